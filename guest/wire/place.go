@@ -1,0 +1,24 @@
+// Package wire is the protocol between engi and the guest program: where the
+// guest finds its channel, the messages, and the framing of streams. Both
+// sides import it; nothing here does I/O of its own beyond reading and writing
+// frames. See doc comments for a description that suffices for a second
+// implementation.
+package wire
+
+// The channel is a directory that the host mounts read only at Dir, so that
+// nothing inside can write to the host. The guest dials; the host listens.
+const (
+	Dir        = "/.engi"
+	SocketName = "sock"       // the host listens here; the guest keeps one spare connection in its backlog
+	ConfigName = "guest.json" // a Config; the host may replace it while the guest is quiesced
+	BinaryName = "engi-guest" // the guest program, PID 1
+	ResumeName = "resume"     // appears after a restore; the guest reads Config again and dials
+)
+
+// Config is what the guest must know before the first stream.
+type Config struct {
+	Token    string `json:"token"`    // every request carries it
+	Hostname string `json:"hostname"` // to set; empty leaves it
+	Time     int64  `json:"time"`     // unix nanoseconds at a restore; 0 leaves the clock
+	Entropy  []byte `json:"entropy"`  // for the kernel's pool at a restore
+}
