@@ -1,0 +1,338 @@
+// Package arch keeps the house in shape: who may import whom, what packages
+// are called and that each says what it is for. The table is the architecture;
+// changing it is a decision that belongs in docs/decisions.
+package arch
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const (
+	root   = "../.."
+	module = "github.com/engi-dev/engi"
+)
+
+// A rule says what one package, or a tree ("x/..."), may import: own lists
+// ours relative to the module ("." is the root package), ext lists other
+// modules. The standard library is always allowed, tests are not read, and
+// the first rule that matches decides.
+type rule struct{ pkg, own, ext string }
+
+const cgroups = "github.com/containerd/cgroups/..."
+
+var rules = []rule{
+	{".", "", ""},
+
+	{"guest/wire", ".", ""},
+	{"guest/guestd/...", ". guest/wire guest/guestd/...", "golang.org/x/sys/... github.com/creack/pty"},
+	{"guest/guesttest", ". guest guest/wire", ""},
+	{"guest/...", ". guest/wire guest/internal/...", ""},
+
+	{"provider/memory", ". provider guest/wire guest/guestd", ""},
+	{"provider/providertest", ". provider guest guest/wire", "github.com/google/go-cmp/..."},
+	{"provider/gvisor/...", ". provider provider/gvisor/... guest/wire", "github.com/opencontainers/runtime-spec/... golang.org/x/sys/... github.com/vishvananda/netlink " + cgroups},
+	{"provider", ".", ""},
+
+	{"disk/...", ". disk/...", "github.com/google/go-containerregistry/... github.com/goccy/go-yaml/... github.com/klauspost/compress/... golang.org/x/sys/..."},
+	{"gate/...", ". gate/...", ""},
+
+	{"fleet/...", ". fleet/... provider guest guest/wire disk", "github.com/prometheus/client_golang/..."},
+	{"store/...", ". store/... fleet disk gate/key", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
+
+	{"api/v1", "", ""},
+	{"api/...", ". api/... gate/...", "github.com/danielgtaylor/huma/v2/... github.com/prometheus/client_golang/... golang.org/x/time/..."},
+	{"client", "api/v1", ""},
+
+	{"node/bundle", ".", "github.com/klauspost/compress/... golang.org/x/sys/..."},
+	{"node/...", "...", "github.com/prometheus/client_golang/... github.com/pelletier/go-toml/v2 github.com/caarlos0/env/v11 golang.org/x/sys/..."},
+	{"cmd/engi-guest", "guest/guestd", ""},
+	{"cmd/...", ". node node/... client api/v1 cmd/engi/...", "github.com/alecthomas/kong github.com/vbauerster/mpb/v8/... golang.org/x/term golang.org/x/sys/..."},
+	{"test/...", "...", "..."},
+}
+
+// junk are names that say where something was put, not what it is for.
+const junk = " util utils common helper helpers misc shared base types models core lib pkg impl "
+
+func TestImports(t *testing.T) {
+	for pkg, p := range packages(t) {
+		r := ruleFor(pkg)
+		if r == nil {
+			t.Errorf("%s is in no room: move it, or add a rule and a decision record that says why", pkg)
+			continue
+		}
+		for imp, file := range p.imports {
+			if !allowed(r, imp) {
+				t.Errorf("%s: %s must not import %s", file, pkg, imp)
+			}
+		}
+	}
+}
+
+func TestNamesAndComments(t *testing.T) {
+	for pkg, p := range packages(t) {
+		if strings.Contains(junk, " "+path.Base(pkg)+" ") {
+			t.Errorf("%s: name a package for what it provides", pkg)
+		}
+		if len(p.docs) != 1 {
+			t.Errorf("%s: package comment in %d files %v, want 1", pkg, len(p.docs), p.docs)
+			continue
+		}
+		want := "Package " + p.name + " "
+		if p.name == "main" {
+			want = "Command " + path.Base(pkg) + " "
+		}
+		if !strings.HasPrefix(p.doc, want) {
+			t.Errorf("%s: package comment begins %.40q, want %q", pkg, p.doc, want)
+		}
+	}
+}
+
+// TestRulesAreAlive fails when a rule names a package that is gone, so that
+// the table never promises a house that does not stand.
+func TestRulesAreAlive(t *testing.T) {
+	ps := packages(t)
+	for _, r := range rules {
+		alive := r.pkg == "test/..."
+		for pkg := range ps {
+			if ruleFor(pkg).pkg == r.pkg {
+				alive = true
+			}
+		}
+		if !alive {
+			t.Errorf("rule %q matches no package: remove it", r.pkg)
+		}
+	}
+}
+
+// TestNodeStaysSmall keeps assembling free of logic.
+func TestNodeStaysSmall(t *testing.T) {
+	lines := 0
+	files, err := filepath.Glob(filepath.Join(root, "node", "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if strings.HasSuffix(f, "_test.go") {
+			continue
+		}
+		src, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines += strings.Count(string(src), "\n")
+	}
+	if lines > 1200 {
+		t.Errorf("package node has %d lines: logic has leaked into it", lines)
+	}
+}
+
+// TestInterfacesStaySmall allows more than eight methods only by name.
+func TestInterfacesStaySmall(t *testing.T) {
+	wide := map[string]string{
+		"engi.Guest":   "the whole inside of a sandbox; split would only rename it",
+		"engi.Process": "a handle: its methods are what one can do to a program",
+	}
+	for pkg, p := range packages(t) {
+		for name, n := range p.interfaces {
+			full := p.name + "." + name
+			if _, ok := wide[full]; n > 8 && !ok {
+				t.Errorf("%s: interface %s has %d methods; split it or say here why not", pkg, full, n)
+			}
+		}
+	}
+}
+
+var linkPattern = regexp.MustCompile(`\[([A-Za-z]\w*)\]|\[(\w+)\.(\w+)\]|\b((?:api|client|cmd|disk|docs|fleet|gate|guest|node|provider|script|store|test|tools)/[\w./-]+)\b`)
+
+// TestTourLinks resolves every name and path the tour mentions.
+func TestTourLinks(t *testing.T) {
+	src, err := os.ReadFile(filepath.Join(root, "doc.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ps := packages(t)
+	byName := map[string][]*info{}
+	for _, p := range ps {
+		byName[p.name] = append(byName[p.name], p)
+	}
+	for _, m := range linkPattern.FindAllStringSubmatch(string(src), -1) {
+		switch {
+		case m[1] != "":
+			if !ps["."].idents[m[1]] {
+				t.Errorf("doc.go: [%s] names nothing in package engi", m[1])
+			}
+		case m[3] != "":
+			found := false
+			for _, p := range byName[m[2]] {
+				found = found || p.idents[m[3]]
+			}
+			if !found {
+				t.Errorf("doc.go: [%s.%s] names nothing", m[2], m[3])
+			}
+		case m[4] != "":
+			if _, err := os.Stat(filepath.Join(root, strings.TrimRight(m[4], "."))); err != nil {
+				t.Errorf("doc.go: path %s: %v", m[4], err)
+			}
+		}
+	}
+}
+
+// TestNoReplace keeps the module installable: a replaced module cannot be
+// fetched by anybody else.
+func TestNoReplace(t *testing.T) {
+	mods, err := filepath.Glob(filepath.Join(root, "tools", "*", "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range append(mods, filepath.Join(root, "go.mod")) {
+		src, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if regexp.MustCompile(`(?m)^\s*replace\b`).Match(src) {
+			t.Errorf("%s has a replace directive", f)
+		}
+	}
+}
+
+func ruleFor(pkg string) *rule {
+	for i := range rules {
+		if match(rules[i].pkg, pkg) {
+			return &rules[i]
+		}
+	}
+	return nil
+}
+
+func allowed(r *rule, imp string) bool {
+	if imp == module {
+		return matchAny(r.own, ".")
+	}
+	if in, ours := strings.CutPrefix(imp, module+"/"); ours {
+		return matchAny(r.own, in)
+	}
+	if first, _, _ := strings.Cut(imp, "/"); !strings.Contains(first, ".") {
+		return true
+	}
+	return matchAny(r.ext, imp)
+}
+
+type info struct {
+	name       string
+	imports    map[string]string // import path to a file that has it
+	docs       []string          // files with a package comment
+	doc        string
+	idents     map[string]bool // exported top-level names
+	interfaces map[string]int  // exported interfaces to their own methods
+}
+
+// packages reads every Go file itself, so that it sees all build tags, and so
+// that the go command knows what these tests depend on and never shows a
+// stale "ok".
+func packages(t *testing.T) map[string]*info {
+	t.Helper()
+	ps := map[string]*info{}
+	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel(root, file)
+		if d.IsDir() {
+			hidden := rel != "." && strings.HasPrefix(d.Name(), ".")
+			if hidden || d.Name() == "testdata" || rel == "tools" || rel == "bin" || rel == "dist" {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if path.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
+			return nil
+		}
+		src, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), file, src, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		dir := filepath.ToSlash(filepath.Dir(rel))
+		p := ps[dir]
+		if p == nil {
+			p = &info{name: f.Name.Name, imports: map[string]string{}, idents: map[string]bool{}, interfaces: map[string]int{}}
+			ps[dir] = p
+		}
+		for _, i := range f.Imports {
+			imp, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				return err
+			}
+			p.imports[imp] = rel
+		}
+		if f.Doc != nil {
+			p.docs = append(p.docs, rel)
+			p.doc = f.Doc.Text()
+		}
+		p.read(f)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ps
+}
+
+func (p *info) read(f *ast.File) {
+	for _, d := range f.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			if d.Recv == nil {
+				p.idents[d.Name.Name] = true
+			}
+		case *ast.GenDecl:
+			for _, s := range d.Specs {
+				switch s := s.(type) {
+				case *ast.TypeSpec:
+					p.idents[s.Name.Name] = true
+					if it, ok := s.Type.(*ast.InterfaceType); ok && s.Name.IsExported() {
+						p.interfaces[s.Name.Name] = methods(it)
+					}
+				case *ast.ValueSpec:
+					for _, n := range s.Names {
+						p.idents[n.Name] = true
+					}
+				}
+			}
+		}
+	}
+}
+
+func methods(it *ast.InterfaceType) (n int) {
+	for _, m := range it.Methods.List {
+		n += len(m.Names)
+	}
+	return n
+}
+
+func match(pattern, name string) bool {
+	prefix, tree := strings.CutSuffix(pattern, "...")
+	return name == strings.TrimSuffix(prefix, "/") || tree && strings.HasPrefix(name, prefix)
+}
+
+func matchAny(patterns, name string) bool {
+	for p := range strings.FieldsSeq(patterns) {
+		if match(p, name) {
+			return true
+		}
+	}
+	return false
+}
