@@ -21,7 +21,14 @@ type Template struct {
 	Size      Size   // defaults for sandboxes of this template
 	Languages map[Language]Interpreter
 	Built     time.Time
-	Bytes     int64 // of Root on disk; 0 if it is not ours (host)
+	Bytes     int64   // of Root on disk
+	Mounts    []Mount // what sandboxes see beside Root, in this order; only host has any
+}
+
+// A Mount shows a file or directory of the node inside sandboxes, read only.
+type Mount struct {
+	Source string // absolute on the node
+	Target string // absolute inside; exists in Root
 }
 
 // An Interpreter runs one language in a template.
