@@ -1,0 +1,166 @@
+package wire
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/engi-dev/engi"
+)
+
+// Version is the number of the protocol this package describes. A host talks
+// only to guests of the same version: both come from one build.
+const Version = 1
+
+// Hello is the guest's first answer.
+type Hello struct {
+	Version      int      `json:"version"`
+	Boot         string   `json:"boot"` // fresh at each start of the guest program
+	Kernel       string   `json:"kernel"`
+	Arch         string   `json:"arch"`
+	Capabilities []string `json:"capabilities"` // see the constants named Cap…
+}
+
+// Capabilities name what this guest can do here.
+const (
+	CapRun       = "run"       // runs of programs with warm interpreters
+	CapProcess   = "process"   // processes and terminals
+	CapFile      = "file"      // files, watches, archives
+	CapPort      = "port"      // streams to TCP ports
+	CapQuiesce   = "quiesce"   // quiesce and resume
+	CapPowerOff  = "poweroff"  // ends its machine on request
+	CapE2B       = "e2b"       // E2B's in-sandbox services
+	CapProcesses = "processes" // the kernel enforces the process limit
+)
+
+// Setup says once per sandbox who programs run as and where.
+type Setup struct {
+	Env       map[string]string `json:"env,omitempty"`
+	User      string            `json:"user,omitempty"` // name; empty means root
+	UID       int               `json:"uid"`
+	GID       int               `json:"gid"`
+	Groups    []int             `json:"groups,omitempty"` // supplementary; nil means those of /etc/group
+	Home      string            `json:"home,omitempty"`
+	WorkDir   string            `json:"work_dir,omitempty"` // absolute; made if missing; empty means /workspace
+	Shell     string            `json:"shell,omitempty"`    // absolute; empty means /bin/sh
+	Processes int               `json:"processes,omitempty"`
+	OpenFiles int               `json:"open_files,omitempty"`
+	OutputDir string            `json:"output_dir,omitempty"` // of runs that name none; empty means WorkDir
+}
+
+// Prepare asks for a started interpreter that waits for code.
+type Prepare struct {
+	Language    engi.Language `json:"language"`
+	Interpreter string        `json:"interpreter"` // absolute path of the program
+}
+
+// A File is one file of a run, relative to the working directory. Data crosses
+// in frames of its own, after the head.
+type File struct {
+	Path string `json:"path"`
+	Mode uint32 `json:"mode,omitempty"` // permission bits; 0 means 0644
+	Size int64  `json:"size"`           // set by the sender to len(Data)
+	Data []byte `json:"-"`
+}
+
+// A Run is a program with everything it reads and its limits.
+type Run struct {
+	ID          string            `json:"id"` // chosen by the host, fresh; see ValidID
+	Language    engi.Language     `json:"language"`
+	Interpreter string            `json:"interpreter"` // absolute path of the program
+	Files       []File            `json:"files"`
+	Entry       string            `json:"entry,omitempty"` // file to run; empty if there is one file
+	Args        []string          `json:"args,omitempty"`
+	Env         map[string]string `json:"env,omitempty"` // added to that of Setup
+	StdinSize   int64             `json:"stdin_size,omitempty"`
+	Stdin       []byte            `json:"-"`
+
+	Timeout       time.Duration `json:"timeout"`        // wall clock of the program; 0 means none
+	Output        int64         `json:"output"`         // bytes of both streams together; 0 means DefaultOutput
+	ArtifactBytes int64         `json:"artifact_bytes"` // of all artifacts together; 0 means DefaultArtifactBytes
+	ArtifactCount int           `json:"artifact_count"` // 0 means DefaultArtifactCount
+	OutputDir     string        `json:"output_dir,omitempty"`
+}
+
+// Defaults and bounds of a Run.
+const (
+	DefaultOutput        = 1 << 20
+	MaxOutput            = 64 << 20
+	DefaultArtifactBytes = 64 << 20
+	DefaultArtifactCount = 256
+	MaxArtifactCount     = 16384
+	MaxFiles             = 4096
+	MaxFileBytes         = 64 << 20 // of all files of a run together
+	MaxStdin             = 64 << 20
+)
+
+// An Artifact is a regular file a run left in its output directory.
+type Artifact struct {
+	Path   string `json:"path"` // relative to the output directory
+	Size   int64  `json:"size"`
+	Mode   uint32 `json:"mode"` // permission bits
+	SHA256 string `json:"sha256"`
+}
+
+// Finish is the last word on a run.
+type Finish struct {
+	Exit            engi.Exit
+	Duration        time.Duration // of the program
+	Warm            bool          // the interpreter was already started
+	StdoutBytes     int64         // kept, of each stream
+	StderrBytes     int64
+	StdoutTruncated bool // more was printed than is kept
+	StderrTruncated bool
+	Artifacts       []Artifact
+	ArtifactsLeft   int    // files over the limits or unreadable, not collected
+	Error           string // text for causes other than exited
+}
+
+// finish is the JSON form of Finish.
+type finish struct {
+	Code            int           `json:"code"`
+	Signal          string        `json:"signal,omitempty"`
+	Cause           engi.Cause    `json:"cause"`
+	Duration        time.Duration `json:"duration"`
+	Warm            bool          `json:"warm,omitempty"`
+	StdoutBytes     int64         `json:"stdout_bytes"`
+	StderrBytes     int64         `json:"stderr_bytes"`
+	StdoutTruncated bool          `json:"stdout_truncated,omitempty"`
+	StderrTruncated bool          `json:"stderr_truncated,omitempty"`
+	Artifacts       []Artifact    `json:"artifacts,omitempty"`
+	ArtifactsLeft   int           `json:"artifacts_left,omitempty"`
+	Error           string        `json:"error,omitempty"`
+}
+
+// MarshalJSON implements json.Marshaler.
+func (f Finish) MarshalJSON() ([]byte, error) {
+	return json.Marshal(finish{f.Exit.Code, f.Exit.Signal, f.Exit.Cause, f.Duration, f.Warm, f.StdoutBytes, f.StderrBytes,
+		f.StdoutTruncated, f.StderrTruncated, f.Artifacts, f.ArtifactsLeft, f.Error})
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (f *Finish) UnmarshalJSON(b []byte) error {
+	var w finish
+	if err := json.Unmarshal(b, &w); err != nil {
+		return err
+	}
+	*f = Finish{engi.Exit{Code: w.Code, Signal: w.Signal, Cause: w.Cause}, w.Duration, w.Warm, w.StdoutBytes, w.StderrBytes,
+		w.StdoutTruncated, w.StderrTruncated, w.Artifacts, w.ArtifactsLeft, w.Error}
+	return nil
+}
+
+// Entry returns the name a lone code string of a language is saved under.
+func Entry(l engi.Language) string {
+	switch l {
+	case engi.Python:
+		return "main.py"
+	case engi.JavaScript:
+		return "main.js"
+	case engi.TypeScript:
+		return "main.ts"
+	case engi.Go:
+		return "main.go"
+	case engi.Bash:
+		return "main.sh"
+	}
+	return "main"
+}
