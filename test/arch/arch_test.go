@@ -53,7 +53,7 @@ var rules = []rule{
 	{"api/...", ". api/... gate/...", "github.com/danielgtaylor/huma/v2/... github.com/prometheus/client_golang/... golang.org/x/time/..."},
 	{"client", "api/v1", ""},
 
-	{"node/bundle", ".", "github.com/klauspost/compress/... golang.org/x/sys/..."},
+	{"node/bundle/...", ". node/bundle", "github.com/klauspost/compress/... golang.org/x/sys/..."},
 	{"node/...", "...", "github.com/prometheus/client_golang/... github.com/pelletier/go-toml/v2 github.com/caarlos0/env/v11 golang.org/x/sys/..."},
 	{"cmd/engi-guest", "guest/guestd", ""},
 	{"cmd/...", ". node node/... client api/v1 cmd/engi/...", "github.com/alecthomas/kong github.com/vbauerster/mpb/v8/... golang.org/x/term golang.org/x/sys/..."},
