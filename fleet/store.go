@@ -1,0 +1,71 @@
+package fleet
+
+import (
+	"context"
+	"time"
+
+	"github.com/engi-dev/engi"
+)
+
+// A Record is what is remembered of an execution beyond its answer.
+type Record struct {
+	engi.Execution        // Result has no Stdout and Stderr: Tape holds them
+	Idempotency    string // unique per owner; empty means none
+	Fingerprint    string // of the request, to tell a repetition from a mistake
+	Limits         engi.Limits
+	OutputDir      string
+	Tape           []byte // both output streams in order; nil if TapeFile or not done
+	TapeFile       bool   // the tape is in a file of the execution's directory
+}
+
+// A SandboxRecord is what is remembered of a sandbox beyond what its owner
+// may see.
+type SandboxRecord struct {
+	engi.Sandbox
+	Token    string // opens the guest
+	Prepared bool   // an interpreter waits inside
+}
+
+// A Store is all the memory this room needs. It is safe for concurrent use.
+// What a method has written survives a kill -9 of the process.
+type Store interface {
+	ExecutionStore
+	SandboxStore
+}
+
+// An ExecutionStore remembers executions.
+//
+//  1. Create stores a new record, and the sandbox with it if s is not nil,
+//     both or neither. If the owner used r's Idempotency before, it stores
+//     nothing and returns the older record with Conflict.
+//  2. Update replaces a record whose stored state is from, and the sandbox
+//     with it if s is not nil; it reports Conflict for any other state and
+//     NotFound for an unknown record. Created, Owner and Idempotency never
+//     change.
+//  3. Get and Repeated return a whole record or NotFound; somebody else's
+//     record is NotFound. The empty owner sees all.
+//  4. List returns records without tapes, newest first.
+//  5. Expire deletes ended records older than before, and the oldest ended
+//     ones beyond keep, at most limit of them, with their stopped sandboxes,
+//     and returns their IDs.
+type ExecutionStore interface {
+	Create(ctx context.Context, r Record, s *SandboxRecord) (Record, error)
+	Update(ctx context.Context, from engi.ExecutionState, r Record, s *SandboxRecord) error
+	Get(ctx context.Context, owner engi.Owner, id engi.ExecutionID) (Record, error)
+	Repeated(ctx context.Context, owner engi.Owner, key string) (Record, error)
+	List(ctx context.Context, owner engi.Owner, f engi.ExecutionFilter) ([]Record, error)
+	Expire(ctx context.Context, before time.Time, keep, limit int) ([]engi.ExecutionID, error)
+}
+
+// A SandboxStore remembers sandboxes.
+//
+//  6. PutSandbox stores or replaces a record.
+//  7. GetSandbox returns a record or NotFound; the empty owner sees all.
+//  8. ListSandboxes returns those that are not stopped, newest first.
+//  9. ForgetSandbox deletes a record; an unknown one is no error.
+type SandboxStore interface {
+	PutSandbox(ctx context.Context, s SandboxRecord) error
+	GetSandbox(ctx context.Context, owner engi.Owner, id engi.SandboxID) (SandboxRecord, error)
+	ListSandboxes(ctx context.Context, owner engi.Owner) ([]SandboxRecord, error)
+	ForgetSandbox(ctx context.Context, id engi.SandboxID) error
+}

@@ -1,0 +1,202 @@
+// Package store is the SQL memory of a node. Each room says in an interface
+// of its own what it must remember; here is one file per room that implements
+// it, and the migrations.
+//
+// It is not for files (rooms keep those in their own directories) and decides
+// nothing. Only node opens a DB.
+//
+// One connection writes, several read (SQLite in WAL mode: readers never wait
+// for the writer). What a method has written survives a kill -9; a power cut
+// may lose the last moments, but never the order of writes.
+//
+// To add a room: a numbered file migrations/NNNNN_room.sql with its goose
+// "-- +goose Up" part (numbers are never reused, files never edited once
+// released), a file room.go with a type around *DB that reads through db.read
+// and writes through db.write, and a constructor named for the room.
+package store
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/pressly/goose/v3"
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/engi-dev/engi"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// readers is how many reads may go on at the same time.
+const readers = 4
+
+// checkpointEvery is how often Run moves the write-ahead log into the
+// database, so that no caller's commit has to.
+const checkpointEvery = 5 * time.Second
+
+// A DB is an open database. It is safe for concurrent use.
+type DB struct {
+	read  *sql.DB
+	write *sql.DB
+}
+
+// Open opens the database at target, an absolute path or a URL
+// "sqlite:PATH", makes it if it is not there, and brings its schema up to
+// date. It reports Unsupported for other kinds of URL and Conflict for a
+// database that a newer engi has written. The caller closes it.
+func Open(ctx context.Context, target string) (_ *DB, err error) {
+	path := strings.TrimPrefix(target, "sqlite:")
+	if kind, _, ok := strings.Cut(path, "://"); ok {
+		return nil, engi.Errorf(engi.Unsupported, "open store: %s databases are not supported", kind).
+			WithRemedy("use the path of a file, or sqlite:PATH")
+	}
+	if !filepath.IsAbs(path) {
+		return nil, engi.Errorf(engi.Invalid, "open store %.80q: not an absolute path", target)
+	}
+	defer engi.Annotate(&err, "open store %s", path)
+	// SQLite would make the file with the umask's mode; it holds programs
+	// and hashes of keys.
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "%v", err)
+	}
+	if err := f.Close(); err != nil {
+		return nil, engi.Errorf(engi.Internal, "%v", err)
+	}
+
+	db := &DB{}
+	if db.write, err = connect(path, "rw", 1); err != nil {
+		return nil, err
+	}
+	if err := migrate(ctx, db.write); err != nil {
+		db.write.Close()
+		return nil, err
+	}
+	if db.read, err = connect(path, "ro", readers); err != nil {
+		db.write.Close()
+		return nil, err
+	}
+	return db, nil
+}
+
+// connect opens a pool of connections. The pragmas are in the name of the
+// source because each new connection must get them.
+func connect(path, mode string, conns int) (*sql.DB, error) {
+	q := url.Values{
+		"mode": {mode},
+		"_pragma": {
+			"busy_timeout(5000)",
+			"journal_mode(WAL)",
+			"synchronous(NORMAL)",
+			"foreign_keys(1)",
+			"wal_autocheckpoint(8000)",
+			"cache_size(-8192)",
+		},
+	}
+	if mode == "rw" {
+		q.Set("_txlock", "immediate")
+	} else {
+		q["_pragma"] = []string{"busy_timeout(5000)", "query_only(1)", "cache_size(-4096)"}
+	}
+	source := url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}
+	db, err := sql.Open("sqlite", source.String())
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "%v", err)
+	}
+	db.SetMaxOpenConns(conns)
+	db.SetMaxIdleConns(conns)
+	return db, nil
+}
+
+func migrate(ctx context.Context, db *sql.DB) error {
+	dir, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return engi.Errorf(engi.Internal, "%v", err)
+	}
+	p, err := goose.NewProvider(goose.DialectSQLite3, db, dir)
+	if err != nil {
+		return engi.Errorf(engi.Internal, "migrations: %v", err)
+	}
+	have, want, err := p.GetVersions(ctx)
+	if err != nil {
+		return engi.Errorf(engi.Internal, "migrations: %v", err)
+	}
+	if have > want {
+		return engi.Errorf(engi.Conflict, "schema version %d is newer than this engi, which knows %d", have, want).
+			WithRemedy("run the engi that wrote it or a newer one, or choose another data directory")
+	}
+	if _, err := p.Up(ctx); err != nil {
+		return engi.Errorf(engi.Internal, "migrations: %v", err)
+	}
+	return nil
+}
+
+// Run keeps the write-ahead log short until ctx ends, so that commits need
+// not. A database works without it.
+func (db *DB) Run(ctx context.Context, ready func()) error {
+	ready()
+	tick := time.NewTicker(checkpointEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			// A passive checkpoint waits for nobody; what it could not
+			// move now it moves next time.
+			_, _ = db.write.ExecContext(ctx, `PRAGMA wal_checkpoint(PASSIVE)`)
+		}
+	}
+}
+
+// Close closes the database. What was written stays written.
+func (db *DB) Close() error {
+	err := db.read.Close()
+	if e := db.write.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return engi.Errorf(engi.Internal, "close store: %v", err)
+	}
+	return nil
+}
+
+// tx runs f in one write transaction. An error of f takes everything back
+// and is returned as it is.
+func (db *DB) tx(ctx context.Context, f func(*sql.Tx) error) error {
+	tx, err := db.write.BeginTx(ctx, nil)
+	if err != nil {
+		return fault(ctx, err)
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing to do about it; no error after a commit
+	if err := f(tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fault(ctx, err)
+	}
+	return nil
+}
+
+// fault classifies an error of the driver.
+func fault(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return engi.Errorf(engi.Expired, "database: %v", context.Cause(ctx))
+	}
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "SQLITE_FULL"), strings.Contains(text, "disk is full"):
+		return engi.Errorf(engi.Exhausted, "database: %v", err).WithRemedy("free space on the disk of the data directory")
+	case strings.Contains(text, "SQLITE_BUSY"), strings.Contains(text, "SQLITE_LOCKED"):
+		return engi.Errorf(engi.Unavailable, "database: %v", err).WithRemedy("try again; another process holds the database")
+	}
+	return engi.Errorf(engi.Internal, "database: %v", err)
+}
