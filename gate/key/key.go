@@ -2,43 +2,213 @@
 // and recognizes callers by the secret they send. What a caller may do is
 // decided elsewhere (package rest has the table).
 //
-// A secret is 256 random bits, so a plain SHA-256 of it is enough to store:
-// there is nothing to guess and slow hashes would only slow down requests.
+// A secret is 256 random bits and more, so a plain SHA-256 of it is enough to
+// store: there is nothing to guess, and a slow hash would only slow down
+// requests. Secrets are compared by looking up their hashes. An attacker
+// cannot choose a secret whose hash begins as he likes, so the time that a
+// look-up takes tells him nothing about the hashes that are there.
 package key
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
 
 	"github.com/engi-dev/engi"
 )
 
 // A Hash is the SHA-256 of a key's secret: all that is kept of it.
-type Hash [32]byte
+type Hash [sha256.Size]byte
 
 // A Store is all the memory this room needs. It is safe for concurrent use.
+// Package keytest holds its promises as tests.
+//
+//  1. Put stores a new key; Conflict if its ID or its hash is there already.
+//  2. Find returns the key with that hash, whatever its state, or NotFound.
+//  3. List returns the keys of owner, or everybody's if owner is empty,
+//     newest first.
+//  4. Revoke stores when the key was revoked. A second time changes nothing
+//     and is no error. A key that is not there, or is not owner's, is
+//     NotFound; the empty owner may revoke any.
 type Store interface {
-	// Put stores a new key; Conflict if its ID or hash is there already.
 	Put(ctx context.Context, k engi.Key, h Hash) error
-	// Find returns the key with that hash, or NotFound.
 	Find(ctx context.Context, h Hash) (engi.Key, error)
-	// List returns the keys of owner, of everybody if owner is empty, newest
-	// first.
 	List(ctx context.Context, owner engi.Owner) ([]engi.Key, error)
-	// Revoke stores k.Revoked of the key with k.ID, if it has none yet. It
-	// reports NotFound.
-	Revoke(ctx context.Context, k engi.Key) error
+	Revoke(ctx context.Context, owner engi.Owner, id string, at time.Time) error
 }
+
+const (
+	secretPrefix = "engi_"
+	secretLength = 52 // of base32 characters: 260 bits
+	idPrefix     = "key_"
+	alphabet     = "abcdefghijklmnopqrstuvwxyz234567"
+
+	nameLimit = 100 // bytes of a key's name
+
+	// How long a key may be remembered. It bounds how long a key goes on
+	// working after another process revoked it in a shared store.
+	fresh     = 5 * time.Second
+	cacheSize = 4096
+)
+
+var ownerForm = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._@-]{0,63}$`)
 
 // A Ring is a store's keys, implementing [engi.Keys]. It is safe for
 // concurrent use.
-type Ring struct{ store Store }
+type Ring struct {
+	store Store
 
-// New returns the keys in store.
-func New(store Store) *Ring { return &Ring{store: store} }
-
-// Bootstrap makes sure that there is an admin key and that path, readable by
-// this user only, holds its secret in one line. It returns the secret. A file
-// that others may read is refused.
-func Bootstrap(ctx context.Context, keys *Ring, path string) (secret string, err error) {
-	return "", engi.Errorf(engi.Unsupported, "bootstrap %s: not built yet", path)
+	mu      sync.RWMutex
+	known   map[Hash]seen // guarded by mu
+	revoked int           // revocations so far; guarded by mu
 }
+
+// seen is a key as the store had it at a moment.
+type seen struct {
+	key engi.Key
+	at  time.Time
+}
+
+var _ engi.Keys = (*Ring)(nil)
+
+// New returns the keys in store. They stay its only writer in this process.
+func New(store Store) *Ring { return &Ring{store: store, known: map[Hash]seen{}} }
+
+// Authenticate returns the key behind secret. It reports Anonymous, with a
+// text that says which it is, for an unknown, expired or revoked one.
+func (r *Ring) Authenticate(ctx context.Context, secret string) (engi.Key, error) {
+	if !wellFormed(secret) {
+		return engi.Key{}, errUnknown("this is not an engi key")
+	}
+	k, err := r.find(ctx, sha256.Sum256([]byte(secret)))
+	if err != nil {
+		return engi.Key{}, err
+	}
+	if !k.Revoked.IsZero() {
+		return engi.Key{}, engi.Errorf(engi.Anonymous, "key %s was revoked at %s", k.ID, k.Revoked.Format(time.RFC3339)).
+			WithRemedy("ask for a new key; whoever holds the admin key can make one")
+	}
+	if !k.Expires.IsZero() && !time.Now().Before(k.Expires) {
+		return engi.Key{}, engi.Errorf(engi.Anonymous, "key %s expired at %s", k.ID, k.Expires.Format(time.RFC3339)).
+			WithRemedy("ask for a new key; whoever holds the admin key can make one")
+	}
+	return k, nil
+}
+
+func (r *Ring) find(ctx context.Context, h Hash) (engi.Key, error) {
+	now := time.Now()
+	r.mu.RLock()
+	s, ok := r.known[h]
+	before := r.revoked
+	r.mu.RUnlock()
+	if ok && now.Sub(s.at) < fresh {
+		return s.key, nil
+	}
+	k, err := r.store.Find(ctx, h)
+	if engi.KindOf(err) == engi.NotFound {
+		return engi.Key{}, errUnknown("unknown key")
+	}
+	if err != nil {
+		return engi.Key{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.revoked != before {
+		return k, nil // perhaps k itself was revoked after it was read
+	}
+	if len(r.known) >= cacheSize {
+		clear(r.known)
+	}
+	r.known[h] = seen{k, now}
+	return k, nil
+}
+
+// Create stores a new key with k's Owner, Name, Admin and Expires, and
+// returns it with its secret, which nobody will ever see again. It reports
+// Invalid for a key that could not be told from the node itself, one that has
+// expired already, and bad names.
+func (r *Ring) Create(ctx context.Context, k engi.Key) (engi.Key, string, error) {
+	if k.Name == fileKeyName {
+		return engi.Key{}, "", engi.Errorf(engi.Invalid, "the name %q belongs to the key in the data directory", fileKeyName).
+			WithRemedy("choose another name")
+	}
+	secret := newSecret()
+	k, err := r.put(ctx, k, secret)
+	if err != nil {
+		return engi.Key{}, "", err
+	}
+	return k, secret, nil
+}
+
+func (r *Ring) put(ctx context.Context, k engi.Key, secret string) (engi.Key, error) {
+	k.ID = idPrefix + strings.ToLower(rand.Text())
+	k.Created = now()
+	k.Expires = k.Expires.UTC()
+	k.Revoked = time.Time{}
+	if err := check(k); err != nil {
+		return engi.Key{}, err
+	}
+	if err := r.store.Put(ctx, k, sha256.Sum256([]byte(secret))); err != nil {
+		return engi.Key{}, err
+	}
+	return k, nil
+}
+
+func check(k engi.Key) error {
+	switch {
+	case k.Owner == "" && !k.Admin:
+		// The empty owner sees everything.
+		return engi.Errorf(engi.Invalid, "a key that is not an admin's needs an owner").
+			WithRemedy("name an owner, such as a team or a service")
+	case k.Owner != "" && !ownerForm.MatchString(string(k.Owner)):
+		return engi.Errorf(engi.Invalid, "%.80q cannot be an owner", string(k.Owner)).
+			WithRemedy("use 1 to 64 letters, digits and any of . _ @ -, beginning with a letter or digit")
+	case len(k.Name) > nameLimit || strings.ContainsFunc(k.Name, func(c rune) bool { return c < ' ' || c == 0x7f || c == 0xfffd }):
+		return engi.Errorf(engi.Invalid, "%.40q cannot be a key's name", k.Name).
+			WithRemedy("use at most %d bytes of printable text", nameLimit)
+	case !k.Expires.IsZero() && !k.Expires.After(k.Created):
+		return engi.Errorf(engi.Invalid, "a key that expires at %s would be useless from the start", k.Expires.Format(time.RFC3339)).
+			WithRemedy("choose a time to come, or leave it out for a key that never expires")
+	}
+	return nil
+}
+
+// List returns the keys of owner, or everybody's if owner is empty, newest
+// first.
+func (r *Ring) List(ctx context.Context, owner engi.Owner) ([]engi.Key, error) {
+	return r.store.List(ctx, owner)
+}
+
+// Revoke ends a key for ever, at once in this process. Ending it twice is no
+// error. It reports NotFound, also for the keys of others.
+func (r *Ring) Revoke(ctx context.Context, owner engi.Owner, id string) (err error) {
+	defer engi.Annotate(&err, "revoke key %.40q", id)
+	if err := r.store.Revoke(ctx, owner, id, now()); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.revoked++
+	for h, s := range r.known {
+		if s.key.ID == id {
+			delete(r.known, h)
+		}
+	}
+	return nil
+}
+
+func errUnknown(text string) error { return engi.Errorf(engi.Anonymous, "%s", text) }
+
+func newSecret() string { return secretPrefix + strings.ToLower(rand.Text()+rand.Text()) }
+
+func wellFormed(secret string) bool {
+	rest, ok := strings.CutPrefix(secret, secretPrefix)
+	return ok && len(rest) == secretLength && strings.Trim(rest, alphabet) == ""
+}
+
+// now is the time as stores keep it.
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }

@@ -44,6 +44,7 @@ var rules = []rule{
 	{"provider", ".", ""},
 
 	{"disk/...", ". disk/...", "github.com/google/go-containerregistry/... github.com/goccy/go-yaml/... github.com/klauspost/compress/... golang.org/x/sys/..."},
+	{"gate/key/keytest", ". gate/key", "github.com/google/go-cmp/..."},
 	{"gate/...", ". gate/...", ""},
 
 	{"fleet/...", ". fleet/... provider guest guest/wire disk", "github.com/prometheus/client_golang/..."},

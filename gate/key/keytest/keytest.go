@@ -1,0 +1,165 @@
+// Package keytest holds the promises of [key.Store] as tests, and a store in
+// memory that keeps them, for tests of whoever needs keys. It is not for
+// running servers: what it holds dies with the process.
+package keytest
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/key"
+)
+
+// Memory is a key.Store in memory. The zero value is empty. It is safe for
+// concurrent use.
+type Memory struct {
+	mu   sync.Mutex
+	keys []stored // oldest first
+}
+
+type stored struct {
+	key  engi.Key
+	hash key.Hash
+}
+
+var _ key.Store = (*Memory)(nil)
+
+// Put stores a new key.
+func (m *Memory) Put(ctx context.Context, k engi.Key, h key.Hash) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.keys {
+		if s.key.ID == k.ID || s.hash == h {
+			return engi.Errorf(engi.Conflict, "key %s is there already", k.ID)
+		}
+	}
+	m.keys = append(m.keys, stored{k, h})
+	return nil
+}
+
+// Find returns the key with that hash.
+func (m *Memory) Find(ctx context.Context, h key.Hash) (engi.Key, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.keys {
+		if s.hash == h {
+			return s.key, nil
+		}
+	}
+	return engi.Key{}, engi.Errorf(engi.NotFound, "no such key")
+}
+
+// List returns the keys of owner, newest first.
+func (m *Memory) List(ctx context.Context, owner engi.Owner) ([]engi.Key, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var list []engi.Key
+	for _, s := range slices.Backward(m.keys) {
+		if owner == "" || s.key.Owner == owner {
+			list = append(list, s.key)
+		}
+	}
+	return list, nil
+}
+
+// Revoke stores when a key was revoked.
+func (m *Memory) Revoke(ctx context.Context, owner engi.Owner, id string, at time.Time) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.keys {
+		if k := &m.keys[i].key; k.ID == id && (owner == "" || k.Owner == owner) {
+			if k.Revoked.IsZero() {
+				k.Revoked = at
+			}
+			return nil
+		}
+	}
+	return engi.Errorf(engi.NotFound, "no such key")
+}
+
+// Run checks every promise of key.Store against what open returns: a fresh,
+// empty store for each call.
+func Run(t *testing.T, open func(t *testing.T) key.Store) {
+	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	mine := engi.Key{ID: "key_a", Owner: "ann", Name: "laptop", Created: at, Expires: at.Add(time.Hour)}
+	other := engi.Key{ID: "key_b", Owner: "bob", Created: at.Add(time.Second)}
+	admin := engi.Key{ID: "key_c", Admin: true, Created: at.Add(2 * time.Second)}
+
+	fill := func(t *testing.T) key.Store {
+		s := open(t)
+		for i, k := range []engi.Key{mine, other, admin} {
+			if err := s.Put(t.Context(), k, key.Hash{byte(i + 1)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return s
+	}
+
+	t.Run("Put/refuses a known ID and a known hash", func(t *testing.T) {
+		s := fill(t)
+		if err := s.Put(t.Context(), mine, key.Hash{9}); engi.KindOf(err) != engi.Conflict {
+			t.Errorf("same ID: %v, want conflict", err)
+		}
+		fresh := engi.Key{ID: "key_d", Owner: "dan", Created: at}
+		if err := s.Put(t.Context(), fresh, key.Hash{1}); engi.KindOf(err) != engi.Conflict {
+			t.Errorf("same hash: %v, want conflict", err)
+		}
+	})
+	t.Run("Find/returns what Put stored", func(t *testing.T) {
+		s := fill(t)
+		for i, want := range []engi.Key{mine, other, admin} {
+			got, err := s.Find(t.Context(), key.Hash{byte(i + 1)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(want, got); d != "" {
+				t.Errorf("Find (-want +got):\n%s", d)
+			}
+		}
+		if _, err := s.Find(t.Context(), key.Hash{9}); engi.KindOf(err) != engi.NotFound {
+			t.Errorf("unknown hash: %v, want not_found", err)
+		}
+	})
+	t.Run("List/shows an owner his own, newest first", func(t *testing.T) {
+		s := fill(t)
+		for owner, want := range map[engi.Owner][]engi.Key{"": {admin, other, mine}, "ann": {mine}, "eve": nil} {
+			got, err := s.List(t.Context(), owner)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(want, got); d != "" {
+				t.Errorf("List %q (-want +got):\n%s", owner, d)
+			}
+		}
+	})
+	t.Run("Revoke/stores the first time and keeps it", func(t *testing.T) {
+		s := fill(t)
+		when := at.Add(time.Minute)
+		for _, w := range []time.Time{when, when.Add(time.Hour)} {
+			if err := s.Revoke(t.Context(), "ann", mine.ID, w); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := s.Find(t.Context(), key.Hash{1})
+		if err != nil || !got.Revoked.Equal(when) {
+			t.Errorf("Revoked = %v, %v, want %v", got.Revoked, err, when)
+		}
+	})
+	t.Run("Revoke/does not find the keys of others", func(t *testing.T) {
+		s := fill(t)
+		for _, id := range []string{other.ID, admin.ID, "key_x"} {
+			if err := s.Revoke(t.Context(), "ann", id, at); engi.KindOf(err) != engi.NotFound {
+				t.Errorf("Revoke %s: %v, want not_found", id, err)
+			}
+		}
+		if err := s.Revoke(t.Context(), "", other.ID, at); err != nil {
+			t.Errorf("Revoke as the node: %v", err)
+		}
+	})
+}
