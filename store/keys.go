@@ -1,0 +1,91 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/key"
+)
+
+// keyShelf is the key room's shelf in the database.
+type keyShelf struct{ db *DB }
+
+var _ key.Store = keyShelf{}
+
+// Keys returns the key room's shelf.
+func Keys(db *DB) key.Store { return keyShelf{db} }
+
+const keyColumns = `id, owner, name, admin, created, expires, revoked`
+
+func (s keyShelf) Put(ctx context.Context, k engi.Key, h key.Hash) (err error) {
+	defer engi.Annotate(&err, "put key %s", k.ID)
+	_, err = s.db.write.ExecContext(ctx,
+		`INSERT INTO keys (`+keyColumns+`, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+		k.ID, string(k.Owner), k.Name, k.Admin, nanos(k.Created), nanos(k.Expires), nanos(k.Revoked), h[:])
+	if err == nil {
+		return nil
+	}
+	if strings.Contains(err.Error(), "UNIQUE constraint") {
+		return engi.Errorf(engi.Conflict, "it is there already")
+	}
+	return fault(ctx, err)
+}
+
+func (s keyShelf) Find(ctx context.Context, h key.Hash) (engi.Key, error) {
+	k, err := scanKey(s.db.read.QueryRowContext(ctx, `SELECT `+keyColumns+` FROM keys WHERE hash = ?`, h[:]))
+	if errors.Is(err, sql.ErrNoRows) {
+		return engi.Key{}, engi.Errorf(engi.NotFound, "no such key")
+	}
+	if err != nil {
+		return engi.Key{}, fault(ctx, err)
+	}
+	return k, nil
+}
+
+func (s keyShelf) List(ctx context.Context, owner engi.Owner) ([]engi.Key, error) {
+	rows, err := s.db.read.QueryContext(ctx,
+		`SELECT `+keyColumns+` FROM keys WHERE ? = '' OR owner = ? ORDER BY seq DESC`, string(owner), string(owner))
+	if err != nil {
+		return nil, fault(ctx, err)
+	}
+	defer rows.Close()
+	var list []engi.Key
+	for rows.Next() {
+		k, err := scanKey(rows)
+		if err != nil {
+			return nil, fault(ctx, err)
+		}
+		list = append(list, k)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fault(ctx, err)
+	}
+	return list, nil
+}
+
+func (s keyShelf) Revoke(ctx context.Context, owner engi.Owner, id string, at time.Time) error {
+	res, err := s.db.write.ExecContext(ctx,
+		`UPDATE keys SET revoked = CASE revoked WHEN 0 THEN ? ELSE revoked END WHERE id = ? AND (? = '' OR owner = ?)`,
+		nanos(at), id, string(owner), string(owner))
+	if err != nil {
+		return fault(ctx, err)
+	}
+	if n, err := res.RowsAffected(); err != nil {
+		return fault(ctx, err)
+	} else if n == 0 {
+		return engi.Errorf(engi.NotFound, "no such key")
+	}
+	return nil
+}
+
+func scanKey(row interface{ Scan(...any) error }) (engi.Key, error) {
+	var k engi.Key
+	var created, expires, revoked int64
+	err := row.Scan(&k.ID, &k.Owner, &k.Name, &k.Admin, &created, &expires, &revoked)
+	k.Created, k.Expires, k.Revoked = moment(created), moment(expires), moment(revoked)
+	return k, err
+}
