@@ -1,0 +1,91 @@
+# engi: the two commands most people need are "make up" and "make test".
+# Everything here works from a clean clone with Go, Node and Debian's apt.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VERSION ?= $(shell git describe --tags --match 'v*' --always --dirty 2>/dev/null || echo unknown)
+COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+ARCH    ?= $(shell go env GOARCH)
+LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+BUILD   := CGO_ENABLED=0 GOOS=linux GOARCH=$(ARCH) go build -trimpath
+BIN     := $(CURDIR)/bin
+
+# What integration tests look for; they skip without it, and fail instead of
+# skipping when ENGI_TEST_REQUIRE is 1.
+TESTENV = ENGI_BIN=$(BIN)/engi ENGI_RUNSC=$(BIN)/runsc ENGI_GUEST=$(BIN)/engi-guest
+
+.PHONY: help
+help: ## say what there is
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+.PHONY: setup
+setup: ## install what building and testing need from Debian
+	@.ci/setup
+
+.PHONY: build
+build: $(BIN)/runsc ## build bin/engi, bin/engi-guest and bin/runsc
+	@$(BUILD) -ldflags '-s -w' -o $(BIN)/engi-guest ./cmd/engi-guest
+	@$(BUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/engi ./cmd/engi
+
+# gVisor takes long to build and changes only with its pin.
+$(BIN)/runsc: tools/runsc/go.mod tools/runsc/go.sum
+	@echo 'building runsc from the pinned gVisor module (once, a minute or two)'
+	@mkdir -p $(BIN)
+	@cd tools/runsc && $(BUILD) -ldflags '-s -w' -o $@.new gvisor.dev/gvisor/runsc && mv $@.new $@
+
+.PHONY: template
+template: setup build ## build the base template, if it is not there yet
+	@$(BIN)/engi template build base
+
+.PHONY: up
+up: template ## build everything, start a server, run a first program in a sandbox
+	@.ci/up
+
+.PHONY: down
+down: ## stop the server that "make up" started
+	@$(BIN)/engi stop
+
+.PHONY: test
+test: template ## every test, in real sandboxes too
+	@$(TESTENV) ENGI_TEST_REQUIRE=1 go test -timeout 30m ./...
+
+.PHONY: quick
+quick: ## the tests that need no root, no sandbox and no network
+	@go test ./...
+
+.PHONY: check
+check: $(BIN)/staticcheck ## format, vet, staticcheck and the race detector
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
+	@go vet ./...
+	@$(BIN)/staticcheck ./...
+	@CGO_ENABLED=1 go test -race -timeout 30m ./...
+
+$(BIN)/staticcheck: tools/check/go.mod
+	@mkdir -p $(BIN)
+	@cd tools/check && go build -o $@ honnef.co/go/tools/cmd/staticcheck
+
+.PHONY: release
+release: build ## one file that carries everything: dist/engi-linux-ARCH
+	@mkdir -p dist
+	@rm -rf node/bundle/payload
+	@go run ./node/bundle/pack -out node/bundle/payload $(BIN)/runsc $(BIN)/engi-guest
+	@$(BUILD) -tags release -ldflags '$(LDFLAGS)' -o dist/engi-linux-$(ARCH) ./cmd/engi
+	@rm -rf node/bundle/payload
+	@cd dist && sha256sum engi-linux-$(ARCH) | tee engi-linux-$(ARCH).sha256
+
+.PHONY: chaos
+chaos: template ## 500 random faults; SEED=N replays, FAULTS=N changes how many
+	@$(TESTENV) ENGI_TEST_REQUIRE=1 ENGI_CHAOS_FAULTS=$${FAULTS:-500} ENGI_CHAOS_SEED=$${SEED:-} \
+		go test -count=1 -timeout 60m -v -run 'Chaos' ./test/...
+
+.PHONY: bench
+bench: template ## measure against the goals and write bench/*.json
+	@mkdir -p bench
+	@for b in claim exec burst boot density replenish compare; do \
+		echo "== $$b"; $(BIN)/engi bench $$b --json | tee bench/$$b.json; done
+
+.PHONY: clean
+clean: ## remove what was built here; templates and data stay
+	@rm -rf bin dist bench node/bundle/payload
