@@ -1,0 +1,408 @@
+// Package config is what can be chosen about a node: one struct, read from
+// defaults, then a file, then the environment, then flags. Mistakes are
+// answered with the nearest right thing. It is the only package that reads
+// the environment (package node acts on the result).
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caarlos0/env/v11"
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/fleet"
+)
+
+// A Config is everything about a node that can be chosen. Zero fields mean
+// what [Defaults] says. The tags are the names in config.toml and, after
+// ENGI_, in the environment.
+type Config struct {
+	Listen          string   `toml:"listen" env:"LISTEN" help:"address and port to serve on"`
+	DataDir         string   `toml:"data_dir" env:"DATA_DIR" help:"state of this node: database, keys, sandboxes; one server each"`
+	CacheDir        string   `toml:"cache_dir" env:"CACHE_DIR" help:"what can be made again and is shared by nodes: templates and unpacked programs"`
+	AllowPublicHTTP bool     `toml:"allow_public_http" env:"ALLOW_PUBLIC_HTTP" help:"serve addresses others can reach without TLS"`
+	Hosts           []string `toml:"hosts" env:"HOSTS" help:"host names that requests may use besides loopback ones; * accepts any"`
+	Runsc           string   `toml:"runsc" env:"RUNSC" help:"path of runsc; empty finds the one that belongs to this engi"`
+	Guest           string   `toml:"guest" env:"GUEST" help:"path of engi-guest; empty finds the one that belongs to this engi"`
+	Log             string   `toml:"log" env:"LOG" help:"form of the log: text, json, or auto (text on a terminal)"`
+	LogLevel        string   `toml:"log_level" env:"LOG_LEVEL" help:"debug, info, warn or error"`
+
+	TLS       TLS       `toml:"tls" envPrefix:"TLS_"`
+	Limits    Limits    `toml:"limits" envPrefix:"LIMITS_"`
+	Max       Limits    `toml:"max" envPrefix:"MAX_"`
+	Admission Admission `toml:"admission" envPrefix:"ADMISSION_"`
+	Templates Templates `toml:"templates" envPrefix:"TEMPLATES_"`
+	Keep      Keep      `toml:"keep" envPrefix:"KEEP_"`
+	Pools     []Pool    `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
+}
+
+// TLS says how to serve https.
+type TLS struct {
+	Cert string `toml:"cert" env:"CERT" help:"PEM file with the certificate chain"`
+	Key  string `toml:"key" env:"KEY" help:"PEM file with its private key"`
+}
+
+// Limits bound one execution.
+type Limits struct {
+	VCPUs         float64  `toml:"vcpus" env:"VCPUS" help:"processors' worth of time"`
+	Memory        Bytes    `toml:"memory" env:"MEMORY" help:"memory of the whole sandbox"`
+	Disk          Bytes    `toml:"disk" env:"DISK" help:"bytes it may write"`
+	Inodes        int64    `toml:"inodes" env:"INODES" help:"files it may create"`
+	Processes     int      `toml:"processes" env:"PROCESSES" help:"processes and threads at once"`
+	OpenFiles     int      `toml:"open_files" env:"OPEN_FILES" help:"descriptors per process"`
+	Timeout       Duration `toml:"timeout" env:"TIMEOUT" help:"wall clock of the program"`
+	Output        Bytes    `toml:"output" env:"OUTPUT" help:"bytes printed that are kept"`
+	ArtifactBytes Bytes    `toml:"artifact_bytes" env:"ARTIFACT_BYTES" help:"bytes of all files that come back"`
+	ArtifactCount int      `toml:"artifact_count" env:"ARTIFACT_COUNT" help:"files that come back"`
+}
+
+// Admission says what happens to more work than the machine takes at once.
+type Admission struct {
+	MaxSandboxes int      `toml:"max_sandboxes" env:"MAX_SANDBOXES" help:"sandboxes alive at once, warm ones included"`
+	MaxQueue     int      `toml:"max_queue" env:"MAX_QUEUE" help:"executions that may wait for a sandbox"`
+	OnEmpty      string   `toml:"on_empty" env:"ON_EMPTY" help:"when a pool is empty: wait, boot_sync or reject"`
+	ClaimTimeout Duration `toml:"claim_timeout" env:"CLAIM_TIMEOUT" help:"longest wait for a sandbox"`
+	Boots        int      `toml:"boots" env:"BOOTS" help:"sandboxes that boot at the same time"`
+	MaxCode      Bytes    `toml:"max_code" env:"MAX_CODE" help:"one source file of a request"`
+	MaxInput     Bytes    `toml:"max_input" env:"MAX_INPUT" help:"all files, input, arguments and environment of a request"`
+}
+
+// Templates says what sandboxes start from.
+type Templates struct {
+	Default string `toml:"default" env:"DEFAULT" help:"template of requests that name none; empty means base, or host until base is built"`
+}
+
+// Keep says how long answers are kept.
+type Keep struct {
+	Count int      `toml:"count" env:"COUNT" help:"ended executions kept"`
+	Age   Duration `toml:"age" env:"AGE" help:"how long they are kept"`
+}
+
+// A Pool asks for warm sandboxes.
+type Pool struct {
+	Template     string   `toml:"template"`
+	Language     string   `toml:"language"`
+	Target       int      `toml:"target"`
+	Max          int      `toml:"max"`
+	OnEmpty      string   `toml:"on_empty"`
+	ClaimTimeout Duration `toml:"claim_timeout"`
+}
+
+// UnmarshalText reads the short form TEMPLATE/LANGUAGE=TARGET:MAX, in which
+// TEMPLATE/ and :MAX may be missing, and LANGUAGE may be empty for bare
+// sandboxes.
+func (p *Pool) UnmarshalText(text []byte) error {
+	name, size, ok := strings.Cut(strings.TrimSpace(string(text)), "=")
+	if !ok {
+		return engi.Errorf(engi.Invalid, "pool %q has no '='", text).WithRemedy("write it like python=2 or base/python=2:8")
+	}
+	tmpl, lang, ok := strings.Cut(name, "/")
+	if !ok {
+		tmpl, lang = "", name
+	}
+	target, most, _ := strings.Cut(size, ":")
+	*p = Pool{Template: tmpl, Language: lang}
+	if _, err := fmt.Sscanf(target, "%d", &p.Target); err != nil {
+		return engi.Errorf(engi.Invalid, "pool %q: %q is not a number", text, target)
+	}
+	if most != "" {
+		if _, err := fmt.Sscanf(most, "%d", &p.Max); err != nil {
+			return engi.Errorf(engi.Invalid, "pool %q: %q is not a number", text, most)
+		}
+	}
+	return nil
+}
+
+// Defaults returns the configuration of a node that nobody configured, on
+// this machine and for this user.
+func Defaults() Config {
+	l := fleet.DefaultLimits()
+	c := Config{
+		Listen:   "127.0.0.1:7777",
+		DataDir:  dataDir(),
+		CacheDir: cacheDir(),
+		Log:      "auto",
+		LogLevel: "info",
+		Limits:   limitsOf(l),
+		Max:      limitsOf(fleet.MaxLimits()),
+		Admission: Admission{
+			MaxSandboxes: 256, MaxQueue: 1024, OnEmpty: string(engi.PoolBootSync), ClaimTimeout: Duration(30 * time.Second),
+			Boots: cpus(), MaxCode: 8 << 20, MaxInput: 32 << 20,
+		},
+		Keep: Keep{Count: 10_000, Age: Duration(7 * 24 * time.Hour)},
+		// A warm interpreter costs about 28 MiB; two of the most wanted and
+		// one of each other language are ready in seconds on two processors.
+		Pools: []Pool{
+			{Language: string(engi.Python), Target: max(2, cpus())},
+			{Language: string(engi.JavaScript), Target: 1},
+			{Language: string(engi.TypeScript), Target: 1},
+			{Language: string(engi.Go), Target: 1},
+			{Language: string(engi.Bash), Target: 1},
+		},
+	}
+	return c
+}
+
+func limitsOf(l engi.Limits) Limits {
+	return Limits{
+		VCPUs: l.Size.VCPUs, Memory: Bytes(l.Size.Memory), Disk: Bytes(l.Size.Disk), Inodes: l.Size.Inodes,
+		Processes: l.Size.Processes, OpenFiles: l.Size.OpenFiles, Timeout: Duration(l.Timeout), Output: Bytes(l.Output),
+		ArtifactBytes: Bytes(l.ArtifactBytes), ArtifactCount: l.ArtifactCount,
+	}
+}
+
+// Limits returns l as rooms take it.
+func (l Limits) Limits() engi.Limits {
+	return engi.Limits{
+		Size: engi.Size{
+			VCPUs: l.VCPUs, Memory: int64(l.Memory), Disk: int64(l.Disk), Inodes: l.Inodes,
+			Processes: l.Processes, OpenFiles: l.OpenFiles,
+		},
+		Timeout: time.Duration(l.Timeout), Output: int64(l.Output),
+		ArtifactBytes: int64(l.ArtifactBytes), ArtifactCount: l.ArtifactCount,
+	}
+}
+
+// Sources tells for each key, like "limits.memory", where its value is from:
+// a file's path, an environment variable or a flag. A key that is missing has
+// its default.
+type Sources map[string]string
+
+// From says where a configuration comes from.
+type From struct {
+	File  string   // config file; empty looks in the usual places
+	Env   []string // NAME=VALUE; nil means none
+	Flags []Flag   // in order
+}
+
+// A Flag is one key set on a command line.
+type Flag struct{ Name, Key, Value string } // Name is for messages: "--listen"
+
+// Load returns the configuration: defaults, then the file, then the
+// environment, then flags; each wins over those before. It reports Invalid
+// for unknown keys and values that cannot be, with a suggestion.
+func Load(o From) (c Config, from Sources, err error) {
+	c, from = Defaults(), Sources{}
+	vars := env.ToMap(o.Env)
+
+	// The data directory holds a config file, so it must be known first.
+	dir := c.DataDir
+	if v := vars["ENGI_DATA_DIR"]; v != "" {
+		dir = v
+	}
+	for _, f := range o.Flags {
+		if f.Key == "data_dir" {
+			dir = f.Value
+		}
+	}
+	places := []string{filepath.Join(dir, "config.toml"), "/etc/engi/config.toml"}
+	if o.File != "" {
+		places = []string{o.File}
+	}
+	for _, path := range places {
+		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) && o.File == "" {
+			continue
+		}
+		if err != nil {
+			return c, nil, engi.Errorf(engi.Invalid, "read configuration: %v", err)
+		}
+		if err := readFile(&c, data, path, from); err != nil {
+			return c, nil, err
+		}
+		break
+	}
+	if err := readEnv(&c, vars, from); err != nil {
+		return c, nil, err
+	}
+	for _, f := range o.Flags {
+		if err := set(&c, f.Key, f.Value); err != nil {
+			return c, nil, fmt.Errorf("flag %s: %w", f.Name, err)
+		}
+		from[f.Key] = f.Name
+	}
+	for _, p := range []*string{&c.DataDir, &c.CacheDir} {
+		if *p, err = filepath.Abs(*p); err != nil {
+			return c, nil, engi.Errorf(engi.Invalid, "%v", err)
+		}
+	}
+	return c, from, c.Validate()
+}
+
+func readFile(c *Config, data []byte, path string, from Sources) error {
+	keys := map[string]any{}
+	if err := toml.Unmarshal(data, &keys); err != nil {
+		return engi.Errorf(engi.Invalid, "%s: %s", path, explain(err))
+	}
+	if _, ok := keys["pools"]; ok {
+		c.Pools = nil // the file's pools replace the defaults
+	}
+	if err := check(keys, reflect.TypeFor[Config](), ""); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if err := toml.Unmarshal(data, c); err != nil {
+		return engi.Errorf(engi.Invalid, "%s: %s%s", path, culprit(keys), explain(err))
+	}
+	for _, k := range flatten(keys) {
+		from[k] = path
+	}
+	return nil
+}
+
+// culprit names the key whose value cannot be, as a prefix; "" if none is
+// found.
+func culprit(keys map[string]any) string {
+	for _, name := range slices.Sorted(slices.Values(flatten(keys))) {
+		var v any = keys
+		parts := strings.Split(name, ".")
+		for _, p := range parts {
+			v = v.(map[string]any)[p]
+		}
+		for _, p := range slices.Backward(parts) {
+			v = map[string]any{p: v}
+		}
+		text, err := toml.Marshal(v)
+		if scratch := Defaults(); err == nil && toml.Unmarshal(text, &scratch) != nil {
+			return name + ": "
+		}
+	}
+	return ""
+}
+
+// others are variables that begin with ENGI_ and are no keys of Config.
+var others = []string{"ENGI_URL", "ENGI_KEY", "ENGI_CONFIG", "ENGI_BIN", "ENGI_TEST_", "ENGI_CHAOS_", "ENGI_OUTPUT_DIR", "ENGI_NO_INSTALL", "ENGI_DEBUG_"}
+
+func readEnv(c *Config, vars map[string]string, from Sources) error {
+	known := map[string]string{} // variable: key
+	for _, k := range Keys(c) {
+		known[Variable(k.Name)] = k.Name
+	}
+	for name := range vars {
+		if !strings.HasPrefix(name, "ENGI_") || known[name] != "" ||
+			slices.ContainsFunc(others, func(o string) bool { return strings.HasPrefix(name, o) }) {
+			continue
+		}
+		// Other programs may use the prefix too: only what looks like a
+		// slip is worth stopping for.
+		if near := nearest(name, known); near != "" {
+			return engi.Errorf(engi.Invalid, "unknown environment variable %s", name).WithRemedy("did you mean %s?", near)
+		}
+	}
+	if v, ok := vars["ENGI_POOLS"]; ok {
+		c.Pools, from["pools"] = nil, "ENGI_POOLS"
+		if v == "none" {
+			vars = cloneWithout(vars, "ENGI_POOLS")
+		}
+	}
+	for name, key := range known {
+		if vars[name] != "" {
+			from[key] = name
+		}
+	}
+	err := env.ParseWithOptions(c, env.Options{Prefix: "ENGI_", Environment: vars})
+	if err != nil {
+		return engi.Errorf(engi.Invalid, "environment: %v", err)
+	}
+	return nil
+}
+
+func cloneWithout(m map[string]string, key string) map[string]string {
+	c := make(map[string]string, len(m))
+	for k, v := range m {
+		if k != key {
+			c[k] = v
+		}
+	}
+	return c
+}
+
+// Validate reports Invalid for a configuration no node can run with.
+func (c Config) Validate() error {
+	host, port, err := net.SplitHostPort(c.Listen)
+	if err != nil || port == "" {
+		return engi.Errorf(engi.Invalid, "listen %q is not an address and a port", c.Listen).WithRemedy("write it like 127.0.0.1:7777")
+	}
+	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
+		return engi.Errorf(engi.Invalid, "tls.cert and tls.key come together or not at all")
+	}
+	if !loopback(host) && c.TLS.Cert == "" && !c.AllowPublicHTTP {
+		return engi.Errorf(engi.Invalid, "listen %s: others can reach this address and could read keys and programs on the way", c.Listen).
+			WithRemedy("set tls.cert and tls.key, put a TLS proxy before 127.0.0.1, or say --allow-public-http if the network is yours alone")
+	}
+	if !slices.Contains([]string{"text", "json", "auto"}, c.Log) {
+		return engi.Errorf(engi.Invalid, "log is %q", c.Log).WithRemedy("use text, json or auto")
+	}
+	if _, err := c.Level(); err != nil {
+		return err
+	}
+	for name, l := range map[string]Limits{"limits": c.Limits, "max": c.Max} {
+		if err := l.Limits().Size.Validate(); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if l.Timeout < 0 || l.Output < 0 || l.ArtifactBytes < 0 || l.ArtifactCount < 0 {
+			return engi.Errorf(engi.Invalid, "%s has a negative value", name)
+		}
+	}
+	if d := c.Limits.Limits(); !d.Size.Fits(c.Max.Limits().Size) {
+		return engi.Errorf(engi.Invalid, "[limits] are larger than [max] allows")
+	}
+	if err := emptyPool("admission.on_empty", c.Admission.OnEmpty); err != nil {
+		return err
+	}
+	a := c.Admission
+	if a.MaxSandboxes < 1 || a.MaxQueue < 0 || a.Boots < 1 || a.ClaimTimeout < 0 || a.MaxCode < 1 || a.MaxInput < a.MaxCode {
+		return engi.Errorf(engi.Invalid, "[admission] has values that admit nothing").
+			WithRemedy("max_sandboxes, boots and max_code are at least 1, max_input at least max_code")
+	}
+	for i, p := range c.Pools {
+		what := fmt.Sprintf("pools[%d]", i)
+		if p.Language != "" && !slices.Contains(engi.Languages(), engi.Language(p.Language)) {
+			return engi.Errorf(engi.Invalid, "%s: unknown language %q", what, p.Language).WithRemedy("use one of %v, or leave it out for bare sandboxes", engi.Languages())
+		}
+		if p.Target < 0 || p.Max < 0 || p.Max > 0 && p.Max < p.Target || p.ClaimTimeout < 0 {
+			return engi.Errorf(engi.Invalid, "%s: target %d and max %d make no sense together", what, p.Target, p.Max)
+		}
+		if err := emptyPool(what+".on_empty", p.OnEmpty); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func emptyPool(key, v string) error {
+	switch engi.EmptyPool(v) {
+	case "", engi.PoolWait, engi.PoolBootSync, engi.PoolReject:
+		return nil
+	}
+	return engi.Errorf(engi.Invalid, "%s is %q", key, v).WithRemedy("use wait, boot_sync or reject")
+}
+
+// Level returns the least severe level that is logged.
+func (c Config) Level() (l slog.Level, err error) {
+	if err := l.UnmarshalText([]byte(c.LogLevel)); err != nil {
+		return 0, engi.Errorf(engi.Invalid, "log_level is %q", c.LogLevel).WithRemedy("use debug, info, warn or error")
+	}
+	return l, nil
+}
+
+func cpus() int { return runtime.GOMAXPROCS(0) }
+
+func loopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}

@@ -1,0 +1,288 @@
+package config
+
+import (
+	"encoding"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+// Bytes is a size, read and written as on the wire: "512MiB", or a number.
+type Bytes v1.Bytes
+
+// UnmarshalText reads a size. It reports Invalid.
+func (b *Bytes) UnmarshalText(text []byte) error {
+	v, err := v1.ParseBytes(strings.TrimSpace(string(text)))
+	if err != nil {
+		return engi.Errorf(engi.Invalid, "%v", err)
+	}
+	*b = Bytes(v)
+	return nil
+}
+
+// MarshalText writes b in the largest binary unit that divides it.
+func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
+
+// String returns the text form.
+func (b Bytes) String() string { return v1.Bytes(b).String() }
+
+// Duration is a length of time, read as on the wire: "30s", "5m", "7d".
+type Duration v1.Duration
+
+// UnmarshalText reads a duration. It reports Invalid.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := v1.ParseDuration(strings.TrimSpace(string(text)))
+	if err != nil {
+		return engi.Errorf(engi.Invalid, "%v", err)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// MarshalText writes d without zero parts at its end.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// String returns the text form.
+func (d Duration) String() string {
+	v := time.Duration(d)
+	if v != 0 && v%(24*time.Hour) == 0 {
+		return fmt.Sprintf("%dd", v/(24*time.Hour))
+	}
+	s := v.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// A Key is one setting of a struct.
+type Key struct {
+	Name  string // with dots: "limits.memory"
+	Help  string
+	Value reflect.Value
+}
+
+var textual = reflect.TypeFor[encoding.TextUnmarshaler]()
+
+// Keys returns the settings of the struct that ptr points to, in the order of
+// its fields. Names come from toml tags, texts from help tags.
+func Keys(ptr any) []Key { return keys(reflect.ValueOf(ptr).Elem(), "") }
+
+func keys(v reflect.Value, prefix string) []Key {
+	var all []Key
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		name := prefix + f.Tag.Get("toml")
+		if f.Type.Kind() == reflect.Struct && !reflect.PointerTo(f.Type).Implements(textual) {
+			all = append(all, keys(v.Field(i), name+".")...)
+			continue
+		}
+		all = append(all, Key{Name: name, Help: f.Tag.Get("help"), Value: v.Field(i)})
+	}
+	return all
+}
+
+// Variable is the environment variable of a key: ENGI_LIMITS_MEMORY.
+func Variable(key string) string {
+	return "ENGI_" + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
+}
+
+// set sets one key to a value as people type it on a command line. Lists have
+// commas between their elements. It reports Invalid.
+func set(ptr any, key, value string) error {
+	for _, k := range Keys(ptr) {
+		if k.Name != key {
+			continue
+		}
+		literals := []string{value, quote(value)}
+		if k.Value.Kind() == reflect.Slice && !strings.HasPrefix(value, "[") {
+			var items []string
+			for item := range strings.SplitSeq(value, ",") {
+				if item = strings.TrimSpace(item); item != "" && item != "none" {
+					items = append(items, quote(item))
+				}
+			}
+			literals = []string{"[" + strings.Join(items, ",") + "]"}
+		}
+		if k.Value.Kind() == reflect.String {
+			literals = []string{quote(value)}
+		}
+		old := reflect.New(k.Value.Type())
+		old.Elem().Set(k.Value)
+		k.Value.SetZero()
+		var err error
+		for _, l := range literals {
+			if err = toml.Unmarshal([]byte(key+" = "+l+"\n"), ptr); err == nil {
+				return nil
+			}
+		}
+		k.Value.Set(old.Elem())
+		return engi.Errorf(engi.Invalid, "%s: %s", key, explain(err))
+	}
+	return unknown(key, ptr)
+}
+
+func quote(s string) string { return strconv.Quote(s) }
+
+// check reports Invalid for keys in a decoded file that the struct does not
+// have, with the nearest one that it has.
+func check(file map[string]any, t reflect.Type, prefix string) error {
+	fields := map[string]reflect.Type{}
+	for i := range t.NumField() {
+		fields[t.Field(i).Tag.Get("toml")] = t.Field(i).Type
+	}
+	for _, name := range slices.Sorted(maps.Keys(file)) {
+		ft, ok := fields[name]
+		if !ok {
+			near := nearest(name, fields)
+			err := engi.Errorf(engi.Invalid, "unknown key %s%s", prefix, name)
+			if near != "" {
+				return err.WithRemedy("did you mean %s%s?", prefix, near)
+			}
+			return err.WithRemedy("'engi config show' lists every key")
+		}
+		switch sub := file[name].(type) {
+		case map[string]any:
+			if ft.Kind() == reflect.Struct {
+				if err := check(sub, ft, prefix+name+"."); err != nil {
+					return err
+				}
+			}
+		case []any:
+			for i, item := range sub {
+				if m, ok := item.(map[string]any); ok && ft.Kind() == reflect.Slice && ft.Elem().Kind() == reflect.Struct {
+					if err := check(m, ft.Elem(), fmt.Sprintf("%s%s[%d].", prefix, name, i)); err != nil {
+						return err
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func unknown(key string, ptr any) error {
+	names := map[string]bool{}
+	for _, k := range Keys(ptr) {
+		names[k.Name] = true
+	}
+	err := engi.Errorf(engi.Invalid, "unknown key %s", key)
+	if near := nearest(key, names); near != "" {
+		return err.WithRemedy("did you mean %s?", near)
+	}
+	return err.WithRemedy("'engi config show' lists every key")
+}
+
+// flatten returns the keys of a decoded file, with dots between levels.
+func flatten(file map[string]any) []string {
+	var all []string
+	for name, v := range file {
+		if sub, ok := v.(map[string]any); ok {
+			for _, k := range flatten(sub) {
+				all = append(all, name+"."+k)
+			}
+			continue
+		}
+		all = append(all, name)
+	}
+	return all
+}
+
+// explain returns what a TOML error says, with the place.
+func explain(err error) string {
+	var at *toml.DecodeError
+	if errors.As(err, &at) {
+		row, col := at.Position()
+		text := fmt.Sprintf("line %d, column %d: %s", row, col, strings.TrimPrefix(at.Error(), "toml: "))
+		if remedy := remedyIn(err); remedy != "" {
+			text += " (" + remedy + ")"
+		}
+		return text
+	}
+	return err.Error()
+}
+
+func remedyIn(err error) string {
+	var ours *engi.Error
+	if errors.As(err, &ours) {
+		return ours.Remedy
+	}
+	return ""
+}
+
+// nearest returns the key of names most like s, or "" if none is alike.
+func nearest[V any](s string, names map[string]V) string {
+	best, least := "", 1+len(s)/4
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if d := distance(s, name); d <= least && (best == "" || d < least) {
+			best, least = name, d
+		}
+	}
+	return best
+}
+
+// distance counts the single-letter changes, neighbours swapped included,
+// that turn a into b.
+func distance(a, b string) int {
+	prev2, prev := make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range prev {
+		prev[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		cur := make([]int, len(b)+1)
+		cur[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			cur[j] = min(prev[j]+1, cur[j-1]+1, prev[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				cur[j] = min(cur[j], prev2[j-2]+1)
+			}
+		}
+		prev2, prev = prev, cur
+	}
+	return prev[len(b)]
+}
+
+// dataDir is where a node of this user keeps its state.
+func dataDir() string {
+	if os.Geteuid() == 0 {
+		return "/var/lib/engi"
+	}
+	return home("XDG_DATA_HOME", ".local/share")
+}
+
+// cacheDir is where nodes of this user keep what can be made again.
+func cacheDir() string {
+	if os.Geteuid() == 0 {
+		return "/var/cache/engi"
+	}
+	return home("XDG_CACHE_HOME", ".cache")
+}
+
+func home(variable, below string) string {
+	if dir := os.Getenv(variable); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "engi")
+	}
+	if dir, err := os.UserHomeDir(); err == nil {
+		return filepath.Join(dir, below, "engi")
+	}
+	return filepath.Join(os.TempDir(), fmt.Sprintf("engi-%d", os.Geteuid()))
+}

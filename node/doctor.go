@@ -1,0 +1,232 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk"
+	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/provider"
+	"github.com/engi-dev/engi/provider/gvisor"
+	"github.com/engi-dev/engi/store"
+)
+
+// A Diagnosis is what Doctor found.
+type Diagnosis struct {
+	Checks []provider.Check  // of what tiers share
+	Tiers  []provider.Report // each tier's own
+}
+
+// Well reports whether at least one tier works and nothing shared is missing.
+func (d Diagnosis) Well() bool {
+	works := false
+	for _, t := range d.Tiers {
+		works = works || t.Works
+	}
+	for _, c := range d.Checks {
+		works = works && c.OK
+	}
+	return works
+}
+
+// Doctor examines the machine and boots one sandbox per tier. It needs no
+// server and disturbs none.
+func Doctor(ctx context.Context, c config.Config, o Options) (d Diagnosis, err error) {
+	add := func(name string, err error, detail string) bool {
+		check := provider.Check{Name: name, OK: err == nil, Detail: detail}
+		if err != nil {
+			check.Detail, check.Fix = err.Error(), engi.RemedyOf(err)
+		}
+		d.Checks = append(d.Checks, check)
+		return err == nil
+	}
+	add("configuration", c.Validate(), "valid")
+	for what, dir := range map[string]string{"data directory": c.DataDir, "cache directory": c.CacheDir} {
+		free, err := room(dir)
+		add(what, err, fmt.Sprintf("%s, %d GiB free", dir, free>>30))
+	}
+	programs, err := FindPrograms(ctx, c)
+	if !add("programs", err, "runsc and engi-guest are there") {
+		return d, nil
+	}
+	root, err := d.examineTemplates(ctx, c)
+	if err != nil {
+		return d, err
+	}
+	if root == "" {
+		return d, nil
+	}
+
+	// A directory of its own, held like that of a private node, so that the
+	// next start removes what a killed doctor leaves.
+	dir := filepath.Join(c.DataDir, privateName, strings.ToLower(rand.Text()[:8]))
+	release, err := hold(dir)
+	if !add("sandboxes' directory", err, dir) {
+		return d, nil
+	}
+	defer os.RemoveAll(dir)
+	defer release()
+	p, err := gvisor.New(gvisor.Options{Runsc: programs[0].Path, Guest: programs[1].Path, Dir: machinesDir(dir), Log: o.Log})
+	if err != nil {
+		return d, err
+	}
+	report, err := probe(ctx, p, root)
+	if err != nil {
+		return d, errors.Join(err, removeAll(context.WithoutCancel(ctx), p))
+	}
+	d.Tiers = append(d.Tiers, report)
+	return d, removeAll(ctx, p)
+}
+
+func probe(ctx context.Context, p provider.Provider, root string) (provider.Report, error) {
+	prober, ok := p.(provider.Prober)
+	if !ok {
+		return provider.Report{}, engi.Errorf(engi.Unsupported, "the %s tier cannot examine its host", p.Tier())
+	}
+	return prober.Probe(ctx, root)
+}
+
+// examineTemplates says which templates are there and returns the root of one
+// to boot from.
+func (d *Diagnosis) examineTemplates(ctx context.Context, c config.Config) (root string, err error) {
+	ts, err := disk.Open(ctx, disk.Options{Dir: templatesDir(c)})
+	if err != nil {
+		return "", err
+	}
+	base, err := ts.Get(ctx, "base")
+	check := provider.Check{Name: "template base", OK: err == nil, Detail: "built"}
+	if err != nil {
+		check.Detail, check.Fix = "not built: only the template host can be used", "engi template build base"
+		if _, missing := exec.LookPath("mmdebstrap"); missing != nil {
+			check.Fix = "apt-get install mmdebstrap && engi template build base"
+		}
+	}
+	d.Checks = append(d.Checks, check)
+	if err == nil {
+		return base.Root, nil
+	}
+	host, err := ts.Build(ctx, "host", nil, nil)
+	if err != nil {
+		d.Checks = append(d.Checks, provider.Check{Name: "template host", Detail: err.Error(), Fix: engi.RemedyOf(err)})
+		return "", nil
+	}
+	return host.Root, nil
+}
+
+func templatesDir(c config.Config) string { return filepath.Join(c.CacheDir, "templates") }
+
+// room makes dir and returns the bytes free on its disk; less than 2 GiB is
+// Exhausted.
+func room(dir string) (free int64, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return 0, engi.Errorf(engi.Denied, "%v", err).WithRemedy("choose a directory you may write")
+	}
+	if err := unix.Access(dir, unix.W_OK); err != nil {
+		return 0, engi.Errorf(engi.Denied, "%s: not writable", dir).WithRemedy("choose a directory you may write")
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return 0, engi.Errorf(engi.Unavailable, "%s: %v", dir, err)
+	}
+	free = int64(fs.Bavail) * fs.Bsize
+	if free < 2<<30 {
+		return free, engi.Errorf(engi.Exhausted, "%s: only %d MiB free", dir, free>>20).WithRemedy("free some space, or choose another disk")
+	}
+	return free, nil
+}
+
+// Leaks lists traces of sandboxes that nobody wants, of this data directory
+// and of dead private nodes. live are the sandboxes of the running server; if
+// none runs, those that the next one will adopt are looked up. With fix, what
+// dead private nodes left is removed first, and without a server what nobody
+// will adopt.
+func Leaks(ctx context.Context, c config.Config, o Options, live []engi.SandboxID, fix bool) (leaks []provider.Leak, err error) {
+	if fix {
+		if err := sweepPrivate(ctx, c, o.Log); err != nil {
+			return nil, err
+		}
+	}
+	programs, err := FindPrograms(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	dead, err := deadPrivate(c)
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range dead {
+		leaks = append(leaks, provider.Leak{Kind: "directory", Name: dir})
+	}
+	held, err := isHeld(c.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	places := map[string][]engi.SandboxID{}
+	if held {
+		// The server's workshop is its own business: builds come and go.
+		places[machinesDir(c.DataDir)] = live
+	} else {
+		if live, err = wanted(ctx, c); err != nil {
+			return nil, err
+		}
+		places[machinesDir(c.DataDir)], places[workshopDir(c.DataDir)] = live, nil
+	}
+	for _, dir := range dead {
+		places[machinesDir(dir)], places[workshopDir(dir)] = nil, nil
+	}
+	for dir, live := range places {
+		if _, err := os.Stat(dir); err != nil {
+			continue
+		}
+		p, err := gvisor.New(gvisor.Options{Runsc: programs[0].Path, Guest: programs[1].Path, Dir: dir, Log: o.Log})
+		if err != nil {
+			return nil, err
+		}
+		if fix && !held {
+			if err := removeOthers(ctx, p, live); err != nil {
+				return nil, err
+			}
+		}
+		t, ok := provider.Provider(p).(provider.Tracer)
+		if !ok {
+			return nil, engi.Errorf(engi.Unsupported, "the %s tier cannot look for leaks", p.Tier())
+		}
+		found, err := t.Leaks(ctx, live)
+		if err != nil {
+			return nil, err
+		}
+		leaks = append(leaks, found...)
+	}
+	return leaks, nil
+}
+
+// wanted returns the sandboxes that the next server on c.DataDir will adopt.
+func wanted(ctx context.Context, c config.Config) (ids []engi.SandboxID, err error) {
+	if _, err := os.Stat(filepath.Join(c.DataDir, databaseName)); err != nil {
+		return nil, nil
+	}
+	release, err := hold(c.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	db, err := store.Open(ctx, filepath.Join(c.DataDir, databaseName))
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close()
+	records, err := store.Fleet(db).ListSandboxes(ctx, "")
+	for _, r := range records {
+		ids = append(ids, r.ID)
+	}
+	return ids, err
+}

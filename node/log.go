@@ -1,0 +1,27 @@
+package node
+
+import (
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/engi-dev/engi/node/config"
+)
+
+// NewLog returns the log of a node: text for people, JSON for programs.
+// terminal says whether w is one, for the form "auto".
+func NewLog(c config.Config, w io.Writer, terminal bool) (*slog.Logger, error) {
+	l, err := c.Level()
+	if err != nil {
+		return nil, err
+	}
+	if c.Log == "json" || c.Log == "auto" && !terminal {
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l})), nil
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+		if len(groups) == 0 && a.Key == slog.TimeKey {
+			a.Value = slog.StringValue(a.Value.Time().Format(time.TimeOnly))
+		}
+		return a
+	}})), nil
+}

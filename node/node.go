@@ -1,0 +1,330 @@
+// Package node assembles a running engi from a configuration: it opens the
+// rooms in order, serves HTTP, and closes them in reverse. A node holds its
+// data directory alone; what runs in its sandboxes outlives it.
+//
+// It decides nothing itself. Only cmd/engi and whole-system tests use it.
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/rest"
+	"github.com/engi-dev/engi/disk"
+	"github.com/engi-dev/engi/fleet"
+	"github.com/engi-dev/engi/gate/key"
+	"github.com/engi-dev/engi/node/bundle"
+	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/provider"
+	"github.com/engi-dev/engi/provider/gvisor"
+	"github.com/engi-dev/engi/store"
+)
+
+// An Options is what a node needs beside its configuration. The zero value
+// is an ordinary server.
+type Options struct {
+	Version   string            // of this build
+	Log       *slog.Logger      // nil discards
+	Provider  provider.Provider // instead of gVisor; for tests
+	Ephemeral bool              // destroy every sandbox when Run ends
+}
+
+// A Node is one engi. It is safe for concurrent use.
+type Node struct {
+	config    config.Config
+	log       *slog.Logger
+	version   string
+	started   time.Time
+	programs  []bundle.Program
+	provider  provider.Provider
+	templates *disk.Templates
+	db        *store.DB
+	fleet     *fleet.Manager
+	listener  net.Listener
+	handler   http.Handler
+	leave     context.CancelFunc // ends streams
+	secret    string             // of the admin key
+	closers   undo
+}
+
+// An undo remembers how to take back what was done; run takes it back,
+// newest first.
+type undo []func()
+
+func (u *undo) add(f func()) { *u = append(*u, f) }
+
+func (u *undo) run() {
+	for len(*u) > 0 {
+		last := len(*u) - 1
+		f := (*u)[last]
+		*u = (*u)[:last]
+		f()
+	}
+}
+
+// Open assembles a node on c.DataDir and listens; nothing runs before Run.
+// It reports Conflict if another process holds the directory or the port.
+// The caller calls Run, or Close if it does not.
+func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	n := &Node{config: c, log: o.Log, version: o.Version, started: time.Now().UTC().Truncate(time.Millisecond)}
+	defer func() {
+		if err != nil {
+			n.closers.run()
+		}
+	}()
+
+	release, err := hold(c.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	n.closers.add(release)
+	if n.listener, err = listen(ctx, c); err != nil {
+		return nil, err
+	}
+	n.closers.add(func() { n.listener.Close() })
+	var bench disk.Workshop // where templates are built
+	if n.provider = o.Provider; n.provider == nil {
+		if n.programs, err = FindPrograms(ctx, c); err != nil {
+			return nil, err
+		}
+		if n.provider, err = n.machines(machinesDir(c.DataDir)); err != nil {
+			return nil, err
+		}
+		p, err := n.machines(workshopDir(c.DataDir))
+		if err != nil {
+			return nil, err
+		}
+		// A build that a crash cut off is started again, not adopted.
+		if err := removeAll(ctx, p); err != nil {
+			return nil, err
+		}
+		bench = workshop{p}
+	}
+	if n.db, err = store.Open(ctx, filepath.Join(c.DataDir, databaseName)); err != nil {
+		return nil, err
+	}
+	n.closers.add(func() {
+		if err := n.db.Close(); err != nil {
+			n.log.Error("close the database", "err", err)
+		}
+	})
+	keys := key.New(store.Keys(n.db))
+	if n.secret, err = key.Bootstrap(ctx, keys, filepath.Join(c.DataDir, keyName)); err != nil {
+		return nil, err
+	}
+	n.templates, err = disk.Open(ctx, disk.Options{
+		Dir: templatesDir(c), Log: n.log.With("room", "disk"), Workshop: bench,
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	name, err := n.defaultTemplate(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if n.fleet, err = fleet.Open(ctx, n.fleetOptions(o, metrics, name)); err != nil {
+		return nil, err
+	}
+	leave, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	n.leave = cancel
+	n.closers.add(cancel)
+	var notEnforced []string
+	if e, ok := n.provider.(provider.Enforcer); ok {
+		notEnforced = e.NotEnforced()
+	}
+	n.handler = rest.New(rest.Options{
+		Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Pools: n.fleet, Keys: keys,
+		Node:    rest.Node{Version: o.Version, Tier: n.provider.Tier(), NotEnforced: notEnforced, Started: n.started},
+		Metrics: metrics, Register: metrics, Log: n.log.With("room", "api"), Leave: leave,
+		// Base64 and JSON make a third more of the input.
+		MaxBody: int64(c.Admission.MaxInput)*3/2 + 1<<20, Hosts: c.Hosts,
+	})
+	return n, nil
+}
+
+// machines returns gVisor's provider on dir.
+func (n *Node) machines(dir string) (provider.Provider, error) {
+	return gvisor.New(gvisor.Options{
+		Runsc: n.programs[0].Path, Guest: n.programs[1].Path, Dir: dir,
+		Log: n.log.With("room", "provider"), Boots: n.config.Admission.Boots,
+	})
+}
+
+// machinesDir and workshopDir are where providers keep machines. The names are
+// short, since the path of a Unix socket below them may have 107 bytes.
+func machinesDir(dataDir string) string { return filepath.Join(dataDir, "m") }
+func workshopDir(dataDir string) string { return filepath.Join(dataDir, "w") }
+
+func machineDirs(dataDir string) []string {
+	return []string{machinesDir(dataDir), workshopDir(dataDir)}
+}
+
+// FindPrograms returns runsc and the guest program, in this order.
+func FindPrograms(ctx context.Context, c config.Config) ([]bundle.Program, error) {
+	var all []bundle.Program
+	for _, p := range []struct{ name, configured string }{{bundle.Runsc, c.Runsc}, {bundle.Guest, c.Guest}} {
+		found, err := bundle.Find(ctx, filepath.Join(c.CacheDir, "programs"), p.name, p.configured)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found)
+	}
+	return all, nil
+}
+
+// defaultTemplate resolves an empty default: base once it is built, until
+// then the node's own programs, which need no building.
+func (n *Node) defaultTemplate(ctx context.Context) (string, error) {
+	if n.config.Templates.Default != "" {
+		return n.config.Templates.Default, nil
+	}
+	_, err := n.templates.Get(ctx, "base")
+	switch {
+	case err == nil:
+		return "base", nil
+	case engi.KindOf(err) == engi.Unavailable || engi.KindOf(err) == engi.NotFound:
+		n.log.Warn("the template base is not built: programs run with this machine's interpreters, read only",
+			"default", "host", "remedy", "run 'engi template build base' and restart")
+		return "host", nil
+	}
+	return "", err
+}
+
+func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template string) fleet.Options {
+	c := n.config
+	opt := fleet.Options{
+		Providers: []provider.Provider{n.provider}, Templates: forFleet{n.templates}, Store: store.Fleet(n.db),
+		Dir: filepath.Join(c.DataDir, "fleet"), Log: n.log.With("room", "fleet"), Metrics: metrics,
+		Template: template, Defaults: c.Limits.Limits(), Max: c.Max.Limits(), OnEmpty: engi.EmptyPool(c.Admission.OnEmpty),
+		ClaimTimeout: time.Duration(c.Admission.ClaimTimeout), MaxSandboxes: c.Admission.MaxSandboxes, MaxQueue: c.Admission.MaxQueue,
+		MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Boots: c.Admission.Boots,
+		KeepCount: c.Keep.Count, KeepAge: time.Duration(c.Keep.Age), Ephemeral: o.Ephemeral,
+	}
+	for _, p := range c.Pools {
+		opt.Pools = append(opt.Pools, fleet.PoolConfig{
+			Template: p.Template, Language: engi.Language(p.Language), Target: p.Target, Max: p.Max,
+			OnEmpty: engi.EmptyPool(p.OnEmpty), ClaimTimeout: time.Duration(p.ClaimTimeout),
+		})
+	}
+	return opt
+}
+
+// Endpoint says how to reach the node.
+func (n *Node) Endpoint() Endpoint {
+	scheme := "http"
+	if n.config.TLS.Cert != "" {
+		scheme = "https"
+	}
+	addr := n.listener.Addr().String()
+	if host, port, err := net.SplitHostPort(addr); err == nil {
+		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+			addr = net.JoinHostPort("127.0.0.1", port)
+		}
+	}
+	return Endpoint{
+		URL: scheme + "://" + addr, PID: os.Getpid(), Version: n.version, Started: n.started,
+		DataDir: n.config.DataDir, KeyFile: filepath.Join(n.config.DataDir, keyName),
+	}
+}
+
+// AdminKey returns the secret of the admin key.
+func (n *Node) AdminKey() string { return n.secret }
+
+// Executions, Pools and Templates are the node's front desks, for programs
+// that live in the same process.
+func (n *Node) Executions() engi.Executions { return n.fleet.Executions() }
+func (n *Node) Pools() engi.Pools           { return n.fleet }
+func (n *Node) Templates() engi.Templates   { return n.templates }
+
+// Run runs the node until ctx ends; ready is called once it serves. When Run
+// returns, the node has let go of everything, and its sandboxes live on
+// unless it is ephemeral.
+func (n *Node) Run(ctx context.Context, ready func()) error {
+	defer n.closers.run()
+	return runParts(ctx, n.log, ready,
+		part{"store", n.db.Run, 5 * time.Second},
+		part{"fleet", n.fleet.Run, 60 * time.Second},
+		part{"http", n.serve, 15 * time.Second},
+	)
+}
+
+// Close lets go of a node that was never run.
+func (n *Node) Close() { n.closers.run() }
+
+func listen(ctx context.Context, c config.Config) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.Listen)
+	if err != nil {
+		return nil, engi.Errorf(engi.Conflict, "listen on %s: %v", c.Listen, strings.TrimPrefix(err.Error(), "listen tcp ")).
+			WithRemedy("choose another address with --listen, like 127.0.0.1:0 for any free port")
+	}
+	if c.TLS.Cert == "" {
+		return l, nil
+	}
+	pair, err := tls.LoadX509KeyPair(c.TLS.Cert, c.TLS.Key)
+	if err != nil {
+		l.Close()
+		return nil, engi.Errorf(engi.Invalid, "tls: %v", err).WithRemedy("give PEM files that belong together in tls.cert and tls.key")
+	}
+	return tls.NewListener(l, &tls.Config{
+		Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+	}), nil
+}
+
+// serve answers requests until ctx ends, then lets those in hand end.
+func (n *Node) serve(ctx context.Context, ready func()) error {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	// No limit on a whole request or answer: uploads and streams are as long
+	// as they are, and each room bounds its own.
+	s := &http.Server{
+		Handler: n.handler, Protocols: &protocols, MaxHeaderBytes: 64 << 10,
+		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(n.log.With("room", "http").Handler(), slog.LevelDebug),
+	}
+	if err := writeEndpoint(n.config.DataDir, n.Endpoint()); err != nil {
+		return err
+	}
+	defer os.Remove(filepath.Join(n.config.DataDir, endpointName))
+	failed := make(chan error, 1)
+	go func() { failed <- s.Serve(n.listener) }()
+	ready()
+	select {
+	case err := <-failed:
+		return engi.Errorf(engi.Internal, "serve: %v", err)
+	case <-ctx.Done():
+	}
+	n.leave()
+	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if err := s.Shutdown(patience); err != nil {
+		n.log.Warn("requests were cut off", "err", err)
+		s.Close()
+	}
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return engi.Errorf(engi.Internal, "serve: %v", err)
+	}
+	return nil
+}

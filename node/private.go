@@ -1,0 +1,142 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/provider"
+	"github.com/engi-dev/engi/provider/gvisor"
+)
+
+// A Private is a node inside this process, with a data directory of its own
+// that goes with it. Templates are those of the ordinary node. It is safe for
+// concurrent use.
+type Private struct {
+	*Node
+	dir    string
+	cancel context.CancelFunc
+	done   chan error
+}
+
+// OpenPrivate starts a private node of the given configuration on a free
+// loopback port, and first removes what killed private nodes left. The
+// caller closes it, also after a signal: it must not die with sandboxes alive.
+func OpenPrivate(ctx context.Context, c config.Config, o Options) (_ *Private, err error) {
+	base := filepath.Join(c.DataDir, privateName)
+	if err := sweepPrivate(ctx, c, o.Log); err != nil && o.Log != nil {
+		o.Log.Warn("remove what a killed private node left", "err", err)
+	}
+	// Few random letters, for the sake of socket paths; a clash is refused.
+	p := &Private{dir: filepath.Join(base, strings.ToLower(rand.Text()[:8])), done: make(chan error, 1)}
+	c.DataDir, c.Listen, c.TLS = p.dir, "127.0.0.1:0", config.TLS{}
+	o.Ephemeral = true
+	if p.Node, err = Open(ctx, c, o); err != nil {
+		os.RemoveAll(p.dir)
+		return nil, err
+	}
+	ready := make(chan struct{})
+	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	p.cancel = cancel
+	go func() { p.done <- p.Run(run, func() { close(ready) }) }()
+	select {
+	case <-ready:
+		return p, nil
+	case err := <-p.done:
+		cancel()
+		return nil, errors.Join(err, os.RemoveAll(p.dir))
+	case <-ctx.Done():
+		return nil, errors.Join(engi.Errorf(engi.Expired, "start a private node: %v", context.Cause(ctx)), p.Close())
+	}
+}
+
+// Close destroys the node's sandboxes and its data. Call it once.
+func (p *Private) Close() error {
+	p.cancel()
+	err := <-p.done
+	if rm := os.RemoveAll(p.dir); rm != nil {
+		err = errors.Join(err, engi.Errorf(engi.Internal, "remove the private data directory: %v", rm))
+	}
+	return err
+}
+
+// deadPrivate returns the directories of private nodes whose process is gone.
+func deadPrivate(c config.Config) ([]string, error) {
+	base := filepath.Join(c.DataDir, privateName)
+	entries, err := os.ReadDir(base)
+	if err != nil {
+		if os.IsNotExist(err) {
+			return nil, nil
+		}
+		return nil, engi.Errorf(engi.Unavailable, "%v", err)
+	}
+	var dead []string
+	for _, e := range entries {
+		dir := filepath.Join(base, e.Name())
+		if held, err := isHeld(dir); e.IsDir() && err == nil && !held {
+			dead = append(dead, dir)
+		}
+	}
+	return dead, nil
+}
+
+// sweepPrivate destroys what dead private nodes left.
+func sweepPrivate(ctx context.Context, c config.Config, log *slog.Logger) error {
+	dead, err := deadPrivate(c)
+	if err != nil || len(dead) == 0 {
+		return err
+	}
+	programs, err := FindPrograms(ctx, c)
+	if err != nil {
+		return err
+	}
+	var all []error
+	for _, dir := range dead {
+		release, err := hold(dir)
+		if err != nil {
+			continue // somebody else sweeps it, or it is just being made
+		}
+		for _, sub := range machineDirs(dir) {
+			if _, err := os.Stat(sub); err != nil {
+				continue
+			}
+			p, err := gvisor.New(gvisor.Options{Runsc: programs[0].Path, Guest: programs[1].Path, Dir: sub, Log: log})
+			if err == nil {
+				err = removeAll(ctx, p)
+			}
+			all = append(all, err)
+		}
+		if errors.Join(all...) == nil {
+			all = append(all, os.RemoveAll(dir))
+		}
+		release()
+	}
+	return errors.Join(all...)
+}
+
+// removeAll destroys every machine of p.
+func removeAll(ctx context.Context, p provider.Provider) error { return removeOthers(ctx, p, nil) }
+
+// removeOthers destroys every machine of p that is not in live.
+func removeOthers(ctx context.Context, p provider.Provider, live []engi.SandboxID) error {
+	found, err := p.Found(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range found {
+		if slices.Contains(live, id) {
+			continue
+		}
+		if err := p.Remove(ctx, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
