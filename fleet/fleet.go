@@ -9,13 +9,21 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/fleet/stock"
+	"github.com/engi-dev/engi/guest/wire"
 	"github.com/engi-dev/engi/provider"
 )
 
@@ -41,7 +49,8 @@ type Options struct {
 	MaxQueue     int            // executions waiting for a sandbox; 0 means 1024
 	MaxCode      int64          // bytes of one source file; 0 means 8 MiB
 	MaxInput     int64          // bytes of all files, stdin, argv and env together; 0 means 32 MiB
-	Boots        int            // sandboxes that boot at the same time; 0 means one per processor
+	Boots        int            // sandboxes that boot at the same time; 0 means one per processor, 2 at least
+	Workshop     *Workshop      // whose sandboxes are not orphans; nil if there is none
 
 	Demand     int           // warm members kept for what was asked for without a pool; 0 means none
 	DemandIdle time.Duration // after which they go again; 0 means 5 min
@@ -64,11 +73,12 @@ type PoolConfig struct {
 
 // Templates is what this room needs to know of templates.
 type Templates interface {
-	// Use returns a built template and what it mounts, and keeps it from
+	// Use returns a built template by name or digest, and keeps it from
 	// being removed until release is called. Errors are those of
 	// engi.Templates.Get.
-	Use(ctx context.Context, name string) (t engi.Template, mounts []provider.Mount, release func(), err error)
-	// Changed returns a channel that is closed when any template changes.
+	Use(ctx context.Context, nameOrDigest string) (t engi.Template, release func(), err error)
+	// Changed returns a channel that is closed when next a name comes to
+	// mean another build, or none.
 	Changed() <-chan struct{}
 }
 
@@ -110,12 +120,141 @@ func MaxLimits() engi.Limits {
 }
 
 // A Manager is the fleet of one node. It is safe for concurrent use.
+//
+// Locks: mu before a run's mu, a run's before a member's; stock has its own
+// and calls nothing. None is held over I/O.
 type Manager struct {
-	opt Options
+	opt     Options
+	log     *slog.Logger
+	files   files
+	stock   *stock.Stock[*member]
+	catalog *catalog
+	metrics *metrics
+	pools   map[stock.Key]PoolConfig // configured ones; immutable after Open
+
+	life context.Context // of Run; set before serving is
+	work sync.WaitGroup  // every goroutine
+
+	mu       sync.Mutex
+	serving  bool
+	members  map[engi.SandboxID]*member // alive
+	expected map[engi.SandboxID]bool    // may have traces: members and those that boot
+	runs     map[engi.ExecutionID]*run  // not ended
 }
 
-// Open checks o and returns a Manager that does nothing before Run.
-func Open(ctx context.Context, o Options) (*Manager, error) { return &Manager{opt: o}, nil }
+// Pace of the background work; see stock.Options.
+const (
+	quiet    = 150 * time.Millisecond
+	patience = 1500 * time.Millisecond
+	// reconcileEvery is how often wanted and found are compared.
+	reconcileEvery = 30 * time.Second
+	// maxDemandPools bounds the pools that keep members on demand.
+	maxDemandPools = 16
+)
+
+// Open checks o and returns a Manager that does nothing before Run. It
+// reports Invalid for options that make no sense.
+func Open(ctx context.Context, o Options) (*Manager, error) {
+	o, err := complete(o)
+	if err != nil {
+		return nil, err
+	}
+	m := &Manager{
+		opt:      o,
+		log:      o.Log,
+		catalog:  &catalog{src: o.Templates},
+		pools:    map[stock.Key]PoolConfig{},
+		members:  map[engi.SandboxID]*member{},
+		expected: map[engi.SandboxID]bool{},
+		runs:     map[engi.ExecutionID]*run{},
+	}
+	if m.files, err = openFiles(o.Dir); err != nil {
+		return nil, err
+	}
+	m.stock = stock.New[*member](stock.Options{
+		Max:        o.MaxSandboxes,
+		MaxQueue:   o.MaxQueue,
+		Boots:      o.Boots,
+		Downs:      o.Boots,
+		Quiet:      quiet,
+		Patience:   patience,
+		DemandIdle: o.DemandIdle,
+	})
+	if m.metrics, err = newMetrics(o.Metrics, m); err != nil {
+		return nil, err
+	}
+	for _, p := range o.Pools {
+		key := stock.Key{Tier: o.Providers[0].Tier(), Template: p.Template, Language: p.Language}
+		if _, twice := m.pools[key]; twice {
+			return nil, engi.Errorf(engi.Invalid, "pool %s is configured twice", key)
+		}
+		m.pools[key] = p
+	}
+	return m, nil
+}
+
+// complete fills in defaults and reports Invalid.
+func complete(o Options) (Options, error) {
+	if len(o.Providers) == 0 || o.Templates == nil || o.Store == nil || !filepath.IsAbs(o.Dir) {
+		return o, engi.Errorf(engi.Invalid, "a fleet needs providers, templates, a store and an absolute directory")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Template = cmp.Or(o.Template, "base")
+	o.Defaults = orLimits(o.Defaults, DefaultLimits())
+	o.Max = orLimits(o.Max, MaxLimits())
+	o.OnEmpty = cmp.Or(o.OnEmpty, engi.PoolBootSync)
+	o.ClaimTimeout = cmp.Or(o.ClaimTimeout, 30*time.Second)
+	o.MaxTimeout = cmp.Or(o.MaxTimeout, 10*time.Minute)
+	o.MaxSandboxes = cmp.Or(o.MaxSandboxes, 256)
+	o.MaxQueue = cmp.Or(o.MaxQueue, 1024)
+	o.MaxCode = cmp.Or(o.MaxCode, 8<<20)
+	o.MaxInput = cmp.Or(o.MaxInput, 32<<20)
+	o.Boots = cmp.Or(o.Boots, max(2, runtime.GOMAXPROCS(0)))
+	o.DemandIdle = cmp.Or(o.DemandIdle, 5*time.Minute)
+	o.KeepCount = cmp.Or(o.KeepCount, 10_000)
+	o.KeepAge = cmp.Or(o.KeepAge, 7*24*time.Hour)
+
+	if err := o.Defaults.Size.Validate(); err != nil {
+		return o, err
+	}
+	if !o.Defaults.Size.Fits(o.Max.Size) || o.Defaults.Timeout > o.Max.Timeout || o.Defaults.Output > o.Max.Output ||
+		o.Defaults.ArtifactBytes > o.Max.ArtifactBytes || o.Defaults.ArtifactCount > o.Max.ArtifactCount {
+		return o, engi.Errorf(engi.Invalid, "a default limit is above its maximum").WithRemedy("raise the maximum or lower the default")
+	}
+	if o.Max.Output > wire.MaxOutput || o.Max.ArtifactCount > wire.MaxArtifactCount || o.MaxInput > wire.MaxStdin {
+		return o, engi.Errorf(engi.Invalid, "a maximum is above what the guest's protocol carries: output %d, artifacts %d, input %d",
+			wire.MaxOutput, wire.MaxArtifactCount, wire.MaxStdin)
+	}
+	if min(o.MaxSandboxes, o.MaxQueue, o.Boots, o.Demand+1, o.KeepCount) < 1 ||
+		min(o.ClaimTimeout, o.MaxTimeout, o.DemandIdle, o.KeepAge) < 0 || min(o.MaxCode, o.MaxInput) < 1 {
+		return o, engi.Errorf(engi.Invalid, "a negative count, time or size in the fleet's options")
+	}
+	targets := 0
+	pools := slices.Clone(o.Pools)
+	for i := range pools {
+		p := &pools[i]
+		p.Template = cmp.Or(p.Template, o.Template)
+		p.OnEmpty = cmp.Or(p.OnEmpty, o.OnEmpty)
+		p.ClaimTimeout = cmp.Or(p.ClaimTimeout, o.ClaimTimeout)
+		if p.Target < 0 || p.Max < 0 || p.Max > 0 && p.Target > p.Max || p.ClaimTimeout < 0 {
+			return o, engi.Errorf(engi.Invalid, "pool %s/%s: target %d, max %d, claim timeout %v", p.Template, p.Language, p.Target, p.Max, p.ClaimTimeout)
+		}
+		if p.Language != "" {
+			if err := knownLanguage(p.Language); err != nil {
+				return o, err
+			}
+		}
+		targets += p.Target
+	}
+	o.Pools = pools
+	if targets > o.MaxSandboxes {
+		return o, engi.Errorf(engi.Invalid, "pools want %d warm sandboxes, %d are allowed in all", targets, o.MaxSandboxes).
+			WithRemedy("raise the maximum of sandboxes or lower the pools' targets")
+	}
+	return o, nil
+}
 
 // Executions returns the front desk of executions.
 func (m *Manager) Executions() engi.Executions { return executions{m} }
@@ -128,17 +267,208 @@ var _ engi.Pools = (*Manager)(nil)
 // Run repairs what a crash left, calls ready, keeps the pools warm and
 // watches over sandboxes until ctx ends. Then it lets go of them alive, for
 // the next Manager to adopt, unless the Manager is ephemeral. When Run
-// returns, no goroutine of the Manager is left.
+// returns, no goroutine of the Manager is left. Call it once.
 func (m *Manager) Run(ctx context.Context, ready func()) error {
+	life, die := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer die(errStopping)
+	m.life = life
+	now := time.Now()
+	for key, p := range m.pools {
+		m.stock.Ensure(key, stock.Config{Target: p.Target, Max: p.Max}, "", now)
+	}
+	m.retemplate(ctx)
+	if err := m.recover(ctx); err != nil {
+		die(errStopping)
+		m.letGo()
+		return err
+	}
+	if err := m.requeue(ctx); err != nil {
+		m.log.Error("queue what waited before the restart", "error", err)
+	}
+	m.mu.Lock()
+	m.serving = true
+	m.mu.Unlock()
+	keeping, stop := context.WithCancel(life)
+	var keepers sync.WaitGroup
+	keepers.Go(func() { m.keepStock(keeping) })
+	keepers.Go(func() { m.keepTemplates(keeping) })
+	keepers.Go(func() { m.keepTruth(keeping) })
 	ready()
 	<-ctx.Done()
+
+	m.mu.Lock()
+	m.serving = false
+	m.mu.Unlock()
+	if m.opt.Ephemeral {
+		m.dissolve()
+	}
+	stop()
+	keepers.Wait()
+	die(errStopping)
+	m.letGo()
 	return nil
 }
 
+var (
+	errNotServing = engi.Errorf(engi.Unavailable, "the node does not take work now").WithRemedy("it starts or stops: try again in a moment")
+	errStopping   = engi.Errorf(engi.Unavailable, "the node stops; what runs goes on").WithRemedy("ask again when the node is back")
+)
+
+// letGo waits for all goroutines and closes the ways into the guests; what
+// runs inside goes on.
+func (m *Manager) letGo() {
+	m.work.Wait()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, b := range m.members {
+		b.guest.Close()
+		b.unpin()
+	}
+}
+
+// dissolve ends everything, for a node that leaves nothing behind.
+func (m *Manager) dissolve() {
+	m.stock.Empty(time.Now(), errStopping)
+	m.mu.Lock()
+	var all []*run
+	for _, r := range m.runs {
+		all = append(all, r)
+	}
+	m.mu.Unlock()
+	for _, r := range all {
+		r.stop(engi.CauseCancelled)
+	}
+	deadline := time.NewTimer(30 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if alive, _ := m.stock.Counts(); alive == 0 {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			m.log.Error("not all sandboxes are gone; the next start removes them")
+			return
+		}
+	}
+}
+
+// keepStock carries out the stock's plans until ctx ends.
+func (m *Manager) keepStock(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		plan := m.stock.Plan(time.Now())
+		for _, order := range plan.Boots {
+			m.work.Go(func() { m.fulfil(order) })
+		}
+		for _, b := range plan.Downs {
+			m.work.Go(func() {
+				m.destroy(b)
+				m.stock.Gone(b)
+			})
+		}
+		if plan.Again > 0 {
+			timer.Reset(plan.Again)
+		} else {
+			timer.Stop()
+		}
+		select {
+		case <-m.stock.Wake():
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// fulfil boots one member and reports to the stock.
+func (m *Manager) fulfil(order stock.Boot) {
+	b, err := m.boot(m.life, order.Key)
+	if err != nil {
+		if m.life.Err() == nil {
+			m.metrics.failures.Inc()
+			m.log.Warn("boot", "pool", order.Key.String(), "error", err)
+		}
+		m.stock.Failed(order, err, time.Now())
+		return
+	}
+	m.metrics.boots.Observe(b.born.Seconds())
+	m.stock.Booted(order, b, b.rec.Digest)
+}
+
+// keepTemplates tells the stock when templates change, until ctx ends.
+func (m *Manager) keepTemplates(ctx context.Context) {
+	for {
+		changed := m.opt.Templates.Changed()
+		m.retemplate(ctx)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// retemplate looks up what the templates of all pools are now.
+func (m *Manager) retemplate(ctx context.Context) {
+	names := map[string]bool{}
+	for _, p := range m.stock.Status() {
+		names[p.Template] = true
+	}
+	for name := range names {
+		t, err := m.catalog.get(ctx, name)
+		switch {
+		case err == nil:
+			m.stock.Templated(name, t.Digest)
+		case engi.KindOf(err) == engi.NotFound:
+			m.stock.Templated(name, "")
+		case ctx.Err() == nil:
+			m.log.Warn("look up template", "template", name, "error", err)
+		}
+	}
+}
+
+func (m *Manager) providerOf(t engi.Tier) provider.Provider {
+	for _, p := range m.opt.Providers {
+		if p.Tier() == t {
+			return p
+		}
+	}
+	return m.opt.Providers[0] // unreachable: keys are made from the tiers of providers
+}
+
 // Pools returns the pools in template and language order.
-func (m *Manager) Pools(ctx context.Context) []engi.PoolStatus { return nil }
+func (m *Manager) Pools(ctx context.Context) []engi.PoolStatus { return m.stock.Status() }
 
-// Warm returns nil once every pool had its first member.
-func (m *Manager) Warm(ctx context.Context) error { return errNotRunning }
-
-var errNotRunning = engi.Errorf(engi.Unavailable, "the fleet does not run yet")
+// Warm returns nil once every configured pool had its first member.
+func (m *Manager) Warm(ctx context.Context) error {
+	m.mu.Lock()
+	serving := m.serving
+	m.mu.Unlock()
+	if !serving {
+		return errNotServing
+	}
+	cold := m.stock.Cold()
+	if len(cold) == 0 {
+		return nil
+	}
+	var names []string
+	var failure error
+	for key, err := range cold {
+		name := key.String()
+		if err != nil {
+			failure = err
+			name += " (" + err.Error() + ")"
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	err := engi.Errorf(engi.Unavailable, "pools without a warm sandbox yet: %s", strings.Join(names, "; "))
+	if failure != nil {
+		return err.WithRemedy("%s", engi.RemedyOf(failure))
+	}
+	return err.WithRemedy("wait a moment: they are booting")
+}

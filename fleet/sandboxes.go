@@ -1,7 +1,10 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
+	"slices"
+	"time"
 
 	"github.com/engi-dev/engi"
 )
@@ -11,14 +14,68 @@ type sandboxes struct{ m *Manager }
 
 var _ engi.Sandboxes = sandboxes{}
 
+// live returns owner's live member, if there is one.
+func (m *Manager) live(owner engi.Owner, id engi.SandboxID) *member {
+	m.mu.Lock()
+	b := m.members[id]
+	m.mu.Unlock()
+	if b == nil || owner != "" && b.record().Owner != owner {
+		return nil
+	}
+	return b
+}
+
 func (s sandboxes) Get(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Sandbox, error) {
-	return engi.Sandbox{}, errNotRunning
+	if b := s.m.live(owner, id); b != nil {
+		return b.record().Sandbox, nil
+	}
+	rec, err := s.m.opt.Store.GetSandbox(ctx, owner, id)
+	return rec.Sandbox, err
 }
 
 func (s sandboxes) List(ctx context.Context, owner engi.Owner) ([]engi.Sandbox, error) {
-	return nil, errNotRunning
+	s.m.mu.Lock()
+	var all []*member
+	for _, b := range s.m.members {
+		all = append(all, b)
+	}
+	s.m.mu.Unlock()
+	list := []engi.Sandbox{}
+	for _, b := range all {
+		if rec := b.record(); rec.State != engi.Stopped && (owner == "" || rec.Owner == owner) {
+			list = append(list, rec.Sandbox)
+		}
+	}
+	slices.SortFunc(list, func(a, b engi.Sandbox) int {
+		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID))
+	})
+	return list, nil
 }
 
+// Stop ends the run that uses the sandbox with cause cancelled, or takes the
+// sandbox out of its pool.
 func (s sandboxes) Stop(ctx context.Context, owner engi.Owner, id engi.SandboxID) error {
-	return errNotRunning
+	m := s.m
+	b := m.live(owner, id)
+	if b == nil {
+		_, err := m.opt.Store.GetSandbox(ctx, owner, id)
+		return err // it is gone already, or not owner's
+	}
+	m.stock.Lose(b.key, b, time.Now())
+	b.mu.Lock()
+	r := b.run
+	b.mu.Unlock()
+	if r != nil {
+		r.stop(engi.CauseCancelled)
+	}
+	m.stock.Hurry(b)
+	select {
+	case <-b.gone:
+		return nil
+	case <-m.life.Done():
+		return errStopping
+	case <-ctx.Done():
+		return engi.Errorf(engi.Expired, "stop sandbox %s: %v", id, context.Cause(ctx)).
+			WithRemedy("it is being destroyed: look again in a moment")
+	}
 }

@@ -14,7 +14,7 @@ type Record struct {
 	Fingerprint    string // of the request, to tell a repetition from a mistake
 	Limits         engi.Limits
 	OutputDir      string
-	Tape           []byte // both output streams in order; nil if TapeFile or not done
+	Tape           []byte // both output streams in order, see package tape; nil if TapeFile or not done
 	TapeFile       bool   // the tape is in a file of the execution's directory
 }
 
@@ -22,8 +22,9 @@ type Record struct {
 // may see.
 type SandboxRecord struct {
 	engi.Sandbox
-	Token    string // opens the guest
-	Prepared bool   // an interpreter waits inside
+	Token    string        // opens the guest
+	Language engi.Language // whose interpreter waits inside; empty is bare
+	Fixed    engi.Size     // of its pool's key; zero is the template's
 }
 
 // A Store is all the memory this room needs. It is safe for concurrent use.

@@ -251,24 +251,28 @@ func putSandbox(ctx context.Context, tx *sql.Tx, s *fleet.SandboxRecord) error {
 	if s == nil {
 		return nil
 	}
-	size, err := json.Marshal(fleetSize(s.Size))
+	size, err := encodeSize(s.Size)
 	if err != nil {
-		return engi.Errorf(engi.Internal, "encode size: %v", err)
+		return err
+	}
+	fixed, err := encodeSize(s.Fixed)
+	if err != nil {
+		return err
 	}
 	_, err = tx.ExecContext(ctx, `INSERT INTO sandboxes
-		(id, owner, template, digest, pool, tier, size, state, cause, execution, token, prepared, created, stopped)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		(id, owner, template, digest, pool, tier, size, state, cause, execution, token, language, fixed, created, stopped)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, pool = excluded.pool, size = excluded.size, state = excluded.state,
-			cause = excluded.cause, execution = excluded.execution, prepared = excluded.prepared, stopped = excluded.stopped`,
-		string(s.ID), string(s.Owner), s.Template, s.Digest, s.Pool, string(s.Tier), string(size), string(s.State), string(s.End),
-		string(s.Execution), s.Token, s.Prepared, nanos(s.Created), nanos(s.Stopped))
+			cause = excluded.cause, execution = excluded.execution, token = excluded.token, stopped = excluded.stopped`,
+		string(s.ID), string(s.Owner), s.Template, s.Digest, s.Pool, string(s.Tier), size, string(s.State), string(s.End),
+		string(s.Execution), s.Token, string(s.Language), fixed, nanos(s.Created), nanos(s.Stopped))
 	if err != nil {
 		return fault(ctx, err)
 	}
 	return nil
 }
 
-const sandboxColumns = `id, owner, template, digest, pool, tier, size, state, cause, execution, token, prepared, created, stopped`
+const sandboxColumns = `id, owner, template, digest, pool, tier, size, state, cause, execution, token, language, fixed, created, stopped`
 
 func (f fleetShelf) GetSandbox(ctx context.Context, owner engi.Owner, id engi.SandboxID) (_ fleet.SandboxRecord, err error) {
 	defer engi.Annotate(&err, "get sandbox %s", id)
@@ -334,22 +338,46 @@ func scanExecution(ctx context.Context, row scanner, more ...any) (r fleet.Recor
 
 func scanSandbox(ctx context.Context, row scanner) (s fleet.SandboxRecord, err error) {
 	var created, stopped int64
-	var sizeText string
-	err = row.Scan(&s.ID, &s.Owner, &s.Template, &s.Digest, &s.Pool, &s.Tier, &sizeText, &s.State, &s.End,
-		&s.Execution, &s.Token, &s.Prepared, &created, &stopped)
+	var size, fixed string
+	err = row.Scan(&s.ID, &s.Owner, &s.Template, &s.Digest, &s.Pool, &s.Tier, &size, &s.State, &s.End,
+		&s.Execution, &s.Token, &s.Language, &fixed, &created, &stopped)
 	if err != nil {
 		if errors.Is(err, sql.ErrNoRows) {
 			return s, err
 		}
 		return s, fault(ctx, err)
 	}
-	var size fleetSize
-	if err := json.Unmarshal([]byte(sizeText), &size); err != nil {
-		return s, engi.Errorf(engi.Internal, "decode size: %v", err)
+	if s.Size, err = decodeSize(size); err != nil {
+		return s, err
 	}
-	s.Size = engi.Size(size)
+	if s.Fixed, err = decodeSize(fixed); err != nil {
+		return s, err
+	}
 	s.Created, s.Stopped = moment(created), moment(stopped)
 	return s, nil
+}
+
+// encodeSize returns the JSON of a size, "" for the zero one.
+func encodeSize(size engi.Size) (string, error) {
+	if size == (engi.Size{}) {
+		return "", nil
+	}
+	text, err := json.Marshal(fleetSize(size))
+	if err != nil {
+		return "", engi.Errorf(engi.Internal, "encode size: %v", err)
+	}
+	return string(text), nil
+}
+
+func decodeSize(text string) (engi.Size, error) {
+	var size fleetSize
+	if text == "" {
+		return engi.Size{}, nil
+	}
+	if err := json.Unmarshal([]byte(text), &size); err != nil {
+		return engi.Size{}, engi.Errorf(engi.Internal, "decode size: %v", err)
+	}
+	return engi.Size(size), nil
 }
 
 func encodeDetail(r fleet.Record) (string, error) {

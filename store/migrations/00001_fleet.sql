@@ -38,7 +38,8 @@ CREATE TABLE sandboxes (
     cause     TEXT    NOT NULL,
     execution TEXT    NOT NULL,
     token     TEXT    NOT NULL,
-    prepared  INTEGER NOT NULL,
+    language  TEXT    NOT NULL,
+    fixed     TEXT    NOT NULL,
     created   INTEGER NOT NULL,
     stopped   INTEGER NOT NULL
 );

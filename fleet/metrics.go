@@ -1,0 +1,94 @@
+package fleet
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/engi-dev/engi"
+)
+
+// metrics are what a Manager counts. Those of pools and queues are read from
+// the books when somebody scrapes.
+type metrics struct {
+	claims     *prometheus.HistogramVec // by result: ready, waited, booted
+	boots      prometheus.Histogram
+	failures   prometheus.Counter
+	teardowns  prometheus.Counter
+	executions *prometheus.CounterVec // by language and cause
+	refused    *prometheus.CounterVec // by kind
+	duration   *prometheus.HistogramVec
+	repaired   *prometheus.CounterVec // by what
+	lost       prometheus.Counter
+}
+
+// fine buckets reach from a tenth of a millisecond to a minute.
+var fine = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+
+func newMetrics(r prometheus.Registerer, m *Manager) (*metrics, error) {
+	x := &metrics{
+		claims: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "engi_claim_seconds", Help: "Time to get a sandbox for an execution.", Buckets: fine}, []string{"result"}),
+		boots: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "engi_boot_seconds", Help: "Time to make a sandbox ready.", Buckets: fine}),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "engi_boot_failures_total", Help: "Sandboxes that could not be made ready."}),
+		teardowns: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "engi_teardowns_total", Help: "Sandboxes destroyed."}),
+		executions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "engi_executions_total", Help: "Executions that ended, by language and cause."}, []string{"language", "cause"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "engi_executions_refused_total", Help: "Executions refused, by kind of error."}, []string{"kind"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "engi_execution_seconds", Help: "Time from admission to result.", Buckets: fine}, []string{"language"}),
+		repaired: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "engi_repairs_total", Help: "Differences between what should be and what was found, put right."}, []string{"what"}),
+		lost: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "engi_ready_sandboxes_lost_total", Help: "Warm sandboxes that died before anybody used them."}),
+	}
+	if r == nil {
+		return x, nil
+	}
+	for _, c := range []prometheus.Collector{x.claims, x.boots, x.failures, x.teardowns, x.executions, x.refused, x.duration, x.repaired, x.lost, poolCollector{m}} {
+		if err := r.Register(c); err != nil {
+			return nil, engi.Errorf(engi.Internal, "register metrics: %v", err)
+		}
+	}
+	return x, nil
+}
+
+// poolCollector reads the books of the pools.
+type poolCollector struct{ m *Manager }
+
+var (
+	poolDesc = prometheus.NewDesc("engi_pool_sandboxes", "Sandboxes of a pool by state; target is how many warm ones are wanted.",
+		[]string{"template", "language", "state"}, nil)
+	queueDesc = prometheus.NewDesc("engi_queue_length", "Executions that wait for a sandbox.", nil, nil)
+	aliveDesc = prometheus.NewDesc("engi_sandboxes", "Sandboxes in whatever state.", nil, nil)
+)
+
+func (c poolCollector) Describe(out chan<- *prometheus.Desc) {
+	out <- poolDesc
+	out <- queueDesc
+	out <- aliveDesc
+}
+
+func (c poolCollector) Collect(out chan<- prometheus.Metric) {
+	type label struct{ template, language, state string }
+	sum := map[label]int{}
+	for _, p := range c.m.stock.Status() {
+		lang := string(p.Language)
+		if lang == "" {
+			lang = "bare"
+		}
+		// Pools of unusual sizes share the labels of their language.
+		sum[label{p.Template, lang, "target"}] += p.Target
+		sum[label{p.Template, lang, "ready"}] += p.Ready
+		sum[label{p.Template, lang, "booting"}] += p.Booting
+		sum[label{p.Template, lang, "used"}] += p.Used
+	}
+	for l, n := range sum {
+		out <- prometheus.MustNewConstMetric(poolDesc, prometheus.GaugeValue, float64(n), l.template, l.language, l.state)
+	}
+	alive, waiting := c.m.stock.Counts()
+	out <- prometheus.MustNewConstMetric(queueDesc, prometheus.GaugeValue, float64(waiting))
+	out <- prometheus.MustNewConstMetric(aliveDesc, prometheus.GaugeValue, float64(alive))
+}
