@@ -30,10 +30,10 @@ build: $(BIN)/runsc ## build bin/engi, bin/engi-guest and bin/runsc
 	@$(BUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/engi ./cmd/engi
 
 # gVisor takes long to build and changes only with its pin.
-$(BIN)/runsc: tools/runsc/go.mod tools/runsc/go.sum
+$(BIN)/runsc: tools/runsc/go.mod tools/runsc/go.sum $(wildcard tools/runsc/*.go)
 	@echo 'building runsc from the pinned gVisor module (once, a minute or two)'
 	@mkdir -p $(BIN)
-	@cd tools/runsc && $(BUILD) -ldflags '-s -w' -o $@.new gvisor.dev/gvisor/runsc && mv $@.new $@
+	@cd tools/runsc && $(BUILD) -ldflags '-s -w' -o $@.new . && mv $@.new $@
 
 .PHONY: template
 template: setup build ## build the base template, if it is not there yet
