@@ -1,0 +1,239 @@
+// Package apitest is a small world behind the HTTP surface, for tests of the
+// surface and of its clients: everything that package rest serves, in memory,
+// behaving as engi's interfaces promise. Its programs run in no sandbox and
+// speak a language of five words; it is not for anything but tests.
+package apitest
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/rest"
+	"github.com/engi-dev/engi/gate/key"
+	"github.com/engi-dev/engi/gate/key/keytest"
+)
+
+// A World is a server with everything behind it.
+type World struct {
+	Executions *Executions
+	Sandboxes  *Sandboxes
+	Templates  *Templates
+	Pools      *Pools
+	Keys       *key.Ring
+
+	Handler http.Handler
+	Admin   string // secret of an admin key
+	User    string // secret of a key of owner "ann"
+	Other   string // secret of a key of owner "bob"
+}
+
+// New returns a world; change says how its surface differs from the usual,
+// and may be nil. Close ends it.
+func New(change func(*rest.Options)) *World {
+	w := &World{
+		Executions: NewExecutions(),
+		Templates:  NewTemplates(),
+		Pools:      &Pools{},
+		Keys:       key.New(new(keytest.Memory)),
+	}
+	w.Sandboxes = &Sandboxes{x: w.Executions}
+	reg := prometheus.NewRegistry()
+	o := rest.Options{
+		Executions: w.Executions, Sandboxes: w.Sandboxes, Templates: w.Templates, Pools: w.Pools, Keys: w.Keys,
+		Node:    rest.Node{Version: "0.0.0-test", Tier: engi.TierMemory, NotEnforced: []string{"memory"}, Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
+		Metrics: reg, Register: reg,
+	}
+	if change != nil {
+		change(&o)
+	}
+	w.Handler = rest.New(o)
+	w.Admin = w.key(engi.Key{Admin: true, Name: "root"})
+	w.User = w.key(engi.Key{Owner: "ann"})
+	w.Other = w.key(engi.Key{Owner: "bob"})
+	return w
+}
+
+func (w *World) key(k engi.Key) string {
+	_, secret, err := w.Keys.Create(context.Background(), k)
+	if err != nil {
+		panic(err) // the keys above are good
+	}
+	return secret
+}
+
+// Close ends what runs and waits for it.
+func (w *World) Close() { w.Executions.Close() }
+
+// Serve returns a world that listens, until the end of t, and its address.
+func Serve(t testing.TB, change func(*rest.Options)) (*World, *httptest.Server) {
+	w := New(change)
+	srv := httptest.NewUnstartedServer(w.Handler)
+	srv.Config = rest.NewServer(w.Handler, nil)
+	srv.Start()
+	t.Cleanup(func() {
+		srv.CloseClientConnections()
+		srv.Close()
+		w.Close()
+	})
+	return w, srv
+}
+
+// Sandboxes shows one sandbox for each run that is going on.
+type Sandboxes struct{ x *Executions }
+
+var _ engi.Sandboxes = (*Sandboxes)(nil)
+
+// Get returns one sandbox's record.
+func (s *Sandboxes) Get(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Sandbox, error) {
+	all, err := s.List(ctx, owner)
+	for _, b := range all {
+		if b.ID == id {
+			return b, err
+		}
+	}
+	return engi.Sandbox{}, engi.Errorf(engi.NotFound, "no sandbox %s", id)
+}
+
+// List returns the live ones, newest first.
+func (s *Sandboxes) List(ctx context.Context, owner engi.Owner) ([]engi.Sandbox, error) {
+	xs, err := s.x.List(ctx, owner, engi.ExecutionFilter{State: engi.ExecutionRunning})
+	var list []engi.Sandbox
+	for _, x := range xs {
+		list = append(list, engi.Sandbox{
+			ID: x.Sandbox, Owner: x.Owner, Template: x.Template, Digest: "sha256:ba5e", Pool: "base/python", Tier: engi.TierMemory,
+			Size: engi.Size{VCPUs: 1, Memory: 512 << 20}, State: engi.Running, Execution: x.ID, Created: x.Created,
+		})
+	}
+	return list, err
+}
+
+// Stop ends the run in the sandbox.
+func (s *Sandboxes) Stop(ctx context.Context, owner engi.Owner, id engi.SandboxID) error {
+	b, err := s.Get(ctx, owner, id)
+	if err != nil {
+		return err
+	}
+	return s.x.Cancel(ctx, owner, b.Execution)
+}
+
+// Templates has "host" and "base", and builds whatever it is given.
+type Templates struct {
+	mu  sync.Mutex
+	all []engi.Template
+}
+
+var _ engi.Templates = (*Templates)(nil)
+
+// NewTemplates returns the two.
+func NewTemplates() *Templates {
+	built := time.Date(2026, 11, 20, 19, 0, 0, 0, time.UTC)
+	python := map[engi.Language]engi.Interpreter{engi.Python: {Path: "/usr/bin/python3", Warm: true}}
+	return &Templates{all: []engi.Template{
+		{Name: "base", Digest: "sha256:ba5e", Root: "/secret/place", User: "user", Home: "/home/user", WorkDir: "/workspace", Shell: "/bin/bash",
+			Env: map[string]string{"LANG": "C.UTF-8"}, Ports: []int{8080}, Size: engi.Size{VCPUs: 1, Memory: 512 << 20}, Languages: python, Built: built, Bytes: 1 << 30},
+		{Name: "host", Digest: "sha256:4057", Root: "/", WorkDir: "/workspace", Shell: "/bin/sh", Languages: python, Built: built},
+		{Name: "unbuilt"},
+	}}
+}
+
+// Get returns a built template by name or digest.
+func (t *Templates) Get(ctx context.Context, name string) (engi.Template, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, x := range t.all {
+		if x.Name == name || x.Digest == name {
+			if x.Digest == "" {
+				return x, engi.Errorf(engi.Unavailable, "template %q is not built yet", name).WithRemedy("run 'engi template build %s'", name)
+			}
+			return x, nil
+		}
+	}
+	return engi.Template{}, engi.Errorf(engi.NotFound, "no template %q", name)
+}
+
+// List returns all.
+func (t *Templates) List(ctx context.Context) ([]engi.Template, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return append([]engi.Template{}, t.all...), nil
+}
+
+// Build takes three steps. The definition "bad" is refused after the first,
+// "slow" takes until ctx ends.
+func (t *Templates) Build(ctx context.Context, name string, definition []byte, progress func(engi.BuildEvent)) (engi.Template, error) {
+	if definition == nil {
+		return t.Get(ctx, name)
+	}
+	for i, step := range []string{"fetch", "unpack", "seal"} {
+		progress(engi.BuildEvent{Step: i + 1, Steps: 3, Name: step})
+		progress(engi.BuildEvent{Step: i + 1, Steps: 3, Name: step, Log: "log of " + step, Done: 1, Total: 1})
+		switch string(definition) {
+		case "bad":
+			return engi.Template{}, engi.Errorf(engi.Invalid, "template %s: step fetch: no such suite", name)
+		case "slow":
+			<-ctx.Done()
+			return engi.Template{}, engi.Errorf(engi.Expired, "build %s: %v", name, context.Cause(ctx))
+		}
+	}
+	x := engi.Template{Name: name, Digest: "sha256:f4e5", WorkDir: "/workspace", Built: time.Now()}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.all = append(t.all, x)
+	return x, nil
+}
+
+// Remove deletes a template; "base" is in use.
+func (t *Templates) Remove(ctx context.Context, name string) error {
+	if name == "base" {
+		return engi.Errorf(engi.Conflict, "template base is in use")
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, x := range t.all {
+		if x.Name == name {
+			t.all = append(t.all[:i:i], t.all[i+1:]...)
+			return nil
+		}
+	}
+	return engi.Errorf(engi.NotFound, "no template %q", name)
+}
+
+// Prune says it freed a mebibyte.
+func (t *Templates) Prune(ctx context.Context) (int64, error) { return 1 << 20, nil }
+
+// Pools has one pool, which is warm unless Cold says otherwise.
+type Pools struct {
+	mu   sync.Mutex
+	cold bool
+}
+
+var _ engi.Pools = (*Pools)(nil)
+
+// Chill makes the pool cold, or warm again.
+func (p *Pools) Chill(cold bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cold = cold
+}
+
+// Pools returns the one.
+func (p *Pools) Pools(ctx context.Context) []engi.PoolStatus {
+	return []engi.PoolStatus{{Template: "base", Digest: "sha256:ba5e", Language: engi.Python, Target: 4, Max: 16, Ready: 3, Booting: 1, Used: 2}}
+}
+
+// Warm returns nil unless the pool is cold.
+func (p *Pools) Warm(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cold {
+		return engi.Errorf(engi.Unavailable, "pool base/python has no members yet")
+	}
+	return nil
+}

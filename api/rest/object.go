@@ -1,0 +1,298 @@
+package rest
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/v1"
+)
+
+type nothing struct{}
+
+type aSandbox struct {
+	ID string `path:"id" doc:"of the sandbox"`
+}
+
+type aTemplate struct {
+	Name string `path:"name" maxLength:"200" doc:"of the template, or its digest"`
+}
+
+func (s *server) serveObjects() {
+	handle(s, s.opListSandboxes(), s.listSandboxes)
+	handle(s, s.opGetSandbox(), s.getSandbox)
+	handle(s, s.opStopSandbox(), s.stopSandbox)
+	handle(s, s.opListTemplates(), s.listTemplates)
+	handle(s, s.opGetTemplate(), s.getTemplate)
+	handle(s, s.opBuildTemplate(), s.buildTemplate)
+	handle(s, s.opRemoveTemplate(), s.removeTemplate)
+	handle(s, s.opPruneTemplates(), s.pruneTemplates)
+	handle(s, s.opListPools(), s.listPools)
+	handle(s, s.opGetNode(), s.getNode)
+}
+
+func (s *server) listSandboxes(w http.ResponseWriter, r *http.Request, _ *nothing) error {
+	xs, err := s.sandboxes.List(r.Context(), callOf(r.Context()).viewer())
+	if err != nil {
+		return err
+	}
+	return s.reply(w, http.StatusOK, listOf(xs, sandboxOf))
+}
+
+func (s *server) getSandbox(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
+	id, err := engi.ParseSandboxID(in.ID)
+	if err != nil {
+		return err
+	}
+	x, err := s.sandboxes.Get(r.Context(), callOf(r.Context()).viewer(), id)
+	if err != nil {
+		return err
+	}
+	return s.reply(w, http.StatusOK, sandboxOf(x))
+}
+
+func (s *server) stopSandbox(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
+	id, err := engi.ParseSandboxID(in.ID)
+	if err != nil {
+		return err
+	}
+	if err := s.sandboxes.Stop(r.Context(), callOf(r.Context()).viewer(), id); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *server) listTemplates(w http.ResponseWriter, r *http.Request, _ *nothing) error {
+	xs, err := s.templates.List(r.Context())
+	if err != nil {
+		return err
+	}
+	return s.reply(w, http.StatusOK, listOf(xs, templateOf))
+}
+
+func (s *server) getTemplate(w http.ResponseWriter, r *http.Request, in *aTemplate) error {
+	if err := checkTemplateName("path.name", in.Name); err != nil {
+		return err
+	}
+	x, err := s.templates.Get(r.Context(), in.Name)
+	if err != nil {
+		return err
+	}
+	return s.reply(w, http.StatusOK, templateOf(x))
+}
+
+// checkTemplateName keeps out what could never be a name; what can is the
+// templates' own business.
+func checkTemplateName(field, name string) error {
+	if name == "" || len(name) > 200 || strings.ContainsAny(name, "/\\\x00") || strings.HasPrefix(name, ".") {
+		return invalid([]v1.Fault{{Field: field, Detail: "this cannot be the name of a template"}})
+	}
+	return nil
+}
+
+func (s *server) buildTemplate(w http.ResponseWriter, r *http.Request, _ *nothing) error {
+	form, err := negotiate(r, formJSON, formSSE, formNDJSON)
+	if err != nil {
+		return err
+	}
+	q, err := decode[v1.TemplateRequest](s, w, r)
+	if err != nil {
+		return err
+	}
+	if err := checkTemplateName("name", q.Name); err != nil {
+		return err
+	}
+	var definition []byte // nil asks for a built-in one
+	if q.Definition != "" {
+		definition = []byte(q.Definition)
+	}
+	ctx, cancel := s.waiting(r)
+	defer cancel()
+	if form != formJSON {
+		return s.streamBuild(ctx, cancel, w, r, form, q.Name, definition)
+	}
+	t, err := s.templates.Build(ctx, q.Name, definition, func(engi.BuildEvent) {})
+	if err != nil {
+		return whole(ctx, err)
+	}
+	return s.reply(w, http.StatusOK, templateOf(t))
+}
+
+// streamBuild builds while telling how far it is. Whoever leaves cancels the
+// build; finished steps stay cached.
+func (s *server) streamBuild(ctx context.Context, cancel context.CancelFunc, w http.ResponseWriter, r *http.Request, f form, name string, definition []byte) error {
+	events := make(chan engi.BuildEvent)
+	type outcome struct {
+		template engi.Template
+		err      error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		t, err := s.templates.Build(ctx, name, definition, func(e engi.BuildEvent) {
+			select {
+			case events <- e:
+			case <-ctx.Done():
+			}
+		})
+		done <- outcome{t, err}
+	}()
+	gone := false
+	defer func() {
+		if gone {
+			cancel()
+			<-done
+		}
+	}()
+
+	out := newPipe(w, f)
+	send := func(e v1.BuildEvent) bool {
+		if !callOf(r.Context()).wrote && out.begin() != nil || out.sendAs(e.Type, "", e) != nil {
+			gone = true
+			s.gone(r)
+		}
+		return !gone
+	}
+	beat := time.NewTicker(s.beat)
+	defer beat.Stop()
+	for {
+		select {
+		case e := <-events:
+			if !send(buildEventOf(e)) {
+				return nil
+			}
+		case <-beat.C:
+			if !callOf(r.Context()).wrote && out.begin() != nil || out.beat(v1.BuildEvent{Type: v1.EventHeartbeat}, s.beat) != nil {
+				gone = true
+				return nil
+			}
+		case o := <-done:
+			err := whole(ctx, o.err)
+			if err != nil && !callOf(r.Context()).wrote {
+				return err // nothing was said yet, so this can still be said properly
+			}
+			last := v1.BuildEvent{Type: v1.EventResult}
+			if err != nil {
+				s.logInternal(r, err)
+				p := describe(err, callOf(r.Context()).id)
+				last = v1.BuildEvent{Type: v1.EventError, Error: &p}
+			} else {
+				t := templateOf(o.template)
+				last.Template = &t
+			}
+			send(last)
+			gone = false // there is nothing left to wait for
+			return nil
+		}
+	}
+}
+
+func (s *server) removeTemplate(w http.ResponseWriter, r *http.Request, in *aTemplate) error {
+	if err := checkTemplateName("path.name", in.Name); err != nil {
+		return err
+	}
+	if err := s.templates.Remove(r.Context(), in.Name); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *server) pruneTemplates(w http.ResponseWriter, r *http.Request, _ *nothing) error {
+	freed, err := s.templates.Prune(r.Context())
+	if err != nil {
+		return err
+	}
+	return s.reply(w, http.StatusOK, v1.Pruned{Freed: v1.Bytes(max(0, freed))})
+}
+
+func (s *server) listPools(w http.ResponseWriter, r *http.Request, _ *nothing) error {
+	return s.reply(w, http.StatusOK, listOf(s.pools.Pools(r.Context()), poolOf))
+}
+
+func (s *server) getNode(w http.ResponseWriter, r *http.Request, _ *nothing) error {
+	return s.reply(w, http.StatusOK, v1.Node{
+		Version:     s.node.Version,
+		API:         "v1",
+		Tier:        string(s.node.Tier),
+		NotEnforced: append([]string{}, s.node.NotEnforced...),
+		Languages:   languages(),
+		StartedAt:   s.node.Started.UTC(),
+	})
+}
+
+type aKey struct {
+	ID string `path:"id" maxLength:"64" doc:"of the key"`
+}
+
+func (s *server) serveKeys() {
+	handle(s, s.opListKeys(), s.listKeys)
+	handle(s, s.opCreateKey(), s.createKey)
+	handle(s, s.opRevokeKey(), s.revokeKey)
+}
+
+func (s *server) listKeys(w http.ResponseWriter, r *http.Request, _ *nothing) error {
+	xs, err := s.keys.List(r.Context(), callOf(r.Context()).viewer())
+	if err != nil {
+		return err
+	}
+	return s.reply(w, http.StatusOK, listOf(xs, keyOf))
+}
+
+// ownerByDefault is whom keys act for when nobody says otherwise.
+const ownerByDefault = "default"
+
+func (s *server) createKey(w http.ResponseWriter, r *http.Request, _ *nothing) error {
+	q, err := decode[v1.KeyRequest](s, w, r)
+	if err != nil {
+		return err
+	}
+	k := engi.Key{Name: q.Name, Owner: engi.Owner(q.Owner), Admin: q.Admin}
+	if k.Owner == "" && !k.Admin {
+		k.Owner = ownerByDefault
+	}
+	if q.ExpiresIn > 0 {
+		k.Expires = time.Now().Add(q.ExpiresIn.Std())
+		if k.Expires.Year() > 9999 {
+			return invalid([]v1.Fault{{Field: "expires_in", Detail: "that is after the year 9999; leave it out for a key that never expires"}})
+		}
+	}
+	k, secret, err := s.keys.Create(r.Context(), k)
+	if err != nil {
+		return err
+	}
+	made := keyOf(k)
+	made.Secret = secret
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Location", "/v1/keys/"+k.ID)
+	return s.reply(w, http.StatusCreated, made)
+}
+
+func (s *server) revokeKey(w http.ResponseWriter, r *http.Request, in *aKey) error {
+	if err := s.keys.Revoke(r.Context(), callOf(r.Context()).viewer(), in.ID); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *server) serveHealth() {
+	s.route("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = w.Write([]byte("ok\n"))
+	})
+	s.route("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		err := s.pools.Warm(r.Context())
+		if s.leaving() {
+			err = errLeaving
+		}
+		if err != nil {
+			w.Header().Set("Retry-After", "1")
+			_ = writeJSON(w, http.StatusServiceUnavailable, "application/json", v1.Readiness{Reason: err.Error()})
+			return
+		}
+		_ = writeJSON(w, http.StatusOK, "application/json", v1.Readiness{Ready: true})
+	})
+}
