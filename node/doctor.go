@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -20,22 +21,22 @@ import (
 	"github.com/engi-dev/engi/store"
 )
 
+// What providers say about a machine, for those who may not know providers.
+type (
+	Check  = provider.Check
+	Report = provider.Report
+	Leak   = provider.Leak
+)
+
 // A Diagnosis is what Doctor found.
 type Diagnosis struct {
-	Checks []provider.Check  // of what tiers share
-	Tiers  []provider.Report // each tier's own
+	Checks []Check  // of what tiers share
+	Tiers  []Report // each tier's own
 }
 
-// Well reports whether at least one tier works and nothing shared is missing.
-func (d Diagnosis) Well() bool {
-	works := false
-	for _, t := range d.Tiers {
-		works = works || t.Works
-	}
-	for _, c := range d.Checks {
-		works = works && c.OK
-	}
-	return works
+// Works reports whether programs can be run: whether any tier works.
+func (d Diagnosis) Works() bool {
+	return slices.ContainsFunc(d.Tiers, func(t Report) bool { return t.Works })
 }
 
 // Doctor examines the machine and boots one sandbox per tier. It needs no
@@ -81,10 +82,10 @@ func Doctor(ctx context.Context, c config.Config, o Options) (d Diagnosis, err e
 	}
 	report, err := probe(ctx, p, root)
 	if err != nil {
-		return d, errors.Join(err, removeAll(context.WithoutCancel(ctx), p))
+		return d, errors.Join(err, removeOthers(context.WithoutCancel(ctx), p, nil))
 	}
 	d.Tiers = append(d.Tiers, report)
-	return d, removeAll(ctx, p)
+	return d, removeOthers(ctx, p, nil)
 }
 
 func probe(ctx context.Context, p provider.Provider, root string) (provider.Report, error) {
@@ -170,18 +171,14 @@ func Leaks(ctx context.Context, c config.Config, o Options, live []engi.SandboxI
 	if err != nil {
 		return nil, err
 	}
-	places := map[string][]engi.SandboxID{}
-	if held {
-		// The server's workshop is its own business: builds come and go.
-		places[machinesDir(c.DataDir)] = live
-	} else {
+	if !held {
 		if live, err = wanted(ctx, c); err != nil {
 			return nil, err
 		}
-		places[machinesDir(c.DataDir)], places[workshopDir(c.DataDir)] = live, nil
 	}
+	places := map[string][]engi.SandboxID{machinesDir(c.DataDir): live}
 	for _, dir := range dead {
-		places[machinesDir(dir)], places[workshopDir(dir)] = nil, nil
+		places[machinesDir(dir)] = nil
 	}
 	for dir, live := range places {
 		if _, err := os.Stat(dir); err != nil {

@@ -50,6 +50,7 @@ type Node struct {
 	programs  []bundle.Program
 	provider  provider.Provider
 	templates *disk.Templates
+	workshop  *fleet.Workshop
 	db        *store.DB
 	fleet     *fleet.Manager
 	listener  net.Listener
@@ -100,23 +101,17 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.closers.add(func() { n.listener.Close() })
-	var bench disk.Workshop // where templates are built
 	if n.provider = o.Provider; n.provider == nil {
 		if n.programs, err = FindPrograms(ctx, c); err != nil {
 			return nil, err
 		}
-		if n.provider, err = n.machines(machinesDir(c.DataDir)); err != nil {
-			return nil, err
-		}
-		p, err := n.machines(workshopDir(c.DataDir))
+		n.provider, err = gvisor.New(gvisor.Options{
+			Runsc: n.programs[0].Path, Guest: n.programs[1].Path, Dir: machinesDir(c.DataDir),
+			Log: n.log.With("room", "provider"), Boots: c.Admission.Boots,
+		})
 		if err != nil {
 			return nil, err
 		}
-		// A build that a crash cut off is started again, not adopted.
-		if err := removeAll(ctx, p); err != nil {
-			return nil, err
-		}
-		bench = workshop{p}
 	}
 	if n.db, err = store.Open(ctx, filepath.Join(c.DataDir, databaseName)); err != nil {
 		return nil, err
@@ -130,8 +125,9 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if n.secret, err = key.Bootstrap(ctx, keys, filepath.Join(c.DataDir, keyName)); err != nil {
 		return nil, err
 	}
+	n.workshop = fleet.NewWorkshop(n.provider, engi.Size{})
 	n.templates, err = disk.Open(ctx, disk.Options{
-		Dir: templatesDir(c), Log: n.log.With("room", "disk"), Workshop: bench,
+		Dir: templatesDir(c), Log: n.log.With("room", "disk"), Workshop: n.workshop,
 	})
 	if err != nil {
 		return nil, err
@@ -163,22 +159,9 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	return n, nil
 }
 
-// machines returns gVisor's provider on dir.
-func (n *Node) machines(dir string) (provider.Provider, error) {
-	return gvisor.New(gvisor.Options{
-		Runsc: n.programs[0].Path, Guest: n.programs[1].Path, Dir: dir,
-		Log: n.log.With("room", "provider"), Boots: n.config.Admission.Boots,
-	})
-}
-
-// machinesDir and workshopDir are where providers keep machines. The names are
-// short, since the path of a Unix socket below them may have 107 bytes.
+// machinesDir is where the provider keeps machines. The name is short, since
+// the path of a Unix socket below it may have 107 bytes.
 func machinesDir(dataDir string) string { return filepath.Join(dataDir, "m") }
-func workshopDir(dataDir string) string { return filepath.Join(dataDir, "w") }
-
-func machineDirs(dataDir string) []string {
-	return []string{machinesDir(dataDir), workshopDir(dataDir)}
-}
 
 // FindPrograms returns runsc and the guest program, in this order.
 func FindPrograms(ctx context.Context, c config.Config) ([]bundle.Program, error) {
@@ -214,8 +197,8 @@ func (n *Node) defaultTemplate(ctx context.Context) (string, error) {
 func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template string) fleet.Options {
 	c := n.config
 	opt := fleet.Options{
-		Providers: []provider.Provider{n.provider}, Templates: forFleet{n.templates}, Store: store.Fleet(n.db),
-		Dir: filepath.Join(c.DataDir, "fleet"), Log: n.log.With("room", "fleet"), Metrics: metrics,
+		Providers: []provider.Provider{n.provider}, Templates: n.templates, Store: store.Fleet(n.db),
+		Dir: filepath.Join(c.DataDir, "fleet"), Log: n.log.With("room", "fleet"), Metrics: metrics, Workshop: n.workshop,
 		Template: template, Defaults: c.Limits.Limits(), Max: c.Max.Limits(), OnEmpty: engi.EmptyPool(c.Admission.OnEmpty),
 		ClaimTimeout: time.Duration(c.Admission.ClaimTimeout), MaxSandboxes: c.Admission.MaxSandboxes, MaxQueue: c.Admission.MaxQueue,
 		MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Boots: c.Admission.Boots,
@@ -293,17 +276,7 @@ func listen(ctx context.Context, c config.Config) (net.Listener, error) {
 
 // serve answers requests until ctx ends, then lets those in hand end.
 func (n *Node) serve(ctx context.Context, ready func()) error {
-	var protocols http.Protocols
-	protocols.SetHTTP1(true)
-	protocols.SetHTTP2(true)
-	protocols.SetUnencryptedHTTP2(true)
-	// No limit on a whole request or answer: uploads and streams are as long
-	// as they are, and each room bounds its own.
-	s := &http.Server{
-		Handler: n.handler, Protocols: &protocols, MaxHeaderBytes: 64 << 10,
-		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		ErrorLog: slog.NewLogLogger(n.log.With("room", "http").Handler(), slog.LevelDebug),
-	}
+	s := rest.NewServer(n.handler, n.log.With("room", "http"))
 	if err := writeEndpoint(n.config.DataDir, n.Endpoint()); err != nil {
 		return err
 	}

@@ -103,26 +103,18 @@ func sweepPrivate(ctx context.Context, c config.Config, log *slog.Logger) error 
 		if err != nil {
 			continue // somebody else sweeps it, or it is just being made
 		}
-		for _, sub := range machineDirs(dir) {
-			if _, err := os.Stat(sub); err != nil {
-				continue
-			}
-			p, err := gvisor.New(gvisor.Options{Runsc: programs[0].Path, Guest: programs[1].Path, Dir: sub, Log: log})
-			if err == nil {
-				err = removeAll(ctx, p)
-			}
-			all = append(all, err)
+		p, err := gvisor.New(gvisor.Options{Runsc: programs[0].Path, Guest: programs[1].Path, Dir: machinesDir(dir), Log: log})
+		if err == nil {
+			err = removeOthers(ctx, p, nil)
 		}
-		if errors.Join(all...) == nil {
-			all = append(all, os.RemoveAll(dir))
+		if err == nil {
+			err = os.RemoveAll(dir)
 		}
+		all = append(all, err)
 		release()
 	}
 	return errors.Join(all...)
 }
-
-// removeAll destroys every machine of p.
-func removeAll(ctx context.Context, p provider.Provider) error { return removeOthers(ctx, p, nil) }
 
 // removeOthers destroys every machine of p that is not in live.
 func removeOthers(ctx context.Context, p provider.Provider, live []engi.SandboxID) error {

@@ -42,16 +42,18 @@ type Program struct {
 	From   string // "release", "sibling" or "configured"
 }
 
-// Module returns the main module or the pinned dependency the program was
-// built from, as "path@version", or "" if its file does not say.
+// gvisor is the module that runsc is made of.
+const gvisor = "gvisor.dev/gvisor"
+
+// Module returns what the program was built from, as "path@version": gVisor's
+// pinned module for runsc, else the main module; "" if its file does not say.
 func (p Program) Module() string {
 	info, err := buildinfo.ReadFile(p.Path)
 	if err != nil {
 		return ""
 	}
 	for _, d := range info.Deps {
-		// runsc is the only program whose main package comes from a dependency.
-		if strings.HasPrefix(info.Path, d.Path+"/") {
+		if p.Name == Runsc && d.Path == gvisor {
 			return d.Path + "@" + d.Version
 		}
 	}
