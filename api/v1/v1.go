@@ -28,6 +28,20 @@ type Problem struct {
 	Faults        []Fault  `json:"faults,omitempty" doc:"every fault of an invalid request, when there are several"`
 }
 
+// Kinds of problems. The set is closed.
+const (
+	Internal    = "internal"    // the server's fault; report it
+	Invalid     = "invalid"     // the request can never succeed; fix it
+	NotFound    = "not_found"   // no such thing, or not yours to know about
+	Conflict    = "conflict"    // exists already, or is in the wrong state
+	Denied      = "denied"      // known caller, forbidden act
+	Anonymous   = "anonymous"   // unknown caller; authenticate
+	Exhausted   = "exhausted"   // a quota or a capacity; later may work
+	Unavailable = "unavailable" // a part is down; retrying is safe
+	Unsupported = "unsupported" // cannot be done there, ever; choose another way
+	Expired     = "expired"     // the deadline passed or the caller gave up
+)
+
 // A Fault is one thing that is wrong with a request.
 type Fault struct {
 	Field  string `json:"field" doc:"where, such as files[2].path or query.limit" example:"files[2].path"`

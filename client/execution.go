@@ -1,0 +1,253 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi/api/v1"
+)
+
+const executions = "/v1/executions"
+
+// cancelTime is how long to try to cancel a run whose caller gave up.
+const cancelTime = 5 * time.Second
+
+// Run runs code and returns the execution with its result. When ctx ends
+// first, the run is cancelled. A program that fails is a result, not an
+// error. A broken connection neither ends nor repeats the run.
+func (c *Client) Run(ctx context.Context, q v1.ExecutionRequest) (v1.Execution, error) {
+	var last v1.Execution
+	for e, err := range c.Stream(ctx, q) {
+		if err != nil {
+			return last, err
+		}
+		if e.Execution != nil {
+			last = *e.Execution
+		}
+	}
+	return last, nil
+}
+
+// Stream runs code and yields the run's events while it goes on; the last is
+// its result. When ctx ends, or the loop is left, before that, the run is
+// cancelled. A broken connection neither ends nor repeats anything.
+func (c *Client) Stream(ctx context.Context, q v1.ExecutionRequest) iter.Seq2[v1.Event, error] {
+	return func(yield func(v1.Event, error) bool) {
+		x, err := c.Start(ctx, q)
+		if err != nil {
+			yield(v1.Event{}, err)
+			return
+		}
+		done := false
+		defer func() {
+			if done {
+				return
+			}
+			soon, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
+			defer cancel()
+			_ = c.Cancel(soon, x.ID) // the caller's own error is what it wants to know
+		}()
+		for e, err := range c.Watch(ctx, x.ID, 0) {
+			done = e.Type == v1.EventResult || err != nil && ctx.Err() == nil && !IsKind(err, v1.Unavailable)
+			if !yield(e, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Start starts a run and returns its record at once, without waiting. The run
+// goes on whatever becomes of the caller.
+func (c *Client) Start(ctx context.Context, q v1.ExecutionRequest) (v1.Execution, error) {
+	q.Async = true
+	return get[v1.Execution](ctx, c, &call{
+		method: http.MethodPost, path: executions, body: encode(q),
+		// With a key, the same request twice is one run.
+		header: http.Header{"Idempotency-Key": {rand.Text()}},
+	})
+}
+
+// Execution returns the record of a run as it is now.
+func (c *Client) Execution(ctx context.Context, id string) (v1.Execution, error) {
+	return get[v1.Execution](ctx, c, &call{method: http.MethodGet, path: executions + segment(id)})
+}
+
+// Wait returns the record of a run once it has ended, or was refused.
+func (c *Client) Wait(ctx context.Context, id string) (v1.Execution, error) {
+	for {
+		x, err := get[v1.Execution](ctx, c, &call{
+			method: http.MethodGet, path: executions + segment(id), query: url.Values{"wait": {longPoll.String()}},
+		})
+		if err != nil || x.State == v1.Done || x.State == v1.Refused {
+			return x, err
+		}
+	}
+}
+
+// Executions yields the runs in a state (v1.Running …), of all states if it
+// is empty, newest first.
+func (c *Client) Executions(ctx context.Context, state string) iter.Seq2[v1.ExecutionSummary, error] {
+	return func(yield func(v1.ExecutionSummary, error) bool) {
+		query := url.Values{}
+		if state != "" {
+			query.Set("state", state)
+		}
+		for {
+			page, err := get[v1.List[v1.ExecutionSummary]](ctx, c, &call{method: http.MethodGet, path: executions, query: query})
+			if err != nil {
+				yield(v1.ExecutionSummary{}, err)
+				return
+			}
+			for _, x := range page.Items {
+				if !yield(x, nil) {
+					return
+				}
+			}
+			if page.NextCursor == "" {
+				return
+			}
+			query.Set("cursor", page.NextCursor)
+		}
+	}
+}
+
+// Cancel ends a run with cause cancelled. Ending it twice is no error.
+func (c *Client) Cancel(ctx context.Context, id string) error {
+	return c.act(ctx, &call{method: http.MethodDelete, path: executions + segment(id)})
+}
+
+// Artifact opens a file that a run left, by its path among the artifacts. The
+// caller closes it and compares hashes, if it minds.
+func (c *Client) Artifact(ctx context.Context, id, path string) (io.ReadCloser, error) {
+	var escaped strings.Builder
+	for part := range strings.SplitSeq(path, "/") {
+		escaped.WriteString(segment(part))
+	}
+	resp, err := c.do(ctx, &call{
+		method: http.MethodGet, path: executions + segment(id) + "/artifacts" + escaped.String(),
+		header: http.Header{"Accept": {"application/octet-stream, */*;q=0.1"}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+// Watch yields the events of a run from an offset on: started if from is 0,
+// then output as it comes, and the result, which is the last. It comes back
+// to a broken stream where it left off. A refused run yields the refusal as
+// error. Leaving the loop, or the end of ctx, changes nothing for the run.
+func (c *Client) Watch(ctx context.Context, id string, from int64) iter.Seq2[v1.Event, error] {
+	return func(yield func(v1.Event, error) bool) {
+		w := watcher{at: from, seen: from}
+		for attempt := 0; ; attempt++ {
+			before := w
+			q := &call{
+				method: http.MethodGet, path: executions + segment(id) + "/events",
+				query:  url.Values{"offset": {strconv.FormatInt(w.at, 10)}},
+				header: http.Header{"Accept": {"application/x-ndjson"}},
+			}
+			w.comeBack()
+			more, err := w.follow(ctx, c, q, yield)
+			if !more {
+				return
+			}
+			if w.seen > before.seen || w.started != before.started {
+				attempt = 0
+			}
+			if attempt >= c.retries || !c.pause(ctx, q, attempt, err) {
+				if ctx.Err() != nil {
+					err = c.unreachable(ctx, err)
+				}
+				yield(v1.Event{}, err)
+				return
+			}
+		}
+	}
+}
+
+// A watcher knows how far a stream was read.
+type watcher struct {
+	at      int64  // where to come back
+	seen    int64  // bytes that were yielded, counted from the beginning of the log
+	started bool   // the started event was yielded
+	stream  string // of the last output
+	repeat  int64  // bytes of that stream that will be sent again
+}
+
+// comeBack prepares for a new connection. Everything after w.at that was
+// yielded already is of one stream: the other one waits in the middle of a
+// character there.
+func (w *watcher) comeBack() { w.repeat = w.seen - w.at }
+
+// follow reads one connection. It returns false when the caller has had
+// everything, and else why it ended.
+func (w *watcher) follow(ctx context.Context, c *Client, q *call, yield func(v1.Event, error) bool) (more bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	resp, err := c.send(ctx, q)
+	if err != nil {
+		return true, err
+	}
+	defer resp.Body.Close()
+	for e, err := range lines[v1.Event](resp.Body, cancel) {
+		if err != nil {
+			return true, failure(v1.Unavailable, "try again", "the stream of %s broke: %v", c.url, err)
+		}
+		switch e.Type {
+		case v1.EventHeartbeat:
+		case v1.EventError:
+			if e.Error == nil {
+				e.Error = &v1.Problem{Kind: v1.Internal, Detail: "the stream ended with an error that says nothing"}
+			}
+			return true, &Error{*e.Error}
+		case v1.EventStarted:
+			if w.started {
+				continue
+			}
+			w.started = true
+			if !yield(e, nil) {
+				return false, nil
+			}
+		case v1.EventStdout, v1.EventStderr:
+			if !w.take(&e) {
+				continue
+			}
+			if !yield(e, nil) {
+				return false, nil
+			}
+		case v1.EventResult:
+			yield(e, nil)
+			return false, nil
+		}
+	}
+	return true, failure(v1.Unavailable, "try again", "the stream of %s ended without a result", c.url)
+}
+
+// take counts an event of output, less what was yielded before; it returns
+// false if nothing of it is new.
+func (w *watcher) take(e *v1.Event) bool {
+	data := []byte(e.Data)
+	if e.DataBase64 != nil {
+		data = e.DataBase64
+	}
+	if w.repeat > 0 && e.Type == w.stream {
+		n := min(w.repeat, int64(len(data)))
+		w.repeat -= n
+		data = data[n:]
+		e.Data, e.DataBase64 = text(data)
+	}
+	w.at = e.Offset
+	w.seen += int64(len(data))
+	if w.repeat == 0 {
+		w.stream = e.Type
+	}
+	return len(data) > 0
+}
