@@ -53,7 +53,7 @@ func Discover(dataDir string) (Endpoint, string, error) {
 		return Endpoint{}, "", none
 	}
 	e, err := readEndpoint(dataDir)
-	if err != nil {
+	if err != nil || e.URL == "" {
 		// It holds the directory but does not listen yet, or leaves.
 		return Endpoint{}, "", none
 	}
