@@ -20,6 +20,22 @@ var _ fleet.Store = fleetShelf{}
 // Fleet returns the fleet room's shelf.
 func Fleet(db *DB) fleet.Store { return fleetShelf{db} }
 
+// What each execution does once or twice is prepared when the database opens.
+const (
+	insertExecution = `INSERT INTO executions
+	(id, owner, state, language, template, sandbox, created, started, ended, idempotency, fingerprint, tape_file, detail, tape)
+	VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+	ON CONFLICT (owner, idempotency) WHERE idempotency IS NOT NULL DO NOTHING`
+	updateExecution = `UPDATE executions
+	SET state = ?, sandbox = ?, started = ?, ended = ?, tape_file = ?, detail = ?, tape = ?
+	WHERE id = ? AND state = ?`
+	putSandbox = `INSERT INTO sandboxes
+	(id, owner, template, digest, pool, tier, size, state, cause, execution, token, language, fixed, created, stopped)
+	VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+	ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, pool = excluded.pool, size = excluded.size, state = excluded.state,
+	cause = excluded.cause, execution = excluded.execution, token = excluded.token, stopped = excluded.stopped`
+)
+
 // fleetDetail is the part of an execution nobody selects by.
 type fleetDetail struct {
 	Limits    fleetLimits   `json:"limits"`
@@ -85,10 +101,7 @@ func (f fleetShelf) Create(ctx context.Context, r fleet.Record, s *fleet.Sandbox
 	}
 	repeated := false
 	err = f.db.tx(ctx, func(tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, `INSERT INTO executions
-			(id, owner, state, language, template, sandbox, created, started, ended, idempotency, fingerprint, tape_file, detail, tape)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-			ON CONFLICT (owner, idempotency) WHERE idempotency IS NOT NULL DO NOTHING`,
+		res, err := f.db.hot(ctx, tx, insertExecution).ExecContext(ctx,
 			string(r.ID), string(r.Owner), string(r.State), string(r.Language), r.Template, string(r.Sandbox),
 			nanos(r.Created), nanos(r.Started), nanos(r.Ended), nullable(r.Idempotency), r.Fingerprint, r.TapeFile, detail, r.Tape)
 		if err != nil {
@@ -101,7 +114,7 @@ func (f fleetShelf) Create(ctx context.Context, r fleet.Record, s *fleet.Sandbox
 		if repeated = n == 0; repeated {
 			return nil
 		}
-		return putSandbox(ctx, tx, s)
+		return f.putSandbox(ctx, tx, s)
 	})
 	if err != nil || !repeated {
 		return r, err
@@ -119,9 +132,7 @@ func (f fleetShelf) Update(ctx context.Context, from engi.ExecutionState, r flee
 		return err
 	}
 	return f.db.tx(ctx, func(tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, `UPDATE executions
-			SET state = ?, sandbox = ?, started = ?, ended = ?, tape_file = ?, detail = ?, tape = ?
-			WHERE id = ? AND state = ?`,
+		res, err := f.db.hot(ctx, tx, updateExecution).ExecContext(ctx,
 			string(r.State), string(r.Sandbox), nanos(r.Started), nanos(r.Ended), r.TapeFile, detail, r.Tape,
 			string(r.ID), string(from))
 		if err != nil {
@@ -142,7 +153,7 @@ func (f fleetShelf) Update(ctx context.Context, from engi.ExecutionState, r flee
 			}
 			return engi.Errorf(engi.Conflict, "it is %s, not %s", state, from)
 		}
-		return putSandbox(ctx, tx, s)
+		return f.putSandbox(ctx, tx, s)
 	})
 }
 
@@ -244,10 +255,10 @@ func (f fleetShelf) Expire(ctx context.Context, before time.Time, keep, limit in
 
 func (f fleetShelf) PutSandbox(ctx context.Context, s fleet.SandboxRecord) (err error) {
 	defer engi.Annotate(&err, "record sandbox %s", s.ID)
-	return f.db.tx(ctx, func(tx *sql.Tx) error { return putSandbox(ctx, tx, &s) })
+	return f.db.tx(ctx, func(tx *sql.Tx) error { return f.putSandbox(ctx, tx, &s) })
 }
 
-func putSandbox(ctx context.Context, tx *sql.Tx, s *fleet.SandboxRecord) error {
+func (f fleetShelf) putSandbox(ctx context.Context, tx *sql.Tx, s *fleet.SandboxRecord) error {
 	if s == nil {
 		return nil
 	}
@@ -259,11 +270,7 @@ func putSandbox(ctx context.Context, tx *sql.Tx, s *fleet.SandboxRecord) error {
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO sandboxes
-		(id, owner, template, digest, pool, tier, size, state, cause, execution, token, language, fixed, created, stopped)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, pool = excluded.pool, size = excluded.size, state = excluded.state,
-			cause = excluded.cause, execution = excluded.execution, token = excluded.token, stopped = excluded.stopped`,
+	_, err = f.db.hot(ctx, tx, putSandbox).ExecContext(ctx,
 		string(s.ID), string(s.Owner), s.Template, s.Digest, s.Pool, string(s.Tier), size, string(s.State), string(s.End),
 		string(s.Execution), s.Token, string(s.Language), fixed, nanos(s.Created), nanos(s.Stopped))
 	if err != nil {

@@ -44,9 +44,14 @@ const checkpointEvery = 5 * time.Second
 
 // A DB is an open database. It is safe for concurrent use.
 type DB struct {
-	read  *sql.DB
-	write *sql.DB
+	read     *sql.DB
+	write    *sql.DB
+	prepared map[string]*sql.Stmt // of write, by text; immutable after Open
 }
+
+// hotQueries are prepared when the database opens, because they run all the
+// time inside transactions.
+var hotQueries = []string{insertExecution, updateExecution, putSandbox}
 
 // Open opens the database at target, an absolute path or a URL
 // "sqlite:PATH", makes it if it is not there, and brings its schema up to
@@ -72,13 +77,19 @@ func Open(ctx context.Context, target string) (_ *DB, err error) {
 		return nil, engi.Errorf(engi.Internal, "%v", err)
 	}
 
-	db := &DB{}
+	db := &DB{prepared: map[string]*sql.Stmt{}}
 	if db.write, err = connect(path, "rw", 1); err != nil {
 		return nil, err
 	}
 	if err := migrate(ctx, db.write); err != nil {
 		db.write.Close()
 		return nil, err
+	}
+	for _, q := range hotQueries {
+		if db.prepared[q], err = db.write.PrepareContext(ctx, q); err != nil {
+			db.write.Close()
+			return nil, fault(ctx, err)
+		}
 	}
 	if db.read, err = connect(path, "ro", readers); err != nil {
 		db.write.Close()
@@ -184,6 +195,11 @@ func (db *DB) tx(ctx context.Context, f func(*sql.Tx) error) error {
 		return fault(ctx, err)
 	}
 	return nil
+}
+
+// hot returns one of hotQueries for use in tx.
+func (db *DB) hot(ctx context.Context, tx *sql.Tx, query string) *sql.Stmt {
+	return tx.StmtContext(ctx, db.prepared[query])
 }
 
 // fault classifies an error of the driver.
