@@ -1,0 +1,116 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/engi-dev/engi"
+)
+
+// A Rival is another way to run the same program.
+type Rival struct {
+	Name    string  `json:"name"`
+	N       int     `json:"n"`
+	Ms      Millis  `json:"ms"`
+	Ratio   float64 `json:"ratio"` // of its median to that of engi warm
+	Skipped string  `json:"skipped,omitempty"`
+	Failure string  `json:"failure,omitempty"`
+}
+
+// A Comparison is the answer of the comparison.
+type Comparison struct {
+	Bench    string  `json:"bench"`
+	Lang     string  `json:"lang"`
+	Template string  `json:"template"`
+	Rivals   []Rival `json:"rivals"`
+	Host     Host    `json:"host"`
+}
+
+// Compare adds ratios to the first rival's median.
+func (c *Comparison) Compare() {
+	base := c.Rivals[0].Ms.P50
+	for i := range c.Rivals {
+		if r := &c.Rivals[i]; base > 0 && r.Ms.P50 > 0 {
+			r.Ratio = math.Round(r.Ms.P50/base*100) / 100
+		}
+	}
+}
+
+// FromTiming turns one of engi's own timings into a rival.
+func FromTiming(name string, t Timing) Rival {
+	return Rival{Name: name, N: t.N - t.Failures, Ms: t.Ms, Failure: t.Failure}
+}
+
+// commands are how interpreters take code on their command line.
+var commands = map[engi.Language][]string{
+	engi.Python: {"-c"}, engi.JavaScript: {"-e"}, engi.Bash: {"-c"}, engi.TypeScript: {"eval", "--ext=ts"},
+}
+
+// Args returns the command line of the program with an interpreter, or
+// Unsupported for a language that needs a file.
+func Args(lang engi.Language, interpreter string) ([]string, error) {
+	flags, ok := commands[lang]
+	if !ok {
+		return nil, engi.Errorf(engi.Unsupported, "%s programs cannot be compared: they need more than a command line", lang)
+	}
+	return append(append([]string{interpreter}, flags...), Programs[lang]), nil
+}
+
+// Command times n runs of a command that prints the answer.
+func Command(ctx context.Context, name string, n int, make func(ctx context.Context) *exec.Cmd) Rival {
+	r := Rival{Name: name}
+	var all []time.Duration
+	for range n {
+		one, cancel := context.WithTimeout(ctx, time.Minute)
+		cmd := make(one)
+		var out, errs bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		began := time.Now()
+		err := cmd.Run()
+		took := time.Since(began)
+		cancel()
+		if err != nil || out.String() != answer {
+			r.Failure = fmt.Sprintf("%v: %.300s%.300s", err, out.String(), errs.String())
+			break
+		}
+		all = append(all, took)
+	}
+	r.N, r.Ms = len(all), Summarize(all)
+	return r
+}
+
+// Skip is a rival that is not there.
+func Skip(name, why string) Rival { return Rival{Name: name, Skipped: why} }
+
+// Bundle writes an OCI bundle in dir that runs args on root, read only, for a
+// bare runsc.
+func Bundle(dir, root string, args []string) error {
+	spec := map[string]any{
+		"ociVersion": "1.2.1",
+		"process": map[string]any{
+			"args": args, "cwd": "/", "env": []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp"},
+			"user": map[string]int{"uid": 0, "gid": 0},
+		},
+		"root": map[string]any{"path": root, "readonly": true},
+		"mounts": []map[string]any{
+			{"destination": "/proc", "type": "proc", "source": "proc"},
+			{"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"},
+		},
+		"linux": map[string]any{"namespaces": []map[string]string{{"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"}, {"type": "network"}}},
+	}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return engi.Errorf(engi.Internal, "%v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), text, 0o600); err != nil {
+		return engi.Errorf(engi.Unavailable, "%v", err)
+	}
+	return nil
+}

@@ -1,0 +1,350 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/cmd/engi/bench"
+	"github.com/engi-dev/engi/cmd/engi/program"
+	"github.com/engi-dev/engi/node"
+	"github.com/engi-dev/engi/node/config"
+)
+
+type benchCommand struct {
+	Claim     benchClaim     `cmd:"" help:"Time to get a warm sandbox."`
+	Exec      benchExec      `cmd:"" help:"Time of a whole request with a fresh warm sandbox, over HTTP."`
+	Burst     benchBurst     `cmd:"" help:"The same for N requests at the same moment on a pool of N."`
+	Boot      benchBoot      `cmd:"" help:"Time of a whole request when nothing is warm."`
+	Density   benchDensity   `cmd:"" help:"Memory of an idle warm sandbox."`
+	Replenish benchReplenish `cmd:"" help:"Sandboxes per second that a drained pool gets back."`
+	Compare   benchCompare   `cmd:"" help:"The same program run by engi and by others, with ratios."`
+}
+
+func (benchCommand) Help() string {
+	return `Each benchmark has a node of its own for its length, with HTTP on loopback; a running server is
+left alone, but shares the machine. Times are in milliseconds.
+
+Examples:
+  engi bench exec --lang python --n 200
+  engi bench burst --n 100 --json
+  engi bench compare --lang python`
+}
+
+// benchFlags are those of all benchmarks.
+type benchFlags struct {
+	N           int           `help:"Samples." placeholder:"N"`
+	Concurrency int           `help:"Requests at the same time; 1 waits for a quiet node before each." default:"1" placeholder:"C"`
+	Lang        string        `short:"l" help:"Language." placeholder:"LANG"`
+	Template    string        `short:"t" help:"Template." placeholder:"NAME"`
+	Limit       time.Duration `help:"Longest time of the benchmark." default:"30m" placeholder:"D"`
+
+	lang engi.Language
+}
+
+// prepare fills in defaults and checks.
+func (b *benchFlags) prepare(n int, lang engi.Language) (err error) {
+	if b.N == 0 {
+		b.N = n
+	}
+	if b.lang = lang; b.Lang != "" {
+		if b.lang, err = program.Language(b.Lang); err != nil {
+			return err
+		}
+	}
+	if b.N < 1 || b.N > 100_000 || b.Concurrency < 1 || b.Concurrency > 10_000 {
+		return engi.Errorf(engi.Invalid, "--n %d --concurrency %d cannot be measured", b.N, b.Concurrency)
+	}
+	return nil
+}
+
+// rig starts a private node with one pool of target members.
+func (b *benchFlags) rig(ctx context.Context, g *globals, target int) (bench.Rig, *node.Private, error) {
+	c, _, err := g.config()
+	if err != nil {
+		return bench.Rig{}, nil, err
+	}
+	c.Pools = nil
+	if target > 0 {
+		c.Pools = []config.Pool{{Template: b.Template, Language: string(b.lang), Target: target}}
+	}
+	c.Admission.MaxSandboxes = max(c.Admission.MaxSandboxes, 3*target+16)
+	c.Admission.MaxQueue = max(c.Admission.MaxQueue, 2*b.N)
+	p, err := g.openPrivate(ctx, c)
+	if err != nil {
+		return bench.Rig{}, nil, err
+	}
+	return bench.Rig{Run: bench.Post(p.Endpoint().URL, p.AdminKey()), Pools: p.Pools()}, p, nil
+}
+
+// finish stamps a timing and prints it.
+func finish(g *globals, t bench.Timing, name string) error {
+	t.Bench, t.Host = name, bench.Stamp(version)
+	if g.JSON {
+		if err := g.printJSON(t); err != nil {
+			return err
+		}
+	} else {
+		g.table("BENCH\tLANG\tTEMPLATE\tN\tFAILURES\tCOLD\tP50 ms\tP95\tP99\tMAX", [][]string{{
+			name, t.Lang, t.Template, fmt.Sprint(t.N), fmt.Sprint(t.Failures), fmt.Sprint(t.Cold), ms(t.Ms.P50), ms(t.Ms.P95), ms(t.Ms.P99), ms(t.Ms.Max),
+		}})
+		printHost(g, t.Host)
+	}
+	return failed(g, t.Failures, t.Failure)
+}
+
+func failed(g *globals, n int, first string) error {
+	if n == 0 {
+		return nil
+	}
+	g.note("%d failures, the first: %s", n, first)
+	return exitCode(exitFailed)
+}
+
+func ms(v float64) string { return fmt.Sprintf("%.2f", v) }
+
+func printHost(g *globals, h bench.Host) {
+	fmt.Fprintf(g.out, "%d x %s, %d MiB, Linux %s, kvm %t, root %t, load %s, engi %s\n", h.CPUs, h.CPU, h.MemoryMiB, h.Kernel, h.KVM, h.Root, h.Load, h.Engi)
+}
+
+// timed runs a benchmark that gives a timing, on a rig.
+func (b *benchFlags) timed(ctx context.Context, g *globals, name string, target int, f func(context.Context, bench.Rig) bench.Timing) error {
+	ctx, cancel := context.WithTimeout(ctx, b.Limit)
+	defer cancel()
+	rig, p, err := b.rig(ctx, g, target)
+	if err != nil {
+		return err
+	}
+	defer g.closePrivate(p)
+	return finish(g, f(ctx, rig), name)
+}
+
+type benchClaim struct{ benchFlags }
+
+// Run implements the command.
+func (b *benchClaim) Run(ctx context.Context, g *globals) error {
+	if err := b.prepare(100, engi.Bash); err != nil {
+		return err
+	}
+	return b.timed(ctx, g, "claim", 2*b.Concurrency+2, func(ctx context.Context, r bench.Rig) bench.Timing {
+		return r.Claim(ctx, bench.Request(b.lang, b.Template), b.N, b.Concurrency)
+	})
+}
+
+type benchExec struct{ benchFlags }
+
+// Run implements the command.
+func (b *benchExec) Run(ctx context.Context, g *globals) error {
+	if err := b.prepare(100, engi.Python); err != nil {
+		return err
+	}
+	return b.timed(ctx, g, "exec", 2*b.Concurrency+2, func(ctx context.Context, r bench.Rig) bench.Timing {
+		return r.Exec(ctx, bench.Request(b.lang, b.Template), b.N, b.Concurrency)
+	})
+}
+
+type benchBurst struct{ benchFlags }
+
+// Run implements the command.
+func (b *benchBurst) Run(ctx context.Context, g *globals) error {
+	if err := b.prepare(100, engi.Python); err != nil {
+		return err
+	}
+	return b.timed(ctx, g, "burst", b.N, func(ctx context.Context, r bench.Rig) bench.Timing {
+		return r.Burst(ctx, bench.Request(b.lang, b.Template), b.N)
+	})
+}
+
+type benchBoot struct{ benchFlags }
+
+// Run implements the command.
+func (b *benchBoot) Run(ctx context.Context, g *globals) error {
+	if err := b.prepare(30, engi.Bash); err != nil {
+		return err
+	}
+	return b.timed(ctx, g, "boot", 0, func(ctx context.Context, r bench.Rig) bench.Timing {
+		req := bench.Request(b.lang, b.Template)
+		req.OnEmpty = string(engi.PoolBootSync)
+		return r.Exec(ctx, req, b.N, b.Concurrency)
+	})
+}
+
+type benchReplenish struct{ benchFlags }
+
+// Run implements the command.
+func (b *benchReplenish) Run(ctx context.Context, g *globals) error {
+	if err := b.prepare(24, engi.Python); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.Limit)
+	defer cancel()
+	rig, p, err := b.rig(ctx, g, b.N)
+	if err != nil {
+		return err
+	}
+	defer g.closePrivate(p)
+	r := rig.Replenish(ctx, bench.Request(b.lang, b.Template), b.N)
+	r.Bench, r.Host = "replenish", bench.Stamp(version)
+	if g.JSON {
+		if err := g.printJSON(r); err != nil {
+			return err
+		}
+	} else {
+		g.table("BENCH\tLANG\tTEMPLATE\tN\tSECONDS\tPER SECOND", [][]string{{"replenish", r.Lang, r.Template, fmt.Sprint(r.N), fmt.Sprint(r.Seconds), fmt.Sprint(r.PerSecond)}})
+		printHost(g, r.Host)
+	}
+	return failed(g, r.Failures, r.Failure)
+}
+
+type benchDensity struct {
+	benchFlags
+	Bare bool `help:"Sandboxes without an interpreter inside."`
+}
+
+// Run implements the command.
+func (b *benchDensity) Run(ctx context.Context, g *globals) error {
+	if err := b.prepare(20, engi.Python); err != nil {
+		return err
+	}
+	if b.Bare {
+		b.lang = ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.Limit)
+	defer cancel()
+	rig, p, err := b.rig(ctx, g, b.N)
+	if err != nil {
+		return err
+	}
+	defer g.closePrivate(p)
+	if err := rig.WaitFull(ctx); err != nil {
+		return err
+	}
+	time.Sleep(time.Second) // start-up garbage goes
+	bytes, processes, err := bench.Shares(p.Endpoint().DataDir)
+	if err != nil {
+		return err
+	}
+	d := bench.Density{Bench: "density", Lang: string(b.lang), Template: rig.Pools.Pools(ctx)[0].Template, N: b.N, Host: bench.Stamp(version)}
+	d.MiBPerSandbox = math.Round(float64(bytes)/float64(b.N)/(1<<20)*100) / 100
+	d.Processes = math.Round(float64(processes)/float64(b.N)*10) / 10
+	if processes < b.N {
+		return engi.Errorf(engi.Internal, "found only %d processes of %d sandboxes", processes, b.N)
+	}
+	if g.JSON {
+		return g.printJSON(d)
+	}
+	g.table("BENCH\tLANG\tTEMPLATE\tN\tMiB PER SANDBOX\tPROCESSES", [][]string{{"density", orDash(d.Lang), d.Template, fmt.Sprint(d.N), ms(d.MiBPerSandbox), fmt.Sprint(d.Processes)}})
+	printHost(g, d.Host)
+	return nil
+}
+
+type benchCompare struct{ benchFlags }
+
+// Run implements the command.
+func (b *benchCompare) Run(ctx context.Context, g *globals) error {
+	if err := b.prepare(20, engi.Python); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.Limit)
+	defer cancel()
+	rig, p, err := b.rig(ctx, g, 4)
+	if err != nil {
+		return err
+	}
+	defer g.closePrivate(p)
+	warm := rig.Exec(ctx, bench.Request(b.lang, b.Template), b.N, 1)
+	c := bench.Comparison{Bench: "compare", Lang: string(b.lang), Template: warm.Template}
+	c.Rivals = append(c.Rivals, bench.FromTiming("engi warm", warm))
+
+	// A pool-less node, so that nothing refills while the others run.
+	cold, q, err := b.rig(ctx, g, 0)
+	if err != nil {
+		return err
+	}
+	req := bench.Request(b.lang, b.Template)
+	req.OnEmpty = string(engi.PoolBootSync)
+	c.Rivals = append(c.Rivals, bench.FromTiming("engi boot_sync", cold.Exec(ctx, req, b.N, 1)))
+	g.closePrivate(q)
+
+	others, err := b.rivals(ctx, g, p, warm.Template)
+	if err != nil {
+		return err
+	}
+	c.Rivals = append(c.Rivals, others...)
+	c.Compare()
+	c.Host = bench.Stamp(version)
+	if g.JSON {
+		return g.printJSON(c)
+	}
+	var rows [][]string
+	for _, r := range c.Rivals {
+		remark := orDash(first(r.Skipped, r.Failure))
+		rows = append(rows, []string{r.Name, fmt.Sprint(r.N), ms(r.Ms.P50), ms(r.Ms.P99), fmt.Sprintf("%.2f", r.Ratio), remark})
+	}
+	g.table("HOW\tN\tP50 ms\tP99\tRATIO\tREMARK", rows)
+	printHost(g, c.Host)
+	return nil
+}
+
+// rivals runs the program by other means, on the same root file system where
+// they can.
+func (b *benchCompare) rivals(ctx context.Context, g *globals, p *node.Private, template string) ([]bench.Rival, error) {
+	t, err := p.Templates().Get(ctx, template)
+	if err != nil {
+		return nil, err
+	}
+	args, err := bench.Args(b.lang, t.Languages[b.lang].Path)
+	if err != nil {
+		return []bench.Rival{bench.Skip("others", err.Error())}, nil
+	}
+	c, _, err := g.config()
+	if err != nil {
+		return nil, err
+	}
+	programs, err := node.FindPrograms(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	tmp, err := os.MkdirTemp("", "engi-bench-")
+	if err != nil {
+		return nil, engi.Errorf(engi.Unavailable, "%v", err)
+	}
+	defer os.RemoveAll(tmp)
+	if err := bench.Bundle(tmp, t.Root, args); err != nil {
+		return nil, err
+	}
+	state := filepath.Join(tmp, "state")
+
+	n := 0
+	all := []bench.Rival{bench.Command(ctx, "runsc run", b.N, func(ctx context.Context) *exec.Cmd {
+		n++
+		return exec.CommandContext(ctx, programs[0].Path, "--root", state, "--platform", "systrap", "--network", "none", "run", "--bundle", tmp, fmt.Sprintf("bench%03d", n))
+	})}
+	if path, err := exec.LookPath("podman"); err != nil {
+		all = append(all, bench.Skip("podman run", "not installed"))
+	} else {
+		all = append(all, bench.Command(ctx, "podman run", b.N, func(ctx context.Context) *exec.Cmd {
+			return exec.CommandContext(ctx, path, append([]string{"run", "--rm", "--network", "none", "--rootfs", t.Root + ":O"}, args...)...)
+		}))
+	}
+	if path, err := exec.LookPath("bwrap"); err != nil {
+		all = append(all, bench.Skip("bwrap", "not installed"))
+	} else {
+		all = append(all, bench.Command(ctx, "bwrap", b.N, func(ctx context.Context) *exec.Cmd {
+			return exec.CommandContext(ctx, path, append([]string{"--unshare-all", "--die-with-parent", "--ro-bind", t.Root, "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"}, args...)...)
+		}))
+	}
+	if path, err := exec.LookPath(filepath.Base(args[0])); err != nil {
+		all = append(all, bench.Skip("fork+exec", "this machine has no "+filepath.Base(args[0])))
+	} else {
+		all = append(all, bench.Command(ctx, "fork+exec", b.N, func(ctx context.Context) *exec.Cmd {
+			return exec.CommandContext(ctx, path, args[1:]...)
+		}))
+	}
+	return all, nil
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/engi-dev/engi/node/config"
+)
+
+type configCommand struct {
+	Show  configShow  `cmd:"" help:"Print the configuration in force and where each value is from."`
+	Check configCheck `cmd:"" help:"Check a configuration file."`
+}
+
+type configShow struct{}
+
+func (configShow) Help() string {
+	return `Without --json it prints a valid config.toml.
+
+Examples:
+  engi config show
+  ENGI_LIMITS_MEMORY=1GiB engi config show --json`
+}
+
+// Run implements the command.
+func (configShow) Run(g *globals) error {
+	c, from, err := g.config()
+	if err != nil {
+		return err
+	}
+	if g.JSON {
+		type entry struct {
+			Value  any    `json:"value"`
+			Source string `json:"source"`
+		}
+		all := map[string]entry{}
+		for _, k := range config.Keys(&c) {
+			all[k.Name] = entry{plain(k.Value), source(from, k.Name)}
+		}
+		return g.printJSON(all)
+	}
+	printConfig(g, c, from)
+	return nil
+}
+
+func printConfig(g *globals, c config.Config, from config.Sources) {
+	section := ""
+	for _, k := range config.Keys(&c) {
+		name := k.Name
+		if s, rest, ok := strings.Cut(name, "."); ok {
+			if s != section {
+				fmt.Fprintf(g.out, "\n[%s]\n", s)
+				section = s
+			}
+			name = rest
+		}
+		if pools, ok := k.Value.Interface().([]config.Pool); ok {
+			// Tables come last in a file.
+			fmt.Fprintf(g.out, "\n# %s; %s\n", k.Help, source(from, k.Name))
+			for _, p := range pools {
+				fmt.Fprintf(g.out, "[[pools]]\ntemplate = %q\nlanguage = %q\ntarget = %d\nmax = %d\n", p.Template, p.Language, p.Target, p.Max)
+				if p.OnEmpty != "" {
+					fmt.Fprintf(g.out, "on_empty = %q\n", p.OnEmpty)
+				}
+				if p.ClaimTimeout != 0 {
+					fmt.Fprintf(g.out, "claim_timeout = %q\n", p.ClaimTimeout)
+				}
+			}
+			continue
+		}
+		fmt.Fprintf(g.out, "%s = %s # %s; %s\n", name, literal(k.Value), k.Help, source(from, k.Name))
+	}
+}
+
+func source(from config.Sources, key string) string {
+	if s := from[key]; s != "" {
+		return "from " + s
+	}
+	return "default"
+}
+
+func plain(v reflect.Value) any {
+	if s, ok := v.Interface().(fmt.Stringer); ok {
+		return s.String()
+	}
+	return v.Interface()
+}
+
+func literal(v reflect.Value) string {
+	switch p := plain(v).(type) {
+	case string:
+		return strconv.Quote(p)
+	case []string:
+		quoted := make([]string, len(p))
+		for i, s := range p {
+			quoted[i] = strconv.Quote(s)
+		}
+		return "[" + strings.Join(quoted, ", ") + "]"
+	default:
+		return fmt.Sprint(p)
+	}
+}
+
+type configCheck struct {
+	File string `arg:"" optional:"" help:"File to check; else the one that would be used." placeholder:"FILE"`
+}
+
+func (configCheck) Help() string {
+	return `Examples:
+  engi config check
+  engi config check ./config.toml`
+}
+
+// Run implements the command.
+func (c configCheck) Run(g *globals) error {
+	if c.File != "" {
+		g.Config = c.File
+	}
+	_, from, err := g.config()
+	if err != nil {
+		return err
+	}
+	if g.JSON {
+		return g.printJSON(map[string]any{"ok": true, "sources": from})
+	}
+	fmt.Fprintf(g.out, "the configuration is good; %d keys differ from their defaults\n", len(from))
+	return nil
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/node"
+	"github.com/engi-dev/engi/node/config"
+)
+
+// testOptions lets tests of this package run the real commands on machines
+// that are not there; nothing else sets it.
+var testOptions node.Options
+
+// config returns the configuration with this command's flags.
+func (g *globals) config(flags ...config.Flag) (config.Config, config.Sources, error) {
+	var all []config.Flag
+	if g.DataDir != "" {
+		all = append(all, config.Flag{Name: "--data-dir", Key: "data_dir", Value: g.DataDir})
+	}
+	for _, s := range g.Set {
+		k, v, ok := strings.Cut(s, "=")
+		if !ok {
+			return config.Config{}, nil, engi.Errorf(engi.Invalid, "--set %q has no '='", s).WithRemedy("write it like --set limits.memory=1GiB")
+		}
+		all = append(all, config.Flag{Name: "--set", Key: k, Value: v})
+	}
+	return config.Load(config.From{File: first(g.Config, os.Getenv("ENGI_CONFIG")), Env: os.Environ(), Flags: append(all, flags...)})
+}
+
+// options returns what a node of this command needs; log may be nil.
+func (g *globals) options(log *slog.Logger) node.Options {
+	o := testOptions
+	o.Version, o.Log = version, log
+	return o
+}
+
+func (g *globals) connectHere(ctx context.Context, w where, secret string) (*desk, error) {
+	c, _, err := g.config()
+	if err != nil {
+		return nil, err
+	}
+	at, key, err := node.Discover(c.DataDir)
+	if err == nil {
+		return &desk{Client: client.New(at.URL, first(secret, key)), url: at.URL, close: func() {}}, nil
+	}
+	if engi.KindOf(err) != engi.NotFound || w == serverOnly {
+		return nil, err
+	}
+	c.Pools = nil // nothing but what this command asks for
+	p, err := g.openPrivate(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return g.deskOf(p), nil
+}
+
+// deskOf returns a desk at a private node, which closes the node.
+func (g *globals) deskOf(p *node.Private) *desk {
+	at := p.Endpoint()
+	return &desk{Client: client.New(at.URL, p.AdminKey()), url: at.URL, private: true, close: func() { g.closePrivate(p) }}
+}
+
+// openPrivate starts a node inside this process. It logs faults only, unless
+// the user wants to hear more.
+func (g *globals) openPrivate(ctx context.Context, c config.Config) (*node.Private, error) {
+	level := slog.LevelError
+	if g.Verbose {
+		level = slog.LevelInfo
+	}
+	var w io.Writer = g.err
+	return node.OpenPrivate(ctx, c, g.options(slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))))
+}
+
+func (g *globals) closePrivate(p *node.Private) {
+	if err := p.Close(); err != nil {
+		g.note("end the private node: %v", err)
+	}
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/node"
+)
+
+type doctorCommand struct {
+	Leaks bool `help:"List traces of sandboxes that nobody wants; end with 1 if there are any."`
+	Fix   bool `help:"With --leaks: remove what dead nodes left, then look."`
+}
+
+func (doctorCommand) Help() string {
+	return `Boots one sandbox per tier and says what works, what is missing, and the line that fixes it.
+Ends with 0 if programs can be run, else with 1. It needs no server and disturbs none.
+
+Examples:
+  engi doctor
+  engi doctor --leaks --json
+  engi doctor --leaks --fix`
+}
+
+// Run implements the command.
+func (dr *doctorCommand) Run(ctx context.Context, g *globals) error {
+	if dr.Fix && !dr.Leaks {
+		return engi.Errorf(engi.Invalid, "--fix belongs to --leaks")
+	}
+	if dr.Leaks {
+		return dr.leaks(ctx, g)
+	}
+	c, _, err := g.config()
+	if err != nil {
+		return err
+	}
+	d, err := node.Doctor(ctx, c, g.options(nil))
+	if err != nil {
+		return err
+	}
+	if g.JSON {
+		if err := g.printJSON(diagnosisOf(d)); err != nil {
+			return err
+		}
+	} else {
+		printChecks(g, d.Checks)
+		for _, t := range d.Tiers {
+			works := "works"
+			if !t.Works {
+				works = "DOES NOT WORK"
+			}
+			fmt.Fprintf(g.out, "\ntier %s %s\n", t.Tier, works)
+			printChecks(g, t.Checks)
+			if len(t.NotEnforced) > 0 {
+				fmt.Fprintf(g.out, "  not enforced here: %s\n", strings.Join(t.NotEnforced, ", "))
+			}
+		}
+	}
+	if !d.Works() {
+		return exitCode(exitFailed)
+	}
+	return nil
+}
+
+func printChecks(g *globals, checks []node.Check) {
+	for _, c := range checks {
+		mark := "ok     "
+		if !c.OK {
+			mark = "MISSING"
+		}
+		fmt.Fprintf(g.out, "%s  %-22s %s\n", mark, c.Name, c.Detail)
+		if !c.OK && c.Fix != "" {
+			fmt.Fprintf(g.out, "         fix: %s\n", c.Fix)
+		}
+	}
+}
+
+type check struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail,omitempty"`
+	Fix    string `json:"fix,omitempty"`
+}
+
+type tier struct {
+	Tier        string   `json:"tier"`
+	Works       bool     `json:"works"`
+	Checks      []check  `json:"checks"`
+	NotEnforced []string `json:"not_enforced"`
+}
+
+type diagnosis struct {
+	Works  bool    `json:"works"`
+	Checks []check `json:"checks"`
+	Tiers  []tier  `json:"tiers"`
+}
+
+func checksOf(cs []node.Check) []check {
+	all := []check{}
+	for _, c := range cs {
+		all = append(all, check(c))
+	}
+	return all
+}
+
+func diagnosisOf(d node.Diagnosis) diagnosis {
+	out := diagnosis{d.Works(), checksOf(d.Checks), []tier{}}
+	for _, t := range d.Tiers {
+		out.Tiers = append(out.Tiers, tier{string(t.Tier), t.Works, checksOf(t.Checks), append([]string{}, t.NotEnforced...)})
+	}
+	return out
+}
+
+func (dr *doctorCommand) leaks(ctx context.Context, g *globals) error {
+	c, _, err := g.config()
+	if err != nil {
+		return err
+	}
+	var live []engi.SandboxID
+	if d, err := g.connect(ctx, serverOnly); err == nil {
+		defer d.close()
+		all, err := d.Sandboxes(ctx)
+		if err != nil {
+			return err
+		}
+		for _, s := range all {
+			live = append(live, engi.SandboxID(s.ID))
+		}
+	} else if engi.KindOf(err) != engi.NotFound {
+		return err
+	}
+	found, err := node.Leaks(ctx, c, g.options(nil), live, dr.Fix)
+	if err != nil {
+		return err
+	}
+	type leak struct {
+		Kind string `json:"kind"`
+		Name string `json:"name"`
+	}
+	all := []leak{}
+	for _, l := range found {
+		all = append(all, leak(l))
+	}
+	switch {
+	case g.JSON:
+		if err := g.printJSON(map[string]any{"leaks": all}); err != nil {
+			return err
+		}
+	case len(all) == 0:
+		fmt.Fprintln(g.out, "no leaks")
+	default:
+		for _, l := range all {
+			fmt.Fprintf(g.out, "%-10s %s\n", l.Kind, l.Name)
+		}
+		if !dr.Fix {
+			fmt.Fprintln(g.err, "remove them with 'engi doctor --leaks --fix', or start the server, which does it too")
+		}
+	}
+	if len(all) > 0 {
+		return exitCode(exitFailed)
+	}
+	return nil
+}

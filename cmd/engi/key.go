@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+type keyCommand struct {
+	Create keyCreate `cmd:"" help:"Make a key; its secret is printed once."`
+	List   keyList   `cmd:"" help:"List keys."`
+	Revoke keyRevoke `cmd:"" help:"End keys for ever."`
+}
+
+type keyCreate struct {
+	Name    string `arg:"" optional:"" help:"What it is for." placeholder:"NAME"`
+	Owner   string `help:"Whom callers with this key act for." placeholder:"OWNER"`
+	Admin   bool   `help:"May see and do everything."`
+	Expires string `help:"How long it is good, like 30d; else for ever." placeholder:"D"`
+}
+
+func (keyCreate) Help() string {
+	return `Only the secret is printed on standard output, so that it can be piped on.
+
+Examples:
+  engi key create ci --owner team-a --expires 30d
+  ENGI_KEY=$(engi key create me --owner me) engi run hello.py`
+}
+
+// Run implements the command.
+func (k *keyCreate) Run(ctx context.Context, g *globals) error {
+	expires, err := duration("--expires", k.Expires)
+	if err != nil {
+		return err
+	}
+	d, err := g.connect(ctx, serverOnly)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	made, err := d.CreateKey(ctx, v1.KeyRequest{Name: k.Name, Owner: k.Owner, Admin: k.Admin, ExpiresIn: expires})
+	if err != nil {
+		return err
+	}
+	if g.JSON {
+		return g.printJSON(made)
+	}
+	until := "never expires"
+	if made.ExpiresAt != nil {
+		until = "expires " + made.ExpiresAt.Format(time.RFC3339)
+	}
+	g.note("made %s for %s; it %s; the secret is not shown again", made.ID, orDash(made.Owner), until)
+	fmt.Fprintln(g.out, made.Secret)
+	return nil
+}
+
+type keyList struct{}
+
+func (keyList) Help() string {
+	return `Examples:
+  engi key list`
+}
+
+// Run implements the command.
+func (keyList) Run(ctx context.Context, g *globals) error {
+	d, err := g.connect(ctx, serverOnly)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	keys, err := d.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	if g.JSON {
+		return g.printJSON(keys)
+	}
+	var rows [][]string
+	for _, k := range keys {
+		state := "in force"
+		switch {
+		case k.RevokedAt != nil:
+			state = "revoked " + ago(*k.RevokedAt)
+		case k.ExpiresAt != nil && time.Now().After(*k.ExpiresAt):
+			state = "expired " + ago(*k.ExpiresAt)
+		case k.ExpiresAt != nil:
+			state = "until " + k.ExpiresAt.Format(time.DateTime)
+		}
+		who := orDash(k.Owner)
+		if k.Admin {
+			who += " (admin)"
+		}
+		rows = append(rows, []string{k.ID, orDash(k.Name), who, state, ago(k.CreatedAt)})
+	}
+	g.table("ID\tNAME\tOWNER\tSTATE\tCREATED", rows)
+	return nil
+}
+
+type keyRevoke struct {
+	IDs []string `arg:"" help:"Keys." placeholder:"ID"`
+}
+
+func (keyRevoke) Help() string {
+	return `Examples:
+  engi key revoke key_u2dmwmlezjgprkqrgppgcz2mgu`
+}
+
+// Run implements the command.
+func (k *keyRevoke) Run(ctx context.Context, g *globals) error {
+	d, err := g.connect(ctx, serverOnly)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	for _, id := range k.IDs {
+		if err := d.RevokeKey(ctx, id); err != nil {
+			return err
+		}
+	}
+	if g.JSON {
+		return g.printJSON(map[string]any{"revoked": k.IDs})
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+type logsCommand struct {
+	ID     string `arg:"" help:"Execution." placeholder:"ID"`
+	Follow bool   `short:"f" help:"Go on until the execution ends, and end with its exit code."`
+	From   int64  `help:"Offset to begin at, in bytes of output." placeholder:"N"`
+}
+
+func (logsCommand) Help() string {
+	return `Prints what the program printed so far, on the streams it printed to. With --json, one event
+per line.
+
+Examples:
+  engi logs exe_u2dmwmlezjgprkqrgppgcz2mgu
+  engi logs -f $(engi run -d train.py)`
+}
+
+// quiet is how long a running execution may print nothing before what it
+// printed so far counts as read.
+const quiet = 300 * time.Millisecond
+
+// Run implements the command.
+func (l *logsCommand) Run(ctx context.Context, g *globals) error {
+	d, err := g.connect(ctx, serverOnly)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	if _, err := d.Execution(ctx, l.ID); err != nil {
+		return err
+	}
+	watch, stop := context.WithCancel(ctx)
+	defer stop()
+	var pause *time.Timer
+	if !l.Follow {
+		pause = time.AfterFunc(2*time.Second, stop)
+		defer pause.Stop()
+	}
+	for e, err := range d.Watch(watch, l.ID, l.From) {
+		if err != nil {
+			if watch.Err() != nil && ctx.Err() == nil {
+				return nil // everything so far was printed
+			}
+			return err
+		}
+		if pause != nil {
+			pause.Reset(quiet)
+		}
+		if err := g.printEvent(e); err != nil {
+			return err
+		}
+		if e.Type == v1.EventResult && l.Follow && e.Execution.Result != nil {
+			if code := exitOf(*e.Execution.Result); code != 0 {
+				return exitCode(code)
+			}
+		}
+	}
+	return nil
+}
+
+type cancelCommand struct {
+	IDs []string `arg:"" help:"Executions." placeholder:"ID"`
+}
+
+func (cancelCommand) Help() string {
+	return `Examples:
+  engi cancel exe_u2dmwmlezjgprkqrgppgcz2mgu`
+}
+
+// Run implements the command.
+func (c *cancelCommand) Run(ctx context.Context, g *globals) error {
+	d, err := g.connect(ctx, serverOnly)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	for _, id := range c.IDs {
+		if err := d.Cancel(ctx, id); err != nil {
+			return err
+		}
+	}
+	if g.JSON {
+		return g.printJSON(map[string]any{"cancelled": c.IDs})
+	}
+	return nil
+}

@@ -1,0 +1,222 @@
+// Command engi runs code in sandboxes: it is the server, the command line for
+// a server here or elsewhere, and, when none runs, a node of its own for the
+// length of one command. One file per command; package node does the work.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+	"golang.org/x/term"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
+)
+
+// Set by the build.
+var (
+	version = "unknown"
+	commit  = "unknown"
+)
+
+// Exit codes. Those of "engi run" are in docs/cli.md; a program's own code
+// wins over all of them.
+const (
+	exitFailed    = 1   // engi could not do what was asked
+	exitUsage     = 2   // the command line makes no sense
+	exitLimit     = 123 // run: a limit other than time and memory ended the program
+	exitTimeout   = 124 // run: the program ran too long
+	exitEngi      = 125 // run: engi failed, not the program
+	exitCancelled = 130 // run: cancelled
+	exitMemory    = 137 // run: the program used too much memory
+)
+
+// An exitCode is an error that says nothing: everything was printed.
+type exitCode int
+
+func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// globals are flags that every command takes.
+type globals struct {
+	JSON    bool     `help:"Print JSON." group:"Everywhere"`
+	URL     string   `help:"Server to use (ENGI_URL); else the one of the data directory." placeholder:"URL" group:"Everywhere"`
+	Key     string   `help:"API key (ENGI_KEY); better in the environment than here." placeholder:"KEY" group:"Everywhere"`
+	DataDir string   `help:"Data directory of the node (ENGI_DATA_DIR)." placeholder:"DIR" group:"Everywhere"`
+	Config  string   `help:"Configuration file (ENGI_CONFIG); else config.toml in the data directory or /etc/engi." placeholder:"FILE" group:"Everywhere"`
+	Set     []string `help:"Set one configuration key, like limits.memory=1GiB; may be repeated." placeholder:"KEY=VALUE" sep:"none" group:"Everywhere"`
+	Verbose bool     `short:"v" help:"Say more about what happens, on standard error." group:"Everywhere"`
+
+	in       *os.File
+	out, err io.Writer
+}
+
+type commands struct {
+	globals
+
+	Run      runCommand      `cmd:"" help:"Run a program in a sandbox."`
+	Serve    serveCommand    `cmd:"" help:"Serve the API."`
+	Status   statusCommand   `cmd:"" help:"Say whether a server runs, where, and whether it is ready."`
+	Stop     stopCommand     `cmd:"" help:"Stop the server of the data directory; sandboxes live on."`
+	Ps       psCommand       `cmd:"" help:"List executions, sandboxes or pools."`
+	Logs     logsCommand     `cmd:"" help:"Print the output of an execution."`
+	Cancel   cancelCommand   `cmd:"" help:"Cancel executions."`
+	Template templateCommand `cmd:"" help:"Build and look after templates."`
+	Key      keyCommand      `cmd:"" name:"key" help:"Make, list and revoke API keys."`
+	Doctor   doctorCommand   `cmd:"" help:"Examine this machine: boot a sandbox, find what is missing."`
+	Bench    benchCommand    `cmd:"" help:"Measure."`
+	Config   configCommand   `cmd:"" name:"config" help:"Show and check the configuration."`
+	Version  versionCommand  `cmd:"" help:"Print versions and digests."`
+}
+
+func main() { os.Exit(engiMain(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+
+// engiMain is the whole program but for the end of the process.
+func engiMain(args []string, in *os.File, out, errOut io.Writer) int {
+	var c commands
+	c.in, c.out, c.err = in, out, errOut
+	done := -1
+	parser, err := newParser(&c, out, errOut, func(code int) { done = code })
+	if err != nil {
+		fmt.Fprintln(errOut, "engi:", err) // unreachable: the commands are fixed
+		return exitFailed
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	k, err := parser.Parse(args)
+	if done >= 0 { // help was printed
+		return done
+	}
+	ours := exitFailed
+	if len(args) > 0 && args[0] == "run" {
+		ours = exitEngi
+	}
+	if err != nil {
+		fmt.Fprintf(errOut, "engi: %v\n", err)
+		var p *kong.ParseError
+		if errors.As(err, &p) && p.Context.Selected() != nil {
+			fmt.Fprintf(errOut, "See 'engi %s --help'.\n", p.Context.Selected().Path())
+		} else {
+			fmt.Fprintln(errOut, "See 'engi --help'.")
+		}
+		if ours == exitEngi {
+			return exitEngi
+		}
+		return exitUsage
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	k.BindTo(ctx, (*context.Context)(nil))
+	err = k.Run(&c.globals)
+	// The library joins errors even if there is only one; remedies are found
+	// along single chains.
+	if many, ok := err.(interface{ Unwrap() []error }); ok && len(many.Unwrap()) == 1 {
+		err = many.Unwrap()[0]
+	}
+	var code exitCode
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &code):
+		return int(code)
+	}
+	c.complain(err)
+	return ours
+}
+
+func newParser(c *commands, out, errOut io.Writer, exit func(int)) (*kong.Kong, error) {
+	return kong.New(c, kong.Name("engi"),
+		kong.Description("engi runs the code that language models write, in sandboxes on your own machine."),
+		kong.Writers(out, errOut), kong.Exit(exit), kong.ShortUsageOnError(),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true, WrapUpperBound: 100}),
+		kong.ExplicitGroups([]kong.Group{{Key: "Everywhere", Title: "Flags of every command:"}}),
+	)
+}
+
+// complain prints an error and what to do about it.
+func (g *globals) complain(err error) {
+	text, remedy, kind := err.Error(), engi.RemedyOf(err), engi.KindOf(err).String()
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		text, remedy, kind = err.Error(), e.Remedy, e.Kind
+	}
+	if g.JSON {
+		json.NewEncoder(g.err).Encode(map[string]string{"error": text, "kind": kind, "remedy": remedy})
+		return
+	}
+	fmt.Fprintf(g.err, "engi: %s\n", text)
+	if remedy != "" {
+		fmt.Fprintf(g.err, "  %s\n", remedy)
+	}
+}
+
+// printEvent prints a step of a run: output to the stream it came from, or
+// the whole event as a line of JSON.
+func (g *globals) printEvent(e v1.Event) error {
+	if g.JSON {
+		return json.NewEncoder(g.out).Encode(e)
+	}
+	to := g.out
+	switch e.Type {
+	case v1.EventStderr:
+		to = g.err
+	case v1.EventStdout:
+	default:
+		return nil
+	}
+	data := []byte(e.Data)
+	if e.DataBase64 != nil {
+		data = e.DataBase64
+	}
+	_, err := to.Write(data)
+	return err
+}
+
+// note tells a person something that is no part of the answer.
+func (g *globals) note(format string, args ...any) {
+	fmt.Fprintf(g.err, "engi: "+format+"\n", args...)
+}
+
+// printJSON prints v, indented.
+func (g *globals) printJSON(v any) error {
+	e := json.NewEncoder(g.out)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// table prints rows under a head, in columns.
+func (g *globals) table(head string, rows [][]string) {
+	all := append([][]string{strings.Split(head, "\t")}, rows...)
+	width := make([]int, len(all[0]))
+	for _, row := range all {
+		for i, cell := range row {
+			width[i] = max(width[i], len([]rune(cell)))
+		}
+	}
+	for _, row := range all {
+		var b strings.Builder
+		for i, cell := range row {
+			if i == len(row)-1 {
+				b.WriteString(cell)
+				break
+			}
+			fmt.Fprintf(&b, "%-*s", width[i]+2, cell)
+		}
+		fmt.Fprintln(g.out, strings.TrimRight(b.String(), " "))
+	}
+}
+
+// isTerminal reports whether w is a terminal that a person looks at.
+func isTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,306 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+type templateCommand struct {
+	Build  templateBuild  `cmd:"" help:"Build a template; does nothing if nothing changed."`
+	List   templateList   `cmd:"" help:"List templates."`
+	Show   templateShow   `cmd:"" help:"Show a template."`
+	Remove templateRemove `cmd:"" help:"Remove templates."`
+	Prune  templatePrune  `cmd:"" help:"Delete builds that no name refers to."`
+}
+
+type templateBuild struct {
+	Name string `arg:"" help:"Built-in template (base, host), or a YAML file." placeholder:"NAME|FILE"`
+	As   string `help:"Name of the template; else the file's name." placeholder:"NAME"`
+}
+
+func (templateBuild) Help() string {
+	return `Examples:
+  engi template build base
+  engi template build ./python-data.yaml
+  engi template build ./python-data.yaml --as data`
+}
+
+// Run implements the command.
+func (t *templateBuild) Run(ctx context.Context, g *globals) error {
+	req := v1.TemplateRequest{Name: t.Name}
+	if ext := filepath.Ext(t.Name); ext == ".yaml" || ext == ".yml" {
+		text, err := os.ReadFile(t.Name)
+		if err != nil {
+			return engi.Errorf(engi.Invalid, "%v", err)
+		}
+		req.Name, req.Definition = strings.TrimSuffix(filepath.Base(t.Name), ext), string(text)
+	}
+	if t.As != "" {
+		req.Name = t.As
+	}
+	d, err := g.connect(ctx, orPrivate)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	p := newProgress(g)
+	began := time.Now()
+	var built *v1.Template
+	for e, err := range d.BuildTemplate(ctx, req) {
+		if err != nil {
+			p.fail()
+			return err
+		}
+		switch e.Type {
+		case v1.EventResult:
+			built = e.Template
+		default:
+			p.step(e)
+		}
+	}
+	p.done()
+	if built == nil {
+		return engi.Errorf(engi.Internal, "the build of %s ended without a result", req.Name)
+	}
+	if g.JSON {
+		return g.printJSON(built)
+	}
+	took := "was up to date"
+	if built.BuiltAt != nil && built.BuiltAt.After(began.Add(-time.Second)) {
+		took = "built in " + short(time.Since(began))
+	}
+	fmt.Fprintf(g.out, "template %s %s (%s)\n", built.Name, took, built.Bytes)
+	return nil
+}
+
+// A progress shows how a build goes: bars for people, lines for logs.
+type progress struct {
+	g     *globals
+	bars  *mpb.Progress // nil without a terminal
+	bar   *mpb.Bar
+	now   int
+	lines []string // the last ones of the step, shown when it fails
+}
+
+func newProgress(g *globals) *progress {
+	p := &progress{g: g}
+	if isTerminal(g.err) && !g.JSON && !g.Verbose {
+		p.bars = mpb.New(mpb.WithOutput(g.err), mpb.WithWidth(40))
+	}
+	return p
+}
+
+func (p *progress) step(e v1.BuildEvent) {
+	if e.Log != "" {
+		p.lines = append(p.lines, e.Log)
+		p.lines = p.lines[max(0, len(p.lines)-20):]
+		if p.g.Verbose {
+			fmt.Fprintln(p.g.err, "  "+e.Log)
+		}
+		return
+	}
+	if e.Step != p.now {
+		p.end()
+		p.now, p.lines = e.Step, nil
+		switch {
+		case p.g.JSON:
+		case p.bars != nil:
+			p.bar = p.bars.New(0, mpb.BarStyle().Rbound("]"),
+				mpb.PrependDecorators(decor.Name(fmt.Sprintf("%s %-40.40s ", count(e), e.Name))),
+				mpb.AppendDecorators(decor.Elapsed(decor.ET_STYLE_MMSS)))
+		default:
+			fmt.Fprintf(p.g.err, "%s %s\n", count(e), e.Name)
+		}
+	}
+	if p.bar != nil && e.Total > 0 {
+		p.bar.SetTotal(e.Total, false)
+		p.bar.SetCurrent(e.Done)
+	}
+}
+
+func count(e v1.BuildEvent) string {
+	if e.Steps > 0 {
+		return fmt.Sprintf("[%d/%d]", e.Step, e.Steps)
+	}
+	return fmt.Sprintf("[%d]", e.Step)
+}
+
+func (p *progress) end() {
+	if p.bar != nil {
+		p.bar.SetTotal(-1, true)
+		p.bar = nil
+	}
+}
+
+func (p *progress) done() {
+	p.end()
+	if p.bars != nil {
+		p.bars.Wait()
+	}
+}
+
+func (p *progress) fail() {
+	if p.bar != nil {
+		p.bar.Abort(false)
+		p.bar = nil
+	}
+	p.done()
+	if !p.g.JSON && !p.g.Verbose {
+		for _, l := range p.lines {
+			fmt.Fprintln(p.g.err, "  "+l)
+		}
+	}
+}
+
+type templateList struct{}
+
+func (templateList) Help() string {
+	return `Examples:
+  engi template list`
+}
+
+// Run implements the command.
+func (templateList) Run(ctx context.Context, g *globals) error {
+	d, err := g.connect(ctx, orPrivate)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	all, err := d.Templates(ctx)
+	if err != nil {
+		return err
+	}
+	if g.JSON {
+		return g.printJSON(all)
+	}
+	var rows [][]string
+	for _, t := range all {
+		built, size := "not built", "-"
+		if t.Built && t.BuiltAt != nil {
+			built = ago(*t.BuiltAt)
+		}
+		if t.Bytes > 0 {
+			size = fmt.Sprintf("%d MiB", t.Bytes>>20)
+		}
+		rows = append(rows, []string{t.Name, built, size, orDash(strings.Join(slices.Sorted(maps.Keys(t.Languages)), " "))})
+	}
+	g.table("NAME\tBUILT\tSIZE\tLANGUAGES", rows)
+	return nil
+}
+
+type templateShow struct {
+	Name string `arg:"" help:"Template." placeholder:"NAME"`
+}
+
+func (templateShow) Help() string {
+	return `Examples:
+  engi template show base --json`
+}
+
+// Run implements the command.
+func (s *templateShow) Run(ctx context.Context, g *globals) error {
+	d, err := g.connect(ctx, orPrivate)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	t, err := d.Template(ctx, s.Name)
+	if err != nil {
+		return err
+	}
+	if g.JSON {
+		return g.printJSON(t)
+	}
+	showTemplate(g.out, t)
+	return nil
+}
+
+func showTemplate(w io.Writer, t v1.Template) {
+	user := t.User
+	if user == "" {
+		user = "root"
+	}
+	fmt.Fprintf(w, "name       %s\ndigest     %s\nuser       %s (home %s)\nwork dir   %s\nshell      %s\nsize       %s\n",
+		t.Name, orDash(t.Digest), user, orDash(t.Home), orDash(t.WorkDir), orDash(t.Shell), t.Bytes)
+	if t.BuiltAt != nil {
+		fmt.Fprintf(w, "built      %s (%s)\n", t.BuiltAt.Format(time.RFC3339), ago(*t.BuiltAt))
+	}
+	for _, l := range slices.Sorted(maps.Keys(t.Languages)) {
+		warm := ""
+		if t.Languages[l].Warm {
+			warm = ", can wait started"
+		}
+		fmt.Fprintf(w, "language   %s: %s%s\n", l, t.Languages[l].Path, warm)
+	}
+	for _, k := range slices.Sorted(maps.Keys(t.Env)) {
+		fmt.Fprintf(w, "env        %s=%s\n", k, t.Env[k])
+	}
+	if len(t.Ports) > 0 {
+		fmt.Fprintf(w, "ports      %v\n", t.Ports)
+	}
+}
+
+type templateRemove struct {
+	Names []string `arg:"" help:"Templates." placeholder:"NAME"`
+}
+
+func (templateRemove) Help() string {
+	return `Examples:
+  engi template remove python-data && engi template prune`
+}
+
+// Run implements the command.
+func (r *templateRemove) Run(ctx context.Context, g *globals) error {
+	d, err := g.connect(ctx, orPrivate)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	for _, name := range r.Names {
+		if err := d.RemoveTemplate(ctx, name); err != nil {
+			return err
+		}
+	}
+	if g.JSON {
+		return g.printJSON(map[string]any{"removed": r.Names})
+	}
+	return nil
+}
+
+type templatePrune struct{}
+
+func (templatePrune) Help() string {
+	return `Examples:
+  engi template prune`
+}
+
+// Run implements the command.
+func (templatePrune) Run(ctx context.Context, g *globals) error {
+	d, err := g.connect(ctx, orPrivate)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	freed, err := d.PruneTemplates(ctx)
+	if err != nil {
+		return err
+	}
+	if g.JSON {
+		return g.printJSON(v1.Pruned{Freed: freed})
+	}
+	fmt.Fprintf(g.out, "freed %d MiB\n", freed>>20)
+	return nil
+}
