@@ -1,0 +1,481 @@
+package disk
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/tree"
+)
+
+// recipeVersion is part of every digest. Raise it when the same definition
+// gives another root than before.
+const recipeVersion = 1
+
+// A source is where a root file system comes from, looked up but not fetched.
+type source struct {
+	inputs []string                          // what identifies its content
+	step   string                            // what unpack does, for people
+	unpack func(context.Context, *job) error // fills the root
+	debian bool                              // packages are installed by unpack
+	image  image                             // what it says about itself; valid after unpack
+	mounts []engi.Mount
+}
+
+// An image is what a base says about the programs in it.
+type image struct {
+	env     map[string]string
+	user    string // name or number, as in OCI images
+	workDir string
+	ports   []int
+}
+
+// A job is one build under way. It belongs to one goroutine.
+type job struct {
+	t        *Templates
+	def      definition
+	src      source
+	dir      string // of this build, in tmp
+	tree     *tree.Tree
+	rep      *report
+	image    *image
+	finished bool // all steps that change the root are done
+}
+
+// root is the directory of the root file system.
+func (j *job) root() string { return filepath.Join(j.dir, "root") }
+
+// A flight is a build that several callers wait for.
+type flight struct {
+	rep  *report
+	done chan struct{}
+	tmpl engi.Template // valid after done
+	err  error         // valid after done
+}
+
+// Build implements [engi.Templates]. A definition becomes the name's once it is
+// built. Paths in it must lie in Options.Sources.
+func (t *Templates) Build(ctx context.Context, name string, definition []byte, progress func(engi.BuildEvent)) (_ engi.Template, err error) {
+	defer engi.Annotate(&err, "build template %s", name)
+	return t.build(ctx, name, definition, progress, nil)
+}
+
+// build is Build. above holds the names that wait for this one.
+func (t *Templates) build(ctx context.Context, name string, text []byte, progress func(engi.BuildEvent), above []string) (tmpl engi.Template, err error) {
+	if err := checkName(name); err != nil {
+		return tmpl, err
+	}
+	entry := nameEntry{Definition: string(text)}
+	if text == nil {
+		if text, entry.Definition, err = t.definitionOf(name); err != nil {
+			return tmpl, err
+		}
+	}
+	def, err := parseDefinition(name, text)
+	if err != nil {
+		return tmpl, err
+	}
+	src, err := t.resolve(ctx, def, progress, append(above, name))
+	if err != nil {
+		// A registry that does not answer is no reason to lose what is built.
+		if old, e := t.find(name); e == nil && engi.KindOf(err) == engi.Unavailable && t.unchanged(name, entry) {
+			t.o.Log.WarnContext(ctx, "template kept as it is", "template", name, "err", err)
+			return old, nil
+		}
+		return tmpl, err
+	}
+	digest, inputs, err := t.digest(def, src)
+	if err != nil {
+		return tmpl, err
+	}
+	if tmpl, err = t.shelf.load(strings.TrimPrefix(digest, digestPrefix)); errors.Is(err, fs.ErrNotExist) {
+		tmpl, err = t.fly(ctx, digest, progress, func(rep *report) (engi.Template, error) {
+			return t.make(ctx, def, src, digest, inputs, rep)
+		})
+	}
+	if err != nil {
+		return tmpl, err
+	}
+	entry.Digest = digest
+	fresh, err := t.shelf.setName(name, entry)
+	if err != nil {
+		return tmpl, err
+	}
+	if fresh {
+		t.o.Log.InfoContext(ctx, "template built", "template", name, "digest", digest, "bytes", tmpl.Bytes)
+		t.announce()
+	}
+	tmpl.Name = name
+	return tmpl, nil
+}
+
+// definitionOf returns the text that a name was last built from, or the
+// built-in one, and what to store as the name's definition.
+func (t *Templates) definitionOf(name string) ([]byte, string, error) {
+	entry, err := t.shelf.name(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, "", err
+	}
+	if entry.Definition != "" {
+		return []byte(entry.Definition), entry.Definition, nil
+	}
+	if text, ok := builtins()[name]; ok {
+		return text, "", nil
+	}
+	return nil, "", unknown()
+}
+
+func (t *Templates) unchanged(name string, e nameEntry) bool {
+	old, err := t.shelf.name(name)
+	return err == nil && old.Definition == e.Definition
+}
+
+// digest covers the definition and everything it reads.
+func (t *Templates) digest(def definition, src source) (digest string, inputs []string, err error) {
+	inputs = append([]string{fmt.Sprintf("recipe %d for %s", recipeVersion, runtime.GOARCH)}, src.inputs...)
+	for _, f := range def.Files {
+		if f.Source == "" {
+			continue
+		}
+		sum, err := t.sumSource(f.Source)
+		if err != nil {
+			return "", nil, err
+		}
+		inputs = append(inputs, fmt.Sprintf("file %s %s", f.Path, sum))
+	}
+	text, err := json.Marshal(def)
+	if err != nil {
+		return "", nil, engi.Errorf(engi.Internal, "%v", err)
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\n%s\n", text, strings.Join(inputs, "\n"))
+	return digestPrefix + hex.EncodeToString(h.Sum(nil)), inputs, nil
+}
+
+// fly builds once, however many callers ask for the same digest at a time.
+// Others wait for the first and see its progress; should it be cancelled, one
+// of them starts over.
+func (t *Templates) fly(ctx context.Context, digest string, progress func(engi.BuildEvent), build func(*report) (engi.Template, error)) (engi.Template, error) {
+	for {
+		t.mu.Lock()
+		f := t.flights[digest]
+		if f == nil {
+			f = &flight{rep: newReport(), done: make(chan struct{})}
+			t.flights[digest] = f
+			t.mu.Unlock()
+			leave := f.rep.join(progress)
+			f.tmpl, f.err = build(f.rep)
+			leave()
+			t.mu.Lock()
+			delete(t.flights, digest)
+			t.mu.Unlock()
+			close(f.done)
+			return f.tmpl, f.err
+		}
+		t.mu.Unlock()
+		leave := f.rep.join(progress)
+		select {
+		case <-f.done:
+			leave()
+			if f.err != nil && engi.KindOf(f.err) == engi.Expired && ctx.Err() == nil {
+				continue
+			}
+			return f.tmpl, f.err
+		case <-ctx.Done():
+			leave()
+			return engi.Template{}, engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
+		}
+	}
+}
+
+// make builds into a directory of its own and publishes that.
+func (t *Templates) make(ctx context.Context, def definition, src source, digest string, inputs []string, rep *report) (_ engi.Template, err error) {
+	dir, lock, err := t.shelf.temp()
+	if err != nil {
+		return engi.Template{}, err
+	}
+	defer lock.Close()
+	defer func() {
+		if exists(dir) { // it was not published
+			if e := removeTree(dir); e != nil {
+				t.o.Log.Error("remove unfinished template build", "dir", dir, "err", e)
+			}
+		}
+	}()
+	if err := os.Mkdir(filepath.Join(dir, "root"), 0o755); err != nil {
+		return engi.Template{}, fileError(err)
+	}
+	root, err := tree.Open(filepath.Join(dir, "root"))
+	if err != nil {
+		return engi.Template{}, err
+	}
+	defer root.Close()
+	j := &job{t: t, def: def, src: src, dir: dir, tree: root, rep: rep, image: &src.image}
+
+	tmpl := engi.Template{Digest: digest, Mounts: src.mounts, Size: def.Size}
+	if err := j.run(ctx, &tmpl); err != nil {
+		if ctx.Err() != nil {
+			return engi.Template{}, engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
+		}
+		return engi.Template{}, err
+	}
+	tmpl.Built = now()
+	return t.shelf.publish(dir, entryOf(tmpl, inputs))
+}
+
+// run takes all steps. They are known before the first, so that people see how
+// far it is.
+func (j *job) run(ctx context.Context, tmpl *engi.Template) error {
+	type step struct {
+		name string
+		do   func(context.Context) error
+	}
+	steps := []step{{j.src.step, func(ctx context.Context) error { return j.src.unpack(ctx, j) }}}
+	if g := j.def.Go; g != nil {
+		steps = append(steps, step{"install Go " + g.Version, func(ctx context.Context) error { return j.installGo(ctx, *g) }})
+	}
+	steps = append(steps, step{"prepare users and files", func(context.Context) error { return j.prepare(tmpl) }})
+	var box *sandbox
+	inside := j.def.Commands
+	if len(j.def.Packages) > 0 && !j.src.debian {
+		inside = slices.Concat([]command{{Run: ""}}, inside)
+	}
+	if len(inside) > 0 {
+		steps = append(steps, step{"open a sandbox", func(ctx context.Context) (err error) {
+			box, err = j.openSandbox(ctx, *tmpl)
+			return err
+		}})
+		defer func() {
+			if box != nil {
+				box.abandon()
+			}
+		}()
+	}
+	for i, c := range inside {
+		name := c.String()
+		if c.Run == "" {
+			name = "install packages"
+		}
+		steps = append(steps, step{name, func(ctx context.Context) error {
+			if c.Run == "" {
+				var err error
+				if c, err = j.installCommand(); err != nil {
+					return err
+				}
+			}
+			return box.run(ctx, i+1, c)
+		}})
+	}
+	steps = append(steps, step{"finish", func(ctx context.Context) error {
+		if box != nil {
+			if err := box.close(); err != nil {
+				return err
+			}
+			box = nil
+		}
+		return j.finish(ctx, tmpl)
+	}})
+	for i, s := range steps {
+		if err := ctx.Err(); err != nil {
+			return engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
+		}
+		j.rep.step(i+1, len(steps), s.name)
+		if err := s.do(ctx); err != nil {
+			return j.rep.explain(s.name, err)
+		}
+	}
+	return nil
+}
+
+// finish removes what only the build needed, finds the languages and measures.
+func (j *job) finish(ctx context.Context, tmpl *engi.Template) error {
+	if err := j.slim(); err != nil {
+		return err
+	}
+	j.finished = true
+	// Commands may have made the user or the shell that the definition names.
+	if err := j.account(tmpl); err != nil {
+		return err
+	}
+	if err := j.findLanguages(tmpl); err != nil {
+		return err
+	}
+	var err error
+	tmpl.Bytes, err = usage(ctx, j.root())
+	return err
+}
+
+// usage returns the bytes on disk below root. Files with several names count
+// once.
+func usage(ctx context.Context, root string) (int64, error) {
+	type inode struct{ dev, ino uint64 }
+	var total int64
+	seen := map[inode]bool{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			return err
+		}
+		if id := (inode{uint64(st.Dev), st.Ino}); st.Nlink > 1 && !d.IsDir() {
+			if seen[id] {
+				return nil
+			}
+			seen[id] = true
+		}
+		total += st.Blocks * 512
+		return nil
+	})
+	if err != nil {
+		return 0, fileError(err)
+	}
+	return total, nil
+}
+
+// A report hands the progress of one build to everybody who watches it, and
+// keeps the end of its log. It is safe for concurrent use.
+type report struct {
+	mu    sync.Mutex
+	to    map[int]func(engi.BuildEvent) // guarded by mu, like all below
+	next  int
+	now   engi.BuildEvent // the current step, without a log line
+	tail  []string
+	ticks time.Time // of the last event that only counts
+}
+
+const tailLines = 30
+
+func newReport() *report { return &report{to: map[int]func(engi.BuildEvent){}} }
+
+// join adds a watcher, who first hears of the current step. After the returned
+// function, it hears nothing more.
+func (r *report) join(f func(engi.BuildEvent)) func() {
+	if f == nil {
+		return func() {}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	id := r.next
+	r.next++
+	r.to[id] = f
+	if r.now.Step > 0 {
+		f(r.now)
+	}
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.to, id)
+	}
+}
+
+func (r *report) send(e engi.BuildEvent) {
+	for _, f := range r.to {
+		f(e)
+	}
+}
+
+func (r *report) step(n, of int, name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.now = engi.BuildEvent{Step: n, Steps: of, Name: name}
+	r.tail = nil
+	r.send(r.now)
+}
+
+// log passes on a line of output.
+func (r *report) log(line string) {
+	line = printable(line)
+	if line == "" {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tail = append(r.tail, line); len(r.tail) > tailLines {
+		r.tail = r.tail[1:]
+	}
+	e := r.now
+	e.Log = line
+	r.send(e)
+}
+
+// progress says how much of the step is done. Watchers hear of it at most ten
+// times a second.
+func (r *report) progress(done, total int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.now.Done, r.now.Total = done, total
+	if t := time.Now(); t.Sub(r.ticks) >= 100*time.Millisecond || done == total {
+		r.ticks = t
+		r.send(r.now)
+	}
+}
+
+// text returns the end of the step's log.
+func (r *report) text() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.tail, "\n")
+}
+
+// explain adds the step and the end of its log to an error.
+func (r *report) explain(step string, err error) error {
+	if engi.KindOf(err) == engi.Expired {
+		return fmt.Errorf("%s: %w", step, err)
+	}
+	if tail := r.text(); tail != "" {
+		return fmt.Errorf("%s: %w\n%s", step, err, tail)
+	}
+	return fmt.Errorf("%s: %w", step, err)
+}
+
+// printable makes a line of somebody's output safe to show: no control
+// characters or terminal sequences, valid, not endless.
+func printable(line string) string {
+	if i := strings.LastIndexByte(strings.TrimRight(line, "\r\n"), '\r'); i >= 0 {
+		line = line[i+1:] // a progress bar: only its last state
+	}
+	var b strings.Builder
+	escape := 0
+	for _, c := range line {
+		switch {
+		case c == 0x1b:
+			escape = 1
+		case escape == 1 && (c == '[' || c == ']'):
+			escape = 2
+		case escape == 1:
+			escape = 0
+		case escape == 2:
+			if c >= 0x40 && c <= 0x7e || c == 0x07 {
+				escape = 0
+			}
+		case c == '\t':
+			b.WriteByte(' ')
+		case c >= 0x20 && (c < 0x7f || c > 0x9f):
+			b.WriteRune(c)
+		}
+		if b.Len() > 500 {
+			b.WriteString("…")
+			break
+		}
+	}
+	return strings.TrimRight(b.String(), " ")
+}

@@ -1,0 +1,230 @@
+package disk
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/tree"
+)
+
+const (
+	goRoot       = "/usr/local/go"
+	maxToolchain = 1 << 30 // bytes of the archive
+)
+
+// installGo puts a release of Go into the root. It comes as a module, so that
+// the node's proxy settings and the checksum database hold for it.
+func (j *job) installGo(ctx context.Context, g toolchain) error {
+	version := fmt.Sprintf("v0.0.1-go%s.linux-%s", g.Version, runtime.GOARCH)
+	archive := filepath.Join(j.dir, "go.zip")
+	want := g.Sums[runtime.GOARCH]
+	var err error
+	if program, ok := j.t.lookPath("go"); ok {
+		archive, err = j.downloadWithGo(ctx, program, version)
+	} else if want != "" {
+		err = j.downloadPlain(ctx, version, archive)
+	} else {
+		err = engi.Errorf(engi.Unsupported, "there is no go command to check the download with").
+			WithRemedy("install Go, or give the sum of golang.org/toolchain %s for %s under 'go: sum:'", version, runtime.GOARCH)
+	}
+	if err != nil {
+		return err
+	}
+	return j.unpackGo(ctx, archive, "golang.org/toolchain@"+version+"/", want)
+}
+
+// downloadWithGo lets the node's go command fetch and check the module. Its
+// cache is ours, or the node's would grow by half a gigabyte.
+func (j *job) downloadWithGo(ctx context.Context, program, version string) (string, error) {
+	cache := filepath.Join(j.dir, "modcache")
+	cmd := exec.CommandContext(ctx, program, "mod", "download", "-x", "-json", "golang.org/toolchain@"+version)
+	cmd.Dir = j.dir
+	cmd.WaitDelay = 10 * time.Second
+	cmd.Env = append(slices.Clone(j.t.o.Env), "GOMODCACHE="+cache, "GOFLAGS=-modcacherw", "GOTOOLCHAIN=local", "GOWORK=off", "GO111MODULE=on")
+	var out bytes.Buffer
+	lines := &lineWriter{to: j.rep.log}
+	cmd.Stdout, cmd.Stderr = &out, writerFunc(lines.write)
+	err := cmd.Run()
+	lines.flush()
+	if ctx.Err() != nil {
+		return "", engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
+	}
+	var answer struct{ Zip, Error string }
+	if e := json.Unmarshal(out.Bytes(), &answer); e != nil && err == nil {
+		return "", engi.Errorf(engi.Internal, "go mod download: %v", e)
+	}
+	switch {
+	case strings.Contains(answer.Error, "404") || strings.Contains(answer.Error, "410") || strings.Contains(answer.Error, "unknown revision"):
+		return "", invalid("there is no such release: %s", printable(answer.Error)).WithRemedy("correct the version under 'go'")
+	case strings.Contains(answer.Error, "SECURITY ERROR"):
+		return "", invalid("go mod download: %s", printable(answer.Error)).WithRemedy("do not use this proxy until its owner has explained that")
+	case answer.Error != "" || err != nil:
+		return "", engi.Errorf(engi.Unavailable, "go mod download: %s %v", printable(answer.Error), err).WithRemedy("check this machine's network and GOPROXY, then build again")
+	}
+	return answer.Zip, nil
+}
+
+// downloadPlain fetches the module from the first proxy of GOPROXY. Its sum is
+// checked against the definition's.
+func (j *job) downloadPlain(ctx context.Context, version, to string) error {
+	proxy := "https://proxy.golang.org"
+	for p := range strings.FieldsFuncSeq(j.t.env("GOPROXY"), func(c rune) bool { return c == ',' || c == '|' }) {
+		if strings.HasPrefix(p, "http://") || strings.HasPrefix(p, "https://") {
+			proxy = p
+			break
+		}
+	}
+	client, err := j.t.client()
+	if err != nil {
+		return err
+	}
+	url := strings.TrimRight(proxy, "/") + "/golang.org/toolchain/@v/" + version + ".zip"
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return invalid("GOPROXY: %v", err)
+	}
+	unavailable := func(what any) error {
+		return engi.Errorf(engi.Unavailable, "download Go: %v", what).WithRemedy("check this machine's network and GOPROXY, then build again")
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return unavailable(err)
+	}
+	defer resp.Body.Close()
+	switch {
+	case resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusGone:
+		return invalid("there is no such release of Go").WithRemedy("correct the version under 'go'")
+	case resp.StatusCode != http.StatusOK:
+		return unavailable(resp.Status)
+	}
+	f, err := os.Create(to)
+	if err != nil {
+		return fileError(err)
+	}
+	defer f.Close()
+	n, err := io.Copy(f, io.TeeReader(io.LimitReader(resp.Body, maxToolchain), &meter{rep: j.rep, total: resp.ContentLength}))
+	if err != nil {
+		return unavailable(err)
+	}
+	if n == maxToolchain {
+		return invalid("download Go: the archive has no end")
+	}
+	return fileError(f.Close())
+}
+
+// unpackGo checks the sum of the whole archive and extracts what a toolchain
+// needs to compile: no tests, no test data.
+func (j *job) unpackGo(ctx context.Context, archive, prefix, want string) error {
+	z, err := zip.OpenReader(archive)
+	if err != nil {
+		return invalid("the archive of Go is broken: %v", err)
+	}
+	defer z.Close()
+	if want != "" {
+		got, err := moduleSum(&z.Reader)
+		if err != nil {
+			return err
+		}
+		if got != want {
+			return invalid("the archive of Go has the sum %s, the definition wants %s", got, want).WithRemedy("check the proxy; if it is right, correct 'go: sum:'")
+		}
+	}
+	budget := newBudget()
+	for i, f := range z.File {
+		if err := ctx.Err(); err != nil {
+			return engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
+		}
+		j.rep.progress(int64(i+1), int64(len(z.File)))
+		name, ok := strings.CutPrefix(f.Name, prefix)
+		if !ok || path.Clean("/" + name)[1:] != name {
+			return invalid("the archive of Go has a file %q", f.Name)
+		}
+		if !goNeeds(name) {
+			continue
+		}
+		if budget.Entries--; budget.Entries < 0 || f.UncompressedSize64 > uint64(budget.Bytes) {
+			return engi.Errorf(engi.Exhausted, "the archive of Go is too big")
+		}
+		r, err := f.Open()
+		if err != nil {
+			return invalid("the archive of Go is broken: %v", err)
+		}
+		mode := fileMode(0o644)
+		if strings.HasPrefix(name, "bin/") || strings.HasPrefix(name, "pkg/tool/") {
+			mode = 0o755
+		}
+		n, err := j.tree.Create(path.Join(goRoot, name), io.LimitReader(r, budget.Bytes), tree.File{Mode: mode, Modified: f.Modified})
+		r.Close()
+		if err != nil {
+			return err
+		}
+		budget.Bytes -= n
+	}
+	// The archive and its unpacked form are as large as what was installed.
+	for _, scrap := range []string{"modcache", "go.zip"} {
+		if at := filepath.Join(j.dir, scrap); exists(at) {
+			if err := removeTree(at); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func goNeeds(name string) bool {
+	for _, dir := range []string{"test/", "doc/", "api/", "misc/", ".github/"} {
+		if strings.HasPrefix(name, dir) {
+			return false
+		}
+	}
+	return !strings.Contains(name, "/testdata/") && !strings.HasSuffix(name, "_test.go")
+}
+
+// moduleSum is the h1 sum that go.sum files and the checksum database have.
+func moduleSum(z *zip.Reader) (string, error) {
+	files := slices.Clone(z.File)
+	slices.SortFunc(files, func(a, b *zip.File) int { return strings.Compare(a.Name, b.Name) })
+	all := sha256.New()
+	for _, f := range files {
+		r, err := f.Open()
+		if err != nil {
+			return "", invalid("the archive of Go is broken: %v", err)
+		}
+		one := sha256.New()
+		_, err = io.Copy(one, io.LimitReader(r, maxToolchain))
+		r.Close()
+		if err != nil {
+			return "", invalid("the archive of Go is broken: %v", err)
+		}
+		fmt.Fprintf(all, "%x  %s\n", one.Sum(nil), f.Name)
+	}
+	return "h1:" + base64.StdEncoding.EncodeToString(all.Sum(nil)), nil
+}
+
+// A meter reports the bytes written to it.
+type meter struct {
+	rep         *report
+	done, total int64
+}
+
+func (m *meter) Write(p []byte) (int, error) {
+	m.done += int64(len(p))
+	m.rep.progress(m.done, max(m.total, 0))
+	return len(p), nil
+}

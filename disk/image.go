@@ -1,0 +1,324 @@
+package disk
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/match"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/tree"
+)
+
+const (
+	maxManifest = 8 << 20 // bytes of a manifest, an index or a configuration
+	maxLayers   = 500
+)
+
+// imageSource is an image in a registry. Its manifest is looked up now, so that
+// the digest says which image a tag meant.
+func (t *Templates) imageSource(ctx context.Context, ref string) (source, error) {
+	r, err := name.ParseReference(ref)
+	if err != nil {
+		return source{}, invalid("%q is neither a base that we know nor an image reference: %v", ref, err).
+			WithRemedy("write the base as debian:SUITE, ubuntu:SUITE, oci:IMAGE, oci-archive:PATH, docker-archive:PATH, tar:PATH, template:NAME or host")
+	}
+	client, err := t.client()
+	if err != nil {
+		return source{}, err
+	}
+	options := []remote.Option{
+		remote.WithContext(ctx), remote.WithTransport(limited{client.Transport}),
+		remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithPlatform(platform()),
+	}
+	desc, err := remote.Get(r, options...)
+	if err != nil {
+		return source{}, registryError(ref, err)
+	}
+	img, err := desc.Image()
+	if err != nil {
+		return source{}, registryError(ref, err)
+	}
+	digest, err := img.Digest()
+	if err != nil {
+		return source{}, registryError(ref, err)
+	}
+	src := source{inputs: []string{"image " + digest.String()}, step: "pull " + ref}
+	src.unpack = func(ctx context.Context, j *job) error {
+		// By digest and with this context: the tag may have moved on.
+		again, err := remote.Image(r.Context().Digest(digest.String()), append(slices.Clone(options), remote.WithContext(ctx))...)
+		if err != nil {
+			return registryError(ref, err)
+		}
+		return j.flatten(ctx, ref, again)
+	}
+	return src, nil
+}
+
+// archiveSource is an image in a file: an OCI layout in a tar, or what docker
+// save wrote.
+func (t *Templates) archiveSource(ctx context.Context, kind, file string) (source, error) {
+	sum, err := t.sumSource(file)
+	if err != nil {
+		return source{}, err
+	}
+	src := source{inputs: []string{kind + " " + sum}, step: "unpack " + filepath.Base(file)}
+	src.unpack = func(ctx context.Context, j *job) error {
+		if kind == "docker-archive" {
+			img, err := tarball.Image(func() (io.ReadCloser, error) { return t.openSource(file) }, nil)
+			if err != nil {
+				return invalid("%s is not what docker save writes: %v", file, err)
+			}
+			return j.flatten(ctx, file, img)
+		}
+		img, err := t.layoutImage(ctx, j, file)
+		if err != nil {
+			return err
+		}
+		err = j.flatten(ctx, file, img)
+		return errors.Join(err, removeTree(filepath.Join(j.dir, "layout")))
+	}
+	return src, nil
+}
+
+// layoutImage unpacks an OCI layout beside the root and finds the image for
+// this machine in it.
+func (t *Templates) layoutImage(ctx context.Context, j *job, file string) (v1.Image, error) {
+	f, err := t.openSource(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	beside, err := tree.Open(j.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer beside.Close()
+	if err := beside.MkdirAll("layout", 0o700, tree.Owner{}); err != nil {
+		return nil, err
+	}
+	at := filepath.Join(j.dir, "layout")
+	box, err := tree.Open(at)
+	if err != nil {
+		return nil, err
+	}
+	defer box.Close()
+	plain, err := decompress(f)
+	if err != nil {
+		return nil, err
+	}
+	defer plain.Close()
+	if _, err := box.Extract(ctx, plain, tree.ExtractOptions{Budget: newBudget(), FilesOnly: true}); err != nil {
+		return nil, err
+	}
+	bad := func(err error) error { return invalid("%s is not an OCI archive: %v", file, err) }
+	index, err := layout.ImageIndexFromPath(at)
+	if err != nil {
+		return nil, bad(err)
+	}
+	for depth := 0; depth < 4; depth++ {
+		m, err := index.IndexManifest()
+		if err != nil {
+			return nil, bad(err)
+		}
+		var found *v1.Descriptor
+		for _, d := range m.Manifests {
+			if d.Platform == nil || match.Platforms(platform())(d) {
+				found = &d
+				break
+			}
+		}
+		if found == nil {
+			return nil, invalid("%s has no image for linux/%s", file, runtime.GOARCH)
+		}
+		if found.MediaType.IsImage() {
+			img, err := index.Image(found.Digest)
+			if err != nil {
+				return nil, bad(err)
+			}
+			return img, nil
+		}
+		if index, err = index.ImageIndex(found.Digest); err != nil {
+			return nil, bad(err)
+		}
+	}
+	return nil, invalid("%s has an index in an index in an index", file)
+}
+
+// flatten applies the layers of an image to the root, lowest first, and reads
+// what its configuration says.
+func (j *job) flatten(ctx context.Context, ref string, img v1.Image) error {
+	manifest, err := img.Manifest()
+	if err != nil {
+		return registryError(ref, err)
+	}
+	if manifest.Config.Size > maxManifest {
+		return invalid("the configuration of %s has %d bytes", ref, manifest.Config.Size)
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return registryError(ref, err)
+	}
+	if config.OS != "" && config.OS != "linux" || config.Architecture != "" && config.Architecture != runtime.GOARCH {
+		return invalid("%s is for %s/%s, this machine is linux/%s", ref, config.OS, config.Architecture, runtime.GOARCH)
+	}
+	layers, err := img.Layers()
+	if err != nil {
+		return registryError(ref, err)
+	}
+	if len(layers) > maxLayers {
+		return invalid("%s has %d layers", ref, len(layers))
+	}
+	if len(layers) != len(config.RootFS.DiffIDs) {
+		return invalid("%s has %d layers, but its configuration names %d", ref, len(layers), len(config.RootFS.DiffIDs))
+	}
+	var total int64
+	for _, d := range manifest.Layers {
+		total += d.Size
+	}
+	progress := &meter{rep: j.rep, total: total}
+	budget := newBudget()
+	for i, layer := range layers {
+		j.rep.log(fmt.Sprintf("layer %d of %d: %s", i+1, len(layers), manifest.Layers[i].Digest))
+		if err := j.apply(ctx, layer, config.RootFS.DiffIDs[i], budget, progress); err != nil {
+			return registryError(ref, err)
+		}
+	}
+	j.image.env = map[string]string{}
+	for _, kv := range config.Config.Env {
+		if k, v, ok := strings.Cut(kv, "="); ok && envPattern.MatchString(k) && !strings.ContainsRune(v, 0) {
+			j.image.env[k] = v
+		}
+	}
+	j.image.user, j.image.workDir = config.Config.User, config.Config.WorkingDir
+	for port := range config.Config.ExposedPorts {
+		number, protocol, _ := strings.Cut(port, "/")
+		if n, err := strconv.Atoi(number); err == nil && n > 0 && n < 65536 && protocol != "udp" {
+			j.image.ports = append(j.image.ports, n)
+		}
+	}
+	slices.Sort(j.image.ports)
+	return nil
+}
+
+// apply unpacks one layer and checks both of its digests: that of the
+// compressed blob, which the manifest names, and that of the content, which the
+// configuration names. Layers are read as streams, so a bad one is found after
+// it was unpacked; the build is thrown away then.
+func (j *job) apply(ctx context.Context, layer v1.Layer, want v1.Hash, budget *tree.Budget, progress io.Writer) error {
+	digest, err := layer.Digest()
+	if err != nil {
+		return err
+	}
+	blob, err := layer.Compressed()
+	if err != nil {
+		return err
+	}
+	defer blob.Close()
+	packed := sha256.New()
+	wire := &remembering{r: blob}
+	in := io.TeeReader(wire, io.MultiWriter(packed, progress))
+	plain, err := decompress(in)
+	if err != nil {
+		return cmp.Or(wire.err, err)
+	}
+	defer plain.Close()
+	unpacked := sha256.New()
+	out := io.TeeReader(plain, unpacked)
+	skipped, err := j.tree.Extract(ctx, out, tree.ExtractOptions{Whiteouts: true, Budget: budget})
+	if err != nil {
+		return cmp.Or(wire.err, err)
+	}
+	// The archive's end is not the end of the stream, which the digests cover.
+	if _, err := io.Copy(io.Discard, out); err != nil {
+		return cmp.Or(wire.err, error(invalid("layer %s is broken: %v", digest, err)))
+	}
+	if _, err := io.Copy(io.Discard, in); err != nil {
+		return err
+	}
+	noteSkipped(j.rep, skipped)
+	for _, check := range []struct {
+		what string
+		want v1.Hash
+		got  []byte
+	}{{"layer", digest, packed.Sum(nil)}, {"content of layer", want, unpacked.Sum(nil)}} {
+		if got := hex.EncodeToString(check.got); check.want.Algorithm != "sha256" || check.want.Hex != got {
+			return invalid("the %s %s has the digest sha256:%s: it is not what the image names", check.what, check.want, got).
+				WithRemedy("do not use this image until its publisher has explained that")
+		}
+	}
+	return nil
+}
+
+// remembering tells an error of the transport from one of the content.
+type remembering struct {
+	r   io.Reader
+	err error // the first, other than the end
+}
+
+func (r *remembering) Read(p []byte) (int, error) {
+	n, err := r.r.Read(p)
+	if err != nil && err != io.EOF && r.err == nil {
+		r.err = err
+	}
+	return n, err
+}
+
+func platform() v1.Platform { return v1.Platform{OS: "linux", Architecture: runtime.GOARCH} }
+
+// registryError classifies what a registry or its client said.
+func registryError(ref string, err error) error {
+	if _, ok := errors.AsType[*engi.Error](err); ok {
+		return err
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return engi.Errorf(engi.Expired, "pull %s: %v", ref, err)
+	}
+	// The client gives a mismatch no type.
+	if text := err.Error(); strings.Contains(text, "verifying sha256") || strings.Contains(text, "does not match requested digest") ||
+		strings.Contains(text, "verifying manifest") || strings.Contains(text, "verifying SHA256") {
+		return invalid("pull %s: %v", ref, err).WithRemedy("do not use this image until its publisher has explained that")
+	}
+	if e, ok := errors.AsType[*transport.Error](err); ok {
+		switch {
+		case e.StatusCode == http.StatusNotFound:
+			return invalid("pull %s: the registry does not have it", ref).WithRemedy("correct the reference under 'base'")
+		case e.StatusCode == http.StatusUnauthorized || e.StatusCode == http.StatusForbidden:
+			return engi.Errorf(engi.Denied, "pull %s: %v", ref, err).WithRemedy("log in to the registry as the user engi runs as ('docker login' or 'podman login'), or correct the reference")
+		}
+	}
+	return engi.Errorf(engi.Unavailable, "pull %s: %v", ref, err).WithRemedy("check this machine's network, proxy and registry, then build again")
+}
+
+// limited bounds what registries answer where clients read it all at once:
+// everything but layers.
+type limited struct{ next http.RoundTripper }
+
+func (l limited) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := l.next.RoundTrip(req)
+	if err == nil && !strings.Contains(req.URL.Path, "/blobs/") {
+		resp.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(resp.Body, maxManifest), resp.Body}
+	}
+	return resp, err
+}

@@ -1,0 +1,365 @@
+package disk
+
+import (
+	"context"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/tree"
+)
+
+const (
+	commandTimeout = 30 * time.Minute
+	commandOutput  = 1 << 20 // bytes kept in the guest for a slow reader
+
+	buildCA    = "/usr/local/share/ca-certificates/engi-build.crt" // where update-ca-certificates finds it, too
+	buildCAAll = "/run/engi-build-ca.pem"                          // for programs that want the whole trust store
+	systemCA   = "/etc/ssl/certs/ca-certificates.crt"
+	maxCA      = 8 << 20
+)
+
+// passed are settings of the node that package managers inside understand.
+// They are passed to commands and never stored.
+var passed = []string{
+	"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy",
+	"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY", "NO_PROXY",
+	"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "UV_INDEX_URL",
+	"npm_config_registry", "NPM_CONFIG_REGISTRY",
+	"GOPROXY", "GOSUMDB", "GONOSUMDB", "GONOSUMCHECK", "GOPRIVATE", "GONOPROXY",
+}
+
+// caVariables name a trust store for programs that ignore the system's.
+var caVariables = []string{
+	"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO",
+	"NODE_EXTRA_CA_CERTS", "npm_config_cafile", "DENO_CERT", "CARGO_HTTP_CAINFO",
+}
+
+// A sandbox runs the commands of one build. It belongs to one goroutine.
+type sandbox struct {
+	j      *job
+	guest  engi.Guest
+	end    func() error
+	env    map[string]string
+	before []saved // files of the root that the build replaced
+}
+
+// saved is what a file of the root was before.
+type saved struct {
+	path   string
+	link   string // target, if it was a link
+	data   []byte
+	mode   uint32
+	exists bool
+}
+
+// openSandbox boots the workshop's sandbox in the root, with what commands
+// need of the node: its resolver, certificates and proxies.
+func (j *job) openSandbox(ctx context.Context, tmpl engi.Template) (_ *sandbox, err error) {
+	if j.t.o.Workshop == nil {
+		return nil, engi.Errorf(engi.Unsupported, "there is no sandbox to run the definition's commands in").WithRemedy("run 'engi doctor' to see why sandboxes do not work here")
+	}
+	b := &sandbox{j: j, env: map[string]string{
+		"DEBIAN_FRONTEND": "noninteractive", "PIP_ROOT_USER_ACTION": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+		"npm_config_update_notifier": "false", "npm_config_fund": "false", "npm_config_audit": "false",
+	}}
+	for _, key := range passed {
+		if v := j.t.env(key); v != "" {
+			b.env[key] = v
+		}
+	}
+	for k, v := range tmpl.Env {
+		b.env[k] = v
+	}
+	if err := b.trust(); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"/etc/resolv.conf", "/etc/hosts"} {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			continue // a node without: names do not work here either
+		}
+		if err := b.replace(name, data); err != nil {
+			return nil, err
+		}
+	}
+	if b.guest, b.end, err = j.t.o.Workshop.Open(ctx, j.root()); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// trust makes programs inside believe the certificates that the node believes
+// beyond the usual ones: companies intercept their traffic.
+func (b *sandbox) trust() error {
+	node, err := b.j.t.nodeCA()
+	if err != nil {
+		return err
+	}
+	t := b.j.tree
+	own, err := t.ReadFile(systemCA, maxCA)
+	if err != nil && engi.KindOf(err) != engi.NotFound {
+		return err
+	}
+	extra := missingCertificates(node, own)
+	if len(extra) == 0 {
+		return nil
+	}
+	all := slices.Concat(own, []byte("\n"), extra)
+	if len(own) == 0 {
+		all = node
+	}
+	if err := t.WriteFile(buildCAAll, all, 0o644, tree.Owner{}); err != nil {
+		return err
+	}
+	for _, key := range caVariables {
+		b.env[key] = buildCAAll
+	}
+	if err := t.WriteFile(buildCA, extra, 0o644, tree.Owner{}); err != nil {
+		return err
+	}
+	if len(own) == 0 {
+		return nil
+	}
+	// For programs that sudo or a shell cut off from the environment. Not with
+	// replace: a package may bring a new bundle meanwhile.
+	return t.WriteFile(systemCA, all, 0o644, tree.Owner{})
+}
+
+// distrust takes the node's certificates out again.
+func (b *sandbox) distrust() error {
+	t := b.j.tree
+	extra, err := t.ReadFile(buildCA, maxCA)
+	if err != nil {
+		if engi.KindOf(err) == engi.NotFound {
+			return nil
+		}
+		return err
+	}
+	if err := t.RemoveAll(buildCAAll); err != nil {
+		return err
+	}
+	if err := t.RemoveAll(buildCA); err != nil {
+		return err
+	}
+	if all, err := t.ReadFile(systemCA, maxCA); err == nil {
+		if err := t.WriteFile(systemCA, missingCertificates(all, extra), 0o644, tree.Owner{}); err != nil {
+			return err
+		}
+	}
+	names, err := t.ReadDir("/etc/ssl/certs")
+	if err != nil {
+		return nil // there are none
+	}
+	ours := "engi-build.pem"
+	for _, name := range names {
+		at := path.Join("/etc/ssl/certs", name)
+		if target, err := t.Readlink(at); err == nil && (target == buildCA || path.Base(target) == ours) {
+			if err := t.RemoveAll(at); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// missingCertificates returns the certificates of a that b does not have.
+func missingCertificates(a, b []byte) []byte {
+	have := map[string]bool{}
+	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
+		have[string(block.Bytes)] = true
+	}
+	var out []byte
+	for block, rest := pem.Decode(a); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type == "CERTIFICATE" && !have[string(block.Bytes)] {
+			have[string(block.Bytes)] = true
+			out = append(out, pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes})...)
+		}
+	}
+	return out
+}
+
+// nodeCA returns the certificates the node trusts.
+func (t *Templates) nodeCA() ([]byte, error) {
+	files := t.o.CA
+	var all []byte
+	for _, name := range files {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return nil, engi.Errorf(engi.Invalid, "read certificates: %v", err).WithRemedy("correct the list of extra CA certificates in the configuration")
+		}
+		all = append(append(all, data...), '\n')
+	}
+	for _, name := range []string{
+		t.env("SSL_CERT_FILE"), systemCA, "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem",
+	} {
+		if name == "" {
+			continue
+		}
+		if data, err := os.ReadFile(name); err == nil {
+			return append(all, data...), nil
+		}
+	}
+	return all, nil
+}
+
+// replace puts a file into the root until close.
+func (b *sandbox) replace(name string, data []byte) error {
+	t := b.j.tree
+	old := saved{path: name, mode: 0o644}
+	if st, err := t.Lstat(name); err == nil {
+		old.exists, old.mode = true, st.Mode&0o777
+		if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+			if old.link, err = t.Readlink(name); err != nil {
+				return err
+			}
+		} else if old.data, err = t.ReadFile(name, maxCA); err != nil {
+			return err
+		}
+	}
+	b.before = append(b.before, old)
+	return t.WriteFile(name, data, 0o644, tree.Owner{})
+}
+
+func (b *sandbox) restore() error {
+	t := b.j.tree
+	for _, old := range b.before {
+		var err error
+		switch {
+		case !old.exists:
+			err = t.RemoveAll(old.path)
+		case old.link != "":
+			err = t.Symlink(old.link, old.path, tree.Owner{})
+		default:
+			err = t.WriteFile(old.path, old.data, fileMode(old.mode), tree.Owner{})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// run runs one command and streams its output to the report.
+func (b *sandbox) run(ctx context.Context, n int, c command) error {
+	user := c.User
+	if user == "" {
+		user = "root"
+	}
+	dir := c.Dir
+	if dir == "" {
+		dir = "/"
+	}
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout+time.Minute)
+	defer cancel()
+	p, err := b.guest.Start(ctx, engi.Command{
+		Args: []string{"/bin/sh", "-ec", c.Run}, Env: b.env, Dir: dir, User: user,
+		Tag: fmt.Sprintf("build-%d", n), Timeout: commandTimeout, Output: commandOutput,
+	})
+	if err != nil {
+		return err
+	}
+	lines := lineWriter{to: b.j.rep.log}
+	for chunk, err := range p.Output(ctx, 0) {
+		if err != nil {
+			return err
+		}
+		lines.write(chunk.Data)
+	}
+	lines.flush()
+	exit, err := p.Wait(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case exit.Cause != engi.CauseExited:
+		return invalid("command %d ended: %s", n, exit.Cause).WithRemedy("%s", exit.Cause.Remedy())
+	case exit.Code != 0 && networkTrouble.MatchString(b.j.rep.text()):
+		return engi.Errorf(engi.Unavailable, "command %d could not reach the network", n).WithRemedy("check this machine's network, proxy and mirrors, then build again")
+	case exit.Code != 0:
+		return invalid("command %d ended with exit code %d", n, exit.Code).WithRemedy("correct the command; the end of its output is in the error")
+	}
+	return nil
+}
+
+var networkTrouble = regexp.MustCompile(`(?i)temporary failure (in name resolution|resolving)|could not resolve|network is unreachable|connection (timed out|refused)|no route to host|EAI_AGAIN|ENOTFOUND|failed to establish a new connection|i/o timeout|no such host`)
+
+// close ends the sandbox and takes back what the build lent it.
+func (b *sandbox) close() error {
+	if err := b.end(); err != nil {
+		return err
+	}
+	if err := b.distrust(); err != nil {
+		return err
+	}
+	return b.restore()
+}
+
+// abandon ends the sandbox of a build that has failed.
+func (b *sandbox) abandon() {
+	if err := b.end(); err != nil {
+		b.j.t.o.Log.Error("end the sandbox of a template build", "err", err)
+	}
+}
+
+// managers install packages in bases that are not built from Debian suites.
+var managers = []struct{ program, install string }{
+	{"/usr/bin/apt-get", "apt-get update -q && apt-get install -y -q --no-install-recommends %s && apt-get clean && rm -rf /var/lib/apt/lists/*"},
+	{"/sbin/apk", "apk add --no-cache %s"},
+	{"/usr/bin/dnf", "dnf install -y --setopt=install_weak_deps=False %s && dnf clean all"},
+	{"/usr/bin/microdnf", "microdnf install -y %s && microdnf clean all"},
+}
+
+// installCommand installs the definition's packages with what the base has.
+func (j *job) installCommand() (command, error) {
+	for _, m := range managers {
+		if j.program(m.program) {
+			return command{Run: fmt.Sprintf(m.install, strings.Join(j.def.Packages, " "))}, nil
+		}
+	}
+	return command{}, invalid("the base has no package manager that we know (apt-get, apk, dnf)").WithRemedy("install what you need with 'commands', or use another base")
+}
+
+// A lineWriter cuts a stream of bytes into lines.
+type lineWriter struct {
+	to   func(string)
+	part []byte
+}
+
+func (w *lineWriter) write(data []byte) {
+	for len(data) > 0 {
+		i := slices.Index(data, '\n')
+		if i < 0 {
+			i = len(data)
+		}
+		if room := 8192 - len(w.part); room > 0 {
+			w.part = append(w.part, data[:min(i, room)]...)
+		}
+		if i == len(data) {
+			return
+		}
+		w.flush()
+		data = data[i+1:]
+	}
+}
+
+func (w *lineWriter) flush() {
+	if len(w.part) == 0 {
+		return
+	}
+	line := string(w.part)
+	if !utf8.ValidString(line) {
+		line = strings.ToValidUTF8(line, "\uFFFD")
+	}
+	w.part = w.part[:0]
+	w.to(line)
+}

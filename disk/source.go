@@ -1,0 +1,266 @@
+package disk
+
+import (
+	"bufio"
+	"compress/bzip2"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/tree"
+)
+
+// What a template may unpack to.
+const (
+	maxRootBytes   = 64 << 30
+	maxRootEntries = 2_000_000
+)
+
+func newBudget() *tree.Budget { return &tree.Budget{Bytes: maxRootBytes, Entries: maxRootEntries} }
+
+// resolve looks up where a definition's root comes from. It may ask the
+// network but fetches nothing big.
+func (t *Templates) resolve(ctx context.Context, def definition, progress func(engi.BuildEvent), above []string) (source, error) {
+	base := def.Base
+	if suite, ok := releases[base]; ok {
+		base = suite
+	}
+	kind, rest, _ := strings.Cut(base, ":")
+	switch kind {
+	case "host":
+		if rest != "" || len(def.Packages) > 0 || len(def.Commands) > 0 || def.Go != nil {
+			return source{}, invalid("base host is the node's own programs: it takes no packages, commands or Go").WithRemedy("use 'base: debian:bookworm'")
+		}
+		return t.hostSource()
+	case "template":
+		return t.templateSource(ctx, rest, progress, above)
+	case "tar":
+		return t.tarSource(rest)
+	case "oci":
+		return t.imageSource(ctx, rest)
+	case "oci-archive", "docker-archive":
+		return t.archiveSource(ctx, kind, rest)
+	}
+	if _, ok := distributions[kind]; ok && rest != "" {
+		return t.debianSource(def, kind, rest)
+	}
+	return t.imageSource(ctx, base)
+}
+
+// templateSource copies another template, building it first if need be.
+func (t *Templates) templateSource(ctx context.Context, name string, progress func(engi.BuildEvent), above []string) (source, error) {
+	if slices.Contains(above, name) || len(above) > 8 {
+		return source{}, invalid("template %s is based on itself", name)
+	}
+	if _, err := t.build(ctx, name, nil, progress, above); err != nil {
+		return source{}, fmt.Errorf("base template %s: %w", name, err)
+	}
+	base, release, err := t.Use(ctx, name)
+	if err != nil {
+		return source{}, err
+	}
+	release() // taken again for the copy: nothing is held between the two
+	if len(base.Mounts) > 0 {
+		return source{}, invalid("template %s has no files of its own to build on", name)
+	}
+	src := source{
+		inputs: []string{"template " + base.Digest},
+		step:   "copy template " + name,
+		image:  image{env: base.Env, user: base.User, workDir: base.WorkDir, ports: base.Ports},
+	}
+	src.unpack = func(ctx context.Context, j *job) error {
+		base, release, err := t.Use(ctx, base.Digest)
+		if err != nil {
+			return err
+		}
+		defer release()
+		from, err := tree.Open(base.Root)
+		if err != nil {
+			return err
+		}
+		defer from.Close()
+		var done int64
+		return tree.Copy(ctx, j.tree, from, func(n int64) {
+			done += n
+			j.rep.progress(done, max(base.Bytes, done))
+		})
+	}
+	return src, nil
+}
+
+// tarSource is an archive of a root file system.
+func (t *Templates) tarSource(name string) (source, error) {
+	sum, err := t.sumSource(name)
+	if err != nil {
+		return source{}, err
+	}
+	return source{
+		inputs: []string{"archive " + sum},
+		step:   "unpack " + filepath.Base(name),
+		unpack: func(ctx context.Context, j *job) error {
+			f, err := t.openSource(name)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			st, err := f.Stat()
+			if err != nil {
+				return fileError(err)
+			}
+			check := sha256.New()
+			in := io.TeeReader(f, io.MultiWriter(check, &meter{rep: j.rep, total: st.Size()}))
+			plain, err := decompress(in)
+			if err != nil {
+				return err
+			}
+			defer plain.Close()
+			skipped, err := j.tree.Extract(ctx, plain, tree.ExtractOptions{Budget: newBudget()})
+			if err != nil {
+				return err
+			}
+			if _, err := io.Copy(io.Discard, in); err != nil {
+				return fileError(err)
+			}
+			if got := hex.EncodeToString(check.Sum(nil)); got != sum {
+				return engi.Errorf(engi.Conflict, "%s changed while it was read", name).WithRemedy("build again when it is complete")
+			}
+			noteSkipped(j.rep, skipped)
+			return nil
+		},
+	}, nil
+}
+
+func noteSkipped(rep *report, s tree.Skipped) {
+	if s.Devices > 0 {
+		rep.log(fmt.Sprintf("left out %d device nodes: sandboxes have a /dev of their own", s.Devices))
+	}
+	if s.Other > 0 {
+		rep.log(fmt.Sprintf("left out %d entries of unknown types", s.Other))
+	}
+}
+
+// decompress recognizes how a stream is compressed, if it is.
+func decompress(r io.Reader) (io.ReadCloser, error) {
+	in := bufio.NewReaderSize(r, 1<<20)
+	magic, err := in.Peek(6)
+	if err != nil && err != io.EOF {
+		return nil, fileError(err)
+	}
+	switch m := string(magic); {
+	case strings.HasPrefix(m, "\x1f\x8b"):
+		z, err := gzip.NewReader(in)
+		if err != nil {
+			return nil, invalid("the archive is broken: %v", err)
+		}
+		return z, nil
+	case strings.HasPrefix(m, "\x28\xb5\x2f\xfd"):
+		z, err := zstd.NewReader(in, zstd.WithDecoderMaxWindow(128<<20), zstd.WithDecoderConcurrency(1))
+		if err != nil {
+			return nil, invalid("the archive is broken: %v", err)
+		}
+		return z.IOReadCloser(), nil
+	case strings.HasPrefix(m, "BZh"):
+		return io.NopCloser(bzip2.NewReader(in)), nil
+	case strings.HasPrefix(m, "\xfd7zXZ"):
+		return nil, engi.Errorf(engi.Unsupported, "the archive is compressed with xz, which we cannot read").WithRemedy("xz -dc ARCHIVE | zstd > ARCHIVE.zst")
+	}
+	return io.NopCloser(in), nil
+}
+
+// openSource opens a file of the node that a definition names. Only the
+// directories of Options.Sources are open to it, whatever links lie there: who
+// may build templates need not be who owns this machine.
+func (t *Templates) openSource(name string) (*os.File, error) {
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(t.o.Sources[0], name)
+	}
+	for _, dir := range t.o.Sources {
+		rel, err := filepath.Rel(dir, name)
+		if err != nil || !filepath.IsLocal(rel) {
+			continue
+		}
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			return nil, sourceError(name, err)
+		}
+		defer root.Close()
+		f, err := root.OpenFile(rel, os.O_RDONLY|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return nil, sourceError(name, err)
+		}
+		if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+			f.Close()
+			return nil, invalid("%s is not a regular file", name)
+		}
+		return f, nil
+	}
+	return nil, engi.Errorf(engi.Denied, "definitions may not read %s", name).
+		WithRemedy("put it into %s, or add its directory to the template sources of the configuration", t.o.Sources[0])
+}
+
+func sourceError(name string, err error) error {
+	return invalid("open %s: %v", name, err).WithRemedy("check the path and its permissions")
+}
+
+func (t *Templates) sumSource(name string) (string, error) {
+	f, err := t.openSource(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", fileError(err)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// client returns an HTTP client with the node's proxies and certificates.
+func (t *Templates) client() (*http.Client, error) {
+	tr := http.DefaultTransport.(*http.Transport).Clone()
+	if len(t.o.CA) > 0 {
+		pool, err := x509.SystemCertPool()
+		if err != nil {
+			pool = x509.NewCertPool()
+		}
+		pem, err := t.nodeCA()
+		if err != nil {
+			return nil, err
+		}
+		pool.AppendCertsFromPEM(pem)
+		tr.TLSClientConfig = &tls.Config{RootCAs: pool}
+	}
+	return &http.Client{Transport: tr}, nil
+}
+
+var privileged = os.Geteuid() == 0
+
+// fileMode turns Unix mode bits into a fs.FileMode.
+func fileMode(m uint32) fs.FileMode {
+	f := fs.FileMode(m & 0o777)
+	if m&unix.S_ISVTX != 0 {
+		f |= fs.ModeSticky
+	}
+	if m&unix.S_ISUID != 0 {
+		f |= fs.ModeSetuid
+	}
+	if m&unix.S_ISGID != 0 {
+		f |= fs.ModeSetgid
+	}
+	return f
+}

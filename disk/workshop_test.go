@@ -1,0 +1,229 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"iter"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/tree"
+)
+
+// need skips a test that lacks something of the machine, unless skipping is
+// forbidden.
+func need(t *testing.T, ok bool, what string) {
+	t.Helper()
+	switch {
+	case ok:
+	case os.Getenv("ENGI_TEST_REQUIRE") != "":
+		t.Fatalf("needs %s", what)
+	default:
+		t.Skipf("needs %s", what)
+	}
+}
+
+// findRunsc returns the runsc to test with.
+func findRunsc() string {
+	for _, at := range []string{os.Getenv("ENGI_RUNSC"), "../bin/runsc"} {
+		if st, err := os.Stat(at); err == nil && st.Mode().IsRegular() {
+			at, _ = filepath.Abs(at)
+			return at
+		}
+	}
+	return ""
+}
+
+// A runscWorkshop is the smallest workshop that really isolates: plain runsc,
+// with commands started by runsc exec. Fleet has the one that users get.
+type runscWorkshop struct{ runsc, dir string }
+
+func newRunscWorkshop(t *testing.T) *runscWorkshop {
+	t.Helper()
+	need(t, os.Geteuid() == 0, "root")
+	runsc := findRunsc()
+	need(t, runsc != "", "runsc in bin/ or ENGI_RUNSC")
+	w := &runscWorkshop{runsc: runsc, dir: t.TempDir()}
+	t.Cleanup(func() {
+		for _, at := range []string{"root/null-netns"} {
+			exec.Command("umount", filepath.Join(w.dir, at)).Run()
+		}
+	})
+	return w
+}
+
+func (w *runscWorkshop) cmd(ctx context.Context, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, w.runsc, append([]string{
+		"--root", filepath.Join(w.dir, "root"), "--platform=systrap", "--network=host", "--overlay2=none", "--allow-suid", "--ignore-cgroups",
+	}, args...)...)
+}
+
+func (w *runscWorkshop) Open(ctx context.Context, dir string) (engi.Guest, func() error, error) {
+	bundle, err := os.MkdirTemp(w.dir, "bundle-")
+	if err != nil {
+		return nil, nil, err
+	}
+	caps := strings.Fields("CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER CAP_FSETID CAP_KILL CAP_SETGID CAP_SETUID CAP_SETPCAP CAP_NET_BIND_SERVICE CAP_SYS_CHROOT CAP_MKNOD CAP_AUDIT_WRITE CAP_SETFCAP")
+	config, err := json.Marshal(map[string]any{
+		"ociVersion": "1.0.0", "hostname": "workshop",
+		"root": map[string]any{"path": dir},
+		"process": map[string]any{
+			"args": []string{"/bin/sh", "-c", "while :; do sleep 1000; done"}, "cwd": "/", "user": map[string]any{"uid": 0, "gid": 0},
+			"env":          []string{"PATH=" + defaultPath},
+			"capabilities": map[string]any{"bounding": caps, "effective": caps, "permitted": caps},
+		},
+		"mounts": []any{
+			map[string]any{"destination": "/proc", "type": "proc", "source": "proc"},
+			map[string]any{"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
+			map[string]any{"destination": "/sys", "type": "sysfs", "source": "sysfs"},
+		},
+		"linux": map[string]any{"namespaces": []any{map[string]any{"type": "pid"}, map[string]any{"type": "mount"}}},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := os.WriteFile(filepath.Join(bundle, "config.json"), config, 0o600); err != nil {
+		return nil, nil, err
+	}
+	id := "ws-" + strconv.FormatInt(time.Now().UnixNano(), 36)
+	run := w.cmd(ctx, "run", "--detach", "--bundle", bundle, id)
+	log, err := os.CreateTemp(w.dir, "log-")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer log.Close()
+	run.Stdout, run.Stderr = log, log
+	if err := run.Run(); err != nil {
+		text, _ := os.ReadFile(log.Name())
+		return nil, nil, engi.Errorf(engi.Internal, "runsc run: %v: %s", err, text)
+	}
+	end := func() error {
+		out, err := w.cmd(context.Background(), "delete", "--force", id).CombinedOutput()
+		if err != nil {
+			return engi.Errorf(engi.Internal, "runsc delete: %v: %s", err, out)
+		}
+		return os.RemoveAll(bundle)
+	}
+	return &runscGuest{w: w, id: id, dir: dir}, end, nil
+}
+
+// runscGuest starts commands; that is all that builds need.
+type runscGuest struct {
+	engi.Guest
+	w   *runscWorkshop
+	id  string
+	dir string
+}
+
+func (g *runscGuest) Start(ctx context.Context, c engi.Command) (engi.Process, error) {
+	root, err := tree.Open(g.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	all, err := accounts(root)
+	if err != nil {
+		return nil, err
+	}
+	who := account{name: "root", home: "/root"}
+	for _, a := range all {
+		if a.name == c.User {
+			who = a
+		}
+	}
+	args := []string{"exec", "--cwd", c.Dir, "--user", strconv.Itoa(who.uid) + ":" + strconv.Itoa(who.gid), "--env", "HOME=" + who.home, "--env", "USER=" + who.name}
+	for k, v := range c.Env {
+		args = append(args, "--env", k+"="+v)
+	}
+	cmd := g.w.cmd(ctx, append(append(args, g.id), c.Args...)...)
+	r, wr := io.Pipe()
+	cmd.Stdout, cmd.Stderr = wr, wr
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	p := &runscProcess{out: r, done: make(chan struct{})}
+	go func() {
+		p.err = cmd.Wait()
+		wr.Close()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+type runscProcess struct {
+	engi.Process
+	out  io.Reader
+	done chan struct{}
+	err  error
+}
+
+func (p *runscProcess) Output(ctx context.Context, from int64) iter.Seq2[engi.Chunk, error] {
+	return func(yield func(engi.Chunk, error) bool) {
+		buf := make([]byte, 32<<10)
+		for {
+			n, err := p.out.Read(buf)
+			if n > 0 && !yield(engi.Chunk{Stream: engi.Stdout, Data: buf[:n]}, nil) {
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}
+}
+
+func (p *runscProcess) Wait(ctx context.Context) (engi.Exit, error) {
+	<-p.done
+	var exit *exec.ExitError
+	if p.err != nil && !errors.As(p.err, &exit) {
+		return engi.Exit{}, p.err
+	}
+	e := engi.Exit{Cause: engi.CauseExited}
+	if exit != nil {
+		e.Code = exit.ExitCode()
+	}
+	return e, nil
+}
+
+// progressLog shows a build in the test's log.
+func progressLog(t *testing.T) func(engi.BuildEvent) {
+	start := time.Now()
+	last := ""
+	return func(e engi.BuildEvent) {
+		if e.Name != last {
+			last = e.Name
+			t.Logf("%6.1fs step %d/%d: %s", time.Since(start).Seconds(), e.Step, e.Steps, e.Name)
+		}
+		if testing.Verbose() && os.Getenv("ENGI_TEST_BUILD_LOG") != "" && e.Log != "" {
+			t.Logf("%6.1fs   %s", time.Since(start).Seconds(), e.Log)
+		}
+	}
+}
+
+// TestBaseBuilds builds what users get, which takes minutes and the network.
+func TestBaseBuilds(t *testing.T) {
+	dir := os.Getenv("ENGI_TEST_TEMPLATES")
+	need(t, dir != "", "ENGI_TEST_TEMPLATES, a directory to build the base template in")
+	d, err := Open(t.Context(), Options{Dir: dir, Workshop: newRunscWorkshop(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl, err := d.Build(t.Context(), "base", nil, progressLog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetIndent("", " ")
+	enc.Encode(tmpl)
+	t.Logf("%d MiB: %s", tmpl.Bytes>>20, text.String())
+}
