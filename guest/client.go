@@ -5,111 +5,295 @@
 // guest/guestd the program inside.
 //
 // It is not for starting machines (package provider) nor for deciding what
-// runs where (package fleet). Everything a guest says is taken as hostile.
+// runs where (package fleet). Everything a guest says is taken as hostile:
+// sizes, paths, digests and texts are checked, and nothing is read without a
+// bound.
 package guest
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"io"
-	"io/fs"
-	"iter"
 	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+	"unicode/utf8"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-var errSkeleton = engi.Errorf(engi.Unsupported, "this act is not there yet")
-
 // A Client speaks to one guest. It is safe for concurrent use.
-type Client struct{ hello wire.Hello }
+type Client struct {
+	token string
+	http  *http.Client
+	hello wire.Hello
 
-var _ engi.Guest = (*Client)(nil)
-var _ engi.Process = (*Run)(nil)
+	mu     sync.Mutex
+	conns  map[*watchedConn]bool
+	closed bool
+	work   sync.WaitGroup // copies of port streams
+}
+
+var (
+	_ engi.Guest   = (*Client)(nil)
+	_ engi.Process = (*Run)(nil)
+	_ engi.Process = (*process)(nil)
+)
 
 // Open speaks to a guest over streams that dial opens, checks token and
 // version, and returns once the guest said hello. The client owns its
-// connections; Close it.
+// connections; Close it. It reports Anonymous for a wrong token, Unsupported
+// for another version, Unavailable if nobody answers.
 func Open(ctx context.Context, dial func(context.Context) (net.Conn, error), token string) (*Client, error) {
-	return nil, errSkeleton
+	c := &Client{token: token, conns: map[*watchedConn]bool{}}
+	var p http.Protocols
+	p.SetUnencryptedHTTP2(true)
+	c.http = &http.Client{
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				conn, err := dial(ctx)
+				if err != nil {
+					return nil, err
+				}
+				return c.own(conn)
+			},
+			Protocols:          &p,
+			DisableCompression: true,
+			WriteBufferSize:    64 << 10,
+			HTTP2: &http.HTTP2Config{
+				MaxReadFrameSize:              256 << 10,
+				MaxReceiveBufferPerConnection: 32 << 20,
+				MaxReceiveBufferPerStream:     4 << 20,
+			},
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	if err := c.call(ctx, "GET", "hello", nil, &c.hello); err != nil {
+		c.Close()
+		return nil, engi.Errorf(engi.KindOf(err), "open guest: %w", err)
+	}
+	if c.hello.Version != wire.Version {
+		c.Close()
+		return nil, engi.Errorf(engi.Unsupported, "open guest: it speaks version %d, not %d", c.hello.Version, wire.Version).
+			WithRemedy("replace the sandbox: it was started by another version of engi")
+	}
+	return c, nil
+}
+
+// watchedConn knows when it was closed, by whichever side.
+type watchedConn struct {
+	net.Conn
+	c    *Client
+	once sync.Once
+	gone chan struct{}
+}
+
+func (c *Client) own(conn net.Conn) (net.Conn, error) {
+	w := &watchedConn{Conn: conn, c: c, gone: make(chan struct{})}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		conn.Close()
+		return nil, net.ErrClosed
+	}
+	c.conns[w] = true
+	return w, nil
+}
+
+func (w *watchedConn) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	if err != nil {
+		w.forget()
+	}
+	return n, err
+}
+
+func (w *watchedConn) Close() error {
+	w.forget()
+	return w.Conn.Close()
+}
+
+func (w *watchedConn) forget() {
+	w.once.Do(func() {
+		close(w.gone)
+		w.c.mu.Lock()
+		delete(w.c.conns, w)
+		w.c.mu.Unlock()
+	})
 }
 
 // Close closes the connections. Runs and processes inside go on.
-func (c *Client) Close() error { return nil }
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	var open []*watchedConn
+	for w := range c.conns {
+		open = append(open, w)
+	}
+	c.mu.Unlock()
+	for _, w := range open {
+		w.Close()
+	}
+	c.http.CloseIdleConnections()
+	c.work.Wait()
+	return nil
+}
 
 // Hello returns what the guest said of itself.
 func (c *Client) Hello() wire.Hello { return c.hello }
 
 // Setup says who programs run as; call it once per sandbox before all else.
-func (c *Client) Setup(ctx context.Context, s wire.Setup) error { return errSkeleton }
+func (c *Client) Setup(ctx context.Context, s wire.Setup) error {
+	return c.call(ctx, "POST", "setup", s, nil)
+}
 
-// Prepare starts an interpreter and returns once it waits for code.
-func (c *Client) Prepare(ctx context.Context, p wire.Prepare) error { return errSkeleton }
+// Prepare starts an interpreter and returns once it waits for code. It
+// reports Unsupported for a language whose interpreters cannot wait.
+func (c *Client) Prepare(ctx context.Context, p wire.Prepare) error {
+	return c.call(ctx, "POST", "prepare", p, nil)
+}
 
-// Run starts a program. It goes on when ctx ends.
-func (c *Client) Run(ctx context.Context, r wire.Run) (*Run, error) { return nil, errSkeleton }
+// Usage reports what the sandbox uses, as the guest sees it.
+func (c *Client) Usage(ctx context.Context) (engi.Usage, error) {
+	var u wire.Usage
+	if err := c.call(ctx, "GET", "usage", nil, &u); err != nil {
+		return engi.Usage{}, err
+	}
+	return engi.Usage{CPU: max(0, u.CPU), Memory: max(0, u.Memory), Processes: max(0, u.Processes)}, nil
+}
 
-// Reattach finds a run again after the connection or the daemon died.
-func (c *Client) Reattach(ctx context.Context, id string) (*Run, error) { return nil, errSkeleton }
-
-// Usage reports what the sandbox uses.
-func (c *Client) Usage(ctx context.Context) (engi.Usage, error) { return engi.Usage{}, errSkeleton }
-
-// Quiesce makes the guest close all its connections, so that its machine can
-// be saved. The client is of no more use; open another after the restore.
-func (c *Client) Quiesce(ctx context.Context) error { return errSkeleton }
+// Quiesce makes the guest close all its connections, and returns once they
+// are closed, so that its machine can be saved. The client is of no more use:
+// Close it and open another after the restore.
+func (c *Client) Quiesce(ctx context.Context) error {
+	if err := c.call(ctx, "POST", "quiesce", nil, nil); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.closed = true // no new one must be dialed
+	var open []*watchedConn
+	for w := range c.conns {
+		open = append(open, w)
+	}
+	c.mu.Unlock()
+	for _, w := range open {
+		select {
+		case <-w.gone:
+		case <-ctx.Done():
+			return engi.Errorf(engi.Expired, "quiesce: the guest keeps a connection: %v", ctx.Err())
+		}
+	}
+	return nil
+}
 
 // PowerOff ends the guest program and with it the machine.
-func (c *Client) PowerOff(ctx context.Context) error { return errSkeleton }
+func (c *Client) PowerOff(ctx context.Context) error {
+	return c.call(ctx, "POST", "poweroff", nil, nil)
+}
 
-// A Run is one program in the guest. It is an [engi.Process].
-type Run struct{}
+// call sends in as JSON, if it is not nil, and decodes the answer into out, if
+// that is not nil.
+func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return engi.Errorf(engi.Internal, "%s: %v", path, err)
+		}
+		body = bytes.NewReader(b)
+	}
+	resp, err := c.do(ctx, method, path, body)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, wire.MaxJSON+1))
+	if err != nil {
+		return broken(ctx, path, err)
+	}
+	if out == nil {
+		return nil
+	}
+	if len(b) > wire.MaxJSON {
+		return engi.Errorf(engi.Unavailable, "%s: the guest's answer is over %d bytes", path, wire.MaxJSON)
+	}
+	if err := json.Unmarshal(b, out); err != nil {
+		return engi.Errorf(engi.Unavailable, "%s: the guest's answer makes no sense: %v", path, err)
+	}
+	return nil
+}
 
-// Finish returns how the run ended, once it has. It may be called before,
-// during and after Output, and many times.
-func (r *Run) Finish(ctx context.Context) (wire.Finish, error) { return wire.Finish{}, errSkeleton }
+// do sends a request; an answer that is an error comes back as one. The
+// caller closes the body.
+func (c *Client) do(ctx context.Context, method, path string, body io.Reader, more ...func(*http.Request)) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://guest"+wire.Prefix+path, body)
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "%s: %v", path, err)
+	}
+	req.Header.Set(wire.TokenHeader, c.token)
+	req.Header["User-Agent"] = nil
+	for _, f := range more {
+		f(req)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, broken(ctx, path, err)
+	}
+	if resp.StatusCode < 300 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	const most = 128 << 10
+	b, err := io.ReadAll(io.LimitReader(resp.Body, most))
+	if err != nil {
+		return nil, broken(ctx, path, err)
+	}
+	if resp.Header.Get(wire.ErrorHeader) == "" {
+		return nil, engi.Errorf(engi.Unavailable, "%s: the guest answered status %d", path, resp.StatusCode)
+	}
+	return nil, wire.DecodeError(b)
+}
 
-// Artifacts returns the files of Finish's manifest as a tar stream, in its
-// order. The caller closes it.
-func (r *Run) Artifacts(ctx context.Context) (io.ReadCloser, error) { return nil, errSkeleton }
+// broken classifies a failure of the connection. An error of ours that dial
+// returned keeps its kind.
+func broken(ctx context.Context, act string, err error) error {
+	if ctx.Err() != nil {
+		return engi.Errorf(engi.Expired, "%s: %v", act, context.Cause(ctx))
+	}
+	if ours, ok := errors.AsType[*engi.Error](err); ok {
+		return engi.Errorf(ours.Kind, "%s: %w", act, ours)
+	}
+	return engi.Errorf(engi.Unavailable, "%s: the guest does not answer: %v", act, err)
+}
 
-func (r *Run) ID() string { return "" }
-func (r *Run) PID() int   { return 0 }
-func (r *Run) Output(ctx context.Context, from int64) iter.Seq2[engi.Chunk, error] {
-	return func(yield func(engi.Chunk, error) bool) { yield(engi.Chunk{}, errSkeleton) }
+func query(pairs ...string) string {
+	v := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		v.Set(pairs[i], pairs[i+1])
+	}
+	return "?" + v.Encode()
 }
-func (r *Run) Input(ctx context.Context, data []byte) error             { return errSkeleton }
-func (r *Run) CloseInput(ctx context.Context) error                     { return errSkeleton }
-func (r *Run) Signal(ctx context.Context, name string) error            { return errSkeleton }
-func (r *Run) Resize(ctx context.Context, size engi.TerminalSize) error { return errSkeleton }
-func (r *Run) Wait(ctx context.Context) (engi.Exit, error)              { return engi.Exit{}, errSkeleton }
-func (c *Client) Start(ctx context.Context, cmd engi.Command) (engi.Process, error) {
-	return nil, errSkeleton
+
+// text makes a guest's text fit to show: bounded and valid.
+func text(s string) string {
+	const most = 4 << 10
+	if len(s) > most {
+		s = s[:most] + "…"
+	}
+	if !utf8.ValidString(s) {
+		s = string(bytes.ToValidUTF8([]byte(s), []byte("�")))
+	}
+	return s
 }
-func (c *Client) Attach(ctx context.Context, idOrTag string) (engi.Process, error) {
-	return nil, errSkeleton
-}
-func (c *Client) Processes(ctx context.Context) ([]engi.ProcessInfo, error) { return nil, errSkeleton }
-func (c *Client) Open(ctx context.Context, path string) (io.ReadCloser, error) {
-	return nil, errSkeleton
-}
-func (c *Client) Write(ctx context.Context, path string, r io.Reader, o engi.WriteOptions) error {
-	return errSkeleton
-}
-func (c *Client) Stat(ctx context.Context, path string) (engi.FileInfo, error) {
-	return engi.FileInfo{Mode: fs.ModeDir}, errSkeleton
-}
-func (c *Client) List(ctx context.Context, dir string, depth int) ([]engi.FileInfo, error) {
-	return nil, errSkeleton
-}
-func (c *Client) MakeDir(ctx context.Context, path string) error  { return errSkeleton }
-func (c *Client) Move(ctx context.Context, from, to string) error { return errSkeleton }
-func (c *Client) Remove(ctx context.Context, path string) error   { return errSkeleton }
-func (c *Client) Watch(ctx context.Context, path string, recursive bool) iter.Seq2[engi.FileChange, error] {
-	return func(yield func(engi.FileChange, error) bool) { yield(engi.FileChange{}, errSkeleton) }
-}
-func (c *Client) Pack(ctx context.Context, path string) (io.ReadCloser, error) {
-	return nil, errSkeleton
-}
-func (c *Client) Unpack(ctx context.Context, dir string, r io.Reader) error { return errSkeleton }
-func (c *Client) Dial(ctx context.Context, port int) (net.Conn, error)      { return nil, errSkeleton }
+
+// reconnects is how often, and how far apart, a broken stream is taken up
+// again before its guest counts as gone.
+const (
+	reconnects   = 5
+	reconnectGap = 100 * time.Millisecond
+)

@@ -164,3 +164,68 @@ func Entry(l engi.Language) string {
 	}
 	return "main"
 }
+
+// A Start is the first frame of an answer about a process or a run.
+type Start struct {
+	ID   string `json:"id"`
+	PID  int    `json:"pid"`
+	From int64  `json:"from"` // offset of the first output byte that follows
+	Warm bool   `json:"warm,omitempty"`
+}
+
+// A Command asks for a process; see [engi.Command].
+type Command struct {
+	Args    []string          `json:"args"`
+	Env     map[string]string `json:"env,omitempty"`
+	Dir     string            `json:"dir,omitempty"`
+	User    string            `json:"user,omitempty"`
+	Tag     string            `json:"tag,omitempty"`
+	Input   bool              `json:"input,omitempty"` // standard input is a pipe
+	Cols    uint16            `json:"cols,omitempty"`  // with Rows: run it in a terminal
+	Rows    uint16            `json:"rows,omitempty"`
+	Timeout time.Duration     `json:"timeout,omitempty"`
+	Output  int64             `json:"output,omitempty"` // bytes kept; 0 means DefaultOutput
+}
+
+// A Process describes a process that was started.
+type Process struct {
+	ID      string    `json:"id"`
+	PID     int       `json:"pid"`
+	Tag     string    `json:"tag,omitempty"`
+	Args    []string  `json:"args"`
+	Dir     string    `json:"dir,omitempty"`
+	Started time.Time `json:"started"`
+	Ended   bool      `json:"ended,omitempty"`
+}
+
+// A Size is that of a terminal, in characters.
+type Size struct {
+	Cols uint16 `json:"cols"`
+	Rows uint16 `json:"rows"`
+}
+
+// A FileInfo describes a file; see [engi.FileInfo].
+type FileInfo struct {
+	Path     string    `json:"path"`
+	Size     int64     `json:"size"`
+	Mode     uint32    `json:"mode"` // as fs.FileMode
+	UID      int       `json:"uid"`
+	GID      int       `json:"gid"`
+	Owner    string    `json:"owner"`
+	Group    string    `json:"group"`
+	Modified time.Time `json:"modified"`
+	Target   string    `json:"target,omitempty"`
+}
+
+// A FileChange is the payload of a Change frame.
+type FileChange struct {
+	Path string      `json:"path"`
+	Op   engi.FileOp `json:"op"`
+}
+
+// Usage is what the sandbox uses, as seen from inside.
+type Usage struct {
+	CPU       time.Duration `json:"cpu"`
+	Memory    int64         `json:"memory"`
+	Processes int           `json:"processes"`
+}

@@ -1,0 +1,64 @@
+package guest_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/guest/wire"
+)
+
+// BenchmarkRunWarm measures one run from the request to its finish, in a
+// waiting interpreter inside gVisor. Making the interpreter ready is not
+// counted: pools do that ahead.
+func BenchmarkRunWarm(b *testing.B) {
+	for _, l := range []struct {
+		language    engi.Language
+		interpreter string
+		code        string
+	}{
+		{engi.Python, "/usr/bin/python3", "print(1)\n"},
+		{engi.JavaScript, "/usr/bin/node", "console.log(1)\n"},
+		{engi.TypeScript, "/opt/deno", "const x: number = 1; console.log(x)\n"},
+		{engi.Bash, "/usr/bin/bash", "echo 1\n"},
+	} {
+		b.Run(string(l.language), func(b *testing.B) {
+			sb := boot(b)
+			c := sb.open()
+			must(b, c.Setup(b.Context(), inside))
+			if err := c.Prepare(b.Context(), wire.Prepare{Language: l.language, Interpreter: l.interpreter}); err != nil {
+				b.Skip(err)
+			}
+			var times []time.Duration
+			b.ResetTimer()
+			for i := range b.N {
+				b.StopTimer()
+				if i > 0 {
+					must(b, c.Prepare(b.Context(), wire.Prepare{Language: l.language, Interpreter: l.interpreter}))
+				}
+				time.Sleep(20 * time.Millisecond)
+				b.StartTimer()
+				begin := time.Now()
+				r, err := c.Run(b.Context(), wire.Run{ID: fmt.Sprint("r", i), Language: l.language, Interpreter: l.interpreter,
+					Files: []wire.File{{Path: wire.Entry(l.language), Data: []byte(l.code)}}, Timeout: 10 * time.Second})
+				must(b, err)
+				out := ""
+				for chunk, err := range r.Output(b.Context(), 0) {
+					must(b, err)
+					out += string(chunk.Data)
+				}
+				fin, err := r.Finish(b.Context())
+				must(b, err)
+				times = append(times, time.Since(begin))
+				if out != "1\n" || fin.Exit.Code != 0 || !fin.Warm {
+					b.Fatalf("got %q, %+v", out, fin)
+				}
+			}
+			slices.Sort(times)
+			b.ReportMetric(float64(times[len(times)/2].Microseconds())/1000, "p50-ms")
+			b.ReportMetric(float64(times[len(times)*99/100].Microseconds())/1000, "p99-ms")
+		})
+	}
+}

@@ -1,0 +1,244 @@
+package child
+
+import (
+	"context"
+	"sort"
+	"sync"
+
+	"github.com/engi-dev/engi"
+)
+
+// A Log is the output of a process: one sequence of bytes over all its
+// streams, of which the last ones are kept. It is safe for concurrent use.
+type Log struct {
+	keep int64         // bytes to keep at least
+	most int64         // bytes to accept in all; 0 means no end
+	over chan struct{} // closed when more than most came
+
+	mu        sync.Mutex
+	blocks    []block // oldest first
+	start     int64   // offset of the first byte kept
+	end       int64   // offset after the last byte
+	lost      map[engi.Stream]bool
+	count     map[engi.Stream]int64
+	closed    bool
+	exceeded  bool
+	more      chan struct{} // closed and replaced at each change
+	readers   map[*int64]bool
+	readerHas chan struct{} // closed and replaced when a reader moved or left; nil while nobody waits
+}
+
+type block struct {
+	stream engi.Stream
+	at     int64 // offset of the first byte
+	data   []byte
+}
+
+const blockSize = 32 << 10
+
+// NewLog returns a log that keeps the last keep bytes. If most is positive it
+// accepts no more than that, and Over tells.
+func NewLog(keep, most int64) *Log {
+	return &Log{
+		keep: keep, most: most,
+		over: make(chan struct{}), more: make(chan struct{}),
+		lost: map[engi.Stream]bool{}, count: map[engi.Stream]int64{},
+		readers: map[*int64]bool{},
+	}
+}
+
+// Over is closed when more came than the log accepts.
+func (l *Log) Over() <-chan struct{} { return l.over }
+
+// Append adds data to the log. While a reader is further behind than what is
+// kept it waits for it, as a pipe would, until stop is closed; without readers
+// the oldest bytes go.
+func (l *Log) Append(s engi.Stream, data []byte, stop <-chan struct{}) {
+	for len(data) > 0 {
+		n := min(len(data), blockSize)
+		if !l.wait(int64(n), stop) {
+			return
+		}
+		l.append(s, data[:n])
+		data = data[n:]
+	}
+}
+
+func (l *Log) append(s engi.Stream, data []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	if l.most > 0 && l.end+int64(len(data)) > l.most {
+		data = data[:l.most-l.end]
+		l.lost[s] = true
+		if !l.exceeded {
+			l.exceeded = true
+			close(l.over)
+		}
+	}
+	if len(data) == 0 {
+		return
+	}
+	l.count[s] += int64(len(data))
+	l.end += int64(len(data))
+	if n := len(l.blocks); n > 0 && l.blocks[n-1].stream == s && len(l.blocks[n-1].data)+len(data) <= blockSize {
+		// Readers hold slices of the block; appending does not change what they see.
+		l.blocks[n-1].data = append(l.blocks[n-1].data, data...)
+	} else {
+		l.blocks = append(l.blocks, block{s, l.end - int64(len(data)), append(make([]byte, 0, max(len(data), 256)), data...)})
+	}
+	for len(l.blocks) > 1 && l.end-l.start-int64(len(l.blocks[0].data)) >= l.keep {
+		l.start += int64(len(l.blocks[0].data))
+		l.blocks[0] = block{}
+		l.blocks = l.blocks[1:]
+	}
+	l.wakeLocked()
+}
+
+// wait returns when n bytes can be appended without a reader losing any.
+func (l *Log) wait(n int64, stop <-chan struct{}) bool {
+	for {
+		l.mu.Lock()
+		slow := false
+		for at := range l.readers {
+			slow = slow || l.end+n-*at > max(l.keep, 2*blockSize)
+		}
+		if !slow || l.closed {
+			l.mu.Unlock()
+			return true
+		}
+		if l.readerHas == nil {
+			l.readerHas = make(chan struct{})
+		}
+		moved := l.readerHas
+		l.mu.Unlock()
+		select {
+		case <-moved:
+		case <-stop:
+			return false
+		}
+	}
+}
+
+func (l *Log) wakeLocked() {
+	close(l.more)
+	l.more = make(chan struct{})
+}
+
+// Close says that nothing more will come.
+func (l *Log) Close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.closed = true
+		l.wakeLocked()
+		l.movedLocked()
+	}
+}
+
+func (l *Log) movedLocked() {
+	if l.readerHas != nil {
+		close(l.readerHas)
+		l.readerHas = nil
+	}
+}
+
+// End returns the offset after the last byte.
+func (l *Log) End() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.end
+}
+
+// Kept returns how many bytes of s were accepted, and whether some were not.
+func (l *Log) Kept(s engi.Stream) (n int64, truncated bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.count[s], l.lost[s]
+}
+
+// A LogReader follows a log. It is for one goroutine; Close it.
+type LogReader struct {
+	l  *Log
+	at int64 // guarded by l.mu
+}
+
+// Read returns a reader at offset from; negative means the end, that is, only
+// what comes from now on. It reports Conflict if the log has forgotten the
+// byte at from, Invalid if it is not there yet.
+func (l *Log) Read(from int64) (*LogReader, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case from < 0:
+		from = l.end
+	case from < l.start:
+		return nil, engi.Errorf(engi.Conflict, "output before byte %d is no longer kept", l.start).
+			WithRemedy("read from %d on", l.start)
+	case from > l.end:
+		return nil, engi.Errorf(engi.Invalid, "offset %d is after the %d bytes there are", from, l.end)
+	}
+	r := &LogReader{l: l, at: from}
+	l.readers[&r.at] = true
+	return r, nil
+}
+
+// Close ends the reader.
+func (r *LogReader) Close() {
+	r.l.mu.Lock()
+	defer r.l.mu.Unlock()
+	delete(r.l.readers, &r.at)
+	r.l.movedLocked()
+}
+
+// At returns the offset of the next byte.
+func (r *LogReader) At() int64 {
+	r.l.mu.Lock()
+	defer r.l.mu.Unlock()
+	return r.at
+}
+
+// Ready returns a channel that is closed once Next has something to say; it
+// is nil if that is so already.
+func (r *LogReader) Ready() <-chan struct{} {
+	r.l.mu.Lock()
+	defer r.l.mu.Unlock()
+	if r.at < r.l.end || r.l.closed {
+		return nil
+	}
+	return r.l.more
+}
+
+// TryNext returns the next piece without waiting. With no data, done says
+// whether there will never be more.
+func (r *LogReader) TryNext() (s engi.Stream, data []byte, done bool) {
+	l := r.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r.at >= l.end {
+		return "", nil, l.closed
+	}
+	i := sort.Search(len(l.blocks), func(i int) bool { return l.blocks[i].at > r.at }) - 1
+	b := l.blocks[i]
+	data = b.data[r.at-b.at:]
+	r.at += int64(len(data))
+	l.movedLocked()
+	return b.stream, data[:len(data):len(data)], false
+}
+
+// Next returns the next piece. At the end of the log data is nil.
+func (r *LogReader) Next(ctx context.Context) (engi.Stream, []byte, error) {
+	for {
+		ready := r.Ready()
+		if s, data, done := r.TryNext(); data != nil || done {
+			return s, data, nil
+		}
+		select {
+		case <-ready:
+		case <-ctx.Done():
+			return "", nil, engi.Errorf(engi.Expired, "read output: %v", ctx.Err())
+		}
+	}
+}

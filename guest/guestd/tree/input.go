@@ -1,0 +1,229 @@
+// Package tree touches the sandbox's files: it writes inputs and collects
+// artifacts without following links, replaces files atomically, lists,
+// watches, packs and unpacks. Programs may change every name and file under
+// its hands; it may then give a stale answer or an error, never leave the
+// directory it was told to work in.
+//
+// Paths it takes from messages have passed package wire's checks.
+package tree
+
+import (
+	"io"
+	"os"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/engi-dev/engi"
+)
+
+// An Owner is who files belong to. Negative numbers leave them alone.
+type Owner struct{ UID, GID int }
+
+// Nobody leaves owners as they come.
+var Nobody = Owner{-1, -1}
+
+// A Stamp tells whether a file is still what it was.
+type Stamp struct {
+	ino          uint64
+	size         int64
+	mtime, ctime unix.Timespec
+}
+
+func stamp(st *unix.Stat_t) Stamp { return Stamp{st.Ino, st.Size, st.Mtim, st.Ctim} }
+
+// A Dir is an open directory that paths are relative to.
+type Dir struct{ fd int }
+
+// OpenDir opens the directory at an absolute path.
+func OpenDir(path string) (*Dir, error) {
+	fd, err := retry(func() (int, error) {
+		return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, classify(err, "open", path)
+	}
+	return &Dir{fd}, nil
+}
+
+// Close closes the directory.
+func (d *Dir) Close() error { return unix.Close(d.fd) }
+
+// Create writes a regular file of size bytes from r at rel, making parents.
+// A link on the way is refused.
+func (d *Dir) Create(rel string, perm uint32, o Owner, r io.Reader, size int64) (Stamp, error) {
+	parent, name, err := d.parent(rel, o)
+	if err != nil {
+		return Stamp{}, err
+	}
+	if parent != d.fd {
+		defer unix.Close(parent)
+	}
+	fd, err := retry(func() (int, error) {
+		return unix.Openat(parent, name, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, perm)
+	})
+	if err != nil {
+		return Stamp{}, classify(err, "create", rel)
+	}
+	f := os.NewFile(uintptr(fd), rel)
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return Stamp{}, classify(err, "create", rel)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return Stamp{}, engi.Errorf(engi.Conflict, "create %s: something else than a file is there", rel)
+	}
+	if n, err := io.CopyN(f, r, size); err != nil {
+		if errno, ok := err.(*os.PathError); ok {
+			return Stamp{}, classify(errno.Err, "write", rel)
+		}
+		return Stamp{}, engi.Errorf(engi.Invalid, "write %s: %d of %d bytes came: %v", rel, n, size, err)
+	}
+	if st.Mode&0o777 != perm {
+		if err := unix.Fchmod(fd, perm); err != nil {
+			return Stamp{}, classify(err, "set mode of", rel)
+		}
+	}
+	if o.UID >= 0 && (int(st.Uid) != o.UID || int(st.Gid) != o.GID) {
+		if err := unix.Fchown(fd, o.UID, o.GID); err != nil {
+			return Stamp{}, classify(err, "give away", rel)
+		}
+	}
+	if err := unix.Fstat(fd, &st); err != nil {
+		return Stamp{}, classify(err, "create", rel)
+	}
+	return stamp(&st), nil
+}
+
+// parent opens the directory rel's last name is in, making what is missing.
+// It is d itself for a name without slashes.
+func (d *Dir) parent(rel string, o Owner) (fd int, name string, err error) {
+	fd = d.fd
+	for {
+		first, rest, more := strings.Cut(rel, "/")
+		if !more {
+			return fd, first, nil
+		}
+		next, err := openStep(fd, first, o)
+		if fd != d.fd {
+			unix.Close(fd)
+		}
+		if err != nil {
+			return -1, "", err
+		}
+		fd, rel = next, rest
+	}
+}
+
+func openStep(fd int, name string, o Owner) (int, error) {
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	next, err := retry(func() (int, error) { return unix.Openat(fd, name, flags, 0) })
+	if err == unix.ENOENT {
+		if err := unix.Mkdirat(fd, name, 0o755); err != nil && err != unix.EEXIST {
+			return -1, classify(err, "make directory", name)
+		}
+		if o.UID >= 0 {
+			if err := unix.Fchownat(fd, name, o.UID, o.GID, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+				return -1, classify(err, "give away", name)
+			}
+		}
+		next, err = retry(func() (int, error) { return unix.Openat(fd, name, flags, 0) })
+	}
+	if err != nil {
+		return -1, classify(err, "enter", name)
+	}
+	return next, nil
+}
+
+func retry(f func() (int, error)) (int, error) {
+	for {
+		n, err := f()
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
+}
+
+// classify turns the kernel's word into ours.
+func classify(err error, act, path string) error {
+	if pe, ok := err.(*os.PathError); ok {
+		err = pe.Err
+	}
+	if le, ok := err.(*os.LinkError); ok {
+		err = le.Err
+	}
+	errno, ok := err.(syscall.Errno)
+	if !ok {
+		return engi.Errorf(engi.Internal, "%s %s: %v", act, path, err)
+	}
+	kind := engi.Internal
+	switch errno {
+	case unix.ENOENT:
+		kind = engi.NotFound
+	case unix.EEXIST, unix.ENOTDIR, unix.EISDIR, unix.ENOTEMPTY, unix.EBUSY, unix.ETXTBSY, unix.EXDEV:
+		kind = engi.Conflict
+	case unix.EACCES, unix.EPERM, unix.EROFS:
+		kind = engi.Denied
+	case unix.ENOSPC, unix.EDQUOT, unix.EMFILE, unix.ENFILE, unix.EFBIG, unix.ENOMEM:
+		kind = engi.Exhausted
+	case unix.EINVAL, unix.ENAMETOOLONG, unix.ENXIO:
+		kind = engi.Invalid
+	case unix.ELOOP:
+		return engi.Errorf(engi.Invalid, "%s %s: a symbolic link is in the way", act, path)
+	}
+	return engi.Errorf(kind, "%s %s: %v", act, path, errno)
+}
+
+// Classify gives an error of package os or syscall its kind.
+func Classify(err error, act, path string) error {
+	if err == nil {
+		return nil
+	}
+	return classify(err, act, path)
+}
+
+// MakeDirAll makes a directory and its parents; what it makes belongs to o.
+func MakeDirAll(path string, o Owner) error {
+	if fi, err := os.Stat(path); err == nil {
+		if fi.IsDir() {
+			return nil
+		}
+		return engi.Errorf(engi.Conflict, "make directory %s: a file is there", path)
+	}
+	if i := strings.LastIndexByte(strings.TrimRight(path, "/"), '/'); i > 0 {
+		if err := MakeDirAll(path[:i], o); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(path, 0o755); err != nil && !os.IsExist(err) {
+		return classify(err, "make directory", path)
+	}
+	if o.UID >= 0 {
+		if err := os.Lchown(path, o.UID, o.GID); err != nil {
+			return classify(err, "give away", path)
+		}
+	}
+	return nil
+}
+
+// OpenRegular opens a regular file for reading, never waiting for a pipe.
+func OpenRegular(path string) (*os.File, error) {
+	fd, err := retry(func() (int, error) {
+		return unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, classify(err, "open", path)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return nil, classify(err, "open", path)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		unix.Close(fd)
+		return nil, engi.Errorf(engi.Invalid, "path is a directory or special file: %s", path)
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
