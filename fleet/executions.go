@@ -216,7 +216,6 @@ func (m *Manager) wait(r *run, t *stock.Ticket[*member], patience time.Duration,
 		place := m.stock.Position(t)
 		var served bool
 		if h, served = m.stock.Leave(t); !served {
-			m.files.dropQueued(r.id)
 			m.refuse(r, engi.Errorf(engi.Exhausted, "no sandbox became free within %v", patience).
 				WithRemedy("try again, wait longer, or let the node's administrator raise the pool").
 				WithRetry(engi.Retry{AfterMillis: 1000, Position: place}))
@@ -225,7 +224,6 @@ func (m *Manager) wait(r *run, t *stock.Ticket[*member], patience time.Duration,
 	case <-r.stopped:
 		var served bool
 		if h, served = m.stock.Leave(t); !served {
-			m.files.dropQueued(r.id)
 			m.settle(r, nil, engi.Result{Exit: engi.Exit{Code: -1, Cause: r.stopCause()}, Queued: time.Since(joined)})
 			return
 		}
@@ -241,7 +239,6 @@ func (m *Manager) wait(r *run, t *stock.Ticket[*member], patience time.Duration,
 			m.abandon(r)
 			return
 		}
-		m.files.dropQueued(r.id)
 		m.refuse(r, h.Err)
 		return
 	}
@@ -254,7 +251,6 @@ func (m *Manager) begin(r *run, h stock.Handover[*member], joined time.Time) {
 	waited := time.Since(joined)
 	if why := r.stopCause(); why != "" {
 		m.stock.Return(b.key, b, b.rec.Digest)
-		m.files.dropQueued(r.id)
 		m.settle(r, nil, engi.Result{Exit: engi.Exit{Code: -1, Cause: why}, Queued: waited})
 		return
 	}
@@ -269,7 +265,6 @@ func (m *Manager) begin(r *run, h stock.Handover[*member], joined time.Time) {
 			m.abandon(r)
 			return
 		}
-		m.files.dropQueued(r.id)
 		m.refuse(r, err)
 		return
 	}

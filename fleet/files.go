@@ -111,14 +111,6 @@ func (f files) all() ([]engi.ExecutionID, error) {
 	return ids, nil
 }
 
-// makeRoom makes the directory of an execution's files.
-func (f files) makeRoom(id engi.ExecutionID) error {
-	if err := os.MkdirAll(f.execution(id), 0o700); err != nil {
-		return full("make directory", err)
-	}
-	return nil
-}
-
 // saveArtifacts writes the files of a manifest from a tar stream. Both come
 // from the guest and are not believed: the first file that does not keep to
 // the manifest or the limits ends it. It returns the artifacts that are whole

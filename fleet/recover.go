@@ -275,7 +275,6 @@ func (m *Manager) requeue(ctx context.Context) error {
 			err = m.rejoin(ctx, r, q)
 		}
 		if err != nil {
-			m.files.dropQueued(rec.ID)
 			m.work.Go(func() {
 				m.refuse(r, engi.Errorf(engi.Unavailable, "the node was restarted before the program could start: %w", err).
 					WithRemedy("send it again: nothing of it has run"))

@@ -478,6 +478,9 @@ func (m *Manager) finish(r *run, b *member, state engi.ExecutionState, edit func
 		case <-m.life.Done():
 		}
 	}
+	if from == engi.ExecutionQueued {
+		m.files.dropQueued(r.id)
+	}
 	m.close(r, func() { r.rec = rec })
 	m.count(rec)
 }

@@ -15,6 +15,7 @@ import (
 	"encoding/binary"
 	"io"
 	"os"
+	"path/filepath"
 	"sync"
 
 	"github.com/engi-dev/engi"
@@ -50,8 +51,8 @@ type Tape struct {
 
 type mark struct{ offset, pos int64 }
 
-// New returns an empty tape that goes on in a file at path, which need not
-// exist, when it gets long.
+// New returns an empty tape that goes on in a file at path when it gets long;
+// its directory is made then.
 func New(path string) *Tape {
 	return &Tape{path: path, changed: make(chan struct{}), refs: 1}
 }
@@ -122,6 +123,9 @@ func (t *Tape) appendLocked(stream engi.Stream, data []byte) {
 
 // spillLocked moves the frames into the file.
 func (t *Tape) spillLocked() error {
+	if err := os.MkdirAll(filepath.Dir(t.path), 0o700); err != nil {
+		return fileFault("make", err)
+	}
 	f, err := os.OpenFile(t.path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fileFault("make", err)

@@ -1,0 +1,332 @@
+package fleet_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/fleet"
+	"github.com/engi-dev/engi/provider"
+)
+
+// deaths are the ways a node ends without the consent of what runs on it.
+var deaths = map[string]func(*node){
+	"killed":  (*node).kill,
+	"stopped": (*node).stop,
+}
+
+func TestRunsGoOnWithoutTheNode(t *testing.T) {
+	for name, die := range deaths {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			n := w.start(pools(warmBash)).warm()
+			flag := filepath.Join(t.TempDir(), "flag")
+			x := n.begin(script(fmt.Sprintf(`
+				for i in 1 2 3; do echo "before $i"; done
+				while ! test -e %s; do sleep 0.02; done
+				for i in 1 2 3; do echo "after $i" >&2; done
+				echo artifact > left; exit 7`, flag)))
+			n.printed(x.ID, 27)
+			ended := make(chan error, 1)
+			go func() {
+				_, _, err := n.watch(x.ID, 0)
+				ended <- err
+			}()
+			die(n)
+			if err := <-ended; engi.KindOf(err) != engi.Unavailable {
+				t.Errorf("a watcher of the old node got %v, want kind unavailable", err)
+			}
+
+			n = w.start(pools(warmBash))
+			if got, err := n.x.Get(t.Context(), "alice", x.ID); err != nil || got.State != engi.ExecutionRunning {
+				t.Fatalf("after the restart: %+v, %v", got, err)
+			}
+			out := make(chan string, 2)
+			for _, from := range []int64{0, 9} {
+				go func() {
+					text, _, err := n.watch(x.ID, from)
+					if err != nil {
+						t.Error(err)
+					}
+					out <- text
+				}()
+			}
+			if err := os.WriteFile(flag, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			all := "before 1\nbefore 2\nbefore 3\nafter 1\nafter 2\nafter 3\n"
+			got := []string{<-out, <-out}
+			slices.SortFunc(got, func(a, b string) int { return len(b) - len(a) })
+			if got[0] != all || got[1] != all[9:] {
+				t.Errorf("watchers got %q", got)
+			}
+			done := n.wait(x.ID)
+			wantAnswer(t, done, 7, engi.CauseExited, "before 1\nbefore 2\nbefore 3\n")
+			if len(done.Result.Artifacts) != 1 || string(done.Result.Stderr) != "after 1\nafter 2\nafter 3\n" {
+				t.Errorf("%+v", done.Result)
+			}
+			n.warm()
+			n.eventually("only the pool is left", func() bool { return len(w.machines()) == 2 })
+		})
+	}
+}
+
+func TestARunThatEndedWhileTheNodeWasDown(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(pools(warmBash)).warm()
+	x := n.begin(script("echo begun; sleep 0.2; echo done"))
+	n.printed(x.ID, 6)
+	n.kill()
+	time.Sleep(400 * time.Millisecond)
+	n = w.start(pools(warmBash))
+	wantAnswer(t, n.wait(x.ID), 0, engi.CauseExited, "begun\ndone\n")
+}
+
+func TestATimeoutCountsAcrossARestart(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(pools(warmBash)).warm()
+	spec := script("echo begun; sleep 60")
+	spec.Limits.Timeout = 700 * time.Millisecond
+	x := n.begin(spec)
+	n.printed(x.ID, 6)
+	n.kill()
+	n = w.start(nil)
+	done := n.wait(x.ID)
+	wantAnswer(t, done, -1, engi.CauseTimeout, "begun\n")
+}
+
+func TestWarmMembersAreKept(t *testing.T) {
+	for name, die := range deaths {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			n := w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 3})).warm()
+			before := w.machines()
+			die(n)
+			n = w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 3}))
+			if p := n.Pools(t.Context()); p[0].Ready != 3 {
+				t.Errorf("after the restart: %+v, want 3 ready at once", p)
+			}
+			after := w.machines()
+			slices.Sort(before)
+			slices.Sort(after)
+			if !slices.Equal(before, after) {
+				t.Errorf("machines %v, before %v", after, before)
+			}
+			x := n.do(script("echo kept"))
+			wantAnswer(t, x, 0, engi.CauseExited, "kept\n")
+			if !slices.Contains(before, x.Sandbox) {
+				t.Error("it ran in a new sandbox")
+			}
+		})
+	}
+}
+
+func TestMembersOfAnotherDayGo(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 2}, fleet.PoolConfig{Target: 1})).warm()
+	before := w.machines()
+	n.kill()
+	w.templates.Set(base(t, "d2"))
+	n = w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 2})).warm()
+	after := w.machines()
+	if len(after) != 2 || slices.ContainsFunc(after, func(id engi.SandboxID) bool { return slices.Contains(before, id) }) {
+		t.Errorf("machines %v, before %v; want two new ones", after, before)
+	}
+	recs, err := w.store.ListSandboxes(t.Context(), "")
+	if err != nil || len(recs) != 2 {
+		t.Errorf("%d records, %v; want 2", len(recs), err)
+	}
+}
+
+func TestOrphansGo(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(pools(warmBash)).warm()
+	n.kill()
+	orphan, err := memory.New(w.host).Start(t.Context(), provider.Spec{
+		ID: engi.NewSandboxID(), Root: "/", Size: fleet.DefaultLimits().Size, Token: "t",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"executions/exe_unknown/tape", "queued/exe_unknown", "queued/exe_half.new"} {
+		path := filepath.Join(w.dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.start(pools(warmBash))
+	if slices.Contains(w.machines(), orphan.ID()) {
+		t.Error("the orphan is still there")
+	}
+	if left := w.files(); len(left) != 0 {
+		t.Errorf("files left: %v", left)
+	}
+}
+
+func TestRunsWhoseSandboxIsGone(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(pools(warmBash)).warm()
+	x := n.begin(script("echo begun; sleep 60"))
+	n.printed(x.ID, 6)
+	n.kill()
+	if err := memory.New(w.host).Remove(t.Context(), x.Sandbox); err != nil {
+		t.Fatal(err)
+	}
+	n = w.start(pools(warmBash))
+	got := n.wait(x.ID)
+	if got.Result.Exit.Cause != engi.CauseSandboxLost || got.Result.Exit.Code != -1 || got.Result.Error == "" {
+		t.Errorf("%+v", got.Result)
+	}
+	box, err := n.Sandboxes().Get(t.Context(), "alice", x.Sandbox)
+	if err != nil || box.State != engi.Stopped {
+		t.Errorf("its sandbox: %+v, %v", box, err)
+	}
+}
+
+// TestARecordedRunThatNeverBegan dies between the record and the program.
+func TestARecordedRunThatNeverBegan(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(pools(warmBash)).warm()
+	recs, err := w.store.ListSandboxes(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.kill()
+	r := fleet.Record{Execution: engi.Execution{
+		ID: engi.NewExecutionID(), Owner: "alice", State: engi.ExecutionRunning, Language: engi.Bash, Template: "base",
+		Sandbox: recs[0].ID, Created: time.Now().UTC(), Started: time.Now().UTC(),
+	}, Limits: fleet.DefaultLimits()}
+	box := recs[0]
+	box.Owner, box.State, box.Execution = "alice", engi.Running, r.ID
+	if _, err := w.store.Create(t.Context(), r, &box); err != nil {
+		t.Fatal(err)
+	}
+	n = w.start(pools(warmBash))
+	got := n.wait(r.ID)
+	if got.Result.Exit.Cause != engi.CauseSandboxLost || !strings.Contains(got.Result.Error, "before the program started") {
+		t.Errorf("%+v", got.Result)
+	}
+	if slices.Contains(w.machines(), box.ID) {
+		t.Error("its sandbox is still there")
+	}
+}
+
+func TestWhoWaitedWaitsAgain(t *testing.T) {
+	for name, die := range deaths {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			one := func(o *fleet.Options) { o.MaxSandboxes = 1 }
+			n := w.start(one)
+			proof := filepath.Join(t.TempDir(), "proof")
+			busy := n.begin(script("sleep 60"))
+			var ids []engi.ExecutionID
+			n.eventually("the first one runs", func() bool {
+				x, err := n.x.Get(t.Context(), "alice", busy.ID)
+				return err == nil && x.State == engi.ExecutionRunning
+			})
+			for i := range 3 {
+				spec := script(fmt.Sprintf("echo %d >> %s; echo %d", i, proof, i))
+				ids = append(ids, n.begin(spec).ID)
+			}
+			die(n)
+			n = w.start(one)
+			if err := n.x.Cancel(t.Context(), "alice", busy.ID); err != nil {
+				t.Fatal(err)
+			}
+			for i, id := range ids {
+				wantAnswer(t, n.wait(id), 0, engi.CauseExited, fmt.Sprintln(i))
+			}
+			data, err := os.ReadFile(proof)
+			if err != nil || string(data) != "0\n1\n2\n" {
+				t.Errorf("they ran as %q, %v; want each once, in order", data, err)
+			}
+			if left := w.files(); len(left) != 0 {
+				t.Errorf("files left: %v", left)
+			}
+		})
+	}
+}
+
+func TestWhoWaitedAndLostTheProgramIsRefused(t *testing.T) {
+	w := newWorld(t)
+	r := fleet.Record{Execution: engi.Execution{
+		ID: engi.NewExecutionID(), Owner: "alice", State: engi.ExecutionQueued, Language: engi.Bash, Template: "base", Created: time.Now().UTC(),
+	}, Limits: fleet.DefaultLimits()}
+	if _, err := w.store.Create(t.Context(), r, nil); err != nil {
+		t.Fatal(err)
+	}
+	n := w.start(nil)
+	x, err := n.x.Wait(t.Context(), "alice", r.ID)
+	wantKind(t, "Wait", err, engi.Unavailable)
+	if x.State != engi.ExecutionRefused || !strings.Contains(engi.RemedyOf(err), "send it again") {
+		t.Errorf("%+v, remedy %q", x, engi.RemedyOf(err))
+	}
+}
+
+// TestDeathAtEveryStoreWrite kills the node at its k-th write, for every k of
+// an execution's life, and checks that the next life ends with the right
+// answer or an honest one, and with nothing left.
+func TestDeathAtEveryStoreWrite(t *testing.T) {
+	for k := 1; k <= 8; k++ {
+		t.Run(fmt.Sprint(k), func(t *testing.T) {
+			w := newWorld(t)
+			n := w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 1}))
+			writes := 0
+			died := make(chan struct{})
+			w.store.Fail(func(act string) error {
+				switch act {
+				case "Create", "Update", "PutSandbox", "ForgetSandbox":
+					if writes++; writes == k {
+						close(died)
+					}
+				}
+				if writes >= k {
+					n.dead.Store(true)
+					return errDead
+				}
+				return nil
+			})
+			var ids []engi.ExecutionID
+			for range 3 {
+				x, err := n.x.Start(t.Context(), script("echo hello; echo x > file"))
+				if err != nil {
+					break
+				}
+				ids = append(ids, x.ID)
+			}
+			select {
+			case <-died:
+			case <-time.After(10 * time.Second):
+				t.Fatal("not so many writes")
+			}
+			n.kill()
+			w.store.Fail(nil)
+			n = w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 1}))
+			for _, id := range ids {
+				x := n.wait(id)
+				switch x.Result.Exit.Cause {
+				case engi.CauseExited:
+					wantAnswer(t, x, 0, engi.CauseExited, "hello\n")
+				case engi.CauseSandboxLost:
+				default:
+					t.Errorf("execution %s: %+v", id, x.Result)
+				}
+			}
+			n.warm()
+			n.eventually("only the pool is left", func() bool { return len(w.machines()) == 1 })
+			for _, f := range w.files() {
+				if !strings.HasPrefix(f, "executions/") {
+					t.Errorf("left: %s", f)
+				}
+			}
+		})
+	}
+}

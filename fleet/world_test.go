@@ -1,0 +1,388 @@
+package fleet_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/fleet"
+	"github.com/engi-dev/engi/fleet/fleettest"
+	"github.com/engi-dev/engi/provider"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A world is what outlives a node: machines, records, files, templates.
+type world struct {
+	t         *testing.T
+	host      *twinHost
+	store     *fleettest.Store
+	templates *fleettest.Templates
+	dir       string
+}
+
+// base is a template whose programs are this machine's own.
+func base(t testing.TB, digest string) engi.Template {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("needs bash")
+	}
+	return engi.Template{
+		Name:   "base",
+		Digest: digest,
+		Root:   "/",
+		Env:    map[string]string{"PATH": os.Getenv("PATH"), "LANG": "C.UTF-8"},
+		Shell:  "/bin/sh",
+		Languages: map[engi.Language]engi.Interpreter{
+			engi.Bash: {Path: bash, Warm: true},
+		},
+	}
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{
+		t:         t,
+		host:      memory.NewHost(t.TempDir()),
+		store:     fleettest.NewStore(),
+		templates: fleettest.NewTemplates(base(t, "d1")),
+		dir:       t.TempDir(),
+	}
+	t.Cleanup(func() {
+		p := memory.New(w.host)
+		ids, err := p.Found(context.Background())
+		if err != nil {
+			t.Error(err)
+		}
+		for _, id := range ids {
+			if err := p.Remove(context.Background(), id); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return w
+}
+
+// machines lists what runs on the world's host.
+func (w *world) machines() []engi.SandboxID {
+	w.t.Helper()
+	ids, err := memory.New(w.host).Found(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return ids
+}
+
+// A node is one life of a Manager.
+type node struct {
+	*fleet.Manager
+	t    *testing.T
+	w    *world
+	x    engi.Executions
+	dead *atomic.Bool
+	end  context.CancelFunc
+	over chan error
+}
+
+// start runs a Manager in the world until the test ends.
+func (w *world) start(edit func(*fleet.Options)) *node {
+	w.t.Helper()
+	dead := new(atomic.Bool)
+	o := fleet.Options{
+		Providers: []provider.Provider{mortal{memory.New(w.host), dead}},
+		Templates: w.templates,
+		Store:     mortalStore{w.store, dead},
+		Dir:       w.dir,
+		Log:       slog.New(slog.NewTextHandler(testWriter{w.t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Boots:     4,
+	}
+	if edit != nil {
+		edit(&o)
+	}
+	m, err := fleet.Open(w.t.Context(), o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	n := &node{Manager: m, t: w.t, w: w, x: m.Executions(), dead: dead, end: cancel, over: make(chan error, 1)}
+	ready := make(chan struct{})
+	go func() { n.over <- m.Run(ctx, func() { close(ready) }) }()
+	select {
+	case <-ready:
+	case err := <-n.over:
+		w.t.Fatal("Run ended early: ", err)
+	}
+	w.t.Cleanup(n.stop)
+	return n
+}
+
+// stop ends the node in order.
+func (n *node) stop() {
+	n.end()
+	select {
+	case err := <-n.over:
+		n.over <- nil
+		if err != nil {
+			n.t.Error("Run: ", err)
+		}
+	case <-time.After(20 * time.Second):
+		n.t.Fatal("Run does not end")
+	}
+}
+
+// kill ends the node as kill -9 would: from one moment on nothing it does
+// reaches machines or records.
+func (n *node) kill() {
+	n.dead.Store(true)
+	n.stop()
+}
+
+// pools returns an edit that asks for pools and sets a fast queue.
+func pools(ps ...fleet.PoolConfig) func(*fleet.Options) {
+	return func(o *fleet.Options) { o.Pools = ps }
+}
+
+func (n *node) warm() *node {
+	n.t.Helper()
+	n.eventually("the pools are full", func() bool {
+		for _, p := range n.Pools(n.t.Context()) {
+			if p.Ready < p.Target {
+				return false
+			}
+		}
+		return n.Warm(n.t.Context()) == nil
+	})
+	return n
+}
+
+// eventually waits for a condition that comes true in the background.
+func (n *node) eventually(what string, ok func() bool) {
+	n.t.Helper()
+	deadline := time.Now().Add(15 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			n.t.Fatalf("never: %s; pools %+v", what, n.Pools(n.t.Context()))
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// script is a bash program that alice runs.
+func script(code string) engi.ExecutionSpec {
+	return engi.ExecutionSpec{
+		Owner: "alice",
+		Program: engi.Program{
+			Language: engi.Bash,
+			Files:    []engi.SourceFile{{Path: "main.sh", Data: []byte(code)}},
+		},
+	}
+}
+
+func (n *node) begin(spec engi.ExecutionSpec) engi.Execution {
+	n.t.Helper()
+	x, err := n.x.Start(n.t.Context(), spec)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return x
+}
+
+func (n *node) wait(id engi.ExecutionID) engi.Execution {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(n.t.Context(), 20*time.Second)
+	defer cancel()
+	x, err := n.x.Wait(ctx, "alice", id)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return x
+}
+
+func (n *node) do(spec engi.ExecutionSpec) engi.Execution {
+	n.t.Helper()
+	return n.wait(n.begin(spec).ID)
+}
+
+// printed waits until a running execution has printed at least so many bytes.
+func (n *node) printed(id engi.ExecutionID, bytes int64) {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(n.t.Context(), 20*time.Second)
+	defer cancel()
+	for e, err := range n.x.Watch(ctx, "alice", id, 0) {
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		if e.Offset+int64(len(e.Data)) >= bytes && e.Type != engi.EventStarted {
+			return
+		}
+	}
+	n.t.Fatalf("%s ended before it printed %d bytes", id, bytes)
+}
+
+// watch collects a run's output from an offset to its result.
+func (n *node) watch(id engi.ExecutionID, from int64) (out string, kinds []engi.ExecutionEventType, err error) {
+	ctx, cancel := context.WithTimeout(n.t.Context(), 20*time.Second)
+	defer cancel()
+	var b strings.Builder
+	at := from
+	for e, err := range n.x.Watch(ctx, "alice", id, from) {
+		if err != nil {
+			return b.String(), kinds, err
+		}
+		kinds = append(kinds, e.Type)
+		if e.Offset != at && e.Type != engi.EventStarted {
+			return b.String(), kinds, fmt.Errorf("event %s at offset %d, want %d", e.Type, e.Offset, at)
+		}
+		at += int64(len(e.Data))
+		b.Write(e.Data)
+	}
+	return b.String(), kinds, nil
+}
+
+func wantKind(t *testing.T, what string, err error, want engi.Kind) {
+	t.Helper()
+	if err == nil || engi.KindOf(err) != want {
+		t.Errorf("%s: error %v, want kind %s", what, err, want)
+	}
+}
+
+// wantAnswer checks a result's essentials.
+func wantAnswer(t *testing.T, x engi.Execution, code int, cause engi.Cause, stdout string) {
+	t.Helper()
+	if x.State != engi.ExecutionDone || x.Result == nil {
+		t.Fatalf("execution is %s: %+v", x.State, x)
+	}
+	r := x.Result
+	if r.Exit.Code != code || r.Exit.Cause != cause || string(r.Stdout) != stdout {
+		t.Errorf("exit %+v stdout %.200q stderr %.500q error %q, want code %d cause %s stdout %.200q",
+			r.Exit, r.Stdout, r.Stderr, r.Error, code, cause, stdout)
+	}
+}
+
+// mortal is a provider whose node can die: then nothing it does counts.
+type mortal struct {
+	provider.Provider
+	dead *atomic.Bool
+}
+
+var errDead = errors.New("this node was killed")
+
+func (p mortal) Start(ctx context.Context, spec provider.Spec) (provider.Machine, error) {
+	if p.dead.Load() {
+		return nil, errDead
+	}
+	m, err := p.Provider.Start(ctx, spec)
+	return p.wrap(m, err)
+}
+
+func (p mortal) Adopt(ctx context.Context, id engi.SandboxID) (provider.Machine, error) {
+	if p.dead.Load() {
+		return nil, errDead
+	}
+	m, err := p.Provider.Adopt(ctx, id)
+	return p.wrap(m, err)
+}
+
+func (p mortal) wrap(m provider.Machine, err error) (provider.Machine, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &mortalMachine{Machine: m, dead: p.dead}, nil
+}
+
+func (p mortal) Remove(ctx context.Context, id engi.SandboxID) error {
+	if p.dead.Load() {
+		return errDead
+	}
+	return p.Provider.Remove(ctx, id)
+}
+
+type mortalMachine struct {
+	provider.Machine
+	dead *atomic.Bool
+}
+
+func (m *mortalMachine) Close() error {
+	if m.dead.Load() {
+		return errDead
+	}
+	return m.Machine.Close()
+}
+
+func (m *mortalMachine) Resize(ctx context.Context, size engi.Size) error {
+	return provider.Resize(ctx, m.Machine, size)
+}
+
+// mortalStore is a store whose node can die.
+type mortalStore struct {
+	fleet.Store
+	dead *atomic.Bool
+}
+
+func (s mortalStore) Create(ctx context.Context, r fleet.Record, b *fleet.SandboxRecord) (fleet.Record, error) {
+	if s.dead.Load() {
+		return fleet.Record{}, errDead
+	}
+	return s.Store.Create(ctx, r, b)
+}
+
+func (s mortalStore) Update(ctx context.Context, from engi.ExecutionState, r fleet.Record, b *fleet.SandboxRecord) error {
+	if s.dead.Load() {
+		return errDead
+	}
+	return s.Store.Update(ctx, from, r, b)
+}
+
+func (s mortalStore) PutSandbox(ctx context.Context, b fleet.SandboxRecord) error {
+	if s.dead.Load() {
+		return errDead
+	}
+	return s.Store.PutSandbox(ctx, b)
+}
+
+func (s mortalStore) ForgetSandbox(ctx context.Context, id engi.SandboxID) error {
+	if s.dead.Load() {
+		return errDead
+	}
+	return s.Store.ForgetSandbox(ctx, id)
+}
+
+// testWriter sends a log to the test, one line at a time.
+type testWriter struct{ t *testing.T }
+
+var logging sync.Mutex
+
+func (w testWriter) Write(b []byte) (int, error) {
+	logging.Lock()
+	defer logging.Unlock()
+	w.t.Log(string(bytes.TrimRight(b, "\n")))
+	return len(b), nil
+}
+
+// files lists what is below the world's directory, relative to it.
+func (w *world) files() (names []string) {
+	w.t.Helper()
+	err := filepath.WalkDir(w.dir, func(p string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			rel, _ := filepath.Rel(w.dir, p)
+			names = append(names, rel)
+		}
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return names
+}
