@@ -67,6 +67,10 @@ func (p *Private) Close() error {
 	return err
 }
 
+// EnterNamespaces makes a process that was not started by root able to run
+// sandboxes; see package gvisor.
+func EnterNamespaces() error { return gvisor.EnterNamespaces() }
+
 // deadPrivate returns the directories of private nodes whose process is gone.
 func deadPrivate(c config.Config) ([]string, error) {
 	base := filepath.Join(c.DataDir, privateName)

@@ -19,7 +19,7 @@ func main() {
 	// that collecting it takes.
 	debug.SetGCPercent(25)
 	debug.SetMemoryLimit(64 << 20)
-	runtime.GOMAXPROCS(min(runtime.NumCPU(), 4))
+	runtime.GOMAXPROCS(1)
 
 	err := guestd.New(guestd.Options{}).Run(context.Background())
 	unix.Sync()

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/engi-dev/engi"
@@ -16,6 +17,18 @@ import (
 // testOptions lets tests of this package run the real commands on machines
 // that are not there; nothing else sets it.
 var testOptions node.Options
+
+// enter makes this process able to run sandboxes if it was not started by
+// root, for commands that may have a node inside.
+func enter(args []string) {
+	if len(args) == 0 || !slices.Contains([]string{"run", "serve", "template", "doctor", "bench"}, args[0]) || os.Getenv("ENGI_URL") != "" ||
+		slices.ContainsFunc(args, func(a string) bool { return a == "--url" || a == "--help" || strings.HasPrefix(a, "--url=") }) {
+		return
+	}
+	// Where the host does not allow it, a server may still do the work, and
+	// the doctor says what is wrong.
+	_ = node.EnterNamespaces()
+}
 
 // config returns the configuration with this command's flags.
 func (g *globals) config(flags ...config.Flag) (config.Config, config.Sources, error) {

@@ -77,7 +77,10 @@ type commands struct {
 	Version  versionCommand  `cmd:"" help:"Print versions and digests."`
 }
 
-func main() { os.Exit(engiMain(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+func main() {
+	enter(os.Args[1:])
+	os.Exit(engiMain(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
 
 // engiMain is the whole program but for the end of the process.
 func engiMain(args []string, in *os.File, out, errOut io.Writer) int {

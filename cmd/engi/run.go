@@ -205,7 +205,9 @@ func (r *runCommand) stream(ctx context.Context, g *globals, d *desk, req v1.Exe
 	watch, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	cancelled := context.AfterFunc(ctx, func() {
-		// The first signal asks the run to end; a second one ends engi.
+		// The first signal asks the run to end; a second one ends engi. A
+		// signal may arrive twice by different ways.
+		time.Sleep(200 * time.Millisecond)
 		again := make(chan os.Signal, 1)
 		signal.Notify(again, os.Interrupt)
 		defer signal.Stop(again)

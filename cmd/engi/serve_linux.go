@@ -129,7 +129,7 @@ func (s *serveCommand) detach(ctx context.Context, g *globals, c config.Config) 
 		select {
 		case <-tick.C:
 			at, _, err := node.Discover(c.DataDir)
-			if err != nil || at.PID != cmd.Process.Pid {
+			if err != nil {
 				continue
 			}
 			if g.JSON {

@@ -282,7 +282,7 @@ func culprit(keys map[string]any) string {
 }
 
 // others are variables that begin with ENGI_ and are no keys of Config.
-var others = []string{"ENGI_URL", "ENGI_KEY", "ENGI_CONFIG", "ENGI_BIN", "ENGI_TEST_", "ENGI_CHAOS_", "ENGI_OUTPUT_DIR", "ENGI_NO_INSTALL", "ENGI_DEBUG_"}
+var others = []string{"ENGI_URL", "ENGI_KEY", "ENGI_CONFIG", "ENGI_BIN", "ENGI_TEST_", "ENGI_CHAOS_", "ENGI_OUTPUT_DIR", "ENGI_NO_INSTALL", "ENGI_IN_NAMESPACES", "ENGI_DEBUG_"}
 
 func readEnv(c *Config, vars map[string]string, from Sources) error {
 	known := map[string]string{} // variable: key

@@ -261,9 +261,13 @@ func distance(a, b string) int {
 	return prev[len(b)]
 }
 
+// isRoot reports whether root started us. In a namespace of our own we are
+// root by name only, and work with the user's directories.
+func isRoot() bool { return os.Geteuid() == 0 && os.Getenv("ENGI_IN_NAMESPACES") == "" }
+
 // dataDir is where a node of this user keeps its state.
 func dataDir() string {
-	if os.Geteuid() == 0 {
+	if isRoot() {
 		return "/var/lib/engi"
 	}
 	return home("XDG_DATA_HOME", ".local/share")
@@ -271,7 +275,7 @@ func dataDir() string {
 
 // cacheDir is where nodes of this user keep what can be made again.
 func cacheDir() string {
-	if os.Geteuid() == 0 {
+	if isRoot() {
 		return "/var/cache/engi"
 	}
 	return home("XDG_CACHE_HOME", ".cache")
