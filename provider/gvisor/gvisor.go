@@ -2,16 +2,31 @@
 // each is a user-space kernel in processes of its own, started by runsc, that
 // run on when the process that started them dies.
 //
-// It is not for building root file systems (package disk) and knows nothing
-// of what is said to the guest program (package guest).
+// It runs as root, with control groups of either version, or as anybody else
+// after [EnterNamespaces], without them. It is not for building root file
+// systems (package disk) and knows nothing of what is said to the guest
+// program (package guest).
 package gvisor
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/provider"
+	"github.com/engi-dev/engi/provider/gvisor/cgroup"
 )
 
 // Options say where a Provider finds and keeps things. Runsc, Guest and Dir
@@ -19,7 +34,7 @@ import (
 type Options struct {
 	Runsc      string       // absolute path of a static runsc
 	Guest      string       // absolute path of the static guest program
-	Dir        string       // private directory of this provider; machines live below it
+	Dir        string       // absolute; private directory of this provider; machines live below it
 	Log        *slog.Logger // nil discards
 	Cgroups    Cgroups      // zero means CgroupsAuto
 	CgroupRoot string       // empty means /sys/fs/cgroup; for tests
@@ -30,38 +45,247 @@ type Options struct {
 type Cgroups string
 
 const (
-	CgroupsAuto Cgroups = "auto" // whatever the host has
+	CgroupsAuto Cgroups = "auto" // whatever the host has and lets us use
 	CgroupsV1   Cgroups = "v1"
 	CgroupsV2   Cgroups = "v2"
-	CgroupsNone Cgroups = "none"
+	CgroupsNone Cgroups = "none" // memory is watched; see NotEnforced
 )
 
-// A Provider starts gVisor machines. It is safe for concurrent use.
+// A Provider starts gVisor machines. It is safe for concurrent use. It needs
+// no Close: machines belong to the host.
 type Provider struct {
-	opt Options
+	opt      Options
+	log      *slog.Logger
+	groups   *cgroup.Tree  // nil without control groups
+	missing  []string      // controllers the host lacks
+	boots    chan struct{} // holds a token for each machine that boots
+	features func() string // of the runsc in use
+
+	mu      sync.Mutex
+	network *os.File // an empty network namespace for file servers; nil before the first start
 }
 
-var _ provider.Provider = (*Provider)(nil)
+var (
+	_ provider.Provider = (*Provider)(nil)
+	_ provider.Restorer = (*Provider)(nil)
+	_ provider.Prober   = (*Provider)(nil)
+	_ provider.Enforcer = (*Provider)(nil)
+	_ provider.Tracer   = (*Provider)(nil)
+)
 
-// New returns a provider on o.Dir. It starts nothing and touches nothing but
-// o.Dir.
-func New(o Options) (*Provider, error) { return &Provider{opt: o}, nil }
+// New returns a provider on o.Dir. It starts nothing, and touches nothing but
+// o.Dir and, to see whether it may, the host's control groups. It reports
+// Invalid for options that cannot work.
+func New(o Options) (*Provider, error) {
+	for _, path := range []string{o.Runsc, o.Guest, o.Dir} {
+		if !filepath.IsAbs(path) {
+			return nil, engi.Errorf(engi.Invalid, "gvisor: %q is no absolute path", path)
+		}
+	}
+	o.Dir = filepath.Clean(o.Dir)
+	if o.CgroupRoot == "" {
+		o.CgroupRoot = cgroup.DefaultRoot
+	}
+	if o.Boots <= 0 {
+		o.Boots = runtime.NumCPU()
+	}
+	p := &Provider{opt: o, log: o.Log, boots: make(chan struct{}, o.Boots)}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
+	p.features = sync.OnceValue(p.askFeatures)
+	if err := os.MkdirAll(filepath.Join(o.Dir, "m"), 0o700); err != nil {
+		return nil, engi.Errorf(engi.Internal, "gvisor: %v", err)
+	}
+	// Names of processes and mounts show resolved paths.
+	real, err := filepath.EvalSymlinks(o.Dir)
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "gvisor: %v", err)
+	}
+	p.opt.Dir = real
+	if err := p.openGroups(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// openGroups chooses how limits are enforced.
+func (p *Provider) openGroups() error {
+	if p.opt.Cgroups == CgroupsNone {
+		return nil
+	}
+	version, missing := cgroup.Detect(p.opt.CgroupRoot)
+	switch p.opt.Cgroups {
+	case CgroupsAuto, "":
+	case CgroupsV1, CgroupsV2:
+		if string(p.opt.Cgroups) != version.String() {
+			return engi.Errorf(engi.Invalid, "gvisor: the host has control groups %s, not %s", version, p.opt.Cgroups)
+		}
+	default:
+		return engi.Errorf(engi.Invalid, "gvisor: %q is no kind of control groups", p.opt.Cgroups).
+			WithRemedy("use auto, v1, v2 or none")
+	}
+	if version == cgroup.None {
+		return nil
+	}
+	tree := cgroup.Open(p.opt.CgroupRoot, p.groupName(), version)
+	probe := tree.Group("probe")
+	err := probe.Create()
+	if err == nil {
+		err = probe.Limit(cgroup.Limits{Memory: 1 << 30})
+	}
+	if rmErr := probe.Remove(deadline(stopTime)); err == nil {
+		err = rmErr
+	}
+	switch {
+	case err == nil:
+		p.groups, p.missing = tree, missing
+	case p.opt.Cgroups == CgroupsV1 || p.opt.Cgroups == CgroupsV2:
+		return engi.Errorf(engi.Invalid, "gvisor: control groups %s cannot be used: %v", version, err)
+	default:
+		p.log.Info("control groups cannot be used", "version", version.String(), "error", err)
+	}
+	return nil
+}
+
+// groupName is the parent of this provider's groups: one for each directory,
+// so that several providers on a host never take each other's for leaks.
+func (p *Provider) groupName() string {
+	return "engi-" + shortHash(p.opt.Dir)
+}
 
 // Tier returns TierGVisor.
 func (p *Provider) Tier() engi.Tier { return engi.TierGVisor }
 
+// NotEnforced names the limits that are not enforced on this host.
+func (p *Provider) NotEnforced() []string {
+	var names []string
+	if p.groups == nil || slices.Contains(p.missing, "cpu") {
+		names = append(names, "vcpus")
+	}
+	if !strings.Contains(p.features(), "inodes") {
+		names = append(names, "inodes")
+	}
+	return names
+}
+
+// askFeatures asks runsc what it can do beyond upstream's.
+func (p *Provider) askFeatures() string {
+	out, err := exec.Command(p.opt.Runsc, "engi-features").Output()
+	if err != nil {
+		return ""
+	}
+	return string(out)
+}
+
 // Start boots a machine.
-func (p *Provider) Start(ctx context.Context, spec provider.Spec) (provider.Machine, error) {
-	return nil, engi.Errorf(engi.Unavailable, "start %s: not built yet", spec.ID)
+func (p *Provider) Start(ctx context.Context, spec provider.Spec) (_ provider.Machine, err error) {
+	defer engi.Annotate(&err, "start %s", spec.ID)
+	return p.boot(ctx, spec, "")
 }
 
-// Adopt takes over a machine that another process started.
-func (p *Provider) Adopt(ctx context.Context, id engi.SandboxID) (provider.Machine, error) {
-	return nil, engi.Errorf(engi.NotFound, "adopt %s: no such machine", id)
+// Restore boots a machine from what Checkpoint wrote.
+func (p *Provider) Restore(ctx context.Context, spec provider.Spec, dir string) (_ provider.Machine, err error) {
+	defer engi.Annotate(&err, "restore %s", spec.ID)
+	if _, err := os.Stat(filepath.Join(dir, "checkpoint.img")); err != nil {
+		return nil, engi.Errorf(engi.Invalid, "no checkpoint in %s: %v", dir, err)
+	}
+	return p.boot(ctx, spec, dir)
 }
 
-// Found lists machines by their traces.
-func (p *Provider) Found(ctx context.Context) ([]engi.SandboxID, error) { return nil, nil }
+// Found lists machines by their directories and control groups.
+func (p *Provider) Found(ctx context.Context) ([]engi.SandboxID, error) {
+	entries, err := os.ReadDir(filepath.Join(p.opt.Dir, "m"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, engi.Errorf(engi.Internal, "find machines: %v", err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if p.groups != nil {
+		groups, err := p.groups.List()
+		if err != nil {
+			return nil, engi.Errorf(engi.Internal, "find machines: %v", err)
+		}
+		names = append(names, groups...)
+	}
+	slices.Sort(names)
+	var ids []engi.SandboxID
+	for _, name := range slices.Compact(names) {
+		if id, err := engi.ParseSandboxID(name); err == nil {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
 
-// Remove destroys a machine that nobody adopted.
-func (p *Provider) Remove(ctx context.Context, id engi.SandboxID) error { return nil }
+// Remove destroys whatever is left of a machine that nobody adopted.
+func (p *Provider) Remove(ctx context.Context, id engi.SandboxID) (err error) {
+	defer engi.Annotate(&err, "remove %s", id)
+	if _, err := engi.ParseSandboxID(string(id)); err != nil {
+		return nil // never a machine of ours
+	}
+	d := p.dir(id)
+	var run running
+	known := d.load("run.json", &run) == nil && run.HostBoot == hostBoot()
+	if !known && p.groups == nil {
+		// It died while it booted: nobody wrote down what runs.
+		if err := p.killAll(id, deadline(stopTime)); err != nil {
+			return engi.Errorf(engi.Internal, "%v", err)
+		}
+	}
+	for _, ref := range []procRef{run.Sandbox, run.Gofer} {
+		if !known {
+			break
+		}
+		proc, err := openProcess(ref)
+		if err != nil {
+			continue
+		}
+		proc.kill()
+		defer proc.close()
+	}
+	return p.erase(id)
+}
+
+// erase removes everything of a machine whose processes have been killed.
+func (p *Provider) erase(id engi.SandboxID) error {
+	if p.groups != nil {
+		if err := p.groups.Group(string(id)).Remove(deadline(stopTime)); err != nil {
+			return engi.Errorf(engi.Internal, "%v", err)
+		}
+	}
+	if err := os.RemoveAll(string(p.dir(id))); err != nil {
+		return engi.Errorf(engi.Internal, "%v", err)
+	}
+	return nil
+}
+
+// emptyNetwork returns a path of a network namespace with nothing in it, in
+// which file servers run. It lives as long as this process, leaves no mount
+// behind, and saves every start the making of one. Empty means that there is
+// none.
+func (p *Provider) emptyNetwork() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.network == nil {
+		made := make(chan *os.File, 1)
+		go func() {
+			runtime.LockOSThread() // never unlocked: the thread is of no use any more
+			if unix.Unshare(unix.CLONE_NEWNET) != nil {
+				made <- nil
+				return
+			}
+			f, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
+			if err != nil {
+				f = nil
+			}
+			made <- f
+		}()
+		if p.network = <-made; p.network == nil {
+			return ""
+		}
+	}
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), p.network.Fd())
+}

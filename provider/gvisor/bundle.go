@@ -1,0 +1,212 @@
+package gvisor
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/guest/wire"
+	"github.com/engi-dev/engi/provider"
+)
+
+// capabilities are what root has inside: what containers ordinarily give it,
+// so that apt, sudo and su work, but no raw sockets.
+var capabilities = []string{
+	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID",
+	"CAP_KILL", "CAP_MKNOD", "CAP_NET_BIND_SERVICE", "CAP_SETFCAP", "CAP_SETGID",
+	"CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
+}
+
+// Annotations that our own runsc understands; see tools/runsc.
+const (
+	annotMemory = "dev.engi.total-memory"
+	annotCPUs   = "dev.engi.cpus"
+	annotInodes = "dev.engi.inodes"
+)
+
+const (
+	guestThreads = 64  // of the guest program itself, beyond what programs may have
+	oomScore     = 500 // sandboxes are killed before anything else when the host is full
+)
+
+// bundle writes the runtime's description of the machine.
+func (d machineDir) bundle(spec provider.Spec) error {
+	cfg := ociSpec(d, spec)
+	raw, err := json.Marshal(cfg)
+	if err != nil {
+		return fmt.Errorf("describe the machine: %v", err)
+	}
+	if err := os.Mkdir(d.path("bundle"), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(d.path("bundle", "config.json"), raw, 0o600)
+}
+
+func ociSpec(d machineDir, spec provider.Spec) *specs.Spec {
+	size := spec.Size
+	nproc := uint64(size.Processes + guestThreads)
+	score := oomScore
+	caps := capabilities
+	mounts := []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc"},
+		{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{
+			"nosuid", "nodev", "noexec", "mode=1777", "size=" + strconv.FormatInt(size.Memory/2, 10)}},
+		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "nodev", "noexec"}},
+		bind(d.path("chan"), wire.Dir, "ro", "nosuid", "nodev"),
+	}
+	switch {
+	case spec.Writable:
+		// What a build leaves in /tmp is not part of the template.
+		mounts = append(mounts, bind(d.path("tmp"), "/tmp", "rw"))
+	case emptyDir(filepath.Join(spec.Root, "tmp")):
+		// The sandbox's kernel would put a tmpfs without a limit here. With
+		// anything in it, /tmp is a part of the root and counts as disk.
+		limit := min(size.Disk, size.Memory/2)
+		mounts = append(mounts, specs.Mount{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{
+			"mode=1777", fmt.Sprintf("size=%d", limit), fmt.Sprintf("nr_inodes=%d", size.Inodes)}})
+	}
+	if spec.Network == provider.Host {
+		for _, file := range []string{"/etc/resolv.conf", "/etc/hosts"} {
+			if real, err := filepath.EvalSymlinks(file); err == nil {
+				mounts = append(mounts, bind(real, file, "ro"))
+			}
+		}
+	}
+	for _, m := range spec.Mounts {
+		mounts = append(mounts, bind(m.Source, m.Target, "ro"))
+	}
+
+	cfg := &specs.Spec{
+		Version: "1.1.0",
+		Process: &specs.Process{
+			Args: []string{wire.Dir + "/" + wire.BinaryName},
+			Env:  []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"},
+			Cwd:  "/",
+			Capabilities: &specs.LinuxCapabilities{
+				Bounding: caps, Effective: caps, Permitted: caps,
+			},
+			Rlimits: []specs.POSIXRlimit{
+				{Type: "RLIMIT_NOFILE", Hard: uint64(size.OpenFiles), Soft: uint64(size.OpenFiles)},
+				{Type: "RLIMIT_NPROC", Hard: nproc, Soft: nproc},
+				{Type: "RLIMIT_CORE"},
+			},
+			OOMScoreAdj: &score,
+		},
+		Root:     &specs.Root{Path: spec.Root},
+		Hostname: spec.Hostname,
+		Mounts:   mounts,
+		Linux: &specs.Linux{
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
+			},
+		},
+		Annotations: map[string]string{
+			annotMemory: strconv.FormatInt(size.Memory, 10),
+			annotCPUs:   strconv.Itoa(visibleCPUs(size)),
+			annotInodes: strconv.FormatInt(size.Inodes, 10),
+			// The channel changes under the machine (a new socket after a
+			// restart of the daemon); nothing else it sees of the host does.
+			"dev.gvisor.spec.mount.engi.source": d.path("chan"),
+			"dev.gvisor.spec.mount.engi.type":   "bind",
+			"dev.gvisor.spec.mount.engi.share":  "shared",
+		},
+	}
+	return cfg
+}
+
+// visibleCPUs is how many processors programs see. Below two, libraries drop
+// locks that the sandbox's kernel needs them to keep.
+func visibleCPUs(size engi.Size) int {
+	return max(2, int(math.Ceil(size.VCPUs)))
+}
+
+func bind(source, target string, options ...string) specs.Mount {
+	return specs.Mount{Destination: target, Type: "bind", Source: source, Options: append(options, "rbind")}
+}
+
+func emptyDir(dir string) bool {
+	f, err := os.Open(dir)
+	if err != nil {
+		return true
+	}
+	defer f.Close()
+	names, _ := f.Readdirnames(1)
+	return len(names) == 0
+}
+
+// flags are runsc's global flags for a machine; the same for every command,
+// since runsc hands them to the processes it starts.
+func (p *Provider) flags(d machineDir, spec record) []string {
+	flags := []string{
+		rootFlag + d.path("root"),
+		"--platform=systrap",
+		"--ignore-cgroups",
+		"--host-uds=open",
+		"--host-settings=ignore",
+		"--allow-suid",
+		"--file-access-mounts=exclusive",
+		"--panic-log=" + d.path("panic.log"),
+		"--traceback=single",
+	}
+	if ns := p.emptyNetwork(); ns != "" {
+		flags = append(flags, "--gofer-network-namespace="+ns)
+	} else {
+		flags = append(flags, "--gofer-network-namespace=new")
+	}
+	if spec.Writable {
+		flags = append(flags, "--overlay2=none")
+	} else {
+		flags = append(flags, fmt.Sprintf("--overlay2=root:dir=%s,size=%d", d.path("overlay"), spec.Size.Disk))
+	}
+	if spec.Network == provider.Host {
+		flags = append(flags, "--network=host")
+	} else {
+		flags = append(flags, "--network=none")
+	}
+	return flags
+}
+
+// rootFlag begins the flag by which a machine's processes are recognized.
+const rootFlag = "--root="
+
+// check reports what is wrong with a spec before anything is made.
+func check(spec provider.Spec) error {
+	if _, err := engi.ParseSandboxID(string(spec.ID)); err != nil {
+		return err
+	}
+	if fi, err := os.Stat(spec.Root); err != nil || !fi.IsDir() {
+		return engi.Errorf(engi.Invalid, "the root %q is no directory", spec.Root).
+			WithRemedy("build the template again")
+	}
+	s := spec.Size
+	if s.VCPUs <= 0 || s.Memory <= 0 || s.Disk <= 0 || s.Inodes <= 0 || s.Processes <= 0 || s.OpenFiles <= 0 {
+		return engi.Errorf(engi.Invalid, "the size %+v is not complete", s).
+			WithRemedy("every limit must be larger than zero")
+	}
+	if s.Memory < minMemory {
+		return engi.Errorf(engi.Invalid, "%d bytes of memory are too few to boot", s.Memory).
+			WithRemedy("give a sandbox at least %d MiB", minMemory>>20)
+	}
+	for _, m := range spec.Mounts {
+		if !filepath.IsAbs(m.Source) || !filepath.IsAbs(m.Target) || filepath.Clean(m.Target) != m.Target {
+			return engi.Errorf(engi.Invalid, "the mount %q at %q is not absolute", m.Source, m.Target)
+		}
+		if under(m.Target, wire.Dir) || under(m.Target, "/proc") || under(m.Target, "/sys") || under(m.Target, "/dev") {
+			return engi.Errorf(engi.Invalid, "nothing can be mounted at %q", m.Target)
+		}
+	}
+	return nil
+}
+
+// minMemory is what an idle machine needs to get through its boot.
+const minMemory = 32 << 20
+
+func under(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }

@@ -1,0 +1,457 @@
+// Package cgroup puts host processes into control groups, limits and freezes
+// them, and tells what they use. It knows version 1 (one tree per controller),
+// version 2 (one tree) and hosts that have both and use the first.
+//
+// It writes the files of the kernel itself: a limit changes in microseconds,
+// and a group is entered by the process that is born in it. It is not for the
+// groups inside a sandbox, which the sandbox's own kernel makes.
+package cgroup
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Version is a generation of control groups.
+type Version int
+
+const (
+	None Version = iota
+	V1
+	V2
+)
+
+// String returns "none", "v1" or "v2".
+func (v Version) String() string { return [...]string{"none", "v1", "v2"}[v] }
+
+// DefaultRoot is where hosts mount control groups.
+const DefaultRoot = "/sys/fs/cgroup"
+
+// wanted are the controllers that limits need. The freezer and the clock of
+// version 1 are extra: groups work without them.
+var wanted = []string{"memory", "cpu", "pids"}
+
+// Detect reports which version serves the wanted controllers below root, and
+// which of them are missing there.
+func Detect(root string) (v Version, missing []string) {
+	if raw, err := os.ReadFile(filepath.Join(root, "cgroup.controllers")); err == nil {
+		have := strings.Fields(string(raw))
+		for _, c := range wanted {
+			if !slices.Contains(have, c) {
+				missing = append(missing, c)
+			}
+		}
+		if len(missing) == len(wanted) {
+			return None, missing
+		}
+		return V2, missing
+	}
+	for _, c := range wanted {
+		if fi, err := os.Stat(filepath.Join(root, c)); err != nil || !fi.IsDir() {
+			missing = append(missing, c)
+		}
+	}
+	if len(missing) == len(wanted) {
+		return None, missing
+	}
+	return V1, missing
+}
+
+// A Tree is a parent group that groups are made in. It is safe for concurrent
+// use. The parent appears with the first group and goes with the last.
+type Tree struct {
+	root, name string
+	version    Version
+	dirs       map[string]string // controller to parent directory; "" for version 2
+	parents    []string          // the same directories, each once
+}
+
+// Open returns the tree called name below root. It makes nothing yet.
+func Open(root, name string, v Version) *Tree {
+	t := &Tree{root: root, name: name, version: v, dirs: map[string]string{}}
+	if v == V2 {
+		t.dirs[""] = filepath.Join(root, name)
+		t.parents = []string{t.dirs[""]}
+		return t
+	}
+	for _, c := range append([]string{"freezer", "cpuacct"}, wanted...) {
+		// Controllers may share a hierarchy through symbolic links.
+		dir, err := filepath.EvalSymlinks(filepath.Join(root, c))
+		if err != nil {
+			continue
+		}
+		dir = filepath.Join(dir, name)
+		t.dirs[c] = dir
+		if !slices.Contains(t.parents, dir) {
+			t.parents = append(t.parents, dir)
+		}
+	}
+	return t
+}
+
+// Version returns the tree's version.
+func (t *Tree) Version() Version { return t.version }
+
+// List returns the names of the groups that exist.
+func (t *Tree) List() ([]string, error) {
+	var names []string
+	for _, dir := range t.parents {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("list groups: %v", err)
+		}
+		for _, e := range entries {
+			if e.IsDir() && !slices.Contains(names, e.Name()) {
+				names = append(names, e.Name())
+			}
+		}
+	}
+	return names, nil
+}
+
+// A Group is one control group. It is a name: methods look at the files.
+type Group struct {
+	tree *Tree
+	name string
+}
+
+// Group returns the group called name, which need not exist.
+func (t *Tree) Group(name string) *Group { return &Group{tree: t, name: name} }
+
+func (g *Group) dirs() []string {
+	dirs := make([]string, len(g.tree.parents))
+	for i, parent := range g.tree.parents {
+		dirs[i] = filepath.Join(parent, g.name)
+	}
+	return dirs
+}
+
+// file returns the path of a control file of a controller, and whether the
+// host has that controller.
+func (g *Group) file(controller, name string) (string, bool) {
+	if g.tree.version == V2 {
+		return filepath.Join(g.tree.dirs[""], g.name, name), true
+	}
+	dir, ok := g.tree.dirs[controller]
+	return filepath.Join(dir, g.name, name), ok
+}
+
+// Create makes the group. An existing one is no error.
+func (g *Group) Create() error {
+	for attempt := 0; ; attempt++ {
+		err := g.create()
+		// The last group of before may just have taken the parent with it.
+		if err == nil || attempt == 10 || !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+}
+
+func (g *Group) create() error {
+	t := g.tree
+	for _, parent := range t.parents {
+		if err := mkdir(parent); err != nil {
+			return err
+		}
+		if t.version == V2 {
+			if err := t.delegate(parent); err != nil {
+				return err
+			}
+		}
+		if err := mkdir(filepath.Join(parent, g.name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// delegate passes the controllers of version 2 down to the groups of parent.
+func (t *Tree) delegate(parent string) error {
+	raw, err := os.ReadFile(filepath.Join(t.root, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	have := strings.Fields(string(raw))
+	for _, dir := range []string{t.root, parent} {
+		on, err := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control"))
+		if err != nil {
+			return err
+		}
+		for _, c := range wanted {
+			if !slices.Contains(have, c) || slices.Contains(strings.Fields(string(on)), c) {
+				continue
+			}
+			if err := write(filepath.Join(dir, "cgroup.subtree_control"), "+"+c); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Limits are what the processes of a group may use together. Zero fields are
+// not changed; a negative VCPUs lifts the limit.
+type Limits struct {
+	VCPUs  float64
+	Memory int64 // bytes
+	Tasks  int   // threads, on the host
+}
+
+const period = 100 * time.Millisecond // of processor quotas
+
+// ErrInUse reports that the group uses more memory than it should get.
+var ErrInUse = errors.New("more memory is in use")
+
+// Limit puts l in force.
+func (g *Group) Limit(l Limits) error {
+	if l.Memory > 0 {
+		if err := g.limitMemory(l.Memory); err != nil {
+			return err
+		}
+	}
+	if l.VCPUs != 0 {
+		if err := g.limitVCPUs(l.VCPUs); err != nil {
+			return err
+		}
+	}
+	if l.Tasks > 0 {
+		return g.set("pids", "pids.max", strconv.Itoa(l.Tasks))
+	}
+	return nil
+}
+
+func (g *Group) limitMemory(n int64) error {
+	val := strconv.FormatInt(n, 10)
+	if g.tree.version == V2 {
+		// Lowering the limit below what is used would kill; version 1
+		// refuses it, and so do we.
+		if used, err := g.readInt("memory", "memory.current"); err == nil && used-g.reclaimable() > n {
+			return ErrInUse
+		}
+		if err := g.set("memory", "memory.max", val); err != nil {
+			return err
+		}
+		// One limit, one end: no swapping, and all processes go together.
+		if err := g.setOptional("memory", "memory.swap.max", "0"); err != nil {
+			return err
+		}
+		return g.setOptional("memory", "memory.oom.group", "1")
+	}
+	// The sum of memory and swap may never be below memory, so the order
+	// depends on the direction.
+	err := g.set("memory", "memory.limit_in_bytes", val)
+	if err == nil || errors.Is(err, unix.EINVAL) {
+		if err := g.setOptional("memory", "memory.memsw.limit_in_bytes", val); err != nil {
+			return inUse(err)
+		}
+	}
+	if errors.Is(err, unix.EINVAL) {
+		err = g.set("memory", "memory.limit_in_bytes", val)
+	}
+	return inUse(err)
+}
+
+func inUse(err error) error {
+	if errors.Is(err, unix.EBUSY) {
+		return ErrInUse
+	}
+	return err
+}
+
+func (g *Group) limitVCPUs(n float64) error {
+	quota := int64(-1)
+	if n > 0 {
+		quota = max(int64(math.Round(n*float64(period.Microseconds()))), 1000)
+	}
+	if g.tree.version == V2 {
+		val := "max"
+		if quota > 0 {
+			val = strconv.FormatInt(quota, 10)
+		}
+		return g.set("cpu", "cpu.max", fmt.Sprintf("%s %d", val, period.Microseconds()))
+	}
+	if err := g.set("cpu", "cpu.cfs_period_us", strconv.FormatInt(period.Microseconds(), 10)); err != nil {
+		return err
+	}
+	return g.set("cpu", "cpu.cfs_quota_us", strconv.FormatInt(quota, 10))
+}
+
+// Usage is what a group has used and uses.
+type Usage struct {
+	CPU    time.Duration
+	Memory int64 // bytes that cannot be taken back without harm
+	Peak   int64 // bytes; 0 if the host does not say
+}
+
+// Usage reads the counters.
+func (g *Group) Usage() (Usage, error) {
+	var u Usage
+	if g.tree.version == V2 {
+		stat, err := g.readStat("cpu", "cpu.stat")
+		if err != nil {
+			return u, err
+		}
+		u.CPU = time.Duration(stat["usage_usec"]) * time.Microsecond
+		if u.Memory, err = g.readInt("memory", "memory.current"); err != nil {
+			return u, err
+		}
+		u.Peak, _ = g.readInt("memory", "memory.peak") // since Linux 5.19
+	} else {
+		if _, ok := g.tree.dirs["cpuacct"]; ok {
+			ns, err := g.readInt("cpuacct", "cpuacct.usage")
+			if err != nil {
+				return u, err
+			}
+			u.CPU = time.Duration(ns)
+		}
+		var err error
+		if u.Memory, err = g.readInt("memory", "memory.usage_in_bytes"); err != nil {
+			return u, err
+		}
+		u.Peak, _ = g.readInt("memory", "memory.max_usage_in_bytes")
+	}
+	u.Memory = max(u.Memory-g.reclaimable(), 0)
+	return u, nil
+}
+
+// reclaimable is the part of the memory that the kernel drops on demand.
+func (g *Group) reclaimable() int64 {
+	stat, err := g.readStat("memory", "memory.stat")
+	if err != nil {
+		return 0
+	}
+	if n, ok := stat["total_inactive_file"]; ok {
+		return n
+	}
+	return stat["inactive_file"]
+}
+
+// MemoryKills counts processes of the group that were killed because its
+// memory was full.
+func (g *Group) MemoryKills() int64 {
+	name := "memory.oom_control"
+	if g.tree.version == V2 {
+		name = "memory.events"
+	}
+	stat, err := g.readStat("memory", name)
+	if err != nil {
+		return 0
+	}
+	return stat["oom_kill"]
+}
+
+// Remove kills what runs in the group and removes it. A missing group is no
+// error. It gives up at the deadline, if that is not zero.
+func (g *Group) Remove(deadline time.Time) error {
+	var last error
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		last = g.remove()
+		if last == nil || (!deadline.IsZero() && time.Now().After(deadline)) {
+			break
+		}
+		g.kill()
+		time.Sleep(wait)
+	}
+	if last != nil {
+		return fmt.Errorf("remove group %s: %v", g.name, last)
+	}
+	for _, parent := range g.tree.parents {
+		unix.Rmdir(parent) // fails as long as others need it
+	}
+	return nil
+}
+
+func (g *Group) remove() error {
+	var last error
+	for _, dir := range g.dirs() {
+		if err := unix.Rmdir(dir); err != nil && err != unix.ENOENT {
+			last = err
+		}
+	}
+	return last
+}
+
+// Exists reports whether any part of the group is there.
+func (g *Group) Exists() bool {
+	return slices.ContainsFunc(g.dirs(), func(dir string) bool {
+		_, err := os.Lstat(dir)
+		return err == nil
+	})
+}
+
+func (g *Group) set(controller, name, val string) error {
+	file, ok := g.file(controller, name)
+	if !ok {
+		return nil
+	}
+	return write(file, val)
+}
+
+// setOptional is set for files that not every kernel has.
+func (g *Group) setOptional(controller, name, val string) error {
+	if err := g.set(controller, name, val); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (g *Group) readInt(controller, name string) (int64, error) {
+	file, ok := g.file(controller, name)
+	if !ok {
+		return 0, nil
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
+}
+
+// readStat reads a file of lines with a name and a number.
+func (g *Group) readStat(controller, name string) (map[string]int64, error) {
+	file, ok := g.file(controller, name)
+	if !ok {
+		return nil, nil
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	stat := map[string]int64{}
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		key, val, _ := strings.Cut(lines.Text(), " ")
+		if n, err := strconv.ParseInt(val, 10, 64); err == nil {
+			stat[key] = n
+		}
+	}
+	return stat, nil
+}
+
+func mkdir(dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// write writes a control file, which must exist: the kernel makes them.
+func write(file, val string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(val)
+	return errors.Join(err, f.Close())
+}

@@ -1,0 +1,172 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Start starts cmd inside the group, from its first instruction on.
+func (g *Group) Start(cmd *exec.Cmd) error {
+	if g.tree.version == V2 {
+		dir, err := os.Open(filepath.Join(g.tree.dirs[""], g.name))
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		if cmd.SysProcAttr == nil {
+			cmd.SysProcAttr = &unix.SysProcAttr{}
+		}
+		cmd.SysProcAttr.UseCgroupFD = true
+		cmd.SysProcAttr.CgroupFD = int(dir.Fd())
+		return cmd.Start()
+	}
+	// In version 1 a child is born where the thread is that forks it. The
+	// thread moves itself, which is the one move that needs no lock over all
+	// processes of the host, and ends with the goroutine that is locked to
+	// it.
+	errc := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		for _, dir := range g.dirs() {
+			if err := write(filepath.Join(dir, "tasks"), "0"); err != nil {
+				errc <- fmt.Errorf("enter group: %w", err)
+				return
+			}
+		}
+		errc <- cmd.Start()
+	}()
+	return <-errc
+}
+
+// Processes returns the IDs of the processes in the group, as the host numbers
+// them.
+func (g *Group) Processes() ([]int, error) {
+	var pids []int
+	for _, dir := range g.dirs() {
+		raw, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+				continue
+			}
+			return nil, err
+		}
+		for _, s := range strings.Fields(string(raw)) {
+			if pid, err := strconv.Atoi(s); err == nil && pid > 0 && !slices.Contains(pids, pid) {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids, nil
+}
+
+// kill kills every process of the group, frozen or not.
+func (g *Group) kill() {
+	if g.tree.version == V2 && g.set("", "cgroup.kill", "1") == nil {
+		return
+	}
+	pids, err := g.Processes()
+	if err != nil {
+		return
+	}
+	for _, pid := range pids {
+		unix.Kill(pid, unix.SIGKILL)
+	}
+	g.setOptional("freezer", "freezer.state", "THAWED")
+}
+
+// CanFreeze reports whether the host can freeze the group.
+func (g *Group) CanFreeze() bool {
+	_, ok := g.file("freezer", "")
+	return ok
+}
+
+// Freeze stops every process of the group and returns when all stand still.
+func (g *Group) Freeze(deadline time.Time) error { return g.freeze(true, deadline) }
+
+// Thaw lets them go on.
+func (g *Group) Thaw(deadline time.Time) error { return g.freeze(false, deadline) }
+
+func (g *Group) freeze(on bool, deadline time.Time) error {
+	name, val, want := "freezer.state", "THAWED", "THAWED"
+	if on {
+		val, want = "FROZEN", "FROZEN"
+	}
+	if g.tree.version == V2 {
+		name, val = "cgroup.freeze", "0"
+		if on {
+			val = "1"
+		}
+	}
+	if err := g.set("freezer", name, val); err != nil {
+		return err
+	}
+	for wait := 50 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
+		frozen, err := g.Frozen()
+		if err != nil || frozen == on {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("group %s is not %s yet", g.name, strings.ToLower(want))
+		}
+		time.Sleep(wait)
+		if on && g.tree.version == V1 {
+			// A process in the middle of being born can keep a group of
+			// version 1 half frozen until it is asked again.
+			if err := g.set("freezer", name, val); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// Frozen reports whether every process of the group stands still.
+func (g *Group) Frozen() (bool, error) {
+	if g.tree.version == V2 {
+		stat, err := g.readStat("", "cgroup.events")
+		return stat["frozen"] == 1, err
+	}
+	file, ok := g.file("freezer", "freezer.state")
+	if !ok {
+		return false, nil
+	}
+	raw, err := os.ReadFile(file)
+	return strings.TrimSpace(string(raw)) == "FROZEN", err
+}
+
+// WatchMemory returns a descriptor that becomes readable each time the memory
+// of a version 1 group is full. The caller closes it. Version 2 needs none,
+// since there the kernel ends all processes of the group together: it returns
+// nil.
+func (g *Group) WatchMemory() (*os.File, error) {
+	dir, ok := g.tree.dirs["memory"]
+	if g.tree.version != V1 || !ok {
+		return nil, nil
+	}
+	dir = filepath.Join(dir, g.name)
+	control, err := os.Open(filepath.Join(dir, "memory.oom_control"))
+	if err != nil {
+		return nil, err
+	}
+	defer control.Close()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("eventfd: %v", err)
+	}
+	event := os.NewFile(uintptr(fd), "memory event")
+	if err := write(filepath.Join(dir, "cgroup.event_control"), fmt.Sprintf("%d %d", fd, control.Fd())); err != nil {
+		event.Close()
+		return nil, err
+	}
+	return event, nil
+}

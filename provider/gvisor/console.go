@@ -1,0 +1,56 @@
+package gvisor
+
+import (
+	"bytes"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// consoleSize bounds what a machine can print over its life.
+const consoleSize = 32 << 10
+
+// A console receives what runsc and the guest program print. It is memory of
+// a fixed size: when it is full, printing fails, and nothing a guest does
+// makes it grow. It outlives us in the machine's processes.
+type console struct {
+	file *os.File
+}
+
+func newConsole() (*console, error) {
+	fd, err := unix.MemfdCreate("engi console", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, err
+	}
+	c := &console{file: os.NewFile(uintptr(fd), "console")}
+	if err := c.file.Truncate(consoleSize); err != nil {
+		c.close()
+		return nil, err
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// String returns what has been printed, at most its last 4 KiB.
+func (c *console) String() string {
+	if c == nil {
+		return ""
+	}
+	buf := make([]byte, consoleSize)
+	n, err := c.file.ReadAt(buf, 0)
+	if err != nil && err != io.EOF {
+		return ""
+	}
+	text := bytes.TrimRight(buf[:n], "\x00")
+	return string(text[max(0, len(text)-4<<10):])
+}
+
+func (c *console) close() {
+	if c != nil {
+		c.file.Close()
+	}
+}

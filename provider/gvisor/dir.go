@@ -1,0 +1,214 @@
+package gvisor
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/guest/wire"
+	"github.com/engi-dev/engi/provider"
+)
+
+// A machineDir is the directory of one machine. It is made before and removed
+// after everything else of the machine, so that whatever there is of one, its
+// directory tells.
+//
+//	chan/         the guest sees it read only at /.engi
+//	bundle/       the runtime's description
+//	root/         the runtime's own state
+//	overlay/      where what the guest writes is kept (the file has no name)
+//	machine.json  a record
+//	run.json      a running
+//	panic.log     last words of the sandbox's kernel
+type machineDir string
+
+func (p *Provider) dir(id engi.SandboxID) machineDir {
+	return machineDir(filepath.Join(p.opt.Dir, "m", string(id)))
+}
+
+func (d machineDir) path(elem ...string) string {
+	return filepath.Join(append([]string{string(d)}, elem...)...)
+}
+
+// A record is what must be known of a machine whoever started it.
+type record struct {
+	Size     engi.Size            `json:"size"`
+	Writable bool                 `json:"writable"`
+	Network  provider.HostNetwork `json:"network"`
+	Created  time.Time            `json:"created"`
+}
+
+// A running names the processes of a booted machine.
+type running struct {
+	HostBoot string  `json:"host_boot"` // the host's boot; process IDs mean nothing in another
+	Sandbox  procRef `json:"sandbox"`
+	Gofer    procRef `json:"gofer"`
+}
+
+// make makes the directory and all of its content but the channel's socket.
+// It reports Conflict if the machine exists.
+func (d machineDir) make(spec provider.Spec, guest string) error {
+	if err := os.Mkdir(string(d), 0o700); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return engi.Errorf(engi.Conflict, "the machine exists already")
+		}
+		return fmt.Errorf("make the directory: %v", err)
+	}
+	rec := record{Size: spec.Size, Writable: spec.Writable, Network: spec.Network, Created: time.Now().UTC()}
+	if err := d.save("machine.json", rec); err != nil {
+		return err
+	}
+	for _, sub := range []string{"chan", "overlay", "root"} {
+		if err := os.Mkdir(d.path(sub), 0o700); err != nil {
+			return err
+		}
+	}
+	if spec.Writable {
+		if err := os.Mkdir(d.path("tmp"), 0o700); err != nil {
+			return err
+		}
+		if err := os.Chmod(d.path("tmp"), 0o777|fs.ModeSticky); err != nil {
+			return err
+		}
+	}
+	if err := os.Link(guest, d.path("chan", wire.BinaryName)); err != nil {
+		return fmt.Errorf("show the guest program: %v", err)
+	}
+	return d.bundle(spec)
+}
+
+// configure tells the guest what it must know.
+func (d machineDir) configure(spec provider.Spec, restored bool) error {
+	c := wire.Config{Token: spec.Token, Hostname: spec.Hostname}
+	if restored {
+		c.Time = time.Now().UnixNano()
+		c.Entropy = make([]byte, 64)
+		rand.Read(c.Entropy)
+	}
+	raw, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(d.path("chan", wire.ConfigName), raw, 0o400)
+}
+
+// resume lets a restored guest go on.
+func (d machineDir) resume() error {
+	return os.WriteFile(d.path("chan", wire.ResumeName), nil, 0o400)
+}
+
+// listen makes the channel's socket, in place of one that a daemon before this
+// one may have left.
+func (d machineDir) listen() (*net.UnixListener, error) {
+	dir, err := os.OpenFile(d.path("chan"), unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	// A socket's path may have a hundred bytes at most; ours may be longer.
+	short := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), wire.SocketName)
+	if err := os.Remove(short); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	if err := os.Chmod(short, 0o600); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// save writes a file of the directory as a whole or not at all.
+func (d machineDir) save(name string, v any) error {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	tmp := d.path("." + name)
+	if err := os.WriteFile(tmp, raw, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, d.path(name))
+}
+
+func (d machineDir) load(name string, v any) error {
+	raw, err := os.ReadFile(d.path(name))
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, v)
+}
+
+// tail returns the end of a file, at most n bytes.
+func tail(file string, n int64) string {
+	f, err := os.Open(file)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if size, err := f.Seek(0, io.SeekEnd); err == nil {
+		f.Seek(max(0, size-n), io.SeekStart)
+	}
+	raw, _ := io.ReadAll(io.LimitReader(f, n))
+	return string(raw)
+}
+
+// linkable returns a path of the guest program that can be linked into the
+// directories of machines: itself, or a copy on the right file system.
+func (p *Provider) linkable() (string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fi, err := os.Stat(p.opt.Guest)
+	if err != nil {
+		return "", fmt.Errorf("the guest program: %v", err)
+	}
+	// Its name tells the version, since machines keep what they were booted
+	// with and the program may be replaced under us.
+	file := filepath.Join(p.opt.Dir, fmt.Sprintf("guest-%x-%x", fi.Size(), fi.ModTime().UnixNano()))
+	if _, err := os.Stat(file); err == nil {
+		return file, nil
+	}
+	old, _ := filepath.Glob(filepath.Join(p.opt.Dir, "guest-*"))
+	if err := copyProgram(p.opt.Guest, file); err != nil {
+		return "", err
+	}
+	for _, o := range old {
+		os.Remove(o)
+	}
+	return file, nil
+}
+
+func copyProgram(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.CreateTemp(filepath.Dir(to), ".guest-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(out.Name())
+	_, err = io.Copy(out, in)
+	if err == nil {
+		err = out.Chmod(0o555)
+	}
+	if err := errors.Join(err, out.Close()); err != nil {
+		return fmt.Errorf("copy the guest program: %v", err)
+	}
+	return os.Rename(out.Name(), to)
+}

@@ -1,0 +1,132 @@
+package gvisor_test
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/engi-dev/engi/provider"
+	"github.com/engi-dev/engi/provider/gvisor"
+	"github.com/engi-dev/engi/provider/providertest"
+)
+
+// place is where these tests find the programs they need; an empty runsc says
+// why they must skip.
+var place struct{ runsc, guest, why string }
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (int, error) {
+	bin, err := filepath.Abs("../../bin")
+	if err != nil {
+		return 0, err
+	}
+	place.runsc = env("ENGI_RUNSC", filepath.Join(bin, "runsc"))
+	place.guest = env("ENGI_GUEST", filepath.Join(bin, "engi-guest"))
+	switch _, err := os.Stat(place.runsc); {
+	case err != nil:
+		place.why = "no runsc: run 'make build' or set ENGI_RUNSC"
+	case os.Geteuid() != 0:
+		place.why = "machines need root, or the namespaces that TestRootless makes"
+	}
+	if place.why == "" || os.Getenv("ENGI_TEST_REQUIRE") != "" {
+		if _, err := os.Stat(place.guest); err != nil {
+			dir, err := os.MkdirTemp("", "engi-guest")
+			if err != nil {
+				return 0, err
+			}
+			defer os.RemoveAll(dir)
+			place.guest = filepath.Join(dir, "engi-guest")
+			cmd := exec.Command("go", "build", "-o", place.guest, "../../cmd/engi-guest")
+			cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				return 0, fmt.Errorf("build the guest program: %v: %s", err, out)
+			}
+		}
+	}
+	return m.Run(), nil
+}
+
+func env(key, def string) string {
+	if v := os.Getenv(key); v != "" {
+		return v
+	}
+	return def
+}
+
+// need skips a test that cannot boot machines here.
+func need(t testing.TB) {
+	t.Helper()
+	if place.why == "" {
+		return
+	}
+	if os.Getenv("ENGI_TEST_REQUIRE") != "" {
+		t.Fatal(place.why)
+	}
+	t.Skip(place.why)
+}
+
+// newRoot makes a root file system that has its programs from the host.
+func newRoot(t testing.TB) (string, []provider.Mount) {
+	t.Helper()
+	root := t.TempDir()
+	if err := os.Chmod(root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{".engi", "dev", "etc", "proc", "root", "sys", "tmp/.keep", "usr", "workspace"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(filepath.Join(root, "tmp"), 0o1777); err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range []string{"bin", "lib", "lib64", "sbin"} {
+		if err := os.Symlink("usr/"+link, filepath.Join(root, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for file, text := range map[string]string{
+		"etc/passwd": "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/workspace:/bin/sh\n",
+		"etc/group":  "root:x:0:\nuser:x:1000:\n",
+	} {
+		if err := os.WriteFile(filepath.Join(root, file), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root, []provider.Mount{{Source: "/usr", Target: "/usr"}}
+}
+
+func newProvider(t testing.TB, dir string) *gvisor.Provider {
+	t.Helper()
+	p, err := gvisor.New(gvisor.Options{
+		Runsc: place.runsc, Guest: place.guest, Dir: dir,
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestPromises(t *testing.T) {
+	need(t)
+	root, mounts := newRoot(t)
+	dir := t.TempDir()
+	providertest.Run(t, newProvider(t, dir), providertest.Env{
+		Root:    root,
+		Mounts:  mounts,
+		Again:   func(t *testing.T) provider.Provider { return newProvider(t, dir) },
+		Limited: true,
+	})
+}

@@ -1,0 +1,90 @@
+package gvisor
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/provider"
+)
+
+// Leaks returns traces of machines other than those in live.
+func (p *Provider) Leaks(ctx context.Context, live []engi.SandboxID) ([]provider.Leak, error) {
+	alive := func(id engi.SandboxID) bool { return slices.Contains(live, id) }
+	var leaks []provider.Leak
+
+	procs, err := p.scan()
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "look for processes: %v", err)
+	}
+	for id, refs := range procs {
+		for _, ref := range refs {
+			if !alive(id) {
+				leaks = append(leaks, provider.Leak{Kind: "process", Name: fmt.Sprintf("%d (%s)", ref.PID, id)})
+			}
+		}
+	}
+
+	mounts, err := p.mounts()
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "look for mounts: %v", err)
+	}
+	for _, point := range mounts {
+		rest, _ := strings.CutPrefix(point, filepath.Join(p.opt.Dir, "m")+"/")
+		name, _, _ := strings.Cut(rest, "/")
+		if !alive(engi.SandboxID(name)) {
+			leaks = append(leaks, provider.Leak{Kind: "mount", Name: point})
+		}
+	}
+
+	if p.groups != nil {
+		groups, err := p.groups.List()
+		if err != nil {
+			return nil, engi.Errorf(engi.Internal, "look for control groups: %v", err)
+		}
+		for _, name := range groups {
+			if !alive(engi.SandboxID(name)) {
+				leaks = append(leaks, provider.Leak{Kind: "cgroup", Name: p.groupName() + "/" + name})
+			}
+		}
+	}
+
+	dirs, err := os.ReadDir(filepath.Join(p.opt.Dir, "m"))
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "look for directories: %v", err)
+	}
+	for _, d := range dirs {
+		if !alive(engi.SandboxID(d.Name())) {
+			leaks = append(leaks, provider.Leak{Kind: "directory", Name: filepath.Join(p.opt.Dir, "m", d.Name())})
+		}
+	}
+	slices.SortFunc(leaks, func(a, b provider.Leak) int { return strings.Compare(a.Kind+a.Name, b.Kind+b.Name) })
+	return leaks, nil
+}
+
+// mounts returns the mount points below the provider's directory.
+func (p *Provider) mounts() ([]string, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var points []string
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 5 {
+			continue
+		}
+		point := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(fields[4])
+		if under(point, p.opt.Dir) {
+			points = append(points, point)
+		}
+	}
+	return points, lines.Err()
+}

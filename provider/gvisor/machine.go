@@ -1,0 +1,493 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/provider"
+	"github.com/engi-dev/engi/provider/gvisor/cgroup"
+)
+
+// A machine is a running gVisor sandbox.
+type machine struct {
+	p        *Provider
+	id       engi.SandboxID
+	d        machineDir
+	group    *cgroup.Group // nil without control groups
+	sandbox  *process
+	gofer    *process
+	listener *net.UnixListener
+	console  *console // nil for an adopted machine
+	done     chan struct{}
+	end      engi.Cause    // valid after done
+	accepts  chan struct{} // holds a token while somebody accepts
+	watched  sync.WaitGroup
+
+	spare net.Conn // the connection Start waited for; taken by the holder of the token
+
+	mu      sync.Mutex // guards what follows; never held while waiting
+	closing bool       // Close has been called: the end is cancelled
+	full    bool       // we killed it for its memory
+	size    engi.Size
+	saving  chan struct{} // non-nil while Checkpoint decides how the end is to be read
+	saved   bool
+
+	erase sync.Mutex // held while traces are removed
+	clean bool       // guarded by erase
+}
+
+var (
+	_ provider.Machine      = (*machine)(nil)
+	_ provider.Pauser       = (*machine)(nil)
+	_ provider.Checkpointer = (*machine)(nil)
+	_ provider.Resizer      = (*machine)(nil)
+	_ provider.Meter        = (*machine)(nil)
+	_ provider.Diagnoser    = (*machine)(nil)
+)
+
+// attach takes hold of the processes of a machine and starts to watch them.
+func (p *Provider) attach(id engi.SandboxID, d machineDir, run running, group *cgroup.Group, size engi.Size) (*machine, error) {
+	sandbox, err := openProcess(run.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	gofer, err := openProcess(run.Gofer)
+	if err != nil && !errors.Is(err, errGone) {
+		sandbox.close()
+		return nil, err
+	}
+	m := &machine{
+		p: p, id: id, d: d, group: group, sandbox: sandbox, gofer: gofer, size: size,
+		done: make(chan struct{}), accepts: make(chan struct{}, 1),
+	}
+	m.watchMemory()
+	go m.watch()
+	return m, nil
+}
+
+// Adopt takes over a machine that another process started.
+func (p *Provider) Adopt(ctx context.Context, id engi.SandboxID) (_ provider.Machine, err error) {
+	defer engi.Annotate(&err, "adopt %s", id)
+	if _, err := engi.ParseSandboxID(string(id)); err != nil {
+		return nil, engi.Errorf(engi.NotFound, "no such machine")
+	}
+	d := p.dir(id)
+	var rec record
+	var run running
+	if err := errors.Join(d.load("machine.json", &rec), d.load("run.json", &run)); err != nil {
+		return nil, engi.Errorf(engi.NotFound, "it has not booted: %v", err)
+	}
+	if run.HostBoot != hostBoot() {
+		return nil, engi.Errorf(engi.NotFound, "it ran before the host was started")
+	}
+	var group *cgroup.Group
+	if p.groups != nil {
+		group = p.groups.Group(string(id))
+	}
+	// Its first owner may have died before the processor limit was set.
+	if group != nil {
+		if err := group.Limit(cgroup.Limits{VCPUs: rec.Size.VCPUs}); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, engi.Errorf(engi.Internal, "limit: %v", err)
+		}
+	}
+	listener, err := d.listen()
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "listen: %v", err)
+	}
+	m, err := p.attach(id, d, run, group, rec.Size)
+	if err != nil {
+		listener.Close()
+		if errors.Is(err, errGone) {
+			return nil, engi.Errorf(engi.NotFound, "it does not run any more")
+		}
+		return nil, engi.Errorf(engi.Internal, "%v", err)
+	}
+	m.listener = listener
+	return m, nil
+}
+
+// watch waits for the end of the machine.
+func (m *machine) watch() {
+	m.sandbox.wait()
+	// The file server has nobody left to serve. It ends by itself, later.
+	if m.gofer != nil {
+		m.gofer.kill()
+		m.gofer.wait()
+		m.gofer.close()
+	}
+	m.end = m.cause()
+	m.sandbox.close()
+	close(m.done)
+	m.watched.Wait()
+}
+
+// cause tells why the machine has ended.
+func (m *machine) cause() engi.Cause {
+	m.mu.Lock()
+	saving := m.saving
+	m.mu.Unlock()
+	if saving != nil {
+		<-saving
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.full, m.group != nil && m.group.MemoryKills() > 0:
+		return engi.CauseMemory
+	case m.closing, m.saved:
+		return engi.CauseCancelled
+	}
+	return engi.CauseSandboxLost
+}
+
+func (m *machine) ID() engi.SandboxID    { return m.id }
+func (m *machine) Done() <-chan struct{} { return m.done }
+
+func (m *machine) End() engi.Cause {
+	select {
+	case <-m.done:
+		return m.end
+	default:
+		return ""
+	}
+}
+
+// Guest returns a fresh stream to the guest program.
+func (m *machine) Guest(ctx context.Context) (_ net.Conn, err error) {
+	defer engi.Annotate(&err, "reach the guest of %s", m.id)
+	gone := engi.Errorf(engi.Unavailable, "the machine has ended")
+	select {
+	case <-m.done:
+		return nil, gone
+	default:
+	}
+	select {
+	case m.accepts <- struct{}{}:
+		defer func() { <-m.accepts }()
+	case <-m.done:
+		return nil, gone
+	case <-ctx.Done():
+		return nil, engi.Errorf(engi.Expired, "the guest does not answer: %v", ctx.Err())
+	}
+	if conn := m.spare; conn != nil {
+		m.spare = nil
+		if alive(conn) {
+			return conn, nil
+		}
+		conn.Close()
+	}
+	stop := make(chan struct{})
+	stopped := make(chan struct{})
+	m.listener.SetDeadline(time.Time{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-ctx.Done():
+		case <-m.done:
+		case <-stop:
+			return
+		}
+		m.listener.SetDeadline(time.Unix(1, 0))
+	}()
+	defer func() { close(stop); <-stopped }()
+	for {
+		conn, err := m.listener.Accept()
+		switch {
+		case err == nil && !alive(conn):
+			conn.Close() // opened and left, as by a guest that was quiesced
+		case err == nil:
+			return conn, nil
+		case ctx.Err() != nil:
+			return nil, engi.Errorf(engi.Expired, "the guest does not answer: %v", ctx.Err())
+		default:
+			return nil, gone
+		}
+	}
+}
+
+// alive reports whether the other end of conn is open, without taking what it
+// has said.
+func alive(conn net.Conn) bool {
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return false
+	}
+	ok := true
+	err = raw.Control(func(fd uintptr) {
+		n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		ok = n > 0 || err == unix.EAGAIN
+	})
+	return ok && err == nil
+}
+
+// kill ends the processes, frozen or not.
+func (m *machine) kill() {
+	m.sandbox.kill()
+	if m.gofer != nil {
+		m.gofer.kill()
+	}
+	if m.group != nil && m.group.CanFreeze() && m.p.groups.Version() == cgroup.V1 {
+		// Frozen processes of version 1 do not even die.
+		if frozen, _ := m.group.Frozen(); frozen {
+			m.group.Thaw(deadline(stopTime))
+		}
+	}
+}
+
+// Close destroys the machine.
+func (m *machine) Close() (err error) {
+	defer engi.Annotate(&err, "destroy %s", m.id)
+	m.mu.Lock()
+	m.closing = true
+	m.mu.Unlock()
+	m.kill()
+	select {
+	case <-m.done:
+	case <-time.After(stopTime):
+		return engi.Errorf(engi.Internal, "its processes do not end")
+	}
+	m.erase.Lock()
+	defer m.erase.Unlock()
+	if m.clean {
+		return nil
+	}
+	if m.listener != nil {
+		m.listener.Close()
+	}
+	m.console.close()
+	m.accepts <- struct{}{} // nobody accepts any more
+	if m.spare != nil {
+		m.spare.Close()
+		m.spare = nil
+	}
+	<-m.accepts
+	if err := m.p.erase(m.id); err != nil {
+		return err
+	}
+	m.clean = true
+	return nil
+}
+
+// Pause freezes the machine.
+func (m *machine) Pause(ctx context.Context) (err error) {
+	defer engi.Annotate(&err, "pause %s", m.id)
+	return m.freeze(ctx, true)
+}
+
+// Resume lets it go on.
+func (m *machine) Resume(ctx context.Context) (err error) {
+	defer engi.Annotate(&err, "resume %s", m.id)
+	return m.freeze(ctx, false)
+}
+
+func (m *machine) freeze(ctx context.Context, on bool) error {
+	if m.group == nil || !m.group.CanFreeze() {
+		return m.stopKernel(ctx, on)
+	}
+	by, ok := ctx.Deadline()
+	if !ok {
+		by = deadline(stopTime)
+	}
+	act := m.group.Thaw
+	if on {
+		act = m.group.Freeze
+	}
+	err := act(by)
+	select {
+	case <-m.done:
+		return engi.Errorf(engi.Unavailable, "the machine has ended")
+	default:
+	}
+	if err != nil {
+		if on {
+			m.group.Thaw(deadline(stopTime))
+		}
+		return engi.Errorf(engi.Internal, "%v", err)
+	}
+	return nil
+}
+
+// stopKernel asks the sandbox's kernel to stop its programs or to let them go
+// on, where the host cannot freeze.
+func (m *machine) stopKernel(ctx context.Context, on bool) error {
+	verb, was := "resume", "running"
+	if on {
+		verb, was = "pause", "paused"
+	}
+	out, err := m.command(ctx, verb)
+	if err != nil && !strings.Contains(out, "in state "+was) {
+		return err
+	}
+	return nil
+}
+
+// command runs a command of runsc on the machine and returns what it printed.
+func (m *machine) command(ctx context.Context, verb string, args ...string) (string, error) {
+	var rec record
+	if err := m.d.load("machine.json", &rec); err != nil {
+		return "", engi.Errorf(engi.Unavailable, "the machine has ended: %v", err)
+	}
+	all := append(m.p.flags(m.d, rec), verb)
+	cmd := m.p.runsc(append(append(all, args...), string(m.id))...)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		return "", engi.Errorf(engi.Internal, "runsc: %v", err)
+	}
+	exited := make(chan error, 1)
+	go func() { exited <- cmd.Wait() }()
+	var err error
+	select {
+	case err = <-exited:
+	case <-ctx.Done():
+		cmd.Process.Kill()
+		<-exited
+		return "", engi.Errorf(engi.Expired, "%v", ctx.Err())
+	}
+	if err != nil {
+		select {
+		case <-m.done:
+			return out.String(), engi.Errorf(engi.Unavailable, "the machine has ended")
+		default:
+			return out.String(), engi.Errorf(engi.Internal, "runsc %s: %v: %s", verb, err, strings.TrimSpace(out.String()))
+		}
+	}
+	return out.String(), nil
+}
+
+// Checkpoint writes the machine to dir and ends it.
+func (m *machine) Checkpoint(ctx context.Context, dir string) (err error) {
+	defer engi.Annotate(&err, "checkpoint %s", m.id)
+	saving := make(chan struct{})
+	m.mu.Lock()
+	busy := m.saving != nil
+	if !busy {
+		m.saving = saving
+	}
+	m.mu.Unlock()
+	if busy {
+		return engi.Errorf(engi.Conflict, "another checkpoint is being made")
+	}
+	_, err = m.command(ctx, "checkpoint", "--compression=none", "--exclude-committed-zero-pages", "--image-path="+dir)
+	m.mu.Lock()
+	m.saved = err == nil
+	m.saving = nil
+	m.mu.Unlock()
+	close(saving)
+	if err != nil {
+		return err
+	}
+	// Its kernel ends by itself after a checkpoint.
+	select {
+	case <-m.done:
+	case <-ctx.Done():
+	case <-time.After(stopTime):
+	}
+	return m.Close()
+}
+
+// Resize puts a new size in force.
+func (m *machine) Resize(ctx context.Context, size engi.Size) (err error) {
+	defer engi.Annotate(&err, "resize %s", m.id)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	select {
+	case <-m.done:
+		return engi.Errorf(engi.Unavailable, "the machine has ended")
+	default:
+	}
+	next := m.size
+	next.VCPUs, next.Memory, next.Processes = size.VCPUs, size.Memory, size.Processes
+	next = next.Or(m.size)
+	if err := next.Validate(); err != nil {
+		return err
+	}
+	if next.Memory < minMemory {
+		return engi.Errorf(engi.Invalid, "%d bytes of memory are too few", next.Memory).
+			WithRemedy("leave at least %d MiB", minMemory>>20)
+	}
+	if m.group != nil {
+		err := m.group.Limit(limitsOf(next))
+		if errors.Is(err, cgroup.ErrInUse) {
+			return engi.Errorf(engi.Conflict, "it uses more than %d MiB of memory", next.Memory>>20).
+				WithRemedy("end programs inside first")
+		}
+		if err != nil {
+			return engi.Errorf(engi.Internal, "%v", err)
+		}
+	}
+	var rec record
+	if err := m.d.load("machine.json", &rec); err != nil {
+		return engi.Errorf(engi.Internal, "%v", err)
+	}
+	rec.Size = next
+	if err := m.d.save("machine.json", rec); err != nil {
+		return engi.Errorf(engi.Internal, "%v", err)
+	}
+	m.size = next
+	return nil
+}
+
+// Usage tells what the machine has used and uses.
+func (m *machine) Usage(ctx context.Context) (_ engi.Usage, err error) {
+	defer engi.Annotate(&err, "usage of %s", m.id)
+	if m.group == nil {
+		t, err := m.tally()
+		if err != nil {
+			return engi.Usage{}, engi.Errorf(engi.Unavailable, "the machine has ended")
+		}
+		return engi.Usage{CPU: t.cpu, Memory: t.memory}, nil
+	}
+	u, err := m.group.Usage()
+	if errors.Is(err, fs.ErrNotExist) {
+		return engi.Usage{}, engi.Errorf(engi.Unavailable, "the machine has ended")
+	}
+	if err != nil {
+		return engi.Usage{}, engi.Errorf(engi.Internal, "%v", err)
+	}
+	return engi.Usage{CPU: u.CPU, Memory: u.Memory, MemoryPeak: u.Peak}, nil
+}
+
+// Diagnose describes the machine's state for people.
+func (m *machine) Diagnose(ctx context.Context) string {
+	var b strings.Builder
+	select {
+	case <-m.done:
+		fmt.Fprintf(&b, "ended: %s\n", m.end)
+	default:
+		fmt.Fprintln(&b, "running")
+	}
+	for name, proc := range map[string]*process{"kernel": m.sandbox, "files": m.gofer} {
+		if proc == nil {
+			fmt.Fprintf(&b, "%s: gone\n", name)
+			continue
+		}
+		status, err := readStatus(proc.ref.PID)
+		if err != nil {
+			fmt.Fprintf(&b, "%s: process %d is gone\n", name, proc.ref.PID)
+			continue
+		}
+		fmt.Fprintf(&b, "%s: process %d, state %s, %s threads, memory %s\n", name, proc.ref.PID, status["State"], status["Threads"], status["VmRSS"])
+	}
+	if m.group != nil {
+		frozen, _ := m.group.Frozen()
+		u, _ := m.group.Usage()
+		fmt.Fprintf(&b, "group: frozen %v, processor %v, memory %d bytes, peak %d, killed for memory %d\n", frozen, u.CPU, u.Memory, u.Peak, m.group.MemoryKills())
+	}
+	if text := m.console.String(); text != "" {
+		fmt.Fprintf(&b, "console:\n%s\n", text)
+	}
+	if text := tail(m.d.path("panic.log"), 8<<10); text != "" {
+		fmt.Fprintf(&b, "last words of the kernel:\n%s\n", text)
+	}
+	return b.String()
+}

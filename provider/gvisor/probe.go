@@ -1,0 +1,194 @@
+package gvisor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/provider"
+)
+
+// probeSize is enough for any machine that only boots.
+var probeSize = engi.Size{VCPUs: 1, Memory: 256 << 20, Disk: 64 << 20, Inodes: 10000, Processes: 64, OpenFiles: 1024}
+
+const diskWanted = 2 << 30 // free bytes below which machines run into trouble soon
+
+// Probe boots a machine from root and reports what works.
+func (p *Provider) Probe(ctx context.Context, root string) (provider.Report, error) {
+	r := provider.Report{Tier: engi.TierGVisor, NotEnforced: p.NotEnforced()}
+	r.Checks = []provider.Check{p.checkRunsc(), p.checkGuest(), checkUser(), p.checkGroups(), p.checkDisk(), checkClock()}
+	for _, c := range r.Checks[:2] {
+		if !c.OK {
+			return r, nil // without them there is nothing to boot
+		}
+	}
+	boot := p.checkBoot(ctx, root)
+	if err := ctx.Err(); err != nil {
+		return r, engi.Errorf(engi.Expired, "probe: %v", err)
+	}
+	r.Checks = append(r.Checks, boot)
+	r.Works = boot.OK
+	return r, nil
+}
+
+func (p *Provider) checkRunsc() provider.Check {
+	c := provider.Check{Name: "runsc", Fix: "build it with 'make build', or unpack the release again"}
+	out, err := p.runsc("--version").CombinedOutput()
+	switch {
+	case err != nil:
+		c.Detail = fmt.Sprintf("%s: %v", p.opt.Runsc, err)
+		return c
+	case dynamic(p.opt.Runsc):
+		c.Detail = p.opt.Runsc + " is linked dynamically and cannot run in its own root"
+		return c
+	case p.features() == "":
+		c.OK, c.Detail = true, p.opt.Runsc+" is not engi's: the number of files is not limited and starts are slower"
+		return c
+	}
+	first, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	c.OK, c.Detail, c.Fix = true, fmt.Sprintf("%s (%s)", p.opt.Runsc, first), ""
+	return c
+}
+
+func (p *Provider) checkGuest() provider.Check {
+	c := provider.Check{Name: "guest program", Detail: p.opt.Guest}
+	fi, err := os.Stat(p.opt.Guest)
+	switch {
+	case err != nil:
+		c.Detail = err.Error()
+	case fi.Mode()&0o111 == 0:
+		c.Detail += " is not executable"
+	case dynamic(p.opt.Guest):
+		c.Detail += " is linked dynamically: it needs libraries that templates may lack"
+	default:
+		c.OK = true
+		return c
+	}
+	c.Fix = "build it with 'make build', or unpack the release again"
+	return c
+}
+
+// dynamic reports whether an ELF file asks for an interpreter.
+func dynamic(file string) bool {
+	f, err := os.Open(file)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	head := make([]byte, 4096)
+	n, _ := f.Read(head)
+	return strings.Contains(string(head[:n]), "/ld-")
+}
+
+func checkUser() provider.Check {
+	c := provider.Check{Name: "user", OK: true, Detail: "root"}
+	if rootless() {
+		c.Detail = "not root: machines run in a user namespace"
+	}
+	return c
+}
+
+func (p *Provider) checkGroups() provider.Check {
+	c := provider.Check{Name: "control groups", OK: true}
+	switch {
+	case p.groups == nil && rootless():
+		c.OK, c.Detail = false, "not for users other than root: processor time is not limited, memory is watched every few milliseconds"
+		c.Fix = "run engi as root to have every limit enforced by the kernel"
+	case p.groups == nil:
+		c.OK, c.Detail = false, "none that can be used: processor time is not limited, memory is watched every few milliseconds"
+		c.Fix = "mount control groups read-write at " + p.opt.CgroupRoot
+	case len(p.missing) > 0:
+		c.OK, c.Detail = false, fmt.Sprintf("%s without %s", p.groups.Version(), strings.Join(p.missing, ", "))
+		c.Fix = "boot the kernel with these controllers enabled (cgroup_enable=memory on some machines)"
+	default:
+		c.Detail = p.groups.Version().String()
+	}
+	return c
+}
+
+func (p *Provider) checkDisk() provider.Check {
+	c := provider.Check{Name: "disk"}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(p.opt.Dir, &fs); err != nil {
+		c.Detail = err.Error()
+		return c
+	}
+	free := int64(fs.Bavail) * fs.Bsize
+	c.Detail = fmt.Sprintf("%d MiB free in %s", free>>20, p.opt.Dir)
+	if c.OK = free >= diskWanted; !c.OK {
+		c.Fix = fmt.Sprintf("free %d MiB there, or choose another data directory", (diskWanted-free)>>20)
+	}
+	return c
+}
+
+// checkClock looks at what the sandbox's kernel reads the time from: without
+// a counter that programs can read, each reading is a trap.
+func checkClock() provider.Check {
+	c := provider.Check{Name: "clock"}
+	raw, err := os.ReadFile("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+	source := strings.TrimSpace(string(raw))
+	c.Detail = source
+	if err != nil {
+		c.Detail = "unknown clock source"
+	}
+	if c.OK = err != nil || slices.Contains([]string{"tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page"}, source); !c.OK {
+		c.Detail += " is slow to read"
+		c.Fix = "boot with a clock source that programs can read, such as tsc"
+	}
+	return c
+}
+
+// checkBoot boots a machine and looks whether it was limited.
+func (p *Provider) checkBoot(ctx context.Context, root string) provider.Check {
+	c := provider.Check{Name: "boot"}
+	begin := time.Now()
+	spec := provider.Spec{ID: engi.NewSandboxID(), Root: root, Size: probeSize, Hostname: "probe", Token: "probe"}
+	m, err := p.Start(ctx, spec)
+	if err != nil {
+		c.Detail, c.Fix = err.Error(), p.bootFix(err)
+		return c
+	}
+	took := time.Since(begin)
+	sealed := overlaid(m.(*machine).gofer)
+	if err := m.Close(); err != nil {
+		c.Detail = fmt.Sprintf("boots, but is not destroyed: %v", err)
+		return c
+	}
+	if !sealed {
+		c.Detail, c.Fix = "the layer that machines write to was not limited", "use the runsc that was built with engi"
+		return c
+	}
+	c.OK, c.Detail = true, fmt.Sprintf("a machine booted in %d ms and was destroyed", took.Milliseconds())
+	return c
+}
+
+// overlaid reports whether a file server was told that its root has a limited
+// layer above it.
+func overlaid(gofer *process) bool {
+	if gofer == nil {
+		return false
+	}
+	raw, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(gofer.ref.PID), "cmdline"))
+	return err == nil && strings.Contains(string(raw), fmt.Sprintf("size=%d", probeSize.Disk))
+}
+
+// bootFix guesses from what the boot said what is wrong with the host.
+func (p *Provider) bootFix(err error) string {
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "operation not permitted") || strings.Contains(text, "clone"):
+		return namespaceFix()
+	case strings.Contains(text, "no space left"):
+		return "free disk space in " + p.opt.Dir
+	case strings.Contains(text, "seccomp"):
+		return "allow seccomp, ptrace and namespaces to the container that engi runs in (docker: --privileged)"
+	}
+	return engi.RemedyOf(err)
+}

@@ -1,0 +1,188 @@
+package gvisor
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/engi-dev/engi"
+)
+
+// A procRef names a process for as long as the host runs: its number alone may
+// be given to another one.
+type procRef struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // in ticks of the host since its boot
+}
+
+// A process is a running process of a machine, whoever started it. It is safe
+// for concurrent use.
+type process struct {
+	ref  procRef
+	file *os.File // a pidfd, in the poller: waiting for it takes no thread
+	raw  syscall.RawConn
+}
+
+var errGone = errors.New("the process is gone")
+
+// openProcess returns the process that ref names, or errGone.
+func openProcess(ref procRef) (*process, error) {
+	fd, err := unix.PidfdOpen(ref.PID, unix.PIDFD_NONBLOCK)
+	if err == unix.ESRCH || err == unix.EINVAL {
+		return nil, errGone
+	}
+	if err != nil {
+		return nil, fmt.Errorf("pidfd_open: %v", err)
+	}
+	file := os.NewFile(uintptr(fd), "pidfd")
+	raw, err := file.SyscallConn()
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	// The number cannot change hands any more; had it before, the times of
+	// start differ.
+	start, err := startTime(ref.PID)
+	if err != nil || start != ref.Start {
+		file.Close()
+		return nil, errGone
+	}
+	return &process{ref: ref, file: file, raw: raw}, nil
+}
+
+// wait returns when the process has ended, or when p is closed.
+func (p *process) wait() {
+	p.raw.Read(func(fd uintptr) bool { return ended(int(fd)) })
+	p.raw.Control(func(fd uintptr) {
+		// Init reaps orphans. If we are init, nobody else does.
+		unix.Waitid(unix.P_PIDFD, int(fd), nil, unix.WEXITED|unix.WNOHANG, nil)
+	})
+}
+
+func ended(fd int) bool {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(fds, 0)
+		if err != unix.EINTR {
+			return err != nil || n > 0
+		}
+	}
+}
+
+// kill ends the process. One that is gone is no error.
+func (p *process) kill() {
+	p.raw.Control(func(fd uintptr) {
+		unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0)
+	})
+}
+
+func (p *process) close() { p.file.Close() }
+
+// startTime returns when a process was started.
+func startTime(pid int) (uint64, error) {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, errGone
+	}
+	// The second field is a name in parentheses that may contain anything.
+	fields := strings.Fields(string(raw[bytes.LastIndexByte(raw, ')')+1:]))
+	const start = 22 - 3 // fields are counted from 1, and two are cut off
+	if len(fields) <= start {
+		return 0, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
+	}
+	return strconv.ParseUint(fields[start], 10, 64)
+}
+
+// hostBoot identifies the boot of the host.
+func hostBoot() string {
+	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(raw))
+}
+
+// scan finds the processes of this provider's machines by the directory that
+// they were started with.
+func (p *Provider) scan() (map[engi.SandboxID][]procRef, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	found := map[engi.SandboxID][]procRef{}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		start, err := startTime(pid)
+		if err != nil {
+			continue
+		}
+		raw, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err != nil {
+			continue
+		}
+		if id, ok := p.owner(raw); ok {
+			found[id] = append(found[id], procRef{PID: pid, Start: start})
+		}
+	}
+	return found, nil
+}
+
+// owner tells from a command line which machine of ours a process belongs to.
+func (p *Provider) owner(cmdline []byte) (engi.SandboxID, bool) {
+	prefix := []byte(rootFlag + filepath.Join(p.opt.Dir, "m") + "/")
+	for arg := range bytes.SplitSeq(cmdline, []byte{0}) {
+		rest, ok := bytes.CutPrefix(arg, prefix)
+		if !ok {
+			continue
+		}
+		name, _, _ := strings.Cut(string(rest), "/")
+		id, err := engi.ParseSandboxID(name)
+		return id, err == nil
+	}
+	return "", false
+}
+
+// killAll ends every process of a machine, among them those that nobody wrote
+// down, and returns when none is left.
+func (p *Provider) killAll(id engi.SandboxID, deadline time.Time) error {
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		found, err := p.scan()
+		if err != nil {
+			return err
+		}
+		left := 0
+		for _, ref := range found[id] {
+			proc, err := openProcess(ref)
+			if err != nil {
+				continue
+			}
+			proc.kill()
+			var dead bool
+			proc.raw.Control(func(fd uintptr) { dead = ended(int(fd)) })
+			if dead {
+				proc.wait()
+			} else {
+				left++
+			}
+			proc.close()
+		}
+		if left == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d processes do not end", left)
+		}
+		time.Sleep(wait)
+	}
+}

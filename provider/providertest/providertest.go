@@ -1,0 +1,725 @@
+// Package providertest holds the numbered promises of package provider as
+// tests that every kind of provider runs. A kind that cannot run on a host
+// must skip before it calls Run, and say why.
+package providertest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/guest"
+	"github.com/engi-dev/engi/provider"
+)
+
+// Env is what the promises are tested with.
+type Env struct {
+	// Root is a root file system. It, together with Mounts, has a shell and
+	// coreutils.
+	Root   string
+	Mounts []provider.Mount
+	// Again returns another provider for the machines of the one under test,
+	// as the daemon has it that comes after a kill -9.
+	Again func(t *testing.T) provider.Provider
+	// Limited says that limits of memory are enforced.
+	Limited bool
+}
+
+// size is roomy enough for shells and small enough to overflow.
+var size = engi.Size{VCPUs: 2, Memory: 256 << 20, Disk: 64 << 20, Inodes: 5000, Processes: 100, OpenFiles: 1000}
+
+// patience is more than anything here takes, on slow machines too.
+const patience = time.Minute
+
+// Run checks every promise against p.
+func Run(t *testing.T, p provider.Provider, env Env) {
+	s := &suite{p: p, env: env}
+	for _, promise := range []struct {
+		name string
+		test func(*suite, *testing.T)
+	}{
+		{"1/Start/guest answers", (*suite).startAnswers},
+		{"1/Start/an error leaves nothing behind", (*suite).startUndoes},
+		{"1/Start/gives up when told", (*suite).startExpires},
+		{"1/Start/one machine for an ID", (*suite).startOnce},
+		{"1/Start/many at once", (*suite).startMany},
+		{"2/Adopt/after a crash", (*suite).adopt},
+		{"2/Adopt/unknown is NotFound", (*suite).adoptUnknown},
+		{"3/Found/lists and cleans", (*suite).found},
+		{"4/Remove/destroys and repeats", (*suite).remove},
+		{"5/Guest/many streams", (*suite).guestMany},
+		{"5/Guest/after the end is Unavailable", (*suite).guestGone},
+		{"5/Guest/gives up when told", (*suite).guestExpires},
+		{"6/Done/guest powers off", (*suite).doneByGuest},
+		{"6/Done/is open while it runs", (*suite).doneOpen},
+		{"7/End/memory", (*suite).endMemory},
+		{"7/End/cancelled", (*suite).endCancelled},
+		{"8/Close/waits, cleans and repeats", (*suite).closes},
+		{"9/Pause/stops and goes on", (*suite).pause},
+		{"9/Pause/a paused machine can be destroyed", (*suite).pauseClose},
+		{"10/Checkpoint/restore twice", (*suite).checkpoint},
+		{"12/Resize/memory", (*suite).resize},
+		{"Usage/counts", (*suite).usage},
+		{"Diagnose/says something bounded", (*suite).diagnose},
+	} {
+		t.Run(promise.name, func(t *testing.T) { promise.test(s, t) })
+	}
+	t.Run("8/Close/nothing is left of all these", func(t *testing.T) {
+		ids, err := p.Found(t.Context())
+		if err != nil || len(ids) > 0 {
+			t.Errorf("found %v, %v", ids, err)
+		}
+		if tracer, ok := p.(provider.Tracer); ok {
+			leaks, err := tracer.Leaks(t.Context(), nil)
+			if err != nil || len(leaks) > 0 {
+				t.Errorf("leaks %v, %v", leaks, err)
+			}
+		}
+	})
+}
+
+type suite struct {
+	p   provider.Provider
+	env Env
+}
+
+func (s *suite) spec() provider.Spec {
+	return provider.Spec{
+		ID: engi.NewSandboxID(), Root: s.env.Root, Mounts: s.env.Mounts, Size: size,
+		Hostname: "promise", Token: string(engi.NewRequestID()),
+	}
+}
+
+func (s *suite) start(t *testing.T) (provider.Machine, provider.Spec) {
+	t.Helper()
+	spec := s.spec()
+	m, err := s.p.Start(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.closeAfter(t, m)
+	return m, spec
+}
+
+func (s *suite) closeAfter(t *testing.T, m provider.Machine) {
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// open opens a client to the guest.
+func open(t *testing.T, m provider.Machine, spec provider.Spec) *guest.Client {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := guest.Open(ctx, m.Guest, spec.Token)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, diagnosis(m))
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func diagnosis(m provider.Machine) string {
+	if d, ok := m.(provider.Diagnoser); ok {
+		return d.Diagnose(context.Background())
+	}
+	return ""
+}
+
+// sh runs a shell command inside and returns what it prints.
+func sh(t *testing.T, c *guest.Client, script string) (string, engi.Exit, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	proc, err := c.Start(ctx, engi.Command{Args: []string{"/bin/sh", "-c", script}, Dir: "/", User: "root"})
+	if err != nil {
+		return "", engi.Exit{}, err
+	}
+	var out bytes.Buffer
+	for chunk, err := range proc.Output(ctx, 0) {
+		if err != nil {
+			return out.String(), engi.Exit{}, err
+		}
+		out.Write(chunk.Data)
+	}
+	exit, err := proc.Wait(ctx)
+	return out.String(), exit, err
+}
+
+func mustSh(t *testing.T, c *guest.Client, script string) string {
+	t.Helper()
+	out, exit, err := sh(t, c, script)
+	if err != nil || exit.Code != 0 {
+		t.Fatalf("%s: %+v, %v: %s", script, exit, err, out)
+	}
+	return strings.TrimSpace(out)
+}
+
+// wantDone waits for the end of m.
+func wantDone(t *testing.T, m provider.Machine, want engi.Cause) {
+	t.Helper()
+	select {
+	case <-m.Done():
+	case <-time.After(patience):
+		t.Fatalf("%s does not end\n%s", m.ID(), diagnosis(m))
+	}
+	if got := m.End(); got != want {
+		t.Errorf("the end is %q, want %q", got, want)
+	}
+}
+
+func wantKind(t *testing.T, err error, want engi.Kind) {
+	t.Helper()
+	if err == nil || engi.KindOf(err) != want {
+		t.Errorf("got %v, want kind %s", err, want)
+	}
+}
+
+// gone fails if p still knows id, or has traces of it.
+func (s *suite) gone(t *testing.T, id engi.SandboxID) {
+	t.Helper()
+	ids, err := s.p.Found(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slices.Contains(ids, id) {
+		t.Errorf("%s is still found", id)
+	}
+	tracer, ok := s.p.(provider.Tracer)
+	if !ok {
+		return
+	}
+	leaks, err := tracer.Leaks(context.Background(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range leaks {
+		if strings.Contains(l.Name, string(id)) {
+			t.Errorf("a %s is left: %s", l.Kind, l.Name)
+		}
+	}
+}
+
+func (s *suite) startAnswers(t *testing.T) {
+	m, spec := s.start(t)
+	if m.ID() != spec.ID {
+		t.Errorf("machine %s was started as %s", m.ID(), spec.ID)
+	}
+	c := open(t, m, spec)
+	if got := mustSh(t, c, "echo $((6*7))"); got != "42" {
+		t.Errorf("got %q, want 42", got)
+	}
+}
+
+func (s *suite) startUndoes(t *testing.T) {
+	for name, spoil := range map[string]func(*provider.Spec){
+		"no root":  func(spec *provider.Spec) { spec.Root = filepath.Join(spec.Root, "missing") },
+		"no size":  func(spec *provider.Spec) { spec.Size.Memory = 0 },
+		"wrong ID": func(spec *provider.Spec) { spec.ID = "../../etc" },
+	} {
+		spec := s.spec()
+		spoil(&spec)
+		m, err := s.p.Start(t.Context(), spec)
+		if err == nil {
+			m.Close()
+		}
+		if kind := engi.KindOf(err); err == nil || kind != engi.Invalid {
+			t.Errorf("%s: got %v, want kind invalid", name, err)
+		}
+		s.gone(t, spec.ID)
+	}
+}
+
+func (s *suite) startExpires(t *testing.T) {
+	for _, d := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond, 60 * time.Millisecond} {
+		spec := s.spec()
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		m, err := s.p.Start(ctx, spec)
+		cancel()
+		if err != nil {
+			wantKind(t, err, engi.Expired)
+		} else if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+		s.gone(t, spec.ID)
+	}
+}
+
+func (s *suite) startOnce(t *testing.T) {
+	m, spec := s.start(t)
+	if other, err := s.p.Start(t.Context(), spec); err == nil {
+		other.Close()
+		t.Fatal("the same ID was started twice")
+	} else {
+		wantKind(t, err, engi.Conflict)
+	}
+	mustSh(t, open(t, m, spec), "true")
+}
+
+func (s *suite) startMany(t *testing.T) {
+	const n = 4
+	var wg sync.WaitGroup
+	specs := make([]provider.Spec, n)
+	machines := make([]provider.Machine, n)
+	errs := make([]error, n)
+	for i := range n {
+		specs[i] = s.spec()
+		wg.Go(func() { machines[i], errs[i] = s.p.Start(t.Context(), specs[i]) })
+	}
+	wg.Wait()
+	for _, m := range machines {
+		if m != nil {
+			s.closeAfter(t, m)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range machines {
+		c := open(t, m, specs[i])
+		mustSh(t, c, fmt.Sprintf("echo %d > /tmp/who", i))
+	}
+	for i, m := range machines {
+		if got := mustSh(t, open(t, m, specs[i]), "cat /tmp/who"); got != fmt.Sprint(i) {
+			t.Errorf("machine %d has the file of machine %s", i, got)
+		}
+	}
+}
+
+func (s *suite) adopt(t *testing.T) {
+	m, spec := s.start(t)
+	c := open(t, m, spec)
+	mustSh(t, c, "echo kept > /tmp/state")
+	proc, err := c.Start(t.Context(), engi.Command{Args: []string{"/bin/sh", "-c", "sleep 1000"}, Dir: "/", User: "root"})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	again := s.env.Again(t)
+	for range 2 {
+		adopted, err := again.Adopt(t.Context(), spec.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.closeAfter(t, adopted)
+		c2 := open(t, adopted, spec)
+		if got := mustSh(t, c2, "cat /tmp/state"); got != "kept" {
+			t.Errorf("after adoption: got %q, want kept", got)
+		}
+		if _, err := c2.Attach(t.Context(), proc.ID()); err != nil {
+			t.Errorf("a process of before is gone: %v", err)
+		}
+		again = s.env.Again(t)
+	}
+	last, err := again.Adopt(t.Context(), spec.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := last.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantDone(t, last, engi.CauseCancelled)
+	select {
+	case <-m.Done():
+	case <-time.After(patience):
+		t.Error("its first owner is not told of the end")
+	}
+	s.gone(t, spec.ID)
+	_, err = again.Adopt(t.Context(), spec.ID)
+	wantKind(t, err, engi.NotFound)
+}
+
+func (s *suite) adoptUnknown(t *testing.T) {
+	for _, id := range []engi.SandboxID{engi.NewSandboxID(), "", "sbx_", "../x"} {
+		m, err := s.p.Adopt(t.Context(), id)
+		if err == nil {
+			m.Close()
+		}
+		wantKind(t, err, engi.NotFound)
+	}
+}
+
+func (s *suite) found(t *testing.T) {
+	m, spec := s.start(t)
+	ids, err := s.env.Again(t).Found(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(ids, spec.ID) {
+		t.Fatalf("%s is not among %v", spec.ID, ids)
+	}
+	if tracer, ok := s.p.(provider.Tracer); ok {
+		leaks, err := tracer.Leaks(t.Context(), ids)
+		if err != nil || len(leaks) > 0 {
+			t.Errorf("leaks beside living machines: %v, %v", leaks, err)
+		}
+		leaks, err = tracer.Leaks(t.Context(), nil)
+		if err != nil || len(leaks) == 0 {
+			t.Errorf("a machine nobody wants is no leak: %v", err)
+		}
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.gone(t, spec.ID)
+}
+
+func (s *suite) remove(t *testing.T) {
+	m, spec := s.start(t)
+	again := s.env.Again(t)
+	for range 2 {
+		if err := again.Remove(t.Context(), spec.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantDone(t, m, engi.CauseSandboxLost)
+	s.gone(t, spec.ID)
+	if err := again.Remove(t.Context(), engi.NewSandboxID()); err != nil {
+		t.Errorf("remove of an unknown machine: %v", err)
+	}
+}
+
+func (s *suite) guestMany(t *testing.T) {
+	m, spec := s.start(t)
+	var wg sync.WaitGroup
+	conns := make(chan net.Conn, 16)
+	for range cap(conns) {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			// Each is used before the next is dialed, as HTTP/2 clients do.
+			c, err := guest.Open(ctx, func(ctx context.Context) (net.Conn, error) {
+				conn, err := m.Guest(ctx)
+				if err == nil {
+					conns <- conn
+				}
+				return conn, err
+			}, spec.Token)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			if _, err := c.Stat(ctx, "/"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if len(conns) != cap(conns) {
+		t.Errorf("%d streams for %d clients", len(conns), cap(conns))
+	}
+	_, err := guest.Open(t.Context(), m.Guest, "not the token")
+	wantKind(t, err, engi.Anonymous)
+}
+
+func (s *suite) guestGone(t *testing.T) {
+	m, _ := s.start(t)
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := m.Guest(t.Context())
+	if err == nil {
+		conn.Close()
+	}
+	wantKind(t, err, engi.Unavailable)
+}
+
+func (s *suite) guestExpires(t *testing.T) {
+	m, _ := s.start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	// One unused connection waits; a second is not dialed before the first
+	// is used, so somebody waits in vain.
+	for {
+		conn, err := m.Guest(ctx)
+		if err != nil {
+			wantKind(t, err, engi.Expired)
+			break
+		}
+		defer conn.Close()
+	}
+}
+
+func (s *suite) doneOpen(t *testing.T) {
+	m, _ := s.start(t)
+	select {
+	case <-m.Done():
+		t.Fatal("Done is closed while the machine runs")
+	case <-time.After(50 * time.Millisecond):
+	}
+}
+
+func (s *suite) doneByGuest(t *testing.T) {
+	m, spec := s.start(t)
+	if err := open(t, m, spec).PowerOff(t.Context()); err != nil && engi.KindOf(err) != engi.Unavailable {
+		t.Fatal(err)
+	}
+	wantDone(t, m, engi.CauseSandboxLost)
+	_, err := m.Guest(t.Context())
+	wantKind(t, err, engi.Unavailable)
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantDone(t, m, engi.CauseSandboxLost)
+	s.gone(t, spec.ID)
+}
+
+// hog holds n bytes of memory for a while.
+func hog(n int64) string { return fmt.Sprintf("head -c %d /dev/zero | tail -n 1 | wc -c", n) }
+
+func (s *suite) endMemory(t *testing.T) {
+	if !s.env.Limited {
+		t.Skip("memory is not limited here")
+	}
+	m, spec := s.start(t)
+	c := open(t, m, spec)
+	mustSh(t, c, hog(32<<20))
+	sh(t, c, hog(2*size.Memory))
+	wantDone(t, m, engi.CauseMemory)
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantDone(t, m, engi.CauseMemory)
+}
+
+func (s *suite) endCancelled(t *testing.T) {
+	m, _ := s.start(t)
+	if got := m.End(); got != "" {
+		t.Errorf("the end of a running machine is %q", got)
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantDone(t, m, engi.CauseCancelled)
+}
+
+func (s *suite) closes(t *testing.T) {
+	m, spec := s.start(t)
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+			select {
+			case <-m.Done():
+			default:
+				t.Error("Close returned before Done was closed")
+			}
+		})
+	}
+	wg.Wait()
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	s.gone(t, spec.ID)
+}
+
+func (s *suite) pause(t *testing.T) {
+	m, spec := s.start(t)
+	if _, ok := m.(provider.Pauser); !ok {
+		wantKind(t, provider.Pause(t.Context(), m), engi.Unsupported)
+		return
+	}
+	c := open(t, m, spec)
+	ticker, err := c.Start(t.Context(), engi.Command{
+		Args: []string{"/bin/sh", "-c", "while :; do echo tick; sleep 0.01; done"}, Dir: "/", User: "root"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ticks := make(chan int64, 1<<16)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for chunk, err := range ticker.Output(ctx, 0) {
+			if err != nil {
+				return
+			}
+			select {
+			case ticks <- chunk.Offset:
+			default:
+			}
+		}
+	})
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	<-ticks
+
+	for range 2 { // pausing a paused machine is no error
+		if err := provider.Pause(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(50 * time.Millisecond) // what was on its way arrives
+	for len(ticks) > 0 {
+		<-ticks
+	}
+	short, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	_, err = c.Stat(short, "/")
+	stop()
+	wantKind(t, err, engi.Expired)
+	if n := len(ticks); n > 0 {
+		t.Errorf("%d pieces of output while paused", n)
+	}
+	for range 2 {
+		if err := provider.Resume(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case <-ticks:
+	case <-time.After(patience):
+		t.Error("the stream does not go on")
+	}
+	if _, err := c.Stat(t.Context(), "/"); err != nil {
+		t.Errorf("after resume: %v", err)
+	}
+}
+
+func (s *suite) pauseClose(t *testing.T) {
+	m, spec := s.start(t)
+	if err := provider.Pause(t.Context(), m); engi.KindOf(err) == engi.Unsupported && err != nil {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantDone(t, m, engi.CauseCancelled)
+	s.gone(t, spec.ID)
+}
+
+func (s *suite) checkpoint(t *testing.T) {
+	m, spec := s.start(t)
+	if _, ok := m.(provider.Checkpointer); !ok {
+		wantKind(t, provider.Checkpoint(t.Context(), m, t.TempDir()), engi.Unsupported)
+		_, err := provider.Restore(t.Context(), s.p, spec, t.TempDir())
+		wantKind(t, err, engi.Unsupported)
+		return
+	}
+	c := open(t, m, spec)
+	mustSh(t, c, "echo kept > /tmp/state")
+	proc, err := c.Start(t.Context(), engi.Command{
+		Args: []string{"/bin/sh", "-c", "n=0; while :; do n=$((n+1)); echo $n > /tmp/count; sleep 0.01; done"}, Dir: "/", User: "root"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Quiesce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	dir := t.TempDir()
+	if err := provider.Checkpoint(t.Context(), m, dir); err != nil {
+		t.Fatal(err)
+	}
+	wantDone(t, m, engi.CauseCancelled)
+	s.gone(t, spec.ID)
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) == 0 {
+		t.Fatalf("no checkpoint was written: %v", err)
+	}
+	for i := range 2 {
+		fresh := s.spec()
+		fresh.Hostname = fmt.Sprintf("restored-%d", i)
+		m, err := provider.Restore(t.Context(), s.p, fresh, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.closeAfter(t, m)
+		c := open(t, m, fresh)
+		if got := mustSh(t, c, "cat /tmp/state"); got != "kept" {
+			t.Errorf("restored: got %q, want kept", got)
+		}
+		if got := mustSh(t, c, "a=$(cat /tmp/count); sleep 0.2; b=$(cat /tmp/count); test $b -gt $a && echo counts"); got != "counts" {
+			t.Error("a process of before the checkpoint does not run")
+		}
+		if _, err := c.Attach(t.Context(), proc.ID()); err != nil {
+			t.Errorf("a process of before the checkpoint is not known: %v", err)
+		}
+		_, err = guest.Open(t.Context(), m.Guest, spec.Token)
+		wantKind(t, err, engi.Anonymous)
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = provider.Restore(t.Context(), s.p, s.spec(), t.TempDir())
+	wantKind(t, err, engi.Invalid)
+}
+
+func (s *suite) resize(t *testing.T) {
+	m, spec := s.start(t)
+	if _, ok := m.(provider.Resizer); !ok {
+		wantKind(t, provider.Resize(t.Context(), m, size), engi.Unsupported)
+		return
+	}
+	wantKind(t, provider.Resize(t.Context(), m, engi.Size{Memory: -1}), engi.Invalid)
+	larger := size
+	larger.Memory, larger.VCPUs, larger.Processes = 4*size.Memory, 1, 200
+	if err := provider.Resize(t.Context(), m, larger); err != nil {
+		t.Fatal(err)
+	}
+	c := open(t, m, spec)
+	if !s.env.Limited {
+		return
+	}
+	mustSh(t, c, hog(size.Memory))
+	if err := provider.Resize(t.Context(), m, size); err != nil {
+		t.Fatal(err)
+	}
+	sh(t, c, hog(2*size.Memory))
+	wantDone(t, m, engi.CauseMemory)
+}
+
+func (s *suite) usage(t *testing.T) {
+	m, spec := s.start(t)
+	meter, ok := m.(provider.Meter)
+	if !ok {
+		t.Skip("this kind of machine is no meter")
+	}
+	before, err := meter.Usage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustSh(t, open(t, m, spec), "i=0; while test $i -lt 20000; do i=$((i+1)); done")
+	after, err := meter.Usage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.CPU <= before.CPU || after.Memory <= 0 {
+		t.Errorf("work was not counted: %+v, then %+v", before, after)
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := meter.Usage(t.Context()); err != nil {
+		wantKind(t, err, engi.Unavailable)
+	}
+}
+
+func (s *suite) diagnose(t *testing.T) {
+	m, _ := s.start(t)
+	d, ok := m.(provider.Diagnoser)
+	if !ok {
+		t.Skip("this kind of machine has nothing to say")
+	}
+	if text := d.Diagnose(t.Context()); text == "" || len(text) > 64<<10 {
+		t.Errorf("%d bytes of diagnosis", len(text))
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d.Diagnose(t.Context())
+}
