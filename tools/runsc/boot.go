@@ -2,14 +2,16 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"io"
 	"strconv"
 
 	"github.com/google/subcommands"
-	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
 	"gvisor.dev/gvisor/runsc/cmd/util"
-	"gvisor.dev/gvisor/runsc/config"
 	"gvisor.dev/gvisor/runsc/flag"
 	"gvisor.dev/gvisor/runsc/specutils"
 )
@@ -25,26 +27,44 @@ type umount = sentrycmd.Umount
 
 // boot is upstream's command that becomes the sandbox, with the annotations
 // turned into its flags.
-type boot struct {
-	sentrycmd.Boot
-	spec *specs.Spec
-}
-
-// FetchSpec remembers the spec on its way through.
-func (b *boot) FetchSpec(conf *config.Config, f *flag.FlagSet) (string, *specs.Spec, error) {
-	id, spec, err := b.Boot.FetchSpec(conf, f)
-	b.spec = spec
-	return id, spec, err
-}
+type boot struct{ sentrycmd.Boot }
 
 // Execute implements subcommands.Command.
 func (b *boot) Execute(ctx context.Context, f *flag.FlagSet, args ...any) subcommands.ExitStatus {
-	if b.spec != nil {
-		if err := apply(b.spec.Annotations, f); err != nil {
-			util.Fatalf("%v", err)
-		}
+	annotations, err := donated(f)
+	if err == nil {
+		err = apply(annotations, f)
+	}
+	if err != nil {
+		util.Fatalf("annotations: %v", err)
 	}
 	return b.Boot.Execute(ctx, f, args...)
+}
+
+// donated reads the annotations of the spec that the command was given as an
+// open file, and leaves the file as it was.
+func donated(f *flag.FlagSet) (map[string]string, error) {
+	fd, err := strconv.Atoi(f.Lookup("spec-fd").Value.String())
+	if err != nil || fd < 0 {
+		return nil, fmt.Errorf("no spec: %v", err)
+	}
+	var spec struct {
+		Annotations map[string]string `json:"annotations"`
+	}
+	in := io.NewSectionReader(pread(fd), 0, 1<<30)
+	err = json.NewDecoder(in).Decode(&spec)
+	return spec.Annotations, err
+}
+
+// pread reads a descriptor at given places, without owning it.
+type pread int
+
+func (fd pread) ReadAt(b []byte, off int64) (int, error) {
+	n, err := unix.Pread(int(fd), b, off)
+	if n == 0 && err == nil {
+		err = io.EOF
+	}
+	return max(n, 0), err
 }
 
 func apply(annotations map[string]string, f *flag.FlagSet) error {
