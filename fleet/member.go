@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	bootTimeout = time.Minute
+	bootTimeout = 30 * time.Second
 	// workDir is where programs go when a template does not say.
 	workDir = "/workspace"
 	// hostname is that of every sandbox: programs learn nothing from it.
@@ -118,6 +118,7 @@ func (m *Manager) boot(ctx context.Context, key stock.Key) (_ *member, err error
 		Size:     size,
 		Hostname: hostname,
 		Token:    rec.Token,
+		Mounts:   mountsOf(t),
 	})
 	if err != nil {
 		return nil, err
@@ -269,4 +270,12 @@ func (m *Manager) forgetRecord(ctx context.Context, b *member) {
 	if err != nil {
 		m.log.Error("record end of sandbox", "sandbox", rec.ID, "error", err)
 	}
+}
+
+// mountsOf returns what t shows beside its root, as providers take it.
+func mountsOf(t engi.Template) (all []provider.Mount) {
+	for _, m := range t.Mounts {
+		all = append(all, provider.Mount(m))
+	}
+	return all
 }
