@@ -56,9 +56,43 @@ func BenchmarkRunWarm(b *testing.B) {
 					b.Fatalf("got %q, %+v", out, fin)
 				}
 			}
-			slices.Sort(times)
-			b.ReportMetric(float64(times[len(times)/2].Microseconds())/1000, "p50-ms")
-			b.ReportMetric(float64(times[len(times)*99/100].Microseconds())/1000, "p99-ms")
+			p50(b, times)
 		})
 	}
+}
+
+func p50(b *testing.B, times []time.Duration) {
+	slices.Sort(times)
+	b.ReportMetric(float64(times[len(times)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(times[len(times)/10].Microseconds())/1000, "p10-ms")
+	b.ReportMetric(float64(times[len(times)*99/100].Microseconds())/1000, "p99-ms")
+}
+
+// BenchmarkHello measures one round trip to a guest in gVisor.
+func BenchmarkHello(b *testing.B) {
+	c := boot(b).open()
+	var times []time.Duration
+	for b.Loop() {
+		begin := time.Now()
+		_, err := c.Usage(b.Context())
+		must(b, err)
+		times = append(times, time.Since(begin))
+	}
+	p50(b, times)
+}
+
+// BenchmarkStart measures a process from the request to its exit.
+func BenchmarkStart(b *testing.B) {
+	c := boot(b).open()
+	must(b, c.Setup(b.Context(), inside))
+	var times []time.Duration
+	for b.Loop() {
+		begin := time.Now()
+		p, err := c.Start(b.Context(), engi.Command{Args: []string{"/bin/true"}})
+		must(b, err)
+		_, err = p.Wait(b.Context())
+		must(b, err)
+		times = append(times, time.Since(begin))
+	}
+	p50(b, times)
 }

@@ -202,6 +202,7 @@ func (s *Server) routes(mux *http.ServeMux) {
 	} {
 		mux.Handle(pattern, f)
 	}
+	s.fileRoutes(mux)
 }
 
 // path maps an absolute path inside to one this program can open.

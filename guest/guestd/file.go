@@ -1,0 +1,304 @@
+package guestd
+
+import (
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/guest/guestd/tree"
+	"github.com/engi-dev/engi/guest/wire"
+)
+
+// filePath returns the checked path of a request, as this program opens it.
+func (s *Server) filePath(r *http.Request, key string) (string, error) {
+	p := r.URL.Query().Get(key)
+	if err := wire.CheckAbsolute(p); err != nil {
+		return "", err
+	}
+	return s.resolve(p, "/"), nil
+}
+
+// onFile makes an act of one that works on the path of its request.
+func (s *Server) onFile(f func(w http.ResponseWriter, r *http.Request, path string) error) act {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		path, err := s.filePath(r, "path")
+		if err != nil {
+			return err
+		}
+		return f(w, r, path)
+	}
+}
+
+func (s *Server) fileRoutes(mux *http.ServeMux) {
+	for pattern, f := range map[string]func(http.ResponseWriter, *http.Request, string) error{
+		"GET " + wire.Prefix + "file":    s.readFile,
+		"PUT " + wire.Prefix + "file":    s.writeFile,
+		"GET " + wire.Prefix + "stat":    s.statFile,
+		"GET " + wire.Prefix + "list":    s.listDir,
+		"POST " + wire.Prefix + "mkdir":  s.makeDir,
+		"POST " + wire.Prefix + "move":   s.moveFile,
+		"POST " + wire.Prefix + "remove": s.removeFile,
+		"GET " + wire.Prefix + "watch":   s.watchDir,
+		"GET " + wire.Prefix + "pack":    s.pack,
+		"POST " + wire.Prefix + "unpack": s.unpack,
+	} {
+		mux.Handle(pattern, s.onFile(f))
+	}
+	mux.Handle("POST "+wire.Prefix+"port/{port}", act(s.port))
+}
+
+func (s *Server) readFile(w http.ResponseWriter, r *http.Request, path string) error {
+	f, err := tree.OpenRegular(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return tree.Classify(err, "stat", path)
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.FormatInt(fi.Size(), 10))
+	return send(w, io.LimitReader(f, fi.Size()), fi.Size())
+}
+
+// send writes exactly size bytes of r, or breaks the answer.
+func send(w io.Writer, r io.Reader, size int64) error {
+	n, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, make([]byte, 256<<10))
+	if err != nil || size >= 0 && n != size {
+		panic(http.ErrAbortHandler) // the answer has begun: break it
+	}
+	return nil
+}
+
+// ownerOf returns who new files belong to.
+func (s *Server) ownerOf(user string) (tree.Owner, error) {
+	a := s.account()
+	if user == "" || user == a.User || s.o.Twin {
+		return a.owner, nil
+	}
+	u, _, err := s.lookUp(user)
+	if err != nil {
+		return tree.Owner{}, err
+	}
+	return tree.Owner{UID: u.UID, GID: u.GID}, nil
+}
+
+func (s *Server) writeFile(w http.ResponseWriter, r *http.Request, path string) error {
+	q := r.URL.Query()
+	mode := uint64(0)
+	if m := q.Get("mode"); m != "" {
+		var err error
+		if mode, err = strconv.ParseUint(m, 8, 16); err != nil || mode > 0o777 {
+			return engi.Errorf(engi.Invalid, "mode %.20q is not an octal number up to 777", m)
+		}
+	}
+	owner, err := s.ownerOf(q.Get("user"))
+	if err != nil {
+		return err
+	}
+	_, err = tree.Write(path, r.Body, fs.FileMode(mode), owner, func() string {
+		if h := r.Trailer.Get(wire.HashHeader); h != "" {
+			return h
+		}
+		return r.Header.Get(wire.HashHeader)
+	})
+	if err != nil {
+		return err
+	}
+	return empty(w)
+}
+
+// described completes what tree says of a file for those outside.
+func (s *Server) described(fi wire.FileInfo) wire.FileInfo {
+	fi.Path = s.inside(fi.Path)
+	if fi.Target != "" {
+		fi.Target = s.inside(fi.Target)
+	}
+	fi.Owner, fi.Group = s.nameOf("/etc/passwd", fi.UID), s.nameOf("/etc/group", fi.GID)
+	return fi
+}
+
+func (s *Server) statFile(w http.ResponseWriter, r *http.Request, path string) error {
+	fi, err := tree.Stat(path)
+	if err != nil {
+		return err
+	}
+	return reply(w, s.described(fi))
+}
+
+func (s *Server) listDir(w http.ResponseWriter, r *http.Request, path string) error {
+	depth := 1
+	if d := r.URL.Query().Get("depth"); d != "" {
+		var err error
+		if depth, err = strconv.Atoi(d); err != nil || depth < 0 {
+			return engi.Errorf(engi.Invalid, "depth %.20q is not a number of levels", d)
+		}
+	}
+	all, err := s.entries(path, depth)
+	if err != nil {
+		return err
+	}
+	return reply(w, all)
+}
+
+// entries lists with names of owners, each looked up once.
+func (s *Server) entries(path string, depth int) ([]wire.FileInfo, error) {
+	all, err := tree.List(path, depth)
+	if err != nil {
+		return nil, err
+	}
+	users, groups := map[int]string{}, map[int]string{}
+	for i := range all {
+		fi := &all[i]
+		if _, ok := users[fi.UID]; !ok {
+			users[fi.UID] = s.nameOf("/etc/passwd", fi.UID)
+		}
+		if _, ok := groups[fi.GID]; !ok {
+			groups[fi.GID] = s.nameOf("/etc/group", fi.GID)
+		}
+		fi.Owner, fi.Group, fi.Path = users[fi.UID], groups[fi.GID], s.inside(fi.Path)
+		if fi.Target != "" {
+			fi.Target = s.inside(fi.Target)
+		}
+	}
+	if all == nil {
+		all = []wire.FileInfo{}
+	}
+	return all, nil
+}
+
+func (s *Server) makeDir(w http.ResponseWriter, r *http.Request, path string) error {
+	if err := tree.MakeDir(path, s.account().owner); err != nil {
+		return err
+	}
+	return empty(w)
+}
+
+func (s *Server) moveFile(w http.ResponseWriter, r *http.Request, path string) error {
+	to, err := s.filePath(r, "to")
+	if err != nil {
+		return err
+	}
+	if err := tree.Move(path, to, s.account().owner); err != nil {
+		return err
+	}
+	return empty(w)
+}
+
+func (s *Server) removeFile(w http.ResponseWriter, r *http.Request, path string) error {
+	if s.o.Root != "" && path == s.o.Root {
+		return engi.Errorf(engi.Denied, "remove /: the root stays")
+	}
+	if err := tree.Remove(path); err != nil {
+		return err
+	}
+	return empty(w)
+}
+
+func (s *Server) watchDir(w http.ResponseWriter, r *http.Request, path string) error {
+	watch, err := tree.NewWatch(path, r.URL.Query().Get("recursive") == "true")
+	if err != nil {
+		return err
+	}
+	defer watch.Close()
+	rc := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "application/octet-stream")
+	buf := wire.AppendFrame(nil, wire.Alive, nil) // the watch is in force
+	for {
+		if _, err := w.Write(buf); err != nil {
+			return nil
+		}
+		if err := rc.Flush(); err != nil {
+			return nil
+		}
+		ch, err := watch.Next(r.Context())
+		if err != nil {
+			if r.Context().Err() == nil {
+				w.Write(wire.AppendFrame(nil, wire.Failure, wire.EncodeError(err))) // a host that left hears nothing
+			}
+			return nil
+		}
+		ch.Path = s.inside(ch.Path)
+		if buf, err = wire.AppendJSON(buf[:0], wire.Change, ch); err != nil {
+			return nil
+		}
+	}
+}
+
+func (s *Server) pack(w http.ResponseWriter, r *http.Request, path string) error {
+	if _, err := os.Lstat(path); err != nil {
+		return tree.Classify(err, "pack", path)
+	}
+	w.Header().Set("Content-Type", "application/x-tar")
+	if err := tree.Pack(w, path); err != nil {
+		panic(http.ErrAbortHandler) // the answer has begun: break it
+	}
+	return nil
+}
+
+func (s *Server) unpack(w http.ResponseWriter, r *http.Request, path string) error {
+	if err := tree.Unpack(path, r.Body, s.account().owner); err != nil {
+		return err
+	}
+	return empty(w)
+}
+
+const dialTimeout = 5 * time.Second
+
+// port connects the request and its answer to a port on loopback.
+func (s *Server) port(w http.ResponseWriter, r *http.Request) error {
+	port, err := strconv.ParseUint(r.PathValue("port"), 10, 16)
+	if err != nil || port == 0 {
+		return engi.Errorf(engi.Invalid, "%.20q is not a port", r.PathValue("port"))
+	}
+	number := strconv.FormatUint(port, 10)
+	conn, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", number), dialTimeout)
+	if err != nil {
+		// Servers that chose IPv6 only are on loopback, too.
+		if conn, err = net.DialTimeout("tcp", net.JoinHostPort("::1", number), dialTimeout); err != nil {
+			return engi.Errorf(engi.Unavailable, "nothing listens on port %d", port)
+		}
+	}
+	defer conn.Close()
+	rc := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.WriteHeader(http.StatusOK)
+	if err := rc.Flush(); err != nil {
+		return nil
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, err := io.CopyBuffer(struct{ io.Writer }{conn}, struct{ io.Reader }{r.Body}, make([]byte, 64<<10))
+		if err != nil {
+			conn.Close() // the host hung up
+			return
+		}
+		conn.(*net.TCPConn).CloseWrite() // a broken connection shows on the other side
+	}()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := conn.Read(buf)
+		if n > 0 {
+			if _, err := w.Write(buf[:n]); err != nil {
+				break
+			}
+			if err := rc.Flush(); err != nil {
+				break
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	conn.Close()
+	r.Body.Close() // unblocks the other direction
+	<-done
+	return nil
+}

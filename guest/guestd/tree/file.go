@@ -1,0 +1,184 @@
+package tree
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/guest/wire"
+)
+
+// MaxListed bounds one listing.
+const MaxListed = 20_000
+
+// Stat describes a file without following a final link. Names of owners are
+// left to the caller.
+func Stat(path string) (wire.FileInfo, error) {
+	fi, err := os.Lstat(path)
+	if err != nil {
+		return wire.FileInfo{}, classify(err, "stat", path)
+	}
+	return info(path, fi), nil
+}
+
+func info(path string, fi fs.FileInfo) wire.FileInfo {
+	w := wire.FileInfo{Path: path, Size: fi.Size(), Mode: uint32(fi.Mode()), Modified: fi.ModTime()}
+	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
+		w.UID, w.GID = int(st.Uid), int(st.Gid)
+	}
+	if fi.Mode()&fs.ModeSymlink != 0 {
+		if target, err := os.Readlink(path); err == nil { // else it is gone meanwhile
+			if !filepath.IsAbs(target) {
+				target = filepath.Join(filepath.Dir(path), target)
+			}
+			w.Target = target
+		}
+	}
+	return w
+}
+
+// List describes what is below dir, depth levels deep, in path order. Links
+// are not followed. It reports Exhausted for more than MaxListed entries.
+func List(dir string, depth int) ([]wire.FileInfo, error) {
+	fi, err := os.Stat(dir)
+	if err != nil {
+		return nil, classify(err, "list", dir)
+	}
+	if !fi.IsDir() {
+		return nil, engi.Errorf(engi.Invalid, "path is not a directory: %s", dir)
+	}
+	var all []wire.FileInfo
+	err = list(dir, max(1, depth), &all)
+	return all, err
+}
+
+func list(dir string, depth int, all *[]wire.FileInfo) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return classify(err, "list", dir)
+	}
+	for _, e := range entries {
+		fi, err := e.Info()
+		if err != nil {
+			continue // gone meanwhile
+		}
+		if len(*all) >= MaxListed {
+			return engi.Errorf(engi.Exhausted, "list %s: more than %d entries", dir, MaxListed).WithRemedy("list smaller directories, or with a smaller depth")
+		}
+		p := filepath.Join(dir, e.Name())
+		*all = append(*all, info(p, fi))
+		if e.IsDir() && depth > 1 {
+			if err := list(p, depth-1, all); engi.KindOf(err) == engi.Exhausted && err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Write replaces the file at path with all of r, or leaves it as it was: the
+// new content is written beside it, checked, and takes its name in one step.
+// digest is asked for once r has ended and returns the hex SHA-256 the content
+// must have, or "" for any. A link at path is replaced, not followed, unless it
+// leads to a regular file: then that file is replaced.
+func Write(path string, r io.Reader, perm fs.FileMode, o Owner, digest func() string) (n int64, err error) {
+	defer engi.Annotate(&err, "write %s", path)
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	if fi, err := os.Lstat(path); err == nil {
+		if fi.IsDir() {
+			return 0, engi.Errorf(engi.Invalid, "path is a directory")
+		}
+		if st, ok := fi.Sys().(*syscall.Stat_t); ok && fi.Mode().IsRegular() && perm == 0 {
+			perm = fs.FileMode(st.Mode).Perm() // an unspecified mode keeps what is there
+		}
+	}
+	if perm == 0 {
+		perm = 0o644
+	}
+	if err := MakeDirAll(filepath.Dir(path), o); err != nil {
+		return 0, err
+	}
+	temp := filepath.Join(filepath.Dir(path), ".engi-"+strings.ToLower(rand.Text()[:12]))
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, perm)
+	if err != nil {
+		return 0, classify(err, "create beside", path)
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(temp)
+		}
+	}()
+	defer f.Close()
+	h := sha256.New()
+	buf := make([]byte, 256<<10)
+	n, err = io.CopyBuffer(struct{ io.Writer }{io.MultiWriter(f, h)}, struct{ io.Reader }{r}, buf)
+	if err != nil {
+		if pe, ok := err.(*os.PathError); ok {
+			return n, classify(pe, "write beside", path)
+		}
+		return n, engi.Errorf(engi.Unavailable, "after %d bytes: %v", n, err)
+	}
+	if want := digest(); want != "" && !strings.EqualFold(want, hex.EncodeToString(h.Sum(nil))) {
+		return n, engi.Errorf(engi.Unavailable, "the content was damaged on its way")
+	}
+	if err := f.Chmod(perm); err != nil {
+		return n, classify(err, "set mode of", path)
+	}
+	if o.UID >= 0 {
+		if err := f.Chown(o.UID, o.GID); err != nil {
+			return n, classify(err, "give away", path)
+		}
+	}
+	if err := os.Rename(temp, path); err != nil {
+		return n, classify(err, "rename to", path)
+	}
+	return n, nil
+}
+
+// MakeDir makes a directory and its parents; Conflict if it exists.
+func MakeDir(path string, o Owner) error {
+	if fi, err := os.Lstat(path); err == nil {
+		what := "a file"
+		if fi.IsDir() {
+			what = "a directory"
+		}
+		return engi.Errorf(engi.Conflict, "%s already exists: %s", what, path)
+	}
+	return MakeDirAll(path, o)
+}
+
+// Move renames, making parents of to.
+func Move(from, to string, o Owner) error {
+	if _, err := os.Lstat(from); err != nil {
+		return classify(err, "move", from)
+	}
+	if err := MakeDirAll(filepath.Dir(to), o); err != nil {
+		return err
+	}
+	if err := os.Rename(from, to); err != nil {
+		return classify(err, "move", from)
+	}
+	return nil
+}
+
+// Remove deletes path and all below it; a missing path is no error.
+func Remove(path string) error {
+	if filepath.Clean(path) == "/" {
+		return engi.Errorf(engi.Denied, "remove /: the root stays")
+	}
+	if err := os.RemoveAll(path); err != nil {
+		return classify(err, "remove", path)
+	}
+	return nil
+}
