@@ -459,14 +459,13 @@ func printable(line string) string {
 		switch {
 		case c == 0x1b:
 			escape = 1
-		case escape == 1 && (c == '[' || c == ']'):
+		case escape == 1 && c == '[':
 			escape = 2
-		case escape == 1:
+		case escape == 1 && c == ']':
+			escape = 3
+		case escape == 1, escape == 2 && c >= 0x40 && c <= 0x7e, escape == 3 && c == 0x07:
 			escape = 0
-		case escape == 2:
-			if c >= 0x40 && c <= 0x7e || c == 0x07 {
-				escape = 0
-			}
+		case escape != 0:
 		case c == '\t':
 			b.WriteByte(' ')
 		case c >= 0x20 && (c < 0x7f || c > 0x9f):

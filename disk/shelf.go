@@ -125,8 +125,15 @@ func (s shelf) open(ctx context.Context) (left int, err error) {
 		if err := ctx.Err(); err != nil {
 			return left, engi.Errorf(engi.Expired, "%v", err)
 		}
-		if st, err := os.Lstat(at); err != nil || time.Since(st.ModTime()) < time.Minute && !exists(filepath.Join(at, "lock")) {
+		st, err := os.Lstat(at)
+		if err != nil || time.Since(st.ModTime()) < time.Minute && !exists(filepath.Join(at, "lock")) {
 			continue // gone, or in the moment between its making and its lock
+		}
+		if !st.IsDir() {
+			if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return left, fileError(err)
+			}
+			continue
 		}
 		lock, err := tryLock(filepath.Join(at, "lock"), unix.LOCK_EX)
 		if err != nil {

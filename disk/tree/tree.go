@@ -522,7 +522,7 @@ func wrap(act, name string, err error) error {
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		kind = engi.Denied
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG),
-		errors.Is(err, unix.EINVAL), errors.Is(err, unix.EISDIR), errors.Is(err, unix.EXDEV), errors.Is(err, unix.EMLINK), errors.Is(err, unix.EBUSY):
+		errors.Is(err, unix.EINVAL), errors.Is(err, unix.EISDIR), errors.Is(err, unix.EEXIST), errors.Is(err, unix.EXDEV), errors.Is(err, unix.EMLINK), errors.Is(err, unix.EBUSY):
 		kind = engi.Invalid
 	case errors.Is(err, unix.ENOSYS):
 		return engi.Errorf(engi.Unsupported, "%s %s: this kernel has no openat2", act, name).WithRemedy("use Linux 5.6 or newer")

@@ -1,0 +1,201 @@
+package disk
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/engi-dev/engi"
+)
+
+func TestDefinitionReadsEverythingPeopleWrite(t *testing.T) {
+	got, err := parseDefinition("mine", []byte(`
+name: mine
+base: debian:bookworm
+mirror: https://mirror.example/debian
+version: 7
+packages: [git, libstdc++6, python3=3.11.2-1]
+go: 1.26
+files:
+  - {path: /etc/motd, content: "hello\n"}
+  - {path: /opt/tool, source: tool, mode: 0755, owner: user}
+  - {path: /opt/other, content: "", mode: "0o600"}
+commands:
+  - apt-get update
+  - run: make
+    user: user
+    dir: /opt
+env: {A: "1"}
+user: user
+working_dir: /code
+default_shell: /bin/dash
+ports: [80]
+resources: {vcpus: 0.5, memory: 512MiB, disk: 10GB, inodes: 9, processes: 8, open_files: 7}
+languages: {python: /usr/bin/python3, bash: ""}
+warm: []
+docs: true
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := definition{
+		Base: "debian:bookworm", Mirror: "https://mirror.example/debian", Version: "7",
+		Packages: []string{"git", "libstdc++6", "python3=3.11.2-1"},
+		Go:       &toolchain{Version: "1.26"},
+		Files: []fileDefinition{
+			{Path: "/etc/motd", Content: "hello\n", Mode: 0o644},
+			{Path: "/opt/tool", Source: "tool", Mode: 0o755, Owner: "user"},
+			{Path: "/opt/other", Mode: 0o600},
+		},
+		Commands: []command{{Run: "apt-get update"}, {Run: "make", User: "user", Dir: "/opt"}},
+		Env:      map[string]string{"A": "1"}, User: "user", WorkDir: "/code", Shell: "/bin/dash", Ports: []int{80},
+		Size:      engi.Size{VCPUs: 0.5, Memory: 512 << 20, Disk: 10e9, Inodes: 9, Processes: 8, OpenFiles: 7},
+		Languages: map[engi.Language]string{engi.Python: "/usr/bin/python3", engi.Bash: ""},
+		Warm:      []engi.Language{}, Docs: true,
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestDefinitionTakesSeveralTemplates(t *testing.T) {
+	text := []byte(`
+templates:
+  python-dev:
+    base: ubuntu-22.04
+    packages:
+      - python3.11
+      - git
+    default_shell: /bin/bash
+    working_dir: /workspace
+    resources:
+      vcpus: 2
+      memory_mb: 2048
+      disk_gb: 10
+  web:
+    base: ubuntu-22.04
+    expose_ports: [3000, 5173, 8080]
+`)
+	names, err := Names(text)
+	if err != nil || !slices.Equal(names, []string{"python-dev", "web"}) {
+		t.Errorf("names %q, %v", names, err)
+	}
+	d, err := parseDefinition("python-dev", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (engi.Size{VCPUs: 2, Memory: 2 << 30, Disk: 10 << 30}); d.Size != want {
+		t.Errorf("size %+v, want %+v", d.Size, want)
+	}
+	if d, err = parseDefinition("web", text); err != nil || !slices.Equal(d.Ports, []int{3000, 5173, 8080}) {
+		t.Errorf("ports %v, %v", d.Ports, err)
+	}
+	if _, err := parseDefinition("other", text); err == nil || !strings.Contains(err.Error(), "python-dev, web") {
+		t.Errorf("unknown template: %v", err)
+	}
+}
+
+func TestDefinitionErrorsHelp(t *testing.T) {
+	tests := []struct{ text, want, remedy string }{
+		{"base: debian:bookworm\npakages: [a]\n", `line 2: unknown key "pakages"`, `did you mean "packages"?`},
+		{"base: x\nfiles:\n- path: /a\n  contnt: b\n", `line 4: unknown key "contnt"`, `did you mean "content"?`},
+		{"base: x\ncommands:\n- rn: c", `line 3: unknown key "rn"`, `did you mean "run"?`},
+		{"base: x\nresources:\n  memry: 1", `line 3: unknown key "memry"`, `did you mean "memory"?`},
+		{"base: x\ngo:\n  vrsion: 1.26", `line 3: unknown key "vrsion"`, `did you mean "version"?`},
+		{"base: x\nzzzzzzzzzz: 1", `line 2: unknown key "zzzzzzzzzz"`, "the keys of a template are name, base"},
+		{"base: x\nbase: y", "line 2:", ""},
+		{"base: [x]", "line 1:", ""},
+		{"- x", "line 1:", ""},
+		{"base: x\nenv: *a", "line 2: aliases", ""},
+		{"base: 'x", "line 1:", ""},
+		{"", "empty", ""},
+		{"packages: [a]", "'base' is missing", "debian:bookworm"},
+		{"base: x\nname: other", `of "other", not of "mine"`, ""},
+		{"base: x\ntemplates: {mine: {base: y}}", "not both", ""},
+		{"templates: {mine: {templates: {mine: {base: x}}}}", "'templates' in it", ""},
+		{"base: x\npackages: ['-o=evil']", "not the name of a package", ""},
+		{"base: x\npackages: ['a b']", "not the name of a package", ""},
+		{"base: x\nmirror: 'http://x y [trusted=yes]'", "URL", ""},
+		{"base: x\nmirror: 'file:///etc'", "URL", ""},
+		{"base: x\nuser: 'a:b'", "user name", ""},
+		{"base: x\nworking_dir: a", "absolute", ""},
+		{"base: x\nworking_dir: /a/../b", "clean", ""},
+		{"base: x\nworking_dir: /proc/1", "/proc", ""},
+		{"base: x\nworking_dir: /.engi", "/.engi", ""},
+		{"base: x\nfiles: [{path: /}]", "below /", ""},
+		{"base: x\nfiles: [{path: /a}]", "'content' or 'source'", ""},
+		{"base: x\nfiles: [{path: /a, content: x, source: y}]", "'content' or 'source'", ""},
+		{"base: x\nfiles: [{path: /a, content: x, mode: 4755}]", "octal mode", ""},
+		{"base: x\nfiles: [{path: /a, content: x, mode: rw}]", "octal mode", ""},
+		{"base: x\ncommands: ['']", "nothing to run", ""},
+		{"base: x\nenv: {'A=B': c}", "environment variable", ""},
+		{"base: x\nports: [0]", "port", ""},
+		{"base: x\nports: [1]\nexpose_ports: [1]", "use one", ""},
+		{"base: x\nresources: {memory: 1, memory_mb: 1}", "use one", ""},
+		{"base: x\nresources: {memory: lots}", "not a size", "512MiB"},
+		{"base: x\nresources: {memory_mb: -1}", "negative", ""},
+		{"base: x\nlanguages: [cobol]", "not a language", "python"},
+		{"base: x\ngo: '../1.26'", "not a version of Go", ""},
+		{"base: x\ngo: {version: 1.26.8, sum: {amd64: abc}}", "h1:", ""},
+		{"base: x\nfiles: [{path: /a, content: '" + strings.Repeat("x", maxDefinition) + "'}]", "are allowed", ""},
+	}
+	for _, test := range tests {
+		_, err := parseDefinition("mine", []byte(test.text))
+		if err == nil || engi.KindOf(err) != engi.Invalid {
+			t.Errorf("%.60q: error %v, want Invalid", test.text, err)
+			continue
+		}
+		if !strings.Contains(err.Error(), test.want) || !strings.Contains(engi.RemedyOf(err), test.remedy) {
+			t.Errorf("%.60q: %q (%q), want %q (%q)", test.text, err, engi.RemedyOf(err), test.want, test.remedy)
+		}
+	}
+}
+
+func TestBuiltinsAreValid(t *testing.T) {
+	for name, text := range builtins() {
+		d, err := parseDefinition(name, text)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if d.User == "" || d.WorkDir == "" || d.Shell == "" {
+			t.Errorf("%s leaves out who runs programs, where, or by which shell", name)
+		}
+	}
+	for _, name := range []string{"base", "host", "python-dev", "node-fullstack", "blank-ubuntu"} {
+		if builtins()[name] == nil {
+			t.Errorf("there is no built-in %s", name)
+		}
+	}
+}
+
+func FuzzDefinition(f *testing.F) {
+	for _, text := range builtins() {
+		f.Add(text)
+	}
+	f.Add([]byte("templates:\n  x: {base: a, go: {version: 1.2}, languages: {python: ''}}\n"))
+	f.Add([]byte("base: &a x\nname: *a\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		d, err := parseDefinition("x", text)
+		if err != nil && engi.KindOf(err) != engi.Invalid {
+			t.Errorf("kind %s: %v", engi.KindOf(err), err)
+		}
+		if err == nil && d.Base == "" {
+			t.Error("a definition without base")
+		}
+	})
+}
+
+func TestAptSourcesOfTheNode(t *testing.T) {
+	got := nodeSources("testdata/apt")
+	want := []aptSource{
+		{"http://mirror.example/debian", "bookworm", "main contrib"},
+		{"https://mirror.example/debian-security/", "bookworm-security", "main"},
+		{"http://deb.example/debian", "bookworm", "main"},
+		{"http://deb.example/debian", "bookworm-updates", "main"},
+	}
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(aptSource{})); d != "" {
+		t.Error(d)
+	}
+}
