@@ -123,7 +123,9 @@ func (s *Server) Close() error {
 		all = append(all, p.child)
 	}
 	for _, r := range s.runs {
-		all = append(all, r.proc.child)
+		if r.proc != nil { // nil while its input is on the way
+			all = append(all, r.proc.child)
+		}
 	}
 	for _, w := range s.waits {
 		all = append(all, w.child)
