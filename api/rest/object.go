@@ -279,20 +279,24 @@ func (s *server) revokeKey(w http.ResponseWriter, r *http.Request, in *aKey) err
 }
 
 func (s *server) serveHealth() {
-	s.route("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = w.Write([]byte("ok\n"))
-	})
-	s.route("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		err := s.pools.Warm(r.Context())
-		if s.leaving() {
-			err = errLeaving
-		}
-		if err != nil {
-			w.Header().Set("Retry-After", "1")
-			_ = writeJSON(w, http.StatusServiceUnavailable, "application/json", v1.Readiness{Reason: err.Error()})
-			return
-		}
-		_ = writeJSON(w, http.StatusOK, "application/json", v1.Readiness{Ready: true})
-	})
+	handle(s, s.opHealth(), s.health)
+	handle(s, s.opReadiness(), s.readiness)
+}
+
+func (s *server) health(w http.ResponseWriter, r *http.Request, _ *nothing) error {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = w.Write([]byte("ok\n")) // the caller may have left
+	return nil
+}
+
+func (s *server) readiness(w http.ResponseWriter, r *http.Request, _ *nothing) error {
+	err := s.pools.Warm(r.Context())
+	if s.leaving() {
+		err = errLeaving
+	}
+	if err != nil {
+		w.Header().Set("Retry-After", "1")
+		return s.reply(w, http.StatusServiceUnavailable, v1.Readiness{Reason: err.Error()})
+	}
+	return s.reply(w, http.StatusOK, v1.Readiness{Ready: true})
 }

@@ -168,18 +168,17 @@ func (s *server) opCreateExecution() huma.Operation {
 			"or as a stream of events while it runs. With async the answer is 202 at once. "+
 			"A caller that waits for JSON and leaves cancels its run, unless it sent an Idempotency-Key; leaving a stream cancels nothing.", http.StatusOK)
 	accepts[v1.ExecutionRequest](s, &op, map[string]*huma.Example{
-		"one line": {Summary: "a line of Python", Value: map[string]any{"language": "python", "code": "print(6*7)"}},
-		"files": {Summary: "several files, with limits", Value: map[string]any{
-			"language": "go", "entry": "main.go", "timeout": "30s", "memory": "512MiB", "args": []string{"world"},
-			"files": []map[string]any{
+		"a line": {Summary: "a line of Python", Value: json.RawMessage(`{"language": "python", "code": "print(6*7)"}`)},
+		"files": {Summary: "several files, with limits", Value: json.RawMessage(`{
+			"language": "go", "entry": "main.go", "args": ["world"], "timeout": "30s", "memory": "512MiB",
+			"files": [
 				{"path": "go.mod", "content": "module example\n\ngo 1.26\n"},
-				{"path": "main.go", "content": "package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Println(\"hello\") }\n"},
-			},
-		}},
-		"later": {Summary: "without waiting", Value: map[string]any{"language": "bash", "code": "sleep 5; date", "async": true}},
+				{"path": "main.go", "content": "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() { fmt.Println(\"hello\", os.Args[1]) }\n"}
+			]}`)},
+		"later": {Summary: "without waiting", Value: json.RawMessage(`{"language": "bash", "code": "sleep 5; date", "async": true}`)},
 	})
 	answers[v1.Execution](s, &op, http.StatusOK, string(formJSON), exampleExecution)
-	answers[v1.Event](s, &op, http.StatusOK, string(formNDJSON), map[string]any{"type": "stdout", "offset": 3, "data": "42\n"})
+	answers[v1.Event](s, &op, http.StatusOK, string(formNDJSON), json.RawMessage(`{"type": "stdout", "offset": 3, "data": "42\\n"}`))
 	answers[v1.Event](s, &op, http.StatusOK, string(formSSE), nil)
 	answers[v1.Execution](s, &op, http.StatusAccepted, string(formJSON), nil)
 	header(&op, http.StatusOK, "Location", "path of the execution")
@@ -187,15 +186,13 @@ func (s *server) opCreateExecution() huma.Operation {
 	return op
 }
 
-var exampleExecution = map[string]any{
-	"id": "exe_u2dmwmlezjgprkqrgppgcz2mgu", "state": "done", "language": "python", "template": "base",
-	"sandbox_id": "sbx_qjpm5zk6v3nqc7xw2a4tdroeyi",
+var exampleExecution = json.RawMessage(`{
+	"id": "exe_u2dmwmlezjgprkqrgppgcz2mgu", "state": "done", "language": "python", "template": "base", "sandbox_id": "sbx_qjpm5zk6v3nqc7xw2a4tdroeyi",
 	"created_at": "2026-11-20T20:00:00Z", "started_at": "2026-11-20T20:00:00.002Z", "ended_at": "2026-11-20T20:00:00.008Z",
-	"result": map[string]any{
-		"exit_code": 0, "cause": "exited", "stdout": "42\n", "stderr": "", "stdout_truncated": false, "stderr_truncated": false,
-		"artifacts": []any{}, "duration": "5.1ms", "queue_time": "0s", "claim_time": "412µs", "warm": true, "tier": "gvisor", "not_enforced": []any{},
-	},
-}
+	"result": {
+		"exit_code": 0, "cause": "exited", "stdout": "42\n", "stderr": "", "stdout_truncated": false, "stderr_truncated": false, "artifacts": [],
+		"duration": "5.1ms", "queue_time": "0s", "claim_time": "412µs", "warm": true, "tier": "gvisor", "not_enforced": []
+	}}`)
 
 func (s *server) opListExecutions() huma.Operation {
 	op := s.operation(http.MethodGet, executions, "list-executions", "executions", "List executions", "The newest come first.", http.StatusOK)
@@ -219,7 +216,7 @@ func (s *server) opWatchExecution() huma.Operation {
 	op := s.operation(http.MethodGet, executions+"/{id}/events", "watch-execution", "executions", "Watch an execution",
 		"Streams the run's events from an offset on: started when the offset is 0, then output as it comes, and the result, which is the last. "+
 			"Whoever comes back with the offset of the last event seen loses nothing. Idle streams have heartbeats: events of that type on NDJSON, comments on SSE.", http.StatusOK)
-	answers[v1.Event](s, &op, http.StatusOK, string(formNDJSON), map[string]any{"type": "stdout", "offset": 3, "data": "42\n"})
+	answers[v1.Event](s, &op, http.StatusOK, string(formNDJSON), json.RawMessage(`{"type": "stdout", "offset": 3, "data": "42\\n"}`))
 	answers[v1.Event](s, &op, http.StatusOK, string(formSSE), nil)
 	return op
 }
@@ -269,7 +266,7 @@ func (s *server) opBuildTemplate() huma.Operation {
 	op := s.operation(http.MethodPost, "/v1/templates", "build-template", "templates", "Build a template",
 		"Answers when it is built, or with a stream of progress, by Accept. Nothing is done if nothing changed. A caller that leaves cancels the build; finished steps stay cached. Needs an admin key.", http.StatusOK)
 	accepts[v1.TemplateRequest](s, &op, map[string]*huma.Example{
-		"built-in": {Summary: "a built-in template", Value: map[string]any{"name": "base"}},
+		"built-in": {Summary: "a built-in template", Value: json.RawMessage(`{"name": "base"}`)},
 	})
 	answers[v1.Template](s, &op, http.StatusOK, string(formJSON), nil)
 	answers[v1.BuildEvent](s, &op, http.StatusOK, string(formNDJSON), nil)
@@ -301,6 +298,22 @@ func (s *server) opGetNode() huma.Operation {
 	return op
 }
 
+func (s *server) opHealth() huma.Operation {
+	op := s.operation(http.MethodGet, "/healthz", "get-health", "node", "Is the server alive?", "Needs no key.", http.StatusOK)
+	op.Security = []map[string][]string{}
+	op.Responses["200"].Content = map[string]*huma.MediaType{"text/plain; charset=utf-8": {Schema: &huma.Schema{Type: huma.TypeString}}}
+	return op
+}
+
+func (s *server) opReadiness() huma.Operation {
+	op := s.operation(http.MethodGet, "/readyz", "get-readiness", "node", "Is every warm pool warm?",
+		"Answers 503 until every pool has had its first member, and when the server is going away. Needs no key.", http.StatusOK)
+	op.Security = []map[string][]string{}
+	answers[v1.Readiness](s, &op, http.StatusOK, string(formJSON), nil)
+	answers[v1.Readiness](s, &op, http.StatusServiceUnavailable, string(formJSON), nil)
+	return op
+}
+
 func (s *server) opListKeys() huma.Operation {
 	op := s.operation(http.MethodGet, "/v1/keys", "list-keys", "keys", "List keys", "Revoked and expired ones too; the newest come first.", http.StatusOK)
 	answers[v1.List[v1.Key]](s, &op, http.StatusOK, string(formJSON), nil)
@@ -311,7 +324,7 @@ func (s *server) opCreateKey() huma.Operation {
 	op := s.operation(http.MethodPost, "/v1/keys", "create-key", "keys", "Make a key",
 		"The answer is the only place where its secret will ever be. Needs an admin key.", http.StatusCreated)
 	accepts[v1.KeyRequest](s, &op, map[string]*huma.Example{
-		"a month": {Summary: "a key for a month", Value: map[string]any{"name": "ci", "owner": "team-a", "expires_in": "30d"}},
+		"a month": {Summary: "a key for a month", Value: json.RawMessage(`{"name": "ci", "owner": "team-a", "expires_in": "30d"}`)},
 	})
 	answers[v1.Key](s, &op, http.StatusCreated, string(formJSON), nil)
 	header(&op, http.StatusCreated, "Location", "path of the key")

@@ -97,11 +97,10 @@ func specOf(who engi.Owner, idempotency string, q v1.ExecutionRequest) (engi.Exe
 	c.oneOf("min_tier", q.MinTier, []string{string(engi.TierScript), string(engi.TierGVisor), string(engi.TierMicroVM)})
 	c.oneOf("on_empty", q.OnEmpty, []string{string(engi.PoolWait), string(engi.PoolBootSync), string(engi.PoolReject)})
 	c.natural("vcpus", q.VCPUs)
-	for field, n := range map[string]int64{
-		"inodes": q.Inodes, "processes": int64(q.Processes), "open_files": int64(q.OpenFiles), "artifacts.max_count": int64(q.Artifacts.MaxCount),
-	} {
-		c.natural(field, float64(n))
-	}
+	c.natural("inodes", float64(q.Inodes))
+	c.natural("processes", float64(q.Processes))
+	c.natural("open_files", float64(q.OpenFiles))
+	c.natural("artifacts.max_count", float64(q.Artifacts.MaxCount))
 	if len(q.Template) > 200 {
 		c.addf("template", "it is longer than 200 bytes")
 	}
@@ -114,7 +113,6 @@ func specOf(who engi.Owner, idempotency string, q v1.ExecutionRequest) (engi.Exe
 		c.addf("header.Idempotency-Key", "%s", err)
 	}
 
-	slices.SortStableFunc(c.faults, func(a, b v1.Fault) int { return strings.Compare(a.Field, b.Field) })
 	if err := invalid(c.faults); err != nil {
 		return engi.ExecutionSpec{}, err
 	}

@@ -1,0 +1,384 @@
+package rest_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/apitest"
+	"github.com/engi-dev/engi/api/v1"
+)
+
+var update = flag.Bool("update", false, "write golden files anew")
+
+const golden = "testdata/openapi.json"
+
+func TestOpenAPIIsAsAgreed(t *testing.T) {
+	var got bytes.Buffer
+	if err := json.Indent(&got, ask(t, world(t, nil), "GET", "/openapi.json", "").Body.Bytes(), "", "  "); err != nil {
+		t.Fatal(err)
+	}
+	got.WriteByte('\n')
+	if *update {
+		if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got.String(), "\n")); d != "" {
+		t.Errorf("the surface has changed; if that is meant, run 'go test ./api/rest -update' (-want +got):\n%s", d)
+	}
+}
+
+// A contract checks answers against the description.
+type contract struct {
+	t    *testing.T
+	spec map[string]any
+	used map[string]bool // "METHOD path status" that was checked
+}
+
+func newContract(t *testing.T, w *apitest.World) *contract {
+	c := &contract{t: t, used: map[string]bool{}}
+	if err := json.Unmarshal(ask(t, w, "GET", "/openapi.json", "").Body.Bytes(), &c.spec); err != nil {
+		t.Fatal(err)
+	}
+	if c.spec["openapi"] != "3.1.0" {
+		t.Errorf("openapi %v", c.spec["openapi"])
+	}
+	return c
+}
+
+// operation finds the description of method at path.
+func (c *contract) operation(method, path string) (string, map[string]any) {
+	path, _, _ = strings.Cut(path, "?")
+	for pattern, item := range c.spec["paths"].(map[string]any) {
+		form := regexp.MustCompile(`\\\{[a-z]+\\\}`).ReplaceAllString(regexp.QuoteMeta(pattern), `[^/]+`)
+		if op, ok := item.(map[string]any)[strings.ToLower(method)]; ok && regexp.MustCompile("^"+form+"$").MatchString(path) {
+			return method + " " + pattern, op.(map[string]any)
+		}
+	}
+	c.t.Fatalf("%s %s is not described", method, path)
+	return "", nil
+}
+
+// check holds an answer to its description.
+func (c *contract) check(method, path string, rec *httptest.ResponseRecorder) {
+	c.t.Helper()
+	name, op := c.operation(method, path)
+	responses := op["responses"].(map[string]any)
+	status := strconv.Itoa(rec.Code)
+	resp, ok := responses[status].(map[string]any)
+	if !ok {
+		if rec.Code < 400 {
+			c.t.Errorf("%s: status %s is not described", name, status)
+			return
+		}
+		status = "default"
+		resp = responses[status].(map[string]any)
+	}
+	for header := range section(resp, "headers") {
+		if rec.Header().Get(header) == "" {
+			c.t.Errorf("%s %s: no header %s", name, status, header)
+		}
+	}
+	kind := rec.Header().Get("Content-Type")
+	c.used[name+" "+status+" "+kind] = true
+	content := section(resp, "content")
+	if len(content) == 0 {
+		if rec.Body.Len() > 0 {
+			c.t.Errorf("%s %s: a body that is not described", name, status)
+		}
+		return
+	}
+	media, ok := content[kind].(map[string]any)
+	if !ok {
+		c.t.Errorf("%s %s: type %q is not described", name, status, kind)
+		return
+	}
+	switch kind {
+	case "application/octet-stream", "text/plain; charset=utf-8":
+	case "application/x-ndjson":
+		for sc := bufio.NewScanner(rec.Body); sc.Scan(); {
+			c.value(name, media["schema"], sc.Bytes())
+		}
+	case "text/event-stream":
+		for sc := bufio.NewScanner(rec.Body); sc.Scan(); {
+			if data, ok := strings.CutPrefix(sc.Text(), "data: "); ok {
+				c.value(name, media["schema"], []byte(data))
+			}
+		}
+	default:
+		c.value(name, media["schema"], rec.Body.Bytes())
+	}
+}
+
+func section(m map[string]any, name string) map[string]any {
+	s, _ := m[name].(map[string]any)
+	return s
+}
+
+func (c *contract) value(where string, schema any, body []byte) {
+	c.t.Helper()
+	var v any
+	if err := json.Unmarshal(body, &v); err != nil {
+		c.t.Errorf("%s: %v in %q", where, err, body)
+		return
+	}
+	for _, fault := range c.match(schema.(map[string]any), v, "$") {
+		c.t.Errorf("%s: %s", where, fault)
+	}
+}
+
+// match is as much of JSON Schema as the description uses. An unknown keyword
+// is a fault, so that nothing goes unchecked.
+func (c *contract) match(schema map[string]any, v any, at string) (faults []string) {
+	fault := func(format string, args ...any) { faults = append(faults, at+": "+fmt.Sprintf(format, args...)) }
+	for _, keyword := range slices.Sorted(maps.Keys(schema)) {
+		arg := schema[keyword]
+		text, isText := v.(string)
+		number, isNumber := v.(float64)
+		object, isObject := v.(map[string]any)
+		list, isList := v.([]any)
+		switch keyword {
+		case "description", "examples", "default", "contentEncoding":
+			if keyword == "contentEncoding" && isText {
+				if _, err := base64.StdEncoding.DecodeString(text); err != nil {
+					fault("%v", err)
+				}
+			}
+		case "$ref":
+			name := strings.TrimPrefix(arg.(string), "#/components/schemas/")
+			target, ok := section(section(c.spec, "components"), "schemas")[name].(map[string]any)
+			if !ok {
+				fault("no schema %q", name)
+				continue
+			}
+			faults = append(faults, c.match(target, v, at)...)
+		case "type":
+			types, ok := arg.([]any)
+			if !ok {
+				types = []any{arg}
+			}
+			is := map[string]bool{
+				"string": isText, "number": isNumber, "integer": isNumber && number == float64(int64(number)), "object": isObject, "array": isList,
+				"boolean": v == true || v == false, "null": v == nil,
+			}
+			if !slices.ContainsFunc(types, func(name any) bool { return is[name.(string)] }) {
+				fault("%v is not of type %v", v, arg)
+			}
+		case "enum":
+			if !slices.Contains(arg.([]any), v) {
+				fault("%v is not one of %v", v, arg)
+			}
+		case "pattern":
+			if isText && !regexp.MustCompile(arg.(string)).MatchString(text) {
+				fault("%q does not match %s", text, arg)
+			}
+		case "format":
+			if _, err := time.Parse(time.RFC3339, text); arg == "date-time" && isText && (err != nil || !strings.HasSuffix(text, "Z")) {
+				fault("%q is not a time in UTC", text)
+			}
+		case "minimum":
+			if isNumber && number < arg.(float64) {
+				fault("%v is less than %v", v, arg)
+			}
+		case "maximum":
+			if isNumber && number > arg.(float64) {
+				fault("%v is more than %v", v, arg)
+			}
+		case "minLength":
+			if isText && len(text) < int(arg.(float64)) {
+				fault("%q is too short", v)
+			}
+		case "maxLength":
+			if isText && len(text) > int(arg.(float64)) {
+				fault("%q is too long", v)
+			}
+		case "oneOf":
+			hits := 0
+			for _, one := range arg.([]any) {
+				if len(c.match(one.(map[string]any), v, at)) == 0 {
+					hits++
+				}
+			}
+			if hits != 1 {
+				fault("%v matches %d of the alternatives", v, hits)
+			}
+		case "items":
+			for i, item := range list {
+				faults = append(faults, c.match(arg.(map[string]any), item, fmt.Sprintf("%s[%d]", at, i))...)
+			}
+		case "properties":
+			for name, value := range object {
+				if p, ok := arg.(map[string]any)[name]; ok {
+					faults = append(faults, c.match(p.(map[string]any), value, at+"."+name)...)
+				} else if schema["additionalProperties"] == nil {
+					fault("%q is not described", name) // readers may ignore it, but we must not forget it
+				}
+			}
+		case "additionalProperties":
+			for name, value := range object {
+				if _, known := section(schema, "properties")[name]; known {
+					continue
+				}
+				if sub, ok := arg.(map[string]any); ok {
+					faults = append(faults, c.match(sub, value, at+"."+name)...)
+				} else if arg == false {
+					fault("%q is not allowed", name)
+				}
+			}
+		case "required":
+			for _, name := range arg.([]any) {
+				if _, ok := object[name.(string)]; isObject && !ok {
+					fault("%q is missing", name)
+				}
+			}
+		default:
+			fault("this test does not know the keyword %q", keyword)
+		}
+	}
+	return faults
+}
+
+// TestAnswersAreAsDescribed asks for everything that is described and holds
+// each answer to the description.
+func TestAnswersAreAsDescribed(t *testing.T) {
+	w := world(t, nil)
+	c := newContract(t, w)
+	do := func(method, path, body string, header ...string) *httptest.ResponseRecorder {
+		t.Helper()
+		rec := ask(t, w, method, path, body, append([]string{"Authorization", "Bearer " + w.Admin}, header...)...)
+		copied := *rec
+		copied.Body = bytes.NewBuffer(bytes.Clone(rec.Body.Bytes()))
+		c.check(method, path, &copied)
+		return rec
+	}
+	const sse, ndjson = "text/event-stream", "application/x-ndjson"
+	const x = "/v1/executions"
+
+	rich := `{"language":"python","code":"echo a; put \"\\xff\"; puterr \"e\"; save f.bin data; exit 3","env":{"A":"b"},"memory":"1GiB","timeout":"1m"}`
+	id := read[v1.Execution](t, do("POST", x, rich), 200).ID
+	do("POST", x, rich, "Accept", sse)
+	do("POST", x, rich, "Accept", ndjson)
+	do("POST", x, `{"language":"bash","code":"sleep 1ms","timeout":"1ns"}`)
+	live := read[v1.Execution](t, do("POST", x, `{"language":"bash","code":"sleep 1m","async":true}`), 202)
+	do("GET", x, "")
+	do("GET", x+"?limit=1&state=done", "")
+	do("GET", x+"/"+id, "")
+	do("GET", x+"/"+live.ID, "")
+	do("GET", x+"/"+id+"/events", "")
+	do("GET", x+"/"+id+"/events", "", "Accept", sse)
+	do("GET", x+"/"+id+"/artifacts/f.bin", "")
+	do("GET", "/v1/sandboxes", "")
+	do("GET", "/v1/sandboxes/"+live.SandboxID, "")
+	do("DELETE", "/v1/sandboxes/"+live.SandboxID, "")
+	do("DELETE", x+"/"+live.ID, "")
+	do("GET", "/v1/templates", "")
+	do("GET", "/v1/templates/base", "")
+	for _, form := range []string{"application/json", sse, ndjson} {
+		do("POST", "/v1/templates", `{"name":"mine","definition":"good"}`, "Accept", form)
+		do("POST", "/v1/templates", `{"name":"mine","definition":"bad"}`, "Accept", form)
+	}
+	do("DELETE", "/v1/templates/mine", "")
+	do("POST", "/v1/templates/prune", "")
+	do("GET", "/v1/pools", "")
+	do("GET", "/v1/node", "")
+	key := read[v1.Key](t, do("POST", "/v1/keys", `{"name":"x","expires_in":"30d"}`), 201)
+	do("DELETE", "/v1/keys/"+key.ID, "")
+	do("GET", "/v1/keys", "")
+
+	do("GET", "/healthz", "")
+	do("GET", "/readyz", "")
+	w.Pools.Chill(true)
+	do("GET", "/readyz", "")
+
+	// Every operation also refuses in the way that is described.
+	do("POST", x, `{"language":"x"}`)
+	w.Executions.SetCapacity(0)
+	do("POST", x, rich)
+	for path, item := range c.spec["paths"].(map[string]any) {
+		for method := range item.(map[string]any) {
+			path := regexp.MustCompile(`\{[a-z]+\}`).ReplaceAllString(path, "x")
+			do(strings.ToUpper(method), path, "", "Authorization", "")
+			do(strings.ToUpper(method), path+"?nonsense=1", "")
+		}
+	}
+	do("GET", x+"/"+string(engi.NewExecutionID()), "")
+
+	for path, item := range c.spec["paths"].(map[string]any) {
+		for method, op := range item.(map[string]any) {
+			for status, resp := range op.(map[string]any)["responses"].(map[string]any) {
+				for kind := range section(resp.(map[string]any), "content") {
+					if name := strings.ToUpper(method) + " " + path + " " + status + " " + kind; !c.used[name] {
+						t.Errorf("%s is described, but nothing here answers so", name)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestExamplesAreTrue sends every example of a request, and holds those of
+// answers to their schemas.
+func TestExamplesAreTrue(t *testing.T) {
+	w := world(t, nil)
+	c := newContract(t, w)
+	found := 0
+	for path, item := range c.spec["paths"].(map[string]any) {
+		for method, op := range item.(map[string]any) {
+			for name, example := range section(section(section(section(op.(map[string]any), "requestBody"), "content"), "application/json"), "examples") {
+				found++
+				value, err := json.Marshal(section(example.(map[string]any), "value"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				schema := section(section(section(op.(map[string]any), "requestBody"), "content"), "application/json")["schema"]
+				c.value(path+" "+name, schema, value)
+				if rec := ask(t, w, strings.ToUpper(method), path, string(value), "Authorization", "Bearer "+w.Admin); rec.Code >= 300 {
+					t.Errorf("%s, example %q: %s", path, name, rec.Body)
+				}
+			}
+			for _, resp := range op.(map[string]any)["responses"].(map[string]any) {
+				for kind, media := range section(resp.(map[string]any), "content") {
+					if example, ok := media.(map[string]any)["example"]; ok {
+						found++
+						value, _ := json.Marshal(example)
+						c.value(path+" "+kind, media.(map[string]any)["schema"], value)
+					}
+				}
+			}
+		}
+	}
+	for name, schema := range section(section(c.spec, "components"), "schemas") {
+		for field, p := range section(schema.(map[string]any), "properties") {
+			examples, _ := p.(map[string]any)["examples"].([]any)
+			for _, e := range examples {
+				found++
+				for _, fault := range c.match(p.(map[string]any), e, name+"."+field) {
+					t.Error(fault)
+				}
+			}
+		}
+	}
+	if found < 30 {
+		t.Errorf("only %d examples", found)
+	}
+}
