@@ -8,6 +8,7 @@ import (
 	"iter"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -28,6 +29,12 @@ var _ engi.Executions = executions{}
 func (e executions) Start(ctx context.Context, spec engi.ExecutionSpec) (_ engi.Execution, err error) {
 	m := e.m
 	began := time.Now()
+	if ctx.Err() != nil {
+		return engi.Execution{}, engi.Errorf(engi.Expired, "start execution: %v", context.Cause(ctx))
+	}
+	// From here on nothing is given up half-way: whether a record was
+	// written must not be in doubt.
+	ctx = context.WithoutCancel(ctx)
 	m.mu.Lock()
 	serving := m.serving
 	m.mu.Unlock()
@@ -172,15 +179,22 @@ func (m *Manager) startLater(ctx context.Context, rec Record, j *job) (engi.Exec
 	if onEmpty == engi.PoolReject {
 		return engi.Execution{}, engi.Errorf(engi.Exhausted, "no warm sandbox of %s is ready", j.key).
 			WithRemedy("try again in a moment, or ask with on_empty 'wait' or 'boot_sync'").
-			WithRetry(engi.Retry{AfterMillis: 500, Position: 1})
+			WithRetry(m.stock.Retry(1))
+	}
+	var u undo
+	defer u.run()
+	size := programSize(&j.program)
+	total := m.queuedBytes.Add(size)
+	u.add(func() { m.queuedBytes.Add(-size) })
+	if total > maxQueuedBytes {
+		return engi.Execution{}, engi.Errorf(engi.Exhausted, "the programs that wait for a sandbox have %d bytes already", total-size).
+			WithRemedy("wait and try again").WithRetry(m.stock.Retry(1))
 	}
 	joined := time.Now()
 	t, err := m.stock.Join(j.key, cfg, j.template.Digest, j.owner, joined)
 	if err != nil {
 		return engi.Execution{}, err
 	}
-	var u undo
-	defer u.run()
 	u.add(func() {
 		if h, served := m.stock.Leave(t); served && h.Err == nil {
 			m.stock.Return(h.Member.key, h.Member, h.Member.rec.Digest)
@@ -199,16 +213,33 @@ func (m *Manager) startLater(ctx context.Context, rec Record, j *job) (engi.Exec
 	}
 	u.keep()
 	r := m.newRun(rec)
-	if !m.enlist(r, func() { m.wait(r, t, patience, joined) }) {
+	if !m.enlist(r, func() { m.wait(r, t, size, patience, joined) }) {
 		m.stock.Leave(t) // the next life queues it again
 	}
 	return rec.Execution, nil
 }
 
+// programSize is roughly what a program takes while it waits.
+func programSize(p *wire.Run) (n int64) {
+	n = int64(len(p.Stdin)) + 1024
+	for _, f := range p.Files {
+		n += int64(len(f.Data) + len(f.Path))
+	}
+	for _, a := range p.Args {
+		n += int64(len(a))
+	}
+	for k, v := range p.Env {
+		n += int64(len(k) + len(v))
+	}
+	return n
+}
+
 // wait waits for a queued run's sandbox and then drives it.
-func (m *Manager) wait(r *run, t *stock.Ticket[*member], patience time.Duration, joined time.Time) {
+func (m *Manager) wait(r *run, t *stock.Ticket[*member], size int64, patience time.Duration, joined time.Time) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
+	dequeue := sync.OnceFunc(func() { m.queuedBytes.Add(-size) })
+	defer dequeue()
 	var h stock.Handover[*member]
 	select {
 	case h = <-t.C():
@@ -218,7 +249,7 @@ func (m *Manager) wait(r *run, t *stock.Ticket[*member], patience time.Duration,
 		if h, served = m.stock.Leave(t); !served {
 			m.refuse(r, engi.Errorf(engi.Exhausted, "no sandbox became free within %v", patience).
 				WithRemedy("try again, wait longer, or let the node's administrator raise the pool").
-				WithRetry(engi.Retry{AfterMillis: 1000, Position: place}))
+				WithRetry(m.stock.Retry(place)))
 			return
 		}
 	case <-r.stopped:
@@ -242,6 +273,7 @@ func (m *Manager) wait(r *run, t *stock.Ticket[*member], patience time.Duration,
 		m.refuse(r, h.Err)
 		return
 	}
+	dequeue()
 	m.begin(r, h, joined)
 }
 

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -135,6 +136,8 @@ type Manager struct {
 	life context.Context // of Run; set before serving is
 	work sync.WaitGroup  // every goroutine
 
+	queuedBytes atomic.Int64 // of the programs of executions that wait
+
 	mu       sync.Mutex
 	serving  bool
 	members  map[engi.SandboxID]*member // alive
@@ -150,6 +153,8 @@ const (
 	reconcileEvery = 30 * time.Second
 	// maxDemandPools bounds the pools that keep members on demand.
 	maxDemandPools = 16
+	// maxQueuedBytes bounds the programs kept for executions that wait.
+	maxQueuedBytes = 1 << 30
 )
 
 // Open checks o and returns a Manager that does nothing before Run. It
@@ -396,7 +401,7 @@ func (m *Manager) fulfil(order stock.Boot) {
 		return
 	}
 	m.metrics.boots.Observe(b.born.Seconds())
-	m.stock.Booted(order, b, b.rec.Digest)
+	m.stock.Booted(order, b, b.rec.Digest, time.Now())
 }
 
 // keepTemplates tells the stock when templates change, until ctx ends.

@@ -42,9 +42,16 @@ func TestAProgramRunsAndItsSandboxGoes(t *testing.T) {
 		t.Errorf("result %+v", r)
 	}
 	n.eventually("the sandbox is gone", func() bool { return !slices.Contains(w.machines(), x.Sandbox) })
-	got, err := n.Sandboxes().Get(t.Context(), "alice", x.Sandbox)
-	if err != nil || got.State != engi.Stopped || got.End != engi.CauseExited || got.Execution != x.ID {
-		t.Errorf("record of the sandbox: %+v, %v", got, err)
+	var box engi.Sandbox
+	n.eventually("the sandbox is stopped", func() bool {
+		var err error
+		if box, err = n.Sandboxes().Get(t.Context(), "alice", x.Sandbox); err != nil {
+			t.Fatal(err)
+		}
+		return box.State == engi.Stopped
+	})
+	if box.End != engi.CauseExited || box.Execution != x.ID || box.Stopped.IsZero() {
+		t.Errorf("record of the sandbox: %+v", box)
 	}
 	again, err := n.x.Get(t.Context(), "alice", x.ID)
 	if err != nil || string(again.Result.Stdout) != string(r.Stdout) {
@@ -633,5 +640,39 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	}
 	if err := n.x.Cancel(t.Context(), "alice", x.ID); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestABrokenStreamLosesNothing(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(pools(warmBash)).warm()
+	flag := filepath.Join(t.TempDir(), "flag")
+	x := n.begin(script(fmt.Sprintf("seq 1000; while ! test -e %s; do sleep 0.01; done; seq 1000", flag)))
+	n.printed(x.ID, 3893)
+	for range 2 {
+		cut(x.Sandbox)
+		time.Sleep(50 * time.Millisecond)
+	}
+	if err := os.WriteFile(flag, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var want strings.Builder
+	for range 2 {
+		for i := range 1000 {
+			fmt.Fprintln(&want, i+1)
+		}
+	}
+	wantAnswer(t, n.wait(x.ID), 0, engi.CauseExited, want.String())
+}
+
+func TestAStreamThatBreaksBeforeTheProgramStarts(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 1})).warm()
+	proof := filepath.Join(t.TempDir(), "proof")
+	cut(w.machines()[0])
+	x := n.do(script(fmt.Sprintf("echo ran >> %s; echo ok", proof)))
+	wantAnswer(t, x, 0, engi.CauseExited, "ok\n")
+	if data, err := os.ReadFile(proof); err != nil || string(data) != "ran\n" {
+		t.Errorf("it ran %q, %v; want once", data, err)
 	}
 }

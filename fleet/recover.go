@@ -225,7 +225,9 @@ func (m *Manager) recoverRun(ctx context.Context, s SandboxRecord, rec Record) {
 
 // resume drives a run that was found again.
 func (m *Manager) resume(r *run, b *member, g *guest.Run) {
-	unguard := m.guard(r, b)
+	// The program may have ended in time while nobody looked: its answer
+	// gets a chance, however late it is. The guest keeps the time itself.
+	unguard := m.guard(r, b, adoptTime)
 	defer unguard()
 	answer := engi.Result{Tier: b.key.Tier, NotEnforced: m.notEnforced(b.key.Tier)}
 	m.follow(r, b, g, answer, false, unguard)
@@ -298,7 +300,9 @@ func (m *Manager) rejoin(ctx context.Context, r *run, q queuedProgram) error {
 	if err != nil {
 		return err
 	}
-	m.work.Go(func() { m.wait(r, ticket, q.Patience, now) })
+	size := programSize(&q.Program)
+	m.queuedBytes.Add(size)
+	m.work.Go(func() { m.wait(r, ticket, size, q.Patience, now) })
 	return nil
 }
 

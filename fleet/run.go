@@ -23,7 +23,7 @@ const (
 	// collectTime bounds the collection of a program's answer and artifacts.
 	collectTime = 30 * time.Second
 	// storeGrace is how long waiting callers bear with a store that fails.
-	storeGrace = 2 * time.Second
+	storeGrace = time.Second
 )
 
 // nextExecution is the whole life of an execution.
@@ -166,10 +166,10 @@ func (m *Manager) execute(r *run, b *member, program wire.Run, c claim, want eng
 		m.lose(r, b, answer, err)
 		return
 	}
-	unguard := m.guard(r, b)
+	unguard := m.guard(r, b, 0)
 	defer unguard()
 	program.ID = string(r.id)
-	g, err := b.guest.Run(m.life, program)
+	g, err := m.launch(b, program)
 	if err == nil {
 		m.follow(r, b, g, answer, c.fresh, unguard)
 		return
@@ -185,6 +185,22 @@ func (m *Manager) execute(r *run, b *member, program wire.Run, c claim, want eng
 	default:
 		m.lose(r, b, answer, err)
 	}
+}
+
+// launch starts a program. When the stream breaks on the way, the guest is
+// asked whether it did start: it takes each ID once, so that sending it again
+// cannot make it run twice.
+func (m *Manager) launch(b *member, program wire.Run) (*guest.Run, error) {
+	g, err := b.guest.Run(m.life, program)
+	for tries := 1; err != nil && engi.KindOf(err) == engi.Unavailable && tries <= 3; tries++ {
+		if !m.stillThere(b, time.Duration(tries)*100*time.Millisecond) || m.life.Err() != nil {
+			break
+		}
+		if g, err = b.guest.Reattach(m.life, program.ID); engi.KindOf(err) == engi.NotFound && err != nil {
+			g, err = b.guest.Run(m.life, program)
+		}
+	}
+	return g, err
 }
 
 // notEnforced names the limits the tier cannot enforce on this host.
@@ -212,12 +228,13 @@ func (m *Manager) fit(b *member, want engi.Size) error {
 	return nil
 }
 
-// guard ends the run's program when its time is over or somebody stops it:
-// first the program, then, if that does not help, its machine. The returned
-// function ends the watch and waits for it; it may be called twice.
-func (m *Manager) guard(r *run, b *member) (end func()) {
+// guard ends the run's program when its time is over, but not before least
+// has passed, or when somebody stops it: first the program, then, if that does
+// not help, its machine. The returned function ends the watch and waits for
+// it; it may be called twice.
+func (m *Manager) guard(r *run, b *member, least time.Duration) (end func()) {
 	rec, _, _, _ := r.look()
-	deadline := time.Until(rec.Started.Add(rec.Limits.Timeout)) + grace
+	deadline := max(time.Until(rec.Started.Add(rec.Limits.Timeout)), least) + grace
 	over := make(chan struct{})
 	var watch sync.WaitGroup
 	watch.Go(func() {
@@ -454,7 +471,7 @@ func (m *Manager) finish(r *run, b *member, state engi.ExecutionState, edit func
 		}
 	}
 	began := time.Now()
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		err := m.opt.Store.Update(m.life, from, rec, used)
 		if err == nil {
 			break

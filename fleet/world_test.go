@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,9 +28,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A world is what outlives a node: machines, records, files, templates.
 type world struct {
-	t         *testing.T
+	t         testing.TB
 	host      *twinHost
 	store     *fleettest.Store
+	records   fleet.Store // store, unless a test chose another
 	templates *fleettest.Templates
 	dir       string
 }
@@ -52,7 +54,10 @@ func base(t testing.TB, digest string) engi.Template {
 	}
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
+	if t, ok := t.(*testing.T); ok {
+		t.Parallel() // most of a test's time is waiting
+	}
 	w := &world{
 		t:         t,
 		host:      memory.NewHost(t.TempDir()),
@@ -60,6 +65,7 @@ func newWorld(t *testing.T) *world {
 		templates: fleettest.NewTemplates(base(t, "d1")),
 		dir:       t.TempDir(),
 	}
+	w.records = w.store
 	t.Cleanup(func() {
 		p := memory.New(w.host)
 		ids, err := p.Found(context.Background())
@@ -88,7 +94,7 @@ func (w *world) machines() []engi.SandboxID {
 // A node is one life of a Manager.
 type node struct {
 	*fleet.Manager
-	t    *testing.T
+	t    testing.TB
 	w    *world
 	x    engi.Executions
 	dead *atomic.Bool
@@ -103,7 +109,7 @@ func (w *world) start(edit func(*fleet.Options)) *node {
 	o := fleet.Options{
 		Providers: []provider.Provider{mortal{memory.New(w.host), dead}},
 		Templates: w.templates,
-		Store:     mortalStore{w.store, dead},
+		Store:     mortalStore{w.records, dead},
 		Dir:       w.dir,
 		Log:       slog.New(slog.NewTextHandler(testWriter{w.t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Boots:     4,
@@ -251,7 +257,7 @@ func (n *node) watch(id engi.ExecutionID, from int64) (out string, kinds []engi.
 	return b.String(), kinds, nil
 }
 
-func wantKind(t *testing.T, what string, err error, want engi.Kind) {
+func wantKind(t testing.TB, what string, err error, want engi.Kind) {
 	t.Helper()
 	if err == nil || engi.KindOf(err) != want {
 		t.Errorf("%s: error %v, want kind %s", what, err, want)
@@ -259,7 +265,7 @@ func wantKind(t *testing.T, what string, err error, want engi.Kind) {
 }
 
 // wantAnswer checks a result's essentials.
-func wantAnswer(t *testing.T, x engi.Execution, code int, cause engi.Cause, stdout string) {
+func wantAnswer(t testing.TB, x engi.Execution, code int, cause engi.Cause, stdout string) {
 	t.Helper()
 	if x.State != engi.ExecutionDone || x.Result == nil {
 		t.Fatalf("execution is %s: %+v", x.State, x)
@@ -299,7 +305,9 @@ func (p mortal) wrap(m provider.Machine, err error) (provider.Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &mortalMachine{Machine: m, dead: p.dead}, nil
+	mm := &mortalMachine{Machine: m, dead: p.dead}
+	machines.Store(m.ID(), mm)
+	return mm, nil
 }
 
 func (p mortal) Remove(ctx context.Context, id engi.SandboxID) error {
@@ -312,6 +320,34 @@ func (p mortal) Remove(ctx context.Context, id engi.SandboxID) error {
 type mortalMachine struct {
 	provider.Machine
 	dead *atomic.Bool
+
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+// machines are those any node of this process started or adopted last.
+var machines sync.Map
+
+// cut breaks the streams to a sandbox; the machine lives on.
+func cut(id engi.SandboxID) {
+	m, _ := machines.Load(id)
+	mm := m.(*mortalMachine)
+	mm.mu.Lock()
+	defer mm.mu.Unlock()
+	for _, c := range mm.conns {
+		c.Close()
+	}
+	mm.conns = nil
+}
+
+func (m *mortalMachine) Guest(ctx context.Context) (net.Conn, error) {
+	c, err := m.Machine.Guest(ctx)
+	if err == nil {
+		m.mu.Lock()
+		m.conns = append(m.conns, c)
+		m.mu.Unlock()
+	}
+	return c, err
 }
 
 func (m *mortalMachine) Close() error {
@@ -360,7 +396,7 @@ func (s mortalStore) ForgetSandbox(ctx context.Context, id engi.SandboxID) error
 }
 
 // testWriter sends a log to the test, one line at a time.
-type testWriter struct{ t *testing.T }
+type testWriter struct{ t testing.TB }
 
 var logging sync.Mutex
 

@@ -119,7 +119,7 @@ func (w *plan[M]) boot(p *pool[M], wanted bool) bool {
 	w.alive++
 	w.booting++
 	p.boots++
-	w.Boots = append(w.Boots, Boot{p.key})
+	w.Boots = append(w.Boots, Boot{p.key, w.now})
 	return true
 }
 

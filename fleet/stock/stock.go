@@ -76,9 +76,10 @@ type Stock[M comparable] struct {
 	booting  int
 	waiting  int
 	downing  int
-	down     []retired[M] // wait for their teardown, oldest first
-	active   time.Time    // of the last claim or end
-	deferred time.Time    // since when background boots wait for quiet; zero if none does
+	down     []retired[M]  // wait for their teardown, oldest first
+	active   time.Time     // of the last claim or end
+	deferred time.Time     // since when background boots wait for quiet; zero if none does
+	pace     time.Duration // how long boots take, the last ones counting most
 	seq      uint64
 }
 
@@ -132,7 +133,10 @@ type Handover[M any] struct {
 func (t *Ticket[M]) C() <-chan Handover[M] { return t.got }
 
 // A Boot is an order to boot a member.
-type Boot struct{ Key Key }
+type Boot struct {
+	Key     Key
+	Ordered time.Time
+}
 
 // A Plan is what to do now.
 type Plan[M any] struct {
@@ -256,7 +260,7 @@ func (s *Stock[M]) Join(key Key, cfg Config, digest string, owner engi.Owner, no
 	if s.waiting >= s.opt.MaxQueue {
 		return nil, engi.Errorf(engi.Exhausted, "%d executions wait for a sandbox already", s.waiting).
 			WithRemedy("wait and try again, or let the node's administrator raise the queue's limit or the pool").
-			WithRetry(engi.Retry{AfterMillis: 1000, Position: len(p.queue) + 1})
+			WithRetry(s.retryLocked(len(p.queue) + 1))
 	}
 	s.seq++
 	t := &Ticket[M]{owner: owner, seq: s.seq, got: make(chan Handover[M], 1), pool: p}
@@ -300,6 +304,20 @@ func (s *Stock[M]) Leave(t *Ticket[M]) (h Handover[M], served bool) {
 	}
 }
 
+// Retry returns when somebody at the given place of a queue, from 1, may hope
+// for a member.
+func (s *Stock[M]) Retry(place int) engi.Retry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.retryLocked(place)
+}
+
+func (s *Stock[M]) retryLocked(place int) engi.Retry {
+	pace := max(s.pace, 50*time.Millisecond)
+	after := pace * time.Duration(max(place, 1)) / time.Duration(s.opt.Boots)
+	return engi.Retry{AfterMillis: max(after, pace).Milliseconds(), Position: place}
+}
+
 // Position returns a ticket's place in its queue from 1, 0 if it was served.
 func (s *Stock[M]) Position(t *Ticket[M]) int {
 	s.mu.Lock()
@@ -308,10 +326,15 @@ func (s *Stock[M]) Position(t *Ticket[M]) int {
 }
 
 // Booted reports that an ordered boot made m of a template with digest.
-func (s *Stock[M]) Booted(b Boot, m M, digest string) {
+func (s *Stock[M]) Booted(b Boot, m M, digest string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.booting--
+	took := now.Sub(b.Ordered)
+	if s.pace == 0 {
+		s.pace = took
+	}
+	s.pace += (took - s.pace) / 4
 	p := s.pools[b.Key]
 	p.boots--
 	p.fails, p.failure = 0, nil

@@ -43,7 +43,7 @@ func (w *world) settle(d time.Duration) (downs []int) {
 		p := w.s.Plan(w.now)
 		for _, b := range p.Boots {
 			w.next++
-			w.s.Booted(b, w.next, "d1")
+			w.s.Booted(b, w.next, "d1", w.now)
 		}
 		for _, m := range p.Downs {
 			downs = append(downs, m)
@@ -196,7 +196,7 @@ func TestOwnersTakeTurns(t *testing.T) {
 		b := w.s.Plan(w.now).Boots
 		for _, o := range b {
 			w.next++
-			w.s.Booted(o, w.next, "d1")
+			w.s.Booted(o, w.next, "d1", w.now)
 		}
 		served := map[int]string{}
 		for name, tk := range tickets {
@@ -341,7 +341,7 @@ func TestANewTemplateFillsThePoolBeforeTheOldOneGoes(t *testing.T) {
 		}
 		for _, b := range p.Boots {
 			w.next++
-			w.s.Booted(b, w.next, "d2")
+			w.s.Booted(b, w.next, "d2", w.now)
 		}
 		w.now = w.now.Add(time.Second)
 		p = w.s.Plan(w.now)
@@ -370,7 +370,7 @@ func TestANewTemplateMakesItsWayInAFullPool(t *testing.T) {
 		p := w.s.Plan(w.now)
 		for _, b := range p.Boots {
 			w.next++
-			w.s.Booted(b, w.next, "d2")
+			w.s.Booted(b, w.next, "d2", w.now)
 		}
 		for _, m := range p.Downs {
 			w.s.Gone(m)
@@ -534,7 +534,7 @@ func TestBooksStayRight(t *testing.T) {
 			}
 			next++
 			keyOf[next], digestOf[next] = b.Key, digests[b.Key.Template]
-			s.Booted(b, next, digestOf[next])
+			s.Booted(b, next, digestOf[next], now)
 		}
 		anyHeld := func() (int, bool) {
 			ms := []int{}

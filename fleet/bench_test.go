@@ -1,0 +1,54 @@
+package fleet_test
+
+import (
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/fleet"
+	"github.com/engi-dev/engi/store"
+)
+
+// BenchmarkExecution runs bash's ":" warm, one at a time, with records in
+// SQLite, and reports what the fleet adds: claim is the time to an accepted,
+// recorded execution, rest what is left of the whole when the program's own
+// time is taken off.
+func BenchmarkExecution(b *testing.B) {
+	w := newWorld(b)
+	db, err := store.Open(b.Context(), filepath.Join(b.TempDir(), "engi.db"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { db.Close() })
+	w.records = store.Fleet(db)
+	const members = 32
+	n := w.start(func(o *fleet.Options) {
+		o.Log = slog.New(slog.DiscardHandler)
+		o.Pools = []fleet.PoolConfig{{Language: engi.Bash, Target: members}}
+	})
+	var claims, rests []time.Duration
+	spec := script(":")
+	for i := 0; b.Loop(); i++ {
+		if i%members == 0 {
+			b.StopTimer()
+			n.warm()
+			time.Sleep(100 * time.Millisecond) // the last teardowns
+			b.StartTimer()
+		}
+		began := time.Now()
+		x := n.do(spec)
+		if !x.Result.Warm {
+			b.Fatal("not warm")
+		}
+		claims = append(claims, x.Result.Claim)
+		rests = append(rests, time.Since(began)-x.Result.Duration)
+	}
+	for name, d := range map[string][]time.Duration{"claim": claims, "rest": rests} {
+		slices.Sort(d)
+		b.ReportMetric(float64(d[len(d)/2].Microseconds()), name+"-p50-µs")
+		b.ReportMetric(float64(d[len(d)*99/100].Microseconds()), name+"-p99-µs")
+	}
+}
