@@ -318,10 +318,12 @@ func TestWrongDigestsAreRefused(t *testing.T) {
 		r.spoil.Store(&g)
 	}
 	for what, f := range map[string]func(){
-		"another layer":  func() { spoil(blob.Hex, func([]byte) []byte { return otherBlob }) },
-		"a cut layer":    func() { spoil(blob.Hex, func(b []byte) []byte { return b[:len(b)-30] }) },
-		"more after it":  func() { spoil(blob.Hex, func(b []byte) []byte { return append(slices.Clone(b), 0) }) },
-		"another config": func() { spoil(configName.Hex, func(b []byte) []byte { return bytes.Replace(b, []byte("linux"), []byte("linuy"), 1) }) },
+		"another layer": func() { spoil(blob.Hex, func([]byte) []byte { return otherBlob }) },
+		"a cut layer":   func() { spoil(blob.Hex, func(b []byte) []byte { return b[:len(b)-30] }) },
+		"more after it": func() { spoil(blob.Hex, func(b []byte) []byte { return append(slices.Clone(b), 0) }) },
+		"another config": func() {
+			spoil(configName.Hex, func(b []byte) []byte { return bytes.Replace(b, []byte("linux"), []byte("linuy"), 1) })
+		},
 	} {
 		f()
 		_, err := d.Build(t.Context(), "app", []byte("base: oci:"+r.host+"/app:1"), nil)
