@@ -29,6 +29,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/guest/guestd/child"
+	"github.com/engi-dev/engi/guest/guestd/envd"
 	"github.com/engi-dev/engi/guest/wire"
 )
 
@@ -45,7 +46,9 @@ type Server struct {
 	boot  string
 	table *child.Table
 	http  *http.Server
-	token atomic.Pointer[string]
+
+	dialect *envd.Handler
+	token   atomic.Pointer[string]
 
 	off     chan struct{} // closed on power-off
 	offOnce sync.Once
@@ -128,16 +131,13 @@ func (s *Server) Close() error {
 		}
 	}
 	for _, w := range s.waits {
-		all = append(all, w.child)
 		w.hook.Close()
 	}
 	s.mu.Unlock()
 	s.hangUp()
-	for _, c := range all {
+	s.table.Close()
+	for _, c := range all { // what ended may have left others behind
 		s.table.KillSession(c)
-	}
-	for _, c := range all {
-		<-c.Done()
 	}
 	s.work.Wait()
 	return nil
@@ -159,7 +159,11 @@ func (s *Server) handler() http.Handler {
 	s.routes(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
-			if p := recover(); p != nil && p != http.ErrAbortHandler {
+			switch p := recover(); p {
+			case nil:
+			case http.ErrAbortHandler:
+				panic(p) // an answer that began and cannot be finished
+			default:
 				buf := make([]byte, 8<<10)
 				log.Printf("engi-guest: %s %s: panic: %v\n%s", r.Method, r.URL.Path, p, buf[:runtime.Stack(buf, false)])
 				fail(w, engi.Errorf(engi.Internal, "the guest program panicked"))
@@ -205,6 +209,8 @@ func (s *Server) routes(mux *http.ServeMux) {
 		mux.Handle(pattern, f)
 	}
 	s.fileRoutes(mux)
+	s.dialect = envd.New(&dialect{Server: s})
+	mux.Handle("/", s.dialect)
 }
 
 // path maps an absolute path inside to one this program can open.

@@ -25,6 +25,7 @@ type Table struct {
 
 	mu       sync.Mutex // held over a fork, so that no child can be reaped before it is known
 	children map[int]*Child
+	closed   bool
 }
 
 // NewTable returns an empty table. With init it is PID 1's, and Reap must run.
@@ -57,6 +58,9 @@ func (c *Child) Exit() engi.Exit {
 func (t *Table) Start(s Spec) (*Child, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.closed {
+		return nil, engi.Errorf(engi.Unavailable, "the guest is closing")
+	}
 	pid, err := fork(&s)
 	if err != nil {
 		return nil, err
@@ -154,6 +158,24 @@ func (t *Table) KillSession(c *Child) {
 		if p.session == c.PID {
 			syscall.Kill(p.pid, syscall.SIGKILL)
 		}
+	}
+}
+
+// Close refuses further starts, kills what was started and waits until it is
+// gone.
+func (t *Table) Close() {
+	t.mu.Lock()
+	t.closed = true
+	var all []*Child
+	for _, c := range t.children {
+		all = append(all, c)
+	}
+	t.mu.Unlock()
+	for _, c := range all {
+		t.KillSession(c)
+	}
+	for _, c := range all {
+		<-c.done
 	}
 }
 
