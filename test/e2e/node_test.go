@@ -1,0 +1,217 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/node"
+	"github.com/engi-dev/engi/node/config"
+)
+
+// A testNode is a private node with real sandboxes, shared by the tests of
+// this package because the pools take seconds to fill.
+type testNode struct {
+	executions engi.Executions
+	private    *node.Private
+	dir        string
+}
+
+var shared struct {
+	sync.Mutex
+	node *testNode
+	skip string
+}
+
+// The canary is a file and a listener of the host that no sandbox may see.
+const (
+	canaryName = "engi-canary-of-the-host"
+	canaryPath = "/tmp/" + canaryName
+	canaryPort = "47113"
+)
+
+func TestMain(m *testing.M) {
+	code := run(m)
+	os.Exit(code)
+}
+
+func run(m *testing.M) int {
+	if err := os.WriteFile(canaryPath, []byte("host"), 0o644); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.Remove(canaryPath)
+	// A taken port serves as a canary just as well.
+	if l, err := net.Listen("tcp", "127.0.0.1:"+canaryPort); err == nil {
+		defer l.Close()
+	}
+	defer func() {
+		if n := shared.node; n != nil {
+			if err := n.private.Close(); err != nil {
+				fmt.Fprintln(os.Stderr, "close the node:", err)
+			}
+			os.RemoveAll(n.dir)
+		}
+	}()
+	return m.Run()
+}
+
+// missing says what this machine lacks for real sandboxes; "" if nothing.
+func missing() string {
+	if os.Geteuid() != 0 {
+		return "root"
+	}
+	for _, v := range []string{"ENGI_RUNSC", "ENGI_GUEST"} {
+		if _, err := os.Stat(os.Getenv(v)); err != nil {
+			return "a program named by " + v + " (make build)"
+		}
+	}
+	return ""
+}
+
+// sharedNode returns the shared node, or skips.
+func sharedNode(t *testing.T) *testNode {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.node == nil && shared.skip == "" {
+		if shared.skip = missing(); shared.skip == "" {
+			shared.node = open(t)
+		}
+	}
+	if shared.skip != "" {
+		if os.Getenv("ENGI_TEST_REQUIRE") == "1" {
+			t.Fatalf("needs %s", shared.skip)
+		}
+		t.Skipf("needs %s", shared.skip)
+	}
+	return shared.node
+}
+
+func open(t *testing.T) *testNode {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "engi-e2e-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := config.Load(config.From{Env: os.Environ()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.DataDir = dir
+	c.Pools = []config.Pool{{Language: "python", Target: 4}, {Language: "javascript", Target: 1}, {Language: "typescript", Target: 1}, {Language: "bash", Target: 2}}
+	p, err := node.OpenPrivate(context.Background(), c, node.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, err := p.Templates().Get(t.Context(), "base")
+	if err != nil || base.Digest == "" {
+		p.Close()
+		t.Fatalf("these tests need the base template: %v (make template)", err)
+	}
+	return &testNode{executions: p.Executions(), private: p, dir: dir}
+}
+
+func program(l engi.Language, code string) engi.ExecutionSpec {
+	name := map[engi.Language]string{engi.Python: "main.py", engi.JavaScript: "main.js", engi.TypeScript: "main.ts", engi.Go: "main.go", engi.Bash: "main.sh"}[l]
+	return engi.ExecutionSpec{
+		Owner:        "tester",
+		Template:     "base",
+		Program:      engi.Program{Language: l, Files: []engi.SourceFile{{Path: name, Data: []byte(code)}}},
+		ClaimTimeout: time.Minute,
+	}
+}
+
+// run runs spec and fails the test if there is no answer.
+func (n *testNode) run(t *testing.T, spec engi.ExecutionSpec) engi.Execution {
+	t.Helper()
+	x, err := n.try(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func (n *testNode) try(ctx context.Context, spec engi.ExecutionSpec) (engi.Execution, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	x, err := n.executions.Start(ctx, spec)
+	if err != nil {
+		return x, err
+	}
+	return n.executions.Wait(ctx, spec.Owner, x.ID)
+}
+
+func (n *testNode) artifact(t *testing.T, x engi.Execution, path string) []byte {
+	t.Helper()
+	r, err := n.executions.Artifact(t.Context(), x.Owner, x.ID, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	data, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// leavesNothing waits until no sandbox that ran for an owner has processes on
+// the host any more.
+func (n *testNode) leavesNothing(t *testing.T) {
+	t.Helper()
+	xs, err := n.executions.List(t.Context(), "tester", engi.ExecutionFilter{Limit: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(time.Minute)
+	for {
+		left := map[string]string{}
+		for pid, cmd := range processes(t) {
+			for _, x := range xs {
+				if x.State == engi.ExecutionDone && strings.Contains(cmd, string(x.Sandbox)) {
+					left[strconv.Itoa(pid)] = cmd
+				}
+			}
+		}
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Errorf("processes of ended executions after a minute: %v", left)
+			return
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
+
+// processes returns the command lines of the host's processes.
+func processes(t *testing.T) map[int]string {
+	t.Helper()
+	entries, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[int]string{}
+	for _, e := range entries {
+		text, err := os.ReadFile(e)
+		if err != nil {
+			continue // it has gone meanwhile
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(e)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[pid] = strings.ReplaceAll(string(text), "\x00", " ")
+	}
+	return all
+}
