@@ -57,7 +57,7 @@ func ociSpec(d machineDir, spec provider.Spec) *specs.Spec {
 	mounts := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc"},
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{
-			"nosuid", "nodev", "noexec", "mode=1777", "size=" + strconv.FormatInt(size.Memory/2, 10)}},
+			"nosuid", "nodev", "noexec", "mode=1777", fmt.Sprintf("size=%d", size.Memory/2), fmt.Sprintf("nr_inodes=%d", size.Inodes)}},
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "nodev", "noexec"}},
 		bind(d.path("chan"), wire.Dir, "ro", "nosuid", "nodev"),
 	}

@@ -62,7 +62,8 @@ type Provider struct {
 	features func() string // of the runsc in use
 
 	mu      sync.Mutex
-	network *os.File // an empty network namespace for file servers; nil before the first start
+	network *os.File                    // an empty network namespace for file servers; nil before the first start
+	live    map[engi.SandboxID]*machine // nil while it boots or is adopted
 }
 
 var (
@@ -89,7 +90,7 @@ func New(o Options) (*Provider, error) {
 	if o.Boots <= 0 {
 		o.Boots = runtime.NumCPU()
 	}
-	p := &Provider{opt: o, log: o.Log, boots: make(chan struct{}, o.Boots)}
+	p := &Provider{opt: o, log: o.Log, boots: make(chan struct{}, o.Boots), live: map[engi.SandboxID]*machine{}}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -260,6 +261,30 @@ func (p *Provider) erase(id engi.SandboxID) error {
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
 	return nil
+}
+
+// reserve makes sure that a machine has one owner in this process. It reports
+// Conflict if there is one.
+func (p *Provider) reserve(id engi.SandboxID) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, taken := p.live[id]; taken {
+		return engi.Errorf(engi.Conflict, "the machine has an owner already")
+	}
+	p.live[id] = nil
+	return nil
+}
+
+func (p *Provider) own(m *machine) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.live[m.id] = m
+}
+
+func (p *Provider) forget(id engi.SandboxID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.live, id)
 }
 
 // emptyNetwork returns a path of a network namespace with nothing in it, in

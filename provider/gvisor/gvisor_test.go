@@ -123,10 +123,16 @@ func TestPromises(t *testing.T) {
 	need(t)
 	root, mounts := newRoot(t)
 	dir := t.TempDir()
-	providertest.Run(t, newProvider(t, dir), providertest.Env{
-		Root:    root,
-		Mounts:  mounts,
-		Again:   func(t *testing.T) provider.Provider { return newProvider(t, dir) },
+	p := newProvider(t, dir)
+	last := p
+	providertest.Run(t, p, providertest.Env{
+		Root:   root,
+		Mounts: mounts,
+		Again: func(t *testing.T) provider.Provider {
+			last.Crash()
+			last = newProvider(t, dir)
+			return last
+		},
 		Limited: true,
 	})
 }

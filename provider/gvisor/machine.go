@@ -80,6 +80,19 @@ func (p *Provider) Adopt(ctx context.Context, id engi.SandboxID) (_ provider.Mac
 	if _, err := engi.ParseSandboxID(string(id)); err != nil {
 		return nil, engi.Errorf(engi.NotFound, "no such machine")
 	}
+	if err := p.reserve(id); err != nil {
+		return nil, err
+	}
+	m, err := p.adopt(id)
+	if err != nil {
+		p.forget(id)
+		return nil, err
+	}
+	p.own(m)
+	return m, nil
+}
+
+func (p *Provider) adopt(id engi.SandboxID) (*machine, error) {
 	d := p.dir(id)
 	var rec record
 	var run running
@@ -274,6 +287,7 @@ func (m *machine) Close() (err error) {
 		return err
 	}
 	m.clean = true
+	m.p.forget(m.id)
 	return nil
 }
 
@@ -416,7 +430,7 @@ func (m *machine) Resize(ctx context.Context, size engi.Size) (err error) {
 			WithRemedy("leave at least %d MiB", minMemory>>20)
 	}
 	if m.group != nil {
-		err := m.group.Limit(limitsOf(next))
+		err := m.limit(ctx, next)
 		if errors.Is(err, cgroup.ErrInUse) {
 			return engi.Errorf(engi.Conflict, "it uses more than %d MiB of memory", next.Memory>>20).
 				WithRemedy("end programs inside first")
@@ -435,6 +449,24 @@ func (m *machine) Resize(ctx context.Context, size engi.Size) (err error) {
 	}
 	m.size = next
 	return nil
+}
+
+// limit puts a size in force. Memory that programs gave up a moment ago is
+// still on its way back to the host.
+func (m *machine) limit(ctx context.Context, size engi.Size) error {
+	for attempt := 0; ; attempt++ {
+		err := m.group.Limit(limitsOf(size))
+		if !errors.Is(err, cgroup.ErrInUse) || attempt == 5 {
+			return err
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-m.done:
+			return err
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // Usage tells what the machine has used and uses.

@@ -48,6 +48,19 @@ func (p *Provider) boot(ctx context.Context, spec provider.Spec, image string) (
 		return nil, engi.Errorf(engi.Internal, "%v", err)
 	}
 
+	if err := p.reserve(spec.ID); err != nil {
+		return nil, err
+	}
+	m, err := p.build(ctx, spec, image, guest)
+	if err != nil {
+		p.forget(spec.ID)
+		return nil, err
+	}
+	p.own(m)
+	return m, nil
+}
+
+func (p *Provider) build(ctx context.Context, spec provider.Spec, image, guest string) (*machine, error) {
 	d := p.dir(spec.ID)
 	if err := d.make(spec, guest); err != nil {
 		if engi.KindOf(err) == engi.Conflict {

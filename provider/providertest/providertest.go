@@ -36,7 +36,7 @@ type Env struct {
 }
 
 // size is roomy enough for shells and small enough to overflow.
-var size = engi.Size{VCPUs: 2, Memory: 256 << 20, Disk: 64 << 20, Inodes: 5000, Processes: 100, OpenFiles: 1000}
+var size = engi.Size{VCPUs: 2, Memory: 96 << 20, Disk: 64 << 20, Inodes: 5000, Processes: 100, OpenFiles: 1000}
 
 // patience is more than anything here takes, on slow machines too.
 const patience = time.Minute
@@ -487,7 +487,7 @@ func (s *suite) endMemory(t *testing.T) {
 	}
 	m, spec := s.start(t)
 	c := open(t, m, spec)
-	mustSh(t, c, hog(32<<20))
+	mustSh(t, c, hog(8<<20))
 	sh(t, c, hog(2*size.Memory))
 	wantDone(t, m, engi.CauseMemory)
 	if err := m.Close(); err != nil {

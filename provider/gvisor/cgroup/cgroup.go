@@ -75,6 +75,7 @@ type Tree struct {
 	version    Version
 	dirs       map[string]string // controller to parent directory; "" for version 2
 	parents    []string          // the same directories, each once
+	homes      []string          // version 1: where this process itself is, in the same order
 }
 
 // Open returns the tree called name below root. It makes nothing yet.
@@ -95,6 +96,7 @@ func Open(root, name string, v Version) *Tree {
 		t.dirs[c] = dir
 		if !slices.Contains(t.parents, dir) {
 			t.parents = append(t.parents, dir)
+			t.homes = append(t.homes, home(root, c))
 		}
 	}
 	return t
@@ -384,10 +386,7 @@ func (g *Group) remove() error {
 
 // Exists reports whether any part of the group is there.
 func (g *Group) Exists() bool {
-	return slices.ContainsFunc(g.dirs(), func(dir string) bool {
-		_, err := os.Lstat(dir)
-		return err == nil
-	})
+	return slices.ContainsFunc(g.dirs(), exists)
 }
 
 func (g *Group) set(controller, name, val string) error {

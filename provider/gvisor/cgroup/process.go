@@ -33,24 +33,69 @@ func (g *Group) Start(cmd *exec.Cmd) error {
 	}
 	// In version 1 a child is born where the thread is that forks it. The
 	// thread moves itself, which is the one move that needs no lock over all
-	// processes of the host, and ends with the goroutine that is locked to
-	// it.
+	// processes of the host, and then back: it must not stay and be frozen.
 	errc := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		for _, dir := range g.dirs() {
-			if err := write(filepath.Join(dir, "tasks"), "0"); err != nil {
-				errc <- fmt.Errorf("enter group: %w", err)
-				return
-			}
+		err := g.enter()
+		if err == nil {
+			err = cmd.Start()
 		}
-		errc <- cmd.Start()
+		if g.tree.leave() == nil {
+			runtime.UnlockOSThread()
+		} // else the thread ends with this goroutine
+		errc <- err
 	}()
 	return <-errc
 }
 
+// enter moves the calling thread into the group.
+func (g *Group) enter() error {
+	for _, dir := range g.dirs() {
+		if err := write(filepath.Join(dir, "tasks"), "0"); err != nil {
+			return fmt.Errorf("enter group: %w", err)
+		}
+	}
+	return nil
+}
+
+// leave moves the calling thread back to where this process is.
+func (t *Tree) leave() error {
+	var errs []error
+	for _, dir := range t.homes {
+		errs = append(errs, write(filepath.Join(dir, "tasks"), "0"))
+	}
+	return errors.Join(errs...)
+}
+
+// home returns the directory of the group that this process is in, in the
+// hierarchy of version 1 that controller names.
+func home(root, controller string) string {
+	top := filepath.Join(root, controller)
+	raw, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return top
+	}
+	for line := range strings.Lines(string(raw)) {
+		// number:controller,controller:path
+		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+		names, path, _ := strings.Cut(rest, ":")
+		if slices.Contains(strings.Split(names, ","), controller) {
+			if dir := filepath.Join(top, path); exists(filepath.Join(dir, "tasks")) {
+				return dir
+			}
+		}
+	}
+	return top // the path may be the host's, where we see only a part
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
 // Processes returns the IDs of the processes in the group, as the host numbers
-// them.
+// them, without our own.
 func (g *Group) Processes() ([]int, error) {
 	var pids []int
 	for _, dir := range g.dirs() {
@@ -62,7 +107,9 @@ func (g *Group) Processes() ([]int, error) {
 			return nil, err
 		}
 		for _, s := range strings.Fields(string(raw)) {
-			if pid, err := strconv.Atoi(s); err == nil && pid > 0 && !slices.Contains(pids, pid) {
+			// A thread of ours that has just started something in the group
+			// makes us appear there for a moment.
+			if pid, err := strconv.Atoi(s); err == nil && pid > 0 && pid != os.Getpid() && !slices.Contains(pids, pid) {
 				pids = append(pids, pid)
 			}
 		}
