@@ -281,7 +281,7 @@ func (r *runCommand) remark(g *globals, x v1.Execution) {
 			text = "the program was ended: " + res.Cause
 		}
 		g.note("%s", text)
-		if res.Remedy != "" {
+		if res.Remedy != "" && res.Remedy != text {
 			fmt.Fprintf(g.err, "  %s\n", res.Remedy)
 		}
 	}

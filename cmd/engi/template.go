@@ -82,7 +82,7 @@ func (t *templateBuild) Run(ctx context.Context, g *globals) error {
 	if built.BuiltAt != nil && built.BuiltAt.After(began.Add(-time.Second)) {
 		took = "built in " + short(time.Since(began))
 	}
-	fmt.Fprintf(g.out, "template %s %s (%s)\n", built.Name, took, built.Bytes)
+	fmt.Fprintf(g.out, "template %s %s (%d MiB)\n", built.Name, took, built.Bytes>>20)
 	return nil
 }
 
@@ -233,8 +233,8 @@ func showTemplate(w io.Writer, t v1.Template) {
 	if user == "" {
 		user = "root"
 	}
-	fmt.Fprintf(w, "name       %s\ndigest     %s\nuser       %s (home %s)\nwork dir   %s\nshell      %s\nsize       %s\n",
-		t.Name, orDash(t.Digest), user, orDash(t.Home), orDash(t.WorkDir), orDash(t.Shell), t.Bytes)
+	fmt.Fprintf(w, "name       %s\ndigest     %s\nuser       %s (home %s)\nwork dir   %s\nshell      %s\nsize       %d MiB\n",
+		t.Name, orDash(t.Digest), user, orDash(t.Home), orDash(t.WorkDir), orDash(t.Shell), t.Bytes>>20)
 	if t.BuiltAt != nil {
 		fmt.Fprintf(w, "built      %s (%s)\n", t.BuiltAt.Format(time.RFC3339), ago(*t.BuiltAt))
 	}
