@@ -296,7 +296,7 @@ func (s *server) readiness(w http.ResponseWriter, r *http.Request, _ *nothing) e
 	}
 	if err != nil {
 		w.Header().Set("Retry-After", "1")
-		return s.reply(w, http.StatusServiceUnavailable, v1.Readiness{Reason: err.Error()})
+		return s.reply(w, http.StatusServiceUnavailable, v1.Readiness{Reason: describe(err, "").Detail})
 	}
 	return s.reply(w, http.StatusOK, v1.Readiness{Ready: true})
 }
