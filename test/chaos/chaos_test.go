@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -67,6 +68,7 @@ func TestChaos(t *testing.T) {
 	w.settle(t)
 	s.leavesNothing(t)
 	s.stop(t)
+	s.empty(t)
 }
 
 // A fault is one thing that goes wrong. Weights follow how often we want it.
@@ -116,6 +118,7 @@ func pick(rng *rand.Rand) fault {
 // own, so that filling it harms nobody else.
 type server struct {
 	bin, dir, url, key string
+	pools              string
 	log                *os.File
 	mu                 sync.Mutex // guards cmd
 	cmd                *exec.Cmd
@@ -130,7 +133,7 @@ func newServer(t *testing.T) *server {
 	t.Cleanup(func() {
 		if t.Failed() {
 			if log, err := os.ReadFile(filepath.Join(dir, "log")); err == nil {
-				t.Logf("end of the daemon's log:\n%s", log[max(0, len(log)-8000):])
+				t.Logf("end of the daemon's log:\n%s", log[max(0, len(log)-3000):])
 			}
 		}
 		if err := os.RemoveAll(dir); err != nil {
@@ -157,7 +160,7 @@ func newServer(t *testing.T) *server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { log.Close() })
-	return &server{bin: os.Getenv("ENGI_BIN"), dir: data, log: log}
+	return &server{bin: os.Getenv("ENGI_BIN"), dir: data, log: log, pools: "python=3,bash=1"}
 }
 
 // start starts the daemon and waits until it serves. It must come up whatever
@@ -169,7 +172,7 @@ func (s *server) start(t *testing.T) {
 		listen = strings.TrimPrefix(s.url, "http://")
 	}
 	cmd := exec.Command(s.bin, "serve", "--listen", listen, "--data-dir", s.dir)
-	cmd.Env = append(os.Environ(), "ENGI_POOLS=python=3,bash=1", "ENGI_LOG_LEVEL=debug", "ENGI_ADMISSION_MAX_SANDBOXES=16")
+	cmd.Env = append(os.Environ(), "ENGI_POOLS="+s.pools, "ENGI_LOG_LEVEL=debug", "ENGI_ADMISSION_MAX_SANDBOXES=16")
 	cmd.Stdout, cmd.Stderr = s.log, s.log
 	os.Remove(filepath.Join(s.dir, "server.json"))
 	if err := cmd.Start(); err != nil {
@@ -316,6 +319,22 @@ func (s *server) leavesNothing(t *testing.T) {
 		pause(t.Context(), time.Second)
 	}
 	t.Errorf("left behind %s after the last fault:\n%s", settled, out)
+}
+
+// empty starts the daemon once more, without pools, so that it destroys the
+// warm members it adopts, and checks that no process is left.
+func (s *server) empty(t *testing.T) {
+	t.Helper()
+	s.pools = "none"
+	s.start(t)
+	deadline := time.Now().Add(settled)
+	for len(s.sandboxProcesses(t)) > 0 && time.Now().Before(deadline) {
+		pause(t.Context(), 200*time.Millisecond)
+	}
+	s.stop(t)
+	for pid, cmd := range s.sandboxProcesses(t) {
+		t.Errorf("process %d is left: %.200s", pid, cmd)
+	}
 }
 
 // A job is one execution with a known answer.
@@ -512,7 +531,7 @@ func (w *workload) request(method, path string, body []byte) (int, []byte) {
 // right answer or with a cause that a fault explains.
 func (w *workload) settle(t *testing.T) {
 	t.Helper()
-	ends := map[string]int{}
+	ends, refusals := map[string]int{}, map[string]int{}
 	right := 0
 	for _, j := range w.jobs {
 		x := w.final(t, j)
@@ -522,6 +541,9 @@ func (w *workload) settle(t *testing.T) {
 		switch {
 		case x.State == v1.Refused:
 			ends["refused"]++
+			if x.Refusal != nil {
+				refusals[digits.ReplaceAllString(x.Refusal.Detail, "N")]++
+			}
 			if x.Refusal == nil || x.Refusal.Remedy == "" {
 				t.Errorf("execution %s was refused without a remedy: %+v", j.id, x.Refusal)
 			}
@@ -558,6 +580,9 @@ func (w *workload) settle(t *testing.T) {
 		}
 	}
 	t.Logf("%d tried, %d acknowledged, %d answered right, ends: %v", w.tried, len(w.jobs), right, ends)
+	for why, n := range refusals {
+		t.Logf("%d refused: %s", n, why)
+	}
 	if right == 0 {
 		t.Error("not one execution was answered: the test tested nothing")
 	}
@@ -609,6 +634,9 @@ func requireReal(t *testing.T) {
 	}
 	t.Skipf("needs %s", lacks)
 }
+
+// digits are what differs between texts that say the same.
+var digits = regexp.MustCompile(`(sbx|exe)_[a-z2-7]{26}|[0-9]+`)
 
 func number(name string, def uint64) uint64 {
 	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
