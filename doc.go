@@ -2,4 +2,75 @@
 // states, the kinds of error, and the interfaces by which rooms meet. It
 // imports the standard library only and does nothing by itself; every other
 // package may import it.
+//
+// # What engi is
+//
+// One program that runs the code language models write, in real sandboxes on
+// the user's own machines. A caller hands in a [Program]; engi runs it in a
+// sandbox nobody else ever used and gives back a [Result] with what it printed,
+// how it ended and the files it left. A program that fails is an answer, not
+// an error.
+//
+// # The words
+//
+// An [Execution] is one run of code. A [Sandbox] is the durable record of one
+// isolated environment. A machine is the running thing a provider started for
+// it, see [provider.Machine]. The guest is the program inside, seen from
+// outside as [Guest]. A node is one server process. An [Owner] is who may see
+// and use an object; to everybody else it does not exist. A [Template] is a
+// root file system with the facts needed to run programs in it. A [Tier] says
+// how strong the wall is.
+//
+// # The house, bottom-up
+//
+// provider/provider.go is the seam to what isolates: start a machine, open a
+// stream to its guest, end it. Its promises are numbered, and
+// provider/providertest holds every kind to them: provider/gvisor, whose
+// machines outlive the daemon, and provider/memory, the twin that tests use.
+//
+// guest/wire is the protocol between the two sides of the wall, guest/guestd
+// the program inside (built as cmd/engi-guest), guest the host's side of it.
+// The guest dials and the host listens, so that nothing inside can write to
+// the host: docs/decisions/0003-the-guest-dials.md.
+//
+// disk keeps templates: it builds them from YAML definitions without Docker
+// and removes what nobody needs.
+//
+// fleet joins the three. It keeps warm pools, whose members have the
+// interpreter already started, runs executions, and after a crash compares
+// what is wanted (the store) with what is found (the provider's traces). It
+// serves [Executions], [Sandboxes] and [Pools]; nothing above it can tell a
+// fleet from anything else that serves them.
+//
+// store is the memory of the rooms, in SQL: each room says what small store it
+// needs, and store/store.go serves them all from one file.
+//
+// gate/key knows who calls: it recognizes keys by their hash.
+//
+// api/v1 has the wire types, api/rest the HTTP surface and its OpenAPI
+// description, client the Go SDK on top of the wire types alone.
+//
+// node assembles a running system from a configuration and decides nothing
+// itself; cmd/engi is the command line.
+//
+// # The life of an execution
+//
+// A request reaches api/rest, which authenticates the caller, reads the
+// program and hands an [ExecutionSpec] to [Executions]. The fleet checks it,
+// claims a warm member (a receive from a channel), records that this sandbox
+// now belongs to this execution, and only then sends the program in: one
+// request that carries files, arguments, environment and limits. The waiting
+// interpreter goes on with its ordinary start. Output comes back on the same
+// stream as numbered bytes, to everybody who watches and onto a tape that
+// survives the process; the last frame says how the program ended and what
+// files it left. The record is written before the caller hears of it, and the
+// sandbox is destroyed. If the daemon is killed at any point, the next one
+// finds the sandbox, attaches to the same run, and goes on at the next byte.
+//
+// # Rules
+//
+// Who may import whom is the table in test/arch. An error is an [Error] of one
+// of ten kinds, see [Kinds]. Every end has a [Cause], and every cause other
+// than exited a remedy. State changes go through [State.To]. Decisions are
+// recorded below docs/decisions.
 package engi
