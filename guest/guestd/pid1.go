@@ -227,17 +227,22 @@ func (s *Server) powerOff(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) usage(w http.ResponseWriter, r *http.Request) error {
-	u := wire.Usage{Processes: s.table.Count()}
-	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
-		var ru unix.Rusage
-		if err := unix.Getrusage(who, &ru); err == nil {
-			u.CPU += time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
-		}
-	}
-	u.CPU += s.table.CPU()
+	u := wire.Usage{Processes: s.table.Count(), CPU: s.cpu()}
 	total, free := meminfo()
 	u.Memory = total - free
 	return reply(w, u)
+}
+
+// cpu returns the processor time of everything inside, the dead included.
+func (s *Server) cpu() time.Duration {
+	total := s.table.CPU()
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var ru unix.Rusage
+		if unix.Getrusage(who, &ru) == nil {
+			total += time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
+		}
+	}
+	return total
 }
 
 // meminfo returns bytes of memory the kernel says it has and can give.

@@ -168,6 +168,8 @@ func classify(err error, act, path string) error {
 		kind = engi.Denied
 	case unix.ENOSPC, unix.EDQUOT, unix.EMFILE, unix.ENFILE, unix.EFBIG, unix.ENOMEM:
 		kind = engi.Exhausted
+	case unix.ENOTSUP, unix.ENOSYS:
+		kind = engi.Unsupported
 	case unix.EINVAL, unix.ENAMETOOLONG, unix.ENXIO:
 		kind = engi.Invalid
 	case unix.ELOOP:

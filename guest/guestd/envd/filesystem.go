@@ -1,0 +1,331 @@
+package envd
+
+import (
+	"context"
+	"crypto/rand"
+	"io/fs"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/guest/guestd/tree"
+	"github.com/engi-dev/engi/guest/wire"
+)
+
+type entryInfo struct {
+	Name          string            `json:"name"`
+	Type          string            `json:"type"`
+	Path          string            `json:"path"`
+	Size          string            `json:"size"` // int64 crosses as a string
+	Mode          uint32            `json:"mode"`
+	Permissions   string            `json:"permissions"`
+	Owner         string            `json:"owner"`
+	Group         string            `json:"group"`
+	ModifiedTime  string            `json:"modifiedTime"`
+	SymlinkTarget string            `json:"symlinkTarget,omitempty"`
+	Metadata      map[string]string `json:"metadata,omitempty"`
+}
+
+func (h *Handler) entry(fi wire.FileInfo) entryInfo {
+	mode := fs.FileMode(fi.Mode)
+	kind := "FILE_TYPE_FILE"
+	switch {
+	case mode.IsDir():
+		kind = "FILE_TYPE_DIRECTORY"
+	case mode&fs.ModeSymlink != 0:
+		kind = "FILE_TYPE_SYMLINK"
+	}
+	e := entryInfo{Name: filepath.Base(fi.Path), Type: kind, Path: fi.Path, Size: strconv.FormatInt(fi.Size, 10), Mode: uint32(mode.Perm()),
+		Permissions: mode.String(), Owner: fi.Owner, Group: fi.Group, ModifiedTime: fi.Modified.UTC().Format(time.RFC3339Nano), SymlinkTarget: fi.Target}
+	if mode.IsRegular() {
+		e.Metadata = tree.Metadata(h.box.Resolve(fi.Path, "/"))
+	}
+	return e
+}
+
+func (h *Handler) entryAt(path string) (any, error) {
+	fi, err := h.box.Describe(path)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{"entry": h.entry(fi)}, nil
+}
+
+type pathRequest struct {
+	Path string `json:"path"`
+}
+
+func (h *Handler) stat(r *http.Request, in *pathRequest) (any, error) {
+	path, _, err := h.file(r, in.Path)
+	if err != nil {
+		return nil, err
+	}
+	return h.entryAt(path)
+}
+
+func (h *Handler) makeDir(r *http.Request, in *pathRequest) (any, error) {
+	path, o, err := h.file(r, in.Path)
+	if err != nil {
+		return nil, err
+	}
+	if err := tree.MakeDir(path, o); err != nil {
+		return nil, err
+	}
+	return h.entryAt(path)
+}
+
+func (h *Handler) move(r *http.Request, in *struct {
+	Source      string `json:"source"`
+	Destination string `json:"destination"`
+}) (any, error) {
+	from, _, err := h.file(r, in.Source)
+	if err != nil {
+		return nil, err
+	}
+	to, o, err := h.file(r, in.Destination)
+	if err != nil {
+		return nil, err
+	}
+	if err := tree.Move(from, to, o); err != nil {
+		return nil, err
+	}
+	return h.entryAt(to)
+}
+
+func (h *Handler) listDir(r *http.Request, in *struct {
+	Path  string `json:"path"`
+	Depth uint32 `json:"depth"`
+}) (any, error) {
+	path, _, err := h.file(r, in.Path)
+	if err != nil {
+		return nil, err
+	}
+	all, err := h.box.Entries(path, int(min(max(in.Depth, 1), 1<<20)))
+	if err != nil {
+		return nil, err
+	}
+	entries := make([]entryInfo, len(all))
+	for i, fi := range all {
+		entries[i] = h.entry(fi)
+	}
+	return map[string]any{"entries": entries}, nil
+}
+
+func (h *Handler) remove(r *http.Request, in *pathRequest) (any, error) {
+	path, _, err := h.file(r, in.Path)
+	if err != nil {
+		return nil, err
+	}
+	return nothing, tree.Remove(path)
+}
+
+type watchRequest struct {
+	Path         string `json:"path"`
+	Recursive    bool   `json:"recursive"`
+	IncludeEntry bool   `json:"includeEntry"`
+}
+
+type watchEvent struct {
+	Name  string     `json:"name"`
+	Type  string     `json:"type"`
+	Entry *entryInfo `json:"entry,omitempty"`
+}
+
+var eventTypes = map[engi.FileOp]string{
+	engi.FileCreated: "EVENT_TYPE_CREATE",
+	engi.FileWritten: "EVENT_TYPE_WRITE",
+	engi.FileRemoved: "EVENT_TYPE_REMOVE",
+	engi.FileRenamed: "EVENT_TYPE_RENAME",
+	engi.FileMode:    "EVENT_TYPE_CHMOD",
+}
+
+func (h *Handler) change(dir string, in *watchRequest, ch wire.FileChange) watchEvent {
+	e := watchEvent{Name: strings.TrimPrefix(ch.Path, dir+"/"), Type: eventTypes[ch.Op]}
+	if in.IncludeEntry {
+		if fi, err := h.box.Describe(ch.Path); err == nil { // else it is gone already
+			entry := h.entry(fi)
+			e.Entry = &entry
+		}
+	}
+	return e
+}
+
+func (h *Handler) watchDir(r *http.Request, in *watchRequest, out *sender, deadline time.Duration) error {
+	path, _, err := h.file(r, in.Path)
+	if err != nil {
+		return err
+	}
+	w, err := tree.NewWatch(path, in.Recursive)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	if deadline > 0 {
+		ctx, cancel = context.WithTimeout(r.Context(), deadline)
+	}
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	defer w.Close()
+	defer cancel()
+	if err := out.send(map[string]any{"start": nothing}); err != nil {
+		return err
+	}
+	type next struct {
+		ch  wire.FileChange
+		err error
+	}
+	changes := make(chan next)
+	reading.Add(1)
+	go func() {
+		defer reading.Done()
+		for {
+			ch, err := w.Next(ctx)
+			select {
+			case changes <- next{ch, err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	idle := time.NewTicker(keepalive(r))
+	defer idle.Stop()
+	for {
+		select {
+		case n := <-changes:
+			if n.err != nil {
+				return n.err
+			}
+			if err := out.send(map[string]any{"filesystem": h.change(path, in, n.ch)}); err != nil {
+				return err
+			}
+		case <-idle.C:
+			if err := out.send(map[string]any{"keepalive": nothing}); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return engi.Errorf(engi.Expired, "the deadline passed")
+		}
+	}
+}
+
+// Bounds of the polling variant.
+const (
+	maxWatchers    = 64
+	maxEvents      = 10_000
+	watcherIsIdle  = time.Hour
+	maxWatcherName = 64
+)
+
+// watcher collects changes for a client that polls.
+type watcher struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu     sync.Mutex
+	events []watchEvent
+	err    error
+	asked  time.Time
+}
+
+func (h *Handler) createWatcher(r *http.Request, in *watchRequest) (any, error) {
+	path, _, err := h.file(r, in.Path)
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	for id, w := range h.watchers { // clients forget to remove theirs
+		w.mu.Lock()
+		idle := time.Since(w.asked) > watcherIsIdle
+		w.mu.Unlock()
+		if idle {
+			w.cancel()
+			delete(h.watchers, id)
+		}
+	}
+	full := len(h.watchers) >= maxWatchers
+	h.mu.Unlock()
+	if full {
+		return nil, engi.Errorf(engi.Exhausted, "there are %d watchers already", maxWatchers).WithRemedy("remove some")
+	}
+	tw, err := tree.NewWatch(path, in.Recursive)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &watcher{cancel: cancel, done: make(chan struct{}), asked: time.Now()}
+	go func() {
+		defer close(w.done)
+		defer tw.Close()
+		for {
+			ch, err := tw.Next(ctx)
+			w.mu.Lock()
+			if err != nil || len(w.events) >= maxEvents {
+				w.err = err
+				w.mu.Unlock()
+				return
+			}
+			w.events = append(w.events, h.change(path, in, ch))
+			w.mu.Unlock()
+		}
+	}()
+	id := "w" + strings.ToLower(rand.Text())
+	h.mu.Lock()
+	h.watchers[id] = w
+	h.mu.Unlock()
+	return map[string]string{"watcherId": id}, nil
+}
+
+type watcherRequest struct {
+	ID string `json:"watcherId"`
+}
+
+func (h *Handler) watcherEvents(r *http.Request, in *watcherRequest) (any, error) {
+	h.mu.Lock()
+	w := h.watchers[in.ID]
+	h.mu.Unlock()
+	if w == nil {
+		return nil, engi.Errorf(engi.NotFound, "watcher with id %.*s not found", maxWatcherName, in.ID)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	events, err := w.events, w.err
+	w.events, w.asked = nil, time.Now()
+	if events == nil {
+		if err != nil {
+			return nil, err
+		}
+		events = []watchEvent{}
+	}
+	return map[string]any{"events": events}, nil
+}
+
+func (h *Handler) removeWatcher(r *http.Request, in *watcherRequest) (any, error) {
+	h.mu.Lock()
+	w := h.watchers[in.ID]
+	delete(h.watchers, in.ID)
+	h.mu.Unlock()
+	if w == nil {
+		return nil, engi.Errorf(engi.NotFound, "watcher with id %.*s not found", maxWatcherName, in.ID)
+	}
+	w.cancel()
+	<-w.done
+	return nothing, nil
+}
+
+// Close ends what requests have left running.
+func (h *Handler) Close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for id, w := range h.watchers {
+		w.cancel()
+		<-w.done
+		delete(h.watchers, id)
+	}
+}
