@@ -3,7 +3,6 @@ package fleet_test
 import (
 	"log/slog"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -46,9 +45,5 @@ func BenchmarkExecution(b *testing.B) {
 		claims = append(claims, x.Result.Claim)
 		rests = append(rests, time.Since(began)-x.Result.Duration)
 	}
-	for name, d := range map[string][]time.Duration{"claim": claims, "rest": rests} {
-		slices.Sort(d)
-		b.ReportMetric(float64(d[len(d)/2].Microseconds()), name+"-p50-µs")
-		b.ReportMetric(float64(d[len(d)*99/100].Microseconds()), name+"-p99-µs")
-	}
+	report(b, map[string][]time.Duration{"claim": claims, "rest": rests})
 }

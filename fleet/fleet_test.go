@@ -418,7 +418,7 @@ func TestAnotherSizeBootsItsOwn(t *testing.T) {
 func TestANewTemplateReplacesTheOldMembers(t *testing.T) {
 	w := newWorld(t)
 	n := w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 3})).warm()
-	w.templates.Set(base(t, "d2"))
+	w.twins.Set(base(t, "d2"))
 	n.eventually("all members are new", func() bool {
 		ready := 0
 		for _, p := range n.Pools(t.Context()) {
@@ -436,14 +436,14 @@ func TestANewTemplateReplacesTheOldMembers(t *testing.T) {
 		}
 		return len(list) == 3 && !slices.ContainsFunc(list, func(s engi.Sandbox) bool { return s.Digest != "d2" })
 	})
-	if pins := w.templates.Pins(); !maps.Equal(pins, map[string]int{"d2": 3}) {
+	if pins := w.twins.Pins(); !maps.Equal(pins, map[string]int{"d2": 3}) {
 		t.Errorf("pins %v, want 3 of d2", pins)
 	}
 }
 
 func TestWarmSaysWhyItIsNot(t *testing.T) {
 	w := newWorld(t)
-	w.templates.Remove("base")
+	w.twins.Remove("base")
 	n := w.start(pools(warmBash))
 	n.eventually("a boot failed", func() bool {
 		err := n.Warm(t.Context())
@@ -452,7 +452,7 @@ func TestWarmSaysWhyItIsNot(t *testing.T) {
 	wantKind(t, "Warm", n.Warm(t.Context()), engi.Unavailable)
 	_, err := n.x.Start(t.Context(), script("true"))
 	wantKind(t, "Start", err, engi.NotFound)
-	w.templates.Set(base(t, "d1"))
+	w.twins.Set(base(t, "d1"))
 	n.warm()
 }
 
@@ -541,7 +541,7 @@ func TestAnEphemeralNodeLeavesNothing(t *testing.T) {
 	if ids := w.machines(); len(ids) != 0 {
 		t.Errorf("left: %v", ids)
 	}
-	if pins := w.templates.Pins(); len(pins) != 0 {
+	if pins := w.twins.Pins(); len(pins) != 0 {
 		t.Errorf("pins left: %v", pins)
 	}
 }

@@ -131,7 +131,7 @@ func TestMembersOfAnotherDayGo(t *testing.T) {
 	n := w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 2}, fleet.PoolConfig{Target: 1})).warm()
 	before := w.machines()
 	n.kill()
-	w.templates.Set(base(t, "d2"))
+	w.twins.Set(base(t, "d2"))
 	n = w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 2})).warm()
 	after := w.machines()
 	if len(after) != 2 || slices.ContainsFunc(after, func(id engi.SandboxID) bool { return slices.Contains(before, id) }) {

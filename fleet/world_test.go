@@ -30,9 +30,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type world struct {
 	t         testing.TB
 	host      *twinHost
+	provider  func() provider.Provider
 	store     *fleettest.Store
 	records   fleet.Store // store, unless a test chose another
-	templates *fleettest.Templates
+	templates fleet.Templates
+	twins     *fleettest.Templates // templates, unless a test chose others
 	dir       string
 }
 
@@ -59,15 +61,16 @@ func newWorld(t testing.TB) *world {
 		t.Parallel() // most of a test's time is waiting
 	}
 	w := &world{
-		t:         t,
-		host:      memory.NewHost(t.TempDir()),
-		store:     fleettest.NewStore(),
-		templates: fleettest.NewTemplates(base(t, "d1")),
-		dir:       t.TempDir(),
+		t:     t,
+		host:  memory.NewHost(t.TempDir()),
+		store: fleettest.NewStore(),
+		twins: fleettest.NewTemplates(base(t, "d1")),
+		dir:   t.TempDir(),
 	}
-	w.records = w.store
+	w.records, w.templates = w.store, w.twins
+	w.provider = func() provider.Provider { return memory.New(w.host) }
 	t.Cleanup(func() {
-		p := memory.New(w.host)
+		p := w.provider()
 		ids, err := p.Found(context.Background())
 		if err != nil {
 			t.Error(err)
@@ -84,7 +87,7 @@ func newWorld(t testing.TB) *world {
 // machines lists what runs on the world's host.
 func (w *world) machines() []engi.SandboxID {
 	w.t.Helper()
-	ids, err := memory.New(w.host).Found(w.t.Context())
+	ids, err := w.provider().Found(w.t.Context())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -107,7 +110,7 @@ func (w *world) start(edit func(*fleet.Options)) *node {
 	w.t.Helper()
 	dead := new(atomic.Bool)
 	o := fleet.Options{
-		Providers: []provider.Provider{mortal{memory.New(w.host), dead}},
+		Providers: []provider.Provider{mortal{w.provider(), dead}},
 		Templates: w.templates,
 		Store:     mortalStore{w.records, dead},
 		Dir:       w.dir,
