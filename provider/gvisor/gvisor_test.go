@@ -6,8 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
 	"github.com/engi-dev/engi/provider/providertest"
@@ -133,6 +137,42 @@ func TestPromises(t *testing.T) {
 			last = newProvider(t, dir)
 			return last
 		},
+		Kill:    kill,
 		Limited: true,
 	})
+}
+
+// kill ends the sandbox's process of a machine.
+func kill(t *testing.T, id engi.SandboxID) {
+	t.Helper()
+	for _, pid := range processes(t, "runsc-sandbox", id) {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// processes returns those that are called name and belong to a machine.
+func processes(t *testing.T, name string, id engi.SandboxID) []int {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		args := strings.Split(strings.TrimRight(string(raw), "\x00"), "\x00")
+		if args[0] == name && args[len(args)-1] == string(id) {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }

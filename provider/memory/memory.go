@@ -1,27 +1,147 @@
 // Package memory is the twin of the isolating kinds of provider, for tests:
-// its machines are guest servers inside this process, reached through pipes.
-// It keeps every promise of the seam and isolates nothing, so it must never
-// be offered to users.
+// its machines are guest servers inside this process, reached through pipes,
+// with the interpreters of the host and a directory as their root. It keeps
+// the promises of the seam, isolates nothing and limits nothing, so it must
+// never be offered to users.
 package memory
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/guest/guestd"
 	"github.com/engi-dev/engi/provider"
 )
 
 // A Host is what machines run on. It outlives providers, as a kernel outlives
-// daemons: a second New on the same Host finds the machines of the first.
-type Host struct{}
+// daemons: a second New on the same Host finds the machines of the first. It
+// is safe for concurrent use.
+type Host struct {
+	dir string
+
+	mu       sync.Mutex
+	boxes    map[engi.SandboxID]*box
+	starting map[engi.SandboxID]bool
+}
 
 // NewHost returns a host whose machines keep their files below dir.
-func NewHost(dir string) *Host { return &Host{} }
+func NewHost(dir string) *Host {
+	return &Host{dir: dir, boxes: map[engi.SandboxID]*box{}, starting: map[engi.SandboxID]bool{}}
+}
+
+// Kill ends a machine from outside, as the kill of its processes would:
+// its owner is told, and its traces stay. Unknown machines are no error.
+func (h *Host) Kill(id engi.SandboxID) { h.end(id, engi.CauseSandboxLost) }
+
+// FillMemory ends a machine as its memory limit would.
+func (h *Host) FillMemory(id engi.SandboxID) { h.end(id, engi.CauseMemory) }
+
+// Close destroys every machine.
+func (h *Host) Close() error {
+	h.mu.Lock()
+	ids := slices.Collect(maps.Keys(h.boxes))
+	h.mu.Unlock()
+	var errs []error
+	for _, id := range ids {
+		errs = append(errs, h.remove(id, engi.CauseSandboxLost))
+	}
+	return errors.Join(errs...)
+}
+
+func (h *Host) box(id engi.SandboxID) *box {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.boxes[id]
+}
+
+func (h *Host) end(id engi.SandboxID, cause engi.Cause) {
+	if b := h.box(id); b != nil {
+		b.stop(cause)
+	}
+}
+
+// remove ends a machine and its traces.
+func (h *Host) remove(id engi.SandboxID, cause engi.Cause) error {
+	b := h.box(id)
+	if b == nil {
+		return nil
+	}
+	b.stop(cause)
+	if b.dir != "" {
+		if err := os.RemoveAll(b.dir); err != nil {
+			return engi.Errorf(engi.Internal, "%v", err)
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.boxes, id)
+	return nil
+}
+
+// A box is the part of a machine that lives on the host.
+type box struct {
+	id     engi.SandboxID
+	dir    string // to remove; empty if the root is the caller's
+	server *guestd.Server
+	gate   gate
+	ctx    context.Context // ends with the machine
+	cancel context.CancelFunc
+	work   sync.WaitGroup // streams
+	done   chan struct{}
+
+	mu    sync.Mutex
+	cause engi.Cause // why it ends; empty while it runs
+}
+
+// stop ends the machine and returns when nothing of it runs. The first cause
+// counts.
+func (b *box) stop(cause engi.Cause) {
+	b.mu.Lock()
+	first := b.cause == ""
+	if first {
+		b.cause = cause
+	}
+	b.mu.Unlock()
+	if !first {
+		<-b.done
+		return
+	}
+	b.gate.open()
+	b.server.Close()
+	b.cancel()
+	b.work.Wait()
+	close(b.done)
+}
+
+// stream opens a stream to the guest.
+func (b *box) stream() (net.Conn, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.cause != "" {
+		return nil, engi.Errorf(engi.Unavailable, "the machine has ended")
+	}
+	ours, theirs := net.Pipe()
+	b.work.Go(func() { b.server.Serve(b.ctx, theirs) })
+	return &gated{Conn: ours, gate: &b.gate, closed: make(chan struct{})}, nil
+}
 
 // A Provider starts machines on a Host. It is safe for concurrent use.
 type Provider struct{ host *Host }
 
-var _ provider.Provider = (*Provider)(nil)
+var (
+	_ provider.Provider = (*Provider)(nil)
+	_ provider.Enforcer = (*Provider)(nil)
+	_ provider.Tracer   = (*Provider)(nil)
+	_ provider.Prober   = (*Provider)(nil)
+)
 
 // New returns a provider on host.
 func New(host *Host) *Provider { return &Provider{host: host} }
@@ -29,18 +149,151 @@ func New(host *Host) *Provider { return &Provider{host: host} }
 // Tier returns TierMemory.
 func (p *Provider) Tier() engi.Tier { return engi.TierMemory }
 
-// Start boots a machine.
-func (p *Provider) Start(ctx context.Context, spec provider.Spec) (provider.Machine, error) {
-	return nil, engi.Errorf(engi.Unavailable, "start %s: not built yet", spec.ID)
+// NotEnforced names every limit.
+func (p *Provider) NotEnforced() []string {
+	return []string{"vcpus", "memory", "disk", "inodes", "processes", "openfiles"}
+}
+
+// Start boots a machine whose root is a copy of spec.Root, or that directory
+// itself if it is Writable.
+func (p *Provider) Start(ctx context.Context, spec provider.Spec) (_ provider.Machine, err error) {
+	defer engi.Annotate(&err, "start %s", spec.ID)
+	if err := check(spec); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, engi.Errorf(engi.Expired, "%v", err)
+	}
+	h := p.host
+	if err := h.reserve(spec.ID); err != nil {
+		return nil, err
+	}
+	b, err := h.build(ctx, spec)
+	h.mu.Lock()
+	delete(h.starting, spec.ID)
+	if err == nil {
+		h.boxes[spec.ID] = b
+	}
+	h.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		if rmErr := h.remove(spec.ID, engi.CauseCancelled); rmErr != nil {
+			return nil, rmErr
+		}
+		return nil, engi.Errorf(engi.Expired, "%v", err)
+	}
+	return &machine{host: h, box: b}, nil
+}
+
+// reserve makes sure that an ID is used once.
+func (h *Host) reserve(id engi.SandboxID) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.boxes[id] != nil || h.starting[id] {
+		return engi.Errorf(engi.Conflict, "the machine exists already")
+	}
+	h.starting[id] = true
+	return nil
+}
+
+func (h *Host) build(ctx context.Context, spec provider.Spec) (*box, error) {
+	b := &box{id: spec.ID, done: make(chan struct{})}
+	root := spec.Root
+	if !spec.Writable {
+		root = filepath.Join(h.dir, string(spec.ID))
+		b.dir = root
+		if err := os.CopyFS(root, os.DirFS(spec.Root)); err != nil {
+			os.RemoveAll(root)
+			return nil, engi.Errorf(engi.Internal, "copy the root: %v", err)
+		}
+	}
+	b.ctx, b.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	b.server = guestd.New(guestd.Options{Root: root, Token: spec.Token, Twin: true})
+	return b, nil
+}
+
+// check refuses what the other kinds refuse.
+func check(spec provider.Spec) error {
+	if _, err := engi.ParseSandboxID(string(spec.ID)); err != nil {
+		return err
+	}
+	if fi, err := os.Stat(spec.Root); err != nil || !fi.IsDir() {
+		return engi.Errorf(engi.Invalid, "the root %q is no directory", spec.Root).
+			WithRemedy("build the template again")
+	}
+	s := spec.Size
+	if s.VCPUs <= 0 || s.Memory <= 0 || s.Disk <= 0 || s.Inodes <= 0 || s.Processes <= 0 || s.OpenFiles <= 0 {
+		return engi.Errorf(engi.Invalid, "the size %+v is not complete", s).
+			WithRemedy("every limit must be larger than zero")
+	}
+	return nil
 }
 
 // Adopt takes over a machine that another provider on the same host started.
 func (p *Provider) Adopt(ctx context.Context, id engi.SandboxID) (provider.Machine, error) {
-	return nil, engi.Errorf(engi.NotFound, "adopt %s: no such machine", id)
+	b := p.host.box(id)
+	if b == nil {
+		return nil, engi.Errorf(engi.NotFound, "adopt %s: no such machine", id)
+	}
+	select {
+	case <-b.done:
+		return nil, engi.Errorf(engi.NotFound, "adopt %s: it does not run any more", id)
+	default:
+		return &machine{host: p.host, box: b}, nil
+	}
 }
 
 // Found lists machines by their traces.
-func (p *Provider) Found(ctx context.Context) ([]engi.SandboxID, error) { return nil, nil }
+func (p *Provider) Found(ctx context.Context) ([]engi.SandboxID, error) {
+	p.host.mu.Lock()
+	defer p.host.mu.Unlock()
+	return slices.Sorted(maps.Keys(p.host.boxes)), nil
+}
 
 // Remove destroys a machine that nobody adopted.
-func (p *Provider) Remove(ctx context.Context, id engi.SandboxID) error { return nil }
+func (p *Provider) Remove(ctx context.Context, id engi.SandboxID) (err error) {
+	defer engi.Annotate(&err, "remove %s", id)
+	return p.host.remove(id, engi.CauseSandboxLost)
+}
+
+// Leaks returns the machines and directories that are not in live.
+func (p *Provider) Leaks(ctx context.Context, live []engi.SandboxID) ([]provider.Leak, error) {
+	var leaks []provider.Leak
+	ids, err := p.Found(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		if !slices.Contains(live, id) {
+			leaks = append(leaks, provider.Leak{Kind: "process", Name: string(id)})
+		}
+	}
+	entries, err := os.ReadDir(p.host.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, engi.Errorf(engi.Internal, "look for directories: %v", err)
+	}
+	for _, e := range entries {
+		if !slices.Contains(live, engi.SandboxID(e.Name())) {
+			leaks = append(leaks, provider.Leak{Kind: "directory", Name: filepath.Join(p.host.dir, e.Name())})
+		}
+	}
+	return leaks, nil
+}
+
+// Probe boots a machine from root.
+func (p *Provider) Probe(ctx context.Context, root string) (provider.Report, error) {
+	r := provider.Report{Tier: engi.TierMemory, NotEnforced: p.NotEnforced()}
+	m, err := p.Start(ctx, provider.Spec{ID: engi.NewSandboxID(), Root: root, Token: "probe",
+		Size: engi.Size{VCPUs: 1, Memory: 1, Disk: 1, Inodes: 1, Processes: 1, OpenFiles: 1}})
+	check := provider.Check{Name: "boot", OK: err == nil, Detail: "inside this process"}
+	if err == nil {
+		err = m.Close()
+	}
+	if err != nil {
+		check = provider.Check{Name: "boot", Detail: err.Error(), Fix: engi.RemedyOf(err)}
+	}
+	r.Works, r.Checks = check.OK, []provider.Check{check}
+	return r, nil
+}

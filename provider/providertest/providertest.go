@@ -19,6 +19,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/guest"
+	"github.com/engi-dev/engi/guest/wire"
 	"github.com/engi-dev/engi/provider"
 )
 
@@ -31,6 +32,8 @@ type Env struct {
 	// Again returns another provider for the machines of the one under test,
 	// as the daemon has it that comes after a kill -9.
 	Again func(t *testing.T) provider.Provider
+	// Kill ends a machine from outside, as a kill -9 of its processes.
+	Kill func(t *testing.T, id engi.SandboxID)
 	// Limited says that limits of memory are enforced.
 	Limited bool
 }
@@ -61,6 +64,7 @@ func Run(t *testing.T, p provider.Provider, env Env) {
 		{"5/Guest/after the end is Unavailable", (*suite).guestGone},
 		{"5/Guest/gives up when told", (*suite).guestExpires},
 		{"6/Done/guest powers off", (*suite).doneByGuest},
+		{"6/Done/processes are killed", (*suite).doneByKill},
 		{"6/Done/is open while it runs", (*suite).doneOpen},
 		{"7/End/memory", (*suite).endMemory},
 		{"7/End/cancelled", (*suite).endCancelled},
@@ -290,10 +294,10 @@ func (s *suite) startMany(t *testing.T) {
 	}
 	for i, m := range machines {
 		c := open(t, m, specs[i])
-		mustSh(t, c, fmt.Sprintf("echo %d > /tmp/who", i))
+		mustSh(t, c, fmt.Sprintf("echo %d > tmp/who", i))
 	}
 	for i, m := range machines {
-		if got := mustSh(t, open(t, m, specs[i]), "cat /tmp/who"); got != fmt.Sprint(i) {
+		if got := mustSh(t, open(t, m, specs[i]), "cat tmp/who"); got != fmt.Sprint(i) {
 			t.Errorf("machine %d has the file of machine %s", i, got)
 		}
 	}
@@ -302,7 +306,7 @@ func (s *suite) startMany(t *testing.T) {
 func (s *suite) adopt(t *testing.T) {
 	m, spec := s.start(t)
 	c := open(t, m, spec)
-	mustSh(t, c, "echo kept > /tmp/state")
+	mustSh(t, c, "echo kept > tmp/state")
 	proc, err := c.Start(t.Context(), engi.Command{Args: []string{"/bin/sh", "-c", "sleep 1000"}, Dir: "/", User: "root"})
 	if err != nil {
 		t.Fatal(err)
@@ -316,7 +320,7 @@ func (s *suite) adopt(t *testing.T) {
 		}
 		s.closeAfter(t, adopted)
 		c2 := open(t, adopted, spec)
-		if got := mustSh(t, c2, "cat /tmp/state"); got != "kept" {
+		if got := mustSh(t, c2, "cat tmp/state"); got != "kept" {
 			t.Errorf("after adoption: got %q, want kept", got)
 		}
 		if _, err := c2.Attach(t.Context(), proc.ID()); err != nil {
@@ -442,16 +446,19 @@ func (s *suite) guestExpires(t *testing.T) {
 	m, _ := s.start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	// One unused connection waits; a second is not dialed before the first
-	// is used, so somebody waits in vain.
-	for {
+	// Guests that dial keep one unused connection: a second is not dialed
+	// before the first is used, so somebody waits in vain. Others never let
+	// wait; they end with the context.
+	for range 1000 {
 		conn, err := m.Guest(ctx)
 		if err != nil {
 			wantKind(t, err, engi.Expired)
-			break
+			return
 		}
 		defer conn.Close()
+		time.Sleep(time.Millisecond)
 	}
+	t.Error("the deadline passed without an error")
 }
 
 func (s *suite) doneOpen(t *testing.T) {
@@ -465,17 +472,44 @@ func (s *suite) doneOpen(t *testing.T) {
 
 func (s *suite) doneByGuest(t *testing.T) {
 	m, spec := s.start(t)
-	if err := open(t, m, spec).PowerOff(t.Context()); err != nil && engi.KindOf(err) != engi.Unavailable {
+	c := open(t, m, spec)
+	if !slices.Contains(c.Hello().Capabilities, wire.CapPowerOff) {
+		t.Skip("this guest cannot power off")
+	}
+	if err := c.PowerOff(t.Context()); err != nil && engi.KindOf(err) != engi.Unavailable {
 		t.Fatal(err)
 	}
+	s.lost(t, m)
+}
+
+func (s *suite) doneByKill(t *testing.T) {
+	m, spec := s.start(t)
+	c := open(t, m, spec)
+	s.env.Kill(t, spec.ID)
+	s.lost(t, m)
+	_, err := c.Stat(t.Context(), "/")
+	wantKind(t, err, engi.Unavailable)
+}
+
+// lost checks what is promised of a machine that ended by itself.
+func (s *suite) lost(t *testing.T, m provider.Machine) {
+	t.Helper()
 	wantDone(t, m, engi.CauseSandboxLost)
-	_, err := m.Guest(t.Context())
+	_, err := s.p.Adopt(t.Context(), m.ID())
+	if kind := engi.KindOf(err); err == nil || kind != engi.NotFound && kind != engi.Conflict {
+		t.Errorf("adopt a dead machine: %v, want not_found or conflict", err)
+	}
+	ids, err := s.p.Found(t.Context())
+	if err != nil || !slices.Contains(ids, m.ID()) {
+		t.Errorf("its traces are not found: %v, %v", ids, err)
+	}
+	_, err = m.Guest(t.Context())
 	wantKind(t, err, engi.Unavailable)
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
 	wantDone(t, m, engi.CauseSandboxLost)
-	s.gone(t, spec.ID)
+	s.gone(t, m.ID())
 }
 
 // hog holds n bytes of memory for a while.
@@ -612,9 +646,9 @@ func (s *suite) checkpoint(t *testing.T) {
 		return
 	}
 	c := open(t, m, spec)
-	mustSh(t, c, "echo kept > /tmp/state")
+	mustSh(t, c, "echo kept > tmp/state")
 	proc, err := c.Start(t.Context(), engi.Command{
-		Args: []string{"/bin/sh", "-c", "n=0; while :; do n=$((n+1)); echo $n > /tmp/count; sleep 0.01; done"}, Dir: "/", User: "root"})
+		Args: []string{"/bin/sh", "-c", "n=0; while :; do n=$((n+1)); echo $n > tmp/count; sleep 0.01; done"}, Dir: "/", User: "root"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -640,10 +674,10 @@ func (s *suite) checkpoint(t *testing.T) {
 		}
 		s.closeAfter(t, m)
 		c := open(t, m, fresh)
-		if got := mustSh(t, c, "cat /tmp/state"); got != "kept" {
+		if got := mustSh(t, c, "cat tmp/state"); got != "kept" {
 			t.Errorf("restored: got %q, want kept", got)
 		}
-		if got := mustSh(t, c, "a=$(cat /tmp/count); sleep 0.2; b=$(cat /tmp/count); test $b -gt $a && echo counts"); got != "counts" {
+		if got := mustSh(t, c, "a=$(cat tmp/count); sleep 0.2; b=$(cat tmp/count); test $b -gt $a && echo counts"); got != "counts" {
 			t.Error("a process of before the checkpoint does not run")
 		}
 		if _, err := c.Attach(t.Context(), proc.ID()); err != nil {

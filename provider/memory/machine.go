@@ -1,0 +1,143 @@
+package memory
+
+import (
+	"context"
+	"net"
+	"sync"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/provider"
+)
+
+// A machine is one owner's hold on a box.
+type machine struct {
+	host *Host
+	box  *box
+}
+
+var (
+	_ provider.Machine   = (*machine)(nil)
+	_ provider.Pauser    = (*machine)(nil)
+	_ provider.Diagnoser = (*machine)(nil)
+)
+
+func (m *machine) ID() engi.SandboxID    { return m.box.id }
+func (m *machine) Done() <-chan struct{} { return m.box.done }
+
+func (m *machine) Guest(ctx context.Context) (_ net.Conn, err error) {
+	defer engi.Annotate(&err, "reach the guest of %s", m.box.id)
+	if err := ctx.Err(); err != nil {
+		return nil, engi.Errorf(engi.Expired, "%v", err)
+	}
+	return m.box.stream()
+}
+
+func (m *machine) End() engi.Cause {
+	select {
+	case <-m.box.done:
+		return m.box.cause
+	default:
+		return ""
+	}
+}
+
+func (m *machine) Close() (err error) {
+	defer engi.Annotate(&err, "destroy %s", m.box.id)
+	if m.host.box(m.box.id) != m.box {
+		m.box.stop(engi.CauseCancelled) // its traces are gone already
+		return nil
+	}
+	return m.host.remove(m.box.id, engi.CauseCancelled)
+}
+
+// Pause holds back whatever the guest says.
+func (m *machine) Pause(ctx context.Context) error {
+	select {
+	case <-m.box.done:
+		return engi.Errorf(engi.Unavailable, "pause %s: the machine has ended", m.box.id)
+	default:
+		m.box.gate.shut()
+		return nil
+	}
+}
+
+func (m *machine) Resume(ctx context.Context) error {
+	select {
+	case <-m.box.done:
+		return engi.Errorf(engi.Unavailable, "resume %s: the machine has ended", m.box.id)
+	default:
+		m.box.gate.open()
+		return nil
+	}
+}
+
+func (m *machine) Diagnose(ctx context.Context) string {
+	if end := m.End(); end != "" {
+		return "ended: " + string(end)
+	}
+	return "running inside this process"
+}
+
+// A gate stops traffic while it is shut. The zero gate is open.
+type gate struct {
+	mu   sync.Mutex
+	wait chan struct{} // closed when the gate opens; nil while it is open
+}
+
+func (g *gate) shut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.wait == nil {
+		g.wait = make(chan struct{})
+	}
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.wait != nil {
+		close(g.wait)
+		g.wait = nil
+	}
+}
+
+// pass returns when the gate is open or stop is closed.
+func (g *gate) pass(stop <-chan struct{}) {
+	for {
+		g.mu.Lock()
+		wait := g.wait
+		g.mu.Unlock()
+		if wait == nil {
+			return
+		}
+		select {
+		case <-wait:
+		case <-stop:
+			return
+		}
+	}
+}
+
+// gated is the host's end of a stream.
+type gated struct {
+	net.Conn
+	gate   *gate
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (c *gated) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.gate.pass(c.closed)
+	return n, err
+}
+
+func (c *gated) Write(b []byte) (int, error) {
+	c.gate.pass(c.closed)
+	return c.Conn.Write(b)
+}
+
+func (c *gated) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
