@@ -123,7 +123,18 @@ func (d *Diagnosis) examineTemplates(ctx context.Context, c config.Config) (root
 	return host.Root, nil
 }
 
-func templatesDir(c config.Config) string { return filepath.Join(c.CacheDir, "templates") }
+// templatesDir is where templates are, without symbolic links on the way:
+// gVisor refuses a root file system behind one.
+func templatesDir(c config.Config) string { return straight(filepath.Join(c.CacheDir, "templates")) }
+
+// straight returns path without symbolic links, or as it is if it cannot be
+// followed: whoever uses it next will say why.
+func straight(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	return path
+}
 
 // room makes dir and returns the bytes free on its disk; less than 2 GiB is
 // Exhausted.

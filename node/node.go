@@ -97,6 +97,9 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.closers.add(release)
+	if err := os.MkdirAll(c.CacheDir, 0o700); err != nil {
+		return nil, engi.Errorf(engi.Denied, "%v", err).WithRemedy("choose a directory you may write with cache_dir")
+	}
 	if n.listener, err = listen(ctx, c); err != nil {
 		return nil, err
 	}
@@ -161,7 +164,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 
 // machinesDir is where the provider keeps machines. The name is short, since
 // the path of a Unix socket below it may have 107 bytes.
-func machinesDir(dataDir string) string { return filepath.Join(dataDir, "m") }
+func machinesDir(dataDir string) string { return filepath.Join(straight(dataDir), "m") }
 
 // FindPrograms returns runsc and the guest program, in this order.
 func FindPrograms(ctx context.Context, c config.Config) ([]bundle.Program, error) {
