@@ -238,3 +238,13 @@ func wanted(ctx context.Context, c config.Config) (ids []engi.SandboxID, err err
 	}
 	return ids, err
 }
+
+// HasTemplate reports whether a template is built.
+func HasTemplate(c config.Config, name string) (bool, error) {
+	ts, err := disk.Open(context.Background(), disk.Options{Dir: templatesDir(c)})
+	if err != nil {
+		return false, err
+	}
+	t, err := ts.Get(context.Background(), name)
+	return err == nil && t.Digest != "", nil
+}

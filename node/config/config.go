@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -196,6 +197,7 @@ type Flag struct{ Name, Key, Value string } // Name is for messages: "--listen"
 func Load(o From) (c Config, from Sources, err error) {
 	c, from = Defaults(), Sources{}
 	vars := env.ToMap(o.Env)
+	maps.DeleteFunc(vars, func(_, v string) bool { return v == "" }) // empty is as good as not set
 
 	// The data directory holds a config file, so it must be known first.
 	dir := c.DataDir
@@ -303,11 +305,11 @@ func readEnv(c *Config, vars map[string]string, from Sources) error {
 	if v, ok := vars["ENGI_POOLS"]; ok {
 		c.Pools, from["pools"] = nil, "ENGI_POOLS"
 		if v == "none" {
-			vars = cloneWithout(vars, "ENGI_POOLS")
+			delete(vars, "ENGI_POOLS")
 		}
 	}
 	for name, key := range known {
-		if vars[name] != "" {
+		if _, ok := vars[name]; ok {
 			from[key] = name
 		}
 	}
@@ -316,16 +318,6 @@ func readEnv(c *Config, vars map[string]string, from Sources) error {
 		return engi.Errorf(engi.Invalid, "environment: %v", err)
 	}
 	return nil
-}
-
-func cloneWithout(m map[string]string, key string) map[string]string {
-	c := make(map[string]string, len(m))
-	for k, v := range m {
-		if k != key {
-			c[k] = v
-		}
-	}
-	return c
 }
 
 // Validate reports Invalid for a configuration no node can run with.
