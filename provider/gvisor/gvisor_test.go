@@ -31,6 +31,11 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (int, error) {
+	if os.Getenv("ENGI_TEST_ROOTLESS") != "" {
+		if err := gvisor.EnterNamespaces(); err != nil {
+			return 0, err
+		}
+	}
 	bin, err := filepath.Abs("../../bin")
 	if err != nil {
 		return 0, err
@@ -66,6 +71,45 @@ func env(key, def string) string {
 		return v
 	}
 	return def
+}
+
+// rootless runs a test again as somebody who is nobody on this host.
+func rootless(t *testing.T, name string, env ...string) {
+	t.Helper()
+	if os.Geteuid() != 0 || os.Getenv("ENGI_TEST_ROOTLESS") != "" {
+		return
+	}
+	dir, err := os.MkdirTemp("", "engi")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, from := range map[string]string{"test": self, "runsc": place.runsc, "engi-guest": place.guest} {
+		raw, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), raw, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command(filepath.Join(dir, "test"), "-test.run", "^"+name+"$", "-test.v")
+	cmd.Dir = dir
+	cmd.Env = append(append(os.Environ(), "ENGI_TEST_ROOTLESS=1", "TMPDIR="+dir,
+		"ENGI_RUNSC="+filepath.Join(dir, "runsc"), "ENGI_GUEST="+filepath.Join(dir, "engi-guest")), env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // need skips a test that cannot boot machines here.
@@ -175,4 +219,10 @@ func processes(t *testing.T, name string, id engi.SandboxID) []int {
 		}
 	}
 	return pids
+}
+
+// TestPromisesRootless keeps the promises without being root.
+func TestPromisesRootless(t *testing.T) {
+	need(t)
+	rootless(t, "TestPromises")
 }

@@ -156,32 +156,28 @@ func (p *Provider) owner(cmdline []byte) (engi.SandboxID, bool) {
 // killAll ends every process of a machine, among them those that nobody wrote
 // down, and returns when none is left.
 func (p *Provider) killAll(id engi.SandboxID, deadline time.Time) error {
+	// One that is killed may just have started another, which for a moment
+	// has no command line yet: only two clean looks in a row count.
+	clean := 0
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		found, err := p.scan()
 		if err != nil {
 			return err
 		}
-		left := 0
 		for _, ref := range found[id] {
-			proc, err := openProcess(ref)
-			if err != nil {
-				continue
+			if proc, err := openProcess(ref); err == nil {
+				proc.kill()
+				proc.close()
 			}
-			proc.kill()
-			var dead bool
-			proc.raw.Control(func(fd uintptr) { dead = ended(int(fd)) })
-			if dead {
-				proc.wait()
-			} else {
-				left++
-			}
-			proc.close()
 		}
-		if left == 0 {
+		if clean++; len(found[id]) > 0 {
+			clean = 0
+		}
+		if clean == 2 {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%d processes do not end", left)
+			return fmt.Errorf("%d processes do not end", len(found[id]))
 		}
 		time.Sleep(wait)
 	}
