@@ -415,11 +415,16 @@ func (p *proc) live() bool {
 	}
 }
 
-// sessions returns those of everything that is not part of a run.
-func (s *Server) sessions() map[int]bool {
+// sessions returns those of everything that is not part of the run with id.
+func (s *Server) sessions(id string) map[int]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	spared := map[int]bool{}
+	for _, r := range s.runs {
+		if r.ID != id && r.proc != nil && r.proc.live() {
+			spared[r.proc.child.PID] = true
+		}
+	}
 	for _, p := range s.procs.byID {
 		if p.live() {
 			spared[p.child.PID] = true

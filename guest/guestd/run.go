@@ -207,7 +207,7 @@ func (s *Server) launch(r *run, a *account, entry string) error {
 	if r.OutputDir != a.OutputDir {
 		env["ENGI_OUTPUT_DIR"] = r.OutputDir
 	}
-	if s.o.Twin || len(s.sessions()) > 0 {
+	if s.o.Twin || len(s.sessions(r.ID)) > 0 {
 		env["ENGI_RUN"] = r.ID // how its processes are told from others when it ends
 	}
 	var st *streams
@@ -238,10 +238,10 @@ func (s *Server) launch(r *run, a *account, entry string) error {
 		}
 		st.handed()
 	}
+	s.adopt(p, st)
 	s.mu.Lock()
 	r.proc = p
 	s.mu.Unlock()
-	s.adopt(p, st)
 	s.work.Add(2)
 	go func() {
 		defer s.work.Done()
@@ -297,7 +297,7 @@ func (s *Server) supervise(r *run) {
 	}
 	m := s.newMonitor(r)
 	defer m.stop()
-	herd := child.Herd{Child: p.child, Marker: "ENGI_RUN=" + r.ID, Spare: s.sessions}
+	herd := child.Herd{Child: p.child, Marker: "ENGI_RUN=" + r.ID, Spare: func() map[int]bool { return s.sessions(r.ID) }}
 	cause := engi.CauseExited
 	for cause == engi.CauseExited {
 		select {
@@ -445,6 +445,9 @@ func (s *Server) artifacts(w http.ResponseWriter, req *http.Request) error {
 		return engi.Errorf(engi.Conflict, "run %s has not ended", r.ID)
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
+	if err := http.NewResponseController(w).Flush(); err != nil {
+		return nil
+	}
 	for _, a := range r.fin.Artifacts {
 		if err := sendArtifact(w, r.OutputDir, a); err != nil {
 			panic(http.ErrAbortHandler) // the answer has begun: break it

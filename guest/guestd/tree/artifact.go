@@ -82,9 +82,7 @@ func (w *walk) dir(fd int, rel string, depth int) {
 				w.left++
 				continue
 			}
-			sub, err := retry(func() (int, error) {
-				return unix.Openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-			})
+			sub, err := openDirAt(fd, name)
 			if err != nil {
 				w.left++
 				continue
@@ -153,9 +151,7 @@ func OpenBelow(dir, rel string) (*os.File, error) {
 		if !more {
 			break
 		}
-		next, err := retry(func() (int, error) {
-			return unix.Openat(fd, first, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		})
+		next, err := openDirAt(fd, first)
 		if fd != d.fd {
 			unix.Close(fd)
 		}

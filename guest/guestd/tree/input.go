@@ -118,8 +118,7 @@ func (d *Dir) parent(rel string, o Owner) (fd int, name string, err error) {
 }
 
 func openStep(fd int, name string, o Owner) (int, error) {
-	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	next, err := retry(func() (int, error) { return unix.Openat(fd, name, flags, 0) })
+	next, err := openDirAt(fd, name)
 	if err == unix.ENOENT {
 		if err := unix.Mkdirat(fd, name, 0o755); err != nil && err != unix.EEXIST {
 			return -1, classify(err, "make directory", name)
@@ -129,10 +128,31 @@ func openStep(fd int, name string, o Owner) (int, error) {
 				return -1, classify(err, "give away", name)
 			}
 		}
-		next, err = retry(func() (int, error) { return unix.Openat(fd, name, flags, 0) })
+		next, err = openDirAt(fd, name)
 	}
 	if err != nil {
 		return -1, classify(err, "enter", name)
+	}
+	return next, nil
+}
+
+// openDirAt opens a directory, never through a link. It does not ask for
+// O_DIRECTORY: with it, gVisor follows a final link in spite of O_NOFOLLOW.
+func openDirAt(fd int, name string) (int, error) {
+	next, err := retry(func() (int, error) {
+		return unix.Openat(fd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return -1, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(next, &st); err != nil {
+		unix.Close(next)
+		return -1, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		unix.Close(next)
+		return -1, unix.ENOTDIR
 	}
 	return next, nil
 }
