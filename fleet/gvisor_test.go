@@ -18,6 +18,7 @@ import (
 	"github.com/engi-dev/engi/disk"
 	"github.com/engi-dev/engi/fleet"
 	"github.com/engi-dev/engi/fleet/fleettest"
+	"github.com/engi-dev/engi/guest/wire"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
 	"github.com/engi-dev/engi/store"
@@ -243,13 +244,14 @@ func BenchmarkRealExecution(b *testing.B) {
 	for _, l := range []struct {
 		language engi.Language
 		code     string
-	}{{engi.Bash, "echo 1"}, {engi.Python, "print(1)"}} {
+	}{{engi.Bash, "echo 1"}, {engi.Python, "print(1)"}, {engi.JavaScript, "console.log(1)"}} {
 		b.Run(string(l.language), func(b *testing.B) {
 			w := newRealWorld(b, b.TempDir())
 			const members = 10
 			n := w.start(onHost(pools(fleet.PoolConfig{Language: l.language, Target: members})))
 			spec := script(l.code)
 			spec.Program.Language = l.language
+			spec.Program.Files[0].Path = wire.Entry(l.language)
 			var whole, claims, rests []time.Duration
 			for i := 0; b.Loop(); i++ {
 				if i%members == 0 {
