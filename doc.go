@@ -71,6 +71,6 @@
 //
 // Who may import whom is the table in test/arch. An error is an [Error] of one
 // of ten kinds, see [Kinds]. Every end has a [Cause], and every cause other
-// than exited a remedy. State changes go through [State.To]. Decisions are
+// than exited a remedy. State changes go through the table of [State]. Decisions are
 // recorded below docs/decisions.
 package engi

@@ -48,8 +48,8 @@ func TestKindShowsThrough(t *testing.T) {
 
 func TestKindOfForeignErrors(t *testing.T) {
 	for err, want := range map[error]Kind{
-		io.EOF:                                        Internal,
-		context.Canceled:                              Expired,
+		io.EOF:           Internal,
+		context.Canceled: Expired,
 		fmt.Errorf("x: %w", context.DeadlineExceeded): Expired,
 		errors.New("boom"):                            Internal,
 	} {
