@@ -36,6 +36,9 @@ func run(m *testing.M) (int, error) {
 			return 0, err
 		}
 	}
+	if mode := os.Getenv("ENGI_TEST_DAEMON"); mode != "" {
+		return 0, daemon(mode)
+	}
 	bin, err := filepath.Abs("../../bin")
 	if err != nil {
 		return 0, err
@@ -73,17 +76,19 @@ func env(key, def string) string {
 	return def
 }
 
-// rootless runs a test again as somebody who is nobody on this host.
-func rootless(t *testing.T, name string, env ...string) {
+// nobody makes a directory with all that is needed to test as somebody who is
+// nobody on this host, and returns how to run the test program there.
+func nobody(t *testing.T) (dir string, command func(env ...string) *exec.Cmd) {
 	t.Helper()
-	if os.Geteuid() != 0 || os.Getenv("ENGI_TEST_ROOTLESS") != "" {
-		return
-	}
 	dir, err := os.MkdirTemp("", "engi")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
@@ -100,15 +105,13 @@ func rootless(t *testing.T, name string, env ...string) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command(filepath.Join(dir, "test"), "-test.run", "^"+name+"$", "-test.v")
-	cmd.Dir = dir
-	cmd.Env = append(append(os.Environ(), "ENGI_TEST_ROOTLESS=1", "TMPDIR="+dir,
-		"ENGI_RUNSC="+filepath.Join(dir, "runsc"), "ENGI_GUEST="+filepath.Join(dir, "engi-guest")), env...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	out, err := cmd.CombinedOutput()
-	t.Logf("%s", out)
-	if err != nil {
-		t.Fatal(err)
+	return dir, func(env ...string) *exec.Cmd {
+		cmd := exec.Command(filepath.Join(dir, "test"), "-test.v")
+		cmd.Dir = dir
+		cmd.Env = append(append(os.Environ(), "ENGI_TEST_ROOTLESS=1", "TMPDIR="+dir,
+			"ENGI_RUNSC="+filepath.Join(dir, "runsc"), "ENGI_GUEST="+filepath.Join(dir, "engi-guest")), env...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		return cmd
 	}
 }
 
@@ -224,5 +227,12 @@ func processes(t *testing.T, name string, id engi.SandboxID) []int {
 // TestPromisesRootless keeps the promises without being root.
 func TestPromisesRootless(t *testing.T) {
 	need(t)
-	rootless(t, "TestPromises")
+	_, command := nobody(t)
+	cmd := command()
+	cmd.Args = append(cmd.Args, "-test.run=^TestPromises$")
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Fatal(err)
+	}
 }
