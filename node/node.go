@@ -157,7 +157,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		Node:    rest.Node{Version: o.Version, Tier: n.provider.Tier(), NotEnforced: notEnforced, Started: n.started},
 		Metrics: metrics, Register: metrics, Log: n.log.With("room", "api"), Leave: leave,
 		// Base64 and JSON make a third more of the input.
-		MaxBody: int64(c.Admission.MaxInput)*3/2 + 1<<20, Hosts: c.Hosts,
+		MaxBody: int64(c.Admission.MaxInput)*3/2 + 1<<20, MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Hosts: c.Hosts,
 	})
 	return n, nil
 }

@@ -309,6 +309,9 @@ func (x *Executions) Watch(ctx context.Context, owner engi.Owner, id engi.Execut
 				}
 			}
 			if record.State == engi.ExecutionDone {
+				result := *record.Result
+				result.Stdout, result.Stderr = nil, nil // they were events; fleet does so too
+				record.Result = &result
 				yield(engi.ExecutionEvent{Type: engi.EventResult, Offset: max(at, r.length), Execution: &record}, nil)
 				return
 			}

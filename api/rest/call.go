@@ -117,7 +117,7 @@ func (s *server) logCall(r *http.Request, c *call, took time.Duration) {
 		slog.String("path", r.URL.Path), // never the query: people put secrets there
 		slog.Int("status", c.status),
 		slog.Int64("bytes", c.bytes),
-		slog.Duration("took", took),
+		slog.Float64("took_ms", float64(took.Microseconds())/1000),
 		slog.String("remote", r.RemoteAddr),
 	}
 	if c.key.ID != "" {

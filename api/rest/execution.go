@@ -79,6 +79,9 @@ func (s *server) createExecution(w http.ResponseWriter, r *http.Request, in *pos
 	if err != nil {
 		return err
 	}
+	if err := s.checkAmount(spec.Program); err != nil {
+		return err
+	}
 	x, err := s.executions.Start(r.Context(), spec)
 	if err != nil {
 		return err
@@ -92,6 +95,23 @@ func (s *server) createExecution(w http.ResponseWriter, r *http.Request, in *pos
 	default:
 		return s.stream(w, r, form, x.ID, from)
 	}
+}
+
+// checkAmount refuses more than the node takes, with the status that says so.
+func (s *server) checkAmount(p engi.Program) error {
+	const remedy = "put large data into the template, or let the program fetch it"
+	total := int64(len(p.Stdin))
+	for _, f := range p.Files {
+		n := int64(len(f.Data))
+		if s.maxCode > 0 && n > s.maxCode {
+			return refuse(http.StatusRequestEntityTooLarge, remedy, "file %.200q has %d bytes; this server takes %s at most", f.Path, n, v1.Bytes(s.maxCode))
+		}
+		total += n
+	}
+	if s.maxInput > 0 && total > s.maxInput {
+		return refuse(http.StatusRequestEntityTooLarge, remedy, "the program and its input have %d bytes; this server takes %s at most", total, v1.Bytes(s.maxInput))
+	}
+	return nil
 }
 
 // await answers with the run's result. If the caller leaves before it is

@@ -36,7 +36,9 @@ type Options struct {
 	Register prometheus.Registerer // takes this package's own metrics; nil means none
 	Log      *slog.Logger          // one line per request; nil discards
 	MaxBody  int64                 // bytes of one request body; 0 means 16 MiB
-	MaxHeld  int64                 // bytes of all bodies being read; 0 means 16 times MaxBody
+	MaxHeld  int64                 // bytes of all bodies being read; 0 means 4 times MaxBody
+	MaxCode  int64                 // bytes of one file of a program; 0 leaves it to Executions
+	MaxInput int64                 // bytes of all files and standard input; 0 leaves it to Executions
 	Hosts    []string              // names besides loopback ones that Host may have, without port; "*" accepts any
 	Beat     time.Duration         // silence before a stream says it is alive; 0 means 15 s
 
@@ -76,8 +78,9 @@ type server struct {
 	beat  time.Duration
 	leave context.Context
 
-	maxBody, maxHeld int64
-	held             atomic.Int64 // bytes of bodies being read
+	maxBody, maxHeld  int64
+	maxCode, maxInput int64        // 0 is no limit of ours
+	held              atomic.Int64 // bytes of bodies being read
 
 	mux *http.ServeMux
 	api huma.API
@@ -92,7 +95,7 @@ func New(o Options) http.Handler {
 	s := &server{
 		executions: o.Executions, sandboxes: o.Sandboxes, templates: o.Templates, pools: o.Pools, keys: o.Keys,
 		node: o.Node, log: o.Log, meter: newMeter(o.Register), beat: o.Beat, leave: o.Leave,
-		maxBody: o.MaxBody, maxHeld: o.MaxHeld, mux: http.NewServeMux(),
+		maxBody: o.MaxBody, maxHeld: o.MaxHeld, maxCode: o.MaxCode, maxInput: o.MaxInput, mux: http.NewServeMux(),
 	}
 	for _, h := range o.Hosts {
 		s.hosts = append(s.hosts, strings.ToLower(strings.TrimSuffix(h, ".")))
@@ -110,7 +113,7 @@ func New(o Options) http.Handler {
 		s.maxBody = 16 << 20
 	}
 	if s.maxHeld <= 0 {
-		s.maxHeld = 16 * s.maxBody
+		s.maxHeld = 4 * s.maxBody
 	}
 	if s.node.Started.IsZero() {
 		s.node.Started = time.Now()

@@ -158,9 +158,17 @@ func (s *server) relay(r *http.Request, out *pipe, seam *seam, e pulled) (last b
 	}
 	event := v1.Event{Type: string(e.event.Type), Offset: seam.resume()}
 	if x := e.event.Execution; x != nil {
+		viewer := callOf(r.Context()).viewer()
+		if last {
+			// The event's record has no output, since that came before; a
+			// result has all of it.
+			if whole, err := s.executions.Get(r.Context(), viewer, x.ID); err == nil {
+				x = &whole
+			}
+		}
 		wire := executionOf(*x)
 		if last {
-			s.inline(r.Context(), callOf(r.Context()).viewer(), &wire, *x)
+			s.inline(r.Context(), viewer, &wire, *x)
 		} else { // the record may be of today; the event is of the beginning
 			wire.State, wire.EndedAt, wire.Result = v1.Running, nil, nil
 		}

@@ -135,7 +135,7 @@ type Pool struct {
 	Digest   string `json:"digest,omitempty"`
 	Language string `json:"language,omitempty" doc:"of the interpreter that waits inside; absent for bare sandboxes"`
 	Target   int    `json:"target" doc:"warm members wanted"`
-	Max      int    `json:"max" doc:"sandboxes at most, used ones included"`
+	Max      int    `json:"max" doc:"sandboxes at most, used ones included; 0 leaves it to the node's limit"`
 	Ready    int    `json:"ready"`
 	Booting  int    `json:"booting"`
 	Used     int    `json:"used"`
