@@ -2,7 +2,11 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
+	"testing"
 
 	"github.com/engi-dev/engi/node/config"
 )
@@ -68,4 +72,47 @@ In the environment and in flags: ` + "`ENGI_POOLS=python=4:16,base/bash=2`" + `,
 | ` + "`ENGI_CONFIG`" + ` | the configuration file |
 `)
 	return b.String()
+}
+
+// TestSecurityPageNamesTestsThatExist keeps the table of threats honest: a
+// test it names, by function or by the name of an attack, is there.
+func TestSecurityPageNamesTestsThatExist(t *testing.T) {
+	page, err := os.ReadFile("../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tests strings.Builder
+	for _, pattern := range []string{"../../test/e2e/*_test.go", "../../test/chaos/*_test.go", "../../disk/*_test.go", "../../node/bundle/*_test.go", "program/*_test.go"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %v, %v", pattern, files, err)
+		}
+		for _, f := range files {
+			src, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tests.Write(src)
+		}
+	}
+	names := regexp.MustCompile("`(Test[A-Za-z]+)`").FindAllStringSubmatch(string(page), -1)
+	if len(names) < 8 {
+		t.Fatalf("the page names only %d tests", len(names))
+	}
+	for _, m := range names {
+		if !strings.Contains(tests.String(), "func "+m[1]+"(t *testing.T)") {
+			t.Errorf("there is no test %s", m[1])
+		}
+	}
+	for _, attack := range []string{
+		"fork bomb", "thread bomb", "memory bomb", "memory bomb in a temporary file system", "disk filling", "inode filling", "open files",
+		"endless output", "a million artifacts are bounded", "an artifact over the limit stays", "there is no network",
+		"raw and packet sockets are refused", "endless loop", "endless loop that ignores signals", "a program that stops itself",
+		"daemon that outlives its parent", "links in artifacts show nothing", "posing as the guest", "flooding the guest's channel",
+		"huge arguments and environment", "binary output comes back byte for byte",
+	} {
+		if !strings.Contains(string(page), attack) || !strings.Contains(tests.String(), `name: "`+attack+`"`) {
+			t.Errorf("attack %q is not both on the page and among the tests", attack)
+		}
+	}
 }

@@ -65,7 +65,50 @@ func TestScripts(t *testing.T) {
 			t.Skipf("needs %s", what)
 		}
 		runScripts(t, "../../test/script/real")
+		examples := t.TempDir()
+		for _, page := range []string{"README.md", "docs/executions.md", "docs/templates.md", "docs/operations.md", "docs/security.md"} {
+			pageScript(t, page, examples)
+		}
+		runScripts(t, examples)
 	})
+}
+
+// pageScript writes the console blocks of a page as a script: after each line
+// that begins with "$ " comes what the command prints, and its exit code in
+// brackets if it is not 0.
+func pageScript(t *testing.T, page, dir string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../..", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var script, files strings.Builder
+	n := 0
+	for i, block := range strings.Split(string(text), "```console\n") {
+		if i == 0 {
+			continue
+		}
+		block, _, _ = strings.Cut(block, "```")
+		for _, step := range strings.Split("\n"+block, "\n$ ")[1:] {
+			command, want, _ := strings.Cut(step, "\n")
+			n++
+			// The examples call the program by its name in a clone.
+			command = strings.ReplaceAll(command, "bin/engi", "engi")
+			quoted := strings.ReplaceAll("{ "+command+"; }; c=$?; [ $c = 0 ] || echo \"[$c]\"", "'", "''")
+			fmt.Fprintf(&script, "exec sh -c '%s'\ncmp stdout want%d\n", quoted, n)
+			fmt.Fprintf(&files, "-- want%d --\n%s", n, want)
+			if want != "" && !strings.HasSuffix(want, "\n") {
+				files.WriteString("\n")
+			}
+		}
+	}
+	if n == 0 {
+		return
+	}
+	name := strings.ReplaceAll(strings.TrimSuffix(page, ".md"), "/", "-") + ".txtar"
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(script.String()+files.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func runScripts(t *testing.T, dir string) {
