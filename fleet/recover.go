@@ -161,7 +161,8 @@ func (m *Manager) retake(ctx context.Context, s SandboxRecord) (_ *member, err e
 }
 
 // recoverReady puts a warm sandbox back into its pool, if there is such a
-// pool and the sandbox is what it would boot today.
+// pool. One of a template's older build serves until enough new ones are
+// ready, as if the node had not been away.
 func (m *Manager) recoverReady(ctx context.Context, s SandboxRecord) bool {
 	ctx, cancel := context.WithTimeout(ctx, adoptTime)
 	defer cancel()
@@ -170,9 +171,13 @@ func (m *Manager) recoverReady(ctx context.Context, s SandboxRecord) bool {
 	if !ok {
 		return false
 	}
-	t, err := m.catalog.get(ctx, s.Template)
-	if err != nil || t.Digest != s.Digest || m.size(t) != s.Size {
+	t, unpin, err := m.opt.Templates.Use(ctx, s.Digest)
+	if err != nil {
 		return false
+	}
+	defer unpin() // retake has its own
+	if s.Fixed.Or(m.size(t)) != s.Size {
+		return false // it would boot with another size today
 	}
 	b, err := m.retake(ctx, s)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/fleet"
+	"github.com/engi-dev/engi/fleet/fleettest"
 	"github.com/engi-dev/engi/provider"
 )
 
@@ -132,15 +133,18 @@ func TestMembersOfAnotherDayGo(t *testing.T) {
 	before := w.machines()
 	n.kill()
 	w.twins.Set(base(t, "d2"))
-	n = w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 2})).warm()
-	after := w.machines()
-	if len(after) != 2 || slices.ContainsFunc(after, func(id engi.SandboxID) bool { return slices.Contains(before, id) }) {
-		t.Errorf("machines %v, before %v; want two new ones", after, before)
-	}
-	recs, err := w.store.ListSandboxes(t.Context(), "")
-	if err != nil || len(recs) != 2 {
-		t.Errorf("%d records, %v; want 2", len(recs), err)
-	}
+	n = w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 2}))
+	n.eventually("two new members are left", func() bool {
+		after := w.machines()
+		if len(after) < 2 && n.Pools(t.Context())[0].Ready > 2 {
+			t.Error("old ones went before new ones were ready")
+		}
+		return len(after) == 2 && !slices.ContainsFunc(after, func(id engi.SandboxID) bool { return slices.Contains(before, id) })
+	})
+	n.eventually("their records too", func() bool {
+		recs, err := w.store.ListSandboxes(t.Context(), "")
+		return err == nil && len(recs) == 2
+	})
 }
 
 func TestOrphansGo(t *testing.T) {
@@ -328,5 +332,71 @@ func TestDeathAtEveryStoreWrite(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestTheNodeRepairsItself disturbs a node that runs, and lets it compare
+// what is wanted with what is found.
+func TestTheNodeRepairsItself(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(pools(warmBash)).warm()
+	kept := w.machines()
+	x := n.begin(script("echo begun; sleep 60"))
+	n.printed(x.ID, 6)
+
+	orphan, err := memory.New(w.host).Start(t.Context(), provider.Spec{
+		ID: engi.NewSandboxID(), Root: "/", Size: fleet.DefaultLimits().Size, Token: "t",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ghost := fleettest.Sandbox("", engi.Ready)
+	if err := w.store.PutSandbox(t.Context(), ghost); err != nil {
+		t.Fatal(err)
+	}
+	old, young := fleettest.Record("alice", engi.ExecutionRunning), fleettest.Record("alice", engi.ExecutionRunning)
+	young.Started = time.Now().UTC()
+	for _, r := range []fleet.Record{old, young} {
+		if _, err := w.store.Create(t.Context(), r, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stray := filepath.Join(w.dir, "executions", "exe_stray", "tape")
+	if err := os.MkdirAll(filepath.Dir(stray), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(stray, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	n.Reconcile(t.Context())
+	if slices.Contains(w.machines(), orphan.ID()) {
+		t.Error("the orphan is still there")
+	}
+	if _, err := w.store.GetSandbox(t.Context(), "", ghost.ID); engi.KindOf(err) != engi.NotFound {
+		t.Errorf("the ghost's record: %v, want kind not_found", err)
+	}
+	got, err := n.x.Get(t.Context(), "alice", old.ID)
+	if err != nil || got.State != engi.ExecutionDone || got.Result.Exit.Cause != engi.CauseSandboxLost {
+		t.Errorf("a run nobody follows: %+v, %v", got, err)
+	}
+	if got, err := n.x.Get(t.Context(), "alice", young.ID); err != nil || got.State != engi.ExecutionRunning {
+		t.Errorf("a run that just began: %+v, %v", got, err)
+	}
+	if got, err := n.x.Get(t.Context(), "alice", x.ID); err != nil || got.State != engi.ExecutionRunning {
+		t.Errorf("a run that goes on: %+v, %v", got, err)
+	}
+	for _, id := range kept {
+		if !slices.Contains(w.machines(), id) {
+			t.Errorf("%s, which was warm or in use, is gone", id)
+		}
+	}
+	first := n.SweepFiles(t.Context(), nil)
+	if _, err := os.Stat(stray); err != nil {
+		t.Error("a stray file went at first sight: ", err)
+	}
+	n.SweepFiles(t.Context(), first)
+	if _, err := os.Stat(stray); err == nil {
+		t.Error("a stray file is still there at second sight")
 	}
 }

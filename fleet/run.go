@@ -162,7 +162,22 @@ type claim struct {
 // its own, and leaves the run ended, unless the node stops first.
 func (m *Manager) execute(r *run, b *member, program wire.Run, c claim, want engi.Size) {
 	answer := engi.Result{Queued: c.queued, Claim: c.took, Tier: b.key.Tier, NotEnforced: m.notEnforced(b.key.Tier)}
-	if err := m.fit(b, want); err != nil {
+	switch err := m.fit(b, want); {
+	case err == nil:
+	case engi.KindOf(err) == engi.Unsupported: // it keeps the size of its pool, and says so
+		answer.NotEnforced = append(slices.Clone(answer.NotEnforced), "vcpus", "memory")
+		slices.Sort(answer.NotEnforced)
+		answer.NotEnforced = slices.Compact(answer.NotEnforced)
+	case engi.KindOf(err) == engi.Conflict: // the sandbox alone needs more
+		answer.Exit = engi.Exit{Code: -1, Cause: engi.CauseMemory}
+		answer.Error = err.Error()
+		m.settle(r, b, answer)
+		return
+	case engi.KindOf(err) == engi.Invalid:
+		m.refuse(r, err)
+		m.stock.Retire(b.key, b, time.Now(), false)
+		return
+	default:
 		m.lose(r, b, answer, err)
 		return
 	}

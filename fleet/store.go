@@ -48,7 +48,7 @@ type Store interface {
 //  4. List returns records without tapes, newest first.
 //  5. Expire deletes ended records older than before, and the oldest ended
 //     ones beyond keep, at most limit of them, with their stopped sandboxes,
-//     and returns their IDs.
+//     and returns their IDs. Sandboxes that stopped before go too.
 type ExecutionStore interface {
 	Create(ctx context.Context, r Record, s *SandboxRecord) (Record, error)
 	Update(ctx context.Context, from engi.ExecutionState, r Record, s *SandboxRecord) error

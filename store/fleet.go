@@ -248,6 +248,9 @@ func (f fleetShelf) Expire(ctx context.Context, before time.Time, keep, limit in
 				return fault(ctx, err)
 			}
 		}
+		if _, err := tx.ExecContext(ctx, `DELETE FROM sandboxes WHERE state = 'stopped' AND stopped < ?`, nanos(before)); err != nil {
+			return fault(ctx, err)
+		}
 		return nil
 	})
 	return gone, err

@@ -275,17 +275,22 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		for i := range 6 {
 			r, b := Record("alice", engi.ExecutionDone), Sandbox("alice", engi.Stopped)
 			r.Ended = old.Add(time.Duration(i) * time.Hour)
-			b.Execution = r.ID
+			b.Execution, b.Stopped = r.ID, r.Ended
 			_, err := s.Create(ctx, r, &b)
 			ok(t, err)
 			ids, boxes = append(ids, r.ID), append(boxes, b.ID)
 		}
+		unused := Sandbox("", engi.Stopped)
+		unused.Stopped = old
+		ok(t, s.PutSandbox(ctx, unused))
 		gone, err := s.Expire(ctx, old.Add(2*time.Hour), 100, 100)
 		ok(t, err)
 		slices.Sort(gone)
 		equal(t, gone, slices.Sorted(slices.Values(ids[:2])))
-		_, err = s.GetSandbox(ctx, "", boxes[0])
-		kind(t, err, engi.NotFound)
+		for _, id := range []engi.SandboxID{unused.ID, boxes[0]} {
+			_, err = s.GetSandbox(ctx, "", id)
+			kind(t, err, engi.NotFound)
+		}
 		_, err = s.GetSandbox(ctx, "", boxes[2])
 		ok(t, err)
 		gone, err = s.Expire(ctx, time.Time{}, 3, 100)

@@ -162,7 +162,7 @@ func (s *Store) Expire(ctx context.Context, before time.Time, keep, limit int) (
 	}
 	s.records = slices.DeleteFunc(s.records, func(r fleet.Record) bool { return slices.Contains(gone, r.ID) })
 	s.sandboxes = slices.DeleteFunc(s.sandboxes, func(b fleet.SandboxRecord) bool {
-		return b.State == engi.Stopped && b.Execution != "" && slices.Contains(gone, b.Execution)
+		return b.State == engi.Stopped && (b.Stopped.Before(before) || b.Execution != "" && slices.Contains(gone, b.Execution))
 	})
 	return gone, nil
 }
