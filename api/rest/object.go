@@ -8,6 +8,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/gate/key"
 )
 
 type nothing struct{}
@@ -227,6 +228,10 @@ type aKey struct {
 	ID string `path:"id" maxLength:"64" doc:"of the key"`
 }
 
+type postKey struct {
+	Idempotency string `header:"Idempotency-Key" maxLength:"255" doc:"a repeated key makes no second key; since the secret cannot be shown again, the answer is a conflict that names the first"`
+}
+
 func (s *server) serveKeys() {
 	handle(s, s.opListKeys(), s.listKeys)
 	handle(s, s.opCreateKey(), s.createKey)
@@ -244,7 +249,7 @@ func (s *server) listKeys(w http.ResponseWriter, r *http.Request, _ *nothing) er
 // ownerByDefault is whom keys act for when nobody says otherwise.
 const ownerByDefault = "default"
 
-func (s *server) createKey(w http.ResponseWriter, r *http.Request, _ *nothing) error {
+func (s *server) createKey(w http.ResponseWriter, r *http.Request, in *postKey) error {
 	q, err := decode[v1.KeyRequest](s, w, r)
 	if err != nil {
 		return err
@@ -259,15 +264,25 @@ func (s *server) createKey(w http.ResponseWriter, r *http.Request, _ *nothing) e
 			return invalid([]v1.Fault{{Field: "expires_in", Detail: "that is after the year 9999; leave it out for a key that never expires"}})
 		}
 	}
-	k, secret, err := s.keys.Create(r.Context(), k)
+	if in.Idempotency != "" {
+		if text := checkIdempotency(in.Idempotency); text != "" {
+			return invalid([]v1.Fault{{Field: "header.Idempotency-Key", Detail: text}})
+		}
+		k.ID = key.IDFor(callOf(r.Context()).key.ID, in.Idempotency)
+	}
+	made, secret, err := s.keys.Create(r.Context(), k)
+	if engi.KindOf(err) == engi.Conflict && k.ID != "" {
+		return engi.Errorf(engi.Conflict, "this Idempotency-Key made key %s already, whose secret was shown then", k.ID).
+			WithRemedy("if that secret is lost, revoke the key and make another with a new Idempotency-Key")
+	}
 	if err != nil {
 		return err
 	}
-	made := keyOf(k)
-	made.Secret = secret
+	answer := keyOf(made)
+	answer.Secret = secret
 	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("Location", "/v1/keys/"+k.ID)
-	return s.reply(w, http.StatusCreated, made)
+	w.Header().Set("Location", "/v1/keys/"+made.ID)
+	return s.reply(w, http.StatusCreated, answer)
 }
 
 func (s *server) revokeKey(w http.ResponseWriter, r *http.Request, in *aKey) error {

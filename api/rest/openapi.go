@@ -94,14 +94,14 @@ func (s *server) openAPI() huma.Config {
 	}
 }
 
-// strict are the schemas of requests, where an unknown field is a mistake. In
+// closed are the schemas of requests, where an unknown field is a mistake. In
 // answers it is something newer than the reader.
-var strict = map[string]bool{"ExecutionRequest": true, "File": true, "ArtifactLimits": true, "TemplateRequest": true, "KeyRequest": true}
+var closed = map[string]bool{"ExecutionRequest": true, "File": true, "ArtifactLimits": true, "TemplateRequest": true, "KeyRequest": true}
 
 // loosen lets answers grow.
 func (s *server) loosen() {
 	for name, schema := range s.api.OpenAPI().Components.Schemas.Map() {
-		if !strict[name] {
+		if !closed[name] {
 			schema.AdditionalProperties = nil
 		}
 	}

@@ -2,7 +2,6 @@ package rest
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/strict"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -50,14 +50,7 @@ func invalid(faults []v1.Fault) error {
 	if len(faults) == 0 {
 		return nil
 	}
-	text := faults[0].Detail
-	if faults[0].Field != "" {
-		text = faults[0].Field + ": " + text
-	}
-	if more := len(faults) - 1; more > 0 {
-		text = fmt.Sprintf("%s (and %d more)", text, more)
-	}
-	r := refuse(0, "correct the request; /docs describes it", "%s", text)
+	r := refuse(0, "correct the request; /docs describes it", "%s", (&strict.Error{Faults: faults}).Error())
 	if len(faults) > 1 {
 		r.faults = faults
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/strict"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -41,7 +42,7 @@ const (
 type checker struct{ faults []v1.Fault }
 
 func (c *checker) addf(field, format string, args ...any) {
-	if len(c.faults) < maxFaults {
+	if len(c.faults) < strict.MaxFaults {
 		c.faults = append(c.faults, v1.Fault{Field: field, Detail: fmt.Sprintf(format, args...)})
 	}
 }
@@ -52,7 +53,7 @@ func (c *checker) oneOf(field, word string, set []string) {
 		return
 	}
 	hint := ""
-	if near := nearest(word, set); near != "" {
+	if near := strict.Nearest(word, set); near != "" {
 		hint = fmt.Sprintf("; did you mean %q?", near)
 	}
 	c.addf(field, "%.40q is not one of %s%s", word, strings.Join(set, ", "), hint)

@@ -309,6 +309,21 @@ func TestEndedKeys(t *testing.T) {
 	})
 }
 
+func TestRepeatedRequestMakesOneKey(t *testing.T) {
+	w := world(t, nil)
+	root := []string{"Authorization", "Bearer " + w.Admin, "Idempotency-Key", "k1"}
+	made := read[v1.Key](t, ask(t, w, "POST", "/v1/keys", "{}", root...), 201)
+	if p := refused(t, ask(t, w, "POST", "/v1/keys", "{}", root...), 409, engi.Conflict); !strings.Contains(p.Detail, made.ID) {
+		t.Errorf("detail %q does not name %s", p.Detail, made.ID)
+	}
+	root[3] = "k2"
+	if other := read[v1.Key](t, ask(t, w, "POST", "/v1/keys", "{}", root...), 201); other.ID == made.ID || len(other.ID) != len(made.ID) {
+		t.Errorf("keys %s and %s", made.ID, other.ID)
+	}
+	root[3] = "k\x01"
+	refused(t, ask(t, w, "POST", "/v1/keys", "{}", root...), 400, engi.Invalid)
+}
+
 func TestForeignNamesAreRefused(t *testing.T) {
 	w := world(t, func(o *rest.Options) { o.Hosts = []string{"Engi.Example.com."} })
 	for host, want := range map[string]int{

@@ -13,6 +13,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/base32"
 	"regexp"
 	"strings"
 	"sync"
@@ -127,10 +128,18 @@ func (r *Ring) find(ctx context.Context, h Hash) (engi.Key, error) {
 	return k, nil
 }
 
+// IDFor returns the ID of the key that a request with that idempotency key
+// makes for its caller: the same for the same two, and nobody else's.
+func IDFor(caller, idempotency string) string {
+	sum := sha256.Sum256([]byte(caller + "\x00" + idempotency))
+	return idPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:26]
+}
+
 // Create stores a new key with k's Owner, Name, Admin and Expires, and
-// returns it with its secret, which nobody will ever see again. It reports
-// Invalid for a key that could not be told from the node itself, one that has
-// expired already, and bad names.
+// returns it with its secret, which nobody will ever see again. An empty ID
+// means a fresh one; else it is one of [IDFor]. It reports Invalid for a key
+// that could not be told from the node itself, one that has expired already,
+// and bad names, and Conflict for an ID that is there.
 func (r *Ring) Create(ctx context.Context, k engi.Key) (engi.Key, string, error) {
 	if k.Name == fileKeyName {
 		return engi.Key{}, "", engi.Errorf(engi.Invalid, "the name %q belongs to the key in the data directory", fileKeyName).
@@ -145,7 +154,9 @@ func (r *Ring) Create(ctx context.Context, k engi.Key) (engi.Key, string, error)
 }
 
 func (r *Ring) put(ctx context.Context, k engi.Key, secret string) (engi.Key, error) {
-	k.ID = idPrefix + strings.ToLower(rand.Text())
+	if k.ID == "" {
+		k.ID = idPrefix + strings.ToLower(rand.Text())
+	}
 	k.Created = now()
 	k.Expires = k.Expires.UTC()
 	k.Revoked = time.Time{}

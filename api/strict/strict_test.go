@@ -1,4 +1,4 @@
-package rest
+package strict
 
 import (
 	"encoding/json"
@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -48,12 +47,12 @@ func TestWhatIsWrongWithABody(t *testing.T) {
 		`{"code":1,"files":[{"mode":644},{"path":2}],"artifacts":{"max_count":"x"}}`: "artifacts.max_count: want a whole number, not a string (and 3 more)",
 	} {
 		var q v1.ExecutionRequest
-		err := unmarshal([]byte(body), &q)
+		err := Unmarshal([]byte(body), &q)
 		if err == nil || err.Error() != want {
 			t.Errorf("%s:\n got %v\nwant %v", body, err, want)
 		}
-		if engi.KindOf(err) != engi.Invalid || engi.RemedyOf(err) == "" {
-			t.Errorf("%s: kind %s, remedy %q", body, engi.KindOf(err), engi.RemedyOf(err))
+		if e, ok := errors.AsType[*Error](err); !ok || (e.Remedy == "") == (len(e.Faults) == 0) {
+			t.Errorf("%s: neither remedy nor faults: %+v", body, e)
 		}
 	}
 }
@@ -61,10 +60,10 @@ func TestWhatIsWrongWithABody(t *testing.T) {
 func TestFaultsAreBounded(t *testing.T) {
 	body := `{"args":[` + strings.TrimSuffix(strings.Repeat("1,", 1000), ",") + `]}`
 	var q v1.ExecutionRequest
-	err := unmarshal([]byte(body), &q)
-	r, ok := errors.AsType[*refusal](err)
-	if !ok || len(r.faults) != maxFaults {
-		t.Errorf("%v with %d faults, want %d", err, len(r.faults), maxFaults)
+	err := Unmarshal([]byte(body), &q)
+	e, ok := errors.AsType[*Error](err)
+	if !ok || len(e.Faults) != MaxFaults {
+		t.Errorf("%v, want %d faults", err, MaxFaults)
 	}
 }
 
@@ -86,8 +85,8 @@ func TestNearest(t *testing.T) {
 		"langauge": "language", "Language": "language", "lang": "language", "cod": "code", "cdoe": "code", "file": "files",
 		"time_out": "timeout", "timout": "timeout", "x": "", "memroy": "memory", "completely": "",
 	} {
-		if got := nearest(name, fields); got != want {
-			t.Errorf("nearest(%q) = %q, want %q", name, got, want)
+		if got := Nearest(name, fields); got != want {
+			t.Errorf("Nearest(%q) = %q, want %q", name, got, want)
 		}
 	}
 }
@@ -104,9 +103,9 @@ func FuzzUnmarshal(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		var got, want v1.ExecutionRequest
-		err := unmarshal(body, &got)
+		err := Unmarshal(body, &got)
 		if err != nil {
-			if err.Error() == "" || !utf8.ValidString(err.Error()) || engi.KindOf(err) != engi.Invalid {
+			if err.Error() == "" || !utf8.ValidString(err.Error()) {
 				t.Fatalf("%q: %v", body, err)
 			}
 			return
