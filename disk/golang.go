@@ -34,12 +34,20 @@ func (j *job) installGo(ctx context.Context, g toolchain) error {
 	version := fmt.Sprintf("v0.0.1-go%s.linux-%s", g.Version, runtime.GOARCH)
 	archive := filepath.Join(j.dir, "go.zip")
 	want := g.Sums[runtime.GOARCH]
+	program, haveGo := j.t.lookPath("go")
 	var err error
-	if program, ok := j.t.lookPath("go"); ok {
+	switch {
+	case want != "":
+		// We can check it ourselves, and spare us the go command's unpacking.
+		err = j.downloadPlain(ctx, j.t.goProxy(ctx, program), version, archive)
+		if err == nil || !haveGo || engi.KindOf(err) != engi.Unavailable {
+			break
+		}
+		j.rep.log(err.Error() + "; trying the go command, which may know more")
+		fallthrough
+	case haveGo:
 		archive, err = j.downloadWithGo(ctx, program, version)
-	} else if want != "" {
-		err = j.downloadPlain(ctx, version, archive)
-	} else {
+	default:
 		err = engi.Errorf(engi.Unsupported, "there is no go command to check the download with").
 			WithRemedy("install Go, or give the sum of golang.org/toolchain %s for %s under 'go: sum:'", version, runtime.GOARCH)
 	}
@@ -47,6 +55,29 @@ func (j *job) installGo(ctx context.Context, g toolchain) error {
 		return err
 	}
 	return j.unpackGo(ctx, archive, "golang.org/toolchain@"+version+"/", want)
+}
+
+// goProxy returns the first module proxy that plain HTTP can ask, by the
+// node's settings; empty if they name none.
+func (t *Templates) goProxy(ctx context.Context, program string) string {
+	setting := t.env("GOPROXY")
+	if setting == "" && program != "" {
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, program, "env", "GOPROXY")
+		cmd.Env = append(slices.Clone(t.o.Env), "GOTOOLCHAIN=local")
+		if out, err := cmd.Output(); err == nil {
+			setting = strings.TrimSpace(string(out))
+		}
+	}
+	if setting == "" {
+		setting = "https://proxy.golang.org"
+	}
+	first, _, _ := strings.Cut(strings.ReplaceAll(setting, "|", ","), ",")
+	if strings.HasPrefix(first, "http://") || strings.HasPrefix(first, "https://") {
+		return strings.TrimRight(first, "/")
+	}
+	return ""
 }
 
 // downloadWithGo lets the node's go command fetch and check the module. Its
@@ -80,21 +111,16 @@ func (j *job) downloadWithGo(ctx context.Context, program, version string) (stri
 	return answer.Zip, nil
 }
 
-// downloadPlain fetches the module from the first proxy of GOPROXY. Its sum is
-// checked against the definition's.
-func (j *job) downloadPlain(ctx context.Context, version, to string) error {
-	proxy := "https://proxy.golang.org"
-	for p := range strings.FieldsFuncSeq(j.t.env("GOPROXY"), func(c rune) bool { return c == ',' || c == '|' }) {
-		if strings.HasPrefix(p, "http://") || strings.HasPrefix(p, "https://") {
-			proxy = p
-			break
-		}
+// downloadPlain fetches the module from a proxy. The caller checks its sum.
+func (j *job) downloadPlain(ctx context.Context, proxy, version, to string) error {
+	if proxy == "" {
+		return engi.Errorf(engi.Unavailable, "download Go: GOPROXY names no proxy that can be asked by HTTP").WithRemedy("set GOPROXY to a module proxy, or install Go")
 	}
 	client, err := j.t.client()
 	if err != nil {
 		return err
 	}
-	url := strings.TrimRight(proxy, "/") + "/golang.org/toolchain/@v/" + version + ".zip"
+	url := proxy + "/golang.org/toolchain/@v/" + version + ".zip"
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return invalid("GOPROXY: %v", err)
