@@ -1,0 +1,192 @@
+package gvisor_test
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/guest"
+	"github.com/engi-dev/engi/provider"
+)
+
+var benchSize = engi.Size{VCPUs: 1, Memory: 256 << 20, Disk: 256 << 20, Inodes: 10000, Processes: 100, OpenFiles: 1024}
+
+// bench prepares a root with nothing in it but what a boot needs.
+func bench(b *testing.B) (provider.Provider, func() provider.Spec) {
+	b.Helper()
+	need(b)
+	root, mounts := newRoot(b)
+	return newProvider(b, b.TempDir()), func() provider.Spec {
+		return provider.Spec{ID: engi.NewSandboxID(), Root: root, Mounts: mounts, Size: benchSize, Hostname: "bench", Token: "bench"}
+	}
+}
+
+// report prints the median and the slowest twentieth.
+func report(b *testing.B, what string, all []time.Duration) {
+	slices.Sort(all)
+	b.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, what+"-p50-ms")
+	b.ReportMetric(float64(all[len(all)*95/100].Microseconds())/1000, what+"-p95-ms")
+}
+
+func BenchmarkStartClose(b *testing.B) {
+	p, spec := bench(b)
+	var starts, closes []time.Duration
+	for b.Loop() {
+		t0 := time.Now()
+		m, err := p.Start(b.Context(), spec())
+		if err != nil {
+			b.Fatal(err)
+		}
+		t1 := time.Now()
+		if err := m.Close(); err != nil {
+			b.Fatal(err)
+		}
+		starts, closes = append(starts, t1.Sub(t0)), append(closes, time.Since(t1))
+	}
+	report(b, "start", starts)
+	report(b, "close", closes)
+}
+
+func BenchmarkParallelStart(b *testing.B) {
+	p, spec := bench(b)
+	const many = 10
+	begin := time.Now()
+	n := 0
+	for b.Loop() {
+		var wg sync.WaitGroup
+		for range many {
+			wg.Go(func() {
+				m, err := p.Start(b.Context(), spec())
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				if err := m.Close(); err != nil {
+					b.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		n += many
+	}
+	b.ReportMetric(float64(n)/time.Since(begin).Seconds(), "starts/s")
+}
+
+func BenchmarkLive(b *testing.B) {
+	p, spec := bench(b)
+	s := spec()
+	m, err := p.Start(b.Context(), s)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer m.Close()
+	b.Run("Resize", func(b *testing.B) {
+		size := s.Size
+		for b.Loop() {
+			size.VCPUs = 3 - size.VCPUs
+			if err := provider.Resize(b.Context(), m, size); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("PauseResume", func(b *testing.B) {
+		for b.Loop() {
+			if err := provider.Pause(b.Context(), m); err != nil {
+				b.Fatal(err)
+			}
+			if err := provider.Resume(b.Context(), m); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("Usage", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := m.(provider.Meter).Usage(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+func BenchmarkCheckpointRestore(b *testing.B) {
+	p, spec := bench(b)
+	var saves, restores []time.Duration
+	for b.Loop() {
+		s := spec()
+		m, err := p.Start(b.Context(), s)
+		if err != nil {
+			b.Fatal(err)
+		}
+		c, err := guest.Open(b.Context(), m.Guest, s.Token)
+		if err != nil {
+			b.Fatal(err)
+		}
+		t0 := time.Now()
+		if err := c.Quiesce(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		c.Close()
+		dir := b.TempDir()
+		if err := provider.Checkpoint(b.Context(), m, dir); err != nil {
+			b.Fatal(err)
+		}
+		t1 := time.Now()
+		m, err = provider.Restore(b.Context(), p, spec(), dir)
+		if err != nil {
+			b.Fatal(err)
+		}
+		saves, restores = append(saves, t1.Sub(t0)), append(restores, time.Since(t1))
+		if err := m.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	report(b, "checkpoint", saves)
+	report(b, "restore", restores)
+}
+
+// BenchmarkDensity measures what an idle machine adds to the memory in use.
+func BenchmarkDensity(b *testing.B) {
+	p, spec := bench(b)
+	const many = 20
+	for b.Loop() {
+		var all []provider.Machine
+		before := available(b)
+		for range many {
+			m, err := p.Start(b.Context(), spec())
+			if err != nil {
+				b.Fatal(err)
+			}
+			all = append(all, m)
+		}
+		time.Sleep(time.Second)
+		b.ReportMetric(float64(before-available(b))/many/(1<<20), "MiB/machine")
+		for _, m := range all {
+			if err := m.Close(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
+
+func available(b *testing.B) int64 {
+	raw, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
+			n, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			return n << 10
+		}
+	}
+	b.Fatal("the host does not say what memory it has")
+	return 0
+}
