@@ -269,19 +269,33 @@ func yamlError(err error) error {
 	}
 	m := unknownField.FindStringSubmatch(y.GetMessage())
 	if m == nil {
+		if t, ok := errors.AsType[*yaml.TypeError](err); ok {
+			return invalid("line %d: this value must be %s", line, people[t.DstType.Kind()])
+		}
 		return invalid("line %d: %s", line, y.GetMessage())
 	}
 	e := invalid("line %d: unknown key %q", line, m[1])
 	if near := nearest(m[1]); near != "" {
 		return e.WithRemedy("did you mean %q?", near)
 	}
-	return e.WithRemedy("the keys of a template are %s", strings.Join(keysOf(reflect.TypeFor[rawDefinition]()), ", "))
+	return e.WithRemedy("the keys of a template are %s", strings.Join(keysOf(definitionTypes[0]), ", "))
+}
+
+// people call the kinds of values by these names.
+var people = map[reflect.Kind]string{
+	reflect.String: "text", reflect.Int: "a whole number", reflect.Int64: "a whole number", reflect.Float64: "a number",
+	reflect.Bool: "true or false", reflect.Slice: "a list", reflect.Map: "a map", reflect.Struct: "a map",
+}
+
+// definitionTypes are the types whose keys people write.
+var definitionTypes = []reflect.Type{
+	reflect.TypeFor[rawDefinition](), reflect.TypeFor[rawFile](), reflect.TypeFor[rawCommand](),
+	reflect.TypeFor[rawResources](), reflect.TypeFor[rawToolchain](),
 }
 
 // nearest returns the known key most like the one written, if it is close.
 func nearest(key string) string {
-	known := keysOf(reflect.TypeFor[rawDefinition](), reflect.TypeFor[rawFile](),
-		reflect.TypeFor[rawCommand](), reflect.TypeFor[rawResources](), reflect.TypeFor[rawToolchain]())
+	known := keysOf(definitionTypes...)
 	best := slices.MinFunc(known, func(a, b string) int { return cmp.Compare(distance(key, a), distance(key, b)) })
 	if distance(key, best) > max(2, len(key)/3) {
 		return ""

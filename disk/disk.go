@@ -163,7 +163,9 @@ func (t *Templates) List(ctx context.Context) (_ []engi.Template, err error) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		tmpl, err := t.Get(ctx, name)
 		if err != nil {
-			if kind := engi.KindOf(err); kind != engi.Unavailable && kind != engi.Unsupported {
+			// A machine whose programs do not do for the host template still
+			// has others.
+			if engi.KindOf(err) != engi.Unavailable && name != hostName {
 				return nil, err
 			}
 			tmpl = engi.Template{Name: name}
@@ -190,7 +192,13 @@ func (t *Templates) Use(ctx context.Context, nameOrDigest string) (_ engi.Templa
 		if ok {
 			return tmpl, sync.OnceFunc(func() { t.unpin(tmpl.Digest) }), nil
 		}
-		// It was removed between Get and pin: the name may mean another now.
+		// Between Get and pin somebody removed it, or its builder has not let
+		// go yet: the name may mean another now.
+		select {
+		case <-time.After(2 * time.Millisecond):
+		case <-ctx.Done():
+			return tmpl, nil, engi.Errorf(engi.Expired, "use template %s: %v", nameOrDigest, context.Cause(ctx))
+		}
 	}
 	return engi.Template{}, nil, engi.Errorf(engi.Unavailable, "use template %s: it is being replaced all the time", nameOrDigest)
 }

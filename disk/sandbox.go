@@ -23,7 +23,7 @@ const (
 	commandOutput  = 1 << 20 // bytes kept in the guest for a slow reader
 
 	buildCA    = "/usr/local/share/ca-certificates/engi-build.crt" // where update-ca-certificates finds it, too
-	buildCAAll = "/usr/local/share/engi-build-ca.pem" // for programs that want the whole trust store
+	buildCAAll = "/usr/local/share/engi-build-ca.pem"              // for programs that want the whole trust store
 	systemCA   = "/etc/ssl/certs/ca-certificates.crt"
 	maxCA      = 8 << 20
 )
