@@ -145,7 +145,7 @@ func (t *Templates) find(name string) (engi.Template, error) {
 }
 
 func unknown() error {
-	return engi.Errorf(engi.NotFound, "there is no such template").WithRemedy("'engi template list' shows what there is; 'engi template build NAME -f FILE' makes one")
+	return engi.Errorf(engi.NotFound, "there is no such template").WithRemedy("'engi template list' shows what there is; 'engi template build FILE.yaml' makes one")
 }
 
 // List implements [engi.Templates], in the order of names.
