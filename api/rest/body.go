@@ -64,7 +64,6 @@ func (s *server) read(w http.ResponseWriter, r *http.Request) (_ []byte, err err
 		return nil, s.tooLarge(w, r)
 	}
 	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(bodyTime)) // tests have writers without deadlines
 	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
 
 	var buf bytes.Buffer
@@ -77,6 +76,7 @@ func (s *server) read(w http.ResponseWriter, r *http.Request) (_ []byte, err err
 		buf.Grow(int(n) + bytes.MinRead)
 	}
 	for {
+		_ = rc.SetReadDeadline(time.Now().Add(bodyTime)) // tests have writers without deadlines
 		n, err := io.CopyN(&buf, r.Body, min(1<<20, s.maxBody+1-int64(buf.Len())))
 		if held := s.held.Add(n); held > s.maxHeld {
 			return nil, engi.Errorf(engi.Exhausted, "the server is reading too many large requests already").

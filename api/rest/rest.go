@@ -59,7 +59,7 @@ type Node struct {
 const (
 	answerTime = 60 * time.Second // to take a whole answer, or one piece of a long one
 	eventTime  = 30 * time.Second // to take one event of a stream
-	bodyTime   = 60 * time.Second // to send a body
+	bodyTime   = 60 * time.Second // to send a body, or each MiB of a large one
 )
 
 // A server is the surface. Its fields are immutable after New, but for what

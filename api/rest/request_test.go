@@ -1,0 +1,97 @@
+package rest
+
+import (
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/strict"
+	"github.com/engi-dev/engi/api/v1"
+)
+
+func TestRequestsBecomeSpecs(t *testing.T) {
+	body := `{
+		"language": "go", "files": [{"path": "main.go", "content": "x"}, {"path": "b/c", "content_base64": "/w==", "mode": "0755"}], "entry": "main.go",
+		"args": ["a"], "env": {"A": "b"}, "stdin": "in", "template": "base", "network": "none", "min_tier": "gvisor", "vcpus": 0.5, "memory": "1GiB", "disk": 5,
+		"inodes": 6, "processes": 7, "open_files": 8, "timeout": "1m", "output": "2kB", "output_dir": "/out", "artifacts": {"max_bytes": 9, "max_count": 10},
+		"on_empty": "reject", "claim_timeout": "3s"}`
+	var q v1.ExecutionRequest
+	if err := strict.Unmarshal([]byte(body), &q); err != nil {
+		t.Fatal(err)
+	}
+	got, err := specOf("ann", "k1", q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := engi.ExecutionSpec{
+		Owner: "ann", Idempotency: "k1", Template: "base", Network: engi.NetworkNone, MinTier: engi.TierGVisor, OnEmpty: engi.PoolReject,
+		ClaimTimeout: 3e9, OutputDir: "/out",
+		Program: engi.Program{
+			Language: engi.Go, Entry: "main.go", Args: []string{"a"}, Env: map[string]string{"A": "b"}, Stdin: []byte("in"),
+			Files: []engi.SourceFile{{Path: "main.go", Data: []byte("x")}, {Path: "b/c", Data: []byte{0xff}, Mode: 0o755}},
+		},
+		Limits: engi.Limits{
+			Size:    engi.Size{VCPUs: 0.5, Memory: 1 << 30, Disk: 5, Inodes: 6, Processes: 7, OpenFiles: 8},
+			Timeout: 60e9, Output: 2000, ArtifactBytes: 9, ArtifactCount: 10,
+		},
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestLoneCodeHasAName(t *testing.T) {
+	for _, l := range engi.Languages() {
+		got, err := specOf("", "", v1.ExecutionRequest{Language: string(l), Code: "x", Files: []v1.File{{Path: "data.csv"}}})
+		if err != nil || got.Program.Entry == "" || got.Program.Files[0].Path != got.Program.Entry || len(got.Program.Files) != 2 {
+			t.Errorf("%s: %+v, %v", l, got.Program, err)
+		}
+	}
+	got, err := specOf("", "", v1.ExecutionRequest{Language: "python", Files: []v1.File{{Path: "x.py", Content: "x"}}})
+	if err != nil || got.Program.Entry != "x.py" {
+		t.Errorf("one file: %+v, %v", got.Program, err)
+	}
+}
+
+// FuzzPaths holds that a path which is let in stays below its directory.
+func FuzzPaths(f *testing.F) {
+	for _, s := range []string{"a", "a/b", "../a", "a/../..", "/a", "a\x00", ".", "", "a//b", "a/", "..a", "...", `a\b`, strings.Repeat("a/", 512)} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, p string) {
+		var c checker
+		c.relative("p", p)
+		if len(c.faults) == 0 && (!fs.ValidPath(strings.ToValidUTF8(p, "?")) || strings.Contains(p, "\x00") || p == "." || len(p) > maxPath) {
+			t.Errorf("%q was let in", p)
+		}
+	})
+}
+
+// TestTableIsAlive holds that every line of the table of access is a route.
+func TestTableIsAlive(t *testing.T) {
+	s := New(Options{
+		Executions: struct{ engi.Executions }{}, Sandboxes: struct{ engi.Sandboxes }{}, Templates: struct{ engi.Templates }{},
+		Pools: noPools{}, Keys: struct{ engi.Keys }{}, Metrics: prometheus.NewRegistry(),
+	}).(*server)
+	for pattern, need := range table {
+		method, path, _ := strings.Cut(pattern, " ")
+		path = strings.NewReplacer("{$}", "", "{path...}", "a/b", "{id}", "x", "{name}", "x", "{file}", "x").Replace(path)
+		if _, got := s.mux.Handler(httptest.NewRequest(method, path, nil)); got != pattern {
+			t.Errorf("%s is served by %q", pattern, got)
+		}
+		if need == open && (method != http.MethodGet || strings.HasPrefix(path, "/v1/")) {
+			t.Errorf("%s is open to everybody", pattern)
+		}
+	}
+}
+
+// noPools embeds under another name: the interface has a method Pools.
+type noPools struct{ pools }
+
+type pools = engi.Pools
