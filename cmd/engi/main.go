@@ -116,6 +116,11 @@ func engiMain(args []string, in *os.File, out, errOut io.Writer) int {
 		}
 		return exitUsage
 	}
+	// A reader that goes away must not kill us before sandboxes are destroyed:
+	// writing fails instead, and the command ends in order.
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, syscall.SIGPIPE)
+	defer signal.Stop(pipe)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	k.BindTo(ctx, (*context.Context)(nil))
