@@ -96,3 +96,38 @@ func BenchmarkStart(b *testing.B) {
 	}
 	p50(b, times)
 }
+
+// BenchmarkRunFirst measures the first run of a fresh sandbox, which is the
+// only one a member of a pool ever does.
+func BenchmarkRunFirst(b *testing.B) {
+	for l, path := range map[engi.Language]string{engi.Python: "/usr/bin/python3", engi.Bash: "/usr/bin/bash"} {
+		code := map[engi.Language]string{engi.Python: "print(1)\n", engi.Bash: "echo 1\n"}[l]
+		b.Run(string(l), func(b *testing.B) {
+			var times []time.Duration
+			for b.Loop() {
+				b.StopTimer()
+				sb := boot(b)
+				c := sb.open()
+				must(b, c.Setup(b.Context(), inside))
+				must(b, c.Prepare(b.Context(), wire.Prepare{Language: l, Interpreter: path}))
+				time.Sleep(300 * time.Millisecond)
+				b.StartTimer()
+				begin := time.Now()
+				r, err := c.Run(b.Context(), wire.Run{ID: "first", Language: l, Interpreter: path,
+					Files: []wire.File{{Path: wire.Entry(l), Data: []byte(code)}}, Timeout: 10 * time.Second})
+				must(b, err)
+				fin, err := r.Finish(b.Context())
+				must(b, err)
+				times = append(times, time.Since(begin))
+				b.StopTimer()
+				if fin.Exit.Code != 0 || !fin.Warm {
+					b.Fatalf("got %+v", fin)
+				}
+				c.Close()
+				sb.close()
+				b.StartTimer()
+			}
+			p50(b, times)
+		})
+	}
+}

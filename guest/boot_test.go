@@ -72,6 +72,7 @@ type sandbox struct {
 	dir  string
 	id   string
 	bin  string
+	once sync.Once
 	l    *net.UnixListener
 	proc *exec.Cmd
 }
@@ -144,7 +145,9 @@ func (sb *sandbox) flags(args ...string) []string {
 		"--overlay2=root:dir=" + filepath.Join(sb.dir, "overlay") + ",size=64m", "--allow-suid"}, args...)
 }
 
-func (sb *sandbox) close() {
+func (sb *sandbox) close() { sb.once.Do(sb.destroy) }
+
+func (sb *sandbox) destroy() {
 	exec.Command(sb.bin, sb.flags("kill", sb.id, "KILL")...).Run()
 	if sb.proc != nil && sb.proc.Process != nil {
 		done := make(chan struct{})

@@ -34,13 +34,7 @@ const (
 func (s *Server) Run(ctx context.Context) error {
 	if !s.o.Twin {
 		defer holdSignals()()
-		reap, stop := context.WithCancel(ctx)
-		defer stop()
-		s.work.Add(1)
-		go func() {
-			defer s.work.Done()
-			s.table.Reap(reap)
-		}()
+		go s.table.Reap() // for as long as PID 1 lives
 	}
 	if err := s.configure(false); err != nil {
 		return err

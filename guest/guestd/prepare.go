@@ -44,6 +44,9 @@ func (s *Server) prepare(w http.ResponseWriter, r *http.Request) error {
 	if old != nil {
 		s.giveUp(old)
 	}
+	if !s.o.Twin {
+		s.rehearse()
+	}
 	debug.FreeOSMemory() // a member of a pool waits long and should be small
 	return empty(w)
 }

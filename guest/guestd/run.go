@@ -41,7 +41,7 @@ func (s *Server) run(w http.ResponseWriter, req *http.Request) error {
 }
 
 func (s *Server) followRun(w http.ResponseWriter, req *http.Request, r *run, from int64) error {
-	return s.follow(w, req.Context(), r.proc, from, r.warm, r.over, func() (wire.Kind, any) { return wire.Exited, r.fin })
+	return s.follow(w, req.Context(), r.proc, from, r.warm, gathering, r.over, func() (wire.Kind, any) { return wire.Exited, r.fin })
 }
 
 func (s *Server) reattach(w http.ResponseWriter, req *http.Request) error {

@@ -26,9 +26,12 @@ func atoi(s string) int64 {
 // program from a dead guest.
 const alive = 15 * time.Second
 
+// gathering is how long output of a run may wait for more.
+const gathering = 5 * time.Millisecond
+
 // follow streams a process: started, output from an offset on, and what last
 // returns once the process has ended.
-func (s *Server) follow(w http.ResponseWriter, ctx context.Context, p *proc, from int64, warm bool, ended <-chan struct{}, last func() (wire.Kind, any)) error {
+func (s *Server) follow(w http.ResponseWriter, ctx context.Context, p *proc, from int64, warm bool, linger time.Duration, ended <-chan struct{}, last func() (wire.Kind, any)) error {
 	out, err := p.log.Read(from)
 	if err != nil {
 		return err
@@ -42,13 +45,27 @@ func (s *Server) follow(w http.ResponseWriter, ctx context.Context, p *proc, fro
 	}
 	idle := time.NewTicker(alive)
 	defer idle.Stop()
+	// Each write wakes the host, which costs as much as a small program. So
+	// what comes within a moment goes out together.
+	var gather *time.Timer
+	var flush <-chan time.Time
+	if linger > 0 {
+		gather = time.NewTimer(linger)
+		defer gather.Stop()
+		flush = gather.C
+	}
+	now := linger <= 0
 	for {
 		ready := out.Ready()
 		stream, data, done := out.TryNext()
+		if len(data) > 0 && len(buf) == 0 && gather != nil {
+			gather.Reset(linger)
+		}
+		got := len(data) > 0
 		for len(data) > 0 {
-			// What is there goes out in one write, up to a bound.
 			buf = wire.AppendData(buf, wire.StreamKind(stream), data)
 			if len(buf) >= 256<<10 {
+				now = true
 				break
 			}
 			stream, data, done = out.TryNext()
@@ -66,20 +83,25 @@ func (s *Server) follow(w http.ResponseWriter, ctx context.Context, p *proc, fro
 			}
 			ready = ended
 		}
-		if len(buf) > 0 {
+		if now && len(buf) > 0 {
 			if _, err := w.Write(buf); err != nil {
 				return nil
 			}
 			if err := rc.Flush(); err != nil {
 				return nil
 			}
-			buf = buf[:0]
+			buf, now = buf[:0], linger <= 0
 			continue
+		}
+		if got {
+			continue // ready is from before
 		}
 		select {
 		case <-ready:
+		case <-flush:
+			now = true
 		case <-idle.C:
-			buf = wire.AppendFrame(buf, wire.Alive, nil)
+			buf, now = wire.AppendFrame(buf, wire.Alive, nil), true
 		case <-ctx.Done():
 			return nil
 		case <-s.off:
@@ -101,7 +123,7 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) followProc(w http.ResponseWriter, ctx context.Context, p *proc, from int64) error {
-	return s.follow(w, ctx, p, from, false, p.ended, func() (wire.Kind, any) {
+	return s.follow(w, ctx, p, from, false, 0, p.ended, func() (wire.Kind, any) {
 		return wire.Exited, wire.Finish{Exit: p.exit, Duration: p.endedAt.Sub(p.started)}
 	})
 }

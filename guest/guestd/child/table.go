@@ -7,9 +7,6 @@
 package child
 
 import (
-	"context"
-	"os"
-	"os/signal"
 	"strconv"
 	"sync"
 	"syscall"
@@ -22,6 +19,7 @@ import (
 // A Table knows the processes it started. It is safe for concurrent use.
 type Table struct {
 	init bool
+	born chan struct{} // has one token when there may be children Reap does not know of
 
 	mu       sync.Mutex // held over a fork, so that no child can be reaped before it is known
 	children map[int]*Child
@@ -30,7 +28,7 @@ type Table struct {
 
 // NewTable returns an empty table. With init it is PID 1's, and Reap must run.
 func NewTable(init bool) *Table {
-	return &Table{init: init, children: make(map[int]*Child)}
+	return &Table{init: init, born: make(chan struct{}, 1), children: make(map[int]*Child)}
 }
 
 // A Child is a process the table started.
@@ -67,7 +65,12 @@ func (t *Table) Start(s Spec) (*Child, error) {
 	}
 	c := &Child{PID: pid, done: make(chan struct{})}
 	t.children[pid] = c
-	if !t.init {
+	if t.init {
+		select {
+		case t.born <- struct{}{}:
+		default:
+		}
+	} else {
 		go t.wait(c)
 	}
 	return c, nil
@@ -100,24 +103,25 @@ func (t *Table) endLocked(pid int, ws syscall.WaitStatus) {
 	}
 }
 
-// Reap collects the dead until ctx ends.
-func (t *Table) Reap(ctx context.Context) {
-	dead := make(chan os.Signal, 1)
-	signal.Notify(dead, syscall.SIGCHLD)
-	defer signal.Stop(dead)
+// Reap collects the dead for ever. It blocks in the kernel, which is told of a
+// death sooner than a signal handler.
+func (t *Table) Reap() {
 	for {
-		t.reap()
-		select {
-		case <-dead:
-		case <-ctx.Done():
-			return
+		var ws syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &ws, 0, nil)
+		switch {
+		case err == nil:
+			t.mu.Lock() // a fork that is not finished holds it, so the child is known
+			t.endLocked(pid, ws)
+			t.mu.Unlock()
+		case err == syscall.ECHILD:
+			<-t.born
 		}
 	}
 }
 
+// reap collects who is dead now.
 func (t *Table) reap() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	for {
 		var ws syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &ws, syscall.WNOHANG, nil)
@@ -127,7 +131,9 @@ func (t *Table) reap() {
 		if err != nil || pid <= 0 {
 			return
 		}
+		t.mu.Lock()
 		t.endLocked(pid, ws)
+		t.mu.Unlock()
 	}
 }
 

@@ -65,6 +65,12 @@ def _engi():
             for v in vars.split(b"\0")[1:]:
                 k, _, v = v.partition(b"=")
                 os.environb[k] = v
+        # What the interpreter itself consists of never becomes garbage. Python
+        # looks through it for garbage all the same when it ends, which takes
+        # longer than a small program; only gc.get_objects and its kin can tell
+        # that it does not.
+        import gc
+        gc.freeze()
         # Output appears line by line, as in a terminal, though it is a pipe.
         if sys.stdout is not None and not env.get("PYTHONUNBUFFERED"):
             sys.stdout.reconfigure(line_buffering=True)
