@@ -205,6 +205,13 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+func TestCurlNeedsNoContentType(t *testing.T) {
+	rec := ask(t, world(t, nil), "POST", "/v1/executions", " "+program("print(6*7)"), "Content-Type", "application/x-www-form-urlencoded")
+	if x := read[v1.Execution](t, rec, 200); x.Result.Stdout != "42\n" {
+		t.Errorf("got %s", rec.Body)
+	}
+}
+
 func TestEveryFaultIsTold(t *testing.T) {
 	w := world(t, nil)
 	rec := ask(t, w, "POST", "/v1/executions", `{"language":"pyton","files":[{"path":"../x"},{"path":"/y"}],"vcpus":-1}`)
