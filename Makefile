@@ -14,7 +14,8 @@ BIN     := $(CURDIR)/bin
 
 # What integration tests look for; they skip without it, and fail instead of
 # skipping when ENGI_TEST_REQUIRE is 1.
-TESTENV = ENGI_BIN=$(BIN)/engi ENGI_RUNSC=$(BIN)/runsc ENGI_GUEST=$(BIN)/engi-guest
+TESTENV = ENGI_BIN=$(BIN)/engi ENGI_RUNSC=$(BIN)/runsc ENGI_GUEST=$(BIN)/engi-guest \
+	ENGI_TEST_TEMPLATES=$$($(BIN)/engi config show cache_dir)/templates
 
 .PHONY: help
 help: ## say what there is

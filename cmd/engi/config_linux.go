@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/node/config"
 )
 
@@ -14,21 +15,36 @@ type configCommand struct {
 	Check configCheck `cmd:"" help:"Check a configuration file."`
 }
 
-type configShow struct{}
+type configShow struct {
+	Key string `arg:"" optional:"" help:"Print this key's value only." placeholder:"KEY"`
+}
 
 func (configShow) Help() string {
 	return `Without --json it prints a valid config.toml.
 
 Examples:
   engi config show
+  engi config show cache_dir
   ENGI_LIMITS_MEMORY=1GiB engi config show --json`
 }
 
 // Run implements the command.
-func (configShow) Run(g *globals) error {
+func (s configShow) Run(g *globals) error {
 	c, from, err := g.config()
 	if err != nil {
 		return err
+	}
+	if s.Key != "" {
+		for _, k := range config.Keys(&c) {
+			if k.Name == s.Key {
+				if g.JSON {
+					return g.printJSON(plain(k.Value))
+				}
+				fmt.Fprintln(g.out, plain(k.Value))
+				return nil
+			}
+		}
+		return engi.Errorf(engi.NotFound, "there is no key %.40q", s.Key).WithRemedy("'engi config show' lists every key")
 	}
 	if g.JSON {
 		type entry struct {
