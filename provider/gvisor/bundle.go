@@ -32,8 +32,12 @@ const (
 )
 
 const (
-	guestThreads = 64  // of the guest program itself, beyond what programs may have
-	oomScore     = 500 // sandboxes are killed before anything else when the host is full
+	oomScore = 500 // sandboxes are killed before anything else when the host is full
+
+	// The guest program limits what it starts. Were its own limits theirs,
+	// programs could starve it.
+	maxTasks = 1 << 16 // as many as the sandbox's kernel can have
+	minFiles = 8192
 )
 
 // bundle writes the runtime's description of the machine.
@@ -51,13 +55,13 @@ func (d machineDir) bundle(spec provider.Spec) error {
 
 func ociSpec(d machineDir, spec provider.Spec) *specs.Spec {
 	size := spec.Size
-	nproc := uint64(size.Processes + guestThreads)
+	files := uint64(max(size.OpenFiles, minFiles))
 	score := oomScore
 	caps := capabilities
 	mounts := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc"},
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{
-			"nosuid", "nodev", "noexec", "mode=1777", fmt.Sprintf("size=%d", size.Memory/2), fmt.Sprintf("nr_inodes=%d", size.Inodes)}},
+			"nosuid", "nodev", "noexec", "mode=1777", fmt.Sprintf("size=%d", size.Memory/2)}},
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "nodev", "noexec"}},
 		bind(d.path("chan"), wire.Dir, "ro", "nosuid", "nodev"),
 	}
@@ -70,7 +74,7 @@ func ociSpec(d machineDir, spec provider.Spec) *specs.Spec {
 		// anything in it, /tmp is a part of the root and counts as disk.
 		limit := min(size.Disk, size.Memory/2)
 		mounts = append(mounts, specs.Mount{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{
-			"mode=1777", fmt.Sprintf("size=%d", limit), fmt.Sprintf("nr_inodes=%d", size.Inodes)}})
+			"mode=1777", fmt.Sprintf("size=%d", limit)}})
 	}
 	if spec.Network == provider.Host {
 		for _, file := range []string{"/etc/resolv.conf", "/etc/hosts"} {
@@ -93,8 +97,8 @@ func ociSpec(d machineDir, spec provider.Spec) *specs.Spec {
 				Bounding: caps, Effective: caps, Permitted: caps,
 			},
 			Rlimits: []specs.POSIXRlimit{
-				{Type: "RLIMIT_NOFILE", Hard: uint64(size.OpenFiles), Soft: uint64(size.OpenFiles)},
-				{Type: "RLIMIT_NPROC", Hard: nproc, Soft: nproc},
+				{Type: "RLIMIT_NOFILE", Hard: files, Soft: files},
+				{Type: "RLIMIT_NPROC", Hard: maxTasks, Soft: maxTasks},
 				{Type: "RLIMIT_CORE"},
 			},
 			OOMScoreAdj: &score,

@@ -512,8 +512,8 @@ func (s *suite) lost(t *testing.T, m provider.Machine) {
 	s.gone(t, m.ID())
 }
 
-// hog holds n bytes of memory for a while.
-func hog(n int64) string { return fmt.Sprintf("head -c %d /dev/zero | tail -n 1 | wc -c", n) }
+// hog touches n bytes of memory at once.
+func hog(n int64) string { return fmt.Sprintf("dd if=/dev/zero of=/dev/null bs=%d count=1", n) }
 
 func (s *suite) endMemory(t *testing.T) {
 	if !s.env.Limited {

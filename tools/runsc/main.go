@@ -11,10 +11,14 @@ package main
 import (
 	"fmt"
 	"os"
+	"runtime/debug"
+	"strings"
+	_ "unsafe" // for linkname
 
 	"gvisor.dev/gvisor/runsc/cli"
 	"gvisor.dev/gvisor/runsc/cmd"
 	"gvisor.dev/gvisor/runsc/cmd/util"
+	_ "gvisor.dev/gvisor/runsc/version"
 )
 
 // features is what engi asks for with "runsc engi-features", to know whether
@@ -25,6 +29,9 @@ func main() {
 	if len(os.Args) == 2 && os.Args[1] == "engi-features" {
 		fmt.Println(features)
 		return
+	}
+	if len(os.Args) == 2 && strings.TrimLeft(os.Args[1], "-") == "version" {
+		version = pinned()
 	}
 	useCompiledFilters()
 	cli.Run(nil, map[util.SubCommand]string{
@@ -48,4 +55,21 @@ func main() {
 		new(cmd.Gofer): "internal use only",
 		new(umount):    "internal use only",
 	}, nil)
+}
+
+// version is what upstream's own build sets.
+//
+//go:linkname version gvisor.dev/gvisor/runsc/version.version
+var version string
+
+// pinned returns the version of the module that this was built from.
+func pinned() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, dep := range info.Deps {
+			if dep.Path == "gvisor.dev/gvisor" {
+				return dep.Version + " (engi)"
+			}
+		}
+	}
+	return "unknown (engi)"
 }

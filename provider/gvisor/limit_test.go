@@ -1,0 +1,263 @@
+package gvisor_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/guest"
+	"github.com/engi-dev/engi/guest/wire"
+	"github.com/engi-dev/engi/provider"
+)
+
+// A box is a booted machine and its guest.
+type box struct {
+	t testing.TB
+	m provider.Machine
+	c *guest.Client
+}
+
+// boot starts a machine; change may alter its spec.
+func boot(t testing.TB, change func(*provider.Spec)) *box {
+	t.Helper()
+	need(t)
+	root, mounts := newRoot(t)
+	spec := provider.Spec{
+		ID: engi.NewSandboxID(), Root: root, Mounts: mounts, Hostname: "box", Token: "t",
+		Size: engi.Size{VCPUs: 2, Memory: 96 << 20, Disk: 64 << 20, Inodes: 2000, Processes: 60, OpenFiles: 300},
+	}
+	if change != nil {
+		change(&spec)
+	}
+	m, err := newProvider(t, t.TempDir()).Start(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	c, err := guest.Open(t.Context(), m.Guest, "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.Setup(t.Context(), wire.Setup{Processes: spec.Size.Processes, OpenFiles: spec.Size.OpenFiles}); err != nil {
+		t.Fatal(err)
+	}
+	return &box{t, m, c}
+}
+
+// sh runs a shell command inside as root.
+func (b *box) sh(script string) (string, engi.Exit) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
+	defer cancel()
+	proc, err := b.c.Start(ctx, engi.Command{Args: []string{"/bin/sh", "-c", script}, Dir: "/", User: "root"})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var out bytes.Buffer
+	for chunk, err := range proc.Output(ctx, 0) {
+		if err != nil {
+			b.t.Fatalf("%s: %v\n%s", script, err, b.m.(provider.Diagnoser).Diagnose(ctx))
+		}
+		out.Write(chunk.Data)
+	}
+	exit, err := proc.Wait(ctx)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return strings.TrimSpace(out.String()), exit
+}
+
+// want fails if a command does not print what it should.
+func (b *box) want(script, want string) {
+	b.t.Helper()
+	if got, exit := b.sh(script); got != want {
+		b.t.Errorf("%s: got %q (%+v), want %q", script, got, exit, want)
+	}
+}
+
+func TestDiskLimit(t *testing.T) {
+	b := boot(t, nil)
+	out, exit := b.sh("dd if=/dev/zero of=/workspace/big bs=1M count=100 2>&1; rm /workspace/big")
+	if !strings.Contains(out, "No space left") {
+		t.Errorf("100 MiB fit on 64: %+v %s", exit, out)
+	}
+	b.want("dd if=/dev/zero of=/tmp/some bs=1M count=20 2>/dev/null; stat -c %s /tmp/some", "20971520")
+}
+
+// TestDiskIsNotMemory writes more than the memory limit: files are not
+// processes' memory, however fast they are written.
+func TestDiskIsNotMemory(t *testing.T) {
+	b := boot(t, func(s *provider.Spec) { s.Size.Disk = 500 << 20 })
+	b.want("for i in 1 2 3; do dd if=/dev/zero of=/workspace/$i bs=1M count=150 2>/dev/null || echo failed; done; ls /workspace | wc -l", "3")
+}
+
+func TestInodeLimit(t *testing.T) {
+	b := boot(t, nil)
+	if out, _ := b.sh("i=0; while test $i -lt 3000; do echo > /workspace/$i || break; i=$((i+1)); done 2>/dev/null; echo $i"); out >= "3000" && len(out) >= 4 {
+		t.Errorf("%s files fit into 2000 inodes", out)
+	}
+	b.want("rm -r /workspace/*; echo ok > /workspace/x && cat /workspace/x", "ok")
+}
+
+func TestProcessLimit(t *testing.T) {
+	b := boot(t, nil)
+	b.sh("i=0; while test $i -lt 500; do sleep 1000 & i=$((i+1)); done 2>/dev/null; true")
+	b.sh("b() { b | b & }; b 2>/dev/null; sleep 1")
+	// The machine is alive, whatever room is left inside.
+	if _, err := b.c.Stat(t.Context(), "/"); err != nil {
+		t.Fatal(err)
+	}
+	procs, err := b.c.Processes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(len(procs), "processes are known")
+}
+
+func TestProcessorLimit(t *testing.T) {
+	b := boot(t, func(s *provider.Spec) { s.Size.VCPUs = 0.5 })
+	meter := b.m.(provider.Meter)
+	if _, err := b.c.Start(t.Context(), engi.Command{Args: []string{"/bin/sh", "-c", "while :; do :; done"}, Dir: "/", User: "root"}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(300 * time.Millisecond)
+	before, err := meter.Usage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	time.Sleep(1500 * time.Millisecond)
+	after, err := meter.Usage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if share := float64(after.CPU-before.CPU) / float64(time.Since(begin)); share > 0.7 {
+		t.Errorf("half a processor gave %.2f", share)
+	}
+}
+
+func TestConsoleIsBounded(t *testing.T) {
+	b := boot(t, nil)
+	before, err := b.m.(provider.Meter).Usage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.sh("head -c 50000000 /dev/zero > /proc/1/fd/1; head -c 50000000 /dev/zero > /proc/1/fd/2")
+	after, err := b.m.(provider.Meter).Usage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if grown := after.Memory - before.Memory; grown > 20<<20 {
+		t.Errorf("printing took %d bytes of memory", grown)
+	}
+	b.want("echo alive", "alive")
+}
+
+func TestInside(t *testing.T) {
+	b := boot(t, func(s *provider.Spec) { s.Hostname = "some-name" })
+	b.want("hostname", "some-name")
+	b.want("{ echo x > /.engi/x; echo x > /usr/x; } 2>/dev/null; ls /.engi", "engi-guest\nguest.json\nsock")
+	b.want("grep CapEff /proc/self/status | grep -o '[0-9a-f]*$'", "00000000a80405fb")
+	b.want("grep MemTotal /proc/meminfo | grep -o '[0-9]*'", "98304")
+	b.want("ulimit -n", "300")
+	b.want("mount -t tmpfs none /mnt 2>/dev/null; echo $?", "32")
+	b.want("cat /sys/fs/cgroup/pids/pids.max | head -1", "max")
+	b.want("ls /etc", "group\npasswd")
+	if out, _ := b.sh("ls /proc | grep -c '^[0-9]'"); len(out) != 1 {
+		t.Errorf("%s processes are seen inside", out)
+	}
+	b.want("df --output=itotal / | grep -o '[0-9]*'", "2000")
+	b.want("ls -d /dev/kvm /dev/vda /dev/mem 2>/dev/null | wc -l", "0")
+	b.want("cat /proc/net/dev | grep -c eth", "0")
+}
+
+// TestEmptyTmp boots from a root whose /tmp is empty, where the sandbox's
+// kernel wants to help.
+func TestEmptyTmp(t *testing.T) {
+	b := boot(t, func(s *provider.Spec) {
+		if err := os.Remove(filepath.Join(s.Root, "tmp", ".keep")); err != nil {
+			t.Fatal(err)
+		}
+	})
+	b.want("df -k --output=size /tmp | tail -n 1 | grep -o '[0-9]*'", "49152") // half of the memory
+	b.want("stat -c %a /tmp", "1777")
+}
+
+func TestRootIsNeverWritten(t *testing.T) {
+	var root string
+	b := boot(t, func(s *provider.Spec) { root = s.Root })
+	b.sh("echo x > /etc/passwd; echo x > /new; mkdir -p /a/b/c; rm -r /workspace")
+	if raw, err := os.ReadFile(filepath.Join(root, "etc/passwd")); err != nil || len(raw) < 10 {
+		t.Errorf("the root was written: %q, %v", raw, err)
+	}
+	for name, want := range map[string]bool{"new": false, "a": false, "workspace": true} {
+		if _, err := os.Lstat(filepath.Join(root, name)); (err == nil) != want {
+			t.Errorf("%s in the root: %v", name, err)
+		}
+	}
+}
+
+func TestWritable(t *testing.T) {
+	var root string
+	b := boot(t, func(s *provider.Spec) { root, s.Writable = s.Root, true })
+	b.want("echo x > /new; chown 1000:1000 /new; mkdir /a; ln -s x /a/link; echo x > /tmp/gone; stat -c %u /new", "1000")
+	if err := b.m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(root, "new")); err != nil {
+		t.Error(err)
+	}
+	if to, err := os.Readlink(filepath.Join(root, "a/link")); err != nil || to != "x" {
+		t.Errorf("a link became %q, %v", to, err)
+	}
+	if names, err := os.ReadDir(filepath.Join(root, "tmp")); err != nil || len(names) != 1 {
+		t.Errorf("/tmp went into the root: %v, %v", names, err)
+	}
+}
+
+func TestHostNetwork(t *testing.T) {
+	b := boot(t, func(s *provider.Spec) { s.Network = provider.Host })
+	hosts, err := os.ReadFile("/etc/hosts")
+	if err != nil {
+		t.Skip(err)
+	}
+	b.want("cat /etc/hosts", strings.TrimSpace(string(hosts)))
+	resolv, err := os.ReadFile("/etc/resolv.conf")
+	if err != nil {
+		t.Skip(err)
+	}
+	b.want("cat /etc/resolv.conf", strings.TrimSpace(string(resolv)))
+}
+
+func TestProbe(t *testing.T) {
+	need(t)
+	root, _ := newRoot(t)
+	p := newProvider(t, t.TempDir())
+	r, err := p.Probe(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range r.Checks {
+		t.Logf("%-15s %v %s %s", c.Name, c.OK, c.Detail, c.Fix)
+		if !c.OK && c.Fix == "" {
+			t.Errorf("%s is not OK and nothing is said about it", c.Name)
+		}
+	}
+	if !r.Works {
+		t.Error("it does not work")
+	}
+	r, err = p.Probe(t.Context(), filepath.Join(root, "missing"))
+	if err != nil || r.Works {
+		t.Errorf("a probe without a root works: %v", err)
+	}
+}
