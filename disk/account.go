@@ -1,7 +1,10 @@
 package disk
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"io"
 	"path"
 	"slices"
 	"strconv"
@@ -292,10 +295,14 @@ func (j *job) writeFiles() error {
 		if err != nil {
 			return err
 		}
-		_, err = j.tree.Create(f.Path, in, tree.File{Mode: f.Mode, Owner: o})
+		sum := sha256.New()
+		_, err = j.tree.Create(f.Path, io.TeeReader(in, sum), tree.File{Mode: f.Mode, Owner: o})
 		in.Close()
 		if err != nil {
 			return err
+		}
+		if !slices.Contains(j.inputs, fileInput(f, hex.EncodeToString(sum.Sum(nil)))) {
+			return engi.Errorf(engi.Conflict, "%s changed while the template was built", f.Source).WithRemedy("build again when it is complete")
 		}
 	}
 	return nil

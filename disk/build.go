@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/recipe"
 	"github.com/engi-dev/engi/disk/tree"
 )
 
@@ -47,9 +48,10 @@ type image struct {
 // A job is one build under way. It belongs to one goroutine.
 type job struct {
 	t        *Templates
-	def      definition
+	def      recipe.Definition
 	src      source
-	dir      string // of this build, in tmp
+	inputs   []string // what the digest covers
+	dir      string   // of this build, in tmp
 	tree     *tree.Tree
 	rep      *report
 	image    *image
@@ -76,7 +78,7 @@ func (t *Templates) Build(ctx context.Context, name string, definition []byte, p
 
 // build is Build. above holds the names that wait for this one.
 func (t *Templates) build(ctx context.Context, name string, text []byte, progress func(engi.BuildEvent), above []string) (tmpl engi.Template, err error) {
-	if err := checkName(name); err != nil {
+	if err := recipe.CheckName(name); err != nil {
 		return tmpl, err
 	}
 	entry := nameEntry{Definition: string(text)}
@@ -85,7 +87,7 @@ func (t *Templates) build(ctx context.Context, name string, text []byte, progres
 			return tmpl, err
 		}
 	}
-	def, err := parseDefinition(name, text)
+	def, err := recipe.Parse(name, text)
 	if err != nil {
 		return tmpl, err
 	}
@@ -145,7 +147,7 @@ func (t *Templates) unchanged(name string, e nameEntry) bool {
 }
 
 // digest covers the definition and everything it reads.
-func (t *Templates) digest(def definition, src source) (digest string, inputs []string, err error) {
+func (t *Templates) digest(def recipe.Definition, src source) (digest string, inputs []string, err error) {
 	inputs = append([]string{fmt.Sprintf("recipe %d for %s", recipeVersion, runtime.GOARCH)}, src.inputs...)
 	for _, f := range def.Files {
 		if f.Source == "" {
@@ -155,7 +157,7 @@ func (t *Templates) digest(def definition, src source) (digest string, inputs []
 		if err != nil {
 			return "", nil, err
 		}
-		inputs = append(inputs, fmt.Sprintf("file %s %s", f.Path, sum))
+		inputs = append(inputs, fileInput(f, sum))
 	}
 	text, err := json.Marshal(def)
 	if err != nil {
@@ -165,6 +167,8 @@ func (t *Templates) digest(def definition, src source) (digest string, inputs []
 	fmt.Fprintf(h, "%s\n%s\n", text, strings.Join(inputs, "\n"))
 	return digestPrefix + hex.EncodeToString(h.Sum(nil)), inputs, nil
 }
+
+func fileInput(f recipe.File, sum string) string { return fmt.Sprintf("file %s %s", f.Path, sum) }
 
 // fly builds once, however many callers ask for the same digest at a time.
 // Others wait for the first and see its progress; should it be cancelled, one
@@ -203,7 +207,7 @@ func (t *Templates) fly(ctx context.Context, digest string, progress func(engi.B
 }
 
 // make builds into a directory of its own and publishes that.
-func (t *Templates) make(ctx context.Context, def definition, src source, digest string, inputs []string, rep *report) (_ engi.Template, err error) {
+func (t *Templates) make(ctx context.Context, def recipe.Definition, src source, digest string, inputs []string, rep *report) (_ engi.Template, err error) {
 	dir, lock, err := t.shelf.temp()
 	if err != nil {
 		return engi.Template{}, err
@@ -224,7 +228,7 @@ func (t *Templates) make(ctx context.Context, def definition, src source, digest
 		return engi.Template{}, err
 	}
 	defer root.Close()
-	j := &job{t: t, def: def, src: src, dir: dir, tree: root, rep: rep, image: &src.image}
+	j := &job{t: t, def: def, src: src, inputs: inputs, dir: dir, tree: root, rep: rep, image: &src.image}
 
 	tmpl := engi.Template{Digest: digest, Mounts: src.mounts, Size: def.Size}
 	if err := j.run(ctx, &tmpl); err != nil {
@@ -252,7 +256,7 @@ func (j *job) run(ctx context.Context, tmpl *engi.Template) error {
 	var box *sandbox
 	inside := j.def.Commands
 	if len(j.def.Packages) > 0 && !j.src.debian {
-		inside = slices.Concat([]command{{Run: ""}}, inside)
+		inside = slices.Concat([]recipe.Command{{Run: ""}}, inside)
 	}
 	if len(inside) > 0 {
 		steps = append(steps, step{"open a sandbox", func(ctx context.Context) (err error) {

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/recipe"
 	"github.com/engi-dev/engi/disk/tree"
 )
 
@@ -66,7 +67,7 @@ path-exclude=/usr/share/lintian/*
 var suitePattern = regexp.MustCompile(`^[a-z][a-z0-9.-]{0,39}$`)
 
 // debianSource is a suite, built by mmdebstrap.
-func (t *Templates) debianSource(def definition, distro, suite string) (source, error) {
+func (t *Templates) debianSource(def recipe.Definition, distro, suite string) (source, error) {
 	d := distributions[distro]
 	if !suitePattern.MatchString(suite) {
 		return source{}, invalid("%q is not the name of a suite", suite).WithRemedy("write it like debian:bookworm")
@@ -124,7 +125,7 @@ func nodeSources(dir string) []aptSource {
 	var all []aptSource
 	add := func(uris, suites []string, components string) {
 		for _, uri := range uris {
-			if !mirrorPattern.MatchString(uri) || strings.Contains(uri, "@") {
+			if !recipe.ValidMirror(uri) || strings.Contains(uri, "@") {
 				continue // no other kinds, and nobody's password
 			}
 			for _, suite := range suites {

@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/recipe"
 )
 
 // Options say where templates live and what builds may use. Only Dir is
@@ -122,7 +123,7 @@ func (t *Templates) find(name string) (engi.Template, error) {
 		}
 		return tmpl, err
 	}
-	if !namePattern.MatchString(name) {
+	if !recipe.ValidName(name) {
 		return engi.Template{}, unknown()
 	}
 	entry, err := t.shelf.name(name)

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/recipe"
 	"github.com/engi-dev/engi/disk/tree"
 )
 
@@ -30,7 +31,7 @@ const (
 
 // installGo puts a release of Go into the root. It comes as a module, so that
 // the node's proxy settings and the checksum database hold for it.
-func (j *job) installGo(ctx context.Context, g toolchain) error {
+func (j *job) installGo(ctx context.Context, g recipe.Toolchain) error {
 	version := fmt.Sprintf("v0.0.1-go%s.linux-%s", g.Version, runtime.GOARCH)
 	archive := filepath.Join(j.dir, "go.zip")
 	want := g.Sums[runtime.GOARCH]

@@ -25,6 +25,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/recipe"
 	"github.com/engi-dev/engi/disk/tree"
 )
 
@@ -204,7 +205,7 @@ func (j *job) flatten(ctx context.Context, ref string, img v1.Image) error {
 	}
 	j.image.env = map[string]string{}
 	for _, kv := range config.Config.Env {
-		if k, v, ok := strings.Cut(kv, "="); ok && envPattern.MatchString(k) && !strings.ContainsRune(v, 0) {
+		if k, v, ok := strings.Cut(kv, "="); ok && recipe.ValidVariable(k, v) {
 			j.image.env[k] = v
 		}
 	}

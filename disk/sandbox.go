@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/recipe"
 	"github.com/engi-dev/engi/disk/tree"
 )
 
@@ -250,7 +251,7 @@ func (b *sandbox) restore() error {
 }
 
 // run runs one command and streams its output to the report.
-func (b *sandbox) run(ctx context.Context, n int, c command) error {
+func (b *sandbox) run(ctx context.Context, n int, c recipe.Command) error {
 	user := c.User
 	if user == "" {
 		user = "root"
@@ -320,13 +321,13 @@ var managers = []struct{ program, install string }{
 }
 
 // installCommand installs the definition's packages with what the base has.
-func (j *job) installCommand() (command, error) {
+func (j *job) installCommand() (recipe.Command, error) {
 	for _, m := range managers {
 		if j.program(m.program) {
-			return command{Run: fmt.Sprintf(m.install, strings.Join(j.def.Packages, " "))}, nil
+			return recipe.Command{Run: fmt.Sprintf(m.install, strings.Join(j.def.Packages, " "))}, nil
 		}
 	}
-	return command{}, invalid("the base has no package manager that we know (apt-get, apk, dnf)").WithRemedy("install what you need with 'commands', or use another base")
+	return recipe.Command{}, invalid("the base has no package manager that we know (apt-get, apk, dnf)").WithRemedy("install what you need with 'commands', or use another base")
 }
 
 // A lineWriter cuts a stream of bytes into lines.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/recipe"
 	"github.com/engi-dev/engi/disk/tree"
 )
 
@@ -318,7 +319,7 @@ func (s shelf) names() ([]string, error) {
 	}
 	var names []string
 	for _, e := range list {
-		if name, ok := strings.CutSuffix(e.Name(), ".json"); ok && namePattern.MatchString(name) {
+		if name, ok := strings.CutSuffix(e.Name(), ".json"); ok && recipe.ValidName(name) {
 			names = append(names, name)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/recipe"
 	"github.com/engi-dev/engi/disk/tree"
 )
 
@@ -35,7 +36,7 @@ func newBudget() *tree.Budget { return &tree.Budget{Bytes: maxRootBytes, Entries
 
 // resolve looks up where a definition's root comes from. It may ask the
 // network but fetches nothing big.
-func (t *Templates) resolve(ctx context.Context, def definition, progress func(engi.BuildEvent), above []string) (source, error) {
+func (t *Templates) resolve(ctx context.Context, def recipe.Definition, progress func(engi.BuildEvent), above []string) (source, error) {
 	base := def.Base
 	if suite, ok := releases[base]; ok {
 		base = suite
@@ -263,4 +264,8 @@ func fileMode(m uint32) fs.FileMode {
 		f |= fs.ModeSetgid
 	}
 	return f
+}
+
+func invalid(format string, args ...any) *engi.Error {
+	return engi.Errorf(engi.Invalid, format, args...)
 }

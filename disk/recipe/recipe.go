@@ -1,4 +1,10 @@
-package disk
+// Package recipe reads the YAML definitions of templates: it turns what people
+// write into a checked Definition, or says in which line they erred and what
+// they may have meant. docs/templates.md describes the format.
+//
+// It only reads text: whether a base exists or a file can be read is for
+// package disk to find out.
+package recipe
 
 import (
 	"bytes"
@@ -27,16 +33,16 @@ const (
 	maxItems      = 1000      // of any list
 )
 
-// A definition is what one template is made from, checked and complete except
+// A Definition is what one template is made from, checked and complete except
 // for what only its base knows. Its JSON form is part of the digest.
-type definition struct {
+type Definition struct {
 	Base      string
 	Mirror    string            `json:",omitempty"`
 	Version   string            `json:",omitempty"`
 	Packages  []string          `json:",omitempty"`
-	Go        *toolchain        `json:",omitempty"`
-	Files     []fileDefinition  `json:",omitempty"`
-	Commands  []command         `json:",omitempty"`
+	Go        *Toolchain        `json:",omitempty"`
+	Files     []File            `json:",omitempty"`
+	Commands  []Command         `json:",omitempty"`
 	Env       map[string]string `json:",omitempty"`
 	User      string            `json:",omitempty"`
 	WorkDir   string            `json:",omitempty"`
@@ -48,8 +54,8 @@ type definition struct {
 	Docs      bool                     `json:",omitempty"`
 }
 
-// A fileDefinition is one file to put into the root.
-type fileDefinition struct {
+// A File is one file to put into the root.
+type File struct {
 	Path    string
 	Content string `json:",omitempty"`
 	Source  string `json:",omitempty"` // path on the node
@@ -57,15 +63,15 @@ type fileDefinition struct {
 	Owner   string `json:",omitempty"` // name inside; empty means root
 }
 
-// A command is a step that runs in a sandbox.
-type command struct {
+// A Command is a step that runs in a sandbox.
+type Command struct {
 	Run  string
 	User string `json:",omitempty"` // empty means root
 	Dir  string `json:",omitempty"` // empty means /
 }
 
-// A toolchain is a release of Go with the sums of its module, by architecture.
-type toolchain struct {
+// A Toolchain is a release of Go with the sums of its module, by architecture.
+type Toolchain struct {
 	Version string
 	Sums    map[string]string `json:",omitempty"`
 }
@@ -190,42 +196,28 @@ func (l *rawLanguages) UnmarshalYAML(decode func(any) error) error {
 	return decode((*map[string]string)(l))
 }
 
-// Names returns the names of the templates that a YAML text defines. A text
-// with one nameless definition gives one empty name. It reports Invalid, with
-// the line.
-func Names(text []byte) ([]string, error) {
+// Parse returns the definition of name in a YAML text.
+func Parse(name string, text []byte) (Definition, error) {
 	doc, err := parseDocument(text)
 	if err != nil {
-		return nil, err
-	}
-	if doc.Templates == nil {
-		return []string{doc.Name}, nil
-	}
-	return slices.Sorted(maps.Keys(doc.Templates)), nil
-}
-
-// parseDefinition returns the definition of name in a YAML text.
-func parseDefinition(name string, text []byte) (definition, error) {
-	doc, err := parseDocument(text)
-	if err != nil {
-		return definition{}, err
+		return Definition{}, err
 	}
 	raw := doc
 	if all := doc.Templates; all != nil {
 		doc.Templates = nil
 		if !reflect.DeepEqual(doc, rawDefinition{}) {
-			return definition{}, invalid("a definition has either 'templates' or the keys of one template, not both")
+			return Definition{}, invalid("a definition has either 'templates' or the keys of one template, not both")
 		}
 		var ok bool
 		if raw, ok = all[name]; !ok {
-			return definition{}, invalid("the definition has no template %q, only %s", name, strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+			return Definition{}, invalid("the definition has no template %q, only %s", name, strings.Join(slices.Sorted(maps.Keys(all)), ", "))
 		}
 		if raw.Templates != nil {
-			return definition{}, invalid("template %q has 'templates' in it", name)
+			return Definition{}, invalid("template %q has 'templates' in it", name)
 		}
 	}
 	if raw.Name != "" && raw.Name != name {
-		return definition{}, invalid("the definition is of %q, not of %q", raw.Name, name)
+		return Definition{}, invalid("the definition is of %q, not of %q", raw.Name, name)
 	}
 	return raw.check()
 }
@@ -345,19 +337,31 @@ var (
 	mirrorPattern  = regexp.MustCompile(`^https?://[^\s\[\]]+$`)
 )
 
-func checkName(name string) error {
-	if !namePattern.MatchString(name) {
+// ValidName reports whether name can be a template's.
+func ValidName(name string) bool { return namePattern.MatchString(name) }
+
+// ValidVariable reports whether key and value can be in an environment.
+func ValidVariable(key, value string) bool {
+	return envPattern.MatchString(key) && !strings.ContainsRune(value, 0)
+}
+
+// ValidMirror reports whether url can be an archive of packages.
+func ValidMirror(url string) bool { return mirrorPattern.MatchString(url) }
+
+// CheckName reports Invalid, with the rule, unless name can be a template's.
+func CheckName(name string) error {
+	if !ValidName(name) {
 		return invalid("%q is not a template name", name).WithRemedy("use lower-case letters, digits, '.', '_' and '-', at most 63, and begin with a letter or a digit")
 	}
 	return nil
 }
 
 // check turns what was written into a definition, or says what is wrong.
-func (r rawDefinition) check() (d definition, err error) {
+func (r rawDefinition) check() (d Definition, err error) {
 	if r.Base == "" {
 		return d, invalid("'base' is missing").WithRemedy("set it to debian:bookworm, oci:IMAGE, tar:PATH, template:NAME or host")
 	}
-	if r.Mirror != "" && !mirrorPattern.MatchString(r.Mirror) {
+	if r.Mirror != "" && !ValidMirror(r.Mirror) {
 		return d, invalid("'mirror' must be an http or https URL")
 	}
 	if len(r.Packages) > maxItems || len(r.Files) > maxItems || len(r.Commands) > maxItems || len(r.Env) > maxItems {
@@ -368,7 +372,7 @@ func (r rawDefinition) check() (d definition, err error) {
 			return d, invalid("%q is not the name of a package", p)
 		}
 	}
-	d = definition{
+	d = Definition{
 		Base: r.Base, Mirror: r.Mirror, Version: string(r.Version), User: r.User, Docs: r.Docs,
 		Packages: r.Packages, Env: r.Env, Ports: r.Ports,
 	}
@@ -395,10 +399,10 @@ func (r rawDefinition) check() (d definition, err error) {
 		if c.Dir != "" && !path.IsAbs(c.Dir) {
 			return d, invalid("command %d: 'dir' must be absolute", i+1)
 		}
-		d.Commands = append(d.Commands, command(c))
+		d.Commands = append(d.Commands, Command(c))
 	}
 	for k, v := range r.Env {
-		if !envPattern.MatchString(k) || strings.ContainsRune(v, 0) {
+		if !ValidVariable(k, v) {
 			return d, invalid("%q is not an environment variable", k)
 		}
 	}
@@ -470,8 +474,8 @@ func insidePath(key, p string) (string, error) {
 	return p, nil
 }
 
-func (f rawFile) check() (fileDefinition, error) {
-	d := fileDefinition{Source: f.Source, Mode: 0o644, Owner: f.Owner}
+func (f rawFile) check() (File, error) {
+	d := File{Source: f.Source, Mode: 0o644, Owner: f.Owner}
 	var err error
 	if d.Path, err = insidePath("files.path", f.Path); err != nil {
 		return d, err
@@ -498,7 +502,7 @@ func (f rawFile) check() (fileDefinition, error) {
 	return d, nil
 }
 
-func (g rawToolchain) check() (*toolchain, error) {
+func (g rawToolchain) check() (*Toolchain, error) {
 	if g.Version == "" && g.Sum == nil {
 		return nil, nil
 	}
@@ -511,7 +515,7 @@ func (g rawToolchain) check() (*toolchain, error) {
 			return nil, invalid("the sum of Go for %s must begin with h1:", arch)
 		}
 	}
-	return &toolchain{Version: version, Sums: g.Sum}, nil
+	return &Toolchain{Version: version, Sums: g.Sum}, nil
 }
 
 func (r rawResources) size() (engi.Size, error) {
@@ -561,7 +565,7 @@ func (s rawSize) bytes(key string) (int64, error) {
 }
 
 // String names the command in progress reports: its first line, shortened.
-func (c command) String() string {
+func (c Command) String() string {
 	line, _, more := strings.Cut(strings.TrimSpace(c.Run), "\n")
 	if len(line) > 60 {
 		line, more = strings.ToValidUTF8(line[:60], ""), true

@@ -1,6 +1,8 @@
-package disk
+package recipe
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +13,7 @@ import (
 )
 
 func TestDefinitionReadsEverythingPeopleWrite(t *testing.T) {
-	got, err := parseDefinition("mine", []byte(`
+	got, err := Parse("mine", []byte(`
 name: mine
 base: debian:bookworm
 mirror: https://mirror.example/debian
@@ -40,16 +42,16 @@ docs: true
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := definition{
+	want := Definition{
 		Base: "debian:bookworm", Mirror: "https://mirror.example/debian", Version: "7",
 		Packages: []string{"git", "libstdc++6", "python3=3.11.2-1"},
-		Go:       &toolchain{Version: "1.26"},
-		Files: []fileDefinition{
+		Go:       &Toolchain{Version: "1.26"},
+		Files: []File{
 			{Path: "/etc/motd", Content: "hello\n", Mode: 0o644},
 			{Path: "/opt/tool", Source: "tool", Mode: 0o755, Owner: "user"},
 			{Path: "/opt/other", Mode: 0o600},
 		},
-		Commands: []command{{Run: "apt-get update"}, {Run: "make", User: "user", Dir: "/opt"}},
+		Commands: []Command{{Run: "apt-get update"}, {Run: "make", User: "user", Dir: "/opt"}},
 		Env:      map[string]string{"A": "1"}, User: "user", WorkDir: "/code", Shell: "/bin/dash", Ports: []int{80},
 		Size:      engi.Size{VCPUs: 0.5, Memory: 512 << 20, Disk: 10e9, Inodes: 9, Processes: 8, OpenFiles: 7},
 		Languages: map[engi.Language]string{engi.Python: "/usr/bin/python3", engi.Bash: ""},
@@ -78,21 +80,17 @@ templates:
     base: ubuntu-22.04
     expose_ports: [3000, 5173, 8080]
 `)
-	names, err := Names(text)
-	if err != nil || !slices.Equal(names, []string{"python-dev", "web"}) {
-		t.Errorf("names %q, %v", names, err)
-	}
-	d, err := parseDefinition("python-dev", text)
+	d, err := Parse("python-dev", text)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want := (engi.Size{VCPUs: 2, Memory: 2 << 30, Disk: 10 << 30}); d.Size != want {
 		t.Errorf("size %+v, want %+v", d.Size, want)
 	}
-	if d, err = parseDefinition("web", text); err != nil || !slices.Equal(d.Ports, []int{3000, 5173, 8080}) {
+	if d, err = Parse("web", text); err != nil || !slices.Equal(d.Ports, []int{3000, 5173, 8080}) {
 		t.Errorf("ports %v, %v", d.Ports, err)
 	}
-	if _, err := parseDefinition("other", text); err == nil || !strings.Contains(err.Error(), "python-dev, web") {
+	if _, err := Parse("other", text); err == nil || !strings.Contains(err.Error(), "python-dev, web") {
 		t.Errorf("unknown template: %v", err)
 	}
 }
@@ -146,7 +144,7 @@ func TestDefinitionErrorsHelp(t *testing.T) {
 		{"base: x\nfiles: [{path: /a, content: '" + strings.Repeat("x", maxDefinition) + "'}]", "are allowed", ""},
 	}
 	for _, test := range tests {
-		_, err := parseDefinition("mine", []byte(test.text))
+		_, err := Parse("mine", []byte(test.text))
 		if err == nil || engi.KindOf(err) != engi.Invalid {
 			t.Errorf("%.60q: error %v, want Invalid", test.text, err)
 			continue
@@ -157,31 +155,22 @@ func TestDefinitionErrorsHelp(t *testing.T) {
 	}
 }
 
-func TestBuiltinsAreValid(t *testing.T) {
-	for name, text := range builtins() {
-		d, err := parseDefinition(name, text)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if d.User == "" || d.WorkDir == "" || d.Shell == "" {
-			t.Errorf("%s leaves out who runs programs, where, or by which shell", name)
-		}
-	}
-	for _, name := range []string{"base", "host", "python-dev", "node-fullstack", "blank-ubuntu"} {
-		if builtins()[name] == nil {
-			t.Errorf("there is no built-in %s", name)
-		}
-	}
-}
-
 func FuzzDefinition(f *testing.F) {
-	for _, text := range builtins() {
+	files, err := filepath.Glob("../builtin/*.yaml")
+	if err != nil || len(files) == 0 {
+		f.Fatalf("no built-in definitions: %v", err)
+	}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
 		f.Add(text)
 	}
 	f.Add([]byte("templates:\n  x: {base: a, go: {version: 1.2}, languages: {python: ''}}\n"))
 	f.Add([]byte("base: &a x\nname: *a\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		d, err := parseDefinition("x", text)
+		d, err := Parse("x", text)
 		if err != nil && engi.KindOf(err) != engi.Invalid {
 			t.Errorf("kind %s: %v", engi.KindOf(err), err)
 		}
@@ -189,17 +178,4 @@ func FuzzDefinition(f *testing.F) {
 			t.Error("a definition without base")
 		}
 	})
-}
-
-func TestAptSourcesOfTheNode(t *testing.T) {
-	got := nodeSources("testdata/apt")
-	want := []aptSource{
-		{"http://mirror.example/debian", "bookworm", "main contrib"},
-		{"https://mirror.example/debian-security/", "bookworm-security", "main"},
-		{"http://deb.example/debian", "bookworm", "main"},
-		{"http://deb.example/debian", "bookworm-updates", "main"},
-	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(aptSource{})); d != "" {
-		t.Error(d)
-	}
 }
