@@ -117,9 +117,25 @@ func (s *Server) newAccount(in wire.Setup) (a account, err error) {
 	if err := tree.MakeDirAll(a.WorkDir, a.owner); err != nil {
 		return a, err
 	}
+	if a.user != nil {
+		// A template that was built without root could not give these away.
+		takeOver(a.WorkDir, a.owner)
+		if strings.HasPrefix(a.Home, "/home/") {
+			takeOver(a.Home, a.owner)
+		}
+	}
 	a.env = environment(a.Setup)
 	a.env["ENGI_OUTPUT_DIR"] = a.OutputDir
 	return a, nil
+}
+
+// takeOver gives a directory of root's to its user. If that fails, the program
+// that needs it says so.
+func takeOver(dir string, o tree.Owner) {
+	var st unix.Stat_t
+	if o.UID > 0 && unix.Lstat(dir, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && st.Uid == 0 {
+		_ = unix.Lchown(dir, o.UID, o.GID)
+	}
 }
 
 // limits returns those of a process of this account.
