@@ -45,8 +45,8 @@ up: template ## build everything, start a server, run a first program in a sandb
 	@.ci/up
 
 .PHONY: down
-down: ## stop the server that "make up" started
-	@$(BIN)/engi stop
+down: ## stop the server that "make up" started and destroy its sandboxes
+	@$(BIN)/engi stop --destroy
 
 .PHONY: test
 test: template ## every test, in real sandboxes too

@@ -248,3 +248,29 @@ func HasTemplate(c config.Config, name string) (bool, error) {
 	t, err := ts.Get(context.Background(), name)
 	return err == nil && t.Digest != "", nil
 }
+
+// Destroy removes every sandbox of a data directory whose server does not
+// run, and returns how many there were. It reports Conflict if one runs.
+func Destroy(ctx context.Context, c config.Config) (int, error) {
+	if _, err := os.Stat(machinesDir(c.DataDir)); err != nil {
+		return 0, nil
+	}
+	release, err := hold(c.DataDir)
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	programs, err := FindPrograms(ctx, c)
+	if err != nil {
+		return 0, err
+	}
+	p, err := gvisor.New(gvisor.Options{Runsc: programs[0].Path, Guest: programs[1].Path, Dir: machinesDir(c.DataDir)})
+	if err != nil {
+		return 0, err
+	}
+	found, err := p.Found(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return len(found), removeOthers(ctx, p, nil)
+}

@@ -234,12 +234,14 @@ func readiness(st status) string {
 }
 
 type stopCommand struct {
-	Wait string `help:"How long to wait for it to end." default:"30s" placeholder:"D"`
+	Wait    string `help:"How long to wait for it to end." default:"30s" placeholder:"D"`
+	Destroy bool   `help:"Destroy its sandboxes too, with whatever runs in them."`
 }
 
 func (stopCommand) Help() string {
 	return `Examples:
   engi stop
+  engi stop --destroy
   engi stop --data-dir /srv/engi --wait 1m`
 }
 
@@ -256,12 +258,22 @@ func (s *stopCommand) Run(ctx context.Context, g *globals) error {
 	ctx, cancel := context.WithTimeout(ctx, wait.Std())
 	defer cancel()
 	pid, err := node.Stop(ctx, c.DataDir)
-	if err != nil {
+	if err != nil && !(s.Destroy && engi.KindOf(err) == engi.NotFound) {
 		return err
 	}
-	if g.JSON {
-		return g.printJSON(map[string]int{"pid": pid})
+	destroyed := 0
+	if s.Destroy {
+		if destroyed, err = node.Destroy(ctx, c); err != nil {
+			return err
+		}
 	}
-	fmt.Fprintf(g.out, "engi (process %d) has stopped; its sandboxes live on until the next start\n", pid)
+	switch {
+	case g.JSON:
+		return g.printJSON(map[string]int{"pid": pid, "destroyed": destroyed})
+	case s.Destroy:
+		fmt.Fprintf(g.out, "engi does not run on %s; %d sandboxes were destroyed\n", c.DataDir, destroyed)
+	default:
+		fmt.Fprintf(g.out, "engi (process %d) has stopped; its sandboxes live on until the next start\n", pid)
+	}
 	return nil
 }
