@@ -110,6 +110,9 @@ func New(o Options) (*Provider, error) {
 	return p, nil
 }
 
+// probeGroup comes and goes while a provider is opened.
+const probeGroup = "probe"
+
 // openGroups chooses how limits are enforced.
 func (p *Provider) openGroups() error {
 	if p.opt.Cgroups == CgroupsNone {
@@ -130,7 +133,7 @@ func (p *Provider) openGroups() error {
 		return nil
 	}
 	tree := cgroup.Open(p.opt.CgroupRoot, p.groupName(), version)
-	probe := tree.Group("probe")
+	probe := tree.Group(probeGroup)
 	err := probe.Create()
 	if err == nil {
 		err = probe.Limit(cgroup.Limits{Memory: 1 << 30})

@@ -48,7 +48,7 @@ func (p *Provider) Leaks(ctx context.Context, live []engi.SandboxID) ([]provider
 			return nil, engi.Errorf(engi.Internal, "look for control groups: %v", err)
 		}
 		for _, name := range groups {
-			if !alive(engi.SandboxID(name)) {
+			if name != probeGroup && !alive(engi.SandboxID(name)) {
 				leaks = append(leaks, provider.Leak{Kind: "cgroup", Name: p.groupName() + "/" + name})
 			}
 		}

@@ -430,7 +430,18 @@ func (m *machine) Resize(ctx context.Context, size engi.Size) (err error) {
 			WithRemedy("leave at least %d MiB", minMemory>>20)
 	}
 	if m.group != nil {
-		err := m.limit(ctx, next)
+		// Each limit costs the kernel something: only what changes is set.
+		limits := limitsOf(next)
+		if next.VCPUs == m.size.VCPUs {
+			limits.VCPUs = 0
+		}
+		if next.Memory == m.size.Memory {
+			limits.Memory = 0
+		}
+		if next.Processes == m.size.Processes {
+			limits.Tasks = 0
+		}
+		err := m.limit(ctx, limits)
 		if errors.Is(err, cgroup.ErrInUse) {
 			return engi.Errorf(engi.Conflict, "it uses more than %d MiB of memory", next.Memory>>20).
 				WithRemedy("end programs inside first")
@@ -451,11 +462,11 @@ func (m *machine) Resize(ctx context.Context, size engi.Size) (err error) {
 	return nil
 }
 
-// limit puts a size in force. Memory that programs gave up a moment ago is
+// limit puts limits in force. Memory that programs gave up a moment ago is
 // still on its way back to the host.
-func (m *machine) limit(ctx context.Context, size engi.Size) error {
+func (m *machine) limit(ctx context.Context, limits cgroup.Limits) error {
 	for attempt := 0; ; attempt++ {
-		err := m.group.Limit(limitsOf(size))
+		err := m.group.Limit(limits)
 		if !errors.Is(err, cgroup.ErrInUse) || attempt == 5 {
 			return err
 		}
