@@ -20,6 +20,7 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/fleet"
 	"github.com/engi-dev/engi/provider"
+	"github.com/engi-dev/engi/provider/memory"
 )
 
 var warmBash = fleet.PoolConfig{Language: engi.Bash, Target: 2}
@@ -302,16 +303,18 @@ func TestEndsHaveCauses(t *testing.T) {
 	t.Run("sandbox lost", func(t *testing.T) {
 		x := n.begin(script("echo begun; sleep 60"))
 		n.printed(x.ID, 6)
-		if err := memory.New(w.host).Remove(t.Context(), x.Sandbox); err != nil {
-			t.Fatal(err)
-		}
+		w.host.Kill(x.Sandbox)
 		got := n.wait(x.ID)
-		if got.Result.Exit.Code != -1 || got.Result.Error == "" || string(got.Result.Stdout) != "begun\n" {
+		wantAnswer(t, got, -1, engi.CauseSandboxLost, "begun\n")
+		if got.Result.Error == "" {
 			t.Errorf("%+v", got.Result)
 		}
-		if c := got.Result.Exit.Cause; c != engi.CauseSandboxLost {
-			t.Errorf("cause %s", c)
-		}
+	})
+	t.Run("memory", func(t *testing.T) {
+		x := n.begin(script("echo begun; sleep 60"))
+		n.printed(x.ID, 6)
+		w.host.FillMemory(x.Sandbox)
+		wantAnswer(t, n.wait(x.ID), -1, engi.CauseMemory, "begun\n")
 	})
 	n.warm()
 	n.eventually("used sandboxes are gone", func() bool { return len(w.machines()) == 4 })
@@ -415,6 +418,20 @@ func TestAnotherSizeBootsItsOwn(t *testing.T) {
 	n.eventually("the pool of that size is gone", func() bool { return len(n.Pools(t.Context())) == 1 })
 }
 
+func TestASizeThatCannotBeHadIsTold(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(pools(warmBash)).warm()
+	spec := script("echo resized")
+	spec.Limits.Size.Memory = 64 << 20
+	x := n.do(spec)
+	wantAnswer(t, x, 0, engi.CauseExited, "resized\n")
+	for _, limit := range []string{"memory", "vcpus"} {
+		if !slices.Contains(x.Result.NotEnforced, limit) {
+			t.Errorf("not enforced: %v, want %s among them", x.Result.NotEnforced, limit)
+		}
+	}
+}
+
 func TestANewTemplateReplacesTheOldMembers(t *testing.T) {
 	w := newWorld(t)
 	n := w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 3})).warm()
@@ -460,9 +477,7 @@ func TestAMemberThatDiesIsReplaced(t *testing.T) {
 	w := newWorld(t)
 	n := w.start(pools(warmBash)).warm()
 	victim := w.machines()[0]
-	if err := memory.New(w.host).Remove(t.Context(), victim); err != nil {
-		t.Fatal(err)
-	}
+	w.host.Kill(victim)
 	n.eventually("another took its place", func() bool {
 		ids := w.machines()
 		return len(ids) == 2 && !slices.Contains(ids, victim)

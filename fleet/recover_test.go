@@ -13,6 +13,7 @@ import (
 	"github.com/engi-dev/engi/fleet"
 	"github.com/engi-dev/engi/fleet/fleettest"
 	"github.com/engi-dev/engi/provider"
+	"github.com/engi-dev/engi/provider/memory"
 )
 
 // deaths are the ways a node ends without the consent of what runs on it.
@@ -152,7 +153,7 @@ func TestOrphansGo(t *testing.T) {
 	n := w.start(pools(warmBash)).warm()
 	n.kill()
 	orphan, err := memory.New(w.host).Start(t.Context(), provider.Spec{
-		ID: engi.NewSandboxID(), Root: "/", Size: fleet.DefaultLimits().Size, Token: "t",
+		ID: engi.NewSandboxID(), Root: t.TempDir(), Size: fleet.DefaultLimits().Size, Token: "t",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -345,7 +346,7 @@ func TestTheNodeRepairsItself(t *testing.T) {
 	n.printed(x.ID, 6)
 
 	orphan, err := memory.New(w.host).Start(t.Context(), provider.Spec{
-		ID: engi.NewSandboxID(), Root: "/", Size: fleet.DefaultLimits().Size, Token: "t",
+		ID: engi.NewSandboxID(), Root: t.TempDir(), Size: fleet.DefaultLimits().Size, Token: "t",
 	})
 	if err != nil {
 		t.Fatal(err)

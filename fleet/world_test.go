@@ -22,6 +22,7 @@ import (
 	"github.com/engi-dev/engi/fleet"
 	"github.com/engi-dev/engi/fleet/fleettest"
 	"github.com/engi-dev/engi/provider"
+	"github.com/engi-dev/engi/provider/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // A world is what outlives a node: machines, records, files, templates.
 type world struct {
 	t         testing.TB
-	host      *twinHost
+	host      *memory.Host
 	provider  func() provider.Provider
 	store     *fleettest.Store
 	records   fleet.Store // store, unless a test chose another
@@ -47,7 +48,7 @@ func base(t testing.TB, digest string) engi.Template {
 	return engi.Template{
 		Name:   "base",
 		Digest: digest,
-		Root:   "/",
+		Root:   t.TempDir(), // its machines find programs on the host
 		Env:    map[string]string{"PATH": os.Getenv("PATH"), "LANG": "C.UTF-8"},
 		Shell:  "/bin/sh",
 		Languages: map[engi.Language]engi.Interpreter{
