@@ -267,4 +267,3 @@ func TestLogForms(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
-
