@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"net/http"
 	"os"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -47,7 +46,6 @@ func (s *Server) prepare(w http.ResponseWriter, r *http.Request) error {
 	if !s.o.Twin {
 		s.rehearse()
 	}
-	debug.FreeOSMemory() // a member of a pool waits long and should be small
 	return empty(w)
 }
 

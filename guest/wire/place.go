@@ -1,8 +1,3 @@
-// Package wire is the protocol between engi and the guest program: where the
-// guest finds its channel, the messages, and the framing of streams. Both
-// sides import it; nothing here does I/O of its own beyond reading and writing
-// frames. See doc comments for a description that suffices for a second
-// implementation.
 package wire
 
 // The channel is a directory that the host mounts read only at Dir, so that

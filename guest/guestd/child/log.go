@@ -36,11 +36,11 @@ type block struct {
 
 const blockSize = 32 << 10
 
-// NewLog returns a log that keeps the last keep bytes. If most is positive it
+// NewLog returns a log that keeps the last keep bytes, or a little more. If most is positive it
 // accepts no more than that, and Over tells.
 func NewLog(keep, most int64) *Log {
 	return &Log{
-		keep: keep, most: most,
+		keep: max(keep, 2*blockSize), most: most,
 		over: make(chan struct{}), more: make(chan struct{}),
 		lost: map[engi.Stream]bool{}, count: map[engi.Stream]int64{},
 		readers: map[*int64]bool{},
@@ -89,7 +89,11 @@ func (l *Log) append(s engi.Stream, data []byte) {
 	} else {
 		l.blocks = append(l.blocks, block{s, l.end - int64(len(data)), append(make([]byte, 0, max(len(data), 256)), data...)})
 	}
-	for len(l.blocks) > 1 && l.end-l.start-int64(len(l.blocks[0].data)) >= l.keep {
+	slowest := l.end // what a reader has yet to read stays
+	for at := range l.readers {
+		slowest = min(slowest, *at)
+	}
+	for len(l.blocks) > 1 && l.end-l.blocks[1].at >= l.keep && l.blocks[1].at <= slowest {
 		l.start += int64(len(l.blocks[0].data))
 		l.blocks[0] = block{}
 		l.blocks = l.blocks[1:]
@@ -103,7 +107,7 @@ func (l *Log) wait(n int64, stop <-chan struct{}) bool {
 		l.mu.Lock()
 		slow := false
 		for at := range l.readers {
-			slow = slow || l.end+n-*at > max(l.keep, 2*blockSize)
+			slow = slow || l.end+n-*at > l.keep
 		}
 		if !slow || l.closed {
 			l.mu.Unlock()
