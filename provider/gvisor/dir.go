@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -132,17 +133,27 @@ func (d machineDir) listen() (*net.UnixListener, error) {
 	return l, nil
 }
 
-// save writes a file of the directory as a whole or not at all.
+// recordSize is what a record takes on disk, with room for larger numbers.
+const recordSize = 512
+
+// save writes a record in one piece: whoever is killed meanwhile leaves the
+// old one, the new one, or, the first time, an empty file, which counts as
+// none. A rename would do the same for more than all else that a change costs.
 func (d machineDir) save(name string, v any) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	tmp := d.path("." + name)
-	if err := os.WriteFile(tmp, raw, 0o600); err != nil {
+	if len(raw) > recordSize {
+		return fmt.Errorf("%s is too large", name)
+	}
+	raw = append(raw, bytes.Repeat([]byte(" "), recordSize-len(raw))...)
+	f, err := os.OpenFile(d.path(name), os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
 		return err
 	}
-	return os.Rename(tmp, d.path(name))
+	_, err = f.WriteAt(raw, 0)
+	return errors.Join(err, f.Close())
 }
 
 func (d machineDir) load(name string, v any) error {

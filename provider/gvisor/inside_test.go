@@ -371,14 +371,13 @@ func TestFoundWhatIsHalf(t *testing.T) {
 	for _, files := range [][]string{
 		nil,
 		{"machine.json"},
-		{".machine.json"},
 		{"machine.json", "run.json"},
 	} {
 		if err := os.MkdirAll(p.dir(id).path("chan"), 0o700); err != nil {
 			t.Fatal(err)
 		}
 		for _, f := range files {
-			if err := os.WriteFile(p.dir(id).path(f), []byte("{}"), 0o600); err != nil {
+			if err := os.WriteFile(p.dir(id).path(f), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -420,5 +419,25 @@ func TestTail(t *testing.T) {
 		if got := tail(file, n); got != want {
 			t.Errorf("the last %d bytes: %q, want %q", n, got, want)
 		}
+	}
+}
+
+func TestSave(t *testing.T) {
+	d := machineDir(t.TempDir())
+	var got record
+	if err := d.load("machine.json", &got); err == nil {
+		t.Error("a record that nobody wrote was read")
+	}
+	for _, n := range []int64{1 << 60, 1} {
+		want := record{Size: engi.Size{Memory: n}}
+		if err := d.save("machine.json", want); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.load("machine.json", &got); err != nil || got != want {
+			t.Errorf("got %+v, %v, want %+v", got, err, want)
+		}
+	}
+	if err := d.save("machine.json", strings.Repeat("x", recordSize)); err == nil {
+		t.Error("a record that is too large was written")
 	}
 }
