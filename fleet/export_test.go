@@ -13,3 +13,6 @@ func (m *Manager) Reconcile(ctx context.Context) { m.reconcile(ctx) }
 func (m *Manager) SweepFiles(ctx context.Context, before map[engi.ExecutionID]bool) map[engi.ExecutionID]bool {
 	return m.sweepFiles(ctx, before)
 }
+
+// CheckPath is how paths from outside are judged.
+var CheckPath = checkPath

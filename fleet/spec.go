@@ -215,7 +215,7 @@ func chooseEntry(p engi.Program, files map[string]bool) (string, error) {
 	case files[wire.Entry(p.Language)]:
 		return wire.Entry(p.Language), nil
 	}
-	return "", engi.Errorf(engi.Invalid, "which of the %d files is to run?", len(p.Files)).
+	return "", engi.Errorf(engi.Invalid, "no entry says which of the %d files is to run", len(p.Files)).
 		WithRemedy("name it in 'entry', or call it %s", wire.Entry(p.Language))
 }
 
