@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/provider"
@@ -234,5 +235,25 @@ func TestPromisesRootless(t *testing.T) {
 	t.Logf("%s", out)
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestFileServerIsKilled ends a machine whose files cannot be reached.
+func TestFileServerIsKilled(t *testing.T) {
+	b := boot(t, nil)
+	pids := processes(t, "runsc-gofer", b.m.ID())
+	if len(pids) != 1 {
+		t.Fatalf("file servers %v, want one", pids)
+	}
+	if err := syscall.Kill(pids[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-b.m.Done():
+	case <-time.After(time.Minute):
+		t.Fatal("the machine goes on without files")
+	}
+	if got := b.m.End(); got != engi.CauseSandboxLost {
+		t.Errorf("the end is %q, want sandbox_lost", got)
 	}
 }

@@ -71,6 +71,9 @@ func (p *Provider) attach(id engi.SandboxID, d machineDir, run running, group *c
 	}
 	m.watchMemory()
 	go m.watch()
+	if gofer == nil {
+		m.sandbox.kill() // it cannot reach a file any more
+	}
 	return m, nil
 }
 
@@ -128,13 +131,23 @@ func (p *Provider) adopt(id engi.SandboxID) (*machine, error) {
 	return m, nil
 }
 
-// watch waits for the end of the machine.
+// watch waits for the end of the machine: of either process, since neither is
+// of use without the other.
 func (m *machine) watch() {
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		if m.gofer != nil {
+			m.gofer.wait()
+			m.sandbox.kill()
+		}
+	}()
 	m.sandbox.wait()
-	// The file server has nobody left to serve. It ends by itself, later.
 	if m.gofer != nil {
-		m.gofer.kill()
-		m.gofer.wait()
+		m.gofer.kill() // it would end by itself, later
+	}
+	<-served
+	if m.gofer != nil {
 		m.gofer.close()
 	}
 	m.end = m.cause()
