@@ -39,6 +39,8 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := s.configure(false); err != nil {
 		return err
 	}
+	s.dialing.Store(true)
+	defer s.dialing.Store(false)
 	for ctx.Err() == nil {
 		live, cancel := context.WithCancel(ctx)
 		dialed := make(chan struct{})
@@ -182,8 +184,8 @@ func (b *begun) Read(p []byte) (int, error) {
 // quiesce answers, then closes every connection. The host knows that none is
 // left when it sees the end of the one it asked on.
 func (s *Server) quiesce(w http.ResponseWriter, r *http.Request) error {
-	if s.o.Twin {
-		return engi.Errorf(engi.Unsupported, "quiesce: this guest cannot be saved")
+	if !s.dialing.Load() {
+		return engi.Errorf(engi.Unsupported, "quiesce: this guest does not dial its host")
 	}
 	select {
 	case s.quiet <- struct{}{}:
@@ -213,7 +215,7 @@ func (s *Server) sleep(ctx context.Context) error {
 }
 
 func (s *Server) powerOff(w http.ResponseWriter, r *http.Request) error {
-	if s.o.Twin {
+	if !s.dialing.Load() {
 		return engi.Errorf(engi.Unsupported, "power off: this guest lives in another program")
 	}
 	s.offOnce.Do(func() { close(s.off) })

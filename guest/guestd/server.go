@@ -50,6 +50,7 @@ type Server struct {
 	dialect *envd.Handler
 	token   atomic.Pointer[string]
 
+	dialing atomic.Bool   // Run dials the host
 	off     chan struct{} // closed on power-off
 	offOnce sync.Once
 	quiet   chan struct{} // receives when the host asks for silence
@@ -237,7 +238,10 @@ func (s *Server) hello(w http.ResponseWriter, r *http.Request) error {
 	}
 	caps := []string{wire.CapRun, wire.CapProcess, wire.CapFile, wire.CapPort, wire.CapE2B}
 	if !s.o.Twin {
-		caps = append(caps, wire.CapProcesses, wire.CapQuiesce, wire.CapPowerOff)
+		caps = append(caps, wire.CapProcesses)
+	}
+	if s.dialing.Load() {
+		caps = append(caps, wire.CapQuiesce, wire.CapPowerOff)
 	}
 	return reply(w, wire.Hello{Version: wire.Version, Boot: s.boot, Kernel: kernel, Arch: runtime.GOARCH, Capabilities: caps})
 }
