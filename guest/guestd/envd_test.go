@@ -1,0 +1,397 @@
+package guestd_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"mime/multipart"
+	"net"
+	"net/http"
+	"net/textproto"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi/guest/guestd"
+	"github.com/engi-dev/engi/guest/wire"
+)
+
+// sdk speaks the dialect as E2B's clients do.
+type sdk struct {
+	t    *testing.T
+	http *http.Client
+	root string
+}
+
+func newSDK(t *testing.T) *sdk {
+	t.Helper()
+	root := t.TempDir()
+	s := guestd.New(guestd.Options{Root: root, Token: "secret", Twin: true})
+	ctx, cancel := context.WithCancel(context.Background())
+	tr := &http.Transport{DisableCompression: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+		a, b := net.Pipe()
+		go s.Serve(ctx, b)
+		return a, nil
+	}}
+	t.Cleanup(func() { tr.CloseIdleConnections(); cancel(); s.Close() })
+	c := &sdk{t: t, http: &http.Client{Transport: tr}, root: root}
+	resp := c.raw("POST", wire.Prefix+"setup", "application/json", strings.NewReader(`{"user":"user","home":"/home/user","env":{"SANDBOX":"yes"}}`), nil)
+	if resp.StatusCode != 204 {
+		t.Fatalf("setup: %d", resp.StatusCode)
+	}
+	return c
+}
+
+func (c *sdk) raw(method, path, kind string, body io.Reader, header http.Header) *http.Response {
+	c.t.Helper()
+	req, err := http.NewRequestWithContext(c.t.Context(), method, "http://guest"+path, body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for k, v := range header {
+		req.Header[k] = v
+	}
+	req.Header.Set("X-Access-Token", "secret")
+	req.Header.Set("Content-Type", kind)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { resp.Body.Close() })
+	return resp
+}
+
+func (c *sdk) unary(method, in string) (int, map[string]any) {
+	c.t.Helper()
+	resp := c.raw("POST", "/"+method, "application/json", strings.NewReader(in), nil)
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	out := map[string]any{}
+	if err := json.Unmarshal(b, &out); err != nil {
+		c.t.Fatalf("%s answered %q: %v", method, b, err)
+	}
+	return resp.StatusCode, out
+}
+
+func frame(s string) io.Reader {
+	b := []byte{0, 0, 0, 0, 0}
+	binary.BigEndian.PutUint32(b[1:], uint32(len(s)))
+	return bytes.NewReader(append(b, s...))
+}
+
+// stream returns a function that yields the messages; end is true for the last.
+func (c *sdk) stream(method, in string, header http.Header) func() (m map[string]any, end bool) {
+	c.t.Helper()
+	resp := c.raw("POST", "/"+method, "application/connect+json", frame(in), header)
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "application/connect+json" {
+		c.t.Fatalf("%s: status %d, %s", method, resp.StatusCode, resp.Header.Get("Content-Type"))
+	}
+	return func() (map[string]any, bool) {
+		var h [5]byte
+		if _, err := io.ReadFull(resp.Body, h[:]); err != nil {
+			c.t.Fatalf("%s: %v", method, err)
+		}
+		b := make([]byte, binary.BigEndian.Uint32(h[1:]))
+		if _, err := io.ReadFull(resp.Body, b); err != nil {
+			c.t.Fatalf("%s: %v", method, err)
+		}
+		m := map[string]any{}
+		if err := json.Unmarshal(b, &m); err != nil {
+			c.t.Fatalf("%s sent %q: %v", method, b, err)
+		}
+		return m, h[0] == 2
+	}
+}
+
+func at(m map[string]any, path ...string) any {
+	var v any = m
+	for _, p := range path {
+		x, _ := v.(map[string]any)
+		v = x[p]
+	}
+	return v
+}
+
+// events reads a process to its end.
+func events(t *testing.T, next func() (map[string]any, bool)) (pid float64, out, errs string, end map[string]any, failure any) {
+	t.Helper()
+	first, _ := next()
+	pid, ok := at(first, "event", "start", "pid").(float64)
+	if !ok {
+		t.Fatalf("the first event is %v", first)
+	}
+	for {
+		m, last := next()
+		if last {
+			return pid, out, errs, end, m["error"]
+		}
+		for name, to := range map[string]*string{"stdout": &out, "stderr": &errs, "pty": &out} {
+			if s, ok := at(m, "event", "data", name).(string); ok {
+				b, err := base64.StdEncoding.DecodeString(s)
+				if err != nil {
+					t.Fatal(err)
+				}
+				*to += string(b)
+			}
+		}
+		if e, ok := at(m, "event", "end").(map[string]any); ok {
+			end = e
+		}
+	}
+}
+
+func TestDialectNeedsToken(t *testing.T) {
+	c := newSDK(t)
+	for _, path := range []string{"/health", "/files?path=x", "/envs"} {
+		resp, err := c.http.Get("http://guest" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != 401 {
+			t.Errorf("%s: status %d", path, resp.StatusCode)
+		}
+	}
+	if resp := c.raw("GET", "/health", "", nil, nil); resp.StatusCode != 204 {
+		t.Errorf("health: %d", resp.StatusCode)
+	}
+}
+
+func TestDialectProcess(t *testing.T) {
+	c := newSDK(t)
+	pid, out, errs, end, failure := events(t, c.stream("process.Process/Start",
+		`{"process":{"cmd":"/bin/sh","args":["-c","echo $SANDBOX $FOO; echo err >&2; exit 3"],"envs":{"FOO":"bar"}},"stdin":false}`, nil))
+	if pid <= 0 || out != "yes bar\n" || errs != "err\n" || end["exitCode"] != 3.0 || end["status"] != "exit status 3" || end["exited"] != true || failure != nil {
+		t.Errorf("got %v %q %q %v %v", pid, out, errs, end, failure)
+	}
+	// Input: an absent stdin field means that it is enabled.
+	next := c.stream("process.Process/Start", `{"process":{"cmd":"cat"},"tag":"t1"}`, nil)
+	next()
+	if status, m := c.unary("process.Process/SendInput", `{"process":{"tag":"t1"},"input":{"stdin":"aGk="}}`); status != 200 {
+		t.Errorf("send input: %d %v", status, m)
+	}
+	if m, _ := next(); at(m, "event", "data", "stdout") != "aGk=" {
+		t.Errorf("got %v", m)
+	}
+	_, list := c.unary("process.Process/List", `{}`)
+	if ps, _ := list["processes"].([]any); len(ps) != 1 || at(ps[0].(map[string]any), "tag") != "t1" || at(ps[0].(map[string]any), "config", "cmd") != "cat" {
+		t.Errorf("list: %v", list)
+	}
+	if status, m := c.unary("process.Process/SendInput", `{"process":{"tag":"t1"},"input":{"pty":"aGk="}}`); status != 500 || m["code"] != "internal" {
+		t.Errorf("terminal input to a pipe: %d %v", status, m)
+	}
+	c.unary("process.Process/CloseStdin", `{"process":{"tag":"t1"}}`)
+	if m, _ := next(); at(m, "event", "end", "status") != "exit status 0" {
+		t.Errorf("got %v", m)
+	}
+	// Signals.
+	next = c.stream("process.Process/Start", `{"process":{"cmd":"sleep","args":["100"]},"tag":"t2"}`, nil)
+	next()
+	c.unary("process.Process/SendSignal", `{"process":{"tag":"t2"},"signal":"SIGNAL_SIGKILL"}`)
+	if m, _ := next(); at(m, "event", "end", "exitCode") != -1.0 || at(m, "event", "end", "status") != "signal: killed" {
+		t.Errorf("got %v", m)
+	}
+	for in, want := range map[string]string{
+		`{"process":{"pid":999999},"signal":"SIGNAL_SIGKILL"}`: "not_found",
+		`{"process":{"tag":"t2"},"signal":"SIGNAL_SIGTERM"}`:   "not_found",
+		`{"process":{"tag":"t2"},"signal":"SIGNAL_HUP"}`:       "unimplemented",
+		`{"process":`: "invalid_argument",
+	} {
+		if _, m := c.unary("process.Process/SendSignal", in); m["code"] != want {
+			t.Errorf("%s: %v, want %s", in, m, want)
+		}
+	}
+	// Errors of a stream come in its last frame.
+	m, last := c.stream("process.Process/Start", `{"process":{"cmd":"true","cwd":"/no/such"}}`, nil)()
+	if !last || at(m, "error", "code") != "invalid_argument" || at(m, "error", "message") != "cwd '"+c.root+"/no/such' does not exist" {
+		t.Errorf("got %v", m)
+	}
+	// The client's deadline kills.
+	_, _, _, end, failure = events(t, c.stream("process.Process/Start", `{"process":{"cmd":"sleep","args":["100"]}}`, http.Header{"Connect-Timeout-Ms": {"100"}}))
+	if end["status"] != "signal: killed" || at(map[string]any{"e": failure}, "e", "code") != "deadline_exceeded" {
+		t.Errorf("got %v, %v", end, failure)
+	}
+}
+
+func TestDialectConnect(t *testing.T) {
+	c := newSDK(t)
+	next := c.stream("process.Process/Start", `{"process":{"cmd":"sh","args":["-c","echo old; read x; echo new"]},"tag":"c"}`, nil)
+	next()
+	next()
+	again := c.stream("process.Process/Connect", `{"process":{"tag":"c"}}`, nil)
+	again()
+	c.unary("process.Process/SendInput", `{"process":{"tag":"c"},"input":{"stdin":"Cg=="}}`)
+	if m, _ := again(); at(m, "event", "data", "stdout") != base64.StdEncoding.EncodeToString([]byte("new\n")) {
+		t.Errorf("got %v, want new output only", m)
+	}
+	if m, _ := again(); at(m, "event", "end", "exited") != true {
+		t.Errorf("got %v", m)
+	}
+}
+
+func TestDialectTerminal(t *testing.T) {
+	c := newSDK(t)
+	next := c.stream("process.Process/Start", `{"process":{"cmd":"sh","args":["-c","stty size; read x; stty size"]},"pty":{"size":{"cols":80,"rows":24}},"tag":"p"}`, nil)
+	next()
+	seen := ""
+	for m, last := next(); !last; m, last = next() {
+		s, _ := at(m, "event", "data", "pty").(string)
+		b, _ := base64.StdEncoding.DecodeString(s)
+		if before := seen; !strings.Contains(before, "24 80") && strings.Contains(before+string(b), "24 80") {
+			c.unary("process.Process/Update", `{"process":{"tag":"p"},"pty":{"size":{"cols":100,"rows":40}}}`)
+			c.unary("process.Process/SendInput", `{"process":{"tag":"p"},"input":{"pty":"Cg=="}}`)
+		}
+		seen += string(b)
+	}
+	if !strings.Contains(seen, "40 100") {
+		t.Errorf("the terminal showed %q", seen)
+	}
+}
+
+func TestDialectFilesystem(t *testing.T) {
+	c := newSDK(t)
+	const fs = "filesystem.Filesystem/"
+	if status, m := c.unary(fs+"MakeDir", `{"path":"d/e"}`); status != 200 || at(m, "entry", "type") != "FILE_TYPE_DIRECTORY" || at(m, "entry", "path") != "/home/user/d/e" {
+		t.Errorf("make: %d %v", status, m)
+	}
+	if status, m := c.unary(fs+"MakeDir", `{"path":"/home/user/d/e"}`); status != 409 || m["code"] != "already_exists" {
+		t.Errorf("make again: %d %v", status, m)
+	}
+	if err := os.WriteFile(filepath.Join(c.root, "home/user/d/f"), []byte("12345"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	_, m := c.unary(fs+"Stat", `{"path":"~/d/f"}`)
+	if at(m, "entry", "size") != "5" || at(m, "entry", "permissions") != "-rw-r-----" || at(m, "entry", "mode") != 416.0 || at(m, "entry", "name") != "f" {
+		t.Errorf("stat: %v", m)
+	}
+	if status, m := c.unary(fs+"Stat", `{"path":"nothing"}`); status != 404 || m["code"] != "not_found" {
+		t.Errorf("stat nothing: %d %v", status, m)
+	}
+	_, m = c.unary(fs+"ListDir", `{"path":"d","depth":1}`)
+	if es, _ := m["entries"].([]any); len(es) != 2 {
+		t.Errorf("list: %v", m)
+	}
+	if _, m := c.unary(fs+"ListDir", `{"path":"d/f"}`); m["code"] != "invalid_argument" {
+		t.Errorf("list a file: %v", m)
+	}
+	if _, m := c.unary(fs+"Move", `{"source":"d/f","destination":"x/y/g"}`); at(m, "entry", "path") != "/home/user/x/y/g" {
+		t.Errorf("move: %v", m)
+	}
+	// Both kinds of watch see a file.
+	next := c.stream(fs+"WatchDir", `{"path":"d","includeEntry":true}`, nil)
+	if m, _ := next(); m["start"] == nil {
+		t.Errorf("the first message is %v", m)
+	}
+	_, m = c.unary(fs+"CreateWatcher", `{"path":"d"}`)
+	id, _ := m["watcherId"].(string)
+	if err := os.WriteFile(filepath.Join(c.root, "home/user/d/new"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if m, _ := next(); at(m, "filesystem", "name") != "new" || at(m, "filesystem", "type") != "EVENT_TYPE_CREATE" || at(m, "filesystem", "entry", "name") != "new" {
+		t.Errorf("watch: %v", m)
+	}
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		_, m := c.unary(fs+"GetWatcherEvents", `{"watcherId":"`+id+`"}`)
+		if es, _ := m["events"].([]any); len(es) > 0 {
+			if at(es[0].(map[string]any), "name") != "new" {
+				t.Errorf("events: %v", m)
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the watcher saw nothing")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	c.unary(fs+"RemoveWatcher", `{"watcherId":"`+id+`"}`)
+	if _, m := c.unary(fs+"GetWatcherEvents", `{"watcherId":"`+id+`"}`); m["code"] != "not_found" {
+		t.Errorf("a removed watcher: %v", m)
+	}
+	for range 2 {
+		if status, m := c.unary(fs+"Remove", `{"path":"d"}`); status != 200 {
+			t.Errorf("remove: %d %v", status, m)
+		}
+	}
+}
+
+func TestDialectFiles(t *testing.T) {
+	c := newSDK(t)
+	var form bytes.Buffer
+	w := multipart.NewWriter(&form)
+	for _, name := range []string{"a/b.txt", "/tmp/c d.txt"} {
+		h := textproto.MIMEHeader{"Content-Disposition": {`form-data; name="file"; filename="` + name + `"`}}
+		p, err := w.CreatePart(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(p, "content of "+name)
+	}
+	w.Close()
+	resp := c.raw("POST", "/files", w.FormDataContentType(), &form, nil)
+	b, _ := io.ReadAll(resp.Body)
+	if want := `[{"name":"b.txt","path":"/home/user/a/b.txt","type":"file"},{"name":"c d.txt","path":"/tmp/c d.txt","type":"file"}]`; resp.StatusCode != 200 || string(b) != want {
+		t.Errorf("upload: %d %s", resp.StatusCode, b)
+	}
+	resp = c.raw("GET", "/files?path=a/b.txt", "", nil, nil)
+	if b, _ := io.ReadAll(resp.Body); string(b) != "content of a/b.txt" {
+		t.Errorf("download: %d %s", resp.StatusCode, b)
+	}
+	resp = c.raw("GET", "/files?path=a/b.txt", "", nil, http.Header{"Accept-Encoding": {"gzip, deflate"}})
+	if resp.Header.Get("Content-Encoding") != "gzip" {
+		t.Errorf("headers: %v", resp.Header)
+	}
+	if resp := c.raw("POST", "/files?path=e", "application/octet-stream", strings.NewReader(""), nil); resp.StatusCode != 200 {
+		t.Errorf("an empty file: %d", resp.StatusCode)
+	}
+	if resp := c.raw("GET", "/files?path=e", "", nil, nil); resp.ContentLength != 0 {
+		t.Errorf("an empty file has length %d", resp.ContentLength)
+	}
+	for path, want := range map[string]int{"/files?path=nothing": 404, "/files?path=a": 400, "/files?path=": 400, "/files?path=%00": 400} {
+		if resp := c.raw("GET", path, "", nil, nil); resp.StatusCode != want {
+			t.Errorf("%s: %d, want %d", path, resp.StatusCode, want)
+		}
+	}
+	resp = c.raw("GET", "/envs", "", nil, nil)
+	if b, _ := io.ReadAll(resp.Body); string(b) != `{"SANDBOX":"yes"}` {
+		t.Errorf("envs: %s", b)
+	}
+	resp = c.raw("GET", "/metrics", "", nil, nil)
+	if b, _ := io.ReadAll(resp.Body); !strings.Contains(string(b), `"mem_total":`) {
+		t.Errorf("metrics: %s", b)
+	}
+}
+
+func FuzzDialect(f *testing.F) {
+	f.Add([]byte(`{"process":{"cmd":""}}`), byte(0))
+	f.Add([]byte(`{"start":{"process":{"pid":1}}}`), byte(0))
+	f.Add([]byte("\xff\xff"), byte(1))
+	s := guestd.New(guestd.Options{Root: f.TempDir(), Token: "secret", Twin: true})
+	f.Cleanup(func() { s.Close() })
+	a, b := net.Pipe()
+	go s.Serve(context.Background(), b)
+	tr := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return a, nil }, MaxConnsPerHost: 1}
+	f.Fuzz(func(t *testing.T, body []byte, flags byte) {
+		for _, method := range []string{"process.Process/Connect", "process.Process/StreamInput", "filesystem.Filesystem/Stat"} {
+			b := append([]byte{flags, 0, 0, byte(len(body) >> 8), byte(len(body))}, body...)
+			req, err := http.NewRequest("POST", "http://guest/"+method, bytes.NewReader(b))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("X-Access-Token", "secret")
+			resp, err := tr.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err) // it must answer, whatever came
+			}
+			io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+		}
+	})
+}
