@@ -22,7 +22,7 @@ const (
 	// all directories of executions.
 	filesEvery = 20
 	// expireBatch is how many old executions go in one transaction.
-	expireBatch = 200
+	expireBatch = 50
 )
 
 // all is a filter without a limit.

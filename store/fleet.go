@@ -220,40 +220,61 @@ func (f fleetShelf) List(ctx context.Context, owner engi.Owner, q engi.Execution
 	return list, nil
 }
 
+// Expire looks for what is to go on a reading connection, so that those who
+// write wait for the deletions only.
 func (f fleetShelf) Expire(ctx context.Context, before time.Time, keep, limit int) (_ []engi.ExecutionID, err error) {
 	defer engi.Annotate(&err, "expire executions")
-	var gone []engi.ExecutionID
+	var ended, old int
+	err = f.db.read.QueryRowContext(ctx, `SELECT COUNT(*), COALESCE(SUM(ended < ?), 0) FROM executions WHERE ended > 0`, nanos(before)).Scan(&ended, &old)
+	if err != nil {
+		return nil, fault(ctx, err)
+	}
+	gone, err := column[engi.ExecutionID](ctx, f.db.read, `SELECT id FROM executions WHERE ended > 0 ORDER BY ended, seq LIMIT ?`,
+		max(0, min(limit, max(old, ended-keep))))
+	if err != nil {
+		return nil, err
+	}
+	boxes, err := column[engi.SandboxID](ctx, f.db.read, `SELECT id FROM sandboxes WHERE state = 'stopped' AND stopped < ? LIMIT ?`, nanos(before), limit)
+	if err != nil || len(gone)+len(boxes) == 0 {
+		return nil, err
+	}
 	err = f.db.tx(ctx, func(tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, `DELETE FROM executions WHERE seq IN (
-			SELECT seq FROM executions WHERE ended > 0 AND (
-				ended < ? OR
-				seq NOT IN (SELECT seq FROM executions WHERE ended > 0 ORDER BY ended DESC, seq DESC LIMIT ?))
-			ORDER BY ended, seq LIMIT ?) RETURNING id`, nanos(before), keep, limit)
-		if err != nil {
-			return fault(ctx, err)
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var id string
-			if err := rows.Scan(&id); err != nil {
+		for _, id := range gone {
+			if _, err := tx.ExecContext(ctx, `DELETE FROM executions WHERE id = ?`, string(id)); err != nil {
 				return fault(ctx, err)
 			}
-			gone = append(gone, engi.ExecutionID(id))
-		}
-		if err := rows.Err(); err != nil {
-			return fault(ctx, err)
-		}
-		for _, id := range gone {
 			if _, err := tx.ExecContext(ctx, `DELETE FROM sandboxes WHERE execution = ? AND execution <> '' AND state = 'stopped'`, string(id)); err != nil {
 				return fault(ctx, err)
 			}
 		}
-		if _, err := tx.ExecContext(ctx, `DELETE FROM sandboxes WHERE state = 'stopped' AND stopped < ?`, nanos(before)); err != nil {
-			return fault(ctx, err)
+		for _, id := range boxes {
+			if _, err := tx.ExecContext(ctx, `DELETE FROM sandboxes WHERE id = ? AND state = 'stopped'`, string(id)); err != nil {
+				return fault(ctx, err)
+			}
 		}
 		return nil
 	})
 	return gone, err
+}
+
+// column returns the one column of a query.
+func column[T ~string](ctx context.Context, db *sql.DB, query string, args ...any) (all []T, err error) {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, fault(ctx, err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var v string
+		if err := rows.Scan(&v); err != nil {
+			return nil, fault(ctx, err)
+		}
+		all = append(all, T(v))
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fault(ctx, err)
+	}
+	return all, nil
 }
 
 func (f fleetShelf) PutSandbox(ctx context.Context, s fleet.SandboxRecord) (err error) {
