@@ -34,7 +34,7 @@ type Config struct {
 	DataDir         string   `toml:"data_dir" env:"DATA_DIR" help:"state of this node: database, keys, sandboxes; one server each"`
 	CacheDir        string   `toml:"cache_dir" env:"CACHE_DIR" help:"what can be made again and is shared by nodes: templates and unpacked programs"`
 	AllowPublicHTTP bool     `toml:"allow_public_http" env:"ALLOW_PUBLIC_HTTP" help:"serve addresses others can reach without TLS"`
-	Hosts           []string `toml:"hosts" env:"HOSTS" help:"host names that requests may use besides loopback ones; * accepts any"`
+	Hosts           []string `toml:"hosts" env:"HOSTS" help:"host names that requests may use besides loopback ones; * accepts any, as does an empty list on an address that is not loopback"`
 	Runsc           string   `toml:"runsc" env:"RUNSC" help:"path of runsc; empty finds the one that belongs to this engi"`
 	Guest           string   `toml:"guest" env:"GUEST" help:"path of engi-guest; empty finds the one that belongs to this engi"`
 	Log             string   `toml:"log" env:"LOG" help:"form of the log: text, json, or auto (text on a terminal)"`
@@ -387,6 +387,17 @@ func (c Config) Level() (l slog.Level, err error) {
 		return 0, engi.Errorf(engi.Invalid, "log_level is %q", c.LogLevel).WithRemedy("use debug, info, warn or error")
 	}
 	return l, nil
+}
+
+// ServedHosts returns the names that requests may use beside loopback ones.
+// Checking them protects servers on loopback from web pages that rebind a
+// name; whoever serves others without naming hosts is asked by any name.
+func (c Config) ServedHosts() []string {
+	host, _, err := net.SplitHostPort(c.Listen)
+	if len(c.Hosts) == 0 && err == nil && !loopback(host) {
+		return []string{"*"}
+	}
+	return c.Hosts
 }
 
 func cpus() int { return runtime.GOMAXPROCS(0) }

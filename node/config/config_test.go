@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -151,6 +152,21 @@ func TestPublicAddressWithConsent(t *testing.T) {
 	} {
 		if _, _, err := Load(From{Env: env}); err != nil {
 			t.Errorf("%v: %v", env, err)
+		}
+	}
+}
+
+func TestServedHosts(t *testing.T) {
+	for _, c := range []struct {
+		listen string
+		hosts  []string
+		want   string
+	}{
+		{"127.0.0.1:1", nil, "[]"}, {"[::1]:1", []string{"a.example"}, "[a.example]"}, {"0.0.0.0:1", nil, "[*]"},
+		{"192.0.2.1:1", []string{"a.example"}, "[a.example]"}, {":1", nil, "[*]"},
+	} {
+		if got := fmt.Sprint(Config{Listen: c.listen, Hosts: c.hosts}.ServedHosts()); got != c.want {
+			t.Errorf("%s with %v: %s, want %s", c.listen, c.hosts, got, c.want)
 		}
 	}
 }
