@@ -211,7 +211,7 @@ func (t *Templates) openSource(name string) (*os.File, error) {
 		return f, nil
 	}
 	return nil, engi.Errorf(engi.Denied, "definitions may not read %s", name).
-		WithRemedy("put it into %s, or add its directory to the template sources of the configuration", t.o.Sources[0])
+		WithRemedy("put it into %s", t.o.Sources[0])
 }
 
 func sourceError(name string, err error) error {
