@@ -9,7 +9,7 @@ import (
 // monitor watches whether a run reaches limits that the kernel enforces
 // without telling us. It belongs to the run's goroutine.
 type monitor struct {
-	path  string
+	paths []string // of the file systems that may fill
 	limit int // processes and threads; 0 means not watched
 	count func() int
 	timer *time.Timer
@@ -27,7 +27,10 @@ const (
 
 func (s *Server) newMonitor(r *run) *monitor {
 	a := s.account()
-	m := &monitor{path: a.WorkDir, every: firstLook, timer: time.NewTimer(firstLook)}
+	m := &monitor{paths: []string{a.WorkDir}, every: firstLook, timer: time.NewTimer(firstLook)}
+	if !s.o.Twin {
+		m.paths = append(m.paths, "/tmp") // one of its own, as large
+	}
 	if !s.o.Twin && a.Processes > 0 {
 		m.limit, m.count = a.Processes, s.table.Count
 	}
@@ -46,10 +49,12 @@ func (m *monitor) look() {
 		m.processesNow = m.busy() && m.count() >= m.limit-max(1, m.limit/32)
 		m.processes = m.processes || m.processesNow
 	}
-	var st unix.Statfs_t
-	if unix.Statfs(m.path, &st) == nil {
-		full := st.Blocks > 0 && int64(st.Bavail)*st.Bsize < 64<<10
-		m.disk = m.disk || full || st.Files > 0 && st.Ffree == 0
+	for _, path := range m.paths {
+		var st unix.Statfs_t
+		if unix.Statfs(path, &st) == nil {
+			full := st.Blocks > 0 && int64(st.Bavail)*st.Bsize < 64<<10
+			m.disk = m.disk || full || st.Files > 0 && st.Ffree == 0
+		}
 	}
 }
 
