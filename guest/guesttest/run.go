@@ -208,6 +208,9 @@ func (s suite) runOutput(t *testing.T) {
 
 func (s suite) together(t *testing.T) {
 	long := s.program(t, engi.Bash, "echo long; sleep 0.6; (sleep 0.1; echo child); echo end")
+	// The working directory is shared: a name of its own keeps its file from
+	// being replaced before it is read.
+	long.Files[0].Path = "long.sh"
 	run, err := s.c.Run(t.Context(), long)
 	ok(t, err)
 	p, err := s.c.Start(t.Context(), engi.Command{Args: []string{"sh", "-c", "sleep 1; echo process"}})
