@@ -230,12 +230,14 @@ func (m *Manager) recoverRun(ctx context.Context, s SandboxRecord, rec Record) {
 
 // resume drives a run that was found again.
 func (m *Manager) resume(r *run, b *member, g *guest.Run) {
+	rec, _, _, _ := r.look()
 	// The program may have ended in time while nobody looked: its answer
 	// gets a chance, however late it is. The guest keeps the time itself.
-	unguard := m.guard(r, b, adoptTime)
-	defer unguard()
+	left := time.Until(rec.Started.Add(rec.Limits.Timeout))
+	watch := m.guard(r, b, max(left, adoptTime))
+	defer watch.end()
 	answer := engi.Result{Tier: b.key.Tier, NotEnforced: m.notEnforced(b.key.Tier)}
-	m.follow(r, b, g, answer, false, unguard)
+	m.follow(r, b, g, answer, false, watch)
 }
 
 // endLost ends an execution whose sandbox is gone.

@@ -17,6 +17,8 @@ const (
 	// grace is how much later than the guest the host ends a program that
 	// overstays: the guest's answer is the better one.
 	grace = 300 * time.Millisecond
+	// launchTime bounds how long a program and its input may be on their way.
+	launchTime = 4 * time.Second
 	// killGrace is how long a killed program has to be reported as ended
 	// before its sandbox is destroyed under it.
 	killGrace = 300 * time.Millisecond
@@ -181,12 +183,13 @@ func (m *Manager) execute(r *run, b *member, program wire.Run, c claim, want eng
 		m.lose(r, b, answer, err)
 		return
 	}
-	unguard := m.guard(r, b, 0)
-	defer unguard()
+	watch := m.guard(r, b, program.Timeout+launchTime)
+	defer watch.end()
 	program.ID = string(r.id)
 	g, err := m.launch(b, program)
 	if err == nil {
-		m.follow(r, b, g, answer, c.fresh, unguard)
+		watch.within(program.Timeout)
+		m.follow(r, b, g, answer, c.fresh, watch)
 		return
 	}
 	switch engi.KindOf(err) {
@@ -243,17 +246,22 @@ func (m *Manager) fit(b *member, want engi.Size) error {
 	return nil
 }
 
-// guard ends the run's program when its time is over, but not before least
-// has passed, or when somebody stops it: first the program, then, if that does
-// not help, its machine. The returned function ends the watch and waits for
-// it; it may be called twice.
-func (m *Manager) guard(r *run, b *member, least time.Duration) (end func()) {
-	rec, _, _, _ := r.look()
-	deadline := max(time.Until(rec.Started.Add(rec.Limits.Timeout)), least) + grace
+// A guard ends a run's program when its time is over or somebody stops it:
+// first the program, then, if that does not help, its machine.
+type guard struct {
+	timer *time.Timer
+	end   func() // ends the watch and waits for it; may be called twice
+}
+
+// within sets the time the program has from now on.
+func (g guard) within(d time.Duration) { g.timer.Reset(d + grace) }
+
+// guard watches over a run whose program has the given time.
+func (m *Manager) guard(r *run, b *member, d time.Duration) guard {
+	timer := time.NewTimer(d + grace)
 	over := make(chan struct{})
 	var watch sync.WaitGroup
 	watch.Go(func() {
-		timer := time.NewTimer(deadline)
 		defer timer.Stop()
 		select {
 		case <-over:
@@ -264,23 +272,24 @@ func (m *Manager) guard(r *run, b *member, least time.Duration) (end func()) {
 			r.stop(engi.CauseTimeout)
 		case <-r.stopped:
 			m.kill(r, b)
-			timer.Reset(killGrace)
+			patience := time.NewTimer(killGrace)
+			defer patience.Stop()
 			select {
 			case <-over:
 				return
 			case <-m.life.Done():
 				return
-			case <-timer.C:
+			case <-patience.C:
 			}
 		}
 		if err := b.machine.Close(); err != nil {
 			m.log.Error("destroy sandbox of a program that overstays", "sandbox", b.rec.ID, "execution", r.id, "error", err)
 		}
 	})
-	return sync.OnceFunc(func() {
+	return guard{timer, sync.OnceFunc(func() {
 		close(over)
 		watch.Wait()
-	})
+	})}
 }
 
 // kill kills the run's program, if it can be reached.
@@ -298,7 +307,7 @@ func (m *Manager) kill(r *run, b *member) {
 
 // follow copies a program's output until it ends, collects its answer and
 // settles the run. The guard's work is over when the program has ended.
-func (m *Manager) follow(r *run, b *member, g *guest.Run, answer engi.Result, fresh bool, unguard func()) {
+func (m *Manager) follow(r *run, b *member, g *guest.Run, answer engi.Result, fresh bool, watch guard) {
 	fin, err := m.drain(r, g)
 	for tries := 1; err != nil; tries++ {
 		if m.life.Err() != nil {
@@ -319,7 +328,7 @@ func (m *Manager) follow(r *run, b *member, g *guest.Run, answer engi.Result, fr
 		g = again
 		fin, err = m.drain(r, g)
 	}
-	unguard()
+	watch.end()
 	answer.Exit = fin.Exit
 	answer.Duration = fin.Duration
 	answer.Warm = fin.Warm && !fresh
@@ -384,19 +393,22 @@ func (m *Manager) stillThere(b *member, moment time.Duration) bool {
 	}
 }
 
-// collect saves the artifacts a finished program left.
+// collect saves the artifacts a finished program left. Who cancels the run now
+// does not wait for them.
 func (m *Manager) collect(r *run, g *guest.Run, manifest []wire.Artifact, answer *engi.Result) error {
 	ctx, cancel := context.WithTimeout(m.life, collectTime)
 	defer cancel()
-	stopCollecting := make(chan struct{})
-	defer close(stopCollecting)
-	go func() { // ends with this call
+	over := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() {
 		select {
 		case <-r.stopped:
 			cancel()
-		case <-stopCollecting:
+		case <-over:
 		}
-	}()
+	})
+	defer watch.Wait()
+	defer close(over)
 	rec, _, _, _ := r.look()
 	stream, err := g.Artifacts(ctx)
 	if err != nil {
