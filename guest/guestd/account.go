@@ -30,8 +30,10 @@ type account struct {
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-func defaultAccount(o Options) account {
-	a := account{Setup: wire.Setup{User: "root", Home: "/root", WorkDir: "/workspace", Shell: "/bin/sh"}, owner: tree.Nobody}
+// defaultAccount is in force until the host has said more.
+func (s *Server) defaultAccount() account {
+	a := account{Setup: wire.Setup{User: "root", Home: s.path("/root"), WorkDir: s.path("/workspace"), Shell: "/bin/sh"}, owner: tree.Nobody}
+	a.OutputDir = a.WorkDir
 	a.env = environment(a.Setup)
 	return a
 }

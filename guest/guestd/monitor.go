@@ -10,7 +10,7 @@ import (
 // without telling us. It belongs to the run's goroutine.
 type monitor struct {
 	paths []string // of the file systems that may fill
-	limit int // processes and threads; 0 means not watched
+	limit int      // processes and threads; 0 means not watched
 	count func() int
 	timer *time.Timer
 	every time.Duration

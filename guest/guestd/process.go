@@ -288,6 +288,8 @@ func (s *Server) spawn(c wire.Command) (p *proc, err error) {
 	maps.Copy(env, c.Env)
 	if c.Dir != "" {
 		dir = s.resolve(c.Dir, dir)
+	} else if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
+		dir = s.path("/") // as a login does for a user without a home
 	}
 	tty := c.Rows > 0 || c.Cols > 0
 	if tty && env["TERM"] == "" {

@@ -79,7 +79,7 @@ func New(o Options) *Server {
 		conns: map[net.Conn]bool{},
 	}
 	s.token.Store(&o.Token)
-	s.setup = defaultAccount(o)
+	s.setup = s.defaultAccount()
 	var p http.Protocols
 	p.SetUnencryptedHTTP2(true)
 	p.SetHTTP1(true) // for people with curl

@@ -140,7 +140,7 @@ func (h *Handler) store(r *http.Request, path string, body io.Reader, meta map[s
 	if err != nil {
 		return written{}, err
 	}
-	if _, err := tree.Write(resolved, body, 0, o, func() string { return "" }); err != nil {
+	if err := tree.Overwrite(resolved, body, o); err != nil {
 		return written{}, err
 	}
 	if len(meta) > 0 {

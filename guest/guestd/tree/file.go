@@ -85,6 +85,10 @@ func list(dir string, depth int, all *[]wire.FileInfo) error {
 	return nil
 }
 
+// tempPrefix begins the names of files that are being written. Watches do not
+// tell of them.
+const tempPrefix = ".engi-"
+
 // Write replaces the file at path with all of r, or leaves it as it was: the
 // new content is written beside it, checked, and takes its name in one step.
 // digest is asked for once r has ended and returns the hex SHA-256 the content
@@ -109,7 +113,7 @@ func Write(path string, r io.Reader, perm fs.FileMode, o Owner, digest func() st
 	if err := MakeDirAll(filepath.Dir(path), o); err != nil {
 		return 0, err
 	}
-	temp := filepath.Join(filepath.Dir(path), ".engi-"+strings.ToLower(rand.Text()[:12]))
+	temp := filepath.Join(filepath.Dir(path), tempPrefix+strings.ToLower(rand.Text()[:12]))
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, perm)
 	if err != nil {
 		return 0, classify(err, "create beside", path)
@@ -144,6 +148,38 @@ func Write(path string, r io.Reader, perm fs.FileMode, o Owner, digest func() st
 		return n, classify(err, "rename to", path)
 	}
 	return n, nil
+}
+
+// Overwrite puts all of r into the file at path itself, which may be found half
+// written meanwhile: what watches the file sees it written, not replaced.
+func Overwrite(path string, r io.Reader, o Owner) (err error) {
+	defer engi.Annotate(&err, "write %s", path)
+	if fi, err := os.Stat(path); err == nil && fi.IsDir() {
+		return engi.Errorf(engi.Invalid, "path is a directory")
+	}
+	if err := MakeDirAll(filepath.Dir(path), o); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK, 0o644)
+	if err != nil {
+		return classify(err, "open", path)
+	}
+	defer f.Close()
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return engi.Errorf(engi.Invalid, "path is not a regular file")
+	}
+	if o.UID >= 0 {
+		if err := f.Chown(o.UID, o.GID); err != nil {
+			return classify(err, "give away", path)
+		}
+	}
+	if n, err := io.CopyBuffer(struct{ io.Writer }{f}, struct{ io.Reader }{r}, make([]byte, 256<<10)); err != nil {
+		if pe, ok := err.(*os.PathError); ok {
+			return classify(pe, "write", path)
+		}
+		return engi.Errorf(engi.Unavailable, "after %d bytes: %v", n, err)
+	}
+	return nil
 }
 
 // MakeDir makes a directory and its parents; Conflict if it exists.

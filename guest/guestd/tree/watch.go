@@ -150,8 +150,8 @@ func (w *Watch) parse(b []byte) error {
 			delete(w.dirs, wd)
 			continue
 		}
-		if name == "" {
-			continue // of the directory itself; its parent reports it
+		if name == "" || filepath.Base(name) != name || name == ".." || strings.HasPrefix(name, tempPrefix) {
+			continue // of the directory itself, which its parent reports; or no name; or ours
 		}
 		p := filepath.Join(dir, name)
 		for bit, op := range ops {
