@@ -419,17 +419,22 @@ func (m *Manager) keepTemplates(ctx context.Context) {
 
 // retemplate looks up what the templates of all pools are now.
 func (m *Manager) retemplate(ctx context.Context) {
-	names := map[string]bool{}
+	names := map[string][]engi.Language{}
 	for _, p := range m.stock.Status() {
-		names[p.Template] = true
+		names[p.Template] = append(names[p.Template], p.Language)
 	}
-	for name := range names {
+	for name, languages := range names {
 		t, err := m.catalog.get(ctx, name)
 		switch {
 		case err == nil:
-			m.stock.Templated(name, t.Digest)
+			for _, l := range languages {
+				if _, ok := t.Languages[l]; !ok && l != "" {
+					m.log.Warn("a pool is asked for that cannot be: it keeps nothing", "template", name, "language", l)
+				}
+			}
+			m.stock.Templated(name, t.Digest, func(l engi.Language) bool { _, ok := t.Languages[l]; return ok })
 		case engi.KindOf(err) == engi.NotFound:
-			m.stock.Templated(name, "")
+			m.stock.Templated(name, "", nil)
 		case ctx.Err() == nil:
 			m.log.Warn("look up template", "template", name, "error", err)
 		}

@@ -473,6 +473,15 @@ func TestWarmSaysWhyItIsNot(t *testing.T) {
 	n.warm()
 }
 
+func TestAPoolTheTemplateCannotServe(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(pools(warmBash, fleet.PoolConfig{Language: engi.Go, Target: 1})).warm()
+	if got := len(w.machines()); got != 2 {
+		t.Errorf("%d machines, want 2", got)
+	}
+	wantAnswer(t, n.do(script("echo fine")), 0, engi.CauseExited, "fine\n")
+}
+
 func TestAMemberThatDiesIsReplaced(t *testing.T) {
 	w := newWorld(t)
 	n := w.start(pools(warmBash)).warm()

@@ -54,7 +54,7 @@ func (p *pool[M]) size() int { return len(p.ready) + p.boots + p.used }
 // enough of the new one, beyond the target, or idle in a pool on demand.
 func (w *plan[M]) thin() {
 	for _, p := range w.pools {
-		target := p.cfg.Target
+		target := p.target()
 		if p.cfg.Demand {
 			if idle := w.now.Sub(p.touched); idle >= w.opt.DemandIdle {
 				target = 0
@@ -208,12 +208,12 @@ func (w *plan[M]) lacks(p *pool[M]) int {
 	if p.cfg.Demand && w.now.Sub(p.touched) >= w.opt.DemandIdle {
 		return 0
 	}
-	return p.cfg.Target + len(p.queue) - p.current() - p.boots
+	return p.target() + len(p.queue) - p.current() - p.boots
 }
 
 // fill is how full p is, from 0 to 1.
 func (p *pool[M]) fill() float64 {
-	return float64(p.current()+p.boots) / float64(max(p.cfg.Target, 1))
+	return float64(p.current()+p.boots) / float64(max(p.target(), 1))
 }
 
 // makeWay retires one member of an old template when limits leave no room to

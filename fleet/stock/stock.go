@@ -93,6 +93,7 @@ type pool[M any] struct {
 	key    Key
 	cfg    Config
 	digest string // of the template as it is now; empty is unknown
+	unable bool   // the template cannot run the pool's language: it keeps nothing
 	ready  []item[M]
 	boots  int
 	used   int
@@ -477,18 +478,32 @@ func (s *Stock[M]) Gone(M) {
 	s.stir()
 }
 
-// Templated says what a template is now; empty means there is none. Members
-// of another digest serve until enough of the new one are ready.
-func (s *Stock[M]) Templated(template, digest string) {
+// Templated says what a template is now and which languages it can run; an
+// empty digest means there is none. Members of another digest serve until
+// enough of the new one are ready; a pool of a language that the template does
+// not have keeps no members.
+func (s *Stock[M]) Templated(template, digest string, can func(engi.Language) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.pools {
-		if p.key.Template == template && p.digest != digest {
+		if p.key.Template != template {
+			continue
+		}
+		p.unable = digest != "" && p.key.Language != "" && !can(p.key.Language)
+		if p.digest != digest {
 			p.digest = digest
 			p.fails, p.failure, p.pause = 0, nil, time.Time{}
-			s.stir()
 		}
+		s.stir()
 	}
+}
+
+// target is how many ready members the pool is to keep.
+func (p *pool[M]) target() int {
+	if p.unable {
+		return 0
+	}
+	return p.cfg.Target
 }
 
 // Empty takes out all ready members and all who wait, for the end of an
@@ -523,7 +538,7 @@ func (s *Stock[M]) Status() []engi.PoolStatus {
 			Template: p.key.Template,
 			Digest:   p.digest,
 			Language: p.key.Language,
-			Target:   p.cfg.Target,
+			Target:   p.target(),
 			Max:      p.cfg.Max,
 			Ready:    len(p.ready),
 			Booting:  p.boots,
@@ -544,7 +559,7 @@ func (s *Stock[M]) Cold() map[Key]error {
 	defer s.mu.Unlock()
 	cold := map[Key]error{}
 	for _, p := range s.pools {
-		if !p.cfg.Demand && p.cfg.Target > 0 && !p.warmed {
+		if !p.cfg.Demand && p.target() > 0 && !p.warmed {
 			cold[p.key] = p.failure
 		}
 	}

@@ -69,6 +69,27 @@ func (w *world) status(k Key) engi.PoolStatus {
 	return engi.PoolStatus{}
 }
 
+func everything(engi.Language) bool { return true }
+
+func TestAPoolThatCannotBeKeepsNothing(t *testing.T) {
+	w := newWorld(t, options())
+	w.s.Ensure(python, Config{Target: 3}, "d1", w.now)
+	w.settle(0)
+	nothing := func(engi.Language) bool { return false }
+	w.s.Templated("base", "d1", nothing)
+	if downs := w.settle(time.Second); len(downs) != 3 {
+		t.Errorf("%v go, want 3", downs)
+	}
+	if cold := w.s.Cold(); len(cold) != 0 {
+		t.Errorf("cold %v, want none", cold)
+	}
+	w.s.Templated("base", "d1", everything)
+	w.settle(time.Second)
+	if p := w.status(python); p.Ready != 3 {
+		t.Errorf("%+v, want 3 ready again", p)
+	}
+}
+
 func TestPoolFillsToItsTarget(t *testing.T) {
 	w := newWorld(t, options())
 	w.s.Ensure(python, Config{Target: 3}, "d1", w.now)
@@ -330,7 +351,7 @@ func TestANewTemplateFillsThePoolBeforeTheOldOneGoes(t *testing.T) {
 	w := newWorld(t, options())
 	w.s.Ensure(python, Config{Target: 3}, "d1", w.now)
 	w.settle(0)
-	w.s.Templated("base", "d2")
+	w.s.Templated("base", "d2", everything)
 	p := w.s.Plan(w.now)
 	for i := 0; len(p.Boots) > 0; i++ {
 		if len(p.Downs) > 0 {
@@ -364,7 +385,7 @@ func TestANewTemplateMakesItsWayInAFullPool(t *testing.T) {
 	w := newWorld(t, options())
 	w.s.Ensure(python, Config{Target: 3, Max: 3}, "d1", w.now)
 	w.settle(0)
-	w.s.Templated("base", "d2")
+	w.s.Templated("base", "d2", everything)
 	seen := map[string]int{}
 	for range 50 {
 		p := w.s.Plan(w.now)
@@ -613,7 +634,7 @@ func TestBooksStayRight(t *testing.T) {
 			},
 			"template": func(t *rapid.T) {
 				digests["base"] = rapid.SampledFrom([]string{"d1", "d2"}).Draw(t, "digest")
-				s.Templated("base", digests["base"])
+				s.Templated("base", digests["base"], everything)
 			},
 			"time": func(t *rapid.T) {
 				now = now.Add(time.Duration(rapid.IntRange(1, 2000).Draw(t, "ms")) * time.Millisecond)
