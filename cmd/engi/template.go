@@ -92,12 +92,13 @@ type progress struct {
 	bars  *mpb.Progress // nil without a terminal
 	bar   *mpb.Bar
 	now   int
+	known bool     // how much the step is
 	lines []string // the last ones of the step, shown when it fails
 }
 
 func newProgress(g *globals) *progress {
 	p := &progress{g: g}
-	if isTerminal(g.err) && !g.JSON && !g.Verbose {
+	if width(g.err) >= 60 && !g.JSON && !g.Verbose {
 		p.bars = mpb.New(mpb.WithOutput(g.err), mpb.WithWidth(40))
 	}
 	return p
@@ -114,7 +115,7 @@ func (p *progress) step(e v1.BuildEvent) {
 	}
 	if e.Step != p.now {
 		p.end()
-		p.now, p.lines = e.Step, nil
+		p.now, p.known, p.lines = e.Step, false, nil
 		switch {
 		case p.g.JSON:
 		case p.bars != nil:
@@ -126,6 +127,7 @@ func (p *progress) step(e v1.BuildEvent) {
 		}
 	}
 	if p.bar != nil && e.Total > 0 {
+		p.known = true
 		p.bar.SetTotal(e.Total, false)
 		p.bar.SetCurrent(e.Done)
 	}
@@ -138,8 +140,13 @@ func count(e v1.BuildEvent) string {
 	return fmt.Sprintf("[%d]", e.Step)
 }
 
+// end shows the step as done, also if nobody knew how much it was.
 func (p *progress) end() {
 	if p.bar != nil {
+		if !p.known {
+			p.bar.SetTotal(1, false)
+			p.bar.SetCurrent(1)
+		}
 		p.bar.SetTotal(-1, true)
 		p.bar = nil
 	}
