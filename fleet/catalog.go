@@ -46,3 +46,11 @@ func (c *catalog) get(ctx context.Context, name string) (engi.Template, error) {
 	c.mu.Unlock()
 	return t, nil
 }
+
+// forget makes the next get ask again: another process may have built a
+// template, which src does not tell.
+func (c *catalog) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known = nil
+}

@@ -151,6 +151,8 @@ const (
 	patience = 1500 * time.Millisecond
 	// reconcileEvery is how often wanted and found are compared.
 	reconcileEvery = 30 * time.Second
+	// retemplateEvery is how often templates are looked up unasked.
+	retemplateEvery = 10 * time.Second
 	// maxDemandPools bounds the pools that keep members on demand.
 	maxDemandPools = 16
 	// maxQueuedBytes bounds the programs kept for executions that wait.
@@ -401,16 +403,25 @@ func (m *Manager) fulfil(order stock.Boot) {
 		return
 	}
 	m.metrics.boots.Observe(b.born.Seconds())
+	if b.rec.Digest != m.stock.Digest(order.Key) { // a build nobody told us of, by another process
+		m.catalog.forget()
+		m.retemplate(m.life)
+	}
 	m.stock.Booted(order, b, b.rec.Digest, time.Now())
 }
 
-// keepTemplates tells the stock when templates change, until ctx ends.
+// keepTemplates tells the stock when templates change, until ctx ends. What
+// other processes build it notices now and then.
 func (m *Manager) keepTemplates(ctx context.Context) {
+	tick := time.NewTicker(retemplateEvery)
+	defer tick.Stop()
 	for {
 		changed := m.opt.Templates.Changed()
 		m.retemplate(ctx)
 		select {
 		case <-changed:
+		case <-tick.C:
+			m.catalog.forget()
 		case <-ctx.Done():
 			return
 		}
@@ -427,12 +438,15 @@ func (m *Manager) retemplate(ctx context.Context) {
 		t, err := m.catalog.get(ctx, name)
 		switch {
 		case err == nil:
+			can := func(l engi.Language) bool { _, ok := t.Languages[l]; return ok }
+			if changed := m.stock.Templated(name, t.Digest, can); !changed {
+				continue
+			}
 			for _, l := range languages {
-				if _, ok := t.Languages[l]; !ok && l != "" {
+				if l != "" && !can(l) {
 					m.log.Warn("a pool is asked for that cannot be: it keeps nothing", "template", name, "language", l)
 				}
 			}
-			m.stock.Templated(name, t.Digest, func(l engi.Language) bool { _, ok := t.Languages[l]; return ok })
 		case engi.KindOf(err) == engi.NotFound:
 			m.stock.Templated(name, "", nil)
 		case ctx.Err() == nil:

@@ -473,6 +473,23 @@ func TestWarmSaysWhyItIsNot(t *testing.T) {
 	n.warm()
 }
 
+func TestATemplateBuiltByAnotherProcess(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 2})).warm()
+	w.twins.SetQuietly(base(t, "d2"))
+	n.do(script(":")) // its successor is of the new build
+	n.eventually("all members are new", func() bool {
+		list, err := n.Sandboxes().List(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list) > 6 {
+			t.Fatalf("%d sandboxes for a pool of 2", len(list))
+		}
+		return len(list) == 2 && !slices.ContainsFunc(list, func(s engi.Sandbox) bool { return s.Digest != "d2" })
+	})
+}
+
 func TestAPoolTheTemplateCannotServe(t *testing.T) {
 	w := newWorld(t)
 	n := w.start(pools(warmBash, fleet.PoolConfig{Language: engi.Go, Target: 1})).warm()

@@ -37,6 +37,13 @@ func (t *Templates) Set(x engi.Template) {
 	t.tell()
 }
 
+// SetQuietly is Set by another process: nobody is told.
+func (t *Templates) SetQuietly(x engi.Template) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.byName[x.Name] = x
+}
+
 // Remove makes name mean nothing.
 func (t *Templates) Remove(name string) {
 	t.mu.Lock()

@@ -208,7 +208,11 @@ func (w *plan[M]) lacks(p *pool[M]) int {
 	if p.cfg.Demand && w.now.Sub(p.touched) >= w.opt.DemandIdle {
 		return 0
 	}
-	return p.target() + len(p.queue) - p.current() - p.boots
+	// Old members may stay until as many new ones are ready, but never are
+	// there more than twice as many as wanted.
+	missing := p.target() - p.current()
+	room := 2*p.target() - len(p.ready)
+	return min(missing, room) + len(p.queue) - p.boots
 }
 
 // fill is how full p is, from 0 to 1.

@@ -481,21 +481,37 @@ func (s *Stock[M]) Gone(M) {
 // Templated says what a template is now and which languages it can run; an
 // empty digest means there is none. Members of another digest serve until
 // enough of the new one are ready; a pool of a language that the template does
-// not have keeps no members.
-func (s *Stock[M]) Templated(template, digest string, can func(engi.Language) bool) {
+// not have keeps no members. It reports whether this was news.
+func (s *Stock[M]) Templated(template, digest string, can func(engi.Language) bool) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.pools {
 		if p.key.Template != template {
 			continue
 		}
-		p.unable = digest != "" && p.key.Language != "" && !can(p.key.Language)
+		unable := digest != "" && p.key.Language != "" && !can(p.key.Language)
+		if p.digest == digest && p.unable == unable {
+			continue
+		}
 		if p.digest != digest {
 			p.digest = digest
 			p.fails, p.failure, p.pause = 0, nil, time.Time{}
 		}
+		p.unable = unable
+		changed = true
 		s.stir()
 	}
+	return changed
+}
+
+// Digest returns what the template of key's pool is now, as far as known.
+func (s *Stock[M]) Digest(key Key) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.pools[key]; p != nil {
+		return p.digest
+	}
+	return ""
 }
 
 // target is how many ready members the pool is to keep.

@@ -69,6 +69,24 @@ func (w *world) status(k Key) engi.PoolStatus {
 	return engi.PoolStatus{}
 }
 
+// TestABuildNobodyToldOf boots members of a digest the books do not know: the
+// pool must not grow for ever.
+func TestABuildNobodyToldOf(t *testing.T) {
+	o := options()
+	o.Max = 100
+	w := newWorld(t, o)
+	w.s.Ensure(python, Config{Target: 3}, "d0", w.now)
+	w.settle(time.Minute)
+	if p := w.status(python); p.Ready > 6 {
+		t.Errorf("%+v, want 6 ready at most", p)
+	}
+	w.s.Templated("base", "d1", everything)
+	w.settle(time.Minute)
+	if p := w.status(python); p.Ready != 3 {
+		t.Errorf("%+v, want 3 ready", p)
+	}
+}
+
 func everything(engi.Language) bool { return true }
 
 func TestAPoolThatCannotBeKeepsNothing(t *testing.T) {
