@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -339,12 +340,18 @@ func (b *benchCompare) rivals(ctx context.Context, g *globals, p *node.Private, 
 			return exec.CommandContext(ctx, path, append([]string{"--unshare-all", "--die-with-parent", "--ro-bind", t.Root, "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"}, args...)...)
 		}))
 	}
-	if path, err := exec.LookPath(filepath.Base(args[0])); err != nil {
-		all = append(all, bench.Skip("fork+exec", "this machine has no "+filepath.Base(args[0])))
-	} else {
-		all = append(all, bench.Command(ctx, "fork+exec", b.N, func(ctx context.Context) *exec.Cmd {
-			return exec.CommandContext(ctx, path, args[1:]...)
-		}))
+	// The same interpreter, as far as that can be had without a wall.
+	path, sys := args[0], &syscall.SysProcAttr{Chroot: t.Root}
+	if os.Geteuid() != 0 {
+		if path, err = exec.LookPath(filepath.Base(args[0])); err != nil {
+			return append(all, bench.Skip("fork+exec", "this machine has no "+filepath.Base(args[0]))), nil
+		}
+		sys = nil
 	}
+	all = append(all, bench.Command(ctx, "fork+exec", b.N, func(ctx context.Context) *exec.Cmd {
+		cmd := exec.CommandContext(ctx, path, args[1:]...)
+		cmd.SysProcAttr, cmd.Dir = sys, "/"
+		return cmd
+	}))
 	return all, nil
 }
