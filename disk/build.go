@@ -25,7 +25,7 @@ import (
 
 // recipeVersion is part of every digest. Raise it when the same definition
 // gives another root than before.
-const recipeVersion = 1
+const recipeVersion = 2
 
 // A source is where a root file system comes from, looked up but not fetched.
 type source struct {

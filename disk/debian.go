@@ -365,7 +365,28 @@ func (j *job) slim() error {
 	if !j.src.debian {
 		return nil // what others put together is not ours to judge
 	}
-	empty := []string{"/tmp", "/var/tmp", "/run", "/var/cache/apt/archives", "/var/log/apt", "/root/.cache"}
+	// The node's resolver and name, device nodes that gVisor does not use, and
+	// what package managers left.
+	for _, name := range []string{"/etc/hostname", "/var/cache/debconf/templates.dat-old", "/var/cache/debconf/config.dat-old", "/var/lib/dpkg/status-old"} {
+		if err := j.tree.RemoveAll(name); err != nil {
+			return err
+		}
+	}
+	if err := j.tree.WriteFile("/etc/resolv.conf", nil, 0o644, tree.Owner{}); err != nil {
+		return err
+	}
+	empty := []string{"/tmp", "/var/tmp", "/run", "/dev", "/var/cache/apt/archives", "/var/log/apt", "/root/.cache"}
+	logs, err := j.tree.ReadDir("/var/log")
+	if err != nil && engi.KindOf(err) != engi.NotFound {
+		return err
+	}
+	for _, name := range logs {
+		if strings.HasSuffix(name, ".log") {
+			if err := j.tree.RemoveAll(path.Join("/var/log", name)); err != nil {
+				return err
+			}
+		}
+	}
 	if !j.def.Docs {
 		empty = append(empty, "/usr/share/man", "/usr/share/info", "/usr/share/locale", "/usr/share/lintian")
 		packages, err := j.tree.ReadDir("/usr/share/doc")
