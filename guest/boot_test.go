@@ -44,11 +44,19 @@ func runsc(t testing.TB) string {
 	return ""
 }
 
+// built is the directory of the guest program this process built, if it did.
+var built string
+
+// guestBinary returns the program to boot: that of $ENGI_GUEST, or a fresh one.
 var guestBinary = sync.OnceValues(func() (string, error) {
+	if prebuilt := os.Getenv("ENGI_GUEST"); prebuilt != "" {
+		return prebuilt, nil
+	}
 	dir, err := os.MkdirTemp("", "engi-guest")
 	if err != nil {
 		return "", err
 	}
+	built = dir
 	bin := filepath.Join(dir, wire.BinaryName)
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin, "github.com/engi-dev/engi/cmd/engi-guest")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -60,8 +68,8 @@ var guestBinary = sync.OnceValues(func() (string, error) {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if bin, err := guestBinary(); err == nil && code == 0 {
-		os.RemoveAll(filepath.Dir(bin))
+	if built != "" {
+		os.RemoveAll(built)
 	}
 	os.Exit(code)
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -43,9 +44,9 @@ func (s *Server) prepare(w http.ResponseWriter, r *http.Request) error {
 	if old != nil {
 		s.giveUp(old)
 	}
-	if !s.o.Twin {
-		s.rehearse()
-	}
+	// A member of a pool waits long and should be small. It also should not
+	// collect garbage in the middle of its one run.
+	debug.FreeOSMemory()
 	return empty(w)
 }
 

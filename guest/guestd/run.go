@@ -213,8 +213,9 @@ func (s *Server) launch(r *run, a *account, entry string) error {
 	var st *streams
 	if wt := s.claim(&r.Run, entry); wt != nil {
 		p.started = time.Now()
-		if err := wt.hook.Go(r.Language, r.Args, env); err == nil {
+		if err := wt.hook.Go(r.Args, env); err == nil {
 			p.child, st, r.warm = wt.child, wt.streams, true
+			r.scratch = append(r.scratch, wt.hook.Dir)
 		} else {
 			s.giveUp(wt)
 		}

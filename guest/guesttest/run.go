@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -134,6 +135,112 @@ func (s suite) alike(t *testing.T) {
 				t.Errorf("warm flags of two runs: %v, %v", first.Warm, second.Warm)
 			}
 		})
+	}
+}
+
+// nodeEnds are ways a JavaScript program can end and start others.
+var nodeEnds = []string{
+	`process.on('exit', c => console.log('exit', c)); process.on('beforeExit', () => console.log('before'))`,
+	`process.on('exit', c => { process.exitCode = 5 })`,
+	`process.exitCode = 4; setTimeout(() => console.log('later'), 1)`,
+	`process.on('exit', () => { throw new Error('in exit') })`,
+	`process.once('beforeExit', () => setTimeout(() => { throw new Error('late') }, 1))`,
+	`Promise.reject(new Error('nobody'))`,
+	`process.on('uncaughtException', e => console.log('caught', e.message)); setTimeout(() => { throw new Error('x') }, 1); process.on('exit', c => console.log(c))`,
+	`process.exit(9)`,
+	`process.kill(process.pid, 'SIGTERM'); setTimeout(() => {}, 10000)`,
+	`require('fs').writeFileSync('m.mjs', 'console.log("esm"); await new Promise(() => {})'); import('./m.mjs').then(() => {})`,
+	`const { Worker, isMainThread } = require('worker_threads'); if (isMainThread) new Worker(__filename).on('exit', c => console.log('worker', c)); else { console.log('in worker', process.argv.length); process.exitCode = 3 }`,
+	`const cp = require('child_process'); if (process.argv[2]) { console.log('child', process.execArgv, process.env.NODE_OPTIONS) } else { console.log(cp.execFileSync(process.execPath, [__filename, 'x'], {encoding: 'utf8'})); cp.fork(__filename, ['y']).on('exit', c => console.log('forked', c)) }`,
+	`process.stdout.write('x'.repeat(300000), () => console.log('written'))`,
+}
+
+func (s suite) nodeEnds(t *testing.T) {
+	for _, code := range nodeEnds {
+		r := s.program(t, engi.JavaScript, code)
+		cold := s.do(t, r)
+		s.warm(t, engi.JavaScript)
+		r.ID = id()
+		warm := s.do(t, r)
+		if !warm.Warm {
+			t.Error("it ran cold")
+		}
+		diff(t, code+": stdout, cold and warm", warm.out, cold.out)
+		// Which line of node's own an exit listener is called from may differ.
+		own := regexp.MustCompile(`node:events:[0-9:]+`)
+		diff(t, code+": stderr, cold and warm", own.ReplaceAllString(warm.errs, ""), own.ReplaceAllString(cold.errs, ""))
+		diff(t, code+": exit, cold and warm", warm.Exit, cold.Exit)
+	}
+	s.sh(t, "rm -f $ENGI_OUTPUT_DIR/m.mjs")
+}
+
+// pythonEnds are ways a Python program can end and start others.
+var pythonEnds = []string{
+	`import atexit
+atexit.register(print, 'at exit')
+class A:
+    def __del__(self): print('gone')
+a = A()`,
+	`import sys
+sys.exit('text')`,
+	`import sys
+sys.exit(4)`,
+	`import os
+print('lost?', flush=True)
+os._exit(5)`,
+	`import threading, time
+threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()
+print('main')`,
+	`import multiprocessing as m
+def f(x): return x * x
+if __name__ == '__main__':
+    for how in ('fork', 'spawn'):
+        with m.get_context(how).Pool(2) as p: print(p.map(f, [1, 2, 3]))`,
+	`import subprocess, sys
+print(subprocess.run([sys.executable, '-c', 'import sys, os; print(sys.path, sorted(os.environ))'], capture_output=True, text=True).stdout.replace(", 'ENGI_RUN'", ''))`,
+	`import os
+if os.fork() == 0:
+    print('child')
+else:
+    os.wait()
+    print('parent')`,
+	`import os
+os.kill(os.getpid(), 15)`,
+	`def f(: pass`,
+	`raise KeyboardInterrupt`,
+	`import sys
+print(sys.stdin.isatty(), sys.stdout.isatty(), sys.stdout.encoding)
+sys.stdout.flush()
+sys.stdout.buffer.write(b'\xff\n')`,
+	`import site, sys
+print('sitecustomize' in sys.modules, site.ENABLE_USER_SITE)`,
+}
+
+func (s suite) pythonEnds(t *testing.T) {
+	for _, code := range pythonEnds {
+		r := s.program(t, engi.Python, code)
+		cold := s.do(t, r)
+		s.warm(t, engi.Python)
+		r.ID = id()
+		warm := s.do(t, r)
+		if !warm.Warm {
+			t.Error("it ran cold")
+		}
+		diff(t, code+": stdout, cold and warm", warm.out, cold.out)
+		diff(t, code+": stderr, cold and warm", warm.errs, cold.errs)
+		diff(t, code+": exit, cold and warm", warm.Exit, cold.Exit)
+	}
+}
+
+func (s suite) died(t *testing.T) {
+	if !s.o.Limited {
+		t.Skip("this guest shares its processes with others")
+	}
+	r := s.program(t, engi.Bash, "echo ran")
+	s.warm(t, engi.Bash)
+	s.sh(t, "for p in /proc/[0-9]*; do if tr '\\0' ' ' < $p/cmdline | grep -q 'bash main.sh'; then kill -9 ${p#/proc/}; fi; done")
+	if got := s.do(t, r); got.out != "ran\n" || got.Warm {
+		t.Errorf("got %+v", got)
 	}
 }
 

@@ -60,20 +60,26 @@ func (d *Dir) Create(rel string, perm uint32, o Owner, r io.Reader, size int64) 
 	if parent != d.fd {
 		defer unix.Close(parent)
 	}
-	fd, err := retry(func() (int, error) {
-		return unix.Openat(parent, name, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, perm)
-	})
+	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	fresh := true
+	fd, err := retry(func() (int, error) { return unix.Openat(parent, name, flags|unix.O_EXCL, perm) })
+	if err == unix.EEXIST {
+		fresh = false
+		fd, err = retry(func() (int, error) { return unix.Openat(parent, name, flags|unix.O_TRUNC, perm) })
+	}
 	if err != nil {
 		return Stamp{}, classify(err, "create", rel)
 	}
 	f := os.NewFile(uintptr(fd), rel)
 	defer f.Close()
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return Stamp{}, classify(err, "create", rel)
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return Stamp{}, engi.Errorf(engi.Conflict, "create %s: something else than a file is there", rel)
+	if !fresh {
+		if err := unix.Fstat(fd, &st); err != nil {
+			return Stamp{}, classify(err, "create", rel)
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFREG {
+			return Stamp{}, engi.Errorf(engi.Conflict, "create %s: something else than a file is there", rel)
+		}
 	}
 	if n, err := io.CopyN(f, r, size); err != nil {
 		if errno, ok := err.(*os.PathError); ok {
@@ -81,12 +87,12 @@ func (d *Dir) Create(rel string, perm uint32, o Owner, r io.Reader, size int64) 
 		}
 		return Stamp{}, engi.Errorf(engi.Invalid, "write %s: %d of %d bytes came: %v", rel, n, size, err)
 	}
-	if st.Mode&0o777 != perm {
+	if !fresh && st.Mode&0o777 != perm || perm&0o022 != 0 { // the umask takes the latter bits
 		if err := unix.Fchmod(fd, perm); err != nil {
 			return Stamp{}, classify(err, "set mode of", rel)
 		}
 	}
-	if o.UID >= 0 && (int(st.Uid) != o.UID || int(st.Gid) != o.GID) {
+	if o.UID >= 0 && (fresh || int(st.Uid) != o.UID || int(st.Gid) != o.GID) {
 		if err := unix.Fchown(fd, o.UID, o.GID); err != nil {
 			return Stamp{}, classify(err, "give away", rel)
 		}

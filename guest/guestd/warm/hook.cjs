@@ -4,6 +4,10 @@
 {
   const fs = require('fs');
   const here = __dirname;
+  // What nearly every program uses and node otherwise loads when it does.
+  process.stdout;
+  process.stderr;
+  require('util').format('%s %o', 'a', { b: [1] });
   const go = fs.openSync(here + '/go', 'r');
   fs.writeFileSync(here + '/ready', 'r');
   const data = fs.readFileSync(go);
@@ -21,6 +25,19 @@
   delete process.env.ENGI_NODE_OPTIONS;
   delete process.env.ENGI_HOOK;
   delete require.cache[__filename];
+  // After its last event node takes its heap apart piece by piece, which takes
+  // longer than most programs. process.exit does not; so a program that comes
+  // to its end with code 0 ends that way, as the last listener of all. What
+  // ends otherwise (node may have something to say about it) ends as ever.
+  if (process.env.NODE_OPTIONS === undefined && process.execArgv.length === 0) {
+    const last = (code) => {
+      if (code === 0 && !process.exitCode && process.listeners('exit').at(-1) === last) process.reallyExit(0);
+    };
+    process.on('beforeExit', () => {
+      process.removeListener('exit', last);
+      process.on('exit', last);
+    });
+  }
   const Module = require('module');
   for (const k of Object.keys(Module._pathCache)) if (k.includes(here) || Module._pathCache[k].startsWith(here)) delete Module._pathCache[k];
   if (module.parent) module.parent.children.splice(module.parent.children.indexOf(module), 1);

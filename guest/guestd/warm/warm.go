@@ -104,9 +104,10 @@ func Waiting(l engi.Language, interpreter string, env map[string]string, hook st
 // A Hook is a private directory with what a starting interpreter reads, and
 // the two named pipes by which it is told to go on.
 type Hook struct {
-	Dir   string
-	ready *os.File
-	goOn  *os.File
+	Dir      string // removed when the interpreter waits, or for its run's end
+	language engi.Language
+	ready    *os.File
+	goOn     *os.File
 }
 
 // Install makes the hook of a language in dir, which must not exist. uid and
@@ -122,7 +123,7 @@ func Install(l engi.Language, dir string, uid, gid int) (_ *Hook, err error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, engi.Errorf(engi.Internal, "install hook: %v", err)
 	}
-	made := &Hook{Dir: dir}
+	made := &Hook{Dir: dir, language: l}
 	defer func() {
 		if err != nil {
 			made.Close()
@@ -197,13 +198,23 @@ func (h *Hook) Wait(died <-chan struct{}, limit time.Duration) error {
 		}
 	}
 	h.ready.Close()
-	os.RemoveAll(h.Dir)
+	if h.language != engi.JavaScript {
+		os.RemoveAll(h.Dir)
+		return nil
+	}
+	// Worker threads of node load what their main thread preloaded: nothing.
+	if err := os.WriteFile(path.Join(h.Dir, "hook.cjs"), nil, 0o644); err != nil {
+		return engi.Errorf(engi.Internal, "empty hook: %v", err)
+	}
+	for _, name := range []string{"go", "ready"} {
+		os.Remove(path.Join(h.Dir, name))
+	}
 	return nil
 }
 
 // Go tells a waiting interpreter its arguments and variables.
-func (h *Hook) Go(l engi.Language, args []string, env map[string]string) error {
-	msg := message(l, args, env)
+func (h *Hook) Go(args []string, env map[string]string) error {
+	msg := message(h.language, args, env)
 	h.goOn.SetWriteDeadline(time.Now().Add(time.Second)) // it fits into the pipe, see Fits
 	if _, err := h.goOn.Write(msg); err != nil {
 		return engi.Errorf(engi.Unavailable, "tell the interpreter: %v", err)
