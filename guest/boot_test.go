@@ -76,18 +76,19 @@ func TestMain(m *testing.M) {
 
 // sandbox is a machine booted by hand on the host's own /usr.
 type sandbox struct {
-	t    testing.TB
-	dir  string
-	id   string
-	bin  string
-	once sync.Once
-	l    *net.UnixListener
-	proc *exec.Cmd
+	t     testing.TB
+	dir   string
+	id    string
+	bin   string
+	token string
+	once  sync.Once
+	l     *net.UnixListener
+	proc  *exec.Cmd
 }
 
 func boot(t testing.TB) *sandbox {
 	t.Helper()
-	sb := &sandbox{t: t, bin: runsc(t), id: "t" + filepath.Base(t.TempDir()) + fmt.Sprint(os.Getpid())}
+	sb := &sandbox{t: t, bin: runsc(t), token: "secret", id: "t" + filepath.Base(t.TempDir()) + fmt.Sprint(os.Getpid())}
 	var err error
 	if sb.dir, err = os.MkdirTemp("", "guest"); err != nil {
 		t.Fatal(err)
@@ -188,7 +189,7 @@ func (sb *sandbox) dial(ctx context.Context) (net.Conn, error) {
 
 func (sb *sandbox) open() *guest.Client {
 	sb.t.Helper()
-	c, err := guest.Open(sb.t.Context(), sb.dial, "secret")
+	c, err := guest.Open(sb.t.Context(), sb.dial, sb.token)
 	if err != nil {
 		console, _ := os.ReadFile(filepath.Join(sb.dir, "console"))
 		sb.t.Fatalf("open: %v\nconsole: %s", err, console)

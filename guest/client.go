@@ -56,11 +56,19 @@ func Open(ctx context.Context, dial func(context.Context) (net.Conn, error), tok
 	c.http = &http.Client{
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				conn, err := dial(ctx)
-				if err != nil {
-					return nil, err
+				for {
+					conn, err := dial(ctx)
+					if err != nil {
+						return nil, err
+					}
+					if alive(conn) {
+						return c.own(conn)
+					}
+					conn.Close()
+					if ctx.Err() != nil {
+						return nil, ctx.Err()
+					}
 				}
-				return c.own(conn)
 			},
 			Protocols:          &p,
 			DisableCompression: true,

@@ -1,0 +1,32 @@
+//go:build unix
+
+package guest
+
+import (
+	"net"
+	"syscall"
+)
+
+// alive reports whether the guest still holds its end of a connection. One
+// that waited in a backlog may be left over from before the guest was saved or
+// started anew. The guest never speaks first, so a look that finds nothing to
+// read finds it alive.
+func alive(conn net.Conn) bool {
+	sc, ok := conn.(syscall.Conn)
+	if !ok {
+		return true
+	}
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return true
+	}
+	dead := false
+	if err := rc.Control(func(fd uintptr) {
+		var b [1]byte
+		n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		dead = n == 0 && err == nil || err == syscall.ECONNRESET || err == syscall.EPIPE
+	}); err != nil {
+		return true
+	}
+	return !dead
+}
