@@ -88,3 +88,31 @@ func TestOpenChecksToken(t *testing.T) {
 		}
 	}
 }
+
+// TestRootInsideCannotEndTheGuest leaves out KILL and STOP, which gVisor lets
+// root send to PID 1: the host has deadlines of its own for a guest that is
+// dead or does not answer.
+func TestRootInsideCannotEndTheGuest(t *testing.T) {
+	sb := boot(t)
+	c := sb.open()
+	must(t, c.Setup(t.Context(), inside))
+	before := c.Hello().Boot
+	p, err := c.Start(t.Context(), engi.Command{User: "root", Dir: "/", Args: []string{"bash", "-c",
+		"id -u; for s in 1 2 3 4 5 6 7 8 10 11 12 13 14 15 16 17 18 20 21 22 23 24 25 26 27 28 29 30 31; do kill -$s 1 2>/dev/null; done; for i in 1 2 3; do (sleep 0.01 &); done; cat /.engi/guest.json | wc -c"}})
+	must(t, err)
+	exit, err := p.Wait(t.Context())
+	must(t, err)
+	if exit.Code != 0 {
+		t.Errorf("got %+v", exit)
+	}
+	if again := sb.open(); again.Hello().Boot != before {
+		t.Error("the guest started anew")
+	}
+	// As the template's user, the guest's channel is out of reach.
+	p, err = c.Start(t.Context(), engi.Command{Args: []string{"python3", "-c",
+		"import socket\ns = socket.socket(socket.AF_UNIX)\ns.connect('/.engi/sock')"}})
+	must(t, err)
+	if exit, err := p.Wait(t.Context()); err != nil || exit.Code == 0 {
+		t.Errorf("a program reached the host's socket: %+v, %v", exit, err)
+	}
+}
