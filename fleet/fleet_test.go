@@ -289,6 +289,7 @@ func TestEndsHaveCauses(t *testing.T) {
 	t.Run("sandbox stopped", func(t *testing.T) {
 		x := n.begin(script("echo begun; sleep 60"))
 		n.printed(x.ID, 6)
+		x = n.now(x.ID)
 		if err := n.Sandboxes().Stop(t.Context(), "alice", x.Sandbox); err != nil {
 			t.Fatal(err)
 		}
@@ -303,7 +304,7 @@ func TestEndsHaveCauses(t *testing.T) {
 	t.Run("sandbox lost", func(t *testing.T) {
 		x := n.begin(script("echo begun; sleep 60"))
 		n.printed(x.ID, 6)
-		w.host.Kill(x.Sandbox)
+		w.host.Kill(n.now(x.ID).Sandbox)
 		got := n.wait(x.ID)
 		wantAnswer(t, got, -1, engi.CauseSandboxLost, "begun\n")
 		if got.Result.Error == "" {
@@ -313,7 +314,7 @@ func TestEndsHaveCauses(t *testing.T) {
 	t.Run("memory", func(t *testing.T) {
 		x := n.begin(script("echo begun; sleep 60"))
 		n.printed(x.ID, 6)
-		w.host.FillMemory(x.Sandbox)
+		w.host.FillMemory(n.now(x.ID).Sandbox)
 		wantAnswer(t, n.wait(x.ID), -1, engi.CauseMemory, "begun\n")
 	})
 	n.warm()

@@ -209,6 +209,17 @@ func (n *node) begin(spec engi.ExecutionSpec) engi.Execution {
 	return x
 }
 
+// now returns an execution as it is. What begin returned may not have had a
+// sandbox yet.
+func (n *node) now(id engi.ExecutionID) engi.Execution {
+	n.t.Helper()
+	x, err := n.x.Get(n.t.Context(), "alice", id)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return x
+}
+
 func (n *node) wait(id engi.ExecutionID) engi.Execution {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), 20*time.Second)

@@ -24,7 +24,7 @@ type run struct {
 	wire.Run
 	proc    *proc
 	warm    bool
-	began   time.Time // before the first input was written
+	began   time.Time // when the first input was written, by the file system's clock
 	known   map[string]tree.Stamp
 	scratch []string // removed at the end
 	over    chan struct{}
@@ -107,7 +107,6 @@ func (s *Server) begin(body io.Reader) (_ *run, err error) {
 			}
 		}
 	}()
-	r.began = time.Now()
 	if err := s.writeInputs(r, &a, in); err != nil {
 		return nil, err
 	}
@@ -148,6 +147,9 @@ func (s *Server) writeInputs(r *run, a *account, in *wire.Reader) (err error) {
 			return err
 		}
 		r.known[a.WorkDir+"/"+f.Path] = st
+		if r.began.IsZero() || st.Changed().Before(r.began) {
+			r.began = st.Changed()
+		}
 	}
 	r.Stdin = make([]byte, r.StdinSize)
 	if _, err := io.ReadFull(data, r.Stdin); err != nil {

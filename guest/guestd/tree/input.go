@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,6 +33,10 @@ type Stamp struct {
 }
 
 func stamp(st *unix.Stat_t) Stamp { return Stamp{st.Ino, st.Size, st.Mtim, st.Ctim} }
+
+// Changed is when the file's inode last changed, by the file system's clock,
+// which may go in coarser steps than the program's.
+func (s Stamp) Changed() time.Time { return time.Unix(s.ctime.Unix()) }
 
 // A Dir is an open directory that paths are relative to.
 type Dir struct{ fd int }
