@@ -58,6 +58,7 @@ func TestPromisesOfTwin(t *testing.T) {
 		Terminal: true,
 		Interpreters: interpreters(map[engi.Language][]string{
 			engi.Python: {"/usr/bin/python3"}, engi.JavaScript: {"node"}, engi.TypeScript: {os.Getenv("ENGI_TEST_DENO"), "deno"}, engi.Bash: {"bash"},
+			engi.Go: {os.Getenv("ENGI_TEST_GO")}, // only on request: without a warm cache it takes long
 		}),
 	})
 }

@@ -26,8 +26,8 @@ func atoi(s string) int64 {
 // program from a dead guest.
 const alive = 15 * time.Second
 
-// gathering is how long output of a run may wait for more.
-const gathering = 5 * time.Millisecond
+// gathering is how long output may wait for more.
+const gathering = 4 * time.Millisecond
 
 // follow streams a process: started, output from an offset on, and what last
 // returns once the process has ended.
@@ -123,7 +123,11 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) followProc(w http.ResponseWriter, ctx context.Context, p *proc, from int64) error {
-	return s.follow(w, ctx, p, from, false, 0, p.ended, func() (wire.Kind, any) {
+	linger := gathering
+	if p.tty {
+		linger = 0 // somebody types and looks
+	}
+	return s.follow(w, ctx, p, from, false, linger, p.ended, func() (wire.Kind, any) {
 		return wire.Exited, wire.Finish{Exit: p.exit, Duration: p.endedAt.Sub(p.started)}
 	})
 }

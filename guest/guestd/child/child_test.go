@@ -58,6 +58,21 @@ func TestStart(t *testing.T) {
 	}
 }
 
+func TestStartWithFreshSignals(t *testing.T) {
+	c, out := start(t, NewTable(false), Spec{Path: "/bin/grep", Args: []string{"grep", "-E", "Sig(Blk|Ign|Cgt)", "/proc/self/status"}})
+	got := out()
+	<-c.Done()
+	for line := range strings.Lines(got) {
+		name, mask, _ := strings.Cut(line, ":")
+		if strings.Trim(mask, "0 \t\n") != "" {
+			t.Errorf("%s is %s", name, mask)
+		}
+	}
+	if strings.Count(got, "\n") != 3 {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestStartFails(t *testing.T) {
 	table := NewTable(false)
 	for _, x := range []struct {

@@ -49,9 +49,6 @@ func beforeFork()
 //go:linkname afterFork syscall.runtime_AfterFork
 func afterFork()
 
-//go:linkname afterForkInChild syscall.runtime_AfterForkInChild
-func afterForkInChild()
-
 //go:noescape
 func vfork(flags uintptr) (pid, errno uintptr)
 
@@ -86,8 +83,9 @@ type plan struct {
 		set   bool
 		rlim  [2]uint64
 	}
-	files    [3]uintptr
-	terminal bool
+	files     [3]uintptr
+	terminal  bool
+	unblocked uint64 // the empty signal mask
 
 	// Written by the child in the parent's memory.
 	step  uintptr
@@ -207,8 +205,6 @@ func vforkExec(p *plan) (pid, errno uintptr) {
 	if _, _, e = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0); e != 0 {
 		goto failed
 	}
-	afterForkInChild()
-
 	if p.group != 0 {
 		p.step = stepGroup
 		if _, _, e = syscall.RawSyscall(syscall.SYS_WRITE, p.group, uintptr(unsafe.Pointer(&p.zero[0])), 1); e != 0 {
@@ -253,6 +249,13 @@ func vforkExec(p *plan) (pid, errno uintptr) {
 		}
 	}
 	p.step = stepExec
+	// All signals have been blocked since before the fork, and executing resets
+	// their handlers, so there is no need to reset each of them here, which
+	// would be sixty calls. A signal in the instant between these two calls is
+	// handled as if the parent had got it, in whose place this thread runs.
+	if _, _, e = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&p.unblocked)), 0, unsafe.Sizeof(p.unblocked), 0, 0); e != 0 {
+		goto failed
+	}
 	_, _, e = syscall.RawSyscall(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(p.path)), uintptr(unsafe.Pointer(p.argv)), uintptr(unsafe.Pointer(p.envv)))
 failed:
 	p.errno = e
