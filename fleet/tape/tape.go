@@ -13,6 +13,7 @@ package tape
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -114,6 +115,10 @@ func (t *Tape) appendLocked(stream engi.Stream, data []byte) {
 	}
 	buf := append(binary.AppendUvarint(make([]byte, 0, frame), head), data...)
 	if _, err := t.file.WriteAt(buf, t.size); err != nil {
+		// A full disk took a part of the frame. Whole frames stay readable.
+		if e := os.Truncate(t.path, t.size); e != nil {
+			err = errors.Join(err, e)
+		}
 		t.err = fileFault("write", err)
 		return
 	}
@@ -132,6 +137,7 @@ func (t *Tape) spillLocked() error {
 	}
 	if _, err := f.WriteAt(t.mem, 0); err != nil {
 		f.Close()
+		os.Remove(t.path) // the frames stay in memory
 		return fileFault("write", err)
 	}
 	t.file, t.mem = f, nil
