@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -24,7 +25,16 @@ func (c *Client) Open(ctx context.Context, path string) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	return resp.Body, nil
+	return gulp(resp.Body), nil
+}
+
+// gulp reads in large pieces, however small those asked for are: HTTP/2
+// acknowledges each read, and each acknowledgement wakes the guest.
+func gulp(body io.ReadCloser) io.ReadCloser {
+	return struct {
+		io.Reader
+		io.Closer
+	}{bufio.NewReaderSize(body, 256<<10), body}
 }
 
 func (c *Client) file(ctx context.Context, method, act, path string, body io.Reader, pairs ...string) (*http.Response, error) {
@@ -187,7 +197,7 @@ func (c *Client) Pack(ctx context.Context, path string) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	return resp.Body, nil
+	return gulp(resp.Body), nil
 }
 
 // Unpack extracts a tar stream below dir, which it makes if it is missing.
@@ -239,7 +249,7 @@ func (c *Client) Dial(ctx context.Context, port int) (net.Conn, error) {
 	}()
 	go func() {
 		defer c.work.Done()
-		io.Copy(far, resp.Body) // whatever ends it, the reader sees the end
+		io.CopyBuffer(struct{ io.Writer }{far}, struct{ io.Reader }{resp.Body}, make([]byte, 64<<10)) // whatever ends it, the reader sees the end
 		resp.Body.Close()
 		far.Close()
 	}()

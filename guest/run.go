@@ -201,7 +201,7 @@ func (r *Run) Artifacts(ctx context.Context) (io.ReadCloser, error) {
 	a.done.Add(1)
 	go func() {
 		defer a.done.Done()
-		pw.CloseWithError(writeTar(pw, resp.Body, fin.Artifacts))
+		pw.CloseWithError(writeTar(pw, gulp(resp.Body), fin.Artifacts))
 	}()
 	return a, nil
 }

@@ -1,6 +1,7 @@
 package guestd
 
 import (
+	"bufio"
 	"encoding/json"
 	"io"
 	"net"
@@ -57,12 +58,15 @@ type single struct {
 
 type tracked struct {
 	net.Conn
+	in   *bufio.Reader // HTTP/2 reads nine bytes, then a few more, for every frame
 	done chan struct{}
 	once sync.Once
 }
 
+func (t *tracked) Read(b []byte) (int, error) { return t.in.Read(b) }
+
 func newSingle(conn net.Conn) *single {
-	t := &tracked{Conn: conn, done: make(chan struct{})}
+	t := &tracked{Conn: conn, in: bufio.NewReaderSize(conn, 16<<10), done: make(chan struct{})}
 	l := &single{conn: t, give: make(chan net.Conn, 1)}
 	l.give <- t
 	return l
