@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -63,9 +64,12 @@ func TestStartWithFreshSignals(t *testing.T) {
 	got := out()
 	<-c.Done()
 	for line := range strings.Lines(got) {
-		name, mask, _ := strings.Cut(line, ":")
-		if strings.Trim(mask, "0 \t\n") != "" {
-			t.Errorf("%s is %s", name, mask)
+		name, text, _ := strings.Cut(line, ":")
+		mask, err := strconv.ParseUint(strings.TrimSpace(text), 16, 64)
+		// The C library keeps signals 32 and 33 to itself; whoever started
+		// this test may ignore them, and nothing in between can change that.
+		if err != nil || mask&^(3<<31) != 0 {
+			t.Errorf("%s is %s", name, text)
 		}
 	}
 	if strings.Count(got, "\n") != 2 {
