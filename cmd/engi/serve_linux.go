@@ -270,8 +270,10 @@ func (s *stopCommand) Run(ctx context.Context, g *globals) error {
 	switch {
 	case g.JSON:
 		return g.printJSON(map[string]int{"pid": pid, "destroyed": destroyed})
+	case s.Destroy && pid == 0:
+		fmt.Fprintf(g.out, "no engi ran on %s; %d sandboxes were destroyed\n", c.DataDir, destroyed)
 	case s.Destroy:
-		fmt.Fprintf(g.out, "engi does not run on %s; %d sandboxes were destroyed\n", c.DataDir, destroyed)
+		fmt.Fprintf(g.out, "engi (process %d) has stopped; %d sandboxes were destroyed\n", pid, destroyed)
 	default:
 		fmt.Fprintf(g.out, "engi (process %d) has stopped; its sandboxes live on until the next start\n", pid)
 	}
