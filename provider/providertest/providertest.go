@@ -648,7 +648,7 @@ func (s *suite) checkpoint(t *testing.T) {
 	c := open(t, m, spec)
 	mustSh(t, c, "echo kept > tmp/state")
 	proc, err := c.Start(t.Context(), engi.Command{
-		Args: []string{"/bin/sh", "-c", "n=0; while :; do n=$((n+1)); echo $n > tmp/count; sleep 0.01; done"}, Dir: "/", User: "root"})
+		Args: []string{"/bin/sh", "-c", "n=0; while :; do n=$((n+1)); echo $n > tmp/next; mv tmp/next tmp/count; sleep 0.01; done"}, Dir: "/", User: "root"})
 	if err != nil {
 		t.Fatal(err)
 	}
