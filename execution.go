@@ -172,13 +172,3 @@ type Executions interface {
 	// Artifact opens a file the run left. The caller closes it.
 	Artifact(ctx context.Context, owner Owner, id ExecutionID, path string) (io.ReadCloser, error)
 }
-
-// Sandboxes is the front desk of live sandboxes. The empty owner sees all.
-type Sandboxes interface {
-	// Get returns one sandbox's record.
-	Get(ctx context.Context, owner Owner, id SandboxID) (Sandbox, error)
-	// List returns the live ones, newest first.
-	List(ctx context.Context, owner Owner) ([]Sandbox, error)
-	// Stop destroys a sandbox and waits until it is gone.
-	Stop(ctx context.Context, owner Owner, id SandboxID) error
-}

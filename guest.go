@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"iter"
 	"net"
+	"net/http"
 	"time"
 )
 
@@ -203,4 +204,12 @@ type Guest interface {
 	// Dial connects to a TCP port that listens on loopback inside;
 	// Unavailable if none does.
 	Dial(ctx context.Context, port int) (net.Conn, error)
+}
+
+// An Agent is a Guest that also answers requests in the dialect of E2B's
+// in-sandbox agent and in that of its code interpreter, whose paths begin
+// with /interpreter/. The host's credentials are added on the way; the
+// caller takes those of its own users out first. Redirects are not followed.
+type Agent interface {
+	RoundTrip(r *http.Request) (*http.Response, error)
 }

@@ -13,6 +13,12 @@ type (
 	SandboxID string
 	// An ExecutionID names one run of code for ever.
 	ExecutionID string
+	// A SnapshotID names one snapshot for ever.
+	SnapshotID string
+	// A VolumeID names one volume for ever.
+	VolumeID string
+	// A SecretID names one secret for ever.
+	SecretID string
 	// A RequestID names one request to a surface, for logs and errors.
 	RequestID string
 )
@@ -23,6 +29,9 @@ const (
 
 	sandboxPrefix   = "sbx_"
 	executionPrefix = "exe_"
+	snapshotPrefix  = "snp_"
+	volumePrefix    = "vol_"
+	secretPrefix    = "sec_"
 	requestPrefix   = "req_"
 )
 
@@ -57,3 +66,36 @@ func ParseExecutionID(s string) (ExecutionID, error) {
 
 // NewRequestID returns a fresh ID.
 func NewRequestID() RequestID { return RequestID(newID(requestPrefix)) }
+
+// NewSnapshotID returns a fresh, unguessable ID.
+func NewSnapshotID() SnapshotID { return SnapshotID(newID(snapshotPrefix)) }
+
+// ParseSnapshotID is the only way in from outside. It reports Invalid.
+func ParseSnapshotID(s string) (SnapshotID, error) {
+	id, err := parseID(snapshotPrefix, "a snapshot", s)
+	return SnapshotID(id), err
+}
+
+// NewVolumeID returns a fresh, unguessable ID.
+func NewVolumeID() VolumeID { return VolumeID(newID(volumePrefix)) }
+
+// ParseVolumeID is the only way in from outside. It reports Invalid.
+func ParseVolumeID(s string) (VolumeID, error) {
+	id, err := parseID(volumePrefix, "a volume", s)
+	return VolumeID(id), err
+}
+
+// NewSecretID returns a fresh, unguessable ID.
+func NewSecretID() SecretID { return SecretID(newID(secretPrefix)) }
+
+// ParseSecretID is the only way in from outside. It reports Invalid.
+func ParseSecretID(s string) (SecretID, error) {
+	id, err := parseID(secretPrefix, "a secret", s)
+	return SecretID(id), err
+}
+
+// Label is an ID without its prefix: letters and digits, fit for a host name.
+func (id SandboxID) Label() string { return string(id)[min(len(id), len(sandboxPrefix)):] }
+
+// SandboxOfLabel is the inverse of [SandboxID.Label]. It reports Invalid.
+func SandboxOfLabel(label string) (SandboxID, error) { return ParseSandboxID(sandboxPrefix + label) }

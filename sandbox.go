@@ -84,13 +84,16 @@ type Usage struct {
 type State string
 
 const (
-	Pending  State = "pending"  // recorded; nothing runs yet
-	Starting State = "starting" // its machine boots
-	Ready    State = "ready"    // warm: boots are done, nobody uses it
-	Running  State = "running"  // used by its owner
-	Paused   State = "paused"   // frozen in memory
-	Stopping State = "stopping" // being destroyed
-	Stopped  State = "stopped"  // gone; End says why
+	Pending     State = "pending"     // recorded; nothing runs yet
+	Starting    State = "starting"    // its machine boots
+	Ready       State = "ready"       // warm: boots are done, nobody uses it
+	Running     State = "running"     // used by its owner
+	Paused      State = "paused"      // frozen in memory
+	Hibernating State = "hibernating" // being written to disk
+	Hibernated  State = "hibernated"  // on disk; no machine
+	Resuming    State = "resuming"    // being started from disk
+	Stopping    State = "stopping"    // being destroyed
+	Stopped     State = "stopped"     // gone; End says why
 )
 
 // nextStates is the whole life of a sandbox.
@@ -98,14 +101,21 @@ var nextStates = map[State][]State{
 	Pending:  {Starting, Stopping, Stopped},
 	Starting: {Ready, Running, Stopping, Stopped},
 	Ready:    {Running, Stopping, Stopped},
-	Running:  {Paused, Stopping, Stopped},
-	Paused:   {Running, Stopping, Stopped},
+	Running:  {Paused, Hibernating, Stopping, Stopped},
+	Paused:   {Running, Hibernating, Stopping, Stopped},
+
+	// A crash in between leads back: to Running if the machine lives on, to
+	// Hibernated if what is on disk is whole.
+	Hibernating: {Hibernated, Running, Stopping, Stopped},
+	Hibernated:  {Resuming, Stopping, Stopped},
+	Resuming:    {Running, Hibernated, Stopping, Stopped},
+
 	Stopping: {Stopped},
 }
 
 // States returns every state in the order of a life.
 func States() []State {
-	return []State{Pending, Starting, Ready, Running, Paused, Stopping, Stopped}
+	return []State{Pending, Starting, Ready, Running, Paused, Hibernating, Hibernated, Resuming, Stopping, Stopped}
 }
 
 // To returns to if a sandbox in state s may move there, else Conflict.
@@ -117,7 +127,12 @@ func (s State) To(to State) (State, error) {
 }
 
 // A Sandbox is the record of one sandbox: what was asked for and what is so.
-// It outlives the machine that runs it, and is a value: copies are safe.
+// It outlives the machine that runs it, and is a value: copies are safe, but
+// its maps and slices are shared and never written.
+//
+// Three things use sandboxes: pools (no Owner), executions (Execution is set),
+// and owners directly, through [Sandboxes.Create]; only the last kind has what
+// stands below Lifetime.
 type Sandbox struct {
 	ID        SandboxID
 	Owner     Owner       // empty while it is warm and nobody's
@@ -131,6 +146,19 @@ type Sandbox struct {
 	Execution ExecutionID // the run that uses it; empty if none
 	Created   time.Time   // UTC, as are all times in this package
 	Stopped   time.Time   // zero while it lives
+
+	Lifetime Lifetime          // what was asked for, defaults filled in
+	Deadline time.Time         // when Lifetime.OnTimeout happens; zero while it is not awake
+	Started  time.Time         // when it was last created or resumed
+	Active   time.Time         // when it was last used from outside
+	Snapshot SnapshotID        // it began as a copy of; empty if from a template
+	Metadata map[string]string // the owner's own words, to find it by
+	Env      map[string]string // every program in it gets; values may be secret: never list them
+	Volumes  []VolumeMount
+	Network  NetworkPolicy
+	Ports    PortPolicy
+	Disk     bool              // Hibernated without memory: resuming boots it anew on its disk
+	Notes    map[string]string // what a surface keeps with it; never shown to users
 }
 
 // An Owner is who may see and use an object; to everybody else the object

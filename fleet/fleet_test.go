@@ -188,10 +188,10 @@ func TestOwnersSeeOnlyTheirs(t *testing.T) {
 	if list, err := n.x.List(t.Context(), "bob", engi.ExecutionFilter{}); err != nil || len(list) != 0 {
 		t.Errorf("bob lists %v, %v", list, err)
 	}
-	if list, err := n.Sandboxes().List(t.Context(), "bob"); err != nil || len(list) != 0 {
+	if list, err := n.Sandboxes().List(t.Context(), "bob", engi.SandboxFilter{}); err != nil || len(list) != 0 {
 		t.Errorf("bob lists %v, %v", list, err)
 	}
-	if list, err := n.Sandboxes().List(t.Context(), ""); err != nil || len(list) < 2 {
+	if list, err := n.Sandboxes().List(t.Context(), "", engi.SandboxFilter{}); err != nil || len(list) < 2 {
 		t.Errorf("the node lists %v, %v", list, err)
 	}
 	if err := n.x.Cancel(t.Context(), "", x.ID); err != nil {
@@ -448,7 +448,7 @@ func TestANewTemplateReplacesTheOldMembers(t *testing.T) {
 		if ready < 3 {
 			t.Fatalf("only %d ready", ready)
 		}
-		list, err := n.Sandboxes().List(t.Context(), "")
+		list, err := n.Sandboxes().List(t.Context(), "", engi.SandboxFilter{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -480,7 +480,7 @@ func TestATemplateBuiltByAnotherProcess(t *testing.T) {
 	w.twins.SetQuietly(base(t, "d2"))
 	n.do(script(":")) // its successor is of the new build
 	n.eventually("all members are new", func() bool {
-		list, err := n.Sandboxes().List(t.Context(), "")
+		list, err := n.Sandboxes().List(t.Context(), "", engi.SandboxFilter{})
 		if err != nil {
 			t.Fatal(err)
 		}

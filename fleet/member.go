@@ -275,7 +275,7 @@ func (m *Manager) forgetRecord(ctx context.Context, b *member) {
 // mountsOf returns what t shows beside its root, as providers take it.
 func mountsOf(t engi.Template) (all []provider.Mount) {
 	for _, m := range t.Mounts {
-		all = append(all, provider.Mount(m))
+		all = append(all, provider.Mount{Source: m.Source, Target: m.Target})
 	}
 	return all
 }

@@ -33,7 +33,7 @@ func (s sandboxes) Get(ctx context.Context, owner engi.Owner, id engi.SandboxID)
 	return rec.Sandbox, err
 }
 
-func (s sandboxes) List(ctx context.Context, owner engi.Owner) ([]engi.Sandbox, error) {
+func (s sandboxes) List(ctx context.Context, owner engi.Owner, _ engi.SandboxFilter) ([]engi.Sandbox, error) {
 	s.m.mu.Lock()
 	var all []*member
 	for _, b := range s.m.members {
@@ -78,4 +78,23 @@ func (s sandboxes) Stop(ctx context.Context, owner engi.Owner, id engi.SandboxID
 		return engi.Errorf(engi.Expired, "stop sandbox %s: %v", id, context.Cause(ctx)).
 			WithRemedy("it is being destroyed: look again in a moment")
 	}
+}
+
+// Sandboxes that live on their own are not served yet.
+var errNoLife = engi.Errorf(engi.Unsupported, "this node runs executions only").WithRemedy("send the program to /v1/executions")
+
+func (s sandboxes) Create(context.Context, engi.SandboxSpec) (engi.Sandbox, error) {
+	return engi.Sandbox{}, errNoLife
+}
+
+func (s sandboxes) Update(context.Context, engi.Owner, engi.SandboxID, engi.SandboxUpdate) (engi.Sandbox, error) {
+	return engi.Sandbox{}, errNoLife
+}
+
+func (s sandboxes) Enter(context.Context, engi.Owner, engi.SandboxID) (engi.Guest, func(), error) {
+	return nil, nil, errNoLife
+}
+
+func (s sandboxes) Samples(context.Context, engi.Owner, engi.SandboxID, time.Time, time.Time) ([]engi.Sample, error) {
+	return nil, errNoLife
 }

@@ -19,6 +19,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"path"
+	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -41,6 +43,7 @@ type Client struct {
 
 var (
 	_ engi.Guest   = (*Client)(nil)
+	_ engi.Agent   = (*Client)(nil)
 	_ engi.Process = (*Run)(nil)
 	_ engi.Process = (*process)(nil)
 )
@@ -197,6 +200,23 @@ func (c *Client) Quiesce(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// RoundTrip sends a request in a foreign dialect to the guest, see
+// [engi.Agent]: only path, query, headers and body of r are used. Requests of
+// the host's own protocol are Denied.
+func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
+	if p := path.Clean("/" + r.URL.Path); p+"/" == wire.Prefix || strings.HasPrefix(p, wire.Prefix) {
+		return nil, engi.Errorf(engi.Denied, "%.80q is not a path of a dialect", p)
+	}
+	req := r.Clone(r.Context())
+	req.URL.Scheme, req.URL.Host, req.Host, req.RequestURI = "http", "guest", "", ""
+	req.Header.Set(wire.TokenHeader, c.token)
+	resp, err := c.http.Transport.RoundTrip(req)
+	if err != nil {
+		return nil, broken(r.Context(), r.URL.Path, err)
+	}
+	return resp, nil
 }
 
 // PowerOff ends the guest program and with it the machine.

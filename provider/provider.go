@@ -24,6 +24,7 @@ type Spec struct {
 	Token    string      // the guest demands it from whoever opens a stream
 	Network  HostNetwork // zero means loopback only
 	Mounts   []Mount
+	Disk     string // directory that SaveDisk filled: changes to Root to begin with; empty for none
 }
 
 // HostNetwork says how much of the host's network a machine sees.
@@ -34,10 +35,11 @@ const (
 	Host                        // the host's network; for template builds only
 )
 
-// A Mount shows a host path inside, read only.
+// A Mount shows a host path inside.
 type Mount struct {
-	Source string // absolute on the host
-	Target string // absolute inside
+	Source   string // absolute on the host
+	Target   string // absolute inside; made if it is missing
+	Writable bool   // what is written inside is in Source when the write returns
 }
 
 // A Provider starts machines. It is safe for concurrent use.
@@ -105,11 +107,32 @@ type Checkpointer interface {
 
 // A Restorer is a Provider whose machines are Checkpointers.
 //
-//  11. Restore starts a machine from what Checkpoint wrote; dir may be used
-//     many times. spec has the Root and Size of the original and a fresh ID
-//     and Token.
+//  11. Restore starts a machine from what Checkpoint or Snapshot wrote; dir
+//     may be used many times. spec has the Root, Size and the Targets of
+//     the Mounts of the original, a fresh Token, and a fresh ID or that of
+//     the original once it is gone. Clock, host name and entropy inside are
+//     those of the new machine.
 type Restorer interface {
 	Restore(ctx context.Context, spec Spec, dir string) (Machine, error)
+}
+
+// A Snapshotter is a Machine that can be written to disk and go on. The guest
+// must have been told to quiesce first; it comes back by itself.
+//
+//  13. Snapshot writes the machine to dir, an empty directory, as Checkpoint
+//     does, and the machine goes on.
+type Snapshotter interface {
+	Snapshot(ctx context.Context, dir string) error
+}
+
+// A DiskSaver is a Machine whose disk can be kept without its memory.
+//
+//  14. SaveDisk writes what differs from Root to dir, an empty directory:
+//     contents, modes, owners, times, links, extended attributes of users and
+//     what was removed. The machine goes on. A machine started with dir as
+//     Spec.Disk sees the same files.
+type DiskSaver interface {
+	SaveDisk(ctx context.Context, dir string) error
 }
 
 // A Resizer is a Machine whose limits can change while it runs.
@@ -202,6 +225,22 @@ func Restore(ctx context.Context, p Provider, spec Spec, dir string) (Machine, e
 		return r.Restore(ctx, spec, dir)
 	}
 	return nil, engi.Errorf(engi.Unsupported, "restore %s: the %s tier cannot restore", spec.ID, p.Tier())
+}
+
+// Snapshot writes m to dir and lets it go on, or reports Unsupported.
+func Snapshot(ctx context.Context, m Machine, dir string) error {
+	if s, ok := m.(Snapshotter); ok {
+		return s.Snapshot(ctx, dir)
+	}
+	return engi.Errorf(engi.Unsupported, "snapshot %s: this kind of machine cannot be saved", m.ID())
+}
+
+// SaveDisk writes what m changed on its disk to dir, or reports Unsupported.
+func SaveDisk(ctx context.Context, m Machine, dir string) error {
+	if s, ok := m.(DiskSaver); ok {
+		return s.SaveDisk(ctx, dir)
+	}
+	return engi.Errorf(engi.Unsupported, "save the disk of %s: this kind of machine cannot", m.ID())
 }
 
 // Resize changes m's limits, or reports Unsupported.

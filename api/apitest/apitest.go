@@ -86,13 +86,16 @@ func Serve(t testing.TB, change func(*rest.Options)) (*World, *httptest.Server) 
 }
 
 // Sandboxes shows one sandbox for each run that is going on.
-type Sandboxes struct{ x *Executions }
+type Sandboxes struct {
+	engi.Sandboxes // nil: what is not below is not for this twin
+	x              *Executions
+}
 
 var _ engi.Sandboxes = (*Sandboxes)(nil)
 
 // Get returns one sandbox's record.
 func (s *Sandboxes) Get(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Sandbox, error) {
-	all, err := s.List(ctx, owner)
+	all, err := s.List(ctx, owner, engi.SandboxFilter{})
 	for _, b := range all {
 		if b.ID == id {
 			return b, err
@@ -102,7 +105,7 @@ func (s *Sandboxes) Get(ctx context.Context, owner engi.Owner, id engi.SandboxID
 }
 
 // List returns the live ones, newest first.
-func (s *Sandboxes) List(ctx context.Context, owner engi.Owner) ([]engi.Sandbox, error) {
+func (s *Sandboxes) List(ctx context.Context, owner engi.Owner, _ engi.SandboxFilter) ([]engi.Sandbox, error) {
 	xs, err := s.x.List(ctx, owner, engi.ExecutionFilter{State: engi.ExecutionRunning})
 	var list []engi.Sandbox
 	for _, x := range xs {

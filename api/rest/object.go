@@ -35,7 +35,7 @@ func (s *server) serveObjects() {
 }
 
 func (s *server) listSandboxes(w http.ResponseWriter, r *http.Request, _ *nothing) error {
-	xs, err := s.sandboxes.List(r.Context(), callOf(r.Context()).viewer())
+	xs, err := s.sandboxes.List(r.Context(), callOf(r.Context()).viewer(), engi.SandboxFilter{Limit: -1})
 	if err != nil {
 		return err
 	}

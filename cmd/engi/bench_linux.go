@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -44,6 +45,7 @@ type benchFlags struct {
 	Lang        string        `short:"l" help:"Language." placeholder:"LANG"`
 	Template    string        `short:"t" help:"Template." placeholder:"NAME"`
 	Limit       time.Duration `help:"Longest time of the benchmark." default:"30m" placeholder:"D"`
+	Spans       string        `help:"Write when each request began and ended to FILE: nanoseconds of the monotonic clock, for profilers." type:"path" placeholder:"FILE"`
 
 	lang engi.Language
 }
@@ -114,7 +116,7 @@ func printHost(g *globals, h bench.Host) {
 }
 
 // timed runs a benchmark that gives a timing, on a rig.
-func (b *benchFlags) timed(ctx context.Context, g *globals, name string, target int, f func(context.Context, bench.Rig) bench.Timing) error {
+func (b *benchFlags) timed(ctx context.Context, g *globals, name string, target int, f func(context.Context, bench.Rig) bench.Timing) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.Limit)
 	defer cancel()
 	rig, p, err := b.rig(ctx, g, target)
@@ -122,6 +124,14 @@ func (b *benchFlags) timed(ctx context.Context, g *globals, name string, target 
 		return err
 	}
 	defer g.closePrivate(p)
+	if b.Spans != "" {
+		span, done, err := bench.SpansTo(b.Spans)
+		if err != nil {
+			return err
+		}
+		rig.Span = span
+		defer func() { err = errors.Join(err, done()) }()
+	}
 	return finish(g, f(ctx, rig), name)
 }
 

@@ -81,7 +81,12 @@ type Run func(ctx context.Context, req v1.ExecutionRequest) (v1.Execution, error
 type Rig struct {
 	Run   Run        // over HTTP
 	Pools engi.Pools // of the same node
+	Span  Span       // nil if nobody wants to know
 }
+
+// A Span is called when a request begins; what it returns, when it has ended.
+// Both are safe for concurrent use.
+type Span func() (ended func())
 
 // Programs say what is run in each language: the same small thing.
 var Programs = map[engi.Language]string{
@@ -101,9 +106,14 @@ func Request(lang engi.Language, template string) v1.ExecutionRequest {
 
 // once runs the program and checks its answer.
 func (r Rig) once(ctx context.Context, req v1.ExecutionRequest) (time.Duration, v1.Execution, error) {
+	ended := func() {}
+	if r.Span != nil {
+		ended = r.Span()
+	}
 	began := time.Now()
 	x, err := r.Run(ctx, req)
 	took := time.Since(began)
+	ended()
 	if err == nil && (x.Result == nil || x.Result.Stdout != answer || x.Result.ExitCode != 0) {
 		err = engi.Errorf(engi.Internal, "the program did not answer %q: %+v", answer, x.Result)
 	}

@@ -63,7 +63,7 @@ func TestSamplesCountFailuresAndWrongAnswers(t *testing.T) {
 	for _, concurrency := range []int{1, 4} {
 		n.Store(0)
 		p := &pools{}
-		got := Rig{run, p}.Claim(t.Context(), Request(engi.Python, ""), 20, concurrency)
+		got := Rig{Run: run, Pools: p}.Claim(t.Context(), Request(engi.Python, ""), 20, concurrency)
 		if got.Failures != 3 || got.Failure == "" || got.Cold != 1 || got.Ms.Max != 1 || got.Template != "base" {
 			t.Errorf("concurrency %d: %+v", concurrency, got)
 		}

@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +31,42 @@ type Host struct {
 	Engi      string    `json:"engi"`
 	Go        string    `json:"go"`
 	Time      time.Time `json:"time"`
+}
+
+// monotonic is the time of the clock that perf can stamp its samples with.
+func monotonic() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
+// SpansTo returns a Span that appends a line with both times, in nanoseconds,
+// to a file, and a function that closes the file and reports what failed.
+func SpansTo(file string) (Span, func() error, error) {
+	f, err := os.Create(file)
+	if err != nil {
+		return nil, nil, engi.Errorf(engi.Invalid, "%v", err)
+	}
+	var mu sync.Mutex
+	w := bufio.NewWriter(f)
+	span := func() func() {
+		began := monotonic()
+		return func() {
+			ended := monotonic()
+			mu.Lock()
+			defer mu.Unlock()
+			fmt.Fprintf(w, "%d %d\n", began, ended) // an error stays in w
+		}
+	}
+	done := func() error {
+		if err := errors.Join(w.Flush(), f.Close()); err != nil {
+			return engi.Errorf(engi.Unavailable, "write %s: %v", file, err)
+		}
+		return nil
+	}
+	return span, done, nil
 }
 
 // Stamp describes this machine now.

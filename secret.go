@@ -1,0 +1,35 @@
+package engi
+
+import (
+	"context"
+	"time"
+)
+
+// A Secret is a named value that never enters a sandbox: the wall puts it into
+// requests on their way out. The value is not part of it.
+type Secret struct {
+	ID       SecretID
+	Owner    Owner
+	Name     string // unique per owner: letters, digits, dashes, dots and underscores, 128 at most
+	Version  int    // 1, and one more with each change of the value
+	Metadata map[string]string
+	Created  time.Time
+	Updated  time.Time
+}
+
+// Secrets keeps secrets, encrypted. All methods see only what owner owns; the
+// rest is NotFound. The empty owner sees all. It is safe for concurrent use.
+type Secrets interface {
+	// Create stores a secret; Conflict if the owner has one of that name.
+	Create(ctx context.Context, s Secret, value string) (Secret, error)
+	// Get returns a secret by ID or name, without its value.
+	Get(ctx context.Context, owner Owner, idOrName string) (Secret, error)
+	// List returns secrets by name.
+	List(ctx context.Context, owner Owner) ([]Secret, error)
+	// Update replaces the value, and the metadata if it is not nil.
+	Update(ctx context.Context, owner Owner, idOrName, value string, metadata map[string]string) (Secret, error)
+	// Remove deletes a secret.
+	Remove(ctx context.Context, owner Owner, idOrName string) error
+	// Reveal returns the value, for the wall only; no surface calls it.
+	Reveal(ctx context.Context, owner Owner, idOrName string) (string, error)
+}
