@@ -21,8 +21,12 @@ type Template struct {
 	Size      Size   // defaults for sandboxes of this template
 	Languages map[Language]Interpreter
 	Built     time.Time
-	Bytes     int64   // of Root on disk
-	Mounts    []Mount // what sandboxes see beside Root, in this order; only host has any
+	Bytes     int64    // of Root on disk
+	Mounts    []Mount  // what sandboxes see beside Root, in this order; only host has any
+	Owner     Owner    // who built it by steps; empty is the node
+	Start     string   // shell command that sandboxes begin with; empty if none
+	Ready     string   // shell command that ends with 0 once Start has come up; empty if none
+	Kernels   []string // languages whose default contexts of the code interpreter start at boot
 }
 
 // A Mount shows a file or directory of the node inside sandboxes, read only.
@@ -64,6 +68,55 @@ type Templates interface {
 	Remove(ctx context.Context, name string) error
 	// Prune deletes builds no name refers to, and returns the bytes freed.
 	Prune(ctx context.Context) (int64, error)
+}
+
+// A BuildSpec asks for a template made by steps, as programs ask for one.
+// Definitions in YAML say the same with 'steps'.
+type BuildSpec struct {
+	Name         string        // of the template; letters as in definitions
+	Owner        Owner         // who may build the name anew; empty is the node
+	FromImage    string        // reference of an image, or one of the node's aliases of templates
+	Login        RegistryLogin // for FromImage; zero means that of the node
+	FromTemplate string        // name or digest; excludes FromImage; both empty means base
+	Steps        []BuildStep
+	Start        string // command that sandboxes of the template begin with; kept, not run by the build
+	Ready        string // command that ends with 0 once Start has come up; kept, not run by the build
+	Size         Size   // defaults for sandboxes; zero fields mean those of what it is made from
+	Force        bool   // repeat all steps, whatever was built before
+}
+
+// A RegistryLogin is a user of a registry of images.
+type RegistryLogin struct{ User, Password string }
+
+// A BuildStep is one step of a build. Steps are cached by content: a changed
+// one repeats itself and what follows. Users and directories that a step sets
+// hold for those that follow, and the last ones for sandboxes.
+type BuildStep struct {
+	Type    StepType
+	Args    []string // see StepType
+	Archive string   // for StepCopy: a tar of this node, plain or compressed; read during the build
+	Force   bool     // repeat this step and what follows
+}
+
+// A StepType says what a [BuildStep] does with its arguments.
+type StepType string
+
+const (
+	StepRun     StepType = "run"     // COMMAND [USER]: by the template's shell
+	StepCopy    StepType = "copy"    // SOURCE DEST [USER [MODE]]: SOURCE is a path or pattern in Archive, MODE octal
+	StepEnv     StepType = "env"     // KEY VALUE KEY VALUE …
+	StepWorkdir StepType = "workdir" // PATH: made if missing
+	StepUser    StepType = "user"    // NAME
+)
+
+// A TemplateBuilder builds templates from steps. What implements [Templates]
+// may implement it. It is safe for concurrent use.
+type TemplateBuilder interface {
+	// BuildSteps builds spec; the name means the new template when it
+	// returns. It reports Invalid for a bad spec and for a step that fails,
+	// with the step's number in progress's last event, Conflict for a name
+	// of another owner, NotFound for a template to build on.
+	BuildSteps(ctx context.Context, spec BuildSpec, progress func(BuildEvent)) (Template, error)
 }
 
 // PoolStatus describes a warm pool.
