@@ -158,7 +158,10 @@ func (c *Client) Close() error {
 // Hello returns what the guest said of itself.
 func (c *Client) Hello() wire.Hello { return c.hello }
 
-// Setup says who programs run as; call it once per sandbox before all else.
+// Setup says who programs run as; call it before all else. Called again it
+// changes what its non-zero fields name, a non-nil Env as a whole, for what is
+// started from then on: so a sandbox can get its owner's environment after it
+// booted. See [wire.Setup].
 func (c *Client) Setup(ctx context.Context, s wire.Setup) error {
 	return c.call(ctx, "POST", "setup", s, nil)
 }

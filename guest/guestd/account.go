@@ -2,6 +2,7 @@ package guestd
 
 import (
 	"bufio"
+	"cmp"
 	"maps"
 	"net/http"
 	"os"
@@ -21,6 +22,7 @@ import (
 // account is who programs run as and where, once the host has said so.
 type account struct {
 	wire.Setup
+	said  wire.Setup  // what the host has said, all together
 	user  *child.User // nil keeps the server's own
 	owner tree.Owner
 	env   map[string]string // complete; immutable
@@ -56,21 +58,56 @@ func (s *Server) doSetup(w http.ResponseWriter, r *http.Request) error {
 	if err := receive(r, &in); err != nil {
 		return err
 	}
-	a, err := s.newAccount(in)
+	s.settingUp.Lock()
+	defer s.settingUp.Unlock()
+	old := s.account()
+	if old.done {
+		in = later(old.said, in)
+	}
+	a, err := s.newAccount(in, old.group)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	if s.setup.group != nil {
-		s.setup.group.Close()
-	}
 	s.setup = a
+	var stale []*waiting
+	if old.done && !sameStart(old, a) {
+		stale = slices.Collect(maps.Values(s.waits))
+		clear(s.waits)
+	}
 	s.mu.Unlock()
+	for _, wt := range stale { // they were started as somebody else
+		s.giveUp(wt)
+	}
 	return empty(w)
 }
 
-func (s *Server) newAccount(in wire.Setup) (a account, err error) {
+// later adds what in names to what was said before.
+func later(said, in wire.Setup) wire.Setup {
+	if in.User == "" {
+		in.User, in.UID, in.GID, in.Groups = said.User, said.UID, said.GID, said.Groups
+		in.Home = cmp.Or(in.Home, said.Home)
+	}
+	if in.Env == nil {
+		in.Env = said.Env
+	}
+	in.WorkDir = cmp.Or(in.WorkDir, said.WorkDir)
+	in.Shell = cmp.Or(in.Shell, said.Shell)
+	in.Processes = cmp.Or(in.Processes, said.Processes)
+	in.OpenFiles = cmp.Or(in.OpenFiles, said.OpenFiles)
+	in.OutputDir = cmp.Or(in.OutputDir, said.OutputDir)
+	return in
+}
+
+// sameStart reports whether programs of a and b start alike.
+func sameStart(a, b account) bool {
+	return maps.Equal(a.env, b.env) && a.User == b.User && a.UID == b.UID && a.GID == b.GID && slices.Equal(a.Groups, b.Groups) &&
+		a.WorkDir == b.WorkDir && a.Processes == b.Processes && a.OpenFiles == b.OpenFiles
+}
+
+func (s *Server) newAccount(in wire.Setup, group *os.File) (a account, err error) {
 	defer engi.Annotate(&err, "set up the guest")
+	said := in
 	if err := wire.CheckEnv(in.Env); err != nil {
 		return a, err
 	}
@@ -92,14 +129,14 @@ func (s *Server) newAccount(in wire.Setup) (a account, err error) {
 	if in.Processes < 0 || in.OpenFiles < 0 || in.UID < 0 || in.GID < 0 {
 		return a, engi.Errorf(engi.Invalid, "a number is negative")
 	}
-	a = account{Setup: in, owner: tree.Nobody, done: true}
+	a = account{Setup: in, said: said, owner: tree.Nobody, done: true}
 	if !s.o.Twin {
 		if in.Groups == nil {
 			in.Groups = s.groupsOf(in.User, in.GID)
 		}
 		a.user = &child.User{UID: in.UID, GID: in.GID, Groups: in.Groups}
 		a.owner = tree.Owner{UID: in.UID, GID: in.GID}
-		a.group = processGroup(in.Processes)
+		a.group = processGroup(group, in.Processes)
 		// No core dumps: they would fill the disk with a copy of the memory.
 		if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 			return a, engi.Errorf(engi.Internal, "forbid core dumps: %v", err)
@@ -159,10 +196,14 @@ func (a *account) limits(u *child.User) child.Limits {
 const ownThreads = 32
 
 // processGroup makes a cgroup for programs where one is mounted writable, so
-// that the limit also holds for processes that change their user.
-func processGroup(limit int) *os.File {
+// that the limit also holds for processes that change their user. There is one
+// per sandbox: group is the one made before, if any.
+func processGroup(group *os.File, limit int) *os.File {
 	if limit <= 0 {
 		return nil
+	}
+	if group != nil && os.WriteFile(group.Name()+"/pids.max", []byte(strconv.Itoa(limit)), 0o644) == nil {
+		return group
 	}
 	for _, dir := range []string{"/sys/fs/cgroup/pids/engi", "/sys/fs/cgroup/engi"} {
 		if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {

@@ -56,6 +56,8 @@ type Server struct {
 	quiet   chan struct{} // receives when the host asks for silence
 	work    sync.WaitGroup
 
+	settingUp sync.Mutex // held over a whole set-up
+
 	mu    sync.Mutex
 	setup account
 	procs procs

@@ -48,7 +48,7 @@
 // most [MaxJSON] bytes. Answers without a value have status 204.
 //
 //	GET  hello                Hello
-//	POST setup                Setup; once, before programs are started
+//	POST setup                Setup; before programs are started, and whenever that changes
 //	POST prepare              Prepare; answers once the interpreter waits
 //	POST run                  frames; see Runs
 //	GET  run/ID?from=N        frames; a run again, from an offset

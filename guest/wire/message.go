@@ -32,9 +32,12 @@ const (
 	CapProcesses = "processes" // the kernel enforces the process limit
 )
 
-// Setup says once per sandbox who programs run as and where.
+// Setup says who programs run as and where. A second one changes only what it
+// names: a zero field keeps what was said before, UID, GID, Groups and Home go
+// with User, and a non-nil Env, even an empty one, replaces the former Env as
+// a whole. What runs already keeps what it was started with.
 type Setup struct {
-	Env       map[string]string `json:"env,omitempty"`
+	Env       map[string]string `json:"env,omitzero"`   // added to PATH, HOME and the like
 	User      string            `json:"user,omitempty"` // name; empty means root
 	UID       int               `json:"uid"`
 	GID       int               `json:"gid"`
