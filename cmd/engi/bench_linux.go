@@ -125,9 +125,9 @@ func (b *benchFlags) timed(ctx context.Context, g *globals, name string, target 
 	}
 	defer g.closePrivate(p)
 	if b.Spans != "" {
-		span, done, err := bench.SpansTo(b.Spans)
-		if err != nil {
-			return err
+		span, done, e := bench.SpansTo(b.Spans)
+		if e != nil {
+			return e
 		}
 		rig.Span = span
 		defer func() { err = errors.Join(err, done()) }()
