@@ -28,6 +28,10 @@ type Chunk struct {
 	Data   []byte // valid until the next chunk is asked for
 }
 
+// OldestOutput is an offset for [Process.Output]: whatever is still kept, from
+// its beginning on.
+const OldestOutput int64 = -2
+
 // A TerminalSize is in characters.
 type TerminalSize struct{ Cols, Rows uint16 }
 
@@ -104,7 +108,7 @@ type Process interface {
 	// Output yields the output from the given offset on, then ends when the
 	// process has ended and everything was yielded. It reports Expired if
 	// ctx ends, Unavailable if the guest is gone, and Conflict if the bytes
-	// at offset are no longer kept.
+	// at offset are no longer kept; [OldestOutput] always are.
 	Output(ctx context.Context, from int64) iter.Seq2[Chunk, error]
 	// Input writes to the program's standard input or terminal.
 	Input(ctx context.Context, data []byte) error

@@ -2,6 +2,7 @@ package engi
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -10,11 +11,46 @@ import (
 type Key struct {
 	ID      string // "key_" and 26 characters; names the key, opens nothing
 	Owner   Owner
-	Name    string // for people
-	Admin   bool   // may see and do everything on the node
+	Name    string  // for people
+	Admin   bool    // may see and do everything on the node
+	Scopes  []Scope // what it is for; empty means everything but administration
 	Created time.Time
 	Expires time.Time // zero means never
 	Revoked time.Time // zero means it is in force
+}
+
+// A Scope is a part of the surfaces that a key may use.
+type Scope string
+
+const (
+	ScopeExecutions Scope = "executions"
+	ScopeSandboxes  Scope = "sandboxes" // with snapshots of them, and what is inside
+	ScopeTemplates  Scope = "templates"
+	ScopeVolumes    Scope = "volumes"
+	ScopeSecrets    Scope = "secrets"
+	ScopeKeys       Scope = "keys"
+	ScopeRead       Scope = "read" // look at everything, change nothing
+)
+
+// Scopes returns every scope.
+func Scopes() []Scope {
+	return []Scope{ScopeExecutions, ScopeSandboxes, ScopeTemplates, ScopeVolumes, ScopeSecrets, ScopeKeys, ScopeRead}
+}
+
+// May reports Denied unless the key's scopes allow an act on objects of s;
+// write says whether the act may change something. An empty s is what every
+// key may do. Whose objects the key sees is not its business.
+func (k Key) May(s Scope, write bool) error {
+	switch {
+	case k.Admin || len(k.Scopes) == 0 || slices.Contains(k.Scopes, s):
+		return nil
+	case !write && (s == "" || slices.Contains(k.Scopes, ScopeRead)):
+		return nil
+	case s == "":
+		return Errorf(Denied, "key %s may only read", k.ID).WithRemedy("use a key without scopes")
+	}
+	return Errorf(Denied, "key %s does not have the scope %s", k.ID, s).
+		WithRemedy("use a key with the scope %s; 'engi key create --scope %s' makes one", s, s)
 }
 
 // Keys authenticates callers and keeps their keys. It is safe for concurrent

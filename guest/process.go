@@ -113,7 +113,15 @@ func (c *Client) Attach(ctx context.Context, idOrTag string) (engi.Process, erro
 	if err != nil {
 		return nil, engi.Errorf(engi.KindOf(err), "attach %.80q: %w", idOrTag, err)
 	}
-	return c.newProcess("process/", start, s)
+	// Whoever attaches to send a signal never reads, and an open stream that
+	// nobody reads would hold the process back.
+	s.close()
+	p, err := c.newProcess("process/", start, s)
+	if err != nil {
+		return nil, err
+	}
+	p.first = nil
+	return p, nil
 }
 
 // Processes lists what Start started and still remembers.
@@ -145,6 +153,14 @@ func (p *process) take(from int64) *stream {
 	return s
 }
 
+// Release lets go of the stream that started the process, for callers that
+// are not going to read its output: else it would wait for them.
+func (p *process) Release() {
+	if s := p.take(-1); s != nil {
+		s.close()
+	}
+}
+
 func (p *process) finish() *wire.Finish {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,7 +171,7 @@ func (p *process) finish() *wire.Finish {
 // a new one, where it stopped.
 func (p *process) Output(ctx context.Context, from int64) iter.Seq2[engi.Chunk, error] {
 	return func(yield func(engi.Chunk, error) bool) {
-		if from < 0 {
+		if from < 0 && from != engi.OldestOutput {
 			yield(engi.Chunk{}, engi.Errorf(engi.Invalid, "output of %s: offset %d is negative", p.id, from))
 			return
 		}

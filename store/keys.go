@@ -19,13 +19,13 @@ var _ key.Store = keyShelf{}
 // Keys returns the key room's shelf.
 func Keys(db *DB) key.Store { return keyShelf{db} }
 
-const keyColumns = `id, owner, name, admin, created, expires, revoked`
+const keyColumns = `id, owner, name, admin, created, expires, revoked, scopes`
 
 func (s keyShelf) Put(ctx context.Context, k engi.Key, h key.Hash) (err error) {
 	defer engi.Annotate(&err, "put key %s", k.ID)
 	_, err = s.db.write.ExecContext(ctx,
-		`INSERT INTO keys (`+keyColumns+`, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-		k.ID, string(k.Owner), k.Name, k.Admin, nanos(k.Created), nanos(k.Expires), nanos(k.Revoked), h[:])
+		`INSERT INTO keys (`+keyColumns+`, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		k.ID, string(k.Owner), k.Name, k.Admin, nanos(k.Created), nanos(k.Expires), nanos(k.Revoked), joinScopes(k.Scopes), h[:])
 	if err == nil {
 		return nil
 	}
@@ -85,7 +85,20 @@ func (s keyShelf) Revoke(ctx context.Context, owner engi.Owner, id string, at ti
 func scanKey(row interface{ Scan(...any) error }) (engi.Key, error) {
 	var k engi.Key
 	var created, expires, revoked int64
-	err := row.Scan(&k.ID, &k.Owner, &k.Name, &k.Admin, &created, &expires, &revoked)
+	var scopes string
+	err := row.Scan(&k.ID, &k.Owner, &k.Name, &k.Admin, &created, &expires, &revoked, &scopes)
+	for s := range strings.FieldsSeq(scopes) {
+		k.Scopes = append(k.Scopes, engi.Scope(s))
+	}
 	k.Created, k.Expires, k.Revoked = moment(created), moment(expires), moment(revoked)
 	return k, err
+}
+
+// joinScopes writes scopes with spaces between; their names have none.
+func joinScopes(scopes []engi.Scope) string {
+	names := make([]string, len(scopes))
+	for i, s := range scopes {
+		names[i] = string(s)
+	}
+	return strings.Join(names, " ")
 }

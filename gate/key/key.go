@@ -15,6 +15,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -135,7 +136,7 @@ func IDFor(caller, idempotency string) string {
 	return idPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:26]
 }
 
-// Create stores a new key with k's Owner, Name, Admin and Expires, and
+// Create stores a new key with k's Owner, Name, Admin, Scopes and Expires, and
 // returns it with its secret, which nobody will ever see again. An empty ID
 // means a fresh one; else it is one of [IDFor]. It reports Invalid for a key
 // that could not be told from the node itself, one that has expired already,
@@ -160,6 +161,7 @@ func (r *Ring) put(ctx context.Context, k engi.Key, secret string) (engi.Key, er
 	k.Created = now()
 	k.Expires = k.Expires.UTC()
 	k.Revoked = time.Time{}
+	k.Scopes = slices.Compact(slices.Sorted(slices.Values(k.Scopes)))
 	if err := check(k); err != nil {
 		return engi.Key{}, err
 	}
@@ -181,11 +183,28 @@ func check(k engi.Key) error {
 	case len(k.Name) > nameLimit || strings.ContainsFunc(k.Name, func(c rune) bool { return c < ' ' || c == 0x7f || c == 0xfffd }):
 		return engi.Errorf(engi.Invalid, "%.40q cannot be a key's name", k.Name).
 			WithRemedy("use at most %d bytes of printable text", nameLimit)
+	case k.Admin && len(k.Scopes) > 0:
+		return engi.Errorf(engi.Invalid, "an admin's key has no scopes: it may do everything").
+			WithRemedy("leave out one or the other")
 	case !k.Expires.IsZero() && !k.Expires.After(k.Created):
 		return engi.Errorf(engi.Invalid, "a key that expires at %s would be useless from the start", k.Expires.Format(time.RFC3339)).
 			WithRemedy("choose a time to come, or leave it out for a key that never expires")
 	}
+	for _, s := range k.Scopes {
+		if !slices.Contains(engi.Scopes(), s) {
+			return engi.Errorf(engi.Invalid, "%.40q is not a scope", string(s)).WithRemedy("use one of %s", ScopeNames())
+		}
+	}
 	return nil
+}
+
+// ScopeNames lists the scopes there are, for people.
+func ScopeNames() string {
+	var names []string
+	for _, s := range engi.Scopes() {
+		names = append(names, string(s))
+	}
+	return strings.Join(names, ", ")
 }
 
 // List returns the keys of owner, or everybody's if owner is empty, newest

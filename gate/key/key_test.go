@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -36,7 +37,7 @@ func TestSecretOpensItsKeyOnly(t *testing.T) {
 		t.Errorf("secrets %q, %q", secretA, secretB)
 	}
 	got, err := r.Authenticate(t.Context(), secretA)
-	if err != nil || got != a {
+	if err != nil || !reflect.DeepEqual(got, a) {
 		t.Errorf("Authenticate = %+v, %v, want %+v", got, err, a)
 	}
 	if k, err := store.Find(t.Context(), sha256.Sum256([]byte(secretA))); err != nil || k.ID != a.ID {

@@ -87,7 +87,7 @@ func (m *Memory) Revoke(ctx context.Context, owner engi.Owner, id string, at tim
 // empty store for each call.
 func Run(t *testing.T, open func(t *testing.T) key.Store) {
 	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	mine := engi.Key{ID: "key_a", Owner: "ann", Name: "laptop", Created: at, Expires: at.Add(time.Hour)}
+	mine := engi.Key{ID: "key_a", Owner: "ann", Name: "laptop", Scopes: []engi.Scope{engi.ScopeRead, engi.ScopeSandboxes}, Created: at, Expires: at.Add(time.Hour)}
 	other := engi.Key{ID: "key_b", Owner: "bob", Created: at.Add(time.Second)}
 	admin := engi.Key{ID: "key_c", Admin: true, Created: at.Add(2 * time.Second)}
 

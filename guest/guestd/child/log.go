@@ -170,12 +170,14 @@ type LogReader struct {
 }
 
 // Read returns a reader at offset from; negative means the end, that is, only
-// what comes from now on. It reports Conflict if the log has forgotten the
+// what comes from now on, but for engi.OldestOutput. It reports Conflict if the log has forgotten the
 // byte at from, Invalid if it is not there yet.
 func (l *Log) Read(from int64) (*LogReader, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
+	case from == engi.OldestOutput:
+		from = l.start
 	case from < 0:
 		from = l.end
 	case from < l.start:
