@@ -164,7 +164,7 @@ func (m *Manager) checkProgram(p engi.Program) (entry string, err error) {
 	if entry, err = chooseEntry(p, seen); err != nil {
 		return "", err
 	}
-	strs, err := checkStrings(p)
+	strs, err := checkStrings(p.Args, p.Env)
 	if err != nil {
 		return "", err
 	}
@@ -220,7 +220,7 @@ func chooseEntry(p engi.Program, files map[string]bool) (string, error) {
 }
 
 // checkStrings checks argv and env, and returns their bytes.
-func checkStrings(p engi.Program) (total int64, err error) {
+func checkStrings(args []string, env map[string]string) (total int64, err error) {
 	one := func(what, s string) error {
 		switch {
 		case strings.ContainsRune(s, 0):
@@ -232,12 +232,12 @@ func checkStrings(p engi.Program) (total int64, err error) {
 		total += int64(len(s)) + 1
 		return nil
 	}
-	for _, a := range p.Args {
+	for _, a := range args {
 		if err := one("an argument", a); err != nil {
 			return 0, err
 		}
 	}
-	for k, v := range p.Env {
+	for k, v := range env {
 		if k == "" || strings.ContainsAny(k, "=\x00") {
 			return 0, engi.Errorf(engi.Invalid, "%.80q is no name of an environment variable", k)
 		}
@@ -298,43 +298,70 @@ func (m *Manager) chooseTier(least engi.Tier) (engi.Tier, error) {
 // checkLimits fills in what l leaves open, and reports Invalid for what is
 // negative, more than the node allows or too little to live.
 func (m *Manager) checkLimits(l engi.Limits, t engi.Template) (engi.Limits, error) {
-	if err := l.Size.Validate(); err != nil {
+	size, err := m.checkSize(l.Size, m.size(t))
+	if err != nil {
 		return l, err
 	}
+	l.Size = size
 	if l.Timeout < 0 || l.Output < 0 || l.ArtifactBytes < 0 || l.ArtifactCount < 0 {
 		return l, engi.Errorf(engi.Invalid, "negative limit").WithRemedy("leave a limit out to get its default")
 	}
-	l = orLimits(l, engi.Limits{Size: t.Size})
 	l = orLimits(l, m.opt.Defaults)
-	for _, c := range []struct {
-		name     string
-		got, max float64
-	}{
-		{"vcpus", l.Size.VCPUs, m.opt.Max.Size.VCPUs},
-		{"memory", float64(l.Size.Memory), float64(m.opt.Max.Size.Memory)},
-		{"disk", float64(l.Size.Disk), float64(m.opt.Max.Size.Disk)},
-		{"inodes", float64(l.Size.Inodes), float64(m.opt.Max.Size.Inodes)},
-		{"processes", float64(l.Size.Processes), float64(m.opt.Max.Size.Processes)},
-		{"open_files", float64(l.Size.OpenFiles), float64(m.opt.Max.Size.OpenFiles)},
+	err = within([]bound{
 		{"timeout", l.Timeout.Seconds(), m.opt.Max.Timeout.Seconds()},
 		{"output", float64(l.Output), float64(m.opt.Max.Output)},
 		{"artifact_bytes", float64(l.ArtifactBytes), float64(m.opt.Max.ArtifactBytes)},
 		{"artifact_count", float64(l.ArtifactCount), float64(m.opt.Max.ArtifactCount)},
-	} {
-		if c.got > c.max {
-			return l, engi.Errorf(engi.Invalid, "limit %s is %.10g, this node allows %.10g", c.name, c.got, c.max).
-				WithRemedy("ask for %.10g or less", c.max)
-		}
+	})
+	if err != nil {
+		return l, err
 	}
-	switch {
-	case l.Size.Memory < minMemory:
-		return l, engi.Errorf(engi.Invalid, "limit memory is %d, a sandbox needs %d at least", l.Size.Memory, minMemory)
-	case !(l.Size.VCPUs >= minVCPUs): // NaN too
-		return l, engi.Errorf(engi.Invalid, "limit vcpus is %g, a sandbox needs %g at least", l.Size.VCPUs, minVCPUs)
-	case l.Timeout < minTimeout:
+	if l.Timeout < minTimeout {
 		return l, engi.Errorf(engi.Invalid, "limit timeout is %v, it must be %v at least", l.Timeout, minTimeout)
 	}
 	return l, nil
+}
+
+// checkSize is checkLimits for a size, whose zero fields are def's.
+func (m *Manager) checkSize(s, def engi.Size) (engi.Size, error) {
+	if err := s.Validate(); err != nil {
+		return s, err
+	}
+	s = s.Or(def)
+	most := m.opt.Max.Size
+	err := within([]bound{
+		{"vcpus", s.VCPUs, most.VCPUs},
+		{"memory", float64(s.Memory), float64(most.Memory)},
+		{"disk", float64(s.Disk), float64(most.Disk)},
+		{"inodes", float64(s.Inodes), float64(most.Inodes)},
+		{"processes", float64(s.Processes), float64(most.Processes)},
+		{"open_files", float64(s.OpenFiles), float64(most.OpenFiles)},
+	})
+	switch {
+	case err != nil:
+		return s, err
+	case s.Memory < minMemory:
+		return s, engi.Errorf(engi.Invalid, "limit memory is %d, a sandbox needs %d at least", s.Memory, minMemory)
+	case !(s.VCPUs >= minVCPUs): // NaN too
+		return s, engi.Errorf(engi.Invalid, "limit vcpus is %g, a sandbox needs %g at least", s.VCPUs, minVCPUs)
+	}
+	return s, nil
+}
+
+// A bound is a limit that was asked for and the most the node allows.
+type bound struct {
+	name     string
+	got, max float64
+}
+
+func within(all []bound) error {
+	for _, b := range all {
+		if b.got > b.max {
+			return engi.Errorf(engi.Invalid, "limit %s is %.10g, this node allows %.10g", b.name, b.got, b.max).
+				WithRemedy("ask for %.10g or less", b.max)
+		}
+	}
+	return nil
 }
 
 // orLimits returns l with its zero fields taken from def.

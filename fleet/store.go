@@ -25,6 +25,10 @@ type SandboxRecord struct {
 	Token    string        // opens the guest
 	Language engi.Language // whose interpreter waits inside; empty is bare
 	Fixed    engi.Size     // of its pool's key; zero is the template's
+
+	Made        bool   // by Sandboxes.Create, Fork or the like: it lives for its owner
+	Idempotency string // of its creation, unique per owner; empty means none
+	Fingerprint string // of the request, to tell a repetition from a mistake
 }
 
 // A Store is all the memory this room needs. It is safe for concurrent use.
@@ -60,13 +64,22 @@ type ExecutionStore interface {
 
 // A SandboxStore remembers sandboxes.
 //
-//  6. PutSandbox stores or replaces a record.
+//  6. PutSandbox stores or replaces a record. If the owner used its
+//     Idempotency for another, it stores nothing and reports Conflict.
 //  7. GetSandbox returns a record or NotFound; the empty owner sees all.
 //  8. ListSandboxes returns those that are not stopped, newest first.
 //  9. ForgetSandbox deletes a record; an unknown one is no error.
+//  10. RepeatedSandbox returns the record with the owner's Idempotency, or
+//     NotFound.
+//  11. EndedSandboxes returns the stopped ones created last, newest first.
+//  12. CountSandboxes counts the owner's Made ones created at since or later,
+//     stopped ones included.
 type SandboxStore interface {
 	PutSandbox(ctx context.Context, s SandboxRecord) error
 	GetSandbox(ctx context.Context, owner engi.Owner, id engi.SandboxID) (SandboxRecord, error)
 	ListSandboxes(ctx context.Context, owner engi.Owner) ([]SandboxRecord, error)
 	ForgetSandbox(ctx context.Context, id engi.SandboxID) error
+	RepeatedSandbox(ctx context.Context, owner engi.Owner, key string) (SandboxRecord, error)
+	EndedSandboxes(ctx context.Context, owner engi.Owner, limit int) ([]SandboxRecord, error)
+	CountSandboxes(ctx context.Context, owner engi.Owner, since time.Time) (int, error)
 }

@@ -30,10 +30,11 @@ const (
 	SET state = ?, sandbox = ?, started = ?, ended = ?, tape_file = ?, detail = ?, tape = ?
 	WHERE id = ? AND state = ?`
 	putSandbox = `INSERT INTO sandboxes
-	(id, owner, template, digest, pool, tier, size, state, cause, execution, token, language, fixed, created, stopped)
-	VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-	ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, pool = excluded.pool, size = excluded.size, state = excluded.state,
-	cause = excluded.cause, execution = excluded.execution, token = excluded.token, stopped = excluded.stopped`
+	(id, owner, template, digest, pool, tier, size, state, cause, execution, token, language, fixed, created, stopped, made, idempotency, detail)
+	VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+	ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, template = excluded.template, pool = excluded.pool, size = excluded.size,
+	state = excluded.state, cause = excluded.cause, execution = excluded.execution, token = excluded.token, created = excluded.created,
+	stopped = excluded.stopped, made = excluded.made, idempotency = excluded.idempotency, detail = excluded.detail`
 )
 
 // fleetDetail is the part of an execution nobody selects by.
@@ -294,16 +295,25 @@ func (f fleetShelf) putSandbox(ctx context.Context, tx *sql.Tx, s *fleet.Sandbox
 	if err != nil {
 		return err
 	}
+	detail, err := encodeLife(s)
+	if err != nil {
+		return err
+	}
 	_, err = f.db.hot(ctx, tx, putSandbox).ExecContext(ctx,
 		string(s.ID), string(s.Owner), s.Template, s.Digest, s.Pool, string(s.Tier), size, string(s.State), string(s.End),
-		string(s.Execution), s.Token, string(s.Language), fixed, nanos(s.Created), nanos(s.Stopped))
+		string(s.Execution), s.Token, string(s.Language), fixed, nanos(s.Created), nanos(s.Stopped),
+		s.Made, nullable(s.Idempotency), detail)
+	if err != nil && strings.Contains(err.Error(), "sandboxes.idempotency") {
+		return engi.Errorf(engi.Conflict, "idempotency key used before, by another sandbox")
+	}
 	if err != nil {
 		return fault(ctx, err)
 	}
 	return nil
 }
 
-const sandboxColumns = `id, owner, template, digest, pool, tier, size, state, cause, execution, token, language, fixed, created, stopped`
+const sandboxColumns = `id, owner, template, digest, pool, tier, size, state, cause, execution, token, language, fixed, created, stopped,
+	made, COALESCE(idempotency, ''), detail`
 
 func (f fleetShelf) GetSandbox(ctx context.Context, owner engi.Owner, id engi.SandboxID) (_ fleet.SandboxRecord, err error) {
 	defer engi.Annotate(&err, "get sandbox %s", id)
@@ -317,8 +327,13 @@ func (f fleetShelf) GetSandbox(ctx context.Context, owner engi.Owner, id engi.Sa
 
 func (f fleetShelf) ListSandboxes(ctx context.Context, owner engi.Owner) (_ []fleet.SandboxRecord, err error) {
 	defer engi.Annotate(&err, "list sandboxes")
-	rows, err := f.db.read.QueryContext(ctx, `SELECT `+sandboxColumns+` FROM sandboxes
+	return f.sandboxes(ctx, `SELECT `+sandboxColumns+` FROM sandboxes
 		WHERE state <> 'stopped' AND (? = '' OR owner = ?) ORDER BY seq DESC`, string(owner), string(owner))
+}
+
+// sandboxes returns the records a query selects.
+func (f fleetShelf) sandboxes(ctx context.Context, query string, args ...any) ([]fleet.SandboxRecord, error) {
+	rows, err := f.db.read.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, fault(ctx, err)
 	}
@@ -369,9 +384,9 @@ func scanExecution(ctx context.Context, row scanner, more ...any) (r fleet.Recor
 
 func scanSandbox(ctx context.Context, row scanner) (s fleet.SandboxRecord, err error) {
 	var created, stopped int64
-	var size, fixed string
+	var size, fixed, detail string
 	err = row.Scan(&s.ID, &s.Owner, &s.Template, &s.Digest, &s.Pool, &s.Tier, &size, &s.State, &s.End,
-		&s.Execution, &s.Token, &s.Language, &fixed, &created, &stopped)
+		&s.Execution, &s.Token, &s.Language, &fixed, &created, &stopped, &s.Made, &s.Idempotency, &detail)
 	if err != nil {
 		if errors.Is(err, sql.ErrNoRows) {
 			return s, err
@@ -385,7 +400,7 @@ func scanSandbox(ctx context.Context, row scanner) (s fleet.SandboxRecord, err e
 		return s, err
 	}
 	s.Created, s.Stopped = moment(created), moment(stopped)
-	return s, nil
+	return s, decodeLife(detail, &s)
 }
 
 // encodeSize returns the JSON of a size, "" for the zero one.

@@ -86,6 +86,24 @@ func Sandbox(owner engi.Owner, state engi.State) fleet.SandboxRecord {
 	return s
 }
 
+// Living returns a complete record of a sandbox that lives for its owner, with
+// a fresh ID, for tests.
+func Living(owner engi.Owner, state engi.State) fleet.SandboxRecord {
+	s := Sandbox(owner, state)
+	s.Made, s.Fingerprint = true, "f"
+	s.Lifetime = engi.Lifetime{Timeout: time.Minute, Idle: time.Second, Max: time.Hour, OnTimeout: engi.EndHibernate, DiskOnly: true, AutoResume: true}
+	s.Deadline, s.Started, s.Active = s.Created.Add(time.Minute), s.Created.Add(1), s.Created.Add(2)
+	s.Snapshot = engi.NewSnapshotID()
+	s.Metadata = map[string]string{"purpose": "ü"}
+	s.Env = map[string]string{"KEY": "value"}
+	s.Volumes = []engi.VolumeMount{{Volume: "data", Path: "/data"}}
+	s.Network = engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"a"}, Deny: []string{"0.0.0.0/0"}, Detail: map[string]any{"x": "y"}}
+	s.Ports = engi.PortPolicy{Private: true, Host: "h"}
+	s.Disk = true
+	s.Notes = map[string]string{"n": "1"}
+	return s
+}
+
 // RunStore checks every promise of fleet.Store. open returns an empty store.
 func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 	ctx := context.Background()
@@ -330,6 +348,51 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		ok(t, s.ForgetSandbox(ctx, b.ID))
 		_, err = s.GetSandbox(ctx, "", b.ID)
 		kind(t, err, engi.NotFound)
+	})
+	t.Run("6-12 sandboxes that live", func(t *testing.T) {
+		s := open(t)
+		a, b, gone := Living("alice", engi.Running), Living("alice", engi.Hibernated), Living("alice", engi.Stopped)
+		a.Idempotency = "k"
+		pooled := Sandbox("", engi.Ready)
+		for _, r := range []fleet.SandboxRecord{a, b, gone, pooled} {
+			ok(t, s.PutSandbox(ctx, r))
+		}
+		one, err := s.GetSandbox(ctx, "alice", a.ID)
+		ok(t, err)
+		equal(t, one, a)
+		list, err := s.ListSandboxes(ctx, "alice")
+		ok(t, err)
+		equal(t, list, []fleet.SandboxRecord{b, a})
+		again := Living("alice", engi.Running)
+		again.Idempotency = "k"
+		kind(t, s.PutSandbox(ctx, again), engi.Conflict)
+		other := again
+		other.Owner = "bob"
+		ok(t, s.PutSandbox(ctx, other))
+		one, err = s.RepeatedSandbox(ctx, "alice", "k")
+		ok(t, err)
+		equal(t, one, a)
+		_, err = s.RepeatedSandbox(ctx, "alice", "z")
+		kind(t, err, engi.NotFound)
+		list, err = s.EndedSandboxes(ctx, "alice", 10)
+		ok(t, err)
+		equal(t, list, []fleet.SandboxRecord{gone})
+		list, err = s.EndedSandboxes(ctx, "bob", 10)
+		ok(t, err)
+		equal(t, len(list), 0)
+		for since, want := range map[time.Time]int{a.Created: 3, a.Created.Add(time.Hour): 0} {
+			n, err := s.CountSandboxes(ctx, "alice", since)
+			ok(t, err)
+			equal(t, n, want)
+		}
+
+		// A member of a pool becomes somebody's.
+		taken := Living("carol", engi.Running)
+		taken.ID = pooled.ID
+		ok(t, s.PutSandbox(ctx, taken))
+		one, err = s.GetSandbox(ctx, "carol", pooled.ID)
+		ok(t, err)
+		equal(t, one, taken)
 	})
 	t.Run("an ended context is Expired", func(t *testing.T) {
 		s := open(t)

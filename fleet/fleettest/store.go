@@ -184,8 +184,57 @@ func (s *Store) PutSandbox(ctx context.Context, b fleet.SandboxRecord) error {
 		return err
 	}
 	defer s.mu.Unlock()
+	for _, o := range s.sandboxes {
+		if b.Idempotency != "" && o.ID != b.ID && o.Owner == b.Owner && o.Idempotency == b.Idempotency {
+			return engi.Errorf(engi.Conflict, "idempotency key used before, by another sandbox")
+		}
+	}
 	s.put(&b)
 	return nil
+}
+
+// RepeatedSandbox implements fleet.SandboxStore.
+func (s *Store) RepeatedSandbox(ctx context.Context, owner engi.Owner, key string) (fleet.SandboxRecord, error) {
+	if err := s.enter(ctx, "RepeatedSandbox"); err != nil {
+		return fleet.SandboxRecord{}, err
+	}
+	defer s.mu.Unlock()
+	for _, b := range s.sandboxes {
+		if b.Owner == owner && b.Idempotency == key && key != "" {
+			return b, nil
+		}
+	}
+	return fleet.SandboxRecord{}, engi.Errorf(engi.NotFound, "no sandbox with that key")
+}
+
+// EndedSandboxes implements fleet.SandboxStore.
+func (s *Store) EndedSandboxes(ctx context.Context, owner engi.Owner, limit int) ([]fleet.SandboxRecord, error) {
+	if err := s.enter(ctx, "EndedSandboxes"); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	var list []fleet.SandboxRecord
+	for _, b := range slices.Backward(s.sandboxes) {
+		if b.State == engi.Stopped && (owner == "" || b.Owner == owner) {
+			list = append(list, b)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b fleet.SandboxRecord) int { return b.Created.Compare(a.Created) })
+	return list[:min(limit, len(list))], nil
+}
+
+// CountSandboxes implements fleet.SandboxStore.
+func (s *Store) CountSandboxes(ctx context.Context, owner engi.Owner, since time.Time) (n int, err error) {
+	if err := s.enter(ctx, "CountSandboxes"); err != nil {
+		return 0, err
+	}
+	defer s.mu.Unlock()
+	for _, b := range s.sandboxes {
+		if b.Made && b.Owner == owner && !b.Created.Before(since) {
+			n++
+		}
+	}
+	return n, nil
 }
 
 // GetSandbox implements fleet.SandboxStore.

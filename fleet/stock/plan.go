@@ -127,9 +127,14 @@ func (w *plan[M]) boot(p *pool[M], wanted bool) bool {
 // one on demand before a configured one, then the fullest. If a teardown is
 // under way already, the room it makes will do.
 func (w *plan[M]) evict(taker *pool[M]) {
-	if w.downing+len(w.down) > 0 {
-		return
+	if w.downing+len(w.down) == 0 {
+		w.take(taker)
 	}
+}
+
+// take retires one ready member of another pool than taker, and reports
+// whether there was one.
+func (w *plan[M]) take(taker *pool[M]) bool {
 	var from *pool[M]
 	for _, p := range w.pools {
 		if p == taker || len(p.ready) == 0 {
@@ -140,10 +145,12 @@ func (w *plan[M]) evict(taker *pool[M]) {
 			from = p
 		}
 	}
-	if from != nil {
-		w.downLocked(from.ready[0].member, w.now, true)
-		from.ready = slices.Delete(from.ready, 0, 1)
+	if from == nil {
+		return false
 	}
+	w.downLocked(from.ready[0].member, w.now, true)
+	from.ready = slices.Delete(from.ready, 0, 1)
+	return true
 }
 
 // teardown orders the destruction of what was retired, when it disturbs

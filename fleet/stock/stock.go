@@ -356,6 +356,42 @@ func (s *Stock[M]) Adopt(key Key, cfg Config, m M, digest string, used bool, now
 	s.offerLocked(p, m, digest, false)
 }
 
+// Reserve books a place for a member that its taker makes itself. It makes
+// room, if it must, at the cost of a ready member, and reports Exhausted when
+// there is none. Follow it with Enroll or Unreserve.
+func (s *Stock[M]) Reserve(now time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.active = now
+	if s.alive-s.downing-len(s.down) >= s.opt.Max {
+		w := plan[M]{Stock: s, now: now}
+		if !w.take(nil) {
+			return engi.Errorf(engi.Exhausted, "the node has %d sandboxes, which is all it may have", s.alive).
+				WithRemedy("wait until one ends, hibernate one, or let the node's administrator raise the maximum").
+				WithRetry(s.retryLocked(1))
+		}
+	}
+	s.alive++
+	s.stir()
+	return nil
+}
+
+// Unreserve gives up a place that Reserve booked.
+func (s *Stock[M]) Unreserve() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.alive--
+	s.stir()
+}
+
+// Enroll adds a member in use to key's pool, which it makes like Ensure, in a
+// place that Reserve booked.
+func (s *Stock[M]) Enroll(key Key, cfg Config, digest string, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ensureLocked(key, cfg, digest, now).used++
+}
+
 // offerLocked serves the first in the queue with m, or puts it in the pool.
 func (s *Stock[M]) offerLocked(p *pool[M], m M, digest string, fresh bool) {
 	p.warmed = true

@@ -1,0 +1,140 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/fleet"
+)
+
+// lifeDetail is the part of a sandbox that lives for its owner which nobody
+// selects by.
+type lifeDetail struct {
+	Fingerprint string            `json:"fingerprint,omitempty"`
+	Timeout     int64             `json:"timeout_ns,omitempty"`
+	Idle        int64             `json:"idle_ns,omitempty"`
+	Max         int64             `json:"max_ns,omitempty"`
+	OnTimeout   string            `json:"on_timeout,omitempty"`
+	DiskOnly    bool              `json:"disk_only,omitempty"`
+	AutoResume  bool              `json:"auto_resume,omitempty"`
+	Deadline    int64             `json:"deadline,omitempty"`
+	Started     int64             `json:"started,omitempty"`
+	Active      int64             `json:"active,omitempty"`
+	Snapshot    string            `json:"snapshot,omitempty"`
+	Metadata    map[string]string `json:"metadata,omitempty"`
+	Env         map[string]string `json:"env,omitempty"`
+	Volumes     []lifeVolume      `json:"volumes,omitempty"`
+	Network     lifeNetwork       `json:"network"`
+	Private     bool              `json:"private,omitempty"`
+	Host        string            `json:"host,omitempty"`
+	Disk        bool              `json:"disk,omitempty"`
+	Notes       map[string]string `json:"notes,omitempty"`
+}
+
+type lifeVolume struct {
+	Volume string `json:"volume"`
+	Path   string `json:"path"`
+}
+
+type lifeNetwork struct {
+	Mode   string         `json:"mode,omitempty"`
+	Allow  []string       `json:"allow,omitempty"`
+	Deny   []string       `json:"deny,omitempty"`
+	Detail map[string]any `json:"detail,omitempty"`
+}
+
+// encodeLife returns the detail of a sandbox, "" for one of a pool or an
+// execution.
+func encodeLife(s *fleet.SandboxRecord) (string, error) {
+	if !s.Made {
+		return "", nil
+	}
+	d := lifeDetail{
+		Fingerprint: s.Fingerprint,
+		Timeout:     int64(s.Lifetime.Timeout),
+		Idle:        int64(s.Lifetime.Idle),
+		Max:         int64(s.Lifetime.Max),
+		OnTimeout:   string(s.Lifetime.OnTimeout),
+		DiskOnly:    s.Lifetime.DiskOnly,
+		AutoResume:  s.Lifetime.AutoResume,
+		Deadline:    nanos(s.Deadline),
+		Started:     nanos(s.Started),
+		Active:      nanos(s.Active),
+		Snapshot:    string(s.Snapshot),
+		Metadata:    s.Metadata,
+		Env:         s.Env,
+		Network:     lifeNetwork{string(s.Network.Mode), s.Network.Allow, s.Network.Deny, s.Network.Detail},
+		Private:     s.Ports.Private,
+		Host:        s.Ports.Host,
+		Disk:        s.Disk,
+		Notes:       s.Notes,
+	}
+	for _, v := range s.Volumes {
+		d.Volumes = append(d.Volumes, lifeVolume(v))
+	}
+	text, err := json.Marshal(d)
+	if err != nil {
+		return "", engi.Errorf(engi.Invalid, "encode: %v", err)
+	}
+	return string(text), nil
+}
+
+func decodeLife(text string, s *fleet.SandboxRecord) error {
+	if !s.Made {
+		return nil
+	}
+	var d lifeDetail
+	if err := json.Unmarshal([]byte(text), &d); err != nil {
+		// The text of the error could show what is secret.
+		return engi.Errorf(engi.Internal, "decode sandbox %s: its record is damaged", s.ID)
+	}
+	s.Fingerprint = d.Fingerprint
+	s.Lifetime = engi.Lifetime{
+		Timeout:    time.Duration(d.Timeout),
+		Idle:       time.Duration(d.Idle),
+		Max:        time.Duration(d.Max),
+		OnTimeout:  engi.EndPolicy(d.OnTimeout),
+		DiskOnly:   d.DiskOnly,
+		AutoResume: d.AutoResume,
+	}
+	s.Deadline, s.Started, s.Active = moment(d.Deadline), moment(d.Started), moment(d.Active)
+	s.Snapshot = engi.SnapshotID(d.Snapshot)
+	s.Metadata, s.Env, s.Notes = d.Metadata, d.Env, d.Notes
+	for _, v := range d.Volumes {
+		s.Volumes = append(s.Volumes, engi.VolumeMount(v))
+	}
+	s.Network = engi.NetworkPolicy{Mode: engi.Network(d.Network.Mode), Allow: d.Network.Allow, Deny: d.Network.Deny, Detail: d.Network.Detail}
+	s.Ports = engi.PortPolicy{Private: d.Private, Host: d.Host}
+	s.Disk = d.Disk
+	return nil
+}
+
+func (f fleetShelf) RepeatedSandbox(ctx context.Context, owner engi.Owner, key string) (_ fleet.SandboxRecord, err error) {
+	defer engi.Annotate(&err, "get sandbox by idempotency key")
+	s, err := scanSandbox(ctx, f.db.read.QueryRowContext(ctx, `SELECT `+sandboxColumns+` FROM sandboxes
+		WHERE owner = ? AND idempotency = ?`, string(owner), key))
+	if errors.Is(err, sql.ErrNoRows) {
+		return s, engi.Errorf(engi.NotFound, "no such sandbox")
+	}
+	return s, err
+}
+
+func (f fleetShelf) EndedSandboxes(ctx context.Context, owner engi.Owner, limit int) (_ []fleet.SandboxRecord, err error) {
+	defer engi.Annotate(&err, "list stopped sandboxes")
+	return f.sandboxes(ctx, `SELECT `+sandboxColumns+` FROM sandboxes
+		WHERE state = 'stopped' AND (? = '' OR owner = ?) ORDER BY created DESC, seq DESC LIMIT ?`, string(owner), string(owner), limit)
+}
+
+func (f fleetShelf) CountSandboxes(ctx context.Context, owner engi.Owner, since time.Time) (n int, err error) {
+	defer engi.Annotate(&err, "count sandboxes")
+	err = f.db.read.QueryRowContext(ctx, `SELECT COUNT(*) FROM sandboxes WHERE made = 1 AND owner = ? AND created >= ?`,
+		string(owner), nanos(since)).Scan(&n)
+	if err != nil {
+		return 0, fault(ctx, err)
+	}
+	return n, nil
+}
