@@ -47,6 +47,10 @@ var rules = []rule{
 	{"gate/key/keytest", ". gate/key", "github.com/google/go-cmp/..."},
 	{"gate/...", ". gate/...", "golang.org/x/time/... golang.org/x/sys/... github.com/caddyserver/certmagic github.com/coder/websocket"},
 
+	{"script/wire", ".", ""},
+	{"script/engine", ". script/wire", "modernc.org/quickjs github.com/evanw/esbuild/..."},
+	{"script", ". script/wire", "golang.org/x/sys/..."},
+
 	{"fleet/...", ". fleet/... provider guest guest/wire disk/...", "github.com/prometheus/client_golang/..."},
 	{"store/...", ". store/... fleet disk/... gate/... api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
@@ -56,6 +60,7 @@ var rules = []rule{
 
 	{"node/bundle/...", ". node/bundle", "github.com/klauspost/compress/... golang.org/x/sys/..."},
 	{"node/...", "...", "github.com/prometheus/client_golang/... github.com/pelletier/go-toml/v2 github.com/caarlos0/env/v11 golang.org/x/sys/..."},
+	{"cmd/engi-js", ". script/engine script/wire", "golang.org/x/sys/unix"},
 	{"cmd/engi-guest", "guest/guestd", "golang.org/x/sys/unix"},
 	{"cmd/...", ". node node/... client api/v1 cmd/engi/...", "github.com/alecthomas/kong github.com/vbauerster/mpb/v8/... golang.org/x/term golang.org/x/sys/..."},
 	{"test/...", "...", "..."},

@@ -1,0 +1,215 @@
+package script
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/script/wire"
+)
+
+const (
+	startTime = 10 * time.Second
+	// grace is how much longer than its program a helper may take. The
+	// interpreter ends programs itself, but for loops inside its own
+	// functions: those end here.
+	grace = 100 * time.Millisecond
+)
+
+// A helper is one process of engi-js. It runs one program at a time.
+type helper struct {
+	owner  engi.Owner // whom it has served
+	served int        // programs
+	idle   time.Time
+
+	cmd    *exec.Cmd
+	in     *os.File // to it
+	frames chan wire.From
+	dead   chan struct{} // closed when it is gone and read to its end
+	once   sync.Once
+	write  sync.Mutex
+}
+
+// start starts a helper and returns once it has locked itself in.
+func start(ctx context.Context, path, root string) (_ *helper, err error) {
+	defer engi.Annotate(&err, "start script helper")
+	stdinR, stdinW, err := os.Pipe()
+	if err != nil {
+		return nil, engi.Errorf(engi.Exhausted, "%v", err)
+	}
+	stdoutR, stdoutW, err := os.Pipe()
+	if err != nil {
+		stdinR.Close()
+		stdinW.Close()
+		return nil, engi.Errorf(engi.Exhausted, "%v", err)
+	}
+	said := &tail{}
+	cmd := exec.Command(path)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdinR, stdoutW, said
+	cmd.Dir = "/"
+	cmd.Env = []string{"ENGI_JS_ROOT=" + root, "GOMAXPROCS=2", "GODEBUG=madvdontneed=1"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setsid:     true,
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
+	}
+	if os.Geteuid() != 0 {
+		cmd.Env = append(cmd.Env, "ENGI_JS_ALONE=1")
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+	}
+	err = cmd.Start()
+	stdinR.Close()
+	stdoutW.Close()
+	if err != nil {
+		stdinW.Close()
+		stdoutR.Close()
+		return nil, engi.Errorf(engi.Unavailable, "%v", err).
+			WithRemedy("the kernel must allow namespaces: run as root, or allow user namespaces")
+	}
+	h := &helper{cmd: cmd, in: stdinW, frames: make(chan wire.From), dead: make(chan struct{})}
+	stop := make(chan struct{})
+	go h.read(stdoutR, stop)
+	go func() {
+		// Wait ends when the process has, and its standard error is read.
+		_ = cmd.Wait() // how it ended does not matter: it is over
+		close(stop)
+	}()
+	timer := time.NewTimer(startTime)
+	defer timer.Stop()
+	select {
+	case <-h.frames: // it is locked in
+		return h, nil
+	case <-h.dead:
+		return nil, engi.Errorf(engi.Unavailable, "it ended at once: %s", said).WithRemedy("run engi doctor")
+	case <-timer.C:
+		h.kill()
+		return nil, engi.Errorf(engi.Unavailable, "it does not come up: %s", said)
+	case <-ctx.Done():
+		h.kill()
+		return nil, engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
+	}
+}
+
+// read hands on what the process says, until it is gone.
+func (h *helper) read(out *os.File, stop chan struct{}) {
+	defer close(h.dead)
+	defer func() { <-stop }()
+	defer out.Close()
+	r := bufio.NewReader(out)
+	for {
+		var f wire.From
+		if err := wire.Read(r, &f); err != nil {
+			// Gone, or talking nonsense, which a sound helper never does.
+			h.signal()
+			return
+		}
+		select {
+		case h.frames <- f:
+		case <-stop:
+			return
+		}
+	}
+}
+
+func (h *helper) signal() {
+	h.once.Do(func() {
+		h.in.Close()
+		_ = h.cmd.Process.Kill() // an error means it is gone
+	})
+}
+
+// kill ends the process and waits until it is gone.
+func (h *helper) kill() {
+	h.signal()
+	<-h.dead
+}
+
+func (h *helper) send(to wire.To) error {
+	h.write.Lock()
+	defer h.write.Unlock()
+	return wire.Write(h.in, to)
+}
+
+// run runs one program. When healthy is false the helper is of no more use.
+// The error says that ctx ended.
+func (h *helper) run(ctx context.Context, run wire.Run, answer func(context.Context, wire.Call) wire.Answer) (done wire.Done, healthy bool, err error) {
+	h.served++
+	timeout := time.Duration(run.Limits.Timeout)
+	began := time.Now()
+	timer := time.NewTimer(timeout + grace)
+	defer timer.Stop()
+	calling, cancel := context.WithTimeout(ctx, timeout)
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	defer cancel()
+
+	lost := func(kind engi.ScriptErrorKind, name, text string) (wire.Done, bool, error) {
+		h.kill()
+		return wire.Done{Error: &wire.Error{Kind: kind, Name: name, Message: text}, Duration: int64(time.Since(began))}, false, nil
+	}
+	if err := h.send(wire.To{Run: &run}); err != nil {
+		if engi.KindOf(err) == engi.Invalid {
+			return wire.Done{}, true, err
+		}
+		return lost(engi.ScriptLost, "Error", "the interpreter is gone")
+	}
+	for open := 0; ; {
+		select {
+		case f := <-h.frames:
+			switch {
+			case f.Done != nil:
+				return *f.Done, true, nil
+			case f.Call != nil:
+				// The engine keeps to the bound; one that does not was
+				// taken over.
+				if open++; open > maxCalls {
+					return lost(engi.ScriptLost, "Error", "the program called api functions too often")
+				}
+				c := *f.Call
+				calls.Go(func() {
+					a := answer(calling, c)
+					if calling.Err() == nil {
+						_ = h.send(wire.To{Answer: &a}) // a helper that is gone needs no answer
+					}
+				})
+			}
+		case <-h.dead:
+			return lost(engi.ScriptLost, "Error", "the interpreter died under the program")
+		case <-timer.C:
+			return lost(engi.ScriptTimeout, "TimeoutError", "the program did not end in time")
+		case <-ctx.Done():
+			h.kill()
+			return wire.Done{}, false, engi.Errorf(engi.Expired, "run script: %v", context.Cause(ctx))
+		}
+	}
+}
+
+// maxCalls bounds the calls of host functions in one run.
+const maxCalls = 10_000
+
+// A tail keeps the beginning of what is written to it, for people.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, b[:min(len(b), 4096-len(t.text))]...)
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.text)
+}

@@ -1,0 +1,211 @@
+// Package script is the lightest tier: small programs in JavaScript and
+// TypeScript that answer in a millisecond. Each runs in a fresh realm of an
+// interpreter (script/engine) inside a helper process (cmd/engi-js) that has
+// no files, no network, no privileges and few system calls, and that is
+// killed when it does not answer in time. A helper serves one owner only.
+// Host functions below the name api are the only way out.
+//
+// It is not for programs that need modules, files or minutes: those are
+// executions.
+package script
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/script/wire"
+)
+
+// Options say what a Runner works with. Helper and Dir must be set; every
+// other zero value has a sensible meaning.
+type Options struct {
+	Helper string // path of engi-js
+	Dir    string // private directory; an empty one below it becomes the helpers' root
+	APIs   []API  // host functions, besides none
+	Log    *slog.Logger
+
+	Limits Limits
+	Warm   int // helpers that wait for an owner; 0 means one per processor
+	Max    int // helpers at most; 0 means 4 per processor, 8 at least
+}
+
+// Limits bound scripts. Zero fields mean those of DefaultLimits.
+type Limits struct {
+	Code       int           // characters of a program
+	Timeout    time.Duration // when none is asked for
+	MinTimeout time.Duration // what is asked for is clamped
+	MaxTimeout time.Duration
+	Memory     int64 // bytes of one program's values
+	Stack      int   // calls within calls
+	Lines      int   // of console output
+	Text       int   // bytes of one line, and of all strings of a result together
+	Depth      int   // levels of a result
+	Nodes      int   // values in a result
+	Calls      int   // of host functions at once
+}
+
+// DefaultLimits are those of seed S1. Its 512 KB of stack are about 4000 calls
+// of a small function within each other.
+func DefaultLimits() Limits {
+	return Limits{
+		Code: 12_000, Timeout: 3 * time.Second, MinTimeout: 250 * time.Millisecond, MaxTimeout: 5 * time.Second,
+		Memory: 16 << 20, Stack: 4000, Lines: 100, Text: 64 << 10, Depth: 10, Nodes: 10_000, Calls: 16,
+	}
+}
+
+// maxCode is the most that an operator may allow; see engine.MaxCode.
+const maxCode = 250_000
+
+// A Runner runs scripts. It is safe for concurrent use.
+type Runner struct {
+	o    Options
+	apis map[string]API
+	list []engi.ScriptAPI
+	pool *pool
+}
+
+// New checks o and returns a Runner. It starts nothing before Run. It reports
+// Invalid for options that make no sense.
+func New(o Options) (*Runner, error) {
+	d := DefaultLimits()
+	l := &o.Limits
+	l.Code, l.Stack, l.Lines, l.Text = cmp.Or(l.Code, d.Code), cmp.Or(l.Stack, d.Stack), cmp.Or(l.Lines, d.Lines), cmp.Or(l.Text, d.Text)
+	l.Depth, l.Nodes, l.Calls, l.Memory = cmp.Or(l.Depth, d.Depth), cmp.Or(l.Nodes, d.Nodes), cmp.Or(l.Calls, d.Calls), cmp.Or(l.Memory, d.Memory)
+	l.MinTimeout, l.MaxTimeout = cmp.Or(l.MinTimeout, d.MinTimeout), cmp.Or(l.MaxTimeout, d.MaxTimeout)
+	l.Timeout = cmp.Or(l.Timeout, min(d.Timeout, l.MaxTimeout))
+	if min(l.Code, l.Stack, l.Lines, l.Text, l.Depth, l.Nodes, l.Calls) < 1 || l.Memory < 1<<20 ||
+		l.MinTimeout < 0 || l.Timeout < l.MinTimeout || l.MaxTimeout < l.Timeout {
+		return nil, engi.Errorf(engi.Invalid, "script limits %+v make no sense", *l)
+	}
+	if l.Code > maxCode || l.Text > 1<<20 || l.Lines > 10_000 || l.Lines*l.Text > 256<<20 || l.Memory > 512<<20 || l.Stack > 10_000 {
+		return nil, engi.Errorf(engi.Invalid, "script limits %+v are more than a helper can hold", *l).
+			WithRemedy("code 250,000, text 1 MiB, lines 10,000, memory 512 MiB and stack 10,000 are the most")
+	}
+	if !filepath.IsAbs(o.Dir) || !filepath.IsAbs(o.Helper) {
+		return nil, engi.Errorf(engi.Invalid, "scripts need absolute paths of a directory and of engi-js")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Warm = cmp.Or(o.Warm, runtime.GOMAXPROCS(0))
+	o.Max = cmp.Or(o.Max, max(8, 4*runtime.GOMAXPROCS(0)))
+	if o.Warm < 0 || o.Max < 1 || o.Warm > o.Max {
+		return nil, engi.Errorf(engi.Invalid, "%d warm helpers of %d at most", o.Warm, o.Max)
+	}
+	r := &Runner{o: o, apis: map[string]API{}}
+	for _, a := range o.APIs {
+		if err := a.check(); err != nil {
+			return nil, err
+		}
+		if _, twice := r.apis[a.Name]; twice {
+			return nil, engi.Errorf(engi.Invalid, "api function %s is there twice", a.Name)
+		}
+		r.apis[a.Name] = a
+		r.list = append(r.list, a.ScriptAPI)
+	}
+	slices.SortFunc(r.list, func(a, b engi.ScriptAPI) int { return strings.Compare(a.Name, b.Name) })
+	for i := 1; i < len(r.list); i++ {
+		if strings.HasPrefix(r.list[i].Name, r.list[i-1].Name+".") {
+			return nil, engi.Errorf(engi.Invalid, "api name %s is a function and holds %s", r.list[i-1].Name, r.list[i].Name)
+		}
+	}
+	empty := filepath.Join(o.Dir, "empty")
+	if err := os.MkdirAll(empty, 0o755); err != nil {
+		return nil, engi.Errorf(engi.Unavailable, "%v", err)
+	}
+	r.pool = newPool(o, empty)
+	return r, nil
+}
+
+// Run keeps helpers warm until ctx ends; then it ends them all. Call it once.
+func (r *Runner) Run(ctx context.Context, ready func()) error { return r.pool.run(ctx, ready) }
+
+// Scripts returns the front desk.
+func (r *Runner) Scripts() engi.Scripts { return desk{r} }
+
+type desk struct{ r *Runner }
+
+func (d desk) APIs() []engi.ScriptAPI { return slices.Clone(d.r.list) }
+
+func (d desk) Run(ctx context.Context, spec engi.ScriptSpec) (_ engi.ScriptResult, err error) {
+	r := d.r
+	if err := r.check(&spec); err != nil {
+		return engi.ScriptResult{}, err
+	}
+	l := r.o.Limits
+	timeout := cmp.Or(spec.Timeout, l.Timeout)
+	clamped := min(max(timeout, l.MinTimeout), l.MaxTimeout)
+	names := make([]string, len(r.list))
+	for i, a := range r.list {
+		names[i] = a.Name
+	}
+	run := wire.Run{
+		Language: spec.Language, Code: spec.Code, APIs: names,
+		Limits: wire.Limits{
+			Timeout: int64(clamped), Memory: l.Memory, Stack: l.Stack, Lines: l.Lines, Text: l.Text,
+			Depth: l.Depth, Nodes: l.Nodes, Calls: l.Calls,
+		},
+	}
+	h, err := r.pool.take(ctx, spec.Owner)
+	if err != nil {
+		return engi.ScriptResult{}, err
+	}
+	done, healthy, err := h.run(ctx, run, func(ctx context.Context, c wire.Call) wire.Answer { return r.answer(ctx, spec, c) })
+	r.pool.put(h, healthy)
+	if err != nil {
+		return engi.ScriptResult{}, err
+	}
+	result := engi.ScriptResult{
+		OK: done.Error == nil, Value: done.Value, Stdout: done.Stdout, Stderr: done.Stderr, Warnings: done.Warnings,
+		Duration: time.Duration(done.Duration),
+		Environment: engi.ScriptEnvironment{
+			Engine: "quickjs", Tier: engi.TierScript, Timeout: clamped, Memory: l.Memory, APIs: names,
+		},
+	}
+	if clamped != timeout {
+		result.Warnings = append(result.Warnings, "the timeout was set to "+clamped.String()+", between "+l.MinTimeout.String()+" and "+l.MaxTimeout.String())
+	}
+	if e := done.Error; e != nil {
+		result.Error = &engi.ScriptError{Kind: e.Kind, Name: e.Name, Message: e.Message, Line: e.Line, Column: e.Column, Stack: e.Stack}
+	}
+	return result, nil
+}
+
+// check reports Invalid, and fills in the language.
+func (r *Runner) check(spec *engi.ScriptSpec) error {
+	spec.Language = cmp.Or(spec.Language, engi.JavaScript)
+	switch {
+	case spec.Language != engi.JavaScript && spec.Language != engi.TypeScript:
+		return engi.Errorf(engi.Invalid, "scripts are JavaScript or TypeScript, not %.40q", spec.Language).
+			WithRemedy("send other languages to /v1/executions")
+	case strings.TrimSpace(spec.Code) == "":
+		return engi.Errorf(engi.Invalid, "the script has no code").WithRemedy("send it in 'code'")
+	case !utf8.ValidString(spec.Code):
+		return engi.Errorf(engi.Invalid, "the script is not UTF-8")
+	case strings.ContainsRune(spec.Code, 0):
+		return engi.Errorf(engi.Invalid, "the script has a NUL in it")
+	case spec.Timeout < 0:
+		return engi.Errorf(engi.Invalid, "timeout %v is negative", spec.Timeout).WithRemedy("leave it out to get the default")
+	case len(spec.Hints) > 16:
+		return engi.Errorf(engi.Invalid, "%d hints, 16 at most", len(spec.Hints))
+	}
+	for k, v := range spec.Hints {
+		if len(k) > 64 || len(v) > 256 {
+			return engi.Errorf(engi.Invalid, "hint %.40q is too long", k)
+		}
+	}
+	if n := utf8.RuneCountInString(spec.Code); n > r.o.Limits.Code {
+		return engi.Errorf(engi.Invalid, "the script has %d characters, %d at most", n, r.o.Limits.Code).
+			WithRemedy("send longer programs to /v1/executions")
+	}
+	return nil
+}
