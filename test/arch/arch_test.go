@@ -55,6 +55,8 @@ var rules = []rule{
 	{"store/...", ". store/... fleet disk/... gate/... api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
 	{"api/v1", "", ""},
+	{"api/compat/e2b/e2btest", ". api/compat/e2b", "github.com/google/go-cmp/..."},
+	{"api/compat/e2b", ".", ""},
 	{"api/...", ". api/... gate/... guest/fileops", "github.com/danielgtaylor/huma/v2/... github.com/prometheus/client_golang/... golang.org/x/time/... github.com/coder/websocket"},
 	{"client", "api/v1", "github.com/coder/websocket"},
 

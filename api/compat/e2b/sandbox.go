@@ -1,0 +1,577 @@
+package e2b
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+)
+
+// Deadlines of sandboxes whose creators name none.
+const (
+	timeoutV1 = 15 * time.Second
+	timeoutV2 = 300 * time.Second
+)
+
+// settles is how long a request waits for a sandbox between two states.
+const settles = 60 * time.Second
+
+func (s *Surface) serveSandboxes() {
+	s.handle("POST /sandboxes", func(w http.ResponseWriter, r *http.Request, who caller) error { return s.create(w, r, who, 1) })
+	s.handle("POST /v2/sandboxes", func(w http.ResponseWriter, r *http.Request, who caller) error { return s.create(w, r, who, 2) })
+	s.handle("GET /sandboxes", s.listV1)
+	s.handle("GET /v2/sandboxes", s.list)
+	s.handle("GET /sandboxes/metrics", s.manyMetrics)
+	s.handle("GET /teams", func(w http.ResponseWriter, r *http.Request, who caller) error {
+		// E2B's command wants one; keys are not told again.
+		name := string(who.owner)
+		if name == "" {
+			name = "engi"
+		}
+		return answer(w, http.StatusOK, []map[string]any{{"teamID": name, "name": name, "apiKey": "", "isDefault": true}})
+	})
+	s.one("GET /sandboxes/{id}", func(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+		return answer(w, http.StatusOK, s.detail(box, who))
+	})
+	s.handle("DELETE /sandboxes/{id}", s.kill)
+	for _, v := range []string{"", "/v2"} {
+		s.one("POST "+v+"/sandboxes/{id}/connect", s.connect)
+		s.one("GET "+v+"/sandboxes/{id}/logs", s.logs)
+	}
+	s.one("POST /sandboxes/{id}/resume", s.resume)
+	s.one("POST /sandboxes/{id}/timeout", s.timeout)
+	s.one("POST /sandboxes/{id}/refreshes", s.refresh)
+	s.one("POST /sandboxes/{id}/pause", s.pause)
+	s.one("POST /sandboxes/{id}/fork", s.fork)
+	s.one("PUT /sandboxes/{id}/network", s.setNetwork)
+	s.one("GET /sandboxes/{id}/metrics", s.metrics)
+}
+
+// one serves a pattern about one sandbox that is not stopped.
+func (s *Surface) one(pattern string, f func(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error) {
+	s.handle(pattern, func(w http.ResponseWriter, r *http.Request, who caller) error {
+		box, err := s.find(r.Context(), who, r.PathValue("id"))
+		if err != nil {
+			return err
+		}
+		return f(w, r, who, box)
+	})
+}
+
+func errLost(label string) error {
+	return engi.Errorf(engi.NotFound, "sandbox %.40q not found", label)
+}
+
+func (s *Surface) find(ctx context.Context, who caller, label string) (engi.Sandbox, error) {
+	first, _, _ := strings.Cut(label, "-") // clients before version 2 add their clientID
+	id, err := engi.SandboxOfLabel(first)
+	if err != nil {
+		return engi.Sandbox{}, errLost(label)
+	}
+	box, err := s.Sandboxes.Get(ctx, who.viewer, id)
+	if err == nil && (box.State == engi.Stopped || box.State == engi.Stopping) || engi.KindOf(err) == engi.NotFound && err != nil {
+		return engi.Sandbox{}, errLost(label)
+	}
+	return box, err
+}
+
+// settled waits until box is between no two states.
+func (s *Surface) settled(ctx context.Context, box engi.Sandbox) (engi.Sandbox, error) {
+	ctx, cancel := context.WithTimeout(ctx, settles)
+	defer cancel()
+	for gap := 10 * time.Millisecond; ; gap = min(2*gap, 250*time.Millisecond) {
+		switch box.State {
+		case engi.Running, engi.Paused, engi.Hibernated:
+			return box, nil
+		case engi.Stopping, engi.Stopped:
+			return box, errLost(box.ID.Label())
+		}
+		select {
+		case <-time.After(gap):
+		case <-ctx.Done():
+			return box, engi.Errorf(engi.Unavailable, "the sandbox is %s", box.State)
+		}
+		var err error
+		if box, err = s.Sandboxes.Get(ctx, "", box.ID); err != nil {
+			return box, err
+		}
+	}
+}
+
+func seconds(n *int64, otherwise time.Duration) (time.Duration, error) {
+	switch {
+	case n == nil:
+		return otherwise, nil
+	case *n < 0 || *n > 1<<31:
+		return 0, engi.Errorf(engi.Invalid, "timeout %d is out of range", *n)
+	}
+	return time.Duration(*n) * time.Second, nil
+}
+
+func (s *Surface) create(w http.ResponseWriter, r *http.Request, who caller, version int) error {
+	var q newSandbox
+	if err := body(w, r, &q); err != nil {
+		return err
+	}
+	otherwise := timeoutV1
+	if version == 2 {
+		otherwise = timeoutV2
+	}
+	timeout, err := seconds(q.Timeout, otherwise)
+	if err != nil {
+		return err
+	}
+	spec := engi.SandboxSpec{
+		Owner: who.owner, Metadata: q.Metadata, Env: q.EnvVars, Notes: map[string]string{},
+		Lifetime: engi.Lifetime{Timeout: timeout, OnTimeout: engi.EndKill, AutoResume: q.AutoResume != nil && q.AutoResume.Enabled},
+	}
+	if q.AutoPause {
+		spec.Lifetime.OnTimeout = engi.EndHibernate
+		spec.Lifetime.DiskOnly = q.AutoPauseMemory != nil && !*q.AutoPauseMemory
+	}
+	if spec.Lifetime.DiskOnly && spec.Lifetime.AutoResume {
+		return engi.Errorf(engi.Invalid, "autoPauseMemory false and autoResume exclude each other: without memory, only an explicit connect starts the sandbox again")
+	}
+	if err := s.resolve(r.Context(), who, q.TemplateID, &spec); err != nil {
+		return err
+	}
+	if q.Secure == nil && version == 1 || q.Secure != nil && !*q.Secure {
+		spec.Notes[noteOpen] = "1"
+	}
+	if spec.Network, err = q.Network.policy(q.Internet, spec.Notes); err != nil {
+		return err
+	}
+	if n := q.Network; n != nil {
+		spec.Ports = engi.PortPolicy{Private: n.AllowPublicTraffic != nil && !*n.AllowPublicTraffic, Host: n.MaskRequestHost}
+	}
+	for _, m := range q.VolumeMounts {
+		spec.Volumes = append(spec.Volumes, engi.VolumeMount{Volume: m.Name, Path: m.Path})
+	}
+	if len(q.MCP) > 0 && string(q.MCP) != "null" {
+		spec.Notes[noteMCP] = string(q.MCP)
+	}
+	if len(q.IAM) > 0 && string(q.IAM) != "null" {
+		spec.Notes[noteIAM] = string(q.IAM)
+	}
+	box, err := s.Sandboxes.Create(r.Context(), spec)
+	if err != nil {
+		return err
+	}
+	return answer(w, http.StatusCreated, s.sandbox(box))
+}
+
+// filter reads what lists have in common.
+func filter(r *http.Request) (f engi.SandboxFilter, err error) {
+	f = engi.SandboxFilter{Owned: true}
+	f.Metadata, err = metadataOf(r.URL.Query().Get("metadata"))
+	return f, err
+}
+
+var (
+	awake  = []engi.State{engi.Pending, engi.Starting, engi.Running, engi.Resuming}
+	asleep = []engi.State{engi.Paused, engi.Hibernating, engi.Hibernated}
+)
+
+func (s *Surface) listV1(w http.ResponseWriter, r *http.Request, who caller) error {
+	f, err := filter(r)
+	if err != nil {
+		return err
+	}
+	f.States, f.Limit = awake, -1
+	boxes, err := s.Sandboxes.List(r.Context(), who.viewer, f)
+	if err != nil {
+		return err
+	}
+	return answer(w, http.StatusOK, listedAll(visible(boxes)))
+}
+
+// visible leaves out what belongs to builds.
+func visible(boxes []engi.Sandbox) []engi.Sandbox {
+	return slices.DeleteFunc(boxes, func(b engi.Sandbox) bool { return b.Notes[noteBuild] != "" })
+}
+
+func listedAll(boxes []engi.Sandbox) []listedSandbox {
+	all := make([]listedSandbox, len(boxes))
+	for i, b := range boxes {
+		all[i] = listed(b)
+	}
+	return all
+}
+
+func (s *Surface) list(w http.ResponseWriter, r *http.Request, who caller) error {
+	q := r.URL.Query()
+	f, err := filter(r)
+	if err != nil {
+		return err
+	}
+	for _, text := range q["state"] {
+		for state := range strings.SplitSeq(text, ",") {
+			switch state {
+			case "running":
+				f.States = append(f.States, awake...)
+			case "paused":
+				f.States = append(f.States, asleep...)
+			default:
+				return engi.Errorf(engi.Invalid, "state %.40q is neither running nor paused", state)
+			}
+		}
+	}
+	if f.States == nil {
+		f.States = append(append(f.States, awake...), asleep...)
+	}
+	switch q.Get("order") {
+	case "", "desc":
+	case "asc":
+		f.Oldest = true
+	default:
+		return engi.Errorf(engi.Invalid, "order %.40q is neither asc nor desc", q.Get("order"))
+	}
+	if since := q.Get("startedAfter"); since != "" {
+		if f.Since, err = time.Parse(time.RFC3339, since); err != nil {
+			return engi.Errorf(engi.Invalid, "startedAfter: %v", err)
+		}
+	}
+	if after := q.Get("nextToken"); after != "" {
+		if f.After, err = engi.SandboxOfLabel(after); err != nil {
+			return engi.Errorf(engi.Invalid, "nextToken: %w", err)
+		}
+	}
+	limit, err := pageLimit(r)
+	if err != nil {
+		return err
+	}
+	// One more tells whether there is another page. Names of templates are
+	// ours only here, so that filter is applied here too.
+	template := q.Get("template")
+	f.Limit = limit + 1 + s.MaxBuilds // those of builds are left out
+	if template != "" {
+		f.Limit = -1
+	}
+	boxes, err := s.Sandboxes.List(r.Context(), who.viewer, f)
+	if err != nil {
+		return err
+	}
+	boxes = visible(boxes)
+	if template != "" {
+		boxes = slices.DeleteFunc(boxes, func(b engi.Sandbox) bool {
+			id, alias := templateOf(b)
+			return id != template && alias != template && b.Template != template
+		})
+	}
+	if len(boxes) > limit {
+		boxes = boxes[:limit]
+		w.Header().Set("X-Next-Token", boxes[limit-1].ID.Label())
+	}
+	return answer(w, http.StatusOK, listedAll(boxes))
+}
+
+func (s *Surface) kill(w http.ResponseWriter, r *http.Request, who caller) error {
+	box, err := s.find(r.Context(), who, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	if err := s.Sandboxes.Stop(r.Context(), who.viewer, box.ID); err != nil {
+		return err
+	}
+	return answer(w, http.StatusNoContent, nil)
+}
+
+type wake struct {
+	Timeout *int64 `json:"timeout"`
+	Memory  *bool  `json:"memory"`
+}
+
+// awaken wakes a sandbox, or gives it a later deadline.
+func (s *Surface) awaken(r *http.Request, who caller, box engi.Sandbox, q wake, otherwise time.Duration) (_ engi.Sandbox, slept bool, err error) {
+	timeout, err := seconds(q.Timeout, otherwise)
+	if err != nil {
+		return box, false, err
+	}
+	ctx := r.Context()
+	for {
+		if box, err = s.settled(ctx, box); err != nil {
+			return box, slept, err
+		}
+		if box.State == engi.Running {
+			if timeout > 0 {
+				box, err = s.Sandboxes.Update(ctx, who.viewer, box.ID, engi.SandboxUpdate{Extend: &timeout})
+			}
+		} else {
+			if s.Lifecycle == nil {
+				return box, false, errNone("paused sandboxes")
+			}
+			slept = true
+			box, err = s.Lifecycle.Resume(ctx, who.viewer, box.ID, timeout, q.Memory != nil && !*q.Memory)
+		}
+		if engi.KindOf(err) != engi.Conflict || err == nil || ctx.Err() != nil {
+			return box, slept, err
+		}
+		// It moved meanwhile: look where it is now.
+		refused := err
+		if box, err = s.find(ctx, who, box.ID.Label()); err != nil {
+			return box, slept, err
+		}
+		if box.State == engi.Running || box.State == engi.Paused || box.State == engi.Hibernated {
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+				return box, slept, refused
+			}
+		}
+	}
+}
+
+func (s *Surface) connect(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+	var q wake
+	if err := body(w, r, &q); err != nil {
+		return err
+	}
+	box, slept, err := s.awaken(r, who, box, q, timeoutV2)
+	if err != nil {
+		return err
+	}
+	status := http.StatusOK
+	if slept {
+		status = http.StatusCreated
+	}
+	return answer(w, status, s.sandbox(box))
+}
+
+func (s *Surface) resume(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+	var q struct {
+		wake
+		AutoPause *bool `json:"autoPause"`
+	}
+	if err := body(w, r, &q); err != nil {
+		return err
+	}
+	if stateOf(box.State) == "running" {
+		return engi.Errorf(engi.Conflict, "sandbox %s is running", box.ID.Label())
+	}
+	box, _, err := s.awaken(r, who, box, q.wake, timeoutV1)
+	if err != nil {
+		return err
+	}
+	if q.AutoPause != nil {
+		life := box.Lifetime
+		life.OnTimeout = engi.EndKill
+		if *q.AutoPause {
+			life.OnTimeout = engi.EndHibernate
+		}
+		if box, err = s.Sandboxes.Update(r.Context(), who.viewer, box.ID, engi.SandboxUpdate{Lifetime: &life}); err != nil {
+			return err
+		}
+	}
+	return answer(w, http.StatusCreated, s.sandbox(box))
+}
+
+func (s *Surface) timeout(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+	var q struct {
+		Timeout *int64 `json:"timeout"`
+	}
+	if err := body(w, r, &q); err != nil {
+		return err
+	}
+	if q.Timeout == nil {
+		return engi.Errorf(engi.Invalid, "the timeout is missing")
+	}
+	d, err := seconds(q.Timeout, 0)
+	if err != nil {
+		return err
+	}
+	if _, err := s.Sandboxes.Update(r.Context(), who.viewer, box.ID, engi.SandboxUpdate{Timeout: &d}); err != nil {
+		return err
+	}
+	return answer(w, http.StatusNoContent, nil)
+}
+
+func (s *Surface) refresh(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+	var q struct {
+		Duration *int64 `json:"duration"`
+	}
+	if err := body(w, r, &q); err != nil {
+		return err
+	}
+	d, err := seconds(q.Duration, timeoutV1)
+	if err != nil {
+		return err
+	}
+	if _, err := s.Sandboxes.Update(r.Context(), who.viewer, box.ID, engi.SandboxUpdate{Extend: &d}); err != nil {
+		return err
+	}
+	return answer(w, http.StatusNoContent, nil)
+}
+
+func (s *Surface) pause(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+	var q wake
+	if err := body(w, r, &q); err != nil {
+		return err
+	}
+	if s.Lifecycle == nil {
+		return errNone("paused sandboxes")
+	}
+	if stateOf(box.State) == "paused" {
+		return engi.Errorf(engi.Conflict, "sandbox %s is paused already", box.ID.Label())
+	}
+	if err := s.Lifecycle.Hibernate(r.Context(), who.viewer, box.ID, q.Memory != nil && !*q.Memory); err != nil {
+		return err
+	}
+	return answer(w, http.StatusNoContent, nil)
+}
+
+// maxForks bounds the copies of one request.
+const maxForks = 100
+
+func (s *Surface) fork(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+	var q struct {
+		Timeout *int64 `json:"timeout"`
+		Count   *int   `json:"count"`
+	}
+	if err := body(w, r, &q); err != nil {
+		return err
+	}
+	if s.Lifecycle == nil {
+		return errNone("copies of sandboxes")
+	}
+	timeout, err := seconds(q.Timeout, timeoutV1)
+	if err != nil {
+		return err
+	}
+	n := 1
+	if q.Count != nil {
+		n = *q.Count
+	}
+	if n < 1 || n > maxForks {
+		return engi.Errorf(engi.Invalid, "count %d is not between 1 and %d", n, maxForks)
+	}
+	copies, err := s.Lifecycle.Fork(r.Context(), who.viewer, box.ID, n, timeout)
+	if err != nil {
+		return err
+	}
+	type refusal struct {
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+	}
+	type outcome struct {
+		Sandbox *sandbox `json:"sandbox,omitempty"`
+		Error   *refusal `json:"error,omitempty"`
+	}
+	all := make([]outcome, len(copies))
+	for i, c := range copies {
+		if c.Err != nil {
+			all[i].Error = &refusal{statuses[engi.KindOf(c.Err)], c.Err.Error()}
+			continue
+		}
+		v := s.sandbox(c.Sandbox)
+		all[i].Sandbox = &v
+	}
+	return answer(w, http.StatusCreated, all)
+}
+
+func (s *Surface) setNetwork(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+	var q network
+	if err := body(w, r, &q); err != nil {
+		return err
+	}
+	notes := notesOf(box)
+	if _, said := notes[noteInternet]; said && q.Internet == nil {
+		yes := true // absent means as if never forbidden
+		q.Internet = &yes
+	}
+	p, err := q.policy(q.Internet, notes)
+	if err != nil {
+		return err
+	}
+	if _, err := s.Sandboxes.Update(r.Context(), who.viewer, box.ID, engi.SandboxUpdate{Network: &p, Notes: &notes}); err != nil {
+		return err
+	}
+	return answer(w, http.StatusNoContent, nil)
+}
+
+func unix(text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return time.Time{}, engi.Errorf(engi.Invalid, "%.40q is no time in seconds", text)
+	}
+	return time.Unix(n, 0), nil
+}
+
+func (s *Surface) metrics(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+	from, err := unix(r.URL.Query().Get("start"))
+	if err != nil {
+		return err
+	}
+	to, err := unix(r.URL.Query().Get("end"))
+	if err != nil {
+		return err
+	}
+	samples, err := s.Sandboxes.Samples(r.Context(), who.viewer, box.ID, from, to)
+	if err != nil {
+		return err
+	}
+	all := make([]metric, len(samples))
+	for i, m := range samples {
+		all[i] = metricOf(m)
+	}
+	return answer(w, http.StatusOK, all)
+}
+
+func (s *Surface) manyMetrics(w http.ResponseWriter, r *http.Request, who caller) error {
+	all := map[string]metric{}
+	for _, text := range r.URL.Query()["sandbox_ids"] {
+		for label := range strings.SplitSeq(text, ",") {
+			if len(all) >= 100 {
+				return engi.Errorf(engi.Invalid, "more than 100 sandboxes at once")
+			}
+			box, err := s.find(r.Context(), who, label)
+			if err != nil {
+				continue // what is gone has no metrics
+			}
+			samples, err := s.Sandboxes.Samples(r.Context(), who.viewer, box.ID, time.Time{}, time.Time{})
+			if err != nil {
+				return err
+			}
+			if len(samples) > 0 {
+				all[label] = metricOf(samples[len(samples)-1])
+			}
+		}
+	}
+	return answer(w, http.StatusOK, map[string]any{"sandboxes": all})
+}
+
+// logs tells a sandbox's life, which is all that engi writes down about it.
+func (s *Surface) logs(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+	type line struct {
+		Timestamp time.Time         `json:"timestamp"`
+		Line      string            `json:"line,omitempty"`
+		Message   string            `json:"message,omitempty"`
+		Level     string            `json:"level,omitempty"`
+		Fields    map[string]string `json:"fields,omitempty"`
+	}
+	plain, rich := []line{}, []line{}
+	add := func(at time.Time, text string) {
+		if !at.IsZero() {
+			plain = append(plain, line{Timestamp: at, Line: text})
+			rich = append(rich, line{Timestamp: at, Message: text, Level: "info", Fields: map[string]string{"sandboxID": box.ID.Label()}})
+		}
+	}
+	id, _ := templateOf(box)
+	add(box.Created, "created from "+id)
+	if box.Started.After(box.Created) {
+		add(box.Started, "started")
+	}
+	if stateOf(box.State) == "paused" {
+		add(box.Active, "paused")
+	}
+	if strings.HasPrefix(r.URL.Path, "/v2/") {
+		return answer(w, http.StatusOK, map[string]any{"logs": rich})
+	}
+	return answer(w, http.StatusOK, map[string]any{"logs": plain, "logEntries": rich})
+}

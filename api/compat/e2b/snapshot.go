@@ -1,0 +1,75 @@
+package e2b
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/engi-dev/engi"
+)
+
+type snapshot struct {
+	SnapshotID string   `json:"snapshotID"`
+	Names      []string `json:"names"`
+}
+
+func snapshotOf(p engi.Snapshot) snapshot {
+	v := snapshot{SnapshotID: string(p.ID), Names: []string{}}
+	if p.Name != "" {
+		v.Names = append(v.Names, p.Name)
+	}
+	return v
+}
+
+// buildSnapshots is how names of snapshots begin that belong to templates.
+const buildSnapshots = "e2b-template-"
+
+func (s *Surface) serveSnapshots() {
+	s.one("POST /sandboxes/{id}/snapshots", func(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+		var q struct {
+			Name string `json:"name"`
+		}
+		if err := body(w, r, &q); err != nil {
+			return err
+		}
+		if s.Lifecycle == nil {
+			return errNone("snapshots")
+		}
+		if strings.HasPrefix(q.Name, buildSnapshots) {
+			return engi.Errorf(engi.Invalid, "names of snapshots do not begin with %s", buildSnapshots)
+		}
+		p, err := s.Lifecycle.Snapshot(r.Context(), who.viewer, box.ID, engi.SnapshotSpec{Name: strings.TrimSuffix(q.Name, ":"+defaultTag)})
+		if err != nil {
+			return err
+		}
+		return answer(w, http.StatusCreated, snapshotOf(p))
+	})
+	s.handle("GET /snapshots", func(w http.ResponseWriter, r *http.Request, who caller) error {
+		if s.Snapshots == nil {
+			return errNone("snapshots")
+		}
+		q := r.URL.Query()
+		var of engi.SandboxID
+		if label := q.Get("sandboxID"); label != "" {
+			var err error
+			if of, err = engi.SandboxOfLabel(label); err != nil {
+				return answer(w, http.StatusOK, []snapshot{}) // nothing comes from what cannot be
+			}
+		}
+		all, err := s.Snapshots.List(r.Context(), who.viewer, of)
+		if err != nil {
+			return err
+		}
+		name := strings.TrimSuffix(q.Get("name"), ":"+defaultTag)
+		list := []snapshot{}
+		for _, p := range all {
+			if strings.HasPrefix(p.Name, buildSnapshots) || name != "" && p.Name != name && string(p.ID) != name {
+				continue
+			}
+			list = append(list, snapshotOf(p))
+		}
+		if list, err = page(w, r, list, func(p snapshot) string { return p.SnapshotID }); err != nil {
+			return err
+		}
+		return answer(w, http.StatusOK, list)
+	})
+}

@@ -1,0 +1,134 @@
+package e2b
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+)
+
+// LoadSecret returns the secret in the file at path, which only this user can
+// read, and makes it if it is not there.
+func LoadSecret(path string) ([]byte, error) {
+	for range 2 {
+		b, err := os.ReadFile(path)
+		if err == nil && len(b) == secretSize {
+			return b, nil
+		}
+		if err == nil {
+			return nil, engi.Errorf(engi.Invalid, "%s does not hold %d bytes", path, secretSize).
+				WithRemedy("delete it: a new one is made, and clients must connect to their sandboxes again")
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return nil, engi.Errorf(engi.Internal, "%v", err)
+		}
+		if err := makeSecret(path); err != nil {
+			return nil, engi.Errorf(engi.Internal, "make %s: %v", path, err)
+		}
+	}
+	return nil, engi.Errorf(engi.Internal, "%s vanishes", path)
+}
+
+const secretSize = 32
+
+// makeSecret makes the file, whole or not at all; one that is there stays.
+func makeSecret(path string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".secret-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	b := make([]byte, secretSize)
+	rand.Read(b) // never fails
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Link(f.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// derive makes a token for one purpose and one object. Nothing is stored: the
+// same node derives it again.
+func (s *Surface) derive(purpose, object string) string {
+	m := hmac.New(sha256.New, s.Secret)
+	m.Write([]byte(purpose + "\x00" + object))
+	return hex.EncodeToString(m.Sum(nil))
+}
+
+// AccessToken opens the inside of a secure sandbox.
+func (s *Surface) AccessToken(id engi.SandboxID) string { return s.derive("envd", string(id)) }
+
+// TrafficToken opens the ports of a sandbox that are not public.
+func (s *Surface) TrafficToken(id engi.SandboxID) string { return s.derive("traffic", string(id)) }
+
+func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
+
+// plainKey undoes the spelling of a key that old clients accept: "e2b_" and
+// the whole key in hexadecimal.
+func plainKey(secret string) string {
+	if digits, ok := strings.CutPrefix(secret, "e2b_"); ok {
+		if b, err := hex.DecodeString(digits); err == nil {
+			return string(b)
+		}
+	}
+	return secret
+}
+
+// A signature is what a URL for one file carries instead of a token.
+type signature struct{ path, operation, user, value, expires string }
+
+// signatureOf reads the signature of a URL; false if it has none.
+func signatureOf(q url.Values, method string) (signature, bool) {
+	// A plus sign that a client did not escape arrives as a space.
+	g := signature{q.Get("path"), "read", q.Get("username"), strings.ReplaceAll(q.Get("signature"), " ", "+"), q.Get("signature_expiration")}
+	if method != "GET" && method != "HEAD" {
+		g.operation = "write"
+	}
+	return g, g.value != ""
+}
+
+// made reports whether g was made with token.
+func (g signature) made(token string) bool {
+	text := g.path + ":" + g.operation + ":" + g.user + ":" + token
+	if g.expires != "" {
+		text += ":" + g.expires
+	}
+	sum := sha256.Sum256([]byte(text))
+	return same(g.value, "v1_"+base64.RawStdEncoding.EncodeToString(sum[:]))
+}
+
+// check reports Anonymous unless g was made with token and is in force.
+func (g signature) check(token string, now time.Time) error {
+	if !g.made(token) {
+		return engi.Errorf(engi.Anonymous, "invalid signature")
+	}
+	if g.expires == "" {
+		return nil
+	}
+	at, err := strconv.ParseInt(g.expires, 10, 64)
+	if err != nil || now.Unix() >= at {
+		return engi.Errorf(engi.Anonymous, "signature is already expired")
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package e2b
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/engi-dev/engi"
+)
+
+const (
+	uploadLink = time.Hour          // a link is good for so long
+	uploadKeep = 7 * 24 * time.Hour // after its last use, an archive goes
+)
+
+var hashPattern = regexp.MustCompile(`^[A-Za-z0-9]{1,128}$`)
+
+// archive is where an owner's upload lies. The hash is the client's word: it
+// names content for its owner only.
+func (s *Surface) archive(owner engi.Owner, hash string) string {
+	sum := sha256.Sum256([]byte(owner))
+	return filepath.Join(s.Dir, "files", hex.EncodeToString(sum[:8])+"-"+hash)
+}
+
+func (s *Surface) uploadToken(t Template, hash, expires string) string {
+	return s.derive("upload", t.ID+"/"+hash+"/"+expires)
+}
+
+// fileLink says whether an archive is here, else where to put it.
+func (s *Surface) fileLink(w http.ResponseWriter, r *http.Request, who caller) error {
+	t, err := s.ours(r.Context(), who, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	hash := r.PathValue("hash")
+	if !hashPattern.MatchString(hash) {
+		return engi.Errorf(engi.Invalid, "%.80q is no hash", hash)
+	}
+	path := s.archive(t.Owner, hash)
+	if err := os.Chtimes(path, time.Time{}, time.Now()); err == nil {
+		return answer(w, http.StatusCreated, map[string]any{"present": true})
+	}
+	scheme := "http"
+	if r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https" {
+		scheme = "https"
+	}
+	expires := strconv.FormatInt(time.Now().Add(uploadLink).Unix(), 10)
+	link := url.URL{Scheme: scheme, Host: r.Host, Path: "/templates/" + t.ID + "/files/" + hash,
+		RawQuery: url.Values{"expires": {expires}, "signature": {s.uploadToken(t, hash, expires)}}.Encode()}
+	return answer(w, http.StatusCreated, map[string]any{"present": false, "url": link.String()})
+}
+
+// putFile takes an archive through a link of fileLink.
+func (s *Surface) putFile(w http.ResponseWriter, r *http.Request) {
+	if err := s.takeFile(w, r); err != nil {
+		fail(w, err)
+	}
+}
+
+func (s *Surface) takeFile(w http.ResponseWriter, r *http.Request) (err error) {
+	q, hash := r.URL.Query(), r.PathValue("hash")
+	t, err := s.Store.Get(r.Context(), "", r.PathValue("id"))
+	if err != nil && !missing(err) {
+		return err
+	}
+	until, perr := strconv.ParseInt(q.Get("expires"), 10, 64)
+	if err != nil || perr != nil || !hashPattern.MatchString(hash) || !same(q.Get("signature"), s.uploadToken(t, hash, q.Get("expires"))) || time.Now().Unix() > until {
+		return engi.Errorf(engi.Denied, "this link is not good, or no longer").WithRemedy("ask for a new one")
+	}
+	if r.ContentLength > s.MaxUpload {
+		return engi.Errorf(engi.Invalid, "%d bytes are over %d", r.ContentLength, s.MaxUpload)
+	}
+	dir := filepath.Join(s.Dir, "files")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return engi.Errorf(engi.Internal, "%v", err)
+	}
+	if err := s.sweep(max(r.ContentLength, 0)); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".part-*")
+	if err != nil {
+		return engi.Errorf(engi.Internal, "%v", err)
+	}
+	defer os.Remove(f.Name())
+	n, err := io.Copy(f, http.MaxBytesReader(w, r.Body, s.MaxUpload))
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return engi.Errorf(engi.Invalid, "take the archive: %v", err)
+	}
+	if r.ContentLength >= 0 && n != r.ContentLength {
+		return engi.Errorf(engi.Invalid, "%d of %d bytes came", n, r.ContentLength)
+	}
+	if err := os.Rename(f.Name(), s.archive(t.Owner, hash)); err != nil {
+		return engi.Errorf(engi.Internal, "%v", err)
+	}
+	return answer(w, http.StatusOK, nil)
+}
+
+// sweep removes archives nobody has used for long, and the oldest ones until
+// more bytes fit, and what ended uploads have left.
+func (s *Surface) sweep(more int64) error {
+	entries, err := os.ReadDir(filepath.Join(s.Dir, "files"))
+	if err != nil {
+		if os.IsNotExist(err) {
+			return nil
+		}
+		return engi.Errorf(engi.Internal, "%v", err)
+	}
+	var files []fs.FileInfo
+	total := more
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			continue // it went meanwhile
+		}
+		files = append(files, info)
+		total += info.Size()
+	}
+	slices.SortFunc(files, func(a, b fs.FileInfo) int { return cmp.Compare(a.ModTime().UnixNano(), b.ModTime().UnixNano()) })
+	for _, f := range files {
+		if total <= s.MaxUploads && time.Since(f.ModTime()) < uploadKeep {
+			break
+		}
+		if err := os.Remove(filepath.Join(s.Dir, "files", f.Name())); err != nil && !os.IsNotExist(err) {
+			return engi.Errorf(engi.Internal, "%v", err)
+		}
+		total -= f.Size()
+	}
+	return nil
+}

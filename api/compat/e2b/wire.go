@@ -1,0 +1,363 @@
+package e2b
+
+import (
+	"encoding/json"
+	"maps"
+	"math"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+)
+
+// What this surface keeps with a sandbox, see [engi.Sandbox.Notes].
+const (
+	noteOpen     = "e2b.open"     // "1": no token for the inside
+	noteTemplate = "e2b.template" // ID
+	noteAlias    = "e2b.alias"    // name it was asked for by
+	noteInternet = "e2b.internet" // "true" or "false" if that was said
+	noteProxy    = "e2b.proxy"    // of egress, with its password, as JSON
+	noteMCP      = "e2b.mcp"      // as JSON
+	noteIAM      = "e2b.iam"      // as JSON
+	noteBuild    = "e2b.build"    // it belongs to this build; owners do not see it
+)
+
+// secure reports whether the inside of box needs a token. What other surfaces
+// made is secure.
+func secure(box engi.Sandbox) bool { return box.Notes[noteOpen] != "1" }
+
+type newSandbox struct {
+	TemplateID      string            `json:"templateID"`
+	Timeout         *int64            `json:"timeout"` // seconds
+	Metadata        map[string]string `json:"metadata"`
+	EnvVars         map[string]string `json:"envVars"`
+	Internet        *bool             `json:"allow_internet_access"`
+	Network         *network          `json:"network"`
+	AutoPause       bool              `json:"autoPause"`
+	AutoPauseMemory *bool             `json:"autoPauseMemory"`
+	AutoResume      *struct {
+		Enabled bool `json:"enabled"`
+	} `json:"autoResume"`
+	Secure       *bool           `json:"secure"`
+	VolumeMounts []volumeMount   `json:"volumeMounts"`
+	MCP          json.RawMessage `json:"mcp"`
+	IAM          json.RawMessage `json:"iam"`
+}
+
+type volumeMount struct {
+	Name string `json:"name"`
+	Path string `json:"path"`
+}
+
+type network struct {
+	AllowOut           []string        `json:"allowOut,omitempty"`
+	DenyOut            []string        `json:"denyOut,omitempty"`
+	AllowPublicTraffic *bool           `json:"allowPublicTraffic,omitempty"`
+	MaskRequestHost    string          `json:"maskRequestHost,omitempty"`
+	EgressProxy        *egressProxy    `json:"egressProxy,omitempty"`
+	Rules              json.RawMessage `json:"rules,omitempty"`
+	HTTPSPorts         []int           `json:"httpsPorts,omitempty"`
+	DNSServers         []string        `json:"dnsServers,omitempty"`
+	Internet           *bool           `json:"allow_internet_access,omitempty"` // of updates only
+}
+
+type egressProxy struct {
+	Address  string `json:"address"`
+	Username string `json:"username,omitempty"`
+	Password string `json:"password,omitempty"`
+}
+
+const everything = "0.0.0.0/0"
+
+// policy translates n into ours and adds to notes what is secret or spelled
+// in E2B's own words. It reports Invalid.
+func (n *network) policy(internet *bool, notes map[string]string) (engi.NetworkPolicy, error) {
+	var p engi.NetworkPolicy
+	delete(notes, noteInternet)
+	delete(notes, noteProxy)
+	if internet != nil {
+		notes[noteInternet] = "true"
+		if !*internet {
+			notes[noteInternet] = "false"
+			p.Mode = engi.NetworkNone
+		}
+	}
+	if n == nil {
+		return p, nil
+	}
+	names := false
+	for _, a := range n.AllowOut {
+		if !address(a) {
+			names = true
+			if !hostName(a) {
+				return p, engi.Errorf(engi.Invalid, "allowOut: %.80q is no address, network or name", a)
+			}
+		}
+	}
+	for _, a := range n.DenyOut {
+		if !address(a) {
+			return p, engi.Errorf(engi.Invalid, "denyOut: %.80q is no address or network", a)
+		}
+	}
+	if names && !slices.Contains(n.DenyOut, everything) {
+		return p, engi.Errorf(engi.Invalid, "names in allowOut need %s in denyOut, as all else is allowed without it", everything)
+	}
+	p.Allow, p.Deny, p.Detail = n.AllowOut, n.DenyOut, map[string]any{}
+	if e := n.EgressProxy; e != nil {
+		if _, _, err := net.SplitHostPort(e.Address); err != nil {
+			return p, engi.Errorf(engi.Invalid, "egressProxy: %.80q is no address with port", e.Address)
+		}
+		notes[noteProxy] = encode(e)
+		p.Detail["egressProxy"] = map[string]any{"address": e.Address, "username": e.Username}
+	}
+	if len(n.Rules) > 0 && string(n.Rules) != "null" {
+		var rules map[string]any
+		if err := json.Unmarshal(n.Rules, &rules); err != nil {
+			return p, engi.Errorf(engi.Invalid, "rules: %v", err)
+		}
+		if len(rules) > 0 {
+			p.Detail["rules"] = rules
+		}
+	}
+	if len(n.HTTPSPorts) > 0 {
+		if slices.Contains(n.HTTPSPorts, AgentPort) {
+			return p, engi.Errorf(engi.Invalid, "httpsPorts: %d is the agent's", AgentPort)
+		}
+		p.Detail["httpsPorts"] = n.HTTPSPorts
+	}
+	if len(n.DNSServers) > 0 {
+		p.Detail["dnsServers"] = n.DNSServers
+	}
+	return p, nil
+}
+
+func address(s string) bool {
+	if _, err := netip.ParsePrefix(s); err == nil {
+		return true
+	}
+	_, err := netip.ParseAddr(s)
+	return err == nil
+}
+
+func hostName(s string) bool {
+	s = strings.TrimPrefix(s, "*.")
+	return s != "" && len(s) <= 253 && !strings.ContainsFunc(s, func(c rune) bool {
+		return c != '.' && c != '-' && c != '_' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
+	})
+}
+
+// shown is a sandbox's network as its owner wrote it, without passwords.
+func shown(box engi.Sandbox) *network {
+	n := network{AllowOut: box.Network.Allow, DenyOut: box.Network.Deny, MaskRequestHost: box.Ports.Host}
+	public := !box.Ports.Private
+	n.AllowPublicTraffic = &public
+	d := box.Network.Detail
+	recode(d["egressProxy"], &n.EgressProxy)
+	recode(d["httpsPorts"], &n.HTTPSPorts)
+	recode(d["dnsServers"], &n.DNSServers)
+	if r, ok := d["rules"]; ok {
+		n.Rules = json.RawMessage(encode(r))
+	}
+	return &n
+}
+
+// encode is for values that came from JSON.
+func encode(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return "null"
+	}
+	return string(b)
+}
+
+// recode reads v, which has been through a store, into a typed variable; one
+// of another shape leaves it as it is.
+func recode(v, into any) {
+	if v != nil {
+		_ = json.Unmarshal([]byte(encode(v)), into)
+	}
+}
+
+type sandbox struct {
+	SandboxID    string  `json:"sandboxID"`
+	TemplateID   string  `json:"templateID"`
+	ClientID     string  `json:"clientID"` // nobody uses it, but it must be there
+	EnvdVersion  string  `json:"envdVersion"`
+	Alias        string  `json:"alias,omitempty"`
+	Domain       *string `json:"domain"`
+	AccessToken  string  `json:"envdAccessToken,omitempty"`
+	TrafficToken *string `json:"trafficAccessToken"`
+}
+
+type listedSandbox struct {
+	SandboxID    string            `json:"sandboxID"`
+	TemplateID   string            `json:"templateID"`
+	ClientID     string            `json:"clientID"`
+	EnvdVersion  string            `json:"envdVersion"`
+	Alias        string            `json:"alias,omitempty"`
+	StartedAt    time.Time         `json:"startedAt"`
+	EndAt        time.Time         `json:"endAt"`
+	State        string            `json:"state"`
+	CPUCount     int               `json:"cpuCount"`
+	MemoryMB     int64             `json:"memoryMB"`
+	DiskSizeMB   int64             `json:"diskSizeMB"`
+	Metadata     map[string]string `json:"metadata,omitempty"`
+	VolumeMounts []volumeMount     `json:"volumeMounts,omitempty"`
+}
+
+type sandboxDetail struct {
+	listedSandbox
+	Domain      *string    `json:"domain"`
+	AccessToken string     `json:"envdAccessToken,omitempty"`
+	Internet    *bool      `json:"allowInternetAccess"`
+	Network     *network   `json:"network,omitempty"`
+	Lifecycle   *lifecycle `json:"lifecycle,omitempty"`
+	PauseMode   string     `json:"pauseMode,omitempty"`
+}
+
+type lifecycle struct {
+	OnTimeout  string `json:"onTimeout"`
+	AutoResume bool   `json:"autoResume"`
+}
+
+type metric struct {
+	Timestamp     time.Time `json:"timestamp"`
+	TimestampUnix int64     `json:"timestampUnix"`
+	CPUUsedPct    float64   `json:"cpuUsedPct"`
+	CPUCount      int       `json:"cpuCount"`
+	MemUsed       int64     `json:"memUsed"`
+	MemTotal      int64     `json:"memTotal"`
+	MemCache      int64     `json:"memCache"`
+	DiskUsed      int64     `json:"diskUsed"`
+	DiskTotal     int64     `json:"diskTotal"`
+}
+
+func (s *Surface) domain() *string {
+	if s.Domain == "" {
+		return nil
+	}
+	return &s.Domain
+}
+
+// clientID is constant: there are no clients in E2B's sense here.
+const clientID = "engi"
+
+func templateOf(box engi.Sandbox) (id, alias string) {
+	if id = box.Notes[noteTemplate]; id == "" {
+		id = box.Template
+		if box.Snapshot != "" {
+			id = string(box.Snapshot)
+		}
+	}
+	return id, box.Notes[noteAlias]
+}
+
+func (s *Surface) sandbox(box engi.Sandbox) sandbox {
+	v := sandbox{SandboxID: box.ID.Label(), ClientID: clientID, EnvdVersion: AgentVersion, Domain: s.domain()}
+	v.TemplateID, v.Alias = templateOf(box)
+	if secure(box) {
+		v.AccessToken = s.AccessToken(box.ID)
+	}
+	if box.Ports.Private {
+		t := s.TrafficToken(box.ID)
+		v.TrafficToken = &t
+	}
+	return v
+}
+
+func stateOf(s engi.State) string {
+	switch s {
+	case engi.Paused, engi.Hibernating, engi.Hibernated:
+		return "paused"
+	}
+	return "running"
+}
+
+func cpus(n float64) int { return max(1, int(math.Ceil(n))) }
+
+func listed(box engi.Sandbox) listedSandbox {
+	v := listedSandbox{
+		SandboxID: box.ID.Label(), ClientID: clientID, EnvdVersion: AgentVersion, StartedAt: box.Started, EndAt: box.Deadline,
+		State: stateOf(box.State), CPUCount: cpus(box.Size.VCPUs), MemoryMB: box.Size.Memory >> 20, DiskSizeMB: box.Size.Disk >> 20,
+		Metadata: box.Metadata,
+	}
+	v.TemplateID, v.Alias = templateOf(box)
+	if v.StartedAt.IsZero() {
+		v.StartedAt = box.Created
+	}
+	if v.EndAt.IsZero() { // it sleeps: nothing ends it
+		v.EndAt = v.StartedAt.Add(box.Lifetime.Timeout)
+	}
+	for _, m := range box.Volumes {
+		v.VolumeMounts = append(v.VolumeMounts, volumeMount{m.Volume, m.Path})
+	}
+	return v
+}
+
+func (s *Surface) detail(box engi.Sandbox, who caller) sandboxDetail {
+	v := sandboxDetail{listedSandbox: listed(box), Domain: s.domain(), Network: shown(box),
+		Lifecycle: &lifecycle{OnTimeout: "kill", AutoResume: box.Lifetime.AutoResume}}
+	if secure(box) && who.writes {
+		v.AccessToken = s.AccessToken(box.ID)
+	}
+	if said, ok := box.Notes[noteInternet]; ok {
+		yes := said == "true"
+		v.Internet = &yes
+	}
+	if box.Lifetime.OnTimeout == engi.EndHibernate {
+		v.Lifecycle.OnTimeout = "pause"
+	}
+	if v.State == "paused" && box.State != engi.Hibernating {
+		v.PauseMode = "full"
+		if box.Disk {
+			v.PauseMode = "filesystem"
+		}
+	}
+	return v
+}
+
+func metricOf(m engi.Sample) metric {
+	return metric{
+		Timestamp: m.Time, TimestampUnix: m.Time.Unix(), CPUUsedPct: m.CPUPercent, CPUCount: cpus(m.VCPUs),
+		MemUsed: m.Memory, MemTotal: m.MemoryLimit, MemCache: m.MemoryCache, DiskUsed: m.DiskUsed, DiskTotal: m.DiskCapacity,
+	}
+}
+
+// metadataOf reads the filter of a list. Clients encode it three times: the
+// pairs, each key and value in them, and the whole as a query's value, which
+// is decoded already.
+func metadataOf(text string) (map[string]string, error) {
+	if text == "" {
+		return nil, nil
+	}
+	pairs, err := url.ParseQuery(text)
+	if err != nil {
+		return nil, engi.Errorf(engi.Invalid, "metadata: %v", err)
+	}
+	all := map[string]string{}
+	for k, v := range pairs {
+		if len(v) > 0 {
+			all[plain(k)] = plain(v[0])
+		}
+	}
+	return all, nil
+}
+
+// plain decodes once more; text that was not encoded stays as it is.
+func plain(s string) string {
+	if p, err := url.QueryUnescape(s); err == nil {
+		return p
+	}
+	return s
+}
+
+func notesOf(box engi.Sandbox) map[string]string {
+	if n := maps.Clone(box.Notes); n != nil {
+		return n
+	}
+	return map[string]string{}
+}
