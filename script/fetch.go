@@ -1,0 +1,338 @@
+package script
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"github.com/engi-dev/engi"
+)
+
+// A FetchPolicy says what api.fetch and the other functions that ask the
+// network may reach. The zero value reaches nothing.
+type FetchPolicy struct {
+	Hosts   []string // names, or *.suffix; with :port for another than 80 and 443
+	Private []string // addresses and networks that names may stand for although they are not public
+}
+
+const (
+	fetchBytes     = 1 << 20 // of a response that are read
+	fetchRedirects = 5
+	fetchHeaders   = 50
+)
+
+// allows reports whether a URL may be asked.
+func (p FetchPolicy) allows(u *url.URL) error {
+	if u.Scheme != "https" && u.Scheme != "http" {
+		return engi.Errorf(engi.Denied, "scheme %.20q is not allowed", u.Scheme)
+	}
+	if u.User != nil {
+		return engi.Errorf(engi.Denied, "a URL must not carry a user")
+	}
+	host, port := strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")), u.Port()
+	usual := port == "" || u.Scheme == "https" && port == "443" || u.Scheme == "http" && port == "80"
+	for _, h := range p.Hosts {
+		name, only, ok := strings.Cut(strings.ToLower(h), ":")
+		if ok && only != port || !ok && !usual {
+			continue
+		}
+		if suffix, any := strings.CutPrefix(name, "*"); name == host || any && strings.HasPrefix(suffix, ".") && strings.HasSuffix(host, suffix) {
+			return nil
+		}
+	}
+	return engi.Errorf(engi.Denied, "host %.100q is not on the list of hosts that scripts may reach", u.Host).
+		WithRemedy("the operator adds it to script.fetch in config.toml")
+}
+
+// special is what no public name should stand for.
+var special = func() (all []netip.Prefix) {
+	for _, s := range []string{
+		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24",
+		"192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+		"::/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16", "fc00::/7", "fe80::/10", "ff00::/8",
+	} {
+		all = append(all, netip.MustParsePrefix(s))
+	}
+	return all
+}()
+
+// Client returns a client that keeps to the policy at every step: the URL
+// asked for, each redirect, and the address that each name turns out to be.
+// It reports Invalid for a policy that makes no sense.
+func (p FetchPolicy) Client() (*http.Client, error) {
+	var private []netip.Prefix
+	for _, s := range p.Private {
+		prefix, err := netip.ParsePrefix(s)
+		if err != nil {
+			addr, err2 := netip.ParseAddr(s)
+			if err2 != nil {
+				return nil, engi.Errorf(engi.Invalid, "%.80q is neither an address nor a network", s)
+			}
+			prefix = netip.PrefixFrom(addr, addr.BitLen())
+		}
+		private = append(private, prefix)
+	}
+	dialer := &net.Dialer{
+		Timeout: 5 * time.Second,
+		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
+			at, err := netip.ParseAddrPort(address)
+			if err != nil {
+				return engi.Errorf(engi.Internal, "address %q: %v", address, err)
+			}
+			addr := at.Addr().Unmap().WithZone("")
+			in := func(all []netip.Prefix) bool {
+				return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(addr) })
+			}
+			if in(special) && !in(private) {
+				return engi.Errorf(engi.Denied, "the name stands for %s, which is not a public address", addr)
+			}
+			return nil
+		},
+	}
+	return &http.Client{
+		Transport: &http.Transport{
+			DialContext: dialer.DialContext, MaxIdleConnsPerHost: 4, MaxConnsPerHost: 16, IdleConnTimeout: 30 * time.Second,
+			TLSHandshakeTimeout: 5 * time.Second, MaxResponseHeaderBytes: 64 << 10, ForceAttemptHTTP2: true,
+		},
+		CheckRedirect: func(r *http.Request, via []*http.Request) error {
+			if len(via) > fetchRedirects {
+				return engi.Errorf(engi.Denied, "more than %d redirects", fetchRedirects)
+			}
+			return p.allows(r.URL)
+		},
+	}, nil
+}
+
+// Fetch returns api.fetch, which asks for a URL within the policy.
+func Fetch(p FetchPolicy) (API, error) {
+	client, err := p.Client()
+	if err != nil {
+		return API{}, err
+	}
+	type init struct {
+		Method  string            `json:"method"`
+		Headers map[string]string `json:"headers"`
+		Body    *string           `json:"body"`
+	}
+	type response struct {
+		OK         bool              `json:"ok"`
+		Status     int               `json:"status"`
+		StatusText string            `json:"statusText"`
+		URL        string            `json:"url"`
+		Headers    map[string]string `json:"headers"`
+		Body       string            `json:"body"`
+		Truncated  bool              `json:"truncated"`
+	}
+	return API{
+		ScriptAPI: engi.ScriptAPI{
+			Name:      "fetch",
+			Signature: "(url: string, init?: FetchInit) => Promise<FetchResponse>",
+			Types: `interface FetchInit { method?: string; headers?: Record<string, string>; body?: string }
+interface FetchResponse { ok: boolean; status: number; statusText: string; url: string; headers: Record<string, string>; body: string; truncated: boolean }`,
+			Description: "Asks for a URL on a host the operator has allowed. The body is text, at most 1 MiB of it; JSON.parse it yourself.",
+			Schema:      schema(`{"type":"string"},{"type":"object"}`),
+		},
+		Call: func(ctx context.Context, c Call) (any, error) {
+			var address string
+			var in init
+			if err := c.Into(&address, &in); err != nil {
+				return nil, err
+			}
+			u, err := url.Parse(address)
+			if err != nil {
+				return nil, engi.Errorf(engi.Invalid, "%.100q is no URL", address)
+			}
+			if err := p.allows(u); err != nil {
+				return nil, err
+			}
+			method := strings.ToUpper(in.Method)
+			if method == "" {
+				method = http.MethodGet
+			}
+			if !slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, method) {
+				return nil, engi.Errorf(engi.Invalid, "method %.20q is not known", method)
+			}
+			var body io.Reader
+			if in.Body != nil {
+				body = strings.NewReader(*in.Body)
+			}
+			req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
+			if err != nil {
+				return nil, engi.Errorf(engi.Invalid, "%.100q cannot be asked", address)
+			}
+			for k, v := range in.Headers {
+				req.Header.Set(k, v)
+			}
+			req.Header.Del("Host")
+			resp, err := client.Do(req)
+			if err != nil {
+				return nil, unreachable(ctx, u.Host, err)
+			}
+			defer resp.Body.Close()
+			text, err := io.ReadAll(io.LimitReader(resp.Body, fetchBytes+1))
+			if err != nil {
+				return nil, unreachable(ctx, u.Host, err)
+			}
+			out := response{
+				OK: resp.StatusCode/100 == 2, Status: resp.StatusCode, StatusText: http.StatusText(resp.StatusCode),
+				URL: resp.Request.URL.String(), Headers: map[string]string{}, Truncated: len(text) > fetchBytes,
+			}
+			for k, v := range resp.Header {
+				if len(out.Headers) < fetchHeaders {
+					out.Headers[strings.ToLower(k)] = strings.Join(v, ", ")
+				}
+			}
+			out.Body = strings.ToValidUTF8(string(text[:min(len(text), fetchBytes)]), "\uFFFD")
+			return out, nil
+		},
+	}, nil
+}
+
+// unreachable classifies what went wrong on the way.
+func unreachable(ctx context.Context, host string, err error) error {
+	if ctx.Err() != nil {
+		return engi.Errorf(engi.Expired, "%.100s did not answer in time", host)
+	}
+	for e := err; e != nil; {
+		if ours, ok := e.(*engi.Error); ok {
+			return ours
+		}
+		u, ok := e.(interface{ Unwrap() error })
+		if !ok {
+			break
+		}
+		e = u.Unwrap()
+	}
+	return engi.Errorf(engi.Unavailable, "%.100s cannot be reached", host)
+}
+
+// An HTTPFunction is a host function that asks a URL: what an operator can
+// add in configuration, without Go.
+type HTTPFunction struct {
+	Name        string
+	Description string
+	Signature   string            // empty means one of strings for each placeholder
+	Method      string            // empty means GET
+	URL         string            // {0}, {1} … are the arguments, escaped
+	Headers     map[string]string // sent with each call; may hold secrets
+}
+
+// API makes the function. The URL's own host is allowed, and no other. It
+// reports Invalid.
+func (f HTTPFunction) API(private []string) (API, error) {
+	u, err := url.Parse(strings.NewReplacer("{", "", "}", "").Replace(f.URL))
+	if err != nil || u.Host == "" || strings.ContainsAny(hostPart(f.URL), "{}") {
+		return API{}, engi.Errorf(engi.Invalid, "api function %s: %.100q is no URL, or its host is not fixed", f.Name, f.URL)
+	}
+	policy := FetchPolicy{Hosts: []string{u.Host}, Private: private}
+	client, err := policy.Client()
+	if err != nil {
+		return API{}, err
+	}
+	arguments := 0
+	for strings.Contains(f.URL, "{"+strconv.Itoa(arguments)+"}") {
+		arguments++
+	}
+	signature := f.Signature
+	if signature == "" {
+		var params []string
+		for i := range arguments {
+			params = append(params, "arg"+strconv.Itoa(i)+": string | number")
+		}
+		signature = "(" + strings.Join(params, ", ") + ") => Promise<any>"
+	}
+	return API{
+		ScriptAPI: engi.ScriptAPI{Name: f.Name, Signature: signature, Description: f.Description},
+		Call: func(ctx context.Context, c Call) (any, error) {
+			args := make([]any, arguments)
+			into := make([]any, arguments)
+			for i := range args {
+				into[i] = &args[i]
+			}
+			if err := c.Into(into...); err != nil {
+				return nil, err
+			}
+			address := f.URL
+			for i, a := range args {
+				var text string
+				switch v := a.(type) {
+				case string:
+					text = v
+				case float64:
+					text = strconv.FormatFloat(v, 'f', -1, 64)
+				default:
+					return nil, engi.Errorf(engi.Invalid, "argument %d must be a string or a number", i+1)
+				}
+				if !utf8.ValidString(text) || text == "." || text == ".." {
+					return nil, engi.Errorf(engi.Invalid, "argument %d cannot be part of a URL", i+1)
+				}
+				address = strings.ReplaceAll(address, "{"+strconv.Itoa(i)+"}", escape(text))
+			}
+			method := f.Method
+			if method == "" {
+				method = http.MethodGet
+			}
+			req, err := http.NewRequestWithContext(ctx, method, address, nil)
+			if err != nil {
+				return nil, engi.Errorf(engi.Invalid, "the arguments make no URL")
+			}
+			for k, v := range f.Headers {
+				req.Header.Set(k, v)
+			}
+			return ask(ctx, client, req)
+		},
+	}, nil
+}
+
+// escape makes text fit for a path and for a query alike.
+func escape(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "+", "%20") }
+
+func hostPart(address string) string {
+	_, rest, _ := strings.Cut(address, "://")
+	host, _, _ := strings.Cut(rest, "/")
+	host, _, _ = strings.Cut(host, "?")
+	return host
+}
+
+// ask returns a response's JSON, or its text if it is none.
+func ask(ctx context.Context, client *http.Client, req *http.Request) (any, error) {
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, unreachable(ctx, req.URL.Host, err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, fetchBytes+1))
+	if err != nil {
+		return nil, unreachable(ctx, req.URL.Host, err)
+	}
+	if len(body) > fetchBytes {
+		return nil, engi.Errorf(engi.Exhausted, "the answer has more than %d bytes", fetchBytes)
+	}
+	if resp.StatusCode/100 != 2 {
+		return nil, engi.Errorf(engi.Unavailable, "the service answered status %d", resp.StatusCode)
+	}
+	if trimmed := bytes.TrimSpace(body); json.Valid(trimmed) && len(trimmed) > 0 {
+		return json.RawMessage(trimmed), nil
+	}
+	return strings.ToValidUTF8(string(body), "\uFFFD"), nil
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := slices.Sorted(maps.Keys(m))
+	if keys == nil {
+		keys = []string{}
+	}
+	return keys
+}
