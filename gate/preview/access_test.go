@@ -1,0 +1,159 @@
+package preview
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/engi-dev/engi"
+)
+
+func TestPrivate(t *testing.T) {
+	w := newWorld(t, func(o *Options) {
+		o.Allow = func(r *http.Request, s engi.Sandbox, port int) error {
+			if want := s.Notes["token"]; want != "" && r.Header.Get("E2b-Traffic-Access-Token") == want && port == 3000 {
+				return nil
+			}
+			return engi.Errorf(engi.Denied, "no")
+		}
+	})
+	b := w.box(echo)
+	b.change(func(s *engi.Sandbox) { s.Ports.Private, s.Notes = true, map[string]string{"token": "tok"} })
+	secret := map[string]string{}
+	for name, k := range map[string]engi.Key{
+		"owner": {Owner: "ann"}, "other": {Owner: "bob"}, "admin": {Admin: true}, "scoped": {Owner: "ann", Scopes: []engi.Scope{engi.ScopeVolumes}},
+	} {
+		_, s, err := w.keys.Create(t.Context(), k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret[name] = s
+	}
+	for _, c := range []struct {
+		name, header, value string
+		status              int
+	}{
+		{"nothing", "X-Nothing", "1", 403},
+		{"owner", "Authorization", "Bearer " + secret["owner"], 200},
+		{"owner's other header", "X-Api-Key", secret["owner"], 200},
+		{"admin", "Authorization", "bearer " + secret["admin"], 200},
+		{"another owner", "Authorization", "Bearer " + secret["other"], 403},
+		{"another scope", "Authorization", "Bearer " + secret["scoped"], 403},
+		{"unknown key", "Authorization", "Bearer engi_" + strings.Repeat("a", 52), 403},
+		{"traffic token", "E2b-Traffic-Access-Token", "tok", 200},
+		{"wrong traffic token", "E2b-Traffic-Access-Token", "tik", 403},
+	} {
+		r := b.request("GET", "/", nil)
+		r.Header.Set(c.header, c.value)
+		res, body := do(t, r)
+		if res.StatusCode != c.status {
+			t.Errorf("%s: %d %s", c.name, res.StatusCode, body)
+		}
+		if strings.Contains(body, c.value) && c.status == 200 {
+			t.Errorf("%s: the credential went inside: %s", c.name, body)
+		}
+	}
+	b.change(func(s *engi.Sandbox) { s.Ports.Private = false })
+	look(t, b.request("GET", "/", nil))
+	w.proxy.o.Private = true
+	if res, _ := do(t, b.request("GET", "/", nil)); res.StatusCode != 403 {
+		t.Errorf("private by default: %d", res.StatusCode)
+	}
+}
+
+func TestSignedLinks(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Private = true })
+	b, other := w.box(echo), w.box(echo)
+	b.ports[3001] = b.ports[3000]
+	link, expires, err := w.proxy.Sign(b.record.ID, 3000, time.Hour)
+	if err != nil || time.Until(expires) > time.Hour || time.Until(expires) < 59*time.Minute {
+		t.Fatal(err, expires)
+	}
+	u, err := url.Parse(link)
+	if err != nil || u.Host != b.host(3000) {
+		t.Fatal(link, err)
+	}
+	token := u.Query().Get("engi_token")
+
+	// Programs use it as it is.
+	if s := look(t, b.request("GET", "/?a=1&"+u.RawQuery, nil)); s.URI != "/?a=1" {
+		t.Errorf("the service saw %s", s.URI)
+	}
+	// Browsers are sent on with a cookie.
+	r := b.request("GET", "//evil.test/p?"+u.RawQuery+"&a=1", nil)
+	r.Header.Set("Accept", "text/html")
+	res, _ := do(t, r)
+	if res.StatusCode != 303 || res.Header.Get("Location") != "/.//evil.test/p?a=1" || res.Header.Get("Referrer-Policy") != "no-referrer" {
+		t.Errorf("%d %v", res.StatusCode, res.Header)
+	}
+	cookies := res.Cookies()
+	if len(cookies) != 1 || !cookies[0].HttpOnly || cookies[0].SameSite != http.SameSiteLaxMode || cookies[0].Domain != "" || cookies[0].Path != "/" || cookies[0].MaxAge < 3500 {
+		t.Fatalf("cookies %v", cookies)
+	}
+	r = b.request("GET", "/", nil)
+	r.AddCookie(&http.Cookie{Name: tokenCookie, Value: "first-try"})
+	r.AddCookie(cookies[0])
+	if s := look(t, r); s.Header.Get("Cookie") != "" {
+		t.Errorf("the cookie went inside: %v", s.Header)
+	}
+
+	for name, change := range map[string]func(*http.Request){
+		"another port":    func(r *http.Request) { r.Host = b.host(3001) },
+		"another sandbox": func(r *http.Request) { r.Host = other.host(3000) },
+		"flipped bit":     func(r *http.Request) { r.URL.RawQuery = "engi_token=B" + token[1:] },
+		"cut short":       func(r *http.Request) { r.URL.RawQuery = "engi_token=" + token[:20] },
+		"empty":           func(r *http.Request) { r.URL.RawQuery = "engi_token=" },
+		"padded":          func(r *http.Request) { r.URL.RawQuery += "%3D" },
+	} {
+		r := b.request("GET", "/?"+u.RawQuery, nil)
+		change(r)
+		if res, body := do(t, r); res.StatusCode != 403 {
+			t.Errorf("%s: %d %s", name, res.StatusCode, body)
+		}
+	}
+	for _, d := range []time.Duration{0, -time.Hour, LongestLink + 1} {
+		if _, _, err := w.proxy.Sign(b.record.ID, 3000, d); engi.KindOf(err) != engi.Invalid {
+			t.Errorf("a link for %s: %v", d, err)
+		}
+	}
+	if _, _, err := w.proxy.Sign(b.record.ID, 0, time.Hour); engi.KindOf(err) != engi.Invalid {
+		t.Errorf("port 0: %v", err)
+	}
+}
+
+func TestLinksExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := New(Options{Sandboxes: new(world), Keys: new(world).keys, LinkKey: make([]byte, 32)})
+		id := engi.NewSandboxID()
+		link, _, err := p.Sign(id, 80, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, token, _ := strings.Cut(link, "engi_token=")
+		if _, ok := p.good(token, id, 80); !ok {
+			t.Error("it is not good from the start")
+		}
+		time.Sleep(time.Minute + time.Second)
+		if _, ok := p.good(token, id, 80); ok {
+			t.Error("it is good for ever")
+		}
+	})
+}
+
+func FuzzToken(f *testing.F) {
+	p := New(Options{Sandboxes: new(world), Keys: new(world).keys, LinkKey: make([]byte, 32)})
+	id := engi.NewSandboxID()
+	f.Add(p.token(id, 81, time.Unix(1<<40, 0)), "a=b&engi_token=x;")
+	f.Add("", "%65ngi_token=1&%zz")
+	f.Fuzz(func(t *testing.T, token, query string) {
+		if _, ok := p.good(token, id, 80); ok {
+			t.Errorf("%q opens", token)
+		}
+		if tokenIn(withoutToken(query)) != "" {
+			t.Errorf("%q still has a token after %q", withoutToken(query), query)
+		}
+	})
+}
