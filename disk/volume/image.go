@@ -1,0 +1,404 @@
+package volume
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/engi-dev/engi"
+)
+
+// Who files from outside belong to, unless it is said: the user of most
+// templates. The directory itself is open to every user of a sandbox.
+const (
+	defaultUID = 1000
+	defaultGID = 1000
+)
+
+const loopControl = "/dev/loop-control"
+
+var privileged = os.Geteuid() == 0
+
+// probe returns the path of mkfs.ext4 if images work here, or why not, with the
+// remedy.
+func probe() (mkfs, why string) {
+	if !privileged {
+		return "", "engi does not run as root: run it as root"
+	}
+	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"} {
+		if st, err := os.Stat(filepath.Join(dir, "mkfs.ext4")); err == nil && st.Mode()&0o111 != 0 {
+			mkfs = filepath.Join(dir, "mkfs.ext4")
+			break
+		}
+	}
+	if mkfs == "" {
+		return "", "there is no mkfs.ext4: install e2fsprogs"
+	}
+	ctl, err := os.OpenFile(loopControl, os.O_RDWR, 0)
+	if err != nil {
+		return "", fmt.Sprintf("there are no loop devices (%v): load the module 'loop', or give the container that engi runs in the right to use them", err)
+	}
+	defer ctl.Close()
+	n, err := unix.IoctlRetInt(int(ctl.Fd()), unix.LOOP_CTL_GET_FREE)
+	if err == nil {
+		_, err = os.Stat(loopDevice(n))
+	}
+	if err != nil {
+		return "", fmt.Sprintf("there are no loop devices (%v): give the container that engi runs in the right to use them", err)
+	}
+	return mkfs, ""
+}
+
+func loopDevice(n int) string { return "/dev/loop" + strconv.Itoa(n) }
+
+// build makes the files of a volume.
+func (k *Keeper) build(ctx context.Context, r Record) error {
+	dir := k.dir(r.ID)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fault("make directory", dir, err)
+	}
+	if err := os.Mkdir(k.at(r.ID), 0o700); err != nil {
+		return fault("make directory", dir, err)
+	}
+	if !r.Image {
+		return k.layOut(k.at(r.ID))
+	}
+	first := filepath.Join(dir, "first")
+	if err := os.Mkdir(first, 0o755); err != nil {
+		return fault("make directory", first, err)
+	}
+	if err := k.layOut(first); err != nil {
+		return err
+	}
+	image := filepath.Join(dir, "image")
+	f, err := os.OpenFile(image, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fault("create", image, err)
+	}
+	defer f.Close()
+	if err := f.Truncate(r.Capacity &^ 4095); err != nil {
+		return fault("create", image, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	// Everything is written now, so that no thread of the kernel does it
+	// later, and nothing is reserved for root.
+	cmd := exec.CommandContext(ctx, k.mkfs, "-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0",
+		"-E", "lazy_itable_init=0,lazy_journal_init=0", "-O", "^resize_inode", "-d", first, image)
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
+	cmd.Cancel = func() error { return cmd.Process.Kill() }
+	cmd.WaitDelay = 5 * time.Second
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return engi.Errorf(engi.Expired, "make a file system: %v", context.Cause(ctx))
+		}
+		text := strings.TrimSpace(out.String())
+		if strings.Contains(text, "No space left") {
+			return engi.Errorf(engi.Exhausted, "make a file system: the disk of the data directory is full").WithRemedy("free space on it")
+		}
+		return engi.Errorf(engi.Internal, "make a file system: %v: %.500s", err, text)
+	}
+	if err := f.Sync(); err != nil {
+		return fault("write", image, err)
+	}
+	if err := os.RemoveAll(first); err != nil {
+		return fault("remove", first, err)
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return fault("open", dir, err)
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil {
+		return fault("write", dir, err)
+	}
+	return nil
+}
+
+// layOut makes what every volume has.
+func (k *Keeper) layOut(at string) error {
+	for _, d := range []struct {
+		name string
+		mode fs.FileMode
+	}{{"data", 0o777}, {"tmp", 0o700}} {
+		path := filepath.Join(at, d.name)
+		if err := os.Mkdir(path, 0o700); err != nil {
+			return fault("make directory", path, err)
+		}
+		if privileged && d.name == "data" {
+			if err := os.Chown(path, defaultUID, defaultGID); err != nil {
+				return fault("change owner of", path, err)
+			}
+		}
+		if err := os.Chmod(path, d.mode); err != nil {
+			return fault("change mode of", path, err)
+		}
+	}
+	return nil
+}
+
+// attach makes the files of a volume reachable. Its slot is locked.
+func (k *Keeper) attach(ctx context.Context, s *slot, r Record) error {
+	at := k.at(r.ID)
+	if r.Image && !mounted(at) {
+		if !privileged {
+			return engi.Errorf(engi.Denied, "it is an image, which only root can mount").WithRemedy("run engi as root, as when the volume was made")
+		}
+		if err := mountImage(filepath.Join(k.dir(r.ID), "image"), at); err != nil {
+			return err
+		}
+		s.clean = false
+	}
+	if !s.clean {
+		tmp := filepath.Join(at, "tmp")
+		if err := os.RemoveAll(tmp); err != nil {
+			return fault("clear", tmp, err)
+		}
+		if err := os.Mkdir(tmp, 0o700); err != nil && !errors.Is(err, unix.ENOSPC) {
+			return fault("make directory", tmp, err)
+		}
+		if !r.Image {
+			used, err := treeBytes(k.data(r.ID))
+			if err != nil {
+				return err
+			}
+			s.used = used
+		}
+		s.clean = true
+	}
+	return nil
+}
+
+// mountImage mounts an image through a loop device, which goes with the last
+// mount. If one has the image already, because a sandbox that outlived its
+// volume's mount still does, the same is used: two would ruin the file system.
+func mountImage(image, at string) error {
+	var err error
+	for range 20 {
+		var dev *os.File
+		if dev, err = loopOf(image); err != nil {
+			return err
+		}
+		if dev == nil {
+			if dev, err = newLoop(image); err != nil {
+				return err
+			}
+		}
+		if dev == nil {
+			time.Sleep(2 * time.Millisecond) // somebody took the free one
+			continue
+		}
+		err = unix.Mount(dev.Name(), at, "ext4", unix.MS_NOSUID|unix.MS_NODEV, "errors=remount-ro,discard")
+		dev.Close()
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EBUSY):
+			continue // the device was on its way out
+		}
+		return engi.Errorf(engi.Internal, "mount %s: %v", image, err).WithRemedy("check it with 'e2fsck -f %s'", image)
+	}
+	return engi.Errorf(engi.Unavailable, "mount %s: no loop device is free: %v", image, err).WithRemedy("try again; other programs use loop devices, too")
+}
+
+// loopOf returns the device that has an image, nil if none has.
+func loopOf(image string) (*os.File, error) {
+	var want unix.Stat_t
+	if err := unix.Stat(image, &want); err != nil {
+		return nil, fault("open", image, err)
+	}
+	found, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		panic(err) // the pattern is constant
+	}
+	for _, file := range found {
+		text, err := os.ReadFile(file)
+		if err != nil || strings.TrimSuffix(strings.TrimSpace(string(text)), " (deleted)") != image {
+			continue
+		}
+		name := "/dev/" + strings.Split(file, "/")[3]
+		dev, err := os.OpenFile(name, os.O_RDWR, 0)
+		if err != nil {
+			continue // it was on its way out
+		}
+		info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
+		if err == nil && info.Inode == want.Ino {
+			return dev, nil
+		}
+		dev.Close()
+	}
+	return nil, nil
+}
+
+// newLoop gives an image to a free device; nil if somebody was faster.
+func newLoop(image string) (*os.File, error) {
+	ctl, err := os.OpenFile(loopControl, os.O_RDWR, 0)
+	if err != nil {
+		return nil, fault("open", loopControl, err)
+	}
+	defer ctl.Close()
+	n, err := unix.IoctlRetInt(int(ctl.Fd()), unix.LOOP_CTL_GET_FREE)
+	if err != nil {
+		return nil, fault("find a loop device with", loopControl, err)
+	}
+	f, err := os.OpenFile(image, os.O_RDWR, 0)
+	if err != nil {
+		return nil, fault("open", image, err)
+	}
+	defer f.Close()
+	dev, err := os.OpenFile(loopDevice(n), os.O_RDWR, 0)
+	if err != nil {
+		return nil, fault("open", loopDevice(n), err)
+	}
+	config := unix.LoopConfig{Fd: uint32(f.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_DIRECT_IO}}
+	copy(config.Info.File_name[:len(config.Info.File_name)-1], filepath.Base(filepath.Dir(image)))
+	if err := unix.IoctlLoopConfigure(int(dev.Fd()), &config); err != nil {
+		dev.Close()
+		if errors.Is(err, unix.EBUSY) {
+			return nil, nil
+		}
+		return nil, fault("give "+image+" to", loopDevice(n), err)
+	}
+	return dev, nil
+}
+
+// mounted reports whether something is mounted on a directory of ours.
+func mounted(at string) bool {
+	var here, above unix.Stat_t
+	return unix.Lstat(at, &here) == nil && unix.Lstat(filepath.Dir(at), &above) == nil && here.Dev != above.Dev
+}
+
+// detach unmounts what is mounted on a directory of ours, if anything is.
+func detach(at string) error {
+	for mounted(at) {
+		if err := unix.Unmount(at, unix.UMOUNT_NOFOLLOW); err != nil {
+			return fault("unmount", at, err)
+		}
+	}
+	return nil
+}
+
+// detachAll takes away everything mounted below a directory of ours, whoever
+// still looks at it.
+func detachAll(dir string) error {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return fault("read", "/proc/self/mountinfo", err)
+	}
+	defer f.Close()
+	var points []string
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 5 {
+			continue
+		}
+		if at := mountEscapes.Replace(fields[4]); strings.HasPrefix(at, dir+"/") {
+			points = append(points, at)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fault("read", "/proc/self/mountinfo", err)
+	}
+	for _, at := range slices.Backward(points) {
+		if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fault("unmount", at, err)
+		}
+	}
+	return nil
+}
+
+var mountEscapes = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
+// allocated returns the bytes of the node's disk that a volume has taken.
+func (k *Keeper) allocated(r Record) int64 {
+	if !r.Image {
+		return r.Used
+	}
+	var st unix.Stat_t
+	if unix.Stat(filepath.Join(k.dir(r.ID), "image"), &st) != nil {
+		return 0
+	}
+	return st.Blocks * 512
+}
+
+func freeBytes(dir string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, fault("measure", dir, err)
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
+// usedBytes returns what the file system mounted at a directory holds, if one
+// is.
+func usedBytes(at string) (int64, bool) {
+	var st unix.Statfs_t
+	if !mounted(at) || unix.Statfs(at, &st) != nil {
+		return 0, false
+	}
+	return int64(st.Blocks-st.Bfree) * st.Bsize, true
+}
+
+// treeBytes returns the bytes on disk below a directory.
+func treeBytes(dir string) (int64, error) {
+	var total int64
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+				return nil // others work there
+			}
+			return err
+		}
+		var st unix.Stat_t
+		if unix.Lstat(path, &st) == nil {
+			names := int64(1)
+			if !d.IsDir() {
+				names = max(1, int64(st.Nlink))
+			}
+			total += st.Blocks * 512 / names
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, fault("measure", dir, err)
+	}
+	return total, nil
+}
+
+// fault classifies an error of the kernel or of os.
+func fault(act, path string, err error) *engi.Error {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pe.Err // it repeats the path
+	}
+	kind := engi.Internal
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return engi.Errorf(engi.Exhausted, "%s %s: the disk is full", act, path).WithRemedy("free space on the disk of the data directory")
+	case errors.Is(err, fs.ErrNotExist):
+		kind = engi.NotFound
+	case errors.Is(err, unix.EEXIST), errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EISDIR), errors.Is(err, unix.EBUSY):
+		kind = engi.Conflict
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS), strings.Contains(err.Error(), "path escapes from parent"):
+		kind = engi.Denied
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENXIO), errors.Is(err, unix.EXDEV):
+		kind = engi.Invalid
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		kind = engi.Exhausted
+	}
+	return engi.Errorf(kind, "%s %s: %v", act, path, err)
+}

@@ -1,0 +1,644 @@
+package volume_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/volume"
+	"github.com/engi-dev/engi/store"
+)
+
+// A house is a keeper with what it stands on.
+type house struct {
+	*volume.Keeper
+	t     *testing.T
+	dir   string
+	store volume.Store
+	o     volume.Options
+}
+
+// kinds runs a test with directories and, where that works, with images.
+func kinds(t *testing.T, f func(t *testing.T, h *house)) {
+	for _, plain := range []bool{false, true} {
+		t.Run(map[bool]string{false: "image", true: "plain"}[plain], func(t *testing.T) {
+			h := open(t, volume.Options{Plain: plain})
+			if why := h.NotEnforced(); !plain && len(why) > 0 {
+				lacking(t, "images do not work here: "+why[0])
+			}
+			f(t, h)
+		})
+	}
+}
+
+func lacking(t *testing.T, why string) {
+	t.Helper()
+	if os.Getenv("ENGI_TEST_REQUIRE") != "" {
+		t.Fatal(why)
+	}
+	t.Skip(why)
+}
+
+func open(t *testing.T, o volume.Options) *house {
+	t.Helper()
+	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if o.Capacity == 0 {
+		o.Capacity = 32 << 20
+	}
+	o.Dir, o.Store = t.TempDir(), store.Volumes(db)
+	h := &house{t: t, dir: o.Dir, store: o.Store, o: o}
+	t.Cleanup(h.clear)
+	h.again()
+	return h
+}
+
+// again opens the keeper as a new process would.
+func (h *house) again() {
+	h.t.Helper()
+	var err error
+	if h.Keeper, err = volume.Open(h.t.Context(), h.o); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// clear unmounts what a test has left.
+func (h *house) clear() {
+	found, err := filepath.Glob(filepath.Join(h.dir, "*", "at"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, at := range found {
+		for unix.Unmount(at, unix.MNT_DETACH) == nil {
+		}
+	}
+}
+
+func (h *house) create(spec engi.VolumeSpec) engi.Volume {
+	h.t.Helper()
+	v, err := h.Create(h.t.Context(), spec)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return v
+}
+
+func (h *house) files(name string) engi.VolumeFiles {
+	h.t.Helper()
+	f, err := h.Files(h.t.Context(), "", name)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func (h *house) mount(name string, holder engi.SandboxID) string {
+	h.t.Helper()
+	_, source, err := h.Mount(h.t.Context(), "", name, holder)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return source
+}
+
+func (h *house) mounted(v engi.Volume) bool {
+	var here, above unix.Stat_t
+	at := filepath.Join(h.dir, string(v.ID), "at")
+	if unix.Stat(at, &here) != nil || unix.Stat(filepath.Dir(at), &above) != nil {
+		return false
+	}
+	return here.Dev != above.Dev
+}
+
+func write(t *testing.T, f engi.VolumeFiles, name, text string) {
+	t.Helper()
+	if _, err := f.Write(t.Context(), name, strings.NewReader(text), engi.FileAttr{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, f engi.VolumeFiles, name string) string {
+	t.Helper()
+	r, err := f.Open(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	data, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func wantKind(t *testing.T, err error, want engi.Kind) {
+	t.Helper()
+	if err == nil || engi.KindOf(err) != want {
+		t.Errorf("error %v, want %v", err, want)
+	}
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not in time", what)
+		}
+	}
+}
+
+func run(t *testing.T, k *volume.Keeper) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- k.Run(ctx, func() {}) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAVolumeOutlivesItsSandboxes(t *testing.T) {
+	kinds(t, func(t *testing.T, h *house) {
+		v := h.create(engi.VolumeSpec{Owner: "ann", Name: "data"})
+		if v.Capacity != 32<<20 || v.Holder != "" || !v.Expires.IsZero() || v.Used != 0 {
+			t.Errorf("%+v", v)
+		}
+		first, second := engi.NewSandboxID(), engi.NewSandboxID()
+		at := h.mount("data", first)
+		st, err := os.Stat(at)
+		if err != nil || st.Mode().Perm() != 0o777 {
+			t.Errorf("what sandboxes see: %v, %v", st.Mode(), err)
+		}
+		if err := os.WriteFile(filepath.Join(at, "f"), bytes.Repeat([]byte("x"), 1<<20), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = h.Mount(t.Context(), "ann", string(v.ID), second)
+		wantKind(t, err, engi.Conflict)
+		if !strings.Contains(fmt.Sprint(err), string(first)) {
+			t.Errorf("%v does not name %s", err, first)
+		}
+		wantKind(t, h.Remove(t.Context(), "ann", "data"), engi.Conflict)
+		if again := h.mount("data", first); again != at {
+			t.Errorf("the same holder gets %s, before %s", again, at)
+		}
+		if holders, err := h.Holders(t.Context()); err != nil || !cmp.Equal(holders, []engi.SandboxID{first}) {
+			t.Errorf("holders %v, %v", holders, err)
+		}
+		if got, err := h.Get(t.Context(), "ann", "data"); err != nil || got.Holder != first {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if err := h.Unmount(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Unmount(t.Context(), first); err != nil {
+			t.Errorf("again: %v", err)
+		}
+		if h.mounted(v) {
+			t.Error("it is mounted although nobody has it")
+		}
+		got, err := h.Get(t.Context(), "ann", "data")
+		if err != nil || got.Holder != "" || got.Used < 1<<20 || got.Used > 2<<20 || got.Accessed.Before(v.Accessed) {
+			t.Errorf("%+v, %v", got, err)
+		}
+		at = h.mount("data", second)
+		if data, err := os.ReadFile(filepath.Join(at, "f")); err != nil || len(data) != 1<<20 {
+			t.Errorf("%d bytes, %v", len(data), err)
+		}
+		if err := h.Unmount(t.Context(), second); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Remove(t.Context(), "ann", "data"); err != nil {
+			t.Fatal(err)
+		}
+		if left, err := os.ReadDir(h.dir); err != nil || len(left) != 0 {
+			t.Errorf("left %v, %v", left, err)
+		}
+		h.create(engi.VolumeSpec{Owner: "ann", Name: "data"})
+	})
+}
+
+func TestOwnersSeeTheirOwn(t *testing.T) {
+	h := open(t, volume.Options{Plain: true})
+	v := h.create(engi.VolumeSpec{Owner: "ann", Name: "x"})
+	_, err := h.Create(t.Context(), engi.VolumeSpec{Owner: "ann", Name: "x"})
+	wantKind(t, err, engi.Conflict)
+	h.create(engi.VolumeSpec{Owner: "bob", Name: "x"})
+	h.create(engi.VolumeSpec{Owner: "ann", Name: "a"})
+	_, err = h.Get(t.Context(), "bob", string(v.ID))
+	wantKind(t, err, engi.NotFound)
+	_, _, err = h.Mount(t.Context(), "bob", string(v.ID), engi.NewSandboxID())
+	wantKind(t, err, engi.NotFound)
+	_, err = h.Files(t.Context(), "bob", string(v.ID))
+	wantKind(t, err, engi.NotFound)
+	wantKind(t, h.Remove(t.Context(), "bob", string(v.ID)), engi.NotFound)
+	_, err = h.Get(t.Context(), "", "x")
+	wantKind(t, err, engi.Conflict)
+	list, err := h.List(t.Context(), "ann")
+	if err != nil || len(list) != 2 || list[0].Name != "a" || list[1].ID != v.ID {
+		t.Errorf("%v, %v", list, err)
+	}
+}
+
+func TestWhatCannotBeIsRefused(t *testing.T) {
+	h := open(t, volume.Options{Plain: true})
+	for _, spec := range []engi.VolumeSpec{
+		{Name: ""}, {Name: "a/b"}, {Name: ".."}, {Name: "a b"}, {Name: string(engi.NewVolumeID())}, {Name: strings.Repeat("x", 129)},
+		{Name: "x", Capacity: -1}, {Name: "x", Capacity: 1 << 10}, {Name: "x", Capacity: 1 << 60}, {Name: "x", TTL: -1},
+	} {
+		_, err := h.Create(t.Context(), spec)
+		wantKind(t, err, engi.Invalid)
+	}
+	_, err := h.Create(t.Context(), engi.VolumeSpec{Name: "x", Capacity: 10 << 40})
+	wantKind(t, err, engi.Exhausted) // no disk of ours has that
+	if left, err := os.ReadDir(h.dir); err != nil || len(left) != 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
+func TestQuotas(t *testing.T) {
+	others := int64(0)
+	h := open(t, volume.Options{
+		Plain: true,
+		Quota: func(o engi.Owner) engi.Quota {
+			return map[engi.Owner]engi.Quota{"ann": {Volumes: 2}, "bob": {Disk: 100 << 20}}[o]
+		},
+		Disk: func(context.Context, engi.Owner) (int64, error) { return others, nil },
+	})
+	h.create(engi.VolumeSpec{Owner: "ann", Name: "a"})
+	h.create(engi.VolumeSpec{Owner: "ann", Name: "b"})
+	_, err := h.Create(t.Context(), engi.VolumeSpec{Owner: "ann", Name: "c"})
+	wantKind(t, err, engi.Exhausted)
+	h.create(engi.VolumeSpec{Owner: "bob", Name: "a", Capacity: 60 << 20})
+	_, err = h.Create(t.Context(), engi.VolumeSpec{Owner: "bob", Name: "b", Capacity: 60 << 20})
+	wantKind(t, err, engi.Exhausted)
+	others = 30 << 20
+	_, err = h.Create(t.Context(), engi.VolumeSpec{Owner: "bob", Name: "b", Capacity: 30 << 20})
+	wantKind(t, err, engi.Exhausted)
+	others = 0
+	h.create(engi.VolumeSpec{Owner: "bob", Name: "b", Capacity: 30 << 20})
+	h.create(engi.VolumeSpec{Owner: "eve", Name: "a"})
+}
+
+func TestCapacityIsEnforced(t *testing.T) {
+	kinds(t, func(t *testing.T, h *house) {
+		h.create(engi.VolumeSpec{Name: "small", Capacity: 16 << 20})
+		f := h.files("small")
+		write(t, f, "/kept", "kept")
+		_, err := f.Write(t.Context(), "/kept", io.LimitReader(endless{}, 64<<20), engi.FileAttr{})
+		wantKind(t, err, engi.Exhausted)
+		if engi.RemedyOf(err) == "" || !strings.Contains(err.Error(), "small") {
+			t.Errorf("%v: %s", err, engi.RemedyOf(err))
+		}
+		if got := read(t, f, "/kept"); got != "kept" {
+			t.Errorf("the old content is %.20q", got)
+		}
+		write(t, f, "/after", "there is room again")
+		list, err := f.List(t.Context(), "/", 2)
+		if err != nil || len(list) != 2 {
+			t.Errorf("%v, %v", list, err)
+		}
+	})
+}
+
+func TestTheKernelEnforcesCapacityInside(t *testing.T) {
+	h := open(t, volume.Options{})
+	if why := h.NotEnforced(); len(why) > 0 {
+		lacking(t, why[0])
+	}
+	v := h.create(engi.VolumeSpec{Name: "small", Capacity: 16 << 20})
+	at := h.mount("small", engi.NewSandboxID())
+	err := os.WriteFile(filepath.Join(at, "big"), make([]byte, 32<<20), 0o644)
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("32 MiB into 16: %v", err)
+	}
+	f := h.files("small") // beside the sandbox
+	if _, err := f.Write(t.Context(), "/more", io.LimitReader(endless{}, 1<<20), engi.FileAttr{}); engi.KindOf(err) != engi.Exhausted {
+		t.Errorf("from outside: %v", err)
+	}
+	if err := f.Remove(t.Context(), "/big"); err != nil {
+		t.Fatal(err)
+	}
+	// What is deleted is given back to the node's disk.
+	if err := unix.Access(at, unix.F_OK); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "blocks are freed", func() bool {
+		var st unix.Stat_t
+		unix.Sync()
+		return unix.Stat(filepath.Join(h.dir, string(v.ID), "image"), &st) == nil && st.Blocks*512 < 12<<20
+	})
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+func TestAfterAKillWithASandboxAlive(t *testing.T) {
+	kinds(t, func(t *testing.T, h *house) {
+		h.create(engi.VolumeSpec{Name: "x"})
+		holder := engi.NewSandboxID()
+		at := h.mount("x", holder)
+		if err := os.WriteFile(filepath.Join(at, "f"), []byte("kept"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		open, err := os.Open(filepath.Join(at, "f")) // as a sandbox that lives on has
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer open.Close()
+		h.again()
+		if holders, err := h.Holders(t.Context()); err != nil || len(holders) != 1 || holders[0] != holder {
+			t.Errorf("holders %v, %v", holders, err)
+		}
+		if h.mount("x", holder) != at {
+			t.Error("another place")
+		}
+		if got := read(t, h.files("x"), "/f"); got != "kept" {
+			t.Errorf("read %q", got)
+		}
+		wantKind(t, h.Remove(t.Context(), "", "x"), engi.Conflict)
+	})
+}
+
+func TestAfterTheMachineWentDown(t *testing.T) {
+	h := open(t, volume.Options{})
+	if why := h.NotEnforced(); len(why) > 0 {
+		lacking(t, why[0])
+	}
+	v := h.create(engi.VolumeSpec{Name: "x"})
+	holder := engi.NewSandboxID()
+	at := h.mount("x", holder)
+	if err := os.WriteFile(filepath.Join(at, "f"), []byte("kept"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	h.clear() // no mount outlives a reboot
+	h.again()
+	if h.mounted(v) {
+		t.Fatal("it is mounted already")
+	}
+	if data, err := os.ReadFile(filepath.Join(h.mount("x", holder), "f")); err != nil || string(data) != "kept" {
+		t.Errorf("%q, %v", data, err)
+	}
+	// And a daemon that comes back when nobody has the volume any more.
+	if err := h.store.LetGo(t.Context(), v.ID, holder, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	h.again()
+	if h.mounted(v) {
+		t.Error("a mount nobody needs is left")
+	}
+}
+
+func TestTwoMountsShareOneDevice(t *testing.T) {
+	h := open(t, volume.Options{})
+	if why := h.NotEnforced(); len(why) > 0 {
+		lacking(t, why[0])
+	}
+	v := h.create(engi.VolumeSpec{Name: "x"})
+	holder := engi.NewSandboxID()
+	at := h.mount("x", holder)
+	// A sandbox that outlives the mount has it open.
+	f, err := os.Create(filepath.Join(at, "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Unmount(filepath.Join(h.dir, string(v.ID), "at"), unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	h.again()
+	h.mount("x", holder)
+	if _, err := f.WriteString("through the old mount"); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(filepath.Join(at, "f")); err != nil || string(data) != "through the old mount" {
+		t.Errorf("%q, %v", data, err)
+	}
+}
+
+func TestUnusedVolumesExpire(t *testing.T) {
+	kinds(t, func(t *testing.T, h *house) {
+		held := h.create(engi.VolumeSpec{Name: "held", TTL: time.Millisecond})
+		h.mount("held", engi.NewSandboxID())
+		h.create(engi.VolumeSpec{Name: "gone", TTL: time.Millisecond})
+		kept := h.create(engi.VolumeSpec{Name: "kept", TTL: time.Hour})
+		if !kept.Expires.Equal(kept.Accessed.Add(time.Hour)) {
+			t.Errorf("%+v", kept)
+		}
+		h.create(engi.VolumeSpec{Name: "ever"})
+		time.Sleep(5 * time.Millisecond)
+		run(t, h.Keeper)
+		eventually(t, "it goes", func() bool {
+			_, err := h.Get(t.Context(), "", "gone")
+			left, e := os.ReadDir(h.dir)
+			return engi.KindOf(err) == engi.NotFound && e == nil && len(left) == 3
+		})
+		for _, name := range []string{"held", "kept", "ever"} {
+			if _, err := h.Get(t.Context(), "", name); err != nil {
+				t.Error(err)
+			}
+		}
+		if v, err := h.Get(t.Context(), "", "held"); err != nil || v.ID != held.ID {
+			t.Errorf("%v, %v", v, err)
+		}
+	})
+}
+
+// A dyingStore hangs for ever before or after its nth change, as a process does
+// that is killed there.
+type dyingStore struct {
+	volume.Store
+	calls atomic.Int64
+	at    int64
+	after bool
+	dead  chan struct{}
+	once  sync.Once
+}
+
+func (d *dyingStore) around(f func() error) error {
+	n := d.calls.Add(1)
+	if n > d.at || n == d.at && !d.after {
+		d.die()
+	}
+	err := f()
+	if n == d.at {
+		d.die()
+	}
+	return err
+}
+
+func (d *dyingStore) die() {
+	d.once.Do(func() { close(d.dead) })
+	select {} // with the test's process
+}
+
+func (d *dyingStore) Put(ctx context.Context, r volume.Record) error {
+	return d.around(func() error { return d.Store.Put(ctx, r) })
+}
+
+func (d *dyingStore) Hold(ctx context.Context, id engi.VolumeID, holder engi.SandboxID, at time.Time) error {
+	return d.around(func() error { return d.Store.Hold(ctx, id, holder, at) })
+}
+
+func (d *dyingStore) LetGo(ctx context.Context, id engi.VolumeID, holder engi.SandboxID, at time.Time) error {
+	return d.around(func() error { return d.Store.LetGo(ctx, id, holder, at) })
+}
+
+func (d *dyingStore) Remove(ctx context.Context, id engi.VolumeID, before time.Time) error {
+	return d.around(func() error { return d.Store.Remove(ctx, id, before) })
+}
+
+func (d *dyingStore) Forget(ctx context.Context, id engi.VolumeID) error {
+	return d.around(func() error { return d.Store.Forget(ctx, id) })
+}
+
+func TestKilledAnywhere(t *testing.T) {
+	kinds(t, func(t *testing.T, h *house) {
+		for at := int64(1); at <= 5; at++ {
+			for _, after := range []bool{false, true} {
+				h := open(t, volume.Options{Plain: h.o.Plain})
+				d := &dyingStore{Store: h.store, at: at, after: after, dead: make(chan struct{})}
+				h.o.Store = d
+				h.again()
+				k := h.Keeper
+				holder := engi.NewSandboxID()
+				finished := make(chan error, 1)
+				wrote := make(chan struct{}, 1)
+				go func() {
+					finished <- func() error {
+						ctx := context.Background()
+						if _, err := k.Create(ctx, engi.VolumeSpec{Name: "x"}); err != nil {
+							return err
+						}
+						_, source, err := k.Mount(ctx, "", "x", holder)
+						if err != nil {
+							return err
+						}
+						if err := os.WriteFile(filepath.Join(source, "f"), []byte("all of it"), 0o644); err != nil {
+							return err
+						}
+						wrote <- struct{}{}
+						if err := k.Unmount(ctx, holder); err != nil {
+							return err
+						}
+						return k.Remove(ctx, "", "x")
+					}()
+				}()
+				select {
+				case <-d.dead:
+				case err := <-finished:
+					t.Fatalf("call %d: it did not die: %v", at, err)
+				}
+				h.o.Store = h.store
+				h.again()
+				holders, err := h.Holders(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, gone := range holders { // as fleet does with sandboxes that are gone
+					if err := h.Unmount(t.Context(), gone); err != nil {
+						t.Error(err)
+					}
+				}
+				if v, err := h.Get(t.Context(), "", "x"); err == nil {
+					f := h.files("x")
+					if len(wrote) > 0 {
+						if got := read(t, f, "/f"); got != "all of it" {
+							t.Errorf("call %d: %q", at, got)
+						}
+					}
+					write(t, f, "/g", "more")
+					f.Close()
+					if h.mounted(v) {
+						t.Errorf("call %d: it is mounted although nobody has it", at)
+					}
+					if err := h.Remove(t.Context(), "", "x"); err != nil {
+						t.Errorf("call %d: %v", at, err)
+					}
+				} else if engi.KindOf(err) != engi.NotFound {
+					t.Error(err)
+				}
+				left, err := os.ReadDir(h.dir)
+				removed, e := h.store.Removed(t.Context())
+				if err != nil || e != nil || len(left) > 0 || len(removed) > 0 {
+					t.Errorf("call %d, after %v: left %v and records %v; %v, %v", at, after, left, removed, err, e)
+				}
+			}
+		}
+	})
+}
+
+func TestManyAtOnce(t *testing.T) {
+	kinds(t, func(t *testing.T, h *house) {
+		h.create(engi.VolumeSpec{Name: "x"})
+		var all sync.WaitGroup
+		var winners atomic.Int64
+		for range 8 {
+			all.Go(func() {
+				holder := engi.NewSandboxID()
+				for range 5 {
+					_, at, err := h.Mount(t.Context(), "", "x", holder)
+					if err != nil {
+						if engi.KindOf(err) != engi.Conflict {
+							t.Error(err)
+						}
+						time.Sleep(time.Millisecond)
+						continue
+					}
+					if winners.Add(1) > 1 {
+						t.Error("two have it")
+					}
+					if err := os.WriteFile(filepath.Join(at, "f"), []byte(holder), 0o644); err != nil {
+						t.Error(err)
+					}
+					winners.Add(-1)
+					if err := h.Unmount(t.Context(), holder); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		for range 3 {
+			all.Go(func() {
+				for range 5 {
+					f, err := h.Files(t.Context(), "", "x")
+					if err != nil {
+						t.Error(err)
+						continue
+					}
+					if _, err := f.Write(t.Context(), "/g", strings.NewReader("outside"), engi.FileAttr{}); err != nil {
+						t.Error(err)
+					}
+					f.Close()
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+func perm(m fs.FileMode) *fs.FileMode { return &m }
