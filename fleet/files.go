@@ -15,11 +15,14 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// files are the node's directories of executions:
+// files are the node's directories of executions and sandboxes:
 //
 //	executions/ID/tape          output too long for the store
 //	executions/ID/artifacts/N   the N-th artifact, never under a guest's name
 //	queued/ID                   a program that waits for its sandbox
+//	boxes/ID/image              a sandbox that sleeps: its memory and disk, or its disk
+//	boxes/ID/new                the same, not complete
+//	forks/N                     what sandboxes are being copied from
 //
 // Nothing here is known to the store before it is complete, so what a crash
 // leaves half-written belongs to nobody and is removed or written again.
@@ -27,7 +30,7 @@ type files struct{ dir string }
 
 func openFiles(dir string) (files, error) {
 	f := files{dir}
-	for _, d := range []string{"executions", "queued"} {
+	for _, d := range []string{"executions", "queued", "boxes", "forks"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
 			return f, engi.Errorf(engi.Internal, "make directory: %v", err)
 		}

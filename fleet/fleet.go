@@ -59,7 +59,42 @@ type Options struct {
 	KeepCount int           // ended executions kept; 0 means 10000
 	KeepAge   time.Duration // how long they are kept; 0 means 7 days
 
+	Lifetime  Lifetime                    // of sandboxes that do not say
+	Quota     func(engi.Owner) engi.Quota // nil means no quotas
+	Snapshots SnapshotShelf               // nil means there are none
+	Volumes   VolumeShelf                 // nil means there are none
+
 	Ephemeral bool // destroy every sandbox when Run ends, for nodes that live in one process
+}
+
+// A Lifetime bounds how long sandboxes stay awake.
+type Lifetime struct {
+	Timeout time.Duration // of specs without one; 0 means 5 min
+	Max     time.Duration // however often extended; 0 means 24 h
+}
+
+// A SnapshotShelf keeps snapshots; it is what this room needs of package
+// disk/snapshot.
+type SnapshotShelf interface {
+	// Create keeps a snapshot whose files fill writes into a fresh
+	// directory, or nothing.
+	Create(ctx context.Context, s engi.Snapshot, fill func(dir string) error) (engi.Snapshot, error)
+	// Use returns a snapshot and its files, which stay until release.
+	Use(ctx context.Context, owner engi.Owner, idOrName string) (s engi.Snapshot, dir string, release func(), err error)
+	// Digests names the templates that snapshots need.
+	Digests(ctx context.Context) ([]string, error)
+}
+
+// A VolumeShelf keeps volumes; it is what this room needs of package
+// disk/volume.
+type VolumeShelf interface {
+	// Mount makes holder the one that has a volume and returns where its
+	// files are. It may be repeated; Conflict if another has it.
+	Mount(ctx context.Context, owner engi.Owner, idOrName string, holder engi.SandboxID) (v engi.Volume, source string, err error)
+	// Unmount takes all volumes from holder; it may be repeated.
+	Unmount(ctx context.Context, holder engi.SandboxID) error
+	// Holders names those that have volumes.
+	Holders(ctx context.Context) ([]engi.SandboxID, error)
 }
 
 // A PoolConfig asks for warm sandboxes of one template.
@@ -122,7 +157,7 @@ func MaxLimits() engi.Limits {
 
 // A Manager is the fleet of one node. It is safe for concurrent use.
 //
-// Locks: mu before a run's mu, a run's before a member's; stock has its own
+// Locks: mu before a run's or a box's mu, those before a member's; stock has its own
 // and calls nothing. None is held over I/O.
 type Manager struct {
 	opt     Options
@@ -136,13 +171,20 @@ type Manager struct {
 	life context.Context // of Run; set before serving is
 	work sync.WaitGroup  // every goroutine
 
-	queuedBytes atomic.Int64 // of the programs of executions that wait
+	queuedBytes atomic.Int64  // of the programs of executions that wait
+	time        chan struct{} // tells the timekeeper that an end may have come nearer
 
 	mu       sync.Mutex
 	serving  bool
 	members  map[engi.SandboxID]*member // alive
 	expected map[engi.SandboxID]bool    // may have traces: members and those that boot
 	runs     map[engi.ExecutionID]*run  // not ended
+	boxes    map[engi.SandboxID]*box    // not stopped
+	bookings map[*booking]bool
+	creating map[[2]string]chan struct{} // owners and keys of sandboxes being made
+
+	pinning sync.Mutex        // held over I/O; before mu
+	pinned  map[string]func() // digests of templates that snapshots need; guarded by pinning
 }
 
 // Pace of the background work; see stock.Options.
@@ -174,6 +216,11 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 		members:  map[engi.SandboxID]*member{},
 		expected: map[engi.SandboxID]bool{},
 		runs:     map[engi.ExecutionID]*run{},
+		time:     make(chan struct{}, 1),
+		boxes:    map[engi.SandboxID]*box{},
+		bookings: map[*booking]bool{},
+		creating: map[[2]string]chan struct{}{},
+		pinned:   map[string]func(){},
 	}
 	if m.files, err = openFiles(o.Dir); err != nil {
 		return nil, err
@@ -222,6 +269,12 @@ func complete(o Options) (Options, error) {
 	o.DemandIdle = cmp.Or(o.DemandIdle, 5*time.Minute)
 	o.KeepCount = cmp.Or(o.KeepCount, 10_000)
 	o.KeepAge = cmp.Or(o.KeepAge, 7*24*time.Hour)
+	o.Lifetime.Timeout = cmp.Or(o.Lifetime.Timeout, 5*time.Minute)
+	o.Lifetime.Max = cmp.Or(o.Lifetime.Max, 24*time.Hour)
+	if o.Lifetime.Timeout < 0 || o.Lifetime.Max < o.Lifetime.Timeout {
+		return o, engi.Errorf(engi.Invalid, "sandboxes live %v, and at most %v", o.Lifetime.Timeout, o.Lifetime.Max).
+			WithRemedy("let the maximum be at least the default")
+	}
 
 	if err := o.Defaults.Size.Validate(); err != nil {
 		return o, err
@@ -300,6 +353,8 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 	keepers.Go(func() { m.keepStock(keeping) })
 	keepers.Go(func() { m.keepTemplates(keeping) })
 	keepers.Go(func() { m.keepTruth(keeping) })
+	keepers.Go(func() { m.keepTime(keeping) })
+	keepers.Go(func() { m.keepSamples(keeping) })
 	ready()
 	<-ctx.Done()
 
@@ -328,8 +383,14 @@ func (m *Manager) letGo() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, b := range m.members {
-		b.guest.Close()
+		b.closeGuest()
 		b.unpin()
+	}
+	for _, x := range m.boxes {
+		x.unpin()
+	}
+	for _, unpin := range m.pinned {
+		unpin()
 	}
 }
 
@@ -345,6 +406,11 @@ func (m *Manager) dissolve() {
 	for _, r := range all {
 		r.stop(engi.CauseCancelled)
 	}
+	var boxes sync.WaitGroup
+	for _, x := range m.allBoxes() {
+		boxes.Go(func() { m.dissolveBox(x) })
+	}
+	boxes.Wait()
 	deadline := time.NewTimer(30 * time.Second)
 	defer deadline.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)

@@ -30,10 +30,40 @@ type member struct {
 	unpin   func()        // lets go of the template
 	born    time.Duration // how long its boot took
 	gone    chan struct{} // closed when nothing is left of it
+	once    sync.Once     // of dismiss
 
 	mu  sync.Mutex
-	rec SandboxRecord // guarded by mu
+	rec SandboxRecord // guarded by mu; of a box's machine, that of the box counts
 	run *run          // that uses it; guarded by mu
+	box *box          // that lives in it; guarded by mu
+}
+
+// tenant returns the box that lives in the member, nil if none does.
+func (b *member) tenant() *box {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.box
+}
+
+// way returns the way in, nil while there is none. Only that of a box's
+// machine ever changes; others read guest.
+func (b *member) way() *guest.Client {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.guest
+}
+
+func (b *member) setWay(g *guest.Client) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.guest = g
+}
+
+// closeGuest closes the way in, if there is one.
+func (b *member) closeGuest() {
+	if g := b.way(); g != nil {
+		g.Close()
+	}
 }
 
 // record returns the record as it is now.
@@ -206,6 +236,10 @@ func (m *Manager) admit(b *member) {
 	m.work.Go(func() {
 		select {
 		case <-b.machine.Done():
+			if x := b.tenant(); x != nil {
+				m.bodyDied(x, b)
+				return
+			}
 			if m.stock.Lose(b.key, b, time.Now()) {
 				m.metrics.lost.Inc()
 				m.log.Warn("warm sandbox died", "sandbox", b.rec.ID, "pool", b.key.String(), "cause", b.machine.End())
@@ -220,13 +254,15 @@ func (m *Manager) admit(b *member) {
 // to the reconciler.
 func (m *Manager) destroy(b *member) {
 	// The record of a member nobody used ends with it; that of a used one
-	// tells how it ended.
-	rec, err := b.move(engi.Stopping, nil)
-	if err != nil {
-		rec = b.record() // it was stopping before
+	// tells how it ended. A box may outlast its machine: it keeps its own.
+	rec := b.record()
+	if b.tenant() == nil {
+		if to, err := b.move(engi.Stopping, nil); err == nil { // else it was stopping before
+			rec = to
+		}
 	}
-	b.guest.Close()
-	err = b.machine.Close()
+	b.closeGuest()
+	err := b.machine.Close()
 	if err != nil {
 		m.log.Error("destroy sandbox", "sandbox", rec.ID, "error", err)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(m.life), 10*time.Second)
@@ -239,7 +275,7 @@ func (m *Manager) destroy(b *member) {
 	b.unpin()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.life), 10*time.Second)
 	defer cancel()
-	if err == nil {
+	if err == nil && b.tenant() == nil {
 		m.forgetRecord(ctx, b)
 	}
 	m.metrics.teardowns.Inc()

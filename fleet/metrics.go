@@ -18,6 +18,10 @@ type metrics struct {
 	duration   *prometheus.HistogramVec
 	repaired   *prometheus.CounterVec // by what
 	lost       prometheus.Counter
+	created    *prometheus.HistogramVec // by how: warm, cold, snapshot, fork
+	moves      *prometheus.HistogramVec // by move: pause, resume, hibernate, wake, snapshot, fork
+	wakes      *prometheus.CounterVec   // by why: use, request
+	ended      *prometheus.CounterVec   // by cause
 }
 
 // fine buckets reach from a tenth of a millisecond to a minute.
@@ -43,11 +47,20 @@ func newMetrics(r prometheus.Registerer, m *Manager) (*metrics, error) {
 			Name: "engi_repairs_total", Help: "Differences between what should be and what was found, put right."}, []string{"what"}),
 		lost: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "engi_ready_sandboxes_lost_total", Help: "Warm sandboxes that died before anybody used them."}),
+		created: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "engi_sandbox_create_seconds", Help: "Time to make a sandbox for its owner, by what it was made from.", Buckets: fine}, []string{"from"}),
+		moves: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "engi_sandbox_move_seconds", Help: "Time of a sandbox's moves between states, by move.", Buckets: fine}, []string{"move"}),
+		wakes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "engi_sandbox_wakes_total", Help: "Sandboxes woken, by what woke them."}, []string{"by"}),
+		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "engi_sandboxes_ended_total", Help: "Sandboxes of owners that ended, by cause."}, []string{"cause"}),
 	}
 	if r == nil {
 		return x, nil
 	}
-	for _, c := range []prometheus.Collector{x.claims, x.boots, x.failures, x.teardowns, x.executions, x.refused, x.duration, x.repaired, x.lost, poolCollector{m}} {
+	for _, c := range []prometheus.Collector{x.claims, x.boots, x.failures, x.teardowns, x.executions, x.refused, x.duration, x.repaired, x.lost,
+		x.created, x.moves, x.wakes, x.ended, poolCollector{m}} {
 		if err := r.Register(c); err != nil {
 			return nil, engi.Errorf(engi.Internal, "register metrics: %v", err)
 		}
@@ -62,6 +75,7 @@ var (
 	poolDesc = prometheus.NewDesc("engi_pool_sandboxes", "Sandboxes of a pool by state; target is how many warm ones are wanted.",
 		[]string{"template", "language", "state"}, nil)
 	queueDesc = prometheus.NewDesc("engi_queue_length", "Executions that wait for a sandbox.", nil, nil)
+	boxDesc   = prometheus.NewDesc("engi_owned_sandboxes", "Sandboxes that live for their owners, by state.", []string{"state"}, nil)
 	aliveDesc = prometheus.NewDesc("engi_sandboxes", "Sandboxes in whatever state.", nil, nil)
 )
 
@@ -69,6 +83,7 @@ func (c poolCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- poolDesc
 	out <- queueDesc
 	out <- aliveDesc
+	out <- boxDesc
 }
 
 func (c poolCollector) Collect(out chan<- prometheus.Metric) {
@@ -87,6 +102,13 @@ func (c poolCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	for l, n := range sum {
 		out <- prometheus.MustNewConstMetric(poolDesc, prometheus.GaugeValue, float64(n), l.template, l.language, l.state)
+	}
+	states := map[engi.State]int{engi.Running: 0, engi.Paused: 0, engi.Hibernated: 0}
+	for _, x := range c.m.allBoxes() {
+		states[x.record().State]++
+	}
+	for state, n := range states {
+		out <- prometheus.MustNewConstMetric(boxDesc, prometheus.GaugeValue, float64(n), string(state))
 	}
 	alive, waiting := c.m.stock.Counts()
 	out <- prometheus.MustNewConstMetric(queueDesc, prometheus.GaugeValue, float64(waiting))

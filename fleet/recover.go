@@ -78,6 +78,8 @@ func (m *Manager) recover(ctx context.Context) error {
 		delete(users, s.ID)
 		each(func() {
 			switch {
+			case s.Made:
+				m.recoverBox(ctx, s)
 			case used && s.State == engi.Running:
 				m.recoverRun(ctx, s, rec)
 			case used:
@@ -95,6 +97,8 @@ func (m *Manager) recover(ctx context.Context) error {
 	}
 	workers.Wait()
 	m.sweepFiles(ctx, nil)
+	m.sweepBoxes(ctx)
+	m.pinSnapshots(ctx)
 	return ctx.Err()
 }
 
@@ -327,6 +331,7 @@ func (m *Manager) keepTruth(ctx context.Context) {
 		case <-tick.C:
 		}
 		m.reconcile(ctx)
+		m.pinSnapshots(ctx)
 		if round%filesEvery == 0 {
 			strangers = m.sweepFiles(ctx, strangers)
 		}
@@ -355,7 +360,11 @@ func (m *Manager) reconcile(ctx context.Context) {
 		return
 	}
 	for _, s := range recorded {
-		if !m.knows(s.ID) {
+		switch {
+		case m.knows(s.ID):
+		case s.Made:
+			m.buryBox(ctx, s)
+		default:
 			m.removeWanted(ctx, s)
 		}
 	}
@@ -376,7 +385,7 @@ func (m *Manager) reconcile(ctx context.Context) {
 func (m *Manager) knows(id engi.SandboxID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.expected[id]
+	return m.expected[id] || m.boxes[id] != nil
 }
 
 // sweepFiles removes files of executions the store does not know. While the

@@ -308,6 +308,14 @@ func (p mortal) Start(ctx context.Context, spec provider.Spec) (provider.Machine
 	return p.wrap(m, err)
 }
 
+func (p mortal) Restore(ctx context.Context, spec provider.Spec, dir string) (provider.Machine, error) {
+	if p.dead.Load() {
+		return nil, errDead
+	}
+	m, err := provider.Restore(ctx, p.Provider, spec, dir)
+	return p.wrap(m, err)
+}
+
 func (p mortal) Adopt(ctx context.Context, id engi.SandboxID) (provider.Machine, error) {
 	if p.dead.Load() {
 		return nil, errDead
@@ -370,6 +378,30 @@ func (m *mortalMachine) Close() error {
 		return errDead
 	}
 	return m.Machine.Close()
+}
+
+// while runs act while the node lives.
+func (m *mortalMachine) while(act func() error) error {
+	if m.dead.Load() {
+		return errDead
+	}
+	return act()
+}
+
+func (m *mortalMachine) Pause(ctx context.Context) error {
+	return m.while(func() error { return provider.Pause(ctx, m.Machine) })
+}
+
+func (m *mortalMachine) Resume(ctx context.Context) error {
+	return m.while(func() error { return provider.Resume(ctx, m.Machine) })
+}
+
+func (m *mortalMachine) Snapshot(ctx context.Context, dir string) error {
+	return m.while(func() error { return provider.Snapshot(ctx, m.Machine, dir) })
+}
+
+func (m *mortalMachine) SaveDisk(ctx context.Context, dir string) error {
+	return m.while(func() error { return provider.SaveDisk(ctx, m.Machine, dir) })
 }
 
 func (m *mortalMachine) Resize(ctx context.Context, size engi.Size) error {

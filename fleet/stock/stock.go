@@ -505,6 +505,15 @@ func (s *Stock[M]) downLocked(m M, now time.Time, hurry bool) {
 	s.stir()
 }
 
+// Dismiss says that a member in use is gone; it will be in no plan.
+func (s *Stock[M]) Dismiss(key Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pools[key].used--
+	s.alive--
+	s.stir()
+}
+
 // Gone reports that a member of a plan's Downs is gone.
 func (s *Stock[M]) Gone(M) {
 	s.mu.Lock()

@@ -1,0 +1,187 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/guest"
+	"github.com/engi-dev/engi/provider"
+)
+
+const (
+	sampleEvery = 5 * time.Second
+	sampleTime  = 3 * time.Second // one may take
+	sampleMany  = 8               // at the same time
+	fineSamples = 60              // the last 5 minutes, each sample
+	coarseEvery = 6               // of them are kept for longer
+	longSamples = 120             // the last hour, one of coarseEvery
+)
+
+// samples are what a box used lately. They are safe for concurrent use.
+type samples struct {
+	mu     sync.Mutex
+	fine   []engi.Sample // oldest first
+	long   []engi.Sample // older than all of fine, oldest first
+	count  int
+	cpu    time.Duration // used at the time of at
+	at     time.Time
+	absent bool // the machine is another than before
+}
+
+// add keeps a sample whose processor time since the start of the machine is
+// cpu.
+func (s *samples) add(one engi.Sample, cpu time.Duration) engi.Sample {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if gap := one.Time.Sub(s.at); !s.at.IsZero() && gap > 0 && cpu >= s.cpu && !s.absent {
+		one.CPUPercent = 100 * float64(cpu-s.cpu) / float64(gap)
+	}
+	s.cpu, s.at, s.absent = cpu, one.Time, false
+	s.fine = append(s.fine, one)
+	if len(s.fine) > fineSamples {
+		if s.count%coarseEvery == 0 {
+			s.long = append(s.long, s.fine[0])
+		}
+		s.count++
+		s.fine = append(s.fine[:0], s.fine[1:]...)
+	}
+	if len(s.long) > longSamples {
+		s.long = append(s.long[:0], s.long[1:]...)
+	}
+	return one
+}
+
+// restart says that the next sample is of another machine.
+func (s *samples) restart() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.absent = true
+}
+
+// between returns the samples of a time; zero times are no bounds.
+func (s *samples) between(from, to time.Time) []engi.Sample {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := []engi.Sample{}
+	for _, list := range [][]engi.Sample{s.long, s.fine} {
+		for _, one := range list {
+			if !one.Time.Before(from) && (to.IsZero() || !one.Time.After(to)) {
+				all = append(all, one)
+			}
+		}
+	}
+	return all
+}
+
+func (s sandboxes) Samples(ctx context.Context, owner engi.Owner, id engi.SandboxID, from, to time.Time) ([]engi.Sample, error) {
+	x := s.m.boxOf(owner, id)
+	if x == nil {
+		return nil, s.m.whyNoBox(ctx, owner, id)
+	}
+	list := x.samples.between(from, to)
+	if len(list) == 0 && (to.IsZero() || !to.Before(time.Now().Add(-sampleEvery))) {
+		if one, ok := s.m.sample(ctx, x); ok {
+			list = append(list, one)
+		}
+	}
+	return list, nil
+}
+
+// keepSamples measures running boxes now and then, until ctx ends.
+func (m *Manager) keepSamples(ctx context.Context) {
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	for {
+		var workers sync.WaitGroup
+		gate := make(chan struct{}, sampleMany)
+		for _, x := range m.allBoxes() {
+			if ctx.Err() != nil {
+				break
+			}
+			gate <- struct{}{}
+			workers.Go(func() {
+				defer func() { <-gate }()
+				m.sample(ctx, x)
+			})
+		}
+		workers.Wait()
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sample measures a box now. It reports false for one that does not run.
+func (m *Manager) sample(ctx context.Context, x *box) (engi.Sample, bool) {
+	rec, b := x.record(), x.machine()
+	if rec.State != engi.Running || b == nil {
+		return engi.Sample{}, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, sampleTime)
+	defer cancel()
+	one := engi.Sample{
+		Time:         time.Now().UTC(),
+		VCPUs:        rec.Size.VCPUs,
+		MemoryLimit:  rec.Size.Memory,
+		DiskCapacity: rec.Size.Disk,
+	}
+	var cpu time.Duration
+	known := false
+	if meter, ok := b.machine.(provider.Meter); ok {
+		if u, err := meter.Usage(ctx); err == nil {
+			cpu, one.Memory, known = u.CPU, u.Memory, true
+		}
+	}
+	g := b.way()
+	if g == nil {
+		return one, false
+	}
+	if u, err := g.Usage(ctx); err == nil {
+		one.Processes = u.Processes
+		if !known {
+			cpu, one.Memory, known = u.CPU, u.Memory, true
+		}
+	}
+	if said, err := ask(ctx, g); err == nil {
+		one.DiskUsed = min(max(0, said.DiskUsed), max(one.DiskCapacity, said.DiskTotal))
+		one.MemoryCache = min(max(0, said.MemCache), one.Memory)
+	}
+	if !known {
+		return one, false // it ended or sleeps meanwhile
+	}
+	return x.samples.add(one, cpu), true
+}
+
+// measures are what a guest says of itself in its dialect.
+type measures struct {
+	DiskUsed  int64 `json:"disk_used"`
+	DiskTotal int64 `json:"disk_total"`
+	MemCache  int64 `json:"mem_cache"`
+}
+
+func ask(ctx context.Context, g *guest.Client) (said measures, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/metrics", nil)
+	if err != nil {
+		return said, err
+	}
+	resp, err := g.RoundTrip(req)
+	if err != nil {
+		return said, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if err != nil {
+		return said, engi.Errorf(engi.Unavailable, "read measures: %v", err)
+	}
+	if err := json.Unmarshal(body, &said); err != nil {
+		return said, engi.Errorf(engi.Unavailable, "the guest's measures make no sense")
+	}
+	return said, nil
+}
