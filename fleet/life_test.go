@@ -428,7 +428,10 @@ func TestQuotas(t *testing.T) {
 
 func TestAFullNodeRefuses(t *testing.T) {
 	w := newWorld(t)
-	n := w.start(func(o *fleet.Options) { o.MaxSandboxes = 2; o.Pools = []fleet.PoolConfig{{Language: engi.Bash, Target: 2}} }).warm()
+	n := w.start(func(o *fleet.Options) {
+		o.MaxSandboxes = 2
+		o.Pools = []fleet.PoolConfig{{Language: engi.Bash, Target: 2}}
+	}).warm()
 	a := n.create(engi.SandboxSpec{}) // at the cost of the pool
 	n.create(engi.SandboxSpec{})
 	_, err := n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "alice"})
