@@ -101,6 +101,8 @@ type Pauser interface {
 // have been told to quiesce first (see package guest).
 //
 //  10. Checkpoint writes the machine to dir, an empty directory, and ends it.
+//     If it fails, the machine goes on, and dir holds nothing that Restore
+//     takes.
 type Checkpointer interface {
 	Checkpoint(ctx context.Context, dir string) error
 }
@@ -110,8 +112,8 @@ type Checkpointer interface {
 //  11. Restore starts a machine from what Checkpoint or Snapshot wrote; dir
 //     may be used many times. spec has the Root, Size and the Targets of
 //     the Mounts of the original, a fresh Token, and a fresh ID or that of
-//     the original once it is gone. Clock, host name and entropy inside are
-//     those of the new machine.
+//     the original once it is gone; its Disk is not looked at. Clock, host
+//     name and entropy inside are those of the new machine.
 type Restorer interface {
 	Restore(ctx context.Context, spec Spec, dir string) (Machine, error)
 }

@@ -46,23 +46,24 @@ func (s *Server) Run(ctx context.Context) error {
 		dialed := make(chan struct{})
 		go func() {
 			defer close(dialed)
-			s.dialForever(live)
+			s.dialForever(live, ctx)
 		}()
 		select {
 		case <-s.off:
 			time.Sleep(lastWord)
 			cancel()
 			<-dialed
+			s.hangUp()
 			return nil
 		case <-ctx.Done():
 			cancel()
 			<-dialed
-		case <-s.quiet:
+		case sign := <-s.quiet:
 			time.Sleep(lastWord)
 			cancel()
-			<-dialed // the spare connection is closed
+			<-dialed // the spare connection is closed before those in use
 			s.hangUp()
-			if err := s.sleep(ctx); err != nil {
+			if err := s.sleep(ctx, sign); err != nil {
 				return err
 			}
 		}
@@ -124,9 +125,9 @@ func (s *Server) configure(restored bool) error {
 	return nil
 }
 
-// dialForever keeps one spare connection with the host until ctx ends; those
-// in use are closed then, too.
-func (s *Server) dialForever(ctx context.Context) {
+// dialForever keeps one spare connection with the host until ctx ends. Those
+// in use are served until serving ends.
+func (s *Server) dialForever(ctx, serving context.Context) {
 	var d net.Dialer
 	for wait := firstBackoff; ctx.Err() == nil; {
 		conn, err := d.DialContext(ctx, "unix", s.channel(wire.SocketName))
@@ -137,7 +138,7 @@ func (s *Server) dialForever(ctx context.Context) {
 				s.work.Add(1)
 				go func() {
 					defer s.work.Done()
-					s.Serve(ctx, &begun{Conn: conn, first: first})
+					s.Serve(serving, &begun{Conn: conn, first: first})
 				}()
 				continue
 			}
@@ -187,23 +188,27 @@ func (s *Server) quiesce(w http.ResponseWriter, r *http.Request) error {
 	if !s.dialing.Load() {
 		return engi.Errorf(engi.Unsupported, "quiesce: this guest does not dial its host")
 	}
+	sign, err := s.resumeSign()
+	if err != nil {
+		return engi.Errorf(engi.Internal, "quiesce: %v", err)
+	}
 	select {
-	case s.quiet <- struct{}{}:
+	case s.quiet <- sign:
 	default:
 		return engi.Errorf(engi.Conflict, "quiesce: the guest does so already")
 	}
 	return empty(w)
 }
 
-// sleep waits for the restore and takes up the new configuration.
-func (s *Server) sleep(ctx context.Context) error {
+// sleep waits until the host's sign is another than that of before, and takes
+// up the new configuration.
+func (s *Server) sleep(ctx context.Context, before string) error {
 	for {
-		_, err := os.Stat(s.channel(wire.ResumeName))
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
+		sign, err := s.resumeSign()
+		if err != nil {
 			log.Printf("engi-guest: look for %s: %v", wire.ResumeName, err)
+		} else if sign != before {
+			return s.configure(true)
 		}
 		select {
 		case <-time.After(resumePoll):
@@ -211,7 +216,15 @@ func (s *Server) sleep(ctx context.Context) error {
 			return engi.Errorf(engi.Expired, "wait for the restore: %v", ctx.Err())
 		}
 	}
-	return s.configure(true)
+}
+
+// resumeSign reads the host's sign to go on; empty if there is none.
+func (s *Server) resumeSign() (string, error) {
+	b, err := os.ReadFile(s.channel(wire.ResumeName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return "sign " + string(b), err
 }
 
 func (s *Server) powerOff(w http.ResponseWriter, r *http.Request) error {

@@ -53,7 +53,7 @@ type Server struct {
 	dialing atomic.Bool   // Run dials the host
 	off     chan struct{} // closed on power-off
 	offOnce sync.Once
-	quiet   chan struct{} // receives when the host asks for silence
+	quiet   chan string // receives when the host asks for silence: its last sign to go on
 	work    sync.WaitGroup
 
 	settingUp sync.Mutex // held over a whole set-up
@@ -74,7 +74,7 @@ func New(o Options) *Server {
 		boot:  rand.Text(),
 		table: child.NewTable(!o.Twin),
 		off:   make(chan struct{}),
-		quiet: make(chan struct{}, 1),
+		quiet: make(chan string, 1),
 		procs: procs{byID: map[string]*proc{}},
 		runs:  map[string]*run{},
 		waits: map[engi.Language]*waiting{},

@@ -122,7 +122,8 @@
 //
 // An open connection to the host makes a machine impossible to save. After
 // quiesce the guest has none; the host knows when it sees the end of the
-// connection it asked on. The guest then looks for a file named resume in
-// /.engi every 10 ms. When it is there, the guest reads guest.json again, sets
-// clock, entropy and host name as far as the kernel lets it, and connects.
+// connection it asked on. The guest then looks at the file named resume in
+// /.engi every 10 ms. When it is there and says something else than at the
+// quiesce, the guest reads guest.json again, sets clock, entropy and host name
+// as far as the kernel lets it, and connects.
 package wire

@@ -7,7 +7,7 @@ const (
 	SocketName = "sock"       // the host listens here; the guest keeps one spare connection in its backlog
 	ConfigName = "guest.json" // a Config; the host may replace it while the guest is quiesced
 	BinaryName = "engi-guest" // the guest program, PID 1
-	ResumeName = "resume"     // appears after a restore; the guest reads Config again and dials
+	ResumeName = "resume"     // changes to wake a guest that was quiesced; it reads Config again and dials
 )
 
 // Config is what the guest must know before the first stream.

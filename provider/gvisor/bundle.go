@@ -3,6 +3,7 @@ package gvisor
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -29,6 +30,7 @@ const (
 	annotMemory = "dev.engi.total-memory"
 	annotCPUs   = "dev.engi.cpus"
 	annotInodes = "dev.engi.inodes"
+	annotMount  = "dev.engi.mount." // and where a mount is for the file server: where programs see it
 )
 
 const (
@@ -83,8 +85,32 @@ func ociSpec(d machineDir, spec provider.Spec) *specs.Spec {
 			}
 		}
 	}
-	for _, m := range spec.Mounts {
-		mounts = append(mounts, bind(m.Source, m.Target, "ro"))
+	annotations := map[string]string{
+		annotMemory: strconv.FormatInt(size.Memory, 10),
+		annotCPUs:   strconv.Itoa(visibleCPUs(size)),
+		annotInodes: strconv.FormatInt(size.Inodes, 10),
+	}
+	// The channel changes under the machine (a new socket after a restart of
+	// the daemon), and so may what it shares with others.
+	share := func(name, source string) {
+		prefix := "dev.gvisor.spec.mount." + name
+		annotations[prefix+".source"] = source
+		annotations[prefix+".type"] = "bind"
+		annotations[prefix+".share"] = "shared"
+	}
+	share("engi", d.path("chan"))
+	for i, m := range spec.Mounts {
+		target := m.Target
+		if !present(spec.Root, m) {
+			target = wire.Dir + "/" + mountsName + "/" + strconv.Itoa(i)
+			annotations[annotMount+target] = m.Target
+		}
+		if m.Writable {
+			share(fmt.Sprintf("engi-%d", i), m.Source)
+			mounts = append(mounts, bind(m.Source, target, "rw", "nosuid", "nodev"))
+		} else {
+			mounts = append(mounts, bind(m.Source, target, "ro"))
+		}
 	}
 
 	cfg := &specs.Spec{
@@ -112,18 +138,29 @@ func ociSpec(d machineDir, spec provider.Spec) *specs.Spec {
 				{Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
 			},
 		},
-		Annotations: map[string]string{
-			annotMemory: strconv.FormatInt(size.Memory, 10),
-			annotCPUs:   strconv.Itoa(visibleCPUs(size)),
-			annotInodes: strconv.FormatInt(size.Inodes, 10),
-			// The channel changes under the machine (a new socket after a
-			// restart of the daemon); nothing else it sees of the host does.
-			"dev.gvisor.spec.mount.engi.source": d.path("chan"),
-			"dev.gvisor.spec.mount.engi.type":   "bind",
-			"dev.gvisor.spec.mount.engi.share":  "shared",
-		},
+		Annotations: annotations,
 	}
 	return cfg
+}
+
+// present reports whether the target of a mount is a place of the root, of the
+// right kind and reached without links. runsc would make another one, in the
+// root itself.
+func present(root string, m provider.Mount) bool {
+	path := root
+	for _, name := range strings.Split(strings.Trim(m.Target, "/"), "/") {
+		path = filepath.Join(path, name)
+		fi, err := os.Lstat(path)
+		if err != nil || fi.Mode()&fs.ModeSymlink != 0 {
+			return false
+		}
+	}
+	target, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	source, err := os.Stat(m.Source)
+	return err == nil && source.IsDir() == target.IsDir()
 }
 
 // visibleCPUs is how many processors programs see. Below two, libraries drop
@@ -200,11 +237,14 @@ func check(spec provider.Spec) error {
 			WithRemedy("give a sandbox at least %d MiB", minMemory>>20)
 	}
 	for _, m := range spec.Mounts {
-		if !filepath.IsAbs(m.Source) || !filepath.IsAbs(m.Target) || filepath.Clean(m.Target) != m.Target {
+		if !filepath.IsAbs(m.Source) || !filepath.IsAbs(m.Target) || filepath.Clean(m.Target) != m.Target || m.Target == "/" {
 			return engi.Errorf(engi.Invalid, "the mount %q at %q is not absolute", m.Source, m.Target)
 		}
 		if under(m.Target, wire.Dir) || under(m.Target, "/proc") || under(m.Target, "/sys") || under(m.Target, "/dev") {
 			return engi.Errorf(engi.Invalid, "nothing can be mounted at %q", m.Target)
+		}
+		if _, err := os.Stat(m.Source); err != nil {
+			return engi.Errorf(engi.Invalid, "the source of the mount at %q: %v", m.Target, err)
 		}
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +32,7 @@ import (
 //	machine.json  a record
 //	run.json      a running
 //	panic.log     last words of the sandbox's kernel
+//	still         there while the sandbox's kernel may be stopped
 type machineDir string
 
 func (p *Provider) dir(id engi.SandboxID) machineDir {
@@ -46,7 +48,16 @@ type record struct {
 	Size     engi.Size            `json:"size"`
 	Writable bool                 `json:"writable"`
 	Network  provider.HostNetwork `json:"network"`
+	Shares   bool                 `json:"shares"` // it can write to files of the host
 	Created  time.Time            `json:"created"`
+}
+
+func recordOf(spec provider.Spec) record {
+	rec := record{Size: spec.Size, Writable: spec.Writable, Network: spec.Network, Created: time.Now().UTC()}
+	for _, m := range spec.Mounts {
+		rec.Shares = rec.Shares || m.Writable
+	}
+	return rec
 }
 
 // A running names the processes of a booted machine.
@@ -65,8 +76,7 @@ func (d machineDir) make(spec provider.Spec, guest string) error {
 		}
 		return fmt.Errorf("make the directory: %v", err)
 	}
-	rec := record{Size: spec.Size, Writable: spec.Writable, Network: spec.Network, Created: time.Now().UTC()}
-	if err := d.save("machine.json", rec); err != nil {
+	if err := d.save("machine.json", recordOf(spec)); err != nil {
 		return err
 	}
 	for _, sub := range []string{"chan", "overlay", "root"} {
@@ -85,27 +95,87 @@ func (d machineDir) make(spec provider.Spec, guest string) error {
 	if err := os.Link(guest, d.path("chan", wire.BinaryName)); err != nil {
 		return fmt.Errorf("show the guest program: %v", err)
 	}
+	// Places for mounts that have none in the root.
+	for i, m := range spec.Mounts {
+		if present(spec.Root, m) {
+			continue
+		}
+		if err := d.makePlace(m.Source, strconv.Itoa(i)); err != nil {
+			return fmt.Errorf("make a place for a mount: %v", err)
+		}
+	}
 	return d.bundle(spec)
+}
+
+// mountsName is the directory of such places.
+const mountsName = "mnt"
+
+func (d machineDir) makePlace(source, name string) error {
+	fi, err := os.Stat(source)
+	if err != nil {
+		return err
+	}
+	place := d.path("chan", mountsName, name)
+	if fi.IsDir() {
+		return os.MkdirAll(place, 0o700)
+	}
+	if err := os.MkdirAll(filepath.Dir(place), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(place, nil, 0o600)
 }
 
 // configure tells the guest what it must know.
 func (d machineDir) configure(spec provider.Spec, restored bool) error {
 	c := wire.Config{Token: spec.Token, Hostname: spec.Hostname}
 	if restored {
-		c.Time = time.Now().UnixNano()
-		c.Entropy = make([]byte, 64)
-		rand.Read(c.Entropy)
+		refresh(&c)
 	}
+	return d.writeConfig(c)
+}
+
+// reconfigure tells the guest anew what changes while a machine is saved.
+func (d machineDir) reconfigure() error {
+	raw, err := os.ReadFile(d.path("chan", wire.ConfigName))
+	if err != nil {
+		return err
+	}
+	var c wire.Config
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return err
+	}
+	refresh(&c)
+	return d.writeConfig(c)
+}
+
+func refresh(c *wire.Config) {
+	c.Time = time.Now().UnixNano()
+	c.Entropy = make([]byte, 64)
+	rand.Read(c.Entropy)
+}
+
+// writeConfig replaces the configuration in one step.
+func (d machineDir) writeConfig(c wire.Config) error {
 	raw, err := json.Marshal(c)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(d.path("chan", wire.ConfigName), raw, 0o400)
+	return replace(d.path("chan", wire.ConfigName), raw)
 }
 
-// resume lets a restored guest go on.
+// resume lets a guest that sleeps go on: it waits for another sign than the
+// last.
 func (d machineDir) resume() error {
-	return os.WriteFile(d.path("chan", wire.ResumeName), nil, 0o400)
+	return replace(d.path("chan", wire.ResumeName), []byte(rand.Text()))
+}
+
+// replace writes a file in one step.
+func replace(file string, text []byte) error {
+	os.Remove(file + ".new") // of one who was killed here
+	if err := os.WriteFile(file+".new", text, 0o400); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
 }
 
 // listen makes the channel's socket, in place of one that a daemon before this

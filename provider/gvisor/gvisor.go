@@ -185,14 +185,20 @@ func (p *Provider) askFeatures() string {
 // Start boots a machine.
 func (p *Provider) Start(ctx context.Context, spec provider.Spec) (_ provider.Machine, err error) {
 	defer engi.Annotate(&err, "start %s", spec.ID)
+	if spec.Disk != "" {
+		if err := checkImage(spec.Disk, imageDisk); err != nil {
+			return nil, err
+		}
+	}
 	return p.boot(ctx, spec, "")
 }
 
-// Restore boots a machine from what Checkpoint wrote.
+// Restore boots a machine from what Checkpoint or Snapshot wrote, with the disk
+// it had then, whatever spec.Disk says.
 func (p *Provider) Restore(ctx context.Context, spec provider.Spec, dir string) (_ provider.Machine, err error) {
 	defer engi.Annotate(&err, "restore %s", spec.ID)
-	if _, err := os.Stat(filepath.Join(dir, "checkpoint.img")); err != nil {
-		return nil, engi.Errorf(engi.Invalid, "no checkpoint in %s: %v", dir, err)
+	if err := checkImage(dir, imageMemory); err != nil {
+		return nil, err
 	}
 	return p.boot(ctx, spec, dir)
 }

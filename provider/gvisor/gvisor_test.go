@@ -187,6 +187,7 @@ func TestPromises(t *testing.T) {
 		},
 		Kill:    kill,
 		Limited: true,
+		Kernel:  true,
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -31,6 +32,7 @@ type machine struct {
 	end      engi.Cause    // valid after done
 	accepts  chan struct{} // holds a token while somebody accepts
 	watched  sync.WaitGroup
+	shares   bool // it can write to files of the host
 
 	spare net.Conn // the connection Start waited for; taken by the holder of the token
 
@@ -38,8 +40,7 @@ type machine struct {
 	closing bool       // Close has been called: the end is cancelled
 	full    bool       // we killed it for its memory
 	size    engi.Size
-	saving  chan struct{} // non-nil while Checkpoint decides how the end is to be read
-	saved   bool
+	saving  bool // somebody saves it
 
 	erase sync.Mutex // held while traces are removed
 	clean bool       // guarded by erase
@@ -49,13 +50,15 @@ var (
 	_ provider.Machine      = (*machine)(nil)
 	_ provider.Pauser       = (*machine)(nil)
 	_ provider.Checkpointer = (*machine)(nil)
+	_ provider.Snapshotter  = (*machine)(nil)
+	_ provider.DiskSaver    = (*machine)(nil)
 	_ provider.Resizer      = (*machine)(nil)
 	_ provider.Meter        = (*machine)(nil)
 	_ provider.Diagnoser    = (*machine)(nil)
 )
 
 // attach takes hold of the processes of a machine and starts to watch them.
-func (p *Provider) attach(id engi.SandboxID, d machineDir, run running, group *cgroup.Group, size engi.Size) (*machine, error) {
+func (p *Provider) attach(id engi.SandboxID, d machineDir, run running, group *cgroup.Group, rec record) (*machine, error) {
 	sandbox, err := openProcess(run.Sandbox)
 	if err != nil {
 		return nil, err
@@ -66,7 +69,7 @@ func (p *Provider) attach(id engi.SandboxID, d machineDir, run running, group *c
 		return nil, err
 	}
 	m := &machine{
-		p: p, id: id, d: d, group: group, sandbox: sandbox, gofer: gofer, size: size,
+		p: p, id: id, d: d, group: group, sandbox: sandbox, gofer: gofer, size: rec.Size, shares: rec.Shares,
 		done: make(chan struct{}), accepts: make(chan struct{}, 1),
 	}
 	m.watchMemory()
@@ -119,7 +122,7 @@ func (p *Provider) adopt(id engi.SandboxID) (*machine, error) {
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "listen: %v", err)
 	}
-	m, err := p.attach(id, d, run, group, rec.Size)
+	m, err := p.attach(id, d, run, group, rec)
 	if err != nil {
 		listener.Close()
 		if errors.Is(err, errGone) {
@@ -128,8 +131,39 @@ func (p *Provider) adopt(id engi.SandboxID) (*machine, error) {
 		return nil, engi.Errorf(engi.Internal, "%v", err)
 	}
 	m.listener = listener
+	if err := m.rouse(); err != nil {
+		m.p.log.Warn("a machine that was being saved may sleep on", "sandbox", id, "error", err)
+	}
 	return m, nil
 }
+
+// rouse makes a machine go on whose owner died while it saved it.
+func (m *machine) rouse() error {
+	if err := m.wake(); err != nil {
+		return err
+	}
+	if _, err := os.Stat(m.d.path(stillName)); err != nil {
+		return nil
+	}
+	// Its kernel may be stopped or not, and takes being told to go on
+	// amiss if it is not. A guest that was woken tells by dialing.
+	m.listener.SetDeadline(time.Now().Add(stillTime))
+	conn, err := m.listener.Accept()
+	m.listener.SetDeadline(time.Time{})
+	if err == nil {
+		m.spare = conn
+	} else {
+		ctx, cancel := context.WithTimeout(context.Background(), stopTime)
+		defer cancel()
+		if err := m.ask(ctx, methodResume, struct{}{}); err != nil {
+			return err
+		}
+	}
+	return os.Remove(m.d.path(stillName))
+}
+
+// stillTime is more than a guest that was told to wake takes to dial.
+const stillTime = 2 * time.Second
 
 // watch waits for the end of the machine: of either process, since neither is
 // of use without the other.
@@ -159,17 +193,11 @@ func (m *machine) watch() {
 // cause tells why the machine has ended.
 func (m *machine) cause() engi.Cause {
 	m.mu.Lock()
-	saving := m.saving
-	m.mu.Unlock()
-	if saving != nil {
-		<-saving
-	}
-	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case m.full, m.group != nil && m.group.MemoryKills() > 0:
 		return engi.CauseMemory
-	case m.closing, m.saved:
+	case m.closing:
 		return engi.CauseCancelled
 	}
 	return engi.CauseSandboxLost
@@ -253,6 +281,19 @@ func alive(conn net.Conn) bool {
 		ok = n > 0 || err == unix.EAGAIN
 	})
 	return ok && err == nil
+}
+
+// wake lets a guest that was quiesced go on.
+func (m *machine) wake() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.d.reconfigure(); err != nil {
+		return engi.Errorf(engi.Internal, "%v", err)
+	}
+	if err := m.d.resume(); err != nil {
+		return engi.Errorf(engi.Internal, "%v", err)
+	}
+	return nil
 }
 
 // kill ends the processes, frozen or not.
@@ -389,37 +430,6 @@ func (m *machine) command(ctx context.Context, verb string, args ...string) (str
 		}
 	}
 	return out.String(), nil
-}
-
-// Checkpoint writes the machine to dir and ends it.
-func (m *machine) Checkpoint(ctx context.Context, dir string) (err error) {
-	defer engi.Annotate(&err, "checkpoint %s", m.id)
-	saving := make(chan struct{})
-	m.mu.Lock()
-	busy := m.saving != nil
-	if !busy {
-		m.saving = saving
-	}
-	m.mu.Unlock()
-	if busy {
-		return engi.Errorf(engi.Conflict, "another checkpoint is being made")
-	}
-	_, err = m.command(ctx, "checkpoint", "--compression=none", "--exclude-committed-zero-pages", "--image-path="+dir)
-	m.mu.Lock()
-	m.saved = err == nil
-	m.saving = nil
-	m.mu.Unlock()
-	close(saving)
-	if err != nil {
-		return err
-	}
-	// Its kernel ends by itself after a checkpoint.
-	select {
-	case <-m.done:
-	case <-ctx.Done():
-	case <-time.After(stopTime):
-	}
-	return m.Close()
 }
 
 // Resize puts a new size in force.

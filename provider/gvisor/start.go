@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -33,6 +34,11 @@ func deadline(d time.Duration) time.Time { return time.Now().Add(d) }
 func (p *Provider) boot(ctx context.Context, spec provider.Spec, image string) (_ *machine, err error) {
 	if err := check(spec); err != nil {
 		return nil, err
+	}
+	if slices.ContainsFunc(spec.Mounts, func(m provider.Mount) bool { return !present(spec.Root, m) }) &&
+		!strings.Contains(p.features(), "mounts") {
+		return nil, engi.Errorf(engi.Unsupported, "this runsc mounts only where the root has a place").
+			WithRemedy("use the runsc that comes with engi")
 	}
 	select {
 	case p.boots <- struct{}{}:
@@ -152,12 +158,14 @@ func (b *booting) run(ctx context.Context) (*machine, error) {
 
 // start starts runsc, which ends when the sandbox's program runs.
 func (b *booting) start() error {
-	rec := record{Size: b.spec.Size, Writable: b.spec.Writable, Network: b.spec.Network}
-	args := b.p.flags(b.d, rec)
-	if b.image == "" {
-		args = append(args, "run", "--detach")
-	} else {
+	args := b.p.flags(b.d, recordOf(b.spec))
+	switch {
+	case b.image != "":
 		args = append(args, "restore", "--detach", "--image-path", b.image)
+	case b.spec.Disk != "":
+		args = append(args, "run", "--detach", "--fs-restore-image-path", b.spec.Disk)
+	default:
+		args = append(args, "run", "--detach")
 	}
 	args = append(args, "--bundle", b.d.path("bundle"), string(b.spec.ID))
 	cmd := b.p.runsc(args...)
@@ -209,8 +217,8 @@ func (b *booting) await(ctx context.Context, accepted chan net.Conn) (net.Conn, 
 		return nil, err
 	}
 	if b.image != "" {
-		if err := b.d.resume(); err != nil {
-			return nil, engi.Errorf(engi.Internal, "%v", err)
+		if err := b.machine.wake(); err != nil {
+			return nil, err
 		}
 	}
 	select {
@@ -243,7 +251,7 @@ func (b *booting) adopt() error {
 	if err != nil {
 		return b.failed(err.Error())
 	}
-	m, err := b.p.attach(b.spec.ID, b.d, run, b.group, b.spec.Size)
+	m, err := b.p.attach(b.spec.ID, b.d, run, b.group, recordOf(b.spec))
 	if err != nil {
 		return b.failed(fmt.Sprintf("the machine ended at once: %v", err))
 	}

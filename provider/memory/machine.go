@@ -16,9 +16,12 @@ type machine struct {
 }
 
 var (
-	_ provider.Machine   = (*machine)(nil)
-	_ provider.Pauser    = (*machine)(nil)
-	_ provider.Diagnoser = (*machine)(nil)
+	_ provider.Machine      = (*machine)(nil)
+	_ provider.Pauser       = (*machine)(nil)
+	_ provider.Checkpointer = (*machine)(nil)
+	_ provider.Snapshotter  = (*machine)(nil)
+	_ provider.DiskSaver    = (*machine)(nil)
+	_ provider.Diagnoser    = (*machine)(nil)
 )
 
 func (m *machine) ID() engi.SandboxID    { return m.box.id }
@@ -68,6 +71,36 @@ func (m *machine) Resume(ctx context.Context) error {
 	default:
 		m.box.gate.open()
 		return nil
+	}
+}
+
+// Checkpoint writes the files of the machine to dir and ends it.
+func (m *machine) Checkpoint(ctx context.Context, dir string) (err error) {
+	defer engi.Annotate(&err, "checkpoint %s", m.box.id)
+	if err := m.save(dir); err != nil {
+		return err
+	}
+	return m.Close()
+}
+
+// Snapshot writes the files of the machine to dir.
+func (m *machine) Snapshot(ctx context.Context, dir string) (err error) {
+	defer engi.Annotate(&err, "snapshot %s", m.box.id)
+	return m.save(dir)
+}
+
+// SaveDisk does the same: there is nothing else to keep.
+func (m *machine) SaveDisk(ctx context.Context, dir string) (err error) {
+	defer engi.Annotate(&err, "save the disk of %s", m.box.id)
+	return m.save(dir)
+}
+
+func (m *machine) save(dir string) error {
+	select {
+	case <-m.box.done:
+		return engi.Errorf(engi.Unavailable, "the machine has ended")
+	default:
+		return saveTree(m.box.root, dir)
 	}
 }
 

@@ -3,6 +3,10 @@
 // with the interpreters of the host and a directory as their root. It keeps
 // the promises of the seam, isolates nothing and limits nothing, so it must
 // never be offered to users.
+//
+// A machine that is saved keeps its files and nothing else: the processes of a
+// restored one are gone, as after a cold start, since they are processes of
+// the host. Mounts are links, writable all of them.
 package memory
 
 import (
@@ -89,6 +93,7 @@ func (h *Host) remove(id engi.SandboxID, cause engi.Cause) error {
 // A box is the part of a machine that lives on the host.
 type box struct {
 	id     engi.SandboxID
+	root   string
 	dir    string // to remove; empty if the root is the caller's
 	server *guestd.Server
 	gate   gate
@@ -138,6 +143,7 @@ type Provider struct{ host *Host }
 
 var (
 	_ provider.Provider = (*Provider)(nil)
+	_ provider.Restorer = (*Provider)(nil)
 	_ provider.Enforcer = (*Provider)(nil)
 	_ provider.Tracer   = (*Provider)(nil)
 	_ provider.Prober   = (*Provider)(nil)
@@ -154,12 +160,29 @@ func (p *Provider) NotEnforced() []string {
 	return []string{"vcpus", "memory", "disk", "inodes", "processes", "openfiles"}
 }
 
-// Start boots a machine whose root is a copy of spec.Root, or that directory
-// itself if it is Writable.
+// Start boots a machine whose root is a copy of spec.Root, or of what was saved
+// in spec.Disk, or, if it is Writable, spec.Root itself.
 func (p *Provider) Start(ctx context.Context, spec provider.Spec) (_ provider.Machine, err error) {
 	defer engi.Annotate(&err, "start %s", spec.ID)
+	return p.start(ctx, spec, spec.Disk)
+}
+
+// Restore boots a machine with the files that Checkpoint or Snapshot wrote.
+func (p *Provider) Restore(ctx context.Context, spec provider.Spec, dir string) (_ provider.Machine, err error) {
+	defer engi.Annotate(&err, "restore %s", spec.ID)
+	return p.start(ctx, spec, dir)
+}
+
+func (p *Provider) start(ctx context.Context, spec provider.Spec, image string) (provider.Machine, error) {
 	if err := check(spec); err != nil {
 		return nil, err
+	}
+	from := spec.Root
+	if image != "" {
+		var err error
+		if from, err = savedTree(image); err != nil {
+			return nil, err
+		}
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, engi.Errorf(engi.Expired, "%v", err)
@@ -168,7 +191,7 @@ func (p *Provider) Start(ctx context.Context, spec provider.Spec) (_ provider.Ma
 	if err := h.reserve(spec.ID); err != nil {
 		return nil, err
 	}
-	b, err := h.build(ctx, spec)
+	b, err := h.build(ctx, spec, from)
 	h.mu.Lock()
 	delete(h.starting, spec.ID)
 	if err == nil {
@@ -198,17 +221,22 @@ func (h *Host) reserve(id engi.SandboxID) error {
 	return nil
 }
 
-func (h *Host) build(ctx context.Context, spec provider.Spec) (*box, error) {
+func (h *Host) build(ctx context.Context, spec provider.Spec, from string) (*box, error) {
 	b := &box{id: spec.ID, done: make(chan struct{})}
 	root := spec.Root
 	if !spec.Writable {
 		root = filepath.Join(h.dir, string(spec.ID))
 		b.dir = root
-		if err := os.CopyFS(root, os.DirFS(spec.Root)); err != nil {
+		if err := copyTree(from, root); err != nil {
 			os.RemoveAll(root)
 			return nil, engi.Errorf(engi.Internal, "copy the root: %v", err)
 		}
+		if err := mount(root, spec.Mounts); err != nil {
+			os.RemoveAll(root)
+			return nil, engi.Errorf(engi.Internal, "mount: %v", err)
+		}
 	}
+	b.root = root
 	b.ctx, b.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	b.server = guestd.New(guestd.Options{Root: root, Token: spec.Token, Twin: true})
 	return b, nil
@@ -227,6 +255,14 @@ func check(spec provider.Spec) error {
 	if s.VCPUs <= 0 || s.Memory <= 0 || s.Disk <= 0 || s.Inodes <= 0 || s.Processes <= 0 || s.OpenFiles <= 0 {
 		return engi.Errorf(engi.Invalid, "the size %+v is not complete", s).
 			WithRemedy("every limit must be larger than zero")
+	}
+	for _, m := range spec.Mounts {
+		if !filepath.IsAbs(m.Source) || !filepath.IsAbs(m.Target) || filepath.Clean(m.Target) != m.Target || m.Target == "/" {
+			return engi.Errorf(engi.Invalid, "the mount %q at %q is not absolute", m.Source, m.Target)
+		}
+		if _, err := os.Stat(m.Source); err != nil {
+			return engi.Errorf(engi.Invalid, "the source of the mount at %q: %v", m.Target, err)
+		}
 	}
 	return nil
 }

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -36,6 +35,10 @@ type Env struct {
 	Kill func(t *testing.T, id engi.SandboxID)
 	// Limited says that limits of memory are enforced.
 	Limited bool
+	// Kernel says that machines have a kernel of their own: what is saved
+	// keeps its processes, mounts can be read only, and clock, host name and
+	// random numbers are the machine's. Without it only files are kept.
+	Kernel bool
 }
 
 // size is roomy enough for shells and small enough to overflow.
@@ -72,7 +75,13 @@ func Run(t *testing.T, p provider.Provider, env Env) {
 		{"9/Pause/stops and goes on", (*suite).pause},
 		{"9/Pause/a paused machine can be destroyed", (*suite).pauseClose},
 		{"10/Checkpoint/restore twice", (*suite).checkpoint},
+		{"10/Checkpoint/a failure leaves it running", (*suite).checkpointFails},
+		{"11/Restore/same ID, later, elsewhere", (*suite).restoreLater},
 		{"12/Resize/memory", (*suite).resize},
+		{"13/Snapshot/the machine goes on", (*suite).snapshot},
+		{"14/SaveDisk/keeps files", (*suite).saveDisk},
+		{"Mount/writable", (*suite).mountWritable},
+		{"Mount/survives being saved", (*suite).mountSaved},
 		{"Usage/counts", (*suite).usage},
 		{"Diagnose/says something bounded", (*suite).diagnose},
 	} {
@@ -635,62 +644,6 @@ func (s *suite) pauseClose(t *testing.T) {
 	}
 	wantDone(t, m, engi.CauseCancelled)
 	s.gone(t, spec.ID)
-}
-
-func (s *suite) checkpoint(t *testing.T) {
-	m, spec := s.start(t)
-	if _, ok := m.(provider.Checkpointer); !ok {
-		wantKind(t, provider.Checkpoint(t.Context(), m, t.TempDir()), engi.Unsupported)
-		_, err := provider.Restore(t.Context(), s.p, spec, t.TempDir())
-		wantKind(t, err, engi.Unsupported)
-		return
-	}
-	c := open(t, m, spec)
-	mustSh(t, c, "echo kept > tmp/state")
-	proc, err := c.Start(t.Context(), engi.Command{
-		Args: []string{"/bin/sh", "-c", "n=0; while :; do n=$((n+1)); echo $n > tmp/next; mv tmp/next tmp/count; sleep 0.01; done"}, Dir: "/", User: "root"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Quiesce(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	c.Close()
-	dir := t.TempDir()
-	if err := provider.Checkpoint(t.Context(), m, dir); err != nil {
-		t.Fatal(err)
-	}
-	wantDone(t, m, engi.CauseCancelled)
-	s.gone(t, spec.ID)
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) == 0 {
-		t.Fatalf("no checkpoint was written: %v", err)
-	}
-	for i := range 2 {
-		fresh := s.spec()
-		fresh.Hostname = fmt.Sprintf("restored-%d", i)
-		m, err := provider.Restore(t.Context(), s.p, fresh, dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.closeAfter(t, m)
-		c := open(t, m, fresh)
-		if got := mustSh(t, c, "cat tmp/state"); got != "kept" {
-			t.Errorf("restored: got %q, want kept", got)
-		}
-		if got := mustSh(t, c, "a=$(cat tmp/count); sleep 0.2; b=$(cat tmp/count); test $b -gt $a && echo counts"); got != "counts" {
-			t.Error("a process of before the checkpoint does not run")
-		}
-		if _, err := c.Attach(t.Context(), proc.ID()); err != nil {
-			t.Errorf("a process of before the checkpoint is not known: %v", err)
-		}
-		_, err = guest.Open(t.Context(), m.Guest, spec.Token)
-		wantKind(t, err, engi.Anonymous)
-		if err := m.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_, err = provider.Restore(t.Context(), s.p, s.spec(), t.TempDir())
-	wantKind(t, err, engi.Invalid)
 }
 
 func (s *suite) resize(t *testing.T) {

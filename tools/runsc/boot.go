@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 
 	"github.com/google/subcommands"
 	"golang.org/x/sys/unix"
@@ -21,6 +22,7 @@ const (
 	annotMemory = "dev.engi.total-memory" // bytes that /proc/meminfo shows
 	annotCPUs   = "dev.engi.cpus"         // processors that programs see
 	annotInodes = "dev.engi.inodes"       // files that may be created on the root overlay
+	annotMount  = "dev.engi.mount."       // followed by where the gofer has a mount: where programs see it
 )
 
 type umount = sentrycmd.Umount
@@ -34,6 +36,9 @@ func (b *boot) Execute(ctx context.Context, f *flag.FlagSet, args ...any) subcom
 	annotations, err := donated(f)
 	if err == nil {
 		err = apply(annotations, f)
+	}
+	if err == nil {
+		err = moveMounts(annotations, f)
 	}
 	if err != nil {
 		util.Fatalf("annotations: %v", err)
@@ -88,4 +93,68 @@ func apply(annotations map[string]string, f *flag.FlagSet) error {
 		}
 	}
 	return nil
+}
+
+// moveMounts changes where mounts are, in the list that the gofer sends. The
+// gofer needs a place for each in the root of the host, which must stay as it
+// is; the sandbox's kernel makes places in its own layer.
+func moveMounts(annotations map[string]string, f *flag.FlagSet) error {
+	moves := map[string]string{}
+	for key, to := range annotations {
+		if from, ok := strings.CutPrefix(key, annotMount); ok {
+			moves[from] = to
+		}
+	}
+	if len(moves) == 0 {
+		return nil
+	}
+	fd, err := strconv.Atoi(f.Lookup("mounts-fd").Value.String())
+	if err != nil || fd < 0 {
+		return fmt.Errorf("no list of mounts: %v", err)
+	}
+	raw, err := io.ReadAll(io.LimitReader(input(fd), 1<<20))
+	if err != nil {
+		return err
+	}
+	var mounts []map[string]any
+	if err := json.Unmarshal(raw, &mounts); err != nil {
+		return fmt.Errorf("read the list of mounts: %v", err)
+	}
+	for _, m := range mounts {
+		if from, ok := m["destination"].(string); ok && moves[from] != "" {
+			m["destination"] = moves[from]
+		}
+	}
+	if raw, err = json.Marshal(mounts); err != nil {
+		return err
+	}
+	list, err := unix.MemfdCreate("mounts", 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(list)
+	for done := 0; done < len(raw); {
+		n, err := unix.Pwrite(list, raw[done:], int64(done))
+		if err != nil {
+			return err
+		}
+		done += n
+	}
+	return unix.Dup3(list, fd, 0)
+}
+
+// input reads a descriptor without owning it.
+type input int
+
+func (fd input) Read(b []byte) (int, error) {
+	for {
+		n, err := unix.Read(int(fd), b)
+		switch {
+		case err == unix.EINTR:
+		case n == 0 && err == nil:
+			return 0, io.EOF
+		default:
+			return max(n, 0), err
+		}
+	}
 }

@@ -1,0 +1,103 @@
+package gvisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/engi-dev/engi"
+)
+
+// Methods of the control server in the sandbox's kernel.
+const (
+	methodPause      = "containerManager.Pause"
+	methodResume     = "containerManager.Resume"
+	methodCheckpoint = "containerManager.Checkpoint"
+	methodSaveDisk   = "containerManager.FSSave"
+)
+
+// maxReply bounds what a kernel may answer.
+const maxReply = 1 << 20
+
+// ask calls a method of the sandbox's kernel. Going through a command of
+// runsc would say the same with a process more, which costs as much as the
+// rest of what is asked for here. When ctx ends first, the kernel goes on
+// with what it does.
+func (m *machine) ask(ctx context.Context, method string, arg any, files ...*os.File) (err error) {
+	conn, err := m.d.dialControl(m.id)
+	if err != nil {
+		return m.gone(err)
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+
+	raw, err := json.Marshal(struct {
+		Method string `json:"method"`
+		Arg    any    `json:"arg"`
+	}{method, arg})
+	if err != nil {
+		return engi.Errorf(engi.Internal, "%v", err)
+	}
+	var rights []byte
+	if len(files) > 0 {
+		var fds []int
+		for _, f := range files {
+			fds = append(fds, int(f.Fd()))
+		}
+		rights = unix.UnixRights(fds...)
+	}
+	n, _, err := conn.WriteMsgUnix(raw, rights, nil)
+	if err == nil && n < len(raw) {
+		_, err = conn.Write(raw[n:])
+	}
+	var reply struct {
+		Success bool   `json:"success"`
+		Err     string `json:"err"`
+	}
+	if err == nil {
+		err = json.NewDecoder(io.LimitReader(conn, maxReply)).Decode(&reply)
+	}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return engi.Errorf(engi.Expired, "%v", ctx.Err())
+	case err != nil:
+		return m.gone(err)
+	case !reply.Success && strings.Contains(reply.Err, unix.ENOSPC.Error()):
+		return engi.Errorf(engi.Exhausted, "the host's disk is full").WithRemedy("free space where engi keeps its data")
+	case !reply.Success:
+		return engi.Errorf(engi.Internal, "the sandbox's kernel: %.500s", reply.Err)
+	}
+	return nil
+}
+
+// gone is the error for a kernel that does not answer.
+func (m *machine) gone(err error) error {
+	// A connection that breaks is news of an end that Done tells later.
+	select {
+	case <-m.done:
+	case <-time.After(time.Second):
+		if !errors.Is(err, io.EOF) && !errors.Is(err, unix.ECONNREFUSED) {
+			return engi.Errorf(engi.Internal, "ask the sandbox's kernel: %v", err)
+		}
+	}
+	return engi.Errorf(engi.Unavailable, "the machine has ended")
+}
+
+func (d machineDir) dialControl(id engi.SandboxID) (*net.UnixConn, error) {
+	dir, err := os.OpenFile(d.path("root"), unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	name := fmt.Sprintf("/proc/self/fd/%d/runsc-%s.sock", dir.Fd(), id) // short enough for a socket
+	return net.DialUnix("unix", nil, &net.UnixAddr{Name: name, Net: "unix"})
+}
