@@ -45,6 +45,7 @@ var rules = []rule{
 
 	{"disk/...", ". disk/...", "github.com/google/go-containerregistry/... github.com/goccy/go-yaml/... github.com/klauspost/compress/... golang.org/x/sys/..."},
 	{"gate/key/keytest", ". gate/key", "github.com/google/go-cmp/..."},
+	{"gate/secret/secrettest", ". gate/secret", "github.com/google/go-cmp/..."},
 	{"gate/...", ". gate/...", "golang.org/x/time/... golang.org/x/sys/... github.com/caddyserver/certmagic github.com/coder/websocket"},
 
 	{"script/wire", ".", ""},
@@ -55,6 +56,7 @@ var rules = []rule{
 	{"store/...", ". store/... fleet disk/... gate/... api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
 	{"api/v1", "", ""},
+	{"api/apitest", ". api/... gate/... guest guest/guestd guest/wire", "github.com/prometheus/client_golang/..."},
 	{"api/compat/e2b/e2btest", ". api/compat/e2b", "github.com/google/go-cmp/..."},
 	{"api/compat/e2b", ".", ""},
 	{"api/...", ". api/... gate/... guest/fileops", "github.com/danielgtaylor/huma/v2/... github.com/prometheus/client_golang/... golang.org/x/time/... github.com/coder/websocket"},

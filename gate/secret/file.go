@@ -1,0 +1,121 @@
+package secret
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/engi-dev/engi"
+)
+
+// A keyFile is what the key file holds: a line with the key and one with the
+// fingerprints of former keys that somebody gave up, if there are any.
+type keyFile struct {
+	key     []byte // nil if the file is empty
+	givenUp []string
+}
+
+// readKey returns what is in the file at path. If there is no file, or an
+// empty one, it makes a key that takes the place of those that known names.
+// But a file that is needed must not be missing.
+func readKey(path string, known []string) (keyFile, error) {
+	f, err := readFile(path)
+	switch {
+	case err == nil && f.key != nil:
+		return f, nil
+	case errors.Is(err, fs.ErrNotExist) && len(known) > 0:
+		return f, engi.Errorf(engi.Conflict, "%s is lost, and there are secrets that only it opens", path).
+			WithRemedy("put it back from a backup; to give the secrets up, make an empty file of that name: a new key is made")
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return f, err
+	}
+	if err := writeFile(path, known); err != nil {
+		return f, engi.Errorf(engi.Internal, "make %s: %v", path, err)
+	}
+	// What is in the file now counts, whoever wrote it.
+	if f, err = readFile(path); err == nil && f.key == nil {
+		err = engi.Errorf(engi.Internal, "%s is empty although it was just written", path)
+	}
+	return f, err
+}
+
+func readFile(path string) (k keyFile, err error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return k, err
+	}
+	if err != nil {
+		return k, engi.Errorf(engi.Internal, "%v", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return k, engi.Errorf(engi.Internal, "%v", err)
+	}
+	if !info.Mode().IsRegular() {
+		return k, engi.Errorf(engi.Invalid, "%s is not a regular file", path).WithRemedy("put the key file there, or nothing")
+	}
+	data, err := io.ReadAll(io.LimitReader(f, 64<<10))
+	if err != nil {
+		return k, engi.Errorf(engi.Internal, "%v", err)
+	}
+	data = bytes.TrimSpace(data)
+	if len(data) == 0 {
+		return k, nil
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return k, engi.Errorf(engi.Denied, "the mode of %s is %#o, so others on this machine may read secrets", path, info.Mode().Perm()).
+			WithRemedy("run 'chmod 600 %s', and change the secrets if others may have read it", path)
+	}
+	line, rest, _ := strings.Cut(string(data), "\n")
+	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(line))
+	if err != nil || len(key) != keySize {
+		return k, engi.Errorf(engi.Invalid, "%s does not hold a key of %d bytes in base64", path, keySize).
+			WithRemedy("put the right file back from a backup; to give the secrets up, empty the file: a new key is made")
+	}
+	former, _ := strings.CutPrefix(rest, givenUpPrefix)
+	return keyFile{key, strings.Fields(former)}, nil
+}
+
+const givenUpPrefix = "given up:"
+
+// writeFile puts a new key at path, whole or not at all.
+func writeFile(path string, givenUp []string) (err error) {
+	dir := filepath.Dir(path)
+	tmp, err := os.CreateTemp(dir, ".secret.key-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	key := make([]byte, keySize)
+	rand.Read(key) // never fails
+	text := base64.StdEncoding.EncodeToString(key) + "\n"
+	if len(givenUp) > 0 {
+		text += givenUpPrefix + " " + strings.Join(givenUp, " ") + "\n"
+	}
+	_, err = tmp.WriteString(text)
+	if err == nil {
+		err = tmp.Sync()
+	}
+	if cerr := tmp.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

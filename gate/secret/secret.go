@@ -1,0 +1,261 @@
+// Package secret keeps named values encrypted, so that neither a copy of the
+// database nor a look into a log gives one away. Only the wall asks for values
+// (Reveal), to put them into requests on their way out of a sandbox.
+//
+// Each value is sealed with AES-256-GCM under a key from a file, together with
+// the secret's ID, owner and version: a row of the database that somebody
+// moved to another owner or back in time does not open. Package secret does
+// not guard against whoever can read the file as well.
+package secret
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/engi-dev/engi"
+)
+
+const (
+	maxValue    = 64 << 10 // bytes
+	maxSecrets  = 1000     // of one owner
+	maxMetadata = 64       // pairs
+	maxText     = 256      // bytes of each side of a pair
+	idPrefix    = "sec_"
+	keySize     = 32
+	tries       = 8 // of an update among others
+)
+
+var nameForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
+
+// Sealed is an encrypted value.
+type Sealed struct {
+	Key  string // fingerprint of the key that opens it
+	Data []byte // nonce and ciphertext
+}
+
+// A Store is all the memory this room needs. It is safe for concurrent use.
+// Package secrettest holds its promises as tests.
+//
+//  1. Put stores a new secret; Conflict if its ID, or its name for its owner,
+//     is there already.
+//  2. Find returns a secret by ID or name. Only owner's are found; the empty
+//     owner finds all, but Conflict by a name that several owners use.
+//  3. List returns the secrets of owner, or everybody's if owner is empty, by
+//     name, then owner.
+//  4. Replace stores metadata, version, time of update and value of the
+//     secret with s.ID if its version is still was; else Conflict, and
+//     NotFound if it is gone.
+//  5. Remove deletes by ID; NotFound if it is not there.
+//  6. Keys returns the fingerprints of all sealed values, each once.
+type Store interface {
+	Put(ctx context.Context, s engi.Secret, v Sealed) error
+	Find(ctx context.Context, owner engi.Owner, idOrName string) (engi.Secret, Sealed, error)
+	List(ctx context.Context, owner engi.Owner) ([]engi.Secret, error)
+	Replace(ctx context.Context, s engi.Secret, v Sealed, was int) error
+	Remove(ctx context.Context, id engi.SecretID) error
+	Keys(ctx context.Context) ([]string, error)
+}
+
+// A Safe is a store's secrets, implementing [engi.Secrets]. It is safe for
+// concurrent use.
+type Safe struct {
+	store  Store
+	path   string // of the key file, for messages
+	master []byte
+	aead   cipher.AEAD
+	key    string // fingerprint
+}
+
+var _ engi.Secrets = (*Safe)(nil)
+
+// Open returns the secrets in store, sealed under the key in the file at
+// path, which is made if there is none yet. It reports Conflict if the file
+// is lost or another one although secrets are there, Denied if others may
+// read it, Invalid if it holds no key; each with the way out.
+func Open(ctx context.Context, store Store, path string, log *slog.Logger) (_ *Safe, err error) {
+	defer engi.Annotate(&err, "open secrets")
+	known, err := store.Keys(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f, err := readKey(path, known)
+	if err != nil {
+		return nil, err
+	}
+	s := &Safe{store: store, path: path, master: f.key}
+	s.key = hex.EncodeToString(s.derive("fingerprint", 8))
+	block, err := aes.NewCipher(s.derive("values", keySize))
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "%v", err)
+	}
+	if s.aead, err = cipher.NewGCM(block); err != nil {
+		return nil, engi.Errorf(engi.Internal, "%v", err)
+	}
+	for _, k := range known {
+		switch {
+		case k == s.key:
+		case slices.Contains(f.givenUp, k):
+			log.Warn("some secrets cannot be read, since their key was given up: store them again", "key_file", path)
+		default:
+			return nil, engi.Errorf(engi.Conflict, "the key in %s does not open all secrets in the database", path).
+				WithRemedy("put the right file back from a backup; to give the secrets up, empty the file: a new key is made")
+		}
+	}
+	return s, nil
+}
+
+// Derive returns 32 bytes for another purpose, which tell nothing of the key
+// and stay the same as long as it does.
+func (s *Safe) Derive(purpose string) []byte { return s.derive("other "+purpose, keySize) }
+
+func (s *Safe) derive(purpose string, size int) []byte {
+	b, err := hkdf.Key(sha256.New, s.master, nil, "engi secret: "+purpose, size)
+	if err != nil {
+		panic(err) // only for sizes out of range
+	}
+	return b
+}
+
+// bound is what a sealed value belongs to.
+func bound(s engi.Secret) []byte {
+	return fmt.Appendf(nil, "engi secret\x00%s\x00%s\x00%d", s.ID, s.Owner, s.Version)
+}
+
+func (s *Safe) seal(of engi.Secret, value string) Sealed {
+	nonce := make([]byte, s.aead.NonceSize())
+	rand.Read(nonce) // never fails
+	return Sealed{Key: s.key, Data: s.aead.Seal(nonce, nonce, []byte(value), bound(of))}
+}
+
+func (s *Safe) unseal(of engi.Secret, v Sealed) (string, error) {
+	if v.Key != s.key {
+		return "", engi.Errorf(engi.Conflict, "it was sealed under another key than that in %s", s.path).
+			WithRemedy("store its value again, or put the former key file back and restart")
+	}
+	n := s.aead.NonceSize()
+	if len(v.Data) < n {
+		return "", errDamaged
+	}
+	value, err := s.aead.Open(nil, v.Data[:n], v.Data[n:], bound(of))
+	if err != nil {
+		return "", errDamaged
+	}
+	return string(value), nil
+}
+
+var errDamaged = engi.Errorf(engi.Internal, "what is stored was changed by somebody else").
+	WithRemedy("store its value again, and find out who writes to the database")
+
+// Create stores a secret with sec's Owner, Name and Metadata. It reports
+// Invalid for bad names, values and metadata, Conflict if the owner has one of
+// that name, Exhausted if he has too many.
+func (s *Safe) Create(ctx context.Context, sec engi.Secret, value string) (_ engi.Secret, err error) {
+	defer engi.Annotate(&err, "create secret %.40q", sec.Name)
+	if !nameForm.MatchString(sec.Name) || strings.HasPrefix(sec.Name, idPrefix) {
+		return engi.Secret{}, engi.Errorf(engi.Invalid, "this cannot be a secret's name").
+			WithRemedy("use 1 to 128 letters, digits, dashes, dots and underscores, not beginning with %s", idPrefix)
+	}
+	if err := check(value, sec.Metadata); err != nil {
+		return engi.Secret{}, err
+	}
+	have, err := s.store.List(ctx, sec.Owner)
+	if err != nil {
+		return engi.Secret{}, err
+	}
+	if len(have) >= maxSecrets {
+		return engi.Secret{}, engi.Errorf(engi.Exhausted, "there are %d secrets already", len(have)).WithRemedy("remove some")
+	}
+	sec.ID, sec.Version, sec.Metadata = engi.NewSecretID(), 1, maps.Clone(sec.Metadata)
+	sec.Created = now()
+	sec.Updated = sec.Created
+	return sec, s.store.Put(ctx, sec, s.seal(sec, value))
+}
+
+// Get returns a secret by ID or name, without its value.
+func (s *Safe) Get(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Secret, err error) {
+	defer engi.Annotate(&err, "get secret %.40q", idOrName)
+	sec, _, err := s.store.Find(ctx, owner, idOrName)
+	return sec, err
+}
+
+// List returns secrets by name.
+func (s *Safe) List(ctx context.Context, owner engi.Owner) ([]engi.Secret, error) {
+	return s.store.List(ctx, owner)
+}
+
+// Update replaces the value, and the metadata if it is not nil.
+func (s *Safe) Update(ctx context.Context, owner engi.Owner, idOrName, value string, metadata map[string]string) (_ engi.Secret, err error) {
+	defer engi.Annotate(&err, "update secret %.40q", idOrName)
+	if err := check(value, metadata); err != nil {
+		return engi.Secret{}, err
+	}
+	for try := 1; ; try++ {
+		sec, _, err := s.store.Find(ctx, owner, idOrName)
+		if err != nil {
+			return engi.Secret{}, err
+		}
+		was := sec.Version
+		sec.Version++
+		sec.Updated = now()
+		if metadata != nil {
+			sec.Metadata = maps.Clone(metadata)
+		}
+		err = s.store.Replace(ctx, sec, s.seal(sec, value), was)
+		if err == nil || engi.KindOf(err) != engi.Conflict || try == tries {
+			return sec, err
+		}
+	}
+}
+
+// Remove deletes a secret.
+func (s *Safe) Remove(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
+	defer engi.Annotate(&err, "remove secret %.40q", idOrName)
+	sec, _, err := s.store.Find(ctx, owner, idOrName)
+	if err != nil {
+		return err
+	}
+	return s.store.Remove(ctx, sec.ID)
+}
+
+// Reveal returns the value. It reports Conflict for one whose key is lost.
+func (s *Safe) Reveal(ctx context.Context, owner engi.Owner, idOrName string) (_ string, err error) {
+	defer engi.Annotate(&err, "reveal secret %.40q", idOrName)
+	sec, v, err := s.store.Find(ctx, owner, idOrName)
+	if err != nil {
+		return "", err
+	}
+	return s.unseal(sec, v)
+}
+
+// check never repeats what it refuses.
+func check(value string, metadata map[string]string) error {
+	if value == "" || len(value) > maxValue {
+		return engi.Errorf(engi.Invalid, "the value has %d bytes", len(value)).WithRemedy("use 1 to %d bytes", maxValue)
+	}
+	if len(metadata) > maxMetadata {
+		return engi.Errorf(engi.Invalid, "there are %d pairs of metadata", len(metadata)).WithRemedy("use at most %d", maxMetadata)
+	}
+	for k, v := range metadata {
+		if k == "" || len(k) > maxText || len(v) > maxText || !utf8.ValidString(k+v) || strings.ContainsRune(k+v, 0) {
+			return engi.Errorf(engi.Invalid, "a pair of metadata is empty, too long or no text").
+				WithRemedy("use at most %d bytes of UTF-8 on each side", maxText)
+		}
+	}
+	return nil
+}
+
+// now is the time as stores keep it.
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }

@@ -1,0 +1,242 @@
+package secret_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/secret"
+	"github.com/engi-dev/engi/gate/secret/secrettest"
+)
+
+func TestMemoryKeepsThePromises(t *testing.T) {
+	secrettest.Run(t, func(*testing.T) secret.Store { return new(secrettest.Memory) })
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func open(t *testing.T, store secret.Store, path string) *secret.Safe {
+	t.Helper()
+	s, err := secret.Open(t.Context(), store, path, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+const value = "s3cr3t-value-that-must-not-show"
+
+func TestLifeOfASecret(t *testing.T) {
+	store, path := new(secrettest.Memory), filepath.Join(t.TempDir(), "secret.key")
+	s := open(t, store, path)
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatal(info.Mode(), err)
+	}
+	made, err := s.Create(t.Context(), engi.Secret{Owner: "ann", Name: "API_KEY", Metadata: map[string]string{"a": "b"}}, value)
+	if err != nil || made.Version != 1 || made.ID == "" || made.Created.IsZero() {
+		t.Fatalf("%+v, %v", made, err)
+	}
+	if _, sealed, err := store.Find(t.Context(), "ann", "API_KEY"); err != nil || bytes.Contains(sealed.Data, []byte("s3cr3t")) {
+		t.Errorf("it is stored in clear text: %q, %v", sealed.Data, err)
+	}
+	s = open(t, store, path) // as after a restart
+	for _, by := range []string{"API_KEY", string(made.ID)} {
+		if got, err := s.Reveal(t.Context(), "ann", by); got != value || err != nil {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	for _, owner := range []engi.Owner{"bob", "anna"} {
+		if _, err := s.Reveal(t.Context(), owner, "API_KEY"); engi.KindOf(err) != engi.NotFound {
+			t.Errorf("%s reveals: %v", owner, err)
+		}
+		if _, err := s.Update(t.Context(), owner, string(made.ID), "x", nil); engi.KindOf(err) != engi.NotFound {
+			t.Errorf("%s updates: %v", owner, err)
+		}
+		if err := s.Remove(t.Context(), owner, string(made.ID)); engi.KindOf(err) != engi.NotFound {
+			t.Errorf("%s removes: %v", owner, err)
+		}
+	}
+	up, err := s.Update(t.Context(), "ann", "API_KEY", "second", nil)
+	if err != nil || up.Version != 2 || up.Metadata["a"] != "b" || up.ID != made.ID {
+		t.Errorf("%+v, %v", up, err)
+	}
+	if got, err := s.Reveal(t.Context(), "", "API_KEY"); got != "second" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	if err := s.Remove(t.Context(), "ann", "API_KEY"); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Get(t.Context(), "ann", "API_KEY"); engi.KindOf(err) != engi.NotFound {
+		t.Errorf("after removal: %v", err)
+	}
+	if a, b := s.Derive("x"), s.Derive("y"); len(a) != 32 || bytes.Equal(a, b) || !bytes.Equal(a, open(t, store, path).Derive("x")) {
+		t.Error("derived keys are not what they should be")
+	}
+}
+
+func TestUpdatesDoNotGetLost(t *testing.T) {
+	s := open(t, new(secrettest.Memory), filepath.Join(t.TempDir(), "secret.key"))
+	if _, err := s.Create(t.Context(), engi.Secret{Owner: "ann", Name: "x"}, "0"); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			if _, err := s.Update(t.Context(), "ann", "x", fmt.Sprint(i), nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if got, err := s.Get(t.Context(), "ann", "x"); err != nil || got.Version != 5 {
+		t.Errorf("version %d, %v", got.Version, err)
+	}
+}
+
+func TestMovedRowsDoNotOpen(t *testing.T) {
+	store := new(secrettest.Memory)
+	s := open(t, store, filepath.Join(t.TempDir(), "secret.key"))
+	a, err := s.Create(t.Context(), engi.Secret{Owner: "ann", Name: "x"}, value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, sealed, err := store.Find(t.Context(), "ann", "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*engi.Secret, *secret.Sealed){
+		"another owner":   func(s *engi.Secret, _ *secret.Sealed) { s.Owner = "bob" },
+		"another secret":  func(s *engi.Secret, _ *secret.Sealed) { s.ID = engi.NewSecretID() },
+		"another version": func(s *engi.Secret, _ *secret.Sealed) { s.Version = 2 },
+		"flipped bit":     func(_ *engi.Secret, v *secret.Sealed) { v.Data = bytes.Clone(v.Data); v.Data[20] ^= 1 },
+		"cut off":         func(_ *engi.Secret, v *secret.Sealed) { v.Data = v.Data[:5] },
+	} {
+		other, moved := a, sealed
+		other.Name = "moved"
+		if change(&other, &moved); other.ID == a.ID {
+			if err := s.Remove(t.Context(), "", string(a.ID)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := store.Put(t.Context(), other, moved); err != nil {
+			t.Fatal(err)
+		}
+		got, err := s.Reveal(t.Context(), "", string(other.ID))
+		if err == nil || got != "" || strings.Contains(err.Error(), value) {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+		if err := store.Remove(t.Context(), other.ID); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := store.Find(t.Context(), "", string(a.ID)); err != nil {
+			if err := store.Put(t.Context(), a, sealed); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if got, err := s.Reveal(t.Context(), "ann", "x"); err != nil || got != value {
+		t.Errorf("the row at its place: %q, %v", got, err)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	s := open(t, new(secrettest.Memory), filepath.Join(t.TempDir(), "secret.key"))
+	big := map[string]string{}
+	for i := range 65 {
+		big[fmt.Sprint(i)] = ""
+	}
+	for name, c := range map[string]struct {
+		sec   engi.Secret
+		value string
+	}{
+		"no name":       {engi.Secret{}, value},
+		"spaces":        {engi.Secret{Name: "a b"}, value},
+		"slash":         {engi.Secret{Name: "../x"}, value},
+		"newline":       {engi.Secret{Name: "x\n"}, value},
+		"long name":     {engi.Secret{Name: strings.Repeat("x", 129)}, value},
+		"like an ID":    {engi.Secret{Name: string(engi.NewSecretID())}, value},
+		"no value":      {engi.Secret{Name: "x"}, ""},
+		"long value":    {engi.Secret{Name: "x"}, strings.Repeat(value, 10_000)},
+		"long metadata": {engi.Secret{Name: "x", Metadata: map[string]string{"k": strings.Repeat("x", 257)}}, value},
+		"much metadata": {engi.Secret{Name: "x", Metadata: big}, value},
+		"no text":       {engi.Secret{Name: "x", Metadata: map[string]string{"k": "\xff"}}, value},
+	} {
+		c.sec.Owner = "ann"
+		_, err := s.Create(t.Context(), c.sec, c.value)
+		if engi.KindOf(err) != engi.Invalid || strings.Contains(err.Error()+engi.RemedyOf(err), value) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := s.Create(t.Context(), engi.Secret{Owner: "ann", Name: "x"}, strings.Repeat("v", 64<<10)); err != nil {
+		t.Error(err)
+	}
+	_, err := s.Create(t.Context(), engi.Secret{Owner: "ann", Name: "x"}, value)
+	if engi.KindOf(err) != engi.Conflict || strings.Contains(err.Error(), value) {
+		t.Errorf("twice: %v", err)
+	}
+	if strings.Contains(fmt.Sprintf("%v %+v", s, *s), value) {
+		t.Error("it prints")
+	}
+}
+
+func TestKeyFile(t *testing.T) {
+	store, path := new(secrettest.Memory), filepath.Join(t.TempDir(), "secret.key")
+	s := open(t, store, path)
+	if _, err := s.Create(t.Context(), engi.Secret{Owner: "ann", Name: "old"}, value); err != nil {
+		t.Fatal(err)
+	}
+	key, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := func(what string, kind engi.Kind, word string) {
+		t.Helper()
+		_, err := secret.Open(t.Context(), store, path, quiet)
+		if err == nil || engi.KindOf(err) != kind || !strings.Contains(engi.RemedyOf(err), word) || strings.Contains(err.Error(), string(key[:10])) {
+			t.Errorf("%s: %v (%s)", what, err, engi.RemedyOf(err))
+		}
+	}
+	os.Remove(path)
+	refused("lost", engi.Conflict, "backup")
+	if _, err := os.Stat(path); err == nil {
+		t.Error("a refused start made a key")
+	}
+	os.WriteFile(path, []byte("bm90IGEga2V5\n"), 0o600)
+	refused("no key", engi.Invalid, "backup")
+	os.WriteFile(path, []byte("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n"), 0o600)
+	refused("another key", engi.Conflict, "backup")
+	os.WriteFile(path, key, 0o600)
+	os.Chmod(path, 0o644)
+	refused("readable by others", engi.Denied, "chmod 600")
+	os.Chmod(path, 0o600)
+	if got, err := open(t, store, path).Reveal(t.Context(), "ann", "old"); got != value || err != nil {
+		t.Errorf("with the file back: %q, %v", got, err)
+	}
+
+	// Given up: old secrets are named as lost, new ones work, also later.
+	os.WriteFile(path, nil, 0o600)
+	open(t, store, path)
+	for range 2 {
+		s = open(t, store, path)
+		if _, err := s.Reveal(t.Context(), "ann", "old"); engi.KindOf(err) != engi.Conflict || !strings.Contains(engi.RemedyOf(err), "again") {
+			t.Errorf("a lost secret: %v", err)
+		}
+		if _, err := s.Get(t.Context(), "ann", "new"); engi.KindOf(err) == engi.NotFound {
+			if _, err := s.Create(t.Context(), engi.Secret{Owner: "ann", Name: "new"}, "n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := s.Reveal(t.Context(), "ann", "new"); got != "n" || err != nil {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	if _, err := s.Update(t.Context(), "ann", "old", "again", nil); err != nil {
+		t.Error(err)
+	}
+}
