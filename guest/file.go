@@ -25,8 +25,17 @@ func (c *Client) Open(ctx context.Context, path string) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	return gulp(resp.Body), nil
+	return sized{gulp(resp.Body), resp.ContentLength}, nil
 }
+
+// sized is a file whose size is known before it was read.
+type sized struct {
+	io.ReadCloser
+	size int64 // -1 if the guest did not say
+}
+
+// Size returns the bytes of the file when it was opened; -1 if unknown.
+func (s sized) Size() int64 { return s.size }
 
 // gulp reads in large pieces, however small those asked for are: HTTP/2
 // acknowledges each read, and each acknowledgement wakes the guest.

@@ -1,7 +1,9 @@
 // Package apitest is a small world behind the HTTP surface, for tests of the
 // surface and of its clients: everything that package rest serves, in memory,
-// behaving as engi's interfaces promise. Its programs run in no sandbox and
-// speak a language of five words; it is not for anything but tests.
+// behaving as engi's interfaces promise. Executions run in no sandbox and
+// speak a language of five words; sandboxes have the real guest program inside
+// this process, so what is done in them is done on the host. It is not for
+// anything but tests.
 package apitest
 
 import (
@@ -26,6 +28,7 @@ type World struct {
 	Sandboxes  *Sandboxes
 	Templates  *Templates
 	Pools      *Pools
+	Volumes    *Volumes
 	Keys       *key.Ring
 
 	Handler http.Handler
@@ -43,10 +46,13 @@ func New(change func(*rest.Options)) *World {
 		Pools:      &Pools{},
 		Keys:       key.New(new(keytest.Memory)),
 	}
-	w.Sandboxes = &Sandboxes{x: w.Executions}
+	w.Sandboxes = NewSandboxes(w.Executions)
+	w.Volumes = &Volumes{}
 	reg := prometheus.NewRegistry()
 	o := rest.Options{
 		Executions: w.Executions, Sandboxes: w.Sandboxes, Templates: w.Templates, Pools: w.Pools, Keys: w.Keys,
+		Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes, Secrets: &Secrets{}, Ports: ports{w.Sandboxes},
+		Quota:   func(engi.Owner) engi.Quota { return engi.Quota{Sandboxes: 100, Volumes: 10} },
 		Node:    rest.Node{Version: "0.0.0-test", Tier: engi.TierMemory, NotEnforced: []string{"memory"}, Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
 		Metrics: reg, Register: reg,
 	}
@@ -69,7 +75,11 @@ func (w *World) key(k engi.Key) string {
 }
 
 // Close ends what runs and waits for it.
-func (w *World) Close() { w.Executions.Close() }
+func (w *World) Close() {
+	w.Executions.Close()
+	w.Sandboxes.Close()
+	w.Volumes.close()
+}
 
 // Serve returns a world that listens, until the end of t, and its address.
 func Serve(t testing.TB, change func(*rest.Options)) (*World, *httptest.Server) {
@@ -83,47 +93,6 @@ func Serve(t testing.TB, change func(*rest.Options)) (*World, *httptest.Server) 
 		w.Close()
 	})
 	return w, srv
-}
-
-// Sandboxes shows one sandbox for each run that is going on.
-type Sandboxes struct {
-	engi.Sandboxes // nil: what is not below is not for this twin
-	x              *Executions
-}
-
-var _ engi.Sandboxes = (*Sandboxes)(nil)
-
-// Get returns one sandbox's record.
-func (s *Sandboxes) Get(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Sandbox, error) {
-	all, err := s.List(ctx, owner, engi.SandboxFilter{})
-	for _, b := range all {
-		if b.ID == id {
-			return b, err
-		}
-	}
-	return engi.Sandbox{}, engi.Errorf(engi.NotFound, "no sandbox %s", id)
-}
-
-// List returns the live ones, newest first.
-func (s *Sandboxes) List(ctx context.Context, owner engi.Owner, _ engi.SandboxFilter) ([]engi.Sandbox, error) {
-	xs, err := s.x.List(ctx, owner, engi.ExecutionFilter{State: engi.ExecutionRunning})
-	var list []engi.Sandbox
-	for _, x := range xs {
-		list = append(list, engi.Sandbox{
-			ID: x.Sandbox, Owner: x.Owner, Template: x.Template, Digest: "sha256:ba5e", Pool: "base/python", Tier: engi.TierMemory,
-			Size: engi.Size{VCPUs: 1, Memory: 512 << 20}, State: engi.Running, Execution: x.ID, Created: x.Created,
-		})
-	}
-	return list, err
-}
-
-// Stop ends the run in the sandbox.
-func (s *Sandboxes) Stop(ctx context.Context, owner engi.Owner, id engi.SandboxID) error {
-	b, err := s.Get(ctx, owner, id)
-	if err != nil {
-		return err
-	}
-	return s.x.Cancel(ctx, owner, b.Execution)
 }
 
 // Templates has "host" and "base", and builds whatever it is given.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/flow"
+	"github.com/engi-dev/engi/api/problem"
 	"github.com/engi-dev/engi/api/strict"
 	"github.com/engi-dev/engi/api/v1"
 )
@@ -33,6 +35,15 @@ func decode[T any](s *server, w http.ResponseWriter, r *http.Request) (T, error)
 	return v, wrong(strict.Unmarshal(body, &v))
 }
 
+// decodeIfAny reads the body of r as a T; no body is the zero T.
+func decodeIfAny[T any](s *server, w http.ResponseWriter, r *http.Request) (T, error) {
+	if r.ContentLength == 0 || r.Body == nil || r.Body == http.NoBody {
+		var v T
+		return v, nil
+	}
+	return decode[T](s, w, r)
+}
+
 // wrong classifies what a strict reader found.
 func wrong(err error) error {
 	e, ok := errors.AsType[*strict.Error](err)
@@ -40,9 +51,9 @@ func wrong(err error) error {
 	case !ok:
 		return err
 	case len(e.Faults) > 0:
-		return invalid(e.Faults)
+		return problem.Invalid(e.Faults)
 	}
-	return refuse(0, e.Remedy, "%s", e.Text)
+	return problem.Refuse(0, e.Remedy, "%s", e.Text)
 }
 
 // curlType is what curl -d calls everything. A body of that type that begins
@@ -57,11 +68,11 @@ func checkContentType(r *http.Request) error {
 	}
 	kind, params, err := mime.ParseMediaType(given)
 	if err != nil || kind != "application/json" && !strings.HasSuffix(kind, "+json") {
-		return refuse(http.StatusUnsupportedMediaType, "send JSON with 'Content-Type: application/json'",
+		return problem.Refuse(http.StatusUnsupportedMediaType, "send JSON with 'Content-Type: application/json'",
 			"a body of type %.80q cannot be read", given)
 	}
 	if cs := params["charset"]; cs != "" && !strings.EqualFold(cs, "utf-8") {
-		return refuse(http.StatusUnsupportedMediaType, "send JSON in UTF-8", "a body in %.40q cannot be read", cs)
+		return problem.Refuse(http.StatusUnsupportedMediaType, "send JSON in UTF-8", "a body in %.40q cannot be read", cs)
 	}
 	return nil
 }
@@ -85,7 +96,7 @@ func (s *server) read(w http.ResponseWriter, r *http.Request) (_ []byte, err err
 		buf.Grow(int(n) + bytes.MinRead)
 	}
 	for {
-		_ = rc.SetReadDeadline(time.Now().Add(bodyTime)) // tests have writers without deadlines
+		_ = rc.SetReadDeadline(time.Now().Add(flow.BodyTime)) // tests have writers without deadlines
 		n, err := io.CopyN(&buf, r.Body, min(1<<20, s.maxBody+1-int64(buf.Len())))
 		if held := s.held.Add(n); held > s.maxHeld {
 			return nil, engi.Errorf(engi.Exhausted, "the server is reading too many large requests already").
@@ -99,24 +110,14 @@ func (s *server) read(w http.ResponseWriter, r *http.Request) (_ []byte, err err
 		case err != nil && r.Context().Err() != nil:
 			return nil, engi.Errorf(engi.Expired, "the caller left while sending its request")
 		case err != nil:
-			return nil, refuse(http.StatusRequestTimeout, "send the body faster, or in smaller parts", "reading the body: %v", err)
+			return nil, problem.Refuse(http.StatusRequestTimeout, "send the body faster, or in smaller parts", "reading the body: %v", err)
 		}
 	}
 }
 
-// tooLarge refuses a body. Most clients listen only when they have sent
-// everything, so the rest is read and thrown away, within reason; a client
-// that asked before sending is told at once.
+// tooLarge refuses a body.
 func (s *server) tooLarge(w http.ResponseWriter, r *http.Request) error {
-	if r.Header.Get("Expect") == "" {
-		rc := http.NewResponseController(w)
-		_ = rc.SetReadDeadline(time.Now().Add(5 * time.Second))
-		_, err := io.CopyN(io.Discard, r.Body, 128<<20)
-		if !errors.Is(err, io.EOF) {
-			w.Header().Set("Connection", "close")
-		}
-		_ = rc.SetReadDeadline(time.Time{})
-	}
-	return refuse(http.StatusRequestEntityTooLarge,
+	flow.Drain(w, r)
+	return problem.Refuse(http.StatusRequestEntityTooLarge,
 		"put large data into the template, or fetch it in parts", "the body is larger than the %s this server accepts", v1.Bytes(s.maxBody))
 }

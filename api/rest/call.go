@@ -170,8 +170,8 @@ func secretOf(r *http.Request) string {
 }
 
 // admit finds out who is calling and whether that is enough for the route.
-func (s *server) admit(r *http.Request, need access) error {
-	if need == open {
+func (s *server) admit(r *http.Request, need rule) error {
+	if need.open {
 		return nil
 	}
 	secret := secretOf(r)
@@ -188,17 +188,7 @@ func (s *server) admit(r *http.Request, need access) error {
 		// The empty owner would see everything.
 		return engi.Errorf(engi.Internal, "key %s has no owner", k.ID)
 	}
-	if need == admin && !k.Admin {
-		return engi.Errorf(engi.Denied, "key %s is not an admin's", k.ID).
-			WithRemedy("use an admin key; the first one is in admin.key in the data directory")
-	}
-	return nil
-}
-
-// extend gives the caller d more to take what we write.
-func extend(w http.ResponseWriter, d time.Duration) {
-	// Writers that know no deadlines are those of tests.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d))
+	return need.check(k)
 }
 
 // gone reports whether r's caller has left, and remembers it for the log.

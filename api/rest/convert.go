@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/problem"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -54,7 +55,7 @@ func refusalOf(err *engi.Error) *v1.Problem {
 	if err == nil {
 		return nil
 	}
-	p := describe(err, "")
+	p := problem.Describe(err, "")
 	return &p
 }
 
@@ -96,19 +97,77 @@ func textOf(b []byte) (string, []byte) {
 }
 
 func sandboxOf(x engi.Sandbox) v1.Sandbox {
-	return v1.Sandbox{
+	b := v1.Sandbox{
 		ID:          string(x.ID),
 		Owner:       string(x.Owner),
 		State:       string(x.State),
 		Template:    x.Template,
 		Digest:      x.Digest,
+		SnapshotID:  string(x.Snapshot),
 		Pool:        x.Pool,
 		Tier:        string(x.Tier),
 		Size:        sizeOf(x.Size),
 		ExecutionID: string(x.Execution),
 		Cause:       string(x.End),
 		CreatedAt:   x.Created.UTC(),
+		StartedAt:   moment(x.Started),
+		ActiveAt:    moment(x.Active),
+		DeadlineAt:  moment(x.Deadline),
 		StoppedAt:   moment(x.Stopped),
+		Metadata:    x.Metadata,
+		DiskOnly:    x.Disk,
+	}
+	if l := x.Lifetime; l != (engi.Lifetime{}) {
+		b.Lifetime = &v1.Lifetime{
+			Timeout: length(l.Timeout), IdleTimeout: length(l.Idle), MaxDuration: length(l.Max),
+			OnTimeout: string(l.OnTimeout), DiskOnly: l.DiskOnly, AutoResume: l.AutoResume,
+		}
+	}
+	for _, m := range x.Volumes {
+		b.Volumes = append(b.Volumes, v1.VolumeMount{Volume: m.Volume, Path: m.Path})
+	}
+	if n := x.Network; n.Mode != "" || len(n.Allow)+len(n.Deny) > 0 {
+		b.Network = &v1.NetworkPolicy{Mode: string(n.Mode), Allow: n.Allow, Deny: n.Deny}
+	}
+	if x.Ports != (engi.PortPolicy{}) {
+		b.Ports = &v1.PortPolicy{Private: x.Ports.Private, Host: x.Ports.Host}
+	}
+	return b
+}
+
+func snapshotOf(x engi.Snapshot) v1.Snapshot {
+	return v1.Snapshot{
+		ID: string(x.ID), Owner: string(x.Owner), Name: x.Name, SandboxID: string(x.Sandbox), Template: x.Template, Digest: x.Digest,
+		Tier: string(x.Tier), Size: sizeOf(x.Size), DiskOnly: x.Disk, Bytes: v1.Bytes(max(0, x.Bytes)),
+		CreatedAt: x.Created.UTC(), UsedAt: moment(x.Used), ExpiresAt: moment(x.Expires),
+	}
+}
+
+func volumeOf(x engi.Volume) v1.Volume {
+	return v1.Volume{
+		ID: string(x.ID), Owner: string(x.Owner), Name: x.Name, Capacity: v1.Bytes(max(0, x.Capacity)), Used: v1.Bytes(max(0, x.Used)),
+		SandboxID: string(x.Holder), CreatedAt: x.Created.UTC(), AccessedAt: moment(x.Accessed), ExpiresAt: moment(x.Expires),
+	}
+}
+
+func secretOfRecord(x engi.Secret) v1.Secret {
+	return v1.Secret{
+		ID: string(x.ID), Owner: string(x.Owner), Name: x.Name, Version: x.Version, Metadata: x.Metadata,
+		CreatedAt: x.Created.UTC(), UpdatedAt: x.Updated.UTC(),
+	}
+}
+
+func sampleOf(x engi.Sample) v1.Sample {
+	size := func(n int64) v1.Bytes { return v1.Bytes(max(0, n)) }
+	return v1.Sample{
+		Time: x.Time.UTC(), VCPUs: x.VCPUs, CPUPercent: x.CPUPercent, Memory: size(x.Memory), MemoryLimit: size(x.MemoryLimit), MemoryCache: size(x.MemoryCache),
+		DiskUsed: size(x.DiskUsed), DiskCapacity: size(x.DiskCapacity), Processes: x.Processes,
+	}
+}
+
+func quotaOf(x engi.Quota) v1.Quota {
+	return v1.Quota{
+		Sandboxes: x.Sandboxes, PerDay: x.PerDay, VCPUs: x.VCPUs, Memory: v1.Bytes(x.Memory), Disk: v1.Bytes(x.Disk), Volumes: x.Volumes, Snapshots: x.Snapshots,
 	}
 }
 
@@ -152,8 +211,13 @@ func poolOf(x engi.PoolStatus) v1.Pool {
 }
 
 func keyOf(x engi.Key) v1.Key {
+	var scopes []string
+	for _, s := range x.Scopes {
+		scopes = append(scopes, string(s))
+	}
 	return v1.Key{
-		ID: x.ID, Name: x.Name, Owner: string(x.Owner), Admin: x.Admin,
+		Scopes: scopes,
+		ID:     x.ID, Name: x.Name, Owner: string(x.Owner), Admin: x.Admin,
 		CreatedAt: x.Created.UTC(), ExpiresAt: moment(x.Expires), RevokedAt: moment(x.Revoked),
 	}
 }

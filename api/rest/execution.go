@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/flow"
+	"github.com/engi-dev/engi/api/problem"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -62,7 +64,7 @@ func (s *server) serveExecutions() {
 }
 
 func (s *server) createExecution(w http.ResponseWriter, r *http.Request, in *postExecution) error {
-	form, err := negotiate(r, formJSON, formSSE, formNDJSON)
+	form, err := flow.Negotiate(r, flow.JSON, flow.SSE, flow.NDJSON)
 	if err != nil {
 		return err
 	}
@@ -90,7 +92,7 @@ func (s *server) createExecution(w http.ResponseWriter, r *http.Request, in *pos
 	switch {
 	case q.Async:
 		return s.reply(w, http.StatusAccepted, executionOf(x))
-	case form == formJSON:
+	case form == flow.JSON:
 		return s.await(w, r, x.ID, in.Idempotency != "")
 	default:
 		return s.stream(w, r, form, x.ID, from)
@@ -104,12 +106,12 @@ func (s *server) checkAmount(p engi.Program) error {
 	for _, f := range p.Files {
 		n := int64(len(f.Data))
 		if s.maxCode > 0 && n > s.maxCode {
-			return refuse(http.StatusRequestEntityTooLarge, remedy, "file %.200q has %d bytes; this server takes %s at most", f.Path, n, v1.Bytes(s.maxCode))
+			return problem.Refuse(http.StatusRequestEntityTooLarge, remedy, "file %.200q has %d bytes; this server takes %s at most", f.Path, n, v1.Bytes(s.maxCode))
 		}
 		total += n
 	}
 	if s.maxInput > 0 && total > s.maxInput {
-		return refuse(http.StatusRequestEntityTooLarge, remedy, "the program and its input have %d bytes; this server takes %s at most", total, v1.Bytes(s.maxInput))
+		return problem.Refuse(http.StatusRequestEntityTooLarge, remedy, "the program and its input have %d bytes; this server takes %s at most", total, v1.Bytes(s.maxInput))
 	}
 	return nil
 }
@@ -172,7 +174,7 @@ func (s *server) listExecutions(w http.ResponseWriter, r *http.Request, in *list
 	if in.Cursor != "" {
 		before, err := engi.ParseExecutionID(in.Cursor)
 		if err != nil {
-			return invalid([]v1.Fault{{Field: "query.cursor", Detail: "this is not a next_cursor of a page before"}})
+			return problem.Invalid([]v1.Fault{{Field: "query.cursor", Detail: "this is not a next_cursor of a page before"}})
 		}
 		f.Before = before
 	}
@@ -196,7 +198,7 @@ func (s *server) getExecution(w http.ResponseWriter, r *http.Request, in *getExe
 	if in.Wait != "" {
 		d, err := v1.ParseDuration(in.Wait)
 		if err != nil {
-			return invalid([]v1.Fault{{Field: "query.wait", Detail: err.Error()}})
+			return problem.Invalid([]v1.Fault{{Field: "query.wait", Detail: err.Error()}})
 		}
 		if err := s.waitFor(r, viewer, id, min(d.Std(), maxWait)); err != nil {
 			return err
@@ -243,7 +245,7 @@ func (s *server) watchExecution(w http.ResponseWriter, r *http.Request, in *watc
 	if err != nil {
 		return err
 	}
-	form, err := negotiate(r, formNDJSON, formSSE)
+	form, err := flow.Negotiate(r, flow.NDJSON, flow.SSE)
 	if err != nil {
 		return err
 	}
@@ -265,7 +267,7 @@ func lastEvent(id string, other int64) (int64, error) {
 	}
 	n, err := strconv.ParseUint(id, 10, 63)
 	if err != nil {
-		return 0, invalid([]v1.Fault{{Field: "header.Last-Event-ID", Detail: "this is not the id of an event of a run: those are whole numbers"}})
+		return 0, problem.Invalid([]v1.Fault{{Field: "header.Last-Event-ID", Detail: "this is not the id of an event of a run: those are whole numbers"}})
 	}
 	return int64(n), nil
 }
@@ -306,7 +308,7 @@ func (s *server) getArtifact(w http.ResponseWriter, r *http.Request, in *anArtif
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	n, err := io.Copy(&patient{w}, io.LimitReader(f, a.Size))
+	n, err := io.Copy(flow.Patient{W: w}, io.LimitReader(f, a.Size))
 	if err == nil && n < a.Size {
 		err = engi.Errorf(engi.Internal, "artifact %.80q of %s ends %d bytes early", a.Path, id, a.Size-n)
 	}
@@ -337,15 +339,7 @@ func disposition(name string) string {
 	return "attachment"
 }
 
-// A patient writer gives the caller time for each piece, not for the whole.
-type patient struct{ w http.ResponseWriter }
-
-func (p *patient) Write(b []byte) (int, error) {
-	extend(p.w, answerTime)
-	return p.w.Write(b)
-}
-
 // reply answers with v.
 func (s *server) reply(w http.ResponseWriter, status int, v any) error {
-	return writeJSON(w, status, "application/json", v)
+	return flow.WriteJSON(w, status, "application/json", v)
 }

@@ -2,29 +2,26 @@ package rest
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/flow"
+	"github.com/engi-dev/engi/api/problem"
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/gate/key"
 )
 
 type nothing struct{}
 
-type aSandbox struct {
-	ID string `path:"id" doc:"of the sandbox"`
-}
-
 type aTemplate struct {
 	Name string `path:"name" maxLength:"200" doc:"of the template, or its digest"`
 }
 
 func (s *server) serveObjects() {
-	handle(s, s.opListSandboxes(), s.listSandboxes)
-	handle(s, s.opGetSandbox(), s.getSandbox)
-	handle(s, s.opStopSandbox(), s.stopSandbox)
 	handle(s, s.opListTemplates(), s.listTemplates)
 	handle(s, s.opGetTemplate(), s.getTemplate)
 	handle(s, s.opBuildTemplate(), s.buildTemplate)
@@ -32,38 +29,6 @@ func (s *server) serveObjects() {
 	handle(s, s.opPruneTemplates(), s.pruneTemplates)
 	handle(s, s.opListPools(), s.listPools)
 	handle(s, s.opGetNode(), s.getNode)
-}
-
-func (s *server) listSandboxes(w http.ResponseWriter, r *http.Request, _ *nothing) error {
-	xs, err := s.sandboxes.List(r.Context(), callOf(r.Context()).viewer(), engi.SandboxFilter{Limit: -1})
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, listOf(xs, sandboxOf))
-}
-
-func (s *server) getSandbox(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
-	id, err := engi.ParseSandboxID(in.ID)
-	if err != nil {
-		return err
-	}
-	x, err := s.sandboxes.Get(r.Context(), callOf(r.Context()).viewer(), id)
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, sandboxOf(x))
-}
-
-func (s *server) stopSandbox(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
-	id, err := engi.ParseSandboxID(in.ID)
-	if err != nil {
-		return err
-	}
-	if err := s.sandboxes.Stop(r.Context(), callOf(r.Context()).viewer(), id); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
 }
 
 func (s *server) listTemplates(w http.ResponseWriter, r *http.Request, _ *nothing) error {
@@ -89,13 +54,13 @@ func (s *server) getTemplate(w http.ResponseWriter, r *http.Request, in *aTempla
 // templates' own business.
 func checkTemplateName(field, name string) error {
 	if name == "" || len(name) > 200 || strings.ContainsAny(name, "/\\\x00") || strings.HasPrefix(name, ".") {
-		return invalid([]v1.Fault{{Field: field, Detail: "this cannot be the name of a template"}})
+		return problem.Invalid([]v1.Fault{{Field: field, Detail: "this cannot be the name of a template"}})
 	}
 	return nil
 }
 
 func (s *server) buildTemplate(w http.ResponseWriter, r *http.Request, _ *nothing) error {
-	form, err := negotiate(r, formJSON, formSSE, formNDJSON)
+	form, err := flow.Negotiate(r, flow.JSON, flow.SSE, flow.NDJSON)
 	if err != nil {
 		return err
 	}
@@ -112,7 +77,7 @@ func (s *server) buildTemplate(w http.ResponseWriter, r *http.Request, _ *nothin
 	}
 	ctx, cancel := s.waiting(r)
 	defer cancel()
-	if form != formJSON {
+	if form != flow.JSON {
 		return s.streamBuild(ctx, cancel, w, r, form, q.Name, definition)
 	}
 	t, err := s.templates.Build(ctx, q.Name, definition, func(engi.BuildEvent) {})
@@ -124,7 +89,7 @@ func (s *server) buildTemplate(w http.ResponseWriter, r *http.Request, _ *nothin
 
 // streamBuild builds while telling how far it is. Whoever leaves cancels the
 // build; finished steps stay cached.
-func (s *server) streamBuild(ctx context.Context, cancel context.CancelFunc, w http.ResponseWriter, r *http.Request, f form, name string, definition []byte) error {
+func (s *server) streamBuild(ctx context.Context, cancel context.CancelFunc, w http.ResponseWriter, r *http.Request, f flow.Form, name string, definition []byte) error {
 	events := make(chan engi.BuildEvent)
 	type outcome struct {
 		template engi.Template
@@ -148,9 +113,9 @@ func (s *server) streamBuild(ctx context.Context, cancel context.CancelFunc, w h
 		}
 	}()
 
-	out := newPipe(w, f)
+	out := flow.NewPipe(w, f)
 	send := func(e v1.BuildEvent) bool {
-		if !callOf(r.Context()).wrote && out.begin() != nil || out.sendAs(e.Type, "", e) != nil {
+		if !callOf(r.Context()).wrote && out.Begin() != nil || out.Send(e.Type, "", e) != nil {
 			gone = true
 			s.gone(r)
 		}
@@ -165,7 +130,7 @@ func (s *server) streamBuild(ctx context.Context, cancel context.CancelFunc, w h
 				return nil
 			}
 		case <-beat.C:
-			if !callOf(r.Context()).wrote && out.begin() != nil || out.beat(v1.BuildEvent{Type: v1.EventHeartbeat}, s.beat) != nil {
+			if !callOf(r.Context()).wrote && out.Begin() != nil || out.Beat(v1.BuildEvent{Type: v1.EventHeartbeat}, s.beat) != nil {
 				gone = true
 				return nil
 			}
@@ -177,7 +142,7 @@ func (s *server) streamBuild(ctx context.Context, cancel context.CancelFunc, w h
 			last := v1.BuildEvent{Type: v1.EventResult}
 			if err != nil {
 				s.logInternal(r, err)
-				p := describe(err, callOf(r.Context()).id)
+				p := problem.Describe(err, callOf(r.Context()).id)
 				last = v1.BuildEvent{Type: v1.EventError, Error: &p}
 			} else {
 				t := templateOf(o.template)
@@ -255,18 +220,24 @@ func (s *server) createKey(w http.ResponseWriter, r *http.Request, in *postKey) 
 		return err
 	}
 	k := engi.Key{Name: q.Name, Owner: engi.Owner(q.Owner), Admin: q.Admin}
+	for i, name := range q.Scopes {
+		if !slices.Contains(engi.Scopes(), engi.Scope(name)) {
+			return problem.Invalid([]v1.Fault{{Field: fmt.Sprintf("scopes[%d]", i), Detail: fmt.Sprintf("%.40q is not one of %s", name, key.ScopeNames())}})
+		}
+		k.Scopes = append(k.Scopes, engi.Scope(name))
+	}
 	if k.Owner == "" && !k.Admin {
 		k.Owner = ownerByDefault
 	}
 	if q.ExpiresIn > 0 {
 		k.Expires = time.Now().Add(q.ExpiresIn.Std())
 		if k.Expires.Year() > 9999 {
-			return invalid([]v1.Fault{{Field: "expires_in", Detail: "that is after the year 9999; leave it out for a key that never expires"}})
+			return problem.Invalid([]v1.Fault{{Field: "expires_in", Detail: "that is after the year 9999; leave it out for a key that never expires"}})
 		}
 	}
 	if in.Idempotency != "" {
 		if text := checkIdempotency(in.Idempotency); text != "" {
-			return invalid([]v1.Fault{{Field: "header.Idempotency-Key", Detail: text}})
+			return problem.Invalid([]v1.Fault{{Field: "header.Idempotency-Key", Detail: text}})
 		}
 		k.ID = key.IDFor(callOf(r.Context()).key.ID, in.Idempotency)
 	}
@@ -311,7 +282,7 @@ func (s *server) readiness(w http.ResponseWriter, r *http.Request, _ *nothing) e
 	}
 	if err != nil {
 		w.Header().Set("Retry-After", "1")
-		return s.reply(w, http.StatusServiceUnavailable, v1.Readiness{Reason: describe(err, "").Detail})
+		return s.reply(w, http.StatusServiceUnavailable, v1.Readiness{Reason: problem.Describe(err, "").Detail})
 	}
 	return s.reply(w, http.StatusOK, v1.Readiness{Ready: true})
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/engi-dev/engi/api/flow"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -55,7 +56,7 @@ func (s *server) openAPI() huma.Config {
 	alias[answer, v1.Problem](reg)
 	problems := huma.Format{
 		Marshal: func(w io.Writer, v any) error {
-			b, err := marshal(v)
+			b, err := flow.Marshal(v)
 			if err == nil {
 				_, err = w.Write(b)
 			}
@@ -83,7 +84,12 @@ func (s *server) openAPI() huma.Config {
 			Security: []map[string][]string{{"bearer": {}}, {"header": {}}},
 			Tags: []*huma.Tag{
 				{Name: "executions", Description: "one run of code in a sandbox nobody else ever used"},
-				{Name: "sandboxes", Description: "isolated environments that live now"},
+				{Name: "sandboxes", Description: "isolated environments that live until their owner, their deadline or their idleness ends them"},
+				{Name: "processes", Description: "programs in a sandbox, their output, input and terminals"},
+				{Name: "files", Description: "files in a sandbox"},
+				{Name: "snapshots", Description: "copies of sandboxes that can start others"},
+				{Name: "volumes", Description: "directories that outlive sandboxes"},
+				{Name: "secrets", Description: "values that never enter a sandbox"},
 				{Name: "templates", Description: "root file systems that sandboxes start from"},
 				{Name: "node", Description: "the server that answers"},
 				{Name: "keys", Description: "who may call"},
@@ -96,7 +102,12 @@ func (s *server) openAPI() huma.Config {
 
 // closed are the schemas of requests, where an unknown field is a mistake. In
 // answers it is something newer than the reader.
-var closed = map[string]bool{"ExecutionRequest": true, "File": true, "ArtifactLimits": true, "TemplateRequest": true, "KeyRequest": true}
+var closed = map[string]bool{
+	"SandboxRequest": true, "SandboxUpdate": true, "HibernateRequest": true, "ResumeRequest": true, "ExtendRequest": true, "SnapshotRequest": true,
+	"ForkRequest": true, "LinkRequest": true, "ProcessRequest": true, "SignalRequest": true, "TerminalSize": true, "PathRequest": true, "MoveRequest": true,
+	"VolumeRequest": true, "SecretRequest": true, "SecretUpdate": true,
+	"ExecutionRequest": true, "File": true, "ArtifactLimits": true, "TemplateRequest": true, "KeyRequest": true,
+}
 
 // loosen lets answers grow.
 func (s *server) loosen() {
@@ -151,6 +162,12 @@ func accepts[T any](s *server, op *huma.Operation, examples map[string]*huma.Exa
 	}
 }
 
+// mayAccept adds a body of T that may be left out.
+func mayAccept[T any](s *server, op *huma.Operation) {
+	accepts[T](s, op, nil)
+	op.RequestBody.Required = false
+}
+
 // header adds a header to an answer of op.
 func header(op *huma.Operation, status int, name, description string) {
 	resp := op.Responses[strconv.Itoa(status)]
@@ -177,10 +194,10 @@ func (s *server) opCreateExecution() huma.Operation {
 			]}`)},
 		"later": {Summary: "without waiting", Value: json.RawMessage(`{"language": "bash", "code": "sleep 5; date", "async": true}`)},
 	})
-	answers[v1.Execution](s, &op, http.StatusOK, string(formJSON), exampleExecution)
-	answers[v1.Event](s, &op, http.StatusOK, string(formNDJSON), json.RawMessage(`{"type": "stdout", "offset": 3, "data": "42\\n"}`))
-	answers[v1.Event](s, &op, http.StatusOK, string(formSSE), nil)
-	answers[v1.Execution](s, &op, http.StatusAccepted, string(formJSON), nil)
+	answers[v1.Execution](s, &op, http.StatusOK, string(flow.JSON), exampleExecution)
+	answers[v1.Event](s, &op, http.StatusOK, string(flow.NDJSON), json.RawMessage(`{"type": "stdout", "offset": 3, "data": "42\\n"}`))
+	answers[v1.Event](s, &op, http.StatusOK, string(flow.SSE), nil)
+	answers[v1.Execution](s, &op, http.StatusAccepted, string(flow.JSON), nil)
 	header(&op, http.StatusOK, "Location", "path of the execution")
 	header(&op, http.StatusAccepted, "Location", "path of the execution")
 	return op
@@ -196,14 +213,14 @@ var exampleExecution = json.RawMessage(`{
 
 func (s *server) opListExecutions() huma.Operation {
 	op := s.operation(http.MethodGet, executions, "list-executions", "executions", "List executions", "The newest come first.", http.StatusOK)
-	answers[v1.List[v1.ExecutionSummary]](s, &op, http.StatusOK, string(formJSON), nil)
+	answers[v1.List[v1.ExecutionSummary]](s, &op, http.StatusOK, string(flow.JSON), nil)
 	return op
 }
 
 func (s *server) opGetExecution() huma.Operation {
 	op := s.operation(http.MethodGet, executions+"/{id}", "get-execution", "executions", "Get an execution",
 		"Returns the record as it is, or with wait as it is when the run has ended or the time is over.", http.StatusOK)
-	answers[v1.Execution](s, &op, http.StatusOK, string(formJSON), exampleExecution)
+	answers[v1.Execution](s, &op, http.StatusOK, string(flow.JSON), exampleExecution)
 	return op
 }
 
@@ -216,8 +233,8 @@ func (s *server) opWatchExecution() huma.Operation {
 	op := s.operation(http.MethodGet, executions+"/{id}/events", "watch-execution", "executions", "Watch an execution",
 		"Streams the run's events from an offset on: started when the offset is 0, then output as it comes, and the result, which is the last. "+
 			"Whoever comes back with the offset of the last event seen loses nothing. Idle streams have heartbeats: events of that type on NDJSON, comments on SSE.", http.StatusOK)
-	answers[v1.Event](s, &op, http.StatusOK, string(formNDJSON), json.RawMessage(`{"type": "stdout", "offset": 3, "data": "42\\n"}`))
-	answers[v1.Event](s, &op, http.StatusOK, string(formSSE), nil)
+	answers[v1.Event](s, &op, http.StatusOK, string(flow.NDJSON), json.RawMessage(`{"type": "stdout", "offset": 3, "data": "42\\n"}`))
+	answers[v1.Event](s, &op, http.StatusOK, string(flow.SSE), nil)
 	return op
 }
 
@@ -232,33 +249,16 @@ func (s *server) opGetArtifact() huma.Operation {
 	return op
 }
 
-func (s *server) opListSandboxes() huma.Operation {
-	op := s.operation(http.MethodGet, "/v1/sandboxes", "list-sandboxes", "sandboxes", "List live sandboxes", "The newest come first.", http.StatusOK)
-	answers[v1.List[v1.Sandbox]](s, &op, http.StatusOK, string(formJSON), nil)
-	return op
-}
-
-func (s *server) opGetSandbox() huma.Operation {
-	op := s.operation(http.MethodGet, "/v1/sandboxes/{id}", "get-sandbox", "sandboxes", "Get a sandbox", "", http.StatusOK)
-	answers[v1.Sandbox](s, &op, http.StatusOK, string(formJSON), nil)
-	return op
-}
-
-func (s *server) opStopSandbox() huma.Operation {
-	return s.operation(http.MethodDelete, "/v1/sandboxes/{id}", "stop-sandbox", "sandboxes", "Stop a sandbox",
-		"Destroys it and answers when it is gone.", http.StatusNoContent)
-}
-
 func (s *server) opListTemplates() huma.Operation {
 	op := s.operation(http.MethodGet, "/v1/templates", "list-templates", "templates", "List templates",
 		"Definitions that were not built yet are in the list too.", http.StatusOK)
-	answers[v1.List[v1.Template]](s, &op, http.StatusOK, string(formJSON), nil)
+	answers[v1.List[v1.Template]](s, &op, http.StatusOK, string(flow.JSON), nil)
 	return op
 }
 
 func (s *server) opGetTemplate() huma.Operation {
 	op := s.operation(http.MethodGet, "/v1/templates/{name}", "get-template", "templates", "Get a template", "", http.StatusOK)
-	answers[v1.Template](s, &op, http.StatusOK, string(formJSON), nil)
+	answers[v1.Template](s, &op, http.StatusOK, string(flow.JSON), nil)
 	return op
 }
 
@@ -268,9 +268,9 @@ func (s *server) opBuildTemplate() huma.Operation {
 	accepts[v1.TemplateRequest](s, &op, map[string]*huma.Example{
 		"built-in": {Summary: "a built-in template", Value: json.RawMessage(`{"name": "base"}`)},
 	})
-	answers[v1.Template](s, &op, http.StatusOK, string(formJSON), nil)
-	answers[v1.BuildEvent](s, &op, http.StatusOK, string(formNDJSON), nil)
-	answers[v1.BuildEvent](s, &op, http.StatusOK, string(formSSE), nil)
+	answers[v1.Template](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.BuildEvent](s, &op, http.StatusOK, string(flow.NDJSON), nil)
+	answers[v1.BuildEvent](s, &op, http.StatusOK, string(flow.SSE), nil)
 	return op
 }
 
@@ -282,19 +282,19 @@ func (s *server) opRemoveTemplate() huma.Operation {
 func (s *server) opPruneTemplates() huma.Operation {
 	op := s.operation(http.MethodPost, "/v1/templates/prune", "prune-templates", "templates", "Delete builds no template refers to",
 		"Needs an admin key.", http.StatusOK)
-	answers[v1.Pruned](s, &op, http.StatusOK, string(formJSON), nil)
+	answers[v1.Pruned](s, &op, http.StatusOK, string(flow.JSON), nil)
 	return op
 }
 
 func (s *server) opListPools() huma.Operation {
 	op := s.operation(http.MethodGet, "/v1/pools", "list-pools", "node", "List warm pools", "", http.StatusOK)
-	answers[v1.List[v1.Pool]](s, &op, http.StatusOK, string(formJSON), nil)
+	answers[v1.List[v1.Pool]](s, &op, http.StatusOK, string(flow.JSON), nil)
 	return op
 }
 
 func (s *server) opGetNode() huma.Operation {
 	op := s.operation(http.MethodGet, "/v1/node", "get-node", "node", "Describe the server", "", http.StatusOK)
-	answers[v1.Node](s, &op, http.StatusOK, string(formJSON), nil)
+	answers[v1.Node](s, &op, http.StatusOK, string(flow.JSON), nil)
 	return op
 }
 
@@ -309,14 +309,14 @@ func (s *server) opReadiness() huma.Operation {
 	op := s.operation(http.MethodGet, "/readyz", "get-readiness", "node", "Is every warm pool warm?",
 		"Answers 503 until every pool has had its first member, and when the server is going away. Needs no key.", http.StatusOK)
 	op.Security = []map[string][]string{}
-	answers[v1.Readiness](s, &op, http.StatusOK, string(formJSON), nil)
-	answers[v1.Readiness](s, &op, http.StatusServiceUnavailable, string(formJSON), nil)
+	answers[v1.Readiness](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Readiness](s, &op, http.StatusServiceUnavailable, string(flow.JSON), nil)
 	return op
 }
 
 func (s *server) opListKeys() huma.Operation {
 	op := s.operation(http.MethodGet, "/v1/keys", "list-keys", "keys", "List keys", "Revoked and expired ones too; the newest come first.", http.StatusOK)
-	answers[v1.List[v1.Key]](s, &op, http.StatusOK, string(formJSON), nil)
+	answers[v1.List[v1.Key]](s, &op, http.StatusOK, string(flow.JSON), nil)
 	return op
 }
 
@@ -326,7 +326,7 @@ func (s *server) opCreateKey() huma.Operation {
 	accepts[v1.KeyRequest](s, &op, map[string]*huma.Example{
 		"a month": {Summary: "a key for a month", Value: json.RawMessage(`{"name": "ci", "owner": "team-a", "expires_in": "30d"}`)},
 	})
-	answers[v1.Key](s, &op, http.StatusCreated, string(formJSON), nil)
+	answers[v1.Key](s, &op, http.StatusCreated, string(flow.JSON), nil)
 	header(&op, http.StatusCreated, "Location", "path of the key")
 	return op
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/problem"
 	"github.com/engi-dev/engi/api/strict"
 	"github.com/engi-dev/engi/api/v1"
 )
@@ -114,7 +115,7 @@ func specOf(who engi.Owner, idempotency string, q v1.ExecutionRequest) (engi.Exe
 		c.addf("header.Idempotency-Key", "%s", err)
 	}
 
-	if err := invalid(c.faults); err != nil {
+	if err := problem.Invalid(c.faults); err != nil {
 		return engi.ExecutionSpec{}, err
 	}
 	return engi.ExecutionSpec{
@@ -165,16 +166,21 @@ func program(c *checker, q *v1.ExecutionRequest) engi.Program {
 	for i, a := range q.Args {
 		c.text(fmt.Sprintf("args[%d]", i), a)
 	}
-	if len(q.Env) > maxEnv {
+	c.env(q.Env)
+	return p
+}
+
+// env checks variables of an environment.
+func (c *checker) env(env map[string]string) {
+	if len(env) > maxEnv {
 		c.addf("env", "there are more than %d", maxEnv)
 	}
-	for _, name := range slices.Sorted(maps.Keys(q.Env)) {
+	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if name == "" || strings.ContainsAny(name, "=\x00") {
 			c.addf("env", "%.40q cannot be the name of a variable", name)
 		}
-		c.text("env."+name, q.Env[name])
+		c.text("env."+name, env[name])
 	}
-	return p
 }
 
 // sources collects the files of a program and checks that one of them can be

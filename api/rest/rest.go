@@ -20,16 +20,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/gate/preview"
 )
 
-// Options are what the surface serves. The five interfaces are needed; the
-// zero value of everything else is useful.
+// Options are what the surface serves. The first five interfaces are needed;
+// the zero value of everything else is useful: what is nil is Unsupported.
 type Options struct {
 	Executions engi.Executions
 	Sandboxes  engi.Sandboxes
 	Templates  engi.Templates
 	Pools      engi.Pools
 	Keys       engi.Keys
+
+	Lifecycle engi.Lifecycle
+	Snapshots engi.Snapshots
+	Volumes   engi.Volumes
+	Secrets   engi.Secrets
+	Scripts   engi.Scripts
+	Ports     Ports
+	Quota     func(engi.Owner) engi.Quota // nil means that nothing is bounded
 
 	Node     Node                  // what GET /v1/node says
 	Metrics  prometheus.Gatherer   // served at /metrics; nil means no such route
@@ -48,6 +58,17 @@ type Options struct {
 	Leave context.Context
 }
 
+// Ports is what this surface needs to know of the ports of sandboxes.
+type Ports interface {
+	// Listening returns the ports that something inside listens on, lowest
+	// first; Conflict if the sandbox is not awake.
+	Listening(ctx context.Context, owner engi.Owner, id engi.SandboxID) ([]preview.Port, error)
+	// URL returns where a port is seen from outside.
+	URL(id engi.SandboxID, port int) string
+	// Sign returns an address that opens a private port until it expires.
+	Sign(id engi.SandboxID, port int, good time.Duration) (address string, expires time.Time, err error)
+}
+
 // Node says what this server is.
 type Node struct {
 	Version     string
@@ -55,12 +76,6 @@ type Node struct {
 	NotEnforced []string  // limits this machine cannot enforce
 	Started     time.Time
 }
-
-const (
-	answerTime = 60 * time.Second // to take a whole answer, or one piece of a long one
-	eventTime  = 30 * time.Second // to take one event of a stream
-	bodyTime   = 60 * time.Second // to send a body, or each MiB of a large one
-)
 
 // A server is the surface. Its fields are immutable after New, but for what
 // is atomic.
@@ -70,6 +85,15 @@ type server struct {
 	templates  engi.Templates
 	pools      engi.Pools
 	keys       engi.Keys
+
+	lifecycle engi.Lifecycle // this and the rest may be nil
+	snapshots engi.Snapshots
+	volumes   engi.Volumes
+	secrets   engi.Secrets
+	scripts   engi.Scripts
+	ports     Ports
+	quota     func(engi.Owner) engi.Quota
+	crowd     crowd
 
 	node  Node
 	log   *slog.Logger
@@ -94,6 +118,7 @@ func New(o Options) http.Handler {
 	}
 	s := &server{
 		executions: o.Executions, sandboxes: o.Sandboxes, templates: o.Templates, pools: o.Pools, keys: o.Keys,
+		lifecycle: o.Lifecycle, snapshots: o.Snapshots, volumes: o.Volumes, secrets: o.Secrets, scripts: o.Scripts, ports: o.Ports, quota: o.Quota,
 		node: o.Node, log: o.Log, meter: newMeter(o.Register), beat: o.Beat, leave: o.Leave,
 		maxBody: o.MaxBody, maxHeld: o.MaxHeld, maxCode: o.MaxCode, maxInput: o.MaxInput, mux: http.NewServeMux(),
 	}
@@ -121,6 +146,14 @@ func New(o Options) http.Handler {
 
 	s.api = huma.NewAPI(s.openAPI(), s)
 	s.serveExecutions()
+	s.serveSandboxes()
+	s.serveProcesses()
+	s.serveFiles()
+	s.serveVolumes()
+	s.serveSnapshots()
+	s.serveSecrets()
+	s.serveUsage()
+	s.serveScripts()
 	s.serveObjects()
 	s.serveKeys()
 	s.serveHealth()
@@ -156,43 +189,142 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	return srv
 }
 
-// access says who may use a route.
-type access uint8
+// A rule says who may use a route: whoever has a key that is good for the
+// scope, unless all or only admins may. Whose objects callers see is decided
+// by their owner.
+type rule struct {
+	open, admin bool
+	scope       engi.Scope // empty is what every key may do
+	write       bool       // something may change by it
+}
+
+var (
+	open      = rule{open: true}
+	anyKey    = rule{}
+	adminOnly = rule{admin: true, write: true}
+)
+
+func reads(s engi.Scope) rule  { return rule{scope: s} }
+func writes(s engi.Scope) rule { return rule{scope: s, write: true} }
 
 const (
-	open  access = iota + 1 // anybody
-	owner                   // whoever has a key; sees the objects of its owner
-	admin                   // admin keys
+	execs = engi.ScopeExecutions
+	boxes = engi.ScopeSandboxes
+	vols  = engi.ScopeVolumes
 )
 
 // table is who may use what. A route that is not here cannot be registered.
-var table = map[string]access{
-	"POST /v1/executions":                         owner,
-	"GET /v1/executions":                          owner,
-	"GET /v1/executions/{id}":                     owner,
-	"DELETE /v1/executions/{id}":                  owner,
-	"GET /v1/executions/{id}/events":              owner,
-	"GET /v1/executions/{id}/artifacts/{path...}": owner,
-	"GET /v1/sandboxes":                           owner,
-	"GET /v1/sandboxes/{id}":                      owner,
-	"DELETE /v1/sandboxes/{id}":                   owner,
-	"GET /v1/templates":                           owner,
-	"GET /v1/templates/{name}":                    owner,
-	"POST /v1/templates":                          admin,
-	"DELETE /v1/templates/{name}":                 admin,
-	"POST /v1/templates/prune":                    admin,
-	"GET /v1/pools":                               owner,
-	"GET /v1/node":                                owner,
-	"GET /v1/keys":                                owner,
-	"POST /v1/keys":                               admin,
-	"DELETE /v1/keys/{id}":                        owner,
-	"GET /metrics":                                owner,
-	"GET /healthz":                                open,
-	"GET /readyz":                                 open,
-	"GET /{$}":                                    open,
-	"GET /openapi.json":                           open,
-	"GET /docs":                                   open,
-	"GET /docs/{file}":                            open,
+var table = map[string]rule{
+	"POST /v1/executions":                         writes(execs),
+	"GET /v1/executions":                          reads(execs),
+	"GET /v1/executions/{id}":                     reads(execs),
+	"DELETE /v1/executions/{id}":                  writes(execs),
+	"GET /v1/executions/{id}/events":              reads(execs),
+	"GET /v1/executions/{id}/artifacts/{path...}": reads(execs),
+
+	"POST /v1/sandboxes":                        writes(boxes),
+	"GET /v1/sandboxes":                         reads(boxes),
+	"GET /v1/sandboxes/{id}":                    reads(boxes),
+	"PATCH /v1/sandboxes/{id}":                  writes(boxes),
+	"DELETE /v1/sandboxes/{id}":                 writes(boxes),
+	"POST /v1/sandboxes/{id}/pause":             writes(boxes),
+	"POST /v1/sandboxes/{id}/hibernate":         writes(boxes),
+	"POST /v1/sandboxes/{id}/resume":            writes(boxes),
+	"POST /v1/sandboxes/{id}/snapshot":          writes(boxes),
+	"POST /v1/sandboxes/{id}/fork":              writes(boxes),
+	"POST /v1/sandboxes/{id}/extend":            writes(boxes),
+	"GET /v1/sandboxes/{id}/metrics":            reads(boxes),
+	"GET /v1/sandboxes/{id}/ports":              reads(boxes),
+	"GET /v1/sandboxes/{id}/ports/{port}":       reads(boxes),
+	"POST /v1/sandboxes/{id}/ports/{port}/link": writes(boxes),
+
+	"POST /v1/sandboxes/{id}/processes":                       writes(boxes),
+	"GET /v1/sandboxes/{id}/processes":                        reads(boxes),
+	"GET /v1/sandboxes/{id}/processes/{process}":              reads(boxes),
+	"GET /v1/sandboxes/{id}/processes/{process}/events":       reads(boxes),
+	"POST /v1/sandboxes/{id}/processes/{process}/input":       writes(boxes),
+	"POST /v1/sandboxes/{id}/processes/{process}/close-input": writes(boxes),
+	"POST /v1/sandboxes/{id}/processes/{process}/signal":      writes(boxes),
+	"POST /v1/sandboxes/{id}/processes/{process}/resize":      writes(boxes),
+	"GET /v1/sandboxes/{id}/processes/{process}/terminal":     writes(boxes),
+
+	"GET /v1/sandboxes/{id}/files":         reads(boxes),
+	"PUT /v1/sandboxes/{id}/files":         writes(boxes),
+	"DELETE /v1/sandboxes/{id}/files":      writes(boxes),
+	"GET /v1/sandboxes/{id}/files/stat":    reads(boxes),
+	"GET /v1/sandboxes/{id}/files/list":    reads(boxes),
+	"POST /v1/sandboxes/{id}/files/mkdir":  writes(boxes),
+	"POST /v1/sandboxes/{id}/files/move":   writes(boxes),
+	"GET /v1/sandboxes/{id}/files/watch":   reads(boxes),
+	"GET /v1/sandboxes/{id}/files/archive": reads(boxes),
+	"PUT /v1/sandboxes/{id}/files/archive": writes(boxes),
+
+	"GET /v1/snapshots":           reads(boxes),
+	"GET /v1/snapshots/{name}":    reads(boxes),
+	"DELETE /v1/snapshots/{name}": writes(boxes),
+
+	"POST /v1/volumes":                    writes(vols),
+	"GET /v1/volumes":                     reads(vols),
+	"GET /v1/volumes/{name}":              reads(vols),
+	"DELETE /v1/volumes/{name}":           writes(vols),
+	"GET /v1/volumes/{name}/files":        reads(vols),
+	"PUT /v1/volumes/{name}/files":        writes(vols),
+	"DELETE /v1/volumes/{name}/files":     writes(vols),
+	"GET /v1/volumes/{name}/files/stat":   reads(vols),
+	"GET /v1/volumes/{name}/files/list":   reads(vols),
+	"POST /v1/volumes/{name}/files/mkdir": writes(vols),
+
+	"POST /v1/secrets":          writes(engi.ScopeSecrets),
+	"GET /v1/secrets":           reads(engi.ScopeSecrets),
+	"GET /v1/secrets/{name}":    reads(engi.ScopeSecrets),
+	"PUT /v1/secrets/{name}":    writes(engi.ScopeSecrets),
+	"DELETE /v1/secrets/{name}": writes(engi.ScopeSecrets),
+
+	"POST /v1/scripts":     writes(execs),
+	"GET /v1/scripts/apis": reads(execs),
+
+	"GET /v1/templates":           reads(engi.ScopeTemplates),
+	"GET /v1/templates/{name}":    reads(engi.ScopeTemplates),
+	"POST /v1/templates":          adminOnly,
+	"DELETE /v1/templates/{name}": adminOnly,
+	"POST /v1/templates/prune":    adminOnly,
+
+	"GET /v1/keys":         reads(engi.ScopeKeys),
+	"POST /v1/keys":        adminOnly,
+	"DELETE /v1/keys/{id}": writes(engi.ScopeKeys),
+
+	"GET /v1/usage": anyKey,
+	"GET /v1/pools": anyKey,
+	"GET /v1/node":  anyKey,
+	"GET /metrics":  anyKey,
+
+	"GET /healthz":      open,
+	"GET /readyz":       open,
+	"GET /{$}":          open,
+	"GET /openapi.json": open,
+	"GET /docs":         open,
+	"GET /docs/{file}":  open,
+}
+
+// Routes lists the routes of this surface with what a key needs for them, for
+// tests that try them all. Open routes are not in it.
+func Routes() map[string]func(engi.Key) error {
+	all := map[string]func(engi.Key) error{}
+	for pattern, need := range table {
+		if !need.open {
+			all[pattern] = need.check
+		}
+	}
+	return all
+}
+
+// check reports Denied unless k is good for the route.
+func (need rule) check(k engi.Key) error {
+	if need.admin && !k.Admin {
+		return engi.Errorf(engi.Denied, "key %s is not an admin's", k.ID).
+			WithRemedy("use an admin key; the first one is in admin.key in the data directory")
+	}
+	return k.May(need.scope, need.write)
 }
 
 // route serves a pattern to those whom the table admits.
@@ -229,8 +361,13 @@ func handle[I any](s *server, op huma.Operation, h func(w http.ResponseWriter, r
 	op.RequestBody = nil
 	defer func() {
 		path := s.api.OpenAPI().Paths[op.Path]
-		if op.Method == http.MethodPost {
+		switch op.Method {
+		case http.MethodPost:
 			path.Post.RequestBody = body
+		case http.MethodPut:
+			path.Put.RequestBody = body
+		case http.MethodPatch:
+			path.Patch.RequestBody = body
 		}
 	}()
 	huma.Register(s.api, op, func(_ context.Context, in *I) (*huma.StreamResponse, error) {
@@ -246,7 +383,7 @@ func handle[I any](s *server, op huma.Operation, h func(w http.ResponseWriter, r
 // stray answers what no route matched.
 func (s *server) stray(w http.ResponseWriter, r *http.Request) {
 	var allowed []string
-	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
 		probe := r.Clone(r.Context())
 		probe.Method = method
 		if _, pattern := s.mux.Handler(probe); pattern != "/" {
@@ -258,8 +395,8 @@ func (s *server) stray(w http.ResponseWriter, r *http.Request) {
 			WithRemedy("/docs lists what there is"))
 		return
 	}
-	e := refuse(http.StatusMethodNotAllowed, "use "+strings.Join(allowed, " or ")+" here",
+	e := problem.Refuse(http.StatusMethodNotAllowed, "use "+strings.Join(allowed, " or ")+" here",
 		"%.20q is not a method of %.200q", r.Method, r.URL.Path)
-	e.header = http.Header{"Allow": allowed}
+	e.Header = http.Header{"Allow": allowed}
 	s.fail(w, r, e)
 }

@@ -151,7 +151,10 @@ func explain(faults []v1.Fault, path string, raw json.RawMessage, t reflect.Type
 			return add("want an object, not %s", sort(raw))
 		}
 		types := map[string]reflect.Type{}
-		for f := range t.Fields() {
+		for _, f := range reflect.VisibleFields(t) {
+			if f.Anonymous {
+				continue // its fields are there too
+			}
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 			types[name] = f.Type
 		}

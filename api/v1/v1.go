@@ -54,32 +54,6 @@ type List[T any] struct {
 	NextCursor string `json:"next_cursor,omitempty" doc:"pass it as cursor to get the next page; absent on the last one"`
 }
 
-// A Sandbox is one isolated environment.
-type Sandbox struct {
-	ID          string     `json:"id" example:"sbx_u2dmwmlezjgprkqrgppgcz2mgu"`
-	Owner       string     `json:"owner,omitempty" doc:"who may see it; absent while nobody uses it"`
-	State       string     `json:"state" enum:"pending,starting,ready,running,paused,stopping,stopped"`
-	Template    string     `json:"template" doc:"its name, as asked for" example:"base"`
-	Digest      string     `json:"digest,omitempty" doc:"of the template's content"`
-	Pool        string     `json:"pool,omitempty" doc:"the warm pool that made it; absent if it was made on demand"`
-	Tier        string     `json:"tier" enum:"script,gvisor,microvm,memory" doc:"how strong the wall around it is"`
-	Size        Size       `json:"size" doc:"what it may use at most"`
-	ExecutionID string     `json:"execution_id,omitempty" doc:"the run that uses it"`
-	Cause       string     `json:"cause,omitempty" doc:"why it stopped"`
-	CreatedAt   time.Time  `json:"created_at"`
-	StoppedAt   *time.Time `json:"stopped_at,omitempty"`
-}
-
-// A Size is what one sandbox may use at most.
-type Size struct {
-	VCPUs     float64 `json:"vcpus,omitempty" doc:"processors' worth of time; 0.5 is half of one" example:"1"`
-	Memory    Bytes   `json:"memory,omitempty" doc:"everything that belongs to the sandbox included"`
-	Disk      Bytes   `json:"disk,omitempty" doc:"what it may write"`
-	Inodes    int64   `json:"inodes,omitempty" doc:"files it may create"`
-	Processes int     `json:"processes,omitempty" doc:"processes and threads alive at once"`
-	OpenFiles int     `json:"open_files,omitempty" doc:"descriptors per process"`
-}
-
 // A Template is a root file system that sandboxes start from.
 type Template struct {
 	Name      string                 `json:"name" example:"base"`
@@ -147,6 +121,7 @@ type KeyRequest struct {
 	Name      string   `json:"name,omitempty" maxLength:"100" doc:"for people" example:"ci"`
 	Owner     string   `json:"owner,omitempty" maxLength:"64" doc:"whom callers with this key act for, and whose objects they see; absent means default" example:"team-a"`
 	Admin     bool     `json:"admin,omitempty" doc:"may see and do everything"`
+	Scopes    []string `json:"scopes,omitempty" enum:"executions,sandboxes,templates,volumes,secrets,keys,read" doc:"what it is for; absent means everything but administration; read looks at everything and changes nothing" example:"[\"executions\"]"`
 	ExpiresIn Duration `json:"expires_in,omitempty" doc:"absent means never" example:"720h"`
 }
 
@@ -156,6 +131,7 @@ type Key struct {
 	Name      string     `json:"name,omitempty"`
 	Owner     string     `json:"owner,omitempty"`
 	Admin     bool       `json:"admin"`
+	Scopes    []string   `json:"scopes,omitempty" doc:"what it is for; absent means everything but administration"`
 	Secret    string     `json:"secret,omitempty" doc:"only in the answer that made the key; it is kept nowhere"`
 	CreatedAt time.Time  `json:"created_at"`
 	ExpiresAt *time.Time `json:"expires_at,omitempty" doc:"absent means never"`

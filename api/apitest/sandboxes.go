@@ -1,0 +1,466 @@
+package apitest
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/preview"
+	"github.com/engi-dev/engi/guest"
+	"github.com/engi-dev/engi/guest/guestd"
+	"github.com/engi-dev/engi/guest/wire"
+)
+
+// Sandboxes are rooms with a guest of their own inside this process, and one
+// for each execution that is going on, which nobody can enter. It is safe for
+// concurrent use.
+type Sandboxes struct {
+	x *Executions
+
+	mu    sync.Mutex
+	all   []*room // oldest first
+	kept  []engi.Snapshot
+	limit int // sandboxes at most; 0 means any number
+}
+
+var _ engi.Sandboxes = (*Sandboxes)(nil)
+
+// NewSandboxes returns none but those of x.
+func NewSandboxes(x *Executions) *Sandboxes { return &Sandboxes{x: x} }
+
+// SetLimit bounds how many there may be; Create reports Exhausted then.
+func (s *Sandboxes) SetLimit(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.limit = n
+}
+
+// Close ends them all.
+func (s *Sandboxes) Close() {
+	s.mu.Lock()
+	all := slices.Clone(s.all)
+	s.mu.Unlock()
+	for _, r := range all {
+		r.close()
+	}
+}
+
+// A room is a sandbox with a guest.
+type room struct {
+	rec    engi.Sandbox // guarded by Sandboxes.mu
+	key    string       // idempotency; immutable
+	dir    string
+	server *guestd.Server
+	guest  *guest.Client
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+	once   sync.Once
+}
+
+func newRoom(ctx context.Context, env map[string]string) (*room, error) {
+	dir, err := os.MkdirTemp("", "engi-apitest-")
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "%v", err)
+	}
+	r := &room{dir: dir, server: guestd.New(guestd.Options{Root: dir, Token: "secret", Twin: true})}
+	long, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	r.cancel = cancel
+	r.guest, err = guest.Open(ctx, func(context.Context) (net.Conn, error) {
+		ours, theirs := net.Pipe()
+		r.work.Go(func() { r.server.Serve(long, theirs) })
+		return ours, nil
+	}, "secret")
+	if err == nil {
+		err = r.guest.Setup(ctx, wire.Setup{Env: env, WorkDir: "/workspace", Home: "/home/user"})
+	}
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(dir, "home/user"), 0o755)
+	}
+	if err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *room) close() {
+	r.once.Do(func() {
+		if r.guest != nil {
+			r.guest.Close()
+		}
+		r.cancel()
+		r.work.Wait()
+		r.server.Close()
+		os.RemoveAll(r.dir)
+	})
+}
+
+// Create makes a room. The template "nope" is not there.
+func (s *Sandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (engi.Sandbox, error) {
+	if spec.Template == "nope" {
+		return engi.Sandbox{}, engi.Errorf(engi.NotFound, "no template %q", spec.Template)
+	}
+	s.mu.Lock()
+	for _, r := range s.all {
+		if spec.Idempotency != "" && r.key == spec.Idempotency && r.rec.Owner == spec.Owner {
+			defer s.mu.Unlock()
+			return r.rec, nil
+		}
+	}
+	full := s.limit > 0 && len(s.all) >= s.limit
+	s.mu.Unlock()
+	if full {
+		return engi.Sandbox{}, engi.Errorf(engi.Exhausted, "there are %d sandboxes already", s.limit).WithRetry(engi.Retry{AfterMillis: 1000})
+	}
+	r, err := newRoom(ctx, spec.Env)
+	if err != nil {
+		return engi.Sandbox{}, err
+	}
+	l := spec.Lifetime
+	if l.Timeout == 0 {
+		l.Timeout = 5 * time.Minute
+	}
+	if l.OnTimeout == "" {
+		l.OnTimeout = engi.EndKill
+	}
+	if spec.Template == "" {
+		spec.Template = "base"
+	}
+	now := time.Now().UTC()
+	r.key = spec.Idempotency
+	r.rec = engi.Sandbox{
+		ID: engi.NewSandboxID(), Owner: spec.Owner, Template: spec.Template, Digest: "sha256:ba5e", Tier: engi.TierMemory,
+		Size: spec.Size.Or(engi.Size{VCPUs: 1, Memory: 512 << 20, Disk: 512 << 20}), State: engi.Running, Created: now,
+		Lifetime: l, Deadline: now.Add(l.Timeout), Started: now, Active: now, Snapshot: spec.Snapshot, Metadata: spec.Metadata, Env: spec.Env,
+		Volumes: spec.Volumes, Network: spec.Network, Ports: spec.Ports,
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, r)
+	return r.rec, nil
+}
+
+func (s *Sandboxes) runs(ctx context.Context, owner engi.Owner) ([]engi.Sandbox, error) {
+	xs, err := s.x.List(ctx, owner, engi.ExecutionFilter{State: engi.ExecutionRunning})
+	var list []engi.Sandbox
+	for _, x := range xs {
+		list = append(list, engi.Sandbox{
+			ID: x.Sandbox, Owner: x.Owner, Template: x.Template, Digest: "sha256:ba5e", Pool: "base/python", Tier: engi.TierMemory,
+			Size: engi.Size{VCPUs: 1, Memory: 512 << 20}, State: engi.Running, Execution: x.ID, Created: x.Created,
+		})
+	}
+	return list, err
+}
+
+// find returns a room; the caller holds mu.
+func (s *Sandboxes) find(owner engi.Owner, id engi.SandboxID) (*room, error) {
+	for _, r := range s.all {
+		if r.rec.ID == id && (owner == "" || r.rec.Owner == owner) {
+			return r, nil
+		}
+	}
+	return nil, engi.Errorf(engi.NotFound, "no sandbox %s", id)
+}
+
+// Get returns one sandbox's record.
+func (s *Sandboxes) Get(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Sandbox, error) {
+	runs, err := s.runs(ctx, owner)
+	if err != nil {
+		return engi.Sandbox{}, err
+	}
+	for _, b := range runs {
+		if b.ID == id {
+			return b, nil
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, err := s.find(owner, id)
+	if err != nil {
+		return engi.Sandbox{}, err
+	}
+	return r.rec, nil
+}
+
+// List returns those that f selects.
+func (s *Sandboxes) List(ctx context.Context, owner engi.Owner, f engi.SandboxFilter) ([]engi.Sandbox, error) {
+	all, err := s.runs(ctx, owner)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	for _, r := range s.all {
+		if owner == "" || r.rec.Owner == owner {
+			all = append(all, r.rec)
+		}
+	}
+	s.mu.Unlock()
+	all = slices.DeleteFunc(all, func(b engi.Sandbox) bool {
+		for k, v := range f.Metadata {
+			if b.Metadata[k] != v {
+				return true
+			}
+		}
+		return len(f.States) == 0 && b.State == engi.Stopped || len(f.States) > 0 && !slices.Contains(f.States, b.State) ||
+			f.Owned && b.Execution != "" || f.Template != "" && b.Template != f.Template && b.Digest != f.Template || b.Created.Before(f.Since)
+	})
+	slices.SortStableFunc(all, func(a, b engi.Sandbox) int {
+		if f.Oldest {
+			a, b = b, a
+		}
+		return b.Created.Compare(a.Created)
+	})
+	if f.After != "" {
+		all = all[slices.IndexFunc(all, func(b engi.Sandbox) bool { return b.ID == f.After })+1:]
+	}
+	if f.Limit == 0 {
+		f.Limit = 100
+	}
+	if f.Limit > 0 && len(all) > f.Limit {
+		all = all[:f.Limit]
+	}
+	return all, nil
+}
+
+// Update changes a sandbox.
+func (s *Sandboxes) Update(ctx context.Context, owner engi.Owner, id engi.SandboxID, u engi.SandboxUpdate) (engi.Sandbox, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, err := s.find(owner, id)
+	if err != nil {
+		return engi.Sandbox{}, err
+	}
+	if r.rec.State != engi.Running && (u.Timeout != nil || u.Extend != nil) {
+		return engi.Sandbox{}, engi.Errorf(engi.Conflict, "sandbox %s is %s", id, r.rec.State)
+	}
+	if u.Timeout != nil {
+		r.rec.Deadline = time.Now().Add(*u.Timeout).UTC()
+	}
+	if u.Extend != nil {
+		if d := time.Now().Add(*u.Extend).UTC(); d.After(r.rec.Deadline) {
+			r.rec.Deadline = d
+		}
+	}
+	if u.Lifetime != nil {
+		r.rec.Lifetime = *u.Lifetime
+	}
+	if u.Metadata != nil {
+		r.rec.Metadata = *u.Metadata
+	}
+	if u.Network != nil {
+		r.rec.Network = *u.Network
+	}
+	if u.Ports != nil {
+		r.rec.Ports = *u.Ports
+	}
+	return r.rec, nil
+}
+
+// Stop ends a sandbox, or the run in it.
+func (s *Sandboxes) Stop(ctx context.Context, owner engi.Owner, id engi.SandboxID) error {
+	b, err := s.Get(ctx, owner, id)
+	if err != nil {
+		return err
+	}
+	if b.Execution != "" {
+		return s.x.Cancel(ctx, owner, b.Execution)
+	}
+	s.mu.Lock()
+	r, err := s.find(owner, id)
+	if err == nil && r.rec.State != engi.Stopped {
+		r.rec.State, r.rec.End, r.rec.Stopped, r.rec.Deadline = engi.Stopped, engi.CauseCancelled, time.Now().UTC(), time.Time{}
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	r.close()
+	return nil
+}
+
+// Enter returns the inside of a sandbox.
+func (s *Sandboxes) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, err := s.find(owner, id)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case r.rec.State == engi.Stopped:
+		return nil, nil, engi.Errorf(engi.NotFound, "sandbox %s has stopped", id)
+	case r.rec.State != engi.Running && !r.rec.Lifetime.AutoResume:
+		return nil, nil, engi.Errorf(engi.Conflict, "sandbox %s is %s", id, r.rec.State).WithRemedy("resume it first")
+	}
+	r.rec.State = engi.Running
+	r.rec.Active = time.Now().UTC()
+	return r.guest, func() {}, nil
+}
+
+// Samples returns one.
+func (s *Sandboxes) Samples(ctx context.Context, owner engi.Owner, id engi.SandboxID, from, to time.Time) ([]engi.Sample, error) {
+	b, err := s.Get(ctx, owner, id)
+	if err != nil {
+		return nil, err
+	}
+	return []engi.Sample{{Time: b.Created, VCPUs: 1, CPUPercent: 12.5, Memory: 1 << 20, MemoryLimit: 512 << 20, MemoryCache: 1 << 10, DiskUsed: 1 << 12, DiskCapacity: 512 << 20, Processes: 2}}, nil
+}
+
+// Lifecycle moves between states; nothing sleeps really.
+func (s *Sandboxes) Lifecycle() engi.Lifecycle { return lifecycle{s} }
+
+type lifecycle struct{ s *Sandboxes }
+
+func (l lifecycle) to(owner engi.Owner, id engi.SandboxID, from []engi.State, to engi.State) (*room, error) {
+	r, err := l.s.find(owner, id)
+	if err != nil {
+		return nil, err
+	}
+	if r.rec.State == to {
+		return r, nil
+	}
+	if !slices.Contains(from, r.rec.State) {
+		return nil, engi.Errorf(engi.Conflict, "a %s sandbox cannot become %s", r.rec.State, to)
+	}
+	r.rec.State = to
+	return r, nil
+}
+
+func (l lifecycle) Pause(ctx context.Context, owner engi.Owner, id engi.SandboxID) error {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	_, err := l.to(owner, id, []engi.State{engi.Running}, engi.Paused)
+	return err
+}
+
+func (l lifecycle) Hibernate(ctx context.Context, owner engi.Owner, id engi.SandboxID, diskOnly bool) error {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	r, err := l.s.find(owner, id)
+	if err == nil && r.rec.State == engi.Hibernated {
+		return engi.Errorf(engi.Conflict, "sandbox %s sleeps already", id)
+	}
+	r, err = l.to(owner, id, []engi.State{engi.Running, engi.Paused}, engi.Hibernated)
+	if err == nil {
+		r.rec.Disk, r.rec.Deadline = diskOnly, time.Time{}
+	}
+	return err
+}
+
+func (l lifecycle) Resume(ctx context.Context, owner engi.Owner, id engi.SandboxID, timeout time.Duration, cold bool) (engi.Sandbox, error) {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	r, err := l.to(owner, id, []engi.State{engi.Paused, engi.Hibernated}, engi.Running)
+	if err != nil {
+		return engi.Sandbox{}, err
+	}
+	if timeout == 0 {
+		timeout = r.rec.Lifetime.Timeout
+	}
+	r.rec.Disk, r.rec.Started, r.rec.Deadline = false, time.Now().UTC(), time.Now().Add(timeout).UTC()
+	return r.rec, nil
+}
+
+func (l lifecycle) Snapshot(ctx context.Context, owner engi.Owner, id engi.SandboxID, spec engi.SnapshotSpec) (engi.Snapshot, error) {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	r, err := l.s.find(owner, id)
+	if err != nil {
+		return engi.Snapshot{}, err
+	}
+	x := engi.Snapshot{
+		ID: engi.NewSnapshotID(), Owner: r.rec.Owner, Name: spec.Name, Sandbox: id, Template: r.rec.Template, Digest: r.rec.Digest, Tier: r.rec.Tier,
+		Size: r.rec.Size, Disk: spec.DiskOnly, Bytes: 1 << 20, Created: time.Now().UTC(),
+	}
+	if spec.TTL > 0 {
+		x.Expires = x.Created.Add(spec.TTL)
+	}
+	l.s.kept = append(l.s.kept, x)
+	return x, nil
+}
+
+// Fork copies nothing; the third copy fails.
+func (l lifecycle) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxID, n int, timeout time.Duration) ([]engi.Forked, error) {
+	b, err := l.s.Get(ctx, owner, id)
+	if err != nil {
+		return nil, err
+	}
+	var forks []engi.Forked
+	for i := range n {
+		if i == 2 {
+			forks = append(forks, engi.Forked{Err: engi.Errorf(engi.Exhausted, "there is room for two copies")})
+			continue
+		}
+		c, err := l.s.Create(ctx, engi.SandboxSpec{Owner: b.Owner, Template: b.Template, Lifetime: b.Lifetime})
+		forks = append(forks, engi.Forked{Sandbox: c, Err: err})
+	}
+	return forks, nil
+}
+
+// Snapshots are what the life cycle kept.
+func (s *Sandboxes) Snapshots() engi.Snapshots { return snapshots{s} }
+
+type snapshots struct{ s *Sandboxes }
+
+func (k snapshots) at(owner engi.Owner, name string) (int, error) {
+	for i, x := range slices.Backward(k.s.kept) {
+		if (string(x.ID) == name || x.Name == name && name != "") && (owner == "" || x.Owner == owner) {
+			return i, nil
+		}
+	}
+	return 0, engi.Errorf(engi.NotFound, "no snapshot %q", name)
+}
+
+func (k snapshots) Get(ctx context.Context, owner engi.Owner, name string) (engi.Snapshot, error) {
+	k.s.mu.Lock()
+	defer k.s.mu.Unlock()
+	i, err := k.at(owner, name)
+	if err != nil {
+		return engi.Snapshot{}, err
+	}
+	return k.s.kept[i], nil
+}
+
+func (k snapshots) List(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID) ([]engi.Snapshot, error) {
+	k.s.mu.Lock()
+	defer k.s.mu.Unlock()
+	var list []engi.Snapshot
+	for _, x := range slices.Backward(k.s.kept) {
+		if (owner == "" || x.Owner == owner) && (sandbox == "" || x.Sandbox == sandbox) {
+			list = append(list, x)
+		}
+	}
+	return list, nil
+}
+
+func (k snapshots) Remove(ctx context.Context, owner engi.Owner, name string) error {
+	k.s.mu.Lock()
+	defer k.s.mu.Unlock()
+	i, err := k.at(owner, name)
+	if err == nil {
+		k.s.kept = slices.Delete(k.s.kept, i, i+1)
+	}
+	return err
+}
+
+// ports are those that the test says.
+type ports struct{ s *Sandboxes }
+
+func (p ports) Listening(ctx context.Context, owner engi.Owner, id engi.SandboxID) ([]preview.Port, error) {
+	if _, err := p.s.Get(ctx, owner, id); err != nil {
+		return nil, err
+	}
+	return []preview.Port{{Port: 8080, Process: "node", URL: p.URL(id, 8080)}}, nil
+}
+
+func (p ports) URL(id engi.SandboxID, port int) string {
+	return "http://localhost/" + id.Label() + "/8080/"
+}
+
+func (p ports) Sign(id engi.SandboxID, port int, good time.Duration) (string, time.Time, error) {
+	return p.URL(id, port) + "?token=x", time.Now().Add(good), nil
+}

@@ -1,0 +1,54 @@
+package v1
+
+import "time"
+
+// HashHeader carries the SHA-256 of a file's content, in hex: with an upload
+// as header or trailer, which the server compares; with a download as
+// trailer, if the request says "TE: trailers".
+const HashHeader = "Engi-Sha256"
+
+// SizeHeader carries the size of a file in bytes where Content-Length cannot.
+const SizeHeader = "Engi-Size"
+
+// A FileInfo describes a file in a sandbox or a volume.
+type FileInfo struct {
+	Path       string    `json:"path" doc:"absolute, slash-separated" example:"/workspace/data.csv"`
+	PathBase64 []byte    `json:"path_base64,omitempty" doc:"the exact bytes, only if they are not UTF-8"`
+	Type       string    `json:"type" enum:"file,directory,symlink,other"`
+	Size       Bytes     `json:"size"`
+	Mode       Mode      `json:"mode" doc:"permission bits"`
+	UID        int       `json:"uid"`
+	GID        int       `json:"gid"`
+	Owner      string    `json:"owner,omitempty" doc:"name, or the number if it has none"`
+	Group      string    `json:"group,omitempty"`
+	ModifiedAt time.Time `json:"modified_at"`
+	Target     string    `json:"target,omitempty" doc:"of a symbolic link"`
+}
+
+// A Written says what an upload left.
+type Written struct {
+	Path   string `json:"path" example:"/workspace/data.csv"`
+	Size   Bytes  `json:"size"`
+	SHA256 string `json:"sha256" doc:"in hex"`
+}
+
+// A PathRequest names a path.
+type PathRequest struct {
+	Path string `json:"path" minLength:"1" doc:"absolute" example:"/workspace/out"`
+}
+
+// A MoveRequest renames.
+type MoveRequest struct {
+	From string `json:"from" minLength:"1" doc:"absolute" example:"/workspace/a"`
+	To   string `json:"to" minLength:"1" doc:"absolute; parents are made" example:"/workspace/b"`
+}
+
+// A FileEvent is something that happened below a watched directory. Types
+// besides those of changes: started (the watch is in force), heartbeat, and
+// error, the last.
+type FileEvent struct {
+	Type       string   `json:"type" enum:"started,create,write,remove,rename,chmod,error,heartbeat"`
+	Path       string   `json:"path,omitempty" doc:"absolute"`
+	PathBase64 []byte   `json:"path_base64,omitempty" doc:"the exact bytes, only if they are not UTF-8"`
+	Error      *Problem `json:"error,omitempty" doc:"with type error"`
+}
