@@ -76,4 +76,6 @@ type Scripts interface {
 	Run(ctx context.Context, spec ScriptSpec) (ScriptResult, error)
 	// APIs returns the host functions by name.
 	APIs() []ScriptAPI
+	// Declarations returns the same in TypeScript, for editors and models.
+	Declarations() string
 }

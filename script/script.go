@@ -136,6 +136,8 @@ type desk struct{ r *Runner }
 
 func (d desk) APIs() []engi.ScriptAPI { return slices.Clone(d.r.list) }
 
+func (d desk) Declarations() string { return Declarations(d.r.list) }
+
 func (d desk) Run(ctx context.Context, spec engi.ScriptSpec) (_ engi.ScriptResult, err error) {
 	r := d.r
 	if err := r.check(&spec); err != nil {

@@ -74,6 +74,9 @@ func serve() error {
 		if err := wire.Write(os.Stdout, wire.From{Done: &done}); err != nil {
 			return err
 		}
+		if err := e.Prepare(run); err != nil {
+			return err
+		}
 	}
 	if err := <-gone; engi.KindOf(err) != engi.Unavailable {
 		return err

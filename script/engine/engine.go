@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,9 +42,10 @@ const (
 	tellMemory = 16 << 20
 )
 
-// An Engine runs programs, one at a time.
+// An Engine runs programs, one at a time. It is not safe for concurrent use.
 type Engine struct {
-	boot []byte // bytecode of bootstrap
+	boot []byte   // bytecode of bootstrap
+	next *program // a realm that is ready, or nil
 }
 
 // New returns an engine.
@@ -84,14 +86,52 @@ func (e *Engine) Run(run wire.Run, host Host) (wire.Done, error) {
 type program struct {
 	vm       *quickjs.VM
 	memory   uintptr // limit
+	limits   wire.Limits
+	apis     []string
 	host     Host
 	deadline time.Time
 	began    time.Time
 	source   source
 	lost     error // of the host
 
+	started bool          // handle is set
 	handle  quickjs.Value // of what bootstrap returned
 	methods map[string]quickjs.Value
+}
+
+// Prepare makes a realm ready for a program like the one before, so that the
+// next does not wait for it.
+func (e *Engine) Prepare(like wire.Run) error {
+	if e.next != nil && e.next.fits(like) {
+		return nil
+	}
+	if e.next != nil {
+		e.next.close()
+		e.next = nil
+	}
+	p, err := e.realm(like)
+	e.next = p
+	return err
+}
+
+// realm makes a realm for programs of run's limits and host functions.
+func (e *Engine) realm(run wire.Run) (*program, error) {
+	vm, err := quickjs.NewVM()
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "start the interpreter: %v", err)
+	}
+	p := &program{
+		vm: vm, memory: uintptr(run.Limits.Memory + bootMemory), began: time.Now(), methods: map[string]quickjs.Value{},
+		limits: run.Limits, apis: run.APIs,
+	}
+	vm.SetMemoryLimit(p.memory)
+	vm.SetMaxStackSize(uintptr(run.Limits.Stack))
+	vm.SetGCThreshold(uintptr(run.Limits.Memory / 8))
+	if err := p.start(e.boot); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
 }
 
 func (e *Engine) run(run wire.Run, host Host, deadline time.Time) (done wire.Done, err error) {
@@ -102,27 +142,20 @@ func (e *Engine) run(run wire.Run, host Host, deadline time.Time) (done wire.Don
 	if bad != nil {
 		return wire.Done{Error: bad}, nil
 	}
-	vm, err := quickjs.NewVM()
-	if err != nil {
-		return done, engi.Errorf(engi.Internal, "start the interpreter: %v", err)
-	}
-	defer vm.Close()
-	memory := uintptr(run.Limits.Memory + bootMemory)
-	vm.SetMemoryLimit(memory)
-	vm.SetMaxStackSize(uintptr(run.Limits.Stack))
-	vm.SetGCThreshold(uintptr(run.Limits.Memory / 8))
-	p := &program{vm: vm, memory: memory, host: host, deadline: deadline, began: time.Now(), source: src, methods: map[string]quickjs.Value{}}
-	if err := p.start(e.boot, run); err != nil {
+	if err := e.Prepare(run); err != nil {
 		return done, err
 	}
-	defer p.free()
+	p := e.next
+	e.next = nil
+	defer p.close()
+	p.host, p.deadline, p.began, p.source = host, deadline, time.Now(), src
 	done = p.finish(p.drive())
 	return done, p.lost
 }
 
 // start makes console, timers and api, and takes hold of what bootstrap
 // returns.
-func (p *program) start(boot []byte, run wire.Run) error {
+func (p *program) start(boot []byte) error {
 	const send, clock = "__send", "__clock"
 	err := p.vm.RegisterHostFunc(send, func(args []any) (any, error) {
 		if len(args) != 3 {
@@ -148,7 +181,7 @@ func (p *program) start(boot []byte, run wire.Run) error {
 	if err != nil {
 		return engi.Errorf(engi.Internal, "register: %v", err)
 	}
-	l := run.Limits
+	l := p.limits
 	// One call of the engine: the two functions leave the global object
 	// before a stranger sees it.
 	f, err := p.vm.EvalBytecodeValue(boot)
@@ -174,12 +207,13 @@ func (p *program) start(boot []byte, run wire.Run) error {
 	if _, err := p.vm.Eval("delete globalThis."+send+"; delete globalThis."+clock, quickjs.EvalGlobal); err != nil {
 		return engi.Errorf(engi.Internal, "bootstrap: %v", err)
 	}
-	args = append(args, append([]string{}, run.APIs...), map[string]int{
+	args = append(args, append([]string{}, p.apis...), map[string]int{
 		"lines": l.Lines, "text": l.Text, "depth": l.Depth, "nodes": l.Nodes, "calls": l.Calls,
 	})
 	if p.handle, err = f.CallValue(quickjs.UndefinedValue, args...); err != nil {
 		return engi.Errorf(engi.Internal, "bootstrap: %v", err)
 	}
+	p.started = true
 	for _, name := range []string{"watch", "answer", "next", "fire", "state", "waits", "report"} {
 		atom, err := p.vm.NewAtom(name)
 		if err != nil {
@@ -192,11 +226,22 @@ func (p *program) start(boot []byte, run wire.Run) error {
 	return nil
 }
 
-func (p *program) free() {
+// fits reports whether the realm is like one made for run.
+func (p *program) fits(run wire.Run) bool {
+	have, want := p.limits, run.Limits
+	have.Timeout, want.Timeout = 0, 0
+	return have == want && slices.Equal(p.apis, run.APIs)
+}
+
+func (p *program) close() {
 	for _, m := range p.methods {
 		m.Free()
 	}
-	p.handle.Free()
+	if p.started {
+		p.handle.Free()
+	}
+	// What a program did to its realm ends with it; there is nobody to tell.
+	_ = p.vm.Close()
 }
 
 var errLate = errors.New("deadline")
