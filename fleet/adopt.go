@@ -85,11 +85,14 @@ func (m *Manager) retakeBox(ctx context.Context, s SandboxRecord) (err error) {
 	case engi.Paused:
 		err = m.retakeFrozen(ctx, x)
 	case engi.Hibernating:
-		if image {
+		if image { // the machine may be there too: nobody used it since
 			m.retakeAsleep(ctx, x)
 			break
 		}
-		if err = m.retakeAwake(ctx, x, t); err == nil {
+		if err = m.retakeAwake(ctx, x, t); err != nil {
+			err = m.retakeSaved(ctx, x, t, err)
+		}
+		if err == nil {
 			_, err = m.step(ctx, x, engi.Running, func(r *SandboxRecord) { r.Disk = false })
 		}
 	case engi.Resuming:
@@ -179,6 +182,24 @@ func (m *Manager) retakeAwake(ctx context.Context, x *box, t engi.Template) erro
 	}
 	m.adoptBody(x, machine, g)
 	return nil
+}
+
+// retakeSaved takes a sandbox up whose machine ended for the reason why, in the
+// moment between the last byte of its image and the image's name: only a
+// machine that comes back from it can tell whether the image is whole.
+func (m *Manager) retakeSaved(ctx context.Context, x *box, t engi.Template, why error) error {
+	m.disembody(x)
+	rec := x.record()
+	if err := m.providerOf(rec.Tier).Remove(ctx, rec.ID); err != nil {
+		return err
+	}
+	if m.files.keepImage(rec.ID) != nil {
+		return why // there is none
+	}
+	if err := m.repower(ctx, x, rec, t, false); err != nil {
+		return err
+	}
+	return m.dropImage(rec.ID)
 }
 
 // retakeFrozen takes a sandbox up that is paused. It may run still, if the

@@ -11,6 +11,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/fleet/stock"
+	"github.com/engi-dev/engi/provider"
 )
 
 const (
@@ -85,9 +86,10 @@ func (m *Manager) copyTo(ctx context.Context, x *box, dir string, diskOnly bool)
 			}
 		}()
 	}
-	if err = m.save(ctx, x, dir, diskOnly); diskOnly {
-		return err
+	if diskOnly {
+		return provider.SaveDisk(ctx, x.machine().machine, dir)
 	}
+	err = m.save(ctx, x, dir, provider.Snapshot)
 	if e := m.reenter(ctx, x); e != nil {
 		m.log.Error("a sandbox does not answer after it was copied: it ends", "sandbox", x.id, "error", e)
 		x.condemn(engi.CauseSandboxLost)

@@ -81,8 +81,12 @@ func (x *box) due(leaving bool) (at time.Time) {
 		return time.Time{}
 	}
 	at = x.rec.Deadline
-	if idle := x.rec.Lifetime.Idle; idle > 0 && x.holders == 0 {
-		if t := x.active.Add(idle); at.IsZero() || t.Before(at) {
+	if idle := x.rec.Lifetime.Idle; idle > 0 {
+		t := x.active.Add(idle)
+		if x.holders > 0 {
+			t = time.Now().Add(idle) // at the earliest: look again then
+		}
+		if at.IsZero() || t.Before(at) {
 			at = t
 		}
 	}

@@ -140,7 +140,9 @@ func (m *Manager) hibernate(ctx context.Context, x *box, diskOnly bool) (err err
 	return nil
 }
 
-// saveBox writes a box's machine to its image.
+// saveBox writes a box's machine to its image. Of the memory the provider
+// itself ends the machine when the image is whole, so that no program goes on
+// to change what a volume has.
 func (m *Manager) saveBox(ctx context.Context, x *box, frozen, diskOnly bool) error {
 	if frozen {
 		if err := m.thaw(ctx, x); err != nil {
@@ -151,30 +153,35 @@ func (m *Manager) saveBox(ctx context.Context, x *box, frozen, diskOnly bool) er
 	if err != nil {
 		return err
 	}
-	if err := m.save(ctx, x, dir, diskOnly); err != nil {
+	if diskOnly {
+		// From here on nobody is told that something was written.
+		x.machine().closeGuest()
+		err = provider.SaveDisk(ctx, x.machine().machine, dir)
+	} else {
+		err = m.save(ctx, x, dir, provider.Checkpoint)
+	}
+	if err != nil {
 		return err
 	}
 	return m.files.keepImage(x.id)
 }
 
-// save writes a box's machine to an empty directory; it goes on, but has no
-// way in: reenter, or end it.
-func (m *Manager) save(ctx context.Context, x *box, dir string, diskOnly bool) error {
+// save writes a box's machine with its memory to an empty directory. If it
+// goes on then, it has no way in: reenter.
+func (m *Manager) save(ctx context.Context, x *box, dir string, write func(context.Context, provider.Machine, string) error) error {
 	b := x.machine()
-	if diskOnly {
-		return provider.SaveDisk(ctx, b.machine, dir)
-	}
 	g := b.way()
 	if g == nil {
 		return engi.Errorf(engi.Unavailable, "sandbox %s does not answer", x.id)
 	}
 	quiet, cancel := context.WithTimeout(ctx, quietTime)
 	defer cancel()
-	if err := g.Quiesce(quiet); err != nil {
+	// A guest whose connections the host opens has none of its own to close.
+	if err := g.Quiesce(quiet); err != nil && engi.KindOf(err) != engi.Unsupported {
 		return err
 	}
 	g.Close()
-	return provider.Snapshot(ctx, b.machine, dir)
+	return write(ctx, b.machine, dir)
 }
 
 // unhibernate lets a box go on whose hibernation failed, or ends it if its

@@ -396,6 +396,10 @@ func (m *mortalMachine) Resume(ctx context.Context) error {
 	return m.while(func() error { return provider.Resume(ctx, m.Machine) })
 }
 
+func (m *mortalMachine) Checkpoint(ctx context.Context, dir string) error {
+	return m.while(func() error { return provider.Checkpoint(ctx, m.Machine, dir) })
+}
+
 func (m *mortalMachine) Snapshot(ctx context.Context, dir string) error {
 	return m.while(func() error { return provider.Snapshot(ctx, m.Machine, dir) })
 }

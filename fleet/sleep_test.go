@@ -1,0 +1,287 @@
+package fleet_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/fleet"
+)
+
+func (n *node) hibernate(id engi.SandboxID, diskOnly bool) {
+	n.t.Helper()
+	if err := n.Lifecycle().Hibernate(n.t.Context(), "alice", id, diskOnly); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) resume(id engi.SandboxID, cold bool) engi.Sandbox {
+	n.t.Helper()
+	s, err := n.Lifecycle().Resume(n.t.Context(), "alice", id, 0, cold)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return s
+}
+
+func TestHibernateAndResume(t *testing.T) {
+	for name, how := range map[string]struct{ diskOnly, frozen, cold bool }{
+		"memory":    {},
+		"disk only": {diskOnly: true},
+		"frozen":    {frozen: true},
+		"cold":      {cold: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			n := w.start(pools(bare)).warm()
+			s := n.create(engi.SandboxSpec{Env: map[string]string{"A": "1"}, Metadata: map[string]string{"k": "v"}})
+			n.mustInside(s.ID, "echo kept > file")
+			if how.frozen {
+				if err := n.Lifecycle().Pause(t.Context(), "alice", s.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			n.hibernate(s.ID, how.diskOnly)
+			got := n.wantState(s.ID, engi.Hibernated)
+			if !got.Deadline.IsZero() || got.Disk != how.diskOnly {
+				t.Errorf("%+v", got)
+			}
+			if slices.Contains(w.machines(), s.ID) {
+				t.Error("its machine is there still")
+			}
+			if pins := w.twins.Pins(); pins["d1"] == 0 {
+				t.Error("its template may go")
+			}
+			wantKind(t, "hibernate again", n.Lifecycle().Hibernate(t.Context(), "alice", s.ID, false), engi.Conflict)
+			wantKind(t, "pause one that sleeps", n.Lifecycle().Pause(t.Context(), "alice", s.ID), engi.Conflict)
+			_, _, err := n.Sandboxes().Enter(t.Context(), "alice", s.ID)
+			wantKind(t, "enter one that sleeps", err, engi.Conflict)
+			got = n.resume(s.ID, how.cold)
+			if got.State != engi.Running || got.Deadline.IsZero() || got.Metadata["k"] != "v" || !got.Created.Equal(s.Created) {
+				t.Errorf("%+v", got)
+			}
+			if out := n.mustInside(s.ID, "cat file; echo $A $ENGI_SANDBOX_ID"); out != "kept\n1 "+string(s.ID)+"\n" {
+				t.Errorf("inside: %q", out)
+			}
+			if left := w.files(); len(left) != 0 {
+				t.Errorf("files left: %v", left)
+			}
+			if err := n.Sandboxes().Stop(t.Context(), "alice", s.ID); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestASleeperCanBeStopped(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(nil)
+	s := n.create(engi.SandboxSpec{})
+	n.hibernate(s.ID, false)
+	if err := n.Sandboxes().Stop(t.Context(), "alice", s.ID); err != nil {
+		t.Fatal(err)
+	}
+	n.wantState(s.ID, engi.Stopped)
+	if left := w.files(); len(left) != 0 {
+		t.Errorf("files left: %v", left)
+	}
+	if pins := w.twins.Pins(); len(pins) != 0 {
+		t.Errorf("templates in use: %v", pins)
+	}
+}
+
+func TestManyEnterASleeper(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(nil)
+	s := n.create(engi.SandboxSpec{Lifetime: engi.Lifetime{AutoResume: true, Idle: 200 * time.Millisecond, OnTimeout: engi.EndHibernate}})
+	n.mustInside(s.ID, "echo kept > file")
+	n.eventually("it sleeps when nobody uses it", func() bool { return n.box(s.ID).State == engi.Hibernated })
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			if out, err := n.inside(s.ID, "cat file"); err != nil || out != "kept\n" {
+				t.Errorf("%q, %v", out, err)
+			}
+		})
+	}
+	wg.Wait()
+	n.eventually("it sleeps again", func() bool { return n.box(s.ID).State == engi.Hibernated })
+}
+
+func TestAFullNodeDoesNotWake(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(func(o *fleet.Options) { o.MaxSandboxes = 1 })
+	s := n.create(engi.SandboxSpec{Lifetime: engi.Lifetime{AutoResume: true}})
+	n.mustInside(s.ID, "echo kept > file")
+	n.hibernate(s.ID, false)
+	other := n.create(engi.SandboxSpec{})
+	_, _, err := n.Sandboxes().Enter(t.Context(), "alice", s.ID)
+	wantKind(t, "wake on a full node", err, engi.Exhausted)
+	n.wantState(s.ID, engi.Hibernated)
+	if err := n.Sandboxes().Stop(t.Context(), "alice", other.ID); err != nil {
+		t.Fatal(err)
+	}
+	if out := n.mustInside(s.ID, "cat file"); out != "kept\n" {
+		t.Errorf("inside: %q", out)
+	}
+}
+
+func TestFork(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(func(o *fleet.Options) {
+		o.Quota = func(engi.Owner) engi.Quota { return engi.Quota{Sandboxes: 4} }
+	})
+	s := n.create(engi.SandboxSpec{Env: map[string]string{"A": "1"}, Metadata: map[string]string{"k": "v"}})
+	n.mustInside(s.ID, "echo shared > file")
+	all, err := n.Lifecycle().Fork(t.Context(), "alice", s.ID, 4, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	for i, f := range all {
+		if f.Err != nil {
+			wantKind(t, "a copy beyond the quota", f.Err, engi.Exhausted)
+			refused++
+			continue
+		}
+		if f.Sandbox.State != engi.Running || f.Sandbox.Metadata["k"] != "v" || time.Until(f.Sandbox.Deadline) < 59*time.Minute {
+			t.Errorf("%+v", f.Sandbox)
+		}
+		if out := n.mustInside(f.Sandbox.ID, fmt.Sprintf("cat file; echo $A $ENGI_SANDBOX_ID; echo own %d > file", i)); out != "shared\n1 "+string(f.Sandbox.ID)+"\n" {
+			t.Errorf("inside: %q", out)
+		}
+	}
+	if refused != 1 {
+		t.Errorf("%d copies were refused, want 1", refused)
+	}
+	for i, f := range all {
+		if f.Err == nil {
+			if out := n.mustInside(f.Sandbox.ID, "cat file"); out != fmt.Sprintf("own %d\n", i) {
+				t.Errorf("inside: %q", out)
+			}
+		}
+	}
+	if out := n.mustInside(s.ID, "cat file"); out != "shared\n" {
+		t.Errorf("inside of the original: %q", out)
+	}
+	if left := w.files(); len(left) != 0 {
+		t.Errorf("files left: %v", left)
+	}
+	for _, count := range []int{0, 65} {
+		_, err := n.Lifecycle().Fork(t.Context(), "alice", s.ID, count, 0)
+		wantKind(t, "a bad count", err, engi.Invalid)
+	}
+}
+
+// TestDeathAtEveryStepOfASleep kills the node at its k-th write of a pause, a
+// sleep and a waking, for every k, and checks that the next life has the
+// sandbox with all that was in it.
+func TestDeathAtEveryStepOfASleep(t *testing.T) {
+	for _, death := range []string{"before", "after"} { // the write
+		for k := 1; k <= 8; k++ {
+			t.Run(fmt.Sprintf("%s/%d", death, k), func(t *testing.T) {
+				w := newWorld(t)
+				n := w.start(nil)
+				s := n.create(engi.SandboxSpec{Lifetime: engi.Lifetime{AutoResume: true}, Env: map[string]string{"A": "1"}})
+				n.mustInside(s.ID, "echo kept > file")
+				writes := 0
+				w.store.Fail(func(act string) error {
+					if act != "PutSandbox" || n.dead.Load() {
+						return nil
+					}
+					if writes++; writes == k {
+						n.dead.Store(true)
+						if death == "before" {
+							return errDead
+						}
+					}
+					return nil
+				})
+				life := n.Lifecycle()
+				for range 2 {
+					_ = life.Pause(t.Context(), "alice", s.ID)
+					_, _ = life.Resume(t.Context(), "alice", s.ID, 0, false)
+					_ = life.Hibernate(t.Context(), "alice", s.ID, false)
+					_, _ = life.Resume(t.Context(), "alice", s.ID, 0, false)
+				}
+				if !n.dead.Load() {
+					t.Fatal("not so many writes")
+				}
+				n.kill()
+				w.store.Fail(nil)
+				n = w.start(nil)
+				if got := n.box(s.ID); !slices.Contains([]engi.State{engi.Running, engi.Paused, engi.Hibernated}, got.State) {
+					t.Errorf("it is %s", got.State)
+				}
+				if out := n.mustInside(s.ID, "cat file; echo $A"); out != "kept\n1\n" {
+					t.Errorf("inside: %q", out)
+				}
+				n.Reconcile(t.Context())
+				n.wantState(s.ID, engi.Running)
+				if left := w.files(); len(left) != 0 {
+					t.Errorf("files left: %v", left)
+				}
+				if got := w.machines(); len(got) != 1 {
+					t.Errorf("machines %v", got)
+				}
+			})
+		}
+	}
+}
+
+func TestWhatSleepsOutlastsTheMachine(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(nil)
+	asleep, awake := n.create(engi.SandboxSpec{}), n.create(engi.SandboxSpec{})
+	n.mustInside(asleep.ID, "echo kept > file")
+	n.hibernate(asleep.ID, false)
+	n.kill()
+	if err := w.host.Close(); err != nil { // the machine reboots
+		t.Fatal(err)
+	}
+	stray := filepath.Join(w.dir, "boxes", string(engi.NewSandboxID()), "image")
+	if err := os.MkdirAll(stray, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n = w.start(nil)
+	if _, err := os.Stat(stray); err == nil {
+		t.Error("an image nobody owns is still there")
+	}
+	n.wantState(asleep.ID, engi.Hibernated)
+	if got := n.wantState(awake.ID, engi.Stopped); got.End != engi.CauseSandboxLost {
+		t.Errorf("the one that was awake ended with %s", got.End)
+	}
+	n.resume(asleep.ID, false)
+	if out := n.mustInside(asleep.ID, "cat file"); out != "kept\n" {
+		t.Errorf("inside: %q", out)
+	}
+}
+
+func TestAFailedHibernationGoesOn(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(nil)
+	s := n.create(engi.SandboxSpec{})
+	n.mustInside(s.ID, "echo kept > file")
+	// A file stands where the image's directory shall be.
+	if err := os.WriteFile(filepath.Join(w.dir, "boxes", string(s.ID)), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Lifecycle().Hibernate(t.Context(), "alice", s.ID, false); err == nil {
+		t.Fatal("it hibernated nowhere")
+	}
+	if got := n.wantState(s.ID, engi.Running); !got.Deadline.Equal(s.Deadline) {
+		t.Errorf("deadline %v, was %v", got.Deadline, s.Deadline)
+	}
+	if out := n.mustInside(s.ID, "cat file"); out != "kept\n" {
+		t.Errorf("inside: %q", out)
+	}
+	if !strings.HasPrefix(string(s.ID), "sbx_") {
+		t.Error(s.ID)
+	}
+}
