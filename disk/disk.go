@@ -40,6 +40,9 @@ type Options struct {
 	CA       []string     // files of certificates that builds trust beside the usual ones; nil means the node's own trust store
 	Env      []string     // environment the node's settings are read from (proxies, mirrors, PATH); nil means os.Environ
 	Sources  []string     // directories whose files definitions may read; nil means Dir/sources only
+
+	Aliases map[string]string // references of images to the templates that stand for them, beside the usual ones
+	Grace   time.Duration     // Run removes builds that have had no name for so long; 0 means a day, less never
 }
 
 // A Workshop opens sandboxes for build steps.
@@ -86,7 +89,10 @@ func Open(ctx context.Context, o Options) (_ *Templates, err error) {
 	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
 		return nil, engi.Errorf(engi.Invalid, "%v", err)
 	}
-	if o.Sources == nil {
+	if o.Grace == 0 {
+		o.Grace = 24 * time.Hour
+	}
+	if len(o.Sources) == 0 {
 		o.Sources = []string{filepath.Join(o.Dir, "sources")}
 	}
 	t := &Templates{
@@ -232,6 +238,74 @@ func (t *Templates) unpin(digest string) {
 	}
 }
 
+// Hold keeps a build from being removed for as long as path, absolute, exists:
+// whoever asks, and whatever runs. A second time for the same path changes
+// nothing. It is for what outlives processes, like snapshots.
+func (t *Templates) Hold(ctx context.Context, digest, path string) (err error) {
+	defer engi.Annotate(&err, "hold template %s for %s", digest, path)
+	if !filepath.IsAbs(path) {
+		return engi.Errorf(engi.Invalid, "the path is not absolute")
+	}
+	_, release, err := t.Use(ctx, digest)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return t.shelf.hold(strings.TrimPrefix(digest, digestPrefix), path)
+}
+
+// gcEvery is how often Run looks for builds nobody needs.
+const gcEvery = 10 * time.Minute
+
+// Run removes builds that have had no name for longer than Options.Grace and
+// that nobody uses or holds, and steps of builds that were not repeated for as
+// long, until ctx ends. Whoever re-adopts sandboxes uses their templates before.
+func (t *Templates) Run(ctx context.Context, ready func()) error {
+	ready()
+	tick := time.NewTicker(gcEvery)
+	defer tick.Stop()
+	for {
+		if err := t.collect(ctx); err != nil && ctx.Err() == nil {
+			t.o.Log.ErrorContext(ctx, "remove templates nobody needs", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (t *Templates) collect(ctx context.Context) error {
+	if t.o.Grace < 0 {
+		return nil
+	}
+	hexes, err := t.shelf.builds()
+	if err != nil {
+		return err
+	}
+	for _, hex := range hexes {
+		if ctx.Err() != nil {
+			return nil
+		}
+		since, orphan, err := t.shelf.orphaned(hex)
+		if err != nil {
+			return err
+		}
+		if !orphan || time.Since(since) < t.o.Grace {
+			continue
+		}
+		freed, gone, err := t.shelf.remove(hex)
+		if err != nil {
+			return err
+		}
+		if gone {
+			t.o.Log.InfoContext(ctx, "removed a build that had no name", "digest", digestPrefix+hex, "bytes", freed)
+		}
+	}
+	return nil
+}
+
 // Changed returns a channel that is closed when next a name comes to mean
 // another build, or none, by the doing of this process. Call it before Get,
 // wait on it after.
@@ -274,7 +348,7 @@ func (t *Templates) Remove(ctx context.Context, name string) (err error) {
 			return err
 		}
 		if !gone {
-			return engi.Errorf(engi.Conflict, "sandboxes use it").WithRemedy("stop them, and take the template out of the pools' configuration")
+			return engi.Errorf(engi.Conflict, "sandboxes or snapshots use it").WithRemedy("stop or remove them, and take the template out of the pools' configuration")
 		}
 	}
 	if name != tmpl.Digest {

@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -29,6 +31,8 @@ const digestPrefix = "sha256:"
 //	builds/HEX/root      a root file system
 //	builds/HEX/index.json  a buildEntry
 //	builds/HEX/lock      held shared by its users
+//	builds/HEX/holds/H   a path; while it exists, somebody needs the build
+//	builds/HEX/orphan    no name has meant the build since its time of change
 //	tmp/X                a build that is not finished, or a removed one; locked while somebody works on it
 //	sources              files that definitions may read
 //
@@ -249,6 +253,9 @@ func (s shelf) remove(hex string) (freed int64, gone bool, err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, false, err
 	}
+	if held, err := s.held(hex); err != nil || held {
+		return 0, false, err
+	}
 	away := filepath.Join(s.dir, "tmp", "gone-"+rand.Text())
 	if err := os.Rename(s.build(hex), away); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -260,6 +267,76 @@ func (s shelf) remove(hex string) (freed int64, gone bool, err error) {
 		return 0, true, err
 	}
 	return tmpl.Bytes, true, nil
+}
+
+// hold notes that a build is needed while path exists. The caller has a share
+// in it.
+func (s shelf) hold(hex, path string) error {
+	dir := filepath.Join(s.build(hex), "holds")
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fileError(err)
+	}
+	sum := sha256.Sum256([]byte(path))
+	if err := writeJSON(filepath.Join(dir, fmt.Sprintf("%x.json", sum[:16])), path); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// held reports whether somebody needs a build, and forgets those who are gone.
+func (s shelf) held(hex string) (bool, error) {
+	notes, err := filepath.Glob(filepath.Join(s.build(hex), "holds", "*.json"))
+	if err != nil {
+		panic(err) // the pattern is constant
+	}
+	held := false
+	for _, note := range notes {
+		var path string
+		if err := readJSON(note, &path); err != nil {
+			return false, err
+		}
+		_, err := os.Lstat(path)
+		switch {
+		case err == nil:
+			held = true
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR):
+			return false, fileError(err) // we do not know
+		default:
+			if err := os.Remove(note); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return false, fileError(err)
+			}
+		}
+	}
+	return held, nil
+}
+
+// orphaned returns since when no name has meant a build, which is now if nobody
+// has noticed before; a build that a name means is none.
+func (s shelf) orphaned(hex string) (since time.Time, orphan bool, err error) {
+	users, err := s.users(digestPrefix + hex)
+	if err != nil {
+		return since, false, err
+	}
+	mark := filepath.Join(s.build(hex), "orphan")
+	if len(users) > 0 {
+		if err := os.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return since, false, fileError(err)
+		}
+		return since, false, nil
+	}
+	f, err := os.OpenFile(mark, os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		return since, false, nil // removed meanwhile
+	}
+	if err != nil {
+		return since, false, fileError(err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return since, false, fileError(err)
+	}
+	return st.ModTime(), true, nil
 }
 
 // builds returns the digests of all builds, without prefix.

@@ -23,6 +23,8 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/rest"
 	"github.com/engi-dev/engi/disk"
+	"github.com/engi-dev/engi/disk/snapshot"
+	"github.com/engi-dev/engi/disk/volume"
 	"github.com/engi-dev/engi/fleet"
 	"github.com/engi-dev/engi/gate/key"
 	"github.com/engi-dev/engi/node/bundle"
@@ -50,6 +52,8 @@ type Node struct {
 	programs  []bundle.Program
 	provider  provider.Provider
 	templates *disk.Templates
+	snapshots *snapshot.Registry
+	volumes   *volume.Keeper
 	workshop  *fleet.Workshop
 	db        *store.DB
 	fleet     *fleet.Manager
@@ -129,10 +133,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.workshop = fleet.NewWorkshop(n.provider, engi.Size{})
-	n.templates, err = disk.Open(ctx, disk.Options{
-		Dir: templatesDir(c), Log: n.log.With("room", "disk"), Workshop: n.workshop,
-	})
-	if err != nil {
+	if err := n.openDisk(ctx); err != nil {
 		return nil, err
 	}
 
@@ -152,6 +153,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if e, ok := n.provider.(provider.Enforcer); ok {
 		notEnforced = e.NotEnforced()
 	}
+	notEnforced = append(notEnforced, n.volumes.NotEnforced()...)
 	n.handler = rest.New(rest.Options{
 		Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Pools: n.fleet, Keys: keys,
 		Node:    rest.Node{Version: o.Version, Tier: n.provider.Tier(), NotEnforced: notEnforced, Started: n.started},
@@ -202,7 +204,7 @@ func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template s
 	opt := fleet.Options{
 		Providers: []provider.Provider{n.provider}, Templates: n.templates, Store: store.Fleet(n.db),
 		Dir: filepath.Join(c.DataDir, "fleet"), Log: n.log.With("room", "fleet"), Metrics: metrics, Workshop: n.workshop,
-		Template: template, Defaults: c.Limits.Limits(), Max: c.Max.Limits(), OnEmpty: engi.EmptyPool(c.Admission.OnEmpty),
+		Snapshots: n.snapshots, Volumes: n.volumes, Template: template, Defaults: c.Limits.Limits(), Max: c.Max.Limits(), OnEmpty: engi.EmptyPool(c.Admission.OnEmpty),
 		ClaimTimeout: time.Duration(c.Admission.ClaimTimeout), MaxSandboxes: c.Admission.MaxSandboxes, MaxQueue: c.Admission.MaxQueue,
 		MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Boots: c.Admission.Boots,
 		KeepCount: c.Keep.Count, KeepAge: time.Duration(c.Keep.Age), Ephemeral: o.Ephemeral,
@@ -248,11 +250,12 @@ func (n *Node) Templates() engi.Templates   { return n.templates }
 // unless it is ephemeral.
 func (n *Node) Run(ctx context.Context, ready func()) error {
 	defer n.closers.run()
-	return runParts(ctx, n.log, ready,
-		part{"store", n.db.Run, 5 * time.Second},
-		part{"fleet", n.fleet.Run, 60 * time.Second},
-		part{"http", n.serve, 15 * time.Second},
-	)
+	parts := []part{
+		{"store", n.db.Run, 5 * time.Second},
+		{"fleet", n.fleet.Run, 60 * time.Second},
+	}
+	parts = append(parts, n.diskParts()...)
+	return runParts(ctx, n.log, ready, append(parts, part{"http", n.serve, 15 * time.Second})...)
 }
 
 // Close lets go of a node that was never run.

@@ -23,6 +23,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/recipe"
 	"github.com/engi-dev/engi/fleet"
 )
 
@@ -45,6 +46,7 @@ type Config struct {
 	Max       Limits    `toml:"max" envPrefix:"MAX_"`
 	Admission Admission `toml:"admission" envPrefix:"ADMISSION_"`
 	Templates Templates `toml:"templates" envPrefix:"TEMPLATES_"`
+	Volumes   Volumes   `toml:"volumes" envPrefix:"VOLUMES_"`
 	Keep      Keep      `toml:"keep" envPrefix:"KEEP_"`
 	Pools     []Pool    `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
 }
@@ -82,7 +84,17 @@ type Admission struct {
 
 // Templates says what sandboxes start from.
 type Templates struct {
-	Default string `toml:"default" env:"DEFAULT" help:"template of requests that name none; empty means base, or host until base is built"`
+	Default string   `toml:"default" env:"DEFAULT" help:"template of requests that name none; empty means base, or host until base is built"`
+	Sources []string `toml:"sources" env:"SOURCES" help:"directories whose files definitions of templates may read; empty means templates/sources in the cache directory"`
+	CA      []string `toml:"ca" env:"CA" help:"files of certificates that builds trust beside this machine's"`
+	Images  []string `toml:"images" env:"IMAGES" help:"references of images that templates stand for, like ubuntu:22.04=blank-ubuntu; e2bdev/base and e2bdev/code-interpreter are known"`
+	Grace   Duration `toml:"grace" env:"GRACE" help:"how long a build is kept that no name means any more and nothing uses; negative keeps all"`
+}
+
+// Volumes says what volumes are.
+type Volumes struct {
+	Capacity Bytes `toml:"capacity" env:"CAPACITY" help:"of volumes that do not ask for one"`
+	Plain    bool  `toml:"plain" env:"PLAIN" help:"use directories, whose capacity programs inside can exceed, even where images work"`
 }
 
 // Keep says how long answers are kept.
@@ -142,7 +154,9 @@ func Defaults() Config {
 			MaxSandboxes: 256, MaxQueue: 1024, OnEmpty: string(engi.PoolBootSync), ClaimTimeout: Duration(30 * time.Second),
 			Boots: cpus(), MaxCode: 8 << 20, MaxInput: 32 << 20,
 		},
-		Keep: Keep{Count: 10_000, Age: Duration(7 * 24 * time.Hour)},
+		Templates: Templates{Grace: Duration(24 * time.Hour)},
+		Volumes:   Volumes{Capacity: 1 << 30},
+		Keep:      Keep{Count: 10_000, Age: Duration(7 * 24 * time.Hour)},
 		// A warm interpreter costs about 28 MiB; two of the most wanted and
 		// one of each other language are ready in seconds on two processors.
 		Pools: []Pool{
@@ -357,6 +371,14 @@ func (c Config) Validate() error {
 	if a.MaxSandboxes < 1 || a.MaxQueue < 0 || a.Boots < 1 || a.ClaimTimeout < 0 || a.MaxCode < 1 || a.MaxInput < a.MaxCode {
 		return engi.Errorf(engi.Invalid, "[admission] has values that admit nothing").
 			WithRemedy("max_sandboxes, boots and max_code are at least 1, max_input at least max_code")
+	}
+	for _, a := range c.Templates.Images {
+		if image, name, ok := strings.Cut(a, "="); !ok || strings.TrimSpace(image) == "" || !recipe.ValidName(strings.TrimSpace(name)) {
+			return engi.Errorf(engi.Invalid, "templates.images: %q is not an image and a template", a).WithRemedy("write it like ubuntu:22.04=blank-ubuntu")
+		}
+	}
+	if c.Volumes.Capacity < 0 {
+		return engi.Errorf(engi.Invalid, "volumes.capacity is negative")
 	}
 	for i, p := range c.Pools {
 		what := fmt.Sprintf("pools[%d]", i)

@@ -1,0 +1,57 @@
+package node
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk"
+	"github.com/engi-dev/engi/disk/snapshot"
+	"github.com/engi-dev/engi/disk/volume"
+	"github.com/engi-dev/engi/store"
+)
+
+// openDisk opens what sandboxes start from and what outlives them.
+func (n *Node) openDisk(ctx context.Context) (err error) {
+	c := n.config
+	aliases := map[string]string{}
+	for _, a := range c.Templates.Images {
+		image, template, _ := strings.Cut(a, "=")
+		aliases[strings.TrimSpace(image)] = strings.TrimSpace(template)
+	}
+	log := n.log.With("room", "disk")
+	n.templates, err = disk.Open(ctx, disk.Options{
+		Dir: templatesDir(c), Log: log, Workshop: n.workshop,
+		Sources: c.Templates.Sources, CA: c.Templates.CA, Aliases: aliases, Grace: time.Duration(c.Templates.Grace),
+	})
+	if err != nil {
+		return err
+	}
+	n.snapshots, err = snapshot.Open(ctx, snapshot.Options{
+		Dir: filepath.Join(c.DataDir, "snapshots"), Store: store.Snapshots(n.db), Log: log, Hold: n.templates.Hold,
+	})
+	if err != nil {
+		return err
+	}
+	n.volumes, err = volume.Open(ctx, volume.Options{
+		Dir: filepath.Join(c.DataDir, "volumes"), Store: store.Volumes(n.db), Log: log,
+		Capacity: int64(c.Volumes.Capacity), Plain: c.Volumes.Plain, Quota: c.Quota.Of,
+		Disk: func(ctx context.Context, owner engi.Owner) (int64, error) {
+			_, bytes, err := n.snapshots.Usage(ctx, owner)
+			return bytes, err
+		},
+	})
+	return err
+}
+
+// diskParts are what openDisk opened, running. They come after fleet, which says
+// by then what the sandboxes of an earlier process use.
+func (n *Node) diskParts() []part {
+	return []part{
+		{"templates", n.templates.Run, 10 * time.Second},
+		{"snapshots", n.snapshots.Run, 10 * time.Second},
+		{"volumes", n.volumes.Run, 10 * time.Second},
+	}
+}
