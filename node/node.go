@@ -21,10 +21,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/compat/e2b"
 	"github.com/engi-dev/engi/api/rest"
 	"github.com/engi-dev/engi/disk"
-	"github.com/engi-dev/engi/disk/snapshot"
-	"github.com/engi-dev/engi/disk/volume"
 	"github.com/engi-dev/engi/fleet"
 	"github.com/engi-dev/engi/gate/key"
 	"github.com/engi-dev/engi/node/bundle"
@@ -52,12 +51,11 @@ type Node struct {
 	programs  []bundle.Program
 	provider  provider.Provider
 	templates *disk.Templates
-	snapshots *snapshot.Registry
-	volumes   *volume.Keeper
 	workshop  *fleet.Workshop
 	db        *store.DB
 	fleet     *fleet.Manager
 	listener  net.Listener
+	e2b       *e2b.Surface
 	handler   http.Handler
 	leave     context.CancelFunc // ends streams
 	secret    string             // of the admin key
@@ -133,7 +131,10 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.workshop = fleet.NewWorkshop(n.provider, engi.Size{})
-	if err := n.openDisk(ctx); err != nil {
+	n.templates, err = disk.Open(ctx, disk.Options{
+		Dir: templatesDir(c), Log: n.log.With("room", "disk"), Workshop: n.workshop,
+	})
+	if err != nil {
 		return nil, err
 	}
 
@@ -153,14 +154,16 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if e, ok := n.provider.(provider.Enforcer); ok {
 		notEnforced = e.NotEnforced()
 	}
-	notEnforced = append(notEnforced, n.volumes.NotEnforced()...)
-	n.handler = rest.New(rest.Options{
+	if err := n.openE2B(keys, leave.Done()); err != nil {
+		return nil, err
+	}
+	n.handler = n.dispatch(rest.New(rest.Options{
 		Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Pools: n.fleet, Keys: keys,
 		Node:    rest.Node{Version: o.Version, Tier: n.provider.Tier(), NotEnforced: notEnforced, Started: n.started},
 		Metrics: metrics, Register: metrics, Log: n.log.With("room", "api"), Leave: leave,
 		// Base64 and JSON make a third more of the input.
 		MaxBody: int64(c.Admission.MaxInput)*3/2 + 1<<20, MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Hosts: c.Hosts,
-	})
+	}))
 	return n, nil
 }
 
@@ -204,7 +207,7 @@ func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template s
 	opt := fleet.Options{
 		Providers: []provider.Provider{n.provider}, Templates: n.templates, Store: store.Fleet(n.db),
 		Dir: filepath.Join(c.DataDir, "fleet"), Log: n.log.With("room", "fleet"), Metrics: metrics, Workshop: n.workshop,
-		Snapshots: n.snapshots, Volumes: n.volumes, Template: template, Defaults: c.Limits.Limits(), Max: c.Max.Limits(), OnEmpty: engi.EmptyPool(c.Admission.OnEmpty),
+		Template: template, Defaults: c.Limits.Limits(), Max: c.Max.Limits(), OnEmpty: engi.EmptyPool(c.Admission.OnEmpty),
 		ClaimTimeout: time.Duration(c.Admission.ClaimTimeout), MaxSandboxes: c.Admission.MaxSandboxes, MaxQueue: c.Admission.MaxQueue,
 		MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Boots: c.Admission.Boots,
 		KeepCount: c.Keep.Count, KeepAge: time.Duration(c.Keep.Age), Ephemeral: o.Ephemeral,
@@ -250,12 +253,12 @@ func (n *Node) Templates() engi.Templates   { return n.templates }
 // unless it is ephemeral.
 func (n *Node) Run(ctx context.Context, ready func()) error {
 	defer n.closers.run()
-	parts := []part{
-		{"store", n.db.Run, 5 * time.Second},
-		{"fleet", n.fleet.Run, 60 * time.Second},
-	}
-	parts = append(parts, n.diskParts()...)
-	return runParts(ctx, n.log, ready, append(parts, part{"http", n.serve, 15 * time.Second})...)
+	return runParts(ctx, n.log, ready,
+		part{"store", n.db.Run, 5 * time.Second},
+		part{"fleet", n.fleet.Run, 60 * time.Second},
+		part{"e2b", n.e2b.Run, 30 * time.Second},
+		part{"http", n.serve, 15 * time.Second},
+	)
 }
 
 // Close lets go of a node that was never run.

@@ -57,6 +57,10 @@ type Options struct {
 	// none. Nil means what headers and host names say, see [Target].
 	Target func(*http.Request) (engi.SandboxID, int, bool)
 
+	// Leave, when it is closed, breaks off what goes on inside sandboxes, which
+	// would otherwise keep a server from shutting down. Nil means never.
+	Leave <-chan struct{}
+
 	MaxUpload  int64 // bytes of one archive; 0 means 1 GiB
 	MaxUploads int64 // bytes of all archives kept; 0 means 8 GiB
 	MaxBuilds  int   // at the same time; 0 means 2

@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -78,7 +79,11 @@ func (s *Surface) Inside() http.Handler {
 
 // lost is what clients take for a sandbox that is not there.
 func lost(w http.ResponseWriter, id engi.SandboxID, text string) {
-	answer(w, http.StatusBadGateway, map[string]any{"sandboxId": id.Label(), "message": text, "code": http.StatusBadGateway})
+	label := string(id)
+	if _, err := engi.ParseSandboxID(label); err == nil {
+		label = id.Label()
+	}
+	answer(w, http.StatusBadGateway, map[string]any{"sandboxId": label, "message": text, "code": http.StatusBadGateway})
 }
 
 const textLost = "The sandbox was not found"
@@ -145,7 +150,18 @@ func (s *Surface) inside(w http.ResponseWriter, r *http.Request, id engi.Sandbox
 		},
 		ErrorLog: nil,
 	}
-	proxy.ServeHTTP(w, r)
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	if s.Leave != nil {
+		go func() {
+			select {
+			case <-s.Leave:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+	}
+	proxy.ServeHTTP(w, r.WithContext(ctx))
 }
 
 // clean takes out what is for us only. Basic authentication names a user

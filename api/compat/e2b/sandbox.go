@@ -516,9 +516,11 @@ func (s *Surface) metrics(w http.ResponseWriter, r *http.Request, who caller, bo
 	if err != nil {
 		return err
 	}
-	all := make([]metric, len(samples))
-	for i, m := range samples {
-		all[i] = metricOf(m)
+	all := []metric{}
+	for _, m := range samples {
+		if !m.Time.Before(from) && (to.IsZero() || !m.Time.After(to.Add(time.Second))) {
+			all = append(all, metricOf(m))
+		}
 	}
 	return answer(w, http.StatusOK, all)
 }

@@ -1,0 +1,44 @@
+package node
+
+import (
+	"net/http"
+	"path/filepath"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/compat/e2b"
+	"github.com/engi-dev/engi/store"
+)
+
+// tokensName is the file that holds the secret which tokens are made from.
+const tokensName = "tokens.key"
+
+// openE2B opens the surface for E2B's clients.
+func (n *Node) openE2B(keys engi.Keys, leave <-chan struct{}) (err error) {
+	secret, err := e2b.LoadSecret(filepath.Join(n.config.DataDir, tokensName))
+	if err != nil {
+		return err
+	}
+	builder, _ := any(n.templates).(engi.TemplateBuilder)
+	n.e2b = e2b.New(e2b.Options{
+		Sandboxes: n.fleet.Sandboxes(), Lifecycle: n.fleet.Lifecycle(), Templates: n.templates, Builder: builder,
+		Keys: keys, Store: store.E2B(n.db), Secret: secret, Dir: filepath.Join(n.config.DataDir, "e2b"),
+		Log: n.log.With("room", "e2b"), Leave: leave,
+	})
+	return nil
+}
+
+// dispatch shares one address among the surfaces.
+func (n *Node) dispatch(rest http.Handler) http.Handler {
+	control, inside := n.e2b.Control(), n.e2b.Inside()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, port, ok := e2b.Target(r, "")
+		switch {
+		case ok && (port == e2b.AgentPort || port == e2b.InterpreterPort):
+			inside.ServeHTTP(w, r)
+		case !ok && e2b.Serves(r.URL.Path):
+			control.ServeHTTP(w, r)
+		default:
+			rest.ServeHTTP(w, r)
+		}
+	})
+}
