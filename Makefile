@@ -17,7 +17,7 @@ ROOT    := $(CURDIR)/.ci/as-root
 
 # What integration tests look for; they skip without it, and fail instead of
 # skipping when ENGI_TEST_REQUIRE is 1.
-TESTENV = ENGI_BIN=$(BIN)/engi ENGI_RUNSC=$(BIN)/runsc ENGI_GUEST=$(BIN)/engi-guest \
+TESTENV = ENGI_BIN=$(BIN)/engi ENGI_RUNSC=$(BIN)/runsc ENGI_GUEST=$(BIN)/engi-guest ENGI_JS=$(BIN)/engi-js \
 	ENGI_TEST_TEMPLATES=$$($(ROOT) $(BIN)/engi config show cache_dir)/templates
 GOTEST  = go test -timeout 30m $$([ $$(id -u) = 0 ] || echo -exec $(ROOT))
 
@@ -30,15 +30,18 @@ setup: ## install what building and testing need from Debian
 	@.ci/setup
 
 .PHONY: build
-build: $(BIN)/runsc ## build bin/engi, bin/engi-guest and bin/runsc
+build: $(BIN)/runsc ## build bin/engi, bin/engi-guest, bin/engi-js and bin/runsc
 	@$(BUILD) -ldflags '-s -w' -o $(BIN)/engi-guest ./cmd/engi-guest
+	@$(BUILD) -ldflags '-s -w' -o $(BIN)/engi-js ./cmd/engi-js
 	@$(BUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/engi ./cmd/engi
 
 # gVisor takes long to build and changes only with its pin.
-$(BIN)/runsc: tools/runsc/go.mod tools/runsc/go.sum $(wildcard tools/runsc/*.go)
+$(BIN)/runsc: tools/runsc/go.mod tools/runsc/go.sum $(wildcard tools/runsc/*.go tools/runsc/overlay/*.go)
 	@echo 'building runsc from the pinned gVisor module (once, a minute or two)'
 	@mkdir -p $(BIN)
-	@cd tools/runsc && $(BUILD) -ldflags '-s -w' -o $@.new . && mv $@.new $@
+	@cd tools/runsc && go run ./overlay $(BIN)/.gvisor && \
+		$(BUILD) -modfile $(BIN)/.gvisor/go.mod -ldflags '-s -w' -o $@.new . && \
+		rm -rf $(BIN)/.gvisor && mv $@.new $@
 
 .PHONY: template
 template: setup build ## build the base template, if it is not there yet
@@ -75,7 +78,7 @@ $(BIN)/staticcheck: tools/check/go.mod
 release: build ## one file that carries everything: dist/engi-linux-ARCH
 	@mkdir -p dist
 	@rm -rf node/bundle/payload
-	@go run ./node/bundle/pack -out node/bundle/payload $(BIN)/runsc $(BIN)/engi-guest
+	@go run ./node/bundle/pack -out node/bundle/payload $(BIN)/runsc $(BIN)/engi-guest $(BIN)/engi-js
 	@$(BUILD) -tags release -ldflags '$(LDFLAGS)' -o dist/engi-linux-$(ARCH) ./cmd/engi
 	@rm -rf node/bundle/payload
 	@cd dist && sha256sum engi-linux-$(ARCH) | tee engi-linux-$(ARCH).sha256

@@ -24,12 +24,15 @@ import (
 	"github.com/engi-dev/engi/api/compat/e2b"
 	"github.com/engi-dev/engi/api/rest"
 	"github.com/engi-dev/engi/disk"
+	"github.com/engi-dev/engi/disk/snapshot"
+	"github.com/engi-dev/engi/disk/volume"
 	"github.com/engi-dev/engi/fleet"
 	"github.com/engi-dev/engi/gate/key"
 	"github.com/engi-dev/engi/node/bundle"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
+	"github.com/engi-dev/engi/script"
 	"github.com/engi-dev/engi/store"
 )
 
@@ -51,9 +54,12 @@ type Node struct {
 	programs  []bundle.Program
 	provider  provider.Provider
 	templates *disk.Templates
+	snapshots *snapshot.Registry
+	volumes   *volume.Keeper
 	workshop  *fleet.Workshop
 	db        *store.DB
 	fleet     *fleet.Manager
+	script    *script.Runner // nil if scripts are not served
 	listener  net.Listener
 	e2b       *e2b.Surface
 	handler   http.Handler
@@ -131,10 +137,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.workshop = fleet.NewWorkshop(n.provider, engi.Size{})
-	n.templates, err = disk.Open(ctx, disk.Options{
-		Dir: templatesDir(c), Log: n.log.With("room", "disk"), Workshop: n.workshop,
-	})
-	if err != nil {
+	if err := n.openDisk(ctx); err != nil {
 		return nil, err
 	}
 
@@ -147,6 +150,9 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if n.fleet, err = fleet.Open(ctx, n.fleetOptions(o, metrics, name)); err != nil {
 		return nil, err
 	}
+	if err := n.openScripts(ctx); err != nil {
+		return nil, err
+	}
 	leave, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	n.leave = cancel
 	n.closers.add(cancel)
@@ -154,11 +160,13 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if e, ok := n.provider.(provider.Enforcer); ok {
 		notEnforced = e.NotEnforced()
 	}
+	notEnforced = append(notEnforced, n.volumes.NotEnforced()...)
 	if err := n.openE2B(keys, leave.Done()); err != nil {
 		return nil, err
 	}
 	n.handler = n.dispatch(rest.New(rest.Options{
-		Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Pools: n.fleet, Keys: keys,
+		Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Templates: n.templates, Pools: n.fleet, Keys: keys,
+		Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes, Quota: n.config.Quota.Of,
 		Node:    rest.Node{Version: o.Version, Tier: n.provider.Tier(), NotEnforced: notEnforced, Started: n.started},
 		Metrics: metrics, Register: metrics, Log: n.log.With("room", "api"), Leave: leave,
 		// Base64 and JSON make a third more of the input.
@@ -207,9 +215,10 @@ func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template s
 	opt := fleet.Options{
 		Providers: []provider.Provider{n.provider}, Templates: n.templates, Store: store.Fleet(n.db),
 		Dir: filepath.Join(c.DataDir, "fleet"), Log: n.log.With("room", "fleet"), Metrics: metrics, Workshop: n.workshop,
-		Template: template, Defaults: c.Limits.Limits(), Max: c.Max.Limits(), OnEmpty: engi.EmptyPool(c.Admission.OnEmpty),
+		Snapshots: n.snapshots, Volumes: n.volumes, Template: template, Defaults: c.Limits.Limits(), Max: c.Max.Limits(), OnEmpty: engi.EmptyPool(c.Admission.OnEmpty),
 		ClaimTimeout: time.Duration(c.Admission.ClaimTimeout), MaxSandboxes: c.Admission.MaxSandboxes, MaxQueue: c.Admission.MaxQueue,
 		MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Boots: c.Admission.Boots,
+		Quota:     c.Quota.Of,
 		KeepCount: c.Keep.Count, KeepAge: time.Duration(c.Keep.Age), Ephemeral: o.Ephemeral,
 	}
 	for _, p := range c.Pools {
@@ -253,12 +262,16 @@ func (n *Node) Templates() engi.Templates   { return n.templates }
 // unless it is ephemeral.
 func (n *Node) Run(ctx context.Context, ready func()) error {
 	defer n.closers.run()
-	return runParts(ctx, n.log, ready,
-		part{"store", n.db.Run, 5 * time.Second},
-		part{"fleet", n.fleet.Run, 60 * time.Second},
-		part{"e2b", n.e2b.Run, 30 * time.Second},
-		part{"http", n.serve, 15 * time.Second},
-	)
+	parts := []part{
+		{"store", n.db.Run, 5 * time.Second},
+		{"fleet", n.fleet.Run, 60 * time.Second},
+		{"e2b", n.e2b.Run, 30 * time.Second},
+	}
+	parts = append(parts, n.diskParts()...)
+	if n.script != nil {
+		parts = append(parts, part{"script", n.script.Run, 10 * time.Second})
+	}
+	return runParts(ctx, n.log, ready, append(parts, part{"http", n.serve, 15 * time.Second})...)
 }
 
 // Close lets go of a node that was never run.

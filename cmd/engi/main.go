@@ -63,6 +63,7 @@ type commands struct {
 	globals
 
 	Run      runCommand      `cmd:"" help:"Run a program in a sandbox."`
+	Js       jsCommand       `cmd:"" name:"js" help:"Run a small JavaScript or TypeScript program at once."`
 	Serve    serveCommand    `cmd:"" help:"Serve the API."`
 	Status   statusCommand   `cmd:"" help:"Say whether a server runs, where, and whether it is ready."`
 	Stop     stopCommand     `cmd:"" help:"Stop the server of the data directory; sandboxes live on."`

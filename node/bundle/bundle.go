@@ -1,5 +1,5 @@
 // Package bundle finds the programs that engi does not link in but starts:
-// runsc and the guest program. A release carries them compressed in itself
+// runsc, the guest program and the script helper. A release carries them compressed in itself
 // and unpacks each once, under the digest of its content, into a directory
 // that all engi processes of a user share; a build from source finds them
 // beside its own executable.
@@ -27,12 +27,13 @@ import (
 
 // The programs.
 const (
-	Runsc = "runsc"
-	Guest = "engi-guest"
+	Runsc  = "runsc"
+	Guest  = "engi-guest"
+	Script = "engi-js"
 )
 
 // Names returns every program a node needs.
-func Names() []string { return []string{Runsc, Guest} }
+func Names() []string { return []string{Runsc, Guest, Script} }
 
 // A Program is an executable file that belongs to this version of engi.
 type Program struct {

@@ -25,6 +25,7 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/disk/recipe"
 	"github.com/engi-dev/engi/fleet"
+	"github.com/engi-dev/engi/script"
 )
 
 // A Config is everything about a node that can be chosen. Zero fields mean
@@ -38,6 +39,7 @@ type Config struct {
 	Hosts           []string `toml:"hosts" env:"HOSTS" help:"host names that requests may use besides loopback ones; * accepts any, as does an empty list on an address that is not loopback"`
 	Runsc           string   `toml:"runsc" env:"RUNSC" help:"path of runsc; empty finds the one that belongs to this engi"`
 	Guest           string   `toml:"guest" env:"GUEST" help:"path of engi-guest; empty finds the one that belongs to this engi"`
+	JS              string   `toml:"js" env:"JS" help:"path of engi-js; empty finds the one that belongs to this engi"`
 	Log             string   `toml:"log" env:"LOG" help:"form of the log: text, json, or auto (text on a terminal)"`
 	LogLevel        string   `toml:"log_level" env:"LOG_LEVEL" help:"debug, info, warn or error"`
 
@@ -48,6 +50,8 @@ type Config struct {
 	Templates Templates `toml:"templates" envPrefix:"TEMPLATES_"`
 	Volumes   Volumes   `toml:"volumes" envPrefix:"VOLUMES_"`
 	Keep      Keep      `toml:"keep" envPrefix:"KEEP_"`
+	Quota     Quotas    `toml:"quota" envPrefix:"QUOTA_"`
+	Script    Script    `toml:"script" envPrefix:"SCRIPT_"`
 	Pools     []Pool    `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
 }
 
@@ -103,6 +107,31 @@ type Keep struct {
 	Age   Duration `toml:"age" env:"AGE" help:"how long they are kept"`
 }
 
+// Script says what scripts may do; see package script.
+type Script struct {
+	Off          bool        `toml:"off" env:"OFF" help:"serve no scripts"`
+	Code         int         `toml:"code" env:"CODE" help:"characters of one script"`
+	Timeout      Duration    `toml:"timeout" env:"TIMEOUT" help:"wall clock of a script that asks for none"`
+	MinTimeout   Duration    `toml:"min_timeout" env:"MIN_TIMEOUT" help:"what a script asks for is raised to this"`
+	MaxTimeout   Duration    `toml:"max_timeout" env:"MAX_TIMEOUT" help:"what a script asks for is lowered to this"`
+	Memory       Bytes       `toml:"memory" env:"MEMORY" help:"memory of one script"`
+	Helpers      int         `toml:"helpers" env:"HELPERS" help:"processes that run scripts, at most"`
+	FetchHosts   []string    `toml:"fetch_hosts" env:"FETCH_HOSTS" help:"hosts that api.fetch may ask, like api.example.com or *.example.com; none switches it off"`
+	FetchPrivate []string    `toml:"fetch_private" env:"FETCH_PRIVATE" help:"addresses and networks those hosts may have although they are not public"`
+	Weather      string      `toml:"weather" env:"WEATHER" help:"service that api.getWeather asks; open-meteo is the public one, empty switches it off"`
+	APIs         []ScriptAPI `toml:"apis" env:"-" help:"functions that ask a URL"`
+}
+
+// A ScriptAPI is a host function that asks a URL.
+type ScriptAPI struct {
+	Name        string            `toml:"name"`
+	Description string            `toml:"description"`
+	Signature   string            `toml:"signature"`
+	Method      string            `toml:"method"`
+	URL         string            `toml:"url"`
+	HeadersEnv  map[string]string `toml:"headers_env"` // header to the variable that has its value
+}
+
 // A Pool asks for warm sandboxes.
 type Pool struct {
 	Template     string   `toml:"template"`
@@ -141,7 +170,7 @@ func (p *Pool) UnmarshalText(text []byte) error {
 // Defaults returns the configuration of a node that nobody configured, on
 // this machine and for this user.
 func Defaults() Config {
-	l := fleet.DefaultLimits()
+	l, sl := fleet.DefaultLimits(), script.DefaultLimits()
 	c := Config{
 		Listen:   "127.0.0.1:7777",
 		DataDir:  dataDir(),
@@ -157,6 +186,10 @@ func Defaults() Config {
 		Templates: Templates{Grace: Duration(24 * time.Hour)},
 		Volumes:   Volumes{Capacity: 1 << 30},
 		Keep:      Keep{Count: 10_000, Age: Duration(7 * 24 * time.Hour)},
+		Script: Script{
+			Code: sl.Code, Timeout: Duration(sl.Timeout), MinTimeout: Duration(sl.MinTimeout), MaxTimeout: Duration(sl.MaxTimeout),
+			Memory: Bytes(sl.Memory), Helpers: max(8, 4*cpus()),
+		},
 		// A warm interpreter costs about 28 MiB; two of the most wanted and
 		// one of each other language are ready in seconds on two processors.
 		Pools: []Pool{
@@ -379,6 +412,9 @@ func (c Config) Validate() error {
 	}
 	if c.Volumes.Capacity < 0 {
 		return engi.Errorf(engi.Invalid, "volumes.capacity is negative")
+	}
+	if err := c.Quota.validate(); err != nil {
+		return err
 	}
 	for i, p := range c.Pools {
 		what := fmt.Sprintf("pools[%d]", i)

@@ -14,16 +14,25 @@ import (
 // Post runs programs by one POST each, which the server answers with the
 // result: the plainest way there is, and the one that is promised to be fast.
 func Post(url, key string) Run {
+	return post[v1.ExecutionRequest, v1.Execution](url+"/v1/executions", key)
+}
+
+// PostScript runs scripts in the same way.
+func PostScript(url, key string) func(context.Context, v1.ScriptRequest) (v1.ScriptResult, error) {
+	return post[v1.ScriptRequest, v1.ScriptResult](url+"/v1/scripts", key)
+}
+
+func post[Q, X any](url, key string) func(context.Context, Q) (X, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 1024
 	transport.MaxIdleConns = 1024
 	h := &http.Client{Transport: transport}
-	return func(ctx context.Context, q v1.ExecutionRequest) (x v1.Execution, err error) {
+	return func(ctx context.Context, q Q) (x X, err error) {
 		body, err := json.Marshal(q)
 		if err != nil {
 			return x, engi.Errorf(engi.Internal, "%v", err)
 		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/executions", bytes.NewReader(body))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 		if err != nil {
 			return x, engi.Errorf(engi.Internal, "%v", err)
 		}

@@ -1,0 +1,19 @@
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/engi-dev/engi/api/v1"
+)
+
+// RunScript runs a small program in JavaScript or TypeScript. A program that
+// fails is an answer.
+func (c *Client) RunScript(ctx context.Context, q v1.ScriptRequest) (v1.ScriptResult, error) {
+	return get[v1.ScriptResult](ctx, c, &call{method: http.MethodPost, path: "/v1/scripts", body: encode(q)})
+}
+
+// ScriptAPIs returns the functions that scripts have below api.
+func (c *Client) ScriptAPIs(ctx context.Context) (v1.ScriptAPIs, error) {
+	return get[v1.ScriptAPIs](ctx, c, &call{method: http.MethodGet, path: "/v1/scripts/apis"})
+}

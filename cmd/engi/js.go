@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+type jsCommand struct {
+	File    string            `arg:"" optional:"" help:"Program to run; - reads it from standard input. Files that end in .ts are TypeScript." placeholder:"FILE"`
+	Code    string            `short:"c" help:"Run CODE instead of a file." placeholder:"CODE"`
+	TS      bool              `name:"ts" help:"It is TypeScript."`
+	Timeout string            `help:"Longest time, like 500ms; the node allows 250ms to 5s unless configured." placeholder:"D"`
+	Hint    map[string]string `help:"What api functions may fill in, like latitude=48.2." placeholder:"NAME=VALUE"`
+	APIs    bool              `name:"apis" help:"Print the functions below api as TypeScript declarations, and run nothing."`
+}
+
+func (jsCommand) Help() string {
+	return `The program runs in the script tier: no files, no modules, no network but the functions
+below api, an answer in about a millisecond. The value of its last expression, or what it
+returns, is printed as JSON. For everything else there is 'engi run'.
+
+Examples:
+  engi js -c '[1, 2, 3].map(n => n * 2)'
+  engi js --ts -c 'const n: number = await api.kv.get("n") ?? 0; await api.kv.set("n", n + 1); n'
+  engi js report.ts --timeout 2s
+  engi js --apis > api.d.ts`
+}
+
+// maxScript bounds what is read, far above what any node takes.
+const maxScript = 8 << 20
+
+// Run implements the command.
+func (j *jsCommand) Run(ctx context.Context, g *globals) error {
+	timeout, err := duration("--timeout", j.Timeout)
+	if err != nil {
+		return err
+	}
+	code, err := j.program()
+	if err != nil {
+		return err
+	}
+	d, err := g.connect(ctx, orPrivate)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	if j.APIs {
+		apis, err := d.ScriptAPIs(ctx)
+		switch {
+		case err != nil:
+			return err
+		case g.JSON:
+			return g.printJSON(apis)
+		}
+		_, err = fmt.Fprint(g.out, apis.Declarations)
+		return err
+	}
+	q := v1.ScriptRequest{Code: code, Language: string(engi.JavaScript), Timeout: timeout, Hints: j.Hint}
+	if j.TS || strings.HasSuffix(j.File, ".ts") {
+		q.Language = string(engi.TypeScript)
+	}
+	x, err := d.RunScript(ctx, q)
+	if err != nil {
+		return err
+	}
+	if g.JSON {
+		if err := g.printJSON(x); err != nil {
+			return err
+		}
+	} else {
+		j.print(g, x)
+	}
+	if !x.Success {
+		return exitCode(1)
+	}
+	return nil
+}
+
+func (j *jsCommand) print(g *globals, x v1.ScriptResult) {
+	for _, line := range x.Stdout {
+		fmt.Fprintln(g.out, line)
+	}
+	for _, line := range x.Stderr {
+		fmt.Fprintln(g.err, line)
+	}
+	for _, w := range x.Warnings {
+		g.note("%s", w)
+	}
+	if e := x.Error; e != nil {
+		name := e.Name
+		if name == "" {
+			name = "Error"
+		}
+		at := ""
+		if e.Line > 0 {
+			at = fmt.Sprintf(" (line %d, column %d)", e.Line, e.Column)
+		}
+		fmt.Fprintf(g.err, "%s: %s%s\n", name, e.Message, at)
+		if e.Stack != "" {
+			fmt.Fprintln(g.err, "    "+strings.ReplaceAll(e.Stack, "\n", "\n    "))
+		}
+		return
+	}
+	if len(x.Result) > 0 {
+		fmt.Fprintln(g.out, string(x.Result))
+	}
+}
+
+// program reads what is to run.
+func (j *jsCommand) program() (string, error) {
+	switch {
+	case j.APIs:
+		return "", nil
+	case j.Code != "" && j.File != "":
+		return "", engi.Errorf(engi.Invalid, "both a file and -c are given").WithRemedy("give one of them")
+	case j.Code != "":
+		return j.Code, nil
+	case j.File == "":
+		return "", engi.Errorf(engi.Invalid, "nothing to run").WithRemedy("name a file, or give the program with -c")
+	}
+	in := os.Stdin
+	if j.File != "-" {
+		f, err := os.Open(j.File)
+		if err != nil {
+			return "", engi.Errorf(engi.NotFound, "%v", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	b, err := io.ReadAll(io.LimitReader(in, maxScript+1))
+	if err != nil {
+		return "", engi.Errorf(engi.Unavailable, "read %s: %v", filepath.Base(j.File), err)
+	}
+	if len(b) > maxScript {
+		return "", engi.Errorf(engi.Invalid, "%s has more than %d bytes", j.File, maxScript)
+	}
+	return string(b), nil
+}
