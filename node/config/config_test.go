@@ -179,6 +179,9 @@ func TestEveryKeyHasItsVariable(t *testing.T) {
 		if k.Help == "" {
 			t.Errorf("%s has no help", k.Name)
 		}
+		if k.Name == "quota.owner" || k.Name == "script.apis" {
+			continue // tables, which only a file can have
+		}
 		value := map[string]string{"string": "x", "bool": "true", "slice": "python=7"}[k.Value.Kind().String()]
 		if value == "" {
 			value = "7"

@@ -163,6 +163,15 @@ func check(file map[string]any, t reflect.Type, prefix string) error {
 					return err
 				}
 			}
+			if ft.Kind() == reflect.Map && ft.Elem().Kind() == reflect.Struct {
+				for _, key := range slices.Sorted(maps.Keys(sub)) {
+					if m, ok := sub[key].(map[string]any); ok {
+						if err := check(m, ft.Elem(), prefix+name+"."+key+"."); err != nil {
+							return err
+						}
+					}
+				}
+			}
 		case []any:
 			for i, item := range sub {
 				if m, ok := item.(map[string]any); ok && ft.Kind() == reflect.Slice && ft.Elem().Kind() == reflect.Struct {

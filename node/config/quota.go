@@ -1,0 +1,52 @@
+package config
+
+import (
+	"cmp"
+
+	"github.com/engi-dev/engi"
+)
+
+// Quotas bound what each owner may have at once.
+type Quotas struct {
+	Sandboxes int              `toml:"sandboxes" env:"SANDBOXES" help:"of one owner, alive, asleep ones included; 0 is no limit"`
+	PerDay    int              `toml:"per_day" env:"PER_DAY" help:"sandboxes of one owner created in 24 hours; 0 is no limit"`
+	VCPUs     float64          `toml:"vcpus" env:"VCPUS" help:"processors' worth of time of one owner's sandboxes that are awake; 0 is no limit"`
+	Memory    Bytes            `toml:"memory" env:"MEMORY" help:"memory of one owner's sandboxes that are awake; 0 is no limit"`
+	Disk      Bytes            `toml:"disk" env:"DISK" help:"disk of one owner's sandboxes, snapshots and volumes; 0 is no limit"`
+	Volumes   int              `toml:"volumes" env:"VOLUMES" help:"of one owner; 0 is no limit"`
+	Snapshots int              `toml:"snapshots" env:"SNAPSHOTS" help:"of one owner; 0 is no limit"`
+	Owner     map[string]Quota `toml:"owner" env:"-" help:"what single owners have instead: tables [quota.owner.NAME] with the same keys; -1 is no limit"`
+}
+
+// A Quota is what one owner has instead of what all have. Zero fields are as
+// for all; negative ones are no limit.
+type Quota struct {
+	Sandboxes int     `toml:"sandboxes"`
+	PerDay    int     `toml:"per_day"`
+	VCPUs     float64 `toml:"vcpus"`
+	Memory    Bytes   `toml:"memory"`
+	Disk      Bytes   `toml:"disk"`
+	Volumes   int     `toml:"volumes"`
+	Snapshots int     `toml:"snapshots"`
+}
+
+// Of returns what one owner may have.
+func (q Quotas) Of(owner engi.Owner) engi.Quota {
+	o := q.Owner[string(owner)]
+	return engi.Quota{
+		Sandboxes: max(0, cmp.Or(o.Sandboxes, q.Sandboxes)),
+		PerDay:    max(0, cmp.Or(o.PerDay, q.PerDay)),
+		VCPUs:     max(0, cmp.Or(o.VCPUs, q.VCPUs)),
+		Memory:    max(0, int64(cmp.Or(o.Memory, q.Memory))),
+		Disk:      max(0, int64(cmp.Or(o.Disk, q.Disk))),
+		Volumes:   max(0, cmp.Or(o.Volumes, q.Volumes)),
+		Snapshots: max(0, cmp.Or(o.Snapshots, q.Snapshots)),
+	}
+}
+
+func (q Quotas) validate() error {
+	if min(q.Sandboxes, q.PerDay, q.Volumes, q.Snapshots) < 0 || q.VCPUs < 0 || min(q.Memory, q.Disk) < 0 {
+		return engi.Errorf(engi.Invalid, "[quota] has a negative number").WithRemedy("leave it out, or say 0, for no limit")
+	}
+	return nil
+}
