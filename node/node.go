@@ -32,6 +32,7 @@ import (
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
+	"github.com/engi-dev/engi/script"
 	"github.com/engi-dev/engi/store"
 )
 
@@ -58,6 +59,7 @@ type Node struct {
 	workshop  *fleet.Workshop
 	db        *store.DB
 	fleet     *fleet.Manager
+	script    *script.Runner // nil if scripts are not served
 	listener  net.Listener
 	e2b       *e2b.Surface
 	handler   http.Handler
@@ -148,6 +150,9 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if n.fleet, err = fleet.Open(ctx, n.fleetOptions(o, metrics, name)); err != nil {
 		return nil, err
 	}
+	if err := n.openScripts(ctx); err != nil {
+		return nil, err
+	}
 	leave, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	n.leave = cancel
 	n.closers.add(cancel)
@@ -160,7 +165,8 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.handler = n.dispatch(rest.New(rest.Options{
-		Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Pools: n.fleet, Keys: keys,
+		Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Templates: n.templates, Pools: n.fleet, Keys: keys,
+		Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes, Quota: n.config.Quota.Of,
 		Node:    rest.Node{Version: o.Version, Tier: n.provider.Tier(), NotEnforced: notEnforced, Started: n.started},
 		Metrics: metrics, Register: metrics, Log: n.log.With("room", "api"), Leave: leave,
 		// Base64 and JSON make a third more of the input.
@@ -212,6 +218,7 @@ func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template s
 		Snapshots: n.snapshots, Volumes: n.volumes, Template: template, Defaults: c.Limits.Limits(), Max: c.Max.Limits(), OnEmpty: engi.EmptyPool(c.Admission.OnEmpty),
 		ClaimTimeout: time.Duration(c.Admission.ClaimTimeout), MaxSandboxes: c.Admission.MaxSandboxes, MaxQueue: c.Admission.MaxQueue,
 		MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Boots: c.Admission.Boots,
+		Quota:     c.Quota.Of,
 		KeepCount: c.Keep.Count, KeepAge: time.Duration(c.Keep.Age), Ephemeral: o.Ephemeral,
 	}
 	for _, p := range c.Pools {
@@ -261,6 +268,9 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 		{"e2b", n.e2b.Run, 30 * time.Second},
 	}
 	parts = append(parts, n.diskParts()...)
+	if n.script != nil {
+		parts = append(parts, part{"script", n.script.Run, 10 * time.Second})
+	}
 	return runParts(ctx, n.log, ready, append(parts, part{"http", n.serve, 15 * time.Second})...)
 }
 
