@@ -95,6 +95,11 @@ func (d machineDir) make(spec provider.Spec, guest string) error {
 	if err := os.Link(guest, d.path("chan", wire.BinaryName)); err != nil {
 		return fmt.Errorf("show the guest program: %v", err)
 	}
+	// The guest may know the file, and a saved one wants to find what it knows.
+	// A sign that is new to it wakes it as soon as it runs.
+	if err := d.resume(); err != nil {
+		return err
+	}
 	// Places for mounts that have none in the root.
 	for i, m := range spec.Mounts {
 		if present(spec.Root, m) {

@@ -106,7 +106,11 @@ func TestStartWithoutRunsc(t *testing.T) {
 func TestBundle(t *testing.T) {
 	p := newTestProvider(t, t.TempDir())
 	spec := newTestSpec(t)
-	spec.Mounts = []provider.Mount{{Source: "/usr", Target: "/usr"}}
+	shared := t.TempDir()
+	spec.Mounts = []provider.Mount{{Source: "/usr", Target: "/usr"}, {Source: shared, Target: "/data", Writable: true}}
+	if err := os.Mkdir(filepath.Join(spec.Root, "usr"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	guest, err := p.linkable()
 	if err != nil {
 		t.Fatal(err)
@@ -137,12 +141,20 @@ func TestBundle(t *testing.T) {
 	mounts := map[string]specs.Mount{}
 	for _, m := range cfg.Mounts {
 		mounts[m.Destination] = m
-		if m.Type == "bind" && m.Options[0] != "ro" {
-			t.Errorf("%s can be written", m.Destination)
+		if m.Type == "bind" && (m.Options[0] == "rw") != (m.Source == shared) {
+			t.Errorf("%s is mounted %s", m.Destination, m.Options[0])
 		}
 	}
 	if mounts["/usr"].Source != "/usr" || mounts[wire.Dir].Source != d.path("chan") || mounts["/tmp"].Type != "tmpfs" {
 		t.Errorf("mounts: %v", mounts)
+	}
+	// The root has no such place: runsc would make it there.
+	place := wire.Dir + "/mnt/1"
+	if mounts[place].Source != shared || cfg.Annotations[annotMount+place] != "/data" {
+		t.Errorf("mounts: %v, annotations: %v", mounts, cfg.Annotations)
+	}
+	if fi, err := os.Stat(d.path("chan", "mnt", "1")); err != nil || !fi.IsDir() {
+		t.Errorf("no place for a mount: %v", err)
 	}
 	if cfg.Annotations[annotInodes] != "100" || cfg.Annotations[annotCPUs] != "2" {
 		t.Errorf("annotations: %v", cfg.Annotations)

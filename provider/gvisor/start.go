@@ -216,11 +216,6 @@ func (b *booting) await(ctx context.Context, accepted chan net.Conn) (net.Conn, 
 	if err := b.adopt(); err != nil {
 		return nil, err
 	}
-	if b.image != "" {
-		if err := b.machine.wake(); err != nil {
-			return nil, err
-		}
-	}
 	select {
 	case conn := <-accepted:
 		accepted <- nil

@@ -272,7 +272,7 @@ func (s *suite) snapshot(t *testing.T) {
 const (
 	litter = `
 mkdir -p d/sub d/empty 'd/with space' && cd d
-echo plain > plain; chown 12:34 plain; chmod 4711 plain; touch -d '2001-02-03 04:05:06' plain
+echo plain > plain; chown 12:34 plain; chmod 4711 plain; touch -d '2001-02-03 04:05:06.789' plain
 printf 'caf\351' > "$(printf 'name\351\n')"
 i=0; while test $i -lt 300; do echo "line $i"; i=$((i+1)); done > sub/lines
 ln -s plain link; ln -s /no/such/place/that/is/long/enough/to/take/more/than/one/field/of/an/archive/which/has/only/one/hundred/bytes dangling
@@ -280,7 +280,7 @@ ln plain hard; ln sub/lines sub/hard
 mkfifo fifo
 truncate -s 5000000 sparse; printf end >> sparse
 : > nothing
-chmod 1700 sub; chown 5:6 sub; find . -exec touch -h -d '2002-02-02 02:02:02' {} +`
+chmod 1700 sub; chown 5:6 sub; touch -d '2002-02-02 02:02:02' sub empty`
 	describe = `find d -exec stat -c '%F %a %u %g %s %h %y %N' {} + | sort; find d -type f -exec cksum {} + | sort`
 )
 

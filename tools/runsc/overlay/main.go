@@ -1,0 +1,85 @@
+// Command overlay prepares a copy of the pinned gVisor module with the few
+// lines that engi changes:
+//
+//	go run ./overlay DIR
+//	go build -modfile DIR/go.mod .
+//
+// (go build -overlay refuses to touch modules that were downloaded.) A change
+// whose place is not there exactly once is an error, so that a new pin cannot
+// lose one silently. What those of changes.go gain is in docs/performance.md.
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+const module = "gvisor.dev/gvisor"
+
+// A change replaces old, which is in the file once, by new.
+type change struct{ file, old, new string }
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: overlay DIR")
+		os.Exit(2)
+	}
+	if err := run(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "overlay:", err)
+		os.Exit(1)
+	}
+}
+
+func run(dir string) error {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		return fmt.Errorf("find the module: %v", err)
+	}
+	// Relative, so that the program does not depend on where it was built.
+	root := filepath.Join(dir, "gvisor")
+	if filepath.IsAbs(root) {
+		here, err := os.Getwd()
+		if err == nil {
+			root, err = filepath.Rel(here, root)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(root); err != nil {
+		return err
+	}
+	if err := os.CopyFS(root, os.DirFS(strings.TrimSpace(string(out)))); err != nil {
+		return err
+	}
+	for _, c := range archive {
+		file := filepath.Join(root, c.file)
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		if n := bytes.Count(text, []byte(c.old)); n != 1 {
+			return fmt.Errorf("%s has %q %d times: look at the change again", c.file, c.old, n)
+		}
+		text = bytes.Replace(text, []byte(c.old), []byte(c.new), 1)
+		// The copy may be as read-only as the module is.
+		if err := errors.Join(os.Remove(file), os.WriteFile(file, text, 0o644)); err != nil {
+			return err
+		}
+	}
+	mod, err := os.ReadFile("go.mod")
+	if err != nil {
+		return err
+	}
+	sum, err := os.ReadFile("go.sum")
+	if err != nil {
+		return err
+	}
+	mod = fmt.Appendf(mod, "\nreplace %s => %s\n", module, filepath.ToSlash(root))
+	return errors.Join(os.WriteFile(filepath.Join(dir, "go.mod"), mod, 0o644), os.WriteFile(filepath.Join(dir, "go.sum"), sum, 0o644))
+}
