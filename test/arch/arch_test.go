@@ -46,7 +46,7 @@ var rules = []rule{
 	{"disk/...", ". disk/...", "github.com/google/go-containerregistry/... github.com/goccy/go-yaml/... github.com/klauspost/compress/... golang.org/x/sys/..."},
 	{"gate/key/keytest", ". gate/key", "github.com/google/go-cmp/..."},
 	{"gate/secret/secrettest", ". gate/secret", "github.com/google/go-cmp/..."},
-	{"gate/...", ". gate/...", "golang.org/x/time/... golang.org/x/sys/... github.com/caddyserver/certmagic github.com/coder/websocket"},
+	{"gate/...", ". gate/...", "golang.org/x/time/... golang.org/x/sys/... github.com/caddyserver/certmagic go.uber.org/zap github.com/coder/websocket"},
 
 	{"script/wire", ".", ""},
 	{"script/engine", ". script/wire", "modernc.org/quickjs github.com/evanw/esbuild/..."},

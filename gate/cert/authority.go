@@ -1,0 +1,233 @@
+package cert
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+)
+
+const (
+	authorityLife = 10 * 365 * 24 * time.Hour
+	// Some systems refuse longer ones even from authorities of their own.
+	certificateLife = 397 * 24 * time.Hour
+)
+
+// Made is what Make has made, and where it lies.
+type Made struct {
+	Authority string    `json:"authority"` // certificate that clients must trust
+	Cert      string    `json:"cert"`      // certificate of the server
+	Key       string    `json:"key"`       // its key
+	Names     []string  `json:"names"`     // that it is good for
+	Expires   time.Time `json:"expires"`   // the server's; the authority's is later
+	Fresh     bool      `json:"fresh"`     // the authority is new
+}
+
+// Make puts a certificate for domains, all names one level below them, and
+// this machine's own loopback names into dir, signed by an authority that it
+// makes there if there is none. The authority can sign for those domains only,
+// so that trusting it endangers nobody else's. It reports Conflict for an
+// authority that cannot sign for a domain; anew replaces it.
+func Make(dir string, domains []string, anew bool) (_ Made, err error) {
+	defer engi.Annotate(&err, "make certificates in %s", dir)
+	for _, d := range domains {
+		if !validDomain(d) {
+			return Made{}, engi.Errorf(engi.Invalid, "%.80q is not a domain", d).WithRemedy("write it like sbx.example.com, without port and wildcard")
+		}
+	}
+	if !slices.Contains(domains, "localhost") {
+		domains = append(slices.Clone(domains), "localhost")
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return Made{}, engi.Errorf(engi.Denied, "%v", err)
+	}
+	m := Made{Authority: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+	ca, caKey, err := readAuthority(m.Authority, filepath.Join(dir, "ca-key.pem"))
+	switch {
+	case anew || errors.Is(err, fs.ErrNotExist):
+		if ca, caKey, err = makeAuthority(domains); err != nil {
+			return Made{}, err
+		}
+		m.Fresh = true
+		// The key first: an authority without key is of no use, and is made
+		// again by the next call.
+		if err := writeKey(filepath.Join(dir, "ca-key.pem"), caKey); err != nil {
+			return Made{}, err
+		}
+		if err := write(m.Authority, "CERTIFICATE", ca.Raw); err != nil {
+			return Made{}, err
+		}
+	case err != nil:
+		return Made{}, engi.Errorf(engi.Invalid, "%v", err).WithRemedy("move the files away, or make a new authority with --force, which clients must be told to trust again")
+	}
+	for _, d := range domains {
+		if !slices.Contains(ca.PermittedDNSDomains, d) {
+			return Made{}, engi.Errorf(engi.Conflict, "the authority in %s cannot sign for %s", dir, d).
+				WithRemedy("make a new one with --force; clients must be told to trust it")
+		}
+	}
+	if time.Until(ca.NotAfter) < certificateLife {
+		return Made{}, engi.Errorf(engi.Conflict, "the authority in %s expires on %s", dir, ca.NotAfter.Format(time.DateOnly)).
+			WithRemedy("make a new one with --force; clients must be told to trust it")
+	}
+
+	key, err := newKey()
+	if err != nil {
+		return Made{}, err
+	}
+	leaf := template("engi", certificateLife)
+	for _, d := range domains {
+		leaf.DNSNames = append(leaf.DNSNames, d, "*."+d)
+	}
+	leaf.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
+	leaf.KeyUsage = x509.KeyUsageDigitalSignature
+	leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	raw, err := x509.CreateCertificate(rand.Reader, leaf, ca, &key.PublicKey, caKey)
+	if err != nil {
+		return Made{}, engi.Errorf(engi.Internal, "%v", err)
+	}
+	if err := writeKey(m.Key, key); err != nil {
+		return Made{}, err
+	}
+	if err := write(m.Cert, "CERTIFICATE", raw, ca.Raw); err != nil {
+		return Made{}, err
+	}
+	m.Names, m.Expires = leaf.DNSNames, leaf.NotAfter
+	return m, nil
+}
+
+func validDomain(d string) bool {
+	if d == "" || len(d) > 200 || d != strings.ToLower(d) || net.ParseIP(d) != nil {
+		return false
+	}
+	for label := range strings.SplitSeq(d, ".") {
+		if label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || label[0] == '-' {
+			return false
+		}
+	}
+	return true
+}
+
+func makeAuthority(domains []string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	key, err := newKey()
+	if err != nil {
+		return nil, nil, err
+	}
+	t := template("engi private authority", authorityLife)
+	t.IsCA, t.BasicConstraintsValid, t.MaxPathLenZero = true, true, true
+	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
+	t.PermittedDNSDomainsCritical = true
+	t.PermittedDNSDomains = domains
+	_, four, _ := net.ParseCIDR("127.0.0.0/8")
+	_, six, _ := net.ParseCIDR("::1/128")
+	t.PermittedIPRanges = []*net.IPNet{four, six}
+	raw, err := x509.CreateCertificate(rand.Reader, t, t, &key.PublicKey, key)
+	if err != nil {
+		return nil, nil, engi.Errorf(engi.Internal, "%v", err)
+	}
+	ca, err := x509.ParseCertificate(raw)
+	if err != nil {
+		return nil, nil, engi.Errorf(engi.Internal, "%v", err)
+	}
+	return ca, key, nil
+}
+
+func newKey() (*ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "%v", err)
+	}
+	return key, nil
+}
+
+func template(name string, life time.Duration) *x509.Certificate {
+	serial := make([]byte, 16)
+	rand.Read(serial) // never fails
+	serial[0] &= 0x7f // a positive number
+	now := time.Now()
+	return &x509.Certificate{
+		SerialNumber: new(big.Int).SetBytes(serial),
+		Subject:      pkix.Name{CommonName: name, Organization: []string{"engi"}},
+		NotBefore:    now.Add(-time.Hour), // clocks differ
+		NotAfter:     now.Add(life),
+	}
+}
+
+// readAuthority keeps fs.ErrNotExist.
+func readAuthority(certFile, keyFile string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	certPEM, err := os.ReadFile(certFile)
+	if err != nil {
+		return nil, nil, err
+	}
+	keyPEM, err := os.ReadFile(keyFile)
+	if err != nil {
+		return nil, nil, err
+	}
+	certBlock, _ := pem.Decode(certPEM)
+	keyBlock, _ := pem.Decode(keyPEM)
+	if certBlock == nil || keyBlock == nil {
+		return nil, nil, engi.Errorf(engi.Invalid, "the authority's files are not in PEM form")
+	}
+	ca, err := x509.ParseCertificate(certBlock.Bytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(keyBlock.Bytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	key, ok := parsed.(*ecdsa.PrivateKey)
+	if !ok || !key.PublicKey.Equal(ca.PublicKey) {
+		return nil, nil, engi.Errorf(engi.Invalid, "the authority's certificate and key do not belong together")
+	}
+	return ca, key, nil
+}
+
+func writeKey(path string, key *ecdsa.PrivateKey) error {
+	raw, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return engi.Errorf(engi.Internal, "%v", err)
+	}
+	return write(path, "PRIVATE KEY", raw)
+}
+
+// write puts PEM blocks into a file only this user can read, whole or not at
+// all.
+func write(path, kind string, blocks ...[]byte) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".engi-tls-*") // mode 0600
+	if err != nil {
+		return engi.Errorf(engi.Denied, "%v", err)
+	}
+	defer os.Remove(tmp.Name())
+	for _, b := range blocks {
+		if err = pem.Encode(tmp, &pem.Block{Type: kind, Bytes: b}); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = tmp.Sync()
+	}
+	if cerr := tmp.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return engi.Errorf(engi.Internal, "%v", err)
+	}
+	return nil
+}
