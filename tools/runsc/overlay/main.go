@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -57,7 +58,7 @@ func run(dir string) error {
 	if err := os.CopyFS(root, os.DirFS(strings.TrimSpace(string(out)))); err != nil {
 		return err
 	}
-	for _, c := range archive {
+	for _, c := range slices.Concat(archive, changes) {
 		file := filepath.Join(root, c.file)
 		text, err := os.ReadFile(file)
 		if err != nil {
