@@ -49,8 +49,8 @@ Sizes are numbers of bytes or strings like ` + "`\"512MiB\"`" + `, durations str
 	b.WriteString(`
 ## Pools
 
-By default two Python interpreters wait (more on machines with more processors), and one each for JavaScript, TypeScript, Go
-and bash. A file's pools replace all of these:
+By default two Python interpreters wait (more on machines with more processors), one each for JavaScript, TypeScript, Go
+and bash, and one bare sandbox. A file's pools replace all of these:
 
 ` + "```toml" + `
 [[pools]]

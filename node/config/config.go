@@ -49,6 +49,7 @@ type Config struct {
 	Admission Admission `toml:"admission" envPrefix:"ADMISSION_"`
 	Templates Templates `toml:"templates" envPrefix:"TEMPLATES_"`
 	Volumes   Volumes   `toml:"volumes" envPrefix:"VOLUMES_"`
+	Sandboxes Sandboxes `toml:"sandboxes" envPrefix:"SANDBOXES_"`
 	Keep      Keep      `toml:"keep" envPrefix:"KEEP_"`
 	Quota     Quotas    `toml:"quota" envPrefix:"QUOTA_"`
 	Script    Script    `toml:"script" envPrefix:"SCRIPT_"`
@@ -99,6 +100,12 @@ type Templates struct {
 type Volumes struct {
 	Capacity Bytes `toml:"capacity" env:"CAPACITY" help:"of volumes that do not ask for one"`
 	Plain    bool  `toml:"plain" env:"PLAIN" help:"use directories, whose capacity programs inside can exceed, even where images work"`
+}
+
+// Sandboxes says how long sandboxes stay awake that live for their owners.
+type Sandboxes struct {
+	Timeout Duration `toml:"timeout" env:"TIMEOUT" help:"from creation or resumption to the deadline of those that do not say"`
+	Max     Duration `toml:"max" env:"MAX" help:"the same at most, however often a deadline is extended"`
 }
 
 // Keep says how long answers are kept.
@@ -185,6 +192,7 @@ func Defaults() Config {
 		},
 		Templates: Templates{Grace: Duration(24 * time.Hour)},
 		Volumes:   Volumes{Capacity: 1 << 30},
+		Sandboxes: Sandboxes{Timeout: Duration(5 * time.Minute), Max: Duration(24 * time.Hour)},
 		Keep:      Keep{Count: 10_000, Age: Duration(7 * 24 * time.Hour)},
 		Script: Script{
 			Code: sl.Code, Timeout: Duration(sl.Timeout), MinTimeout: Duration(sl.MinTimeout), MaxTimeout: Duration(sl.MaxTimeout),
@@ -192,7 +200,9 @@ func Defaults() Config {
 		},
 		// A warm interpreter costs about 28 MiB; two of the most wanted and
 		// one of each other language are ready in seconds on two processors.
+		// Sandboxes that live for their owners begin bare.
 		Pools: []Pool{
+			{Target: 1},
 			{Language: string(engi.Python), Target: max(2, cpus())},
 			{Language: string(engi.JavaScript), Target: 1},
 			{Language: string(engi.TypeScript), Target: 1},
