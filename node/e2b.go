@@ -20,7 +20,8 @@ func (n *Node) openE2B(keys engi.Keys, leave <-chan struct{}) (err error) {
 	}
 	builder, _ := any(n.templates).(engi.TemplateBuilder)
 	n.e2b = e2b.New(e2b.Options{
-		Sandboxes: n.fleet.Sandboxes(), Lifecycle: n.fleet.Lifecycle(), Templates: n.templates, Builder: builder,
+		Sandboxes: n.fleet.Sandboxes(), Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes,
+		Templates: n.templates, Builder: builder,
 		Keys: keys, Store: store.E2B(n.db), Secret: secret, Dir: filepath.Join(n.config.DataDir, "e2b"),
 		Log: n.log.With("room", "e2b"), Leave: leave,
 	})
