@@ -51,7 +51,7 @@ func New(change func(*rest.Options)) *World {
 	reg := prometheus.NewRegistry()
 	o := rest.Options{
 		Executions: w.Executions, Sandboxes: w.Sandboxes, Templates: w.Templates, Pools: w.Pools, Keys: w.Keys,
-		Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes, Secrets: &Secrets{}, Ports: ports{w.Sandboxes},
+		Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes, Secrets: &Secrets{}, Ports: ports{w.Sandboxes}, Scripts: scripts{},
 		Quota:   func(engi.Owner) engi.Quota { return engi.Quota{Sandboxes: 100, Volumes: 10} },
 		Node:    rest.Node{Version: "0.0.0-test", Tier: engi.TierMemory, NotEnforced: []string{"memory"}, Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
 		Metrics: reg, Register: reg,
@@ -209,3 +209,14 @@ func (p *Pools) Warm(ctx context.Context) error {
 	}
 	return nil
 }
+
+// scripts answer 42 to all that they are asked.
+type scripts struct{}
+
+func (scripts) Run(ctx context.Context, spec engi.ScriptSpec) (engi.ScriptResult, error) {
+	return engi.ScriptResult{OK: true, Value: []byte("42"), Duration: time.Millisecond, Environment: engi.ScriptEnvironment{Engine: "none", Tier: engi.TierMemory}}, nil
+}
+
+func (scripts) APIs() []engi.ScriptAPI { return nil }
+
+func (scripts) Declarations() string { return "" }

@@ -43,7 +43,26 @@ func full() map[string]any {
 		"sandbox": sandboxOf(engi.Sandbox{
 			ID: "sbx_1", Owner: "ann", Template: "base", Digest: "sha256:1", Pool: "base/python", Tier: engi.TierGVisor, Size: size,
 			State: engi.Stopped, End: engi.CauseTimeout, Execution: "exe_1", Created: at(0), Stopped: at(1),
+			Lifetime: engi.Lifetime{Timeout: time.Minute, Idle: time.Second, Max: time.Hour, OnTimeout: engi.EndHibernate, DiskOnly: true, AutoResume: true},
+			Deadline: at(3), Started: at(1), Active: at(2), Snapshot: "snp_1", Metadata: map[string]string{"a": "b"}, Env: map[string]string{"SECRET": "never shown"},
+			Volumes: []engi.VolumeMount{{Volume: "vol_1", Path: "/data"}}, Ports: engi.PortPolicy{Private: true, Host: "h"}, Disk: true,
+			Network: engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"a"}, Deny: []string{"b"}}, Notes: map[string]string{"n": "never shown"},
 		}),
+		"snapshot": snapshotOf(engi.Snapshot{
+			ID: "snp_1", Owner: "ann", Name: "n", Sandbox: "sbx_1", Template: "base", Digest: "sha256:1", Tier: engi.TierGVisor, Size: size,
+			Env: map[string]string{"SECRET": "never shown"}, Disk: true, Bytes: 1, Created: at(0), Used: at(1), Expires: at(2),
+		}),
+		"volume": volumeOf(engi.Volume{
+			ID: "vol_1", Owner: "ann", Name: "n", Capacity: 2, Used: 1, Holder: "sbx_1", Created: at(0), Accessed: at(1), Expires: at(2),
+		}),
+		"secret": secretOfRecord(engi.Secret{
+			ID: "sec_1", Owner: "ann", Name: "n", Version: 2, Metadata: map[string]string{"a": "b"}, Created: at(0), Updated: at(1),
+		}),
+		"sample": sampleOf(engi.Sample{
+			Time: at(0), VCPUs: 1, CPUPercent: 2, Memory: 3, MemoryLimit: 4, MemoryCache: 5, DiskUsed: 6, DiskCapacity: 7, Processes: 8,
+		}),
+		"process": processOf(engi.ProcessInfo{ID: "p1", PID: 1, Tag: "t", Args: []string{"a\xff"}, Dir: "/", Started: at(0)}),
+		"quota":   quotaOf(engi.Quota{Sandboxes: 1, PerDay: 2, VCPUs: 3, Memory: 4, Disk: 5, Volumes: 6, Snapshots: 7}),
 		"template": templateOf(engi.Template{
 			Name: "base", Digest: "sha256:1", Root: "/never/shown", Env: map[string]string{"A": "b"}, User: "user", UID: 1000, GID: 1000, Home: "/home/user",
 			WorkDir: "/workspace", Shell: "/bin/bash", Ports: []int{80}, Size: size,
@@ -52,7 +71,7 @@ func full() map[string]any {
 		"pool": poolOf(engi.PoolStatus{
 			Template: "base", Digest: "sha256:1", Language: engi.Python, Target: 1, Max: 2, Ready: 3, Booting: 4, Used: 5, Waiting: 6,
 		}),
-		"key":            keyOf(engi.Key{ID: "key_1", Owner: "ann", Name: "laptop", Admin: true, Created: at(0), Expires: at(1), Revoked: at(2)}),
+		"key":            keyOf(engi.Key{ID: "key_1", Owner: "ann", Name: "laptop", Admin: true, Scopes: []engi.Scope{engi.ScopeRead}, Created: at(0), Expires: at(1), Revoked: at(2)}),
 		"build log":      buildEventOf(engi.BuildEvent{Step: 1, Steps: 2, Name: "fetch", Log: "a\xff", Done: 3, Total: 4}),
 		"build progress": buildEventOf(engi.BuildEvent{Step: 1, Steps: 2, Name: "fetch", Done: 3, Total: 4}),
 	}
@@ -94,7 +113,7 @@ func TestNothingIsForgotten(t *testing.T) {
 		"build log.Template":                       "only with the result",
 		"build log.Error":                          "only with an error",
 	}
-	for _, name := range []string{"execution", "summary", "sandbox", "template", "pool", "key", "build log"} {
+	for _, name := range []string{"execution", "summary", "sandbox", "snapshot", "volume", "secret", "sample", "process", "quota", "template", "pool", "key", "build log"} {
 		walk(t, name, reflect.ValueOf(all[name]), except)
 	}
 	for field := range except {

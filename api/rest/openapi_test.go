@@ -3,6 +3,7 @@ package rest_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"flag"
@@ -114,7 +115,7 @@ func (c *contract) check(method, path string, rec *httptest.ResponseRecorder) {
 		return
 	}
 	switch kind {
-	case "application/octet-stream", "text/plain; charset=utf-8":
+	case "application/octet-stream", "text/plain; charset=utf-8", "application/x-tar", "application/gzip", "application/zip":
 	case "application/x-ndjson":
 		for sc := bufio.NewScanner(rec.Body); sc.Scan(); {
 			c.value(name, media["schema"], sc.Bytes())
@@ -310,6 +311,10 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	w.Pools.Chill(true)
 	do("GET", "/readyz", "")
 
+	insideSandboxes(t, w, c, do)
+	do("POST", "/v1/scripts", `{"language":"javascript","code":"6*7"}`)
+	do("GET", "/v1/scripts/apis", "")
+
 	// Every operation also refuses in the way that is described.
 	do("POST", x, `{"language":"x"}`)
 	w.Executions.SetCapacity(0)
@@ -342,6 +347,10 @@ func TestExamplesAreTrue(t *testing.T) {
 	w := world(t, nil)
 	c := newContract(t, w)
 	found := 0
+	box, err := w.Sandboxes.Create(t.Context(), engi.SandboxSpec{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for path, item := range c.spec["paths"].(map[string]any) {
 		for method, op := range item.(map[string]any) {
 			for name, example := range section(section(section(section(op.(map[string]any), "requestBody"), "content"), "application/json"), "examples") {
@@ -352,6 +361,7 @@ func TestExamplesAreTrue(t *testing.T) {
 				}
 				schema := section(section(section(op.(map[string]any), "requestBody"), "content"), "application/json")["schema"]
 				c.value(path+" "+name, schema, value)
+				path := strings.Replace(path, "{id}", string(box.ID), 1)
 				if rec := ask(t, w, strings.ToUpper(method), path, string(value), "Authorization", "Bearer "+w.Admin); rec.Code >= 300 {
 					t.Errorf("%s, example %q: %s", path, name, rec.Body)
 				}
@@ -381,4 +391,91 @@ func TestExamplesAreTrue(t *testing.T) {
 	if found < 30 {
 		t.Errorf("only %d examples", found)
 	}
+}
+
+// insideSandboxes asks for everything about sandboxes.
+func insideSandboxes(t *testing.T, w *apitest.World, c *contract, do func(method, path, body string, header ...string) *httptest.ResponseRecorder) {
+	const sse, ndjson, plain = "text/event-stream", "application/x-ndjson", "application/json"
+	id := read[v1.Sandbox](t, do("POST", "/v1/sandboxes", `{"timeout":"1h","idle_timeout":"10m","metadata":{"a":"b"},"network":{"mode":"none"},"ports":{"private":true}}`, "Idempotency-Key", "k"), 201).ID
+	b := "/v1/sandboxes/" + id
+	do("GET", "/v1/sandboxes?owned=true&state=running,paused&metadata=a%3Db&template=base&since=2020-01-01T00:00:00Z&oldest=true&limit=5", "")
+	do("PATCH", b, `{"timeout":"30m","on_timeout":"hibernate","idle_timeout":"0s","metadata":{"c":"d"}}`)
+	do("POST", b+"/extend", `{"timeout":"2h"}`)
+	do("GET", b+"/metrics", "")
+	do("GET", b+"/ports", "")
+	do("GET", b+"/ports/8080", "")
+	do("POST", b+"/ports/8080/link", `{"ttl":"1m"}`)
+
+	for _, form := range []string{sse, ndjson, plain} {
+		do("POST", b+"/processes", `{"command":"echo a; printf '\\377'; echo e >&2; exit 3"}`, "Accept", form)
+	}
+	p := read[v1.Process](t, do("POST", b+"/processes", `{"args":["cat"],"stdin":true,"detach":true,"tag":"cat"}`), 201)
+	do("GET", b+"/processes", "")
+	do("GET", b+"/processes/cat", "")
+	do("POST", b+"/processes/cat/input", "hello\n", "Content-Type", "application/octet-stream")
+	do("POST", b+"/processes/cat/close-input", "")
+	do("GET", b+"/processes/"+p.ID+"/events", "")
+	do("GET", b+"/processes/"+p.ID+"/events?offset=2", "", "Accept", sse)
+	do("POST", b+"/processes", `{"args":["sleep","60"],"terminal":{"cols":80,"rows":24},"detach":true,"tag":"tty"}`)
+	do("POST", b+"/processes/tty/resize", `{"cols":100,"rows":30}`)
+	do("GET", b+"/processes/tty/terminal", "")
+	do("POST", b+"/processes/tty/signal", `{"signal":"SIGKILL"}`)
+
+	do("PUT", b+"/files?path=/workspace/a.txt&mode=0600", "hello", "Content-Type", "application/octet-stream")
+	do("GET", b+"/files?path=/workspace/a.txt", "")
+	do("GET", b+"/files?path=/workspace/a.txt", "", "Range", "bytes=1-3")
+	do("GET", b+"/files?path=/workspace/a.txt", "", "TE", "trailers")
+	do("GET", b+"/files/stat?path=/workspace/a.txt", "")
+	do("POST", b+"/files/mkdir", `{"path":"/workspace/d/e"}`)
+	do("POST", b+"/files/move", `{"from":"/workspace/a.txt","to":"/workspace/d/b.txt"}`)
+	do("GET", b+"/files/list?path=/workspace&depth=3", "")
+	for _, f := range []string{"tar", "tar.gz", "zip"} {
+		archive := do("GET", b+"/files/archive?path=/workspace/d&format="+f, "").Body.String()
+		if f != "zip" {
+			do("PUT", b+"/files/archive?path=/workspace/"+f, archive, "Content-Type", "application/x-tar")
+		}
+	}
+	for _, form := range []string{sse, ndjson} {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		r := httptest.NewRequestWithContext(ctx, "GET", "http://localhost"+b+"/files/watch?path=/workspace", nil)
+		r.Header.Set("Authorization", "Bearer "+w.Admin)
+		r.Header.Set("Accept", form)
+		rec := httptest.NewRecorder()
+		w.Handler.ServeHTTP(rec, r)
+		c.check("GET", b+"/files/watch", rec)
+	}
+	do("DELETE", b+"/files?path=/workspace/d", "")
+
+	snap := read[v1.Snapshot](t, do("POST", b+"/snapshot", `{"name":"s","ttl":"1d"}`), 201)
+	do("GET", "/v1/snapshots?sandbox="+id, "")
+	do("GET", "/v1/snapshots/s", "")
+	do("POST", "/v1/sandboxes", `{"snapshot":"s"}`)
+	do("DELETE", "/v1/snapshots/"+snap.ID, "")
+	do("POST", b+"/fork", `{"count":3}`)
+	do("POST", b+"/pause", "")
+	do("POST", b+"/resume", "")
+	do("POST", b+"/hibernate", `{"disk_only":true}`)
+	do("POST", b+"/resume", `{"timeout":"1m"}`)
+
+	do("POST", "/v1/volumes", `{"name":"data","capacity":"1GiB"}`)
+	do("GET", "/v1/volumes", "")
+	do("GET", "/v1/volumes/data", "")
+	v := "/v1/volumes/data/files"
+	do("PUT", v+"?path=/x/a.txt", "hello", "Content-Type", "application/octet-stream")
+	do("GET", v+"?path=/x/a.txt", "")
+	do("GET", v+"?path=/x/a.txt", "", "Range", "bytes=-2")
+	do("GET", v+"/stat?path=/x/a.txt", "")
+	do("POST", v+"/mkdir", `{"path":"/d"}`)
+	do("GET", v+"/list?path=/&depth=2", "")
+	do("DELETE", v+"?path=/x", "")
+	do("DELETE", "/v1/volumes/data", "")
+
+	do("POST", "/v1/secrets", `{"name":"token","value":"hunter2","metadata":{"a":"b"}}`)
+	do("PUT", "/v1/secrets/token", `{"value":"hunter3"}`)
+	do("GET", "/v1/secrets", "")
+	do("GET", "/v1/secrets/token", "")
+	do("DELETE", "/v1/secrets/token", "")
+	do("GET", "/v1/usage", "")
+	do("DELETE", b, "")
 }

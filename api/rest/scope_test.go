@@ -1,0 +1,201 @@
+package rest_test
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/apitest"
+	"github.com/engi-dev/engi/api/rest"
+	"github.com/engi-dev/engi/api/v1"
+)
+
+// held is one object of each kind that belongs to one owner.
+type held struct{ execution, sandbox, process, snapshot, volume, secret, key string }
+
+// hold makes one of each for the owner of the world's User.
+func hold(t *testing.T, w *apitest.World) held {
+	t.Helper()
+	var h held
+	h.execution = read[v1.Execution](t, ask(t, w, "POST", "/v1/executions", program("save f.txt data")), 200).ID
+	h.sandbox = read[v1.Sandbox](t, ask(t, w, "POST", "/v1/sandboxes", `{}`), 201).ID
+	b := "/v1/sandboxes/" + h.sandbox
+	h.process = read[v1.Process](t, ask(t, w, "POST", b+"/processes", `{"args":["cat"],"stdin":true,"detach":true}`), 201).ID
+	read[v1.Written](t, ask(t, w, "PUT", b+"/files?path=/workspace/f", "mine"), 200)
+	h.snapshot = read[v1.Snapshot](t, ask(t, w, "POST", b+"/snapshot", ""), 201).ID
+	h.volume = read[v1.Volume](t, ask(t, w, "POST", "/v1/volumes", `{"name":"v"}`), 201).ID
+	read[v1.Written](t, ask(t, w, "PUT", "/v1/volumes/v/files?path=/f", "mine"), 200)
+	h.secret = read[v1.Secret](t, ask(t, w, "POST", "/v1/secrets", `{"name":"s","value":"hunter2"}`), 201).ID
+	for _, k := range read[v1.List[v1.Key]](t, ask(t, w, "GET", "/v1/keys", ""), 200).Items {
+		h.key = k.ID
+	}
+	return h
+}
+
+// requestFor fills in a route with what h has.
+func (h held) requestFor(pattern string) (method, path, body string) {
+	method, path, _ = strings.Cut(pattern, " ")
+	noun := strings.Split(path, "/")[min(2, strings.Count(path, "/"))]
+	id := map[string]string{"executions": h.execution, "sandboxes": h.sandbox, "keys": h.key}[noun]
+	name := map[string]string{"volumes": h.volume, "secrets": h.secret, "snapshots": h.snapshot, "templates": "base"}[noun]
+	path = strings.NewReplacer("{id}", id, "{name}", name, "{process}", h.process, "{port}", "8080", "{path...}", "f.txt").Replace(path)
+	switch {
+	case strings.HasSuffix(path, "/files"), strings.HasSuffix(path, "/stat"):
+		path += "?path=/workspace/f"
+		if noun == "volumes" {
+			path = strings.Replace(path, "/workspace/f", "/f", 1)
+		}
+	case strings.HasSuffix(path, "/list"), strings.HasSuffix(path, "/watch"), strings.HasSuffix(path, "/archive"):
+		path += "?path=/"
+	}
+	if method == "POST" || method == "PUT" || method == "PATCH" {
+		body = map[string]string{
+			"mkdir": `{"path":"/workspace/new"}`, "move": `{"from":"/workspace/f","to":"/workspace/g"}`, "signal": `{"signal":"KILL"}`, "resize": `{"cols":1,"rows":1}`,
+			"extend": `{"timeout":"1m"}`, "processes": `{"args":["true"]}`, "executions": program("echo"), "sandboxes": `{}`, "keys": `{}`,
+			"secrets": `{"name":"other","value":"x"}`, "volumes": `{"name":"other"}`, "templates": `{"name":"mine","definition":"good"}`,
+			"scripts": `{"language":"javascript","code":"1"}`, "files": "content", h.secret: `{"value":"x"}`, h.sandbox: `{"metadata":{}}`,
+		}[strings.SplitN(path[strings.LastIndex(strings.SplitN(path, "?", 2)[0], "/")+1:], "?", 2)[0]]
+	}
+	return method, path, body
+}
+
+// askSoon is ask for answers that may never end.
+func askSoon(t *testing.T, w *apitest.World, secret, method, path, body string) *httptest.ResponseRecorder {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 80*time.Millisecond)
+	defer cancel()
+	r := httptest.NewRequestWithContext(ctx, method, "http://localhost"+path, strings.NewReader(body))
+	r.Header.Set("Authorization", "Bearer "+secret)
+	rec := httptest.NewRecorder()
+	w.Handler.ServeHTTP(rec, r)
+	return rec
+}
+
+// TestEveryRouteKeepsOwnersApart tries every route that names an object with
+// the keys of others, and holds that nothing changed.
+func TestEveryRouteKeepsOwnersApart(t *testing.T) {
+	w := world(t, nil)
+	mine := hold(t, w)
+	named := regexp.MustCompile(`\{(id|name)\}`)
+	tried := 0
+	for _, pattern := range slices.Sorted(maps.Keys(rest.Routes())) {
+		if !named.MatchString(pattern) || strings.Contains(pattern, "/v1/templates") {
+			continue // templates are everybody's
+		}
+		tried++
+		method, path, body := mine.requestFor(pattern)
+		rec := askSoon(t, w, w.Other, method, path, body)
+		if rec.Code == http.StatusUpgradeRequired {
+			continue // a terminal looks for its sandbox when it is one; see TestTerminalOfOthers
+		}
+		if rec.Code != 404 {
+			t.Errorf("%s as somebody else: status %d, want 404: %s", pattern, rec.Code, rec.Body)
+		}
+		var p v1.Problem
+		if err := json.Unmarshal(rec.Body.Bytes(), &p); err != nil || p.Kind != v1.NotFound || strings.Contains(p.Detail, "ann") {
+			t.Errorf("%s as somebody else: %s", pattern, rec.Body)
+		}
+		// What never was looks the same.
+		other := held{string(engi.NewExecutionID()), string(engi.NewSandboxID()), "p1", string(engi.NewSnapshotID()), string(engi.NewVolumeID()), string(engi.NewSecretID()), "key_x"}
+		method, path, body = other.requestFor(pattern)
+		if rec := askSoon(t, w, w.User, method, path, body); rec.Code != 404 {
+			t.Errorf("%s of what never was: status %d: %s", pattern, rec.Code, rec.Body)
+		}
+	}
+	if tried < 40 {
+		t.Errorf("only %d routes", tried)
+	}
+	for _, list := range []string{"executions", "sandboxes", "snapshots", "volumes", "secrets", "sandboxes?state=stopped"} {
+		if items := read[v1.List[map[string]any]](t, ask(t, w, "GET", "/v1/"+list, "", "Authorization", "Bearer "+w.Other), 200).Items; len(items) != 0 {
+			t.Errorf("somebody else sees %s %v", list, items)
+		}
+	}
+	// All is as it was.
+	if got := ask(t, w, "GET", "/v1/sandboxes/"+mine.sandbox+"/files?path=/workspace/f", "").Body.String(); got != "mine" {
+		t.Errorf("the file is %q", got)
+	}
+	if b := read[v1.Sandbox](t, ask(t, w, "GET", "/v1/sandboxes/"+mine.sandbox, ""), 200); b.State != v1.SandboxRunning {
+		t.Errorf("the sandbox is %s", b.State)
+	}
+	if s := read[v1.Secret](t, ask(t, w, "GET", "/v1/secrets/"+mine.secret, ""), 200); s.Version != 1 {
+		t.Errorf("the secret has version %d", s.Version)
+	}
+}
+
+// TestEveryRouteAsksForItsScope tries every route with a key for each scope.
+func TestEveryRouteAsksForItsScope(t *testing.T) {
+	for _, scope := range engi.Scopes() {
+		w := world(t, nil)
+		mine := hold(t, w)
+		key, secret, err := w.Keys.Create(t.Context(), engi.Key{Owner: "ann", Scopes: []engi.Scope{scope}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		allowed := 0
+		for _, pattern := range slices.Sorted(maps.Keys(rest.Routes())) {
+			if strings.HasPrefix(pattern, "DELETE /v1/sandboxes/{id}") || pattern == "GET /metrics" {
+				continue // what follows needs them
+			}
+			method, path, body := mine.requestFor(pattern)
+			rec := askSoon(t, w, secret, method, path, body)
+			want := rest.Routes()[pattern](key)
+			switch {
+			case want != nil && rec.Code != 403:
+				t.Errorf("scope %s: %s: status %d, want 403: %s", scope, pattern, rec.Code, rec.Body)
+			case want != nil:
+				if p := read[v1.Problem](t, rec, 403); p.Remedy == "" || !strings.Contains(p.Remedy, "scope") && !strings.Contains(p.Remedy, "admin") {
+					t.Errorf("scope %s: %s: remedy %q", scope, pattern, p.Remedy)
+				}
+			case rec.Code == 403:
+				t.Errorf("scope %s: %s: %s", scope, pattern, rec.Body)
+			default:
+				allowed++
+			}
+			if scope == engi.ScopeRead && want == nil && method != "GET" {
+				t.Errorf("%s may be used by who only reads", pattern)
+			}
+		}
+		if allowed < 4 {
+			t.Errorf("scope %s allows %d routes only", scope, allowed)
+		}
+	}
+}
+
+func TestScopesOfKeys(t *testing.T) {
+	w := world(t, nil)
+	root := []string{"Authorization", "Bearer " + w.Admin}
+	k := read[v1.Key](t, ask(t, w, "POST", "/v1/keys", `{"owner":"ann","scopes":["volumes","read","volumes"]}`, root...), 201)
+	if !slices.Equal(k.Scopes, []string{"read", "volumes"}) {
+		t.Errorf("scopes %v", k.Scopes)
+	}
+	as := []string{"Authorization", "Bearer " + k.Secret}
+	read[v1.Volume](t, ask(t, w, "POST", "/v1/volumes", `{"name":"x"}`, as...), 201)
+	read[v1.List[v1.Sandbox]](t, ask(t, w, "GET", "/v1/sandboxes", "", as...), 200)
+	if p := refused(t, ask(t, w, "POST", "/v1/sandboxes", `{}`, as...), 403, engi.Denied); !strings.Contains(p.Remedy, "scope sandboxes") {
+		t.Errorf("remedy %q", p.Remedy)
+	}
+	refused(t, ask(t, w, "POST", "/v1/keys", `{"scopes":["volume"]}`, root...), 400, engi.Invalid)
+	refused(t, ask(t, w, "POST", "/v1/keys", `{"admin":true,"scopes":["read"]}`, root...), 400, engi.Invalid)
+
+	// Keys that have ended open nothing, whatever they were for.
+	old, secret, err := w.Keys.Create(t.Context(), engi.Key{Owner: "ann", Expires: time.Now().Add(30 * time.Millisecond)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(40 * time.Millisecond)
+	if p := refused(t, ask(t, w, "GET", "/v1/sandboxes", "", "Authorization", "Bearer "+secret), 401, engi.Anonymous); !strings.Contains(p.Detail, "expired") {
+		t.Errorf("expired %s: %s", old.ID, p.Detail)
+	}
+	ask(t, w, "DELETE", "/v1/keys/"+k.ID, "", root...)
+	if p := refused(t, ask(t, w, "GET", "/v1/volumes", "", as...), 401, engi.Anonymous); !strings.Contains(p.Detail, "revoked") {
+		t.Errorf("revoked: %s", p.Detail)
+	}
+}
