@@ -387,3 +387,55 @@ func TestRealSleepersSurviveTheNode(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkRealLife measures the moves of a sandbox in which Python idles.
+func BenchmarkRealLife(b *testing.B) {
+	w := newLivingWorld(b, b.TempDir())
+	n := w.start(func(o *fleet.Options) {
+		roomy(pools(fleet.PoolConfig{Target: 2}))(o)
+		o.Log = nil
+	}).warm()
+	ctx, life := b.Context(), n.Lifecycle()
+	took := map[string][]time.Duration{}
+	measure := func(what string, act func() error) {
+		b.Helper()
+		began := time.Now()
+		if err := act(); err != nil {
+			b.Fatal(what, ": ", err)
+		}
+		took[what] = append(took[what], time.Since(began))
+	}
+	for b.Loop() {
+		n.warm()
+		time.Sleep(300 * time.Millisecond)
+		var s, cold engi.Sandbox
+		var err error
+		measure("create-warm", func() error { s, err = n.Sandboxes().Create(ctx, engi.SandboxSpec{Owner: "alice"}); return err })
+		measure("create-cold", func() error {
+			cold, err = n.Sandboxes().Create(ctx, engi.SandboxSpec{Owner: "alice", Size: engi.Size{Disk: 1 << 30}})
+			return err
+		})
+		measure("stop", func() error { return n.Sandboxes().Stop(ctx, "alice", cold.ID) })
+		n.mustInside(s.ID, "setsid python3 -c 'import time; time.sleep(1000)' >/dev/null 2>&1 & sleep 0.3")
+		measure("pause", func() error { return life.Pause(ctx, "alice", s.ID) })
+		measure("unpause", func() error { _, err := life.Resume(ctx, "alice", s.ID, 0, false); return err })
+		measure("hibernate", func() error { return life.Hibernate(ctx, "alice", s.ID, false) })
+		measure("resume", func() error { _, err := life.Resume(ctx, "alice", s.ID, 0, false); return err })
+		measure("hibernate-disk", func() error { return life.Hibernate(ctx, "alice", s.ID, true) })
+		measure("resume-disk", func() error { _, err := life.Resume(ctx, "alice", s.ID, 0, false); return err })
+		measure("fork-1", func() error {
+			all, err := life.Fork(ctx, "alice", s.ID, 1, 0)
+			if err == nil && all[0].Err != nil {
+				err = all[0].Err
+			}
+			if err == nil {
+				err = n.Sandboxes().Stop(ctx, "alice", all[0].Sandbox.ID)
+			}
+			return err
+		})
+		if err := n.Sandboxes().Stop(ctx, "alice", s.ID); err != nil {
+			b.Fatal(err)
+		}
+	}
+	report(b, took)
+}
