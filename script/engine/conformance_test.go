@@ -1,0 +1,162 @@
+package engine
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/engi-dev/engi"
+)
+
+var update = flag.Bool("update", false, "write what testdata/language.txt expects anew, with ENGI_TEST_DENO as the oracle")
+
+// A sample is a program with what it returns: JSON, undefined, or ! and the
+// name of what it throws.
+type sample struct{ code, want string }
+
+const languageFile = "testdata/language.txt"
+
+func samples(t *testing.T) (all []sample) {
+	t.Helper()
+	text, err := os.ReadFile(languageFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSuffix(line, "\n")
+		want, ok := strings.CutPrefix(line, "=> ")
+		switch {
+		case line == "" || strings.HasPrefix(line, "#"):
+		case ok && len(all) > 0:
+			all[len(all)-1].want = want
+		default:
+			all = append(all, sample{code: line})
+		}
+	}
+	return all
+}
+
+// differs is what this engine is known to do otherwise, as docs/scripts.md
+// says. A program that comes to do the right thing fails the test too.
+var differs = map[string]string{
+	"function f(a, a2 = () => a) { a = 5; return a2() } return f(1)": "1",          // a default's closure sees the parameter as it was
+	"const r = new WeakRef({a: 1}); return r.deref().a":              "!TypeError", // what only a WeakRef holds goes at once
+}
+
+// TestConformance holds the engine to what JavaScript is, in more than three
+// hundred small programs.
+func TestConformance(t *testing.T) {
+	all := samples(t)
+	if len(all) < 300 {
+		t.Fatalf("%d programs", len(all))
+	}
+	for _, s := range all {
+		done := run(t, engi.JavaScript, s.code)
+		got := string(done.Value)
+		if done.Error != nil {
+			got = "!" + done.Error.Name
+		} else if got == "" {
+			got = "undefined"
+		}
+		if known, ok := differs[s.code]; ok {
+			s.want = known
+		}
+		if !sameJSON(got, s.want) {
+			t.Errorf("%s\n\tgot  %s\n\twant %s", s.code, got, s.want)
+			if done.Error != nil {
+				t.Log(done.Error.Message)
+			}
+		}
+	}
+}
+
+// TestConformanceOfDeno shows that the samples say what JavaScript is, and not
+// what this engine does.
+func TestConformanceOfDeno(t *testing.T) {
+	deno := os.Getenv("ENGI_TEST_DENO")
+	if deno == "" {
+		t.Skip("needs Deno, named by ENGI_TEST_DENO")
+	}
+	all := samples(t)
+	var codes []string
+	for _, s := range all {
+		codes = append(codes, s.code)
+	}
+	programs, err := json.Marshal(codes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const judge = `
+const AsyncFunction = (async () => {}).constructor, results = [];
+for (const code of %s) {
+  try {
+    const v = await new AsyncFunction(code)();
+    results.push(v === undefined ? "undefined" : JSON.stringify(v));
+  } catch (e) { results.push("!" + (e?.name ?? "")); }
+}
+console.log(JSON.stringify(results));
+Deno.exit(0);`
+	cmd := exec.Command(deno, "run", "--no-lock", "--no-config", "-")
+	cmd.Dir = t.TempDir()
+	cmd.Env = append(os.Environ(), "DENO_DIR="+cmd.Dir, "NO_COLOR=1")
+	cmd.Stdin = strings.NewReader(strings.Replace(judge, "%s", string(programs), 1))
+	var errOut bytes.Buffer
+	cmd.Stderr = &errOut
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, &errOut)
+	}
+	var results []string
+	if err := json.Unmarshal(out, &results); err != nil || len(results) != len(all) {
+		t.Fatalf("%d results, %v:\n%.2000s", len(results), err, out)
+	}
+	if *update {
+		rewrite(t, results)
+		return
+	}
+	for i, s := range all {
+		if !sameJSON(results[i], s.want) {
+			t.Errorf("%s\n\tDeno %s\n\twant %s", s.code, results[i], s.want)
+		}
+	}
+}
+
+func rewrite(t *testing.T, results []string) {
+	text, err := os.ReadFile(languageFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	n := 0
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "=> ") {
+			continue
+		}
+		b.WriteString(line)
+		if line != "\n" && line[0] != '#' {
+			b.WriteString("=> " + results[n] + "\n")
+			n++
+		}
+	}
+	if err := os.WriteFile(languageFile, []byte(b.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sameJSON compares texts, or the values they stand for.
+func sameJSON(a, b string) bool {
+	if a == b {
+		return true
+	}
+	var x, y any
+	if json.Unmarshal([]byte(a), &x) != nil || json.Unmarshal([]byte(b), &y) != nil {
+		return false
+	}
+	i, err1 := json.Marshal(x)
+	j, err2 := json.Marshal(y)
+	return err1 == nil && err2 == nil && bytes.Equal(i, j)
+}
