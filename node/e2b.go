@@ -1,7 +1,6 @@
 package node
 
 import (
-	"net/http"
 	"path/filepath"
 
 	"github.com/engi-dev/engi"
@@ -23,23 +22,8 @@ func (n *Node) openE2B(keys engi.Keys, leave <-chan struct{}) (err error) {
 		Sandboxes: n.fleet.Sandboxes(), Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes,
 		Templates: n.templates, Builder: builder,
 		Keys: keys, Store: store.E2B(n.db), Secret: secret, Dir: filepath.Join(n.config.DataDir, "e2b"),
+		Secrets: n.secrets, Domain: n.domain(), Target: n.previews.Target,
 		Log: n.log.With("room", "e2b"), Leave: leave,
 	})
 	return nil
-}
-
-// dispatch shares one address among the surfaces.
-func (n *Node) dispatch(rest http.Handler) http.Handler {
-	control, inside := n.e2b.Control(), n.e2b.Inside()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, port, ok := e2b.Target(r, "")
-		switch {
-		case ok && (port == e2b.AgentPort || port == e2b.InterpreterPort):
-			inside.ServeHTTP(w, r)
-		case !ok && e2b.Serves(r.URL.Path):
-			control.ServeHTTP(w, r)
-		default:
-			rest.ServeHTTP(w, r)
-		}
-	})
 }

@@ -7,14 +7,11 @@ package node
 
 import (
 	"context"
-	"crypto/tls"
-	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,7 +24,10 @@ import (
 	"github.com/engi-dev/engi/disk/snapshot"
 	"github.com/engi-dev/engi/disk/volume"
 	"github.com/engi-dev/engi/fleet"
+	"github.com/engi-dev/engi/gate/cert"
 	"github.com/engi-dev/engi/gate/key"
+	"github.com/engi-dev/engi/gate/preview"
+	"github.com/engi-dev/engi/gate/secret"
 	"github.com/engi-dev/engi/node/bundle"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/provider"
@@ -60,7 +60,10 @@ type Node struct {
 	db        *store.DB
 	fleet     *fleet.Manager
 	script    *script.Runner // nil if scripts are not served
-	listener  net.Listener
+	listeners []net.Listener
+	certs     *cert.Keeper // nil without TLS
+	secrets   *secret.Safe
+	previews  *preview.Proxy
 	e2b       *e2b.Surface
 	handler   http.Handler
 	leave     context.CancelFunc // ends streams
@@ -108,10 +111,9 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if err := os.MkdirAll(c.CacheDir, 0o700); err != nil {
 		return nil, engi.Errorf(engi.Denied, "%v", err).WithRemedy("choose a directory you may write with cache_dir")
 	}
-	if n.listener, err = listen(ctx, c); err != nil {
+	if err := n.listen(ctx); err != nil {
 		return nil, err
 	}
-	n.closers.add(func() { n.listener.Close() })
 	if n.provider = o.Provider; n.provider == nil {
 		if n.programs, err = FindPrograms(ctx, c); err != nil {
 			return nil, err
@@ -161,16 +163,20 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		notEnforced = e.NotEnforced()
 	}
 	notEnforced = append(notEnforced, n.volumes.NotEnforced()...)
+	if err := n.openGates(ctx, keys, leave); err != nil {
+		return nil, err
+	}
 	if err := n.openE2B(keys, leave.Done()); err != nil {
 		return nil, err
 	}
 	n.handler = n.dispatch(rest.New(rest.Options{
 		Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Templates: n.templates, Pools: n.fleet, Keys: keys,
 		Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes, Quota: n.config.Quota.Of,
+		Secrets: n.secrets, Ports: n.previews,
 		Node:    rest.Node{Version: o.Version, Tier: n.provider.Tier(), NotEnforced: notEnforced, Started: n.started},
 		Metrics: metrics, Register: metrics, Log: n.log.With("room", "api"), Leave: leave,
 		// Base64 and JSON make a third more of the input.
-		MaxBody: int64(c.Admission.MaxInput)*3/2 + 1<<20, MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Hosts: c.Hosts,
+		MaxBody: int64(c.Admission.MaxInput)*3/2 + 1<<20, MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Hosts: n.hosts(),
 	}))
 	return n, nil
 }
@@ -231,24 +237,6 @@ func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template s
 	return opt
 }
 
-// Endpoint says how to reach the node.
-func (n *Node) Endpoint() Endpoint {
-	scheme := "http"
-	if n.config.TLS.Cert != "" {
-		scheme = "https"
-	}
-	addr := n.listener.Addr().String()
-	if host, port, err := net.SplitHostPort(addr); err == nil {
-		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-			addr = net.JoinHostPort("127.0.0.1", port)
-		}
-	}
-	return Endpoint{
-		URL: scheme + "://" + addr, PID: os.Getpid(), Version: n.version, Started: n.started,
-		DataDir: n.config.DataDir, KeyFile: filepath.Join(n.config.DataDir, keyName),
-	}
-}
-
 // AdminKey returns the secret of the admin key.
 func (n *Node) AdminKey() string { return n.secret }
 
@@ -272,55 +260,11 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 	if n.script != nil {
 		parts = append(parts, part{"script", n.script.Run, 10 * time.Second})
 	}
+	if n.certs != nil {
+		parts = append(parts, part{"tls", n.certs.Run, 10 * time.Second})
+	}
 	return runParts(ctx, n.log, ready, append(parts, part{"http", n.serve, 15 * time.Second})...)
 }
 
 // Close lets go of a node that was never run.
 func (n *Node) Close() { n.closers.run() }
-
-func listen(ctx context.Context, c config.Config) (net.Listener, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.Listen)
-	if err != nil {
-		return nil, engi.Errorf(engi.Conflict, "listen on %s: %v", c.Listen, strings.TrimPrefix(err.Error(), "listen tcp ")).
-			WithRemedy("choose another address with --listen, like 127.0.0.1:0 for any free port")
-	}
-	if c.TLS.Cert == "" {
-		return l, nil
-	}
-	pair, err := tls.LoadX509KeyPair(c.TLS.Cert, c.TLS.Key)
-	if err != nil {
-		l.Close()
-		return nil, engi.Errorf(engi.Invalid, "tls: %v", err).WithRemedy("give PEM files that belong together in tls.cert and tls.key")
-	}
-	return tls.NewListener(l, &tls.Config{
-		Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
-	}), nil
-}
-
-// serve answers requests until ctx ends, then lets those in hand end.
-func (n *Node) serve(ctx context.Context, ready func()) error {
-	s := rest.NewServer(n.handler, n.log.With("room", "http"))
-	if err := writeEndpoint(n.config.DataDir, n.Endpoint()); err != nil {
-		return err
-	}
-	defer os.Remove(filepath.Join(n.config.DataDir, endpointName))
-	failed := make(chan error, 1)
-	go func() { failed <- s.Serve(n.listener) }()
-	ready()
-	select {
-	case err := <-failed:
-		return engi.Errorf(engi.Internal, "serve: %v", err)
-	case <-ctx.Done():
-	}
-	n.leave()
-	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
-	if err := s.Shutdown(patience); err != nil {
-		n.log.Warn("requests were cut off", "err", err)
-		s.Close()
-	}
-	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
-		return engi.Errorf(engi.Internal, "serve: %v", err)
-	}
-	return nil
-}

@@ -15,9 +15,10 @@ import (
 )
 
 const (
-	tokenParameter = "engi_token"   // of a signed link
-	tokenCookie    = "engi_preview" // what a signed link leaves behind
-	keyPrefix      = "engi_"        // of every secret of an API key
+	tokenParameter = "engi_token"     // of a signed link
+	tokenCookie    = "engi_preview"   // what a signed link leaves behind
+	keyPrefix      = "engi_"          // of every secret of an API key
+	hexPrefix      = "e2b_656e67695f" // of the same as E2B's older clients want keys to look
 
 	// LongestLink is how long a signed link may be good.
 	LongestLink = 30 * 24 * time.Hour
@@ -195,7 +196,7 @@ func stripCredentials(h http.Header, byHeader bool) {
 // holdsKey reports whether the value of a header carries the secret of a key,
 // also as the password or name of the Basic scheme.
 func holdsKey(v string) bool {
-	if strings.Contains(v, keyPrefix) {
+	if strings.Contains(v, keyPrefix) || strings.Contains(strings.ToLower(v), hexPrefix) {
 		return true
 	}
 	scheme, rest, _ := strings.Cut(v, " ")

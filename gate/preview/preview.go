@@ -34,7 +34,7 @@ type Options struct {
 	LinkKey   []byte    // signs links; 32 bytes
 
 	Domains []string // names are made below the first; localhost is always one more
-	Hosts   []string // further names under which paths lead to sandboxes; "*" is any
+	Hosts   []string // further names under which paths and headers lead to sandboxes; "*" is any
 	Path    string   // base of routes by path, like "/preview"; empty means none
 	Scheme  string   // of addresses that are handed out: http (the default) or https
 	Port    string   // of addresses that are handed out; empty means the scheme's own

@@ -43,8 +43,11 @@ func (p *Proxy) find(r *http.Request) (target, bool) {
 		return t, true
 	}
 	id, number := r.Header.Get("E2b-Sandbox-Id"), r.Header.Get("E2b-Sandbox-Port")
-	if id == "" || number == "" || !(isIP(host) || host == localhost || p.shared(host)) {
+	if id == "" || !(isIP(host) || p.shared(host)) {
 		return target{}, false
+	}
+	if number == "" {
+		number = strconv.Itoa(guestPort)
 	}
 	port, ok := portOf(number)
 	if !ok {
@@ -53,10 +56,9 @@ func (p *Proxy) find(r *http.Request) (target, bool) {
 	return target{id: sandboxOf(id), label: id, port: port, header: true}, true
 }
 
-// shared reports whether host is the one that all sandboxes of a domain share.
+// shared reports whether host is one that all sandboxes share.
 func (p *Proxy) shared(host string) bool {
-	domain, ok := strings.CutPrefix(host, "sandbox.")
-	return ok && slices.Contains(p.domains, domain)
+	return slices.Contains(p.domains, strings.TrimPrefix(host, "sandbox.")) || slices.Contains(p.hosts, host) || slices.Contains(p.hosts, "*")
 }
 
 // named reads PORT-LABEL. Clients of E2B before version 2 add one more part,

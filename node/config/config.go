@@ -16,6 +16,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,6 +26,7 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/disk/recipe"
 	"github.com/engi-dev/engi/fleet"
+	"github.com/engi-dev/engi/gate/cert"
 	"github.com/engi-dev/engi/script"
 )
 
@@ -44,6 +46,7 @@ type Config struct {
 	LogLevel        string   `toml:"log_level" env:"LOG_LEVEL" help:"debug, info, warn or error"`
 
 	TLS       TLS       `toml:"tls" envPrefix:"TLS_"`
+	Preview   Preview   `toml:"preview" envPrefix:"PREVIEW_"`
 	Limits    Limits    `toml:"limits" envPrefix:"LIMITS_"`
 	Max       Limits    `toml:"max" envPrefix:"MAX_"`
 	Admission Admission `toml:"admission" envPrefix:"ADMISSION_"`
@@ -58,8 +61,52 @@ type Config struct {
 
 // TLS says how to serve https.
 type TLS struct {
-	Cert string `toml:"cert" env:"CERT" help:"PEM file with the certificate chain"`
-	Key  string `toml:"key" env:"KEY" help:"PEM file with its private key"`
+	Cert          string   `toml:"cert" env:"CERT" help:"PEM file with the certificate chain"`
+	Key           string   `toml:"key" env:"KEY" help:"PEM file with its private key"`
+	Listen        string   `toml:"listen" env:"LISTEN" help:"address and port for https beside http on the other; empty means https there and no http"`
+	ACMENames     []string `toml:"acme_names" env:"ACME_NAMES" help:"host names to get certificates for by ACME; no wildcards, and port 443 must lead here"`
+	ACMEEmail     string   `toml:"acme_email" env:"ACME_EMAIL" help:"whom the certificate authority may write to"`
+	ACMEDirectory string   `toml:"acme_directory" env:"ACME_DIRECTORY" help:"address of the authority's directory; empty means Let's Encrypt"`
+}
+
+// On reports whether https is served.
+func (t TLS) On() bool { return t.Cert != "" || len(t.ACMENames) > 0 }
+
+// Preview says how ports of sandboxes are seen from outside.
+type Preview struct {
+	Domain  string   `toml:"domain" env:"DOMAIN" help:"names of ports are made below it, as PORT-SANDBOX.DOMAIN; with a port of its own if a proxy is in front, like sbx.example.com:8443"`
+	Domains []string `toml:"domains" env:"DOMAINS" help:"further domains whose names are served"`
+	Scheme  string   `toml:"scheme" env:"SCHEME" help:"http or https: what a proxy in front serves; empty if there is none"`
+	Path    bool     `toml:"path" env:"PATH" help:"serve ports at /preview/SANDBOX/PORT/ too, where all pages share one origin with the API"`
+	Private bool     `toml:"private" env:"PRIVATE" help:"let nobody in without a key or a signed link, whatever a sandbox says"`
+	Rate    float64  `toml:"rate" env:"RATE" help:"requests per second to one sandbox, four times that at once"`
+}
+
+// Name returns the domain and its port, which is empty if it has none.
+func (p Preview) Name() (domain, port string) {
+	if host, port, err := net.SplitHostPort(p.Domain); err == nil {
+		return host, port
+	}
+	return p.Domain, ""
+}
+
+func (p Preview) validate() error {
+	domain, port := p.Name()
+	for _, d := range append([]string{domain}, p.Domains...) {
+		if d == "" || strings.ContainsAny(d, ":/* ") || strings.HasPrefix(d, ".") || net.ParseIP(d) != nil {
+			return engi.Errorf(engi.Invalid, "preview: %q is not a domain", d).WithRemedy("write it like sbx.example.com, or localhost")
+		}
+	}
+	if n, err := strconv.Atoi(port); port != "" && (err != nil || n < 1 || n > 65535) {
+		return engi.Errorf(engi.Invalid, "preview.domain: %q is not a port", port)
+	}
+	if p.Scheme != "" && p.Scheme != "http" && p.Scheme != "https" {
+		return engi.Errorf(engi.Invalid, "preview.scheme is %q", p.Scheme).WithRemedy("use http or https, or leave it empty")
+	}
+	if p.Rate < 0 {
+		return engi.Errorf(engi.Invalid, "preview.rate is negative")
+	}
+	return nil
 }
 
 // Limits bound one execution.
@@ -190,6 +237,7 @@ func Defaults() Config {
 			MaxSandboxes: 256, MaxQueue: 1024, OnEmpty: string(engi.PoolBootSync), ClaimTimeout: Duration(30 * time.Second),
 			Boots: cpus(), MaxCode: 8 << 20, MaxInput: 32 << 20,
 		},
+		Preview:   Preview{Domain: "localhost", Rate: 500},
 		Templates: Templates{Grace: Duration(24 * time.Hour)},
 		Volumes:   Volumes{Capacity: 1 << 30},
 		Sandboxes: Sandboxes{Timeout: Duration(5 * time.Minute), Max: Duration(24 * time.Hour)},
@@ -386,7 +434,22 @@ func (c Config) Validate() error {
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		return engi.Errorf(engi.Invalid, "tls.cert and tls.key come together or not at all")
 	}
-	if !loopback(host) && c.TLS.Cert == "" && !c.AllowPublicHTTP {
+	if c.TLS.Listen != "" {
+		if _, port, err := net.SplitHostPort(c.TLS.Listen); err != nil || port == "" {
+			return engi.Errorf(engi.Invalid, "tls.listen %q is not an address and a port", c.TLS.Listen).WithRemedy("write it like 0.0.0.0:443")
+		}
+		if !c.TLS.On() {
+			return engi.Errorf(engi.Invalid, "tls.listen is set, but there is no certificate").
+				WithRemedy("set tls.cert and tls.key; 'engi tls init' makes them")
+		}
+	}
+	if err := cert.CheckNames(c.TLS.ACMENames); err != nil {
+		return err
+	}
+	if err := c.Preview.validate(); err != nil {
+		return err
+	}
+	if !loopback(host) && !(c.TLS.On() && c.TLS.Listen == "") && !c.AllowPublicHTTP {
 		return engi.Errorf(engi.Invalid, "listen %s: others can reach this address and could read keys and programs on the way", c.Listen).
 			WithRemedy("set tls.cert and tls.key, put a TLS proxy before 127.0.0.1, or say --allow-public-http if the network is yours alone")
 	}

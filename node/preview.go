@@ -1,0 +1,102 @@
+package node
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"path/filepath"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/compat/e2b"
+	"github.com/engi-dev/engi/gate/cert"
+	"github.com/engi-dev/engi/gate/preview"
+	"github.com/engi-dev/engi/gate/secret"
+	"github.com/engi-dev/engi/store"
+)
+
+// secretKeyName is the file without which secrets cannot be read.
+const secretKeyName = "secret.key"
+
+// openGates opens what keeps secrets and what leads to ports of sandboxes.
+func (n *Node) openGates(ctx context.Context, keys engi.Keys, leave context.Context) (err error) {
+	c := n.config.Preview
+	n.secrets, err = secret.Open(ctx, store.Secrets(n.db), filepath.Join(n.config.DataDir, secretKeyName), n.log.With("room", "secret"))
+	if err != nil {
+		return err
+	}
+	scheme, domain, port := n.outside()
+	path := ""
+	if c.Path {
+		path = "/preview"
+	}
+	// E2B's surface is opened after this and serves two of the ports.
+	inside := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { n.e2b.Inside().ServeHTTP(w, r) })
+	n.previews = preview.New(preview.Options{
+		Sandboxes: n.fleet.Sandboxes(), Keys: keys, LinkKey: n.secrets.Derive("links to ports"),
+		Domains: append([]string{domain}, c.Domains...), Hosts: n.config.ServedHosts(), Path: path, Private: c.Private,
+		Scheme: scheme, Port: port, Rate: c.Rate, Log: n.log.With("room", "preview"), Leave: leave,
+		Special: map[int]http.Handler{e2b.AgentPort: inside, e2b.InterpreterPort: inside},
+		Allow:   func(r *http.Request, s engi.Sandbox, port int) error { return n.e2b.Allow(r, s, port) },
+	})
+	return nil
+}
+
+// outside is how names of ports are reached.
+func (n *Node) outside() (scheme, domain, port string) {
+	c := n.config
+	domain, port = c.Preview.Name()
+	l := n.listeners[0]
+	if scheme = "http"; c.TLS.On() {
+		scheme, l = "https", n.listeners[len(n.listeners)-1]
+	}
+	if c.Preview.Scheme != "" { // a proxy is in front
+		return c.Preview.Scheme, domain, port
+	}
+	if port == "" {
+		_, port, _ = net.SplitHostPort(l.Addr().String()) // of a TCP listener
+	}
+	return scheme, domain, port
+}
+
+// domain is what names of sandboxes end in, as E2B's clients want it.
+func (n *Node) domain() string {
+	scheme, domain, port := n.outside()
+	if port == "" || scheme == "http" && port == "80" || scheme == "https" && port == "443" {
+		return domain
+	}
+	return net.JoinHostPort(domain, port)
+}
+
+// hosts are the names that the API answers to.
+func (n *Node) hosts() []string {
+	all := n.config.ServedHosts()
+	domain, _ := n.config.Preview.Name()
+	for _, d := range append([]string{domain}, n.config.Preview.Domains...) {
+		all = append(all, d, "api."+d, "sandbox."+d)
+	}
+	return append(all, n.config.TLS.ACMENames...)
+}
+
+// dispatch shares the node's addresses among its surfaces.
+func (n *Node) dispatch(rest http.Handler) http.Handler {
+	control := n.e2b.Control()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch _, _, ok := n.previews.Target(r); {
+		case ok:
+			n.previews.ServeHTTP(w, r)
+		case e2b.Serves(r.URL.Path):
+			control.ServeHTTP(w, r)
+		default:
+			rest.ServeHTTP(w, r)
+		}
+	})
+}
+
+// InitTLS makes certificates for the configured domains and more of them, in
+// a directory that it chooses if dir is empty.
+func InitTLS(dataDir, dir string, domains []string, anew bool) (cert.Made, error) {
+	if dir == "" {
+		dir = filepath.Join(dataDir, "tls")
+	}
+	return cert.Make(dir, domains, anew)
+}
