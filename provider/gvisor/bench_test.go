@@ -1,7 +1,9 @@
 package gvisor_test
 
 import (
+	"encoding/json"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -113,40 +115,105 @@ func BenchmarkLive(b *testing.B) {
 	})
 }
 
-func BenchmarkCheckpointRestore(b *testing.B) {
+// benchTemplate returns the root of a template that was built here; empty if
+// there is none.
+func benchTemplate(b *testing.B, name string) string {
+	templates := os.Getenv("ENGI_TEST_TEMPLATES")
+	raw, err := os.ReadFile(filepath.Join(templates, "names", name+".json"))
+	if err != nil {
+		return ""
+	}
+	var named struct {
+		Digest string `json:"digest"`
+	}
+	if err := json.Unmarshal(raw, &named); err != nil {
+		b.Fatal(err)
+	}
+	return filepath.Join(templates, "builds", strings.TrimPrefix(named.Digest, "sha256:"), "root")
+}
+
+// BenchmarkSave measures the ways to disk and back of a machine with an idle
+// Python in it, from the template "base" if ENGI_TEST_TEMPLATES has it.
+func BenchmarkSave(b *testing.B) {
 	p, spec := bench(b)
-	var saves, restores []time.Duration
-	for b.Loop() {
+	root := benchTemplate(b, "base")
+	newSpec := func() provider.Spec {
 		s := spec()
-		m, err := p.Start(b.Context(), s)
-		if err != nil {
-			b.Fatal(err)
+		if root != "" {
+			s.Root, s.Mounts = root, nil
 		}
+		return s
+	}
+	times := map[string][]time.Duration{}
+	var bytes int64
+	for b.Loop() {
+		step := func(name string, act func() error) {
+			b.Helper()
+			began := time.Now()
+			if err := act(); err != nil {
+				b.Fatal(err)
+			}
+			times[name] = append(times[name], time.Since(began))
+		}
+		s := newSpec()
+		var m provider.Machine
+		step("start", func() (err error) {
+			m, err = p.Start(b.Context(), s)
+			return err
+		})
 		c, err := guest.Open(b.Context(), m.Guest, s.Token)
 		if err != nil {
 			b.Fatal(err)
 		}
-		t0 := time.Now()
-		if err := c.Quiesce(b.Context()); err != nil {
-			b.Fatal(err)
-		}
-		c.Close()
-		dir := b.TempDir()
-		if err := provider.Checkpoint(b.Context(), m, dir); err != nil {
-			b.Fatal(err)
-		}
-		t1 := time.Now()
-		m, err = provider.Restore(b.Context(), p, spec(), dir)
+		proc, err := c.Start(b.Context(), engi.Command{
+			Args: []string{"python3", "-c", "import json, random, socket, time; print('up', flush=True); time.sleep(1e6)"}, Dir: "/", User: "root"})
 		if err != nil {
 			b.Fatal(err)
 		}
-		saves, restores = append(saves, t1.Sub(t0)), append(restores, time.Since(t1))
+		for _, err := range proc.Output(b.Context(), 0) {
+			if err != nil {
+				b.Fatal(err)
+			}
+			break
+		}
+		step("savedisk", func() error { return provider.SaveDisk(b.Context(), m, b.TempDir()) })
+		step("quiesce", func() error { return c.Quiesce(b.Context()) })
+		c.Close()
+		step("snapshot", func() error { return provider.Snapshot(b.Context(), m, b.TempDir()) })
+		if c, err = guest.Open(b.Context(), m.Guest, s.Token); err != nil {
+			b.Fatal(err)
+		}
+		dir := b.TempDir()
+		step("hibernate", func() error {
+			if err := c.Quiesce(b.Context()); err != nil {
+				return err
+			}
+			c.Close()
+			return provider.Checkpoint(b.Context(), m, dir)
+		})
+		if fi, err := os.Stat(filepath.Join(dir, "pages.img")); err == nil {
+			bytes = fi.Size()
+		}
+		s = newSpec()
+		step("restore", func() (err error) {
+			m, err = provider.Restore(b.Context(), p, s, dir)
+			return err
+		})
+		step("resume-first-answer", func() error {
+			if c, err = guest.Open(b.Context(), m.Guest, s.Token); err != nil {
+				return err
+			}
+			_, err := c.Attach(b.Context(), proc.ID())
+			return err
+		})
 		if err := m.Close(); err != nil {
 			b.Fatal(err)
 		}
 	}
-	report(b, "checkpoint", saves)
-	report(b, "restore", restores)
+	for name, all := range times {
+		report(b, name, all)
+	}
+	b.ReportMetric(float64(bytes)/(1<<20), "MiB")
 }
 
 // BenchmarkDensity measures what an idle machine adds to the memory in use.
