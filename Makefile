@@ -18,7 +18,8 @@ ROOT    := $(CURDIR)/.ci/as-root
 # What integration tests look for; they skip without it, and fail instead of
 # skipping when ENGI_TEST_REQUIRE is 1.
 TESTENV = ENGI_BIN=$(BIN)/engi ENGI_RUNSC=$(BIN)/runsc ENGI_GUEST=$(BIN)/engi-guest ENGI_JS=$(BIN)/engi-js \
-	ENGI_TEST_TEMPLATES=$$($(ROOT) $(BIN)/engi config show cache_dir)/templates
+	ENGI_TEST_TEMPLATES=$$($(ROOT) $(BIN)/engi config show cache_dir)/templates \
+	ENGI_TEST_DENO=$$($(ROOT) find "$$($(ROOT) $(BIN)/engi config show cache_dir)/templates/builds" -path '*/usr/local/bin/deno' | head -1)
 GOTEST  = go test -timeout 30m $$([ $$(id -u) = 0 ] || echo -exec $(ROOT))
 
 .PHONY: help

@@ -79,6 +79,9 @@ func TestConformance(t *testing.T) {
 func TestConformanceOfDeno(t *testing.T) {
 	deno := os.Getenv("ENGI_TEST_DENO")
 	if deno == "" {
+		if os.Getenv("ENGI_TEST_REQUIRE") == "1" {
+			t.Fatal("needs Deno, named by ENGI_TEST_DENO")
+		}
 		t.Skip("needs Deno, named by ENGI_TEST_DENO")
 	}
 	all := samples(t)
