@@ -172,6 +172,13 @@ func (c *Client) Prepare(ctx context.Context, p wire.Prepare) error {
 	return c.call(ctx, "POST", "prepare", p, nil)
 }
 
+// PrepareKernels starts the kernels of the code interpreter's default contexts
+// and returns once they wait for code, so that the first execution of each
+// language answers at once.
+func (c *Client) PrepareKernels(ctx context.Context, languages []string) error {
+	return c.call(ctx, "POST", "kernels", wire.Kernels{Languages: languages}, nil)
+}
+
 // Usage reports what the sandbox uses, as the guest sees it.
 func (c *Client) Usage(ctx context.Context) (engi.Usage, error) {
 	var u wire.Usage

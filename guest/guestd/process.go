@@ -435,6 +435,9 @@ func (s *Server) sessions(id string) map[int]bool {
 	for _, w := range s.waits {
 		spared[w.child.PID] = true
 	}
+	for _, pid := range s.kernels.PIDs() {
+		spared[pid] = true
+	}
 	return spared
 }
 

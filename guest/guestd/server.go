@@ -6,7 +6,7 @@
 // It decides nothing about who may do what: whoever holds the token may do
 // everything the sandbox can. Its parts below know nothing of each other:
 // child starts and reaps, warm prepares interpreters, tree touches files,
-// envd speaks E2B's dialect.
+// envd speaks E2B's dialect, kernel is the code interpreter.
 package guestd
 
 import (
@@ -30,6 +30,7 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/guest/guestd/child"
 	"github.com/engi-dev/engi/guest/guestd/envd"
+	"github.com/engi-dev/engi/guest/guestd/kernel"
 	"github.com/engi-dev/engi/guest/wire"
 )
 
@@ -48,6 +49,7 @@ type Server struct {
 	http  *http.Server
 
 	dialect *envd.Handler
+	kernels *kernel.Kernels
 	token   atomic.Pointer[string]
 
 	dialing atomic.Bool   // Run dials the host
@@ -138,6 +140,7 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	s.hangUp()
+	s.kernels.Close()
 	s.table.Close()
 	for _, c := range all { // what ended may have left others behind
 		s.table.KillSession(c)
@@ -195,6 +198,7 @@ func (s *Server) routes(mux *http.ServeMux) {
 		"GET " + wire.Prefix + "hello":                s.hello,
 		"POST " + wire.Prefix + "setup":               s.doSetup,
 		"POST " + wire.Prefix + "prepare":             s.prepare,
+		"POST " + wire.Prefix + "kernels":             s.prepareKernels,
 		"POST " + wire.Prefix + "run":                 s.run,
 		"GET " + wire.Prefix + "run/{id}":             s.reattach,
 		"GET " + wire.Prefix + "run/{id}/artifacts":   s.artifacts,
@@ -214,6 +218,8 @@ func (s *Server) routes(mux *http.ServeMux) {
 	s.fileRoutes(mux)
 	s.dialect = envd.New(&dialect{Server: s})
 	mux.Handle("/", s.dialect)
+	s.kernels = kernel.New(interpreter{s})
+	mux.Handle(kernel.Prefix, s.kernels.Handler())
 }
 
 // path maps an absolute path inside to one this program can open.
@@ -238,7 +244,7 @@ func (s *Server) hello(w http.ResponseWriter, r *http.Request) error {
 	if unix.Uname(&u) == nil {
 		kernel = unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:])
 	}
-	caps := []string{wire.CapRun, wire.CapProcess, wire.CapFile, wire.CapPort, wire.CapE2B}
+	caps := []string{wire.CapRun, wire.CapProcess, wire.CapFile, wire.CapPort, wire.CapE2B, wire.CapKernels}
 	if !s.o.Twin {
 		caps = append(caps, wire.CapProcesses)
 	}

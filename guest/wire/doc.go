@@ -50,6 +50,7 @@
 //	GET  hello                Hello
 //	POST setup                Setup; before programs are started, and whenever that changes
 //	POST prepare              Prepare; answers once the interpreter waits
+//	POST kernels              Kernels; answers once they wait for code
 //	POST run                  frames; see Runs
 //	GET  run/ID?from=N        frames; a run again, from an offset
 //	GET  run/ID/artifacts     the contents of the manifest's files, nothing between them
@@ -78,6 +79,7 @@
 //	POST quiesce              answers, then closes every connection
 //	POST poweroff             answers, then ends PID 1
 //
+// Paths below /interpreter/ are those of E2B's code interpreter; see Kernels.
 // Every other path belongs to the dialect of E2B's in-sandbox agent: /health,
 // /files, /envs, /metrics and the Connect services process.Process and
 // filesystem.Filesystem.
@@ -117,6 +119,29 @@
 // The answer is like that of a process. The guest may hold output back for
 // 5 ms so that more goes out at once. Finished runs are remembered, with their
 // output, for as long as there are few of them: at least the last one.
+//
+// # Kernels
+//
+// The code interpreter has contexts: a language, a directory, and a kernel, a
+// process that runs code and remembers what it defined. A context runs one
+// execution at a time, in the order they came. Its kernel starts with its
+// first execution, and afresh after it died; contexts stay.
+//
+//	GET    /interpreter/health                 OK
+//	POST   /interpreter/execute                {code, context_id or language, env_vars}
+//	GET    /interpreter/contexts               list of {id, language, cwd}
+//	POST   /interpreter/contexts               {language, cwd}; answers with the context
+//	DELETE /interpreter/contexts/ID
+//	POST   /interpreter/contexts/ID/restart
+//
+// The answer of execute is one JSON object per line, all of it ASCII, told
+// apart by type: number_of_executions, stdout and stderr, result, error,
+// keepalive every 5 seconds, and last end_of_execution, or
+// unexpected_end_of_execution if the kernel is lost. Output is held back for
+// 200 ms for more of it. When the request is broken off the kernel is
+// interrupted, and replaced if that takes more than a second. Errors have a
+// status and a text. Kernels have the environment of the last setup, also if
+// that came after they started.
 //
 // # Quiesce and resume
 //

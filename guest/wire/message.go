@@ -29,6 +29,7 @@ const (
 	CapQuiesce   = "quiesce"   // quiesce and resume
 	CapPowerOff  = "poweroff"  // ends its machine on request
 	CapE2B       = "e2b"       // E2B's in-sandbox services
+	CapKernels   = "kernels"   // the code interpreter
 	CapProcesses = "processes" // the kernel enforces the process limit
 )
 
@@ -54,6 +55,11 @@ type Setup struct {
 type Prepare struct {
 	Language    engi.Language `json:"language"`
 	Interpreter string        `json:"interpreter"` // absolute path of the program
+}
+
+// Kernels asks for the kernels of the code interpreter's default contexts.
+type Kernels struct {
+	Languages []string `json:"languages"` // python, javascript, typescript, bash
 }
 
 // A File is one file of a run, relative to the working directory. Data crosses

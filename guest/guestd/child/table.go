@@ -151,6 +151,20 @@ func (t *Table) Signal(c *Child, sig syscall.Signal) error {
 	return nil
 }
 
+// SignalGroup sends a signal to the process group that the process leads. It
+// reports NotFound if the process has ended.
+func (t *Table) SignalGroup(c *Child, sig syscall.Signal) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.children[c.PID] != c {
+		return engi.Errorf(engi.NotFound, "process %d has ended", c.PID)
+	}
+	if err := syscall.Kill(-c.PID, sig); err != nil {
+		return engi.Errorf(engi.Internal, "signal group %d: %v", c.PID, err)
+	}
+	return nil
+}
+
 // KillSession kills what is left of the session of c, as far as its members
 // have not left it.
 func (t *Table) KillSession(c *Child) {
