@@ -34,10 +34,10 @@ func missing() string {
 	if err != nil {
 		return err.Error()
 	}
-	for _, v := range []string{"ENGI_RUNSC", "ENGI_GUEST"} {
+	for _, v := range []string{"ENGI_RUNSC", "ENGI_GUEST", "ENGI_JS"} {
 		if os.Getenv(v) == "" {
 			name := strings.ToLower(strings.TrimPrefix(v, "ENGI_"))
-			path, err := filepath.Abs("../../bin/" + map[string]string{"runsc": "runsc", "guest": "engi-guest"}[name])
+			path, err := filepath.Abs("../../bin/" + map[string]string{"runsc": "runsc", "guest": "engi-guest", "js": "engi-js"}[name])
 			if err != nil {
 				return err.Error()
 			}
@@ -66,7 +66,7 @@ func TestScripts(t *testing.T) {
 		}
 		runScripts(t, "../../test/script/real")
 		examples := t.TempDir()
-		for _, page := range []string{"README.md", "docs/executions.md", "docs/templates.md", "docs/operations.md", "docs/security.md"} {
+		for _, page := range []string{"README.md", "docs/executions.md", "docs/scripts.md", "docs/templates.md", "docs/operations.md", "docs/security.md"} {
 			pageScript(t, page, examples)
 		}
 		runScripts(t, examples)
@@ -126,7 +126,7 @@ func runScripts(t *testing.T, dir string) {
 				return err
 			}
 			for _, kv := range [][2]string{
-				{"ENGI_DATA_DIR", data}, {"ENGI_CACHE_DIR", c.CacheDir}, {"ENGI_RUNSC", os.Getenv("ENGI_RUNSC")}, {"ENGI_GUEST", os.Getenv("ENGI_GUEST")},
+				{"ENGI_DATA_DIR", data}, {"ENGI_CACHE_DIR", c.CacheDir}, {"ENGI_RUNSC", os.Getenv("ENGI_RUNSC")}, {"ENGI_GUEST", os.Getenv("ENGI_GUEST")}, {"ENGI_JS", os.Getenv("ENGI_JS")},
 				{"ENGI_LISTEN", "127.0.0.1:0"}, {"HOME", e.WorkDir},
 			} {
 				e.Setenv(kv[0], kv[1])
