@@ -1,6 +1,7 @@
 package guestd
 
 import (
+	"bytes"
 	"io"
 	"io/fs"
 	"net"
@@ -63,9 +64,20 @@ func (s *Server) readFile(w http.ResponseWriter, r *http.Request, path string) e
 		return tree.Classify(err, "stat", path)
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
+	if fi.Size() == 0 {
+		// Files below /proc and /sys say so and have something to read.
+		first := make([]byte, 64<<10)
+		if n, _ := io.ReadFull(f, first); n > 0 {
+			return send(w, io.MultiReader(bytes.NewReader(first[:n]), io.LimitReader(f, maxUnsized)), -1)
+		}
+	}
 	w.Header().Set("Content-Length", strconv.FormatInt(fi.Size(), 10))
 	return send(w, io.LimitReader(f, fi.Size()), fi.Size())
 }
+
+// maxUnsized bounds what is read of a file that does not know its size: some
+// never end.
+const maxUnsized = 64 << 20
 
 // send writes exactly size bytes of r, or breaks the answer.
 func send(w io.Writer, r io.Reader, size int64) error {
