@@ -457,6 +457,11 @@ func (m *Manager) power(ctx context.Context, x *box, rec SandboxRecord, t engi.T
 	if err := g.Setup(ctx, setupOf(t, rec)); err != nil {
 		return nil, err
 	}
+	if image == "" {
+		if err := launchServices(ctx, g, t, false); err != nil {
+			return nil, err
+		}
+	}
 	u.keep()
 	b := &member{
 		key:     stock.Key{Tier: rec.Tier, Template: rec.Template, Language: rec.Language, Size: rec.Fixed},

@@ -16,3 +16,6 @@ func (m *Manager) SweepFiles(ctx context.Context, before map[engi.ExecutionID]bo
 
 // CheckPath is how paths from outside are judged.
 var CheckPath = checkPath
+
+// PinSnapshots is another.
+func (m *Manager) PinSnapshots(ctx context.Context) { m.pinSnapshots(ctx) }

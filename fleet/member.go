@@ -111,6 +111,7 @@ func (u *undo) run() {
 // boot makes a ready member for a pool, or leaves nothing behind.
 func (m *Manager) boot(ctx context.Context, key stock.Key) (_ *member, err error) {
 	began := time.Now()
+	patient := ctx
 	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
 	defer cancel()
 	var u undo
@@ -166,12 +167,15 @@ func (m *Manager) boot(ctx context.Context, key stock.Key) (_ *member, err error
 	if err := furnish(ctx, g, t, size, key.Language); err != nil {
 		return nil, err
 	}
+	if err := launchServices(patient, g, t, key.Language == ""); err != nil {
+		return nil, err
+	}
 	b := &member{key: key, machine: machine, guest: g, unpin: unpin, gone: make(chan struct{}), rec: rec}
 	ready, err := b.move(engi.Ready, nil)
 	if err != nil {
 		return nil, err
 	}
-	if err := m.opt.Store.PutSandbox(ctx, ready); err != nil {
+	if err := m.opt.Store.PutSandbox(patient, ready); err != nil {
 		return nil, err
 	}
 	b.born = time.Since(began)

@@ -14,6 +14,7 @@ import (
 type Templates struct {
 	mu      sync.Mutex
 	byName  map[string]engi.Template
+	builds  map[string]engi.Template // in use, by digest
 	pins    map[string]int // by digest
 	changed chan struct{}
 }
@@ -22,7 +23,7 @@ var _ fleet.Templates = (*Templates)(nil)
 
 // NewTemplates returns a store of the given templates.
 func NewTemplates(ts ...engi.Template) *Templates {
-	t := &Templates{byName: map[string]engi.Template{}, pins: map[string]int{}, changed: make(chan struct{})}
+	t := &Templates{byName: map[string]engi.Template{}, builds: map[string]engi.Template{}, pins: map[string]int{}, changed: make(chan struct{})}
 	for _, x := range ts {
 		t.byName[x.Name] = x
 	}
@@ -75,14 +76,19 @@ func (t *Templates) Use(ctx context.Context, nameOrDigest string) (engi.Template
 		}
 	}
 	if !ok {
+		x, ok = t.builds[nameOrDigest]
+	}
+	if !ok {
 		return engi.Template{}, nil, engi.Errorf(engi.NotFound, "no template %s", nameOrDigest)
 	}
 	t.pins[x.Digest]++
+	t.builds[x.Digest] = x
 	return x, sync.OnceFunc(func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if t.pins[x.Digest]--; t.pins[x.Digest] == 0 {
 			delete(t.pins, x.Digest)
+			delete(t.builds, x.Digest)
 		}
 	}), nil
 }
