@@ -204,6 +204,13 @@ func Leaks(ctx context.Context, c config.Config, o Options, live []engi.SandboxI
 				return nil, err
 			}
 		}
+		if held && dir == machinesDir(c.DataDir) {
+			builds, err := p.Builds()
+			if err != nil {
+				return nil, err
+			}
+			live = append(slices.Clone(live), builds...) // the server's, which removes those it does not want
+		}
 		t, ok := provider.Provider(p).(provider.Tracer)
 		if !ok {
 			return nil, engi.Errorf(engi.Unsupported, "the %s tier cannot look for leaks", p.Tier())

@@ -67,6 +67,28 @@ func (p *Provider) Leaks(ctx context.Context, live []engi.SandboxID) ([]provider
 	return leaks, nil
 }
 
+// Builds returns the machines that write their root in place: builds of
+// templates, which are no sandboxes of anybody. Only the node that runs them
+// knows whether they are wanted.
+func (p *Provider) Builds() ([]engi.SandboxID, error) {
+	dirs, err := os.ReadDir(filepath.Join(p.opt.Dir, "m"))
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "look for builds: %v", err)
+	}
+	var ids []engi.SandboxID
+	for _, d := range dirs {
+		id, err := engi.ParseSandboxID(d.Name())
+		if err != nil {
+			continue
+		}
+		var rec record
+		if p.dir(id).load("machine.json", &rec) == nil && rec.Writable {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
 // mounts returns the mount points below the provider's directory.
 func (p *Provider) mounts() ([]string, error) {
 	f, err := os.Open("/proc/self/mountinfo")
