@@ -33,6 +33,7 @@ type source struct {
 	step   string                            // what unpack does, for people
 	unpack func(context.Context, *job) error // fills the root
 	debian bool                              // packages are installed by unpack
+	base   string                            // digest of the build that the root begins with; empty if with nothing
 	image  image                             // what it says about itself; valid after unpack
 	mounts []engi.Mount
 }
@@ -43,6 +44,9 @@ type image struct {
 	user    string // name or number, as in OCI images
 	workDir string
 	ports   []int
+
+	start, ready string
+	kernels      []string
 }
 
 // A job is one build under way. It belongs to one goroutine.
@@ -83,6 +87,9 @@ func (t *Templates) build(ctx context.Context, name string, text []byte, progres
 	}
 	entry := nameEntry{Definition: string(text)}
 	if text == nil {
+		if old, err := t.shelf.name(name); err == nil && old.Steps {
+			return t.find(name) // nobody but its builder knows how
+		}
 		if text, entry.Definition, err = t.definitionOf(name); err != nil {
 			return tmpl, err
 		}
@@ -90,6 +97,13 @@ func (t *Templates) build(ctx context.Context, name string, text []byte, progres
 	def, err := recipe.Parse(name, text)
 	if err != nil {
 		return tmpl, err
+	}
+	if len(def.Steps) > 0 {
+		if tmpl, err = t.buildDefined(ctx, name, def, progress, above); err != nil {
+			return tmpl, err
+		}
+		entry.Digest = tmpl.Digest
+		return t.name(ctx, name, entry, tmpl)
 	}
 	src, err := t.resolve(ctx, def, progress, append(above, name))
 	if err != nil {
@@ -113,16 +127,46 @@ func (t *Templates) build(ctx context.Context, name string, text []byte, progres
 		return tmpl, err
 	}
 	entry.Digest = digest
+	return t.name(ctx, name, entry, tmpl)
+}
+
+// name lets a name mean a build.
+func (t *Templates) name(ctx context.Context, name string, entry nameEntry, tmpl engi.Template) (engi.Template, error) {
 	fresh, err := t.shelf.setName(name, entry)
 	if err != nil {
 		return tmpl, err
 	}
 	if fresh {
-		t.o.Log.InfoContext(ctx, "template built", "template", name, "digest", digest, "bytes", tmpl.Bytes)
+		t.o.Log.InfoContext(ctx, "template built", "template", name, "digest", tmpl.Digest, "bytes", tmpl.Bytes)
 		t.announce()
 	}
-	tmpl.Name = name
+	tmpl.Name, tmpl.Owner = name, entry.Owner
 	return tmpl, nil
+}
+
+// buildDefined builds a definition that has steps: first what is before them,
+// as a template of its own unless it is one, then the steps on top.
+func (t *Templates) buildDefined(ctx context.Context, name string, def recipe.Definition, progress func(engi.BuildEvent), above []string) (tmpl engi.Template, err error) {
+	s := stepped{def: def, name: def.Base, open: t.openSource}
+	var release func()
+	if from, ok := strings.CutPrefix(def.Base, "template:"); ok && len(def.Packages)+len(def.Files)+len(def.Commands) == 0 && def.Go == nil {
+		if slices.Contains(above, from) || from == name || len(above) > 8 {
+			return tmpl, invalid("template %s is based on itself", from)
+		}
+		s.base, release, err = t.templateFoundation(ctx, from, progress, append(above, name))
+	} else {
+		before := def
+		before.Steps, before.Start, before.Ready, before.Kernels, before.Languages, before.Warm = nil, "", "", nil, nil, nil
+		var src source
+		if src, err = t.resolve(ctx, before, progress, append(above, name)); err == nil {
+			s.base, release, err = t.foundation(ctx, before, src, progress)
+		}
+	}
+	if err != nil {
+		return tmpl, err
+	}
+	defer release()
+	return t.takeSteps(ctx, &s, progress)
 }
 
 // definitionOf returns the text that a name was last built from, or the
@@ -208,27 +252,22 @@ func (t *Templates) fly(ctx context.Context, digest string, progress func(engi.B
 
 // make builds into a directory of its own and publishes that.
 func (t *Templates) make(ctx context.Context, def recipe.Definition, src source, digest string, inputs []string, rep *report) (_ engi.Template, err error) {
-	dir, lock, err := t.shelf.temp()
-	if err != nil {
-		return engi.Template{}, err
-	}
-	defer lock.Close()
-	defer func() {
-		if exists(dir) { // it was not published
-			if e := removeTree(dir); e != nil {
-				t.o.Log.Error("remove unfinished template build", "dir", dir, "err", e)
-			}
+	var s *stack
+	if src.base == "" {
+		s, err = t.empty()
+	} else {
+		base, release, e := t.Use(ctx, src.base)
+		if e != nil {
+			return engi.Template{}, e
 		}
-	}()
-	if err := os.Mkdir(filepath.Join(dir, "root"), 0o755); err != nil {
-		return engi.Template{}, fileError(err)
+		defer release()
+		s, err = t.stackOn(ctx, []string{base.Root})
 	}
-	root, err := tree.Open(filepath.Join(dir, "root"))
 	if err != nil {
 		return engi.Template{}, err
 	}
-	defer root.Close()
-	j := &job{t: t, def: def, src: src, inputs: inputs, dir: dir, tree: root, rep: rep, image: &src.image}
+	defer t.drop(s)
+	j := &job{t: t, def: def, src: src, inputs: inputs, dir: s.dir, tree: s.tree, rep: rep, image: &src.image}
 
 	tmpl := engi.Template{Digest: digest, Mounts: src.mounts, Size: def.Size}
 	if err := j.run(ctx, &tmpl); err != nil {
@@ -237,8 +276,35 @@ func (t *Templates) make(ctx context.Context, def recipe.Definition, src source,
 		}
 		return engi.Template{}, err
 	}
+	if tmpl.Start, tmpl.Ready = def.Start, def.Ready; def.Start == "" && def.Ready == "" {
+		tmpl.Start, tmpl.Ready = src.image.start, src.image.ready
+	}
+	if tmpl.Kernels = def.Kernels; tmpl.Kernels == nil {
+		tmpl.Kernels = src.image.kernels
+	}
+	if err := s.settle(ctx); err != nil {
+		return engi.Template{}, err
+	}
 	tmpl.Built = now()
-	return t.shelf.publish(dir, entryOf(tmpl, inputs))
+	return t.shelf.publish(s.dir, entryOf(tmpl, inputs))
+}
+
+// empty is a stack on nothing.
+func (t *Templates) empty() (_ *stack, err error) {
+	s := &stack{}
+	if s.dir, s.lock, err = t.shelf.temp(); err != nil {
+		return nil, err
+	}
+	root := filepath.Join(s.dir, "root")
+	if err := os.Mkdir(root, 0o755); err != nil {
+		t.drop(s)
+		return nil, fileError(err)
+	}
+	if s.tree, err = tree.Open(root); err != nil {
+		t.drop(s)
+		return nil, err
+	}
+	return s, nil
 }
 
 // run takes all steps. They are known before the first, so that people see how

@@ -64,6 +64,9 @@ type Templates struct {
 	pins    map[string]*pin    // guarded by mu; by digest
 	flights map[string]*flight // guarded by mu; by digest: builds under way
 
+	probe    sync.Once
+	overlays bool // valid after probe
+
 	host sync.Mutex // held while the host template is brought up to date
 	seen bool       // guarded by host: it was, in this process
 }
@@ -136,7 +139,7 @@ func (t *Templates) find(name string) (engi.Template, error) {
 	if err == nil {
 		tmpl, err := t.shelf.load(strings.TrimPrefix(entry.Digest, digestPrefix))
 		if err == nil {
-			tmpl.Name = name
+			tmpl.Name, tmpl.Owner = name, entry.Owner
 			return tmpl, nil
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -303,7 +306,11 @@ func (t *Templates) collect(ctx context.Context) error {
 			t.o.Log.InfoContext(ctx, "removed a build that had no name", "digest", digestPrefix+hex, "bytes", freed)
 		}
 	}
-	return nil
+	freed, err := t.shelf.pruneLayers(ctx, t.o.Grace)
+	if freed > 0 {
+		t.o.Log.InfoContext(ctx, "removed steps of builds that were not repeated", "bytes", freed)
+	}
+	return err
 }
 
 // Changed returns a channel that is closed when next a name comes to mean
@@ -384,7 +391,8 @@ func (t *Templates) Prune(ctx context.Context) (freed int64, err error) {
 		}
 		freed += bytes
 	}
-	return freed, nil
+	bytes, err := t.shelf.pruneLayers(ctx, 0)
+	return freed + bytes, err
 }
 
 // refreshHost makes the host template anew, once in each process: the node's

@@ -36,7 +36,7 @@ const (
 
 // imageSource is an image in a registry. Its manifest is looked up now, so that
 // the digest says which image a tag meant.
-func (t *Templates) imageSource(ctx context.Context, ref string) (source, error) {
+func (t *Templates) imageSource(ctx context.Context, ref string, login engi.RegistryLogin) (source, error) {
 	r, err := name.ParseReference(ref)
 	if err != nil {
 		return source{}, invalid("%q is neither a base that we know nor an image reference: %v", ref, err).
@@ -46,9 +46,12 @@ func (t *Templates) imageSource(ctx context.Context, ref string) (source, error)
 	if err != nil {
 		return source{}, err
 	}
+	auth := remote.WithAuthFromKeychain(authn.DefaultKeychain)
+	if login != (engi.RegistryLogin{}) {
+		auth = remote.WithAuth(&authn.Basic{Username: login.User, Password: login.Password})
+	}
 	options := []remote.Option{
-		remote.WithContext(ctx), remote.WithTransport(limited{client.Transport}),
-		remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithPlatform(platform()),
+		remote.WithContext(ctx), remote.WithTransport(limited{client.Transport}), auth, remote.WithPlatform(platform()),
 	}
 	desc, err := remote.Get(r, options...)
 	if err != nil {

@@ -260,24 +260,10 @@ func (b *sandbox) run(ctx context.Context, n int, c recipe.Command) error {
 	if dir == "" {
 		dir = "/"
 	}
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout+time.Minute)
-	defer cancel()
-	p, err := b.guest.Start(ctx, engi.Command{
+	exit, err := b.exec(ctx, engi.Command{
 		Args: []string{"/bin/sh", "-ec", c.Run}, Env: b.env, Dir: dir, User: user,
 		Tag: fmt.Sprintf("build-%d", n), Timeout: commandTimeout, Output: commandOutput,
 	})
-	if err != nil {
-		return err
-	}
-	lines := lineWriter{to: b.j.rep.log}
-	for chunk, err := range p.Output(ctx, 0) {
-		if err != nil {
-			return err
-		}
-		lines.write(chunk.Data)
-	}
-	lines.flush()
-	exit, err := p.Wait(ctx)
 	if err != nil {
 		return err
 	}
@@ -290,6 +276,25 @@ func (b *sandbox) run(ctx context.Context, n int, c recipe.Command) error {
 		return invalid("command %d ended with exit code %d", n, exit.Code).WithRemedy("correct the command; the end of its output is in the error")
 	}
 	return nil
+}
+
+// exec runs a program to its end and streams its output to the report.
+func (b *sandbox) exec(ctx context.Context, c engi.Command) (engi.Exit, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout+time.Minute)
+	defer cancel()
+	p, err := b.guest.Start(ctx, c)
+	if err != nil {
+		return engi.Exit{}, err
+	}
+	lines := lineWriter{to: b.j.rep.log}
+	for chunk, err := range p.Output(ctx, 0) {
+		if err != nil {
+			return engi.Exit{}, err
+		}
+		lines.write(chunk.Data)
+	}
+	lines.flush()
+	return p.Wait(ctx)
 }
 
 var networkTrouble = regexp.MustCompile(`(?i)temporary failure (in name resolution|resolving)|could not resolve|network is unreachable|connection (timed out|refused)|no route to host|EAI_AGAIN|ENOTFOUND|failed to establish a new connection|i/o timeout|no such host`)

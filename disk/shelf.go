@@ -33,6 +33,10 @@ const digestPrefix = "sha256:"
 //	builds/HEX/lock      held shared by its users
 //	builds/HEX/holds/H   a path; while it exists, somebody needs the build
 //	builds/HEX/orphan    no name has meant the build since its time of change
+//	layers/HEX/tree      what a step changed, as the kernel's overlay keeps it
+//	layers/HEX/index.json  a layerEntry
+//	layers/HEX/lock      held shared by builds; its time is that of the last use
+//	steps/HEX.json       the layer of a step that was forced
 //	tmp/X                a build that is not finished, or a removed one; locked while somebody works on it
 //	sources              files that definitions may read
 //
@@ -44,6 +48,9 @@ type shelf struct{ dir string }
 type nameEntry struct {
 	Digest     string `json:"digest"`
 	Definition string `json:"definition,omitempty"` // YAML; empty for a built-in
+
+	Owner engi.Owner `json:"owner,omitempty"`
+	Steps bool       `json:"steps,omitempty"` // it was built from a spec, which is not kept
 }
 
 // buildEntry is the index file of a build.
@@ -63,6 +70,9 @@ type buildEntry struct {
 	Built     time.Time                         `json:"built"`
 	Bytes     int64                             `json:"bytes"`
 	Inputs    []string                          `json:"inputs"` // what the digest covers, for people
+	Start     string                            `json:"start,omitempty"`
+	Ready     string                            `json:"ready,omitempty"`
+	Kernels   []string                          `json:"kernels,omitempty"`
 }
 
 type sizeEntry struct {
@@ -89,6 +99,7 @@ func entryOf(t engi.Template, inputs []string) buildEntry {
 		Digest: t.Digest, Env: t.Env, User: t.User, UID: t.UID, GID: t.GID, Home: t.Home,
 		WorkDir: t.WorkDir, Shell: t.Shell, Ports: t.Ports, Size: sizeEntry(t.Size),
 		Languages: map[engi.Language]interpreterPart{}, Built: t.Built, Bytes: t.Bytes, Inputs: inputs,
+		Start: t.Start, Ready: t.Ready, Kernels: t.Kernels,
 	}
 	for lang, i := range t.Languages {
 		e.Languages[lang] = interpreterPart(i)
@@ -104,6 +115,7 @@ func (e buildEntry) template(root string) engi.Template {
 		Digest: e.Digest, Root: root, Env: e.Env, User: e.User, UID: e.UID, GID: e.GID, Home: e.Home,
 		WorkDir: e.WorkDir, Shell: e.Shell, Ports: e.Ports, Size: engi.Size(e.Size),
 		Languages: map[engi.Language]engi.Interpreter{}, Built: e.Built, Bytes: e.Bytes,
+		Start: e.Start, Ready: e.Ready, Kernels: e.Kernels,
 	}
 	for lang, i := range e.Languages {
 		t.Languages[lang] = engi.Interpreter(i)
@@ -116,7 +128,7 @@ func (e buildEntry) template(root string) engi.Template {
 
 // open makes the directories and removes what nobody works on any more.
 func (s shelf) open(ctx context.Context) (left int, err error) {
-	for _, d := range []string{"", "names", "builds", "tmp", "sources"} {
+	for _, d := range []string{"", "names", "builds", "layers", "steps", "tmp", "sources"} {
 		if err := os.MkdirAll(filepath.Join(s.dir, d), 0o700); err != nil {
 			return 0, fileError(err)
 		}
@@ -162,7 +174,7 @@ func (s shelf) open(ctx context.Context) (left int, err error) {
 // scraps returns what a crash may have left.
 func (s shelf) scraps() []string {
 	var all []string
-	for _, pattern := range []string{"tmp/*", "names/.write-*"} {
+	for _, pattern := range []string{"tmp/*", "names/.write-*", "steps/.write-*"} {
 		found, err := filepath.Glob(filepath.Join(s.dir, pattern))
 		if err != nil {
 			panic(err) // the patterns are constant
@@ -224,8 +236,11 @@ func (s shelf) load(hex string) (engi.Template, error) {
 
 // share takes a share in a build, so that it is not removed. It returns nil if
 // there is no such build any more.
-func (s shelf) share(hex string) (*os.File, error) {
-	path := filepath.Join(s.build(hex), "lock")
+func (s shelf) share(hex string) (*os.File, error) { return s.shareAt(s.build(hex)) }
+
+// shareAt takes a share in a build or a layer.
+func (s shelf) shareAt(dir string) (*os.File, error) {
+	path := filepath.Join(dir, "lock")
 	lock, err := tryLock(path, unix.LOCK_SH)
 	if lock == nil || err != nil {
 		return nil, err

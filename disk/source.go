@@ -53,55 +53,36 @@ func (t *Templates) resolve(ctx context.Context, def recipe.Definition, progress
 	case "tar":
 		return t.tarSource(rest)
 	case "oci":
-		return t.imageSource(ctx, rest)
+		return t.imageSource(ctx, rest, engi.RegistryLogin{})
 	case "oci-archive", "docker-archive":
 		return t.archiveSource(ctx, kind, rest)
 	}
 	if _, ok := distributions[kind]; ok && rest != "" {
 		return t.debianSource(def, kind, rest)
 	}
-	return t.imageSource(ctx, base)
+	return t.imageSource(ctx, base, engi.RegistryLogin{})
 }
 
-// templateSource copies another template, building it first if need be.
+// templateSource begins with another template, building it first if need be.
 func (t *Templates) templateSource(ctx context.Context, name string, progress func(engi.BuildEvent), above []string) (source, error) {
 	if slices.Contains(above, name) || len(above) > 8 {
 		return source{}, invalid("template %s is based on itself", name)
 	}
-	if _, err := t.build(ctx, name, nil, progress, above); err != nil {
-		return source{}, fmt.Errorf("base template %s: %w", name, err)
-	}
-	base, release, err := t.Use(ctx, name)
+	base, release, err := t.templateFoundation(ctx, name, progress, above)
 	if err != nil {
 		return source{}, err
 	}
-	release() // taken again for the copy: nothing is held between the two
-	if len(base.Mounts) > 0 {
-		return source{}, invalid("template %s has no files of its own to build on", name)
-	}
-	src := source{
+	release() // make takes it again: nothing is held between the two
+	return source{
 		inputs: []string{"template " + base.Digest},
-		step:   "copy template " + name,
-		image:  image{env: base.Env, user: base.User, workDir: base.WorkDir, ports: base.Ports},
-	}
-	src.unpack = func(ctx context.Context, j *job) error {
-		base, release, err := t.Use(ctx, base.Digest)
-		if err != nil {
-			return err
-		}
-		defer release()
-		from, err := tree.Open(base.Root)
-		if err != nil {
-			return err
-		}
-		defer from.Close()
-		var done int64
-		return tree.Copy(ctx, j.tree, from, func(n int64) {
-			done += n
-			j.rep.progress(done, max(base.Bytes, done))
-		})
-	}
-	return src, nil
+		step:   "begin with template " + name,
+		base:   base.Digest,
+		image: image{
+			env: base.Env, user: base.User, workDir: base.WorkDir, ports: base.Ports,
+			start: base.Start, ready: base.Ready, kernels: base.Kernels,
+		},
+		unpack: func(context.Context, *job) error { return nil },
+	}, nil
 }
 
 // tarSource is an archive of a root file system.

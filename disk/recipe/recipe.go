@@ -52,6 +52,18 @@ type Definition struct {
 	Languages map[engi.Language]string `json:",omitempty"` // wanted, with the path or empty to look for it
 	Warm      []engi.Language          // nil means those that can
 	Docs      bool                     `json:",omitempty"`
+	Steps     []Step                   `json:",omitempty"`
+	Start     string                   `json:",omitempty"`
+	Ready     string                   `json:",omitempty"`
+	Kernels   []string                 `json:",omitzero"` // nil means those of the base
+}
+
+// A Step is one that is cached by its content.
+type Step struct {
+	Type    engi.StepType
+	Args    []string // as in engi.BuildStep
+	Archive string   `json:"-"` // path on the node
+	Force   bool     `json:"-"`
 }
 
 // A File is one file to put into the root.
@@ -96,6 +108,10 @@ type rawDefinition struct {
 	Languages   rawLanguages      `yaml:"languages"`
 	Warm        *[]string         `yaml:"warm"`
 	Docs        bool              `yaml:"docs"`
+	Steps       []rawStep         `yaml:"steps"`
+	Start       string            `yaml:"start"`
+	Ready       string            `yaml:"ready"`
+	Kernels     *[]string         `yaml:"kernels"`
 
 	// Templates holds several definitions instead of the keys above.
 	Templates map[string]rawDefinition `yaml:"templates"`
@@ -282,7 +298,7 @@ var people = map[reflect.Kind]string{
 // definitionTypes are the types whose keys people write.
 var definitionTypes = []reflect.Type{
 	reflect.TypeFor[rawDefinition](), reflect.TypeFor[rawFile](), reflect.TypeFor[rawCommand](),
-	reflect.TypeFor[rawResources](), reflect.TypeFor[rawToolchain](),
+	reflect.TypeFor[rawResources](), reflect.TypeFor[rawToolchain](), reflect.TypeFor[rawStep](), reflect.TypeFor[rawCopy](),
 }
 
 // nearest returns the known key most like the one written, if it is close.
@@ -436,6 +452,22 @@ func (r rawDefinition) check() (d Definition, err error) {
 		}
 		if d.Languages[lang], err = insidePath("languages", at); err != nil {
 			return d, err
+		}
+	}
+	if d.Steps, err = checkSteps(r.Steps); err != nil {
+		return d, err
+	}
+	if d.Start, d.Ready = r.Start, r.Ready; len(d.Start) > maxText || len(d.Ready) > maxText || strings.ContainsRune(d.Start+d.Ready, 0) {
+		return d, invalid("'start' and 'ready' are shell commands of at most %d bytes", maxText)
+	}
+	if r.Kernels != nil {
+		d.Kernels = []string{}
+		for _, name := range *r.Kernels {
+			lang, err := language(name)
+			if err != nil {
+				return d, err
+			}
+			d.Kernels = append(d.Kernels, string(lang))
 		}
 	}
 	if r.Warm != nil {
