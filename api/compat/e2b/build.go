@@ -237,7 +237,7 @@ func (s *Surface) build(ctx context.Context, t Template, b Build, spec engi.Buil
 	}
 	last := BuildReady
 	if err != nil {
-		last, b.Reason, b.Step = BuildFailed, reason(err), log.step()
+		last, b.Reason, b.Step = BuildFailed, reason(err, b.Template), log.step()
 		log.add("error", b.Step, b.Reason)
 	} else {
 		log.add("info", "finalize", "the template is ready")
@@ -249,9 +249,10 @@ func (s *Surface) build(ctx context.Context, t Template, b Build, spec engi.Buil
 	}
 }
 
-// reason is what people read when a build has failed.
-func reason(err error) string {
-	return strings.TrimSpace(err.Error())
+// reason is what people read when a build has failed. They do not know the
+// name that it has here.
+func reason(err error, template string) string {
+	return strings.TrimPrefix(err.Error(), "build template "+template+": ")
 }
 
 // make builds the template and, if it starts something, keeps a sandbox in
@@ -477,9 +478,14 @@ func (l *buildLog) step() string {
 }
 
 func (l *buildLog) progress(e engi.BuildEvent) {
+	// The first step prepares what the others start from, the last one
+	// completes the template: clients call them base and finalize.
 	step := "base"
-	if e.Step > 0 {
-		step = strconv.Itoa(e.Step)
+	switch {
+	case e.Steps > 0 && e.Step >= e.Steps:
+		step = "finalize"
+	case e.Step > 1:
+		step = strconv.Itoa(e.Step - 1)
 	}
 	l.at(step)
 	switch {
