@@ -119,13 +119,19 @@ func nobody(t *testing.T) (dir string, command func(env ...string) *exec.Cmd) {
 // need skips a test that cannot boot machines here.
 func need(t testing.TB) {
 	t.Helper()
-	if place.why == "" {
-		return
+	if place.why != "" {
+		lacks(t, place.why)
 	}
+}
+
+// lacks skips a test that needs what is not here, or fails it where all must
+// be here.
+func lacks(t testing.TB, what string) {
+	t.Helper()
 	if os.Getenv("ENGI_TEST_REQUIRE") != "" {
-		t.Fatal(place.why)
+		t.Fatal(what)
 	}
-	t.Skip(place.why)
+	t.Skip(what)
 }
 
 // newRoot makes a root file system that has its programs from the host.

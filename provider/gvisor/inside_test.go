@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -451,5 +452,26 @@ func TestSave(t *testing.T) {
 	}
 	if err := d.save("machine.json", strings.Repeat("x", recordSize)); err == nil {
 		t.Error("a record that is too large was written")
+	}
+}
+
+func TestLedger(t *testing.T) {
+	a, b := procRef{PID: 1, Start: 1}, procRef{PID: 2, Start: 2}
+	reborn := procRef{PID: 2, Start: 9}
+	var l ledger
+	for i, step := range []struct {
+		used map[procRef]time.Duration
+		want time.Duration
+	}{
+		{map[procRef]time.Duration{a: 1}, 1},
+		{map[procRef]time.Duration{a: 2, b: 10}, 12},
+		{map[procRef]time.Duration{a: 1, b: 10}, 12}, // seen by one who was slower
+		{map[procRef]time.Duration{a: 3}, 13},
+		{map[procRef]time.Duration{a: 3, reborn: 5}, 18},
+		{nil, 18},
+	} {
+		if got := l.enter(step.used); got != step.want {
+			t.Errorf("step %d: %d, want %d", i, got, step.want)
+		}
 	}
 }

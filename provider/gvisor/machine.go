@@ -32,7 +32,8 @@ type machine struct {
 	end      engi.Cause    // valid after done
 	accepts  chan struct{} // holds a token while somebody accepts
 	watched  sync.WaitGroup
-	shares   bool // it can write to files of the host
+	ledger   ledger // of a machine without a control group
+	shares   bool   // it can write to files of the host
 
 	spare net.Conn // the connection Start waited for; taken by the holder of the token
 

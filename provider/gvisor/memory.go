@@ -2,11 +2,13 @@ package gvisor
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/engi-dev/engi/provider/gvisor/cgroup"
@@ -53,6 +55,10 @@ func (m *machine) killFull() {
 // enough to notice.
 const growth = 2 << 30
 
+// maxPoll is also what a program may use of the processor, at most, without
+// being counted.
+const maxPoll = 250 * time.Millisecond
+
 // pollMemory watches a machine without a control group.
 func (m *machine) pollMemory() {
 	timer := time.NewTimer(0)
@@ -65,7 +71,7 @@ func (m *machine) pollMemory() {
 		}
 		t, err := m.tally()
 		if err != nil {
-			timer.Reset(time.Second)
+			timer.Reset(maxPoll)
 			continue
 		}
 		m.mu.Lock()
@@ -76,7 +82,7 @@ func (m *machine) pollMemory() {
 			return
 		}
 		wait := time.Duration(float64(room) / growth * float64(time.Second))
-		timer.Reset(min(max(wait, 20*time.Millisecond), time.Second))
+		timer.Reset(min(max(wait, 20*time.Millisecond), maxPoll))
 	}
 }
 
@@ -92,6 +98,7 @@ type tally struct {
 func (m *machine) tally() (tally, error) {
 	var t tally
 	var shared int64
+	used := map[procRef]time.Duration{}
 	pids := append(descendants(m.sandbox.ref.PID, nil), m.sandbox.ref.PID)
 	if m.gofer != nil {
 		pids = append(pids, m.gofer.ref.PID)
@@ -106,10 +113,41 @@ func (m *machine) tally() (tally, error) {
 		}
 		t.memory += kibibytes(status["RssAnon"])
 		shared = max(shared, kibibytes(status["RssShmem"]))
-		t.cpu += processorTime(pid)
+		if ref, cpu, ok := processorTime(pid); ok {
+			used[ref] = cpu
+		}
 	}
 	t.memory += shared
+	t.cpu = m.ledger.enter(used)
 	return t, nil
+}
+
+// A ledger adds up the processor time of processes that come and go: nothing
+// else remembers what the gone ones have used. It is safe for concurrent use.
+type ledger struct {
+	mu   sync.Mutex
+	last map[procRef]time.Duration // of those that were there
+	past time.Duration             // of those that are gone
+}
+
+// enter takes what is used by those that are there, and returns what all have
+// used.
+func (l *ledger) enter(used map[procRef]time.Duration) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for ref, cpu := range l.last {
+		if now, there := used[ref]; !there {
+			l.past += cpu
+		} else if now < cpu {
+			used[ref] = cpu // looked at by two at once, the other later
+		}
+	}
+	l.last = used
+	sum := l.past
+	for _, cpu := range used {
+		sum += cpu
+	}
+	return sum
 }
 
 // descendants returns all processes below pid.
@@ -152,18 +190,23 @@ func kibibytes(s string) int64 {
 	return n << 10
 }
 
-// processorTime returns what a process and its dead children have used.
-func processorTime(pid int) time.Duration {
+// processorTime names a process and returns what it has used.
+func processorTime(pid int) (procRef, time.Duration, bool) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0
+		return procRef{}, 0, false
 	}
 	fields := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
-	const utime, end, hertz = 14 - 3, 18 - 3, 100
-	var ticks int64
-	for i := utime; i < end && i < len(fields); i++ {
-		n, _ := strconv.ParseInt(fields[i], 10, 64)
-		ticks += n
+	// Fields are counted from 1, and two are cut off.
+	const utime, stime, start, hertz = 14 - 3, 15 - 3, 22 - 3, 100
+	if len(fields) <= start {
+		return procRef{}, 0, false
 	}
-	return time.Duration(ticks) * time.Second / hertz
+	user, err1 := strconv.ParseInt(fields[utime], 10, 64)
+	system, err2 := strconv.ParseInt(fields[stime], 10, 64)
+	began, err3 := strconv.ParseUint(fields[start], 10, 64)
+	if errors.Join(err1, err2, err3) != nil {
+		return procRef{}, 0, false
+	}
+	return procRef{PID: pid, Start: began}, time.Duration(user+system) * time.Second / hertz, true
 }

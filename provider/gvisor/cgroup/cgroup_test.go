@@ -242,15 +242,21 @@ func TestListAndRemove(t *testing.T) {
 	}
 }
 
+// lacks skips a test that needs what is not here, or fails it where all must
+// be here.
+func lacks(t *testing.T, what string) {
+	t.Helper()
+	if os.Getenv("ENGI_TEST_REQUIRE") != "" {
+		t.Fatal(what)
+	}
+	t.Skip(what)
+}
+
 // TestKernel uses the real thing.
 func TestKernel(t *testing.T) {
 	version, missing := cgroup.Detect(cgroup.DefaultRoot)
 	if os.Geteuid() != 0 || version == cgroup.None || len(missing) > 0 {
-		const why = "control groups need root and a host that has them"
-		if os.Getenv("ENGI_TEST_REQUIRE") != "" {
-			t.Fatal(why)
-		}
-		t.Skip(why)
+		lacks(t, "control groups need root and a host that has them")
 	}
 	t.Run(version.String(), func(t *testing.T) { testKernel(t, cgroup.DefaultRoot, version, true) })
 	// A host of version 1 often has an idle version 2 beside it, with which
@@ -274,7 +280,7 @@ func testKernel(t *testing.T, root string, version cgroup.Version, limits bool) 
 		}
 	})
 	if err := g.Create(); err != nil {
-		t.Skipf("control groups cannot be made here: %v", err)
+		lacks(t, "control groups cannot be made here: "+err.Error())
 	}
 	if limits {
 		if err := g.Limit(cgroup.Limits{VCPUs: 0.5, Memory: 64 << 20, Tasks: 50}); err != nil {
@@ -319,7 +325,7 @@ func processorTime(t *testing.T, pid int) string {
 	t.Helper()
 	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/schedstat")
 	if err != nil {
-		t.Skip(err)
+		lacks(t, err.Error())
 	}
 	used, _, _ := strings.Cut(string(raw), " ")
 	return used
