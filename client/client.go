@@ -105,8 +105,11 @@ type call struct {
 	method, path string
 	query        url.Values
 	header       http.Header
-	body         []byte // JSON; nil means none
-	once         bool   // must not be repeated if it may have arrived
+	body         []byte    // JSON; nil means none
+	stream       io.Reader // instead of body: bytes, sent once
+	length       int64     // of stream; -1 if unknown
+	trailer      http.Header
+	once         bool // must not be repeated if it may have arrived
 }
 
 // send sends the request once and returns the answer if it is a success. The
@@ -117,8 +120,11 @@ func (c *Client) send(ctx context.Context, q *call) (*http.Response, error) {
 		target += "?" + q.query.Encode()
 	}
 	var body io.Reader
-	if q.body != nil {
+	switch {
+	case q.body != nil:
 		body = bytes.NewReader(q.body)
+	case q.stream != nil:
+		body = io.NopCloser(q.stream)
 	}
 	req, err := http.NewRequestWithContext(ctx, q.method, target, body)
 	if err != nil {
@@ -133,6 +139,13 @@ func (c *Client) send(ctx context.Context, q *call) (*http.Response, error) {
 	}
 	if q.body != nil {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if q.stream != nil {
+		req.Header.Set("Content-Type", "application/octet-stream")
+		req.ContentLength, req.Trailer = q.length, q.trailer
+		if q.length == 0 {
+			req.Body = http.NoBody
+		}
 	}
 	if req.Header.Get("Accept") == "" {
 		req.Header.Set("Accept", "application/json")
@@ -185,7 +198,7 @@ func (c *Client) do(ctx context.Context, q *call) (*http.Response, error) {
 // pause waits before another attempt; it returns false if none makes sense.
 func (c *Client) pause(ctx context.Context, q *call, attempt int, err error) bool {
 	e, ok := errors.AsType[*Error](err)
-	if !ok || ctx.Err() != nil {
+	if !ok || ctx.Err() != nil || q.stream != nil || e.Status == http.StatusInsufficientStorage {
 		return false
 	}
 	switch e.Kind {

@@ -441,9 +441,13 @@ func TestWholePages(t *testing.T) {
 }
 
 func TestEveryMethodHasAnExample(t *testing.T) {
-	src, err := os.ReadFile("example_test.go")
-	if err != nil {
-		t.Fatal(err)
+	var src []byte
+	for _, name := range []string{"example_test.go", "example_sandbox_test.go"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		src = append(src, text...)
 	}
 	for m := range reflect.TypeFor[*client.Client]().Methods() {
 		if !bytes.Contains(src, []byte("func ExampleClient_"+m.Name+"()")) {

@@ -217,7 +217,7 @@ func (w *watcher) follow(ctx context.Context, c *Client, q *call, yield func(v1.
 				return false, nil
 			}
 		case v1.EventStdout, v1.EventStderr:
-			if !w.take(&e) {
+			if !w.event(&e) {
 				continue
 			}
 			if !yield(e, nil) {
@@ -231,23 +231,32 @@ func (w *watcher) follow(ctx context.Context, c *Client, q *call, yield func(v1.
 	return true, failure(v1.Unavailable, "try again", "the stream of %s ended without a result", c.url)
 }
 
-// take counts an event of output, less what was yielded before; it returns
+// event counts an event of output, less what was yielded before; it returns
 // false if nothing of it is new.
-func (w *watcher) take(e *v1.Event) bool {
-	data := []byte(e.Data)
-	if e.DataBase64 != nil {
-		data = e.DataBase64
+func (w *watcher) event(e *v1.Event) bool {
+	data := w.take(e.Type, e.Offset, bytesOf(e.Data, e.DataBase64))
+	e.Data, e.DataBase64 = text(data)
+	return len(data) > 0
+}
+
+func bytesOf(text string, data []byte) []byte {
+	if data != nil {
+		return data
 	}
-	if w.repeat > 0 && e.Type == w.stream {
+	return []byte(text)
+}
+
+// take counts output of a stream and returns what of it is new.
+func (w *watcher) take(stream string, offset int64, data []byte) []byte {
+	if w.repeat > 0 && stream == w.stream {
 		n := min(w.repeat, int64(len(data)))
 		w.repeat -= n
 		data = data[n:]
-		e.Data, e.DataBase64 = text(data)
 	}
-	w.at = e.Offset
+	w.at = offset
 	w.seen += int64(len(data))
 	if w.repeat == 0 {
-		w.stream = e.Type
+		w.stream = stream
 	}
-	return len(data) > 0
+	return data
 }

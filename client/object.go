@@ -9,22 +9,6 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 )
 
-// Sandboxes returns the live ones, newest first.
-func (c *Client) Sandboxes(ctx context.Context) ([]v1.Sandbox, error) {
-	list, err := get[v1.List[v1.Sandbox]](ctx, c, &call{method: http.MethodGet, path: "/v1/sandboxes"})
-	return list.Items, err
-}
-
-// Sandbox returns the record of one sandbox.
-func (c *Client) Sandbox(ctx context.Context, id string) (v1.Sandbox, error) {
-	return get[v1.Sandbox](ctx, c, &call{method: http.MethodGet, path: "/v1/sandboxes" + segment(id)})
-}
-
-// StopSandbox destroys a sandbox and returns when it is gone.
-func (c *Client) StopSandbox(ctx context.Context, id string) error {
-	return c.act(ctx, &call{method: http.MethodDelete, path: "/v1/sandboxes" + segment(id)})
-}
-
 // Templates returns all, those that are not built yet included.
 func (c *Client) Templates(ctx context.Context) ([]v1.Template, error) {
 	list, err := get[v1.List[v1.Template]](ctx, c, &call{method: http.MethodGet, path: "/v1/templates"})

@@ -1,0 +1,242 @@
+package client
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/engi-dev/engi/api/v1"
+)
+
+// Files are those of a sandbox or of a volume. Paths are absolute there. It is
+// safe for concurrent use.
+type Files struct {
+	c    *Client
+	path string
+}
+
+// Files returns the files of a sandbox.
+func (c *Client) Files(sandbox string) *Files {
+	return &Files{c, sandboxes + segment(sandbox) + "/files"}
+}
+
+// VolumeFiles returns the files of a volume, whether or not a sandbox has it.
+// Move, Watch, Pack and Unpack are for sandboxes only.
+func (c *Client) VolumeFiles(name string) *Files {
+	return &Files{c, "/v1/volumes" + segment(name) + "/files"}
+}
+
+func at(path string, pairs ...string) url.Values {
+	v := url.Values{"path": {path}}
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			v.Set(pairs[i], pairs[i+1])
+		}
+	}
+	return v
+}
+
+// A File is the content of a file on its way here. When all was read, its hash
+// is compared: a Read that would return io.EOF reports a mismatch instead.
+type File struct {
+	Size int64 // bytes; -1 if unknown
+
+	resp *http.Response
+	sum  hash.Hash
+	c    *Client
+	n    int64
+}
+
+// Open downloads a file. The caller closes it.
+func (f *Files) Open(ctx context.Context, path string) (*File, error) {
+	resp, err := f.c.do(ctx, &call{
+		method: http.MethodGet, path: f.path, query: at(path),
+		header: http.Header{"Accept": {"application/octet-stream, */*;q=0.1"}, "Te": {"trailers"}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	size, err := strconv.ParseInt(resp.Header.Get(v1.SizeHeader), 10, 64)
+	if err != nil {
+		size = resp.ContentLength
+	}
+	return &File{Size: size, resp: resp, sum: sha256.New(), c: f.c}, nil
+}
+
+// OpenRange downloads n bytes of a file from an offset on; fewer at its end.
+// The caller closes them.
+func (f *Files) OpenRange(ctx context.Context, path string, from, n int64) (io.ReadCloser, error) {
+	resp, err := f.c.do(ctx, &call{
+		method: http.MethodGet, path: f.path, query: at(path),
+		header: http.Header{"Accept": {"application/octet-stream, */*;q=0.1"}, "Range": {fmt.Sprintf("bytes=%d-%d", from, from+n-1)}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+// Read implements io.Reader.
+func (f *File) Read(p []byte) (int, error) {
+	n, err := f.resp.Body.Read(p)
+	f.sum.Write(p[:n])
+	f.n += int64(n)
+	switch {
+	case err == nil:
+	case err != io.EOF:
+		err = failure(v1.Unavailable, "try again", "the file broke off after %d bytes: %v", f.n, err)
+	case f.Size >= 0 && f.n != f.Size:
+		err = failure(v1.Unavailable, "try again", "the file broke off after %d of %d bytes", f.n, f.Size)
+	default:
+		if want := f.resp.Trailer.Get(v1.HashHeader); want != "" && !strings.EqualFold(want, f.SHA256()) {
+			err = failure(v1.Unavailable, "try again", "%d bytes arrived with the SHA-256 %s, not %s", f.n, f.SHA256(), want)
+		}
+	}
+	return n, err
+}
+
+// SHA256 returns the hash of what was read so far, in hex.
+func (f *File) SHA256() string { return hex.EncodeToString(f.sum.Sum(nil)) }
+
+// Close implements io.Closer.
+func (f *File) Close() error { return f.resp.Body.Close() }
+
+// A WriteOption says how a file is written.
+type WriteOption func(*call)
+
+// WithMode sets the permission bits of a written file; else 0644.
+func WithMode(m v1.Mode) WriteOption { return func(q *call) { q.query.Set("mode", m.String()) } }
+
+// WithUser sets whom a written file belongs to; else the template's user.
+func WithUser(name string) WriteOption { return func(q *call) { q.query.Set("user", name) } }
+
+// WithSize says how many bytes there are, so that what does not fit is
+// refused at once.
+func WithSize(n int64) WriteOption { return func(q *call) { q.length = n } }
+
+// Write uploads all of r; parents are made. What was there is replaced when
+// all has arrived, and stays as it is if not. Hashes are compared.
+func (f *Files) Write(ctx context.Context, path string, r io.Reader, opts ...WriteOption) (v1.Written, error) {
+	sum := &summing{r: r, h: sha256.New()}
+	q := &call{method: http.MethodPut, path: f.path, query: at(path), stream: sum, length: -1, once: true}
+	for _, o := range opts {
+		o(q)
+	}
+	if q.length < 0 {
+		sum.trailer = http.Header{v1.HashHeader: nil}
+		q.trailer = sum.trailer
+	}
+	w, err := get[v1.Written](ctx, f.c, q)
+	if err != nil {
+		return w, err
+	}
+	if have := hex.EncodeToString(sum.h.Sum(nil)); w.SHA256 != have {
+		return w, failure(v1.Unavailable, "send the file again", "%s arrived with the SHA-256 %s, not %s", path, w.SHA256, have)
+	}
+	return w, nil
+}
+
+// summing puts the hash of what it read into a trailer.
+type summing struct {
+	r       io.Reader
+	h       hash.Hash
+	trailer http.Header
+}
+
+func (s *summing) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	s.h.Write(p[:n])
+	if err == io.EOF && s.trailer != nil {
+		s.trailer.Set(v1.HashHeader, hex.EncodeToString(s.h.Sum(nil)))
+	}
+	return n, err
+}
+
+// Stat describes a file without following a final link.
+func (f *Files) Stat(ctx context.Context, path string) (v1.FileInfo, error) {
+	return get[v1.FileInfo](ctx, f.c, &call{method: http.MethodGet, path: f.path + "/stat", query: at(path)})
+}
+
+// List returns what is below dir, depth levels deep, in order of paths.
+func (f *Files) List(ctx context.Context, dir string, depth int) ([]v1.FileInfo, error) {
+	list, err := get[v1.List[v1.FileInfo]](ctx, f.c, &call{
+		method: http.MethodGet, path: f.path + "/list", query: at(dir, "depth", strconv.Itoa(max(1, depth))),
+	})
+	return list.Items, err
+}
+
+// MakeDir makes a directory and its parents.
+func (f *Files) MakeDir(ctx context.Context, path string) error {
+	_, err := get[v1.FileInfo](ctx, f.c, &call{method: http.MethodPost, path: f.path + "/mkdir", body: encode(v1.PathRequest{Path: path}), once: true})
+	return err
+}
+
+// Move renames; parents of to are made.
+func (f *Files) Move(ctx context.Context, from, to string) error {
+	_, err := get[v1.FileInfo](ctx, f.c, &call{method: http.MethodPost, path: f.path + "/move", body: encode(v1.MoveRequest{From: from, To: to}), once: true})
+	return err
+}
+
+// Remove deletes path and all below it.
+func (f *Files) Remove(ctx context.Context, path string) error {
+	return f.c.act(ctx, &call{method: http.MethodDelete, path: f.path, query: at(path)})
+}
+
+// Watch yields what happens to files below dir until ctx ends: started once
+// the watch is in force, then changes. A broken connection is an error, since
+// changes may have been missed.
+func (f *Files) Watch(ctx context.Context, dir string, recursive bool) iter.Seq2[v1.FileEvent, error] {
+	return func(yield func(v1.FileEvent, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		resp, err := f.c.do(ctx, &call{
+			method: http.MethodGet, path: f.path + "/watch", query: at(dir, "recursive", strconv.FormatBool(recursive)),
+			header: http.Header{"Accept": {"application/x-ndjson"}},
+		})
+		if err != nil {
+			yield(v1.FileEvent{}, err)
+			return
+		}
+		defer resp.Body.Close()
+		for e, err := range lines[v1.FileEvent](resp.Body, cancel) {
+			switch {
+			case err != nil:
+				yield(e, f.c.unreachable(ctx, err))
+				return
+			case e.Type == v1.EventHeartbeat:
+				continue
+			case e.Type == v1.EventError && e.Error != nil:
+				yield(v1.FileEvent{}, &Error{*e.Error})
+				return
+			}
+			if !yield(e, nil) {
+				return
+			}
+		}
+		yield(v1.FileEvent{}, failure(v1.Unavailable, "watch again and look what has changed meanwhile", "the watch of %s broke off", dir))
+	}
+}
+
+// Pack downloads path and all below it as an archive: "tar", "tar.gz" or
+// "zip". Names in it begin with the last name of the path. The caller closes
+// it.
+func (f *Files) Pack(ctx context.Context, path, format string) (io.ReadCloser, error) {
+	resp, err := f.c.do(ctx, &call{method: http.MethodGet, path: f.path + "/archive", query: at(path, "format", format), header: http.Header{"Accept": {"*/*"}}})
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+// Unpack extracts a tar stream, plain or compressed with gzip, below dir.
+func (f *Files) Unpack(ctx context.Context, dir string, r io.Reader) error {
+	return f.c.act(ctx, &call{method: http.MethodPut, path: f.path + "/archive", query: at(dir), stream: r, length: -1, once: true})
+}
