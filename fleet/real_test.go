@@ -236,11 +236,11 @@ func TestRealSleep(t *testing.T) {
 	})
 	t.Run("disk only", func(t *testing.T) {
 		d := n.create(engi.SandboxSpec{Lifetime: engi.Lifetime{Timeout: time.Hour}})
-		n.mustInside(d.ID, "mkdir -p /workspace/deep; seq 100000 > /workspace/deep/file; rm /etc/debian_version; chmod 640 /etc/hosts; ln -s /etc /workspace/link")
+		n.mustInside(d.ID, "mkdir -p /workspace/deep; seq 100000 > /workspace/deep/file; rm ~/.bashrc; chmod 640 ~/.profile; ln -s /etc /workspace/link")
 		want := n.mustInside(d.ID, "sha256sum /workspace/deep/file")
 		n.hibernate(d.ID, true)
 		n.resume(d.ID, false)
-		out := n.mustInside(d.ID, "sha256sum /workspace/deep/file; test -e /etc/debian_version || echo gone; stat -c %a /etc/hosts; readlink /workspace/link")
+		out := n.mustInside(d.ID, "sha256sum /workspace/deep/file; test -e ~/.bashrc || echo gone; stat -c %a ~/.profile; readlink /workspace/link")
 		if out != want+"gone\n640\n/etc\n" {
 			t.Errorf("inside: %q", out)
 		}
