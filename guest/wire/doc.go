@@ -139,7 +139,7 @@
 // keepalive every 5 seconds, and last end_of_execution, or
 // unexpected_end_of_execution if the kernel is lost. Output is held back for
 // 200 ms for more of it. When the request is broken off the kernel is
-// interrupted, and replaced if that takes more than a second. Errors have a
+// interrupted, and replaced if that takes longer than 1.5 seconds. Errors have a
 // status and a text. Kernels have the environment of the last setup, also if
 // that came after they started.
 //

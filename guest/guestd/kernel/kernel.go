@@ -70,8 +70,10 @@ const (
 	maxContexts = 64
 	// startup bounds how long a kernel may take until it takes code.
 	startup = 60 * time.Second
-	// yields is how long an interrupted kernel has to end what it does.
-	yields = time.Second
+	// yields is how long an interrupted kernel has to end what it does. One
+	// that does takes milliseconds, unless the machine is very busy; one that
+	// does not costs the next execution this much and a start.
+	yields = 1500 * time.Millisecond
 )
 
 // Kernels are the contexts of a sandbox. They are safe for concurrent use.

@@ -79,7 +79,7 @@ shows.image = (source) => {
 const jupyter = { ...shows, display, $display: symbol, format: bundleOf, broadcast: async () => {} };
 if (globalThis.Deno) {
   try {
-    Object.defineProperty(Deno, "jupyter", { value: jupyter, configurable: true });
+    Deno.jupyter = jupyter; // it has a setter for this
   } catch {
     // a version that seals it: display works all the same
   }

@@ -384,13 +384,10 @@ class Kernel:
         if not self.busy or os.getpid() != channel.pid:
             return
         task = self.task
-        if task is not None:
-            f = frame
-            while f is not None and f.f_code.co_filename not in LOOP:
-                f = f.f_back
-            if frame is None or f is frame:  # the loop itself waits
-                task.cancel("interrupted")
-                return
+        if task is not None and (frame is None or frame.f_code.co_filename.startswith(LOOP)):
+            # The loop waits, and would go on waiting after this handler.
+            task.get_loop().call_soon_threadsafe(task.cancel)
+            return
         raise KeyboardInterrupt
 
     async def cell(self, code):
@@ -399,7 +396,7 @@ class Kernel:
                 self.task = asyncio.ensure_future(self.shell.run_async(code, self.count))
                 try:
                     await self.task
-                except asyncio.CancelledError as e:
+                except asyncio.CancelledError:
                     send_error(KeyboardInterrupt, KeyboardInterrupt(), ["KeyboardInterrupt"])
             else:
                 self.shell.run(code, self.count)
@@ -442,7 +439,7 @@ class Kernel:
             channel.send({"event": "end", "id": c["id"], "over": self.over})
 
 
-LOOP = {asyncio.base_events.__file__, __import__("selectors").__file__, asyncio.runners.__file__ if hasattr(asyncio, "runners") else ""}
+LOOP = (os.path.dirname(asyncio.__file__), __import__("selectors").__file__)
 
 
 def environ(changes):
