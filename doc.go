@@ -67,6 +67,19 @@
 // sandbox is destroyed. If the daemon is killed at any point, the next one
 // finds the sandbox, attaches to the same run, and goes on at the next byte.
 //
+// # The life of a sandbox
+//
+// [Sandboxes.Create] takes a bare member of the pool, or boots a machine of the
+// wanted size with the wanted volumes, and records that it is its owner's before
+// anything of the owner goes in. [Sandboxes.Enter] is the one way in; whoever is
+// inside keeps it from being idle. One timekeeper looks at deadlines and
+// idleness and ends a sandbox or puts it to sleep. [Lifecycle] freezes it in
+// memory, writes it to disk and wakes it under the same ID, copies it into a
+// snapshot, or forks it. Each step is recorded before it is made, and the image
+// on disk goes only when the record says that the machine runs: whatever moment
+// the daemon is killed at, the next one finds the machine or the image. See
+// docs/decisions/0004-sandboxes-sleep.md.
+//
 // # Rules
 //
 // Who may import whom is the table in test/arch. An error is an [Error] of one
