@@ -23,6 +23,7 @@ type (
 	statusCommand struct{}
 	stopCommand   struct{}
 	doctorCommand struct{}
+	tlsCommand    struct{}
 	benchCommand  struct{}
 	configCommand struct{}
 )
@@ -31,6 +32,7 @@ func (serveCommand) Run() error  { return errLinux }
 func (statusCommand) Run() error { return errLinux }
 func (stopCommand) Run() error   { return errLinux }
 func (doctorCommand) Run() error { return errLinux }
+func (tlsCommand) Run() error    { return errLinux }
 func (benchCommand) Run() error  { return errLinux }
 func (configCommand) Run() error { return errLinux }
 

@@ -72,6 +72,7 @@ type commands struct {
 	Cancel   cancelCommand   `cmd:"" help:"Cancel executions."`
 	Template templateCommand `cmd:"" help:"Build and look after templates."`
 	Key      keyCommand      `cmd:"" name:"key" help:"Make, list and revoke API keys."`
+	TLS      tlsCommand      `cmd:"" name:"tls" help:"Make certificates for https."`
 	Doctor   doctorCommand   `cmd:"" help:"Examine this machine: boot a sandbox, find what is missing."`
 	Bench    benchCommand    `cmd:"" help:"Measure."`
 	Config   configCommand   `cmd:"" name:"config" help:"Show and check the configuration."`

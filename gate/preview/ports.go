@@ -146,7 +146,8 @@ func (p *Proxy) listeners(ctx context.Context, g engi.Guest, wanted map[int]stri
 			continue
 		}
 		for _, f := range files {
-			inode, ok := strings.CutPrefix(f.Target, "socket:[")
+			// Targets come resolved, although these are no paths.
+			inode, ok := strings.CutPrefix(path.Base(f.Target), "socket:[")
 			inode = strings.TrimSuffix(inode, "]")
 			if !ok || !missing[inode] {
 				continue
