@@ -179,3 +179,49 @@ func FuzzDefinition(f *testing.F) {
 		}
 	})
 }
+
+func TestSteps(t *testing.T) {
+	d, err := Parse("x", []byte(`
+base: template:base
+steps:
+  - run: apt-get update
+    user: root
+  - copy: {from: ctx.tgz, source: "src/*", dest: ., mode: 0755}
+  - env: {B: 2, A: one}
+  - workdir: /app
+  - user: user
+start: serve
+ready: curl localhost
+kernels: [python, javascript]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Step{
+		{Type: engi.StepRun, Args: []string{"apt-get update", "root"}},
+		{Type: engi.StepCopy, Args: []string{"src/*", ".", "", "0755"}, Archive: "ctx.tgz"},
+		{Type: engi.StepEnv, Args: []string{"A", "one", "B", "2"}},
+		{Type: engi.StepWorkdir, Args: []string{"/app"}},
+		{Type: engi.StepUser, Args: []string{"user"}},
+	}
+	if cmp.Diff(want, d.Steps) != "" || d.Start != "serve" || d.Ready != "curl localhost" || !slices.Equal(d.Kernels, []string{"python", "javascript"}) {
+		t.Errorf("got %+v", d)
+	}
+	for text, words := range map[string]string{
+		"steps: [{}]":                                             "0 of the keys",
+		"steps: [{run: a, workdir: /b}]":                          "2 of the keys",
+		"steps: [{copy: {source: a, dest: b}}]":                   "no archive",
+		"steps: [{copy: {from: a, source: '['}}]":                 "source and a destination",
+		"steps: [{copy: {from: a, source: '[', dest: b}}]":        "not a pattern",
+		"steps: [{copy: {from: a, source: b, dest: c, mode: 9}}]": "octal",
+		"steps: [{env: {'a b': c}}]":                              "environment variable",
+		"steps: [{rum: a}]":                                       `unknown key "rum"`,
+		"kernels: [cobol]":                                        "not a language",
+		"steps: [" + strings.Repeat("{run: a},", 181) + "]":       "180 are allowed",
+	} {
+		_, err := Parse("x", []byte("base: template:base\n"+text+"\n"))
+		if err == nil || engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
