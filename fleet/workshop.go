@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"crypto/rand"
+	"runtime"
 	"sync"
 
 	"github.com/engi-dev/engi"
@@ -26,7 +27,7 @@ type Workshop struct {
 // size get what a build usually needs.
 func NewWorkshop(p provider.Provider, size engi.Size) *Workshop {
 	size = size.Or(engi.Size{
-		VCPUs:     8,
+		VCPUs:     float64(runtime.NumCPU()),
 		Memory:    4 << 30,
 		Disk:      64 << 30,
 		Inodes:    10_000_000,
