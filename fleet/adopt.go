@@ -74,6 +74,12 @@ func (m *Manager) retakeBox(ctx context.Context, s SandboxRecord) (err error) {
 	u.add(x.abort)
 	m.know(x)
 	u.add(func() { m.unknow(x) })
+	if s.State != engi.Hibernated && err == nil && len(s.Volumes) > 0 {
+		// The keeper of volumes has started anew, too.
+		if _, err := m.mounts(ctx, s, t); err != nil {
+			m.log.Error("take up volumes of a sandbox", "sandbox", s.ID, "error", err)
+		}
+	}
 	switch s.State {
 	case engi.Running:
 		if err := m.retakeAwake(ctx, x, t); err != nil {

@@ -1,6 +1,8 @@
 package fleet
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -30,6 +32,26 @@ func (f files) newImage(id engi.SandboxID) (string, error) {
 	return dir, nil
 }
 
+// syncImage makes a sleeping sandbox survive a power cut, too. One that was
+// woken meanwhile has no image, which is no error.
+func (f files) syncImage(id engi.SandboxID) error {
+	err := filepath.WalkDir(f.image(id), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() && !d.IsDir() {
+			return err
+		}
+		file, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		return file.Sync()
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return full("write an image to disk", err)
+	}
+	return nil
+}
+
 // keepImage declares what newImage made complete: it is that from the moment
 // it has its name.
 func (f files) keepImage(id engi.SandboxID) error {
@@ -38,14 +60,6 @@ func (f files) keepImage(id engi.SandboxID) error {
 	}
 	if err := os.Rename(filepath.Join(f.box(id), "new"), f.image(id)); err != nil {
 		return engi.Errorf(engi.Internal, "keep an image: %v", err)
-	}
-	d, err := os.Open(f.box(id))
-	if err != nil {
-		return engi.Errorf(engi.Internal, "keep an image: %v", err)
-	}
-	defer d.Close()
-	if err := d.Sync(); err != nil {
-		return full("keep an image", err)
 	}
 	return nil
 }

@@ -137,7 +137,20 @@ func (m *Manager) hibernate(ctx context.Context, x *box, diskOnly bool) (err err
 		m.log.Error("record that a sandbox hibernates", "sandbox", x.id, "error", err)
 		x.sleep()
 	}
+	// As with the store, a power cut may take back the last moments, and a
+	// crash of the node nothing.
+	m.spawn(func() {
+		if err := m.files.syncImage(x.id); err != nil {
+			m.log.Error("a power cut would cost a sandbox that sleeps", "sandbox", x.id, "error", err)
+		}
+	})
 	return nil
+}
+
+// A holder keeps a template from being removed, by whatever process, for as
+// long as a path exists. Templates that can do that are asked to.
+type holder interface {
+	Hold(ctx context.Context, digest, path string) error
 }
 
 // saveBox writes a box's machine to its image. Of the memory the provider
@@ -152,6 +165,11 @@ func (m *Manager) saveBox(ctx context.Context, x *box, frozen, diskOnly bool) er
 	dir, err := m.files.newImage(x.id)
 	if err != nil {
 		return err
+	}
+	if h, ok := m.opt.Templates.(holder); ok {
+		if err := h.Hold(ctx, x.record().Digest, m.files.box(x.id)); err != nil {
+			return err
+		}
 	}
 	if diskOnly {
 		// From here on nobody is told that something was written.

@@ -15,7 +15,7 @@ type Templates struct {
 	mu      sync.Mutex
 	byName  map[string]engi.Template
 	builds  map[string]engi.Template // in use, by digest
-	pins    map[string]int // by digest
+	pins    map[string]int           // by digest
 	changed chan struct{}
 }
 
