@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -293,6 +294,10 @@ func (s *Surface) make(ctx context.Context, b *Build, spec engi.BuildSpec, start
 	return nil
 }
 
+// waitForPort is what clients' helper of that name makes. Many images have no
+// ss, and would never be ready, but whether somebody listens can be tried.
+var waitForPort = regexp.MustCompile(`^\[ -n "\$\(ss -Htuln sport = :(\d{1,5})\)" \]$`)
+
 // comeUp runs the start command and waits until the ready command says that
 // it is up.
 func (s *Surface) comeUp(ctx context.Context, box engi.Sandbox, start, ready string, log *buildLog) error {
@@ -333,7 +338,17 @@ func (s *Surface) comeUp(ctx context.Context, box engi.Sandbox, start, ready str
 		}
 	}
 	log.add("info", "finalize", "ready command: "+ready)
+	listens := 0
+	if m := waitForPort.FindStringSubmatch(ready); m != nil {
+		listens, _ = strconv.Atoi(m[1]) // a few digits
+	}
 	for {
+		if listens > 0 {
+			if c, err := g.Dial(ctx, listens); err == nil {
+				c.Close() // nothing was sent
+				return nil
+			}
+		}
 		p, err := g.Start(ctx, engi.Command{Args: []string{"/bin/bash", "-l", "-c", ready}, Timeout: time.Minute})
 		if err != nil {
 			return err

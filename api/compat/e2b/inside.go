@@ -106,6 +106,12 @@ func (s *Surface) inside(w http.ResponseWriter, r *http.Request, id engi.Sandbox
 		fail(w, err)
 		return
 	}
+	if port == AgentPort && r.URL.Path == "/health" && stateOf(box.State) == "paused" {
+		// Clients ask whenever a stream breaks off, as it does in a pause:
+		// that must not wake what has just fallen asleep.
+		lost(w, id, "The sandbox is paused")
+		return
+	}
 	g, release, err := s.Sandboxes.Enter(r.Context(), "", id)
 	if err != nil {
 		switch engi.KindOf(err) {
