@@ -21,7 +21,7 @@ var testOptions node.Options
 // enter makes this process able to run sandboxes if it was not started by
 // root, for commands that may have a node inside.
 func enter(args []string) {
-	if len(args) == 0 || !slices.Contains([]string{"run", "serve", "template", "doctor", "bench", "stop"}, args[0]) || os.Getenv("ENGI_URL") != "" ||
+	if len(args) == 0 || !slices.Contains([]string{"run", "shell", "serve", "template", "doctor", "bench", "stop"}, args[0]) || os.Getenv("ENGI_URL") != "" ||
 		slices.ContainsFunc(args, func(a string) bool { return a == "--url" || a == "--help" || strings.HasPrefix(a, "--url=") }) {
 		return
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	v1 "github.com/engi-dev/engi/api/v1"
@@ -15,10 +16,11 @@ type keyCommand struct {
 }
 
 type keyCreate struct {
-	Name    string `arg:"" optional:"" help:"What it is for." placeholder:"NAME"`
-	Owner   string `help:"Whom callers with this key act for." placeholder:"OWNER"`
-	Admin   bool   `help:"May see and do everything."`
-	Expires string `help:"How long it is good, like 30d; else for ever." placeholder:"D"`
+	Name    string   `arg:"" optional:"" help:"What it is for." placeholder:"NAME"`
+	Owner   string   `help:"Whom callers with this key act for." placeholder:"OWNER"`
+	Admin   bool     `help:"May see and do everything."`
+	Scope   []string `help:"What it is for: executions, sandboxes, templates, volumes, secrets, keys, or read for looking at everything; else everything but administration. May be repeated." placeholder:"SCOPE"`
+	Expires string   `help:"How long it is good, like 30d; else for ever." placeholder:"D"`
 }
 
 func (keyCreate) Help() string {
@@ -26,6 +28,7 @@ func (keyCreate) Help() string {
 
 Examples:
   engi key create ci --owner team-a --expires 30d
+  engi key create dashboard --owner team-a --scope read
   ENGI_KEY=$(engi key create me --owner me) engi run hello.py`
 }
 
@@ -40,7 +43,7 @@ func (k *keyCreate) Run(ctx context.Context, g *globals) error {
 		return err
 	}
 	defer d.close()
-	made, err := d.CreateKey(ctx, v1.KeyRequest{Name: k.Name, Owner: k.Owner, Admin: k.Admin, ExpiresIn: expires})
+	made, err := d.CreateKey(ctx, v1.KeyRequest{Name: k.Name, Owner: k.Owner, Admin: k.Admin, Scopes: k.Scope, ExpiresIn: expires})
 	if err != nil {
 		return err
 	}
@@ -92,9 +95,9 @@ func (keyList) Run(ctx context.Context, g *globals) error {
 		if k.Admin {
 			who += " (admin)"
 		}
-		rows = append(rows, []string{k.ID, orDash(k.Name), who, state, ago(k.CreatedAt)})
+		rows = append(rows, []string{k.ID, orDash(k.Name), who, orDash(strings.Join(k.Scopes, " ")), state, ago(k.CreatedAt)})
 	}
-	g.table("ID\tNAME\tOWNER\tSTATE\tCREATED", rows)
+	g.table("ID\tNAME\tOWNER\tSCOPES\tSTATE\tCREATED", rows)
 	return nil
 }
 

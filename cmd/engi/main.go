@@ -70,6 +70,11 @@ type commands struct {
 	Ps       psCommand       `cmd:"" help:"List executions, sandboxes or pools."`
 	Logs     logsCommand     `cmd:"" help:"Print the output of an execution."`
 	Cancel   cancelCommand   `cmd:"" help:"Cancel executions."`
+	Shell    shellCommand    `cmd:"" help:"Open a terminal in a sandbox of its own."`
+	Sandbox  sandboxCommand  `cmd:"" aliases:"box" help:"Create and use sandboxes that live."`
+	Volume   volumeCommand   `cmd:"" help:"Make and fill directories that outlive sandboxes."`
+	Snapshot snapshotCommand `cmd:"" help:"Look after copies of sandboxes."`
+	Secret   secretCommand   `cmd:"" help:"Keep values that never enter a sandbox."`
 	Template templateCommand `cmd:"" help:"Build and look after templates."`
 	Key      keyCommand      `cmd:"" name:"key" help:"Make, list and revoke API keys."`
 	TLS      tlsCommand      `cmd:"" name:"tls" help:"Make certificates for https."`
@@ -102,8 +107,9 @@ func engiMain(args []string, in *os.File, out, errOut io.Writer) int {
 		return done
 	}
 	ours := exitFailed
-	if len(args) > 0 && args[0] == "run" {
-		ours = exitEngi
+	if len(args) > 0 && (args[0] == "run" || args[0] == "shell") ||
+		len(args) > 1 && (args[0] == "sandbox" || args[0] == "box") && (args[1] == "exec" || args[1] == "shell") {
+		ours = exitEngi // a program's own codes are its own
 	}
 	if err != nil {
 		fmt.Fprintf(errOut, "engi: %v\n", err)
@@ -189,6 +195,9 @@ func (g *globals) printEvent(e v1.Event) error {
 	_, err := to.Write(data)
 	return err
 }
+
+// printLine prints v as one line of JSON.
+func (g *globals) printLine(v any) error { return json.NewEncoder(g.out).Encode(v) }
 
 // note tells a person something that is no part of the answer.
 func (g *globals) note(format string, args ...any) {

@@ -1,0 +1,675 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
+)
+
+type sandboxCommand struct {
+	Create    sandboxCreate    `cmd:"" help:"Create a sandbox and print its ID."`
+	List      sandboxList      `cmd:"" aliases:"ls" help:"List sandboxes."`
+	Get       sandboxGet       `cmd:"" help:"Show a sandbox."`
+	Exec      sandboxExec      `cmd:"" help:"Run a program in a sandbox."`
+	Shell     sandboxShell     `cmd:"" help:"Open a terminal in a sandbox, or come back to one."`
+	Cp        sandboxCopy      `cmd:"" name:"cp" help:"Copy files and directories into a sandbox or out of it."`
+	Logs      sandboxLogs      `cmd:"" help:"Print what a process in a sandbox printed."`
+	Processes sandboxProcesses `cmd:"" aliases:"top" help:"List the processes that were started in a sandbox."`
+	Ports     sandboxPorts     `cmd:"" help:"List ports that something listens on, and where they are reached."`
+	Metrics   sandboxMetrics   `cmd:"" help:"Show what a sandbox uses."`
+	Pause     sandboxPause     `cmd:"" help:"Freeze sandboxes in memory."`
+	Hibernate sandboxHibernate `cmd:"" help:"Write sandboxes to disk."`
+	Resume    sandboxResume    `cmd:"" help:"Wake sandboxes."`
+	Snapshot  sandboxSnapshot  `cmd:"" help:"Keep a copy of a sandbox."`
+	Fork      sandboxFork      `cmd:"" help:"Start copies of a sandbox."`
+	Extend    sandboxExtend    `cmd:"" help:"Move the deadline of sandboxes away."`
+	Kill      sandboxKill      `cmd:"" aliases:"rm" help:"Destroy sandboxes."`
+}
+
+// sandboxFlags are what one can ask of a new sandbox.
+type sandboxFlags struct {
+	Snapshot    string            `help:"Begin as a copy of this snapshot." placeholder:"NAME"`
+	Memory      string            `help:"Memory, like 512MiB." placeholder:"SIZE"`
+	VCPUs       float64           `name:"vcpus" help:"Processors' worth of time." placeholder:"N"`
+	Disk        string            `help:"Bytes that may be written, like 1GiB." placeholder:"SIZE"`
+	Pids        int               `name:"processes" help:"Processes and threads at once." placeholder:"N"`
+	Env         map[string]string `short:"e" help:"Environment variable of every program in it; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Meta        map[string]string `short:"m" help:"Word of your own to find it by; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Volume      []string          `help:"Show a volume inside; may be repeated." placeholder:"NAME:PATH" sep:"none"`
+	Timeout     string            `help:"From now to its deadline, like 10m." placeholder:"D"`
+	IdleTimeout string            `help:"Longest time without use from outside." placeholder:"D"`
+	MaxDuration string            `help:"Longest time awake, however often extended." placeholder:"D"`
+	OnTimeout   string            `help:"What happens then: kill or hibernate." enum:"kill,hibernate," default:"" placeholder:"WHAT"`
+	AutoResume  bool              `help:"Use from outside wakes it."`
+	Private     bool              `help:"Only its owner and holders of links reach its ports."`
+}
+
+// request returns what the flags ask for.
+func (f *sandboxFlags) request(template string) (q v1.SandboxRequest, err error) {
+	q = v1.SandboxRequest{
+		Template: template, Snapshot: f.Snapshot, VCPUs: f.VCPUs, Processes: f.Pids, Env: f.Env, Metadata: f.Meta,
+		Lifetime: v1.Lifetime{OnTimeout: f.OnTimeout, AutoResume: f.AutoResume},
+	}
+	for _, d := range []struct {
+		name, text string
+		to         *v1.Duration
+	}{{"--timeout", f.Timeout, &q.Timeout}, {"--idle-timeout", f.IdleTimeout, &q.IdleTimeout}, {"--max-duration", f.MaxDuration, &q.MaxDuration}} {
+		if *d.to, err = duration(d.name, d.text); err != nil {
+			return q, err
+		}
+	}
+	if q.Memory, err = size("--memory", f.Memory); err != nil {
+		return q, err
+	}
+	if q.Disk, err = size("--disk", f.Disk); err != nil {
+		return q, err
+	}
+	for _, v := range f.Volume {
+		name, path, ok := strings.Cut(v, ":")
+		if !ok {
+			return q, engi.Errorf(engi.Invalid, "--volume %q has no ':'", v).WithRemedy("write it like --volume data:/data")
+		}
+		q.Volumes = append(q.Volumes, v1.VolumeMount{Volume: name, Path: path})
+	}
+	if f.Private {
+		q.Ports = &v1.PortPolicy{Private: true}
+	}
+	return q, nil
+}
+
+type sandboxCreate struct {
+	Template string `arg:"" optional:"" help:"Template; else the node's default." placeholder:"TEMPLATE"`
+	sandboxFlags
+}
+
+func (sandboxCreate) Help() string {
+	return `Only the ID is printed on standard output.
+
+Examples:
+  engi sandbox create
+  box=$(engi sandbox create base --memory 1GiB --timeout 1h)
+  engi sandbox create --idle-timeout 5m --on-timeout hibernate --auto-resume
+  engi sandbox create --snapshot ready --volume data:/data -m task=42`
+}
+
+// Run implements the command.
+func (s *sandboxCreate) Run(ctx context.Context, g *globals) error {
+	q, err := s.request(s.Template)
+	if err != nil {
+		return err
+	}
+	return g.atServer(ctx, func(d *desk) error {
+		b, err := d.CreateSandbox(ctx, q)
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(b)
+		}
+		fmt.Fprintln(g.out, b.ID)
+		return nil
+	})
+}
+
+// atServer runs f with a client of the running server.
+func (g *globals) atServer(ctx context.Context, f func(*desk) error) error {
+	d, err := g.connect(ctx, serverOnly)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	return f(d)
+}
+
+type sandboxList struct {
+	State []string          `short:"s" help:"Only these states, like running,hibernated." placeholder:"STATE"`
+	Meta  map[string]string `short:"m" help:"Only those with this word; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	All   bool              `short:"a" help:"Those of executions and pools, and stopped ones, too."`
+	Limit int               `short:"n" help:"At most this many." default:"100" placeholder:"N"`
+	Quiet bool              `short:"q" help:"Print IDs only."`
+}
+
+func (sandboxList) Help() string {
+	return `Examples:
+  engi sandbox list
+  engi sandbox list --state hibernated -m task=42
+  engi sandbox kill $(engi sandbox list -q)`
+}
+
+// Run implements the command.
+func (s *sandboxList) Run(ctx context.Context, g *globals) error {
+	f := client.SandboxFilter{States: s.State, Metadata: s.Meta, Owned: !s.All}
+	if s.All && len(s.State) == 0 {
+		for _, state := range engi.States() {
+			f.States = append(f.States, string(state))
+		}
+	}
+	return g.atServer(ctx, func(d *desk) error {
+		found := []v1.Sandbox{}
+		for b, err := range d.FindSandboxes(ctx, f) {
+			if err != nil {
+				return err
+			}
+			if len(found) == s.Limit {
+				break
+			}
+			found = append(found, b)
+		}
+		switch {
+		case g.JSON:
+			return g.printJSON(found)
+		case s.Quiet:
+			for _, b := range found {
+				fmt.Fprintln(g.out, b.ID)
+			}
+			return nil
+		}
+		var rows [][]string
+		for _, b := range found {
+			rows = append(rows, []string{b.ID, b.State, b.Template, b.Size.Memory.String(), until(b.DeadlineAt), words(b.Metadata), ago(b.CreatedAt)})
+		}
+		g.table("ID\tSTATE\tTEMPLATE\tMEMORY\tDEADLINE\tWORDS\tCREATED", rows)
+		return nil
+	})
+}
+
+// until says how far something is away, for people.
+func until(t *time.Time) string {
+	if t == nil {
+		return "-"
+	}
+	if d := time.Until(*t); d > 0 {
+		return "in " + short(d)
+	}
+	return "now"
+}
+
+func words(m map[string]string) string {
+	var all []string
+	for k, v := range m {
+		all = append(all, k+"="+v)
+	}
+	return orDash(strings.Join(sorted(all), " "))
+}
+
+type sandboxGet struct {
+	ID string `arg:"" help:"Sandbox." placeholder:"ID"`
+}
+
+func (sandboxGet) Help() string {
+	return `Examples:
+  engi sandbox get sbx_u2dmwmlezjgprkqrgppgcz2mgu --json`
+}
+
+// Run implements the command.
+func (s *sandboxGet) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		b, err := d.Sandbox(ctx, s.ID)
+		if err != nil {
+			return err
+		}
+		return g.showSandbox(b)
+	})
+}
+
+func (g *globals) showSandbox(b v1.Sandbox) error {
+	if g.JSON {
+		return g.printJSON(b)
+	}
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(g.out, "%-11s%s\n", name, fmt.Sprintf(format, args...))
+	}
+	row("id", "%s", b.ID)
+	state := b.State
+	if b.Cause != "" {
+		state += " (" + b.Cause + ")"
+	}
+	row("state", "%s", state)
+	row("template", "%s", b.Template)
+	if b.SnapshotID != "" {
+		row("snapshot", "%s", b.SnapshotID)
+	}
+	row("size", "%g vcpus, %s memory, %s disk", b.Size.VCPUs, b.Size.Memory, b.Size.Disk)
+	row("tier", "%s", b.Tier)
+	row("created", "%s (%s)", b.CreatedAt.Format(time.RFC3339), ago(b.CreatedAt))
+	if b.DeadlineAt != nil {
+		row("deadline", "%s (%s)", b.DeadlineAt.Format(time.RFC3339), until(b.DeadlineAt))
+	}
+	if l := b.Lifetime; l != nil {
+		row("then", "%s", orDash(l.OnTimeout))
+		if l.IdleTimeout > 0 {
+			row("idle", "%s at most", l.IdleTimeout)
+		}
+		row("wakes", "%t", l.AutoResume)
+	}
+	for _, v := range b.Volumes {
+		row("volume", "%s at %s", v.Volume, v.Path)
+	}
+	if len(b.Metadata) > 0 {
+		row("words", "%s", words(b.Metadata))
+	}
+	return nil
+}
+
+// each does the same to several sandboxes and prints their states.
+func (g *globals) each(ctx context.Context, ids []string, act func(*desk, string) (v1.Sandbox, error)) error {
+	return g.atServer(ctx, func(d *desk) error {
+		all := []v1.Sandbox{}
+		var errs []error
+		for _, id := range ids {
+			b, err := act(d, id)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			all = append(all, b)
+			if !g.JSON {
+				fmt.Fprintln(g.out, b.ID, b.State)
+			}
+		}
+		if g.JSON {
+			if err := g.printJSON(all); err != nil {
+				return err
+			}
+		}
+		return g.several(errs)
+	})
+}
+
+// several reports all of errs; the last as the command's own.
+func (g *globals) several(errs []error) error {
+	for i, err := range errs {
+		if i == len(errs)-1 {
+			return err
+		}
+		g.complain(err)
+	}
+	return nil
+}
+
+type sandboxPause struct {
+	IDs []string `arg:"" name:"id" help:"Sandboxes." placeholder:"ID"`
+}
+
+func (sandboxPause) Help() string {
+	return `Examples:
+  engi sandbox pause sbx_u2dmwmlezjgprkqrgppgcz2mgu`
+}
+
+// Run implements the command.
+func (s *sandboxPause) Run(ctx context.Context, g *globals) error {
+	return g.each(ctx, s.IDs, func(d *desk, id string) (v1.Sandbox, error) { return d.PauseSandbox(ctx, id) })
+}
+
+type sandboxHibernate struct {
+	IDs      []string `arg:"" name:"id" help:"Sandboxes." placeholder:"ID"`
+	DiskOnly bool     `help:"Keep the disk and let the memory go."`
+}
+
+func (sandboxHibernate) Help() string {
+	return `Processes, memory and files are there again when it is resumed.
+
+Examples:
+  engi sandbox hibernate sbx_u2dmwmlezjgprkqrgppgcz2mgu
+  engi sandbox hibernate --disk-only $(engi sandbox list -q --state running)`
+}
+
+// Run implements the command.
+func (s *sandboxHibernate) Run(ctx context.Context, g *globals) error {
+	return g.each(ctx, s.IDs, func(d *desk, id string) (v1.Sandbox, error) { return d.HibernateSandbox(ctx, id, s.DiskOnly) })
+}
+
+type sandboxResume struct {
+	IDs     []string `arg:"" name:"id" help:"Sandboxes." placeholder:"ID"`
+	Timeout string   `help:"From now to the new deadline; else as before." placeholder:"D"`
+	Cold    bool     `help:"Boot it on its disk although its memory was kept."`
+}
+
+func (sandboxResume) Help() string {
+	return `Examples:
+  engi sandbox resume sbx_u2dmwmlezjgprkqrgppgcz2mgu --timeout 1h`
+}
+
+// Run implements the command.
+func (s *sandboxResume) Run(ctx context.Context, g *globals) error {
+	timeout, err := duration("--timeout", s.Timeout)
+	if err != nil {
+		return err
+	}
+	return g.each(ctx, s.IDs, func(d *desk, id string) (v1.Sandbox, error) {
+		return d.ResumeSandbox(ctx, id, v1.ResumeRequest{Timeout: timeout, Cold: s.Cold})
+	})
+}
+
+type sandboxExtend struct {
+	IDs     []string `arg:"" name:"id" help:"Sandboxes." placeholder:"ID"`
+	Timeout string   `required:"" help:"From now to the new deadline, unless the present one is farther." placeholder:"D"`
+}
+
+func (sandboxExtend) Help() string {
+	return `Examples:
+  engi sandbox extend sbx_u2dmwmlezjgprkqrgppgcz2mgu --timeout 2h`
+}
+
+// Run implements the command.
+func (s *sandboxExtend) Run(ctx context.Context, g *globals) error {
+	timeout, err := duration("--timeout", s.Timeout)
+	if err != nil {
+		return err
+	}
+	return g.each(ctx, s.IDs, func(d *desk, id string) (v1.Sandbox, error) { return d.ExtendSandbox(ctx, id, timeout.Std()) })
+}
+
+type sandboxKill struct {
+	IDs []string `arg:"" name:"id" help:"Sandboxes." placeholder:"ID"`
+}
+
+func (sandboxKill) Help() string {
+	return `Examples:
+  engi sandbox kill sbx_u2dmwmlezjgprkqrgppgcz2mgu`
+}
+
+// Run implements the command.
+func (s *sandboxKill) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		var errs []error
+		killed := []string{}
+		for _, id := range s.IDs {
+			if err := d.StopSandbox(ctx, id); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			killed = append(killed, id)
+		}
+		if g.JSON {
+			if err := g.printJSON(map[string]any{"killed": killed}); err != nil {
+				return err
+			}
+		}
+		return g.several(errs)
+	})
+}
+
+type sandboxSnapshot struct {
+	ID       string `arg:"" help:"Sandbox." placeholder:"ID"`
+	Name     string `arg:"" optional:"" help:"Name of the snapshot; an older one of the name loses it." placeholder:"NAME"`
+	DiskOnly bool   `help:"Leave the memory out."`
+	TTL      string `help:"After which it goes, like 7d; else never." placeholder:"D"`
+}
+
+func (sandboxSnapshot) Help() string {
+	return `The sandbox goes on. Only the snapshot's ID is printed on standard output.
+
+Examples:
+  engi sandbox snapshot sbx_u2dmwmlezjgprkqrgppgcz2mgu ready --ttl 7d
+  engi sandbox create --snapshot ready`
+}
+
+// Run implements the command.
+func (s *sandboxSnapshot) Run(ctx context.Context, g *globals) error {
+	ttl, err := duration("--ttl", s.TTL)
+	if err != nil {
+		return err
+	}
+	return g.atServer(ctx, func(d *desk) error {
+		x, err := d.SnapshotSandbox(ctx, s.ID, v1.SnapshotRequest{Name: s.Name, DiskOnly: s.DiskOnly, TTL: ttl})
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(x)
+		}
+		fmt.Fprintln(g.out, x.ID)
+		return nil
+	})
+}
+
+type sandboxFork struct {
+	ID      string `arg:"" help:"Sandbox." placeholder:"ID"`
+	Count   int    `short:"n" help:"Copies." default:"1" placeholder:"N"`
+	Timeout string `help:"From now to the deadline of each; else as the original's." placeholder:"D"`
+}
+
+func (sandboxFork) Help() string {
+	return `The sandbox goes on. Only the IDs of the copies are printed on standard output.
+
+Examples:
+  engi sandbox fork sbx_u2dmwmlezjgprkqrgppgcz2mgu -n 3`
+}
+
+// Run implements the command.
+func (s *sandboxFork) Run(ctx context.Context, g *globals) error {
+	timeout, err := duration("--timeout", s.Timeout)
+	if err != nil {
+		return err
+	}
+	return g.atServer(ctx, func(d *desk) error {
+		forks, err := d.ForkSandbox(ctx, s.ID, v1.ForkRequest{Count: s.Count, Timeout: timeout})
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			if err := g.printJSON(forks); err != nil {
+				return err
+			}
+		}
+		var errs []error
+		for _, f := range forks {
+			switch {
+			case f.Error != nil:
+				errs = append(errs, &client.Error{Problem: *f.Error})
+			case f.Sandbox != nil && !g.JSON:
+				fmt.Fprintln(g.out, f.Sandbox.ID)
+			}
+		}
+		return g.several(errs)
+	})
+}
+
+type sandboxPorts struct {
+	ID   string `arg:"" help:"Sandbox." placeholder:"ID"`
+	Link int    `help:"Print a link that opens this private port to whoever has it." placeholder:"PORT"`
+	TTL  string `name:"ttl" help:"How long the link is good; else an hour." placeholder:"D"`
+}
+
+func (sandboxPorts) Help() string {
+	return `Examples:
+  engi sandbox ports sbx_u2dmwmlezjgprkqrgppgcz2mgu
+  engi sandbox ports sbx_u2dmwmlezjgprkqrgppgcz2mgu --link 8080 --ttl 10m`
+}
+
+// Run implements the command.
+func (s *sandboxPorts) Run(ctx context.Context, g *globals) error {
+	ttl, err := duration("--ttl", s.TTL)
+	if err != nil {
+		return err
+	}
+	return g.atServer(ctx, func(d *desk) error {
+		if s.Link != 0 {
+			l, err := d.LinkPort(ctx, s.ID, s.Link, ttl.Std())
+			if err != nil {
+				return err
+			}
+			if g.JSON {
+				return g.printJSON(l)
+			}
+			fmt.Fprintln(g.out, l.URL)
+			return nil
+		}
+		ports, err := d.Ports(ctx, s.ID)
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(ports)
+		}
+		var rows [][]string
+		for _, p := range ports {
+			rows = append(rows, []string{fmt.Sprint(p.Port), orDash(p.Process), orDash(p.URL)})
+		}
+		g.table("PORT\tPROGRAM\tURL", rows)
+		return nil
+	})
+}
+
+type sandboxMetrics struct {
+	ID    string `arg:"" help:"Sandbox." placeholder:"ID"`
+	Since string `help:"How far back; else as far as is remembered." placeholder:"D"`
+}
+
+func (sandboxMetrics) Help() string {
+	return `Examples:
+  engi sandbox metrics sbx_u2dmwmlezjgprkqrgppgcz2mgu --since 10m`
+}
+
+// Run implements the command.
+func (s *sandboxMetrics) Run(ctx context.Context, g *globals) error {
+	since, err := duration("--since", s.Since)
+	if err != nil {
+		return err
+	}
+	var from time.Time
+	if since > 0 {
+		from = time.Now().Add(-since.Std())
+	}
+	return g.atServer(ctx, func(d *desk) error {
+		samples, err := d.SandboxMetrics(ctx, s.ID, from, time.Time{})
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(samples)
+		}
+		var rows [][]string
+		for _, x := range samples {
+			rows = append(rows, []string{
+				x.Time.Local().Format(time.TimeOnly), fmt.Sprintf("%.1f%% of %g", x.CPUPercent, x.VCPUs), fmt.Sprintf("%d of %d MiB", x.Memory>>20, x.MemoryLimit>>20),
+				fmt.Sprintf("%d of %d MiB", x.DiskUsed>>20, x.DiskCapacity>>20), fmt.Sprint(x.Processes),
+			})
+		}
+		g.table("TIME\tCPU\tMEMORY\tDISK\tPROCESSES", rows)
+		return nil
+	})
+}
+
+type sandboxProcesses struct {
+	ID string `arg:"" help:"Sandbox." placeholder:"ID"`
+}
+
+func (sandboxProcesses) Help() string {
+	return `Examples:
+  engi sandbox processes sbx_u2dmwmlezjgprkqrgppgcz2mgu`
+}
+
+// Run implements the command.
+func (s *sandboxProcesses) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		all, err := d.Processes(ctx, s.ID)
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(all)
+		}
+		var rows [][]string
+		for _, p := range all {
+			state, began := "ended", "-"
+			if p.Running {
+				state = "running"
+			}
+			if p.StartedAt != nil {
+				began = ago(*p.StartedAt)
+			}
+			rows = append(rows, []string{p.ID, fmt.Sprint(p.PID), orDash(p.Tag), state, began, fmt.Sprintf("%.60s", strings.Join(p.Args, " "))})
+		}
+		g.table("ID\tPID\tTAG\tSTATE\tSTARTED\tPROGRAM", rows)
+		return nil
+	})
+}
+
+type sandboxLogs struct {
+	ID      string `arg:"" help:"Sandbox." placeholder:"ID"`
+	Process string `arg:"" optional:"" help:"ID or tag of a process; else the one started last." placeholder:"PROCESS"`
+	Follow  bool   `short:"f" help:"Go on until the process ends, and end with its exit code."`
+	From    int64  `help:"Offset to begin at, in bytes of output." placeholder:"N"`
+}
+
+func (sandboxLogs) Help() string {
+	return `Examples:
+  engi sandbox logs sbx_u2dmwmlezjgprkqrgppgcz2mgu
+  engi sandbox logs -f sbx_u2dmwmlezjgprkqrgppgcz2mgu server`
+}
+
+// Run implements the command.
+func (s *sandboxLogs) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		if s.Process == "" {
+			all, err := d.Processes(ctx, s.ID)
+			if err != nil {
+				return err
+			}
+			if len(all) == 0 {
+				return engi.Errorf(engi.NotFound, "no process was started in %s", s.ID)
+			}
+			s.Process = all[0].ID
+		}
+		p, err := d.Process(ctx, s.ID, s.Process)
+		if err != nil {
+			return err
+		}
+		watch, stop := context.WithCancel(ctx)
+		defer stop()
+		var pause *time.Timer
+		if !s.Follow {
+			pause = time.AfterFunc(2*time.Second, stop)
+			defer pause.Stop()
+		}
+		for e, err := range p.Output(watch, s.From) {
+			if err != nil {
+				if watch.Err() != nil && ctx.Err() == nil {
+					return nil // everything so far was printed
+				}
+				return err
+			}
+			if pause != nil {
+				pause.Reset(quiet)
+			}
+			if err := g.printProcessEvent(e); err != nil {
+				return err
+			}
+			if e.Exit != nil && s.Follow {
+				return endLike(*e.Exit)
+			}
+		}
+		return nil
+	})
+}
+
+// printProcessEvent prints a step of a process.
+func (g *globals) printProcessEvent(e v1.ProcessEvent) error {
+	return g.printEvent(v1.Event{Type: streamName(e.Type), Offset: e.Offset, Data: e.Data, DataBase64: e.DataBase64})
+}
+
+// streamName says where output of a process goes here.
+func streamName(kind string) string {
+	if kind == v1.EventTerminal {
+		return v1.EventStdout
+	}
+	return kind
+}
+
+// endLike is the end of a command that stands for a program's.
+func endLike(x v1.Exit) error {
+	if code := exitOf(v1.Result{ExitCode: x.ExitCode, Signal: x.Signal, Cause: x.Cause}); code != 0 {
+		return exitCode(code)
+	}
+	return nil
+}
+
+var errDetached = errors.New("detached")

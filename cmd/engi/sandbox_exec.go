@@ -1,0 +1,373 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
+)
+
+type sandboxExec struct {
+	ID      string   `arg:"" help:"Sandbox." placeholder:"ID"`
+	Command []string `arg:"" optional:"" help:"Program and arguments, after --." placeholder:"COMMAND"`
+
+	Code     string            `short:"c" help:"Run this line with /bin/sh instead." placeholder:"LINE"`
+	Stdin    bool              `short:"i" help:"Pass standard input on, also if it is a terminal."`
+	Terminal bool              `short:"t" name:"tty" help:"Run it in a terminal."`
+	Detach   bool              `short:"d" help:"Start it, print its ID and leave."`
+	Env      map[string]string `short:"e" help:"Environment variable of the program; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Dir      string            `short:"w" help:"Directory to start in; else the user's home." placeholder:"DIR"`
+	User     string            `short:"u" help:"User inside; else the template's." placeholder:"USER"`
+	Tag      string            `help:"Name to find the process by." placeholder:"TAG"`
+	Timeout  string            `help:"Longest time it may run." placeholder:"D"`
+}
+
+func (sandboxExec) Help() string {
+	return `The program's output comes live, what is piped into engi is its standard input, and its exit
+code is that of engi; see 'engi run --help' for the others. Ctrl-C interrupts the program. With
+-it it runs in a terminal, which Ctrl-] leaves without ending it.
+
+Examples:
+  engi sandbox exec $box -- python3 -c 'print(6*7)'
+  engi sandbox exec $box -c 'ls | wc -l'
+  tar c src | engi sandbox exec $box -- tar xC /workspace
+  engi sandbox exec -it $box -- python3
+  engi sandbox exec -d --tag server $box -- python3 -m http.server 8080`
+}
+
+// Run implements the command.
+func (s *sandboxExec) Run(ctx context.Context, g *globals) error {
+	timeout, err := duration("--timeout", s.Timeout)
+	if err != nil {
+		return err
+	}
+	q := v1.ProcessRequest{Args: s.Command, Command: s.Code, Env: s.Env, Dir: s.Dir, User: s.User, Tag: s.Tag, Timeout: timeout}
+	switch {
+	case s.Code != "":
+		q.Args, q.Command = append([]string{"/bin/sh", "-c", s.Code, "sh"}, s.Command...), ""
+	case len(s.Command) == 0:
+		return engi.Errorf(engi.Invalid, "nothing to run").WithRemedy("name a program after --, or give a line with -c")
+	}
+	return g.atServer(ctx, func(d *desk) error {
+		if s.Terminal && !s.Detach {
+			_, err := g.inTerminal(ctx, d, s.ID, q)
+			if errors.Is(err, errDetached) {
+				return nil
+			}
+			return err
+		}
+		if s.Terminal {
+			q.Terminal = &v1.TerminalSize{Cols: 80, Rows: 24}
+		}
+		q.Stdin = !s.Detach && (s.Stdin || g.piped())
+		p, err := d.StartProcess(ctx, s.ID, q)
+		if err != nil {
+			return err
+		}
+		if s.Detach {
+			if g.JSON {
+				return g.printJSON(p.Process)
+			}
+			fmt.Fprintln(g.out, p.ID)
+			return nil
+		}
+		return g.attend(ctx, p, q.Stdin)
+	})
+}
+
+// piped reports whether something is piped into engi.
+func (g *globals) piped() bool {
+	info, err := g.in.Stat()
+	return err == nil && (info.Mode().IsRegular() || info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket) != 0)
+}
+
+// attend passes input and output on until the process ends, and ends like it.
+// The first signal interrupts the process, the second kills it.
+func (g *globals) attend(ctx context.Context, p *client.Process, stdin bool) error {
+	watch, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer giveUp()
+	if stdin {
+		// Nobody waits for this: reading a terminal cannot be broken off.
+		go func() {
+			if err := p.Input(watch, g.in); err == nil {
+				_ = p.CloseInput(watch) // a process that has ended needs none
+			}
+		}()
+	}
+	stop := context.AfterFunc(ctx, func() {
+		again := make(chan os.Signal, 1)
+		signal.Notify(again, os.Interrupt)
+		defer signal.Stop(again)
+		_ = p.Signal(watch, "INT")
+		select {
+		case <-again:
+			soon, done := context.WithTimeout(watch, 2*time.Second)
+			defer done()
+			_ = p.Signal(soon, "KILL")
+			giveUp()
+		case <-watch.Done():
+		}
+	})
+	defer stop()
+	for e, err := range p.Output(watch, 0) {
+		if err != nil {
+			if ctx.Err() != nil {
+				return exitCode(exitCancelled)
+			}
+			return err
+		}
+		if g.JSON {
+			if err := g.printLine(e); err != nil {
+				return err
+			}
+		} else if err := g.printProcessEvent(e); err != nil {
+			_ = p.Signal(watch, "PIPE") // nobody reads any more
+			return exitCode(128 + signalNumber("PIPE"))
+		}
+		if e.Exit != nil {
+			if e.Exit.Cause != string(engi.CauseExited) && !g.JSON {
+				g.note("the program was ended: %s", e.Exit.Cause)
+			}
+			return endLike(*e.Exit)
+		}
+	}
+	return nil
+}
+
+// Detaching is by Ctrl-].
+const detachKey = 0x1d
+
+// inTerminal starts a program in a terminal and shows it here until it ends,
+// or until the user leaves: errDetached.
+func (g *globals) inTerminal(ctx context.Context, d *desk, sandbox string, q v1.ProcessRequest) (*client.Process, error) {
+	cols, rows := g.windowSize()
+	q.Terminal = &v1.TerminalSize{Cols: cols, Rows: rows}
+	if v := os.Getenv("TERM"); v != "" && q.Env["TERM"] == "" {
+		q.Env = withVariable(q.Env, "TERM", v)
+	}
+	p, err := d.StartProcess(ctx, sandbox, q)
+	if err != nil {
+		return nil, err
+	}
+	return p, g.show(ctx, p)
+}
+
+func withVariable(env map[string]string, name, value string) map[string]string {
+	all := map[string]string{name: value}
+	for k, v := range env {
+		all[k] = v
+	}
+	return all
+}
+
+func (g *globals) windowSize() (cols, rows int) {
+	if c, r, err := term.GetSize(int(g.in.Fd())); err == nil && c > 0 && r > 0 {
+		return c, r
+	}
+	return 80, 24
+}
+
+// show shows a process's terminal here.
+func (g *globals) show(ctx context.Context, p *client.Process) error {
+	// Signals go to the program as keys; those to engi end the view.
+	t, err := p.Terminal(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	restore := func() {}
+	if fd := int(g.in.Fd()); term.IsTerminal(fd) {
+		old, err := term.MakeRaw(fd)
+		if err != nil {
+			return engi.Errorf(engi.Unsupported, "make the terminal raw: %v", err)
+		}
+		var once sync.Once
+		restore = func() { once.Do(func() { _ = term.Restore(fd, old) }) }
+	}
+	defer restore()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	resized, stop := watchWindow()
+	defer stop()
+	go func() { // ends with ctx
+		for {
+			cols, rows := g.windowSize()
+			_ = t.Resize(ctx, cols, rows) // what breaks the view shows in Output
+			select {
+			case <-resized:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	// Nobody waits for this: reading a terminal cannot be broken off.
+	go func() {
+		buf := make([]byte, 4096)
+		for {
+			n, err := g.in.Read(buf)
+			if i := slices.Index(buf[:n], detachKey); i >= 0 {
+				_ = t.Write(ctx, buf[:i])
+				cancel(errDetached)
+				return
+			}
+			if n > 0 {
+				_ = t.Write(ctx, buf[:n]) // a broken connection comes back; what was typed meanwhile is lost
+			}
+			if err != nil {
+				if err == io.EOF && !term.IsTerminal(int(g.in.Fd())) {
+					_ = t.Write(ctx, []byte{4}) // what a terminal makes of the end
+				}
+				return
+			}
+		}
+	}()
+	for data, err := range t.Output(ctx) {
+		if err != nil {
+			if errors.Is(context.Cause(ctx), errDetached) {
+				return errDetached
+			}
+			return err
+		}
+		if _, err := g.out.Write(data); err != nil {
+			return engi.Errorf(engi.Unavailable, "write output: %v", err)
+		}
+	}
+	restore()
+	if x := t.Exit(); x != nil {
+		return endLike(*x)
+	}
+	return nil
+}
+
+type sandboxShell struct {
+	ID   string `arg:"" help:"Sandbox." placeholder:"ID"`
+	User string `short:"u" help:"User inside; else the template's." placeholder:"USER"`
+	Dir  string `short:"w" help:"Directory to start in." placeholder:"DIR"`
+	New  bool   `help:"Start another shell although one was left running."`
+}
+
+func (sandboxShell) Help() string {
+	return `Comes back to the shell that was left with Ctrl-], with what it printed meanwhile, else starts one.
+
+Examples:
+  engi sandbox shell sbx_u2dmwmlezjgprkqrgppgcz2mgu`
+}
+
+// shellTag is what shells are found by.
+const shellTag = "engi-shell"
+
+// Run implements the command.
+func (s *sandboxShell) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		if !s.New {
+			p, err := d.Process(ctx, s.ID, shellTag)
+			if err == nil && p.Running {
+				return g.leave(g.show(ctx, p), s.ID)
+			}
+			if err != nil && !client.IsKind(err, v1.NotFound) {
+				return err
+			}
+		}
+		b, err := d.Sandbox(ctx, s.ID)
+		if err != nil {
+			return err
+		}
+		_, err = g.inTerminal(ctx, d, s.ID, shellRequest(ctx, d, b, s.User, s.Dir))
+		return g.leave(err, s.ID)
+	})
+}
+
+// leave tells who has left how to come back.
+func (g *globals) leave(err error, id string) error {
+	if !errors.Is(err, errDetached) {
+		return err
+	}
+	fmt.Fprintf(g.err, "\r\nengi: left; 'engi sandbox shell %s' comes back, 'engi sandbox kill %s' ends it\r\n", id, id)
+	return nil
+}
+
+// shellRequest starts the shell that the template has.
+func shellRequest(ctx context.Context, d *desk, b v1.Sandbox, user, dir string) v1.ProcessRequest {
+	q := v1.ProcessRequest{Args: []string{"/bin/sh"}, Tag: shellTag, User: user, Dir: dir}
+	if t, err := d.Template(ctx, first(b.Digest, b.Template)); err == nil {
+		q.Args[0] = first(t.Shell, q.Args[0])
+		if dir == "" && user == "" {
+			q.Dir = t.WorkDir
+		}
+	}
+	return q
+}
+
+type shellCommand struct {
+	Template string `arg:"" optional:"" help:"Template; else the node's default." placeholder:"TEMPLATE"`
+	Keep     bool   `help:"Keep the sandbox when the shell ends."`
+	User     string `short:"u" help:"User inside; else the template's." placeholder:"USER"`
+	sandboxFlags
+}
+
+func (shellCommand) Help() string {
+	return `The sandbox goes with its shell, unless --keep says otherwise. Ctrl-] leaves both running:
+'engi sandbox shell ID' comes back. The exit code is that of the shell. Without a running server
+engi starts a node of its own for the length of the command.
+
+Examples:
+  engi shell
+  engi shell python-data --memory 2GiB --volume data:/data
+  engi shell --keep --timeout 8h`
+}
+
+// Run implements the command.
+func (s *shellCommand) Run(ctx context.Context, g *globals) (err error) {
+	q, err := s.request(s.Template)
+	if err != nil {
+		return err
+	}
+	if q.Timeout == 0 {
+		q.Timeout = v1.Duration(time.Hour)
+	}
+	d, err := g.connect(ctx, orPrivate)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	b, err := d.CreateSandbox(ctx, q)
+	if err != nil {
+		return err
+	}
+	g.note("sandbox %s; Ctrl-] leaves it running", b.ID)
+	kept := false
+	defer func() {
+		if kept || d.private {
+			return
+		}
+		soon, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		if serr := d.StopSandbox(soon, b.ID); serr != nil && err == nil {
+			err = serr
+		}
+	}()
+	_, err = g.inTerminal(ctx, d, b.ID, shellRequest(ctx, d, b, s.User, ""))
+	if errors.Is(err, errDetached) && !d.private {
+		kept = true
+		return g.leave(err, b.ID)
+	}
+	if errors.Is(err, errDetached) {
+		return nil // the node ends with this command, and the sandbox with it
+	}
+	if kept = s.Keep; kept && !d.private {
+		g.note("kept %s", b.ID)
+	}
+	return err
+}

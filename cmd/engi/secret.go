@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"golang.org/x/term"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
+)
+
+type secretCommand struct {
+	Set    secretSet    `cmd:"" help:"Store a secret, or replace its value."`
+	List   secretList   `cmd:"" aliases:"ls" help:"List secrets; never their values."`
+	Remove secretRemove `cmd:"" aliases:"rm" help:"Delete secrets."`
+}
+
+type secretSet struct {
+	Name string            `arg:"" help:"Its name." placeholder:"NAME"`
+	Meta map[string]string `short:"m" help:"Word of your own; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+}
+
+func (secretSet) Help() string {
+	return `The value comes from standard input, without the end of its last line, or is asked for: command
+lines are seen by others.
+
+Examples:
+  engi secret set github
+  pass show github | engi secret set github -m for=ci`
+}
+
+// maxSecret bounds a value; the server's own bound is the same.
+const maxSecret = 64 << 10
+
+// Run implements the command.
+func (s *secretSet) Run(ctx context.Context, g *globals) error {
+	value, err := g.secretValue(s.Name)
+	if err != nil {
+		return err
+	}
+	return g.atServer(ctx, func(d *desk) error {
+		x, err := d.CreateSecret(ctx, v1.SecretRequest{Name: s.Name, Value: value, Metadata: s.Meta})
+		if client.IsKind(err, v1.Conflict) {
+			u := v1.SecretUpdate{Value: value}
+			if s.Meta != nil {
+				u.Metadata = &s.Meta
+			}
+			x, err = d.UpdateSecret(ctx, s.Name, u)
+		}
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(x)
+		}
+		g.note("%s is stored, version %d", x.Name, x.Version)
+		return nil
+	})
+}
+
+// secretValue reads a value that nobody may look at.
+func (g *globals) secretValue(name string) (string, error) {
+	var value []byte
+	var err error
+	if fd := int(g.in.Fd()); term.IsTerminal(fd) {
+		fmt.Fprintf(g.err, "value of %s: ", name)
+		value, err = term.ReadPassword(fd)
+		fmt.Fprintln(g.err)
+		if err != nil {
+			err = engi.Errorf(engi.Invalid, "read the value: %v", err)
+		}
+	} else {
+		value, err = g.readStdin(maxSecret)
+	}
+	if err != nil {
+		return "", err
+	}
+	text := strings.TrimSuffix(strings.TrimSuffix(string(value), "\n"), "\r")
+	if text == "" {
+		return "", engi.Errorf(engi.Invalid, "the value is empty").WithRemedy("pipe it into engi")
+	}
+	return text, nil
+}
+
+type secretList struct{}
+
+func (secretList) Help() string {
+	return `Examples:
+  engi secret list`
+}
+
+// Run implements the command.
+func (secretList) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		all, err := d.Secrets(ctx)
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(all)
+		}
+		var rows [][]string
+		for _, x := range all {
+			rows = append(rows, []string{x.Name, x.ID, fmt.Sprint(x.Version), words(x.Metadata), ago(x.UpdatedAt)})
+		}
+		g.table("NAME\tID\tVERSION\tWORDS\tUPDATED", rows)
+		return nil
+	})
+}
+
+type secretRemove struct {
+	Names []string `arg:"" name:"name" help:"Secrets." placeholder:"NAME"`
+}
+
+func (secretRemove) Help() string {
+	return `Examples:
+  engi secret remove github`
+}
+
+// Run implements the command.
+func (s *secretRemove) Run(ctx context.Context, g *globals) error {
+	return g.removeAll(ctx, s.Names, func(d *desk, name string) error { return d.RemoveSecret(ctx, name) })
+}
