@@ -15,6 +15,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/disk"
+	"github.com/engi-dev/engi/disk/volume"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
@@ -54,6 +55,9 @@ func Doctor(ctx context.Context, c config.Config, o Options) (d Diagnosis, err e
 	for what, dir := range map[string]string{"data directory": c.DataDir, "cache directory": c.CacheDir} {
 		free, err := room(dir)
 		add(what, err, fmt.Sprintf("%s, %d GiB free", dir, free>>30))
+	}
+	if !c.Volumes.Plain {
+		add("volumes", volume.Images(), "images, whose capacity the kernel enforces")
 	}
 	programs, err := FindPrograms(ctx, c)
 	if !add("programs", err, "runsc and engi-guest are there") {

@@ -31,11 +31,20 @@ const loopControl = "/dev/loop-control"
 
 var privileged = os.Geteuid() == 0
 
-// probe returns the path of mkfs.ext4 if images work here, or why not, with the
-// remedy.
-func probe() (mkfs, why string) {
+// Images reports whether volumes can be images here: nil, or Unsupported, with
+// what to do about it.
+func Images() error {
+	_, err := probe()
+	return err
+}
+
+// probe returns the path of mkfs.ext4 if images work here.
+func probe() (mkfs string, err error) {
+	no := func(remedy, format string, args ...any) (string, error) {
+		return "", engi.Errorf(engi.Unsupported, "volumes are plain directories, whose capacity programs inside can exceed: "+format, args...).WithRemedy("%s", remedy)
+	}
 	if !privileged {
-		return "", "engi does not run as root: run it as root"
+		return no("run engi as root if capacities matter", "engi does not run as root")
 	}
 	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"} {
 		if st, err := os.Stat(filepath.Join(dir, "mkfs.ext4")); err == nil && st.Mode()&0o111 != 0 {
@@ -44,11 +53,12 @@ func probe() (mkfs, why string) {
 		}
 	}
 	if mkfs == "" {
-		return "", "there is no mkfs.ext4: install e2fsprogs"
+		return no("install e2fsprogs: apt-get install e2fsprogs", "there is no mkfs.ext4")
 	}
+	const allow = "load the kernel module loop, or allow the container that engi runs in to use loop devices"
 	ctl, err := os.OpenFile(loopControl, os.O_RDWR, 0)
 	if err != nil {
-		return "", fmt.Sprintf("there are no loop devices (%v): load the module 'loop', or give the container that engi runs in the right to use them", err)
+		return no(allow, "there are no loop devices: %v", err)
 	}
 	defer ctl.Close()
 	n, err := unix.IoctlRetInt(int(ctl.Fd()), unix.LOOP_CTL_GET_FREE)
@@ -56,9 +66,9 @@ func probe() (mkfs, why string) {
 		_, err = os.Stat(loopDevice(n))
 	}
 	if err != nil {
-		return "", fmt.Sprintf("there are no loop devices (%v): give the container that engi runs in the right to use them", err)
+		return no(allow, "there are no loop devices: %v", err)
 	}
-	return mkfs, ""
+	return mkfs, nil
 }
 
 func loopDevice(n int) string { return "/dev/loop" + strconv.Itoa(n) }

@@ -11,6 +11,7 @@ package volume
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -90,7 +91,7 @@ type Keeper struct {
 	o    Options
 	now  func() time.Time
 	mkfs string // path of mkfs.ext4; empty if volumes are directories
-	why  string // they are
+	why  error  // they are
 
 	listed int // entries of one listing
 
@@ -134,7 +135,8 @@ func Open(ctx context.Context, o Options) (_ *Keeper, err error) {
 	}
 	k := &Keeper{o: o, now: time.Now, listed: maxListed, slots: map[engi.VolumeID]*slot{}}
 	if o.Plain {
-		k.why = "the configuration says so"
+		k.why = engi.Errorf(engi.Unsupported, "volumes are plain directories, whose capacity programs inside can exceed: the configuration says so").
+			WithRemedy("take volumes.plain out of it")
 	} else {
 		k.mkfs, k.why = probe()
 	}
@@ -187,7 +189,8 @@ func (k *Keeper) NotEnforced() []string {
 	if k.mkfs != "" {
 		return nil
 	}
-	return []string{"volume capacity, for what programs inside write: volumes are plain directories (" + k.why + ")"}
+	return []string{fmt.Sprintf("capacity of volumes (%v: %s)", k.why, engi.RemedyOf(k.why))}
+}
 }
 
 func (k *Keeper) dir(id engi.VolumeID) string  { return filepath.Join(k.o.Dir, string(id)) }
