@@ -34,7 +34,12 @@
 // the host: docs/decisions/0003-the-guest-dials.md.
 //
 // disk keeps templates: it builds them from YAML definitions without Docker
-// and removes what nobody needs.
+// and removes what nobody needs. disk/volume keeps directories that outlive
+// sandboxes, disk/snapshot copies of sandboxes that can start others.
+//
+// script is the lightest tier, for programs of a few lines that answer in a
+// millisecond: an interpreter in a locked-down helper (cmd/engi-js), and host
+// functions as the only way out.
 //
 // fleet joins the three. It keeps warm pools, whose members have the
 // interpreter already started, runs executions, and after a crash compares
@@ -45,10 +50,14 @@
 // store is the memory of the rooms, in SQL: each room says what small store it
 // needs, and store/store.go serves them all from one file.
 //
-// gate/key knows who calls: it recognizes keys by their hash.
+// gate is what crosses the wall. gate/key knows who calls: it recognizes keys
+// by their hash. gate/preview brings requests to ports inside sandboxes,
+// gate/cert has the certificates for their names, and gate/secret keeps values
+// that never enter a sandbox.
 //
 // api/v1 has the wire types, api/rest the HTTP surface and its OpenAPI
-// description, client the Go SDK on top of the wire types alone.
+// description, client the Go SDK on top of the wire types alone. api/compat/e2b
+// speaks E2B's protocol, so that its unmodified clients work.
 //
 // node assembles a running system from a configuration and decides nothing
 // itself; cmd/engi is the command line.
