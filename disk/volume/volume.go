@@ -191,7 +191,6 @@ func (k *Keeper) NotEnforced() []string {
 	}
 	return []string{fmt.Sprintf("capacity of volumes (%v: %s)", k.why, engi.RemedyOf(k.why))}
 }
-}
 
 func (k *Keeper) dir(id engi.VolumeID) string  { return filepath.Join(k.o.Dir, string(id)) }
 func (k *Keeper) at(id engi.VolumeID) string   { return filepath.Join(k.dir(id), "at") }
