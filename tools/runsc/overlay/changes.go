@@ -53,7 +53,7 @@ var quickSamples int
 `,
 		new: `	if haveWaste {
 		f.fresh += fr.Length()
-		if !f.haveWaste || f.fresh > lingerBytes {
+		if !f.haveWaste || f.fresh > lingerBytes() {
 			f.haveWaste = true
 			f.releaseCond.Signal()
 		}
@@ -86,10 +86,17 @@ var quickSamples int
 	}
 }
 
-const (
-	lingerBytes = 32 << 20
-	lingerTime  = time.Second
-)
+const lingerTime = time.Second
+
+// lingerBytes is how much waste may linger: little enough not to bring a
+// sandbox to its limit of memory.
+func lingerBytes() uint64 {
+	const most = 16 << 20
+	if total := usage.MaximumTotalMemoryBytes; total > 0 {
+		return min(most, total/32)
+	}
+	return most
+}
 
 // lingerLocked waits before the first of the waste is released.
 //
@@ -102,7 +109,7 @@ func (f *MemoryFile) lingerLocked() {
 		over = true
 		f.releaseCond.Signal()
 	})
-	for !over && !f.destroyed && !f.hurry && f.fresh <= lingerBytes {
+	for !over && !f.destroyed && !f.hurry && f.fresh <= lingerBytes() {
 		f.releaseCond.Wait()
 	}
 	timer.Stop()
