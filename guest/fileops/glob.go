@@ -1,0 +1,277 @@
+package fileops
+
+import (
+	"cmp"
+	"context"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+)
+
+// A Pattern is a compiled glob: * and ? stay within one name, ** spans any
+// number of directories, [a-z] and [!a-z] are classes, {a,b} alternatives, and
+// a backslash takes the next character as it is. Names that begin with a dot
+// are names like others.
+type Pattern struct{ re *regexp.Regexp }
+
+const (
+	maxPattern      = 4 << 10
+	maxAlternatives = 1000
+)
+
+// ParsePattern compiles a glob. It reports Invalid for one that cannot be.
+func ParsePattern(glob string) (Pattern, error) {
+	bad := func(why string) (Pattern, error) {
+		return Pattern{}, engi.Errorf(engi.Invalid, "the pattern %.100q %s", glob, why)
+	}
+	if glob == "" || len(glob) > maxPattern {
+		return bad("is empty or too long")
+	}
+	alternatives := 0
+	depth := 0
+	var out strings.Builder
+	out.WriteString(`(?s)\A`)
+	for i := 0; i < len(glob); i++ {
+		switch ch := glob[i]; ch {
+		case '\\':
+			if i++; i == len(glob) {
+				return bad("ends with a backslash")
+			}
+			n := runeLen(glob[i:])
+			out.WriteString(regexp.QuoteMeta(glob[i : i+n]))
+			i += n - 1
+		case '*':
+			if i+1 == len(glob) || glob[i+1] != '*' {
+				out.WriteString(`[^/]*`)
+				continue
+			}
+			i++
+			begins := i == 1 || strings.IndexByte("/{,", glob[i-2]) >= 0
+			switch {
+			case begins && i+1 < len(glob) && glob[i+1] == '/':
+				out.WriteString(`(?:[^/]+/)*`)
+				i++
+			case begins && (i+1 == len(glob) || strings.IndexByte("},", glob[i+1]) >= 0):
+				out.WriteString(`.*`)
+			default:
+				out.WriteString(`[^/]*`) // as part of a name it is a star
+			}
+		case '?':
+			out.WriteString(`[^/]`)
+		case '[':
+			class, n := parseClass(glob[i:])
+			if n == 0 {
+				return bad("has a [ without its ]")
+			}
+			out.WriteString(class)
+			i += n - 1
+		case '{':
+			depth++
+			out.WriteString(`(?:`)
+		case '}':
+			if depth == 0 {
+				return bad("has a } without its {")
+			}
+			depth--
+			out.WriteString(`)`)
+		case ',':
+			if depth == 0 {
+				out.WriteString(`,`)
+				continue
+			}
+			if alternatives++; alternatives > maxAlternatives {
+				return bad("has too many alternatives")
+			}
+			out.WriteString(`|`)
+		default:
+			n := runeLen(glob[i:])
+			out.WriteString(regexp.QuoteMeta(glob[i : i+n]))
+			i += n - 1
+		}
+	}
+	if depth > 0 {
+		return bad("has a { without its }")
+	}
+	out.WriteString(`\z`)
+	re, err := regexp.Compile(out.String())
+	if err != nil {
+		return bad("cannot be compiled")
+	}
+	return Pattern{re}, nil
+}
+
+// runeLen is the length of the first character of s, which is not empty.
+func runeLen(s string) int {
+	for i := range s {
+		if i > 0 {
+			return i
+		}
+	}
+	return len(s)
+}
+
+// parseClass translates the class that s begins with and returns its length;
+// 0 if it does not end.
+func parseClass(s string) (string, int) {
+	var out strings.Builder
+	out.WriteByte('[')
+	i := 1
+	if i < len(s) && (s[i] == '!' || s[i] == '^') {
+		out.WriteString("^/")
+		i++
+	}
+	for start := i; i < len(s); i++ {
+		switch ch := s[i]; {
+		case ch == ']' && i > start:
+			out.WriteByte(']')
+			return out.String(), i + 1
+		case ch == '-' && i > start && i+1 < len(s) && s[i+1] != ']':
+			out.WriteByte('-')
+		default:
+			if ch == '\\' && i+1 < len(s) {
+				i++
+			}
+			n := runeLen(s[i:])
+			if strings.Contains(`\]^-[&~:`, s[i:i+n]) {
+				out.WriteByte('\\')
+			}
+			out.WriteString(s[i : i+n])
+			i += n - 1
+		}
+	}
+	return "", 0
+}
+
+// Match reports whether a slash-separated relative path matches.
+func (p Pattern) Match(name string) bool { return p.re.MatchString(name) }
+
+// A GlobRequest asks for files by name.
+type GlobRequest struct {
+	Pattern string // relative to Dir, or absolute
+	Dir     string // empty means /
+	Limit   int    // files; 0 means 1000
+	All     bool   // what is in directories called .git, too
+}
+
+// A File is one that Glob found.
+type File struct {
+	Path     string
+	Size     int64
+	Modified time.Time
+}
+
+// A Listing is what Glob found: the files that changed last come first.
+type Listing struct {
+	Files     []File
+	Total     int  // that match, those left out included
+	Truncated bool // there are more than Files, or more than can be listed
+}
+
+// Glob finds files by name; directories are not listed. It reports NotFound if
+// Dir is not there.
+func Glob(ctx context.Context, g engi.Guest, q GlobRequest) (_ Listing, err error) {
+	defer engi.Annotate(&err, "glob")
+	dir, pattern := q.Dir, q.Pattern
+	if path.IsAbs(pattern) {
+		dir, pattern = splitPattern(pattern)
+	}
+	if dir == "" {
+		dir = "/"
+	}
+	if dir, err = clean(dir); err != nil {
+		return Listing{}, err
+	}
+	p, err := ParsePattern(strings.TrimPrefix(pattern, "./"))
+	if err != nil {
+		return Listing{}, err
+	}
+	limit := q.Limit
+	if limit == 0 {
+		limit = 1000
+	}
+	if limit < 0 {
+		return Listing{}, engi.Errorf(engi.Invalid, "the limit is negative")
+	}
+	files, whole, err := walk(ctx, g, dir, q.All)
+	if err != nil {
+		return Listing{}, err
+	}
+	l := Listing{Files: []File{}, Truncated: !whole}
+	for _, fi := range files {
+		if p.Match(below(dir, fi.Path)) {
+			l.Files = append(l.Files, File{fi.Path, fi.Size, fi.Modified})
+		}
+	}
+	slices.SortStableFunc(l.Files, func(a, b File) int {
+		return cmp.Or(b.Modified.Compare(a.Modified), strings.Compare(a.Path, b.Path))
+	})
+	l.Total = len(l.Files)
+	if l.Total > limit {
+		l.Files, l.Truncated = l.Files[:limit], true
+	}
+	return l, nil
+}
+
+// splitPattern takes the directories that are no patterns off an absolute one.
+func splitPattern(pattern string) (dir, rest string) {
+	parts := strings.Split(strings.TrimLeft(pattern, "/"), "/")
+	n := 0
+	for n < len(parts)-1 && !strings.ContainsAny(parts[n], `*?[{\,}`) {
+		n++
+	}
+	return "/" + strings.Join(parts[:n], "/"), strings.Join(parts[n:], "/")
+}
+
+// below returns name relative to dir.
+func below(dir, name string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(name, dir), "/")
+}
+
+// maxWalk bounds the entries one walk looks at.
+const maxWalk = 200_000
+
+// walk lists the files below dir, in path order; whole is false if there are
+// more than it looks at.
+func walk(ctx context.Context, g engi.Guest, dir string, all bool) (files []engi.FileInfo, whole bool, err error) {
+	seen := 0
+	var visit func(dir string) error
+	visit = func(dir string) error {
+		entries, err := g.List(ctx, dir, 1<<10)
+		deep := err == nil
+		if err != nil && engi.KindOf(err) == engi.Exhausted {
+			entries, err = g.List(ctx, dir, 1)
+		}
+		if err != nil {
+			return err
+		}
+		for _, fi := range entries {
+			if seen++; seen > maxWalk {
+				return nil
+			}
+			rel := below(dir, fi.Path)
+			if !all && inGit(rel) {
+				continue
+			}
+			switch {
+			case !fi.Mode.IsDir():
+				files = append(files, fi)
+			case !deep && (all || path.Base(rel) != ".git"):
+				err := visit(fi.Path)
+				if kind := engi.KindOf(err); err != nil && kind != engi.NotFound && kind != engi.Denied && kind != engi.Exhausted {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	err = visit(dir)
+	return files, seen <= maxWalk, err
+}
+
+func inGit(rel string) bool {
+	return strings.HasPrefix(rel, ".git/") || strings.Contains(rel, "/.git/")
+}
