@@ -72,6 +72,21 @@ func (f files) dropBox(id engi.SandboxID) error {
 	return nil
 }
 
+// carryOff moves the files of a sandbox, if it has any, to where they belong
+// to nobody.
+func (f files) carryOff(id engi.SandboxID) (away string, err error) {
+	if _, err := os.Lstat(f.box(id)); errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if away, err = f.newFork(); err != nil {
+		return "", err
+	}
+	if err := os.Rename(f.box(id), filepath.Join(away, "box")); err != nil {
+		return away, engi.Errorf(engi.Internal, "remove an image: %v", err)
+	}
+	return away, nil
+}
+
 // strayBoxes lists the sandboxes that have files.
 func (f files) strayBoxes() (ids []engi.SandboxID, err error) {
 	entries, err := os.ReadDir(filepath.Join(f.dir, "boxes"))

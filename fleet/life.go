@@ -224,8 +224,18 @@ func (m *Manager) unhibernate(ctx context.Context, x *box, was SandboxRecord) {
 	m.stirTime()
 }
 
-// dropImage removes what a box was written to.
-func (m *Manager) dropImage(id engi.SandboxID) error { return m.files.dropBox(id) }
+// dropImage removes what a box was written to. It takes the files away at
+// once; that their bytes are free again is worth nobody's waiting.
+func (m *Manager) dropImage(id engi.SandboxID) error {
+	away, err := m.files.carryOff(id)
+	if err != nil || away == "" {
+		return err
+	}
+	if !m.spawn(func() { m.dropFork(away) }) {
+		m.dropFork(away)
+	}
+	return nil
+}
 
 func (l lifecycle) Resume(ctx context.Context, owner engi.Owner, id engi.SandboxID, timeout time.Duration, cold bool) (_ engi.Sandbox, err error) {
 	defer engi.Annotate(&err, "resume sandbox")

@@ -69,9 +69,7 @@ func TestHibernateAndResume(t *testing.T) {
 			if out := n.mustInside(s.ID, "cat file; echo $A $ENGI_SANDBOX_ID"); out != "kept\n1 "+string(s.ID)+"\n" {
 				t.Errorf("inside: %q", out)
 			}
-			if left := w.files(); len(left) != 0 {
-				t.Errorf("files left: %v", left)
-			}
+			n.eventually("no files are left", func() bool { return len(w.files()) == 0 })
 			if err := n.Sandboxes().Stop(t.Context(), "alice", s.ID); err != nil {
 				t.Fatal(err)
 			}
@@ -224,9 +222,7 @@ func TestDeathAtEveryStepOfASleep(t *testing.T) {
 				}
 				n.Reconcile(t.Context())
 				n.wantState(s.ID, engi.Running)
-				if left := w.files(); len(left) != 0 {
-					t.Errorf("files left: %v", left)
-				}
+				n.eventually("no files are left", func() bool { return len(w.files()) == 0 })
 				if got := w.machines(); len(got) != 1 {
 					t.Errorf("machines %v", got)
 				}

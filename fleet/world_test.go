@@ -466,6 +466,9 @@ func (w *world) files() (names []string) {
 			rel, _ := filepath.Rel(w.dir, p)
 			names = append(names, rel)
 		}
+		if errors.Is(err, os.ErrNotExist) { // it is being removed
+			return nil
+		}
 		return err
 	})
 	if err != nil {
