@@ -147,7 +147,7 @@ func (t *Templates) name(ctx context.Context, name string, entry nameEntry, tmpl
 // buildDefined builds a definition that has steps: first what is before them,
 // as a template of its own unless it is one, then the steps on top.
 func (t *Templates) buildDefined(ctx context.Context, name string, def recipe.Definition, progress func(engi.BuildEvent), above []string) (tmpl engi.Template, err error) {
-	s := stepped{def: def, name: def.Base, open: t.openSource}
+	s := stepped{def: def, name: def.Base, open: t.openContext}
 	var release func()
 	if from, ok := strings.CutPrefix(def.Base, "template:"); ok && len(def.Packages)+len(def.Files)+len(def.Commands) == 0 && def.Go == nil {
 		if slices.Contains(above, from) || from == name || len(above) > 8 {

@@ -195,6 +195,85 @@ func (t *Templates) openSource(name string) (*os.File, error) {
 		WithRemedy("put it into %s", t.o.Sources[0])
 }
 
+// openContext is openSource for what a copy step copies from, which may be a
+// directory, too: then it is packed into a file without a name.
+func (t *Templates) openContext(name string) (*os.File, error) {
+	f, err := t.openSource(name)
+	if err == nil || engi.KindOf(err) != engi.Invalid {
+		return f, err
+	}
+	at := name
+	if !filepath.IsAbs(at) {
+		at = filepath.Join(t.o.Sources[0], at)
+	}
+	for _, dir := range t.o.Sources {
+		rel, e := filepath.Rel(dir, at)
+		if e != nil || !filepath.IsLocal(rel) {
+			continue
+		}
+		root, e := os.OpenRoot(dir)
+		if e != nil {
+			return nil, sourceError(name, e)
+		}
+		defer root.Close()
+		below, e := root.OpenRoot(rel) // no link leads out
+		if e != nil {
+			return nil, err
+		}
+		defer below.Close()
+		return t.packed(below)
+	}
+	return nil, err
+}
+
+// packed returns a directory as a tar, in a file that goes with its closing.
+func (t *Templates) packed(dir *os.Root) (_ *os.File, err error) {
+	self, err := dir.Open(".")
+	if err != nil {
+		return nil, fileError(err)
+	}
+	defer self.Close()
+	from, err := tree.Open(fmt.Sprintf("/proc/self/fd/%d", self.Fd()))
+	if err != nil {
+		return nil, err
+	}
+	defer from.Close()
+	fd, err := unix.Open(filepath.Join(t.o.Dir, "tmp"), unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fileError(err)
+	}
+	out := os.NewFile(uintptr(fd), "context")
+	defer func() {
+		if err != nil {
+			out.Close()
+		}
+	}()
+	buf := bufio.NewWriterSize(out, 1<<20)
+	if err := from.Pack(context.Background(), &limitedWriter{buf, maxRootBytes}); err != nil {
+		return nil, err
+	}
+	if err := buf.Flush(); err != nil {
+		return nil, fileError(err)
+	}
+	if _, err := out.Seek(0, io.SeekStart); err != nil {
+		return nil, fileError(err)
+	}
+	return out, nil
+}
+
+// A limitedWriter reports Exhausted for more than n bytes.
+type limitedWriter struct {
+	w io.Writer
+	n int64
+}
+
+func (l *limitedWriter) Write(p []byte) (int, error) {
+	if l.n -= int64(len(p)); l.n < 0 {
+		return 0, engi.Errorf(engi.Exhausted, "the directory has more than %d bytes", int64(maxRootBytes)).WithRemedy("copy less of it")
+	}
+	return l.w.Write(p)
+}
+
 func sourceError(name string, err error) error {
 	return invalid("open %s: %v", name, err).WithRemedy("check the path and its permissions")
 }

@@ -332,6 +332,38 @@ func TestCopySteps(t *testing.T) {
 	})
 }
 
+func TestStepsCopyDirectoriesOfTheNode(t *testing.T) {
+	d := shelfWith(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t)})
+	from := filepath.Join(d.o.Sources[0], "app", "sub")
+	if err := os.MkdirAll(from, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(from, "a"), []byte("one"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc", filepath.Join(d.o.Sources[0], "out")); err != nil {
+		t.Fatal(err)
+	}
+	const text = "base: tar:root.tar\nsteps: [{copy: {from: app, source: sub, dest: /x}}]\n"
+	first := build(t, d, "mine", text)
+	if data, err := os.ReadFile(filepath.Join(first.Root, "x/a")); err != nil || string(data) != "one" {
+		t.Errorf("%q, %v", data, err)
+	}
+	if again := build(t, d, "mine", text); again.Digest != first.Digest {
+		t.Error("nothing changed and it was built again")
+	}
+	if err := os.WriteFile(filepath.Join(from, "a"), []byte("two"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if again := build(t, d, "mine", text); again.Digest == first.Digest {
+		t.Error("a file changed and nothing was built")
+	}
+	for from, kind := range map[string]engi.Kind{"out": engi.Invalid, "/etc": engi.Denied, "none": engi.Invalid, "../..": engi.Denied} {
+		_, err := d.Build(t.Context(), "bad", []byte("base: tar:root.tar\nsteps: [{copy: {from: "+from+", source: x, dest: /x}}]\n"), nil)
+		wantKind(t, err, kind)
+	}
+}
+
 func TestImagesThatTemplatesStandFor(t *testing.T) {
 	d := shelfWith(t, Options{Aliases: map[string]string{"ubuntu:22.04": "low", "registry.example.com/team/img": "low"}}, map[string][]byte{"root.tar": tinyRoot(t)})
 	build(t, d, "low", "base: tar:root.tar\n")
