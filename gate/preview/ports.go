@@ -16,7 +16,7 @@ import (
 // A Port is one that something inside a sandbox listens on.
 type Port struct {
 	Port    int
-	Process string // name of the program; empty if it could not be found
+	Process string // name of the program; empty if it runs as somebody the guest program may not ask about
 	URL     string // where it is seen from outside
 }
 

@@ -1,0 +1,5 @@
+import react from '@vitejs/plugin-react'
+import { defineConfig } from 'vite'
+
+// Nothing in here knows of engi.
+export default defineConfig({ plugins: [react()], server: { port: 5173, strictPort: true } })

@@ -1,0 +1,241 @@
+package preview
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/node"
+	"github.com/engi-dev/engi/node/config"
+)
+
+// A world is a private node and a client of it.
+type world struct {
+	*client.Client
+	node  *node.Private
+	dir   string
+	cache string // of the node
+	url   *url.URL
+}
+
+var shared struct {
+	sync.Mutex
+	world *world
+	err   error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if w := shared.world; w != nil {
+		if err := w.node.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, "close the node:", err)
+			code = 1
+		}
+		os.RemoveAll(w.dir)
+	}
+	os.Exit(code)
+}
+
+// need skips, or fails where everything must be there, without what a test
+// needs.
+func need(t *testing.T, what string) {
+	t.Helper()
+	if os.Getenv("ENGI_TEST_REQUIRE") == "1" {
+		t.Fatalf("needs %s", what)
+	}
+	t.Skipf("needs %s", what)
+}
+
+func open(t *testing.T) *world {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		need(t, "root")
+	}
+	for _, v := range []string{"ENGI_RUNSC", "ENGI_GUEST"} {
+		if _, err := os.Stat(os.Getenv(v)); err != nil {
+			need(t, "a program named by "+v+" (make build)")
+		}
+	}
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.world == nil && shared.err == nil {
+		shared.world, shared.err = start()
+	}
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.world
+}
+
+func start() (*world, error) {
+	dir, err := os.MkdirTemp("", "engi-preview-")
+	if err != nil {
+		return nil, err
+	}
+	c, _, err := config.Load(config.From{Env: os.Environ()})
+	if err != nil {
+		return nil, err
+	}
+	c.DataDir, c.Pools = dir, nil
+	p, err := node.OpenPrivate(context.Background(), c, node.Options{})
+	if err != nil {
+		return nil, err
+	}
+	if base, err := p.Templates().Get(context.Background(), "base"); err != nil || base.Digest == "" {
+		p.Close()
+		return nil, fmt.Errorf("these tests need the base template (make template): %v", err)
+	}
+	u, err := url.Parse(p.Endpoint().URL)
+	if err != nil {
+		return nil, err
+	}
+	return &world{Client: client.New(u.String(), p.AdminKey()), node: p, dir: dir, cache: c.CacheDir, url: u}, nil
+}
+
+// sandbox makes one that ends with the test.
+func (w *world) sandbox(t *testing.T, ports *v1.PortPolicy) v1.Sandbox {
+	t.Helper()
+	s, err := w.CreateSandbox(t.Context(), v1.SandboxRequest{
+		Template: "base", VCPUs: 2, Memory: 1 << 30, Disk: 1 << 30, Ports: ports,
+		Lifetime: v1.Lifetime{Timeout: v1.Duration(20 * time.Minute)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// The test's context is over.
+		if err := w.StopSandbox(context.Background(), s.ID); err != nil && !strings.Contains(err.Error(), "404") {
+			t.Logf("stop %s: %v", s.ID, err)
+		}
+	})
+	return s
+}
+
+// address is where a port of a sandbox is seen.
+func (w *world) address(s v1.Sandbox, port int) string {
+	return fmt.Sprintf("http://%d-%s.localhost:%s", port, strings.TrimPrefix(s.ID, "sbx_"), w.url.Port())
+}
+
+// background starts a program inside, whose output is shown if the test fails.
+func (w *world) background(t *testing.T, s v1.Sandbox, dir, command string) {
+	t.Helper()
+	p, err := w.StartProcess(t.Context(), s.ID, v1.ProcessRequest{Command: command, Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+		defer cancel()
+		var out bytes.Buffer
+		for e, err := range p.Output(ctx, 0) {
+			if err != nil || out.Len() > 8<<10 {
+				break
+			}
+			out.WriteString(e.Data)
+		}
+		t.Logf("%s said:\n%s", command, out.String())
+	})
+}
+
+// listens waits until a port answers.
+func (w *world) listens(t *testing.T, s v1.Sandbox, port int) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		p, err := w.Port(t.Context(), s.ID, port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Listening {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("nothing listens on port %d", port)
+		}
+	}
+}
+
+// browserless is an HTTP client that finds names below localhost, which the
+// resolver of this machine may not know, and follows no redirects.
+func browserless(t *testing.T, w *world) *http.Client {
+	dialer := &http.Transport{DialContext: w.dial, DisableCompression: true}
+	t.Cleanup(dialer.CloseIdleConnections)
+	return &http.Client{Transport: dialer, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+// packages installs what dir's lock file names, once for all tests that ever
+// run on this machine, and returns where.
+func (w *world) packages(t *testing.T, dir string) string {
+	t.Helper()
+	if _, err := exec.LookPath("npm"); err != nil {
+		need(t, "npm")
+	}
+	lock, err := os.ReadFile(filepath.Join(dir, "package-lock.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(lock)
+	home := filepath.Join(w.cache, "test", "preview-"+hex.EncodeToString(sum[:6]))
+	if _, err := os.Stat(filepath.Join(home, "node_modules")); err == nil {
+		return home
+	}
+	if err := os.MkdirAll(filepath.Dir(home), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(home), ".preview-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(tmp)
+	if err := os.CopyFS(tmp, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	npm := exec.CommandContext(t.Context(), "npm", "ci", "--no-audit", "--no-fund", "--loglevel=error")
+	npm.Dir = tmp
+	if out, err := npm.CombinedOutput(); err != nil {
+		t.Fatalf("npm ci: %v\n%s", err, out)
+	}
+	if err := os.Rename(tmp, home); err != nil && !os.IsExist(err) {
+		if _, there := os.Stat(filepath.Join(home, "node_modules")); there != nil { // another process was not first
+			t.Fatal(err)
+		}
+	}
+	return home
+}
+
+// upload puts a tree of this machine below dir inside.
+func (w *world) upload(t *testing.T, s v1.Sandbox, dir string, from fs.FS) {
+	t.Helper()
+	r, pw := io.Pipe()
+	go func() {
+		out := tar.NewWriter(pw)
+		err := out.AddFS(from)
+		if err == nil {
+			err = out.Close()
+		}
+		pw.CloseWithError(err)
+	}()
+	err := w.Files(s.ID).Unpack(t.Context(), dir, r)
+	r.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
