@@ -230,7 +230,7 @@ func (p *process) ready(ctx context.Context) error {
 	select {
 	case e := <-events:
 		if e.Event == "ready" {
-			p.out.drop()
+			p.out.drain() // an interactive bash complains and prompts
 			return nil
 		}
 		return engi.Errorf(engi.Unavailable, "it began with event %.40q", e.Event)

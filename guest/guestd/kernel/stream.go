@@ -243,7 +243,11 @@ func result(e event) map[string]any {
 				continue // no MIME type, and perhaps the name of a field
 			}
 			r[mime], extra[mime] = v, v
-		case v[0] == '"' || name == "json" || (name == "data" || name == "chart") && v[0] == '{':
+		case name == "data" || name == "chart":
+			if v[0] == '{' {
+				r[name] = v
+			}
+		case v[0] == '"' || name == "json":
 			r[name] = v
 		}
 	}
