@@ -30,6 +30,10 @@ help: ## say what there is
 setup: ## install what building and testing need from Debian
 	@.ci/setup
 
+.PHONY: packages
+packages: setup ## install the packages of others that tests run against engi
+	@.ci/packages
+
 .PHONY: build
 build: $(BIN)/runsc ## build bin/engi, bin/engi-guest, bin/engi-js and bin/runsc
 	@$(BUILD) -ldflags '-s -w' -o $(BIN)/engi-guest ./cmd/engi-guest
@@ -57,7 +61,7 @@ down: ## stop the server that "make up" started and destroy its sandboxes
 	@$(ROOT) $(BIN)/engi stop --destroy
 
 .PHONY: test
-test: template ## every test, in real sandboxes too
+test: template packages ## every test, in real sandboxes too
 	@$(TESTENV) ENGI_TEST_REQUIRE=1 $(GOTEST) ./...
 
 .PHONY: quick
