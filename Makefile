@@ -62,6 +62,7 @@ down: ## stop the server that "make up" started and destroy its sandboxes
 
 .PHONY: test
 test: template packages ## every test, in real sandboxes too
+	@.ci/setup test
 	@$(TESTENV) ENGI_TEST_REQUIRE=1 $(GOTEST) ./...
 
 .PHONY: quick
@@ -91,7 +92,7 @@ release: build ## one file that carries everything: dist/engi-linux-ARCH
 .PHONY: chaos
 chaos: template ## 500 random faults; SEED=N replays, FAULTS=N changes how many
 	@$(TESTENV) ENGI_TEST_REQUIRE=1 ENGI_CHAOS_FAULTS=$${FAULTS:-500} ENGI_CHAOS_SEED=$${SEED:-} \
-		$(GOTEST) -count=1 -timeout 120m -v -run 'Chaos' ./test/...
+		$(GOTEST) -count=1 -timeout 120m -v -run 'Chaos|Live' ./test/chaos
 
 .PHONY: bench
 bench: template ## measure against the goals and write bench/*.json

@@ -22,7 +22,7 @@ import (
 type world struct {
 	engi.Sandboxes // what is not used here
 
-	t     *testing.T
+	t     testing.TB
 	keys  *key.Ring
 	proxy *Proxy
 	http  *httptest.Server
@@ -46,7 +46,7 @@ type box struct {
 	refusal error // of Enter
 }
 
-func newWorld(t *testing.T, change func(*Options)) *world {
+func newWorld(t testing.TB, change func(*Options)) *world {
 	t.Helper()
 	w := &world{t: t, keys: key.New(new(keytest.Memory)), boxes: map[engi.SandboxID]*box{}}
 	o := Options{Sandboxes: w, Keys: w.keys, LinkKey: make([]byte, 32), Domains: []string{"sbx.test"}}
