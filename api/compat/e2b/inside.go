@@ -146,7 +146,10 @@ func (s *Surface) inside(w http.ResponseWriter, r *http.Request, id engi.Sandbox
 		Transport:     agent,
 		FlushInterval: -1, // every piece goes out at once
 		ModifyResponse: func(resp *http.Response) error {
-			resp.Header.Del("Set-Cookie") // the guest has no say about other paths of this host
+			// The guest has no say about other paths of this host.
+			resp.Header.Del("Set-Cookie")
+			resp.Header.Set("Content-Security-Policy", "sandbox")
+			resp.Header.Set("X-Content-Type-Options", "nosniff")
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
