@@ -64,6 +64,8 @@ type Templates struct {
 	pins    map[string]*pin    // guarded by mu; by digest
 	flights map[string]*flight // guarded by mu; by digest: builds under way
 
+	holding sync.Mutex // held while a note of Hold is written
+
 	probe    sync.Once
 	overlays bool // valid after probe
 
@@ -254,6 +256,8 @@ func (t *Templates) Hold(ctx context.Context, digest, path string) (err error) {
 		return err
 	}
 	defer release()
+	t.holding.Lock()
+	defer t.holding.Unlock()
 	return t.shelf.hold(strings.TrimPrefix(digest, digestPrefix), path)
 }
 
@@ -290,6 +294,9 @@ func (t *Templates) collect(ctx context.Context) error {
 	for _, hex := range hexes {
 		if ctx.Err() != nil {
 			return nil
+		}
+		if _, err := t.shelf.held(hex); err != nil { // forgets who is gone
+			return err
 		}
 		since, orphan, err := t.shelf.orphaned(hex)
 		if err != nil {

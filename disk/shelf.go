@@ -285,17 +285,36 @@ func (s shelf) remove(hex string) (freed int64, gone bool, err error) {
 }
 
 // hold notes that a build is needed while path exists. The caller has a share
-// in it.
+// in it, and no other holds it for the same path at the same time.
 func (s shelf) hold(hex, path string) error {
 	dir := filepath.Join(s.build(hex), "holds")
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fileError(err)
 	}
+	// A name of its own, so that who forgets an older note of the path, which
+	// did not exist for a while, does not forget this one.
 	sum := sha256.Sum256([]byte(path))
-	if err := writeJSON(filepath.Join(dir, fmt.Sprintf("%x.json", sum[:16])), path); err != nil {
+	prefix := fmt.Sprintf("%x-", sum[:12])
+	fresh := filepath.Join(dir, prefix+rand.Text()[:12]+".json")
+	if err := writeJSON(fresh, path); err != nil {
 		return err
 	}
-	return syncDir(dir)
+	if err := syncDir(dir); err != nil {
+		return err
+	}
+	older, err := filepath.Glob(filepath.Join(dir, prefix+"*.json"))
+	if err != nil {
+		panic(err) // the pattern is hexadecimal
+	}
+	for _, note := range older {
+		if note == fresh {
+			continue
+		}
+		if err := os.Remove(note); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fileError(err)
+		}
+	}
+	return nil
 }
 
 // held reports whether somebody needs a build, and forgets those who are gone.
@@ -307,7 +326,9 @@ func (s shelf) held(hex string) (bool, error) {
 	held := false
 	for _, note := range notes {
 		var path string
-		if err := readJSON(note, &path); err != nil {
+		if err := readJSON(note, &path); errors.Is(err, fs.ErrNotExist) {
+			continue // a newer one took its place, and is listed, or there is none
+		} else if err != nil {
 			return false, err
 		}
 		_, err := os.Lstat(path)

@@ -405,6 +405,17 @@ func TestHeldBuildsStay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	notes := filepath.Join(filepath.Dir(old.Root), "holds")
+	if list, err := os.ReadDir(notes); err != nil || len(list) != 1 {
+		t.Errorf("notes %v, %v", list, err)
+	}
+	gone := filepath.Join(t.TempDir(), "gone")
+	if err := errors.Join(os.Mkdir(gone, 0o700), d.Hold(t.Context(), old.Digest, gone), os.Remove(gone), d.collect(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := os.ReadDir(notes); err != nil || len(list) != 1 {
+		t.Errorf("notes of what is gone stay: %v, %v", list, err)
+	}
 	wantKind(t, d.Hold(t.Context(), old.Digest, "relative"), engi.Invalid)
 	wantKind(t, d.Hold(t.Context(), digestPrefix+strings.Repeat("0", 64), needs), engi.NotFound)
 	wantKind(t, d.Remove(t.Context(), "mine"), engi.Conflict)

@@ -402,7 +402,9 @@ func fault(act, path string, err error) *engi.Error {
 		kind = engi.NotFound
 	case errors.Is(err, unix.EEXIST), errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EISDIR), errors.Is(err, unix.EBUSY):
 		kind = engi.Conflict
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS), strings.Contains(err.Error(), "path escapes from parent"):
+	case strings.Contains(err.Error(), "path escapes from parent"):
+		return engi.Errorf(engi.Denied, "%s %s: a link on the way leads out of the volume", act, path).WithRemedy("use the path that the link stands for, if that is in the volume")
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
 		kind = engi.Denied
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENXIO), errors.Is(err, unix.EXDEV):
 		kind = engi.Invalid
