@@ -237,7 +237,7 @@ func (m *Manager) adoptBody(x *box, machine provider.Machine, g *guest.Client) {
 		rec:     rec,
 	}
 	x.embody(b)
-	m.stock.Adopt(b.key, stock.Config{Demand: true}, b, rec.Digest, true, time.Now())
+	m.stock.Adopt(b.key, m.poolFor(b.key), b, rec.Digest, true, time.Now())
 	m.admit(b)
 }
 

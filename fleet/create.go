@@ -246,7 +246,7 @@ func (m *Manager) alone(ctx context.Context, owner engi.Owner, key string) (over
 // is none. The box is returned with its turn taken.
 func (m *Manager) createWarm(ctx context.Context, d *design) (*box, error) {
 	if d.key.Size == (engi.Size{}) && (m.stock.Keeps(d.key) || m.stock.DemandPools() < maxDemandPools) {
-		m.stock.Ensure(d.key, stock.Config{Demand: true, Target: m.opt.Demand}, d.template.Digest, time.Now())
+		m.stock.Ensure(d.key, stock.Config{Demand: true, Target: m.opt.Spare}, d.template.Digest, time.Now())
 	}
 	for range 3 { // members may have died a moment ago
 		b, ok := m.take(d.key)
@@ -473,9 +473,18 @@ func (m *Manager) power(ctx context.Context, x *box, rec SandboxRecord, t engi.T
 		rec:     rec,
 	}
 	x.embody(b)
-	m.stock.Enroll(b.key, stock.Config{Demand: true}, rec.Digest, time.Now())
+	m.stock.Enroll(b.key, m.poolFor(b.key), rec.Digest, time.Now())
 	m.admit(b)
 	return b, nil
+}
+
+// poolFor is how key's pool is or, if there is none, shall be for the sake of a
+// member in use.
+func (m *Manager) poolFor(key stock.Key) stock.Config {
+	if cfg, ok := m.stock.Config(key); ok {
+		return cfg
+	}
+	return stock.Config{Demand: true}
 }
 
 // mounts returns what a sandbox sees beside its root: what its template shows

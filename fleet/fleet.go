@@ -54,6 +54,7 @@ type Options struct {
 	Workshop     *Workshop      // whose sandboxes are not orphans; nil if there is none
 
 	Demand     int           // warm members kept for what was asked for without a pool; 0 means none
+	Spare      int           // bare members kept of what sandboxes were created from lately; 0 means none
 	DemandIdle time.Duration // after which they go again; 0 means 5 min
 
 	KeepCount int           // ended executions kept; 0 means 10000
@@ -287,7 +288,7 @@ func complete(o Options) (Options, error) {
 		return o, engi.Errorf(engi.Invalid, "a maximum is above what the guest's protocol carries: output %d, artifacts %d, input %d",
 			wire.MaxOutput, wire.MaxArtifactCount, wire.MaxStdin)
 	}
-	if min(o.MaxSandboxes, o.MaxQueue, o.Boots, o.Demand+1, o.KeepCount) < 1 ||
+	if min(o.MaxSandboxes, o.MaxQueue, o.Boots, o.Demand+1, o.Spare+1, o.KeepCount) < 1 ||
 		min(o.ClaimTimeout, o.MaxTimeout, o.DemandIdle, o.KeepAge) < 0 || min(o.MaxCode, o.MaxInput) < 1 {
 		return o, engi.Errorf(engi.Invalid, "a negative count, time or size in the fleet's options")
 	}

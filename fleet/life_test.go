@@ -510,3 +510,21 @@ func TestEnterGivesAnAgent(t *testing.T) {
 		t.Error("it is no Agent")
 	}
 }
+
+func TestSpares(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(func(o *fleet.Options) { o.Spare, o.DemandIdle = 1, 3*time.Second })
+	first := n.create(engi.SandboxSpec{})
+	n.eventually("one is kept ready", func() bool { return n.Pools(t.Context())[0].Ready == 1 })
+	ready := w.machines()
+	second := n.create(engi.SandboxSpec{})
+	found := false
+	for _, id := range ready {
+		found = found || id == second.ID && id != first.ID
+	}
+	if !found {
+		t.Error("it was not used")
+	}
+	n.eventually("another one is", func() bool { return n.Pools(t.Context())[0].Ready == 1 })
+	n.eventually("it goes when nobody asks", func() bool { return len(w.machines()) == 2 && n.Pools(t.Context())[0].Ready == 0 })
+}

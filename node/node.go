@@ -225,6 +225,7 @@ func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template s
 		ClaimTimeout: time.Duration(c.Admission.ClaimTimeout), MaxSandboxes: c.Admission.MaxSandboxes, MaxQueue: c.Admission.MaxQueue,
 		MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Boots: c.Admission.Boots,
 		Quota:     c.Quota.Of,
+		Spare:     c.Sandboxes.Spare,
 		Lifetime:  fleet.Lifetime{Timeout: time.Duration(c.Sandboxes.Timeout), Max: time.Duration(c.Sandboxes.Max)},
 		KeepCount: c.Keep.Count, KeepAge: time.Duration(c.Keep.Age), Ephemeral: o.Ephemeral,
 	}

@@ -153,6 +153,7 @@ type Volumes struct {
 type Sandboxes struct {
 	Timeout Duration `toml:"timeout" env:"TIMEOUT" help:"from creation or resumption to the deadline of those that do not say"`
 	Max     Duration `toml:"max" env:"MAX" help:"the same at most, however often a deadline is extended"`
+	Spare   int      `toml:"spare" env:"SPARE" help:"bare sandboxes kept ready of each template that one was created from in the last minutes"`
 }
 
 // Keep says how long answers are kept.
@@ -240,7 +241,7 @@ func Defaults() Config {
 		Preview:   Preview{Domain: "localhost", Rate: 500},
 		Templates: Templates{Grace: Duration(24 * time.Hour)},
 		Volumes:   Volumes{Capacity: 1 << 30},
-		Sandboxes: Sandboxes{Timeout: Duration(5 * time.Minute), Max: Duration(24 * time.Hour)},
+		Sandboxes: Sandboxes{Timeout: Duration(5 * time.Minute), Max: Duration(24 * time.Hour), Spare: 1},
 		Keep:      Keep{Count: 10_000, Age: Duration(7 * 24 * time.Hour)},
 		Script: Script{
 			Code: sl.Code, Timeout: Duration(sl.Timeout), MinTimeout: Duration(sl.MinTimeout), MaxTimeout: Duration(sl.MaxTimeout),
