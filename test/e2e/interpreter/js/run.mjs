@@ -366,6 +366,19 @@ scenario('bash', async () => {
   assert.equal(out(await bash('echo $n')), '3\n')
 })
 
+scenario('kernels sleep and wake with their sandbox', async () => {
+  const t = await Sandbox.create({ timeoutMs: 120_000 })
+  try {
+    for (const [language, code] of [['python', 'kept = 5; pid = __import__("os").getpid()'], ['js', 'const kept = 6'], ['bash', 'kept=7']]) await t.runCode(code, { language })
+    const { text } = await t.runCode('pid')
+    await t.pause()
+    await Sandbox.connect(t.sandboxId)
+    assert.equal((await t.runCode('import os; kept, os.getpid()')).text, `(5, ${text})`)
+    assert.equal((await t.runCode('kept', { language: 'js' })).text, '6')
+    assert.equal(out(await t.runCode('echo $kept', { language: 'bash' })), '7\n')
+  } finally { await t.kill() }
+})
+
 scenario('a sandbox that is killed while code runs', async () => {
   const t = await Sandbox.create({ timeoutMs: 120_000 })
   const run = t.runCode('import time; print("up"); time.sleep(100)', { onStdout: () => void t.kill() })
