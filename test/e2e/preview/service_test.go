@@ -285,3 +285,39 @@ func TestKillingBreaksStreams(t *testing.T) {
 		t.Errorf("%d %s", page.StatusCode, body)
 	}
 }
+
+// TestRequestsWakeSleepers wants the same service to go on: it counts.
+func TestRequestsWakeSleepers(t *testing.T) {
+	w := open(t)
+	s := w.sandbox(t, nil)
+	c := browserless(t, w)
+	w.background(t, s, "/home/user", `exec node -e 'let n = 0; require("http").createServer((q, s) => s.end(String(++n))).listen(8000)'`)
+	w.listens(t, s, 8000)
+	at, n := w.address(s, 8000)+"/", 0
+	count := func(what string) {
+		t.Helper()
+		began := time.Now()
+		n++
+		if res, body := fetch(t, c, at); res.StatusCode != 200 || body != strconv.Itoa(n) {
+			t.Fatalf("%s: %d %q, want %d", what, res.StatusCode, body, n)
+		}
+		t.Logf("%s: %v", what, time.Since(began).Round(time.Millisecond))
+	}
+	count("awake")
+	count("again")
+	if _, err := w.HibernateSandbox(t.Context(), s.ID, false); err != nil {
+		t.Fatal(err)
+	}
+	if res, body := fetch(t, c, at); res.StatusCode != 409 || !strings.Contains(body, `"code":409`) {
+		t.Errorf("one that stays asleep: %d %s", res.StatusCode, body)
+	}
+	yes := true
+	if _, err := w.UpdateSandbox(t.Context(), s.ID, v1.SandboxUpdate{AutoResume: &yes}); err != nil {
+		t.Fatal(err)
+	}
+	count("woken from disk")
+	if _, err := w.PauseSandbox(t.Context(), s.ID); err != nil {
+		t.Fatal(err)
+	}
+	count("woken from memory")
+}
