@@ -148,18 +148,19 @@ func (t *Templates) name(ctx context.Context, name string, entry nameEntry, tmpl
 // as a template of its own unless it is one, then the steps on top.
 func (t *Templates) buildDefined(ctx context.Context, name string, def recipe.Definition, progress func(engi.BuildEvent), above []string) (tmpl engi.Template, err error) {
 	s := stepped{def: def, name: def.Base, open: t.openContext}
+	before := firstStep(progress, len(def.Steps)+2)
 	var release func()
 	if from, ok := strings.CutPrefix(def.Base, "template:"); ok && len(def.Packages)+len(def.Files)+len(def.Commands) == 0 && def.Go == nil {
 		if slices.Contains(above, from) || from == name || len(above) > 8 {
 			return tmpl, invalid("template %s is based on itself", from)
 		}
-		s.base, release, err = t.templateFoundation(ctx, from, progress, append(above, name))
+		s.base, release, err = t.templateFoundation(ctx, from, before, append(above, name))
 	} else {
-		before := def
-		before.Steps, before.Start, before.Ready, before.Kernels, before.Languages, before.Warm = nil, "", "", nil, nil, nil
+		bare := def
+		bare.Steps, bare.Start, bare.Ready, bare.Kernels, bare.Languages, bare.Warm = nil, "", "", nil, nil, nil
 		var src source
-		if src, err = t.resolve(ctx, before, progress, append(above, name)); err == nil {
-			s.base, release, err = t.foundation(ctx, before, src, progress)
+		if src, err = t.resolve(ctx, bare, before, append(above, name)); err == nil {
+			s.base, release, err = t.foundation(ctx, bare, src, before)
 		}
 	}
 	if err != nil {

@@ -89,12 +89,13 @@ func (t *Templates) BuildSteps(ctx context.Context, spec engi.BuildSpec, progres
 		from = "base"
 	}
 	var release func()
+	before := firstStep(progress, len(spec.Steps)+2)
 	if image != "" {
 		s.name = image
-		s.base, release, err = t.imageFoundation(ctx, image, spec.Login, progress)
+		s.base, release, err = t.imageFoundation(ctx, image, spec.Login, before)
 	} else {
 		s.name = from
-		s.base, release, err = t.templateFoundation(ctx, from, progress, []string{spec.Name})
+		s.base, release, err = t.templateFoundation(ctx, from, before, []string{spec.Name})
 	}
 	if err != nil {
 		return tmpl, err
@@ -104,6 +105,17 @@ func (t *Templates) BuildSteps(ctx context.Context, spec engi.BuildSpec, progres
 		return tmpl, err
 	}
 	return t.name(ctx, spec.Name, nameEntry{Digest: tmpl.Digest, Owner: spec.Owner, Steps: true}, tmpl)
+}
+
+// firstStep makes the progress of another build that of the first step.
+func firstStep(progress func(engi.BuildEvent), steps int) func(engi.BuildEvent) {
+	if progress == nil {
+		return nil
+	}
+	return func(e engi.BuildEvent) {
+		e.Step, e.Steps = 1, steps
+		progress(e)
+	}
 }
 
 // mayBuild reports Conflict if a name is somebody else's.

@@ -227,3 +227,41 @@ func TestBaseBuilds(t *testing.T) {
 	enc.Encode(tmpl)
 	t.Logf("%d MiB: %s", tmpl.Bytes>>20, text.String())
 }
+
+// TestStepsInSandboxes takes steps on a real system in real sandboxes, which
+// takes minutes and the network.
+func TestStepsInSandboxes(t *testing.T) {
+	dir := os.Getenv("ENGI_TEST_TEMPLATES")
+	need(t, dir != "", "ENGI_TEST_TEMPLATES, a directory to build templates in")
+	d, err := Open(t.Context(), Options{Dir: dir, Workshop: newRunscWorkshop(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := engi.BuildSpec{Name: "steps", FromImage: "debian:bookworm-slim", Steps: []engi.BuildStep{
+		run("whoami > ~/who; pwd > ~/where; echo $A > ~/env"),
+		{Type: engi.StepEnv, Args: []string{"A", "b"}},
+		run("apt-get update -q && apt-get install -y -q --no-install-recommends jq && rm -rf /var/lib/apt/lists/*", "root"),
+		{Type: engi.StepWorkdir, Args: []string{"/app"}},
+		run("echo '{}' | jq . > out; echo $A >> out; ln -s out link; rm out; echo again > out"),
+	}}
+	started := time.Now()
+	tmpl, err := d.BuildSteps(t.Context(), spec, progressLog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("built in %v, %d MiB", time.Since(started).Round(time.Millisecond), tmpl.Bytes>>20)
+	for name, want := range map[string]string{"home/user/who": "user\n", "home/user/where": "/home/user\n", "home/user/env": "\n", "app/link": "again\n"} {
+		if data, err := os.ReadFile(filepath.Join(tmpl.Root, name)); err != nil || string(data) != want {
+			t.Errorf("%s has %q, %v", name, data, err)
+		}
+	}
+	spec.Steps[4] = run("jq --version")
+	started = time.Now()
+	if _, err := d.BuildSteps(t.Context(), spec, progressLog(t)); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("with another last step in %v", time.Since(started).Round(time.Millisecond))
+	spec.Steps[4] = run("whoami", "root123")
+	_, err = d.BuildSteps(t.Context(), spec, nil)
+	wantKind(t, err, engi.Invalid, "failed to run command 'whoami': command failed: unauthenticated: invalid username: 'root123'")
+}
