@@ -38,32 +38,14 @@ func command(t *testing.T, dir string, env []string, args ...string) ([]byte, er
 	return c.CombinedOutput()
 }
 
-// packages returns the directory with the packages under test. They are
-// installed only where everything has to be there, because that needs a
-// network.
-func packages(t *testing.T) string {
+// packages looks for what make packages installs.
+func packages(t *testing.T) {
 	t.Helper()
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		lacks(t, "a cache directory: "+err.Error())
-	}
-	dir := filepath.Join(cache, "engi-test", "interpreter")
-	if !required() {
-		if _, err := os.Stat(filepath.Join(dir, "done")); err != nil {
-			lacks(t, "the packages (test/e2e/interpreter/setup "+dir+")")
+	for _, path := range []string{"js/node_modules", "python/.venv"} {
+		if _, err := os.Stat(path); err != nil {
+			lacks(t, path+" (make packages)")
 		}
 	}
-	if out, err := command(t, ".", nil, "./setup", dir); err != nil {
-		lacks(t, "the packages: "+err.Error()+"\n"+string(out))
-	}
-	script, err := os.ReadFile("js/run.mjs")
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "js", "run.mjs"), script, 0o644)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dir
 }
 
 // serve starts an engi of its own and returns the environment of its clients.
@@ -181,10 +163,8 @@ func TestScenarios(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes minutes")
 	}
+	packages(t)
 	env := serve(t)
-	dir := packages(t)
-	t.Run("javascript", func(t *testing.T) { scenarios(t, 40, env, "node", filepath.Join(dir, "js", "run.mjs")) })
-	t.Run("python", func(t *testing.T) {
-		scenarios(t, 14, env, filepath.Join(dir, "venv", "bin", "python"), "python/run.py")
-	})
+	t.Run("javascript", func(t *testing.T) { scenarios(t, 40, env, "node", "js/run.mjs") })
+	t.Run("python", func(t *testing.T) { scenarios(t, 14, env, "python/.venv/bin/python", "python/run.py") })
 }
