@@ -126,16 +126,6 @@ func (f snapshotShelf) Forget(ctx context.Context, id engi.SnapshotID) error {
 	return nil
 }
 
-func (f snapshotShelf) Usage(ctx context.Context, owner engi.Owner) (count int, bytes int64, err error) {
-	err = f.db.read.QueryRowContext(ctx,
-		`SELECT coalesce(sum(removed = 0), 0), coalesce(sum(bytes), 0) FROM snapshots WHERE ? = '' OR owner = ?`,
-		string(owner), string(owner)).Scan(&count, &bytes)
-	if err != nil {
-		return 0, 0, fault(ctx, err)
-	}
-	return count, bytes, nil
-}
-
 func scanSnapshots(ctx context.Context, rows *sql.Rows) ([]engi.Snapshot, error) {
 	defer rows.Close()
 	var list []engi.Snapshot

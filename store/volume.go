@@ -67,18 +67,9 @@ func (f volumeShelf) List(ctx context.Context, owner engi.Owner) ([]volume.Recor
 	return scanVolumes(ctx, rows)
 }
 
-func (f volumeShelf) Hold(ctx context.Context, id engi.VolumeID, holder engi.SandboxID, at time.Time) error {
-	return f.change(ctx, id, `UPDATE volumes SET holder = ?, accessed = ? WHERE id = ? AND removed = 0 AND holder IN ('', ?)`,
-		string(holder), nanos(at), string(id), string(holder))
-}
-
-func (f volumeShelf) LetGo(ctx context.Context, id engi.VolumeID, holder engi.SandboxID, at time.Time) error {
-	_, err := f.db.write.ExecContext(ctx, `UPDATE volumes SET holder = '', accessed = ? WHERE id = ? AND holder = ?`,
-		nanos(at), string(id), string(holder))
-	if err != nil {
-		return fault(ctx, err)
-	}
-	return nil
+func (f volumeShelf) Pass(ctx context.Context, id engi.VolumeID, from, to engi.SandboxID, at time.Time) error {
+	return f.change(ctx, id, `UPDATE volumes SET holder = ?, accessed = ? WHERE id = ? AND removed = 0 AND holder IN (?, ?)`,
+		string(to), nanos(at), string(id), string(from), string(to))
 }
 
 func (f volumeShelf) Touch(ctx context.Context, id engi.VolumeID, used int64, at time.Time) error {

@@ -44,9 +44,6 @@ type Store interface {
 	Removed(ctx context.Context) ([]engi.Snapshot, error)
 	// Forget deletes the record of a removed snapshot; none is no error.
 	Forget(ctx context.Context, id engi.SnapshotID) error
-	// Usage returns how many snapshots an owner has and their bytes, the
-	// removed ones that still have files included.
-	Usage(ctx context.Context, owner engi.Owner) (count int, bytes int64, err error)
 }
 
 // Options say where snapshots live. Hold and Log may be nil.
@@ -321,7 +318,24 @@ func (r *Registry) Remove(ctx context.Context, owner engi.Owner, idOrName string
 // Usage returns how many snapshots an owner has and the bytes of their files,
 // which may be more than the listed ones'.
 func (r *Registry) Usage(ctx context.Context, owner engi.Owner) (count int, bytes int64, err error) {
-	return r.o.Store.Usage(ctx, owner)
+	defer engi.Annotate(&err, "measure snapshots")
+	kept, err := r.o.Store.List(ctx, owner, "", time.Time{})
+	if err != nil {
+		return 0, 0, err
+	}
+	removed, err := r.o.Store.Removed(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, s := range kept {
+		bytes += s.Bytes
+	}
+	for _, s := range removed {
+		if owner == "" || s.Owner == owner {
+			bytes += s.Bytes
+		}
+	}
+	return len(kept), bytes, nil
 }
 
 // Digests returns the templates that snapshots need.

@@ -41,11 +41,9 @@ type Store interface {
 	Find(ctx context.Context, owner engi.Owner, idOrName string) (Record, error)
 	// List returns volumes by name, then owner.
 	List(ctx context.Context, owner engi.Owner) ([]Record, error)
-	// Hold gives a volume to holder. It reports Conflict, naming the holder,
-	// if another has it, and NotFound.
-	Hold(ctx context.Context, id engi.VolumeID, holder engi.SandboxID, at time.Time) error
-	// LetGo takes a volume from holder; not having it is no error.
-	LetGo(ctx context.Context, id engi.VolumeID, holder engi.SandboxID, at time.Time) error
+	// Pass gives a volume that from has to to; empty is nobody. It reports
+	// NotFound, and Conflict, naming the holder, if neither of the two has it.
+	Pass(ctx context.Context, id engi.VolumeID, from, to engi.SandboxID, at time.Time) error
 	// Touch sets what a volume uses and when it was last used; none is no error.
 	Touch(ctx context.Context, id engi.VolumeID, used int64, at time.Time) error
 	// Remove marks a volume as removed, which frees its name. It reports
@@ -432,7 +430,7 @@ func (k *Keeper) Mount(ctx context.Context, owner engi.Owner, idOrName string, h
 	}
 	before := r.Holder
 	r.Accessed = k.now().UTC().Truncate(time.Millisecond)
-	if err := k.o.Store.Hold(ctx, r.ID, holder, r.Accessed); err != nil {
+	if err := k.o.Store.Pass(ctx, r.ID, "", holder, r.Accessed); err != nil {
 		return engi.Volume{}, "", err
 	}
 	r.Holder = holder
@@ -440,7 +438,7 @@ func (k *Keeper) Mount(ctx context.Context, owner engi.Owner, idOrName string, h
 		if before == "" {
 			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 			defer cancel()
-			if e := k.o.Store.LetGo(late, r.ID, holder, r.Accessed); e != nil {
+			if e := k.o.Store.Pass(late, r.ID, holder, "", r.Accessed); e != nil {
 				k.o.Log.ErrorContext(ctx, "let go of a volume that could not be mounted", "volume", r.ID, "err", e)
 			}
 		}
@@ -473,7 +471,11 @@ func (k *Keeper) letGo(ctx context.Context, r Record) error {
 	defer s.mu.Unlock()
 	k.note(ctx, s, r)
 	k.rest(ctx, s, r)
-	return k.o.Store.LetGo(ctx, r.ID, r.Holder, k.now().UTC())
+	err := k.o.Store.Pass(ctx, r.ID, r.Holder, "", k.now().UTC())
+	if kind := engi.KindOf(err); err != nil && (kind == engi.Conflict || kind == engi.NotFound) {
+		return nil // somebody else let go of it first
+	}
+	return err
 }
 
 // note records what a volume uses, and that it was used.

@@ -404,7 +404,7 @@ func TestAfterTheMachineWentDown(t *testing.T) {
 		t.Errorf("%q, %v", data, err)
 	}
 	// And a daemon that comes back when nobody has the volume any more.
-	if err := h.store.LetGo(t.Context(), v.ID, holder, time.Now()); err != nil {
+	if err := h.store.Pass(t.Context(), v.ID, holder, "", time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	h.again()
@@ -500,12 +500,8 @@ func (d *dyingStore) Put(ctx context.Context, r volume.Record) error {
 	return d.around(func() error { return d.Store.Put(ctx, r) })
 }
 
-func (d *dyingStore) Hold(ctx context.Context, id engi.VolumeID, holder engi.SandboxID, at time.Time) error {
-	return d.around(func() error { return d.Store.Hold(ctx, id, holder, at) })
-}
-
-func (d *dyingStore) LetGo(ctx context.Context, id engi.VolumeID, holder engi.SandboxID, at time.Time) error {
-	return d.around(func() error { return d.Store.LetGo(ctx, id, holder, at) })
+func (d *dyingStore) Pass(ctx context.Context, id engi.VolumeID, from, to engi.SandboxID, at time.Time) error {
+	return d.around(func() error { return d.Store.Pass(ctx, id, from, to, at) })
 }
 
 func (d *dyingStore) Remove(ctx context.Context, id engi.VolumeID, before time.Time) error {
