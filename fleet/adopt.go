@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -59,13 +60,9 @@ func (m *Manager) retakeBox(ctx context.Context, s SandboxRecord) (err error) {
 	defer u.run()
 	image := m.files.hasImage(s.ID)
 	t, unpin, err := m.opt.Templates.Use(ctx, s.Digest)
-	switch {
-	case err == nil:
-	case image: // it may come back; until then the sandbox sleeps
-		m.log.Error("the template of a sleeping sandbox is missing", "sandbox", s.ID, "error", err)
+	if err != nil { // it may come back; what runs has it open, and what sleeps sleeps on
+		m.log.Error("the template of a sandbox is missing", "sandbox", s.ID, "error", err)
 		unpin = func() {}
-	default:
-		return err
 	}
 	u.add(unpin)
 	x := newBox(s, unpin)
@@ -74,7 +71,8 @@ func (m *Manager) retakeBox(ctx context.Context, s SandboxRecord) (err error) {
 	u.add(x.abort)
 	m.know(x)
 	u.add(func() { m.unknow(x) })
-	if s.State != engi.Hibernated && err == nil && len(s.Volumes) > 0 {
+	err = nil
+	if s.State != engi.Hibernated && len(s.Volumes) > 0 {
 		// The keeper of volumes has started anew, too.
 		if _, err := m.mounts(ctx, s, t); err != nil {
 			m.log.Error("take up volumes of a sandbox", "sandbox", s.ID, "error", err)
@@ -166,7 +164,8 @@ func (x *box) sleep() {
 
 // retakeAwake takes a sandbox up that runs, or did so a moment before it was
 // to be frozen or saved.
-func (m *Manager) retakeAwake(ctx context.Context, x *box, t engi.Template) error {
+func (m *Manager) retakeAwake(ctx context.Context, x *box, t engi.Template) (err error) {
+	whole := ctx
 	ctx, cancel := context.WithTimeout(ctx, adoptTime)
 	defer cancel()
 	rec := x.record()
@@ -174,6 +173,13 @@ func (m *Manager) retakeAwake(ctx context.Context, x *box, t engi.Template) erro
 	if err != nil {
 		return err
 	}
+	defer func() {
+		// One that does not answer is in the way of what comes next. If we
+		// are told to stop, the next node takes it.
+		if err != nil && whole.Err() == nil {
+			err = errors.Join(err, machine.Close())
+		}
+	}()
 	if err := provider.Resume(ctx, machine); err != nil && engi.KindOf(err) != engi.Unsupported {
 		return err
 	}
@@ -181,10 +187,12 @@ func (m *Manager) retakeAwake(ctx context.Context, x *box, t engi.Template) erro
 	if err != nil {
 		return err
 	}
-	// Its owner's environment may not have been sent before the node died.
-	if err := g.Setup(ctx, setupOf(t, rec)); err != nil {
-		g.Close()
-		return err
+	if t.Digest != "" {
+		// Its owner's environment may not have been sent before the node died.
+		if err := g.Setup(ctx, setupOf(t, rec)); err != nil {
+			g.Close()
+			return err
+		}
 	}
 	m.adoptBody(x, machine, g)
 	return nil

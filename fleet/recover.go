@@ -352,6 +352,9 @@ func (m *Manager) reconcile(ctx context.Context) {
 			if !m.knows(id) && !m.opt.Workshop.owns(id) {
 				m.removeOrphan(ctx, p, id)
 			}
+			if x := m.boxOf("", id); x != nil {
+				m.removeLeftover(ctx, p, x)
+			}
 		}
 	}
 	recorded, err := m.opt.Store.ListSandboxes(ctx, "")
@@ -379,6 +382,25 @@ func (m *Manager) reconcile(ctx context.Context) {
 			m.endLost(ctx, rec, nil, "nobody follows it")
 		}
 	}
+}
+
+// removeLeftover removes the machine of a sandbox that sleeps, should one have
+// been left when it fell asleep.
+func (m *Manager) removeLeftover(ctx context.Context, p provider.Provider, x *box) {
+	select {
+	case x.turn <- struct{}{}:
+	default:
+		return // somebody moves it
+	}
+	defer x.leave()
+	if x.record().State != engi.Hibernated || x.machine() != nil {
+		return
+	}
+	if err := p.Remove(ctx, x.id); err != nil {
+		m.log.Error("remove the machine of a sandbox that sleeps; trying again later", "sandbox", x.id, "error", err)
+		return
+	}
+	m.metrics.repaired.WithLabelValues("orphan_removed").Inc()
 }
 
 // knows reports whether a sandbox is alive or about to be.

@@ -24,13 +24,12 @@ const (
 
 // samples are what a box used lately. They are safe for concurrent use.
 type samples struct {
-	mu     sync.Mutex
-	fine   []engi.Sample // oldest first
-	long   []engi.Sample // older than all of fine, oldest first
-	count  int
-	cpu    time.Duration // used at the time of at
-	at     time.Time
-	absent bool // the machine is another than before
+	mu    sync.Mutex
+	fine  []engi.Sample // oldest first
+	long  []engi.Sample // older than all of fine, oldest first
+	count int
+	cpu   time.Duration // used at the time of at; less than before in another machine
+	at    time.Time
 }
 
 // add keeps a sample whose processor time since the start of the machine is
@@ -38,10 +37,10 @@ type samples struct {
 func (s *samples) add(one engi.Sample, cpu time.Duration) engi.Sample {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if gap := one.Time.Sub(s.at); !s.at.IsZero() && gap > 0 && cpu >= s.cpu && !s.absent {
+	if gap := one.Time.Sub(s.at); !s.at.IsZero() && gap > 0 && cpu >= s.cpu {
 		one.CPUPercent = 100 * float64(cpu-s.cpu) / float64(gap)
 	}
-	s.cpu, s.at, s.absent = cpu, one.Time, false
+	s.cpu, s.at = cpu, one.Time
 	s.fine = append(s.fine, one)
 	if len(s.fine) > fineSamples {
 		if s.count%coarseEvery == 0 {
@@ -54,13 +53,6 @@ func (s *samples) add(one engi.Sample, cpu time.Duration) engi.Sample {
 		s.long = append(s.long[:0], s.long[1:]...)
 	}
 	return one
-}
-
-// restart says that the next sample is of another machine.
-func (s *samples) restart() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.absent = true
 }
 
 // between returns the samples of a time; zero times are no bounds.

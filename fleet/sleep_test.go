@@ -12,6 +12,8 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/fleet"
+	"github.com/engi-dev/engi/provider"
+	"github.com/engi-dev/engi/provider/memory"
 )
 
 func (n *node) hibernate(id engi.SandboxID, diskOnly bool) {
@@ -279,5 +281,51 @@ func TestAFailedHibernationGoesOn(t *testing.T) {
 	}
 	if !strings.HasPrefix(string(s.ID), "sbx_") {
 		t.Error(s.ID)
+	}
+}
+
+func TestLeftoversOfSleepersGo(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(nil)
+	s := n.create(engi.SandboxSpec{})
+	n.mustInside(s.ID, "echo kept > file")
+	n.hibernate(s.ID, false)
+	_, err := memory.New(w.host).Start(t.Context(), provider.Spec{
+		ID: s.ID, Root: t.TempDir(), Size: fleet.DefaultLimits().Size, Token: "t",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Reconcile(t.Context())
+	if got := w.machines(); len(got) != 0 {
+		t.Errorf("machines left: %v", got)
+	}
+	n.resume(s.ID, false)
+	if out := n.mustInside(s.ID, "cat file"); out != "kept\n" {
+		t.Errorf("inside: %q", out)
+	}
+}
+
+// TestSandboxesOutlastTheirTemplate removes a template while the node is down.
+func TestSandboxesOutlastTheirTemplate(t *testing.T) {
+	w := newWorld(t)
+	n := w.start(nil)
+	awake, asleep := n.create(engi.SandboxSpec{}), n.create(engi.SandboxSpec{})
+	n.mustInside(asleep.ID, "echo kept > file")
+	n.hibernate(asleep.ID, false)
+	n.stop()
+	lost := base(t, "d1")
+	w.twins.Remove("base")
+	n = w.start(nil)
+	if out := n.mustInside(awake.ID, "echo on"); out != "on\n" {
+		t.Errorf("inside: %q", out)
+	}
+	_, err := n.Lifecycle().Resume(t.Context(), "alice", asleep.ID, 0, false)
+	wantKind(t, "resume without a template", err, engi.NotFound)
+	n.wantState(asleep.ID, engi.Hibernated)
+	w.twins.Set(lost) // it is back
+	n.resume(asleep.ID, false)
+	if out := n.mustInside(asleep.ID, "cat file"); out != "kept\n" {
+		t.Errorf("inside: %q", out)
 	}
 }
