@@ -100,7 +100,7 @@ func (p *Proxy) admit(w http.ResponseWriter, r *http.Request, t target, s engi.S
 	}
 	tried := 0
 	for _, c := range r.CookiesNamed(tokenCookie) {
-		if tried++; tried > maxCookies {
+		if tried++; tried > maxCookies || !p.ownOrigin(r, t) {
 			break
 		}
 		if _, ok := p.good(c.Value, t.id, t.port); ok {
@@ -119,6 +119,22 @@ func (p *Proxy) admit(w http.ResponseWriter, r *http.Request, t target, s engi.S
 	}
 	p.refuse(w, r, t, http.StatusForbidden, private)
 	return true
+}
+
+// ownOrigin reports whether a request that a browser adds cookies to was made
+// by a page of the same sandbox, or by no page. Pages of other sandboxes are
+// neighbours on the same site, so that cookies alone prove nothing.
+func (p *Proxy) ownOrigin(r *http.Request, t target) bool {
+	origin := r.Header.Get("Origin")
+	if origin == "" || sameHost(origin, r.Host) {
+		return true
+	}
+	u, err := url.Parse(origin)
+	if err != nil {
+		return false
+	}
+	from, ok := p.byName(plainHost(u.Host))
+	return ok && from.id == t.id
 }
 
 // remember moves a token from the address, where it would be seen, copied and

@@ -100,6 +100,18 @@ func TestSignedLinks(t *testing.T) {
 		t.Errorf("the cookie went inside: %v", s.Header)
 	}
 
+	for origin, want := range map[string]int{
+		"http://" + b.host(3000): 200, "https://" + b.host(3000): 200, "http://" + b.host(3001): 200,
+		"http://" + other.host(3000): 403, "https://else.where": 403, "null": 403,
+	} {
+		r := b.request("POST", "/", nil)
+		r.AddCookie(cookies[0])
+		r.Header.Set("Origin", origin)
+		if res, body := do(t, r); res.StatusCode != want {
+			t.Errorf("a page of %s with the cookie: %d %s", origin, res.StatusCode, body)
+		}
+	}
+
 	for name, change := range map[string]func(*http.Request){
 		"another port":    func(r *http.Request) { r.Host = b.host(3001) },
 		"another sandbox": func(r *http.Request) { r.Host = other.host(3000) },

@@ -34,10 +34,8 @@ func (p *Proxy) Target(r *http.Request) (id engi.SandboxID, port int, ok bool) {
 // find looks for a name in Host, then in the path, then in headers.
 func (p *Proxy) find(r *http.Request) (target, bool) {
 	host := plainHost(r.Host)
-	if first, domain, ok := strings.Cut(host, "."); ok && slices.Contains(p.domains, domain) {
-		if t, ok := named(first); ok {
-			return t, true
-		}
+	if t, ok := p.byName(host); ok {
+		return t, true
 	}
 	if t, ok := p.pathed(r, host); ok {
 		return t, true
@@ -59,6 +57,15 @@ func (p *Proxy) find(r *http.Request) (target, bool) {
 // shared reports whether host is one that all sandboxes share.
 func (p *Proxy) shared(host string) bool {
 	return slices.Contains(p.domains, strings.TrimPrefix(host, "sandbox.")) || slices.Contains(p.hosts, host) || slices.Contains(p.hosts, "*")
+}
+
+// byName reads a host name below one of our domains.
+func (p *Proxy) byName(host string) (target, bool) {
+	first, domain, ok := strings.Cut(host, ".")
+	if !ok || !slices.Contains(p.domains, domain) {
+		return target{}, false
+	}
+	return named(first)
 }
 
 // named reads PORT-LABEL. Clients of E2B before version 2 add one more part,
