@@ -294,6 +294,28 @@ func TestRealSleep(t *testing.T) {
 			t.Errorf("the original has %q", out)
 		}
 	})
+	t.Run("frozen", func(t *testing.T) {
+		before := n.tell(s.ID, "freeze")
+		if err := n.Lifecycle().Pause(t.Context(), "alice", s.ID); err != nil {
+			t.Fatal(err)
+		}
+		all, err := n.Lifecycle().Fork(t.Context(), "alice", s.ID, 1, 0)
+		if err != nil || all[0].Err != nil {
+			t.Fatal(err, all)
+		}
+		if got := n.tell(all[0].Sandbox.ID, "thawed"); got.hash != before.hash {
+			t.Errorf("before %+v\ncopy %+v", before, got)
+		}
+		if err := n.Sandboxes().Stop(t.Context(), "alice", all[0].Sandbox.ID); err != nil {
+			t.Error(err)
+		}
+		n.wantState(s.ID, engi.Paused)
+		n.hibernate(s.ID, false)
+		// Use wakes it.
+		if got := n.tell(s.ID, "woken"); got.hash != before.hash || got.pid != before.pid {
+			t.Errorf("before %+v\nafter %+v", before, got)
+		}
+	})
 	t.Run("samples", func(t *testing.T) {
 		all, err := n.Sandboxes().Samples(t.Context(), "alice", s.ID, time.Time{}, time.Time{})
 		if err != nil || len(all) == 0 {
