@@ -25,6 +25,7 @@ type benchCommand struct {
 	Boot      benchBoot      `cmd:"" help:"Time of a whole request when nothing is warm."`
 	Density   benchDensity   `cmd:"" help:"Memory of an idle warm sandbox."`
 	Replenish benchReplenish `cmd:"" help:"Sandboxes per second that a drained pool gets back."`
+	Sandbox   benchSandbox   `cmd:"" help:"Times of sandboxes that live: create, start a program, sleep and wake, copy; and of files."`
 	Script    benchScript    `cmd:"" help:"Time of a small script over HTTP, and scripts per second."`
 	Compare   benchCompare   `cmd:"" help:"The same program run by engi and by others, with ratios."`
 }

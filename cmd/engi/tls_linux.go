@@ -26,7 +26,7 @@ sign for the given domains only; keep ca-key.pem to yourself all the same. Repea
 the certificate expires: a running server shows the new one by itself.
 
 Examples:
-  engi tls init
+  engi tls init sbx.localhost
   engi tls init sbx.internal.example
   engi tls init sbx.test && engi serve --set preview.domain=sbx.test --set tls.listen=0.0.0.0:443 \
     --tls-cert ~/.local/share/engi/tls/cert.pem --tls-key ~/.local/share/engi/tls/key.pem`
@@ -73,5 +73,8 @@ Trust the authority %s where clients run:
   Chromium, Firefox        Settings, Certificates, Authorities, Import
 `, strings.Join(made.Names, ", "), made.Expires.Format(time.DateOnly), verb, made.Cert, made.Key,
 		made.Authority, made.Authority, made.Authority, made.Authority, made.Authority)
+	if len(domains) == 1 && !strings.Contains(domain, ".") {
+		g.note("browsers take *.%s; curl, Node.js and others want one more part: 'engi tls init sbx.%s' with preview.domain = \"sbx.%s\"", domain, domain, domain)
+	}
 	return nil
 }

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/cmd/engi/bench"
+	"github.com/engi-dev/engi/node/config"
+)
+
+type benchSandbox struct {
+	benchFlags
+	Size string `help:"Bytes of the files that are moved." default:"256MiB" placeholder:"SIZE"`
+}
+
+func (benchSandbox) Help() string {
+	return `Creating with and without a warm sandbox, starting a program in a live one, pausing, hibernating an
+idle Python and waking it, snapshots, forks, and files in both directions, all over HTTP.
+
+Examples:
+  engi bench sandbox
+  engi bench sandbox --n 40 --size 1GiB --json`
+}
+
+// Run implements the command.
+func (b *benchSandbox) Run(ctx context.Context, g *globals) error {
+	if err := b.prepare(20, engi.Python); err != nil {
+		return err
+	}
+	moved, err := size("--size", b.Size)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.Limit)
+	defer cancel()
+	c, _, err := g.config()
+	if err != nil {
+		return err
+	}
+	c.Pools = []config.Pool{{Template: b.Template, Target: 2}}
+	p, err := g.openPrivate(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer g.closePrivate(p)
+	rig := bench.Rig{Pools: p.Pools()}
+	if err := rig.WaitFull(ctx); err != nil {
+		return err
+	}
+	l := bench.Sandboxes(ctx, client.New(p.Endpoint().URL, p.AdminKey()), b.Template, b.N, int64(moved))
+	l.Host = bench.Stamp(version)
+	if g.JSON {
+		return g.printJSON(l)
+	}
+	var rows [][]string
+	failures, first := 0, ""
+	for _, act := range append([]string{"create", "create, other size"}, bench.Acts[1:]...) {
+		t, ok := l.Times[act]
+		if !ok {
+			continue
+		}
+		rows = append(rows, []string{act, fmt.Sprint(t.N), fmt.Sprint(t.Failures), ms(t.Ms.P50), ms(t.Ms.P95), ms(t.Ms.P99), ms(t.Ms.Max)})
+		if failures += t.Failures; first == "" {
+			first = t.Failure
+		}
+	}
+	g.table("ACT\tN\tFAILURES\tP50 ms\tP95\tP99\tMAX", rows)
+	rows = nil
+	for _, act := range bench.Moves {
+		m := l.Rates[act]
+		rows = append(rows, []string{act, fmt.Sprint(m.N), fmt.Sprint(m.Failures), fmt.Sprintf("%.0f", m.MiBPerSecond), fmt.Sprintf("%.0f", m.MiB)})
+		if failures += m.Failures; first == "" {
+			first = m.Failure
+		}
+	}
+	fmt.Fprintln(g.out)
+	g.table("FILES\tN\tFAILURES\tMiB/s\tMiB", rows)
+	printHost(g, l.Host)
+	return failed(g, failures, first)
+}
