@@ -31,7 +31,8 @@ setup: ## install what building and testing need from Debian
 	@.ci/setup
 
 .PHONY: packages
-packages: setup ## install the packages of others that tests run against engi
+packages: ## install the packages of others that tests run against engi
+	@.ci/setup test
 	@.ci/packages
 
 .PHONY: build

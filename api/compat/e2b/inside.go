@@ -2,6 +2,7 @@ package e2b
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -157,7 +158,7 @@ func (s *Surface) inside(w http.ResponseWriter, r *http.Request, id engi.Sandbox
 				lost(w, id, "The sandbox does not answer: "+err.Error())
 			}
 		},
-		ErrorLog: nil,
+		ErrorLog: slog.NewLogLogger(s.Log.With("sandbox", id).Handler(), slog.LevelInfo),
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()

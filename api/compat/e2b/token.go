@@ -114,8 +114,12 @@ func (g signature) made(token string) bool {
 	if g.expires != "" {
 		text += ":" + g.expires
 	}
+	return same(g.value, signed(text))
+}
+
+func signed(text string) string {
 	sum := sha256.Sum256([]byte(text))
-	return same(g.value, "v1_"+base64.RawStdEncoding.EncodeToString(sum[:]))
+	return "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])
 }
 
 // check reports Anonymous unless g was made with token and is in force.

@@ -1,0 +1,839 @@
+package e2b
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+)
+
+// ring knows keys by their secrets.
+type ring map[string]engi.Key
+
+func (r ring) Authenticate(_ context.Context, secret string) (engi.Key, error) {
+	if k, ok := r[secret]; ok {
+		return k, nil
+	}
+	return engi.Key{}, engi.Errorf(engi.Anonymous, "unknown key")
+}
+func (ring) Create(context.Context, engi.Key) (engi.Key, string, error) { panic("not used") }
+func (ring) List(context.Context, engi.Owner) ([]engi.Key, error)       { panic("not used") }
+func (ring) Revoke(context.Context, engi.Owner, string) error           { panic("not used") }
+
+// boxes is a front desk with sandboxes that are records only; what is inside
+// them is the handler inside.
+type boxes struct {
+	mu     sync.Mutex
+	all    []engi.Sandbox
+	inside http.Handler
+}
+
+func (b *boxes) Create(_ context.Context, s engi.SandboxSpec) (engi.Sandbox, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	box := engi.Sandbox{ID: engi.NewSandboxID(), Owner: s.Owner, Template: s.Template, State: engi.Running, Created: time.Now(), Lifetime: s.Lifetime,
+		Metadata: s.Metadata, Network: s.Network, Ports: s.Ports, Notes: s.Notes, Snapshot: s.Snapshot, Deadline: time.Now().Add(s.Lifetime.Timeout)}
+	b.all = append([]engi.Sandbox{box}, b.all...)
+	return box, nil
+}
+
+func (b *boxes) Get(_ context.Context, owner engi.Owner, id engi.SandboxID) (engi.Sandbox, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, x := range b.all {
+		if x.ID == id && (owner == "" || x.Owner == owner) {
+			return x, nil
+		}
+	}
+	return engi.Sandbox{}, engi.Errorf(engi.NotFound, "no such sandbox")
+}
+
+func (b *boxes) List(_ context.Context, owner engi.Owner, f engi.SandboxFilter) (list []engi.Sandbox, _ error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	seen := f.After == ""
+	for _, x := range b.all {
+		if seen && (owner == "" || x.Owner == owner) && (f.Limit <= 0 || len(list) < f.Limit) {
+			list = append(list, x)
+		}
+		seen = seen || x.ID == f.After
+	}
+	return list, nil
+}
+
+func (b *boxes) Update(ctx context.Context, owner engi.Owner, id engi.SandboxID, u engi.SandboxUpdate) (engi.Sandbox, error) {
+	if _, err := b.Get(ctx, owner, id); err != nil {
+		return engi.Sandbox{}, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range b.all {
+		x := &b.all[i]
+		if x.ID != id {
+			continue
+		}
+		if u.Network != nil {
+			x.Network = *u.Network
+		}
+		if u.Notes != nil {
+			x.Notes = *u.Notes
+		}
+		if u.Timeout != nil {
+			x.Deadline = time.Now().Add(*u.Timeout)
+		}
+		return *x, nil
+	}
+	panic("unreachable")
+}
+
+func (b *boxes) Stop(_ context.Context, owner engi.Owner, id engi.SandboxID) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range b.all {
+		if b.all[i].ID == id {
+			b.all[i].State = engi.Stopped
+		}
+	}
+	return nil
+}
+
+type inside struct {
+	engi.Guest
+	h http.Handler
+}
+
+func (g inside) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	g.h.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+func (b *boxes) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
+	x, err := b.Get(ctx, owner, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	if x.State != engi.Running && !x.Lifetime.AutoResume {
+		return nil, nil, engi.Errorf(engi.Conflict, "it sleeps")
+	}
+	return inside{h: b.inside}, func() {}, nil
+}
+
+func (b *boxes) Samples(context.Context, engi.Owner, engi.SandboxID, time.Time, time.Time) ([]engi.Sample, error) {
+	return []engi.Sample{{Time: time.Now()}}, nil
+}
+
+// shelf has templates of engi's by name.
+type shelf struct {
+	mu    sync.Mutex
+	names map[string]bool
+	fail  error
+}
+
+func (s *shelf) Get(_ context.Context, name string) (engi.Template, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.names[name] {
+		return engi.Template{Name: name, Digest: "sha256:x"}, nil
+	}
+	return engi.Template{}, engi.Errorf(engi.NotFound, "no template %q", name)
+}
+func (s *shelf) List(context.Context) ([]engi.Template, error) { return nil, nil }
+func (s *shelf) Build(context.Context, string, []byte, func(engi.BuildEvent)) (engi.Template, error) {
+	panic("not used")
+}
+func (s *shelf) Remove(_ context.Context, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.names, name)
+	return nil
+}
+func (s *shelf) Prune(context.Context) (int64, error) { return 0, nil }
+
+func (s *shelf) BuildSteps(_ context.Context, spec engi.BuildSpec, progress func(engi.BuildEvent)) (engi.Template, error) {
+	progress(engi.BuildEvent{Step: 1, Steps: 3, Name: "begin"})
+	progress(engi.BuildEvent{Step: 2, Steps: 3, Name: "run it"})
+	for _, st := range spec.Steps {
+		if st.Archive != "" {
+			b, err := os.ReadFile(st.Archive)
+			if err != nil {
+				return engi.Template{}, engi.Errorf(engi.Internal, "%v", err)
+			}
+			progress(engi.BuildEvent{Step: 2, Steps: 3, Log: string(b)})
+		}
+	}
+	if s.fail != nil {
+		return engi.Template{}, s.fail
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names[spec.Name] = true
+	return engi.Template{Name: spec.Name}, nil
+}
+
+// memory is a Store good enough for this package; package e2btest, which
+// imports this one, has the full one.
+type memory struct {
+	mu    sync.Mutex
+	all   map[string]Template
+	lines map[string][]Line
+}
+
+func (m *memory) Put(_ context.Context, t Template) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b, _ := json.Marshal(t)
+	var c Template
+	json.Unmarshal(b, &c)
+	m.all[t.ID] = c
+	return nil
+}
+func (m *memory) Get(_ context.Context, owner engi.Owner, ref string) (Template, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, t := range m.all {
+		if (t.ID == ref || t.Name == ref) && (owner == "" || t.Owner == owner) {
+			b, _ := json.Marshal(t)
+			var c Template
+			json.Unmarshal(b, &c)
+			return c, nil
+		}
+	}
+	return Template{}, engi.Errorf(engi.NotFound, "no such template")
+}
+func (m *memory) List(_ context.Context, owner engi.Owner) (list []Template, _ error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, t := range m.all {
+		list = append(list, t)
+	}
+	return list, nil
+}
+func (m *memory) Remove(_ context.Context, id string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.all, id)
+	return nil
+}
+func (m *memory) AddLines(_ context.Context, _, build string, lines []Line) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lines[build] = append(m.lines[build], lines...)
+	return nil
+}
+func (m *memory) Lines(_ context.Context, build string, skip, limit int) ([]Line, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := m.lines[build]
+	all = all[min(skip, len(all)):]
+	return all[:min(limit, len(all))], nil
+}
+
+type world struct {
+	*Surface
+	t     *testing.T
+	boxes *boxes
+	shelf *shelf
+	url   string
+}
+
+func newWorld(t *testing.T, more ...func(*Options)) *world {
+	t.Helper()
+	w := &world{t: t, boxes: &boxes{inside: http.NotFoundHandler()}, shelf: &shelf{names: map[string]bool{"base": true}}}
+	o := Options{
+		Sandboxes: w.boxes, Templates: w.shelf, Builder: w.shelf, Store: &memory{all: map[string]Template{}, lines: map[string][]Line{}},
+		Keys:   ring{"ann": {Owner: "ann"}, "ben": {Owner: "ben"}, "root": {Admin: true}, "look": {Owner: "ann", Scopes: []engi.Scope{engi.ScopeRead}}},
+		Secret: make([]byte, 32), Dir: t.TempDir(), MaxUpload: 1000, MaxUploads: 1500,
+	}
+	for _, f := range more {
+		f(&o)
+	}
+	w.Surface = New(o)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	ready := make(chan struct{})
+	running.Go(func() {
+		if err := w.Run(ctx, func() { close(ready) }); err != nil {
+			t.Error(err)
+		}
+	})
+	<-ready
+	control, in := w.Control(), w.Inside()
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if _, _, ok := Target(r, ""); ok {
+			in.ServeHTTP(rw, r)
+			return
+		}
+		control.ServeHTTP(rw, r)
+	}))
+	w.url = srv.URL
+	t.Cleanup(func() { srv.Close(); cancel(); running.Wait() })
+	return w
+}
+
+// call sends a request and decodes the answer.
+func (w *world) call(key, method, path, body string, header ...string) (int, http.Header, map[string]any) {
+	w.t.Helper()
+	if !strings.HasPrefix(path, "http") {
+		path = w.url + path
+	}
+	r, err := http.NewRequestWithContext(w.t.Context(), method, path, strings.NewReader(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if key != "" {
+		r.Header.Set("X-API-KEY", key)
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var m map[string]any
+	if len(b) > 0 && b[0] == '[' {
+		b = append(append([]byte(`{"list":`), b...), '}')
+	}
+	if len(b) > 0 && b[0] == '{' {
+		if err := json.Unmarshal(b, &m); err != nil {
+			w.t.Fatalf("%s %s answered %q: %v", method, path, b, err)
+		}
+	}
+	return resp.StatusCode, resp.Header, m
+}
+
+func (w *world) want(status int, key, method, path, body string, header ...string) map[string]any {
+	w.t.Helper()
+	got, _, m := w.call(key, method, path, body, header...)
+	if got != status {
+		w.t.Fatalf("%s %s: status %d, want %d: %v", method, path, got, status, m)
+	}
+	return m
+}
+
+func TestSignature(t *testing.T) {
+	const token = "0tQG31xiMp0IOQfaz9dcwi72L1CPo8e0"
+	g := signature{path: "hello.txt", operation: "read", user: "user", value: "v1_gUtH/s9YCJWgCizjfUxuWfhFE4QSydOWEIIvfLwDr6E"}
+	if err := g.check(token, time.Now()); err != nil {
+		t.Error(err)
+	}
+	for _, bad := range []signature{
+		{path: "other.txt", operation: "read", user: "user", value: g.value},
+		{path: "hello.txt", operation: "write", user: "user", value: g.value},
+		{path: "hello.txt", operation: "read", user: "root", value: g.value},
+		{path: "hello.txt", operation: "read", user: "user", value: g.value, expires: "99999999999"},
+		{path: "hello.txt", operation: "read", user: "user"},
+	} {
+		if err := bad.check(token, time.Now()); err == nil || engi.KindOf(err) != engi.Anonymous {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+	late := signature{path: "f", operation: "read", expires: "1000"}
+	late.value = sign(late, token)
+	if err := late.check(token, time.Unix(999, 0)); err != nil {
+		t.Error(err)
+	}
+	if err := late.check(token, time.Unix(1000, 0)); err == nil || err.Error() != "signature is already expired" {
+		t.Errorf("too late: %v", err)
+	}
+	q := url.Values{"path": {"hello.txt"}, "username": {"user"}, "signature": {strings.ReplaceAll("v1_a+b", "+", " ")}}
+	if g, ok := signatureOf(q, "GET"); !ok || g.value != "v1_a+b" || g.operation != "read" {
+		t.Errorf("got %+v", g)
+	}
+}
+
+// sign makes a signature by trying what check takes.
+func sign(g signature, token string) string {
+	text := g.path + ":" + g.operation + ":" + g.user + ":" + token
+	if g.expires != "" {
+		text += ":" + g.expires
+	}
+	return signed(text)
+}
+
+func TestMetadataFilter(t *testing.T) {
+	for text, want := range map[string]map[string]string{
+		"":                             nil,
+		"a=b":                          {"a": "b"},
+		"k%2520e=v%25261":              {"k e": "v&1"},
+		"path=a%252Fb%252520c&x=%25FF": {"path": "a/b%20c", "x": "\xff"},
+		"a=100%25":                     {"a": "100%"},
+	} {
+		got, err := metadataOf(text)
+		if err != nil || len(got) != len(want) {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+		for k, v := range want {
+			if got[k] != v {
+				t.Errorf("%q: %q is %q, want %q", text, k, got[k], v)
+			}
+		}
+	}
+	if _, err := metadataOf("a=%zz"); err == nil || engi.KindOf(err) != engi.Invalid {
+		t.Errorf("bad escape: %v", err)
+	}
+}
+
+func FuzzMetadataFilter(f *testing.F) {
+	f.Add("k%2520e=v%25261")
+	f.Add("=&=;%")
+	f.Fuzz(func(t *testing.T, text string) {
+		if _, err := metadataOf(text); err != nil && engi.KindOf(err) != engi.Invalid {
+			t.Error(err)
+		}
+	})
+}
+
+func FuzzTarget(f *testing.F) {
+	f.Add("3000-"+strings.Repeat("a", 26)+".sbx.test:80", "", "")
+	f.Add("localhost", strings.Repeat("a", 26)+"-engi", "49983")
+	f.Add("[::1]:80", "x", "70000")
+	f.Fuzz(func(t *testing.T, host, id, port string) {
+		r := &http.Request{Host: host, Header: http.Header{sandboxHeader: {id}, portHeader: {port}}}
+		if _, n, ok := Target(r, ""); ok && (n < 1 || n > 65535) {
+			t.Errorf("port %d", n)
+		}
+	})
+}
+
+func TestTarget(t *testing.T) {
+	id := engi.NewSandboxID()
+	l := id.Label()
+	for _, c := range []struct {
+		host, id, port string
+		want           engi.SandboxID
+		n              int
+		ok             bool
+	}{
+		{"3000-" + l + ".sbx.test:8443", "", "", id, 3000, true},
+		{"3000-" + strings.ToUpper(l) + ".sbx.test", "", "", id, 3000, true},
+		{"49983-" + l + "-engi.sbx.test", "", "", id, 49983, true},
+		{"127.0.0.1:1", l, "49999", id, 49999, true},
+		{"127.0.0.1:1", l + "-engi", "", id, AgentPort, true},
+		{"127.0.0.1:1", "nosuch", "80", "nosuch", 80, true},
+		{"127.0.0.1:1", "", "80", "", 0, false},
+		{"127.0.0.1:1", l, "0", "", 0, false},
+		{"127.0.0.1:1", l, "65536", "", 0, false},
+		{"api.sbx.test", "", "", "", 0, false},
+	} {
+		r := &http.Request{Host: c.host, Header: http.Header{}}
+		r.Header.Set(sandboxHeader, c.id)
+		r.Header.Set(portHeader, c.port)
+		if got, n, ok := Target(r, ""); got != c.want || n != c.n || ok != c.ok {
+			t.Errorf("%+v: %q %d %v", c, got, n, ok)
+		}
+	}
+}
+
+func TestWhoMay(t *testing.T) {
+	w := newWorld(t)
+	made := w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base"}`)
+	path := "/sandboxes/" + made["sandboxID"].(string)
+	for _, c := range []struct {
+		key, method, path, body string
+		status                  int
+	}{
+		{"", "GET", path, "", 401},
+		{"nobody", "GET", path, "", 401},
+		{"ben", "GET", path, "", 404},
+		{"ben", "DELETE", path, "", 404},
+		{"ben", "POST", path + "/timeout", `{"timeout":1}`, 404},
+		{"look", "POST", "/v2/sandboxes", `{"templateID":"base"}`, 403},
+		{"look", "DELETE", path, "", 403},
+		{"ann", "GET", path, "", 200},
+		{"root", "GET", path, "", 200},
+		{"e2b_" + hex.EncodeToString([]byte("ann")), "GET", path, "", 200},
+		{"e2b_zz", "GET", path, "", 401},
+		{"ann", "POST", path + "/pause", "", 501},
+		{"ann", "GET", "/snapshots", "", 501},
+		{"ann", "GET", "/volumes", "", 501},
+		{"ann", "GET", "/secrets", "", 501},
+		{"ann", "GET", "/nothing", "", 404},
+	} {
+		m := w.want(c.status, c.key, c.method, c.path, c.body)
+		if c.status >= 400 && (m["code"] != float64(c.status) || m["message"] == "") {
+			t.Errorf("%s %s as %s: %v", c.method, c.path, c.key, m)
+		}
+	}
+	if m := w.want(200, "", "GET", path, "", "Authorization", "Bearer ann"); m["envdAccessToken"] != made["envdAccessToken"] {
+		t.Errorf("got %v", m)
+	}
+	if m := w.want(200, "look", "GET", path, ""); m["envdAccessToken"] != nil {
+		t.Error("a key that only reads gets the token for the inside")
+	}
+	if m := w.want(200, "ben", "GET", "/v2/sandboxes", ""); len(m["list"].([]any)) != 0 {
+		t.Errorf("ben sees %v", m)
+	}
+}
+
+func TestInsideTakesNoCredentials(t *testing.T) {
+	w := newWorld(t)
+	var mu sync.Mutex
+	var seen http.Header
+	var path string
+	w.boxes.inside = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen, path = r.Header.Clone(), r.URL.RequestURI()
+		rw.Header().Set("Set-Cookie", "a=b")
+		io.WriteString(rw, "{}")
+	})
+	made := w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base"}`)
+	id, token := made["sandboxID"].(string), made["envdAccessToken"].(string)
+	in := func(status int, path, port string, header ...string) http.Header {
+		t.Helper()
+		got, h, m := w.call("key", "GET", path, "", append([]string{sandboxHeader, id, portHeader, port}, header...)...)
+		if got != status {
+			t.Fatalf("%s at %s: status %d, want %d: %v", path, port, got, status, m)
+		}
+		return h
+	}
+	in(401, "/envs", "49983")
+	in(401, "/envs", "49983", accessHeader, "wrong")
+	in(401, "/files?path=x&signature=v1_x", "49983")
+	in(401, "/execute", "49999")
+	h := in(200, "/envs?a=b%20c", "49983", accessHeader, token, "Cookie", "x=y", "Authorization", "Basic dXNlcjo=", "X-Metadata-A", "b")
+	mu.Lock()
+	if path != "/envs?a=b%20c" || seen.Get("X-Metadata-A") != "b" || seen.Get("Authorization") != "Basic dXNlcjo=" {
+		t.Errorf("inside saw %s %v", path, seen)
+	}
+	for _, name := range []string{accessHeader, "X-Api-Key", "Cookie", sandboxHeader, portHeader, "X-Forwarded-For"} {
+		if v := seen.Get(name); v != "" {
+			t.Errorf("inside saw %s: %s", name, v)
+		}
+	}
+	mu.Unlock()
+	if h.Get("Set-Cookie") != "" {
+		t.Error("the inside sets cookies")
+	}
+	in(200, "/contexts", "49999", "Authorization", "Bearer secret")
+	mu.Lock()
+	if path != "/interpreter/contexts" || seen.Get("Authorization") != "" {
+		t.Errorf("inside saw %s %v", path, seen)
+	}
+	mu.Unlock()
+	in(200, "/health", "49983")
+	in(200, "/execute", "49999", accessHeader, token)
+
+	// A URL that is signed needs no name of the sandbox.
+	g := signature{path: "/f", operation: "read"}
+	q := url.Values{"path": {"/f"}, "signature": {sign(g, token)}}
+	w.want(200, "", "GET", "/files?"+q.Encode(), "")
+	q.Set("path", "/g")
+	w.want(401, "", "GET", "/files?"+q.Encode(), "")
+	w.want(400, "", "GET", "/files?path=/f", "")
+
+	w.want(204, "ann", "DELETE", "/sandboxes/"+id, "")
+	if m := w.want(502, "", "GET", "/health", "", sandboxHeader, id, portHeader, "49983"); m["message"] != textLost || m["sandboxId"] != id {
+		t.Errorf("got %v", m)
+	}
+}
+
+func TestHealthWakesNobody(t *testing.T) {
+	w := newWorld(t)
+	w.boxes.inside = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { rw.WriteHeader(204) })
+	made := w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base","autoPause":true,"autoResume":{"enabled":true}}`)
+	id := made["sandboxID"].(string)
+	w.boxes.mu.Lock()
+	w.boxes.all[0].State = engi.Hibernated
+	w.boxes.mu.Unlock()
+	w.want(502, "", "GET", "/health", "", sandboxHeader, id, portHeader, "49983")
+	w.want(204, "", "GET", "/envs", "", sandboxHeader, id, portHeader, "49983", accessHeader, made["envdAccessToken"].(string))
+	w.boxes.mu.Lock()
+	w.boxes.all[0].Disk = true // without memory, only its owner wakes it
+	w.boxes.mu.Unlock()
+	w.want(502, "", "GET", "/envs", "", sandboxHeader, id, portHeader, "49983", accessHeader, made["envdAccessToken"].(string))
+}
+
+func TestCreateRefuses(t *testing.T) {
+	w := newWorld(t)
+	for body, status := range map[string]int{
+		`{`:                                  400,
+		`{}`:                                 400,
+		`{"templateID":"none"}`:              404,
+		`{"templateID":"base:tag"}`:          404,
+		`{"templateID":"base","timeout":-1}`: 400,
+		`{"templateID":"base","autoPause":true,"autoPauseMemory":false,"autoResume":{"enabled":true}}`:   400,
+		`{"templateID":"base","network":{"allowOut":["example.com"]}}`:                                   400,
+		`{"templateID":"base","network":{"denyOut":["example.com"]}}`:                                    400,
+		`{"templateID":"base","network":{"allowOut":["a b"],"denyOut":["0.0.0.0/0"]}}`:                   400,
+		`{"templateID":"base","network":{"egressProxy":{"address":"nowhere"}}}`:                          400,
+		`{"templateID":"base","network":{"httpsPorts":[49983]}}`:                                         400,
+		`{"templateID":"base","unknown":{"field":1},"network":{"rules":null},"mcp":null,"envVars":null}`: 201,
+		`"` + strings.Repeat("x", maxBody) + `"`:                                                         400,
+	} {
+		if got, _, m := w.call("ann", "POST", "/v2/sandboxes", body); got != status {
+			t.Errorf("%.100s: status %d, want %d: %v", body, got, status, m)
+		}
+	}
+}
+
+func TestPolicyKeepsPasswordsToItself(t *testing.T) {
+	w := newWorld(t)
+	made := w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base","allow_internet_access":false,
+		"network":{"allowOut":["example.com"],"denyOut":["0.0.0.0/0"],"egressProxy":{"address":"p:1","username":"u","password":"shh"},"rules":{"a":[]}}}`)
+	path := "/sandboxes/" + made["sandboxID"].(string)
+	m := w.want(200, "ann", "GET", path, "")
+	b, _ := json.Marshal(m)
+	if strings.Contains(string(b), "shh") || m["allowInternetAccess"] != false {
+		t.Errorf("got %s", b)
+	}
+	w.boxes.mu.Lock()
+	box := w.boxes.all[0]
+	w.boxes.mu.Unlock()
+	if box.Network.Mode != engi.NetworkNone || !strings.Contains(box.Notes[noteProxy], "shh") {
+		t.Errorf("kept %+v %v", box.Network, box.Notes)
+	}
+	w.want(204, "ann", "PUT", path+"/network", `{}`)
+	m = w.want(200, "ann", "GET", path, "")
+	if n := m["network"].(map[string]any); n["allowOut"] != nil || n["egressProxy"] != nil || m["allowInternetAccess"] != true {
+		t.Errorf("after an empty update: %v", m)
+	}
+}
+
+func TestPages(t *testing.T) {
+	w := newWorld(t)
+	want := map[string]bool{}
+	for range 5 {
+		want[w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base"}`)["sandboxID"].(string)] = true
+	}
+	token, pages := "", 0
+	for {
+		status, h, m := w.call("ann", "GET", "/v2/sandboxes?limit=2&nextToken="+token, "")
+		if status != 200 {
+			t.Fatalf("status %d: %v", status, m)
+		}
+		for _, x := range m["list"].([]any) {
+			id := x.(map[string]any)["sandboxID"].(string)
+			if !want[id] {
+				t.Errorf("%s twice", id)
+			}
+			delete(want, id)
+		}
+		pages++
+		if token = h.Get("X-Next-Token"); token == "" {
+			break
+		}
+	}
+	if pages != 3 || len(want) != 0 {
+		t.Errorf("%d pages, %d left out", pages, len(want))
+	}
+	for _, q := range []string{"limit=0", "limit=101", "limit=x", "state=odd", "order=up", "startedAfter=x", "nextToken=x", "metadata=%25zz"} {
+		w.want(400, "ann", "GET", "/v2/sandboxes?"+q, "")
+	}
+}
+
+func TestBuild(t *testing.T) {
+	w := newWorld(t)
+	m := w.want(202, "ann", "POST", "/v3/templates", `{"name":"App:v1"}`)
+	id, build := m["templateID"].(string), m["buildID"].(string)
+	status := "/templates/" + id + "/builds/" + build + "/status"
+	if m := w.want(200, "ann", "GET", status, ""); m["status"] != "waiting" || m["logs"] == nil || m["logEntries"] == nil {
+		t.Errorf("got %v", m)
+	}
+	w.want(404, "ben", "GET", status, "")
+
+	// A file that is copied goes up through a link that is good for it only.
+	steps := `{"fromTemplate":"base","steps":[{"type":"COPY","args":["a","/a","",""],"filesHash":"abc"},{"type":"RUN","args":["true",""]},{"type":"ENV","args":["A","b"]}]}`
+	w.want(400, "ann", "POST", "/v2/templates/"+id+"/builds/"+build, steps)
+	m = w.want(201, "ann", "GET", "/templates/"+id+"/files/abc", "")
+	link := m["url"].(string)
+	if m["present"] != false {
+		t.Errorf("got %v", m)
+	}
+	w.want(403, "", "PUT", strings.Replace(link, "files/abc", "files/abd", 1), "x")
+	w.want(403, "", "PUT", strings.Replace(link, "expires=", "expires=1", 1), "x")
+	w.want(400, "", "PUT", link, strings.Repeat("x", 1001))
+	w.want(200, "", "PUT", link, "the archive")
+	if m := w.want(201, "ann", "GET", "/templates/"+id+"/files/abc", ""); m["present"] != true {
+		t.Errorf("got %v", m)
+	}
+	w.want(400, "ann", "GET", "/templates/"+id+"/files/a.b", "")
+
+	code, h, _ := w.call("ann", "POST", "/v2/templates/"+id+"/builds/"+build, steps)
+	if code != 202 || h.Get("Content-Length") != "0" {
+		t.Errorf("status %d, length %q", code, h.Get("Content-Length"))
+	}
+	end := w.built(status)
+	if end["status"] != "ready" {
+		t.Fatalf("got %v", end)
+	}
+	if logs, _ := json.Marshal(end["logs"]); !strings.Contains(string(logs), "the archive") {
+		t.Errorf("logs %s", logs)
+	}
+	w.want(409, "ann", "POST", "/v2/templates/"+id+"/builds/"+build, steps)
+	if left, _ := filepath.Glob(filepath.Join(w.Dir, "builds", "*")); len(left) != 0 {
+		t.Errorf("a build has left %v", left)
+	}
+	w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"app:v1"}`)
+	w.want(404, "ann", "POST", "/v2/sandboxes", `{"templateID":"app:v2"}`)
+	w.want(404, "ben", "POST", "/v2/sandboxes", `{"templateID":"app:v1"}`)
+	w.want(200, "ann", "GET", "/templates/aliases/app", "")
+	w.want(404, "ben", "GET", "/templates/aliases/app", "")
+
+	// One that fails says at which step and why, in its own words.
+	m = w.want(202, "ann", "POST", "/v3/templates", `{"name":"app"}`)
+	if m["templateID"] != id {
+		t.Errorf("another template of the name: %v", m)
+	}
+	build = m["buildID"].(string)
+	status = "/templates/" + id + "/builds/" + build + "/status"
+	w.shelf.mu.Lock()
+	w.shelf.fail = engi.Errorf(engi.Invalid, "build template e2b-%s-%s: it broke", id, build[:8])
+	w.shelf.mu.Unlock()
+	w.want(202, "ann", "POST", "/v2/templates/"+id+"/builds/"+build, `{"steps":[{"type":"RUN","args":["x"]}]}`)
+	end = w.built(status)
+	if r := end["reason"].(map[string]any); end["status"] != "error" || r["message"] != "it broke" || r["step"] != "1" {
+		t.Errorf("got %v", end)
+	}
+	w.want(204, "ann", "DELETE", "/templates/"+id, "")
+	w.want(404, "ann", "DELETE", "/templates/"+id, "")
+	w.shelf.mu.Lock()
+	defer w.shelf.mu.Unlock()
+	if len(w.shelf.names) != 1 {
+		t.Errorf("left %v", w.shelf.names)
+	}
+}
+
+// built waits for a build to end and returns its status with all lines.
+func (w *world) built(status string) map[string]any {
+	w.t.Helper()
+	for range 500 {
+		m := w.want(200, "ann", "GET", status, "")
+		if m["status"] == "ready" || m["status"] == "error" {
+			return m
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	w.t.Fatal("the build does not end")
+	return nil
+}
+
+func TestBuildRefuses(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"", "Bad Name", "-x", strings.Repeat("x", 200), "x:bad tag"} {
+		b, _ := json.Marshal(map[string]string{"name": name})
+		w.want(400, "ann", "POST", "/v3/templates", string(b))
+	}
+	m := w.want(202, "ann", "POST", "/v3/templates", `{"name":"x"}`)
+	path := "/v2/templates/" + m["templateID"].(string) + "/builds/" + m["buildID"].(string)
+	for body, status := range map[string]int{
+		`{"fromImage":"a","fromTemplate":"base"}`:                              400,
+		`{"fromTemplate":"none"}`:                                              404,
+		`{"steps":[{"type":"ADD","args":["a"]}]}`:                              400,
+		`{"steps":[{"type":"RUN","args":[]}]}`:                                 400,
+		`{"steps":[{"type":"ENV","args":["A"]}]}`:                              400,
+		`{"steps":[{"type":"USER","args":["a","b"]}]}`:                         400,
+		`{"steps":[{"type":"COPY","args":["a","b"]}]}`:                         400,
+		`{"steps":[{"type":"COPY","args":["a","b"],"filesHash":"../../etc"}]}`: 400,
+		`{"fromImage":"a","fromImageRegistry":{"type":"aws"}}`:                 501,
+		`{"startCmd":"x"}`:                                                     501,
+	} {
+		w.want(status, "ann", "POST", path, body)
+	}
+}
+
+func TestUploadsAreBounded(t *testing.T) {
+	w := newWorld(t)
+	id := w.want(202, "ann", "POST", "/v3/templates", `{"name":"x"}`)["templateID"].(string)
+	for _, hash := range []string{"one", "two", "three"} {
+		link := w.want(201, "ann", "GET", "/templates/"+id+"/files/"+hash, "")["url"].(string)
+		w.want(200, "", "PUT", link, strings.Repeat("x", 700))
+		time.Sleep(5 * time.Millisecond) // apart in the file system's clock
+	}
+	var total int64
+	err := filepath.WalkDir(filepath.Join(w.Dir, "files"), func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			info, ierr := d.Info()
+			if ierr != nil {
+				return ierr
+			}
+			total += info.Size()
+		}
+		return err
+	})
+	if err != nil || total > 1500 {
+		t.Errorf("%d bytes are kept, %v", total, err)
+	}
+	if m := w.want(201, "ann", "GET", "/templates/"+id+"/files/three", ""); m["present"] != true {
+		t.Error("the newest was thrown away")
+	}
+}
+
+func TestRecover(t *testing.T) {
+	store := &memory{all: map[string]Template{}, lines: map[string][]Line{}}
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "builds", "left"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	store.Put(t.Context(), Template{ID: "t", Owner: "ann", Name: "x", Builds: []Build{{ID: "a", State: BuildBuilding}, {ID: "b", State: BuildReady}, {ID: "c", State: BuildWaiting}}})
+	w := newWorld(t, func(o *Options) { o.Store, o.Dir = store, dir })
+	got, err := w.Store.Get(t.Context(), "ann", "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Builds[0].State != BuildFailed || got.Builds[0].Reason == "" || got.Builds[1].State != BuildReady || got.Builds[2].State != BuildWaiting {
+		t.Errorf("got %+v", got.Builds)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "builds")); !os.IsNotExist(err) {
+		t.Errorf("what a build has left is there: %v", err)
+	}
+}
+
+func TestForget(t *testing.T) {
+	tpl := Template{Tags: []Tag{{Name: "old", Build: "b0"}}}
+	for i := range 20 {
+		tpl.Builds = append(tpl.Builds, Build{ID: "b" + string(rune('0'+i)), State: BuildReady})
+	}
+	gone := tpl.forget()
+	if len(gone) != 9 || len(tpl.Builds) != keepBuilds+1 || tpl.build("b0") == nil || tpl.Builds[len(tpl.Builds)-1].ID != "b"+string(rune('0'+19)) {
+		t.Errorf("%d gone, left %+v", len(gone), tpl.Builds)
+	}
+}
+
+func TestSecretFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tokens.key")
+	a, err := LoadSecret(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := LoadSecret(path)
+	if err != nil || string(a) != string(b) || len(a) != secretSize {
+		t.Errorf("%x, then %x, %v", a, b, err)
+	}
+	if fi, err := os.Stat(path); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", fi.Mode(), err)
+	}
+	if err := os.WriteFile(path, []byte("short"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadSecret(path); err == nil || engi.KindOf(err) != engi.Invalid {
+		t.Errorf("a damaged file: %v", err)
+	}
+}
+
+func TestStatusesAreComplete(t *testing.T) {
+	for _, k := range engi.Kinds() {
+		if statuses[k] < 400 {
+			t.Errorf("%s has no status", k)
+		}
+	}
+}
