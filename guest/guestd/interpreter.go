@@ -45,7 +45,7 @@ func (s interpreter) Start(p kernel.Program) (*child.Child, [2]*os.File, error) 
 		syscall.Close(null)
 	}
 	c, err := s.table.Start(child.Spec{Path: p.Args[0], Args: p.Args, Env: list(p.Env), Dir: p.Dir, User: a.user,
-		Limits: a.limits(a.user), Files: st.theirs})
+		Limits: a.limits(a.user), Files: st.theirs, Placed: true})
 	if err != nil {
 		st.close()
 		return nil, [2]*os.File{}, err

@@ -23,6 +23,8 @@ type Spec struct {
 
 	// Terminal makes descriptor 0 the controlling terminal.
 	Terminal bool
+	// Placed enters Dir before it becomes User, who may not be allowed to.
+	Placed bool
 }
 
 // A User is who a process runs as.
@@ -85,6 +87,7 @@ type plan struct {
 	}
 	files     [3]uintptr
 	terminal  bool
+	placed    bool
 	unblocked uint64 // the empty signal mask
 
 	// Written by the child in the parent's memory.
@@ -133,7 +136,7 @@ func classify(s *Spec, step int, errno syscall.Errno) error {
 }
 
 func newPlan(s *Spec) (*plan, error) {
-	p := &plan{zero: [1]byte{'0'}, terminal: s.Terminal, group: uintptr(s.Limits.Group)}
+	p := &plan{zero: [1]byte{'0'}, terminal: s.Terminal, placed: s.Placed, group: uintptr(s.Limits.Group)}
 	var err error
 	if p.path, err = syscall.BytePtrFromString(s.Path); err != nil {
 		return nil, engi.Errorf(engi.Invalid, "program %.80q: %v", s.Path, err)
@@ -220,6 +223,12 @@ func vforkExec(p *plan) (pid, errno uintptr) {
 			goto failed
 		}
 	}
+	if p.placed {
+		p.step = stepDir
+		if _, _, e = syscall.RawSyscall(syscall.SYS_CHDIR, uintptr(unsafe.Pointer(p.dir)), 0, 0); e != 0 {
+			goto failed
+		}
+	}
 	if p.become {
 		p.step = stepUser
 		if _, _, e = syscall.RawSyscall(syscall.SYS_SETGROUPS, p.ngroups, uintptr(unsafe.Pointer(p.groups)), 0); e != 0 {
@@ -232,9 +241,11 @@ func vforkExec(p *plan) (pid, errno uintptr) {
 			goto failed
 		}
 	}
-	p.step = stepDir
-	if _, _, e = syscall.RawSyscall(syscall.SYS_CHDIR, uintptr(unsafe.Pointer(p.dir)), 0, 0); e != 0 {
-		goto failed
+	if !p.placed {
+		p.step = stepDir
+		if _, _, e = syscall.RawSyscall(syscall.SYS_CHDIR, uintptr(unsafe.Pointer(p.dir)), 0, 0); e != 0 {
+			goto failed
+		}
 	}
 	p.step = stepFile
 	for i = 0; i < len(p.files); i++ {

@@ -62,7 +62,7 @@ def reader(axis):
 
 def flat(ax):
     x, y = ax.get_xlabel(), ax.get_ylabel()
-    return {"title": ax.get_title(), "x_label": x or None, "y_label": y or None, "x_unit": unit(x), "y_unit": unit(y)}
+    return {"title": ax.get_title() or None, "x_label": x or None, "y_label": y or None, "x_unit": unit(x), "y_unit": unit(y)}
 
 
 def points(ax, kind, series):
@@ -123,7 +123,7 @@ def pie(ax):
         if not label or label.startswith("_"):
             label = texts[i] if i < len(texts) else ""
         elements.append({"label": label, "angle": number(abs(w.theta2 - w.theta1)), "radius": number(w.r)})
-    return {"type": "pie", "title": ax.get_title(), "elements": elements}
+    return {"type": "pie", "title": ax.get_title() or None, "elements": elements}
 
 
 def boxes(ax):
@@ -184,7 +184,7 @@ def describe_axes(ax):
         return scatter(ax)
     if ax.get_lines():
         return line(ax)
-    return {"type": "unknown", "title": ax.get_title(), "elements": []}
+    return {"type": "unknown", "title": ax.get_title() or None, "elements": []}
 
 
 def describe(figure):
@@ -196,5 +196,5 @@ def describe(figure):
         return None
     if len(charts) == 1:
         return charts[0]
-    title = figure._suptitle.get_text() if figure._suptitle is not None else ""
-    return {"type": "superchart", "title": title, "elements": charts}
+    title = figure._suptitle.get_text() if figure._suptitle is not None else None
+    return {"type": "superchart", "title": title or None, "elements": charts}

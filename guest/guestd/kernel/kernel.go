@@ -109,7 +109,7 @@ type session struct {
 var languages = map[string]string{
 	"": "python", "python": "python", "python3": "python", "py": "python",
 	"javascript": "javascript", "js": "javascript",
-	"typescript": "typescript", "ts": "typescript",
+	"typescript": "typescript", "ts": "typescript", "deno": "typescript",
 	"bash": "bash", "sh": "bash",
 }
 

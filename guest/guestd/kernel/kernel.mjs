@@ -212,16 +212,21 @@ function imported([all, type, clause, , name, options]) {
 
 const AsyncFunction = (async () => {}).constructor;
 
+function parses(code) {
+  try {
+    new AsyncFunction(code);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 function toScript(code) {
   code = rewrite(code);
-  if (language !== "typescript") {
-    try {
-      new AsyncFunction(code);
-      return code;
-    } catch {
-      // perhaps it has types; else V8 tells best what is wrong
-    }
-  }
+  // An object alone, not a block with labels: as people type it at a console.
+  if (/^\s*\{/.test(code) && /\}\s*$/.test(code) && parses(`return (${code}\n)`)) code = `(${code}\n)`;
+  // What does not parse perhaps has types; else V8 tells best what is wrong.
+  if (language !== "typescript" && parses(code)) return code;
   if (!nodeModule.stripTypeScriptTypes) {
     if (language !== "typescript") return code;
     throw new Error("this Node cannot run TypeScript: it needs version 22.13 or Deno");

@@ -203,7 +203,7 @@ def ipython_shell():
             try:
                 return figure_data(value)
             except Exception:  # of a figure we do not understand, which is drawn all the same
-                return {"type": "unknown", "title": "", "elements": []}
+                return {"type": "unknown", "title": None, "elements": []}
 
     class Shell(InteractiveShell):
         displayhook_class = Type(Hook)

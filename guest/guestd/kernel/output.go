@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"bytes"
 	"os"
 	"strings"
 	"sync"
@@ -138,6 +139,9 @@ func (o *output) take(last bool) (texts [2]string) {
 		n := len(b)
 		if !last {
 			n -= partial(b)
+			if end := bytes.LastIndexByte(b, '\n') + 1; len(b) >= maxBuffered && end > 0 {
+				n = end // so much comes that lines are cut: cut between them
+			}
 		}
 		texts[i] = strings.ToValidUTF8(string(b[:n]), "\ufffd")
 		o.buf[i] = append([]byte(nil), b[n:]...)

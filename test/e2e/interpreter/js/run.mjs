@@ -191,7 +191,7 @@ scenario('chart: boxes and whiskers', async () => {
 
 scenario('chart: several in one figure', async () => {
   const c = await chart('fig, (a, b) = plt.subplots(1, 2); fig.suptitle("Both"); a.scatter([1], [2]); b.bar(["x"], [1]); b.set_title("Right")')
-  assert.deepEqual([c.type, c.title, c.elements.map((e) => [e.type, e.title])], ['superchart', 'Both', [['scatter', ''], ['bar', 'Right']]])
+  assert.deepEqual([c.type, c.title, c.elements.map((e) => [e.type, e.title])], ['superchart', 'Both', [['scatter', null], ['bar', 'Right']]])
 })
 
 scenario('chart: one that is none of these', async () => {
@@ -219,6 +219,9 @@ scenario('contexts: the first ones, made, listed, removed', async () => {
   assert.ok(['python', 'javascript'].every((l) => before.some((c) => c.language === l && c.cwd === '/home/user')), JSON.stringify(before))
   const c = await s.createCodeContext({ cwd: '/tmp' })
   assert.deepEqual([c.language, c.cwd], ['python', '/tmp'])
+  const closed = await s.createCodeContext({ cwd: '/root' })
+  assert.deepEqual([closed.cwd, (await s.runCode('import os; os.getcwd()', { context: closed })).text], ['/root', '/root'])
+  await s.removeCodeContext(closed)
   assert.equal((await s.runCode('import os; os.getcwd()', { context: c })).text, '/tmp')
   assert.ok((await s.listCodeContexts()).some((d) => d.id === c.id))
   await s.removeCodeContext(c)
