@@ -3,6 +3,7 @@ package disk
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"log"
@@ -382,5 +383,56 @@ func TestRegistryTrouble(t *testing.T) {
 	srv.Close()
 	if again, err := d.Build(t.Context(), "kept", nil, nil); err != nil || again.Digest != first.Digest {
 		t.Errorf("without its registry: %v", err)
+	}
+}
+
+func TestStepsOnAnImageWithALogin(t *testing.T) {
+	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	open := atomic.Bool{}
+	open.Store(true)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if user, password, _ := req.BasicAuth(); !open.Load() && (user != "ann" || password != "secret") {
+			w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		inner.ServeHTTP(w, req)
+	}))
+	defer srv.Close()
+	r := &testRegistry{host: strings.TrimPrefix(srv.URL, "http://")}
+	r.push(t, "app:1", imageOf(t, v1.Config{Env: []string{"FROM=image"}, User: "daemon", WorkingDir: "/srv"}, tinyRoot(t)))
+	open.Store(false)
+
+	var ran []engi.Command
+	w := &twinWorkshop{run: func(_ context.Context, dir string, c engi.Command, _ io.Writer) engi.Exit {
+		ran = append(ran, c)
+		return engi.Exit{Cause: engi.CauseExited}
+	}}
+	d := shelfWith(t, Options{Workshop: w}, nil)
+	spec := engi.BuildSpec{Name: "mine", FromImage: r.host + "/app:1", Steps: []engi.BuildStep{run("one")}}
+	wantKind(t, buildErr(d, spec), engi.Denied)
+	spec.Login = engi.RegistryLogin{User: "ann", Password: "wrong"}
+	wantKind(t, buildErr(d, spec), engi.Denied)
+	spec.Login.Password = "secret"
+	tmpl, err := d.BuildSteps(t.Context(), spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tmpl.User != "user" || tmpl.WorkDir != "/home/user" || tmpl.Env["FROM"] != "image" || len(ran) != 1 || ran[0].User != "user" || ran[0].Dir != "/home/user" {
+		t.Errorf("template %+v, ran %+v", tmpl, ran)
+	}
+	// The password is kept nowhere.
+	err = filepath.WalkDir(d.o.Dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if bytes.Contains(data, []byte("secret")) {
+			t.Errorf("%s has the password", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

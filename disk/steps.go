@@ -175,16 +175,21 @@ func (t *Templates) imageFoundation(ctx context.Context, ref string, login engi.
 	def := recipe.Definition{Base: "oci:" + ref, User: "user", WorkDir: "/home/user", Files: []recipe.File{
 		{Path: "/etc/sudoers.d/engi-user", Content: "user ALL=(ALL:ALL) NOPASSWD:ALL\n", Mode: 0o440},
 	}}
-	var src source
-	var err error
 	if suite, ok := officialSuite(ref); ok {
-		// The same packages come from the archive that this machine uses.
-		def.Base = suite
+		// The same packages come from the archive that this machine uses, if
+		// it can build suites at all.
+		local := def
+		local.Base = suite
 		distro, release, _ := strings.Cut(suite, ":")
-		src, err = t.debianSource(def, distro, release)
-	} else {
-		src, err = t.imageSource(ctx, ref, login)
+		src, err := t.debianSource(local, distro, release)
+		if err == nil {
+			return t.foundation(ctx, local, src, progress)
+		}
+		if engi.KindOf(err) != engi.Unsupported {
+			return engi.Template{}, nil, err
+		}
 	}
+	src, err := t.imageSource(ctx, ref, login)
 	if err != nil {
 		return engi.Template{}, nil, err
 	}
