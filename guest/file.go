@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"hash"
 	"io"
 	"io/fs"
 	"iter"
@@ -62,7 +61,14 @@ func (c *Client) Write(ctx context.Context, path string, r io.Reader, o engi.Wri
 	if err := wire.CheckAbsolute(path); err != nil {
 		return err
 	}
-	body := &hashing{r: r, h: sha256.New()}
+	body := &hashing{r: r}
+	if known, ok := r.(interface{ SHA256() string }); ok {
+		body.sum = known.SHA256 // the reader counts already
+	} else {
+		h := sha256.New()
+		body.r = io.TeeReader(r, h)
+		body.sum = func() string { return hex.EncodeToString(h.Sum(nil)) }
+	}
 	resp, err := c.do(ctx, "PUT", "file"+query("path", path, "mode", strconv.FormatUint(uint64(o.Mode.Perm()), 8), "user", o.User), body,
 		func(req *http.Request) {
 			req.ContentLength = -1
@@ -78,15 +84,14 @@ func (c *Client) Write(ctx context.Context, path string, r io.Reader, o engi.Wri
 // hashing puts the digest of what it read into a trailer.
 type hashing struct {
 	r       io.Reader
-	h       hash.Hash
+	sum     func() string // of all, once it was read
 	trailer http.Header
 }
 
 func (b *hashing) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
-	b.h.Write(p[:n])
 	if err == io.EOF {
-		b.trailer.Set(wire.HashHeader, hex.EncodeToString(b.h.Sum(nil)))
+		b.trailer.Set(wire.HashHeader, b.sum())
 	}
 	return n, err
 }

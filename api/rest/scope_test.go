@@ -94,7 +94,7 @@ func TestEveryRouteKeepsOwnersApart(t *testing.T) {
 		method, path, body := mine.requestFor(pattern)
 		rec := askSoon(t, w, w.Other, method, path, body)
 		if rec.Code == http.StatusUpgradeRequired {
-			continue // a terminal looks for its sandbox when it is one; see TestTerminalOfOthers
+			continue // a terminal looks for its sandbox when it is one; see TestTerminals
 		}
 		if rec.Code != 404 {
 			t.Errorf("%s as somebody else: status %d, want 404: %s", pattern, rec.Code, rec.Body)

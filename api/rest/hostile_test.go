@@ -1,0 +1,393 @@
+package rest_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/apitest"
+	"github.com/engi-dev/engi/api/rest"
+	"github.com/engi-dev/engi/api/v1"
+)
+
+// full is a sandbox whose disk takes limit bytes.
+type full struct {
+	engi.Sandboxes
+	limit int64
+}
+
+func (f full) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
+	g, release, err := f.Sandboxes.Enter(ctx, owner, id)
+	return fullGuest{g, f.limit}, release, err
+}
+
+type fullGuest struct {
+	engi.Guest
+	limit int64
+}
+
+func (g fullGuest) take(r io.Reader) error {
+	n, err := io.Copy(io.Discard, io.LimitReader(r, g.limit+1))
+	if n > g.limit {
+		return engi.Errorf(engi.Exhausted, "write: no space left on device")
+	}
+	return err
+}
+
+func (g fullGuest) Write(ctx context.Context, path string, r io.Reader, o engi.WriteOptions) error {
+	return g.take(r)
+}
+func (g fullGuest) Unpack(ctx context.Context, dir string, r io.Reader) error { return g.take(r) }
+
+func aSandbox(t *testing.T, w *apitest.World) string {
+	t.Helper()
+	return "/v1/sandboxes/" + read[v1.Sandbox](t, ask(t, w, "POST", "/v1/sandboxes", `{}`), 201).ID
+}
+
+func TestHostilePaths(t *testing.T) {
+	w := world(t, nil)
+	b := aSandbox(t, w)
+	read[v1.Written](t, ask(t, w, "PUT", b+"/files?path=/workspace/ok", "x"), 200)
+	for name, p := range map[string]string{
+		"missing": "", "relative": "etc/passwd", "NUL": "/a\x00b", "long": "/" + strings.Repeat("a", 5000), "dots": "../../etc/passwd",
+	} {
+		q := "?path=" + url.QueryEscape(p)
+		for _, act := range []string{"GET /files", "PUT /files", "DELETE /files", "GET /files/stat", "GET /files/list", "GET /files/watch", "GET /files/archive", "PUT /files/archive"} {
+			method, path, _ := strings.Cut(act, " ")
+			if p := refused(t, ask(t, w, method, b+path+q, "x"), 400, engi.Invalid); !strings.Contains(p.Detail, "path") {
+				t.Errorf("%s, %s: %s", name, act, p.Detail)
+			}
+		}
+		body, _ := json.Marshal(v1.MoveRequest{From: "/workspace/ok", To: p})
+		refused(t, ask(t, w, "POST", b+"/files/move", string(body)), 400, engi.Invalid)
+		body, _ = json.Marshal(v1.PathRequest{Path: p})
+		refused(t, ask(t, w, "POST", b+"/files/mkdir", string(body)), 400, engi.Invalid)
+	}
+	// Names are bytes; what JSON cannot hold comes in base64 too.
+	odd := "/workspace/\xff\xfe odd"
+	read[v1.Written](t, ask(t, w, "PUT", b+"/files?path="+url.QueryEscape(odd), "odd"), 200)
+	if got := ask(t, w, "GET", b+"/files?path="+url.QueryEscape(odd), "").Body.String(); got != "odd" {
+		t.Errorf("read %q", got)
+	}
+	// "..", however it is written, stays below the root of the sandbox.
+	read[v1.Written](t, ask(t, w, "PUT", b+"/files?path="+url.QueryEscape("/workspace/../../../../engi-escape"), "x"), 200)
+	if info := read[v1.FileInfo](t, ask(t, w, "GET", b+"/files/stat?path=/engi-escape", ""), 200); info.Size != 1 {
+		t.Errorf("%+v", info)
+	}
+}
+
+func TestDiskFull(t *testing.T) {
+	w, srv := apitest.Serve(t, func(o *rest.Options) { o.Sandboxes = full{o.Sandboxes, 1 << 20} })
+	b := aSandbox(t, w)
+	var zipped bytes.Buffer // 64 MiB of zeros in 64 KiB
+	z := gzip.NewWriter(&zipped)
+	tw := tar.NewWriter(z)
+	tw.WriteHeader(&tar.Header{Name: "bomb", Typeflag: tar.TypeReg, Size: 64 << 20, Mode: 0o644})
+	io.CopyN(tw, zeros{}, 64<<20)
+	tw.Close()
+	z.Close()
+	for name, c := range map[string]struct {
+		path string
+		body func() io.Reader
+	}{
+		"ten gigabytes": {"/files?path=/big", func() io.Reader { return io.LimitReader(zeros{}, 10<<30) }},
+		"a little more": {"/files?path=/big", func() io.Reader { return io.LimitReader(zeros{}, 3<<20) }},
+		"a bomb":        {"/files/archive?path=/d", func() io.Reader { return bytes.NewReader(zipped.Bytes()) }},
+		"a large tar":   {"/files/archive?path=/d", func() io.Reader { return io.LimitReader(zeros{}, 1<<30) }},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), "PUT", srv.URL+b+c.path, c.body())
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+w.User)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			// The server may hang up on who goes on to send for ever, but only then.
+			if name == "ten gigabytes" || name == "a large tar" {
+				t.Logf("%s: %v", name, err)
+				continue
+			}
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		var p v1.Problem
+		if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusInsufficientStorage || p.Kind != v1.Exhausted || p.Remedy == "" {
+			t.Errorf("%s: %s, %+v, %v", name, resp.Status, p, err)
+		}
+		resp.Body.Close()
+		if list := read[v1.List[v1.Sandbox]](t, ask(t, w, "GET", "/v1/sandboxes", ""), 200); len(list.Items) != 1 {
+			t.Errorf("%s: the server lost its sandbox", name)
+		}
+	}
+	for name, body := range map[string]string{"nothing": "", "zip": "PK\x03\x04xxxx", "broken gzip": "\x1f\x8bxxxxxxxxxxxxx"} {
+		if rec := ask(t, w, "PUT", b+"/files/archive?path=/d", body); rec.Code != 400 && rec.Code != 415 {
+			t.Errorf("%s: %d %s", name, rec.Code, rec.Body)
+		}
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+func TestHostileArchives(t *testing.T) {
+	w := world(t, nil)
+	b := aSandbox(t, w)
+	for name, h := range map[string]tar.Header{
+		"upwards":       {Name: "../../out", Typeflag: tar.TypeReg, Mode: 0o644},
+		"absolute link": {Name: "l", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"},
+	} {
+		var buf bytes.Buffer
+		tw := tar.NewWriter(&buf)
+		if err := tw.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		tw.Close()
+		if rec := ask(t, w, "PUT", b+"/files/archive?path=/workspace/in", buf.String()); rec.Code < 400 || rec.Code >= 500 {
+			t.Errorf("%s: %d %s", name, rec.Code, rec.Body)
+		}
+	}
+}
+
+func TestHashesAreCompared(t *testing.T) {
+	w := world(t, nil)
+	b := aSandbox(t, w)
+	f := b + "/files?path=/workspace/f"
+	read[v1.Written](t, ask(t, w, "PUT", f, "first"), 200)
+	if p := refused(t, ask(t, w, "PUT", f, "second", v1.HashHeader, strings.Repeat("0", 64)), 400, engi.Invalid); !strings.Contains(p.Detail, "SHA-256") {
+		t.Errorf("%s", p.Detail)
+	}
+	if got := ask(t, w, "GET", f, "").Body.String(); got != "first" {
+		t.Errorf("the file is %q after an upload that was damaged", got)
+	}
+	for spec, want := range map[string]struct {
+		status int
+		body   string
+	}{
+		"bytes=0-0": {206, "f"}, "bytes=1-": {206, "irst"}, "bytes=-2": {206, "st"}, "bytes=3-99": {206, "st"}, "bytes=5-": {416, ""}, "bytes=9-10": {416, ""},
+		"bytes=-0": {416, ""}, "bytes=2-1": {200, "first"}, "bytes=0-1,3-4": {200, "first"}, "bytes=x": {200, "first"}, "lines=1-2": {200, "first"}, "bytes=-99": {206, "first"},
+	} {
+		rec := ask(t, w, "GET", f, "", "Range", spec)
+		if rec.Code != want.status || want.status < 400 && rec.Body.String() != want.body {
+			t.Errorf("Range %q: %d %q, want %d %q", spec, rec.Code, rec.Body, want.status, want.body)
+		}
+	}
+}
+
+func TestCrowdsAreBounded(t *testing.T) {
+	w, srv := apitest.Serve(t, nil)
+	b := aSandbox(t, w)
+	read[v1.FileInfo](t, ask(t, w, "POST", b+"/files/mkdir", `{"path":"/workspace/w"}`), 201)
+	ctx, cancel := context.WithCancel(t.Context())
+	var mu sync.Mutex
+	codes := map[int]int{}
+	var all sync.WaitGroup
+	first := make(chan v1.Problem, 1)
+	tr := &http.Transport{}
+	defer tr.CloseIdleConnections()
+	for range 700 { // stands for any number: the bound is 512
+		all.Go(func() {
+			req, _ := http.NewRequestWithContext(ctx, "GET", srv.URL+b+"/files/watch?path=/workspace/w", nil)
+			req.Header.Set("Authorization", "Bearer "+w.User)
+			resp, err := (&http.Client{Transport: tr}).Do(req)
+			if err != nil {
+				return
+			}
+			defer resp.Body.Close()
+			mu.Lock()
+			codes[resp.StatusCode]++
+			n := codes[200] + codes[429]
+			mu.Unlock()
+			if resp.StatusCode == 429 {
+				var p v1.Problem
+				if json.NewDecoder(resp.Body).Decode(&p) == nil {
+					select {
+					case first <- p:
+					default:
+					}
+				}
+			}
+			if n >= 700 {
+				cancel()
+			}
+			io.Copy(io.Discard, resp.Body)
+		})
+	}
+	select {
+	case p := <-first:
+		if p.Kind != v1.Exhausted || !strings.Contains(p.Detail, "512 streams") || p.Remedy == "" {
+			t.Errorf("problem %+v", p)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("nobody is refused")
+	}
+	if rec := ask(t, w, "GET", b+"/files/stat?path=/workspace/w", ""); rec.Code != 200 {
+		t.Errorf("others are served no more: %d %s", rec.Code, rec.Body)
+	}
+	cancel()
+	all.Wait()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		rec := askSoon(t, w, w.User, "GET", b+"/files/watch?path=/workspace/w", "")
+		if rec.Code == 200 {
+			break // who left counts no more
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("streams that ended still count: %s", rec.Body)
+		}
+	}
+}
+
+func TestSlowUploads(t *testing.T) {
+	w, srv := apitest.Serve(t, nil)
+	b := aSandbox(t, w)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(srv.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Whoever hangs up in the middle leaves nothing behind.
+	fmt.Fprintf(conn, "PUT %s/files?path=/workspace/slow HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Length: 1000\r\n\r\nhalf", b, w.User)
+	time.Sleep(100 * time.Millisecond)
+	conn.Close()
+	for range 100 {
+		list := read[v1.List[v1.FileInfo]](t, ask(t, w, "GET", b+"/files/list?path=/workspace", ""), 200)
+		if len(list.Items) == 0 {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if list := read[v1.List[v1.FileInfo]](t, ask(t, w, "GET", b+"/files/list?path=/workspace", ""), 200); len(list.Items) != 0 {
+		t.Errorf("left behind: %+v", list.Items)
+	}
+	big := strings.Repeat("x", 128<<10)
+	if rec := ask(t, w, "POST", b+"/processes", `{"args":["true"],"env":{"A":"`+strings.Repeat("x", 48<<20)+`"}}`); rec.Code != 413 {
+		t.Errorf("a body over the limit: %d", rec.Code)
+	}
+	req, _ := http.NewRequestWithContext(t.Context(), "GET", srv.URL+b, nil)
+	req.Header.Set("X-Large", big)
+	if resp, err := http.DefaultClient.Do(req); err == nil {
+		if resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+			t.Errorf("large headers: %s", resp.Status)
+		}
+		resp.Body.Close()
+	}
+}
+
+func TestTerminals(t *testing.T) {
+	w, srv := apitest.Serve(t, nil)
+	b := aSandbox(t, w)
+	p := read[v1.Process](t, ask(t, w, "POST", b+"/processes", `{"args":["/bin/sh","-c","echo begin; read x; echo got $x; read y; exit 5"],"terminal":{"cols":80,"rows":24},"detach":true}`), 201)
+	dial := func(key, query string) (*websocket.Conn, *http.Response, error) {
+		return websocket.Dial(t.Context(), srv.URL+b+"/processes/"+p.ID+"/terminal"+query, &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + key}}})
+	}
+	// Neither a stranger nor who only reads.
+
+	_, secret, err := w.Keys.Create(t.Context(), engi.Key{Owner: "ann", Scopes: []engi.Scope{engi.ScopeRead}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, status := range map[string]int{w.Other: 404, secret: 403, "": 401} {
+		if _, resp, err := dial(key, ""); err == nil || resp == nil || resp.StatusCode != status {
+			t.Errorf("a terminal of somebody else: %v, %v, want %d", resp, err, status)
+		}
+	}
+	var shown [3]strings.Builder
+	until := func(i int, ws *websocket.Conn, text string) {
+		t.Helper()
+		for !strings.Contains(shown[i].String(), text) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			kind, data, err := ws.Read(ctx)
+			cancel()
+			if err != nil {
+				t.Fatalf("viewer %d: %v; it saw %q", i, err, shown[i].String())
+			}
+			if kind == websocket.MessageText {
+				data = append([]byte("<"), append(data, '>')...)
+			}
+			shown[i].Write(data)
+		}
+	}
+	one, _, err := dial(w.User, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer one.CloseNow()
+	until(0, one, "begin")
+	two, _, err := dial(w.Admin, "?read_only=true") // comes later and sees it all
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer two.CloseNow()
+	until(1, two, "begin")
+	if err := two.Write(t.Context(), websocket.MessageBinary, []byte("hijack\n")); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	if err := one.Write(t.Context(), websocket.MessageBinary, []byte("hello\n")); err != nil {
+		t.Fatal(err)
+	}
+	until(0, one, "got hello")
+	until(1, two, "got hello")
+	// What makes no sense ends that view only.
+	three, _, err := dial(w.User, "?offset=0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer three.CloseNow()
+	if err := three.Write(t.Context(), websocket.MessageText, []byte(`{"type":"resize","cols":0}`)); err != nil {
+		t.Fatal(err)
+	}
+	until(2, three, `"error"`)
+	one.Write(t.Context(), websocket.MessageBinary, []byte("x\n"))
+	until(0, one, `"exit_code":5`)
+	until(1, two, `"exit_code":5`)
+	if strings.Contains(shown[0].String(), "hijack") {
+		t.Errorf("who only reads typed: %q", shown[0].String())
+	}
+	if _, _, err := one.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusNormalClosure {
+		t.Errorf("the end is %v", err)
+	}
+}
+
+func TestOutputFromAnywhere(t *testing.T) {
+	w := world(t, nil)
+	b := aSandbox(t, w)
+	p := read[v1.Process](t, ask(t, w, "POST", b+"/processes", `{"command":"printf '\\342\\202'; printf 'err' >&2; sleep 0.05; printf '\\254 done'","detach":true,"tag":"x"}`), 201)
+	for _, from := range []int{0, 2, 5} {
+		rec := ask(t, w, "GET", fmt.Sprintf("%s/processes/%s/events?offset=%d", b, p.ID, from), "")
+		var out, last string
+		for line := range strings.Lines(rec.Body.String()) {
+			var e v1.ProcessEvent
+			if err := json.Unmarshal([]byte(line), &e); err != nil {
+				t.Fatal(err)
+			}
+			if last = e.Type; e.Type == v1.EventStdout {
+				out += e.Data + string(e.DataBase64)
+			}
+		}
+		want := map[int]string{0: "€ done", 2: "\xac done", 5: "\xac done"}[from]
+		if out != want || last != v1.EventExit {
+			t.Errorf("from %d: %q, last event %s; want %q", from, out, last, want)
+		}
+	}
+	refused(t, ask(t, w, "GET", b+"/processes/"+p.ID+"/events?offset=1000000", ""), 400, engi.Invalid)
+	refused(t, ask(t, w, "GET", b+"/processes/nope/events", ""), 404, engi.NotFound)
+	refused(t, ask(t, w, "POST", b+"/processes", `{"args":["/no/such/program"],"detach":true}`), 404, engi.NotFound)
+	refused(t, ask(t, w, "POST", b+"/processes", `{"args":["true"],"command":"true"}`), 400, engi.Invalid)
+	if rec := ask(t, w, "GET", b+"/processes/"+p.ID+"/terminal", ""); rec.Code != http.StatusUpgradeRequired {
+		t.Errorf("a terminal without a WebSocket: %d", rec.Code)
+	}
+}
