@@ -166,11 +166,8 @@ func (m *Manager) saveBox(ctx context.Context, x *box, frozen, diskOnly bool) er
 	if err != nil {
 		return err
 	}
-	if h, ok := m.opt.Templates.(holder); ok {
-		if err := h.Hold(ctx, x.record().Digest, m.files.box(x.id)); err != nil {
-			return err
-		}
-	}
+	held := make(chan error, 1)
+	go func() { held <- m.hold(ctx, x) }() // it waits for the disk
 	if diskOnly {
 		// From here on nobody is told that something was written.
 		x.machine().closeGuest()
@@ -178,10 +175,21 @@ func (m *Manager) saveBox(ctx context.Context, x *box, frozen, diskOnly bool) er
 	} else {
 		err = m.save(ctx, x, dir, provider.Checkpoint)
 	}
+	if e := <-held; err == nil {
+		err = e
+	}
 	if err != nil {
 		return err
 	}
 	return m.files.keepImage(x.id)
+}
+
+// hold keeps a box's template for as long as the box has files.
+func (m *Manager) hold(ctx context.Context, x *box) error {
+	if h, ok := m.opt.Templates.(holder); ok {
+		return h.Hold(ctx, x.record().Digest, m.files.box(x.id))
+	}
+	return nil
 }
 
 // save writes a box's machine with its memory to an empty directory. If it
