@@ -42,6 +42,7 @@ type machine struct {
 	full    bool       // we killed it for its memory
 	size    engi.Size
 	saving  bool // somebody saves it
+	paused  bool
 
 	erase sync.Mutex // held while traces are removed
 	clean bool       // guarded by erase
@@ -146,25 +147,13 @@ func (m *machine) rouse() error {
 	if _, err := os.Stat(m.d.path(stillName)); err != nil {
 		return nil
 	}
-	// Its kernel may be stopped or not, and takes being told to go on
-	// amiss if it is not. A guest that was woken tells by dialing.
-	m.listener.SetDeadline(time.Now().Add(stillTime))
-	conn, err := m.listener.Accept()
-	m.listener.SetDeadline(time.Time{})
-	if err == nil {
-		m.spare = conn
-	} else {
-		ctx, cancel := context.WithTimeout(context.Background(), stopTime)
-		defer cancel()
-		if err := m.ask(ctx, methodResume, struct{}{}); err != nil {
-			return err
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
+	defer cancel()
+	if err := m.ask(ctx, methodResume, struct{}{}); err != nil {
+		return err
 	}
 	return os.Remove(m.d.path(stillName))
 }
-
-// stillTime is more than a guest that was told to wake takes to dial.
-const stillTime = 2 * time.Second
 
 // watch waits for the end of the machine: of either process, since neither is
 // of use without the other.
@@ -186,6 +175,9 @@ func (m *machine) watch() {
 		m.gofer.close()
 	}
 	m.end = m.cause()
+	if m.end == engi.CauseSandboxLost {
+		m.p.log.Warn("a machine ended by itself", "sandbox", m.id, "console", m.console.String(), "last words", tail(m.d.path("panic.log"), 4<<10))
+	}
 	m.sandbox.close()
 	close(m.done)
 	m.watched.Wait()
@@ -358,35 +350,50 @@ func (m *machine) Resume(ctx context.Context) (err error) {
 	return m.freeze(ctx, false)
 }
 
+// freeze stops the sandbox's kernel from running programs, or lets it go on.
+// Control groups could stop the processes of the host instead, but a kernel
+// whose system calls are broken off that way now and then takes it for an
+// attack and ends.
 func (m *machine) freeze(ctx context.Context, on bool) error {
-	if m.group == nil || !m.group.CanFreeze() {
-		return m.stopKernel(ctx, on)
-	}
-	by, ok := ctx.Deadline()
-	if !ok {
-		by = deadline(stopTime)
-	}
-	act := m.group.Thaw
-	if on {
-		act = m.group.Freeze
-	}
-	err := act(by)
 	select {
 	case <-m.done:
 		return engi.Errorf(engi.Unavailable, "the machine has ended")
 	default:
 	}
-	if err != nil {
-		if on {
-			m.group.Thaw(deadline(stopTime))
+	if !on && m.group != nil && m.group.CanFreeze() {
+		if frozen, err := m.group.Frozen(); err == nil && frozen { // by an older version
+			if err := m.group.Thaw(deadline(stopTime)); err != nil {
+				return engi.Errorf(engi.Internal, "%v", err)
+			}
+			return nil
 		}
-		return engi.Errorf(engi.Internal, "%v", err)
 	}
-	return nil
+	m.mu.Lock()
+	saving := m.saving
+	m.mu.Unlock()
+	if saving {
+		return engi.Errorf(engi.Conflict, "it is being saved")
+	}
+	var err error
+	if strings.Contains(m.p.features(), "pause") {
+		method := methodResume
+		if on {
+			method = methodPause
+		}
+		err = m.ask(ctx, method, struct{}{})
+	} else {
+		err = m.stopKernel(ctx, on)
+	}
+	if err == nil {
+		m.mu.Lock()
+		m.paused = on
+		m.mu.Unlock()
+	}
+	return err
 }
 
-// stopKernel asks the sandbox's kernel to stop its programs or to let them go
-// on, where the host cannot freeze.
+// stopKernel does what freeze does with the commands of a runsc that takes
+// being told twice amiss, and remembers for it.
 func (m *machine) stopKernel(ctx context.Context, on bool) error {
 	verb, was := "resume", "running"
 	if on {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -109,17 +110,16 @@ func checkImage(dir string, kind imageKind) error {
 	return nil
 }
 
-// save reserves the machine for one who saves it. The caller calls release.
-func (m *machine) save() (release func(), err error) {
+// save reserves the machine for one who saves it, while programs run unless
+// stopped is fine, too. The caller calls release.
+func (m *machine) save(stopped bool) (release func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.saving {
 		return nil, engi.Errorf(engi.Conflict, "it is being saved already")
 	}
-	if m.group != nil && m.group.CanFreeze() {
-		if frozen, err := m.group.Frozen(); err == nil && frozen {
-			return nil, engi.Errorf(engi.Conflict, "it is paused").WithRemedy("resume it first")
-		}
+	if m.paused && !stopped {
+		return nil, engi.Errorf(engi.Conflict, "it is paused").WithRemedy("resume it first")
 	}
 	m.saving = true
 	return func() {
@@ -148,7 +148,7 @@ func (m *machine) writeMemory(ctx context.Context, dir string) error {
 // goes on.
 func (m *machine) Checkpoint(ctx context.Context, dir string) (err error) {
 	defer engi.Annotate(&err, "checkpoint %s", m.id)
-	release, err := m.save()
+	release, err := m.save(false)
 	if err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func (m *machine) Checkpoint(ctx context.Context, dir string) (err error) {
 // nothing is written after the image was made. The others may do what they
 // like until they are gone: nobody sees it.
 func (m *machine) still(ctx context.Context) (resume func() error, err error) {
-	if !m.shares {
+	if !m.shares || !strings.Contains(m.p.features(), "pause") {
 		return func() error { return nil }, nil
 	}
 	// Whoever adopts the machine must know that it may be stopped.
@@ -199,7 +199,7 @@ const stillName = "still"
 // Snapshot writes the machine to dir and lets it go on.
 func (m *machine) Snapshot(ctx context.Context, dir string) (err error) {
 	defer engi.Annotate(&err, "snapshot %s", m.id)
-	release, err := m.save()
+	release, err := m.save(false)
 	if err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func (m *machine) Snapshot(ctx context.Context, dir string) (err error) {
 // SaveDisk writes what the machine changed on its disk to dir.
 func (m *machine) SaveDisk(ctx context.Context, dir string) (err error) {
 	defer engi.Annotate(&err, "save the disk of %s", m.id)
-	release, err := m.save()
+	release, err := m.save(true)
 	if err != nil {
 		return err
 	}

@@ -58,7 +58,7 @@ func run(dir string) error {
 	if err := os.CopyFS(root, os.DirFS(strings.TrimSpace(string(out)))); err != nil {
 		return err
 	}
-	for _, c := range slices.Concat(archive, changes) {
+	for _, c := range slices.Concat(archive, pausing, changes) {
 		file := filepath.Join(root, c.file)
 		text, err := os.ReadFile(file)
 		if err != nil {
