@@ -133,6 +133,11 @@ func newServer(t *testing.T) *server {
 	t.Cleanup(func() {
 		if t.Failed() {
 			if log, err := os.ReadFile(filepath.Join(dir, "log")); err == nil {
+				if keep := os.Getenv("ENGI_CHAOS_LOG"); keep != "" {
+					if err := os.WriteFile(keep, log, 0o600); err != nil {
+						t.Error(err)
+					}
+				}
 				t.Logf("end of the daemon's log:\n%s", log[max(0, len(log)-3000):])
 			}
 		}
