@@ -451,6 +451,42 @@ func TestInterpreterQueue(t *testing.T) {
 	l.want("python", "order == [1, -1] * 4", "True")
 }
 
+func TestInterpreterRestartWhileItRuns(t *testing.T) {
+	l := newLab(t, "python3")
+	for _, x := range []struct {
+		method, path string
+		status       int // of an execution after it
+	}{{"POST", "/restart", 200}, {"DELETE", "", 404}} {
+		status, body := l.call("POST", "contexts", "{}")
+		var c map[string]string
+		if err := json.Unmarshal([]byte(body), &c); err != nil || status != 200 {
+			t.Fatalf("create: %d %s", status, body)
+		}
+		var wg sync.WaitGroup
+		for _, code := range []string{"import time; print(1, flush=True); time.sleep(1000)", "2"} {
+			wg.Go(func() {
+				o := l.execute(ask{Code: code, Context: c["id"]})
+				if code == "2" && x.path != "" {
+					if o.text != "2" {
+						t.Errorf("the execution that waited: %+v", o)
+					}
+				} else if o.end != "unexpected_end_of_execution" {
+					t.Errorf("%s: %+v", x.method, o)
+				}
+			})
+			time.Sleep(300 * time.Millisecond)
+		}
+		if status, body := l.call(x.method, "contexts/"+c["id"]+x.path, ""); status != 204 {
+			t.Errorf("%s: %d %s", x.method, status, body)
+		}
+		wg.Wait()
+		b := `{"code": "1", "context_id": "` + c["id"] + `"}`
+		if status, body := l.call("POST", "execute", b); status != x.status {
+			t.Errorf("after %s: %d %s", x.method, status, body)
+		}
+	}
+}
+
 func TestInterpreterChildLivesOn(t *testing.T) {
 	l := newLab(t, "python3")
 	l.want("python", "import subprocess; p = subprocess.Popen(['sh', '-c', 'while :; do echo noise; sleep 0.02; done']); p.poll() is None", "True")

@@ -19,7 +19,7 @@ def number(value):
 
 
 def unit(label):
-    found = re.search(r"\(([^()]*)\)\s*$|\[([^\[\]]*)\]\s*$", label or "")
+    found = re.search(r"\s\(([^()]+)\)|\[([^\[\]]+)\]", label or "")
     return (found[1] if found[1] is not None else found[2]) if found else None
 
 
@@ -102,11 +102,14 @@ def bar(ax):
         names = dict(zip(axis.get_ticklocs(), (t.get_text() for t in axis.get_ticklabels())))
         read = reader(axis)
         group = str(box.get_label())
-        for patch in box.patches:
+        places = sorted(names)
+        for i, patch in enumerate(box.patches):
             at = patch.get_y() + patch.get_height() / 2 if flat_bars else patch.get_x() + patch.get_width() / 2
             near = min(names, key=lambda t: abs(t - at), default=None)
             if near is not None and abs(near - at) < 0.5 * abs(patch.get_height() if flat_bars else patch.get_width()):
                 label = names[near]
+            elif len(places) == len(box.patches):  # one of several bars beside each name
+                label = names[places[i]]
             else:
                 label = str(read(at))
             elements.append({"label": label, "group": "" if group.startswith("_container") else group,
@@ -122,7 +125,7 @@ def pie(ax):
         label = str(w.get_label())
         if not label or label.startswith("_"):
             label = texts[i] if i < len(texts) else ""
-        elements.append({"label": label, "angle": number(abs(w.theta2 - w.theta1)), "radius": number(w.r)})
+        elements.append({"label": label, "angle": number(round(abs(w.theta2 - w.theta1), 4)), "radius": number(w.r)})
     return {"type": "pie", "title": ax.get_title() or None, "elements": elements}
 
 

@@ -413,6 +413,7 @@ class Kernel:
         environ(own)
         stop = threading.Event()
         threading.Thread(target=flusher, args=(stop,), daemon=True).start()
+        signal.signal(signal.SIGINT, self.interrupt)  # servers and the like set their own
         self.busy = True
         try:
             await self.cell(c["code"])
@@ -471,7 +472,7 @@ def main():
     import builtins
     for s in (sys.stdout, sys.stderr):
         s.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
-    signal.signal(signal.SIGINT, kernel.interrupt)
+    signal.signal(signal.SIGINT, kernel.interrupt)  # before the first cell, too
     sys.argv[:] = [""]
     sys.path[0] = ""
     builtins.input = no_input

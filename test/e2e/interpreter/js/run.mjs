@@ -173,6 +173,8 @@ scenario('chart: bars', async () => {
   const c = await chart('plt.bar(["Ann", "Bob"], [100, 200], label="Books"); plt.xlabel("Authors")')
   assert.deepEqual([c.type, c.x_label], ['bar', 'Authors'])
   assert.deepEqual(c.elements, [{ label: 'Ann', group: 'Books', value: 100 }, { label: 'Bob', group: 'Books', value: 200 }])
+  const groups = await chart('for i, k in enumerate("mn"): plt.bar(np.arange(2) + i * 0.25, (1 + i, 2), 0.25, label=k)\nplt.xticks(np.arange(2) + 0.125, ["A", "B"])')
+  assert.deepEqual(groups.elements.map((e) => [e.label, e.group, e.value]), [['A', 'm', 1], ['B', 'm', 2], ['A', 'n', 2], ['B', 'n', 2]])
   const flat = await chart('plt.barh(["Ann", "Bob"], [1, 2])')
   assert.deepEqual(flat.elements.map((e) => [e.label, e.value]), [['Ann', 1], ['Bob', 2]])
 })
