@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -99,4 +100,23 @@ func InitTLS(dataDir, dir string, domains []string, anew bool) (cert.Made, error
 		dir = filepath.Join(dataDir, "tls")
 	}
 	return cert.Make(dir, domains, anew)
+}
+
+// RotateSecrets replaces the key of a data directory's secrets and returns how
+// many it has sealed anew. It reports Conflict while a server runs there.
+func RotateSecrets(ctx context.Context, dataDir string, log *slog.Logger) (int, error) {
+	release, err := hold(dataDir)
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	db, err := store.Open(ctx, filepath.Join(dataDir, databaseName))
+	if err != nil {
+		return 0, err
+	}
+	n, err := secret.Rotate(ctx, store.Secrets(db), filepath.Join(dataDir, secretKeyName), log)
+	if cerr := db.Close(); err == nil {
+		err = cerr
+	}
+	return n, err
 }

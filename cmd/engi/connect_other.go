@@ -24,6 +24,7 @@ type (
 	stopCommand   struct{}
 	doctorCommand struct{}
 	tlsCommand    struct{}
+	secretRekey   struct{}
 	benchCommand  struct{}
 	configCommand struct{}
 )
@@ -33,6 +34,7 @@ func (statusCommand) Run() error { return errLinux }
 func (stopCommand) Run() error   { return errLinux }
 func (doctorCommand) Run() error { return errLinux }
 func (tlsCommand) Run() error    { return errLinux }
+func (secretRekey) Run() error   { return errLinux }
 func (benchCommand) Run() error  { return errLinux }
 func (configCommand) Run() error { return errLinux }
 

@@ -16,6 +16,7 @@ type secretCommand struct {
 	Set    secretSet    `cmd:"" help:"Store a secret, or replace its value."`
 	List   secretList   `cmd:"" aliases:"ls" help:"List secrets; never their values."`
 	Remove secretRemove `cmd:"" aliases:"rm" help:"Delete secrets."`
+	Rekey  secretRekey  `cmd:"" help:"Seal all secrets under a new key."`
 }
 
 type secretSet struct {

@@ -14,10 +14,12 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A keyFile is what the key file holds: a line with the key and one with the
-// fingerprints of former keys that somebody gave up, if there are any.
+// A keyFile is what the key file holds: a line with the key, one with the key
+// before it while secrets are sealed anew, and one with the fingerprints of
+// keys that somebody gave up, if there are any.
 type keyFile struct {
 	key     []byte // nil if the file is empty
+	former  []byte // nil but during a rotation
 	givenUp []string
 }
 
@@ -35,8 +37,8 @@ func readKey(path string, known []string) (keyFile, error) {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return f, err
 	}
-	if err := writeFile(path, known); err != nil {
-		return f, engi.Errorf(engi.Internal, "make %s: %v", path, err)
+	if err := writeFile(path, keyFile{key: newKey(), givenUp: known}); err != nil {
+		return f, err
 	}
 	// What is in the file now counts, whoever wrote it.
 	if f, err = readFile(path); err == nil && f.key == nil {
@@ -73,31 +75,62 @@ func readFile(path string) (k keyFile, err error) {
 		return k, engi.Errorf(engi.Denied, "the mode of %s is %#o, so others on this machine may read secrets", path, info.Mode().Perm()).
 			WithRemedy("run 'chmod 600 %s', and change the secrets if others may have read it", path)
 	}
-	line, rest, _ := strings.Cut(string(data), "\n")
-	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(line))
-	if err != nil || len(key) != keySize {
-		return k, engi.Errorf(engi.Invalid, "%s does not hold a key of %d bytes in base64", path, keySize).
+	lines := strings.Split(string(data), "\n")
+	k.key, err = decodeKey(lines[0])
+	for _, line := range lines[1:] {
+		switch word, rest, _ := strings.Cut(line, ":"); {
+		case err != nil:
+		case word == formerWord:
+			k.former, err = decodeKey(rest)
+		case word == givenUpWord:
+			k.givenUp = strings.Fields(rest)
+		}
+	}
+	if err != nil {
+		return keyFile{}, engi.Errorf(engi.Invalid, "%s does not hold a key of %d bytes in base64", path, keySize).
 			WithRemedy("put the right file back from a backup; to give the secrets up, empty the file: a new key is made")
 	}
-	former, _ := strings.CutPrefix(rest, givenUpPrefix)
-	return keyFile{key, strings.Fields(former)}, nil
+	return k, nil
 }
 
-const givenUpPrefix = "given up:"
+const (
+	formerWord  = "former"
+	givenUpWord = "given up"
+)
 
-// writeFile puts a new key at path, whole or not at all.
-func writeFile(path string, givenUp []string) (err error) {
+func decodeKey(line string) ([]byte, error) {
+	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(line))
+	if err == nil && len(key) != keySize {
+		err = errors.New("its length is wrong")
+	}
+	return key, err
+}
+
+func newKey() []byte {
+	key := make([]byte, keySize)
+	rand.Read(key) // never fails
+	return key
+}
+
+// writeFile puts f at path, whole or not at all.
+func writeFile(path string, f keyFile) (err error) {
+	defer func() {
+		if err != nil {
+			err = engi.Errorf(engi.Internal, "write %s: %v", path, err)
+		}
+	}()
 	dir := filepath.Dir(path)
 	tmp, err := os.CreateTemp(dir, ".secret.key-*") // mode 0600
 	if err != nil {
 		return err
 	}
 	defer os.Remove(tmp.Name())
-	key := make([]byte, keySize)
-	rand.Read(key) // never fails
-	text := base64.StdEncoding.EncodeToString(key) + "\n"
-	if len(givenUp) > 0 {
-		text += givenUpPrefix + " " + strings.Join(givenUp, " ") + "\n"
+	text := base64.StdEncoding.EncodeToString(f.key) + "\n"
+	if f.former != nil {
+		text += formerWord + ": " + base64.StdEncoding.EncodeToString(f.former) + "\n"
+	}
+	if len(f.givenUp) > 0 {
+		text += givenUpWord + ": " + strings.Join(f.givenUp, " ") + "\n"
 	}
 	_, err = tmp.WriteString(text)
 	if err == nil {

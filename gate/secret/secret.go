@@ -72,11 +72,38 @@ type Store interface {
 // A Safe is a store's secrets, implementing [engi.Secrets]. It is safe for
 // concurrent use.
 type Safe struct {
-	store  Store
-	path   string // of the key file, for messages
-	master []byte
-	aead   cipher.AEAD
-	key    string // fingerprint
+	store Store
+	path  string // of the key file, for messages
+	key   sealer
+	old   *sealer // opens what a rotation that broke off left; nil if none did
+}
+
+// A sealer is a key and what is made from it.
+type sealer struct {
+	master      []byte
+	aead        cipher.AEAD
+	fingerprint string
+}
+
+func newSealer(master []byte) (sealer, error) {
+	k := sealer{master: master}
+	k.fingerprint = hex.EncodeToString(k.derive("fingerprint", 8))
+	block, err := aes.NewCipher(k.derive("values", keySize))
+	if err != nil {
+		return sealer{}, engi.Errorf(engi.Internal, "%v", err)
+	}
+	if k.aead, err = cipher.NewGCM(block); err != nil {
+		return sealer{}, engi.Errorf(engi.Internal, "%v", err)
+	}
+	return k, nil
+}
+
+func (k sealer) derive(purpose string, size int) []byte {
+	b, err := hkdf.Key(sha256.New, k.master, nil, "engi secret: "+purpose, size)
+	if err != nil {
+		panic(err) // only for sizes out of range
+	}
+	return b
 }
 
 var _ engi.Secrets = (*Safe)(nil)
@@ -95,18 +122,20 @@ func Open(ctx context.Context, store Store, path string, log *slog.Logger) (_ *S
 	if err != nil {
 		return nil, err
 	}
-	s := &Safe{store: store, path: path, master: f.key}
-	s.key = hex.EncodeToString(s.derive("fingerprint", 8))
-	block, err := aes.NewCipher(s.derive("values", keySize))
-	if err != nil {
-		return nil, engi.Errorf(engi.Internal, "%v", err)
+	s := &Safe{store: store, path: path}
+	if s.key, err = newSealer(f.key); err != nil {
+		return nil, err
 	}
-	if s.aead, err = cipher.NewGCM(block); err != nil {
-		return nil, engi.Errorf(engi.Internal, "%v", err)
+	if f.former != nil {
+		old, err := newSealer(f.former)
+		if err != nil {
+			return nil, err
+		}
+		s.old = &old
 	}
 	for _, k := range known {
 		switch {
-		case k == s.key:
+		case k == s.key.fingerprint, s.old != nil && k == s.old.fingerprint:
 		case slices.Contains(f.givenUp, k):
 			log.Warn("some secrets cannot be read, since their key was given up: store them again", "key_file", path)
 		default:
@@ -119,14 +148,55 @@ func Open(ctx context.Context, store Store, path string, log *slog.Logger) (_ *S
 
 // Derive returns 32 bytes for another purpose, which tell nothing of the key
 // and stay the same as long as it does.
-func (s *Safe) Derive(purpose string) []byte { return s.derive("other "+purpose, keySize) }
+func (s *Safe) Derive(purpose string) []byte { return s.key.derive("other "+purpose, keySize) }
 
-func (s *Safe) derive(purpose string, size int) []byte {
-	b, err := hkdf.Key(sha256.New, s.master, nil, "engi secret: "+purpose, size)
-	if err != nil {
-		panic(err) // only for sizes out of range
+// Rotate makes a new key, seals every secret in store under it, and forgets
+// the key before. It may break off anywhere and be called again; between, all
+// secrets open. Nobody else may use the store and the file meanwhile. It
+// returns how many secrets it has sealed anew; those whose keys were given up
+// before stay lost. What was derived from the key changes.
+func Rotate(ctx context.Context, store Store, path string, log *slog.Logger) (n int, err error) {
+	defer engi.Annotate(&err, "rotate %s", path)
+	if _, err := Open(ctx, store, path, log); err != nil { // whether the file is the right one
+		return 0, err
 	}
-	return b
+	f, err := readFile(path)
+	if err != nil {
+		return 0, err
+	}
+	if f.former == nil {
+		f.key, f.former = newKey(), f.key
+		if err := writeFile(path, f); err != nil {
+			return 0, err
+		}
+	}
+	s, err := Open(ctx, store, path, log)
+	if err != nil {
+		return 0, err
+	}
+	all, err := store.List(ctx, "")
+	if err != nil {
+		return 0, err
+	}
+	for _, sec := range all {
+		sec, v, err := store.Find(ctx, "", string(sec.ID))
+		if err != nil {
+			return n, err
+		}
+		if v.Key != s.old.fingerprint {
+			continue
+		}
+		value, err := s.unseal(sec, v)
+		if err != nil {
+			return n, err
+		}
+		if err := store.Replace(ctx, sec, s.seal(sec, value), sec.Version); err != nil {
+			return n, err
+		}
+		n++
+	}
+	f.former = nil
+	return n, writeFile(path, f)
 }
 
 // bound is what a sealed value belongs to.
@@ -135,21 +205,24 @@ func bound(s engi.Secret) []byte {
 }
 
 func (s *Safe) seal(of engi.Secret, value string) Sealed {
-	nonce := make([]byte, s.aead.NonceSize())
+	nonce := make([]byte, s.key.aead.NonceSize())
 	rand.Read(nonce) // never fails
-	return Sealed{Key: s.key, Data: s.aead.Seal(nonce, nonce, []byte(value), bound(of))}
+	return Sealed{Key: s.key.fingerprint, Data: s.key.aead.Seal(nonce, nonce, []byte(value), bound(of))}
 }
 
 func (s *Safe) unseal(of engi.Secret, v Sealed) (string, error) {
-	if v.Key != s.key {
-		return "", engi.Errorf(engi.Conflict, "it was sealed under another key than that in %s", s.path).
-			WithRemedy("store its value again, or put the former key file back and restart")
+	k := &s.key
+	if v.Key != k.fingerprint {
+		if k = s.old; k == nil || v.Key != k.fingerprint {
+			return "", engi.Errorf(engi.Conflict, "it was sealed under another key than that in %s", s.path).
+				WithRemedy("store its value again, or put the former key file back and restart")
+		}
 	}
-	n := s.aead.NonceSize()
+	n := k.aead.NonceSize()
 	if len(v.Data) < n {
 		return "", errDamaged
 	}
-	value, err := s.aead.Open(nil, v.Data[:n], v.Data[n:], bound(of))
+	value, err := k.aead.Open(nil, v.Data[:n], v.Data[n:], bound(of))
 	if err != nil {
 		return "", errDamaged
 	}

@@ -2,6 +2,7 @@ package secret_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -238,5 +239,67 @@ func TestKeyFile(t *testing.T) {
 	}
 	if _, err := s.Update(t.Context(), "ann", "old", "again", nil); err != nil {
 		t.Error(err)
+	}
+}
+
+// breaking is a store that fails when it is told to.
+type breaking struct {
+	*secrettest.Memory
+	left int // replacements that work
+}
+
+func (b *breaking) Replace(ctx context.Context, s engi.Secret, v secret.Sealed, was int) error {
+	if b.left--; b.left < 0 {
+		return engi.Errorf(engi.Unavailable, "broken off")
+	}
+	return b.Memory.Replace(ctx, s, v, was)
+}
+
+func TestRotation(t *testing.T) {
+	store, path := &breaking{new(secrettest.Memory), 100}, filepath.Join(t.TempDir(), "secret.key")
+	s := open(t, store, path)
+	const secrets = 5
+	for i := range secrets {
+		if _, err := s.Create(t.Context(), engi.Secret{Owner: engi.Owner(fmt.Sprint("o", i%2)), Name: fmt.Sprint("n", i)}, value+fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := s.Derive("x")
+	whole := func(when string) {
+		t.Helper()
+		s := open(t, store, path)
+		for i := range secrets {
+			name := fmt.Sprint("n", i)
+			if got, err := s.Reveal(t.Context(), "", name); err != nil || got != value+fmt.Sprint(i) {
+				t.Errorf("%s: %s is %q, %v", when, name, got, err)
+			}
+			if sec, err := s.Get(t.Context(), "", name); err != nil || sec.Version != 1 {
+				t.Errorf("%s: version %d, %v", when, sec.Version, err)
+			}
+		}
+	}
+	store.left = 2
+	if n, err := secret.Rotate(t.Context(), store, path, quiet); err == nil || n != 2 {
+		t.Fatalf("%d sealed anew, %v", n, err)
+	}
+	whole("broken off")
+	store.left = 100
+	if n, err := secret.Rotate(t.Context(), store, path, quiet); err != nil || n != secrets-2 {
+		t.Fatalf("%d sealed anew, %v", n, err)
+	}
+	whole("finished")
+	text, err := os.ReadFile(path)
+	if err != nil || strings.Contains(string(text), "former") {
+		t.Errorf("the former key is still there: %v", err)
+	}
+	if keys, err := store.Keys(t.Context()); err != nil || len(keys) != 1 {
+		t.Errorf("keys %q, %v", keys, err)
+	}
+	if bytes.Equal(first, open(t, store, path).Derive("x")) {
+		t.Error("derived keys outlived the rotation")
+	}
+	os.Remove(path)
+	if _, err := secret.Rotate(t.Context(), store, path, quiet); engi.KindOf(err) != engi.Conflict {
+		t.Errorf("without the file: %v", err)
 	}
 }

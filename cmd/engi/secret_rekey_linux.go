@@ -1,0 +1,40 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/engi-dev/engi/node"
+)
+
+type secretRekey struct{}
+
+func (secretRekey) Help() string {
+	return `Makes a new key in secret.key and seals every secret under it, on the machine of the node and while
+no server runs there. If it is broken off, run it again; until then all secrets can be read. Signed
+links to ports end. Back the new file up, and destroy copies of the old one.
+
+Examples:
+  engi stop && engi secret rekey && engi serve --detach`
+}
+
+// Run implements the command.
+func (secretRekey) Run(ctx context.Context, g *globals) error {
+	c, _, err := g.config()
+	if err != nil {
+		return err
+	}
+	log, err := node.NewLog(c, g.err, isTerminal(g.err))
+	if err != nil {
+		return err
+	}
+	n, err := node.RotateSecrets(ctx, c.DataDir, log)
+	if err != nil {
+		return err
+	}
+	if g.JSON {
+		return g.printJSON(map[string]int{"sealed": n})
+	}
+	fmt.Fprintf(g.out, "%d secrets are sealed under a new key\n", n)
+	return nil
+}
