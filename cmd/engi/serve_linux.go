@@ -68,6 +68,9 @@ func (s *serveCommand) Run(ctx context.Context, g *globals) error {
 		return err
 	}
 	slog.SetDefault(log)
+	// What libraries print can quote what strangers send, such as services in
+	// sandboxes that say something nobody asked.
+	slog.SetLogLoggerLevel(slog.LevelDebug)
 	log.Info("engi starts", "version", version, "data_dir", c.DataDir, "chosen", from)
 	n, err := node.Open(ctx, c, g.options(log))
 	if err != nil {

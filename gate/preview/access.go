@@ -23,7 +23,7 @@ const (
 	// LongestLink is how long a signed link may be good.
 	LongestLink = 30 * 24 * time.Hour
 
-	maxCookies = 8 // of ours that are tried
+	maxCookies = 64 // of ours that are tried: neighbours may have set some in a browser
 )
 
 // Sign returns an address that lets everybody who has it visit a port of a
