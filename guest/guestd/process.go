@@ -43,6 +43,8 @@ type proc struct {
 	started time.Time
 	child   *child.Child
 	log     *child.Log
+	output  []stream     // our ends of them; immutable
+	read    atomic.Int64 // bytes that pumps have put into the log
 	pumps   atomic.Int32
 	drained chan struct{} // closed when all pumps are done
 	stop    chan struct{} // closed to let pumps go that wait for readers
@@ -175,7 +177,7 @@ func (st *streams) close() {
 // adopt makes a proc of a started child; its pumps run from now on.
 func (s *Server) adopt(p *proc, st *streams) {
 	p.stop, p.ended, p.drained = make(chan struct{}), make(chan struct{}), make(chan struct{})
-	p.input, p.tty = st.input, st.tty
+	p.input, p.tty, p.output = st.input, st.tty, st.output
 	p.pumps.Store(int32(len(st.output)))
 	for _, o := range st.output {
 		s.work.Add(1)
@@ -204,6 +206,7 @@ func pump(p *proc, o stream) {
 		n, err := o.file.Read(buf[:])
 		if n > 0 {
 			p.log.Append(o.name, buf[:n], p.stop)
+			p.read.Add(int64(n))
 		}
 		if err != nil {
 			return // end of file, or EIO from a terminal nobody holds any more
@@ -211,21 +214,50 @@ func pump(p *proc, o stream) {
 	}
 }
 
-// settle waits until the pumps are done, at most for limit.
+// behind is how often settle grants its limit again to pumps that have not
+// read what was there in time: on a busy machine they may not have had a turn.
+const behind = 50
+
+// settle waits until the pumps are done, at most for limit, or until they have
+// read what was there by then.
 func (p *proc) settle(limit time.Duration) bool {
 	select {
 	case <-p.drained:
 		return true
 	default:
 	}
-	t := time.NewTimer(limit)
-	defer t.Stop()
-	select {
-	case <-p.drained:
-		return true
-	case <-t.C:
-		return false
+	due := int64(-1)
+	for range behind {
+		t := time.NewTimer(limit)
+		select {
+		case <-p.drained:
+			t.Stop()
+			return true
+		case <-t.C:
+		}
+		if due < 0 {
+			due = p.read.Load() + p.unread()
+		}
+		if p.read.Load() >= due {
+			return false
+		}
 	}
+	return false
+}
+
+// unread is how many bytes of output no pump has read yet.
+func (p *proc) unread() (total int64) {
+	for _, o := range p.output {
+		raw, err := o.file.SyscallConn()
+		if err != nil {
+			continue
+		}
+		n := 0
+		if raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }) == nil {
+			total += int64(max(n, 0))
+		}
+	}
+	return total
 }
 
 // finish sets the exit and tells everybody.
