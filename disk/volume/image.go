@@ -285,6 +285,33 @@ func newLoop(image string) (*os.File, error) {
 	return dev, nil
 }
 
+// empty gives back the blocks of an image that is about to be deleted. A sandbox
+// that started while it was mounted has a mount of it somewhere out of everybody's
+// reach, so that the file would keep them until that sandbox ends.
+func empty(image string) error {
+	f, err := os.OpenFile(image, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fault("open", image, err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return fault("stat", image, err)
+	}
+	if st.Size() == 0 {
+		return nil
+	}
+	// Not shorter: the kernel would report errors of a device that ends early.
+	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, st.Size())
+	if err != nil && !errors.Is(err, unix.ENOTSUP) {
+		return fault("empty", image, err)
+	}
+	return nil
+}
+
 // mounted reports whether something is mounted on a directory of ours.
 func mounted(at string) bool {
 	var here, above unix.Stat_t

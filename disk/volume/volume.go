@@ -592,6 +592,9 @@ func discard(dir string) error {
 	if err := detachAll(dir); err != nil {
 		return err
 	}
+	if err := empty(filepath.Join(dir, "image")); err != nil {
+		return err
+	}
 	if err := os.RemoveAll(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fault("remove", dir, err)
 	}

@@ -440,6 +440,39 @@ func TestTwoMountsShareOneDevice(t *testing.T) {
 	}
 }
 
+func TestARemovedVolumeGivesItsSpaceBackAtOnce(t *testing.T) {
+	h := open(t, volume.Options{})
+	if why := h.NotEnforced(); len(why) > 0 {
+		lacking(t, why[0])
+	}
+	v := h.create(engi.VolumeSpec{Name: "x"})
+	holder := engi.NewSandboxID()
+	at := h.mount("x", holder)
+	if err := os.WriteFile(filepath.Join(at, "big"), bytes.Repeat([]byte("x"), 8<<20), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	image, err := os.Open(filepath.Join(h.dir, string(v.ID), "image"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer image.Close()
+	elsewhere, err := os.Open(at) // as other sandboxes' namespaces keep the mount
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer elsewhere.Close()
+	if err := h.Unmount(t.Context(), holder); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Remove(t.Context(), "", "x"); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(image.Fd()), &st); err != nil || st.Nlink != 0 || st.Blocks*512 > 1<<20 {
+		t.Errorf("%d bytes, %d names, %v", st.Blocks*512, st.Nlink, err)
+	}
+}
+
 func TestUnusedVolumesExpire(t *testing.T) {
 	kinds(t, func(t *testing.T, h *house) {
 		held := h.create(engi.VolumeSpec{Name: "held", TTL: time.Millisecond})
