@@ -25,7 +25,7 @@ const (
 var remedies = map[string]string{
 	notFound: "It may have ended. Check the address, or start a new sandbox.",
 	notOpen:  "Start your server inside the sandbox on this port, then load this page again.",
-	private:  "Ask whoever gave you this address for a link that is signed and still good.",
+	private:  "Ask whoever gave you this address for a signed link. Owners get one from: engi sandbox ports ID --link PORT.",
 }
 
 // fail answers with an error of ours.
