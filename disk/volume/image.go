@@ -321,9 +321,27 @@ func mounted(at string) bool {
 // detach unmounts what is mounted on a directory of ours, if anything is.
 func detach(at string) error {
 	for mounted(at) {
+		if err := flush(at); err != nil {
+			return err
+		}
 		if err := unix.Unmount(at, unix.UMOUNT_NOFOLLOW); err != nil {
 			return fault("unmount", at, err)
 		}
+	}
+	return nil
+}
+
+// flush writes a mounted file system to its image. Unmounting does so only if no
+// sandbox has a copy of the mount, and what is written after an image was removed
+// would take up space again.
+func flush(at string) error {
+	fd, err := unix.Open(at, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fault("open", at, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Syncfs(fd); err != nil {
+		return fault("sync", at, err)
 	}
 	return nil
 }
@@ -351,6 +369,8 @@ func detachAll(dir string) error {
 		return fault("read", "/proc/self/mountinfo", err)
 	}
 	for _, at := range slices.Backward(points) {
+		// What cannot be written is going to be deleted.
+		_ = flush(at)
 		if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 			return fault("unmount", at, err)
 		}
