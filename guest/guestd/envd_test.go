@@ -2,7 +2,9 @@ package guestd_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
@@ -344,9 +346,35 @@ func TestDialectFiles(t *testing.T) {
 	if b, _ := io.ReadAll(resp.Body); string(b) != "content of a/b.txt" {
 		t.Errorf("download: %d %s", resp.StatusCode, b)
 	}
-	resp = c.raw("GET", "/files?path=a/b.txt", "", nil, http.Header{"Accept-Encoding": {"gzip, deflate"}})
-	if resp.Header.Get("Content-Encoding") != "gzip" {
-		t.Errorf("headers: %v", resp.Header)
+	// What gets smaller by it is compressed for those who want that.
+	noise := make([]byte, 200<<10)
+	rand.Read(noise)
+	for name, f := range map[string]struct {
+		data, encoding string
+	}{
+		"text":  {strings.Repeat("the same again ", 10_000), "gzip"},
+		"noise": {string(noise), ""},
+		"tiny":  {"x", ""},
+	} {
+		if resp := c.raw("POST", "/files?path=z/"+name, "application/octet-stream", strings.NewReader(f.data), nil); resp.StatusCode != 200 {
+			t.Fatalf("%s: %d", name, resp.StatusCode)
+		}
+		resp = c.raw("GET", "/files?path=z/"+name, "", nil, http.Header{"Accept-Encoding": {"gzip, deflate"}})
+		if got := resp.Header.Get("Content-Encoding"); got != f.encoding {
+			t.Errorf("%s is encoded as %q, want %q", name, got, f.encoding)
+			continue
+		}
+		body := io.Reader(resp.Body)
+		if f.encoding != "" {
+			zr, err := gzip.NewReader(body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body = zr
+		}
+		if b, err := io.ReadAll(body); err != nil || string(b) != f.data {
+			t.Errorf("%s: %d of %d bytes, %v", name, len(b), len(f.data), err)
+		}
 	}
 	if resp := c.raw("POST", "/files?path=e", "application/octet-stream", strings.NewReader(""), nil); resp.StatusCode != 200 {
 		t.Errorf("an empty file: %d", resp.StatusCode)
