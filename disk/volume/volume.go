@@ -138,6 +138,9 @@ func Open(ctx context.Context, o Options) (_ *Keeper, err error) {
 	} else {
 		k.mkfs, k.why = probe()
 	}
+	if k.why != nil {
+		o.Log.InfoContext(ctx, "capacities of volumes are not enforced", "why", k.why, "remedy", engi.RemedyOf(k.why))
+	}
 	return k, k.sweep(ctx)
 }
 
