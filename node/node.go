@@ -8,7 +8,6 @@ package node
 import (
 	"context"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -24,12 +23,12 @@ import (
 	"github.com/engi-dev/engi/disk/snapshot"
 	"github.com/engi-dev/engi/disk/volume"
 	"github.com/engi-dev/engi/fleet"
-	"github.com/engi-dev/engi/gate/cert"
 	"github.com/engi-dev/engi/gate/key"
 	"github.com/engi-dev/engi/gate/preview"
 	"github.com/engi-dev/engi/gate/secret"
 	"github.com/engi-dev/engi/node/bundle"
 	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/node/front"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
 	"github.com/engi-dev/engi/script"
@@ -60,8 +59,7 @@ type Node struct {
 	db        *store.DB
 	fleet     *fleet.Manager
 	script    *script.Runner // nil if scripts are not served
-	listeners []net.Listener
-	certs     *cert.Keeper // nil without TLS
+	front     *front.Front
 	secrets   *secret.Safe
 	previews  *preview.Proxy
 	e2b       *e2b.Surface
@@ -261,9 +259,7 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 	if n.script != nil {
 		parts = append(parts, part{"script", n.script.Run, 10 * time.Second})
 	}
-	if n.certs != nil {
-		parts = append(parts, part{"tls", n.certs.Run, 10 * time.Second})
-	}
+	parts = append(parts, part{"tls", n.front.Certificates, 10 * time.Second})
 	return runParts(ctx, n.log, ready, append(parts, part{"http", n.serve, 15 * time.Second})...)
 }
 

@@ -86,7 +86,7 @@ func TestNodeServes(t *testing.T) {
 		t.Errorf("a second node on the directory: %v, want kind conflict", err)
 	}
 	taken := c
-	taken.DataDir, taken.Listen = filepath.Join(t.TempDir(), "other"), n.listeners[0].Addr().String()
+	taken.DataDir, taken.Listen = filepath.Join(t.TempDir(), "other"), strings.SplitN(n.Endpoint().URL, "//", 2)[1]
 	if _, err := Open(t.Context(), taken, o); engi.KindOf(err) != engi.Conflict || err == nil {
 		t.Errorf("a second node on the port: %v, want kind conflict", err)
 	}

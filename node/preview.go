@@ -44,17 +44,14 @@ func (n *Node) openGates(ctx context.Context, keys engi.Keys, leave context.Cont
 
 // outside is how names of ports are reached.
 func (n *Node) outside() (scheme, domain, port string) {
-	c := n.config
-	domain, port = c.Preview.Name()
-	l := n.listeners[0]
-	if scheme = "http"; c.TLS.On() {
-		scheme, l = "https", n.listeners[len(n.listeners)-1]
+	c := n.config.Preview
+	domain, port = c.Name()
+	if c.Scheme != "" { // a proxy is in front
+		return c.Scheme, domain, port
 	}
-	if c.Preview.Scheme != "" { // a proxy is in front
-		return c.Preview.Scheme, domain, port
-	}
+	scheme, served := n.front.Outside()
 	if port == "" {
-		_, port, _ = net.SplitHostPort(l.Addr().String()) // of a TCP listener
+		port = served
 	}
 	return scheme, domain, port
 }

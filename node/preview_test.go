@@ -58,7 +58,8 @@ func TestNamesAndTLS(t *testing.T) {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(pem)
-	secure := n.listeners[1].Addr().String()
+	_, port := n.front.Outside()
+	secure := net.JoinHostPort("127.0.0.1", port)
 	tr := &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: true,
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -115,7 +116,6 @@ func TestNamesAndTLS(t *testing.T) {
 
 	// What is handed out leads back.
 	link, err := own.LinkPort(t.Context(), s.ID, 1234, 0)
-	_, port, _ := net.SplitHostPort(secure)
 	if want := "https://1234-" + label + ".sbx.test:" + port + "/?engi_token="; err != nil || !strings.HasPrefix(link.URL, want) {
 		t.Errorf("link %s, %v; want %s…", link.URL, err, want)
 	}
