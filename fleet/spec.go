@@ -4,8 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"math"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -341,7 +343,7 @@ func (m *Manager) checkSize(s, def engi.Size) (engi.Size, error) {
 	case err != nil:
 		return s, err
 	case s.Memory < minMemory:
-		return s, engi.Errorf(engi.Invalid, "limit memory is %d, a sandbox needs %d at least", s.Memory, minMemory)
+		return s, engi.Errorf(engi.Invalid, "limit memory is %s, a sandbox needs %s at least", bytesText(float64(s.Memory)), bytesText(minMemory))
 	case !(s.VCPUs >= minVCPUs): // NaN too
 		return s, engi.Errorf(engi.Invalid, "limit vcpus is %g, a sandbox needs %g at least", s.VCPUs, minVCPUs)
 	}
@@ -357,11 +359,36 @@ type bound struct {
 func within(all []bound) error {
 	for _, b := range all {
 		if b.got > b.max {
-			return engi.Errorf(engi.Invalid, "limit %s is %.10g, this node allows %.10g", b.name, b.got, b.max).
-				WithRemedy("ask for %.10g or less", b.max)
+			return engi.Errorf(engi.Invalid, "limit %s is %s, this node allows %s", b.name, b.text(b.got), b.text(b.max)).
+				WithRemedy("ask for %s or less", b.text(b.max))
 		}
 	}
 	return nil
+}
+
+// text writes a number of a limit as people do: with the unit it has.
+func (b bound) text(n float64) string {
+	switch b.name {
+	case "memory", "disk", "output", "artifact_bytes":
+		return bytesText(n)
+	case "timeout":
+		return time.Duration(n * float64(time.Second)).String()
+	}
+	return strconv.FormatFloat(n, 'f', -1, 64)
+}
+
+// bytesText writes bytes in the largest unit, with at most two places after
+// the point.
+func bytesText(n float64) string {
+	for _, u := range []struct {
+		name  string
+		bytes float64
+	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if n >= u.bytes {
+			return strconv.FormatFloat(math.Round(n/u.bytes*100)/100, 'f', -1, 64) + u.name
+		}
+	}
+	return strconv.FormatFloat(n, 'f', -1, 64) + "B"
 }
 
 // orLimits returns l with its zero fields taken from def.

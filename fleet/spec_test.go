@@ -54,7 +54,7 @@ func TestBadSpecsAreRefused(t *testing.T) {
 		"no env name":        {func(s *engi.ExecutionSpec) { s.Program.Env = map[string]string{"": "c"} }, engi.Invalid, "name"},
 		"negative limit":     {func(s *engi.ExecutionSpec) { s.Limits.Size.Memory = -1 }, engi.Invalid, "negative"},
 		"negative timeout":   {func(s *engi.ExecutionSpec) { s.Limits.Timeout = -1 }, engi.Invalid, "negative"},
-		"timeout too long":   {func(s *engi.ExecutionSpec) { s.Limits.Timeout = time.Hour }, engi.Invalid, "timeout is 3600, this node allows 60"},
+		"timeout too long":   {func(s *engi.ExecutionSpec) { s.Limits.Timeout = time.Hour }, engi.Invalid, "timeout is 1h0m0s, this node allows 1m0s"},
 		"memory too big":     {func(s *engi.ExecutionSpec) { s.Limits.Size.Memory = 1 << 50 }, engi.Invalid, "memory"},
 		"memory too small":   {func(s *engi.ExecutionSpec) { s.Limits.Size.Memory = 1 }, engi.Invalid, "at least"},
 		"not a number":       {func(s *engi.ExecutionSpec) { s.Limits.Size.VCPUs = math.NaN() }, engi.Invalid, "vcpus"},

@@ -167,11 +167,11 @@ func (l *Live) move(ctx context.Context, files *client.Files, n int, size int64)
 	for range n {
 		runtime.GC()
 		timed("upload", func() error {
-			_, err := files.Write(ctx, "/tmp/moved", io.LimitReader(&again{block: block}, size), client.WithSize(size))
+			_, err := files.Write(ctx, "/workspace/moved", io.LimitReader(&again{block: block}, size), client.WithSize(size))
 			return err
 		})
 		timed("download", func() error {
-			f, err := files.Open(ctx, "/tmp/moved")
+			f, err := files.Open(ctx, "/workspace/moved")
 			if err != nil {
 				return err
 			}
