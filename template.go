@@ -113,8 +113,9 @@ const (
 // may implement it. It is safe for concurrent use.
 type TemplateBuilder interface {
 	// BuildSteps builds spec; the name means the new template when it
-	// returns. It reports Invalid for a bad spec and for a step that fails,
-	// with the step's number in progress's last event, Conflict for a name
+	// returns. Step 1 of the progress prepares what it is made from, step
+	// i+2 is spec.Steps[i], the last completes the template. It reports
+	// Invalid for a bad spec and for a step that fails, Conflict for a name
 	// of another owner, NotFound for a template to build on.
 	BuildSteps(ctx context.Context, spec BuildSpec, progress func(BuildEvent)) (Template, error)
 }
