@@ -239,6 +239,8 @@ func (s *Surface) build(ctx context.Context, t Template, b Build, spec engi.Buil
 	last := BuildReady
 	if err != nil {
 		last, b.Reason, b.Step = BuildFailed, reason(err, b.Template), log.step()
+		s.discard(context.WithoutCancel(ctx), t.Owner, []Build{b})
+		b.Snapshot = ""
 		log.add("error", b.Step, b.Reason)
 	} else {
 		log.add("info", "finalize", "the template is ready")

@@ -137,7 +137,8 @@ func Serves(path string) bool {
 // Control serves the control plane: the paths that [Serves] knows.
 func (s *Surface) Control() http.Handler { return s.control }
 
-// Run removes old uploads until ctx ends, then ends the builds that run.
+// Run removes old uploads and forgotten builds until ctx ends, then ends the
+// builds that run.
 func (s *Surface) Run(ctx context.Context, ready func()) error {
 	if err := s.recover(ctx); err != nil {
 		return err
@@ -148,6 +149,9 @@ func (s *Surface) Run(ctx context.Context, ready func()) error {
 	for ctx.Err() == nil {
 		if err := s.sweep(0); err != nil {
 			s.Log.Warn("remove old uploads", "err", err)
+		}
+		if err := s.sweepTemplates(ctx); err != nil && ctx.Err() == nil {
+			s.Log.Warn("remove forgotten builds", "err", err)
 		}
 		select {
 		case <-tick.C:

@@ -150,7 +150,14 @@ func (s *shelf) Get(_ context.Context, name string) (engi.Template, error) {
 	}
 	return engi.Template{}, engi.Errorf(engi.NotFound, "no template %q", name)
 }
-func (s *shelf) List(context.Context) ([]engi.Template, error) { return nil, nil }
+func (s *shelf) List(context.Context) (list []engi.Template, _ error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name := range s.names {
+		list = append(list, engi.Template{Name: name})
+	}
+	return list, nil
+}
 func (s *shelf) Build(context.Context, string, []byte, func(engi.BuildEvent)) (engi.Template, error) {
 	panic("not used")
 }
@@ -795,6 +802,26 @@ func TestRecover(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "builds")); !os.IsNotExist(err) {
 		t.Errorf("what a build has left is there: %v", err)
+	}
+}
+
+func TestSweepTemplates(t *testing.T) {
+	w := newWorld(t)
+	id := strings.Repeat("a", 20)
+	lost, kept, failed := "e2b-"+id+"-00000000", "e2b-"+id+"-00000001", "e2b-"+id+"-00000002"
+	w.Store.Put(t.Context(), Template{ID: id, Name: "x", Builds: []Build{{ID: "1", State: BuildReady, Template: kept}, {ID: "2", State: BuildFailed, Template: failed}}})
+	w.shelf.mu.Lock()
+	for _, name := range []string{lost, kept, failed, "e2b-mine"} {
+		w.shelf.names[name] = true
+	}
+	w.shelf.mu.Unlock()
+	if err := w.sweepTemplates(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.shelf.mu.Lock()
+	defer w.shelf.mu.Unlock()
+	if n := w.shelf.names; n[lost] || n[failed] || !n[kept] || !n["base"] || !n["e2b-mine"] {
+		t.Errorf("left %v", n)
 	}
 }
 

@@ -140,8 +140,11 @@ func newUUID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// builtTemplates is how the names of engi's templates begin that are builds.
+// builtTemplates is how the names of engi's templates begin that are builds:
+// the template's ID and the beginning of the build's follow.
 const builtTemplates = "e2b-"
+
+var builtPattern = regexp.MustCompile(`^` + builtTemplates + `[a-z2-7]{20}-[0-9a-f]{8}$`)
 
 func (s *Surface) newBuild(w http.ResponseWriter, r *http.Request, who caller) error {
 	var q struct {
@@ -499,10 +502,34 @@ func (s *Surface) discard(ctx context.Context, owner engi.Owner, builds []Build)
 				s.Log.Warn("remove the snapshot of a template", "snapshot", b.Snapshot, "err", err)
 			}
 		}
-		if b.State == BuildReady {
-			if err := s.Templates.Remove(ctx, b.Template); err != nil && !missing(err) && engi.KindOf(err) != engi.Conflict {
-				s.Log.Warn("remove a build", "template", b.Template, "err", err)
-			}
+		if err := s.Templates.Remove(ctx, b.Template); err != nil && !missing(err) && engi.KindOf(err) != engi.Conflict {
+			s.Log.Warn("remove a build", "template", b.Template, "err", err)
 		}
 	}
+}
+
+// sweepTemplates removes what builds have made that are forgotten, and what
+// could not be removed while sandboxes used it.
+func (s *Surface) sweepTemplates(ctx context.Context) error {
+	all, err := s.Templates.List(ctx)
+	if err != nil {
+		return err
+	}
+	// After the list: a build is recorded before it makes anything.
+	known, err := s.Store.List(ctx, "")
+	if err != nil {
+		return err
+	}
+	used := map[string]bool{}
+	for _, t := range known {
+		for _, b := range t.Builds {
+			used[b.Template] = b.State != BuildFailed
+		}
+	}
+	for _, t := range all {
+		if builtPattern.MatchString(t.Name) && !used[t.Name] {
+			s.discard(ctx, t.Owner, []Build{{Template: t.Name}})
+		}
+	}
+	return nil
 }
