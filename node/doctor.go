@@ -17,6 +17,7 @@ import (
 	"github.com/engi-dev/engi/disk"
 	"github.com/engi-dev/engi/disk/volume"
 	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/node/place"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
 	"github.com/engi-dev/engi/store"
@@ -73,8 +74,8 @@ func Doctor(ctx context.Context, c config.Config, o Options) (d Diagnosis, err e
 
 	// A directory of its own, held like that of a private node, so that the
 	// next start removes what a killed doctor leaves.
-	dir := filepath.Join(c.DataDir, privateName, strings.ToLower(rand.Text()[:8]))
-	release, err := hold(dir)
+	dir := filepath.Join(c.DataDir, place.PrivateName, strings.ToLower(rand.Text()[:8]))
+	release, err := place.Hold(dir)
 	if !add("sandboxes' directory", err, dir) {
 		return d, nil
 	}
@@ -182,7 +183,7 @@ func Leaks(ctx context.Context, c config.Config, o Options, live []engi.SandboxI
 	for _, dir := range dead {
 		leaks = append(leaks, provider.Leak{Kind: "directory", Name: dir})
 	}
-	held, err := isHeld(c.DataDir)
+	held, err := place.IsHeld(c.DataDir)
 	if err != nil {
 		return nil, err
 	}
@@ -230,15 +231,15 @@ func Leaks(ctx context.Context, c config.Config, o Options, live []engi.SandboxI
 
 // wanted returns the sandboxes that the next server on c.DataDir will adopt.
 func wanted(ctx context.Context, c config.Config) (ids []engi.SandboxID, err error) {
-	if _, err := os.Stat(filepath.Join(c.DataDir, databaseName)); err != nil {
+	if _, err := os.Stat(filepath.Join(c.DataDir, place.DatabaseName)); err != nil {
 		return nil, nil
 	}
-	release, err := hold(c.DataDir)
+	release, err := place.Hold(c.DataDir)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	db, err := store.Open(ctx, filepath.Join(c.DataDir, databaseName))
+	db, err := store.Open(ctx, filepath.Join(c.DataDir, place.DatabaseName))
 	if err != nil {
 		return nil, err
 	}
@@ -266,7 +267,7 @@ func Destroy(ctx context.Context, c config.Config) (int, error) {
 	if _, err := os.Stat(machinesDir(c.DataDir)); err != nil {
 		return 0, nil
 	}
-	release, err := hold(c.DataDir)
+	release, err := place.Hold(c.DataDir)
 	if err != nil {
 		return 0, err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/engi-dev/engi/api/rest"
 	"github.com/engi-dev/engi/gate/cert"
 	"github.com/engi-dev/engi/node/front"
+	"github.com/engi-dev/engi/node/place"
 )
 
 func (n *Node) listen(ctx context.Context) (err error) {
@@ -29,15 +30,15 @@ func (n *Node) listen(ctx context.Context) (err error) {
 func (n *Node) Endpoint() Endpoint {
 	return Endpoint{
 		URL: n.front.URL(), PID: os.Getpid(), Version: n.version, Started: n.started,
-		DataDir: n.config.DataDir, KeyFile: filepath.Join(n.config.DataDir, keyName),
+		DataDir: n.config.DataDir, KeyFile: filepath.Join(n.config.DataDir, place.KeyName),
 	}
 }
 
 // serve answers requests until ctx ends, then lets those in hand end.
 func (n *Node) serve(ctx context.Context, ready func()) error {
-	if err := writeEndpoint(n.config.DataDir, n.Endpoint()); err != nil {
+	if err := place.Publish(n.config.DataDir, n.Endpoint()); err != nil {
 		return err
 	}
-	defer os.Remove(filepath.Join(n.config.DataDir, endpointName))
+	defer os.Remove(filepath.Join(n.config.DataDir, place.EndpointName))
 	return n.front.Serve(ctx, rest.NewServer(n.handler, n.log.With("room", "http")), n.leave, ready)
 }

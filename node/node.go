@@ -29,6 +29,7 @@ import (
 	"github.com/engi-dev/engi/node/bundle"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/node/front"
+	"github.com/engi-dev/engi/node/place"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
 	"github.com/engi-dev/engi/script"
@@ -101,7 +102,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		}
 	}()
 
-	release, err := hold(c.DataDir)
+	release, err := place.Hold(c.DataDir)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +125,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 			return nil, err
 		}
 	}
-	if n.db, err = store.Open(ctx, filepath.Join(c.DataDir, databaseName)); err != nil {
+	if n.db, err = store.Open(ctx, filepath.Join(c.DataDir, place.DatabaseName)); err != nil {
 		return nil, err
 	}
 	n.closers.add(func() {
@@ -133,7 +134,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		}
 	})
 	keys := key.New(store.Keys(n.db))
-	if n.secret, err = key.Bootstrap(ctx, keys, filepath.Join(c.DataDir, keyName)); err != nil {
+	if n.secret, err = key.Bootstrap(ctx, keys, filepath.Join(c.DataDir, place.KeyName)); err != nil {
 		return nil, err
 	}
 	n.workshop = fleet.NewWorkshop(n.provider, engi.Size{})

@@ -12,6 +12,7 @@ import (
 	"github.com/engi-dev/engi/gate/cert"
 	"github.com/engi-dev/engi/gate/preview"
 	"github.com/engi-dev/engi/gate/secret"
+	"github.com/engi-dev/engi/node/place"
 	"github.com/engi-dev/engi/store"
 )
 
@@ -102,12 +103,12 @@ func InitTLS(dataDir, dir string, domains []string, anew bool) (cert.Made, error
 // RotateSecrets replaces the key of a data directory's secrets and returns how
 // many it has sealed anew. It reports Conflict while a server runs there.
 func RotateSecrets(ctx context.Context, dataDir string, log *slog.Logger) (int, error) {
-	release, err := hold(dataDir)
+	release, err := place.Hold(dataDir)
 	if err != nil {
 		return 0, err
 	}
 	defer release()
-	db, err := store.Open(ctx, filepath.Join(dataDir, databaseName))
+	db, err := store.Open(ctx, filepath.Join(dataDir, place.DatabaseName))
 	if err != nil {
 		return 0, err
 	}

@@ -1,4 +1,4 @@
-package node
+package place
 
 import (
 	"bufio"
@@ -18,11 +18,11 @@ import (
 // TestMain plays another process that holds a data directory.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("ENGI_TEST_HOLD"); dir != "" {
-		if _, err := hold(dir); err != nil {
+		if _, err := Hold(dir); err != nil {
 			panic(err)
 		}
-		_ = os.WriteFile(filepath.Join(dir, keyName), []byte("engi_secret\n"), 0o600)
-		_ = writeEndpoint(dir, Endpoint{URL: "http://127.0.0.1:1", PID: os.Getpid(), KeyFile: filepath.Join(dir, keyName), DataDir: dir})
+		_ = os.WriteFile(filepath.Join(dir, KeyName), []byte("engi_secret\n"), 0o600)
+		_ = Publish(dir, Endpoint{URL: "http://127.0.0.1:1", PID: os.Getpid(), KeyFile: filepath.Join(dir, KeyName), DataDir: dir})
 		os.Stdout.WriteString("held\n")
 		time.Sleep(time.Minute)
 		os.Exit(0)
@@ -52,7 +52,7 @@ func otherProcess(t *testing.T, dir string) *exec.Cmd {
 func TestSecondServerIsToldWhoHoldsTheDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	other := otherProcess(t, dir)
-	_, err := hold(dir)
+	_, err := Hold(dir)
 	if engi.KindOf(err) != engi.Conflict || err == nil {
 		t.Fatalf("error %v, want kind conflict", err)
 	}
@@ -73,12 +73,12 @@ func TestSecondServerIsToldWhoHoldsTheDirectory(t *testing.T) {
 	if _, _, err := Discover(dir); engi.KindOf(err) != engi.NotFound {
 		t.Errorf("Discover after its death: %v, want kind not_found", err)
 	}
-	release, err := hold(dir)
+	release, err := Hold(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	release()
-	release, err = hold(dir)
+	release, err = Hold(dir)
 	if err != nil {
 		t.Fatalf("after release: %v", err)
 	}
@@ -102,7 +102,7 @@ func TestStopWaitsUntilTheDirectoryIsFree(t *testing.T) {
 	if err != nil || pid != other.Process.Pid {
 		t.Fatalf("%d, %v", pid, err)
 	}
-	if held, err := isHeld(dir); held || err != nil {
+	if held, err := IsHeld(dir); held || err != nil {
 		t.Errorf("still held: %t, %v", held, err)
 	}
 	if _, err := Stop(t.Context(), dir); engi.KindOf(err) != engi.NotFound {
@@ -114,10 +114,10 @@ func TestDiscoverNothing(t *testing.T) {
 	for name, make := range map[string]func(dir string) error{
 		"no directory":   func(dir string) error { return os.Remove(dir) },
 		"empty":          func(string) error { return nil },
-		"stale endpoint": func(dir string) error { return writeEndpoint(dir, Endpoint{URL: "http://127.0.0.1:1"}) },
+		"stale endpoint": func(dir string) error { return Publish(dir, Endpoint{URL: "http://127.0.0.1:1"}) },
 		"garbage": func(dir string) error {
-			return errors.Join(os.WriteFile(filepath.Join(dir, lockName), []byte("?"), 0o600),
-				os.WriteFile(filepath.Join(dir, endpointName), []byte("{"), 0o600))
+			return errors.Join(os.WriteFile(filepath.Join(dir, LockName), []byte("?"), 0o600),
+				os.WriteFile(filepath.Join(dir, EndpointName), []byte("{"), 0o600))
 		},
 	} {
 		dir := filepath.Join(t.TempDir(), "d")
@@ -134,7 +134,7 @@ func TestDiscoverWhileTheHolderDoesNotListenYet(t *testing.T) {
 	dir := t.TempDir()
 	otherProcess(t, dir)
 	for _, text := range []string{"", "{", "null"} {
-		if err := os.WriteFile(filepath.Join(dir, endpointName), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, EndpointName), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if _, _, err := Discover(dir); engi.KindOf(err) != engi.NotFound || err == nil {
@@ -148,14 +148,14 @@ func TestDirectoryOthersMayWriteIsRefused(t *testing.T) {
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := hold(dir); engi.KindOf(err) != engi.Denied || !strings.Contains(engi.RemedyOf(err), "chmod 700") {
+	if _, err := Hold(dir); engi.KindOf(err) != engi.Denied || !strings.Contains(engi.RemedyOf(err), "chmod 700") {
 		t.Errorf("%v (%s)", err, engi.RemedyOf(err))
 	}
 }
 
 func TestLockIsNotInherited(t *testing.T) {
 	dir := t.TempDir()
-	release, err := hold(dir)
+	release, err := Hold(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,19 +165,19 @@ func TestLockIsNotInherited(t *testing.T) {
 	}
 	defer func() { _ = child.Process.Kill(); _ = child.Wait() }()
 	release()
-	if held, err := isHeld(dir); held || err != nil {
+	if held, err := IsHeld(dir); held || err != nil {
 		t.Errorf("a child keeps the directory: %t, %v", held, err)
 	}
 }
 
 func TestHoldTwiceInOneProcess(t *testing.T) {
 	dir := t.TempDir()
-	release, err := hold(dir)
+	release, err := Hold(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer release()
-	if _, err := hold(dir); engi.KindOf(err) != engi.Conflict || err == nil {
+	if _, err := Hold(dir); engi.KindOf(err) != engi.Conflict || err == nil {
 		t.Errorf("%v, want kind conflict", err)
 	}
 }
