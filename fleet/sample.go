@@ -20,6 +20,11 @@ const (
 	fineSamples = 60              // the last 5 minutes, each sample
 	coarseEvery = 6               // of them are kept for longer
 	longSamples = 120             // the last hour, one of coarseEvery
+
+	// A sandbox that hardly computed since its last sample is not woken to
+	// say what it has on disk, for idleMany samples in a row.
+	idleTime = 25 * time.Millisecond
+	idleMany = 5
 )
 
 // samples are what a box used lately. They are safe for concurrent use.
@@ -30,6 +35,20 @@ type samples struct {
 	count int
 	cpu   time.Duration // used at the time of at; less than before in another machine
 	at    time.Time
+	idle  int // samples in a row that did not ask the guest
+}
+
+// still returns the last sample if the guest can be spared a question: its
+// machine has used cpu, which is hardly more than then.
+func (s *samples) still(cpu time.Duration) (last engi.Sample, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.fine) == 0 || s.idle >= idleMany || cpu < s.cpu || cpu-s.cpu > idleTime {
+		s.idle = 0
+		return last, false
+	}
+	s.idle++
+	return s.fine[len(s.fine)-1], true
 }
 
 // add keeps a sample whose processor time since the start of the machine is
@@ -130,6 +149,10 @@ func (m *Manager) sample(ctx context.Context, x *box) (engi.Sample, bool) {
 		if u, err := meter.Usage(ctx); err == nil {
 			cpu, one.Memory, known = u.CPU, u.Memory, true
 		}
+	}
+	if last, ok := x.samples.still(cpu); known && ok {
+		one.Processes, one.DiskUsed, one.MemoryCache = last.Processes, last.DiskUsed, min(last.MemoryCache, one.Memory)
+		return x.samples.add(one, cpu), true
 	}
 	g := b.way()
 	if g == nil {
