@@ -202,3 +202,49 @@ func TestOwnerDiesWhileItSaves(t *testing.T) {
 		c = b.c
 	}
 }
+
+// TestSaveWhileLoading saves a machine again while its memory is still being
+// read from the image that it began with.
+func TestSaveWhileLoading(t *testing.T) {
+	need(t)
+	p := newProvider(t, t.TempDir())
+	spec := newSpec(t)
+	spec.Size.Memory = 512 << 20
+	b := on(t, p, spec)
+	proc, err := b.c.Start(t.Context(), engi.Command{Args: []string{"python3", "-c", `
+import hashlib, os, time
+x = os.urandom(150 << 20)
+print(hashlib.sha256(x).hexdigest(), flush=True)
+while not os.path.exists("/workspace/go"):
+    time.sleep(0.01)
+open("/workspace/sum.new", "w").write(hashlib.sha256(x).hexdigest())
+os.rename("/workspace/sum.new", "/workspace/sum")
+`}, Dir: "/", User: "root"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := ""
+	for chunk, err := range proc.Output(t.Context(), 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum = strings.TrimSpace(string(chunk.Data))
+		break
+	}
+	for range 3 {
+		if err := b.c.Quiesce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.c.Close()
+		dir := t.TempDir()
+		if err := provider.Checkpoint(t.Context(), b.m, dir); err != nil {
+			t.Fatal(err)
+		}
+		m, err := provider.Restore(t.Context(), p, spec, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b = enter(t, m, spec.Token)
+	}
+	b.want("touch /workspace/go; until test -e /workspace/sum; do sleep 0.05; done; cat /workspace/sum", sum)
+}

@@ -50,6 +50,9 @@ func TestLive(t *testing.T) {
 	var work sync.WaitGroup
 	for i := range owners {
 		owners[i] = &owner{lives: l, name: fmt.Sprint("owner-", i), rng: rand.New(rand.NewPCG(seed, uint64(i+1)))}
+		if i == 0 {
+			owners[i].volume = l.newVolume()
+		}
 		work.Go(owners[i].live)
 	}
 	for range faults {
@@ -207,11 +210,13 @@ func (d disk) clone() disk {
 	return c
 }
 
-// An owner has one sandbox at a time. It belongs to one goroutine, but for
+// An owner has one sandbox at a time, or one after the other with the same
+// volume, of which no copies are made. It belongs to one goroutine, but for
 // what mu guards.
 type owner struct {
 	*lives
 	name    string
+	volume  string // empty for none
 	rng     *rand.Rand
 	suicide flag
 	snaps   map[string]disk // snapshots, and what was on the disk
@@ -222,6 +227,15 @@ type owner struct {
 	id string // of the sandbox; empty for none
 }
 
+// newVolume makes a volume and returns its name.
+func (l *lives) newVolume() string {
+	status, answer := l.request("POST", "/v1/volumes", v1.VolumeRequest{Name: "chaos", Capacity: 64 << 20})
+	if status != http.StatusCreated {
+		l.t.Fatalf("make a volume: %d %s", status, answer)
+	}
+	return "chaos"
+}
+
 func (o *owner) sandbox() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -229,7 +243,7 @@ func (o *owner) sandbox() string {
 }
 
 func (o *owner) live() {
-	o.snaps = map[string]disk{}
+	o.snaps, o.files = map[string]disk{}, disk{}
 	for o.ctx.Err() == nil && !o.t.Failed() {
 		if o.sandbox() == "" {
 			if !o.create() {
@@ -241,7 +255,11 @@ func (o *owner) live() {
 			o.excuse(o.id, "killed a guest")
 			o.request("POST", o.path("/processes"), map[string]any{"args": []string{"kill", "-9", "1"}, "user": "root"})
 		}
-		switch n := o.rng.IntN(100); {
+		n := o.rng.IntN(100)
+		if o.volume != "" {
+			n = o.rng.IntN(91) // no copies
+		}
+		switch {
 		case n < 50:
 			o.write()
 		case n < 65:
@@ -265,8 +283,15 @@ func (o *owner) live() {
 
 func (o *owner) path(rest string) string { return "/v1/sandboxes/" + o.sandbox() + rest }
 
+// onVolume tells files that outlive sandboxes from the others.
+func onVolume(name string) bool { return strings.HasPrefix(name, "v") }
+
 func filePath(id, name string) string {
-	return "/v1/sandboxes/" + id + "/files?path=" + url.QueryEscape("/workspace/"+name)
+	dir := "/workspace/"
+	if onVolume(name) {
+		dir = "/volume/"
+	}
+	return "/v1/sandboxes/" + id + "/files?path=" + url.QueryEscape(dir+name)
 }
 
 func newLife(snapshot string) v1.SandboxRequest {
@@ -278,9 +303,16 @@ func newLife(snapshot string) v1.SandboxRequest {
 }
 
 func (o *owner) create() bool {
-	status, answer := o.request("POST", "/v1/sandboxes", newLife(""))
+	q := newLife("")
+	if o.volume != "" {
+		q.Volumes = []v1.VolumeMount{{Volume: o.volume, Path: "/volume"}}
+	}
+	status, answer := o.request("POST", "/v1/sandboxes", q)
 	var x v1.Sandbox
 	if status != http.StatusCreated {
+		if status == http.StatusConflict {
+			o.unheard()
+		}
 		return false
 	}
 	if err := json.Unmarshal(answer, &x); err != nil {
@@ -290,9 +322,20 @@ func (o *owner) create() bool {
 	o.mu.Lock()
 	o.id = x.ID
 	o.mu.Unlock()
-	o.files = disk{}
+	maps.DeleteFunc(o.files, func(name string, _ []string) bool { return !onVolume(name) })
 	o.note("created")
 	return true
+}
+
+// unheard ends a sandbox that has our volume because its creation was not
+// heard of.
+func (o *owner) unheard() {
+	status, answer := o.request("GET", "/v1/volumes/"+o.volume, nil)
+	var v v1.Volume
+	if status == http.StatusOK && json.Unmarshal(answer, &v) == nil && v.SandboxID != "" {
+		o.request("DELETE", "/v1/sandboxes/"+v.SandboxID, nil)
+		o.note("ended one nobody had heard of")
+	}
 }
 
 // failed looks after a request that was not answered well: a sandbox that has
@@ -329,7 +372,11 @@ func (o *owner) ended(x v1.Sandbox) {
 
 func (o *owner) write() {
 	o.written++
-	name, text := fmt.Sprintf("f%d", o.rng.IntN(8)), fmt.Sprintf("%s %d %s", o.name, o.written, strings.Repeat("x", o.rng.IntN(20_000)))
+	kind := "f"
+	if o.volume != "" && o.rng.IntN(2) == 0 {
+		kind = "v"
+	}
+	name, text := fmt.Sprintf("%s%d", kind, o.rng.IntN(8)), fmt.Sprintf("%s %d %s", o.name, o.written, strings.Repeat("x", o.rng.IntN(20_000)))
 	switch status, _ := o.request("PUT", filePath(o.sandbox(), name), []byte(text)); {
 	case status/100 == 2:
 		o.files[name] = []string{text}
@@ -505,6 +552,12 @@ func (o *owner) readopted(began time.Time) {
 
 // settle checks all that an owner has left.
 func (o *owner) settle() {
+	// What is on a volume is there without the sandbox that wrote it.
+	for deadline := time.Now().Add(settled); o.volume != "" && o.sandbox() == "" && time.Now().Before(deadline); {
+		if !o.create() {
+			pause(o.t.Context(), 100*time.Millisecond)
+		}
+	}
 	if id := o.sandbox(); id != "" {
 		if !o.verifyAll(id, o.files) && o.sandbox() == id {
 			o.failed(http.StatusInternalServerError)
@@ -538,6 +591,9 @@ func (l *lives) clear() {
 		if status, answer := l.request("DELETE", "/v1/sandboxes/"+x.ID, nil); status/100 != 2 {
 			l.t.Errorf("end %s: %d %s", x.ID, status, answer)
 		}
+	}
+	if status, answer := l.request("DELETE", "/v1/volumes/chaos", nil); status/100 != 2 {
+		l.t.Errorf("remove the volume: %d %s", status, answer)
 	}
 	status, answer = l.request("GET", "/v1/snapshots", nil)
 	var snaps struct {
