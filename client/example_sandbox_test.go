@@ -93,7 +93,7 @@ func ExampleClient_Process() {
 	c, box, close := room()
 	defer close()
 	ctx := context.Background()
-	must(c.StartProcess(ctx, box, v1.ProcessRequest{Command: "echo ready; sleep 60", Tag: "server"}))
+	must(c.StartProcess(ctx, box, v1.ProcessRequest{Command: "echo ready; sleep 60", Tag: "server", Detach: true}))
 	// Somewhere else, later:
 	p, err := c.Process(ctx, box, "server")
 	if err != nil {
@@ -119,7 +119,7 @@ func ExampleProcess_Terminal() {
 	defer close()
 	ctx := context.Background()
 	p := must(c.StartProcess(ctx, box, v1.ProcessRequest{
-		Args: []string{"/bin/sh"}, Terminal: &v1.TerminalSize{Cols: 80, Rows: 24}, Env: map[string]string{"PS1": ""},
+		Args: []string{"/bin/sh"}, Terminal: &v1.TerminalSize{Cols: 80, Rows: 24}, Env: map[string]string{"PS1": ""}, Detach: true,
 	}))
 	t, err := p.Terminal(ctx, false)
 	if err != nil {
@@ -143,7 +143,7 @@ func ExampleClient_Processes() {
 	c, box, close := room()
 	defer close()
 	ctx := context.Background()
-	must(c.StartProcess(ctx, box, v1.ProcessRequest{Args: []string{"sleep", "60"}}))
+	must(c.StartProcess(ctx, box, v1.ProcessRequest{Args: []string{"sleep", "60"}, Detach: true}))
 	for _, p := range must(c.Processes(ctx, box)) {
 		fmt.Println(p.Args, p.Running)
 	}

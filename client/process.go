@@ -1,12 +1,15 @@
 package client
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"io"
 	"iter"
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync"
 
 	"github.com/engi-dev/engi/api/v1"
 )
@@ -29,18 +32,91 @@ type Process struct {
 
 	c    *Client
 	path string
+
+	mu    sync.Mutex
+	first *opened // the answer that started it, until somebody reads it
+}
+
+// opened is a stream of events whose first was read.
+type opened struct {
+	r      *bufio.Reader
+	body   io.Closer
+	cancel context.CancelFunc
+}
+
+func (o *opened) close() {
+	o.cancel()
+	o.body.Close()
 }
 
 // StartProcess starts a program in a sandbox. It goes on after ctx ends.
+// Nothing it prints is lost before Output is called: as with a pipe that
+// nobody reads, it waits when it has printed more than is kept. Release lets
+// it go; so does q.Detach from the start.
 func (c *Client) StartProcess(ctx context.Context, sandbox string, q v1.ProcessRequest) (*Process, error) {
-	q.Detach = true
-	p, err := get[v1.Process](ctx, c, &call{
-		method: http.MethodPost, path: sandboxes + segment(sandbox) + "/processes", body: encode(q), once: true,
-	})
+	x := &call{method: http.MethodPost, path: sandboxes + segment(sandbox) + "/processes", body: encode(q), once: true}
+	if q.Detach {
+		p, err := get[v1.Process](ctx, c, x)
+		if err != nil {
+			return nil, err
+		}
+		return c.process(sandbox, p), nil
+	}
+	x.header = http.Header{"Accept": {"application/x-ndjson"}}
+	long, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, cancel)
+	p, o, err := c.startStream(long, cancel, x)
+	if !stop() && err == nil {
+		o.close()
+		err = c.unreachable(ctx, ctx.Err())
+	}
 	if err != nil {
+		cancel()
+		if ctx.Err() != nil {
+			err = c.unreachable(ctx, err)
+		}
 		return nil, err
 	}
-	return c.process(sandbox, p), nil
+	started := c.process(sandbox, p)
+	started.first = o
+	return started, nil
+}
+
+func (c *Client) startStream(ctx context.Context, cancel context.CancelFunc, x *call) (v1.Process, *opened, error) {
+	resp, err := c.do(ctx, x)
+	if err != nil {
+		return v1.Process{}, nil, err
+	}
+	o := &opened{bufio.NewReaderSize(resp.Body, 64<<10), resp.Body, cancel}
+	line, err := readLine(o.r)
+	var e v1.ProcessEvent
+	if err == nil {
+		err = json.Unmarshal(line, &e)
+	}
+	switch {
+	case err != nil:
+		o.close()
+		return v1.Process{}, nil, failure(v1.Unavailable, "look among the processes whether it runs", "the stream of %s broke: %v", c.url, err)
+	case e.Process == nil:
+		o.close()
+		return v1.Process{}, nil, failure(v1.Internal, "check that the address is that of an engi server", "the answer begins with %q", e.Type)
+	}
+	return *e.Process, o, nil
+}
+
+// Release says that nobody is going to read the output from here.
+func (p *Process) Release() {
+	if o := p.take(); o != nil {
+		o.close()
+	}
+}
+
+func (p *Process) take() *opened {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o := p.first
+	p.first = nil
+	return o
 }
 
 func (c *Client) process(sandbox string, p v1.Process) *Process {
@@ -75,7 +151,11 @@ func (p *Process) Output(ctx context.Context, from int64) iter.Seq2[v1.ProcessEv
 				header: http.Header{"Accept": {"application/x-ndjson"}},
 			}
 			w.comeBack()
-			more, err := p.follow(ctx, &w, q, yield)
+			var o *opened
+			if w.at == 0 {
+				o = p.take()
+			}
+			more, err := p.follow(ctx, &w, q, o, yield)
 			if !more {
 				return
 			}
@@ -93,17 +173,22 @@ func (p *Process) Output(ctx context.Context, from int64) iter.Seq2[v1.ProcessEv
 	}
 }
 
-// follow reads one connection. It returns false when the caller has had
-// everything, and else why it ended.
-func (p *Process) follow(ctx context.Context, w *watcher, q *call, yield func(v1.ProcessEvent, error) bool) (more bool, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	resp, err := p.c.send(ctx, q)
-	if err != nil {
-		return true, err
+// follow reads one connection: o, or if that is nil a new one. It returns
+// false when the caller has had everything, and else why it ended.
+func (p *Process) follow(ctx context.Context, w *watcher, q *call, o *opened, yield func(v1.ProcessEvent, error) bool) (more bool, err error) {
+	if o == nil {
+		long, cancel := context.WithCancel(ctx)
+		resp, err := p.c.send(long, q)
+		if err != nil {
+			cancel()
+			return true, err
+		}
+		o = &opened{bufio.NewReaderSize(resp.Body, 64<<10), resp.Body, cancel}
+	} else {
+		defer context.AfterFunc(ctx, o.cancel)()
 	}
-	defer resp.Body.Close()
-	for e, err := range lines[v1.ProcessEvent](resp.Body, cancel) {
+	defer o.close()
+	for e, err := range lines[v1.ProcessEvent](o.r, o.cancel) {
 		if err != nil {
 			return true, failure(v1.Unavailable, "try again", "the stream of %s broke: %v", p.c.url, err)
 		}

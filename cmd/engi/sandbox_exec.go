@@ -71,7 +71,7 @@ func (s *sandboxExec) Run(ctx context.Context, g *globals) error {
 		if s.Terminal {
 			q.Terminal = &v1.TerminalSize{Cols: 80, Rows: 24}
 		}
-		q.Stdin = !s.Detach && (s.Stdin || g.piped())
+		q.Stdin, q.Detach = !s.Detach && (s.Stdin || g.piped()), s.Detach
 		p, err := d.StartProcess(ctx, s.ID, q)
 		if err != nil {
 			return err
@@ -157,6 +157,7 @@ func (g *globals) inTerminal(ctx context.Context, d *desk, sandbox string, q v1.
 	if v := os.Getenv("TERM"); v != "" && q.Env["TERM"] == "" {
 		q.Env = withVariable(q.Env, "TERM", v)
 	}
+	q.Detach = true
 	p, err := d.StartProcess(ctx, sandbox, q)
 	if err != nil {
 		return nil, err

@@ -105,8 +105,8 @@ func Sandboxes(ctx context.Context, c *client.Client, template string, n int, si
 	}
 	// Something that sleeps: an idle Python, as people have it.
 	idle := create("create", warm)
-	if _, err := c.StartProcess(ctx, idle, v1.ProcessRequest{Args: []string{"python3", "-c", "import time; print(1, flush=True); time.sleep(1e6)"}}); err != nil {
-		_, _ = c.StartProcess(ctx, idle, v1.ProcessRequest{Args: []string{"sleep", "1000000"}})
+	if _, err := c.StartProcess(ctx, idle, v1.ProcessRequest{Args: []string{"python3", "-c", "import time; print(1, flush=True); time.sleep(1e6)"}, Detach: true}); err != nil {
+		_, _ = c.StartProcess(ctx, idle, v1.ProcessRequest{Args: []string{"sleep", "1000000"}, Detach: true})
 	}
 	time.Sleep(500 * time.Millisecond)
 	for range n {
