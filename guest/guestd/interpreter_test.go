@@ -252,6 +252,12 @@ func TestInterpreterJavaScript(t *testing.T) {
 	if o := l.run("js", "let a = ;"); o.failure["name"] != "SyntaxError" {
 		t.Errorf("a syntax error is %v", o.failure)
 	}
+	if o := l.run("js", "process.exit(3); console.log('on')"); o.failure["value"] != "exit status 3" || o.out+o.err != "" || o.end != "end_of_execution" {
+		t.Errorf("an exit: %+v", o)
+	}
+	if o := l.run("js", "await new Promise(() => setTimeout(() => process.exit(0), 10))"); o.failure != nil || o.err != "" || o.end != "end_of_execution" || o.count != 1 {
+		t.Errorf("a later exit: %+v", o)
+	}
 	if o := l.run("js", "throw 'text'"); o.failure["value"] != "text" {
 		t.Errorf("a thrown text is %v", o.failure)
 	}

@@ -282,6 +282,22 @@ function errorEvent(error) {
 let interrupt = () => {};
 process.on("SIGINT", () => interrupt());
 
+// Code that exits ends its cell, then the kernel. It cannot end it right
+// there, in the middle of an evaluation.
+let exitCode = null;
+let leave = () => {};
+function exit(code) {
+  exitCode = Number(code ?? process.exitCode ?? 0) || 0;
+  leave();
+  throw new Error(`exit status ${exitCode}`);
+}
+process.exit = exit;
+try {
+  if (globalThis.Deno) Deno.exit = exit;
+} catch {
+  // a version that seals it: there it ends the kernel at once
+}
+
 async function cell(code) {
   const { result, exceptionDetails } = await post("Runtime.evaluate", {
     expression: toScript(code), replMode: true, awaitPromise: true, objectGroup: "cell", userGesture: false,
@@ -309,22 +325,33 @@ async function execute(c) {
   const interrupted = new Promise((resolve) => {
     interrupt = () => resolve({ event: "error", name: "KeyboardInterrupt", value: "", traceback: "KeyboardInterrupt" });
   });
+  const left = new Promise((resolve) => { leave = () => resolve(null); });
   let event;
   try {
-    event = await Promise.race([cell(c.code), interrupted]);
+    event = await Promise.race([left, interrupted, cell(c.code)]);
   } catch (e) {
     event = errorEvent(e);
   } finally {
-    interrupt = () => {};
+    interrupt = leave = () => {};
     environ(before);
     post("Runtime.releaseObjectGroup", { objectGroup: "cell" }).catch(() => {});
   }
+  const over = exitCode !== null;
+  if (over) {
+    const text = `exit status ${exitCode}`;
+    event = exitCode === 0 ? null : { event: "error", name: "ExitError", value: text, traceback: text };
+  }
   if (event) send(event);
-  send({ event: "end", id: c.id });
+  send({ event: "end", id: c.id, over });
+  // The evaluation that exited is still under way beneath this one's microtask,
+  // and Node would wait for the thread that reads commands.
+  if (over) setTimeout(() => process.kill(process.pid, "SIGKILL"), 0);
 }
 
 // What user code leaves behind may fail later; that must not end the kernel.
-const complain = (e) => console.error("Uncaught (in background)", e);
+const complain = (e) => {
+  if (exitCode === null) console.error("Uncaught (in background)", e); // else it says that it exits
+};
 if (globalThis.Deno) {
   globalThis.addEventListener("unhandledrejection", (e) => { e.preventDefault(); complain(e.reason); });
   globalThis.addEventListener("error", (e) => { e.preventDefault(); complain(e.error); });
