@@ -17,7 +17,7 @@ import (
 )
 
 // shelf opens snapshots for a test.
-func shelf(t *testing.T) *snapshot.Registry {
+func shelf(t testing.TB) *snapshot.Registry {
 	t.Helper()
 	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
 	if err != nil {

@@ -416,6 +416,7 @@ func BenchmarkRealLife(b *testing.B) {
 	n := w.start(func(o *fleet.Options) {
 		roomy(pools(fleet.PoolConfig{Target: 2}))(o)
 		o.Log = nil
+		o.Snapshots = shelf(b)
 	}).warm()
 	ctx, life := b.Context(), n.Lifecycle()
 	took := map[string][]time.Duration{}
@@ -445,6 +446,10 @@ func BenchmarkRealLife(b *testing.B) {
 		measure("resume", func() error { _, err := life.Resume(ctx, "alice", s.ID, 0, false); return err })
 		measure("hibernate-disk", func() error { return life.Hibernate(ctx, "alice", s.ID, true) })
 		measure("resume-disk", func() error { _, err := life.Resume(ctx, "alice", s.ID, 0, false); return err })
+		measure("snapshot", func() error {
+			_, err := life.Snapshot(ctx, "alice", s.ID, engi.SnapshotSpec{TTL: time.Minute})
+			return err
+		})
 		measure("fork-1", func() error {
 			all, err := life.Fork(ctx, "alice", s.ID, 1, 0)
 			if err == nil && all[0].Err != nil {
