@@ -246,6 +246,20 @@ func (m *machine) Guest(ctx context.Context) (_ net.Conn, err error) {
 		m.listener.SetDeadline(time.Unix(1, 0))
 	}()
 	defer func() { close(stop); <-stopped }()
+	// A guest that was quiesced for a save that never came sleeps until it is
+	// woken, and whoever wants to speak to it has given the save up.
+	nudge := time.AfterFunc(dozeTime, func() {
+		m.mu.Lock()
+		saving := m.saving
+		m.mu.Unlock()
+		if saving {
+			return
+		}
+		if err := m.wake(); err != nil {
+			m.p.log.Warn("cannot wake a guest", "sandbox", m.id, "error", err)
+		}
+	})
+	defer nudge.Stop()
 	for {
 		conn, err := m.listener.Accept()
 		switch {
@@ -260,6 +274,9 @@ func (m *machine) Guest(ctx context.Context) (_ net.Conn, err error) {
 		}
 	}
 }
+
+// dozeTime is longer than a guest that is awake takes to dial.
+const dozeTime = 400 * time.Millisecond
 
 // alive reports whether the other end of conn is open, without taking what it
 // has said.

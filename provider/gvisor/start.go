@@ -161,7 +161,7 @@ func (b *booting) start() error {
 	args := b.p.flags(b.d, recordOf(b.spec))
 	switch {
 	case b.image != "":
-		args = append(args, "restore", "--detach", "--background", "--image-path", b.image)
+		args = append(args, "restore", "--detach", "--image-path", b.image)
 	case b.spec.Disk != "":
 		args = append(args, "run", "--detach", "--fs-restore-image-path", b.spec.Disk)
 	default:

@@ -160,6 +160,9 @@ func (s *suite) checkpointFails(t *testing.T) {
 	if got := mustSh(t, c, "cat tmp/state"); got != "kept" {
 		t.Errorf("got %q, want kept", got)
 	}
+	// One that was quiesced in vain comes back to who asks for it.
+	quiesce(t, c)
+	c = open(t, m, spec)
 	// It can still be saved.
 	quiesce(t, c)
 	dir := t.TempDir()
