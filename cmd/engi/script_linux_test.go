@@ -196,12 +196,12 @@ func cliPage(t *testing.T) string {
 
 This page is made from the program's own help: ` + "`go test ./cmd/engi -run TestDocs -update`" + `.
 
-Commands use the server that ` + "`ENGI_URL` and `ENGI_KEY`" + ` name, else the one of the data directory. Without any, ` + "`run`" + ` and
-` + "`template`" + ` start a node of their own for the length of the command. ` + "`--json`" + ` prints JSON everywhere.
+Commands use the server that ` + "`ENGI_URL` and `ENGI_KEY`" + ` name, else the one of the data directory. Without any, ` + "`run`, `shell`" + `
+and ` + "`template`" + ` start a node of their own for the length of the command. ` + "`--json`" + ` prints JSON everywhere.
 
 ## Exit codes
 
-| Code | ` + "`engi run`" + ` | Other commands |
+| Code | ` + "`engi run`, `engi shell`, `engi sandbox exec` and `shell`" + ` | Other commands |
 |---|---|---|
 | 0 | the program ended with 0 | done |
 | 1 | the program's own | engi could not do it |
