@@ -38,6 +38,7 @@ type boxes struct {
 	mu     sync.Mutex
 	all    []engi.Sandbox
 	inside http.Handler
+	remote string // URL of a server that is inside instead
 }
 
 func (b *boxes) Create(_ context.Context, s engi.SandboxSpec) (engi.Sandbox, error) {
@@ -111,10 +112,25 @@ func (b *boxes) Stop(_ context.Context, owner engi.Owner, id engi.SandboxID) err
 
 type inside struct {
 	engi.Guest
-	h http.Handler
+	h      http.Handler
+	remote string
+}
+
+// guests speaks HTTP/2 without TLS, as guests do.
+var guests = &http.Transport{Protocols: cleartext()}
+
+func cleartext() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetUnencryptedHTTP2(true)
+	return p
 }
 
 func (g inside) RoundTrip(r *http.Request) (*http.Response, error) {
+	if g.remote != "" {
+		out := r.Clone(r.Context())
+		out.URL.Host, out.RequestURI = strings.TrimPrefix(g.remote, "http://"), ""
+		return guests.RoundTrip(out)
+	}
 	w := httptest.NewRecorder()
 	g.h.ServeHTTP(w, r)
 	return w.Result(), nil
@@ -128,7 +144,7 @@ func (b *boxes) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) 
 	if x.State != engi.Running && !x.Lifetime.AutoResume {
 		return nil, nil, engi.Errorf(engi.Conflict, "it sleeps")
 	}
-	return inside{h: b.inside}, func() {}, nil
+	return inside{h: b.inside, remote: b.remote}, func() {}, nil
 }
 
 func (b *boxes) Samples(context.Context, engi.Owner, engi.SandboxID, time.Time, time.Time) ([]engi.Sample, error) {
@@ -568,6 +584,52 @@ func TestHealthWakesNobody(t *testing.T) {
 	w.boxes.all[0].Disk = true // without memory, only its owner wakes it
 	w.boxes.mu.Unlock()
 	w.want(502, "", "GET", "/envs", "", sandboxHeader, id, portHeader, "49983", accessHeader, made["envdAccessToken"].(string))
+}
+
+// A body in pieces whose end the server has not seen when the answer begins
+// must not break the answer.
+func TestAnswersBeforeTheEndOfTheBody(t *testing.T) {
+	w := newWorld(t)
+	made := w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base"}`)
+	id, token := made["sandboxID"].(string), made["envdAccessToken"].(string)
+	// A guest that answers at once, over a transport like the real one: it
+	// sends the body while the answer is read already.
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.WriteHeader(200)
+		http.NewResponseController(rw).Flush()
+		time.Sleep(5 * time.Millisecond)
+		io.WriteString(rw, "the answer")
+	}))
+	srv.Config.Protocols = cleartext()
+	srv.Start()
+	defer srv.Close()
+	w.boxes.mu.Lock()
+	w.boxes.remote = srv.URL
+	w.boxes.mu.Unlock()
+	for _, path := range []string{"/process.Process/Start", "/files?path=x"} {
+		for range 50 {
+			body, feed := io.Pipe()
+			go func() {
+				io.WriteString(feed, "a message")
+				time.Sleep(time.Millisecond)
+				feed.Close()
+			}()
+			r, err := http.NewRequestWithContext(t.Context(), "POST", w.url+path, body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header = http.Header{sandboxHeader: {id}, portHeader: {"49983"}, accessHeader: {token}}
+			resp, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if err != nil || string(b) != "the answer" {
+				t.Fatalf("%s: %q, %v", path, b, err)
+			}
+		}
+	}
 }
 
 func TestCreateRefuses(t *testing.T) {

@@ -1,7 +1,10 @@
 package e2b
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -113,6 +116,12 @@ func (s *Surface) inside(w http.ResponseWriter, r *http.Request, id engi.Sandbox
 		lost(w, id, "The sandbox is paused")
 		return
 	}
+	// What may be long, or comes bit by bit.
+	uploads := r.Method == http.MethodPost && (r.URL.Path == "/files" || r.URL.Path == "/process.Process/StreamInput")
+	if r, err = ask(w, r, uploads); err != nil {
+		fail(w, err)
+		return
+	}
 	g, release, err := s.Sandboxes.Enter(r.Context(), "", id)
 	if err != nil {
 		switch engi.KindOf(err) {
@@ -172,6 +181,60 @@ func (s *Surface) inside(w http.ResponseWriter, r *http.Request, id engi.Sandbox
 		}()
 	}
 	proxy.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// Bounds of what is read whole on its way in or out.
+const (
+	maxAsk  = 32 << 20 // a message, or code with its context
+	maxHold = 4 << 20
+)
+
+// ask makes a request ready to be sent on. The server closes the body of a
+// request of HTTP/1 when the answer begins; a sender that still waits for its
+// end would fail then, and break the answer. So messages are read whole
+// before, and for files the close is their end.
+func ask(w http.ResponseWriter, r *http.Request, uploads bool) (*http.Request, error) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return r, nil
+	}
+	out := r.Clone(r.Context())
+	if uploads || r.ProtoMajor > 1 {
+		out.Body = upload{r.Body}
+		return out, nil
+	}
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAsk))
+	if err != nil {
+		if _, over := errors.AsType[*http.MaxBytesError](err); over {
+			return nil, engi.Errorf(engi.Invalid, "the body is over %d bytes", maxAsk)
+		}
+		return nil, engi.Errorf(engi.Unavailable, "read the body: %v", err)
+	}
+	out.Body, out.ContentLength, out.TransferEncoding = io.NopCloser(bytes.NewReader(b)), int64(len(b)), nil
+	return out, nil
+}
+
+// upload is a body whose closing is its end.
+type upload struct{ io.ReadCloser }
+
+func (u upload) Read(b []byte) (int, error) {
+	n, err := u.ReadCloser.Read(b)
+	if errors.Is(err, http.ErrBodyReadAfterClose) {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// hold reads a short answer before any of it is sent on.
+func hold(resp *http.Response) error {
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxHold))
+	if err != nil {
+		return err
+	}
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(b), resp.Body), resp.Body}
+	return nil
 }
 
 // clean takes out what is for us only. Basic authentication names a user
