@@ -407,7 +407,7 @@ func TestBuild(t *testing.T) {
 	if code != 202 || h.Get("Content-Length") != "0" {
 		t.Errorf("status %d, length %q", code, h.Get("Content-Length"))
 	}
-	end := w.built(status)
+	end := w.ended(status)
 	if end["status"] != "ready" {
 		t.Fatalf("got %v", end)
 	}
@@ -432,10 +432,10 @@ func TestBuild(t *testing.T) {
 	build = m["buildID"].(string)
 	status = "/templates/" + id + "/builds/" + build + "/status"
 	w.shelf.mu.Lock()
-	w.shelf.fail = engi.Errorf(engi.Invalid, "build template e2b-%s-%s: it broke", id, build[:8])
+	w.shelf.fail = engi.Errorf(engi.Invalid, "build template %s: it broke", w.Surface.built(id, build))
 	w.shelf.mu.Unlock()
 	w.want(202, "ann", "POST", "/v2/templates/"+id+"/builds/"+build, `{"steps":[{"type":"RUN","args":["x"]}]}`)
-	end = w.built(status)
+	end = w.ended(status)
 	if r := end["reason"].(map[string]any); end["status"] != "error" || r["message"] != "it broke" || r["step"] != "1" {
 		t.Errorf("got %v", end)
 	}
@@ -448,8 +448,8 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// built waits for a build to end and returns its status with all lines.
-func (w *world) built(status string) map[string]any {
+// ended waits for a build to end and returns its status with all lines.
+func (w *world) ended(status string) map[string]any {
 	w.t.Helper()
 	for range 500 {
 		m := w.want(200, "ann", "GET", status, "")
@@ -536,10 +536,11 @@ func TestRecover(t *testing.T) {
 func TestSweepTemplates(t *testing.T) {
 	w := newWorld(t)
 	id := strings.Repeat("a", 20)
-	lost, kept, failed := "e2b-"+id+"-00000000", "e2b-"+id+"-00000001", "e2b-"+id+"-00000002"
+	lost, kept, failed := w.Surface.built(id, "00000000"), w.Surface.built(id, "00000001"), w.Surface.built(id, "00000002")
+	others := "e2b-01234567-" + id + "-00000000" // of a node that shares the cache
 	w.Store.Put(t.Context(), Template{ID: id, Name: "x", Builds: []Build{{ID: "1", State: BuildReady, Template: kept}, {ID: "2", State: BuildFailed, Template: failed}}})
 	w.shelf.mu.Lock()
-	for _, name := range []string{lost, kept, failed, "e2b-mine"} {
+	for _, name := range []string{lost, kept, failed, others, "e2b-mine"} {
 		w.shelf.names[name] = true
 	}
 	w.shelf.mu.Unlock()
@@ -548,7 +549,7 @@ func TestSweepTemplates(t *testing.T) {
 	}
 	w.shelf.mu.Lock()
 	defer w.shelf.mu.Unlock()
-	if n := w.shelf.names; n[lost] || n[failed] || !n[kept] || !n["base"] || !n["e2b-mine"] {
+	if n := w.shelf.names; n[lost] || n[failed] || !n[kept] || !n["base"] || !n[others] || !n["e2b-mine"] {
 		t.Errorf("left %v", n)
 	}
 }

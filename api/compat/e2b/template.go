@@ -140,11 +140,13 @@ func newUUID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// builtTemplates is how the names of engi's templates begin that are builds:
-// the template's ID and the beginning of the build's follow.
-const builtTemplates = "e2b-"
+// built is the name of engi's template that a build makes. Nodes may share
+// their templates, so it says whose it is.
+func (s *Surface) built(template, build string) string {
+	return s.builtPrefix() + template + "-" + build[:8]
+}
 
-var builtPattern = regexp.MustCompile(`^` + builtTemplates + `[a-z2-7]{20}-[0-9a-f]{8}$`)
+func (s *Surface) builtPrefix() string { return "e2b-" + s.derive("node", "")[:8] + "-" }
 
 func (s *Surface) newBuild(w http.ResponseWriter, r *http.Request, who caller) error {
 	var q struct {
@@ -193,7 +195,7 @@ func (s *Surface) newBuild(w http.ResponseWriter, r *http.Request, who caller) e
 	if err != nil {
 		return err
 	}
-	b.Template = builtTemplates + t.ID + "-" + b.ID[:8]
+	b.Template = s.built(t.ID, b.ID)
 	t.Updated = now()
 	t.Builds = append(t.Builds, b)
 	gone := t.forget()
@@ -508,7 +510,7 @@ func (s *Surface) discard(ctx context.Context, owner engi.Owner, builds []Build)
 	}
 }
 
-// sweepTemplates removes what builds have made that are forgotten, and what
+// sweepTemplates removes what builds of this node have made that are forgotten, and what
 // could not be removed while sandboxes used it.
 func (s *Surface) sweepTemplates(ctx context.Context) error {
 	all, err := s.Templates.List(ctx)
@@ -527,7 +529,7 @@ func (s *Surface) sweepTemplates(ctx context.Context) error {
 		}
 	}
 	for _, t := range all {
-		if builtPattern.MatchString(t.Name) && !used[t.Name] {
+		if strings.HasPrefix(t.Name, s.builtPrefix()) && !used[t.Name] {
 			s.discard(ctx, t.Owner, []Build{{Template: t.Name}})
 		}
 	}
