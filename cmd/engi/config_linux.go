@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -104,19 +105,33 @@ func plain(v reflect.Value) any {
 	return v.Interface()
 }
 
+// literal writes a value as TOML has it, on one line.
 func literal(v reflect.Value) string {
-	switch p := plain(v).(type) {
-	case string:
-		return strconv.Quote(p)
-	case []string:
-		quoted := make([]string, len(p))
-		for i, s := range p {
-			quoted[i] = strconv.Quote(s)
-		}
-		return "[" + strings.Join(quoted, ", ") + "]"
-	default:
-		return fmt.Sprint(p)
+	if text, ok := plain(v).(string); ok {
+		return strconv.Quote(text)
 	}
+	var parts []string
+	switch v.Kind() {
+	case reflect.Slice:
+		for i := range v.Len() {
+			parts = append(parts, literal(v.Index(i)))
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case reflect.Map:
+		for _, k := range v.MapKeys() {
+			parts = append(parts, strconv.Quote(k.String())+" = "+literal(v.MapIndex(k)))
+		}
+		slices.Sort(parts)
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if !v.Field(i).IsZero() {
+				parts = append(parts, v.Type().Field(i).Tag.Get("toml")+" = "+literal(v.Field(i)))
+			}
+		}
+	default:
+		return fmt.Sprint(v.Interface())
+	}
+	return "{" + strings.Join(parts, ", ") + "}"
 }
 
 type configCheck struct {

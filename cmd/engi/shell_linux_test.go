@@ -83,6 +83,14 @@ func (p *person) sees(text string) {
 	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(p.shown(), text); time.Sleep(5 * time.Millisecond) {
 		select {
 		case code := <-p.end:
+			// The last it said may still be on its way to the screen.
+			p.end <- code
+			for range 200 {
+				if strings.Contains(p.shown(), text) {
+					return
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
 			p.t.Fatalf("engi ended with %d instead of showing %q: %s%s", code, text, p.shown(), p.heard())
 		default:
 		}
