@@ -3,7 +3,11 @@ package e2b
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -140,6 +144,7 @@ func start(t *testing.T) *server {
 			cmd.Process.Signal(syscall.SIGKILL)
 			t.Error("engi serve did not end within a minute")
 		}
+		s.removeBuilds(t)
 		if t.Failed() {
 			if b, err := os.ReadFile(log.Name()); err == nil {
 				t.Logf("the end of the server's log:\n%s", b[max(0, len(b)-8<<10):])
@@ -156,6 +161,30 @@ func start(t *testing.T) *server {
 	s.key = s.engi(t, "key", "create", "ann", "--owner", "ann")
 	s.other = s.engi(t, "key", "create", "ben", "--owner", "ben")
 	return s
+}
+
+// removeBuilds removes templates that could not be removed while something
+// was kept warm from them: they lie in a cache that nodes share.
+func (s *server) removeBuilds(t *testing.T) {
+	key, err := os.ReadFile(filepath.Join(s.dir, "tokens.key"))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	m := hmac.New(sha256.New, key)
+	m.Write([]byte("node\x00"))
+	prefix := "e2b-" + hex.EncodeToString(m.Sum(nil))[:8] + "-"
+	names, err := filepath.Glob(filepath.Join(cmp.Or(os.Getenv("ENGI_TEST_TEMPLATES"), filepath.Join(os.Getenv("ENGI_CACHE_DIR"), "templates")), "names", prefix+"*.json"))
+	if err != nil {
+		t.Error(err)
+	}
+	for _, n := range names {
+		rm := exec.Command(os.Getenv("ENGI_BIN"), "template", "remove", strings.TrimSuffix(filepath.Base(n), ".json"))
+		rm.Env = s.env
+		if out, err := rm.CombinedOutput(); err != nil {
+			t.Logf("engi template remove: %v\n%s", err, out)
+		}
+	}
 }
 
 // serveTLS gives s an https listener with a certificate of a private

@@ -1,8 +1,8 @@
 import { BuildError, Sandbox, SandboxError, Template, TemplateError, waitForFile, waitForPort } from 'e2b'
-import { mkdtempSync, mkdirSync, writeFileSync, symlinkSync } from 'node:fs'
+import { mkdtempSync, mkdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { about, assert, box, fails, run, scenario, sleep, until } from './scenario.mjs'
+import { about, after, assert, box, fails, run, scenario, sleep, until } from './scenario.mjs'
 
 about('Templates')
 
@@ -17,7 +17,8 @@ const build = async (t, template, opts = {}) => {
   return [n, b, logs]
 }
 const files = (tree) => {
-  const dir = mkdtempSync(join(tmpdir(), 'engi-e2b-'))
+  const dir = mkdtempSync(join(tmpdir(), 'engi-files-'))
+  after(() => rmSync(dir, { recursive: true }))
   for (const [p, data] of Object.entries(tree)) {
     mkdirSync(join(dir, p, '..'), { recursive: true })
     writeFileSync(join(dir, p), data)
