@@ -561,7 +561,7 @@ func (s *Stock[M]) Digest(key Key) string {
 
 // target is how many ready members the pool is to keep.
 func (p *pool[M]) target() int {
-	if p.unable {
+	if p.unable || p.cfg.Demand && p.digest == "" { // nobody configured it, and its template is gone
 		return 0
 	}
 	return p.cfg.Target

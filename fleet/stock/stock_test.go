@@ -108,6 +108,19 @@ func TestAPoolThatCannotBeKeepsNothing(t *testing.T) {
 	}
 }
 
+func TestADemandForWhatIsGoneEnds(t *testing.T) {
+	w := newWorld(t, options())
+	w.s.Ensure(python, Config{Demand: true, Target: 2}, "d1", w.now)
+	w.settle(0)
+	w.s.Templated("base", "", nil)
+	if downs := w.settle(time.Second); len(downs) != 2 {
+		t.Errorf("%v go, want 2", downs)
+	}
+	if p := w.status(python); p.Ready+p.Booting != 0 {
+		t.Errorf("%+v, want nothing", p)
+	}
+}
+
 func TestPoolFillsToItsTarget(t *testing.T) {
 	w := newWorld(t, options())
 	w.s.Ensure(python, Config{Target: 3}, "d1", w.now)
