@@ -56,7 +56,7 @@ type VolumeMount struct {
 // A NetworkPolicy says what a sandbox may reach.
 type NetworkPolicy struct {
 	Mode  string   `json:"mode,omitempty" enum:"none,isolated,restricted" doc:"absent means the node's default"`
-	Allow []string `json:"allow,omitempty" doc:"names, addresses and networks; wins over deny" example:"[\"pypi.org\"]"`
+	Allow []string `json:"allow,omitempty" doc:"names, addresses and networks; wins over deny" example:"[\"api.example.com\"]"`
 	Deny  []string `json:"deny,omitempty" doc:"addresses and networks"`
 }
 
