@@ -377,23 +377,7 @@ func (sandboxKill) Help() string {
 
 // Run implements the command.
 func (s *sandboxKill) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
-		var errs []error
-		killed := []string{}
-		for _, id := range s.IDs {
-			if err := d.StopSandbox(ctx, id); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			killed = append(killed, id)
-		}
-		if g.JSON {
-			if err := g.printJSON(map[string]any{"killed": killed}); err != nil {
-				return err
-			}
-		}
-		return g.several(errs)
-	})
+	return g.removeAll(ctx, "killed", s.IDs, func(d *desk, id string) error { return d.StopSandbox(ctx, id) })
 }
 
 type sandboxSnapshot struct {

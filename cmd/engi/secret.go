@@ -123,5 +123,5 @@ func (secretRemove) Help() string {
 
 // Run implements the command.
 func (s *secretRemove) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, s.Names, func(d *desk, name string) error { return d.RemoveSecret(ctx, name) })
+	return g.removeAll(ctx, "removed", s.Names, func(d *desk, name string) error { return d.RemoveSecret(ctx, name) })
 }

@@ -121,11 +121,11 @@ func (volumeRemove) Help() string {
 
 // Run implements the command.
 func (v *volumeRemove) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, v.Names, func(d *desk, name string) error { return d.RemoveVolume(ctx, name) })
+	return g.removeAll(ctx, "removed", v.Names, func(d *desk, name string) error { return d.RemoveVolume(ctx, name) })
 }
 
-// removeAll removes objects by name.
-func (g *globals) removeAll(ctx context.Context, names []string, remove func(*desk, string) error) error {
+// removeAll removes objects by name, and says under done which are gone.
+func (g *globals) removeAll(ctx context.Context, done string, names []string, remove func(*desk, string) error) error {
 	return g.atServer(ctx, func(d *desk) error {
 		var errs []error
 		removed := []string{}
@@ -137,7 +137,7 @@ func (g *globals) removeAll(ctx context.Context, names []string, remove func(*de
 			removed = append(removed, name)
 		}
 		if g.JSON {
-			if err := g.printJSON(map[string]any{"removed": removed}); err != nil {
+			if err := g.printJSON(map[string]any{done: removed}); err != nil {
 				return err
 			}
 		}
@@ -243,5 +243,5 @@ func (snapshotRemove) Help() string {
 
 // Run implements the command.
 func (s *snapshotRemove) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, s.Names, func(d *desk, name string) error { return d.RemoveSnapshot(ctx, name) })
+	return g.removeAll(ctx, "removed", s.Names, func(d *desk, name string) error { return d.RemoveSnapshot(ctx, name) })
 }

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/problem"
 )
 
 // AgentVersion is what clients decide by which features they use. All that
@@ -277,24 +278,10 @@ func answer(w http.ResponseWriter, status int, v any) error {
 	return nil
 }
 
-// statuses say each kind in HTTP.
-var statuses = map[engi.Kind]int{
-	engi.Internal:    http.StatusInternalServerError,
-	engi.Invalid:     http.StatusBadRequest,
-	engi.NotFound:    http.StatusNotFound,
-	engi.Conflict:    http.StatusConflict,
-	engi.Denied:      http.StatusForbidden,
-	engi.Anonymous:   http.StatusUnauthorized,
-	engi.Exhausted:   http.StatusTooManyRequests,
-	engi.Unavailable: http.StatusServiceUnavailable,
-	engi.Unsupported: http.StatusNotImplemented,
-	engi.Expired:     http.StatusGatewayTimeout,
-}
-
 // fail says what went wrong as clients expect it: they read the code from the
 // body. They repeat what is Exhausted if told when.
 func fail(w http.ResponseWriter, err error) {
-	status := statuses[engi.KindOf(err)]
+	status := problem.Statuses[engi.KindOf(err)]
 	if after := engi.RetryOf(err).AfterMillis; after > 0 && status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", strconv.FormatInt((after+999)/1000, 10))
 	}

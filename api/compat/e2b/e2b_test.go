@@ -585,11 +585,3 @@ func TestSecretFile(t *testing.T) {
 		t.Errorf("a damaged file: %v", err)
 	}
 }
-
-func TestStatusesAreComplete(t *testing.T) {
-	for _, k := range engi.Kinds() {
-		if statuses[k] < 400 {
-			t.Errorf("%s has no status", k)
-		}
-	}
-}

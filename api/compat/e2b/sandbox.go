@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/problem"
 )
 
 // Deadlines of sandboxes whose creators name none.
@@ -463,7 +464,7 @@ func (s *Surface) fork(w http.ResponseWriter, r *http.Request, who caller, box e
 	all := make([]outcome, len(copies))
 	for i, c := range copies {
 		if c.Err != nil {
-			all[i].Error = &refusal{statuses[engi.KindOf(c.Err)], c.Err.Error()}
+			all[i].Error = &refusal{problem.Statuses[engi.KindOf(c.Err)], c.Err.Error()}
 			continue
 		}
 		v := s.sandbox(c.Sandbox)

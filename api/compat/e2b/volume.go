@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/problem"
 )
 
 func (s *Surface) volumeToken(id engi.VolumeID) string { return s.derive("volume", string(id)) }
@@ -197,7 +198,7 @@ func (s *Surface) content(method, what string, f func(w http.ResponseWriter, r *
 			return f(w, r, files, path.Clean("/"+at))
 		}()
 		if err != nil {
-			status := statuses[engi.KindOf(err)]
+			status := problem.Statuses[engi.KindOf(err)]
 			if engi.KindOf(err) == engi.Exhausted {
 				status = http.StatusInsufficientStorage
 			}
