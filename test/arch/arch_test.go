@@ -59,7 +59,7 @@ var rules = []rule{
 	{"api/v1", "", ""},
 	{"api/apitest", ". api/... gate/... guest guest/guestd guest/wire", "github.com/prometheus/client_golang/..."},
 	{"api/compat/e2b/e2btest", ". api/compat/e2b", "github.com/google/go-cmp/..."},
-	{"api/compat/e2b", ".", ""},
+	{"api/compat/e2b", ". api/problem", ""},
 	{"api/...", ". api/... gate/... guest/fileops", "github.com/danielgtaylor/huma/v2/... github.com/prometheus/client_golang/... golang.org/x/time/... github.com/coder/websocket"},
 	{"client", "api/v1", "github.com/coder/websocket"},
 
