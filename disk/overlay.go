@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -98,10 +99,21 @@ func overlay(dir string, below []string) error {
 	return nil
 }
 
+// busyTime is how long an overlay that has just been written may be in use:
+// a process that is being started holds copies of everything that is open
+// here until its own program runs.
+const busyTime = 5 * time.Second
+
 // lay takes the overlay in dir apart: what it changed stays in dir/tree.
 func lay(dir string) error {
-	if err := unix.Unmount(filepath.Join(dir, "root"), unix.UMOUNT_NOFOLLOW); err != nil {
-		return engi.Errorf(engi.Internal, "unmount an overlay: %v", err)
+	for began := time.Now(); ; time.Sleep(2 * time.Millisecond) {
+		err := unix.Unmount(filepath.Join(dir, "root"), unix.UMOUNT_NOFOLLOW)
+		if err == nil {
+			break
+		}
+		if err != unix.EBUSY || time.Since(began) > busyTime {
+			return engi.Errorf(engi.Internal, "unmount an overlay: %v", err)
+		}
 	}
 	if err := os.Remove(filepath.Join(dir, "root")); err != nil {
 		return fileError(err)

@@ -542,6 +542,26 @@ func TestLayersGoWhenNobodyRepeatsThem(t *testing.T) {
 	}
 }
 
+func TestAnOverlayThatIsStillInUse(t *testing.T) {
+	d := shelfWith(t, Options{}, nil)
+	need(t, d.overlayWorks(), "overlay mounts")
+	below, dir := t.TempDir(), t.TempDir()
+	if err := overlay(dir, []string{below}); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(filepath.Join(dir, "root", "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(50*time.Millisecond, func() { f.Close() })
+	if err := lay(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "tree", "file")); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestOverlaysOfKilledBuildsAreTakenApart(t *testing.T) {
 	d := shelfWith(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t)})
 	need(t, d.overlayWorks(), "overlay mounts")

@@ -324,12 +324,21 @@ func detach(at string) error {
 		if err := flush(at); err != nil {
 			return err
 		}
-		if err := unix.Unmount(at, unix.UMOUNT_NOFOLLOW); err != nil {
+		// A process that is being started holds copies of everything that is
+		// open here until its own program runs.
+		err := unix.Unmount(at, unix.UMOUNT_NOFOLLOW)
+		for began := time.Now(); err == unix.EBUSY && time.Since(began) < busyTime; err = unix.Unmount(at, unix.UMOUNT_NOFOLLOW) {
+			time.Sleep(2 * time.Millisecond)
+		}
+		if err != nil {
 			return fault("unmount", at, err)
 		}
 	}
 	return nil
 }
+
+// busyTime is how long a volume may be in use by what is already leaving.
+const busyTime = time.Second
 
 // flush writes a mounted file system to its image. Unmounting does so only if no
 // sandbox has a copy of the mount, and what is written after an image was removed
