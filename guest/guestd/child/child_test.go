@@ -136,7 +136,7 @@ func TestManyStarts(t *testing.T) {
 func TestKillFindsTheDoubleForked(t *testing.T) {
 	table := NewTable(false)
 	marker := fmt.Sprintf("ENGI_TEST_HERD=%d", os.Getpid())
-	c, out := start(t, table, Spec{Path: "/bin/sh", Args: []string{"sh", "-c", "(setsid sleep 1000 >/dev/null 2>&1 &) ; sleep 1000 & echo up; wait"},
+	c, out := start(t, table, Spec{Path: "/bin/sh", Args: []string{"sh", "-c", "echo up; (setsid sleep 1000 >/dev/null 2>&1 &) ; sleep 1000 & wait"},
 		Env: []string{marker, "PATH=/usr/bin:/bin"}})
 	deadline := time.Now().Add(10 * time.Second)
 	herd := Herd{Child: c, Marker: marker}
