@@ -171,7 +171,7 @@ func TestContained(t *testing.T) {
 		if res.OK || res.Error == nil {
 			t.Errorf("%s: came to its end: %s", code, res.Value)
 		}
-		if took := time.Since(began); took > 5*time.Second {
+		if took := time.Since(began); took > 30*time.Second { // 0.5 s, on a machine that has nothing else to do
 			t.Errorf("%s: took %v", code, took)
 		}
 		if res := mustRun(t, r, "eve", "typeof x + typeof ({}).y"); string(res.Value) != `"undefinedundefined"` {
