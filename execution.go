@@ -64,7 +64,7 @@ type ExecutionSpec struct {
 	Program      Program
 	Template     string // name; empty means the node's default
 	Limits       Limits
-	Network      Network       // empty means none
+	Network      NetworkPolicy // zero means none
 	MinTier      Tier          // empty accepts any
 	OnEmpty      EmptyPool     // empty means the pool's policy
 	ClaimTimeout time.Duration // for wait; 0 means the pool's

@@ -19,6 +19,8 @@ type (
 	VolumeID string
 	// A SecretID names one secret for ever.
 	SecretID string
+	// A SessionID names one session for ever.
+	SessionID string
 	// A RequestID names one request to a surface, for logs and errors.
 	RequestID string
 )
@@ -32,6 +34,7 @@ const (
 	snapshotPrefix  = "snp_"
 	volumePrefix    = "vol_"
 	secretPrefix    = "sec_"
+	sessionPrefix   = "ses_"
 	requestPrefix   = "req_"
 )
 
@@ -99,3 +102,12 @@ func (id SandboxID) Label() string { return string(id)[min(len(id), len(sandboxP
 
 // SandboxOfLabel is the inverse of [SandboxID.Label]. It reports Invalid.
 func SandboxOfLabel(label string) (SandboxID, error) { return ParseSandboxID(sandboxPrefix + label) }
+
+// NewSessionID returns a fresh, unguessable ID.
+func NewSessionID() SessionID { return SessionID(newID(sessionPrefix)) }
+
+// ParseSessionID is the only way in from outside. It reports Invalid.
+func ParseSessionID(s string) (SessionID, error) {
+	id, err := parseID(sessionPrefix, "a session", s)
+	return SessionID(id), err
+}

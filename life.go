@@ -47,15 +47,6 @@ type VolumeMount struct {
 	Path   string // absolute inside
 }
 
-// A NetworkPolicy says what a sandbox may reach. The zero value is the node's
-// default. It is kept and shown; what enforces it is the node's gateway.
-type NetworkPolicy struct {
-	Mode   Network        // empty means the node's default
-	Allow  []string       // names, addresses and networks; wins over Deny
-	Deny   []string       // addresses and networks
-	Detail map[string]any // the rest of a policy in a surface's own words, as JSON values
-}
-
 // A PortPolicy says who may reach the ports of a sandbox from outside.
 type PortPolicy struct {
 	Private bool   // owners and holders of signed links only; else everybody who knows the name

@@ -16,15 +16,6 @@ const (
 	TierMemory  Tier = "memory"  // no wall: the twin for tests, never offered to users
 )
 
-// Network says what a sandbox may reach.
-type Network string
-
-const (
-	NetworkNone       Network = "none"       // loopback only; the default
-	NetworkIsolated   Network = "isolated"   // peers of the same workspace
-	NetworkRestricted Network = "restricted" // an allow list
-)
-
 // A Size is what one sandbox may use at most. Zero fields mean the default of
 // the template, then of the node.
 type Size struct {

@@ -390,25 +390,6 @@ func checkNotes(notes map[string]string) error {
 	return nil
 }
 
-func checkPolicy(n engi.NetworkPolicy) error {
-	switch n.Mode {
-	case "", engi.NetworkNone, engi.NetworkIsolated, engi.NetworkRestricted:
-	default:
-		return engi.Errorf(engi.Invalid, "unknown network mode %.40q", n.Mode).WithRemedy("use none, isolated or restricted")
-	}
-	if len(n.Allow)+len(n.Deny) > maxRules {
-		return engi.Errorf(engi.Invalid, "a network policy has %d rules, %d at most", len(n.Allow)+len(n.Deny), maxRules)
-	}
-	for _, list := range [][]string{n.Allow, n.Deny} {
-		for _, rule := range list {
-			if rule == "" || len(rule) > maxKeyed || !validText(rule) {
-				return engi.Errorf(engi.Invalid, "network rule %.80q is no name, address or network", rule)
-			}
-		}
-	}
-	return nil
-}
-
 func checkPorts(p engi.PortPolicy) error {
 	if len(p.Host) > maxKeyed || strings.ContainsAny(p.Host, " \t\r\n\x00/") {
 		return engi.Errorf(engi.Invalid, "%.80q is no host name", p.Host).WithRemedy("use a name, with ${PORT} where the port belongs")

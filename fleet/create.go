@@ -50,7 +50,7 @@ func (m *Manager) design(ctx context.Context, spec engi.SandboxSpec) (_ *design,
 	for _, check := range []func() error{
 		func() error { return checkMetadata(spec.Metadata) },
 		func() error { return checkNotes(spec.Notes) },
-		func() error { return checkPolicy(spec.Network) },
+		func() error { return m.checkNetwork(spec.Network) },
 		func() error { return checkPorts(spec.Ports) },
 		func() error { return checkVolumes(spec.Volumes) },
 		func() error { _, err := checkStrings(nil, spec.Env); return err },

@@ -64,6 +64,7 @@ type Options struct {
 	Quota     func(engi.Owner) engi.Quota // nil means no quotas
 	Snapshots SnapshotShelf               // nil means there are none
 	Volumes   VolumeShelf                 // nil means there are none
+	Wall      Wall                        // nil means there is no network
 
 	Ephemeral bool // destroy every sandbox when Run ends, for nodes that live in one process
 }

@@ -188,7 +188,7 @@ func (m *Manager) checkUpdate(u engi.SandboxUpdate) error {
 		}
 	}
 	if u.Network != nil {
-		if err := checkPolicy(*u.Network); err != nil {
+		if err := m.checkNetwork(*u.Network); err != nil {
 			return err
 		}
 	}

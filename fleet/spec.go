@@ -62,8 +62,11 @@ func (m *Manager) check(spec engi.ExecutionSpec, t engi.Template) (_ *job, err e
 	if err != nil {
 		return nil, err
 	}
-	if err := checkNetwork(spec.Network); err != nil {
+	if err := m.checkNetwork(spec.Network); err != nil {
 		return nil, err
+	}
+	if mode := spec.Network.Mode; mode != "" && mode != engi.NetworkNone && m.opt.Wall == nil {
+		return nil, engi.Errorf(engi.Unsupported, "this node has no gateway for network mode %s", mode).WithRemedy("use none")
 	}
 	limits, err := m.checkLimits(spec.Limits, t)
 	if err != nil {
@@ -265,16 +268,6 @@ func checkOutputDir(dir string) error {
 		return engi.Errorf(engi.Invalid, "output directory: %w", err)
 	}
 	return nil
-}
-
-func checkNetwork(n engi.Network) error {
-	switch n {
-	case "", engi.NetworkNone:
-		return nil
-	case engi.NetworkIsolated, engi.NetworkRestricted:
-		return engi.Errorf(engi.Unsupported, "network mode %s is not there yet", n).WithRemedy("use none")
-	}
-	return engi.Errorf(engi.Invalid, "unknown network mode %.40q", n).WithRemedy("use none")
 }
 
 // strength orders tiers; the twin for tests is weaker than all.

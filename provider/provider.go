@@ -23,6 +23,7 @@ type Spec struct {
 	Hostname string
 	Token    string      // the guest demands it from whoever opens a stream
 	Network  HostNetwork // zero means loopback only
+	Netns    string      // path of a network namespace with the machine's link in it; empty means none
 	Mounts   []Mount
 	Disk     string // directory that SaveDisk filled: changes to Root to begin with; empty for none
 }

@@ -41,10 +41,74 @@ type lifeVolume struct {
 }
 
 type lifeNetwork struct {
-	Mode   string         `json:"mode,omitempty"`
-	Allow  []string       `json:"allow,omitempty"`
-	Deny   []string       `json:"deny,omitempty"`
-	Detail map[string]any `json:"detail,omitempty"`
+	Mode    string             `json:"mode,omitempty"`
+	Allow   []string           `json:"allow,omitempty"`
+	Deny    []string           `json:"deny,omitempty"`
+	Grants  []lifeGrant        `json:"grants,omitempty"`
+	Headers []lifeHeaders      `json:"headers,omitempty"`
+	Proxy   *lifeProxy         `json:"proxy,omitempty"`
+	Group   string             `json:"group,omitempty"`
+	Name    string             `json:"name,omitempty"`
+	Limits  *lifeNetworkLimits `json:"limits,omitempty"`
+	Detail  map[string]any     `json:"detail,omitempty"`
+}
+
+type lifeGrant struct {
+	Secret string   `json:"secret"`
+	Hosts  []string `json:"hosts"`
+	As     string   `json:"as,omitempty"`
+	Name   string   `json:"name,omitempty"`
+	Format string   `json:"format,omitempty"`
+	Env    string   `json:"env,omitempty"`
+	Strip  bool     `json:"strip,omitempty"`
+}
+
+type lifeHeaders struct {
+	Host    string            `json:"host"`
+	Headers map[string]string `json:"headers"`
+}
+
+type lifeProxy struct {
+	Address  string `json:"address"`
+	User     string `json:"user,omitempty"`
+	Password string `json:"password,omitempty"`
+}
+
+type lifeNetworkLimits struct {
+	Up             int64 `json:"up,omitempty"`
+	Down           int64 `json:"down,omitempty"`
+	Connections    int   `json:"connections,omitempty"`
+	NewConnections int   `json:"new_connections,omitempty"`
+	Lookups        int   `json:"lookups,omitempty"`
+	Total          int64 `json:"total,omitempty"`
+}
+
+func encodeNetwork(n engi.NetworkPolicy) lifeNetwork {
+	d := lifeNetwork{Mode: string(n.Mode), Allow: n.Allow, Deny: n.Deny, Proxy: (*lifeProxy)(n.Proxy), Group: n.Group, Name: n.Name, Detail: n.Detail}
+	for _, g := range n.Grants {
+		d.Grants = append(d.Grants, lifeGrant{g.Secret, g.Hosts, string(g.As), g.Name, g.Format, g.Env, g.Strip})
+	}
+	for _, h := range n.Headers {
+		d.Headers = append(d.Headers, lifeHeaders(h))
+	}
+	if n.Limits != (engi.NetworkLimits{}) {
+		d.Limits = new(lifeNetworkLimits(n.Limits))
+	}
+	return d
+}
+
+func decodeNetwork(d lifeNetwork) engi.NetworkPolicy {
+	n := engi.NetworkPolicy{Mode: engi.Network(d.Mode), Allow: d.Allow, Deny: d.Deny, Proxy: (*engi.UpstreamProxy)(d.Proxy), Group: d.Group, Name: d.Name, Detail: d.Detail}
+	for _, g := range d.Grants {
+		n.Grants = append(n.Grants, engi.Grant{Secret: g.Secret, Hosts: g.Hosts, As: engi.GrantUse(g.As), Name: g.Name, Format: g.Format, Env: g.Env, Strip: g.Strip})
+	}
+	for _, h := range d.Headers {
+		n.Headers = append(n.Headers, engi.HeaderRule(h))
+	}
+	if d.Limits != nil {
+		n.Limits = engi.NetworkLimits(*d.Limits)
+	}
+	return n
 }
 
 // encodeLife returns the detail of a sandbox, "" for one of a pool or an
@@ -67,7 +131,7 @@ func encodeLife(s *fleet.SandboxRecord) (string, error) {
 		Snapshot:    string(s.Snapshot),
 		Metadata:    s.Metadata,
 		Env:         s.Env,
-		Network:     lifeNetwork{string(s.Network.Mode), s.Network.Allow, s.Network.Deny, s.Network.Detail},
+		Network:     encodeNetwork(s.Network),
 		Private:     s.Ports.Private,
 		Host:        s.Ports.Host,
 		Disk:        s.Disk,
@@ -107,7 +171,7 @@ func decodeLife(text string, s *fleet.SandboxRecord) error {
 	for _, v := range d.Volumes {
 		s.Volumes = append(s.Volumes, engi.VolumeMount(v))
 	}
-	s.Network = engi.NetworkPolicy{Mode: engi.Network(d.Network.Mode), Allow: d.Network.Allow, Deny: d.Network.Deny, Detail: d.Network.Detail}
+	s.Network = decodeNetwork(d.Network)
 	s.Ports = engi.PortPolicy{Private: d.Private, Host: d.Host}
 	s.Disk = d.Disk
 	return nil

@@ -132,7 +132,7 @@ func specOf(who engi.Owner, idempotency string, q v1.ExecutionRequest) (engi.Exe
 			ArtifactBytes: int64(q.Artifacts.MaxBytes),
 			ArtifactCount: q.Artifacts.MaxCount,
 		},
-		Network:      engi.Network(q.Network),
+		Network:      engi.NetworkPolicy{Mode: engi.Network(q.Network)},
 		MinTier:      engi.Tier(q.MinTier),
 		OnEmpty:      engi.EmptyPool(q.OnEmpty),
 		ClaimTimeout: q.ClaimTimeout.Std(),

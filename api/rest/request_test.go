@@ -30,7 +30,7 @@ func TestRequestsBecomeSpecs(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := engi.ExecutionSpec{
-		Owner: "ann", Idempotency: "k1", Template: "base", Network: engi.NetworkNone, MinTier: engi.TierGVisor, OnEmpty: engi.PoolReject,
+		Owner: "ann", Idempotency: "k1", Template: "base", Network: engi.NetworkPolicy{Mode: engi.NetworkNone}, MinTier: engi.TierGVisor, OnEmpty: engi.PoolReject,
 		ClaimTimeout: 3e9, OutputDir: "/out",
 		Program: engi.Program{
 			Language: engi.Go, Entry: "main.go", Args: []string{"a"}, Env: map[string]string{"A": "b"}, Stdin: []byte("in"),

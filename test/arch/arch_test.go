@@ -54,7 +54,7 @@ var rules = []rule{
 	{"script", ". script/wire", "golang.org/x/sys/..."},
 
 	{"fleet/...", ". fleet/... provider guest guest/wire disk/...", "github.com/prometheus/client_golang/..."},
-	{"store/...", ". store/... fleet disk/... gate/... api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
+	{"store/...", ". store/... fleet disk/... gate/... session api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
 	{"api/v1", "", ""},
 	{"api/apitest", ". api/... gate/... guest guest/guestd guest/wire", "github.com/prometheus/client_golang/..."},

@@ -2,7 +2,6 @@ package tree
 
 import (
 	"context"
-	"encoding/binary"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,11 +17,16 @@ const maxWatched = 8192
 
 // A Watch reports changes below a directory. It is for one goroutine.
 type Watch struct {
-	f         *os.File // the inotify instance
+	top       string
 	recursive bool
+	hub       *hub
 	dirs      map[int32]string // by watch descriptor
-	buf       []byte
 	queue     []wire.FileChange
+
+	// The hub's, under its lock.
+	events []event
+	err    error
+	ready  chan struct{} // has room for one
 }
 
 const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ATTRIB
@@ -36,55 +40,61 @@ func NewWatch(dir string, recursive bool) (*Watch, error) {
 	if !fi.IsDir() {
 		return nil, engi.Errorf(engi.Invalid, "path %s not a directory", dir)
 	}
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		return nil, classify(err, "watch", dir)
+	w := newWatch(dir, recursive)
+	if err := join(w); err != nil {
+		return nil, err
 	}
-	w := &Watch{f: os.NewFile(uintptr(fd), "inotify"), recursive: recursive, dirs: map[int32]string{}, buf: make([]byte, 16<<10)}
 	if err := w.add(dir, false); err != nil {
-		w.f.Close()
+		w.Close()
 		return nil, err
 	}
 	return w, nil
 }
 
-// Close ends the watch.
-func (w *Watch) Close() error { return w.f.Close() }
+func newWatch(dir string, recursive bool) *Watch {
+	return &Watch{top: dir, recursive: recursive, dirs: map[int32]string{}, ready: make(chan struct{}, 1)}
+}
+
+// Close ends the watch; more than once does no harm.
+func (w *Watch) Close() { w.hub.leave(w) }
+
+// fail lets Next report err after what waits.
+func (w *Watch) fail(err error) {
+	if w.err == nil {
+		w.err = err
+		w.wake()
+	}
+}
+
+func (w *Watch) wake() {
+	select {
+	case w.ready <- struct{}{}:
+	default:
+	}
+}
 
 // add watches a directory and, if recursive, those below. With fresh it also
 // reports what is in them: they were made after the watch began.
 func (w *Watch) add(dir string, fresh bool) error {
 	if len(w.dirs) >= maxWatched {
-		return engi.Errorf(engi.Exhausted, "watch %s: more than %d directories", dir, maxWatched)
+		return engi.Errorf(engi.Exhausted, "watch %s: more than %d directories", dir, maxWatched).WithRemedy("watch a smaller directory, or not recursively")
 	}
-	c, err := w.f.SyscallConn()
-	if err != nil {
-		return classify(err, "watch", dir)
-	}
-	var wd int
-	var werr error
-	if err := c.Control(func(fd uintptr) {
-		wd, werr = unix.InotifyAddWatch(int(fd), dir, watchMask|unix.IN_ONLYDIR|unix.IN_DONT_FOLLOW)
-	}); err != nil {
-		return classify(err, "watch", dir)
-	}
-	if werr == unix.ENOTDIR || werr == unix.ELOOP || werr == unix.EINVAL {
+	wd, err := w.hub.watch(w, dir, unix.IN_DONT_FOLLOW)
+	if err == unix.ENOTDIR || err == unix.ELOOP || err == unix.EINVAL {
 		// The top directory may be behind a link; others are not followed.
 		if len(w.dirs) > 0 {
 			return nil
 		}
-		real, err := filepath.EvalSymlinks(dir)
-		if err != nil {
-			return classify(err, "watch", dir)
+		real, rerr := filepath.EvalSymlinks(dir)
+		if rerr != nil {
+			return classify(rerr, "watch", dir)
 		}
-		if err := c.Control(func(fd uintptr) { wd, werr = unix.InotifyAddWatch(int(fd), real, watchMask|unix.IN_ONLYDIR) }); err != nil {
-			return classify(err, "watch", dir)
-		}
+		wd, err = w.hub.watch(w, real, 0)
 	}
-	if werr != nil {
-		return classify(werr, "watch", dir)
+	if err != nil {
+		return scarce(classify(err, "watch", dir))
 	}
-	w.dirs[int32(wd)] = dir
+	w.dirs[wd] = dir
 	if !w.recursive {
 		return nil
 	}
@@ -95,6 +105,9 @@ func (w *Watch) add(dir string, fresh bool) error {
 	for _, e := range entries {
 		p := filepath.Join(dir, e.Name())
 		if fresh {
+			if len(w.queue) >= maxWaiting {
+				return tooFast()
+			}
 			w.queue = append(w.queue, wire.FileChange{Path: p, Op: engi.FileCreated})
 		}
 		if e.IsDir() {
@@ -109,18 +122,26 @@ func (w *Watch) add(dir string, fresh bool) error {
 // Next returns the next change. It reports Expired when ctx ends and
 // Exhausted when changes came faster than they were read.
 func (w *Watch) Next(ctx context.Context) (wire.FileChange, error) {
-	stop := context.AfterFunc(ctx, func() { w.f.Close() })
-	defer stop()
 	for len(w.queue) == 0 {
-		n, err := w.f.Read(w.buf)
-		if ctx.Err() != nil {
-			return wire.FileChange{}, engi.Errorf(engi.Expired, "watch: %v", context.Cause(ctx))
-		}
+		events, err := w.hub.take(w)
 		if err != nil {
-			return wire.FileChange{}, classify(err, "watch", "")
-		}
-		if err := w.parse(w.buf[:n]); err != nil {
 			return wire.FileChange{}, err
+		}
+		for _, e := range events {
+			if err := w.see(e); err != nil {
+				w.hub.mu.Lock()
+				w.fail(err) // after what came before it
+				w.hub.mu.Unlock()
+				break
+			}
+		}
+		if len(events) > 0 {
+			continue
+		}
+		select {
+		case <-w.ready:
+		case <-ctx.Done():
+			return wire.FileChange{}, engi.Errorf(engi.Expired, "watch: %v", context.Cause(ctx))
 		}
 	}
 	ch := w.queue[0]
@@ -128,44 +149,45 @@ func (w *Watch) Next(ctx context.Context) (wire.FileChange, error) {
 	return ch, nil
 }
 
-func (w *Watch) parse(b []byte) error {
-	for len(b) >= unix.SizeofInotifyEvent {
-		wd := int32(binary.NativeEndian.Uint32(b))
-		mask := binary.NativeEndian.Uint32(b[4:])
-		size := int(binary.NativeEndian.Uint32(b[12:]))
-		b = b[unix.SizeofInotifyEvent:]
-		if size > len(b) {
-			break
+// see turns an event into changes.
+func (w *Watch) see(e event) error {
+	dir, known := w.dirs[e.wd]
+	if !known {
+		return nil
+	}
+	if e.mask&unix.IN_IGNORED != 0 {
+		delete(w.dirs, e.wd)
+		return nil
+	}
+	p := filepath.Join(dir, e.name)
+	for bit, op := range ops {
+		if e.mask&bit != 0 {
+			w.queue = append(w.queue, wire.FileChange{Path: p, Op: op})
 		}
-		name := strings.TrimRight(string(b[:size]), "\x00")
-		b = b[size:]
-		if mask&unix.IN_Q_OVERFLOW != 0 {
-			return engi.Errorf(engi.Exhausted, "watch: changes came faster than they were read").WithRemedy("list the directory again")
-		}
-		dir, known := w.dirs[wd]
-		if !known {
-			continue
-		}
-		if mask&unix.IN_IGNORED != 0 {
-			delete(w.dirs, wd)
-			continue
-		}
-		if name == "" || filepath.Base(name) != name || name == ".." || strings.HasPrefix(name, tempPrefix) {
-			continue // of the directory itself, which its parent reports; or no name; or ours
-		}
-		p := filepath.Join(dir, name)
-		for bit, op := range ops {
-			if mask&bit != 0 {
-				w.queue = append(w.queue, wire.FileChange{Path: p, Op: op})
-			}
-		}
-		if w.recursive && mask&unix.IN_ISDIR != 0 && mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0 {
-			if err := w.add(p, true); err != nil && engi.KindOf(err) == engi.Exhausted {
-				return err
-			}
+	}
+	if !w.recursive || e.mask&unix.IN_ISDIR == 0 {
+		return nil
+	}
+	if e.mask&unix.IN_MOVED_FROM != 0 {
+		w.lose(p)
+	}
+	if e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0 {
+		if err := w.add(p, true); err != nil && engi.KindOf(err) == engi.Exhausted {
+			return err
 		}
 	}
 	return nil
+}
+
+// lose ends the watch of a directory that was moved away, and of those below:
+// where it comes to rest, if that is watched, it is found again.
+func (w *Watch) lose(dir string) {
+	for wd, p := range w.dirs {
+		if p == dir || strings.HasPrefix(p, dir+"/") {
+			delete(w.dirs, wd)
+			w.hub.forget(w, wd)
+		}
+	}
 }
 
 var ops = map[uint32]engi.FileOp{
