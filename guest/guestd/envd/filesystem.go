@@ -252,7 +252,7 @@ func (h *Handler) createWatcher(r *http.Request, in *watchRequest) (any, error) 
 	full := len(h.watchers) >= maxWatchers
 	h.mu.Unlock()
 	if full {
-		return nil, engi.Errorf(engi.Exhausted, "there are %d watchers already", maxWatchers).WithRemedy("remove some")
+		return nil, tooManyWatchers()
 	}
 	tw, err := tree.NewWatch(path, in.Recursive)
 	if err != nil {
@@ -266,7 +266,10 @@ func (h *Handler) createWatcher(r *http.Request, in *watchRequest) (any, error) 
 		for {
 			ch, err := tw.Next(ctx)
 			w.mu.Lock()
-			if err != nil || len(w.events) >= maxEvents {
+			if err == nil && len(w.events) >= maxEvents {
+				err = engi.Errorf(engi.Exhausted, "watcher: %d changes waited and nobody asked", maxEvents).WithRemedy("ask more often, or list the directory again with a new watcher")
+			}
+			if err != nil {
 				w.err = err
 				w.mu.Unlock()
 				return
@@ -277,9 +280,20 @@ func (h *Handler) createWatcher(r *http.Request, in *watchRequest) (any, error) 
 	}()
 	id := "w" + strings.ToLower(rand.Text())
 	h.mu.Lock()
-	h.watchers[id] = w
+	if full = len(h.watchers) >= maxWatchers; !full { // others may have come meanwhile
+		h.watchers[id] = w
+	}
 	h.mu.Unlock()
+	if full {
+		cancel()
+		<-w.done
+		return nil, tooManyWatchers()
+	}
 	return map[string]string{"watcherId": id}, nil
+}
+
+func tooManyWatchers() error {
+	return engi.Errorf(engi.Exhausted, "there are %d watchers already", maxWatchers).WithRemedy("remove some")
 }
 
 type watcherRequest struct {

@@ -16,6 +16,7 @@ import (
 const (
 	maxWaiting    = 16 << 10  // of one watch, as the kernel has it
 	maxAllWaiting = 256 << 10 // of all watches together
+	maxDrain      = 64        // readings before a directory is added
 )
 
 // A hub is the one inotify instance of this program: instances are few (a user
@@ -116,7 +117,10 @@ func (h *hub) watch(w *Watch, dir string, flags uint32) (int32, error) {
 	var werr error
 	err = c.Control(func(fd uintptr) {
 		// What happened before now is for those who watched before now.
-		for h.read(fd) {
+		for range maxDrain {
+			if !h.read(fd) {
+				break
+			}
 		}
 		wd, werr = unix.InotifyAddWatch(int(fd), dir, watchMask|unix.IN_ONLYDIR|flags)
 	})
@@ -160,16 +164,12 @@ func (h *hub) drop(w *Watch, wd int32) {
 // run hands out events until the last watch has left.
 func (h *hub) run() {
 	defer close(h.done)
-	var err error
-	if c, cerr := h.f.SyscallConn(); cerr != nil {
-		err = cerr
-	} else {
+	c, err := h.f.SyscallConn()
+	for err == nil {
 		err = c.Read(func(fd uintptr) bool {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			for h.read(fd) {
-			}
-			return false
+			return h.read(fd)
 		})
 	}
 	h.mu.Lock()
@@ -247,6 +247,15 @@ func (h *hub) take(w *Watch) ([]event, error) {
 	w.events = nil
 	h.waiting -= len(events)
 	return events, nil
+}
+
+// end lets nothing come to w any more but err.
+func (h *hub) end(w *Watch, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.waiting -= len(w.events)
+	w.events = nil
+	w.fail(err)
 }
 
 func tooFast() error {

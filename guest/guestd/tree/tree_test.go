@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/guest/wire"
 )
 
 func TestCreateRefusesLinks(t *testing.T) {
@@ -174,19 +173,6 @@ func FuzzUnpack(f *testing.F) {
 		}
 		if fi, err := os.Stat(filepath.Join(top, "victim")); err != nil || fi.Mode() != 0o600 {
 			t.Errorf("the victim has mode %v, %v", fi.Mode(), err)
-		}
-	})
-}
-
-func FuzzWatchParse(f *testing.F) {
-	f.Add([]byte{1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 'a', 0, 0, 0})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		w := &Watch{dirs: map[int32]string{1: "/nowhere"}}
-		w.parse(b)
-		for _, ch := range w.queue {
-			if !strings.HasPrefix(ch.Path, "/nowhere") && wire.CheckRelative(strings.TrimPrefix(ch.Path, "/")) != nil {
-				t.Errorf("got %+v", ch)
-			}
 		}
 	})
 }

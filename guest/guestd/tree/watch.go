@@ -129,9 +129,7 @@ func (w *Watch) Next(ctx context.Context) (wire.FileChange, error) {
 		}
 		for _, e := range events {
 			if err := w.see(e); err != nil {
-				w.hub.mu.Lock()
-				w.fail(err) // after what came before it
-				w.hub.mu.Unlock()
+				w.hub.end(w, err) // after what came before it
 				break
 			}
 		}
