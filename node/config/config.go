@@ -55,6 +55,9 @@ type Config struct {
 	Sandboxes Sandboxes `toml:"sandboxes" envPrefix:"SANDBOXES_"`
 	Keep      Keep      `toml:"keep" envPrefix:"KEEP_"`
 	Quota     Quotas    `toml:"quota" envPrefix:"QUOTA_"`
+	Network   Network   `toml:"network" envPrefix:"NETWORK_"`
+	Secrets   Secrets   `toml:"secrets" envPrefix:"SECRETS_"`
+	Mirrors   Mirrors   `toml:"mirrors" envPrefix:"MIRRORS_"`
 	Script    Script    `toml:"script" envPrefix:"SCRIPT_"`
 	Pools     []Pool    `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
 }
@@ -243,6 +246,11 @@ func Defaults() Config {
 		Volumes:   Volumes{Capacity: 1 << 30},
 		Sandboxes: Sandboxes{Timeout: Duration(5 * time.Minute), Max: Duration(24 * time.Hour), Spare: 1},
 		Keep:      Keep{Count: 10_000, Age: Duration(7 * 24 * time.Hour)},
+		Network: Network{
+			Mode: string(engi.NetworkNone), Max: string(engi.NetworkOpen), Spare: 2,
+			Limits: NetworkLimits{Connections: 512, NewConnections: 100, Lookups: 50},
+			Events: 10_000, KeepAge: Duration(7 * 24 * time.Hour),
+		},
 		Script: Script{
 			Code: sl.Code, Timeout: Duration(sl.Timeout), MinTimeout: Duration(sl.MinTimeout), MaxTimeout: Duration(sl.MaxTimeout),
 			Memory: Bytes(sl.Memory), Helpers: max(8, 4*cpus()),
@@ -487,8 +495,10 @@ func (c Config) Validate() error {
 	if c.Volumes.Capacity < 0 {
 		return engi.Errorf(engi.Invalid, "volumes.capacity is negative")
 	}
-	if err := c.Quota.validate(); err != nil {
-		return err
+	for _, check := range []func() error{c.Quota.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate} {
+		if err := check(); err != nil {
+			return err
+		}
 	}
 	for i, p := range c.Pools {
 		what := fmt.Sprintf("pools[%d]", i)
