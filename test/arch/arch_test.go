@@ -47,6 +47,7 @@ var rules = []rule{
 	{"disk/...", ". disk/...", "github.com/google/go-containerregistry/... github.com/goccy/go-yaml/... github.com/klauspost/compress/... golang.org/x/sys/..."},
 	{"gate/key/keytest", ". gate/key", "github.com/google/go-cmp/..."},
 	{"gate/secret/secrettest", ". gate/secret", "github.com/google/go-cmp/..."},
+	{"gate/egress/egresstest", ". gate/egress", "github.com/google/go-cmp/..."},
 	{"gate/egress/policy", ".", "golang.org/x/net/..."},
 	{"gate/egress/...", ". gate/egress/...", "gvisor.dev/gvisor/pkg/... golang.org/x/net/... golang.org/x/time/... golang.org/x/sys/... github.com/vishvananda/netlink github.com/prometheus/client_golang/..."},
 	{"gate/...", ". gate/...", "golang.org/x/time/... golang.org/x/sys/... github.com/caddyserver/certmagic go.uber.org/zap github.com/coder/websocket"},

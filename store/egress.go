@@ -1,0 +1,150 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/egress"
+)
+
+// Bounds on what is remembered of the wall, unless Egress is told otherwise.
+const (
+	EgressKeep = 10_000             // events of one sandbox
+	EgressAge  = 7 * 24 * time.Hour // of an event
+)
+
+// egressShelf is the wall's shelf in the database.
+type egressShelf struct {
+	db   *DB
+	keep int
+	age  time.Duration
+
+	swept *atomic.Int64 // when what is too old was last removed
+}
+
+var _ egress.Store = egressShelf{}
+
+// Egress returns the wall's shelf, which remembers the last keep events of
+// each sandbox, no older than age; zero means EgressKeep and EgressAge.
+func Egress(db *DB, keep int, age time.Duration) egress.Store {
+	if keep <= 0 {
+		keep = EgressKeep
+	}
+	if age <= 0 {
+		age = EgressAge
+	}
+	return egressShelf{db, keep, age, new(atomic.Int64)}
+}
+
+const egressColumns = `sandbox, seq, time, owner, kind, allowed, protocol, host, address, rule, reason, up, down`
+
+// sweepEvery is how often events are removed because of their age, and
+// sweepMost how many of them at a time, so that nobody waits long for it.
+const (
+	sweepEvery = time.Minute
+	sweepMost  = 5000
+)
+
+func (s egressShelf) Append(ctx context.Context, events []engi.NetworkEvent) (err error) {
+	if len(events) == 0 {
+		return nil
+	}
+	defer engi.Annotate(&err, "append %d network events", len(events))
+	seqs := make([]int64, len(events)) // events get theirs when they are stored
+	err = s.db.tx(ctx, func(tx *sql.Tx) error {
+		last := map[engi.SandboxID]int64{}
+		insert, err := tx.PrepareContext(ctx, `INSERT INTO network_events (`+egressColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`)
+		if err != nil {
+			return fault(ctx, err)
+		}
+		defer insert.Close()
+		for i, e := range events {
+			n, ok := last[e.Sandbox]
+			if !ok {
+				err := tx.QueryRowContext(ctx, `SELECT last FROM network_logs WHERE sandbox = ?`, string(e.Sandbox)).Scan(&n)
+				if err != nil && !errors.Is(err, sql.ErrNoRows) {
+					return fault(ctx, err)
+				}
+			}
+			n++
+			last[e.Sandbox], seqs[i] = n, n
+			address := ""
+			if e.Address.IsValid() {
+				address = e.Address.String()
+			}
+			_, err := insert.ExecContext(ctx, string(e.Sandbox), n, nanos(e.Time), string(e.Owner), string(e.Kind), e.Allowed, e.Protocol, e.Host, address,
+				e.Rule, e.Reason, e.Up, e.Down)
+			if err != nil {
+				return fault(ctx, err)
+			}
+		}
+		for id, n := range last {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO network_logs (sandbox, last) VALUES (?, ?)
+				ON CONFLICT (sandbox) DO UPDATE SET last = excluded.last`, string(id), n); err != nil {
+				return fault(ctx, err)
+			}
+			if _, err := tx.ExecContext(ctx, `DELETE FROM network_events WHERE sandbox = ? AND seq <= ?`, string(id), n-int64(s.keep)); err != nil {
+				return fault(ctx, err)
+			}
+		}
+		return s.sweep(ctx, tx)
+	})
+	if err != nil {
+		return err
+	}
+	for i, n := range seqs {
+		events[i].Seq = n
+	}
+	return nil
+}
+
+// sweep removes what is too old, once in a while.
+func (s egressShelf) sweep(ctx context.Context, tx *sql.Tx) error {
+	now := time.Now()
+	if at := s.swept.Load(); now.Sub(time.Unix(0, at)) < sweepEvery || !s.swept.CompareAndSwap(at, now.UnixNano()) {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, `DELETE FROM network_events WHERE (sandbox, seq) IN
+		(SELECT sandbox, seq FROM network_events WHERE time < ? ORDER BY time LIMIT ?)`, nanos(now.Add(-s.age)), sweepMost)
+	if err != nil {
+		return fault(ctx, err)
+	}
+	return nil
+}
+
+func (s egressShelf) Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int) (_ []engi.NetworkEvent, err error) {
+	defer engi.Annotate(&err, "read network events of %s", id)
+	rows, err := s.db.read.QueryContext(ctx, `SELECT `+egressColumns+` FROM network_events
+		WHERE sandbox = ? AND seq > ? AND (? = '' OR owner = ?) AND time >= ? ORDER BY seq LIMIT ?`,
+		string(id), seq, string(owner), string(owner), nanos(time.Now().Add(-s.age)), limit)
+	if err != nil {
+		return nil, fault(ctx, err)
+	}
+	defer rows.Close()
+	var list []engi.NetworkEvent
+	for rows.Next() {
+		var e engi.NetworkEvent
+		var at int64
+		var address string
+		err := rows.Scan(&e.Sandbox, &e.Seq, &at, &e.Owner, &e.Kind, &e.Allowed, &e.Protocol, &e.Host, &address, &e.Rule, &e.Reason, &e.Up, &e.Down)
+		if err != nil {
+			return nil, fault(ctx, err)
+		}
+		e.Time = moment(at)
+		if address != "" {
+			if e.Address, err = netip.ParseAddrPort(address); err != nil {
+				return nil, engi.Errorf(engi.Internal, "event %d: address %.60q: %v", e.Seq, address, err)
+			}
+		}
+		list = append(list, e)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fault(ctx, err)
+	}
+	return list, nil
+}
