@@ -3,6 +3,7 @@ package engi
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 )
 
@@ -52,6 +53,11 @@ const (
 	SessionTerminated SessionState = "terminated" // over; its volume is gone
 )
 
+// SessionStates returns every state in the order of a life.
+func SessionStates() []SessionState {
+	return []SessionState{SessionIdle, SessionBooting, SessionRunning, SessionSuspended, SessionHibernated, SessionTerminated}
+}
+
 // A Session is a caller's long-lived context. It outlives its sandboxes. It is
 // a value.
 type Session struct {
@@ -89,14 +95,71 @@ type CodeSpec struct {
 type CodeResult struct {
 	OK       bool
 	Value    json.RawMessage // of the last expression or the default export; nil if there is none
-	Error    string          // name, message and place in the caller's own source; empty if OK
+	Error    *CodeError      // nil if OK
 	Stdout   string
 	Stderr   string
-	Cut      bool // of Stdout or Stderr something is missing
+	Cut      bool     // of Stdout or Stderr something is missing
+	Warnings []string // what of Value could not be shown as it is
 	Duration time.Duration
 	Sandbox  SandboxID
 	Booted   time.Duration // spent on getting a sandbox first; 0 if it had one
+	Queued   time.Duration // behind other runs of the session
 }
+
+// A CodeError says why code did not come to its end.
+type CodeError struct {
+	Cause   Cause  // exited for an exception or an exit, else what ended it
+	Name    string // of the exception; empty if it was none
+	Message string
+	Line    int    // in the caller's own source, from 1; 0 if unknown
+	Column  int    // from 1; 0 if unknown
+	Stack   string // frames of the caller's own source and of modules, one a line
+}
+
+// Error returns name, message and place in one line, for people and models.
+func (e *CodeError) Error() string {
+	text := e.Message
+	if e.Name != "" {
+		text = e.Name + ": " + text
+	}
+	if e.Line > 0 {
+		text = fmt.Sprintf("%s (line %d, column %d)", text, e.Line, e.Column)
+	}
+	return text
+}
+
+// A Dependency is a package that code in sessions may import.
+type Dependency struct {
+	Package string   // npm name, or jsr:@SCOPE/NAME
+	Version string   // or a range; empty means the newest at the time of the build
+	Docs    []string // URLs of Markdown
+	Secret  string   // variable of the node that holds its secret; empty for none
+	Hosts   []string // that it talks to, and the secret may go to
+}
+
+// Dependencies says how the packages that code in sessions may import are
+// installed: once, in a template.
+type Dependencies struct {
+	State    DependencyState
+	Packages []Dependency
+	Wanted   string // name of the template that has them
+	Template string // that sessions get now; empty if there is none yet
+	Digest   string // of Template
+	Built    time.Time
+	Step     string   // of the build under way
+	Log      []string // its last lines, or those of the one that failed
+	Error    string   // why the last build failed; empty if none did
+	Remedy   string
+}
+
+// A DependencyState says how far the installation is.
+type DependencyState string
+
+const (
+	DependenciesBuilding DependencyState = "building" // sessions get the template before, if there is one
+	DependenciesReady    DependencyState = "ready"
+	DependenciesFailed   DependencyState = "failed" // it is tried again later; sessions get the template before, if there is one
+)
 
 // Sessions keeps sessions. All methods see only what owner owns; the rest is
 // NotFound. The empty owner sees all. It is safe for concurrent use.
@@ -118,4 +181,6 @@ type Sessions interface {
 	Release(ctx context.Context, owner Owner, idOrName string) error
 	// Terminate ends a session for good, its sandbox and volume with it.
 	Terminate(ctx context.Context, owner Owner, idOrName string) error
+	// Dependencies says how the installation of packages is.
+	Dependencies(ctx context.Context) (Dependencies, error)
 }
