@@ -17,49 +17,66 @@ const BodyTime = 60 * time.Second
 type Body struct {
 	r    io.Reader
 	rc   *http.ResponseController
-	mu   sync.Mutex
-	left int64 // of the piece whose deadline is set
-	done bool
-	err  error // of the caller's side; io.EOF if all was read
+	wake bool // a read that waits can be woken without harm to the connection
+
+	mu      sync.Mutex // guards what follows
+	left    int64      // of the piece whose deadline is set
+	done    bool
+	reading chan struct{} // closed when the read that is going on has ended; nil for none
+	err     error         // of the caller's side; io.EOF if all was read
 }
 
 // NewBody returns the body of r. The caller stops it.
 func NewBody(w http.ResponseWriter, r *http.Request) *Body {
-	return &Body{r: r.Body, rc: http.NewResponseController(w)}
+	return &Body{r: r.Body, rc: http.NewResponseController(w), wake: r.ProtoMajor > 1}
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. It is for one goroutine.
 func (b *Body) Read(p []byte) (int, error) {
+	ended := make(chan struct{})
+	defer close(ended)
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	if b.done {
+		b.mu.Unlock()
 		return 0, http.ErrBodyReadAfterClose
 	}
 	if b.left <= 0 {
 		_ = b.rc.SetReadDeadline(time.Now().Add(BodyTime)) // tests have writers without deadlines
 		b.left = 1 << 20
 	}
+	b.reading = ended
+	b.mu.Unlock()
+
 	n, err := b.r.Read(p)
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.reading = nil
 	b.left -= int64(n)
 	if err != nil {
 		b.err = err
-		// The server goes on to listen whether the caller hangs up.
-		_ = b.rc.SetReadDeadline(time.Time{})
+		if !b.done {
+			// The server goes on to listen whether the caller hangs up.
+			_ = b.rc.SetReadDeadline(time.Time{})
+		}
 	}
 	return n, err
 }
 
-// Stop ends reading and takes the deadline back. It waits for a read that is
-// going on.
+// Stop ends reading and takes the deadline back. In HTTP/1, a read that is
+// going on ends when more arrives, or when a [Listener] loses its patience:
+// who wakes it breaks the connection, and with it the answer.
 func (b *Body) Stop() {
-	if !b.mu.TryLock() {
-		_ = b.rc.SetReadDeadline(time.Unix(1, 0)) // wakes a read that waits
-		b.mu.Lock()
-	}
-	defer b.mu.Unlock()
+	b.mu.Lock()
 	b.done = true
-	if b.err == nil {
+	reading := b.reading
+	if reading == nil && b.err == nil {
 		_ = b.rc.SetReadDeadline(time.Time{})
+	}
+	b.mu.Unlock()
+	if reading != nil && b.wake {
+		_ = b.rc.SetReadDeadline(time.Unix(1, 0))
+		<-reading
 	}
 }
 
@@ -80,11 +97,9 @@ func (b *Body) Whole() bool {
 	return errors.Is(b.err, io.EOF)
 }
 
-// Drain throws away the rest of a body that is refused, within reason: most
-// clients listen only when they have sent everything. A client that asked
-// before sending is told at once.
+// Drain throws away what follows what was needed of a body, within reason.
 func Drain(w http.ResponseWriter, r *http.Request) {
-	if r.Header.Get("Expect") != "" || r.ProtoMajor > 1 {
+	if r.ProtoMajor > 1 {
 		return
 	}
 	rc := http.NewResponseController(w)

@@ -129,9 +129,9 @@ func notAnArchive(why string) error {
 
 // blame remembers what is wrong with compressed data.
 type blame struct {
-	mu  sync.Mutex // a reader that was given up may still be at it
 	r   io.Reader
 	z   bool
+	mu  sync.Mutex // guards err: a reader that was given up may still be at it
 	err error
 }
 
@@ -142,12 +142,12 @@ func (b *blame) fault() error {
 }
 
 func (b *blame) Read(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	n, err := b.r.Read(p)
 	if b.z && err != nil && err != io.EOF {
 		err = notAnArchive(err.Error())
+		b.mu.Lock()
 		b.err = err
+		b.mu.Unlock()
 	}
 	return n, err
 }

@@ -187,21 +187,21 @@ func byteRange(text string, size int64) (from, n int64, part bool, err error) {
 type upload struct {
 	body *flow.Body
 	r    *http.Request
-	mu   sync.Mutex // a reader that was given up may still be at it
 	sum  hash.Hash
-	hex  string // of all, once it was read
+	mu   sync.Mutex // guards what follows: a reader that was given up may still be at it
+	hex  string     // of all, once it was read
 	size int64
 	err  error // that the sender is to blame for
 }
 
 func (u *upload) Read(p []byte) (int, error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.err != nil {
-		return 0, u.err
+	if err := u.fault(); err != nil {
+		return 0, err
 	}
 	n, err := u.body.Read(p)
 	u.sum.Write(p[:n])
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	u.size += int64(n)
 	if err == io.EOF && u.hex == "" {
 		u.hex = hex.EncodeToString(u.sum.Sum(nil))
@@ -243,17 +243,13 @@ func (d *Desk) Upload(p string, write func(io.Reader) error) (v1.Written, error)
 	return v1.Written{Path: text, Size: v1.Bytes(u.size), SHA256: u.SHA256()}, nil
 }
 
-// refused finds out whose fault it is that a body was not taken, and gets the
-// connection ready for the answer.
+// refused finds out whose fault it is that a body was not taken.
 func (d *Desk) refused(body *flow.Body, sender, err error) error {
 	switch bad := body.Err(); {
 	case sender != nil:
 		err = sender
 	case bad != nil && !errors.Is(bad, http.ErrBodyReadAfterClose):
 		return slow(d, bad)
-	}
-	if !body.Whole() {
-		flow.Drain(d.W, d.R)
 	}
 	if engi.KindOf(err) == engi.Exhausted {
 		if e, ok := errors.AsType[*engi.Error](err); ok {

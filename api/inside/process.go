@@ -189,8 +189,6 @@ func (d *Desk) Input(p engi.Process) error {
 		n, err := body.Read(buf)
 		if n > 0 {
 			if err := p.Input(d.Ctx, buf[:n]); err != nil {
-				body.Stop()
-				flow.Drain(d.W, d.R)
 				return err
 			}
 		}

@@ -81,7 +81,7 @@ func checkContentType(r *http.Request) error {
 // otherwise. On an error nothing is held.
 func (s *server) read(w http.ResponseWriter, r *http.Request) (_ []byte, err error) {
 	if r.ContentLength > s.maxBody {
-		return nil, s.tooLarge(w, r)
+		return nil, s.tooLarge()
 	}
 	rc := http.NewResponseController(w)
 	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
@@ -104,7 +104,7 @@ func (s *server) read(w http.ResponseWriter, r *http.Request) (_ []byte, err err
 		}
 		switch {
 		case int64(buf.Len()) > s.maxBody:
-			return nil, s.tooLarge(w, r)
+			return nil, s.tooLarge()
 		case errors.Is(err, io.EOF):
 			return buf.Bytes(), nil
 		case err != nil && r.Context().Err() != nil:
@@ -116,8 +116,7 @@ func (s *server) read(w http.ResponseWriter, r *http.Request) (_ []byte, err err
 }
 
 // tooLarge refuses a body.
-func (s *server) tooLarge(w http.ResponseWriter, r *http.Request) error {
-	flow.Drain(w, r)
+func (s *server) tooLarge() error {
 	return problem.Refuse(http.StatusRequestEntityTooLarge,
 		"put large data into the template, or fetch it in parts", "the body is larger than the %s this server accepts", v1.Bytes(s.maxBody))
 }

@@ -2,6 +2,7 @@ package rest_test
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -10,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httputil"
 	"net/url"
 	"strings"
 	"sync"
@@ -102,36 +104,53 @@ func TestDiskFull(t *testing.T) {
 	z.Close()
 	for name, c := range map[string]struct {
 		path string
+		size int64 // -1: not said
 		body func() io.Reader
 	}{
-		"ten gigabytes": {"/files?path=/big", func() io.Reader { return io.LimitReader(zeros{}, 10<<30) }},
-		"a little more": {"/files?path=/big", func() io.Reader { return io.LimitReader(zeros{}, 3<<20) }},
-		"a bomb":        {"/files/archive?path=/d", func() io.Reader { return bytes.NewReader(zipped.Bytes()) }},
-		"a large tar":   {"/files/archive?path=/d", func() io.Reader { return io.LimitReader(zeros{}, 1<<30) }},
+		"ten gigabytes":         {"/files?path=/big", 10 << 30, func() io.Reader { return io.LimitReader(zeros{}, 10<<30) }},
+		"as much as you like":   {"/files?path=/big", -1, func() io.Reader { return zeros{} }},
+		"a little more":         {"/files?path=/big", -1, func() io.Reader { return io.LimitReader(zeros{}, 3<<20) }},
+		"a little, not at once": {"/files?path=/big", -1, func() io.Reader { return io.MultiReader(io.LimitReader(zeros{}, 3<<20), never{}) }},
+		"a bomb":                {"/files/archive?path=/d", -1, func() io.Reader { return bytes.NewReader(zipped.Bytes()) }},
+		"a large tar":           {"/files/archive?path=/d", -1, func() io.Reader { return io.LimitReader(zeros{}, 1<<30) }},
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), "PUT", srv.URL+b+c.path, c.body())
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Authorization", "Bearer "+w.User)
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			// The server may hang up on who goes on to send for ever, but only then.
-			if name == "ten gigabytes" || name == "a large tar" {
-				t.Logf("%s: %v", name, err)
+		for _, expect := range []string{"", "100-continue"} {
+			req, err := http.NewRequestWithContext(t.Context(), "PUT", srv.URL+b+c.path, c.body())
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.ContentLength = c.size
+			req.Header.Set("Authorization", "Bearer "+w.User)
+			if expect != "" {
+				req.Header.Set("Expect", expect)
+			}
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
 				continue
 			}
-			t.Errorf("%s: %v", name, err)
-			continue
+			isFull(t, name, resp)
+			if list := read[v1.List[v1.Sandbox]](t, ask(t, w, "GET", "/v1/sandboxes", ""), 200); len(list.Items) != 1 {
+				t.Errorf("%s: the server lost its sandbox", name)
+			}
 		}
-		var p v1.Problem
-		if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusInsufficientStorage || p.Kind != v1.Exhausted || p.Remedy == "" {
-			t.Errorf("%s: %s, %+v, %v", name, resp.Status, p, err)
-		}
-		resp.Body.Close()
-		if list := read[v1.List[v1.Sandbox]](t, ask(t, w, "GET", "/v1/sandboxes", ""), 200); len(list.Items) != 1 {
-			t.Errorf("%s: the server lost its sandbox", name)
-		}
+	}
+
+	// Many clients listen only when they have sent everything.
+	for _, chunked := range []bool{false, true} {
+		resp := sendFirst(t, w, srv.URL, b+"/files?path=/big", 300<<20, chunked)
+		isFull(t, fmt.Sprintf("sent first, chunked %v", chunked), resp)
+	}
+	// Who asks before sending is told before sending.
+	conn, in := dial(t, srv.URL)
+	fmt.Fprintf(conn, "PUT /v1/nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10737418240\r\nExpect: 100-continue\r\n\r\n")
+	resp, err := http.ReadResponse(in, nil)
+	if err != nil || resp.StatusCode != 404 {
+		t.Fatalf("asked before sending: %v, %v", resp, err)
+	}
+	io.Copy(io.Discard, resp.Body)
+	if _, err := in.ReadByte(); err != io.EOF {
+		t.Errorf("the connection goes on: %v", err)
 	}
 	for name, body := range map[string]string{"nothing": "", "zip": "PK\x03\x04xxxx", "broken gzip": "\x1f\x8bxxxxxxxxxxxxx"} {
 		if rec := ask(t, w, "PUT", b+"/files/archive?path=/d", body); rec.Code != 400 && rec.Code != 415 {
@@ -139,6 +158,59 @@ func TestDiskFull(t *testing.T) {
 		}
 	}
 }
+
+// isFull checks that a client was told of a full disk.
+func isFull(t *testing.T, name string, resp *http.Response) {
+	t.Helper()
+	defer resp.Body.Close()
+	var p v1.Problem
+	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusInsufficientStorage || p.Kind != v1.Exhausted || p.Remedy == "" {
+		t.Errorf("%s: %s, %+v, %v", name, resp.Status, p, err)
+	}
+}
+
+func dial(t *testing.T, to string) (net.Conn, *bufio.Reader) {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(to, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	conn.SetDeadline(time.Now().Add(2 * time.Minute))
+	return conn, bufio.NewReader(conn)
+}
+
+// sendFirst puts size bytes and reads nothing before all are sent.
+func sendFirst(t *testing.T, w *apitest.World, to, path string, size int64, chunked bool) *http.Response {
+	t.Helper()
+	conn, in := dial(t, to)
+	length := fmt.Sprintf("Content-Length: %d", size)
+	if chunked {
+		length = "Transfer-Encoding: chunked"
+	}
+	fmt.Fprintf(conn, "PUT %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n%s\r\n\r\n", path, w.User, length)
+	out := io.Writer(conn)
+	if chunked {
+		out = httputil.NewChunkedWriter(conn)
+	}
+	n, err := io.CopyBuffer(struct{ io.Writer }{out}, io.LimitReader(zeros{}, size), make([]byte, 1<<20))
+	if chunked && err == nil {
+		_, err = io.WriteString(conn, "0\r\n\r\n")
+	}
+	if err != nil {
+		t.Fatalf("after %d of %d bytes: %v", n, size, err)
+	}
+	resp, err := http.ReadResponse(in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
+
+// never has nothing to read, and no end.
+type never struct{}
+
+func (never) Read(p []byte) (int, error) { time.Sleep(time.Minute); return 0, io.EOF }
 
 type zeros struct{}
 

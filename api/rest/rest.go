@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/flow"
 	"github.com/engi-dev/engi/api/problem"
 	"github.com/engi-dev/engi/gate/preview"
 )
@@ -176,13 +177,15 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
+	leave, left := context.WithCancel(context.Background())
 	srv := &http.Server{
-		Handler:           h,
+		Handler:           flow.Listen(h, leave),
 		Protocols:         protocols,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 	}
+	srv.RegisterOnShutdown(left)
 	if log != nil {
 		srv.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug)
 	}
