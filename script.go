@@ -15,6 +15,7 @@ type ScriptSpec struct {
 	Code     string
 	Timeout  time.Duration     // clamped to what the node allows; 0 means its default
 	Hints    map[string]string // what host functions may fill in: latitude, longitude, city, country
+	Session  string            // ID or name of a session whose sandbox, scratch and network it gets; empty for none
 }
 
 // A ScriptResult is the answer of a script.
@@ -58,6 +59,7 @@ type ScriptEnvironment struct {
 	Timeout time.Duration // in force
 	Memory  int64         // bytes it may use
 	APIs    []string      // names of host functions it had
+	Session SessionID     // empty for none
 }
 
 // A ScriptAPI describes a host function.
@@ -67,12 +69,14 @@ type ScriptAPI struct {
 	Description string          // a sentence or two
 	Types       string          // declarations the signature needs; may be empty
 	Schema      json.RawMessage // JSON schema of the list of arguments; nil accepts any
+	Session     bool            // only scripts of a session have it
 }
 
 // Scripts runs scripts. It is safe for concurrent use.
 type Scripts interface {
 	// Run runs a script and returns its answer. It reports Invalid for a
-	// spec that makes no sense or is too long, Exhausted when too many run.
+	// spec that makes no sense or is too long, NotFound for a session,
+	// Unsupported for one where there are none, Exhausted when too many run.
 	Run(ctx context.Context, spec ScriptSpec) (ScriptResult, error)
 	// APIs returns the host functions by name.
 	APIs() []ScriptAPI

@@ -48,7 +48,7 @@ func scriptAPIs(c config.Script) ([]script.API, error) {
 	}
 	var err error
 	if len(c.FetchHosts) > 0 {
-		err = add(script.Fetch(script.FetchPolicy{Hosts: c.FetchHosts, Private: c.FetchPrivate}))
+		err = add(script.Fetch(script.FetchPolicy{Hosts: c.FetchHosts, Private: c.FetchPrivate}, nil))
 	}
 	if c.Weather != "" && err == nil {
 		service := c.Weather

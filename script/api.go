@@ -1,10 +1,15 @@
 package script
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
+	"log/slog"
 	"regexp"
+	"runtime/debug"
 	"strings"
+	"time"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/script/wire"
@@ -17,17 +22,39 @@ type API struct {
 	// Call answers one call with a value that encoding/json can write. Its
 	// context ends with the run. What it returns as an error is thrown
 	// inside; only the text of errors of ours is shown. It is called
-	// concurrently.
+	// concurrently, and it must return soon after its context has ended: the
+	// script's answer waits for it.
 	Call func(ctx context.Context, c Call) (any, error)
+	// Most bounds the calls at once of all scripts together; more are
+	// refused inside. 0 means 256.
+	Most int
 }
 
-// A Call is one call of a host function. Everything in it but Owner comes
-// from a stranger.
-type Call struct {
-	Owner engi.Owner
-	Hints map[string]string // of the run
-	Args  json.RawMessage   // a list
+// A function is an API with those who call it.
+type function struct {
+	API
+	slots chan struct{}
 }
+
+func newFunction(a API) *function {
+	return &function{API: a, slots: make(chan struct{}, cmp.Or(a.Most, 256))}
+}
+
+// A Call is one call of a host function. Hints and Args come
+// from strangers.
+type Call struct {
+	Owner   engi.Owner
+	Session *engi.Session     // nil if the run has none; not to be changed
+	Hints   map[string]string // of the run; not to be changed
+	Args    json.RawMessage   // a list
+
+	visit *visit
+}
+
+// Sandbox returns the inside of the session's sandbox, which is started if
+// there is none. It is good until the run ends. It reports Unsupported for a
+// run without a session.
+func (c Call) Sandbox(ctx context.Context) (engi.Guest, error) { return c.visit.sandbox(ctx) }
 
 // Into decodes the arguments, in order, into pointers. Missing ones leave
 // theirs alone; it reports Invalid for too many and for wrong types.
@@ -64,6 +91,9 @@ func (a API) check() error {
 			return engi.Errorf(engi.Invalid, "api function %s: %s means something else in JavaScript", a.Name, part)
 		}
 	}
+	if a.Most < 0 {
+		return engi.Errorf(engi.Invalid, "api function %s: %d calls at once make no sense", a.Name, a.Most)
+	}
 	if a.Signature == "" || a.Description == "" {
 		return engi.Errorf(engi.Invalid, "api function %s has no signature or description", a.Name)
 	}
@@ -77,40 +107,60 @@ func (a API) check() error {
 var thrown = map[engi.Kind]string{engi.Invalid: "TypeError", engi.NotFound: "NotFoundError", engi.Denied: "DeniedError",
 	engi.Exhausted: "RangeError", engi.Expired: "TimeoutError"}
 
-// answer calls a host function.
-func (r *Runner) answer(ctx context.Context, spec engi.ScriptSpec, c wire.Call) (out wire.Answer) {
-	out.Call = c.ID
-	a, ok := r.apis[c.API]
-	if !ok {
-		out.Name, out.Error = "TypeError", "there is no such function"
-		return out
+// answer calls a host function, and notes that in the log.
+func (r *Runner) answer(ctx context.Context, v *visit, c wire.Call) wire.Answer {
+	began := time.Now()
+	v.calls.Add(1)
+	f, ok := r.apis[c.API]
+	if !ok || f.Session && v.session == nil {
+		r.o.Log.Warn("script asks for a function it does not have", "owner", v.spec.Owner, "api", fmt.Sprintf("%.80q", c.API))
+		return wire.Answer{Call: c.ID, Name: "TypeError", Error: "there is no such function"}
+	}
+	value, err := r.ask(ctx, f, v, c)
+	outcome := "ok"
+	if err != nil {
+		outcome = string(engi.KindOf(err))
+	}
+	r.o.Log.LogAttrs(ctx, slog.LevelInfo, "script called", slog.String("owner", string(v.spec.Owner)), slog.String("api", f.Name),
+		slog.String("outcome", outcome), slog.Float64("took_ms", float64(time.Since(began).Microseconds())/1000))
+	if err == nil {
+		return wire.Answer{Call: c.ID, Value: value}
+	}
+	out := wire.Answer{Call: c.ID, Name: cmp.Or(thrown[engi.KindOf(err)], "Error"), Error: err.Error()}
+	if engi.KindOf(err) == engi.Internal {
+		r.o.Log.Error("api function failed", "api", f.Name, "error", err)
+		out.Error = "the function failed"
+	}
+	return out
+}
+
+// ask is the call itself.
+func (r *Runner) ask(ctx context.Context, f *function, v *visit, c wire.Call) (value json.RawMessage, err error) {
+	select {
+	case f.slots <- struct{}{}:
+		defer func() { <-f.slots }()
+	default:
+		return nil, engi.Errorf(engi.Exhausted, "%d calls of this function are under way, which is the most", cap(f.slots))
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			r.o.Log.Error("api function panicked", "api", c.API, "panic", p)
-			out = wire.Answer{Call: c.ID, Name: "Error", Error: "the function broke"}
+			err = engi.Errorf(engi.Internal, "panic: %v\n%s", p, debug.Stack())
 		}
 	}()
-	v, err := a.Call(ctx, Call{Owner: spec.Owner, Hints: spec.Hints, Args: c.Args})
-	if err == nil {
-		out.Value, err = json.Marshal(v)
-		if err == nil && len(out.Value) > wire.MaxFrame/2 {
-			err = engi.Errorf(engi.Exhausted, "the answer has %d bytes, %d at most", len(out.Value), wire.MaxFrame/2)
-		}
-	}
+	out, err := f.Call(ctx, Call{Owner: v.spec.Owner, Session: v.session, Hints: v.spec.Hints, Args: c.Args, visit: v})
 	if err != nil {
-		out.Value = nil
-		kind := engi.KindOf(err)
-		out.Name, out.Error = thrown[kind], err.Error()
-		if kind == engi.Internal {
-			r.o.Log.Error("api function failed", "api", c.API, "error", err)
-			out.Error = "the function failed"
+		if ctx.Err() != nil && engi.KindOf(err) == engi.Internal {
+			return nil, engi.Errorf(engi.Expired, "the program ended first")
 		}
-		if out.Name == "" {
-			out.Name = "Error"
-		}
+		return nil, err
 	}
-	return out
+	if value, err = json.Marshal(out); err != nil {
+		return nil, engi.Errorf(engi.Internal, "write the answer: %v", err)
+	}
+	if len(value) > wire.MaxFrame/2 {
+		return nil, engi.Errorf(engi.Exhausted, "the answer has %d bytes, %d at most", len(value), wire.MaxFrame/2)
+	}
+	return value, nil
 }
 
 // Declarations returns TypeScript declarations of the host functions, for

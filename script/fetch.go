@@ -35,11 +35,8 @@ const (
 
 // allows reports whether a URL may be asked.
 func (p FetchPolicy) allows(u *url.URL) error {
-	if u.Scheme != "https" && u.Scheme != "http" {
-		return engi.Errorf(engi.Denied, "scheme %.20q is not allowed", u.Scheme)
-	}
-	if u.User != nil {
-		return engi.Errorf(engi.Denied, "a URL must not carry a user")
+	if err := plain(u); err != nil {
+		return err
 	}
 	host, port := strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")), u.Port()
 	usual := port == "" || u.Scheme == "https" && port == "443" || u.Scheme == "http" && port == "80"
@@ -53,7 +50,18 @@ func (p FetchPolicy) allows(u *url.URL) error {
 		}
 	}
 	return engi.Errorf(engi.Denied, "host %.100q is not on the list of hosts that scripts may reach", u.Host).
-		WithRemedy("the operator adds it to script.fetch in config.toml")
+		WithRemedy("the operator adds it to script.fetch_hosts in config.toml")
+}
+
+// plain reports Denied for URLs that are not of the web, or carry a secret.
+func plain(u *url.URL) error {
+	if u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
+		return engi.Errorf(engi.Denied, "scheme %.20q is not allowed", u.Scheme)
+	}
+	if u.User != nil {
+		return engi.Errorf(engi.Denied, "a URL must not carry a user")
+	}
+	return nil
 }
 
 // special is what no public name should stand for.
@@ -115,11 +123,34 @@ func (p FetchPolicy) Client() (*http.Client, error) {
 	}, nil
 }
 
-// Fetch returns api.fetch, which asks for a URL within the policy.
-func Fetch(p FetchPolicy) (API, error) {
+// A Wall carries requests on an owner's behalf, within a policy: package
+// gate/egress.
+type Wall interface {
+	Transport(owner engi.Owner, policy engi.NetworkPolicy) http.RoundTripper
+}
+
+// Fetch returns api.fetch, which asks for a URL: within the network policy of
+// the run's session if it has one and there is a wall to hold it, else within
+// p. With a p that allows nothing, only scripts of sessions have it.
+func Fetch(p FetchPolicy, wall Wall) (API, error) {
 	client, err := p.Client()
 	if err != nil {
 		return API{}, err
+	}
+	// through returns who asks for u in this run, or why nobody may.
+	through := func(c Call, u *url.URL) (*http.Client, error) {
+		if c.Session == nil || wall == nil {
+			return client, p.allows(u)
+		}
+		return &http.Client{
+			Transport: wall.Transport(c.Owner, c.Session.Network),
+			CheckRedirect: func(r *http.Request, via []*http.Request) error {
+				if len(via) > fetchRedirects {
+					return engi.Errorf(engi.Denied, "more than %d redirects", fetchRedirects)
+				}
+				return plain(r.URL)
+			},
+		}, plain(u)
 	}
 	type init struct {
 		Method  string            `json:"method"`
@@ -141,8 +172,10 @@ func Fetch(p FetchPolicy) (API, error) {
 			Signature: "(url: string, init?: FetchInit) => Promise<FetchResponse>",
 			Types: `interface FetchInit { method?: string; headers?: Record<string, string>; body?: string }
 interface FetchResponse { ok: boolean; status: number; statusText: string; url: string; headers: Record<string, string>; body: string; truncated: boolean }`,
-			Description: "Asks for a URL on a host the operator has allowed. The body is text, at most 1 MiB of it; JSON.parse it yourself.",
-			Schema:      schema(`{"type":"string"},{"type":"object"}`),
+			Description: "Asks for a URL on a host the operator or the session's network policy allows. The body is text, at most 1 MiB of it; JSON.parse it yourself.",
+			Schema: schema(`{"type":"string"},{"type":"object","properties":{"method":{"type":"string"},` +
+				`"headers":{"type":"object","additionalProperties":{"type":"string"}},"body":{"type":"string"}}}`),
+			Session: len(p.Hosts) == 0,
 		},
 		Call: func(ctx context.Context, c Call) (any, error) {
 			var address string
@@ -154,7 +187,8 @@ interface FetchResponse { ok: boolean; status: number; statusText: string; url: 
 			if err != nil {
 				return nil, engi.Errorf(engi.Invalid, "%.100q is no URL", address)
 			}
-			if err := p.allows(u); err != nil {
+			client, err := through(c, u)
+			if err != nil {
 				return nil, err
 			}
 			method := strings.ToUpper(in.Method)

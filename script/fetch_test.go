@@ -37,7 +37,7 @@ func fetchRunner(t *testing.T, h http.Handler) (*Runner, *httptest.Server) {
 	t.Cleanup(srv.Close)
 	host := strings.TrimPrefix(srv.URL, "http://")
 	private := []string{"127.0.0.1"}
-	fetch, err := Fetch(FetchPolicy{Hosts: []string{host, "localhost:1"}, Private: private})
+	fetch, err := Fetch(FetchPolicy{Hosts: []string{host, "localhost:1"}, Private: private}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestFunctions(t *testing.T) {
 }
 
 func TestNamesThatAreNotPublic(t *testing.T) {
-	fetch, err := Fetch(FetchPolicy{Hosts: []string{"localhost:1", "127.0.0.1:1", "[::1]:1", "2130706433:1"}})
+	fetch, err := Fetch(FetchPolicy{Hosts: []string{"localhost:1", "127.0.0.1:1", "[::1]:1", "2130706433:1"}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,54 +11,104 @@ import (
 
 // Bounds of the scratch that KV keeps.
 const (
-	kvOwners = 1000 // who used it last
-	kvKeys   = 1000 // of each
-	kvBytes  = 1 << 20
-	kvKey    = 256
-	kvIdle   = time.Hour
+	kvOwner = 100       // scratches of one owner: their own and those of sessions
+	kvAll   = 256 << 20 // bytes of all
+	kvKeys  = 1000      // of each
+	kvBytes = 1 << 20   // of each, keys included
+	kvKey   = 256
+	kvIdle  = time.Hour
 )
 
-// A scratch is what one owner keeps.
+// A scratch is what one owner, or one session of an owner, keeps.
 type scratch struct {
 	values map[string]json.RawMessage
 	bytes  int
 	used   time.Time
 }
 
-// KV returns api.kv: values that an owner's scripts leave for the owner's next
-// ones. They live in memory, for an hour after the last use.
-func KV() []API {
-	var mu sync.Mutex
-	all := map[engi.Owner]*scratch{}
-	of := func(owner engi.Owner) *scratch {
-		now := time.Now()
-		s := all[owner]
-		if s == nil || now.Sub(s.used) > kvIdle {
-			for o, old := range all {
-				if now.Sub(old.used) > kvIdle {
-					delete(all, o)
-				}
-			}
-			if len(all) >= kvOwners {
-				var oldest engi.Owner
-				for o, old := range all {
-					if all[oldest] == nil || old.used.Before(all[oldest].used) {
-						oldest = o
-					}
-				}
-				delete(all, oldest)
-			}
-			s = &scratch{values: map[string]json.RawMessage{}}
-			all[owner] = s
+type scratchKey struct {
+	owner   engi.Owner
+	session engi.SessionID
+}
+
+// A cupboard has all scratches.
+type cupboard struct {
+	mu  sync.Mutex
+	all map[scratchKey]*scratch
+}
+
+// of returns a scratch. c.mu is held.
+func (c *cupboard) of(key scratchKey) *scratch {
+	now := time.Now()
+	s := c.all[key]
+	if s == nil || now.Sub(s.used) > kvIdle {
+		c.tidy(now, key.owner)
+		s = &scratch{values: map[string]json.RawMessage{}}
+		c.all[key] = s
+	}
+	s.used = now
+	return s
+}
+
+// tidy drops what is too old and makes room for another of owner.
+func (c *cupboard) tidy(now time.Time, owner engi.Owner) {
+	mine := 0
+	for k, s := range c.all {
+		if now.Sub(s.used) > kvIdle {
+			delete(c.all, k)
+		} else if k.owner == owner {
+			mine++
 		}
-		s.used = now
-		return s
+	}
+	if mine >= kvOwner {
+		c.drop(func(k scratchKey) bool { return k.owner == owner })
+	}
+}
+
+// drop forgets the one among those that has not been used for longest.
+func (c *cupboard) drop(among func(scratchKey) bool) {
+	var oldest *scratchKey
+	for k, s := range c.all {
+		if among(k) && (oldest == nil || s.used.Before(c.all[*oldest].used)) {
+			oldest = &k
+		}
+	}
+	if oldest != nil {
+		delete(c.all, *oldest)
+	}
+}
+
+// fits drops others until s may grow by n bytes.
+func (c *cupboard) fits(key scratchKey, n int) {
+	for {
+		total := n
+		for _, s := range c.all {
+			total += s.bytes
+		}
+		if total <= kvAll || len(c.all) == 1 {
+			return
+		}
+		c.drop(func(k scratchKey) bool { return k != key })
+	}
+}
+
+// KV returns api.kv: values that scripts leave for the owner's next ones, or,
+// in a session, for the session's. They live in memory, for an hour after the
+// last use.
+func KV() []API {
+	all := &cupboard{all: map[scratchKey]*scratch{}}
+	keyOf := func(c Call) scratchKey {
+		k := scratchKey{owner: c.Owner}
+		if c.Session != nil {
+			k.session = c.Session.ID
+		}
+		return k
 	}
 	with := func(f func(s *scratch, c Call) (any, error)) func(context.Context, Call) (any, error) {
 		return func(_ context.Context, c Call) (any, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			return f(of(c.Owner), c)
+			all.mu.Lock()
+			defer all.mu.Unlock()
+			return f(all.of(keyOf(c)), c)
 		}
 	}
 	key := func(c Call, more ...any) (string, error) {
@@ -90,16 +140,20 @@ func KV() []API {
 					return nil, err
 				}
 				old, had := s.values[k]
-				size := s.bytes - len(old)
+				size := s.bytes
+				if had {
+					size -= len(k) + len(old)
+				}
 				if len(v) == 0 {
 					delete(s.values, k)
 					s.bytes = size
 					return nil, nil
 				}
-				if !had && len(s.values) >= kvKeys || size+len(v) > kvBytes {
+				if !had && len(s.values) >= kvKeys || size+len(k)+len(v) > kvBytes {
 					return nil, engi.Errorf(engi.Exhausted, "%d keys and %d bytes can be kept", kvKeys, kvBytes)
 				}
-				s.values[k], s.bytes = v, size+len(v)
+				all.fits(keyOf(c), size+len(k)+len(v)-s.bytes)
+				s.values[k], s.bytes = v, size+len(k)+len(v)
 				return nil, nil
 			})},
 		{ScriptAPI: engi.ScriptAPI{Name: "kv.keys", Signature: "() => Promise<string[]>", Schema: schema(``),

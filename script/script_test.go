@@ -115,7 +115,7 @@ func TestRun(t *testing.T) {
 		"await api.add(40, 2)":                     "42",
 		"await api.who.am()":                       `"ann"`,
 		"await api.add('x').catch(e => e.name)":    `"TypeError"`,
-		"await api.broken().catch(e => e.message)": `"the function broke"`,
+		"await api.broken().catch(e => e.message)": `"the function failed"`,
 	} {
 		if res := mustRun(t, r, "ann", code); !res.OK || string(res.Value) != want || res.Environment.Tier != engi.TierScript {
 			t.Errorf("%s: got %s, %+v", code, res.Value, res.Error)

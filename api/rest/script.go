@@ -29,7 +29,7 @@ func (s *server) runScript(w http.ResponseWriter, r *http.Request, _ *nothing) e
 	}
 	c := callOf(r.Context())
 	x, err := s.scripts.Run(r.Context(), engi.ScriptSpec{
-		Owner: c.key.Owner, Language: engi.Language(q.Language), Code: q.Code, Timeout: q.Timeout.Std(), Hints: q.Hints,
+		Owner: c.key.Owner, Language: engi.Language(q.Language), Code: q.Code, Timeout: q.Timeout.Std(), Hints: q.Hints, Session: q.Session,
 	})
 	if err != nil {
 		return err
@@ -39,7 +39,7 @@ func (s *server) runScript(w http.ResponseWriter, r *http.Request, _ *nothing) e
 		Duration: v1.Duration(x.Duration),
 		Environment: v1.ScriptEnvironment{
 			Engine: x.Environment.Engine, Tier: string(x.Environment.Tier), Timeout: v1.Duration(x.Environment.Timeout),
-			Memory: v1.Bytes(x.Environment.Memory), APIs: list(x.Environment.APIs),
+			Memory: v1.Bytes(x.Environment.Memory), APIs: list(x.Environment.APIs), Session: string(x.Environment.Session),
 		},
 	}
 	if e := x.Error; e != nil {
@@ -62,7 +62,7 @@ func (s *server) listScriptAPIs(w http.ResponseWriter, _ *http.Request, _ *nothi
 	}
 	out := v1.ScriptAPIs{Items: []v1.ScriptAPI{}, Declarations: s.scripts.Declarations()}
 	for _, a := range s.scripts.APIs() {
-		out.Items = append(out.Items, v1.ScriptAPI{Name: a.Name, Signature: a.Signature, Description: a.Description, Schema: a.Schema})
+		out.Items = append(out.Items, v1.ScriptAPI{Name: a.Name, Signature: a.Signature, Description: a.Description, Schema: a.Schema, Session: a.Session})
 	}
 	return s.reply(w, http.StatusOK, out)
 }

@@ -56,7 +56,7 @@ func TestScripts(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d with %s", body, status, text, want.status, want.text)
 		}
 	}
-	if _, _ = post(`{"code": "1", "timeout": "1s"}`); twin.last.Timeout != time.Second || twin.last.Owner == "" {
+	if _, _ = post(`{"code": "1", "timeout": "1s", "session": "s1"}`); twin.last.Timeout != time.Second || twin.last.Owner == "" || twin.last.Session != "s1" {
 		t.Errorf("asked for %+v", twin.last)
 	}
 	if rec := ask(t, w, http.MethodGet, "/v1/scripts/apis", ""); rec.Code != http.StatusOK || !strings.Contains(rec.Body.String(), "declare const api") {

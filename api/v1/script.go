@@ -9,6 +9,7 @@ type ScriptRequest struct {
 	Language string            `json:"language,omitempty" enum:"javascript,typescript" doc:"absent means javascript"`
 	Timeout  Duration          `json:"timeout,omitempty" doc:"clamped to what the node allows, 250ms to 5s if not configured; absent means its default, 3s" example:"3s"`
 	Hints    map[string]string `json:"hints,omitempty" doc:"what api functions may fill in, like latitude and longitude"`
+	Session  string            `json:"session,omitempty" doc:"ID or name of a session: the script gets its sandbox as api.sandbox, its scratch as api.kv, and fetches within its network policy"`
 }
 
 // A ScriptResult is the answer of a script.
@@ -40,6 +41,7 @@ type ScriptEnvironment struct {
 	Timeout Duration `json:"timeout" doc:"in force"`
 	Memory  Bytes    `json:"memory" doc:"what it may use"`
 	APIs    []string `json:"apis" doc:"functions it has below api"`
+	Session string   `json:"session,omitempty" doc:"ID of the session it was part of"`
 }
 
 // A ScriptAPI describes a function that scripts have below api.
@@ -48,6 +50,7 @@ type ScriptAPI struct {
 	Signature   string          `json:"signature" example:"(key: string) => Promise<any>"`
 	Description string          `json:"description"`
 	Schema      json.RawMessage `json:"schema,omitempty" doc:"JSON schema of the list of arguments"`
+	Session     bool            `json:"session,omitempty" doc:"only scripts that name a session have it"`
 }
 
 // ScriptAPIs is all that scripts have, for people, models and editors.

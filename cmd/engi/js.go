@@ -18,6 +18,7 @@ type jsCommand struct {
 	TS      bool              `name:"ts" help:"It is TypeScript."`
 	Timeout string            `help:"Longest time, like 500ms; the node allows 250ms to 5s unless configured." placeholder:"D"`
 	Hint    map[string]string `help:"What api functions may fill in, like latitude=48.2." placeholder:"NAME=VALUE"`
+	Session string            `help:"Run it as part of a session, by ID or name: it gets api.sandbox." placeholder:"SESSION"`
 	APIs    bool              `name:"apis" help:"Print the functions below api as TypeScript declarations, and run nothing."`
 }
 
@@ -62,7 +63,7 @@ func (j *jsCommand) Run(ctx context.Context, g *globals) error {
 		_, err = fmt.Fprint(g.out, apis.Declarations)
 		return err
 	}
-	q := v1.ScriptRequest{Code: code, Language: string(engi.JavaScript), Timeout: timeout, Hints: j.Hint}
+	q := v1.ScriptRequest{Code: code, Language: string(engi.JavaScript), Timeout: timeout, Hints: j.Hint, Session: j.Session}
 	if j.TS || strings.HasSuffix(j.File, ".ts") {
 		q.Language = string(engi.TypeScript)
 	}

@@ -162,6 +162,7 @@
     const last = path[path.length - 1];
     const f = { [last]: (...args) => new P((resolve, reject) => {
       if (call(proto.mapSize, waiting) >= max.calls) throw new RangeError(`${max.calls} calls of api functions are waiting, which is the most`);
+      if (lastCall >= max.all) throw new RangeError(`api functions were called ${max.all} times, which is the most`);
       const json = stringify(args);
       const id = ++lastCall;
       call(mapSet, waiting, id, { __proto__: null, resolve, reject });

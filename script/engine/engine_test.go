@@ -13,7 +13,7 @@ import (
 )
 
 func limits() wire.Limits {
-	return wire.Limits{Timeout: int64(20 * time.Second), Memory: 16 << 20, Stack: 512, Lines: 100, Text: 64 << 10, Depth: 10, Nodes: 10_000, Calls: 16}
+	return wire.Limits{Timeout: int64(20 * time.Second), Memory: 16 << 20, Stack: 512, Lines: 100, Text: 64 << 10, Depth: 10, Nodes: 10_000, Calls: 16, AllCalls: 1000}
 }
 
 var newEngine = sync.OnceValues(New)

@@ -37,6 +37,8 @@ type Limits struct {
 	Depth   int   `json:"depth"`      // levels of the result
 	Nodes   int   `json:"nodes"`      // values in the result
 	Calls   int   `json:"calls"`      // of host functions at once
+
+	AllCalls int `json:"all_calls"` // of host functions in the run
 }
 
 // To is what the host sends: one of its fields.
