@@ -29,6 +29,7 @@ type World struct {
 	Templates  *Templates
 	Pools      *Pools
 	Volumes    *Volumes
+	Networks   *Networks
 	Keys       *key.Ring
 
 	Handler http.Handler
@@ -47,11 +48,11 @@ func New(change func(*rest.Options)) *World {
 		Keys:       key.New(new(keytest.Memory)),
 	}
 	w.Sandboxes = NewSandboxes(w.Executions)
-	w.Volumes = &Volumes{}
+	w.Volumes, w.Networks = &Volumes{}, NewNetworks(w.Sandboxes)
 	reg := prometheus.NewRegistry()
 	o := rest.Options{
 		Executions: w.Executions, Sandboxes: w.Sandboxes, Templates: w.Templates, Pools: w.Pools, Keys: w.Keys,
-		Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes, Secrets: &Secrets{}, Ports: ports{w.Sandboxes}, Scripts: scripts{},
+		Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes, Secrets: &Secrets{}, Ports: ports{w.Sandboxes}, Scripts: scripts{}, Networks: w.Networks,
 		Quota:   func(engi.Owner) engi.Quota { return engi.Quota{Sandboxes: 100, Volumes: 10} },
 		Node:    rest.Node{Version: "0.0.0-test", Tier: engi.TierMemory, NotEnforced: []string{"memory"}, Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
 		Metrics: reg, Register: reg,

@@ -93,10 +93,11 @@ func (x *Executions) Start(ctx context.Context, spec engi.ExecutionSpec) (engi.E
 	switch {
 	case spec.Template != "base" && spec.Template != "host":
 		return engi.Execution{}, engi.Errorf(engi.NotFound, "no template %q", spec.Template).WithRemedy("GET /v1/templates lists what there is")
-	case spec.Network.Mode != "" && spec.Network.Mode != engi.NetworkNone:
-		return engi.Execution{}, engi.Errorf(engi.Unsupported, "network %q is not possible here", spec.Network.Mode)
 	case spec.MinTier == engi.TierMicroVM:
 		return engi.Execution{}, engi.Errorf(engi.Unsupported, "this node has no microvm tier")
+	}
+	if err := checkNetwork(spec.Network); err != nil {
+		return engi.Execution{}, err
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()

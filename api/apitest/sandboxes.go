@@ -105,6 +105,9 @@ func (s *Sandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (engi.San
 	if spec.Template == "nope" {
 		return engi.Sandbox{}, engi.Errorf(engi.NotFound, "no template %q", spec.Template)
 	}
+	if err := checkNetwork(spec.Network); err != nil {
+		return engi.Sandbox{}, err
+	}
 	s.mu.Lock()
 	for _, r := range s.all {
 		if spec.Idempotency != "" && r.key == spec.Idempotency && r.rec.Owner == spec.Owner {
@@ -253,6 +256,9 @@ func (s *Sandboxes) Update(ctx context.Context, owner engi.Owner, id engi.Sandbo
 		r.rec.Metadata = *u.Metadata
 	}
 	if u.Network != nil {
+		if err := checkNetwork(*u.Network); err != nil {
+			return engi.Sandbox{}, err
+		}
 		r.rec.Network = *u.Network
 	}
 	if u.Ports != nil {

@@ -126,8 +126,8 @@ func sandboxOf(x engi.Sandbox) v1.Sandbox {
 	for _, m := range x.Volumes {
 		b.Volumes = append(b.Volumes, v1.VolumeMount{Volume: m.Volume, Path: m.Path})
 	}
-	if n := x.Network; n.Mode != "" || len(n.Allow)+len(n.Deny) > 0 {
-		b.Network = &v1.NetworkPolicy{Mode: string(n.Mode), Allow: n.Allow, Deny: n.Deny}
+	if !emptyNetwork(x.Network) {
+		b.Network = new(policyOf(x.Network))
 	}
 	if x.Ports != (engi.PortPolicy{}) {
 		b.Ports = &v1.PortPolicy{Private: x.Ports.Private, Host: x.Ports.Host}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"net/netip"
 	"os"
 	"reflect"
 	"strings"
@@ -46,7 +47,15 @@ func full() map[string]any {
 			Lifetime: engi.Lifetime{Timeout: time.Minute, Idle: time.Second, Max: time.Hour, OnTimeout: engi.EndHibernate, DiskOnly: true, AutoResume: true},
 			Deadline: at(3), Started: at(1), Active: at(2), Snapshot: "snp_1", Metadata: map[string]string{"a": "b"}, Env: map[string]string{"SECRET": "never shown"},
 			Volumes: []engi.VolumeMount{{Volume: "vol_1", Path: "/data"}}, Ports: engi.PortPolicy{Private: true, Host: "h"}, Disk: true,
-			Network: engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"a"}, Deny: []string{"b"}}, Notes: map[string]string{"n": "never shown"},
+			Network: engi.NetworkPolicy{
+				Mode: engi.NetworkRestricted, Allow: []string{"a"}, Deny: []string{"b"}, Group: "g", Name: "n",
+				Grants:  []engi.Grant{{Secret: "s", Hosts: []string{"h"}, As: engi.GrantHeader, Name: "n", Format: "token {}", Env: "E", Strip: true}},
+				Headers: []engi.HeaderRule{{Host: "h", Headers: map[string]string{"A": "b"}}},
+				Proxy:   &engi.UpstreamProxy{Address: "socks5://h:1", User: "u", Password: "never shown"},
+				Limits:  engi.NetworkLimits{Up: 1, Down: 2, Connections: 3, NewConnections: 4, Lookups: 5, Total: 6},
+				Detail:  map[string]any{"words": "of another surface"},
+			},
+			Notes: map[string]string{"n": "never shown"},
 		}),
 		"snapshot": snapshotOf(engi.Snapshot{
 			ID: "snp_1", Owner: "ann", Name: "n", Sandbox: "sbx_1", Template: "base", Digest: "sha256:1", Tier: engi.TierGVisor, Size: size,
@@ -58,6 +67,11 @@ func full() map[string]any {
 		"secret": secretOfRecord(engi.Secret{
 			ID: "sec_1", Owner: "ann", Name: "n", Version: 2, Metadata: map[string]string{"a": "b"}, Created: at(0), Updated: at(1),
 		}),
+		"network event": networkEventOf(engi.NetworkEvent{
+			Seq: 1, Time: at(0), Sandbox: "sbx_1", Owner: "ann", Kind: engi.NetworkClose, Allowed: true, Protocol: "tcp", Host: "h\xff",
+			Address: netip.MustParseAddrPort("[2001:db8::1]:443"), Rule: "*.h", Reason: "because", Up: 2, Down: 3,
+		}),
+		"network event without port": networkEventOf(engi.NetworkEvent{Seq: 2, Kind: engi.NetworkConnect, Protocol: "icmp", Address: netip.MustParseAddrPort("192.0.2.7:0"), Up: -1}),
 		"sample": sampleOf(engi.Sample{
 			Time: at(0), VCPUs: 1, CPUPercent: 2, Memory: 3, MemoryLimit: 4, MemoryCache: 5, DiskUsed: 6, DiskCapacity: 7, Processes: 8,
 		}),
@@ -109,11 +123,13 @@ func TestNothingIsForgotten(t *testing.T) {
 		"execution.Refusal.Faults":                 "only with several",
 		"summary.Refusal.RequestID":                "refusals of records have no request",
 		"summary.Refusal.Faults":                   "only with several",
+		"sandbox.Network.Proxy.Password":           "never shown",
+		"network event.Error":                      "only of a stream's end",
 		"key.Secret":                               "only in the answer that made the key",
 		"build log.Template":                       "only with the result",
 		"build log.Error":                          "only with an error",
 	}
-	for _, name := range []string{"execution", "summary", "sandbox", "snapshot", "volume", "secret", "sample", "process", "quota", "template", "pool", "key", "build log"} {
+	for _, name := range []string{"execution", "summary", "sandbox", "snapshot", "volume", "secret", "network event", "sample", "process", "quota", "template", "pool", "key", "build log"} {
 		walk(t, name, reflect.ValueOf(all[name]), except)
 	}
 	for field := range except {

@@ -53,6 +53,7 @@ func (s *server) openAPI() huma.Config {
 	alias[v1.Duration, durationSchema](reg)
 	alias[v1.Bytes, bytesSchema](reg)
 	alias[v1.Mode, modeSchema](reg)
+	alias[v1.NetworkChoice, choiceSchema](reg)
 	alias[answer, v1.Problem](reg)
 	problems := huma.Format{
 		Marshal: func(w io.Writer, v any) error {
@@ -87,6 +88,7 @@ func (s *server) openAPI() huma.Config {
 				{Name: "sandboxes", Description: "isolated environments that live until their owner, their deadline or their idleness ends them"},
 				{Name: "processes", Description: "programs in a sandbox, their output, input and terminals"},
 				{Name: "files", Description: "files in a sandbox"},
+				{Name: "network", Description: "what crosses the wall around a sandbox"},
 				{Name: "snapshots", Description: "copies of sandboxes that can start others"},
 				{Name: "volumes", Description: "directories that outlive sandboxes"},
 				{Name: "secrets", Description: "values that never enter a sandbox"},
@@ -105,6 +107,7 @@ func (s *server) openAPI() huma.Config {
 var closed = map[string]bool{
 	"SandboxRequest": true, "SandboxUpdate": true, "HibernateRequest": true, "ResumeRequest": true, "ExtendRequest": true, "SnapshotRequest": true,
 	"ForkRequest": true, "LinkRequest": true, "ProcessRequest": true, "SignalRequest": true, "TerminalSize": true, "PathRequest": true, "MoveRequest": true,
+	"NetworkPolicy": true, "Grant": true, "HeaderRule": true, "UpstreamProxy": true, "NetworkLimits": true,
 	"VolumeRequest": true, "SecretRequest": true, "SecretUpdate": true,
 	"ExecutionRequest": true, "File": true, "ArtifactLimits": true, "TemplateRequest": true, "KeyRequest": true,
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"regexp"
 	"slices"
@@ -405,6 +406,16 @@ func insideSandboxes(t *testing.T, w *apitest.World, c *contract, do func(method
 	do("GET", b+"/ports", "")
 	do("GET", b+"/ports/8080", "")
 	do("POST", b+"/ports/8080/link", `{"ttl":"1m"}`)
+	do("PUT", b+"/network", `{"mode":"open","deny":["203.0.113.0/24"],"grants":[{"secret":"s","hosts":["h.example.com"]}],"headers":[{"host":"h.example.com","headers":{"A":"b"}}],
+		"proxy":{"address":"p.example.com:1080","user":"u","password":"hidden"},"group":"g","name":"n","limits":{"up":"1MiB","connections":5}}`)
+	do("GET", b+"/network", "")
+	if err := w.Networks.Add(t.Context(), engi.SandboxID(id), engi.NetworkEvent{Kind: engi.NetworkLookup, Host: "a.example.com", Reason: "no rule allows it"},
+		engi.NetworkEvent{Kind: engi.NetworkClose, Protocol: "tcp", Address: netip.MustParseAddrPort("192.0.2.7:443"), Allowed: true, Up: 7, Down: 8}); err != nil {
+		t.Fatal(err)
+	}
+	for _, form := range []string{sse, ndjson, plain} {
+		do("GET", b+"/network/events?after=0&limit=10", "", "Accept", form)
+	}
 
 	for _, form := range []string{sse, ndjson, plain} {
 		do("POST", b+"/processes", `{"command":"echo a; printf '\\377'; echo e >&2; exit 3"}`, "Accept", form)

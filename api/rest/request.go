@@ -95,7 +95,10 @@ func specOf(who engi.Owner, idempotency string, q v1.ExecutionRequest) (engi.Exe
 	var c checker
 	p := program(&c, &q)
 
-	c.oneOf("network", q.Network, []string{string(engi.NetworkNone), string(engi.NetworkIsolated), string(engi.NetworkRestricted)})
+	var network engi.NetworkPolicy
+	if q.Network != nil {
+		network = networkOf(&c, "network", (*v1.NetworkPolicy)(q.Network))
+	}
 	c.oneOf("min_tier", q.MinTier, []string{string(engi.TierScript), string(engi.TierGVisor), string(engi.TierMicroVM)})
 	c.oneOf("on_empty", q.OnEmpty, []string{string(engi.PoolWait), string(engi.PoolBootSync), string(engi.PoolReject)})
 	c.natural("vcpus", q.VCPUs)
@@ -132,7 +135,7 @@ func specOf(who engi.Owner, idempotency string, q v1.ExecutionRequest) (engi.Exe
 			ArtifactBytes: int64(q.Artifacts.MaxBytes),
 			ArtifactCount: q.Artifacts.MaxCount,
 		},
-		Network:      engi.NetworkPolicy{Mode: engi.Network(q.Network)},
+		Network:      network,
 		MinTier:      engi.Tier(q.MinTier),
 		OnEmpty:      engi.EmptyPool(q.OnEmpty),
 		ClaimTimeout: q.ClaimTimeout.Std(),

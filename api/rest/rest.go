@@ -39,6 +39,7 @@ type Options struct {
 	Volumes   engi.Volumes
 	Secrets   engi.Secrets
 	Scripts   engi.Scripts
+	Networks  engi.NetworkLog
 	Ports     Ports
 	Quota     func(engi.Owner) engi.Quota // nil means that nothing is bounded
 
@@ -92,6 +93,7 @@ type server struct {
 	volumes   engi.Volumes
 	secrets   engi.Secrets
 	scripts   engi.Scripts
+	networks  engi.NetworkLog
 	ports     Ports
 	quota     func(engi.Owner) engi.Quota
 	crowd     crowd
@@ -119,7 +121,7 @@ func New(o Options) http.Handler {
 	}
 	s := &server{
 		executions: o.Executions, sandboxes: o.Sandboxes, templates: o.Templates, pools: o.Pools, keys: o.Keys,
-		lifecycle: o.Lifecycle, snapshots: o.Snapshots, volumes: o.Volumes, secrets: o.Secrets, scripts: o.Scripts, ports: o.Ports, quota: o.Quota,
+		lifecycle: o.Lifecycle, snapshots: o.Snapshots, volumes: o.Volumes, secrets: o.Secrets, scripts: o.Scripts, networks: o.Networks, ports: o.Ports, quota: o.Quota,
 		node: o.Node, log: o.Log, meter: newMeter(o.Register), beat: o.Beat, leave: o.Leave,
 		maxBody: o.MaxBody, maxHeld: o.MaxHeld, maxCode: o.MaxCode, maxInput: o.MaxInput, mux: http.NewServeMux(),
 	}
@@ -148,6 +150,7 @@ func New(o Options) http.Handler {
 	s.api = huma.NewAPI(s.openAPI(), s)
 	s.serveExecutions()
 	s.serveSandboxes()
+	s.serveNetwork()
 	s.serveProcesses()
 	s.serveFiles()
 	s.serveVolumes()
@@ -240,6 +243,9 @@ var table = map[string]rule{
 	"GET /v1/sandboxes/{id}/ports":              reads(boxes),
 	"GET /v1/sandboxes/{id}/ports/{port}":       reads(boxes),
 	"POST /v1/sandboxes/{id}/ports/{port}/link": writes(boxes),
+	"GET /v1/sandboxes/{id}/network":            reads(boxes),
+	"PUT /v1/sandboxes/{id}/network":            writes(boxes),
+	"GET /v1/sandboxes/{id}/network/events":     reads(boxes),
 
 	"POST /v1/sandboxes/{id}/processes":                       writes(boxes),
 	"GET /v1/sandboxes/{id}/processes":                        reads(boxes),

@@ -159,7 +159,7 @@ func sandboxSpec(c *checker, q *v1.SandboxRequest) engi.SandboxSpec {
 		spec.Volumes = append(spec.Volumes, engi.VolumeMount{Volume: m.Volume, Path: m.Path})
 	}
 	if q.Network != nil {
-		spec.Network = networkOf(c, q.Network)
+		spec.Network = networkOf(c, "network", q.Network)
 	}
 	if q.Ports != nil {
 		spec.Ports = engi.PortPolicy{Private: q.Ports.Private, Host: q.Ports.Host}
@@ -169,21 +169,6 @@ func sandboxSpec(c *checker, q *v1.SandboxRequest) engi.SandboxSpec {
 }
 
 var endPolicies = []string{string(engi.EndKill), string(engi.EndHibernate)}
-
-func networkOf(c *checker, q *v1.NetworkPolicy) engi.NetworkPolicy {
-	c.oneOf("network.mode", q.Mode, []string{string(engi.NetworkNone), string(engi.NetworkIsolated), string(engi.NetworkRestricted)})
-	for name, list := range map[string][]string{"network.allow": q.Allow, "network.deny": q.Deny} {
-		if len(list) > 1000 {
-			c.addf(name, "there are more than 1000")
-		}
-		for i, text := range list {
-			if text == "" || len(text) > 255 || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-				c.addf(fmt.Sprintf("%s[%d]", name, i), "%.80q is no name, address or network", text)
-			}
-		}
-	}
-	return engi.NetworkPolicy{Mode: engi.Network(q.Mode), Allow: q.Allow, Deny: q.Deny}
-}
 
 // absolute checks a path inside.
 func (c *checker) absolute(field, p string) {
@@ -312,7 +297,7 @@ func (s *server) updateSandbox(w http.ResponseWriter, r *http.Request, in *aSand
 		c.metadata(*q.Metadata)
 	}
 	if q.Network != nil {
-		u.Network = new(networkOf(&c, q.Network))
+		u.Network = new(networkOf(&c, "network", q.Network))
 	}
 	if q.Ports != nil {
 		c.host("ports.host", q.Ports.Host)
@@ -333,6 +318,11 @@ func (s *server) updateSandbox(w http.ResponseWriter, r *http.Request, in *aSand
 		set(&l.DiskOnly, q.DiskOnly, func(b bool) bool { return b })
 		set(&l.AutoResume, q.AutoResume, func(b bool) bool { return b })
 		u.Lifetime = &l
+	}
+	if u.Network != nil {
+		if err := s.keepPassword(r.Context(), viewer, id, u.Network); err != nil {
+			return err
+		}
 	}
 	x, err := s.sandboxes.Update(r.Context(), viewer, id, u)
 	if err != nil {
@@ -576,6 +566,8 @@ func (s *server) opCreateSandbox() huma.Operation {
 		"sleeper": {Summary: "one that sleeps when nobody uses it", Value: json.RawMessage(`{
 			"template": "base", "memory": "1GiB", "idle_timeout": "5m", "on_timeout": "hibernate", "auto_resume": true,
 			"metadata": {"task": "42"}, "env": {"LANG": "C.UTF-8"}}`)},
+		"online": {Summary: "one that may install packages and ask one service with a secret it never sees", Value: json.RawMessage(`{
+			"template": "base", "network": {"mode": "restricted", "allow": ["registry.npmjs.org"], "grants": [{"secret": "github", "hosts": ["api.github.com"]}]}}`)},
 	})
 	answers[v1.Sandbox](s, &op, http.StatusCreated, string(flow.JSON), nil)
 	header(&op, http.StatusCreated, "Location", "path of the sandbox")

@@ -59,7 +59,7 @@ func (h held) requestFor(pattern string) (method, path, body string) {
 	if method == "POST" || method == "PUT" || method == "PATCH" {
 		body = map[string]string{
 			"mkdir": `{"path":"/workspace/new"}`, "move": `{"from":"/workspace/f","to":"/workspace/g"}`, "signal": `{"signal":"KILL"}`, "resize": `{"cols":1,"rows":1}`,
-			"extend": `{"timeout":"1m"}`, "processes": `{"args":["true"]}`, "executions": program("echo"), "sandboxes": `{}`, "keys": `{}`,
+			"extend": `{"timeout":"1m"}`, "network": `{"mode":"none"}`, "processes": `{"args":["true"]}`, "executions": program("echo"), "sandboxes": `{}`, "keys": `{}`,
 			"secrets": `{"name":"other","value":"x"}`, "volumes": `{"name":"other"}`, "templates": `{"name":"mine","definition":"good"}`,
 			"scripts": `{"language":"javascript","code":"1"}`, "files": "content", h.secret: `{"value":"x"}`, h.sandbox: `{"metadata":{}}`,
 		}[strings.SplitN(path[strings.LastIndex(strings.SplitN(path, "?", 2)[0], "/")+1:], "?", 2)[0]]

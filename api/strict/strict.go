@@ -136,7 +136,8 @@ func explain(faults []v1.Fault, path string, raw json.RawMessage, t reflect.Type
 	add := func(format string, args ...any) []v1.Fault {
 		return append(faults, v1.Fault{Field: path, Detail: fmt.Sprintf(format, args...)})
 	}
-	if reflect.PointerTo(t).Implements(unmarshalerType) {
+	// An object for a type that has a shorter form too has fields like others.
+	if reflect.PointerTo(t).Implements(unmarshalerType) && !(t.Kind() == reflect.Struct && raw[0] == '{') {
 		if err := json.Unmarshal(raw, reflect.New(t).Interface()); err != nil {
 			return add("%s", err)
 		}

@@ -16,15 +16,15 @@ type ExecutionRequest struct {
 	Stdin       string            `json:"stdin,omitempty" doc:"the whole of standard input"`
 	StdinBase64 []byte            `json:"stdin_base64,omitempty" doc:"the same for bytes that are not UTF-8"`
 
-	Template  string  `json:"template,omitempty" doc:"absent means the node's default" example:"base"`
-	Network   string  `json:"network,omitempty" enum:"none,isolated,restricted" doc:"absent means none"`
-	MinTier   string  `json:"min_tier,omitempty" enum:"script,gvisor,microvm" doc:"the weakest wall that will do; absent accepts any"`
-	VCPUs     float64 `json:"vcpus,omitempty" minimum:"0" doc:"processors' worth of time" example:"1"`
-	Memory    Bytes   `json:"memory,omitempty"`
-	Disk      Bytes   `json:"disk,omitempty" doc:"what the program may write"`
-	Inodes    int64   `json:"inodes,omitempty" minimum:"0" doc:"files it may create"`
-	Processes int     `json:"processes,omitempty" minimum:"0" doc:"processes and threads alive at once"`
-	OpenFiles int     `json:"open_files,omitempty" minimum:"0" doc:"descriptors per process"`
+	Template  string         `json:"template,omitempty" doc:"absent means the node's default" example:"base"`
+	Network   *NetworkChoice `json:"network,omitempty" doc:"what the program may reach; absent means the node's default"`
+	MinTier   string         `json:"min_tier,omitempty" enum:"script,gvisor,microvm" doc:"the weakest wall that will do; absent accepts any"`
+	VCPUs     float64        `json:"vcpus,omitempty" minimum:"0" doc:"processors' worth of time" example:"1"`
+	Memory    Bytes          `json:"memory,omitempty"`
+	Disk      Bytes          `json:"disk,omitempty" doc:"what the program may write"`
+	Inodes    int64          `json:"inodes,omitempty" minimum:"0" doc:"files it may create"`
+	Processes int            `json:"processes,omitempty" minimum:"0" doc:"processes and threads alive at once"`
+	OpenFiles int            `json:"open_files,omitempty" minimum:"0" doc:"descriptors per process"`
 
 	Timeout   Duration       `json:"timeout,omitempty" doc:"wall clock of the program, from its start" example:"30s"`
 	Output    Bytes          `json:"output,omitempty" doc:"of stdout and stderr together"`

@@ -53,13 +53,6 @@ type VolumeMount struct {
 	Path   string `json:"path" minLength:"1" doc:"absolute inside" example:"/data"`
 }
 
-// A NetworkPolicy says what a sandbox may reach.
-type NetworkPolicy struct {
-	Mode  string   `json:"mode,omitempty" enum:"none,isolated,restricted" doc:"absent means the node's default"`
-	Allow []string `json:"allow,omitempty" doc:"names, addresses and networks; wins over deny" example:"[\"api.example.com\"]"`
-	Deny  []string `json:"deny,omitempty" doc:"addresses and networks"`
-}
-
 // A PortPolicy says who may reach the ports of a sandbox from outside.
 type PortPolicy struct {
 	Private bool   `json:"private,omitempty" doc:"its owner and holders of signed links only; else everybody who knows the name"`
@@ -111,7 +104,7 @@ type SandboxUpdate struct {
 	DiskOnly    *bool              `json:"disk_only,omitempty"`
 	AutoResume  *bool              `json:"auto_resume,omitempty"`
 	Metadata    *map[string]string `json:"metadata,omitempty" doc:"replaces all of it"`
-	Network     *NetworkPolicy     `json:"network,omitempty"`
+	Network     *NetworkPolicy     `json:"network,omitempty" doc:"replaces all of it"`
 	Ports       *PortPolicy        `json:"ports,omitempty"`
 }
 

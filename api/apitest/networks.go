@@ -1,0 +1,76 @@
+package apitest
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/egress/egresstest"
+	"github.com/engi-dev/engi/gate/egress/policy"
+)
+
+// Networks is the log of a wall that tests write to: nothing crosses this one.
+// It is safe for concurrent use.
+type Networks struct {
+	s     *Sandboxes
+	store egresstest.Memory
+
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced by Add; guarded by mu
+}
+
+var _ engi.NetworkLog = (*Networks)(nil)
+
+// NewNetworks returns an empty log of sandboxes.
+func NewNetworks(s *Sandboxes) *Networks { return &Networks{s: s, changed: make(chan struct{})} }
+
+// Add appends events, whose sandboxes, owners and times it fills in.
+func (n *Networks) Add(ctx context.Context, id engi.SandboxID, events ...engi.NetworkEvent) error {
+	b, err := n.s.Get(ctx, "", id)
+	if err != nil {
+		return err
+	}
+	for i := range events {
+		events[i].Sandbox, events[i].Owner, events[i].Time = id, b.Owner, time.Now().UTC()
+	}
+	if err := n.store.Append(ctx, events); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	close(n.changed)
+	n.changed = make(chan struct{})
+	return nil
+}
+
+// Events returns what is there after seq.
+func (n *Networks) Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int, wait bool) ([]engi.NetworkEvent, error) {
+	if limit == 0 {
+		limit = 1000
+	}
+	if _, err := n.s.Get(ctx, owner, id); err != nil {
+		return nil, err
+	}
+	for {
+		n.mu.Lock()
+		changed := n.changed
+		n.mu.Unlock()
+		list, err := n.store.Events(ctx, owner, id, seq, limit)
+		if err != nil || len(list) > 0 || !wait {
+			return list, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, nil
+		}
+	}
+}
+
+// checkNetwork is what the wall says of a policy where the operator opened
+// nothing.
+func checkNetwork(p engi.NetworkPolicy) error {
+	_, err := policy.Compile(p, policy.Node{})
+	return err
+}
