@@ -1,0 +1,231 @@
+package link
+
+import (
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+// An endpoint is our end of a tap. To its stack it is a link without hardware
+// addresses: it writes the only ones there are itself, and drops what is not
+// for us. It reads when the runtime's poller says so: an idle link costs one
+// goroutine and no thread.
+type endpoint struct {
+	file *os.File
+	raw  syscall.RawConn
+	done chan struct{} // closed by Close
+	once sync.Once
+
+	readers sync.WaitGroup
+	mtu     atomic.Uint32
+
+	mu         sync.RWMutex
+	dispatcher stack.NetworkDispatcher // nil: frames are not read
+	onClose    func()
+}
+
+var _ stack.LinkEndpoint = (*endpoint)(nil)
+
+// newEndpoint takes fd over.
+func newEndpoint(fd int) (*endpoint, error) {
+	e := &endpoint{file: os.NewFile(uintptr(fd), tun), done: make(chan struct{})}
+	e.mtu.Store(mtu)
+	var err error
+	if e.raw, err = e.file.SyscallConn(); err != nil {
+		e.file.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+func (e *endpoint) closed() bool {
+	select {
+	case <-e.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// MTU implements stack.LinkEndpoint.
+func (e *endpoint) MTU() uint32 { return e.mtu.Load() }
+
+// SetMTU implements stack.LinkEndpoint.
+func (e *endpoint) SetMTU(n uint32) { e.mtu.Store(min(n, mtu)) }
+
+// MaxHeaderLength implements stack.LinkEndpoint.
+func (e *endpoint) MaxHeaderLength() uint16 { return 0 }
+
+// LinkAddress implements stack.LinkEndpoint.
+func (e *endpoint) LinkAddress() tcpip.LinkAddress { return "" }
+
+// SetLinkAddress implements stack.LinkEndpoint.
+func (e *endpoint) SetLinkAddress(tcpip.LinkAddress) {}
+
+// Capabilities implements stack.LinkEndpoint. Frames do not change on their
+// way through one kernel: nobody checks checksums. Ours are right, for
+// sandboxes with a kernel that does.
+func (e *endpoint) Capabilities() stack.LinkEndpointCapabilities {
+	return stack.CapabilityRXChecksumOffload
+}
+
+// ARPHardwareType implements stack.LinkEndpoint.
+func (e *endpoint) ARPHardwareType() header.ARPHardwareType { return header.ARPHardwareNone }
+
+// AddHeader implements stack.LinkEndpoint.
+func (e *endpoint) AddHeader(*stack.PacketBuffer) {}
+
+// ParseHeader implements stack.LinkEndpoint.
+func (e *endpoint) ParseHeader(*stack.PacketBuffer) bool { return true }
+
+// Attach implements stack.LinkEndpoint. Frames are read as long as there is
+// somebody to deliver them to.
+func (e *endpoint) Attach(d stack.NetworkDispatcher) {
+	e.mu.Lock()
+	was := e.dispatcher
+	e.dispatcher = d
+	e.mu.Unlock()
+	switch {
+	case d == nil:
+		e.file.SetReadDeadline(time.Unix(1, 0)) // wakes the reader
+	case was == nil && !e.closed():
+		e.Wait() // for the one before
+		e.file.SetReadDeadline(time.Time{})
+		e.readers.Go(e.read)
+	}
+}
+
+// IsAttached implements stack.LinkEndpoint.
+func (e *endpoint) IsAttached() bool {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.dispatcher != nil
+}
+
+// Wait implements stack.LinkEndpoint.
+func (e *endpoint) Wait() { e.readers.Wait() }
+
+// SetOnCloseAction implements stack.LinkEndpoint.
+func (e *endpoint) SetOnCloseAction(f func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.onClose = f
+}
+
+// Close implements stack.LinkEndpoint. It may be repeated.
+func (e *endpoint) Close() {
+	e.once.Do(func() {
+		e.mu.Lock()
+		f := e.onClose
+		close(e.done)
+		e.mu.Unlock()
+		if f != nil {
+			f()
+		}
+		e.file.Close()
+	})
+}
+
+const frameSize = header.EthernetMinimumSize + mtu
+
+// frames are lent while frames are read: an idle link has none.
+var frames = sync.Pool{New: func() any { return new([frameSize]byte) }}
+
+// batch is how many frames are read in a row before the buffer is given back.
+const batch = 64
+
+// read reads frames until the endpoint is closed or detached.
+func (e *endpoint) read() {
+	gone := false // the device is
+	for !gone {
+		err := e.raw.Read(func(fd uintptr) bool {
+			frame := frames.Get().(*[frameSize]byte)
+			defer frames.Put(frame)
+			for range batch {
+				n, err := unix.Read(int(fd), frame[:])
+				switch err {
+				case nil:
+					e.deliver(frame[:n])
+				case unix.EINTR:
+				case unix.EAGAIN:
+					return false
+				default:
+					gone = true
+					return true
+				}
+			}
+			return true
+		})
+		if err != nil || !e.IsAttached() {
+			return
+		}
+	}
+}
+
+// deliver hands a frame's packet to the stack, if it is one for us.
+func (e *endpoint) deliver(frame []byte) {
+	if len(frame) <= header.EthernetMinimumSize {
+		return
+	}
+	h := header.Ethernet(frame)
+	proto := h.Type()
+	if h.DestinationAddress() != gatewayLink || proto != header.IPv4ProtocolNumber && proto != header.IPv6ProtocolNumber {
+		return
+	}
+	e.mu.RLock()
+	d := e.dispatcher
+	e.mu.RUnlock()
+	if d == nil {
+		return
+	}
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(frame[header.EthernetMinimumSize:])})
+	d.DeliverNetworkPacket(proto, pkt)
+	pkt.DecRef()
+}
+
+var (
+	insideLink  = tcpip.LinkAddress(insideMAC)
+	gatewayLink = tcpip.LinkAddress(gatewayMAC)
+)
+
+// WritePackets implements stack.LinkEndpoint. What the kernel does not take is
+// lost, as on any link.
+func (e *endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
+	sent := 0
+	err := e.raw.Write(func(fd uintptr) bool {
+		var eth [header.EthernetMinimumSize]byte
+		var parts [8][]byte
+		for _, pkt := range pkts.AsSlice() {
+			header.Ethernet(eth[:]).Encode(&header.EthernetFields{SrcAddr: gatewayLink, DstAddr: insideLink, Type: pkt.NetworkProtocolNumber})
+			frame := append(parts[:0], eth[:])
+			frame = append(frame, pkt.AsSlices()...)
+			for {
+				_, err := unix.Writev(int(fd), frame)
+				if err == unix.EINTR {
+					continue
+				}
+				if err != nil {
+					return true
+				}
+				break
+			}
+			sent++
+		}
+		return true
+	})
+	switch {
+	case err != nil:
+		return sent, &tcpip.ErrClosedForSend{}
+	case sent < pkts.Len():
+		return sent, &tcpip.ErrNoBufferSpace{}
+	}
+	return sent, nil
+}

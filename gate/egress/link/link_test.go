@@ -1,0 +1,239 @@
+package link_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/egress"
+	"github.com/engi-dev/engi/gate/egress/link"
+)
+
+// open returns a stock, or skips the test where there can be none.
+func open(t testing.TB, o link.Options) *link.Stock {
+	t.Helper()
+	s, err := link.Open(t.Context(), o)
+	if engi.KindOf(err) == engi.Unsupported && err != nil {
+		if os.Getenv("ENGI_TEST_REQUIRE") == "1" && os.Geteuid() == 0 {
+			t.Fatalf("no links here: %v (%s)", err, engi.RemedyOf(err))
+		}
+		t.Skipf("no links here: %v (%s)", err, engi.RemedyOf(err))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func take(t testing.TB, s *link.Stock) egress.Slot {
+	t.Helper()
+	slot, err := s.Take(t.Context(), engi.NewSandboxID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { slot.Close() })
+	return slot
+}
+
+// serve puts a stack that has the gateway's addresses at our end.
+func serve(t testing.TB, slot egress.Slot) *stack.Stack {
+	t.Helper()
+	end, err := slot.Endpoint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := stack.New(stack.Options{
+		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol},
+	})
+	if err := s.CreateNIC(1, end); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []netip.Addr{egress.Gateway4, egress.Gateway6} {
+		proto := ipv4.ProtocolNumber
+		if a.Is6() {
+			proto = ipv6.ProtocolNumber
+		}
+		err := s.AddProtocolAddress(1, tcpip.ProtocolAddress{
+			Protocol: proto, AddressWithPrefix: tcpip.AddrFromSlice(a.AsSlice()).WithPrefix(),
+		}, stack.AddressProperties{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}, {Destination: header.IPv6EmptySubnet, NIC: 1}})
+	t.Cleanup(func() { s.Destroy() })
+	return s
+}
+
+// echo answers on port 7 of the gateway's addresses.
+func echo(t testing.TB, s *stack.Stack) {
+	t.Helper()
+	for _, a := range []netip.Addr{egress.Gateway4, egress.Gateway6} {
+		proto := ipv4.ProtocolNumber
+		if a.Is6() {
+			proto = ipv6.ProtocolNumber
+		}
+		l, err := gonet.ListenTCP(s, tcpip.FullAddress{NIC: 1, Addr: tcpip.AddrFromSlice(a.AsSlice()), Port: 7}, proto)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					io.Copy(c, c)
+					c.Close()
+				}()
+			}
+		}()
+	}
+}
+
+// inside dials from within a slot's namespace with this machine's own stack,
+// as a sandbox would with its own.
+func inside(slot egress.Slot, addr netip.Addr, port uint16) (net.Conn, error) {
+	type dialled struct {
+		conn net.Conn
+		err  error
+	}
+	done := make(chan dialled, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends here
+		var d dialled
+		defer func() { done <- d }()
+		ns, err := os.Open(slot.Netns())
+		if err != nil {
+			d.err = err
+			return
+		}
+		defer ns.Close()
+		if d.err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); d.err != nil {
+			return
+		}
+		// A socket stays in the namespace in which it was made.
+		family := unix.AF_INET
+		var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(port), Addr: four(addr)}
+		if addr.Is6() {
+			family, sa = unix.AF_INET6, &unix.SockaddrInet6{Port: int(port), Addr: addr.As16()}
+		}
+		fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			d.err = err
+			return
+		}
+		tv := unix.Timeval{Sec: 10}
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv)
+		if d.err = unix.Connect(fd, sa); d.err != nil {
+			unix.Close(fd)
+			return
+		}
+		f := os.NewFile(uintptr(fd), "conn")
+		defer f.Close()
+		d.conn, d.err = net.FileConn(f)
+	}()
+	d := <-done
+	return d.conn, d.err
+}
+
+func four(a netip.Addr) (b [4]byte) {
+	copy(b[:], a.AsSlice())
+	return b
+}
+
+// chat sends n bytes there and back.
+func chat(c net.Conn, n int) error {
+	c.SetDeadline(time.Now().Add(30 * time.Second))
+	sent := make(chan error, 1)
+	go func() {
+		buf := make([]byte, 1<<16)
+		for i := range buf {
+			buf[i] = byte(i * 7)
+		}
+		for left := n; left > 0; {
+			k, err := c.Write(buf[:min(left, len(buf))])
+			if err != nil {
+				sent <- err
+				return
+			}
+			left -= k
+		}
+		sent <- nil
+	}()
+	got := make([]byte, 1<<16)
+	for at := 0; at < n; {
+		k, err := c.Read(got)
+		if err != nil {
+			return err
+		}
+		for i, b := range got[:k] {
+			if want := byte((at + i) % (1 << 16) * 7); b != want {
+				return fmt.Errorf("byte %d is %d, not %d", at+i, b, want)
+			}
+		}
+		at += k
+	}
+	return <-sent
+}
+
+func TestPackets(t *testing.T) {
+	s := open(t, link.Options{})
+	slot := take(t, s)
+	echo(t, serve(t, slot))
+	for _, addr := range []netip.Addr{egress.Gateway4, egress.Gateway6} {
+		c, err := inside(slot, addr, 7)
+		if errors.Is(err, syscall.EAFNOSUPPORT) {
+			t.Logf("%v: this machine has no IPv6", addr)
+			continue
+		}
+		if err != nil {
+			t.Fatalf("dial %v: %v", addr, err)
+		}
+		if err := chat(c, 8<<20); err != nil {
+			t.Errorf("%v: %v", addr, err)
+		}
+		c.Close()
+	}
+}
+
+func TestSlotsAreApart(t *testing.T) {
+	s := open(t, link.Options{})
+	a, b := take(t, s), take(t, s)
+	echo(t, serve(t, a))
+	serve(t, b) // nobody listens there
+	if c, err := inside(a, egress.Gateway4, 7); err != nil {
+		t.Error(err)
+	} else {
+		c.Close()
+	}
+	if c, err := inside(b, egress.Gateway4, 7); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("a stranger's port answers: %v", err)
+		if err == nil {
+			c.Close()
+		}
+	}
+}
+
