@@ -5,7 +5,9 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -38,7 +40,7 @@ type helper struct {
 }
 
 // start starts a helper and returns once it has locked itself in.
-func start(ctx context.Context, path, root string) (_ *helper, err error) {
+func start(ctx context.Context, path, root string, frame int) (_ *helper, err error) {
 	defer engi.Annotate(&err, "start script helper")
 	stdinR, stdinW, err := os.Pipe()
 	if err != nil {
@@ -76,7 +78,7 @@ func start(ctx context.Context, path, root string) (_ *helper, err error) {
 	}
 	h := &helper{cmd: cmd, in: stdinW, frames: make(chan wire.From), dead: make(chan struct{})}
 	stop := make(chan struct{})
-	go h.read(stdoutR, stop)
+	go h.read(stdoutR, stop, frame)
 	go func() {
 		// Wait ends when the process has, and its standard error is read.
 		_ = cmd.Wait() // how it ended does not matter: it is over
@@ -99,14 +101,14 @@ func start(ctx context.Context, path, root string) (_ *helper, err error) {
 }
 
 // read hands on what the process says, until it is gone.
-func (h *helper) read(out *os.File, stop chan struct{}) {
+func (h *helper) read(out *os.File, stop chan struct{}, frame int) {
 	defer close(h.dead)
 	defer func() { <-stop }()
 	defer out.Close()
 	r := bufio.NewReader(out)
 	for {
 		var f wire.From
-		if err := wire.Read(r, &f); err != nil {
+		if err := wire.Read(r, &f, frame); err != nil {
 			// Gone, or talking nonsense, which a sound helper never does.
 			h.signal()
 			return
@@ -135,11 +137,23 @@ func (h *helper) kill() {
 func (h *helper) send(to wire.To) error {
 	h.write.Lock()
 	defer h.write.Unlock()
-	return wire.Write(h.in, to)
+	return wire.Write(h.in, to, wire.MaxFrame)
+}
+
+// errGone says that a helper was gone before it could see the program.
+var errGone = engi.Errorf(engi.Unavailable, "the interpreter is gone").WithRetry(engi.Retry{AfterMillis: 100})
+
+func (h *helper) isDead() bool {
+	select {
+	case <-h.dead:
+		return true
+	default:
+		return false
+	}
 }
 
 // run runs one program. When healthy is false the helper is of no more use.
-// The error says that ctx ended.
+// The error says that ctx ended, or is errGone.
 func (h *helper) run(ctx context.Context, run wire.Run, answer func(context.Context, wire.Call) wire.Answer) (done wire.Done, healthy bool, err error) {
 	h.served++
 	timeout := time.Duration(run.Limits.Timeout)
@@ -159,23 +173,29 @@ func (h *helper) run(ctx context.Context, run wire.Run, answer func(context.Cont
 		if engi.KindOf(err) == engi.Invalid {
 			return wire.Done{}, true, err
 		}
-		return lost(engi.ScriptLost, "Error", "the interpreter is gone")
+		h.kill()
+		return wire.Done{}, false, errGone
 	}
-	for open := 0; ; {
+	var open atomic.Int64 // calls that are not answered
+	for all := 0; ; {
 		select {
 		case f := <-h.frames:
 			switch {
 			case f.Done != nil:
+				if !sound(f.Done) {
+					return lost(engi.ScriptLost, "Error", "the interpreter talks nonsense")
+				}
 				return *f.Done, true, nil
 			case f.Call != nil:
-				// The engine keeps to the bound; one that does not was
+				// The engine keeps to these bounds; one that does not was
 				// taken over.
-				if open++; open > maxCalls {
-					return lost(engi.ScriptLost, "Error", "the program called api functions too often")
+				if all++; all > run.Limits.AllCalls || open.Add(1) > int64(run.Limits.Calls) {
+					return lost(engi.ScriptLost, "Error", "the interpreter calls api functions too often")
 				}
 				c := *f.Call
 				calls.Go(func() {
 					a := answer(calling, c)
+					open.Add(-1)
 					if calling.Err() == nil {
 						_ = h.send(wire.To{Answer: &a}) // a helper that is gone needs no answer
 					}
@@ -192,8 +212,20 @@ func (h *helper) run(ctx context.Context, run wire.Run, answer func(context.Cont
 	}
 }
 
-// maxCalls bounds the calls of host functions in one run.
-const maxCalls = 10_000
+// sound reports whether the last word on a run is one that the engine could
+// say, and takes nothing else from it.
+func sound(d *wire.Done) bool {
+	if d.Duration < 0 || len(d.Warnings) > 1000 {
+		return false
+	}
+	if d.Error == nil {
+		return true
+	}
+	d.Value = nil
+	return slices.Contains(kinds, d.Error.Kind) && d.Error.Line >= 0 && d.Error.Column >= 0
+}
+
+var kinds = []engi.ScriptErrorKind{engi.ScriptSyntax, engi.ScriptThrown, engi.ScriptTimeout, engi.ScriptMemory, engi.ScriptStalled}
 
 // A tail keeps the beginning of what is written to it, for people.
 type tail struct {

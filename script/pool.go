@@ -82,7 +82,7 @@ func (p *pool) refill() {
 		p.alive++
 		ctx := p.life
 		p.work.Go(func() {
-			h, err := start(ctx, p.o.Helper, p.empty)
+			h, err := start(ctx, p.o.Helper, p.empty, p.o.Limits.wire(0).Frame())
 			if err != nil {
 				if ctx.Err() == nil {
 					p.o.Log.Error("start script helper", "error", err)
@@ -130,14 +130,18 @@ func (p *pool) gone() {
 	p.mu.Unlock()
 }
 
-// retire ends helpers that nobody came back for since before.
+// retire ends helpers that nobody came back for since before, and forgets
+// those that died.
 func (p *pool) retire(before time.Time) {
 	p.mu.Lock()
 	var old []*helper
-	for len(p.used) > 0 && p.used[0].idle.Before(before) {
-		old = append(old, p.used[0])
-		p.used = p.used[1:]
-	}
+	p.used = slices.DeleteFunc(p.used, func(h *helper) bool {
+		if !h.isDead() && !h.idle.Before(before) {
+			return false
+		}
+		old = append(old, h)
+		return true
+	})
 	p.mu.Unlock()
 	for _, h := range old {
 		h.kill()
@@ -187,15 +191,19 @@ func (p *pool) look(ctx context.Context, owner engi.Owner) (*helper, chan struct
 		return nil, nil, errClosed
 	}
 	for i := len(p.used) - 1; i >= 0; i-- {
-		if h := p.used[i]; h.owner == owner {
+		if h := p.used[i]; h.owner == owner && !h.isDead() {
 			p.used = append(p.used[:i], p.used[i+1:]...)
 			p.mu.Unlock()
 			return h, nil, nil
 		}
 	}
-	if n := len(p.fresh); n > 0 {
-		h := p.fresh[n-1]
-		p.fresh = p.fresh[:n-1]
+	for len(p.fresh) > 0 {
+		h := p.fresh[len(p.fresh)-1]
+		p.fresh = p.fresh[:len(p.fresh)-1]
+		if h.isDead() {
+			p.alive--
+			continue
+		}
 		p.mu.Unlock()
 		h.owner = owner
 		p.refill()
@@ -222,7 +230,7 @@ func (p *pool) look(ctx context.Context, owner engi.Owner) (*helper, chan struct
 	if evicted != nil {
 		evicted.kill()
 	}
-	h, err := start(ctx, p.o.Helper, p.empty)
+	h, err := start(ctx, p.o.Helper, p.empty, p.o.Limits.wire(0).Frame())
 	if err != nil {
 		p.gone()
 		return nil, nil, err

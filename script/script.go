@@ -72,6 +72,14 @@ func DefaultLimits() Limits {
 	}
 }
 
+// wire returns the limits of one run.
+func (l Limits) wire(timeout time.Duration) wire.Limits {
+	return wire.Limits{
+		Timeout: int64(timeout), Memory: l.Memory, Stack: l.Stack, Lines: l.Lines, Text: l.Text,
+		Depth: l.Depth, Nodes: l.Nodes, Calls: l.Calls, AllCalls: l.AllCalls,
+	}
+}
+
 // maxCode is the most that an operator may allow; see engine.MaxCode.
 const maxCode = 250_000
 
@@ -99,10 +107,10 @@ func New(o Options) (*Runner, error) {
 		l.MinTimeout < 0 || l.Timeout < l.MinTimeout || l.MaxTimeout < l.Timeout {
 		return nil, engi.Errorf(engi.Invalid, "script limits %+v make no sense", *l)
 	}
-	if l.Code > maxCode || l.Text > 1<<20 || l.Lines > 10_000 || l.Lines*l.Text > 256<<20 || l.Memory > 512<<20 || l.Stack > 10_000 ||
-		l.Depth > 1000 || l.Nodes > 1_000_000 || l.Calls > 64 || l.AllCalls > 1_000_000 {
+	if l.Code > maxCode || l.Text > 1<<20 || l.Lines > 10_000 || l.Memory > 512<<20 || l.Stack > 10_000 ||
+		l.Depth > 200 || l.Nodes > 200_000 || l.Calls > 64 || l.AllCalls > 1_000_000 {
 		return nil, engi.Errorf(engi.Invalid, "script limits %+v are more than a helper can hold", *l).
-			WithRemedy("code 250,000, text 1 MiB, lines 10,000, memory 512 MiB, stack 10,000, depth 1,000, nodes 1,000,000 and calls 64 are the most")
+			WithRemedy("code 250,000, text 1 MiB, lines 10,000, memory 512 MiB, stack 10,000, depth 200, nodes 200,000 and calls 64 are the most")
 	}
 	if !filepath.IsAbs(o.Dir) || !filepath.IsAbs(o.Helper) {
 		return nil, engi.Errorf(engi.Invalid, "scripts need absolute paths of a directory and of engi-js")
@@ -182,17 +190,9 @@ func (r *Runner) run(ctx context.Context, spec engi.ScriptSpec) (visit *visit, r
 	}
 	run := wire.Run{
 		Language: spec.Language, Code: spec.Code, APIs: names,
-		Limits: wire.Limits{
-			Timeout: int64(clamped), Memory: l.Memory, Stack: l.Stack, Lines: l.Lines, Text: l.Text,
-			Depth: l.Depth, Nodes: l.Nodes, Calls: l.Calls, AllCalls: l.AllCalls,
-		},
+		Limits: l.wire(clamped),
 	}
-	h, err := r.pool.take(ctx, spec.Owner)
-	if err != nil {
-		return visit, result, err
-	}
-	done, healthy, err := h.run(ctx, run, func(ctx context.Context, c wire.Call) wire.Answer { return r.answer(ctx, visit, c) })
-	r.pool.put(h, healthy)
+	done, err := r.try(ctx, spec.Owner, run, visit)
 	if err != nil {
 		return visit, result, err
 	}
@@ -213,6 +213,24 @@ func (r *Runner) run(ctx context.Context, spec engi.ScriptSpec) (visit *visit, r
 		result.Error = &engi.ScriptError{Kind: e.Kind, Name: e.Name, Message: e.Message, Line: e.Line, Column: e.Column, Stack: e.Stack}
 	}
 	return visit, result, nil
+}
+
+// try runs a program on a helper, and on another if that one had died idle.
+func (r *Runner) try(ctx context.Context, owner engi.Owner, run wire.Run, v *visit) (done wire.Done, err error) {
+	for range 3 {
+		h, e := r.pool.take(ctx, owner)
+		if e != nil {
+			return done, e
+		}
+		var healthy bool
+		done, healthy, err = h.run(ctx, run, func(ctx context.Context, c wire.Call) wire.Answer { return r.answer(ctx, v, c) })
+		r.pool.put(h, healthy)
+		if err != errGone {
+			break
+		}
+		r.o.Log.Warn("script helper died idle")
+	}
+	return done, err
 }
 
 // note writes the one line that a run leaves in the log. What the program was,

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	jswire "github.com/engi-dev/engi/script/wire"
 )
 
 // helperPath builds engi-js once per test binary.
@@ -88,7 +89,7 @@ func runner(t testing.TB, change func(*Options)) *Runner {
 			t.Error(err)
 		}
 	})
-	h, err := start(t.Context(), path, r.pool.empty)
+	h, err := start(t.Context(), path, r.pool.empty, jswire.MaxFrame)
 	if err != nil {
 		if os.Getenv("ENGI_TEST_REQUIRE") == "1" {
 			t.Fatal(err)
@@ -184,7 +185,7 @@ func TestContained(t *testing.T) {
 // taken over would try. /proc tells what the kernel thinks of it.
 func TestWalls(t *testing.T) {
 	r := runner(t, nil)
-	h, err := start(t.Context(), r.o.Helper, r.pool.empty)
+	h, err := start(t.Context(), r.o.Helper, r.pool.empty, jswire.MaxFrame)
 	if err != nil {
 		t.Fatal(err)
 	}

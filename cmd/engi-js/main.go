@@ -32,7 +32,7 @@ func serve() error {
 		return err
 	}
 	// The first frame says that the walls stand.
-	if err := wire.Write(os.Stdout, wire.From{}); err != nil {
+	if err := wire.Write(os.Stdout, wire.From{}, wire.MaxFrame); err != nil {
 		return err
 	}
 	runs := make(chan wire.Run)
@@ -42,7 +42,7 @@ func serve() error {
 		in := bufio.NewReader(os.Stdin)
 		for {
 			var to wire.To
-			if err := wire.Read(in, &to); err != nil {
+			if err := wire.Read(in, &to, wire.MaxFrame); err != nil {
 				gone <- err
 				close(answers)
 				close(runs)
@@ -66,12 +66,17 @@ func serve() error {
 		}
 		done, err := e.Run(run, engine.Host{
 			Answers: answers,
-			Call:    func(c wire.Call) error { return wire.Write(os.Stdout, wire.From{Call: &c}) },
+			Call:    func(c wire.Call) error { return wire.Write(os.Stdout, wire.From{Call: &c}, run.Limits.Frame()) },
 		})
 		if err != nil {
 			return err
 		}
-		if err := wire.Write(os.Stdout, wire.From{Done: &done}); err != nil {
+		err = wire.Write(os.Stdout, wire.From{Done: &done}, run.Limits.Frame())
+		if engi.KindOf(err) == engi.Invalid { // the engine's bounds should not let that be
+			done = wire.Done{Duration: done.Duration, Error: &wire.Error{Kind: engi.ScriptMemory, Name: "RangeError", Message: "the answer is too large"}}
+			err = wire.Write(os.Stdout, wire.From{Done: &done}, run.Limits.Frame())
+		}
+		if err != nil {
 			return err
 		}
 		if err := e.Prepare(run); err != nil {

@@ -26,7 +26,7 @@
 
   // What is told.
   const warnings = [], lines = { __proto__: null, stdout: [], stderr: [] };
-  let printed = 0, text = 0, nodes = 0;
+  let printed = 0, shown = 0, text = 0, nodes = 0;
   const push = (list, v) => defineProperty(list, list.length, { __proto__: null, value: v, writable: true, enumerable: true, configurable: true });
   const warn = (w) => { for (let i = 0; i < warnings.length; i++) if (warnings[i] === w) return; push(warnings, w); };
   const cut = (s, what) => {
@@ -35,32 +35,37 @@
     return call(proto.slice, s, 0, max.text);
   };
 
+  // say writes a string as JSON and counts it.
+  const say = (s, what) => {
+    if (text > max.text) { warn(`the result has more than ${max.text} characters: the rest is left out`); return '""'; }
+    s = cut(s, what);
+    text += s.length;
+    return stringify(s);
+  };
+
   // fit writes v as JSON, whatever v is.
   function fit(v, depth, above) {
     if (++nodes > max.nodes) { warn(`the result has more than ${max.nodes} values: the rest is left out`); return "null"; }
     switch (typeof v) {
-      case "string": {
-        if (text > max.text) { warn(`the result has more than ${max.text} characters: the rest is left out`); return '""'; }
-        const s = cut(v, "a string"); text += s.length;
-        return stringify(s);
-      }
+      case "string": return say(v, "a string");
       case "number":
         if (v !== v || v === Infinity || v === -Infinity) { warn(`${v} is not a number in JSON: it is written as text`); return stringify(S(v)); }
         return S(v === 0 ? 0 : v);
       case "boolean": return v ? "true" : "false";
-      case "bigint": warn("a BigInt is written as text"); return stringify(cut(call(proto.big, v), "a BigInt"));
-      case "symbol": warn("a symbol is written as text"); return stringify(cut(call(proto.symbol, v), "a symbol"));
+      case "bigint": warn("a BigInt is written as text"); return say(call(proto.big, v), "a BigInt");
+      case "symbol": warn("a symbol is written as text"); return say(call(proto.symbol, v), "a symbol");
       case "undefined": return "null";
-      case "function": warn("a function is written as text"); return stringify(`[Function: ${nameOf(v)}]`);
+      case "function": warn("a function is written as text"); return say(`[Function: ${nameOf(v)}]`, "a name");
     }
     if (v === null) return "null";
     for (let a = above; a; a = a.above) if (a.v === v) { warn("a cycle is cut"); return '"[Circular]"'; }
-    if (depth >= max.depth) { warn(`the result is deeper than ${max.depth} levels: what is below is left out`); return isArray(v) ? '"[Array]"' : '"[Object]"'; }
+    const list = tries(() => isArray(v), false);
+    if (depth >= max.depth) { warn(`the result is deeper than ${max.depth} levels: what is below is left out`); return list ? '"[Array]"' : '"[Object]"'; }
     const me = { __proto__: null, v, above };
     const inner = (x) => fit(x, depth + 1, me);
     if (is(proto.time, v)) return tries(() => stringify(call(proto.date, v)), '"Invalid Date"');
-    if (is(proto.regexp, v) && tries(() => v instanceof RegExp, false)) return stringify(cut(tries(() => call(proto.regexp, v), "[RegExp]"), "a regular expression"));
-    if (tries(() => v instanceof E, false)) return `{"name":${stringify(cut(textOf(v, "name", "Error"), "a name"))},"message":${stringify(cut(textOf(v, "message", ""), "a message"))}}`;
+    if (is(proto.regexp, v) && tries(() => v instanceof RegExp, false)) return say(tries(() => call(proto.regexp, v), "[RegExp]"), "a regular expression");
+    if (tries(() => v instanceof E, false)) return `{"name":${say(textOf(v, "name", "Error"), "a name")},"message":${say(textOf(v, "message", ""), "a message")}}`;
     if (is(proto.mapSize, v)) {
       let out = "";
       warn("a Map is written as a list of pairs");
@@ -75,9 +80,9 @@
     }
     if (is(proto.bufferSize, v)) { warn("an ArrayBuffer is written as its size"); return `{"byteLength":${call(proto.bufferSize, v)}}`; }
     for (const kind in proto.valueOf) if (is(proto.valueOf[kind], v)) return inner(call(proto.valueOf[kind], v));
-    if (v instanceof P) { warn("a promise inside the result is not waited for"); return '"[Promise]"'; }
-    if (isArray(v) || (isView(v) && is(proto.viewLength, v))) {
-      const n = tries(() => N(isArray(v) ? v.length : call(proto.viewLength, v)), 0);
+    if (tries(() => v instanceof P, false)) { warn("a promise inside the result is not waited for"); return '"[Promise]"'; }
+    if (list || (isView(v) && is(proto.viewLength, v))) {
+      const n = tries(() => N(list ? v.length : call(proto.viewLength, v)), 0);
       let out = "";
       for (let i = 0; i < n; i++) {
         if (nodes > max.nodes) { warn(`the result has more than ${max.nodes} values: the rest is left out`); break; }
@@ -95,8 +100,8 @@
       if (nodes > max.nodes) { warn(`the result has more than ${max.nodes} values: the rest is left out`); break; }
       const val = tries(() => reflectGet(v, k), "[Throws]");
       if (val === undefined) continue;
-      text += k.length;
-      out += `${out && ","}${stringify(cut(k, "a key"))}:${inner(val)}`;
+      if (text > max.text) { warn(`the result has more than ${max.text} characters: the rest is left out`); break; }
+      out += `${out && ","}${say(k, "a key")}:${inner(val)}`;
     }
     if (hidden) warn("properties named by symbols are left out");
     return `{${out}}`;
@@ -125,8 +130,11 @@
     const parts = call(proto.split, line, "\n");
     for (let i = 0; i < parts.length; i++) {
       if (printed >= max.lines) { warn(`more than ${max.lines} lines were printed: the rest is left out`); return; }
+      if (shown > max.console) { warn(`more than ${max.console} characters were printed: the rest is left out`); return; }
       printed++;
-      push(list, cut(parts[i], "a line"));
+      const part = cut(parts[i], "a line");
+      shown += part.length;
+      push(list, part);
     }
   };
   const out = print(lines.stdout), err = print(lines.stderr);
@@ -163,7 +171,9 @@
     const f = { [last]: (...args) => new P((resolve, reject) => {
       if (call(proto.mapSize, waiting) >= max.calls) throw new RangeError(`${max.calls} calls of api functions are waiting, which is the most`);
       if (lastCall >= max.all) throw new RangeError(`api functions were called ${max.all} times, which is the most`);
+      defineProperty(args, "toJSON", { __proto__: null, value: undefined });
       const json = stringify(args);
+      if (typeof json !== "string") throw new TypeError("the arguments cannot be written as JSON");
       const id = ++lastCall;
       call(mapSet, waiting, id, { __proto__: null, resolve, reject });
       send(id, name, json);
@@ -175,7 +185,11 @@
 
   // What the host calls.
   let state = "running", value, failure;
-  const end = (v) => { if (state !== "running") return; state = "done"; value = v === undefined ? undefined : fit(v, 0, null); };
+  const end = (v) => {
+    if (state !== "running") return;
+    if (v !== undefined) value = fit(v, 0, null); // what it throws is the program's failure
+    state = "done";
+  };
   const fail = (e) => {
     if (state !== "running") return;
     state = "failed";

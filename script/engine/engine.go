@@ -208,7 +208,7 @@ func (p *program) start(boot []byte) error {
 		return engi.Errorf(engi.Internal, "bootstrap: %v", err)
 	}
 	args = append(args, append([]string{}, p.apis...), map[string]int{
-		"lines": l.Lines, "text": l.Text, "depth": l.Depth, "nodes": l.Nodes, "calls": l.Calls, "all": l.AllCalls,
+		"lines": l.Lines, "text": l.Text, "depth": l.Depth, "nodes": l.Nodes, "calls": l.Calls, "all": l.AllCalls, "console": l.Console(),
 	})
 	if p.handle, err = f.CallValue(quickjs.UndefinedValue, args...); err != nil {
 		return engi.Errorf(engi.Internal, "bootstrap: %v", err)

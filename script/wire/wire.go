@@ -16,7 +16,8 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// MaxFrame bounds one frame, in bytes.
+// MaxFrame bounds one frame to the helper, in bytes. [Limits.Frame] bounds
+// those from it.
 const MaxFrame = 4 << 20
 
 // A Run is a program with its limits.
@@ -40,6 +41,13 @@ type Limits struct {
 
 	AllCalls int `json:"all_calls"` // of host functions in the run
 }
+
+// Console returns how many characters a program may print.
+func (l Limits) Console() int { return 8 * l.Text }
+
+// Frame bounds one frame from the helper, in bytes: one that has all that a
+// program may print and return, and a character may take six bytes of JSON.
+func (l Limits) Frame() int { return 80*l.Text + 64*l.Nodes + 1<<20 }
 
 // To is what the host sends: one of its fields.
 type To struct {
@@ -88,14 +96,15 @@ type Error struct {
 	Stack   string               `json:"stack,omitempty"`
 }
 
-// Write sends v as one frame, in one write.
-func Write(w io.Writer, v any) error {
+// Write sends v as one frame of most bytes at most, in one write. It reports
+// Invalid, and sends nothing, for one that is larger.
+func Write(w io.Writer, v any, most int) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return engi.Errorf(engi.Internal, "encode a frame: %v", err)
 	}
-	if len(body) > MaxFrame {
-		return engi.Errorf(engi.Invalid, "a frame of %d bytes, %d at most", len(body), MaxFrame)
+	if len(body) > most {
+		return engi.Errorf(engi.Invalid, "a frame of %d bytes, %d at most", len(body), most)
 	}
 	frame := binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(body)), uint32(len(body)))
 	if _, err := w.Write(append(frame, body...)); err != nil {
@@ -104,16 +113,17 @@ func Write(w io.Writer, v any) error {
 	return nil
 }
 
-// Read receives one frame into v, which is a pointer. It reports Unavailable
-// when the other side is gone, and Invalid for what is no frame.
-func Read(r io.Reader, v any) error {
+// Read receives one frame of most bytes at most into v, which is a pointer. It
+// reports Unavailable when the other side is gone, and Invalid for what is no
+// frame.
+func Read(r io.Reader, v any, most int) error {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return engi.Errorf(engi.Unavailable, "read a frame: %v", err)
 	}
 	size := int64(binary.BigEndian.Uint32(head[:]))
-	if size > MaxFrame {
-		return engi.Errorf(engi.Invalid, "a frame of %d bytes, %d at most", size, MaxFrame)
+	if size > int64(most) {
+		return engi.Errorf(engi.Invalid, "a frame of %d bytes, %d at most", size, most)
 	}
 	// What is announced is not allocated before it has arrived.
 	body, err := io.ReadAll(io.LimitReader(r, size))
