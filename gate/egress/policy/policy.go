@@ -28,7 +28,10 @@
 package policy
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/engi-dev/engi"
 )
@@ -75,14 +78,6 @@ type Proxy struct {
 	User, Password string
 }
 
-// A Policy is a compiled policy. It is immutable and safe for concurrent use.
-// Names given to its methods may be in any case and end in a dot; those that
-// are not valid are refused.
-type Policy struct {
-	source engi.NetworkPolicy
-	mode   engi.Network
-}
-
 // MaxRules bounds the rules of one policy: those in Allow and Deny, the hosts
 // of grants, and the header rules.
 const MaxRules = 10_000
@@ -91,72 +86,228 @@ const MaxRules = 10_000
 // Invalid; a closed network that the operator did not open is Denied. Errors
 // name the rule and say what to do.
 func Compile(p engi.NetworkPolicy, n Node) (*Policy, error) {
-	_ = n
-	return &Policy{source: p, mode: p.Mode}, nil
+	c, err := compile(p, n)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
-// Mode returns the mode in force; never empty.
-func (p *Policy) Mode() engi.Network { return p.mode }
-
-// Source returns the policy this was compiled from, with Mode filled in.
-func (p *Policy) Source() engi.NetworkPolicy { return p.source }
-
-// Proxy returns the upstream proxy, or nil.
-func (p *Policy) Proxy() *Proxy { return nil }
-
-// Static returns the operator's fixed addresses of a name; ok is false if it
-// has none. It does not say that the name is allowed.
-func (p *Policy) Static(name string) (addrs []netip.Addr, ok bool) { return nil, false }
-
-// Lookup judges a DNS question for a name. Names of the sandbox's own group
-// (NAME.GROUP.internal) are the gateway's to answer before it asks.
-func (p *Policy) Lookup(name string) Verdict { return Verdict{Reason: "not yet"} }
-
-// Answer judges one address in the DNS answer for a name that Lookup allowed.
-// An address it refuses must be left out of the answer: that is what makes
-// rebinding to private addresses fail, and shows it in the log.
-func (p *Policy) Answer(name string, a netip.Addr) Verdict { return Verdict{Reason: "not yet"} }
-
-// Connect judges a connection or a first datagram. proto is tcp, udp or icmp
-// (port 0); names are those our DNS answered with ap's address in this
-// sandbox and whose time to live has not passed. Addresses of the resolver and
-// of peers in the group are the gateway's to know before it asks.
-func (p *Policy) Connect(proto string, ap netip.AddrPort, names []string) Verdict {
-	return Verdict{Reason: "not yet"}
+func compile(p engi.NetworkPolicy, n Node) (*Policy, *engi.Error) {
+	if p.Mode == "" {
+		p.Mode = n.Default
+	}
+	if p.Mode == "" {
+		p.Mode = engi.NetworkNone
+	}
+	c := &Policy{source: p, mode: p.Mode}
+	if err := c.checkSize(); err != nil {
+		return nil, err
+	}
+	if err := c.checkMode(); err != nil {
+		return nil, err
+	}
+	if err := c.ground.lay(n); err != nil {
+		return nil, err
+	}
+	allow, err := parseRules("allow", p.Allow)
+	if err != nil {
+		return nil, err
+	}
+	deny, err := parseRules("deny", p.Deny)
+	if err != nil {
+		return nil, err
+	}
+	for i := range allow {
+		if err := c.ground.admit(&allow[i]); err != nil {
+			return nil, err
+		}
+	}
+	c.allow, c.deny = newTable(allow, true), newTable(deny, false)
+	if err := c.contradiction(); err != nil {
+		return nil, err
+	}
+	c.denies = len(c.deny.hosts) > 0 || len(c.deny.under) > 0
+	if err := c.addGrants(p.Grants); err != nil {
+		return nil, err
+	}
+	if err := c.addHeaders(p.Headers); err != nil {
+		return nil, err
+	}
+	if p.Proxy != nil {
+		if c.proxy, err = parseProxy(p.Proxy); err != nil {
+			return nil, err
+		}
+		if a, e := netip.ParseAddr(c.proxy.Host); e == nil {
+			if v := c.Upstream(a); !v.Allowed {
+				return nil, engi.Errorf(engi.Denied, "upstream proxy %s: %s", a, v.Reason).
+					WithRemedy("choose a public proxy, or have the operator add %s to private in [network] of the node's configuration", a)
+			}
+		}
+	}
+	return c, nil
 }
 
-// Claim judges the host that a client names on a TCP connection to ap that
-// Connect allowed with these names. An empty host means it names none.
-func (p *Policy) Claim(host string, ap netip.AddrPort, names []string) Verdict {
-	return Verdict{Reason: "not yet"}
+func (p *Policy) checkSize() *engi.Error {
+	n := len(p.source.Allow) + len(p.source.Deny) + len(p.source.Headers)
+	for _, g := range p.source.Grants {
+		n += max(1, len(g.Hosts))
+	}
+	if n > MaxRules {
+		return engi.Errorf(engi.Invalid, "a network policy of %d rules has more than %d", n, MaxRules).
+			WithRemedy("use networks in place of addresses, and *.SUFFIX in place of names")
+	}
+	return nil
 }
 
-// ClaimTLS is Claim for a ClientHello: it also refuses what would hide the
-// host (encrypted ClientHello) unless the connection is to be intercepted, and
-// DNS over TLS on any port.
-func (p *Policy) ClaimTLS(h Hello, ap netip.AddrPort, names []string) Verdict {
-	return Verdict{Reason: "not yet"}
+func (p *Policy) checkMode() *engi.Error {
+	s := p.source
+	if !slices.Contains(engi.Networks(), p.mode) {
+		return engi.Errorf(engi.Invalid, "network mode %q is unknown", short(string(p.mode))).
+			WithRemedy("the modes are none, isolated, restricted and open")
+	}
+	if p.closed() {
+		for _, part := range []struct {
+			set  bool
+			what string
+		}{{len(s.Allow) > 0, "rules in allow"}, {len(s.Grants) > 0, "grants"}, {len(s.Headers) > 0, "header rules"}, {s.Proxy != nil, "an upstream proxy"}} {
+			if part.set {
+				return engi.Errorf(engi.Invalid, "network mode %s with %s, which it can never use", p.mode, part.what).
+					WithRemedy("choose mode restricted, or leave them out")
+			}
+		}
+	}
+	if p.mode == engi.NetworkNone && s.Group != "" {
+		return engi.Errorf(engi.Invalid, "network mode none with group %q, which it can never reach", short(s.Group)).
+			WithRemedy("choose mode isolated, or leave the group out")
+	}
+	for _, l := range []struct{ what, text string }{{"group", s.Group}, {"name", s.Name}} {
+		if l.text != "" && !isLabel(l.text) {
+			return engi.Errorf(engi.Invalid, "network %s %q cannot be part of a host name", l.what, short(l.text)).
+				WithRemedy("use lower-case letters, digits and dashes, 63 at most, none of the dashes first or last")
+		}
+	}
+	return nil
 }
 
-// ClaimHTTP is Claim for an HTTP request: it also refuses CONNECT and a port
-// in the Host header that is not ap's.
-func (p *Policy) ClaimHTTP(r Request, ap netip.AddrPort, names []string) Verdict {
-	return Verdict{Reason: "not yet"}
+func isLabel(s string) bool {
+	return len(s) <= maxLabel && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == "" && s[0] != '-' && s[len(s)-1] != '-'
 }
 
-// Upstream judges an address that the node itself connects to because of this
-// policy (its upstream proxy): public ones, and closed ones the operator opened.
-func (p *Policy) Upstream(a netip.Addr) Verdict { return Verdict{Reason: "not yet"} }
+// lay takes over what the operator says. Its faults are the operator's.
+func (g *ground) lay(n Node) *engi.Error {
+	for _, o := range n.Own {
+		if !o.IsValid() {
+			return engi.Errorf(engi.Internal, "an invalid network among the host's own")
+		}
+		g.own = append(g.own, plainNet(o))
+	}
+	for _, o := range n.Private {
+		if !o.IsValid() {
+			return engi.Errorf(engi.Invalid, "an invalid network among those the operator opens").
+				WithRemedy("write networks such as 10.1.0.0/16 into private in [network] of the node's configuration")
+		}
+		g.opened = append(g.opened, plainNet(o))
+	}
+	g.static = make(map[string][]netip.Addr, len(n.Hosts))
+	for _, name := range slices.Sorted(maps.Keys(n.Hosts)) {
+		c, err := CheckName(name)
+		if err != nil {
+			return engi.Errorf(engi.Invalid, "hosts of the node: %w", err).
+				WithRemedy("correct hosts in [network] of the node's configuration")
+		}
+		for _, a := range n.Hosts[name] {
+			if a = plain(a); !a.IsValid() {
+				return engi.Errorf(engi.Invalid, "hosts of the node: %s has an invalid address", c).
+					WithRemedy("correct hosts in [network] of the node's configuration")
+			}
+			g.static[c] = append(g.static[c], a)
+		}
+	}
+	return nil
+}
 
-// Intercepts reports whether connections to host are to be intercepted,
-// because a grant or a header rule names it.
-func (p *Policy) Intercepts(host string) bool { return false }
+func plainNet(n netip.Prefix) netip.Prefix {
+	if n.Addr().Is4In6() && n.Bits() >= 96 {
+		n = netip.PrefixFrom(n.Addr().Unmap(), n.Bits()-96)
+	}
+	return n.Masked()
+}
 
-// Intercepting reports whether there is any host that is intercepted.
-func (p *Policy) Intercepting() bool { return false }
+func parseRules(list string, texts []string) ([]rule, *engi.Error) {
+	rules := make([]rule, len(texts))
+	for i, t := range texts {
+		r, err := parseRule(t)
+		if err != nil {
+			return nil, engi.Errorf(err.Kind, "%s, number %d of %s", err.Text, i+1, list).WithRemedy("%s", err.Remedy)
+		}
+		rules[i] = r
+	}
+	return rules, nil
+}
 
-// Grants returns the grants that apply to host, as written.
-func (p *Policy) Grants(host string) []engi.Grant { return nil }
+// admit refuses an allow rule for a closed network that the operator did not
+// open. Networks that are closed only in part open only what is public.
+func (g *ground) admit(r *rule) *engi.Error {
+	if !r.net.IsValid() {
+		return nil
+	}
+	c, isClosed := g.classOf(r.net)
+	if !isClosed {
+		return nil
+	}
+	if r.net.IsSingleIP() && g.isOpened(r.net.Addr(), c) {
+		return nil
+	}
+	var parts []string
+	for _, o := range g.opened {
+		if !r.net.IsSingleIP() && o.Bits() <= r.net.Bits() && o.Contains(r.net.Addr()) {
+			return nil
+		}
+		if o.Overlaps(r.net) && !r.net.IsSingleIP() {
+			parts = append(parts, o.String())
+		}
+	}
+	err := engi.Errorf(engi.Denied, "network rule %q: it is %s, and the operator of this node did not open it", r.text, c.name)
+	if len(parts) > 0 {
+		return err.WithRemedy("name only what is open: %s", strings.Join(parts[:min(len(parts), 10)], ", "))
+	}
+	return err.WithRemedy("leave the rule out, or have the operator add %s to private in [network] of the node's configuration", nameOf(r.net))
+}
 
-// Headers returns the header rules that apply to host, as written.
-func (p *Policy) Headers(host string) []engi.HeaderRule { return nil }
+func nameOf(n netip.Prefix) string {
+	if n.IsSingleIP() {
+		return n.Addr().String()
+	}
+	return n.String()
+}
+
+// contradiction finds a deny rule that can never have an effect because an
+// allow rule, which wins, means all of it.
+func (p *Policy) contradiction() *engi.Error {
+	for i := range p.deny.rules {
+		d := &p.deny.rules[i]
+		for a := range p.allow.coverers(d) {
+			if !a.covers(d) || a.all && p.hasOnlyClosed(d) {
+				continue
+			}
+			what := "covers it, and allow wins over deny"
+			if a.covers(d) && d.covers(a) {
+				what = "says the opposite"
+			}
+			return engi.Errorf(engi.Invalid, "network rule %q of deny has no effect: rule %q of allow %s", d.text, a.text, what).
+				WithRemedy("remove one of the two, or allow less")
+		}
+	}
+	return nil
+}
+
+// hasOnlyClosed reports whether a rule is for a closed network, which a rule
+// for everything does not mean.
+func (p *Policy) hasOnlyClosed(r *rule) bool {
+	if !r.net.IsValid() {
+		return false
+	}
+	_, isClosed := p.ground.classOf(r.net)
+	return isClosed
+}

@@ -1,0 +1,260 @@
+package policy
+
+import (
+	"bytes"
+
+	"github.com/engi-dev/engi"
+)
+
+// A Protocol is what the first bytes of a connection look like.
+type Protocol uint8
+
+const (
+	Undecided Protocol = iota // more bytes are needed
+	TLS
+	HTTP  // HTTP/1.x; cleartext HTTP/2 is Other
+	Other // anything else
+)
+
+// Sniff says what the first bytes a client sent look like. TLS is decided on
+// two bytes, and most else on a few; what may become HTTP, on its first line,
+// because mail, shells and databases begin with a word and a space too. It is
+// never Undecided on [MaxHead] bytes.
+func Sniff(b []byte) Protocol {
+	if len(b) == 0 {
+		return Undecided
+	}
+	if b[0] == recordHandshake {
+		switch {
+		case len(b) == 1:
+			return Undecided
+		case b[1] == 3:
+			return TLS
+		default:
+			return Other
+		}
+	}
+	// Servers skip empty lines before a request; what we make of such a one
+	// is for HTTPHost to say.
+	line := bytes.TrimLeft(b, "\r\n")
+	if len(b)-len(line) > 4 {
+		return Other
+	}
+	word := 0
+	for word < len(line) && tokenByte(line[word]) {
+		word++
+	}
+	end := bytes.IndexByte(line, '\n')
+	switch {
+	case word < len(line) && (word == 0 || line[word] != ' '), len(b) >= MaxHead && end < 0:
+		return Other
+	case end < 0:
+		return Undecided
+	}
+	line = bytes.TrimRight(line[:end], "\r")
+	if i := bytes.LastIndexByte(line, ' '); i > word && bytes.HasPrefix(bytes.ToUpper(line[i+1:]), []byte("HTTP/1")) {
+		return HTTP
+	}
+	return Other
+}
+
+// Bounds of what a client may send before it has said whom it wants to talk to.
+const (
+	MaxHello = 32 << 10 // bytes of TLS records that hold a ClientHello
+	MaxHead  = 64 << 10 // bytes of an HTTP request's head
+)
+
+// A Hello is what a TLS ClientHello says in the clear.
+type Hello struct {
+	ServerName string   // canonical, as [CheckName] returns it; empty if there is none
+	ALPN       []string // application protocols, in the client's order
+	ECH        bool     // the real name may be in an encrypted part
+}
+
+const (
+	recordHandshake = 22
+	maxRecord       = 1 << 14
+	maxRecords      = 64 // real clients use one, some two
+	typeClientHello = 1
+
+	extServerName = 0
+	extALPN       = 16
+)
+
+// encrypted are the extensions that carry an encrypted ClientHello or name:
+// the standard one and the drafts that were in use.
+var encrypted = map[uint16]bool{
+	0xfe0d: true, 0xfe0c: true, 0xfe0b: true, 0xfe0a: true, 0xfe09: true, 0xfe08: true,
+	0xff03: true, 0xff02: true, 0xffce: true,
+}
+
+// ClientHello reads the ClientHello at the start of b, which may be spread
+// over several records. If b ends too early, need is the least total length to
+// try again with, and err is nil. An error means that it is not a proper
+// ClientHello or names an improper host; b must never reach the server then.
+func ClientHello(b []byte) (h Hello, need int, err error) {
+	body, need, problem := helloBody(b)
+	if problem == "" && need == 0 {
+		h, problem = readHello(body)
+	}
+	if problem != "" {
+		return Hello{}, 0, engi.Errorf(engi.Invalid, "read the client's TLS hello: %s", problem)
+	}
+	return h, need, nil
+}
+
+// helloBody joins the records.
+func helloBody(b []byte) (body []byte, need int, problem string) {
+	var msg []byte
+	for at, records := 0, 0; ; records++ {
+		if records == maxRecords {
+			return nil, 0, "it is in too many pieces"
+		}
+		rest := b[at:]
+		switch {
+		case len(rest) > 0 && rest[0] != recordHandshake:
+			return nil, 0, "a record is no handshake"
+		case len(rest) > 1 && rest[1] != 3:
+			return nil, 0, "a record has an unknown version"
+		case len(rest) < 5:
+			return nil, at + 5, ""
+		}
+		n := int(rest[3])<<8 | int(rest[4])
+		switch {
+		case n == 0:
+			return nil, 0, "a record is empty"
+		case n > maxRecord:
+			return nil, 0, "a record is too long"
+		case at+5+n > MaxHello:
+			return nil, 0, "it is too long"
+		case len(rest) < 5+n:
+			return nil, at + 5 + n, ""
+		}
+		msg = append(msg, rest[5:5+n]...)
+		at += 5 + n
+		if msg[0] != typeClientHello {
+			return nil, 0, "the first message is another one"
+		}
+		if len(msg) < 4 {
+			continue
+		}
+		switch size := 4 + (int(msg[1])<<16 | int(msg[2])<<8 | int(msg[3])); {
+		case size > MaxHello:
+			return nil, 0, "it is too long"
+		case len(msg) > size:
+			return nil, 0, "something follows it in its record"
+		case len(msg) == size:
+			return msg[4:], 0, ""
+		}
+	}
+}
+
+// A reader takes length-prefixed parts off its front. After a failure
+// everything it returns is empty and ok is false for good.
+type reader struct {
+	b  []byte
+	ok bool
+}
+
+func (r *reader) take(n int) []byte {
+	if !r.ok || n > len(r.b) {
+		r.ok = false
+		r.b = nil
+		return nil
+	}
+	part := r.b[:n]
+	r.b = r.b[n:]
+	return part
+}
+
+func (r *reader) number(size int) int {
+	n := 0
+	for _, b := range r.take(size) {
+		n = n<<8 | int(b)
+	}
+	return n
+}
+
+// part reads a vector whose length takes size bytes.
+func (r *reader) part(size int) reader {
+	return reader{r.take(r.number(size)), r.ok}
+}
+
+func readHello(body []byte) (h Hello, problem string) {
+	const cut = "it is cut short or malformed"
+	r := &reader{body, true}
+	r.take(2 + 32) // version, random
+	session := r.part(1)
+	suites := r.part(2)
+	methods := r.part(1)
+	if !r.ok || len(session.b) > 32 || len(suites.b) == 0 || len(suites.b)%2 != 0 || len(methods.b) == 0 {
+		return Hello{}, cut
+	}
+	if len(r.b) == 0 {
+		return h, "" // a client so old that it names nothing
+	}
+	all := r.part(2)
+	if !r.ok || len(r.b) != 0 {
+		return Hello{}, cut
+	}
+	seen := map[int]bool{}
+	for len(all.b) > 0 {
+		kind := all.number(2)
+		ext := all.part(2)
+		if !all.ok {
+			return Hello{}, cut
+		}
+		if seen[kind] {
+			return Hello{}, "it has an extension twice"
+		}
+		seen[kind] = true
+		switch {
+		case kind == extServerName:
+			if h.ServerName, problem = readServerName(ext); problem != "" {
+				return Hello{}, problem
+			}
+		case kind == extALPN:
+			if h.ALPN, problem = readALPN(ext); problem != "" {
+				return Hello{}, problem
+			}
+		case encrypted[uint16(kind)]:
+			h.ECH = true
+		}
+	}
+	return h, ""
+}
+
+func readServerName(ext reader) (name, problem string) {
+	list := ext.part(2)
+	kind := list.number(1)
+	host := list.part(2)
+	if !list.ok || len(ext.b) != 0 || len(list.b) != 0 || kind != 0 {
+		return "", "its server name is malformed"
+	}
+	// The dot at the end is left out in this place; servers differ in what
+	// they make of one.
+	if n := len(host.b); n == 0 || host.b[n-1] == '.' {
+		return "", "its server name is malformed"
+	}
+	name, problem = canonical(string(host.b))
+	if problem != "" {
+		return "", "its server name " + problem
+	}
+	return name, ""
+}
+
+func readALPN(ext reader) (protocols []string, problem string) {
+	const malformed = "its list of protocols is malformed"
+	list := ext.part(2)
+	if !list.ok || len(ext.b) != 0 || len(list.b) == 0 {
+		return nil, malformed
+	}
+	for len(list.b) > 0 {
+		p := list.part(1)
+		if !list.ok || len(p.b) == 0 {
+			return nil, malformed
+		}
+		protocols = append(protocols, string(p.b))
+	}
+	return protocols, ""
+}
