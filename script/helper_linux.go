@@ -181,12 +181,12 @@ func (h *helper) run(ctx context.Context, run wire.Run, answer func(context.Cont
 		select {
 		case f := <-h.frames:
 			switch {
-			case f.Done != nil:
+			case f.Done != nil && f.Done.Run == run.ID:
 				if !sound(f.Done) {
 					return lost(engi.ScriptLost, "Error", "the interpreter talks nonsense")
 				}
 				return *f.Done, true, nil
-			case f.Call != nil:
+			case f.Call != nil && f.Call.Run == run.ID:
 				// The engine keeps to these bounds; one that does not was
 				// taken over.
 				if all++; all > run.Limits.AllCalls || open.Add(1) > int64(run.Limits.Calls) {
@@ -200,6 +200,8 @@ func (h *helper) run(ctx context.Context, run wire.Run, answer func(context.Cont
 						_ = h.send(wire.To{Answer: &a}) // a helper that is gone needs no answer
 					}
 				})
+			default:
+				return lost(engi.ScriptLost, "Error", "the interpreter talks nonsense")
 			}
 		case <-h.dead:
 			return lost(engi.ScriptLost, "Error", "the interpreter died under the program")

@@ -13,6 +13,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -189,7 +190,7 @@ func (r *Runner) run(ctx context.Context, spec engi.ScriptSpec) (visit *visit, r
 		names = r.inSession
 	}
 	run := wire.Run{
-		Language: spec.Language, Code: spec.Code, APIs: names,
+		ID: rand.Uint64(), Language: spec.Language, Code: spec.Code, APIs: names,
 		Limits: l.wire(clamped),
 	}
 	done, err := r.try(ctx, spec.Owner, run, visit)

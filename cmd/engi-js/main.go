@@ -66,14 +66,18 @@ func serve() error {
 		}
 		done, err := e.Run(run, engine.Host{
 			Answers: answers,
-			Call:    func(c wire.Call) error { return wire.Write(os.Stdout, wire.From{Call: &c}, run.Limits.Frame()) },
+			Call: func(c wire.Call) error {
+				c.Run = run.ID
+				return wire.Write(os.Stdout, wire.From{Call: &c}, run.Limits.Frame())
+			},
 		})
 		if err != nil {
 			return err
 		}
+		done.Run = run.ID
 		err = wire.Write(os.Stdout, wire.From{Done: &done}, run.Limits.Frame())
 		if engi.KindOf(err) == engi.Invalid { // the engine's bounds should not let that be
-			done = wire.Done{Duration: done.Duration, Error: &wire.Error{Kind: engi.ScriptMemory, Name: "RangeError", Message: "the answer is too large"}}
+			done = wire.Done{Run: run.ID, Duration: done.Duration, Error: &wire.Error{Kind: engi.ScriptMemory, Name: "RangeError", Message: "the answer is too large"}}
 			err = wire.Write(os.Stdout, wire.From{Done: &done}, run.Limits.Frame())
 		}
 		if err != nil {

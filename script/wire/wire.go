@@ -22,6 +22,7 @@ const MaxFrame = 4 << 20
 
 // A Run is a program with its limits.
 type Run struct {
+	ID       uint64        `json:"id"` // nobody could guess it before
 	Language engi.Language `json:"language"`
 	Code     string        `json:"code"`
 	Limits   Limits        `json:"limits"`
@@ -71,6 +72,7 @@ type From struct {
 
 // A Call asks for a host function.
 type Call struct {
+	Run  uint64          `json:"run"`
 	ID   int             `json:"id"` // fresh within the run
 	API  string          `json:"api"`
 	Args json.RawMessage `json:"args"` // a list
@@ -78,6 +80,7 @@ type Call struct {
 
 // Done is the last word on a run.
 type Done struct {
+	Run      uint64          `json:"run"`
 	Value    json.RawMessage `json:"value,omitempty"`
 	Stdout   []string        `json:"stdout,omitempty"`
 	Stderr   []string        `json:"stderr,omitempty"`
