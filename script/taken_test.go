@@ -66,7 +66,7 @@ say() { body=$(printf "$1" "$id"); n=${#body}; printf "\\$(printf %03o $((n>>24&
 		"knows the answer": {frame(`{"done":{"run":1,"value":42}}`) + "cat >/dev/null", engi.ScriptLost},
 		"asks early":       {frame(`{"call":{"run":1,"id":1,"api":"slow","args":[]}}`) + "cat >/dev/null", engi.ScriptLost},
 		"asks much":        {know + `while :; do say '{"call":{"run":%s,"id":1,"api":"slow","args":[]}}'; done`, engi.ScriptLost},
-		"asks the unknown": {know + `say '{"call":{"run":%s,"id":1,"api":"../x","args":null}}'; exec cat >&2`, engi.ScriptTimeout},
+		"asks the unknown": {know + `say '{"call":{"run":%s,"id":1,"api":"../x","args":null}}'; exec sleep 1000`, engi.ScriptTimeout},
 		"odd error":        {know + `say '{"done":{"run":%s,"error":{"kind":"odd","message":""}}}'; cat >/dev/null`, engi.ScriptLost},
 		"odd place":        {know + `say '{"done":{"run":%s,"error":{"kind":"exception","line":-5}}}'; cat >/dev/null`, engi.ScriptLost},
 		"odd time":         {know + `say '{"done":{"run":%s,"duration_ns":-5}}'; cat >/dev/null`, engi.ScriptLost},
