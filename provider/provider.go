@@ -69,6 +69,21 @@ type Provider interface {
 	Remove(ctx context.Context, id engi.SandboxID) error
 }
 
+// A Wired is a Provider whose machines take a link: Spec.Netns.
+//
+//  15. A machine with a Netns reaches, from the addresses that the devices
+//     there have, what is at the other end of its link, and nothing else.
+//     The namespace lives as long as the machine, and Netns finds it again.
+//     Programs may use no raw sockets. Loopback works as without a link.
+//  16. What was saved may be restored with another link, the first or none.
+//     Connections of before are broken there; new ones work. A machine that
+//     goes on after Snapshot or Resume keeps its connections.
+type Wired interface {
+	// Netns returns a path of the network namespace of a machine that runs,
+	// or NotFound. The path is good for as long as the machine runs.
+	Netns(ctx context.Context, id engi.SandboxID) (string, error)
+}
+
 // A Machine is one running sandbox, owned by whoever started or adopted it.
 // It is safe for concurrent use.
 //

@@ -113,6 +113,16 @@ func ociSpec(d machineDir, spec provider.Spec) *specs.Spec {
 		}
 	}
 
+	namespaces := []specs.LinuxNamespace{
+		{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace},
+		{Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
+	}
+	if spec.Network != provider.Host {
+		// Named even if it is an empty one, so that what was saved with a link
+		// can be restored without, and the other way round.
+		namespaces = append(namespaces, specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: spec.Netns})
+	}
+
 	cfg := &specs.Spec{
 		Version: "1.1.0",
 		Process: &specs.Process{
@@ -133,10 +143,7 @@ func ociSpec(d machineDir, spec provider.Spec) *specs.Spec {
 		Hostname: spec.Hostname,
 		Mounts:   mounts,
 		Linux: &specs.Linux{
-			Namespaces: []specs.LinuxNamespace{
-				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace},
-				{Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
-			},
+			Namespaces: namespaces,
 		},
 		Annotations: annotations,
 	}
@@ -207,9 +214,13 @@ func (p *Provider) flags(d machineDir, spec record) []string {
 	} else {
 		flags = append(flags, fmt.Sprintf("--overlay2=root:dir=%s,size=%d", d.path("overlay"), spec.Size.Disk))
 	}
-	if spec.Network == provider.Host {
+	switch {
+	case spec.Network == provider.Host:
 		flags = append(flags, "--network=host")
-	} else {
+	case spec.Wired:
+		// Packets are as large as they can be, and do not change on their way.
+		flags = append(flags, "--network=sandbox", "--gso=false", "--software-gso=false", "--tx-checksum-offload=true")
+	default:
 		flags = append(flags, "--network=none")
 	}
 	return flags
@@ -235,6 +246,14 @@ func check(spec provider.Spec) error {
 	if s.Memory < minMemory {
 		return engi.Errorf(engi.Invalid, "%d bytes of memory are too few to boot", s.Memory).
 			WithRemedy("give a sandbox at least %d MiB", minMemory>>20)
+	}
+	if spec.Netns != "" {
+		if spec.Network == provider.Host {
+			return engi.Errorf(engi.Invalid, "a machine on the host's network has no link of its own")
+		}
+		if _, err := os.Stat(spec.Netns); err != nil {
+			return engi.Errorf(engi.Invalid, "the network namespace: %v", err)
+		}
 	}
 	for _, m := range spec.Mounts {
 		if !filepath.IsAbs(m.Source) || !filepath.IsAbs(m.Target) || filepath.Clean(m.Target) != m.Target || m.Target == "/" {

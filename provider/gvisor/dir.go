@@ -48,12 +48,13 @@ type record struct {
 	Size     engi.Size            `json:"size"`
 	Writable bool                 `json:"writable"`
 	Network  provider.HostNetwork `json:"network"`
-	Shares   bool                 `json:"shares"` // it can write to files of the host
+	Wired    bool                 `json:"wired,omitempty"` // it has a link
+	Shares   bool                 `json:"shares"`          // it can write to files of the host
 	Created  time.Time            `json:"created"`
 }
 
 func recordOf(spec provider.Spec) record {
-	rec := record{Size: spec.Size, Writable: spec.Writable, Network: spec.Network, Created: time.Now().UTC()}
+	rec := record{Size: spec.Size, Writable: spec.Writable, Network: spec.Network, Wired: spec.Netns != "", Created: time.Now().UTC()}
 	for _, m := range spec.Mounts {
 		rec.Shares = rec.Shares || m.Writable
 	}

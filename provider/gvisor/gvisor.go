@@ -72,6 +72,7 @@ var (
 	_ provider.Prober   = (*Provider)(nil)
 	_ provider.Enforcer = (*Provider)(nil)
 	_ provider.Tracer   = (*Provider)(nil)
+	_ provider.Wired    = (*Provider)(nil)
 )
 
 // New returns a provider on o.Dir. It starts nothing, and touches nothing but
@@ -201,6 +202,25 @@ func (p *Provider) Restore(ctx context.Context, spec provider.Spec, dir string) 
 		return nil, err
 	}
 	return p.boot(ctx, spec, dir)
+}
+
+// Netns returns a path of the network namespace of a machine that runs and was
+// started with one, or NotFound.
+func (p *Provider) Netns(ctx context.Context, id engi.SandboxID) (_ string, err error) {
+	defer engi.Annotate(&err, "find the network of %s", id)
+	if _, err := engi.ParseSandboxID(string(id)); err != nil {
+		return "", err
+	}
+	d := p.dir(id)
+	var rec record
+	var run running
+	if d.load("machine.json", &rec) != nil || !rec.Wired || d.load("run.json", &run) != nil || run.HostBoot != hostBoot() {
+		return "", engi.Errorf(engi.NotFound, "it has no link")
+	}
+	if start, err := startTime(run.Sandbox.PID); err != nil || start != run.Sandbox.Start {
+		return "", engi.Errorf(engi.NotFound, "it does not run")
+	}
+	return fmt.Sprintf("/proc/%d/ns/net", run.Sandbox.PID), nil
 }
 
 // Found lists machines by their directories and control groups.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/egress"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
 	"github.com/engi-dev/engi/provider/providertest"
@@ -191,9 +192,11 @@ func TestPromises(t *testing.T) {
 			last = newProvider(t, dir)
 			return last
 		},
-		Kill:    kill,
-		Limited: true,
-		Kernel:  true,
+		Kill:     kill,
+		Limited:  true,
+		Kernel:   true,
+		Link:     links(t),
+		EchoAddr: egress.Gateway4.String(),
 	})
 }
 

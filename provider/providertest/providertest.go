@@ -39,6 +39,11 @@ type Env struct {
 	// keeps its processes, mounts can be read only, and clock, host name and
 	// random numbers are the machine's. Without it only files are kept.
 	Kernel bool
+	// Link makes a link, at whose other end something echoes lines that are
+	// sent to TCP port 7 of EchoAddr, and returns the network namespace that
+	// has its inner end. Nil: machines have no links.
+	Link     func(t *testing.T) (netns string)
+	EchoAddr string
 }
 
 // size is roomy enough for shells and small enough to overflow.
@@ -80,6 +85,8 @@ func Run(t *testing.T, p provider.Provider, env Env) {
 		{"12/Resize/memory", (*suite).resize},
 		{"13/Snapshot/the machine goes on", (*suite).snapshot},
 		{"14/SaveDisk/keeps files", (*suite).saveDisk},
+		{"15/Netns/reaches the other end and nothing else", (*suite).wired},
+		{"16/Netns/a restored machine has a link of its own", (*suite).wiredRestore},
 		{"Mount/writable", (*suite).mountWritable},
 		{"Mount/survives being saved", (*suite).mountSaved},
 		{"Usage/counts", (*suite).usage},

@@ -236,4 +236,3 @@ func TestSlotsAreApart(t *testing.T) {
 		}
 	}
 }
-
