@@ -19,7 +19,7 @@ const (
 // the rules.
 type NetworkPolicy struct {
 	Mode    string         `json:"mode,omitempty" enum:"none,isolated,restricted,open" doc:"absent means the node's default; restricted if there is allow or grants"`
-	Allow   []string       `json:"allow,omitempty" doc:"rules [PROTOCOL://]TARGET[:PORT[-PORT]]: names, *.SUFFIX, addresses, networks; allow wins over deny" example:"[\"api.example.com\",\"*.example.org:443\",\"192.0.2.0/24\"]"`
+	Allow   []string       `json:"allow,omitempty" doc:"rules [PROTOCOL://]TARGET[:PORT[-PORT]]: names, *.SUFFIX, addresses, networks; allow wins over deny" example:"[\"api.example.com\",\"*.example.org:443\",\"1.1.1.0/24\"]"`
 	Deny    []string       `json:"deny,omitempty" doc:"rules of the same form" example:"[\"203.0.113.0/24\"]"`
 	Grants  []Grant        `json:"grants,omitempty" doc:"secrets that are put into requests on their way out, and never enter the sandbox"`
 	Headers []HeaderRule   `json:"headers,omitempty" doc:"headers that are set in requests on their way out"`

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/flow"
 	"github.com/engi-dev/engi/api/problem"
 )
 
@@ -49,10 +50,15 @@ type Options struct {
 	Keys      engi.Keys
 	Store     Store
 
-	Secret []byte       // 32 bytes or more; tokens are derived from it
-	Dir    string       // for uploads; made if missing, nobody else writes there
-	Domain string       // what names of sandboxes end in, maybe with a port; may be empty
-	Log    *slog.Logger // nil discards
+	Secret []byte // 32 bytes or more; tokens are derived from it
+	Dir    string // for uploads; made if missing, nobody else writes there
+	Domain string // what names of sandboxes end in, maybe with a port; may be empty
+
+	// Internet is the widest mode of network that sandboxes get, and get
+	// unless they ask for less; empty means none.
+	Internet engi.Network
+
+	Log *slog.Logger // nil discards
 
 	// Target says which sandbox and port a request is for; false if it is for
 	// none. Nil means what headers and host names say, see [Target].
@@ -80,6 +86,9 @@ type Surface struct {
 	end    context.CancelFunc
 	slots  chan struct{} // a build holds one
 	naming sync.Mutex    // held while templates are read to be changed
+
+	inner   flow.Crowd // requests inside
+	watches flow.Crowd // those that watch directories: they keep nobody from the others
 }
 
 // New returns a surface; only Run starts something. It panics if a needed

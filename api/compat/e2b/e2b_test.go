@@ -334,7 +334,7 @@ func TestPolicyKeepsPasswordsToItself(t *testing.T) {
 	w.boxes.mu.Lock()
 	box := w.boxes.all[0]
 	w.boxes.mu.Unlock()
-	if box.Network.Mode != engi.NetworkNone || !strings.Contains(box.Notes[noteProxy], "shh") {
+	if box.Network.Mode != engi.NetworkRestricted || box.Network.Proxy == nil || box.Network.Proxy.Password != "shh" {
 		t.Errorf("kept %+v %v", box.Network, box.Notes)
 	}
 	w.want(204, "ann", "PUT", path+"/network", `{}`)

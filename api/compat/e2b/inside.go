@@ -116,6 +116,16 @@ func (s *Surface) inside(w http.ResponseWriter, r *http.Request, id engi.Sandbox
 		lost(w, id, "The sandbox is paused")
 		return
 	}
+	crowd := &s.inner
+	if r.URL.Path == "/filesystem.Filesystem/WatchDir" {
+		crowd = &s.watches
+	}
+	leave, err := crowd.Join(id)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	defer leave()
 	// What may be long, or comes bit by bit.
 	uploads := r.Method == http.MethodPost && (r.URL.Path == "/files" || r.URL.Path == "/process.Process/StreamInput")
 	if r, err = ask(w, r, uploads); err != nil {

@@ -143,7 +143,7 @@ func (s *Surface) create(w http.ResponseWriter, r *http.Request, who caller, ver
 	if q.Secure == nil && version == 1 || q.Secure != nil && !*q.Secure {
 		spec.Notes[noteOpen] = "1"
 	}
-	if spec.Network, err = q.Network.policy(q.Internet, spec.Notes); err != nil {
+	if spec.Network, err = q.Network.policy(q.Internet, s.Internet, spec.Notes); err != nil {
 		return err
 	}
 	if n := q.Network; n != nil {
@@ -483,7 +483,7 @@ func (s *Surface) setNetwork(w http.ResponseWriter, r *http.Request, who caller,
 		yes := true // absent means as if never forbidden
 		q.Internet = &yes
 	}
-	p, err := q.policy(q.Internet, notes)
+	p, err := q.policy(q.Internet, s.Internet, notes)
 	if err != nil {
 		return err
 	}

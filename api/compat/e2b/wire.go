@@ -4,11 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"math"
-	"net"
-	"net/netip"
 	"net/url"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -20,7 +16,6 @@ const (
 	noteTemplate = "e2b.template" // ID
 	noteAlias    = "e2b.alias"    // name it was asked for by
 	noteInternet = "e2b.internet" // "true" or "false" if that was said
-	noteProxy    = "e2b.proxy"    // of egress, with its password, as JSON
 	noteMCP      = "e2b.mcp"      // as JSON
 	noteIAM      = "e2b.iam"      // as JSON
 	noteBuild    = "e2b.build"    // it belongs to this build; owners do not see it
@@ -51,135 +46,6 @@ type newSandbox struct {
 type volumeMount struct {
 	Name string `json:"name"`
 	Path string `json:"path"`
-}
-
-type network struct {
-	AllowOut           []string        `json:"allowOut,omitempty"`
-	DenyOut            []string        `json:"denyOut,omitempty"`
-	AllowPublicTraffic *bool           `json:"allowPublicTraffic,omitempty"`
-	MaskRequestHost    string          `json:"maskRequestHost,omitempty"`
-	EgressProxy        *egressProxy    `json:"egressProxy,omitempty"`
-	Rules              json.RawMessage `json:"rules,omitempty"`
-	HTTPSPorts         []int           `json:"httpsPorts,omitempty"`
-	DNSServers         []string        `json:"dnsServers,omitempty"`
-	Internet           *bool           `json:"allow_internet_access,omitempty"` // of updates only
-}
-
-type egressProxy struct {
-	Address  string `json:"address"`
-	Username string `json:"username,omitempty"`
-	Password string `json:"password,omitempty"`
-}
-
-const everything = "0.0.0.0/0"
-
-// policy translates n into ours and adds to notes what is secret or spelled
-// in E2B's own words. It reports Invalid.
-func (n *network) policy(internet *bool, notes map[string]string) (engi.NetworkPolicy, error) {
-	var p engi.NetworkPolicy
-	delete(notes, noteInternet)
-	delete(notes, noteProxy)
-	if internet != nil {
-		notes[noteInternet] = "true"
-		if !*internet {
-			notes[noteInternet] = "false"
-			p.Mode = engi.NetworkNone
-		}
-	}
-	if n == nil {
-		return p, nil
-	}
-	names := false
-	for _, a := range n.AllowOut {
-		if !address(a) {
-			names = true
-			if !hostName(a) {
-				return p, engi.Errorf(engi.Invalid, "allowOut: %.80q is no address, network or name", a)
-			}
-		}
-	}
-	for _, a := range n.DenyOut {
-		if !address(a) {
-			return p, engi.Errorf(engi.Invalid, "denyOut: %.80q is no address or network", a)
-		}
-	}
-	if names && !slices.Contains(n.DenyOut, everything) {
-		return p, engi.Errorf(engi.Invalid, "names in allowOut need %s in denyOut, as all else is allowed without it", everything)
-	}
-	p.Allow, p.Deny, p.Detail = n.AllowOut, n.DenyOut, map[string]any{}
-	if e := n.EgressProxy; e != nil {
-		if _, _, err := net.SplitHostPort(e.Address); err != nil {
-			return p, engi.Errorf(engi.Invalid, "egressProxy: %.80q is no address with port", e.Address)
-		}
-		notes[noteProxy] = encode(e)
-		p.Detail["egressProxy"] = map[string]any{"address": e.Address, "username": e.Username}
-	}
-	if len(n.Rules) > 0 && string(n.Rules) != "null" {
-		var rules map[string]any
-		if err := json.Unmarshal(n.Rules, &rules); err != nil {
-			return p, engi.Errorf(engi.Invalid, "rules: %v", err)
-		}
-		if len(rules) > 0 {
-			p.Detail["rules"] = rules
-		}
-	}
-	if len(n.HTTPSPorts) > 0 {
-		if slices.Contains(n.HTTPSPorts, AgentPort) {
-			return p, engi.Errorf(engi.Invalid, "httpsPorts: %d is the agent's", AgentPort)
-		}
-		p.Detail["httpsPorts"] = n.HTTPSPorts
-	}
-	if len(n.DNSServers) > 0 {
-		p.Detail["dnsServers"] = n.DNSServers
-	}
-	return p, nil
-}
-
-func address(s string) bool {
-	if _, err := netip.ParsePrefix(s); err == nil {
-		return true
-	}
-	_, err := netip.ParseAddr(s)
-	return err == nil
-}
-
-func hostName(s string) bool {
-	s = strings.TrimPrefix(s, "*.")
-	return s != "" && len(s) <= 253 && !strings.ContainsFunc(s, func(c rune) bool {
-		return c != '.' && c != '-' && c != '_' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
-	})
-}
-
-// shown is a sandbox's network as its owner wrote it, without passwords.
-func shown(box engi.Sandbox) *network {
-	n := network{AllowOut: box.Network.Allow, DenyOut: box.Network.Deny, MaskRequestHost: box.Ports.Host}
-	public := !box.Ports.Private
-	n.AllowPublicTraffic = &public
-	d := box.Network.Detail
-	recode(d["egressProxy"], &n.EgressProxy)
-	recode(d["httpsPorts"], &n.HTTPSPorts)
-	recode(d["dnsServers"], &n.DNSServers)
-	if r, ok := d["rules"]; ok {
-		n.Rules = json.RawMessage(encode(r))
-	}
-	return &n
-}
-
-// encode is for values that came from JSON.
-func encode(v any) string {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return "null"
-	}
-	return string(b)
-}
-
-// recode reads v, which has been through a store, into a typed variable; one
-// of another shape leaves it as it is.
-func recode(v, into any) {
-	if v != nil {
-		_ = json.Unmarshal([]byte(encode(v)), into)
-	}
 }
 
 type sandbox struct {

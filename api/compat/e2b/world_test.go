@@ -272,6 +272,7 @@ func newWorld(t *testing.T, more ...func(*Options)) *world {
 	t.Helper()
 	w := &world{t: t, boxes: &boxes{inside: http.NotFoundHandler()}, shelf: &shelf{names: map[string]bool{"base": true}}}
 	o := Options{
+		Internet:  engi.NetworkOpen,
 		Sandboxes: w.boxes, Templates: w.shelf, Builder: w.shelf, Store: &memory{all: map[string]Template{}, lines: map[string][]Line{}},
 		Keys:   ring{"ann": {Owner: "ann"}, "ben": {Owner: "ben"}, "root": {Admin: true}, "look": {Owner: "ann", Scopes: []engi.Scope{engi.ScopeRead}}},
 		Secret: make([]byte, 32), Dir: t.TempDir(), MaxUpload: 1000, MaxUploads: 1500,
