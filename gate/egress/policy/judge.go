@@ -3,6 +3,7 @@ package policy
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/engi-dev/engi"
 )
@@ -69,11 +70,7 @@ func (p *Policy) claim(host string, ap netip.AddrPort, names []string, tls bool)
 	if p.mode == engi.NetworkOpen && !isClosed {
 		open = p.open(a, tcp, port, nil, false)
 	}
-	literal := false
-	if host != "" {
-		_, err := netip.ParseAddr(host)
-		literal = err == nil
-	}
+	literal := isLiteral(host)
 	if host == "" || literal {
 		switch {
 		case byAddr != nil:
@@ -99,6 +96,7 @@ func (p *Policy) claim(host string, ap netip.AddrPort, names []string, tls bool)
 	}
 	rule := p.allow.byName(name, tcp, port)
 	grant, granted := p.grants.first(name)
+	granted = granted && port != portDNS && port != portDoT
 	if bound && (!isClosed || p.ground.isStatic(name, a)) {
 		switch {
 		case rule != nil:
@@ -128,6 +126,16 @@ func (p *Policy) claim(host string, ap netip.AddrPort, names []string, tls bool)
 	default:
 		return Verdict{Reason: "the client names a host that no rule opens"}
 	}
+}
+
+// isLiteral reports whether a host is an address.
+func isLiteral(host string) bool {
+	n := len(host)
+	if n == 0 || !strings.Contains(host, ":") && (host[n-1] < '0' || host[n-1] > '9') {
+		return false
+	}
+	_, err := netip.ParseAddr(host)
+	return err == nil
 }
 
 const reasonUnbound = "the address was not given out for the name the client says"

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/net/idna"
 
@@ -22,6 +23,9 @@ var international = idna.New(idna.MapForLookup(), idna.BidiRule(), idna.Transiti
 func CheckName(name string) (string, error) {
 	if len(name) > 4*maxName { // even before work is put into mapping it
 		return "", badName(name, "is too long")
+	}
+	if !utf8.ValidString(name) || strings.ContainsRune(name, utf8.RuneError) {
+		return "", badName(name, "is not proper text")
 	}
 	ascii := name
 	if !isASCII(name) || strings.Contains(strings.ToLower(name), "xn--") {
