@@ -236,7 +236,7 @@ func (s *server) watchDir(w http.ResponseWriter, r *http.Request, in *watchDir) 
 		return err
 	}
 	defer release()
-	leave, err := s.crowd.join(id)
+	leave, err := s.watches.Join(id)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -47,47 +46,6 @@ func (s *server) serveProcesses() {
 	handle(s, s.opSignal(), s.signalProcess)
 	handle(s, s.opResize(), s.resizeProcess)
 	handle(s, s.opTerminal(), s.viewTerminal)
-}
-
-// A crowd bounds how many streams one sandbox, and the server, has open. The
-// zero value is empty. It is safe for concurrent use.
-type crowd struct {
-	mu  sync.Mutex
-	all int
-	of  map[engi.SandboxID]int
-}
-
-// Bounds of streams that are open at the same time.
-const (
-	maxStreams        = 8192
-	maxSandboxStreams = 512
-)
-
-// join counts a stream; the caller leaves when it ends.
-func (c *crowd) join(id engi.SandboxID) (leave func(), err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.of[id] >= maxSandboxStreams:
-		return nil, engi.Errorf(engi.Exhausted, "%d streams of %s are open already", c.of[id], id).
-			WithRemedy("close some; %d may be open at the same time", maxSandboxStreams)
-	case c.all >= maxStreams:
-		return nil, engi.Errorf(engi.Exhausted, "%d streams are open on this server already", c.all).
-			WithRemedy("try again when others have ended").WithRetry(engi.Retry{AfterMillis: 1000})
-	}
-	if c.of == nil {
-		c.of = map[engi.SandboxID]int{}
-	}
-	c.all++
-	c.of[id]++
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.all--
-		if c.of[id]--; c.of[id] == 0 {
-			delete(c.of, id)
-		}
-	}, nil
 }
 
 // desk is what package inside needs to answer r. The caller cancels.
@@ -170,7 +128,7 @@ func (s *server) startProcess(w http.ResponseWriter, r *http.Request, in *aSandb
 		return err
 	}
 	defer release()
-	leave, err := s.crowd.join(id)
+	leave, err := s.streams.Join(id)
 	if err != nil {
 		return err
 	}
@@ -286,7 +244,7 @@ func (s *server) watchProcess(w http.ResponseWriter, r *http.Request, in *watchP
 		return err
 	}
 	defer release()
-	leave, err := s.crowd.join(id)
+	leave, err := s.streams.Join(id)
 	if err != nil {
 		return err
 	}
@@ -368,7 +326,7 @@ func (s *server) viewTerminal(w http.ResponseWriter, r *http.Request, in *viewTe
 		return err
 	}
 	defer release()
-	leave, err := s.crowd.join(id)
+	leave, err := s.streams.Join(id)
 	if err != nil {
 		return err
 	}

@@ -96,7 +96,8 @@ type server struct {
 	networks  engi.NetworkLog
 	ports     Ports
 	quota     func(engi.Owner) engi.Quota
-	crowd     crowd
+	streams   flow.Crowd // of processes
+	watches   flow.Crowd // of directories: they keep nobody from processes
 
 	node  Node
 	log   *slog.Logger

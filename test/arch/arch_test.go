@@ -56,13 +56,14 @@ var rules = []rule{
 	{"script/engine", ". script/wire", "modernc.org/quickjs github.com/evanw/esbuild/..."},
 	{"script", ". script/wire", "golang.org/x/sys/..."},
 
+	{"session/...", ". session/...", ""},
 	{"fleet/...", ". fleet/... provider guest guest/wire disk/...", "github.com/prometheus/client_golang/..."},
 	{"store/...", ". store/... fleet disk/... gate/... session api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
 	{"api/v1", "", ""},
 	{"api/apitest", ". api/... gate/... guest guest/guestd guest/wire", "github.com/prometheus/client_golang/..."},
 	{"api/compat/e2b/e2btest", ". api/compat/e2b", "github.com/google/go-cmp/..."},
-	{"api/compat/e2b", ". api/problem", ""},
+	{"api/compat/e2b", ". api/flow api/problem", ""},
 	{"api/...", ". api/... gate/... guest/fileops", "github.com/danielgtaylor/huma/v2/... github.com/prometheus/client_golang/... golang.org/x/time/... github.com/coder/websocket"},
 	{"client", "api/v1", "github.com/coder/websocket"},
 
