@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"testing"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
@@ -17,11 +18,12 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/egress"
 	"github.com/engi-dev/engi/gate/egress/link"
+	"github.com/engi-dev/engi/provider"
 )
 
 // links returns what makes links whose other ends echo, nil where there can be
 // none.
-func links(t *testing.T) func(t *testing.T) string {
+func links(t testing.TB) func(t testing.TB) string {
 	t.Helper()
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		t.Logf("no links: %v", err)
@@ -36,7 +38,7 @@ func links(t *testing.T) func(t *testing.T) string {
 		return nil
 	}
 	t.Cleanup(func() { stock.Close() })
-	return func(t *testing.T) string {
+	return func(t testing.TB) string {
 		t.Helper()
 		slot, err := stock.Take(t.Context(), engi.NewSandboxID())
 		if err != nil {
@@ -90,5 +92,96 @@ func echo(t testing.TB, slot egress.Slot) {
 				}()
 			}
 		}()
+	}
+}
+
+// BenchmarkLink compares machines with and without a link, one after the
+// other.
+func BenchmarkLink(b *testing.B) {
+	p, spec := bench(b)
+	stock, err := link.Open(b.Context(), link.Options{Spare: 4})
+	if err != nil {
+		b.Skip(err)
+	}
+	defer stock.Close()
+	var with, without, takes []time.Duration
+	for b.Loop() {
+		s := spec()
+		t0 := time.Now()
+		m, err := p.Start(b.Context(), s)
+		if err != nil {
+			b.Fatal(err)
+		}
+		without = append(without, time.Since(t0))
+		if err := m.Close(); err != nil {
+			b.Fatal(err)
+		}
+		s = spec()
+		t0 = time.Now()
+		slot, err := stock.Take(b.Context(), s.ID)
+		if err != nil {
+			b.Fatal(err)
+		}
+		takes = append(takes, time.Since(t0))
+		s.Netns = slot.Netns()
+		if m, err = p.Start(b.Context(), s); err != nil {
+			b.Fatal(err)
+		}
+		with = append(with, time.Since(t0))
+		if err := m.Close(); err != nil {
+			b.Fatal(err)
+		}
+		slot.Close()
+	}
+	report(b, "without", without)
+	report(b, "with", with)
+	report(b, "take", takes)
+}
+
+// BenchmarkLinkMemory compares what idle machines are charged for. A namespace
+// itself is nobody's: see BenchmarkSlots of package link.
+func BenchmarkLinkMemory(b *testing.B) {
+	p, spec := bench(b)
+	stock, err := link.Open(b.Context(), link.Options{})
+	if err != nil {
+		b.Skip(err)
+	}
+	defer stock.Close()
+	const many = 10
+	cost := func(linked bool) float64 {
+		var all []provider.Machine
+		for range many {
+			s := spec()
+			if linked {
+				slot, err := stock.Take(b.Context(), s.ID)
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer slot.Close()
+				s.Netns = slot.Netns()
+			}
+			m, err := p.Start(b.Context(), s)
+			if err != nil {
+				b.Fatal(err)
+			}
+			all = append(all, m)
+		}
+		time.Sleep(2 * time.Second)
+		var used int64
+		for _, m := range all {
+			u, err := m.(provider.Meter).Usage(b.Context())
+			if err != nil {
+				b.Fatal(err)
+			}
+			used += u.Memory
+			if err := m.Close(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return float64(used) / many / (1 << 20)
+	}
+	for b.Loop() {
+		b.ReportMetric(cost(false), "without-MiB")
+		b.ReportMetric(cost(true), "with-MiB")
 	}
 }

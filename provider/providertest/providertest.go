@@ -42,7 +42,7 @@ type Env struct {
 	// Link makes a link, at whose other end something echoes lines that are
 	// sent to TCP port 7 of EchoAddr, and returns the network namespace that
 	// has its inner end. Nil: machines have no links.
-	Link     func(t *testing.T) (netns string)
+	Link     func(t testing.TB) (netns string)
 	EchoAddr string
 }
 

@@ -1,0 +1,46 @@
+package link_test
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/engi-dev/engi/gate/egress"
+	"github.com/engi-dev/engi/gate/egress/link"
+)
+
+// BenchmarkSlots makes slots and tells what one costs the host's kernel.
+func BenchmarkSlots(b *testing.B) {
+	s := open(b, link.Options{})
+	before := kernelMemory(b)
+	var slots []egress.Slot
+	for b.Loop() {
+		slots = append(slots, take(b, s))
+	}
+	b.ReportMetric(float64(kernelMemory(b)-before)/float64(len(slots)), "KiB/slot")
+	for _, slot := range slots {
+		slot.Close()
+	}
+}
+
+// kernelMemory is what the kernel uses for itself, in KiB.
+func kernelMemory(b *testing.B) (sum int) {
+	b.Helper()
+	raw, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		name, rest, _ := strings.Cut(line, ":")
+		switch name {
+		case "Slab", "Percpu", "VmallocUsed":
+			n, err := strconv.Atoi(strings.Fields(rest)[0])
+			if err != nil {
+				b.Fatal(err)
+			}
+			sum += n
+		}
+	}
+	return sum
+}
