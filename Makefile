@@ -70,6 +70,10 @@ test: template packages ## every test, in real sandboxes too
 quick: ## the tests that need no root, no sandbox and no network
 	@go test ./...
 
+.PHONY: fuzz
+fuzz: ## fuzz what reads bytes at the wall; TIME=60s each
+	@.ci/fuzz $${TIME:-60s} ./gate/egress/...
+
 .PHONY: check
 check: $(BIN)/staticcheck ## format, vet, staticcheck and the race detector
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
