@@ -57,6 +57,9 @@ var rules = []rule{
 	{"script", ". script/wire", "golang.org/x/sys/..."},
 
 	{"session/...", ". session/...", ""},
+	{"agent/llm/scripted", "", ""},
+	{"agent/llm", ".", "charm.land/fantasy/... github.com/google/jsonschema-go/..."},
+
 	{"fleet/...", ". fleet/... provider guest guest/wire disk/...", "github.com/prometheus/client_golang/..."},
 	{"store/...", ". store/... fleet disk/... gate/... session api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 

@@ -1,0 +1,182 @@
+package llm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"math"
+	"net/http"
+	"time"
+
+	"charm.land/fantasy"
+
+	"github.com/engi-dev/engi"
+)
+
+// Embedder returns the configured embedder; Unsupported if there is none.
+// Every dialect but Anthropic's has one, behind the path that OpenAI's has.
+func (r *Registry) Embedder() (Embedder, error) {
+	ref := r.opt.Embedding
+	if ref == "" {
+		return nil, engi.Errorf(engi.Unsupported, "no embedding model is configured").WithRemedy("set models.embedding in the configuration")
+	}
+	p, model, err := r.split(ref)
+	if err != nil {
+		return nil, err
+	}
+	url := p.URL + "/embeddings"
+	switch p.Dialect {
+	case Anthropic:
+		return nil, engi.Errorf(engi.Invalid, "embedding model %s: the provider has none", ref).WithRemedy("choose another provider for models.embedding")
+	case Gemini:
+		url = p.URL + "/v1beta/openai/embeddings"
+	}
+	return &embedder{reg: r, name: ref, model: model, url: url, p: p}, nil
+}
+
+type embedder struct {
+	reg              *Registry
+	name, model, url string
+	p                Provider
+}
+
+func (e *embedder) Name() string { return e.name }
+
+const (
+	maxEmbed     = 64 // texts of one request
+	maxVectors   = 64 << 20
+	maxDimension = 8192
+)
+
+func (e *embedder) Embed(ctx context.Context, owner engi.Owner, texts []string) ([][]float32, error) {
+	if err := e.reg.afford(ctx, owner); err != nil {
+		return nil, err
+	}
+	all := make([][]float32, 0, len(texts))
+	for len(texts) > 0 {
+		n := min(len(texts), maxEmbed)
+		part, err := e.some(ctx, owner, texts[:n])
+		if err != nil {
+			return nil, err
+		}
+		for _, v := range part {
+			if len(all) > 0 && len(v) != len(all[0]) {
+				return nil, engi.Errorf(engi.Unavailable, "ask %s: vectors of %d and %d dimensions", e.name, len(all[0]), len(v))
+			}
+			all = append(all, v)
+		}
+		texts = texts[n:]
+	}
+	return all, nil
+}
+
+func (e *embedder) some(ctx context.Context, owner engi.Owner, texts []string) (vs [][]float32, err error) {
+	pause := e.reg.opt.Pause
+	for attempt := range e.reg.opt.Attempts {
+		if attempt > 0 {
+			select {
+			case <-time.After(min(max(pause, time.Duration(engi.RetryOf(err).AfterMillis)*time.Millisecond), maxWait)):
+			case <-ctx.Done():
+				return nil, classify(e.name, ctx.Err())
+			}
+			pause *= 2
+		}
+		began := time.Now()
+		var t engi.Tokens
+		vs, t, err = e.ask(ctx, texts)
+		t.Calls = 1
+		t.Cost = e.reg.price(e.name, t)
+		if e.reg.opt.Spend != nil {
+			e.reg.opt.Spend(Call{Owner: owner, Model: e.name, Tokens: t, Took: time.Since(began), Err: err})
+		}
+		if err == nil || !passing(err) || ctx.Err() != nil {
+			return vs, err
+		}
+	}
+	return vs, err
+}
+
+func (e *embedder) ask(ctx context.Context, texts []string) ([][]float32, engi.Tokens, error) {
+	ctx, cancel := context.WithTimeout(ctx, e.reg.opt.Timeout)
+	defer cancel()
+	body, err := json.Marshal(map[string]any{"model": e.model, "input": texts, "encoding_format": "float"})
+	if err != nil {
+		return nil, engi.Tokens{}, engi.Errorf(engi.Internal, "ask %s: %v", e.name, err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url, bytes.NewReader(body))
+	if err != nil {
+		return nil, engi.Tokens{}, engi.Errorf(engi.Invalid, "ask %s: its URL is none", e.name)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if e.p.Key != "" {
+		req.Header.Set("Authorization", "Bearer "+e.p.Key)
+	}
+	for k, v := range e.p.Headers {
+		req.Header.Set(k, v)
+	}
+	resp, err := e.reg.opt.Client.Do(req)
+	if err != nil {
+		return nil, engi.Tokens{}, classify(e.name, err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxVectors+1))
+	if err != nil {
+		return nil, engi.Tokens{}, classify(e.name, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		headers := map[string]string{}
+		for k := range resp.Header {
+			headers[k] = resp.Header.Get(k)
+		}
+		return nil, engi.Tokens{}, classify(e.name, &fantasy.ProviderError{Message: string(raw[:min(len(raw), maxSaid)]), StatusCode: resp.StatusCode, ResponseHeaders: headers})
+	}
+	if len(raw) > maxVectors {
+		return nil, engi.Tokens{}, tooLong(e.name)
+	}
+	var answer struct {
+		Data []struct {
+			Index     int       `json:"index"`
+			Embedding []float32 `json:"embedding"`
+		} `json:"data"`
+		Usage struct {
+			Prompt int64 `json:"prompt_tokens"`
+		} `json:"usage"`
+	}
+	if err := json.Unmarshal(raw, &answer); err != nil {
+		return nil, engi.Tokens{}, engi.Errorf(engi.Unavailable, "ask %s: the answer is no JSON of vectors", e.name)
+	}
+	t := engi.Tokens{Input: max(answer.Usage.Prompt, 0)}
+	vs := make([][]float32, len(texts))
+	for _, d := range answer.Data {
+		if d.Index < 0 || d.Index >= len(vs) || len(d.Embedding) == 0 || len(d.Embedding) > maxDimension {
+			return nil, t, engi.Errorf(engi.Unavailable, "ask %s: vector %d of %d dimensions", e.name, d.Index, len(d.Embedding))
+		}
+		if !normalize(d.Embedding) {
+			return nil, t, engi.Errorf(engi.Unavailable, "ask %s: vector %d has no direction", e.name, d.Index)
+		}
+		vs[d.Index] = d.Embedding
+	}
+	for i, v := range vs {
+		if v == nil {
+			return nil, t, engi.Errorf(engi.Unavailable, "ask %s: vector %d of %d is missing", e.name, i, len(vs))
+		}
+	}
+	return vs, t, nil
+}
+
+// normalize gives v the length 1.
+func normalize(v []float32) bool {
+	var sum float64
+	for _, x := range v {
+		sum += float64(x) * float64(x)
+	}
+	if !(sum > 0) || math.IsInf(sum, 0) {
+		return false
+	}
+	f := float32(1 / math.Sqrt(sum))
+	for i := range v {
+		v[i] *= f
+	}
+	return true
+}

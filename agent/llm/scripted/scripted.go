@@ -1,0 +1,252 @@
+// Package scripted is a language model that follows a script. It speaks the
+// wire formats of OpenAI's chat completions and embeddings, Anthropic's
+// messages and Gemini's contents, whole and streamed, so that everything above
+// a socket is the same as with a real provider: tests are written against it,
+// and a node without a key offers it as the demo model, under that name.
+//
+// It is not a model: it understands nothing.
+package scripted
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A Conversation is a request, whatever its wire format.
+type Conversation struct {
+	Dialect string // openai, anthropic or gemini
+	Model   string
+	Key     string
+	System  string
+	Turns   []Turn
+	Tools   []string        // names
+	Schema  json.RawMessage // of the object that is asked for; nil if prose is
+	Stream  bool
+	Raw     []byte // the request's body
+	N       int    // 1 for the server's first request, and so on
+}
+
+// A Turn is one message.
+type Turn struct {
+	Role    string // user, assistant or tool
+	Text    string
+	Images  int
+	Calls   []Call
+	Results []Result
+}
+
+// A Call is one of a tool.
+type Call struct {
+	ID, Name  string
+	Arguments string // JSON, or not
+}
+
+// A Result is what a tool answered.
+type Result struct {
+	ID, Text string
+	Failed   bool
+}
+
+// Last returns the last turn; zero if there is none.
+func (c Conversation) Last() Turn {
+	if len(c.Turns) == 0 {
+		return Turn{}
+	}
+	return c.Turns[len(c.Turns)-1]
+}
+
+// An Answer is what the model says.
+type Answer struct {
+	Text   string
+	Calls  []Call
+	Object string // JSON; goes out the way the format gives objects
+
+	Status     int           // other than 0 and 200: refused
+	RetryAfter int           // seconds, with a Status
+	Delay      time.Duration // before it begins
+	Pace       time.Duration // between pieces of a stream
+	Cut        int           // the stream breaks off after so many pieces; 0 means it does not
+	Input      int           // tokens; 0 means counted
+	Output     int
+}
+
+// A Server is the model. It is an http.Handler, safe for concurrent use.
+type Server struct {
+	// Play is asked for every answer. It must be safe for concurrent use.
+	Play func(Conversation) Answer
+
+	mu   sync.Mutex
+	seen []Conversation
+}
+
+const (
+	maxBody = 64 << 20
+	maxSeen = 1000
+)
+
+// Seen returns the requests so far, the last thousand.
+func (s *Server) Seen() []Conversation {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]Conversation(nil), s.seen...)
+}
+
+// ServeHTTP answers by the path's end, so that any prefix will do.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
+	if err != nil {
+		http.Error(w, "read the request", http.StatusBadRequest)
+		return
+	}
+	path := r.URL.Path
+	var d dialect
+	switch {
+	case r.Method != http.MethodPost:
+		http.NotFound(w, r)
+		return
+	case strings.HasSuffix(path, "/chat/completions"):
+		d = openai{}
+	case strings.HasSuffix(path, "/messages"):
+		d = anthropic{}
+	case strings.HasSuffix(path, ":generateContent"), strings.HasSuffix(path, ":streamGenerateContent"):
+		d = gemini{path}
+	case strings.HasSuffix(path, "/embeddings"):
+		embeddings(w, body)
+		return
+	default:
+		http.NotFound(w, r)
+		return
+	}
+	c, err := d.parse(body)
+	if err != nil {
+		d.refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	c.Raw = body
+	c.Key = key(r)
+	s.mu.Lock()
+	s.seen = append(s.seen, c)
+	c.N = len(s.seen)
+	s.seen[c.N-1].N = c.N
+	if len(s.seen) > maxSeen {
+		s.seen = s.seen[1:]
+	}
+	s.mu.Unlock()
+
+	a := s.Play(c)
+	select {
+	case <-time.After(a.Delay):
+	case <-r.Context().Done():
+		return
+	}
+	if a.Status != 0 && a.Status != http.StatusOK {
+		if a.RetryAfter > 0 {
+			w.Header().Set("Retry-After", fmt.Sprint(a.RetryAfter))
+		}
+		d.refuse(w, a.Status, a.Text)
+		return
+	}
+	for i := range a.Calls {
+		if a.Calls[i].ID == "" {
+			a.Calls[i].ID = fmt.Sprintf("call_%d_%d", c.N, i)
+		}
+	}
+	if a.Input == 0 {
+		a.Input = len(body)/4 + 1
+	}
+	if a.Output == 0 {
+		a.Output = (len(a.Text)+len(a.Object))/4 + 1
+	}
+	if !c.Stream {
+		send(w, d.whole(c, a))
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	out := http.NewResponseController(w)
+	for i, e := range d.pieces(c, a) {
+		if a.Cut > 0 && i >= a.Cut {
+			panic(http.ErrAbortHandler)
+		}
+		if e.name != "" {
+			fmt.Fprintf(w, "event: %s\n", e.name)
+		}
+		fmt.Fprintf(w, "data: %s\n\n", e.data)
+		if out.Flush() != nil {
+			return
+		}
+		if a.Pace > 0 {
+			select {
+			case <-time.After(a.Pace):
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}
+}
+
+// A dialect is a wire format.
+type dialect interface {
+	parse(body []byte) (Conversation, error)
+	whole(c Conversation, a Answer) any
+	pieces(c Conversation, a Answer) []event
+	refuse(w http.ResponseWriter, status int, text string)
+}
+
+type event struct {
+	name string
+	data string
+}
+
+type object = map[string]any
+
+func line(v any) string {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // made of our own strings
+	}
+	return string(raw)
+}
+
+func send(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	io.WriteString(w, line(v))
+}
+
+func key(r *http.Request) string {
+	if k, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
+		return k
+	}
+	for _, h := range []string{"X-Api-Key", "X-Goog-Api-Key"} {
+		if k := r.Header.Get(h); k != "" {
+			return k
+		}
+	}
+	return ""
+}
+
+// cut breaks text where streams do: anywhere, runes being kept whole.
+func cut(text string) []string {
+	const size = 12
+	var parts []string
+	runes := []rune(text)
+	for len(runes) > 0 {
+		n := min(size, len(runes))
+		parts = append(parts, string(runes[:n]))
+		runes = runes[n:]
+	}
+	return parts
+}
+
+// arguments are those of a call where the format wants an object.
+func arguments(text string) any {
+	var o object
+	if json.Unmarshal([]byte(text), &o) != nil {
+		return object{}
+	}
+	return o
+}
