@@ -36,17 +36,24 @@ type lab struct {
 	path string
 }
 
-// newLab skips without python3. Interpreters are looked for in
-// ENGI_TEST_KERNEL_PATH first.
+// newLab skips, or fails where everything must be there, without programs.
+// They are looked for in ENGI_TEST_KERNEL_PATH first, and last beside the Deno
+// that ENGI_TEST_DENO names.
 func newLab(t *testing.T, programs ...string) *lab {
 	t.Helper()
 	path := os.Getenv("PATH")
 	if more := os.Getenv("ENGI_TEST_KERNEL_PATH"); more != "" {
 		path = more + ":" + path
-		t.Setenv("PATH", path)
 	}
+	if deno := os.Getenv("ENGI_TEST_DENO"); deno != "" {
+		path += ":" + filepath.Dir(deno)
+	}
+	t.Setenv("PATH", path)
 	for _, p := range programs {
 		if _, err := exec.LookPath(p); err != nil {
+			if os.Getenv("ENGI_TEST_REQUIRE") == "1" {
+				t.Fatalf("needs %s", p)
+			}
 			t.Skipf("this machine has no %s", p)
 		}
 	}
