@@ -32,7 +32,8 @@ type runCommand struct {
 	VCPUs    float64           `name:"vcpus" help:"Processors' worth of time." placeholder:"N"`
 	Disk     string            `help:"Bytes the program may write, like 1GiB." placeholder:"SIZE"`
 	Pids     int               `name:"processes" help:"Processes and threads at once." placeholder:"N"`
-	Detach   bool              `short:"d" help:"Start it, print its ID and leave; needs a server."`
+	networkFlags
+	Detach bool `short:"d" help:"Start it, print its ID and leave; needs a server."`
 }
 
 func (runCommand) Help() string {
@@ -51,6 +52,7 @@ Examples:
   engi run -l typescript -c 'const n: number = await Promise.resolve(6*7); console.log(n)'
   echo data | engi run count.py -- --lines
   engi run --timeout 2s --memory 256MiB -o results/ plot.py
+  engi run --allow api.example.com --secret key@api.example.com:header=X-API-Key fetch.py
   engi run -l go ./cmd-dir            a directory with go.mod and several packages
   generate | engi run -l bash -       the code itself from standard input`
 }
@@ -112,6 +114,11 @@ func (r *runCommand) request(g *globals) (v1.ExecutionRequest, error) {
 	if req.Disk, err = size("--disk", r.Disk); err != nil {
 		return req, err
 	}
+	network, err := r.policy()
+	if err != nil {
+		return req, err
+	}
+	req.Network = (*v1.NetworkChoice)(network)
 	if r.VCPUs < 0 || r.Pids < 0 {
 		return req, engi.Errorf(engi.Invalid, "a limit cannot be negative").WithRemedy("leave it out to get the default")
 	}

@@ -48,6 +48,7 @@ type sandboxFlags struct {
 	OnTimeout   string            `help:"What happens then: kill or hibernate." enum:"kill,hibernate," default:"" placeholder:"WHAT"`
 	AutoResume  bool              `help:"Use from outside wakes it."`
 	Private     bool              `help:"Only its owner and holders of links reach its ports."`
+	networkFlags
 }
 
 // request returns what the flags ask for.
@@ -77,6 +78,9 @@ func (f *sandboxFlags) request(template string) (q v1.SandboxRequest, err error)
 		}
 		q.Volumes = append(q.Volumes, v1.VolumeMount{Volume: name, Path: path})
 	}
+	if q.Network, err = f.policy(); err != nil {
+		return q, err
+	}
 	if f.Private {
 		q.Ports = &v1.PortPolicy{Private: true}
 	}
@@ -95,7 +99,9 @@ Examples:
   engi sandbox create
   box=$(engi sandbox create base --memory 1GiB --timeout 1h)
   engi sandbox create --idle-timeout 5m --on-timeout hibernate --auto-resume
-  engi sandbox create --snapshot ready --volume data:/data -m task=42`
+  engi sandbox create --snapshot ready --volume data:/data -m task=42
+  engi sandbox create --allow registry.npmjs.org --secret github@api.github.com
+  engi sandbox create --net open --deny 203.0.113.0/24`
 }
 
 // Run implements the command.
@@ -250,6 +256,9 @@ func (g *globals) showSandbox(b v1.Sandbox) error {
 	}
 	for _, v := range b.Volumes {
 		row("volume", "%s at %s", v.Volume, v.Path)
+	}
+	if n := b.Network; n != nil && n.Mode != "" {
+		row("network", "%s", n.Mode)
 	}
 	if len(b.Metadata) > 0 {
 		row("words", "%s", words(b.Metadata))

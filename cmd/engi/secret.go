@@ -14,6 +14,7 @@ import (
 
 type secretCommand struct {
 	Set    secretSet    `cmd:"" help:"Store a secret, or replace its value."`
+	Get    secretGet    `cmd:"" help:"Show a secret; never its value."`
 	List   secretList   `cmd:"" aliases:"ls" help:"List secrets; never their values."`
 	Remove secretRemove `cmd:"" aliases:"rm" help:"Delete secrets."`
 	Rekey  secretRekey  `cmd:"" help:"Seal all secrets under a new key."`
@@ -108,6 +109,33 @@ func (secretList) Run(ctx context.Context, g *globals) error {
 			rows = append(rows, []string{x.Name, x.ID, fmt.Sprint(x.Version), words(x.Metadata), ago(x.UpdatedAt)})
 		}
 		g.table("NAME\tID\tVERSION\tWORDS\tUPDATED", rows)
+		return nil
+	})
+}
+
+type secretGet struct {
+	Name string `arg:"" help:"Its name or ID." placeholder:"NAME"`
+}
+
+func (secretGet) Help() string {
+	return `Examples:
+  engi secret get github`
+}
+
+// Run implements the command.
+func (s *secretGet) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		x, err := d.Secret(ctx, s.Name)
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(x)
+		}
+		fmt.Fprintf(g.out, "name     %s\nid       %s\nversion  %d\ncreated  %s\nupdated  %s\n", x.Name, x.ID, x.Version, ago(x.CreatedAt), ago(x.UpdatedAt))
+		if len(x.Metadata) > 0 {
+			fmt.Fprintf(g.out, "words    %s\n", words(x.Metadata))
+		}
 		return nil
 	})
 }

@@ -1,0 +1,344 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+type netCommand struct {
+	Show netShow `cmd:"" help:"Show what a sandbox may reach."`
+	Set  netSet  `cmd:"" help:"Change what a sandbox may reach, at once."`
+	Log  netLog  `cmd:"" help:"Print what a sandbox reached, and what it was not let to."`
+}
+
+// networkFlags say what a sandbox may reach.
+type networkFlags struct {
+	Net    string   `aliases:"mode" help:"What it may reach: none, isolated, restricted or open; with --allow or --secret restricted, else the node's default." placeholder:"MODE"`
+	Allow  []string `help:"Let it reach a name, *.SUFFIX, address or network, maybe with :PORT; may be repeated." placeholder:"RULE" sep:"none"`
+	Deny   []string `help:"Keep it from one, unless --allow says otherwise; may be repeated." placeholder:"RULE" sep:"none"`
+	Secret []string `aliases:"grant" help:"Put a secret into its requests to hosts; it never enters the sandbox. HOW is bearer, header=NAME, basic=USER, query=NAME or env=VARIABLE, then maybe :strip; may be repeated." placeholder:"NAME@HOST[,HOST][:HOW]" sep:"none"`
+	Group  string   `help:"Reach other sandboxes of this group, and be reached by them." placeholder:"GROUP"`
+	As     string   `help:"Name in the group: NAME.GROUP.internal." placeholder:"NAME"`
+}
+
+// given reports whether there is any.
+func (f *networkFlags) given() bool {
+	return f.Net != "" || len(f.Allow)+len(f.Deny)+len(f.Secret) > 0 || f.Group != "" || f.As != ""
+}
+
+// apply changes p to what the flags ask for.
+func (f *networkFlags) apply(p *v1.NetworkPolicy) error {
+	if f.Net != "" {
+		p.Mode = f.Net
+	}
+	if len(f.Allow) > 0 {
+		p.Allow = rulesOf(f.Allow)
+	}
+	if len(f.Deny) > 0 {
+		p.Deny = rulesOf(f.Deny)
+	}
+	if len(f.Secret) > 0 {
+		p.Grants = nil
+		for _, text := range rulesOf(f.Secret) {
+			g, err := grantOf(text)
+			if err != nil {
+				return err
+			}
+			p.Grants = append(p.Grants, g)
+		}
+	}
+	if f.Group != "" {
+		p.Group = f.Group
+		if p.Mode == "" && len(p.Allow)+len(p.Grants) == 0 {
+			p.Mode = v1.NetworkIsolated
+		}
+	}
+	if f.As != "" {
+		p.Name = f.As
+	}
+	return nil
+}
+
+// rulesOf returns the rules of a list that is not just the word none.
+func rulesOf(list []string) []string {
+	if len(list) == 1 && list[0] == "none" {
+		return nil
+	}
+	return list
+}
+
+// policy returns what the flags ask for; nil if there is none.
+func (f *networkFlags) policy() (*v1.NetworkPolicy, error) {
+	if !f.given() {
+		return nil, nil
+	}
+	var p v1.NetworkPolicy
+	if err := f.apply(&p); err != nil {
+		return nil, err
+	}
+	return &p, nil
+}
+
+const grantForm = "write it like github@api.github.com, or key@api.example.com:header=X-API-Key"
+
+// grantOf reads NAME@HOST[,HOST][:HOW][:strip].
+func grantOf(text string) (g v1.Grant, err error) {
+	name, rest, ok := strings.Cut(text, "@")
+	if !ok || name == "" || rest == "" {
+		return g, engi.Errorf(engi.Invalid, "--secret %.80q names no secret or no host", text).WithRemedy(grantForm)
+	}
+	hosts, how, _ := strings.Cut(rest, ":")
+	g = v1.Grant{Secret: name, Hosts: strings.Split(hosts, ",")}
+	if how == "" {
+		return g, nil
+	}
+	for part := range strings.SplitSeq(how, ":") {
+		way, value, valued := strings.Cut(part, "=")
+		switch {
+		case way == "bearer" && !valued:
+			g.As = "bearer"
+		case way == "strip" && !valued:
+			g.Strip = true
+		case way == "basic":
+			g.As, g.Name = "basic", value
+		case (way == "header" || way == "query") && value != "":
+			g.As, g.Name = way, value
+		case way == "env" && value != "":
+			g.As, g.Env = "placeholder", value
+		case way == "format" && value != "":
+			g.Format = value
+		default:
+			return g, engi.Errorf(engi.Invalid, "--secret %.80q: %.40q is no way to use a secret", text, part).
+				WithRemedy("use bearer, header=NAME, basic=USER, query=NAME or env=VARIABLE, then maybe format=TEXT or strip")
+		}
+	}
+	return g, nil
+}
+
+type netShow struct {
+	ID string `arg:"" help:"Sandbox." placeholder:"SANDBOX"`
+}
+
+func (netShow) Help() string {
+	return `Examples:
+  engi net show sbx_u2dmwmlezjgprkqrgppgcz2mgu
+  engi net show sbx_u2dmwmlezjgprkqrgppgcz2mgu --json`
+}
+
+// Run implements the command.
+func (n *netShow) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		p, err := d.Network(ctx, n.ID)
+		if err != nil {
+			return err
+		}
+		return g.showNetwork(p)
+	})
+}
+
+func (g *globals) showNetwork(p v1.NetworkPolicy) error {
+	if g.JSON {
+		return g.printJSON(p)
+	}
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(g.out, "%-9s%s\n", name, fmt.Sprintf(format, args...))
+	}
+	mode := p.Mode
+	if mode == "" {
+		mode = "the node's default"
+	}
+	row("mode", "%s", mode)
+	if p.Group != "" {
+		name := p.Name
+		if name == "" {
+			name = "(its own)"
+		}
+		row("group", "%s, as %s", p.Group, name)
+	}
+	for _, r := range p.Allow {
+		row("allow", "%s", r)
+	}
+	for _, r := range p.Deny {
+		row("deny", "%s", r)
+	}
+	for _, x := range p.Grants {
+		how := x.As
+		switch {
+		case x.Env != "":
+			how = "in place of what $" + x.Env + " holds"
+		case x.Name != "":
+			how += " " + x.Name
+		case how == "":
+			how = "bearer"
+		}
+		if x.Strip {
+			how += ", cut out of answers"
+		}
+		row("secret", "%s to %s: %s", x.Secret, strings.Join(x.Hosts, ", "), how)
+	}
+	for _, h := range p.Headers {
+		row("headers", "%s: %s", h.Host, strings.Join(sorted(keysOf(h.Headers)), ", "))
+	}
+	if p.Proxy != nil {
+		row("proxy", "%s", p.Proxy.Address)
+	}
+	if l := p.Limits; l != nil {
+		var parts []string
+		for _, x := range []struct {
+			set  bool
+			text string
+		}{
+			{l.Up > 0, fmt.Sprintf("%s/s up", l.Up)}, {l.Down > 0, fmt.Sprintf("%s/s down", l.Down)}, {l.Total > 0, fmt.Sprintf("%s in all", l.Total)},
+			{l.Connections > 0, fmt.Sprintf("%d connections", l.Connections)}, {l.NewConnections > 0, fmt.Sprintf("%d new ones/s", l.NewConnections)},
+			{l.Lookups > 0, fmt.Sprintf("%d lookups/s", l.Lookups)},
+		} {
+			if x.set {
+				parts = append(parts, x.text)
+			}
+		}
+		row("limits", "%s", orDash(strings.Join(parts, ", ")))
+	}
+	return nil
+}
+
+func keysOf(m map[string]string) []string {
+	var all []string
+	for k := range m {
+		all = append(all, k)
+	}
+	return all
+}
+
+type netSet struct {
+	ID string `arg:"" help:"Sandbox." placeholder:"SANDBOX"`
+	networkFlags
+	Replace bool `help:"Forget what is not given; else it stays."`
+}
+
+func (netSet) Help() string {
+	return `Connections that are not allowed any more break. A list that is given replaces the one there was;
+'none' empties it.
+
+Examples:
+  engi net set sbx_u2dmwmlezjgprkqrgppgcz2mgu --allow registry.npmjs.org --allow '*.example.com:443'
+  engi net set sbx_u2dmwmlezjgprkqrgppgcz2mgu --mode open --deny 203.0.113.0/24
+  engi net set sbx_u2dmwmlezjgprkqrgppgcz2mgu --grant github@api.github.com,uploads.github.com
+  engi net set sbx_u2dmwmlezjgprkqrgppgcz2mgu --grant key@api.example.com:header=X-API-Key:strip
+  engi net set sbx_u2dmwmlezjgprkqrgppgcz2mgu --replace --mode isolated --group shop --as db`
+}
+
+// Run implements the command.
+func (n *netSet) Run(ctx context.Context, g *globals) error {
+	if !n.given() && !n.Replace {
+		return engi.Errorf(engi.Invalid, "nothing to change").WithRemedy("say --mode, --allow, --deny, --grant or --group; 'engi net show' shows what is")
+	}
+	return g.atServer(ctx, func(d *desk) error {
+		var p v1.NetworkPolicy
+		if !n.Replace {
+			var err error
+			if p, err = d.Network(ctx, n.ID); err != nil {
+				return err
+			}
+		}
+		if n.Net == "" && p.Mode == v1.NetworkNone && len(n.Allow)+len(n.Secret) > 0 {
+			p.Mode = v1.NetworkRestricted
+		}
+		if err := n.apply(&p); err != nil {
+			return err
+		}
+		p, err := d.SetNetwork(ctx, n.ID, p)
+		if err != nil {
+			return err
+		}
+		return g.showNetwork(p)
+	})
+}
+
+type netLog struct {
+	ID     string `arg:"" help:"Sandbox." placeholder:"SANDBOX"`
+	Follow bool   `short:"f" help:"Go on until the sandbox stops."`
+	Denied bool   `help:"Only what was not allowed."`
+	After  int64  `help:"Begin after this event." placeholder:"N"`
+}
+
+func (netLog) Help() string {
+	return `One line for each decision: its number, when, what was asked for and what became of it. With --json,
+one event per line.
+
+Examples:
+  engi net log sbx_u2dmwmlezjgprkqrgppgcz2mgu
+  engi net log sbx_u2dmwmlezjgprkqrgppgcz2mgu --follow --denied
+  engi net log sbx_u2dmwmlezjgprkqrgppgcz2mgu --json | jq -r 'select(.allowed | not) | .host // .address'`
+}
+
+// Run implements the command.
+func (n *netLog) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		events := d.NetworkEvents(ctx, n.ID, n.After)
+		if n.Follow {
+			events = d.WatchNetwork(ctx, n.ID, n.After)
+		}
+		for e, err := range events {
+			if err != nil {
+				return err
+			}
+			if n.Denied && e.Allowed {
+				continue
+			}
+			if g.JSON {
+				if err := g.printLine(e); err != nil {
+					return err
+				}
+				continue
+			}
+			if _, err := fmt.Fprintln(g.out, networkLine(e)); err != nil {
+				return engi.Errorf(engi.Unavailable, "%v", err)
+			}
+		}
+		return nil
+	})
+}
+
+// networkLine tells an event on one line. Names come from programs inside.
+func networkLine(e v1.NetworkEvent) string {
+	at := "-"
+	if e.Time != nil {
+		at = e.Time.Local().Format(time.DateTime)
+	}
+	verdict := "denied"
+	if e.Allowed {
+		verdict = "allowed"
+	}
+	target := e.Host
+	if e.Address != "" {
+		target = strings.TrimSpace(target + " " + e.Address)
+	}
+	if e.Protocol != "" {
+		target = e.Protocol + " " + target
+	}
+	why := e.Reason
+	if e.Rule != "" {
+		why = strings.TrimSpace("by " + e.Rule + "; " + why)
+		why = strings.TrimSuffix(why, ";")
+	}
+	if e.Type == v1.NetworkClose {
+		why = fmt.Sprintf("%d bytes out, %d in", e.Up, e.Down)
+	}
+	return printable(strings.TrimRight(fmt.Sprintf("%6d  %s  %-7s  %-7s  %s  %s", e.Seq, at, e.Type, verdict, orDash(target), why), " "))
+}
+
+// printable replaces what would move the cursor of a terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, s)
+}

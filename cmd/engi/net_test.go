@@ -1,0 +1,67 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+func TestGrantsOnTheCommandLine(t *testing.T) {
+	for text, want := range map[string]v1.Grant{
+		"github@api.github.com":                        {Secret: "github", Hosts: []string{"api.github.com"}},
+		"github@a.com,*.b.com:bearer":                  {Secret: "github", Hosts: []string{"a.com", "*.b.com"}, As: "bearer"},
+		"k@a.com:header=X-API-Key:strip":               {Secret: "k", Hosts: []string{"a.com"}, As: "header", Name: "X-API-Key", Strip: true},
+		"k@a.com:header=Authorization:format=token {}": {Secret: "k", Hosts: []string{"a.com"}, As: "header", Name: "Authorization", Format: "token {}"},
+		"k@a.com:basic=ann":                            {Secret: "k", Hosts: []string{"a.com"}, As: "basic", Name: "ann"},
+		"k@a.com:basic":                                {Secret: "k", Hosts: []string{"a.com"}, As: "basic"},
+		"k@a.com:query=key":                            {Secret: "k", Hosts: []string{"a.com"}, As: "query", Name: "key"},
+		"k@a.com:env=TOKEN":                            {Secret: "k", Hosts: []string{"a.com"}, As: "placeholder", Env: "TOKEN"},
+	} {
+		got, err := grantOf(text)
+		if d := cmp.Diff(want, got); err != nil || d != "" {
+			t.Errorf("%s: %v (-want +got):\n%s", text, err, d)
+		}
+	}
+	for _, text := range []string{"", "github", "@a.com", "github@", "k@a.com:cookie", "k@a.com:header", "k@a.com:bearer=x", "k@a.com:strip=1", "k@a.com::"} {
+		if g, err := grantOf(text); engi.KindOf(err) != engi.Invalid {
+			t.Errorf("%q is %+v, %v", text, g, err)
+		}
+	}
+}
+
+func TestNetworkFlagsChangeWhatTheyName(t *testing.T) {
+	p := v1.NetworkPolicy{Mode: v1.NetworkRestricted, Allow: []string{"a.com"}, Deny: []string{"b.com"}, Group: "g"}
+	f := networkFlags{Allow: []string{"none"}, Secret: []string{"k@a.com"}, As: "db"}
+	if err := f.apply(&p); err != nil {
+		t.Fatal(err)
+	}
+	want := v1.NetworkPolicy{Mode: v1.NetworkRestricted, Deny: []string{"b.com"}, Grants: []v1.Grant{{Secret: "k", Hosts: []string{"a.com"}}}, Group: "g", Name: "db"}
+	if d := cmp.Diff(want, p); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if p, err := (&networkFlags{}).policy(); p != nil || err != nil {
+		t.Errorf("no flags are %+v, %v", p, err)
+	}
+	if p, err := (&networkFlags{Group: "g"}).policy(); err != nil || p.Mode != v1.NetworkIsolated {
+		t.Errorf("a group is %+v, %v", p, err)
+	}
+}
+
+// TestNetworkLinesAreLines holds that names which programs chose cannot write
+// to a terminal what they want.
+func TestNetworkLinesAreLines(t *testing.T) {
+	at := time.Now()
+	line := networkLine(v1.NetworkEvent{Seq: 7, Type: v1.NetworkLookup, Time: &at, Host: "a\x1b[2J\r\n.com", Reason: "no rule\u202e", Rule: "x"})
+	if strings.ContainsAny(line, "\x1b\r\n\u202e") || !strings.Contains(line, "denied") || !strings.Contains(line, ".com") {
+		t.Errorf("line %q", line)
+	}
+	line = networkLine(v1.NetworkEvent{Type: v1.NetworkClose, Allowed: true, Protocol: "tcp", Host: "a.com", Address: "1.1.1.1:443", Up: 5, Down: 6})
+	if !strings.HasSuffix(line, "tcp a.com 1.1.1.1:443  5 bytes out, 6 in") {
+		t.Errorf("line %q", line)
+	}
+}
