@@ -31,12 +31,14 @@ type helper struct {
 	served int        // programs
 	idle   time.Time
 
-	cmd    *exec.Cmd
-	in     *os.File // to it
-	frames chan wire.From
-	dead   chan struct{} // closed when it is gone and read to its end
-	once   sync.Once
-	write  sync.Mutex
+	cmd   *exec.Cmd
+	in    *os.File // to it
+	out   *os.File // from it
+	r     *bufio.Reader
+	frame int           // bytes of one frame from it
+	dead  chan struct{} // closed when it is gone
+	once  sync.Once
+	write sync.Mutex
 }
 
 // start starts a helper and returns once it has locked itself in.
@@ -56,7 +58,7 @@ func start(ctx context.Context, path, root string, frame int) (_ *helper, err er
 	cmd := exec.Command(path)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdinR, stdoutW, said
 	cmd.Dir = "/"
-	cmd.Env = []string{"ENGI_JS_ROOT=" + root, "GOMAXPROCS=2", "GODEBUG=madvdontneed=1"}
+	cmd.Env = []string{"ENGI_JS_ROOT=" + root, "GOMAXPROCS=1", "GODEBUG=madvdontneed=1"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setsid:     true,
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
@@ -76,49 +78,39 @@ func start(ctx context.Context, path, root string, frame int) (_ *helper, err er
 		return nil, engi.Errorf(engi.Unavailable, "%v", err).
 			WithRemedy("the kernel must allow namespaces: run as root, or allow user namespaces")
 	}
-	h := &helper{cmd: cmd, in: stdinW, frames: make(chan wire.From), dead: make(chan struct{})}
-	stop := make(chan struct{})
-	go h.read(stdoutR, stop, frame)
+	h := &helper{cmd: cmd, in: stdinW, out: stdoutR, r: bufio.NewReader(stdoutR), frame: frame, dead: make(chan struct{})}
 	go func() {
 		// Wait ends when the process has, and its standard error is read.
 		_ = cmd.Wait() // how it ended does not matter: it is over
-		close(stop)
+		close(h.dead)
 	}()
-	timer := time.NewTimer(startTime)
-	defer timer.Stop()
-	select {
-	case <-h.frames: // it is locked in
+	stop := context.AfterFunc(ctx, h.signal)
+	defer stop()
+	_, err = h.receive(time.Now().Add(startTime)) // it is locked in
+	switch {
+	case err == nil:
 		return h, nil
-	case <-h.dead:
-		return nil, engi.Errorf(engi.Unavailable, "it ended at once: %s", said).WithRemedy("run engi doctor")
-	case <-timer.C:
-		h.kill()
-		return nil, engi.Errorf(engi.Unavailable, "it does not come up: %s", said)
-	case <-ctx.Done():
+	case ctx.Err() != nil:
 		h.kill()
 		return nil, engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
+	case h.isDead():
+		h.kill()
+		return nil, engi.Errorf(engi.Unavailable, "it ended at once: %s", said).WithRemedy("run engi doctor")
+	default:
+		h.kill()
+		return nil, engi.Errorf(engi.Unavailable, "it does not come up: %s", said).WithRemedy("run engi doctor")
 	}
 }
 
-// read hands on what the process says, until it is gone.
-func (h *helper) read(out *os.File, stop chan struct{}, frame int) {
-	defer close(h.dead)
-	defer func() { <-stop }()
-	defer out.Close()
-	r := bufio.NewReader(out)
-	for {
-		var f wire.From
-		if err := wire.Read(r, &f, frame); err != nil {
-			// Gone, or talking nonsense, which a sound helper never does.
-			h.signal()
-			return
-		}
-		select {
-		case h.frames <- f:
-		case <-stop:
-			return
-		}
+// receive returns the next frame, until then at most. After an error the
+// helper is of no more use: it is gone, late, or talks nonsense, which a sound
+// one never does.
+func (h *helper) receive(until time.Time) (f wire.From, err error) {
+	if err := h.out.SetReadDeadline(until); err != nil {
+		return f, engi.Errorf(engi.Unavailable, "%v", err)
 	}
+	err = wire.Read(h.r, &f, h.frame)
+	return f, err
 }
 
 func (h *helper) signal() {
@@ -128,10 +120,11 @@ func (h *helper) signal() {
 	})
 }
 
-// kill ends the process and waits until it is gone.
+// kill ends the process and waits until it is gone. Nobody reads from it.
 func (h *helper) kill() {
 	h.signal()
 	<-h.dead
+	h.out.Close()
 }
 
 func (h *helper) send(to wire.To) error {
@@ -158,58 +151,67 @@ func (h *helper) run(ctx context.Context, run wire.Run, answer func(context.Cont
 	h.served++
 	timeout := time.Duration(run.Limits.Timeout)
 	began := time.Now()
-	timer := time.NewTimer(timeout + grace)
-	defer timer.Stop()
-	calling, cancel := context.WithTimeout(ctx, timeout)
+	until := began.Add(timeout + grace)
+	calling, cancel := context.WithDeadline(ctx, began.Add(timeout))
 	var calls sync.WaitGroup
 	defer calls.Wait()
 	defer cancel()
+	stop := context.AfterFunc(ctx, h.signal)
+	defer func() {
+		if !stop() {
+			healthy = false // it was ended a moment after its last word
+		}
+	}()
 
-	lost := func(kind engi.ScriptErrorKind, name, text string) (wire.Done, bool, error) {
+	// The interpreter ends programs itself and says so. When it does not,
+	// something is wrong with it, or it is in a loop of its own.
+	lost := func(text string) (wire.Done, bool, error) {
 		h.kill()
-		return wire.Done{Error: &wire.Error{Kind: kind, Name: name, Message: text}, Duration: int64(time.Since(began))}, false, nil
+		e := &wire.Error{Kind: engi.ScriptLost, Name: "Error", Message: text}
+		switch {
+		case ctx.Err() != nil:
+			return wire.Done{}, false, engi.Errorf(engi.Expired, "run script: %v", context.Cause(ctx))
+		case time.Until(until) <= 0:
+			e = &wire.Error{Kind: engi.ScriptTimeout, Name: "TimeoutError", Message: "the program did not end in time"}
+		}
+		return wire.Done{Error: e, Duration: int64(time.Since(began))}, false, nil
+	}
+	if err := h.in.SetWriteDeadline(until); err != nil {
+		return wire.Done{}, false, errGone
 	}
 	if err := h.send(wire.To{Run: &run}); err != nil {
 		if engi.KindOf(err) == engi.Invalid {
 			return wire.Done{}, true, err
 		}
-		h.kill()
+		if time.Until(until) <= 0 || ctx.Err() != nil {
+			return lost("")
+		}
 		return wire.Done{}, false, errGone
 	}
 	var open atomic.Int64 // calls that are not answered
 	for all := 0; ; {
-		select {
-		case f := <-h.frames:
-			switch {
-			case f.Done != nil && f.Done.Run == run.ID:
-				if !sound(f.Done) {
-					return lost(engi.ScriptLost, "Error", "the interpreter talks nonsense")
-				}
-				return *f.Done, true, nil
-			case f.Call != nil && f.Call.Run == run.ID:
-				// The engine keeps to these bounds; one that does not was
-				// taken over.
-				if all++; all > run.Limits.AllCalls || open.Add(1) > int64(run.Limits.Calls) {
-					return lost(engi.ScriptLost, "Error", "the interpreter calls api functions too often")
-				}
-				c := *f.Call
-				calls.Go(func() {
-					a := answer(calling, c)
-					open.Add(-1)
-					if calling.Err() == nil {
-						_ = h.send(wire.To{Answer: &a}) // a helper that is gone needs no answer
-					}
-				})
-			default:
-				return lost(engi.ScriptLost, "Error", "the interpreter talks nonsense")
+		f, err := h.receive(until)
+		switch {
+		case err != nil:
+			return lost("the interpreter died under the program")
+		case f.Done != nil && f.Done.Run == run.ID && sound(f.Done):
+			return *f.Done, true, nil
+		case f.Call != nil && f.Call.Run == run.ID:
+			// The engine keeps to these bounds; one that does not was taken
+			// over.
+			if all++; all > run.Limits.AllCalls || open.Add(1) > int64(run.Limits.Calls) {
+				return lost("the interpreter calls api functions too often")
 			}
-		case <-h.dead:
-			return lost(engi.ScriptLost, "Error", "the interpreter died under the program")
-		case <-timer.C:
-			return lost(engi.ScriptTimeout, "TimeoutError", "the program did not end in time")
-		case <-ctx.Done():
-			h.kill()
-			return wire.Done{}, false, engi.Errorf(engi.Expired, "run script: %v", context.Cause(ctx))
+			c := *f.Call
+			calls.Go(func() {
+				a := answer(calling, c)
+				open.Add(-1)
+				if calling.Err() == nil {
+					_ = h.send(wire.To{Answer: &a}) // a helper that is gone needs no answer
+				}
+			})
+		default:
+			return lost("the interpreter talks nonsense")
 		}
 	}
 }

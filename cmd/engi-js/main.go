@@ -8,8 +8,12 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/script/engine"
@@ -28,6 +32,12 @@ func serve() error {
 	if err != nil {
 		return err
 	}
+	// What does not block can be waited for until some moment.
+	if err := unix.SetNonblock(0, true); err != nil {
+		return fmt.Errorf("standard input: %v", err)
+	}
+	h := &host{in: os.NewFile(0, "stdin")}
+	h.r = bufio.NewReader(h.in)
 	if err := confine(); err != nil {
 		return err
 	}
@@ -35,60 +45,83 @@ func serve() error {
 	if err := wire.Write(os.Stdout, wire.From{}, wire.MaxFrame); err != nil {
 		return err
 	}
-	runs := make(chan wire.Run)
-	answers := make(chan wire.Answer, 64)
-	gone := make(chan error, 1)
-	go func() {
-		in := bufio.NewReader(os.Stdin)
-		for {
-			var to wire.To
-			if err := wire.Read(in, &to, wire.MaxFrame); err != nil {
-				gone <- err
-				close(answers)
-				close(runs)
-				return
-			}
-			switch {
-			case to.Run != nil:
-				runs <- *to.Run
-			case to.Answer != nil:
-				answers <- *to.Answer
-			}
-		}
-	}()
-	for run := range runs {
-		for drained := false; !drained; { // of a run before
-			select {
-			case <-answers:
-			default:
-				drained = true
-			}
-		}
-		done, err := e.Run(run, engine.Host{
-			Answers: answers,
-			Call: func(c wire.Call) error {
-				c.Run = run.ID
-				return wire.Write(os.Stdout, wire.From{Call: &c}, run.Limits.Frame())
-			},
-		})
-		if err != nil {
-			return err
-		}
-		done.Run = run.ID
-		err = wire.Write(os.Stdout, wire.From{Done: &done}, run.Limits.Frame())
-		if engi.KindOf(err) == engi.Invalid { // the engine's bounds should not let that be
-			done = wire.Done{Run: run.ID, Duration: done.Duration, Error: &wire.Error{Kind: engi.ScriptMemory, Name: "RangeError", Message: "the answer is too large"}}
-			err = wire.Write(os.Stdout, wire.From{Done: &done}, run.Limits.Frame())
+	for {
+		run, err := h.next()
+		if engi.KindOf(err) == engi.Unavailable {
+			return nil // we are not needed any more
 		}
 		if err != nil {
 			return err
 		}
-		if err := e.Prepare(run); err != nil {
+		if err := h.serve(e, *run); err != nil {
+			return err
+		}
+		if err := e.Prepare(*run); err != nil {
 			return err
 		}
 	}
-	if err := <-gone; engi.KindOf(err) != engi.Unavailable {
+}
+
+// A host is who started us: frames come in order, and one at a time.
+type host struct {
+	in *os.File
+	r  *bufio.Reader
+}
+
+// next returns the next run. Answers to one before may come first.
+func (h *host) next() (*wire.Run, error) {
+	if err := h.in.SetReadDeadline(time.Time{}); err != nil {
+		return nil, fmt.Errorf("standard input: %v", err)
+	}
+	for {
+		var to wire.To
+		if err := wire.Read(h.r, &to, wire.MaxFrame); err != nil {
+			return nil, err
+		}
+		if to.Run != nil {
+			return to.Run, nil
+		}
+	}
+}
+
+// serve answers one run.
+func (h *host) serve(e *engine.Engine, run wire.Run) error {
+	done, err := e.Run(run, engine.Host{
+		Answer: h.answer,
+		Call: func(c wire.Call) error {
+			c.Run = run.ID
+			return wire.Write(os.Stdout, wire.From{Call: &c}, run.Limits.Frame())
+		},
+	})
+	if err != nil {
 		return err
 	}
-	return nil
+	done.Run = run.ID
+	err = wire.Write(os.Stdout, wire.From{Done: &done}, run.Limits.Frame())
+	if engi.KindOf(err) == engi.Invalid { // the engine's bounds should not let that be
+		done = wire.Done{Run: run.ID, Duration: done.Duration, Error: &wire.Error{Kind: engi.ScriptMemory, Name: "RangeError", Message: "the answer is too large"}}
+		err = wire.Write(os.Stdout, wire.From{Done: &done}, run.Limits.Frame())
+	}
+	return err
+}
+
+// answer waits for an answer. Once its first byte is there the rest follows.
+func (h *host) answer(until time.Time) (a wire.Answer, ok bool, err error) {
+	if err := h.in.SetReadDeadline(until); err != nil {
+		return a, false, fmt.Errorf("standard input: %v", err)
+	}
+	if _, err := h.r.Peek(1); errors.Is(err, os.ErrDeadlineExceeded) {
+		return a, false, nil
+	}
+	if err := h.in.SetReadDeadline(time.Time{}); err != nil {
+		return a, false, fmt.Errorf("standard input: %v", err)
+	}
+	var to wire.To
+	if err := wire.Read(h.r, &to, wire.MaxFrame); err != nil {
+		return a, false, err
+	}
+	if to.Answer == nil {
+		return a, false, engi.Errorf(engi.Invalid, "a frame that is no answer")
+	}
+	return *to.Answer, true, nil
 }

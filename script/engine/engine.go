@@ -69,8 +69,9 @@ func Version() string { return "quickjs " + quickjs.Version() }
 type Host struct {
 	// Call hands on a call; it must not block for long.
 	Call func(wire.Call) error
-	// Answers yields what comes back.
-	Answers <-chan wire.Answer
+	// Answer waits for what comes back, until then at most; ok is false if
+	// nothing came.
+	Answer func(until time.Time) (a wire.Answer, ok bool, err error)
 }
 
 // Run runs a program to its end, its failure or its deadline. Whatever the
@@ -333,22 +334,18 @@ func (p *program) idle() (bool, error) {
 			until = at
 		}
 	}
-	timer := time.NewTimer(time.Until(until))
-	defer timer.Stop()
-	select {
-	case a, ok := <-p.host.Answers:
-		if !ok {
-			p.lost = engi.Errorf(engi.Unavailable, "the host is gone")
-			return false, p.lost
-		}
+	a, ok, err := p.host.Answer(until)
+	switch {
+	case err != nil:
+		p.lost = err
+		return false, err
+	case ok:
 		return true, p.settle(a)
-	case <-timer.C:
-		if time.Until(p.deadline) <= 0 {
-			return false, errLate
-		}
-		_, err := p.call("fire")
-		return true, err
+	case time.Until(p.deadline) <= 0:
+		return false, errLate
 	}
+	_, err = p.call("fire")
+	return true, err
 }
 
 func (p *program) settle(a wire.Answer) error {

@@ -31,7 +31,7 @@ func run(t testing.TB, l engi.Language, code string, change ...func(*wire.Run)) 
 		f(&r)
 	}
 	answers := make(chan wire.Answer, 100)
-	done, err := e.Run(r, Host{Answers: answers, Call: func(c wire.Call) error {
+	done, err := e.Run(r, Host{Answer: from(answers), Call: func(c wire.Call) error {
 		switch c.API {
 		case "fail":
 			answers <- wire.Answer{Call: c.ID, Name: "RangeError", Error: "it failed"}
@@ -45,6 +45,20 @@ func run(t testing.TB, l engi.Language, code string, change ...func(*wire.Run)) 
 		t.Fatal(err)
 	}
 	return done
+}
+
+// from waits for what comes out of a channel.
+func from(answers <-chan wire.Answer) func(time.Time) (wire.Answer, bool, error) {
+	return func(until time.Time) (a wire.Answer, ok bool, err error) {
+		timer := time.NewTimer(time.Until(until))
+		defer timer.Stop()
+		select {
+		case a = <-answers:
+			return a, true, nil
+		case <-timer.C:
+			return a, false, nil
+		}
+	}
 }
 
 func TestValues(t *testing.T) {
