@@ -21,6 +21,10 @@ type (
 	SecretID string
 	// A SessionID names one session for ever.
 	SessionID string
+	// A RunID names one run of an agent for ever.
+	RunID string
+	// A ConversationID names one conversation for ever.
+	ConversationID string
 	// A RequestID names one request to a surface, for logs and errors.
 	RequestID string
 )
@@ -35,6 +39,8 @@ const (
 	volumePrefix    = "vol_"
 	secretPrefix    = "sec_"
 	sessionPrefix   = "ses_"
+	runPrefix       = "run_"
+	conversePrefix  = "cnv_"
 	requestPrefix   = "req_"
 )
 
@@ -110,4 +116,22 @@ func NewSessionID() SessionID { return SessionID(newID(sessionPrefix)) }
 func ParseSessionID(s string) (SessionID, error) {
 	id, err := parseID(sessionPrefix, "a session", s)
 	return SessionID(id), err
+}
+
+// NewRunID returns a fresh, unguessable ID.
+func NewRunID() RunID { return RunID(newID(runPrefix)) }
+
+// ParseRunID is the only way in from outside. It reports Invalid.
+func ParseRunID(s string) (RunID, error) {
+	id, err := parseID(runPrefix, "a run", s)
+	return RunID(id), err
+}
+
+// NewConversationID returns a fresh, unguessable ID.
+func NewConversationID() ConversationID { return ConversationID(newID(conversePrefix)) }
+
+// ParseConversationID is the only way in from outside. It reports Invalid.
+func ParseConversationID(s string) (ConversationID, error) {
+	id, err := parseID(conversePrefix, "a conversation", s)
+	return ConversationID(id), err
 }
