@@ -30,6 +30,7 @@ import (
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/node/front"
 	"github.com/engi-dev/engi/node/place"
+	"github.com/engi-dev/engi/node/sessions"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
 	"github.com/engi-dev/engi/script"
@@ -59,7 +60,8 @@ type Node struct {
 	workshop  *fleet.Workshop
 	db        *store.DB
 	fleet     *fleet.Manager
-	script    *script.Runner // nil if scripts are not served
+	script    *script.Runner     // nil if scripts are not served
+	sessions  *sessions.Sessions // nil if there are none
 	front     *front.Front
 	secrets   *secret.Safe
 	previews  *preview.Proxy
@@ -154,6 +156,9 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if err := n.openScripts(ctx); err != nil {
 		return nil, err
 	}
+	if err := n.openSessions(ctx, metrics); err != nil {
+		return nil, err
+	}
 	leave, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	n.leave = cancel
 	n.closers.add(cancel)
@@ -218,7 +223,7 @@ func (n *Node) defaultTemplate(ctx context.Context) (string, error) {
 func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template string) fleet.Options {
 	c := n.config
 	opt := fleet.Options{
-		Providers: []provider.Provider{n.provider}, Templates: n.templates, Store: store.Fleet(n.db),
+		Providers: []provider.Provider{n.provider}, Templates: mirrored{n.templates, c.Mirrors}, Store: store.Fleet(n.db),
 		Dir: filepath.Join(c.DataDir, "fleet"), Log: n.log.With("room", "fleet"), Metrics: metrics, Workshop: n.workshop,
 		Snapshots: n.snapshots, Volumes: n.volumes, Template: template, Defaults: c.Limits.Limits(), Max: c.Max.Limits(), OnEmpty: engi.EmptyPool(c.Admission.OnEmpty),
 		ClaimTimeout: time.Duration(c.Admission.ClaimTimeout), MaxSandboxes: c.Admission.MaxSandboxes, MaxQueue: c.Admission.MaxQueue,
@@ -257,6 +262,7 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 		{"e2b", n.e2b.Run, 30 * time.Second},
 	}
 	parts = append(parts, n.diskParts()...)
+	parts = append(parts, n.sessionParts()...)
 	if n.script != nil {
 		parts = append(parts, part{"script", n.script.Run, 10 * time.Second})
 	}

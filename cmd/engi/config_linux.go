@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -149,12 +150,19 @@ func (c configCheck) Run(g *globals) error {
 	if c.File != "" {
 		g.Config = c.File
 	}
-	_, from, err := g.config()
+	conf, from, err := g.config()
 	if err != nil {
 		return err
 	}
+	if err := conf.Sandbox.CheckEnvironment(os.LookupEnv); err != nil {
+		return err
+	}
+	notes := conf.Sandbox.Notes()
 	if g.JSON {
-		return g.printJSON(map[string]any{"ok": true, "sources": from})
+		return g.printJSON(map[string]any{"ok": true, "sources": from, "notes": notes})
+	}
+	for _, note := range notes {
+		g.note("%s", note)
 	}
 	fmt.Fprintf(g.out, "the configuration is good; %d keys differ from their defaults\n", len(from))
 	return nil

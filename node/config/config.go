@@ -59,6 +59,7 @@ type Config struct {
 	Secrets   Secrets   `toml:"secrets" envPrefix:"SECRETS_"`
 	Mirrors   Mirrors   `toml:"mirrors" envPrefix:"MIRRORS_"`
 	Script    Script    `toml:"script" envPrefix:"SCRIPT_"`
+	Sandbox   Sandbox   `toml:"sandbox" envPrefix:"SANDBOX_"`
 	Pools     []Pool    `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
 }
 
@@ -251,6 +252,7 @@ func Defaults() Config {
 			Limits: NetworkLimits{Connections: 512, NewConnections: 100, Lookups: 50},
 			Events: 10_000, KeepAge: Duration(7 * 24 * time.Hour),
 		},
+		Sandbox: defaultSandbox(),
 		Script: Script{
 			Code: sl.Code, Timeout: Duration(sl.Timeout), MinTimeout: Duration(sl.MinTimeout), MaxTimeout: Duration(sl.MaxTimeout),
 			Memory: Bytes(sl.Memory), Helpers: max(8, 4*cpus()),
@@ -365,6 +367,9 @@ func readFile(c *Config, data []byte, path string, from Sources) error {
 	if _, ok := keys["pools"]; ok {
 		c.Pools = nil // the file's pools replace the defaults
 	}
+	if _, ok := keys["sandbox"]; ok {
+		c.Sandbox.Enabled = true // unless it says otherwise
+	}
 	if err := check(keys, reflect.TypeFor[Config](), ""); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
@@ -398,7 +403,7 @@ func culprit(keys map[string]any) string {
 }
 
 // others are variables that begin with ENGI_ and are no keys of Config.
-var others = []string{"ENGI_URL", "ENGI_KEY", "ENGI_CONFIG", "ENGI_BIN", "ENGI_TEST_", "ENGI_CHAOS_", "ENGI_OUTPUT_DIR", "ENGI_NO_INSTALL", "ENGI_IN_NAMESPACES", "ENGI_DEBUG_"}
+var others = []string{"ENGI_URL", "ENGI_KEY", "ENGI_CONFIG", "ENGI_BIN", "ENGI_TEST_", "ENGI_CHAOS_", "ENGI_OUTPUT_DIR", "ENGI_SANDBOX_ID", "ENGI_NO_INSTALL", "ENGI_IN_NAMESPACES", "ENGI_DEBUG_"}
 
 func readEnv(c *Config, vars map[string]string, from Sources) error {
 	known := map[string]string{} // variable: key
@@ -495,7 +500,7 @@ func (c Config) Validate() error {
 	if c.Volumes.Capacity < 0 {
 		return engi.Errorf(engi.Invalid, "volumes.capacity is negative")
 	}
-	for _, check := range []func() error{c.Quota.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate} {
+	for _, check := range []func() error{c.Quota.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Sandbox.validate} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -1,0 +1,192 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/recipe"
+	"github.com/engi-dev/engi/session/deps"
+)
+
+// Sandbox says what sessions are: the sandboxes that a model's code runs in,
+// with packages installed and files that outlive them. Without the section, or
+// with enabled = false, a node has none.
+type Sandbox struct {
+	Enabled          bool         `toml:"enabled" env:"ENABLED" help:"serve sessions; true if a file has the section and does not say so"`
+	Provider         string       `toml:"provider" env:"PROVIDER" help:"runtime of sessions' code: deno"`
+	Mode             string       `toml:"mode" env:"MODE" help:"when a session gets its sandbox: lazy, with its first use, or warm, at once"`
+	Region           string       `toml:"region" env:"REGION" help:"accepted for the sake of hosted services' files; a machine of your own has none"`
+	Template         string       `toml:"template" env:"TEMPLATE" help:"template with Deno that packages are installed on top of"`
+	VolumeTTL        Duration     `toml:"volume_ttl" env:"VOLUME_TTL" help:"how long a session that nobody uses, and its volume, are kept"`
+	VolumeTTLMinutes int          `toml:"volume_ttl_minutes" env:"VOLUME_TTL_MINUTES" help:"the same in minutes; write one of the two"`
+	VolumeCapacity   Bytes        `toml:"volume_capacity" env:"VOLUME_CAPACITY" help:"of a session's volume, at /workspace inside"`
+	VolumeCapacityMB int          `toml:"volume_capacity_mb" env:"VOLUME_CAPACITY_MB" help:"the same in MiB; write one of the two"`
+	Timeout          Duration     `toml:"timeout" env:"TIMEOUT" help:"longest run of a piece of code"`
+	TimeoutSeconds   int          `toml:"timeout_seconds" env:"TIMEOUT_SECONDS" help:"the same in seconds; write one of the two"`
+	Memory           Bytes        `toml:"memory" env:"MEMORY" help:"of a session's sandbox"`
+	MemoryMB         int          `toml:"memory_mb" env:"MEMORY_MB" help:"the same in MiB; write one of the two"`
+	Dormancy         Duration     `toml:"dormancy" env:"DORMANCY" help:"a sandbox goes after so long without use; its volume stays"`
+	Allow            []string     `toml:"allow" env:"ALLOW" help:"rules of what sessions may reach beside the hosts of packages, like *.example.com:443"`
+	Dependencies     []Dependency `toml:"dependencies" env:"-" help:"packages that sessions' code may import"`
+}
+
+// A Dependency is a package that code in sessions may import.
+type Dependency struct {
+	Package   string   `toml:"package"`
+	Version   string   `toml:"version"`
+	Docs      []string `toml:"docs"`
+	SecretEnv string   `toml:"secret_env"` // variable of the server; inside, a variable of this name holds a placeholder
+	Hosts     []string `toml:"hosts"`      // that the package talks to, and the secret may go to
+}
+
+func defaultSandbox() Sandbox {
+	return Sandbox{
+		Provider: "deno", Mode: string(engi.SessionLazy), Template: "base", Dormancy: Duration(5 * time.Minute),
+	}
+}
+
+// What sessions get that the file does not say.
+const (
+	sandboxTTL      = 30 * time.Minute
+	sandboxCapacity = 300 << 20
+	sandboxTimeout  = 300 * time.Second
+	sandboxMemory   = 1280 << 20
+)
+
+// Session returns the values that may be written in two ways.
+func (s Sandbox) Session() (ttl, timeout time.Duration, capacity, memory int64) {
+	return cmp.Or(time.Duration(s.VolumeTTL), time.Duration(s.VolumeTTLMinutes)*time.Minute, sandboxTTL),
+		cmp.Or(time.Duration(s.Timeout), time.Duration(s.TimeoutSeconds)*time.Second, sandboxTimeout),
+		cmp.Or(int64(s.VolumeCapacity), int64(s.VolumeCapacityMB)<<20, sandboxCapacity),
+		cmp.Or(int64(s.Memory), int64(s.MemoryMB)<<20, sandboxMemory)
+}
+
+// Packages returns the dependencies as rooms take them. What is none was
+// refused by Validate.
+func (s Sandbox) Packages() (all []engi.Dependency) {
+	for _, d := range s.Dependencies {
+		name, version, err := deps.Parse(d.Package)
+		if err != nil {
+			continue
+		}
+		all = append(all, engi.Dependency{Package: name, Version: cmp.Or(version, d.Version), Docs: d.Docs, Secret: d.SecretEnv, Hosts: d.Hosts})
+	}
+	return all
+}
+
+// Notes says what of the section does nothing, for people.
+func (s Sandbox) Notes() (notes []string) {
+	if s.Enabled && s.Region != "" {
+		notes = append(notes, fmt.Sprintf("sandbox.region %q does nothing: sessions run on this machine", s.Region))
+	}
+	return notes
+}
+
+// CheckEnvironment reports Invalid, naming the variable, if the value of a
+// dependency's secret is not in the environment.
+func (s Sandbox) CheckEnvironment(lookup func(string) (string, bool)) error {
+	if !s.Enabled {
+		return nil
+	}
+	for _, d := range s.Dependencies {
+		if d.SecretEnv == "" {
+			continue
+		}
+		if v, ok := lookup(d.SecretEnv); !ok || v == "" {
+			return engi.Errorf(engi.Invalid, "sandbox.dependencies %s: the environment has no %s", d.Package, d.SecretEnv).
+				WithRemedy("set %s for the server, or take secret_env out", d.SecretEnv)
+		}
+	}
+	return nil
+}
+
+var variableForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+
+func (s Sandbox) validate() error {
+	if !s.Enabled {
+		return nil
+	}
+	if s.Provider != "deno" {
+		return engi.Errorf(engi.Invalid, "sandbox.provider is %.40q", s.Provider).WithRemedy("use deno, which runs in this node's own sandboxes")
+	}
+	if s.Mode != string(engi.SessionLazy) && s.Mode != string(engi.SessionWarm) {
+		return engi.Errorf(engi.Invalid, "sandbox.mode is %.40q", s.Mode).WithRemedy("use lazy or warm")
+	}
+	if !recipe.ValidName(s.Template) {
+		return engi.Errorf(engi.Invalid, "sandbox.template %.80q is no name of a template", s.Template).WithRemedy("use base, or a template made from it")
+	}
+	for _, twice := range []struct {
+		a, b   string
+		av, bv int64
+	}{
+		{"volume_ttl", "volume_ttl_minutes", int64(s.VolumeTTL), int64(s.VolumeTTLMinutes)},
+		{"volume_capacity", "volume_capacity_mb", int64(s.VolumeCapacity), int64(s.VolumeCapacityMB)},
+		{"timeout", "timeout_seconds", int64(s.Timeout), int64(s.TimeoutSeconds)},
+		{"memory", "memory_mb", int64(s.Memory), int64(s.MemoryMB)},
+	} {
+		if twice.av != 0 && twice.bv != 0 {
+			return engi.Errorf(engi.Invalid, "sandbox.%s and sandbox.%s say the same", twice.a, twice.b).WithRemedy("write one of them")
+		}
+		if min(twice.av, twice.bv) < 0 || max(twice.av, twice.bv) > 1<<53 {
+			return engi.Errorf(engi.Invalid, "sandbox.%s is negative or too large", twice.a)
+		}
+	}
+	if ttl, timeout, capacity, memory := s.Session(); ttl < time.Second || timeout < time.Second || capacity < 16<<20 || memory < 128<<20 {
+		return engi.Errorf(engi.Invalid, "[sandbox] has values that leave no room for code").
+			WithRemedy("volume_ttl and timeout are at least 1s, volume_capacity 16MiB, memory 128MiB")
+	}
+	if time.Duration(s.Dormancy) < time.Second {
+		return engi.Errorf(engi.Invalid, "sandbox.dormancy is %v", s.Dormancy).WithRemedy("use at least 1s, like 5m")
+	}
+	seen := map[string]bool{}
+	for i, d := range s.Dependencies {
+		if err := d.validate(); err != nil {
+			return fmt.Errorf("sandbox.dependencies[%d]: %w", i, err)
+		}
+		name, _, _ := deps.Parse(d.Package)
+		if seen[name] {
+			return engi.Errorf(engi.Invalid, "sandbox.dependencies[%d]: %s is there twice", i, name)
+		}
+		seen[name] = true
+	}
+	return nil
+}
+
+func (d Dependency) validate() error {
+	_, version, err := deps.Parse(d.Package)
+	if err != nil {
+		return err
+	}
+	if d.Version != "" {
+		if version != "" {
+			return engi.Errorf(engi.Invalid, "%.80q has a version already", d.Package).WithRemedy("write it in one place")
+		}
+		if _, _, err := deps.Parse(d.Package + "@" + d.Version); err != nil {
+			return err
+		}
+	}
+	for _, doc := range d.Docs {
+		if u, err := url.Parse(doc); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
+			return engi.Errorf(engi.Invalid, "docs of %s: %.100q is no address", d.Package, doc).WithRemedy("write it like https://example.com/sdk.md")
+		}
+	}
+	if slices.ContainsFunc(d.Hosts, func(h string) bool { return h == "" || len(h) > 253 || strings.ContainsAny(h, " /,\x00") }) {
+		return engi.Errorf(engi.Invalid, "hosts of %s: one of them is no name", d.Package).WithRemedy("write it like api.example.com or *.example.com")
+	}
+	switch {
+	case d.SecretEnv == "":
+	case !variableForm.MatchString(d.SecretEnv):
+		// The text is not shown: people put values here by mistake.
+		return engi.Errorf(engi.Invalid, "secret_env of %s is no name of a variable", d.Package).
+			WithRemedy("write it like LINEAR_API_KEY; the value itself is never in the configuration")
+	case len(d.Hosts) == 0:
+		return engi.Errorf(engi.Invalid, "the secret of %s may go to no host", d.Package).WithRemedy("name those that need it in hosts")
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/engi-dev/engi"
+)
+
+func load(t *testing.T, text string, env ...string) (Config, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "config.toml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := Load(From{File: file, Env: env})
+	return c, err
+}
+
+const seedSection = `
+[sandbox]
+enabled = true               # explicit toggle
+provider = "deno"
+mode = "lazy"
+region = "ord"
+volume_ttl_minutes = 30
+volume_capacity_mb = 300
+timeout_seconds = 300
+memory_mb = 1280
+
+[[sandbox.dependencies]]
+package = "@linear/sdk"
+docs = ["https://linear.app/developers/sdk.md"]
+secret_env = "LINEAR_API_KEY"
+hosts = ["api.linear.app"]
+`
+
+// TestS0_1_SandboxSection holds the section of the seed to what it says.
+func TestS0_1_SandboxSection(t *testing.T) {
+	c, err := load(t, seedSection)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := c.Sandbox
+	ttl, timeout, capacity, memory := s.Session()
+	if !s.Enabled || s.Mode != "lazy" || ttl != 30*time.Minute || timeout != 300*time.Second || capacity != 300<<20 || memory != 1280<<20 {
+		t.Errorf("%+v", s)
+	}
+	want := []engi.Dependency{{
+		Package: "@linear/sdk", Docs: []string{"https://linear.app/developers/sdk.md"}, Secret: "LINEAR_API_KEY", Hosts: []string{"api.linear.app"},
+	}}
+	if d := cmp.Diff(want, s.Packages()); d != "" {
+		t.Error(d)
+	}
+	if notes := s.Notes(); len(notes) != 1 || !strings.Contains(notes[0], "region") {
+		t.Errorf("notes %q", notes)
+	}
+
+	// Our own words for the same.
+	c, err = load(t, "[sandbox]\nvolume_ttl = \"1h\"\nvolume_capacity = \"1GiB\"\ntimeout = \"30s\"\nmemory = \"2GiB\"\n")
+	ttl, timeout, capacity, memory = c.Sandbox.Session()
+	if err != nil || !c.Sandbox.Enabled || ttl != time.Hour || timeout != 30*time.Second || capacity != 1<<30 || memory != 2<<30 {
+		t.Errorf("%+v, %v", c.Sandbox, err)
+	}
+}
+
+// TestS0_1_AbsentAndDisabledAreTheSame checks that nothing is served, and that
+// nothing in a section that is off stops a node.
+func TestS0_1_AbsentAndDisabledAreTheSame(t *testing.T) {
+	off := strings.Replace(seedSection, "enabled = true ", "enabled = false", 1)
+	for name, text := range map[string]string{"absent": "", "disabled": off} {
+		c, err := load(t, text)
+		if err != nil || c.Sandbox.Enabled {
+			t.Errorf("%s: enabled %t, %v", name, c.Sandbox.Enabled, err)
+		}
+		if err := c.Sandbox.CheckEnvironment(func(string) (string, bool) { return "", false }); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// The environment switches a section off.
+	if c, err := load(t, seedSection, "ENGI_SANDBOX_ENABLED=false"); err != nil || c.Sandbox.Enabled {
+		t.Errorf("enabled %t, %v", c.Sandbox.Enabled, err)
+	}
+}
+
+func TestS0_1_MissingSecretNamesItsVariable(t *testing.T) {
+	c, err := load(t, seedSection)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, value := range []func(string) (string, bool){
+		func(string) (string, bool) { return "", false },
+		func(string) (string, bool) { return "", true },
+	} {
+		err := c.Sandbox.CheckEnvironment(value)
+		if engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), "LINEAR_API_KEY") || !strings.Contains(engi.RemedyOf(err), "LINEAR_API_KEY") {
+			t.Errorf("%v; %s", err, engi.RemedyOf(err))
+		}
+	}
+	if err := c.Sandbox.CheckEnvironment(func(name string) (string, bool) { return "x", name == "LINEAR_API_KEY" }); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestS0_1_SlipsInTheSection checks that each is refused with a word on what is
+// wrong, and that no text that may be a secret is repeated.
+func TestS0_1_SlipsInTheSection(t *testing.T) {
+	dependency := func(lines string) string { return "[sandbox]\n[[sandbox.dependencies]]\n" + lines }
+	for name, c := range map[string]struct{ text, want string }{
+		"key":         {"[sandbox]\nvolume_ttl_minuts = 3", "volume_ttl_minutes"},
+		"inner key":   {dependency("pakage = 'a'"), "package"},
+		"provider":    {"[sandbox]\nprovider = 'e2b'", "provider"},
+		"mode":        {"[sandbox]\nmode = 'hot'", "lazy or warm"},
+		"twice":       {"[sandbox]\nmemory = '1GiB'\nmemory_mb = 1024", "say the same"},
+		"negative":    {"[sandbox]\nvolume_ttl_minutes = -3", "negative"},
+		"tiny":        {"[sandbox]\nmemory_mb = 1", "128MiB"},
+		"package":     {dependency("package = '; rm -rf /'"), "not a package"},
+		"version":     {dependency("package = 'a'\nversion = '$(x)'"), "not a version"},
+		"two":         {dependency("package = 'a@1'\nversion = '2'"), "one place"},
+		"same":        {dependency("package = 'a@1'\n[[sandbox.dependencies]]\npackage = 'a@2'"), "there twice"},
+		"docs":        {dependency("package = 'a'\ndocs = ['file:///etc/passwd']"), "no address"},
+		"value":       {dependency("package = 'a'\nsecret_env = 'lin_api_s3cret-value'\nhosts = ['h.example']"), "name of a variable"},
+		"no hosts":    {dependency("package = 'a'\nsecret_env = 'KEY'"), "no host"},
+		"odd host":    {dependency("package = 'a'\nhosts = ['https://a.example/']"), "no name"},
+		"type of ttl": {"[sandbox]\nvolume_ttl_minutes = 'x'", "volume_ttl_minutes"},
+	} {
+		_, err := load(t, c.text)
+		if engi.KindOf(err) != engi.Invalid || err == nil || !strings.Contains(err.Error()+" "+engi.RemedyOf(err), c.want) {
+			t.Errorf("%s: %v (%s), want %q", name, err, engi.RemedyOf(err), c.want)
+		}
+		if err != nil && strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: the error shows what may be a secret: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,37 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/node/sessions"
+	"github.com/engi-dev/engi/store"
+)
+
+// openSessions makes sessions, or none where the configuration has none.
+func (n *Node) openSessions(ctx context.Context, metrics prometheus.Registerer) (err error) {
+	n.sessions, err = sessions.Open(ctx, n.config, sessions.Rooms{
+		Sandboxes: n.fleet.Sandboxes(), Lifecycle: n.fleet.Lifecycle(), Volumes: n.volumes, Templates: n.templates,
+		Store: store.Sessions(n.db), Metrics: metrics, Log: n.log.With("room", "session"),
+	})
+	return err
+}
+
+// sessionParts are what openSessions opened, running.
+func (n *Node) sessionParts() []part {
+	if n.sessions == nil {
+		return nil
+	}
+	return []part{{"sessions", n.sessions.Run, 60 * time.Second}}
+}
+
+// Sessions is the node's front desk of sessions; nil if it has none.
+func (n *Node) Sessions() engi.Sessions {
+	if n.sessions == nil {
+		return nil
+	}
+	return n.sessions
+}
