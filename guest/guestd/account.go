@@ -26,6 +26,8 @@ type account struct {
 	user  *child.User // nil keeps the server's own
 	owner tree.Owner
 	env   map[string]string // complete; immutable
+	wired map[string]string // those of env that the network brings; immutable
+	moved map[string]string // see rewire
 	group *os.File          // cgroup.procs of the programs' cgroup; nil without one
 	done  bool
 }
@@ -64,7 +66,7 @@ func (s *Server) doSetup(w http.ResponseWriter, r *http.Request) error {
 	if old.done {
 		in = later(old.said, in)
 	}
-	a, err := s.newAccount(in, old.group)
+	a, err := s.newAccount(in, old)
 	if err != nil {
 		return err
 	}
@@ -96,16 +98,29 @@ func later(said, in wire.Setup) wire.Setup {
 	in.Processes = cmp.Or(in.Processes, said.Processes)
 	in.OpenFiles = cmp.Or(in.OpenFiles, said.OpenFiles)
 	in.OutputDir = cmp.Or(in.OutputDir, said.OutputDir)
+	if in.Wiring == nil {
+		in.Wiring = said.Wiring
+	}
 	return in
 }
 
-// sameStart reports whether programs of a and b start alike.
+// sameStart reports whether programs of a and b start alike, but for what the
+// network brings, of which those that wait are told when they go on.
 func sameStart(a, b account) bool {
-	return maps.Equal(a.env, b.env) && a.User == b.User && a.UID == b.UID && a.GID == b.GID && slices.Equal(a.Groups, b.Groups) &&
+	return maps.Equal(a.own(), b.own()) && a.User == b.User && a.UID == b.UID && a.GID == b.GID && slices.Equal(a.Groups, b.Groups) &&
 		a.WorkDir == b.WorkDir && a.Processes == b.Processes && a.OpenFiles == b.OpenFiles
 }
 
-func (s *Server) newAccount(in wire.Setup, group *os.File) (a account, err error) {
+// own is the environment without what the network brings.
+func (a *account) own() map[string]string {
+	env := maps.Clone(a.env)
+	for k := range a.wired {
+		delete(env, k)
+	}
+	return env
+}
+
+func (s *Server) newAccount(in wire.Setup, old account) (a account, err error) {
 	defer engi.Annotate(&err, "set up the guest")
 	said := in
 	if err := wire.CheckEnv(in.Env); err != nil {
@@ -126,6 +141,11 @@ func (s *Server) newAccount(in wire.Setup, group *os.File) (a account, err error
 			return a, err
 		}
 	}
+	if in.Wiring != nil {
+		if err := checkWiring(in.Wiring); err != nil {
+			return a, err
+		}
+	}
 	if in.Processes < 0 || in.OpenFiles < 0 || in.UID < 0 || in.GID < 0 {
 		return a, engi.Errorf(engi.Invalid, "a number is negative")
 	}
@@ -136,7 +156,7 @@ func (s *Server) newAccount(in wire.Setup, group *os.File) (a account, err error
 		}
 		a.user = &child.User{UID: in.UID, GID: in.GID, Groups: in.Groups}
 		a.owner = tree.Owner{UID: in.UID, GID: in.GID}
-		a.group = processGroup(group, in.Processes)
+		a.group = processGroup(old.group, in.Processes)
 		// No core dumps: they would fill the disk with a copy of the memory.
 		if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 			return a, engi.Errorf(engi.Internal, "forbid core dumps: %v", err)
@@ -165,6 +185,14 @@ func (s *Server) newAccount(in wire.Setup, group *os.File) (a account, err error
 	}
 	a.env = environment(a.Setup)
 	a.env["ENGI_OUTPUT_DIR"] = a.OutputDir
+	if in.Wiring == nil {
+		return a, nil
+	}
+	if a.wired, a.moved, err = s.rewire(old.said.Wiring, in.Wiring, old.moved); err != nil {
+		return a, err
+	}
+	maps.DeleteFunc(a.wired, func(k, _ string) bool { _, own := a.env[k]; return own })
+	maps.Copy(a.env, a.wired)
 	return a, nil
 }
 

@@ -62,7 +62,7 @@ func (s *Server) wait(in wire.Prepare) (*waiting, error) {
 		st.close()
 		return nil, err
 	}
-	start, err := warm.Waiting(in.Language, in.Interpreter, a.env, wt.hook.Dir)
+	start, err := warm.Waiting(in.Language, in.Interpreter, a.own(), wt.hook.Dir)
 	if err == nil {
 		wt.child, err = s.table.Start(child.Spec{Path: start.Args[0], Args: start.Args, Env: list(start.Env), Dir: a.WorkDir,
 			User: a.user, Limits: a.limits(a.user), Files: st.theirs})
@@ -107,10 +107,10 @@ func (s *Server) giveUp(wt *waiting) {
 }
 
 // claim takes the waiting interpreter of a run if it can serve it exactly.
-func (s *Server) claim(r *wire.Run, entry string) *waiting {
+func (s *Server) claim(r *wire.Run, entry string, env map[string]string) *waiting {
 	s.mu.Lock()
 	wt := s.waits[r.Language]
-	fits := wt != nil && wt.interpreter == r.Interpreter && warm.Fits(r.Language, entry, r.Args, r.Env)
+	fits := wt != nil && wt.interpreter == r.Interpreter && warm.Fits(r.Language, entry, r.Args, env)
 	if wt != nil {
 		delete(s.waits, r.Language)
 	}

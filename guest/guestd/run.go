@@ -213,9 +213,14 @@ func (s *Server) launch(r *run, a *account, entry string) error {
 		env["ENGI_RUN"] = r.ID // how its processes are told from others when it ends
 	}
 	var st *streams
-	if wt := s.claim(&r.Run, entry); wt != nil {
+	// The rest of its environment a waiting interpreter has.
+	told := map[string]string{}
+	maps.Copy(told, a.wired)
+	maps.Copy(told, r.Env)
+	if wt := s.claim(&r.Run, entry, told); wt != nil {
+		maps.Copy(told, env)
 		p.started = time.Now()
-		if err := wt.hook.Go(r.Args, env); err == nil {
+		if err := wt.hook.Go(r.Args, told); err == nil {
 			p.child, st, r.warm = wt.child, wt.streams, true
 			r.scratch = append(r.scratch, wt.hook.Dir)
 		} else {
