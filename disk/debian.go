@@ -89,10 +89,13 @@ func (t *Templates) debianSource(def recipe.Definition, distro, suite string) (s
 }
 
 // aptSources returns the lines of sources.list for a suite: the definition's
-// mirror, or those the node uses, or the distribution's.
+// mirror, or the operator's, or those the node uses, or the distribution's.
 func (t *Templates) aptSources(d distribution, distro, suite, mirror string) string {
 	line := func(uri, suite, components string) string {
 		return fmt.Sprintf("deb %s %s %s", strings.TrimRight(uri, "/"), suite, components)
+	}
+	if mirror == "" && distro == "debian" {
+		mirror = t.o.Mirror
 	}
 	if mirror != "" {
 		return line(mirror, suite, d.components)

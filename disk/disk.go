@@ -42,6 +42,7 @@ type Options struct {
 	Sources  []string     // directories whose files definitions may read; nil means Dir/sources only
 
 	Aliases map[string]string // references of images to the templates that stand for them, beside the usual ones
+	Mirror  string            // Debian's archive for definitions that name none; empty means the node's own sources
 	Grace   time.Duration     // Run removes builds that have had no name for so long; 0 means a day, less never
 }
 
