@@ -5,12 +5,11 @@
 // header rules say, and sends it on over verified TLS of its own. HTTP/1.1 and
 // HTTP/2 both ways, streams, trailers and upgrades pass.
 //
-// TLS is opened only to hosts of grants and header rules, and only on the port
-// that they name: 443 if they name none. A host is written
-// [http://|https://]NAME|*.SUFFIX[:PORT]. Over plain HTTP no secret is ever
-// sent but to a host that is written with http://; its port is 80 if it names
-// none. Plain HTTP to hosts without rules is served here, too, where names
-// decide: one connection could carry requests for many hosts.
+// TLS is opened only to hosts of grants and header rules. A host is written
+// [http://|https://]NAME|*.SUFFIX[:PORT]; without a port it means TLS on every
+// port. Over plain HTTP no secret is ever sent but to a host that is written
+// with http://, on port 80 if it names none, and only if the policy lets the
+// sandbox connect there anyway: a grant by itself opens TLS alone.
 //
 // The authority's key is made from [Options.Key] and the sandbox's ID. It is
 // nowhere but in memory, and the same after a restart of this process, so that

@@ -137,7 +137,7 @@ func TestPlaceholderStaysInBodies(t *testing.T) {
 
 func TestOtherHostsGetNothing(t *testing.T) {
 	w := newWorld(t, engi.NetworkPolicy{
-		Grants:  []engi.Grant{{Secret: "TOKEN", Hosts: []string{host}, Env: "API_KEY"}, {Secret: secret, Hosts: []string{"*.other.example"}, As: engi.GrantQuery, Name: "k"}},
+		Grants:  []engi.Grant{{Secret: "TOKEN", Hosts: []string{host}, Env: "API_KEY"}, {Secret: secret, Hosts: []string{"*.other.example"}, As: engi.GrantQuery, Name: "k"}, {Secret: "TOKEN", Hosts: []string{"port.example:8443"}}},
 		Headers: []engi.HeaderRule{{Host: "third.example", Headers: map[string]string{"X-A": "b"}}},
 	})
 	for _, name := range []string{host, "a.other.example", "third.example"} {
@@ -162,8 +162,9 @@ func TestOtherHostsGetNothing(t *testing.T) {
 		tls  bool
 		want bool
 	}{
-		{host, 443, true, true}, {host, 8443, true, false}, {host, 80, false, false}, {host, 443, false, false}, {"x." + host, 443, true, false},
+		{host, 443, true, true}, {host, 8443, true, true}, {host, 80, false, false}, {host, 443, false, false}, {"x." + host, 443, true, false},
 		{"other.example", 443, true, false}, {"a.b.other.example", 443, true, true}, {"evilother.example", 443, true, false}, {".other.example", 443, true, false}, {"", 443, true, false},
+		{"port.example", 8443, true, true}, {"port.example", 443, true, false}, {"port.example", 8443, false, false},
 	} {
 		if got := w.i.Intercepts(w.id, c.name, c.port, c.tls); got != c.want {
 			t.Errorf("Intercepts(%q, %d, %v) = %v", c.name, c.port, c.tls, got)

@@ -25,7 +25,7 @@ const (
 type Host struct {
 	Name  string // lower case, in ASCII; the part behind *. if Below
 	Below bool   // every name below Name, but not Name
-	Port  uint16
+	Port  uint16 // 0 means every port; only if TLS
 	TLS   bool
 }
 
@@ -33,10 +33,10 @@ type Host struct {
 func ParseHost(text string) (h Host, err error) {
 	bad := func(why string) (Host, error) {
 		return Host{}, engi.Errorf(engi.Invalid, "host %.80q %s", text, why).
-			WithRemedy("write api.example.com or *.example.com, with :PORT if it is not 443; http:// in front sends the secret without encryption")
+			WithRemedy("write api.example.com or *.example.com, with :PORT if others are not meant; http:// in front sends the secret without encryption")
 	}
 	name := text
-	h.TLS, h.Port = true, 443
+	h.TLS = true
 	switch scheme, rest, ok := strings.Cut(text, "://"); {
 	case ok && strings.EqualFold(scheme, "http"):
 		name, h.TLS, h.Port = rest, false, 80
@@ -78,7 +78,7 @@ func ParseHost(text string) (h Host, err error) {
 
 // Covers reports whether a connection is to h.
 func (h Host) Covers(name string, port uint16, tls bool) bool {
-	if h.Port != port || h.TLS != tls {
+	if h.Port != port && h.Port != 0 || h.TLS != tls {
 		return false
 	}
 	if !h.Below {
@@ -140,7 +140,7 @@ func rulesOf(p engi.NetworkPolicy) ([]rule, error) {
 			}
 			return 1
 		}
-		return cmp.Compare(len(a.host.Name), len(b.host.Name))
+		return cmp.Or(cmp.Compare(len(a.host.Name), len(b.host.Name)), cmp.Compare(min(a.host.Port, 1), min(b.host.Port, 1)))
 	})
 	for i, a := range rules {
 		for _, b := range rules[i+1:] {

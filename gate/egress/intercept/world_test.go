@@ -173,9 +173,9 @@ func (w *world) connect(target intercept.Target) net.Conn {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	defer l.Close()
 	w.serving.Go(func() {
 		conn, err := l.Accept()
+		l.Close()
 		if err != nil {
 			return
 		}

@@ -1,8 +1,8 @@
 package policy
 
 import (
-	"cmp"
 	"fmt"
+	"iter"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -16,56 +16,82 @@ import (
 // A hostIndex finds which of some things apply to a host.
 type hostIndex struct {
 	labels []string // of each thing, for events
-	hosts  map[string][]int32
-	under  map[string][]int32
+	hosts  map[string][]place
+	under  map[string][]place
+}
+
+// A place is where a thing applies at a host.
+type place struct {
+	index int32  // of the thing
+	port  uint16 // 0 means every port
+	clear bool   // plain HTTP, which nothing opens by applying to it
 }
 
 func newHostIndex() *hostIndex {
-	return &hostIndex{hosts: map[string][]int32{}, under: map[string][]int32{}}
+	return &hostIndex{hosts: map[string][]place{}, under: map[string][]place{}}
 }
 
-func (x *hostIndex) add(i int, pattern string) {
+func (x *hostIndex) add(pattern string, at place) {
 	m := x.hosts
 	if suffix, ok := strings.CutPrefix(pattern, "*."); ok {
 		m, pattern = x.under, suffix
 	}
-	if !slices.Contains(m[pattern], int32(i)) {
-		m[pattern] = append(m[pattern], int32(i))
+	if !slices.Contains(m[pattern], at) {
+		m[pattern] = append(m[pattern], at)
 	}
 }
 
 func (x *hostIndex) empty() bool { return len(x.labels) == 0 }
 
-// first returns the label of a thing that applies to a canonical name.
-func (x *hostIndex) first(name string) (string, bool) {
-	if x.empty() {
-		return "", false
-	}
-	if all := x.hosts[name]; len(all) > 0 {
-		return x.labels[all[0]], true
-	}
-	for i := range len(name) {
-		if name[i] == '.' {
-			if all := x.under[name[i+1:]]; len(all) > 0 {
-				return x.labels[all[0]], true
-			}
+// opens returns the label of a thing that opens TLS to a canonical name on a
+// port; port 0 means any.
+func (x *hostIndex) opens(name string, port uint16) (string, bool) {
+	for at := range x.at(name) {
+		if !at.clear && (at.port == 0 || port == 0 || at.port == port) {
+			return x.labels[at.index], true
 		}
 	}
 	return "", false
 }
 
-// all returns the indexes of what applies to a canonical name, in order.
-func (x *hostIndex) all(name string) []int32 {
-	if x.empty() {
-		return nil
-	}
-	found := slices.Clone(x.hosts[name])
-	for i := range len(name) {
-		if name[i] == '.' {
-			found = append(found, x.under[name[i+1:]]...)
+// at yields the places of a canonical name.
+func (x *hostIndex) at(name string) iter.Seq[place] {
+	return func(yield func(place) bool) {
+		if x.empty() {
+			return
+		}
+		for _, at := range x.hosts[name] {
+			if !yield(at) {
+				return
+			}
+		}
+		for i := range len(name) {
+			if name[i] == '.' {
+				for _, at := range x.under[name[i+1:]] {
+					if !yield(at) {
+						return
+					}
+				}
+			}
 		}
 	}
-	slices.SortFunc(found, cmp.Compare[int32])
+}
+
+// applies reports whether anything applies to a canonical name.
+func (x *hostIndex) applies(name string) bool {
+	for range x.at(name) {
+		return true
+	}
+	return false
+}
+
+// all returns the indexes of what applies to a canonical name, in order.
+func (x *hostIndex) all(name string) []int32 {
+	var found []int32
+	for at := range x.at(name) {
+		found = append(found, at.index)
+	}
+	slices.Sort(found)
 	return slices.Compact(found)
 }
 
@@ -76,11 +102,7 @@ func (p *Policy) Intercepts(host string) bool {
 	if problem != "" {
 		return false
 	}
-	if _, ok := p.grants.first(name); ok {
-		return true
-	}
-	_, ok := p.headers.first(name)
-	return ok
+	return p.grants.applies(name) || p.headers.applies(name)
 }
 
 // Intercepting reports whether there is any host that is intercepted.
@@ -126,41 +148,56 @@ func useOf(g engi.Grant) engi.GrantUse {
 	}
 }
 
-// checkPattern returns the canonical form of a name or *.SUFFIX. What is told
-// to such a host must not be told to strangers, so the suffix cannot be one
-// under which anybody gets a name.
-func checkPattern(pattern string) (string, *engi.Error) {
-	name, wild := strings.CutPrefix(pattern, "*.")
+// checkPattern reads [http://|https://]NAME|*.SUFFIX[:PORT] and returns the
+// canonical form of the name or *.SUFFIX, and the place. What is told to such
+// a host must not be told to strangers, so the suffix cannot be one under
+// which anybody gets a name.
+func checkPattern(pattern string) (string, place, *engi.Error) {
+	const form = "write a name such as api.example.com or *.example.com, with :PORT if others are not meant"
+	host, at := pattern, place{}
+	if rest, ok := strings.CutPrefix(pattern, "http://"); ok {
+		host, at.clear, at.port = rest, true, portHTTP
+	} else if rest, ok := strings.CutPrefix(pattern, "https://"); ok {
+		host = rest
+	}
+	if rest, port, ok := strings.Cut(host, ":"); ok {
+		n, valid := parsePort(port)
+		if !valid {
+			return "", at, engi.Errorf(engi.Invalid, "host %q has a bad port", short(pattern)).WithRemedy(form)
+		}
+		host, at.port = rest, n
+	}
+	name, wild := strings.CutPrefix(host, "*.")
 	if name == "" || strings.Contains(name, "*") {
-		return "", engi.Errorf(engi.Invalid, "host %q is neither a name nor *.SUFFIX", short(pattern)).
-			WithRemedy("write a name such as api.example.com or *.example.com")
+		return "", at, engi.Errorf(engi.Invalid, "host %q is neither a name nor *.SUFFIX", short(pattern)).WithRemedy(form)
 	}
 	c, err := CheckName(name)
 	if err != nil {
-		return "", engi.Errorf(engi.Invalid, "%w", err).WithRemedy("write a name such as api.example.com or *.example.com, without protocol and port")
+		return "", at, engi.Errorf(engi.Invalid, "%w", err).WithRemedy(form)
 	}
 	if !wild {
-		return c, nil
+		return c, at, nil
 	}
 	if public, _ := publicsuffix.PublicSuffix(c); public == c {
-		return "", engi.Errorf(engi.Invalid, "host %q means everybody's names below %s", pattern, c).
+		return "", at, engi.Errorf(engi.Invalid, "host %q means everybody's names below %s", pattern, c).
 			WithRemedy("name the hosts themselves, or the domain that is yours, such as *.example.%s", c)
 	}
-	return "*." + c, nil
+	return "*." + c, at, nil
 }
 
 func (p *Policy) addGrants(grants []engi.Grant) *engi.Error {
 	p.grants = newHostIndex()
-	type place struct {
+	type use struct {
 		host, where, name string
+		at                place
 	}
-	taken := map[place]string{}
+	taken := map[use]string{}
 	envs := map[string]string{}
 	for i, g := range grants {
 		bad := func(format string, args ...any) *engi.Error {
 			return engi.Errorf(engi.Invalid, "grant of secret %q %s", short(g.Secret), fmt.Sprintf(format, args...))
 		}
-		use := useOf(g)
+		as := useOf(g)
 		switch {
 		case g.Secret == "":
 			return engi.Errorf(engi.Invalid, "grant %d names no secret", i+1).WithRemedy("give the ID or the name of one of your secrets")
@@ -174,11 +211,11 @@ func (p *Policy) addGrants(grants []engi.Grant) *engi.Error {
 			return bad("has a bad variable %q", short(g.Env)).WithRemedy("a variable is letters, digits and underscores, no digit first")
 		case g.Env != "" && envs[g.Env] != "":
 			return bad("has the variable %s, and so has that of %q", g.Env, short(envs[g.Env])).WithRemedy("give each its own")
-		case use != engi.GrantPlaceholder && g.Env != "":
-			return bad("is applied as %s, and has a variable for a placeholder too", use).WithRemedy("leave out one of the two")
+		case as != engi.GrantPlaceholder && g.Env != "":
+			return bad("is applied as %s, and has a variable for a placeholder too", as).WithRemedy("leave out one of the two")
 		}
-		where, name := string(use), strings.ToLower(g.Name)
-		switch use {
+		where, name := string(as), strings.ToLower(g.Name)
+		switch as {
 		case engi.GrantHeader:
 			if !isToken(g.Name) || reservedHeader(g.Name) {
 				return bad("cannot be put into the header %q", short(g.Name)).WithRemedy("name a header such as X-Api-Key; those that belong to the connection cannot be set")
@@ -189,7 +226,7 @@ func (p *Policy) addGrants(grants []engi.Grant) *engi.Error {
 			}
 			name = g.Name
 		case engi.GrantBearer, engi.GrantBasic:
-			if use == engi.GrantBasic && (strings.Contains(g.Name, ":") || strings.ContainsFunc(g.Name, isControl) || len(g.Name) > 256) {
+			if as == engi.GrantBasic && (strings.Contains(g.Name, ":") || strings.ContainsFunc(g.Name, isControl) || len(g.Name) > 256) {
 				return bad("has a bad user %q", short(g.Name)).WithRemedy("a user has no colon and no control characters")
 			}
 			where, name = string(engi.GrantHeader), "authorization"
@@ -199,22 +236,23 @@ func (p *Policy) addGrants(grants []engi.Grant) *engi.Error {
 			}
 			name = g.Env
 		default:
-			return bad("is applied in the unknown way %q", short(string(use))).WithRemedy("the ways are header, bearer, basic, query and placeholder")
+			return bad("is applied in the unknown way %q", short(string(as))).WithRemedy("the ways are header, bearer, basic, query and placeholder")
 		}
 		if g.Env != "" {
 			envs[g.Env] = g.Secret
 		}
 		for _, h := range g.Hosts {
-			c, err := checkPattern(h)
+			c, at, err := checkPattern(h)
 			if err != nil {
 				return bad("names a bad host: %v", err).WithRemedy("%s", err.Remedy)
 			}
-			at := place{c, where, name}
-			if other, ok := taken[at]; ok && other != g.Secret {
+			wants := use{c, where, name, at}
+			if other, ok := taken[wants]; ok && other != g.Secret {
 				return bad("and that of %q want the same %s %q in requests to %s", short(other), where, name, c).WithRemedy("keep one of the two")
 			}
-			taken[at] = g.Secret
-			p.grants.add(i, c)
+			taken[wants] = g.Secret
+			at.index = int32(i)
+			p.grants.add(c, at)
 		}
 		p.grants.labels = append(p.grants.labels, "grant "+g.Secret)
 	}
@@ -224,7 +262,7 @@ func (p *Policy) addGrants(grants []engi.Grant) *engi.Error {
 func (p *Policy) addHeaders(rules []engi.HeaderRule) *engi.Error {
 	p.headers = newHostIndex()
 	for i, r := range rules {
-		c, err := checkPattern(r.Host)
+		c, at, err := checkPattern(r.Host)
 		if err != nil {
 			return engi.Errorf(engi.Invalid, "header rule %d has a bad host: %v", i+1, err).WithRemedy("%s", err.Remedy)
 		}
@@ -247,7 +285,8 @@ func (p *Policy) addHeaders(rules []engi.HeaderRule) *engi.Error {
 				return bad("has a bad value for %s", name).WithRemedy("a value is one line of 8 KiB at most")
 			}
 		}
-		p.headers.add(i, c)
+		at.index = int32(i)
+		p.headers.add(c, at)
 		p.headers.labels = append(p.headers.labels, "headers "+c)
 	}
 	return nil

@@ -95,7 +95,7 @@ func (p *Policy) claim(host string, ap netip.AddrPort, names []string, tls bool)
 		return Verdict{Reason: reasonUnbound}
 	}
 	rule := p.allow.byName(name, tcp, port)
-	grant, granted := p.grants.first(name)
+	grant, granted := p.grants.opens(name, port)
 	granted = granted && port != portDNS && port != portDoT
 	if bound && (!isClosed || p.ground.isStatic(name, a)) {
 		switch {

@@ -62,7 +62,7 @@ func (p *Policy) Lookup(name string) Verdict {
 		}
 		return allowed(r)
 	}
-	if g, ok := p.grants.first(name); ok {
+	if g, ok := p.grants.opens(name, 0); ok {
 		return Verdict{Allowed: true, Rule: g, Reason: "allowed by a grant"}
 	}
 	var open *rule
@@ -238,7 +238,7 @@ func (p *Policy) byNames(a netip.Addr, isClosed bool, pr proto, port uint16, nam
 		if best.Allowed || pr != tcp || port == portDNS || port == portDoT {
 			continue
 		}
-		if g, ok := p.grants.first(n); ok {
+		if g, ok := p.grants.opens(n, port); ok {
 			best = Verdict{Allowed: true, Check: CheckTLS, Rule: g, Reason: "allowed by a grant"}
 		}
 	}
