@@ -16,6 +16,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"path"
 	"regexp"
@@ -43,6 +44,10 @@ const (
 	MaxValue = 1 << 20
 	// MaxOutput is how much of each output stream a result keeps, in bytes.
 	MaxOutput = 1 << 20
+
+	// publicRegistry is where packages seem to come from, whatever mirror the
+	// sandbox's other programs are told of; see package session/deps.
+	publicRegistry = "https://registry.npmjs.org/"
 
 	killTime = 5 * time.Second // that the guest has to end a process
 	exitTime = 2 * time.Second // that a process has to end after its answer
@@ -111,8 +116,13 @@ type Runner struct {
 // Start starts a process in a prepared sandbox. The caller calls Run or Kill.
 func Start(ctx context.Context, g engi.Guest, o Options) (*Runner, error) {
 	mark := rand.Text()
+	env := map[string]string{"NO_COLOR": "1", "DENO_NO_UPDATE_CHECK": "1", "NPM_CONFIG_REGISTRY": publicRegistry}
+	if o.Config != "" {
+		env["DENO_DIR"] = path.Join(path.Dir(o.Config), "cache")
+	}
+	maps.Copy(env, o.Env)
 	p, err := g.Start(ctx, engi.Command{
-		Args: args(o), Env: o.Env, Dir: o.Dir, Tag: tagBegin + mark, Stdin: engi.StdinPipe, Output: 4 << 20,
+		Args: args(o), Env: env, Dir: o.Dir, Tag: tagBegin + mark, Stdin: engi.StdinPipe, Output: 4 << 20,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start deno: %w", err)

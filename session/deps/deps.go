@@ -30,10 +30,6 @@ const (
 	prefix = "deps-" // of the templates' names
 )
 
-// edition is part of every name. Raise it when the same packages are installed
-// in another way than before.
-const edition = 1
-
 var (
 	packageName = regexp.MustCompile(`^(jsr:@[a-z0-9-]+/[a-z0-9-]+|(@[A-Za-z0-9._~-]+/)?[A-Za-z0-9_~-][A-Za-z0-9._~-]*)$`)
 	versionName = regexp.MustCompile(`^(\*|[~^]?[0-9A-Za-z][0-9A-Za-z.+-]*)$`)
@@ -65,11 +61,11 @@ func sorted(all []engi.Dependency) []engi.Dependency {
 	return slices.CompactFunc(all, func(a, b engi.Dependency) bool { return a.Package == b.Package })
 }
 
-// Name is the name of the template that has packages on top of base: equal
-// ones have equal names.
+// Name is the name of the template that has packages on top of base. It is a
+// hash of them, in order, and of how they are installed.
 func Name(base string, packages []engi.Dependency) string {
 	h := sha256.New()
-	fmt.Fprintf(h, "edition %d on %s\n%s\n", edition, base, finish)
+	fmt.Fprintf(h, "%s\n%s\n%s\n", base, install, finish)
 	for _, d := range sorted(packages) {
 		fmt.Fprintf(h, "%s %s\n", d.Package, d.Version)
 	}
@@ -115,13 +111,13 @@ func Definition(base string, packages []engi.Dependency) ([]byte, error) {
 // install downloads packages, then imports each once without network, which
 // fills Deno's caches of what it found out about them. Those it brings up to
 // date later, too, in whatever sandbox; the packages nobody may change.
-const install = `export DENO_DIR=%[1]s/cache DENO_NO_UPDATE_CHECK=1 NO_COLOR=1
+const install = `# install %[2]s
+export DENO_DIR=%[1]s/cache DENO_NO_UPDATE_CHECK=1 NO_COLOR=1
 registry=${NPM_CONFIG_REGISTRY:-${npm_config_registry:-}}
 if [ -n "$registry" ]; then export NPM_CONFIG_REGISTRY="${registry%%/}/"; fi
 deno install
 deno run -A --no-lock --no-config finish.ts %[1]s %[2]s
 unset NPM_CONFIG_REGISTRY npm_config_registry
-deno cache --no-lock --cached-only --config deno.json all.ts
 timeout 60 deno run --no-prompt --no-lock --cached-only --config deno.json --ignore-env --allow-sys --allow-read=%[1]s all.ts < /dev/null > /dev/null 2>&1 || true
 rm -rf all.ts finish.ts cache/gen
 chmod -R a+rX,go-w .
