@@ -40,7 +40,7 @@ func (m *Manager) buryBox(ctx context.Context, s SandboxRecord) {
 	if s.End == "" {
 		s.End = engi.CauseSandboxLost
 	}
-	err := m.providerOf(s.Tier).Remove(ctx, s.ID)
+	err := m.remove(ctx, m.providerOf(s.Tier), s.ID)
 	if err == nil {
 		err = m.clear(ctx, s.ID, s)
 	}
@@ -138,7 +138,7 @@ func (m *Manager) retakeBox(ctx context.Context, s SandboxRecord) (err error) {
 // goes; what fails now is no reason to lose what sleeps.
 func (m *Manager) retakeAsleep(ctx context.Context, x *box) {
 	rec := x.record()
-	if err := m.providerOf(rec.Tier).Remove(ctx, rec.ID); err != nil {
+	if err := m.remove(ctx, m.providerOf(rec.Tier), rec.ID); err != nil {
 		m.log.Error("remove the machine of a sandbox that sleeps; waking it tries again", "sandbox", rec.ID, "error", err)
 	}
 	if rec.State == engi.Hibernated {
@@ -187,9 +187,16 @@ func (m *Manager) retakeAwake(ctx context.Context, x *box, t engi.Template) (err
 	if err != nil {
 		return err
 	}
+	wiring, err := m.openWall(ctx, rec.ID, rec.Owner, rec.Network)
+	if err != nil {
+		// It may have been made before there was a wall, or name a secret
+		// that is gone. Nothing is reachable then.
+		m.log.Error("open the network of a sandbox", "sandbox", rec.ID, "error", err)
+		wiring = nil
+	}
 	if t.Digest != "" {
 		// Its owner's environment may not have been sent before the node died.
-		if err := g.Setup(ctx, setupOf(t, rec)); err != nil {
+		if err := g.Setup(ctx, setupOf(t, rec, wiring)); err != nil {
 			g.Close()
 			return err
 		}
@@ -204,7 +211,7 @@ func (m *Manager) retakeAwake(ctx context.Context, x *box, t engi.Template) (err
 func (m *Manager) retakeSaved(ctx context.Context, x *box, t engi.Template, why error) error {
 	m.disembody(x)
 	rec := x.record()
-	if err := m.providerOf(rec.Tier).Remove(ctx, rec.ID); err != nil {
+	if err := m.remove(ctx, m.providerOf(rec.Tier), rec.ID); err != nil {
 		return err
 	}
 	if m.files.keepImage(rec.ID) != nil {
@@ -229,7 +236,11 @@ func (m *Manager) retakeFrozen(ctx context.Context, x *box) error {
 	if err := provider.Pause(ctx, machine); err != nil {
 		return err
 	}
+	if _, err := m.openWall(ctx, rec.ID, rec.Owner, rec.Network); err != nil {
+		m.log.Error("open the network of a sandbox", "sandbox", rec.ID, "error", err)
+	}
 	m.adoptBody(x, machine, nil)
+	x.machine().setUnwired(true)
 	return nil
 }
 

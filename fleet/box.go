@@ -342,6 +342,11 @@ func ended(r *SandboxRecord) {
 	r.Stopped = time.Now().UTC()
 	r.Deadline = time.Time{}
 	r.Token, r.Env = "", nil
+	if p := r.Network.Proxy; p != nil && p.Password != "" {
+		q := *p
+		q.Password = ""
+		r.Network.Proxy = &q
+	}
 }
 
 // clear removes what belongs to a box beside its machine and its record.

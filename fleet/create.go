@@ -314,7 +314,11 @@ func (m *Manager) occupy(ctx context.Context, d *design, b *member) (_ *box, err
 			return nil, err
 		}
 	}
-	if err := b.guest.Setup(ctx, setupOf(t, x.record())); err != nil {
+	wiring, err := m.openWall(ctx, made.ID, made.Owner, made.Network)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.guest.Setup(ctx, setupOf(t, x.record(), wiring)); err != nil {
 		return nil, err
 	}
 	u.keep()
@@ -331,7 +335,7 @@ func (m *Manager) unrecord(id engi.SandboxID) {
 }
 
 // setupOf says who programs in a sandbox run as, with what.
-func setupOf(t engi.Template, rec SandboxRecord) wire.Setup {
+func setupOf(t engi.Template, rec SandboxRecord, wiring *wire.Wiring) wire.Setup {
 	env := merge(t.Env, rec.Env)
 	env["ENGI_SANDBOX_ID"] = string(rec.ID)
 	return wire.Setup{
@@ -344,6 +348,7 @@ func setupOf(t engi.Template, rec SandboxRecord) wire.Setup {
 		Shell:     t.Shell,
 		Processes: rec.Size.Processes,
 		OpenFiles: rec.Size.OpenFiles,
+		Wiring:    wiring,
 	}
 }
 
@@ -426,8 +431,14 @@ func (m *Manager) power(ctx context.Context, x *box, rec SandboxRecord, t engi.T
 	if err != nil {
 		return nil, err
 	}
+	netns, err := m.attach(ctx, rec.ID)
+	if err != nil {
+		return nil, err
+	}
+	u.add(func() { m.detach(rec.ID) })
 	spec := provider.Spec{
 		ID:       rec.ID,
+		Netns:    netns,
 		Root:     t.Root,
 		Size:     rec.Size,
 		Hostname: hostname,
@@ -454,7 +465,11 @@ func (m *Manager) power(ctx context.Context, x *box, rec SandboxRecord, t engi.T
 		return nil, err
 	}
 	u.add(func() { g.Close() })
-	if err := g.Setup(ctx, setupOf(t, rec)); err != nil {
+	wiring, err := m.openWall(ctx, rec.ID, rec.Owner, rec.Network)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.Setup(ctx, setupOf(t, rec, wiring)); err != nil {
 		return nil, err
 	}
 	if image == "" {

@@ -116,6 +116,7 @@ func (m *Manager) startNow(ctx context.Context, rec Record, j *job, b *member, b
 	rec.Sandbox = b.rec.ID
 	rec.Started = now
 	r := m.newRun(rec)
+	r.network = j.network
 	used, err := b.use(r, rec)
 	if err != nil {
 		m.stock.Retire(b.key, b, now, true)
@@ -200,7 +201,7 @@ func (m *Manager) startLater(ctx context.Context, rec Record, j *job) (engi.Exec
 			m.stock.Return(h.Member.key, h.Member, h.Member.rec.Digest)
 		}
 	})
-	if err := m.files.putQueued(rec.ID, queuedProgram{Program: j.program, Key: j.key, Size: j.size, Patience: patience}); err != nil {
+	if err := m.files.putQueued(rec.ID, queuedProgram{Program: j.program, Key: j.key, Size: j.size, Patience: patience, Network: j.network}); err != nil {
 		return engi.Execution{}, err
 	}
 	u.add(func() { m.files.dropQueued(rec.ID) })
@@ -288,6 +289,7 @@ func (m *Manager) begin(r *run, h stock.Handover[*member], joined time.Time) {
 	}
 	q, err := m.files.getQueued(r.id)
 	if err == nil {
+		r.network = q.Network
 		err = m.start(m.life, r, b)
 	}
 	if err != nil {
@@ -593,4 +595,5 @@ type queuedProgram struct {
 	Key      stock.Key
 	Size     engi.Size
 	Patience time.Duration
+	Network  engi.NetworkPolicy // without Detail
 }

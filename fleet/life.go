@@ -312,6 +312,9 @@ func (m *Manager) unfreeze(ctx context.Context, x *box, timeout time.Duration) e
 		}
 		return err
 	}
+	if err := m.catchUp(ctx, x); err != nil {
+		m.log.Error("a sandbox was thawed and does not know its network", "sandbox", x.id, "error", err)
+	}
 	return nil
 }
 
@@ -336,7 +339,7 @@ func (m *Manager) restore(ctx context.Context, x *box, timeout time.Duration, co
 		return err
 	}
 	// The machine's own end may have left traces when the node died.
-	err = m.providerOf(rec.Tier).Remove(ctx, x.id)
+	err = m.remove(ctx, m.providerOf(rec.Tier), x.id)
 	if err == nil {
 		err = m.repower(ctx, x, rec, t, cold)
 	}

@@ -32,10 +32,11 @@ type member struct {
 	gone    chan struct{} // closed when nothing is left of it
 	once    sync.Once     // of dismiss
 
-	mu  sync.Mutex
-	rec SandboxRecord // guarded by mu; of a box's machine, that of the box counts
-	run *run          // that uses it; guarded by mu
-	box *box          // that lives in it; guarded by mu
+	mu      sync.Mutex
+	rec     SandboxRecord // guarded by mu; of a box's machine, that of the box counts
+	run     *run          // that uses it; guarded by mu
+	box     *box          // that lives in it; guarded by mu
+	unwired bool          // the guest has not been told of its network; guarded by mu
 }
 
 // tenant returns the box that lives in the member, nil if none does.
@@ -143,8 +144,14 @@ func (m *Manager) boot(ctx context.Context, key stock.Key) (_ *member, err error
 		Language: key.Language,
 		Fixed:    key.Size,
 	}
+	netns, err := m.attach(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	u.add(func() { m.detach(id) })
 	machine, err := m.providerOf(key.Tier).Start(ctx, provider.Spec{
 		ID:       id,
+		Netns:    netns,
 		Root:     t.Root,
 		Size:     size,
 		Hostname: hostname,
@@ -276,6 +283,7 @@ func (m *Manager) destroy(b *member) {
 			m.log.Error("remove sandbox; trying again later", "sandbox", rec.ID, "error", err)
 		}
 	}
+	m.detach(rec.ID)
 	b.unpin()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.life), 10*time.Second)
 	defer cancel()

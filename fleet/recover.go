@@ -51,6 +51,9 @@ func (m *Manager) recover(ctx context.Context) error {
 	for _, s := range wanted {
 		isWanted[s.ID] = true
 	}
+	if err := m.adoptLinks(ctx, wanted); err != nil {
+		return err
+	}
 
 	var workers sync.WaitGroup
 	gate := make(chan struct{}, adoptions)
@@ -104,7 +107,7 @@ func (m *Manager) recover(ctx context.Context) error {
 
 // removeOrphan removes a machine nobody knows.
 func (m *Manager) removeOrphan(ctx context.Context, p provider.Provider, id engi.SandboxID) {
-	if err := p.Remove(ctx, id); err != nil {
+	if err := m.remove(ctx, p, id); err != nil {
 		m.log.Error("remove orphan; trying again later", "sandbox", id, "error", err)
 		return
 	}
@@ -115,7 +118,7 @@ func (m *Manager) removeOrphan(ctx context.Context, p provider.Provider, id engi
 // removeWanted removes what is left of a recorded sandbox that is of no more
 // use, and its record or its present.
 func (m *Manager) removeWanted(ctx context.Context, s SandboxRecord) {
-	if err := m.providerOf(s.Tier).Remove(ctx, s.ID); err != nil {
+	if err := m.remove(ctx, m.providerOf(s.Tier), s.ID); err != nil {
 		m.log.Error("remove sandbox; trying again later", "sandbox", s.ID, "error", err)
 		return
 	}
@@ -183,6 +186,9 @@ func (m *Manager) recoverReady(ctx context.Context, s SandboxRecord) bool {
 	if s.Fixed.Or(m.size(t)) != s.Size {
 		return false // it would boot with another size today
 	}
+	if !m.linked(ctx, s) {
+		return false // it is of before there was a wall
+	}
 	b, err := m.retake(ctx, s)
 	if err != nil {
 		m.log.Info("warm sandbox did not survive", "sandbox", s.ID, "error", err)
@@ -222,6 +228,12 @@ func (m *Manager) recoverRun(ctx context.Context, s SandboxRecord, rec Record) {
 		return
 	}
 	r := m.newRun(rec)
+	r.network = s.Network
+	if opens(s.Network) {
+		if _, err := m.openWall(ctx, s.ID, s.Owner, s.Network); err != nil {
+			m.log.Error("open the network of an execution again", "execution", rec.ID, "error", err)
+		}
+	}
 	b.run = r
 	m.admit(b)
 	m.stock.Adopt(b.key, stock.Config{Demand: true}, b, s.Digest, true, time.Now())
@@ -396,7 +408,7 @@ func (m *Manager) removeLeftover(ctx context.Context, p provider.Provider, x *bo
 	if x.record().State != engi.Hibernated || x.machine() != nil {
 		return
 	}
-	if err := p.Remove(ctx, x.id); err != nil {
+	if err := m.remove(ctx, p, x.id); err != nil {
 		m.log.Error("remove the machine of a sandbox that sleeps; trying again later", "sandbox", x.id, "error", err)
 		return
 	}

@@ -46,6 +46,8 @@ type run struct {
 	stopped  chan struct{} // closed by stop
 	why      engi.Cause    // set before stopped is closed
 
+	network engi.NetworkPolicy // set before a member is used; immutable then
+
 	mu      sync.Mutex
 	rec     Record        // guarded by mu
 	err     error         // instead of an end: why nobody follows the run any more; guarded by mu
@@ -141,6 +143,7 @@ func (b *member) use(r *run, rec Record) (SandboxRecord, error) {
 	return b.move(engi.Running, func(s *SandboxRecord) {
 		s.Owner = rec.Owner
 		s.Execution = rec.ID
+		s.Network = r.network
 		b.run = r
 	})
 }
@@ -149,7 +152,7 @@ func (b *member) use(r *run, rec Record) (SandboxRecord, error) {
 func (b *member) unuse() SandboxRecord {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.rec.State, b.rec.Owner, b.rec.Execution, b.run = engi.Ready, "", "", nil
+	b.rec.State, b.rec.Owner, b.rec.Execution, b.rec.Network, b.run = engi.Ready, "", "", engi.NetworkPolicy{}, nil
 	return b.rec
 }
 
@@ -183,6 +186,15 @@ func (m *Manager) execute(r *run, b *member, program wire.Run, c claim, want eng
 		m.lose(r, b, answer, err)
 		return
 	}
+	if err := m.connect(r, b); err != nil {
+		if m.life.Err() != nil || engi.KindOf(err) == engi.Unavailable {
+			m.lose(r, b, answer, err)
+			return
+		}
+		m.refuse(r, err)
+		m.stock.Retire(b.key, b, time.Now(), false)
+		return
+	}
 	watch := m.guard(r, b, program.Timeout+launchTime)
 	defer watch.end()
 	program.ID = string(r.id)
@@ -203,6 +215,20 @@ func (m *Manager) execute(r *run, b *member, program wire.Run, c claim, want eng
 	default:
 		m.lose(r, b, answer, err)
 	}
+}
+
+// connect opens the network of a run that asks for one.
+func (m *Manager) connect(r *run, b *member) error {
+	if !opens(r.network) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(m.life, wireTime)
+	defer cancel()
+	wiring, err := m.openWall(ctx, b.rec.ID, r.owner, r.network)
+	if err != nil {
+		return err
+	}
+	return b.guest.Setup(ctx, wire.Setup{Wiring: wiring})
 }
 
 // launch starts a program. When the stream breaks on the way, the guest is

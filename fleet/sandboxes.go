@@ -124,12 +124,46 @@ func (s sandboxes) Update(ctx context.Context, owner engi.Owner, id engi.Sandbox
 	if err := m.checkUpdate(u); err != nil {
 		return engi.Sandbox{}, err
 	}
-	rec, err := m.edit(ctx, x, func(r *SandboxRecord) error {
+	rec, err := m.update(ctx, x, u)
+	if err != nil {
+		return engi.Sandbox{}, err
+	}
+	m.stirTime()
+	return rec.Sandbox, nil
+}
+
+// update changes what u names. A change of the network waits for moves of the
+// box, which take the policy along.
+func (m *Manager) update(ctx context.Context, x *box, u engi.SandboxUpdate) (SandboxRecord, error) {
+	if u.Network == nil {
+		return m.amend(ctx, x, u)
+	}
+	err := m.perform(ctx, x, func(ctx context.Context) error {
+		was := x.record().Network
+		if _, err := m.amend(ctx, x, u); err != nil {
+			return err
+		}
+		inForce, err := m.enforce(ctx, x)
+		if inForce {
+			return err
+		}
+		// The one before still is.
+		if _, back := m.edit(ctx, x, func(r *SandboxRecord) error { r.Network = was; return nil }); back != nil {
+			m.log.Error("record the network of a sandbox", "sandbox", x.id, "error", back)
+		}
+		return err
+	})
+	return x.record(), err
+}
+
+// amend changes what u names in the record.
+func (m *Manager) amend(ctx context.Context, x *box, u engi.SandboxUpdate) (SandboxRecord, error) {
+	return m.edit(ctx, x, func(r *SandboxRecord) error {
 		switch {
 		case r.State == engi.Stopping || r.State == engi.Stopped:
 			return x.stopped()
 		case (u.Timeout != nil || u.Extend != nil) && r.State != engi.Running:
-			return engi.Errorf(engi.Conflict, "sandbox %s is %s: it has no deadline", id, r.State).WithRemedy("resume it, with the timeout it shall have")
+			return engi.Errorf(engi.Conflict, "sandbox %s is %s: it has no deadline", x.id, r.State).WithRemedy("resume it, with the timeout it shall have")
 		}
 		now := time.Now().UTC()
 		if u.Lifetime != nil {
@@ -162,11 +196,6 @@ func (s sandboxes) Update(ctx context.Context, owner engi.Owner, id engi.Sandbox
 		}
 		return nil
 	})
-	if err != nil {
-		return engi.Sandbox{}, err
-	}
-	m.stirTime()
-	return rec.Sandbox, nil
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -43,6 +43,7 @@ type job struct {
 	idem      string
 	print     string
 	outputDir string
+	network   engi.NetworkPolicy
 }
 
 // check says whether the node accepts spec for a sandbox of template, and
@@ -65,9 +66,6 @@ func (m *Manager) check(spec engi.ExecutionSpec, t engi.Template) (_ *job, err e
 	if err := m.checkNetwork(spec.Network); err != nil {
 		return nil, err
 	}
-	if mode := spec.Network.Mode; mode != "" && mode != engi.NetworkNone && m.opt.Wall == nil {
-		return nil, engi.Errorf(engi.Unsupported, "this node has no gateway for network mode %s", mode).WithRemedy("use none")
-	}
 	limits, err := m.checkLimits(spec.Limits, t)
 	if err != nil {
 		return nil, err
@@ -86,6 +84,7 @@ func (m *Manager) check(spec engi.ExecutionSpec, t engi.Template) (_ *job, err e
 		limits:    limits,
 		idem:      spec.Idempotency,
 		outputDir: spec.OutputDir,
+		network:   spec.Network,
 		program: wire.Run{
 			Language:      p.Language,
 			Interpreter:   interp.Path,
@@ -117,6 +116,7 @@ func (m *Manager) check(spec engi.ExecutionSpec, t engi.Template) (_ *job, err e
 		return nil, engi.Errorf(engi.Invalid, "claim timeout %v is not between 0 and %v", spec.ClaimTimeout, m.opt.MaxTimeout)
 	}
 	j.patience = spec.ClaimTimeout
+	j.network.Detail = nil // nobody is shown it again
 	if j.idem != "" {
 		j.print = fingerprint(spec)
 	}

@@ -3,8 +3,11 @@ package fleet
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/guest/wire"
+	"github.com/engi-dev/engi/provider"
 )
 
 // A Wall connects sandboxes to what their policies let them reach, and to
@@ -44,5 +47,151 @@ func (m *Manager) checkNetwork(p engi.NetworkPolicy) error {
 			}
 		}
 	}
+	if m.opt.Wall != nil {
+		return m.opt.Wall.Check(p)
+	}
+	if opens(p) {
+		return engi.Errorf(engi.Unsupported, "this node has no gateway for network mode %s", p.Mode).
+			WithRemedy("use none; 'engi doctor' tells what the node lacks")
+	}
 	return nil
+}
+
+// opens reports whether a policy asks for any network at all.
+func opens(p engi.NetworkPolicy) bool { return p.Mode != "" && p.Mode != engi.NetworkNone }
+
+// attach gives a machine that is going to start a link, and returns the
+// namespace it starts in. Every machine gets one, those that wait in a pool
+// too: nothing that a claim waits for is left to do, and nothing is reachable
+// until the wall is opened.
+func (m *Manager) attach(ctx context.Context, id engi.SandboxID) (netns string, err error) {
+	if m.opt.Wall == nil {
+		return "", nil
+	}
+	return m.opt.Wall.Attach(ctx, id)
+}
+
+// detach takes the link from a machine that is gone.
+func (m *Manager) detach(id engi.SandboxID) {
+	if m.opt.Wall == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.life), 10*time.Second)
+	defer cancel()
+	if err := m.opt.Wall.Detach(ctx, id); err != nil {
+		m.log.Error("remove the link of a sandbox", "sandbox", id, "error", err)
+	}
+}
+
+// remove destroys a machine that nobody adopted, and takes its link.
+func (m *Manager) remove(ctx context.Context, p provider.Provider, id engi.SandboxID) error {
+	err := p.Remove(ctx, id)
+	m.detach(id)
+	return err
+}
+
+// openWall puts a policy in force and returns what the guest must be told;
+// nil without a wall.
+func (m *Manager) openWall(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (*wire.Wiring, error) {
+	if m.opt.Wall == nil {
+		return nil, nil
+	}
+	w, err := m.opt.Wall.Open(ctx, id, owner, p)
+	if err != nil {
+		return nil, err
+	}
+	wiring := &wire.Wiring{Search: w.Search, Authority: w.Authority, Env: w.Env}
+	if w.Resolver.IsValid() {
+		wiring.Resolver = w.Resolver.String()
+	}
+	return wiring, nil
+}
+
+// enforce puts a box's policy in force after it changed, and reports whether
+// it is. A box that sleeps gets it when it wakes.
+func (m *Manager) enforce(ctx context.Context, x *box) (inForce bool, err error) {
+	b := x.machine()
+	if b == nil || m.opt.Wall == nil {
+		return true, nil
+	}
+	rec := x.record()
+	wiring, err := m.openWall(ctx, x.id, x.owner, rec.Network)
+	if err != nil {
+		return false, err
+	}
+	if rec.State != engi.Running {
+		b.setUnwired(true)
+		return true, nil
+	}
+	return true, m.rewire(ctx, b, wiring)
+}
+
+// rewire tells a guest what its network has become.
+func (m *Manager) rewire(ctx context.Context, b *member, wiring *wire.Wiring) error {
+	b.setUnwired(true)
+	g := b.way()
+	if g == nil {
+		return engi.Errorf(engi.Unavailable, "sandbox %s does not answer", b.rec.ID)
+	}
+	ctx, cancel := context.WithTimeout(ctx, wireTime)
+	defer cancel()
+	if err := g.Setup(ctx, wire.Setup{Wiring: wiring}); err != nil {
+		return engi.Errorf(engi.KindOf(err), "the policy is in force, but the sandbox was not told: %w", err).
+			WithRemedy("set it again")
+	}
+	b.setUnwired(false)
+	return nil
+}
+
+// catchUp tells the guest of a box that was frozen what its network became
+// meanwhile.
+func (m *Manager) catchUp(ctx context.Context, x *box) error {
+	b := x.machine()
+	if m.opt.Wall == nil || !b.isUnwired() {
+		return nil
+	}
+	wiring, err := m.openWall(ctx, x.id, x.owner, x.record().Network)
+	if err != nil {
+		return err
+	}
+	return m.rewire(ctx, b, wiring)
+}
+
+// wireTime bounds how long a guest may take to be told of its network.
+const wireTime = 10 * time.Second
+
+func (b *member) setUnwired(is bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unwired = is
+}
+
+func (b *member) isUnwired() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.unwired
+}
+
+// adoptLinks takes over the links of all machines that may run.
+func (m *Manager) adoptLinks(ctx context.Context, recorded []SandboxRecord) error {
+	if m.opt.Wall == nil {
+		return nil
+	}
+	var ids []engi.SandboxID
+	for _, s := range recorded {
+		if s.State != engi.Hibernated {
+			ids = append(ids, s.ID)
+		}
+	}
+	return m.opt.Wall.Adopt(ctx, ids)
+}
+
+// linked reports whether a machine that waits has a link, if it should.
+func (m *Manager) linked(ctx context.Context, s SandboxRecord) bool {
+	w, ok := m.providerOf(s.Tier).(provider.Wired)
+	if m.opt.Wall == nil || !ok {
+		return true
+	}
+	_, err := w.Netns(ctx, s.ID)
+	return err == nil
 }

@@ -114,8 +114,16 @@ func decodeNetwork(d lifeNetwork) engi.NetworkPolicy {
 // encodeLife returns the detail of a sandbox, "" for one of a pool or an
 // execution.
 func encodeLife(s *fleet.SandboxRecord) (string, error) {
-	if !s.Made {
-		return "", nil
+	network := encodeNetwork(s.Network)
+	if !s.Made { // an execution's has at most a network
+		if s.Network.Mode == "" {
+			return "", nil
+		}
+		text, err := json.Marshal(lifeDetail{Network: network})
+		if err != nil {
+			return "", engi.Errorf(engi.Invalid, "encode: %v", err)
+		}
+		return string(text), nil
 	}
 	d := lifeDetail{
 		Fingerprint: s.Fingerprint,
@@ -131,7 +139,7 @@ func encodeLife(s *fleet.SandboxRecord) (string, error) {
 		Snapshot:    string(s.Snapshot),
 		Metadata:    s.Metadata,
 		Env:         s.Env,
-		Network:     encodeNetwork(s.Network),
+		Network:     network,
 		Private:     s.Ports.Private,
 		Host:        s.Ports.Host,
 		Disk:        s.Disk,
@@ -148,13 +156,16 @@ func encodeLife(s *fleet.SandboxRecord) (string, error) {
 }
 
 func decodeLife(text string, s *fleet.SandboxRecord) error {
-	if !s.Made {
+	if !s.Made && text == "" {
 		return nil
 	}
 	var d lifeDetail
 	if err := json.Unmarshal([]byte(text), &d); err != nil {
 		// The text of the error could show what is secret.
 		return engi.Errorf(engi.Internal, "decode sandbox %s: its record is damaged", s.ID)
+	}
+	if s.Network = decodeNetwork(d.Network); !s.Made {
+		return nil
 	}
 	s.Fingerprint = d.Fingerprint
 	s.Lifetime = engi.Lifetime{
@@ -171,7 +182,6 @@ func decodeLife(text string, s *fleet.SandboxRecord) error {
 	for _, v := range d.Volumes {
 		s.Volumes = append(s.Volumes, engi.VolumeMount(v))
 	}
-	s.Network = decodeNetwork(d.Network)
 	s.Ports = engi.PortPolicy{Private: d.Private, Host: d.Host}
 	s.Disk = d.Disk
 	return nil
