@@ -16,6 +16,7 @@ package egress
 
 import (
 	"context"
+	"crypto/x509"
 	"log/slog"
 	"net/netip"
 	"time"
@@ -86,6 +87,12 @@ type Options struct {
 	// Reveal returns the value of an owner's secret, by ID or name. Nil: there
 	// are no secrets, and policies with grants are refused.
 	Reveal func(ctx context.Context, owner engi.Owner, idOrName string) (string, error)
+	// Key is what the certificates of intercepted hosts and placeholders are
+	// made from, 32 bytes that survive restarts. Nil: a random one.
+	Key []byte
+	// Roots are trusted by intercepted requests and by Transport. Nil: those
+	// of the system.
+	Roots *x509.CertPool
 
 	Dial  time.Duration // to reach a host outside; 0 means 15 s
 	Idle  time.Duration // silence after which a connection ends; 0 means 15 minutes
