@@ -60,7 +60,7 @@ func (n *NetworkChoice) UnmarshalJSON(data []byte) error {
 // A Grant lets requests to some hosts have a secret.
 type Grant struct {
 	Secret string   `json:"secret" minLength:"1" maxLength:"128" doc:"ID or name" example:"github"`
-	Hosts  []string `json:"hosts" doc:"names and *.SUFFIX; reachable over TLS although allow does not name them" example:"[\"api.github.com\"]"`
+	Hosts  []string `json:"hosts" doc:"names and *.SUFFIX, with :PORT if others are not meant, and http:// in front if the secret may go without encryption; reachable over TLS although allow does not name them" example:"[\"api.github.com\"]"`
 	As     string   `json:"as,omitempty" enum:"header,bearer,basic,query,placeholder" doc:"how it is applied; absent means placeholder if there is env, else bearer"`
 	Name   string   `json:"name,omitempty" maxLength:"256" doc:"of the header or the query parameter; the user for basic" example:"X-API-Key"`
 	Format string   `json:"format,omitempty" maxLength:"1024" doc:"of the header's value, {} being the secret" example:"token {}"`
@@ -70,7 +70,7 @@ type Grant struct {
 
 // A HeaderRule sets headers in requests to a host.
 type HeaderRule struct {
-	Host    string            `json:"host" minLength:"1" maxLength:"255" doc:"name or *.SUFFIX" example:"api.example.com"`
+	Host    string            `json:"host" minLength:"1" maxLength:"255" doc:"name or *.SUFFIX, written as in grants" example:"api.example.com"`
 	Headers map[string]string `json:"headers" doc:"values may name secrets as ${secrets.NAME}" example:"{\"X-Team\":\"blue\"}"`
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -87,18 +88,34 @@ func (f *networkFlags) policy() (*v1.NetworkPolicy, error) {
 
 const grantForm = "write it like github@api.github.com, or key@api.example.com:header=X-API-Key"
 
-// grantOf reads NAME@HOST[,HOST][:HOW][:strip].
+// ways are how a secret can be used, on a command line.
+var ways = []string{"bearer", "basic", "header", "query", "env", "format", "strip"}
+
+// grantOf reads NAME@HOST[,HOST][:HOW][:strip], where a host may have a scheme
+// and a port.
 func grantOf(text string) (g v1.Grant, err error) {
 	name, rest, ok := strings.Cut(text, "@")
 	if !ok || name == "" || rest == "" {
 		return g, engi.Errorf(engi.Invalid, "--secret %.80q names no secret or no host", text).WithRemedy(grantForm)
 	}
-	hosts, how, _ := strings.Cut(rest, ":")
-	g = v1.Grant{Secret: name, Hosts: strings.Split(hosts, ",")}
-	if how == "" {
-		return g, nil
+	parts := strings.Split(rest, ":")
+	first := slices.IndexFunc(parts, func(part string) bool {
+		way, _, _ := strings.Cut(part, "=")
+		return slices.Contains(ways, way)
+	})
+	if first < 0 {
+		first = len(parts)
 	}
-	for part := range strings.SplitSeq(how, ":") {
+	g = v1.Grant{Secret: name, Hosts: strings.Split(strings.Join(parts[:first], ":"), ",")}
+	for _, h := range g.Hosts {
+		if _, after, ok := strings.Cut(h, "//"); ok {
+			h = after
+		}
+		if host, port, ok := strings.Cut(h, ":"); host == "" || ok && strings.Trim(port, "0123456789") != "" || ok && port == "" {
+			return g, engi.Errorf(engi.Invalid, "--secret %.80q: %.80q is no host", text, h).WithRemedy(grantForm)
+		}
+	}
+	for _, part := range parts[first:] {
 		way, value, valued := strings.Cut(part, "=")
 		switch {
 		case way == "bearer" && !valued:

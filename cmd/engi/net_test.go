@@ -20,6 +20,8 @@ func TestGrantsOnTheCommandLine(t *testing.T) {
 		"k@a.com:basic=ann":                            {Secret: "k", Hosts: []string{"a.com"}, As: "basic", Name: "ann"},
 		"k@a.com:basic":                                {Secret: "k", Hosts: []string{"a.com"}, As: "basic"},
 		"k@a.com:query=key":                            {Secret: "k", Hosts: []string{"a.com"}, As: "query", Name: "key"},
+		"k@a.com:8443,http://b.com:8080:bearer":        {Secret: "k", Hosts: []string{"a.com:8443", "http://b.com:8080"}, As: "bearer"},
+		"k@http://b.com":                               {Secret: "k", Hosts: []string{"http://b.com"}},
 		"k@a.com:env=TOKEN":                            {Secret: "k", Hosts: []string{"a.com"}, As: "placeholder", Env: "TOKEN"},
 	} {
 		got, err := grantOf(text)
@@ -27,7 +29,7 @@ func TestGrantsOnTheCommandLine(t *testing.T) {
 			t.Errorf("%s: %v (-want +got):\n%s", text, err, d)
 		}
 	}
-	for _, text := range []string{"", "github", "@a.com", "github@", "k@a.com:cookie", "k@a.com:header", "k@a.com:bearer=x", "k@a.com:strip=1", "k@a.com::"} {
+	for _, text := range []string{"", "github", "@a.com", "github@", "k@a.com:cookie", "k@a.com:header", "k@a.com,:bearer", "k@:bearer", "k@a.com:bearer=x", "k@a.com:strip=1", "k@a.com::"} {
 		if g, err := grantOf(text); engi.KindOf(err) != engi.Invalid {
 			t.Errorf("%q is %+v, %v", text, g, err)
 		}

@@ -169,7 +169,7 @@ func (n *network) headers() ([]engi.HeaderRule, error) {
 		if !hostName(host) {
 			return nil, engi.Errorf(engi.Invalid, "rules: %.80q is no name", host)
 		}
-		set := map[string]string{}
+		set, secret := map[string]string{}, false
 		for _, r := range n.Rules[host] {
 			if r.Transform == nil {
 				continue
@@ -179,11 +179,15 @@ func (n *network) headers() ([]engi.HeaderRule, error) {
 					return nil, engi.Errorf(engi.Invalid, "rules: %s of %s wants an identity token, and nobody issues any here", name, host).
 						WithRemedy("store a token as a secret, and write ${e2b.secrets.NAME}")
 				}
+				secret = secret || secretPlace.MatchString(value)
 				set[name] = secretPlace.ReplaceAllString(value, "$${secrets.$1}")
 			}
 		}
 		if len(set) > 0 {
 			all = append(all, engi.HeaderRule{Host: host, Headers: set})
+			if !secret { // those do not go without encryption
+				all = append(all, engi.HeaderRule{Host: "http://" + host, Headers: set})
+			}
 		}
 	}
 	return all, nil

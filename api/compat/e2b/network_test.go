@@ -31,6 +31,8 @@ func TestNetworkBecomesPolicy(t *testing.T) {
 		`{"network":{"egressProxy":{"address":"p.example.com:1080"}}}`:                                   {Mode: open, Proxy: &engi.UpstreamProxy{Address: "p.example.com:1080"}},
 		`{"network":{"egressProxy":{"address":"http://p.example.com:1","username":"u","password":"w"}}}`: {Mode: open, Proxy: &engi.UpstreamProxy{Address: "http://p.example.com:1", User: "u", Password: "w"}},
 		`{"network":{"egressProxy":null,"rules":null}}`:                                                  {Mode: open},
+		`{"network":{"rules":{"a.example.com":[{"transform":{"headers":{"A":"1"}}}]}}}`: {
+			Mode: open, Headers: []engi.HeaderRule{{Host: "a.example.com", Headers: map[string]string{"A": "1"}}, {Host: "http://a.example.com", Headers: map[string]string{"A": "1"}}}},
 		`{"network":{"rules":{"a.example.com":[{"transform":{"headers":{"A":"1","B":"key ${e2b.secrets.my-key}!"}}},{"transform":{"headers":{"A":"2"}}},{}]}}}`: {
 			Mode: open, Headers: []engi.HeaderRule{{Host: "a.example.com", Headers: map[string]string{"A": "2", "B": "key ${secrets.my-key}!"}}}},
 	} {
