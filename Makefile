@@ -105,6 +105,11 @@ bench: template ## measure against the goals and write bench/*.json
 	@for b in claim exec burst boot density replenish compare; do \
 		echo "== $$b"; $(ROOT) $(BIN)/engi bench $$b --json | tee bench/$$b.json; done
 
+.PHONY: bench-script
+bench-script: template ## scripts side by side with goja, Node's vm and Deno
+	@$(BUILD) -o $(BIN)/bench-goja ./test/bench/goja
+	@$(ROOT) $(BIN)/engi bench script --compare --goja $(BIN)/bench-goja --deno "$$(find "$$($(ROOT) $(BIN)/engi config show cache_dir)/templates/builds" -path '*/usr/local/bin/deno' | head -1)"
+
 .PHONY: clean
 clean: ## remove what was built here; templates and data stay
 	@rm -rf bin dist bench node/bundle/payload

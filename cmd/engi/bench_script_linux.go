@@ -3,9 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"time"
 
 	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/cmd/engi/bench"
 )
 
@@ -13,6 +17,10 @@ type benchScript struct {
 	N           int           `help:"Samples." default:"2000" placeholder:"N"`
 	Concurrency int           `help:"Scripts at the same time." default:"1" placeholder:"C"`
 	TS          bool          `name:"ts" help:"Send TypeScript."`
+	Compare     bool          `help:"Hold it against goja and Node's vm, each inside one process, and Deno as a process."`
+	Goja        string        `help:"Program that times goja, of test/bench/goja; else bench-goja beside this program." type:"path" placeholder:"PATH"`
+	Node        string        `help:"Node to compare with; else the one in PATH." type:"path" placeholder:"PATH"`
+	Deno        string        `help:"Deno to compare with; else the one in PATH." type:"path" placeholder:"PATH"`
 	Limit       time.Duration `help:"Longest time of the benchmark." default:"10m" placeholder:"D"`
 }
 
@@ -38,6 +46,9 @@ func (b *benchScript) Run(ctx context.Context, g *globals) error {
 		lang = engi.TypeScript
 	}
 	run := bench.PostScript(p.Endpoint().URL, p.AdminKey())
+	if b.Compare {
+		return b.compare(ctx, g, run)
+	}
 	bench.Scripts(ctx, run, lang, min(b.N, 50*b.Concurrency), b.Concurrency) // helpers start
 	t := bench.Scripts(ctx, run, lang, b.N, b.Concurrency)
 	t.Bench, t.Host = "script", bench.Stamp(version)
@@ -52,4 +63,63 @@ func (b *benchScript) Run(ctx context.Context, g *globals) error {
 		printHost(g, t.Host)
 	}
 	return failed(g, t.Failures, t.Failure)
+}
+
+// compare times others in the same minute as engi: they do without HTTP, and
+// but for Deno without a wall.
+func (b *benchScript) compare(ctx context.Context, g *globals, run func(context.Context, v1.ScriptRequest) (v1.ScriptResult, error)) error {
+	const several = 4
+	bench.Scripts(ctx, run, engi.JavaScript, 50*several, several)
+	c := bench.Comparison{Bench: "script compare", Lang: string(engi.JavaScript), Rivals: []bench.Rival{
+		bench.FromScripts("engi, over HTTP", bench.Scripts(ctx, run, engi.JavaScript, b.N, 1)),
+		bench.FromScripts(fmt.Sprintf("engi, %d at once", several), bench.Scripts(ctx, run, engi.JavaScript, b.N, several)),
+		bench.FromScripts("engi, TypeScript", bench.Scripts(ctx, run, engi.TypeScript, b.N, 1)),
+	}}
+	beside := ""
+	if self, err := os.Executable(); err == nil {
+		beside = filepath.Join(filepath.Dir(self), "bench-goja")
+	}
+	add := func(name, given, otherwise string, f func(path string) bench.Rival) {
+		path, err := exec.LookPath(first(given, otherwise))
+		if err != nil {
+			c.Rivals = append(c.Rivals, bench.Skip(name, "not installed"))
+			return
+		}
+		c.Rivals = append(c.Rivals, f(path))
+	}
+	add("goja, inside a process", b.Goja, beside, func(path string) bench.Rival { return bench.Goja(ctx, "goja, inside a process", path, b.N) })
+	add("Node vm, inside a process", b.Node, "node", func(path string) bench.Rival { return bench.NodeVM(ctx, "Node vm, inside a process", path, b.N) })
+	tmp, err := os.MkdirTemp("", "engi-bench-")
+	if err != nil {
+		return engi.Errorf(engi.Unavailable, "%v", err)
+	}
+	defer os.RemoveAll(tmp)
+	add("Deno, a process each", b.Deno, "deno", func(path string) bench.Rival {
+		return bench.DenoProcess(ctx, "Deno, a process each", path, tmp, max(b.N/50, 1))
+	})
+	c.Compare()
+	c.Host = bench.Stamp(version)
+	failures, failure := 0, ""
+	for _, r := range c.Rivals {
+		if r.Failure != "" {
+			failures, failure = failures+1, first(failure, r.Name+": "+r.Failure)
+		}
+	}
+	if g.JSON {
+		if err := g.printJSON(c); err != nil {
+			return err
+		}
+		return failed(g, failures, failure)
+	}
+	var rows [][]string
+	for _, r := range c.Rivals {
+		rate := "-"
+		if r.PerSecond > 0 {
+			rate = fmt.Sprintf("%.0f", r.PerSecond)
+		}
+		rows = append(rows, []string{r.Name, fmt.Sprint(r.N), fmt.Sprintf("%.3f", r.Ms.P50), fmt.Sprintf("%.3f", r.Ms.P99), rate, fmt.Sprintf("%.2f", r.Ratio), orDash(first(r.Skipped, r.Failure))})
+	}
+	g.table("HOW\tN\tP50 ms\tP99\tPER SECOND\tRATIO\tREMARK", rows)
+	printHost(g, c.Host)
+	return failed(g, failures, failure)
 }

@@ -16,19 +16,22 @@ import (
 
 // A Rival is another way to run the same program.
 type Rival struct {
-	Name    string  `json:"name"`
-	N       int     `json:"n"`
-	Ms      Millis  `json:"ms"`
-	Ratio   float64 `json:"ratio"` // of its median to that of engi warm
-	Skipped string  `json:"skipped,omitempty"`
-	Failure string  `json:"failure,omitempty"`
+	Name  string  `json:"name"`
+	N     int     `json:"n"`
+	Ms    Millis  `json:"ms"`
+	Ratio float64 `json:"ratio"` // of its median to that of the first rival
+
+	PerSecond float64 `json:"per_second,omitempty"` // of scripts
+
+	Skipped string `json:"skipped,omitempty"`
+	Failure string `json:"failure,omitempty"`
 }
 
 // A Comparison is the answer of the comparison.
 type Comparison struct {
 	Bench    string  `json:"bench"`
 	Lang     string  `json:"lang"`
-	Template string  `json:"template"`
+	Template string  `json:"template,omitempty"`
 	Rivals   []Rival `json:"rivals"`
 	Host     Host    `json:"host"`
 }
@@ -65,6 +68,10 @@ func Args(lang engi.Language, interpreter string) ([]string, error) {
 
 // Command times n runs of a command that prints the answer.
 func Command(ctx context.Context, name string, n int, make func(ctx context.Context) *exec.Cmd) Rival {
+	return command(ctx, name, n, answer, make)
+}
+
+func command(ctx context.Context, name string, n int, answer string, make func(ctx context.Context) *exec.Cmd) Rival {
 	r := Rival{Name: name}
 	var all []time.Duration
 	for range n {

@@ -2,12 +2,16 @@ package bench
 
 import (
 	"context"
+	"math"
 	"sync"
 	"time"
 
 	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
 )
+
+// ScriptProgram is what the benchmark of scripts runs.
+const ScriptProgram = "1 + 1"
 
 // A ScriptTiming is the answer of the benchmark of scripts.
 type ScriptTiming struct {
@@ -29,7 +33,7 @@ func Scripts(ctx context.Context, run func(context.Context, v1.ScriptRequest) (v
 	var all []time.Duration
 	var workers sync.WaitGroup
 	next := make(chan struct{})
-	req := v1.ScriptRequest{Code: "1 + 1", Language: string(lang)}
+	req := v1.ScriptRequest{Code: ScriptProgram, Language: string(lang)}
 	for range concurrency {
 		workers.Go(func() {
 			for range next {
@@ -55,7 +59,7 @@ func Scripts(ctx context.Context, run func(context.Context, v1.ScriptRequest) (v
 	}
 	close(next)
 	workers.Wait()
-	t.PerSecond = float64(len(all)) / time.Since(began).Seconds()
+	t.PerSecond = math.Round(float64(len(all)) / time.Since(began).Seconds())
 	t.Ms = Summarize(all)
 	return t
 }
