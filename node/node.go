@@ -31,6 +31,7 @@ import (
 	"github.com/engi-dev/engi/node/front"
 	"github.com/engi-dev/engi/node/place"
 	"github.com/engi-dev/engi/node/sessions"
+	"github.com/engi-dev/engi/node/wall"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
 	"github.com/engi-dev/engi/script"
@@ -64,6 +65,7 @@ type Node struct {
 	sessions  *sessions.Sessions // nil if there are none
 	front     *front.Front
 	secrets   *secret.Safe
+	wall      *wall.Wall // nil if sandboxes have no network
 	previews  *preview.Proxy
 	e2b       *e2b.Surface
 	handler   http.Handler
@@ -144,10 +146,16 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 
+	if err := n.openSecrets(ctx); err != nil {
+		return nil, err
+	}
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	name, err := n.defaultTemplate(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if err := n.openWall(ctx, metrics); err != nil {
 		return nil, err
 	}
 	if n.fleet, err = fleet.Open(ctx, n.fleetOptions(o, metrics, name)); err != nil {
@@ -167,16 +175,14 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		notEnforced = e.NotEnforced()
 	}
 	notEnforced = append(notEnforced, n.volumes.NotEnforced()...)
-	if err := n.openGates(ctx, keys, leave); err != nil {
-		return nil, err
-	}
+	n.openGates(keys, leave)
 	if err := n.openE2B(keys, leave.Done()); err != nil {
 		return nil, err
 	}
 	n.handler = n.dispatch(rest.New(rest.Options{
-		Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Templates: n.templates, Pools: n.fleet, Keys: keys,
+		Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Sessions: n.Sessions(), Templates: n.templates, Pools: n.fleet, Keys: keys,
 		Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes, Quota: n.config.Quota.Of,
-		Secrets: n.secrets, Ports: n.previews,
+		Secrets: n.secrets, Ports: n.previews, Networks: n.networkLog(),
 		Node:    rest.Node{Version: o.Version, Tier: n.provider.Tier(), NotEnforced: notEnforced, Started: n.started},
 		Metrics: metrics, Register: metrics, Log: n.log.With("room", "api"), Leave: leave,
 		// Base64 and JSON make a third more of the input.
@@ -229,6 +235,7 @@ func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template s
 		ClaimTimeout: time.Duration(c.Admission.ClaimTimeout), MaxSandboxes: c.Admission.MaxSandboxes, MaxQueue: c.Admission.MaxQueue,
 		MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Boots: c.Admission.Boots,
 		Quota:     c.Quota.Of,
+		Wall:      n.fleetWall(),
 		Spare:     c.Sandboxes.Spare,
 		Lifetime:  fleet.Lifetime{Timeout: time.Duration(c.Sandboxes.Timeout), Max: time.Duration(c.Sandboxes.Max)},
 		KeepCount: c.Keep.Count, KeepAge: time.Duration(c.Keep.Age), Ephemeral: o.Ephemeral,
