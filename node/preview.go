@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"log/slog"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -12,20 +11,18 @@ import (
 	"github.com/engi-dev/engi/gate/cert"
 	"github.com/engi-dev/engi/gate/preview"
 	"github.com/engi-dev/engi/gate/secret"
-	"github.com/engi-dev/engi/node/place"
 	"github.com/engi-dev/engi/store"
 )
 
-// secretKeyName is the file without which secrets cannot be read.
-const secretKeyName = "secret.key"
+// openSecrets opens what keeps secrets.
+func (n *Node) openSecrets(ctx context.Context) (err error) {
+	n.secrets, err = secret.Open(ctx, store.Secrets(n.db), n.secretOptions())
+	return err
+}
 
-// openGates opens what keeps secrets and what leads to ports of sandboxes.
-func (n *Node) openGates(ctx context.Context, keys engi.Keys, leave context.Context) (err error) {
+// openGates opens what leads to ports of sandboxes.
+func (n *Node) openGates(keys engi.Keys, leave context.Context) {
 	c := n.config.Preview
-	n.secrets, err = secret.Open(ctx, store.Secrets(n.db), filepath.Join(n.config.DataDir, secretKeyName), n.log.With("room", "secret"))
-	if err != nil {
-		return err
-	}
 	scheme, domain, port := n.outside()
 	path := ""
 	if c.Path {
@@ -40,7 +37,6 @@ func (n *Node) openGates(ctx context.Context, keys engi.Keys, leave context.Cont
 		Special: map[int]http.Handler{e2b.AgentPort: inside, e2b.InterpreterPort: inside},
 		Allow:   func(r *http.Request, s engi.Sandbox, port int) error { return n.e2b.Allow(r, s, port) },
 	})
-	return nil
 }
 
 // outside is how names of ports are reached.
@@ -98,23 +94,4 @@ func InitTLS(dataDir, dir string, domains []string, anew bool) (cert.Made, error
 		dir = filepath.Join(dataDir, "tls")
 	}
 	return cert.Make(dir, domains, anew)
-}
-
-// RotateSecrets replaces the key of a data directory's secrets and returns how
-// many it has sealed anew. It reports Conflict while a server runs there.
-func RotateSecrets(ctx context.Context, dataDir string, log *slog.Logger) (int, error) {
-	release, err := place.Hold(dataDir)
-	if err != nil {
-		return 0, err
-	}
-	defer release()
-	db, err := store.Open(ctx, filepath.Join(dataDir, place.DatabaseName))
-	if err != nil {
-		return 0, err
-	}
-	n, err := secret.Rotate(ctx, store.Secrets(db), filepath.Join(dataDir, secretKeyName), log)
-	if cerr := db.Close(); err == nil {
-		err = cerr
-	}
-	return n, err
 }

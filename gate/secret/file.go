@@ -75,7 +75,17 @@ func readFile(path string) (k keyFile, err error) {
 		return k, engi.Errorf(engi.Denied, "the mode of %s is %#o, so others on this machine may read secrets", path, info.Mode().Perm()).
 			WithRemedy("run 'chmod 600 %s', and change the secrets if others may have read it", path)
 	}
-	lines := strings.Split(string(data), "\n")
+	k, err = parseKey(string(data))
+	if err != nil {
+		return keyFile{}, engi.Errorf(engi.Invalid, "%s does not hold a key of %d bytes in base64", path, keySize).
+			WithRemedy("put the right file back from a backup; to give the secrets up, empty the file: a new key is made")
+	}
+	return k, nil
+}
+
+// parseKey reads what a key file holds.
+func parseKey(text string) (k keyFile, err error) {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
 	k.key, err = decodeKey(lines[0])
 	for _, line := range lines[1:] {
 		switch word, rest, _ := strings.Cut(line, ":"); {
@@ -86,10 +96,27 @@ func readFile(path string) (k keyFile, err error) {
 			k.givenUp = strings.Fields(rest)
 		}
 	}
+	return k, err
+}
+
+// givenKey reads a key that is not from the file at path. That of the file,
+// if there is one, was before it.
+func givenKey(text, path string) (keyFile, error) {
+	k, err := parseKey(text)
 	if err != nil {
-		return keyFile{}, engi.Errorf(engi.Invalid, "%s does not hold a key of %d bytes in base64", path, keySize).
-			WithRemedy("put the right file back from a backup; to give the secrets up, empty the file: a new key is made")
+		return keyFile{}, engi.Errorf(engi.Invalid, "the key from the environment is not %d bytes in base64", keySize).
+			WithRemedy("make one with 'openssl rand -base64 %d'; what is in a key file fits, too", keySize)
 	}
+	f, err := readFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return k, nil
+	case err != nil:
+		return keyFile{}, err
+	case k.former == nil && f.key != nil && !bytes.Equal(f.key, k.key):
+		k.former = f.key
+	}
+	k.givenUp = append(k.givenUp, f.givenUp...)
 	return k, nil
 }
 

@@ -1,6 +1,8 @@
 // Package secret keeps named values encrypted, so that neither a copy of the
 // database nor a look into a log gives one away. Only the wall asks for values
-// (Reveal), to put them into requests on their way out of a sandbox.
+// (Reveal), to put them into requests on their way out of a sandbox. Beside
+// them there are the operator's, from the environment of the server, which are
+// kept nowhere.
 //
 // Each value is sealed with AES-256-GCM under a key from a file, together with
 // the secret's ID, owner and version: a row of the database that somebody
@@ -9,6 +11,7 @@
 package secret
 
 import (
+	"cmp"
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
@@ -69,11 +72,24 @@ type Store interface {
 	Keys(ctx context.Context) ([]string, error)
 }
 
-// A Safe is a store's secrets, implementing [engi.Secrets]. It is safe for
-// concurrent use.
+// Options say where the key is, and what there is beside the store's secrets.
+type Options struct {
+	// Path is the key file. It is made if there is none yet.
+	Path string
+	// Key, if it is not empty, is what a key file would hold, from elsewhere.
+	// The key of the file then only opens what it has sealed, until Rotate.
+	Key string
+	// Environment has the operator's secrets. They cannot be changed.
+	Environment []Fixed
+	Log         *slog.Logger // nil discards
+}
+
+// A Safe is a store's secrets, and the operator's, implementing
+// [engi.Secrets]. It is safe for concurrent use.
 type Safe struct {
 	store Store
 	path  string // of the key file, for messages
+	fixed []fixed
 	key   sealer
 	old   *sealer // opens what a rotation that broke off left; nil if none did
 }
@@ -108,21 +124,27 @@ func (k sealer) derive(purpose string, size int) []byte {
 
 var _ engi.Secrets = (*Safe)(nil)
 
-// Open returns the secrets in store, sealed under the key in the file at
-// path, which is made if there is none yet. It reports Conflict if the file
-// is lost or another one although secrets are there, Denied if others may
-// read it, Invalid if it holds no key; each with the way out.
-func Open(ctx context.Context, store Store, path string, log *slog.Logger) (_ *Safe, err error) {
+// Open returns the secrets in store, and those of the environment. It reports
+// Conflict if the key is lost or another one although secrets are there,
+// Denied if others may read its file, Invalid if it is no key or a secret of
+// the environment is none; each with the way out.
+func Open(ctx context.Context, store Store, o Options) (_ *Safe, err error) {
 	defer engi.Annotate(&err, "open secrets")
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
 	known, err := store.Keys(ctx)
 	if err != nil {
 		return nil, err
 	}
-	f, err := readKey(path, known)
+	f, err := o.key(known)
 	if err != nil {
 		return nil, err
 	}
-	s := &Safe{store: store, path: path}
+	s := &Safe{store: store, path: o.origin()}
+	if s.fixed, err = fix(o.Environment); err != nil {
+		return nil, err
+	}
 	if s.key, err = newSealer(f.key); err != nil {
 		return nil, err
 	}
@@ -137,13 +159,32 @@ func Open(ctx context.Context, store Store, path string, log *slog.Logger) (_ *S
 		switch {
 		case k == s.key.fingerprint, s.old != nil && k == s.old.fingerprint:
 		case slices.Contains(f.givenUp, k):
-			log.Warn("some secrets cannot be read, since their key was given up: store them again", "key_file", path)
+			o.Log.Warn("some secrets cannot be read, since their key was given up: store them again", "key", o.origin())
+		case o.Key != "":
+			return nil, engi.Errorf(engi.Conflict, "the key from the environment does not open all secrets in the database").
+				WithRemedy("add the key before it as another line, 'former: KEY', and run 'engi secret rekey'")
 		default:
-			return nil, engi.Errorf(engi.Conflict, "the key in %s does not open all secrets in the database", path).
+			return nil, engi.Errorf(engi.Conflict, "the key in %s does not open all secrets in the database", o.Path).
 				WithRemedy("put the right file back from a backup; to give the secrets up, empty the file: a new key is made")
 		}
 	}
 	return s, nil
+}
+
+// key returns the key, which is made in the file if there is none.
+func (o Options) key(known []string) (keyFile, error) {
+	if o.Key != "" {
+		return givenKey(o.Key, o.Path)
+	}
+	return readKey(o.Path, known)
+}
+
+// origin says where the key is, for messages.
+func (o Options) origin() string {
+	if o.Key != "" {
+		return "the environment"
+	}
+	return o.Path
 }
 
 // Derive returns 32 bytes for another purpose, which tell nothing of the key
@@ -151,28 +192,34 @@ func Open(ctx context.Context, store Store, path string, log *slog.Logger) (_ *S
 func (s *Safe) Derive(purpose string) []byte { return s.key.derive("other "+purpose, keySize) }
 
 // Rotate makes a new key, seals every secret in store under it, and forgets
-// the key before. It may break off anywhere and be called again; between, all
-// secrets open. Nobody else may use the store and the file meanwhile. It
-// returns how many secrets it has sealed anew; those whose keys were given up
-// before stay lost. What was derived from the key changes.
-func Rotate(ctx context.Context, store Store, path string, log *slog.Logger) (n int, err error) {
-	defer engi.Annotate(&err, "rotate %s", path)
-	if _, err := Open(ctx, store, path, log); err != nil { // whether the file is the right one
-		return 0, err
-	}
-	f, err := readFile(path)
+// the key before. If the key is given, it is the new one, and the file of the
+// one before is removed at the end. Rotate may break off anywhere and be
+// called again; between, all secrets open. Nobody else may use the store and
+// the file meanwhile. It returns how many secrets it has sealed anew; those
+// whose keys were given up before stay lost. What was derived from the key
+// changes.
+func Rotate(ctx context.Context, store Store, o Options) (n int, err error) {
+	defer engi.Annotate(&err, "rotate %s", o.origin())
+	s, err := Open(ctx, store, o) // also whether it is the right key
 	if err != nil {
 		return 0, err
 	}
-	if f.former == nil {
-		f.key, f.former = newKey(), f.key
-		if err := writeFile(path, f); err != nil {
+	if s.old == nil && o.Key != "" {
+		return 0, engi.Errorf(engi.Conflict, "all secrets are sealed under the key from the environment already").
+			WithRemedy("put a new key there, and the one before as another line, 'former: KEY'")
+	}
+	if s.old == nil {
+		f, err := readFile(o.Path)
+		if err != nil {
 			return 0, err
 		}
-	}
-	s, err := Open(ctx, store, path, log)
-	if err != nil {
-		return 0, err
+		f.key, f.former = newKey(), f.key
+		if err := writeFile(o.Path, f); err != nil {
+			return 0, err
+		}
+		if s, err = Open(ctx, store, o); err != nil {
+			return 0, err
+		}
 	}
 	all, err := store.List(ctx, "")
 	if err != nil {
@@ -195,8 +242,7 @@ func Rotate(ctx context.Context, store Store, path string, log *slog.Logger) (n 
 		}
 		n++
 	}
-	f.former = nil
-	return n, writeFile(path, f)
+	return n, o.forget()
 }
 
 // bound is what a sealed value belongs to.
@@ -244,6 +290,9 @@ func (s *Safe) Create(ctx context.Context, sec engi.Secret, value string) (_ eng
 	if err := check(value, sec.Metadata); err != nil {
 		return engi.Secret{}, err
 	}
+	if _, ok := s.fixedOf(sec.Owner, sec.Name); ok {
+		return engi.Secret{}, errFixed
+	}
 	have, err := s.store.List(ctx, sec.Owner)
 	if err != nil {
 		return engi.Secret{}, err
@@ -261,12 +310,29 @@ func (s *Safe) Create(ctx context.Context, sec engi.Secret, value string) (_ eng
 func (s *Safe) Get(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Secret, err error) {
 	defer engi.Annotate(&err, "get secret %.40q", idOrName)
 	sec, _, err := s.store.Find(ctx, owner, idOrName)
+	if f, ok := s.fixedOf(owner, idOrName); ok && engi.KindOf(err) == engi.NotFound {
+		return f.Secret, nil
+	}
 	return sec, err
 }
 
-// List returns secrets by name.
+// List returns secrets by name, with those of the environment.
 func (s *Safe) List(ctx context.Context, owner engi.Owner) ([]engi.Secret, error) {
-	return s.store.List(ctx, owner)
+	all, err := s.store.List(ctx, owner)
+	if err != nil {
+		return nil, err
+	}
+	stored := len(all)
+	for _, f := range s.fixed {
+		hidden := func(x engi.Secret) bool { return x.Name == f.Name && (x.Owner == owner || x.Owner == f.Owner) }
+		if f.serves(owner) && !slices.ContainsFunc(all[:stored], hidden) {
+			all = append(all, f.Secret)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b engi.Secret) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(string(a.Owner), string(b.Owner)))
+	})
+	return all, nil
 }
 
 // Update replaces the value, and the metadata if it is not nil.
@@ -278,7 +344,7 @@ func (s *Safe) Update(ctx context.Context, owner engi.Owner, idOrName, value str
 	for try := 1; ; try++ {
 		sec, _, err := s.store.Find(ctx, owner, idOrName)
 		if err != nil {
-			return engi.Secret{}, err
+			return engi.Secret{}, s.orFixed(owner, idOrName, err)
 		}
 		was := sec.Version
 		sec.Version++
@@ -298,7 +364,7 @@ func (s *Safe) Remove(ctx context.Context, owner engi.Owner, idOrName string) (e
 	defer engi.Annotate(&err, "remove secret %.40q", idOrName)
 	sec, _, err := s.store.Find(ctx, owner, idOrName)
 	if err != nil {
-		return err
+		return s.orFixed(owner, idOrName, err)
 	}
 	return s.store.Remove(ctx, sec.ID)
 }
@@ -307,6 +373,9 @@ func (s *Safe) Remove(ctx context.Context, owner engi.Owner, idOrName string) (e
 func (s *Safe) Reveal(ctx context.Context, owner engi.Owner, idOrName string) (_ string, err error) {
 	defer engi.Annotate(&err, "reveal secret %.40q", idOrName)
 	sec, v, err := s.store.Find(ctx, owner, idOrName)
+	if f, ok := s.fixedOf(owner, idOrName); ok && engi.KindOf(err) == engi.NotFound {
+		return f.value(), nil
+	}
 	if err != nil {
 		return "", err
 	}

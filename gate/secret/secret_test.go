@@ -3,8 +3,8 @@ package secret_test
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,11 +20,9 @@ func TestMemoryKeepsThePromises(t *testing.T) {
 	secrettest.Run(t, func(*testing.T) secret.Store { return new(secrettest.Memory) })
 }
 
-var quiet = slog.New(slog.DiscardHandler)
-
 func open(t *testing.T, store secret.Store, path string) *secret.Safe {
 	t.Helper()
-	s, err := secret.Open(t.Context(), store, path, quiet)
+	s, err := secret.Open(t.Context(), store, secret.Options{Path: path})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +196,7 @@ func TestKeyFile(t *testing.T) {
 	}
 	refused := func(what string, kind engi.Kind, word string) {
 		t.Helper()
-		_, err := secret.Open(t.Context(), store, path, quiet)
+		_, err := secret.Open(t.Context(), store, secret.Options{Path: path})
 		if err == nil || engi.KindOf(err) != kind || !strings.Contains(engi.RemedyOf(err), word) || strings.Contains(err.Error(), string(key[:10])) {
 			t.Errorf("%s: %v (%s)", what, err, engi.RemedyOf(err))
 		}
@@ -279,12 +277,12 @@ func TestRotation(t *testing.T) {
 		}
 	}
 	store.left = 2
-	if n, err := secret.Rotate(t.Context(), store, path, quiet); err == nil || n != 2 {
+	if n, err := secret.Rotate(t.Context(), store, secret.Options{Path: path}); err == nil || n != 2 {
 		t.Fatalf("%d sealed anew, %v", n, err)
 	}
 	whole("broken off")
 	store.left = 100
-	if n, err := secret.Rotate(t.Context(), store, path, quiet); err != nil || n != secrets-2 {
+	if n, err := secret.Rotate(t.Context(), store, secret.Options{Path: path}); err != nil || n != secrets-2 {
 		t.Fatalf("%d sealed anew, %v", n, err)
 	}
 	whole("finished")
@@ -299,7 +297,129 @@ func TestRotation(t *testing.T) {
 		t.Error("derived keys outlived the rotation")
 	}
 	os.Remove(path)
-	if _, err := secret.Rotate(t.Context(), store, path, quiet); engi.KindOf(err) != engi.Conflict {
+	if _, err := secret.Rotate(t.Context(), store, secret.Options{Path: path}); engi.KindOf(err) != engi.Conflict {
 		t.Errorf("without the file: %v", err)
+	}
+}
+
+func TestSecretsOfTheEnvironment(t *testing.T) {
+	store, path := new(secrettest.Memory), filepath.Join(t.TempDir(), "secret.key")
+	o := secret.Options{Path: path}
+	before := open(t, store, path)
+	if _, err := before.Create(t.Context(), engi.Secret{Owner: "ann", Name: "mine"}, "stored"); err != nil {
+		t.Fatal(err)
+	}
+	o.Environment = []secret.Fixed{
+		{Name: "all", Variable: "ALL_KEY", Value: value}, {Name: "all", Owner: "bob", Variable: "BOB", Value: "bob's"},
+		{Name: "ann", Owner: "ann", Variable: "ANN", Value: "ann's"}, {Name: "mine", Variable: "MINE", Value: "fixed"},
+	}
+	s, err := secret.Open(t.Context(), store, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		owner engi.Owner
+		name  string
+		want  string // empty: it is not there
+	}{
+		{"ann", "all", value}, {"bob", "all", "bob's"}, {"eve", "all", value}, {"ann", "ann", "ann's"}, {"eve", "ann", ""},
+		{"", "ann", "ann's"}, {"ann", "mine", "stored"}, {"eve", "mine", "fixed"}, {"eve", "ALL_KEY", ""},
+	} {
+		got, err := s.Reveal(t.Context(), c.owner, c.name)
+		if got != c.want || (err != nil) != (c.want == "") || err != nil && engi.KindOf(err) != engi.NotFound {
+			t.Errorf("%s of %q is %q, %v", c.name, c.owner, got, err)
+		}
+		sec, err := s.Get(t.Context(), c.owner, c.name)
+		if (err != nil) != (c.want == "") {
+			t.Errorf("get %s of %q: %v", c.name, c.owner, err)
+		}
+		if err != nil || c.want == "stored" {
+			continue
+		}
+		if _, err := engi.ParseSecretID(string(sec.ID)); err != nil || sec.Metadata["environment"] == "" || sec.Version != 1 {
+			t.Errorf("%+v, %v", sec, err)
+		}
+		if again, err := s.Get(t.Context(), c.owner, string(sec.ID)); err != nil || again.Name != c.name {
+			t.Errorf("by ID: %+v, %v", again, err)
+		}
+		if _, err := s.Update(t.Context(), c.owner, c.name, "new", nil); engi.KindOf(err) != engi.Denied || engi.RemedyOf(err) == "" {
+			t.Errorf("update %s: %v", c.name, err)
+		}
+		if err := s.Remove(t.Context(), c.owner, c.name); engi.KindOf(err) != engi.Denied {
+			t.Errorf("remove %s: %v", c.name, err)
+		}
+		if _, err := s.Create(t.Context(), engi.Secret{Owner: c.owner, Name: c.name}, "new"); engi.KindOf(err) != engi.Denied {
+			t.Errorf("create %s: %v", c.name, err)
+		}
+	}
+	for owner, want := range map[engi.Owner]string{"ann": "all ann mine", "bob": "all all mine", "eve": "all mine"} {
+		var names []string
+		all, err := s.List(t.Context(), owner)
+		for _, x := range all {
+			names = append(names, x.Name)
+		}
+		if strings.Join(names, " ") != want || err != nil {
+			t.Errorf("%s has %q, %v", owner, names, err)
+		}
+	}
+	if strings.Contains(fmt.Sprintf("%v %+v %#v", s, *s, *s), value) {
+		t.Error("it prints")
+	}
+	for name, f := range map[string]secret.Fixed{"no name": {Value: "x"}, "no value": {Name: "x", Variable: "X"}, "long": {Name: "x", Value: strings.Repeat(value, 10_000)}, "ID": {Name: string(engi.NewSecretID()), Value: "x"}} {
+		_, err := secret.Open(t.Context(), store, secret.Options{Path: path, Environment: []secret.Fixed{f}})
+		if engi.KindOf(err) != engi.Invalid || strings.Contains(fmt.Sprint(err), value) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestKeyFromTheEnvironment(t *testing.T) {
+	store, path := new(secrettest.Memory), filepath.Join(t.TempDir(), "secret.key")
+	key := func(b byte) string { return base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{b}, 32)) }
+	reveals := func(when string, o secret.Options) {
+		t.Helper()
+		s, err := secret.Open(t.Context(), store, o)
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		if got, err := s.Reveal(t.Context(), "ann", "x"); got != value || err != nil {
+			t.Errorf("%s: %q, %v", when, got, err)
+		}
+	}
+	if _, err := open(t, store, path).Create(t.Context(), engi.Secret{Owner: "ann", Name: "x"}, value); err != nil {
+		t.Fatal(err)
+	}
+	// From the file into the environment.
+	one := secret.Options{Path: path, Key: key(1) + "\n"}
+	reveals("beside the file", one)
+	if n, err := secret.Rotate(t.Context(), store, one); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	if _, err := os.Stat(path); err == nil {
+		t.Error("the file is still there")
+	}
+	reveals("without the file", one)
+	if _, err := os.Stat(path); err == nil {
+		t.Error("a file was made")
+	}
+	// To another key.
+	two := secret.Options{Path: path, Key: key(2)}
+	if _, err := secret.Open(t.Context(), store, two); engi.KindOf(err) != engi.Conflict || !strings.Contains(engi.RemedyOf(err), "former") {
+		t.Errorf("another key: %v", err)
+	}
+	two.Key += "\nformer: " + key(1)
+	reveals("with the former", two)
+	if n, err := secret.Rotate(t.Context(), store, two); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	two.Key = key(2)
+	reveals("after it", two)
+	if _, err := secret.Rotate(t.Context(), store, two); engi.KindOf(err) != engi.Conflict {
+		t.Errorf("nothing to rotate: %v", err)
+	}
+	for _, bad := range []string{"x", "AAAA", key(1)[:40]} {
+		if _, err := secret.Open(t.Context(), store, secret.Options{Path: path, Key: bad}); engi.KindOf(err) != engi.Invalid || strings.Contains(err.Error(), bad+" ") {
+			t.Errorf("%q: %v", bad, err)
+		}
 	}
 }

@@ -1,0 +1,62 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/engi-dev/engi/gate/secret"
+	"github.com/engi-dev/engi/node/place"
+	"github.com/engi-dev/engi/store"
+)
+
+const (
+	// secretKeyName is the file without which secrets cannot be read.
+	secretKeyName = "secret.key"
+	// secretKeyVariable has what is in the file, for those who keep keys
+	// elsewhere.
+	secretKeyVariable = "ENGI_SECRET_KEY"
+)
+
+// secretOptions are the key of the node's secrets and those of its
+// environment: the configured ones, and those of packages under the names of
+// their variables.
+func (n *Node) secretOptions() secret.Options {
+	o := secret.Options{
+		Path: filepath.Join(n.config.DataDir, secretKeyName), Key: os.Getenv(secretKeyVariable), Log: n.log.With("room", "secret"),
+	}
+	for _, s := range n.config.Secrets.List() {
+		o.Environment = append(o.Environment, secret.Fixed{Owner: s.Owner, Name: s.Name, Variable: s.Variable, Value: os.Getenv(s.Variable)})
+	}
+	if !n.config.Sandbox.Enabled {
+		return o
+	}
+	for _, d := range n.config.Sandbox.Packages() {
+		named := func(f secret.Fixed) bool { return f.Name == d.Secret && f.Owner == "" }
+		if d.Secret != "" && !slices.ContainsFunc(o.Environment, named) {
+			o.Environment = append(o.Environment, secret.Fixed{Name: d.Secret, Variable: d.Secret, Value: os.Getenv(d.Secret)})
+		}
+	}
+	return o
+}
+
+// RotateSecrets replaces the key of a data directory's secrets and returns how
+// many it has sealed anew. It reports Conflict while a server runs there.
+func RotateSecrets(ctx context.Context, dataDir string, log *slog.Logger) (int, error) {
+	release, err := place.Hold(dataDir)
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	db, err := store.Open(ctx, filepath.Join(dataDir, place.DatabaseName))
+	if err != nil {
+		return 0, err
+	}
+	n, err := secret.Rotate(ctx, store.Secrets(db), secret.Options{
+		Path: filepath.Join(dataDir, secretKeyName), Key: os.Getenv(secretKeyVariable), Log: log,
+	})
+	return n, cmp.Or(err, db.Close())
+}
