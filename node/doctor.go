@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/engi-dev/engi/disk/volume"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/node/place"
+	"github.com/engi-dev/engi/node/wall"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
 	"github.com/engi-dev/engi/store"
@@ -60,6 +62,8 @@ func Doctor(ctx context.Context, c config.Config, o Options) (d Diagnosis, err e
 	if !c.Volumes.Plain {
 		add("volumes", volume.Images(), "images, whose capacity the kernel enforces")
 	}
+	took, err := wall.Probe(ctx)
+	add("network", err, fmt.Sprintf("a link for a sandbox can be made, in %v", took.Round(100*time.Microsecond)))
 	programs, err := FindPrograms(ctx, c)
 	if !add("programs", err, "runsc and engi-guest are there") {
 		return d, nil
