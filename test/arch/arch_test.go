@@ -58,10 +58,13 @@ var rules = []rule{
 
 	{"session/...", ". session/...", ""},
 	{"agent/llm/scripted", "", ""},
+	{"agent/agenttest", ". agent", "github.com/google/go-cmp/..."},
+	{"agent/tool", ". agent/llm guest/fileops", ""},
+	{"agent", ". agent/llm agent/tool", ""},
 	{"agent/llm", ".", "charm.land/fantasy/... github.com/google/jsonschema-go/..."},
 
 	{"fleet/...", ". fleet/... provider guest guest/wire disk/...", "github.com/prometheus/client_golang/..."},
-	{"store/...", ". store/... fleet disk/... gate/... session api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
+	{"store/...", ". store/... fleet disk/... gate/... session agent api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
 	{"api/v1", "", ""},
 	{"api/apitest", ". api/... gate/... guest guest/guestd guest/wire", "github.com/prometheus/client_golang/..."},

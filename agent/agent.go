@@ -1,0 +1,488 @@
+// Package agent puts language models to work: a run asks a model, makes the
+// calls of tools that it wishes, shows it what came of them and asks again,
+// until the model has said all or a limit is reached. Every answer and every
+// result is recorded before the next step, so that a run goes on after a crash
+// without doing again what it has done. What happens is told while it happens.
+//
+// It is not for talking to providers (package llm) nor for what tools do
+// (package tool).
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent/llm"
+	"github.com/engi-dev/engi/agent/tool"
+)
+
+// A Record is a run as it is kept.
+type Record struct {
+	engi.Run
+	Spec        engi.RunSpec // without Messages and Images, which are kept as messages
+	Fingerprint string       // of the request, to tell a repetition from a mistake
+	Seq         int64        // last event that was told when it was kept
+}
+
+// A Store keeps runs. It is safe for concurrent use; what it has said is kept
+// survives a crash.
+type Store interface {
+	// Put keeps a new run with its first messages. It reports Conflict if the
+	// owner has a run of the same idempotency key; see Repeated.
+	Put(ctx context.Context, r Record, messages []engi.Message) error
+	// Repeated returns the run of an idempotency key, or NotFound.
+	Repeated(ctx context.Context, owner engi.Owner, key string) (Record, error)
+	// Update keeps a run's state, and messages from number n on, instead of
+	// those that were there from n on.
+	Update(ctx context.Context, r Record, n int, messages []engi.Message) error
+	// Get returns a run, or NotFound.
+	Get(ctx context.Context, owner engi.Owner, id engi.RunID) (Record, error)
+	// List returns runs, the newest first.
+	List(ctx context.Context, owner engi.Owner, limit int) ([]Record, error)
+	// Running returns the runs that have not ended, of all owners.
+	Running(ctx context.Context) ([]Record, error)
+	// Messages returns what was said in a run.
+	Messages(ctx context.Context, id engi.RunID) ([]engi.Message, error)
+	// Conversation returns the runs of a conversation, the oldest first;
+	// NotFound if there are none.
+	Conversation(ctx context.Context, owner engi.Owner, id engi.ConversationID) ([]Record, error)
+	// Forget removes runs that ended before a time, with all that is theirs.
+	Forget(ctx context.Context, before time.Time) error
+}
+
+// Results keeps results of tools that are too long for the model, as long as
+// their runs. It is safe for concurrent use.
+type Results interface {
+	Keep(ctx context.Context, id engi.RunID, call string, data []byte) error
+	// Kept reports NotFound for what was not kept.
+	Kept(ctx context.Context, id engi.RunID, call string) ([]byte, error)
+}
+
+// Options configure an Office.
+type Options struct {
+	Agents  []engi.AgentSpec // at least one; the first is the default
+	Models  func(ref string) (llm.Model, error)
+	Tools   []tool.Tool
+	Store   Store
+	Results Results
+	Log     *slog.Logger  // nil discards
+	MaxRuns int           // at once; 0 means 64
+	Timeout time.Duration // of a run, from start or restart; 0 means 1 h
+	Keep    time.Duration // ended runs are kept; 0 means 30 days
+
+	// Check reports NotFound for a sandbox or a session that owner has not;
+	// nil means everything is there.
+	Check func(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, session string) error
+}
+
+// An Office runs agents. It implements [engi.Agents] and is safe for
+// concurrent use.
+type Office struct {
+	opt    Options
+	agents map[string]engi.AgentSpec
+	tools  map[string]tool.Tool
+	shapes map[string]*llm.Shape // of agents' outputs
+
+	base context.Context // of all runs; ended by Run
+	stop context.CancelCauseFunc
+	wg   sync.WaitGroup
+
+	mu      sync.Mutex
+	live    map[engi.RunID]*live
+	closed  bool
+	talking map[engi.ConversationID]bool
+}
+
+var _ engi.Agents = (*Office)(nil)
+
+// New returns an office. Nothing runs before Run. It reports Invalid for
+// agents that cannot work.
+func New(opt Options) (*Office, error) {
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	if opt.MaxRuns == 0 {
+		opt.MaxRuns = 64
+	}
+	if opt.Timeout == 0 {
+		opt.Timeout = time.Hour
+	}
+	if opt.Keep == 0 {
+		opt.Keep = 30 * 24 * time.Hour
+	}
+	o := &Office{opt: opt, agents: map[string]engi.AgentSpec{}, tools: map[string]tool.Tool{}, shapes: map[string]*llm.Shape{},
+		live: map[engi.RunID]*live{}, talking: map[engi.ConversationID]bool{}}
+	o.base, o.stop = context.WithCancelCause(context.Background())
+	for _, t := range opt.Tools {
+		if _, ok := o.tools[t.Name]; ok {
+			return nil, engi.Errorf(engi.Invalid, "there are two tools called %s", t.Name)
+		}
+		o.tools[t.Name] = t
+	}
+	for _, a := range opt.Agents {
+		switch {
+		case a.Name == "" || len(a.Name) > 64:
+			return nil, engi.Errorf(engi.Invalid, "%.80q is no name for an agent", a.Name)
+		case o.agents[a.Name].Name != "":
+			return nil, engi.Errorf(engi.Invalid, "there are two agents called %s", a.Name)
+		case a.Steps < 0 || a.Steps > maxSteps:
+			return nil, engi.Errorf(engi.Invalid, "agent %s: %d steps are not between 1 and %d", a.Name, a.Steps, maxSteps)
+		}
+		for _, name := range a.Tools {
+			if _, ok := o.tools[name]; !ok && name != "*" {
+				return nil, engi.Errorf(engi.Invalid, "agent %s: there is no tool %.80s here", a.Name, name).
+					WithRemedy("use some of %v, or *", slices.Sorted(maps.Keys(o.tools)))
+			}
+		}
+		if a.Output != nil {
+			s, err := llm.ParseShape(a.Output)
+			if err != nil {
+				return nil, engi.Errorf(engi.Invalid, "agent %s: %w", a.Name, err)
+			}
+			o.shapes[a.Name] = s
+		}
+		if a.Steps == 0 {
+			a.Steps = defaultSteps
+		}
+		o.agents[a.Name] = a
+	}
+	return o, nil
+}
+
+const (
+	defaultSteps = 10
+	maxSteps     = 1000
+
+	maxInput    = 1 << 20 // bytes of what a user says
+	maxImages   = 16
+	maxImage    = 8 << 20
+	maxHistory  = 4 << 20 // bytes of earlier messages
+	maxMessages = 1000
+)
+
+// Agents returns what is configured, by name.
+func (o *Office) Agents() []engi.AgentSpec {
+	return slices.SortedFunc(maps.Values(o.agents), func(a, b engi.AgentSpec) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+}
+
+// Run goes on with the runs that a crash or a stop has left, calls ready, and
+// blocks until ctx ends; then it lets go of what runs, to be gone on with
+// later, and waits.
+func (o *Office) Run(ctx context.Context, ready func()) error {
+	left, err := o.opt.Store.Running(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range left {
+		messages, err := o.opt.Store.Messages(ctx, r.ID)
+		if err != nil {
+			return err
+		}
+		o.opt.Log.InfoContext(ctx, "go on with a run", "run", r.ID, "step", r.Steps)
+		if _, err := o.begin(r, messages, true); err != nil {
+			return err
+		}
+	}
+	ready()
+	tick := time.NewTicker(time.Hour)
+	defer tick.Stop()
+	for {
+		if err := o.opt.Store.Forget(ctx, time.Now().Add(-o.opt.Keep)); err != nil && ctx.Err() == nil {
+			o.opt.Log.WarnContext(ctx, "forget runs", "error", err)
+		}
+		select {
+		case <-tick.C:
+			continue
+		case <-ctx.Done():
+		}
+		break
+	}
+	o.mu.Lock()
+	o.closed = true
+	o.mu.Unlock()
+	o.stop(errStopping)
+	o.wg.Wait()
+	return nil
+}
+
+// errStopping ends runs without ending them for good.
+var errStopping = engi.Errorf(engi.Unavailable, "the node stops")
+
+// errCancelled ends a run on request.
+var errCancelled = engi.Errorf(engi.Expired, "the run was cancelled")
+
+// Start begins a run.
+func (o *Office) Start(ctx context.Context, spec engi.RunSpec) (engi.Run, error) {
+	rec, messages, err := o.admit(ctx, spec)
+	if err != nil {
+		return engi.Run{}, err
+	}
+	if spec.Idempotency != "" {
+		switch old, err := o.opt.Store.Repeated(ctx, spec.Owner, spec.Idempotency); {
+		case err == nil && old.Fingerprint == rec.Fingerprint:
+			return old.Run, nil
+		case err == nil:
+			return engi.Run{}, engi.Errorf(engi.Conflict, "the idempotency key was used for another run, %s", old.ID).WithRemedy("use a fresh key for each run")
+		case engi.KindOf(err) != engi.NotFound:
+			return engi.Run{}, err
+		}
+	}
+	l, err := o.begin(rec, messages, false)
+	if err != nil {
+		return engi.Run{}, err
+	}
+	if err := o.opt.Store.Put(ctx, rec, messages); err != nil {
+		l.drop()
+		return engi.Run{}, err
+	}
+	close(l.kept)
+	return rec.Run, nil
+}
+
+// admit checks spec and returns the record and the messages of its run.
+func (o *Office) admit(ctx context.Context, spec engi.RunSpec) (rec Record, messages []engi.Message, err error) {
+	name := spec.Agent
+	if name == "" && len(o.opt.Agents) > 0 {
+		name = o.opt.Agents[0].Name
+	}
+	a, ok := o.agents[name]
+	if !ok {
+		return rec, nil, engi.Errorf(engi.NotFound, "there is no agent %.80q", name).WithRemedy("'engi agent list' shows those there are")
+	}
+	if err := checkText(spec.Input, spec.System, spec.Images); err != nil {
+		return rec, nil, err
+	}
+	model := spec.Model
+	if model == "" {
+		model = a.Model
+	}
+	m, err := o.opt.Models(model)
+	if err != nil {
+		return rec, nil, err
+	}
+	if spec.Output != nil {
+		if _, err := llm.ParseShape(spec.Output); err != nil {
+			return rec, nil, err
+		}
+	}
+	if spec.Conversation != "" && len(spec.Messages) > 0 {
+		return rec, nil, engi.Errorf(engi.Invalid, "a run goes on with a conversation or with messages, not both")
+	}
+	if err := checkHistory(spec.Messages); err != nil {
+		return rec, nil, err
+	}
+	if o.opt.Check != nil && (spec.Sandbox != "" || spec.Session != "") {
+		if err := o.opt.Check(ctx, spec.Owner, spec.Sandbox, spec.Session); err != nil {
+			return rec, nil, err
+		}
+	}
+	messages = slices.Clone(spec.Messages)
+	conversation := spec.Conversation
+	if conversation == "" {
+		conversation = engi.NewConversationID()
+	} else if messages, err = o.history(ctx, spec.Owner, conversation); err != nil {
+		return rec, nil, err
+	}
+	messages = append(messages, engi.Message{Role: engi.RoleUser, Text: spec.Input, Images: spec.Images})
+
+	print, err := json.Marshal(spec)
+	if err != nil {
+		return rec, nil, engi.Errorf(engi.Invalid, "the request cannot be written down: %v", err)
+	}
+	rec = Record{Fingerprint: digest(print), Spec: spec, Run: engi.Run{
+		ID: engi.NewRunID(), Owner: spec.Owner, Agent: name, Model: m.Name(), Conversation: conversation,
+		Sandbox: spec.Sandbox, Session: spec.Session, State: engi.RunRunning, Created: time.Now().UTC(),
+	}}
+	rec.Spec.Messages, rec.Spec.Images = nil, nil
+	return rec, messages, nil
+}
+
+func checkText(input, system string, images []engi.Image) error {
+	switch {
+	case input == "" && len(images) == 0:
+		return engi.Errorf(engi.Invalid, "nothing is said to the agent").WithRemedy("give it an input")
+	case len(input)+len(system) > maxInput:
+		return engi.Errorf(engi.Invalid, "the input has %d bytes, %d at most", len(input)+len(system), maxInput).WithRemedy("put long texts into files of a sandbox")
+	case len(images) > maxImages:
+		return engi.Errorf(engi.Invalid, "%d images, %d at most", len(images), maxImages)
+	}
+	for i, img := range images {
+		if !slices.Contains([]string{"image/png", "image/jpeg", "image/webp", "image/gif"}, img.MediaType) {
+			return engi.Errorf(engi.Invalid, "image %d is of type %.40q", i, img.MediaType).WithRemedy("use PNG, JPEG, WebP or GIF")
+		}
+		if len(img.Data) == 0 || len(img.Data) > maxImage {
+			return engi.Errorf(engi.Invalid, "image %d has %d bytes, 1 to %d can be shown", i, len(img.Data), maxImage)
+		}
+	}
+	return nil
+}
+
+func checkHistory(messages []engi.Message) error {
+	if len(messages) > maxMessages {
+		return engi.Errorf(engi.Invalid, "%d messages, %d at most", len(messages), maxMessages)
+	}
+	size := 0
+	for i, m := range messages {
+		if !slices.Contains([]engi.Role{engi.RoleUser, engi.RoleAssistant, engi.RoleTool}, m.Role) {
+			return engi.Errorf(engi.Invalid, "message %d is by %.40q, who is nobody", i, m.Role).WithRemedy("use user, assistant or tool")
+		}
+		if size += weight(m); size > maxHistory {
+			return engi.Errorf(engi.Invalid, "the messages have more than %d bytes", maxHistory).WithRemedy("leave the oldest out")
+		}
+	}
+	return nil
+}
+
+// weight is about how many bytes a message has.
+func weight(m engi.Message) int {
+	n := len(m.Text) + len(m.Thought)
+	for _, img := range m.Images {
+		n += len(img.Data)
+	}
+	for _, c := range m.Calls {
+		n += len(c.Arguments)
+	}
+	for _, r := range m.Results {
+		n += len(r.Text)
+		for _, img := range r.Images {
+			n += len(img.Data)
+		}
+	}
+	return n
+}
+
+// history returns what was said in a conversation. Each run has kept all that
+// came before it, so the last one that ended knows everything.
+func (o *Office) history(ctx context.Context, owner engi.Owner, id engi.ConversationID) ([]engi.Message, error) {
+	runs, err := o.opt.Store.Conversation(ctx, owner, id)
+	if err != nil {
+		return nil, err
+	}
+	last := runs[len(runs)-1]
+	if last.State == engi.RunRunning {
+		return nil, engi.Errorf(engi.Conflict, "run %s of the conversation goes on", last.ID).WithRemedy("wait for it, or cancel it")
+	}
+	messages, err := o.opt.Store.Messages(ctx, last.ID)
+	if err != nil {
+		return nil, err
+	}
+	messages = closed(messages)
+	size := 0
+	for i, m := range slices.Backward(messages) {
+		if size += weight(m); size > maxHistory {
+			// The oldest are forgotten, up to where somebody asks something.
+			i++
+			for i < len(messages) && messages[i].Role != engi.RoleUser {
+				i++
+			}
+			return messages[i:], nil
+		}
+	}
+	return messages, nil
+}
+
+// closed returns messages without calls that were never all answered:
+// providers refuse conversations with such.
+func closed(messages []engi.Message) []engi.Message {
+	if len(open(messages)) == 0 {
+		return slices.Clone(messages)
+	}
+	n := len(messages) - 1
+	for messages[n].Role != engi.RoleAssistant {
+		n--
+	}
+	return slices.Clone(messages[:n])
+}
+
+// open returns the calls at the end of messages that have no result yet.
+func open(messages []engi.Message) []engi.ToolCall {
+	done := map[string]bool{}
+	for _, m := range slices.Backward(messages) {
+		switch m.Role {
+		case engi.RoleTool:
+			for _, r := range m.Results {
+				done[r.Call] = true
+			}
+			continue
+		case engi.RoleAssistant:
+			var left []engi.ToolCall
+			for _, c := range m.Calls {
+				if !done[c.ID] {
+					left = append(left, c)
+				}
+			}
+			return left
+		}
+		break
+	}
+	return nil
+}
+
+// Get returns a run.
+func (o *Office) Get(ctx context.Context, owner engi.Owner, id engi.RunID) (engi.Run, error) {
+	r, err := o.opt.Store.Get(ctx, owner, id)
+	return r.Run, err
+}
+
+// List returns the newest runs first.
+func (o *Office) List(ctx context.Context, owner engi.Owner, limit int) ([]engi.Run, error) {
+	if limit <= 0 {
+		limit = 100
+	}
+	all, err := o.opt.Store.List(ctx, owner, min(limit, 1000))
+	if err != nil {
+		return nil, err
+	}
+	runs := make([]engi.Run, len(all))
+	for i, r := range all {
+		runs[i] = r.Run
+	}
+	return runs, nil
+}
+
+// Messages returns all that was said in a run.
+func (o *Office) Messages(ctx context.Context, owner engi.Owner, id engi.RunID) ([]engi.Message, error) {
+	if _, err := o.opt.Store.Get(ctx, owner, id); err != nil {
+		return nil, err
+	}
+	return o.opt.Store.Messages(ctx, id)
+}
+
+// Kept returns a result that was too long for the model.
+func (o *Office) Kept(ctx context.Context, owner engi.Owner, id engi.RunID, call string) ([]byte, error) {
+	if _, err := o.opt.Store.Get(ctx, owner, id); err != nil {
+		return nil, err
+	}
+	return o.opt.Results.Kept(ctx, id, call)
+}
+
+// Cancel ends a run.
+func (o *Office) Cancel(ctx context.Context, owner engi.Owner, id engi.RunID) error {
+	if _, err := o.opt.Store.Get(ctx, owner, id); err != nil {
+		return err
+	}
+	o.mu.Lock()
+	l := o.live[id]
+	o.mu.Unlock()
+	if l == nil {
+		return nil
+	}
+	l.cancel(errCancelled)
+	select {
+	case <-l.over:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,475 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent"
+	"github.com/engi-dev/engi/agent/llm"
+	"github.com/engi-dev/engi/agent/llm/scripted"
+	"github.com/engi-dev/engi/agent/tool"
+	"github.com/engi-dev/engi/store"
+)
+
+// world is an office with a scripted model and a database.
+type world struct {
+	*agent.Office
+	model *scripted.Server
+	stop  func() // as a stop of the node does
+}
+
+type bench struct {
+	play  func(scripted.Conversation) scripted.Answer
+	tools []tool.Tool
+	agent engi.AgentSpec
+	path  string // of the database
+	runs  int
+	price int64
+}
+
+func (b bench) open(t *testing.T) *world {
+	t.Helper()
+	if b.path == "" {
+		b.path = filepath.Join(t.TempDir(), "db")
+	}
+	db, err := store.Open(t.Context(), b.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &scripted.Server{Play: b.play}
+	web := httptest.NewServer(s)
+	reg, err := llm.New(llm.Options{Providers: map[string]llm.Provider{"openai": {URL: web.URL}}, Default: "openai:demo", Client: web.Client(), Pause: time.Millisecond,
+		Prices: map[string]llm.Price{"openai:*": {Input: float64(b.price)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.agent.Name == "" {
+		b.agent.Name = "coder"
+	}
+	if b.agent.Tools == nil {
+		b.agent.Tools = []string{"*"}
+	}
+	o, err := agent.New(agent.Options{Agents: []engi.AgentSpec{b.agent}, Models: reg.Model, Tools: b.tools, Store: store.Agents(db), Results: store.AgentResults(db), MaxRuns: b.runs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- o.Run(ctx, func() { close(ready) }) }()
+	select {
+	case <-ready:
+	case err := <-done:
+		t.Fatal(err)
+	}
+	w := &world{Office: o, model: s}
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		web.Close()
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(w.stop)
+	return w
+}
+
+// finish starts a run and follows it to its end.
+func (w *world) finish(t *testing.T, spec engi.RunSpec) (engi.Run, []engi.RunEvent) {
+	t.Helper()
+	spec.Owner = "ann"
+	r, err := w.Start(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.follow(t, r.ID)
+}
+
+func (w *world) follow(t *testing.T, id engi.RunID) (engi.Run, []engi.RunEvent) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var all []engi.RunEvent
+	for {
+		var last int64
+		if len(all) > 0 {
+			last = all[len(all)-1].Seq
+		}
+		events, err := w.Events(ctx, "ann", id, last, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(events) == 0 {
+			t.Fatalf("no end of run %s after %+v", id, all)
+		}
+		for _, e := range events {
+			if e.Seq != last+1 {
+				t.Errorf("event %d follows %d", e.Seq, last)
+			}
+			last = e.Seq
+			all = append(all, e)
+			if e.Kind == engi.RunEnd {
+				return *e.Run, all
+			}
+		}
+	}
+}
+
+type adding struct {
+	A int `json:"a"`
+	B int `json:"b"`
+}
+
+func add(t *testing.T) tool.Tool {
+	t.Helper()
+	x, err := tool.New("add", "Adds.", func(ctx context.Context, c *tool.Call, a adding) (tool.Result, error) {
+		c.Out(engi.Stdout, fmt.Appendf(nil, "adding for %s\n", c.Owner))
+		return tool.Result{Text: fmt.Sprint(a.A + a.B)}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func calls(args ...string) (all []scripted.Call) {
+	for _, a := range args {
+		all = append(all, scripted.Call{Name: "add", Arguments: a})
+	}
+	return all
+}
+
+func TestToolsAreCalledUntilAllIsSaid(t *testing.T) {
+	w := bench{tools: []tool.Tool{add(t)}, agent: engi.AgentSpec{System: "You add."}, play: func(c scripted.Conversation) scripted.Answer {
+		switch c.N {
+		case 1:
+			return scripted.Answer{Text: "Two sums.", Calls: calls(`{"a":1,"b":2}`, `{"a":3,"b":4}`)}
+		case 2:
+			return scripted.Answer{Calls: calls(`{"a":3,"b":7}`)}
+		}
+		return scripted.Answer{Text: "It is 10."}
+	}}.open(t)
+	r, events := w.finish(t, engi.RunSpec{Input: "1+2+3+4?", System: "Be short."})
+	if r.State != engi.RunDone || r.Text != "It is 10." || r.Steps != 3 || r.Tokens.Calls != 3 || r.Model != "openai:demo" {
+		t.Errorf("%+v", r)
+	}
+	kinds := map[engi.RunEventKind]int{}
+	text := ""
+	for _, e := range events {
+		kinds[e.Kind]++
+		text += e.Text
+		if e.Kind == engi.RunEnd && e.Step != 3 {
+			t.Errorf("the end is in step %d", e.Step)
+		}
+	}
+	if kinds[engi.RunCall] != 3 || kinds[engi.RunOutput] != 3 || kinds[engi.RunResult] != 3 || kinds[engi.RunEnd] != 1 || !strings.Contains(text, "adding for ann") {
+		t.Errorf("%v %q", kinds, text)
+	}
+	seen := w.model.Seen()
+	if seen[0].System != "You add.\n\nBe short." || len(seen[0].Tools) != 1 || seen[0].Tools[0] != "add" {
+		t.Errorf("the model was told %+v", seen[0])
+	}
+	if got := seen[2].Last().Results; len(got) != 1 || got[0].Text != "10" {
+		t.Errorf("the model saw %+v", got)
+	}
+	got, err := w.Get(t.Context(), "ann", r.ID)
+	if err != nil || cmp.Diff(r, got) != "" {
+		t.Errorf("%v %v", cmp.Diff(r, got), err)
+	}
+
+	// The conversation goes on, and knows what was said.
+	r2, _ := w.finish(t, engi.RunSpec{Input: "Sure?", Conversation: r.Conversation})
+	if n := len(w.model.Seen()[3].Turns); r2.State != engi.RunDone || n != 7 {
+		t.Errorf("%+v after %d turns", r2, n)
+	}
+}
+
+func TestOwners(t *testing.T) {
+	w := bench{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "hi"} }}.open(t)
+	r, _ := w.finish(t, engi.RunSpec{Input: "hello"})
+	ctx := t.Context()
+	_, e1 := w.Get(ctx, "bob", r.ID)
+	_, e2 := w.Messages(ctx, "bob", r.ID)
+	_, e3 := w.Events(ctx, "bob", r.ID, 0, false)
+	_, e4 := w.Kept(ctx, "bob", r.ID, "x")
+	_, e5 := w.Start(ctx, engi.RunSpec{Owner: "bob", Input: "x", Conversation: r.Conversation})
+	for i, err := range []error{e1, e2, e3, e4, e5, w.Cancel(ctx, "bob", r.ID)} {
+		if engi.KindOf(err) != engi.NotFound {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	if l, err := w.List(ctx, "bob", 0); err != nil || len(l) != 0 {
+		t.Errorf("%v %v", l, err)
+	}
+}
+
+// TestAbuse has a model that does everything wrong.
+func TestAbuse(t *testing.T) {
+	long := strings.Repeat("é", 200_000)
+	big, err := tool.New("big", "Says much.", func(context.Context, *tool.Call, struct{}) (tool.Result, error) { return tool.Result{Text: long}, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	wild, err := tool.New("wild", "Panics.", func(context.Context, *tool.Call, struct{}) (tool.Result, error) { panic("at the disco") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, err := tool.Builtin(tool.Places{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := []scripted.Call{
+		{ID: "same", Name: "add", Arguments: `{"a":1`}, {ID: "same", Name: "add", Arguments: `{"a":"1","b":2}`}, {Name: "rm_rf", Arguments: `{}`},
+		{Name: "add", Arguments: `{"a":1,"b":2,"c":3}`}, {Name: "big"}, {Name: "wild", Arguments: `{}`}, {Name: "add", Arguments: `null`},
+		{Name: "../../etc/passwd", Arguments: `[]`}, {ID: strings.Repeat("x", 5000), Name: "add", Arguments: strings.Repeat("[", 100_000)},
+	}
+	w := bench{tools: append(more, add(t), big, wild), play: func(c scripted.Conversation) scripted.Answer {
+		switch c.N {
+		case 1:
+			return scripted.Answer{Calls: bad}
+		case 2:
+			for _, r := range c.Last().Results {
+				if strings.Contains(r.Text, "bytes left out") {
+					return scripted.Answer{Calls: []scripted.Call{{Name: "read_result", Arguments: fmt.Sprintf(`{"call":%q,"offset":9000}`, r.ID)}}}
+				}
+			}
+		}
+		return scripted.Answer{Text: "sorry"}
+	}}.open(t)
+	r, _ := w.finish(t, engi.RunSpec{Input: "go wild"})
+	if r.State != engi.RunDone || r.Steps != 3 {
+		t.Fatalf("%+v", r)
+	}
+	messages, err := w.Messages(t.Context(), "ann", r.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	results := map[string]engi.ToolResult{}
+	for _, r := range messages[2].Results {
+		results[r.Call] = r
+		if len(r.Text) > tool.ResultLimit+500 {
+			t.Errorf("the model was shown %d bytes", len(r.Text))
+		}
+	}
+	if len(results) != len(bad) {
+		t.Errorf("%d results of %d calls", len(results), len(bad))
+	}
+	for i, c := range messages[1].Calls {
+		if r := results[c.ID]; r.Failed != (bad[i].Name != "big") || r.Text == "" {
+			t.Errorf("call %d of %s: %.200q", i, c.Name, r.Text)
+		}
+	}
+	if got := messages[4].Results[0]; got.Failed || !strings.Contains(got.Text, "éé") || !strings.Contains(got.Text, "of 400000") {
+		t.Errorf("%.100q", got.Text)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	forever := func(c scripted.Conversation) scripted.Answer {
+		return scripted.Answer{Calls: calls(`{"a":1,"b":1}`), Input: 1000}
+	}
+	t.Run("steps", func(t *testing.T) {
+		w := bench{tools: []tool.Tool{add(t)}, play: forever}.open(t)
+		if r, _ := w.finish(t, engi.RunSpec{Input: "x"}); r.State != engi.RunStopped || r.Reason != "steps" || r.Steps != 10 {
+			t.Errorf("%+v", r)
+		}
+	})
+	t.Run("budget", func(t *testing.T) {
+		w := bench{tools: []tool.Tool{add(t)}, play: forever, price: 2, agent: engi.AgentSpec{Budget: 5000}}.open(t)
+		if r, _ := w.finish(t, engi.RunSpec{Input: "x"}); r.State != engi.RunStopped || r.Reason != "budget" || r.Tokens.Cost != 6000 {
+			t.Errorf("%+v", r)
+		}
+	})
+	t.Run("runs at once", func(t *testing.T) {
+		w := bench{runs: 1, play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "x", Delay: time.Hour} }}.open(t)
+		r, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Conversation: r.Conversation}); engi.KindOf(err) != engi.Conflict {
+			t.Errorf("%v", err)
+		}
+		if _, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x"}); engi.KindOf(err) != engi.Exhausted {
+			t.Errorf("%v", err)
+		}
+		if err := w.Cancel(t.Context(), "ann", r.ID); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := w.Get(t.Context(), "ann", r.ID); err != nil || r.State != engi.RunCancelled {
+			t.Errorf("%+v %v", r, err)
+		}
+		if _, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x"}); err != nil {
+			t.Errorf("after one ended: %v", err)
+		}
+	})
+	t.Run("bad specs", func(t *testing.T) {
+		w := bench{play: forever}.open(t)
+		for name, c := range map[string]struct {
+			spec engi.RunSpec
+			want engi.Kind
+		}{
+			"nothing":       {engi.RunSpec{}, engi.Invalid},
+			"much":          {engi.RunSpec{Input: strings.Repeat("x", 2<<20)}, engi.Invalid},
+			"no such agent": {engi.RunSpec{Agent: "spy", Input: "x"}, engi.NotFound},
+			"no such model": {engi.RunSpec{Model: "nobody:x", Input: "x"}, engi.Invalid},
+			"no schema":     {engi.RunSpec{Input: "x", Output: json.RawMessage(`7`)}, engi.Invalid},
+			"no image":      {engi.RunSpec{Images: []engi.Image{{MediaType: "text/html", Data: []byte("x")}}}, engi.Invalid},
+			"both":          {engi.RunSpec{Input: "x", Conversation: "cnv_x", Messages: []engi.Message{{Role: engi.RoleUser}}}, engi.Invalid},
+			"nobody speaks": {engi.RunSpec{Input: "x", Messages: []engi.Message{{Role: "root"}}}, engi.Invalid},
+			"no such talk":  {engi.RunSpec{Input: "x", Conversation: engi.NewConversationID()}, engi.NotFound},
+		} {
+			if _, err := w.Start(t.Context(), c.spec); engi.KindOf(err) != c.want {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+}
+
+func TestOutputs(t *testing.T) {
+	w := bench{tools: []tool.Tool{add(t)}, play: func(c scripted.Conversation) scripted.Answer {
+		if c.Schema != nil {
+			return scripted.Answer{Object: `{"sum":3}`}
+		}
+		if c.Last().Role == "tool" {
+			return scripted.Answer{Text: "It is three."}
+		}
+		return scripted.Answer{Calls: calls(`{"a":1,"b":2}`)}
+	}}.open(t)
+	shape := json.RawMessage(`{"type":"object","properties":{"sum":{"type":"integer"}},"required":["sum"]}`)
+	r, events := w.finish(t, engi.RunSpec{Input: "1+2", Output: shape})
+	if r.State != engi.RunDone || string(r.Output) != `{"sum":3}` {
+		t.Errorf("%+v", r)
+	}
+	partial := false
+	for _, e := range events {
+		partial = partial || e.Kind == engi.RunPartial
+	}
+	if !partial {
+		t.Error("nothing of the object was told on the way")
+	}
+	messages, err := w.Messages(t.Context(), "ann", r.ID)
+	if err != nil || messages[len(messages)-1].Text != `{"sum":3}` || len(messages) != 4 {
+		t.Errorf("%+v %v", messages, err)
+	}
+}
+
+func TestRepeatedKeys(t *testing.T) {
+	w := bench{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "hi"} }}.open(t)
+	a, _ := w.finish(t, engi.RunSpec{Input: "x", Idempotency: "k"})
+	b, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Idempotency: "k"})
+	if err != nil || a.ID != b.ID || len(w.model.Seen()) != 1 {
+		t.Errorf("%v %v %v", a.ID, b.ID, err)
+	}
+	if _, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "y", Idempotency: "k"}); engi.KindOf(err) != engi.Conflict {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestRestart stops the node in the middle of two calls, one of which has
+// ended, and goes on with another node on the same database.
+func TestRestart(t *testing.T) {
+	var made [3]atomic.Int32
+	begun := make(chan struct{})
+	path := filepath.Join(t.TempDir(), "db")
+	var first atomic.Bool
+	first.Store(true)
+	x, err := tool.New("step", "Takes a step.", func(ctx context.Context, c *tool.Call, a adding) (tool.Result, error) {
+		made[a.A].Add(1)
+		if a.A > 0 && first.Load() {
+			if a.A == 1 {
+				close(begun)
+			}
+			<-ctx.Done()
+			return tool.Result{}, ctx.Err()
+		}
+		return tool.Result{Text: "took it"}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := x
+	again.Name, again.Repeatable = "again", true
+	b := bench{path: path, tools: []tool.Tool{x, again}, play: func(c scripted.Conversation) scripted.Answer {
+		if c.Last().Role == "tool" {
+			return scripted.Answer{Text: "done"}
+		}
+		return scripted.Answer{Calls: []scripted.Call{{Name: "step", Arguments: `{"a":0,"b":0}`}, {Name: "step", Arguments: `{"a":1,"b":0}`}, {Name: "again", Arguments: `{"a":2,"b":0}`}}}
+	}}
+	w := b.open(t)
+	r, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "go"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		m, err := w.Messages(t.Context(), "ann", r.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(m) == 3 && len(m[2].Results) == 1 && made[2].Load() == 1 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%+v", m)
+		}
+	}
+	w.stop()
+	first.Store(false)
+
+	w = b.open(t)
+	done, _ := w.follow2(t, r.ID)
+	if done.State != engi.RunDone || done.Text != "done" || done.Steps != 2 {
+		t.Errorf("%+v", done)
+	}
+	if a, b, c := made[0].Load(), made[1].Load(), made[2].Load(); a != 1 || b != 1 || c != 2 {
+		t.Errorf("calls were made %d, %d and %d times", a, b, c)
+	}
+	m, err := w.Messages(t.Context(), "ann", r.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := 0
+	for _, r := range m[2].Results {
+		if r.Failed {
+			failed++
+			if !strings.Contains(r.Text, "cut short") {
+				t.Errorf("%q", r.Text)
+			}
+		}
+	}
+	if len(m[2].Results) != 3 || failed != 1 {
+		t.Errorf("%+v", m[2].Results)
+	}
+}
+
+// follow2 waits for the end without holding events to be gapless: a restart
+// loses those that nobody had kept.
+func (w *world) follow2(t *testing.T, id engi.RunID) (engi.Run, error) {
+	t.Helper()
+	var seq int64
+	for {
+		events, err := w.Events(t.Context(), "ann", id, seq, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			seq = e.Seq
+			if e.Kind == engi.RunEnd {
+				return *e.Run, nil
+			}
+		}
+	}
+}

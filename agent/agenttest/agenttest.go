@@ -1,0 +1,179 @@
+// Package agenttest holds the promises of [agent.Store] and [agent.Results] as
+// tests. It is not
+// for running servers.
+package agenttest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent"
+)
+
+// Promises tests a store. fresh returns an empty one, on one shelf with its
+// results.
+func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results)) {
+	record := func(owner engi.Owner, key string) agent.Record {
+		r := agent.Record{Fingerprint: "f", Seq: 3, Run: engi.Run{
+			ID: engi.NewRunID(), Owner: owner, Agent: "coder", Model: "openai:a", Conversation: engi.NewConversationID(),
+			Sandbox: engi.NewSandboxID(), Session: "s", State: engi.RunRunning, Created: time.Unix(100, 5).UTC(),
+		}}
+		r.Spec = engi.RunSpec{Owner: owner, Agent: "coder", System: "sys", Input: "in", Output: []byte(`{"type":"object"}`), Sandbox: r.Sandbox, Session: "s", Idempotency: key}
+		return r
+	}
+	messages := []engi.Message{
+		{Role: engi.RoleUser, Text: "look", Images: []engi.Image{{MediaType: "image/png", Data: []byte{0, 255}}}},
+		{Role: engi.RoleAssistant, Text: "well", Thought: "hm", Calls: []engi.ToolCall{{ID: "1", Name: "t", Arguments: `{"broken`}}},
+		{Role: engi.RoleTool, Results: []engi.ToolResult{{Call: "1", Name: "t", Text: "no", Failed: true, Images: []engi.Image{{MediaType: "image/gif", Data: []byte("GIF")}}}}},
+	}
+
+	t.Run("what is kept comes back", func(t *testing.T) {
+		s, _ := fresh(t)
+		ctx := t.Context()
+		r := record("ann", "k")
+		if err := s.Put(ctx, r, messages[:1]); err != nil {
+			t.Fatal(err)
+		}
+		r.Steps, r.Text, r.Seq = 2, "well", 9
+		r.Tokens = engi.Tokens{Input: 1, Output: 2, Reasoning: 3, CacheRead: 4, CacheWrite: 5, Cost: 6, Calls: 7}
+		if err := s.Update(ctx, r, 1, messages[1:2]); err != nil {
+			t.Fatal(err)
+		}
+		r.State, r.Reason, r.Ended = engi.RunFailed, "steps", time.Unix(200, 0).UTC()
+		r.Error = &engi.Error{Kind: engi.Denied, Text: "no key", Remedy: "get one"}
+		r.Output = []byte(`{"a":1}`)
+		if err := s.Update(ctx, r, 1, messages[1:]); err != nil {
+			t.Fatal(err)
+		}
+		got, err := s.Get(ctx, "ann", r.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(fmt.Sprintf("%+v %+v", r, *r.Error), fmt.Sprintf("%+v %+v", got, *got.Error), cmp.Transformer("", dropPointer)); diff != "" {
+			t.Error(diff)
+		}
+		said, err := s.Messages(ctx, r.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(messages, said); diff != "" {
+			t.Error(diff)
+		}
+		// Fewer messages than were there: the rest is gone.
+		if err := s.Update(ctx, r, 1, nil); err != nil {
+			t.Fatal(err)
+		}
+		if said, err := s.Messages(ctx, r.ID); err != nil || len(said) != 1 {
+			t.Errorf("%d messages, %v", len(said), err)
+		}
+	})
+	t.Run("owners do not see each other's", func(t *testing.T) {
+		s, _ := fresh(t)
+		ctx := t.Context()
+		r := record("ann", "k")
+		if err := s.Put(ctx, r, messages); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Get(ctx, "bob", r.ID); engi.KindOf(err) != engi.NotFound {
+			t.Errorf("%v", err)
+		}
+		if _, err := s.Conversation(ctx, "bob", r.Conversation); engi.KindOf(err) != engi.NotFound {
+			t.Errorf("%v", err)
+		}
+		if _, err := s.Repeated(ctx, "bob", "k"); engi.KindOf(err) != engi.NotFound {
+			t.Errorf("%v", err)
+		}
+		if l, err := s.List(ctx, "bob", 10); err != nil || len(l) != 0 {
+			t.Errorf("%v %v", l, err)
+		}
+		for _, owner := range []engi.Owner{"", "ann"} {
+			if l, err := s.List(ctx, owner, 10); err != nil || len(l) != 1 {
+				t.Errorf("%q: %v %v", owner, l, err)
+			}
+		}
+	})
+	t.Run("keys are used once", func(t *testing.T) {
+		s, _ := fresh(t)
+		ctx := t.Context()
+		r := record("ann", "k")
+		if err := s.Put(ctx, r, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Put(ctx, record("ann", "k"), nil); engi.KindOf(err) != engi.Conflict {
+			t.Errorf("%v", err)
+		}
+		if err := s.Put(ctx, record("bob", "k"), nil); err != nil {
+			t.Error(err)
+		}
+		for range 2 {
+			if err := s.Put(ctx, record("ann", ""), nil); err != nil {
+				t.Error(err)
+			}
+		}
+		if got, err := s.Repeated(ctx, "ann", "k"); err != nil || got.ID != r.ID || got.Fingerprint != "f" {
+			t.Errorf("%+v %v", got, err)
+		}
+		if _, err := s.Repeated(ctx, "ann", ""); engi.KindOf(err) != engi.NotFound {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("what runs is found again, what is old forgotten", func(t *testing.T) {
+		s, results := fresh(t)
+		ctx := t.Context()
+		runs, old := record("ann", ""), record("ann", "")
+		old.Conversation = runs.Conversation
+		old.State, old.Ended = engi.RunDone, time.Unix(150, 0)
+		for _, r := range []agent.Record{old, runs} {
+			if err := s.Put(ctx, r, messages); err != nil {
+				t.Fatal(err)
+			}
+			if err := results.Keep(ctx, r.ID, "1", []byte("much")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if l, err := s.Running(ctx); err != nil || len(l) != 1 || l[0].ID != runs.ID {
+			t.Errorf("%v %v", l, err)
+		}
+		if l, err := s.Conversation(ctx, "ann", runs.Conversation); err != nil || len(l) != 2 || l[1].ID != runs.ID {
+			t.Errorf("%v %v", l, err)
+		}
+		if err := s.Forget(ctx, time.Unix(151, 0)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Get(ctx, "ann", old.ID); engi.KindOf(err) != engi.NotFound {
+			t.Errorf("%v", err)
+		}
+		if _, err := results.Kept(ctx, old.ID, "1"); engi.KindOf(err) != engi.NotFound {
+			t.Errorf("%v", err)
+		}
+		if m, err := s.Messages(ctx, old.ID); err != nil || len(m) != 0 {
+			t.Errorf("%v %v", m, err)
+		}
+		if data, err := results.Kept(ctx, runs.ID, "1"); err != nil || string(data) != "much" {
+			t.Errorf("%q %v", data, err)
+		}
+		if err := s.Update(ctx, old, 0, nil); engi.KindOf(err) != engi.NotFound {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// dropPointer leaves out where an error lies in memory.
+func dropPointer(s string) string {
+	out := []rune{}
+	for i := 0; i < len(s); i++ {
+		if i+2 < len(s) && s[i:i+2] == "0x" {
+			for i < len(s) && s[i] != ' ' {
+				i++
+			}
+		}
+		if i < len(s) {
+			out = append(out, rune(s[i]))
+		}
+	}
+	return string(out)
+}

@@ -1,0 +1,249 @@
+package tool
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"mime"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+)
+
+type executeCode struct {
+	Language string `json:"language" jsonschema:"python, javascript, typescript, go or bash"`
+	Code     string `json:"code" jsonschema:"a whole program; files it writes to the working directory come back"`
+	Timeout  int    `json:"timeout_seconds,omitempty" jsonschema:"30 if left out"`
+}
+
+type runCode struct {
+	Code        string `json:"code" jsonschema:"TypeScript; the value of the last expression is the result; files in /workspace stay"`
+	Description string `json:"description,omitempty" jsonschema:"what the code is for, in a few words"`
+}
+
+type runCommand struct {
+	Command string `json:"command" jsonschema:"for bash"`
+	Dir     string `json:"dir,omitempty" jsonschema:"absolute; the home directory if left out"`
+	Timeout int    `json:"timeout_seconds,omitempty" jsonschema:"60 if left out, 600 at most"`
+}
+
+const (
+	maxTimeout = 600 // seconds
+	maxImages  = 4
+	maxImage   = 4 << 20 // bytes
+	maxPrinted = 1 << 20 // bytes of output that a tool takes in
+)
+
+func code(p Places) ([]Tool, error) {
+	var all []Tool
+	if p.Executions != nil {
+		t, err := New("execute_code", "Runs a program in a sandbox of its own that is thrown away afterwards, and returns what it printed, its exit code and the files it wrote.",
+			func(ctx context.Context, c *Call, a executeCode) (Result, error) { return p.execute(ctx, c, a) })
+		if err != nil {
+			return nil, err
+		}
+		t.Repeatable = true // nobody else sees the sandbox
+		all = append(all, t)
+	}
+	if p.Sessions != nil {
+		t, err := New("run_code", "Runs TypeScript in the session's sandbox and returns the value of the last expression and what was printed. Files in /workspace are kept between calls.",
+			func(ctx context.Context, c *Call, a runCode) (Result, error) { return p.session(ctx, c, a) })
+		if err != nil {
+			return nil, err
+		}
+		t.Needs = NeedSession
+		all = append(all, t)
+	}
+	if p.Sandboxes != nil || p.Sessions != nil {
+		t, err := New("run_command", "Runs a shell command in the sandbox and returns what it printed and its exit code.",
+			func(ctx context.Context, c *Call, a runCommand) (Result, error) { return p.command(ctx, c, a) })
+		if err != nil {
+			return nil, err
+		}
+		t.Needs = NeedGuest
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+func seconds(n, def int) (time.Duration, error) {
+	if n < 0 || n > maxTimeout {
+		return 0, engi.Errorf(engi.Invalid, "a timeout of %d seconds is not between 1 and %d", n, maxTimeout)
+	}
+	if n == 0 {
+		n = def
+	}
+	return time.Duration(n) * time.Second, nil
+}
+
+func (p Places) execute(ctx context.Context, c *Call, a executeCode) (Result, error) {
+	timeout, err := seconds(a.Timeout, 30)
+	if err != nil {
+		return Result{}, err
+	}
+	lang := engi.Language(strings.ToLower(a.Language))
+	name, ok := entries[lang]
+	if !ok {
+		return Result{}, engi.Errorf(engi.Invalid, "language %.40q is unknown", a.Language).WithRemedy("use python, javascript, typescript, go or bash")
+	}
+	x, err := p.Executions.Start(ctx, engi.ExecutionSpec{
+		Owner:   c.Owner,
+		Program: engi.Program{Language: lang, Files: []engi.SourceFile{{Path: name, Data: []byte(a.Code)}}, Entry: name},
+		Limits:  engi.Limits{Timeout: timeout},
+		// A call that is made again after a restart finds its run.
+		Idempotency: string(c.Run) + "/" + c.ID,
+	})
+	if err != nil {
+		return Result{}, err
+	}
+	for e, err := range p.Executions.Watch(ctx, c.Owner, x.ID, 0) {
+		if err != nil {
+			if ctx.Err() != nil {
+				// Whoever gave up the run wants no program to go on for it.
+				stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+				_ = p.Executions.Cancel(stop, c.Owner, x.ID)
+				cancel()
+			}
+			return Result{}, err
+		}
+		if e.Type == engi.EventStdout || e.Type == engi.EventStderr {
+			stream := engi.Stdout
+			if e.Type == engi.EventStderr {
+				stream = engi.Stderr
+			}
+			c.Out(stream, e.Data)
+		}
+	}
+	x, err = p.Executions.Wait(ctx, c.Owner, x.ID)
+	if err != nil {
+		return Result{}, err
+	}
+	return p.answer(ctx, c, x)
+}
+
+var entries = map[engi.Language]string{
+	engi.Python: "main.py", engi.JavaScript: "main.mjs", engi.TypeScript: "main.ts", engi.Go: "main.go", engi.Bash: "main.sh",
+}
+
+func (p Places) answer(ctx context.Context, c *Call, x engi.Execution) (Result, error) {
+	r := x.Result
+	out := Result{Text: report(string(r.Stdout), string(r.Stderr), r.Exit, r.StdoutTruncated || r.StderrTruncated), Failed: r.Exit.Cause != engi.CauseExited || r.Exit.Code != 0}
+	if r.Error != "" {
+		out.Text += "\nerror: " + r.Error
+	}
+	for _, f := range r.Artifacts {
+		out.Text += fmt.Sprintf("\nfile: %s (%d bytes)", f.Path, f.Size)
+		kind, _, _ := strings.Cut(mime.TypeByExtension(path.Ext(f.Path)), ";")
+		if len(out.Images) == maxImages || f.Size > maxImage || !slices.Contains([]string{"image/png", "image/jpeg", "image/webp", "image/gif"}, kind) {
+			continue
+		}
+		data, err := p.artifact(ctx, c, x.ID, f.Path)
+		if err != nil {
+			return Result{}, err
+		}
+		out.Images = append(out.Images, engi.Image{MediaType: kind, Data: data})
+	}
+	return out, nil
+}
+
+func (p Places) artifact(ctx context.Context, c *Call, id engi.ExecutionID, name string) ([]byte, error) {
+	f, err := p.Executions.Artifact(ctx, c.Owner, id, name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readAll(f, maxImage)
+}
+
+// report is what a model sees of a program that ended.
+func report(stdout, stderr string, e engi.Exit, cut bool) string {
+	var b strings.Builder
+	switch {
+	case e.Signal != "":
+		fmt.Fprintf(&b, "killed by signal %s", e.Signal)
+	default:
+		fmt.Fprintf(&b, "exit code %d", e.Code)
+	}
+	if e.Cause != engi.CauseExited && e.Cause != "" {
+		fmt.Fprintf(&b, ", ended by %s: %s", e.Cause, e.Cause.Remedy())
+	}
+	if cut {
+		b.WriteString("\n(some of the output is missing)")
+	}
+	if stdout != "" {
+		b.WriteString("\nstdout:\n" + strings.ToValidUTF8(stdout, "\ufffd"))
+	}
+	if stderr != "" {
+		b.WriteString("\nstderr:\n" + strings.ToValidUTF8(stderr, "\ufffd"))
+	}
+	return b.String()
+}
+
+func (p Places) session(ctx context.Context, c *Call, a runCode) (Result, error) {
+	r, err := p.Sessions.RunCode(ctx, c.Owner, c.Session, engi.CodeSpec{Code: a.Code}, func(chunk engi.Chunk) { c.Out(chunk.Stream, chunk.Data) })
+	if err != nil {
+		return Result{}, err
+	}
+	failure := ""
+	if r.Error != nil {
+		failure = r.Error.Error()
+	}
+	answer := struct {
+		Success bool            `json:"success"`
+		Result  json.RawMessage `json:"result,omitempty"`
+		Error   string          `json:"error,omitempty"`
+		Stdout  string          `json:"stdout,omitempty"`
+		Stderr  string          `json:"stderr,omitempty"`
+	}{r.OK, r.Value, failure, r.Stdout, r.Stderr}
+	raw, err := json.Marshal(answer)
+	if err != nil {
+		return Result{}, engi.Errorf(engi.Internal, "tell the result: %v", err)
+	}
+	return Result{Text: string(raw), Failed: !r.OK}, nil
+}
+
+func (p Places) command(ctx context.Context, c *Call, a runCommand) (Result, error) {
+	timeout, err := seconds(a.Timeout, 60)
+	if err != nil {
+		return Result{}, err
+	}
+	g, release, err := p.enter(ctx, c)
+	if err != nil {
+		return Result{}, err
+	}
+	defer release()
+	proc, err := g.Start(ctx, engi.Command{Args: []string{"/bin/bash", "-c", a.Command}, Dir: a.Dir, Timeout: timeout, Output: maxPrinted})
+	if err != nil {
+		return Result{}, err
+	}
+	var out [2]strings.Builder
+	cut := false
+	for chunk, err := range proc.Output(ctx, 0) {
+		if err != nil {
+			if ctx.Err() != nil {
+				stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+				_ = proc.Signal(stop, "KILL")
+				cancel()
+			}
+			return Result{}, err
+		}
+		c.Out(chunk.Stream, chunk.Data)
+		b := &out[0]
+		if chunk.Stream == engi.Stderr {
+			b = &out[1]
+		}
+		if b.Len()+len(chunk.Data) > maxPrinted {
+			cut = true
+			continue
+		}
+		b.Write(chunk.Data)
+	}
+	exit, err := proc.Wait(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	return Result{Text: report(out[0].String(), out[1].String(), exit, cut), Failed: exit.Code != 0}, nil
+}

@@ -1,0 +1,96 @@
+package tool
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/engi-dev/engi"
+)
+
+type fetchURL struct {
+	URL string `json:"url" jsonschema:"http or https"`
+}
+
+type readResult struct {
+	Call   string `json:"call" jsonschema:"as the cut result named it"`
+	Offset int    `json:"offset,omitempty" jsonschema:"bytes"`
+}
+
+const (
+	maxPage      = 1 << 20 // bytes of a page that are read
+	fetchTimeout = 30 * time.Second
+	maxRedirects = 5
+
+	// ResultLimit is how much of a result a model is shown at once, in bytes.
+	ResultLimit = 16 << 10
+)
+
+func fetch(p Places) ([]Tool, error) {
+	more, err := New("read_result", "Reads on in a result that was too long to be shown at once.", func(ctx context.Context, c *Call, a readResult) (Result, error) {
+		if c.Kept == nil {
+			return Result{}, engi.Errorf(engi.NotFound, "nothing was kept")
+		}
+		raw, err := c.Kept(ctx, a.Call)
+		if err != nil {
+			return Result{}, err
+		}
+		if a.Offset < 0 || a.Offset > len(raw) {
+			return Result{}, engi.Errorf(engi.Invalid, "offset %d is not within the %d bytes", a.Offset, len(raw))
+		}
+		end := min(a.Offset+ResultLimit-200, len(raw))
+		for end < len(raw) && end > a.Offset && !utf8.RuneStart(raw[end]) {
+			end--
+		}
+		return Result{Text: strings.ToValidUTF8(string(raw[a.Offset:end]), "\ufffd") + fmt.Sprintf("\n(bytes %d to %d of %d)", a.Offset, end, len(raw))}, nil
+	})
+	more.Repeatable = true
+	if err != nil || p.Fetch == nil {
+		return []Tool{more}, err
+	}
+	page, err := New("fetch_url", "Fetches a page or a file from the network as text, where that is allowed.", func(ctx context.Context, c *Call, a fetchURL) (Result, error) {
+		return p.fetch(ctx, c, a)
+	})
+	page.Repeatable = true
+	return []Tool{more, page}, err
+}
+
+func (p Places) fetch(ctx context.Context, c *Call, a fetchURL) (Result, error) {
+	u, err := url.Parse(a.URL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
+		return Result{}, engi.Errorf(engi.Invalid, "%.200q is no address of a page", a.URL).WithRemedy("use http or https, without a user")
+	}
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	client := &http.Client{Transport: p.Fetch(c.Owner), CheckRedirect: func(req *http.Request, via []*http.Request) error {
+		if len(via) > maxRedirects {
+			return engi.Errorf(engi.Invalid, "more than %d redirections", maxRedirects)
+		}
+		return nil
+	}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return Result{}, engi.Errorf(engi.Invalid, "%.200q is no address of a page", a.URL)
+	}
+	req.Header.Set("User-Agent", "engi")
+	resp, err := client.Do(req)
+	if err != nil {
+		return Failure(engi.Errorf(engi.Unavailable, "fetch %s: %v", u.Host, err)), nil
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxPage))
+	if err != nil {
+		return Failure(engi.Errorf(engi.Unavailable, "fetch %s: %v", u.Host, err)), nil
+	}
+	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
+	text := fmt.Sprintf("%s %s\n", resp.Status, kind)
+	if strings.ContainsRune(string(raw[:min(len(raw), 512)]), 0) {
+		return Result{Text: text + fmt.Sprintf("(binary, %d bytes)", len(raw)), Failed: resp.StatusCode >= 400}, nil
+	}
+	return Result{Text: text + strings.ToValidUTF8(string(raw), "\ufffd"), Failed: resp.StatusCode >= 400}, nil
+}

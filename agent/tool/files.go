@@ -1,0 +1,203 @@
+package tool
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/guest/fileops"
+)
+
+type readFile struct {
+	Path   string `json:"path" jsonschema:"absolute"`
+	Offset int    `json:"offset,omitempty" jsonschema:"first line, from 1; -n for the last n"`
+	Limit  int    `json:"limit,omitempty" jsonschema:"lines; 2000 if left out"`
+}
+
+type writeFile struct {
+	Path    string `json:"path" jsonschema:"absolute; directories are made"`
+	Content string `json:"content"`
+}
+
+type editFile struct {
+	Path  string        `json:"path" jsonschema:"absolute"`
+	Edits []replacement `json:"edits" jsonschema:"made one after another, all or none"`
+}
+
+type replacement struct {
+	Old string `json:"old" jsonschema:"must be in the file exactly once, unless all is set"`
+	New string `json:"new"`
+	All bool   `json:"all,omitempty"`
+}
+
+type listFiles struct {
+	Path  string `json:"path" jsonschema:"absolute"`
+	Depth int    `json:"depth,omitempty" jsonschema:"levels; 1 if left out, 5 at most"`
+}
+
+type globFiles struct {
+	Pattern string `json:"pattern" jsonschema:"like **/*.go"`
+	Dir     string `json:"dir,omitempty" jsonschema:"absolute; / if left out"`
+}
+
+type grepFiles struct {
+	Pattern    string `json:"pattern" jsonschema:"a regular expression for one line"`
+	Path       string `json:"path,omitempty" jsonschema:"a directory or a file, absolute; / if left out"`
+	Glob       string `json:"glob,omitempty" jsonschema:"only files of that name, like *.go"`
+	IgnoreCase bool   `json:"ignore_case,omitempty"`
+	Context    int    `json:"context,omitempty" jsonschema:"lines before and after; 50 at most"`
+}
+
+type removeFile struct {
+	Path string `json:"path" jsonschema:"absolute; a directory goes with all in it"`
+}
+
+// inside makes a tool that works in a guest.
+func inside[A any](p Places, repeatable bool, name, description string, do func(ctx context.Context, g engi.Guest, a A) (Result, error)) (Tool, error) {
+	t, err := New(name, description, func(ctx context.Context, c *Call, a A) (Result, error) {
+		g, release, err := p.enter(ctx, c)
+		if err != nil {
+			return Result{}, err
+		}
+		defer release()
+		return do(ctx, g, a)
+	})
+	t.Needs, t.Repeatable = NeedGuest, repeatable
+	return t, err
+}
+
+func files(p Places) ([]Tool, error) {
+	if p.Sandboxes == nil && p.Sessions == nil {
+		return nil, nil
+	}
+	var all []Tool
+	var first error
+	add := func(t Tool, err error) {
+		if err != nil && first == nil {
+			first = err
+		}
+		all = append(all, t)
+	}
+	add(inside(p, true, "read_file", "Reads a text file, with line numbers, or looks at an image.", func(ctx context.Context, g engi.Guest, a readFile) (Result, error) {
+		f, err := fileops.Read(ctx, g, fileops.ReadRequest{Path: a.Path, Offset: a.Offset, Limit: a.Limit, Numbered: true})
+		if err != nil {
+			return Result{}, err
+		}
+		switch f.Kind {
+		case fileops.Image:
+			return Result{Text: fmt.Sprintf("%s, %d bytes", f.MIME, f.Size), Images: []engi.Image{{MediaType: f.MIME, Data: f.Data}}}, nil
+		case fileops.Binary:
+			return Result{Text: fmt.Sprintf("a binary file (%s), %d bytes", f.MIME, f.Size)}, nil
+		}
+		text := f.Text
+		if f.Truncated {
+			text += fmt.Sprintf("\n(lines %d to %d of %d)", f.First, f.Last, f.TotalLines)
+		}
+		if text == "" {
+			text = "(empty)"
+		}
+		return Result{Text: text}, nil
+	}))
+	add(inside(p, true, "write_file", "Writes a file, or makes it, replacing what is there.", func(ctx context.Context, g engi.Guest, a writeFile) (Result, error) {
+		w, err := fileops.Write(ctx, g, fileops.WriteRequest{Path: a.Path, Content: []byte(a.Content)})
+		if err != nil {
+			return Result{}, err
+		}
+		verb := "replaced"
+		if w.Created {
+			verb = "made"
+		}
+		return Result{Text: fmt.Sprintf("%s %s, %d bytes", verb, w.Path, w.Size)}, nil
+	}))
+	add(inside(p, false, "edit_file", "Replaces pieces of a text file.", func(ctx context.Context, g engi.Guest, a editFile) (Result, error) {
+		q := fileops.EditRequest{Path: a.Path}
+		for _, e := range a.Edits {
+			q.Edits = append(q.Edits, fileops.Replacement(e))
+		}
+		e, err := fileops.Edit(ctx, g, q)
+		if err != nil {
+			return Result{}, err
+		}
+		return Result{Text: fmt.Sprintf("replaced %d in %s, from line %d on", e.Replaced, e.Path, e.First)}, nil
+	}))
+	add(inside(p, true, "list_files", "Lists a directory.", func(ctx context.Context, g engi.Guest, a listFiles) (Result, error) {
+		if a.Depth < 0 || a.Depth > 5 {
+			return Result{}, engi.Errorf(engi.Invalid, "depth %d is not between 1 and 5", a.Depth)
+		}
+		list, err := g.List(ctx, a.Path, max(a.Depth, 1))
+		if err != nil {
+			return Result{}, err
+		}
+		var b strings.Builder
+		for i, f := range list {
+			if i == 1000 {
+				fmt.Fprintf(&b, "(%d more)\n", len(list)-i)
+				break
+			}
+			name := f.Path
+			if f.Mode.IsDir() {
+				name += "/"
+			}
+			fmt.Fprintf(&b, "%10d %s\n", f.Size, name)
+		}
+		if len(list) == 0 {
+			b.WriteString("(empty)")
+		}
+		return Result{Text: b.String()}, nil
+	}))
+	add(inside(p, true, "glob", "Finds files by name, those changed last first.", func(ctx context.Context, g engi.Guest, a globFiles) (Result, error) {
+		l, err := fileops.Glob(ctx, g, fileops.GlobRequest{Pattern: a.Pattern, Dir: a.Dir, Limit: 200})
+		if err != nil {
+			return Result{}, err
+		}
+		var b strings.Builder
+		for _, f := range l.Files {
+			b.WriteString(f.Path + "\n")
+		}
+		fmt.Fprintf(&b, "(%d of %d)", len(l.Files), l.Total)
+		return Result{Text: b.String()}, nil
+	}))
+	add(inside(p, true, "grep", "Finds lines in files.", func(ctx context.Context, g engi.Guest, a grepFiles) (Result, error) {
+		f, err := fileops.Grep(ctx, g, fileops.GrepRequest{Pattern: a.Pattern, Path: a.Path, Glob: a.Glob, IgnoreCase: a.IgnoreCase, Before: a.Context, After: a.Context})
+		if err != nil {
+			return Result{}, err
+		}
+		var b strings.Builder
+		for _, m := range f.Matches {
+			for i, l := range m.Before {
+				fmt.Fprintf(&b, "%s-%d-%s\n", m.Path, m.Line-len(m.Before)+i, l)
+			}
+			fmt.Fprintf(&b, "%s:%d:%s\n", m.Path, m.Line, m.Text)
+			for i, l := range m.After {
+				fmt.Fprintf(&b, "%s-%d-%s\n", m.Path, m.Line+1+i, l)
+			}
+		}
+		fmt.Fprintf(&b, "(%d matches in %d files searched", len(f.Matches), f.Searched)
+		if f.Truncated {
+			b.WriteString("; there are more")
+		}
+		b.WriteString(")")
+		return Result{Text: b.String()}, nil
+	}))
+	add(inside(p, true, "remove_file", "Removes a file or a directory.", func(ctx context.Context, g engi.Guest, a removeFile) (Result, error) {
+		if err := g.Remove(ctx, a.Path); err != nil {
+			return Result{}, err
+		}
+		return Result{Text: "removed " + a.Path}, nil
+	}))
+	return all, first
+}
+
+// readAll reads no more than limit bytes.
+func readAll(r io.Reader, limit int64) ([]byte, error) {
+	raw, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err != nil {
+		return nil, engi.Errorf(engi.Unavailable, "read: %v", err)
+	}
+	if int64(len(raw)) > limit {
+		return nil, engi.Errorf(engi.Invalid, "more than %d bytes", limit)
+	}
+	return raw, nil
+}

@@ -1,0 +1,177 @@
+// Package tool is what agents can do: functions with typed arguments, whose
+// schemas are generated, and which get what they work on (an owner, a sandbox,
+// a session, ways out) with each call, where the model cannot see it. The
+// built-in ones run code, work on files and fetch pages.
+//
+// It is not for deciding when tools run (package agent) nor for how models
+// ask for them (package llm).
+package tool
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"reflect"
+	"regexp"
+	"strings"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent/llm"
+)
+
+// A Tool is a function that models can call. It is safe for concurrent use.
+type Tool struct {
+	engi.Tool
+
+	// Repeatable says that a call that was cut short may be made again: it
+	// changes nothing, or the second time changes nothing more.
+	Repeatable bool
+	// Needs says what a call must have; a run that has it not is not offered
+	// the tool.
+	Needs Need
+
+	shape *llm.Shape
+	run   func(ctx context.Context, c *Call, args json.RawMessage) (Result, error)
+}
+
+// A Need is what a tool works on.
+type Need uint8
+
+const (
+	NeedNothing Need = iota
+	NeedGuest        // a sandbox or a session
+	NeedSession
+)
+
+// Env is what tools of one run work on.
+type Env struct {
+	Owner   engi.Owner
+	Run     engi.RunID
+	Sandbox engi.SandboxID // empty for none
+	Session string         // empty for none
+	Kept    func(ctx context.Context, call string) ([]byte, error)
+}
+
+// Has reports whether e has what a tool needs.
+func (e Env) Has(n Need) bool {
+	switch n {
+	case NeedGuest:
+		return e.Sandbox != "" || e.Session != ""
+	case NeedSession:
+		return e.Session != ""
+	}
+	return true
+}
+
+// A Call is one use of a tool.
+type Call struct {
+	Env
+	ID  string
+	Out func(stream engi.Stream, data []byte) // what it prints while it works; never nil
+}
+
+// A Result is what a tool has to say. One that failed in a way the model can
+// do something about is a Result, too.
+type Result struct {
+	Text   string
+	Images []engi.Image
+	Failed bool
+}
+
+// Failure returns a Result that says what went wrong and what to do.
+func Failure(err error) Result {
+	text := err.Error()
+	if remedy := engi.RemedyOf(err); remedy != "" {
+		text += " (" + remedy + ")"
+	}
+	return Result{Text: text, Failed: true}
+}
+
+var names = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_-]{0,63}$`)
+
+// New returns a tool of a Go function. A is a struct: its JSON names are the
+// arguments, its jsonschema tags describe them, those without omitempty must
+// be given. It reports Invalid for a name or type that models cannot use.
+func New[A any](name, description string, run func(ctx context.Context, c *Call, args A) (Result, error)) (Tool, error) {
+	shape, err := llm.ShapeOf(reflect.TypeFor[A]())
+	if err != nil {
+		return Tool{}, err
+	}
+	return From(name, description, shape, func(ctx context.Context, c *Call, raw json.RawMessage) (Result, error) {
+		var args A
+		if err := json.Unmarshal(raw, &args); err != nil {
+			return Failure(engi.Errorf(engi.Invalid, "the arguments do not fit: %v", err)), nil
+		}
+		return run(ctx, c, args)
+	})
+}
+
+// From returns a tool of a schema and a function that takes what keeps to it.
+func From(name, description string, shape *llm.Shape, run func(ctx context.Context, c *Call, args json.RawMessage) (Result, error)) (Tool, error) {
+	if !names.MatchString(name) {
+		return Tool{}, engi.Errorf(engi.Invalid, "%.80q is no name for a tool", name).WithRemedy("use letters, digits, underscores and dashes, 64 at most")
+	}
+	return Tool{Tool: engi.Tool{Name: name, Description: description, Schema: shape.JSON()}, shape: shape, run: run}, nil
+}
+
+// maxArguments bounds what a model can send to one call.
+const maxArguments = 4 << 20
+
+// Run makes a call. Arguments that do not keep to the schema, and errors that
+// are not ours, are results: the model can do better. It returns an error only
+// when ctx has ended.
+func (t Tool) Run(ctx context.Context, c *Call, arguments string) (Result, error) {
+	if len(arguments) > maxArguments {
+		return Failure(engi.Errorf(engi.Invalid, "the arguments have %d bytes, %d at most", len(arguments), maxArguments)), nil
+	}
+	if strings.TrimSpace(arguments) == "" {
+		arguments = "{}"
+	}
+	raw, err := t.shape.Check(arguments)
+	if err != nil {
+		return Failure(err), nil
+	}
+	r, err := t.run(ctx, c, raw)
+	if err != nil {
+		if ctx.Err() != nil {
+			return Result{}, engi.Errorf(engi.Expired, "call %s: %v", t.Name, context.Cause(ctx))
+		}
+		return Failure(err), nil
+	}
+	return r, nil
+}
+
+// Places are what the built-in tools work with. Tools whose place is nil do
+// not exist.
+type Places struct {
+	Executions engi.Executions
+	Sandboxes  engi.Sandboxes
+	Sessions   engi.Sessions
+	// Fetch returns what requests in the name of an owner go through: the
+	// wall, with what the node lets agents reach.
+	Fetch func(owner engi.Owner) http.RoundTripper
+}
+
+// enter returns the inside of what c works in.
+func (p Places) enter(ctx context.Context, c *Call) (engi.Guest, func(), error) {
+	switch {
+	case c.Session != "" && p.Sessions != nil:
+		return p.Sessions.Enter(ctx, c.Owner, c.Session)
+	case c.Sandbox != "" && p.Sandboxes != nil:
+		return p.Sandboxes.Enter(ctx, c.Owner, c.Sandbox)
+	}
+	return nil, nil, engi.Errorf(engi.Unsupported, "this run has no sandbox")
+}
+
+// Builtin returns the built-in tools that p allows, by name.
+func Builtin(p Places) ([]Tool, error) {
+	var all []Tool
+	for _, part := range []func(Places) ([]Tool, error){code, files, fetch} {
+		tools, err := part(p)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, tools...)
+	}
+	return all, nil
+}
