@@ -255,8 +255,12 @@ func (n *Node) AdminKey() string { return n.secret }
 // Executions, Pools and Templates are the node's front desks, for programs
 // that live in the same process.
 func (n *Node) Executions() engi.Executions { return n.fleet.Executions() }
+func (n *Node) Sandboxes() engi.Sandboxes   { return n.fleet.Sandboxes() }
 func (n *Node) Pools() engi.Pools           { return n.fleet }
 func (n *Node) Templates() engi.Templates   { return n.templates }
+
+// NetworkLog is what the wall decided about sandboxes; nil if there is none.
+func (n *Node) NetworkLog() engi.NetworkLog { return n.networkLog() }
 
 // Run runs the node until ctx ends; ready is called once it serves. When Run
 // returns, the node has let go of everything, and its sandboxes live on
