@@ -119,7 +119,7 @@ func (r *Runner) answer(ctx context.Context, v *visit, c wire.Call) wire.Answer 
 	value, err := r.ask(ctx, f, v, c)
 	outcome := "ok"
 	if err != nil {
-		outcome = string(engi.KindOf(err))
+		outcome = engi.KindOf(err).String()
 	}
 	r.o.Log.LogAttrs(ctx, slog.LevelInfo, "script called", slog.String("owner", string(v.spec.Owner)), slog.String("api", f.Name),
 		slog.String("outcome", outcome), slog.Float64("took_ms", float64(time.Since(began).Microseconds())/1000))

@@ -240,7 +240,7 @@ func (r *Runner) note(ctx context.Context, spec engi.ScriptSpec, v *visit, x eng
 	level, outcome := slog.LevelInfo, "ok"
 	switch {
 	case err != nil:
-		outcome = "refused: " + string(engi.KindOf(err))
+		outcome = "refused: " + engi.KindOf(err).String()
 	case x.Error != nil:
 		outcome = string(x.Error.Kind)
 		if x.Error.Kind == engi.ScriptLost {

@@ -94,9 +94,9 @@
     const keys = tries(() => ownKeys(v), []);
     for (let i = 0; i < keys.length; i++) {
       const k = keys[i];
-      if (typeof k === "symbol") { hidden = true; continue; }
       const d = tries(() => describe(v, k), undefined);
       if (!d || !d.enumerable) continue;
+      if (typeof k === "symbol") { hidden = true; continue; }
       if (nodes > max.nodes) { warn(`the result has more than ${max.nodes} values: the rest is left out`); break; }
       const val = tries(() => reflectGet(v, k), "[Throws]");
       if (val === undefined) continue;
@@ -199,7 +199,8 @@
       failure.message = cut(textOf(e, "message", ""), "a message");
       failure.stack = cut(textOf(e, "stack", ""), "a stack");
       if (!failure.name && !failure.message) failure.message = show(e);
-    } else failure.message = "uncaught " + show(e);
+    } else if (e === null) failure.message = "uncaught null: the program threw it, or had no memory left for another error";
+    else failure.message = "uncaught " + show(e);
   };
   const watch = async (p) => { try { end(await (await p).value); } catch (e) { fail(e); } };
   return freeze({
