@@ -44,16 +44,18 @@ type Store interface {
 	// Get returns a run, or NotFound.
 	Get(ctx context.Context, owner engi.Owner, id engi.RunID) (Record, error)
 	// List returns runs, the newest first.
-	List(ctx context.Context, owner engi.Owner, limit int) ([]Record, error)
-	// Running returns the runs that have not ended, of all owners.
-	Running(ctx context.Context) ([]Record, error)
+	List(ctx context.Context, owner engi.Owner, f Filter) ([]Record, error)
 	// Messages returns what was said in a run.
 	Messages(ctx context.Context, id engi.RunID) ([]engi.Message, error)
-	// Conversation returns the runs of a conversation, the oldest first;
-	// NotFound if there are none.
-	Conversation(ctx context.Context, owner engi.Owner, id engi.ConversationID) ([]Record, error)
 	// Forget removes runs that ended before a time, with all that is theirs.
 	Forget(ctx context.Context, before time.Time) error
+}
+
+// A Filter selects runs. Zero fields select all.
+type Filter struct {
+	Conversation engi.ConversationID
+	Running      bool // only those that have not ended
+	Limit        int  // 0 means all
 }
 
 // Results keeps results of tools that are too long for the model, as long as
@@ -180,7 +182,7 @@ func (o *Office) Agents() []engi.AgentSpec {
 // blocks until ctx ends; then it lets go of what runs, to be gone on with
 // later, and waits.
 func (o *Office) Run(ctx context.Context, ready func()) error {
-	left, err := o.opt.Store.Running(ctx)
+	left, err := o.opt.Store.List(ctx, "", Filter{Running: true})
 	if err != nil {
 		return err
 	}
@@ -365,11 +367,14 @@ func weight(m engi.Message) int {
 // history returns what was said in a conversation. Each run has kept all that
 // came before it, so the last one that ended knows everything.
 func (o *Office) history(ctx context.Context, owner engi.Owner, id engi.ConversationID) ([]engi.Message, error) {
-	runs, err := o.opt.Store.Conversation(ctx, owner, id)
+	runs, err := o.opt.Store.List(ctx, owner, Filter{Conversation: id, Limit: 1})
 	if err != nil {
 		return nil, err
 	}
-	last := runs[len(runs)-1]
+	if len(runs) == 0 {
+		return nil, engi.Errorf(engi.NotFound, "there is no conversation %.60s", id).WithRemedy("leave it out to begin one")
+	}
+	last := runs[0]
 	if last.State == engi.RunRunning {
 		return nil, engi.Errorf(engi.Conflict, "run %s of the conversation goes on", last.ID).WithRemedy("wait for it, or cancel it")
 	}
@@ -440,7 +445,7 @@ func (o *Office) List(ctx context.Context, owner engi.Owner, limit int) ([]engi.
 	if limit <= 0 {
 		limit = 100
 	}
-	all, err := o.opt.Store.List(ctx, owner, min(limit, 1000))
+	all, err := o.opt.Store.List(ctx, owner, Filter{Limit: min(limit, 1000)})
 	if err != nil {
 		return nil, err
 	}

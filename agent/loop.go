@@ -22,7 +22,11 @@ func (l *live) run() {
 	select {
 	case <-l.kept:
 	case <-l.ctx.Done():
-		return
+		select {
+		case <-l.kept: // cancelled as soon as it was kept: that must be kept, too
+		default:
+			return
+		}
 	}
 	ctx, cancel := context.WithTimeoutCause(l.ctx, l.o.opt.Timeout,
 		engi.Errorf(engi.Expired, "run %s took longer than %v", l.rec.ID, l.o.opt.Timeout))

@@ -268,20 +268,16 @@ func (s agentShelf) Get(ctx context.Context, owner engi.Owner, id engi.RunID) (a
 	return s.one(ctx, `id = ? AND (? = '' OR owner = ?)`, string(id), string(owner), string(owner))
 }
 
-func (s agentShelf) List(ctx context.Context, owner engi.Owner, limit int) ([]agent.Record, error) {
-	return s.all(ctx, `(? = '' OR owner = ?) ORDER BY seq DESC LIMIT ?`, string(owner), string(owner), limit)
-}
-
-func (s agentShelf) Running(ctx context.Context) ([]agent.Record, error) {
-	return s.all(ctx, `state = 'running' ORDER BY seq`)
-}
-
-func (s agentShelf) Conversation(ctx context.Context, owner engi.Owner, id engi.ConversationID) ([]agent.Record, error) {
-	all, err := s.all(ctx, `conversation = ? AND (? = '' OR owner = ?) ORDER BY seq`, string(id), string(owner), string(owner))
-	if err == nil && len(all) == 0 {
-		err = engi.Errorf(engi.NotFound, "there is no such conversation")
+func (s agentShelf) List(ctx context.Context, owner engi.Owner, f agent.Filter) ([]agent.Record, error) {
+	if f.Limit <= 0 {
+		f.Limit = -1
 	}
-	return all, err
+	state := ""
+	if f.Running {
+		state = string(engi.RunRunning)
+	}
+	return s.all(ctx, `(? = '' OR owner = ?) AND (? = '' OR conversation = ?) AND (? = '' OR state = ?) ORDER BY seq DESC LIMIT ?`,
+		string(owner), string(owner), string(f.Conversation), string(f.Conversation), state, state, f.Limit)
 }
 
 func (s agentShelf) Messages(ctx context.Context, id engi.RunID) ([]engi.Message, error) {

@@ -81,17 +81,17 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 		if _, err := s.Get(ctx, "bob", r.ID); engi.KindOf(err) != engi.NotFound {
 			t.Errorf("%v", err)
 		}
-		if _, err := s.Conversation(ctx, "bob", r.Conversation); engi.KindOf(err) != engi.NotFound {
-			t.Errorf("%v", err)
+		if l, err := s.List(ctx, "bob", agent.Filter{Conversation: r.Conversation}); err != nil || len(l) != 0 {
+			t.Errorf("%v %v", l, err)
 		}
 		if _, err := s.Repeated(ctx, "bob", "k"); engi.KindOf(err) != engi.NotFound {
 			t.Errorf("%v", err)
 		}
-		if l, err := s.List(ctx, "bob", 10); err != nil || len(l) != 0 {
+		if l, err := s.List(ctx, "bob", agent.Filter{Limit: 10}); err != nil || len(l) != 0 {
 			t.Errorf("%v %v", l, err)
 		}
 		for _, owner := range []engi.Owner{"", "ann"} {
-			if l, err := s.List(ctx, owner, 10); err != nil || len(l) != 1 {
+			if l, err := s.List(ctx, owner, agent.Filter{}); err != nil || len(l) != 1 {
 				t.Errorf("%q: %v %v", owner, l, err)
 			}
 		}
@@ -135,10 +135,10 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 				t.Fatal(err)
 			}
 		}
-		if l, err := s.Running(ctx); err != nil || len(l) != 1 || l[0].ID != runs.ID {
+		if l, err := s.List(ctx, "", agent.Filter{Running: true}); err != nil || len(l) != 1 || l[0].ID != runs.ID {
 			t.Errorf("%v %v", l, err)
 		}
-		if l, err := s.Conversation(ctx, "ann", runs.Conversation); err != nil || len(l) != 2 || l[1].ID != runs.ID {
+		if l, err := s.List(ctx, "ann", agent.Filter{Conversation: runs.Conversation}); err != nil || len(l) != 2 || l[0].ID != runs.ID {
 			t.Errorf("%v %v", l, err)
 		}
 		if err := s.Forget(ctx, time.Unix(151, 0)); err != nil {
