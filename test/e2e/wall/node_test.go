@@ -1,0 +1,266 @@
+package wall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/node"
+	"github.com/engi-dev/engi/node/config"
+)
+
+// inside is set in the process that has a network namespace of its own.
+const inside = "ENGI_TEST_WALL_INSIDE"
+
+// The canary listens on the test's host, where no sandbox may get.
+const canaryPort = 47113
+
+var shared struct {
+	world *internet
+	sync.Mutex
+	node *node.Private
+	dir  string
+}
+
+// The first thread stays with TestMain: it is the one that names the process's
+// namespace, and whose end a child would take for the end of its parent.
+func init() { runtime.LockOSThread() }
+
+func TestMain(m *testing.M) {
+	if missing() == "" && os.Getenv(inside) == "" {
+		os.Exit(enter())
+	}
+	os.Exit(run(m))
+}
+
+// enter runs the tests again in a network namespace, where they may do what
+// they like with addresses, and where nothing leads out of.
+func enter() int {
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGTERM}
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		return max(1, exit.ExitCode())
+	default:
+		fmt.Fprintln(os.Stderr, "run the tests in a network namespace:", err)
+		return 1
+	}
+}
+
+func run(m *testing.M) int {
+	if os.Getenv(inside) != "" {
+		if err := prepare(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	defer func() {
+		if shared.node != nil {
+			if err := shared.node.Close(); err != nil {
+				fmt.Fprintln(os.Stderr, "close the node:", err)
+			}
+		}
+		if shared.dir != "" {
+			os.RemoveAll(shared.dir)
+		}
+	}()
+	return m.Run()
+}
+
+func prepare() (err error) {
+	if shared.dir, err = os.MkdirTemp("", "engi-wall-"); err != nil {
+		return err
+	}
+	if shared.world, err = newInternet(); err != nil {
+		return err
+	}
+	// What this process dials trusts the internet's authority.
+	roots := filepath.Join(shared.dir, "roots.pem")
+	if err := shared.world.root.bundle(roots); err != nil {
+		return err
+	}
+	os.Setenv("SSL_CERT_FILE", roots)
+	os.Setenv("SSL_CERT_DIR", shared.dir)
+	l, err := net.Listen("tcp", fmt.Sprintf(":%d", canaryPort))
+	if err != nil {
+		return err
+	}
+	go shared.world.serveEach(l, func(c net.Conn) {
+		shared.world.hear("canary", c.LocalAddr(), "canary")
+		fmt.Fprintf(c, "%s canary\r\n", reached)
+	})
+	return nil
+}
+
+// missing says what this machine lacks for real sandboxes; "" if nothing.
+func missing() string {
+	if os.Geteuid() != 0 {
+		return "root"
+	}
+	for _, v := range []string{"ENGI_RUNSC", "ENGI_GUEST"} {
+		if _, err := os.Stat(os.Getenv(v)); err != nil {
+			return "a program named by " + v + " (make build)"
+		}
+	}
+	return ""
+}
+
+// world returns the internet, or skips.
+func world(t *testing.T) *internet {
+	t.Helper()
+	if need := missing(); need != "" {
+		if os.Getenv("ENGI_TEST_REQUIRE") == "1" {
+			t.Fatalf("needs %s", need)
+		}
+		t.Skipf("needs %s", need)
+	}
+	return shared.world
+}
+
+// opened are closed networks that this node's operator opened: policies may
+// name them, and do so only where the door is to be open.
+var opened = []string{
+	"10.1.0.0/16", "169.254.169.254", "100.100.100.200", "fd00:ec2::254", "fd12::/16", "198.18.0.1", "192.168.0.0/16",
+}
+
+// sharedNode returns the node of all tests.
+func sharedNode(t *testing.T) *node.Private {
+	t.Helper()
+	world(t)
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.node != nil {
+		return shared.node
+	}
+	c, _, err := config.Load(config.From{Env: os.Environ()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.DataDir = shared.dir
+	c.Pools = nil
+	c.Network.Resolver = []string{resolver.String()}
+	c.Network.Private = opened
+	c.Network.Max = string(engi.NetworkOpen)
+	c.Network.Events = 20_000
+	p, err := node.OpenPrivate(context.Background(), c, node.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared.node = p
+	if base, err := p.Templates().Get(t.Context(), "base"); err != nil || base.Digest == "" {
+		t.Fatalf("these tests need the base template: %v (make template)", err)
+	}
+	return p
+}
+
+// A box is a sandbox with network.
+type box struct {
+	t     *testing.T
+	node  *node.Private
+	id    engi.SandboxID
+	owner engi.Owner
+	guest engi.Guest
+}
+
+// newBox starts a sandbox that lives as long as t.
+func newBox(t *testing.T, owner engi.Owner, p engi.NetworkPolicy) *box {
+	t.Helper()
+	n := sharedNode(t)
+	s, err := n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: owner, Template: "base", Network: p,
+		Lifetime: engi.Lifetime{Timeout: 10 * time.Minute}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, release, err := n.Sandboxes().Enter(t.Context(), owner, s.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &box{t, n, s.ID, owner, g}
+	t.Cleanup(func() {
+		release()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := n.Sandboxes().Stop(ctx, owner, s.ID); err != nil {
+			t.Errorf("stop %s: %v", s.ID, err)
+		}
+	})
+	return b
+}
+
+// run runs a program as root inside and returns what it prints.
+func (b *box) run(t *testing.T, timeout time.Duration, args ...string) (out string, exit engi.Exit) {
+	t.Helper()
+	p := b.start(t, timeout, args...)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout+30*time.Second)
+	defer cancel()
+	var all strings.Builder
+	for c, err := range p.Output(ctx, 0) {
+		if err != nil {
+			t.Fatalf("%q: %v\n%s", args, err, all.String())
+		}
+		all.Write(c.Data)
+	}
+	exit, err := p.Wait(ctx)
+	if err != nil {
+		t.Fatalf("%q: %v\n%s", args, err, all.String())
+	}
+	return all.String(), exit
+}
+
+func (b *box) start(t *testing.T, timeout time.Duration, args ...string) engi.Process {
+	t.Helper()
+	p, err := b.guest.Start(t.Context(), engi.Command{Args: args, User: "root", Dir: "/tmp", Timeout: timeout, Output: 4 << 20})
+	if err != nil {
+		t.Fatalf("start %q: %v", args, err)
+	}
+	return p
+}
+
+func (b *box) write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := b.guest.Write(t.Context(), path, strings.NewReader(content), engi.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// events returns everything that the wall has written down about the sandbox.
+func (b *box) events(t *testing.T) []engi.NetworkEvent {
+	t.Helper()
+	var all []engi.NetworkEvent
+	for seq := int64(0); ; {
+		page, err := b.node.NetworkLog().Events(t.Context(), b.owner, b.id, seq, 1000, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) == 0 {
+			return all
+		}
+		all = append(all, page...)
+		seq = page[len(page)-1].Seq
+	}
+}
+
+// open puts another policy in force.
+func (b *box) open(t *testing.T, p engi.NetworkPolicy) {
+	t.Helper()
+	if _, err := b.node.Sandboxes().Update(t.Context(), b.owner, b.id, engi.SandboxUpdate{Network: &p}); err != nil {
+		t.Fatal(err)
+	}
+}
