@@ -239,7 +239,10 @@ func TestNames(t *testing.T) {
 	w.expect(g, "the metadata address was left out", func(e engi.NetworkEvent) bool {
 		return e.Kind == engi.NetworkLookup && !e.Allowed && e.Address.Addr().String() == "169.254.169.254"
 	})
-	if n := z.asked["nowhere.example.org"]; n != 0 {
+	z.mu.Lock()
+	n := z.asked["nowhere.example.org"]
+	z.mu.Unlock()
+	if n != 0 {
 		t.Errorf("a name that is not allowed was asked for outside %d times", n)
 	}
 }

@@ -292,7 +292,8 @@ func (s *side) end() {
 	for _, e := range s.stack.CleanupEndpoints() {
 		e.Abort()
 	}
-	s.sieve.Child().Close()
+	s.stack.RemoveNIC(nicID) // closes the link
+	s.sieve.Child().Wait()
 	s.stack.Wait()
 }
 

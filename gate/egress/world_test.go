@@ -106,8 +106,8 @@ func carry(pkt *stack.PacketBuffer, to *channel.Endpoint) {
 
 func (s *slot) Netns() string { return "/test" }
 
-// link is the gateway's end.
-type link struct {
+// An end is the gateway's.
+type end struct {
 	*channel.Endpoint
 	slot *slot
 	stop context.CancelFunc
@@ -115,7 +115,7 @@ type link struct {
 	once sync.Once
 }
 
-func (l *link) Close() {
+func (l *end) Close() {
 	l.once.Do(func() {
 		l.slot.mu.Lock()
 		l.slot.ours = nil
@@ -125,7 +125,7 @@ func (l *link) Close() {
 	})
 }
 
-func (l *link) Wait() { <-l.done }
+func (l *end) Wait() { <-l.done }
 
 func (s *slot) Endpoint() (stack.LinkEndpoint, error) {
 	s.mu.Lock()
@@ -134,7 +134,7 @@ func (s *slot) Endpoint() (stack.LinkEndpoint, error) {
 		return nil, fmt.Errorf("opened twice")
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	l := &link{Endpoint: channel.New(1024, mtu, ""), slot: s, stop: stop, done: make(chan struct{})}
+	l := &end{Endpoint: channel.New(1024, mtu, ""), slot: s, stop: stop, done: make(chan struct{})}
 	s.ours = l.Endpoint
 	s.opened++
 	go func() {
@@ -265,7 +265,7 @@ func (w *world) open(g *guest, p engi.NetworkPolicy) engi.Wiring {
 
 func guestStack(t testing.TB, link stack.LinkEndpoint) *stack.Stack {
 	s := stack.New(stack.Options{
-		NetworkProtocols:   []stack.NetworkProtocolFactory{
+		NetworkProtocols: []stack.NetworkProtocolFactory{
 			ipv4.NewProtocolWithOptions(ipv4.Options{AllowExternalLoopbackTraffic: true}),
 			ipv6.NewProtocolWithOptions(ipv6.Options{AllowExternalLoopbackTraffic: true}),
 		},

@@ -1,0 +1,116 @@
+package journal_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/egress/journal"
+)
+
+type memory struct {
+	mu    sync.Mutex
+	all   []engi.NetworkEvent
+	block chan struct{} // closed to let Append go on; nil does not hold it
+}
+
+func (m *memory) Append(_ context.Context, events []engi.NetworkEvent) error {
+	if m.block != nil {
+		<-m.block
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range events {
+		e.Seq = int64(len(m.all) + 1)
+		m.all = append(m.all, e)
+	}
+	return nil
+}
+
+func (m *memory) Events(_ context.Context, _ engi.Owner, id engi.SandboxID, seq int64, limit int) ([]engi.NetworkEvent, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []engi.NetworkEvent
+	for _, e := range m.all {
+		if e.Sandbox == id && e.Seq > seq && len(out) < limit {
+			out = append(out, e)
+		}
+	}
+	return out, nil
+}
+
+func TestWaitsForEvents(t *testing.T) {
+	j := journal.New(&memory{}, slog.New(slog.DiscardHandler))
+	defer j.Close()
+	p := j.Page()
+	got := make(chan []engi.NetworkEvent)
+	go func() {
+		events, _ := j.Events(t.Context(), "", "sbx_1", 0, 0, true)
+		got <- events
+	}()
+	p.Add(engi.NetworkEvent{Sandbox: "sbx_2", Kind: engi.NetworkLookup})
+	p.Add(engi.NetworkEvent{Sandbox: "sbx_1", Kind: engi.NetworkLookup, Host: "x"})
+	if events := <-got; len(events) != 1 || events[0].Host != "x" || events[0].Time.IsZero() {
+		t.Errorf("%+v", events)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if events, err := j.Events(ctx, "", "sbx_1", 9, 0, true); err != nil || len(events) != 0 {
+		t.Errorf("%+v, %v", events, err)
+	}
+}
+
+func TestRepeatsAreSaidOnce(t *testing.T) {
+	m := &memory{}
+	j := journal.New(m, slog.New(slog.DiscardHandler))
+	p := j.Page()
+	for range 500 {
+		p.Add(engi.NetworkEvent{Sandbox: "sbx_1", Kind: engi.NetworkConnect, Reason: "no"})
+	}
+	p.Close()
+	j.Close()
+	if len(m.all) != 2 || !strings.Contains(m.all[1].Reason, "499 times more") {
+		t.Errorf("%+v", m.all)
+	}
+}
+
+func TestFloodIsBounded(t *testing.T) {
+	m := &memory{}
+	j := journal.New(m, slog.New(slog.DiscardHandler))
+	p := j.Page()
+	for i := range 5000 {
+		p.Add(engi.NetworkEvent{Sandbox: "sbx_1", Kind: engi.NetworkConnect, Host: fmt.Sprint(i)})
+	}
+	p.Close()
+	j.Close()
+	if n := len(m.all); n < 1000 || n > 2000 {
+		t.Errorf("%d events", n)
+	}
+	if last := m.all[len(m.all)-1]; last.Kind != engi.NetworkLimit || !strings.Contains(last.Reason, "not written") {
+		t.Errorf("%+v", last)
+	}
+}
+
+func TestNeverWaits(t *testing.T) {
+	m := &memory{block: make(chan struct{})}
+	j := journal.New(m, slog.New(slog.DiscardHandler))
+	for i := range 40 {
+		p := j.Page()
+		for k := range 900 {
+			p.Add(engi.NetworkEvent{Sandbox: engi.SandboxID(fmt.Sprint("sbx_", i)), Kind: engi.NetworkConnect, Host: fmt.Sprint(k)})
+		}
+	}
+	if j.Lost() == 0 {
+		t.Error("36000 events fit")
+	}
+	close(m.block)
+	j.Close()
+	if last := m.all[len(m.all)-1]; !strings.Contains(last.Reason, "of this node were not written") && !strings.Contains(fmt.Sprint(m.all), "of this node were not written") {
+		t.Error("nobody says that events were lost")
+	}
+}

@@ -1,0 +1,202 @@
+package egress_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/egress"
+	"github.com/engi-dev/engi/gate/egress/link"
+)
+
+// A wired world has a real link: a tap whose other end is in a namespace, and
+// there this machine's own kernel for a sandbox.
+func wired(t testing.TB) (dial func(to netip.AddrPort) (net.Conn, error)) {
+	stock, err := link.Open(t.Context(), link.Options{})
+	if err != nil {
+		if os.Getenv("ENGI_TEST_REQUIRE") == "1" && os.Geteuid() == 0 {
+			t.Fatal(err)
+		}
+		t.Skipf("no links here: %v", err)
+	}
+	t.Cleanup(func() { stock.Close() })
+	o := egress.Options{Private: []netip.Prefix{netip.PrefixFrom(hostAddr(t), 32)}}
+	o.Slots, o.Store = stock, &memory{all: make(map[engi.SandboxID][]engi.NetworkEvent)}
+	g, err := egress.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close() })
+	id := engi.NewSandboxID()
+	netns, err := g.Attach(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Detach(context.Background(), id) })
+	p := restricted(hostAddr(t).String())
+	p.Limits.NewConnections = -1
+	if _, err := g.Open(t.Context(), id, owner, p); err != nil {
+		t.Fatal(err)
+	}
+	return func(to netip.AddrPort) (net.Conn, error) { return dialIn(netns, to) }
+}
+
+// dialIn connects from within a namespace.
+func dialIn(netns string, to netip.AddrPort) (net.Conn, error) {
+	type dialed struct {
+		c   net.Conn
+		err error
+	}
+	done := make(chan dialed, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends here
+		ns, err := os.Open(netns)
+		if err != nil {
+			done <- dialed{nil, err}
+			return
+		}
+		defer ns.Close()
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			done <- dialed{nil, err}
+			return
+		}
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			done <- dialed{nil, err}
+			return
+		}
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Sec: 10})
+		if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}); err != nil {
+			unix.Close(fd)
+			done <- dialed{nil, err}
+			return
+		}
+		f := os.NewFile(uintptr(fd), "conn")
+		defer f.Close()
+		c, err := net.FileConn(f)
+		done <- dialed{c, err}
+	}()
+	d := <-done
+	return d.c, d.err
+}
+
+// hostAddr returns an address of the host's that is not loopback, which a
+// kernel inside would take for its own.
+func hostAddr(t testing.TB) netip.Addr {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() && !p.Addr().IsLoopback() {
+			return p.Addr()
+		}
+	}
+	t.Skip("this host has no IPv4 address but loopback")
+	return netip.Addr{}
+}
+
+func server(t testing.TB, serve func(net.Conn)) netip.AddrPort {
+	l, err := net.Listen("tcp", hostAddr(t).String()+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				serve(c)
+			}()
+		}
+	}()
+	return netip.MustParseAddrPort(l.Addr().String())
+}
+
+func BenchmarkUp(b *testing.B) {
+	dial := wired(b)
+	got := make(chan struct{})
+	to := server(b, func(c net.Conn) {
+		io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{c}, make([]byte, 256<<10))
+		close(got)
+	})
+	c, err := dial(to)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	piece := make([]byte, 256<<10)
+	b.SetBytes(int64(len(piece)))
+	for b.Loop() {
+		if _, err := c.Write(piece); err != nil {
+			b.Fatal(err)
+		}
+	}
+	c.(*net.TCPConn).CloseWrite()
+	<-got
+}
+
+func BenchmarkDown(b *testing.B) {
+	dial := wired(b)
+	to := server(b, func(c net.Conn) {
+		piece := make([]byte, 256<<10)
+		for {
+			if _, err := c.Write(piece); err != nil {
+				return
+			}
+		}
+	})
+	c, err := dial(to)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	piece := make([]byte, 256<<10)
+	b.SetBytes(int64(len(piece)))
+	for b.Loop() {
+		if _, err := io.ReadFull(c, piece); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkRoundTrip(b *testing.B) {
+	dial := wired(b)
+	c, err := dial(echo(b, hostAddr(b).String()+":0"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	one := make([]byte, 1)
+	for b.Loop() {
+		if _, err := c.Write(one); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, one); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkConnect(b *testing.B) {
+	dial := wired(b)
+	to := echo(b, hostAddr(b).String()+":0")
+	for b.Loop() {
+		c, err := dial(to)
+		if err != nil {
+			b.Fatal(err)
+		}
+		c.Close()
+	}
+}
