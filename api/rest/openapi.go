@@ -92,6 +92,7 @@ func (s *server) openAPI() huma.Config {
 				{Name: "snapshots", Description: "copies of sandboxes that can start others"},
 				{Name: "volumes", Description: "directories that outlive sandboxes"},
 				{Name: "secrets", Description: "values that never enter a sandbox"},
+				{Name: "sessions", Description: "long-lived contexts that code runs in, with packages and files that outlive sandboxes"},
 				{Name: "templates", Description: "root file systems that sandboxes start from"},
 				{Name: "node", Description: "the server that answers"},
 				{Name: "keys", Description: "who may call"},
@@ -108,6 +109,7 @@ var closed = map[string]bool{
 	"SandboxRequest": true, "SandboxUpdate": true, "HibernateRequest": true, "ResumeRequest": true, "ExtendRequest": true, "SnapshotRequest": true,
 	"ForkRequest": true, "LinkRequest": true, "ProcessRequest": true, "SignalRequest": true, "TerminalSize": true, "PathRequest": true, "MoveRequest": true,
 	"NetworkPolicy": true, "Grant": true, "HeaderRule": true, "UpstreamProxy": true, "NetworkLimits": true,
+	"SessionRequest": true, "CodeRequest": true,
 	"VolumeRequest": true, "SecretRequest": true, "SecretUpdate": true,
 	"ExecutionRequest": true, "File": true, "ArtifactLimits": true, "TemplateRequest": true, "KeyRequest": true,
 }

@@ -316,6 +316,17 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	do("POST", "/v1/scripts", `{"language":"javascript","code":"6*7"}`)
 	do("GET", "/v1/scripts/apis", "")
 
+	session := "/v1/sessions/" + read[v1.Session](t, do("POST", "/v1/sessions", `{"name":"s","network":{"mode":"none"}}`), 201).ID
+	do("GET", "/v1/sessions", "")
+	do("GET", session, "")
+	for _, form := range []string{"application/json", sse, ndjson} {
+		do("POST", session+"/run_code", `{"code":"6*7"}`, "Accept", form)
+		do("POST", session+"/run_code", `{"code":"throw 1"}`, "Accept", form)
+	}
+	do("POST", session+"/release", "")
+	do("DELETE", session, "")
+	do("GET", "/v1/dependencies", "")
+
 	// Every operation also refuses in the way that is described.
 	do("POST", x, `{"language":"x"}`)
 	w.Executions.SetCapacity(0)
@@ -352,6 +363,7 @@ func TestExamplesAreTrue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	session := read[v1.Session](t, ask(t, w, "POST", "/v1/sessions", ""), 201)
 	for path, item := range c.spec["paths"].(map[string]any) {
 		for method, op := range item.(map[string]any) {
 			for name, example := range section(section(section(section(op.(map[string]any), "requestBody"), "content"), "application/json"), "examples") {
@@ -362,7 +374,11 @@ func TestExamplesAreTrue(t *testing.T) {
 				}
 				schema := section(section(section(op.(map[string]any), "requestBody"), "content"), "application/json")["schema"]
 				c.value(path+" "+name, schema, value)
-				path := strings.Replace(path, "{id}", string(box.ID), 1)
+				id := string(box.ID)
+				if strings.HasPrefix(path, "/v1/sessions/") {
+					id = session.ID
+				}
+				path := strings.Replace(path, "{id}", id, 1)
 				if rec := ask(t, w, strings.ToUpper(method), path, string(value), "Authorization", "Bearer "+w.Admin); rec.Code >= 300 {
 					t.Errorf("%s, example %q: %s", path, name, rec.Body)
 				}

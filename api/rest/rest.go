@@ -39,6 +39,7 @@ type Options struct {
 	Volumes   engi.Volumes
 	Secrets   engi.Secrets
 	Scripts   engi.Scripts
+	Sessions  engi.Sessions
 	Networks  engi.NetworkLog
 	Ports     Ports
 	Quota     func(engi.Owner) engi.Quota // nil means that nothing is bounded
@@ -93,6 +94,7 @@ type server struct {
 	volumes   engi.Volumes
 	secrets   engi.Secrets
 	scripts   engi.Scripts
+	sessions  engi.Sessions
 	networks  engi.NetworkLog
 	ports     Ports
 	quota     func(engi.Owner) engi.Quota
@@ -122,7 +124,7 @@ func New(o Options) http.Handler {
 	}
 	s := &server{
 		executions: o.Executions, sandboxes: o.Sandboxes, templates: o.Templates, pools: o.Pools, keys: o.Keys,
-		lifecycle: o.Lifecycle, snapshots: o.Snapshots, volumes: o.Volumes, secrets: o.Secrets, scripts: o.Scripts, networks: o.Networks, ports: o.Ports, quota: o.Quota,
+		lifecycle: o.Lifecycle, snapshots: o.Snapshots, volumes: o.Volumes, secrets: o.Secrets, scripts: o.Scripts, sessions: o.Sessions, networks: o.Networks, ports: o.Ports, quota: o.Quota,
 		node: o.Node, log: o.Log, meter: newMeter(o.Register), beat: o.Beat, leave: o.Leave,
 		maxBody: o.MaxBody, maxHeld: o.MaxHeld, maxCode: o.MaxCode, maxInput: o.MaxInput, mux: http.NewServeMux(),
 	}
@@ -159,6 +161,7 @@ func New(o Options) http.Handler {
 	s.serveSecrets()
 	s.serveUsage()
 	s.serveScripts()
+	s.serveSessions()
 	s.serveObjects()
 	s.serveKeys()
 	s.serveHealth()
@@ -292,6 +295,14 @@ var table = map[string]rule{
 
 	"POST /v1/scripts":     writes(execs),
 	"GET /v1/scripts/apis": reads(execs),
+
+	"POST /v1/sessions":               writes(boxes),
+	"GET /v1/sessions":                reads(boxes),
+	"GET /v1/sessions/{id}":           reads(boxes),
+	"DELETE /v1/sessions/{id}":        writes(boxes),
+	"POST /v1/sessions/{id}/run_code": writes(boxes),
+	"POST /v1/sessions/{id}/release":  writes(boxes),
+	"GET /v1/dependencies":            reads(boxes),
 
 	"GET /v1/templates":           reads(engi.ScopeTemplates),
 	"GET /v1/templates/{name}":    reads(engi.ScopeTemplates),

@@ -73,6 +73,7 @@ type commands struct {
 	Shell    shellCommand    `cmd:"" help:"Open a terminal in a sandbox of its own."`
 	Sandbox  sandboxCommand  `cmd:"" aliases:"box" help:"Create and use sandboxes that live."`
 	Net      netCommand      `cmd:"" help:"Say and see what crosses the wall around a sandbox."`
+	Session  sessionCommand  `cmd:"" help:"Run code in long-lived contexts, with packages and files that stay."`
 	Volume   volumeCommand   `cmd:"" help:"Make and fill directories that outlive sandboxes."`
 	Snapshot snapshotCommand `cmd:"" help:"Look after copies of sandboxes."`
 	Secret   secretCommand   `cmd:"" help:"Keep values that never enter a sandbox."`

@@ -1,0 +1,123 @@
+package rest_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/apitest"
+	"github.com/engi-dev/engi/api/rest"
+	"github.com/engi-dev/engi/api/v1"
+)
+
+func TestSessions(t *testing.T) {
+	twin := &apitest.Sessions{}
+	w := world(t, func(o *rest.Options) { o.Sessions = twin })
+	made := ask(t, w, "POST", "/v1/sessions", `{"name":"chat","memory":"512MiB","network":{"allow":["a.example.com"]},"metadata":{"a":"b"}}`)
+	s := read[v1.Session](t, made, 201)
+	if made.Header().Get("Location") != "/v1/sessions/"+s.ID || s.Owner != "ann" || s.Size.Memory != 512<<20 || s.Network == nil || s.Network.Mode != "restricted" {
+		t.Errorf("%+v at %s", s, made.Header().Get("Location"))
+	}
+	if x := read[v1.Session](t, ask(t, w, "POST", "/v1/sessions", ""), 201); x.State != "idle" {
+		t.Errorf("without a body: %+v", x)
+	}
+	x := read[v1.CodeResult](t, ask(t, w, "POST", "/v1/sessions/chat/run_code", `{"code":"hello","description":"greets","timeout":"3s","env":{"A":"b"}}`), 200)
+	if !x.Success || string(x.Result) != "5" || x.Stdout != "hello" || x.Error != "" {
+		t.Errorf("%+v", x)
+	}
+	if twin.Last.Timeout != 3*time.Second || twin.Last.Env["A"] != "b" {
+		t.Errorf("asked for %+v", twin.Last)
+	}
+	x = read[v1.CodeResult](t, ask(t, w, "POST", "/v1/sessions/chat/run_code", `{"code":"throw"}`), 200)
+	if x.Success || x.Error != "TypeError: m (line 2, column 3)" || x.Detail.Line != 2 || x.Result != nil {
+		t.Errorf("%+v", x)
+	}
+	for body, want := range map[string]engi.Kind{
+		`{}`: engi.Invalid, `{"code":"x","language":"python"}`: engi.Invalid, `{"code":"x","kode":1}`: engi.Invalid, `{"code":"lost"}`: engi.Unavailable,
+	} {
+		if rec := ask(t, w, "POST", "/v1/sessions/chat/run_code", body); rec.Code < 400 || !strings.Contains(rec.Body.String(), want.String()) {
+			t.Errorf("%s: %d %s, want kind %s", body, rec.Code, rec.Body, want)
+		}
+	}
+	for _, body := range []string{`{"mode":"hot"}`, `{"persistence":"all"}`, `{"network":{"mode":"wide"}}`, `{"metadata":{"":"x"}}`, `{"nmae":"x"}`} {
+		refused(t, ask(t, w, "POST", "/v1/sessions", body), 400, engi.Invalid)
+	}
+	if x := read[v1.Session](t, ask(t, w, "POST", "/v1/sessions/chat/release", ""), 200); x.State != "idle" || x.SandboxID != "" {
+		t.Errorf("%+v", x)
+	}
+	if list := read[v1.List[v1.Session]](t, ask(t, w, "GET", "/v1/sessions", ""), 200); len(list.Items) != 2 {
+		t.Errorf("%+v", list)
+	}
+	if rec := ask(t, w, "DELETE", "/v1/sessions/chat", ""); rec.Code != 204 {
+		t.Errorf("%d %s", rec.Code, rec.Body)
+	}
+	if d := read[v1.Dependencies](t, ask(t, w, "GET", "/v1/dependencies", ""), 200); d.State != "ready" || d.Packages[0].SecretEnv != "ACME_KEY" {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestCodeAsAStream checks that output comes in whole characters and the result
+// last, in both forms, and that a caller that leaves ends the run.
+func TestCodeAsAStream(t *testing.T) {
+	twin := &apitest.Sessions{}
+	w := world(t, func(o *rest.Options) { o.Sessions = twin })
+	read[v1.Session](t, ask(t, w, "POST", "/v1/sessions", `{"name":"s"}`), 201)
+	for form, want := range map[string][]string{
+		"application/x-ndjson": {`{"type":"stdout","offset":0,"data":"\u00e4\u00f6"}`, `{"type":"stdout","offset":4,"data":"\u00fc"}`, `"type":"result"`},
+		"text/event-stream":    {"event: stdout\ndata: {", "event: result\ndata: {"},
+	} {
+		rec := ask(t, w, "POST", "/v1/sessions/s/run_code", `{"code":"äöü"}`, "Accept", form)
+		if rec.Code != 200 || rec.Header().Get("Content-Type") != form {
+			t.Fatalf("%d %s", rec.Code, rec.Body)
+		}
+		text := rec.Body.String()
+		for _, part := range want[len(want)-1:] {
+			if !strings.Contains(text, part) {
+				t.Errorf("%s: no %s in %s", form, part, text)
+			}
+		}
+		if strings.Contains(text, "data_base64") || strings.Index(text, "result") < strings.Index(text, "stdout") {
+			t.Errorf("%s: %s", form, text)
+		}
+	}
+	if rec := ask(t, w, "POST", "/v1/sessions/s/run_code", `{"code":"lost"}`, "Accept", "application/x-ndjson"); !strings.Contains(rec.Body.String(), `"kind":"unavailable"`) {
+		t.Errorf("%s", rec.Body)
+	}
+	if rec := ask(t, w, "POST", "/v1/sessions/none/run_code", `{"code":"1"}`, "Accept", "text/event-stream"); rec.Code != 404 {
+		t.Errorf("%d %s", rec.Code, rec.Body)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/v1/sessions/s/run_code", strings.NewReader(`{"code":"wait"}`))
+	r.Header.Set("Authorization", "Bearer "+w.User)
+	r.Header.Set("Accept", "text/event-stream")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.Handler.ServeHTTP(httptest.NewRecorder(), r)
+	}()
+	time.Sleep(20 * time.Millisecond)
+	cancel()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the run goes on without its caller")
+	}
+}
+
+// TestS0_1_NodeWithoutSessions checks that every route of sessions says what to
+// do where a node has none.
+func TestS0_1_NodeWithoutSessions(t *testing.T) {
+	w := world(t, func(o *rest.Options) { o.Sessions = nil })
+	for _, route := range []string{
+		"POST /v1/sessions", "GET /v1/sessions", "GET /v1/sessions/x", "DELETE /v1/sessions/x", "POST /v1/sessions/x/run_code", "POST /v1/sessions/x/release", "GET /v1/dependencies",
+	} {
+		method, path, _ := strings.Cut(route, " ")
+		if p := refused(t, ask(t, w, method, path, `{"code":"1"}`), 501, engi.Unsupported); !strings.Contains(p.Remedy, "[sandbox]") {
+			t.Errorf("%s: remedy %q", route, p.Remedy)
+		}
+	}
+}

@@ -1,0 +1,388 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+type sessionCommand struct {
+	Create  sessionCreate  `cmd:"" help:"Make a session."`
+	List    sessionList    `cmd:"" aliases:"ls" help:"List sessions."`
+	Show    sessionShow    `cmd:"" aliases:"get" help:"Show a session."`
+	Run     sessionRun     `cmd:"" help:"Run TypeScript in a session."`
+	Release sessionRelease `cmd:"" help:"Let sessions' sandboxes go; their volumes stay."`
+	Kill    sessionKill    `cmd:"" aliases:"rm,terminate" help:"End sessions, with their volumes."`
+	Deps    sessionDeps    `cmd:"" help:"Show what code in sessions may import, and how far its installation is."`
+}
+
+type sessionCreate struct {
+	Name        string            `arg:"" optional:"" help:"Its name, to find it by." placeholder:"NAME"`
+	Warm        bool              `help:"Boot its sandbox at once." xor:"mode"`
+	Lazy        bool              `help:"Boot it with its first use; one of the two is the node's default." xor:"mode"`
+	Persistence string            `help:"What outlives a sandbox: none, session (files below /workspace) or snapshot (everything)." enum:"none,session,snapshot," default:"" placeholder:"WHAT"`
+	Template    string            `help:"Template of its sandboxes; else the one with the node's packages." placeholder:"TEMPLATE"`
+	Capacity    string            `help:"Of its volume, like 300MiB." placeholder:"SIZE"`
+	TTL         string            `name:"ttl" help:"It and its volume go after so long without use." placeholder:"D"`
+	Dormancy    string            `help:"Its sandbox goes after so long without use." placeholder:"D"`
+	Memory      string            `help:"Of its sandboxes, like 1280MiB." placeholder:"SIZE"`
+	VCPUs       float64           `name:"vcpus" help:"Processors' worth of time." placeholder:"N"`
+	Env         map[string]string `short:"e" help:"Environment variable of every program in it; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Meta        map[string]string `short:"m" help:"Word of your own; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	networkFlags
+}
+
+func (sessionCreate) Help() string {
+	return `Only the ID is printed on standard output.
+
+Examples:
+  engi session create
+  engi session create chat --warm --ttl 2h
+  engi session create --allow '*.example.com:443' --persistence none`
+}
+
+// Run implements the command.
+func (s *sessionCreate) Run(ctx context.Context, g *globals) (err error) {
+	q := v1.SessionRequest{Name: s.Name, Persistence: s.Persistence, Template: s.Template, VCPUs: s.VCPUs, Env: s.Env, Metadata: s.Meta}
+	switch {
+	case s.Warm:
+		q.Mode = string(engi.SessionWarm)
+	case s.Lazy:
+		q.Mode = string(engi.SessionLazy)
+	}
+	if q.Capacity, err = size("--capacity", s.Capacity); err != nil {
+		return err
+	}
+	if q.Memory, err = size("--memory", s.Memory); err != nil {
+		return err
+	}
+	if q.TTL, err = duration("--ttl", s.TTL); err != nil {
+		return err
+	}
+	if q.Dormancy, err = duration("--dormancy", s.Dormancy); err != nil {
+		return err
+	}
+	if q.Network, err = s.policy(); err != nil {
+		return err
+	}
+	return g.atServer(ctx, func(d *desk) error {
+		x, err := d.CreateSession(ctx, q)
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(x)
+		}
+		fmt.Fprintln(g.out, x.ID)
+		return nil
+	})
+}
+
+type sessionList struct {
+	Quiet bool `short:"q" help:"Print IDs only."`
+}
+
+func (sessionList) Help() string {
+	return `Examples:
+  engi session list
+  engi session kill $(engi session list -q)`
+}
+
+// Run implements the command.
+func (s *sessionList) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		all, err := d.Sessions(ctx)
+		switch {
+		case err != nil:
+			return err
+		case g.JSON:
+			return g.printJSON(all)
+		}
+		var rows [][]string
+		for _, x := range all {
+			if s.Quiet {
+				fmt.Fprintln(g.out, x.ID)
+				continue
+			}
+			rows = append(rows, []string{orDash(x.Name), x.ID, x.State, orDash(x.SandboxID), ago(x.UsedAt), short(time.Until(x.ExpiresAt))})
+		}
+		if !s.Quiet {
+			g.table("NAME\tID\tSTATE\tSANDBOX\tUSED\tENDS IN", rows)
+		}
+		return nil
+	})
+}
+
+type sessionShow struct {
+	ID string `arg:"" help:"Session." placeholder:"SESSION"`
+}
+
+func (sessionShow) Help() string {
+	return `Examples:
+  engi session show chat
+  engi session show chat --json`
+}
+
+// Run implements the command.
+func (s *sessionShow) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		x, err := d.Session(ctx, s.ID)
+		if err != nil {
+			return err
+		}
+		return g.showSession(x)
+	})
+}
+
+func (g *globals) showSession(x v1.Session) error {
+	if g.JSON {
+		return g.printJSON(x)
+	}
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(g.out, "%-12s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	row("session", "%s", x.ID)
+	if x.Name != "" {
+		row("name", "%s", x.Name)
+	}
+	row("state", "%s, mode %s, persistence %s", x.State, x.Mode, x.Persistence)
+	row("sandbox", "%s", orDash(x.SandboxID))
+	row("volume", "%s, %s", orDash(x.VolumeID), x.Capacity)
+	row("memory", "%s", x.Size.Memory)
+	if x.Network != nil {
+		row("network", "%s %s", x.Network.Mode, strings.Join(x.Network.Allow, " "))
+	}
+	row("used", "%s", ago(x.UsedAt))
+	if x.State != string(engi.SessionTerminated) {
+		row("ends in", "%s without use", short(time.Until(x.ExpiresAt)))
+	}
+	if len(x.Metadata) > 0 {
+		row("words", "%s", words(x.Metadata))
+	}
+	return nil
+}
+
+type sessionRun struct {
+	ID      string            `arg:"" help:"Session." placeholder:"SESSION"`
+	File    string            `arg:"" optional:"" help:"Program to run; - reads it from standard input. Files that end in .js are JavaScript." placeholder:"FILE"`
+	Code    string            `short:"c" help:"Run CODE instead of a file." placeholder:"CODE"`
+	Timeout string            `help:"Longest time, like 30s; else the node's." placeholder:"D"`
+	Env     map[string]string `short:"e" help:"Variable that the code may read; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+}
+
+func (sessionRun) Help() string {
+	return `What the code prints comes while it runs; then the value of its last expression, or of its
+default export, is printed as JSON. It may import the node's packages ('engi session deps')
+and modules below /workspace. Ctrl-C ends it.
+
+Examples:
+  engi session run chat -c 'const n: number = 6; n * 7'
+  engi session run chat report.ts
+  engi session run chat -c 'import { LinearClient } from "@linear/sdk"; typeof LinearClient'`
+}
+
+// Run implements the command.
+func (s *sessionRun) Run(ctx context.Context, g *globals) error {
+	timeout, err := duration("--timeout", s.Timeout)
+	if err != nil {
+		return err
+	}
+	code, err := (&jsCommand{File: s.File, Code: s.Code}).program()
+	if err != nil {
+		return err
+	}
+	q := v1.CodeRequest{Code: code, Timeout: timeout, Env: s.Env}
+	if strings.HasSuffix(s.File, ".js") || strings.HasSuffix(s.File, ".mjs") {
+		q.Language = string(engi.JavaScript)
+	}
+	var x v1.CodeResult
+	err = g.atServer(ctx, func(d *desk) error {
+		if g.JSON {
+			x, err = d.RunCode(ctx, s.ID, q)
+			return err
+		}
+		for e, err := range d.StreamCode(ctx, s.ID, q) {
+			if err != nil {
+				return err
+			}
+			if e.Result != nil {
+				x = *e.Result
+				continue
+			}
+			to := g.out
+			if e.Type == v1.EventStderr {
+				to = g.err
+			}
+			data := e.DataBase64
+			if data == nil {
+				data = []byte(e.Data)
+			}
+			if _, err := to.Write(data); err != nil && !errors.Is(err, os.ErrClosed) {
+				return engi.Errorf(engi.Unavailable, "print: %v", err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if g.JSON {
+		if err := g.printJSON(x); err != nil {
+			return err
+		}
+	} else {
+		g.showCode(x)
+	}
+	if !x.Success {
+		return exitCode(1)
+	}
+	return nil
+}
+
+func (g *globals) showCode(x v1.CodeResult) {
+	for _, w := range x.Warnings {
+		g.note("%s", w)
+	}
+	if !x.Success {
+		fmt.Fprintln(g.err, x.Error)
+		if x.Detail != nil && x.Detail.Stack != "" {
+			fmt.Fprintln(g.err, "    "+strings.ReplaceAll(x.Detail.Stack, "\n", "\n    "))
+		}
+		return
+	}
+	if len(x.Result) > 0 {
+		_, _ = io.WriteString(g.out, string(x.Result)+"\n") // who does not read it does not want it
+	}
+}
+
+type sessionRelease struct {
+	IDs []string `arg:"" name:"session" help:"Sessions." placeholder:"SESSION"`
+}
+
+func (sessionRelease) Help() string {
+	return `Examples:
+  engi session release chat`
+}
+
+// Run implements the command.
+func (s *sessionRelease) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		all := []v1.Session{}
+		var errs []error
+		for _, id := range s.IDs {
+			x, err := d.ReleaseSession(ctx, id)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			all = append(all, x)
+			if !g.JSON {
+				fmt.Fprintln(g.out, x.ID, x.State)
+			}
+		}
+		if g.JSON {
+			if err := g.printJSON(all); err != nil {
+				return err
+			}
+		}
+		return g.several(errs)
+	})
+}
+
+type sessionKill struct {
+	IDs []string `arg:"" name:"session" help:"Sessions." placeholder:"SESSION"`
+}
+
+func (sessionKill) Help() string {
+	return `Examples:
+  engi session kill chat`
+}
+
+// Run implements the command.
+func (s *sessionKill) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		var errs []error
+		for _, id := range s.IDs {
+			if err := d.TerminateSession(ctx, id); err != nil {
+				errs = append(errs, err)
+			}
+		}
+		return g.several(errs)
+	})
+}
+
+type sessionDeps struct {
+	Wait bool `help:"Wait until they are installed, or that has failed."`
+}
+
+func (sessionDeps) Help() string {
+	return `Exits with 1 if the installation has failed.
+
+Examples:
+  engi session deps
+  engi session deps --wait`
+}
+
+// Run implements the command.
+func (s *sessionDeps) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		x, err := d.Dependencies(ctx)
+		step := ""
+		for err == nil && s.Wait && x.State == string(engi.DependenciesBuilding) {
+			if x.Step != step {
+				step = x.Step
+				g.note("%s", step)
+			}
+			select {
+			case <-time.After(300 * time.Millisecond):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			x, err = d.Dependencies(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		if err := g.showDependencies(x); err != nil {
+			return err
+		}
+		if x.State == string(engi.DependenciesFailed) {
+			return exitCode(1)
+		}
+		return nil
+	})
+}
+
+func (g *globals) showDependencies(x v1.Dependencies) error {
+	if g.JSON {
+		return g.printJSON(x)
+	}
+	var rows [][]string
+	for _, p := range x.Packages {
+		version := p.Version
+		if version == "" {
+			version = "newest"
+		}
+		rows = append(rows, []string{p.Package, version, orDash(p.SecretEnv), orDash(strings.Join(p.Hosts, " "))})
+	}
+	g.table("PACKAGE\tVERSION\tSECRET\tHOSTS", rows)
+	fmt.Fprintf(g.out, "\n%s: template %s\n", x.State, x.Wanted)
+	if x.Step != "" {
+		fmt.Fprintln(g.out, "now:", x.Step)
+	}
+	if x.Template != "" && x.Template != x.Wanted {
+		fmt.Fprintln(g.out, "sessions get", x.Template, "until then")
+	}
+	if x.Error != "" {
+		fmt.Fprintln(g.err, x.Error)
+		fmt.Fprintln(g.err, "remedy:", x.Remedy)
+	}
+	return nil
+}
