@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"hash"
+	"hash/crc32"
 	"io"
 	"mime"
 	"net/http"
@@ -79,14 +80,17 @@ func (d *Desk) Download(p string, f io.Reader, size int64) error {
 		h.Set(v1.SizeHeader, strconv.FormatInt(size, 10))
 	}
 	// Only who can read trailers is sent one: Content-Length is worth more.
-	sum := hash.Hash(nil)
+	sum := &digest{}
 	switch {
 	case part:
 		h.Set("Content-Range", "bytes "+strconv.FormatInt(from, 10)+"-"+strconv.FormatInt(from+n-1, 10)+"/"+strconv.FormatInt(size, 10))
 		h.Set("Content-Length", strconv.FormatInt(n, 10))
 	case strings.Contains(d.R.Header.Get("TE"), "trailers"):
-		h.Set("Trailer", v1.HashHeader)
-		sum = sha256.New()
+		sum = &digest{sha256.New(), v1.HashHeader}
+		if d.R.Header.Get(v1.WantHeader) == "crc32c" {
+			sum = &digest{crc32.New(castagnoli), v1.CRCHeader}
+		}
+		h.Set("Trailer", sum.header)
 	case size >= 0:
 		h.Set("Content-Length", strconv.FormatInt(size, 10))
 	}
@@ -100,12 +104,21 @@ func (d *Desk) Download(p string, f io.Reader, size int64) error {
 	return d.copy(f, size, n, part, sum)
 }
 
-func (d *Desk) copy(f io.Reader, size, n int64, part bool, sum hash.Hash) error {
+// A digest is a hash and the trailer that carries it; without a header there
+// is none.
+type digest struct {
+	hash.Hash
+	header string
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func (d *Desk) copy(f io.Reader, size, n int64, part bool, sum *digest) error {
 	want := size
 	if part {
 		want = n
 	}
-	if sum != nil {
+	if sum.header != "" {
 		f = io.TeeReader(f, sum)
 	}
 	sent, err := io.CopyBuffer(flow.Patient{W: d.W}, onlyReader{f}, make([]byte, copySize))
@@ -117,8 +130,8 @@ func (d *Desk) copy(f io.Reader, size, n int64, part bool, sum hash.Hash) error 
 	case want >= 0 && sent != want:
 		return engi.Errorf(engi.Unavailable, "the file broke off after %d of %d bytes", sent, want)
 	}
-	if sum != nil {
-		d.W.Header().Set(v1.HashHeader, hex.EncodeToString(sum.Sum(nil)))
+	if sum.header != "" {
+		d.W.Header().Set(sum.header, hex.EncodeToString(sum.Sum(nil)))
 	}
 	return nil
 }

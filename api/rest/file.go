@@ -24,7 +24,8 @@ type getFile struct {
 	ID    string `path:"id" doc:"of the sandbox"`
 	Path  string `query:"path" required:"true" doc:"absolute path inside"`
 	Range string `header:"Range" doc:"one range of bytes" example:"bytes=0-1023"`
-	TE    string `header:"TE" doc:"with trailers, the answer ends with the file's SHA-256 and has no Content-Length"`
+	TE    string `header:"TE" doc:"with trailers, the answer ends with a hash of the file and has no Content-Length"`
+	Want  string `header:"Engi-Want-Hash" enum:"sha256,crc32c" default:"sha256" doc:"which hash the answer ends with, in the trailer Engi-Sha256 or Engi-Crc32c"`
 }
 
 type putFile struct {

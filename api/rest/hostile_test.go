@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/apitest"
@@ -258,6 +259,29 @@ func TestHashesAreCompared(t *testing.T) {
 			t.Errorf("Range %q: %d %q, want %d %q", spec, rec.Code, rec.Body, want.status, want.body)
 		}
 	}
+}
+
+func TestDownloadsEndWithTheHashAskedFor(t *testing.T) {
+	w := world(t, nil)
+	f := aSandbox(t, w) + "/files?path=/workspace/f"
+	read[v1.Written](t, ask(t, w, "PUT", f, "123456789"), 200)
+	const sha = "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225"
+	for want, trailer := range map[string]http.Header{
+		"": {v1.HashHeader: {sha}}, "sha256": {v1.HashHeader: {sha}}, "crc32c": {v1.CRCHeader: {"e3069283"}},
+	} {
+		header := []string{"TE", "trailers"}
+		if want != "" {
+			header = append(header, v1.WantHeader, want)
+		}
+		resp := ask(t, w, "GET", f, "", header...).Result()
+		if b, err := io.ReadAll(resp.Body); string(b) != "123456789" || err != nil {
+			t.Errorf("%s: %q, %v", want, b, err)
+		}
+		if d := cmp.Diff(trailer, resp.Trailer); d != "" {
+			t.Errorf("%s (-want +got):\n%s", want, d)
+		}
+	}
+	refused(t, ask(t, w, "GET", f, "", "TE", "trailers", v1.WantHeader, "md5"), 400, engi.Invalid)
 }
 
 func TestCrowdsAreBounded(t *testing.T) {

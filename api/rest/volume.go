@@ -29,7 +29,8 @@ type getVolumeFile struct {
 	Name  string `path:"name" maxLength:"128" doc:"ID or name of the volume"`
 	Path  string `query:"path" required:"true" doc:"absolute path in the volume"`
 	Range string `header:"Range" doc:"one range of bytes" example:"bytes=0-1023"`
-	TE    string `header:"TE" doc:"with trailers, the answer ends with the file's SHA-256 and has no Content-Length"`
+	TE    string `header:"TE" doc:"with trailers, the answer ends with a hash of the file and has no Content-Length"`
+	Want  string `header:"Engi-Want-Hash" enum:"sha256,crc32c" default:"sha256" doc:"which hash the answer ends with, in the trailer Engi-Sha256 or Engi-Crc32c"`
 }
 
 type putVolumeFile struct {

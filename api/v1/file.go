@@ -7,6 +7,14 @@ import "time"
 // trailer, if the request says "TE: trailers".
 const HashHeader = "Engi-Sha256"
 
+// CRCHeader carries the CRC-32C of a file's content, eight digits in hex, with
+// a download whose request says "Engi-Want-Hash: crc32c": enough to notice
+// damage, and a fraction of the work.
+const CRCHeader = "Engi-Crc32c"
+
+// WantHeader says which hash a download with trailers ends with.
+const WantHeader = "Engi-Want-Hash"
+
 // SizeHeader carries the size of a file in bytes where Content-Length cannot.
 const SizeHeader = "Engi-Size"
 

@@ -297,7 +297,7 @@ func (g *globals) download(ctx context.Context, f far, from, to string, m *copyM
 }
 
 func (f far) downloadFile(ctx context.Context, from string, m *copyMeter, w io.Writer) (copied, error) {
-	in, err := f.Open(ctx, from)
+	in, err := f.Open(ctx, from, client.WithSHA256())
 	if err != nil {
 		return copied{}, err
 	}
