@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+// tier checks --tier. A wall may be stronger than what was asked for, and
+// never weaker; the script tier is something else than sandboxes, so it is
+// only used where it is named.
+func (r *runCommand) tier() error {
+	switch engi.Tier(r.Tier) {
+	case "", engi.TierGVisor, engi.TierMicroVM:
+		return nil
+	case engi.TierScript:
+	default:
+		return engi.Errorf(engi.Invalid, "--tier %.40q is no tier", r.Tier).WithRemedy("there are script, gvisor and microvm")
+	}
+	for flag, given := range map[string]bool{
+		"an argument": len(r.Args) > 0, "--file": len(r.File) > 0, "--entry": r.Entry != "", "--output": r.Output != "", "--env": len(r.Env) > 0,
+		"--template": r.Template != "", "--memory": r.Memory != "", "--vcpus": r.VCPUs != 0, "--disk": r.Disk != "", "--processes": r.Pids != 0, "--detach": r.Detach,
+		"a flag of the network": r.networkFlags.given(),
+	} {
+		if given {
+			return engi.Errorf(engi.Invalid, "%s means nothing in the script tier: it has no arguments, files, network or sizes to choose", flag).
+				WithRemedy("leave --tier out to run the program in a sandbox")
+		}
+	}
+	return nil
+}
+
+// script runs the program in the script tier. What it prints and its exit code
+// are as from a sandbox; 'engi js' prints values too.
+func (r *runCommand) script(ctx context.Context, g *globals, d *desk, req v1.ExecutionRequest) error {
+	lang, code := engi.Language(req.Language), req.Code
+	if lang != engi.JavaScript && lang != engi.TypeScript {
+		return engi.Errorf(engi.Invalid, "the script tier runs JavaScript and TypeScript, not %s", lang).WithRemedy("leave --tier out to run it in a sandbox")
+	}
+	switch len(req.Files) {
+	case 0:
+	case 1:
+		code = req.Files[0].Content + string(req.Files[0].ContentBase64)
+	default:
+		return engi.Errorf(engi.Invalid, "a script is one file, not %d", len(req.Files)).WithRemedy("leave --tier out to run it in a sandbox")
+	}
+	x, err := d.RunScript(ctx, v1.ScriptRequest{Code: code, Language: req.Language, Timeout: req.Timeout})
+	if err != nil {
+		return err
+	}
+	if g.JSON {
+		if err := g.printJSON(x); err != nil {
+			return err
+		}
+	} else {
+		for _, line := range x.Stdout {
+			fmt.Fprintln(g.out, line)
+		}
+		for _, line := range x.Stderr {
+			fmt.Fprintln(g.err, line)
+		}
+		for _, w := range x.Warnings {
+			g.note("%s", w)
+		}
+		if e := x.Error; e != nil {
+			fmt.Fprintf(g.err, "%s: %s\n", first(e.Name, "Error"), e.Message)
+			if e.Stack != "" {
+				fmt.Fprintln(g.err, "    "+strings.ReplaceAll(e.Stack, "\n", "\n    "))
+			}
+		}
+		if g.Verbose {
+			g.note("ran %s, tier %s", x.Duration, x.Environment.Tier)
+		}
+	}
+	if x.Error == nil {
+		return nil
+	}
+	switch engi.ScriptErrorKind(x.Error.Kind) {
+	case engi.ScriptTimeout:
+		return exitCode(exitTimeout)
+	case engi.ScriptMemory:
+		return exitCode(exitMemory)
+	case engi.ScriptLost:
+		return exitCode(exitEngi)
+	}
+	return exitCode(1)
+}
