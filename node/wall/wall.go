@@ -17,6 +17,7 @@ import (
 	"github.com/engi-dev/engi/gate/egress/link"
 	"github.com/engi-dev/engi/gate/secret"
 	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/node/sessions"
 	"github.com/engi-dev/engi/provider"
 )
 
@@ -52,7 +53,7 @@ func Open(ctx context.Context, c config.Config, r Rooms) (_ *Wall, err error) {
 	}
 	w.Gateway, err = egress.New(egress.Options{
 		Slots: w.links, Store: r.Store, Private: c.Network.Opened(), Hosts: c.Network.Static(), Resolver: c.Network.Resolvers(),
-		Limits: c.Network.Limits.Limits(), Reveal: r.Secrets.Reveal, Key: r.Secrets.Derive("certificates and placeholders"),
+		Limits: c.Network.Limits.Limits(), Reveal: sessions.Reveal(c, r.Secrets.Reveal), Key: r.Secrets.Derive("certificates and placeholders"),
 		Metrics: r.Metrics, Log: r.Log,
 	})
 	if err != nil {
