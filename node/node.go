@@ -161,10 +161,11 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if n.fleet, err = fleet.Open(ctx, n.fleetOptions(o, metrics, name)); err != nil {
 		return nil, err
 	}
-	if err := n.openScripts(ctx); err != nil {
+	// Before scripts, which may be part of sessions.
+	if err := n.openSessions(ctx, metrics); err != nil {
 		return nil, err
 	}
-	if err := n.openSessions(ctx, metrics); err != nil {
+	if err := n.openScripts(ctx); err != nil {
 		return nil, err
 	}
 	leave, cancel := context.WithCancel(context.WithoutCancel(ctx))
