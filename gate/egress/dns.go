@@ -23,6 +23,8 @@ const (
 	maxUDP       = 1232
 	minTTL       = 5 * time.Second
 	peerTTL      = 5 * time.Second // peers come and go
+
+	typeSVCB, typeHTTPS dnsmessage.Type = 64, 65
 )
 
 // serveDNS answers questions that come as datagrams, until the side ends.
@@ -246,7 +248,12 @@ func (r *room) lookup(ctx context.Context, set *rules, a *ask) (dnsmessage.RCode
 	case dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeCNAME, dnsmessage.TypeMX, dnsmessage.TypeSRV, dnsmessage.TypeTXT:
 	default:
 		// Among them HTTPS, whose answers could hold addresses of their own and
-		// keys that hide the name a client claims: there are none.
+		// keys that hide the name a client claims: there are none. Browsers ask
+		// for them with each name, which says nothing.
+		if a.q.Type != typeSVCB && a.q.Type != typeHTTPS {
+			e.Allowed, e.Reason = false, "our DNS has no records of this kind"
+			r.event(set, e)
+		}
 		return dnsmessage.RCodeSuccess, nil
 	}
 	began := time.Now()

@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -335,8 +336,13 @@ func (w *internet) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	switch {
 	case site != nil:
 		site.ServeHTTP(rw, r)
-	case r.URL.Query().Has("to"):
-		http.Redirect(rw, r, r.URL.Query().Get("to"), http.StatusFound)
+	case r.URL.Query().Has("to"): // in hexadecimal, so that it is no token before it is followed
+		to, err := hex.DecodeString(r.URL.Query().Get("to"))
+		if err != nil {
+			http.Error(rw, err.Error(), http.StatusBadRequest)
+			return
+		}
+		http.Redirect(rw, r, string(to), http.StatusFound)
 	default:
 		fmt.Fprintf(rw, "%s host=%s at=%s\n", reached, r.Host, at)
 	}
