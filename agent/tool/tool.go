@@ -124,7 +124,7 @@ func (t Tool) Run(ctx context.Context, c *Call, arguments string) (Result, error
 	if len(arguments) > maxArguments {
 		return Failure(engi.Errorf(engi.Invalid, "the arguments have %d bytes, %d at most", len(arguments), maxArguments)), nil
 	}
-	if strings.TrimSpace(arguments) == "" {
+	if blank := strings.TrimSpace(arguments); blank == "" || blank == "null" {
 		arguments = "{}"
 	}
 	raw, err := t.shape.Check(arguments)

@@ -1,0 +1,300 @@
+package mcp_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent/tool"
+	"github.com/engi-dev/engi/api/apitest"
+	"github.com/engi-dev/engi/api/mcp"
+)
+
+type carrying struct{ secret string }
+
+func (c carrying) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+c.secret)
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+func serve(t *testing.T) (*apitest.World, string) {
+	t.Helper()
+	w := apitest.New(nil)
+	t.Cleanup(w.Close)
+	s, err := mcp.New(mcp.Options{
+		Places: tool.Places{Executions: w.Executions, Sandboxes: w.Sandboxes, Sessions: &apitest.Sessions{}}, Keys: w.Keys, Version: "1",
+		URL: func(id engi.SandboxID, port int) string { return fmt.Sprintf("http://%d-%s.test", port, id.Label()) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := httptest.NewServer(s)
+	t.Cleanup(web.Close)
+	return w, web.URL
+}
+
+func connect(t *testing.T, url, secret string, o *sdk.ClientOptions) *sdk.ClientSession {
+	t.Helper()
+	c, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, o).Connect(t.Context(),
+		&sdk.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: carrying{secret}}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func text(r *sdk.CallToolResult) (all string) {
+	for _, c := range r.Content {
+		if t, ok := c.(*sdk.TextContent); ok {
+			all += t.Text
+		}
+	}
+	return all
+}
+
+func use(t *testing.T, c *sdk.ClientSession, name string, args any) string {
+	t.Helper()
+	r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: name, Arguments: args})
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	if r.IsError {
+		t.Fatalf("%s: %s", name, text(r))
+	}
+	return text(r)
+}
+
+type args = map[string]any
+
+// TestEveryTool uses all tools that are listed.
+func TestEveryTool(t *testing.T) {
+	w, url := serve(t)
+	c := connect(t, url, w.User, nil)
+	var names []string
+	for x, err := range c.Tools(t.Context(), nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, x.Name)
+		if x.Description == "" || x.InputSchema == nil || x.Annotations == nil {
+			t.Errorf("%s is described as %+v", x.Name, x)
+		}
+	}
+	var made struct{ Sandbox string }
+	if err := json.Unmarshal([]byte(use(t, c, "create_sandbox", args{"metadata": args{"a": "b"}})), &made); err != nil {
+		t.Fatal(err)
+	}
+	id := made.Sandbox
+	var talk struct{ Session string }
+	if err := json.Unmarshal([]byte(use(t, c, "create_session", args{"name": "s"})), &talk); err != nil {
+		t.Fatal(err)
+	}
+	used := []string{"create_sandbox", "create_session"}
+	for _, step := range []struct {
+		name string
+		args args
+		want string
+	}{
+		{"list_sandboxes", nil, id},
+		{"list_sessions", nil, talk.Session},
+		{"write_file", args{"sandbox": id, "path": "/workspace/a.txt", "content": "one\ntwo\n"}, "made"},
+		{"edit_file", args{"sandbox": id, "path": "/workspace/a.txt", "edits": []args{{"old": "two", "new": "zwei"}}}, "replaced 1"},
+		{"read_file", args{"sandbox": id, "path": "/workspace/a.txt"}, "zwei"},
+		{"list_files", args{"sandbox": id, "path": "/workspace"}, "a.txt"},
+		{"glob", args{"sandbox": id, "pattern": "**/*.txt", "dir": "/workspace"}, "/workspace/a.txt"},
+		{"grep", args{"sandbox": id, "pattern": "zw.i", "path": "/workspace"}, ":2:zwei"},
+		{"run_command", args{"sandbox": id, "command": "echo $((6*7)); echo oops >&2; exit 0"}, "stdout:\n42"},
+		{"get_port_url", args{"sandbox": id, "port": 5173}, "http://5173-"},
+		{"remove_file", args{"sandbox": id, "path": "/workspace/a.txt"}, "removed"},
+		{"execute_code", args{"language": "bash", "code": "echo hello\n"}, "exit code 0"},
+		{"run_code", args{"session": talk.Session, "code": "1+1"}, "success"},
+		{"end_session", args{"session": talk.Session}, "ended"},
+		{"stop_sandbox", args{"sandbox": id}, "stopped"},
+	} {
+		if got := use(t, c, step.name, step.args); !strings.Contains(got, step.want) {
+			t.Errorf("%s: %q", step.name, got)
+		}
+		used = append(used, step.name)
+	}
+	slices.Sort(names)
+	slices.Sort(used)
+	if !slices.Equal(names, used) {
+		t.Errorf("there are %v, used were %v", names, used)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	w, url := serve(t)
+	ann, bob := connect(t, url, w.User, nil), connect(t, url, w.Other, nil)
+	var made struct{ Sandbox string }
+	if err := json.Unmarshal([]byte(use(t, ann, "create_sandbox", nil)), &made); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		tool string
+		args any
+		want string
+	}{
+		"another's":     {"run_command", args{"sandbox": made.Sandbox, "command": "id"}, "no sandbox"},
+		"another's end": {"stop_sandbox", args{"sandbox": made.Sandbox}, "no sandbox"},
+		"nowhere":       {"run_command", args{"command": "id"}, "sandbox or session"},
+		"both":          {"read_file", args{"sandbox": made.Sandbox, "session": "x", "path": "/x"}, "one of them"},
+		"no ID":         {"read_file", args{"sandbox": "../../x", "path": "/x"}, "not a sandbox ID"},
+		"wrong type":    {"read_file", args{"sandbox": 7, "path": "/x"}, "no text"},
+		"unknown":       {"execute_code", args{"language": "cobol", "code": "x"}, "python"},
+		"extra":         {"execute_code", args{"language": "bash", "code": "x", "sudo": true}, "sudo"},
+		"missing":       {"execute_code", args{"language": "bash"}, "code"},
+	} {
+		r, err := bob.CallTool(t.Context(), &sdk.CallToolParams{Name: c.tool, Arguments: c.args})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if !r.IsError || !strings.Contains(text(r), c.want) {
+			t.Errorf("%s: %v %q", name, r.IsError, text(r))
+		}
+	}
+	if _, err := bob.CallTool(t.Context(), &sdk.CallToolParams{Name: "rm_rf"}); err == nil {
+		t.Error("a tool that is not there answers")
+	}
+	for _, uri := range []string{"engi://sandboxes/" + made.Sandbox + "/files/etc/passwd", "engi://sandboxes/x/files/etc", "engi://executions/" + string(engi.NewExecutionID()) + "/output", "file:///etc/passwd"} {
+		if _, err := bob.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); err == nil {
+			t.Errorf("%s is shown", uri)
+		}
+	}
+	// Keys: none, a wrong one, one that may only read.
+	for _, secret := range []string{"", "engi_wrong"} {
+		if _, err := sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: carrying{secret}}}, nil); err == nil {
+			t.Errorf("key %q opens", secret)
+		}
+	}
+	_, secret, err := w.Keys.Create(t.Context(), engi.Key{Owner: "ann", Scopes: []engi.Scope{engi.ScopeRead}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader := connect(t, url, secret, nil)
+	if got := use(t, reader, "list_sandboxes", nil); !strings.Contains(got, made.Sandbox) {
+		t.Errorf("%q", got)
+	}
+	r, err := reader.CallTool(t.Context(), &sdk.CallToolParams{Name: "stop_sandbox", Arguments: args{"sandbox": made.Sandbox}})
+	if err != nil || !r.IsError || !strings.Contains(text(r), "may only read") && !strings.Contains(text(r), "scope") {
+		t.Errorf("%v %v", text(r), err)
+	}
+}
+
+// TestSessionsOfClients has one key come with the session of another.
+func TestSessionsOfClients(t *testing.T) {
+	w, url := serve(t)
+	ann := connect(t, url, w.User, nil)
+	req, err := http.NewRequestWithContext(t.Context(), "POST", url, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range map[string]string{"Authorization": "Bearer " + w.Other, "Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Mcp-Session-Id": ann.ID()} {
+		req.Header.Set(k, v)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if ann.ID() == "" || resp.StatusCode < 400 {
+		t.Errorf("session %q is %s for another key", ann.ID(), resp.Status)
+	}
+}
+
+func TestProgressAndGivingUp(t *testing.T) {
+	w, url := serve(t)
+	var mu sync.Mutex
+	var told string
+	c := connect(t, url, w.User, &sdk.ClientOptions{ProgressNotificationHandler: func(_ context.Context, n *sdk.ProgressNotificationClientRequest) {
+		mu.Lock()
+		told += n.Params.Message
+		mu.Unlock()
+	}})
+	var made struct{ Sandbox string }
+	if err := json.Unmarshal([]byte(use(t, c, "create_sandbox", nil)), &made); err != nil {
+		t.Fatal(err)
+	}
+	p := &sdk.CallToolParams{Name: "run_command", Arguments: args{"sandbox": made.Sandbox, "command": "for i in 1 2 3; do echo line $i; sleep 0.2; done"}}
+	p.SetProgressToken("t1")
+	if r, err := c.CallTool(t.Context(), p); err != nil || r.IsError {
+		t.Fatalf("%v %v", r, err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		mu.Lock()
+		got := told
+		mu.Unlock()
+		if strings.Contains(got, "line 1") && strings.Contains(got, "line 3") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("told was %q", got)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(300*time.Millisecond, cancel)
+	if _, err := c.CallTool(ctx, &sdk.CallToolParams{Name: "run_command", Arguments: args{"sandbox": made.Sandbox, "command": "sleep 300 & echo $! > /tmp/p-" + made.Sandbox[4:] + "; wait"}}); err == nil {
+		t.Error("a call that was given up answers")
+	}
+	// What ran for it ends.
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		g, release, err := w.Sandboxes.Enter(t.Context(), "ann", engi.SandboxID(made.Sandbox))
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := g.Processes(t.Context())
+		release()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(list, func(p engi.ProcessInfo) bool { return !p.Ended }) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("still there: %+v", list)
+		}
+	}
+	if got := use(t, c, "run_command", args{"sandbox": made.Sandbox, "command": "echo still here"}); !strings.Contains(got, "still here") {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestResources(t *testing.T) {
+	w, url := serve(t)
+	c := connect(t, url, w.User, nil)
+	var made struct{ Sandbox string }
+	if err := json.Unmarshal([]byte(use(t, c, "create_sandbox", nil)), &made); err != nil {
+		t.Fatal(err)
+	}
+	use(t, c, "write_file", args{"sandbox": made.Sandbox, "path": "/workspace/a.md", "content": "# hello"})
+	base := "engi://sandboxes/" + made.Sandbox + "/files"
+	for uri, want := range map[string]string{base + "/workspace/a.md": "# hello", base + "/workspace": "a.md"} {
+		r, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri})
+		if err != nil || !strings.Contains(r.Contents[0].Text, want) {
+			t.Errorf("%s: %+v %v", uri, r, err)
+		}
+	}
+	n := 0
+	for _, err := range c.ResourceTemplates(t.Context(), nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		n++
+	}
+	if n != 2 {
+		t.Errorf("%d templates of resources", n)
+	}
+}
