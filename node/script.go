@@ -25,13 +25,14 @@ func (n *Node) openScripts(ctx context.Context) error {
 		n.log.Warn("scripts are not served", "error", err, "remedy", engi.RemedyOf(err))
 		return nil
 	}
-	apis, err := scriptAPIs(c)
+	apis, err := n.scriptAPIs(c)
 	if err != nil {
 		return err
 	}
 	n.script, err = script.New(script.Options{
 		Helper: helper.Path, Dir: filepath.Join(n.config.CacheDir, "script"), APIs: apis, Log: n.log.With("room", "script"), Max: c.Helpers,
-		Warm: min(2, c.Helpers),
+		Sessions: n.Sessions(),
+		Warm:     min(2, c.Helpers),
 		Limits: script.Limits{
 			Code: c.Code, Timeout: time.Duration(c.Timeout), MinTimeout: time.Duration(c.MinTimeout),
 			MaxTimeout: time.Duration(c.MaxTimeout), Memory: int64(c.Memory),
@@ -40,15 +41,23 @@ func (n *Node) openScripts(ctx context.Context) error {
 	return err
 }
 
-func scriptAPIs(c config.Script) ([]script.API, error) {
+func (n *Node) scriptAPIs(c config.Script) ([]script.API, error) {
 	apis := script.KV()
+	var wall script.Wall
+	if n.wall != nil {
+		wall = n.wall
+	}
+	inSessions := n.sessions != nil
+	if inSessions {
+		apis = append(apis, script.Sandbox()...)
+	}
 	add := func(a script.API, err error) error {
 		apis = append(apis, a)
 		return err
 	}
 	var err error
-	if len(c.FetchHosts) > 0 {
-		err = add(script.Fetch(script.FetchPolicy{Hosts: c.FetchHosts, Private: c.FetchPrivate}, nil))
+	if len(c.FetchHosts) > 0 || inSessions && wall != nil {
+		err = add(script.Fetch(script.FetchPolicy{Hosts: c.FetchHosts, Private: c.FetchPrivate}, wall))
 	}
 	if c.Weather != "" && err == nil {
 		service := c.Weather

@@ -126,7 +126,7 @@ func (p FetchPolicy) Client() (*http.Client, error) {
 // A Wall carries requests on an owner's behalf, within a policy: package
 // gate/egress.
 type Wall interface {
-	Transport(owner engi.Owner, policy engi.NetworkPolicy) http.RoundTripper
+	Transport(owner engi.Owner, policy engi.NetworkPolicy) (http.RoundTripper, error)
 }
 
 // Fetch returns api.fetch, which asks for a URL: within the network policy of
@@ -142,15 +142,22 @@ func Fetch(p FetchPolicy, wall Wall) (API, error) {
 		if c.Session == nil || wall == nil {
 			return client, p.allows(u)
 		}
+		if err := plain(u); err != nil {
+			return nil, err
+		}
+		transport, err := wall.Transport(c.Owner, c.Session.Network)
+		if err != nil {
+			return nil, err
+		}
 		return &http.Client{
-			Transport: wall.Transport(c.Owner, c.Session.Network),
+			Transport: transport,
 			CheckRedirect: func(r *http.Request, via []*http.Request) error {
 				if len(via) > fetchRedirects {
 					return engi.Errorf(engi.Denied, "more than %d redirects", fetchRedirects)
 				}
 				return plain(r.URL)
 			},
-		}, plain(u)
+		}, nil
 	}
 	type init struct {
 		Method  string            `json:"method"`
@@ -210,6 +217,9 @@ interface FetchResponse { ok: boolean; status: number; statusText: string; url: 
 				req.Header.Set(k, v)
 			}
 			req.Header.Del("Host")
+			if c.Session != nil && wall != nil {
+				defer client.CloseIdleConnections() // the transport is this call's
+			}
 			resp, err := client.Do(req)
 			if err != nil {
 				return nil, unreachable(ctx, u.Host, err)

@@ -258,7 +258,7 @@ type wall struct {
 	policy engi.NetworkPolicy
 }
 
-func (w *wall) Transport(owner engi.Owner, policy engi.NetworkPolicy) http.RoundTripper {
+func (w *wall) Transport(owner engi.Owner, policy engi.NetworkPolicy) (http.RoundTripper, error) {
 	w.owner, w.policy = owner, policy
 	return roundTrip(func(r *http.Request) (*http.Response, error) {
 		if r.URL.Hostname() != "api.example.com" {
@@ -267,7 +267,7 @@ func (w *wall) Transport(owner engi.Owner, policy engi.NetworkPolicy) http.Round
 		r = r.Clone(r.Context())
 		r.URL.Scheme, r.URL.Host = "http", strings.TrimPrefix(w.to.URL, "http://")
 		return http.DefaultTransport.RoundTrip(r)
-	})
+	}), nil
 }
 
 type roundTrip func(*http.Request) (*http.Response, error)

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"net/http"
 	"sync"
 	"time"
 
@@ -111,6 +112,16 @@ func (w *Wall) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p 
 		return engi.Wiring{}, nil // most sandboxes, when they are claimed
 	}
 	return w.Gateway.Open(ctx, id, owner, p)
+}
+
+// Transport carries requests on an owner's behalf as a sandbox with the policy
+// would; secrets are not put into them.
+func (w *Wall) Transport(owner engi.Owner, p engi.NetworkPolicy) (http.RoundTripper, error) {
+	p, err := w.complete(p)
+	if err != nil {
+		return nil, err
+	}
+	return w.Gateway.Transport(owner, p)
 }
 
 // Detach implements fleet's Wall.
