@@ -410,8 +410,7 @@ func (s *server) opGetNetwork() huma.Operation {
 
 func (s *server) opSetNetwork() huma.Operation {
 	op := s.operation(http.MethodPut, sandboxes+"/{id}/network", "set-network", "network", "Replace what a sandbox may reach",
-		"Whatever is absent is gone, and {} is the node's default. It is in force when the answer comes: connections that are not allowed any more break. "+
-			"A sandbox that was created with mode none may get another one only if the node gave it a link.", http.StatusOK)
+		"Whatever is absent is gone, and {} is the node's default. It is in force when the answer comes: connections that are not allowed any more break.", http.StatusOK)
 	accepts[v1.NetworkPolicy](s, &op, exampleNetwork)
 	answers[v1.NetworkPolicy](s, &op, http.StatusOK, string(flow.JSON), nil)
 	return op
