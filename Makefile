@@ -64,6 +64,7 @@ down: ## stop the server that "make up" started and destroy its sandboxes
 .PHONY: test
 test: template packages ## every test, in real sandboxes too
 	@.ci/setup test
+	@$(ROOT) $(BIN)/engi template build test/e2e/wall/testdata/cargo.yaml --as wall-cargo
 	@$(TESTENV) ENGI_TEST_REQUIRE=1 $(GOTEST) ./...
 
 .PHONY: quick
