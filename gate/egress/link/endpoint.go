@@ -22,7 +22,6 @@ type endpoint struct {
 	file *os.File
 	raw  syscall.RawConn
 	done chan struct{} // closed by Close
-	once sync.Once
 
 	readers sync.WaitGroup
 	mtu     atomic.Uint32
@@ -120,18 +119,21 @@ func (e *endpoint) SetOnCloseAction(f func()) {
 	e.onClose = f
 }
 
-// Close implements stack.LinkEndpoint. It may be repeated.
+// Close implements stack.LinkEndpoint. It may be repeated, also by what it
+// does: a stack whose link is closed closes the link.
 func (e *endpoint) Close() {
-	e.once.Do(func() {
-		e.mu.Lock()
-		f := e.onClose
-		close(e.done)
+	e.mu.Lock()
+	if e.closed() {
 		e.mu.Unlock()
-		if f != nil {
-			f()
-		}
-		e.file.Close()
-	})
+		return
+	}
+	close(e.done)
+	f := e.onClose
+	e.mu.Unlock()
+	e.file.Close()
+	if f != nil {
+		f()
+	}
 }
 
 const frameSize = header.EthernetMinimumSize + mtu

@@ -236,3 +236,44 @@ func TestSlotsAreApart(t *testing.T) {
 		}
 	}
 }
+
+// TestClose closes a link under its stack and opens it again.
+func TestClose(t *testing.T) {
+	s := open(t, link.Options{})
+	slot := take(t, s)
+	for range 3 {
+		end, err := slot.Endpoint()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := slot.Endpoint(); err == nil || engi.KindOf(err) != engi.Conflict {
+			t.Errorf("opened twice: %v", err)
+		}
+		n := stack.New(stack.Options{NetworkProtocols: []stack.NetworkProtocolFactory{ipv4.NewProtocol}})
+		if err := n.CreateNIC(1, end); err != nil {
+			t.Fatal(err)
+		}
+		end.Close()
+		end.Close()
+		n.Destroy()
+		end.Wait()
+	}
+	echo(t, serve(t, slot))
+	c, err := inside(slot, egress.Gateway4, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := chat(c, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	if err := slot.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := slot.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := slot.Endpoint(); err == nil || engi.KindOf(err) != engi.Unavailable {
+		t.Errorf("opened after its end: %v", err)
+	}
+}
