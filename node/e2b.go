@@ -23,7 +23,16 @@ func (n *Node) openE2B(keys engi.Keys, leave <-chan struct{}) (err error) {
 		Templates: n.templates, Builder: builder,
 		Keys: keys, Store: store.E2B(n.db), Secret: secret, Dir: filepath.Join(n.config.DataDir, "e2b"),
 		Secrets: n.secrets, Domain: n.domain(), Target: n.previews.Target,
-		Log: n.log.With("room", "e2b"), Leave: leave,
+		Log: n.log.With("room", "e2b"), Leave: leave, Internet: n.widest(),
 	})
 	return nil
+}
+
+// widest is the widest mode of network that sandboxes may have; empty if they
+// have none.
+func (n *Node) widest() engi.Network {
+	if n.wall == nil {
+		return ""
+	}
+	return engi.Network(n.config.Network.Max)
 }
