@@ -180,6 +180,10 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if err := n.openE2B(keys, leave.Done()); err != nil {
 		return nil, err
 	}
+	tools, err := n.openMCP(keys)
+	if err != nil {
+		return nil, err
+	}
 	n.handler = n.dispatch(rest.New(rest.Options{
 		Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Sessions: n.Sessions(), Templates: n.templates, Pools: n.fleet, Keys: keys,
 		Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes, Quota: n.config.Quota.Of,
@@ -188,7 +192,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		Metrics: metrics, Register: metrics, Log: n.log.With("room", "api"), Leave: leave,
 		// Base64 and JSON make a third more of the input.
 		MaxBody: int64(c.Admission.MaxInput)*3/2 + 1<<20, MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Hosts: n.hosts(),
-	}))
+	}), tools)
 	return n, nil
 }
 

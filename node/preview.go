@@ -73,7 +73,7 @@ func (n *Node) hosts() []string {
 }
 
 // dispatch shares the node's addresses among its surfaces.
-func (n *Node) dispatch(rest http.Handler) http.Handler {
+func (n *Node) dispatch(rest, tools http.Handler) http.Handler {
 	control := n.e2b.Control()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch _, _, ok := n.previews.Target(r); {
@@ -81,6 +81,8 @@ func (n *Node) dispatch(rest http.Handler) http.Handler {
 			n.previews.ServeHTTP(w, r)
 		case e2b.Serves(r.URL.Path):
 			control.ServeHTTP(w, r)
+		case r.URL.Path == mcpPath:
+			tools.ServeHTTP(w, r)
 		default:
 			rest.ServeHTTP(w, r)
 		}

@@ -20,6 +20,7 @@ const (
 type desk struct {
 	*client.Client
 	url     string
+	secret  string
 	private bool // a node inside this process
 	close   func()
 }
@@ -32,7 +33,7 @@ func (g *globals) connect(ctx context.Context, w where) (*desk, error) {
 		if secret == "" {
 			return nil, engi.Errorf(engi.Anonymous, "no key for %s", url).WithRemedy("set ENGI_KEY")
 		}
-		return &desk{Client: client.New(url, secret), url: url, close: func() {}}, nil
+		return &desk{Client: client.New(url, secret), url: url, secret: secret, close: func() {}}, nil
 	}
 	return g.connectHere(ctx, w, secret)
 }

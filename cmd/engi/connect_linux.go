@@ -60,7 +60,7 @@ func (g *globals) connectHere(ctx context.Context, w where, secret string) (*des
 	}
 	at, key, err := node.Discover(c.DataDir)
 	if err == nil {
-		return &desk{Client: client.New(at.URL, first(secret, key)), url: at.URL, close: func() {}}, nil
+		return &desk{Client: client.New(at.URL, first(secret, key)), url: at.URL, secret: first(secret, key), close: func() {}}, nil
 	}
 	if engi.KindOf(err) != engi.NotFound || w == serverOnly {
 		return nil, err
@@ -76,7 +76,7 @@ func (g *globals) connectHere(ctx context.Context, w where, secret string) (*des
 // deskOf returns a desk at a private node, which closes the node.
 func (g *globals) deskOf(p *node.Private) *desk {
 	at := p.Endpoint()
-	return &desk{Client: client.New(at.URL, p.AdminKey()), url: at.URL, private: true, close: func() { g.closePrivate(p) }}
+	return &desk{Client: client.New(at.URL, p.AdminKey()), url: at.URL, secret: p.AdminKey(), private: true, close: func() { g.closePrivate(p) }}
 }
 
 // openPrivate starts a node inside this process. It logs faults only, unless
