@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -26,6 +27,8 @@ const (
 	queue = 128
 
 	bits4, bits6 = 30, 126 // of the networks on a link
+
+	letGo = 2 * time.Second // who closed a tap has let go of it by then
 )
 
 // Hardware addresses, the same on every link: each has just two ends.
@@ -225,8 +228,14 @@ func (w *wire) open() (*endpoint, error) {
 	}
 	var fd int
 	err := within(w.ns, func() (err error) {
-		fd, err = attach(false)
-		return err
+		// The one before may be about to let go, in this process or in one
+		// that was just killed.
+		for until := time.Now().Add(letGo); ; time.Sleep(time.Millisecond) {
+			fd, err = attach(false)
+			if !errors.Is(err, unix.EBUSY) || time.Now().After(until) {
+				return err
+			}
+		}
 	})
 	if err != nil {
 		return nil, refuse(err)
