@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -28,7 +29,14 @@ type inside struct {
 	config  string        // of Deno; empty for none
 	size    engi.Size     // of the sandbox
 	booted  time.Duration // spent on getting it; 0 if it was there
-	release func()
+	done    func()        // ends the caller's use of the session
+	leave   func()        // after that, ends that of the sandbox
+}
+
+// release ends the use of both.
+func (in *inside) release() {
+	in.done()
+	in.leave()
 }
 
 // enter gets a session's sandbox, a new one if there is none. The caller calls
@@ -104,9 +112,8 @@ func (m *Manager) use(ctx context.Context, l *life, id engi.SandboxID, fresh boo
 	l.uses++
 	l.prepared = id
 	l.mu.Unlock()
-	in := &inside{guest: g, sandbox: id, size: box.Size, config: box.Notes["config"]}
-	in.release = func() {
-		release()
+	in := &inside{guest: g, sandbox: id, size: box.Size, config: box.Notes["config"], leave: release}
+	in.done = func() {
 		l.mu.Lock()
 		l.uses--
 		l.rec.Used = m.now().UTC().Truncate(time.Millisecond)
@@ -219,7 +226,8 @@ func (m *Manager) warm(ctx context.Context, l *life) {
 		}
 		return
 	}
-	defer in.release()
+	in.done()
+	defer in.leave()
 	m.prestart(ctx, l, in)
 }
 
@@ -234,7 +242,7 @@ func (m *Manager) Enter(ctx context.Context, owner engi.Owner, idOrName string) 
 	if err != nil {
 		return nil, nil, err
 	}
-	return in.guest, in.release, nil
+	return in.guest, sync.OnceFunc(in.release), nil
 }
 
 // Release implements [engi.Sessions].
@@ -514,7 +522,7 @@ func (m *Manager) options(l *life, in *inside) deno.Options {
 // prestart starts the process that the next code gets.
 func (m *Manager) prestart(ctx context.Context, l *life, in *inside) {
 	l.mu.Lock()
-	have := l.spare != nil
+	have := l.spare != nil && l.spare.sandbox == in.sandbox
 	l.mu.Unlock()
 	if have {
 		return
@@ -527,12 +535,8 @@ func (m *Manager) prestart(ctx context.Context, l *life, in *inside) {
 		return // the next code starts its own
 	}
 	l.mu.Lock()
-	old := l.spare
-	l.spare = &spare{r, in.sandbox}
+	l.spare = &spare{r, in.sandbox} // one of another sandbox went with that
 	l.mu.Unlock()
-	if old != nil {
-		_ = old.runner.Kill(ctx)
-	}
 }
 
 // take returns the process that waits in a sandbox; nil if none does.

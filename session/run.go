@@ -56,12 +56,13 @@ func (m *Manager) RunCode(ctx context.Context, owner engi.Owner, idOrName string
 	}
 	again := false
 	defer func() {
+		in.done()
 		// The next process starts while the sandbox is known to be there.
 		if !again || !m.spawn(func(ctx context.Context) {
-			defer in.release()
+			defer in.leave()
 			m.prestart(ctx, l, in)
 		}) {
-			in.release()
+			in.leave()
 		}
 	}()
 	res, err = m.run(ctx, l, in, spec, out)

@@ -236,6 +236,7 @@ function failure(error) {
   try {
     if (error instanceof Error || typeof error?.stack === "string") {
       [name, message, stack] = [String(error.name), String(error.message), String(error.stack)];
+      for (let e = error.cause, n = 0; e instanceof Error && n < 4; e = e.cause, n++) message += ": " + e.message;
     } else {
       message = "uncaught " + (typeof error === "string" ? error : Deno.inspect(error, { colors: false }));
     }

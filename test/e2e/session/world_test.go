@@ -154,6 +154,14 @@ func (n *running) code(t *testing.T, id engi.SessionID, code string) engi.CodeRe
 		t.Fatal(err)
 	}
 	if !res.OK {
+		time.Sleep(time.Second) // they are written late
+		events, err := n.NetworkLog().Events(t.Context(), "", res.Sandbox, 0, 50, false)
+		for _, e := range events {
+			t.Logf("%s %s %s allowed %t by %q: %s", e.Kind, e.Host, e.Address, e.Allowed, e.Rule, e.Reason)
+		}
+		if err != nil {
+			t.Log(err)
+		}
 		t.Fatalf("%s:\n%v\n%s\n%s", code, res.Error, res.Stderr, res.Error.Stack)
 	}
 	return res
