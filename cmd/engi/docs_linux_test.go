@@ -70,6 +70,7 @@ In the environment and in flags: ` + "`ENGI_POOLS=python=4:16,base/bash=2`" + `,
 |---|---|
 | ` + "`ENGI_URL`, `ENGI_KEY`" + ` | the server that commands use |
 | ` + "`ENGI_CONFIG`" + ` | the configuration file |
+| ` + "`ENGI_SECRET_KEY`" + ` | the key that secrets are encrypted with, instead of the file ` + "`secret.key`" + ` in the data directory |
 `)
 	return b.String()
 }

@@ -14,6 +14,9 @@ func (secretRekey) Help() string {
 no server runs there. If it is broken off, run it again; until then all secrets can be read. Signed
 links to ports end. Back the new file up, and destroy copies of the old one.
 
+With a key in ENGI_SECRET_KEY, secrets are sealed under that one, and the file is removed. To go on
+from there, put a new key into it, and the one before as a second line: "former: KEY".
+
 Examples:
   engi stop && engi secret rekey && engi serve --detach`
 }
