@@ -2,6 +2,7 @@ package policy
 
 import (
 	"bytes"
+	"strings"
 
 	"github.com/engi-dev/engi"
 )
@@ -12,7 +13,7 @@ type Protocol uint8
 const (
 	Undecided Protocol = iota // more bytes are needed
 	TLS
-	HTTP  // HTTP/1.x; cleartext HTTP/2 is Other
+	HTTP  // or what somebody could take for it, also HTTP/2 in the clear, which HTTPHost refuses
 	Other // anything else
 )
 
@@ -34,29 +35,47 @@ func Sniff(b []byte) Protocol {
 			return Other
 		}
 	}
-	// Servers skip empty lines before a request; what we make of such a one
-	// is for HTTPHost to say.
-	line := bytes.TrimLeft(b, "\r\n")
-	if len(b)-len(line) > 4 {
-		return Other
-	}
+	// What lenient servers would take for a request is one here, and then for
+	// HTTPHost to refuse: empty lines before it, other blanks than spaces, no
+	// version.
+	line := bytes.TrimLeft(b, blanks)
 	word := 0
 	for word < len(line) && tokenByte(line[word]) {
 		word++
 	}
-	end := bytes.IndexByte(line, '\n')
-	switch {
-	case word < len(line) && (word == 0 || line[word] != ' '), len(b) >= MaxHead && end < 0:
+	if word < len(line) && (word == 0 || strings.IndexByte(blanks, line[word]) < 0) {
 		return Other
+	}
+	end := bytes.IndexByte(line, '\n')
+	first := line
+	if end >= 0 {
+		first = line[:end]
+	}
+	if bytes.ContainsFunc(first, func(c rune) bool { return c < ' ' && !strings.ContainsRune(blanks, c) }) {
+		return Other
+	}
+	switch {
+	case end < 0 && len(b) >= MaxHead:
+		return HTTP
 	case end < 0:
 		return Undecided
 	}
-	line = bytes.TrimRight(line[:end], "\r")
-	if i := bytes.LastIndexByte(line, ' '); i > word && bytes.HasPrefix(bytes.ToUpper(line[i+1:]), []byte("HTTP/1")) {
+	words := bytes.Fields(first)
+	if len(words) < 2 {
+		return Other
+	}
+	method, target, last := words[0], bytes.ToLower(words[1]), bytes.ToUpper(words[len(words)-1])
+	switch {
+	case bytes.HasPrefix(last, []byte("HTTP/")):
+		return HTTP
+	case bytes.Equal(method, bytes.ToUpper(method)) && (target[0] == '/' || bytes.HasPrefix(target, []byte("http:")) || bytes.HasPrefix(target, []byte("https:"))):
 		return HTTP
 	}
 	return Other
 }
+
+// blanks are what some server or other skips.
+const blanks = " \t\r\n\v\f"
 
 // Bounds of what a client may send before it has said whom it wants to talk to.
 const (

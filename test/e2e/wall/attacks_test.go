@@ -136,7 +136,7 @@ with connect('allowed.test', 853) as s:
 two = b'\0' + struct.pack('>H', 8) + b'cdn.test' + b'\0' + struct.pack('>H', 9) + b'evil.test'
 return answered(say('cdn.test', 443, hello(None, struct.pack('>HHH', 0, len(two) + 2, len(two)) + two)))`, event: `claim tcp .*bad ClientHello`, shut: "servers refuse it themselves"},
 	{name: "neither TLS nor HTTP", code: `return got(say('cdn.test', 443, b'\x05\x01\x00' + token.encode()))`, event: `claim tcp .*neither TLS nor HTTP`},
-	{name: "HTTP/2 in the clear", code: `return got(say('plain.test', 80, b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n' + token.encode()))`, event: `claim tcp .*neither TLS nor HTTP`},
+	{name: "HTTP/2 in the clear", code: `return got(say('plain.test', 80, b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n' + token.encode()))`, event: `claim tcp .*bad HTTP request`},
 	{name: "another host in Host", code: `return http('plain.test', token, host='evil.test')`, event: `claim tcp evil.test .*no rule opens`},
 	{name: "another allowed host in Host", code: `return http('plain.test', token, host='allowed.test')`, event: `claim tcp allowed.test .*not given out`},
 	{name: "another host in the request's target", code: `
