@@ -63,6 +63,13 @@ func (i *Interceptor) serve(w http.ResponseWriter, r *http.Request, proxy http.H
 		x.refuse(w, status, err)
 		return
 	}
+	defer box.upstream.busy.Add(-1)
+	if box.upstream.busy.Add(1) > maxRequests {
+		w.Header().Set("Retry-After", "1")
+		x.refuse(w, http.StatusServiceUnavailable, engi.Errorf(engi.Exhausted, "the sandbox waits for answers to %d requests already", maxRequests).
+			WithRemedy("read the answers, or send fewer requests at once"))
+		return
+	}
 	ctx := context.WithValue(r.Context(), exchangeKey{}, x)
 	if status, err := x.prepare(ctx, r); err != nil {
 		x.refuse(w, status, err)
@@ -301,6 +308,7 @@ func (x *exchange) answer(r *http.Response) error {
 		}
 	}
 	x.hide(r.Header)
+	r.Header.Del("Alt-Svc") // would lead to HTTP/3, which does not pass
 	if len(x.strip) > 0 && r.Body != nil && r.Body != http.NoBody {
 		if err := x.stripBody(r); err != nil {
 			return err

@@ -310,6 +310,52 @@ func TestPlaceholdersAreBounded(t *testing.T) {
 	}
 }
 
+func TestRequestsAtOnceAreBounded(t *testing.T) {
+	w := newWorld(t, grant(engi.GrantBearer, token))
+	let := make(chan struct{})
+	w.upstream(host, true, func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Alt-Svc", `h3=":443"`)
+		rw.WriteHeader(200)
+		http.NewResponseController(rw).Flush()
+		<-let
+	})
+	counts := make(chan int, 700)
+	var wg sync.WaitGroup
+	for range 7 { // connections
+		c := w.client(true)
+		for range 100 {
+			wg.Go(func() {
+				r, _ := http.NewRequestWithContext(t.Context(), "GET", "https://"+host+"/", nil)
+				res, err := c.Do(r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				counts <- res.StatusCode
+				if res.Header.Get("Alt-Svc") != "" {
+					t.Error("Alt-Svc passes")
+				}
+				<-let
+				res.Body.Close()
+			})
+		}
+	}
+	refused := 0
+	for range 700 {
+		if <-counts == 503 {
+			refused++
+		}
+	}
+	close(let)
+	wg.Wait()
+	if refused != 700-512 {
+		t.Errorf("%d requests were refused", refused)
+	}
+	if res, _ := w.get(w.client(true), "https://"+host+"/"); res.StatusCode != 200 {
+		t.Errorf("after it: %s", res.Status)
+	}
+}
+
 func TestPoliciesThatMakeNoSense(t *testing.T) {
 	for name, p := range map[string]engi.NetworkPolicy{
 		"no secret":       {Grants: []engi.Grant{{Hosts: []string{host}}}},

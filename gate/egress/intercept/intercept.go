@@ -174,9 +174,12 @@ func (i *Interceptor) Open(id engi.SandboxID, owner engi.Owner, p engi.NetworkPo
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	was := i.open[id]
-	s := &sandbox{id: id, owner: owner, rules: rules, upstream: i.newUpstream(id)}
+	s := &sandbox{id: id, owner: owner, rules: rules}
 	if was != nil && was.owner == owner {
 		s.ca, s.upstream = was.ca, was.upstream
+	} else {
+		was.end()
+		s.upstream = i.newUpstream(id)
 	}
 	if slices.ContainsFunc(rules, func(r rule) bool { return r.host.TLS }) {
 		if s.ca == nil || time.Until(s.ca.cert.NotAfter) < authorityLeft {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -15,6 +16,7 @@ import (
 const (
 	maxAnswerHeader = 256 << 10
 	maxUpstream     = 256 // connections of one sandbox to one host
+	maxRequests     = 512 // of one sandbox at once
 )
 
 // An upstream is the way out of one sandbox. Connections are kept for its
@@ -22,6 +24,7 @@ const (
 type upstream struct {
 	both *http.Transport // HTTP/2 where the host speaks it
 	one  *http.Transport // HTTP/1.1, for upgrades
+	busy atomic.Int64    // requests that are served
 }
 
 func (i *Interceptor) newUpstream(id engi.SandboxID) *upstream {
