@@ -27,6 +27,7 @@ type benchCommand struct {
 	Replenish benchReplenish `cmd:"" help:"Sandboxes per second that a drained pool gets back."`
 	Sandbox   benchSandbox   `cmd:"" help:"Times of sandboxes that live: create, start a program, sleep and wake, copy; and of files."`
 	Script    benchScript    `cmd:"" help:"Time of a small script over HTTP, and scripts per second."`
+	Net       benchNet       `cmd:"" help:"Throughput and latency of sandboxes with network, against the kernel."`
 	Compare   benchCompare   `cmd:"" help:"The same program run by engi and by others, with ratios."`
 }
 
