@@ -109,6 +109,10 @@ func (g *Gateway) node() policy.Node {
 		if ip, ok := netip.AddrFromSlice(ipnet.IP); ok {
 			ip = ip.Unmap()
 			n.Own = append(n.Own, netip.PrefixFrom(ip, ip.BitLen()))
+			// A network as wide as half the world is no neighbourhood.
+			if bits, _ := ipnet.Mask.Size(); ip.Is4() && bits >= 16 || ip.Is6() && bits >= 48 {
+				n.Near = append(n.Near, netip.PrefixFrom(ip, bits).Masked())
+			}
 		}
 	}
 	return n

@@ -15,6 +15,7 @@ type class struct {
 const (
 	ownName      = "an address of the host"
 	metadataName = "an address of a metadata service"
+	nearName     = "an address on a network of the host"
 )
 
 // metadata are the addresses where clouds answer questions about the host,
@@ -90,6 +91,7 @@ func plain(a netip.Addr) netip.Addr {
 // A ground is what the operator's Node says about addresses.
 type ground struct {
 	own    []netip.Prefix
+	near   []netip.Prefix
 	opened []netip.Prefix
 	static map[string][]netip.Addr
 }
@@ -107,6 +109,11 @@ func (g *ground) class(a netip.Addr) (class, bool) {
 			return c, true
 		}
 	}
+	for _, n := range g.near {
+		if n.Contains(a) {
+			return class{n, nearName, false}, true
+		}
+	}
 	return class{}, false
 }
 
@@ -118,6 +125,11 @@ func (g *ground) classOf(n netip.Prefix) (class, bool) {
 	for _, c := range closed {
 		if c.net.Bits() <= n.Bits() && c.net.Contains(n.Addr()) {
 			return c, true
+		}
+	}
+	for _, near := range g.near {
+		if near.Bits() <= n.Bits() && near.Contains(n.Addr()) {
+			return class{near, nearName, false}, true
 		}
 	}
 	return class{}, false

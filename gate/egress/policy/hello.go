@@ -20,7 +20,7 @@ const (
 // Sniff says what the first bytes a client sent look like. TLS is decided on
 // two bytes, and most else on a few; what may become HTTP, on its first line,
 // because mail, shells and databases begin with a word and a space too. It is
-// never Undecided on [MaxHead] bytes.
+// never Undecided on 16 KiB.
 func Sniff(b []byte) Protocol {
 	if len(b) == 0 {
 		return Undecided
@@ -55,7 +55,7 @@ func Sniff(b []byte) Protocol {
 		return Other
 	}
 	switch {
-	case end < 0 && len(b) >= MaxHead:
+	case end < 0 && len(b) >= maxLine:
 		return HTTP
 	case end < 0:
 		return Undecided
@@ -73,6 +73,9 @@ func Sniff(b []byte) Protocol {
 	}
 	return Other
 }
+
+// maxLine is how long a first line may be; what is longer is no other protocol.
+const maxLine = 16 << 10
 
 // blanks are what some server or other skips.
 const blanks = " \t\r\n\v\f"

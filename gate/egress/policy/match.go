@@ -309,7 +309,7 @@ func (p *Policy) refuseClosed(c class) Verdict {
 // memory.
 var closedReasons = func() map[string]string {
 	m := map[string]string{}
-	for _, c := range append(closed, class{name: ownName}, class{name: metadataName}) {
+	for _, c := range append(closed, class{name: ownName}, class{name: metadataName}, class{name: nearName}) {
 		m[c.name] = "it is " + c.name + "; such are closed unless the operator opens it and a rule names it by address"
 	}
 	return m

@@ -50,6 +50,9 @@ type Node struct {
 	Hosts map[string][]netip.Addr
 	// Own are the host's addresses and whatever else belongs to the host.
 	Own []netip.Prefix
+	// Near are the networks that the host is on. Public addresses in them are
+	// those of its neighbours, as in IPv6 at home: closed like private ones.
+	Near []netip.Prefix
 }
 
 // A Verdict is the answer to one question.
@@ -201,6 +204,12 @@ func (g *ground) lay(n Node) *engi.Error {
 			return engi.Errorf(engi.Internal, "an invalid network among the host's own")
 		}
 		g.own = append(g.own, plainNet(o))
+	}
+	for _, o := range n.Near {
+		if !o.IsValid() {
+			return engi.Errorf(engi.Internal, "an invalid network among those the host is on")
+		}
+		g.near = append(g.near, plainNet(o))
 	}
 	for _, o := range n.Private {
 		if !o.IsValid() {

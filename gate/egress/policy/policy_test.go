@@ -13,6 +13,7 @@ import (
 var testNode = Node{
 	Private: networks("10.1.0.0/16", "127.0.0.1/32", "192.168.7.7/32", "fd12::/16"),
 	Own:     networks("192.168.7.7/32", "192.168.7.8/32", "8.9.9.9/32", "10.1.0.9/32"),
+	Near:    networks("2a02:908::/64", "10.1.0.0/16", "198.51.100.0/24"),
 	Hosts: map[string][]netip.Addr{
 		"Mirror.Corp.Internal": addresses("10.200.0.1", "fd99::1"),
 		"static.example.com":   addresses("192.168.1.1"),
@@ -90,6 +91,7 @@ func TestConnect(t *testing.T) {
 		{"open reserved", open(), "tcp", "240.0.0.1:80", "", "reserved"},
 		{"open unspecified", open(), "tcp", "[::]:80", "", "unspecified"},
 		{"open v6 outside", open(), "tcp", "[4000::1]:80", "", "reserved"},
+		{"open neighbour", open(), "tcp", "[2a02:908::7]:443", "", "network of the host"},
 		{"open v6", open(), "tcp", "[2a00:1450:4001:800::200e]:443", "", "none"},
 		{"open rebound", open(), "tcp", "10.0.0.1:80", "evil.example.com", "private"},
 
@@ -406,6 +408,8 @@ func TestCompileRefuses(t *testing.T) {
 		{restricted("169.254.169.254"), engi.Denied, "metadata"},
 		{restricted("::ffff:169.254.169.254"), engi.Denied, "metadata"},
 		{restricted("127.0.0.0/8"), engi.Denied, "loopback"},
+		{restricted("2a02:908::7"), engi.Denied, "network of the host"},
+		{restricted("2a02:908::/80"), engi.Denied, "network of the host"},
 		{restricted("fd13::/16"), engi.Denied, "private"},
 		{engi.NetworkPolicy{Mode: engi.NetworkOpen, Allow: []string{"a.com"}, Deny: []string{"A.com."}}, engi.Invalid, "says the opposite"},
 		{engi.NetworkPolicy{Mode: engi.NetworkOpen, Allow: []string{"*.com"}, Deny: []string{"a.com:443"}}, engi.Invalid, "covers it"},
