@@ -107,6 +107,7 @@ func (x *exchange) judge(r *http.Request) (int, error) {
 // prepare finds out what the request is to look like when it leaves.
 func (x *exchange) prepare(ctx context.Context, r *http.Request) (int, error) {
 	var pairs []string
+	forms, stripped := map[string][][]byte{}, map[string]bool{}
 	for _, rule := range x.rules {
 		for _, name := range rule.secrets() {
 			value, known := x.values[name]
@@ -117,10 +118,12 @@ func (x *exchange) prepare(ctx context.Context, r *http.Request) (int, error) {
 						WithRemedy("store it again under this name")
 				}
 				x.values[name] = value
-				x.forms = append(x.forms, formsOf(value)...)
+				forms[name] = x.box.upstream.formsOf(name, value)
+				x.forms = append(x.forms, forms[name]...)
 			}
-			if rule.grant.Strip {
-				x.strip = append(x.strip, formsOf(value)...)
+			if rule.grant.Strip && !stripped[name] {
+				stripped[name] = true
+				x.strip = append(x.strip, forms[name]...)
 			}
 		}
 		if rule.holder != "" {

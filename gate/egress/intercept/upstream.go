@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +26,30 @@ type upstream struct {
 	both *http.Transport // HTTP/2 where the host speaks it
 	one  *http.Transport // HTTP/1.1, for upgrades
 	busy atomic.Int64    // requests that are served
+
+	mu    sync.Mutex
+	forms map[string]known // by secret; guarded by mu
+}
+
+// A known value is one whose forms are known.
+type known struct {
+	value string
+	forms [][]byte
+}
+
+// formsOf returns formsOf a secret's value, which seldom changes.
+func (u *upstream) formsOf(name, value string) [][]byte {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	k, ok := u.forms[name]
+	if !ok || k.value != value {
+		k = known{value, formsOf(value)}
+		if len(u.forms) >= maxHosts {
+			clear(u.forms)
+		}
+		u.forms[name] = k
+	}
+	return k.forms
 }
 
 func (i *Interceptor) newUpstream(id engi.SandboxID) *upstream {
@@ -60,7 +85,7 @@ func (i *Interceptor) newUpstream(id engi.SandboxID) *upstream {
 		t.Protocols.SetHTTP2(two)
 		return t
 	}
-	return &upstream{both: made(true), one: made(false)}
+	return &upstream{both: made(true), one: made(false), forms: map[string]known{}}
 }
 
 // RoundTrip sends a request that leaves the sandbox.

@@ -35,7 +35,7 @@ const (
 
 // A world is an interceptor between clients and real servers.
 type world struct {
-	t   *testing.T
+	t   testing.TB
 	i   *intercept.Interceptor
 	id  engi.SandboxID
 	w   engi.Wiring
@@ -87,7 +87,7 @@ func (ca *testCA) leaf(t testing.TB, names ...string) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: ca.key}
 }
 
-func newWorld(t *testing.T, p engi.NetworkPolicy, change ...func(*intercept.Options)) *world {
+func newWorld(t testing.TB, p engi.NetworkPolicy, change ...func(*intercept.Options)) *world {
 	t.Helper()
 	w := &world{t: t, id: engi.NewSandboxID(), ca: newTestCA(t), routes: map[string]string{}, secrets: map[string]string{secret: value, "TOKEN": plain}}
 	o := intercept.Options{

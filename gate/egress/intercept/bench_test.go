@@ -1,0 +1,39 @@
+package intercept_test
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+
+	"github.com/engi-dev/engi"
+)
+
+// BenchmarkRequest measures what the wall adds: the same request straight to
+// the host, through the wall, and through it with answers searched.
+func BenchmarkRequest(b *testing.B) {
+	for name, p := range map[string]engi.NetworkPolicy{"straight": {}, "granted": grant(engi.GrantBearer, token), "stripped": grant(engi.GrantBearer, token, strip)} {
+		b.Run(name, func(b *testing.B) {
+			w := newWorld(b, p)
+			s := w.upstream(host, true, func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, "fine") })
+			t := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: w.ca.pool}, ForceAttemptHTTP2: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "tcp", s.Listener.Addr().String())
+			}}
+			b.Cleanup(t.CloseIdleConnections)
+			c, url := &http.Client{Transport: t}, "https://"+host+"/"
+			if len(p.Grants) > 0 {
+				c = w.client(true)
+			}
+			for b.Loop() {
+				res, err := c.Get(url)
+				if err != nil {
+					b.Fatal(err)
+				}
+				io.Copy(io.Discard, res.Body)
+				res.Body.Close()
+			}
+		})
+	}
+}
