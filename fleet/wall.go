@@ -13,7 +13,7 @@ import (
 // A Wall connects sandboxes to what their policies let them reach, and to
 // nothing else. It is safe for concurrent use.
 type Wall interface {
-	// Check reports Invalid for a policy that makes no sense, Forbidden for
+	// Check reports Invalid for a policy that makes no sense, Denied for
 	// one that asks for more than the node's operator opened.
 	Check(p engi.NetworkPolicy) error
 	// Attach gives a machine that is going to start its end of a link and
