@@ -103,8 +103,10 @@ func hostAddr(t testing.TB) netip.Addr {
 	return netip.Addr{}
 }
 
-func server(t testing.TB, serve func(net.Conn)) netip.AddrPort {
-	l, err := net.Listen("tcp", hostAddr(t).String()+":0")
+// server calls serve for each connection.
+func server(t testing.TB, address string, serve func(net.Conn)) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +129,7 @@ func server(t testing.TB, serve func(net.Conn)) netip.AddrPort {
 func BenchmarkUp(b *testing.B) {
 	dial := wired(b)
 	got := make(chan struct{})
-	to := server(b, func(c net.Conn) {
+	to := server(b, hostAddr(b).String()+":0", func(c net.Conn) {
 		io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{c}, make([]byte, 256<<10))
 		close(got)
 	})
@@ -149,7 +151,7 @@ func BenchmarkUp(b *testing.B) {
 
 func BenchmarkDown(b *testing.B) {
 	dial := wired(b)
-	to := server(b, func(c net.Conn) {
+	to := server(b, hostAddr(b).String()+":0", func(c net.Conn) {
 		piece := make([]byte, 256<<10)
 		for {
 			if _, err := c.Write(piece); err != nil {
