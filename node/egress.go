@@ -16,6 +16,9 @@ import (
 // openWall makes the wall around sandboxes, or says why they have no network.
 func (n *Node) openWall(ctx context.Context, metrics prometheus.Registerer) error {
 	c := n.config.Network
+	if engi.Network(c.Max) == engi.NetworkNone {
+		return nil // nobody may have any: links would be for nothing
+	}
 	w, err := wall.Open(ctx, n.config, wall.Rooms{
 		Provider: n.provider, Store: store.Egress(n.db, c.Events, time.Duration(c.KeepAge)), Secrets: n.secrets,
 		Metrics: metrics, Log: n.log.With("room", "egress"),
