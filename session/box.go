@@ -203,7 +203,7 @@ func (m *Manager) volume(ctx context.Context, l *life) error {
 		m.o.Log.WarnContext(ctx, "a session's volume is gone: it gets an empty one", "session", l.id, "volume", r.Volume)
 	}
 	// Named after the session, so that one made just before a crash is found.
-	name := "session-" + string(l.id)
+	name := volumeName(l.id)
 	v, err := m.o.Volumes.Create(ctx, engi.VolumeSpec{Owner: r.Owner, Name: name, Capacity: r.Capacity})
 	if engi.KindOf(err) == engi.Conflict && err != nil {
 		v, err = m.o.Volumes.Get(ctx, r.Owner, name)
@@ -335,22 +335,38 @@ func (m *Manager) clear(ctx context.Context, l *life) error {
 			return err
 		}
 	}
-	if r.Volume != "" {
-		if err := m.removeVolume(ctx, r); err != nil {
-			return err
-		}
-		return m.edit(ctx, l, func(r *Record) { r.Volume = "" })
+	if err := m.removeVolume(ctx, r); err != nil {
+		return err
 	}
-	return nil
+	return m.edit(ctx, l, func(r *Record) { r.Volume, r.Cleared = "", true })
 }
 
+// removeVolume deletes a session's volume, also one that was made just before a
+// crash, so that the record does not have it.
 func (m *Manager) removeVolume(ctx context.Context, r Record) error {
-	err := m.o.Volumes.Remove(ctx, "", string(r.Volume))
+	if r.Persistence == engi.PersistNone {
+		return nil
+	}
+	id := r.Volume
+	if id == "" {
+		v, err := m.o.Volumes.Get(ctx, r.Owner, volumeName(r.ID))
+		if err != nil {
+			if engi.KindOf(err) == engi.NotFound {
+				return nil
+			}
+			return err
+		}
+		id = v.ID
+	}
+	err := m.o.Volumes.Remove(ctx, "", string(id))
 	if err != nil && engi.KindOf(err) != engi.NotFound {
 		return err
 	}
 	return nil
 }
+
+// volumeName names a session's volume after the session.
+func volumeName(id engi.SessionID) string { return "session-" + string(id) }
 
 // Run looks after sessions until ctx ends: sandboxes that went to sleep, those
 // that nobody knows, sessions whose time is over. The sandboxes live on.
@@ -444,7 +460,7 @@ func (m *Manager) lookAt(ctx context.Context, l *life) error {
 	l.mu.Unlock()
 	now := m.now()
 	if !r.Ended.IsZero() {
-		if r.Sandbox != "" || r.Volume != "" {
+		if !r.Cleared {
 			return m.clear(ctx, l)
 		}
 		if now.Sub(r.Ended) > m.o.Keep {
@@ -469,16 +485,6 @@ func (m *Manager) lookAt(ctx context.Context, l *life) error {
 		}
 		if gone = err != nil || box.State == engi.Stopped; box.Active.After(used) {
 			used = box.Active // it was used directly
-		}
-	}
-	if r.Volume != "" && now.Sub(used) > r.TTL {
-		// Its files may have been used from outside.
-		v, err := m.o.Volumes.Get(ctx, "", string(r.Volume))
-		if err != nil && engi.KindOf(err) != engi.NotFound {
-			return err
-		}
-		if v.Holder == "" && v.Accessed.After(used) {
-			used = v.Accessed
 		}
 	}
 	if now.Sub(used) > r.TTL {

@@ -38,6 +38,7 @@ type Record struct {
 	Boots        int       // sandboxes that were asked for
 	Ended        time.Time // zero while it lives
 	Why          string    // it ended, for people
+	Cleared      bool      // it has ended, and nothing is left of it
 }
 
 // A Store remembers sessions. What a method has written survives a kill.

@@ -35,12 +35,13 @@ type sessionDetail struct {
 	Env         map[string]string  `json:"env,omitempty"`
 	Boots       int                `json:"boots"`
 	Why         string             `json:"why,omitempty"`
+	Cleared     bool               `json:"cleared,omitempty"`
 }
 
 // sessionValues are the values of sessionColumns.
 func sessionValues(r session.Record) ([]any, error) {
 	detail, err := json.Marshal(sessionDetail{
-		r.Mode, r.Persistence, r.Template, r.Size, r.Capacity, r.TTL, r.Dormancy, r.Network, r.Metadata, r.Env, r.Boots, r.Why,
+		r.Mode, r.Persistence, r.Template, r.Size, r.Capacity, r.TTL, r.Dormancy, r.Network, r.Metadata, r.Env, r.Boots, r.Why, r.Cleared,
 	})
 	if err != nil {
 		return nil, engi.Errorf(engi.Invalid, "encode session %s: %v", r.ID, err)
@@ -154,7 +155,7 @@ func scanSessions(ctx context.Context, rows *sql.Rows) ([]session.Record, error)
 			r.State = engi.SessionTerminated
 		}
 		r.Mode, r.Persistence, r.Template, r.Size, r.Capacity, r.TTL, r.Dormancy = d.Mode, d.Persistence, d.Template, d.Size, d.Capacity, d.TTL, d.Dormancy
-		r.Network, r.Metadata, r.Env, r.Boots, r.Why = d.Network, d.Metadata, d.Env, d.Boots, d.Why
+		r.Network, r.Metadata, r.Env, r.Boots, r.Why, r.Cleared = d.Network, d.Metadata, d.Env, d.Boots, d.Why, d.Cleared
 		list = append(list, r)
 	}
 	if err := rows.Err(); err != nil {

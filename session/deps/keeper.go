@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +26,7 @@ type Options struct {
 	Templates Templates
 	Base      string // template with Deno that packages are installed on top of
 	Packages  []engi.Dependency
+	File      string        // that remembers which template served last; empty remembers nothing
 	Log       *slog.Logger  // nil discards
 	Retry     time.Duration // pause after a build that failed, which doubles; 0 means 30 s
 }
@@ -68,18 +70,10 @@ func New(ctx context.Context, o Options) (_ *Keeper, err error) {
 	if kind := engi.KindOf(err); kind != engi.NotFound && kind != engi.Unavailable {
 		return nil, err
 	}
-	all, err := o.Templates.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var best engi.Template
-	for _, t := range all {
-		if strings.HasPrefix(t.Name, prefix) && t.Digest != "" && t.Built.After(best.Built) {
-			best = t
+	if last := k.last(); last != "" {
+		if t, err := o.Templates.Get(ctx, last); err == nil {
+			k.serve(t, engi.DependenciesBuilding)
 		}
-	}
-	if best.Digest != "" && len(o.Packages) > 0 {
-		k.serve(best, engi.DependenciesBuilding)
 	}
 	return k, nil
 }
@@ -93,6 +87,34 @@ func (k *Keeper) serve(t engi.Template, state engi.DependencyState) {
 	}
 	close(k.changed)
 	k.changed = make(chan struct{})
+}
+
+// last is the template that served last; empty if it is not known.
+func (k *Keeper) last() string {
+	if k.o.File == "" {
+		return ""
+	}
+	name, err := os.ReadFile(k.o.File)
+	if err != nil || len(name) > 128 {
+		return ""
+	}
+	return strings.TrimSpace(string(name))
+}
+
+// remember writes down what serves now. Without it, a node whose configuration
+// changes has nothing to serve until the new packages are there.
+func (k *Keeper) remember(ctx context.Context) {
+	if k.o.File == "" || k.last() == k.wanted {
+		return
+	}
+	tmp := k.o.File + ".new"
+	err := os.WriteFile(tmp, []byte(k.wanted+"\n"), 0o600)
+	if err == nil {
+		err = os.Rename(tmp, k.o.File)
+	}
+	if err != nil {
+		k.o.Log.WarnContext(ctx, "remember the packages of sessions", "error", err)
+	}
 }
 
 // Status says how the installation is.
@@ -193,6 +215,7 @@ func (k *Keeper) build(ctx context.Context) (err error) {
 		return err
 	}
 	k.serve(t, engi.DependenciesReady)
+	k.remember(ctx)
 	k.o.Log.InfoContext(ctx, "the packages of sessions are installed", "template", k.wanted, "packages", len(k.o.Packages), "took", time.Since(began).Round(time.Millisecond))
 	return nil
 }
