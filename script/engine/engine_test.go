@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/script/wire"
@@ -307,4 +308,18 @@ func ExampleEngine() {
 	done, err := e.Run(wire.Run{Language: engi.TypeScript, Code: "const n: number = 6; n * 7", Limits: limits()}, Host{})
 	fmt.Println(string(done.Value), err)
 	// Output: 42 <nil>
+}
+
+// FuzzLocate cleans stacks that a program may have written itself.
+func FuzzLocate(f *testing.F) {
+	f.Add("    at f (<eval>:1:2)\n    at <eval> (<eval>:3:4)\n", "m")
+	f.Add("<eval>:99999999999999999999:1\n<eval>:-1\n<eval>:0:0", "\xff")
+	f.Fuzz(func(t *testing.T, stack, message string) {
+		p := &program{source: source{code: "1", wrapped: 3, marks: []mapping{{line: 1, column: 2, fromLine: 0, fromColumn: 1}}}}
+		e := &wire.Error{Name: "E", Message: message, Stack: stack}
+		p.locate(e)
+		if e.Line < 0 || e.Column < 0 || strings.Count(e.Stack, "\n") >= maxFrames || !utf8.ValidString(e.Message) {
+			t.Errorf("got %+v", e)
+		}
+	})
 }
