@@ -96,8 +96,8 @@ release: build ## one file that carries everything: dist/engi-linux-ARCH
 	@cd dist && sha256sum engi-linux-$(ARCH) | tee engi-linux-$(ARCH).sha256
 
 .PHONY: chaos
-chaos: template ## 500 random faults; SEED=N replays, FAULTS=N changes how many
-	@$(TESTENV) ENGI_TEST_REQUIRE=1 ENGI_CHAOS_FAULTS=$${FAULTS:-500} ENGI_CHAOS_SEED=$${SEED:-} \
+chaos: template ## 1000 random faults; SEED=N replays, FAULTS=N changes how many
+	@$(TESTENV) ENGI_TEST_REQUIRE=1 ENGI_CHAOS_FAULTS=$${FAULTS:-1000} ENGI_CHAOS_SEED=$${SEED:-} \
 		$(GOTEST) -count=1 -timeout 120m -v -run 'Chaos|Live' ./test/chaos
 
 .PHONY: bench

@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	shortFaults = 30               // in make test; make chaos asks for 500
+	shortFaults = 30               // in make test; make chaos asks for 1000
 	slowest     = 5 * time.Second  // no request may hang longer than this beyond its own work
 	settled     = 60 * time.Second // after which nothing may be left
 )

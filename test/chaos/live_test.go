@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	liveFaults  = 12              // in make test; make chaos asks for 500
+	liveFaults  = 12              // in make test; make chaos asks for 1000
 	readoptTime = 5 * time.Second // from the start of the daemon to an answer from inside
 )
 
