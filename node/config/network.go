@@ -24,7 +24,8 @@ type Network struct {
 	KeepAge  Duration      `toml:"keep_age" env:"KEEP_AGE" help:"how long they are remembered"`
 }
 
-// NetworkLimits bound the traffic of one sandbox.
+// NetworkLimits bound the traffic of one sandbox: what policies may lower, and
+// not raise.
 type NetworkLimits struct {
 	Up             Bytes `toml:"up" env:"UP" help:"bytes per second out of one sandbox; 0 is no limit"`
 	Down           Bytes `toml:"down" env:"DOWN" help:"bytes per second into one sandbox; 0 is no limit"`
@@ -40,6 +41,23 @@ func (l NetworkLimits) Limits() engi.NetworkLimits {
 		Up: orNone(int64(l.Up)), Down: orNone(int64(l.Down)), Connections: orNone(l.Connections),
 		NewConnections: orNone(l.NewConnections), Lookups: orNone(l.Lookups), Total: orNone(int64(l.Total)),
 	}
+}
+
+// Bound reports Denied for limits of a sandbox that are wider than l.
+func (l NetworkLimits) Bound(of engi.NetworkLimits) error {
+	for _, x := range []struct {
+		name        string
+		asked, most int64
+	}{
+		{"up", of.Up, int64(l.Up)}, {"down", of.Down, int64(l.Down)}, {"connections", int64(of.Connections), int64(l.Connections)},
+		{"new_connections", int64(of.NewConnections), int64(l.NewConnections)}, {"lookups", int64(of.Lookups), int64(l.Lookups)}, {"total", of.Total, int64(l.Total)},
+	} {
+		if x.most > 0 && x.asked != 0 && (x.asked < 0 || x.asked > x.most) {
+			return engi.Errorf(engi.Denied, "network limit %s of %d is more than sandboxes of this node may have", x.name, x.asked).
+				WithRemedy("ask for %d at most, or leave it out; the operator may raise network.limits.%s", x.most, x.name)
+		}
+	}
+	return nil
 }
 
 func orNone[T int | int64](n T) T {

@@ -47,6 +47,14 @@ npm = "-"
 	if got := n.Limits.Limits(); got != want {
 		t.Errorf("limits %+v, want %+v", got, want)
 	}
+	for asked, ok := range map[engi.NetworkLimits]bool{
+		{}: true, {Up: 10e6, Down: 1 << 60, Total: -1}: true, {Connections: 512}: true,
+		{Up: 10e6 + 1}: false, {Up: -1}: false, {Connections: 513}: false, {NewConnections: -1}: false, {Lookups: 8}: false,
+	} {
+		if err := n.Limits.Bound(asked); (err == nil) != ok || err != nil && engi.KindOf(err) != engi.Denied {
+			t.Errorf("limits %+v: %v", asked, err)
+		}
+	}
 	if p := n.Default(); p.Mode != engi.NetworkRestricted || len(p.Allow) != 1 {
 		t.Errorf("default policy %+v", p)
 	}

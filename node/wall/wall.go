@@ -73,6 +73,9 @@ func (w *Wall) Close() error {
 
 // complete fills in what a policy leaves to the node.
 func (w *Wall) complete(p engi.NetworkPolicy) (engi.NetworkPolicy, error) {
+	if err := w.config.Limits.Bound(p.Limits); err != nil {
+		return p, err
+	}
 	if p.Mode == "" {
 		d := w.config.Default()
 		if p.Mode = d.Mode; len(p.Allow) == 0 {
