@@ -37,6 +37,7 @@ type runner struct {
 	name string // of its results
 	file string // relative to this directory
 	tls  bool   // it knows a domain only, and speaks https
+	out  bool   // its server is where the outside is the test's
 }
 
 var runners = []runner{
@@ -47,9 +48,11 @@ var runners = []runner{
 	{name: "js", file: "js/lifecycle.mjs"},
 	{name: "js", file: "js/ports.mjs"},
 	{name: "js", file: "js/storage.mjs"},
+	{name: "js", file: "js/network.mjs", out: true},
 	{name: "js 1.13", file: "js/old.mjs", tls: true},
 	{name: "python", file: "py/sync.py"},
 	{name: "python", file: "py/async.py"},
+	{name: "python", file: "py/network.py", out: true},
 }
 
 // atOnce is how many runners run at the same time.
@@ -60,6 +63,7 @@ type server struct {
 	dir, domain, url, secure string
 	key, other               string
 	env                      []string
+	ns                       *namespace // where it runs; nil is here
 }
 
 // missing says what this machine lacks; "" if nothing.
@@ -92,7 +96,7 @@ func (s *server) engi(t *testing.T, args ...string) string {
 	cmd.Env = s.env
 	var failure bytes.Buffer
 	cmd.Stderr = &failure
-	out, err := cmd.Output()
+	out, err := s.output(ctx, cmd)
 	if err != nil {
 		t.Fatalf("engi %s: %v\n%s", strings.Join(args, " "), err, failure.Bytes())
 	}
@@ -102,12 +106,18 @@ func (s *server) engi(t *testing.T, args ...string) string {
 // start starts an engi that ends with the test.
 func start(t *testing.T) *server {
 	t.Helper()
+	return startIn(t, nil)
+}
+
+// startIn starts an engi in a namespace; nil is here.
+func startIn(t *testing.T, ns *namespace, env ...string) *server {
+	t.Helper()
 	// Sockets have short names, so the directory of a test would not do.
 	dir, err := os.MkdirTemp("", "engi-e2b-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{dir: dir, domain: "sbx.test"}
+	s := &server{dir: dir, domain: "sbx.test", ns: ns}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "E2B_") {
@@ -115,6 +125,7 @@ func start(t *testing.T) *server {
 		}
 	}
 	s.env = append(s.env, "ENGI_DATA_DIR="+dir, "ENGI_POOLS=none", "ENGI_LISTEN=127.0.0.1:0", "ENGI_PREVIEW_DOMAIN="+s.domain, "ENGI_KEEP_COUNT=100")
+	s.env = append(s.env, env...)
 	s.serveTLS(t)
 
 	log, err := os.Create(filepath.Join(dir, "log"))
@@ -124,7 +135,7 @@ func start(t *testing.T) *server {
 	defer log.Close()
 	cmd := exec.Command(os.Getenv("ENGI_BIN"), "serve")
 	cmd.Env, cmd.Stdout, cmd.Stderr = s.env, log, log
-	if err := cmd.Start(); err != nil {
+	if err := ns.start(cmd); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
@@ -132,8 +143,10 @@ func start(t *testing.T) *server {
 	t.Cleanup(func() {
 		stop := exec.Command(os.Getenv("ENGI_BIN"), "stop", "--destroy")
 		stop.Env = s.env
-		if out, err := stop.CombinedOutput(); err != nil {
-			t.Errorf("engi stop: %v\n%s", err, out)
+		var said bytes.Buffer
+		stop.Stderr = &said
+		if _, err := s.output(context.Background(), stop); err != nil {
+			t.Errorf("engi stop: %v\n%s", err, said.Bytes())
 		}
 		select {
 		case err := <-ended:
@@ -206,7 +219,7 @@ func (s *server) serveTLS(t *testing.T) {
 
 // clientEnv is what an application is given, and nothing else of ours.
 func (s *server) clientEnv(r runner, image string) []string {
-	env := append(os.Environ(), "E2B_API_KEY="+s.key, "SCENARIO_OTHER_KEY="+s.other, "SCENARIO_DOMAIN="+s.domain, "SCENARIO_IMAGE="+image,
+	env := append(os.Environ(), "E2B_API_KEY="+s.key, "SCENARIO_OTHER_KEY="+s.other, "SCENARIO_DOMAIN="+s.domain, "SCENARIO_IMAGE="+image, "SCENARIO_SECRET="+secretValue,
 		"SCENARIO_SCHEME=https", "NODE_EXTRA_CA_CERTS="+filepath.Join(s.dir, "tls", "ca.pem"), "SSL_CERT_FILE="+filepath.Join(s.dir, "tls", "ca.pem"),
 		"NODE_NO_WARNINGS=1", "PYTHONUNBUFFERED=1")
 	if r.tls {
@@ -230,7 +243,7 @@ func (s *server) run(ctx context.Context, r runner, image string) ([]result, err
 	cmd.Dir, cmd.Env = filepath.Dir(r.file), s.clientEnv(r, image)
 	var said bytes.Buffer
 	cmd.Stderr = &said
-	out, err := cmd.Output()
+	out, err := s.output(ctx, cmd)
 	var results []result
 	lines := bufio.NewReader(bytes.NewReader(out))
 	for {
@@ -257,7 +270,7 @@ func TestE2B(t *testing.T) {
 		t.Skipf("needs %s", what)
 	}
 	image := pushImage(t)
-	s := start(t)
+	s, outer := start(t), startOutside(t)
 	list := scenarios(t)
 
 	var mu sync.Mutex
@@ -269,6 +282,10 @@ func TestE2B(t *testing.T) {
 				t.Parallel()
 				slots <- struct{}{}
 				defer func() { <-slots }()
+				s := s
+				if r.out {
+					s = outer
+				}
 				results, err := s.run(t.Context(), r, image)
 				if err != nil {
 					t.Error(err)
