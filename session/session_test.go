@@ -76,8 +76,8 @@ func TestS0_10_LifeOfASession(t *testing.T) {
 		m, stop := start(t, w)
 		defer stop()
 		s := create(t, m, engi.SessionSpec{Owner: "ann", Name: "s"})
-		if w.boots != 0 || s.State != engi.SessionIdle || s.Expires.Sub(s.Used) != 30*time.Minute {
-			t.Errorf("a lazy session begins as %+v with %d boots", s, w.boots)
+		if w.booted() != 0 || s.State != engi.SessionIdle || s.Expires.Sub(s.Used) != 30*time.Minute {
+			t.Errorf("a lazy session begins as %+v with %d boots", s, w.booted())
 		}
 		if g := s.Network.Grants; len(g) != 1 || g[0].Env != "KEY" || s.Network.Allow[0] != "a.example" {
 			t.Errorf("network %+v", s.Network)
@@ -87,20 +87,20 @@ func TestS0_10_LifeOfASession(t *testing.T) {
 			t.Errorf("%+v", res)
 		}
 		time.Sleep(4 * time.Minute)
-		if res := runCode(t, m, s.ID, "get k"); res.Booted != 0 || w.boots != 1 {
-			t.Errorf("%+v, %d boots", res, w.boots)
+		if res := runCode(t, m, s.ID, "get k"); res.Booted != 0 || w.booted() != 1 {
+			t.Errorf("%+v, %d boots", res, w.booted())
 		}
 		time.Sleep(6 * time.Minute) // dormancy
 		x, err := m.Get(t.Context(), "ann", "s")
 		if err != nil || x.State != engi.SessionIdle || x.Sandbox != "" || x.Volume == "" {
 			t.Errorf("%+v, %v", x, err)
 		}
-		if res := runCode(t, m, s.ID, "get k"); string(res.Value) != `"v"` || res.Booted == 0 || w.boots != 2 {
-			t.Errorf("%+v, %d boots", res, w.boots)
+		if res := runCode(t, m, s.ID, "get k"); string(res.Value) != `"v"` || res.Booted == 0 || w.booted() != 2 {
+			t.Errorf("%+v, %d boots", res, w.booted())
 		}
 		time.Sleep(31 * time.Minute)
-		if len(w.volumes) != 0 || len(w.boxes) != 0 {
-			t.Errorf("%d volumes, %d sandboxes after the time to live", len(w.volumes), len(w.boxes))
+		if boxes, volumes, _, _ := w.count(); boxes+volumes != 0 {
+			t.Errorf("%d volumes, %d sandboxes after the time to live", volumes, boxes)
 		}
 		_, err = m.RunCode(t.Context(), "ann", string(s.ID), engi.CodeSpec{Code: "get k"}, nil)
 		if engi.KindOf(err) != engi.NotFound || !strings.Contains(err.Error(), "nobody used it for 30m0s") {
@@ -138,8 +138,8 @@ func TestS0_10_OneAfterTheOther(t *testing.T) {
 					refused = append(refused, err)
 					return
 				}
-				if w.running > 1 {
-					t.Errorf("%d at once", w.running)
+				if _, _, _, n := w.count(); n > 1 {
+					t.Errorf("%d at once", n)
 				}
 				if !res.OK || res.Duration < time.Second {
 					t.Errorf("%d: %+v", i, res)
@@ -193,15 +193,15 @@ func TestCodeThatFails(t *testing.T) {
 		if err != nil || res.OK || res.Error.Cause != engi.CauseTimeout || res.Stdout != "b\n" {
 			t.Errorf("%+v, %v", res, err)
 		}
-		if w.boots != 1 {
-			t.Errorf("%d boots", w.boots)
+		if w.booted() != 1 {
+			t.Errorf("%d boots", w.booted())
 		}
 		// Code that takes its sandbox along is an answer, and loses no file.
 		if res := runCode(t, m, s.ID, "die"); res.OK || res.Error.Cause != engi.CauseSandboxLost {
 			t.Errorf("%+v", res)
 		}
-		if res := runCode(t, m, s.ID, "get k"); string(res.Value) != `"v"` || w.boots != 2 {
-			t.Errorf("%+v, %d boots", res, w.boots)
+		if res := runCode(t, m, s.ID, "get k"); string(res.Value) != `"v"` || w.booted() != 2 {
+			t.Errorf("%+v, %d boots", res, w.booted())
 		}
 		res, err = m.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: "env A", Env: map[string]string{"A": "b"}}, nil)
 		if err != nil || string(res.Value) != `"b"` {
@@ -212,7 +212,7 @@ func TestCodeThatFails(t *testing.T) {
 				t.Errorf("%.20s %v: %v", spec.Code, spec.Timeout, err)
 			}
 		}
-		w.why = engi.Errorf(engi.Unavailable, "not installed").WithRemedy("look")
+		w.lack(engi.Errorf(engi.Unavailable, "not installed").WithRemedy("look"))
 		other := create(t, m, engi.SessionSpec{})
 		if _, err := m.RunCode(t.Context(), "", string(other.ID), engi.CodeSpec{Code: "get k"}, nil); engi.RemedyOf(err) != "look" {
 			t.Errorf("%v", err)

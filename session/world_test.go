@@ -52,6 +52,24 @@ func newWorld() *world {
 	}
 }
 
+func (w *world) count() (boxes, volumes, boots, running int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.boxes), len(w.volumes), w.boots, w.running
+}
+
+func (w *world) booted() int {
+	_, _, n, _ := w.count()
+	return n
+}
+
+// lack takes the template away.
+func (w *world) lack(why error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.why = why
+}
+
 // act does one thing, unless the power is off.
 func (w *world) act(f func() error) error {
 	w.mu.Lock()
