@@ -88,6 +88,9 @@ func TestLive(t *testing.T) {
 		o.settle()
 	}
 	t.Logf("%v", l.done)
+	if slices.Sort(l.found); len(l.found) > 0 {
+		t.Logf("found again: median %v, longest %v", l.found[len(l.found)/2], l.found[len(l.found)-1])
+	}
 	if l.done["wrote"] == 0 || l.done["verified"] == 0 {
 		t.Error("nothing was written or verified: the test tested nothing")
 	}
@@ -119,6 +122,7 @@ type lives struct {
 	mu      sync.Mutex // guards what follows
 	excused map[string]string
 	done    map[string]int
+	found   []time.Duration // from the start of a daemon to an answer from inside
 }
 
 func (l *lives) note(what string) {
@@ -528,6 +532,9 @@ func (o *owner) readopted(began time.Time) {
 				status, _ := o.request("GET", "/v1/sandboxes/"+id+"/files/stat?path=/workspace", nil)
 				if status == http.StatusOK {
 					o.note("found again")
+					o.lives.mu.Lock()
+					o.found = append(o.found, time.Since(began))
+					o.lives.mu.Unlock()
 					return
 				}
 			case v1.SandboxHibernated, v1.SandboxPaused, v1.SandboxStopped:
