@@ -61,6 +61,15 @@ func TestAdmit(t *testing.T) {
 		"routing6":      {b: packet6(43, "2001:db8::1", 20), reason: oddOptions},
 		"options6":      {b: packet6(60, "2001:db8::1", 20), reason: oddProtocol},
 		"mapped":        {b: packet6(6, "::ffff:169.254.169.254", 20), reason: oddPacket},
+		"tiny": {b: packet4(6, "192.0.2.1", 24, func(b []byte) {
+			copy(b[32:], []byte{0x60, 2})
+			copy(b[40:], []byte{2, 4, 0, 100})
+		}), reason: oddSegment},
+		"syn": {b: packet4(6, "192.0.2.1", 24, func(b []byte) {
+			copy(b[32:], []byte{0x60, 2})
+			copy(b[40:], []byte{2, 4, 5, 180})
+		}), ok: true},
+		"syn that lies": {b: packet4(6, "192.0.2.1", 24, func(b []byte) { copy(b[32:], []byte{0xf0, 2}) }), reason: oddPacket},
 		"advert6":       {b: packet6(58, "2001:db8::1", 8)},
 	} {
 		proto := ipv4.ProtocolNumber

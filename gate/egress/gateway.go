@@ -83,7 +83,7 @@ func (g *Gateway) Close() error {
 	g.rooms = make(map[engi.SandboxID]*room)
 	g.mu.Unlock()
 	for _, r := range rooms {
-		r.shut()
+		r.leaveForGood()
 	}
 	var err error
 	if g.over != nil {
@@ -210,8 +210,7 @@ func (g *Gateway) Detach(ctx context.Context, id engi.SandboxID) (err error) {
 	g.mu.Unlock()
 	var slot Slot
 	if r != nil {
-		r.shut()
-		r.page.Close()
+		r.leaveForGood()
 		slot = r.slot
 	} else if slot, err = g.o.Slots.Find(ctx, id); err != nil {
 		if engi.KindOf(err) == engi.NotFound {
@@ -235,8 +234,7 @@ func (g *Gateway) Adopt(ctx context.Context, ids []engi.SandboxID) (err error) {
 	}
 	g.mu.Unlock()
 	for _, r := range gone {
-		r.shut()
-		r.page.Close()
+		r.leaveForGood()
 	}
 	if err := g.o.Slots.Retain(ctx, ids); err != nil {
 		return err

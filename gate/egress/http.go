@@ -7,6 +7,7 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -46,6 +47,12 @@ func (r *room) serveHTTP(ctx context.Context, c *conn, in net.Conn, out net.Conn
 		Transport: transport, FlushInterval: -1, ErrorLog: quiet,
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", c.address.String(), p.In.Host
+			if !strings.EqualFold(p.Out.Header.Get("Upgrade"), "websocket") {
+				// Another protocol could name other hosts, unseen; HTTP/2 does.
+				p.Out.Header.Del("Upgrade")
+				p.Out.Header.Del("Connection")
+				p.Out.Header.Del("Http2-Settings")
+			}
 		},
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}

@@ -99,13 +99,6 @@ func (n *names) of(a netip.Addr) []string {
 	return all
 }
 
-// clear forgets everything.
-func (n *names) clear() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.bound, n.pairs = nil, 0
-}
-
 // Bounds against tunnels through DNS: what one sandbox can say to the owner of
 // a domain by asking for names below it.
 const (

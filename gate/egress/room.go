@@ -37,6 +37,7 @@ type room struct {
 	group  *group       // guarded by g.groups.mu
 
 	change sync.Mutex            // held while the room opens or shuts
+	gone   bool                  // guarded by change; it never opens again
 	rules  atomic.Pointer[rules] // in force; nil while shut
 
 	mu    sync.Mutex
@@ -73,6 +74,7 @@ type conn struct {
 	host     string   // that it claimed; empty if it did not have to
 	check    policy.Check
 	peer     bool // leads to a sandbox of the group
+	many     bool // came when there were many
 	up, down atomic.Int64
 	last     atomic.Int64 // when bytes moved, in nanoseconds since 1970
 
@@ -124,6 +126,9 @@ func carry(before, now *rate.Limiter) *rate.Limiter {
 func (r *room) open(owner engi.Owner, p *policy.Policy) (engi.Wiring, error) {
 	r.change.Lock()
 	defer r.change.Unlock()
+	if r.gone {
+		return engi.Wiring{}, engi.Errorf(engi.NotFound, "the sandbox is being detached")
+	}
 	l := r.g.limits(p.Source().Limits)
 	set := &rules{owner: owner, policy: p, limits: l,
 		up: limiter(l.Up, burstOf(l.Up)), down: limiter(l.Down, burstOf(l.Down)),
@@ -267,8 +272,16 @@ func (r *room) shut() {
 		c.abort()
 	}
 	s.end()
-	r.names.clear()
 	r.g.metrics.rooms.Dec()
+}
+
+// leaveForGood shuts the room so that it never opens again.
+func (r *room) leaveForGood() {
+	r.change.Lock()
+	r.gone = true
+	r.change.Unlock()
+	r.shut()
+	r.page.Close()
 }
 
 // end takes the stack down and waits for everything in it.
@@ -323,6 +336,7 @@ func (r *room) admit(set *rules, c *conn) (reason string) {
 		return "the sandbox has as many connections open as its policy allows"
 	}
 	r.conns[c] = struct{}{}
+	c.many = len(r.conns) > manyConns
 	r.g.metrics.open.Inc()
 	return ""
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"sync"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -26,7 +27,10 @@ const nicID tcpip.NICID = 1
 const (
 	bufferMin     = 4 << 10
 	bufferDefault = 256 << 10
-	bufferMax     = 4 << 20
+	bufferMax     = 1 << 20
+	bufferMany    = 32 << 10 // of connections beyond manyConns, so that all of them together stay small
+	manyConns     = 64
+	minSegment    = 216 // bytes; smaller ones would cost us far more than the sandbox
 	maxHandshakes = 256 // connections that are being made at once; further SYNs are lost
 )
 
@@ -66,7 +70,7 @@ func (s *sieve) stop() {
 
 // DeliverNetworkPacket implements stack.NetworkDispatcher.
 func (s *sieve) DeliverNetworkPacket(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) {
-	head, ok := pkt.Data().PullUp(min(pkt.Data().Size(), header.IPv6MinimumSize+8))
+	head, ok := pkt.Data().PullUp(min(pkt.Data().Size(), header.IPv6MinimumSize+header.TCPHeaderMaximumSize))
 	if !ok {
 		return
 	}
@@ -100,6 +104,7 @@ const (
 	oddFragment = "a fragment of a packet"
 	oddOptions  = "a packet with IP options"
 	oddSource   = "a packet with a forged source address"
+	oddSegment  = "a connection in tiny segments"
 	oddProtocol = "a packet of another protocol than TCP, UDP and ICMP"
 )
 
@@ -159,7 +164,9 @@ func admitTo(to netip.Addr, protocol uint8, rest []byte) (bool, string) {
 		return false, ""
 	}
 	switch tcpip.TransportProtocolNumber(protocol) {
-	case header.TCPProtocolNumber, header.UDPProtocolNumber:
+	case header.TCPProtocolNumber:
+		return admitTCP(rest)
+	case header.UDPProtocolNumber:
 		return true, ""
 	case header.ICMPv4ProtocolNumber:
 		// Echoes, and errors about what we sent.
@@ -171,6 +178,24 @@ func admitTo(to netip.Addr, protocol uint8, rest []byte) (bool, string) {
 		return false, ""
 	}
 	return false, oddProtocol
+}
+
+// admitTCP refuses to begin connections that cut what we send into crumbs.
+func admitTCP(b []byte) (bool, string) {
+	if len(b) < header.TCPMinimumSize {
+		return false, oddPacket
+	}
+	h := header.TCP(b)
+	if !h.Flags().Contains(header.TCPFlagSyn) {
+		return true, ""
+	}
+	if n := int(h.DataOffset()); n < header.TCPMinimumSize || n > len(b) {
+		return false, oddPacket
+	}
+	if mss := header.ParseSynOptions(h.Options(), h.Flags().Contains(header.TCPFlagAck)).MSS; mss < minSegment {
+		return false, oddSegment
+	}
+	return true, ""
 }
 
 // newStack returns a stack that takes every packet as meant for it.
@@ -193,8 +218,10 @@ func newStack(link stack.LinkEndpoint) (*stack.Stack, error) {
 	snd := tcpip.TCPSendBufferSizeRangeOption{Min: bufferMin, Default: bufferDefault, Max: bufferMax}
 	moderate := tcpip.TCPModerateReceiveBufferOption(true)
 	sack := tcpip.TCPSACKEnabled(true)
-	linger := tcpip.TCPTimeWaitTimeoutOption(1e9)
-	for _, o := range []tcpip.SettableTransportProtocolOption{&rcv, &snd, &moderate, &sack, &linger} {
+	linger := tcpip.TCPTimeWaitTimeoutOption(time.Second)
+	// There is no way to go: what is late by this much is lost.
+	late := tcpip.TCPMinRTOOption(50 * time.Millisecond)
+	for _, o := range []tcpip.SettableTransportProtocolOption{&rcv, &snd, &moderate, &sack, &linger, &late} {
 		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
 			return fail("buffers", err)
 		}

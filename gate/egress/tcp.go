@@ -88,6 +88,10 @@ func (r *room) accept(q *tcp.ForwarderRequest, c *conn) *inside {
 	in.ep = ep.(*tcp.Endpoint)
 	o := in.ep.SocketOptions()
 	o.SetKeepAlive(true)
+	if c.many {
+		o.SetReceiveBufferSize(bufferMany, true)
+		o.SetSendBufferSize(bufferMany, true)
+	}
 	o.SetDelayOption(false)
 	for _, opt := range []tcpip.SettableSocketOption{
 		new(tcpip.KeepaliveIdleOption(keepAlive.Idle)), new(tcpip.KeepaliveIntervalOption(keepAlive.Interval)),
