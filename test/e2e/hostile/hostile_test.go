@@ -343,6 +343,32 @@ func TestTenGigabytes(t *testing.T) {
 	}
 }
 
+// TestTenGigabytesForAVolume sends them to one of 64 MiB.
+func TestTenGigabytesForAVolume(t *testing.T) {
+	w := open(t)
+	v, err := w.CreateVolume(t.Context(), v1.VolumeRequest{Name: "small", Capacity: 64 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := w.RemoveVolume(context.Background(), v.Name); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, size := range []int64{tenGB, -1} {
+		resp := w.request(t, "PUT", "/v1/volumes/small/files?path=/big", io.LimitReader(zeros{}, tenGB), size)
+		b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+		if err != nil || resp.StatusCode != http.StatusInsufficientStorage {
+			t.Errorf("%s %s, %v", resp.Status, b, err)
+			continue
+		}
+		isFull(t, b, false)
+	}
+	if _, err := w.VolumeFiles("small").Write(t.Context(), "/fits", io.LimitReader(zeros{}, 32<<20)); err != nil {
+		t.Error("nothing fits any more:", err)
+	}
+}
+
 func isFull(t *testing.T, answer []byte, e2b bool) {
 	t.Helper()
 	if e2b {
