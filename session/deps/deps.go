@@ -31,7 +31,7 @@ const (
 )
 
 var (
-	packageName = regexp.MustCompile(`^(jsr:@[a-z0-9-]+/[a-z0-9-]+|(@[A-Za-z0-9._~-]+/)?[A-Za-z0-9_~-][A-Za-z0-9._~-]*)$`)
+	packageName = regexp.MustCompile(`^(jsr:@[a-z0-9-]+/[a-z0-9-]+|(@[A-Za-z0-9][A-Za-z0-9._~-]*/)?[A-Za-z0-9][A-Za-z0-9._~-]*)$`)
 	versionName = regexp.MustCompile(`^(\*|[~^]?[0-9A-Za-z][0-9A-Za-z.+-]*)$`)
 )
 

@@ -33,7 +33,7 @@ type Options struct {
 
 const (
 	maxLog    = 200 // lines kept of a build
-	keep      = 8   // templates that are not wanted any more
+	keepOld   = 8   // templates that are not wanted any more
 	maxRetry  = 30 * time.Minute
 	listEvery = 10 * time.Minute // how often templates that nobody wants any more are looked for
 )
@@ -253,7 +253,7 @@ func (k *Keeper) tidy(ctx context.Context) {
 		return !strings.HasPrefix(t.Name, prefix) || t.Name == k.wanted || t.Digest == ""
 	})
 	slices.SortFunc(all, func(a, b engi.Template) int { return b.Built.Compare(a.Built) })
-	for _, t := range all[min(len(all), keep):] {
+	for _, t := range all[min(len(all), keepOld):] {
 		switch err := k.o.Templates.Remove(ctx, t.Name); {
 		case err == nil:
 			k.o.Log.InfoContext(ctx, "removed packages of sessions that are not wanted any more", "template", t.Name)
