@@ -325,8 +325,7 @@ func (p *Provider) emptyNetwork() string {
 	defer p.mu.Unlock()
 	if p.network == nil {
 		made := make(chan *os.File, 1)
-		go func() {
-			runtime.LockOSThread() // never unlocked: the thread is of no use any more
+		go apart(func() {
 			if unix.Unshare(unix.CLONE_NEWNET) != nil {
 				made <- nil
 				return
@@ -336,10 +335,28 @@ func (p *Provider) emptyNetwork() string {
 				f = nil
 			}
 			made <- f
-		}()
+		})
 		if p.network = <-made; p.network == nil {
 			return ""
 		}
 	}
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), p.network.Fd())
+}
+
+// apart runs f on a thread that ends with the goroutine that called apart,
+// which must do nothing else then. The main thread never ends, so f is not run
+// there.
+func apart(f func()) {
+	runtime.LockOSThread()
+	if unix.Gettid() != os.Getpid() {
+		f() // and the thread stays locked
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		apart(f) // on another thread: this one is taken
+	}()
+	<-done
+	runtime.UnlockOSThread()
 }

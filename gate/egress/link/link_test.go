@@ -1,12 +1,14 @@
 package link_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"syscall"
 	"testing"
@@ -121,8 +123,7 @@ func inside(slot egress.Slot, addr netip.Addr, port uint16) (net.Conn, error) {
 		err  error
 	}
 	done := make(chan dialled, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends here
+	go link.Apart(func() {
 		var d dialled
 		defer func() { done <- d }()
 		ns, err := os.Open(slot.Netns())
@@ -154,7 +155,7 @@ func inside(slot egress.Slot, addr netip.Addr, port uint16) (net.Conn, error) {
 		f := os.NewFile(uintptr(fd), "conn")
 		defer f.Close()
 		d.conn, d.err = net.FileConn(f)
-	}()
+	})
 	d := <-done
 	return d.conn, d.err
 }
@@ -276,4 +277,142 @@ func TestClose(t *testing.T) {
 	if _, err := slot.Endpoint(); err == nil || engi.KindOf(err) != engi.Unavailable {
 		t.Errorf("opened after its end: %v", err)
 	}
+}
+
+// threads is how many this process has.
+func threads(t *testing.T) int {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}
+
+// TestManyLinks keeps many links busy without a thread for each.
+func TestManyLinks(t *testing.T) {
+	const many = 100 // ENGI_TEST_LINKS has another number
+	n := many
+	if s := os.Getenv("ENGI_TEST_LINKS"); s != "" {
+		if _, err := fmt.Sscan(s, &n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := open(t, link.Options{Spare: 2})
+	slots := make([]egress.Slot, n)
+	began := time.Now()
+	for i := range slots {
+		slots[i] = take(t, s)
+		echo(t, serve(t, slots[i]))
+	}
+	t.Logf("%d links made in %v", n, time.Since(began))
+	for i := 0; i < n; i += max(1, n/20) {
+		c, err := inside(slots[i], egress.Gateway4, 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := chat(c, 1<<20); err != nil {
+			t.Error(err)
+		}
+		c.Close()
+	}
+	if got := threads(t); got > 64 {
+		t.Errorf("%d links take %d threads", n, got)
+	}
+	t.Logf("%d links: %d threads, %d goroutines", n, threads(t), runtime.NumGoroutine())
+}
+
+// TestFoundAgain finds the link of a sandbox that another process started,
+// which is all there is left of that process's links.
+func TestFoundAgain(t *testing.T) {
+	before := open(t, link.Options{})
+	slot := take(t, before)
+	id := slot.(*link.Slot).ID()
+	// What the sandbox is for its namespace, an open file is here.
+	ns, err := os.Open(slot.Netns())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	held := fmt.Sprintf("/proc/self/fd/%d", ns.Fd())
+	end, err := slot.Endpoint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end.Close()
+	if err := before.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	stranger := engi.NewSandboxID()
+	after := open(t, link.Options{Locate: func(ctx context.Context, of engi.SandboxID) (string, error) {
+		switch of {
+		case id:
+			return held, nil
+		case stranger:
+			return "/proc/self/ns/net", nil // that of the host
+		}
+		return "", engi.Errorf(engi.NotFound, "it does not run")
+	}})
+	found, err := after.Find(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := after.Find(t.Context(), id); err != nil || again != found {
+		t.Errorf("found again: %v, %v", again, err)
+	}
+	echo(t, serve(t, found))
+	c, err := inside(found, egress.Gateway4, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := chat(c, 1<<20); err != nil {
+		t.Error(err)
+	}
+	c.Close()
+	for _, id := range []engi.SandboxID{stranger, engi.NewSandboxID()} {
+		if _, err := after.Find(t.Context(), id); err == nil || engi.KindOf(err) != engi.NotFound {
+			t.Errorf("found what is no link of ours: %v", err)
+		}
+	}
+	if err := after.Retain(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := found.Endpoint(); err == nil {
+		t.Error("a link that was not retained is there")
+	}
+	if _, err := after.Take(t.Context(), id); err != nil {
+		t.Errorf("a new link for the same sandbox: %v", err)
+	}
+}
+
+// TestNoThreadStaysAway looks where every thread is after links were made.
+func TestNoThreadStaysAway(t *testing.T) {
+	s := open(t, link.Options{Spare: 3})
+	for range 10 {
+		slot := take(t, s)
+		serve(t, slot)
+		slot.Close()
+	}
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var strays []string
+	for until := time.Now().Add(10 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		all, err := filepath.Glob("/proc/self/task/*/ns/net")
+		if err != nil {
+			t.Fatal(err)
+		}
+		strays = nil
+		for _, path := range all {
+			if ns, err := os.Readlink(path); err == nil && ns != own {
+				strays = append(strays, path+" "+ns)
+			}
+		}
+		if len(strays) == 0 {
+			return
+		}
+	}
+	t.Errorf("threads in other namespaces: %v", strays)
 }

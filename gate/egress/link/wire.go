@@ -50,8 +50,7 @@ type wire struct {
 // that is nil. The thread is of no use to anybody afterwards, and ends.
 func within(ns *os.File, f func() error) error {
 	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked
+	go apart(func() {
 		done <- func() error {
 			if ns == nil {
 				if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -62,8 +61,26 @@ func within(ns *os.File, f func() error) error {
 			}
 			return f()
 		}()
-	}()
+	})
 	return <-done
+}
+
+// apart runs f on a thread that ends with the goroutine that called apart. It
+// must be the last thing that the goroutine does. The main thread never ends,
+// and would hold what f enters for ever: f is not run there.
+func apart(f func()) {
+	runtime.LockOSThread()
+	if unix.Gettid() != os.Getpid() {
+		f() // and the thread stays locked
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		apart(f) // on another thread: this one is taken
+	}()
+	<-done
+	runtime.UnlockOSThread()
 }
 
 // newWire makes a namespace with a tap. Nothing is left of it after an error.
