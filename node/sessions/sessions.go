@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -51,7 +52,7 @@ func Open(ctx context.Context, c config.Config, r Rooms) (_ *Sessions, err error
 	for _, note := range s.Notes() {
 		r.Log.Info(note)
 	}
-	packages, err := deps.New(ctx, deps.Options{Templates: r.Templates, Base: s.Template, Packages: s.Packages(), Log: r.Log})
+	packages, err := deps.New(ctx, deps.Options{Templates: r.Templates, Base: s.Template, Packages: s.Packages(), File: filepath.Join(c.DataDir, "packages"), Log: r.Log})
 	if err != nil {
 		return nil, err
 	}
