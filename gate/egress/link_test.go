@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -200,5 +201,51 @@ func BenchmarkConnect(b *testing.B) {
 			b.Fatal(err)
 		}
 		c.Close()
+	}
+}
+
+// BenchmarkHold opens networks and keeps them all: what a node with that many
+// sandboxes holds.
+func BenchmarkHold(b *testing.B) {
+	stock, err := link.Open(b.Context(), link.Options{})
+	if err != nil {
+		b.Skipf("no links here: %v", err)
+	}
+	defer stock.Close()
+	g, err := egress.New(egress.Options{Slots: stock, Store: &memory{all: make(map[engi.SandboxID][]engi.NetworkEvent)}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer g.Close()
+	used := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc + m.StackInuse
+	}
+	before := used()
+	var ids []engi.SandboxID
+	var attach, open time.Duration
+	for b.Loop() {
+		id := engi.NewSandboxID()
+		began := time.Now()
+		if _, err := g.Attach(b.Context(), id); err != nil {
+			b.Fatal(err)
+		}
+		attached := time.Now()
+		if _, err := g.Open(b.Context(), id, owner, engi.NetworkPolicy{Mode: engi.NetworkOpen}); err != nil {
+			b.Fatal(err)
+		}
+		attach, open = attach+attached.Sub(began), open+time.Since(attached)
+		ids = append(ids, id)
+	}
+	n := float64(len(ids))
+	b.ReportMetric(float64(used()-before)/1024/n, "KiB/each")
+	b.ReportMetric(float64(attach.Microseconds())/n, "us-attach")
+	b.ReportMetric(float64(open.Microseconds())/n, "us-open")
+	for _, id := range ids {
+		if err := g.Detach(context.Background(), id); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
