@@ -221,7 +221,7 @@ for i in range(20):
     try:
         with connect('93.184.216.30', 22) as s:
             for j in range(10):
-                s.sendall(b'x' * 65536)
+                s.sendall(bytes(65536))
                 sent += 65536
                 got = 0
                 while got < 65536:

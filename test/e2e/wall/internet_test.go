@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"maps"
 	"math/big"
 	"net"
 	"net/http"
@@ -582,13 +581,6 @@ func (a *authority) bundle(path string) error {
 		all = append(all, b...)
 	}
 	return os.WriteFile(path, all, 0o644)
-}
-
-// hosts lists the names of the zone, for messages of tests.
-func (w *internet) hosts() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.Sorted(maps.Keys(w.zone))
 }
 
 // dialResolver reaches the internet's DNS server.
