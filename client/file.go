@@ -64,8 +64,8 @@ type reading struct {
 	name, header string
 }
 
-// WithSHA256 compares SHA-256 hashes, which [File.SHA256] then tells, at a
-// third of the speed. Else it is a CRC-32C, which notices damage.
+// WithSHA256 compares SHA-256 hashes, which [File.SHA256] then tells, at two
+// thirds of the speed. Else it is a CRC-32C, which notices damage.
 func WithSHA256() ReadOption {
 	return func(r *reading) { *r = reading{sha256.New(), v1.HashHeader, "sha256"} }
 }
