@@ -19,6 +19,7 @@ import (
 	"github.com/engi-dev/engi/disk/volume"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/node/place"
+	"github.com/engi-dev/engi/node/sessions"
 	"github.com/engi-dev/engi/node/wall"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
@@ -74,6 +75,13 @@ func Doctor(ctx context.Context, c config.Config, o Options) (d Diagnosis, err e
 	}
 	if root == "" {
 		return d, nil
+	}
+
+	if c.Sandbox.Enabled {
+		if ts, err := disk.Open(ctx, disk.Options{Dir: templatesDir(c)}); err == nil {
+			detail, err := sessions.Diagnose(ctx, c, ts)
+			add("packages of sessions", err, detail)
+		}
 	}
 
 	// A directory of its own, held like that of a private node, so that the

@@ -6,6 +6,7 @@ package sessions
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -157,7 +158,7 @@ func (w wall) check(p engi.NetworkPolicy) error {
 	}
 	for _, h := range p.Headers {
 		for _, v := range h.Headers {
-			if strings.Contains(v, "${secrets."+packageSecret) {
+			if strings.Contains(v, "secrets."+packageSecret) {
 				return engi.Errorf(engi.Denied, "a header names the secret of a package").WithRemedy("use a secret of your own")
 			}
 		}
@@ -179,6 +180,23 @@ func (w wall) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p e
 		return engi.Wiring{}, err
 	}
 	return w.Wall.Open(ctx, id, owner, p)
+}
+
+// Diagnose says what is wrong with the section of c, and else how its packages are.
+func Diagnose(ctx context.Context, c config.Config, templates engi.Templates) (detail string, err error) {
+	if err := c.Sandbox.CheckEnvironment(os.LookupEnv); err != nil {
+		return "", err
+	}
+	packages, err := deps.New(ctx, deps.Options{Templates: templates, Base: c.Sandbox.Template, Packages: c.Sandbox.Packages()})
+	if err != nil {
+		return "", err
+	}
+	s := packages.Status()
+	if s.State != engi.DependenciesReady {
+		return "", engi.Errorf(engi.Unavailable, "the template %s with the packages of sessions is not built", s.Wanted).
+			WithRemedy("the server builds it when it starts; 'engi session deps' shows how that goes")
+	}
+	return fmt.Sprintf("%d packages in template %s", len(s.Packages), s.Wanted), nil
 }
 
 // A meter counts what sessions do.
