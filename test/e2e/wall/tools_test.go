@@ -12,6 +12,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/cgi"
@@ -255,6 +256,7 @@ func gitServer(t *testing.T) http.Handler {
 	git("-C", work, "commit", "-q", "-m", "one")
 	git("clone", "-q", "--bare", work, filepath.Join(dir, "repo.git"))
 	return &cgi.Handler{Path: filepath.Join(git("--exec-path"), "git-http-backend"), Root: "/", Dir: dir,
+		Stderr: io.Discard, // else git has the test's own, which then waits for it
 		Env: []string{"GIT_PROJECT_ROOT=" + dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}
 }
 
