@@ -298,6 +298,13 @@ func (s *server) getNetworkEvents(w http.ResponseWriter, r *http.Request, in *ge
 	if _, err := s.sandboxes.Get(r.Context(), viewer, id); err != nil {
 		return err
 	}
+	if in.Follow || form != flow.JSON {
+		leave, err := s.watches.Join(id)
+		if err != nil {
+			return err
+		}
+		defer leave()
+	}
 	ctx, cancel := s.waiting(r)
 	defer cancel()
 	if form != flow.JSON {

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -280,6 +281,42 @@ func TestNetworkEventsAreFollowed(t *testing.T) {
 			t.Error("the stream of a sandbox that is gone does not end")
 		}
 	})
+}
+
+// TestNetworkFollowersAreBounded opens one stream too many.
+func TestNetworkFollowersAreBounded(t *testing.T) {
+	w := world(t, nil)
+	id := read[v1.Sandbox](t, ask(t, w, "POST", "/v1/sandboxes", `{}`), 201).ID
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	refused := make(chan *httptest.ResponseRecorder, 600)
+	for range 600 { // stands for any number: the bound is 512
+		work.Go(func() {
+			r := httptest.NewRequestWithContext(ctx, "GET", "http://localhost/v1/sandboxes/"+id+"/network/events?follow=true", nil)
+			r.Header.Set("Authorization", "Bearer "+w.User)
+			r.Header.Set("Accept", "application/x-ndjson")
+			rec := httptest.NewRecorder()
+			w.Handler.ServeHTTP(rec, r)
+			if rec.Code != 200 {
+				refused <- rec
+			}
+		})
+	}
+	for range 600 - 512 {
+		select {
+		case rec := <-refused:
+			if rec.Code != 429 || !strings.Contains(rec.Body.String(), "512 streams") {
+				t.Errorf("status %d: %s", rec.Code, rec.Body)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("there is no bound")
+		}
+	}
+	cancel()
+	work.Wait()
+	if len(refused) > 0 {
+		t.Errorf("%d more were refused", len(refused))
+	}
 }
 
 func eventsJSON(t *testing.T, w *apitest.World, path string) string {

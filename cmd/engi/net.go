@@ -303,6 +303,9 @@ func (n *netLog) Run(ctx context.Context, g *globals) error {
 		}
 		for e, err := range events {
 			if err != nil {
+				if n.Follow && ctx.Err() != nil { // that is how following ends
+					return exitCode(exitCancelled)
+				}
 				return err
 			}
 			if n.Denied && e.Allowed {
@@ -339,10 +342,12 @@ func networkLine(e v1.NetworkEvent) string {
 	if e.Protocol != "" {
 		target = e.Protocol + " " + target
 	}
-	why := e.Reason
-	if e.Rule != "" {
-		why = strings.TrimSpace("by " + e.Rule + "; " + why)
-		why = strings.TrimSuffix(why, ";")
+	why := strings.TrimSpace(e.Reason)
+	switch {
+	case e.Rule != "" && why != "":
+		why = "by " + e.Rule + "; " + why
+	case e.Rule != "":
+		why = "by " + e.Rule
 	}
 	if e.Type == v1.NetworkClose {
 		why = fmt.Sprintf("%d bytes out, %d in", e.Up, e.Down)
