@@ -224,8 +224,10 @@ func (r *room) lookup(ctx context.Context, set *rules, a *ask) (dnsmessage.RCode
 		r.event(set, e)
 		return dnsmessage.RCodeRefused, nil
 	}
-	if member, group, ok := inGroup(a.name); ok {
-		return r.lookupPeer(set, a, e, member, group)
+	if own := set.policy.Source().Group; own != "" {
+		if member, group, ok := inGroup(a.name); ok && group == own {
+			return r.lookupPeer(set, a, e, member)
+		}
 	}
 	if a.q.Type == dnsmessage.TypePTR {
 		return dnsmessage.RCodeNameError, nil // programs only want it for show
@@ -327,15 +329,8 @@ func (r *room) take(set *rules, a *ask, name string, e engi.NetworkEvent, answer
 	return records
 }
 
-// lookupPeer answers for the sandbox's own group, and for nothing else below
-// the domain of groups.
-func (r *room) lookupPeer(set *rules, a *ask, e engi.NetworkEvent, member, group string) (dnsmessage.RCode, []record) {
-	own := set.policy.Source().Group
-	if own == "" || group != own {
-		e.Reason = "the sandbox is not in this group"
-		r.event(set, e)
-		return dnsmessage.RCodeNameError, nil
-	}
+// lookupPeer answers for the sandbox's own group.
+func (r *room) lookupPeer(set *rules, a *ask, e engi.NetworkEvent, member string) (dnsmessage.RCode, []record) {
 	addr, ok := r.g.groups.named(r, member)
 	if !ok {
 		if member != "" && strings.Contains(member, ".") {

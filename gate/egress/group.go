@@ -132,12 +132,12 @@ func (gs *groups) peer(r *room, a netip.Addr) (to *room, name string, from netip
 	return nil, "", netip.Addr{}
 }
 
-// inGroup splits a name into that of a member and of its group; ok is false if
-// it is in no group's domain.
+// inGroup splits a name in the domain of a group into that of a member, which
+// may be empty, and of the group.
 func inGroup(name string) (member, group string, ok bool) {
-	rest, found := strings.CutSuffix(name, "."+internal)
-	if !found {
-		return "", "", name == internal
+	rest, ok := strings.CutSuffix(name, "."+internal)
+	if !ok {
+		return "", "", false
 	}
 	if i := strings.LastIndexByte(rest, '.'); i >= 0 {
 		return rest[:i], rest[i+1:], true
