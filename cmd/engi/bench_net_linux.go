@@ -49,7 +49,7 @@ func (b *benchNet) Run(ctx context.Context, g *globals) (err error) {
 		return err
 	}
 	c.Network.Private = append(c.Network.Private, bench.NetServer.String())
-	c.Network.Max = "open"
+	c.Network.Max, c.Network.Limits.NewConnections = "open", 100_000
 	c.Pools = []config.Pool{{Template: b.Template, Language: string(b.lang), Target: 1}}
 	p, err := g.openPrivate(ctx, c)
 	if err != nil {
@@ -92,7 +92,7 @@ func (b *benchNet) Run(ctx context.Context, g *globals) (err error) {
 func (b *benchNet) gateway(ctx context.Context, p *node.Private, args []string) (v1.Execution, error) {
 	req := v1.ExecutionRequest{Language: string(b.lang), Code: bench.NetProgram, Template: b.Template, Args: args,
 		Timeout: v1.Duration(time.Duration(2*b.Seconds)*time.Second + 2*time.Minute), Output: 4 << 20,
-		Network: &v1.NetworkChoice{Mode: v1.NetworkRestricted, Allow: []string{"tcp://" + bench.NetServer.String()}, Limits: &v1.NetworkLimits{NewConnections: 100_000}}}
+		Network: &v1.NetworkChoice{Mode: v1.NetworkRestricted, Allow: []string{"tcp://" + bench.NetServer.String()}}}
 	x, err := bench.Post(p.Endpoint().URL, p.AdminKey())(ctx, req)
 	if err == nil && (x.Result == nil || x.Result.ExitCode != 0) {
 		err = engi.Errorf(engi.Internal, "the program failed in the sandbox: %+v", x.Result)
