@@ -205,10 +205,10 @@ func (i *Interceptor) broken(ctx context.Context, s *sandbox, t Target, err erro
 		return engi.Errorf(engi.Expired, "the connection was ended in the TLS handshake")
 	}
 	reason := "the client ended the TLS handshake"
-	var alert tls.AlertError
+	var op *net.OpError
 	switch {
-	case errors.As(err, &alert):
-		reason = "the client ended the TLS handshake: " + alert.Error()
+	case errors.As(err, &op) && op.Op == "remote error": // an alert
+		reason = "the client ended the TLS handshake: " + clean(op.Err.Error(), 100)
 	case engi.KindOf(err) == engi.Denied:
 		reason = err.Error()
 	case errors.Is(err, context.DeadlineExceeded):

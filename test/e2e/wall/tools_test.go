@@ -257,7 +257,7 @@ func gitServer(t *testing.T) http.Handler {
 	git("clone", "-q", "--bare", work, filepath.Join(dir, "repo.git"))
 	return &cgi.Handler{Path: filepath.Join(git("--exec-path"), "git-http-backend"), Root: "/", Dir: dir,
 		Stderr: io.Discard, // else git has the test's own, which then waits for it
-		Env: []string{"GIT_PROJECT_ROOT=" + dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}
+		Env:    []string{"GIT_PROJECT_ROOT=" + dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}
 }
 
 // archive makes an archive of files, always the same.
