@@ -15,8 +15,13 @@ import (
 const (
 	listenTime  = 30 * time.Second
 	listenBytes = 16 << 30
-	maxHeld     = 64 << 10
-	shortBody   = 256 << 10 // the server itself waits for what is left of these
+
+	// For strangers we do less.
+	strangerTime  = 5 * time.Second
+	strangerBytes = 64 << 20
+
+	shortBody = 256 << 10 // the server itself waits for what is left of these
+	maxHeld   = 64 << 10  // of an answer, until its length is known
 )
 
 // Listen lets callers of h hear why a body was refused, over HTTP/1, while
@@ -42,8 +47,12 @@ func Listen(h http.Handler, leave context.Context) http.Handler {
 		asked.Body = in
 		h.ServeHTTP(out, &asked)
 		out.end()
-		if out.early {
-			in.waste(http.NewResponseController(w), leave)
+		switch {
+		case !out.early:
+		case out.status == http.StatusUnauthorized:
+			in.waste(http.NewResponseController(w), leave, strangerTime, strangerBytes)
+		default:
+			in.waste(http.NewResponseController(w), leave, listenTime, listenBytes)
 		}
 	})
 }
@@ -147,12 +156,12 @@ func (in *intake) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// waste throws away what is left.
-func (in *intake) waste(rc *http.ResponseController, leave context.Context) {
+// waste throws away what is left, within bounds.
+func (in *intake) waste(rc *http.ResponseController, leave context.Context, patience time.Duration, most int64) {
 	if rc.Flush() != nil || !in.begun.Load() {
 		return
 	}
-	_ = rc.SetReadDeadline(time.Now().Add(listenTime)) // tests have writers without deadlines
+	_ = rc.SetReadDeadline(time.Now().Add(patience)) // tests have writers without deadlines
 	stop := context.AfterFunc(leave, func() { _ = rc.SetReadDeadline(time.Unix(1, 0)) })
 	defer func() {
 		if stop() {
@@ -160,5 +169,5 @@ func (in *intake) waste(rc *http.ResponseController, leave context.Context) {
 		}
 	}()
 	// A read that others left behind ends first: the server lets one in.
-	_, _ = io.CopyN(io.Discard, in.ReadCloser, listenBytes)
+	_, _ = io.CopyN(io.Discard, in.ReadCloser, most)
 }

@@ -28,6 +28,8 @@ func TestListen(t *testing.T) {
 		case "/abandoned": // by a reader that outlives the answer, as transports have them
 			go io.Copy(io.Discard, r.Body)
 			http.Error(w, "no", http.StatusInsufficientStorage)
+		case "/stranger":
+			http.Error(w, "who?", http.StatusUnauthorized)
 		case "/unread":
 			http.Error(w, "no", http.StatusNotFound)
 		}
@@ -68,8 +70,24 @@ func TestListen(t *testing.T) {
 		}
 	}
 
-	// A server that leaves waits for nobody.
+	// Strangers are not listened to for long.
 	conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(time.Minute))
+	fmt.Fprintf(conn, "PUT /stranger HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 1<<40)
+	sent := 0
+	for n := 0; err == nil; sent += n {
+		n, err = io.WriteString(conn, part)
+	}
+	if sent < strangerBytes || sent > 4*strangerBytes {
+		t.Errorf("a stranger could send %d bytes: %v", sent, err)
+	}
+
+	// A server that leaves waits for nobody.
+	conn, err = net.Dial("tcp", srv.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
