@@ -284,5 +284,14 @@ func (s *server) readiness(w http.ResponseWriter, r *http.Request, _ *nothing) e
 		w.Header().Set("Retry-After", "1")
 		return s.reply(w, http.StatusServiceUnavailable, v1.Readiness{Reason: problem.Describe(err, "").Detail})
 	}
-	return s.reply(w, http.StatusOK, v1.Readiness{Ready: true})
+	ready := v1.Readiness{Ready: true}
+	if s.sessions != nil {
+		// Without their packages everything else works.
+		if d, err := s.sessions.Dependencies(r.Context()); err == nil && d.State != engi.DependenciesReady {
+			ready.Reason = "the packages of sessions are " + map[engi.DependencyState]string{
+				engi.DependenciesBuilding: "being installed", engi.DependenciesFailed: "not installed: see GET /v1/dependencies",
+			}[d.State]
+		}
+	}
+	return s.reply(w, http.StatusOK, ready)
 }

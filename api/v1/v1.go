@@ -151,5 +151,5 @@ type Node struct {
 // Readiness is what /readyz answers.
 type Readiness struct {
 	Ready  bool   `json:"ready"`
-	Reason string `json:"reason,omitempty" doc:"what is not ready yet"`
+	Reason string `json:"reason,omitempty" doc:"what is not ready yet; with ready, a part that others do not wait for"`
 }
