@@ -473,6 +473,38 @@ func TestFlood(t *testing.T) {
 	work.Wait()
 }
 
+// TestManyConnections has more connections move bytes than get large buffers.
+func TestManyConnections(t *testing.T) {
+	w := newWorld(t, loopback())
+	to := echo(t, "127.0.0.1:0")
+	p := restricted("127.0.0.1")
+	p.Limits.NewConnections = -1
+	g := w.guest(p)
+	var open, work sync.WaitGroup
+	open.Add(90)
+	for range 90 {
+		work.Go(func() {
+			c, err := g.dial(to)
+			open.Done()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			open.Wait() // all are there before bytes move
+			go func() {
+				c.Write(make([]byte, 200_000))
+				c.CloseWrite()
+			}()
+			c.SetReadDeadline(time.Now().Add(time.Minute))
+			if n, err := io.Copy(io.Discard, c); n != 200_000 || err != nil {
+				t.Errorf("%d bytes came back: %v", n, err)
+			}
+		})
+	}
+	work.Wait()
+}
+
 // TestHalfOpen shuts while the sandbox leaves handshakes unanswered.
 func TestHalfOpen(t *testing.T) {
 	w := newWorld(t, loopback())
