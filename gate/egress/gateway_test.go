@@ -379,6 +379,10 @@ func TestGroup(t *testing.T) {
 	if _, err := w.g.Open(t.Context(), stranger.id, owner, engi.NetworkPolicy{Mode: engi.NetworkIsolated, Group: "shop", Name: "db"}); engi.KindOf(err) != engi.Conflict {
 		t.Errorf("a name that is taken: %v", err)
 	}
+	unnamed := in("shop", "")
+	if addrs, err := a.lookup(unnamed.id.Label() + ".shop.internal"); err != nil || len(addrs) != 1 {
+		t.Errorf("a sandbox by its label is %v, %v", addrs, err)
+	}
 	// The same group of another owner is another group.
 	if _, err := w.g.Open(t.Context(), stranger.id, "own_2", engi.NetworkPolicy{Mode: engi.NetworkIsolated, Group: "shop", Name: "x"}); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 	"sync"
@@ -34,7 +35,7 @@ type group struct {
 
 type member struct {
 	room *room
-	name string // empty: it can reach others and not be named
+	name string
 	addr netip.Addr
 }
 
@@ -44,17 +45,18 @@ func (gs *groups) join(r *room, owner engi.Owner, p engi.NetworkPolicy) (*group,
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	key := groupKey{owner, p.Group}
+	name := cmp.Or(p.Name, r.id.Label())
 	g := gs.all[key]
 	if g != nil {
 		for _, m := range g.members {
-			if m.room != r && m.name == p.Name && p.Name != "" {
-				return nil, engi.Errorf(engi.Conflict, "group %s has a sandbox %s already: %s", p.Group, p.Name, m.room.id).
+			if m.room != r && m.name == name {
+				return nil, engi.Errorf(engi.Conflict, "group %s has a sandbox %s already: %s", p.Group, name, m.room.id).
 					WithRemedy("choose another name, or end the other sandbox")
 			}
 		}
 	}
 	if old := r.group; old != nil && old.key == key {
-		old.members[r].name = p.Name
+		old.members[r].name = name
 		return old, nil
 	}
 	gs.leave(r)
@@ -77,7 +79,7 @@ func (gs *groups) join(r *room, owner engi.Owner, p engi.NetworkPolicy) (*group,
 		}
 	}
 	gs.byAddr[gs.next] = true
-	g.members[r] = &member{room: r, name: p.Name, addr: gs.next}
+	g.members[r] = &member{room: r, name: name, addr: gs.next}
 	r.group = g
 	return g, nil
 }
@@ -110,7 +112,7 @@ func (gs *groups) named(r *room, name string) (netip.Addr, bool) {
 		return netip.Addr{}, false
 	}
 	for _, m := range r.group.members {
-		if m.name == name && name != "" {
+		if m.name == name {
 			return m.addr, true
 		}
 	}

@@ -339,9 +339,9 @@ func (r *room) claimWhileServed(ctx context.Context, c *conn, in *inside, out ne
 	before := c.down.Load()
 	var hushed atomic.Bool
 	go func() { done <- r.pumpDown(ctx, c, in, out, hushed.Load) }()
-	in.SetReadDeadline(time.Now().Add(r.g.o.Idle))
+	idle := r.watch(c, r.g.o.Idle, c.abort)
+	defer idle()
 	k, err = r.claim(c, in)
-	in.SetReadDeadline(time.Time{})
 	hushed.Store(true)
 	out.SetReadDeadline(time.Unix(1, 0))
 	<-done
