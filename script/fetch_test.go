@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/engi-dev/engi"
 )
@@ -49,7 +50,10 @@ func fetchRunner(t *testing.T, h http.Handler) (*Runner, *httptest.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return runner(t, func(o *Options) { o.APIs = append(KV(), fetch, weather, price) }), srv
+	return runner(t, func(o *Options) {
+		o.APIs = append(KV(), fetch, weather, price)
+		o.Limits.Timeout, o.Limits.MaxTimeout = 30*time.Second, 30*time.Second // a slow machine is no error
+	}), srv
 }
 
 func TestFunctions(t *testing.T) {

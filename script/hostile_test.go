@@ -273,7 +273,7 @@ func checkInnocent(r *Runner, owner engi.Owner, n int) error {
 	code, want := innocent(n)
 	want = strings.ReplaceAll(want, "OWNER", string(owner))
 	for try := 0; ; try++ {
-		x, err := r.Scripts().Run(context.Background(), engi.ScriptSpec{Owner: owner, Code: code, Timeout: 5 * time.Second})
+		x, err := r.Scripts().Run(context.Background(), engi.ScriptSpec{Owner: owner, Code: code, Timeout: 30 * time.Second})
 		if engi.KindOf(err) == engi.Exhausted && try < 200 {
 			continue // too many wait for a helper: to be refused is fair
 		}
@@ -310,7 +310,7 @@ func sane(x engi.ScriptResult) error {
 // same helper, finds nothing of it.
 func TestHostileScripts(t *testing.T) {
 	r := runner(t, func(o *Options) {
-		o.Limits.MinTimeout, o.Limits.Timeout = 20*time.Millisecond, 60*time.Millisecond
+		o.Limits.MinTimeout, o.Limits.Timeout, o.Limits.MaxTimeout = 20*time.Millisecond, 60*time.Millisecond, 30*time.Second
 	})
 	try := func(t *testing.T, owner engi.Owner, language engi.Language, code string, n int) {
 		began := time.Now()
@@ -359,7 +359,7 @@ func TestHostileScripts(t *testing.T) {
 func TestHostileAmongInnocent(t *testing.T) {
 	r := runner(t, func(o *Options) {
 		o.Max, o.Warm = 5, 2
-		o.Limits.MinTimeout, o.Limits.Timeout = 20*time.Millisecond, 40*time.Millisecond
+		o.Limits.MinTimeout, o.Limits.Timeout, o.Limits.MaxTimeout = 20*time.Millisecond, 40*time.Millisecond, 30*time.Second
 	})
 	var codes []string
 	for _, list := range hostile {
