@@ -29,12 +29,13 @@ const (
 	ScopeVolumes    Scope = "volumes"
 	ScopeSecrets    Scope = "secrets"
 	ScopeKeys       Scope = "keys"
-	ScopeRead       Scope = "read" // look at everything, change nothing
+	ScopeAgents     Scope = "agents" // models cost money
+	ScopeRead       Scope = "read"   // look at everything, change nothing
 )
 
 // Scopes returns every scope.
 func Scopes() []Scope {
-	return []Scope{ScopeExecutions, ScopeSandboxes, ScopeTemplates, ScopeVolumes, ScopeSecrets, ScopeKeys, ScopeRead}
+	return []Scope{ScopeExecutions, ScopeSandboxes, ScopeTemplates, ScopeVolumes, ScopeSecrets, ScopeKeys, ScopeAgents, ScopeRead}
 }
 
 // May reports Denied unless the key's scopes allow an act on objects of s;

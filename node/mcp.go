@@ -4,16 +4,31 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent/tool"
 	"github.com/engi-dev/engi/api/mcp"
+	"github.com/engi-dev/engi/node/agents"
 )
 
 // mcpPath is where agents of other programs find their tools.
 const mcpPath = "/mcp"
 
+// places are what agents, ours and others', work with.
+func (n *Node) places() tool.Places {
+	return tool.Places{Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Sessions: n.Sessions()}
+}
+
+func (n *Node) openAgents() (err error) {
+	n.agents, err = agents.Open(n.config, n.db, n.places(), n.log.With("room", "agent"))
+	return err
+}
+
+// Agents is the node's front desk of agents; nil if it has none.
+func (n *Node) Agents() engi.Agents {
+	if n.agents == nil {
+		return nil
+	}
+	return n.agents
+}
+
 // openMCP makes the surface for agents of other programs.
 func (n *Node) openMCP(keys engi.Keys) (*mcp.Surface, error) {
-	places := tool.Places{Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes()}
-	if s := n.Sessions(); s != nil {
-		places.Sessions = s
-	}
-	return mcp.New(mcp.Options{Places: places, Keys: keys, URL: n.previews.URL, Version: n.version, Log: n.log.With("room", "mcp")})
+	return mcp.New(mcp.Options{Places: n.places(), Keys: keys, URL: n.previews.URL, Version: n.version, Log: n.log.With("room", "mcp")})
 }

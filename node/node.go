@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent"
 	"github.com/engi-dev/engi/api/compat/e2b"
 	"github.com/engi-dev/engi/api/rest"
 	"github.com/engi-dev/engi/disk"
@@ -63,6 +64,7 @@ type Node struct {
 	fleet     *fleet.Manager
 	script    *script.Runner     // nil if scripts are not served
 	sessions  *sessions.Sessions // nil if there are none
+	agents    *agent.Office      // nil if there are none
 	front     *front.Front
 	secrets   *secret.Safe
 	wall      *wall.Wall // nil if sandboxes have no network
@@ -168,6 +170,9 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if err := n.openScripts(ctx); err != nil {
 		return nil, err
 	}
+	if err := n.openAgents(); err != nil {
+		return nil, err
+	}
 	leave, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	n.leave = cancel
 	n.closers.add(cancel)
@@ -185,7 +190,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.handler = n.dispatch(rest.New(rest.Options{
-		Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Sessions: n.Sessions(), Templates: n.templates, Pools: n.fleet, Keys: keys,
+		Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Sessions: n.Sessions(), Agents: n.Agents(), Templates: n.templates, Pools: n.fleet, Keys: keys,
 		Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes, Quota: n.config.Quota.Of,
 		Secrets: n.secrets, Ports: n.previews, Networks: n.networkLog(),
 		Node:    rest.Node{Version: o.Version, Tier: n.provider.Tier(), NotEnforced: notEnforced, Started: n.started},
@@ -278,9 +283,14 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 		{"e2b", n.e2b.Run, 30 * time.Second},
 	}
 	parts = append(parts, n.diskParts()...)
-	parts = append(parts, n.sessionParts()...)
+	if n.sessions != nil {
+		parts = append(parts, part{"sessions", n.sessions.Run, 60 * time.Second})
+	}
 	if n.script != nil {
 		parts = append(parts, part{"script", n.script.Run, 10 * time.Second})
+	}
+	if n.agents != nil {
+		parts = append(parts, part{"agents", n.agents.Run, 30 * time.Second})
 	}
 	parts = append(parts, part{"tls", n.front.Certificates, 10 * time.Second})
 	return runParts(ctx, n.log, ready, append(parts, part{"http", n.serve, 15 * time.Second})...)

@@ -115,7 +115,11 @@ func (e *embedder) ask(ctx context.Context, texts []string) ([][]float32, engi.T
 	for k, v := range e.p.Headers {
 		req.Header.Set(k, v)
 	}
-	resp, err := e.reg.opt.Client.Do(req)
+	client := e.reg.opt.Client
+	if e.p.Client != nil {
+		client = e.p.Client
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		return nil, engi.Tokens{}, classify(e.name, err)
 	}

@@ -34,6 +34,7 @@ type Provider struct {
 	URL     string            // empty means that of the known name
 	Key     string            // empty for those that need none
 	Headers map[string]string // added to every request
+	Client  *http.Client      // instead of that of the options; may be nil
 }
 
 // known are the providers that need nothing but a key.
@@ -222,21 +223,25 @@ const maxMade = 256
 // dial makes a model. Nothing is sent yet.
 func (r *Registry) dial(p Provider, model string) (fantasy.LanguageModel, error) {
 	const agent = "engi"
+	client := r.opt.Client
+	if p.Client != nil {
+		client = p.Client
+	}
 	var made fantasy.Provider
 	var err error
 	switch p.Dialect {
 	case OpenAI:
 		made, err = openai.New(openai.WithBaseURL(p.URL), openai.WithAPIKey(p.Key), openai.WithHeaders(p.Headers),
-			openai.WithHTTPClient(r.opt.Client), openai.WithUserAgent(agent))
+			openai.WithHTTPClient(client), openai.WithUserAgent(agent))
 	case Anthropic:
 		made, err = anthropic.New(anthropic.WithBaseURL(p.URL), anthropic.WithAPIKey(p.Key), anthropic.WithHeaders(p.Headers),
-			anthropic.WithHTTPClient(r.opt.Client), anthropic.WithUserAgent(agent))
+			anthropic.WithHTTPClient(client), anthropic.WithUserAgent(agent))
 	case Gemini:
 		made, err = google.New(google.WithBaseURL(p.URL), google.WithGeminiAPIKey(p.Key), google.WithHeaders(p.Headers),
-			google.WithHTTPClient(r.opt.Client), google.WithUserAgent(agent))
+			google.WithHTTPClient(client), google.WithUserAgent(agent))
 	default:
 		made, err = openaicompat.New(openaicompat.WithBaseURL(p.URL), openaicompat.WithAPIKey(p.Key), openaicompat.WithHeaders(p.Headers),
-			openaicompat.WithHTTPClient(r.opt.Client), openaicompat.WithUserAgent(agent))
+			openaicompat.WithHTTPClient(client), openaicompat.WithUserAgent(agent))
 	}
 	if err != nil {
 		return nil, err

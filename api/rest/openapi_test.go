@@ -327,6 +327,21 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	do("DELETE", session, "")
 	do("GET", "/v1/dependencies", "")
 
+	do("GET", "/v1/agents", "")
+	for _, form := range []string{"application/json", sse, ndjson} {
+		do("POST", "/v1/agents/echo/runs", `{"input":"hello"}`, "Accept", form)
+		do("POST", "/v1/chat", `{"message":"hello"}`, "Accept", form)
+	}
+	do("POST", "/v1/chat/completions", `{"model":"echo","messages":[{"role":"user","content":"hello"}]}`)
+	do("GET", "/v1/models", "")
+	run := "/v1/runs/" + read[v1.List[v1.AgentRun]](t, do("GET", "/v1/runs", ""), 200).Items[0].ID
+	do("GET", run, "")
+	do("GET", run+"/messages", "")
+	do("GET", run+"/events", "", "Accept", sse)
+	do("GET", run+"/events", "", "Accept", ndjson)
+	do("GET", run+"/results/c1", "")
+	do("DELETE", run, "")
+
 	// Every operation also refuses in the way that is described.
 	do("POST", x, `{"language":"x"}`)
 	w.Executions.SetCapacity(0)

@@ -40,6 +40,7 @@ type Options struct {
 	Secrets   engi.Secrets
 	Scripts   engi.Scripts
 	Sessions  engi.Sessions
+	Agents    engi.Agents
 	Networks  engi.NetworkLog
 	Ports     Ports
 	Quota     func(engi.Owner) engi.Quota // nil means that nothing is bounded
@@ -95,6 +96,7 @@ type server struct {
 	secrets   engi.Secrets
 	scripts   engi.Scripts
 	sessions  engi.Sessions
+	agents    engi.Agents
 	networks  engi.NetworkLog
 	ports     Ports
 	quota     func(engi.Owner) engi.Quota
@@ -124,7 +126,7 @@ func New(o Options) http.Handler {
 	}
 	s := &server{
 		executions: o.Executions, sandboxes: o.Sandboxes, templates: o.Templates, pools: o.Pools, keys: o.Keys,
-		lifecycle: o.Lifecycle, snapshots: o.Snapshots, volumes: o.Volumes, secrets: o.Secrets, scripts: o.Scripts, sessions: o.Sessions, networks: o.Networks, ports: o.Ports, quota: o.Quota,
+		lifecycle: o.Lifecycle, snapshots: o.Snapshots, volumes: o.Volumes, secrets: o.Secrets, scripts: o.Scripts, sessions: o.Sessions, agents: o.Agents, networks: o.Networks, ports: o.Ports, quota: o.Quota,
 		node: o.Node, log: o.Log, meter: newMeter(o.Register), beat: o.Beat, leave: o.Leave,
 		maxBody: o.MaxBody, maxHeld: o.MaxHeld, maxCode: o.MaxCode, maxInput: o.MaxInput, mux: http.NewServeMux(),
 	}
@@ -162,6 +164,7 @@ func New(o Options) http.Handler {
 	s.serveUsage()
 	s.serveScripts()
 	s.serveSessions()
+	s.serveAgents()
 	s.serveObjects()
 	s.serveKeys()
 	s.serveHealth()
@@ -303,6 +306,18 @@ var table = map[string]rule{
 	"POST /v1/sessions/{id}/run_code": writes(boxes),
 	"POST /v1/sessions/{id}/release":  writes(boxes),
 	"GET /v1/dependencies":            reads(boxes),
+
+	"GET /v1/agents":                   reads(engi.ScopeAgents),
+	"POST /v1/agents/{name}/runs":      writes(engi.ScopeAgents),
+	"POST /v1/chat":                    writes(engi.ScopeAgents),
+	"POST /v1/chat/completions":        writes(engi.ScopeAgents),
+	"GET /v1/models":                   reads(engi.ScopeAgents),
+	"GET /v1/runs":                     reads(engi.ScopeAgents),
+	"GET /v1/runs/{id}":                reads(engi.ScopeAgents),
+	"DELETE /v1/runs/{id}":             writes(engi.ScopeAgents),
+	"GET /v1/runs/{id}/messages":       reads(engi.ScopeAgents),
+	"GET /v1/runs/{id}/events":         reads(engi.ScopeAgents),
+	"GET /v1/runs/{id}/results/{call}": reads(engi.ScopeAgents),
 
 	"GET /v1/templates":           reads(engi.ScopeTemplates),
 	"GET /v1/templates/{name}":    reads(engi.ScopeTemplates),

@@ -74,6 +74,8 @@ type commands struct {
 	Sandbox  sandboxCommand  `cmd:"" aliases:"box" help:"Create and use sandboxes that live."`
 	Net      netCommand      `cmd:"" help:"Say and see what crosses the wall around a sandbox."`
 	Session  sessionCommand  `cmd:"" help:"Run code in long-lived contexts, with packages and files that stay."`
+	Chat     chatCommand     `cmd:"" help:"Talk to an agent that runs code."`
+	Agent    agentCommand    `cmd:"" help:"Look at agents and their runs."`
 	Mcp      mcpCommand      `cmd:"" name:"mcp" help:"Offer sandboxes to agents of other programs (MCP) on standard input and output."`
 	Volume   volumeCommand   `cmd:"" help:"Make and fill directories that outlive sandboxes."`
 	Snapshot snapshotCommand `cmd:"" help:"Look after copies of sandboxes."`

@@ -60,7 +60,12 @@ type Config struct {
 	Mirrors   Mirrors   `toml:"mirrors" envPrefix:"MIRRORS_"`
 	Script    Script    `toml:"script" envPrefix:"SCRIPT_"`
 	Sandbox   Sandbox   `toml:"sandbox" envPrefix:"SANDBOX_"`
-	Pools     []Pool    `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
+	Models    Models    `toml:"models" envPrefix:"MODELS_"`
+
+	Providers map[string]Provider `toml:"providers" env:"-" help:"who runs language models: [providers.NAME] with api_key_env, and url and dialect unless NAME is openai, anthropic, gemini, ollama, mistral or groq"`
+	Agents    []Agent             `toml:"agents" env:"-" help:"models with a purpose and tools: name, description, model, system, tools, steps, budget, output, max_tokens, temperature"`
+
+	Pools []Pool `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
 }
 
 // TLS says how to serve https.
@@ -456,6 +461,9 @@ func (c Config) Validate() error {
 			return engi.Errorf(engi.Invalid, "tls.listen is set, but there is no certificate").
 				WithRemedy("set tls.cert and tls.key; 'engi tls init' makes them")
 		}
+	}
+	if err := c.Models.validate(); err != nil {
+		return err
 	}
 	if err := cert.CheckNames(c.TLS.ACMENames); err != nil {
 		return err

@@ -1,0 +1,238 @@
+package rest_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent"
+	"github.com/engi-dev/engi/agent/llm"
+	"github.com/engi-dev/engi/agent/llm/scripted"
+	"github.com/engi-dev/engi/agent/tool"
+	"github.com/engi-dev/engi/api/apitest"
+	"github.com/engi-dev/engi/api/rest"
+	"github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/store"
+)
+
+// office is a real one, with a model that follows a script.
+func office(t *testing.T, places func() tool.Places, play func(scripted.Conversation) scripted.Answer) *agent.Office {
+	t.Helper()
+	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	models, err := llm.New(llm.Options{Default: "openai:x", Pause: time.Millisecond,
+		Providers: map[string]llm.Provider{"openai": {URL: "http://model.invalid", Client: &http.Client{Transport: &scripted.Server{Play: play}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools, err := tool.Builtin(places())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := agent.New(agent.Options{
+		Agents: []engi.AgentSpec{{Name: "coder", Tools: []string{"*"}}, {Name: "quiet"}}, Models: models.Model, Tools: tools, Store: store.Agents(db), Results: store.AgentResults(db),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- o.Run(ctx, func() { close(ready) }) }()
+	<-ready
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return o
+}
+
+func agentWorld(t *testing.T, play func(scripted.Conversation) scripted.Answer) (*apitest.World, *httptest.Server) {
+	t.Helper()
+	return apitest.Serve(t, func(o *rest.Options) {
+		o.Agents = office(t, func() tool.Places { return tool.Places{Executions: o.Executions, Sandboxes: o.Sandboxes} }, play)
+	})
+}
+
+func runsBash(c scripted.Conversation) scripted.Answer {
+	if c.Last().Role == "tool" {
+		return scripted.Answer{Text: "It printed hello — see?"}
+	}
+	return scripted.Answer{Text: "I try.", Calls: []scripted.Call{{ID: "c1", Name: "execute_code", Arguments: `{"language":"bash","code":"echo hello"}`}}}
+}
+
+func TestChat(t *testing.T) {
+	w, _ := agentWorld(t, runsBash)
+	a := read[v1.ChatAnswer](t, ask(t, w, "POST", "/v1/chat", `{"message":"run something"}`), 200)
+	if a.Response != "It printed hello — see?" || a.Run.Steps != 2 || a.Run.State != v1.AgentDone || a.ConversationID == "" {
+		t.Errorf("%+v", a)
+	}
+	b := read[v1.ChatAnswer](t, ask(t, w, "POST", "/v1/chat", `{"message":"again","conversation_id":"`+a.ConversationID+`"}`), 200)
+	if b.ConversationID != a.ConversationID {
+		t.Errorf("%+v", b)
+	}
+	list := read[v1.List[v1.AgentRun]](t, ask(t, w, "GET", "/v1/runs", ""), 200)
+	if len(list.Items) != 2 || list.Items[0].ID != b.Run.ID {
+		t.Errorf("%+v", list)
+	}
+	said := read[v1.List[v1.Message]](t, ask(t, w, "GET", "/v1/runs/"+b.Run.ID+"/messages", ""), 200)
+	if len(said.Items) != 8 || !strings.Contains(said.Items[2].Results[0].Text, "hello") {
+		t.Errorf("%+v", said)
+	}
+	for path, body := range map[string]string{
+		"/v1/chat":                 `{}`,
+		"/v1/agents/coder/runs":    `{"input":"x","sandbox_id":"nope","conversation_id":"y"}`,
+		"/v1/chat?x=1":             `{"message":"a"}`,
+		"/v1/agents/coder/runs#":   `{"input":"x","messages":[{"role":"root","text":"x"}]}`,
+		"/v1/agents/coder/runs##":  `{"input":"x","output":7}`,
+		"/v1/agents/coder/runs###": `{"input":"x","model":"nobody:x"}`,
+	} {
+		path, _, _ = strings.Cut(path, "#")
+		refused(t, ask(t, w, "POST", path, body), 400, engi.Invalid)
+	}
+	refused(t, ask(t, w, "POST", "/v1/agents/spy/runs", `{"input":"x"}`), 404, engi.NotFound)
+	refused(t, ask(t, w, "GET", "/v1/runs/"+string(engi.NewRunID()), ""), 404, engi.NotFound)
+	// Another owner does not see it.
+	if rec := askSoon(t, w, w.Other, "GET", "/v1/runs/"+a.Run.ID, ""); rec.Code != 404 {
+		t.Errorf("%d %s", rec.Code, rec.Body)
+	}
+}
+
+func TestRunsAreStreamedAndComeBackTo(t *testing.T) {
+	w, srv := agentWorld(t, runsBash)
+	get := func(method, path, accept, body string) []v1.AgentEvent {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, srv.URL+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+w.User)
+		req.Header.Set("Accept", accept)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		var all []v1.AgentEvent
+		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+			text := lines.Text()
+			if accept == "text/event-stream" {
+				var ok bool
+				if text, ok = strings.CutPrefix(text, "data: "); !ok {
+					continue
+				}
+			}
+			var e v1.AgentEvent
+			if err := json.Unmarshal([]byte(text), &e); err != nil {
+				t.Fatalf("%v in %q", err, text)
+			}
+			all = append(all, e)
+		}
+		return all
+	}
+	for _, accept := range []string{"application/x-ndjson", "text/event-stream"} {
+		all := get("POST", "/v1/agents/coder/runs", accept, `{"input":"run something"}`)
+		var kinds []string
+		text := ""
+		for i, e := range all {
+			if e.Offset != int64(i+1) {
+				t.Errorf("event %d has offset %d", i, e.Offset)
+			}
+			if len(kinds) == 0 || kinds[len(kinds)-1] != e.Type {
+				kinds = append(kinds, e.Type)
+			}
+			if e.Type == "stdout" {
+				text += e.Text
+			}
+		}
+		if got := strings.Join(kinds, " "); got != "text call stdout result text done" || text != "hello\n" {
+			t.Errorf("%s: %q, printed %q", accept, got, text)
+		}
+		last := all[len(all)-1].Run
+		if last == nil || last.State != v1.AgentDone {
+			t.Fatalf("%+v", last)
+		}
+		half := all[len(all)/2].Offset
+		again := get("GET", "/v1/runs/"+last.ID+"/events?after="+strings.TrimSpace(string(mustJSON(t, half))), accept, "")
+		if len(again) != len(all)-int(half) || again[0].Offset != half+1 {
+			t.Errorf("%s: %d of %d events after %d", accept, len(again), len(all), half)
+		}
+	}
+}
+
+func mustJSON(t *testing.T, v any) []byte {
+	t.Helper()
+	raw, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func TestCompletions(t *testing.T) {
+	var heard scripted.Conversation
+	w, _ := agentWorld(t, func(c scripted.Conversation) scripted.Answer {
+		heard = c
+		return runsBash(c)
+	})
+	body := `{"model":"coder","temperature":0.3,"messages":[{"role":"system","content":"be brief"},{"role":"user","content":"hi"},{"role":"assistant","content":"hello"},
+		{"role":"user","content":[{"type":"text","text":"run it"},{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw=="}}]}]`
+	var whole struct {
+		Choices []struct {
+			Message struct{ Content string }
+			Finish  string `json:"finish_reason"`
+		}
+		Usage map[string]int64
+	}
+	rec := ask(t, w, "POST", "/v1/chat/completions", body+`}`)
+	if err := json.Unmarshal(rec.Body.Bytes(), &whole); err != nil || rec.Code != 200 {
+		t.Fatalf("%d %s", rec.Code, rec.Body)
+	}
+	if whole.Choices[0].Message.Content != "It printed hello — see?" || whole.Choices[0].Finish != "stop" || whole.Usage["total_tokens"] == 0 {
+		t.Errorf("%s", rec.Body)
+	}
+	if heard.System != "be brief" || len(heard.Turns) != 5 || heard.Turns[2].Images != 1 {
+		t.Errorf("the model heard %+v", heard)
+	}
+	rec = ask(t, w, "POST", "/v1/chat/completions", body+`,"stream":true,"stream_options":{"include_usage":true}}`)
+	text := ""
+	for line := range strings.SplitSeq(rec.Body.String(), "\n") {
+		var chunk struct {
+			Choices []struct{ Delta struct{ Content string } }
+		}
+		if data, ok := strings.CutPrefix(line, "data: "); ok && data != "[DONE]" {
+			if err := json.Unmarshal([]byte(data), &chunk); err != nil {
+				t.Fatalf("%v in %s", err, data)
+			}
+			for _, c := range chunk.Choices {
+				text += c.Delta.Content
+			}
+		}
+	}
+	if !strings.HasSuffix(text, "see?") || !strings.Contains(text, "I try.") || !strings.HasSuffix(strings.TrimSpace(rec.Body.String()), "data: [DONE]") || !strings.Contains(rec.Body.String(), `"usage"`) {
+		t.Errorf("%q %s", text, rec.Body)
+	}
+	for _, bad := range []string{`{`, `{"model":"coder"}`, `{"model":"coder","messages":[{"role":"tool","content":"x"}]}`, `{"model":"spy","messages":[{"role":"user","content":"x"}]}`,
+		`{"model":"coder","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://169.254.169.254/"}}]}]}`} {
+		rec := ask(t, w, "POST", "/v1/chat/completions", bad)
+		if rec.Code < 400 || rec.Code >= 500 || !strings.Contains(rec.Body.String(), `"error":{`) {
+			t.Errorf("%s: %d %s", bad, rec.Code, rec.Body)
+		}
+	}
+	if rec := ask(t, w, "GET", "/v1/models", ""); !strings.Contains(rec.Body.String(), `"coder"`) {
+		t.Errorf("%s", rec.Body)
+	}
+}

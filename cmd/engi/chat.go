@@ -1,0 +1,250 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+type chatCommand struct {
+	Message string `arg:"" optional:"" help:"What to say; - reads it from standard input. Without it a conversation begins." placeholder:"MESSAGE"`
+	Agent   string `help:"Whom to talk to; 'engi agent list' shows them." placeholder:"NAME"`
+	Model   string `help:"Model instead of the agent's, as provider:model." placeholder:"MODEL"`
+	Sandbox string `help:"Let its tools work in this sandbox." placeholder:"ID"`
+	Session string `help:"Let its tools work in this session." placeholder:"SESSION"`
+	Resume  string `help:"Go on with a conversation." placeholder:"ID"`
+}
+
+func (chatCommand) Help() string {
+	return `Shows what the agent says, which tools it uses and what programs print, while it happens.
+In a conversation an empty line or end of input leaves, and Ctrl-C ends the answer.
+Without a configured model the demo model answers, which follows a script.
+
+Examples:
+  engi chat
+  engi chat 'write a function to parse CSV and show me it works'
+  engi chat --agent coder --sandbox sbx_... 'why does the test fail?'`
+}
+
+// Run implements the command.
+func (c *chatCommand) Run(ctx context.Context, g *globals) error {
+	d, err := g.connect(ctx, orPrivate)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	agent := c.Agent
+	if agent == "" {
+		all, err := d.Agents(ctx)
+		if err != nil {
+			return err
+		}
+		if len(all) == 0 {
+			return engi.Errorf(engi.Unsupported, "this node has no agents")
+		}
+		agent = all[0].Name
+	}
+	q := v1.RunRequest{Model: c.Model, SandboxID: c.Sandbox, Session: c.Session, ConversationID: c.Resume}
+	if c.Message == "-" {
+		raw, err := io.ReadAll(io.LimitReader(g.in, 1<<20))
+		if err != nil {
+			return engi.Errorf(engi.Unavailable, "read standard input: %v", err)
+		}
+		c.Message = string(raw)
+	}
+	if c.Message != "" {
+		q.Input = c.Message
+		_, err := c.say(ctx, g, d, agent, q)
+		return err
+	}
+	in := bufio.NewScanner(g.in)
+	in.Buffer(nil, 1<<20)
+	for {
+		fmt.Fprint(g.err, "> ")
+		if !in.Scan() || strings.TrimSpace(in.Text()) == "" {
+			fmt.Fprintln(g.err)
+			return nil
+		}
+		q.Input = in.Text()
+		x, err := c.say(ctx, g, d, agent, q)
+		if err != nil {
+			return err
+		}
+		q.ConversationID = x.ConversationID
+	}
+}
+
+// say sends one message and shows the answer while it comes.
+func (c *chatCommand) say(ctx context.Context, g *globals, d *desk, agent string, q v1.RunRequest) (v1.AgentRun, error) {
+	x, err := d.StartRun(ctx, agent, q)
+	if err != nil {
+		return x, err
+	}
+	for e, err := range d.WatchRun(ctx, x.ID, 0) {
+		if err != nil {
+			if ctx.Err() != nil {
+				stop := context.WithoutCancel(ctx)
+				if err := d.CancelRun(stop, x.ID); err != nil {
+					g.note("the run %s goes on: %v", x.ID, err)
+				}
+			}
+			return x, err
+		}
+		if g.JSON {
+			if err := g.printLine(e); err != nil {
+				return x, err
+			}
+		} else {
+			c.show(g, e)
+		}
+		if e.Run != nil {
+			x = *e.Run
+		}
+	}
+	if !g.JSON {
+		fmt.Fprintln(g.out)
+	}
+	switch x.State {
+	case v1.AgentFailed:
+		return x, engi.Errorf(engi.ParseKind(x.Error.Kind), "%s", x.Error.Detail).WithRemedy("%s", x.Error.Remedy)
+	case v1.AgentStopped:
+		g.note("stopped by a limit: %s", x.Reason)
+	}
+	return x, nil
+}
+
+// show prints one event: words on standard output, work on standard error.
+func (c *chatCommand) show(g *globals, e v1.AgentEvent) {
+	switch e.Type {
+	case "text":
+		fmt.Fprint(g.out, e.Text)
+	case "again":
+		fmt.Fprintln(g.err, "\n(the answer broke off; again)")
+	case "call":
+		fmt.Fprintf(g.err, "\n[%s] %s\n", e.Call.Name, brief(e.Call.Arguments))
+	case "stdout", "stderr":
+		fmt.Fprint(g.err, e.Text)
+	case "result":
+		if e.Result != nil && e.Result.Failed {
+			fmt.Fprintf(g.err, "[%s failed]\n", e.Result.Name)
+		}
+	}
+}
+
+// brief is what a call says, for people: code as it is, the rest in one line.
+func brief(arguments string) string {
+	var a map[string]any
+	if json.Unmarshal([]byte(arguments), &a) != nil {
+		return arguments
+	}
+	if code, ok := a["code"].(string); ok {
+		return fmt.Sprint(a["language"]) + "\n" + strings.TrimRight(code, "\n")
+	}
+	raw, err := json.Marshal(a)
+	if err != nil {
+		return arguments
+	}
+	return string(raw)
+}
+
+type agentCommand struct {
+	List   agentList   `cmd:"" aliases:"ls" help:"List agents."`
+	Runs   agentRuns   `cmd:"" help:"List runs of agents."`
+	Show   agentShow   `cmd:"" help:"Print the transcript of a run."`
+	Cancel agentCancel `cmd:"" help:"Cancel runs."`
+}
+
+type agentList struct{}
+
+// Run implements the command.
+func (agentList) Run(ctx context.Context, g *globals) error {
+	d, err := g.connect(ctx, orPrivate)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	all, err := d.Agents(ctx)
+	if err != nil {
+		return err
+	}
+	if g.JSON {
+		return g.printJSON(all)
+	}
+	var rows [][]string
+	for _, a := range all {
+		model := a.Model
+		if model == "" {
+			model = "(default)"
+		}
+		rows = append(rows, []string{a.Name, model, strings.Join(a.Tools, ","), a.Description})
+	}
+	g.table("NAME\tMODEL\tTOOLS\tDESCRIPTION", rows)
+	return nil
+}
+
+type agentRuns struct {
+	Limit int `help:"How many at most." default:"20" placeholder:"N"`
+}
+
+// Run implements the command.
+func (a *agentRuns) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		all, err := d.Runs(ctx, a.Limit)
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(all)
+		}
+		var rows [][]string
+		for _, x := range all {
+			rows = append(rows, []string{x.ID, x.Agent, x.State, fmt.Sprint(x.Steps), fmt.Sprint(x.Usage.InputTokens + x.Usage.OutputTokens), x.CreatedAt.Format("2006-01-02 15:04:05")})
+		}
+		g.table("RUN\tAGENT\tSTATE\tSTEPS\tTOKENS\tCREATED", rows)
+		return nil
+	})
+}
+
+type agentShow struct {
+	Run_ string `arg:"" name:"run" help:"ID of the run." placeholder:"RUN"`
+}
+
+// Run implements the command.
+func (a *agentShow) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		all, err := d.RunMessages(ctx, a.Run_)
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(all)
+		}
+		for _, m := range all {
+			if m.Text != "" {
+				fmt.Fprintf(g.out, "%s: %s\n", m.Role, m.Text)
+			}
+			for _, c := range m.Calls {
+				fmt.Fprintf(g.out, "[%s] %s\n", c.Name, brief(c.Arguments))
+			}
+			for _, r := range m.Results {
+				fmt.Fprintf(g.out, "%s\n", strings.TrimRight(r.Text, "\n"))
+			}
+		}
+		return nil
+	})
+}
+
+type agentCancel struct {
+	Runs []string `arg:"" help:"IDs of runs." placeholder:"RUN"`
+}
+
+// Run implements the command.
+func (a *agentCancel) Run(ctx context.Context, g *globals) error {
+	return g.removeAll(ctx, "cancelled", a.Runs, func(d *desk, id string) error { return d.CancelRun(ctx, id) })
+}

@@ -1,0 +1,72 @@
+// Package agents assembles the agents of a node from its configuration: which
+// models they may ask, which tools they have, what they cost. Only package
+// node uses it.
+package agents
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent"
+	"github.com/engi-dev/engi/agent/llm"
+	"github.com/engi-dev/engi/agent/llm/scripted"
+	"github.com/engi-dev/engi/agent/tool"
+	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/store"
+)
+
+// Open makes the office of agents; nil where it is off.
+func Open(c config.Config, db *store.DB, places tool.Places, log *slog.Logger) (*agent.Office, error) {
+	if c.Models.Off {
+		return nil, nil
+	}
+	opt, err := c.Choices(os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	opt.Timeout = time.Duration(c.Models.Timeout)
+	if _, taken := opt.Providers[config.Demo]; !taken {
+		demo := &scripted.Server{Play: scripted.Demo}
+		opt.Providers[config.Demo] = llm.Provider{Dialect: llm.OpenAI, URL: "http://demo.invalid/v1", Client: &http.Client{Transport: demo}}
+	}
+	if opt.Default == "" {
+		opt.Default = config.Demo + ":script"
+		log.Warn("no language model is configured: agents use the demo model, which understands nothing",
+			"remedy", "set models.default and [providers.NAME] with api_key_env")
+	}
+	models, err := llm.New(opt)
+	if err != nil {
+		return nil, err
+	}
+	tools, err := tool.Builtin(places)
+	if err != nil {
+		return nil, err
+	}
+	return agent.New(agent.Options{
+		Agents: c.Specs(), Models: models.Model, Tools: tools, Store: store.Agents(db), Results: store.AgentResults(db),
+		Log: log, MaxRuns: c.Models.MaxRuns, Check: check(places),
+	})
+}
+
+// check reports NotFound for what an owner has not.
+func check(p tool.Places) func(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, session string) error {
+	return func(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, session string) error {
+		if sandbox != "" {
+			if _, err := p.Sandboxes.Get(ctx, owner, sandbox); err != nil {
+				return err
+			}
+		}
+		if session == "" {
+			return nil
+		}
+		if p.Sessions == nil {
+			return engi.Errorf(engi.Unsupported, "this node has no sessions").WithRemedy("give its configuration a section [sandbox]")
+		}
+		_, err := p.Sessions.Get(ctx, owner, session)
+		return err
+	}
+}

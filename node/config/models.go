@@ -1,0 +1,106 @@
+package config
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent/llm"
+)
+
+// Models says which language models agents use, and what they may cost.
+type Models struct {
+	Off       bool                `toml:"off" env:"OFF" help:"serve no agents"`
+	Default   string              `toml:"default" env:"DEFAULT" help:"model of agents that name none, as provider:model; empty means demo:script, which follows a script and understands nothing"`
+	Embedding string              `toml:"embedding" env:"EMBEDDING" help:"model that turns texts into vectors, as provider:model"`
+	Timeout   Duration            `toml:"timeout" env:"TIMEOUT" help:"longest wait for one answer of a model"`
+	MaxRuns   int                 `toml:"max_runs" env:"MAX_RUNS" help:"runs of agents at once"`
+	Fallbacks map[string][]string `toml:"fallbacks" env:"-" help:"models to ask when one fails for a passing reason: \"provider:model\" = [\"provider:model\"]"`
+	Prices    map[string]Price    `toml:"prices" env:"-" help:"what a million tokens cost: [models.prices.\"provider:model\"] input, output, cache_read, cache_write"`
+}
+
+// A Price is what a million tokens cost, in any currency.
+type Price struct {
+	Input      float64 `toml:"input"`
+	Output     float64 `toml:"output"`
+	CacheRead  float64 `toml:"cache_read"`
+	CacheWrite float64 `toml:"cache_write"`
+}
+
+// A Provider runs models.
+type Provider struct {
+	Dialect string            `toml:"dialect"`     // openai, compatible, anthropic or gemini; empty means that of the name
+	URL     string            `toml:"url"`         // empty means that of the name
+	KeyEnv  string            `toml:"api_key_env"` // variable of the server that holds the key
+	Headers map[string]string `toml:"headers"`
+}
+
+// An Agent is a model with a purpose and with tools.
+type Agent struct {
+	Name        string   `toml:"name"`
+	Description string   `toml:"description"`
+	Model       string   `toml:"model"` // provider:model; empty means models.default
+	System      string   `toml:"system"`
+	Tools       []string `toml:"tools"`
+	Steps       int      `toml:"steps"`
+	Budget      float64  `toml:"budget"` // of a run, in the currency of the prices; 0 means none
+	Output      string   `toml:"output"` // JSON schema
+	MaxTokens   int      `toml:"max_tokens"`
+	Temperature *float64 `toml:"temperature"`
+}
+
+// Demo is the name of the provider that follows a script.
+const Demo = "demo"
+
+// Choices are the models of a configuration as package llm takes them.
+// Lookup reads the environment.
+func (c Config) Choices(lookup func(string) (string, bool)) (llm.Options, error) {
+	o := llm.Options{Providers: map[string]llm.Provider{}, Default: c.Models.Default, Embedding: c.Models.Embedding, Fallbacks: c.Models.Fallbacks, Prices: map[string]llm.Price{}}
+	for _, name := range slices.Sorted(maps.Keys(c.Providers)) {
+		p := c.Providers[name]
+		out := llm.Provider{Dialect: llm.Dialect(p.Dialect), URL: p.URL, Headers: p.Headers}
+		if p.KeyEnv != "" {
+			key, ok := lookup(p.KeyEnv)
+			if !ok || strings.TrimSpace(key) == "" {
+				return o, engi.Errorf(engi.Invalid, "providers.%s: the environment has no %s", name, p.KeyEnv).
+					WithRemedy("set it, or take the provider out of the configuration")
+			}
+			out.Key = strings.TrimSpace(key)
+		}
+		o.Providers[name] = out
+	}
+	for ref, p := range c.Models.Prices {
+		o.Prices[ref] = llm.Price(p)
+	}
+	return o, nil
+}
+
+// Specs are the configured agents; one that runs code if there are none.
+func (c Config) Specs() []engi.AgentSpec {
+	if len(c.Agents) == 0 {
+		return []engi.AgentSpec{{
+			Name: "coder", Description: "Writes programs and runs them in sandboxes.", Tools: []string{"*"},
+			System: "You help with programming. When you write code, run it with your tools before you say that it works, and show what it printed.",
+		}}
+	}
+	var all []engi.AgentSpec
+	for _, a := range c.Agents {
+		s := engi.AgentSpec{
+			Name: a.Name, Description: a.Description, Model: a.Model, System: a.System, Tools: a.Tools, Steps: a.Steps, Budget: int64(a.Budget * 1e6),
+			MaxTokens: a.MaxTokens, Temperature: a.Temperature,
+		}
+		if a.Output != "" {
+			s.Output = []byte(a.Output)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+func (m Models) validate() error {
+	if m.Timeout < 0 || m.MaxRuns < 0 {
+		return engi.Errorf(engi.Invalid, "models has a negative value")
+	}
+	return nil
+}
