@@ -31,7 +31,7 @@ var restrictedAttacks = []attack{
 	{name: "metadata, by UDP", code: `return got(udp('169.254.169.254', 123, token.encode()))`, event: `connect udp .*169.254.169.254:123.*metadata`},
 	{name: "metadata, by its name", code: `
 ips = lookup('metadata.google.internal')
-return http(ips[0], token) if ips else None`, event: `lookup .*metadata.google.internal`, shut: "names below internal are those of groups"},
+return http(ips[0], token) if ips else None`, event: `lookup .*metadata.google.internal`},
 	{name: "metadata, in the Host header", code: `return http('plain.test', token, host='169.254.169.254')`, event: `claim tcp .*names an address`},
 
 	// Names that lead elsewhere than they should.
@@ -296,7 +296,7 @@ var openAttacks = []attack{
 	{name: "open: metadata", code: `return http('169.254.169.254', token)`, event: `connect tcp .*169.254.169.254:80 .*metadata`},
 	{name: "open: metadata by its name", code: `
 ips = lookup('metadata.google.internal')
-return http(ips[0], token) if ips else None`, event: `lookup .*metadata.google.internal`, shut: "names below internal are those of groups"},
+return http(ips[0], token) if ips else None`, event: `lookup .*metadata.google.internal`},
 	{name: "open: a private network", code: `return http('10.1.2.3', token)`, event: `connect tcp .*10.1.2.3:80.*private`},
 	{name: "open: the host", code: `return got(say('198.18.0.1', 47113, None))`, event: `connect tcp .*198.18.0.1:47113`},
 	{name: "open: rebinding", code: `

@@ -189,7 +189,6 @@ for f in (ask, ask_tcp):
 	})
 	t.Run("a tunnel of many names", func(t *testing.T) {
 		p := policies["restricted"]
-		p.Limits.Lookups = -1
 		b := newBox(t, "mallory", p)
 		b.python(t, `
 for i in range(600):
@@ -366,4 +365,23 @@ for a in ('93.184.216.20', '10.88.0.1'):
 `); strings.TrimSpace(out) != "[]\nNone\nNone" {
 		t.Errorf("mode isolated reaches more than its group: %s", out)
 	}
+}
+
+// TestHosts has the operator's own names work where a policy allows them, and
+// their addresses not without the name.
+func TestHosts(t *testing.T) {
+	world(t)
+	with := newBox(t, "alice", engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"registry.internal"}, Group: "shop", Name: "web"})
+	const visit = "\nprint(lookup('registry.internal'))\ntry:\n    print(http('registry.internal', 'x'))\nexcept OSError as e:\n    print(type(e))\n"
+	if out := with.python(t, visit); !strings.Contains(out, "['192.168.0.77']") || !strings.Contains(out, reached) {
+		t.Errorf("allowed: %s", out)
+	}
+	if out := with.python(t, strings.ReplaceAll(visit, "http('registry.internal'", "http('192.168.0.78'")); strings.Contains(out, reached) {
+		t.Errorf("a neighbour of it: %s", out)
+	}
+	without := newBox(t, "alice", policies["restricted"])
+	if out := without.python(t, visit); !strings.Contains(out, "[]") || strings.Contains(out, reached) {
+		t.Errorf("not allowed: %s", out)
+	}
+	wantRefusal(t, without.refusals(t), `lookup .*registry.internal`)
 }

@@ -157,6 +157,8 @@ func sharedNode(t *testing.T) *node.Private {
 	c.Pools = nil
 	c.Network.Resolver = []string{resolver.String()}
 	c.Network.Private = opened
+	c.Network.Hosts = []string{"registry.internal=192.168.0.77"}
+	c.Network.Limits = config.NetworkLimits{Connections: 2000, NewConnections: 2000, Lookups: 2000}
 	c.Network.Max = string(engi.NetworkOpen)
 	c.Network.Events = 20_000
 	p, err := node.OpenPrivate(context.Background(), c, node.Options{})
