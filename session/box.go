@@ -116,15 +116,17 @@ func (m *Manager) use(ctx context.Context, l *life, id engi.SandboxID, fresh boo
 	in.done = func() {
 		l.mu.Lock()
 		l.uses--
-		l.rec.Used = m.now().UTC().Truncate(time.Millisecond)
-		r := l.rec
 		l.mu.Unlock()
-		// Run writes it down later if this fails: at worst it looks idle for
-		// a little longer.
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 		defer cancel()
-		if err := m.o.Store.Save(late, r); err != nil {
+		used := m.now().UTC().Truncate(time.Millisecond)
+		err := m.edit(late, l, func(r *Record) { r.Used = used })
+		if err != nil {
+			// At worst, after a crash, it looks idle for a little longer.
 			m.o.Log.WarnContext(ctx, "record the use of a session", "session", l.id, "error", err)
+			l.mu.Lock()
+			l.rec.Used = used
+			l.mu.Unlock()
 		}
 	}
 	return in, nil

@@ -42,7 +42,7 @@ hosts = ["api.acme.test"]
 	if d := n.installed(t); d.State != engi.DependenciesReady {
 		t.Fatalf("%+v", d)
 	}
-	s := n.session(t, engi.SessionSpec{Name: "ui", TTL: 20 * time.Second, Dormancy: 5 * time.Minute})
+	s := n.session(t, engi.SessionSpec{Name: "ui", TTL: 10 * time.Second, Dormancy: 5 * time.Minute})
 	if s.State != engi.SessionIdle || s.Sandbox != "" {
 		t.Errorf("a lazy session begins as %+v", s)
 	}
@@ -134,7 +134,7 @@ issues.map((i: { title: string }) => i.title)`
 		t.Errorf("still listed: %v, %v", all, err)
 	}
 	_, err = n.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: "1"}, nil)
-	if engi.KindOf(err) != engi.NotFound || !strings.Contains(err.Error(), "nobody used it for 20s") || !strings.Contains(engi.RemedyOf(err), "new one") {
+	if engi.KindOf(err) != engi.NotFound || !strings.Contains(err.Error(), "nobody used it for 10s") || !strings.Contains(engi.RemedyOf(err), "new one") {
 		t.Errorf("code in an expired session: %v; %s", err, engi.RemedyOf(err))
 	}
 }
