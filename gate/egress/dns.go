@@ -177,12 +177,11 @@ func (a *ask) reply(code dnsmessage.RCode, records []record, datagram bool) []by
 			ok = ok && add(&b, h, rec.body) == nil
 		}
 		msg, err := b.Finish()
-		if !ok || err != nil {
-			code, records = dnsmessage.RCodeServerFailure, nil
-			if cut {
+		if !ok || err != nil || len(msg) > 0xffff {
+			if len(records) == 0 {
 				return nil
 			}
-			cut = true
+			code, records = dnsmessage.RCodeServerFailure, nil
 			continue
 		}
 		if datagram && len(msg) > a.size && len(records) > 0 {
