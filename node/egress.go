@@ -54,3 +54,6 @@ func (n *Node) networkLog() engi.NetworkLog {
 	}
 	return n.wall
 }
+
+// Lifecycle is the front desk of what freezes, saves and copies sandboxes.
+func (n *Node) Lifecycle() engi.Lifecycle { return n.fleet.Lifecycle() }
