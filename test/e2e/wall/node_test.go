@@ -65,12 +65,6 @@ func enter() int {
 }
 
 func run(m *testing.M) int {
-	if os.Getenv(inside) != "" {
-		if err := prepare(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-	}
 	defer func() {
 		if shared.node != nil {
 			if err := shared.node.Close(); err != nil {
@@ -81,6 +75,12 @@ func run(m *testing.M) int {
 			os.RemoveAll(shared.dir)
 		}
 	}()
+	if os.Getenv(inside) != "" {
+		if err := prepare(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
 	return m.Run()
 }
 
