@@ -6,7 +6,8 @@
 //
 // A machine that is saved keeps its files and nothing else: the processes of a
 // restored one are gone, as after a cold start, since they are processes of
-// the host. Mounts are links, writable all of them.
+// the host. Mounts are links, writable all of them. Spec.Netns is not looked
+// at: programs have the host's network, whatever a wall says.
 package memory
 
 import (
