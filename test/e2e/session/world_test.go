@@ -4,6 +4,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -12,8 +13,10 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk"
 	"github.com/engi-dev/engi/node"
 	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/session/deps"
 )
 
 // need skips, or fails where everything must be there, without what a test
@@ -102,12 +105,40 @@ func run(t *testing.T, c config.Config) *running {
 		}
 	}
 	t.Cleanup(func() {
+		if !stopped { // so that no volume stays mounted
+			all, err := n.Sessions().List(context.Background(), "")
+			for _, s := range all {
+				err = errors.Join(err, n.Sessions().Terminate(context.Background(), "", string(s.ID)))
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
 		stop()
 		if _, err := node.Destroy(context.Background(), c); err != nil {
 			t.Error(err)
 		}
+		forget(t, c)
 	})
 	return &running{n, n.Sessions(), stop}
+}
+
+// forget removes the packages of a test from the cache that nodes share.
+func forget(t *testing.T, c config.Config) {
+	t.Helper()
+	packages := c.Sandbox.Packages()
+	if len(packages) == 0 {
+		return
+	}
+	templates, err := disk.Open(context.Background(), disk.Options{Dir: filepath.Join(c.CacheDir, "templates")})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	err = templates.Remove(context.Background(), deps.Name(c.Sandbox.Template, packages))
+	if err != nil && engi.KindOf(err) != engi.NotFound {
+		t.Error(err)
+	}
 }
 
 // installed waits until packages are, or the installation has failed.
