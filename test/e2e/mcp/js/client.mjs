@@ -1,0 +1,52 @@
+// Uses every tool that is listed, over the transport that the first argument
+// names: "http URL KEY" or "stdio ENGI". Prints one line of JSON: what was
+// listed, what was used, what was told on the way.
+import { Client } from "@modelcontextprotocol/sdk/client/index.js";
+import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
+import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
+
+const [kind, where, key] = process.argv.slice(2);
+const transport = kind === "http"
+  ? new StreamableHTTPClientTransport(new URL(where), { requestInit: { headers: { Authorization: `Bearer ${key}` } } })
+  : new StdioClientTransport({ command: where, args: ["mcp"], env: process.env });
+const client = new Client({ name: "test", version: "1" });
+await client.connect(transport);
+
+const used = [];
+let progress = "";
+async function use(name, args, want) {
+  const r = await client.callTool({ name, arguments: args }, undefined, { onprogress: (p) => { progress += p.message ?? ""; } });
+  const text = r.content.map((c) => c.text ?? "").join("");
+  if (r.isError || !text.includes(want)) throw new Error(`${name}: ${text}`);
+  used.push(name);
+  return text;
+}
+
+const listed = (await client.listTools()).tools.map((t) => t.name);
+const { sandbox } = JSON.parse(await use("create_sandbox", { timeout_seconds: 120 }, "sbx_"));
+await use("list_sandboxes", {}, sandbox);
+await use("write_file", { sandbox, path: "/workspace/a.txt", content: "one\ntwo\n" }, "made");
+await use("edit_file", { sandbox, path: "/workspace/a.txt", edits: [{ old: "two", new: "zwei" }] }, "replaced 1");
+await use("read_file", { sandbox, path: "/workspace/a.txt" }, "zwei");
+await use("list_files", { sandbox, path: "/workspace" }, "a.txt");
+await use("glob", { sandbox, pattern: "**/*.txt", dir: "/workspace" }, "a.txt");
+await use("grep", { sandbox, pattern: "zw.i", path: "/workspace" }, ":2:zwei");
+await use("run_command", { sandbox, command: "echo $((6*7)); id -un" }, "42");
+await use("get_port_url", { sandbox, port: 5173 }, "5173-");
+const file = await client.readResource({ uri: `engi://sandboxes/${sandbox}/files/workspace/a.txt` });
+if (!file.contents[0].text.includes("zwei")) throw new Error("resource");
+await use("remove_file", { sandbox, path: "/workspace/a.txt" }, "removed");
+await use("execute_code", { language: "python", code: "import time\nfor i in range(3):\n    print('step', i, flush=True)\n    time.sleep(.2)\n" }, "step 2");
+const gone = new AbortController();
+setTimeout(() => gone.abort("enough"), 500);
+let cancelled = false;
+try {
+  await client.callTool({ name: "run_command", arguments: { sandbox, command: "sleep 60" } }, undefined, { signal: gone.signal });
+} catch {
+  cancelled = true;
+}
+const refused = await client.callTool({ name: "read_file", arguments: { sandbox, path: "workspace/../a" } });
+await use("stop_sandbox", { sandbox }, "stopped");
+await client.close();
+console.log(JSON.stringify({ listed: listed.sort(), used: used.sort(), progress, cancelled, refused: refused.isError === true }));
+process.exit(0);
