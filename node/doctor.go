@@ -78,12 +78,9 @@ func Doctor(ctx context.Context, c config.Config, o Options) (d Diagnosis, err e
 	}
 
 	if c.Sandbox.Enabled {
-		if ts, err := disk.Open(ctx, disk.Options{Dir: templatesDir(c)}); err == nil {
-			detail, err := sessions.Diagnose(ctx, c, ts)
-			add("packages of sessions", err, detail)
-		}
+		detail, err := sessions.Diagnose(ctx, c, templatesDir(c))
+		add("packages of sessions", err, detail)
 	}
-
 	// A directory of its own, held like that of a private node, so that the
 	// next start removes what a killed doctor leaves.
 	dir := filepath.Join(c.DataDir, place.PrivateName, strings.ToLower(rand.Text()[:8]))

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/engi-dev/engi/gate/secret"
 	"github.com/engi-dev/engi/node/place"
@@ -21,24 +20,15 @@ const (
 	secretKeyVariable = "ENGI_SECRET_KEY"
 )
 
-// secretOptions are the key of the node's secrets and those of its
-// environment: the configured ones, and those of packages under the names of
-// their variables.
+// secretOptions are the key of the node's secrets and the configured ones of its
+// environment. Those of packages are not among them: owners must not be able to
+// grant them to hosts of their own; see package node/sessions.
 func (n *Node) secretOptions() secret.Options {
 	o := secret.Options{
 		Path: filepath.Join(n.config.DataDir, secretKeyName), Key: os.Getenv(secretKeyVariable), Log: n.log.With("room", "secret"),
 	}
 	for _, s := range n.config.Secrets.List() {
 		o.Environment = append(o.Environment, secret.Fixed{Owner: s.Owner, Name: s.Name, Variable: s.Variable, Value: os.Getenv(s.Variable)})
-	}
-	if !n.config.Sandbox.Enabled {
-		return o
-	}
-	for _, d := range n.config.Sandbox.Packages() {
-		named := func(f secret.Fixed) bool { return f.Name == d.Secret && f.Owner == "" }
-		if d.Secret != "" && !slices.ContainsFunc(o.Environment, named) {
-			o.Environment = append(o.Environment, secret.Fixed{Name: d.Secret, Variable: d.Secret, Value: os.Getenv(d.Secret)})
-		}
 	}
 	return o
 }

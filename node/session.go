@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -18,14 +17,6 @@ func (n *Node) openSessions(ctx context.Context, metrics prometheus.Registerer) 
 		Store: store.Sessions(n.db), Metrics: metrics, Log: n.log.With("room", "session"),
 	})
 	return err
-}
-
-// sessionParts are what openSessions opened, running.
-func (n *Node) sessionParts() []part {
-	if n.sessions == nil {
-		return nil
-	}
-	return []part{{"sessions", n.sessions.Run, 60 * time.Second}}
 }
 
 // Sessions is the node's front desk of sessions; nil if it has none.

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk"
 	"github.com/engi-dev/engi/fleet"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/session"
@@ -182,9 +183,14 @@ func (w wall) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p e
 	return w.Wall.Open(ctx, id, owner, p)
 }
 
-// Diagnose says what is wrong with the section of c, and else how its packages are.
-func Diagnose(ctx context.Context, c config.Config, templates engi.Templates) (detail string, err error) {
+// Diagnose says what is wrong with the section of c, and else how its packages
+// are, in a directory of templates.
+func Diagnose(ctx context.Context, c config.Config, dir string) (detail string, err error) {
 	if err := c.Sandbox.CheckEnvironment(os.LookupEnv); err != nil {
+		return "", err
+	}
+	templates, err := disk.Open(ctx, disk.Options{Dir: dir})
+	if err != nil {
 		return "", err
 	}
 	packages, err := deps.New(ctx, deps.Options{Templates: templates, Base: c.Sandbox.Template, Packages: c.Sandbox.Packages()})
