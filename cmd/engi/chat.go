@@ -162,6 +162,13 @@ type agentCommand struct {
 
 type agentList struct{}
 
+func (agentList) Help() string {
+	return `The first is the one that answers if none is named. Agents come from [[agents]] in the configuration.
+
+Examples:
+  engi agent list`
+}
+
 // Run implements the command.
 func (agentList) Run(ctx context.Context, g *globals) error {
 	d, err := g.connect(ctx, orPrivate)
@@ -192,6 +199,13 @@ type agentRuns struct {
 	Limit int `help:"How many at most." default:"20" placeholder:"N"`
 }
 
+func (agentRuns) Help() string {
+	return `The newest come first.
+
+Examples:
+  engi agent runs --limit 5`
+}
+
 // Run implements the command.
 func (a *agentRuns) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *desk) error {
@@ -213,6 +227,14 @@ func (a *agentRuns) Run(ctx context.Context, g *globals) error {
 
 type agentShow struct {
 	Run_ string `arg:"" name:"run" help:"ID of the run." placeholder:"RUN"`
+}
+
+func (agentShow) Help() string {
+	return `All that was said, from the beginning of the conversation, with what tools were asked and answered.
+
+Examples:
+  engi agent show run_u2dmwmlezjgprkqrgppgcz2mgu
+  engi agent show run_u2dmwmlezjgprkqrgppgcz2mgu --json`
 }
 
 // Run implements the command.
@@ -242,6 +264,13 @@ func (a *agentShow) Run(ctx context.Context, g *globals) error {
 
 type agentCancel struct {
 	Runs []string `arg:"" help:"IDs of runs." placeholder:"RUN"`
+}
+
+func (agentCancel) Help() string {
+	return `What their tools started ends, too.
+
+Examples:
+  engi agent cancel run_u2dmwmlezjgprkqrgppgcz2mgu`
 }
 
 // Run implements the command.
