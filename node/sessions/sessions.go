@@ -54,7 +54,7 @@ func Open(ctx context.Context, c config.Config, r Rooms) (_ *Sessions, err error
 	for _, note := range s.Notes() {
 		r.Log.Info(note)
 	}
-	packages, err := deps.New(ctx, deps.Options{Templates: r.Templates, Base: s.Template, Packages: s.Packages(), File: filepath.Join(c.DataDir, "packages"), Log: r.Log})
+	packages, err := deps.New(ctx, deps.Options{Templates: r.Templates, Base: s.Template, Packages: s.Packages(), Registry: c.Mirrors.Of(s.Template).NPM, File: filepath.Join(c.DataDir, "packages"), Log: r.Log})
 	if err != nil {
 		return nil, err
 	}

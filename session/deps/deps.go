@@ -72,8 +72,18 @@ func Name(base string, packages []engi.Dependency) string {
 	return prefix + hex.EncodeToString(h.Sum(nil))[:16]
 }
 
-// Definition is the template's definition.
-func Definition(base string, packages []engi.Dependency) ([]byte, error) {
+var registryForm = regexp.MustCompile(`^https?://[A-Za-z0-9._~:/\[\]%-]+$`)
+
+// Definition is the template's definition. registry is npm's, empty means that
+// of the node's environment, or the public one.
+func Definition(base, registry string, packages []engi.Dependency) ([]byte, error) {
+	run := ""
+	if registry != "" {
+		if !registryForm.MatchString(registry) {
+			return nil, engi.Errorf(engi.Invalid, "%.100q is no address of a registry", registry).WithRemedy("write mirrors.npm like https://npm.example.com/")
+		}
+		run = "NPM_CONFIG_REGISTRY='" + registry + "'\n"
+	}
 	packages = sorted(packages)
 	imports := map[string]string{}
 	var names []string
@@ -104,7 +114,7 @@ func Definition(base string, packages []engi.Dependency) ([]byte, error) {
 			{"path": Dir + "/all.ts", "content": all.String()},
 			{"path": Dir + "/finish.ts", "content": finish},
 		},
-		"commands": []map[string]string{{"dir": Dir, "run": fmt.Sprintf(install, Dir, strings.Join(names, " "))}},
+		"commands": []map[string]string{{"dir": Dir, "run": run + fmt.Sprintf(install, Dir, strings.Join(names, " "))}},
 	})
 }
 

@@ -81,7 +81,7 @@ func TestS0_3_NameIsAHash(t *testing.T) {
 }
 
 func TestDefinitionIsOne(t *testing.T) {
-	text, err := Definition("base", []engi.Dependency{{Package: "@acme/sdk", Version: "^1.2"}, {Package: "jsr:@std/encoding"}})
+	text, err := Definition("base", "https://npm.example.com/x/", []engi.Dependency{{Package: "@acme/sdk", Version: "^1.2"}, {Package: "jsr:@std/encoding"}})
 	if err != nil {
 		t.Fatal(err)
 	}

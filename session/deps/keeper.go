@@ -26,6 +26,7 @@ type Options struct {
 	Templates Templates
 	Base      string // template with Deno that packages are installed on top of
 	Packages  []engi.Dependency
+	Registry  string        // of npm; empty means that of the node's environment, or the public one
 	File      string        // that remembers which template served last; empty remembers nothing
 	Log       *slog.Logger  // nil discards
 	Retry     time.Duration // pause after a build that failed, which doubles; 0 means 30 s
@@ -191,7 +192,7 @@ func (k *Keeper) build(ctx context.Context) (err error) {
 	began := time.Now()
 	var definition []byte
 	if len(k.o.Packages) > 0 {
-		if definition, err = Definition(k.o.Base, k.o.Packages); err != nil {
+		if definition, err = Definition(k.o.Base, k.o.Registry, k.o.Packages); err != nil {
 			return err
 		}
 	}
