@@ -44,7 +44,7 @@ func settings(t *testing.T, r *registry, section string) config.Config {
 	for _, name := range []string{"http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "npm_config_registry"} {
 		t.Setenv(name, "")
 	}
-	t.Setenv("NPM_CONFIG_REGISTRY", r.address())
+	t.Setenv("NPM_CONFIG_REGISTRY", "")
 	// The path of a socket below it may have 107 bytes.
 	dir, err := os.MkdirTemp("", "engi-ses-")
 	if err != nil {
@@ -59,7 +59,7 @@ func settings(t *testing.T, r *registry, section string) config.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.DataDir, c.Listen, c.Pools = filepath.Join(dir, "d"), "127.0.0.1:0", nil
+	c.DataDir, c.Listen, c.Pools, c.Mirrors.NPM = filepath.Join(dir, "d"), "127.0.0.1:0", nil, r.address()
 	if ok, err := node.HasTemplate(c, "base"); err != nil || !ok {
 		need(t, "the template base (make template)")
 	}
