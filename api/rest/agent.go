@@ -117,6 +117,11 @@ func (s *server) startRun(w http.ResponseWriter, r *http.Request, in *postRun) e
 	if err != nil {
 		return err
 	}
+	return s.launch(w, r, form, spec, func(x engi.Run) error { return s.reply(w, http.StatusAccepted, runOf(x)) })
+}
+
+// launch begins a run and answers with what happens in it, or as answer does.
+func (s *server) launch(w http.ResponseWriter, r *http.Request, form flow.Form, spec engi.RunSpec, answer func(engi.Run) error) error {
 	x, err := s.agents.Start(r.Context(), spec)
 	if err != nil {
 		return err
@@ -125,7 +130,7 @@ func (s *server) startRun(w http.ResponseWriter, r *http.Request, in *postRun) e
 	if form != flow.JSON {
 		return s.streamRun(w, r, form, x.ID, 0)
 	}
-	return s.reply(w, http.StatusAccepted, runOf(x))
+	return answer(x)
 }
 
 func (s *server) chat(w http.ResponseWriter, r *http.Request, in *postChat) error {
@@ -150,23 +155,17 @@ func (s *server) chat(w http.ResponseWriter, r *http.Request, in *postChat) erro
 	if err != nil {
 		return err
 	}
-	x, err := s.agents.Start(r.Context(), spec)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Location", runs+"/"+string(x.ID))
-	if form != flow.JSON {
-		return s.streamRun(w, r, form, x.ID, 0)
-	}
-	ctx, cancel := s.waiting(r)
-	defer cancel()
-	if x, err = s.endOf(ctx, x); err != nil {
-		return whole(ctx, err)
-	}
-	if x.State == engi.RunFailed {
-		return x.Error
-	}
-	return s.reply(w, http.StatusOK, v1.ChatAnswer{Response: x.Text, Output: x.Output, ConversationID: string(x.Conversation), Run: runOf(x)})
+	return s.launch(w, r, form, spec, func(x engi.Run) error {
+		ctx, cancel := s.waiting(r)
+		defer cancel()
+		if x, err = s.endOf(ctx, x); err != nil {
+			return whole(ctx, err)
+		}
+		if x.State == engi.RunFailed {
+			return x.Error
+		}
+		return s.reply(w, http.StatusOK, v1.ChatAnswer{Response: x.Text, Output: x.Output, ConversationID: string(x.Conversation), Run: runOf(x)})
+	})
 }
 
 // endOf waits for the end of a run, which goes on if ctx ends first.
