@@ -108,6 +108,10 @@ func (m *Manager) use(ctx context.Context, l *life, id engi.SandboxID, fresh boo
 		release()
 		return nil, err
 	}
+	if err := m.touch(ctx, l); err != nil {
+		release()
+		return nil, err
+	}
 	l.mu.Lock()
 	l.uses++
 	l.prepared = id
@@ -122,7 +126,8 @@ func (m *Manager) use(ctx context.Context, l *life, id engi.SandboxID, fresh boo
 		used := m.now().UTC().Truncate(time.Millisecond)
 		err := m.edit(late, l, func(r *Record) { r.Used = used })
 		if err != nil {
-			// At worst, after a crash, it looks idle for a little longer.
+			// At worst, after a crash, it looks as if it was left when it was
+			// entered.
 			m.o.Log.WarnContext(ctx, "record the use of a session", "session", l.id, "error", err)
 			l.mu.Lock()
 			l.rec.Used = used
@@ -130,6 +135,19 @@ func (m *Manager) use(ctx context.Context, l *life, id engi.SandboxID, fresh boo
 		}
 	}
 	return in, nil
+}
+
+// touch records that a session is used from now on: what is done in it must
+// not be for nothing because a crash has forgotten that somebody came.
+func (m *Manager) touch(ctx context.Context, l *life) error {
+	now := m.now().UTC().Truncate(time.Millisecond)
+	l.mu.Lock()
+	fresh := now.Sub(l.rec.Used) < time.Second
+	l.mu.Unlock()
+	if fresh {
+		return nil
+	}
+	return m.edit(ctx, l, func(r *Record) { r.Used = now })
 }
 
 // lose records that a session has that sandbox no more.
