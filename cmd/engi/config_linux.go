@@ -113,6 +113,8 @@ func literal(v reflect.Value) string {
 	}
 	var parts []string
 	switch v.Kind() {
+	case reflect.Pointer:
+		return literal(v.Elem())
 	case reflect.Slice:
 		for i := range v.Len() {
 			parts = append(parts, literal(v.Index(i)))

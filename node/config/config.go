@@ -45,6 +45,10 @@ type Config struct {
 	Log             string   `toml:"log" env:"LOG" help:"form of the log: text, json, or auto (text on a terminal)"`
 	LogLevel        string   `toml:"log_level" env:"LOG_LEVEL" help:"debug, info, warn or error"`
 
+	// Tables that only a file can have; keys of the top come before sections.
+	Providers map[string]Provider `toml:"providers" env:"-" help:"who runs language models: [providers.NAME] with api_key_env, and url and dialect unless NAME is openai, anthropic, gemini, ollama, mistral or groq"`
+	Agents    []Agent             `toml:"agents" env:"-" help:"models with a purpose and tools: name, description, model, system, tools, steps, budget, output, max_tokens, temperature"`
+
 	TLS       TLS       `toml:"tls" envPrefix:"TLS_"`
 	Preview   Preview   `toml:"preview" envPrefix:"PREVIEW_"`
 	Limits    Limits    `toml:"limits" envPrefix:"LIMITS_"`
@@ -61,9 +65,6 @@ type Config struct {
 	Script    Script    `toml:"script" envPrefix:"SCRIPT_"`
 	Sandbox   Sandbox   `toml:"sandbox" envPrefix:"SANDBOX_"`
 	Models    Models    `toml:"models" envPrefix:"MODELS_"`
-
-	Providers map[string]Provider `toml:"providers" env:"-" help:"who runs language models: [providers.NAME] with api_key_env, and url and dialect unless NAME is openai, anthropic, gemini, ollama, mistral or groq"`
-	Agents    []Agent             `toml:"agents" env:"-" help:"models with a purpose and tools: name, description, model, system, tools, steps, budget, output, max_tokens, temperature"`
 
 	Pools []Pool `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
 }

@@ -1,0 +1,113 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+func ExampleClient_Agents() {
+	c, close := connect()
+	defer close()
+	for _, a := range must(c.Agents(context.Background())) {
+		fmt.Println(a.Name, a.Tools)
+	}
+	// Output: echo [*]
+}
+
+func ExampleClient_Chat() {
+	c, close := connect()
+	defer close()
+	ctx := context.Background()
+	a := must(c.Chat(ctx, v1.ChatRequest{Message: "hello"}))
+	fmt.Println(a.Response)
+	// The conversation goes on.
+	b := must(c.Chat(ctx, v1.ChatRequest{Message: "and now?", RunRequest: v1.RunRequest{ConversationID: a.ConversationID}}))
+	fmt.Println(b.Response, b.ConversationID == a.ConversationID)
+	// Output:
+	// hello
+	// and now? true
+}
+
+func ExampleClient_StartRun() {
+	c, close := connect()
+	defer close()
+	ctx := context.Background()
+	x := must(c.StartRun(ctx, "echo", v1.RunRequest{Input: "hello"}))
+	fmt.Println(must(c.AgentRun(ctx, x.ID)).State)
+	// Output: done
+}
+
+func ExampleClient_WatchRun() {
+	c, close := connect()
+	defer close()
+	ctx := context.Background()
+	x := must(c.StartRun(ctx, "echo", v1.RunRequest{Input: "hello"}))
+	for e, err := range c.WatchRun(ctx, x.ID, 0) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		switch e.Type {
+		case "call":
+			fmt.Println("uses", e.Call.Name)
+		case "stdout":
+			fmt.Println("prints", e.Text)
+		case "done":
+			fmt.Println(e.Run.State)
+		}
+	}
+	// Output:
+	// uses execute_code
+	// prints hi
+	// done
+}
+
+func ExampleClient_AgentRun() {
+	c, close := connect()
+	defer close()
+	ctx := context.Background()
+	x := must(c.StartRun(ctx, "echo", v1.RunRequest{Input: "hello"}))
+	x = must(c.AgentRun(ctx, x.ID))
+	fmt.Println(x.Text, x.Usage.ModelCalls)
+	// Output: hello 2
+}
+
+func ExampleClient_Runs() {
+	c, close := connect()
+	defer close()
+	ctx := context.Background()
+	must(c.StartRun(ctx, "echo", v1.RunRequest{Input: "hello"}))
+	for _, x := range must(c.Runs(ctx, 10)) {
+		fmt.Println(x.Agent, x.State)
+	}
+	// Output: echo done
+}
+
+func ExampleClient_RunMessages() {
+	c, close := connect()
+	defer close()
+	ctx := context.Background()
+	x := must(c.StartRun(ctx, "echo", v1.RunRequest{Input: "hello"}))
+	for _, m := range must(c.RunMessages(ctx, x.ID)) {
+		fmt.Println(m.Role)
+	}
+	// Output:
+	// user
+	// assistant
+	// tool
+	// assistant
+}
+
+func ExampleClient_CancelRun() {
+	c, close := connect()
+	defer close()
+	ctx := context.Background()
+	x := must(c.StartRun(ctx, "echo", v1.RunRequest{Input: "wait"}))
+	if err := c.CancelRun(ctx, x.ID); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(must(c.AgentRun(ctx, x.ID)).State)
+	// Output: cancelled
+}
