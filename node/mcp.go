@@ -10,13 +10,15 @@ import (
 // mcpPath is where agents of other programs find their tools.
 const mcpPath = "/mcp"
 
-// places are what agents, ours and others', work with.
-func (n *Node) places() tool.Places {
-	return tool.Places{Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Sessions: n.Sessions()}
-}
-
+// openAgents makes what agents, ours and others', work with, and our own.
 func (n *Node) openAgents() (err error) {
-	n.agents, err = agents.Open(n.config, n.db, n.places(), n.log.With("room", "agent"))
+	n.places = tool.Places{Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Sessions: n.Sessions()}
+	if n.wall != nil {
+		if n.places.Fetch, err = agents.Fetch(n.config.Models, n.wall); err != nil {
+			return err
+		}
+	}
+	n.agents, err = agents.Open(n.config, n.db, n.places, n.log.With("room", "agent"))
 	return err
 }
 
@@ -30,5 +32,5 @@ func (n *Node) Agents() engi.Agents {
 
 // openMCP makes the surface for agents of other programs.
 func (n *Node) openMCP(keys engi.Keys) (*mcp.Surface, error) {
-	return mcp.New(mcp.Options{Places: n.places(), Keys: keys, URL: n.previews.URL, Version: n.version, Log: n.log.With("room", "mcp")})
+	return mcp.New(mcp.Options{Places: n.places, Keys: keys, URL: n.previews.URL, Version: n.version, Log: n.log.With("room", "mcp")})
 }

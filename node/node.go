@@ -18,6 +18,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent"
+	"github.com/engi-dev/engi/agent/tool"
 	"github.com/engi-dev/engi/api/compat/e2b"
 	"github.com/engi-dev/engi/api/rest"
 	"github.com/engi-dev/engi/disk"
@@ -65,6 +66,7 @@ type Node struct {
 	script    *script.Runner     // nil if scripts are not served
 	sessions  *sessions.Sessions // nil if there are none
 	agents    *agent.Office      // nil if there are none
+	places    tool.Places        // of agents
 	front     *front.Front
 	secrets   *secret.Safe
 	wall      *wall.Wall // nil if sandboxes have no network

@@ -1,15 +1,13 @@
 package node
 
 import (
-	"cmp"
 	"context"
-	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/node/bundle"
-	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/node/scripts"
 	"github.com/engi-dev/engi/script"
 )
 
@@ -25,7 +23,11 @@ func (n *Node) openScripts(ctx context.Context) error {
 		n.log.Warn("scripts are not served", "error", err, "remedy", engi.RemedyOf(err))
 		return nil
 	}
-	apis, err := n.scriptAPIs(c)
+	var around script.Wall
+	if n.wall != nil {
+		around = n.wall
+	}
+	apis, err := scripts.APIs(c, around, n.sessions != nil)
 	if err != nil {
 		return err
 	}
@@ -39,51 +41,6 @@ func (n *Node) openScripts(ctx context.Context) error {
 		},
 	})
 	return err
-}
-
-func (n *Node) scriptAPIs(c config.Script) ([]script.API, error) {
-	apis := script.KV()
-	var wall script.Wall
-	if n.wall != nil {
-		wall = n.wall
-	}
-	inSessions := n.sessions != nil
-	if inSessions {
-		apis = append(apis, script.Sandbox()...)
-	}
-	add := func(a script.API, err error) error {
-		apis = append(apis, a)
-		return err
-	}
-	var err error
-	if len(c.FetchHosts) > 0 || inSessions && wall != nil {
-		err = add(script.Fetch(script.FetchPolicy{Hosts: c.FetchHosts, Private: c.FetchPrivate}, wall))
-	}
-	if c.Weather != "" && err == nil {
-		service := c.Weather
-		if service == "open-meteo" {
-			service = script.WeatherURL
-		}
-		err = add(script.Weather(service, c.FetchPrivate))
-	}
-	for _, a := range c.APIs {
-		if err != nil {
-			return nil, err
-		}
-		headers := map[string]string{}
-		for name, variable := range a.HeadersEnv {
-			value, ok := os.LookupEnv(variable)
-			if !ok {
-				return nil, engi.Errorf(engi.Invalid, "script.apis %s: the environment has no %s", a.Name, variable).
-					WithRemedy("set it, or take the header out of headers_env")
-			}
-			headers[name] = value
-		}
-		err = add(script.HTTPFunction{
-			Name: a.Name, Description: cmp.Or(a.Description, "Asks "+a.URL), Signature: a.Signature, Method: a.Method, URL: a.URL, Headers: headers,
-		}.API(c.FetchPrivate))
-	}
-	return apis, err
 }
 
 // Scripts is the node's front desk of scripts; nil if it serves none.

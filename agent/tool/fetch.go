@@ -73,6 +73,7 @@ func (p Places) fetch(ctx context.Context, c *Call, a fetchURL) (Result, error) 
 		}
 		return nil
 	}}
+	defer client.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
 		return Result{}, engi.Errorf(engi.Invalid, "%.200q is no address of a page", a.URL)

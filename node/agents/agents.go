@@ -52,6 +52,36 @@ func Open(c config.Config, db *store.DB, places tool.Places, log *slog.Logger) (
 	})
 }
 
+// A Wall fetches what a policy allows.
+type Wall interface {
+	Check(p engi.NetworkPolicy) error
+	Transport(owner engi.Owner, p engi.NetworkPolicy) (http.RoundTripper, error)
+}
+
+// Fetch returns what the tool fetch_url goes through; nil where agents may
+// fetch nothing. It reports Invalid for rules that make no sense.
+func Fetch(c config.Models, w Wall) (func(engi.Owner) http.RoundTripper, error) {
+	if len(c.Fetch) == 0 {
+		return nil, nil
+	}
+	p := engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: c.Fetch}
+	if err := w.Check(p); err != nil {
+		return nil, engi.Errorf(engi.KindOf(err), "models.fetch: %w", err)
+	}
+	return func(owner engi.Owner) http.RoundTripper {
+		t, err := w.Transport(owner, p)
+		if err != nil {
+			return broken{err}
+		}
+		return t
+	}, nil
+}
+
+// broken answers every request with why it cannot be made.
+type broken struct{ err error }
+
+func (b broken) RoundTrip(*http.Request) (*http.Response, error) { return nil, b.err }
+
 // check reports NotFound for what an owner has not.
 func check(p tool.Places) func(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, session string) error {
 	return func(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, session string) error {

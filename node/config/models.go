@@ -15,6 +15,7 @@ type Models struct {
 	Default   string              `toml:"default" env:"DEFAULT" help:"model of agents that name none, as provider:model; empty means demo:script, which follows a script and understands nothing"`
 	Embedding string              `toml:"embedding" env:"EMBEDDING" help:"model that turns texts into vectors, as provider:model"`
 	Timeout   Duration            `toml:"timeout" env:"TIMEOUT" help:"longest wait for one answer of a model"`
+	Fetch     []string            `toml:"fetch" env:"FETCH" help:"rules of what agents may fetch pages from, like *.example.com:443; none switches the tool off"`
 	MaxRuns   int                 `toml:"max_runs" env:"MAX_RUNS" help:"runs of agents at once"`
 	Fallbacks map[string][]string `toml:"fallbacks" env:"-" help:"models to ask when one fails for a passing reason: \"provider:model\" = [\"provider:model\"]"`
 	Prices    map[string]Price    `toml:"prices" env:"-" help:"what a million tokens cost: [models.prices.\"provider:model\"] input, output, cache_read, cache_write"`

@@ -1,0 +1,108 @@
+package tool_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent/tool"
+)
+
+func find(t *testing.T, p tool.Places, name string) tool.Tool {
+	t.Helper()
+	all, err := tool.Builtin(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range all {
+		if x.Name == name {
+			return x
+		}
+	}
+	t.Fatalf("there is no %s among %d tools", name, len(all))
+	return tool.Tool{}
+}
+
+// door lets through what goes to one host.
+type door struct {
+	http.RoundTripper
+	host string
+}
+
+func (d door) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host != d.host {
+		return nil, engi.Errorf(engi.Denied, "%s is not allowed", r.URL.Host)
+	}
+	return d.RoundTripper.RoundTrip(r)
+}
+
+func TestFetch(t *testing.T) {
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/text":
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			w.Write([]byte("hello \xff"))
+		case "/binary":
+			w.Write([]byte("\x00\x01\x02"))
+		case "/away":
+			http.Redirect(w, r, "http://169.254.169.254/latest", http.StatusFound)
+		case "/loop":
+			http.Redirect(w, r, "/loop", http.StatusFound)
+		case "/large":
+			w.Write([]byte(strings.Repeat("x", 2<<20)))
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer web.Close()
+	host := strings.TrimPrefix(web.URL, "http://")
+	fetch := find(t, tool.Places{Fetch: func(engi.Owner) http.RoundTripper { return door{web.Client().Transport, host} }}, "fetch_url")
+	for url, want := range map[string]struct {
+		text   string
+		failed bool
+	}{
+		web.URL + "/text":                {"200 OK text/plain\nhello \ufffd", false},
+		web.URL + "/binary":              {"(binary, 3 bytes)", false},
+		web.URL + "/nothing":             {"404", true},
+		web.URL + "/away":                {"169.254.169.254 is not allowed", true},
+		web.URL + "/loop":                {"redirections", true},
+		web.URL + "/large":               {"xxx", false},
+		"http://elsewhere.example/":      {"is not allowed", true},
+		"file:///etc/passwd":             {"no address of a page", true},
+		"http://user:pass@" + host + "/": {"without a user", true},
+		"not a url":                      {"no address", true},
+	} {
+		r, err := fetch.Run(t.Context(), &tool.Call{Out: func(engi.Stream, []byte) {}}, `{"url":"`+url+`"}`)
+		if err != nil || r.Failed != want.failed || !strings.Contains(r.Text, want.text) || len(r.Text) > 1<<20+100 {
+			t.Errorf("%s: %v %v %.200q", url, err, r.Failed, r.Text)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	for _, name := range []string{"", "1a", "a b", "a/b", strings.Repeat("x", 65)} {
+		if _, err := tool.New(name, "", func(context.Context, *tool.Call, struct{}) (tool.Result, error) { return tool.Result{}, nil }); engi.KindOf(err) != engi.Invalid {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	if _, err := tool.New("a", "", func(context.Context, *tool.Call, struct{ C chan int }) (tool.Result, error) {
+		return tool.Result{}, nil
+	}); engi.KindOf(err) != engi.Invalid {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestWhatIsNotThereIsNoTool keeps tools of places that a node has not from
+// models.
+func TestWhatIsNotThereIsNoTool(t *testing.T) {
+	all, err := tool.Builtin(tool.Places{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 1 || all[0].Name != "read_result" {
+		t.Errorf("%+v", all)
+	}
+}
