@@ -23,7 +23,7 @@ func busyRoom() (*client.Client, string, func()) {
 	b, err := c.CreateSandbox(ctx, v1.SandboxRequest{})
 	if err == nil {
 		err = w.Networks.Add(ctx, engi.SandboxID(b.ID),
-			engi.NetworkEvent{Kind: engi.NetworkLookup, Host: "registry.npmjs.org", Allowed: true, Rule: "registry.npmjs.org"},
+			engi.NetworkEvent{Kind: engi.NetworkLookup, Host: "registry.example.com", Allowed: true, Rule: "registry.example.com"},
 			engi.NetworkEvent{Kind: engi.NetworkConnect, Protocol: "tcp", Address: netip.MustParseAddrPort("169.254.169.254:80"), Reason: "it is a metadata address"})
 	}
 	if err != nil {
@@ -41,7 +41,7 @@ func ExampleClient_SetNetwork() {
 	defer close()
 	p, err := c.SetNetwork(context.Background(), box, v1.NetworkPolicy{
 		Mode:  v1.NetworkRestricted,
-		Allow: []string{"registry.npmjs.org", "*.example.com:443"},
+		Allow: []string{"registry.example.com", "*.example.com:443"},
 		// The value of the secret never enters the sandbox.
 		Grants: []v1.Grant{{Secret: "github", Hosts: []string{"api.github.com"}, As: "bearer"}},
 	})
@@ -49,7 +49,7 @@ func ExampleClient_SetNetwork() {
 		log.Fatal(err)
 	}
 	fmt.Println(p.Mode, p.Allow, p.Grants[0].Hosts)
-	// Output: restricted [registry.npmjs.org *.example.com:443] [api.github.com]
+	// Output: restricted [registry.example.com *.example.com:443] [api.github.com]
 }
 
 func ExampleClient_Network() {
@@ -75,7 +75,7 @@ func ExampleClient_NetworkEvents() {
 		fmt.Println(e.Seq, e.Type, e.Allowed, e.Host+e.Address)
 	}
 	// Output:
-	// 1 lookup true registry.npmjs.org
+	// 1 lookup true registry.example.com
 	// 2 connect false 169.254.169.254:80
 }
 

@@ -401,7 +401,7 @@ func (choiceSchema) Schema(reg huma.Registry) *huma.Schema {
 }
 
 var exampleNetwork = map[string]*huma.Example{
-	"packages": {Summary: "two registries and nothing else", Value: json.RawMessage(`{"mode": "restricted", "allow": ["registry.npmjs.org", "*.pythonhosted.org:443", "pypi.org"]}`)},
+	"packages": {Summary: "two registries and nothing else", Value: json.RawMessage(`{"mode": "restricted", "allow": ["registry.example.com", "*.packages.example.com:443", "packages.example.com"]}`)},
 	"secret": {Summary: "a secret that never enters the sandbox", Value: json.RawMessage(`{
 		"mode": "restricted", "grants": [{"secret": "github", "hosts": ["api.github.com"], "as": "bearer", "strip": true}]}`)},
 	"open":  {Summary: "the internet, but for one network", Value: json.RawMessage(`{"mode": "open", "deny": ["203.0.113.0/24"], "limits": {"down": "10MiB", "total": "1GiB"}}`)},

@@ -567,7 +567,7 @@ func (s *server) opCreateSandbox() huma.Operation {
 			"template": "base", "memory": "1GiB", "idle_timeout": "5m", "on_timeout": "hibernate", "auto_resume": true,
 			"metadata": {"task": "42"}, "env": {"LANG": "C.UTF-8"}}`)},
 		"online": {Summary: "one that may install packages and ask one service with a secret it never sees", Value: json.RawMessage(`{
-			"template": "base", "network": {"mode": "restricted", "allow": ["registry.npmjs.org"], "grants": [{"secret": "github", "hosts": ["api.github.com"]}]}}`)},
+			"template": "base", "network": {"mode": "restricted", "allow": ["registry.example.com"], "grants": [{"secret": "github", "hosts": ["api.github.com"]}]}}`)},
 	})
 	answers[v1.Sandbox](s, &op, http.StatusCreated, string(flow.JSON), nil)
 	header(&op, http.StatusCreated, "Location", "path of the sandbox")

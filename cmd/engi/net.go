@@ -243,7 +243,7 @@ func (netSet) Help() string {
 'none' empties it.
 
 Examples:
-  engi net set sbx_u2dmwmlezjgprkqrgppgcz2mgu --allow registry.npmjs.org --allow '*.example.com:443'
+  engi net set sbx_u2dmwmlezjgprkqrgppgcz2mgu --allow registry.example.com --allow '*.example.com:443'
   engi net set sbx_u2dmwmlezjgprkqrgppgcz2mgu --mode open --deny 203.0.113.0/24
   engi net set sbx_u2dmwmlezjgprkqrgppgcz2mgu --grant github@api.github.com,uploads.github.com
   engi net set sbx_u2dmwmlezjgprkqrgppgcz2mgu --grant key@api.example.com:header=X-API-Key:strip

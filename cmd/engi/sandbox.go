@@ -100,7 +100,7 @@ Examples:
   box=$(engi sandbox create base --memory 1GiB --timeout 1h)
   engi sandbox create --idle-timeout 5m --on-timeout hibernate --auto-resume
   engi sandbox create --snapshot ready --volume data:/data -m task=42
-  engi sandbox create --allow registry.npmjs.org --secret github@api.github.com
+  engi sandbox create --allow registry.example.com --secret github@api.github.com
   engi sandbox create --net open --deny 203.0.113.0/24`
 }
 

@@ -14,7 +14,7 @@ import (
 type Network struct {
 	Mode     string        `toml:"mode" env:"MODE" help:"of sandboxes that do not say: none, isolated, restricted or open"`
 	Max      string        `toml:"max" env:"MAX" help:"the widest of these modes that sandboxes may ask for"`
-	Allow    []string      `toml:"allow" env:"ALLOW" help:"rules of restricted sandboxes that bring none, like registry.npmjs.org or *.example.com:443"`
+	Allow    []string      `toml:"allow" env:"ALLOW" help:"rules of restricted sandboxes that bring none, like registry.example.com or *.example.com:443"`
 	Private  []string      `toml:"private" env:"PRIVATE" help:"addresses and networks that rules may open although they are private or this machine's, like 10.1.2.0/24"`
 	Hosts    []string      `toml:"hosts" env:"HOSTS" help:"names that are not looked up, like registry.internal=10.1.2.3; may be repeated for more addresses"`
 	Resolver []string      `toml:"resolver" env:"RESOLVER" help:"DNS servers that names of sandboxes are looked up with; empty means those of this machine"`

@@ -14,7 +14,7 @@ func TestNetworkSection(t *testing.T) {
 [network]
 mode = "restricted"
 max = "restricted"
-allow = ["registry.npmjs.org"]
+allow = ["registry.example.com"]
 private = ["10.1.2.3/24", "192.0.2.7", "fd00::/64"]
 hosts = ["Registry.Internal.=10.1.2.9", "registry.internal=fd00::9"]
 resolver = ["10.1.2.1", "[fd00::1]:5353", "fd00::2"]
