@@ -53,11 +53,23 @@
 // gate is what crosses the wall. gate/key knows who calls: it recognizes keys
 // by their hash. gate/preview brings requests to ports inside sandboxes,
 // gate/cert has the certificates for their names, and gate/secret keeps values
-// that never enter a sandbox.
+// that never enter a sandbox. gate/egress is the way out: gate/egress/link gives
+// each sandbox a network namespace with one cable, the other end of which is a
+// TCP/IP stack in this process, so that every question and every connection is a
+// function call that gate/egress/policy judges; gate/egress/intercept puts
+// secrets into requests on their way. See docs/decisions/0008-the-wall.md.
+//
+// session keeps callers' contexts, which outlive their sandboxes: session/deps
+// installs packages once for all of them, session/deno runs their TypeScript.
+//
+// agent puts language models to work, step by step and across restarts:
+// agent/llm talks to providers, agent/tool is what a model can ask for. See
+// docs/decisions/0009-a-loop-of-our-own.md.
 //
 // api/v1 has the wire types, api/rest the HTTP surface and its OpenAPI
 // description, client the Go SDK on top of the wire types alone. api/compat/e2b
-// speaks E2B's protocol, so that its unmodified clients work.
+// speaks E2B's protocol, so that its unmodified clients work; api/mcp offers the
+// agents' tools to other people's agents.
 //
 // node assembles a running system from a configuration and decides nothing
 // itself; cmd/engi is the command line.
