@@ -1,0 +1,65 @@
+package agent_test
+
+import (
+	"context"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent"
+	"github.com/engi-dev/engi/agent/llm"
+	"github.com/engi-dev/engi/agent/llm/scripted"
+	"github.com/engi-dev/engi/agent/tool"
+	"github.com/engi-dev/engi/store"
+)
+
+// BenchmarkStep measures what engi adds to a step of a run: the library, the
+// tool, the record on disk. The model answers at once, in this process.
+func BenchmarkStep(b *testing.B) {
+	db, err := store.Open(b.Context(), filepath.Join(b.TempDir(), "db"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer db.Close()
+	play := func(c scripted.Conversation) scripted.Answer {
+		return scripted.Answer{Text: "go on", Calls: []scripted.Call{{Name: "nothing", Arguments: "{}"}}}
+	}
+	models, err := llm.New(llm.Options{Default: "openai:x", Providers: map[string]llm.Provider{"openai": {URL: "http://model.invalid", Client: &http.Client{Transport: &scripted.Server{Play: play}}}}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	nothing, err := tool.New("nothing", "Does nothing.", func(context.Context, *tool.Call, struct{}) (tool.Result, error) { return tool.Result{Text: "done"}, nil })
+	if err != nil {
+		b.Fatal(err)
+	}
+	const steps = 10
+	o, err := agent.New(agent.Options{Agents: []engi.AgentSpec{{Name: "a", Tools: []string{"*"}, Steps: steps}}, Models: models.Model, Tools: []tool.Tool{nothing}, Store: store.Agents(db), Results: store.AgentResults(db)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(b.Context())
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- o.Run(ctx, func() { close(ready) }) }()
+	<-ready
+	defer func() { cancel(); <-done }()
+	began, n := time.Now(), 0
+	for b.Loop() {
+		x, err := o.Start(ctx, engi.RunSpec{Owner: "ann", Input: "go"})
+		if err != nil {
+			b.Fatal(err)
+		}
+		for over, seq := false, int64(0); !over; {
+			events, err := o.Events(ctx, "ann", x.ID, seq, true)
+			if err != nil {
+				b.Fatal(err)
+			}
+			for _, e := range events {
+				seq, over = e.Seq, e.Kind == engi.RunEnd
+			}
+		}
+		n += steps
+	}
+	b.ReportMetric(float64(time.Since(began).Microseconds())/1000/float64(n), "ms/step")
+}
