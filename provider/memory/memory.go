@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/guest/guestd"
@@ -81,7 +82,7 @@ func (h *Host) remove(id engi.SandboxID, cause engi.Cause) error {
 	}
 	b.stop(cause)
 	if b.dir != "" {
-		if err := os.RemoveAll(b.dir); err != nil {
+		if err := removeAll(b.dir); err != nil {
 			return engi.Errorf(engi.Internal, "%v", err)
 		}
 	}
@@ -89,6 +90,16 @@ func (h *Host) remove(id engi.SandboxID, cause engi.Cause) error {
 	defer h.mu.Unlock()
 	delete(h.boxes, id)
 	return nil
+}
+
+// removeAll removes a directory that programs killed a moment ago may still
+// be writing to.
+func removeAll(dir string) (err error) {
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if err = os.RemoveAll(dir); err == nil || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // A box is the part of a machine that lives on the host.

@@ -10,11 +10,11 @@ const all = async (pages) => {
 }
 // A counter that keeps its count in memory only.
 const counter = `python3 -u -c "
-import time
+import os, time
 n = 0
 while True:
     n += 1
-    open('/tmp/count', 'w').write(str(n))
+    open('/tmp/count.new', 'w').write(str(n)); os.replace('/tmp/count.new', '/tmp/count')
     time.sleep(0.05)"`
 const count = async (s) => Number(await s.files.read('/tmp/count'))
 const boot = async (s) => (await s.commands.run('cat /proc/sys/kernel/random/boot_id')).stdout.trim()
