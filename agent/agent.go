@@ -161,6 +161,9 @@ const (
 	defaultSteps = 10
 	maxSteps     = 1000
 
+	// seqGap is more than the events of one step.
+	seqGap = 1 << 24
+
 	maxInput    = 1 << 20 // bytes of what a user says
 	maxImages   = 16
 	maxImage    = 8 << 20
@@ -192,6 +195,12 @@ func (o *Office) Run(ctx context.Context, ready func()) error {
 			return err
 		}
 		o.opt.Log.InfoContext(ctx, "go on with a run", "run", r.ID, "step", r.Steps)
+		// What was told since the run was kept last is forgotten, and nobody
+		// knows how much it was: its numbers must not be used again.
+		r.Seq += seqGap
+		if err := o.opt.Store.Update(ctx, r, len(messages), nil); err != nil {
+			return err
+		}
 		if _, err := o.begin(r, messages, true); err != nil {
 			return err
 		}

@@ -426,11 +426,16 @@ func TestRestart(t *testing.T) {
 			t.Fatalf("%+v", m)
 		}
 	}
+	told, err := w.Events(t.Context(), "ann", r.ID, 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
 	w.stop()
 	first.Store(false)
 
 	w = b.open(t)
-	done, _ := w.follow2(t, r.ID)
+	// Whoever had seen everything misses nothing.
+	done, _ := w.follow2(t, r.ID, told[len(told)-1].Seq)
 	if done.State != engi.RunDone || done.Text != "done" || done.Steps != 2 {
 		t.Errorf("%+v", done)
 	}
@@ -457,9 +462,8 @@ func TestRestart(t *testing.T) {
 
 // follow2 waits for the end without holding events to be gapless: a restart
 // loses those that nobody had kept.
-func (w *world) follow2(t *testing.T, id engi.RunID) (engi.Run, error) {
+func (w *world) follow2(t *testing.T, id engi.RunID, seq int64) (engi.Run, error) {
 	t.Helper()
-	var seq int64
 	for {
 		events, err := w.Events(t.Context(), "ann", id, seq, true)
 		if err != nil {

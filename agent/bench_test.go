@@ -30,7 +30,9 @@ func BenchmarkStep(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	nothing, err := tool.New("nothing", "Does nothing.", func(context.Context, *tool.Call, struct{}) (tool.Result, error) { return tool.Result{Text: "done"}, nil })
+	nothing, err := tool.New("nothing", "Does nothing.", func(context.Context, *tool.Call, struct{}) (tool.Result, error) {
+		return tool.Result{Text: "done"}, nil
+	})
 	if err != nil {
 		b.Fatal(err)
 	}

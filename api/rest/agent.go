@@ -188,6 +188,10 @@ func (s *server) happenings(ctx context.Context, viewer engi.Owner, id engi.RunI
 			events, err := s.agents.Events(ctx, viewer, id, seq, true)
 			if err == nil && len(events) == 0 {
 				if err = context.Cause(ctx); err == nil {
+					x, gone := s.agents.Get(ctx, viewer, id)
+					if gone == nil && x.State != engi.RunRunning {
+						return // the caller has seen all of it
+					}
 					// The node stops: another one goes on with the run.
 					err = engi.Errorf(engi.Unavailable, "run %s goes on after a restart", id).WithRetry(engi.Retry{AfterMillis: 1000})
 				}

@@ -165,6 +165,9 @@ func TestRunsAreStreamedAndComeBackTo(t *testing.T) {
 		if last == nil || last.State != v1.AgentDone {
 			t.Fatalf("%+v", last)
 		}
+		if rest := get("GET", "/v1/runs/"+last.ID+"/events?after="+strings.TrimSpace(string(mustJSON(t, all[len(all)-1].Offset))), accept, ""); len(rest) != 0 {
+			t.Errorf("%s: after the end there is %+v", accept, rest)
+		}
 		half := all[len(all)/2].Offset
 		again := get("GET", "/v1/runs/"+last.ID+"/events?after="+strings.TrimSpace(string(mustJSON(t, half))), accept, "")
 		if len(again) != len(all)-int(half) || again[0].Offset != half+1 {
