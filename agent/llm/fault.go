@@ -35,7 +35,7 @@ func classify(model string, err error) error {
 			WithRemedy("begin a new conversation, or choose a model that reads more")
 	case code == http.StatusNotFound:
 		return engi.Errorf(engi.Invalid, "ask %s: the provider does not know this model: %s", model, said).
-			WithRemedy("check the name of the model; 'engi models' lists what is configured")
+			WithRemedy("check the name of the model in the configuration or the request")
 	case code == http.StatusTooManyRequests:
 		e := engi.Errorf(engi.Exhausted, "ask %s: the provider's rate is reached: %s", model, said)
 		return e.WithRetry(engi.Retry{AfterMillis: retryAfter(p).Milliseconds()})
