@@ -211,6 +211,8 @@ func newStack(link stack.LinkEndpoint) (*stack.Stack, error) {
 		},
 	})
 	fail := func(act string, err tcpip.Error) (*stack.Stack, error) {
+		s.RemoveNIC(nicID) // closes the link, if it is there already
+		link.Wait()        // not by the stack, which has a lock then that a reader needs
 		s.Destroy()
 		return nil, engi.Errorf(engi.Internal, "%s of a network stack: %s", act, err)
 	}

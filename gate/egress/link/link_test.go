@@ -83,7 +83,12 @@ func serve(t testing.TB, slot egress.Slot) *stack.Stack {
 		}
 	}
 	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}, {Destination: header.IPv6EmptySubnet, NIC: 1}})
-	t.Cleanup(func() { s.Destroy() })
+	t.Cleanup(func() {
+		// A stack waits for its links with a lock that their readers need.
+		s.RemoveNIC(1)
+		end.Wait()
+		s.Destroy()
+	})
 	return s
 }
 
@@ -256,8 +261,8 @@ func TestClose(t *testing.T) {
 		}
 		end.Close()
 		end.Close()
-		n.Destroy()
 		end.Wait()
+		n.Destroy()
 	}
 	echo(t, serve(t, slot))
 	c, err := inside(slot, egress.Gateway4, 7)
