@@ -61,7 +61,12 @@ func echo(t testing.TB, slot egress.Slot) {
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol},
 	})
-	t.Cleanup(s.Destroy)
+	t.Cleanup(func() {
+		// A stack waits for its links with a lock that their readers need.
+		s.RemoveNIC(1)
+		end.Wait()
+		s.Destroy()
+	})
 	if err := s.CreateNIC(1, end); err != nil {
 		t.Fatal(err)
 	}
