@@ -255,6 +255,10 @@ func (o *Office) Start(ctx context.Context, spec engi.RunSpec) (engi.Run, error)
 	}
 	if err := o.opt.Store.Put(ctx, rec, messages); err != nil {
 		l.drop()
+		// Somebody else may have come with the same key meanwhile.
+		if old, again := o.opt.Store.Repeated(ctx, spec.Owner, spec.Idempotency); engi.KindOf(err) == engi.Conflict && again == nil && old.Fingerprint == rec.Fingerprint {
+			return old.Run, nil
+		}
 		return engi.Run{}, err
 	}
 	close(l.kept)

@@ -373,6 +373,25 @@ func TestRepeatedKeys(t *testing.T) {
 	if err != nil || a.ID != b.ID || len(w.model.Seen()) != 1 {
 		t.Errorf("%v %v %v", a.ID, b.ID, err)
 	}
+	// All who come at once with a key get the same run.
+	var ids [8]engi.RunID
+	var all sync.WaitGroup
+	for i := range ids {
+		all.Go(func() {
+			r, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "z", Idempotency: "k2"})
+			if err != nil {
+				t.Error(err)
+			}
+			ids[i] = r.ID
+		})
+	}
+	all.Wait()
+	for _, id := range ids {
+		if id != ids[0] {
+			t.Errorf("one key, runs %v", ids)
+			break
+		}
+	}
 	if _, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "y", Idempotency: "k"}); engi.KindOf(err) != engi.Conflict {
 		t.Errorf("%v", err)
 	}
