@@ -69,16 +69,27 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// bothWays listens for datagrams and connections on one port.
+func bothWays(t *testing.T) (net.PacketConn, net.Listener) {
+	t.Helper()
+	for range 20 {
+		c, err := net.ListenPacket("udp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("tcp", c.LocalAddr().String())
+		if err == nil {
+			return c, l
+		}
+		c.Close() // somebody has the port for TCP
+	}
+	t.Fatal("no port is free both ways")
+	return nil, nil
+}
+
 func TestLookup(t *testing.T) {
-	c, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, l := bothWays(t)
 	defer c.Close()
-	l, err := net.Listen("tcp", c.LocalAddr().String())
-	if err != nil {
-		t.Skipf("the port is taken for TCP: %v", err)
-	}
 	defer l.Close()
 	var asked atomic.Int32
 	go func() {
