@@ -26,7 +26,7 @@ import (
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
 	"github.com/engi-dev/engi/node"
-	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/test/env"
 )
 
 // A world is a private node and a client of it.
@@ -37,78 +37,15 @@ type world struct {
 	url  string
 }
 
-var shared struct {
-	sync.Mutex
-	world *world
-	err   error
-}
+var shared env.Shared
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if w := shared.world; w != nil {
-		if err := w.node.Close(); err != nil {
-			fmt.Fprintln(os.Stderr, "close the node:", err)
-			code = 1
-		}
-		if err := os.RemoveAll(w.dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
-
-// need skips, or fails where everything must be there, without what a test
-// needs.
-func need(t *testing.T, what string) {
-	t.Helper()
-	if os.Getenv("ENGI_TEST_REQUIRE") == "1" {
-		t.Fatalf("needs %s", what)
-	}
-	t.Skipf("needs %s", what)
-}
+func TestMain(m *testing.M) { os.Exit(shared.Main(m)) }
 
 func open(t *testing.T) *world {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		need(t, "root")
-	}
-	for _, v := range []string{"ENGI_RUNSC", "ENGI_GUEST"} {
-		if _, err := os.Stat(os.Getenv(v)); err != nil {
-			need(t, "a program named by "+v+" (make build)")
-		}
-	}
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.world == nil && shared.err == nil {
-		shared.world, shared.err = start()
-	}
-	if shared.err != nil {
-		t.Fatal(shared.err)
-	}
-	return shared.world
-}
-
-func start() (*world, error) {
-	dir, err := os.MkdirTemp("", "engi-hostile-")
-	if err != nil {
-		return nil, err
-	}
-	c, _, err := config.Load(config.From{Env: os.Environ()})
-	if err != nil {
-		return nil, err
-	}
-	c.DataDir, c.Pools = dir, nil
-	p, err := node.OpenPrivate(context.Background(), c, node.Options{})
-	if err != nil {
-		return nil, err
-	}
-	if base, err := p.Templates().Get(context.Background(), "base"); err != nil || base.Digest == "" {
-		p.Close()
-		return nil, fmt.Errorf("these tests need the base template (make template): %v", err)
-	}
+	p := shared.Node(t)
 	url := p.Endpoint().URL
-	return &world{Client: client.New(url, p.AdminKey(), client.WithRetries(0)), node: p, dir: dir, url: url}, nil
+	return &world{Client: client.New(url, p.AdminKey(), client.WithRetries(0)), node: p, dir: shared.Dir, url: url}
 }
 
 // sandbox makes one that ends with the test.
@@ -292,7 +229,7 @@ func TestTenGigabytes(t *testing.T) {
 	t.Run("curl", func(t *testing.T) {
 		curl, err := exec.LookPath("curl")
 		if err != nil {
-			need(t, "curl")
+			env.Need(t, "curl")
 		}
 		for _, more := range [][]string{{}, {"-H", "Expect:"}} {
 			cmd := exec.CommandContext(t.Context(), curl, append([]string{"-sS", "--max-time", "300", "-T", "-", "-H", "Authorization: Bearer " + w.node.AdminKey(),

@@ -17,28 +17,14 @@ import (
 
 	"github.com/engi-dev/engi/node"
 	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/test/env"
 )
-
-func need(t *testing.T, what string) {
-	t.Helper()
-	if os.Getenv("ENGI_TEST_REQUIRE") == "1" {
-		t.Fatalf("needs %s", what)
-	}
-	t.Skipf("needs %s", what)
-}
 
 func settings(t *testing.T) config.Config {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		need(t, "root")
-	}
-	for _, v := range []string{"ENGI_RUNSC", "ENGI_GUEST", "ENGI_BIN"} {
-		if _, err := os.Stat(os.Getenv(v)); err != nil {
-			need(t, "a program named by "+v+" (make build)")
-		}
-	}
+	env.Machine(t, "ENGI_RUNSC", "ENGI_GUEST", "ENGI_BIN")
 	if _, err := os.Stat("js/node_modules/@modelcontextprotocol/sdk"); err != nil {
-		need(t, "the packages below js (.ci/packages)")
+		env.Need(t, "the packages below js (.ci/packages)")
 	}
 	dir, err := os.MkdirTemp("", "engi-mcp-")
 	if err != nil {
@@ -51,7 +37,7 @@ func settings(t *testing.T) config.Config {
 	}
 	c.DataDir, c.Listen, c.Pools = filepath.Join(dir, "d"), "127.0.0.1:0", nil
 	if ok, err := node.HasTemplate(c, "base"); err != nil || !ok {
-		need(t, "the template base (make template)")
+		env.Need(t, "the template base (make template)")
 	}
 	return c
 }

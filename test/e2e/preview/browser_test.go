@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/test/env"
 )
 
 // A step is what drive.mjs says.
@@ -34,7 +35,7 @@ func TestViteInABrowser(t *testing.T) {
 		chromium = v
 	}
 	if _, err := os.Stat(chromium); err != nil {
-		need(t, chromium+" (make setup)")
+		env.Need(t, chromium+" (make setup)")
 	}
 	app, browser := w.packages(t, "app"), w.packages(t, "browser")
 	s := w.sandbox(t, nil)

@@ -15,14 +15,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
 	"github.com/engi-dev/engi/node"
-	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/test/env"
 )
 
 // A world is a private node and a client of it.
@@ -34,78 +33,18 @@ type world struct {
 	url   *url.URL
 }
 
-var shared struct {
-	sync.Mutex
-	world *world
-	err   error
-}
+var shared env.Shared
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if w := shared.world; w != nil {
-		if err := w.node.Close(); err != nil {
-			fmt.Fprintln(os.Stderr, "close the node:", err)
-			code = 1
-		}
-		os.RemoveAll(w.dir)
-	}
-	os.Exit(code)
-}
-
-// need skips, or fails where everything must be there, without what a test
-// needs.
-func need(t *testing.T, what string) {
-	t.Helper()
-	if os.Getenv("ENGI_TEST_REQUIRE") == "1" {
-		t.Fatalf("needs %s", what)
-	}
-	t.Skipf("needs %s", what)
-}
+func TestMain(m *testing.M) { os.Exit(shared.Main(m)) }
 
 func open(t *testing.T) *world {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		need(t, "root")
-	}
-	for _, v := range []string{"ENGI_RUNSC", "ENGI_GUEST"} {
-		if _, err := os.Stat(os.Getenv(v)); err != nil {
-			need(t, "a program named by "+v+" (make build)")
-		}
-	}
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.world == nil && shared.err == nil {
-		shared.world, shared.err = start()
-	}
-	if shared.err != nil {
-		t.Fatal(shared.err)
-	}
-	return shared.world
-}
-
-func start() (*world, error) {
-	dir, err := os.MkdirTemp("", "engi-preview-")
-	if err != nil {
-		return nil, err
-	}
-	c, _, err := config.Load(config.From{Env: os.Environ()})
-	if err != nil {
-		return nil, err
-	}
-	c.DataDir, c.Pools = dir, nil
-	p, err := node.OpenPrivate(context.Background(), c, node.Options{})
-	if err != nil {
-		return nil, err
-	}
-	if base, err := p.Templates().Get(context.Background(), "base"); err != nil || base.Digest == "" {
-		p.Close()
-		return nil, fmt.Errorf("these tests need the base template (make template): %v", err)
-	}
+	p := shared.Node(t)
 	u, err := url.Parse(p.Endpoint().URL)
 	if err != nil {
-		return nil, err
+		t.Fatal(err)
 	}
-	return &world{Client: client.New(u.String(), p.AdminKey()), node: p, dir: dir, cache: c.CacheDir, url: u}, nil
+	return &world{Client: client.New(u.String(), p.AdminKey()), node: p, dir: shared.Dir, cache: shared.Cache, url: u}
 }
 
 // sandbox makes one that ends with the test.
@@ -186,7 +125,7 @@ func browserless(t *testing.T, w *world) *http.Client {
 func (w *world) packages(t *testing.T, dir string) string {
 	t.Helper()
 	if _, err := exec.LookPath("npm"); err != nil {
-		need(t, "npm")
+		env.Need(t, "npm")
 	}
 	lock, err := os.ReadFile(filepath.Join(dir, "package-lock.json"))
 	if err != nil {

@@ -17,30 +17,14 @@ import (
 	"github.com/engi-dev/engi/node"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/session/deps"
+	"github.com/engi-dev/engi/test/env"
 )
-
-// need skips, or fails where everything must be there, without what a test
-// needs.
-func need(t *testing.T, what string) {
-	t.Helper()
-	if os.Getenv("ENGI_TEST_REQUIRE") == "1" {
-		t.Fatalf("needs %s", what)
-	}
-	t.Skipf("needs %s", what)
-}
 
 // settings is a configuration of a node for tests, whose data goes with the test
 // and whose packages come from r.
 func settings(t *testing.T, r *registry, section string) config.Config {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		need(t, "root")
-	}
-	for _, v := range []string{"ENGI_RUNSC", "ENGI_GUEST"} {
-		if _, err := os.Stat(os.Getenv(v)); err != nil {
-			need(t, "a program named by "+v+" (make build)")
-		}
-	}
+	env.Machine(t, "ENGI_RUNSC", "ENGI_GUEST")
 	for _, name := range []string{"http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "npm_config_registry"} {
 		t.Setenv(name, "")
 	}
@@ -61,7 +45,7 @@ func settings(t *testing.T, r *registry, section string) config.Config {
 	}
 	c.DataDir, c.Listen, c.Pools, c.Mirrors.NPM = filepath.Join(dir, "d"), "127.0.0.1:0", nil, r.address()
 	if ok, err := node.HasTemplate(c, "base"); err != nil || !ok {
-		need(t, "the template base (make template)")
+		env.Need(t, "the template base (make template)")
 	}
 	return c
 }
