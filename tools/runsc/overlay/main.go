@@ -11,13 +11,13 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 )
 
 const module = "gvisor.dev/gvisor"
@@ -36,10 +36,23 @@ func main() {
 	}
 }
 
+// download returns where the module is, and brings it there if this machine
+// has never seen it.
+func download() (string, error) {
+	cmd := exec.Command("go", "mod", "download", "-json", module)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	var found struct{ Dir, Error string }
+	if bad := json.Unmarshal(out, &found); bad != nil || found.Dir == "" {
+		return "", fmt.Errorf("find the module: %v %s", errors.Join(err, bad), found.Error)
+	}
+	return found.Dir, nil
+}
+
 func run(dir string) error {
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	dirOf, err := download()
 	if err != nil {
-		return fmt.Errorf("find the module: %v", err)
+		return err
 	}
 	// Relative, so that the program does not depend on where it was built.
 	root := filepath.Join(dir, "gvisor")
@@ -55,7 +68,7 @@ func run(dir string) error {
 	if err := os.RemoveAll(root); err != nil {
 		return err
 	}
-	if err := os.CopyFS(root, os.DirFS(strings.TrimSpace(string(out)))); err != nil {
+	if err := os.CopyFS(root, os.DirFS(dirOf)); err != nil {
 		return err
 	}
 	for _, c := range slices.Concat(archive, pausing, changes) {
