@@ -23,10 +23,11 @@ type AgentSpec struct {
 // A RunSpec asks an agent to work.
 type RunSpec struct {
 	Owner        Owner
-	Agent        string // name; empty means the node's default
-	Model        string // instead of the agent's
-	System       string // added to the agent's instructions
-	Input        string // what the user says
+	Agent        string        // name; empty means the node's default
+	Model        string        // instead of the agent's
+	System       string        // added to the agent's instructions
+	Context      []ContextPart // what the agent should know, before Input; what changes least first, for providers' caches
+	Input        string        // what the user says
 	Images       []Image
 	Messages     []Message       // what was said before, if the caller keeps it; excludes Conversation
 	Conversation ConversationID  // go on with this one; empty begins a new one
@@ -34,6 +35,13 @@ type RunSpec struct {
 	Session      string          // its tools work in; ID or name; empty for none
 	Output       json.RawMessage // JSON schema of the answer, instead of the agent's; nil for prose
 	Idempotency  string          // a repeated key of the same owner returns the first run
+}
+
+// A ContextPart is something an agent should know when it is asked. Seed S0,
+// section 7.
+type ContextPart struct {
+	Name string // like RECENT CHANGES; 1 to 64 printable characters
+	Text string
 }
 
 // A RunState is a point in the life of a run.

@@ -25,6 +25,12 @@ type (
 	RunID string
 	// A ConversationID names one conversation for ever.
 	ConversationID string
+	// A DocumentID names one document of the library for ever.
+	DocumentID string
+	// An EventID names one event for ever.
+	EventID string
+	// A FunctionRunID names one run of a durable function for ever.
+	FunctionRunID string
 	// A RequestID names one request to a surface, for logs and errors.
 	RequestID string
 )
@@ -41,6 +47,9 @@ const (
 	sessionPrefix   = "ses_"
 	runPrefix       = "run_"
 	conversePrefix  = "cnv_"
+	documentPrefix  = "doc_"
+	eventPrefix     = "evt_"
+	functionPrefix  = "fnr_"
 	requestPrefix   = "req_"
 )
 
@@ -134,4 +143,31 @@ func NewConversationID() ConversationID { return ConversationID(newID(conversePr
 func ParseConversationID(s string) (ConversationID, error) {
 	id, err := parseID(conversePrefix, "a conversation", s)
 	return ConversationID(id), err
+}
+
+// NewDocumentID returns a fresh, unguessable ID.
+func NewDocumentID() DocumentID { return DocumentID(newID(documentPrefix)) }
+
+// ParseDocumentID is the only way in from outside. It reports Invalid.
+func ParseDocumentID(s string) (DocumentID, error) {
+	id, err := parseID(documentPrefix, "a document", s)
+	return DocumentID(id), err
+}
+
+// NewEventID returns a fresh, unguessable ID.
+func NewEventID() EventID { return EventID(newID(eventPrefix)) }
+
+// ParseEventID is the only way in from outside. It reports Invalid.
+func ParseEventID(s string) (EventID, error) {
+	id, err := parseID(eventPrefix, "an event", s)
+	return EventID(id), err
+}
+
+// NewFunctionRunID returns a fresh, unguessable ID.
+func NewFunctionRunID() FunctionRunID { return FunctionRunID(newID(functionPrefix)) }
+
+// ParseFunctionRunID is the only way in from outside. It reports Invalid.
+func ParseFunctionRunID(s string) (FunctionRunID, error) {
+	id, err := parseID(functionPrefix, "a function run", s)
+	return FunctionRunID(id), err
 }

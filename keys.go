@@ -30,6 +30,8 @@ const (
 	ScopeSecrets    Scope = "secrets"
 	ScopeKeys       Scope = "keys"
 	ScopeAgents     Scope = "agents" // models cost money
+	ScopeDocs       Scope = "docs"   // put into the library what agents read
+	ScopeEvents     Scope = "events" // what functions do on events needs no other scope
 	ScopeRead       Scope = "read"   // look at everything, change nothing
 )
 

@@ -71,6 +71,7 @@ type Options struct {
 	Agents  []engi.AgentSpec // at least one; the first is the default
 	Models  func(ref string) (llm.Model, error)
 	Tools   []tool.Tool
+	Sources []tool.Source // of more tools; agents choose them by name, or by *
 	Store   Store
 	Results Results
 	Log     *slog.Logger  // nil discards
@@ -81,6 +82,9 @@ type Options struct {
 	// Check reports NotFound for a sandbox or a session that owner has not;
 	// nil means everything is there.
 	Check func(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, session string) error
+	// Ended is told of a run that has ended, before its followers are; nil if
+	// nobody wants to know. It must be quick, and cannot fail the run.
+	Ended func(ctx context.Context, r engi.Run)
 }
 
 // An Office runs agents. It implements [engi.Agents] and is safe for
@@ -137,9 +141,12 @@ func New(opt Options) (*Office, error) {
 			return nil, engi.Errorf(engi.Invalid, "agent %s: %d steps are not between 1 and %d", a.Name, a.Steps, maxSteps)
 		}
 		for _, name := range a.Tools {
-			if _, ok := o.tools[name]; !ok && name != "*" {
-				return nil, engi.Errorf(engi.Invalid, "agent %s: there is no tool %.80s here", a.Name, name).
-					WithRemedy("use some of %v, or *", slices.Sorted(maps.Keys(o.tools)))
+			if _, ok := o.tools[name]; !ok && name != "*" && !o.hasSource(name) {
+				known := slices.Sorted(maps.Keys(o.tools))
+				for _, s := range opt.Sources {
+					known = append(known, s.Name())
+				}
+				return nil, engi.Errorf(engi.Invalid, "agent %s: there is no tool %.80s here", a.Name, name).WithRemedy("use some of %v, or *", known)
 			}
 		}
 		if a.Output != nil {
@@ -155,6 +162,10 @@ func New(opt Options) (*Office, error) {
 		o.agents[a.Name] = a
 	}
 	return o, nil
+}
+
+func (o *Office) hasSource(name string) bool {
+	return slices.ContainsFunc(o.opt.Sources, func(s tool.Source) bool { return s.Name() == name })
 }
 
 const (

@@ -57,6 +57,9 @@ func (l *live) run() {
 		l.o.opt.Log.ErrorContext(ctx, "keep the end of a run", "run", l.rec.ID, "error", err)
 		return // it goes on after the next start
 	}
+	if l.o.opt.Ended != nil {
+		l.o.opt.Ended(keep, done)
+	}
 	l.rec.Steps-- // tell counts the step that is not over yet
 	l.tell(engi.RunEvent{Kind: engi.RunEnd, Run: &done})
 }
@@ -77,8 +80,12 @@ func (l *live) work(ctx context.Context) error {
 			return err
 		}
 	}
-	tools := l.tools(a)
-	q := llm.Request{Owner: l.rec.Owner, System: system(a, l.rec.Spec), MaxTokens: a.MaxTokens, Temperature: a.Temperature}
+	tools, release, err := l.tools(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer release()
+	q := llm.Request{Owner: l.rec.Owner, System: l.system(ctx, a, tools), MaxTokens: a.MaxTokens, Temperature: a.Temperature}
 	for _, t := range tools {
 		q.Tools = append(q.Tools, t.Tool)
 	}
@@ -150,25 +157,54 @@ func (l *live) shaped(ctx context.Context, model llm.Model, q llm.Request, shape
 	return l.end(engi.RunDone, "")
 }
 
-func system(a engi.AgentSpec, spec engi.RunSpec) string {
-	if spec.System == "" {
-		return a.System
+// system is what the model is told first. Tools that are not offered leave no
+// trace in it.
+func (l *live) system(ctx context.Context, a engi.AgentSpec, tools []tool.Tool) string {
+	parts := []string{a.System}
+	for _, t := range tools {
+		if t.Prompt != nil {
+			parts = append(parts, t.Prompt(ctx, l.env()))
+		}
 	}
-	return strings.TrimSpace(a.System + "\n\n" + spec.System)
+	parts = append(parts, l.rec.Spec.System)
+	parts = slices.DeleteFunc(parts, func(s string) bool { return strings.TrimSpace(s) == "" })
+	return strings.Join(parts, "\n\n")
 }
 
-// tools returns what the model may call in this run.
-func (l *live) tools(a engi.AgentSpec) []tool.Tool {
+// tools returns what the model may call in this run, and what lets go of it.
+func (l *live) tools(ctx context.Context, a engi.AgentSpec) (all []tool.Tool, release func(), err error) {
 	env := l.env()
-	var all []tool.Tool
+	wants := func(name string) bool { return slices.Contains(a.Tools, "*") || slices.Contains(a.Tools, name) }
 	for _, t := range l.o.tools {
-		if (slices.Contains(a.Tools, "*") || slices.Contains(a.Tools, t.Name) || t.Name == "read_result" && len(a.Tools) > 0) && env.Has(t.Needs) {
+		if (wants(t.Name) || t.Name == "read_result" && len(a.Tools) > 0) && env.Has(t.Needs) {
 			all = append(all, t)
+		}
+	}
+	var opened []func()
+	release = func() {
+		for _, f := range slices.Backward(opened) {
+			f()
+		}
+	}
+	for _, s := range l.o.opt.Sources {
+		if !wants(s.Name()) {
+			continue
+		}
+		more, leave, err := s.Open(ctx, env)
+		if err != nil {
+			release()
+			return nil, nil, engi.Errorf(engi.KindOf(err), "tools of %s: %w", s.Name(), err).WithRemedy("take %s out of the agent's tools to go on without", s.Name())
+		}
+		opened = append(opened, leave)
+		for _, t := range more {
+			if !slices.ContainsFunc(all, func(o tool.Tool) bool { return o.Name == t.Name }) {
+				all = append(all, t)
+			}
 		}
 	}
 	// Providers keep what they have read before: the order must not change.
 	slices.SortFunc(all, func(a, b tool.Tool) int { return strings.Compare(a.Name, b.Name) })
-	return all
+	return all, release, nil
 }
 
 func (l *live) env() tool.Env {

@@ -29,6 +29,9 @@ type Tool struct {
 	// Needs says what a call must have; a run that has it not is not offered
 	// the tool.
 	Needs Need
+	// Prompt returns what the model's instructions say about the tool where
+	// it is offered, beside its description; nil for nothing.
+	Prompt func(ctx context.Context, e Env) string
 
 	shape *llm.Shape
 	run   func(ctx context.Context, c *Call, args json.RawMessage) (Result, error)
@@ -147,9 +150,21 @@ type Places struct {
 	Executions engi.Executions
 	Sandboxes  engi.Sandboxes
 	Sessions   engi.Sessions
+	Library    engi.Library
 	// Fetch returns what requests in the name of an owner go through: the
 	// wall, with what the node lets agents reach.
 	Fetch func(owner engi.Owner) http.RoundTripper
+}
+
+// A Source has tools that are not known before a run begins, like those of
+// servers elsewhere. It is safe for concurrent use.
+type Source interface {
+	// Name is what the names of its tools begin with, before an underscore,
+	// and how agents choose it.
+	Name() string
+	// Open returns its tools for one run, and what to call when the run lets
+	// go of them. It reports Unavailable when they cannot be had now.
+	Open(ctx context.Context, e Env) (tools []Tool, release func(), err error)
 }
 
 // enter returns the inside of what c works in.

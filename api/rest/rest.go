@@ -41,6 +41,8 @@ type Options struct {
 	Scripts   engi.Scripts
 	Sessions  engi.Sessions
 	Agents    engi.Agents
+	Library   engi.Library
+	Events    engi.Events
 	Networks  engi.NetworkLog
 	Ports     Ports
 	Quota     func(engi.Owner) engi.Quota // nil means that nothing is bounded
@@ -97,6 +99,8 @@ type server struct {
 	scripts   engi.Scripts
 	sessions  engi.Sessions
 	agents    engi.Agents
+	library   engi.Library
+	events    engi.Events
 	networks  engi.NetworkLog
 	ports     Ports
 	quota     func(engi.Owner) engi.Quota
@@ -126,7 +130,7 @@ func New(o Options) http.Handler {
 	}
 	s := &server{
 		executions: o.Executions, sandboxes: o.Sandboxes, templates: o.Templates, pools: o.Pools, keys: o.Keys,
-		lifecycle: o.Lifecycle, snapshots: o.Snapshots, volumes: o.Volumes, secrets: o.Secrets, scripts: o.Scripts, sessions: o.Sessions, agents: o.Agents, networks: o.Networks, ports: o.Ports, quota: o.Quota,
+		lifecycle: o.Lifecycle, snapshots: o.Snapshots, volumes: o.Volumes, secrets: o.Secrets, scripts: o.Scripts, sessions: o.Sessions, agents: o.Agents, library: o.Library, events: o.Events, networks: o.Networks, ports: o.Ports, quota: o.Quota,
 		node: o.Node, log: o.Log, meter: newMeter(o.Register), beat: o.Beat, leave: o.Leave,
 		maxBody: o.MaxBody, maxHeld: o.MaxHeld, maxCode: o.MaxCode, maxInput: o.MaxInput, mux: http.NewServeMux(),
 	}
