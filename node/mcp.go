@@ -18,7 +18,12 @@ func (n *Node) openAgents() (err error) {
 			return err
 		}
 	}
-	n.agents, err = agents.Open(n.config, n.db, n.places, n.log.With("room", "agent"))
+	log := n.log.With("room", "agent")
+	models, err := agents.Models(n.config, log)
+	if err != nil {
+		return err
+	}
+	n.agents, err = agents.Open(n.config, agents.Rooms{Models: models, Places: n.places, DB: n.db, Log: log})
 	return err
 }
 

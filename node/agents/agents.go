@@ -19,8 +19,8 @@ import (
 	"github.com/engi-dev/engi/store"
 )
 
-// Open makes the office of agents; nil where it is off.
-func Open(c config.Config, db *store.DB, places tool.Places, log *slog.Logger) (*agent.Office, error) {
+// Models returns the models of c; nil where there are no agents.
+func Models(c config.Config, log *slog.Logger) (*llm.Registry, error) {
 	if c.Models.Off {
 		return nil, nil
 	}
@@ -38,17 +38,30 @@ func Open(c config.Config, db *store.DB, places tool.Places, log *slog.Logger) (
 		log.Warn("no language model is configured: agents use the demo model, which understands nothing",
 			"remedy", "set models.default and [providers.NAME] with api_key_env")
 	}
-	models, err := llm.New(opt)
-	if err != nil {
-		return nil, err
+	return llm.New(opt)
+}
+
+// Rooms are those of the node that agents need.
+type Rooms struct {
+	Models *llm.Registry // nil: there are no agents
+	Places tool.Places
+	DB     *store.DB
+	Ended  func(ctx context.Context, r engi.Run) // see [agent.Options]
+	Log    *slog.Logger
+}
+
+// Open makes the office of agents; nil where there are none.
+func Open(c config.Config, r Rooms) (*agent.Office, error) {
+	if r.Models == nil {
+		return nil, nil
 	}
-	tools, err := tool.Builtin(places)
+	tools, err := tool.Builtin(r.Places)
 	if err != nil {
 		return nil, err
 	}
 	return agent.New(agent.Options{
-		Agents: c.Specs(), Models: models.Model, Tools: tools, Store: store.Agents(db), Results: store.AgentResults(db),
-		Log: log, MaxRuns: c.Models.MaxRuns, Check: check(places),
+		Agents: c.Specs(), Models: r.Models.Model, Tools: tools, Store: store.Agents(r.DB), Results: store.AgentResults(r.DB),
+		Log: r.Log, MaxRuns: c.Models.MaxRuns, Check: check(r.Places), Ended: r.Ended,
 	})
 }
 
