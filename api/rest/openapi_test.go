@@ -342,6 +342,16 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	do("GET", run+"/results/c1", "")
 	do("DELETE", run, "")
 
+	sent := read[v1.SentEvent](t, do("POST", "/v1/events", `{"name":"engi/debug/echo","data":{"a":1}}`), 202)
+	do("POST", "/v1/events", `{"name":"engi/debug/fail"}`)
+	do("GET", "/v1/events", "")
+	do("GET", "/v1/events/"+sent.ID, "")
+	do("POST", "/v1/events/"+sent.ID+"/replay", "")
+	do("GET", "/v1/functions", "")
+	do("GET", "/v1/functions/runs?state=failed", "")
+	do("GET", "/v1/functions/runs/"+sent.RunIDs[0]+"?wait=1s", "")
+	do("DELETE", "/v1/functions/runs/"+sent.RunIDs[0], "")
+
 	// Every operation also refuses in the way that is described.
 	do("POST", x, `{"language":"x"}`)
 	w.Executions.SetCapacity(0)

@@ -169,6 +169,7 @@ func New(o Options) http.Handler {
 	s.serveScripts()
 	s.serveSessions()
 	s.serveAgents()
+	s.serveEvents()
 	s.serveObjects()
 	s.serveKeys()
 	s.serveHealth()
@@ -322,6 +323,15 @@ var table = map[string]rule{
 	"GET /v1/runs/{id}/messages":       reads(engi.ScopeAgents),
 	"GET /v1/runs/{id}/events":         reads(engi.ScopeAgents),
 	"GET /v1/runs/{id}/results/{call}": reads(engi.ScopeAgents),
+
+	"POST /v1/events":                writes(engi.ScopeEvents),
+	"GET /v1/events":                 reads(engi.ScopeEvents),
+	"GET /v1/events/{id}":            reads(engi.ScopeEvents),
+	"POST /v1/events/{id}/replay":    writes(engi.ScopeEvents),
+	"GET /v1/functions":              reads(engi.ScopeEvents),
+	"GET /v1/functions/runs":         reads(engi.ScopeEvents),
+	"GET /v1/functions/runs/{id}":    reads(engi.ScopeEvents),
+	"DELETE /v1/functions/runs/{id}": writes(engi.ScopeEvents),
 
 	"GET /v1/templates":           reads(engi.ScopeTemplates),
 	"GET /v1/templates/{name}":    reads(engi.ScopeTemplates),

@@ -1,0 +1,83 @@
+package v1
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// States of a function's run. The last three are ends.
+const (
+	FunctionQueued    = "queued"
+	FunctionRunning   = "running"
+	FunctionWaiting   = "waiting"
+	FunctionDone      = "done"
+	FunctionFailed    = "failed"
+	FunctionCancelled = "cancelled"
+)
+
+// An EventRequest says that something has happened, or asks for something to
+// be done.
+type EventRequest struct {
+	Name string          `json:"name" doc:"1 to 128 letters, digits and /._-" example:"engi/sandbox/create"`
+	Data json.RawMessage `json:"data,omitempty" doc:"an object of 256 KiB at most; absent means an empty one"`
+}
+
+// A SentEvent is one that was taken in.
+type SentEvent struct {
+	ID        string          `json:"id" example:"evt_u2dmwmlezjgprkqrgppgcz2mgu"`
+	Owner     string          `json:"owner,omitempty"`
+	Name      string          `json:"name" example:"engi/sandbox/create"`
+	Data      json.RawMessage `json:"data"`
+	ReplayOf  string          `json:"replay_of,omitempty" doc:"ID of the event that this one repeats"`
+	RunIDs    []string        `json:"run_ids" doc:"runs of functions that it started"`
+	CreatedAt time.Time       `json:"created_at"`
+}
+
+// A ReplayRequest sends an event again.
+type ReplayRequest struct {
+	Function string `json:"function,omitempty" doc:"only for this one; absent means for all that are bound to it"`
+}
+
+// A Function is something durable that is done on an event or at set times.
+type Function struct {
+	Name        string          `json:"name" example:"sandbox-create"`
+	Description string          `json:"description,omitempty"`
+	Event       string          `json:"event,omitempty" doc:"its name starts a run" example:"engi/sandbox/create"`
+	Cron        string          `json:"cron,omitempty" doc:"five fields, in UTC" example:"0 4 * * *"`
+	Input       json.RawMessage `json:"input,omitempty" doc:"JSON schema of the event's data; absent means any object"`
+	Retries     int             `json:"retries" doc:"after the first attempt"`
+	Concurrency int             `json:"concurrency,omitempty" doc:"runs at once; absent means no limit"`
+	PerOwner    int             `json:"concurrency_per_owner,omitempty" doc:"runs of one owner at once; absent means no limit"`
+	Timeout     Duration        `json:"timeout,omitempty" doc:"of a run, waiting for its turn excluded; absent means none"`
+}
+
+// A FunctionRun is one run of a function.
+type FunctionRun struct {
+	ID        string          `json:"id" example:"fnr_u2dmwmlezjgprkqrgppgcz2mgu"`
+	Owner     string          `json:"owner,omitempty"`
+	Function  string          `json:"function"`
+	EventID   string          `json:"event_id,omitempty" doc:"absent of a run that a clock started"`
+	State     string          `json:"state" enum:"queued,running,waiting,done,failed,cancelled" doc:"waiting: for its next attempt"`
+	Attempt   int             `json:"attempt" doc:"from 1; 0 before the first"`
+	Output    json.RawMessage `json:"output,omitempty"`
+	Error     *Problem        `json:"error,omitempty" doc:"of a failed run, or of the last attempt of one that waits"`
+	Steps     []FunctionStep  `json:"steps,omitempty" doc:"absent in lists"`
+	CreatedAt time.Time       `json:"created_at"`
+	StartedAt *time.Time      `json:"started_at,omitempty"`
+	EndedAt   *time.Time      `json:"ended_at,omitempty"`
+}
+
+// Over reports whether the run has ended.
+func (r FunctionRun) Over() bool {
+	return r.State == FunctionDone || r.State == FunctionFailed || r.State == FunctionCancelled
+}
+
+// A FunctionStep is a part of a run that is done once.
+type FunctionStep struct {
+	Name      string          `json:"name" example:"create"`
+	Attempts  int             `json:"attempts"`
+	Output    json.RawMessage `json:"output,omitempty" doc:"left out if it is longer than 64 KiB"`
+	Error     *Problem        `json:"error,omitempty" doc:"of its last attempt, if that failed"`
+	StartedAt time.Time       `json:"started_at"`
+	EndedAt   *time.Time      `json:"ended_at,omitempty"`
+}
