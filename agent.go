@@ -37,11 +37,12 @@ type RunSpec struct {
 	Idempotency  string          // a repeated key of the same owner returns the first run
 }
 
-// A ContextPart is something an agent should know when it is asked. Seed S0,
-// section 7.
+// A ContextPart is something an agent should know when it is asked. The model
+// reads "[NAME] text" for each part, in the order given, and "[NOW]" with the
+// input after them; without parts the input alone. Seed S0, section 7.
 type ContextPart struct {
-	Name string // like RECENT CHANGES; 1 to 64 printable characters
-	Text string
+	Name string // like RECENT CHANGES; 1 to 64 printable characters without brackets, not NOW
+	Text string // UTF-8; a part without text is left out
 }
 
 // A RunState is a point in the life of a run.

@@ -11,11 +11,15 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent/llm"
@@ -175,7 +179,8 @@ const (
 	// seqGap is more than the events of one step.
 	seqGap = 1 << 24
 
-	maxInput    = 1 << 20 // bytes of what a user says
+	maxInput    = 1 << 20 // bytes of what a user says, context and instructions included
+	maxParts    = 32      // of context
 	maxImages   = 16
 	maxImage    = 8 << 20
 	maxHistory  = 4 << 20 // bytes of earlier messages
@@ -286,7 +291,7 @@ func (o *Office) admit(ctx context.Context, spec engi.RunSpec) (rec Record, mess
 	if !ok {
 		return rec, nil, engi.Errorf(engi.NotFound, "there is no agent %.80q", name).WithRemedy("'engi agent list' shows those there are")
 	}
-	if err := checkText(spec.Input, spec.System, spec.Images); err != nil {
+	if err := checkText(spec); err != nil {
 		return rec, nil, err
 	}
 	model := spec.Model
@@ -320,7 +325,7 @@ func (o *Office) admit(ctx context.Context, spec engi.RunSpec) (rec Record, mess
 	} else if messages, err = o.history(ctx, spec.Owner, conversation); err != nil {
 		return rec, nil, err
 	}
-	messages = append(messages, engi.Message{Role: engi.RoleUser, Text: spec.Input, Images: spec.Images})
+	messages = append(messages, engi.Message{Role: engi.RoleUser, Text: layout(spec.Context, spec.Input), Images: spec.Images})
 
 	print, err := json.Marshal(spec)
 	if err != nil {
@@ -330,16 +335,55 @@ func (o *Office) admit(ctx context.Context, spec engi.RunSpec) (rec Record, mess
 		ID: engi.NewRunID(), Owner: spec.Owner, Agent: name, Model: m.Name(), Conversation: conversation,
 		Sandbox: spec.Sandbox, Session: spec.Session, State: engi.RunRunning, Created: time.Now().UTC(),
 	}}
-	rec.Spec.Messages, rec.Spec.Images = nil, nil
+	rec.Spec.Messages, rec.Spec.Images, rec.Spec.Context = nil, nil, nil
 	return rec, messages, nil
 }
 
-func checkText(input, system string, images []engi.Image) error {
+// layout is what the user says. Parts without text leave no trace: what comes
+// first changes least, and stays in the provider's cache.
+func layout(parts []engi.ContextPart, input string) string {
+	var b strings.Builder
+	for _, p := range parts {
+		if p.Text != "" {
+			fmt.Fprintf(&b, "[%s] %s\n", p.Name, p.Text)
+		}
+	}
+	if b.Len() == 0 {
+		return input
+	}
+	return b.String() + "[NOW] " + input
+}
+
+func checkContext(parts []engi.ContextPart) (size int, err error) {
+	if len(parts) > maxParts {
+		return 0, engi.Errorf(engi.Invalid, "%d parts of context, %d at most", len(parts), maxParts).WithRemedy("put some of them together")
+	}
+	for i, p := range parts {
+		if n := utf8.RuneCountInString(p.Name); n == 0 || n > 64 || p.Name == "NOW" ||
+			strings.ContainsFunc(p.Name, func(r rune) bool { return !unicode.IsPrint(r) || r == '[' || r == ']' || r == utf8.RuneError }) {
+			return 0, engi.Errorf(engi.Invalid, "part %d of the context is called %.80q", i, p.Name).
+				WithRemedy("use 1 to 64 printable characters without brackets, and not NOW, which is the input")
+		}
+		if !utf8.ValidString(p.Text) {
+			return 0, engi.Errorf(engi.Invalid, "part %d of the context, %s, is no UTF-8", i, p.Name)
+		}
+		size += len(p.Name) + len(p.Text)
+	}
+	return size, nil
+}
+
+func checkText(spec engi.RunSpec) error {
+	size, err := checkContext(spec.Context)
+	if err != nil {
+		return err
+	}
+	size += len(spec.Input) + len(spec.System)
+	images := spec.Images
 	switch {
-	case input == "" && len(images) == 0:
+	case spec.Input == "" && len(images) == 0:
 		return engi.Errorf(engi.Invalid, "nothing is said to the agent").WithRemedy("give it an input")
-	case len(input)+len(system) > maxInput:
-		return engi.Errorf(engi.Invalid, "the input has %d bytes, %d at most", len(input)+len(system), maxInput).WithRemedy("put long texts into files of a sandbox")
+	case size > maxInput:
+		return engi.Errorf(engi.Invalid, "the input has %d bytes, %d at most", size, maxInput).WithRemedy("put long texts into files of a sandbox")
 	case len(images) > maxImages:
 		return engi.Errorf(engi.Invalid, "%d images, %d at most", len(images), maxImages)
 	}

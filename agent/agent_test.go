@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -194,6 +195,44 @@ func TestToolsAreCalledUntilAllIsSaid(t *testing.T) {
 	r2, _ := w.finish(t, engi.RunSpec{Input: "Sure?", Conversation: r.Conversation})
 	if n := len(w.model.Seen()[3].Turns); r2.State != engi.RunDone || n != 7 {
 		t.Errorf("%+v after %d turns", r2, n)
+	}
+}
+
+// TestContext has the model read what it should know in the order given, and
+// not a byte more than the input where there is nothing to know.
+func TestContext(t *testing.T) {
+	w := bench{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "hi"} }}.open(t)
+	part := func(name, text string) engi.ContextPart { return engi.ContextPart{Name: name, Text: text} }
+	for i, c := range []struct {
+		parts []engi.ContextPart
+		want  string
+	}{
+		{nil, "increment"},
+		{[]engi.ContextPart{part("RECENT CHANGES", "")}, "increment"},
+		{[]engi.ContextPart{part("HTML", "<p>\n1</p>"), part("PAST", ""), part("RECENT CHANGES", "none")}, "[HTML] <p>\n1</p>\n[RECENT CHANGES] none\n[NOW] increment"},
+	} {
+		r, _ := w.finish(t, engi.RunSpec{Input: "increment", Context: c.parts})
+		if got := w.model.Seen()[i].Last().Text; r.State != engi.RunDone || got != c.want {
+			t.Errorf("%v: the model read %q", c.parts, got)
+		}
+	}
+	for name, parts := range map[string][]engi.ContextPart{
+		"no name": {part("", "x")}, "a long name": {part(strings.Repeat("x", 65), "x")}, "two lines": {part("A\nB", "x")}, "brackets": {part("A] [NOW", "x")},
+		"the input's": {part("NOW", "x")}, "no UTF-8": {part("A", "\xff")}, "no UTF-8 name": {part("\xff", "x")},
+		"many": slices.Repeat([]engi.ContextPart{part("A", "x")}, 33), "much": {part("A", strings.Repeat("x", 1<<20))},
+	} {
+		if _, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Context: parts}); engi.KindOf(err) != engi.Invalid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// What it should know is part of what was asked.
+	first, _ := w.finish(t, engi.RunSpec{Input: "x", Idempotency: "k", Context: []engi.ContextPart{part("A", "1")}})
+	again, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Idempotency: "k", Context: []engi.ContextPart{part("A", "1")}})
+	if err != nil || again.ID != first.ID {
+		t.Errorf("%v %v", again.ID, err)
+	}
+	if _, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Idempotency: "k", Context: []engi.ContextPart{part("A", "2")}}); engi.KindOf(err) != engi.Conflict {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -95,6 +95,9 @@ func (s *server) runSpec(r *http.Request, agent, key string, q v1.RunRequest) (e
 		}
 		spec.Conversation = id
 	}
+	for _, p := range q.Context {
+		spec.Context = append(spec.Context, engi.ContextPart(p))
+	}
 	for _, m := range q.Messages {
 		spec.Messages = append(spec.Messages, messageFrom(m))
 	}

@@ -111,6 +111,19 @@ func TestChat(t *testing.T) {
 	}
 }
 
+func TestContext(t *testing.T) {
+	var heard string
+	w, _ := agentWorld(t, func(c scripted.Conversation) scripted.Answer {
+		heard = c.Last().Text
+		return scripted.Answer{Text: "ok"}
+	})
+	read[v1.ChatAnswer](t, ask(t, w, "POST", "/v1/chat", `{"context":[{"name":"PAGE","text":"<h1>7</h1>"},{"name":"PAST","text":"6"}],"message":"increment"}`), 200)
+	if want := "[PAGE] <h1>7</h1>\n[PAST] 6\n[NOW] increment"; heard != want {
+		t.Errorf("the model read %q", heard)
+	}
+	refused(t, ask(t, w, "POST", "/v1/chat", `{"context":[{"name":"A]","text":"x"}],"message":"x"}`), 400, engi.Invalid)
+}
+
 func TestRunsAreStreamedAndComeBackTo(t *testing.T) {
 	w, srv := agentWorld(t, runsBash)
 	get := func(method, path, accept, body string) []v1.AgentEvent {

@@ -56,9 +56,16 @@ type ToolResult struct {
 	Failed bool    `json:"failed,omitempty"`
 }
 
+// A ContextPart is something an agent should know when it is asked.
+type ContextPart struct {
+	Name string `json:"name" minLength:"1" maxLength:"64" doc:"printable, without brackets, not NOW" example:"RECENT CHANGES"`
+	Text string `json:"text" doc:"a part without text is left out"`
+}
+
 // A RunRequest asks an agent to work.
 type RunRequest struct {
 	Input          string          `json:"input,omitempty" doc:"what you say to the agent" example:"Write a function that parses CSV and show me that it works."`
+	Context        []ContextPart   `json:"context,omitempty" maxItems:"32" doc:"what the agent should know, before the input; what changes least comes first, for providers' caches"`
 	Images         []Image         `json:"images,omitempty"`
 	Messages       []Message       `json:"messages,omitempty" doc:"what was said before, if you keep it yourself"`
 	ConversationID string          `json:"conversation_id,omitempty" doc:"go on with this one; absent begins a new one"`
