@@ -176,7 +176,7 @@ func (l *live) tools(ctx context.Context, a engi.AgentSpec) (all []tool.Tool, re
 	env := l.env()
 	wants := func(name string) bool { return slices.Contains(a.Tools, "*") || slices.Contains(a.Tools, name) }
 	for _, t := range l.o.tools {
-		if (wants(t.Name) || t.Name == "read_result" && len(a.Tools) > 0) && env.Has(t.Needs) {
+		if (wants(t.Name) || t.Name == "read_result" && len(a.Tools) > 0) && env.Has(t.Needs) && (t.Offered == nil || t.Offered(ctx, env)) {
 			all = append(all, t)
 		}
 	}

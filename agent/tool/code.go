@@ -54,7 +54,7 @@ func code(p Places) ([]Tool, error) {
 		if err != nil {
 			return nil, err
 		}
-		t.Needs = NeedSession
+		t.Needs, t.Prompt = NeedSession, p.codePrompt
 		all = append(all, t)
 	}
 	if p.Sandboxes != nil || p.Sessions != nil {

@@ -29,6 +29,9 @@ type Tool struct {
 	// Needs says what a call must have; a run that has it not is not offered
 	// the tool.
 	Needs Need
+	// Offered reports whether a run that has what the tool needs is offered
+	// it; nil means always.
+	Offered func(ctx context.Context, e Env) bool
 	// Prompt returns what the model's instructions say about the tool where
 	// it is offered, beside its description; nil for nothing.
 	Prompt func(ctx context.Context, e Env) string
@@ -181,7 +184,7 @@ func (p Places) enter(ctx context.Context, c *Call) (engi.Guest, func(), error) 
 // Builtin returns the built-in tools that p allows, by name.
 func Builtin(p Places) ([]Tool, error) {
 	var all []Tool
-	for _, part := range []func(Places) ([]Tool, error){code, files, fetch} {
+	for _, part := range []func(Places) ([]Tool, error){code, docs, files, fetch} {
 		tools, err := part(p)
 		if err != nil {
 			return nil, err
