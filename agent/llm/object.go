@@ -37,6 +37,13 @@ func ParseShape(raw json.RawMessage) (*Shape, error) {
 	if len(raw) > maxShape {
 		return nil, engi.Errorf(engi.Invalid, "the schema has %d bytes, %d at most", len(raw), maxShape)
 	}
+	var root any
+	if err := json.Unmarshal(raw, &root); err != nil {
+		return nil, engi.Errorf(engi.Invalid, "the schema is none: %s", line(err.Error()))
+	}
+	if err := bounded(root); err != nil {
+		return nil, err
+	}
 	var s jsonschema.Schema
 	if err := json.Unmarshal(raw, &s); err != nil {
 		return nil, engi.Errorf(engi.Invalid, "the schema is none: %s", line(err.Error()))
