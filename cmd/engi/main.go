@@ -76,6 +76,7 @@ type commands struct {
 	Session  sessionCommand  `cmd:"" help:"Run code in long-lived contexts, with packages and files that stay."`
 	Chat     chatCommand     `cmd:"" help:"Talk to an agent that runs code."`
 	Agent    agentCommand    `cmd:"" help:"Look at agents and their runs."`
+	Events   eventsCommand   `cmd:"" help:"Send events, and look at the durable functions that they start."`
 	Mcp      mcpCommand      `cmd:"" name:"mcp" help:"Offer sandboxes to agents of other programs (MCP) on standard input and output."`
 	Volume   volumeCommand   `cmd:"" help:"Make and fill directories that outlive sandboxes."`
 	Snapshot snapshotCommand `cmd:"" help:"Look after copies of sandboxes."`

@@ -1,0 +1,401 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
+)
+
+type eventsCommand struct {
+	Send      eventsSend      `cmd:"" help:"Send an event, which starts the functions that are bound to it."`
+	List      eventsList      `cmd:"" aliases:"ls" help:"List events."`
+	Show      eventsShow      `cmd:"" aliases:"get" help:"Show an event and what came of it, or a run with its steps."`
+	Replay    eventsReplay    `cmd:"" help:"Send an event again."`
+	Functions eventsFunctions `cmd:"" help:"List functions."`
+	Runs      eventsRuns      `cmd:"" help:"List runs of functions."`
+	Cancel    eventsCancel    `cmd:"" help:"Cancel runs."`
+}
+
+// maxData is more than an event may carry: the server says so better.
+const maxData = 1 << 20
+
+type eventsSend struct {
+	Name string `arg:"" help:"Of the event, like engi/debug/echo." placeholder:"NAME"`
+	Data string `short:"d" help:"Its data, an object of JSON; @FILE reads a file, - standard input." placeholder:"JSON"`
+	Once string `help:"Idempotency key: an event that was sent with it already is not sent again." placeholder:"KEY"`
+	Wait bool   `short:"w" help:"Wait for its functions, show their steps, and print their output."`
+}
+
+func (eventsSend) Help() string {
+	return `Prints the ID of the event; with --wait the output of each run instead, a line of JSON each, and
+exits with 1 if one of them failed. Ctrl-C ends the waiting only.
+
+Examples:
+  engi events send engi/debug/echo --data '{"hello":"world"}' --wait
+  engi events send engi/sandbox/create --data '{"runtime":"python3.13"}' --wait
+  engi events send orders/paid --data @order.json --once order-42`
+}
+
+// Run implements the command.
+func (e *eventsSend) Run(ctx context.Context, g *globals) error {
+	data, err := e.data(g)
+	if err != nil {
+		return err
+	}
+	return g.atServer(ctx, func(d *desk) error {
+		x, err := d.SendEvent(ctx, v1.EventRequest{Name: e.Name, Data: data}, e.Once)
+		if err != nil {
+			return err
+		}
+		return g.sent(ctx, d, x, e.Wait)
+	})
+}
+
+func (e *eventsSend) data(g *globals) (json.RawMessage, error) {
+	raw := []byte(e.Data)
+	var err error
+	switch name, file := strings.CutPrefix(e.Data, "@"); {
+	case e.Data == "-":
+		raw, err = io.ReadAll(io.LimitReader(g.in, maxData))
+	case file:
+		var f *os.File
+		if f, err = os.Open(name); err == nil {
+			raw, err = io.ReadAll(io.LimitReader(f, maxData))
+			_ = f.Close() // it was only read
+		}
+	}
+	switch {
+	case err != nil:
+		return nil, engi.Errorf(engi.Invalid, "--data: %v", err)
+	case len(raw) > 0 && !json.Valid(raw):
+		return nil, engi.Errorf(engi.Invalid, "--data is not JSON").WithRemedy(`write an object, like --data '{"name":"value"}'`)
+	}
+	return raw, nil
+}
+
+// sent says what was sent, or what came of it.
+func (g *globals) sent(ctx context.Context, d *desk, x v1.SentEvent, wait bool) error {
+	if !wait {
+		if g.JSON {
+			return g.printJSON(x)
+		}
+		fmt.Fprintln(g.out, x.ID)
+		return nil
+	}
+	if len(x.RunIDs) == 0 {
+		g.note("no function is bound to %s", x.Name)
+	}
+	runs := []v1.FunctionRun{}
+	failed := false
+	for _, id := range x.RunIDs {
+		r, err := g.follow(ctx, d, id)
+		if err != nil {
+			if ctx.Err() != nil {
+				g.note("run %s goes on; 'engi events show %s' says how it is", id, id)
+			}
+			return err
+		}
+		runs = append(runs, r)
+		failed = failed || r.State != v1.FunctionDone
+		if !g.JSON {
+			g.outcome(r)
+		}
+	}
+	if g.JSON {
+		if err := g.printJSON(map[string]any{"event": x, "runs": runs}); err != nil {
+			return err
+		}
+	}
+	if failed {
+		return exitCode(1)
+	}
+	return nil
+}
+
+// lookAgain is the pause between two looks at a run, for people who watch.
+const lookAgain = 200 * time.Millisecond
+
+// follow waits for a run, and tells of its steps as they end.
+func (g *globals) follow(ctx context.Context, d *desk, id string) (v1.FunctionRun, error) {
+	told, attempt := map[string]bool{}, 0
+	for {
+		x, err := d.FunctionRun(ctx, id)
+		if err != nil {
+			return x, err
+		}
+		if !g.JSON {
+			for _, st := range x.Steps {
+				if key := fmt.Sprint(st.Name, st.Attempts, st.EndedAt != nil); !told[key] {
+					told[key] = true
+					g.note("%s: %s", x.Function, stepLine(st))
+				}
+			}
+			if x.State == v1.FunctionWaiting && x.Attempt != attempt && x.Error != nil {
+				attempt = x.Attempt
+				g.note("%s: attempt %d failed, and is made again: %s", x.Function, x.Attempt, printable(x.Error.Detail))
+			}
+		}
+		if x.Over() {
+			return x, nil
+		}
+		select {
+		case <-time.After(lookAgain):
+		case <-ctx.Done():
+			return x, context.Cause(ctx)
+		}
+	}
+}
+
+// stepLine is a step in one line.
+func stepLine(st v1.FunctionStep) string {
+	text := printable(st.Name)
+	switch {
+	case st.EndedAt == nil:
+		text += " ..."
+	case st.Error != nil:
+		text += " failed: " + printable(st.Error.Detail)
+	default:
+		text += " in " + short(st.EndedAt.Sub(st.StartedAt))
+	}
+	if st.Attempts > 1 {
+		text += fmt.Sprintf(" (attempt %d)", st.Attempts)
+	}
+	return text
+}
+
+// outcome prints how a run ended: its output, or why there is none.
+func (g *globals) outcome(x v1.FunctionRun) {
+	switch {
+	case x.State == v1.FunctionDone && len(x.Output) > 0:
+		fmt.Fprintln(g.out, string(x.Output))
+	case x.State == v1.FunctionFailed && x.Error != nil:
+		g.note("%s failed: %s", x.Function, printable(x.Error.Detail))
+		if x.Error.Remedy != "" {
+			fmt.Fprintf(g.err, "  %s\n", printable(x.Error.Remedy))
+		}
+	case x.State != v1.FunctionDone:
+		g.note("%s is %s", x.Function, x.State)
+	}
+}
+
+type eventsList struct {
+	Name  string `help:"Only events of this name." placeholder:"NAME"`
+	Limit int    `help:"How many at most." default:"20" placeholder:"N"`
+}
+
+func (eventsList) Help() string {
+	return `The newest come first.
+
+Examples:
+  engi events list
+  engi events list --name engi/agents/code --limit 5`
+}
+
+// Run implements the command.
+func (e *eventsList) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		all, err := d.Events(ctx, client.EventFilter{Name: e.Name, Limit: e.Limit})
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(all)
+		}
+		var rows [][]string
+		for _, x := range all {
+			rows = append(rows, []string{x.ID, x.Name, fmt.Sprint(len(x.RunIDs)), ago(x.CreatedAt), orDash(x.ReplayOf)})
+		}
+		g.table("EVENT\tNAME\tRUNS\tSENT\tREPLAY OF", rows)
+		return nil
+	})
+}
+
+type eventsShow struct {
+	ID string `arg:"" help:"Event, or run of a function." placeholder:"ID"`
+}
+
+func (eventsShow) Help() string {
+	return `Examples:
+  engi events show evt_u2dmwmlezjgprkqrgppgcz2mgu
+  engi events show fnr_u2dmwmlezjgprkqrgppgcz2mgu --json`
+}
+
+// Run implements the command.
+func (e *eventsShow) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		if strings.HasPrefix(e.ID, "fnr_") {
+			x, err := d.FunctionRun(ctx, e.ID)
+			if err != nil {
+				return err
+			}
+			if g.JSON {
+				return g.printJSON(x)
+			}
+			g.showFunctionRun(x)
+			return nil
+		}
+		x, err := d.Event(ctx, e.ID)
+		if err != nil {
+			return err
+		}
+		runs := []v1.FunctionRun{}
+		for _, id := range x.RunIDs {
+			r, err := d.FunctionRun(ctx, id)
+			if err != nil {
+				return err
+			}
+			runs = append(runs, r)
+		}
+		if g.JSON {
+			return g.printJSON(map[string]any{"event": x, "runs": runs})
+		}
+		fmt.Fprintf(g.out, "%-10s %s\n%-10s %s\n%-10s %s\n", "event", x.ID, "name", x.Name, "sent", ago(x.CreatedAt))
+		if x.ReplayOf != "" {
+			fmt.Fprintf(g.out, "%-10s %s\n", "replay of", x.ReplayOf)
+		}
+		fmt.Fprintf(g.out, "%-10s %s\n", "data", x.Data)
+		for _, r := range runs {
+			fmt.Fprintln(g.out)
+			g.showFunctionRun(r)
+		}
+		return nil
+	})
+}
+
+// showFunctionRun prints a run with its steps.
+func (g *globals) showFunctionRun(x v1.FunctionRun) {
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(g.out, "%-10s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	row("run", "%s", x.ID)
+	row("function", "%s", x.Function)
+	row("state", "%s, attempt %d, created %s", x.State, x.Attempt, ago(x.CreatedAt))
+	for _, st := range x.Steps {
+		row("step", "%s", stepLine(st))
+	}
+	if len(x.Output) > 0 {
+		row("output", "%s", x.Output)
+	}
+	if x.Error != nil {
+		row("error", "%s", printable(x.Error.Detail))
+		if x.Error.Remedy != "" {
+			row("remedy", "%s", printable(x.Error.Remedy))
+		}
+	}
+}
+
+type eventsReplay struct {
+	ID       string `arg:"" help:"Event." placeholder:"EVENT"`
+	Function string `help:"Only for this function; else for all that are bound to the event." placeholder:"NAME"`
+	Wait     bool   `short:"w" help:"Wait for its functions, show their steps, and print their output."`
+}
+
+func (eventsReplay) Help() string {
+	return `A new event with the same name and data; what the first one did stays done.
+
+Examples:
+  engi events replay evt_u2dmwmlezjgprkqrgppgcz2mgu --wait
+  engi events replay evt_u2dmwmlezjgprkqrgppgcz2mgu --function agents-code`
+}
+
+// Run implements the command.
+func (e *eventsReplay) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		x, err := d.ReplayEvent(ctx, e.ID, e.Function)
+		if err != nil {
+			return err
+		}
+		return g.sent(ctx, d, x, e.Wait)
+	})
+}
+
+type eventsFunctions struct{}
+
+func (eventsFunctions) Help() string {
+	return `Those that are built in, and those of [[functions]] in the configuration.
+
+Examples:
+  engi events functions
+  engi events functions --json`
+}
+
+// Run implements the command.
+func (eventsFunctions) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		all, err := d.Functions(ctx)
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(all)
+		}
+		var rows [][]string
+		for _, f := range all {
+			rows = append(rows, []string{f.Name, orDash(f.Event), orDash(f.Cron), fmt.Sprint(f.Retries), f.Description})
+		}
+		g.table("FUNCTION\tEVENT\tCRON\tRETRIES\tDESCRIPTION", rows)
+		return nil
+	})
+}
+
+type eventsRuns struct {
+	Function string `help:"Only runs of this function." placeholder:"NAME"`
+	Event    string `help:"Only runs that this event started." placeholder:"ID"`
+	State    string `help:"Only runs that are queued, running, waiting, done, failed or cancelled." enum:"queued,running,waiting,done,failed,cancelled," default:"" placeholder:"STATE"`
+	Limit    int    `help:"How many at most." default:"20" placeholder:"N"`
+}
+
+func (eventsRuns) Help() string {
+	return `The newest come first.
+
+Examples:
+  engi events runs --state failed
+  engi events runs --function agents-explore --limit 5`
+}
+
+// Run implements the command.
+func (e *eventsRuns) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		all, err := d.FunctionRuns(ctx, client.EventFilter{Function: e.Function, Event: e.Event, State: e.State, Limit: e.Limit})
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(all)
+		}
+		var rows [][]string
+		for _, x := range all {
+			why := "-"
+			if x.Error != nil {
+				why = printable(x.Error.Detail)
+			}
+			rows = append(rows, []string{x.ID, x.Function, x.State, fmt.Sprint(x.Attempt), ago(x.CreatedAt), why})
+		}
+		g.table("RUN\tFUNCTION\tSTATE\tATTEMPT\tCREATED\tERROR", rows)
+		return nil
+	})
+}
+
+type eventsCancel struct {
+	Runs []string `arg:"" help:"IDs of runs." placeholder:"RUN"`
+}
+
+func (eventsCancel) Help() string {
+	return `A run ends after the step it is in.
+
+Examples:
+  engi events cancel fnr_u2dmwmlezjgprkqrgppgcz2mgu`
+}
+
+// Run implements the command.
+func (e *eventsCancel) Run(ctx context.Context, g *globals) error {
+	return g.removeAll(ctx, "cancelled", e.Runs, func(d *desk, id string) error { return d.CancelFunctionRun(ctx, id) })
+}
