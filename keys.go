@@ -37,7 +37,7 @@ const (
 
 // Scopes returns every scope.
 func Scopes() []Scope {
-	return []Scope{ScopeExecutions, ScopeSandboxes, ScopeTemplates, ScopeVolumes, ScopeSecrets, ScopeKeys, ScopeAgents, ScopeEvents, ScopeRead}
+	return []Scope{ScopeExecutions, ScopeSandboxes, ScopeTemplates, ScopeVolumes, ScopeSecrets, ScopeKeys, ScopeAgents, ScopeDocs, ScopeEvents, ScopeRead}
 }
 
 // May reports Denied unless the key's scopes allow an act on objects of s;

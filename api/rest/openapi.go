@@ -93,6 +93,7 @@ func (s *server) openAPI() huma.Config {
 				{Name: "volumes", Description: "directories that outlive sandboxes"},
 				{Name: "secrets", Description: "values that never enter a sandbox"},
 				{Name: "sessions", Description: "long-lived contexts that code runs in, with packages and files that outlive sandboxes"},
+				{Name: "docs", Description: "documentation and modules of code that agents search"},
 				{Name: "events", Description: "what has happened, and the durable functions that it starts"},
 				{Name: "templates", Description: "root file systems that sandboxes start from"},
 				{Name: "node", Description: "the server that answers"},
@@ -111,6 +112,7 @@ var closed = map[string]bool{
 	"ForkRequest": true, "LinkRequest": true, "ProcessRequest": true, "SignalRequest": true, "TerminalSize": true, "PathRequest": true, "MoveRequest": true,
 	"NetworkPolicy": true, "Grant": true, "HeaderRule": true, "UpstreamProxy": true, "NetworkLimits": true,
 	"SessionRequest": true, "EventRequest": true, "ReplayRequest": true, "CodeRequest": true,
+	"DocumentRequest": true, "CodeModulesRequest": true, "CodeModuleRequest": true,
 	"VolumeRequest": true, "SecretRequest": true, "SecretUpdate": true,
 	"ExecutionRequest": true, "File": true, "ArtifactLimits": true, "TemplateRequest": true, "KeyRequest": true,
 }

@@ -71,7 +71,9 @@ func newContract(t *testing.T, w *apitest.World) *contract {
 // operation finds the description of method at path.
 func (c *contract) operation(method, path string) (string, map[string]any) {
 	path, _, _ = strings.Cut(path, "?")
-	for pattern, item := range c.spec["paths"].(map[string]any) {
+	paths := c.spec["paths"].(map[string]any)
+	for _, pattern := range slices.Sorted(maps.Keys(paths)) { // names come before parameters
+		item := paths[pattern]
 		form := regexp.MustCompile(`\\\{[a-z]+\\\}`).ReplaceAllString(regexp.QuoteMeta(pattern), `[^/]+`)
 		if op, ok := item.(map[string]any)[strings.ToLower(method)]; ok && regexp.MustCompile("^"+form+"$").MatchString(path) {
 			return method + " " + pattern, op.(map[string]any)
@@ -325,6 +327,7 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	}
 	do("POST", session+"/release", "")
 	do("DELETE", session, "")
+	do("POST", "/v1/sessions", `{"name":"s2"}`)
 	do("GET", "/v1/dependencies", "")
 
 	do("GET", "/v1/agents", "")
@@ -341,6 +344,18 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	do("GET", run+"/events", "", "Accept", ndjson)
 	do("GET", run+"/results/c1", "")
 	do("DELETE", run, "")
+
+	document := "/v1/docs/" + read[v1.Document](t, do("POST", "/v1/docs", `{"package":"@acme/sdk","text":"# SDK\n\n## Issues\n\nMake one."}`), 201).ID
+	do("GET", "/v1/docs", "")
+	do("GET", document, "")
+	do("GET", "/v1/docs/packages", "")
+	do("POST", "/v1/sessions/s2/modules", `{"modules":[{"path":"lib/a.ts","description":"makes issues","exports":["f"],"usage":"import { f } from './lib/a.ts'","scope":"user"}]}`)
+	do("GET", "/v1/docs/search?query=issues&mode=hybrid&limit=3&session=s2", "")
+	do("GET", "/v1/sessions/s2/modules", "")
+	do("GET", "/v1/modules", "")
+	do("POST", document+"/refresh", "")
+	do("POST", "/v1/docs/refresh", "")
+	do("DELETE", document, "")
 
 	sent := read[v1.SentEvent](t, do("POST", "/v1/events", `{"name":"engi/debug/echo","data":{"a":1}}`), 202)
 	do("POST", "/v1/events", `{"name":"engi/debug/fail"}`)

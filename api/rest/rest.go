@@ -169,6 +169,7 @@ func New(o Options) http.Handler {
 	s.serveScripts()
 	s.serveSessions()
 	s.serveAgents()
+	s.serveLibrary()
 	s.serveEvents()
 	s.serveObjects()
 	s.serveKeys()
@@ -311,6 +312,18 @@ var table = map[string]rule{
 	"POST /v1/sessions/{id}/run_code": writes(boxes),
 	"POST /v1/sessions/{id}/release":  writes(boxes),
 	"GET /v1/dependencies":            reads(boxes),
+
+	"POST /v1/docs":                  writes(engi.ScopeDocs),
+	"GET /v1/docs":                   reads(engi.ScopeDocs),
+	"GET /v1/docs/search":            reads(engi.ScopeDocs),
+	"GET /v1/docs/packages":          reads(engi.ScopeDocs),
+	"POST /v1/docs/refresh":          writes(engi.ScopeDocs),
+	"POST /v1/docs/{id}/refresh":     writes(engi.ScopeDocs),
+	"GET /v1/docs/{id}":              reads(engi.ScopeDocs),
+	"DELETE /v1/docs/{id}":           writes(engi.ScopeDocs),
+	"POST /v1/sessions/{id}/modules": writes(engi.ScopeDocs),
+	"GET /v1/sessions/{id}/modules":  reads(engi.ScopeDocs),
+	"GET /v1/modules":                reads(engi.ScopeDocs),
 
 	"GET /v1/agents":                   reads(engi.ScopeAgents),
 	"POST /v1/agents/{name}/runs":      writes(engi.ScopeAgents),
