@@ -20,6 +20,8 @@ type adapter struct {
 	name  string
 	model fantasy.LanguageModel
 	quiet time.Duration // longest silence of an answer that is on its way
+
+	native bool // the format has a way of its own to ask for objects that suits every schema
 }
 
 func (a *adapter) Name() string { return a.name }
@@ -71,9 +73,9 @@ func (a *adapter) call(q Request, p fantasy.Prompt) (fantasy.Call, error) {
 		c.MaxOutputTokens = new(int64(q.MaxTokens))
 	}
 	for _, t := range q.Tools {
-		var input map[string]any
-		if err := json.Unmarshal(t.Schema, &input); err != nil {
-			return c, engi.Errorf(engi.Internal, "describe tool %s: %v", t.Name, err)
+		input, err := plain(t.Schema)
+		if err != nil {
+			return c, engi.Errorf(engi.Invalid, "describe tool %s: %w", t.Name, err)
 		}
 		c.Tools = append(c.Tools, fantasy.FunctionTool{Name: t.Name, Description: t.Description, InputSchema: input})
 	}
@@ -177,15 +179,85 @@ func (a *adapter) stream(ctx context.Context, q Request, p fantasy.Prompt, alive
 	return r, nil
 }
 
+// object asks for an object as the arguments of a tool that must be called:
+// that is what all formats but Gemini's have for schemas of every kind, and
+// what comes is told piece by piece.
 func (a *adapter) object(ctx context.Context, q Request, p fantasy.Prompt, alive func(), out func(Delta) error) (Reply, error) {
-	var full any
-	if err := json.Unmarshal(q.Object, &full); err != nil {
+	if a.native {
+		return a.nativeObject(ctx, q, p, alive, out)
+	}
+	input, err := plain(q.Object)
+	if err != nil {
+		return Reply{}, engi.Errorf(engi.Invalid, "describe the object: %w", err)
+	}
+	input, wrapped := wrap(input)
+	name := q.ObjectName
+	if name == "" {
+		name = "answer"
+	}
+	raw, err := json.Marshal(input)
+	if err != nil {
 		return Reply{}, engi.Errorf(engi.Internal, "describe the object: %v", err)
 	}
-	c := fantasy.ObjectCall{Prompt: p, Schema: *simple(full), SchemaName: q.ObjectName, Temperature: q.Temperature}
-	if c.SchemaName == "" {
-		c.SchemaName = "answer"
+	q.Tools, q.Choice = []engi.Tool{{Name: name, Description: "Gives the answer, in the form that is asked for.", Schema: raw}}, Choice(name)
+	var r Reply
+	if out == nil {
+		r, err = a.whole(ctx, q, p)
+	} else {
+		r, err = a.stream(ctx, q, p, alive, halves(wrapped, out))
 	}
+	if err != nil {
+		return r, err
+	}
+	text := r.Message.Text // of models that answer in prose nevertheless
+	if len(r.Message.Calls) > 0 {
+		text = r.Message.Calls[0].Arguments
+		if r.Stop == StopTools {
+			r.Stop = StopEnd
+		}
+	}
+	r.Message.Text, r.Message.Calls = unwrap(text, wrapped), nil
+	return r, nil
+}
+
+// halves tells out of an object as far as its arguments have come.
+func halves(wrapped bool, out func(Delta) error) func(Delta) error {
+	var text []byte
+	next, call := 1, ""
+	return func(d Delta) error {
+		if d.Thought != "" {
+			return out(d)
+		}
+		if d.Call != "" && d.Call != call {
+			if call != "" {
+				return nil // only the first call counts
+			}
+			call, text = d.Call, text[:0]
+		}
+		text = append(append(text, d.Arguments...), d.Text...)
+		// Looking at all of it at every piece would take time by its square.
+		if len(text) < next {
+			return nil
+		}
+		next = len(text) + len(text)/32 + 1
+		v, ok := half(text)
+		if o, is := v.(map[string]any); ok && wrapped && is {
+			v, ok = o[wrapping]
+		}
+		if !ok {
+			return nil
+		}
+		return out(Delta{Object: v})
+	}
+}
+
+// nativeObject asks for an object in the way of the format.
+func (a *adapter) nativeObject(ctx context.Context, q Request, p fantasy.Prompt, alive func(), out func(Delta) error) (Reply, error) {
+	full, err := plain(q.Object)
+	if err != nil {
+		return Reply{}, engi.Errorf(engi.Invalid, "describe the object: %w", err)
+	}
+	c := fantasy.ObjectCall{Prompt: p, Schema: *simple(full, out != nil), SchemaName: q.ObjectName, Temperature: q.Temperature}
 	if q.MaxTokens > 0 {
 		c.MaxOutputTokens = new(int64(q.MaxTokens))
 	}
@@ -205,16 +277,10 @@ func (a *adapter) object(ctx context.Context, q Request, p fantasy.Prompt, alive
 		return Reply{}, err
 	}
 	var r Reply
-	var text strings.Builder
 	var last any
 	for part := range parts {
 		alive()
 		switch part.Type {
-		case fantasy.ObjectStreamPartTypeTextDelta:
-			if text.Len()+len(part.Delta) > maxAnswer {
-				return Reply{}, tooLong(a.name)
-			}
-			text.WriteString(part.Delta)
 		case fantasy.ObjectStreamPartTypeObject:
 			if part.Object == nil {
 				continue
@@ -235,7 +301,6 @@ func (a *adapter) object(ctx context.Context, q Request, p fantasy.Prompt, alive
 		return Reply{}, context.Cause(ctx)
 	}
 	if last == nil {
-		r.Message.Text = text.String()
 		return r, nil
 	}
 	raw, err := json.Marshal(last)

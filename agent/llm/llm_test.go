@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -147,9 +148,9 @@ func TestObjects(t *testing.T) {
 					return scripted.Answer{Object: []string{`{"number": 7}`, `{"number":"7","total":"much","lines":[]}`, `{"number":"7","total":1.5,"lines":["a","b"]}`}[min(c.N, 3)-1]}
 				}, nil)
 				var partial func(invoice) error
-				var last invoice
+				var parts []invoice
 				if streamed {
-					partial = func(v invoice) error { last = v; return nil }
+					partial = func(v invoice) error { parts = append(parts, v); return nil }
 				}
 				got, reply, err := llm.Object(t.Context(), model(t, r, provider+":m1"), llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "Read the invoice."}}}, partial)
 				if err != nil {
@@ -159,14 +160,68 @@ func TestObjects(t *testing.T) {
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Error(diff)
 				}
-				if streamed && !reflect.DeepEqual(last, want) {
-					t.Errorf("the last partial object is %+v", last)
+				if streamed && (len(parts) < 2 || !reflect.DeepEqual(parts[len(parts)-1], want) ||
+					!slices.ContainsFunc(parts, func(v invoice) bool { return v.Number == "7" && !reflect.DeepEqual(v, want) })) {
+					t.Errorf("the partial objects are %+v", parts)
 				}
 				if reply.Tokens.Calls < 2 || len(s.Seen()) < 2 {
 					t.Errorf("%d requests, tokens %+v", len(s.Seen()), reply.Tokens)
 				}
 			})
 		}
+	}
+}
+
+// TestSchemas has every provider get the types and the names that must be
+// there, whatever the schema is written like, and answers that are no objects.
+func TestSchemas(t *testing.T) {
+	list := json.RawMessage(`{"type":["null","array"],"items":{"$ref":"#/$defs/town"},"minItems":1,
+		"$defs":{"town":{"type":"object","properties":{"name":{"type":"string"},"twin":{"$ref":"#/$defs/twin"}},"required":["name"]},"twin":{"type":"string"}}}`)
+	edit, err := llm.ShapeOf(reflect.TypeFor[struct {
+		Path  string `json:"path"`
+		Edits []struct {
+			Old string `json:"old"`
+		} `json:"edits"`
+	}]())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, provider := range six {
+		t.Run(provider, func(t *testing.T) {
+			r, s := registry(t, func(c scripted.Conversation) scripted.Answer {
+				if c.Schema == nil {
+					return scripted.Answer{Text: "ok"}
+				}
+				if provider == "gemini" {
+					return scripted.Answer{Object: []string{`[]`, `[{"name":"Bonn"}]`}[min(c.N-1, 1)]}
+				}
+				return scripted.Answer{Object: []string{`{"answer":[]}`, `{"answer":[{"name":"Bonn"}]}`}[min(c.N-1, 1)]}
+			}, nil)
+			shape, err := llm.ParseShape(list)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := model(t, r, provider+":m1")
+			q := llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "Towns?"}}}
+			for _, out := range []func(llm.Delta) error{nil, func(llm.Delta) error { return nil }} {
+				got, _, err := llm.Shaped(t.Context(), m, q, shape, out)
+				if err != nil || string(got) != `[{"name":"Bonn"}]` {
+					t.Errorf("%s %v", got, err)
+				}
+			}
+			if raw := string(s.Seen()[0].Raw); strings.Contains(raw, "$ref") || !strings.Contains(raw, `"twin"`) {
+				t.Errorf("the provider saw %s", raw)
+			}
+			q.Tools = []engi.Tool{{Name: "edit", Description: "Edits.", Schema: edit.JSON()}}
+			if _, err := m.Generate(t.Context(), q, nil); err != nil {
+				t.Fatal(err)
+			}
+			seen := s.Seen()
+			raw := strings.ToLower(string(seen[len(seen)-1].Raw))
+			if !strings.Contains(raw, `"type":"array"`) || !strings.Contains(raw, `"required":["path","edits"]`) {
+				t.Errorf("the provider saw %s", raw)
+			}
+		})
 	}
 }
 

@@ -212,7 +212,7 @@ func (r *Registry) single(ref string) (Model, error) {
 	if len(r.made) >= maxMade {
 		clear(r.made)
 	}
-	made := &adapter{name: ref, model: m, quiet: r.opt.Quiet}
+	made := &adapter{name: ref, model: m, quiet: r.opt.Quiet, native: p.Dialect == Gemini}
 	r.made[ref] = made
 	return made, nil
 }

@@ -1,26 +1,130 @@
 package llm
 
 import (
+	"encoding/json"
+	"slices"
+	"strings"
+
 	"charm.land/fantasy"
+
+	"github.com/engi-dev/engi"
 )
 
-// simple is the part of a JSON schema that every provider's way of asking for
-// objects understands. It is a hint to the model: answers are checked against
-// the whole schema.
-func simple(node any) *fantasy.Schema {
-	m, _ := node.(map[string]any)
-	s := &fantasy.Schema{}
-	switch t := m["type"].(type) {
-	case string:
-		s.Type = t
-	case []any: // what may be null is written so
-		for _, one := range t {
-			if name, ok := one.(string); ok && name != "null" {
-				s.Type = name
-				break
+// plain is a JSON schema as all formats understand it: with one type where
+// there may also be null, and without references, which some of them lose. It
+// is a hint to the model: answers are checked against the schema as it was. It
+// reports Invalid for what is no schema of ours to send.
+func plain(raw json.RawMessage) (map[string]any, error) {
+	var root map[string]any
+	if err := json.Unmarshal(raw, &root); err != nil {
+		return nil, engi.Errorf(engi.Invalid, "the schema is no object: %s", line(err.Error()))
+	}
+	p := plainer{root: root, left: maxNodes}
+	out, _ := p.node(root, 0).(map[string]any)
+	delete(out, "$defs")
+	delete(out, "definitions")
+	// The library takes the names for what they are only as strings.
+	if names, ok := out["required"].([]any); ok {
+		required := make([]string, 0, len(names))
+		for _, n := range names {
+			if name, ok := n.(string); ok {
+				required = append(required, name)
 			}
 		}
+		out["required"] = required
 	}
+	return out, nil
+}
+
+type plainer struct {
+	root map[string]any
+	left int
+}
+
+const (
+	maxNodes = 10_000 // of a schema whose references are written out
+	maxNesting = 40
+)
+
+func (p *plainer) node(v any, depth int) any {
+	if p.left--; p.left < 0 || depth > maxNesting {
+		return map[string]any{} // anything: the check has the last word
+	}
+	switch v := v.(type) {
+	case []any:
+		out := make([]any, len(v))
+		for i, e := range v {
+			out[i] = p.node(e, depth+1)
+		}
+		return out
+	case map[string]any:
+		if ref, ok := v["$ref"].(string); ok {
+			return p.node(p.resolve(ref), depth+1)
+		}
+		out := make(map[string]any, len(v))
+		for name, e := range v {
+			out[name] = p.node(e, depth+1)
+		}
+		if types, ok := v["type"].([]any); ok {
+			types = slices.DeleteFunc(slices.Clone(types), func(t any) bool { return t == "null" })
+			if len(types) > 0 {
+				out["type"] = types[0]
+			}
+		}
+		return out
+	}
+	return v
+}
+
+// resolve returns what a reference within the schema points to.
+func (p *plainer) resolve(ref string) any {
+	var at any = p.root
+	path, ok := strings.CutPrefix(ref, "#/")
+	if !ok {
+		return map[string]any{}
+	}
+	for name := range strings.SplitSeq(path, "/") {
+		o, ok := at.(map[string]any)
+		if !ok {
+			return map[string]any{}
+		}
+		at = o[strings.NewReplacer("~1", "/", "~0", "~").Replace(name)]
+	}
+	if at == nil {
+		return map[string]any{}
+	}
+	return at
+}
+
+// wrapping is the name under which what is no object is asked for.
+const wrapping = "answer"
+
+// wrap makes an object of a schema of something else, for tools take nothing
+// else.
+func wrap(s map[string]any) (_ map[string]any, wrapped bool) {
+	if _, ok := s["properties"]; ok || s["type"] == "object" {
+		return s, false
+	}
+	return map[string]any{"type": "object", "properties": map[string]any{wrapping: s}, "required": []string{wrapping}}, true
+}
+
+func unwrap(text string, wrapped bool) string {
+	if !wrapped {
+		return text
+	}
+	var o map[string]json.RawMessage
+	if json.Unmarshal([]byte(unfence(text)), &o) == nil && o[wrapping] != nil {
+		return string(o[wrapping])
+	}
+	return text
+}
+
+// simple is the part of a JSON schema that the library can check objects
+// against. With half it holds for objects that are not complete yet: the
+// names that must be there are then said in words.
+func simple(m map[string]any, half bool) *fantasy.Schema {
+	s := &fantasy.Schema{}
+	s.Type, _ = m["type"].(string)
 	s.Description, _ = m["description"].(string)
 	s.Format, _ = m["format"].(string)
 	s.Enum, _ = m["enum"].([]any)
@@ -30,7 +134,7 @@ func simple(node any) *fantasy.Schema {
 	if f, ok := m["maximum"].(float64); ok {
 		s.Maximum = &f
 	}
-	if f, ok := m["minLength"].(float64); ok {
+	if f, ok := m["minLength"].(float64); ok && !half {
 		s.MinLength = new(int(f))
 	}
 	if f, ok := m["maxLength"].(float64); ok {
@@ -39,18 +143,26 @@ func simple(node any) *fantasy.Schema {
 	if props, ok := m["properties"].(map[string]any); ok {
 		s.Properties = make(map[string]*fantasy.Schema, len(props))
 		for name, p := range props {
-			s.Properties[name] = simple(p)
+			inner, _ := p.(map[string]any)
+			s.Properties[name] = simple(inner, half)
 		}
 	}
-	if names, ok := m["required"].([]any); ok {
+	switch names := m["required"].(type) {
+	case []string:
+		s.Required = slices.Clone(names)
+	case []any:
 		for _, n := range names {
 			if name, ok := n.(string); ok {
 				s.Required = append(s.Required, name)
 			}
 		}
 	}
-	if items, ok := m["items"]; ok {
-		s.Items = simple(items)
+	if half && len(s.Required) > 0 {
+		s.Description = strings.TrimSpace(s.Description + " (must have " + strings.Join(s.Required, ", ") + ")")
+		s.Required = nil
+	}
+	if items, ok := m["items"].(map[string]any); ok {
+		s.Items = simple(items, half)
 	}
 	return s
 }
