@@ -86,6 +86,11 @@ type Options struct {
 	// Check reports NotFound for a sandbox or a session that owner has not;
 	// nil means everything is there.
 	Check func(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, session string) error
+	// Inject returns what the tools of a run find in their Deps: clients,
+	// passwords, whatever a model must not see. It is asked when the run
+	// begins and when it goes on after a restart; what it reports fails the
+	// run. nil means there is nothing.
+	Inject func(ctx context.Context, r engi.Run) (any, error)
 	// Ended is told of a run that has ended, before its followers are; nil if
 	// nobody wants to know. It must be quick, and cannot fail the run.
 	Ended func(ctx context.Context, r engi.Run)

@@ -37,6 +37,8 @@ type bench struct {
 	path  string // of the database
 	runs  int
 	price int64
+
+	inject func(context.Context, engi.Run) (any, error)
 }
 
 func (b bench) open(t *testing.T) *world {
@@ -61,7 +63,7 @@ func (b bench) open(t *testing.T) *world {
 	if b.agent.Tools == nil {
 		b.agent.Tools = []string{"*"}
 	}
-	o, err := agent.New(agent.Options{Agents: []engi.AgentSpec{b.agent}, Models: reg.Model, Tools: b.tools, Store: store.Agents(db), Results: store.AgentResults(db), MaxRuns: b.runs})
+	o, err := agent.New(agent.Options{Agents: []engi.AgentSpec{b.agent}, Models: reg.Model, Tools: b.tools, Store: store.Agents(db), Results: store.AgentResults(db), MaxRuns: b.runs, Inject: b.inject})
 	if err != nil {
 		t.Fatal(err)
 	}

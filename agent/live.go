@@ -24,6 +24,7 @@ type live struct {
 	rec      Record
 	messages []engi.Message
 	saved    int // messages that are in the store
+	deps     any // of tools
 
 	mu     sync.Mutex
 	events []engi.RunEvent // the last ones, bounded

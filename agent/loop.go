@@ -80,6 +80,11 @@ func (l *live) work(ctx context.Context) error {
 			return err
 		}
 	}
+	if l.o.opt.Inject != nil {
+		if l.deps, err = l.o.opt.Inject(ctx, l.rec.Run); err != nil {
+			return err
+		}
+	}
 	tools, release, err := l.tools(ctx, a)
 	if err != nil {
 		return err
@@ -208,7 +213,7 @@ func (l *live) tools(ctx context.Context, a engi.AgentSpec) (all []tool.Tool, re
 }
 
 func (l *live) env() tool.Env {
-	return tool.Env{Owner: l.rec.Owner, Run: l.rec.ID, Sandbox: l.rec.Sandbox, Session: l.rec.Session,
+	return tool.Env{Owner: l.rec.Owner, Run: l.rec.ID, Sandbox: l.rec.Sandbox, Session: l.rec.Session, Deps: l.deps,
 		Kept: func(ctx context.Context, call string) ([]byte, error) {
 			return l.o.opt.Results.Kept(ctx, l.rec.ID, call)
 		}}

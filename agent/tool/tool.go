@@ -55,6 +55,7 @@ type Env struct {
 	Run     engi.RunID
 	Sandbox engi.SandboxID // empty for none
 	Session string         // empty for none
+	Deps    any            // what else the run's tools work with; no model sees it
 	Kept    func(ctx context.Context, call string) ([]byte, error)
 }
 
