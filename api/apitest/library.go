@@ -182,9 +182,12 @@ func (l *Library) Refresh(_ context.Context, owner engi.Owner, id engi.DocumentI
 func (l *Library) Remove(_ context.Context, owner engi.Owner, id engi.DocumentID) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i := slices.IndexFunc(l.all, func(d text) bool { return d.ID == id && (owner == "" || d.Owner == owner) })
+	i := slices.IndexFunc(l.all, func(d text) bool { return d.ID == id && sees(owner, d.Owner) })
 	if i < 0 {
 		return engi.Errorf(engi.NotFound, "there is no such document")
+	}
+	if owner != "" && l.all[i].Owner == "" {
+		return engi.Errorf(engi.Denied, "it is the node's")
 	}
 	l.all = slices.Delete(l.all, i, i+1)
 	return nil

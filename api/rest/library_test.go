@@ -53,7 +53,7 @@ func TestDocuments(t *testing.T) {
 	}
 	// The node's documents are read by all, and changed by admins.
 	read[v1.Document](t, ask(t, w, "GET", "/v1/docs/"+shared.ID, ""), 200)
-	refused(t, ask(t, w, "DELETE", "/v1/docs/"+shared.ID, ""), 404, engi.NotFound)
+	refused(t, ask(t, w, "DELETE", "/v1/docs/"+shared.ID, ""), 403, engi.Denied)
 	for _, id := range []string{mine.ID, shared.ID} {
 		if rec := ask(t, w, "DELETE", "/v1/docs/"+id, "", root...); rec.Code != 204 {
 			t.Errorf("%d %s", rec.Code, rec.Body)
