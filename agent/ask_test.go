@@ -108,7 +108,9 @@ func TestAskFails(t *testing.T) {
 		}
 	})
 	long := `{"name":"` + strings.Repeat("Llanfair", 100) + `","people":1,"rivers":[]}`
-	slow := func(scripted.Conversation) scripted.Answer { return scripted.Answer{Object: long, Pace: 10 * time.Millisecond} }
+	slow := func(scripted.Conversation) scripted.Answer {
+		return scripted.Answer{Object: long, Pace: 10 * time.Millisecond}
+	}
 	t.Run("the caller has seen enough", func(t *testing.T) {
 		w := bench{play: slow}.open(t)
 		enough := errors.New("enough")

@@ -42,7 +42,7 @@ type plainer struct {
 }
 
 const (
-	maxNodes = 10_000 // of a schema whose references are written out
+	maxNodes   = 10_000 // of a schema whose references are written out
 	maxNesting = 40
 )
 
