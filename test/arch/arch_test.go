@@ -63,8 +63,11 @@ var rules = []rule{
 	{"agent", ". agent/llm agent/tool", ""},
 	{"agent/llm", ".", "charm.land/fantasy/... github.com/google/jsonschema-go/..."},
 
+	{"library/librarytest", ". library", "github.com/google/go-cmp/..."},
+	{"library/...", ". library/...", "github.com/yuin/goldmark/..."},
+
 	{"fleet/...", ". fleet/... provider guest guest/wire disk/...", "github.com/prometheus/client_golang/..."},
-	{"store/...", ". store/... fleet disk/... gate/... session agent api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
+	{"store/...", ". store/... fleet disk/... gate/... session agent library api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
 	{"api/v1", "", ""},
 	{"api/apitest", ". api/... gate/... guest guest/guestd guest/wire", "github.com/prometheus/client_golang/..."},

@@ -1,0 +1,104 @@
+package library
+
+import (
+	"context"
+	"math"
+	"strings"
+
+	"github.com/engi-dev/engi"
+)
+
+const (
+	builtInName = "built-in:words-1" // with the method a number changes, so that vectors are made anew
+	dimensions  = 384
+)
+
+// BuiltIn returns the embedder of nodes that have no other. It needs no model
+// and no network: a vector counts words, parts of identifiers and groups of
+// letters. Texts are alike for it when they share words or stems; of meaning
+// it knows nothing.
+func BuiltIn() Embedder { return builtIn{} }
+
+type builtIn struct{}
+
+func (builtIn) Name() string { return builtInName }
+
+func (builtIn) Embed(ctx context.Context, _ engi.Owner, texts []string) ([][]float32, error) {
+	vs := make([][]float32, len(texts))
+	for i, t := range texts {
+		if ctx.Err() != nil {
+			return nil, engi.Errorf(engi.Expired, "embed: %v", context.Cause(ctx))
+		}
+		vs[i] = embedWords(t)
+	}
+	return vs, nil
+}
+
+func embedWords(t string) []float32 {
+	counts := map[string]float64{}
+	for _, w := range fields(t) {
+		if w = strings.Trim(w, "_.-/@:"); w == "" || len(w) > 100 {
+			continue
+		}
+		ps := parts(w)
+		if len(ps) > 1 {
+			counts["="+strings.ToLower(w)]++
+		}
+		for _, p := range ps {
+			if !stop[p] {
+				counts["="+stem(p)]++
+			}
+		}
+	}
+	v := make([]float32, dimensions)
+	for w, n := range counts {
+		tf := 1 + math.Log(n)
+		put(v, w, tf)
+		grams := []rune("^" + w[1:] + "$")
+		for i := 0; i+4 <= len(grams); i++ {
+			put(v, string(grams[i:i+4]), 0.4*tf/math.Sqrt(float64(len(grams)-3)))
+		}
+	}
+	var sum float64
+	for _, x := range v {
+		sum += float64(x) * float64(x)
+	}
+	if sum == 0 {
+		v[0], sum = 1, 1 // a text of no words is like others of none
+	}
+	f := float32(1 / math.Sqrt(sum))
+	for i := range v {
+		v[i] *= f
+	}
+	return v
+}
+
+// put adds a feature at two places, each with a sign of its own: features
+// that meet at one place differ at the other.
+func put(v []float32, feature string, weight float64) {
+	h := uint64(14695981039346656037)
+	for i := range len(feature) {
+		h = (h ^ uint64(feature[i])) * 1099511628211
+	}
+	h ^= h >> 29
+	h *= 0xbf58476d1ce4e5b9
+	h ^= h >> 32
+	for range 2 {
+		w := float32(weight)
+		if h&1 == 1 {
+			w = -w
+		}
+		v[(h>>1)%dimensions] += w
+		h >>= 32
+	}
+}
+
+// stem takes common endings off.
+func stem(w string) string {
+	for _, end := range []string{"ations", "ation", "ments", "ment", "ings", "ing", "ies", "ied", "ers", "er", "es", "ed", "s", "e", "y"} {
+		if s, ok := strings.CutSuffix(w, end); ok && len(s) >= 3 {
+			return s
+		}
+	}
+	return w
+}

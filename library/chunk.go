@@ -1,0 +1,246 @@
+package library
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/yuin/goldmark/ast"
+	"github.com/yuin/goldmark/parser"
+	"github.com/yuin/goldmark/text"
+)
+
+const (
+	maxText    = 8 << 20 // bytes of a document
+	maxPieces  = 20_000  // of a document
+	pieceSize  = 2000    // bytes of a piece, about
+	codeSize   = 4000    // of one that is a block of code
+	tinySize   = 80      // a section that has less joins the one before
+	maxHeading = 200     // bytes of one that are kept
+)
+
+// blocks reads the structure of Markdown and nothing within lines, which
+// nobody asks for and which makes the reader of hostile text slow.
+var blocks = parser.NewParser(parser.WithBlockParsers(parser.DefaultBlockParsers()...))
+
+// A section is what stands between two headings.
+type section struct {
+	headings []string
+	anchor   string
+	blocks   []block
+}
+
+type block struct {
+	text string
+	code bool
+}
+
+// chunk cuts Markdown into pieces: by headings, and where a section is long
+// between its paragraphs and around its blocks of code. It returns the first
+// heading, too.
+func chunk(src string) (title string, pieces []Piece) {
+	src = strings.ReplaceAll(strings.TrimPrefix(src, "\ufeff"), "\r\n", "\n")
+	title, src = frontMatter(src)
+	sections := cut([]byte(src))
+	for _, s := range sections {
+		if title == "" && len(s.headings) > 0 {
+			title = s.headings[0]
+		}
+		for _, part := range pack(s.blocks) {
+			if n := len(pieces); n > 0 && joins(pieces[n-1], s, part) {
+				last := s.headings[len(s.headings)-1]
+				pieces[n-1].Text += "\n\n" + strings.Repeat("#", min(len(s.headings), 6)) + " " + last + "\n\n" + part
+				continue
+			}
+			pieces = append(pieces, Piece{Headings: s.headings, Anchor: s.anchor, Text: part})
+		}
+	}
+	return title, pieces
+}
+
+// joins reports whether a part is too short to stand alone, and fits behind
+// the piece before it, which must be of the same parent.
+func joins(p Piece, s section, part string) bool {
+	if len(part) >= tinySize || len(p.Text) >= tinySize || len(p.Headings) != len(s.headings) || len(s.headings) < 2 {
+		return false
+	}
+	for i := range len(s.headings) - 1 {
+		if p.Headings[i] != s.headings[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// frontMatter takes off what some generators of sites begin a file with, and
+// returns the title that it names.
+func frontMatter(src string) (title, rest string) {
+	body, ok := strings.CutPrefix(src, "---\n")
+	if !ok {
+		return "", src
+	}
+	head, rest, ok := strings.Cut(body, "\n---\n")
+	if !ok || len(head) > 8<<10 || strings.Contains(head, "\n\n") {
+		return "", src
+	}
+	for line := range strings.Lines(head) {
+		if t, ok := strings.CutPrefix(line, "title:"); ok {
+			return short(strings.Trim(strings.TrimSpace(t), `"'`), maxHeading), rest
+		}
+	}
+	return "", rest
+}
+
+// cut reads a document into sections.
+func cut(src []byte) []section {
+	doc := blocks.Parse(text.NewReader(src))
+	sections := []section{{}}
+	var path []string // headings above, by level
+	var levels []int
+	slugs := map[string]int{}
+	for n := doc.FirstChild(); n != nil; n = n.NextSibling() {
+		start, end := lineStart(src, n.Pos()), len(src)
+		if next := n.NextSibling(); next != nil {
+			end = lineStart(src, next.Pos())
+		}
+		if h, ok := n.(*ast.Heading); ok {
+			name := plain(string(h.Lines().Value(src)))
+			for len(levels) > 0 && levels[len(levels)-1] >= h.Level {
+				levels, path = levels[:len(levels)-1], path[:len(path)-1]
+			}
+			levels, path = append(levels, h.Level), append(path[:len(path):len(path)], name)
+			sections = append(sections, section{headings: path, anchor: slug(name, slugs)})
+			continue
+		}
+		if start >= end {
+			continue
+		}
+		_, fenced := n.(*ast.FencedCodeBlock)
+		_, indented := n.(*ast.CodeBlock)
+		s := &sections[len(sections)-1]
+		if t := strings.TrimRight(string(src[start:end]), " \t\n"); t != "" {
+			s.blocks = append(s.blocks, block{t, fenced || indented})
+		}
+	}
+	return sections
+}
+
+func lineStart(src []byte, at int) int {
+	at = min(max(at, 0), len(src))
+	return bytes.LastIndexByte(src[:at], '\n') + 1
+}
+
+// pack joins blocks to parts of about pieceSize.
+func pack(bs []block) (parts []string) {
+	var b strings.Builder
+	flush := func() {
+		if b.Len() > 0 {
+			parts = append(parts, b.String())
+			b.Reset()
+		}
+	}
+	for _, bl := range bs {
+		limit := pieceSize
+		if bl.code {
+			limit = codeSize
+		}
+		for _, t := range split(bl.text, limit) {
+			if b.Len() > 0 && b.Len()+len(t)+2 > pieceSize {
+				flush()
+			}
+			if b.Len() > 0 {
+				b.WriteString("\n\n")
+			}
+			b.WriteString(t)
+		}
+	}
+	flush()
+	return parts
+}
+
+// split cuts what is longer than limit: after an empty line, else after a
+// line, else after a word, else anywhere between two characters.
+func split(t string, limit int) (parts []string) {
+	for len(t) > limit {
+		at := 0
+		for _, sep := range []string{"\n\n", "\n", " "} {
+			if at = strings.LastIndex(t[:limit], sep); at > limit/4 {
+				break
+			}
+		}
+		if at <= limit/4 {
+			for at = limit; !utf8.RuneStart(t[at]); at-- {
+			}
+		}
+		if part := strings.TrimSpace(t[:at]); part != "" {
+			parts = append(parts, strings.TrimRight(t[:at], " \n"))
+		}
+		t = strings.TrimLeft(t[at:], "\n")
+	}
+	if strings.TrimSpace(t) != "" {
+		parts = append(parts, t)
+	}
+	return parts
+}
+
+var (
+	linkForm  = regexp.MustCompile(`!?\[([^\]]*)\]\([^)]*\)`)
+	tagForm   = regexp.MustCompile(`</?[a-zA-Z][^>]*>`)
+	inlineCut = strings.NewReplacer("`", "", "**", "", "\\", "")
+)
+
+// plain is a heading without its markup, in one line.
+func plain(heading string) string {
+	h := linkForm.ReplaceAllString(heading[:min(len(heading), 4*maxHeading)], "$1")
+	h = inlineCut.Replace(tagForm.ReplaceAllString(h, ""))
+	return short(strings.Join(strings.Fields(h), " "), maxHeading)
+}
+
+// short is the beginning of s, n bytes at most.
+func short(s string, n int) string {
+	if len(s) <= n {
+		return strings.ToValidUTF8(s, "")
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return strings.ToValidUTF8(s[:n], "")
+}
+
+// slug is the anchor that pages made of Markdown give a heading.
+func slug(heading string, seen map[string]int) string {
+	s := strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r):
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, heading)
+	n := seen[s]
+	seen[s]++
+	if n > 0 && s != "" {
+		s += "-" + strconv.Itoa(n)
+	}
+	return s
+}
+
+// embedded is what of a piece its vector is made of.
+func embedded(title string, p Piece) string {
+	head := strings.Join(p.Headings, " > ")
+	if len(p.Headings) == 0 || p.Headings[0] != title {
+		head = strings.TrimPrefix(title+" > "+head, " > ")
+	}
+	return strings.TrimSuffix(head, " > ") + "\n" + p.Text
+}
+
+func hash(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:16])
+}

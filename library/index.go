@@ -1,0 +1,223 @@
+package library
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/engi-dev/engi"
+)
+
+// maxIndexed is how many bytes of vectors are held in memory. What does not
+// fit is read again with each search.
+const maxIndexed = 512 << 20
+
+// An index has the vectors of shelves that were searched, the last used ones.
+// To compare a question with ten thousand vectors takes a few milliseconds in
+// memory; to read them from a database takes longer.
+type index struct {
+	store    Store
+	embedder string
+
+	mu      sync.Mutex
+	shelves map[string]*indexed
+	uses    int64
+}
+
+// indexed are the vectors of one shelf.
+type indexed struct {
+	segments map[engi.DocumentID]*segment // never written once it is here
+	bytes    int64
+	used     int64
+}
+
+// A segment has those of one document. It is immutable.
+type segment struct {
+	packages []string
+	ids      []int64
+	vectors  []float32 // one after the other
+	missing  int       // pieces that have none of this embedder
+}
+
+func newIndex(s Store, embedder string) *index {
+	return &index{store: s, embedder: embedder, shelves: map[string]*indexed{}}
+}
+
+func (x *index) segment(r Record, pieces []Piece) *segment {
+	s := &segment{packages: r.Packages()}
+	for _, p := range pieces {
+		n := len(s.ids)
+		if p.Embedder != x.embedder || len(p.Vector) == 0 || n > 0 && len(p.Vector) != len(s.vectors)/n {
+			s.missing++
+			continue
+		}
+		s.ids = append(s.ids, p.ID)
+		s.vectors = append(s.vectors, p.Vector...)
+	}
+	return s
+}
+
+func (s *segment) size() int64 { return int64(4*len(s.vectors) + 8*len(s.ids) + 200) }
+
+// replace puts the pieces of a record in, if its shelf is held.
+func (x *index) replace(r Record, pieces []Piece) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	sh := x.shelves[r.Shelf]
+	if sh == nil {
+		return
+	}
+	made := x.segment(r, pieces)
+	segments := maps.Clone(sh.segments)
+	if old := segments[r.ID]; old != nil {
+		sh.bytes -= old.size()
+	}
+	segments[r.ID] = made
+	x.shelves[r.Shelf] = &indexed{segments, sh.bytes + made.size(), sh.used}
+	x.evict(r.Shelf)
+}
+
+// remove takes records out; the whole shelf if ids is nil.
+func (x *index) remove(shelf string, ids []engi.DocumentID) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	sh := x.shelves[shelf]
+	if sh == nil || ids == nil {
+		delete(x.shelves, shelf)
+		return
+	}
+	segments := maps.Clone(sh.segments)
+	n := sh.bytes
+	for _, id := range ids {
+		if s := segments[id]; s != nil {
+			n -= s.size()
+			delete(segments, id)
+		}
+	}
+	x.shelves[shelf] = &indexed{segments, n, sh.used}
+}
+
+// get returns a shelf, read from the store if it is not held. The caller
+// keeps the store from changing.
+func (x *index) get(ctx context.Context, shelf string) (*indexed, error) {
+	x.mu.Lock()
+	sh := x.shelves[shelf]
+	if sh != nil {
+		x.uses++
+		sh.used = x.uses
+	}
+	x.mu.Unlock()
+	if sh != nil {
+		return sh, nil
+	}
+	records, err := x.store.Records(ctx, Filter{Shelves: []string{shelf}})
+	if err != nil {
+		return nil, err
+	}
+	pieces, err := x.store.Vectors(ctx, shelf, "")
+	if err != nil {
+		return nil, err
+	}
+	of := map[engi.DocumentID][]Piece{}
+	for _, p := range pieces {
+		of[p.Document] = append(of[p.Document], p)
+	}
+	sh = &indexed{segments: map[engi.DocumentID]*segment{}}
+	for _, r := range records {
+		s := x.segment(r, of[r.ID])
+		sh.segments[r.ID] = s
+		sh.bytes += s.size()
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.uses++
+	sh.used = x.uses
+	x.shelves[shelf] = sh
+	x.evict(shelf)
+	return sh, nil
+}
+
+// evict forgets shelves that were not used for longest, keep excepted.
+func (x *index) evict(keep string) {
+	var sum int64
+	for _, sh := range x.shelves {
+		sum += sh.bytes
+	}
+	for sum > maxIndexed && len(x.shelves) > 1 {
+		oldest := ""
+		for name, sh := range x.shelves {
+			if name != keep && (oldest == "" || sh.used < x.shelves[oldest].used) {
+				oldest = name
+			}
+		}
+		sum -= x.shelves[oldest].bytes
+		delete(x.shelves, oldest)
+	}
+}
+
+// A near is a piece and how like it is to the question.
+type near struct {
+	id    int64
+	score float32
+}
+
+// nearest returns the n pieces that are most like q, the most alike first, and
+// how many there are that have no vector to compare.
+func (x *index) nearest(ctx context.Context, shelves []string, pkg string, q []float32, n int) (ids []int64, missing int, err error) {
+	best := make([]near, 0, n+1)
+	for _, name := range shelves {
+		sh, err := x.get(ctx, name)
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, s := range sh.segments {
+			if pkg != "" && !slices.Contains(s.packages, pkg) {
+				continue
+			}
+			missing += s.missing
+			if len(s.ids) == 0 || len(s.vectors)/len(s.ids) != len(q) {
+				missing += len(s.ids)
+				continue
+			}
+			for i, id := range s.ids {
+				score := dot(q, s.vectors[i*len(q):])
+				if len(best) == n && score <= best[n-1].score {
+					continue
+				}
+				at, _ := slices.BinarySearchFunc(best, score, func(b near, s float32) int { return cmp.Compare(s, b.score) })
+				best = slices.Insert(best, at, near{id, score})
+				best = best[:min(len(best), n)]
+			}
+		}
+	}
+	// Documents are looked at in any order; equals are found in one.
+	slices.SortStableFunc(best, func(a, b near) int {
+		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.id, b.id))
+	})
+	for _, b := range best {
+		if b.score > 0 {
+			ids = append(ids, b.id)
+		}
+	}
+	return ids, missing, nil
+}
+
+// dot multiplies a with the beginning of b, in four sums that a processor
+// makes at the same time.
+func dot(a, b []float32) float32 {
+	b = b[:len(a)]
+	var s0, s1, s2, s3 float32
+	for len(a) >= 4 && len(b) >= 4 {
+		s0 += a[0] * b[0]
+		s1 += a[1] * b[1]
+		s2 += a[2] * b[2]
+		s3 += a[3] * b[3]
+		a, b = a[4:], b[4:]
+	}
+	for i := range a {
+		s0 += a[i] * b[i]
+	}
+	return s0 + s1 + s2 + s3
+}

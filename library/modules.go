@@ -1,0 +1,326 @@
+package library
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/engi-dev/engi"
+)
+
+const (
+	workspace  = "/workspace"
+	maxModules = 500       // of a session, and of an owner
+	maxSaved   = 50        // at once
+	maxSource  = 256 << 10 // bytes of a module
+	maxSaid    = 2000      // bytes of a description or a usage
+	maxExports = 100
+	maxName    = 200 // bytes of a path or an export
+	maxLine    = 256 << 10
+)
+
+// ModulesIn returns the modules that a model announces in its last words: in
+// each line that is an object of type code_modules. What cannot be one is left
+// out. Seed S0, section 8.
+func ModulesIn(text string) []engi.CodeModule {
+	var list []engi.CodeModule
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if len(line) > maxLine || !strings.HasPrefix(line, "{") || !strings.Contains(line, "code_modules") {
+			continue
+		}
+		var said struct {
+			Type    string            `json:"type"`
+			Modules []json.RawMessage `json:"modules"`
+		}
+		if json.Unmarshal([]byte(line), &said) != nil || said.Type != "code_modules" {
+			continue
+		}
+		for _, raw := range said.Modules {
+			var m struct {
+				Path, Description, Usage, Scope string
+				Exports                         []string
+			}
+			if json.Unmarshal(raw, &m) != nil {
+				continue
+			}
+			c := engi.CodeModule{Path: m.Path, Description: short(m.Description, maxSaid), Usage: short(m.Usage, maxSaid), Exports: m.Exports, Scope: engi.ModuleSession}
+			if engi.ModuleScope(m.Scope) == engi.ModuleUser {
+				c.Scope = engi.ModuleUser
+			}
+			c.Exports = c.Exports[:min(len(c.Exports), maxExports)]
+			c, err := checked(c)
+			if err != nil {
+				continue
+			}
+			// Said twice, the later one is meant.
+			list = slices.DeleteFunc(list, func(o engi.CodeModule) bool { return o.Path == c.Path })
+			if list = append(list, c); len(list) == maxSaved {
+				return list
+			}
+		}
+	}
+	return list
+}
+
+// checked returns m with its path below the workspace.
+func checked(m engi.CodeModule) (engi.CodeModule, error) {
+	p := strings.TrimPrefix(m.Path, workspace+"/")
+	if p == "" || len(p) > maxName || !utf8.ValidString(p) || strings.ContainsFunc(p, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' }) {
+		return m, engi.Errorf(engi.Invalid, "%.80q is no path of a module", m.Path)
+	}
+	p = path.Clean(p)
+	if path.IsAbs(p) || p == "." || p == ".." || strings.HasPrefix(p, "../") {
+		return m, engi.Errorf(engi.Invalid, "%.80q is not below %s", m.Path, workspace)
+	}
+	m.Path = p
+	if m.Scope == "" {
+		m.Scope = engi.ModuleSession
+	}
+	switch {
+	case m.Scope != engi.ModuleSession && m.Scope != engi.ModuleUser:
+		return m, engi.Errorf(engi.Invalid, "module %s: %.40q is no scope", p, m.Scope).WithRemedy("use session or user")
+	case len(m.Description) > maxSaid || len(m.Usage) > maxSaid || len(m.Exports) > maxExports:
+		return m, engi.Errorf(engi.Invalid, "module %s: its description or usage has more than %d bytes, or it has more than %d exports", p, maxSaid, maxExports)
+	case !utf8.ValidString(m.Description) || !utf8.ValidString(m.Usage):
+		return m, engi.Errorf(engi.Invalid, "module %s: its description is no text", p)
+	}
+	for _, e := range m.Exports {
+		if e == "" || len(e) > maxName || !utf8.ValidString(e) {
+			return m, engi.Errorf(engi.Invalid, "module %s: %.40q is no export", p, e)
+		}
+	}
+	return m, nil
+}
+
+// SaveModules implements [engi.Library].
+func (l *Library) SaveModules(ctx context.Context, owner engi.Owner, session string, modules []engi.CodeModule) (err error) {
+	defer engi.Annotate(&err, "save modules of session %s", session)
+	if l.opt.Sessions == nil {
+		return engi.Errorf(engi.Unsupported, "this node has no sessions")
+	}
+	if len(modules) > maxSaved {
+		return engi.Errorf(engi.Invalid, "%d modules at once, %d at most", len(modules), maxSaved)
+	}
+	modules = slices.Clone(modules)
+	for i := range modules {
+		if modules[i], err = checked(modules[i]); err != nil {
+			return err
+		}
+	}
+	if len(modules) == 0 {
+		return nil
+	}
+	s, err := l.opt.Sessions.Get(ctx, owner, session)
+	if err != nil {
+		return err
+	}
+	if s.State == engi.SessionTerminated {
+		return engi.Errorf(engi.Conflict, "it is over")
+	}
+	uses, err := l.read(ctx, owner, s, modules)
+	if err != nil {
+		return err
+	}
+	// Its first use may have made the volume.
+	if s, err = l.opt.Sessions.Get(ctx, owner, string(s.ID)); err != nil {
+		return err
+	}
+	if s.Volume == "" || s.State == engi.SessionTerminated {
+		return engi.Errorf(engi.Conflict, "it has no volume that keeps files").WithRemedy("use a session of persistence session or snapshot")
+	}
+	now := time.Now().UTC()
+	for i, m := range modules {
+		m.Session, m.Saved = s.ID, now
+		r := Record{Shelf: sessionShelf(s.ID), Place: m.Path, Uses: uses[i], Module: &m}
+		if m.Scope == engi.ModuleUser {
+			r.Shelf = userShelf(s.Owner)
+		}
+		r.Document = engi.Document{
+			ID: engi.NewDocumentID(), Owner: s.Owner, Title: m.Path, Bytes: int64(len(m.Source)), Chunks: 1, State: engi.DocumentReady, Checked: now, Changed: now,
+		}
+		text := described(m)
+		p := Piece{Text: text, Names: names(text), Hash: hash(text)}
+		pieces := []Piece{p}
+		l.embed(ctx, s.Owner, "", pieces)
+		if _, err := l.put(ctx, r, pieces); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// described is what of a module is searched.
+func described(m engi.CodeModule) string {
+	text := m.Path + "\n" + m.Description
+	if len(m.Exports) > 0 {
+		text += "\nexports " + strings.Join(m.Exports, ", ")
+	}
+	if m.Usage != "" {
+		text += "\n" + m.Usage
+	}
+	return text
+}
+
+// read looks whether the files of modules are there, copies those of scope
+// user, and returns what each imports.
+func (l *Library) read(ctx context.Context, owner engi.Owner, s engi.Session, modules []engi.CodeModule) ([][]string, error) {
+	guest, release, err := l.opt.Sessions.Enter(ctx, owner, string(s.ID))
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	uses := make([][]string, len(modules))
+	var missing []string
+	for i := range modules {
+		source, err := readSource(ctx, guest, modules[i].Path)
+		switch {
+		case err == nil:
+		case engi.KindOf(err) == engi.NotFound:
+			missing = append(missing, modules[i].Path)
+			continue
+		default:
+			return nil, err
+		}
+		uses[i] = imports(source)
+		if modules[i].Source = ""; modules[i].Scope == engi.ModuleUser {
+			modules[i].Source = source
+		}
+	}
+	if len(missing) > 0 {
+		return nil, engi.Errorf(engi.NotFound, "%.500s: no such file", strings.Join(missing, ", ")).WithRemedy("write it below %s first", workspace)
+	}
+	return uses, nil
+}
+
+func readSource(ctx context.Context, guest engi.Guest, p string) (string, error) {
+	f, err := guest.Open(ctx, path.Join(workspace, p))
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, maxSource+1))
+	switch {
+	case err != nil:
+		return "", engi.Errorf(engi.Unavailable, "read %s: %v", p, err)
+	case len(raw) > maxSource:
+		return "", engi.Errorf(engi.Invalid, "module %s has more than %d bytes", p, maxSource)
+	case !utf8.Valid(raw):
+		return "", engi.Errorf(engi.Invalid, "module %s is no text", p)
+	}
+	return string(raw), nil
+}
+
+var (
+	importForm  = regexp.MustCompile(`(?m)(?:\bfrom|\bimport|\brequire)\s*\(?\s*["']([^"'\n]{1,200})["']|^\s*(?:from|import)\s+([A-Za-z_]\w{0,99})`)
+	packageForm = regexp.MustCompile(`^(?:npm:|jsr:)?(@[^/@\s]+/[^/@\s]+|[^./@\s][^/@\s]*)`)
+)
+
+// imports are the packages that a source in JavaScript or Python imports.
+func imports(source string) []string {
+	var list []string
+	for _, m := range importForm.FindAllStringSubmatch(source, 200) {
+		name := m[2]
+		if m[1] != "" {
+			p := packageForm.FindStringSubmatch(m[1])
+			if p == nil || strings.Contains(p[1], ":") {
+				continue
+			}
+			name = p[1]
+		}
+		if !slices.Contains(list, name) && len(list) < 50 {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+// Modules implements [engi.Library].
+func (l *Library) Modules(ctx context.Context, owner engi.Owner, session string) ([]engi.CodeModule, error) {
+	shelf, err := l.alive(ctx, owner, session)
+	if err != nil {
+		return nil, err
+	}
+	f := Filter{Shelves: []string{userShelf(owner)}}
+	if owner == "" {
+		f.Shelves = nil
+	} else if shelf != "" {
+		f.Shelves = append(f.Shelves, shelf)
+	}
+	records, err := l.opt.Store.Records(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	var list []engi.CodeModule
+	for _, r := range records {
+		if r.Module != nil && (!OfSession(r.Shelf) || r.Shelf == shelf) {
+			list = append(list, *r.Module)
+		}
+	}
+	return list, nil
+}
+
+// alive returns the shelf of a session's modules; empty if there is no session
+// or if its volume is gone, and then what was known of it is forgotten.
+func (l *Library) alive(ctx context.Context, owner engi.Owner, session string) (string, error) {
+	if session == "" {
+		return "", nil
+	}
+	if l.opt.Sessions == nil {
+		return "", engi.Errorf(engi.NotFound, "there is no such session").WithRemedy("this node has no sessions")
+	}
+	s, err := l.opt.Sessions.Get(ctx, owner, session)
+	if err != nil {
+		return "", err
+	}
+	shelf := sessionShelf(s.ID)
+	if s.Volume != "" && s.State != engi.SessionTerminated {
+		return shelf, nil
+	}
+	l.forget(ctx, shelf)
+	return "", nil
+}
+
+// forget removes a shelf, if there is one.
+func (l *Library) forget(ctx context.Context, shelf string) {
+	l.mu.Lock()
+	_, known := l.shelves[shelf]
+	l.mu.Unlock()
+	if !known {
+		return
+	}
+	if err := l.drop(ctx, shelf, nil); err != nil {
+		l.log.Warn("forget modules of a session whose volume is gone", "err", err)
+		return
+	}
+	l.mu.Lock()
+	delete(l.shelves, shelf)
+	l.mu.Unlock()
+}
+
+// sweep forgets modules of sessions whose volume is gone.
+func (l *Library) sweep(ctx context.Context) {
+	if l.opt.Sessions == nil {
+		return
+	}
+	l.mu.Lock()
+	var sessions []string
+	for s := range l.shelves {
+		if id, ok := strings.CutPrefix(s, sessionKind); ok {
+			sessions = append(sessions, id)
+		}
+	}
+	l.mu.Unlock()
+	for _, id := range sessions {
+		_, err := l.alive(ctx, "", id)
+		if err != nil && engi.KindOf(err) == engi.NotFound {
+			l.forget(ctx, sessionKind+id)
+		}
+	}
+}

@@ -1,0 +1,225 @@
+package library
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/engi-dev/engi"
+)
+
+const (
+	maxQuestion = 8 << 10 // bytes
+	maxLimit    = 50
+	candidates  = 50 // of each half of a search
+	reranked    = 30
+
+	// Of two lists, a place r counts 1/(fusion+r): the first places of one
+	// do not outvote what both have found.
+	fusion = 60
+)
+
+// Search implements [engi.Library].
+func (l *Library) Search(ctx context.Context, spec engi.SearchSpec) (found engi.Finding, err error) {
+	defer engi.Annotate(&err, "search")
+	spec.Mode = cmp.Or(spec.Mode, engi.SearchHybrid)
+	spec.Limit = cmp.Or(spec.Limit, 5)
+	spec.Text = strings.TrimSpace(spec.Text)
+	switch {
+	case spec.Text == "" || len(spec.Text) > maxQuestion || !utf8.ValidString(spec.Text):
+		return found, engi.Errorf(engi.Invalid, "the question is empty, no text, or longer than %d bytes", maxQuestion)
+	case spec.Limit < 1 || spec.Limit > maxLimit:
+		return found, engi.Errorf(engi.Invalid, "limit is %d, it is from 1 to %d", spec.Limit, maxLimit)
+	case !slices.Contains([]engi.SearchMode{engi.SearchHybrid, engi.SearchVector, engi.SearchKeyword}, spec.Mode):
+		return found, engi.Errorf(engi.Invalid, "%.40q is no mode", spec.Mode).WithRemedy("use hybrid, vector or keyword")
+	}
+	session, err := l.alive(ctx, spec.Owner, spec.Session)
+	if err != nil {
+		return found, err
+	}
+	var notes []string
+	var q []float32
+	if spec.Mode != engi.SearchKeyword {
+		vs, err := l.embedder.Embed(ctx, spec.Owner, []string{spec.Text})
+		switch {
+		case err == nil && len(vs) == 1:
+			q, found.Embedder = vs[0], l.embedder.Name()
+		case ctx.Err() != nil:
+			return found, engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
+		case spec.Mode == engi.SearchVector:
+			return found, cmp.Or(err, error(engi.Errorf(engi.Unavailable, "the embedder gives no vector")))
+		default:
+			notes = append(notes, fmt.Sprintf("the embedding model %s does not answer: searched by words only", l.embedder.Name()))
+		}
+		if q != nil && found.Embedder == builtInName {
+			notes = append(notes, "no embedding model is configured: the built-in one compares words, not meanings")
+		}
+	}
+	pieces, missing, err := l.candidates(ctx, spec, session, q)
+	if err != nil {
+		return found, err
+	}
+	if missing > 0 && q != nil {
+		notes = append(notes, fmt.Sprintf("%d pieces wait for vectors of %s and are found by words only", missing, l.embedder.Name()))
+	}
+	if l.opt.Reranker != nil && spec.Mode == engi.SearchHybrid && len(pieces) > 1 {
+		if note := l.rerank(ctx, spec, pieces[:min(len(pieces), reranked)]); note != "" {
+			notes = append(notes, note)
+		}
+	}
+	found.Note = strings.Join(notes, "; ")
+	for i, p := range pieces[:min(len(pieces), spec.Limit)] {
+		found.Hits = append(found.Hits, hit(p, 1/float64(fusion+1+i)))
+	}
+	return found, nil
+}
+
+// A candidate is a piece and what it is of.
+type candidate struct {
+	Piece
+	record Record
+}
+
+// candidates are the pieces that may answer, the best first.
+func (l *Library) candidates(ctx context.Context, spec engi.SearchSpec, session string, q []float32) (list []candidate, missing int, err error) {
+	l.swap.RLock()
+	defer l.swap.RUnlock()
+	named, all := l.visible(spec.Owner, session)
+	n := max(candidates, spec.Limit)
+	byWords, byLikeness := make(chan error, 1), make(chan error, 1)
+	var words, likes []int64
+	go func() {
+		var err error
+		if ts := terms(spec.Text); spec.Mode != engi.SearchVector && len(ts) > 0 {
+			words, err = l.opt.Store.Match(ctx, Query{Shelves: named, Package: spec.Package, Words: ts, Limit: n})
+		}
+		byWords <- err
+	}()
+	go func() {
+		var err error
+		if q != nil {
+			likes, missing, err = l.index.nearest(ctx, all, spec.Package, q, n)
+		}
+		byLikeness <- err
+	}()
+	if err := cmp.Or(<-byWords, <-byLikeness); err != nil {
+		return nil, 0, err
+	}
+	ids := fuse(words, likes)
+	ids = ids[:min(len(ids), max(spec.Limit, reranked))]
+	found, err := l.opt.Store.Pieces(ctx, ids)
+	if err != nil {
+		return nil, 0, err
+	}
+	return l.inOrder(ctx, ids, found, missing)
+}
+
+// inOrder gives pieces the order of ids and their records.
+func (l *Library) inOrder(ctx context.Context, ids []int64, found []Piece, missing int) ([]candidate, int, error) {
+	byID := make(map[int64]Piece, len(found))
+	for _, p := range found {
+		byID[p.ID] = p
+	}
+	records := map[engi.DocumentID]Record{}
+	var list []candidate
+	for _, id := range ids {
+		p, ok := byID[id]
+		if !ok {
+			continue
+		}
+		r, ok := records[p.Document]
+		if !ok {
+			rs, err := l.opt.Store.Records(ctx, Filter{ID: p.Document})
+			if err != nil {
+				return nil, 0, err
+			}
+			if len(rs) == 0 {
+				continue
+			}
+			r = rs[0]
+			records[p.Document] = r
+		}
+		list = append(list, candidate{p, r})
+	}
+	return list, missing, nil
+}
+
+// visible are the shelves that owner finds things on: as a query names them,
+// and each by its name.
+func (l *Library) visible(owner engi.Owner, session string) (named, all []string) {
+	if owner == "" {
+		named = []string{Everywhere}
+		l.mu.Lock()
+		for s := range l.shelves {
+			if !OfSession(s) {
+				all = append(all, s)
+			}
+		}
+		l.mu.Unlock()
+	} else {
+		named = []string{documentShelf(owner), documentShelf(""), userShelf(owner)}
+		all = slices.Clone(named)
+	}
+	if session != "" {
+		named, all = append(named, session), append(all, session)
+	}
+	return named, all
+}
+
+// fuse joins ranked lists by reciprocal ranks. What is first in the first
+// list wins among equals.
+func fuse(lists ...[]int64) []int64 {
+	scores := map[int64]float64{}
+	var ids []int64
+	for _, list := range lists {
+		for r, id := range list {
+			if _, ok := scores[id]; !ok {
+				ids = append(ids, id)
+			}
+			scores[id] += 1 / float64(fusion+1+r)
+		}
+	}
+	slices.SortStableFunc(ids, func(a, b int64) int { return cmp.Compare(scores[b], scores[a]) })
+	return ids
+}
+
+// rerank puts what answers best first, or says why it could not.
+func (l *Library) rerank(ctx context.Context, spec engi.SearchSpec, list []candidate) (note string) {
+	texts := make([]string, len(list))
+	for i, c := range list {
+		texts[i] = embedded(c.record.Title, c.Piece)
+	}
+	scores, err := l.opt.Reranker.Rerank(ctx, spec.Owner, spec.Text, texts)
+	if err != nil || len(scores) != len(list) {
+		l.log.Warn("rerank", "reranker", l.opt.Reranker.Name(), "err", err)
+		return fmt.Sprintf("the reranker %s does not answer", l.opt.Reranker.Name())
+	}
+	order := make([]int, len(list))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(scores[b], scores[a]) })
+	sorted := make([]candidate, len(list))
+	for i, o := range order {
+		sorted[i] = list[o]
+	}
+	copy(list, sorted)
+	return ""
+}
+
+func hit(c candidate, score float64) engi.Hit {
+	h := engi.Hit{Title: c.record.Title, Package: c.record.Package, Headings: c.Headings, Text: c.Text, Score: score}
+	if c.record.Module != nil {
+		m := *c.record.Module
+		h.Module, h.Title = &m, m.Path
+		return h
+	}
+	h.Document, h.URL = c.record.ID, c.record.URL
+	if h.URL != "" && c.Anchor != "" && !strings.Contains(h.URL, "#") {
+		h.URL += "#" + c.Anchor
+	}
+	return h
+}

@@ -1,0 +1,420 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"math"
+	"strings"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/library"
+)
+
+// libraryShelf is the library's shelf in the database.
+type libraryShelf struct{ db *DB }
+
+var _ library.Store = libraryShelf{}
+
+// Library returns the shelf for documents and modules.
+func Library(db *DB) library.Store { return libraryShelf{db} }
+
+const libraryColumns = `id, shelf, package, place, title, bytes, module, detail`
+
+// libraryDetail is what of a record nobody searches for.
+type libraryDetail struct {
+	Owner      engi.Owner         `json:"owner,omitempty"`
+	URL        string             `json:"url,omitempty"`
+	Fetched    bool               `json:"fetched,omitempty"`
+	Chunks     int                `json:"chunks"`
+	Digest     string             `json:"digest,omitempty"`
+	State      engi.DocumentState `json:"state"`
+	Error      *agentError        `json:"error,omitempty"`
+	Checked    int64              `json:"checked,omitempty"`
+	Changed    int64              `json:"changed,omitempty"`
+	Configured bool               `json:"configured,omitempty"`
+	ETag       string             `json:"etag,omitempty"`
+	Modified   string             `json:"modified,omitempty"`
+	Uses       []string           `json:"uses,omitempty"`
+	Module     *libraryModule     `json:"module,omitempty"`
+}
+
+type libraryModule struct {
+	Path        string           `json:"path"`
+	Description string           `json:"description,omitempty"`
+	Exports     []string         `json:"exports,omitempty"`
+	Usage       string           `json:"usage,omitempty"`
+	Scope       engi.ModuleScope `json:"scope"`
+	Source      string           `json:"source,omitempty"`
+	Session     engi.SessionID   `json:"session"`
+	Saved       int64            `json:"saved"`
+}
+
+func (f libraryShelf) Put(ctx context.Context, r library.Record, pieces []library.Piece, quota library.Quota) (_ library.Record, err error) {
+	defer engi.Annotate(&err, "record document %s", r.ID)
+	err = f.db.tx(ctx, func(tx *sql.Tx) error {
+		var seq int64
+		err := tx.QueryRowContext(ctx, `SELECT seq, id FROM library_records WHERE shelf = ? AND package = ? AND place = ?`, r.Shelf, r.Package, r.Place).Scan(&seq, &r.ID)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return fault(ctx, err)
+		}
+		if err := withinQuota(ctx, tx, r, quota); err != nil {
+			return err
+		}
+		detail, err := libraryText(r)
+		if err != nil {
+			return err
+		}
+		values := []any{string(r.ID), r.Shelf, r.Package, r.Place, r.Title, r.Bytes, r.Module != nil, detail}
+		if seq == 0 {
+			res, err := tx.ExecContext(ctx, `INSERT INTO library_records (`+libraryColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, values...)
+			if err != nil {
+				return fault(ctx, err)
+			}
+			if seq, err = res.LastInsertId(); err != nil {
+				return fault(ctx, err)
+			}
+		} else if _, err := tx.ExecContext(ctx, `UPDATE library_records SET (`+libraryColumns+`) = (?, ?, ?, ?, ?, ?, ?, ?) WHERE seq = ?`, append(values, seq)...); err != nil {
+			return fault(ctx, err)
+		}
+		if pieces == nil {
+			return nil
+		}
+		if err := clearPieces(ctx, tx, seq); err != nil {
+			return err
+		}
+		return insertPieces(ctx, tx, seq, r, pieces)
+	})
+	return r, err
+}
+
+// withinQuota reports Exhausted if the shelf would have more than quota with
+// r. What there is of the same place goes.
+func withinQuota(ctx context.Context, tx *sql.Tx, r library.Record, quota library.Quota) error {
+	if quota == (library.Quota{}) {
+		return nil
+	}
+	var n int
+	var bytes int64
+	err := tx.QueryRowContext(ctx, `SELECT count(*), coalesce(sum(bytes), 0) FROM library_records WHERE shelf = ? AND NOT (package = ? AND place = ?)`,
+		r.Shelf, r.Package, r.Place).Scan(&n, &bytes)
+	if err != nil {
+		return fault(ctx, err)
+	}
+	if quota.Documents > 0 && n >= quota.Documents {
+		return engi.Errorf(engi.Exhausted, "there are %d already, which is the limit", n).WithRemedy("remove some, or ask who runs the node for more")
+	}
+	if quota.Bytes > 0 && bytes+r.Bytes > quota.Bytes {
+		return engi.Errorf(engi.Exhausted, "all of them would have %d bytes, %d is the limit", bytes+r.Bytes, quota.Bytes).
+			WithRemedy("remove some, or ask who runs the node for more")
+	}
+	return nil
+}
+
+func clearPieces(ctx context.Context, tx *sql.Tx, record int64) error {
+	for _, q := range []string{
+		`DELETE FROM library_words WHERE rowid IN (SELECT id FROM library_pieces WHERE record = ?)`,
+		`DELETE FROM library_pieces WHERE record = ?`,
+	} {
+		if _, err := tx.ExecContext(ctx, q, record); err != nil {
+			return fault(ctx, err)
+		}
+	}
+	return nil
+}
+
+func insertPieces(ctx context.Context, tx *sql.Tx, record int64, r library.Record, pieces []library.Piece) error {
+	put, err := tx.PrepareContext(ctx, `INSERT INTO library_pieces (record, hash, headings, anchor, body, embedder, vector) VALUES (?, ?, ?, ?, ?, ?, ?)`)
+	if err != nil {
+		return fault(ctx, err)
+	}
+	defer put.Close()
+	words, err := tx.PrepareContext(ctx, `INSERT INTO library_words (rowid, headings, body, names, places) VALUES (?, ?, ?, ?, ?)`)
+	if err != nil {
+		return fault(ctx, err)
+	}
+	defer words.Close()
+	places := []string{placeOfShelf(r.Shelf)}
+	if !library.OfSession(r.Shelf) {
+		places = append(places, everywhere)
+	}
+	for _, p := range r.Packages() {
+		places = append(places, placeOfPackage(p))
+	}
+	for i := range pieces {
+		p := &pieces[i]
+		headings, err := json.Marshal(p.Headings)
+		if err != nil {
+			return engi.Errorf(engi.Internal, "%v", err)
+		}
+		res, err := put.ExecContext(ctx, record, p.Hash, string(headings), p.Anchor, p.Text, p.Embedder, vectorBytes(p.Vector))
+		if err != nil {
+			return fault(ctx, err)
+		}
+		if p.ID, err = res.LastInsertId(); err != nil {
+			return fault(ctx, err)
+		}
+		p.Document = r.ID
+		if _, err := words.ExecContext(ctx, p.ID, r.Title+"\n"+strings.Join(p.Headings, "\n"), p.Text, p.Names, strings.Join(places, " ")); err != nil {
+			return fault(ctx, err)
+		}
+	}
+	return nil
+}
+
+// everywhere, and words made by the two functions, are in the column places:
+// words that no tokenizer takes apart and no stemmer shortens.
+const everywhere = "xx0"
+
+func placeOfShelf(s string) string   { return place("s", s) }
+func placeOfPackage(p string) string { return place("p", p) }
+
+func place(kind, name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return "x" + kind + hex.EncodeToString(sum[:8]) + "0"
+}
+
+func (f libraryShelf) Match(ctx context.Context, q library.Query) ([]int64, error) {
+	var seen, words []string
+	for _, s := range q.Shelves {
+		if s == library.Everywhere {
+			seen = append(seen, everywhere)
+			continue
+		}
+		seen = append(seen, placeOfShelf(s))
+	}
+	for _, w := range q.Words {
+		words = append(words, `"`+strings.ReplaceAll(strings.ReplaceAll(w, "\x00", ""), `"`, `""`)+`"`)
+	}
+	if len(seen) == 0 || len(words) == 0 {
+		return nil, nil
+	}
+	match := `(places : (` + strings.Join(seen, " OR ") + `)) AND ({headings body names} : (` + strings.Join(words, " OR ") + `))`
+	if q.Package != "" {
+		match += ` AND (places : ` + placeOfPackage(q.Package) + `)`
+	}
+	rows, err := f.db.read.QueryContext(ctx, `SELECT rowid FROM library_words WHERE library_words MATCH ? AND rank MATCH 'bm25(2.0, 1.0, 0.5, 0.0)' ORDER BY rank LIMIT ?`, match, q.Limit)
+	if err != nil {
+		return nil, fault(ctx, err)
+	}
+	defer rows.Close()
+	var ids []int64
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, fault(ctx, err)
+		}
+		ids = append(ids, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fault(ctx, err)
+	}
+	return ids, nil
+}
+
+func (f libraryShelf) Records(ctx context.Context, q library.Filter) ([]library.Record, error) {
+	var where []string
+	var args []any
+	if q.ID != "" {
+		where, args = append(where, `id = ?`), append(args, string(q.ID))
+	}
+	if q.Shelves != nil {
+		where = append(where, `shelf IN (`+marks(len(q.Shelves))+`)`)
+		for _, s := range q.Shelves {
+			args = append(args, s)
+		}
+	}
+	if q.Documents {
+		where = append(where, `NOT module`)
+	}
+	if q.Place != "" {
+		where, args = append(where, `package = ? AND place = ?`), append(args, q.Package, q.Place)
+	}
+	query := `SELECT ` + libraryColumns + ` FROM library_records`
+	if len(where) > 0 {
+		query += ` WHERE ` + strings.Join(where, ` AND `)
+	}
+	rows, err := f.db.read.QueryContext(ctx, query+` ORDER BY package, title, seq`, args...)
+	if err != nil {
+		return nil, fault(ctx, err)
+	}
+	defer rows.Close()
+	var list []library.Record
+	for rows.Next() {
+		r, err := scanLibrary(rows)
+		if err != nil {
+			return nil, fault(ctx, err)
+		}
+		list = append(list, r)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fault(ctx, err)
+	}
+	return list, nil
+}
+
+func (f libraryShelf) Remove(ctx context.Context, shelf string, ids []engi.DocumentID) error {
+	const of = ` FROM library_records WHERE shelf = ? AND (? OR id = ?)`
+	one := func(tx *sql.Tx, id engi.DocumentID) error {
+		for _, q := range []string{
+			`DELETE FROM library_words WHERE rowid IN (SELECT id FROM library_pieces WHERE record IN (SELECT seq` + of + `))`,
+			`DELETE` + of,
+		} {
+			if _, err := tx.ExecContext(ctx, q, shelf, id == "", string(id)); err != nil {
+				return fault(ctx, err)
+			}
+		}
+		return nil
+	}
+	return f.db.tx(ctx, func(tx *sql.Tx) error {
+		if ids == nil {
+			return one(tx, "")
+		}
+		for _, id := range ids {
+			if id == "" {
+				continue
+			}
+			if err := one(tx, id); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (f libraryShelf) Pieces(ctx context.Context, ids []int64) ([]library.Piece, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	args := make([]any, len(ids))
+	for i, id := range ids {
+		args[i] = id
+	}
+	rows, err := f.db.read.QueryContext(ctx, `SELECT p.id, r.id, p.hash, p.headings, p.anchor, p.body, p.embedder
+		FROM library_pieces p JOIN library_records r ON r.seq = p.record WHERE p.id IN (`+marks(len(ids))+`)`, args...)
+	if err != nil {
+		return nil, fault(ctx, err)
+	}
+	defer rows.Close()
+	var list []library.Piece
+	for rows.Next() {
+		var p library.Piece
+		var headings string
+		if err := rows.Scan(&p.ID, &p.Document, &p.Hash, &headings, &p.Anchor, &p.Text, &p.Embedder); err != nil {
+			return nil, fault(ctx, err)
+		}
+		if err := json.Unmarshal([]byte(headings), &p.Headings); err != nil {
+			return nil, engi.Errorf(engi.Internal, "decode piece %d: %v", p.ID, err)
+		}
+		list = append(list, p)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fault(ctx, err)
+	}
+	return list, nil
+}
+
+func (f libraryShelf) Vectors(ctx context.Context, shelf string, id engi.DocumentID) ([]library.Piece, error) {
+	rows, err := f.db.read.QueryContext(ctx, `SELECT p.id, r.id, p.hash, p.embedder, p.vector
+		FROM library_records r JOIN library_pieces p ON p.record = r.seq WHERE r.shelf = ? AND (? = '' OR r.id = ?) ORDER BY p.id`, shelf, string(id), string(id))
+	if err != nil {
+		return nil, fault(ctx, err)
+	}
+	defer rows.Close()
+	var list []library.Piece
+	var raw sql.RawBytes
+	for rows.Next() {
+		var p library.Piece
+		if err := rows.Scan(&p.ID, &p.Document, &p.Hash, &p.Embedder, &raw); err != nil {
+			return nil, fault(ctx, err)
+		}
+		p.Vector = vectorOf(raw)
+		list = append(list, p)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fault(ctx, err)
+	}
+	return list, nil
+}
+
+func (f libraryShelf) SetVectors(ctx context.Context, embedder string, vectors map[int64][]float32) error {
+	return f.db.tx(ctx, func(tx *sql.Tx) error {
+		for id, v := range vectors {
+			if _, err := tx.ExecContext(ctx, `UPDATE library_pieces SET embedder = ?, vector = ? WHERE id = ?`, embedder, vectorBytes(v), id); err != nil {
+				return fault(ctx, err)
+			}
+		}
+		return nil
+	})
+}
+
+func marks(n int) string { return strings.TrimSuffix(strings.Repeat("?, ", n), ", ") }
+
+// vectorBytes returns nil, which is NULL, for no vector.
+func vectorBytes(v []float32) []byte {
+	if v == nil {
+		return nil
+	}
+	b := make([]byte, 0, 4*len(v))
+	for _, x := range v {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
+	}
+	return b
+}
+
+func vectorOf(b []byte) []float32 {
+	if b == nil {
+		return nil
+	}
+	v := make([]float32, len(b)/4)
+	for i := range v {
+		v[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+	}
+	return v
+}
+
+func libraryText(r library.Record) (string, error) {
+	d := libraryDetail{
+		Owner: r.Owner, URL: r.URL, Fetched: r.Fetched, Chunks: r.Chunks, Digest: r.Digest, State: r.State, Checked: nanos(r.Checked), Changed: nanos(r.Changed),
+		Configured: r.Configured, ETag: r.ETag, Modified: r.Modified, Uses: r.Uses,
+	}
+	if r.Error != nil {
+		d.Error = &agentError{r.Error.Kind.String(), r.Error.Text, r.Error.Remedy}
+	}
+	if m := r.Module; m != nil {
+		d.Module = &libraryModule{m.Path, m.Description, m.Exports, m.Usage, m.Scope, m.Source, m.Session, nanos(m.Saved)}
+	}
+	text, err := json.Marshal(d)
+	if err != nil {
+		return "", engi.Errorf(engi.Invalid, "encode: %v", err)
+	}
+	return string(text), nil
+}
+
+func scanLibrary(rows *sql.Rows) (r library.Record, err error) {
+	var module bool
+	var text string
+	if err := rows.Scan(&r.ID, &r.Shelf, &r.Package, &r.Place, &r.Title, &r.Bytes, &module, &text); err != nil {
+		return r, err
+	}
+	var d libraryDetail
+	if json.Unmarshal([]byte(text), &d) != nil {
+		return r, engi.Errorf(engi.Internal, "decode document %s: its record is damaged", r.ID)
+	}
+	r.Owner, r.URL, r.Fetched, r.Chunks, r.Digest, r.State = d.Owner, d.URL, d.Fetched, d.Chunks, d.Digest, d.State
+	r.Checked, r.Changed = moment(d.Checked), moment(d.Changed)
+	r.Configured, r.ETag, r.Modified, r.Uses = d.Configured, d.ETag, d.Modified, d.Uses
+	if d.Error != nil {
+		r.Error = &engi.Error{Kind: engi.ParseKind(d.Error.Kind), Text: d.Error.Text, Remedy: d.Error.Remedy}
+	}
+	if m := d.Module; m != nil {
+		r.Module = &engi.CodeModule{
+			Path: m.Path, Description: m.Description, Exports: m.Exports, Usage: m.Usage, Scope: m.Scope, Source: m.Source, Session: m.Session, Saved: moment(m.Saved),
+		}
+	}
+	return r, nil
+}
