@@ -1,0 +1,562 @@
+// Package workflowtest holds every engine of durable functions to its
+// promises, by running an office on it.
+//
+// It is not for testing what functions do.
+package workflowtest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/workflow"
+)
+
+// Office is an office on an engine and on a store of its own. It runs until
+// the test ends, or stop is called.
+type Office struct {
+	*workflow.Office
+	t     testing.TB
+	db    *store.DB
+	open  func() workflow.Engine
+	funcs []workflow.Function
+	stop  func()
+}
+
+// Open runs an office with functions. The engine that open returns knows what
+// the one that it returned before has remembered, once that has stopped.
+func Open(t testing.TB, open func() workflow.Engine, functions ...workflow.Function) *Office {
+	t.Helper()
+	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	o := &Office{t: t, db: db, open: open, funcs: functions}
+	o.Start()
+	return o
+}
+
+// Start starts the office again after Stop.
+func (o *Office) Start() {
+	o.t.Helper()
+	office, err := workflow.New(workflow.Options{Functions: o.funcs, Store: store.Workflow(o.db), Engine: o.open()})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(o.t.Context()))
+	there, gone := make(chan struct{}), make(chan error, 1)
+	go func() { gone <- office.Serve(ctx, func() { close(there) }) }()
+	select {
+	case <-there:
+	case err := <-gone:
+		cancel()
+		o.t.Fatalf("the office did not start: %v", err)
+	}
+	o.Office = office
+	o.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-gone; err != nil {
+			o.t.Errorf("the office ended with %v", err)
+		}
+	})
+	o.t.Cleanup(o.stop)
+}
+
+// Stop stops the office and its engine; runs wait for Start.
+func (o *Office) Stop() { o.stop() }
+
+// Send sends an event and returns the ID of the only run it starts.
+func (o *Office) Send(owner engi.Owner, name, data string) engi.FunctionRunID {
+	o.t.Helper()
+	e, err := o.Office.Send(o.t.Context(), engi.EventSpec{Owner: owner, Name: name, Data: json.RawMessage(data)})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	if len(e.Runs) != 1 {
+		o.t.Fatalf("event %s has started %d runs, want 1", name, len(e.Runs))
+	}
+	return e.Runs[0]
+}
+
+// Await waits until a run is in one of the states, or has ended.
+func (o *Office) Await(id engi.FunctionRunID, states ...engi.FunctionState) engi.FunctionRun {
+	o.t.Helper()
+	ctx, cancel := context.WithTimeout(o.t.Context(), time.Minute)
+	defer cancel()
+	for {
+		r, err := o.Run(ctx, "", id)
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		if !r.Ended.IsZero() || slices.Contains(states, r.State) {
+			return r
+		}
+		select {
+		case <-ctx.Done():
+			o.t.Fatalf("run %s is still %s: %+v", id, r.State, r)
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// Quick is a back-off for tests.
+var Quick = workflow.Backoff{First: 5 * time.Millisecond, Max: 20 * time.Millisecond}
+
+// On is a function of an event of its own name.
+func On(name string, retries int, run func(ctx context.Context, r *workflow.Run) (any, error)) workflow.Function {
+	return workflow.Function{Function: engi.Function{Name: name, Event: name, Retries: retries}, Backoff: Quick, Run: run}
+}
+
+// Promises tests an engine. The factory returns how to open one: the engine
+// that is opened after another has stopped goes on with what that one knew.
+func Promises(t *testing.T, factory func(t *testing.T) (open func() workflow.Engine)) {
+	tests := map[string]func(*testing.T, func() workflow.Engine){
+		"steps are done once":           stepsOnce,
+		"a failed attempt is repeated":  retries,
+		"final errors are not repeated": finals,
+		"panics are errors":             panics,
+		"steps have names of their own": names,
+		"limits are kept":               limits,
+		"a running run is cancelled":    cancelRunning,
+		"a waiting run is cancelled":    cancelWaiting,
+		"a queued run is cancelled":     cancelQueued,
+		"time is limited":               timeouts,
+		"keys are used once":            keys,
+		"functions send events once":    sends,
+		"runs outlive a stop":           restart,
+		"what waits outlives a stop":    restartWaiting,
+		"a lost start is repeated":      lostStart,
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) { test(t, factory(t)) })
+	}
+}
+
+func want(t *testing.T, r engi.FunctionRun, state engi.FunctionState, attempts int) {
+	t.Helper()
+	if r.State != state || r.Attempt != attempts {
+		t.Fatalf("run is %s after %d attempts, want %s after %d (error %v)", r.State, r.Attempt, state, attempts, r.Error)
+	}
+}
+
+// calls counts what is called by name.
+type calls struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func (c *calls) add(name string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n == nil {
+		c.n = map[string]int{}
+	}
+	c.n[name]++
+	return c.n[name]
+}
+
+func (c *calls) want(t *testing.T, name string, n int) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n[name] != n {
+		t.Errorf("%s was called %d times, want %d", name, c.n[name], n)
+	}
+}
+
+func stepsOnce(t *testing.T, open func() workflow.Engine) {
+	var c calls
+	o := Open(t, open, On("f", 5, func(ctx context.Context, r *workflow.Run) (any, error) {
+		sum := 0
+		for i := range 3 {
+			n, err := workflow.Step(ctx, r, fmt.Sprintf("step %d", i), func(context.Context) (int, error) { return c.add(fmt.Sprint(i)), nil })
+			if err != nil {
+				return nil, err
+			}
+			sum += n
+		}
+		last, err := workflow.Step(ctx, r, "last", func(context.Context) (string, error) {
+			if c.add("last") < 3 {
+				return "", engi.Errorf(engi.Unavailable, "not yet")
+			}
+			return "x", nil
+		})
+		return map[string]any{"sum": sum, "last": last}, err
+	}))
+	r := o.Await(o.Send("anna", "f", `{}`))
+	want(t, r, engi.FunctionDone, 3)
+	if string(r.Output) != `{"last":"x","sum":3}` {
+		t.Errorf("output %s", r.Output)
+	}
+	for i := range 3 {
+		c.want(t, fmt.Sprint(i), 1)
+	}
+	c.want(t, "last", 3)
+	if len(r.Steps) != 4 || r.Steps[0].Name != "step 0" || r.Steps[3].Attempts != 3 || string(r.Steps[3].Output) != `"x"` || r.Steps[3].Error != nil {
+		t.Errorf("steps are shown as %+v", r.Steps)
+	}
+}
+
+func retries(t *testing.T, open func() workflow.Engine) {
+	var c calls
+	fail := func(kind engi.Kind) func(context.Context, *workflow.Run) (any, error) {
+		return func(ctx context.Context, r *workflow.Run) (any, error) {
+			_, err := workflow.Step(ctx, r, "fail", func(context.Context) (int, error) {
+				return 0, engi.Errorf(kind, "attempt %d", c.add(r.Function))
+			})
+			return nil, err
+		}
+	}
+	var all []workflow.Function
+	for _, k := range []engi.Kind{engi.Unavailable, engi.Exhausted, engi.Expired, engi.Internal} {
+		all = append(all, On(k.String(), 2, fail(k)))
+	}
+	all = append(all, On("foreign", 1, func(context.Context, *workflow.Run) (any, error) { return nil, errors.New("unknown") }))
+	o := Open(t, open, all...)
+	for _, f := range all {
+		r := o.Await(o.Send("anna", f.Name, `{}`))
+		want(t, r, engi.FunctionFailed, f.Retries+1)
+		if r.Error == nil || r.Output != nil {
+			t.Errorf("%s: error %v, output %s", f.Name, r.Error, r.Output)
+		}
+	}
+}
+
+func finals(t *testing.T, open func() workflow.Engine) {
+	var all []workflow.Function
+	for _, k := range []engi.Kind{engi.Invalid, engi.NotFound, engi.Conflict, engi.Denied, engi.Anonymous, engi.Unsupported} {
+		all = append(all, On(k.String(), 5, func(ctx context.Context, r *workflow.Run) (any, error) {
+			_, err := workflow.Step(ctx, r, "fail", func(context.Context) (int, error) { return 0, engi.Errorf(k, "no").WithRemedy("do not") })
+			return nil, fmt.Errorf("wrapped: %w", err)
+		}))
+	}
+	all = append(all, On("said", 5, func(context.Context, *workflow.Run) (any, error) {
+		return nil, fmt.Errorf("so: %w", workflow.Final(engi.Errorf(engi.Unavailable, "never again")))
+	}))
+	o := Open(t, open, all...)
+	for _, f := range all {
+		r := o.Await(o.Send("anna", f.Name, `{}`))
+		want(t, r, engi.FunctionFailed, 1)
+		if f.Name != "said" && (r.Error.Kind.String() != f.Name || r.Error.Remedy != "do not") {
+			t.Errorf("%s: error %+v", f.Name, r.Error)
+		}
+	}
+}
+
+func panics(t *testing.T, open func() workflow.Engine) {
+	o := Open(t, open,
+		On("body", 1, func(context.Context, *workflow.Run) (any, error) { panic("oh") }),
+		On("step", 1, func(ctx context.Context, r *workflow.Run) (any, error) {
+			return workflow.Step(ctx, r, "s", func(context.Context) (int, error) { panic("oh") })
+		}))
+	for _, name := range []string{"body", "step"} {
+		r := o.Await(o.Send("anna", name, `{}`))
+		want(t, r, engi.FunctionFailed, 2)
+		if r.Error.Kind != engi.Internal {
+			t.Errorf("%s: %+v", name, r.Error)
+		}
+	}
+}
+
+func names(t *testing.T, open func() workflow.Engine) {
+	o := Open(t, open, On("f", 3, func(ctx context.Context, r *workflow.Run) (any, error) {
+		for range 2 {
+			if _, err := workflow.Step(ctx, r, "same", func(context.Context) (int, error) { return 1, nil }); err != nil {
+				return nil, err
+			}
+		}
+		return nil, nil
+	}))
+	r := o.Await(o.Send("anna", "f", `{}`))
+	want(t, r, engi.FunctionFailed, 1)
+	if r.Error.Kind != engi.Invalid {
+		t.Errorf("error %+v", r.Error)
+	}
+}
+
+func limits(t *testing.T, open func() workflow.Engine) {
+	var now, most [2]atomic.Int64 // of all, and of anna
+	f := On("f", 3, func(ctx context.Context, r *workflow.Run) (any, error) {
+		return workflow.Step(ctx, r, "work", func(ctx context.Context) (int, error) {
+			for i := range now {
+				if i == 1 && r.Owner != "anna" {
+					continue
+				}
+				n := now[i].Add(1)
+				defer now[i].Add(-1)
+				for m := most[i].Load(); n > m && !most[i].CompareAndSwap(m, n); m = most[i].Load() {
+				}
+			}
+			time.Sleep(3 * time.Millisecond) // work that others may come into
+			return 0, nil
+		})
+	})
+	f.Concurrency, f.PerOwner = 3, 2
+	o := Open(t, open, f)
+	var ids []engi.FunctionRunID
+	for i := range 24 {
+		owner := engi.Owner("anna")
+		if i%3 == 0 {
+			owner = "bert"
+		}
+		ids = append(ids, o.Send(owner, "f", `{}`))
+	}
+	for _, id := range ids {
+		want(t, o.Await(id), engi.FunctionDone, 1)
+	}
+	if all, anna := most[0].Load(), most[1].Load(); all > 3 || anna > 2 {
+		t.Errorf("%d at once and %d of one owner, at most 3 and 2 may", all, anna)
+	}
+}
+
+func cancelRunning(t *testing.T, open func() workflow.Engine) {
+	begun, asked := make(chan struct{}), make(chan struct{})
+	var c calls
+	o := Open(t, open, On("f", 3, func(ctx context.Context, r *workflow.Run) (any, error) {
+		if _, err := workflow.Step(ctx, r, "long", func(context.Context) (int, error) {
+			close(begun)
+			<-asked
+			<-r.Cancelled()
+			return c.add("long"), nil
+		}); err != nil {
+			return nil, err
+		}
+		return workflow.Step(ctx, r, "next", func(context.Context) (int, error) { return c.add("next"), nil })
+	}))
+	id := o.Send("anna", "f", `{}`)
+	<-begun
+	for range 2 { // twice is no error
+		if err := o.Cancel(t.Context(), "anna", id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(asked)
+	r := o.Await(id)
+	want(t, r, engi.FunctionCancelled, 1)
+	c.want(t, "long", 1)
+	c.want(t, "next", 0)
+	if r.Error != nil {
+		t.Errorf("a cancelled run has the error %v", r.Error)
+	}
+}
+
+func cancelWaiting(t *testing.T, open func() workflow.Engine) {
+	f := On("f", 3, func(context.Context, *workflow.Run) (any, error) { return nil, engi.Errorf(engi.Unavailable, "no") })
+	f.Backoff = workflow.Backoff{First: time.Hour, Max: time.Hour}
+	f.Concurrency = 1
+	o := Open(t, open, f)
+	first, second := o.Send("anna", "f", `{}`), o.Send("anna", "f", `{}`)
+	r := o.Await(first, engi.FunctionWaiting)
+	want(t, r, engi.FunctionWaiting, 1)
+	if r.Error == nil {
+		t.Error("a waiting run does not say why")
+	}
+	if err := o.Cancel(t.Context(), "anna", first); err != nil {
+		t.Fatal(err)
+	}
+	want(t, o.Await(first), engi.FunctionCancelled, 1)
+	// Its turn is another's.
+	want(t, o.Await(second, engi.FunctionWaiting), engi.FunctionWaiting, 1)
+}
+
+func cancelQueued(t *testing.T, open func() workflow.Engine) {
+	goOn := make(chan struct{})
+	f := On("f", 0, func(ctx context.Context, r *workflow.Run) (any, error) { <-goOn; return nil, nil })
+	f.Concurrency = 1
+	o := Open(t, open, f)
+	first, second := o.Send("anna", "f", `{}`), o.Send("anna", "f", `{}`)
+	if err := o.Cancel(t.Context(), "anna", second); err != nil {
+		t.Fatal(err)
+	}
+	want(t, o.Await(second), engi.FunctionCancelled, 0)
+	if err := o.Cancel(t.Context(), "bert", first); engi.KindOf(err) != engi.NotFound {
+		t.Errorf("bert cancels anna's run: %v", err)
+	}
+	close(goOn)
+	want(t, o.Await(first), engi.FunctionDone, 1)
+}
+
+func timeouts(t *testing.T, open func() workflow.Engine) {
+	f := On("f", 5, func(ctx context.Context, r *workflow.Run) (any, error) {
+		return workflow.Step(ctx, r, "long", func(ctx context.Context) (int, error) {
+			<-ctx.Done()
+			return 0, engi.Errorf(engi.Expired, "%v", ctx.Err())
+		})
+	})
+	f.Timeout = 50 * time.Millisecond
+	o := Open(t, open, f)
+	r := o.Await(o.Send("anna", "f", `{}`))
+	want(t, r, engi.FunctionFailed, 1)
+	if r.Error.Kind != engi.Expired {
+		t.Errorf("error %+v", r.Error)
+	}
+}
+
+func keys(t *testing.T, open func() workflow.Engine) {
+	var c calls
+	o := Open(t, open, On("f", 0, func(ctx context.Context, r *workflow.Run) (any, error) {
+		return workflow.Step(ctx, r, "s", func(context.Context) (int, error) { return c.add("s"), nil })
+	}))
+	spec := engi.EventSpec{Owner: "anna", Name: "f", Idempotency: "k"}
+	events := make([]engi.Event, 8)
+	var wg sync.WaitGroup
+	for i := range events {
+		wg.Go(func() {
+			var err error
+			if events[i], err = o.Office.Send(t.Context(), spec); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, e := range events {
+		if e.ID != events[0].ID || len(e.Runs) != 1 || e.Runs[0] != events[0].Runs[0] {
+			t.Fatalf("events of one key are %+v and %+v", e, events[0])
+		}
+	}
+	want(t, o.Await(events[0].Runs[0]), engi.FunctionDone, 1)
+	spec.Owner = "bert"
+	other, err := o.Office.Send(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other.ID == events[0].ID {
+		t.Error("bert's key is anna's")
+	}
+	want(t, o.Await(other.Runs[0]), engi.FunctionDone, 1)
+	again, err := o.Replay(t.Context(), "anna", events[0].ID, "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.Replay != events[0].ID || len(again.Runs) != 1 {
+		t.Errorf("replayed as %+v", again)
+	}
+	want(t, o.Await(again.Runs[0]), engi.FunctionDone, 1)
+	c.want(t, "s", 3)
+}
+
+func sends(t *testing.T, open func() workflow.Engine) {
+	var c calls
+	o := Open(t, open,
+		On("f", 3, func(ctx context.Context, r *workflow.Run) (any, error) {
+			id, err := r.Send(ctx, "tell", "g", map[string]int{"n": 7})
+			if err != nil {
+				return nil, err
+			}
+			if c.add("f") < 3 {
+				return nil, engi.Errorf(engi.Unavailable, "not yet")
+			}
+			return id, nil
+		}),
+		On("g", 0, func(ctx context.Context, r *workflow.Run) (any, error) {
+			var data struct{ N int }
+			err := r.Data(&data)
+			return data.N, err
+		}))
+	want(t, o.Await(o.Send("anna", "f", `{}`)), engi.FunctionDone, 3)
+	events, err := o.List(t.Context(), "anna", engi.EventFilter{Name: "g"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(events) != 1 {
+		t.Fatalf("%d events were sent, want 1", len(events))
+	}
+	r := o.Await(events[0].Runs[0])
+	want(t, r, engi.FunctionDone, 1)
+	if string(r.Output) != "7" {
+		t.Errorf("output %s", r.Output)
+	}
+}
+
+func restart(t *testing.T, open func() workflow.Engine) {
+	var c calls
+	begun := make(chan struct{}, 1)
+	o := Open(t, open, On("f", 3, func(ctx context.Context, r *workflow.Run) (any, error) {
+		if _, err := workflow.Step(ctx, r, "a", func(context.Context) (int, error) { return c.add("a"), nil }); err != nil {
+			return nil, err
+		}
+		if _, err := workflow.Step(ctx, r, "b", func(ctx context.Context) (int, error) {
+			if c.add("b") == 1 {
+				begun <- struct{}{}
+				<-ctx.Done()
+				return 0, ctx.Err()
+			}
+			return 0, nil
+		}); err != nil {
+			return nil, err
+		}
+		return workflow.Step(ctx, r, "c", func(context.Context) (int, error) { return c.add("c"), nil })
+	}))
+	id := o.Send("anna", "f", `{}`)
+	<-begun
+	o.Stop()
+	o.Start()
+	// A stop is no failure: it is the same attempt.
+	want(t, o.Await(id), engi.FunctionDone, 1)
+	c.want(t, "a", 1)
+	c.want(t, "b", 2)
+	c.want(t, "c", 1)
+	o.Stop()
+	o.Start()
+	c.want(t, "c", 1)
+}
+
+func restartWaiting(t *testing.T, open func() workflow.Engine) {
+	var c calls
+	f := On("f", 3, func(ctx context.Context, r *workflow.Run) (any, error) {
+		if _, err := workflow.Step(ctx, r, "a", func(context.Context) (int, error) { return c.add("a"), nil }); err != nil {
+			return nil, err
+		}
+		return workflow.Step(ctx, r, "b", func(context.Context) (int, error) {
+			if c.add("b") == 1 {
+				return 0, engi.Errorf(engi.Unavailable, "not yet")
+			}
+			return 0, nil
+		})
+	})
+	f.Backoff = workflow.Backoff{First: 300 * time.Millisecond}
+	f.Concurrency = 1
+	o := Open(t, open, f)
+	first, second := o.Send("anna", "f", `{}`), o.Send("anna", "f", `{}`)
+	want(t, o.Await(first, engi.FunctionWaiting), engi.FunctionWaiting, 1)
+	o.Stop()
+	r, err := o.Run(t.Context(), "", second)
+	if err != nil || r.State != engi.FunctionQueued {
+		t.Fatalf("the second run is %s before the first has ended (%v)", r.State, err)
+	}
+	o.Start()
+	want(t, o.Await(first), engi.FunctionDone, 2)
+	want(t, o.Await(second), engi.FunctionDone, 1)
+	c.want(t, "a", 2) // once in each
+	c.want(t, "b", 3)
+}
+
+// lostStart is about a node that dies between recording that a run has its
+// turn and handing it over.
+func lostStart(t *testing.T, open func() workflow.Engine) {
+	o := Open(t, open, On("f", 0, func(context.Context, *workflow.Run) (any, error) { return "x", nil }))
+	o.Stop()
+	now := time.Now().UTC()
+	r := workflow.Record{FunctionRun: engi.FunctionRun{
+		ID: engi.NewFunctionRunID(), Owner: "anna", Function: "f", State: engi.FunctionRunning, Attempt: 1, Created: now, Started: now,
+	}}
+	if err := store.Workflow(o.db).Put(t.Context(), engi.Event{}, "", []workflow.Record{r}); err != nil {
+		t.Fatal(err)
+	}
+	o.Start()
+	want(t, o.Await(r.ID), engi.FunctionDone, 1)
+}
