@@ -78,6 +78,7 @@ type commands struct {
 	Agent    agentCommand    `cmd:"" help:"Look at agents and their runs."`
 	Events   eventsCommand   `cmd:"" help:"Send events, and look at the durable functions that they start."`
 	Mcp      mcpCommand      `cmd:"" name:"mcp" help:"Offer sandboxes to agents of other programs (MCP) on standard input and output."`
+	Docs     docsCommand     `cmd:"" help:"Keep documentation that agents search."`
 	Volume   volumeCommand   `cmd:"" help:"Make and fill directories that outlive sandboxes."`
 	Snapshot snapshotCommand `cmd:"" help:"Look after copies of sandboxes."`
 	Secret   secretCommand   `cmd:"" help:"Keep values that never enter a sandbox."`

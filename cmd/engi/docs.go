@@ -1,0 +1,470 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+type docsCommand struct {
+	Add      docsAdd      `cmd:"" help:"Put documents into the library."`
+	List     docsList     `cmd:"" aliases:"ls" help:"List documents."`
+	Search   docsSearch   `cmd:"" help:"Search documents, and modules that sessions have saved."`
+	Packages docsPackages `cmd:"" help:"List what documents are about."`
+	Refresh  docsRefresh  `cmd:"" help:"Read documents again that have changed where they come from."`
+	Remove   docsRemove   `cmd:"" aliases:"rm" help:"Make the library forget documents."`
+	Modules  docsModules  `cmd:"" help:"List modules that sessions have saved."`
+}
+
+const (
+	maxDocument  = 8 << 20 // bytes; the server's own bound is the same
+	maxDocuments = 5000    // of one directory
+)
+
+var documentNames = []string{".md", ".mdx", ".markdown", ".txt"}
+
+type docsAdd struct {
+	Sources []string `arg:"" name:"source" help:"File, directory, address, or - for standard input." placeholder:"SOURCE"`
+	Package string   `short:"p" help:"What they are about." placeholder:"NAME"`
+	Title   string   `short:"t" help:"Of one document; else the name of its file, or its first heading." placeholder:"TITLE"`
+}
+
+func (docsAdd) Help() string {
+	return `Documents are Markdown or plain text. Of a directory, files that end in .md, .mdx, .markdown or
+.txt are taken, with their paths as titles; names that begin with a dot are left out. A document
+of the same package and title, or address, is replaced. Addresses are fetched by the server,
+where its operator allows that. With the admin key everybody finds what is added.
+
+Examples:
+  engi docs add https://example.com/sdk.md --package @acme/sdk
+  engi docs add docs/ README.md --package acme
+  engi docs list --json | engi docs add - --title "What there is"`
+}
+
+// A paper is one document to be added.
+type paper struct {
+	name string // for people
+	read func() (v1.DocumentRequest, error)
+}
+
+// Run implements the command.
+func (a *docsAdd) Run(ctx context.Context, g *globals) error {
+	all, err := a.papers(g)
+	if err != nil {
+		return err
+	}
+	if len(all) > 1 && a.Title != "" {
+		return engi.Errorf(engi.Invalid, "there are %d documents and one title", len(all)).WithRemedy("leave --title out")
+	}
+	return g.atServer(ctx, func(d *desk) error {
+		bar, done := g.documentBar(len(all))
+		added := []v1.Document{}
+		var errs []error
+		for _, s := range all {
+			x, err := s.add(ctx, d, a)
+			bar()
+			if err != nil {
+				if ctx.Err() != nil {
+					done()
+					return err
+				}
+				errs = append(errs, fmt.Errorf("%s: %w", s.name, err))
+				continue
+			}
+			added = append(added, x)
+		}
+		done()
+		if g.JSON {
+			if err := g.printJSON(added); err != nil {
+				return err
+			}
+			return g.several(errs)
+		}
+		for _, x := range added {
+			fmt.Fprintln(g.out, x.ID, printable(x.Title))
+		}
+		return g.several(errs)
+	})
+}
+
+func (s paper) add(ctx context.Context, d *desk, a *docsAdd) (v1.Document, error) {
+	q, err := s.read()
+	if err != nil {
+		return v1.Document{}, err
+	}
+	q.Package = a.Package
+	if a.Title != "" {
+		q.Title = a.Title
+	}
+	return d.AddDocument(ctx, q)
+}
+
+// papers lists what the arguments stand for. Nothing is read yet, but for
+// directories.
+func (a *docsAdd) papers(g *globals) (all []paper, _ error) {
+	for _, arg := range a.Sources {
+		if strings.HasPrefix(arg, "http://") || strings.HasPrefix(arg, "https://") {
+			all = append(all, paper{arg, func() (v1.DocumentRequest, error) { return v1.DocumentRequest{URL: arg}, nil }})
+			continue
+		}
+		if arg == "-" {
+			all = append(all, paper{"standard input", func() (v1.DocumentRequest, error) {
+				text, err := g.readStdin(maxDocument)
+				return v1.DocumentRequest{Text: string(text)}, err
+			}})
+			continue
+		}
+		info, err := os.Stat(arg)
+		if err != nil {
+			return nil, engi.Errorf(engi.Invalid, "%v", err)
+		}
+		if !info.IsDir() {
+			all = append(all, paperOf(arg, filepath.Base(arg)))
+			continue
+		}
+		n := len(all)
+		err = filepath.WalkDir(arg, func(path string, e fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return engi.Errorf(engi.Invalid, "%v", err)
+			case path != arg && strings.HasPrefix(e.Name(), "."):
+				if e.IsDir() {
+					return fs.SkipDir
+				}
+				return nil
+			case !e.Type().IsRegular() || !slices.Contains(documentNames, strings.ToLower(filepath.Ext(path))):
+				return nil
+			case len(all)-n == maxDocuments:
+				return engi.Errorf(engi.Invalid, "%s has more than %d documents", arg, maxDocuments).WithRemedy("add directories below it one by one")
+			}
+			title, err := filepath.Rel(arg, path)
+			all = append(all, paperOf(path, filepath.ToSlash(title)))
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		if len(all) == n {
+			return nil, engi.Errorf(engi.Invalid, "%s has no documents", arg).WithRemedy("their names end in one of %s", strings.Join(documentNames, ", "))
+		}
+	}
+	return all, nil
+}
+
+func paperOf(path, title string) paper {
+	return paper{path, func() (v1.DocumentRequest, error) {
+		f, err := os.Open(path)
+		if err != nil {
+			return v1.DocumentRequest{}, engi.Errorf(engi.Invalid, "%v", err)
+		}
+		defer f.Close()
+		text, err := io.ReadAll(io.LimitReader(f, maxDocument+1))
+		if err != nil {
+			return v1.DocumentRequest{}, engi.Errorf(engi.Invalid, "%v", err)
+		}
+		if len(text) > maxDocument {
+			return v1.DocumentRequest{}, engi.Errorf(engi.Invalid, "it has more than %d MiB", maxDocument>>20).WithRemedy("cut it into several documents")
+		}
+		return v1.DocumentRequest{Title: title, Text: string(text)}, nil
+	}}
+}
+
+// documentBar shows people how many of n documents are done.
+func (g *globals) documentBar(n int) (one, done func()) {
+	if n < 3 || g.JSON || width(g.err) < 60 {
+		return func() {}, func() {}
+	}
+	bars := mpb.New(mpb.WithOutput(g.err), mpb.WithWidth(40))
+	bar := bars.New(int64(n), mpb.BarStyle().Rbound("]"), mpb.PrependDecorators(decor.Name("documents ")), mpb.AppendDecorators(decor.CountersNoUnit("%d / %d")))
+	return bar.Increment, func() {
+		bar.Abort(false)
+		bars.Wait()
+	}
+}
+
+type docsList struct {
+	Quiet bool `short:"q" help:"Print IDs only."`
+}
+
+func (docsList) Help() string {
+	return `Yours, and those of the node, which everybody finds.
+
+Examples:
+  engi docs list
+  engi docs list --json`
+}
+
+// Run implements the command.
+func (l *docsList) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		all, err := d.Documents(ctx)
+		switch {
+		case err != nil:
+			return err
+		case g.JSON:
+			return g.printJSON(all)
+		}
+		if !l.Quiet {
+			g.showDocuments(all)
+			return nil
+		}
+		for _, x := range all {
+			fmt.Fprintln(g.out, x.ID)
+		}
+		return nil
+	})
+}
+
+func (g *globals) showDocuments(all []v1.Document) {
+	var rows [][]string
+	for _, x := range all {
+		rows = append(rows, []string{
+			x.ID, cmp.Or(x.Owner, "node"), orDash(printable(x.Package)), printable(fmt.Sprintf("%.60s", x.Title)), fmt.Sprint(x.Chunks),
+			fmt.Sprintf("%d KiB", (x.Bytes+1023)>>10), x.State, ago(x.CheckedAt),
+		})
+	}
+	g.table("ID\tOWNER\tPACKAGE\tTITLE\tPIECES\tSIZE\tSTATE\tCHECKED", rows)
+	for _, x := range all {
+		if x.Error != nil {
+			g.note("%s: %s", x.ID, printable(x.Error.Detail))
+		}
+	}
+}
+
+type docsSearch struct {
+	Words   []string `arg:"" name:"question" help:"What you want to do or know." placeholder:"QUESTION"`
+	Package string   `short:"p" help:"Only what is about it." placeholder:"NAME"`
+	Session string   `help:"Find modules of this session, too." placeholder:"SESSION"`
+	Mode    string   `help:"How: hybrid (by meaning and words), vector or keyword." enum:"hybrid,vector,keyword" default:"hybrid" placeholder:"MODE"`
+	Limit   int      `short:"n" help:"At most this many." default:"5" placeholder:"N"`
+	Full    bool     `help:"Print whole pieces."`
+}
+
+func (docsSearch) Help() string {
+	return `Prints where each piece is from, and its beginning. On standard error it says which embedder
+compared meanings, if one did, and what to know about that.
+
+Examples:
+  engi docs search how do I create an issue --package @linear/sdk
+  engi docs search retry --mode keyword -n 10
+  engi docs search "open tickets" --session chat --json`
+}
+
+// Run implements the command.
+func (s *docsSearch) Run(ctx context.Context, g *globals) error {
+	q := v1.SearchRequest{Query: strings.Join(s.Words, " "), Package: s.Package, Session: s.Session, Mode: s.Mode, Limit: s.Limit}
+	return g.atServer(ctx, func(d *desk) error {
+		x, err := d.SearchDocuments(ctx, q)
+		switch {
+		case err != nil:
+			return err
+		case g.JSON:
+			return g.printJSON(x)
+		}
+		for i, h := range x.Hits {
+			if i > 0 {
+				fmt.Fprintln(g.out)
+			}
+			fmt.Fprintf(g.out, "%d. %s\n", i+1, hitHead(h))
+			text, limit := h.Text, snippetLines
+			if h.Module != nil {
+				text = h.Module.Usage
+				if s.Full && h.Module.Source != "" {
+					text = h.Module.Source
+				}
+			}
+			if s.Full {
+				limit = -1
+			}
+			g.snippet(text, limit)
+		}
+		searched := "searched by words"
+		if x.Embedder != "" {
+			searched = "meanings compared by " + x.Embedder
+		}
+		if len(x.Hits) == 0 {
+			searched = "nothing found; " + searched
+		}
+		if x.Note != "" {
+			searched += "; " + x.Note
+		}
+		g.note("%s", printable(searched))
+		return nil
+	})
+}
+
+// hitHead says where a piece is from, in a line or two.
+func hitHead(h v1.Hit) string {
+	if m := h.Module; m != nil {
+		return printable(fmt.Sprintf("module %s of scope %s: %s", m.Path, m.Scope, m.Description))
+	}
+	path := h.Headings
+	if len(path) == 0 || path[0] != h.Title {
+		path = append([]string{h.Title}, path...)
+	}
+	head := printable(strings.Join(path, " > "))
+	if h.Package != "" {
+		head = printable(h.Package) + "  " + head
+	}
+	if h.URL != "" {
+		head += "\n   " + printable(h.URL)
+	}
+	return head
+}
+
+const (
+	snippetLines = 4
+	snippetWidth = 110
+)
+
+// snippet prints the beginning of a text; all of it if lines is negative.
+func (g *globals) snippet(text string, lines int) {
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(printable(strings.ReplaceAll(strings.TrimRight(line, "\r\n"), "\t", "    ")), " ")
+		if lines >= 0 {
+			if line == "" {
+				continue
+			}
+			if lines == 0 {
+				fmt.Fprintln(g.out, "   …")
+				return
+			}
+			lines--
+			if r := []rune(line); len(r) > snippetWidth {
+				line = string(r[:snippetWidth]) + "…"
+			}
+		}
+		fmt.Fprintln(g.out, strings.TrimRight("   "+line, " "))
+	}
+}
+
+type docsPackages struct{}
+
+func (docsPackages) Help() string {
+	return `Examples:
+  engi docs packages`
+}
+
+// Run implements the command.
+func (docsPackages) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		all, err := d.DocumentPackages(ctx)
+		switch {
+		case err != nil:
+			return err
+		case g.JSON:
+			return g.printJSON(all)
+		}
+		var rows [][]string
+		for _, x := range all {
+			rows = append(rows, []string{printable(x.Name), fmt.Sprint(x.Documents), fmt.Sprint(x.Chunks)})
+		}
+		g.table("PACKAGE\tDOCUMENTS\tPIECES", rows)
+		return nil
+	})
+}
+
+type docsRefresh struct {
+	IDs []string `arg:"" optional:"" name:"id" help:"Documents; else all of yours, or of the node with the admin key." placeholder:"ID"`
+}
+
+func (docsRefresh) Help() string {
+	return `The server does this by itself now and then. What cannot be read keeps its older text.
+
+Examples:
+  engi docs refresh
+  engi docs refresh $id`
+}
+
+// Run implements the command.
+func (r *docsRefresh) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) (err error) {
+		var all []v1.Document
+		var errs []error
+		if len(r.IDs) == 0 {
+			if all, err = d.RefreshDocuments(ctx); err != nil {
+				return err
+			}
+		}
+		for _, id := range r.IDs {
+			x, err := d.RefreshDocument(ctx, id)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			all = append(all, x)
+		}
+		if g.JSON {
+			err = g.printJSON(append([]v1.Document{}, all...))
+		} else {
+			g.showDocuments(all)
+		}
+		if err != nil {
+			return err
+		}
+		return g.several(errs)
+	})
+}
+
+type docsRemove struct {
+	IDs []string `arg:"" name:"id" help:"Documents." placeholder:"ID"`
+}
+
+func (docsRemove) Help() string {
+	return `Examples:
+  engi docs remove $id
+  engi docs remove $(engi docs list -q)`
+}
+
+// Run implements the command.
+func (r *docsRemove) Run(ctx context.Context, g *globals) error {
+	return g.removeAll(ctx, "removed", r.IDs, func(d *desk, id string) error { return d.RemoveDocument(ctx, id) })
+}
+
+type docsModules struct {
+	Session string `arg:"" optional:"" help:"Those that this session finds; else those that all of your sessions find." placeholder:"SESSION"`
+}
+
+func (docsModules) Help() string {
+	return `Agents save modules: files below /workspace of a session that are worth using again.
+
+Examples:
+  engi docs modules
+  engi docs modules chat --json`
+}
+
+// Run implements the command.
+func (m *docsModules) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) (err error) {
+		var all []v1.CodeModule
+		if m.Session == "" {
+			all, err = d.Modules(ctx)
+		} else {
+			all, err = d.SessionModules(ctx, m.Session)
+		}
+		switch {
+		case err != nil:
+			return err
+		case g.JSON:
+			return g.printJSON(all)
+		}
+		var rows [][]string
+		for _, x := range all {
+			rows = append(rows, []string{printable(x.Path), x.Scope, x.SessionID, ago(x.SavedAt), printable(x.Description)})
+		}
+		g.table("PATH\tSCOPE\tSESSION\tSAVED\tWHAT IT IS FOR", rows)
+		return nil
+	})
+}
