@@ -2,7 +2,6 @@ package llm
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"strconv"
@@ -350,11 +349,20 @@ func prompt(q Request) (fantasy.Prompt, error) {
 			}
 		case engi.RoleTool:
 			var parts []fantasy.MessagePart
+			var files []fantasy.FilePart
 			for _, r := range m.Results {
 				parts = append(parts, fantasy.ToolResultPart{ToolCallID: r.Call, Output: output(r)})
+				for _, img := range r.Images {
+					files = append(files, fantasy.FilePart{Data: img.Data, MediaType: img.MediaType})
+				}
 			}
 			if len(parts) > 0 {
 				p = append(p, fantasy.Message{Role: fantasy.MessageRoleTool, Content: parts})
+			}
+			// Half of the formats have no place for images among results, and
+			// none suffers anything between results of one answer.
+			if len(files) > 0 {
+				p = append(p, fantasy.NewUserMessage("(The images of the results above, in their order.)", files...))
 			}
 		default:
 			return nil, engi.Errorf(engi.Invalid, "message %d is by %.40q, which is nobody", i, m.Role).WithRemedy("use user, assistant or tool")
@@ -364,12 +372,8 @@ func prompt(q Request) (fantasy.Prompt, error) {
 }
 
 func output(r engi.ToolResult) fantasy.ToolResultOutputContent {
-	switch {
-	case r.Failed:
+	if r.Failed {
 		return fantasy.ToolResultOutputContentError{Error: errors.New(r.Text)}
-	case len(r.Images) > 0:
-		img := r.Images[0]
-		return fantasy.ToolResultOutputContentMedia{Data: base64.StdEncoding.EncodeToString(img.Data), MediaType: img.MediaType, Text: r.Text}
 	}
 	return fantasy.ToolResultOutputContentText{Text: r.Text}
 }

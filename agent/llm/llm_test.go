@@ -115,7 +115,8 @@ func TestSwitch(t *testing.T) {
 					t.Errorf("streamed calls %q", calls)
 				}
 				q.Messages = append(q.Messages, reply.Message, engi.Message{Role: engi.RoleTool, Results: []engi.ToolResult{
-					{Call: got[0].ID, Name: "weather", Text: "sunny"}, {Call: got[1].ID, Name: "weather", Text: "no such town", Failed: true}}})
+					{Call: got[0].ID, Name: "weather", Text: "sunny", Images: []engi.Image{{MediaType: "image/png", Data: []byte("\x89PNG")}, {MediaType: "image/png", Data: []byte("\x89PNG2")}}},
+					{Call: got[1].ID, Name: "weather", Text: "no such town", Failed: true}}})
 				reply, _, _ = ask()
 				if reply.Stop != llm.StopEnd || reply.Message.Text != "It is sunny in Köln, 20 °C." {
 					t.Errorf("%+v", reply)
@@ -123,6 +124,9 @@ func TestSwitch(t *testing.T) {
 				first, second := s.Seen()[0], s.Seen()[1]
 				if first.Key != "key-of-"+provider || first.System != "You know the weather." || first.Last().Images != 1 || first.Model != "m1" || first.Stream != streamed {
 					t.Errorf("the provider saw %+v", first)
+				}
+				if n := second.Last().Images; n != 2 {
+					t.Errorf("the provider saw %d images of results", n)
 				}
 				if r := second.Last().Results; len(r) != 2 || !strings.Contains(r[0].Text, "sunny") || !strings.Contains(r[1].Text, "no such town") {
 					t.Errorf("the provider saw results %+v", r)

@@ -127,6 +127,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		d.refuse(w, http.StatusBadRequest, err.Error())
 		return
 	}
+	c.Turns = folded(c.Turns)
 	c.Raw = body
 	c.Key = key(r)
 	s.mu.Lock()
@@ -187,6 +188,20 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}
+}
+
+// folded returns turns with images that follow results among them, as some of
+// the formats have it and others have not.
+func folded(turns []Turn) (all []Turn) {
+	for _, t := range turns {
+		if n := len(all); n > 0 && t.Role == "user" && t.Images > 0 && all[n-1].Role == "tool" {
+			all[n-1].Images += t.Images
+			all[n-1].Text += t.Text
+			continue
+		}
+		all = append(all, t)
+	}
+	return all
 }
 
 // A dialect is a wire format.
