@@ -1,0 +1,357 @@
+package inngest
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha1" //nolint:gosec // names of steps in the protocol, no secret
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/workflow"
+)
+
+const (
+	maxCall  = 8 << 20          // bytes; servers send 4 MiB at most
+	bodyTime = 30 * time.Second // for a body to come
+	maxAge   = 5 * time.Minute  // of a signature
+)
+
+var (
+	keyPrefix = regexp.MustCompile(`^signkey-[A-Za-z0-9_]+-`)
+	serverRun = regexp.MustCompile(`^[0-9A-Za-z]{1,64}$`)
+)
+
+// A ticket is the data of the event that hands a run over.
+type ticket struct {
+	Run      string `json:"run"`
+	Function string `json:"function"` // for people who look at the server
+}
+
+// A call is what a server says when it wants a run to go on.
+type call struct {
+	run       engi.FunctionRunID
+	server    string // its own ID of the run
+	elsewhere bool   // results of steps must be asked for
+	steps     map[string]json.RawMessage
+}
+
+// parseCall reads the body of a call. It reports Invalid.
+func parseCall(body []byte) (call, error) {
+	var in struct {
+		Event struct {
+			Data ticket `json:"data"`
+		} `json:"event"`
+		Steps   map[string]json.RawMessage `json:"steps"`
+		Context struct {
+			Run    string `json:"run_id"`
+			UseAPI bool   `json:"use_api"`
+		} `json:"ctx"`
+		UseAPI bool `json:"use_api"`
+	}
+	if err := json.Unmarshal(body, &in); err != nil {
+		return call{}, engi.Errorf(engi.Invalid, "inngest: the call cannot be read: %v", err)
+	}
+	id, err := engi.ParseFunctionRunID(in.Event.Data.Run)
+	if err != nil {
+		return call{}, err
+	}
+	c := call{run: id, server: in.Context.Run, elsewhere: in.UseAPI || in.Context.UseAPI, steps: in.Steps}
+	if c.elsewhere && !serverRun.MatchString(c.server) {
+		return call{}, engi.Errorf(engi.Invalid, "inngest: the call has no ID of its run")
+	}
+	return c, nil
+}
+
+// fingerprint says which steps are done.
+func (c call) fingerprint() string {
+	names := make([]string, 0, len(c.steps))
+	for name := range c.steps {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+// An answer is what a server is told.
+type answer struct {
+	status int
+	body   []byte
+	step   bool // has the result of a step, which is nowhere else yet
+	final  bool // do not call again because of the status
+	after  time.Duration
+}
+
+// A flight is a run that goes on until its next step is done. What came of the
+// step is kept until a call shows that the server has it: an answer that gets
+// lost must not make us do the step again.
+type flight struct {
+	fingerprint string
+	done        chan struct{}
+	answer      answer // once done is closed
+}
+
+func (f *flight) over() bool {
+	select {
+	case <-f.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// ServeHTTP answers a server's calls: GET says what is here, PUT asks for
+// another registration, POST goes on with a run.
+func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Inngest-SDK", language)
+	w.Header().Set("X-Inngest-SDK-Handled", "true")
+	w.Header().Set("X-Inngest-Req-Version", "2")
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // tests have writers without deadlines
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxCall))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	if err != nil {
+		write(w, refusal(http.StatusBadRequest, "the body cannot be read, or is too large"))
+		return
+	}
+	if err := e.verify(r, body, time.Now()); err != nil {
+		e.opt.Log.WarnContext(r.Context(), "refuse a call that says it is of the Inngest server", "from", r.RemoteAddr, "error", err)
+		write(w, refusal(http.StatusUnauthorized, err.Error()))
+		return
+	}
+	switch r.Method {
+	case http.MethodGet:
+		write(w, answer{status: http.StatusOK, body: encode(map[string]any{
+			"schema_version": "2024-05-24", "function_count": 1, "has_event_key": e.opt.EventKey != "none", "has_signing_key": e.bearer != "",
+			"mode": map[bool]string{true: "cloud", false: "dev"}[e.bearer != ""], "authentication_succeeded": e.bearer != "",
+		})})
+	case http.MethodPut:
+		select {
+		case e.poke <- struct{}{}:
+		default:
+		}
+		write(w, answer{status: http.StatusOK, body: encode(map[string]any{"message": "the functions are registered again", "modified": false})})
+	case http.MethodPost:
+		if id := r.URL.Query().Get("fnId"); id != e.slug() {
+			write(w, refusal(http.StatusNotFound, fmt.Sprintf("there is no function %.80q here", id)))
+			return
+		}
+		c, err := parseCall(body)
+		if err != nil {
+			a := refusal(http.StatusBadRequest, err.Error())
+			a.final = true
+			write(w, a)
+			return
+		}
+		e.goOn(w, r, c)
+	default:
+		w.Header().Set("Allow", "GET, PUT, POST")
+		write(w, refusal(http.StatusMethodNotAllowed, "use GET, PUT or POST"))
+	}
+}
+
+// verify reports why a request is not the server's.
+func (e *Engine) verify(r *http.Request, body []byte, now time.Time) error {
+	if e.bearer == "" {
+		if !local(r) {
+			return engi.Errorf(engi.Anonymous, "unsigned calls are taken from this machine only")
+		}
+		return nil
+	}
+	given, err := url.ParseQuery(r.Header.Get("X-Inngest-Signature"))
+	if err != nil {
+		return errUnsigned
+	}
+	at, err := strconv.ParseInt(given.Get("t"), 10, 64)
+	mac, bad := hex.DecodeString(given.Get("s"))
+	if err != nil || bad != nil || len(mac) != sha256.Size {
+		return errUnsigned
+	}
+	if age := now.Sub(time.Unix(at, 0)); age > maxAge || age < -maxAge {
+		return engi.Errorf(engi.Anonymous, "the signature is not of these minutes").WithRemedy("set the clocks of both machines")
+	}
+	sum := hmac.New(sha256.New, []byte(keyPrefix.ReplaceAllString(e.opt.SigningKey, "")))
+	sum.Write(body)
+	sum.Write([]byte(given.Get("t")))
+	if !hmac.Equal(mac, sum.Sum(nil)) {
+		return errUnsigned
+	}
+	return nil
+}
+
+var errUnsigned = engi.Errorf(engi.Anonymous, "the call is not signed with our key")
+
+// goOn executes the next step of a run, or waits for the one under way that
+// the server has asked for before.
+func (e *Engine) goOn(w http.ResponseWriter, r *http.Request, c call) {
+	if c.elsewhere {
+		var err error
+		if c.steps, err = e.results(r.Context(), c.server); err != nil {
+			write(w, answer{status: http.StatusServiceUnavailable, body: failure(err), after: time.Second})
+			return
+		}
+	}
+	for {
+		f := e.board(c)
+		if f == nil {
+			write(w, stopping)
+			return
+		}
+		select {
+		case <-f.done:
+		case <-r.Context().Done():
+			return // the flight goes on; the answer is kept
+		}
+		if f.fingerprint != c.fingerprint() {
+			e.leave(c.run, f)
+			continue
+		}
+		if !f.answer.step {
+			e.leave(c.run, f)
+		}
+		write(w, f.answer)
+		return
+	}
+}
+
+// board returns the flight of a run, a new one if there is none; nil when the
+// engine has stopped.
+func (e *Engine) board(c call) *flight {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if f := e.flights[c.run]; f != nil {
+		return f
+	}
+	if e.execute == nil || e.ctx.Err() != nil {
+		return nil
+	}
+	f := &flight{fingerprint: c.fingerprint(), done: make(chan struct{})}
+	e.flights[c.run] = f
+	ctx, x := e.ctx, e.execute
+	e.going.Go(func() {
+		defer close(f.done)
+		f.answer = fly(ctx, x, c)
+	})
+	return f
+}
+
+// leave forgets a flight.
+func (e *Engine) leave(id engi.FunctionRunID, f *flight) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.flights[id] == f {
+		delete(e.flights, id)
+	}
+}
+
+// fly executes up to one step.
+func fly(ctx context.Context, x workflow.Executor, c call) answer {
+	s := &stepper{done: c.steps}
+	out := x.Execute(ctx, c.run, s)
+	switch {
+	case s.err != nil:
+		return answer{status: http.StatusInternalServerError, body: failure(s.err)}
+	case out.Next == workflow.Yielded && s.op != nil:
+		return answer{status: http.StatusPartialContent, body: encode([]any{s.op}), step: true}
+	case out.Next == workflow.Again:
+		// To sleep is a step too, which makes its name unique.
+		name := fmt.Sprintf("wait for another attempt (%d)", len(c.steps))
+		d := fmt.Sprintf("%dms", max(out.After.Milliseconds(), 1))
+		return answer{status: http.StatusPartialContent, body: encode([]any{map[string]any{
+			"op": "Sleep", "id": digest1(name), "name": d, "displayName": name, "opts": map[string]string{"duration": d},
+		}})}
+	case out.Next == workflow.Ended && out.Error != nil:
+		return answer{status: http.StatusBadRequest, body: failure(out.Error), final: true}
+	case out.Next == workflow.Ended:
+		return answer{status: http.StatusOK, body: orNull(out.Output)}
+	}
+	return stopping
+}
+
+// stopping is the answer of a node that stops, or has not begun.
+var stopping = answer{status: http.StatusServiceUnavailable, body: encode(map[string]string{"name": "unavailable", "message": "the node stops; the run goes on when it is back"}), after: time.Second}
+
+// A stepper knows what is done of a run, and does one step more.
+type stepper struct {
+	done map[string]json.RawMessage
+	op   map[string]any // of the step that was done
+	err  error          // what was remembered cannot be read
+}
+
+// Step implements [workflow.Stepper]. Results travel as text: servers bring
+// JSON into a form of their own, in which long numbers change.
+func (s *stepper) Step(ctx context.Context, name string, fn func(context.Context) (json.RawMessage, error)) (json.RawMessage, error) {
+	if s.op != nil {
+		return nil, workflow.ErrYield // one step a call, also of a function that does not leave
+	}
+	if raw, ok := s.done[digest1(name)]; ok {
+		var kept struct {
+			Data *string `json:"data"`
+		}
+		if err := json.Unmarshal(raw, &kept); err != nil || kept.Data == nil || !json.Valid([]byte(*kept.Data)) {
+			s.err = engi.Errorf(engi.Internal, "inngest: what the server remembers of step %s cannot be read", name)
+			return nil, workflow.ErrYield
+		}
+		return json.RawMessage(*kept.Data), nil
+	}
+	raw, err := fn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.op = map[string]any{"op": "StepRun", "id": digest1(name), "name": name, "displayName": name, "data": string(raw)}
+	return nil, workflow.ErrYield
+}
+
+// refusal is an answer to what is no call of the server.
+func refusal(status int, text string) answer {
+	return answer{status: status, body: encode(map[string]string{"name": "refused", "message": text})}
+}
+
+// failure is an error as servers show it.
+func failure(err error) []byte {
+	return encode(map[string]string{"name": engi.KindOf(err).String(), "message": err.Error()})
+}
+
+func write(w http.ResponseWriter, a answer) {
+	w.Header().Set("X-Inngest-No-Retry", strconv.FormatBool(a.final))
+	if a.after > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(max(a.after.Round(time.Second), time.Second).Seconds())))
+	}
+	w.WriteHeader(a.status)
+	_, _ = w.Write(a.body) // who has left calls again
+}
+
+func encode(v any) []byte {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // unreachable: maps of strings and numbers can be written
+	}
+	return raw
+}
+
+func orNull(raw json.RawMessage) []byte {
+	if len(raw) == 0 {
+		return []byte("null")
+	}
+	return raw
+}
+
+func digest1(s string) string {
+	sum := sha1.Sum([]byte(s))
+	return hex.EncodeToString(sum[:])
+}
+
+func digest256(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,59 @@
+package inngest_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+
+	"github.com/engi-dev/engi/workflow"
+	"github.com/engi-dev/engi/workflow/inngest"
+	"github.com/engi-dev/engi/workflow/workflowtest"
+)
+
+const key = "0123456789abcdef"
+
+// serve returns an address whose calls go to the engine of the day.
+func serve(t *testing.T) (string, *atomic.Pointer[inngest.Engine]) {
+	now := &atomic.Pointer[inngest.Engine]{}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if e := now.Load(); e != nil {
+			e.ServeHTTP(w, r)
+			return
+		}
+		http.Error(w, "nobody is here", http.StatusBadGateway)
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL + "/api/inngest", now
+}
+
+func TestPromises(t *testing.T) {
+	for _, c := range []struct {
+		name, key string
+		lose, big bool
+	}{
+		{name: "plain"},
+		{name: "signed", key: key, big: true},
+		{name: "answers get lost", lose: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			workflowtest.Promises(t, func(t *testing.T) func() workflow.Engine {
+				w := newTwin(t, c.key)
+				w.lose, w.big = c.lose, c.big
+				address, now := serve(t)
+				return func() workflow.Engine {
+					o := inngest.Options{URL: w.url, ServeURL: address}
+					if c.key != "" {
+						o.SigningKey, o.EventKey = "signkey-test-"+c.key, "event-key"
+					}
+					e, err := inngest.New(o)
+					if err != nil {
+						t.Fatal(err)
+					}
+					now.Store(e)
+					return e
+				}
+			})
+		})
+	}
+}

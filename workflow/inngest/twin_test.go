@@ -1,0 +1,254 @@
+package inngest_test
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	mathrand "math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A twin is a server that behaves as Inngest's does towards an application:
+// it queues runs, calls for one step after the other, remembers their results,
+// sleeps, and calls again what failed. It is strict about what it is told.
+type twin struct {
+	t     *testing.T
+	key   string // hexadecimal; empty takes everything
+	url   string
+	pause time.Duration // before a failed call is repeated
+	lose  bool          // lose a third of all answers on their way
+	big   bool          // leave results of steps out of calls
+
+	mu        sync.Mutex
+	functions map[string]registered // by event
+	runs      map[string]*running
+	live      map[string]bool // by key of the singleton
+	seen      []string        // statuses
+	closed    chan struct{}
+	going     sync.WaitGroup
+}
+
+type registered struct{ slug, url string }
+
+type running struct {
+	id    string
+	event map[string]any
+	steps map[string]json.RawMessage
+	stack []string
+}
+
+func newTwin(t *testing.T, key string) *twin {
+	w := &twin{t: t, key: key, pause: 5 * time.Millisecond, functions: map[string]registered{}, runs: map[string]*running{}, live: map[string]bool{}, closed: make(chan struct{})}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /fn/register", w.register)
+	mux.HandleFunc("POST /e/{key}", w.event)
+	mux.HandleFunc("GET /v0/runs/{id}/actions", w.actions)
+	srv := httptest.NewServer(mux)
+	w.url = srv.URL
+	t.Cleanup(func() {
+		close(w.closed)
+		w.going.Wait()
+		srv.Close()
+	})
+	return w
+}
+
+func (w *twin) allowed(rw http.ResponseWriter, r *http.Request) bool {
+	if w.key == "" {
+		return true
+	}
+	raw, err := hex.DecodeString(w.key)
+	if err != nil {
+		w.t.Error(err)
+	}
+	sum := sha256.Sum256(raw)
+	if r.Header.Get("Authorization") != "Bearer signkey-test-"+hex.EncodeToString(sum[:]) {
+		http.Error(rw, "who are you?", http.StatusUnauthorized)
+		return false
+	}
+	return true
+}
+
+func (w *twin) register(rw http.ResponseWriter, r *http.Request) {
+	if !w.allowed(rw, r) {
+		return
+	}
+	var in struct {
+		URL, DeployType, SDK, AppName, V string
+		Functions                        []struct {
+			ID        string
+			Triggers  []struct{ Event string }
+			Singleton struct{ Key, Mode string }
+			Steps     map[string]struct {
+				Retries struct{ Attempts int }
+				Runtime struct{ Type, URL string }
+			}
+		}
+	}
+	if err := json.NewDecoder(r.Body).Decode(&in); err != nil || in.AppName == "" || in.DeployType != "ping" || len(in.Functions) != 1 {
+		w.t.Errorf("registered %+v, %v", in, err)
+		http.Error(rw, "bad registration", http.StatusBadRequest)
+		return
+	}
+	f := in.Functions[0]
+	if f.Singleton.Mode != "skip" || f.Singleton.Key != "event.data.run" || f.Steps["step"].Runtime.Type != "http" || !strings.HasPrefix(f.Steps["step"].Runtime.URL, in.URL+"?") {
+		w.t.Errorf("registered %+v", in)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.functions[f.Triggers[0].Event] = registered{f.ID, f.Steps["step"].Runtime.URL}
+	io.WriteString(rw, `{"ok":true,"modified":true}`)
+}
+
+func (w *twin) event(rw http.ResponseWriter, r *http.Request) {
+	if w.key != "" && r.PathValue("key") != "event-key" {
+		http.Error(rw, "Event key not found", http.StatusUnauthorized)
+		return
+	}
+	var e map[string]any
+	if err := json.NewDecoder(r.Body).Decode(&e); err != nil {
+		w.t.Error(err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f, ok := w.functions[fmt.Sprint(e["name"])]
+	key := fmt.Sprint(e["data"].(map[string]any)["run"])
+	if ok && !w.live[key] {
+		w.live[key] = true
+		run := &running{id: strings.ToUpper(rand.Text()), event: e, steps: map[string]json.RawMessage{}}
+		w.runs[run.id] = run
+		w.going.Go(func() {
+			w.drive(f, run)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			delete(w.live, key)
+		})
+	}
+	io.WriteString(rw, `{"ids":["x"],"status":200}`)
+}
+
+func (w *twin) actions(rw http.ResponseWriter, r *http.Request) {
+	if !w.allowed(rw, r) {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	json.NewEncoder(rw).Encode(w.runs[r.PathValue("id")].steps)
+}
+
+// drive calls for a run until it is over.
+func (w *twin) drive(f registered, run *running) {
+	failed := 0
+	for {
+		w.mu.Lock()
+		steps := maps.Clone(run.steps)
+		w.mu.Unlock()
+		if w.big {
+			steps = nil
+		}
+		body, err := json.Marshal(map[string]any{
+			"event": run.event, "events": []any{run.event}, "steps": steps, "version": 1, "use_api": w.big,
+			"ctx": map[string]any{"run_id": run.id, "fn_id": f.slug, "attempt": failed, "use_api": w.big, "stack": map[string]any{"stack": run.stack, "current": len(run.stack)}},
+		})
+		if err != nil {
+			w.t.Error(err)
+			return
+		}
+		status, header, raw := w.call(f.url, body)
+		w.mu.Lock()
+		w.seen = append(w.seen, strconv.Itoa(status))
+		w.mu.Unlock()
+		wait := time.Duration(0)
+		switch {
+		case status == 200:
+			return
+		case status == 206:
+			failed = 0
+			if wait, err = w.op(run, raw); err != nil {
+				w.t.Error(err)
+				return
+			}
+		default:
+			if header.Get("X-Inngest-No-Retry") == "true" {
+				return
+			}
+			if failed++; failed > 20 {
+				w.t.Logf("the twin gives up a run after %d calls", failed)
+				return
+			}
+			wait = w.pause
+		}
+		select {
+		case <-time.After(wait):
+		case <-w.closed:
+			return
+		}
+	}
+}
+
+// op takes in a step.
+func (w *twin) op(run *running, raw []byte) (time.Duration, error) {
+	var ops []struct {
+		Op, ID, Name, DisplayName string
+		Data                      json.RawMessage
+		Opts                      struct{ Duration string }
+	}
+	if err := json.Unmarshal(raw, &ops); err != nil || len(ops) != 1 || len(ops[0].ID) != 40 || ops[0].DisplayName == "" {
+		return 0, fmt.Errorf("bad answer %s: %w", raw, err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	o := ops[0]
+	if _, there := run.steps[o.ID]; there {
+		return 0, fmt.Errorf("step %s is done already", o.DisplayName)
+	}
+	run.stack = append(run.stack, o.ID)
+	switch o.Op {
+	case "StepRun":
+		kept, err := json.Marshal(map[string]json.RawMessage{"data": o.Data})
+		run.steps[o.ID] = kept
+		return 0, err
+	case "Sleep":
+		run.steps[o.ID] = json.RawMessage("null")
+		return time.ParseDuration(o.Opts.Duration)
+	}
+	return 0, fmt.Errorf("unknown operation %s", o.Op)
+}
+
+// call calls once; an answer may get lost.
+func (w *twin) call(url string, body []byte) (int, http.Header, []byte) {
+	req, err := http.NewRequest(http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		w.t.Error(err)
+		return 0, nil, nil
+	}
+	if w.key != "" {
+		at := strconv.FormatInt(time.Now().Unix(), 10)
+		mac := hmac.New(sha256.New, []byte(w.key))
+		mac.Write(body)
+		mac.Write([]byte(at))
+		req.Header.Set("X-Inngest-Signature", "t="+at+"&s="+hex.EncodeToString(mac.Sum(nil)))
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, nil, nil
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil || resp.Header.Get("X-Inngest-SDK") == "" || w.lose && mathrand.IntN(3) == 0 {
+		return 0, nil, nil
+	}
+	return resp.StatusCode, resp.Header, raw
+}
