@@ -66,8 +66,13 @@ var rules = []rule{
 	{"library/librarytest", ". library", "github.com/google/go-cmp/..."},
 	{"library/...", ". library/...", "github.com/yuin/goldmark/..."},
 
+	{"workflow/dbos", ". workflow", "github.com/dbos-inc/dbos-transact-golang/dbos/..."},
+	{"workflow/workflowtest", ". workflow store", ""},
+	{"workflow", ".", "github.com/google/jsonschema-go/... github.com/robfig/cron/v3"},
+	{"workflow/...", ". workflow", ""},
+
 	{"fleet/...", ". fleet/... provider guest guest/wire disk/...", "github.com/prometheus/client_golang/..."},
-	{"store/...", ". store/... fleet disk/... gate/... session agent library api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
+	{"store/...", ". store/... workflow fleet disk/... gate/... session agent library api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
 	{"api/v1", "", ""},
 	{"api/apitest", ". api/... gate/... guest guest/guestd guest/wire", "github.com/prometheus/client_golang/..."},

@@ -1,0 +1,333 @@
+// Package dbos executes durable functions with DBOS Transact, which keeps what
+// it knows in a SQLite file of its own: which runs it has taken on, and the
+// results of their steps, until they have ended.
+//
+// It is not for states, attempts and turns, which package workflow records.
+package dbos
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/dbos-inc/dbos-transact-golang/dbos"
+	_ "github.com/dbos-inc/dbos-transact-golang/dbos/driver/sqlite" // sqlite for dbos
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/workflow"
+)
+
+const (
+	// version stands in the file instead of a hash of the program: what one
+	// engi has begun, the next one goes on with. It changes only if that one
+	// could not, which would be a fault.
+	version = "1"
+
+	// workflowName stands in the file, too.
+	workflowName = "run"
+
+	// recoveries is how often a run may be gone on with after crashes. It is
+	// the office that gives up on runs.
+	recoveries = 1 << 30
+
+	tidyEvery = time.Minute
+	tidyBatch = 500
+	stopLimit = 10 * time.Second
+)
+
+// Options configure an Engine.
+type Options struct {
+	File string       // absolute; made with mode 0600 if it is not there
+	Log  *slog.Logger // nil discards
+}
+
+// An Engine is a [workflow.Engine]. One process at a time uses a file.
+type Engine struct {
+	opt Options
+
+	mu   sync.Mutex
+	life *life // nil while Run does not go on
+}
+
+var _ workflow.Engine = (*Engine)(nil)
+
+// New returns an engine. Nothing is opened before Run.
+func New(opt Options) (*Engine, error) {
+	if !filepath.IsAbs(opt.File) {
+		return nil, engi.Errorf(engi.Invalid, "%.200q is no absolute path", opt.File)
+	}
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Engine{opt: opt}, nil
+}
+
+// A life is an engine from the beginning to the end of Run.
+type life struct {
+	ctx  context.Context // of Run
+	x    workflow.Executor
+	log  *slog.Logger
+	dbos dbos.Context
+
+	mu     sync.Mutex
+	closed bool
+	busy   sync.WaitGroup // calls of Execute
+	wakes  map[string]chan struct{}
+}
+
+// Run executes until ctx ends.
+func (e *Engine) Run(ctx context.Context, x workflow.Executor, ready func()) (err error) {
+	defer engi.Annotate(&err, "durable functions in %s", e.opt.File)
+	db, err := openFile(e.opt.File)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	l := &life{ctx: ctx, x: x, log: e.opt.Log, wakes: map[string]chan struct{}{}}
+	// What ends it is Shutdown, after the functions have come to rest.
+	l.dbos, err = dbos.NewContext(context.WithoutCancel(ctx), dbos.Config{
+		AppName: "engi", ApplicationVersion: version, ExecutorID: "engi", SQLiteSystemDB: db, Logger: quiet(e.opt.Log),
+	})
+	if err != nil {
+		return engi.Errorf(engi.Internal, "%v", err)
+	}
+	dbos.RegisterWorkflow(l.dbos, l.run, dbos.WithWorkflowName(workflowName), dbos.WithMaxRecoveryAttempts(recoveries))
+	if err := dbos.Launch(l.dbos); err != nil {
+		return engi.Errorf(engi.Internal, "%v", err)
+	}
+	// A power cut may take back the record of an end that the file still has.
+	// Such runs must be unknown here before they are handed over again.
+	l.tidy()
+
+	e.mu.Lock()
+	e.life = l
+	e.mu.Unlock()
+	ready()
+	tick := time.NewTicker(tidyEvery)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+			l.tidy()
+		}
+	}
+	e.mu.Lock()
+	e.life = nil
+	e.mu.Unlock()
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	// Steps that are done are to be remembered, so nothing is shut down before
+	// the last of them has come back.
+	l.busy.Wait()
+	if err := dbos.Shutdown(l.dbos, stopLimit); err != nil {
+		return engi.Errorf(engi.Internal, "%v", err)
+	}
+	return nil
+}
+
+// openFile opens the database.
+func openFile(path string) (*sql.DB, error) {
+	// SQLite would make the file with the umask's mode; it holds what
+	// functions have returned.
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "%v", err).WithRemedy("make the data directory writable")
+	}
+	if err := f.Close(); err != nil {
+		return nil, engi.Errorf(engi.Internal, "%v", err)
+	}
+	source := url.URL{Scheme: "file", Path: path, RawQuery: url.Values{
+		"_txlock": {"immediate"},
+		"_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(NORMAL)", "foreign_keys(1)"},
+	}.Encode()}
+	db, err := sql.Open("sqlite", source.String())
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "%v", err)
+	}
+	db.SetMaxOpenConns(4)
+	db.SetMaxIdleConns(4)
+	return db, nil
+}
+
+// Start takes on a run.
+func (e *Engine) Start(_ context.Context, id engi.FunctionRunID, _ string) error {
+	e.mu.Lock()
+	l := e.life
+	e.mu.Unlock()
+	if l == nil {
+		return engi.Errorf(engi.Unavailable, "the engine does not run")
+	}
+	// An ID that is in the file already is left alone.
+	if _, err := dbos.RunWorkflow(l.dbos, l.run, string(id), dbos.WithWorkflowID(string(id))); err != nil {
+		return engi.Errorf(engi.Unavailable, "record run %s: %v", id, err)
+	}
+	return nil
+}
+
+// Wake ends the wait of a run.
+func (e *Engine) Wake(id engi.FunctionRunID) {
+	e.mu.Lock()
+	l := e.life
+	e.mu.Unlock()
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case l.wakes[string(id)] <- struct{}{}:
+	default:
+	}
+}
+
+// begin reports whether the function of a run may be called.
+func (l *life) begin() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.busy.Add(1)
+	}
+	return !l.closed
+}
+
+// run is the one workflow there is: it executes a run until that has ended.
+// What it returns while the engine stops is not recorded.
+func (l *life) run(ctx dbos.Context, id string) (string, error) {
+	wake := make(chan struct{}, 1)
+	l.mu.Lock()
+	l.wakes[id] = wake
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.wakes, id)
+	}()
+
+	s := &steps{ctx: ctx, done: map[string]json.RawMessage{}}
+	if err := s.recall(l.dbos, id); err != nil && ctx.Err() == nil {
+		// It is tried again in the next life; to go on without the steps would
+		// do them again.
+		l.log.Error("read the steps of a run", "run", id, "error", err)
+		<-ctx.Done()
+	}
+	for l.begin() {
+		out := l.x.Execute(l.ctx, engi.FunctionRunID(id), s)
+		l.busy.Done()
+		switch out.Next {
+		case workflow.Ended:
+			return "", nil
+		case workflow.Stopped:
+			continue
+		}
+		select {
+		case <-l.ctx.Done():
+		case <-wake:
+		case <-time.After(out.After):
+		}
+	}
+	<-ctx.Done()
+	return "", context.Cause(ctx)
+}
+
+// tidy removes runs that have ended.
+func (l *life) tidy() {
+	for l.ctx.Err() == nil {
+		ended, err := dbos.ListWorkflows(l.dbos, dbos.WithFilterStatus(dbos.WorkflowStatusSuccess, dbos.WorkflowStatusError),
+			dbos.WithFilterLimit(tidyBatch), dbos.WithFilterLoadInput(false), dbos.WithFilterLoadOutput(false))
+		ids := make([]string, 0, len(ended))
+		for _, w := range ended {
+			ids = append(ids, w.ID)
+		}
+		if err == nil && len(ids) > 0 {
+			err = dbos.DeleteWorkflows(l.dbos, ids)
+		}
+		if err != nil {
+			l.log.Warn("remove runs that have ended", "error", err)
+			return
+		}
+		if len(ids) < tidyBatch {
+			return
+		}
+	}
+}
+
+// steps are those of one run. DBOS numbers steps; here they have names, so that
+// another attempt, or a function that was changed meanwhile, finds its own.
+type steps struct {
+	ctx  dbos.Context
+	done map[string]json.RawMessage
+}
+
+// A memo is a step as DBOS keeps it.
+type memo struct {
+	Failed bool            `json:"failed,omitempty"`
+	Result json.RawMessage `json:"result,omitempty"`
+}
+
+// recall reads what was done in earlier lives. DBOS wants every step that it
+// knows to be asked for in order before there is a new one.
+func (s *steps) recall(root dbos.Context, id string) error {
+	known, err := dbos.GetWorkflowSteps(root, id, dbos.WithStepsLoadOutput(false))
+	if err != nil {
+		return engi.Errorf(engi.Unavailable, "%v", err)
+	}
+	next := 0
+	for _, k := range known {
+		// A step that could not be recorded has left a number unused.
+		for ; next <= k.StepID; next++ {
+			name := k.StepName
+			if next < k.StepID {
+				name = "unrecorded"
+			}
+			m, err := dbos.RunAsStep(s.ctx, func(context.Context) (memo, error) { return memo{Failed: true}, nil }, dbos.WithStepName(name))
+			if err != nil {
+				return engi.Errorf(engi.Unavailable, "step %s: %v", name, err)
+			}
+			if !m.Failed {
+				s.done[name] = m.Result
+			}
+		}
+	}
+	return nil
+}
+
+// Step implements workflow.Stepper.
+func (s *steps) Step(ctx context.Context, name string, fn func(context.Context) (json.RawMessage, error)) (json.RawMessage, error) {
+	if raw, ok := s.done[name]; ok {
+		return raw, nil
+	}
+	var failure error
+	m, err := dbos.RunAsStep(s.ctx, func(context.Context) (memo, error) {
+		raw, err := fn(ctx)
+		failure = err
+		return memo{Failed: err != nil, Result: raw}, nil
+	}, dbos.WithStepName(name))
+	switch {
+	case err != nil:
+		return nil, engi.Errorf(engi.Unavailable, "remember step %s: %v", name, err)
+	case failure != nil:
+		return nil, failure
+	}
+	s.done[name] = m.Result
+	return m.Result, nil
+}
+
+// quiet is log without what DBOS says when all is well.
+func quiet(log *slog.Logger) *slog.Logger { return slog.New(warnings{log.Handler()}) }
+
+type warnings struct{ slog.Handler }
+
+func (w warnings) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelWarn && w.Handler.Enabled(ctx, level)
+}
+
+func (w warnings) WithAttrs(a []slog.Attr) slog.Handler { return warnings{w.Handler.WithAttrs(a)} }
+func (w warnings) WithGroup(n string) slog.Handler      { return warnings{w.Handler.WithGroup(n)} }
