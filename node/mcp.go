@@ -1,6 +1,8 @@
 package node
 
 import (
+	"context"
+
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent/tool"
 	"github.com/engi-dev/engi/api/mcp"
@@ -11,7 +13,7 @@ import (
 const mcpPath = "/mcp"
 
 // openAgents makes what agents, ours and others', work with, and our own.
-func (n *Node) openAgents() (err error) {
+func (n *Node) openAgents(ctx context.Context) (err error) {
 	n.places = tool.Places{Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Sessions: n.Sessions()}
 	if n.wall != nil {
 		if n.places.Fetch, err = agents.Fetch(n.config.Models, n.wall); err != nil {
@@ -23,7 +25,15 @@ func (n *Node) openAgents() (err error) {
 	if err != nil {
 		return err
 	}
-	n.agents, err = agents.Open(n.config, agents.Rooms{Models: models, Places: n.places, DB: n.db, Log: log})
+	if err := n.openLibrary(ctx, models); err != nil {
+		return err
+	}
+	rooms := agents.Rooms{Models: models, DB: n.db, Log: log}
+	if n.library != nil {
+		n.places.Library, rooms.Ended = n.library, n.library.Ended
+	}
+	rooms.Places = n.places
+	n.agents, err = agents.Open(n.config, rooms)
 	return err
 }
 

@@ -31,6 +31,7 @@ import (
 	"github.com/engi-dev/engi/node/bundle"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/node/front"
+	"github.com/engi-dev/engi/node/library"
 	"github.com/engi-dev/engi/node/place"
 	"github.com/engi-dev/engi/node/sessions"
 	"github.com/engi-dev/engi/node/wall"
@@ -65,6 +66,7 @@ type Node struct {
 	fleet     *fleet.Manager
 	script    *script.Runner     // nil if scripts are not served
 	sessions  *sessions.Sessions // nil if there are none
+	library   *library.Library   // nil if there is none
 	agents    *agent.Office      // nil if there are none
 	places    tool.Places        // of agents
 	front     *front.Front
@@ -172,7 +174,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if err := n.openScripts(ctx); err != nil {
 		return nil, err
 	}
-	if err := n.openAgents(); err != nil {
+	if err := n.openAgents(ctx); err != nil {
 		return nil, err
 	}
 	leave, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -192,7 +194,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.handler = n.dispatch(rest.New(rest.Options{
-		Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Sessions: n.Sessions(), Agents: n.Agents(), Templates: n.templates, Pools: n.fleet, Keys: keys,
+		Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Sessions: n.Sessions(), Agents: n.Agents(), Library: n.Library(), Templates: n.templates, Pools: n.fleet, Keys: keys,
 		Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes, Quota: n.config.Quota.Of,
 		Secrets: n.secrets, Ports: n.previews, Networks: n.networkLog(),
 		Node:    rest.Node{Version: o.Version, Tier: n.provider.Tier(), NotEnforced: notEnforced, Started: n.started},
@@ -290,6 +292,9 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 	}
 	if n.script != nil {
 		parts = append(parts, part{"script", n.script.Run, 10 * time.Second})
+	}
+	if n.library != nil {
+		parts = append(parts, part{"library", n.library.Run, 30 * time.Second})
 	}
 	if n.agents != nil {
 		parts = append(parts, part{"agents", n.agents.Run, 30 * time.Second})

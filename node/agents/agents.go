@@ -77,9 +77,15 @@ func Fetch(c config.Models, w Wall) (func(engi.Owner) http.RoundTripper, error) 
 	if len(c.Fetch) == 0 {
 		return nil, nil
 	}
-	p := engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: c.Fetch}
+	return Through(w, "models.fetch", c.Fetch)
+}
+
+// Through returns what requests in the name of an owner go through, to what
+// rules allow; key is where the rules are from.
+func Through(w Wall, key string, rules []string) (func(engi.Owner) http.RoundTripper, error) {
+	p := engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: rules}
 	if err := w.Check(p); err != nil {
-		return nil, engi.Errorf(engi.KindOf(err), "models.fetch: %w", err)
+		return nil, engi.Errorf(engi.KindOf(err), "%s: %w", key, err)
 	}
 	return func(owner engi.Owner) http.RoundTripper {
 		t, err := w.Transport(owner, p)

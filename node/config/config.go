@@ -65,6 +65,7 @@ type Config struct {
 	Script    Script    `toml:"script" envPrefix:"SCRIPT_"`
 	Sandbox   Sandbox   `toml:"sandbox" envPrefix:"SANDBOX_"`
 	Models    Models    `toml:"models" envPrefix:"MODELS_"`
+	Docs      Docs      `toml:"docs" envPrefix:"DOCS_"`
 
 	Pools []Pool `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
 }
@@ -259,6 +260,7 @@ func Defaults() Config {
 			Events: 10_000, KeepAge: Duration(7 * 24 * time.Hour),
 		},
 		Sandbox: defaultSandbox(),
+		Docs:    defaultDocs(),
 		Script: Script{
 			Code: sl.Code, Timeout: Duration(sl.Timeout), MinTimeout: Duration(sl.MinTimeout), MaxTimeout: Duration(sl.MaxTimeout),
 			Memory: Bytes(sl.Memory), Helpers: max(8, 4*cpus()),
@@ -509,7 +511,7 @@ func (c Config) Validate() error {
 	if c.Volumes.Capacity < 0 {
 		return engi.Errorf(engi.Invalid, "volumes.capacity is negative")
 	}
-	for _, check := range []func() error{c.Quota.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Sandbox.validate} {
+	for _, check := range []func() error{c.Quota.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Sandbox.validate, c.Docs.validate} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -1,0 +1,140 @@
+// Package library assembles the library of a node from its configuration:
+// which documents everybody finds, where documents may be fetched from, what
+// compares meanings; and it saves the modules that agents announce in their
+// last words. Only package node uses it.
+package library
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent/llm"
+	room "github.com/engi-dev/engi/library"
+	"github.com/engi-dev/engi/node/agents"
+	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/script"
+	"github.com/engi-dev/engi/store"
+)
+
+// Rooms are those of the node that the library needs.
+type Rooms struct {
+	DB       *store.DB
+	Sessions engi.Sessions // nil: there are none
+	Models   *llm.Registry // nil: there are none
+	Wall     agents.Wall   // nil: owners send the text of documents
+	Log      *slog.Logger
+}
+
+// A Library is a node's. It is safe for concurrent use.
+type Library struct {
+	*room.Library
+	own      *outlet
+	finisher *finisher
+}
+
+// Open makes the library of c; nil where it is off. Nothing runs before Run.
+func Open(ctx context.Context, c config.Config, r Rooms) (*Library, error) {
+	if c.Docs.Off {
+		return nil, nil
+	}
+	opt := room.Options{
+		Store: store.Library(r.DB), Quota: room.Quota{Documents: c.Docs.Documents, Bytes: int64(c.Docs.Bytes)},
+		Refresh: time.Duration(c.Docs.Refresh), Log: r.Log,
+	}
+	opt.Sources, opt.Files = c.Documents()
+	own, err := newOutlet(opt.Sources)
+	if err != nil {
+		return nil, err
+	}
+	opt.Own = own
+	if r.Sessions != nil {
+		opt.Sessions = r.Sessions
+	}
+	if len(c.Docs.Hosts) > 0 {
+		if r.Wall == nil {
+			r.Log.Warn("documents of owners are not fetched: this node has no wall", "remedy", "'engi doctor' says why; owners can send the text")
+		} else if opt.Fetch, err = agents.Through(r.Wall, "docs.hosts", c.Docs.Hosts); err != nil {
+			return nil, err
+		}
+	}
+	if err := choose(c, r.Models, &opt); err != nil {
+		return nil, err
+	}
+	l, err := room.Open(ctx, opt)
+	if err != nil {
+		return nil, err
+	}
+	return &Library{l, own, newFinisher(l, r.Log)}, nil
+}
+
+// choose sets what compares meanings: the built-in one where no model is
+// configured for it.
+func choose(c config.Config, models *llm.Registry, opt *room.Options) error {
+	if models == nil {
+		return nil
+	}
+	if c.Models.Embedding != "" {
+		e, err := models.Embedder()
+		if err != nil {
+			return err
+		}
+		opt.Embedder = e
+	}
+	return nil
+}
+
+// Run keeps the library, and saves what agents announce, until ctx ends.
+func (l *Library) Run(ctx context.Context, ready func()) error {
+	defer l.own.close()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		l.finisher.run(ctx)
+	}()
+	defer func() { <-ended }()
+	return l.Library.Run(ctx, ready)
+}
+
+// Ended takes note of what an agent has said last; see [agent.Options].
+func (l *Library) Ended(_ context.Context, r engi.Run) { l.finisher.ended(r) }
+
+// An outlet fetches the node's own documents: from anywhere the operator has
+// named in the configuration, else from public addresses only.
+type outlet struct {
+	named  map[string]bool // host, with port if it has one
+	plain  *http.Transport
+	public http.RoundTripper
+}
+
+func newOutlet(sources []engi.DocumentSpec) (*outlet, error) {
+	public, err := script.FetchPolicy{}.Client()
+	if err != nil {
+		return nil, err
+	}
+	o := &outlet{named: map[string]bool{}, plain: http.DefaultTransport.(*http.Transport).Clone(), public: public.Transport}
+	for _, s := range sources {
+		if u, err := url.Parse(s.URL); err == nil {
+			o.named[u.Host] = true
+		}
+	}
+	return o, nil
+}
+
+// RoundTrip implements http.RoundTripper.
+func (o *outlet) RoundTrip(r *http.Request) (*http.Response, error) {
+	if o.named[r.URL.Host] {
+		return o.plain.RoundTrip(r)
+	}
+	return o.public.RoundTrip(r)
+}
+
+func (o *outlet) close() {
+	o.plain.CloseIdleConnections()
+	if t, ok := o.public.(*http.Transport); ok {
+		t.CloseIdleConnections()
+	}
+}
