@@ -15,11 +15,15 @@ BIN     := $(CURDIR)/bin$(if $(filter-out $(shell go env GOHOSTARCH),$(ARCH)),/$
 # Sandboxes want root, or sudo that asks nothing; else they do with less.
 ROOT    := $(CURDIR)/.ci/as-root
 
+# Programs of others that tests need stay for the next clone.
+KEPT    := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/engi-test
+
 # What integration tests look for; they skip without it, and fail instead of
 # skipping when ENGI_TEST_REQUIRE is 1.
 TESTENV = ENGI_BIN=$(BIN)/engi ENGI_RUNSC=$(BIN)/runsc ENGI_GUEST=$(BIN)/engi-guest ENGI_JS=$(BIN)/engi-js \
 	ENGI_TEST_TEMPLATES=$$($(ROOT) $(BIN)/engi config show cache_dir)/templates \
-	ENGI_TEST_DENO=$$($(ROOT) find "$$($(ROOT) $(BIN)/engi config show cache_dir)/templates/builds" -path '*/usr/local/bin/deno' | head -1)
+	ENGI_TEST_DENO=$$($(ROOT) find "$$($(ROOT) $(BIN)/engi config show cache_dir)/templates/builds" -path '*/usr/local/bin/deno' | head -1) \
+	ENGI_TEST_INNGEST=$(KEPT)/inngest
 GOTEST  = go test -timeout 30m $$([ $$(id -u) = 0 ] || echo -exec $(ROOT))
 
 .PHONY: help
@@ -34,6 +38,7 @@ setup: ## install what building and testing need from Debian
 packages: ## install the packages of others that tests run against engi
 	@.ci/setup test
 	@.ci/packages
+	@.ci/inngest $(KEPT)
 
 .PHONY: build
 build: $(BIN)/runsc ## build bin/engi, bin/engi-guest, bin/engi-js and bin/runsc
@@ -73,7 +78,7 @@ quick: ## the tests that need no root, no sandbox and no network
 
 .PHONY: fuzz
 fuzz: ## fuzz what reads bytes at the wall; TIME=60s each
-	@.ci/fuzz $${TIME:-60s} ./gate/egress/...
+	@.ci/fuzz $${TIME:-60s} ./gate/egress/... ./workflow/inngest
 
 .PHONY: check
 check: $(BIN)/staticcheck ## format, vet, staticcheck and the race detector
