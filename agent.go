@@ -107,7 +107,7 @@ const (
 // Agents puts agents to work. All methods see only what owner owns; the rest
 // is NotFound. The empty owner sees all. It is safe for concurrent use.
 type Agents interface {
-	// Agents returns what is configured, by name.
+	// Agents returns what is configured, the default first.
 	Agents() []AgentSpec
 	// Start begins a run, which goes on after ctx ends and after a restart of
 	// the node. It reports Invalid for a bad spec, NotFound for an agent, a

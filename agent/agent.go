@@ -192,14 +192,13 @@ const (
 	maxMessages = 1000
 )
 
-// Agents returns what is configured, by name.
+// Agents returns what is configured, the default first.
 func (o *Office) Agents() []engi.AgentSpec {
-	return slices.SortedFunc(maps.Values(o.agents), func(a, b engi.AgentSpec) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
+	all := make([]engi.AgentSpec, len(o.opt.Agents))
+	for i, a := range o.opt.Agents {
+		all[i] = o.agents[a.Name]
+	}
+	return all
 }
 
 // Run goes on with the runs that a crash or a stop has left, calls ready, and

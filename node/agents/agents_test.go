@@ -41,6 +41,7 @@ func TestSwitch(t *testing.T) {
 		fmt.Fprintf(&text, "[providers.%s]\nurl = %q\napi_key_env = \"KEY_OF_%s\"\n", p, web.URL+"/"+p, strings.ToUpper(p))
 		t.Setenv("KEY_OF_"+strings.ToUpper(p), "key-of-"+p)
 	}
+	text.WriteString("[[agents]]\nname = \"zoe\"\ntools = [\"read_result\"]\n[[agents]]\nname = \"al\"\n")
 	file := filepath.Join(t.TempDir(), "config.toml")
 	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
 		t.Fatal(err)
@@ -75,6 +76,9 @@ func TestSwitch(t *testing.T) {
 					t.Error(err)
 				}
 			}()
+			if all := o.Agents(); len(all) != 2 || all[0].Name != "zoe" {
+				t.Errorf("the default does not come first in %+v", all)
+			}
 			type count struct {
 				Lines int `json:"lines"`
 			}
