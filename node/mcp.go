@@ -7,6 +7,7 @@ import (
 	"github.com/engi-dev/engi/agent/tool"
 	"github.com/engi-dev/engi/api/mcp"
 	"github.com/engi-dev/engi/node/agents"
+	"github.com/engi-dev/engi/node/library"
 )
 
 // mcpPath is where agents of other programs find their tools.
@@ -25,15 +26,12 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := n.openLibrary(ctx, models); err != nil {
+	n.library, err = library.Open(ctx, n.config, library.Rooms{DB: n.db, Sessions: n.Sessions(), Models: models, Wall: n.wall, Log: n.log.With("room", "library")})
+	if err != nil {
 		return err
 	}
-	rooms := agents.Rooms{Models: models, DB: n.db, Log: log}
-	if n.library != nil {
-		n.places.Library, rooms.Ended = n.library, n.library.Ended
-	}
-	rooms.Places = n.places
-	n.agents, err = agents.Open(n.config, rooms)
+	n.places.Library = n.library.Desk()
+	n.agents, err = agents.Open(n.config, agents.Rooms{Models: models, Places: n.places, DB: n.db, Ended: n.library.Ended, Log: log})
 	return err
 }
 

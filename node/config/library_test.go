@@ -1,8 +1,6 @@
 package config
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -11,16 +9,6 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/library"
 )
-
-func loadText(t *testing.T, text string) (Config, error) {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "config.toml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c, _, err := Load(From{File: path})
-	return c, err
-}
 
 const docsSection = `
 [docs]
@@ -53,7 +41,7 @@ docs = ["https://linear.example/sdk.md"]
 		"enabled":  {docsSection + strings.Replace(section, "%s", "true", 1), []engi.DocumentSpec{linear, acme}},
 		"disabled": {docsSection + strings.Replace(section, "%s", "false", 1), []engi.DocumentSpec{acme}},
 	} {
-		conf, err := loadText(t, c.text)
+		conf, err := load(t, c.text)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -77,11 +65,11 @@ func TestDocsThatCannotBe(t *testing.T) {
 		"negative":       "[docs]\ndocuments = -1",
 		"an unknown key": "[docs]\nrefersh = \"1h\"",
 	} {
-		if _, err := loadText(t, text); engi.KindOf(err) != engi.Invalid || engi.RemedyOf(err) == "" && name != "negative" {
+		if _, err := load(t, text); engi.KindOf(err) != engi.Invalid || engi.RemedyOf(err) == "" && name != "negative" {
 			t.Errorf("%s: %v (%s)", name, err, engi.RemedyOf(err))
 		}
 	}
-	if c, err := loadText(t, "[docs]\noff = true\nrefresh = \"1ms\""); err != nil || !c.Docs.Off {
+	if c, err := load(t, "[docs]\noff = true\nrefresh = \"1ms\""); err != nil || !c.Docs.Off {
 		t.Errorf("%v", err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	room "github.com/engi-dev/engi/library"
 	"github.com/engi-dev/engi/node/agents"
 	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/node/wall"
 	"github.com/engi-dev/engi/script"
 	"github.com/engi-dev/engi/store"
 )
@@ -25,7 +26,7 @@ type Rooms struct {
 	DB       *store.DB
 	Sessions engi.Sessions // nil: there are none
 	Models   *llm.Registry // nil: there are none
-	Wall     agents.Wall   // nil: owners send the text of documents
+	Wall     *wall.Wall    // nil: owners send the text of documents
 	Log      *slog.Logger
 }
 
@@ -99,8 +100,21 @@ func (l *Library) Run(ctx context.Context, ready func()) error {
 	return l.Library.Run(ctx, ready)
 }
 
-// Ended takes note of what an agent has said last; see [agent.Options].
-func (l *Library) Ended(_ context.Context, r engi.Run) { l.finisher.ended(r) }
+// Desk is where others ask; nil if l is.
+func (l *Library) Desk() engi.Library {
+	if l == nil {
+		return nil
+	}
+	return l
+}
+
+// Ended takes note of what an agent has said last, unless l is nil; see
+// [agent.Options].
+func (l *Library) Ended(_ context.Context, r engi.Run) {
+	if l != nil {
+		l.finisher.ended(r)
+	}
+}
 
 // An outlet fetches the node's own documents: from anywhere the operator has
 // named in the configuration, else from public addresses only.
