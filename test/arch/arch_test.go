@@ -60,6 +60,7 @@ var rules = []rule{
 	{"agent/llm/scripted", "", ""},
 	{"agent/agenttest", ". agent", "github.com/google/go-cmp/..."},
 	{"agent/tool", ". agent/llm guest/fileops", ""},
+	{"agent/remote", ". agent/llm agent/tool", "github.com/modelcontextprotocol/go-sdk/..."},
 	{"agent", ". agent/llm agent/tool", ""},
 	{"agent/llm", ".", "charm.land/fantasy/... github.com/google/jsonschema-go/..."},
 

@@ -1,0 +1,200 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent/llm"
+	"github.com/engi-dev/engi/agent/tool"
+)
+
+// An offer is a tool of a server, made fit for models.
+type offer struct {
+	name        string // that models see
+	theirs      string // that the server knows
+	description string
+	shape       *llm.Shape
+	repeatable  bool
+}
+
+const (
+	maxTools       = 128
+	maxPages       = 64
+	maxDescription = 4 << 10
+	maxSchema      = 32 << 10
+	maxSchemas     = 512 << 10 // of all tools: each step of a run shows them to the model
+	maxLeft        = 32
+
+	maxText   = 1 << 20 // of a result
+	maxImage  = 5 << 20
+	maxImages = 8
+)
+
+// list asks a server for its tools, and keeps the answer for a while.
+func (r *room) list(ctx context.Context) ([]offer, error) {
+	ctx, cancel := r.src.deadline(ctx)
+	defer cancel()
+	session, err := r.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	wanted := r.src.server.Tools
+	var offers []offer
+	var left []string
+	size := 0
+	leave := func(name string, why any) {
+		r.src.opt.Log.WarnContext(ctx, "a tool of an MCP server is left out", "server", r.src.server.Name, "tool", clean(name, 80), "why", why)
+		if len(left) < maxLeft {
+			left = append(left, fmt.Sprintf("%s: %v", clean(name, 80), why))
+		}
+	}
+	cursor := ""
+	for range maxPages {
+		page, err := session.ListTools(ctx, &sdk.ListToolsParams{Cursor: cursor})
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range page.Tools {
+			if t == nil || len(wanted) > 0 && !slices.Contains(wanted, t.Name) {
+				continue
+			}
+			o, err := r.src.offer(t)
+			switch {
+			case err != nil:
+				leave(t.Name, err)
+			case len(offers) == maxTools:
+				leave(t.Name, fmt.Sprintf("there are more than %d tools", maxTools))
+			case size+len(o.description)+len(o.shape.JSON()) > maxSchemas:
+				leave(t.Name, "the tools take too much room together")
+			case slices.ContainsFunc(offers, func(x offer) bool { return x.name == o.name }):
+				leave(t.Name, "there is another one of the name")
+			default:
+				size += len(o.description) + len(o.shape.JSON())
+				offers = append(offers, o)
+			}
+		}
+		if page.NextCursor == "" || page.NextCursor == cursor || len(offers) == maxTools {
+			break
+		}
+		cursor = page.NextCursor
+	}
+	for _, name := range wanted {
+		if !slices.ContainsFunc(offers, func(o offer) bool { return o.theirs == name }) {
+			leave(name, "the configuration names it, and the server has not got it")
+		}
+	}
+	r.src.learn(offers, left, nil)
+	return offers, nil
+}
+
+// offer makes a tool fit for models.
+func (s *source) offer(t *sdk.Tool) (o offer, err error) {
+	if t.Name == "" || len(t.Name) > 256 {
+		return o, engi.Errorf(engi.Invalid, "its name has %d bytes", len(t.Name))
+	}
+	raw := json.RawMessage(`{"type":"object"}`)
+	if t.InputSchema != nil {
+		if raw, err = json.Marshal(t.InputSchema); err != nil {
+			return o, engi.Errorf(engi.Invalid, "its schema is none")
+		}
+	}
+	if len(raw) > maxSchema {
+		return o, engi.Errorf(engi.Invalid, "its schema has %d bytes, %d at most", len(raw), maxSchema)
+	}
+	var head struct {
+		Type any `json:"type"`
+	}
+	if json.Unmarshal(raw, &head) != nil || head.Type != "object" {
+		return o, engi.Errorf(engi.Invalid, "its arguments are no object")
+	}
+	shape, err := llm.ParseShape(raw)
+	if err != nil {
+		return o, err
+	}
+	about := t.Description
+	if about == "" {
+		about = t.Title
+	}
+	return offer{
+		name: s.named(t.Name), theirs: t.Name, description: cut(strings.ToValidUTF8(about, "\ufffd"), maxDescription), shape: shape,
+		repeatable: t.Annotations != nil && t.Annotations.ReadOnlyHint,
+	}, nil
+}
+
+// named is the name of a tool that tells whose it is, and that models and
+// their providers accept.
+func (s *source) named(theirs string) string {
+	name := s.server.Name + "_" + toolNames.ReplaceAllString(theirs, "_")
+	if len(name) > 64 {
+		sum := sha256.Sum256([]byte(theirs))
+		name = name[:55] + "_" + hex.EncodeToString(sum[:4])
+	}
+	return name
+}
+
+// result is what a model is shown of an answer.
+func result(r *sdk.CallToolResult) tool.Result {
+	out := tool.Result{Failed: r.IsError}
+	var text strings.Builder
+	say := func(s string) {
+		if room := maxText - text.Len(); room > 0 {
+			text.WriteString(cut(s, room))
+			text.WriteString("\n")
+		}
+	}
+	for _, c := range r.Content {
+		switch c := c.(type) {
+		case *sdk.TextContent:
+			say(c.Text)
+		case *sdk.ImageContent:
+			if img, why := image(c, len(out.Images)); why != "" {
+				say(why)
+			} else {
+				out.Images = append(out.Images, img)
+			}
+		case *sdk.AudioContent:
+			say(fmt.Sprintf("[sound of %d bytes left out]", len(c.Data)))
+		case *sdk.ResourceLink:
+			say(fmt.Sprintf("[resource %s: %s]", clean(c.URI, 2<<10), clean(c.Description, 500)))
+		case *sdk.EmbeddedResource:
+			switch {
+			case c.Resource == nil:
+			case c.Resource.Text != "" || len(c.Resource.Blob) == 0:
+				say(fmt.Sprintf("[resource %s]\n%s", clean(c.Resource.URI, 2<<10), c.Resource.Text))
+			default:
+				say(fmt.Sprintf("[resource %s of %d bytes left out]", clean(c.Resource.URI, 2<<10), len(c.Resource.Blob)))
+			}
+		}
+	}
+	if text.Len() == 0 && r.StructuredContent != nil {
+		if raw, err := json.Marshal(r.StructuredContent); err == nil {
+			say(string(raw))
+		}
+	}
+	out.Text = strings.TrimSuffix(strings.ToValidUTF8(text.String(), "\ufffd"), "\n")
+	return out
+}
+
+// image returns a picture if it is what it says, else why not.
+func image(c *sdk.ImageContent, have int) (engi.Image, string) {
+	kind := http.DetectContentType(c.Data)
+	switch {
+	case have == maxImages:
+		return engi.Image{}, fmt.Sprintf("[picture left out: there are more than %d]", maxImages)
+	case len(c.Data) > maxImage:
+		return engi.Image{}, fmt.Sprintf("[picture of %d bytes left out: it may have %d]", len(c.Data), maxImage)
+	case !slices.Contains([]string{"image/png", "image/jpeg", "image/webp", "image/gif"}, kind):
+		return engi.Image{}, fmt.Sprintf("[picture of type %s left out]", clean(c.MIMEType, 80))
+	}
+	return engi.Image{MediaType: kind, Data: bytes.Clone(c.Data)}, ""
+}

@@ -1,0 +1,248 @@
+// Package remote gives agents the tools of other people's servers, by the
+// Model Context Protocol: servers on the network, and programs that run in
+// sandboxes and never on this machine itself. What a server says is hostile:
+// its tools get names that tell whose they are, and all of it is bounded.
+//
+// It is not for serving our own tools to others, which is api/mcp.
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent/tool"
+)
+
+// A Server is a server of tools, as configured. It has a URL or a Command.
+type Server struct {
+	Name    string        // what the names of its tools begin with
+	Tools   []string      // names of those that are offered; empty means all
+	Timeout time.Duration // of a call, and of a start; 0 means 1 min
+
+	URL    string
+	Header http.Header // sent to that host only; may be secret
+
+	Command  []string          // program and arguments
+	Env      map[string]string // of the program
+	Inside   bool              // it runs in the run's own sandbox or session, not in one of its own
+	Template string            // of its own sandbox; empty means the node's default
+	Network  engi.NetworkPolicy
+}
+
+// Options configure a Remote.
+type Options struct {
+	Servers   []Server
+	Sandboxes engi.Sandboxes
+	Sessions  engi.Sessions     // nil if there are none
+	Transport http.RoundTripper // to servers on the network; nil means the usual one
+	Version   string            // of this build, told to servers
+	Log       *slog.Logger      // nil discards
+}
+
+// A Remote knows the servers. It implements [engi.ToolServers] and is safe for
+// concurrent use.
+type Remote struct {
+	opt     Options
+	sources []*source
+}
+
+var _ engi.ToolServers = (*Remote)(nil)
+
+var (
+	serverNames = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+	toolNames   = regexp.MustCompile(`[^a-zA-Z0-9_-]+`)
+)
+
+const (
+	defaultTimeout = time.Minute
+	maxServers     = 64
+)
+
+// New returns the sources of tools of opt. It asks nobody yet. It reports
+// Invalid for servers that cannot be.
+func New(opt Options) (*Remote, error) {
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	if opt.Transport == nil {
+		opt.Transport = http.DefaultTransport
+	}
+	if len(opt.Servers) > maxServers {
+		return nil, engi.Errorf(engi.Invalid, "%d servers of tools are more than %d", len(opt.Servers), maxServers)
+	}
+	r := &Remote{opt: opt}
+	for _, s := range opt.Servers {
+		if err := s.Validate(); err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(r.sources, func(o *source) bool { return o.server.Name == s.Name }) {
+			return nil, engi.Errorf(engi.Invalid, "there are two servers of tools called %s", s.Name)
+		}
+		if s.Timeout == 0 {
+			s.Timeout = defaultTimeout
+		}
+		kind := engi.ToolServerURL
+		if len(s.Command) > 0 {
+			kind = engi.ToolServerCommand
+		}
+		r.sources = append(r.sources, &source{opt: opt, server: s, state: engi.ToolServer{Name: s.Name, Kind: kind, State: engi.ToolServerUnused}})
+	}
+	return r, nil
+}
+
+// Validate reports Invalid for a server that cannot be.
+func (s Server) Validate() error {
+	bad := func(format string, args ...any) *engi.Error {
+		return engi.Errorf(engi.Invalid, "the MCP server %.40q: "+format, append([]any{s.Name}, args...)...)
+	}
+	switch {
+	case !serverNames.MatchString(s.Name):
+		return bad("this is no name").WithRemedy("use lower-case letters, digits and dashes, 32 at most, a letter first")
+	case (s.URL == "") == (len(s.Command) == 0):
+		return bad("it needs a url or a command, one of them")
+	case s.Timeout < 0 || s.Timeout > time.Hour:
+		return bad("a timeout of %v is not between 0 and an hour", s.Timeout)
+	case s.URL == "":
+		if s.Command[0] == "" || len(s.Header) > 0 {
+			return bad("a command has a program, and no headers")
+		}
+		return nil
+	case s.Inside || len(s.Env) > 0 || s.Template != "" || s.Network.Mode != "":
+		return bad("where, env, template and network are for commands")
+	}
+	u, err := url.Parse(s.URL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.Fragment != "" {
+		return bad("its url is none").WithRemedy("write it like https://mcp.example.com/mcp, and credentials as headers")
+	}
+	return nil
+}
+
+// Sources returns the tools of each server, for runs of agents.
+func (r *Remote) Sources() []tool.Source {
+	all := make([]tool.Source, len(r.sources))
+	for i, s := range r.sources {
+		all[i] = s
+	}
+	return all
+}
+
+// Servers implements [engi.ToolServers].
+func (r *Remote) Servers() []engi.ToolServer {
+	all := make([]engi.ToolServer, len(r.sources))
+	for i, s := range r.sources {
+		s.mu.Lock()
+		all[i] = s.state
+		s.mu.Unlock()
+	}
+	return all
+}
+
+// A source is one server. It implements [tool.Source].
+type source struct {
+	opt    Options
+	server Server
+
+	mu     sync.Mutex
+	state  engi.ToolServer
+	listed []offer   // what it offered last
+	until  time.Time // as long as that is taken to be so
+}
+
+// listFor is how long an answer to what tools there are is used again.
+const listFor = time.Minute
+
+// Name implements [tool.Source].
+func (s *source) Name() string { return s.server.Name }
+
+// Open implements [tool.Source]. A server whose tools are known is not
+// reached before one of them is called.
+func (s *source) Open(ctx context.Context, e tool.Env) ([]tool.Tool, func(), error) {
+	if s.server.Inside && !e.Has(tool.NeedGuest) {
+		return nil, func() {}, nil // as with our own tools that need a sandbox
+	}
+	r := &room{src: s, env: e}
+	offers, ok := s.remembered()
+	if !ok {
+		var err error
+		if offers, err = r.list(ctx); err != nil {
+			r.close()
+			err = engi.Errorf(engi.Unavailable, "the MCP server %s: %s", s.server.Name, told(err)).
+				WithRemedy("'engi mcp servers' shows what is known about it")
+			s.learn(nil, nil, err)
+			return nil, nil, err
+		}
+	}
+	tools := make([]tool.Tool, 0, len(offers))
+	for _, o := range offers {
+		t, err := tool.From(o.name, o.description, o.shape, func(ctx context.Context, c *tool.Call, args json.RawMessage) (tool.Result, error) {
+			return r.call(ctx, c, o, args)
+		})
+		if err != nil { // made to fit by list
+			s.opt.Log.WarnContext(ctx, "a tool of an MCP server is left out", "server", s.server.Name, "tool", o.name, "err", err)
+			continue
+		}
+		t.Repeatable = o.repeatable
+		tools = append(tools, t)
+	}
+	return tools, r.close, nil
+}
+
+// remembered returns what was listed lately. What a server inside a run's own
+// sandbox offers may differ with each.
+func (s *source) remembered() ([]offer, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.listed, !s.server.Inside && time.Now().Before(s.until)
+}
+
+// learn keeps what is known about the server now.
+func (s *source) learn(offers []offer, left []string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now().UTC()
+	s.state.Checked = now
+	if err != nil {
+		s.state.State, s.state.Error, s.until = engi.ToolServerFailed, err.Error(), time.Time{}
+		return
+	}
+	s.state.State, s.state.Error, s.state.Left = engi.ToolServerReady, "", left
+	s.state.Tools = make([]string, len(offers))
+	for i, o := range offers {
+		s.state.Tools[i] = o.name
+	}
+	s.listed, s.until = offers, now.Add(listFor)
+}
+
+// told is what is said about an error of a server: one line, bounded, without
+// what must not be seen.
+func told(err error) string { return clean(err.Error(), maxError) }
+
+const maxError = 1 << 10
+
+// clean makes a text of a server fit to be shown on one line.
+func clean(text string, limit int) string {
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "\ufffd"))
+	return cut(text, limit)
+}
+
+// cut takes what is too long off the end of a text.
+func cut(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:limit], "") + "…"
+}

@@ -1,0 +1,82 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/engi-dev/engi"
+)
+
+// web returns a client that sends the server's headers to its host only. What it
+// does ends with gone.
+func web(gone context.Context, s Server, next http.RoundTripper) *http.Client {
+	home, err := url.Parse(s.URL)
+	if err != nil { // validated
+		home = &url.URL{}
+	}
+	return &http.Client{
+		Transport: homeward{s.Header, home, gone, next},
+		CheckRedirect: func(req *http.Request, via []*http.Request) error {
+			if len(via) > 5 || req.URL.Scheme != home.Scheme || req.URL.Host != home.Host {
+				return http.ErrUseLastResponse
+			}
+			return nil
+		},
+	}
+}
+
+// homeward carries requests to one host and bounds the answers.
+type homeward struct {
+	header http.Header
+	home   *url.URL
+	gone   context.Context
+	next   http.RoundTripper
+}
+
+func (h homeward) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host != h.home.Host || r.URL.Scheme != h.home.Scheme {
+		return nil, engi.Errorf(engi.Denied, "the server sends elsewhere, to %.100s", r.URL.Host)
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	stop := context.AfterFunc(h.gone, cancel)
+	r = r.Clone(ctx)
+	for name, values := range h.header {
+		r.Header[name] = values
+	}
+	resp, err := h.next.RoundTrip(r)
+	if err != nil {
+		stop()
+		cancel()
+		return nil, err
+	}
+	resp.Body = &bounded{resp.Body, maxFlood, maxLines, func() { stop(); cancel() }}
+	return resp, nil
+}
+
+// maxLines bounds the events in an answer: each is kept until it is handled.
+const maxLines = 100_000
+
+// bounded is a body that ends in an error when it is too long.
+type bounded struct {
+	io.ReadCloser
+	left, lines int
+	done        func()
+}
+
+func (b *bounded) Close() error {
+	defer b.done()
+	return b.ReadCloser.Close()
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left <= 0 || b.lines <= 0 {
+		return 0, engi.Errorf(engi.Exhausted, "it sends too much at once")
+	}
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	b.lines -= bytes.Count(p[:n], []byte("\n"))
+	return n, err
+}
