@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 
@@ -33,12 +34,15 @@ type indexed struct {
 	used     int64
 }
 
-// A segment has those of one document. It is immutable.
+// A segment has those of one document. It is immutable. A vector is held as
+// bytes and the factor that makes it what it was: a quarter of the memory to
+// read for an error of about a thousandth, which is less than embeddings mean.
 type segment struct {
 	packages []string
 	ids      []int64
-	vectors  []float32 // one after the other
-	missing  int       // pieces that have none of this embedder
+	scales   []float32
+	vectors  []int8 // one after the other
+	missing  int    // pieces that have none of this embedder
 }
 
 func newIndex(s Store, embedder string) *index {
@@ -53,13 +57,29 @@ func (x *index) segment(r Record, pieces []Piece) *segment {
 			s.missing++
 			continue
 		}
-		s.ids = append(s.ids, p.ID)
-		s.vectors = append(s.vectors, p.Vector...)
+		v, scale := quantize(p.Vector)
+		s.ids, s.scales, s.vectors = append(s.ids, p.ID), append(s.scales, scale), append(s.vectors, v...)
 	}
 	return s
 }
 
-func (s *segment) size() int64 { return int64(4*len(s.vectors) + 8*len(s.ids) + 200) }
+func (s *segment) size() int64 { return int64(len(s.vectors) + 12*len(s.ids) + 200) }
+
+// quantize returns v as bytes, and the factor to have it back.
+func quantize(v []float32) ([]int8, float32) {
+	var most float32
+	for _, x := range v {
+		most = max(most, x, -x)
+	}
+	b := make([]int8, len(v))
+	if !(most > 0) || math.IsInf(float64(most), 0) {
+		return b, 0
+	}
+	for i, x := range v {
+		b[i] = int8(math.RoundToEven(float64(x / most * 127)))
+	}
+	return b, most / 127
+}
 
 // replace puts the pieces of a record in, if its shelf is held.
 func (x *index) replace(r Record, pieces []Piece) {
@@ -167,6 +187,7 @@ type near struct {
 // how many there are that have no vector to compare.
 func (x *index) nearest(ctx context.Context, shelves []string, pkg string, q []float32, n int) (ids []int64, missing int, err error) {
 	best := make([]near, 0, n+1)
+	question, _ := quantize(q)
 	for _, name := range shelves {
 		sh, err := x.get(ctx, name)
 		if err != nil {
@@ -182,7 +203,7 @@ func (x *index) nearest(ctx context.Context, shelves []string, pkg string, q []f
 				continue
 			}
 			for i, id := range s.ids {
-				score := dot(q, s.vectors[i*len(q):])
+				score := float32(dot(question, s.vectors[i*len(q):])) * s.scales[i]
 				if len(best) == n && score <= best[n-1].score {
 					continue
 				}
@@ -204,20 +225,21 @@ func (x *index) nearest(ctx context.Context, shelves []string, pkg string, q []f
 	return ids, missing, nil
 }
 
-// dot multiplies a with the beginning of b, in four sums that a processor
-// makes at the same time.
-func dot(a, b []float32) float32 {
+// dot multiplies a with the beginning of b, in sums that a processor makes at
+// the same time.
+func dot(a, b []int8) int32 {
 	b = b[:len(a)]
-	var s0, s1, s2, s3 float32
-	for len(a) >= 4 && len(b) >= 4 {
-		s0 += a[0] * b[0]
-		s1 += a[1] * b[1]
-		s2 += a[2] * b[2]
-		s3 += a[3] * b[3]
-		a, b = a[4:], b[4:]
+	var s0, s1, s2, s3 int32
+	for len(a) >= 8 && len(b) >= 8 {
+		x, y := (*[8]int8)(a), (*[8]int8)(b)
+		s0 += int32(x[0])*int32(y[0]) + int32(x[4])*int32(y[4])
+		s1 += int32(x[1])*int32(y[1]) + int32(x[5])*int32(y[5])
+		s2 += int32(x[2])*int32(y[2]) + int32(x[6])*int32(y[6])
+		s3 += int32(x[3])*int32(y[3]) + int32(x[7])*int32(y[7])
+		a, b = a[8:], b[8:]
 	}
 	for i := range a {
-		s0 += a[i] * b[i]
+		s0 += int32(a[i]) * int32(b[i])
 	}
 	return s0 + s1 + s2 + s3
 }

@@ -226,7 +226,7 @@ func (l *Library) Remove(ctx context.Context, owner engi.Owner, id engi.Document
 // own returns a document that owner may change: its own, and everybody's for
 // the empty owner.
 func (l *Library) own(ctx context.Context, owner engi.Owner, id engi.DocumentID) (Record, error) {
-	f := Filter{ID: id, Documents: true}
+	f := Filter{IDs: []engi.DocumentID{id}, Documents: true}
 	if owner != "" {
 		f.Shelves = []string{documentShelf(owner), documentShelf("")}
 	}

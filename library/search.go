@@ -109,7 +109,11 @@ func (l *Library) candidates(ctx context.Context, spec engi.SearchSpec, session 
 		return nil, 0, err
 	}
 	ids := fuse(words, likes)
-	ids = ids[:min(len(ids), max(spec.Limit, reranked))]
+	n = spec.Limit
+	if l.opt.Reranker != nil {
+		n = max(n, reranked)
+	}
+	ids = ids[:min(len(ids), n)]
 	found, err := l.opt.Store.Pieces(ctx, ids)
 	if err != nil {
 		return nil, 0, err
@@ -120,29 +124,28 @@ func (l *Library) candidates(ctx context.Context, spec engi.SearchSpec, session 
 // inOrder gives pieces the order of ids and their records.
 func (l *Library) inOrder(ctx context.Context, ids []int64, found []Piece, missing int) ([]candidate, int, error) {
 	byID := make(map[int64]Piece, len(found))
+	of := []engi.DocumentID{}
 	for _, p := range found {
 		byID[p.ID] = p
+		if !slices.Contains(of, p.Document) {
+			of = append(of, p.Document)
+		}
 	}
-	records := map[engi.DocumentID]Record{}
+	records, err := l.opt.Store.Records(ctx, Filter{IDs: of})
+	if err != nil {
+		return nil, 0, err
+	}
+	byDocument := make(map[engi.DocumentID]Record, len(records))
+	for _, r := range records {
+		byDocument[r.ID] = r
+	}
 	var list []candidate
 	for _, id := range ids {
 		p, ok := byID[id]
-		if !ok {
-			continue
+		r, known := byDocument[p.Document]
+		if ok && known {
+			list = append(list, candidate{p, r})
 		}
-		r, ok := records[p.Document]
-		if !ok {
-			rs, err := l.opt.Store.Records(ctx, Filter{ID: p.Document})
-			if err != nil {
-				return nil, 0, err
-			}
-			if len(rs) == 0 {
-				continue
-			}
-			r = rs[0]
-			records[p.Document] = r
-		}
-		list = append(list, candidate{p, r})
 	}
 	return list, missing, nil
 }

@@ -59,11 +59,11 @@ type Piece struct {
 
 // A Filter chooses records. The zero value chooses all.
 type Filter struct {
-	ID        engi.DocumentID // only this
-	Shelves   []string        // only of these; nil means all
-	Documents bool            // no modules
-	Place     string          // only of this place and Package; empty means all
-	Package   string          // with Place
+	IDs       []engi.DocumentID // only these; nil means all
+	Shelves   []string          // only of these; nil means all
+	Documents bool              // no modules
+	Place     string            // only of this place and Package; empty means all
+	Package   string            // with Place
 }
 
 // A Query asks for pieces by words.

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -9,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/engi-dev/engi"
@@ -178,26 +180,86 @@ func place(kind, name string) string {
 	return "x" + kind + hex.EncodeToString(sum[:8]) + "0"
 }
 
+// enough rows have a word for BM25 to choose from; to rank all that have a
+// frequent one takes a hundred times as long as to find them.
+const enough = 500
+
 func (f libraryShelf) Match(ctx context.Context, q library.Query) ([]int64, error) {
-	var seen, words []string
+	var places, words []string
 	for _, s := range q.Shelves {
 		if s == library.Everywhere {
-			seen = append(seen, everywhere)
+			places = append(places, everywhere)
 			continue
 		}
-		seen = append(seen, placeOfShelf(s))
+		places = append(places, placeOfShelf(s))
 	}
 	for _, w := range q.Words {
 		words = append(words, `"`+strings.ReplaceAll(strings.ReplaceAll(w, "\x00", ""), `"`, `""`)+`"`)
 	}
-	if len(seen) == 0 || len(words) == 0 {
+	if len(places) == 0 || len(words) == 0 {
 		return nil, nil
 	}
-	match := `(places : (` + strings.Join(seen, " OR ") + `)) AND ({headings body names} : (` + strings.Join(words, " OR ") + `))`
+	within := `places : (` + strings.Join(places, " OR ") + `)`
 	if q.Package != "" {
-		match += ` AND (places : ` + placeOfPackage(q.Package) + `)`
+		within = `(` + within + `) AND (places : ` + placeOfPackage(q.Package) + `)`
 	}
-	rows, err := f.db.read.QueryContext(ctx, `SELECT rowid FROM library_words WHERE library_words MATCH ? AND rank MATCH 'bm25(2.0, 1.0, 0.5, 0.0)' ORDER BY rank LIMIT ?`, match, q.Limit)
+	rare, err := f.rare(ctx, words)
+	if err != nil || len(rare) == 0 {
+		return nil, err
+	}
+	all := anyOf(words)
+	if len(rare) < len(words) {
+		// Frequent words rank, but do not find.
+		ids, err := f.rank(ctx, `(`+within+`) AND (`+anyOf(rare)+`) AND (`+all+`)`, q.Limit)
+		if err != nil || len(ids) == q.Limit {
+			return ids, err
+		}
+		// What has the rare words is others'.
+	}
+	return f.rank(ctx, `(`+within+`) AND (`+all+`)`, q.Limit)
+}
+
+func anyOf(words []string) string {
+	return `{headings body names} : (` + strings.Join(words, " OR ") + `)`
+}
+
+// rare returns the words that fewest rows have: as many as it takes to find
+// enough rows. It is empty if no row has any.
+func (f libraryShelf) rare(ctx context.Context, words []string) ([]string, error) {
+	const count = `(SELECT count(*) FROM (SELECT 1 FROM library_words WHERE library_words MATCH ? LIMIT ?))`
+	args := make([]any, 0, 2*len(words))
+	for _, w := range words {
+		args = append(args, anyOf([]string{w}), 4*enough)
+	}
+	counts, into := make([]int, len(words)), make([]any, len(words))
+	for i := range counts {
+		into[i] = &counts[i]
+	}
+	if err := f.db.read.QueryRowContext(ctx, `SELECT `+strings.TrimSuffix(strings.Repeat(count+`, `, len(words)), `, `), args...).Scan(into...); err != nil {
+		return nil, fault(ctx, err)
+	}
+	order := make([]int, len(words))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(counts[a], counts[b]) })
+	var found []string
+	sum := 0
+	for _, i := range order {
+		if sum >= enough {
+			break
+		}
+		if counts[i] > 0 {
+			found = append(found, words[i])
+			sum += counts[i]
+		}
+	}
+	return found, nil
+}
+
+// rank returns the rows that match, the best first.
+func (f libraryShelf) rank(ctx context.Context, match string, limit int) ([]int64, error) {
+	rows, err := f.db.read.QueryContext(ctx, `SELECT rowid FROM library_words WHERE library_words MATCH ? AND rank MATCH 'bm25(2.0, 1.0, 0.5, 0.0)' ORDER BY rank LIMIT ?`, match, limit)
 	if err != nil {
 		return nil, fault(ctx, err)
 	}
@@ -219,8 +281,11 @@ func (f libraryShelf) Match(ctx context.Context, q library.Query) ([]int64, erro
 func (f libraryShelf) Records(ctx context.Context, q library.Filter) ([]library.Record, error) {
 	var where []string
 	var args []any
-	if q.ID != "" {
-		where, args = append(where, `id = ?`), append(args, string(q.ID))
+	if q.IDs != nil {
+		where = append(where, `id IN (`+marks(len(q.IDs))+`)`)
+		for _, id := range q.IDs {
+			args = append(args, string(id))
+		}
 	}
 	if q.Shelves != nil {
 		where = append(where, `shelf IN (`+marks(len(q.Shelves))+`)`)

@@ -114,8 +114,8 @@ func Promises(t *testing.T, fresh func(t *testing.T) library.Store) {
 			"documents": {library.Filter{Documents: true}, []engi.DocumentID{a.ID, b.ID}},
 			"shelf":     {library.Filter{Shelves: []string{"d:", "u:ann"}}, []engi.DocumentID{m.ID, b.ID}},
 			"no shelf":  {library.Filter{Shelves: []string{}}, nil},
-			"ID":        {library.Filter{ID: a.ID}, []engi.DocumentID{a.ID}},
-			"other's":   {library.Filter{ID: a.ID, Shelves: []string{"d:"}}, nil},
+			"ID":        {library.Filter{IDs: []engi.DocumentID{a.ID, "doc_none"}}, []engi.DocumentID{a.ID}},
+			"other's":   {library.Filter{IDs: []engi.DocumentID{a.ID}, Shelves: []string{"d:"}}, nil},
 			"place":     {library.Filter{Place: "x", Package: "q"}, []engi.DocumentID{b.ID}},
 		} {
 			got, err := s.Records(t.Context(), c.f)
