@@ -63,8 +63,17 @@
 // installs packages once for all of them, session/deno runs their TypeScript.
 //
 // agent puts language models to work, step by step and across restarts:
-// agent/llm talks to providers, agent/tool is what a model can ask for. See
-// docs/decisions/0009-a-loop-of-our-own.md.
+// agent/llm talks to providers, agent/tool is what a model can ask for, and
+// agent/remote brings tools of servers elsewhere, which run in sandboxes if they
+// are programs. See docs/decisions/0009-a-loop-of-our-own.md.
+//
+// library reads documentation and remembers code modules, and finds pieces of
+// them by words and by likeness. It has an embedder of its own, so that it
+// works with no provider at all.
+//
+// workflow runs durable functions on events and at set times: it keeps events,
+// turns and states; an engine behind a seam, workflow/dbos or workflow/inngest,
+// sees to it that a run comes to its end with no finished step done twice.
 //
 // api/v1 has the wire types, api/rest the HTTP surface and its OpenAPI
 // description, client the Go SDK on top of the wire types alone. api/compat/e2b
@@ -100,6 +109,16 @@
 // on disk goes only when the record says that the machine runs: whatever moment
 // the daemon is killed at, the next one finds the machine or the image. See
 // docs/decisions/0004-sandboxes-sleep.md.
+//
+// # The life of an event
+//
+// [Events.Send] records an event and one run for each function that is bound to
+// it in one transaction, and only then tells the caller. A run waits for its
+// turn, is handed to the engine, and is carried out step by step; the result of
+// each step is kept before the next one begins. An attempt that fails is made
+// again later without the steps that are done. If the daemon is killed, the next
+// one hands over what was recorded and not begun, and the engine goes on with
+// what it knows.
 //
 // # Rules
 //

@@ -186,7 +186,7 @@ func TestInterfacesStaySmall(t *testing.T) {
 	}
 }
 
-var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:api|client|cmd|disk|docs|fleet|gate|guest|node|provider|script|store|test|tools)/[\w./-]+)\b`)
+var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:agent|api|client|cmd|disk|docs|fleet|gate|guest|library|node|provider|script|session|store|test|tools|workflow)/[\w./-]+)\b`)
 
 // TestTourLinks resolves every name and path the tour mentions.
 func TestTourLinks(t *testing.T) {
