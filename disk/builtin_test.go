@@ -18,7 +18,7 @@ func TestBuiltinsAreValid(t *testing.T) {
 			t.Errorf("%s leaves out who runs programs, where, or by which shell", name)
 		}
 	}
-	for _, name := range []string{"base", "host", "python-dev", "node-fullstack", "blank-ubuntu"} {
+	for _, name := range []string{"base", "host", "python-dev", "node-fullstack", "blank-ubuntu", "node22", "python3.13"} {
 		if builtins()[name] == nil {
 			t.Errorf("there is no built-in %s", name)
 		}
