@@ -273,6 +273,9 @@ func (n *Node) Sandboxes() engi.Sandboxes   { return n.fleet.Sandboxes() }
 func (n *Node) Pools() engi.Pools           { return n.fleet }
 func (n *Node) Templates() engi.Templates   { return n.templates }
 
+// Library is the library of documentation; nil if there is none.
+func (n *Node) Library() engi.Library { return n.library.Desk() }
+
 // NetworkLog is what the wall decided about sandboxes; nil if there is none.
 func (n *Node) NetworkLog() engi.NetworkLog { return n.networkLog() }
 
