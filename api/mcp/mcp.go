@@ -161,6 +161,8 @@ func scope(t tool.Tool) (engi.Scope, bool) {
 		return engi.ScopeExecutions, true
 	case "read_file", "list_files", "glob", "grep", "list_sandboxes", "list_sessions":
 		return engi.ScopeSandboxes, false
+	case "search_docs", "save_module":
+		return engi.ScopeDocs, t.Name == "save_module"
 	case "fetch_url":
 		return "", true
 	}
