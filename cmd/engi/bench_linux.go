@@ -28,6 +28,7 @@ type benchCommand struct {
 	Sandbox   benchSandbox   `cmd:"" help:"Times of sandboxes that live: create, start a program, sleep and wake, copy; and of files."`
 	Script    benchScript    `cmd:"" help:"Time of a small script over HTTP, and scripts per second."`
 	Net       benchNet       `cmd:"" help:"Throughput and latency of sandboxes with network, against the kernel."`
+	Agent     benchAgent     `cmd:"" help:"What engi adds to a step of an agent, and questions to the library."`
 	Compare   benchCompare   `cmd:"" help:"The same program run by engi and by others, with ratios."`
 }
 

@@ -1,0 +1,219 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent/llm/scripted"
+)
+
+// An AgentTiming is the answer of the benchmark of agents.
+type AgentTiming struct {
+	Bench    string      `json:"bench"`
+	Steps    int         `json:"steps"`
+	Ms       Millis      `json:"ms"`      // from the end of an answer to the model's next request
+	Bare     Millis      `json:"bare_ms"` // the same of a client that only reads and asks again
+	Ratio    float64     `json:"ratio"`   // of the medians
+	Search   *SearchTime `json:"search,omitempty"`
+	Failures int         `json:"failures"`
+	Failure  string      `json:"failure,omitempty"` // the first one
+	Host     Host        `json:"host"`
+}
+
+// A SearchTime is how long questions to the library take.
+type SearchTime struct {
+	Chunks   int    `json:"chunks"`
+	Embedder string `json:"embedder"`
+	N        int    `json:"n"`
+	Ms       Millis `json:"ms"`
+}
+
+// A Model follows a script: it asks for one more tool until the steps of its
+// runs are used up. It measures what passes between its answers and the next
+// request. Close it.
+type Model struct {
+	URL string
+	web *http.Server
+
+	mu    sync.Mutex
+	ended time.Time // of the last answer
+	gaps  []time.Duration
+}
+
+// NewModel listens on loopback.
+func NewModel() (*Model, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, engi.Errorf(engi.Unavailable, "listen: %v", err)
+	}
+	m := &Model{URL: "http://" + l.Addr().String()}
+	s := &scripted.Server{Play: func(scripted.Conversation) scripted.Answer {
+		return scripted.Answer{Text: "I read on.", Calls: []scripted.Call{{Name: "read_result", Arguments: `{"call":"none"}`}}}
+	}}
+	m.web = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		m.mu.Lock()
+		if !m.ended.IsZero() {
+			m.gaps = append(m.gaps, time.Since(m.ended))
+		}
+		m.mu.Unlock()
+		s.ServeHTTP(w, r)
+		m.mu.Lock()
+		m.ended = time.Now()
+		m.mu.Unlock()
+	})}
+	go m.web.Serve(l)
+	return m, nil
+}
+
+// Close stops the model.
+func (m *Model) Close() { m.web.Close() }
+
+// take returns what was measured, and begins anew.
+func (m *Model) take() []time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	gaps := m.gaps
+	m.gaps, m.ended = nil, time.Time{}
+	return gaps
+}
+
+// Agents times n runs of an agent that asks m, one after another.
+func Agents(ctx context.Context, m *Model, agents engi.Agents, n int) AgentTiming {
+	var t AgentTiming
+	var all []time.Duration
+	m.take()
+	for i := 0; i < n && ctx.Err() == nil; i++ {
+		r, err := follow(ctx, agents)
+		gaps := m.take()
+		if err == nil && len(gaps) != r.Steps-1 {
+			err = engi.Errorf(engi.Internal, "%d requests in %d steps", len(gaps)+1, r.Steps)
+		}
+		if err != nil {
+			if t.Failures++; t.Failure == "" {
+				t.Failure = err.Error()
+			}
+			continue
+		}
+		all = append(all, gaps...)
+	}
+	t.Steps, t.Ms = len(all), Summarize(all)
+	bare, err := m.bare(ctx, max(len(all), 1))
+	if err != nil && t.Failure == "" {
+		t.Failures, t.Failure = t.Failures+1, err.Error()
+	}
+	if t.Bare = Summarize(bare); t.Bare.P50 > 0 {
+		t.Ratio = math.Round(t.Ms.P50/t.Bare.P50*100) / 100
+	}
+	return t
+}
+
+func follow(ctx context.Context, agents engi.Agents) (r engi.Run, err error) {
+	const owner = "bench"
+	if r, err = agents.Start(ctx, engi.RunSpec{Owner: owner, Input: "go"}); err != nil {
+		return r, err
+	}
+	var seq int64
+	for {
+		events, err := agents.Events(ctx, owner, r.ID, seq, true)
+		if err == nil && len(events) == 0 {
+			err = engi.Errorf(engi.Expired, "run %s did not end", r.ID)
+		}
+		if err != nil {
+			return r, err
+		}
+		for _, e := range events {
+			if seq = e.Seq; e.Kind != engi.RunEnd {
+				continue
+			}
+			if e.Run.State != engi.RunStopped || e.Run.Reason != "steps" {
+				return *e.Run, engi.Errorf(engi.Internal, "run %s: %s %v", r.ID, e.Run.State, e.Run.Error)
+			}
+			return *e.Run, nil
+		}
+	}
+}
+
+// bare asks the model n times for a stream and reads it.
+func (m *Model) bare(ctx context.Context, n int) ([]time.Duration, error) {
+	body, err := json.Marshal(map[string]any{"model": "m", "stream": true, "messages": []map[string]string{{"role": "user", "content": "go"}}})
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "%v", err)
+	}
+	for range n {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.URL+"/v1/chat/completions", bytes.NewReader(body))
+		if err != nil {
+			return nil, engi.Errorf(engi.Internal, "%v", err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return nil, engi.Errorf(engi.Unavailable, "ask the model: %v", err)
+		}
+		_, err = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		if err != nil {
+			return nil, engi.Errorf(engi.Unavailable, "ask the model: %v", err)
+		}
+	}
+	return m.take(), nil
+}
+
+// Search fills a library with pieces of documentation and times n questions.
+func Search(ctx context.Context, l engi.Library, chunks, n int) (*SearchTime, error) {
+	const owner = "bench"
+	rnd := rand.New(rand.NewPCG(1, 2))
+	words := make([]string, 5000)
+	for i := range words {
+		for range 2 + rnd.IntN(3) {
+			words[i] += string("bcdfghklmnprstvz"[rnd.IntN(16)]) + string("aeiou"[rnd.IntN(5)])
+		}
+	}
+	// Few words are said often, as in any language.
+	word := func() string { return words[int(float64(len(words))*math.Pow(rnd.Float64(), 3))] }
+	sentence := func(n int) string {
+		var b strings.Builder
+		for range n {
+			b.WriteString(word() + " ")
+		}
+		return strings.TrimSpace(b.String()) + "."
+	}
+	out := &SearchTime{}
+	for i := 0; out.Chunks < chunks; i++ {
+		var b strings.Builder
+		fmt.Fprintf(&b, "# %s\n\n", sentence(3))
+		for range 100 {
+			fmt.Fprintf(&b, "## %s\n\n%s %s %s\n\n", sentence(3), sentence(20), sentence(30), sentence(25))
+		}
+		d, err := l.Add(ctx, engi.DocumentSpec{Owner: owner, Package: fmt.Sprintf("package-%d", i%20), Title: fmt.Sprintf("document %d", i), Text: b.String()})
+		if err != nil {
+			return nil, err
+		}
+		out.Chunks += d.Chunks
+	}
+	var all []time.Duration
+	for range n {
+		q := engi.SearchSpec{Owner: owner, Text: sentence(6)}
+		began := time.Now()
+		f, err := l.Search(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, time.Since(began))
+		if len(f.Hits) == 0 {
+			return nil, engi.Errorf(engi.Internal, "nothing was found for %q", q.Text)
+		}
+		out.Embedder = f.Embedder
+	}
+	out.N, out.Ms = n, Summarize(all)
+	return out, nil
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/cmd/engi/bench"
+	"github.com/engi-dev/engi/node/config"
+)
+
+type benchAgent struct {
+	N      int           `help:"Runs of ten steps." default:"100" placeholder:"N"`
+	Chunks int           `help:"Also time questions to a library of so many pieces; 0 leaves it out." default:"0" placeholder:"N"`
+	Limit  time.Duration `help:"Longest time of the benchmark." default:"10m" placeholder:"D"`
+}
+
+func (benchAgent) Help() string {
+	return `A scripted model on loopback answers at once and asks for a tool that does nothing. Measured is the time
+from the end of its answer to its next request: what engi adds to a step. The same of a client that only reads
+the answer and asks again is measured beside it.
+
+Examples:
+  engi bench agent
+  engi bench agent --n 200 --chunks 10000 --json`
+}
+
+// Run implements the command.
+func (b *benchAgent) Run(ctx context.Context, g *globals) error {
+	if b.N < 1 || b.N > 100_000 || b.Chunks < 0 || b.Chunks > 1_000_000 {
+		return engi.Errorf(engi.Invalid, "--n %d --chunks %d cannot be measured", b.N, b.Chunks)
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.Limit)
+	defer cancel()
+	m, err := bench.NewModel()
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	c, _, err := g.config()
+	if err != nil {
+		return err
+	}
+	c.Pools = nil
+	c.Models.Off, c.Models.Default, c.Models.Embedding, c.Models.Fallbacks = false, "bench:m", "", nil
+	c.Providers = map[string]config.Provider{"bench": {URL: m.URL + "/v1"}}
+	c.Agents = []config.Agent{{Name: "bench", Tools: []string{"read_result"}}}
+	p, err := g.openPrivate(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer g.closePrivate(p)
+	bench.Agents(ctx, m, p.Agents(), max(b.N/10, 1)) // connections and caches
+	t := bench.Agents(ctx, m, p.Agents(), b.N)
+	if b.Chunks > 0 {
+		if t.Search, err = bench.Search(ctx, p.Library(), b.Chunks, 500); err != nil {
+			return err
+		}
+	}
+	t.Bench, t.Host = "agent", bench.Stamp(version)
+	if g.JSON {
+		if err := g.printJSON(t); err != nil {
+			return err
+		}
+		return failed(g, t.Failures, t.Failure)
+	}
+	row := func(what string, n int, m bench.Millis, ratio string) []string {
+		return []string{what, fmt.Sprint(n), ms(m.P50), ms(m.P95), ms(m.P99), ms(m.Max), ratio}
+	}
+	rows := [][]string{row("engi, a step", t.Steps, t.Ms, fmt.Sprintf("%.2f", t.Ratio)), row("a bare client", t.Steps, t.Bare, "1")}
+	if s := t.Search; s != nil {
+		rows = append(rows, row(fmt.Sprintf("a search in %d pieces, %s", s.Chunks, s.Embedder), s.N, s.Ms, "-"))
+	}
+	g.table("WHAT\tN\tP50 ms\tP95\tP99\tMAX\tRATIO", rows)
+	printHost(g, t.Host)
+	return failed(g, t.Failures, t.Failure)
+}
