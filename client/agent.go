@@ -16,6 +16,13 @@ func (c *Client) Agents(ctx context.Context) ([]v1.Agent, error) {
 	return list.Items, err
 }
 
+// ToolServers returns the MCP servers that agents may use, as they were known
+// last.
+func (c *Client) ToolServers(ctx context.Context) ([]v1.ToolServer, error) {
+	list, err := get[v1.List[v1.ToolServer]](ctx, c, &call{method: http.MethodGet, path: "/v1/mcp-servers"})
+	return list.Items, err
+}
+
 // StartRun puts an agent to work and returns at once. A broken connection
 // makes no second run.
 func (c *Client) StartRun(ctx context.Context, agent string, q v1.RunRequest) (v1.AgentRun, error) {

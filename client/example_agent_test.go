@@ -17,6 +17,15 @@ func ExampleClient_Agents() {
 	// Output: echo [*]
 }
 
+func ExampleClient_ToolServers() {
+	c, close := connect()
+	defer close()
+	for _, s := range must(c.ToolServers(context.Background())) {
+		fmt.Println(s.Name, s.Kind, s.State, s.Tools)
+	}
+	// Output: search url ready [search_find]
+}
+
 func ExampleClient_Chat() {
 	c, close := connect()
 	defer close()

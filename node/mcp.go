@@ -31,7 +31,10 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 		return err
 	}
 	n.places.Library = n.library.Desk()
-	n.agents, err = agents.Open(n.config, agents.Rooms{Models: models, Places: n.places, DB: n.db, Ended: n.library.Ended, Log: log})
+	if n.remote, err = agents.Remote(n.config, n.places, n.version, n.log.With("room", "remote")); err != nil {
+		return err
+	}
+	n.agents, err = agents.Open(n.config, agents.Rooms{Models: models, Places: n.places, Sources: n.remote.Sources(), DB: n.db, Ended: n.library.Ended, Log: log})
 	return err
 }
 

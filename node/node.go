@@ -18,6 +18,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent"
+	"github.com/engi-dev/engi/agent/remote"
 	"github.com/engi-dev/engi/agent/tool"
 	"github.com/engi-dev/engi/api/compat/e2b"
 	"github.com/engi-dev/engi/api/rest"
@@ -68,6 +69,7 @@ type Node struct {
 	sessions  *sessions.Sessions // nil if there are none
 	library   *library.Library   // nil if there is none
 	agents    *agent.Office      // nil if there are none
+	remote    *remote.Remote     // servers of tools that they may use
 	places    tool.Places        // of agents
 	front     *front.Front
 	secrets   *secret.Safe
@@ -194,7 +196,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.handler = n.dispatch(rest.New(rest.Options{
-		Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Sessions: n.Sessions(), Agents: n.Agents(), Library: n.library.Desk(), Templates: n.templates, Pools: n.fleet, Keys: keys,
+		Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Sessions: n.Sessions(), Agents: n.Agents(), ToolServers: n.remote, Library: n.library.Desk(), Templates: n.templates, Pools: n.fleet, Keys: keys,
 		Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes, Quota: n.config.Quota.Of,
 		Secrets: n.secrets, Ports: n.previews, Networks: n.networkLog(),
 		Node:    rest.Node{Version: o.Version, Tier: n.provider.Tier(), NotEnforced: notEnforced, Started: n.started},

@@ -330,6 +330,7 @@ func TestHostileLists(t *testing.T) {
 		"asks":          {want: "more than 1000"},
 	} {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			s := program(t, mode)
 			if mode == "silent" {
 				s.Timeout = 300 * time.Millisecond
@@ -401,6 +402,7 @@ func TestHostileCalls(t *testing.T) {
 		"hangs":          {"did not answer within", true},
 	} {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			s := program(t, mode)
 			if mode == "hangs" {
 				s.Timeout = 300 * time.Millisecond
@@ -491,6 +493,7 @@ func TestHostileWeb(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			web := httptest.NewServer(h)
 			defer web.Close()
 			defer web.CloseClientConnections()

@@ -31,6 +31,11 @@ func (a *Agents) Agents() []engi.AgentSpec {
 	return []engi.AgentSpec{{Name: "echo", Description: "says it again", Model: "demo:script", Tools: []string{"*"}, Steps: 10, Output: json.RawMessage(`{"type":"string"}`)}}
 }
 
+// Servers implements engi.ToolServers.
+func (a *Agents) Servers() []engi.ToolServer {
+	return []engi.ToolServer{{Name: "search", Kind: engi.ToolServerURL, State: engi.ToolServerReady, Tools: []string{"search_find"}, Checked: time.Unix(1_800_000_000, 0).UTC()}}
+}
+
 // Start implements engi.Agents.
 func (a *Agents) Start(_ context.Context, spec engi.RunSpec) (engi.Run, error) {
 	if spec.Agent != "" && spec.Agent != "echo" {

@@ -52,7 +52,7 @@ func New(change func(*rest.Options)) *World {
 	reg := prometheus.NewRegistry()
 	o := rest.Options{
 		Executions: w.Executions, Sandboxes: w.Sandboxes, Templates: w.Templates, Pools: w.Pools, Keys: w.Keys,
-		Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes, Secrets: &Secrets{}, Ports: ports{w.Sandboxes}, Scripts: scripts{}, Sessions: &Sessions{}, Agents: &Agents{}, Library: &Library{}, Events: &Events{}, Networks: w.Networks,
+		Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes, Secrets: &Secrets{}, Ports: ports{w.Sandboxes}, Scripts: scripts{}, Sessions: &Sessions{}, Agents: &Agents{}, ToolServers: &Agents{}, Library: &Library{}, Events: &Events{}, Networks: w.Networks,
 		Quota:   func(engi.Owner) engi.Quota { return engi.Quota{Sandboxes: 100, Volumes: 10} },
 		Node:    rest.Node{Version: "0.0.0-test", Tier: engi.TierMemory, NotEnforced: []string{"memory"}, Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
 		Metrics: reg, Register: reg,

@@ -48,6 +48,7 @@ type listRuns struct {
 
 func (s *server) serveAgents() {
 	handle(s, s.opListAgents(), s.listAgents)
+	handle(s, s.opToolServers(), s.listToolServers)
 	handle(s, s.opStartRun(), s.startRun)
 	handle(s, s.opChat(), s.chat)
 	handle(s, s.opListRuns(), s.listRuns)
@@ -66,6 +67,14 @@ func (s *server) listAgents(w http.ResponseWriter, _ *http.Request, _ *nothing) 
 		return errNoAgents
 	}
 	return s.reply(w, http.StatusOK, listOf(s.agents.Agents(), agentOf))
+}
+
+func (s *server) listToolServers(w http.ResponseWriter, _ *http.Request, _ *nothing) error {
+	var all []engi.ToolServer
+	if s.toolServers != nil {
+		all = s.toolServers.Servers()
+	}
+	return s.reply(w, http.StatusOK, listOf(all, toolServerOf))
 }
 
 // runSpec translates a request.
@@ -361,6 +370,10 @@ func agentOf(a engi.AgentSpec) v1.Agent {
 	return v1.Agent{Name: a.Name, Description: a.Description, Model: a.Model, Tools: list(a.Tools), Steps: a.Steps, Output: a.Output}
 }
 
+func toolServerOf(x engi.ToolServer) v1.ToolServer {
+	return v1.ToolServer{Name: x.Name, Kind: string(x.Kind), State: string(x.State), Tools: list(x.Tools), Left: x.Left, Error: x.Error, CheckedAt: moment(x.Checked)}
+}
+
 func runOf(x engi.Run) v1.AgentRun {
 	out := v1.AgentRun{
 		ID: string(x.ID), Owner: string(x.Owner), Agent: x.Agent, Model: x.Model, ConversationID: string(x.Conversation), SandboxID: string(x.Sandbox), Session: x.Session,
@@ -436,6 +449,13 @@ func imagesFrom(images []v1.Image) (all []engi.Image) {
 func (s *server) opListAgents() huma.Operation {
 	op := s.operation(http.MethodGet, "/v1/agents", "list-agents", "agents", "List agents", "Agents are configured by the node's operator.", http.StatusOK)
 	answers[v1.List[v1.Agent]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	return op
+}
+
+func (s *server) opToolServers() huma.Operation {
+	op := s.operation(http.MethodGet, "/v1/mcp-servers", "list-mcp-servers", "agents", "List MCP servers that agents may use",
+		"They are configured by the node's operator. What is known about each is from the last time that an agent used it.", http.StatusOK)
+	answers[v1.List[v1.ToolServer]](s, &op, http.StatusOK, string(flow.JSON), nil)
 	return op
 }
 

@@ -34,18 +34,19 @@ type Options struct {
 	Pools      engi.Pools
 	Keys       engi.Keys
 
-	Lifecycle engi.Lifecycle
-	Snapshots engi.Snapshots
-	Volumes   engi.Volumes
-	Secrets   engi.Secrets
-	Scripts   engi.Scripts
-	Sessions  engi.Sessions
-	Agents    engi.Agents
-	Library   engi.Library
-	Events    engi.Events
-	Networks  engi.NetworkLog
-	Ports     Ports
-	Quota     func(engi.Owner) engi.Quota // nil means that nothing is bounded
+	Lifecycle   engi.Lifecycle
+	Snapshots   engi.Snapshots
+	Volumes     engi.Volumes
+	Secrets     engi.Secrets
+	Scripts     engi.Scripts
+	Sessions    engi.Sessions
+	Agents      engi.Agents
+	ToolServers engi.ToolServers // that agents may use; nil if there are none
+	Library     engi.Library
+	Events      engi.Events
+	Networks    engi.NetworkLog
+	Ports       Ports
+	Quota       func(engi.Owner) engi.Quota // nil means that nothing is bounded
 
 	Node     Node                  // what GET /v1/node says
 	Metrics  prometheus.Gatherer   // served at /metrics; nil means no such route
@@ -92,20 +93,21 @@ type server struct {
 	pools      engi.Pools
 	keys       engi.Keys
 
-	lifecycle engi.Lifecycle // this and the rest may be nil
-	snapshots engi.Snapshots
-	volumes   engi.Volumes
-	secrets   engi.Secrets
-	scripts   engi.Scripts
-	sessions  engi.Sessions
-	agents    engi.Agents
-	library   engi.Library
-	events    engi.Events
-	networks  engi.NetworkLog
-	ports     Ports
-	quota     func(engi.Owner) engi.Quota
-	streams   flow.Crowd // of processes
-	watches   flow.Crowd // of directories: they keep nobody from processes
+	lifecycle   engi.Lifecycle // this and the rest may be nil
+	snapshots   engi.Snapshots
+	volumes     engi.Volumes
+	secrets     engi.Secrets
+	scripts     engi.Scripts
+	sessions    engi.Sessions
+	agents      engi.Agents
+	toolServers engi.ToolServers
+	library     engi.Library
+	events      engi.Events
+	networks    engi.NetworkLog
+	ports       Ports
+	quota       func(engi.Owner) engi.Quota
+	streams     flow.Crowd // of processes
+	watches     flow.Crowd // of directories: they keep nobody from processes
 
 	node  Node
 	log   *slog.Logger
@@ -130,7 +132,7 @@ func New(o Options) http.Handler {
 	}
 	s := &server{
 		executions: o.Executions, sandboxes: o.Sandboxes, templates: o.Templates, pools: o.Pools, keys: o.Keys,
-		lifecycle: o.Lifecycle, snapshots: o.Snapshots, volumes: o.Volumes, secrets: o.Secrets, scripts: o.Scripts, sessions: o.Sessions, agents: o.Agents, library: o.Library, events: o.Events, networks: o.Networks, ports: o.Ports, quota: o.Quota,
+		lifecycle: o.Lifecycle, snapshots: o.Snapshots, volumes: o.Volumes, secrets: o.Secrets, scripts: o.Scripts, sessions: o.Sessions, agents: o.Agents, toolServers: o.ToolServers, library: o.Library, events: o.Events, networks: o.Networks, ports: o.Ports, quota: o.Quota,
 		node: o.Node, log: o.Log, meter: newMeter(o.Register), beat: o.Beat, leave: o.Leave,
 		maxBody: o.MaxBody, maxHeld: o.MaxHeld, maxCode: o.MaxCode, maxInput: o.MaxInput, mux: http.NewServeMux(),
 	}
@@ -326,6 +328,7 @@ var table = map[string]rule{
 	"GET /v1/modules":                reads(engi.ScopeDocs),
 
 	"GET /v1/agents":                   reads(engi.ScopeAgents),
+	"GET /v1/mcp-servers":              reads(engi.ScopeAgents),
 	"POST /v1/agents/{name}/runs":      writes(engi.ScopeAgents),
 	"POST /v1/chat":                    writes(engi.ScopeAgents),
 	"POST /v1/chat/completions":        writes(engi.ScopeAgents),

@@ -24,6 +24,17 @@ type Agent struct {
 	Output      json.RawMessage `json:"output,omitempty" doc:"JSON schema of its answers; absent means prose"`
 }
 
+// A ToolServer is a server of tools elsewhere that agents may use.
+type ToolServer struct {
+	Name      string     `json:"name" example:"github"`
+	Kind      string     `json:"kind" enum:"url,command" doc:"commands run in sandboxes"`
+	State     string     `json:"state" enum:"unused,ready,failed" doc:"unused means that no agent has asked it yet"`
+	Tools     []string   `json:"tools" doc:"by the names that models see"`
+	Left      []string   `json:"left_out,omitempty" doc:"tools that cannot be offered, and why"`
+	Error     string     `json:"error,omitempty"`
+	CheckedAt *time.Time `json:"checked_at,omitempty"`
+}
+
 // An Image is something to look at.
 type Image struct {
 	MediaType string `json:"media_type" enum:"image/png,image/jpeg,image/webp,image/gif"`

@@ -77,7 +77,7 @@ type commands struct {
 	Chat     chatCommand     `cmd:"" help:"Talk to an agent that runs code."`
 	Agent    agentCommand    `cmd:"" help:"Look at agents and their runs."`
 	Events   eventsCommand   `cmd:"" help:"Send events, and look at the durable functions that they start."`
-	Mcp      mcpCommand      `cmd:"" name:"mcp" help:"Offer sandboxes to agents of other programs (MCP) on standard input and output."`
+	Mcp      mcpCommand      `cmd:"" name:"mcp" help:"Offer sandboxes to agents of other programs (MCP), or see whose tools agents here use."`
 	Docs     docsCommand     `cmd:"" help:"Keep documentation that agents search."`
 	Volume   volumeCommand   `cmd:"" help:"Make and fill directories that outlive sandboxes."`
 	Snapshot snapshotCommand `cmd:"" help:"Look after copies of sandboxes."`

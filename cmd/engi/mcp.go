@@ -3,15 +3,21 @@ package main
 import (
 	"context"
 	"net/http"
+	"strings"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/engi-dev/engi"
 )
 
-type mcpCommand struct{}
+type mcpCommand struct {
+	Serve   mcpServe   `cmd:"" default:"withargs" help:"Offer sandboxes to agents of other programs on standard input and output."`
+	Servers mcpServers `cmd:"" help:"List the MCP servers that agents here may use."`
+}
 
-func (mcpCommand) Help() string {
+type mcpServe struct{}
+
+func (mcpServe) Help() string {
 	return `Speaks the Model Context Protocol on standard input and output, for programs that start
 their tools themselves. Calls go to the server of the data directory, or of ENGI_URL; if
 none runs, to a node of its own, whose sandboxes end with this command. Programs that
@@ -24,7 +30,7 @@ Examples:
 }
 
 // Run implements the command.
-func (mcpCommand) Run(ctx context.Context, g *globals) error {
+func (mcpServe) Run(ctx context.Context, g *globals) error {
 	d, err := g.connect(ctx, orPrivate)
 	if err != nil {
 		return err
@@ -97,4 +103,38 @@ func passOn(ctx context.Context, url, secret string, near sdk.Transport) error {
 		<-ended
 	}
 	return nil
+}
+
+type mcpServers struct{}
+
+func (mcpServers) Help() string {
+	return `They come from [[mcp.servers]] in the configuration. What is known about each is from the
+last time that an agent used it.
+
+Examples:
+  engi mcp servers
+  engi mcp servers --json`
+}
+
+// Run implements the command.
+func (mcpServers) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		all, err := d.ToolServers(ctx)
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(all)
+		}
+		var rows [][]string
+		for _, s := range all {
+			tools := strings.Join(s.Tools, ",")
+			if s.Error != "" {
+				tools = s.Error
+			}
+			rows = append(rows, []string{s.Name, s.Kind, s.State, tools})
+		}
+		g.table("NAME\tKIND\tSTATE\tTOOLS", rows)
+		return nil
+	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/engi-dev/engi/agent"
 	"github.com/engi-dev/engi/agent/llm"
 	"github.com/engi-dev/engi/agent/llm/scripted"
+	"github.com/engi-dev/engi/agent/remote"
 	"github.com/engi-dev/engi/agent/tool"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/store"
@@ -43,11 +44,12 @@ func Models(c config.Config, log *slog.Logger) (*llm.Registry, error) {
 
 // Rooms are those of the node that agents need.
 type Rooms struct {
-	Models *llm.Registry // nil: there are no agents
-	Places tool.Places
-	DB     *store.DB
-	Ended  func(ctx context.Context, r engi.Run) // see [agent.Options]
-	Log    *slog.Logger
+	Models  *llm.Registry // nil: there are no agents
+	Places  tool.Places
+	Sources []tool.Source // of more tools
+	DB      *store.DB
+	Ended   func(ctx context.Context, r engi.Run) // see [agent.Options]
+	Log     *slog.Logger
 }
 
 // Open makes the office of agents; nil where there are none.
@@ -60,9 +62,18 @@ func Open(c config.Config, r Rooms) (*agent.Office, error) {
 		return nil, err
 	}
 	return agent.New(agent.Options{
-		Agents: c.Specs(), Models: r.Models.Model, Tools: tools, Store: store.Agents(r.DB), Results: store.AgentResults(r.DB),
+		Agents: c.Specs(), Models: r.Models.Model, Tools: tools, Sources: r.Sources, Store: store.Agents(r.DB), Results: store.AgentResults(r.DB),
 		Log: r.Log, MaxRuns: c.Models.MaxRuns, Check: check(r.Places), Ended: r.Ended,
 	})
+}
+
+// Remote knows the servers of tools of c.
+func Remote(c config.Config, places tool.Places, version string, log *slog.Logger) (*remote.Remote, error) {
+	servers, err := c.MCP.ToolServers(os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	return remote.New(remote.Options{Servers: servers, Sandboxes: places.Sandboxes, Sessions: places.Sessions, Version: version, Log: log})
 }
 
 // A Wall fetches what a policy allows.

@@ -48,6 +48,7 @@ type Config struct {
 	// Tables that only a file can have; keys of the top come before sections.
 	Providers map[string]Provider `toml:"providers" env:"-" help:"who runs language models: [providers.NAME] with api_key_env, and url and dialect unless NAME is openai, anthropic, gemini, ollama, mistral or groq"`
 	Agents    []Agent             `toml:"agents" env:"-" help:"models with a purpose and tools: name, description, model, system, tools, steps, budget, output, max_tokens, temperature"`
+	Functions []Function          `toml:"functions" env:"-" help:"durable functions: name, event or cron, retries, backoff, concurrency, per_owner, timeout, owner, and agent with input (and sandbox or session), or run = {language, code or file, template}"`
 
 	TLS       TLS       `toml:"tls" envPrefix:"TLS_"`
 	Preview   Preview   `toml:"preview" envPrefix:"PREVIEW_"`
@@ -65,7 +66,9 @@ type Config struct {
 	Script    Script    `toml:"script" envPrefix:"SCRIPT_"`
 	Sandbox   Sandbox   `toml:"sandbox" envPrefix:"SANDBOX_"`
 	Models    Models    `toml:"models" envPrefix:"MODELS_"`
+	MCP       MCP       `toml:"mcp" envPrefix:"MCP_"`
 	Docs      Docs      `toml:"docs" envPrefix:"DOCS_"`
+	Events    Events    `toml:"events" envPrefix:"EVENTS_"`
 
 	Pools []Pool `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
 }
@@ -261,6 +264,7 @@ func Defaults() Config {
 		},
 		Sandbox: defaultSandbox(),
 		Docs:    defaultDocs(),
+		Events:  defaultEvents(),
 		Script: Script{
 			Code: sl.Code, Timeout: Duration(sl.Timeout), MinTimeout: Duration(sl.MinTimeout), MaxTimeout: Duration(sl.MaxTimeout),
 			Memory: Bytes(sl.Memory), Helpers: max(8, 4*cpus()),
@@ -511,7 +515,7 @@ func (c Config) Validate() error {
 	if c.Volumes.Capacity < 0 {
 		return engi.Errorf(engi.Invalid, "volumes.capacity is negative")
 	}
-	for _, check := range []func() error{c.Quota.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Sandbox.validate, c.Docs.validate} {
+	for _, check := range []func() error{c.Quota.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Sandbox.validate, c.MCP.validate, c.Docs.validate, c.validateEvents} {
 		if err := check(); err != nil {
 			return err
 		}
