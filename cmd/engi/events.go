@@ -303,7 +303,7 @@ func (eventsReplay) Help() string {
 
 Examples:
   engi events replay evt_u2dmwmlezjgprkqrgppgcz2mgu --wait
-  engi events replay evt_u2dmwmlezjgprkqrgppgcz2mgu --function agents-code`
+  engi events replay evt_u2dmwmlezjgprkqrgppgcz2mgu --function engi/agents/code`
 }
 
 // Run implements the command.
@@ -358,7 +358,7 @@ func (eventsRuns) Help() string {
 
 Examples:
   engi events runs --state failed
-  engi events runs --function agents-explore --limit 5`
+  engi events runs --function engi/agents/explore --limit 5`
 }
 
 // Run implements the command.
