@@ -209,8 +209,9 @@ func (e *Engine) goOn(w http.ResponseWriter, r *http.Request, c call) {
 		}
 		select {
 		case <-f.done:
-		case <-r.Context().Done():
-			return // the flight goes on; the answer is kept
+		case <-r.Context().Done(): // the flight goes on; the answer is kept
+			write(w, stopping)
+			return
 		}
 		if f.fingerprint != c.fingerprint() {
 			e.leave(c.run, f)
