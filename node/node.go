@@ -36,6 +36,7 @@ import (
 	"github.com/engi-dev/engi/node/place"
 	"github.com/engi-dev/engi/node/sessions"
 	"github.com/engi-dev/engi/node/wall"
+	"github.com/engi-dev/engi/node/workflows"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
 	"github.com/engi-dev/engi/script"
@@ -65,12 +66,13 @@ type Node struct {
 	workshop  *fleet.Workshop
 	db        *store.DB
 	fleet     *fleet.Manager
-	script    *script.Runner     // nil if scripts are not served
-	sessions  *sessions.Sessions // nil if there are none
-	library   *library.Library   // nil if there is none
-	agents    *agent.Office      // nil if there are none
-	remote    *remote.Remote     // servers of tools that they may use
-	places    tool.Places        // of agents
+	script    *script.Runner       // nil if scripts are not served
+	sessions  *sessions.Sessions   // nil if there are none
+	library   *library.Library     // nil if there is none
+	agents    *agent.Office        // nil if there are none
+	workflows *workflows.Workflows // nil if there are none
+	remote    *remote.Remote       // servers of tools that they may use
+	places    tool.Places          // of agents
 	front     *front.Front
 	secrets   *secret.Safe
 	wall      *wall.Wall // nil if sandboxes have no network
@@ -179,6 +181,9 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if err := n.openAgents(ctx); err != nil {
 		return nil, err
 	}
+	if err := n.openWorkflows(); err != nil {
+		return nil, err
+	}
 	leave, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	n.leave = cancel
 	n.closers.add(cancel)
@@ -196,7 +201,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.handler = n.dispatch(rest.New(rest.Options{
-		Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Sessions: n.Sessions(), Agents: n.Agents(), ToolServers: n.remote, Library: n.library.Desk(), Templates: n.templates, Pools: n.fleet, Keys: keys,
+		Executions: n.fleet.Executions(), Events: n.Events(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Sessions: n.Sessions(), Agents: n.Agents(), ToolServers: n.remote, Library: n.library.Desk(), Templates: n.templates, Pools: n.fleet, Keys: keys,
 		Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes, Quota: n.config.Quota.Of,
 		Secrets: n.secrets, Ports: n.previews, Networks: n.networkLog(),
 		Node:    rest.Node{Version: o.Version, Tier: n.provider.Tier(), NotEnforced: notEnforced, Started: n.started},
@@ -303,6 +308,9 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 	}
 	if n.agents != nil {
 		parts = append(parts, part{"agents", n.agents.Run, 30 * time.Second})
+	}
+	if n.workflows != nil {
+		parts = append(parts, part{"events", n.workflows.Run, 30 * time.Second})
 	}
 	parts = append(parts, part{"tls", n.front.Certificates, 10 * time.Second})
 	return runParts(ctx, n.log, ready, append(parts, part{"http", n.serve, 15 * time.Second})...)

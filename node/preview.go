@@ -11,6 +11,7 @@ import (
 	"github.com/engi-dev/engi/gate/cert"
 	"github.com/engi-dev/engi/gate/preview"
 	"github.com/engi-dev/engi/gate/secret"
+	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/store"
 )
 
@@ -74,7 +75,7 @@ func (n *Node) hosts() []string {
 
 // dispatch shares the node's addresses among its surfaces.
 func (n *Node) dispatch(rest, tools http.Handler) http.Handler {
-	control := n.e2b.Control()
+	control, calls := n.e2b.Control(), n.workflows.Calls()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch _, _, ok := n.previews.Target(r); {
 		case ok:
@@ -83,6 +84,8 @@ func (n *Node) dispatch(rest, tools http.Handler) http.Handler {
 			control.ServeHTTP(w, r)
 		case r.URL.Path == mcpPath:
 			tools.ServeHTTP(w, r)
+		case calls != nil && r.URL.Path == config.InngestPath:
+			calls.ServeHTTP(w, r)
 		default:
 			rest.ServeHTTP(w, r)
 		}

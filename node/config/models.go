@@ -77,13 +77,26 @@ func (c Config) Choices(lookup func(string) (string, bool)) (llm.Options, error)
 	return o, nil
 }
 
-// Specs are the configured agents; one that runs code if there are none.
+// usual are the agents that there are if the configuration has none of their
+// names. The last two are those of durable functions.
+var usual = []engi.AgentSpec{{
+	Name: "coder", Description: "Writes programs and runs them in sandboxes.", Tools: []string{"*"},
+	System: "You help with programming. When you write code, run it with your tools before you say that it works, and show what it printed.",
+}, {
+	Name: "explore", Description: "Finds things out about the files of a sandbox, and changes nothing.", Steps: 30,
+	Tools:  []string{"read_file", "list_files", "glob", "grep"},
+	System: "You explore the files of a sandbox and answer questions about them. You can read and search, and change nothing. Say where you found what you say, as path and line.",
+}, {
+	Name: "code", Description: "Works on the files of a sandbox and runs commands in it.", Steps: 50,
+	Tools:  []string{"read_file", "list_files", "glob", "grep", "write_file", "edit_file", "run_command"},
+	System: "You work on the files of a sandbox. Read before you change something, and run what you have changed before you say that it works.",
+}}
+
+// Specs are the configured agents; one that runs code comes first if there are
+// none.
 func (c Config) Specs() []engi.AgentSpec {
 	if len(c.Agents) == 0 {
-		return []engi.AgentSpec{{
-			Name: "coder", Description: "Writes programs and runs them in sandboxes.", Tools: []string{"*"},
-			System: "You help with programming. When you write code, run it with your tools before you say that it works, and show what it printed.",
-		}}
+		return slices.Clone(usual)
 	}
 	var all []engi.AgentSpec
 	for _, a := range c.Agents {
@@ -95,6 +108,11 @@ func (c Config) Specs() []engi.AgentSpec {
 			s.Output = []byte(a.Output)
 		}
 		all = append(all, s)
+	}
+	for _, s := range usual[1:] {
+		if !slices.ContainsFunc(all, func(a engi.AgentSpec) bool { return a.Name == s.Name }) {
+			all = append(all, s)
+		}
 	}
 	return all
 }

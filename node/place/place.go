@@ -22,12 +22,13 @@ import (
 
 // Names in a data directory.
 const (
-	LockName     = "lock"
-	EndpointName = "server.json"
-	KeyName      = "admin.key"
-	DatabaseName = "engi.db"
-	LogName      = "engi.log"
-	PrivateName  = "private"
+	LockName      = "lock"
+	EndpointName  = "server.json"
+	KeyName       = "admin.key"
+	DatabaseName  = "engi.db"
+	FunctionsName = "functions.db" // of what executes durable functions
+	LogName       = "engi.log"
+	PrivateName   = "private"
 )
 
 // An Endpoint is how to reach a running server of this machine.

@@ -1,0 +1,156 @@
+package config
+
+import (
+	"maps"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/workflow/builtin"
+)
+
+// Events says how durable functions run.
+type Events struct {
+	Off       bool              `toml:"off" env:"OFF" help:"take in no events and run no functions"`
+	Engine    string            `toml:"engine" env:"ENGINE" help:"what executes functions: dbos, in this process and a file of the data directory, or inngest, a server of yours"`
+	MaxRuns   int               `toml:"max_runs" env:"MAX_RUNS" help:"runs of functions that have their turn at once"`
+	MaxQueue  int               `toml:"max_queue" env:"MAX_QUEUE" help:"runs of functions that have not ended; events are refused beyond"`
+	Keep      Duration          `toml:"keep" env:"KEEP" help:"how long ended runs and their events are remembered"`
+	KeepCount int               `toml:"keep_count" env:"KEEP_COUNT" help:"how many ended runs, and events, are remembered"`
+	Inngest   Inngest           `toml:"inngest" envPrefix:"INNGEST_"`
+	Runtimes  map[string]string `toml:"runtimes" env:"-" help:"template of each runtime that engi/sandbox/create knows, beside node24, node22 and python3.13: [events.runtimes] NAME = \"TEMPLATE\""`
+}
+
+// Engines of durable functions.
+const (
+	EngineDBOS    = "dbos"
+	EngineInngest = "inngest"
+)
+
+func defaultEvents() Events {
+	return Events{Engine: EngineDBOS, MaxRuns: 256, MaxQueue: 10000, Keep: Duration(30 * 24 * time.Hour), KeepCount: 100000}
+}
+
+// A Function is a durable function that puts an agent to work or runs a
+// program.
+type Function struct {
+	Name        string   `toml:"name"`
+	Description string   `toml:"description"`
+	Event       string   `toml:"event"` // that starts it
+	Cron        string   `toml:"cron"`  // five fields, in UTC, that start it
+	Owner       string   `toml:"owner"` // in whose name cron starts it; empty means the node
+	Retries     int      `toml:"retries"`
+	Backoff     Duration `toml:"backoff"`     // before the first retry, then twice as long each time; 0 means 1 s
+	Concurrency int      `toml:"concurrency"` // runs at once; 0 means no limit
+	PerOwner    int      `toml:"per_owner"`   // runs of one owner at once; 0 means no limit
+	Timeout     Duration `toml:"timeout"`     // of a run; 0 means none
+
+	Agent   string  `toml:"agent"`   // name of one of [[agents]]
+	Input   string  `toml:"input"`   // what is said to it: a template of Go's, over .Event.Data
+	Sandbox string  `toml:"sandbox"` // its tools work in: a template, like {{.Event.Data.sandbox_id}}
+	Session string  `toml:"session"` // its tools work in: a template
+	Run     Program `toml:"run"`     // instead of an agent: run = {language, code or file, template}
+}
+
+// A Program is one that runs in a sandbox of its own, which is thrown away.
+type Program struct {
+	Language string `toml:"language"`
+	Code     string `toml:"code"`
+	File     string `toml:"file"`     // absolute, instead of Code
+	Template string `toml:"template"` // of the sandbox; empty means the node's
+}
+
+// entries are the names of programs' files by language.
+var entries = map[engi.Language]string{engi.Python: "main.py", engi.JavaScript: "main.mjs", engi.TypeScript: "main.ts", engi.Go: "main.go", engi.Bash: "main.sh"}
+
+// RuntimeTemplates are the templates of runtimes: those that come with engi and
+// those of the configuration.
+func (e Events) RuntimeTemplates() map[string]string {
+	all := builtin.Runtimes()
+	maps.Copy(all, e.Runtimes)
+	return all
+}
+
+// Declared are the functions of c. Read returns the content of a file.
+func (c Config) Declared(read func(path string) ([]byte, error)) ([]builtin.Declared, error) {
+	var all []builtin.Declared
+	for _, f := range c.Functions {
+		d := builtin.Declared{
+			Function: engi.Function{
+				Name: f.Name, Description: f.Description, Event: f.Event, Cron: f.Cron,
+				Retries: f.Retries, Concurrency: f.Concurrency, PerOwner: f.PerOwner, Timeout: time.Duration(f.Timeout),
+			},
+			Owner: engi.Owner(f.Owner), Agent: f.Agent, Input: f.Input, Sandbox: f.Sandbox, Session: f.Session, In: f.Run.Template,
+		}
+		d.Backoff.First = time.Duration(f.Backoff)
+		if f.Run != (Program{}) {
+			code := []byte(f.Run.Code)
+			if f.Run.File != "" {
+				var err error
+				if code, err = read(f.Run.File); err != nil {
+					return nil, engi.Errorf(engi.Invalid, "functions: %s: %v", f.Name, err)
+				}
+			}
+			language := engi.Language(f.Run.Language)
+			d.Program = engi.Program{Language: language, Files: []engi.SourceFile{{Path: entries[language], Data: code}}}
+		}
+		all = append(all, d)
+	}
+	return all, nil
+}
+
+func (c Config) validateEvents() error {
+	e := c.Events
+	if !slices.Contains([]string{EngineDBOS, EngineInngest}, e.Engine) {
+		return engi.Errorf(engi.Invalid, "events.engine is %.40q", e.Engine).WithRemedy("use dbos or inngest")
+	}
+	if e.MaxRuns < 0 || e.MaxQueue < 0 || e.Keep < 0 || e.KeepCount < 0 {
+		return engi.Errorf(engi.Invalid, "events has a negative value")
+	}
+	for name, template := range e.Runtimes {
+		if name == "" || template == "" {
+			return engi.Errorf(engi.Invalid, "events.runtimes: %q = %q names nothing", name, template)
+		}
+	}
+	seen := map[string]bool{}
+	for _, f := range c.Functions {
+		if err := f.validate(); err != nil {
+			return err
+		}
+		if seen[f.Name] {
+			return engi.Errorf(engi.Invalid, "functions: there are two called %s", f.Name)
+		}
+		seen[f.Name] = true
+	}
+	return nil
+}
+
+func (f Function) validate() error {
+	bad := func(remedy, format string, args ...any) error {
+		e := engi.Errorf(engi.Invalid, "functions: %.80q: "+format, append([]any{f.Name}, args...)...)
+		if remedy != "" {
+			e = e.WithRemedy("%s", remedy)
+		}
+		return e
+	}
+	r := f.Run
+	program := r != (Program{})
+	switch {
+	case f.Name == "":
+		return bad("", "it has no name")
+	case f.Event == "" && f.Cron == "":
+		return bad("give it an event or a cron", "nothing starts it")
+	case program == (f.Agent != ""):
+		return bad("give it agent and input, or run = {language, code}", "it has to have an agent or a program, one of the two")
+	case program && entries[engi.Language(r.Language)] == "":
+		return bad("use python, javascript, typescript, go or bash", "run.language is %.40q", r.Language)
+	case program && (r.Code == "") == (r.File == ""):
+		return bad("", "run has code or a file, one of the two")
+	case r.File != "" && !filepath.IsAbs(r.File):
+		return bad("write the path from the root", "run.file %.200q is not absolute", r.File)
+	case f.Timeout < 0 || f.Backoff < 0 || f.Retries < 0 || f.Concurrency < 0 || f.PerOwner < 0:
+		return bad("", "it has a negative value")
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+// Package workflows assembles the durable functions of a node from its
+// configuration: what executes them, those that come with engi and those that
+// are declared. Only package node uses it.
+package workflows
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/node/place"
+	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/workflow"
+	"github.com/engi-dev/engi/workflow/builtin"
+	"github.com/engi-dev/engi/workflow/dbos"
+	"github.com/engi-dev/engi/workflow/inngest"
+)
+
+// Rooms are those of the node that functions need.
+type Rooms struct {
+	DB         *store.DB
+	Executions engi.Executions
+	Sandboxes  engi.Sandboxes
+	Templates  engi.Templates
+	Agents     engi.Agents // nil: there are none
+	URL        string      // where the node is reached
+	Log        *slog.Logger
+}
+
+// Workflows are a node's. It is safe for concurrent use.
+type Workflows struct {
+	office *workflow.Office
+	calls  http.Handler
+}
+
+// Open makes the durable functions of c; nil where they are off. Nothing runs
+// before Run. It reports Invalid for functions that cannot work.
+func Open(c config.Config, r Rooms) (*Workflows, error) {
+	if c.Events.Off {
+		return nil, nil
+	}
+	engine, calls, err := open(c, r)
+	if err != nil {
+		return nil, err
+	}
+	rooms := builtin.Rooms{Sandboxes: r.Sandboxes, Templates: r.Templates, Executions: r.Executions, Agents: r.Agents, Runtimes: c.Events.RuntimeTemplates()}
+	functions := builtin.Functions(rooms)
+	declared, err := c.Declared(os.ReadFile)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range declared {
+		f, err := rooms.Declare(d)
+		if err != nil {
+			return nil, err
+		}
+		functions = append(functions, f)
+	}
+	office, err := workflow.New(workflow.Options{
+		Functions: functions, Store: store.Workflow(r.DB), Engine: engine, Log: r.Log, MaxQueue: c.Events.MaxQueue, MaxRuns: c.Events.MaxRuns,
+		Keep: time.Duration(c.Events.Keep), KeepCount: c.Events.KeepCount,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Workflows{office, calls}, nil
+}
+
+// open makes what executes functions, and what answers calls of it, if it calls.
+func open(c config.Config, r Rooms) (workflow.Engine, http.Handler, error) {
+	if c.Events.Engine == config.EngineInngest {
+		opt, err := c.Events.Inngest.Options(r.URL, os.LookupEnv)
+		if err != nil {
+			return nil, nil, err
+		}
+		opt.Log = r.Log
+		e, err := inngest.New(opt)
+		return e, e, err
+	}
+	e, err := dbos.New(dbos.Options{File: filepath.Join(c.DataDir, place.FunctionsName), Log: r.Log})
+	return e, nil, err
+}
+
+// Desk is the front desk of events; nil if there is none.
+func (w *Workflows) Desk() engi.Events {
+	if w == nil {
+		return nil
+	}
+	return w.office
+}
+
+// Calls answers an engine elsewhere, at [config.InngestPath]; nil if there is
+// none.
+func (w *Workflows) Calls() http.Handler {
+	if w == nil {
+		return nil
+	}
+	return w.calls
+}
+
+// Run runs functions until ctx ends.
+func (w *Workflows) Run(ctx context.Context, ready func()) error { return w.office.Serve(ctx, ready) }

@@ -1,0 +1,247 @@
+// Package builtin has the durable functions that come with engi, which make and
+// stop sandboxes and put agents to work in them, and those that a configuration
+// declares.
+//
+// It is not for when and how often functions run, which is package workflow.
+package builtin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/workflow"
+)
+
+// Names of the functions, and of the events that start them. Seed S2.
+const (
+	SandboxCreate = "engi/sandbox/create"
+	SandboxStop   = "engi/sandbox/stop"
+	AgentsExplore = "engi/agents/explore"
+	AgentsCode    = "engi/agents/code"
+	DebugEcho     = "engi/debug/echo"
+)
+
+// DefaultRuntime is what a sandbox is made of if nobody says.
+const DefaultRuntime = "node24"
+
+// Runtimes returns the template of each runtime.
+func Runtimes() map[string]string {
+	return map[string]string{"node24": "base", "node22": "node22", "python3.13": "python3.13"}
+}
+
+// Rooms are what functions work with. Functions of rooms that are nil are left
+// out.
+type Rooms struct {
+	Sandboxes  engi.Sandboxes
+	Templates  engi.Templates
+	Agents     engi.Agents
+	Executions engi.Executions
+	Runtimes   map[string]string // template of each; nil means Runtimes()
+}
+
+// Functions returns the functions of the seed.
+func Functions(r Rooms) []workflow.Function {
+	if r.Runtimes == nil {
+		r.Runtimes = Runtimes()
+	}
+	all := []workflow.Function{{
+		Function: engi.Function{Name: DebugEcho, Event: DebugEcho, Description: "Writes the event's data into the log and returns it."},
+		Run:      echo,
+	}}
+	if r.Sandboxes != nil && r.Templates != nil {
+		all = append(all, workflow.Function{
+			Function: engi.Function{
+				Name: SandboxCreate, Event: SandboxCreate, Retries: 4, Timeout: 15 * time.Minute,
+				Description: "Makes a sandbox, tells all about it by " + DebugEcho + ", and returns its ID.",
+				Input:       createInput(r.Runtimes),
+			},
+			Run: r.create,
+		}, workflow.Function{
+			Function: engi.Function{
+				Name: SandboxStop, Event: SandboxStop, Retries: 4, Timeout: 15 * time.Minute,
+				Description: "Stops a sandbox and tells its last state by " + DebugEcho + ".",
+				Input:       json.RawMessage(`{"type":"object","required":["sandbox_id"],"properties":{"sandbox_id":{"type":"string","minLength":1,"maxLength":100,"description":"sandbox to stop"}},"additionalProperties":false}`),
+			},
+			Run: r.stop,
+		})
+	}
+	if r.Sandboxes != nil && r.Agents != nil {
+		for _, f := range []struct{ name, agent, does string }{
+			{AgentsExplore, "explore", "Lets agent explore, which only reads, work in a sandbox."},
+			{AgentsCode, "code", "Lets agent code, which reads, writes and runs commands, work in a sandbox."},
+		} {
+			all = append(all, workflow.Function{
+				Function: engi.Function{
+					Name: f.name, Event: f.name, Retries: 4, Description: f.does,
+					Input: json.RawMessage(`{"type":"object","required":["prompt","sandbox_id"],"properties":{"prompt":{"type":"string","minLength":1,"description":"what the agent is to do"},"sandbox_id":{"type":"string","minLength":1,"maxLength":100,"description":"sandbox that is there already; agents make none"}},"additionalProperties":false}`),
+				},
+				Run: r.agent(f.agent),
+			})
+		}
+	}
+	return all
+}
+
+func createInput(runtimes map[string]string) json.RawMessage {
+	names, err := json.Marshal(slices.Sorted(maps.Keys(runtimes)))
+	if err != nil { // strings can be written down
+		names = []byte("[]")
+	}
+	return json.RawMessage(fmt.Sprintf(`{"type":"object","properties":{
+		"runtime":{"type":"string","enum":%s,"default":%q,"description":"what the sandbox is made of"},
+		"timeout_seconds":{"type":"integer","minimum":1,"maximum":2592000,"description":"until it ends; left out means the node's default"},
+		"metadata":{"type":"object","maxProperties":64,"additionalProperties":{"type":"string"},"description":"the owner's own words, to find it by"}
+		},"additionalProperties":false}`, names, DefaultRuntime))
+}
+
+func echo(_ context.Context, r *workflow.Run) (any, error) {
+	shown := r.Event.Data
+	if len(shown) > 4<<10 {
+		shown = shown[:4<<10]
+	}
+	r.Log.Info("echo", "data", string(shown), "owner", r.Owner)
+	return r.Event.Data, nil
+}
+
+// A description is all that is known about a sandbox and may be shown. Values
+// of its environment may be secret, so only their names are.
+type description struct {
+	ID         engi.SandboxID    `json:"id"`
+	Template   string            `json:"template"`
+	Digest     string            `json:"digest"`
+	Tier       engi.Tier         `json:"tier"`
+	State      engi.State        `json:"state"`
+	End        engi.Cause        `json:"end,omitempty"`
+	VCPUs      float64           `json:"vcpus"`
+	Memory     int64             `json:"memory_bytes"`
+	Disk       int64             `json:"disk_bytes"`
+	Inodes     int64             `json:"inodes"`
+	Processes  int               `json:"processes"`
+	OpenFiles  int               `json:"open_files"`
+	Network    engi.Network      `json:"network"`
+	Created    time.Time         `json:"created"`
+	Started    *time.Time        `json:"started,omitempty"`
+	Active     *time.Time        `json:"active,omitempty"`
+	Deadline   *time.Time        `json:"deadline,omitempty"`
+	Stopped    *time.Time        `json:"stopped,omitempty"`
+	OnTimeout  engi.EndPolicy    `json:"on_timeout,omitempty"`
+	Timeout    float64           `json:"timeout_seconds,omitempty"`
+	Idle       float64           `json:"idle_seconds,omitempty"`
+	AutoResume bool              `json:"auto_resume"`
+	Snapshot   engi.SnapshotID   `json:"snapshot,omitempty"`
+	Metadata   map[string]string `json:"metadata,omitempty"`
+	Env        []string          `json:"env,omitempty"` // names
+	Volumes    []string          `json:"volumes,omitempty"`
+	Private    bool              `json:"private_ports"`
+}
+
+func describe(s engi.Sandbox) description {
+	d := description{
+		ID: s.ID, Template: s.Template, Digest: s.Digest, Tier: s.Tier, State: s.State, End: s.End,
+		VCPUs: s.Size.VCPUs, Memory: s.Size.Memory, Disk: s.Size.Disk, Inodes: s.Size.Inodes, Processes: s.Size.Processes, OpenFiles: s.Size.OpenFiles,
+		Network: s.Network.Mode, Created: s.Created, Started: known(s.Started), Active: known(s.Active), Deadline: known(s.Deadline), Stopped: known(s.Stopped),
+		OnTimeout: s.Lifetime.OnTimeout, Timeout: s.Lifetime.Timeout.Seconds(), Idle: s.Lifetime.Idle.Seconds(), AutoResume: s.Lifetime.AutoResume,
+		Snapshot: s.Snapshot, Metadata: s.Metadata, Env: slices.Sorted(maps.Keys(s.Env)), Private: s.Ports.Private,
+	}
+	for _, v := range s.Volumes {
+		d.Volumes = append(d.Volumes, v.Volume+":"+v.Path)
+	}
+	return d
+}
+
+func known(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// creations is how many sandboxes a run asks for: of one that a crash has ended
+// while it was made, only the record is left.
+const creations = 20
+
+func (o Rooms) create(ctx context.Context, r *workflow.Run) (any, error) {
+	var data struct {
+		Runtime  string            `json:"runtime"`
+		Timeout  int64             `json:"timeout_seconds"`
+		Metadata map[string]string `json:"metadata"`
+	}
+	if err := r.Data(&data); err != nil {
+		return nil, err
+	}
+	if data.Runtime == "" {
+		data.Runtime = DefaultRuntime
+	}
+	template, ok := o.Runtimes[data.Runtime]
+	if !ok {
+		return nil, engi.Errorf(engi.Invalid, "there is no runtime %.80q", data.Runtime).WithRemedy("use one of %v", slices.Sorted(maps.Keys(o.Runtimes)))
+	}
+	made, err := workflow.Step(ctx, r, "create", func(ctx context.Context) (description, error) {
+		if _, err := o.Templates.Get(ctx, template); engi.KindOf(err) == engi.Unavailable && err != nil {
+			// It will not be built by trying again.
+			return description{}, workflow.Final(engi.Errorf(engi.Conflict, "runtime %s: %w", data.Runtime, err).WithRemedy("run 'engi template build %s'", template))
+		}
+		for i := range creations {
+			s, err := o.Sandboxes.Create(ctx, engi.SandboxSpec{
+				Owner: r.Owner, Template: template, Metadata: data.Metadata, Lifetime: engi.Lifetime{Timeout: time.Duration(data.Timeout) * time.Second},
+				Idempotency: fmt.Sprintf("%s/create/%d", r.ID, i),
+			})
+			if err != nil || s.State != engi.Stopped {
+				return describe(s), err
+			}
+		}
+		return description{}, engi.Errorf(engi.Unavailable, "the sandbox ended while it was made")
+	})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := r.Send(ctx, "echo", DebugEcho, map[string]any{"event": SandboxCreate, "sandbox": made}); err != nil {
+		return nil, err
+	}
+	return map[string]any{"sandbox_id": made.ID}, nil
+}
+
+// target returns the sandbox that an event names.
+func (o Rooms) target(ctx context.Context, owner engi.Owner, id string) (engi.Sandbox, error) {
+	parsed, err := engi.ParseSandboxID(id)
+	if err != nil {
+		return engi.Sandbox{}, err
+	}
+	return o.Sandboxes.Get(ctx, owner, parsed)
+}
+
+func (o Rooms) stop(ctx context.Context, r *workflow.Run) (any, error) {
+	var data struct {
+		Sandbox string `json:"sandbox_id"`
+	}
+	if err := r.Data(&data); err != nil {
+		return nil, err
+	}
+	last, err := workflow.Step(ctx, r, "stop", func(ctx context.Context) (description, error) {
+		s, err := o.target(ctx, r.Owner, data.Sandbox)
+		if err != nil {
+			return description{}, err
+		}
+		if s.State != engi.Stopped {
+			if err := o.Sandboxes.Stop(ctx, r.Owner, s.ID); err != nil {
+				return description{}, err
+			}
+			if s, err = o.Sandboxes.Get(ctx, r.Owner, s.ID); err != nil {
+				return description{}, err
+			}
+		}
+		return describe(s), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := r.Send(ctx, "echo", DebugEcho, map[string]any{"event": SandboxStop, "sandbox": last}); err != nil {
+		return nil, err
+	}
+	return map[string]any{"sandbox_id": last.ID, "state": last.State, "end": last.End}, nil
+}
