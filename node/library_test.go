@@ -135,7 +135,7 @@ func TestS0_6_LibraryOfANode(t *testing.T) {
 	}
 
 	// What callers name is fetched from public addresses only.
-	if _, err := here.AddDocument(ctx, v1.DocumentRequest{URL: strings.Replace(web.URL, "127.0.0.1", "localhost", 1) + "/other.md"}); !client.IsKind(err, v1.Denied) {
+	if _, err := here.AddDocument(ctx, v1.DocumentRequest{URL: strings.Replace(web.URL, "127.0.0.1", "localhost", 1) + "/other.md"}); !client.IsKind(err, v1.Denied) || !strings.Contains(err.(*client.Error).Remedy, "docs.sources") {
 		t.Errorf("a private address: %v", err)
 	}
 	k, err := here.CreateKey(ctx, v1.KeyRequest{Owner: "ann"})

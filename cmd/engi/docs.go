@@ -253,8 +253,9 @@ type docsSearch struct {
 }
 
 func (docsSearch) Help() string {
-	return `Prints where each piece is from, and its beginning. On standard error it says which embedder
-compared meanings, if one did, and what to know about that.
+	return `Prints where each piece is from, and its beginning. On standard error it says how it
+searched: by words, by likeness of embeddings and which embedder made them, and what to know
+about that.
 
 Examples:
   engi docs search how do I create an issue --package @linear/sdk
@@ -292,7 +293,10 @@ func (s *docsSearch) Run(ctx context.Context, g *globals) error {
 		}
 		searched := "searched by words"
 		if x.Embedder != "" {
-			searched = "meanings compared by " + x.Embedder
+			searched += " and likeness (" + x.Embedder + ")"
+			if s.Mode == v1.SearchVector {
+				searched = "searched by likeness (" + x.Embedder + ")"
+			}
 		}
 		if len(x.Hits) == 0 {
 			searched = "nothing found; " + searched

@@ -58,8 +58,14 @@ func Open(ctx context.Context, c config.Config, r Rooms) (*Library, error) {
 	if len(c.Docs.Hosts) > 0 {
 		if r.Wall == nil {
 			r.Log.Warn("documents of owners are not fetched: this node has no wall", "remedy", "'engi doctor' says why; owners can send the text")
-		} else if opt.Fetch, err = agents.Through(r.Wall, "docs.hosts", c.Docs.Hosts); err != nil {
-			return nil, err
+		} else {
+			through, err := agents.Through(r.Wall, "docs.hosts", c.Docs.Hosts)
+			if err != nil {
+				return nil, err
+			}
+			opt.Fetch = func(owner engi.Owner) http.RoundTripper {
+				return helpful{through(owner), "send the text of the document; the operator says with docs.hosts where owners' documents may be fetched from"}
+			}
 		}
 	}
 	if err := choose(c, r.Models, &opt); err != nil {
@@ -129,7 +135,7 @@ func newOutlet(sources []engi.DocumentSpec) (*outlet, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &outlet{named: map[string]bool{}, plain: http.DefaultTransport.(*http.Transport).Clone(), public: public.Transport}
+	o := &outlet{named: map[string]bool{}, plain: http.DefaultTransport.(*http.Transport).Clone(), public: helpful{public.Transport, "send the text of the document; private addresses are for hosts of [[docs.sources]] in the configuration"}}
 	for _, s := range sources {
 		if u, err := url.Parse(s.URL); err == nil {
 			o.named[u.Host] = true
@@ -148,7 +154,25 @@ func (o *outlet) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (o *outlet) close() {
 	o.plain.CloseIdleConnections()
-	if t, ok := o.public.(*http.Transport); ok {
-		t.CloseIdleConnections()
+	(&http.Client{Transport: o.public}).CloseIdleConnections()
+}
+
+// helpful says what to do about what is denied.
+type helpful struct {
+	http.RoundTripper
+	remedy string
+}
+
+// RoundTrip implements http.RoundTripper.
+func (h helpful) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := h.RoundTripper.RoundTrip(r)
+	if engi.KindOf(err) == engi.Denied {
+		err = engi.Errorf(engi.Denied, "%w", err).WithRemedy("%s", h.remedy)
 	}
+	return resp, err
+}
+
+// CloseIdleConnections is for http.Client's.
+func (h helpful) CloseIdleConnections() {
+	(&http.Client{Transport: h.RoundTripper}).CloseIdleConnections()
 }
