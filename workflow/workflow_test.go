@@ -1,0 +1,286 @@
+package workflow_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/workflow"
+	"github.com/engi-dev/engi/workflow/memory"
+	"github.com/engi-dev/engi/workflow/workflowtest"
+)
+
+func nothing(context.Context, *workflow.Run) (any, error) { return nil, nil }
+
+func TestNewRefuses(t *testing.T) {
+	ok := engi.Function{Name: "f", Event: "e"}
+	for name, change := range map[string]func(*workflow.Function){
+		"no name":       func(f *workflow.Function) { f.Name = "" },
+		"a bad name":    func(f *workflow.Function) { f.Name = "a b" },
+		"a long name":   func(f *workflow.Function) { f.Name = strings.Repeat("a", 129) },
+		"no start":      func(f *workflow.Function) { f.Event = "" },
+		"a bad event":   func(f *workflow.Function) { f.Event = "/x" },
+		"no work":       func(f *workflow.Function) { f.Run = nil },
+		"retries":       func(f *workflow.Function) { f.Retries = -1 },
+		"many retries":  func(f *workflow.Function) { f.Retries = 101 },
+		"timeout":       func(f *workflow.Function) { f.Timeout = -1 },
+		"four fields":   func(f *workflow.Function) { f.Cron = "* * * *" },
+		"a descriptor":  func(f *workflow.Function) { f.Cron = "@daily" },
+		"a time zone":   func(f *workflow.Function) { f.Cron = "TZ=Europe/Berlin * * * *" },
+		"minute 60":     func(f *workflow.Function) { f.Cron = "60 * * * *" },
+		"no such day":   func(f *workflow.Function) { f.Cron = "0 0 30 2 *" },
+		"no schema":     func(f *workflow.Function) { f.Input = json.RawMessage(`{"type":7}`) },
+		"remote schema": func(f *workflow.Function) { f.Input = json.RawMessage(`{"$ref":"http://127.0.0.1:1/x"}`) },
+	} {
+		f := workflow.Function{Function: ok, Run: nothing}
+		change(&f)
+		if _, err := workflow.New(workflow.Options{Functions: []workflow.Function{f}}); err == nil || engi.KindOf(err) != engi.Invalid {
+			t.Errorf("%s: %v, want Invalid", name, err)
+		}
+	}
+	two := []workflow.Function{{Function: ok, Run: nothing}, {Function: ok, Run: nothing}}
+	if _, err := workflow.New(workflow.Options{Functions: two}); err == nil {
+		t.Error("two functions of one name are taken")
+	}
+}
+
+func engine() func() workflow.Engine {
+	e := &memory.Engine{}
+	return func() workflow.Engine { return e }
+}
+
+func TestSendRefuses(t *testing.T) {
+	f := workflowtest.On("f", 0, nothing)
+	f.Input = json.RawMessage(`{"type":"object","required":["n"],"properties":{"n":{"type":"integer"}}}`)
+	o := workflowtest.Open(t, engine(), f)
+	for name, spec := range map[string]engi.EventSpec{
+		"no name":    {},
+		"a bad name": {Name: "a\nb"},
+		"no object":  {Name: "x", Data: json.RawMessage(`[]`)},
+		"no JSON":    {Name: "x", Data: json.RawMessage(`{`)},
+		"much":       {Name: "x", Data: json.RawMessage(`{"a":"` + strings.Repeat("a", 256<<10) + `"}`)},
+		"a long key": {Name: "x", Idempotency: strings.Repeat("k", 256)},
+		"misfit":     {Name: "f", Data: json.RawMessage(`{"n":"seven"}`)},
+		"missing":    {Name: "f"},
+	} {
+		if _, err := o.Office.Send(t.Context(), spec); err == nil || engi.KindOf(err) != engi.Invalid {
+			t.Errorf("%s: %v, want Invalid", name, err)
+		}
+	}
+	// An event that nothing is bound to is kept.
+	e, err := o.Office.Send(t.Context(), engi.EventSpec{Owner: "anna", Name: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := o.Event(t.Context(), "anna", e.ID); err != nil || string(got.Data) != "{}" || len(got.Runs) != 0 {
+		t.Errorf("%+v %v", got, err)
+	}
+	if _, err := o.Event(t.Context(), "bert", e.ID); engi.KindOf(err) != engi.NotFound {
+		t.Errorf("bert sees anna's event: %v", err)
+	}
+	if _, err := o.Replay(t.Context(), "anna", e.ID, "f"); engi.KindOf(err) != engi.NotFound {
+		t.Errorf("a function that is not bound is replayed: %v", err)
+	}
+}
+
+func TestQueueIsBounded(t *testing.T) {
+	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	o, err := workflow.New(workflow.Options{Functions: []workflow.Function{workflowtest.On("f", 0, nothing)}, Store: store.Workflow(db), Engine: &memory.Engine{}, MaxQueue: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 { // nothing runs: it is not served
+		_, err := o.Send(t.Context(), engi.EventSpec{Name: "f"})
+		if full := engi.KindOf(err) == engi.Exhausted && err != nil; full != (i == 2) {
+			t.Errorf("event %d: %v", i, err)
+		}
+	}
+}
+
+// TestClock lets days pass in a moment.
+func TestClock(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "engi.db")
+	synctest.Test(t, func(t *testing.T) { // begins at midnight UTC
+		db, err := store.Open(t.Context(), file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		var ticks []string
+		f := workflow.Function{Function: engi.Function{Name: "f", Cron: "30 */6 * * *"}, Owner: "anna", Run: func(ctx context.Context, r *workflow.Run) (any, error) {
+			ticks = append(ticks, time.Now().UTC().Format("02 15:04"))
+			return nil, r.Data(&struct{}{})
+		}}
+		shelf, e := store.Workflow(db), &memory.Engine{}
+		live := func(d time.Duration) {
+			o, err := workflow.New(workflow.Options{Functions: []workflow.Function{f}, Store: shelf, Engine: e})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			defer cancel()
+			if err := o.Serve(ctx, func() {}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		live(13 * time.Hour)                   // 00:30 06:30 12:30
+		time.Sleep(24*time.Hour - time.Minute) // misses four, the last at 12:30 of the next day
+		live(time.Hour)                        // makes up for one
+		live(time.Minute)                      // and not twice
+		live(5 * time.Hour)                    // 18:30
+		want := "01 00:30, 01 06:30, 01 12:30, 02 12:59, 02 18:30"
+		if got := strings.Join(ticks, ", "); got != want {
+			t.Errorf("it ran at %s, want %s", got, want)
+		}
+		runs, err := shelf.Runs(t.Context(), "anna", workflow.Filter{Ticked: true})
+		if err != nil || len(runs) != 5 || runs[0].State != engi.FunctionDone || runs[0].Event != "" {
+			t.Errorf("%+v %v", runs, err)
+		}
+	})
+}
+
+// TestBackoffGrows watches attempts without waiting for them.
+func TestBackoffGrows(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "engi.db")
+	synctest.Test(t, func(t *testing.T) {
+		db, err := store.Open(t.Context(), file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		var at []time.Time
+		f := workflow.Function{
+			Function: engi.Function{Name: "f", Event: "f", Retries: 6}, Backoff: workflow.Backoff{First: 10 * time.Second, Max: time.Minute},
+			Run: func(_ context.Context, r *workflow.Run) (any, error) {
+				at = append(at, time.Now())
+				err := engi.Errorf(engi.Exhausted, "full")
+				if r.Attempt == 6 {
+					err = err.WithRetry(engi.Retry{AfterMillis: 300_000})
+				}
+				return nil, err
+			},
+		}
+		o, err := workflow.New(workflow.Options{Functions: []workflow.Function{f}, Store: store.Workflow(db), Engine: &memory.Engine{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := o.Send(t.Context(), engi.EventSpec{Name: "f"}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := o.Serve(ctx, func() {}); err != nil {
+			t.Fatal(err)
+		}
+		want := []float64{10, 20, 40, 60, 60, 300}
+		if len(at) != len(want)+1 {
+			t.Fatalf("%d attempts, want %d", len(at), len(want)+1)
+		}
+		for i, w := range want {
+			// A fifth more or less; a hint is kept to.
+			if got := at[i+1].Sub(at[i]).Seconds(); got < .79*w || got > 1.22*w {
+				t.Errorf("attempt %d came %.1f s after the one before, want about %.0f", i+2, got, w)
+			}
+		}
+	})
+}
+
+// TestLife does anything in any order, restarts among it, and then looks
+// whether everything has come to a right end.
+func TestLife(t *testing.T) {
+	checks := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		if checks++; testing.Short() && checks > 10 || checks > 40 {
+			return // each makes a database
+		}
+		owners := []engi.Owner{"anna", "bert"}
+		f := workflowtest.On("f", 2, func(ctx context.Context, r *workflow.Run) (any, error) {
+			var data struct{ Fails, Steps int }
+			if err := r.Data(&data); err != nil {
+				return nil, err
+			}
+			for i := range data.Steps {
+				if _, err := workflow.Step(ctx, r, fmt.Sprint(i), func(context.Context) (int, error) { return i, nil }); err != nil {
+					return nil, err
+				}
+			}
+			if r.Attempt <= data.Fails {
+				return nil, engi.Errorf(engi.Unavailable, "attempt %d", r.Attempt)
+			}
+			return data, nil
+		})
+		f.Backoff = workflow.Backoff{First: time.Millisecond, Max: time.Millisecond}
+		f.Concurrency, f.PerOwner = rapid.IntRange(0, 3).Draw(rt, "concurrency"), rapid.IntRange(0, 2).Draw(rt, "per owner")
+		o := workflowtest.Open(t, engine(), f)
+		defer o.Stop()
+		type sent struct {
+			id    engi.FunctionRunID
+			fails int
+		}
+		var all []sent
+		keys := map[string]engi.FunctionRunID{}
+		cancelled := map[engi.FunctionRunID]bool{}
+		rt.Repeat(map[string]func(*rapid.T){
+			"send": func(rt *rapid.T) {
+				fails, owner := rapid.IntRange(0, 3).Draw(rt, "fails"), rapid.SampledFrom(owners).Draw(rt, "owner")
+				key := rapid.SampledFrom([]string{"", "", "a", "b"}).Draw(rt, "key")
+				e, err := o.Office.Send(t.Context(), engi.EventSpec{Owner: owner, Name: "f", Idempotency: key,
+					Data: json.RawMessage(fmt.Sprintf(`{"fails":%d,"steps":%d}`, fails, rapid.IntRange(0, 3).Draw(rt, "steps")))})
+				if err != nil || len(e.Runs) != 1 {
+					rt.Fatalf("send: %+v %v", e, err)
+				}
+				id := e.Runs[0]
+				if first, ok := keys[string(owner)+key]; ok && key != "" {
+					if first != id {
+						rt.Fatalf("a repeated key has started run %s, the first was %s", id, first)
+					}
+					return
+				}
+				keys[string(owner)+key] = id
+				all = append(all, sent{id, fails})
+			},
+			"cancel": func(rt *rapid.T) {
+				if len(all) == 0 {
+					rt.Skip("nothing runs")
+				}
+				id := rapid.SampledFrom(all).Draw(rt, "run").id
+				if err := o.Cancel(t.Context(), "", id); err != nil {
+					rt.Fatal(err)
+				}
+				cancelled[id] = true
+			},
+			"restart": func(*rapid.T) {
+				o.Stop()
+				o.Start()
+			},
+		})
+		for _, s := range all {
+			r := o.Await(s.id)
+			switch {
+			case r.State == engi.FunctionCancelled && cancelled[s.id]:
+			case s.fails <= 2 && r.State == engi.FunctionDone && r.Attempt == s.fails+1 && r.Error == nil:
+			case s.fails > 2 && r.State == engi.FunctionFailed && r.Attempt == 3 && r.Error != nil:
+			default:
+				rt.Fatalf("a run that was to fail %d times (cancelled: %v) is %s after %d attempts: %v", s.fails, cancelled[s.id], r.State, r.Attempt, r.Error)
+			}
+			for _, step := range r.Steps {
+				if step.Attempts != 1 || step.Ended.IsZero() {
+					rt.Fatalf("step %+v was not done once", step)
+				}
+			}
+		}
+	})
+}
