@@ -1,15 +1,10 @@
 package llm
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"io"
 	"math"
-	"net/http"
 	"time"
-
-	"charm.land/fantasy"
 
 	"github.com/engi-dev/engi"
 )
@@ -98,45 +93,9 @@ func (e *embedder) some(ctx context.Context, owner engi.Owner, texts []string) (
 }
 
 func (e *embedder) ask(ctx context.Context, texts []string) ([][]float32, engi.Tokens, error) {
-	ctx, cancel := context.WithTimeout(ctx, e.reg.opt.Timeout)
-	defer cancel()
-	body, err := json.Marshal(map[string]any{"model": e.model, "input": texts, "encoding_format": "float"})
+	raw, err := e.reg.post(ctx, e.name, e.p, e.url, maxVectors, map[string]any{"model": e.model, "input": texts, "encoding_format": "float"})
 	if err != nil {
-		return nil, engi.Tokens{}, engi.Errorf(engi.Internal, "ask %s: %v", e.name, err)
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url, bytes.NewReader(body))
-	if err != nil {
-		return nil, engi.Tokens{}, engi.Errorf(engi.Invalid, "ask %s: its URL is none", e.name)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	if e.p.Key != "" {
-		req.Header.Set("Authorization", "Bearer "+e.p.Key)
-	}
-	for k, v := range e.p.Headers {
-		req.Header.Set(k, v)
-	}
-	client := e.reg.opt.Client
-	if e.p.Client != nil {
-		client = e.p.Client
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return nil, engi.Tokens{}, classify(e.name, err)
-	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxVectors+1))
-	if err != nil {
-		return nil, engi.Tokens{}, classify(e.name, err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		headers := map[string]string{}
-		for k := range resp.Header {
-			headers[k] = resp.Header.Get(k)
-		}
-		return nil, engi.Tokens{}, classify(e.name, &fantasy.ProviderError{Message: string(raw[:min(len(raw), maxSaid)]), StatusCode: resp.StatusCode, ResponseHeaders: headers})
-	}
-	if len(raw) > maxVectors {
-		return nil, engi.Tokens{}, tooLong(e.name)
+		return nil, engi.Tokens{}, err
 	}
 	var answer struct {
 		Data []struct {

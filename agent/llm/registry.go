@@ -57,6 +57,7 @@ type Options struct {
 	Fallbacks map[string][]string // by provider:model: asked in this order when it fails for a passing reason
 	Prices    map[string]Price    // by provider:model, or provider:* for all others of it
 	Embedding string              // provider:model of [Registry.Embedder]
+	Rerank    string              // provider:model of [Registry.Reranker]
 
 	Attempts int           // per model, the first included; 0 means 3
 	Timeout  time.Duration // of one attempt; 0 means 5 min
@@ -130,7 +131,7 @@ func New(opt Options) (*Registry, error) {
 	}
 	opt.Providers = providers
 	r := &Registry{opt: opt, made: map[string]Model{}}
-	for _, refs := range append(slices.Collect(maps.Values(opt.Fallbacks)), slices.Collect(maps.Keys(opt.Fallbacks)), []string{opt.Default, opt.Embedding}) {
+	for _, refs := range append(slices.Collect(maps.Values(opt.Fallbacks)), slices.Collect(maps.Keys(opt.Fallbacks)), []string{opt.Default, opt.Embedding, opt.Rerank}) {
 		for _, ref := range refs {
 			if ref == "" {
 				continue

@@ -1,0 +1,175 @@
+package llm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	"charm.land/fantasy"
+
+	"github.com/engi-dev/engi"
+)
+
+// A Reranker says how well texts answer a question. It is safe for concurrent
+// use.
+type Reranker interface {
+	// Name returns how it is chosen: provider:model.
+	Name() string
+	// Rerank returns one number per text; more is better. The error kinds are
+	// those of Generate.
+	Rerank(ctx context.Context, owner engi.Owner, query string, texts []string) ([]float64, error)
+}
+
+// Reranker returns the configured reranker; Unsupported if there is none. It
+// asks the path /rerank below the provider's URL, which most servers of such
+// models have.
+func (r *Registry) Reranker() (Reranker, error) {
+	ref := r.opt.Rerank
+	if ref == "" {
+		return nil, engi.Errorf(engi.Unsupported, "no reranking model is configured").WithRemedy("set models.rerank in the configuration")
+	}
+	p, model, err := r.split(ref)
+	if err != nil {
+		return nil, err
+	}
+	if p.Dialect == Anthropic || p.Dialect == Gemini {
+		return nil, engi.Errorf(engi.Invalid, "reranking model %s: the provider has none", ref).WithRemedy("choose another provider for models.rerank")
+	}
+	return &reranker{reg: r, name: ref, model: model, p: p}, nil
+}
+
+type reranker struct {
+	reg         *Registry
+	name, model string
+	p           Provider
+}
+
+const (
+	maxReranked = 1000    // texts of one request
+	maxRanks    = 8 << 20 // bytes of its answer, which may repeat the texts
+)
+
+func (e *reranker) Name() string { return e.name }
+
+func (e *reranker) Rerank(ctx context.Context, owner engi.Owner, query string, texts []string) (scores []float64, err error) {
+	if len(texts) == 0 {
+		return nil, nil
+	}
+	if len(texts) > maxReranked {
+		return nil, engi.Errorf(engi.Invalid, "ask %s: %d texts, %d at most", e.name, len(texts), maxReranked)
+	}
+	if err := e.reg.afford(ctx, owner); err != nil {
+		return nil, err
+	}
+	pause := e.reg.opt.Pause
+	for attempt := range e.reg.opt.Attempts {
+		if attempt > 0 {
+			select {
+			case <-time.After(min(max(pause, time.Duration(engi.RetryOf(err).AfterMillis)*time.Millisecond), maxWait)):
+			case <-ctx.Done():
+				return nil, classify(e.name, ctx.Err())
+			}
+			pause *= 2
+		}
+		began := time.Now()
+		var t engi.Tokens
+		scores, t, err = e.ask(ctx, query, texts)
+		t.Calls = 1
+		t.Cost = e.reg.price(e.name, t)
+		if e.reg.opt.Spend != nil {
+			e.reg.opt.Spend(Call{Owner: owner, Model: e.name, Tokens: t, Took: time.Since(began), Err: err})
+		}
+		if err == nil || !passing(err) || ctx.Err() != nil {
+			return scores, err
+		}
+	}
+	return scores, err
+}
+
+func (e *reranker) ask(ctx context.Context, query string, texts []string) ([]float64, engi.Tokens, error) {
+	raw, err := e.reg.post(ctx, e.name, e.p, e.p.URL+"/rerank", maxRanks, map[string]any{
+		"model": e.model, "query": query, "documents": texts, "top_n": len(texts),
+	})
+	if err != nil {
+		return nil, engi.Tokens{}, err
+	}
+	var answer struct {
+		Results []struct {
+			Index int      `json:"index"`
+			Score *float64 `json:"relevance_score"`
+		} `json:"results"`
+		Usage struct {
+			Total int64 `json:"total_tokens"`
+		} `json:"usage"`
+	}
+	if err := json.Unmarshal(raw, &answer); err != nil {
+		return nil, engi.Tokens{}, engi.Errorf(engi.Unavailable, "ask %s: the answer is no JSON of scores", e.name)
+	}
+	t := engi.Tokens{Input: max(answer.Usage.Total, 0)}
+	scores := make([]float64, len(texts))
+	seen := make([]bool, len(texts))
+	n := 0
+	for _, r := range answer.Results {
+		if r.Index < 0 || r.Index >= len(texts) || seen[r.Index] || r.Score == nil || math.IsInf(*r.Score, 0) {
+			return nil, t, engi.Errorf(engi.Unavailable, "ask %s: a score of text %d makes no sense", e.name, r.Index)
+		}
+		scores[r.Index], seen[r.Index] = *r.Score, true
+		n++
+	}
+	if n != len(texts) {
+		return nil, t, engi.Errorf(engi.Unavailable, "ask %s: %d scores for %d texts", e.name, n, len(texts))
+	}
+	return scores, t, nil
+}
+
+// post sends a request in JSON to a path of a provider that the library of
+// wire formats does not know, and returns the answer, limit bytes at most.
+func (r *Registry) post(ctx context.Context, name string, p Provider, url string, limit int64, request any) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.opt.Timeout)
+	defer cancel()
+	body, err := json.Marshal(request)
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "ask %s: %v", name, err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, engi.Errorf(engi.Invalid, "ask %s: its URL is none", name)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if p.Key != "" {
+		req.Header.Set("Authorization", "Bearer "+p.Key)
+	}
+	for k, v := range p.Headers {
+		req.Header.Set(k, v)
+	}
+	client := r.opt.Client
+	if p.Client != nil {
+		client = p.Client
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, classify(name, err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	if err != nil {
+		return nil, classify(name, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		headers := map[string]string{}
+		for k := range resp.Header {
+			headers[k] = resp.Header.Get(k)
+		}
+		said := strings.ToValidUTF8(string(raw[:min(len(raw), maxSaid)]), "")
+		return nil, classify(name, &fantasy.ProviderError{Message: said, StatusCode: resp.StatusCode, ResponseHeaders: headers})
+	}
+	if int64(len(raw)) > limit {
+		return nil, tooLong(name)
+	}
+	return raw, nil
+}
