@@ -22,7 +22,8 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 		}
 	}
 	log := n.log.With("room", "agent")
-	models, err := agents.Models(n.config, log)
+	n.ledger = agents.NewLedger(n.config, n.db, log)
+	models, err := agents.Models(n.config, n.ledger, log)
 	if err != nil {
 		return err
 	}
@@ -34,7 +35,7 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 	if n.remote, err = agents.Remote(n.config, n.places, n.version, n.log.With("room", "remote")); err != nil {
 		return err
 	}
-	n.agents, err = agents.Open(n.config, agents.Rooms{Models: models, Places: n.places, Sources: n.remote.Sources(), DB: n.db, Ended: n.library.Ended, Log: log})
+	n.agents, err = agents.Open(n.config, agents.Rooms{Models: models, Ledger: n.ledger, Places: n.places, Sources: n.remote.Sources(), DB: n.db, Ended: n.library.Ended, Log: log})
 	return err
 }
 
@@ -48,5 +49,5 @@ func (n *Node) Agents() engi.Agents {
 
 // openMCP makes the surface for agents of other programs.
 func (n *Node) openMCP(keys engi.Keys) (*mcp.Surface, error) {
-	return mcp.New(mcp.Options{Places: n.places, Keys: keys, URL: n.previews.URL, Version: n.version, Log: n.log.With("room", "mcp")})
+	return mcp.New(mcp.Options{Places: n.places, Keys: keys, URL: n.previews.URL, Hosts: n.hosts(), Version: n.version, Log: n.log.With("room", "mcp")})
 }

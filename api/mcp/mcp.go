@@ -22,6 +22,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent/tool"
+	"github.com/engi-dev/engi/api/host"
 	"github.com/engi-dev/engi/api/problem"
 )
 
@@ -30,6 +31,7 @@ type Options struct {
 	Places  tool.Places
 	Keys    engi.Keys
 	URL     func(id engi.SandboxID, port int) string // where a port is seen from outside; nil means nowhere
+	Hosts   []string                                 // names that requests may use beside loopback ones; * accepts any
 	Version string
 	Log     *slog.Logger  // nil discards
 	Idle    time.Duration // a client's session ends after that; 0 means 1 h
@@ -81,17 +83,10 @@ func New(opt Options) (*Surface, error) {
 
 // ServeHTTP serves one request.
 func (s *Surface) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	secret, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if secret == "" {
-		secret = r.Header.Get("X-API-Key")
-	}
-	key, err := s.opt.Keys.Authenticate(r.Context(), secret)
+	d, err := s.admit(r)
 	if err == nil {
-		var d http.Handler
-		if d, err = s.door(key); err == nil {
-			d.ServeHTTP(w, r)
-			return
-		}
+		d.ServeHTTP(w, r)
+		return
 	}
 	p := problem.Describe(err, "")
 	if p.Status == http.StatusUnauthorized {
@@ -102,6 +97,25 @@ func (s *Surface) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := json.NewEncoder(w).Encode(p); err != nil {
 		s.opt.Log.DebugContext(r.Context(), "answer an MCP client", "err", err)
 	}
+}
+
+// admit finds out who is calling, and by what name.
+func (s *Surface) admit(r *http.Request) (http.Handler, error) {
+	if err := host.Check(r, s.opt.Hosts); err != nil {
+		return nil, err
+	}
+	if err := host.CheckOrigin(r, s.opt.Hosts); err != nil {
+		return nil, err
+	}
+	secret, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if secret == "" {
+		secret = r.Header.Get("X-API-Key")
+	}
+	key, err := s.opt.Keys.Authenticate(r.Context(), secret)
+	if err != nil {
+		return nil, err
+	}
+	return s.door(key)
 }
 
 func (s *Surface) door(key engi.Key) (http.Handler, error) {
@@ -125,8 +139,7 @@ func (s *Surface) door(key engi.Key) (http.Handler, error) {
 	server := s.server(key)
 	h := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{
 		SessionTimeout: s.opt.Idle,
-		// The front has judged the name of the host already, by the names
-		// that the node was given.
+		// Names are judged by admit, which knows those that the node was given.
 		DisableLocalhostProtection:   true,
 		MaxRequestBodyBytes:          16 << 20,
 		PropagateRequestCancellation: true,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -287,6 +288,37 @@ func TestResources(t *testing.T) {
 			t.Errorf("%s: %+v %v", uri, r, err)
 		}
 	}
+	g, release, err := w.Sandboxes.Enter(t.Context(), "ann", engi.SandboxID(made.Sandbox))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	for tag, command := range map[string]string{"ended": "echo said; echo oops >&2", "going": "echo said; exec sleep 60"} {
+		p, err := g.Start(t.Context(), engi.Command{Args: []string{"/bin/sh", "-c", command}, Tag: tag})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for chunk, err := range p.Output(t.Context(), 0) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(chunk.Data), "said") {
+				break
+			}
+		}
+	}
+	logs := "engi://sandboxes/" + made.Sandbox + "/processes/"
+	for uri, want := range map[string]string{logs + "ended/log": "said\n", logs + "going/log": "said\n", logs + "-/log": "going"} {
+		r, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri})
+		if err != nil || !strings.Contains(r.Contents[0].Text, want) {
+			t.Errorf("%s: %+v %v", uri, r, err)
+		}
+	}
+	for _, uri := range []string{logs + "none/log", logs + "../log", logs + "/log", logs + "ended"} {
+		if _, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); err == nil {
+			t.Errorf("%s is shown", uri)
+		}
+	}
 	n := 0
 	for _, err := range c.ResourceTemplates(t.Context(), nil) {
 		if err != nil {
@@ -294,7 +326,69 @@ func TestResources(t *testing.T) {
 		}
 		n++
 	}
-	if n != 2 {
+	if n != 3 {
 		t.Errorf("%d templates of resources", n)
+	}
+}
+
+// TestNames sees that pages that point their names here are refused.
+func TestNames(t *testing.T) {
+	w, url := serve(t)
+	for name, value := range map[string]string{"Host": "evil.example.com", "Origin": "http://evil.example.com"} {
+		req, err := http.NewRequestWithContext(t.Context(), "POST", url, strings.NewReader(`{}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+w.User)
+		req.Header.Set(name, value)
+		if name == "Host" {
+			req.Host = value
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusForbidden {
+			t.Errorf("%s %s: %s", name, value, resp.Status)
+		}
+	}
+}
+
+// TestBrokenRequests sends what is no message of the protocol.
+func TestBrokenRequests(t *testing.T) {
+	w, url := serve(t)
+	c := connect(t, url, w.User, nil)
+	deep := strings.Repeat(`{"a":`, 20_000) + "1" + strings.Repeat("}", 20_000)
+	for name, body := range map[string]string{
+		"nothing": "", "half": `{"jsonrpc":"2.0","id":1`, "no object": `7`, "null": `null`, "empty batch": `[]`, "version": `{"jsonrpc":"1.0","id":1,"method":"ping"}`,
+		"method": `{"jsonrpc":"2.0","id":1,"method":"no/such"}`, "id": `{"jsonrpc":"2.0","id":{},"method":"ping"}`, "deep": `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + deep + `}`,
+		"no UTF-8": "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"\xff\xfe\"}}", "params": `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":"all"}`,
+		"large": `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + strings.Repeat("x", 17<<20) + `"}}`,
+		"batch": "[" + strings.Repeat(`{"jsonrpc":"2.0","id":1,"method":"ping"},`, 1000) + `{}]`, "answer": `{"jsonrpc":"2.0","id":99,"result":{}}`,
+	} {
+		for _, session := range []string{"", c.ID(), "made-up"} {
+			req, err := http.NewRequestWithContext(t.Context(), "POST", url, strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for k, v := range map[string]string{"Authorization": "Bearer " + w.User, "Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Mcp-Session-Id": session} {
+				if v != "" {
+					req.Header.Set(k, v)
+				}
+			}
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				continue // the server hung up on too much
+			}
+			answer, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+			resp.Body.Close()
+			if err != nil || len(answer) > 100<<10 || resp.StatusCode >= 500 || resp.StatusCode == 200 && !strings.Contains(string(answer), `"error"`) {
+				t.Errorf("%s in session %.10q: %s %.200q %v", name, session, resp.Status, answer, err)
+			}
+		}
+	}
+	if got := use(t, c, "execute_code", args{"language": "bash", "code": "echo hello\n"}); !strings.Contains(got, "exit code 0") {
+		t.Errorf("%q", got)
 	}
 }

@@ -177,6 +177,12 @@ func (s *Surface) resources(server *sdk.Server, key engi.Key) {
 		}, func(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 			return s.file(ctx, key, req.Params.URI)
 		})
+		server.AddResourceTemplate(&sdk.ResourceTemplate{
+			Name: "log", Title: "What a process in a sandbox printed", URITemplate: fileScheme + "{sandbox}/processes/{process}/log", MIMEType: "text/plain",
+			Description: "by ID or tag of a process that was started in the sandbox; - as process lists them",
+		}, func(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+			return s.log(ctx, key, req.Params.URI)
+		})
 	}
 	if s.opt.Places.Executions != nil {
 		server.AddResourceTemplate(&sdk.ResourceTemplate{
@@ -247,6 +253,53 @@ func (s *Surface) file(ctx context.Context, key engi.Key, uri string) (*sdk.Read
 		}
 	}
 	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{out}}, nil
+}
+
+// readFor is how long the log of a process that goes on is read.
+const readFor = 500 * time.Millisecond
+
+func (s *Surface) log(ctx context.Context, key engi.Key, uri string) (*sdk.ReadResourceResult, error) {
+	rest, _ := strings.CutPrefix(uri, fileScheme)
+	box, process, ok := strings.Cut(rest, "/processes/")
+	process, isLog := strings.CutSuffix(process, "/log")
+	id, err := engi.ParseSandboxID(box)
+	if !ok || !isLog || err != nil || process == "" || strings.Contains(process, "/") {
+		return nil, sdk.ResourceNotFoundError(uri)
+	}
+	if err := key.May(engi.ScopeSandboxes, false); err != nil {
+		return nil, err
+	}
+	g, release, err := s.opt.Places.Sandboxes.Enter(ctx, key.Owner, id)
+	if err != nil {
+		return nil, missing(uri, err)
+	}
+	defer release()
+	var b strings.Builder
+	if process == "-" {
+		list, err := g.Processes(ctx)
+		if err != nil {
+			return nil, missing(uri, err)
+		}
+		for _, p := range list {
+			fmt.Fprintf(&b, "%s\tended=%v\t%s\t%.200q\n", p.ID, p.Ended, p.Tag, p.Args)
+		}
+	} else {
+		p, err := g.Attach(ctx, process)
+		if err != nil {
+			return nil, missing(uri, err)
+		}
+		soon, cancel := context.WithTimeout(ctx, readFor)
+		defer cancel()
+		for c, err := range p.Output(soon, engi.OldestOutput) {
+			if err != nil && soon.Err() == nil {
+				return nil, missing(uri, err)
+			}
+			if b.Write(c.Data); err != nil || b.Len() > maxBlob {
+				break
+			}
+		}
+	}
+	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: uri, MIMEType: "text/plain", Text: strings.ToValidUTF8(b.String(), "\ufffd")}}}, nil
 }
 
 func (s *Surface) output(ctx context.Context, key engi.Key, uri string) (*sdk.ReadResourceResult, error) {

@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"net/http"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/host"
 )
 
 // A call is one request, from the first byte to the last. It belongs to the
@@ -93,7 +92,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 
-	if err := s.checkHost(r); err != nil {
+	if err := host.Check(r, s.hosts); err != nil {
 		s.fail(c, r, err)
 		return
 	}
@@ -138,23 +137,6 @@ func requestID(r *http.Request) string {
 		return string(engi.NewRequestID())
 	}
 	return id
-}
-
-// checkHost refuses requests that a web page sent here by pointing its own
-// name at our address. Names that can only mean this machine, and addresses,
-// cannot be rebound.
-func (s *server) checkHost(r *http.Request) error {
-	host := r.Host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
-	if host == "localhost" || strings.HasSuffix(host, ".localhost") || net.ParseIP(host) != nil ||
-		slices.Contains(s.hosts, host) || slices.Contains(s.hosts, "*") {
-		return nil
-	}
-	return engi.Errorf(engi.Denied, "this server does not answer to the name %.80q", host).
-		WithRemedy("use the server's address, or add the name to its configured host names")
 }
 
 // secretOf returns the key that r carries; empty if none.

@@ -77,7 +77,7 @@ var rules = []rule{
 
 	{"api/v1", "", ""},
 	{"api/apitest", ". api/... gate/... guest guest/guestd guest/wire", "github.com/prometheus/client_golang/..."},
-	{"api/mcp", ". agent/tool api/problem", "github.com/modelcontextprotocol/go-sdk/..."},
+	{"api/mcp", ". agent/tool api/host api/problem", "github.com/modelcontextprotocol/go-sdk/..."},
 	{"api/compat/e2b/e2btest", ". api/compat/e2b", "github.com/google/go-cmp/..."},
 	{"api/compat/e2b", ". api/flow api/problem", ""},
 	{"api/...", ". api/... gate/... guest/fileops", "github.com/danielgtaylor/huma/v2/... github.com/prometheus/client_golang/... golang.org/x/time/... github.com/coder/websocket"},
