@@ -42,10 +42,9 @@ func settings(t *testing.T) config.Config {
 	return c
 }
 
-// TestClient has the client use all tools over HTTP and over standard input
-// and output.
-func TestClient(t *testing.T) {
-	c := settings(t)
+// serve runs a node until the test ends.
+func serve(t *testing.T, c config.Config) *node.Node {
+	t.Helper()
 	n, err := node.Open(t.Context(), c, node.Options{Version: "test", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -67,6 +66,13 @@ func TestClient(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	return n
+}
+
+// TestClient has the client use all tools over HTTP and over standard input
+// and output.
+func TestClient(t *testing.T) {
+	n := serve(t, settings(t))
 	url := n.Endpoint().URL
 	for name, args := range map[string][]string{
 		"http":  {"http", url + "/mcp", n.AdminKey()},

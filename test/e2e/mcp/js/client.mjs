@@ -37,6 +37,7 @@ const file = await client.readResource({ uri: `engi://sandboxes/${sandbox}/files
 if (!file.contents[0].text.includes("zwei")) throw new Error("resource");
 await use("remove_file", { sandbox, path: "/workspace/a.txt" }, "removed");
 await use("execute_code", { language: "python", code: "import time\nfor i in range(3):\n    print('step', i, flush=True)\n    time.sleep(.2)\n" }, "step 2");
+await use("search_docs", { query: "read a CSV file" }, "");
 const gone = new AbortController();
 setTimeout(() => gone.abort("enough"), 500);
 let cancelled = false;
