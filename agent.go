@@ -76,6 +76,21 @@ type Run struct {
 	Ended        time.Time // zero while it runs
 }
 
+// A Spend is what one owner spent on one model on one day.
+type Spend struct {
+	Owner  Owner
+	Day    time.Time // any moment of it, in UTC
+	Model  string    // provider:model
+	Tokens Tokens
+}
+
+// Spending knows what was spent on models. It is safe for concurrent use.
+type Spending interface {
+	// Spent returns what owner spent from a day on, the newest first. The
+	// empty owner sees all.
+	Spent(ctx context.Context, owner Owner, since time.Time) ([]Spend, error)
+}
+
 // A RunEvent is something that happened in a run.
 type RunEvent struct {
 	Seq    int64 // from 1; a reader comes back with the last it saw

@@ -86,6 +86,9 @@ type Options struct {
 	// Check reports NotFound for a sandbox or a session that owner has not;
 	// nil means everything is there.
 	Check func(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, session string) error
+	// Afford reports Exhausted for an owner that has spent what it may; runs
+	// are then not begun. Models refuse by themselves. nil means all may go on.
+	Afford func(ctx context.Context, owner engi.Owner) error
 	// Inject returns what the tools of a run find in their Deps: clients,
 	// passwords, whatever a model must not see. It is asked when the run
 	// begins and when it goes on after a restart; what it reports fails the
@@ -266,6 +269,11 @@ func (o *Office) Start(ctx context.Context, spec engi.RunSpec) (engi.Run, error)
 		case err == nil:
 			return engi.Run{}, engi.Errorf(engi.Conflict, "the idempotency key was used for another run, %s", old.ID).WithRemedy("use a fresh key for each run")
 		case engi.KindOf(err) != engi.NotFound:
+			return engi.Run{}, err
+		}
+	}
+	if o.opt.Afford != nil {
+		if err := o.opt.Afford(ctx, spec.Owner); err != nil {
 			return engi.Run{}, err
 		}
 	}

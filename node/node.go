@@ -29,6 +29,7 @@ import (
 	"github.com/engi-dev/engi/gate/key"
 	"github.com/engi-dev/engi/gate/preview"
 	"github.com/engi-dev/engi/gate/secret"
+	"github.com/engi-dev/engi/node/agents"
 	"github.com/engi-dev/engi/node/bundle"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/node/front"
@@ -70,6 +71,7 @@ type Node struct {
 	sessions  *sessions.Sessions   // nil if there are none
 	library   *library.Library     // nil if there is none
 	agents    *agent.Office        // nil if there are none
+	ledger    *agents.Ledger       // of what their models cost
 	workflows *workflows.Workflows // nil if there are none
 	remote    *remote.Remote       // servers of tools that they may use
 	places    tool.Places          // of agents
@@ -201,14 +203,14 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.handler = n.dispatch(rest.New(rest.Options{
-		Executions: n.fleet.Executions(), Events: n.Events(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Sessions: n.Sessions(), Agents: n.Agents(), ToolServers: n.remote, Library: n.library.Desk(), Templates: n.templates, Pools: n.fleet, Keys: keys,
+		Executions: n.fleet.Executions(), Events: n.Events(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Sessions: n.Sessions(), Agents: n.Agents(), Spending: n.ledger, ToolServers: n.remote, Library: n.library.Desk(), Templates: n.templates, Pools: n.fleet, Keys: keys,
 		Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes, Quota: n.config.Quota.Of,
 		Secrets: n.secrets, Ports: n.previews, Networks: n.networkLog(),
 		Node:    rest.Node{Version: o.Version, Tier: n.provider.Tier(), NotEnforced: notEnforced, Started: n.started},
 		Metrics: metrics, Register: metrics, Log: n.log.With("room", "api"), Leave: leave,
 		// Base64 and JSON make a third more of the input.
 		MaxBody: int64(c.Admission.MaxInput)*3/2 + 1<<20, MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Hosts: n.hosts(),
-	}), tools)
+	}), tools, leave)
 	return n, nil
 }
 

@@ -378,15 +378,19 @@ func runOf(x engi.Run) v1.AgentRun {
 	out := v1.AgentRun{
 		ID: string(x.ID), Owner: string(x.Owner), Agent: x.Agent, Model: x.Model, ConversationID: string(x.Conversation), SandboxID: string(x.Sandbox), Session: x.Session,
 		State: string(x.State), Reason: x.Reason, Text: x.Text, Output: x.Output, Steps: x.Steps, CreatedAt: x.Created, EndedAt: moment(x.Ended),
-		Usage: v1.TokenUsage{
-			InputTokens: x.Tokens.Input, OutputTokens: x.Tokens.Output, ReasoningTokens: x.Tokens.Reasoning, CacheReadTokens: x.Tokens.CacheRead,
-			CacheWriteTokens: x.Tokens.CacheWrite, ModelCalls: x.Tokens.Calls, Cost: float64(x.Tokens.Cost) / 1e6,
-		},
+		Usage: tokensOf(x.Tokens),
 	}
 	if x.Error != nil {
 		out.Error = new(problem.Describe(x.Error, ""))
 	}
 	return out
+}
+
+func tokensOf(t engi.Tokens) v1.TokenUsage {
+	return v1.TokenUsage{
+		InputTokens: t.Input, OutputTokens: t.Output, ReasoningTokens: t.Reasoning, CacheReadTokens: t.CacheRead,
+		CacheWriteTokens: t.CacheWrite, ModelCalls: t.Calls, Cost: float64(t.Cost) / 1e6,
+	}
 }
 
 func agentEventOf(e engi.RunEvent) v1.AgentEvent {

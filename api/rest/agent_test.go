@@ -111,6 +111,49 @@ func TestChat(t *testing.T) {
 	}
 }
 
+// spending knows of one owner.
+type spending struct{}
+
+func (spending) Spent(_ context.Context, owner engi.Owner, since time.Time) (all []engi.Spend, _ error) {
+	x := engi.Spend{Owner: "ann", Day: time.Date(2026, 11, 22, 23, 59, 0, 0, time.UTC), Model: "openai:a", Tokens: engi.Tokens{Input: 7, Output: 5, Cost: 1_500_000, Calls: 2}}
+	if owner == "" {
+		all = append(all, x)
+	}
+	x.Owner = owner
+	return append(all, x), nil
+}
+
+func TestSpending(t *testing.T) {
+	w, _ := apitest.Serve(t, func(o *rest.Options) { o.Spending = spending{} })
+	u := read[v1.Usage](t, ask(t, w, "GET", "/v1/usage", ""), 200)
+	if len(u.Models) != 1 || u.Models[0].Day != "2026-11-22" || u.Models[0].Owner != u.Owner || u.Models[0].Cost != 1.5 || u.Models[0].ModelCalls != 2 {
+		t.Errorf("%+v", u)
+	}
+	if rec := askSoon(t, w, w.Admin, "GET", "/v1/usage", ""); !strings.Contains(rec.Body.String(), `"ann"`) {
+		t.Errorf("the admin sees %s", rec.Body)
+	}
+}
+
+// TestBudget refuses to begin what an owner cannot pay, and says when to come
+// back.
+func TestBudget(t *testing.T) {
+	w, _ := apitest.Serve(t, func(o *rest.Options) { o.Agents = &broke{} })
+	rec := ask(t, w, "POST", "/v1/chat", `{"message":"x"}`)
+	if rec.Header().Get("Retry-After") != "3600" {
+		t.Errorf("%v", rec.Header())
+	}
+	refused(t, rec, 429, engi.Exhausted)
+}
+
+type desk = apitest.Agents
+
+// broke has no money.
+type broke struct{ desk }
+
+func (*broke) Start(context.Context, engi.RunSpec) (engi.Run, error) {
+	return engi.Run{}, engi.Errorf(engi.Exhausted, "ann has spent its budget").WithRemedy("wait").WithRetry(engi.Retry{AfterMillis: 3600_000})
+}
+
 func TestContext(t *testing.T) {
 	var heard string
 	w, _ := agentWorld(t, func(c scripted.Conversation) scripted.Answer {

@@ -3,6 +3,7 @@ package rest
 import (
 	"encoding/json"
 	"net/http"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -210,6 +211,16 @@ func (s *server) getUsage(w http.ResponseWriter, r *http.Request, _ *nothing) er
 		for _, x := range xs {
 			u.Used.Volumes++
 			u.Used.Disk += v1.Bytes(x.Capacity)
+		}
+	}
+	if s.spending != nil {
+		now := time.Now().UTC()
+		xs, err := s.spending.Spent(ctx, who, time.Date(now.Year(), now.Month()-1, 1, 0, 0, 0, 0, time.UTC))
+		if err != nil {
+			return err
+		}
+		for _, x := range xs {
+			u.Models = append(u.Models, v1.ModelUsage{Day: x.Day.UTC().Format(time.DateOnly), Owner: string(x.Owner), Model: x.Model, TokenUsage: tokensOf(x.Tokens)})
 		}
 	}
 	return s.reply(w, http.StatusOK, u)

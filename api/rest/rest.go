@@ -41,6 +41,7 @@ type Options struct {
 	Scripts     engi.Scripts
 	Sessions    engi.Sessions
 	Agents      engi.Agents
+	Spending    engi.Spending    // nil: nothing is spent on models
 	ToolServers engi.ToolServers // that agents may use; nil if there are none
 	Library     engi.Library
 	Events      engi.Events
@@ -100,6 +101,7 @@ type server struct {
 	scripts     engi.Scripts
 	sessions    engi.Sessions
 	agents      engi.Agents
+	spending    engi.Spending
 	toolServers engi.ToolServers
 	library     engi.Library
 	events      engi.Events
@@ -132,7 +134,7 @@ func New(o Options) http.Handler {
 	}
 	s := &server{
 		executions: o.Executions, sandboxes: o.Sandboxes, templates: o.Templates, pools: o.Pools, keys: o.Keys,
-		lifecycle: o.Lifecycle, snapshots: o.Snapshots, volumes: o.Volumes, secrets: o.Secrets, scripts: o.Scripts, sessions: o.Sessions, agents: o.Agents, toolServers: o.ToolServers, library: o.Library, events: o.Events, networks: o.Networks, ports: o.Ports, quota: o.Quota,
+		lifecycle: o.Lifecycle, snapshots: o.Snapshots, volumes: o.Volumes, secrets: o.Secrets, scripts: o.Scripts, sessions: o.Sessions, agents: o.Agents, spending: o.Spending, toolServers: o.ToolServers, library: o.Library, events: o.Events, networks: o.Networks, ports: o.Ports, quota: o.Quota,
 		node: o.Node, log: o.Log, meter: newMeter(o.Register), beat: o.Beat, leave: o.Leave,
 		maxBody: o.MaxBody, maxHeld: o.MaxHeld, maxCode: o.MaxCode, maxInput: o.MaxInput, mux: http.NewServeMux(),
 	}

@@ -51,6 +51,16 @@ type Usage struct {
 	Owner string `json:"owner,omitempty" doc:"absent for everything on the node"`
 	Used  Quota  `json:"used"`
 	Quota Quota  `json:"quota" doc:"absent fields are no limit"`
+
+	Models []ModelUsage `json:"models,omitempty" doc:"what was spent on language models since the first of last month, the newest day first"`
+}
+
+// A ModelUsage is what an owner spent on one model on one day.
+type ModelUsage struct {
+	Day   string `json:"day" format:"date" doc:"UTC" example:"2026-11-22"`
+	Owner string `json:"owner,omitempty"`
+	Model string `json:"model" example:"openai:gpt-4o"`
+	TokenUsage
 }
 
 // A Quota is an amount of everything that is counted.

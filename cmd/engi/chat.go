@@ -158,6 +158,7 @@ type agentCommand struct {
 	Runs   agentRuns   `cmd:"" help:"List runs of agents."`
 	Show   agentShow   `cmd:"" help:"Print the transcript of a run."`
 	Cancel agentCancel `cmd:"" help:"Cancel runs."`
+	Usage  agentUsage  `cmd:"" help:"Show what was spent on models."`
 }
 
 type agentList struct{}
@@ -276,4 +277,37 @@ Examples:
 // Run implements the command.
 func (a *agentCancel) Run(ctx context.Context, g *globals) error {
 	return g.removeAll(ctx, "cancelled", a.Runs, func(d *desk, id string) error { return d.CancelRun(ctx, id) })
+}
+
+type agentUsage struct{}
+
+func (agentUsage) Help() string {
+	return `By day (UTC) and model, since the first of last month, the newest first. An admin sees everybody's. Costs are
+by the price table of the configuration, in its currency.
+
+Examples:
+  engi agent usage
+  engi agent usage --json`
+}
+
+// Run implements the command.
+func (agentUsage) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *desk) error {
+		u, err := d.Usage(ctx)
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			if u.Models == nil {
+				u.Models = []v1.ModelUsage{}
+			}
+			return g.printJSON(u.Models)
+		}
+		var rows [][]string
+		for _, x := range u.Models {
+			rows = append(rows, []string{x.Day, orDash(x.Owner), x.Model, fmt.Sprint(x.ModelCalls), fmt.Sprint(x.InputTokens + x.CacheReadTokens + x.CacheWriteTokens), fmt.Sprint(x.OutputTokens), fmt.Sprintf("%.4f", x.Cost)})
+		}
+		g.table("DAY\tOWNER\tMODEL\tCALLS\tREAD\tWRITTEN\tCOST", rows)
+		return nil
+	})
 }

@@ -20,8 +20,9 @@ import (
 	"github.com/engi-dev/engi/store"
 )
 
-// Models returns the models of c; nil where there are no agents.
-func Models(c config.Config, log *slog.Logger) (*llm.Registry, error) {
+// Models returns the models of c, whose calls go into ledger; nil where there
+// are no agents.
+func Models(c config.Config, ledger *Ledger, log *slog.Logger) (*llm.Registry, error) {
 	if c.Models.Off {
 		return nil, nil
 	}
@@ -30,6 +31,7 @@ func Models(c config.Config, log *slog.Logger) (*llm.Registry, error) {
 		return nil, err
 	}
 	opt.Timeout = time.Duration(c.Models.Timeout)
+	opt.Spend, opt.Afford = ledger.Spend, ledger.Afford
 	if _, taken := opt.Providers[config.Demo]; !taken {
 		demo := &scripted.Server{Play: scripted.Demo}
 		opt.Providers[config.Demo] = llm.Provider{Dialect: llm.OpenAI, URL: "http://demo.invalid/v1", Client: &http.Client{Transport: demo}}
@@ -45,6 +47,7 @@ func Models(c config.Config, log *slog.Logger) (*llm.Registry, error) {
 // Rooms are those of the node that agents need.
 type Rooms struct {
 	Models  *llm.Registry // nil: there are no agents
+	Ledger  *Ledger       // that of Models
 	Places  tool.Places
 	Sources []tool.Source // of more tools
 	DB      *store.DB
@@ -63,7 +66,7 @@ func Open(c config.Config, r Rooms) (*agent.Office, error) {
 	}
 	return agent.New(agent.Options{
 		Agents: c.Specs(), Models: r.Models.Model, Tools: tools, Sources: r.Sources, Store: store.Agents(r.DB), Results: store.AgentResults(r.DB),
-		Log: r.Log, MaxRuns: c.Models.MaxRuns, Check: check(r.Places), Ended: r.Ended,
+		Log: r.Log, MaxRuns: c.Models.MaxRuns, Check: check(r.Places), Afford: r.Ledger.Afford, Ended: r.Ended,
 	})
 }
 

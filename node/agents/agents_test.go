@@ -58,11 +58,12 @@ func TestSwitch(t *testing.T) {
 			}
 			defer db.Close()
 			log := slog.New(slog.DiscardHandler)
-			models, err := agents.Models(c, log)
+			ledger := agents.NewLedger(c, db, log)
+			models, err := agents.Models(c, ledger, log)
 			if err != nil {
 				t.Fatal(err)
 			}
-			o, err := agents.Open(c, agents.Rooms{Models: models, Places: tool.Places{}, DB: db, Log: log})
+			o, err := agents.Open(c, agents.Rooms{Models: models, Ledger: ledger, Places: tool.Places{Sandboxes: struct{ engi.Sandboxes }{}}, DB: db, Log: log})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -76,7 +77,7 @@ func TestSwitch(t *testing.T) {
 					t.Error(err)
 				}
 			}()
-			if all := o.Agents(); len(all) != 2 || all[0].Name != "zoe" {
+			if all := o.Agents(); len(all) < 2 || all[0].Name != "zoe" {
 				t.Errorf("the default does not come first in %+v", all)
 			}
 			type count struct {

@@ -1,0 +1,72 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/engi-dev/engi"
+)
+
+// A SpendShelf keeps what owners spent on language models, by day and model.
+// It is safe for concurrent use.
+type SpendShelf struct{ db *DB }
+
+// Spending returns the shelf for it.
+func Spending(db *DB) SpendShelf { return SpendShelf{db} }
+
+const day = 24 * time.Hour
+
+func dayOf(t time.Time) int64 { return t.Unix() / int64(day/time.Second) }
+
+// Add adds what was spent on a day. What it has added survives a crash.
+func (s SpendShelf) Add(ctx context.Context, x engi.Spend) (err error) {
+	defer engi.Annotate(&err, "record what %s cost", x.Model)
+	t := x.Tokens
+	_, err = s.db.write.ExecContext(ctx, `INSERT INTO spend (owner, day, model, calls, input, output, reasoning, cache_read, cache_write, cost)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, day, model) DO UPDATE SET
+		calls = calls + excluded.calls, input = input + excluded.input, output = output + excluded.output, reasoning = reasoning + excluded.reasoning,
+		cache_read = cache_read + excluded.cache_read, cache_write = cache_write + excluded.cache_write, cost = cost + excluded.cost`,
+		string(x.Owner), dayOf(x.Day), x.Model, t.Calls, t.Input, t.Output, t.Reasoning, t.CacheRead, t.CacheWrite, t.Cost)
+	if err != nil {
+		return fault(ctx, err)
+	}
+	return nil
+}
+
+// Total returns what one owner spent from a day on.
+func (s SpendShelf) Total(ctx context.Context, owner engi.Owner, since time.Time) (t engi.Tokens, err error) {
+	defer engi.Annotate(&err, "sum up what %s spent", owner)
+	err = s.db.read.QueryRowContext(ctx, `SELECT coalesce(sum(calls), 0), coalesce(sum(input), 0), coalesce(sum(output), 0), coalesce(sum(reasoning), 0),
+		coalesce(sum(cache_read), 0), coalesce(sum(cache_write), 0), coalesce(sum(cost), 0) FROM spend WHERE owner = ? AND day >= ?`, string(owner), dayOf(since)).
+		Scan(&t.Calls, &t.Input, &t.Output, &t.Reasoning, &t.CacheRead, &t.CacheWrite, &t.Cost)
+	if err != nil {
+		return t, fault(ctx, err)
+	}
+	return t, nil
+}
+
+// Spent returns what was spent from a day on, the newest first. The empty
+// owner sees all.
+func (s SpendShelf) Spent(ctx context.Context, owner engi.Owner, since time.Time) (all []engi.Spend, err error) {
+	defer engi.Annotate(&err, "list what was spent")
+	rows, err := s.db.read.QueryContext(ctx, `SELECT owner, day, model, calls, input, output, reasoning, cache_read, cache_write, cost
+		FROM spend WHERE (? = '' OR owner = ?) AND day >= ? ORDER BY day DESC, owner, model LIMIT 10000`, string(owner), string(owner), dayOf(since))
+	if err != nil {
+		return nil, fault(ctx, err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var x engi.Spend
+		var n int64
+		t := &x.Tokens
+		if err := rows.Scan(&x.Owner, &n, &x.Model, &t.Calls, &t.Input, &t.Output, &t.Reasoning, &t.CacheRead, &t.CacheWrite, &t.Cost); err != nil {
+			return nil, fault(ctx, err)
+		}
+		x.Day = time.Unix(n*int64(day/time.Second), 0).UTC()
+		all = append(all, x)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fault(ctx, err)
+	}
+	return all, nil
+}
