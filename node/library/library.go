@@ -78,8 +78,8 @@ func Open(ctx context.Context, c config.Config, r Rooms) (*Library, error) {
 	return &Library{l, own, newFinisher(l, r.Log)}, nil
 }
 
-// choose sets what compares meanings: the built-in one where no model is
-// configured for it.
+// choose sets what compares meanings and what puts answers in order: the
+// built-in one and nothing where no models are configured for it.
 func choose(c config.Config, models *llm.Registry, opt *room.Options) error {
 	if models == nil {
 		return nil
@@ -90,6 +90,13 @@ func choose(c config.Config, models *llm.Registry, opt *room.Options) error {
 			return err
 		}
 		opt.Embedder = e
+	}
+	if c.Models.Rerank != "" {
+		r, err := models.Reranker()
+		if err != nil {
+			return err
+		}
+		opt.Reranker = r
 	}
 	return nil
 }
