@@ -95,12 +95,17 @@ func (w *Workflows) Desk() engi.Events {
 }
 
 // Calls answers an engine elsewhere, at [config.InngestPath]; nil if there is
-// none.
-func (w *Workflows) Calls() http.Handler {
-	if w == nil {
+// none. Nobody waits beyond leave.
+func (w *Workflows) Calls(leave context.Context) http.Handler {
+	if w == nil || w.calls == nil {
 		return nil
 	}
-	return w.calls
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		defer context.AfterFunc(leave, cancel)()
+		w.calls.ServeHTTP(rw, r.WithContext(ctx))
+	})
 }
 
 // Run runs functions until ctx ends.
