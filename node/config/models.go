@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -18,8 +19,38 @@ type Models struct {
 	Timeout   Duration            `toml:"timeout" env:"TIMEOUT" help:"longest wait for one answer of a model"`
 	Fetch     []string            `toml:"fetch" env:"FETCH" help:"rules of what agents may fetch pages from, like *.example.com:443; none switches the tool off"`
 	MaxRuns   int                 `toml:"max_runs" env:"MAX_RUNS" help:"runs of agents at once"`
+	Budgets   Budgets             `toml:"budgets" envPrefix:"BUDGETS_"`
 	Fallbacks map[string][]string `toml:"fallbacks" env:"-" help:"models to ask when one fails for a passing reason: \"provider:model\" = [\"provider:model\"]"`
 	Prices    map[string]Price    `toml:"prices" env:"-" help:"what a million tokens cost: [models.prices.\"provider:model\"] input, output, cache_read, cache_write"`
+}
+
+// Budgets bound what each owner may spend on models, by the price table.
+type Budgets struct {
+	Day         float64           `toml:"day" env:"DAY" help:"what one owner may spend on models in a day (UTC), in the currency of the prices; 0 is no limit"`
+	Month       float64           `toml:"month" env:"MONTH" help:"the same in a calendar month; 0 is no limit"`
+	DayTokens   int64             `toml:"day_tokens" env:"DAY_TOKENS" help:"tokens that models may read and write for one owner in a day; 0 is no limit"`
+	MonthTokens int64             `toml:"month_tokens" env:"MONTH_TOKENS" help:"the same in a calendar month; 0 is no limit"`
+	Owner       map[string]Budget `toml:"owner" env:"-" help:"what single owners have instead: tables [models.budgets.owner.NAME] with the same keys; -1 is no limit"`
+}
+
+// A Budget is what one owner has instead of what all have. Zero fields are as
+// for all; negative ones are no limit.
+type Budget struct {
+	Day         float64 `toml:"day"`
+	Month       float64 `toml:"month"`
+	DayTokens   int64   `toml:"day_tokens"`
+	MonthTokens int64   `toml:"month_tokens"`
+}
+
+// Of returns what one owner may spend. Zero fields are no limit.
+func (b Budgets) Of(owner engi.Owner) Budget {
+	o := b.Owner[string(owner)]
+	return Budget{
+		Day:         max(0, cmp.Or(o.Day, b.Day)),
+		Month:       max(0, cmp.Or(o.Month, b.Month)),
+		DayTokens:   max(0, cmp.Or(o.DayTokens, b.DayTokens)),
+		MonthTokens: max(0, cmp.Or(o.MonthTokens, b.MonthTokens)),
+	}
 }
 
 // A Price is what a million tokens cost, in any currency.
@@ -119,6 +150,9 @@ func (c Config) Specs() []engi.AgentSpec {
 }
 
 func (m Models) validate() error {
+	if b := m.Budgets; min(b.Day, b.Month) < 0 || min(b.DayTokens, b.MonthTokens) < 0 {
+		return engi.Errorf(engi.Invalid, "[models.budgets] has a negative number").WithRemedy("leave it out, or say 0, for no limit")
+	}
 	if m.Timeout < 0 || m.MaxRuns < 0 {
 		return engi.Errorf(engi.Invalid, "models has a negative value")
 	}
