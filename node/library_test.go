@@ -1,6 +1,7 @@
 package node
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -177,5 +178,51 @@ func TestS0_8_NothingToSaySaysNothing(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		})
+	}
+}
+
+// TestModelsOfTheLibrary holds that configured models compare meanings and put
+// what is found in order, and that searches say so.
+func TestModelsOfTheLibrary(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.Handle("/", &scripted.Server{Play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{} }})
+	mux.HandleFunc("POST /rerank", func(w http.ResponseWriter, r *http.Request) {
+		var q struct{ Documents []string }
+		if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+			t.Error(err)
+		}
+		type result struct {
+			Index int     `json:"index"`
+			Score float64 `json:"relevance_score"`
+		}
+		var all []result
+		for i, d := range q.Documents {
+			x := result{Index: i}
+			if strings.Contains(d, "customers.remove") { // it knows better
+				x.Score = 1
+			}
+			all = append(all, x)
+		}
+		if err := json.NewEncoder(w).Encode(map[string]any{"results": all}); err != nil {
+			t.Error(err)
+		}
+	})
+	srv := httptest.NewServer(mux)
+	defer srv.Close()
+	c, o := twin(t)
+	c.Providers = map[string]config.Provider{"play": {URL: srv.URL}}
+	c.Models.Default, c.Models.Embedding, c.Models.Rerank = "play:m", "play:e", "play:r"
+	n, err := Open(t.Context(), c, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, n)
+	here := client.New(n.Endpoint().URL, n.AdminKey())
+	if _, err := here.AddDocument(t.Context(), v1.DocumentRequest{Text: acmeDocs}); err != nil {
+		t.Fatal(err)
+	}
+	found, err := here.SearchDocuments(t.Context(), v1.SearchRequest{Query: "creating invoices with acme", Limit: 1})
+	if err != nil || found.Embedder != "play:e" || found.Note != "" || len(found.Hits) != 1 || !strings.Contains(found.Hits[0].Text, "customers.remove") {
+		t.Errorf("%+v %v", found, err)
 	}
 }
