@@ -159,6 +159,9 @@ func (c configCheck) Run(g *globals) error {
 	if err := conf.Sandbox.CheckEnvironment(os.LookupEnv); err != nil {
 		return err
 	}
+	if err := conf.Events.CheckEnvironment(os.LookupEnv); err != nil {
+		return err
+	}
 	notes := conf.Sandbox.Notes()
 	if g.JSON {
 		return g.printJSON(map[string]any{"ok": true, "sources": from, "notes": notes})

@@ -48,3 +48,17 @@ func (i Inngest) Options(own string, lookup func(string) (string, bool)) (innges
 	}
 	return o, nil
 }
+
+// CheckEnvironment reports Invalid if functions are executed elsewhere and what
+// that needs is missing or makes no sense.
+func (e Events) CheckEnvironment(lookup func(string) (string, bool)) error {
+	if e.Off || e.Engine != EngineInngest {
+		return nil
+	}
+	o, err := e.Inngest.Options("http://127.0.0.1", lookup)
+	if err != nil {
+		return err
+	}
+	_, err = inngest.New(o)
+	return err
+}

@@ -30,7 +30,19 @@ func TestInngest(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	away := Events{Engine: EngineInngest, Inngest: Inngest{URL: "http://i.example.com"}}
+	if err := away.CheckEnvironment(lookup); engi.KindOf(err) != engi.Invalid || !strings.Contains(engi.RemedyOf(err), "signing key") {
+		t.Errorf("a server elsewhere, without keys: %v", err)
+	}
 	for _, in := range []Inngest{{}, {URL: "http://127.0.0.1:1", EventKeyEnv: "NONE"}, {URL: "http://127.0.0.1:1", SigningKeyEnv: "EMPTY"}} {
+		for _, e := range []Events{{Off: true, Engine: EngineInngest, Inngest: in}, {Engine: EngineDBOS, Inngest: in}} {
+			if err := e.CheckEnvironment(lookup); err != nil {
+				t.Errorf("%+v is not used: %v", in, err)
+			}
+		}
+		if err := (Events{Engine: EngineInngest, Inngest: in}).CheckEnvironment(lookup); engi.KindOf(err) != engi.Invalid {
+			t.Errorf("%+v: %v", in, err)
+		}
 		if _, err := in.Options(own, lookup); engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), "events.inngest") {
 			t.Errorf("%+v: %v", in, err)
 		}
