@@ -254,7 +254,7 @@ func TestLogForms(t *testing.T) {
 		json     bool
 	}{{"auto", true, false}, {"auto", false, true}, {"json", true, true}, {"text", false, false}} {
 		var b strings.Builder
-		log, err := NewLog(config.Config{Log: c.form, LogLevel: "info"}, &b, c.terminal)
+		log, err := config.Config{Log: c.form, LogLevel: "info"}.Logger(&b, c.terminal)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -264,7 +264,7 @@ func TestLogForms(t *testing.T) {
 			t.Errorf("%s on a terminal %t: %s", c.form, c.terminal, b.String())
 		}
 	}
-	if _, err := NewLog(config.Config{LogLevel: "loud"}, io.Discard, false); engi.KindOf(err) != engi.Invalid {
+	if _, err := (config.Config{LogLevel: "loud"}).Logger(io.Discard, false); engi.KindOf(err) != engi.Invalid {
 		t.Errorf("%v", err)
 	}
 }

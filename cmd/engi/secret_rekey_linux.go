@@ -27,7 +27,7 @@ func (secretRekey) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	log, err := node.NewLog(c, g.err, isTerminal(g.err))
+	log, err := c.Logger(g.err, isTerminal(g.err))
 	if err != nil {
 		return err
 	}

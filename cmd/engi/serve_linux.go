@@ -63,7 +63,7 @@ func (s *serveCommand) Run(ctx context.Context, g *globals) error {
 	if s.Detach {
 		return s.detach(ctx, g, c)
 	}
-	log, err := node.NewLog(c, g.err, isTerminal(g.err))
+	log, err := c.Logger(g.err, isTerminal(g.err))
 	if err != nil {
 		return err
 	}

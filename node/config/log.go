@@ -1,16 +1,14 @@
-package node
+package config
 
 import (
 	"io"
 	"log/slog"
 	"time"
-
-	"github.com/engi-dev/engi/node/config"
 )
 
-// NewLog returns the log of a node: text for people, JSON for programs.
+// Logger returns the log of a node: text for people, JSON for programs.
 // terminal says whether w is one, for the form "auto".
-func NewLog(c config.Config, w io.Writer, terminal bool) (*slog.Logger, error) {
+func (c Config) Logger(w io.Writer, terminal bool) (*slog.Logger, error) {
 	l, err := c.Level()
 	if err != nil {
 		return nil, err
