@@ -23,7 +23,7 @@ KEPT    := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/engi-test
 TESTENV = ENGI_BIN=$(BIN)/engi ENGI_RUNSC=$(BIN)/runsc ENGI_GUEST=$(BIN)/engi-guest ENGI_JS=$(BIN)/engi-js \
 	ENGI_TEST_TEMPLATES=$$($(ROOT) $(BIN)/engi config show cache_dir)/templates \
 	ENGI_TEST_DENO=$$($(ROOT) find "$$($(ROOT) $(BIN)/engi config show cache_dir)/templates/builds" -path '*/usr/local/bin/deno' | head -1) \
-	ENGI_TEST_INNGEST=$(KEPT)/inngest
+	ENGI_TEST_INNGEST=$(KEPT)/inngest ENGI_TEST_EMBEDDER=$(CURDIR)/test/e2e/embed/py/.venv/bin/python
 GOTEST  = go test -timeout 30m $$([ $$(id -u) = 0 ] || echo -exec $(ROOT))
 
 .PHONY: help

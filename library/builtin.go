@@ -56,7 +56,7 @@ func embedWords(t string) []float32 {
 		put(v, w, tf)
 		grams := []rune("^" + w[1:] + "$")
 		for i := 0; i+4 <= len(grams); i++ {
-			put(v, string(grams[i:i+4]), 0.4*tf/math.Sqrt(float64(len(grams)-3)))
+			put(v, string(grams[i:i+4]), 0.25*tf/math.Sqrt(float64(len(grams)-3)))
 		}
 	}
 	var sum float64

@@ -180,7 +180,9 @@ func split(t string, limit int) (parts []string) {
 		if part := strings.TrimSpace(t[:at]); part != "" {
 			parts = append(parts, strings.TrimRight(t[:at], " \n"))
 		}
-		t = strings.TrimLeft(t[at:], "\n")
+		if t = strings.TrimLeft(t[at:], "\n"); len(t) > 1 && t[0] == ' ' && t[1] != ' ' {
+			t = t[1:] // it was between two words
+		}
 	}
 	if strings.TrimSpace(t) != "" {
 		parts = append(parts, t)

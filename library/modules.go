@@ -218,7 +218,7 @@ func readSource(ctx context.Context, guest engi.Guest, p string) (string, error)
 }
 
 var (
-	importForm  = regexp.MustCompile(`(?m)(?:\bfrom|\bimport|\brequire)\s*\(?\s*["']([^"'\n]{1,200})["']|^\s*(?:from|import)\s+([A-Za-z_]\w{0,99})`)
+	importForm  = regexp.MustCompile(`(?m)(?:\bfrom|\bimport|\brequire)\s*\(?\s*["']([^"'\n]{1,200})["']|^[ \t]*(?:import[ \t]+([A-Za-z_]\w{0,99})[.\w]*[ \t]*(?:$|,|#|as\b)|from[ \t]+([A-Za-z_]\w{0,99})[.\w]*[ \t]+import\b)`)
 	packageForm = regexp.MustCompile(`^(?:npm:|jsr:)?(@[^/@\s]+/[^/@\s]+|[^./@\s][^/@\s]*)`)
 )
 
@@ -226,7 +226,7 @@ var (
 func imports(source string) []string {
 	var list []string
 	for _, m := range importForm.FindAllStringSubmatch(source, 200) {
-		name := m[2]
+		name := m[2] + m[3]
 		if m[1] != "" {
 			p := packageForm.FindStringSubmatch(m[1])
 			if p == nil || strings.Contains(p[1], ":") {

@@ -17,9 +17,14 @@ const (
 	candidates  = 50 // of each half of a search
 	reranked    = 30
 
-	// Of two lists, a place r counts 1/(fusion+r): the first places of one
-	// do not outvote what both have found.
-	fusion = 60
+	// Of two lists, a place r counts 1/(fusion+r). Words and likeness fail on
+	// different questions: what one of them has first is more often right than
+	// what both have somewhere, so the number is small (test/quality).
+	fusion = 2
+
+	// The built-in embedder compares what BM25 compares, and knows less of how
+	// rare a word is.
+	builtInWeight = 0.4
 )
 
 // Search implements [engi.Library].
@@ -108,7 +113,11 @@ func (l *Library) candidates(ctx context.Context, spec engi.SearchSpec, session 
 	if err := cmp.Or(<-byWords, <-byLikeness); err != nil {
 		return nil, 0, err
 	}
-	ids := fuse(words, likes)
+	weight := 1.0
+	if l.embedder.Name() == builtInName {
+		weight = builtInWeight
+	}
+	ids := fuse(words, likes, weight)
 	n = spec.Limit
 	if l.opt.Reranker != nil {
 		n = max(n, reranked)
@@ -172,19 +181,21 @@ func (l *Library) visible(owner engi.Owner, session string) (named, all []string
 	return named, all
 }
 
-// fuse joins ranked lists by reciprocal ranks. What is first in the first
-// list wins among equals.
-func fuse(lists ...[]int64) []int64 {
-	scores := map[int64]float64{}
-	var ids []int64
-	for _, list := range lists {
+// fuse joins two ranked lists by reciprocal ranks, those of the second times
+// its weight. What is first in the first wins among equals.
+func fuse(first, second []int64, weight float64) []int64 {
+	scores := make(map[int64]float64, len(first)+len(second))
+	ids := make([]int64, 0, len(first)+len(second))
+	add := func(list []int64, weight float64) {
 		for r, id := range list {
 			if _, ok := scores[id]; !ok {
 				ids = append(ids, id)
 			}
-			scores[id] += 1 / float64(fusion+1+r)
+			scores[id] += weight / float64(fusion+1+r)
 		}
 	}
+	add(first, 1)
+	add(second, weight)
 	slices.SortStableFunc(ids, func(a, b int64) int { return cmp.Compare(scores[b], scores[a]) })
 	return ids
 }
