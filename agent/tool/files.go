@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/guest/fileops"
@@ -54,9 +55,14 @@ type removeFile struct {
 	Path string `json:"path" jsonschema:"absolute; a directory goes with all in it"`
 }
 
+// filesTimeout is the longest that a model's call for files may take.
+const filesTimeout = time.Minute
+
 // inside makes a tool that works in a guest.
 func inside[A any](p Places, repeatable bool, name, description string, do func(ctx context.Context, g engi.Guest, a A) (Result, error)) (Tool, error) {
 	t, err := New(name, description, func(ctx context.Context, c *Call, a A) (Result, error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, filesTimeout, engi.Errorf(engi.Expired, "it took longer than %v; look at less at once", filesTimeout))
+		defer cancel()
 		g, release, err := p.enter(ctx, c)
 		if err != nil {
 			return Result{}, err

@@ -227,7 +227,7 @@ func TestPattern(t *testing.T) {
 			}
 		}
 	}
-	for _, pattern := range []string{"", "[", "[a", "{", "{a", "}", "\\", strings.Repeat("{a,", 2000), strings.Repeat("x", 1<<20)} {
+	for _, pattern := range []string{"", "[", "[a", "{", "{a", "}", "\\", strings.Repeat("{a,", 2000), strings.Repeat("x", 1<<20), strings.Repeat("**/", 33) + "x"} {
 		_, err := fileops.ParsePattern(pattern)
 		wantKind(t, err, engi.Invalid)
 	}

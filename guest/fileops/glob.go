@@ -21,6 +21,7 @@ type Pattern struct{ re *regexp.Regexp }
 const (
 	maxPattern      = 4 << 10
 	maxAlternatives = 1000
+	maxStars        = 32 // each makes every match take longer
 )
 
 // ParsePattern compiles a glob. It reports Invalid for one that cannot be.
@@ -31,7 +32,7 @@ func ParsePattern(glob string) (Pattern, error) {
 	if glob == "" || len(glob) > maxPattern {
 		return bad("is empty or too long")
 	}
-	alternatives := 0
+	alternatives, stars := 0, 0
 	depth := 0
 	var out strings.Builder
 	out.WriteString(`(?s)\A`)
@@ -45,6 +46,9 @@ func ParsePattern(glob string) (Pattern, error) {
 			out.WriteString(regexp.QuoteMeta(glob[i : i+n]))
 			i += n - 1
 		case '*':
+			if stars++; stars > maxStars {
+				return bad("has too many stars")
+			}
 			if i+1 == len(glob) || glob[i+1] != '*' {
 				out.WriteString(`[^/]*`)
 				continue
@@ -201,7 +205,10 @@ func Glob(ctx context.Context, g engi.Guest, q GlobRequest) (_ Listing, err erro
 		return Listing{}, err
 	}
 	l := Listing{Files: []File{}, Truncated: !whole}
-	for _, fi := range files {
+	for i, fi := range files {
+		if i%1024 == 0 && ctx.Err() != nil {
+			return Listing{}, engi.Errorf(engi.Expired, "%w", context.Cause(ctx))
+		}
 		if p.Match(below(dir, fi.Path)) {
 			l.Files = append(l.Files, File{fi.Path, fi.Size, fi.Modified})
 		}
