@@ -331,6 +331,7 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	do("GET", "/v1/dependencies", "")
 
 	do("GET", "/v1/agents", "")
+	do("GET", "/v1/mcp-servers", "")
 	for _, form := range []string{"application/json", sse, ndjson} {
 		do("POST", "/v1/agents/echo/runs", `{"input":"hello"}`, "Accept", form)
 		do("POST", "/v1/chat", `{"message":"hello"}`, "Accept", form)
