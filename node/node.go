@@ -34,6 +34,7 @@ import (
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/node/front"
 	"github.com/engi-dev/engi/node/library"
+	"github.com/engi-dev/engi/node/mirrors"
 	"github.com/engi-dev/engi/node/place"
 	"github.com/engi-dev/engi/node/sessions"
 	"github.com/engi-dev/engi/node/wall"
@@ -252,7 +253,7 @@ func (n *Node) defaultTemplate(ctx context.Context) (string, error) {
 func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template string) fleet.Options {
 	c := n.config
 	opt := fleet.Options{
-		Providers: []provider.Provider{n.provider}, Templates: mirrored{n.templates, c.Mirrors}, Store: store.Fleet(n.db),
+		Providers: []provider.Provider{n.provider}, Templates: mirrors.Templates{Templates: n.templates, Mirrors: c.Mirrors}, Store: store.Fleet(n.db),
 		Dir: filepath.Join(c.DataDir, "fleet"), Log: n.log.With("room", "fleet"), Metrics: metrics, Workshop: n.workshop,
 		Snapshots: n.snapshots, Volumes: n.volumes, Template: template, Defaults: c.Limits.Limits(), Max: c.Max.Limits(), OnEmpty: engi.EmptyPool(c.Admission.OnEmpty),
 		ClaimTimeout: time.Duration(c.Admission.ClaimTimeout), MaxSandboxes: c.Admission.MaxSandboxes, MaxQueue: c.Admission.MaxQueue,
