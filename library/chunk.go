@@ -13,6 +13,7 @@ import (
 	"github.com/yuin/goldmark/ast"
 	"github.com/yuin/goldmark/parser"
 	"github.com/yuin/goldmark/text"
+	"github.com/yuin/goldmark/util"
 )
 
 const (
@@ -24,9 +25,18 @@ const (
 	maxHeading = 200     // bytes of one that are kept
 )
 
-// blocks reads the structure of Markdown and nothing within lines, which
-// nobody asks for and which makes the reader of hostile text slow.
-var blocks = parser.NewParser(parser.WithBlockParsers(parser.DefaultBlockParsers()...))
+// blocks reads where headings and blocks of code begin and end. What is within
+// lines, lists and quotes nobody asks for, and hostile text can nest it so that
+// reading takes minutes.
+var blocks = parser.NewParser(parser.WithBlockParsers(
+	util.Prioritized(parser.NewSetextHeadingParser(), 100),
+	util.Prioritized(parser.NewThematicBreakParser(), 200),
+	util.Prioritized(parser.NewCodeBlockParser(), 500),
+	util.Prioritized(parser.NewATXHeadingParser(), 600),
+	util.Prioritized(parser.NewFencedCodeBlockParser(), 700),
+	util.Prioritized(parser.NewHTMLBlockParser(), 900),
+	util.Prioritized(parser.NewParagraphParser(), 1000),
+))
 
 // A section is what stands between two headings.
 type section struct {
@@ -108,7 +118,7 @@ func cut(src []byte) []section {
 		if next := n.NextSibling(); next != nil {
 			end = lineStart(src, next.Pos())
 		}
-		if h, ok := n.(*ast.Heading); ok {
+		if h, ok := n.(*ast.Heading); ok && heads(src[start:end], h) {
 			name := plain(string(h.Lines().Value(src)))
 			for len(levels) > 0 && levels[len(levels)-1] >= h.Level {
 				levels, path = levels[:len(levels)-1], path[:len(path)-1]
@@ -128,6 +138,14 @@ func cut(src []byte) []section {
 		}
 	}
 	return sections
+}
+
+// heads reports whether what was read as a heading is one: the last item of a
+// list, or lines of a quote, with a rule below look like one to who does not
+// read lists and quotes.
+func heads(line []byte, h *ast.Heading) bool {
+	line = bytes.TrimLeft(line, " ")
+	return bytes.HasPrefix(line, []byte("#")) || h.Lines().Len() == 1 && len(line) > 0 && !bytes.ContainsRune([]byte("-*+>|0123456789"), rune(line[0]))
 }
 
 func lineStart(src []byte, at int) int {

@@ -42,6 +42,16 @@ func TestChunk(t *testing.T) {
 	}
 }
 
+// TestHostileDepth reads what takes minutes if it is read as it is meant.
+func TestHostileDepth(t *testing.T) {
+	for _, s := range []string{">", "> ", "- ", "1. ", "> - ", "# a\n", "***\n", "a\n=\n", "[a]: b\n", "<div>\n", "```\n"} {
+		chunk(strings.Repeat(s, (1<<18)/len(s)))
+	}
+	if _, ps := chunk("# A\n\n- one\n- # two\n---\n\n> # three\n\n1. x\n===\n"); len(ps) != 1 || ps[0].Anchor != "a" {
+		t.Errorf("%+v", ps)
+	}
+}
+
 func TestTerms(t *testing.T) {
 	for question, want := range map[string][]string{
 		"How do I create an issue?":        {"create", "issue"},
