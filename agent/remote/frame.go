@@ -35,9 +35,8 @@ func (f *framer) next(data []byte) iter.Seq2[jsonrpc.Message, error] {
 				f.rest = append(f.rest, line...)
 				return
 			}
-			if len(f.rest) > 0 {
-				line, f.rest = append(f.rest, line...), nil
-			}
+			// Messages keep parts of their line, and data is only lent.
+			line, f.rest = append(f.rest, line...), nil
 			data = more
 			if line = bytes.TrimSpace(line); len(line) == 0 {
 				continue
