@@ -405,7 +405,7 @@ func TestHostileCalls(t *testing.T) {
 			t.Parallel()
 			s := program(t, mode)
 			if mode == "hangs" {
-				s.Timeout = 300 * time.Millisecond
+				s.Timeout = 3 * time.Second // it has to start within that, too
 			}
 			b := open(t, s)
 			all := b.tools(t)
