@@ -239,7 +239,7 @@ func (r *Registry) dial(p Provider, model string) (fantasy.LanguageModel, error)
 			anthropic.WithHTTPClient(client), anthropic.WithUserAgent(agent))
 	case Gemini:
 		made, err = google.New(google.WithBaseURL(p.URL), google.WithGeminiAPIKey(p.Key), google.WithHeaders(p.Headers),
-			google.WithHTTPClient(client), google.WithUserAgent(agent))
+			google.WithHTTPClient(counting(client)), google.WithUserAgent(agent))
 	default:
 		made, err = openaicompat.New(openaicompat.WithBaseURL(p.URL), openaicompat.WithAPIKey(p.Key), openaicompat.WithHeaders(p.Headers),
 			openaicompat.WithHTTPClient(client), openaicompat.WithUserAgent(agent))
