@@ -674,6 +674,10 @@ func BenchmarkSearch(b *testing.B) {
 	zipf := rand.NewZipf(r, 1.1, 8, 20_000)
 	for _, mode := range []engi.SearchMode{engi.SearchHybrid, engi.SearchVector, engi.SearchKeyword} {
 		b.Run(string(mode), func(b *testing.B) {
+			// The first search reads the vectors into memory.
+			if _, err := l.Search(b.Context(), engi.SearchSpec{Text: "warm", Mode: mode}); err != nil {
+				b.Fatal(err)
+			}
 			for b.Loop() {
 				var q strings.Builder
 				for range 6 {
