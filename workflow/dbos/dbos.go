@@ -89,6 +89,13 @@ func (e *Engine) Run(ctx context.Context, x workflow.Executor, ready func()) (er
 		return err
 	}
 	defer db.Close()
+	// The library lets these overrule what it is told, and with one of them it
+	// would call its makers' service.
+	for _, name := range []string{"DBOS__APPVERSION", "DBOS__VMID", "DBOS__APPID", "DBOS__CLOUD"} {
+		if err := os.Unsetenv(name); err != nil {
+			return engi.Errorf(engi.Internal, "%v", err)
+		}
+	}
 	l := &life{ctx: ctx, x: x, log: e.opt.Log, wakes: map[string]chan struct{}{}}
 	// What ends it is Shutdown, after the functions have come to rest.
 	l.dbos, err = dbos.NewContext(context.WithoutCancel(ctx), dbos.Config{
