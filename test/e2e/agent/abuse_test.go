@@ -37,7 +37,9 @@ func TestAbuse(t *testing.T) {
 		ln -s `+host+` link && ln -s `+w.dir+` dir && ln -s /proc/1/root root && ln -s link loop2 && ln -s loop loop`)
 
 	file := func(path string) scripted.Call { return call("read_file", map[string]any{"path": path}) }
-	sh := func(line string) scripted.Call { return call("run_command", map[string]any{"command": line, "timeout_seconds": 10}) }
+	sh := func(line string) scripted.Call {
+		return call("run_command", map[string]any{"command": line, "timeout_seconds": 10})
+	}
 	python := func(code string) scripted.Call {
 		return call("execute_code", map[string]any{"language": "python", "code": code, "timeout_seconds": 5})
 	}

@@ -25,6 +25,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 // authority signs certificates that this process, and so the wall, trusts.
@@ -159,6 +161,8 @@ type api struct {
 // serveAPI serves names over https at the address outside.
 func serveAPI(t *testing.T, names ...string) *api {
 	t.Helper()
+	// Without these there is no world, and nobody to listen in it.
+	env.Machine(t, "ENGI_RUNSC", "ENGI_GUEST")
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
