@@ -77,8 +77,8 @@ quick: ## the tests that need no root, no sandbox and no network
 	@go test ./...
 
 .PHONY: fuzz
-fuzz: ## fuzz what reads bytes at the wall; TIME=60s each
-	@.ci/fuzz $${TIME:-60s} ./gate/egress/... ./workflow/inngest
+fuzz: ## fuzz what reads bytes that others wrote; TIME=60s each
+	@.ci/fuzz $${TIME:-60s} ./gate/egress/... ./workflow/inngest ./agent/... ./library ./guest/fileops
 
 .PHONY: check
 check: $(BIN)/staticcheck ## format, vet, staticcheck and the race detector
