@@ -38,7 +38,7 @@ func docs(p Places) ([]Tool, error) {
 	if err != nil {
 		return nil, err
 	}
-	search.Repeatable, search.Offered, search.Prompt = true, p.findable, p.docsPrompt
+	search.Needs, search.Repeatable, search.Offered, search.Prompt = WantSession, true, p.findable, p.docsPrompt
 	if p.Sessions == nil {
 		return []Tool{search}, nil
 	}

@@ -47,6 +47,7 @@ const (
 	NeedNothing Need = iota
 	NeedGuest        // a sandbox or a session
 	NeedSession
+	WantSession // what it can do with a session it leaves out if there is none
 )
 
 // Env is what tools of one run work on.

@@ -211,10 +211,13 @@ func placed(t tool.Tool) json.RawMessage {
 		properties = map[string]any{}
 		schema["properties"] = properties
 	}
-	if t.Needs == tool.NeedGuest {
+	switch t.Needs {
+	case tool.NeedGuest:
 		properties["sandbox"] = map[string]any{"type": "string", "description": "ID of the sandbox to work in"}
 		properties["session"] = map[string]any{"type": "string", "description": "instead of sandbox: ID or name of a session"}
-	} else {
+	case tool.WantSession:
+		properties["session"] = map[string]any{"type": "string", "description": "ID or name of the session it is for, if there is one"}
+	default:
 		properties["session"] = map[string]any{"type": "string", "description": "ID or name of the session to work in"}
 		required, _ := schema["required"].([]any)
 		schema["required"] = append(required, "session")
@@ -245,7 +248,7 @@ func split(t tool.Tool, raw json.RawMessage) (place, string, error) {
 	if err != nil {
 		return p, "", engi.Errorf(engi.Invalid, "the arguments are no object")
 	}
-	if (p.Sandbox == "") == (p.Session == "") {
+	if (p.Sandbox == "") == (p.Session == "") && t.Needs != tool.WantSession {
 		return p, "", engi.Errorf(engi.Invalid, "it must be said where: sandbox or session, one of them").WithRemedy("create_sandbox makes a sandbox")
 	}
 	if p.Sandbox != "" {
