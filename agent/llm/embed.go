@@ -51,7 +51,7 @@ func (e *embedder) Embed(ctx context.Context, owner engi.Owner, texts []string) 
 	all := make([][]float32, 0, len(texts))
 	for len(texts) > 0 {
 		n := min(len(texts), maxEmbed)
-		part, err := e.some(ctx, owner, texts[:n])
+		part, err := repeated(ctx, e.reg, owner, e.name, func() ([][]float32, engi.Tokens, error) { return e.ask(ctx, texts[:n]) })
 		if err != nil {
 			return nil, err
 		}
@@ -66,30 +66,32 @@ func (e *embedder) Embed(ctx context.Context, owner engi.Owner, texts []string) 
 	return all, nil
 }
 
-func (e *embedder) some(ctx context.Context, owner engi.Owner, texts []string) (vs [][]float32, err error) {
-	pause := e.reg.opt.Pause
-	for attempt := range e.reg.opt.Attempts {
+// repeated asks until there is an answer or no sense in asking again, and tells
+// what each attempt cost.
+func repeated[T any](ctx context.Context, r *Registry, owner engi.Owner, name string, ask func() (T, engi.Tokens, error)) (answer T, err error) {
+	pause := r.opt.Pause
+	for attempt := range r.opt.Attempts {
 		if attempt > 0 {
 			select {
 			case <-time.After(min(max(pause, time.Duration(engi.RetryOf(err).AfterMillis)*time.Millisecond), maxWait)):
 			case <-ctx.Done():
-				return nil, classify(e.name, ctx.Err())
+				return answer, classify(name, ctx.Err())
 			}
 			pause *= 2
 		}
 		began := time.Now()
 		var t engi.Tokens
-		vs, t, err = e.ask(ctx, texts)
+		answer, t, err = ask()
 		t.Calls = 1
-		t.Cost = e.reg.price(e.name, t)
-		if e.reg.opt.Spend != nil {
-			e.reg.opt.Spend(Call{Owner: owner, Model: e.name, Tokens: t, Took: time.Since(began), Err: err})
+		t.Cost = r.price(name, t)
+		if r.opt.Spend != nil {
+			r.opt.Spend(Call{Owner: owner, Model: name, Tokens: t, Took: time.Since(began), Err: err})
 		}
 		if err == nil || !passing(err) || ctx.Err() != nil {
-			return vs, err
+			break
 		}
 	}
-	return vs, err
+	return answer, err
 }
 
 func (e *embedder) ask(ctx context.Context, texts []string) ([][]float32, engi.Tokens, error) {

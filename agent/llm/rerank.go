@@ -8,7 +8,6 @@ import (
 	"math"
 	"net/http"
 	"strings"
-	"time"
 
 	"charm.land/fantasy"
 
@@ -56,7 +55,7 @@ const (
 
 func (e *reranker) Name() string { return e.name }
 
-func (e *reranker) Rerank(ctx context.Context, owner engi.Owner, query string, texts []string) (scores []float64, err error) {
+func (e *reranker) Rerank(ctx context.Context, owner engi.Owner, query string, texts []string) ([]float64, error) {
 	if len(texts) == 0 {
 		return nil, nil
 	}
@@ -66,29 +65,7 @@ func (e *reranker) Rerank(ctx context.Context, owner engi.Owner, query string, t
 	if err := e.reg.afford(ctx, owner); err != nil {
 		return nil, err
 	}
-	pause := e.reg.opt.Pause
-	for attempt := range e.reg.opt.Attempts {
-		if attempt > 0 {
-			select {
-			case <-time.After(min(max(pause, time.Duration(engi.RetryOf(err).AfterMillis)*time.Millisecond), maxWait)):
-			case <-ctx.Done():
-				return nil, classify(e.name, ctx.Err())
-			}
-			pause *= 2
-		}
-		began := time.Now()
-		var t engi.Tokens
-		scores, t, err = e.ask(ctx, query, texts)
-		t.Calls = 1
-		t.Cost = e.reg.price(e.name, t)
-		if e.reg.opt.Spend != nil {
-			e.reg.opt.Spend(Call{Owner: owner, Model: e.name, Tokens: t, Took: time.Since(began), Err: err})
-		}
-		if err == nil || !passing(err) || ctx.Err() != nil {
-			return scores, err
-		}
-	}
-	return scores, err
+	return repeated(ctx, e.reg, owner, e.name, func() ([]float64, engi.Tokens, error) { return e.ask(ctx, query, texts) })
 }
 
 func (e *reranker) ask(ctx context.Context, query string, texts []string) ([]float64, engi.Tokens, error) {
