@@ -63,10 +63,14 @@ func (w *plan[M]) thin() {
 			}
 		}
 		current := p.current()
+		olds := len(p.ready) - current
 		for i := len(p.ready) - 1; i >= 0; i-- {
 			old := p.ready[i].digest != p.digest
 			switch {
-			case old && (p.digest == "" || current >= target):
+			// Known old ones beyond the target would take the room that the
+			// new ones need.
+			case old && (p.digest == "" || current >= target || p.past[p.ready[i].digest] && olds > target):
+				olds--
 			case !old && current > target:
 				current--
 			default:

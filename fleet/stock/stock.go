@@ -92,8 +92,9 @@ type retired[M any] struct {
 type pool[M any] struct {
 	key    Key
 	cfg    Config
-	digest string // of the template as it is now; empty is unknown
-	unable bool   // the template cannot run the pool's language: it keeps nothing
+	digest string          // of the template as it is now; empty is unknown
+	past   map[string]bool // digests that the template had before
+	unable bool            // the template cannot run the pool's language: it keeps nothing
 	ready  []item[M]
 	boots  int
 	used   int
@@ -539,6 +540,11 @@ func (s *Stock[M]) Templated(template, digest string, can func(engi.Language) bo
 			continue
 		}
 		if p.digest != digest {
+			if p.past == nil {
+				p.past = map[string]bool{}
+			}
+			p.past[p.digest] = true
+			delete(p.past, digest)
 			p.digest = digest
 			p.fails, p.failure, p.pause = 0, nil, time.Time{}
 		}

@@ -707,3 +707,22 @@ func TestBooksStayRight(t *testing.T) {
 		}
 	})
 }
+
+// TestOldOnesThatComeBackMakeWay gives back more members than a pool is to
+// have ready, just before its template changes: new ones are booted all the
+// same.
+func TestOldOnesThatComeBackMakeWay(t *testing.T) {
+	w := newWorld(t, options())
+	for m := range 2 {
+		w.s.Adopt(bash, Config{Target: 1}, -m-1, "d0", true, w.now)
+	}
+	w.s.Templated("base", "d0", everything)
+	for m := range 2 {
+		w.s.Return(bash, -m-1, "d0")
+	}
+	w.s.Templated("base", "d1", everything)
+	w.settle(time.Minute)
+	if n := w.s.pools[bash].current(); n != 1 || len(w.s.pools[bash].ready) != 1 {
+		t.Errorf("%d of %d are new, want one", n, len(w.s.pools[bash].ready))
+	}
+}
