@@ -35,17 +35,11 @@ type agentDetail struct {
 	Reason      string          `json:"reason,omitempty"`
 	Text        string          `json:"text,omitempty"`
 	Output      json.RawMessage `json:"output,omitempty"`
-	Error       *agentError     `json:"error,omitempty"`
+	Error       *keptError      `json:"error,omitempty"`
 	Steps       int             `json:"steps"`
 	Tokens      agentTokens     `json:"tokens"`
 	Fingerprint string          `json:"fingerprint"`
 	Seq         int64           `json:"seq"`
-}
-
-type agentError struct {
-	Kind   string `json:"kind"`
-	Text   string `json:"text"`
-	Remedy string `json:"remedy,omitempty"`
 }
 
 type agentTokens struct {
@@ -93,9 +87,7 @@ func agentValues(r agent.Record) ([]any, error) {
 		Sandbox: string(r.Sandbox), Session: r.Session, Reason: r.Reason, Text: r.Text, Output: r.Output,
 		Steps: r.Steps, Tokens: agentTokens(r.Tokens), Fingerprint: r.Fingerprint, Seq: r.Seq,
 	}
-	if r.Error != nil {
-		d.Error = &agentError{r.Error.Kind.String(), r.Error.Text, r.Error.Remedy}
-	}
+	d.Error = keepError(r.Error)
 	text, err := json.Marshal(d)
 	if err != nil {
 		return nil, engi.Errorf(engi.Invalid, "encode: %v", err)
@@ -117,9 +109,7 @@ func scanAgent(row interface{ Scan(...any) error }) (r agent.Record, err error) 
 	r.Agent, r.Model, r.Sandbox, r.Session = d.Agent, d.Model, engi.SandboxID(d.Sandbox), d.Session
 	r.Reason, r.Text, r.Output, r.Steps, r.Tokens = d.Reason, d.Text, d.Output, d.Steps, engi.Tokens(d.Tokens)
 	r.Fingerprint, r.Seq = d.Fingerprint, d.Seq
-	if d.Error != nil {
-		r.Error = &engi.Error{Kind: engi.ParseKind(d.Error.Kind), Text: d.Error.Text, Remedy: d.Error.Remedy}
-	}
+	r.Error = d.Error.decode()
 	r.Spec.Owner, r.Spec.Agent, r.Spec.System, r.Spec.Input, r.Spec.Output = r.Owner, d.Agent, d.System, d.Input, d.Shape
 	r.Spec.Sandbox, r.Spec.Session = r.Sandbox, r.Session
 	return r, nil

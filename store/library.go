@@ -35,7 +35,7 @@ type libraryDetail struct {
 	Chunks     int                `json:"chunks"`
 	Digest     string             `json:"digest,omitempty"`
 	State      engi.DocumentState `json:"state"`
-	Error      *agentError        `json:"error,omitempty"`
+	Error      *keptError         `json:"error,omitempty"`
 	Checked    int64              `json:"checked,omitempty"`
 	Changed    int64              `json:"changed,omitempty"`
 	Configured bool               `json:"configured,omitempty"`
@@ -447,9 +447,7 @@ func libraryText(r library.Record) (string, error) {
 		Owner: r.Owner, URL: r.URL, Fetched: r.Fetched, Chunks: r.Chunks, Digest: r.Digest, State: r.State, Checked: nanos(r.Checked), Changed: nanos(r.Changed),
 		Configured: r.Configured, ETag: r.ETag, Modified: r.Modified, Uses: r.Uses,
 	}
-	if r.Error != nil {
-		d.Error = &agentError{r.Error.Kind.String(), r.Error.Text, r.Error.Remedy}
-	}
+	d.Error = keepError(r.Error)
 	if m := r.Module; m != nil {
 		d.Module = &libraryModule{m.Path, m.Description, m.Exports, m.Usage, m.Scope, m.Source, m.Session, nanos(m.Saved)}
 	}
@@ -473,9 +471,7 @@ func scanLibrary(rows *sql.Rows) (r library.Record, err error) {
 	r.Owner, r.URL, r.Fetched, r.Chunks, r.Digest, r.State = d.Owner, d.URL, d.Fetched, d.Chunks, d.Digest, d.State
 	r.Checked, r.Changed = moment(d.Checked), moment(d.Changed)
 	r.Configured, r.ETag, r.Modified, r.Uses = d.Configured, d.ETag, d.Modified, d.Uses
-	if d.Error != nil {
-		r.Error = &engi.Error{Kind: engi.ParseKind(d.Error.Kind), Text: d.Error.Text, Remedy: d.Error.Remedy}
-	}
+	r.Error = d.Error.decode()
 	if m := d.Module; m != nil {
 		r.Module = &engi.CodeModule{
 			Path: m.Path, Description: m.Description, Exports: m.Exports, Usage: m.Usage, Scope: m.Scope, Source: m.Source, Session: m.Session, Saved: moment(m.Saved),

@@ -27,46 +27,25 @@ const (
 type fnRunDetail struct {
 	Attempt int             `json:"attempt"`
 	Output  json.RawMessage `json:"output,omitempty"`
-	Error   *fnError        `json:"error,omitempty"`
+	Error   *keptError      `json:"error,omitempty"`
 	Cancel  bool            `json:"cancel,omitempty"`
 	Created int64           `json:"created"`
 	Started int64           `json:"started,omitempty"`
 	Next    int64           `json:"next,omitempty"`
 }
 
-type fnError struct {
-	Kind   string `json:"kind"`
-	Text   string `json:"text"`
-	Remedy string `json:"remedy,omitempty"`
-	After  int64  `json:"after_ms,omitempty"`
-}
-
 // fnStepDetail is a step.
 type fnStepDetail struct {
 	Attempts int             `json:"attempts"`
 	Output   json.RawMessage `json:"output,omitempty"`
-	Error    *fnError        `json:"error,omitempty"`
+	Error    *keptError      `json:"error,omitempty"`
 	Started  int64           `json:"started"`
 	Ended    int64           `json:"ended,omitempty"`
 }
 
-func encodeFnError(e *engi.Error) *fnError {
-	if e == nil {
-		return nil
-	}
-	return &fnError{e.Kind.String(), e.Text, e.Remedy, e.Retry.AfterMillis}
-}
-
-func (e *fnError) decode() *engi.Error {
-	if e == nil {
-		return nil
-	}
-	return &engi.Error{Kind: engi.ParseKind(e.Kind), Text: e.Text, Remedy: e.Remedy, Retry: engi.Retry{AfterMillis: e.After}}
-}
-
 func fnRunDetailOf(r workflow.Record) (string, error) {
 	text, err := json.Marshal(fnRunDetail{
-		Attempt: r.Attempt, Output: r.Output, Error: encodeFnError(r.Error), Cancel: r.Cancel,
+		Attempt: r.Attempt, Output: r.Output, Error: keepError(r.Error), Cancel: r.Cancel,
 		Created: nanos(r.Created), Started: nanos(r.Started), Next: nanos(r.Next),
 	})
 	if err != nil {
@@ -283,7 +262,7 @@ func (s workflowShelf) Update(ctx context.Context, owner engi.Owner, id engi.Fun
 }
 
 func (s workflowShelf) Step(ctx context.Context, id engi.FunctionRunID, step engi.FunctionStep) error {
-	text, err := json.Marshal(fnStepDetail{Attempts: step.Attempts, Output: step.Output, Error: encodeFnError(step.Error), Started: nanos(step.Started), Ended: nanos(step.Ended)})
+	text, err := json.Marshal(fnStepDetail{Attempts: step.Attempts, Output: step.Output, Error: keepError(step.Error), Started: nanos(step.Started), Ended: nanos(step.Ended)})
 	if err != nil {
 		return engi.Errorf(engi.Invalid, "record step %s: %v", step.Name, err)
 	}
