@@ -203,7 +203,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if err != nil {
 		return nil, err
 	}
-	n.handler = n.dispatch(rest.New(rest.Options{
+	n.handler = n.dispatch(leave, rest.New(rest.Options{
 		Executions: n.fleet.Executions(), Events: n.Events(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Sessions: n.Sessions(), Agents: n.Agents(), Spending: n.ledger, ToolServers: n.remote, Library: n.library.Desk(), Templates: n.templates, Pools: n.fleet, Keys: keys,
 		Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes, Quota: n.config.Quota.Of,
 		Secrets: n.secrets, Ports: n.previews, Networks: n.networkLog(),
@@ -211,7 +211,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		Metrics: metrics, Register: metrics, Log: n.log.With("room", "api"), Leave: leave,
 		// Base64 and JSON make a third more of the input.
 		MaxBody: int64(c.Admission.MaxInput)*3/2 + 1<<20, MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Hosts: n.hosts(),
-	}), tools, leave)
+	}), tools)
 	return n, nil
 }
 

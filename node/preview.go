@@ -74,7 +74,7 @@ func (n *Node) hosts() []string {
 }
 
 // dispatch shares the node's addresses among its surfaces.
-func (n *Node) dispatch(rest, tools http.Handler, leave context.Context) http.Handler {
+func (n *Node) dispatch(leave context.Context, rest, tools http.Handler) http.Handler {
 	control, calls := n.e2b.Control(), n.workflows.Calls(leave)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch _, _, ok := n.previews.Target(r); {
