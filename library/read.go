@@ -92,6 +92,21 @@ func (l *Library) take(ctx context.Context, r Record, text string) (Record, erro
 	case markup(text):
 		return r, engi.Errorf(engi.Invalid, "it is HTML").WithRemedy("give the address of its Markdown, which many sites have under the same address with .md")
 	}
+	sum := sha256.Sum256([]byte(text))
+	now := time.Now().UTC()
+	r.Digest, r.Bytes, r.State, r.Error, r.Checked, r.Changed = hex.EncodeToString(sum[:]), int64(len(text)), engi.DocumentReady, nil, now, now
+	file, isFile := strings.CutPrefix(r.Place, filePlace)
+	var old Record
+	var err error
+	if r.Place != "" {
+		if old, err = l.before(ctx, r); err != nil {
+			return r, err
+		}
+		if old.Digest == r.Digest && (isFile || old.Title == r.Title) {
+			r.Title, r.Chunks, r.Changed = old.Title, old.Chunks, old.Changed
+			return l.put(ctx, r, nil)
+		}
+	}
 	first, pieces := chunk(text)
 	if len(pieces) > maxPieces {
 		return r, engi.Errorf(engi.Invalid, "it has more than %d sections", maxPieces).WithRemedy("cut it into several documents")
@@ -106,23 +121,18 @@ func (l *Library) take(ctx context.Context, r Record, text string) (Record, erro
 			}
 		}
 	}
-	if file, ok := strings.CutPrefix(r.Place, filePlace); ok && r.Title == "" {
+	if isFile && r.Title == "" {
 		r.Title = short(strings.ToValidUTF8(filepath.Base(file), ""), maxHeading)
 	}
 	if r.Title == "" {
 		return r, engi.Errorf(engi.Invalid, "it has no title").WithRemedy("give a title, or begin the text with a heading")
 	}
+	r.Chunks = len(pieces)
 	if r.Place == "" {
 		r.Place = r.Title
-	}
-	sum := sha256.Sum256([]byte(text))
-	now := time.Now().UTC()
-	r.Digest, r.Bytes, r.Chunks = hex.EncodeToString(sum[:]), int64(len(text)), len(pieces)
-	r.State, r.Error, r.Checked, r.Changed = engi.DocumentReady, nil, now, now
-
-	old, err := l.before(ctx, r)
-	if err != nil {
-		return r, err
+		if old, err = l.before(ctx, r); err != nil {
+			return r, err
+		}
 	}
 	if old.Digest == r.Digest && old.Title == r.Title {
 		r.Changed = old.Changed
