@@ -84,7 +84,7 @@ func (w *weigher) follow(ref string, depth int) (int, error) {
 	case ok:
 		return n, nil
 	}
-	node, ok := w.find(ref)
+	node, ok := pointed(w.root, ref)
 	if !ok {
 		return 0, engi.Errorf(engi.Invalid, "the schema refers to %.80q, which is no place in it", ref)
 	}
@@ -94,8 +94,8 @@ func (w *weigher) follow(ref string, depth int) (int, error) {
 	return n, err
 }
 
-// find returns the place that a JSON pointer in a fragment names.
-func (w *weigher) find(ref string) (any, bool) {
+// pointed returns the place in a schema that a JSON pointer in a fragment names.
+func pointed(root any, ref string) (any, bool) {
 	path, ok := strings.CutPrefix(ref, "#")
 	if !ok {
 		return nil, false
@@ -104,7 +104,7 @@ func (w *weigher) find(ref string) (any, bool) {
 	if err != nil {
 		return nil, false
 	}
-	node := w.root
+	node := root
 	if path == "" {
 		return node, true
 	}

@@ -59,7 +59,11 @@ func (p *plainer) node(v any, depth int) any {
 		return out
 	case map[string]any:
 		if ref, ok := v["$ref"].(string); ok {
-			return p.node(p.resolve(ref), depth+1)
+			to, ok := pointed(p.root, ref)
+			if !ok || to == nil {
+				to = map[string]any{}
+			}
+			return p.node(to, depth+1)
 		}
 		out := make(map[string]any, len(v))
 		for name, e := range v {
@@ -74,26 +78,6 @@ func (p *plainer) node(v any, depth int) any {
 		return out
 	}
 	return v
-}
-
-// resolve returns what a reference within the schema points to.
-func (p *plainer) resolve(ref string) any {
-	var at any = p.root
-	path, ok := strings.CutPrefix(ref, "#/")
-	if !ok {
-		return map[string]any{}
-	}
-	for name := range strings.SplitSeq(path, "/") {
-		o, ok := at.(map[string]any)
-		if !ok {
-			return map[string]any{}
-		}
-		at = o[strings.NewReplacer("~1", "/", "~0", "~").Replace(name)]
-	}
-	if at == nil {
-		return map[string]any{}
-	}
-	return at
 }
 
 // wrapping is the name under which what is no object is asked for.
