@@ -59,7 +59,7 @@ func parseID(prefix, noun, s string) (string, error) {
 	rest, ok := strings.CutPrefix(s, prefix)
 	if !ok || len(rest) != idLength || strings.Trim(rest, idAlphabet) != "" {
 		return "", Errorf(Invalid, "%.40q is not %s ID", s, noun).
-			WithRemedy("%s IDs are %q and %d lower-case letters and digits", noun, prefix, idLength)
+			WithRemedy("it is %q and %d lower-case letters and digits", prefix, idLength)
 	}
 	return s, nil
 }

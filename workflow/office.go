@@ -209,7 +209,8 @@ func (o *Office) take(ctx context.Context, e engi.Event, key string, functions [
 	for _, f := range functions {
 		if input := o.inputs[f.Name]; input != nil {
 			if err := input.Validate(object); err != nil {
-				return engi.Event{}, engi.Errorf(engi.Invalid, "function %s does not take the event's data: %.500v", f.Name, err)
+				return engi.Event{}, engi.Errorf(engi.Invalid, "function %s does not take the event's data: %.500v", f.Name, err).
+					WithRemedy("'engi events functions --json' shows what it takes")
 			}
 		}
 	}

@@ -128,7 +128,7 @@ func (a *docsAdd) papers(g *globals) (all []paper, _ error) {
 		}
 		info, err := os.Stat(arg)
 		if err != nil {
-			return nil, engi.Errorf(engi.Invalid, "%v", err)
+			return nil, engi.Errorf(engi.Invalid, "%v", err).WithRemedy("name files, directories or URLs, or - for standard input")
 		}
 		if !info.IsDir() {
 			all = append(all, paperOf(arg, filepath.Base(arg)))
