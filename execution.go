@@ -79,7 +79,7 @@ const (
 	ExecutionQueued  ExecutionState = "queued"  // waits for a sandbox
 	ExecutionRunning ExecutionState = "running" // its program runs
 	ExecutionDone    ExecutionState = "done"    // Result is set
-	ExecutionRefused ExecutionState = "refused" // Refusal is set: no sandbox could be had
+	ExecutionRefused ExecutionState = "refused" // Error is set: no sandbox could be had
 )
 
 // An Execution is the record of one run. It is a value: copies are safe.

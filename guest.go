@@ -214,6 +214,6 @@ type Guest interface {
 // in-sandbox agent and in that of its code interpreter, whose paths begin
 // with /interpreter/. The host's credentials are added on the way; the
 // caller takes those of its own users out first. Redirects are not followed.
-type Agent interface {
+type GuestHTTP interface {
 	RoundTrip(r *http.Request) (*http.Response, error)
 }

@@ -128,8 +128,8 @@ type NetworkLog interface {
 	Events(ctx context.Context, owner Owner, id SandboxID, seq int64, limit int, wait bool) ([]NetworkEvent, error)
 }
 
-// Wiring is what a sandbox must have inside so that the wall works for it.
-type Wiring struct {
+// NetworkSetup is what a sandbox must have inside so that the wall works for it.
+type NetworkSetup struct {
 	Resolver  netip.Addr        // for /etc/resolv.conf; invalid without network
 	Search    string            // domain to look names up in; empty for none
 	Authority []byte            // PEM certificate to trust; nil if nothing is intercepted

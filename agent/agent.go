@@ -70,7 +70,7 @@ type Results interface {
 	Kept(ctx context.Context, id engi.RunID, call string) ([]byte, error)
 }
 
-// Options configure an Office.
+// Options configure an Runner.
 type Options struct {
 	Agents  []engi.AgentSpec // at least one; the first is the default
 	Models  func(ref string) (llm.Model, error)
@@ -99,9 +99,9 @@ type Options struct {
 	Ended func(ctx context.Context, r engi.Run)
 }
 
-// An Office runs agents. It implements [engi.Agents] and is safe for
+// A Runner runs agents. It implements [engi.Agents] and is safe for
 // concurrent use.
-type Office struct {
+type Runner struct {
 	opt    Options
 	agents map[string]engi.AgentSpec
 	tools  map[string]tool.Tool
@@ -112,16 +112,16 @@ type Office struct {
 	wg   sync.WaitGroup
 
 	mu      sync.Mutex
-	live    map[engi.RunID]*live
+	live    map[engi.RunID]*running
 	closed  bool
 	talking map[engi.ConversationID]bool
 }
 
-var _ engi.Agents = (*Office)(nil)
+var _ engi.Agents = (*Runner)(nil)
 
 // New returns an office. Nothing runs before Run. It reports Invalid for
 // agents that cannot work.
-func New(opt Options) (*Office, error) {
+func New(opt Options) (*Runner, error) {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
@@ -134,8 +134,8 @@ func New(opt Options) (*Office, error) {
 	if opt.Keep == 0 {
 		opt.Keep = 30 * 24 * time.Hour
 	}
-	o := &Office{opt: opt, agents: map[string]engi.AgentSpec{}, tools: map[string]tool.Tool{}, shapes: map[string]*llm.Shape{},
-		live: map[engi.RunID]*live{}, talking: map[engi.ConversationID]bool{}}
+	o := &Runner{opt: opt, agents: map[string]engi.AgentSpec{}, tools: map[string]tool.Tool{}, shapes: map[string]*llm.Shape{},
+		live: map[engi.RunID]*running{}, talking: map[engi.ConversationID]bool{}}
 	o.base, o.stop = context.WithCancelCause(context.Background())
 	for _, t := range opt.Tools {
 		if _, ok := o.tools[t.Name]; ok {
@@ -176,7 +176,7 @@ func New(opt Options) (*Office, error) {
 	return o, nil
 }
 
-func (o *Office) hasSource(name string) bool {
+func (o *Runner) hasSource(name string) bool {
 	return slices.ContainsFunc(o.opt.Sources, func(s tool.Source) bool { return s.Name() == name })
 }
 
@@ -196,7 +196,7 @@ const (
 )
 
 // Agents returns what is configured, the default first.
-func (o *Office) Agents() []engi.AgentSpec {
+func (o *Runner) Agents() []engi.AgentSpec {
 	all := make([]engi.AgentSpec, len(o.opt.Agents))
 	for i, a := range o.opt.Agents {
 		all[i] = o.agents[a.Name]
@@ -207,7 +207,7 @@ func (o *Office) Agents() []engi.AgentSpec {
 // Run goes on with the runs that a crash or a stop has left, calls ready, and
 // blocks until ctx ends; then it lets go of what runs, to be gone on with
 // later, and waits.
-func (o *Office) Run(ctx context.Context, ready func()) error {
+func (o *Runner) Run(ctx context.Context, ready func()) error {
 	left, err := o.opt.Store.List(ctx, "", Filter{Running: true})
 	if err != nil {
 		return err
@@ -257,7 +257,7 @@ var errStopping = engi.Errorf(engi.Unavailable, "the node stops")
 var errCancelled = engi.Errorf(engi.Expired, "the run was cancelled")
 
 // Start begins a run.
-func (o *Office) Start(ctx context.Context, spec engi.RunSpec) (engi.Run, error) {
+func (o *Runner) Start(ctx context.Context, spec engi.RunSpec) (engi.Run, error) {
 	rec, messages, err := o.admit(ctx, spec)
 	if err != nil {
 		return engi.Run{}, err
@@ -294,7 +294,7 @@ func (o *Office) Start(ctx context.Context, spec engi.RunSpec) (engi.Run, error)
 }
 
 // admit checks spec and returns the record and the messages of its run.
-func (o *Office) admit(ctx context.Context, spec engi.RunSpec) (rec Record, messages []engi.Message, err error) {
+func (o *Runner) admit(ctx context.Context, spec engi.RunSpec) (rec Record, messages []engi.Message, err error) {
 	name := spec.Agent
 	if name == "" && len(o.opt.Agents) > 0 {
 		name = o.opt.Agents[0].Name
@@ -446,7 +446,7 @@ func weight(m engi.Message) int {
 
 // history returns what was said in a conversation. Each run has kept all that
 // came before it, so the last one that ended knows everything.
-func (o *Office) history(ctx context.Context, owner engi.Owner, id engi.ConversationID) ([]engi.Message, error) {
+func (o *Runner) history(ctx context.Context, owner engi.Owner, id engi.ConversationID) ([]engi.Message, error) {
 	runs, err := o.opt.Store.List(ctx, owner, Filter{Conversation: id, Limit: 1})
 	if err != nil {
 		return nil, err
@@ -515,13 +515,13 @@ func open(messages []engi.Message) []engi.ToolCall {
 }
 
 // Get returns a run.
-func (o *Office) Get(ctx context.Context, owner engi.Owner, id engi.RunID) (engi.Run, error) {
+func (o *Runner) Get(ctx context.Context, owner engi.Owner, id engi.RunID) (engi.Run, error) {
 	r, err := o.opt.Store.Get(ctx, owner, id)
 	return r.Run, err
 }
 
 // List returns the newest runs first.
-func (o *Office) List(ctx context.Context, owner engi.Owner, limit int) ([]engi.Run, error) {
+func (o *Runner) List(ctx context.Context, owner engi.Owner, limit int) ([]engi.Run, error) {
 	if limit <= 0 {
 		limit = 100
 	}
@@ -537,7 +537,7 @@ func (o *Office) List(ctx context.Context, owner engi.Owner, limit int) ([]engi.
 }
 
 // Messages returns all that was said in a run.
-func (o *Office) Messages(ctx context.Context, owner engi.Owner, id engi.RunID) ([]engi.Message, error) {
+func (o *Runner) Messages(ctx context.Context, owner engi.Owner, id engi.RunID) ([]engi.Message, error) {
 	if _, err := o.opt.Store.Get(ctx, owner, id); err != nil {
 		return nil, err
 	}
@@ -545,7 +545,7 @@ func (o *Office) Messages(ctx context.Context, owner engi.Owner, id engi.RunID) 
 }
 
 // Kept returns a result that was too long for the model.
-func (o *Office) Kept(ctx context.Context, owner engi.Owner, id engi.RunID, call string) ([]byte, error) {
+func (o *Runner) Kept(ctx context.Context, owner engi.Owner, id engi.RunID, call string) ([]byte, error) {
 	if _, err := o.opt.Store.Get(ctx, owner, id); err != nil {
 		return nil, err
 	}
@@ -553,7 +553,7 @@ func (o *Office) Kept(ctx context.Context, owner engi.Owner, id engi.RunID, call
 }
 
 // Cancel ends a run.
-func (o *Office) Cancel(ctx context.Context, owner engi.Owner, id engi.RunID) error {
+func (o *Runner) Cancel(ctx context.Context, owner engi.Owner, id engi.RunID) error {
 	if _, err := o.opt.Store.Get(ctx, owner, id); err != nil {
 		return err
 	}

@@ -24,13 +24,13 @@ import (
 )
 
 // world is an office with a scripted model and a database.
-type world struct {
-	*agent.Office
+type fixture struct {
+	*agent.Runner
 	model *scripted.Server
 	stop  func() // as a stop of the node does
 }
 
-type bench struct {
+type benchmark struct {
 	play  func(scripted.Conversation) scripted.Answer
 	tools []tool.Tool
 	agent engi.AgentSpec
@@ -41,7 +41,7 @@ type bench struct {
 	inject func(context.Context, engi.Run) (any, error)
 }
 
-func (b bench) open(t *testing.T) *world {
+func (b benchmark) open(t *testing.T) *fixture {
 	t.Helper()
 	if b.path == "" {
 		b.path = filepath.Join(t.TempDir(), "db")
@@ -75,7 +75,7 @@ func (b bench) open(t *testing.T) *world {
 	case err := <-done:
 		t.Fatal(err)
 	}
-	w := &world{Office: o, model: s}
+	w := &fixture{Runner: o, model: s}
 	w.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -91,7 +91,7 @@ func (b bench) open(t *testing.T) *world {
 }
 
 // finish starts a run and follows it to its end.
-func (w *world) finish(t *testing.T, spec engi.RunSpec) (engi.Run, []engi.RunEvent) {
+func (w *fixture) finish(t *testing.T, spec engi.RunSpec) (engi.Run, []engi.RunEvent) {
 	t.Helper()
 	spec.Owner = "ann"
 	r, err := w.Start(t.Context(), spec)
@@ -101,7 +101,7 @@ func (w *world) finish(t *testing.T, spec engi.RunSpec) (engi.Run, []engi.RunEve
 	return w.follow(t, r.ID)
 }
 
-func (w *world) follow(t *testing.T, id engi.RunID) (engi.Run, []engi.RunEvent) {
+func (w *fixture) follow(t *testing.T, id engi.RunID) (engi.Run, []engi.RunEvent) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -156,7 +156,7 @@ func calls(args ...string) (all []scripted.Call) {
 }
 
 func TestToolsAreCalledUntilAllIsSaid(t *testing.T) {
-	w := bench{tools: []tool.Tool{add(t)}, agent: engi.AgentSpec{System: "You add."}, play: func(c scripted.Conversation) scripted.Answer {
+	w := benchmark{tools: []tool.Tool{add(t)}, agent: engi.AgentSpec{System: "You add."}, play: func(c scripted.Conversation) scripted.Answer {
 		switch c.N {
 		case 1:
 			return scripted.Answer{Text: "Two sums.", Calls: calls(`{"a":1,"b":2}`, `{"a":3,"b":4}`)}
@@ -203,7 +203,7 @@ func TestToolsAreCalledUntilAllIsSaid(t *testing.T) {
 // TestContext has the model read what it should know in the order given, and
 // not a byte more than the input where there is nothing to know.
 func TestContext(t *testing.T) {
-	w := bench{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "hi"} }}.open(t)
+	w := benchmark{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "hi"} }}.open(t)
 	part := func(name, text string) engi.ContextPart { return engi.ContextPart{Name: name, Text: text} }
 	for i, c := range []struct {
 		parts []engi.ContextPart
@@ -239,7 +239,7 @@ func TestContext(t *testing.T) {
 }
 
 func TestOwners(t *testing.T) {
-	w := bench{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "hi"} }}.open(t)
+	w := benchmark{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "hi"} }}.open(t)
 	r, _ := w.finish(t, engi.RunSpec{Input: "hello"})
 	ctx := t.Context()
 	_, e1 := w.Get(ctx, "bob", r.ID)
@@ -268,7 +268,7 @@ func TestAbuse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	more, err := tool.Builtin(tool.Places{})
+	more, err := tool.Builtin(tool.Services{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +277,7 @@ func TestAbuse(t *testing.T) {
 		{Name: "add", Arguments: `{"a":1,"b":2,"c":3}`}, {Name: "big"}, {Name: "wild", Arguments: `{}`}, {Name: "add", Arguments: `null`},
 		{Name: "../../etc/passwd", Arguments: `[]`}, {ID: strings.Repeat("x", 5000), Name: "add", Arguments: strings.Repeat("[", 100_000)},
 	}
-	w := bench{tools: append(more, add(t), big, wild), play: func(c scripted.Conversation) scripted.Answer {
+	w := benchmark{tools: append(more, add(t), big, wild), play: func(c scripted.Conversation) scripted.Answer {
 		switch c.N {
 		case 1:
 			return scripted.Answer{Calls: bad}
@@ -323,19 +323,19 @@ func TestLimits(t *testing.T) {
 		return scripted.Answer{Calls: calls(`{"a":1,"b":1}`), Input: 1000}
 	}
 	t.Run("steps", func(t *testing.T) {
-		w := bench{tools: []tool.Tool{add(t)}, play: forever}.open(t)
+		w := benchmark{tools: []tool.Tool{add(t)}, play: forever}.open(t)
 		if r, _ := w.finish(t, engi.RunSpec{Input: "x"}); r.State != engi.RunStopped || r.Reason != "steps" || r.Steps != 10 {
 			t.Errorf("%+v", r)
 		}
 	})
 	t.Run("budget", func(t *testing.T) {
-		w := bench{tools: []tool.Tool{add(t)}, play: forever, price: 2, agent: engi.AgentSpec{Budget: 5000}}.open(t)
+		w := benchmark{tools: []tool.Tool{add(t)}, play: forever, price: 2, agent: engi.AgentSpec{Budget: 5000}}.open(t)
 		if r, _ := w.finish(t, engi.RunSpec{Input: "x"}); r.State != engi.RunStopped || r.Reason != "budget" || r.Tokens.Cost != 6000 {
 			t.Errorf("%+v", r)
 		}
 	})
 	t.Run("runs at once", func(t *testing.T) {
-		w := bench{runs: 1, play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "x", Delay: time.Hour} }}.open(t)
+		w := benchmark{runs: 1, play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "x", Delay: time.Hour} }}.open(t)
 		r, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x"})
 		if err != nil {
 			t.Fatal(err)
@@ -357,7 +357,7 @@ func TestLimits(t *testing.T) {
 		}
 	})
 	t.Run("bad specs", func(t *testing.T) {
-		w := bench{play: forever}.open(t)
+		w := benchmark{play: forever}.open(t)
 		for name, c := range map[string]struct {
 			spec engi.RunSpec
 			want engi.Kind
@@ -380,7 +380,7 @@ func TestLimits(t *testing.T) {
 }
 
 func TestOutputs(t *testing.T) {
-	w := bench{tools: []tool.Tool{add(t)}, play: func(c scripted.Conversation) scripted.Answer {
+	w := benchmark{tools: []tool.Tool{add(t)}, play: func(c scripted.Conversation) scripted.Answer {
 		if c.Schema != nil {
 			return scripted.Answer{Object: `{"sum":3}`}
 		}
@@ -408,7 +408,7 @@ func TestOutputs(t *testing.T) {
 }
 
 func TestRepeatedKeys(t *testing.T) {
-	w := bench{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "hi"} }}.open(t)
+	w := benchmark{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "hi"} }}.open(t)
 	a, _ := w.finish(t, engi.RunSpec{Input: "x", Idempotency: "k"})
 	b, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Idempotency: "k"})
 	if err != nil || a.ID != b.ID || len(w.model.Seen()) != 1 {
@@ -462,7 +462,7 @@ func TestRestart(t *testing.T) {
 	}
 	again := x
 	again.Name, again.Repeatable = "again", true
-	b := bench{path: path, tools: []tool.Tool{x, again}, play: func(c scripted.Conversation) scripted.Answer {
+	b := benchmark{path: path, tools: []tool.Tool{x, again}, play: func(c scripted.Conversation) scripted.Answer {
 		if c.Last().Role == "tool" {
 			return scripted.Answer{Text: "done"}
 		}
@@ -522,7 +522,7 @@ func TestRestart(t *testing.T) {
 
 // follow2 waits for the end without holding events to be gapless: a restart
 // loses those that nobody had kept.
-func (w *world) follow2(t *testing.T, id engi.RunID, seq int64) (engi.Run, error) {
+func (w *fixture) follow2(t *testing.T, id engi.RunID, seq int64) (engi.Run, error) {
 	t.Helper()
 	for {
 		events, err := w.Events(t.Context(), "ann", id, seq, true)

@@ -46,7 +46,7 @@ func TestAsk(t *testing.T) {
 		t.Fatal(err)
 	}
 	objects := []string{`{"name":"Köln","people":"many"}`, `{"name":"Köln","people":1087863,"rivers":["Rhein"]}`}
-	w := bench{tools: []tool.Tool{people}, inject: func(_ context.Context, r engi.Run) (any, error) {
+	w := benchmark{tools: []tool.Tool{people}, inject: func(_ context.Context, r engi.Run) (any, error) {
 		if r.Owner != "ann" {
 			return nil, engi.Errorf(engi.Denied, "%s may not read the register", r.Owner)
 		}
@@ -90,19 +90,19 @@ func TestAsk(t *testing.T) {
 
 func TestAskFails(t *testing.T) {
 	t.Run("a schema that is never kept to", func(t *testing.T) {
-		w := bench{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Object: `{"name":7}`} }}.open(t)
+		w := benchmark{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Object: `{"name":7}`} }}.open(t)
 		if _, r, err := agent.Ask[city](t.Context(), w, engi.RunSpec{Owner: "ann", Input: "x"}, nil); engi.KindOf(err) != engi.Unavailable || r.State != engi.RunFailed {
 			t.Errorf("%v %+v", err, r)
 		}
 	})
 	t.Run("a limit", func(t *testing.T) {
-		w := bench{tools: []tool.Tool{add(t)}, play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Calls: calls(`{"a":1,"b":1}`)} }}.open(t)
+		w := benchmark{tools: []tool.Tool{add(t)}, play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Calls: calls(`{"a":1,"b":1}`)} }}.open(t)
 		if _, _, err := agent.Ask[city](t.Context(), w, engi.RunSpec{Owner: "ann", Input: "x"}, nil); engi.KindOf(err) != engi.Exhausted || engi.RemedyOf(err) == "" {
 			t.Errorf("%v", err)
 		}
 	})
 	t.Run("no JSON", func(t *testing.T) {
-		w := bench{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{} }}.open(t)
+		w := benchmark{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{} }}.open(t)
 		if _, _, err := agent.Ask[chan int](t.Context(), w, engi.RunSpec{Owner: "ann", Input: "x"}, nil); engi.KindOf(err) != engi.Invalid {
 			t.Errorf("%v", err)
 		}
@@ -112,7 +112,7 @@ func TestAskFails(t *testing.T) {
 		return scripted.Answer{Object: long, Pace: 10 * time.Millisecond}
 	}
 	t.Run("the caller has seen enough", func(t *testing.T) {
-		w := bench{play: slow}.open(t)
+		w := benchmark{play: slow}.open(t)
 		enough := errors.New("enough")
 		_, r, err := agent.Ask(t.Context(), w, engi.RunSpec{Owner: "ann", Input: "x"}, func(city) error { return enough })
 		if !errors.Is(err, enough) {
@@ -123,7 +123,7 @@ func TestAskFails(t *testing.T) {
 		}
 	})
 	t.Run("the caller leaves", func(t *testing.T) {
-		w := bench{play: slow}.open(t)
+		w := benchmark{play: slow}.open(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		_, r, err := agent.Ask(ctx, w, engi.RunSpec{Owner: "ann", Input: "x"}, func(city) error { cancel(); return nil })
 		if engi.KindOf(err) != engi.Expired {

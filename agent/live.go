@@ -13,8 +13,8 @@ import (
 )
 
 // live is a run that goes on.
-type live struct {
-	o      *Office
+type running struct {
+	o      *Runner
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	kept   chan struct{} // closed once the record is in the store
@@ -42,7 +42,7 @@ const (
 )
 
 // begin starts the goroutine of a run. It does nothing before kept is closed.
-func (o *Office) begin(rec Record, messages []engi.Message, again bool) (*live, error) {
+func (o *Runner) begin(rec Record, messages []engi.Message, again bool) (*running, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
@@ -53,7 +53,7 @@ func (o *Office) begin(rec Record, messages []engi.Message, again bool) (*live, 
 	case o.talking[rec.Conversation]:
 		return nil, engi.Errorf(engi.Conflict, "another run of conversation %s goes on", rec.Conversation).WithRemedy("wait for it, or cancel it")
 	}
-	l := &live{o: o, rec: rec, messages: messages, saved: len(messages), kept: make(chan struct{}), over: make(chan struct{}), more: make(chan struct{}), seq: rec.Seq}
+	l := &running{o: o, rec: rec, messages: messages, saved: len(messages), kept: make(chan struct{}), over: make(chan struct{}), more: make(chan struct{}), seq: rec.Seq}
 	l.ctx, l.cancel = context.WithCancelCause(o.base)
 	o.live[rec.ID] = l
 	o.talking[rec.Conversation] = true
@@ -65,12 +65,12 @@ func (o *Office) begin(rec Record, messages []engi.Message, again bool) (*live, 
 }
 
 // drop ends a run that was never kept.
-func (l *live) drop() {
+func (l *running) drop() {
 	l.cancel(errCancelled)
 	<-l.over
 }
 
-func (l *live) leave() {
+func (l *running) leave() {
 	l.o.mu.Lock()
 	delete(l.o.talking, l.rec.Conversation)
 	l.o.mu.Unlock()
@@ -84,7 +84,7 @@ func (l *live) leave() {
 }
 
 // tell adds an event.
-func (l *live) tell(e engi.RunEvent) {
+func (l *running) tell(e engi.RunEvent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.seq++
@@ -112,7 +112,7 @@ func heft(e engi.RunEvent) int {
 
 // after returns the events after seq, and a channel that is closed when there
 // are more.
-func (l *live) after(seq int64) ([]engi.RunEvent, <-chan struct{}) {
+func (l *running) after(seq int64) ([]engi.RunEvent, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i, _ := slices.BinarySearchFunc(l.events, seq+1, func(e engi.RunEvent, s int64) int { return int(e.Seq - s) })
@@ -120,7 +120,7 @@ func (l *live) after(seq int64) ([]engi.RunEvent, <-chan struct{}) {
 }
 
 // Events returns what happened after seq.
-func (o *Office) Events(ctx context.Context, owner engi.Owner, id engi.RunID, seq int64, wait bool) ([]engi.RunEvent, error) {
+func (o *Runner) Events(ctx context.Context, owner engi.Owner, id engi.RunID, seq int64, wait bool) ([]engi.RunEvent, error) {
 	rec, err := o.opt.Store.Get(ctx, owner, id)
 	if err != nil {
 		return nil, err
@@ -154,7 +154,7 @@ func (o *Office) Events(ctx context.Context, owner engi.Owner, id engi.RunID, se
 }
 
 // past tells a run that ended a while ago from what was said in it.
-func (o *Office) past(ctx context.Context, rec Record, seq int64) ([]engi.RunEvent, error) {
+func (o *Runner) past(ctx context.Context, rec Record, seq int64) ([]engi.RunEvent, error) {
 	messages, err := o.opt.Store.Messages(ctx, rec.ID)
 	if err != nil {
 		return nil, err
@@ -204,7 +204,7 @@ func digest(raw []byte) string {
 }
 
 // save keeps the run as it is, with the messages that are new.
-func (l *live) save(ctx context.Context) error {
+func (l *running) save(ctx context.Context) error {
 	l.mu.Lock()
 	l.rec.Seq = l.seq
 	l.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 )
 
 // run is the life of a run.
-func (l *live) run() {
+func (l *running) run() {
 	defer l.leave()
 	select {
 	case <-l.kept:
@@ -65,7 +65,7 @@ func (l *live) run() {
 }
 
 // work takes steps until the run is over, and says in the record how it ended.
-func (l *live) work(ctx context.Context) error {
+func (l *running) work(ctx context.Context) error {
 	a := l.o.agents[l.rec.Agent]
 	if a.Name == "" {
 		return engi.Errorf(engi.NotFound, "agent %s is not configured any more", l.rec.Agent)
@@ -138,13 +138,13 @@ func (l *live) work(ctx context.Context) error {
 	}
 }
 
-func (l *live) end(s engi.RunState, reason string) error {
+func (l *running) end(s engi.RunState, reason string) error {
 	l.rec.State, l.rec.Reason = s, reason
 	return nil
 }
 
 // shaped asks for the answer in a form.
-func (l *live) shaped(ctx context.Context, model llm.Model, q llm.Request, shape *llm.Shape) error {
+func (l *running) shaped(ctx context.Context, model llm.Model, q llm.Request, shape *llm.Shape) error {
 	q.Tools = nil
 	value, r, err := llm.Shaped(ctx, model, q, shape, l.delta)
 	l.rec.Tokens = l.rec.Tokens.Plus(r.Tokens)
@@ -164,7 +164,7 @@ func (l *live) shaped(ctx context.Context, model llm.Model, q llm.Request, shape
 
 // system is what the model is told first. Tools that are not offered leave no
 // trace in it.
-func (l *live) system(ctx context.Context, a engi.AgentSpec, tools []tool.Tool) string {
+func (l *running) system(ctx context.Context, a engi.AgentSpec, tools []tool.Tool) string {
 	parts := []string{a.System}
 	for _, t := range tools {
 		if t.Prompt != nil {
@@ -177,7 +177,7 @@ func (l *live) system(ctx context.Context, a engi.AgentSpec, tools []tool.Tool) 
 }
 
 // tools returns what the model may call in this run, and what lets go of it.
-func (l *live) tools(ctx context.Context, a engi.AgentSpec) (all []tool.Tool, release func(), err error) {
+func (l *running) tools(ctx context.Context, a engi.AgentSpec) (all []tool.Tool, release func(), err error) {
 	env := l.env()
 	wants := func(name string) bool { return slices.Contains(a.Tools, "*") || slices.Contains(a.Tools, name) }
 	for _, t := range l.o.tools {
@@ -212,7 +212,7 @@ func (l *live) tools(ctx context.Context, a engi.AgentSpec) (all []tool.Tool, re
 	return all, release, nil
 }
 
-func (l *live) env() tool.Env {
+func (l *running) env() tool.Env {
 	return tool.Env{Owner: l.rec.Owner, Run: l.rec.ID, Sandbox: l.rec.Sandbox, Session: l.rec.Session, Deps: l.deps,
 		Kept: func(ctx context.Context, call string) ([]byte, error) {
 			return l.o.opt.Results.Kept(ctx, l.rec.ID, call)
@@ -220,7 +220,7 @@ func (l *live) env() tool.Env {
 }
 
 // delta tells what the model says.
-func (l *live) delta(d llm.Delta) error {
+func (l *running) delta(d llm.Delta) error {
 	switch {
 	case d.Again:
 		l.tell(engi.RunEvent{Kind: engi.RunAgain})
@@ -258,7 +258,7 @@ const (
 
 // call makes calls side by side and keeps each result as it comes. Calls that
 // a crash has cut short are made again only if that does no harm.
-func (l *live) call(ctx context.Context, tools []tool.Tool, calls []engi.ToolCall) error {
+func (l *running) call(ctx context.Context, tools []tool.Tool, calls []engi.ToolCall) error {
 	last := len(l.messages) - 1
 	resumed := l.messages[last].Role == engi.RoleTool
 	if !resumed {
@@ -300,7 +300,7 @@ func (l *live) call(ctx context.Context, tools []tool.Tool, calls []engi.ToolCal
 }
 
 // one makes a call.
-func (l *live) one(ctx context.Context, tools []tool.Tool, c engi.ToolCall, i int, resumed bool) (_ engi.ToolResult, err error) {
+func (l *running) one(ctx context.Context, tools []tool.Tool, c engi.ToolCall, i int, resumed bool) (_ engi.ToolResult, err error) {
 	result := engi.ToolResult{Call: c.ID, Name: c.Name}
 	l.tell(engi.RunEvent{Kind: engi.RunCall, Call: &c})
 	var r tool.Result
@@ -331,7 +331,7 @@ func (l *live) one(ctx context.Context, tools []tool.Tool, c engi.ToolCall, i in
 }
 
 // guarded makes a call whose panic is its own.
-func (l *live) guarded(ctx context.Context, t tool.Tool, c engi.ToolCall) (r tool.Result, err error) {
+func (l *running) guarded(ctx context.Context, t tool.Tool, c engi.ToolCall) (r tool.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			l.o.opt.Log.ErrorContext(ctx, "a tool panicked", "tool", t.Name, "run", l.rec.ID, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -347,7 +347,7 @@ func (l *live) guarded(ctx context.Context, t tool.Tool, c engi.ToolCall) (r too
 
 // shorten keeps a text that is too long for the model and returns its
 // beginning and end.
-func (l *live) shorten(ctx context.Context, c engi.ToolCall, text string) (string, error) {
+func (l *running) shorten(ctx context.Context, c engi.ToolCall, text string) (string, error) {
 	text = strings.ToValidUTF8(text, "\ufffd")
 	if len(text) <= tool.ResultLimit {
 		return text, nil

@@ -7,7 +7,7 @@
 //
 // It is not for running sandboxes (package provider) nor for what a sandbox
 // writes (the provider's overlay). Commands of a definition run in a sandbox
-// that a [Workshop] opens; fleet supplies one.
+// that a [BuildRunner] opens; fleet supplies one.
 //
 // Several processes may work on one directory: every build has a lock file that
 // its users hold shared, so a root in use is never removed, and a lock ends with
@@ -35,7 +35,7 @@ import (
 // needed.
 type Options struct {
 	Dir      string       // private directory for builds and the index; made if missing
-	Workshop Workshop     // runs commands of definitions; nil refuses definitions that have any
+	Workshop BuildRunner  // runs commands of definitions; nil refuses definitions that have any
 	Log      *slog.Logger // nil discards
 	CA       []string     // files of certificates that builds trust beside the usual ones; nil means the node's own trust store
 	Env      []string     // environment the node's settings are read from (proxies, mirrors, PATH); nil means os.Environ
@@ -46,8 +46,8 @@ type Options struct {
 	Grace   time.Duration     // Run removes builds that have had no name for so long; 0 means a day, less never
 }
 
-// A Workshop opens sandboxes for build steps.
-type Workshop interface {
+// A BuildRunner opens sandboxes for build steps.
+type BuildRunner interface {
 	// Open boots a sandbox whose root file system is dir, written in place,
 	// with the node's network, and returns its guest. The function destroys
 	// the sandbox and waits until it is gone; the caller calls it once.

@@ -404,7 +404,7 @@ func TestStepsOnAnImageWithALogin(t *testing.T) {
 	open.Store(false)
 
 	var ran []engi.Command
-	w := &twinWorkshop{run: func(_ context.Context, dir string, c engi.Command, _ io.Writer) engi.Exit {
+	w := &fakeRunner{run: func(_ context.Context, dir string, c engi.Command, _ io.Writer) engi.Exit {
 		ran = append(ran, c)
 		return engi.Exit{Cause: engi.CauseExited}
 	}}

@@ -21,10 +21,10 @@ import (
 )
 
 // stacks runs a test with overlays, where they work, and with copies.
-func stacks(t *testing.T, f func(t *testing.T, open func(w *twinWorkshop) *Templates, cached bool)) {
+func stacks(t *testing.T, f func(t *testing.T, open func(w *fakeRunner) *Templates, cached bool)) {
 	for _, cached := range []bool{true, false} {
 		t.Run(map[bool]string{true: "overlay", false: "copy"}[cached], func(t *testing.T) {
-			f(t, func(w *twinWorkshop) *Templates {
+			f(t, func(w *fakeRunner) *Templates {
 				d := shelfWith(t, Options{Workshop: w}, map[string][]byte{"root.tar": tinyRoot(t)})
 				if !cached {
 					d.probe.Do(func() {})
@@ -40,8 +40,8 @@ func stacks(t *testing.T, f func(t *testing.T, open func(w *twinWorkshop) *Templ
 
 // shellTwin is a workshop that appends what is run to /etc/motd, in place, and
 // keeps what it was asked.
-func shellTwin(t *testing.T, commands *[]engi.Command) *twinWorkshop {
-	return &twinWorkshop{run: func(_ context.Context, dir string, c engi.Command, out io.Writer) engi.Exit {
+func shellTwin(t *testing.T, commands *[]engi.Command) *fakeRunner {
+	return &fakeRunner{run: func(_ context.Context, dir string, c engi.Command, out io.Writer) engi.Exit {
 		*commands = append(*commands, c)
 		text := c.Args[2]
 		if text == "fail" {
@@ -88,7 +88,7 @@ func noMounts(t *testing.T, d *Templates) {
 }
 
 func TestSteps(t *testing.T) {
-	stacks(t, func(t *testing.T, open func(*twinWorkshop) *Templates, cached bool) {
+	stacks(t, func(t *testing.T, open func(*fakeRunner) *Templates, cached bool) {
 		var ran []engi.Command
 		d := open(shellTwin(t, &ran))
 		spec := engi.BuildSpec{Name: "mine", Owner: "ann", FromTemplate: "low", Ready: "true", Start: "other", Size: engi.Size{Memory: 1 << 30}, Steps: []engi.BuildStep{
@@ -190,7 +190,7 @@ func buildErr(d *Templates, spec engi.BuildSpec) error {
 }
 
 func TestStepsThatFail(t *testing.T) {
-	stacks(t, func(t *testing.T, open func(*twinWorkshop) *Templates, cached bool) {
+	stacks(t, func(t *testing.T, open func(*fakeRunner) *Templates, cached bool) {
 		var ran []engi.Command
 		d := open(shellTwin(t, &ran))
 		archive := filepath.Join(t.TempDir(), "a.tar")
@@ -274,7 +274,7 @@ func packed(t *testing.T, zip bool, files map[string]string) []byte {
 }
 
 func TestCopySteps(t *testing.T) {
-	stacks(t, func(t *testing.T, open func(*twinWorkshop) *Templates, cached bool) {
+	stacks(t, func(t *testing.T, open func(*fakeRunner) *Templates, cached bool) {
 		d := open(nil)
 		archive := filepath.Join(t.TempDir(), "a.tgz")
 		if err := os.WriteFile(archive, packed(t, true, map[string]string{

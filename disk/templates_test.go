@@ -424,36 +424,36 @@ func TestCrashLeavesNothing(t *testing.T) {
 }
 
 // A twinWorkshop runs a Go function instead of a sandbox.
-type twinWorkshop struct {
+type fakeRunner struct {
 	run   func(ctx context.Context, dir string, c engi.Command, out io.Writer) engi.Exit
 	open  atomic.Int32
 	total atomic.Int32
 }
 
-func (w *twinWorkshop) Open(ctx context.Context, dir string) (engi.Guest, func() error, error) {
+func (w *fakeRunner) Open(ctx context.Context, dir string) (engi.Guest, func() error, error) {
 	w.open.Add(1)
 	w.total.Add(1)
-	return twinGuest{w: w, dir: dir}, func() error { w.open.Add(-1); return nil }, nil
+	return fakeGuest{w: w, dir: dir}, func() error { w.open.Add(-1); return nil }, nil
 }
 
-type twinGuest struct {
+type fakeGuest struct {
 	engi.Guest
-	w   *twinWorkshop
+	w   *fakeRunner
 	dir string
 }
 
-func (g twinGuest) Start(ctx context.Context, c engi.Command) (engi.Process, error) {
+func (g fakeGuest) Start(ctx context.Context, c engi.Command) (engi.Process, error) {
 	var out bytes.Buffer
-	return twinProcess{exit: g.w.run(ctx, g.dir, c, &out), out: out.Bytes()}, nil
+	return fakeProcess{exit: g.w.run(ctx, g.dir, c, &out), out: out.Bytes()}, nil
 }
 
-type twinProcess struct {
+type fakeProcess struct {
 	engi.Process
 	exit engi.Exit
 	out  []byte
 }
 
-func (p twinProcess) Output(ctx context.Context, from int64) iter.Seq2[engi.Chunk, error] {
+func (p fakeProcess) Output(ctx context.Context, from int64) iter.Seq2[engi.Chunk, error] {
 	return func(yield func(engi.Chunk, error) bool) {
 		for chunk := range slices.Chunk(p.out, 7) { // lines must survive being cut
 			if !yield(engi.Chunk{Data: chunk}, nil) {
@@ -466,7 +466,7 @@ func (p twinProcess) Output(ctx context.Context, from int64) iter.Seq2[engi.Chun
 	}
 }
 
-func (p twinProcess) Wait(context.Context) (engi.Exit, error) { return p.exit, nil }
+func (p fakeProcess) Wait(context.Context) (engi.Exit, error) { return p.exit, nil }
 
 func TestCommandsRunInTheSandbox(t *testing.T) {
 	ca, err := os.ReadFile("testdata/ca.pem")
@@ -474,7 +474,7 @@ func TestCommandsRunInTheSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	var commands []engi.Command
-	w := &twinWorkshop{}
+	w := &fakeRunner{}
 	w.run = func(_ context.Context, dir string, c engi.Command, out io.Writer) engi.Exit {
 		commands = append(commands, c)
 		bundle, err := os.ReadFile(filepath.Join(dir, buildCAAll))
@@ -542,7 +542,7 @@ func TestCommandsRunInTheSandbox(t *testing.T) {
 }
 
 func TestFailingCommandsCarryTheLog(t *testing.T) {
-	w := &twinWorkshop{}
+	w := &fakeRunner{}
 	d := shelfWith(t, Options{Workshop: w}, map[string][]byte{"root.tar": tinyRoot(t)})
 	for _, test := range []struct {
 		out  string
@@ -568,7 +568,7 @@ func TestFailingCommandsCarryTheLog(t *testing.T) {
 
 func TestPackagesUseWhatTheBaseHas(t *testing.T) {
 	var run []string
-	w := &twinWorkshop{run: func(_ context.Context, _ string, c engi.Command, _ io.Writer) engi.Exit {
+	w := &fakeRunner{run: func(_ context.Context, _ string, c engi.Command, _ io.Writer) engi.Exit {
 		run = append(run, c.Args[2])
 		return engi.Exit{Cause: engi.CauseExited}
 	}}
@@ -587,7 +587,7 @@ func TestPackagesUseWhatTheBaseHas(t *testing.T) {
 
 func TestConcurrentBuildsHappenOnce(t *testing.T) {
 	started, finish := make(chan struct{}), make(chan struct{})
-	w := &twinWorkshop{run: func(context.Context, string, engi.Command, io.Writer) engi.Exit {
+	w := &fakeRunner{run: func(context.Context, string, engi.Command, io.Writer) engi.Exit {
 		started <- struct{}{}
 		<-finish
 		return engi.Exit{Cause: engi.CauseExited}
@@ -611,7 +611,7 @@ func TestConcurrentBuildsHappenOnce(t *testing.T) {
 
 func TestCancelledBuildPassesOn(t *testing.T) {
 	started := make(chan struct{}, 2)
-	w := &twinWorkshop{}
+	w := &fakeRunner{}
 	w.run = func(ctx context.Context, _ string, _ engi.Command, _ io.Writer) engi.Exit {
 		started <- struct{}{}
 		if w.total.Load() == 1 {

@@ -45,14 +45,14 @@ func findRunsc() string {
 
 // A runscWorkshop is the smallest workshop that really isolates: plain runsc,
 // with commands started by runsc exec. Fleet has the one that users get.
-type runscWorkshop struct{ runsc, dir string }
+type runscRunner struct{ runsc, dir string }
 
-func newRunscWorkshop(t *testing.T) *runscWorkshop {
+func newRunscWorkshop(t *testing.T) *runscRunner {
 	t.Helper()
 	need(t, os.Geteuid() == 0, "root")
 	runsc := findRunsc()
 	need(t, runsc != "", "runsc in bin/ or ENGI_RUNSC")
-	w := &runscWorkshop{runsc: runsc, dir: t.TempDir()}
+	w := &runscRunner{runsc: runsc, dir: t.TempDir()}
 	t.Cleanup(func() {
 		for _, at := range []string{"root/null-netns"} {
 			exec.Command("umount", filepath.Join(w.dir, at)).Run()
@@ -61,13 +61,13 @@ func newRunscWorkshop(t *testing.T) *runscWorkshop {
 	return w
 }
 
-func (w *runscWorkshop) cmd(ctx context.Context, args ...string) *exec.Cmd {
+func (w *runscRunner) cmd(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, w.runsc, append([]string{
 		"--root", filepath.Join(w.dir, "root"), "--platform=systrap", "--network=host", "--overlay2=none", "--allow-suid", "--ignore-cgroups",
 	}, args...)...)
 }
 
-func (w *runscWorkshop) Open(ctx context.Context, dir string) (engi.Guest, func() error, error) {
+func (w *runscRunner) Open(ctx context.Context, dir string) (engi.Guest, func() error, error) {
 	bundle, err := os.MkdirTemp(w.dir, "bundle-")
 	if err != nil {
 		return nil, nil, err
@@ -119,7 +119,7 @@ func (w *runscWorkshop) Open(ctx context.Context, dir string) (engi.Guest, func(
 // runscGuest starts commands; that is all that builds need.
 type runscGuest struct {
 	engi.Guest
-	w   *runscWorkshop
+	w   *runscRunner
 	id  string
 	dir string
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/fleet/stock"
+	"github.com/engi-dev/engi/fleet/pool"
 	"github.com/engi-dev/engi/guest"
 	"github.com/engi-dev/engi/provider"
 )
@@ -136,7 +136,7 @@ func (m *Manager) retakeBox(ctx context.Context, s SandboxRecord) (err error) {
 
 // retakeAsleep takes a sandbox up that sleeps. What is left of its machine
 // goes; what fails now is no reason to lose what sleeps.
-func (m *Manager) retakeAsleep(ctx context.Context, x *box) {
+func (m *Manager) retakeAsleep(ctx context.Context, x *sandbox) {
 	rec := x.record()
 	if err := m.remove(ctx, m.providerOf(rec.Tier), rec.ID); err != nil {
 		m.log.Error("remove the machine of a sandbox that sleeps; waking it tries again", "sandbox", rec.ID, "error", err)
@@ -155,7 +155,7 @@ func asleep(r *SandboxRecord) { r.Deadline, r.Token = time.Time{}, "" }
 
 // sleep makes the record in memory that of a sandbox that sleeps, though the
 // store could not be told: what is on disk says so too.
-func (x *box) sleep() {
+func (x *sandbox) sleep() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.rec.State = engi.Hibernated
@@ -164,7 +164,7 @@ func (x *box) sleep() {
 
 // retakeAwake takes a sandbox up that runs, or did so a moment before it was
 // to be frozen or saved.
-func (m *Manager) retakeAwake(ctx context.Context, x *box, t engi.Template) (err error) {
+func (m *Manager) retakeAwake(ctx context.Context, x *sandbox, t engi.Template) (err error) {
 	whole := ctx
 	ctx, cancel := context.WithTimeout(ctx, adoptTime)
 	defer cancel()
@@ -208,7 +208,7 @@ func (m *Manager) retakeAwake(ctx context.Context, x *box, t engi.Template) (err
 // retakeSaved takes a sandbox up whose machine ended for the reason why, in the
 // moment between the last byte of its image and the image's name: only a
 // machine that comes back from it can tell whether the image is whole.
-func (m *Manager) retakeSaved(ctx context.Context, x *box, t engi.Template, why error) error {
+func (m *Manager) retakeSaved(ctx context.Context, x *sandbox, t engi.Template, why error) error {
 	m.disembody(x)
 	rec := x.record()
 	if err := m.remove(ctx, m.providerOf(rec.Tier), rec.ID); err != nil {
@@ -225,7 +225,7 @@ func (m *Manager) retakeSaved(ctx context.Context, x *box, t engi.Template, why 
 
 // retakeFrozen takes a sandbox up that is paused. It may run still, if the
 // node died before it was paused or after it was resumed.
-func (m *Manager) retakeFrozen(ctx context.Context, x *box) error {
+func (m *Manager) retakeFrozen(ctx context.Context, x *sandbox) error {
 	ctx, cancel := context.WithTimeout(ctx, adoptTime)
 	defer cancel()
 	rec := x.record()
@@ -245,10 +245,10 @@ func (m *Manager) retakeFrozen(ctx context.Context, x *box) error {
 }
 
 // adoptBody makes a machine that was found a box's.
-func (m *Manager) adoptBody(x *box, machine provider.Machine, g *guest.Client) {
+func (m *Manager) adoptBody(x *sandbox, machine provider.Machine, g *guest.Client) {
 	rec := x.record()
-	b := &member{
-		key:     stock.Key{Tier: rec.Tier, Template: rec.Template, Language: rec.Language, Size: rec.Fixed},
+	b := &instance{
+		key:     pool.Key{Tier: rec.Tier, Template: rec.Template, Language: rec.Language, Size: rec.Fixed},
 		machine: machine,
 		guest:   g,
 		unpin:   func() {}, // the box has the template

@@ -41,9 +41,9 @@ func TestChaosOfLife(t *testing.T) {
 }
 
 type chaos struct {
-	w     *world
+	w     *fixture
 	n     *node
-	snaps fleet.SnapshotShelf
+	snaps fleet.SnapshotStore
 	rng   *rand.Rand
 	log   []string
 	known map[engi.SandboxID]string // what was acknowledged to be in each

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/fleet/stock"
+	"github.com/engi-dev/engi/fleet/pool"
 	"github.com/engi-dev/engi/provider"
 )
 
@@ -61,7 +61,7 @@ func (l lifecycle) Snapshot(ctx context.Context, owner engi.Owner, id engi.Sandb
 }
 
 // copyTo writes a box to an empty directory. The box goes on as it was.
-func (m *Manager) copyTo(ctx context.Context, x *box, dir string, diskOnly bool) (err error) {
+func (m *Manager) copyTo(ctx context.Context, x *sandbox, dir string, diskOnly bool) (err error) {
 	rec := x.record()
 	switch rec.State {
 	case engi.Hibernated:
@@ -183,7 +183,7 @@ func (l lifecycle) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxID
 // forkOne starts one copy of the sandbox with the given record from dir.
 func (m *Manager) forkOne(ctx context.Context, rec SandboxRecord, t engi.Template, dir string, timeout time.Duration) (engi.Sandbox, error) {
 	began := time.Now()
-	d := &design{rec: rec, was: rec.Size, template: t, key: stock.Key{Tier: rec.Tier, Template: rec.Template, Size: rec.Fixed}}
+	d := &design{rec: rec, was: rec.Size, template: t, key: pool.Key{Tier: rec.Tier, Template: rec.Template, Size: rec.Fixed}}
 	if d.image = dir; rec.State == engi.Hibernated && rec.Disk {
 		d.image, d.disk = "", dir
 	}

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/fleet/stock"
+	"github.com/engi-dev/engi/fleet/pool"
 	"github.com/engi-dev/engi/guest"
 	"github.com/engi-dev/engi/guest/wire"
 	"github.com/engi-dev/engi/provider"
@@ -28,7 +28,7 @@ const createTime = 2 * time.Minute
 type design struct {
 	rec      SandboxRecord
 	template engi.Template
-	key      stock.Key
+	key      pool.Key
 	image    string    // directory to restore from; empty for none
 	was      engi.Size // of what image is of
 	disk     string    // directory of a saved disk to begin with; empty for none
@@ -124,7 +124,7 @@ func (m *Manager) design(ctx context.Context, spec engi.SandboxSpec) (_ *design,
 	if d.rec.Size, err = m.checkSize(spec.Size, m.size(d.template)); err != nil {
 		return nil, err
 	}
-	d.key = stock.Key{Tier: d.rec.Tier, Template: d.rec.Template}
+	d.key = pool.Key{Tier: d.rec.Tier, Template: d.rec.Template}
 	if fixed(d.rec.Size) != fixed(m.size(d.template)) {
 		d.key.Size = fixed(d.rec.Size)
 	}
@@ -205,7 +205,7 @@ func (m *Manager) create(ctx context.Context, spec engi.SandboxSpec) (_ engi.San
 }
 
 // created gives a new box away.
-func (m *Manager) created(x *box, how string, began time.Time, err error) (engi.Sandbox, error) {
+func (m *Manager) created(x *sandbox, how string, began time.Time, err error) (engi.Sandbox, error) {
 	if err != nil {
 		return engi.Sandbox{}, err
 	}
@@ -244,9 +244,9 @@ func (m *Manager) alone(ctx context.Context, owner engi.Owner, key string) (over
 
 // createWarm makes a sandbox of a member that waits in the pool; nil if there
 // is none. The box is returned with its turn taken.
-func (m *Manager) createWarm(ctx context.Context, d *design) (*box, error) {
+func (m *Manager) createWarm(ctx context.Context, d *design) (*sandbox, error) {
 	if d.key.Size == (engi.Size{}) && (m.stock.Keeps(d.key) || m.stock.DemandPools() < maxDemandPools) {
-		m.stock.Ensure(d.key, stock.Config{Demand: true, Target: m.opt.Spare}, d.template.Digest, time.Now())
+		m.stock.Ensure(d.key, pool.Config{Demand: true, Target: m.opt.Spare}, d.template.Digest, time.Now())
 	}
 	for range 3 { // members may have died a moment ago
 		b, ok := m.take(d.key)
@@ -268,7 +268,7 @@ func (m *Manager) createWarm(ctx context.Context, d *design) (*box, error) {
 // occupy makes a member the machine of a new box. The member's record becomes
 // the box's before its owner's environment goes in: no crash can bring that
 // back to the pool.
-func (m *Manager) occupy(ctx context.Context, d *design, b *member) (_ *box, err error) {
+func (m *Manager) occupy(ctx context.Context, d *design, b *instance) (_ *sandbox, err error) {
 	var u undo
 	defer u.run()
 	u.add(func() { m.dismiss(b) })
@@ -335,7 +335,7 @@ func (m *Manager) unrecord(id engi.SandboxID) {
 }
 
 // setupOf says who programs in a sandbox run as, with what.
-func setupOf(t engi.Template, rec SandboxRecord, wiring *wire.Wiring) wire.Setup {
+func setupOf(t engi.Template, rec SandboxRecord, wiring *wire.NetworkSetup) wire.Setup {
 	env := merge(t.Env, rec.Env)
 	env["ENGI_SANDBOX_ID"] = string(rec.ID)
 	return wire.Setup{
@@ -354,7 +354,7 @@ func setupOf(t engi.Template, rec SandboxRecord, wiring *wire.Wiring) wire.Setup
 
 // createCold makes a sandbox in a machine of its own. The box is returned
 // with its turn taken.
-func (m *Manager) createCold(ctx context.Context, d *design, id engi.SandboxID) (_ *box, err error) {
+func (m *Manager) createCold(ctx context.Context, d *design, id engi.SandboxID) (_ *sandbox, err error) {
 	defer engi.Annotate(&err, "create sandbox %s", id)
 	var u undo
 	defer u.run()
@@ -419,7 +419,7 @@ func (m *Manager) unmount(id engi.SandboxID) {
 
 // power boots or restores a machine for a box, which it embodies. Nobody has
 // recorded that yet; it is in the books as a member in use.
-func (m *Manager) power(ctx context.Context, x *box, rec SandboxRecord, t engi.Template, image, disk string) (_ *member, err error) {
+func (m *Manager) power(ctx context.Context, x *sandbox, rec SandboxRecord, t engi.Template, image, disk string) (_ *instance, err error) {
 	began := time.Now()
 	var u undo
 	defer u.run()
@@ -478,8 +478,8 @@ func (m *Manager) power(ctx context.Context, x *box, rec SandboxRecord, t engi.T
 		}
 	}
 	u.keep()
-	b := &member{
-		key:     stock.Key{Tier: rec.Tier, Template: rec.Template, Language: rec.Language, Size: rec.Fixed},
+	b := &instance{
+		key:     pool.Key{Tier: rec.Tier, Template: rec.Template, Language: rec.Language, Size: rec.Fixed},
 		machine: machine,
 		guest:   g,
 		unpin:   func() {}, // the box has the template
@@ -495,11 +495,11 @@ func (m *Manager) power(ctx context.Context, x *box, rec SandboxRecord, t engi.T
 
 // poolFor is how key's pool is or, if there is none, shall be for the sake of a
 // member in use.
-func (m *Manager) poolFor(key stock.Key) stock.Config {
+func (m *Manager) poolFor(key pool.Key) pool.Config {
 	if cfg, ok := m.stock.Config(key); ok {
 		return cfg
 	}
-	return stock.Config{Demand: true}
+	return pool.Config{Demand: true}
 }
 
 // mounts returns what a sandbox sees beside its root: what its template shows

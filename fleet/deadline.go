@@ -63,7 +63,7 @@ func (m *Manager) keepTime(ctx context.Context) {
 
 // due returns when the box is to end or to sleep, zero if never, or if that
 // is being tried, unless it is who tries that asks.
-func (x *box) due(leaving bool) (at time.Time) {
+func (x *sandbox) due(leaving bool) (at time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.leaving != leaving {
@@ -94,7 +94,7 @@ func (x *box) due(leaving bool) (at time.Time) {
 }
 
 // beginEnd makes sure that one at a time tries to end the box.
-func (x *box) beginEnd() bool {
+func (x *sandbox) beginEnd() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.leaving {
@@ -105,7 +105,7 @@ func (x *box) beginEnd() bool {
 }
 
 // endEnd says how the try ended.
-func (x *box) endEnd(err error) {
+func (x *sandbox) endEnd(err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.leaving = false
@@ -118,7 +118,7 @@ func (x *box) endEnd(err error) {
 }
 
 // overdue ends a box whose time has come, or puts it to sleep.
-func (m *Manager) overdue(x *box) {
+func (m *Manager) overdue(x *sandbox) {
 	err := m.tryEnd(x)
 	if err != nil {
 		m.log.Error("the time of a sandbox is over; trying again", "sandbox", x.id, "error", err)
@@ -127,7 +127,7 @@ func (m *Manager) overdue(x *box) {
 	m.stirTime()
 }
 
-func (m *Manager) tryEnd(x *box) error {
+func (m *Manager) tryEnd(x *sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.life), moveTime)
 	defer cancel()
 	if err := x.take(m.life); err != nil {
@@ -172,7 +172,7 @@ func (m *Manager) storeActive(ctx context.Context) {
 }
 
 // dissolveBox ends a box of a node that leaves nothing behind.
-func (m *Manager) dissolveBox(x *box) {
+func (m *Manager) dissolveBox(x *sandbox) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.life), 30*time.Second)
 	defer cancel()
 	if err := x.take(ctx); err != nil {

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/fleet/stock"
-	"github.com/engi-dev/engi/fleet/tape"
+	"github.com/engi-dev/engi/fleet/pool"
 	"github.com/engi-dev/engi/guest/wire"
+	"github.com/engi-dev/engi/outputlog"
 )
 
 // executions is the Manager as engi.Executions.
@@ -88,7 +88,7 @@ func (e executions) Start(ctx context.Context, spec engi.ExecutionSpec) (_ engi.
 
 // take claims a ready member: one with the interpreter waiting, else a bare
 // one of the same template.
-func (m *Manager) take(key stock.Key) (*member, bool) {
+func (m *Manager) take(key pool.Key) (*instance, bool) {
 	now := time.Now()
 	for {
 		b, ok := m.stock.Take(key, now)
@@ -110,7 +110,7 @@ func (m *Manager) take(key stock.Key) (*member, bool) {
 }
 
 // startNow records and starts an execution whose sandbox is there.
-func (m *Manager) startNow(ctx context.Context, rec Record, j *job, b *member, began time.Time) (engi.Execution, error) {
+func (m *Manager) startNow(ctx context.Context, rec Record, j *job, b *instance, began time.Time) (engi.Execution, error) {
 	now := time.Now().UTC()
 	rec.State = engi.ExecutionRunning
 	rec.Sandbox = b.rec.ID
@@ -156,12 +156,12 @@ func (m *Manager) enlist(r *run, drive func()) bool {
 }
 
 // policy is how key's pool treats claims that find it empty.
-func (m *Manager) policy(key stock.Key) (onEmpty engi.EmptyPool, patience time.Duration, cfg stock.Config) {
+func (m *Manager) policy(key pool.Key) (onEmpty engi.EmptyPool, patience time.Duration, cfg pool.Config) {
 	sized := key.Size != engi.Size{}
 	if p, ok := m.pools[key]; ok {
-		return p.OnEmpty, p.ClaimTimeout, stock.Config{Target: p.Target, Max: p.Max}
+		return p.OnEmpty, p.ClaimTimeout, pool.Config{Target: p.Target, Max: p.Max}
 	}
-	cfg = stock.Config{Demand: true}
+	cfg = pool.Config{Demand: true}
 	if !sized && (m.stock.Keeps(key) || m.stock.DemandPools() < maxDemandPools) {
 		cfg.Target = m.opt.Demand
 	}
@@ -236,12 +236,12 @@ func programSize(p *wire.Run) (n int64) {
 }
 
 // wait waits for a queued run's sandbox and then drives it.
-func (m *Manager) wait(r *run, t *stock.Ticket[*member], size int64, patience time.Duration, joined time.Time) {
+func (m *Manager) wait(r *run, t *pool.Ticket[*instance], size int64, patience time.Duration, joined time.Time) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	dequeue := sync.OnceFunc(func() { m.queuedBytes.Add(-size) })
 	defer dequeue()
-	var h stock.Handover[*member]
+	var h pool.Handover[*instance]
 	select {
 	case h = <-t.C():
 	case <-timer.C:
@@ -279,7 +279,7 @@ func (m *Manager) wait(r *run, t *stock.Ticket[*member], size int64, patience ti
 }
 
 // begin starts a queued run in the member it was given.
-func (m *Manager) begin(r *run, h stock.Handover[*member], joined time.Time) {
+func (m *Manager) begin(r *run, h pool.Handover[*instance], joined time.Time) {
 	b := h.Member
 	waited := time.Since(joined)
 	if why := r.stopCause(); why != "" {
@@ -339,7 +339,7 @@ func (m *Manager) present(rec Record) (engi.Execution, error) {
 }
 
 // withOutput returns x with its result's outputs, as a copy.
-func withOutput(x engi.Execution, t *tape.Tape) (_ engi.Execution, err error) {
+func withOutput(x engi.Execution, t *outputlog.Log) (_ engi.Execution, err error) {
 	if x.Result == nil {
 		return x, nil
 	}
@@ -352,11 +352,11 @@ func withOutput(x engi.Execution, t *tape.Tape) (_ engi.Execution, err error) {
 }
 
 // tapeOf opens the output of an ended execution.
-func (m *Manager) tapeOf(rec Record) (*tape.Tape, error) {
+func (m *Manager) tapeOf(rec Record) (*outputlog.Log, error) {
 	if rec.TapeFile {
-		return tape.Open(m.files.tape(rec.ID))
+		return outputlog.Open(m.files.tape(rec.ID))
 	}
-	return tape.Load(rec.Tape), nil
+	return outputlog.Load(rec.Tape), nil
 }
 
 // find returns the run that is going on, if it is one of owner's.
@@ -467,7 +467,7 @@ func started(x engi.Execution) engi.ExecutionEvent {
 }
 
 // watchRun follows a run that goes on.
-func watchRun(ctx context.Context, r *run, reader *tape.Reader, from int64, yield func(engi.ExecutionEvent, error) bool) {
+func watchRun(ctx context.Context, r *run, reader *outputlog.Reader, from int64, yield func(engi.ExecutionEvent, error) bool) {
 	rec, ok := await(ctx, r, yield, func(rec Record) bool { return rec.State != engi.ExecutionQueued })
 	if !ok {
 		return
@@ -513,7 +513,7 @@ func await(ctx context.Context, r *run, yield func(engi.ExecutionEvent, error) b
 
 // play yields output until its end, and returns the offset there. It reports
 // false if the watch is over.
-func play(ctx context.Context, reader *tape.Reader, from int64, yield func(engi.ExecutionEvent, error) bool) (at int64, ok bool) {
+func play(ctx context.Context, reader *outputlog.Reader, from int64, yield func(engi.ExecutionEvent, error) bool) (at int64, ok bool) {
 	at = from
 	for {
 		c, err := reader.Next(ctx)
@@ -592,7 +592,7 @@ func asError(err error) (*engi.Error, bool) { return errors.AsType[*engi.Error](
 // A queuedProgram is what is kept of an execution that waits.
 type queuedProgram struct {
 	Program  wire.Run
-	Key      stock.Key
+	Key      pool.Key
 	Size     engi.Size
 	Patience time.Duration
 	Network  engi.NetworkPolicy // without Detail

@@ -23,7 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/fleet/stock"
+	"github.com/engi-dev/engi/fleet/pool"
 	"github.com/engi-dev/engi/guest/wire"
 	"github.com/engi-dev/engi/provider"
 )
@@ -51,7 +51,7 @@ type Options struct {
 	MaxCode      int64          // bytes of one source file; 0 means 8 MiB
 	MaxInput     int64          // bytes of all files, stdin, argv and env together; 0 means 32 MiB
 	Boots        int            // sandboxes that boot at the same time; 0 means one per processor, 2 at least
-	Workshop     *Workshop      // whose sandboxes are not orphans; nil if there is none
+	Workshop     *BuildRunner   // whose sandboxes are not orphans; nil if there is none
 
 	Demand     int           // warm members kept for what was asked for without a pool; 0 means none
 	Spare      int           // bare members kept of what sandboxes were created from lately; 0 means none
@@ -62,8 +62,8 @@ type Options struct {
 
 	Lifetime  Lifetime                    // of sandboxes that do not say
 	Quota     func(engi.Owner) engi.Quota // nil means no quotas
-	Snapshots SnapshotShelf               // nil means there are none
-	Volumes   VolumeShelf                 // nil means there are none
+	Snapshots SnapshotStore               // nil means there are none
+	Volumes   VolumeStore                 // nil means there are none
 	Wall      Wall                        // nil means there is no network
 
 	Ephemeral bool // destroy every sandbox when Run ends, for nodes that live in one process
@@ -75,9 +75,9 @@ type Lifetime struct {
 	Max     time.Duration // however often extended; 0 means 24 h
 }
 
-// A SnapshotShelf keeps snapshots; it is what this room needs of package
+// A SnapshotStore keeps snapshots; it is what this room needs of package
 // disk/snapshot.
-type SnapshotShelf interface {
+type SnapshotStore interface {
 	// Create keeps a snapshot whose files fill writes into a fresh
 	// directory, or nothing.
 	Create(ctx context.Context, s engi.Snapshot, fill func(dir string) error) (engi.Snapshot, error)
@@ -87,9 +87,9 @@ type SnapshotShelf interface {
 	Digests(ctx context.Context) ([]string, error)
 }
 
-// A VolumeShelf keeps volumes; it is what this room needs of package
+// A VolumeStore keeps volumes; it is what this room needs of package
 // disk/volume.
-type VolumeShelf interface {
+type VolumeStore interface {
 	// Mount makes holder the one that has a volume and returns where its
 	// files are. It may be repeated; Conflict if another has it.
 	Mount(ctx context.Context, owner engi.Owner, idOrName string, holder engi.SandboxID) (v engi.Volume, source string, err error)
@@ -165,10 +165,10 @@ type Manager struct {
 	opt     Options
 	log     *slog.Logger
 	files   files
-	stock   *stock.Stock[*member]
+	stock   *pool.Pools[*instance]
 	catalog *catalog
 	metrics *metrics
-	pools   map[stock.Key]PoolConfig // configured ones; immutable after Open
+	pools   map[pool.Key]PoolConfig // configured ones; immutable after Open
 
 	life context.Context // of Run; set before serving is
 	work sync.WaitGroup  // every goroutine
@@ -178,10 +178,10 @@ type Manager struct {
 
 	mu       sync.Mutex
 	serving  bool
-	members  map[engi.SandboxID]*member // alive
-	expected map[engi.SandboxID]bool    // may have traces: members and those that boot
-	runs     map[engi.ExecutionID]*run  // not ended
-	boxes    map[engi.SandboxID]*box    // not stopped
+	members  map[engi.SandboxID]*instance // alive
+	expected map[engi.SandboxID]bool      // may have traces: members and those that boot
+	runs     map[engi.ExecutionID]*run    // not ended
+	boxes    map[engi.SandboxID]*sandbox  // not stopped
 	bookings map[*booking]bool
 	creating map[[2]string]chan struct{} // owners and keys of sandboxes being made
 
@@ -214,12 +214,12 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 		opt:      o,
 		log:      o.Log,
 		catalog:  &catalog{src: o.Templates},
-		pools:    map[stock.Key]PoolConfig{},
-		members:  map[engi.SandboxID]*member{},
+		pools:    map[pool.Key]PoolConfig{},
+		members:  map[engi.SandboxID]*instance{},
 		expected: map[engi.SandboxID]bool{},
 		runs:     map[engi.ExecutionID]*run{},
 		time:     make(chan struct{}, 1),
-		boxes:    map[engi.SandboxID]*box{},
+		boxes:    map[engi.SandboxID]*sandbox{},
 		bookings: map[*booking]bool{},
 		creating: map[[2]string]chan struct{}{},
 		pinned:   map[string]func(){},
@@ -227,7 +227,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	if m.files, err = openFiles(o.Dir); err != nil {
 		return nil, err
 	}
-	m.stock = stock.New[*member](stock.Options{
+	m.stock = pool.New[*instance](pool.Options{
 		Max:        o.MaxSandboxes,
 		MaxQueue:   o.MaxQueue,
 		Boots:      o.Boots,
@@ -240,7 +240,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 		return nil, err
 	}
 	for _, p := range o.Pools {
-		key := stock.Key{Tier: o.Providers[0].Tier(), Template: p.Template, Language: p.Language}
+		key := pool.Key{Tier: o.Providers[0].Tier(), Template: p.Template, Language: p.Language}
 		if _, twice := m.pools[key]; twice {
 			return nil, engi.Errorf(engi.Invalid, "pool %s is configured twice", key)
 		}
@@ -336,7 +336,7 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 	m.life = life
 	now := time.Now()
 	for key, p := range m.pools {
-		m.stock.Ensure(key, stock.Config{Target: p.Target, Max: p.Max}, "", now)
+		m.stock.Ensure(key, pool.Config{Target: p.Target, Max: p.Max}, "", now)
 	}
 	m.retemplate(ctx)
 	if err := m.recover(ctx); err != nil {
@@ -460,7 +460,7 @@ func (m *Manager) keepStock(ctx context.Context) {
 }
 
 // fulfil boots one member and reports to the stock.
-func (m *Manager) fulfil(order stock.Boot) {
+func (m *Manager) fulfil(order pool.Boot) {
 	b, err := m.boot(m.life, order.Key)
 	if err != nil {
 		if m.life.Err() == nil {

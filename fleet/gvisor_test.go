@@ -47,7 +47,7 @@ func missing(t testing.TB, what string) {
 
 // newRealWorld is a world of gVisor machines on this machine's own programs,
 // with records in SQLite, all below dir. Nothing of it is left after the test.
-func newRealWorld(t testing.TB, dir string) *world {
+func newRealWorld(t testing.TB, dir string) *fixture {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		missing(t, "gVisor machines need root")
@@ -73,7 +73,7 @@ func newRealWorld(t testing.TB, dir string) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	w := &world{t: t, store: fleettest.NewStore(), records: store.Fleet(db), templates: templates, dir: filepath.Join(dir, "fleet")}
+	w := &fixture{t: t, store: fleettest.NewStore(), records: store.Fleet(db), templates: templates, dir: filepath.Join(dir, "fleet")}
 	w.provider = func() provider.Provider {
 		p, err := gvisor.New(o)
 		if err != nil {

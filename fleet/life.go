@@ -26,7 +26,7 @@ const (
 )
 
 // find returns owner's box, or why there is none.
-func (l lifecycle) find(ctx context.Context, owner engi.Owner, id engi.SandboxID) (*box, error) {
+func (l lifecycle) find(ctx context.Context, owner engi.Owner, id engi.SandboxID) (*sandbox, error) {
 	if x := l.m.boxOf(owner, id); x != nil {
 		return x, nil
 	}
@@ -50,7 +50,7 @@ func (l lifecycle) Pause(ctx context.Context, owner engi.Owner, id engi.SandboxI
 }
 
 // freeze pauses a box in memory.
-func (m *Manager) freeze(ctx context.Context, x *box) (err error) {
+func (m *Manager) freeze(ctx context.Context, x *sandbox) (err error) {
 	rec := x.record()
 	if rec.State == engi.Paused {
 		return nil
@@ -71,13 +71,13 @@ func (m *Manager) freeze(ctx context.Context, x *box) (err error) {
 }
 
 // refreeze freezes the machine of a box that was thawed to be copied.
-func (m *Manager) refreeze(ctx context.Context, x *box) error {
+func (m *Manager) refreeze(ctx context.Context, x *sandbox) error {
 	return provider.Pause(ctx, x.machine().machine)
 }
 
 // thaw lets a paused box's machine go on, and makes sure that its guest
 // answers.
-func (m *Manager) thaw(ctx context.Context, x *box) error {
+func (m *Manager) thaw(ctx context.Context, x *sandbox) error {
 	b := x.machine()
 	if err := provider.Resume(ctx, b.machine); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (m *Manager) thaw(ctx context.Context, x *box) error {
 }
 
 // reenter opens a new way into a box's machine and closes the old one.
-func (m *Manager) reenter(ctx context.Context, x *box) error {
+func (m *Manager) reenter(ctx context.Context, x *sandbox) error {
 	b := x.machine()
 	ctx, cancel := context.WithTimeout(ctx, returnTime)
 	defer cancel()
@@ -114,7 +114,7 @@ func (l lifecycle) Hibernate(ctx context.Context, owner engi.Owner, id engi.Sand
 // hibernate writes a box to disk and lets its machine go. The machine goes on
 // until the image is complete, so that at every moment one of them is there to
 // come back from.
-func (m *Manager) hibernate(ctx context.Context, x *box, diskOnly bool) (err error) {
+func (m *Manager) hibernate(ctx context.Context, x *sandbox, diskOnly bool) (err error) {
 	defer m.timed("hibernate", time.Now(), &err)
 	was := x.record()
 	if was.State != engi.Running && was.State != engi.Paused {
@@ -156,7 +156,7 @@ type holder interface {
 // saveBox writes a box's machine to its image. Of the memory the provider
 // itself ends the machine when the image is whole, so that no program goes on
 // to change what a volume has.
-func (m *Manager) saveBox(ctx context.Context, x *box, frozen, diskOnly bool) error {
+func (m *Manager) saveBox(ctx context.Context, x *sandbox, frozen, diskOnly bool) error {
 	if frozen {
 		if err := m.thaw(ctx, x); err != nil {
 			return err
@@ -185,7 +185,7 @@ func (m *Manager) saveBox(ctx context.Context, x *box, frozen, diskOnly bool) er
 }
 
 // hold keeps a box's template for as long as the box has files.
-func (m *Manager) hold(ctx context.Context, x *box) error {
+func (m *Manager) hold(ctx context.Context, x *sandbox) error {
 	if h, ok := m.opt.Templates.(holder); ok {
 		return h.Hold(ctx, x.record().Digest, m.files.box(x.id))
 	}
@@ -194,7 +194,7 @@ func (m *Manager) hold(ctx context.Context, x *box) error {
 
 // save writes a box's machine with its memory to an empty directory. If it
 // goes on then, it has no way in: reenter.
-func (m *Manager) save(ctx context.Context, x *box, dir string, write func(context.Context, provider.Machine, string) error) error {
+func (m *Manager) save(ctx context.Context, x *sandbox, dir string, write func(context.Context, provider.Machine, string) error) error {
 	b := x.machine()
 	g := b.way()
 	if g == nil {
@@ -212,7 +212,7 @@ func (m *Manager) save(ctx context.Context, x *box, dir string, write func(conte
 
 // unhibernate lets a box go on whose hibernation failed, or ends it if its
 // machine has.
-func (m *Manager) unhibernate(ctx context.Context, x *box, was SandboxRecord) {
+func (m *Manager) unhibernate(ctx context.Context, x *sandbox, was SandboxRecord) {
 	err := m.dropImage(x.id)
 	if err == nil {
 		err = m.reenter(ctx, x)
@@ -264,7 +264,7 @@ func (l lifecycle) Resume(ctx context.Context, owner engi.Owner, id engi.Sandbox
 }
 
 // extend gives a running box a deadline that is farther than its own.
-func (m *Manager) extend(ctx context.Context, x *box, timeout time.Duration) error {
+func (m *Manager) extend(ctx context.Context, x *sandbox, timeout time.Duration) error {
 	_, err := m.edit(ctx, x, func(r *SandboxRecord) error {
 		next := *r
 		wake(&next, time.Now().UTC(), timeout)
@@ -277,7 +277,7 @@ func (m *Manager) extend(ctx context.Context, x *box, timeout time.Duration) err
 }
 
 // rouse wakes a box that is frozen or on disk.
-func (m *Manager) rouse(ctx context.Context, x *box, timeout time.Duration, cold bool, why string) (err error) {
+func (m *Manager) rouse(ctx context.Context, x *sandbox, timeout time.Duration, cold bool, why string) (err error) {
 	began := time.Now()
 	switch rec := x.record(); rec.State {
 	case engi.Paused:
@@ -300,7 +300,7 @@ func (m *Manager) rouse(ctx context.Context, x *box, timeout time.Duration, cold
 }
 
 // unfreeze lets a paused box go on.
-func (m *Manager) unfreeze(ctx context.Context, x *box, timeout time.Duration) error {
+func (m *Manager) unfreeze(ctx context.Context, x *sandbox, timeout time.Duration) error {
 	x.close()
 	defer x.open()
 	if _, err := m.step(ctx, x, engi.Running, func(r *SandboxRecord) { wake(r, time.Now().UTC(), timeout) }); err != nil {
@@ -320,7 +320,7 @@ func (m *Manager) unfreeze(ctx context.Context, x *box, timeout time.Duration) e
 
 // restore wakes a box that is on disk. Its image goes when the store says
 // that it runs: until then it can be woken again from there.
-func (m *Manager) restore(ctx context.Context, x *box, timeout time.Duration, cold bool) (err error) {
+func (m *Manager) restore(ctx context.Context, x *sandbox, timeout time.Duration, cold bool) (err error) {
 	rec := x.record()
 	booking, err := m.bookAwake(x.owner, rec.Size)
 	if err != nil {
@@ -364,7 +364,7 @@ func (m *Manager) restore(ctx context.Context, x *box, timeout time.Duration, co
 }
 
 // repower starts the machine of a box from its image.
-func (m *Manager) repower(ctx context.Context, x *box, rec SandboxRecord, t engi.Template, cold bool) error {
+func (m *Manager) repower(ctx context.Context, x *sandbox, rec SandboxRecord, t engi.Template, cold bool) error {
 	image := m.files.image(x.id)
 	switch {
 	case rec.Disk:

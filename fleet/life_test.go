@@ -506,7 +506,7 @@ func TestEnterGivesAnAgent(t *testing.T) {
 	if b, err := io.ReadAll(r); err != nil || string(b) != "hello" {
 		t.Errorf("%q, %v", b, err)
 	}
-	if _, ok := g.(engi.Agent); !ok {
+	if _, ok := g.(engi.GuestHTTP); !ok {
 		t.Error("it is no Agent")
 	}
 }

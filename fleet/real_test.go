@@ -19,7 +19,7 @@ import (
 )
 
 // newLivingWorld is a real world with the template base, which has Python.
-func newLivingWorld(t testing.TB, dir string) *world {
+func newLivingWorld(t testing.TB, dir string) *fixture {
 	t.Helper()
 	w := newRealWorld(t, dir)
 	cache := os.Getenv("ENGI_CACHE_DIR")

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/fleet/stock"
+	"github.com/engi-dev/engi/fleet/pool"
 	"github.com/engi-dev/engi/guest"
 	"github.com/engi-dev/engi/provider"
 )
@@ -140,7 +140,7 @@ func (m *Manager) removeWanted(ctx context.Context, s SandboxRecord) {
 }
 
 // retake takes over a machine and its guest.
-func (m *Manager) retake(ctx context.Context, s SandboxRecord) (_ *member, err error) {
+func (m *Manager) retake(ctx context.Context, s SandboxRecord) (_ *instance, err error) {
 	var u undo
 	defer u.run()
 	machine, err := m.providerOf(s.Tier).Adopt(ctx, s.ID)
@@ -157,8 +157,8 @@ func (m *Manager) retake(ctx context.Context, s SandboxRecord) (_ *member, err e
 		unpin = release
 	}
 	u.keep()
-	return &member{
-		key:     stock.Key{Tier: s.Tier, Template: s.Template, Language: s.Language, Size: s.Fixed},
+	return &instance{
+		key:     pool.Key{Tier: s.Tier, Template: s.Template, Language: s.Language, Size: s.Fixed},
 		machine: machine,
 		guest:   g,
 		unpin:   unpin,
@@ -173,7 +173,7 @@ func (m *Manager) retake(ctx context.Context, s SandboxRecord) (_ *member, err e
 func (m *Manager) recoverReady(ctx context.Context, s SandboxRecord) bool {
 	ctx, cancel := context.WithTimeout(ctx, adoptTime)
 	defer cancel()
-	key := stock.Key{Tier: s.Tier, Template: s.Template, Language: s.Language, Size: s.Fixed}
+	key := pool.Key{Tier: s.Tier, Template: s.Template, Language: s.Language, Size: s.Fixed}
 	cfg, ok := m.pools[key]
 	if !ok {
 		return false
@@ -201,7 +201,7 @@ func (m *Manager) recoverReady(ctx context.Context, s SandboxRecord) bool {
 		return false
 	}
 	m.admit(b)
-	m.stock.Adopt(key, stock.Config{Target: cfg.Target, Max: cfg.Max}, b, s.Digest, false, time.Now())
+	m.stock.Adopt(key, pool.Config{Target: cfg.Target, Max: cfg.Max}, b, s.Digest, false, time.Now())
 	return true
 }
 
@@ -236,7 +236,7 @@ func (m *Manager) recoverRun(ctx context.Context, s SandboxRecord, rec Record) {
 	}
 	b.run = r
 	m.admit(b)
-	m.stock.Adopt(b.key, stock.Config{Demand: true}, b, s.Digest, true, time.Now())
+	m.stock.Adopt(b.key, pool.Config{Demand: true}, b, s.Digest, true, time.Now())
 	m.metrics.repaired.WithLabelValues("run_adopted").Inc()
 	m.mu.Lock()
 	m.runs[r.id] = r
@@ -245,7 +245,7 @@ func (m *Manager) recoverRun(ctx context.Context, s SandboxRecord, rec Record) {
 }
 
 // resume drives a run that was found again.
-func (m *Manager) resume(r *run, b *member, g *guest.Run) {
+func (m *Manager) resume(r *run, b *instance, g *guest.Run) {
 	rec, _, _, _ := r.look()
 	// The program may have ended in time while nobody looked: its answer
 	// gets a chance, however late it is. The guest keeps the time itself.
@@ -398,7 +398,7 @@ func (m *Manager) reconcile(ctx context.Context) {
 
 // removeLeftover removes the machine of a sandbox that sleeps, should one have
 // been left when it fell asleep.
-func (m *Manager) removeLeftover(ctx context.Context, p provider.Provider, x *box) {
+func (m *Manager) removeLeftover(ctx context.Context, p provider.Provider, x *sandbox) {
 	select {
 	case x.turn <- struct{}{}:
 	default:

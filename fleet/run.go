@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/fleet/tape"
 	"github.com/engi-dev/engi/guest"
 	"github.com/engi-dev/engi/guest/wire"
+	"github.com/engi-dev/engi/outputlog"
 	"github.com/engi-dev/engi/provider"
 )
 
@@ -39,7 +39,7 @@ var nextExecution = map[engi.ExecutionState][]engi.ExecutionState{
 type run struct {
 	id    engi.ExecutionID
 	owner engi.Owner
-	tape  *tape.Tape
+	tape  *outputlog.Log
 	ended chan struct{} // closed when rec and err are final
 
 	stopOnce sync.Once
@@ -59,7 +59,7 @@ func (m *Manager) newRun(rec Record) *run {
 	return &run{
 		id:      rec.ID,
 		owner:   rec.Owner,
-		tape:    tape.New(m.files.tape(rec.ID)),
+		tape:    outputlog.New(m.files.tape(rec.ID)),
 		ended:   make(chan struct{}),
 		stopped: make(chan struct{}),
 		rec:     rec,
@@ -118,7 +118,7 @@ func (r *run) next(state engi.ExecutionState, edit func(*Record)) (from engi.Exe
 
 // start moves a claimed run to running in the record, before anything of it
 // happens inside.
-func (m *Manager) start(ctx context.Context, r *run, b *member) error {
+func (m *Manager) start(ctx context.Context, r *run, b *instance) error {
 	now := time.Now().UTC()
 	from, rec, err := r.next(engi.ExecutionRunning, func(rec *Record) {
 		rec.Sandbox = b.rec.ID
@@ -139,7 +139,7 @@ func (m *Manager) start(ctx context.Context, r *run, b *member) error {
 }
 
 // use gives a ready member to a run.
-func (b *member) use(r *run, rec Record) (SandboxRecord, error) {
+func (b *instance) use(r *run, rec Record) (SandboxRecord, error) {
 	return b.move(engi.Running, func(s *SandboxRecord) {
 		s.Owner = rec.Owner
 		s.Execution = rec.ID
@@ -149,7 +149,7 @@ func (b *member) use(r *run, rec Record) (SandboxRecord, error) {
 }
 
 // unuse takes back use, when nothing has run.
-func (b *member) unuse() SandboxRecord {
+func (b *instance) unuse() SandboxRecord {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.rec.State, b.rec.Owner, b.rec.Execution, b.rec.Network, b.run = engi.Ready, "", "", engi.NetworkPolicy{}, nil
@@ -165,7 +165,7 @@ type claim struct {
 
 // execute runs a program in a member that was claimed for it and recorded as
 // its own, and leaves the run ended, unless the node stops first.
-func (m *Manager) execute(r *run, b *member, program wire.Run, c claim, want engi.Size) {
+func (m *Manager) execute(r *run, b *instance, program wire.Run, c claim, want engi.Size) {
 	answer := engi.Result{Queued: c.queued, Claim: c.took, Tier: b.key.Tier, NotEnforced: m.notEnforced(b.key.Tier)}
 	switch err := m.fit(b, want); {
 	case err == nil:
@@ -218,7 +218,7 @@ func (m *Manager) execute(r *run, b *member, program wire.Run, c claim, want eng
 }
 
 // connect opens the network of a run that asks for one.
-func (m *Manager) connect(r *run, b *member) error {
+func (m *Manager) connect(r *run, b *instance) error {
 	if !opens(r.network) {
 		return nil
 	}
@@ -234,7 +234,7 @@ func (m *Manager) connect(r *run, b *member) error {
 // launch starts a program. When the stream breaks on the way, the guest is
 // asked whether it did start: it takes each ID once, so that sending it again
 // cannot make it run twice.
-func (m *Manager) launch(b *member, program wire.Run) (*guest.Run, error) {
+func (m *Manager) launch(b *instance, program wire.Run) (*guest.Run, error) {
 	g, err := b.guest.Run(m.life, program)
 	for tries := 1; err != nil && engi.KindOf(err) == engi.Unavailable && tries <= 3; tries++ {
 		if !m.stillThere(b, time.Duration(tries)*100*time.Millisecond) || m.life.Err() != nil {
@@ -256,7 +256,7 @@ func (m *Manager) notEnforced(t engi.Tier) []string {
 }
 
 // fit gives a member the processor time and memory its run asks for.
-func (m *Manager) fit(b *member, want engi.Size) error {
+func (m *Manager) fit(b *instance, want engi.Size) error {
 	have := b.record().Size
 	if want.VCPUs == have.VCPUs && want.Memory == have.Memory {
 		return nil
@@ -283,7 +283,7 @@ type guard struct {
 func (g guard) within(d time.Duration) { g.timer.Reset(d + grace) }
 
 // guard watches over a run whose program has the given time.
-func (m *Manager) guard(r *run, b *member, d time.Duration) guard {
+func (m *Manager) guard(r *run, b *instance, d time.Duration) guard {
 	timer := time.NewTimer(d + grace)
 	over := make(chan struct{})
 	var watch sync.WaitGroup
@@ -319,7 +319,7 @@ func (m *Manager) guard(r *run, b *member, d time.Duration) guard {
 }
 
 // kill kills the run's program, if it can be reached.
-func (m *Manager) kill(r *run, b *member) {
+func (m *Manager) kill(r *run, b *instance) {
 	ctx, cancel := context.WithTimeout(m.life, killGrace)
 	defer cancel()
 	g, err := b.guest.Reattach(ctx, string(r.id))
@@ -333,7 +333,7 @@ func (m *Manager) kill(r *run, b *member) {
 
 // follow copies a program's output until it ends, collects its answer and
 // settles the run. The guard's work is over when the program has ended.
-func (m *Manager) follow(r *run, b *member, g *guest.Run, answer engi.Result, fresh bool, watch guard) {
+func (m *Manager) follow(r *run, b *instance, g *guest.Run, answer engi.Result, fresh bool, watch guard) {
 	fin, err := m.drain(r, g)
 	for tries := 1; err != nil; tries++ {
 		if m.life.Err() != nil {
@@ -406,7 +406,7 @@ func (m *Manager) drain(r *run, g *guest.Run) (wire.Finish, error) {
 
 // stillThere reports whether the member's machine is alive after a moment:
 // the stream to a dying one breaks a little earlier than the machine ends.
-func (m *Manager) stillThere(b *member, moment time.Duration) bool {
+func (m *Manager) stillThere(b *instance, moment time.Duration) bool {
 	timer := time.NewTimer(moment)
 	defer timer.Stop()
 	select {
@@ -449,7 +449,7 @@ func (m *Manager) collect(r *run, g *guest.Run, manifest []wire.Artifact, answer
 }
 
 // lose settles a run whose sandbox does not answer any more.
-func (m *Manager) lose(r *run, b *member, answer engi.Result, err error) {
+func (m *Manager) lose(r *run, b *instance, answer engi.Result, err error) {
 	if m.life.Err() != nil {
 		m.abandon(r)
 		return
@@ -472,7 +472,7 @@ func (m *Manager) lose(r *run, b *member, answer engi.Result, err error) {
 
 // settle records a run's answer, tells everybody, and retires its sandbox.
 // The record comes first: what a caller was told survives a crash.
-func (m *Manager) settle(r *run, b *member, answer engi.Result) {
+func (m *Manager) settle(r *run, b *instance, answer engi.Result) {
 	if text := answer.Exit.Cause.Remedy(); text != "" && answer.Error == "" {
 		answer.Error = text
 	}
@@ -498,7 +498,7 @@ func (m *Manager) refuse(r *run, err error) {
 // finish writes a run's end to the store and makes it known. While the store
 // fails it tries again; callers who wait are told after a while, and the run
 // stays open until its end is stored or the node stops.
-func (m *Manager) finish(r *run, b *member, state engi.ExecutionState, edit func(*Record)) {
+func (m *Manager) finish(r *run, b *instance, state engi.ExecutionState, edit func(*Record)) {
 	from, rec, err := r.next(state, func(rec *Record) {
 		rec.Ended = time.Now().UTC()
 		if frames, short := r.tape.Frames(); short {

@@ -130,7 +130,7 @@ func (m *Manager) keepSamples(ctx context.Context) {
 }
 
 // sample measures a box now. It reports false for one that does not run.
-func (m *Manager) sample(ctx context.Context, x *box) (engi.Sample, bool) {
+func (m *Manager) sample(ctx context.Context, x *sandbox) (engi.Sample, bool) {
 	rec, b := x.record(), x.machine()
 	if rec.State != engi.Running || b == nil {
 		return engi.Sample{}, false

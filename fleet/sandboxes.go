@@ -16,7 +16,7 @@ type sandboxes struct{ m *Manager }
 var _ engi.Sandboxes = sandboxes{}
 
 // live returns owner's live member, if there is one that no box lives in.
-func (m *Manager) live(owner engi.Owner, id engi.SandboxID) *member {
+func (m *Manager) live(owner engi.Owner, id engi.SandboxID) *instance {
 	m.mu.Lock()
 	b := m.members[id]
 	m.mu.Unlock()
@@ -134,7 +134,7 @@ func (s sandboxes) Update(ctx context.Context, owner engi.Owner, id engi.Sandbox
 
 // update changes what u names. A change of the network waits for moves of the
 // box, which take the policy along.
-func (m *Manager) update(ctx context.Context, x *box, u engi.SandboxUpdate) (SandboxRecord, error) {
+func (m *Manager) update(ctx context.Context, x *sandbox, u engi.SandboxUpdate) (SandboxRecord, error) {
 	if u.Network == nil {
 		return m.amend(ctx, x, u)
 	}
@@ -157,7 +157,7 @@ func (m *Manager) update(ctx context.Context, x *box, u engi.SandboxUpdate) (San
 }
 
 // amend changes what u names in the record.
-func (m *Manager) amend(ctx context.Context, x *box, u engi.SandboxUpdate) (SandboxRecord, error) {
+func (m *Manager) amend(ctx context.Context, x *sandbox, u engi.SandboxUpdate) (SandboxRecord, error) {
 	return m.edit(ctx, x, func(r *SandboxRecord) error {
 		switch {
 		case r.State == engi.Stopping || r.State == engi.Stopped:

@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/fleet/stock"
+	"github.com/engi-dev/engi/fleet/pool"
 	"github.com/engi-dev/engi/guest/wire"
 )
 
@@ -34,7 +34,7 @@ const (
 type job struct {
 	owner     engi.Owner
 	template  engi.Template
-	key       stock.Key
+	key       pool.Key
 	size      engi.Size // wanted; the machine is resized to it
 	limits    engi.Limits
 	program   wire.Run // without an ID
@@ -79,7 +79,7 @@ func (m *Manager) check(spec engi.ExecutionSpec, t engi.Template) (_ *job, err e
 	j := &job{
 		owner:     spec.Owner,
 		template:  t,
-		key:       stock.Key{Tier: tier, Template: spec.Template, Language: p.Language},
+		key:       pool.Key{Tier: tier, Template: spec.Template, Language: p.Language},
 		size:      limits.Size,
 		limits:    limits,
 		idem:      spec.Idempotency,

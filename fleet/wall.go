@@ -21,7 +21,7 @@ type Wall interface {
 	Attach(ctx context.Context, id engi.SandboxID) (netns string, err error)
 	// Open puts a policy in force, instead of the one before, and returns
 	// what the sandbox needs inside. Connections that p does not allow break.
-	Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (engi.Wiring, error)
+	Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (engi.NetworkSetup, error)
 	// Shut makes nothing reachable, and keeps the link.
 	Shut(id engi.SandboxID)
 	// Detach removes the link of a machine that is gone. It may be repeated,
@@ -92,7 +92,7 @@ func (m *Manager) remove(ctx context.Context, p provider.Provider, id engi.Sandb
 
 // openWall puts a policy in force and returns what the guest must be told;
 // nil without a wall.
-func (m *Manager) openWall(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (*wire.Wiring, error) {
+func (m *Manager) openWall(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (*wire.NetworkSetup, error) {
 	if m.opt.Wall == nil {
 		return nil, nil
 	}
@@ -100,7 +100,7 @@ func (m *Manager) openWall(ctx context.Context, id engi.SandboxID, owner engi.Ow
 	if err != nil {
 		return nil, err
 	}
-	wiring := &wire.Wiring{Search: w.Search, Authority: w.Authority, Env: w.Env}
+	wiring := &wire.NetworkSetup{Search: w.Search, Authority: w.Authority, Env: w.Env}
 	if w.Resolver.IsValid() {
 		wiring.Resolver = w.Resolver.String()
 	}
@@ -109,7 +109,7 @@ func (m *Manager) openWall(ctx context.Context, id engi.SandboxID, owner engi.Ow
 
 // enforce puts a box's policy in force after it changed, and reports whether
 // it is. A box that sleeps gets it when it wakes.
-func (m *Manager) enforce(ctx context.Context, x *box) (inForce bool, err error) {
+func (m *Manager) enforce(ctx context.Context, x *sandbox) (inForce bool, err error) {
 	b := x.machine()
 	if b == nil || m.opt.Wall == nil {
 		return true, nil
@@ -127,7 +127,7 @@ func (m *Manager) enforce(ctx context.Context, x *box) (inForce bool, err error)
 }
 
 // rewire tells a guest what its network has become.
-func (m *Manager) rewire(ctx context.Context, b *member, wiring *wire.Wiring) error {
+func (m *Manager) rewire(ctx context.Context, b *instance, wiring *wire.NetworkSetup) error {
 	b.setUnwired(true)
 	g := b.way()
 	if g == nil {
@@ -145,7 +145,7 @@ func (m *Manager) rewire(ctx context.Context, b *member, wiring *wire.Wiring) er
 
 // catchUp tells the guest of a box that was frozen what its network became
 // meanwhile.
-func (m *Manager) catchUp(ctx context.Context, x *box) error {
+func (m *Manager) catchUp(ctx context.Context, x *sandbox) error {
 	b := x.machine()
 	if m.opt.Wall == nil || !b.isUnwired() {
 		return nil
@@ -160,13 +160,13 @@ func (m *Manager) catchUp(ctx context.Context, x *box) error {
 // wireTime bounds how long a guest may take to be told of its network.
 const wireTime = 10 * time.Second
 
-func (b *member) setUnwired(is bool) {
+func (b *instance) setUnwired(is bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.unwired = is
 }
 
-func (b *member) isUnwired() bool {
+func (b *instance) isUnwired() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.unwired
@@ -188,7 +188,7 @@ func (m *Manager) adoptLinks(ctx context.Context, recorded []SandboxRecord) erro
 
 // linked reports whether a machine that waits has a link, if it should.
 func (m *Manager) linked(ctx context.Context, s SandboxRecord) bool {
-	w, ok := m.providerOf(s.Tier).(provider.Wired)
+	w, ok := m.providerOf(s.Tier).(provider.Networked)
 	if m.opt.Wall == nil || !ok {
 		return true
 	}

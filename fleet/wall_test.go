@@ -24,7 +24,7 @@ type links struct {
 }
 
 // A twin is a wall that only knows who has what. One dies with its node.
-type twin struct {
+type fakeWall struct {
 	links *links
 
 	mu     sync.Mutex
@@ -34,24 +34,24 @@ type twin struct {
 	refuse map[string]error // of Attach, Open
 }
 
-func (l *links) wall() *twin {
-	return &twin{links: l, open: map[engi.SandboxID]engi.NetworkPolicy{}, refuse: map[string]error{}}
+func (l *links) wall() *fakeWall {
+	return &fakeWall{links: l, open: map[engi.SandboxID]engi.NetworkPolicy{}, refuse: map[string]error{}}
 }
 
-func (w *twin) fail(what string, err error) {
+func (w *fakeWall) fail(what string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.refuse[what] = err
 }
 
-func (w *twin) Check(p engi.NetworkPolicy) error {
+func (w *fakeWall) Check(p engi.NetworkPolicy) error {
 	if slices.Contains(p.Allow, "forbidden") {
 		return engi.Errorf(engi.Denied, "forbidden")
 	}
 	return nil
 }
 
-func (w *twin) Attach(ctx context.Context, id engi.SandboxID) (string, error) {
+func (w *fakeWall) Attach(ctx context.Context, id engi.SandboxID) (string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.refuse["attach"]; err != nil {
@@ -66,36 +66,36 @@ func (w *twin) Attach(ctx context.Context, id engi.SandboxID) (string, error) {
 	return "/netns/" + string(id), nil
 }
 
-func (w *twin) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (engi.Wiring, error) {
+func (w *fakeWall) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (engi.NetworkSetup, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.refuse["open"]; err != nil {
-		return engi.Wiring{}, err
+		return engi.NetworkSetup{}, err
 	}
 	w.links.mu.Lock()
 	defer w.links.mu.Unlock()
 	if !w.links.all[id] {
-		return engi.Wiring{}, engi.Errorf(engi.NotFound, "%s has no link", id)
+		return engi.NetworkSetup{}, engi.Errorf(engi.NotFound, "%s has no link", id)
 	}
 	if p.Mode == "" || p.Mode == engi.NetworkNone {
 		delete(w.open, id)
-		return engi.Wiring{}, nil
+		return engi.NetworkSetup{}, nil
 	}
 	w.open[id] = p
 	w.opened = append(w.opened, id)
-	return engi.Wiring{
+	return engi.NetworkSetup{
 		Resolver: netip.MustParseAddr("10.0.0.1"),
 		Env:      map[string]string{"WALL": string(owner) + " " + string(p.Mode) + " " + strings.Join(p.Allow, ",")},
 	}, nil
 }
 
-func (w *twin) Shut(id engi.SandboxID) {
+func (w *fakeWall) Shut(id engi.SandboxID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.open, id)
 }
 
-func (w *twin) Detach(ctx context.Context, id engi.SandboxID) error {
+func (w *fakeWall) Detach(ctx context.Context, id engi.SandboxID) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.dead {
@@ -108,7 +108,7 @@ func (w *twin) Detach(ctx context.Context, id engi.SandboxID) error {
 	return nil
 }
 
-func (w *twin) Adopt(ctx context.Context, ids []engi.SandboxID) error {
+func (w *fakeWall) Adopt(ctx context.Context, ids []engi.SandboxID) error {
 	w.links.mu.Lock()
 	defer w.links.mu.Unlock()
 	maps.DeleteFunc(w.links.all, func(id engi.SandboxID, _ bool) bool { return !slices.Contains(ids, id) })
@@ -116,14 +116,14 @@ func (w *twin) Adopt(ctx context.Context, ids []engi.SandboxID) error {
 }
 
 // die is what happens to a wall whose node is killed.
-func (w *twin) die() {
+func (w *fakeWall) die() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.dead = true
 }
 
 // policy returns what is in force for a sandbox, if anything is.
-func (w *twin) policy(id engi.SandboxID) (engi.NetworkPolicy, bool) {
+func (w *fakeWall) policy(id engi.SandboxID) (engi.NetworkPolicy, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p, ok := w.open[id]
@@ -137,7 +137,7 @@ func (l *links) have() []engi.SandboxID {
 }
 
 // walled returns an edit that gives a node a wall, and the pools.
-func walled(w *twin, ps ...fleet.PoolConfig) func(*fleet.Options) {
+func walled(w *fakeWall, ps ...fleet.PoolConfig) func(*fleet.Options) {
 	return func(o *fleet.Options) { o.Wall, o.Pools = w, ps }
 }
 

@@ -12,10 +12,10 @@ import (
 	"github.com/engi-dev/engi/provider"
 )
 
-// A Workshop opens sandboxes for the build steps of templates: they write
+// A BuildRunner opens sandboxes for the build steps of templates: they write
 // their root file system in place and see the host's network. It is what
-// package disk calls a Workshop, and safe for concurrent use.
-type Workshop struct {
+// package disk calls a BuildRunner, and safe for concurrent use.
+type BuildRunner struct {
 	provider provider.Provider
 	size     engi.Size
 
@@ -25,7 +25,7 @@ type Workshop struct {
 
 // NewWorkshop returns a workshop whose sandboxes p starts. Zero fields of
 // size get what a build usually needs.
-func NewWorkshop(p provider.Provider, size engi.Size) *Workshop {
+func NewBuildRunner(p provider.Provider, size engi.Size) *BuildRunner {
 	size = size.Or(engi.Size{
 		VCPUs:     float64(runtime.NumCPU()),
 		Memory:    4 << 30,
@@ -34,13 +34,13 @@ func NewWorkshop(p provider.Provider, size engi.Size) *Workshop {
 		Processes: 4096,
 		OpenFiles: 1 << 16,
 	})
-	return &Workshop{provider: p, size: size, open: map[engi.SandboxID]bool{}}
+	return &BuildRunner{provider: p, size: size, open: map[engi.SandboxID]bool{}}
 }
 
 // Open boots a sandbox on dir: its root file system is written in place, and the
 // node's network is its own. The function destroys the sandbox and waits
 // until it is gone; call it once.
-func (w *Workshop) Open(ctx context.Context, dir string) (_ engi.Guest, _ func() error, err error) {
+func (w *BuildRunner) Open(ctx context.Context, dir string) (_ engi.Guest, _ func() error, err error) {
 	id := engi.NewSandboxID()
 	defer engi.Annotate(&err, "open workshop %s", id)
 	var u undo
@@ -86,7 +86,7 @@ func (w *Workshop) Open(ctx context.Context, dir string) (_ engi.Guest, _ func()
 	}, nil
 }
 
-func (w *Workshop) forget(id engi.SandboxID) {
+func (w *BuildRunner) forget(id engi.SandboxID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.open, id)
@@ -94,7 +94,7 @@ func (w *Workshop) forget(id engi.SandboxID) {
 
 // owns reports whether id is one of the workshop's sandboxes. A nil workshop
 // has none.
-func (w *Workshop) owns(id engi.SandboxID) bool {
+func (w *BuildRunner) owns(id engi.SandboxID) bool {
 	if w == nil {
 		return false
 	}

@@ -42,10 +42,10 @@ type Client struct {
 }
 
 var (
-	_ engi.Guest   = (*Client)(nil)
-	_ engi.Agent   = (*Client)(nil)
-	_ engi.Process = (*Run)(nil)
-	_ engi.Process = (*process)(nil)
+	_ engi.Guest     = (*Client)(nil)
+	_ engi.GuestHTTP = (*Client)(nil)
+	_ engi.Process   = (*Run)(nil)
+	_ engi.Process   = (*process)(nil)
 )
 
 // Open speaks to a guest over streams that dial opens, checks token and

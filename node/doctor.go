@@ -18,7 +18,7 @@ import (
 	"github.com/engi-dev/engi/disk"
 	"github.com/engi-dev/engi/disk/volume"
 	"github.com/engi-dev/engi/node/config"
-	"github.com/engi-dev/engi/node/place"
+	"github.com/engi-dev/engi/node/datadir"
 	"github.com/engi-dev/engi/node/sessions"
 	"github.com/engi-dev/engi/node/wall"
 	"github.com/engi-dev/engi/provider"
@@ -83,8 +83,8 @@ func Doctor(ctx context.Context, c config.Config, o Options) (d Diagnosis, err e
 	}
 	// A directory of its own, held like that of a private node, so that the
 	// next start removes what a killed doctor leaves.
-	dir := filepath.Join(c.DataDir, place.PrivateName, strings.ToLower(rand.Text()[:8]))
-	release, err := place.Hold(dir)
+	dir := filepath.Join(c.DataDir, datadir.PrivateName, strings.ToLower(rand.Text()[:8]))
+	release, err := datadir.Hold(dir)
 	if !add("sandboxes' directory", err, dir) {
 		return d, nil
 	}
@@ -192,7 +192,7 @@ func Leaks(ctx context.Context, c config.Config, o Options, live []engi.SandboxI
 	for _, dir := range dead {
 		leaks = append(leaks, provider.Leak{Kind: "directory", Name: dir})
 	}
-	held, err := place.IsHeld(c.DataDir)
+	held, err := datadir.IsHeld(c.DataDir)
 	if err != nil {
 		return nil, err
 	}
@@ -240,15 +240,15 @@ func Leaks(ctx context.Context, c config.Config, o Options, live []engi.SandboxI
 
 // wanted returns the sandboxes that the next server on c.DataDir will adopt.
 func wanted(ctx context.Context, c config.Config) (ids []engi.SandboxID, err error) {
-	if _, err := os.Stat(filepath.Join(c.DataDir, place.DatabaseName)); err != nil {
+	if _, err := os.Stat(filepath.Join(c.DataDir, datadir.DatabaseName)); err != nil {
 		return nil, nil
 	}
-	release, err := place.Hold(c.DataDir)
+	release, err := datadir.Hold(c.DataDir)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	db, err := store.Open(ctx, filepath.Join(c.DataDir, place.DatabaseName))
+	db, err := store.Open(ctx, filepath.Join(c.DataDir, datadir.DatabaseName))
 	if err != nil {
 		return nil, err
 	}
@@ -276,7 +276,7 @@ func Destroy(ctx context.Context, c config.Config) (int, error) {
 	if _, err := os.Stat(machinesDir(c.DataDir)); err != nil {
 		return 0, nil
 	}
-	release, err := place.Hold(c.DataDir)
+	release, err := datadir.Hold(c.DataDir)
 	if err != nil {
 		return 0, err
 	}

@@ -19,7 +19,7 @@ func (n *Node) openWall(ctx context.Context, metrics prometheus.Registerer) erro
 	if engi.Network(c.Max) == engi.NetworkNone {
 		return nil // nobody may have any: links would be for nothing
 	}
-	w, err := wall.Open(ctx, n.config, wall.Rooms{
+	w, err := wall.Open(ctx, n.config, wall.Options{
 		Provider: n.provider, Store: store.Egress(n.db, c.Events, time.Duration(c.KeepAge)), Secrets: n.secrets,
 		Metrics: metrics, Log: n.log.With("room", "egress"),
 	})

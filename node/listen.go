@@ -7,13 +7,13 @@ import (
 
 	"github.com/engi-dev/engi/api/rest"
 	"github.com/engi-dev/engi/gate/cert"
-	"github.com/engi-dev/engi/node/front"
-	"github.com/engi-dev/engi/node/place"
+	"github.com/engi-dev/engi/node/datadir"
+	"github.com/engi-dev/engi/node/listener"
 )
 
 func (n *Node) listen(ctx context.Context) (err error) {
 	c := n.config
-	n.front, err = front.Open(ctx, front.Options{
+	n.front, err = listener.Open(ctx, listener.Options{
 		Listen: c.Listen, Secure: c.TLS.Listen, TLS: c.TLS.On(), Log: n.log.With("room", "http"),
 		Cert: cert.Options{
 			Cert: c.TLS.Cert, Key: c.TLS.Key, Log: n.log.With("room", "tls"),
@@ -30,15 +30,15 @@ func (n *Node) listen(ctx context.Context) (err error) {
 func (n *Node) Endpoint() Endpoint {
 	return Endpoint{
 		URL: n.front.URL(), PID: os.Getpid(), Version: n.version, Started: n.started,
-		DataDir: n.config.DataDir, KeyFile: filepath.Join(n.config.DataDir, place.KeyName),
+		DataDir: n.config.DataDir, KeyFile: filepath.Join(n.config.DataDir, datadir.KeyName),
 	}
 }
 
 // serve answers requests until ctx ends, then lets those in hand end.
 func (n *Node) serve(ctx context.Context, ready func()) error {
-	if err := place.Publish(n.config.DataDir, n.Endpoint()); err != nil {
+	if err := datadir.Publish(n.config.DataDir, n.Endpoint()); err != nil {
 		return err
 	}
-	defer os.Remove(filepath.Join(n.config.DataDir, place.EndpointName))
+	defer os.Remove(filepath.Join(n.config.DataDir, datadir.EndpointName))
 	return n.front.Serve(ctx, rest.NewServer(n.handler, n.log.With("room", "http")), n.leave, ready)
 }

@@ -15,7 +15,7 @@ const mcpPath = "/mcp"
 
 // openAgents makes what agents, ours and others', work with, and our own.
 func (n *Node) openAgents(ctx context.Context) (err error) {
-	n.places = tool.Places{Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Sessions: n.Sessions()}
+	n.places = tool.Services{Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Sessions: n.Sessions()}
 	if n.wall != nil {
 		if n.places.Fetch, err = agents.Fetch(n.config.Models, n.wall); err != nil {
 			return err
@@ -27,7 +27,7 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	n.library, err = library.Open(ctx, n.config, library.Rooms{DB: n.db, Sessions: n.Sessions(), Models: models, Wall: n.wall, Log: n.log.With("room", "library")})
+	n.library, err = library.Open(ctx, n.config, library.Options{DB: n.db, Sessions: n.Sessions(), Models: models, Wall: n.wall, Log: n.log.With("room", "library")})
 	if err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 	if n.remote, err = agents.Remote(n.config, n.places, n.version, n.log.With("room", "remote")); err != nil {
 		return err
 	}
-	n.agents, err = agents.Open(n.config, agents.Rooms{Models: models, Ledger: n.ledger, Places: n.places, Sources: n.remote.Sources(), DB: n.db, Ended: n.library.Ended, Log: log})
+	n.agents, err = agents.Open(n.config, agents.Options{Models: models, Ledger: n.ledger, Places: n.places, Sources: n.remote.Sources(), DB: n.db, Ended: n.library.Ended, Log: log})
 	return err
 }
 
@@ -48,6 +48,6 @@ func (n *Node) Agents() engi.Agents {
 }
 
 // openMCP makes the surface for agents of other programs.
-func (n *Node) openMCP(keys engi.Keys) (*mcp.Surface, error) {
+func (n *Node) openMCP(keys engi.Keys) (*mcp.Server, error) {
 	return mcp.New(mcp.Options{Places: n.places, Keys: keys, URL: n.previews.URL, Hosts: n.hosts(), Version: n.version, Log: n.log.With("room", "mcp")})
 }

@@ -32,10 +32,10 @@ import (
 	"github.com/engi-dev/engi/node/agents"
 	"github.com/engi-dev/engi/node/bundle"
 	"github.com/engi-dev/engi/node/config"
-	"github.com/engi-dev/engi/node/front"
+	"github.com/engi-dev/engi/node/datadir"
 	"github.com/engi-dev/engi/node/library"
+	"github.com/engi-dev/engi/node/listener"
 	"github.com/engi-dev/engi/node/mirrors"
-	"github.com/engi-dev/engi/node/place"
 	"github.com/engi-dev/engi/node/sessions"
 	"github.com/engi-dev/engi/node/wall"
 	"github.com/engi-dev/engi/node/workflows"
@@ -64,23 +64,23 @@ type Node struct {
 	provider  provider.Provider
 	templates *disk.Templates
 	snapshots *snapshot.Registry
-	volumes   *volume.Keeper
-	workshop  *fleet.Workshop
+	volumes   *volume.Manager
+	workshop  *fleet.BuildRunner
 	db        *store.DB
 	fleet     *fleet.Manager
 	script    *script.Runner       // nil if scripts are not served
 	sessions  *sessions.Sessions   // nil if there are none
 	library   *library.Library     // nil if there is none
-	agents    *agent.Office        // nil if there are none
+	agents    *agent.Runner        // nil if there are none
 	ledger    *agents.Ledger       // of what their models cost
 	workflows *workflows.Workflows // nil if there are none
 	remote    *remote.Remote       // servers of tools that they may use
-	places    tool.Places          // of agents
-	front     *front.Front
-	secrets   *secret.Safe
+	places    tool.Services        // of agents
+	front     *listener.Listener
+	secrets   *secret.Service
 	wall      *wall.Wall // nil if sandboxes have no network
 	previews  *preview.Proxy
-	e2b       *e2b.Surface
+	e2b       *e2b.Server
 	handler   http.Handler
 	leave     context.CancelFunc // ends streams
 	secret    string             // of the admin key
@@ -119,7 +119,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		}
 	}()
 
-	release, err := place.Hold(c.DataDir)
+	release, err := datadir.Hold(c.DataDir)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 			return nil, err
 		}
 	}
-	if n.db, err = store.Open(ctx, filepath.Join(c.DataDir, place.DatabaseName)); err != nil {
+	if n.db, err = store.Open(ctx, filepath.Join(c.DataDir, datadir.DatabaseName)); err != nil {
 		return nil, err
 	}
 	n.closers.add(func() {
@@ -151,10 +151,10 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		}
 	})
 	keys := key.New(store.Keys(n.db))
-	if n.secret, err = key.Bootstrap(ctx, keys, filepath.Join(c.DataDir, place.KeyName)); err != nil {
+	if n.secret, err = key.Bootstrap(ctx, keys, filepath.Join(c.DataDir, datadir.KeyName)); err != nil {
 		return nil, err
 	}
-	n.workshop = fleet.NewWorkshop(n.provider, engi.Size{})
+	n.workshop = fleet.NewBuildRunner(n.provider, engi.Size{})
 	if err := n.openDisk(ctx); err != nil {
 		return nil, err
 	}

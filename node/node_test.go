@@ -22,7 +22,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/node/config"
-	"github.com/engi-dev/engi/node/place"
+	"github.com/engi-dev/engi/node/datadir"
 	"github.com/engi-dev/engi/provider/memory"
 )
 
@@ -137,10 +137,10 @@ func TestNodeLetsGoOfEverything(t *testing.T) {
 		if err := n.Run(ctx, cancel); err != nil {
 			t.Fatalf("life %d: %v", i, err)
 		}
-		if held, err := place.IsHeld(c.DataDir); held || err != nil {
+		if held, err := datadir.IsHeld(c.DataDir); held || err != nil {
 			t.Errorf("life %d: still held: %t, %v", i, held, err)
 		}
-		if _, err := os.Stat(filepath.Join(c.DataDir, place.EndpointName)); err == nil {
+		if _, err := os.Stat(filepath.Join(c.DataDir, datadir.EndpointName)); err == nil {
 			t.Errorf("life %d: the endpoint is still named", i)
 		}
 	}
@@ -152,7 +152,7 @@ func TestPrivateNodeLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasPrefix(p.Endpoint().DataDir, filepath.Join(c.DataDir, place.PrivateName)) {
+	if !strings.HasPrefix(p.Endpoint().DataDir, filepath.Join(c.DataDir, datadir.PrivateName)) {
 		t.Errorf("its data is in %s", p.Endpoint().DataDir)
 	}
 	// Beside it, a server may run, and another private node.
@@ -168,7 +168,7 @@ func TestPrivateNodeLeavesNothing(t *testing.T) {
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := os.ReadDir(filepath.Join(c.DataDir, place.PrivateName)); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(filepath.Join(c.DataDir, datadir.PrivateName)); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
@@ -183,7 +183,7 @@ func TestPrivateNodeThatCannotStartLeavesNothing(t *testing.T) {
 	if _, err := OpenPrivate(t.Context(), c, o); err == nil {
 		t.Fatal("it started on a cache directory that is a file")
 	}
-	if left, _ := os.ReadDir(filepath.Join(c.DataDir, place.PrivateName)); len(left) > 0 {
+	if left, _ := os.ReadDir(filepath.Join(c.DataDir, datadir.PrivateName)); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }

@@ -94,7 +94,7 @@ func (n *Node) dispatch(leave context.Context, rest, tools http.Handler) http.Ha
 
 // InitTLS makes certificates for the configured domains and more of them, in
 // a directory that it chooses if dir is empty.
-func InitTLS(dataDir, dir string, domains []string, anew bool) (cert.Made, error) {
+func InitTLS(dataDir, dir string, domains []string, anew bool) (cert.Files, error) {
 	if dir == "" {
 		dir = filepath.Join(dataDir, "tls")
 	}

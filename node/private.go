@@ -12,7 +12,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/node/config"
-	"github.com/engi-dev/engi/node/place"
+	"github.com/engi-dev/engi/node/datadir"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
 )
@@ -31,7 +31,7 @@ type Private struct {
 // loopback port, and first removes what killed private nodes left. The
 // caller closes it, also after a signal: it must not die with sandboxes alive.
 func OpenPrivate(ctx context.Context, c config.Config, o Options) (_ *Private, err error) {
-	base := filepath.Join(c.DataDir, place.PrivateName)
+	base := filepath.Join(c.DataDir, datadir.PrivateName)
 	if err := sweepPrivate(ctx, c, o.Log); err != nil && o.Log != nil {
 		o.Log.Warn("remove what a killed private node left", "err", err)
 	}
@@ -74,7 +74,7 @@ func EnterNamespaces() error { return gvisor.EnterNamespaces() }
 
 // deadPrivate returns the directories of private nodes whose process is gone.
 func deadPrivate(c config.Config) ([]string, error) {
-	base := filepath.Join(c.DataDir, place.PrivateName)
+	base := filepath.Join(c.DataDir, datadir.PrivateName)
 	entries, err := os.ReadDir(base)
 	if err != nil {
 		if os.IsNotExist(err) {
@@ -85,7 +85,7 @@ func deadPrivate(c config.Config) ([]string, error) {
 	var dead []string
 	for _, e := range entries {
 		dir := filepath.Join(base, e.Name())
-		if held, err := place.IsHeld(dir); e.IsDir() && err == nil && !held {
+		if held, err := datadir.IsHeld(dir); e.IsDir() && err == nil && !held {
 			dead = append(dead, dir)
 		}
 	}
@@ -104,7 +104,7 @@ func sweepPrivate(ctx context.Context, c config.Config, log *slog.Logger) error 
 	}
 	var all []error
 	for _, dir := range dead {
-		release, err := place.Hold(dir)
+		release, err := datadir.Hold(dir)
 		if err != nil {
 			continue // somebody else sweeps it, or it is just being made
 		}

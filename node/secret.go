@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/engi-dev/engi/gate/secret"
-	"github.com/engi-dev/engi/node/place"
+	"github.com/engi-dev/engi/node/datadir"
 	"github.com/engi-dev/engi/store"
 )
 
@@ -36,12 +36,12 @@ func (n *Node) secretOptions() secret.Options {
 // RotateSecrets replaces the key of a data directory's secrets and returns how
 // many it has sealed anew. It reports Conflict while a server runs there.
 func RotateSecrets(ctx context.Context, dataDir string, log *slog.Logger) (int, error) {
-	release, err := place.Hold(dataDir)
+	release, err := datadir.Hold(dataDir)
 	if err != nil {
 		return 0, err
 	}
 	defer release()
-	db, err := store.Open(ctx, filepath.Join(dataDir, place.DatabaseName))
+	db, err := store.Open(ctx, filepath.Join(dataDir, datadir.DatabaseName))
 	if err != nil {
 		return 0, err
 	}

@@ -12,7 +12,7 @@ import (
 
 // openSessions makes sessions, or none where the configuration has none.
 func (n *Node) openSessions(ctx context.Context, metrics prometheus.Registerer) (err error) {
-	n.sessions, err = sessions.Open(ctx, n.config, sessions.Rooms{
+	n.sessions, err = sessions.Open(ctx, n.config, sessions.Options{
 		Sandboxes: n.fleet.Sandboxes(), Lifecycle: n.fleet.Lifecycle(), Volumes: n.volumes, Templates: n.templates,
 		Store: store.Sessions(n.db), Metrics: metrics, Log: n.log.With("room", "session"),
 	})

@@ -7,7 +7,7 @@ import (
 
 // openWorkflows makes durable functions, or none where they are off.
 func (n *Node) openWorkflows() (err error) {
-	n.workflows, err = workflows.Open(n.config, workflows.Rooms{
+	n.workflows, err = workflows.Open(n.config, workflows.Options{
 		DB: n.db, Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Agents: n.Agents(),
 		URL: n.Endpoint().URL, Log: n.log.With("room", "workflow"),
 	})

@@ -69,7 +69,7 @@ type Provider interface {
 	Remove(ctx context.Context, id engi.SandboxID) error
 }
 
-// A Wired is a Provider whose machines take a link: Spec.Netns.
+// A Networked is a Provider whose machines take a link: Spec.Netns.
 //
 //  15. A machine with a Netns reaches, from the addresses that the devices
 //     there have, what is at the other end of its link, and nothing else.
@@ -78,7 +78,7 @@ type Provider interface {
 //  16. What was saved may be restored with another link, the first or none.
 //     Connections of before are broken there; new ones work. A machine that
 //     goes on after Snapshot or Resume keeps its connections.
-type Wired interface {
+type Networked interface {
 	// Netns returns a path of the network namespace of a machine that runs,
 	// or NotFound. The path is good for as long as the machine runs.
 	Netns(ctx context.Context, id engi.SandboxID) (string, error)

@@ -32,13 +32,13 @@ type scratchKey struct {
 }
 
 // A cupboard has all scratches.
-type cupboard struct {
+type processCache struct {
 	mu  sync.Mutex
 	all map[scratchKey]*scratch
 }
 
 // of returns a scratch. c.mu is held.
-func (c *cupboard) of(key scratchKey) *scratch {
+func (c *processCache) of(key scratchKey) *scratch {
 	now := time.Now()
 	s := c.all[key]
 	if s == nil || now.Sub(s.used) > kvIdle {
@@ -51,7 +51,7 @@ func (c *cupboard) of(key scratchKey) *scratch {
 }
 
 // tidy drops what is too old and makes room for another of owner.
-func (c *cupboard) tidy(now time.Time, owner engi.Owner) {
+func (c *processCache) tidy(now time.Time, owner engi.Owner) {
 	mine := 0
 	for k, s := range c.all {
 		if now.Sub(s.used) > kvIdle {
@@ -66,7 +66,7 @@ func (c *cupboard) tidy(now time.Time, owner engi.Owner) {
 }
 
 // drop forgets the one among those that has not been used for longest.
-func (c *cupboard) drop(among func(scratchKey) bool) {
+func (c *processCache) drop(among func(scratchKey) bool) {
 	var oldest *scratchKey
 	for k, s := range c.all {
 		if among(k) && (oldest == nil || s.used.Before(c.all[*oldest].used)) {
@@ -79,7 +79,7 @@ func (c *cupboard) drop(among func(scratchKey) bool) {
 }
 
 // fits drops others until s may grow by n bytes.
-func (c *cupboard) fits(key scratchKey, n int) {
+func (c *processCache) fits(key scratchKey, n int) {
 	for {
 		total := n
 		for _, s := range c.all {
@@ -96,7 +96,7 @@ func (c *cupboard) fits(key scratchKey, n int) {
 // in a session, for the session's. They live in memory, for an hour after the
 // last use.
 func KV() []API {
-	all := &cupboard{all: map[scratchKey]*scratch{}}
+	all := &processCache{all: map[scratchKey]*scratch{}}
 	keyOf := func(c Call) scratchKey {
 		k := scratchKey{owner: c.Owner}
 		if c.Session != nil {

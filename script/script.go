@@ -159,15 +159,15 @@ func New(o Options) (*Runner, error) {
 func (r *Runner) Run(ctx context.Context, ready func()) error { return r.pool.run(ctx, ready) }
 
 // Scripts returns the front desk.
-func (r *Runner) Scripts() engi.Scripts { return desk{r} }
+func (r *Runner) Scripts() engi.Scripts { return service{r} }
 
-type desk struct{ r *Runner }
+type service struct{ r *Runner }
 
-func (d desk) APIs() []engi.ScriptAPI { return slices.Clone(d.r.list) }
+func (d service) APIs() []engi.ScriptAPI { return slices.Clone(d.r.list) }
 
-func (d desk) Declarations() string { return Declarations(d.r.list) }
+func (d service) Declarations() string { return Declarations(d.r.list) }
 
-func (d desk) Run(ctx context.Context, spec engi.ScriptSpec) (engi.ScriptResult, error) {
+func (d service) Run(ctx context.Context, spec engi.ScriptSpec) (engi.ScriptResult, error) {
 	began := time.Now()
 	visit, result, err := d.r.run(ctx, spec)
 	d.r.note(ctx, spec, visit, result, err, time.Since(began))

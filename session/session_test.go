@@ -16,10 +16,10 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// options are of a node whose world is w.
-func options(w *world) Options {
+// options are of a node whose fixture is w.
+func options(w *fixture) Options {
 	return Options{
-		Sandboxes: boxes{w}, Lifecycle: nights{world: w}, Volumes: volumes{world: w}, Store: w, Packages: packages{w},
+		Sandboxes: liveSandboxes{w}, Lifecycle: sleeper{fixture: w}, Volumes: volumes{fixture: w}, Store: w, Packages: packages{w},
 		Defaults: Defaults{
 			Mode: engi.SessionLazy, Size: engi.Size{Memory: 1 << 30}, Capacity: 300 << 20, TTL: 30 * time.Minute, Dormancy: 5 * time.Minute,
 			Timeout: 5 * time.Minute, Awake: 24 * time.Hour,
@@ -30,7 +30,7 @@ func options(w *world) Options {
 }
 
 // start runs a manager until stop.
-func start(t testing.TB, w *world) (m *Manager, stop func()) {
+func start(t testing.TB, w *fixture) (m *Manager, stop func()) {
 	t.Helper()
 	m, err := Open(context.Background(), options(w))
 	if err != nil {

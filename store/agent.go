@@ -13,13 +13,13 @@ import (
 )
 
 // agentShelf is the agents' shelf in the database.
-type agentShelf struct{ db *DB }
+type agentStore struct{ db *DB }
 
 // Agents returns the shelf for runs of agents.
-func Agents(db *DB) agent.Store { return agentShelf{db} }
+func Agents(db *DB) agent.Store { return agentStore{db} }
 
 // AgentResults returns the shelf for what tools said in them at length.
-func AgentResults(db *DB) agent.Results { return agentShelf{db} }
+func AgentResults(db *DB) agent.Results { return agentStore{db} }
 
 const agentColumns = `id, owner, conversation, state, created, ended, idempotency, detail`
 
@@ -175,7 +175,7 @@ func putMessages(ctx context.Context, tx *sql.Tx, id engi.RunID, n int, messages
 	return nil
 }
 
-func (s agentShelf) Put(ctx context.Context, r agent.Record, messages []engi.Message) (err error) {
+func (s agentStore) Put(ctx context.Context, r agent.Record, messages []engi.Message) (err error) {
 	defer engi.Annotate(&err, "record run %s", r.ID)
 	values, err := agentValues(r)
 	if err != nil {
@@ -192,7 +192,7 @@ func (s agentShelf) Put(ctx context.Context, r agent.Record, messages []engi.Mes
 	})
 }
 
-func (s agentShelf) Update(ctx context.Context, r agent.Record, n int, messages []engi.Message) (err error) {
+func (s agentStore) Update(ctx context.Context, r agent.Record, n int, messages []engi.Message) (err error) {
 	defer engi.Annotate(&err, "record run %s", r.ID)
 	values, err := agentValues(r)
 	if err != nil {
@@ -214,7 +214,7 @@ func noRun() error {
 	return engi.Errorf(engi.NotFound, "there is no such run").WithRemedy("'engi agent runs' shows yours")
 }
 
-func (s agentShelf) one(ctx context.Context, query string, args ...any) (agent.Record, error) {
+func (s agentStore) one(ctx context.Context, query string, args ...any) (agent.Record, error) {
 	r, err := scanAgent(s.db.read.QueryRowContext(ctx, `SELECT `+agentColumns+` FROM agent_runs WHERE `+query, args...))
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -227,7 +227,7 @@ func (s agentShelf) one(ctx context.Context, query string, args ...any) (agent.R
 	return r, err
 }
 
-func (s agentShelf) all(ctx context.Context, query string, args ...any) ([]agent.Record, error) {
+func (s agentStore) all(ctx context.Context, query string, args ...any) ([]agent.Record, error) {
 	rows, err := s.db.read.QueryContext(ctx, `SELECT `+agentColumns+` FROM agent_runs WHERE `+query, args...)
 	if err != nil {
 		return nil, fault(ctx, err)
@@ -250,15 +250,15 @@ func (s agentShelf) all(ctx context.Context, query string, args ...any) ([]agent
 	return all, nil
 }
 
-func (s agentShelf) Repeated(ctx context.Context, owner engi.Owner, key string) (agent.Record, error) {
+func (s agentStore) Repeated(ctx context.Context, owner engi.Owner, key string) (agent.Record, error) {
 	return s.one(ctx, `owner = ? AND idempotency = ? AND idempotency <> ''`, string(owner), key)
 }
 
-func (s agentShelf) Get(ctx context.Context, owner engi.Owner, id engi.RunID) (agent.Record, error) {
+func (s agentStore) Get(ctx context.Context, owner engi.Owner, id engi.RunID) (agent.Record, error) {
 	return s.one(ctx, `id = ? AND (? = '' OR owner = ?)`, string(id), string(owner), string(owner))
 }
 
-func (s agentShelf) List(ctx context.Context, owner engi.Owner, f agent.Filter) ([]agent.Record, error) {
+func (s agentStore) List(ctx context.Context, owner engi.Owner, f agent.Filter) ([]agent.Record, error) {
 	if f.Limit <= 0 {
 		f.Limit = -1
 	}
@@ -270,7 +270,7 @@ func (s agentShelf) List(ctx context.Context, owner engi.Owner, f agent.Filter) 
 		string(owner), string(owner), string(f.Conversation), string(f.Conversation), state, state, f.Limit)
 }
 
-func (s agentShelf) Messages(ctx context.Context, id engi.RunID) ([]engi.Message, error) {
+func (s agentStore) Messages(ctx context.Context, id engi.RunID) ([]engi.Message, error) {
 	rows, err := s.db.read.QueryContext(ctx, `SELECT message FROM agent_messages WHERE run = ? ORDER BY n`, string(id))
 	if err != nil {
 		return nil, fault(ctx, err)
@@ -294,14 +294,14 @@ func (s agentShelf) Messages(ctx context.Context, id engi.RunID) ([]engi.Message
 	return all, nil
 }
 
-func (s agentShelf) Keep(ctx context.Context, id engi.RunID, call string, data []byte) error {
+func (s agentStore) Keep(ctx context.Context, id engi.RunID, call string, data []byte) error {
 	if _, err := s.db.write.ExecContext(ctx, `INSERT OR REPLACE INTO agent_results (run, call, data) VALUES (?, ?, ?)`, string(id), call, data); err != nil {
 		return fault(ctx, err)
 	}
 	return nil
 }
 
-func (s agentShelf) Kept(ctx context.Context, id engi.RunID, call string) (data []byte, err error) {
+func (s agentStore) Kept(ctx context.Context, id engi.RunID, call string) (data []byte, err error) {
 	err = s.db.read.QueryRowContext(ctx, `SELECT data FROM agent_results WHERE run = ? AND call = ?`, string(id), call).Scan(&data)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -312,7 +312,7 @@ func (s agentShelf) Kept(ctx context.Context, id engi.RunID, call string) (data 
 	return data, nil
 }
 
-func (s agentShelf) Forget(ctx context.Context, before time.Time) error {
+func (s agentStore) Forget(ctx context.Context, before time.Time) error {
 	return s.db.tx(ctx, func(tx *sql.Tx) error {
 		const old = `(SELECT id FROM agent_runs WHERE ended <> 0 AND ended < ?)`
 		for _, q := range []string{

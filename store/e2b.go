@@ -12,12 +12,12 @@ import (
 )
 
 // e2bShelf is the shelf of the surface for E2B's clients.
-type e2bShelf struct{ db *DB }
+type e2bStore struct{ db *DB }
 
-var _ e2b.Store = e2bShelf{}
+var _ e2b.Store = e2bStore{}
 
 // E2B returns the shelf of the surface for E2B's clients.
-func E2B(db *DB) e2b.Store { return e2bShelf{db} }
+func E2B(db *DB) e2b.Store { return e2bStore{db} }
 
 // e2bDetail is the part of a template nobody selects by.
 type e2bDetail struct {
@@ -44,7 +44,7 @@ type e2bTag struct {
 	Created int64  `json:"created"`
 }
 
-func (s e2bShelf) Put(ctx context.Context, t e2b.Template) (err error) {
+func (s e2bStore) Put(ctx context.Context, t e2b.Template) (err error) {
 	defer engi.Annotate(&err, "put template %s", t.ID)
 	var d e2bDetail
 	for _, b := range t.Builds {
@@ -80,7 +80,7 @@ func (s e2bShelf) Put(ctx context.Context, t e2b.Template) (err error) {
 
 const e2bColumns = `id, owner, name, detail, created, updated`
 
-func (s e2bShelf) Get(ctx context.Context, owner engi.Owner, idOrName string) (e2b.Template, error) {
+func (s e2bStore) Get(ctx context.Context, owner engi.Owner, idOrName string) (e2b.Template, error) {
 	t, err := scanE2B(s.db.read.QueryRowContext(ctx, `SELECT `+e2bColumns+` FROM e2b_templates
 		WHERE (id = ? OR name = ?) AND (? = '' OR owner = ?) ORDER BY owner LIMIT 1`, idOrName, idOrName, string(owner), string(owner)))
 	if errors.Is(err, sql.ErrNoRows) {
@@ -92,7 +92,7 @@ func (s e2bShelf) Get(ctx context.Context, owner engi.Owner, idOrName string) (e
 	return t, nil
 }
 
-func (s e2bShelf) List(ctx context.Context, owner engi.Owner) ([]e2b.Template, error) {
+func (s e2bStore) List(ctx context.Context, owner engi.Owner) ([]e2b.Template, error) {
 	rows, err := s.db.read.QueryContext(ctx, `SELECT `+e2bColumns+` FROM e2b_templates WHERE ? = '' OR owner = ? ORDER BY name, id`,
 		string(owner), string(owner))
 	if err != nil {
@@ -134,14 +134,14 @@ func scanE2B(row interface{ Scan(...any) error }) (t e2b.Template, err error) {
 	return t, nil
 }
 
-func (s e2bShelf) Remove(ctx context.Context, id string) error {
+func (s e2bStore) Remove(ctx context.Context, id string) error {
 	if _, err := s.db.write.ExecContext(ctx, `DELETE FROM e2b_templates WHERE id = ?`, id); err != nil {
 		return fault(ctx, err)
 	}
 	return nil
 }
 
-func (s e2bShelf) AddLines(ctx context.Context, template, build string, lines []e2b.Line) (err error) {
+func (s e2bStore) AddLines(ctx context.Context, template, build string, lines []e2b.LogLine) (err error) {
 	defer engi.Annotate(&err, "log build %s", build)
 	return s.db.tx(ctx, func(tx *sql.Tx) error {
 		for _, l := range lines {
@@ -157,15 +157,15 @@ func (s e2bShelf) AddLines(ctx context.Context, template, build string, lines []
 	})
 }
 
-func (s e2bShelf) Lines(ctx context.Context, build string, skip, limit int) ([]e2b.Line, error) {
+func (s e2bStore) Lines(ctx context.Context, build string, skip, limit int) ([]e2b.LogLine, error) {
 	rows, err := s.db.read.QueryContext(ctx, `SELECT time, level, step, text FROM e2b_lines WHERE build = ? ORDER BY seq LIMIT ? OFFSET ?`, build, limit, skip)
 	if err != nil {
 		return nil, fault(ctx, err)
 	}
 	defer rows.Close()
-	var list []e2b.Line
+	var list []e2b.LogLine
 	for rows.Next() {
-		var l e2b.Line
+		var l e2b.LogLine
 		var at int64
 		if err := rows.Scan(&at, &l.Level, &l.Step, &l.Text); err != nil {
 			return nil, fault(ctx, err)

@@ -19,7 +19,7 @@ const (
 )
 
 // egressShelf is the wall's shelf in the database.
-type egressShelf struct {
+type egressStore struct {
 	db   *DB
 	keep int
 	age  time.Duration
@@ -27,7 +27,7 @@ type egressShelf struct {
 	swept *atomic.Int64 // when what is too old was last removed
 }
 
-var _ egress.Store = egressShelf{}
+var _ egress.Store = egressStore{}
 
 // Egress returns the wall's shelf, which remembers the last keep events of
 // each sandbox, no older than age; zero means EgressKeep and EgressAge.
@@ -38,7 +38,7 @@ func Egress(db *DB, keep int, age time.Duration) egress.Store {
 	if age <= 0 {
 		age = EgressAge
 	}
-	return egressShelf{db, keep, age, new(atomic.Int64)}
+	return egressStore{db, keep, age, new(atomic.Int64)}
 }
 
 const egressColumns = `sandbox, seq, time, owner, kind, allowed, protocol, host, address, rule, reason, up, down`
@@ -50,7 +50,7 @@ const (
 	sweepMost  = 5000
 )
 
-func (s egressShelf) Append(ctx context.Context, events []engi.NetworkEvent) (err error) {
+func (s egressStore) Append(ctx context.Context, events []engi.NetworkEvent) (err error) {
 	if len(events) == 0 {
 		return nil
 	}
@@ -104,7 +104,7 @@ func (s egressShelf) Append(ctx context.Context, events []engi.NetworkEvent) (er
 }
 
 // sweep removes what is too old, once in a while.
-func (s egressShelf) sweep(ctx context.Context, tx *sql.Tx) error {
+func (s egressStore) sweep(ctx context.Context, tx *sql.Tx) error {
 	now := time.Now()
 	if at := s.swept.Load(); now.Sub(time.Unix(0, at)) < sweepEvery || !s.swept.CompareAndSwap(at, now.UnixNano()) {
 		return nil
@@ -117,7 +117,7 @@ func (s egressShelf) sweep(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-func (s egressShelf) Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int) (_ []engi.NetworkEvent, err error) {
+func (s egressStore) Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int) (_ []engi.NetworkEvent, err error) {
 	defer engi.Annotate(&err, "read network events of %s", id)
 	rows, err := s.db.read.QueryContext(ctx, `SELECT `+egressColumns+` FROM network_events
 		WHERE sandbox = ? AND seq > ? AND (? = '' OR owner = ?) AND time >= ? ORDER BY seq LIMIT ?`,

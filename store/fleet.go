@@ -13,12 +13,12 @@ import (
 )
 
 // fleetShelf is the fleet room's shelf in the database.
-type fleetShelf struct{ db *DB }
+type fleetStore struct{ db *DB }
 
-var _ fleet.Store = fleetShelf{}
+var _ fleet.Store = fleetStore{}
 
 // Fleet returns the fleet room's shelf.
-func Fleet(db *DB) fleet.Store { return fleetShelf{db} }
+func Fleet(db *DB) fleet.Store { return fleetStore{db} }
 
 // What each execution does once or twice is prepared when the database opens.
 const (
@@ -94,7 +94,7 @@ type fleetRefusal struct {
 	Position int    `json:"position,omitempty"`
 }
 
-func (f fleetShelf) Create(ctx context.Context, r fleet.Record, s *fleet.SandboxRecord) (older fleet.Record, err error) {
+func (f fleetStore) Create(ctx context.Context, r fleet.Record, s *fleet.SandboxRecord) (older fleet.Record, err error) {
 	defer engi.Annotate(&err, "record execution %s", r.ID)
 	detail, err := encodeDetail(r)
 	if err != nil {
@@ -126,7 +126,7 @@ func (f fleetShelf) Create(ctx context.Context, r fleet.Record, s *fleet.Sandbox
 	return older, engi.Errorf(engi.Conflict, "idempotency key used before, by execution %s", older.ID)
 }
 
-func (f fleetShelf) Update(ctx context.Context, from engi.ExecutionState, r fleet.Record, s *fleet.SandboxRecord) (err error) {
+func (f fleetStore) Update(ctx context.Context, from engi.ExecutionState, r fleet.Record, s *fleet.SandboxRecord) (err error) {
 	defer engi.Annotate(&err, "record execution %s", r.ID)
 	detail, err := encodeDetail(r)
 	if err != nil {
@@ -161,18 +161,18 @@ func (f fleetShelf) Update(ctx context.Context, from engi.ExecutionState, r flee
 const executionColumns = `id, owner, state, language, template, sandbox, created, started, ended,
 	COALESCE(idempotency, ''), fingerprint, tape_file, detail`
 
-func (f fleetShelf) Get(ctx context.Context, owner engi.Owner, id engi.ExecutionID) (_ fleet.Record, err error) {
+func (f fleetStore) Get(ctx context.Context, owner engi.Owner, id engi.ExecutionID) (_ fleet.Record, err error) {
 	defer engi.Annotate(&err, "get execution %s", id)
 	return f.one(ctx, `SELECT `+executionColumns+`, tape FROM executions WHERE id = ? AND (? = '' OR owner = ?)`,
 		string(id), string(owner), string(owner))
 }
 
-func (f fleetShelf) Repeated(ctx context.Context, owner engi.Owner, key string) (_ fleet.Record, err error) {
+func (f fleetStore) Repeated(ctx context.Context, owner engi.Owner, key string) (_ fleet.Record, err error) {
 	defer engi.Annotate(&err, "get execution by idempotency key")
 	return f.one(ctx, `SELECT `+executionColumns+`, tape FROM executions WHERE owner = ? AND idempotency = ?`, string(owner), key)
 }
 
-func (f fleetShelf) one(ctx context.Context, query string, args ...any) (fleet.Record, error) {
+func (f fleetStore) one(ctx context.Context, query string, args ...any) (fleet.Record, error) {
 	var tape []byte
 	r, err := scanExecution(ctx, f.db.read.QueryRowContext(ctx, query, args...), &tape)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -182,7 +182,7 @@ func (f fleetShelf) one(ctx context.Context, query string, args ...any) (fleet.R
 	return r, err
 }
 
-func (f fleetShelf) List(ctx context.Context, owner engi.Owner, q engi.ExecutionFilter) (_ []fleet.Record, err error) {
+func (f fleetStore) List(ctx context.Context, owner engi.Owner, q engi.ExecutionFilter) (_ []fleet.Record, err error) {
 	defer engi.Annotate(&err, "list executions")
 	where, args := []string{"1"}, []any{}
 	if owner != "" {
@@ -223,7 +223,7 @@ func (f fleetShelf) List(ctx context.Context, owner engi.Owner, q engi.Execution
 
 // Expire looks for what is to go on a reading connection, so that those who
 // write wait for the deletions only.
-func (f fleetShelf) Expire(ctx context.Context, before time.Time, keep, limit int) (_ []engi.ExecutionID, err error) {
+func (f fleetStore) Expire(ctx context.Context, before time.Time, keep, limit int) (_ []engi.ExecutionID, err error) {
 	defer engi.Annotate(&err, "expire executions")
 	var ended, old int
 	err = f.db.read.QueryRowContext(ctx, `SELECT COUNT(*), COALESCE(SUM(ended < ?), 0) FROM executions WHERE ended > 0`, nanos(before)).Scan(&ended, &old)
@@ -278,12 +278,12 @@ func column[T ~string](ctx context.Context, db *sql.DB, query string, args ...an
 	return all, nil
 }
 
-func (f fleetShelf) PutSandbox(ctx context.Context, s fleet.SandboxRecord) (err error) {
+func (f fleetStore) PutSandbox(ctx context.Context, s fleet.SandboxRecord) (err error) {
 	defer engi.Annotate(&err, "record sandbox %s", s.ID)
 	return f.db.tx(ctx, func(tx *sql.Tx) error { return f.putSandbox(ctx, tx, &s) })
 }
 
-func (f fleetShelf) putSandbox(ctx context.Context, tx *sql.Tx, s *fleet.SandboxRecord) error {
+func (f fleetStore) putSandbox(ctx context.Context, tx *sql.Tx, s *fleet.SandboxRecord) error {
 	if s == nil {
 		return nil
 	}
@@ -315,7 +315,7 @@ func (f fleetShelf) putSandbox(ctx context.Context, tx *sql.Tx, s *fleet.Sandbox
 const sandboxColumns = `id, owner, template, digest, pool, tier, size, state, cause, execution, token, language, fixed, created, stopped,
 	made, COALESCE(idempotency, ''), detail`
 
-func (f fleetShelf) GetSandbox(ctx context.Context, owner engi.Owner, id engi.SandboxID) (_ fleet.SandboxRecord, err error) {
+func (f fleetStore) GetSandbox(ctx context.Context, owner engi.Owner, id engi.SandboxID) (_ fleet.SandboxRecord, err error) {
 	defer engi.Annotate(&err, "get sandbox %s", id)
 	s, err := scanSandbox(ctx, f.db.read.QueryRowContext(ctx, `SELECT `+sandboxColumns+` FROM sandboxes
 		WHERE id = ? AND (? = '' OR owner = ?)`, string(id), string(owner), string(owner)))
@@ -325,14 +325,14 @@ func (f fleetShelf) GetSandbox(ctx context.Context, owner engi.Owner, id engi.Sa
 	return s, err
 }
 
-func (f fleetShelf) ListSandboxes(ctx context.Context, owner engi.Owner) (_ []fleet.SandboxRecord, err error) {
+func (f fleetStore) ListSandboxes(ctx context.Context, owner engi.Owner) (_ []fleet.SandboxRecord, err error) {
 	defer engi.Annotate(&err, "list sandboxes")
 	return f.sandboxes(ctx, `SELECT `+sandboxColumns+` FROM sandboxes
 		WHERE state <> 'stopped' AND (? = '' OR owner = ?) ORDER BY seq DESC`, string(owner), string(owner))
 }
 
 // sandboxes returns the records a query selects.
-func (f fleetShelf) sandboxes(ctx context.Context, query string, args ...any) ([]fleet.SandboxRecord, error) {
+func (f fleetStore) sandboxes(ctx context.Context, query string, args ...any) ([]fleet.SandboxRecord, error) {
 	rows, err := f.db.read.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, fault(ctx, err)
@@ -352,7 +352,7 @@ func (f fleetShelf) sandboxes(ctx context.Context, query string, args ...any) ([
 	return list, nil
 }
 
-func (f fleetShelf) ForgetSandbox(ctx context.Context, id engi.SandboxID) (err error) {
+func (f fleetStore) ForgetSandbox(ctx context.Context, id engi.SandboxID) (err error) {
 	defer engi.Annotate(&err, "forget sandbox %s", id)
 	return f.db.tx(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, `DELETE FROM sandboxes WHERE id = ?`, string(id)); err != nil {

@@ -12,16 +12,16 @@ import (
 )
 
 // keyShelf is the key room's shelf in the database.
-type keyShelf struct{ db *DB }
+type keyStore struct{ db *DB }
 
-var _ key.Store = keyShelf{}
+var _ key.Store = keyStore{}
 
 // Keys returns the key room's shelf.
-func Keys(db *DB) key.Store { return keyShelf{db} }
+func Keys(db *DB) key.Store { return keyStore{db} }
 
 const keyColumns = `id, owner, name, admin, created, expires, revoked, scopes`
 
-func (s keyShelf) Put(ctx context.Context, k engi.Key, h key.Hash) (err error) {
+func (s keyStore) Put(ctx context.Context, k engi.Key, h key.Hash) (err error) {
 	defer engi.Annotate(&err, "put key %s", k.ID)
 	_, err = s.db.write.ExecContext(ctx,
 		`INSERT INTO keys (`+keyColumns+`, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
@@ -35,7 +35,7 @@ func (s keyShelf) Put(ctx context.Context, k engi.Key, h key.Hash) (err error) {
 	return fault(ctx, err)
 }
 
-func (s keyShelf) Find(ctx context.Context, h key.Hash) (engi.Key, error) {
+func (s keyStore) Find(ctx context.Context, h key.Hash) (engi.Key, error) {
 	k, err := scanKey(s.db.read.QueryRowContext(ctx, `SELECT `+keyColumns+` FROM keys WHERE hash = ?`, h[:]))
 	if errors.Is(err, sql.ErrNoRows) {
 		return engi.Key{}, engi.Errorf(engi.NotFound, "no such key")
@@ -46,7 +46,7 @@ func (s keyShelf) Find(ctx context.Context, h key.Hash) (engi.Key, error) {
 	return k, nil
 }
 
-func (s keyShelf) List(ctx context.Context, owner engi.Owner) ([]engi.Key, error) {
+func (s keyStore) List(ctx context.Context, owner engi.Owner) ([]engi.Key, error) {
 	rows, err := s.db.read.QueryContext(ctx,
 		`SELECT `+keyColumns+` FROM keys WHERE ? = '' OR owner = ? ORDER BY seq DESC`, string(owner), string(owner))
 	if err != nil {
@@ -67,7 +67,7 @@ func (s keyShelf) List(ctx context.Context, owner engi.Owner) ([]engi.Key, error
 	return list, nil
 }
 
-func (s keyShelf) Revoke(ctx context.Context, owner engi.Owner, id string, at time.Time) error {
+func (s keyStore) Revoke(ctx context.Context, owner engi.Owner, id string, at time.Time) error {
 	res, err := s.db.write.ExecContext(ctx,
 		`UPDATE keys SET revoked = CASE revoked WHEN 0 THEN ? ELSE revoked END WHERE id = ? AND (? = '' OR owner = ?)`,
 		nanos(at), id, string(owner), string(owner))

@@ -18,12 +18,12 @@ import (
 )
 
 // libraryShelf is the library's shelf in the database.
-type libraryShelf struct{ db *DB }
+type libraryStore struct{ db *DB }
 
-var _ library.Store = libraryShelf{}
+var _ library.Store = libraryStore{}
 
 // Library returns the shelf for documents and modules.
-func Library(db *DB) library.Store { return libraryShelf{db} }
+func Library(db *DB) library.Store { return libraryStore{db} }
 
 const libraryColumns = `id, shelf, package, place, title, bytes, module, detail`
 
@@ -56,7 +56,7 @@ type libraryModule struct {
 	Saved       int64            `json:"saved"`
 }
 
-func (f libraryShelf) Put(ctx context.Context, r library.Record, pieces []library.Piece, quota library.Quota) (_ library.Record, err error) {
+func (f libraryStore) Put(ctx context.Context, r library.Record, pieces []library.Piece, quota library.Quota) (_ library.Record, err error) {
 	defer engi.Annotate(&err, "record document %s", r.ID)
 	err = f.db.tx(ctx, func(tx *sql.Tx) error {
 		var seq int64
@@ -184,7 +184,7 @@ func place(kind, name string) string {
 // frequent one takes a hundred times as long as to find them.
 const enough = 500
 
-func (f libraryShelf) Match(ctx context.Context, q library.Query) ([]int64, error) {
+func (f libraryStore) Match(ctx context.Context, q library.Query) ([]int64, error) {
 	var places, words []string
 	for _, s := range q.Shelves {
 		if s == library.Everywhere {
@@ -225,7 +225,7 @@ func anyOf(words []string) string {
 
 // rare returns the words that fewest rows have: as many as it takes to find
 // enough rows. It is empty if no row has any.
-func (f libraryShelf) rare(ctx context.Context, words []string) ([]string, error) {
+func (f libraryStore) rare(ctx context.Context, words []string) ([]string, error) {
 	const count = `(SELECT count(*) FROM (SELECT 1 FROM library_words WHERE library_words MATCH ? LIMIT ?))`
 	args := make([]any, 0, 2*len(words))
 	for _, w := range words {
@@ -258,7 +258,7 @@ func (f libraryShelf) rare(ctx context.Context, words []string) ([]string, error
 }
 
 // rank returns the rows that match, the best first.
-func (f libraryShelf) rank(ctx context.Context, match string, limit int) ([]int64, error) {
+func (f libraryStore) rank(ctx context.Context, match string, limit int) ([]int64, error) {
 	rows, err := f.db.read.QueryContext(ctx, `SELECT rowid FROM library_words WHERE library_words MATCH ? AND rank MATCH 'bm25(2.0, 1.0, 0.5, 0.0)' ORDER BY rank LIMIT ?`, match, limit)
 	if err != nil {
 		return nil, fault(ctx, err)
@@ -278,7 +278,7 @@ func (f libraryShelf) rank(ctx context.Context, match string, limit int) ([]int6
 	return ids, nil
 }
 
-func (f libraryShelf) Records(ctx context.Context, q library.Filter) ([]library.Record, error) {
+func (f libraryStore) Records(ctx context.Context, q library.Filter) ([]library.Record, error) {
 	var where []string
 	var args []any
 	if q.IDs != nil {
@@ -322,7 +322,7 @@ func (f libraryShelf) Records(ctx context.Context, q library.Filter) ([]library.
 	return list, nil
 }
 
-func (f libraryShelf) Remove(ctx context.Context, shelf string, ids []engi.DocumentID) error {
+func (f libraryStore) Remove(ctx context.Context, shelf string, ids []engi.DocumentID) error {
 	const of = ` FROM library_records WHERE shelf = ? AND (? OR id = ?)`
 	one := func(tx *sql.Tx, id engi.DocumentID) error {
 		for _, q := range []string{
@@ -351,7 +351,7 @@ func (f libraryShelf) Remove(ctx context.Context, shelf string, ids []engi.Docum
 	})
 }
 
-func (f libraryShelf) Pieces(ctx context.Context, ids []int64) ([]library.Piece, error) {
+func (f libraryStore) Pieces(ctx context.Context, ids []int64) ([]library.Piece, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -383,7 +383,7 @@ func (f libraryShelf) Pieces(ctx context.Context, ids []int64) ([]library.Piece,
 	return list, nil
 }
 
-func (f libraryShelf) Vectors(ctx context.Context, shelf string, id engi.DocumentID) ([]library.Piece, error) {
+func (f libraryStore) Vectors(ctx context.Context, shelf string, id engi.DocumentID) ([]library.Piece, error) {
 	rows, err := f.db.read.QueryContext(ctx, `SELECT p.id, r.id, p.hash, p.embedder, p.vector
 		FROM library_records r JOIN library_pieces p ON p.record = r.seq WHERE r.shelf = ? AND (? = '' OR r.id = ?) ORDER BY p.id`, shelf, string(id), string(id))
 	if err != nil {
@@ -406,7 +406,7 @@ func (f libraryShelf) Vectors(ctx context.Context, shelf string, id engi.Documen
 	return list, nil
 }
 
-func (f libraryShelf) SetVectors(ctx context.Context, embedder string, vectors map[int64][]float32) error {
+func (f libraryStore) SetVectors(ctx context.Context, embedder string, vectors map[int64][]float32) error {
 	return f.db.tx(ctx, func(tx *sql.Tx) error {
 		for id, v := range vectors {
 			if _, err := tx.ExecContext(ctx, `UPDATE library_pieces SET embedder = ?, vector = ? WHERE id = ?`, embedder, vectorBytes(v), id); err != nil {

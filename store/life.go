@@ -187,7 +187,7 @@ func decodeLife(text string, s *fleet.SandboxRecord) error {
 	return nil
 }
 
-func (f fleetShelf) RepeatedSandbox(ctx context.Context, owner engi.Owner, key string) (_ fleet.SandboxRecord, err error) {
+func (f fleetStore) RepeatedSandbox(ctx context.Context, owner engi.Owner, key string) (_ fleet.SandboxRecord, err error) {
 	defer engi.Annotate(&err, "get sandbox by idempotency key")
 	s, err := scanSandbox(ctx, f.db.read.QueryRowContext(ctx, `SELECT `+sandboxColumns+` FROM sandboxes
 		WHERE owner = ? AND idempotency = ?`, string(owner), key))
@@ -197,13 +197,13 @@ func (f fleetShelf) RepeatedSandbox(ctx context.Context, owner engi.Owner, key s
 	return s, err
 }
 
-func (f fleetShelf) EndedSandboxes(ctx context.Context, owner engi.Owner, limit int) (_ []fleet.SandboxRecord, err error) {
+func (f fleetStore) EndedSandboxes(ctx context.Context, owner engi.Owner, limit int) (_ []fleet.SandboxRecord, err error) {
 	defer engi.Annotate(&err, "list stopped sandboxes")
 	return f.sandboxes(ctx, `SELECT `+sandboxColumns+` FROM sandboxes
 		WHERE state = 'stopped' AND (? = '' OR owner = ?) ORDER BY created DESC, seq DESC LIMIT ?`, string(owner), string(owner), limit)
 }
 
-func (f fleetShelf) CountSandboxes(ctx context.Context, owner engi.Owner, since time.Time) (n int, err error) {
+func (f fleetStore) CountSandboxes(ctx context.Context, owner engi.Owner, since time.Time) (n int, err error) {
 	defer engi.Annotate(&err, "count sandboxes")
 	err = f.db.read.QueryRowContext(ctx, `SELECT COUNT(*) FROM sandboxes WHERE made = 1 AND owner = ? AND created >= ?`,
 		string(owner), nanos(since)).Scan(&n)

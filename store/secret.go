@@ -10,16 +10,16 @@ import (
 )
 
 // secretShelf is the secret room's shelf in the database.
-type secretShelf struct{ db *DB }
+type secretStore struct{ db *DB }
 
-var _ secret.Store = secretShelf{}
+var _ secret.Store = secretStore{}
 
 // Secrets returns the secret room's shelf.
-func Secrets(db *DB) secret.Store { return secretShelf{db} }
+func Secrets(db *DB) secret.Store { return secretStore{db} }
 
 const secretColumns = `id, owner, name, version, metadata, created, updated`
 
-func (s secretShelf) Put(ctx context.Context, sec engi.Secret, v secret.Sealed) (err error) {
+func (s secretStore) Put(ctx context.Context, sec engi.Secret, v secret.Sealed) (err error) {
 	defer engi.Annotate(&err, "put secret %s", sec.ID)
 	metadata, err := json.Marshal(sec.Metadata)
 	if err != nil {
@@ -37,7 +37,7 @@ func (s secretShelf) Put(ctx context.Context, sec engi.Secret, v secret.Sealed) 
 	return fault(ctx, err)
 }
 
-func (s secretShelf) Find(ctx context.Context, owner engi.Owner, idOrName string) (found engi.Secret, v secret.Sealed, err error) {
+func (s secretStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (found engi.Secret, v secret.Sealed, err error) {
 	rows, err := s.db.read.QueryContext(ctx,
 		`SELECT `+secretColumns+`, key, value FROM secrets WHERE (id = ? OR name = ?) AND (? = '' OR owner = ?) LIMIT 2`,
 		idOrName, idOrName, string(owner), string(owner))
@@ -65,7 +65,7 @@ func (s secretShelf) Find(ctx context.Context, owner engi.Owner, idOrName string
 
 var errNoSecret = engi.Errorf(engi.NotFound, "no such secret")
 
-func (s secretShelf) List(ctx context.Context, owner engi.Owner) ([]engi.Secret, error) {
+func (s secretStore) List(ctx context.Context, owner engi.Owner) ([]engi.Secret, error) {
 	rows, err := s.db.read.QueryContext(ctx,
 		`SELECT `+secretColumns+` FROM secrets WHERE ? = '' OR owner = ? ORDER BY name, owner`, string(owner), string(owner))
 	if err != nil {
@@ -86,7 +86,7 @@ func (s secretShelf) List(ctx context.Context, owner engi.Owner) ([]engi.Secret,
 	return list, nil
 }
 
-func (s secretShelf) Replace(ctx context.Context, sec engi.Secret, v secret.Sealed, was int) (err error) {
+func (s secretStore) Replace(ctx context.Context, sec engi.Secret, v secret.Sealed, was int) (err error) {
 	defer engi.Annotate(&err, "replace secret %s", sec.ID)
 	metadata, err := json.Marshal(sec.Metadata)
 	if err != nil {
@@ -111,7 +111,7 @@ func (s secretShelf) Replace(ctx context.Context, sec engi.Secret, v secret.Seal
 	return engi.Errorf(engi.Conflict, "it has changed meanwhile")
 }
 
-func (s secretShelf) Remove(ctx context.Context, id engi.SecretID) error {
+func (s secretStore) Remove(ctx context.Context, id engi.SecretID) error {
 	res, err := s.db.write.ExecContext(ctx, `DELETE FROM secrets WHERE id = ?`, string(id))
 	if err != nil {
 		return fault(ctx, err)
@@ -122,7 +122,7 @@ func (s secretShelf) Remove(ctx context.Context, id engi.SecretID) error {
 	return errNoSecret
 }
 
-func (s secretShelf) Keys(ctx context.Context) ([]string, error) {
+func (s secretStore) Keys(ctx context.Context) ([]string, error) {
 	rows, err := s.db.read.QueryContext(ctx, `SELECT DISTINCT key FROM secrets`)
 	if err != nil {
 		return nil, fault(ctx, err)

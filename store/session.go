@@ -12,12 +12,12 @@ import (
 )
 
 // sessionShelf is the session room's shelf in the database.
-type sessionShelf struct{ db *DB }
+type sessionStore struct{ db *DB }
 
-var _ session.Store = sessionShelf{}
+var _ session.Store = sessionStore{}
 
 // Sessions returns the session room's shelf.
-func Sessions(db *DB) session.Store { return sessionShelf{db} }
+func Sessions(db *DB) session.Store { return sessionStore{db} }
 
 const sessionColumns = `id, owner, name, volume, sandbox, created, used, ended, idempotency, fingerprint, detail`
 
@@ -52,7 +52,7 @@ func sessionValues(r session.Record) ([]any, error) {
 	}, nil
 }
 
-func (f sessionShelf) Put(ctx context.Context, r session.Record) (err error) {
+func (f sessionStore) Put(ctx context.Context, r session.Record) (err error) {
 	defer engi.Annotate(&err, "record session %s", r.ID)
 	values, err := sessionValues(r)
 	if err != nil {
@@ -68,7 +68,7 @@ func (f sessionShelf) Put(ctx context.Context, r session.Record) (err error) {
 	return fault(ctx, err)
 }
 
-func (f sessionShelf) Save(ctx context.Context, r session.Record) (err error) {
+func (f sessionStore) Save(ctx context.Context, r session.Record) (err error) {
 	defer engi.Annotate(&err, "record session %s", r.ID)
 	values, err := sessionValues(r)
 	if err != nil {
@@ -91,7 +91,7 @@ func noSession() error {
 	return engi.Errorf(engi.NotFound, "there is no such session").WithRemedy("'engi session list' shows yours")
 }
 
-func (f sessionShelf) Find(ctx context.Context, owner engi.Owner, idOrName string) (session.Record, error) {
+func (f sessionStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (session.Record, error) {
 	found, err := f.query(ctx, `(id = ? OR name = ? AND ended = 0 AND name <> '') AND (? = '' OR owner = ?) ORDER BY owner = '' DESC LIMIT 2`,
 		idOrName, idOrName, string(owner), string(owner))
 	switch {
@@ -105,11 +105,11 @@ func (f sessionShelf) Find(ctx context.Context, owner engi.Owner, idOrName strin
 	return found[0], nil
 }
 
-func (f sessionShelf) All(ctx context.Context) ([]session.Record, error) {
+func (f sessionStore) All(ctx context.Context) ([]session.Record, error) {
 	return f.query(ctx, `true ORDER BY seq DESC`)
 }
 
-func (f sessionShelf) Repeated(ctx context.Context, owner engi.Owner, key string) (session.Record, error) {
+func (f sessionStore) Repeated(ctx context.Context, owner engi.Owner, key string) (session.Record, error) {
 	found, err := f.query(ctx, `owner = ? AND idempotency = ? AND idempotency <> ''`, string(owner), key)
 	if err != nil {
 		return session.Record{}, err
@@ -120,14 +120,14 @@ func (f sessionShelf) Repeated(ctx context.Context, owner engi.Owner, key string
 	return found[0], nil
 }
 
-func (f sessionShelf) Forget(ctx context.Context, id engi.SessionID) error {
+func (f sessionStore) Forget(ctx context.Context, id engi.SessionID) error {
 	if _, err := f.db.write.ExecContext(ctx, `DELETE FROM sessions WHERE id = ?`, string(id)); err != nil {
 		return fault(ctx, err)
 	}
 	return nil
 }
 
-func (f sessionShelf) query(ctx context.Context, where string, args ...any) ([]session.Record, error) {
+func (f sessionStore) query(ctx context.Context, where string, args ...any) ([]session.Record, error) {
 	rows, err := f.db.read.QueryContext(ctx, `SELECT `+sessionColumns+` FROM sessions WHERE `+where, args...)
 	if err != nil {
 		return nil, fault(ctx, err)

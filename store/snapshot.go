@@ -11,19 +11,19 @@ import (
 )
 
 // snapshotShelf is the snapshot room's shelf in the database.
-type snapshotShelf struct{ db *DB }
+type snapshotStore struct{ db *DB }
 
-var _ snapshot.Store = snapshotShelf{}
+var _ snapshot.Store = snapshotStore{}
 
 // Snapshots returns the snapshot room's shelf.
-func Snapshots(db *DB) snapshot.Store { return snapshotShelf{db} }
+func Snapshots(db *DB) snapshot.Store { return snapshotStore{db} }
 
 const snapshotColumns = `id, owner, name, sandbox, template, digest, tier, size, env, disk, bytes, created, used, expires`
 
 // snapshotSeen is what lookups of an owner at a moment see.
 const snapshotSeen = `removed = 0 AND (? = '' OR owner = ?) AND (expires = 0 OR expires > ?)`
 
-func (f snapshotShelf) Put(ctx context.Context, s engi.Snapshot) (err error) {
+func (f snapshotStore) Put(ctx context.Context, s engi.Snapshot) (err error) {
 	defer engi.Annotate(&err, "record snapshot %s", s.ID)
 	size, err := encodeSize(s.Size)
 	if err != nil {
@@ -50,7 +50,7 @@ func (f snapshotShelf) Put(ctx context.Context, s engi.Snapshot) (err error) {
 	})
 }
 
-func (f snapshotShelf) Find(ctx context.Context, owner engi.Owner, idOrName string, now time.Time) (engi.Snapshot, error) {
+func (f snapshotStore) Find(ctx context.Context, owner engi.Owner, idOrName string, now time.Time) (engi.Snapshot, error) {
 	// A name of the empty owner's own comes first.
 	rows, err := f.db.read.QueryContext(ctx,
 		`SELECT `+snapshotColumns+` FROM snapshots WHERE (id = ? OR name = ?) AND `+snapshotSeen+` ORDER BY owner = '' DESC LIMIT 2`,
@@ -70,7 +70,7 @@ func (f snapshotShelf) Find(ctx context.Context, owner engi.Owner, idOrName stri
 	return found[0], nil
 }
 
-func (f snapshotShelf) List(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, now time.Time) ([]engi.Snapshot, error) {
+func (f snapshotStore) List(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, now time.Time) ([]engi.Snapshot, error) {
 	rows, err := f.db.read.QueryContext(ctx,
 		`SELECT `+snapshotColumns+` FROM snapshots WHERE (? = '' OR sandbox = ?) AND `+snapshotSeen+` ORDER BY seq DESC`,
 		string(sandbox), string(sandbox), string(owner), string(owner), nanos(now))
@@ -80,7 +80,7 @@ func (f snapshotShelf) List(ctx context.Context, owner engi.Owner, sandbox engi.
 	return scanSnapshots(ctx, rows)
 }
 
-func (f snapshotShelf) Touch(ctx context.Context, id engi.SnapshotID, at time.Time) error {
+func (f snapshotStore) Touch(ctx context.Context, id engi.SnapshotID, at time.Time) error {
 	_, err := f.db.write.ExecContext(ctx, `UPDATE snapshots SET used = ? WHERE id = ?`, nanos(at), string(id))
 	if err != nil {
 		return fault(ctx, err)
@@ -88,7 +88,7 @@ func (f snapshotShelf) Touch(ctx context.Context, id engi.SnapshotID, at time.Ti
 	return nil
 }
 
-func (f snapshotShelf) Remove(ctx context.Context, id engi.SnapshotID) error {
+func (f snapshotStore) Remove(ctx context.Context, id engi.SnapshotID) error {
 	res, err := f.db.write.ExecContext(ctx, `UPDATE snapshots SET removed = 1, name = '' WHERE id = ? AND removed = 0`, string(id))
 	if err != nil {
 		return fault(ctx, err)
@@ -101,7 +101,7 @@ func (f snapshotShelf) Remove(ctx context.Context, id engi.SnapshotID) error {
 	return nil
 }
 
-func (f snapshotShelf) Expire(ctx context.Context, now time.Time) error {
+func (f snapshotStore) Expire(ctx context.Context, now time.Time) error {
 	_, err := f.db.write.ExecContext(ctx,
 		`UPDATE snapshots SET removed = 1, name = '' WHERE removed = 0 AND expires > 0 AND expires <= ?`, nanos(now))
 	if err != nil {
@@ -110,7 +110,7 @@ func (f snapshotShelf) Expire(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-func (f snapshotShelf) Removed(ctx context.Context) ([]engi.Snapshot, error) {
+func (f snapshotStore) Removed(ctx context.Context) ([]engi.Snapshot, error) {
 	rows, err := f.db.read.QueryContext(ctx, `SELECT `+snapshotColumns+` FROM snapshots WHERE removed = 1 ORDER BY seq`)
 	if err != nil {
 		return nil, fault(ctx, err)
@@ -118,7 +118,7 @@ func (f snapshotShelf) Removed(ctx context.Context) ([]engi.Snapshot, error) {
 	return scanSnapshots(ctx, rows)
 }
 
-func (f snapshotShelf) Forget(ctx context.Context, id engi.SnapshotID) error {
+func (f snapshotStore) Forget(ctx context.Context, id engi.SnapshotID) error {
 	_, err := f.db.write.ExecContext(ctx, `DELETE FROM snapshots WHERE id = ? AND removed = 1`, string(id))
 	if err != nil {
 		return fault(ctx, err)

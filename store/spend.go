@@ -9,17 +9,17 @@ import (
 
 // A SpendShelf keeps what owners spent on language models, by day and model.
 // It is safe for concurrent use.
-type SpendShelf struct{ db *DB }
+type SpendStore struct{ db *DB }
 
 // Spending returns the shelf for it.
-func Spending(db *DB) SpendShelf { return SpendShelf{db} }
+func Spending(db *DB) SpendStore { return SpendStore{db} }
 
 const day = 24 * time.Hour
 
 func dayOf(t time.Time) int64 { return t.Unix() / int64(day/time.Second) }
 
 // Add adds what was spent on a day. What it has added survives a crash.
-func (s SpendShelf) Add(ctx context.Context, x engi.Spend) (err error) {
+func (s SpendStore) Add(ctx context.Context, x engi.Spend) (err error) {
 	defer engi.Annotate(&err, "record what %s cost", x.Model)
 	t := x.Tokens
 	_, err = s.db.write.ExecContext(ctx, `INSERT INTO spend (owner, day, model, calls, input, output, reasoning, cache_read, cache_write, cost)
@@ -34,7 +34,7 @@ func (s SpendShelf) Add(ctx context.Context, x engi.Spend) (err error) {
 }
 
 // Total returns what one owner spent from a day on.
-func (s SpendShelf) Total(ctx context.Context, owner engi.Owner, since time.Time) (t engi.Tokens, err error) {
+func (s SpendStore) Total(ctx context.Context, owner engi.Owner, since time.Time) (t engi.Tokens, err error) {
 	defer engi.Annotate(&err, "sum up what %s spent", owner)
 	err = s.db.read.QueryRowContext(ctx, `SELECT coalesce(sum(calls), 0), coalesce(sum(input), 0), coalesce(sum(output), 0), coalesce(sum(reasoning), 0),
 		coalesce(sum(cache_read), 0), coalesce(sum(cache_write), 0), coalesce(sum(cost), 0) FROM spend WHERE owner = ? AND day >= ?`, string(owner), dayOf(since)).
@@ -47,7 +47,7 @@ func (s SpendShelf) Total(ctx context.Context, owner engi.Owner, since time.Time
 
 // Spent returns what was spent from a day on, the newest first. The empty
 // owner sees all.
-func (s SpendShelf) Spent(ctx context.Context, owner engi.Owner, since time.Time) (all []engi.Spend, err error) {
+func (s SpendStore) Spent(ctx context.Context, owner engi.Owner, since time.Time) (all []engi.Spend, err error) {
 	defer engi.Annotate(&err, "list what was spent")
 	rows, err := s.db.read.QueryContext(ctx, `SELECT owner, day, model, calls, input, output, reasoning, cache_read, cache_write, cost
 		FROM spend WHERE (? = '' OR owner = ?) AND day >= ? ORDER BY day DESC, owner, model LIMIT 10000`, string(owner), string(owner), dayOf(since))

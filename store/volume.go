@@ -12,16 +12,16 @@ import (
 )
 
 // volumeShelf is the volume room's shelf in the database.
-type volumeShelf struct{ db *DB }
+type volumeStore struct{ db *DB }
 
-var _ volume.Store = volumeShelf{}
+var _ volume.Store = volumeStore{}
 
 // Volumes returns the volume room's shelf.
-func Volumes(db *DB) volume.Store { return volumeShelf{db} }
+func Volumes(db *DB) volume.Store { return volumeStore{db} }
 
 const volumeColumns = `id, owner, name, capacity, used, holder, image, created, accessed, ttl`
 
-func (f volumeShelf) Put(ctx context.Context, r volume.Record) (err error) {
+func (f volumeStore) Put(ctx context.Context, r volume.Record) (err error) {
 	defer engi.Annotate(&err, "record volume %s", r.ID)
 	_, err = f.db.write.ExecContext(ctx, `INSERT INTO volumes (`+volumeColumns+`, removed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)`,
 		string(r.ID), string(r.Owner), r.Name, r.Capacity, r.Used, string(r.Holder), r.Image, nanos(r.Created), nanos(r.Accessed), int64(r.TTL))
@@ -34,7 +34,7 @@ func (f volumeShelf) Put(ctx context.Context, r volume.Record) (err error) {
 	return fault(ctx, err)
 }
 
-func (f volumeShelf) Find(ctx context.Context, owner engi.Owner, idOrName string) (volume.Record, error) {
+func (f volumeStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (volume.Record, error) {
 	// A name of the empty owner's own comes first.
 	rows, err := f.db.read.QueryContext(ctx,
 		`SELECT `+volumeColumns+` FROM volumes WHERE removed = 0 AND (id = ? OR name = ?) AND (? = '' OR owner = ?) ORDER BY owner = '' DESC LIMIT 2`,
@@ -58,7 +58,7 @@ func noVolume() error {
 	return engi.Errorf(engi.NotFound, "there is no such volume").WithRemedy("'engi volume list' shows yours")
 }
 
-func (f volumeShelf) List(ctx context.Context, owner engi.Owner) ([]volume.Record, error) {
+func (f volumeStore) List(ctx context.Context, owner engi.Owner) ([]volume.Record, error) {
 	rows, err := f.db.read.QueryContext(ctx,
 		`SELECT `+volumeColumns+` FROM volumes WHERE removed = 0 AND (? = '' OR owner = ?) ORDER BY name, owner`, string(owner), string(owner))
 	if err != nil {
@@ -67,12 +67,12 @@ func (f volumeShelf) List(ctx context.Context, owner engi.Owner) ([]volume.Recor
 	return scanVolumes(ctx, rows)
 }
 
-func (f volumeShelf) Pass(ctx context.Context, id engi.VolumeID, from, to engi.SandboxID, at time.Time) error {
+func (f volumeStore) Pass(ctx context.Context, id engi.VolumeID, from, to engi.SandboxID, at time.Time) error {
 	return f.change(ctx, id, `UPDATE volumes SET holder = ?, accessed = ? WHERE id = ? AND removed = 0 AND holder IN (?, ?)`,
 		string(to), nanos(at), string(id), string(from), string(to))
 }
 
-func (f volumeShelf) Touch(ctx context.Context, id engi.VolumeID, used int64, at time.Time) error {
+func (f volumeStore) Touch(ctx context.Context, id engi.VolumeID, used int64, at time.Time) error {
 	_, err := f.db.write.ExecContext(ctx, `UPDATE volumes SET used = ?, accessed = ? WHERE id = ?`, used, nanos(at), string(id))
 	if err != nil {
 		return fault(ctx, err)
@@ -80,13 +80,13 @@ func (f volumeShelf) Touch(ctx context.Context, id engi.VolumeID, used int64, at
 	return nil
 }
 
-func (f volumeShelf) Remove(ctx context.Context, id engi.VolumeID, before time.Time) error {
+func (f volumeStore) Remove(ctx context.Context, id engi.VolumeID, before time.Time) error {
 	return f.change(ctx, id, `UPDATE volumes SET removed = 1 WHERE id = ? AND removed = 0 AND holder = '' AND (? = 0 OR accessed < ?)`,
 		string(id), nanos(before), nanos(before))
 }
 
 // change runs an update of one volume, and says why if that changed nothing.
-func (f volumeShelf) change(ctx context.Context, id engi.VolumeID, update string, args ...any) error {
+func (f volumeStore) change(ctx context.Context, id engi.VolumeID, update string, args ...any) error {
 	return f.db.tx(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, update, args...)
 		if err != nil {
@@ -112,7 +112,7 @@ func (f volumeShelf) change(ctx context.Context, id engi.VolumeID, update string
 	})
 }
 
-func (f volumeShelf) Removed(ctx context.Context) ([]engi.VolumeID, error) {
+func (f volumeStore) Removed(ctx context.Context) ([]engi.VolumeID, error) {
 	rows, err := f.db.read.QueryContext(ctx, `SELECT id FROM volumes WHERE removed = 1 ORDER BY seq`)
 	if err != nil {
 		return nil, fault(ctx, err)
@@ -132,7 +132,7 @@ func (f volumeShelf) Removed(ctx context.Context) ([]engi.VolumeID, error) {
 	return list, nil
 }
 
-func (f volumeShelf) Forget(ctx context.Context, id engi.VolumeID) error {
+func (f volumeStore) Forget(ctx context.Context, id engi.VolumeID) error {
 	_, err := f.db.write.ExecContext(ctx, `DELETE FROM volumes WHERE id = ? AND removed = 1`, string(id))
 	if err != nil {
 		return fault(ctx, err)

@@ -13,10 +13,10 @@ import (
 )
 
 // workflowShelf is the durable functions' shelf in the database.
-type workflowShelf struct{ db *DB }
+type workflowStore struct{ db *DB }
 
 // Workflow returns the shelf for events and for runs of durable functions.
-func Workflow(db *DB) workflow.Store { return workflowShelf{db} }
+func Workflow(db *DB) workflow.Store { return workflowStore{db} }
 
 const (
 	eventColumns = `id, owner, name, data, replay, created, (SELECT group_concat(id) FROM (SELECT id FROM workflow_runs WHERE event = e.id ORDER BY seq))`
@@ -86,7 +86,7 @@ func scanEvent(row interface{ Scan(...any) error }) (e engi.Event, err error) {
 }
 
 // read returns what a query finds.
-func read[T any](ctx context.Context, s workflowShelf, scan func(interface{ Scan(...any) error }) (T, error), query string, args ...any) ([]T, error) {
+func read[T any](ctx context.Context, s workflowStore, scan func(interface{ Scan(...any) error }) (T, error), query string, args ...any) ([]T, error) {
 	rows, err := s.db.read.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, fault(ctx, err)
@@ -109,7 +109,7 @@ func read[T any](ctx context.Context, s workflowShelf, scan func(interface{ Scan
 	return all, nil
 }
 
-func (s workflowShelf) Put(ctx context.Context, e engi.Event, idempotency string, runs []workflow.Record) (err error) {
+func (s workflowStore) Put(ctx context.Context, e engi.Event, idempotency string, runs []workflow.Record) (err error) {
 	defer engi.Annotate(&err, "record event %s", e.ID)
 	return s.db.tx(ctx, func(tx *sql.Tx) error {
 		put := func(query string, args ...any) error {
@@ -142,7 +142,7 @@ func (s workflowShelf) Put(ctx context.Context, e engi.Event, idempotency string
 	})
 }
 
-func (s workflowShelf) Repeated(ctx context.Context, owner engi.Owner, key string) (e engi.Event, err error) {
+func (s workflowStore) Repeated(ctx context.Context, owner engi.Owner, key string) (e engi.Event, err error) {
 	all, err := read(ctx, s, scanEvent, `SELECT `+eventColumns+` FROM workflow_events e WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, string(owner), key)
 	if err == nil && len(all) == 0 {
 		err = engi.Errorf(engi.NotFound, "there is no event of this idempotency key")
@@ -172,7 +172,7 @@ func (w *where) String() string {
 	return " WHERE " + strings.Join(w.text, " AND ")
 }
 
-func (s workflowShelf) Events(ctx context.Context, owner engi.Owner, f engi.EventFilter) ([]engi.Event, error) {
+func (s workflowStore) Events(ctx context.Context, owner engi.Owner, f engi.EventFilter) ([]engi.Event, error) {
 	var w where
 	w.and(owner != "", `owner = ?`, string(owner))
 	w.and(f.Event != "", `id = ?`, string(f.Event))
@@ -188,7 +188,7 @@ func atMost(n int) int {
 	return n
 }
 
-func (s workflowShelf) Runs(ctx context.Context, owner engi.Owner, f workflow.Filter) ([]workflow.Record, error) {
+func (s workflowStore) Runs(ctx context.Context, owner engi.Owner, f workflow.Filter) ([]workflow.Record, error) {
 	var w where
 	order := "DESC"
 	w.and(owner != "", `owner = ?`, string(owner))
@@ -210,7 +210,7 @@ func noFnRun(id engi.FunctionRunID) error {
 
 const oneFnRun = `SELECT ` + fnRunColumns + ` FROM workflow_runs WHERE id = ? AND (? = '' OR owner = ?)`
 
-func (s workflowShelf) Run(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (r workflow.Record, err error) {
+func (s workflowStore) Run(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (r workflow.Record, err error) {
 	all, err := read(ctx, s, scanFnRun, oneFnRun, string(id), string(owner), string(owner))
 	if err == nil && len(all) == 0 {
 		err = noFnRun(id)
@@ -235,7 +235,7 @@ func (s workflowShelf) Run(ctx context.Context, owner engi.Owner, id engi.Functi
 	return r, err
 }
 
-func (s workflowShelf) Update(ctx context.Context, owner engi.Owner, id engi.FunctionRunID, change func(*workflow.Record) error) (r workflow.Record, err error) {
+func (s workflowStore) Update(ctx context.Context, owner engi.Owner, id engi.FunctionRunID, change func(*workflow.Record) error) (r workflow.Record, err error) {
 	err = s.db.tx(ctx, func(tx *sql.Tx) error {
 		if r, err = scanFnRun(tx.QueryRowContext(ctx, oneFnRun, string(id), string(owner), string(owner))); err != nil {
 			if errors.Is(err, sql.ErrNoRows) {
@@ -261,7 +261,7 @@ func (s workflowShelf) Update(ctx context.Context, owner engi.Owner, id engi.Fun
 	return r, err
 }
 
-func (s workflowShelf) Step(ctx context.Context, id engi.FunctionRunID, step engi.FunctionStep) error {
+func (s workflowStore) Step(ctx context.Context, id engi.FunctionRunID, step engi.FunctionStep) error {
 	text, err := json.Marshal(fnStepDetail{Attempts: step.Attempts, Output: step.Output, Error: keepError(step.Error), Started: nanos(step.Started), Ended: nanos(step.Ended)})
 	if err != nil {
 		return engi.Errorf(engi.Invalid, "record step %s: %v", step.Name, err)
@@ -274,7 +274,7 @@ func (s workflowShelf) Step(ctx context.Context, id engi.FunctionRunID, step eng
 	return nil
 }
 
-func (s workflowShelf) Forget(ctx context.Context, before time.Time, count int) error {
+func (s workflowStore) Forget(ctx context.Context, before time.Time, count int) error {
 	return s.db.tx(ctx, func(tx *sql.Tx) error {
 		const old = `ended <> 0 AND (ended < ? OR seq <= (SELECT seq FROM workflow_runs WHERE ended <> 0 ORDER BY seq DESC LIMIT 1 OFFSET ?))`
 		for _, q := range []string{

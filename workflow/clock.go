@@ -43,7 +43,7 @@ func (s schedule) last(since, now time.Time) (tick time.Time) {
 const tickFormat = "2006-01-02T15:04Z"
 
 // wind makes up for ticks that were missed while nobody was here.
-func (o *Office) wind(ctx context.Context) error {
+func (o *Runner) wind(ctx context.Context) error {
 	for name, s := range o.clocks {
 		runs, err := o.opt.Store.Runs(ctx, "", Filter{EventFilter: engi.EventFilter{Function: name, Limit: 1}, Ticked: true})
 		if err != nil {
@@ -60,7 +60,7 @@ func (o *Office) wind(ctx context.Context) error {
 }
 
 // untilTick is the wait until the next tick of any clock after now.
-func (o *Office) untilTick(now time.Time) time.Duration {
+func (o *Runner) untilTick(now time.Time) time.Duration {
 	wait := 24 * time.Hour
 	for _, s := range o.clocks {
 		if t := s.Next(now); !t.IsZero() {
@@ -72,7 +72,7 @@ func (o *Office) untilTick(now time.Time) time.Duration {
 
 // tick starts what became due since the last look: the last tick only, if the
 // machine has slept.
-func (o *Office) tick(ctx context.Context, since, now time.Time) {
+func (o *Runner) tick(ctx context.Context, since, now time.Time) {
 	for name, s := range o.clocks {
 		if due := s.last(since, now); !due.IsZero() {
 			o.strike(ctx, name, due)
@@ -81,7 +81,7 @@ func (o *Office) tick(ctx context.Context, since, now time.Time) {
 }
 
 // strike starts the run of one tick, unless it was started before.
-func (o *Office) strike(ctx context.Context, function string, tick time.Time) {
+func (o *Runner) strike(ctx context.Context, function string, tick time.Time) {
 	f := o.functions[function]
 	err := o.put(ctx, engi.Event{}, "", []Record{{
 		Key: function + "@" + tick.UTC().Format(tickFormat),

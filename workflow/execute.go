@@ -17,7 +17,7 @@ const unrecorded = 5 * time.Second
 var errTimeout = errors.New("the run's time is up")
 
 // Execute goes on with a run. It implements [Executor].
-func (o *Office) Execute(ctx context.Context, id engi.FunctionRunID, s Stepper) Outcome {
+func (o *Runner) Execute(ctx context.Context, id engi.FunctionRunID, s Stepper) Outcome {
 	rec, err := o.opt.Store.Run(ctx, "", id)
 	switch {
 	case ctx.Err() != nil:
@@ -34,7 +34,7 @@ func (o *Office) Execute(ctx context.Context, id engi.FunctionRunID, s Stepper) 
 		return Outcome{Next: Again, After: time.Until(rec.Next), Error: rec.Error}
 	}
 
-	l := &live{cancelled: make(chan struct{})}
+	l := &active{cancelled: make(chan struct{})}
 	o.mu.Lock()
 	if o.live[id] != nil {
 		o.mu.Unlock()
@@ -80,7 +80,7 @@ func begin(r *Record) error {
 }
 
 // later is for a run whose record is out of reach.
-func (o *Office) later(ctx context.Context, id engi.FunctionRunID, err error) Outcome {
+func (o *Runner) later(ctx context.Context, id engi.FunctionRunID, err error) Outcome {
 	if ctx.Err() != nil {
 		return Outcome{Next: Stopped}
 	}
@@ -92,7 +92,7 @@ func (o *Office) later(ctx context.Context, id engi.FunctionRunID, err error) Ou
 var errYielded = errors.New("yielded")
 
 // attempt calls the function of a run.
-func (o *Office) attempt(ctx context.Context, rec Record, steps []engi.FunctionStep, l *live, s Stepper) (out json.RawMessage, err error) {
+func (o *Runner) attempt(ctx context.Context, rec Record, steps []engi.FunctionStep, l *active, s Stepper) (out json.RawMessage, err error) {
 	f, ok := o.functions[rec.Function]
 	if !ok {
 		return nil, Final(engi.Errorf(engi.NotFound, "there is no function %s any more", rec.Function))
@@ -141,7 +141,7 @@ func (o *Office) attempt(ctx context.Context, rec Record, steps []engi.FunctionS
 }
 
 // finish makes an attempt and records what came of it.
-func (o *Office) finish(ctx context.Context, rec Record, l *live, attempt func() (json.RawMessage, error)) Outcome {
+func (o *Runner) finish(ctx context.Context, rec Record, l *active, attempt func() (json.RawMessage, error)) Outcome {
 	select {
 	case <-l.cancelled: // before anything was done
 		return o.record(ctx, rec, Outcome{Next: Ended}, func(r *Record) { end(r, engi.FunctionCancelled) })
@@ -187,7 +187,7 @@ func (o *Office) finish(ctx context.Context, rec Record, l *live, attempt func()
 }
 
 // record changes the run and says what comes of that.
-func (o *Office) record(ctx context.Context, rec Record, out Outcome, change func(*Record)) Outcome {
+func (o *Runner) record(ctx context.Context, rec Record, out Outcome, change func(*Record)) Outcome {
 	// What has been done is recorded also while the node stops.
 	now, err := o.opt.Store.Update(context.WithoutCancel(ctx), "", rec.ID, func(r *Record) error { change(r); return nil })
 	if err != nil {

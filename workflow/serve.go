@@ -13,12 +13,12 @@ import (
 // has left; then it lets go of what runs, to be gone on with later, and waits.
 // A clock's tick that was missed is made up for once, if the function has run
 // by its clock before.
-func (o *Office) Serve(ctx context.Context, ready func()) error {
+func (o *Runner) Serve(ctx context.Context, ready func()) error {
 	open, err := o.opt.Store.Runs(ctx, "", Filter{Open: true})
 	if err != nil {
 		return err
 	}
-	var begun []place
+	var begun []slot
 	o.mu.Lock()
 	for _, r := range open {
 		p := placeOf(r)
@@ -63,7 +63,7 @@ func (o *Office) Serve(ctx context.Context, ready func()) error {
 }
 
 // loop gives turns until ctx or the engine ends.
-func (o *Office) loop(ctx context.Context, begun []place, gone <-chan struct{}) {
+func (o *Runner) loop(ctx context.Context, begun []slot, gone <-chan struct{}) {
 	again := time.NewTimer(0) // hand over what could not be
 	defer again.Stop()
 	wait := time.Second
@@ -87,7 +87,7 @@ func (o *Office) loop(ctx context.Context, begun []place, gone <-chan struct{}) 
 			seen = now
 			clock.Reset(o.untilTick(now))
 		case <-again.C:
-			var failed []place
+			var failed []slot
 			for _, p := range begun {
 				if !o.hand(ctx, p) {
 					failed = append(failed, p)
@@ -116,7 +116,7 @@ func (o *Office) loop(ctx context.Context, begun []place, gone <-chan struct{}) 
 }
 
 // hand records that a run has its turn and hands it to the engine.
-func (o *Office) hand(ctx context.Context, p place) bool {
+func (o *Runner) hand(ctx context.Context, p slot) bool {
 	_, err := o.opt.Store.Update(ctx, "", p.id, func(r *Record) error {
 		if r.State == engi.FunctionQueued {
 			return begin(r)
@@ -142,7 +142,7 @@ func (o *Office) hand(ctx context.Context, p place) bool {
 	return false
 }
 
-func (o *Office) forget(ctx context.Context) {
+func (o *Runner) forget(ctx context.Context) {
 	if err := o.opt.Store.Forget(ctx, time.Now().Add(-o.opt.Keep), o.opt.KeepCount); err != nil && ctx.Err() == nil {
 		o.opt.Log.WarnContext(ctx, "forget runs", "error", err)
 	}

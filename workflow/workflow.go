@@ -84,7 +84,7 @@ type Run struct {
 	Attempt  int        // from 1
 	Log      *slog.Logger
 
-	office    *Office
+	office    *Runner
 	stepper   Stepper
 	cancelled <-chan struct{}
 	used      map[string]bool

@@ -72,12 +72,12 @@ func TestSendRefuses(t *testing.T) {
 		"misfit":     {Name: "f", Data: json.RawMessage(`{"n":"seven"}`)},
 		"missing":    {Name: "f"},
 	} {
-		if _, err := o.Office.Send(t.Context(), spec); err == nil || engi.KindOf(err) != engi.Invalid {
+		if _, err := o.Runner.Send(t.Context(), spec); err == nil || engi.KindOf(err) != engi.Invalid {
 			t.Errorf("%s: %v, want Invalid", name, err)
 		}
 	}
 	// An event that nothing is bound to is kept.
-	e, err := o.Office.Send(t.Context(), engi.EventSpec{Owner: "anna", Name: "x"})
+	e, err := o.Runner.Send(t.Context(), engi.EventSpec{Owner: "anna", Name: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func TestLife(t *testing.T) {
 			"send": func(rt *rapid.T) {
 				fails, owner := rapid.IntRange(0, 3).Draw(rt, "fails"), rapid.SampledFrom(owners).Draw(rt, "owner")
 				key := rapid.SampledFrom([]string{"", "", "a", "b"}).Draw(rt, "key")
-				e, err := o.Office.Send(t.Context(), engi.EventSpec{Owner: owner, Name: "f", Idempotency: key,
+				e, err := o.Runner.Send(t.Context(), engi.EventSpec{Owner: owner, Name: "f", Idempotency: key,
 					Data: json.RawMessage(fmt.Sprintf(`{"fails":%d,"steps":%d}`, fails, rapid.IntRange(0, 3).Draw(rt, "steps")))})
 				if err != nil || len(e.Runs) != 1 {
 					rt.Fatalf("send: %+v %v", e, err)

@@ -41,7 +41,7 @@ const (
 )
 
 // list asks a server for its tools, and keeps the answer for a while.
-func (r *room) list(ctx context.Context) ([]offer, error) {
+func (r *session) list(ctx context.Context) ([]offer, error) {
 	ctx, cancel := r.src.deadline(ctx)
 	defer cancel()
 	session, err := r.enter(ctx)

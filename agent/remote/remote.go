@@ -169,7 +169,7 @@ func (s *source) Open(ctx context.Context, e tool.Env) ([]tool.Tool, func(), err
 	if s.server.Inside && !e.Has(tool.NeedGuest) {
 		return nil, func() {}, nil // as with our own tools that need a sandbox
 	}
-	r := &room{src: s, env: e}
+	r := &session{src: s, env: e}
 	offers, ok := s.remembered()
 	if !ok {
 		var err error

@@ -18,7 +18,7 @@ import (
 )
 
 // A room is one server in one run.
-type room struct {
+type session struct {
 	src *source
 	env tool.Env
 
@@ -50,7 +50,7 @@ func (s *source) deadline(ctx context.Context) (context.Context, context.CancelF
 }
 
 // enter returns the session, or makes it.
-func (r *room) enter(ctx context.Context) (*sdk.ClientSession, error) {
+func (r *session) enter(ctx context.Context) (*sdk.ClientSession, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
@@ -93,7 +93,7 @@ func (r *room) enter(ctx context.Context) (*sdk.ClientSession, error) {
 }
 
 // undo lets go of what there is. The caller holds r.mu.
-func (r *room) undo() {
+func (r *session) undo() {
 	for i := len(r.leave) - 1; i >= 0; i-- {
 		r.leave[i]()
 	}
@@ -101,7 +101,7 @@ func (r *room) undo() {
 }
 
 // drop lets go of a session that broke; the next call makes another.
-func (r *room) drop(session *sdk.ClientSession) {
+func (r *session) drop(session *sdk.ClientSession) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.session == session {
@@ -110,7 +110,7 @@ func (r *room) drop(session *sdk.ClientSession) {
 }
 
 // close ends the server's part in the run.
-func (r *room) close() {
+func (r *session) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
@@ -127,7 +127,7 @@ func broken(ctx context.Context, err error) error {
 
 // reach opens the way to the server. errs returns what it has complained
 // about, abort breaks everything off.
-func (r *room) reach(ctx context.Context) (t sdk.Transport, errs func() string, abort func(), err error) {
+func (r *session) reach(ctx context.Context) (t sdk.Transport, errs func() string, abort func(), err error) {
 	s := r.src.server
 	if s.URL != "" {
 		gone, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -149,7 +149,7 @@ func (r *room) reach(ctx context.Context) (t sdk.Transport, errs func() string, 
 }
 
 // guest enters the sandbox that the server runs in, which may have to be made.
-func (r *room) guest(ctx context.Context) (engi.Guest, error) {
+func (r *session) guest(ctx context.Context) (engi.Guest, error) {
 	id, opt := r.env.Sandbox, r.src.opt
 	switch {
 	case r.src.server.Inside && r.env.Session != "" && opt.Sessions != nil:
@@ -183,7 +183,7 @@ const (
 
 // own makes the sandbox of a server's own, which is the run's owner's. One that
 // a crash has left is ended first.
-func (r *room) own(ctx context.Context) (engi.SandboxID, error) {
+func (r *session) own(ctx context.Context) (engi.SandboxID, error) {
 	boxes, words := r.src.opt.Sandboxes, map[string]string{wordServer: r.src.server.Name, wordRun: string(r.env.Run)}
 	left, err := boxes.List(ctx, r.env.Owner, engi.SandboxFilter{Owned: true, Metadata: words})
 	if err != nil {
@@ -213,7 +213,7 @@ func (r *room) own(ctx context.Context) (engi.SandboxID, error) {
 }
 
 // call uses a tool. What goes wrong with the server is a result.
-func (r *room) call(ctx context.Context, c *tool.Call, o offer, args json.RawMessage) (tool.Result, error) {
+func (r *session) call(ctx context.Context, c *tool.Call, o offer, args json.RawMessage) (tool.Result, error) {
 	run := ctx
 	ctx, cancel := r.src.deadline(ctx)
 	defer cancel()
@@ -238,7 +238,7 @@ func (r *room) call(ctx context.Context, c *tool.Call, o offer, args json.RawMes
 }
 
 // failure is what a model sees of an error; the end of the run is none.
-func (r *room) failure(run context.Context, err error) (tool.Result, error) {
+func (r *session) failure(run context.Context, err error) (tool.Result, error) {
 	if run.Err() != nil {
 		return tool.Result{}, context.Cause(run)
 	}
@@ -252,7 +252,7 @@ type hearer struct {
 	room int // bytes left
 }
 
-func (r *room) listen(c *tool.Call) (token string) {
+func (r *session) listen(c *tool.Call) (token string) {
 	r.telling.Lock()
 	defer r.telling.Unlock()
 	if r.calls == nil {
@@ -265,14 +265,14 @@ func (r *room) listen(c *tool.Call) (token string) {
 }
 
 // unlisten returns when nothing more is said to the call.
-func (r *room) unlisten(token string) {
+func (r *session) unlisten(token string) {
 	r.telling.Lock()
 	defer r.telling.Unlock()
 	delete(r.calls, token)
 }
 
 // progress passes on what a server says about a call.
-func (r *room) progress(n *sdk.ProgressNotificationParams) {
+func (r *session) progress(n *sdk.ProgressNotificationParams) {
 	token, _ := n.ProgressToken.(string)
 	r.telling.Lock()
 	defer r.telling.Unlock()

@@ -18,7 +18,7 @@ func web(gone context.Context, s Server, next http.RoundTripper) *http.Client {
 		home = &url.URL{}
 	}
 	return &http.Client{
-		Transport: homeward{s.Header, home, gone, next},
+		Transport: returning{s.Header, home, gone, next},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			if len(via) > 5 || req.URL.Scheme != home.Scheme || req.URL.Host != home.Host {
 				return http.ErrUseLastResponse
@@ -29,14 +29,14 @@ func web(gone context.Context, s Server, next http.RoundTripper) *http.Client {
 }
 
 // homeward carries requests to one host and bounds the answers.
-type homeward struct {
+type returning struct {
 	header http.Header
 	home   *url.URL
 	gone   context.Context
 	next   http.RoundTripper
 }
 
-func (h homeward) RoundTrip(r *http.Request) (*http.Response, error) {
+func (h returning) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Host != h.home.Host || r.URL.Scheme != h.home.Scheme {
 		return nil, engi.Errorf(engi.Denied, "the server sends elsewhere, to %.100s", r.URL.Host)
 	}

@@ -37,7 +37,7 @@ const (
 	maxPrinted = 1 << 20 // bytes of output that a tool takes in
 )
 
-func code(p Places) ([]Tool, error) {
+func code(p Services) ([]Tool, error) {
 	var all []Tool
 	if p.Executions != nil {
 		t, err := New("execute_code", "Runs a program in a sandbox of its own that is thrown away afterwards, and returns what it printed, its exit code and the files it wrote.",
@@ -79,7 +79,7 @@ func seconds(n, def int) (time.Duration, error) {
 	return time.Duration(n) * time.Second, nil
 }
 
-func (p Places) execute(ctx context.Context, c *Call, a executeCode) (Result, error) {
+func (p Services) execute(ctx context.Context, c *Call, a executeCode) (Result, error) {
 	timeout, err := seconds(a.Timeout, 30)
 	if err != nil {
 		return Result{}, err
@@ -128,7 +128,7 @@ var entries = map[engi.Language]string{
 	engi.Python: "main.py", engi.JavaScript: "main.mjs", engi.TypeScript: "main.ts", engi.Go: "main.go", engi.Bash: "main.sh",
 }
 
-func (p Places) answer(ctx context.Context, c *Call, x engi.Execution) (Result, error) {
+func (p Services) answer(ctx context.Context, c *Call, x engi.Execution) (Result, error) {
 	r := x.Result
 	out := Result{Text: report(string(r.Stdout), string(r.Stderr), r.Exit, r.StdoutTruncated || r.StderrTruncated), Failed: r.Exit.Cause != engi.CauseExited || r.Exit.Code != 0}
 	if r.Error != "" {
@@ -149,7 +149,7 @@ func (p Places) answer(ctx context.Context, c *Call, x engi.Execution) (Result, 
 	return out, nil
 }
 
-func (p Places) artifact(ctx context.Context, c *Call, id engi.ExecutionID, name string) ([]byte, error) {
+func (p Services) artifact(ctx context.Context, c *Call, id engi.ExecutionID, name string) ([]byte, error) {
 	f, err := p.Executions.Artifact(ctx, c.Owner, id, name)
 	if err != nil {
 		return nil, err
@@ -182,7 +182,7 @@ func report(stdout, stderr string, e engi.Exit, cut bool) string {
 	return b.String()
 }
 
-func (p Places) session(ctx context.Context, c *Call, a runCode) (Result, error) {
+func (p Services) session(ctx context.Context, c *Call, a runCode) (Result, error) {
 	r, err := p.Sessions.RunCode(ctx, c.Owner, c.Session, engi.CodeSpec{Code: a.Code}, func(chunk engi.Chunk) { c.Out(chunk.Stream, chunk.Data) })
 	if err != nil {
 		return Result{}, err
@@ -205,7 +205,7 @@ func (p Places) session(ctx context.Context, c *Call, a runCode) (Result, error)
 	return Result{Text: string(raw), Failed: !r.OK}, nil
 }
 
-func (p Places) command(ctx context.Context, c *Call, a runCommand) (Result, error) {
+func (p Services) command(ctx context.Context, c *Call, a runCommand) (Result, error) {
 	timeout, err := seconds(a.Timeout, 60)
 	if err != nil {
 		return Result{}, err

@@ -29,7 +29,7 @@ const (
 
 // docs makes the tools of the library. Where it has nothing for an owner,
 // models hear nothing of it.
-func docs(p Places) ([]Tool, error) {
+func docs(p Services) ([]Tool, error) {
 	if p.Library == nil {
 		return nil, nil
 	}
@@ -50,7 +50,7 @@ func docs(p Places) ([]Tool, error) {
 
 // known returns the names of packages that the library has documents of, and
 // whether it has any documents.
-func (p Places) known(ctx context.Context, owner engi.Owner) (names []string, some bool) {
+func (p Services) known(ctx context.Context, owner engi.Owner) (names []string, some bool) {
 	if p.Library == nil {
 		return nil, false
 	}
@@ -68,7 +68,7 @@ func (p Places) known(ctx context.Context, owner engi.Owner) (names []string, so
 }
 
 // findable reports whether a search could find anything.
-func (p Places) findable(ctx context.Context, e Env) bool {
+func (p Services) findable(ctx context.Context, e Env) bool {
 	if _, some := p.known(ctx, e.Owner); some {
 		return true
 	}
@@ -76,7 +76,7 @@ func (p Places) findable(ctx context.Context, e Env) bool {
 	return err == nil && len(modules) > 0
 }
 
-func (p Places) docsPrompt(ctx context.Context, e Env) string {
+func (p Services) docsPrompt(ctx context.Context, e Env) string {
 	switch names, some := p.known(ctx, e.Owner); {
 	case len(names) > 0:
 		return "There is documentation of these packages: " + named(names) + ".\nCall search_docs before you write code that uses them."
@@ -86,7 +86,7 @@ func (p Places) docsPrompt(ctx context.Context, e Env) string {
 	return ""
 }
 
-func (p Places) modulesPrompt(ctx context.Context, e Env) string {
+func (p Services) modulesPrompt(ctx context.Context, e Env) string {
 	if _, some := p.known(ctx, e.Owner); !some {
 		return ""
 	}
@@ -95,7 +95,7 @@ func (p Places) modulesPrompt(ctx context.Context, e Env) string {
 }
 
 // codePrompt says what run_code can import.
-func (p Places) codePrompt(ctx context.Context, _ Env) string {
+func (p Services) codePrompt(ctx context.Context, _ Env) string {
 	d, err := p.Sessions.Dependencies(ctx)
 	if err != nil || len(d.Packages) == 0 {
 		return ""
@@ -120,7 +120,7 @@ func oneLine(s string) string {
 	return strings.Join(strings.Fields(strings.ToValidUTF8(s, "\ufffd")), " ")
 }
 
-func (p Places) searchDocs(ctx context.Context, c *Call, a searchDocs) (Result, error) {
+func (p Services) searchDocs(ctx context.Context, c *Call, a searchDocs) (Result, error) {
 	if a.Limit < 0 || a.Limit > maxFound {
 		return Result{}, engi.Errorf(engi.Invalid, "limit %d is not between 1 and %d", a.Limit, maxFound)
 	}
@@ -190,7 +190,7 @@ func tellModule(b *strings.Builder, m engi.CodeModule, here engi.SessionID) {
 	fmt.Fprintf(b, "\nIt is from another session. To use it, write this to /workspace/%s first:\n%s", oneLine(m.Path), strings.ToValidUTF8(m.Source, "\ufffd"))
 }
 
-func (p Places) saveModule(ctx context.Context, c *Call, a saveModule) (Result, error) {
+func (p Services) saveModule(ctx context.Context, c *Call, a saveModule) (Result, error) {
 	m := engi.CodeModule{Path: strings.TrimPrefix(a.Path, "/workspace/"), Description: a.Description, Exports: a.Exports, Usage: a.Usage, Scope: engi.ModuleScope(a.Scope)}
 	if m.Scope == "" {
 		m.Scope = engi.ModuleSession

@@ -10,10 +10,10 @@ import (
 )
 
 // docsPlaces are a library and sessions, and two of these.
-func docsPlaces(t *testing.T) (tool.Places, [2]engi.Session) {
+func docsPlaces(t *testing.T) (tool.Services, [2]engi.Session) {
 	t.Helper()
 	sessions := &apitest.Sessions{}
-	p := tool.Places{Sessions: sessions, Library: &apitest.Library{Sessions: sessions}}
+	p := tool.Services{Sessions: sessions, Library: &apitest.Library{Sessions: sessions}}
 	var two [2]engi.Session
 	for i, name := range []string{"one", "two"} {
 		s, err := sessions.Create(t.Context(), engi.SessionSpec{Owner: "ann", Name: name})
@@ -34,7 +34,7 @@ func use(t *testing.T, x tool.Tool, e tool.Env, arguments string) tool.Result {
 	return r
 }
 
-func add(t *testing.T, p tool.Places, spec engi.DocumentSpec) {
+func add(t *testing.T, p tool.Services, spec engi.DocumentSpec) {
 	t.Helper()
 	if _, err := p.Library.Add(t.Context(), spec); err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func TestS0_8_Prompt(t *testing.T) {
 // TestS0_1_NoLibraryNoTools holds that a node without a library has no tools
 // for it.
 func TestS0_1_NoLibraryNoTools(t *testing.T) {
-	all, err := tool.Builtin(tool.Places{Sessions: &apitest.Sessions{}})
+	all, err := tool.Builtin(tool.Services{Sessions: &apitest.Sessions{}})
 	if err != nil {
 		t.Fatal(err)
 	}

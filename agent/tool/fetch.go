@@ -31,7 +31,7 @@ const (
 	ResultLimit = 16 << 10
 )
 
-func fetch(p Places) ([]Tool, error) {
+func fetch(p Services) ([]Tool, error) {
 	more, err := New("read_result", "Reads on in a result that was too long to be shown at once.", func(ctx context.Context, c *Call, a readResult) (Result, error) {
 		if c.Kept == nil {
 			return Result{}, engi.Errorf(engi.NotFound, "nothing was kept")
@@ -60,7 +60,7 @@ func fetch(p Places) ([]Tool, error) {
 	return []Tool{more, page}, err
 }
 
-func (p Places) fetch(ctx context.Context, c *Call, a fetchURL) (Result, error) {
+func (p Services) fetch(ctx context.Context, c *Call, a fetchURL) (Result, error) {
 	u, err := url.Parse(a.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
 		return Result{}, engi.Errorf(engi.Invalid, "%.200q is no address of a page", a.URL).WithRemedy("use http or https, without a user")

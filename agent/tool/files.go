@@ -59,7 +59,7 @@ type removeFile struct {
 const filesTimeout = time.Minute
 
 // inside makes a tool that works in a guest.
-func inside[A any](p Places, repeatable bool, name, description string, do func(ctx context.Context, g engi.Guest, a A) (Result, error)) (Tool, error) {
+func inside[A any](p Services, repeatable bool, name, description string, do func(ctx context.Context, g engi.Guest, a A) (Result, error)) (Tool, error) {
 	t, err := New(name, description, func(ctx context.Context, c *Call, a A) (Result, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, filesTimeout, engi.Errorf(engi.Expired, "it took longer than %v; look at less at once", filesTimeout))
 		defer cancel()
@@ -74,7 +74,7 @@ func inside[A any](p Places, repeatable bool, name, description string, do func(
 	return t, err
 }
 
-func files(p Places) ([]Tool, error) {
+func files(p Services) ([]Tool, error) {
 	if p.Sandboxes == nil && p.Sessions == nil {
 		return nil, nil
 	}

@@ -149,9 +149,9 @@ func (t Tool) Run(ctx context.Context, c *Call, arguments string) (Result, error
 	return r, nil
 }
 
-// Places are what the built-in tools work with. Tools whose place is nil do
+// Services are what the built-in tools work with. Tools whose place is nil do
 // not exist.
-type Places struct {
+type Services struct {
 	Executions engi.Executions
 	Sandboxes  engi.Sandboxes
 	Sessions   engi.Sessions
@@ -173,7 +173,7 @@ type Source interface {
 }
 
 // enter returns the inside of what c works in.
-func (p Places) enter(ctx context.Context, c *Call) (engi.Guest, func(), error) {
+func (p Services) enter(ctx context.Context, c *Call) (engi.Guest, func(), error) {
 	switch {
 	case c.Session != "" && p.Sessions != nil:
 		return p.Sessions.Enter(ctx, c.Owner, c.Session)
@@ -184,9 +184,9 @@ func (p Places) enter(ctx context.Context, c *Call) (engi.Guest, func(), error) 
 }
 
 // Builtin returns the built-in tools that p allows, by name.
-func Builtin(p Places) ([]Tool, error) {
+func Builtin(p Services) ([]Tool, error) {
 	var all []Tool
-	for _, part := range []func(Places) ([]Tool, error){code, docs, files, fetch} {
+	for _, part := range []func(Services) ([]Tool, error){code, docs, files, fetch} {
 		tools, err := part(p)
 		if err != nil {
 			return nil, err

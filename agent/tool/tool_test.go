@@ -11,7 +11,7 @@ import (
 	"github.com/engi-dev/engi/agent/tool"
 )
 
-func find(t *testing.T, p tool.Places, name string) tool.Tool {
+func find(t *testing.T, p tool.Services, name string) tool.Tool {
 	t.Helper()
 	all, err := tool.Builtin(p)
 	if err != nil {
@@ -27,12 +27,12 @@ func find(t *testing.T, p tool.Places, name string) tool.Tool {
 }
 
 // door lets through what goes to one host.
-type door struct {
+type toolServices struct {
 	http.RoundTripper
 	host string
 }
 
-func (d door) RoundTrip(r *http.Request) (*http.Response, error) {
+func (d toolServices) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Host != d.host {
 		return nil, engi.Errorf(engi.Denied, "%s is not allowed", r.URL.Host)
 	}
@@ -59,7 +59,7 @@ func TestFetch(t *testing.T) {
 	}))
 	defer web.Close()
 	host := strings.TrimPrefix(web.URL, "http://")
-	fetch := find(t, tool.Places{Fetch: func(engi.Owner) http.RoundTripper { return door{web.Client().Transport, host} }}, "fetch_url")
+	fetch := find(t, tool.Services{Fetch: func(engi.Owner) http.RoundTripper { return toolServices{web.Client().Transport, host} }}, "fetch_url")
 	for url, want := range map[string]struct {
 		text   string
 		failed bool
@@ -98,7 +98,7 @@ func TestNames(t *testing.T) {
 // TestWhatIsNotThereIsNoTool keeps tools of places that a node has not from
 // models.
 func TestWhatIsNotThereIsNoTool(t *testing.T) {
-	all, err := tool.Builtin(tool.Places{})
+	all, err := tool.Builtin(tool.Services{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,14 +23,14 @@ import (
 )
 
 // A World is a server with everything behind it.
-type World struct {
+type Services struct {
 	Executions *Executions
 	Sandboxes  *Sandboxes
 	Templates  *Templates
 	Pools      *Pools
 	Volumes    *Volumes
 	Networks   *Networks
-	Keys       *key.Ring
+	Keys       *key.Keyring
 
 	Handler http.Handler
 	Admin   string // secret of an admin key
@@ -40,8 +40,8 @@ type World struct {
 
 // New returns a world; change says how its surface differs from the usual,
 // and may be nil. Close ends it.
-func New(change func(*rest.Options)) *World {
-	w := &World{
+func New(change func(*rest.Options)) *Services {
+	w := &Services{
 		Executions: NewExecutions(),
 		Templates:  NewTemplates(),
 		Pools:      &Pools{},
@@ -70,7 +70,7 @@ func New(change func(*rest.Options)) *World {
 	return w
 }
 
-func (w *World) key(k engi.Key) string {
+func (w *Services) key(k engi.Key) string {
 	_, secret, err := w.Keys.Create(context.Background(), k)
 	if err != nil {
 		panic(err) // the keys above are good
@@ -79,14 +79,14 @@ func (w *World) key(k engi.Key) string {
 }
 
 // Close ends what runs and waits for it.
-func (w *World) Close() {
+func (w *Services) Close() {
 	w.Executions.Close()
 	w.Sandboxes.Close()
 	w.Volumes.close()
 }
 
 // Serve returns a world that listens, until the end of t, and its address.
-func Serve(t testing.TB, change func(*rest.Options)) (*World, *httptest.Server) {
+func Serve(t testing.TB, change func(*rest.Options)) (*Services, *httptest.Server) {
 	w := New(change)
 	srv := httptest.NewUnstartedServer(w.Handler)
 	srv.Config = rest.NewServer(w.Handler, nil)

@@ -22,13 +22,12 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent/tool"
-	"github.com/engi-dev/engi/api/host"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 )
 
 // Options are what the surface serves.
 type Options struct {
-	Places  tool.Places
+	Places  tool.Services
 	Keys    engi.Keys
 	URL     func(id engi.SandboxID, port int) string // where a port is seen from outside; nil means nowhere
 	Hosts   []string                                 // names that requests may use beside loopback ones; * accepts any
@@ -37,17 +36,17 @@ type Options struct {
 	Idle    time.Duration // a client's session ends after that; 0 means 1 h
 }
 
-// A Surface is an http.Handler for one path. It is safe for concurrent use.
-type Surface struct {
+// A Server is an http.Handler for one path. It is safe for concurrent use.
+type Server struct {
 	opt   Options
 	tools []tool.Tool
 
 	mu    sync.Mutex
-	doors map[string]*door // by ID of key
+	doors map[string]*services // by ID of key
 }
 
 // A door is what one key sees: sessions of one are not there for another.
-type door struct {
+type services struct {
 	handler http.Handler
 	used    time.Time
 }
@@ -56,7 +55,7 @@ type door struct {
 const maxDoors = 1024
 
 // New returns the surface.
-func New(opt Options) (*Surface, error) {
+func New(opt Options) (*Server, error) {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
@@ -67,7 +66,7 @@ func New(opt Options) (*Surface, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Surface{opt: opt, doors: map[string]*door{}}
+	s := &Server{opt: opt, doors: map[string]*services{}}
 	for _, t := range builtin {
 		if t.Name != "read_result" { // clients keep results themselves
 			s.tools = append(s.tools, t)
@@ -82,13 +81,13 @@ func New(opt Options) (*Surface, error) {
 }
 
 // ServeHTTP serves one request.
-func (s *Surface) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d, err := s.admit(r)
 	if err == nil {
 		d.ServeHTTP(w, r)
 		return
 	}
-	p := problem.Describe(err, "")
+	p := httpio.Describe(err, "")
 	if p.Status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
@@ -100,11 +99,11 @@ func (s *Surface) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // admit finds out who is calling, and by what name.
-func (s *Surface) admit(r *http.Request) (http.Handler, error) {
-	if err := host.Check(r, s.opt.Hosts); err != nil {
+func (s *Server) admit(r *http.Request) (http.Handler, error) {
+	if err := httpio.CheckHost(r, s.opt.Hosts); err != nil {
 		return nil, err
 	}
-	if err := host.CheckOrigin(r, s.opt.Hosts); err != nil {
+	if err := httpio.CheckOrigin(r, s.opt.Hosts); err != nil {
 		return nil, err
 	}
 	secret, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -118,7 +117,7 @@ func (s *Surface) admit(r *http.Request) (http.Handler, error) {
 	return s.door(key)
 }
 
-func (s *Surface) door(key engi.Key) (http.Handler, error) {
+func (s *Server) door(key engi.Key) (http.Handler, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -144,7 +143,7 @@ func (s *Surface) door(key engi.Key) (http.Handler, error) {
 		MaxRequestBodyBytes:          16 << 20,
 		PropagateRequestCancellation: true,
 	})
-	s.doors[key.ID] = &door{h, now}
+	s.doors[key.ID] = &services{h, now}
 	return h, nil
 }
 
@@ -153,7 +152,7 @@ execute_code runs a whole program in a sandbox of its own and throws it away; us
 For work that goes on, make a sandbox with create_sandbox and give its ID to the tools that work on files and commands; end it with stop_sandbox.`
 
 // server is what one key sees.
-func (s *Surface) server(key engi.Key) *sdk.Server {
+func (s *Server) server(key engi.Key) *sdk.Server {
 	server := sdk.NewServer(&sdk.Implementation{Name: "engi", Title: "engi sandboxes", Version: s.opt.Version}, &sdk.ServerOptions{
 		Instructions: instructions, Capabilities: &sdk.ServerCapabilities{},
 	})
@@ -262,7 +261,7 @@ func split(t tool.Tool, raw json.RawMessage) (place, string, error) {
 // maxText is how much of a result goes out.
 const maxText = 128 << 10
 
-func (s *Surface) call(ctx context.Context, key engi.Key, t tool.Tool, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+func (s *Server) call(ctx context.Context, key engi.Key, t tool.Tool, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 	answer := func(r tool.Result) *sdk.CallToolResult {
 		text := strings.ToValidUTF8(r.Text, "\ufffd")
 		if len(text) > maxText {

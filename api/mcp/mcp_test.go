@@ -29,13 +29,13 @@ func (c carrying) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-func serve(t *testing.T) (*apitest.World, string) {
+func serve(t *testing.T) (*apitest.Services, string) {
 	t.Helper()
 	w := apitest.New(nil)
 	t.Cleanup(w.Close)
 	sessions := &apitest.Sessions{}
 	s, err := mcp.New(mcp.Options{
-		Places: tool.Places{Executions: w.Executions, Sandboxes: w.Sandboxes, Sessions: sessions, Library: &apitest.Library{Sessions: sessions}}, Keys: w.Keys, Version: "1",
+		Places: tool.Services{Executions: w.Executions, Sandboxes: w.Sandboxes, Sessions: sessions, Library: &apitest.Library{Sessions: sessions}}, Keys: w.Keys, Version: "1",
 		URL: func(id engi.SandboxID, port int) string { return fmt.Sprintf("http://%d-%s.test", port, id.Label()) },
 	})
 	if err != nil {

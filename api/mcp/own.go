@@ -42,7 +42,7 @@ type oneSession struct {
 }
 
 // own are the tools that agents of ours do not have.
-func (s *Surface) own() ([]tool.Tool, error) {
+func (s *Server) own() ([]tool.Tool, error) {
 	var all []tool.Tool
 	var first error
 	add := func(t tool.Tool, err error) {
@@ -170,7 +170,7 @@ const (
 )
 
 // resources shows files of sandboxes and outputs of programs.
-func (s *Surface) resources(server *sdk.Server, key engi.Key) {
+func (s *Server) resources(server *sdk.Server, key engi.Key) {
 	if s.opt.Places.Sandboxes != nil {
 		server.AddResourceTemplate(&sdk.ResourceTemplate{
 			Name: "file", Title: "A file in a sandbox", URITemplate: fileScheme + "{sandbox}/files{+path}", Description: "the content of a file, or the names in a directory",
@@ -193,7 +193,7 @@ func (s *Surface) resources(server *sdk.Server, key engi.Key) {
 	}
 }
 
-func (s *Surface) file(ctx context.Context, key engi.Key, uri string) (*sdk.ReadResourceResult, error) {
+func (s *Server) file(ctx context.Context, key engi.Key, uri string) (*sdk.ReadResourceResult, error) {
 	rest, _ := strings.CutPrefix(uri, fileScheme)
 	name, file, ok := strings.Cut(rest, "/files")
 	id, err := engi.ParseSandboxID(name)
@@ -258,7 +258,7 @@ func (s *Surface) file(ctx context.Context, key engi.Key, uri string) (*sdk.Read
 // readFor is how long the log of a process that goes on is read.
 const readFor = 500 * time.Millisecond
 
-func (s *Surface) log(ctx context.Context, key engi.Key, uri string) (*sdk.ReadResourceResult, error) {
+func (s *Server) log(ctx context.Context, key engi.Key, uri string) (*sdk.ReadResourceResult, error) {
 	rest, _ := strings.CutPrefix(uri, fileScheme)
 	box, process, ok := strings.Cut(rest, "/processes/")
 	process, isLog := strings.CutSuffix(process, "/log")
@@ -302,7 +302,7 @@ func (s *Surface) log(ctx context.Context, key engi.Key, uri string) (*sdk.ReadR
 	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: uri, MIMEType: "text/plain", Text: strings.ToValidUTF8(b.String(), "\ufffd")}}}, nil
 }
 
-func (s *Surface) output(ctx context.Context, key engi.Key, uri string) (*sdk.ReadResourceResult, error) {
+func (s *Server) output(ctx context.Context, key engi.Key, uri string) (*sdk.ReadResourceResult, error) {
 	name, ok := strings.CutSuffix(strings.TrimPrefix(uri, runScheme), "/output")
 	id, err := engi.ParseExecutionID(name)
 	if !ok || err != nil {

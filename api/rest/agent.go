@@ -11,8 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/flow"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -110,14 +109,14 @@ func (s *server) runSpec(r *http.Request, agent, key string, q v1.RunRequest) (e
 	for _, m := range q.Messages {
 		spec.Messages = append(spec.Messages, messageFrom(m))
 	}
-	return spec, problem.Invalid(c.faults)
+	return spec, httpio.Invalid(c.faults)
 }
 
 func (s *server) startRun(w http.ResponseWriter, r *http.Request, in *postRun) error {
 	if s.agents == nil {
 		return errNoAgents
 	}
-	form, err := flow.Negotiate(r, flow.JSON, flow.NDJSON, flow.SSE)
+	form, err := httpio.Negotiate(r, httpio.JSON, httpio.NDJSON, httpio.SSE)
 	if err != nil {
 		return err
 	}
@@ -133,13 +132,13 @@ func (s *server) startRun(w http.ResponseWriter, r *http.Request, in *postRun) e
 }
 
 // launch begins a run and answers with what happens in it, or as answer does.
-func (s *server) launch(w http.ResponseWriter, r *http.Request, form flow.Form, spec engi.RunSpec, answer func(engi.Run) error) error {
+func (s *server) launch(w http.ResponseWriter, r *http.Request, form httpio.Format, spec engi.RunSpec, answer func(engi.Run) error) error {
 	x, err := s.agents.Start(r.Context(), spec)
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Location", runs+"/"+string(x.ID))
-	if form != flow.JSON {
+	if form != httpio.JSON {
 		return s.streamRun(w, r, form, x.ID, 0)
 	}
 	return answer(x)
@@ -149,7 +148,7 @@ func (s *server) chat(w http.ResponseWriter, r *http.Request, in *postChat) erro
 	if s.agents == nil {
 		return errNoAgents
 	}
-	form, err := flow.Negotiate(r, flow.JSON, flow.NDJSON, flow.SSE)
+	form, err := httpio.Negotiate(r, httpio.JSON, httpio.NDJSON, httpio.SSE)
 	if err != nil {
 		return err
 	}
@@ -159,7 +158,7 @@ func (s *server) chat(w http.ResponseWriter, r *http.Request, in *postChat) erro
 	}
 	if q.Message != "" {
 		if q.Input != "" {
-			return problem.Invalid([]v1.Fault{{Field: "message", Detail: "it says the same as input; send one of the two"}})
+			return httpio.Invalid([]v1.Fault{{Field: "message", Detail: "it says the same as input; send one of the two"}})
 		}
 		q.Input = q.Message
 	}
@@ -224,12 +223,12 @@ func (s *server) happenings(ctx context.Context, viewer engi.Owner, id engi.RunI
 
 // streamRun answers with what happens in a run. A caller that leaves changes
 // nothing for it.
-func (s *server) streamRun(w http.ResponseWriter, r *http.Request, f flow.Form, id engi.RunID, after int64) error {
+func (s *server) streamRun(w http.ResponseWriter, r *http.Request, f httpio.Format, id engi.RunID, after int64) error {
 	ctx, cancel := s.waiting(r)
-	source := flow.Pull(s.happenings(ctx, callOf(r.Context()).viewer(), id, after))
+	source := httpio.Pull(s.happenings(ctx, callOf(r.Context()).viewer(), id, after))
 	defer source.Stop()
 	defer cancel()
-	out := flow.NewPipe(w, f)
+	out := httpio.NewEventWriter(w, f)
 	if err := out.Begin(); err != nil {
 		return nil // the caller has left
 	}
@@ -256,7 +255,7 @@ func (s *server) streamRun(w http.ResponseWriter, r *http.Request, f flow.Form, 
 					err = errLeaving
 				}
 				s.logInternal(r, err)
-				_ = out.Send(v1.EventError, "", v1.AgentEvent{Type: v1.EventError, Offset: last, Error: new(problem.Describe(err, callOf(r.Context()).id))})
+				_ = out.Send(v1.EventError, "", v1.AgentEvent{Type: v1.EventError, Offset: last, Error: new(httpio.Describe(err, callOf(r.Context()).id))})
 				return nil
 			}
 			last = e.Event.Seq
@@ -334,7 +333,7 @@ func (s *server) runEvents(w http.ResponseWriter, r *http.Request, in *aRunEvent
 	if err != nil {
 		return err
 	}
-	form, err := flow.Negotiate(r, flow.SSE, flow.NDJSON)
+	form, err := httpio.Negotiate(r, httpio.SSE, httpio.NDJSON)
 	if err != nil {
 		return err
 	}
@@ -362,7 +361,7 @@ func (s *server) runResult(w http.ResponseWriter, r *http.Request, in *aRunResul
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Content-Length", strconv.Itoa(len(raw)))
-	_, _ = flow.Patient{W: w}.Write(raw) // who does not wait for it has left
+	_, _ = httpio.DeadlineWriter{W: w}.Write(raw) // who does not wait for it has left
 	return nil
 }
 
@@ -381,7 +380,7 @@ func runOf(x engi.Run) v1.AgentRun {
 		Usage: tokensOf(x.Tokens),
 	}
 	if x.Error != nil {
-		out.Error = new(problem.Describe(x.Error, ""))
+		out.Error = new(httpio.Describe(x.Error, ""))
 	}
 	return out
 }
@@ -452,14 +451,14 @@ func imagesFrom(images []v1.Image) (all []engi.Image) {
 
 func (s *server) opListAgents() huma.Operation {
 	op := s.operation(http.MethodGet, "/v1/agents", "list-agents", "agents", "List agents", "Agents are configured by the node's operator.", http.StatusOK)
-	answers[v1.List[v1.Agent]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.Agent]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opToolServers() huma.Operation {
 	op := s.operation(http.MethodGet, "/v1/mcp-servers", "list-mcp-servers", "agents", "List MCP servers that agents may use",
 		"They are configured by the node's operator. What is known about each is from the last time that an agent used it.", http.StatusOK)
-	answers[v1.List[v1.ToolServer]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.ToolServer]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -469,9 +468,9 @@ func (s *server) opStartRun() huma.Operation {
 	op := s.operation(http.MethodPost, "/v1/agents/{name}/runs", "start-run", "agents", "Put an agent to work",
 		"It goes on after this answer, and after a restart of the node. "+runWords, http.StatusAccepted)
 	accepts[v1.RunRequest](s, &op, nil)
-	answers[v1.AgentRun](s, &op, http.StatusAccepted, string(flow.JSON), nil)
-	answers[v1.AgentEvent](s, &op, http.StatusOK, string(flow.SSE), nil)
-	answers[v1.AgentEvent](s, &op, http.StatusOK, string(flow.NDJSON), nil)
+	answers[v1.AgentRun](s, &op, http.StatusAccepted, string(httpio.JSON), nil)
+	answers[v1.AgentEvent](s, &op, http.StatusOK, string(httpio.SSE), nil)
+	answers[v1.AgentEvent](s, &op, http.StatusOK, string(httpio.NDJSON), nil)
 	header(&op, http.StatusAccepted, "Location", "address of the run")
 	return op
 }
@@ -480,21 +479,21 @@ func (s *server) opChat() huma.Operation {
 	op := s.operation(http.MethodPost, "/v1/chat", "chat", "agents", "Say something to an agent",
 		"Waits for the answer. With conversation_id of the answer the next message goes on where this one ends. "+runWords, http.StatusOK)
 	accepts[v1.ChatRequest](s, &op, nil)
-	answers[v1.ChatAnswer](s, &op, http.StatusOK, string(flow.JSON), nil)
-	answers[v1.AgentEvent](s, &op, http.StatusOK, string(flow.SSE), nil)
-	answers[v1.AgentEvent](s, &op, http.StatusOK, string(flow.NDJSON), nil)
+	answers[v1.ChatAnswer](s, &op, http.StatusOK, string(httpio.JSON), nil)
+	answers[v1.AgentEvent](s, &op, http.StatusOK, string(httpio.SSE), nil)
+	answers[v1.AgentEvent](s, &op, http.StatusOK, string(httpio.NDJSON), nil)
 	return op
 }
 
 func (s *server) opListRuns() huma.Operation {
 	op := s.operation(http.MethodGet, runs, "list-runs", "agents", "List runs of agents", "The newest come first.", http.StatusOK)
-	answers[v1.List[v1.AgentRun]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.AgentRun]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opGetRun() huma.Operation {
 	op := s.operation(http.MethodGet, runs+"/{id}", "get-run", "agents", "Get a run", "As it is now.", http.StatusOK)
-	answers[v1.AgentRun](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.AgentRun](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -504,15 +503,15 @@ func (s *server) opCancelRun() huma.Operation {
 
 func (s *server) opRunMessages() huma.Operation {
 	op := s.operation(http.MethodGet, runs+"/{id}/messages", "get-run-messages", "agents", "Read a transcript", "All that was said, from the beginning of the conversation.", http.StatusOK)
-	answers[v1.List[v1.Message]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.Message]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opRunEvents() huma.Operation {
 	op := s.operation(http.MethodGet, runs+"/{id}/events", "watch-run", "agents", "Watch a run",
 		"Come back with the offset of the last event seen. Of runs that ended a while ago, whole texts, calls, results and the end are left.", http.StatusOK)
-	answers[v1.AgentEvent](s, &op, http.StatusOK, string(flow.SSE), nil)
-	answers[v1.AgentEvent](s, &op, http.StatusOK, string(flow.NDJSON), nil)
+	answers[v1.AgentEvent](s, &op, http.StatusOK, string(httpio.SSE), nil)
+	answers[v1.AgentEvent](s, &op, http.StatusOK, string(httpio.NDJSON), nil)
 	return op
 }
 

@@ -23,7 +23,7 @@ import (
 )
 
 // office is a real one, with a model that follows a script.
-func office(t *testing.T, places func() tool.Places, play func(scripted.Conversation) scripted.Answer) *agent.Office {
+func office(t *testing.T, places func() tool.Services, play func(scripted.Conversation) scripted.Answer) *agent.Runner {
 	t.Helper()
 	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
 	if err != nil {
@@ -60,10 +60,10 @@ func office(t *testing.T, places func() tool.Places, play func(scripted.Conversa
 	return o
 }
 
-func agentWorld(t *testing.T, play func(scripted.Conversation) scripted.Answer) (*apitest.World, *httptest.Server) {
+func agentWorld(t *testing.T, play func(scripted.Conversation) scripted.Answer) (*apitest.Services, *httptest.Server) {
 	t.Helper()
 	return apitest.Serve(t, func(o *rest.Options) {
-		o.Agents = office(t, func() tool.Places { return tool.Places{Executions: o.Executions, Sandboxes: o.Sandboxes} }, play)
+		o.Agents = office(t, func() tool.Services { return tool.Services{Executions: o.Executions, Sandboxes: o.Sandboxes} }, play)
 	})
 }
 

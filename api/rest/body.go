@@ -10,8 +10,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/flow"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/strict"
 	"github.com/engi-dev/engi/api/v1"
 )
@@ -51,9 +50,9 @@ func wrong(err error) error {
 	case !ok:
 		return err
 	case len(e.Faults) > 0:
-		return problem.Invalid(e.Faults)
+		return httpio.Invalid(e.Faults)
 	}
-	return problem.Refuse(0, e.Remedy, "%s", e.Text)
+	return httpio.Errorf(0, e.Remedy, "%s", e.Text)
 }
 
 // curlType is what curl -d calls everything. A body of that type that begins
@@ -68,11 +67,11 @@ func checkContentType(r *http.Request) error {
 	}
 	kind, params, err := mime.ParseMediaType(given)
 	if err != nil || kind != "application/json" && !strings.HasSuffix(kind, "+json") {
-		return problem.Refuse(http.StatusUnsupportedMediaType, "send JSON with 'Content-Type: application/json'",
+		return httpio.Errorf(http.StatusUnsupportedMediaType, "send JSON with 'Content-Type: application/json'",
 			"a body of type %.80q cannot be read", given)
 	}
 	if cs := params["charset"]; cs != "" && !strings.EqualFold(cs, "utf-8") {
-		return problem.Refuse(http.StatusUnsupportedMediaType, "send JSON in UTF-8", "a body in %.40q cannot be read", cs)
+		return httpio.Errorf(http.StatusUnsupportedMediaType, "send JSON in UTF-8", "a body in %.40q cannot be read", cs)
 	}
 	return nil
 }
@@ -96,7 +95,7 @@ func (s *server) read(w http.ResponseWriter, r *http.Request) (_ []byte, err err
 		buf.Grow(int(n) + bytes.MinRead)
 	}
 	for {
-		_ = rc.SetReadDeadline(time.Now().Add(flow.BodyTime)) // tests have writers without deadlines
+		_ = rc.SetReadDeadline(time.Now().Add(httpio.BodyTimeout)) // tests have writers without deadlines
 		n, err := io.CopyN(&buf, r.Body, min(1<<20, s.maxBody+1-int64(buf.Len())))
 		if held := s.held.Add(n); held > s.maxHeld {
 			return nil, engi.Errorf(engi.Exhausted, "the server is reading too many large requests already").
@@ -110,13 +109,13 @@ func (s *server) read(w http.ResponseWriter, r *http.Request) (_ []byte, err err
 		case err != nil && r.Context().Err() != nil:
 			return nil, engi.Errorf(engi.Expired, "the caller left while sending its request")
 		case err != nil:
-			return nil, problem.Refuse(http.StatusRequestTimeout, "send the body faster, or in smaller parts", "reading the body: %v", err)
+			return nil, httpio.Errorf(http.StatusRequestTimeout, "send the body faster, or in smaller parts", "reading the body: %v", err)
 		}
 	}
 }
 
 // tooLarge refuses a body.
 func (s *server) tooLarge() error {
-	return problem.Refuse(http.StatusRequestEntityTooLarge,
+	return httpio.Errorf(http.StatusRequestEntityTooLarge,
 		"put large data into the template, or fetch it in parts", "the body is larger than the %s this server accepts", v1.Bytes(s.maxBody))
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/host"
+	"github.com/engi-dev/engi/api/httpio"
 )
 
 // A call is one request, from the first byte to the last. It belongs to the
@@ -92,7 +92,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 
-	if err := host.Check(r, s.hosts); err != nil {
+	if err := httpio.CheckHost(r, s.hosts); err != nil {
 		s.fail(c, r, err)
 		return
 	}

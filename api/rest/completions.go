@@ -11,8 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/flow"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 )
 
 // The wire format of OpenAI's chat completions, in front of agents: model is
@@ -53,7 +52,7 @@ type completionPart struct {
 // completions answers in the other format, errors included.
 func (s *server) completions(w http.ResponseWriter, r *http.Request, _ *nothing) error {
 	if err := s.complete(w, r); err != nil {
-		p := problem.Describe(err, callOf(r.Context()).id)
+		p := httpio.Describe(err, callOf(r.Context()).id)
 		s.logInternal(r, err)
 		kind := "invalid_request_error"
 		if p.Status >= 500 {
@@ -63,7 +62,7 @@ func (s *server) completions(w http.ResponseWriter, r *http.Request, _ *nothing)
 		if p.Remedy != "" {
 			text += " (" + p.Remedy + ")"
 		}
-		return flow.WriteJSON(w, p.Status, string(flow.JSON), map[string]any{"error": map[string]any{"message": text, "type": kind, "code": p.Kind, "param": nil}})
+		return httpio.WriteJSON(w, p.Status, string(httpio.JSON), map[string]any{"error": map[string]any{"message": text, "type": kind, "code": p.Kind, "param": nil}})
 	}
 	return nil
 }
@@ -101,7 +100,7 @@ func (s *server) complete(w http.ResponseWriter, r *http.Request) error {
 	if x.State == engi.RunFailed {
 		return x.Error
 	}
-	return flow.WriteJSON(w, http.StatusOK, string(flow.JSON), map[string]any{
+	return httpio.WriteJSON(w, http.StatusOK, string(httpio.JSON), map[string]any{
 		"id": string(x.ID), "object": "chat.completion", "created": x.Created.Unix(), "model": q.Model, "usage": completionUsage(x),
 		"choices": []any{map[string]any{"index": 0, "finish_reason": completionStop(x), "message": map[string]any{"role": "assistant", "content": x.Text}}},
 	})
@@ -184,19 +183,19 @@ func completionStop(x engi.Run) string {
 
 func (s *server) streamCompletion(w http.ResponseWriter, r *http.Request, q completionRequest, x engi.Run) error {
 	ctx, cancel := s.waiting(r)
-	source := flow.Pull(s.happenings(ctx, x.Owner, x.ID, 0))
+	source := httpio.Pull(s.happenings(ctx, x.Owner, x.ID, 0))
 	defer source.Stop()
 	defer cancel()
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-cache")
 	rc := http.NewResponseController(w)
 	send := func(v any) bool {
-		raw, err := flow.Marshal(v)
+		raw, err := httpio.Marshal(v)
 		if err != nil {
 			s.logInternal(r, err)
 			return false
 		}
-		if _, err := fmt.Fprintf(flow.Patient{W: w}, "data: %s\n\n", raw); err != nil || rc.Flush() != nil {
+		if _, err := fmt.Fprintf(httpio.DeadlineWriter{W: w}, "data: %s\n\n", raw); err != nil || rc.Flush() != nil {
 			s.gone(r)
 			return false
 		}
@@ -214,7 +213,7 @@ func (s *server) streamCompletion(w http.ResponseWriter, r *http.Request, q comp
 	for {
 		select {
 		case <-beat.C:
-			if _, err := fmt.Fprint(flow.Patient{W: w}, ": alive\n\n"); err != nil || rc.Flush() != nil {
+			if _, err := fmt.Fprint(httpio.DeadlineWriter{W: w}, ": alive\n\n"); err != nil || rc.Flush() != nil {
 				s.gone(r)
 				return nil
 			}
@@ -224,7 +223,7 @@ func (s *server) streamCompletion(w http.ResponseWriter, r *http.Request, q comp
 			}
 			if e.Err != nil {
 				if !s.gone(r) {
-					send(map[string]any{"error": map[string]any{"message": problem.Describe(whole(ctx, e.Err), "").Detail, "type": "server_error"}})
+					send(map[string]any{"error": map[string]any{"message": httpio.Describe(whole(ctx, e.Err), "").Detail, "type": "server_error"}})
 				}
 				return nil
 			}
@@ -237,7 +236,7 @@ func (s *server) streamCompletion(w http.ResponseWriter, r *http.Request, q comp
 				}
 			case engi.RunEnd:
 				if event.Run.State == engi.RunFailed {
-					p := problem.Describe(event.Run.Error, "")
+					p := httpio.Describe(event.Run.Error, "")
 					send(map[string]any{"error": map[string]any{"message": p.Detail, "type": "server_error", "code": p.Kind}})
 					return nil
 				}
@@ -254,7 +253,7 @@ func (s *server) streamCompletion(w http.ResponseWriter, r *http.Request, q comp
 						return nil
 					}
 				}
-				if _, err := fmt.Fprint(flow.Patient{W: w}, "data: [DONE]\n\n"); err != nil || rc.Flush() != nil {
+				if _, err := fmt.Fprint(httpio.DeadlineWriter{W: w}, "data: [DONE]\n\n"); err != nil || rc.Flush() != nil {
 					s.gone(r)
 				}
 				return nil
@@ -271,18 +270,18 @@ func (s *server) models(w http.ResponseWriter, _ *http.Request, _ *nothing) erro
 	for _, a := range s.agents.Agents() {
 		all = append(all, map[string]any{"id": a.Name, "object": "model", "created": s.node.Started.Unix(), "owned_by": "engi"})
 	}
-	return flow.WriteJSON(w, http.StatusOK, string(flow.JSON), map[string]any{"object": "list", "data": all})
+	return httpio.WriteJSON(w, http.StatusOK, string(httpio.JSON), map[string]any{"object": "list", "data": all})
 }
 
 func (s *server) opCompletions() huma.Operation {
 	op := s.operation(http.MethodPost, "/v1/chat/completions", "create-chat-completion", "agents", "Complete a chat, as OpenAI's clients ask for it",
 		"model is the name of an agent. What its tools do happens here; the answer has its words only. Point a chat program's base URL at /v1 and its key at yours.", http.StatusOK)
-	answers[map[string]any](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[map[string]any](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opModels() huma.Operation {
 	op := s.operation(http.MethodGet, "/v1/models", "list-models", "agents", "List agents, as OpenAI's clients ask for models", "See /v1/agents.", http.StatusOK)
-	answers[map[string]any](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[map[string]any](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -55,7 +55,7 @@ func refusalOf(err *engi.Error) *v1.Problem {
 	if err == nil {
 		return nil
 	}
-	p := problem.Describe(err, "")
+	p := httpio.Describe(err, "")
 	return &p
 }
 

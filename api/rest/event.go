@@ -9,8 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/flow"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -78,7 +77,7 @@ func (s *server) sendEvent(w http.ResponseWriter, r *http.Request, in *postEvent
 	if text := checkIdempotency(in.Idempotency); text != "" {
 		c.addf("header.Idempotency-Key", "%s", text)
 	}
-	if err := problem.Invalid(c.faults); err != nil {
+	if err := httpio.Invalid(c.faults); err != nil {
 		return err
 	}
 	x, err := s.events.Send(r.Context(), engi.EventSpec{Owner: callOf(r.Context()).key.Owner, Name: q.Name, Data: q.Data, Idempotency: in.Idempotency})
@@ -176,7 +175,7 @@ func (s *server) getFunctionRun(w http.ResponseWriter, r *http.Request, in *getF
 	if in.Wait != "" {
 		d, err := v1.ParseDuration(in.Wait)
 		if err != nil {
-			return problem.Invalid([]v1.Fault{{Field: "query.wait", Detail: err.Error()}})
+			return httpio.Invalid([]v1.Fault{{Field: "query.wait", Detail: err.Error()}})
 		}
 		wait = min(d.Std(), maxWait)
 	}
@@ -265,7 +264,7 @@ func problemOf(e *engi.Error) *v1.Problem {
 	if e == nil {
 		return nil
 	}
-	return new(problem.Describe(e, ""))
+	return new(httpio.Describe(e, ""))
 }
 
 func (s *server) opSendEvent() huma.Operation {
@@ -275,20 +274,20 @@ func (s *server) opSendEvent() huma.Operation {
 	accepts[v1.EventRequest](s, &op, map[string]*huma.Example{
 		"echo": {Summary: "the data come back as output", Value: json.RawMessage(`{"name": "engi/debug/echo", "data": {"hello": "world"}}`)},
 	})
-	answers[v1.SentEvent](s, &op, http.StatusAccepted, string(flow.JSON), nil)
+	answers[v1.SentEvent](s, &op, http.StatusAccepted, string(httpio.JSON), nil)
 	header(&op, http.StatusAccepted, "Location", "address of the event")
 	return op
 }
 
 func (s *server) opListEvents() huma.Operation {
 	op := s.operation(http.MethodGet, events, "list-events", "events", "List events", "The newest come first.", http.StatusOK)
-	answers[v1.List[v1.SentEvent]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.SentEvent]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opGetEvent() huma.Operation {
 	op := s.operation(http.MethodGet, events+"/{id}", "get-event", "events", "Get an event", "", http.StatusOK)
-	answers[v1.SentEvent](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.SentEvent](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -296,27 +295,27 @@ func (s *server) opReplayEvent() huma.Operation {
 	op := s.operation(http.MethodPost, events+"/{id}/replay", "replay-event", "events", "Send an event again",
 		"Makes a new event with the same name and data, for all functions that are bound to it now, or for one.", http.StatusAccepted)
 	mayAccept[v1.ReplayRequest](s, &op)
-	answers[v1.SentEvent](s, &op, http.StatusAccepted, string(flow.JSON), nil)
+	answers[v1.SentEvent](s, &op, http.StatusAccepted, string(httpio.JSON), nil)
 	header(&op, http.StatusAccepted, "Location", "address of the new event")
 	return op
 }
 
 func (s *server) opListFunctions() huma.Operation {
 	op := s.operation(http.MethodGet, functions, "list-functions", "events", "List functions", "What can be started by events, or starts by the clock.", http.StatusOK)
-	answers[v1.List[v1.Function]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.Function]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opListFunctionRuns() huma.Operation {
 	op := s.operation(http.MethodGet, functions+"/runs", "list-function-runs", "events", "List runs of functions", "The newest come first, without their steps.", http.StatusOK)
-	answers[v1.List[v1.FunctionRun]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.FunctionRun]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opGetFunctionRun() huma.Operation {
 	op := s.operation(http.MethodGet, functions+"/runs/{id}", "get-function-run", "events", "Get a run of a function",
 		"Returns the run as it is, or with wait as it is when it has ended or the time is over.", http.StatusOK)
-	answers[v1.FunctionRun](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.FunctionRun](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 

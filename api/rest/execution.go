@@ -12,8 +12,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/flow"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -64,7 +63,7 @@ func (s *server) serveExecutions() {
 }
 
 func (s *server) createExecution(w http.ResponseWriter, r *http.Request, in *postExecution) error {
-	form, err := flow.Negotiate(r, flow.JSON, flow.SSE, flow.NDJSON)
+	form, err := httpio.Negotiate(r, httpio.JSON, httpio.SSE, httpio.NDJSON)
 	if err != nil {
 		return err
 	}
@@ -92,7 +91,7 @@ func (s *server) createExecution(w http.ResponseWriter, r *http.Request, in *pos
 	switch {
 	case q.Async:
 		return s.reply(w, http.StatusAccepted, executionOf(x))
-	case form == flow.JSON:
+	case form == httpio.JSON:
 		return s.await(w, r, x.ID, in.Idempotency != "")
 	default:
 		return s.stream(w, r, form, x.ID, from)
@@ -106,12 +105,12 @@ func (s *server) checkAmount(p engi.Program) error {
 	for _, f := range p.Files {
 		n := int64(len(f.Data))
 		if s.maxCode > 0 && n > s.maxCode {
-			return problem.Refuse(http.StatusRequestEntityTooLarge, remedy, "file %.200q has %d bytes; this server takes %s at most", f.Path, n, v1.Bytes(s.maxCode))
+			return httpio.Errorf(http.StatusRequestEntityTooLarge, remedy, "file %.200q has %d bytes; this server takes %s at most", f.Path, n, v1.Bytes(s.maxCode))
 		}
 		total += n
 	}
 	if s.maxInput > 0 && total > s.maxInput {
-		return problem.Refuse(http.StatusRequestEntityTooLarge, remedy, "the program and its input have %d bytes; this server takes %s at most", total, v1.Bytes(s.maxInput))
+		return httpio.Errorf(http.StatusRequestEntityTooLarge, remedy, "the program and its input have %d bytes; this server takes %s at most", total, v1.Bytes(s.maxInput))
 	}
 	return nil
 }
@@ -174,7 +173,7 @@ func (s *server) listExecutions(w http.ResponseWriter, r *http.Request, in *list
 	if in.Cursor != "" {
 		before, err := engi.ParseExecutionID(in.Cursor)
 		if err != nil {
-			return problem.Invalid([]v1.Fault{{Field: "query.cursor", Detail: "this is not a next_cursor of a page before"}})
+			return httpio.Invalid([]v1.Fault{{Field: "query.cursor", Detail: "this is not a next_cursor of a page before"}})
 		}
 		f.Before = before
 	}
@@ -198,7 +197,7 @@ func (s *server) getExecution(w http.ResponseWriter, r *http.Request, in *getExe
 	if in.Wait != "" {
 		d, err := v1.ParseDuration(in.Wait)
 		if err != nil {
-			return problem.Invalid([]v1.Fault{{Field: "query.wait", Detail: err.Error()}})
+			return httpio.Invalid([]v1.Fault{{Field: "query.wait", Detail: err.Error()}})
 		}
 		if err := s.waitFor(r, viewer, id, min(d.Std(), maxWait)); err != nil {
 			return err
@@ -245,7 +244,7 @@ func (s *server) watchExecution(w http.ResponseWriter, r *http.Request, in *watc
 	if err != nil {
 		return err
 	}
-	form, err := flow.Negotiate(r, flow.NDJSON, flow.SSE)
+	form, err := httpio.Negotiate(r, httpio.NDJSON, httpio.SSE)
 	if err != nil {
 		return err
 	}
@@ -267,7 +266,7 @@ func lastEvent(id string, other int64) (int64, error) {
 	}
 	n, err := strconv.ParseUint(id, 10, 63)
 	if err != nil {
-		return 0, problem.Invalid([]v1.Fault{{Field: "header.Last-Event-ID", Detail: "this is not the id of an event of a run: those are whole numbers"}})
+		return 0, httpio.Invalid([]v1.Fault{{Field: "header.Last-Event-ID", Detail: "this is not the id of an event of a run: those are whole numbers"}})
 	}
 	return int64(n), nil
 }
@@ -308,7 +307,7 @@ func (s *server) getArtifact(w http.ResponseWriter, r *http.Request, in *anArtif
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	n, err := io.Copy(flow.Patient{W: w}, io.LimitReader(f, a.Size))
+	n, err := io.Copy(httpio.DeadlineWriter{W: w}, io.LimitReader(f, a.Size))
 	if err == nil && n < a.Size {
 		err = engi.Errorf(engi.Internal, "artifact %.80q of %s ends %d bytes early", a.Path, id, a.Size-n)
 	}
@@ -341,5 +340,5 @@ func disposition(name string) string {
 
 // reply answers with v.
 func (s *server) reply(w http.ResponseWriter, status int, v any) error {
-	return flow.WriteJSON(w, status, "application/json", v)
+	return httpio.WriteJSON(w, status, "application/json", v)
 }

@@ -9,9 +9,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/flow"
-	"github.com/engi-dev/engi/api/inside"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/guesthttp"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -69,7 +68,7 @@ func (s *server) serveFiles() {
 
 // enterAt enters a sandbox for work on a path.
 func (s *server) enterAt(r *http.Request, id, path string) (engi.Guest, func(), error) {
-	if err := inside.CheckPath("query.path", path); err != nil {
+	if err := guesthttp.CheckPath("query.path", path); err != nil {
 		return nil, nil, err
 	}
 	g, _, release, err := s.enter(r, id)
@@ -111,7 +110,7 @@ func modeOf(text string) (fs.FileMode, error) {
 	}
 	m, err := v1.ParseMode(text)
 	if err != nil {
-		return 0, problem.Invalid([]v1.Fault{{Field: "query.mode", Detail: err.Error()}})
+		return 0, httpio.Invalid([]v1.Fault{{Field: "query.mode", Detail: err.Error()}})
 	}
 	return fs.FileMode(m), nil
 }
@@ -160,7 +159,7 @@ func (s *server) statFile(w http.ResponseWriter, r *http.Request, in *aFile) err
 	if err != nil {
 		return err
 	}
-	return s.reply(w, http.StatusOK, inside.InfoOf(x))
+	return s.reply(w, http.StatusOK, guesthttp.InfoOf(x))
 }
 
 func (s *server) listDir(w http.ResponseWriter, r *http.Request, in *listDir) error {
@@ -173,7 +172,7 @@ func (s *server) listDir(w http.ResponseWriter, r *http.Request, in *listDir) er
 	if err != nil {
 		return err
 	}
-	return s.reply(w, http.StatusOK, listOf(xs, inside.InfoOf))
+	return s.reply(w, http.StatusOK, listOf(xs, guesthttp.InfoOf))
 }
 
 func (s *server) makeDir(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
@@ -181,7 +180,7 @@ func (s *server) makeDir(w http.ResponseWriter, r *http.Request, in *aSandbox) e
 	if err != nil {
 		return err
 	}
-	if err := inside.CheckPath("path", q.Path); err != nil {
+	if err := guesthttp.CheckPath("path", q.Path); err != nil {
 		return err
 	}
 	g, _, release, err := s.enter(r, in.ID)
@@ -196,7 +195,7 @@ func (s *server) makeDir(w http.ResponseWriter, r *http.Request, in *aSandbox) e
 	if err != nil {
 		return err
 	}
-	return s.reply(w, http.StatusCreated, inside.InfoOf(x))
+	return s.reply(w, http.StatusCreated, guesthttp.InfoOf(x))
 }
 
 func (s *server) moveFile(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
@@ -205,7 +204,7 @@ func (s *server) moveFile(w http.ResponseWriter, r *http.Request, in *aSandbox) 
 		return err
 	}
 	for field, p := range map[string]string{"from": q.From, "to": q.To} {
-		if err := inside.CheckPath(field, p); err != nil {
+		if err := guesthttp.CheckPath(field, p); err != nil {
 			return err
 		}
 	}
@@ -221,15 +220,15 @@ func (s *server) moveFile(w http.ResponseWriter, r *http.Request, in *aSandbox) 
 	if err != nil {
 		return err
 	}
-	return s.reply(w, http.StatusOK, inside.InfoOf(x))
+	return s.reply(w, http.StatusOK, guesthttp.InfoOf(x))
 }
 
 func (s *server) watchDir(w http.ResponseWriter, r *http.Request, in *watchDir) error {
-	form, err := flow.Negotiate(r, flow.NDJSON, flow.SSE)
+	form, err := httpio.Negotiate(r, httpio.NDJSON, httpio.SSE)
 	if err != nil {
 		return err
 	}
-	if err := inside.CheckPath("query.path", in.Path); err != nil {
+	if err := guesthttp.CheckPath("query.path", in.Path); err != nil {
 		return err
 	}
 	g, id, release, err := s.enter(r, in.ID)
@@ -323,7 +322,7 @@ func (s *server) opUpload(base string) huma.Operation {
 	op := s.fileOperation(http.MethodPut, base, "", "put-file", "Upload a file",
 		"Of any size, streamed. What was there is replaced when all has arrived, and stays as it is if not. Parents are made.", http.StatusOK)
 	op.RequestBody = binaryBody()
-	answers[v1.Written](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Written](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -337,7 +336,7 @@ func (s *server) opStatFile() huma.Operation { return s.opStat(inSandbox) }
 
 func (s *server) opStat(base string) huma.Operation {
 	op := s.fileOperation(http.MethodGet, base, "/stat", "stat-file", "Describe a file", "Without following a final link.", http.StatusOK)
-	answers[v1.FileInfo](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.FileInfo](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -345,7 +344,7 @@ func (s *server) opListDir() huma.Operation { return s.opList(inSandbox) }
 
 func (s *server) opList(base string) huma.Operation {
 	op := s.fileOperation(http.MethodGet, base, "/list", "list-files", "List a directory", "In order of paths.", http.StatusOK)
-	answers[v1.List[v1.FileInfo]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.FileInfo]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -354,22 +353,22 @@ func (s *server) opMakeDir() huma.Operation { return s.opMkdir(inSandbox) }
 func (s *server) opMkdir(base string) huma.Operation {
 	op := s.fileOperation(http.MethodPost, base, "/mkdir", "make-directory", "Make a directory", "And its parents; one that exists is a conflict.", http.StatusCreated)
 	accepts[v1.PathRequest](s, &op, nil)
-	answers[v1.FileInfo](s, &op, http.StatusCreated, string(flow.JSON), nil)
+	answers[v1.FileInfo](s, &op, http.StatusCreated, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opMoveFile() huma.Operation {
 	op := s.fileOperation(http.MethodPost, inSandbox, "/move", "move-file", "Rename a file or a directory", "", http.StatusOK)
 	accepts[v1.MoveRequest](s, &op, nil)
-	answers[v1.FileInfo](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.FileInfo](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opWatchDir() huma.Operation {
 	op := s.fileOperation(http.MethodGet, inSandbox, "/watch", "watch-files", "Watch a directory",
 		"Streams what happens to files: started once the watch is in force, then changes until the caller leaves.", http.StatusOK)
-	answers[v1.FileEvent](s, &op, http.StatusOK, string(flow.NDJSON), nil)
-	answers[v1.FileEvent](s, &op, http.StatusOK, string(flow.SSE), nil)
+	answers[v1.FileEvent](s, &op, http.StatusOK, string(httpio.NDJSON), nil)
+	answers[v1.FileEvent](s, &op, http.StatusOK, string(httpio.SSE), nil)
 	return op
 }
 

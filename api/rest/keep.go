@@ -8,8 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/flow"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -88,9 +87,9 @@ func (s *server) serveSecrets() {
 func checkValue(v string) error {
 	switch {
 	case v == "":
-		return problem.Invalid([]v1.Fault{{Field: "value", Detail: "it is missing"}})
+		return httpio.Invalid([]v1.Fault{{Field: "value", Detail: "it is missing"}})
 	case len(v) > 64<<10:
-		return problem.Invalid([]v1.Fault{{Field: "value", Detail: "it is longer than 64 KiB"}})
+		return httpio.Invalid([]v1.Fault{{Field: "value", Detail: "it is longer than 64 KiB"}})
 	}
 	return nil
 }
@@ -228,13 +227,13 @@ func (s *server) getUsage(w http.ResponseWriter, r *http.Request, _ *nothing) er
 
 func (s *server) opListSnapshots() huma.Operation {
 	op := s.operation(http.MethodGet, snapshots, "list-snapshots", "snapshots", "List snapshots", "The newest come first.", http.StatusOK)
-	answers[v1.List[v1.Snapshot]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.Snapshot]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opGetSnapshot() huma.Operation {
 	op := s.operation(http.MethodGet, snapshots+"/{name}", "get-snapshot", "snapshots", "Get a snapshot", "", http.StatusOK)
-	answers[v1.Snapshot](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Snapshot](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -248,27 +247,27 @@ func (s *server) opCreateSecret() huma.Operation {
 	accepts[v1.SecretRequest](s, &op, map[string]*huma.Example{
 		"a token": {Summary: "a token", Value: json.RawMessage(`{"name": "registry", "value": "t0ken", "metadata": {"for": "ci"}}`)},
 	})
-	answers[v1.Secret](s, &op, http.StatusCreated, string(flow.JSON), nil)
+	answers[v1.Secret](s, &op, http.StatusCreated, string(httpio.JSON), nil)
 	header(&op, http.StatusCreated, "Location", "path of the secret")
 	return op
 }
 
 func (s *server) opListSecrets() huma.Operation {
 	op := s.operation(http.MethodGet, secrets, "list-secrets", "secrets", "List secrets", "By name, without their values.", http.StatusOK)
-	answers[v1.List[v1.Secret]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.Secret]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opGetSecret() huma.Operation {
 	op := s.operation(http.MethodGet, secrets+"/{name}", "get-secret", "secrets", "Get a secret", "Without its value.", http.StatusOK)
-	answers[v1.Secret](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Secret](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opUpdateSecret() huma.Operation {
 	op := s.operation(http.MethodPut, secrets+"/{name}", "update-secret", "secrets", "Replace a secret's value", "", http.StatusOK)
 	accepts[v1.SecretUpdate](s, &op, nil)
-	answers[v1.Secret](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Secret](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -278,6 +277,6 @@ func (s *server) opRemoveSecret() huma.Operation {
 
 func (s *server) opUsage() huma.Operation {
 	op := s.operation(http.MethodGet, "/v1/usage", "get-usage", "node", "What you have, and what you may have", "An admin sees everybody's.", http.StatusOK)
-	answers[v1.Usage](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Usage](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }

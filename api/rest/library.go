@@ -8,8 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/flow"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -58,7 +57,7 @@ func (s *server) addDocument(w http.ResponseWriter, r *http.Request, _ *nothing)
 	for field, text := range map[string]string{"package": q.Package, "title": q.Title, "url": q.URL, "text": q.Text} {
 		c.text(field, text)
 	}
-	if err := problem.Invalid(c.faults); err != nil {
+	if err := httpio.Invalid(c.faults); err != nil {
 		return err
 	}
 	// An admin without an owner adds what everybody finds.
@@ -189,7 +188,7 @@ func (s *server) saveModules(w http.ResponseWriter, r *http.Request, in *aSessio
 		c.text(field+"usage", m.Usage)
 		all = append(all, engi.CodeModule{Path: m.Path, Description: m.Description, Exports: m.Exports, Usage: m.Usage, Scope: engi.ModuleScope(m.Scope)})
 	}
-	if err := problem.Invalid(c.faults); err != nil {
+	if err := httpio.Invalid(c.faults); err != nil {
 		return err
 	}
 	viewer := callOf(r.Context()).viewer()
@@ -227,7 +226,7 @@ func documentOf(x engi.Document) v1.Document {
 		Chunks: x.Chunks, Digest: x.Digest, State: string(x.State), CheckedAt: x.Checked, ChangedAt: x.Changed,
 	}
 	if x.Error != nil {
-		out.Error = new(problem.Describe(x.Error, ""))
+		out.Error = new(httpio.Describe(x.Error, ""))
 	}
 	return out
 }
@@ -251,46 +250,46 @@ func (s *server) opAddDocument() huma.Operation {
 		"Answers once it can be found. One of the same package and url (or title, without url) is replaced. What an admin without an owner adds is the node's, and everybody finds it. "+
 			"Addresses are fetched where the node's operator allows it; text can always be sent.", http.StatusCreated)
 	accepts[v1.DocumentRequest](s, &op, nil)
-	answers[v1.Document](s, &op, http.StatusCreated, string(flow.JSON), nil)
+	answers[v1.Document](s, &op, http.StatusCreated, string(httpio.JSON), nil)
 	header(&op, http.StatusCreated, "Location", "address of the document")
 	return op
 }
 
 func (s *server) opListDocuments() huma.Operation {
 	op := s.operation(http.MethodGet, documents, "list-documents", "docs", "List documents", "By package and title: the caller's and the node's.", http.StatusOK)
-	answers[v1.List[v1.Document]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.Document]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opSearchDocuments() huma.Operation {
 	op := s.operation(http.MethodGet, documents+"/search", "search-documents", "docs", "Search documents and modules",
 		"Pieces of documents, by meaning and by words, and modules that were saved. The answer names the embedder that compared meanings.", http.StatusOK)
-	answers[v1.Finding](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Finding](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opDocumentPackages() huma.Operation {
 	op := s.operation(http.MethodGet, documents+"/packages", "list-document-packages", "docs", "List packages", "What documents are about, by name.", http.StatusOK)
-	answers[v1.List[v1.DocumentPackage]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.DocumentPackage]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opRefreshDocuments() huma.Operation {
 	op := s.operation(http.MethodPost, documents+"/refresh", "refresh-documents", "docs", "Refresh documents",
 		"Looks whether the caller's documents have changed where they were fetched from, and reads those that have.", http.StatusOK)
-	answers[v1.List[v1.Document]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.Document]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opRefreshDocument() huma.Operation {
 	op := s.operation(http.MethodPost, documents+"/{id}/refresh", "refresh-document", "docs", "Refresh a document", "One that could not be read keeps its older text, and says why.", http.StatusOK)
-	answers[v1.Document](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Document](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opGetDocument() huma.Operation {
 	op := s.operation(http.MethodGet, documents+"/{id}", "get-document", "docs", "Get a document", "What is known of it; its text is found by searching.", http.StatusOK)
-	answers[v1.Document](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Document](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -303,18 +302,18 @@ func (s *server) opSaveModules() huma.Operation {
 		"Says what files below /workspace are good for, so that searches find them. The volume keeps the source; with scope user a copy is kept for the owner's other sessions. "+
 			"Answers with all modules that the session finds.", http.StatusOK)
 	accepts[v1.CodeModulesRequest](s, &op, nil)
-	answers[v1.List[v1.CodeModule]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.CodeModule]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opSessionModules() huma.Operation {
 	op := s.operation(http.MethodGet, sessions+"/{id}/modules", "list-session-modules", "docs", "List modules that a session finds", "Its own, and those of its owner with scope user.", http.StatusOK)
-	answers[v1.List[v1.CodeModule]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.CodeModule]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opModules() huma.Operation {
 	op := s.operation(http.MethodGet, "/v1/modules", "list-modules", "docs", "List modules of scope user", "All sessions of their owner find them.", http.StatusOK)
-	answers[v1.List[v1.CodeModule]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.CodeModule]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }

@@ -15,8 +15,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/flow"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/gate/egress/policy"
 )
@@ -267,7 +266,7 @@ func (s *server) setNetwork(w http.ResponseWriter, r *http.Request, in *aSandbox
 	}
 	var c checker
 	p := networkOf(&c, "", &q)
-	if err := problem.Invalid(c.faults); err != nil {
+	if err := httpio.Invalid(c.faults); err != nil {
 		return err
 	}
 	if err := s.keepPassword(r.Context(), viewer, id, &p); err != nil {
@@ -285,7 +284,7 @@ func (s *server) getNetworkEvents(w http.ResponseWriter, r *http.Request, in *ge
 	if err != nil {
 		return err
 	}
-	form, err := flow.Negotiate(r, flow.JSON, flow.SSE, flow.NDJSON)
+	form, err := httpio.Negotiate(r, httpio.JSON, httpio.SSE, httpio.NDJSON)
 	if err != nil {
 		return err
 	}
@@ -298,7 +297,7 @@ func (s *server) getNetworkEvents(w http.ResponseWriter, r *http.Request, in *ge
 	if _, err := s.sandboxes.Get(r.Context(), viewer, id); err != nil {
 		return err
 	}
-	if in.Follow || form != flow.JSON {
+	if in.Follow || form != httpio.JSON {
 		leave, err := s.watches.Join(id)
 		if err != nil {
 			return err
@@ -307,7 +306,7 @@ func (s *server) getNetworkEvents(w http.ResponseWriter, r *http.Request, in *ge
 	}
 	ctx, cancel := s.waiting(r)
 	defer cancel()
-	if form != flow.JSON {
+	if form != httpio.JSON {
 		return s.streamNetwork(ctx, w, r, form, viewer, id, in)
 	}
 	if in.Follow {
@@ -323,8 +322,8 @@ func (s *server) getNetworkEvents(w http.ResponseWriter, r *http.Request, in *ge
 }
 
 // streamNetwork sends events from one on, and what comes if that was asked for.
-func (s *server) streamNetwork(ctx context.Context, w http.ResponseWriter, r *http.Request, f flow.Form, viewer engi.Owner, id engi.SandboxID, in *getNetworkEvents) error {
-	out := flow.NewPipe(w, f)
+func (s *server) streamNetwork(ctx context.Context, w http.ResponseWriter, r *http.Request, f httpio.Format, viewer engi.Owner, id engi.SandboxID, in *getNetworkEvents) error {
+	out := httpio.NewEventWriter(w, f)
 	if err := out.Begin(); err != nil {
 		return nil // the caller has left
 	}
@@ -343,7 +342,7 @@ func (s *server) streamNetwork(ctx context.Context, w http.ResponseWriter, r *ht
 			err = errLeaving
 		}
 		s.logInternal(r, err)
-		send(v1.NetworkEvent{Type: v1.EventError, Seq: seq, Error: new(problem.Describe(err, callOf(r.Context()).id))})
+		send(v1.NetworkEvent{Type: v1.EventError, Seq: seq, Error: new(httpio.Describe(err, callOf(r.Context()).id))})
 		return nil
 	}
 	// A sandbox that has stopped leaves events behind for a moment: what is
@@ -411,7 +410,7 @@ var exampleNetwork = map[string]*huma.Example{
 func (s *server) opGetNetwork() huma.Operation {
 	op := s.operation(http.MethodGet, sandboxes+"/{id}/network", "get-network", "network", "What may a sandbox reach?",
 		"The policy as it was asked for. Passwords of proxies are never shown.", http.StatusOK)
-	answers[v1.NetworkPolicy](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.NetworkPolicy](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -419,7 +418,7 @@ func (s *server) opSetNetwork() huma.Operation {
 	op := s.operation(http.MethodPut, sandboxes+"/{id}/network", "set-network", "network", "Replace what a sandbox may reach",
 		"Whatever is absent is gone, and {} is the node's default. It is in force when the answer comes: connections that are not allowed any more break.", http.StatusOK)
 	accepts[v1.NetworkPolicy](s, &op, exampleNetwork)
-	answers[v1.NetworkPolicy](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.NetworkPolicy](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -428,8 +427,8 @@ func (s *server) opNetworkEvents() huma.Operation {
 		"Every decision of the wall, the oldest first: what was allowed, what was not, by which rule and why. The last ones of each sandbox are kept. "+
 			"Whoever comes back with the seq of the last event seen loses nothing that is kept. Followed streams have heartbeats: events of that type on NDJSON, comments on SSE.", http.StatusOK)
 	example := json.RawMessage(`{"type": "connect", "seq": 7, "time": "2026-11-20T20:00:00Z", "sandbox_id": "sbx_u2dmwmlezjgprkqrgppgcz2mgu", "allowed": false, "protocol": "tcp", "address": "169.254.169.254:80", "reason": "metadata address"}`)
-	answers[v1.List[v1.NetworkEvent]](s, &op, http.StatusOK, string(flow.JSON), nil)
-	answers[v1.NetworkEvent](s, &op, http.StatusOK, string(flow.NDJSON), example)
-	answers[v1.NetworkEvent](s, &op, http.StatusOK, string(flow.SSE), nil)
+	answers[v1.List[v1.NetworkEvent]](s, &op, http.StatusOK, string(httpio.JSON), nil)
+	answers[v1.NetworkEvent](s, &op, http.StatusOK, string(httpio.NDJSON), example)
+	answers[v1.NetworkEvent](s, &op, http.StatusOK, string(httpio.SSE), nil)
 	return op
 }

@@ -9,8 +9,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/flow"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/gate/key"
 )
@@ -54,13 +53,13 @@ func (s *server) getTemplate(w http.ResponseWriter, r *http.Request, in *aTempla
 // templates' own business.
 func checkTemplateName(field, name string) error {
 	if name == "" || len(name) > 200 || strings.ContainsAny(name, "/\\\x00") || strings.HasPrefix(name, ".") {
-		return problem.Invalid([]v1.Fault{{Field: field, Detail: "this cannot be the name of a template"}})
+		return httpio.Invalid([]v1.Fault{{Field: field, Detail: "this cannot be the name of a template"}})
 	}
 	return nil
 }
 
 func (s *server) buildTemplate(w http.ResponseWriter, r *http.Request, _ *nothing) error {
-	form, err := flow.Negotiate(r, flow.JSON, flow.SSE, flow.NDJSON)
+	form, err := httpio.Negotiate(r, httpio.JSON, httpio.SSE, httpio.NDJSON)
 	if err != nil {
 		return err
 	}
@@ -77,7 +76,7 @@ func (s *server) buildTemplate(w http.ResponseWriter, r *http.Request, _ *nothin
 	}
 	ctx, cancel := s.waiting(r)
 	defer cancel()
-	if form != flow.JSON {
+	if form != httpio.JSON {
 		return s.streamBuild(ctx, cancel, w, r, form, q.Name, definition)
 	}
 	t, err := s.templates.Build(ctx, q.Name, definition, func(engi.BuildEvent) {})
@@ -89,7 +88,7 @@ func (s *server) buildTemplate(w http.ResponseWriter, r *http.Request, _ *nothin
 
 // streamBuild builds while telling how far it is. Whoever leaves cancels the
 // build; finished steps stay cached.
-func (s *server) streamBuild(ctx context.Context, cancel context.CancelFunc, w http.ResponseWriter, r *http.Request, f flow.Form, name string, definition []byte) error {
+func (s *server) streamBuild(ctx context.Context, cancel context.CancelFunc, w http.ResponseWriter, r *http.Request, f httpio.Format, name string, definition []byte) error {
 	events := make(chan engi.BuildEvent)
 	type outcome struct {
 		template engi.Template
@@ -113,7 +112,7 @@ func (s *server) streamBuild(ctx context.Context, cancel context.CancelFunc, w h
 		}
 	}()
 
-	out := flow.NewPipe(w, f)
+	out := httpio.NewEventWriter(w, f)
 	send := func(e v1.BuildEvent) bool {
 		if !callOf(r.Context()).wrote && out.Begin() != nil || out.Send(e.Type, "", e) != nil {
 			gone = true
@@ -142,7 +141,7 @@ func (s *server) streamBuild(ctx context.Context, cancel context.CancelFunc, w h
 			last := v1.BuildEvent{Type: v1.EventResult}
 			if err != nil {
 				s.logInternal(r, err)
-				p := problem.Describe(err, callOf(r.Context()).id)
+				p := httpio.Describe(err, callOf(r.Context()).id)
 				last = v1.BuildEvent{Type: v1.EventError, Error: &p}
 			} else {
 				t := templateOf(o.template)
@@ -222,7 +221,7 @@ func (s *server) createKey(w http.ResponseWriter, r *http.Request, in *postKey) 
 	k := engi.Key{Name: q.Name, Owner: engi.Owner(q.Owner), Admin: q.Admin}
 	for i, name := range q.Scopes {
 		if !slices.Contains(engi.Scopes(), engi.Scope(name)) {
-			return problem.Invalid([]v1.Fault{{Field: fmt.Sprintf("scopes[%d]", i), Detail: fmt.Sprintf("%.40q is not one of %s", name, key.ScopeNames())}})
+			return httpio.Invalid([]v1.Fault{{Field: fmt.Sprintf("scopes[%d]", i), Detail: fmt.Sprintf("%.40q is not one of %s", name, key.ScopeNames())}})
 		}
 		k.Scopes = append(k.Scopes, engi.Scope(name))
 	}
@@ -232,12 +231,12 @@ func (s *server) createKey(w http.ResponseWriter, r *http.Request, in *postKey) 
 	if q.ExpiresIn > 0 {
 		k.Expires = time.Now().Add(q.ExpiresIn.Std())
 		if k.Expires.Year() > 9999 {
-			return problem.Invalid([]v1.Fault{{Field: "expires_in", Detail: "that is after the year 9999; leave it out for a key that never expires"}})
+			return httpio.Invalid([]v1.Fault{{Field: "expires_in", Detail: "that is after the year 9999; leave it out for a key that never expires"}})
 		}
 	}
 	if in.Idempotency != "" {
 		if text := checkIdempotency(in.Idempotency); text != "" {
-			return problem.Invalid([]v1.Fault{{Field: "header.Idempotency-Key", Detail: text}})
+			return httpio.Invalid([]v1.Fault{{Field: "header.Idempotency-Key", Detail: text}})
 		}
 		k.ID = key.IDFor(callOf(r.Context()).key.ID, in.Idempotency)
 	}
@@ -282,7 +281,7 @@ func (s *server) readiness(w http.ResponseWriter, r *http.Request, _ *nothing) e
 	}
 	if err != nil {
 		w.Header().Set("Retry-After", "1")
-		return s.reply(w, http.StatusServiceUnavailable, v1.Readiness{Reason: problem.Describe(err, "").Detail})
+		return s.reply(w, http.StatusServiceUnavailable, v1.Readiness{Reason: httpio.Describe(err, "").Detail})
 	}
 	ready := v1.Readiness{Ready: true}
 	if s.sessions != nil {

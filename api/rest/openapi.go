@@ -9,7 +9,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/engi-dev/engi/api/flow"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -57,7 +57,7 @@ func (s *server) openAPI() huma.Config {
 	alias[answer, v1.Problem](reg)
 	problems := huma.Format{
 		Marshal: func(w io.Writer, v any) error {
-			b, err := flow.Marshal(v)
+			b, err := httpio.Marshal(v)
 			if err == nil {
 				_, err = w.Write(b)
 			}
@@ -202,10 +202,10 @@ func (s *server) opCreateExecution() huma.Operation {
 			]}`)},
 		"later": {Summary: "without waiting", Value: json.RawMessage(`{"language": "bash", "code": "sleep 5; date", "async": true}`)},
 	})
-	answers[v1.Execution](s, &op, http.StatusOK, string(flow.JSON), exampleExecution)
-	answers[v1.Event](s, &op, http.StatusOK, string(flow.NDJSON), json.RawMessage(`{"type": "stdout", "offset": 3, "data": "42\\n"}`))
-	answers[v1.Event](s, &op, http.StatusOK, string(flow.SSE), nil)
-	answers[v1.Execution](s, &op, http.StatusAccepted, string(flow.JSON), nil)
+	answers[v1.Execution](s, &op, http.StatusOK, string(httpio.JSON), exampleExecution)
+	answers[v1.Event](s, &op, http.StatusOK, string(httpio.NDJSON), json.RawMessage(`{"type": "stdout", "offset": 3, "data": "42\\n"}`))
+	answers[v1.Event](s, &op, http.StatusOK, string(httpio.SSE), nil)
+	answers[v1.Execution](s, &op, http.StatusAccepted, string(httpio.JSON), nil)
 	header(&op, http.StatusOK, "Location", "path of the execution")
 	header(&op, http.StatusAccepted, "Location", "path of the execution")
 	return op
@@ -221,14 +221,14 @@ var exampleExecution = json.RawMessage(`{
 
 func (s *server) opListExecutions() huma.Operation {
 	op := s.operation(http.MethodGet, executions, "list-executions", "executions", "List executions", "The newest come first.", http.StatusOK)
-	answers[v1.List[v1.ExecutionSummary]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.ExecutionSummary]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opGetExecution() huma.Operation {
 	op := s.operation(http.MethodGet, executions+"/{id}", "get-execution", "executions", "Get an execution",
 		"Returns the record as it is, or with wait as it is when the run has ended or the time is over.", http.StatusOK)
-	answers[v1.Execution](s, &op, http.StatusOK, string(flow.JSON), exampleExecution)
+	answers[v1.Execution](s, &op, http.StatusOK, string(httpio.JSON), exampleExecution)
 	return op
 }
 
@@ -241,8 +241,8 @@ func (s *server) opWatchExecution() huma.Operation {
 	op := s.operation(http.MethodGet, executions+"/{id}/events", "watch-execution", "executions", "Watch an execution",
 		"Streams the run's events from an offset on: started when the offset is 0, then output as it comes, and the result, which is the last. "+
 			"Whoever comes back with the offset of the last event seen loses nothing. Idle streams have heartbeats: events of that type on NDJSON, comments on SSE.", http.StatusOK)
-	answers[v1.Event](s, &op, http.StatusOK, string(flow.NDJSON), json.RawMessage(`{"type": "stdout", "offset": 3, "data": "42\\n"}`))
-	answers[v1.Event](s, &op, http.StatusOK, string(flow.SSE), nil)
+	answers[v1.Event](s, &op, http.StatusOK, string(httpio.NDJSON), json.RawMessage(`{"type": "stdout", "offset": 3, "data": "42\\n"}`))
+	answers[v1.Event](s, &op, http.StatusOK, string(httpio.SSE), nil)
 	return op
 }
 
@@ -260,13 +260,13 @@ func (s *server) opGetArtifact() huma.Operation {
 func (s *server) opListTemplates() huma.Operation {
 	op := s.operation(http.MethodGet, "/v1/templates", "list-templates", "templates", "List templates",
 		"Definitions that were not built yet are in the list too.", http.StatusOK)
-	answers[v1.List[v1.Template]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.Template]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opGetTemplate() huma.Operation {
 	op := s.operation(http.MethodGet, "/v1/templates/{name}", "get-template", "templates", "Get a template", "", http.StatusOK)
-	answers[v1.Template](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Template](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -276,9 +276,9 @@ func (s *server) opBuildTemplate() huma.Operation {
 	accepts[v1.TemplateRequest](s, &op, map[string]*huma.Example{
 		"built-in": {Summary: "a built-in template", Value: json.RawMessage(`{"name": "base"}`)},
 	})
-	answers[v1.Template](s, &op, http.StatusOK, string(flow.JSON), nil)
-	answers[v1.BuildEvent](s, &op, http.StatusOK, string(flow.NDJSON), nil)
-	answers[v1.BuildEvent](s, &op, http.StatusOK, string(flow.SSE), nil)
+	answers[v1.Template](s, &op, http.StatusOK, string(httpio.JSON), nil)
+	answers[v1.BuildEvent](s, &op, http.StatusOK, string(httpio.NDJSON), nil)
+	answers[v1.BuildEvent](s, &op, http.StatusOK, string(httpio.SSE), nil)
 	return op
 }
 
@@ -290,19 +290,19 @@ func (s *server) opRemoveTemplate() huma.Operation {
 func (s *server) opPruneTemplates() huma.Operation {
 	op := s.operation(http.MethodPost, "/v1/templates/prune", "prune-templates", "templates", "Delete builds no template refers to",
 		"Needs an admin key.", http.StatusOK)
-	answers[v1.Pruned](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Pruned](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opListPools() huma.Operation {
 	op := s.operation(http.MethodGet, "/v1/pools", "list-pools", "node", "List warm pools", "", http.StatusOK)
-	answers[v1.List[v1.Pool]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.Pool]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opGetNode() huma.Operation {
 	op := s.operation(http.MethodGet, "/v1/node", "get-node", "node", "Describe the server", "", http.StatusOK)
-	answers[v1.Node](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Node](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -317,14 +317,14 @@ func (s *server) opReadiness() huma.Operation {
 	op := s.operation(http.MethodGet, "/readyz", "get-readiness", "node", "Is every warm pool warm?",
 		"Answers 503 until every pool has had its first member, and when the server is going away. Needs no key.", http.StatusOK)
 	op.Security = []map[string][]string{}
-	answers[v1.Readiness](s, &op, http.StatusOK, string(flow.JSON), nil)
-	answers[v1.Readiness](s, &op, http.StatusServiceUnavailable, string(flow.JSON), nil)
+	answers[v1.Readiness](s, &op, http.StatusOK, string(httpio.JSON), nil)
+	answers[v1.Readiness](s, &op, http.StatusServiceUnavailable, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opListKeys() huma.Operation {
 	op := s.operation(http.MethodGet, "/v1/keys", "list-keys", "keys", "List keys", "Revoked and expired ones too; the newest come first.", http.StatusOK)
-	answers[v1.List[v1.Key]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.Key]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -334,7 +334,7 @@ func (s *server) opCreateKey() huma.Operation {
 	accepts[v1.KeyRequest](s, &op, map[string]*huma.Example{
 		"a month": {Summary: "a key for a month", Value: json.RawMessage(`{"name": "ci", "owner": "team-a", "expires_in": "30d"}`)},
 	})
-	answers[v1.Key](s, &op, http.StatusCreated, string(flow.JSON), nil)
+	answers[v1.Key](s, &op, http.StatusCreated, string(httpio.JSON), nil)
 	header(&op, http.StatusCreated, "Location", "path of the key")
 	return op
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/flow"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -23,7 +22,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if c.wrote {
 		panic(http.ErrAbortHandler)
 	}
-	p := problem.Describe(err, c.id)
+	p := httpio.Describe(err, c.id)
 	h := w.Header()
 	location := h["Location"] // of what exists in spite of err
 	clear(h)
@@ -32,7 +31,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	h.Set("X-Request-Id", c.id)
 	h.Set("Cache-Control", "no-store")
-	if ours, ok := errors.AsType[*problem.Refusal](err); ok {
+	if ours, ok := errors.AsType[*httpio.Error](err); ok {
 		for name, values := range ours.Header {
 			h[name] = values
 		}
@@ -43,7 +42,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		h.Set("Retry-After", retryAfter(p.RetryAfter))
 	}
-	_ = flow.WriteJSON(w, p.Status, "application/problem+json", p) // unreachable: a problem can be written
+	_ = httpio.WriteJSON(w, p.Status, "application/problem+json", p) // unreachable: a problem can be written
 }
 
 // logInternal logs what the caller is not told.
@@ -76,10 +75,10 @@ func (a *answer) ContentType(string) string { return "application/problem+json" 
 // process; a surface with other errors must look at ctx.Operation to tell.
 func init() {
 	huma.NewError = func(status int, msg string, errs ...error) huma.StatusError {
-		return &answer{problem.Describe(fromHuma(status, msg, errs), "")}
+		return &answer{httpio.Describe(fromHuma(status, msg, errs), "")}
 	}
 	huma.NewErrorWithContext = func(ctx huma.Context, status int, msg string, errs ...error) huma.StatusError {
-		return &answer{problem.Describe(fromHuma(status, msg, errs), callOf(ctx.Context()).id)}
+		return &answer{httpio.Describe(fromHuma(status, msg, errs), callOf(ctx.Context()).id)}
 	}
 }
 
@@ -99,5 +98,5 @@ func fromHuma(status int, msg string, errs []error) error {
 	if len(faults) == 0 {
 		faults = []v1.Fault{{Detail: msg}}
 	}
-	return problem.Invalid(faults)
+	return httpio.Invalid(faults)
 }

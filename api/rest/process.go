@@ -11,9 +11,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/flow"
-	"github.com/engi-dev/engi/api/inside"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/guesthttp"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -49,16 +48,16 @@ func (s *server) serveProcesses() {
 }
 
 // desk is what package inside needs to answer r. The caller cancels.
-func (s *server) desk(w http.ResponseWriter, r *http.Request) (*inside.Desk, context.CancelFunc) {
+func (s *server) desk(w http.ResponseWriter, r *http.Request) (*guesthttp.Handler, context.CancelFunc) {
 	ctx, cancel := s.waiting(r)
-	return &inside.Desk{
+	return &guesthttp.Handler{
 		W: w, R: r, Ctx: ctx, Beat: s.beat,
 		Describe: func(err error) v1.Problem {
 			if s.leaving() {
 				err = errLeaving
 			}
 			s.logInternal(r, err)
-			return problem.Describe(err, callOf(r.Context()).id)
+			return httpio.Describe(err, callOf(r.Context()).id)
 		},
 	}, cancel
 }
@@ -101,17 +100,17 @@ func commandOf(q v1.ProcessRequest) (engi.Command, error) {
 		cmd.Stdin = engi.StdinPipe
 	}
 	if q.Terminal != nil {
-		size, err := inside.SizeOf(*q.Terminal)
+		size, err := guesthttp.SizeOf(*q.Terminal)
 		if err != nil {
 			c.addf("terminal", "%s", err)
 		}
 		cmd.Terminal = &size
 	}
-	return cmd, problem.Invalid(c.faults)
+	return cmd, httpio.Invalid(c.faults)
 }
 
 func (s *server) startProcess(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
-	form, err := flow.Negotiate(r, flow.NDJSON, flow.SSE, flow.JSON)
+	form, err := httpio.Negotiate(r, httpio.NDJSON, httpio.SSE, httpio.JSON)
 	if err != nil {
 		return err
 	}
@@ -146,10 +145,10 @@ func (s *server) startProcess(w http.ResponseWriter, r *http.Request, in *aSandb
 	}
 	d, cancel := s.desk(w, r)
 	defer cancel()
-	if form != flow.JSON {
+	if form != httpio.JSON {
 		return d.Follow(form, p, about, 0)
 	}
-	res, err := inside.Collect(d.Ctx, p, about)
+	res, err := guesthttp.Collect(d.Ctx, p, about)
 	if err != nil {
 		if s.gone(r) { // nobody else will ask for the answer
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), cancelTime)
@@ -231,7 +230,7 @@ func (s *server) getProcess(w http.ResponseWriter, r *http.Request, in *aProcess
 }
 
 func (s *server) watchProcess(w http.ResponseWriter, r *http.Request, in *watchProcess) error {
-	form, err := flow.Negotiate(r, flow.NDJSON, flow.SSE)
+	form, err := httpio.Negotiate(r, httpio.NDJSON, httpio.SSE)
 	if err != nil {
 		return err
 	}
@@ -298,7 +297,7 @@ func (s *server) signalProcess(w http.ResponseWriter, r *http.Request, in *aProc
 	}
 	name := strings.TrimPrefix(strings.ToUpper(q.Signal), "SIG")
 	if name == "" || len(name) > 16 {
-		return problem.Invalid([]v1.Fault{{Field: "signal", Detail: "it is not the name of a signal, such as TERM"}})
+		return httpio.Invalid([]v1.Fault{{Field: "signal", Detail: "it is not the name of a signal, such as TERM"}})
 	}
 	return s.onProcess(w, r, in, func(p engi.Process) error { return p.Signal(r.Context(), name) })
 }
@@ -308,7 +307,7 @@ func (s *server) resizeProcess(w http.ResponseWriter, r *http.Request, in *aProc
 	if err != nil {
 		return err
 	}
-	size, err := inside.SizeOf(q)
+	size, err := guesthttp.SizeOf(q)
 	if err != nil {
 		return err
 	}
@@ -317,7 +316,7 @@ func (s *server) resizeProcess(w http.ResponseWriter, r *http.Request, in *aProc
 
 func (s *server) viewTerminal(w http.ResponseWriter, r *http.Request, in *viewTerminal) error {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
-		e := problem.Refuse(http.StatusUpgradeRequired, "connect with a WebSocket client", "a terminal is a WebSocket")
+		e := httpio.Errorf(http.StatusUpgradeRequired, "connect with a WebSocket client", "a terminal is a WebSocket")
 		e.Header = http.Header{"Upgrade": {"websocket"}, "Connection": {"Upgrade"}}
 		return e
 	}
@@ -341,7 +340,7 @@ func (s *server) viewTerminal(w http.ResponseWriter, r *http.Request, in *viewTe
 	if from < 0 {
 		from = engi.OldestOutput
 	}
-	return d.Terminal(p, inside.View{From: from, ReadOnly: in.ReadOnly})
+	return d.Terminal(p, guesthttp.TerminalOptions{From: from, ReadOnly: in.ReadOnly})
 }
 
 const processes = sandboxes + "/{id}/processes"
@@ -356,10 +355,10 @@ func (s *server) opStartProcess() huma.Operation {
 		"server":  {Summary: "a server in the background", Value: json.RawMessage(`{"command": "sleep 30", "tag": "server", "detach": true}`)},
 	})
 	event := json.RawMessage(`{"type": "stdout", "offset": 3, "data": "42\\n"}`)
-	answers[v1.ProcessEvent](s, &op, http.StatusOK, string(flow.NDJSON), event)
-	answers[v1.ProcessEvent](s, &op, http.StatusOK, string(flow.SSE), nil)
-	answers[v1.ProcessResult](s, &op, http.StatusOK, string(flow.JSON), nil)
-	answers[v1.Process](s, &op, http.StatusCreated, string(flow.JSON), nil)
+	answers[v1.ProcessEvent](s, &op, http.StatusOK, string(httpio.NDJSON), event)
+	answers[v1.ProcessEvent](s, &op, http.StatusOK, string(httpio.SSE), nil)
+	answers[v1.ProcessResult](s, &op, http.StatusOK, string(httpio.JSON), nil)
+	answers[v1.Process](s, &op, http.StatusCreated, string(httpio.JSON), nil)
 	header(&op, http.StatusOK, "Location", "path of the process")
 	header(&op, http.StatusCreated, "Location", "path of the process")
 	return op
@@ -367,13 +366,13 @@ func (s *server) opStartProcess() huma.Operation {
 
 func (s *server) opListProcesses() huma.Operation {
 	op := s.operation(http.MethodGet, processes, "list-processes", "processes", "List processes", "The newest come first. Ended ones are remembered for a while.", http.StatusOK)
-	answers[v1.List[v1.Process]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.Process]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opGetProcess() huma.Operation {
 	op := s.operation(http.MethodGet, processes+"/{process}", "get-process", "processes", "Get a process", "", http.StatusOK)
-	answers[v1.Process](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Process](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -381,8 +380,8 @@ func (s *server) opWatchProcess() huma.Operation {
 	op := s.operation(http.MethodGet, processes+"/{process}/events", "watch-process", "processes", "Watch a process",
 		"Streams its events from an offset on: started, output as it comes, and exit, which is the last. Whoever comes back with the offset of the last event seen loses nothing, "+
 			"as long as it is kept; else it is a conflict.", http.StatusOK)
-	answers[v1.ProcessEvent](s, &op, http.StatusOK, string(flow.NDJSON), nil)
-	answers[v1.ProcessEvent](s, &op, http.StatusOK, string(flow.SSE), nil)
+	answers[v1.ProcessEvent](s, &op, http.StatusOK, string(httpio.NDJSON), nil)
+	answers[v1.ProcessEvent](s, &op, http.StatusOK, string(httpio.SSE), nil)
 	return op
 }
 

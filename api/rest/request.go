@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/strict"
 	"github.com/engi-dev/engi/api/v1"
 )
@@ -118,7 +118,7 @@ func specOf(who engi.Owner, idempotency string, q v1.ExecutionRequest) (engi.Exe
 		c.addf("header.Idempotency-Key", "%s", err)
 	}
 
-	if err := problem.Invalid(c.faults); err != nil {
+	if err := httpio.Invalid(c.faults); err != nil {
 		return engi.ExecutionSpec{}, err
 	}
 	return engi.ExecutionSpec{

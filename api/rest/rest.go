@@ -20,8 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/flow"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/gate/preview"
 )
 
@@ -108,8 +107,8 @@ type server struct {
 	networks    engi.NetworkLog
 	ports       Ports
 	quota       func(engi.Owner) engi.Quota
-	streams     flow.Crowd // of processes
-	watches     flow.Crowd // of directories: they keep nobody from processes
+	streams     httpio.Limiter // of processes
+	watches     httpio.Limiter // of directories: they keep nobody from processes
 
 	node  Node
 	log   *slog.Logger
@@ -199,7 +198,7 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	protocols.SetUnencryptedHTTP2(true)
 	leave, left := context.WithCancel(context.Background())
 	srv := &http.Server{
-		Handler:           flow.Listen(h, leave),
+		Handler:           httpio.Listen(h, leave),
 		Protocols:         protocols,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
@@ -463,7 +462,7 @@ func (s *server) stray(w http.ResponseWriter, r *http.Request) {
 			WithRemedy("/docs lists what there is"))
 		return
 	}
-	e := problem.Refuse(http.StatusMethodNotAllowed, "use "+strings.Join(allowed, " or ")+" here",
+	e := httpio.Errorf(http.StatusMethodNotAllowed, "use "+strings.Join(allowed, " or ")+" here",
 		"%.20q is not a method of %.200q", r.Method, r.URL.Path)
 	e.Header = http.Header{"Allow": allowed}
 	s.fail(w, r, e)

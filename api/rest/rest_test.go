@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 }
 
 // ask sends one request to a world's handler, without a network.
-func ask(t *testing.T, w *apitest.World, method, path, body string, header ...string) *httptest.ResponseRecorder {
+func ask(t *testing.T, w *apitest.Services, method, path, body string, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+path, strings.NewReader(body))
 	r.Header.Set("Authorization", "Bearer "+w.User)
@@ -42,7 +42,7 @@ func ask(t *testing.T, w *apitest.World, method, path, body string, header ...st
 	return rec
 }
 
-func world(t *testing.T, change func(*rest.Options)) *apitest.World {
+func world(t *testing.T, change func(*rest.Options)) *apitest.Services {
 	w := apitest.New(change)
 	t.Cleanup(w.Close)
 	return w
@@ -395,7 +395,7 @@ func TestRepeatedKeyIsOneRun(t *testing.T) {
 
 // leave sends a request whose caller leaves as soon as the run is going on,
 // and returns the run.
-func leave(t *testing.T, w *apitest.World, header ...string) engi.Execution {
+func leave(t *testing.T, w *apitest.Services, header ...string) engi.Execution {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r := httptest.NewRequestWithContext(ctx, "POST", "http://localhost/v1/executions", strings.NewReader(program("sleep 30s")))

@@ -12,8 +12,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/flow"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -92,7 +91,7 @@ func (s *server) createSandbox(w http.ResponseWriter, r *http.Request, in *postS
 	if text := checkIdempotency(in.Idempotency); text != "" {
 		c.addf("header.Idempotency-Key", "%s", text)
 	}
-	if err := problem.Invalid(c.faults); err != nil {
+	if err := httpio.Invalid(c.faults); err != nil {
 		return err
 	}
 	spec.Owner, spec.Idempotency = callOf(r.Context()).key.Owner, in.Idempotency
@@ -226,7 +225,7 @@ func (s *server) listSandboxes(w http.ResponseWriter, r *http.Request, in *listS
 		}
 		f.After = after
 	}
-	if err := problem.Invalid(c.faults); err != nil {
+	if err := httpio.Invalid(c.faults); err != nil {
 		return err
 	}
 	xs, err := s.sandboxes.List(r.Context(), callOf(r.Context()).viewer(), f)
@@ -303,7 +302,7 @@ func (s *server) updateSandbox(w http.ResponseWriter, r *http.Request, in *aSand
 		c.host("ports.host", q.Ports.Host)
 		u.Ports = &engi.PortPolicy{Private: q.Ports.Private, Host: q.Ports.Host}
 	}
-	if err := problem.Invalid(c.faults); err != nil {
+	if err := httpio.Invalid(c.faults); err != nil {
 		return err
 	}
 	if q.IdleTimeout != nil || q.MaxDuration != nil || q.OnTimeout != nil || q.DiskOnly != nil || q.AutoResume != nil {
@@ -348,7 +347,7 @@ func (s *server) extendSandbox(w http.ResponseWriter, r *http.Request, in *aSand
 		return err
 	}
 	if q.Timeout == 0 {
-		return problem.Invalid([]v1.Fault{{Field: "timeout", Detail: "it is missing; say how far away the new deadline is"}})
+		return httpio.Invalid([]v1.Fault{{Field: "timeout", Detail: "it is missing; say how far away the new deadline is"}})
 	}
 	x, err := s.sandboxes.Update(r.Context(), viewer, id, engi.SandboxUpdate{Extend: new(q.Timeout.Std())})
 	if err != nil {
@@ -446,7 +445,7 @@ func (s *server) forkSandbox(w http.ResponseWriter, r *http.Request, in *aSandbo
 		return err
 	}
 	if q.Count < 0 || q.Count > 100 {
-		return problem.Invalid([]v1.Fault{{Field: "count", Detail: "it is not a number from 1 to 100"}})
+		return httpio.Invalid([]v1.Fault{{Field: "count", Detail: "it is not a number from 1 to 100"}})
 	}
 	forks, err := s.lifecycle.Fork(r.Context(), viewer, id, max(1, q.Count), q.Timeout.Std())
 	if err != nil {
@@ -455,7 +454,7 @@ func (s *server) forkSandbox(w http.ResponseWriter, r *http.Request, in *aSandbo
 	return s.reply(w, http.StatusCreated, listOf(forks, func(x engi.Forked) v1.Fork {
 		if x.Err != nil {
 			s.logInternal(r, x.Err)
-			return v1.Fork{Error: new(problem.Describe(x.Err, callOf(r.Context()).id))}
+			return v1.Fork{Error: new(httpio.Describe(x.Err, callOf(r.Context()).id))}
 		}
 		return v1.Fork{Sandbox: new(sandboxOf(x.Sandbox))}
 	}))
@@ -468,7 +467,7 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request, in *getMetri
 	}
 	var c checker
 	from, to := c.time("query.from", in.From), c.time("query.to", in.To)
-	if err := problem.Invalid(c.faults); err != nil {
+	if err := httpio.Invalid(c.faults); err != nil {
 		return err
 	}
 	if to.IsZero() {
@@ -569,20 +568,20 @@ func (s *server) opCreateSandbox() huma.Operation {
 		"online": {Summary: "one that may install packages and ask one service with a secret it never sees", Value: json.RawMessage(`{
 			"template": "base", "network": {"mode": "restricted", "allow": ["registry.example.com"], "grants": [{"secret": "github", "hosts": ["api.github.com"]}]}}`)},
 	})
-	answers[v1.Sandbox](s, &op, http.StatusCreated, string(flow.JSON), nil)
+	answers[v1.Sandbox](s, &op, http.StatusCreated, string(httpio.JSON), nil)
 	header(&op, http.StatusCreated, "Location", "path of the sandbox")
 	return op
 }
 
 func (s *server) opListSandboxes() huma.Operation {
 	op := s.operation(http.MethodGet, sandboxes, "list-sandboxes", "sandboxes", "List sandboxes", "The newest come first, unless asked otherwise.", http.StatusOK)
-	answers[v1.List[v1.Sandbox]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.Sandbox]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opGetSandbox() huma.Operation {
 	op := s.operation(http.MethodGet, sandboxes+"/{id}", "get-sandbox", "sandboxes", "Get a sandbox", "Stopped ones too, for as long as they are remembered.", http.StatusOK)
-	answers[v1.Sandbox](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Sandbox](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -590,7 +589,7 @@ func (s *server) opUpdateSandbox() huma.Operation {
 	op := s.operation(http.MethodPatch, sandboxes+"/{id}", "update-sandbox", "sandboxes", "Change a sandbox",
 		"What is absent stays as it is.", http.StatusOK)
 	accepts[v1.SandboxUpdate](s, &op, nil)
-	answers[v1.Sandbox](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Sandbox](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -602,7 +601,7 @@ func (s *server) opStopSandbox() huma.Operation {
 // opMove describes an act that needs no body and answers with the sandbox.
 func (s *server) opMove(act, summary, description string) huma.Operation {
 	op := s.operation(http.MethodPost, sandboxes+"/{id}/"+act, act+"-sandbox", "sandboxes", summary, description, http.StatusOK)
-	answers[v1.Sandbox](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Sandbox](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -628,7 +627,7 @@ func (s *server) opSnapshot() huma.Operation {
 	op := s.operation(http.MethodPost, sandboxes+"/{id}/snapshot", "snapshot-sandbox", "sandboxes", "Keep a copy of a sandbox",
 		"The sandbox goes on. Start others with it as the snapshot of POST /v1/sandboxes. The body may be left out.", http.StatusCreated)
 	mayAccept[v1.SnapshotRequest](s, &op)
-	answers[v1.Snapshot](s, &op, http.StatusCreated, string(flow.JSON), nil)
+	answers[v1.Snapshot](s, &op, http.StatusCreated, string(httpio.JSON), nil)
 	header(&op, http.StatusCreated, "Location", "path of the snapshot")
 	return op
 }
@@ -637,26 +636,26 @@ func (s *server) opFork() huma.Operation {
 	op := s.operation(http.MethodPost, sandboxes+"/{id}/fork", "fork-sandbox", "sandboxes", "Start copies of a sandbox",
 		"The sandbox goes on. Each copy has its own outcome. The body may be left out.", http.StatusCreated)
 	mayAccept[v1.ForkRequest](s, &op)
-	answers[v1.List[v1.Fork]](s, &op, http.StatusCreated, string(flow.JSON), nil)
+	answers[v1.List[v1.Fork]](s, &op, http.StatusCreated, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opMetrics() huma.Operation {
 	op := s.operation(http.MethodGet, sandboxes+"/{id}/metrics", "get-sandbox-metrics", "sandboxes", "What a sandbox used", "The oldest sample comes first.", http.StatusOK)
-	answers[v1.List[v1.Sample]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.Sample]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opListPorts() huma.Operation {
 	op := s.operation(http.MethodGet, sandboxes+"/{id}/ports", "list-ports", "sandboxes", "List ports that something listens on",
 		"With where they are reached from outside. Wakes nothing: a sandbox that sleeps is a conflict.", http.StatusOK)
-	answers[v1.List[v1.Port]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.Port]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opGetPort() huma.Operation {
 	op := s.operation(http.MethodGet, sandboxes+"/{id}/ports/{port}", "get-port", "sandboxes", "Does something listen on a port?", "", http.StatusOK)
-	answers[v1.Port](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Port](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -664,6 +663,6 @@ func (s *server) opLinkPort() huma.Operation {
 	op := s.operation(http.MethodPost, sandboxes+"/{id}/ports/{port}/link", "link-port", "sandboxes", "Make a link to a private port",
 		"Whoever has it can visit the port until it expires. The body may be left out.", http.StatusCreated)
 	mayAccept[v1.LinkRequest](s, &op)
-	answers[v1.Link](s, &op, http.StatusCreated, string(flow.JSON), nil)
+	answers[v1.Link](s, &op, http.StatusCreated, string(httpio.JSON), nil)
 	return op
 }

@@ -22,7 +22,7 @@ import (
 type held struct{ execution, sandbox, process, snapshot, volume, secret, key, session, run, event, functionRun, document string }
 
 // hold makes one of each for the owner of the world's User.
-func hold(t *testing.T, w *apitest.World) held {
+func hold(t *testing.T, w *apitest.Services) held {
 	t.Helper()
 	var h held
 	h.execution = read[v1.Execution](t, ask(t, w, "POST", "/v1/executions", program("save f.txt data")), 200).ID
@@ -76,7 +76,7 @@ func (h held) requestFor(pattern string) (method, path, body string) {
 }
 
 // askSoon is ask for answers that may never end.
-func askSoon(t *testing.T, w *apitest.World, secret, method, path, body string) *httptest.ResponseRecorder {
+func askSoon(t *testing.T, w *apitest.Services, secret, method, path, body string) *httptest.ResponseRecorder {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 80*time.Millisecond)
 	defer cancel()

@@ -7,7 +7,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/flow"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -74,13 +74,13 @@ func (s *server) opRunScript() huma.Operation {
 	accepts[v1.ScriptRequest](s, &op, map[string]*huma.Example{
 		"typescript": {Summary: "a value", Value: json.RawMessage(`{"language": "typescript", "code": "const n: number = 6; n * 7"}`)},
 	})
-	answers[v1.ScriptResult](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.ScriptResult](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opListScriptAPIs() huma.Operation {
 	op := s.operation(http.MethodGet, "/v1/scripts/apis", "list-script-apis", "scripts", "List the functions that scripts have",
 		"They are below api, and each is awaited. The declarations are for editors and for prompts.", http.StatusOK)
-	answers[v1.ScriptAPIs](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.ScriptAPIs](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }

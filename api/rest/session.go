@@ -10,8 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/flow"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -65,7 +64,7 @@ func (s *server) createSession(w http.ResponseWriter, r *http.Request, in *postS
 	if q.Network != nil {
 		spec.Network = networkOf(&c, "network", q.Network)
 	}
-	if err := problem.Invalid(c.faults); err != nil {
+	if err := httpio.Invalid(c.faults); err != nil {
 		return err
 	}
 	x, err := s.sessions.Create(r.Context(), spec)
@@ -128,7 +127,7 @@ func (s *server) runCode(w http.ResponseWriter, r *http.Request, in *aSession) e
 	if s.sessions == nil {
 		return errNoSessions
 	}
-	form, err := flow.Negotiate(r, flow.JSON, flow.NDJSON, flow.SSE)
+	form, err := httpio.Negotiate(r, httpio.JSON, httpio.NDJSON, httpio.SSE)
 	if err != nil {
 		return err
 	}
@@ -142,7 +141,7 @@ func (s *server) runCode(w http.ResponseWriter, r *http.Request, in *aSession) e
 	}
 	c.oneOf("language", q.Language, []string{string(engi.TypeScript), string(engi.JavaScript)})
 	c.env(q.Env)
-	if err := problem.Invalid(c.faults); err != nil {
+	if err := httpio.Invalid(c.faults); err != nil {
 		return err
 	}
 	viewer := callOf(r.Context()).viewer()
@@ -152,7 +151,7 @@ func (s *server) runCode(w http.ResponseWriter, r *http.Request, in *aSession) e
 	ctx, cancel := s.waiting(r)
 	defer cancel()
 	spec := engi.CodeSpec{Code: q.Code, Language: engi.Language(q.Language), Timeout: q.Timeout.Std(), Env: q.Env}
-	if form != flow.JSON {
+	if form != httpio.JSON {
 		return s.streamCode(ctx, cancel, w, r, form, viewer, in.ID, spec)
 	}
 	x, err := s.sessions.RunCode(ctx, viewer, in.ID, spec, nil)
@@ -185,17 +184,17 @@ func (s *server) codeSteps(ctx context.Context, cancel context.CancelFunc, viewe
 }
 
 // streamCode answers with events. A caller that leaves ends the run.
-func (s *server) streamCode(ctx context.Context, cancel context.CancelFunc, w http.ResponseWriter, r *http.Request, f flow.Form, viewer engi.Owner, id string, spec engi.CodeSpec) error {
-	source := flow.Pull(s.codeSteps(ctx, cancel, viewer, id, spec))
+func (s *server) streamCode(ctx context.Context, cancel context.CancelFunc, w http.ResponseWriter, r *http.Request, f httpio.Format, viewer engi.Owner, id string, spec engi.CodeSpec) error {
+	source := httpio.Pull(s.codeSteps(ctx, cancel, viewer, id, spec))
 	defer source.Stop()
 	defer cancel()
-	out := flow.NewPipe(w, f)
+	out := httpio.NewEventWriter(w, f)
 	if err := out.Begin(); err != nil {
 		return nil // the caller has left
 	}
 	beat := time.NewTicker(s.beat)
 	defer beat.Stop()
-	seam := flow.NewSeam(0)
+	seam := httpio.NewJoiner(0)
 	send := func(e v1.CodeEvent) bool {
 		if out.Send(e.Type, "", e) != nil {
 			s.gone(r)
@@ -203,7 +202,7 @@ func (s *server) streamCode(ctx context.Context, cancel context.CancelFunc, w ht
 		}
 		return true
 	}
-	pieces := func(all ...flow.Piece) bool {
+	pieces := func(all ...httpio.Chunk) bool {
 		for _, p := range all {
 			if !send(v1.CodeEvent{Type: p.Stream, Offset: p.Offset, Data: p.Text, DataBase64: p.Bytes}) {
 				return false
@@ -229,7 +228,7 @@ func (s *server) streamCode(ctx context.Context, cancel context.CancelFunc, w ht
 				}
 				err := whole(ctx, e.Err)
 				s.logInternal(r, err)
-				send(v1.CodeEvent{Type: v1.EventError, Offset: seam.Resume(), Error: new(problem.Describe(err, callOf(r.Context()).id))})
+				send(v1.CodeEvent{Type: v1.EventError, Offset: seam.Resume(), Error: new(httpio.Describe(err, callOf(r.Context()).id))})
 				return nil
 			case e.Event.result != nil:
 				if pieces(seam.Flush()...) {
@@ -238,7 +237,7 @@ func (s *server) streamCode(ctx context.Context, cancel context.CancelFunc, w ht
 				return nil
 			}
 			for offset, data := e.Event.chunk.Offset, e.Event.chunk.Data; len(data) > 0; {
-				n := min(len(data), flow.PieceSize)
+				n := min(len(data), httpio.ChunkSize)
 				if piece, ok := seam.Add(string(e.Event.chunk.Stream), offset, data[:n]); ok && !pieces(piece) {
 					return nil
 				}
@@ -295,20 +294,20 @@ func (s *server) opCreateSession() huma.Operation {
 	op := s.operation(http.MethodPost, sessions, "create-session", "sessions", "Create a session",
 		"A session gets a sandbox when code runs in it, loses it after a while without use, and keeps what is below /workspace until nobody used it for its time to live.", http.StatusCreated)
 	mayAccept[v1.SessionRequest](s, &op)
-	answers[v1.Session](s, &op, http.StatusCreated, string(flow.JSON), nil)
+	answers[v1.Session](s, &op, http.StatusCreated, string(httpio.JSON), nil)
 	header(&op, http.StatusCreated, "Location", "address of the session")
 	return op
 }
 
 func (s *server) opListSessions() huma.Operation {
 	op := s.operation(http.MethodGet, sessions, "list-sessions", "sessions", "List sessions", "The newest come first; those that are over are left out.", http.StatusOK)
-	answers[v1.List[v1.Session]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.Session]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opGetSession() huma.Operation {
 	op := s.operation(http.MethodGet, sessions+"/{id}", "get-session", "sessions", "Get a session", "One that is over is remembered for a day.", http.StatusOK)
-	answers[v1.Session](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Session](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -320,7 +319,7 @@ func (s *server) opTerminateSession() huma.Operation {
 func (s *server) opReleaseSession() huma.Operation {
 	op := s.operation(http.MethodPost, sessions+"/{id}/release", "release-session", "sessions", "Let a session's sandbox go",
 		"What dormancy does, now: the volume stays, and the next use gets a new sandbox. With persistence snapshot the sandbox is written to disk.", http.StatusOK)
-	answers[v1.Session](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Session](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
@@ -333,15 +332,15 @@ func (s *server) opRunCode() huma.Operation {
 		"value":   {Summary: "a value", Value: json.RawMessage(`{"code": "const n: number = 6; n * 7"}`)},
 		"package": {Summary: "a package", Value: json.RawMessage(`{"code": "import { LinearClient } from \"@linear/sdk\";\nconst linear = new LinearClient({ apiKey: Deno.env.get(\"LINEAR_API_KEY\") });\n(await linear.issues()).nodes.map((i) => i.title)", "description": "titles of all issues"}`)},
 	})
-	answers[v1.CodeResult](s, &op, http.StatusOK, string(flow.JSON), nil)
-	answers[v1.CodeEvent](s, &op, http.StatusOK, string(flow.NDJSON), nil)
-	answers[v1.CodeEvent](s, &op, http.StatusOK, string(flow.SSE), nil)
+	answers[v1.CodeResult](s, &op, http.StatusOK, string(httpio.JSON), nil)
+	answers[v1.CodeEvent](s, &op, http.StatusOK, string(httpio.NDJSON), nil)
+	answers[v1.CodeEvent](s, &op, http.StatusOK, string(httpio.SSE), nil)
 	return op
 }
 
 func (s *server) opDependencies() huma.Operation {
 	op := s.operation(http.MethodGet, "/v1/dependencies", "get-dependencies", "sessions", "See what code in sessions may import",
 		"The packages of the node's configuration, and how their installation is.", http.StatusOK)
-	answers[v1.Dependencies](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Dependencies](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }

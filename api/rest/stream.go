@@ -6,27 +6,26 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/flow"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 )
 
 // stream answers with the events of a run from an offset on. A caller that
 // leaves changes nothing for the run.
-func (s *server) stream(w http.ResponseWriter, r *http.Request, f flow.Form, id engi.ExecutionID, from int64) error {
+func (s *server) stream(w http.ResponseWriter, r *http.Request, f httpio.Format, id engi.ExecutionID, from int64) error {
 	ctx, cancel := s.waiting(r)
 	viewer := callOf(r.Context()).viewer()
-	source := flow.Pull(s.executions.Watch(ctx, viewer, id, from))
+	source := httpio.Pull(s.executions.Watch(ctx, viewer, id, from))
 	defer source.Stop()
 	defer cancel()
 
-	out := flow.NewPipe(w, f)
+	out := httpio.NewEventWriter(w, f)
 	if err := out.Begin(); err != nil {
 		return nil // the caller has left
 	}
 	beat := time.NewTicker(s.beat)
 	defer beat.Stop()
-	seam := flow.NewSeam(from)
+	seam := httpio.NewJoiner(from)
 	for {
 		select {
 		case <-beat.C:
@@ -53,7 +52,7 @@ func (s *server) stream(w http.ResponseWriter, r *http.Request, f flow.Form, id 
 
 // relay sends one event of a run and reports whether it was the last. Its
 // error means that the caller is not there.
-func (s *server) relay(r *http.Request, out *flow.Pipe, seam *flow.Seam, e flow.Pulled[engi.ExecutionEvent]) (last bool, err error) {
+func (s *server) relay(r *http.Request, out *httpio.EventWriter, seam *httpio.Joiner, e httpio.Pulled[engi.ExecutionEvent]) (last bool, err error) {
 	if e.Err != nil {
 		if s.gone(r) {
 			return true, nil
@@ -63,14 +62,14 @@ func (s *server) relay(r *http.Request, out *flow.Pipe, seam *flow.Seam, e flow.
 			err = errLeaving
 		}
 		s.logInternal(r, err)
-		p := problem.Describe(err, callOf(r.Context()).id)
+		p := httpio.Describe(err, callOf(r.Context()).id)
 		return true, sendEvent(out, v1.Event{Type: v1.EventError, Offset: seam.Resume(), Error: &p})
 	}
 	switch e.Event.Type {
 	case engi.EventStdout, engi.EventStderr:
 		// Pieces bound the memory of one event, whatever Watch yields.
 		for offset, data := e.Event.Offset, e.Event.Data; len(data) > 0; {
-			n := min(len(data), flow.PieceSize)
+			n := min(len(data), httpio.ChunkSize)
 			if piece, ok := seam.Add(string(e.Event.Type), offset, data[:n]); ok {
 				if err := sendEvent(out, eventOf(piece)); err != nil {
 					return false, err
@@ -108,10 +107,10 @@ func (s *server) relay(r *http.Request, out *flow.Pipe, seam *flow.Seam, e flow.
 	return last, sendEvent(out, event)
 }
 
-func sendEvent(out *flow.Pipe, e v1.Event) error {
+func sendEvent(out *httpio.EventWriter, e v1.Event) error {
 	return out.Send(e.Type, strconv.FormatInt(e.Offset, 10), e)
 }
 
-func eventOf(p flow.Piece) v1.Event {
+func eventOf(p httpio.Chunk) v1.Event {
 	return v1.Event{Type: p.Stream, Offset: p.Offset, Data: p.Text, DataBase64: p.Bytes}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/flow"
-	"github.com/engi-dev/engi/api/inside"
+	"github.com/engi-dev/engi/api/guesthttp"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -116,7 +116,7 @@ func (s *server) volumeFiles(ctx context.Context, name, path string) (engi.Volum
 	if err := needed(s.volumes != nil, "volumes"); err != nil {
 		return nil, err
 	}
-	if err := inside.CheckPath("query.path", path); err != nil {
+	if err := guesthttp.CheckPath("query.path", path); err != nil {
 		return nil, err
 	}
 	return s.volumes.Files(ctx, callOf(ctx).viewer(), name)
@@ -187,7 +187,7 @@ func (s *server) statVolumeFile(w http.ResponseWriter, r *http.Request, in *aVol
 	if err != nil {
 		return err
 	}
-	return s.reply(w, http.StatusOK, inside.InfoOf(x))
+	return s.reply(w, http.StatusOK, guesthttp.InfoOf(x))
 }
 
 func (s *server) listVolumeDir(w http.ResponseWriter, r *http.Request, in *listVolumeDir) error {
@@ -200,7 +200,7 @@ func (s *server) listVolumeDir(w http.ResponseWriter, r *http.Request, in *listV
 	if err != nil {
 		return err
 	}
-	return s.reply(w, http.StatusOK, listOf(xs, inside.InfoOf))
+	return s.reply(w, http.StatusOK, listOf(xs, guesthttp.InfoOf))
 }
 
 func (s *server) makeVolumeDir(w http.ResponseWriter, r *http.Request, in *aVolume) error {
@@ -217,7 +217,7 @@ func (s *server) makeVolumeDir(w http.ResponseWriter, r *http.Request, in *aVolu
 	if err != nil {
 		return err
 	}
-	return s.reply(w, http.StatusCreated, inside.InfoOf(x))
+	return s.reply(w, http.StatusCreated, guesthttp.InfoOf(x))
 }
 
 func (s *server) opCreateVolume() huma.Operation {
@@ -225,20 +225,20 @@ func (s *server) opCreateVolume() huma.Operation {
 	accepts[v1.VolumeRequest](s, &op, map[string]*huma.Example{
 		"a gigabyte": {Summary: "of a gigabyte", Value: json.RawMessage(`{"name": "models", "capacity": "1GiB"}`)},
 	})
-	answers[v1.Volume](s, &op, http.StatusCreated, string(flow.JSON), nil)
+	answers[v1.Volume](s, &op, http.StatusCreated, string(httpio.JSON), nil)
 	header(&op, http.StatusCreated, "Location", "path of the volume")
 	return op
 }
 
 func (s *server) opListVolumes() huma.Operation {
 	op := s.operation(http.MethodGet, volumes, "list-volumes", "volumes", "List volumes", "By name.", http.StatusOK)
-	answers[v1.List[v1.Volume]](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.List[v1.Volume]](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 
 func (s *server) opGetVolume() huma.Operation {
 	op := s.operation(http.MethodGet, volumes+"/{name}", "get-volume", "volumes", "Get a volume", "", http.StatusOK)
-	answers[v1.Volume](s, &op, http.StatusOK, string(flow.JSON), nil)
+	answers[v1.Volume](s, &op, http.StatusOK, string(httpio.JSON), nil)
 	return op
 }
 

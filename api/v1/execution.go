@@ -55,7 +55,7 @@ const (
 	Queued  = "queued"  // waits for a sandbox
 	Running = "running" // its program runs
 	Done    = "done"    // Result is there
-	Refused = "refused" // Refusal is there: no sandbox could be had
+	Refused = "refused" // Error is there: no sandbox could be had
 )
 
 // An Execution is the record of one run.

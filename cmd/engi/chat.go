@@ -81,7 +81,7 @@ func (c *chatCommand) Run(ctx context.Context, g *globals) error {
 }
 
 // say sends one message and shows the answer while it comes.
-func (c *chatCommand) say(ctx context.Context, g *globals, d *desk, agent string, q v1.RunRequest) (v1.AgentRun, error) {
+func (c *chatCommand) say(ctx context.Context, g *globals, d *localNode, agent string, q v1.RunRequest) (v1.AgentRun, error) {
 	x, err := d.StartRun(ctx, agent, q)
 	if err != nil {
 		return x, err
@@ -209,7 +209,7 @@ Examples:
 
 // Run implements the command.
 func (a *agentRuns) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		all, err := d.Runs(ctx, a.Limit)
 		if err != nil {
 			return err
@@ -240,7 +240,7 @@ Examples:
 
 // Run implements the command.
 func (a *agentShow) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		all, err := d.RunMessages(ctx, a.Run_)
 		if err != nil {
 			return err
@@ -276,7 +276,7 @@ Examples:
 
 // Run implements the command.
 func (a *agentCancel) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "cancelled", a.Runs, func(d *desk, id string) error { return d.CancelRun(ctx, id) })
+	return g.removeAll(ctx, "cancelled", a.Runs, func(d *localNode, id string) error { return d.CancelRun(ctx, id) })
 }
 
 type agentUsage struct{}
@@ -292,7 +292,7 @@ Examples:
 
 // Run implements the command.
 func (agentUsage) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		u, err := d.Usage(ctx)
 		if err != nil {
 			return err

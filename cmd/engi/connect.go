@@ -17,7 +17,7 @@ const (
 )
 
 // A desk is a client of the node that a command works with.
-type desk struct {
+type localNode struct {
 	*client.Client
 	url     string
 	secret  string
@@ -27,13 +27,13 @@ type desk struct {
 
 // connect finds a node: the one that ENGI_URL names, else the server of the
 // data directory, else, if allowed, a private one. The caller closes the desk.
-func (g *globals) connect(ctx context.Context, w where) (*desk, error) {
+func (g *globals) connect(ctx context.Context, w where) (*localNode, error) {
 	url, secret := first(g.URL, os.Getenv("ENGI_URL")), first(g.Key, os.Getenv("ENGI_KEY"))
 	if url != "" {
 		if secret == "" {
 			return nil, engi.Errorf(engi.Anonymous, "no key for %s", url).WithRemedy("set ENGI_KEY")
 		}
-		return &desk{Client: client.New(url, secret), url: url, secret: secret, close: func() {}}, nil
+		return &localNode{Client: client.New(url, secret), url: url, secret: secret, close: func() {}}, nil
 	}
 	return g.connectHere(ctx, w, secret)
 }

@@ -53,14 +53,14 @@ func (g *globals) options(log *slog.Logger) node.Options {
 	return o
 }
 
-func (g *globals) connectHere(ctx context.Context, w where, secret string) (*desk, error) {
+func (g *globals) connectHere(ctx context.Context, w where, secret string) (*localNode, error) {
 	c, _, err := g.config()
 	if err != nil {
 		return nil, err
 	}
 	at, key, err := node.Discover(c.DataDir)
 	if err == nil {
-		return &desk{Client: client.New(at.URL, first(secret, key)), url: at.URL, secret: first(secret, key), close: func() {}}, nil
+		return &localNode{Client: client.New(at.URL, first(secret, key)), url: at.URL, secret: first(secret, key), close: func() {}}, nil
 	}
 	if engi.KindOf(err) != engi.NotFound || w == serverOnly {
 		return nil, err
@@ -74,9 +74,9 @@ func (g *globals) connectHere(ctx context.Context, w where, secret string) (*des
 }
 
 // deskOf returns a desk at a private node, which closes the node.
-func (g *globals) deskOf(p *node.Private) *desk {
+func (g *globals) deskOf(p *node.Private) *localNode {
 	at := p.Endpoint()
-	return &desk{Client: client.New(at.URL, p.AdminKey()), url: at.URL, secret: p.AdminKey(), private: true, close: func() { g.closePrivate(p) }}
+	return &localNode{Client: client.New(at.URL, p.AdminKey()), url: at.URL, secret: p.AdminKey(), private: true, close: func() { g.closePrivate(p) }}
 }
 
 // openPrivate starts a node inside this process. It logs faults only, unless

@@ -54,7 +54,7 @@ Examples:
 }
 
 // A paper is one document to be added.
-type paper struct {
+type report struct {
 	name string // for people
 	read func() (v1.DocumentRequest, error)
 }
@@ -68,7 +68,7 @@ func (a *docsAdd) Run(ctx context.Context, g *globals) error {
 	if len(all) > 1 && a.Title != "" {
 		return engi.Errorf(engi.Invalid, "there are %d documents and one title", len(all)).WithRemedy("leave --title out")
 	}
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		bar, done := g.documentBar(len(all))
 		added := []v1.Document{}
 		var errs []error
@@ -99,7 +99,7 @@ func (a *docsAdd) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-func (s paper) add(ctx context.Context, d *desk, a *docsAdd) (v1.Document, error) {
+func (s report) add(ctx context.Context, d *localNode, a *docsAdd) (v1.Document, error) {
 	q, err := s.read()
 	if err != nil {
 		return v1.Document{}, err
@@ -113,14 +113,14 @@ func (s paper) add(ctx context.Context, d *desk, a *docsAdd) (v1.Document, error
 
 // papers lists what the arguments stand for. Nothing is read yet, but for
 // directories.
-func (a *docsAdd) papers(g *globals) (all []paper, _ error) {
+func (a *docsAdd) papers(g *globals) (all []report, _ error) {
 	for _, arg := range a.Sources {
 		if strings.HasPrefix(arg, "http://") || strings.HasPrefix(arg, "https://") {
-			all = append(all, paper{arg, func() (v1.DocumentRequest, error) { return v1.DocumentRequest{URL: arg}, nil }})
+			all = append(all, report{arg, func() (v1.DocumentRequest, error) { return v1.DocumentRequest{URL: arg}, nil }})
 			continue
 		}
 		if arg == "-" {
-			all = append(all, paper{"standard input", func() (v1.DocumentRequest, error) {
+			all = append(all, report{"standard input", func() (v1.DocumentRequest, error) {
 				text, err := g.readStdin(maxDocument)
 				return v1.DocumentRequest{Text: string(text)}, err
 			}})
@@ -163,8 +163,8 @@ func (a *docsAdd) papers(g *globals) (all []paper, _ error) {
 	return all, nil
 }
 
-func paperOf(path, title string) paper {
-	return paper{path, func() (v1.DocumentRequest, error) {
+func paperOf(path, title string) report {
+	return report{path, func() (v1.DocumentRequest, error) {
 		f, err := os.Open(path)
 		if err != nil {
 			return v1.DocumentRequest{}, engi.Errorf(engi.Invalid, "%v", err)
@@ -208,7 +208,7 @@ Examples:
 
 // Run implements the command.
 func (l *docsList) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		all, err := d.Documents(ctx)
 		switch {
 		case err != nil:
@@ -266,7 +266,7 @@ Examples:
 // Run implements the command.
 func (s *docsSearch) Run(ctx context.Context, g *globals) error {
 	q := v1.SearchRequest{Query: strings.Join(s.Words, " "), Package: s.Package, Session: s.Session, Mode: s.Mode, Limit: s.Limit}
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		x, err := d.SearchDocuments(ctx, q)
 		switch {
 		case err != nil:
@@ -363,7 +363,7 @@ func (docsPackages) Help() string {
 
 // Run implements the command.
 func (docsPackages) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		all, err := d.DocumentPackages(ctx)
 		switch {
 		case err != nil:
@@ -394,7 +394,7 @@ Examples:
 
 // Run implements the command.
 func (r *docsRefresh) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) (err error) {
+	return g.atServer(ctx, func(d *localNode) (err error) {
 		var all []v1.Document
 		var errs []error
 		if len(r.IDs) == 0 {
@@ -434,7 +434,7 @@ func (docsRemove) Help() string {
 
 // Run implements the command.
 func (r *docsRemove) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "removed", r.IDs, func(d *desk, id string) error { return d.RemoveDocument(ctx, id) })
+	return g.removeAll(ctx, "removed", r.IDs, func(d *localNode, id string) error { return d.RemoveDocument(ctx, id) })
 }
 
 type docsModules struct {
@@ -451,7 +451,7 @@ Examples:
 
 // Run implements the command.
 func (m *docsModules) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) (err error) {
+	return g.atServer(ctx, func(d *localNode) (err error) {
 		var all []v1.CodeModule
 		if m.Session == "" {
 			all, err = d.Modules(ctx)

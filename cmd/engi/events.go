@@ -50,7 +50,7 @@ func (e *eventsSend) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		x, err := d.SendEvent(ctx, v1.EventRequest{Name: e.Name, Data: data}, e.Once)
 		if err != nil {
 			return err
@@ -82,7 +82,7 @@ func (e *eventsSend) data(g *globals) (json.RawMessage, error) {
 }
 
 // sent says what was sent, or what came of it.
-func (g *globals) sent(ctx context.Context, d *desk, x v1.SentEvent, wait bool) error {
+func (g *globals) sent(ctx context.Context, d *localNode, x v1.SentEvent, wait bool) error {
 	if !wait {
 		if g.JSON {
 			return g.printJSON(x)
@@ -124,7 +124,7 @@ func (g *globals) sent(ctx context.Context, d *desk, x v1.SentEvent, wait bool) 
 const lookAgain = 200 * time.Millisecond
 
 // follow waits for a run, and tells of its steps as they end.
-func (g *globals) follow(ctx context.Context, d *desk, id string) (v1.FunctionRun, error) {
+func (g *globals) follow(ctx context.Context, d *localNode, id string) (v1.FunctionRun, error) {
 	told, attempt := map[string]bool{}, 0
 	for {
 		x, err := d.FunctionRun(ctx, id)
@@ -201,7 +201,7 @@ Examples:
 
 // Run implements the command.
 func (e *eventsList) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		all, err := d.Events(ctx, client.EventFilter{Name: e.Name, Limit: e.Limit})
 		if err != nil {
 			return err
@@ -230,7 +230,7 @@ func (eventsShow) Help() string {
 
 // Run implements the command.
 func (e *eventsShow) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		if strings.HasPrefix(e.ID, "fnr_") {
 			x, err := d.FunctionRun(ctx, e.ID)
 			if err != nil {
@@ -308,7 +308,7 @@ Examples:
 
 // Run implements the command.
 func (e *eventsReplay) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		x, err := d.ReplayEvent(ctx, e.ID, e.Function)
 		if err != nil {
 			return err
@@ -329,7 +329,7 @@ Examples:
 
 // Run implements the command.
 func (eventsFunctions) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		all, err := d.Functions(ctx)
 		if err != nil {
 			return err
@@ -363,7 +363,7 @@ Examples:
 
 // Run implements the command.
 func (e *eventsRuns) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		all, err := d.FunctionRuns(ctx, client.EventFilter{Function: e.Function, Event: e.Event, State: e.State, Limit: e.Limit})
 		if err != nil {
 			return err
@@ -397,5 +397,5 @@ Examples:
 
 // Run implements the command.
 func (e *eventsCancel) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "cancelled", e.Runs, func(d *desk, id string) error { return d.CancelFunctionRun(ctx, id) })
+	return g.removeAll(ctx, "cancelled", e.Runs, func(d *localNode, id string) error { return d.CancelFunctionRun(ctx, id) })
 }

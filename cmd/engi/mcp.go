@@ -118,7 +118,7 @@ Examples:
 
 // Run implements the command.
 func (mcpServers) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		all, err := d.ToolServers(ctx)
 		if err != nil {
 			return err

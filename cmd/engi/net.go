@@ -150,7 +150,7 @@ func (netShow) Help() string {
 
 // Run implements the command.
 func (n *netShow) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		p, err := d.Network(ctx, n.ID)
 		if err != nil {
 			return err
@@ -255,7 +255,7 @@ func (n *netSet) Run(ctx context.Context, g *globals) error {
 	if !n.given() && !n.Replace {
 		return engi.Errorf(engi.Invalid, "nothing to change").WithRemedy("say --mode, --allow, --deny, --grant or --group; 'engi net show' shows what is")
 	}
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		var p v1.NetworkPolicy
 		if !n.Replace {
 			var err error
@@ -296,7 +296,7 @@ Examples:
 
 // Run implements the command.
 func (n *netLog) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		events := d.NetworkEvents(ctx, n.ID, n.After)
 		if n.Follow {
 			events = d.WatchNetwork(ctx, n.ID, n.After)

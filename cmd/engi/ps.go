@@ -39,7 +39,7 @@ func (p *psCommand) Run(ctx context.Context, g *globals) error {
 	return p.executions(ctx, g, d)
 }
 
-func (p *psCommand) executions(ctx context.Context, g *globals, d *desk) error {
+func (p *psCommand) executions(ctx context.Context, g *globals, d *localNode) error {
 	states := []string{v1.Running, v1.Queued}
 	if p.All {
 		states = []string{""}
@@ -81,7 +81,7 @@ func outcome(x v1.ExecutionSummary) string {
 	return "-"
 }
 
-func (p *psCommand) sandboxes(ctx context.Context, g *globals, d *desk) error {
+func (p *psCommand) sandboxes(ctx context.Context, g *globals, d *localNode) error {
 	found, err := d.Sandboxes(ctx)
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func (p *psCommand) sandboxes(ctx context.Context, g *globals, d *desk) error {
 	return nil
 }
 
-func (p *psCommand) pools(ctx context.Context, g *globals, d *desk) error {
+func (p *psCommand) pools(ctx context.Context, g *globals, d *localNode) error {
 	found, err := d.Pools(ctx)
 	if err != nil {
 		return err

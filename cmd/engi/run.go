@@ -198,7 +198,7 @@ func (g *globals) readStdin(limit int64) ([]byte, error) {
 	return data, nil
 }
 
-func (r *runCommand) detach(ctx context.Context, g *globals, d *desk, req v1.ExecutionRequest) error {
+func (r *runCommand) detach(ctx context.Context, g *globals, d *localNode, req v1.ExecutionRequest) error {
 	if d.private {
 		return engi.Errorf(engi.Invalid, "--detach needs a server that goes on").WithRemedy("start one with 'engi serve'")
 	}
@@ -215,7 +215,7 @@ func (r *runCommand) detach(ctx context.Context, g *globals, d *desk, req v1.Exe
 
 // stream runs the program and passes its output on. When ctx ends, it cancels
 // the run and waits a moment for the result.
-func (r *runCommand) stream(ctx context.Context, g *globals, d *desk, req v1.ExecutionRequest) (x v1.Execution, err error) {
+func (r *runCommand) stream(ctx context.Context, g *globals, d *localNode, req v1.ExecutionRequest) (x v1.Execution, err error) {
 	x, err = d.Start(ctx, req)
 	if err != nil {
 		return x, err
@@ -267,7 +267,7 @@ func (r *runCommand) stream(ctx context.Context, g *globals, d *desk, req v1.Exe
 }
 
 // conclude collects artifacts and turns the result into an exit code.
-func (r *runCommand) conclude(ctx context.Context, g *globals, d *desk, x v1.Execution) error {
+func (r *runCommand) conclude(ctx context.Context, g *globals, d *localNode, x v1.Execution) error {
 	res := x.Result
 	saved := error(nil)
 	if r.Output != "" {
@@ -340,7 +340,7 @@ func exitOf(res v1.Result) int {
 }
 
 // save writes the artifacts of x below dir, each checked against its hash.
-func (g *globals) save(ctx context.Context, d *desk, x v1.Execution, dir string) error {
+func (g *globals) save(ctx context.Context, d *localNode, x v1.Execution, dir string) error {
 	box, err := program.OpenBox(dir)
 	if err != nil {
 		return err

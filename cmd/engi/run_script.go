@@ -35,7 +35,7 @@ func (r *runCommand) tier() error {
 
 // script runs the program in the script tier. What it prints and its exit code
 // are as from a sandbox; 'engi js' prints values too.
-func (r *runCommand) script(ctx context.Context, g *globals, d *desk, req v1.ExecutionRequest) error {
+func (r *runCommand) script(ctx context.Context, g *globals, d *localNode, req v1.ExecutionRequest) error {
 	lang, code := engi.Language(req.Language), req.Code
 	if lang != engi.JavaScript && lang != engi.TypeScript {
 		return engi.Errorf(engi.Invalid, "the script tier runs JavaScript and TypeScript, not %s", lang).WithRemedy("leave --tier out to run it in a sandbox")

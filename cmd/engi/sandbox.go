@@ -110,7 +110,7 @@ func (s *sandboxCreate) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		b, err := d.CreateSandbox(ctx, q)
 		if err != nil {
 			return err
@@ -124,7 +124,7 @@ func (s *sandboxCreate) Run(ctx context.Context, g *globals) error {
 }
 
 // atServer runs f with a client of the running server.
-func (g *globals) atServer(ctx context.Context, f func(*desk) error) error {
+func (g *globals) atServer(ctx context.Context, f func(*localNode) error) error {
 	d, err := g.connect(ctx, serverOnly)
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (s *sandboxList) Run(ctx context.Context, g *globals) error {
 			f.States = append(f.States, string(state))
 		}
 	}
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		found := []v1.Sandbox{}
 		for b, err := range d.FindSandboxes(ctx, f) {
 			if err != nil {
@@ -215,7 +215,7 @@ func (sandboxGet) Help() string {
 
 // Run implements the command.
 func (s *sandboxGet) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		b, err := d.Sandbox(ctx, s.ID)
 		if err != nil {
 			return err
@@ -267,8 +267,8 @@ func (g *globals) showSandbox(b v1.Sandbox) error {
 }
 
 // each does the same to several sandboxes and prints their states.
-func (g *globals) each(ctx context.Context, ids []string, act func(*desk, string) (v1.Sandbox, error)) error {
-	return g.atServer(ctx, func(d *desk) error {
+func (g *globals) each(ctx context.Context, ids []string, act func(*localNode, string) (v1.Sandbox, error)) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		all := []v1.Sandbox{}
 		var errs []error
 		for _, id := range ids {
@@ -313,7 +313,7 @@ func (sandboxPause) Help() string {
 
 // Run implements the command.
 func (s *sandboxPause) Run(ctx context.Context, g *globals) error {
-	return g.each(ctx, s.IDs, func(d *desk, id string) (v1.Sandbox, error) { return d.PauseSandbox(ctx, id) })
+	return g.each(ctx, s.IDs, func(d *localNode, id string) (v1.Sandbox, error) { return d.PauseSandbox(ctx, id) })
 }
 
 type sandboxHibernate struct {
@@ -331,7 +331,7 @@ Examples:
 
 // Run implements the command.
 func (s *sandboxHibernate) Run(ctx context.Context, g *globals) error {
-	return g.each(ctx, s.IDs, func(d *desk, id string) (v1.Sandbox, error) { return d.HibernateSandbox(ctx, id, s.DiskOnly) })
+	return g.each(ctx, s.IDs, func(d *localNode, id string) (v1.Sandbox, error) { return d.HibernateSandbox(ctx, id, s.DiskOnly) })
 }
 
 type sandboxResume struct {
@@ -351,7 +351,7 @@ func (s *sandboxResume) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.each(ctx, s.IDs, func(d *desk, id string) (v1.Sandbox, error) {
+	return g.each(ctx, s.IDs, func(d *localNode, id string) (v1.Sandbox, error) {
 		return d.ResumeSandbox(ctx, id, v1.ResumeRequest{Timeout: timeout, Cold: s.Cold})
 	})
 }
@@ -372,7 +372,7 @@ func (s *sandboxExtend) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.each(ctx, s.IDs, func(d *desk, id string) (v1.Sandbox, error) { return d.ExtendSandbox(ctx, id, timeout.Std()) })
+	return g.each(ctx, s.IDs, func(d *localNode, id string) (v1.Sandbox, error) { return d.ExtendSandbox(ctx, id, timeout.Std()) })
 }
 
 type sandboxKill struct {
@@ -386,7 +386,7 @@ func (sandboxKill) Help() string {
 
 // Run implements the command.
 func (s *sandboxKill) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "killed", s.IDs, func(d *desk, id string) error { return d.StopSandbox(ctx, id) })
+	return g.removeAll(ctx, "killed", s.IDs, func(d *localNode, id string) error { return d.StopSandbox(ctx, id) })
 }
 
 type sandboxSnapshot struct {
@@ -410,7 +410,7 @@ func (s *sandboxSnapshot) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		x, err := d.SnapshotSandbox(ctx, s.ID, v1.SnapshotRequest{Name: s.Name, DiskOnly: s.DiskOnly, TTL: ttl})
 		if err != nil {
 			return err
@@ -442,7 +442,7 @@ func (s *sandboxFork) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		forks, err := d.ForkSandbox(ctx, s.ID, v1.ForkRequest{Count: s.Count, Timeout: timeout})
 		if err != nil {
 			return err
@@ -483,7 +483,7 @@ func (s *sandboxPorts) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		if s.Link != 0 {
 			l, err := d.LinkPort(ctx, s.ID, s.Link, ttl.Std())
 			if err != nil {
@@ -531,7 +531,7 @@ func (s *sandboxMetrics) Run(ctx context.Context, g *globals) error {
 	if since > 0 {
 		from = time.Now().Add(-since.Std())
 	}
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		samples, err := d.SandboxMetrics(ctx, s.ID, from, time.Time{})
 		if err != nil {
 			return err
@@ -562,7 +562,7 @@ func (sandboxProcesses) Help() string {
 
 // Run implements the command.
 func (s *sandboxProcesses) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		all, err := d.Processes(ctx, s.ID)
 		if err != nil {
 			return err
@@ -601,7 +601,7 @@ func (sandboxLogs) Help() string {
 
 // Run implements the command.
 func (s *sandboxLogs) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		if s.Process == "" {
 			all, err := d.Processes(ctx, s.ID)
 			if err != nil {

@@ -38,13 +38,13 @@ Examples:
 
 // Run implements the command.
 func (s *sandboxCopy) Run(ctx context.Context, g *globals) error {
-	return g.copy(ctx, s.From, s.To, func(d *desk, name string) far {
-		return far{Files: d.Files(name), trees: true}
+	return g.copy(ctx, s.From, s.To, func(d *localNode, name string) remoteFile {
+		return remoteFile{Files: d.Files(name), trees: true}
 	})
 }
 
 // far are files of a sandbox or a volume.
-type far struct {
+type remoteFile struct {
 	*client.Files
 	trees bool // they come and go as archives, too
 }
@@ -74,13 +74,13 @@ type copied struct {
 	Files  int    `json:"files,omitempty"`
 }
 
-func (g *globals) copy(ctx context.Context, from, to string, open func(*desk, string) far) error {
+func (g *globals) copy(ctx context.Context, from, to string, open func(*localNode, string) remoteFile) error {
 	a, b := placeOf(from), placeOf(to)
 	if (a.name == "") == (b.name == "") {
 		return engi.Errorf(engi.Invalid, "one of %q and %q must be on the other side", from, to).
 			WithRemedy("write it like NAME:/absolute/path")
 	}
-	return g.atServer(ctx, func(d *desk) (err error) {
+	return g.atServer(ctx, func(d *localNode) (err error) {
 		var c copied
 		m := g.meterOf()
 		if b.name != "" {
@@ -104,7 +104,7 @@ func (g *globals) copy(ctx context.Context, from, to string, open func(*desk, st
 }
 
 // upload copies from here.
-func (g *globals) upload(ctx context.Context, f far, from, to string, m *copyMeter) (copied, error) {
+func (g *globals) upload(ctx context.Context, f remoteFile, from, to string, m *copyMeter) (copied, error) {
 	if from == "-" {
 		w, err := f.Write(ctx, to, m.count("standard input", -1, g.in))
 		return copied{To: to, Bytes: int64(w.Size), SHA256: w.SHA256}, err
@@ -132,7 +132,7 @@ func (g *globals) upload(ctx context.Context, f far, from, to string, m *copyMet
 	return copied{To: to, Bytes: int64(w.Size), SHA256: w.SHA256}, err
 }
 
-func (f far) uploadFile(ctx context.Context, from, to string, info fs.FileInfo, m *copyMeter) (v1.Written, error) {
+func (f remoteFile) uploadFile(ctx context.Context, from, to string, info fs.FileInfo, m *copyMeter) (v1.Written, error) {
 	in, err := os.Open(from)
 	if err != nil {
 		return v1.Written{}, engi.Errorf(engi.Invalid, "%v", err)
@@ -142,7 +142,7 @@ func (f far) uploadFile(ctx context.Context, from, to string, info fs.FileInfo, 
 }
 
 // into returns to, or the path below it if it is a directory.
-func (f far) into(ctx context.Context, to, base string) (string, error) {
+func (f remoteFile) into(ctx context.Context, to, base string) (string, error) {
 	if strings.HasSuffix(to, "/") {
 		return path.Join(to, base), nil
 	}
@@ -159,7 +159,7 @@ func (f far) into(ctx context.Context, to, base string) (string, error) {
 }
 
 // uploadTree sends a directory as a tar stream while it is made.
-func (f far) uploadTree(ctx context.Context, from, to string, m *copyMeter) (copied, error) {
+func (f remoteFile) uploadTree(ctx context.Context, from, to string, m *copyMeter) (copied, error) {
 	c := copied{To: to}
 	pr, pw := io.Pipe()
 	done := make(chan error, 1)
@@ -232,7 +232,7 @@ func pack(w io.Writer, dir, base string, c *copied) error {
 }
 
 // uploadEach sends a directory file by file.
-func (f far) uploadEach(ctx context.Context, from, to string, m *copyMeter) (copied, error) {
+func (f remoteFile) uploadEach(ctx context.Context, from, to string, m *copyMeter) (copied, error) {
 	c := copied{To: to}
 	err := filepath.WalkDir(from, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -262,7 +262,7 @@ func (f far) uploadEach(ctx context.Context, from, to string, m *copyMeter) (cop
 }
 
 // download copies to here.
-func (g *globals) download(ctx context.Context, f far, from, to string, m *copyMeter) (copied, error) {
+func (g *globals) download(ctx context.Context, f remoteFile, from, to string, m *copyMeter) (copied, error) {
 	info, err := f.Stat(ctx, from)
 	if err != nil {
 		return copied{}, err
@@ -296,7 +296,7 @@ func (g *globals) download(ctx context.Context, f far, from, to string, m *copyM
 	return c, nil
 }
 
-func (f far) downloadFile(ctx context.Context, from string, m *copyMeter, w io.Writer) (copied, error) {
+func (f remoteFile) downloadFile(ctx context.Context, from string, m *copyMeter, w io.Writer) (copied, error) {
 	in, err := f.Open(ctx, from, client.WithSHA256())
 	if err != nil {
 		return copied{}, err
@@ -308,7 +308,7 @@ func (f far) downloadFile(ctx context.Context, from string, m *copyMeter, w io.W
 
 // downloadTree writes a directory of a stranger: no name and no link leads out
 // of the one it goes to.
-func (f far) downloadTree(ctx context.Context, from, to string, m *copyMeter) (copied, error) {
+func (f remoteFile) downloadTree(ctx context.Context, from, to string, m *copyMeter) (copied, error) {
 	c := copied{To: to}
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return c, engi.Errorf(engi.Invalid, "%v", err)
@@ -376,7 +376,7 @@ func extract(root *os.Root, name string, h *tar.Header, r io.Reader, c *copied) 
 	return nil // devices and sockets are of that machine
 }
 
-func (f far) downloadEach(ctx context.Context, from string, root *os.Root, m *copyMeter, c *copied) error {
+func (f remoteFile) downloadEach(ctx context.Context, from string, root *os.Root, m *copyMeter, c *copied) error {
 	all, err := f.List(ctx, from, 64)
 	if err != nil {
 		return err

@@ -60,7 +60,7 @@ func (s *sandboxExec) Run(ctx context.Context, g *globals) error {
 	case len(s.Command) == 0:
 		return engi.Errorf(engi.Invalid, "nothing to run").WithRemedy("name a program after --, or give a line with -c")
 	}
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		if s.Terminal && !s.Detach {
 			_, err := g.inTerminal(ctx, d, s.ID, q)
 			if errors.Is(err, errDetached) {
@@ -151,7 +151,7 @@ const detachKey = 0x1d
 
 // inTerminal starts a program in a terminal and shows it here until it ends,
 // or until the user leaves: errDetached.
-func (g *globals) inTerminal(ctx context.Context, d *desk, sandbox string, q v1.ProcessRequest) (*client.Process, error) {
+func (g *globals) inTerminal(ctx context.Context, d *localNode, sandbox string, q v1.ProcessRequest) (*client.Process, error) {
 	cols, rows := g.windowSize()
 	q.Terminal = &v1.TerminalSize{Cols: cols, Rows: rows}
 	if v := os.Getenv("TERM"); v != "" && q.Env["TERM"] == "" {
@@ -271,7 +271,7 @@ const shellTag = "engi-shell"
 
 // Run implements the command.
 func (s *sandboxShell) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		if !s.New {
 			p, err := d.Process(ctx, s.ID, shellTag)
 			if err == nil && p.Running {
@@ -300,7 +300,7 @@ func (g *globals) leave(err error, id string) error {
 }
 
 // shellRequest starts the shell that the template has.
-func shellRequest(ctx context.Context, d *desk, b v1.Sandbox, user, dir string) v1.ProcessRequest {
+func shellRequest(ctx context.Context, d *localNode, b v1.Sandbox, user, dir string) v1.ProcessRequest {
 	q := v1.ProcessRequest{Args: []string{"/bin/sh"}, Tag: shellTag, User: user, Dir: dir}
 	if t, err := d.Template(ctx, first(b.Digest, b.Template)); err == nil {
 		q.Args[0] = first(t.Shell, q.Args[0])

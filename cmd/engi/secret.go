@@ -43,7 +43,7 @@ func (s *secretSet) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		x, err := d.CreateSecret(ctx, v1.SecretRequest{Name: s.Name, Value: value, Metadata: s.Meta})
 		if client.IsKind(err, v1.Conflict) {
 			u := v1.SecretUpdate{Value: value}
@@ -96,7 +96,7 @@ func (secretList) Help() string {
 
 // Run implements the command.
 func (secretList) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		all, err := d.Secrets(ctx)
 		if err != nil {
 			return err
@@ -124,7 +124,7 @@ func (secretGet) Help() string {
 
 // Run implements the command.
 func (s *secretGet) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		x, err := d.Secret(ctx, s.Name)
 		if err != nil {
 			return err
@@ -151,5 +151,5 @@ func (secretRemove) Help() string {
 
 // Run implements the command.
 func (s *secretRemove) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "removed", s.Names, func(d *desk, name string) error { return d.RemoveSecret(ctx, name) })
+	return g.removeAll(ctx, "removed", s.Names, func(d *localNode, name string) error { return d.RemoveSecret(ctx, name) })
 }

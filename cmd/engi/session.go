@@ -72,7 +72,7 @@ func (s *sessionCreate) Run(ctx context.Context, g *globals) (err error) {
 	if q.Network, err = s.policy(); err != nil {
 		return err
 	}
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		x, err := d.CreateSession(ctx, q)
 		if err != nil {
 			return err
@@ -97,7 +97,7 @@ func (sessionList) Help() string {
 
 // Run implements the command.
 func (s *sessionList) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		all, err := d.Sessions(ctx)
 		switch {
 		case err != nil:
@@ -132,7 +132,7 @@ func (sessionShow) Help() string {
 
 // Run implements the command.
 func (s *sessionShow) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		x, err := d.Session(ctx, s.ID)
 		if err != nil {
 			return err
@@ -203,7 +203,7 @@ func (s *sessionRun) Run(ctx context.Context, g *globals) error {
 		q.Language = string(engi.JavaScript)
 	}
 	var x v1.CodeResult
-	err = g.atServer(ctx, func(d *desk) error {
+	err = g.atServer(ctx, func(d *localNode) error {
 		if g.JSON {
 			x, err = d.RunCode(ctx, s.ID, q)
 			return err
@@ -273,7 +273,7 @@ func (sessionRelease) Help() string {
 
 // Run implements the command.
 func (s *sessionRelease) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		all := []v1.Session{}
 		var errs []error
 		for _, id := range s.IDs {
@@ -307,7 +307,7 @@ func (sessionKill) Help() string {
 
 // Run implements the command.
 func (s *sessionKill) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		var errs []error
 		for _, id := range s.IDs {
 			if err := d.TerminateSession(ctx, id); err != nil {
@@ -332,7 +332,7 @@ Examples:
 
 // Run implements the command.
 func (s *sessionDeps) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		x, err := d.Dependencies(ctx)
 		step := ""
 		for err == nil && s.Wait && x.State == string(engi.DependenciesBuilding) {

@@ -17,7 +17,7 @@ import (
 )
 
 // A person sits at a terminal with engi in it.
-type person struct {
+type privileges struct {
 	t      *testing.T
 	keys   *os.File // what is typed, and what is shown
 	end    chan int // engi's exit code
@@ -26,13 +26,13 @@ type person struct {
 	said   bytes.Buffer // standard error
 }
 
-func (p *person) Write(b []byte) (int, error) { // engi's standard error
+func (p *privileges) Write(b []byte) (int, error) { // engi's standard error
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.said.Write(b)
 }
 
-func sit(t *testing.T, args ...string) *person {
+func sit(t *testing.T, args ...string) *privileges {
 	t.Helper()
 	keys, screen, err := pty.Open()
 	if err != nil {
@@ -41,7 +41,7 @@ func sit(t *testing.T, args ...string) *person {
 		}
 		t.Skipf("no terminals here: %v", err)
 	}
-	p := &person{t: t, keys: keys, end: make(chan int, 1)}
+	p := &privileges{t: t, keys: keys, end: make(chan int, 1)}
 	p.resize(40, 120)
 	// Reading a terminal cannot be broken off: this and engi's own reading end
 	// with the test's process.
@@ -61,27 +61,27 @@ func sit(t *testing.T, args ...string) *person {
 	return p
 }
 
-func (p *person) resize(rows, cols uint16) {
+func (p *privileges) resize(rows, cols uint16) {
 	if err := pty.Setsize(p.keys, &pty.Winsize{Rows: rows, Cols: cols}); err != nil {
 		p.t.Fatal(err)
 	}
 }
 
-func (p *person) types(s string) {
+func (p *privileges) types(s string) {
 	p.t.Helper()
 	if _, err := p.keys.WriteString(s); err != nil {
 		p.t.Fatal(err)
 	}
 }
 
-func (p *person) shown() string {
+func (p *privileges) shown() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.screen.String()
 }
 
 // sees waits until something is on the screen.
-func (p *person) sees(text string) {
+func (p *privileges) sees(text string) {
 	p.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(p.shown(), text); time.Sleep(5 * time.Millisecond) {
 		select {
@@ -103,13 +103,13 @@ func (p *person) sees(text string) {
 	}
 }
 
-func (p *person) heard() string {
+func (p *privileges) heard() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.said.String()
 }
 
-func (p *person) ends(want int) {
+func (p *privileges) ends(want int) {
 	p.t.Helper()
 	select {
 	case code := <-p.end:

@@ -44,7 +44,7 @@ func (v *volumeCreate) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		x, err := d.CreateVolume(ctx, v1.VolumeRequest{Name: v.Name, Capacity: capacity, TTL: ttl})
 		if err != nil {
 			return err
@@ -66,7 +66,7 @@ func (volumeList) Help() string {
 
 // Run implements the command.
 func (volumeList) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		all, err := d.Volumes(ctx)
 		if err != nil {
 			return err
@@ -98,7 +98,7 @@ func (volumeGet) Help() string {
 
 // Run implements the command.
 func (v *volumeGet) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		x, err := d.Volume(ctx, v.Name)
 		if err != nil {
 			return err
@@ -121,12 +121,12 @@ func (volumeRemove) Help() string {
 
 // Run implements the command.
 func (v *volumeRemove) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "removed", v.Names, func(d *desk, name string) error { return d.RemoveVolume(ctx, name) })
+	return g.removeAll(ctx, "removed", v.Names, func(d *localNode, name string) error { return d.RemoveVolume(ctx, name) })
 }
 
 // removeAll removes objects by name, and says under done which are gone.
-func (g *globals) removeAll(ctx context.Context, done string, names []string, remove func(*desk, string) error) error {
-	return g.atServer(ctx, func(d *desk) error {
+func (g *globals) removeAll(ctx context.Context, done string, names []string, remove func(*localNode, string) error) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		var errs []error
 		removed := []string{}
 		for _, name := range names {
@@ -160,7 +160,7 @@ Examples:
 
 // Run implements the command.
 func (v *volumeCopy) Run(ctx context.Context, g *globals) error {
-	return g.copy(ctx, v.From, v.To, func(d *desk, name string) far { return far{Files: d.VolumeFiles(name)} })
+	return g.copy(ctx, v.From, v.To, func(d *localNode, name string) remoteFile { return remoteFile{Files: d.VolumeFiles(name)} })
 }
 
 type snapshotCommand struct {
@@ -180,7 +180,7 @@ func (snapshotList) Help() string {
 
 // Run implements the command.
 func (s *snapshotList) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		all, err := d.Snapshots(ctx, s.Sandbox)
 		if err != nil {
 			return err
@@ -220,7 +220,7 @@ func (snapshotGet) Help() string {
 
 // Run implements the command.
 func (s *snapshotGet) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *desk) error {
+	return g.atServer(ctx, func(d *localNode) error {
 		x, err := d.Snapshot(ctx, s.Name)
 		if err != nil {
 			return err
@@ -243,5 +243,5 @@ func (snapshotRemove) Help() string {
 
 // Run implements the command.
 func (s *snapshotRemove) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "removed", s.Names, func(d *desk, name string) error { return d.RemoveSnapshot(ctx, name) })
+	return g.removeAll(ctx, "removed", s.Names, func(d *localNode, name string) error { return d.RemoveSnapshot(ctx, name) })
 }

@@ -287,7 +287,7 @@ func TestTemplatesAreHeldBeforeTheyAreOnRecord(t *testing.T) {
 
 // A dyingStore hangs for ever before or after its nth call, as a process does
 // that is killed there. What comes after never happens.
-type dyingStore struct {
+type failingStore struct {
 	snapshot.Store
 	calls atomic.Int64
 	at    int64
@@ -296,7 +296,7 @@ type dyingStore struct {
 	once  sync.Once
 }
 
-func (d *dyingStore) around(f func() error) error {
+func (d *failingStore) around(f func() error) error {
 	n := d.calls.Add(1)
 	if n > d.at || n == d.at && !d.after {
 		d.die()
@@ -308,20 +308,20 @@ func (d *dyingStore) around(f func() error) error {
 	return err
 }
 
-func (d *dyingStore) die() {
+func (d *failingStore) die() {
 	d.once.Do(func() { close(d.dead) })
 	select {} // with the test's process
 }
 
-func (d *dyingStore) Put(ctx context.Context, s engi.Snapshot) error {
+func (d *failingStore) Put(ctx context.Context, s engi.Snapshot) error {
 	return d.around(func() error { return d.Store.Put(ctx, s) })
 }
 
-func (d *dyingStore) Remove(ctx context.Context, id engi.SnapshotID) error {
+func (d *failingStore) Remove(ctx context.Context, id engi.SnapshotID) error {
 	return d.around(func() error { return d.Store.Remove(ctx, id) })
 }
 
-func (d *dyingStore) Forget(ctx context.Context, id engi.SnapshotID) error {
+func (d *failingStore) Forget(ctx context.Context, id engi.SnapshotID) error {
 	return d.around(func() error { return d.Store.Forget(ctx, id) })
 }
 
@@ -331,7 +331,7 @@ func TestKilledAnywhere(t *testing.T) {
 			t.Run(fmt.Sprintf("call %d, after %v", at, after), func(t *testing.T) {
 				dir := t.TempDir()
 				real := store.Snapshots(database(t))
-				d := &dyingStore{Store: real, at: at, after: after, dead: make(chan struct{})}
+				d := &failingStore{Store: real, at: at, after: after, dead: make(chan struct{})}
 				r := open(t, dir, d)
 				ids := make(chan engi.SnapshotID, 1)
 				finished := make(chan error, 1)

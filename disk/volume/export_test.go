@@ -1,4 +1,4 @@
 package volume
 
 // SetListed bounds listings to n entries, before the keeper is used.
-func (k *Keeper) SetListed(n int) { k.listed = n }
+func (k *Manager) SetListed(n int) { k.listed = n }

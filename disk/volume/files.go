@@ -32,7 +32,7 @@ const (
 // time, and mean harm: every step is taken relative to an open directory, and
 // what is no regular file is never read.
 type files struct {
-	k    *Keeper
+	k    *Manager
 	s    *slot
 	r    Record
 	root *os.Root
@@ -41,7 +41,7 @@ type files struct {
 }
 
 // Files implements [engi.Volumes].
-func (k *Keeper) Files(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.VolumeFiles, err error) {
+func (k *Manager) Files(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.VolumeFiles, err error) {
 	defer engi.Annotate(&err, "open volume %.140s", idOrName)
 	r, err := k.o.Store.Find(ctx, owner, idOrName)
 	if err != nil {

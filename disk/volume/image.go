@@ -73,7 +73,7 @@ func probe() (mkfs string, err error) {
 func loopDevice(n int) string { return "/dev/loop" + strconv.Itoa(n) }
 
 // build makes the files of a volume.
-func (k *Keeper) build(ctx context.Context, r Record) error {
+func (k *Manager) build(ctx context.Context, r Record) error {
 	dir := k.dir(r.ID)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return fault("make directory", dir, err)
@@ -139,7 +139,7 @@ func (k *Keeper) build(ctx context.Context, r Record) error {
 }
 
 // layOut makes what every volume has.
-func (k *Keeper) layOut(at string) error {
+func (k *Manager) layOut(at string) error {
 	for _, d := range []struct {
 		name string
 		mode fs.FileMode
@@ -161,7 +161,7 @@ func (k *Keeper) layOut(at string) error {
 }
 
 // attach makes the files of a volume reachable. Its slot is locked.
-func (k *Keeper) attach(ctx context.Context, s *slot, r Record) error {
+func (k *Manager) attach(ctx context.Context, s *slot, r Record) error {
 	at := k.at(r.ID)
 	if r.Image && !mounted(at) {
 		if !privileged {
@@ -390,7 +390,7 @@ func detachAll(dir string) error {
 var mountEscapes = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
 // allocated returns the bytes of the node's disk that a volume has taken.
-func (k *Keeper) allocated(r Record) int64 {
+func (k *Manager) allocated(r Record) int64 {
 	if !r.Image {
 		return r.Used
 	}

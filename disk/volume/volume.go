@@ -1,7 +1,7 @@
 // Package volume keeps volumes: directories with a capacity that outlive the
 // sandboxes that mount them. As root, each is a sparse image with a file system
 // of its own, so that the kernel enforces the capacity and nothing in a volume
-// can reach the node's disk; else it is a directory, and [Keeper.NotEnforced]
+// can reach the node's disk; else it is a directory, and [Manager.NotEnforced]
 // says what that costs. docs/decisions/0005 says why.
 //
 // It does not put volumes into sandboxes (the provider binds the directory that
@@ -76,7 +76,7 @@ const (
 	tidyEvery       = 15 * time.Second
 )
 
-// A Keeper keeps volumes in a directory. It implements [engi.Volumes] and is
+// A Manager keeps volumes in a directory. It implements [engi.Volumes] and is
 // safe for concurrent use. One process at a time may have it open.
 //
 // Its directory holds one directory for each volume:
@@ -85,7 +85,7 @@ const (
 //	ID/at        where that is mounted; else a plain directory
 //	ID/at/data   what sandboxes see
 //	ID/at/tmp    files that are being written from outside
-type Keeper struct {
+type Manager struct {
 	o    Options
 	now  func() time.Time
 	mkfs string // path of mkfs.ext4; empty if volumes are directories
@@ -99,7 +99,7 @@ type Keeper struct {
 	slots map[engi.VolumeID]*slot // guarded by mu
 }
 
-var _ engi.Volumes = (*Keeper)(nil)
+var _ engi.Volumes = (*Manager)(nil)
 
 // A slot is the state of one volume in this process.
 type slot struct {
@@ -113,7 +113,7 @@ type slot struct {
 // Open prepares o.Dir and brings it in line with the records: volumes half made
 // or half removed go, and what is mounted without need is unmounted. Volumes
 // that sandboxes have stay as they are. Nothing must be closed.
-func Open(ctx context.Context, o Options) (_ *Keeper, err error) {
+func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	defer engi.Annotate(&err, "open volumes in %s", o.Dir)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -131,7 +131,7 @@ func Open(ctx context.Context, o Options) (_ *Keeper, err error) {
 	if err != nil {
 		return nil, fault("resolve", o.Dir, err)
 	}
-	k := &Keeper{o: o, now: time.Now, listed: maxListed, slots: map[engi.VolumeID]*slot{}}
+	k := &Manager{o: o, now: time.Now, listed: maxListed, slots: map[engi.VolumeID]*slot{}}
 	if o.Plain {
 		k.why = engi.Errorf(engi.Unsupported, "volumes are plain directories, whose capacity programs inside can exceed: the configuration says so").
 			WithRemedy("take volumes.plain out of it")
@@ -144,7 +144,7 @@ func Open(ctx context.Context, o Options) (_ *Keeper, err error) {
 	return k, k.sweep(ctx)
 }
 
-func (k *Keeper) sweep(ctx context.Context) error {
+func (k *Manager) sweep(ctx context.Context) error {
 	all, err := k.o.Store.List(ctx, "")
 	if err != nil {
 		return err
@@ -186,19 +186,19 @@ func (k *Keeper) sweep(ctx context.Context) error {
 }
 
 // NotEnforced says what is not enforced here, each with its remedy.
-func (k *Keeper) NotEnforced() []string {
+func (k *Manager) NotEnforced() []string {
 	if k.mkfs != "" {
 		return nil
 	}
 	return []string{fmt.Sprintf("capacity of volumes (%v: %s)", k.why, engi.RemedyOf(k.why))}
 }
 
-func (k *Keeper) dir(id engi.VolumeID) string  { return filepath.Join(k.o.Dir, string(id)) }
-func (k *Keeper) at(id engi.VolumeID) string   { return filepath.Join(k.dir(id), "at") }
-func (k *Keeper) data(id engi.VolumeID) string { return filepath.Join(k.at(id), "data") }
+func (k *Manager) dir(id engi.VolumeID) string  { return filepath.Join(k.o.Dir, string(id)) }
+func (k *Manager) at(id engi.VolumeID) string   { return filepath.Join(k.dir(id), "at") }
+func (k *Manager) data(id engi.VolumeID) string { return filepath.Join(k.at(id), "data") }
 
 // lock returns the slot of a volume, locked.
-func (k *Keeper) lock(id engi.VolumeID) *slot {
+func (k *Manager) lock(id engi.VolumeID) *slot {
 	k.mu.Lock()
 	s := k.slots[id]
 	if s == nil {
@@ -222,7 +222,7 @@ func checkName(name string) error {
 }
 
 // Create implements [engi.Volumes].
-func (k *Keeper) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volume, err error) {
+func (k *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volume, err error) {
 	defer engi.Annotate(&err, "create volume %.140s", spec.Name)
 	if err := checkName(spec.Name); err != nil {
 		return engi.Volume{}, err
@@ -281,7 +281,7 @@ func (k *Keeper) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volum
 
 // room reports Exhausted if spec exceeds its owner's quota, or what the disk
 // still has when every volume is filled to its capacity.
-func (k *Keeper) room(ctx context.Context, spec engi.VolumeSpec) error {
+func (k *Manager) room(ctx context.Context, spec engi.VolumeSpec) error {
 	all, err := k.o.Store.List(ctx, "")
 	if err != nil {
 		return err
@@ -336,7 +336,7 @@ func (r Record) shown() engi.Volume {
 }
 
 // Get implements [engi.Volumes].
-func (k *Keeper) Get(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Volume, err error) {
+func (k *Manager) Get(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Volume, err error) {
 	defer engi.Annotate(&err, "volume %.140s", idOrName)
 	r, err := k.o.Store.Find(ctx, owner, idOrName)
 	if err != nil {
@@ -346,7 +346,7 @@ func (k *Keeper) Get(ctx context.Context, owner engi.Owner, idOrName string) (_ 
 }
 
 // List implements [engi.Volumes].
-func (k *Keeper) List(ctx context.Context, owner engi.Owner) (_ []engi.Volume, err error) {
+func (k *Manager) List(ctx context.Context, owner engi.Owner) (_ []engi.Volume, err error) {
 	defer engi.Annotate(&err, "list volumes")
 	all, err := k.o.Store.List(ctx, owner)
 	if err != nil {
@@ -360,7 +360,7 @@ func (k *Keeper) List(ctx context.Context, owner engi.Owner) (_ []engi.Volume, e
 }
 
 // measured brings Used up to date, where that costs nothing.
-func (k *Keeper) measured(r Record) Record {
+func (k *Manager) measured(r Record) Record {
 	if r.Image {
 		if used, ok := usedBytes(k.at(r.ID)); ok {
 			r.Used = used
@@ -370,7 +370,7 @@ func (k *Keeper) measured(r Record) Record {
 }
 
 // Remove implements [engi.Volumes].
-func (k *Keeper) Remove(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
+func (k *Manager) Remove(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
 	defer engi.Annotate(&err, "remove volume %.140s", idOrName)
 	r, err := k.o.Store.Find(ctx, owner, idOrName)
 	if err != nil {
@@ -381,7 +381,7 @@ func (k *Keeper) Remove(ctx context.Context, owner engi.Owner, idOrName string) 
 
 // remove marks a volume as removed, deletes its files, then its record. What is
 // left by a failure goes with the next tidying.
-func (k *Keeper) remove(ctx context.Context, id engi.VolumeID, before time.Time) error {
+func (k *Manager) remove(ctx context.Context, id engi.VolumeID, before time.Time) error {
 	s := k.lock(id)
 	defer s.mu.Unlock()
 	if s.gone {
@@ -399,7 +399,7 @@ func (k *Keeper) remove(ctx context.Context, id engi.VolumeID, before time.Time)
 
 // bury deletes the files and the record of a removed volume, whose slot is
 // locked.
-func (k *Keeper) bury(ctx context.Context, id engi.VolumeID) error {
+func (k *Manager) bury(ctx context.Context, id engi.VolumeID) error {
 	if err := discard(k.dir(id)); err != nil {
 		return err
 	}
@@ -420,7 +420,7 @@ func unknown() *engi.Error {
 // sandboxes see. For the same holder it may be called again, and must be after
 // the node has started anew. It reports Conflict, naming the holder, if another
 // sandbox has it.
-func (k *Keeper) Mount(ctx context.Context, owner engi.Owner, idOrName string, holder engi.SandboxID) (_ engi.Volume, source string, err error) {
+func (k *Manager) Mount(ctx context.Context, owner engi.Owner, idOrName string, holder engi.SandboxID) (_ engi.Volume, source string, err error) {
 	defer engi.Annotate(&err, "mount volume %.140s", idOrName)
 	r, err := k.o.Store.Find(ctx, owner, idOrName)
 	if err != nil {
@@ -452,7 +452,7 @@ func (k *Keeper) Mount(ctx context.Context, owner engi.Owner, idOrName string, h
 
 // Unmount lets go of all volumes of holder, which is gone or about to start
 // without them. Having none is no error.
-func (k *Keeper) Unmount(ctx context.Context, holder engi.SandboxID) (err error) {
+func (k *Manager) Unmount(ctx context.Context, holder engi.SandboxID) (err error) {
 	defer engi.Annotate(&err, "unmount the volumes of %s", holder)
 	all, err := k.o.Store.List(ctx, "")
 	if err != nil {
@@ -469,7 +469,7 @@ func (k *Keeper) Unmount(ctx context.Context, holder engi.SandboxID) (err error)
 	return nil
 }
 
-func (k *Keeper) letGo(ctx context.Context, r Record) error {
+func (k *Manager) letGo(ctx context.Context, r Record) error {
 	s := k.lock(r.ID)
 	defer s.mu.Unlock()
 	k.note(ctx, s, r)
@@ -482,7 +482,7 @@ func (k *Keeper) letGo(ctx context.Context, r Record) error {
 }
 
 // note records what a volume uses, and that it was used.
-func (k *Keeper) note(ctx context.Context, s *slot, r Record) {
+func (k *Manager) note(ctx context.Context, s *slot, r Record) {
 	used := r.Used
 	if r.Image {
 		used = k.measured(r).Used
@@ -496,7 +496,7 @@ func (k *Keeper) note(ctx context.Context, s *slot, r Record) {
 
 // rest unmounts a volume nobody needs. Its slot is locked, and no sandbox will
 // have it.
-func (k *Keeper) rest(ctx context.Context, s *slot, r Record) {
+func (k *Manager) rest(ctx context.Context, s *slot, r Record) {
 	if !r.Image || s.users > 0 || s.gone {
 		return
 	}
@@ -507,7 +507,7 @@ func (k *Keeper) rest(ctx context.Context, s *slot, r Record) {
 }
 
 // Holders returns the sandboxes that have volumes.
-func (k *Keeper) Holders(ctx context.Context) (_ []engi.SandboxID, err error) {
+func (k *Manager) Holders(ctx context.Context) (_ []engi.SandboxID, err error) {
 	defer engi.Annotate(&err, "list who has volumes")
 	all, err := k.o.Store.List(ctx, "")
 	if err != nil {
@@ -526,7 +526,7 @@ func (k *Keeper) Holders(ctx context.Context) (_ []engi.SandboxID, err error) {
 
 // Run removes volumes whose time is over and finishes what was left undone,
 // until ctx ends. It never touches one that a sandbox has.
-func (k *Keeper) Run(ctx context.Context, ready func()) error {
+func (k *Manager) Run(ctx context.Context, ready func()) error {
 	ready()
 	tick := time.NewTicker(tidyEvery)
 	defer tick.Stop()
@@ -542,7 +542,7 @@ func (k *Keeper) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-func (k *Keeper) tidy(ctx context.Context) error {
+func (k *Manager) tidy(ctx context.Context) error {
 	all, err := k.o.Store.List(ctx, "")
 	if err != nil {
 		return err

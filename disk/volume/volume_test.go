@@ -25,7 +25,7 @@ import (
 
 // A house is a keeper with what it stands on.
 type house struct {
-	*volume.Keeper
+	*volume.Manager
 	t     *testing.T
 	dir   string
 	store volume.Store
@@ -78,7 +78,7 @@ func open(t *testing.T, o volume.Options) *house {
 func (h *house) again() {
 	h.t.Helper()
 	var err error
-	if h.Keeper, err = volume.Open(h.t.Context(), h.o); err != nil {
+	if h.Manager, err = volume.Open(h.t.Context(), h.o); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -169,7 +169,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func run(t *testing.T, k *volume.Keeper) {
+func run(t *testing.T, k *volume.Manager) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- k.Run(ctx, func() {}) }()
@@ -484,7 +484,7 @@ func TestUnusedVolumesExpire(t *testing.T) {
 		}
 		h.create(engi.VolumeSpec{Name: "ever"})
 		time.Sleep(5 * time.Millisecond)
-		run(t, h.Keeper)
+		run(t, h.Manager)
 		eventually(t, "it goes", func() bool {
 			_, err := h.Get(t.Context(), "", "gone")
 			left, e := os.ReadDir(h.dir)
@@ -503,7 +503,7 @@ func TestUnusedVolumesExpire(t *testing.T) {
 
 // A dyingStore hangs for ever before or after its nth change, as a process does
 // that is killed there.
-type dyingStore struct {
+type failingStore struct {
 	volume.Store
 	calls atomic.Int64
 	at    int64
@@ -512,7 +512,7 @@ type dyingStore struct {
 	once  sync.Once
 }
 
-func (d *dyingStore) around(f func() error) error {
+func (d *failingStore) around(f func() error) error {
 	n := d.calls.Add(1)
 	if n > d.at || n == d.at && !d.after {
 		d.die()
@@ -524,24 +524,24 @@ func (d *dyingStore) around(f func() error) error {
 	return err
 }
 
-func (d *dyingStore) die() {
+func (d *failingStore) die() {
 	d.once.Do(func() { close(d.dead) })
 	select {} // with the test's process
 }
 
-func (d *dyingStore) Put(ctx context.Context, r volume.Record) error {
+func (d *failingStore) Put(ctx context.Context, r volume.Record) error {
 	return d.around(func() error { return d.Store.Put(ctx, r) })
 }
 
-func (d *dyingStore) Pass(ctx context.Context, id engi.VolumeID, from, to engi.SandboxID, at time.Time) error {
+func (d *failingStore) Pass(ctx context.Context, id engi.VolumeID, from, to engi.SandboxID, at time.Time) error {
 	return d.around(func() error { return d.Store.Pass(ctx, id, from, to, at) })
 }
 
-func (d *dyingStore) Remove(ctx context.Context, id engi.VolumeID, before time.Time) error {
+func (d *failingStore) Remove(ctx context.Context, id engi.VolumeID, before time.Time) error {
 	return d.around(func() error { return d.Store.Remove(ctx, id, before) })
 }
 
-func (d *dyingStore) Forget(ctx context.Context, id engi.VolumeID) error {
+func (d *failingStore) Forget(ctx context.Context, id engi.VolumeID) error {
 	return d.around(func() error { return d.Store.Forget(ctx, id) })
 }
 
@@ -550,10 +550,10 @@ func TestKilledAnywhere(t *testing.T) {
 		for at := int64(1); at <= 5; at++ {
 			for _, after := range []bool{false, true} {
 				h := open(t, volume.Options{Plain: h.o.Plain})
-				d := &dyingStore{Store: h.store, at: at, after: after, dead: make(chan struct{})}
+				d := &failingStore{Store: h.store, at: at, after: after, dead: make(chan struct{})}
 				h.o.Store = d
 				h.again()
-				k := h.Keeper
+				k := h.Manager
 				holder := engi.NewSandboxID()
 				finished := make(chan error, 1)
 				wrote := make(chan struct{}, 1)

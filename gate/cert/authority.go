@@ -27,7 +27,7 @@ const (
 )
 
 // Made is what Make has made, and where it lies.
-type Made struct {
+type Files struct {
 	Authority string    `json:"authority"` // certificate that clients must trust
 	Cert      string    `json:"cert"`      // certificate of the server
 	Key       string    `json:"key"`       // its key
@@ -41,52 +41,52 @@ type Made struct {
 // makes there if there is none. The authority can sign for those domains only,
 // so that trusting it endangers nobody else's. It reports Conflict for an
 // authority that cannot sign for a domain; anew replaces it.
-func Make(dir string, domains []string, anew bool) (_ Made, err error) {
+func Make(dir string, domains []string, anew bool) (_ Files, err error) {
 	defer engi.Annotate(&err, "make certificates in %s", dir)
 	for _, d := range domains {
 		if !validDomain(d) {
-			return Made{}, engi.Errorf(engi.Invalid, "%.80q is not a domain", d).WithRemedy("write it like sbx.example.com, without port and wildcard")
+			return Files{}, engi.Errorf(engi.Invalid, "%.80q is not a domain", d).WithRemedy("write it like sbx.example.com, without port and wildcard")
 		}
 	}
 	if !slices.Contains(domains, "localhost") {
 		domains = append(slices.Clone(domains), "localhost")
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return Made{}, engi.Errorf(engi.Denied, "%v", err)
+		return Files{}, engi.Errorf(engi.Denied, "%v", err)
 	}
-	m := Made{Authority: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+	m := Files{Authority: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
 	ca, caKey, err := readAuthority(m.Authority, filepath.Join(dir, "ca-key.pem"))
 	switch {
 	case anew || errors.Is(err, fs.ErrNotExist):
 		if ca, caKey, err = makeAuthority(domains); err != nil {
-			return Made{}, err
+			return Files{}, err
 		}
 		m.Fresh = true
 		// The key first: an authority without key is of no use, and is made
 		// again by the next call.
 		if err := writeKey(filepath.Join(dir, "ca-key.pem"), caKey); err != nil {
-			return Made{}, err
+			return Files{}, err
 		}
 		if err := write(m.Authority, "CERTIFICATE", ca.Raw); err != nil {
-			return Made{}, err
+			return Files{}, err
 		}
 	case err != nil:
-		return Made{}, engi.Errorf(engi.Invalid, "%v", err).WithRemedy("move the files away, or make a new authority with --force, which clients must be told to trust again")
+		return Files{}, engi.Errorf(engi.Invalid, "%v", err).WithRemedy("move the files away, or make a new authority with --force, which clients must be told to trust again")
 	}
 	for _, d := range domains {
 		if !slices.Contains(ca.PermittedDNSDomains, d) {
-			return Made{}, engi.Errorf(engi.Conflict, "the authority in %s cannot sign for %s", dir, d).
+			return Files{}, engi.Errorf(engi.Conflict, "the authority in %s cannot sign for %s", dir, d).
 				WithRemedy("make a new one with --force; clients must be told to trust it")
 		}
 	}
 	if time.Until(ca.NotAfter) < certificateLife {
-		return Made{}, engi.Errorf(engi.Conflict, "the authority in %s expires on %s", dir, ca.NotAfter.Format(time.DateOnly)).
+		return Files{}, engi.Errorf(engi.Conflict, "the authority in %s expires on %s", dir, ca.NotAfter.Format(time.DateOnly)).
 			WithRemedy("make a new one with --force; clients must be told to trust it")
 	}
 
 	key, err := newKey()
 	if err != nil {
-		return Made{}, err
+		return Files{}, err
 	}
 	leaf := template("engi", certificateLife)
 	for _, d := range domains {
@@ -97,13 +97,13 @@ func Make(dir string, domains []string, anew bool) (_ Made, err error) {
 	leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	raw, err := x509.CreateCertificate(rand.Reader, leaf, ca, &key.PublicKey, caKey)
 	if err != nil {
-		return Made{}, engi.Errorf(engi.Internal, "%v", err)
+		return Files{}, engi.Errorf(engi.Internal, "%v", err)
 	}
 	if err := writeKey(m.Key, key); err != nil {
-		return Made{}, err
+		return Files{}, err
 	}
 	if err := write(m.Cert, "CERTIFICATE", raw, ca.Raw); err != nil {
-		return Made{}, err
+		return Files{}, err
 	}
 	m.Names, m.Expires = leaf.DNSNames, leaf.NotAfter
 	return m, nil

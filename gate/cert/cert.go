@@ -42,8 +42,8 @@ type ACME struct {
 	Port      int      // that is served, to which the authority's 443 leads
 }
 
-// A Keeper shows certificates. It is safe for concurrent use.
-type Keeper struct {
+// A Manager shows certificates. It is safe for concurrent use.
+type Manager struct {
 	o     Options
 	magic *certmagic.Config // nil without ACME
 	cache *certmagic.Cache
@@ -57,13 +57,13 @@ type Keeper struct {
 // fresh is how long files are not looked at again.
 const fresh = 5 * time.Second
 
-// Open returns a Keeper. It reports Invalid for files and names that cannot
+// Open returns a Manager. It reports Invalid for files and names that cannot
 // be used. Only Run asks the authority for anything.
-func Open(o Options) (*Keeper, error) {
+func Open(o Options) (*Manager, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	k := &Keeper{o: o}
+	k := &Manager{o: o}
 	if o.Cert != "" || o.Key != "" {
 		if err := k.read(); err != nil {
 			return nil, err
@@ -98,7 +98,7 @@ func CheckNames(names []string) error {
 	return nil
 }
 
-func (k *Keeper) openACME() {
+func (k *Manager) openACME() {
 	a := k.o.ACME
 	quiet := zap.NewNop() // events say what matters
 	k.cache = certmagic.NewCache(certmagic.CacheOptions{
@@ -128,7 +128,7 @@ func (k *Keeper) openACME() {
 }
 
 // Config returns what a TLS listener needs. HTTP/2 is offered.
-func (k *Keeper) Config() *tls.Config {
+func (k *Manager) Config() *tls.Config {
 	c := &tls.Config{
 		MinVersion:     tls.VersionTLS12,
 		NextProtos:     []string{"h2", "http/1.1"},
@@ -143,7 +143,7 @@ func (k *Keeper) Config() *tls.Config {
 // certificate chooses by the name the caller wants: a file's if it fits, then
 // an authority's, else the file's after all, so that the caller can say what
 // is wrong with it.
-func (k *Keeper) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+func (k *Manager) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	pair := k.current()
 	challenge := slices.Contains(hello.SupportedProtos, "acme-tls/1")
 	if pair != nil && !challenge && (k.magic == nil || fits(pair, hello.ServerName)) {
@@ -163,7 +163,7 @@ func fits(pair *tls.Certificate, name string) bool {
 }
 
 // current returns the certificate of the files, as they are now.
-func (k *Keeper) current() *tls.Certificate {
+func (k *Manager) current() *tls.Certificate {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.pair == nil || time.Since(k.checked) < fresh {
@@ -179,13 +179,13 @@ func (k *Keeper) current() *tls.Certificate {
 	return k.pair
 }
 
-func (k *Keeper) read() error {
+func (k *Manager) read() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.readLocked()
 }
 
-func (k *Keeper) readLocked() error {
+func (k *Manager) readLocked() error {
 	stamp, err := stampOf(k.o)
 	if err != nil {
 		return err
@@ -212,9 +212,9 @@ func stampOf(o Options) (stamp [2]time.Time, err error) {
 	return stamp, nil
 }
 
-// Run keeps the certificates of an authority valid until ctx ends. A Keeper
+// Run keeps the certificates of an authority valid until ctx ends. A Manager
 // without ACME has nothing to do.
-func (k *Keeper) Run(ctx context.Context, ready func()) error {
+func (k *Manager) Run(ctx context.Context, ready func()) error {
 	ready()
 	if k.magic == nil {
 		<-ctx.Done()

@@ -31,7 +31,7 @@ func roots(t *testing.T, file string) *x509.CertPool {
 }
 
 // verify says whether whoever trusts m's authority trusts m's server as name.
-func verify(t *testing.T, m Made, name string) error {
+func verify(t *testing.T, m Files, name string) error {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(m.Cert, m.Key)
 	if err != nil {

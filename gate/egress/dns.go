@@ -28,7 +28,7 @@ const (
 )
 
 // serveDNS answers questions that come as datagrams, until the side ends.
-func (r *room) serveDNS(s *side) error {
+func (r *sandbox) serveDNS(s *side) error {
 	slots := make(chan struct{}, maxQuestions)
 	for _, a := range []netip.Addr{Gateway4, Gateway6} {
 		local, proto := fullAddr(netip.AddrPortFrom(a, 53))
@@ -69,7 +69,7 @@ func (r *room) serveDNS(s *side) error {
 }
 
 // serveDNSOver answers questions of one connection, one after the other.
-func (r *room) serveDNSOver(ctx context.Context, set *rules, in *inside) {
+func (r *sandbox) serveDNSOver(ctx context.Context, set *rules, in *inside) {
 	stop := context.AfterFunc(ctx, func() { in.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for {
@@ -143,7 +143,7 @@ func parseAsk(msg []byte) *ask {
 }
 
 // answer returns the answer to a message; nil to say nothing.
-func (r *room) answer(ctx context.Context, set *rules, msg []byte, datagram bool) []byte {
+func (r *sandbox) answer(ctx context.Context, set *rules, msg []byte, datagram bool) []byte {
 	a := parseAsk(msg)
 	if a == nil {
 		r.event(set, engi.NetworkEvent{Kind: engi.NetworkLookup, Reason: "a malformed DNS message"})
@@ -211,7 +211,7 @@ func add(b *dnsmessage.Builder, h dnsmessage.ResourceHeader, body dnsmessage.Res
 }
 
 // lookup judges and answers a question.
-func (r *room) lookup(ctx context.Context, set *rules, a *ask) (dnsmessage.RCode, []record) {
+func (r *sandbox) lookup(ctx context.Context, set *rules, a *ask) (dnsmessage.RCode, []record) {
 	e := engi.NetworkEvent{Kind: engi.NetworkLookup, Host: clip(a.name)}
 	refuse := func(reason string) (dnsmessage.RCode, []record) {
 		e.Reason = reason
@@ -275,7 +275,7 @@ func (r *room) lookup(ctx context.Context, set *rules, a *ask) (dnsmessage.RCode
 }
 
 // resolve asks the operator's table, and then the node's resolver.
-func (r *room) resolve(ctx context.Context, set *rules, name string, kind dnsmessage.Type) (resolve.Answer, error) {
+func (r *sandbox) resolve(ctx context.Context, set *rules, name string, kind dnsmessage.Type) (resolve.Answer, error) {
 	if addrs, ok := set.policy.Static(name); ok {
 		a := resolve.Answer{TTL: time.Minute}
 		for _, ip := range addrs {
@@ -290,7 +290,7 @@ func (r *room) resolve(ctx context.Context, set *rules, name string, kind dnsmes
 
 // take makes records of what the sandbox may know of an answer, and remembers
 // the addresses in them.
-func (r *room) take(set *rules, a *ask, name string, e engi.NetworkEvent, answer resolve.Answer) []record {
+func (r *sandbox) take(set *rules, a *ask, name string, e engi.NetworkEvent, answer resolve.Answer) []record {
 	ttl := max(answer.TTL, minTTL)
 	var records []record
 	switch a.q.Type {
@@ -329,7 +329,7 @@ func (r *room) take(set *rules, a *ask, name string, e engi.NetworkEvent, answer
 }
 
 // lookupPeer answers for the sandbox's own group.
-func (r *room) lookupPeer(set *rules, a *ask, e engi.NetworkEvent, member string) (dnsmessage.RCode, []record) {
+func (r *sandbox) lookupPeer(set *rules, a *ask, e engi.NetworkEvent, member string) (dnsmessage.RCode, []record) {
 	addr, ok := r.g.groups.named(r, member)
 	if !ok {
 		if member != "" && strings.Contains(member, ".") {

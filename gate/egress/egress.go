@@ -27,23 +27,23 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Slots are links for sandboxes, prepared ahead. Package link has those of a
+// Links are links for sandboxes, prepared ahead. Package link has those of a
 // node. They are safe for concurrent use.
-type Slots interface {
+type Links interface {
 	// Take gives a sandbox a link of its own, and remembers that it has it,
 	// also when this process dies.
-	Take(ctx context.Context, id engi.SandboxID) (Slot, error)
+	Take(ctx context.Context, id engi.SandboxID) (Link, error)
 	// Find returns the link that a sandbox has; NotFound if it has none.
-	Find(ctx context.Context, id engi.SandboxID) (Slot, error)
+	Find(ctx context.Context, id engi.SandboxID) (Link, error)
 	// Retain removes the links of all sandboxes except these.
 	Retain(ctx context.Context, ids []engi.SandboxID) error
 	// Close ends the preparation; links that sandboxes have stay.
 	Close() error
 }
 
-// A Slot is the link of one sandbox. Inside, the sandbox has the addresses
+// A Link is the link of one sandbox. Inside, the sandbox has the addresses
 // [Inside4] and [Inside6].
-type Slot interface {
+type Link interface {
 	// Netns is the path of the network namespace that has the sandbox's end.
 	Netns() string
 	// Endpoint opens our end. Frames are read from when it is attached to a
@@ -72,10 +72,10 @@ type Store interface {
 	Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int) ([]engi.NetworkEvent, error)
 }
 
-// Options are what a Gateway serves. Slots and Store are needed; the zero
+// Options are what a Gateway serves. Links and Store are needed; the zero
 // value of everything else is useful.
 type Options struct {
-	Slots Slots
+	Slots Links
 	Store Store
 
 	Mode     engi.Network            // of policies that name none; empty means none

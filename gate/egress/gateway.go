@@ -36,8 +36,8 @@ type Gateway struct {
 	groups   groups
 
 	mu     sync.Mutex
-	rooms  map[engi.SandboxID]*room // guarded by mu
-	closed bool                     // guarded by mu
+	rooms  map[engi.SandboxID]*sandbox // guarded by mu
+	closed bool                        // guarded by mu
 }
 
 var _ engi.NetworkLog = (*Gateway)(nil)
@@ -57,7 +57,7 @@ func New(o Options) (*Gateway, error) {
 	o.Idle = cmp.Or(o.Idle, 15*time.Minute)
 	o.Flow = cmp.Or(o.Flow, time.Minute)
 	o.Claim = cmp.Or(o.Claim, 10*time.Second)
-	g := &Gateway{o: o, log: o.Log, rooms: make(map[engi.SandboxID]*room), resolver: resolve.New(o.Resolver)}
+	g := &Gateway{o: o, log: o.Log, rooms: make(map[engi.SandboxID]*sandbox), resolver: resolve.New(o.Resolver)}
 	if o.Reveal != nil {
 		var err error
 		if g.over, err = intercept.New(intercept.Options{
@@ -80,7 +80,7 @@ func (g *Gateway) Close() error {
 	g.mu.Lock()
 	g.closed = true
 	rooms := g.rooms
-	g.rooms = make(map[engi.SandboxID]*room)
+	g.rooms = make(map[engi.SandboxID]*sandbox)
 	g.mu.Unlock()
 	for _, r := range rooms {
 		r.leaveForGood()
@@ -136,8 +136,8 @@ func (g *Gateway) compile(p engi.NetworkPolicy) (*policy.Policy, error) {
 	return policy.Compile(p, g.node())
 }
 
-// room returns the room of a sandbox; with slot, it makes one that is shut.
-func (g *Gateway) room(id engi.SandboxID, slot Slot) (*room, error) {
+// room returns the room of a sandbox; with link, it makes one that is shut.
+func (g *Gateway) room(id engi.SandboxID, slot Link) (*sandbox, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -145,7 +145,7 @@ func (g *Gateway) room(id engi.SandboxID, slot Slot) (*room, error) {
 	}
 	r := g.rooms[id]
 	if r == nil && slot != nil {
-		r = &room{g: g, id: id, slot: slot, conns: make(map[*conn]struct{}), page: g.journal.Page()}
+		r = &sandbox{g: g, id: id, slot: slot, conns: make(map[*conn]struct{}), page: g.journal.Page()}
 		g.rooms[id] = r
 	}
 	return r, nil
@@ -166,29 +166,29 @@ func (g *Gateway) Attach(ctx context.Context, id engi.SandboxID) (netns string, 
 }
 
 // Open implements fleet's Wall.
-func (g *Gateway) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (_ engi.Wiring, err error) {
+func (g *Gateway) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (_ engi.NetworkSetup, err error) {
 	defer engi.Annotate(&err, "open the network of %s", id)
 	compiled, err := g.compile(p)
 	if err != nil {
-		return engi.Wiring{}, err
+		return engi.NetworkSetup{}, err
 	}
 	r, err := g.room(id, nil)
 	if err != nil {
-		return engi.Wiring{}, err
+		return engi.NetworkSetup{}, err
 	}
 	if compiled.Mode() == engi.NetworkNone {
 		if r != nil {
 			r.shut()
 		}
-		return engi.Wiring{}, nil
+		return engi.NetworkSetup{}, nil
 	}
 	if r == nil {
 		slot, err := g.o.Slots.Find(ctx, id)
 		if err != nil {
-			return engi.Wiring{}, err
+			return engi.NetworkSetup{}, err
 		}
 		if r, err = g.room(id, slot); err != nil {
-			return engi.Wiring{}, err
+			return engi.NetworkSetup{}, err
 		}
 	}
 	return r.open(owner, compiled)
@@ -208,7 +208,7 @@ func (g *Gateway) Detach(ctx context.Context, id engi.SandboxID) (err error) {
 	r := g.rooms[id]
 	delete(g.rooms, id)
 	g.mu.Unlock()
-	var slot Slot
+	var slot Link
 	if r != nil {
 		r.leaveForGood()
 		slot = r.slot
@@ -225,7 +225,7 @@ func (g *Gateway) Detach(ctx context.Context, id engi.SandboxID) (err error) {
 func (g *Gateway) Adopt(ctx context.Context, ids []engi.SandboxID) (err error) {
 	defer engi.Annotate(&err, "adopt the network of %d sandboxes", len(ids))
 	g.mu.Lock()
-	var gone []*room
+	var gone []*sandbox
 	for id, r := range g.rooms {
 		if !slices.Contains(ids, id) {
 			gone = append(gone, r)

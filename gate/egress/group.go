@@ -30,18 +30,18 @@ type groupKey struct {
 // guarded by its groups' mu.
 type group struct {
 	key     groupKey
-	members map[*room]*member
+	members map[*sandbox]*member
 }
 
 type member struct {
-	room *room
+	room *sandbox
 	name string
 	addr netip.Addr
 }
 
 // join makes a sandbox a member of the group its policy names, in the place of
 // the one before. It reports Conflict if another has the name.
-func (gs *groups) join(r *room, owner engi.Owner, p engi.NetworkPolicy) (*group, error) {
+func (gs *groups) join(r *sandbox, owner engi.Owner, p engi.NetworkPolicy) (*group, error) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	key := groupKey{owner, p.Group}
@@ -67,7 +67,7 @@ func (gs *groups) join(r *room, owner engi.Owner, p engi.NetworkPolicy) (*group,
 		gs.all, gs.byAddr, gs.next = make(map[groupKey]*group), make(map[netip.Addr]bool), Peers.Addr()
 	}
 	if g == nil {
-		g = &group{key: key, members: make(map[*room]*member)}
+		g = &group{key: key, members: make(map[*sandbox]*member)}
 		gs.all[key] = g
 	}
 	for {
@@ -85,7 +85,7 @@ func (gs *groups) join(r *room, owner engi.Owner, p engi.NetworkPolicy) (*group,
 }
 
 // leave ends a sandbox's membership. The caller holds gs.mu.
-func (gs *groups) leave(r *room) {
+func (gs *groups) leave(r *sandbox) {
 	g := r.group
 	if g == nil {
 		return
@@ -98,14 +98,14 @@ func (gs *groups) leave(r *room) {
 	r.group = nil
 }
 
-func (gs *groups) part(r *room) {
+func (gs *groups) part(r *sandbox) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	gs.leave(r)
 }
 
 // named returns the address of a member of r's group, by its name.
-func (gs *groups) named(r *room, name string) (netip.Addr, bool) {
+func (gs *groups) named(r *sandbox, name string) (netip.Addr, bool) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	if r.group == nil {
@@ -120,7 +120,7 @@ func (gs *groups) named(r *room, name string) (netip.Addr, bool) {
 }
 
 // peer returns the member of r's group that has an address, and r's own.
-func (gs *groups) peer(r *room, a netip.Addr) (to *room, name string, from netip.Addr) {
+func (gs *groups) peer(r *sandbox, a netip.Addr) (to *sandbox, name string, from netip.Addr) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	if r.group == nil {

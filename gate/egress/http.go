@@ -18,7 +18,7 @@ import (
 // serveHTTP serves plain HTTP request by request, because each names its host
 // anew. All of them go to the address that the sandbox connected to, over out
 // and then over connections like it.
-func (r *room) serveHTTP(ctx context.Context, c *conn, in net.Conn, out net.Conn) {
+func (r *sandbox) serveHTTP(ctx context.Context, c *conn, in net.Conn, out net.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	idle := r.watch(c, r.g.o.Idle, cancel)
@@ -74,7 +74,7 @@ func (r *room) serveHTTP(ctx context.Context, c *conn, in net.Conn, out net.Conn
 }
 
 // mayRequest judges a request of plain HTTP, and writes down what it refuses.
-func (r *room) mayRequest(c *conn, q *http.Request) bool {
+func (r *sandbox) mayRequest(c *conn, q *http.Request) bool {
 	set := r.rules.Load()
 	if set == nil {
 		return false

@@ -25,11 +25,11 @@ import (
 
 // A room is what the gateway holds for one sandbox: a link, and while a policy
 // is in force, a stack that ends the sandbox's connections.
-type room struct {
+type sandbox struct {
 	g    *Gateway
 	id   engi.SandboxID
-	slot Slot
-	page *journal.Page
+	slot Link
+	page *journal.Log
 
 	names  names
 	budget budget
@@ -123,11 +123,11 @@ func carry(before, now *rate.Limiter) *rate.Limiter {
 	return now
 }
 
-func (r *room) open(owner engi.Owner, p *policy.Policy) (engi.Wiring, error) {
+func (r *sandbox) open(owner engi.Owner, p *policy.Policy) (engi.NetworkSetup, error) {
 	r.change.Lock()
 	defer r.change.Unlock()
 	if r.gone {
-		return engi.Wiring{}, engi.Errorf(engi.NotFound, "the sandbox is being detached")
+		return engi.NetworkSetup{}, engi.Errorf(engi.NotFound, "the sandbox is being detached")
 	}
 	l := r.g.limits(p.Source().Limits)
 	set := &rules{owner: owner, policy: p, limits: l,
@@ -139,13 +139,13 @@ func (r *room) open(owner engi.Owner, p *policy.Policy) (engi.Wiring, error) {
 	}
 	source := p.Source()
 	if _, err := r.g.groups.join(r, owner, source); err != nil {
-		return engi.Wiring{}, err
+		return engi.NetworkSetup{}, err
 	}
-	w := engi.Wiring{}
+	w := engi.NetworkSetup{}
 	if r.g.over != nil {
 		var err error
 		if w, err = r.g.over.Open(r.id, owner, source); err != nil {
-			return engi.Wiring{}, err
+			return engi.NetworkSetup{}, err
 		}
 	}
 	w.Resolver = Gateway4
@@ -164,14 +164,14 @@ func (r *room) open(owner engi.Owner, p *policy.Policy) (engi.Wiring, error) {
 		if r.g.over != nil {
 			r.g.over.Shut(r.id)
 		}
-		return engi.Wiring{}, err
+		return engi.NetworkSetup{}, err
 	}
 	r.g.metrics.rooms.Inc()
 	return w, nil
 }
 
 // review breaks what a new policy does not allow.
-func (r *room) review(now *rules) {
+func (r *sandbox) review(now *rules) {
 	r.mu.Lock()
 	var broken []*conn
 	for c := range r.conns {
@@ -185,7 +185,7 @@ func (r *room) review(now *rules) {
 	}
 }
 
-func (r *room) stands(now *rules, c *conn) bool {
+func (r *sandbox) stands(now *rules, c *conn) bool {
 	if c.rules.owner != now.owner {
 		return false
 	}
@@ -211,7 +211,7 @@ func (r *room) stands(now *rules, c *conn) bool {
 }
 
 // start makes the stack. The caller holds r.change.
-func (r *room) start() error {
+func (r *sandbox) start() error {
 	link, err := r.slot.Endpoint()
 	if err != nil {
 		return err
@@ -248,7 +248,7 @@ func (r *room) start() error {
 }
 
 // shut makes nothing reachable, and waits until nothing is left of what was.
-func (r *room) shut() {
+func (r *sandbox) shut() {
 	r.change.Lock()
 	defer r.change.Unlock()
 	if r.rules.Swap(nil) == nil {
@@ -276,7 +276,7 @@ func (r *room) shut() {
 }
 
 // leaveForGood shuts the room so that it never opens again.
-func (r *room) leaveForGood() {
+func (r *sandbox) leaveForGood() {
 	r.change.Lock()
 	r.gone = true
 	r.change.Unlock()
@@ -312,7 +312,7 @@ func (s *side) end() {
 
 // begin counts a goroutine that serves a connection of s. It reports false if
 // the room has shut.
-func (r *room) begin(s *side) bool {
+func (r *sandbox) begin(s *side) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s.over {
@@ -323,7 +323,7 @@ func (r *room) begin(s *side) bool {
 }
 
 // admit counts a connection, unless limits forbid it; then it says why.
-func (r *room) admit(set *rules, c *conn) (reason string) {
+func (r *sandbox) admit(set *rules, c *conn) (reason string) {
 	if set.limits.Total > 0 && r.total.Load() >= set.limits.Total {
 		return "the sandbox has used up the bytes its policy lets it send and receive"
 	}
@@ -342,7 +342,7 @@ func (r *room) admit(set *rules, c *conn) (reason string) {
 }
 
 // leave is the end of an admitted connection.
-func (r *room) leave(c *conn) {
+func (r *sandbox) leave(c *conn) {
 	r.mu.Lock()
 	delete(r.conns, c)
 	r.mu.Unlock()
@@ -350,14 +350,14 @@ func (r *room) leave(c *conn) {
 }
 
 // ended writes the end of a connection down.
-func (r *room) ended(c *conn, host string) {
+func (r *sandbox) ended(c *conn, host string) {
 	r.event(c.rules, engi.NetworkEvent{Kind: engi.NetworkClose, Allowed: true, Protocol: c.protocol, Host: host,
 		Address: c.address, Up: c.up.Load(), Down: c.down.Load()})
 }
 
 // moved counts bytes, after waiting for the bandwidth to be there. It reports
 // an error if ctx ends or the total is used up.
-func (r *room) moved(ctx context.Context, c *conn, n int, up bool) error {
+func (r *sandbox) moved(ctx context.Context, c *conn, n int, up bool) error {
 	set := r.rules.Load()
 	if set == nil {
 		return net.ErrClosed
@@ -386,18 +386,18 @@ func (r *room) moved(ctx context.Context, c *conn, n int, up bool) error {
 func burstOf(perSecond int64) int { return int(min(max(perSecond/8, 64<<10), 4<<20)) }
 
 // event writes a decision down.
-func (r *room) event(set *rules, e engi.NetworkEvent) {
+func (r *sandbox) event(set *rules, e engi.NetworkEvent) {
 	e.Time, e.Sandbox, e.Owner = time.Now(), r.id, set.owner
 	r.g.metrics.decided(e)
 	r.page.Add(e)
 }
 
-func (r *room) limited(set *rules, protocol string, ap netip.AddrPort, reason string) {
+func (r *sandbox) limited(set *rules, protocol string, ap netip.AddrPort, reason string) {
 	r.event(set, engi.NetworkEvent{Kind: engi.NetworkLimit, Protocol: protocol, Address: ap, Reason: reason})
 }
 
 // dropped hears of packets that no stack was given.
-func (r *room) dropped(reason string) {
+func (r *sandbox) dropped(reason string) {
 	r.g.metrics.dropped.Inc()
 	if set := r.rules.Load(); set != nil {
 		r.limited(set, "", netip.AddrPort{}, reason+" was dropped")
@@ -409,7 +409,7 @@ func isGateway(a netip.Addr) bool { return a == Gateway4 || a == Gateway6 }
 
 // handleEcho answers an echo request for an address that may be reached. It
 // runs where packets are read and does not wait.
-func (r *room) handleEcho(s *side, proto tcpip.NetworkProtocolNumber, id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
+func (r *sandbox) handleEcho(s *side, proto tcpip.NetworkProtocolNumber, id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	set := r.rules.Load()
 	head := pkt.TransportHeader().Slice()
 	if set == nil || len(head) < header.ICMPv4MinimumSize {

@@ -22,7 +22,7 @@ var pieces = sync.Pool{New: func() any { return new([pieceSize]byte) }}
 
 // splice copies both ways until both have ended, either breaks, nothing moves
 // for too long, or ctx ends. It closes the sandbox's end, not out.
-func (r *room) splice(ctx context.Context, c *conn, in *inside, out net.Conn, early []byte) {
+func (r *sandbox) splice(ctx context.Context, c *conn, in *inside, out net.Conn, early []byte) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := context.AfterFunc(ctx, func() {
@@ -58,7 +58,7 @@ var errIdle = errors.New("nothing moved for too long")
 
 // watch calls end when nothing has moved on a connection for too long, until
 // the function it returns is called.
-func (r *room) watch(c *conn, idle time.Duration, end func()) (stop func()) {
+func (r *sandbox) watch(c *conn, idle time.Duration, end func()) (stop func()) {
 	c.last.Store(time.Now().UnixNano())
 	var mu sync.Mutex
 	var timer *time.Timer
@@ -114,7 +114,7 @@ func (in *inside) finish(ctx context.Context) {
 
 // pumpUp copies from the sandbox, after what was read of it before. It ends
 // without an error when the sandbox has sent everything.
-func (r *room) pumpUp(ctx context.Context, c *conn, in *inside, out net.Conn, early []byte) error {
+func (r *sandbox) pumpUp(ctx context.Context, c *conn, in *inside, out net.Conn, early []byte) error {
 	if len(early) > 0 {
 		if err := r.moved(ctx, c, len(early), true); err != nil {
 			return err
@@ -160,7 +160,7 @@ func (r *room) pumpUp(ctx context.Context, c *conn, in *inside, out net.Conn, ea
 // pumpDown copies to the sandbox. It ends without an error when the other side
 // has sent everything. Hush, if it is not nil, is asked at each deadline that
 // passes, and ends the pump without ending this way.
-func (r *room) pumpDown(ctx context.Context, c *conn, in *inside, out net.Conn, hush func() bool) error {
+func (r *sandbox) pumpDown(ctx context.Context, c *conn, in *inside, out net.Conn, hush func() bool) error {
 	next := reader(out)
 	for {
 		piece, n, err := next()
@@ -237,7 +237,7 @@ func readRaw(raw syscall.RawConn, stream bool) (piece *[pieceSize]byte, n int, e
 // their bandwidth.
 type counted struct {
 	net.Conn
-	room *room
+	room *sandbox
 	conn *conn
 	ctx  context.Context
 }

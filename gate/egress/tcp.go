@@ -19,7 +19,7 @@ import (
 
 // handleTCP serves a connection that the sandbox wants to make. The sandbox
 // hears that it is made when it is made outside.
-func (r *room) handleTCP(s *side, q *tcp.ForwarderRequest) {
+func (r *sandbox) handleTCP(s *side, q *tcp.ForwarderRequest) {
 	if !r.begin(s) {
 		q.Complete(false)
 		return
@@ -77,7 +77,7 @@ func (in *inside) abort() {
 
 // accept answers the sandbox's SYN. It returns nil if the sandbox does not go
 // on with it. From then on c.abort breaks the connection.
-func (r *room) accept(q *tcp.ForwarderRequest, c *conn) *inside {
+func (r *sandbox) accept(q *tcp.ForwarderRequest, c *conn) *inside {
 	in := &inside{wq: new(waiter.Queue)}
 	c.onAbort(func() { in.wq.Notify(waiter.WritableEvents) }) // ends the wait for the handshake
 	ep, err := q.CreateEndpoint(in.wq)
@@ -105,7 +105,7 @@ func (r *room) accept(q *tcp.ForwarderRequest, c *conn) *inside {
 }
 
 // handlePeer connects to another sandbox of the group.
-func (r *room) handlePeer(ctx context.Context, q *tcp.ForwarderRequest, c *conn) {
+func (r *sandbox) handlePeer(ctx context.Context, q *tcp.ForwarderRequest, c *conn) {
 	e := engi.NetworkEvent{Kind: engi.NetworkConnect, Protocol: "tcp", Address: c.address}
 	peer, name, from := r.g.groups.peer(r, c.address.Addr())
 	if peer == nil {
@@ -136,7 +136,7 @@ func (r *room) handlePeer(ctx context.Context, q *tcp.ForwarderRequest, c *conn)
 }
 
 // enter connects to a port of the room's own sandbox, for a peer.
-func (r *room) enter(ctx context.Context, from netip.Addr, port uint16) (net.Conn, error) {
+func (r *sandbox) enter(ctx context.Context, from netip.Addr, port uint16) (net.Conn, error) {
 	r.mu.Lock()
 	s := r.side
 	if s != nil {
@@ -157,7 +157,7 @@ func (r *room) enter(ctx context.Context, from netip.Addr, port uint16) (net.Con
 }
 
 // handleOut connects to an address outside.
-func (r *room) handleOut(ctx context.Context, q *tcp.ForwarderRequest, c *conn) {
+func (r *sandbox) handleOut(ctx context.Context, q *tcp.ForwarderRequest, c *conn) {
 	set := c.rules
 	c.names = r.names.of(c.address.Addr())
 	v := set.policy.Connect("tcp", c.address, c.names)
@@ -213,7 +213,7 @@ type claim struct {
 
 // serveClaimed lets a connection go on when the client has claimed a host that
 // fits.
-func (r *room) serveClaimed(ctx context.Context, c *conn, in *inside, out net.Conn) {
+func (r *sandbox) serveClaimed(ctx context.Context, c *conn, in *inside, out net.Conn) {
 	var first *claim
 	var err error
 	if c.check == policy.CheckAny {
@@ -268,7 +268,7 @@ func firstOf(names []string) string {
 
 // claim reads until it is clear which host the client wants. It returns nil if
 // there is nothing to judge: the client has said nothing.
-func (r *room) claim(c *conn, in net.Conn) (*claim, error) {
+func (r *sandbox) claim(c *conn, in net.Conn) (*claim, error) {
 	buf := make([]byte, 0, 2<<10)
 	need := 1
 	for {
@@ -334,7 +334,7 @@ func unreadable(what string, err error) policy.Verdict {
 // claimWhileServed is claim for a connection on which the server may speak
 // first. Spoke says whether it did. A nil claim means that the connection has
 // ended.
-func (r *room) claimWhileServed(ctx context.Context, c *conn, in *inside, out net.Conn) (k *claim, spoke bool, err error) {
+func (r *sandbox) claimWhileServed(ctx context.Context, c *conn, in *inside, out net.Conn) (k *claim, spoke bool, err error) {
 	done := make(chan error, 1)
 	before := c.down.Load()
 	var hushed atomic.Bool

@@ -24,7 +24,7 @@ var quiet = log.New(io.Discard, "", 0)
 
 // handleUDP judges the first datagram of an exchange. It runs where packets
 // are read and does not wait. False has the sandbox told that nobody listens.
-func (r *room) handleUDP(s *side, id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
+func (r *sandbox) handleUDP(s *side, id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	set := r.rules.Load()
 	if set == nil {
 		return true
@@ -32,7 +32,7 @@ func (r *room) handleUDP(s *side, id stack.TransportEndpointID, pkt *stack.Packe
 	to := netip.AddrPortFrom(addrOf(id.LocalAddress), id.LocalPort)
 	c := &conn{rules: set, protocol: "udp", address: to}
 	e := engi.NetworkEvent{Kind: engi.NetworkConnect, Protocol: "udp", Address: to}
-	var peer *room
+	var peer *sandbox
 	var from netip.Addr
 	switch {
 	case isGateway(to.Addr()): // DNS has a socket of its own
@@ -105,7 +105,7 @@ func (r *room) handleUDP(s *side, id stack.TransportEndpointID, pkt *stack.Packe
 }
 
 // enterUDP opens an exchange with the room's own sandbox, for a peer.
-func (r *room) enterUDP(from netip.Addr, port uint16) (net.Conn, error) {
+func (r *sandbox) enterUDP(from netip.Addr, port uint16) (net.Conn, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.side == nil {
@@ -121,7 +121,7 @@ func (r *room) enterUDP(from netip.Addr, port uint16) (net.Conn, error) {
 }
 
 // exchange copies datagrams both ways until there are none for a while.
-func (r *room) exchange(ctx context.Context, c *conn, in *gonet.UDPConn, ep tcpip.Endpoint, wq *waiter.Queue, out net.Conn) {
+func (r *sandbox) exchange(ctx context.Context, c *conn, in *gonet.UDPConn, ep tcpip.Endpoint, wq *waiter.Queue, out net.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	end := func() {
@@ -161,7 +161,7 @@ func (r *room) exchange(ctx context.Context, c *conn, in *gonet.UDPConn, ep tcpi
 
 // datagramUp carries one datagram out of the sandbox, if there is one, and
 // else waits. It reports whether there may be more.
-func (r *room) datagramUp(ctx context.Context, c *conn, ep tcpip.Endpoint, ready <-chan struct{}, out net.Conn) bool {
+func (r *sandbox) datagramUp(ctx context.Context, c *conn, ep tcpip.Endpoint, ready <-chan struct{}, out net.Conn) bool {
 	if ep.Readiness(waiter.ReadableEvents) == 0 {
 		select {
 		case <-ready:

@@ -26,7 +26,7 @@ const fileKeyName = "admin.key"
 // It reports Denied for a file that others may read, Invalid for one that
 // holds no key, and Anonymous for one whose key was revoked; each with the
 // way out.
-func Bootstrap(ctx context.Context, keys *Ring, path string) (secret string, err error) {
+func Bootstrap(ctx context.Context, keys *Keyring, path string) (secret string, err error) {
 	defer engi.Annotate(&err, "read admin key %s", path)
 	secret, err = readFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -65,7 +65,7 @@ func Bootstrap(ctx context.Context, keys *Ring, path string) (secret string, err
 }
 
 // revokeOthers ends admin keys whose file is gone.
-func revokeOthers(ctx context.Context, keys *Ring, current engi.Key) error {
+func revokeOthers(ctx context.Context, keys *Keyring, current engi.Key) error {
 	all, err := keys.List(ctx, "")
 	if err != nil {
 		return err

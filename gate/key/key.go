@@ -59,9 +59,9 @@ const (
 
 var ownerForm = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._@-]{0,63}$`)
 
-// A Ring is a store's keys, implementing [engi.Keys]. It is safe for
+// A Keyring is a store's keys, implementing [engi.Keys]. It is safe for
 // concurrent use.
-type Ring struct {
+type Keyring struct {
 	store Store
 
 	mu      sync.RWMutex
@@ -75,14 +75,14 @@ type seen struct {
 	at  time.Time
 }
 
-var _ engi.Keys = (*Ring)(nil)
+var _ engi.Keys = (*Keyring)(nil)
 
 // New returns the keys in store. They stay its only writer in this process.
-func New(store Store) *Ring { return &Ring{store: store, known: map[Hash]seen{}} }
+func New(store Store) *Keyring { return &Keyring{store: store, known: map[Hash]seen{}} }
 
 // Authenticate returns the key behind secret. It reports Anonymous, with a
 // text that says which it is, for an unknown, expired or revoked one.
-func (r *Ring) Authenticate(ctx context.Context, secret string) (engi.Key, error) {
+func (r *Keyring) Authenticate(ctx context.Context, secret string) (engi.Key, error) {
 	if !wellFormed(secret) {
 		return engi.Key{}, errUnknown("this is not an engi key")
 	}
@@ -101,7 +101,7 @@ func (r *Ring) Authenticate(ctx context.Context, secret string) (engi.Key, error
 	return k, nil
 }
 
-func (r *Ring) find(ctx context.Context, h Hash) (engi.Key, error) {
+func (r *Keyring) find(ctx context.Context, h Hash) (engi.Key, error) {
 	now := time.Now()
 	r.mu.RLock()
 	s, ok := r.known[h]
@@ -141,7 +141,7 @@ func IDFor(caller, idempotency string) string {
 // means a fresh one; else it is one of [IDFor]. It reports Invalid for a key
 // that could not be told from the node itself, one that has expired already,
 // and bad names, and Conflict for an ID that is there.
-func (r *Ring) Create(ctx context.Context, k engi.Key) (engi.Key, string, error) {
+func (r *Keyring) Create(ctx context.Context, k engi.Key) (engi.Key, string, error) {
 	if k.Name == fileKeyName {
 		return engi.Key{}, "", engi.Errorf(engi.Invalid, "the name %q belongs to the key in the data directory", fileKeyName).
 			WithRemedy("choose another name")
@@ -154,7 +154,7 @@ func (r *Ring) Create(ctx context.Context, k engi.Key) (engi.Key, string, error)
 	return k, secret, nil
 }
 
-func (r *Ring) put(ctx context.Context, k engi.Key, secret string) (engi.Key, error) {
+func (r *Keyring) put(ctx context.Context, k engi.Key, secret string) (engi.Key, error) {
 	if k.ID == "" {
 		k.ID = idPrefix + strings.ToLower(rand.Text())
 	}
@@ -209,13 +209,13 @@ func ScopeNames() string {
 
 // List returns the keys of owner, or everybody's if owner is empty, newest
 // first.
-func (r *Ring) List(ctx context.Context, owner engi.Owner) ([]engi.Key, error) {
+func (r *Keyring) List(ctx context.Context, owner engi.Owner) ([]engi.Key, error) {
 	return r.store.List(ctx, owner)
 }
 
 // Revoke ends a key for ever, at once in this process. Ending it twice is no
 // error. It reports NotFound, also for the keys of others.
-func (r *Ring) Revoke(ctx context.Context, owner engi.Owner, id string) (err error) {
+func (r *Keyring) Revoke(ctx context.Context, owner engi.Owner, id string) (err error) {
 	defer engi.Annotate(&err, "revoke key %.40q", id)
 	if err := r.store.Revoke(ctx, owner, id, now()); err != nil {
 		return err

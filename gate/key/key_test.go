@@ -19,7 +19,7 @@ func TestMemoryKeepsThePromises(t *testing.T) {
 	keytest.Run(t, func(*testing.T) key.Store { return new(keytest.Memory) })
 }
 
-func create(t *testing.T, r *key.Ring, k engi.Key) (engi.Key, string) {
+func create(t *testing.T, r *key.Keyring, k engi.Key) (engi.Key, string) {
 	t.Helper()
 	k, secret, err := r.Create(t.Context(), k)
 	if err != nil {
@@ -120,7 +120,7 @@ func TestUselessKeysAreRefused(t *testing.T) {
 
 func TestBootstrap(t *testing.T) {
 	file := func(t *testing.T) string { return filepath.Join(t.TempDir(), "admin.key") }
-	start := func(t *testing.T, s key.Store, path string) (string, *key.Ring) {
+	start := func(t *testing.T, s key.Store, path string) (string, *key.Keyring) {
 		t.Helper()
 		r := key.New(s)
 		secret, err := key.Bootstrap(t.Context(), r, path)

@@ -138,7 +138,7 @@ func TestSignedLinks(t *testing.T) {
 
 func TestLinksExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := New(Options{Sandboxes: new(world), Keys: new(world).keys, LinkKey: make([]byte, 32)})
+		p := New(Options{Sandboxes: new(fixture), Keys: new(fixture).keys, LinkKey: make([]byte, 32)})
 		id := engi.NewSandboxID()
 		link, _, err := p.Sign(id, 80, time.Minute)
 		if err != nil {
@@ -156,7 +156,7 @@ func TestLinksExpire(t *testing.T) {
 }
 
 func FuzzToken(f *testing.F) {
-	p := New(Options{Sandboxes: new(world), Keys: new(world).keys, LinkKey: make([]byte, 32)})
+	p := New(Options{Sandboxes: new(fixture), Keys: new(fixture).keys, LinkKey: make([]byte, 32)})
 	id := engi.NewSandboxID()
 	f.Add(p.token(id, 81, time.Unix(1<<40, 0)), "a=b&engi_token=x;")
 	f.Add("", "%65ngi_token=1&%zz")

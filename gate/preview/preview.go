@@ -69,7 +69,7 @@ type Proxy struct {
 	proxy   *httputil.ReverseProxy
 
 	mu    sync.Mutex
-	rooms *rooms // guarded by mu
+	rooms *sandboxTable // guarded by mu
 }
 
 var _ http.Handler = (*Proxy)(nil)

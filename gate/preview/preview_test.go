@@ -116,7 +116,7 @@ func FuzzTarget(f *testing.F) {
 	for _, s := range []string{"3000-abc.localhost", "[::1", "1-.localhost:", "-.localhost", "1-a.b.sbx.test"} {
 		f.Add(s, "/preview/a/1/", "x", "1")
 	}
-	p := New(Options{Sandboxes: new(world), Keys: new(world).keys, LinkKey: make([]byte, 32), Domains: []string{"sbx.test"}, Path: "/preview"})
+	p := New(Options{Sandboxes: new(fixture), Keys: new(fixture).keys, LinkKey: make([]byte, 32), Domains: []string{"sbx.test"}, Path: "/preview"})
 	f.Fuzz(func(t *testing.T, host, path, id, port string) {
 		r := &http.Request{Host: host, URL: &url.URL{Path: path}, Header: http.Header{"E2b-Sandbox-Id": {id}, "E2b-Sandbox-Port": {port}}}
 		got, n, ok := p.Target(r)
@@ -437,7 +437,7 @@ func TestTrailersAndContinue(t *testing.T) {
 	}
 
 	refuse := w.box(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(413) }))
-	for want, b := range map[int]*box{200: b, 413: refuse} {
+	for want, b := range map[int]*sandboxCache{200: b, 413: refuse} {
 		read := false
 		r := b.request("PUT", "/", readerFunc(func([]byte) (int, error) { read = true; return 0, io.EOF }))
 		r.ContentLength = -1
@@ -544,7 +544,7 @@ func events(entered chan<- struct{}) http.Handler {
 	})
 }
 
-func firstEvent(t *testing.T, b *box) (*http.Response, *bufio.Reader) {
+func firstEvent(t *testing.T, b *sandboxCache) (*http.Response, *bufio.Reader) {
 	t.Helper()
 	res, err := client.Do(b.request("GET", "/", nil))
 	if err != nil {

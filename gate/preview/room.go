@@ -23,7 +23,7 @@ const (
 )
 
 // A room is what is remembered of one sandbox.
-type room struct {
+type sandboxConns struct {
 	id      engi.SandboxID
 	started time.Time // of the sandbox, when doors were opened
 	limiter *rate.Limiter
@@ -32,12 +32,12 @@ type room struct {
 }
 
 // rooms are the sandboxes that were visited last. Proxy.mu guards it.
-type rooms struct {
+type sandboxTable struct {
 	known map[engi.SandboxID]*list.Element // of *room
 	order *list.List                       // last visited first
 }
 
-func newRooms() *rooms { return &rooms{map[engi.SandboxID]*list.Element{}, list.New()} }
+func newRooms() *sandboxTable { return &sandboxTable{map[engi.SandboxID]*list.Element{}, list.New()} }
 
 // enter counts a request to a sandbox in and returns the connections to the
 // port. It reports Exhausted for one too many.
@@ -75,26 +75,26 @@ func (p *Proxy) enter(s engi.Sandbox, port int) (leave func(), _ *door, err erro
 }
 
 // room finds or makes a room. The caller holds p.mu.
-func (p *Proxy) room(id engi.SandboxID) *room {
+func (p *Proxy) room(id engi.SandboxID) *sandboxConns {
 	if e := p.rooms.known[id]; e != nil {
 		p.rooms.order.MoveToFront(e)
-		return e.Value.(*room)
+		return e.Value.(*sandboxConns)
 	}
 	for e := p.rooms.order.Back(); e != nil && len(p.rooms.known) >= maxRooms; {
-		last := e.Value.(*room)
+		last := e.Value.(*sandboxConns)
 		before := e.Prev()
 		if last.open == 0 {
 			p.drop(e)
 		}
 		e = before
 	}
-	r := &room{id: id, limiter: rate.NewLimiter(rate.Limit(p.o.Rate), p.o.Burst), doors: map[int]*door{}}
+	r := &sandboxConns{id: id, limiter: rate.NewLimiter(rate.Limit(p.o.Rate), p.o.Burst), doors: map[int]*door{}}
 	p.rooms.known[id] = p.rooms.order.PushFront(r)
 	return r
 }
 
 func (p *Proxy) drop(e *list.Element) {
-	r := e.Value.(*room)
+	r := e.Value.(*sandboxConns)
 	r.shut()
 	p.rooms.order.Remove(e)
 	delete(p.rooms.known, r.id)
@@ -110,7 +110,7 @@ func (p *Proxy) forget(id engi.SandboxID) {
 }
 
 // shut closes connections nobody uses; those in use end with their requests.
-func (r *room) shut() {
+func (r *sandboxConns) shut() {
 	for _, d := range r.doors {
 		d.plain.CloseIdleConnections()
 		d.second.CloseIdleConnections()

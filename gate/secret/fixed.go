@@ -68,7 +68,7 @@ func (f fixed) serves(owner engi.Owner) bool { return owner == "" || f.Owner == 
 
 // fixedOf returns the secret of the environment that owner means. One of the
 // owner's own goes before one for everybody.
-func (s *Safe) fixedOf(owner engi.Owner, idOrName string) (found fixed, ok bool) {
+func (s *Service) fixedOf(owner engi.Owner, idOrName string) (found fixed, ok bool) {
 	for _, f := range s.fixed {
 		if !f.serves(owner) || f.Name != idOrName && string(f.ID) != idOrName {
 			continue
@@ -81,7 +81,7 @@ func (s *Safe) fixedOf(owner engi.Owner, idOrName string) (found fixed, ok bool)
 }
 
 // orFixed explains why a secret that was not found cannot be changed.
-func (s *Safe) orFixed(owner engi.Owner, idOrName string, err error) error {
+func (s *Service) orFixed(owner engi.Owner, idOrName string, err error) error {
 	if _, ok := s.fixedOf(owner, idOrName); ok && engi.KindOf(err) == engi.NotFound {
 		return errFixed
 	}

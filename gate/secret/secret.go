@@ -84,9 +84,9 @@ type Options struct {
 	Log         *slog.Logger // nil discards
 }
 
-// A Safe is a store's secrets, and the operator's, implementing
+// A Service is a store's secrets, and the operator's, implementing
 // [engi.Secrets]. It is safe for concurrent use.
-type Safe struct {
+type Service struct {
 	store Store
 	path  string // of the key file, for messages
 	fixed []fixed
@@ -122,13 +122,13 @@ func (k sealer) derive(purpose string, size int) []byte {
 	return b
 }
 
-var _ engi.Secrets = (*Safe)(nil)
+var _ engi.Secrets = (*Service)(nil)
 
 // Open returns the secrets in store, and those of the environment. It reports
 // Conflict if the key is lost or another one although secrets are there,
 // Denied if others may read its file, Invalid if it is no key or a secret of
 // the environment is none; each with the way out.
-func Open(ctx context.Context, store Store, o Options) (_ *Safe, err error) {
+func Open(ctx context.Context, store Store, o Options) (_ *Service, err error) {
 	defer engi.Annotate(&err, "open secrets")
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -141,7 +141,7 @@ func Open(ctx context.Context, store Store, o Options) (_ *Safe, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Safe{store: store, path: o.origin()}
+	s := &Service{store: store, path: o.origin()}
 	if s.fixed, err = fix(o.Environment); err != nil {
 		return nil, err
 	}
@@ -189,7 +189,7 @@ func (o Options) origin() string {
 
 // Derive returns 32 bytes for another purpose, which tell nothing of the key
 // and stay the same as long as it does.
-func (s *Safe) Derive(purpose string) []byte { return s.key.derive("other "+purpose, keySize) }
+func (s *Service) Derive(purpose string) []byte { return s.key.derive("other "+purpose, keySize) }
 
 // Rotate makes a new key, seals every secret in store under it, and forgets
 // the key before. If the key is given, it is the new one, and the file of the
@@ -250,13 +250,13 @@ func bound(s engi.Secret) []byte {
 	return fmt.Appendf(nil, "engi secret\x00%s\x00%s\x00%d", s.ID, s.Owner, s.Version)
 }
 
-func (s *Safe) seal(of engi.Secret, value string) Sealed {
+func (s *Service) seal(of engi.Secret, value string) Sealed {
 	nonce := make([]byte, s.key.aead.NonceSize())
 	rand.Read(nonce) // never fails
 	return Sealed{Key: s.key.fingerprint, Data: s.key.aead.Seal(nonce, nonce, []byte(value), bound(of))}
 }
 
-func (s *Safe) unseal(of engi.Secret, v Sealed) (string, error) {
+func (s *Service) unseal(of engi.Secret, v Sealed) (string, error) {
 	k := &s.key
 	if v.Key != k.fingerprint {
 		if k = s.old; k == nil || v.Key != k.fingerprint {
@@ -281,7 +281,7 @@ var errDamaged = engi.Errorf(engi.Internal, "what is stored was changed by someb
 // Create stores a secret with sec's Owner, Name and Metadata. It reports
 // Invalid for bad names, values and metadata, Conflict if the owner has one of
 // that name, Exhausted if he has too many.
-func (s *Safe) Create(ctx context.Context, sec engi.Secret, value string) (_ engi.Secret, err error) {
+func (s *Service) Create(ctx context.Context, sec engi.Secret, value string) (_ engi.Secret, err error) {
 	defer engi.Annotate(&err, "create secret %.40q", sec.Name)
 	if !nameForm.MatchString(sec.Name) || strings.HasPrefix(sec.Name, idPrefix) {
 		return engi.Secret{}, engi.Errorf(engi.Invalid, "this cannot be a secret's name").
@@ -307,7 +307,7 @@ func (s *Safe) Create(ctx context.Context, sec engi.Secret, value string) (_ eng
 }
 
 // Get returns a secret by ID or name, without its value.
-func (s *Safe) Get(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Secret, err error) {
+func (s *Service) Get(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Secret, err error) {
 	defer engi.Annotate(&err, "get secret %.40q", idOrName)
 	sec, _, err := s.store.Find(ctx, owner, idOrName)
 	if f, ok := s.fixedOf(owner, idOrName); ok && engi.KindOf(err) == engi.NotFound {
@@ -317,7 +317,7 @@ func (s *Safe) Get(ctx context.Context, owner engi.Owner, idOrName string) (_ en
 }
 
 // List returns secrets by name, with those of the environment.
-func (s *Safe) List(ctx context.Context, owner engi.Owner) ([]engi.Secret, error) {
+func (s *Service) List(ctx context.Context, owner engi.Owner) ([]engi.Secret, error) {
 	all, err := s.store.List(ctx, owner)
 	if err != nil {
 		return nil, err
@@ -336,7 +336,7 @@ func (s *Safe) List(ctx context.Context, owner engi.Owner) ([]engi.Secret, error
 }
 
 // Update replaces the value, and the metadata if it is not nil.
-func (s *Safe) Update(ctx context.Context, owner engi.Owner, idOrName, value string, metadata map[string]string) (_ engi.Secret, err error) {
+func (s *Service) Update(ctx context.Context, owner engi.Owner, idOrName, value string, metadata map[string]string) (_ engi.Secret, err error) {
 	defer engi.Annotate(&err, "update secret %.40q", idOrName)
 	if err := check(value, metadata); err != nil {
 		return engi.Secret{}, err
@@ -360,7 +360,7 @@ func (s *Safe) Update(ctx context.Context, owner engi.Owner, idOrName, value str
 }
 
 // Remove deletes a secret.
-func (s *Safe) Remove(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
+func (s *Service) Remove(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
 	defer engi.Annotate(&err, "remove secret %.40q", idOrName)
 	sec, _, err := s.store.Find(ctx, owner, idOrName)
 	if err != nil {
@@ -370,7 +370,7 @@ func (s *Safe) Remove(ctx context.Context, owner engi.Owner, idOrName string) (e
 }
 
 // Reveal returns the value. It reports Conflict for one whose key is lost.
-func (s *Safe) Reveal(ctx context.Context, owner engi.Owner, idOrName string) (_ string, err error) {
+func (s *Service) Reveal(ctx context.Context, owner engi.Owner, idOrName string) (_ string, err error) {
 	defer engi.Annotate(&err, "reveal secret %.40q", idOrName)
 	sec, v, err := s.store.Find(ctx, owner, idOrName)
 	if f, ok := s.fixedOf(owner, idOrName); ok && engi.KindOf(err) == engi.NotFound {

@@ -20,7 +20,7 @@ func TestMemoryKeepsThePromises(t *testing.T) {
 	secrettest.Run(t, func(*testing.T) secret.Store { return new(secrettest.Memory) })
 }
 
-func open(t *testing.T, store secret.Store, path string) *secret.Safe {
+func open(t *testing.T, store secret.Store, path string) *secret.Service {
 	t.Helper()
 	s, err := secret.Open(t.Context(), store, secret.Options{Path: path})
 	if err != nil {

@@ -305,7 +305,7 @@ func (s *Server) supervise(r *run) {
 	}
 	m := s.newMonitor(r)
 	defer m.stop()
-	herd := child.Herd{Child: p.child, Marker: "ENGI_RUN=" + r.ID, Spare: func() map[int]bool { return s.sessions(r.ID) }}
+	herd := child.ProcessTree{Child: p.child, Marker: "ENGI_RUN=" + r.ID, Spare: func() map[int]bool { return s.sessions(r.ID) }}
 	cause := engi.CauseExited
 	for cause == engi.CauseExited {
 		select {

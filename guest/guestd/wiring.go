@@ -28,7 +28,7 @@ const (
 	trustEnd   = "# engi: end\n"
 )
 
-func checkWiring(w *wire.Wiring) error {
+func checkWiring(w *wire.NetworkSetup) error {
 	if w.Resolver != "" {
 		if _, err := netip.ParseAddr(w.Resolver); err != nil {
 			return engi.Errorf(engi.Invalid, "the resolver %.40q is no address", w.Resolver)
@@ -46,10 +46,10 @@ func checkWiring(w *wire.Wiring) error {
 // rewire changes the files of the sandbox from one wiring to the next, and
 // returns the variables that programs get. What programs have made of those
 // files stays, unless the two wirings differ.
-func (s *Server) rewire(old, next *wire.Wiring, moved map[string]string) (env map[string]string, _ map[string]string, err error) {
+func (s *Server) rewire(old, next *wire.NetworkSetup, moved map[string]string) (env map[string]string, _ map[string]string, err error) {
 	defer engi.Annotate(&err, "wire the sandbox")
 	if old == nil {
-		old = &wire.Wiring{}
+		old = &wire.NetworkSetup{}
 	}
 	if old.Resolver != next.Resolver || old.Search != next.Search {
 		if err := s.writeSystem(resolvPath, resolvConf(next)); err != nil {
@@ -73,7 +73,7 @@ func (s *Server) rewire(old, next *wire.Wiring, moved map[string]string) (env ma
 	return env, moved, nil
 }
 
-func resolvConf(w *wire.Wiring) []byte {
+func resolvConf(w *wire.NetworkSetup) []byte {
 	var b bytes.Buffer
 	if w.Search != "" {
 		b.WriteString("search " + w.Search + "\n")

@@ -10,12 +10,12 @@ import (
 )
 
 // wired returns a server whose files are below root, and what wires it.
-func wired(t *testing.T) (s *Server, root string, put func(*wire.Wiring)) {
+func wired(t *testing.T) (s *Server, root string, put func(*wire.NetworkSetup)) {
 	t.Helper()
 	root = t.TempDir()
 	s = New(Options{Root: root, Token: "t", Twin: true})
 	t.Cleanup(func() { s.Close() })
-	return s, root, func(w *wire.Wiring) {
+	return s, root, func(w *wire.NetworkSetup) {
 		t.Helper()
 		in := later(s.account().said, wire.Setup{Wiring: w})
 		if err := checkWiring(w); err != nil {
@@ -54,7 +54,7 @@ func TestWiring(t *testing.T) {
 	const system = "-----BEGIN CERTIFICATE-----\nroot\n-----END CERTIFICATE-----"
 	write(wire.BundlePath, system)
 	write(hostsPath, "127.0.0.1 localhost")
-	one := wire.Wiring{Resolver: "10.88.0.1", Search: "team.internal", Authority: []byte("PEM one\n"),
+	one := wire.NetworkSetup{Resolver: "10.88.0.1", Search: "team.internal", Authority: []byte("PEM one\n"),
 		Env: map[string]string{"KEY": "placeholder", "SSL_CERT_FILE": wire.BundlePath}}
 	put(&one)
 	want(resolvPath, "search team.internal\nnameserver 10.88.0.1\n")
@@ -81,7 +81,7 @@ func TestWiring(t *testing.T) {
 	}
 
 	// And none takes everything back.
-	put(&wire.Wiring{})
+	put(&wire.NetworkSetup{})
 	want(resolvPath, "")
 	want(wire.BundlePath, system+"\n")
 	want(wire.AuthorityPath, "")
@@ -102,7 +102,7 @@ func TestWiringReadOnly(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put(&wire.Wiring{Authority: []byte("PEM"), Env: map[string]string{"SSL_CERT_FILE": wire.BundlePath, "DENO_CERT": wire.AuthorityPath, "X": "y"}})
+	put(&wire.NetworkSetup{Authority: []byte("PEM"), Env: map[string]string{"SSL_CERT_FILE": wire.BundlePath, "DENO_CERT": wire.AuthorityPath, "X": "y"}})
 	env := s.account().env
 	for _, name := range []string{"SSL_CERT_FILE", "DENO_CERT"} {
 		raw, err := os.ReadFile(env[name])
@@ -113,14 +113,14 @@ func TestWiringReadOnly(t *testing.T) {
 	if env["X"] != "y" {
 		t.Errorf("the environment is %v", env)
 	}
-	put(&wire.Wiring{Authority: []byte("PEM"), Env: map[string]string{"SSL_CERT_FILE": wire.BundlePath}})
+	put(&wire.NetworkSetup{Authority: []byte("PEM"), Env: map[string]string{"SSL_CERT_FILE": wire.BundlePath}})
 	if got := s.account().env["SSL_CERT_FILE"]; !strings.Contains(got, trustDir) {
 		t.Errorf("told again it is %s", got)
 	}
 }
 
 func TestWiringRefusesNonsense(t *testing.T) {
-	for name, w := range map[string]wire.Wiring{
+	for name, w := range map[string]wire.NetworkSetup{
 		"resolver":  {Resolver: "1.1.1.1\nnameserver 2.2.2.2"},
 		"search":    {Search: "a\nnameserver 2.2.2.2"},
 		"authority": {Authority: []byte(trustEnd)},
@@ -141,7 +141,7 @@ func TestWiringKeepsWaiting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := s.newAccount(later(a.said, wire.Setup{Wiring: &wire.Wiring{Env: map[string]string{"A": "2", "B": "3"}}}), a)
+	b, err := s.newAccount(later(a.said, wire.Setup{Wiring: &wire.NetworkSetup{Env: map[string]string{"A": "2", "B": "3"}}}), a)
 	if err != nil {
 		t.Fatal(err)
 	}

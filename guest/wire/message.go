@@ -49,18 +49,18 @@ type Setup struct {
 	Processes int               `json:"processes,omitempty"`
 	OpenFiles int               `json:"open_files,omitempty"`
 	OutputDir string            `json:"output_dir,omitempty"` // of runs that name none; empty means WorkDir
-	Wiring    *Wiring           `json:"wiring,omitempty"`     // nil keeps what was said before; at first, that there is no network
+	Wiring    *NetworkSetup     `json:"wiring,omitempty"`     // nil keeps what was said before; at first, that there is no network
 }
 
-// Wiring is what there must be inside for the network to work.
-type Wiring struct {
+// NetworkSetup is what there must be inside for the network to work.
+type NetworkSetup struct {
 	Resolver  string            `json:"resolver,omitempty"`  // address for /etc/resolv.conf; empty means none
 	Search    string            `json:"search,omitempty"`    // domain for /etc/resolv.conf
 	Authority []byte            `json:"authority,omitempty"` // PEM of a certificate to trust beside the system's; see AuthorityPath
 	Env       map[string]string `json:"env,omitempty"`       // for all programs; Setup.Env goes before
 }
 
-// Where the authority's certificate goes. Values of Wiring.Env that are one of
+// Where the authority's certificate goes. Values of NetworkSetup.Env that are one of
 // these paths name another file where the root has none to be written.
 const (
 	AuthorityPath = "/usr/local/share/ca-certificates/engi-wall.crt" // alone

@@ -45,10 +45,10 @@ func Models(c config.Config, ledger *Ledger, log *slog.Logger) (*llm.Registry, e
 }
 
 // Rooms are those of the node that agents need.
-type Rooms struct {
+type Options struct {
 	Models  *llm.Registry // nil: there are no agents
 	Ledger  *Ledger       // that of Models
-	Places  tool.Places
+	Places  tool.Services
 	Sources []tool.Source // of more tools
 	DB      *store.DB
 	Ended   func(ctx context.Context, r engi.Run) // see [agent.Options]
@@ -56,7 +56,7 @@ type Rooms struct {
 }
 
 // Open makes the office of agents; nil where there are none.
-func Open(c config.Config, r Rooms) (*agent.Office, error) {
+func Open(c config.Config, r Options) (*agent.Runner, error) {
 	if r.Models == nil {
 		return nil, nil
 	}
@@ -71,7 +71,7 @@ func Open(c config.Config, r Rooms) (*agent.Office, error) {
 }
 
 // Remote knows the servers of tools of c.
-func Remote(c config.Config, places tool.Places, version string, log *slog.Logger) (*remote.Remote, error) {
+func Remote(c config.Config, places tool.Services, version string, log *slog.Logger) (*remote.Remote, error) {
 	servers, err := c.MCP.ToolServers(os.LookupEnv)
 	if err != nil {
 		return nil, err
@@ -116,7 +116,7 @@ type broken struct{ err error }
 func (b broken) RoundTrip(*http.Request) (*http.Response, error) { return nil, b.err }
 
 // check reports NotFound for what an owner has not.
-func check(p tool.Places) func(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, session string) error {
+func check(p tool.Services) func(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, session string) error {
 	return func(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, session string) error {
 		if sandbox != "" {
 			if _, err := p.Sandboxes.Get(ctx, owner, sandbox); err != nil {

@@ -63,7 +63,7 @@ func TestSwitch(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o, err := agents.Open(c, agents.Rooms{Models: models, Ledger: ledger, Places: tool.Places{Sandboxes: struct{ engi.Sandboxes }{}}, DB: db, Log: log})
+			o, err := agents.Open(c, agents.Options{Models: models, Ledger: ledger, Places: tool.Services{Sandboxes: struct{ engi.Sandboxes }{}}, DB: db, Log: log})
 			if err != nil {
 				t.Fatal(err)
 			}

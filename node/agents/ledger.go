@@ -15,7 +15,7 @@ import (
 // A Ledger knows what owners spent on models, and says when it is enough. It
 // is safe for concurrent use.
 type Ledger struct {
-	shelf   store.SpendShelf
+	shelf   store.SpendStore
 	budgets config.Budgets
 	log     *slog.Logger
 	now     func() time.Time

@@ -22,7 +22,7 @@ import (
 )
 
 // Rooms are those of the node that the library needs.
-type Rooms struct {
+type Options struct {
 	DB       *store.DB
 	Sessions engi.Sessions // nil: there are none
 	Models   *llm.Registry // nil: there are none
@@ -38,7 +38,7 @@ type Library struct {
 }
 
 // Open makes the library of c; nil where it is off. Nothing runs before Run.
-func Open(ctx context.Context, c config.Config, r Rooms) (*Library, error) {
+func Open(ctx context.Context, c config.Config, r Options) (*Library, error) {
 	if c.Docs.Off {
 		return nil, nil
 	}

@@ -25,7 +25,7 @@ import (
 )
 
 // Rooms are those of the node that sessions need.
-type Rooms struct {
+type Options struct {
 	Sandboxes engi.Sandboxes
 	Lifecycle engi.Lifecycle
 	Volumes   engi.Volumes
@@ -38,12 +38,12 @@ type Rooms struct {
 // Sessions are a node's. It is safe for concurrent use.
 type Sessions struct {
 	*session.Manager
-	packages *deps.Keeper
+	packages *deps.Manager
 }
 
 // Open makes the sessions of c, or returns nil where it has none. Nothing runs
 // before Run.
-func Open(ctx context.Context, c config.Config, r Rooms) (_ *Sessions, err error) {
+func Open(ctx context.Context, c config.Config, r Options) (_ *Sessions, err error) {
 	s := c.Sandbox
 	if !s.Enabled {
 		return nil, nil
@@ -176,9 +176,9 @@ func (w wall) Check(p engi.NetworkPolicy) error {
 }
 
 // Open implements fleet.Wall.
-func (w wall) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (engi.Wiring, error) {
+func (w wall) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (engi.NetworkSetup, error) {
 	if err := w.check(p); err != nil {
-		return engi.Wiring{}, err
+		return engi.NetworkSetup{}, err
 	}
 	return w.Wall.Open(ctx, id, owner, p)
 }

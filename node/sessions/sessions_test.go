@@ -16,9 +16,9 @@ func (*open) Attach(context.Context, engi.SandboxID) (string, error) { return ""
 func (*open) Shut(engi.SandboxID)                                    {}
 func (*open) Detach(context.Context, engi.SandboxID) error           { return nil }
 func (*open) Adopt(context.Context, []engi.SandboxID) error          { return nil }
-func (o *open) Open(_ context.Context, _ engi.SandboxID, _ engi.Owner, p engi.NetworkPolicy) (engi.Wiring, error) {
+func (o *open) Open(_ context.Context, _ engi.SandboxID, _ engi.Owner, p engi.NetworkPolicy) (engi.NetworkSetup, error) {
 	o.asked = append(o.asked, p)
-	return engi.Wiring{}, nil
+	return engi.NetworkSetup{}, nil
 }
 
 func section() config.Config {

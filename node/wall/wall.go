@@ -23,10 +23,10 @@ import (
 )
 
 // Rooms are those of the node that the wall needs.
-type Rooms struct {
+type Options struct {
 	Provider provider.Provider // whose machines it connects
 	Store    egress.Store
-	Secrets  *secret.Safe
+	Secrets  *secret.Service
 	Metrics  prometheus.Registerer
 	Log      *slog.Logger
 }
@@ -34,7 +34,7 @@ type Rooms struct {
 // A Wall is a node's. It is safe for concurrent use.
 type Wall struct {
 	*egress.Gateway
-	links  *link.Stock
+	links  *link.Pool
 	config config.Network
 
 	mu     sync.Mutex
@@ -43,8 +43,8 @@ type Wall struct {
 
 // Open makes the wall of c. It reports Unsupported, with a remedy, where there
 // can be none. The caller closes it.
-func Open(ctx context.Context, c config.Config, r Rooms) (_ *Wall, err error) {
-	wired, ok := r.Provider.(provider.Wired)
+func Open(ctx context.Context, c config.Config, r Options) (_ *Wall, err error) {
+	wired, ok := r.Provider.(provider.Networked)
 	if !ok {
 		return nil, engi.Errorf(engi.Unsupported, "machines of the %s tier have no links", r.Provider.Tier())
 	}
@@ -100,10 +100,10 @@ func (w *Wall) Check(p engi.NetworkPolicy) error {
 }
 
 // Open implements fleet's Wall.
-func (w *Wall) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (engi.Wiring, error) {
+func (w *Wall) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (engi.NetworkSetup, error) {
 	p, err := w.complete(p)
 	if err != nil {
-		return engi.Wiring{}, err
+		return engi.NetworkSetup{}, err
 	}
 	w.mu.Lock()
 	was := w.opened[id]
@@ -112,7 +112,7 @@ func (w *Wall) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p 
 	}
 	w.mu.Unlock()
 	if p.Mode == engi.NetworkNone && !was {
-		return engi.Wiring{}, nil // most sandboxes, when they are claimed
+		return engi.NetworkSetup{}, nil // most sandboxes, when they are claimed
 	}
 	return w.Gateway.Open(ctx, id, owner, p)
 }

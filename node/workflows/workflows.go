@@ -13,7 +13,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/node/config"
-	"github.com/engi-dev/engi/node/place"
+	"github.com/engi-dev/engi/node/datadir"
 	"github.com/engi-dev/engi/store"
 	"github.com/engi-dev/engi/workflow"
 	"github.com/engi-dev/engi/workflow/builtin"
@@ -22,7 +22,7 @@ import (
 )
 
 // Rooms are those of the node that functions need.
-type Rooms struct {
+type Options struct {
 	DB         *store.DB
 	Executions engi.Executions
 	Sandboxes  engi.Sandboxes
@@ -34,13 +34,13 @@ type Rooms struct {
 
 // Workflows are a node's. It is safe for concurrent use.
 type Workflows struct {
-	office *workflow.Office
+	office *workflow.Runner
 	calls  http.Handler
 }
 
 // Open makes the durable functions of c; nil where they are off. Nothing runs
 // before Run. It reports Invalid for functions that cannot work.
-func Open(c config.Config, r Rooms) (*Workflows, error) {
+func Open(c config.Config, r Options) (*Workflows, error) {
 	if c.Events.Off {
 		return nil, nil
 	}
@@ -48,7 +48,7 @@ func Open(c config.Config, r Rooms) (*Workflows, error) {
 	if err != nil {
 		return nil, err
 	}
-	rooms := builtin.Rooms{Sandboxes: r.Sandboxes, Templates: r.Templates, Executions: r.Executions, Agents: r.Agents, Runtimes: c.Events.RuntimeTemplates()}
+	rooms := builtin.Services{Sandboxes: r.Sandboxes, Templates: r.Templates, Executions: r.Executions, Agents: r.Agents, Runtimes: c.Events.RuntimeTemplates()}
 	functions := builtin.Functions(rooms)
 	declared, err := c.Declared(os.ReadFile)
 	if err != nil {
@@ -72,7 +72,7 @@ func Open(c config.Config, r Rooms) (*Workflows, error) {
 }
 
 // open makes what executes functions, and what answers calls of it, if it calls.
-func open(c config.Config, r Rooms) (workflow.Engine, http.Handler, error) {
+func open(c config.Config, r Options) (workflow.Engine, http.Handler, error) {
 	if c.Events.Engine == config.EngineInngest {
 		opt, err := c.Events.Inngest.Options(r.URL, os.LookupEnv)
 		if err != nil {
@@ -82,7 +82,7 @@ func open(c config.Config, r Rooms) (workflow.Engine, http.Handler, error) {
 		e, err := inngest.New(opt)
 		return e, e, err
 	}
-	e, err := dbos.New(dbos.Options{File: filepath.Join(c.DataDir, place.FunctionsName), Log: r.Log})
+	e, err := dbos.New(dbos.Options{File: filepath.Join(c.DataDir, datadir.FunctionsName), Log: r.Log})
 	return e, nil, err
 }
 

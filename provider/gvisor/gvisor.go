@@ -67,12 +67,12 @@ type Provider struct {
 }
 
 var (
-	_ provider.Provider = (*Provider)(nil)
-	_ provider.Restorer = (*Provider)(nil)
-	_ provider.Prober   = (*Provider)(nil)
-	_ provider.Enforcer = (*Provider)(nil)
-	_ provider.Tracer   = (*Provider)(nil)
-	_ provider.Wired    = (*Provider)(nil)
+	_ provider.Provider  = (*Provider)(nil)
+	_ provider.Restorer  = (*Provider)(nil)
+	_ provider.Prober    = (*Provider)(nil)
+	_ provider.Enforcer  = (*Provider)(nil)
+	_ provider.Tracer    = (*Provider)(nil)
+	_ provider.Networked = (*Provider)(nil)
 )
 
 // New returns a provider on o.Dir. It starts nothing, and touches nothing but

@@ -16,14 +16,14 @@ import (
 )
 
 // A box is a booted machine and its guest.
-type box struct {
+type container struct {
 	t testing.TB
 	m provider.Machine
 	c *guest.Client
 }
 
 // boot starts a machine; change may alter its spec.
-func boot(t testing.TB, change func(*provider.Spec)) *box {
+func boot(t testing.TB, change func(*provider.Spec)) *container {
 	t.Helper()
 	need(t)
 	root, mounts := newRoot(t)
@@ -51,11 +51,11 @@ func boot(t testing.TB, change func(*provider.Spec)) *box {
 	if err := c.Setup(t.Context(), wire.Setup{Processes: spec.Size.Processes, OpenFiles: spec.Size.OpenFiles}); err != nil {
 		t.Fatal(err)
 	}
-	return &box{t, m, c}
+	return &container{t, m, c}
 }
 
 // sh runs a shell command inside as root.
-func (b *box) sh(script string) (string, engi.Exit) {
+func (b *container) sh(script string) (string, engi.Exit) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
 	defer cancel()
@@ -78,7 +78,7 @@ func (b *box) sh(script string) (string, engi.Exit) {
 }
 
 // want fails if a command does not print what it should.
-func (b *box) want(script, want string) {
+func (b *container) want(script, want string) {
 	b.t.Helper()
 	if got, exit := b.sh(script); got != want {
 		b.t.Errorf("%s: got %q (%+v), want %q", script, got, exit, want)

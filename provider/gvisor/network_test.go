@@ -51,7 +51,7 @@ func links(t testing.TB) func(t testing.TB) string {
 }
 
 // echo puts a stack at our end of a link that echoes on port 7.
-func echo(t testing.TB, slot egress.Slot) {
+func echo(t testing.TB, slot egress.Link) {
 	t.Helper()
 	end, err := slot.Endpoint()
 	if err != nil {

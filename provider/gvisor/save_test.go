@@ -14,7 +14,7 @@ import (
 )
 
 // on starts a machine on the root of another one.
-func on(t *testing.T, p provider.Provider, spec provider.Spec) *box {
+func on(t *testing.T, p provider.Provider, spec provider.Spec) *container {
 	t.Helper()
 	m, err := p.Start(t.Context(), spec)
 	if err != nil {
@@ -23,7 +23,7 @@ func on(t *testing.T, p provider.Provider, spec provider.Spec) *box {
 	return enter(t, m, spec.Token)
 }
 
-func enter(t *testing.T, m provider.Machine, token string) *box {
+func enter(t *testing.T, m provider.Machine, token string) *container {
 	t.Helper()
 	t.Cleanup(func() {
 		if err := m.Close(); err != nil {
@@ -35,7 +35,7 @@ func enter(t *testing.T, m provider.Machine, token string) *box {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	return &box{t: t, m: m, c: c}
+	return &container{t: t, m: m, c: c}
 }
 
 func newSpec(t *testing.T) provider.Spec {
@@ -97,7 +97,7 @@ for i in range(3000):
 assert os.stat("many-0").st_nlink == 201
 print("all there")
 `
-	python := func(b *box, script, want string) {
+	python := func(b *container, script, want string) {
 		t.Helper()
 		if err := b.c.Write(t.Context(), "/tmp/script.py", strings.NewReader(script), engi.WriteOptions{User: "root"}); err != nil {
 			t.Fatal(err)

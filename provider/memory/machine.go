@@ -12,7 +12,7 @@ import (
 // A machine is one owner's hold on a box.
 type machine struct {
 	host *Host
-	box  *box
+	box  *container
 }
 
 var (

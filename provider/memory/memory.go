@@ -34,13 +34,13 @@ type Host struct {
 	dir string
 
 	mu       sync.Mutex
-	boxes    map[engi.SandboxID]*box
+	boxes    map[engi.SandboxID]*container
 	starting map[engi.SandboxID]bool
 }
 
 // NewHost returns a host whose machines keep their files below dir.
 func NewHost(dir string) *Host {
-	return &Host{dir: dir, boxes: map[engi.SandboxID]*box{}, starting: map[engi.SandboxID]bool{}}
+	return &Host{dir: dir, boxes: map[engi.SandboxID]*container{}, starting: map[engi.SandboxID]bool{}}
 }
 
 // Kill ends a machine from outside, as the kill of its processes would:
@@ -62,7 +62,7 @@ func (h *Host) Close() error {
 	return errors.Join(errs...)
 }
 
-func (h *Host) box(id engi.SandboxID) *box {
+func (h *Host) box(id engi.SandboxID) *container {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.boxes[id]
@@ -103,7 +103,7 @@ func removeAll(dir string) (err error) {
 }
 
 // A box is the part of a machine that lives on the host.
-type box struct {
+type container struct {
 	id     engi.SandboxID
 	root   string
 	dir    string // to remove; empty if the root is the caller's
@@ -120,7 +120,7 @@ type box struct {
 
 // stop ends the machine and returns when nothing of it runs. The first cause
 // counts.
-func (b *box) stop(cause engi.Cause) {
+func (b *container) stop(cause engi.Cause) {
 	b.mu.Lock()
 	first := b.cause == ""
 	if first {
@@ -139,7 +139,7 @@ func (b *box) stop(cause engi.Cause) {
 }
 
 // stream opens a stream to the guest.
-func (b *box) stream() (net.Conn, error) {
+func (b *container) stream() (net.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.cause != "" {
@@ -233,8 +233,8 @@ func (h *Host) reserve(id engi.SandboxID) error {
 	return nil
 }
 
-func (h *Host) build(ctx context.Context, spec provider.Spec, from string) (*box, error) {
-	b := &box{id: spec.ID, done: make(chan struct{})}
+func (h *Host) build(ctx context.Context, spec provider.Spec, from string) (*container, error) {
+	b := &container{id: spec.ID, done: make(chan struct{})}
 	root := spec.Root
 	if !spec.Writable {
 		root = filepath.Join(h.dir, string(spec.ID))

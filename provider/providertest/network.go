@@ -51,7 +51,7 @@ func (s *suite) wired(t *testing.T) {
 	}
 	m, spec, c := s.startWired(t)
 	s.echoes(t, c)
-	if w, ok := s.p.(provider.Wired); !ok {
+	if w, ok := s.p.(provider.Networked); !ok {
 		t.Error("nobody finds the namespace of a machine again")
 	} else if path, err := w.Netns(t.Context(), spec.ID); err != nil || !sameFile(t, path, spec.Netns) {
 		t.Errorf("the namespace is found at %q, %v", path, err)
@@ -70,7 +70,7 @@ func (s *suite) wired(t *testing.T) {
 
 	// One without a link has nothing but its loopback.
 	m, spec = s.start(t)
-	_, err := s.p.(provider.Wired).Netns(t.Context(), spec.ID)
+	_, err := s.p.(provider.Networked).Netns(t.Context(), spec.ID)
 	wantKind(t, err, engi.NotFound)
 	c = open(t, m, spec)
 	ownLoopback(t, c)

@@ -106,7 +106,7 @@ func TestDefinitionIsOne(t *testing.T) {
 }
 
 // shelf is templates that can be built, or not.
-type shelf struct {
+type store struct {
 	mu     sync.Mutex
 	built  map[string]engi.Template
 	builds int
@@ -114,7 +114,7 @@ type shelf struct {
 	slow   time.Duration
 }
 
-func (s *shelf) Get(_ context.Context, name string) (engi.Template, error) {
+func (s *store) Get(_ context.Context, name string) (engi.Template, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t, ok := s.built[name]; ok {
@@ -123,7 +123,7 @@ func (s *shelf) Get(_ context.Context, name string) (engi.Template, error) {
 	return engi.Template{}, engi.Errorf(engi.NotFound, "there is no such template")
 }
 
-func (s *shelf) List(context.Context) (all []engi.Template, _ error) {
+func (s *store) List(context.Context) (all []engi.Template, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range s.built {
@@ -132,7 +132,7 @@ func (s *shelf) List(context.Context) (all []engi.Template, _ error) {
 	return all, nil
 }
 
-func (s *shelf) Build(ctx context.Context, name string, definition []byte, progress func(engi.BuildEvent)) (engi.Template, error) {
+func (s *store) Build(ctx context.Context, name string, definition []byte, progress func(engi.BuildEvent)) (engi.Template, error) {
 	progress(engi.BuildEvent{Step: 1, Steps: 2, Name: "install"})
 	progress(engi.BuildEvent{Step: 1, Steps: 2, Name: "install", Log: "Download a"})
 	s.mu.Lock()
@@ -155,20 +155,20 @@ func (s *shelf) Build(ctx context.Context, name string, definition []byte, progr
 	return s.built[name], nil
 }
 
-func (s *shelf) Remove(_ context.Context, name string) error {
+func (s *store) Remove(_ context.Context, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.built, name)
 	return nil
 }
 
-func (s *shelf) set(fail error) {
+func (s *store) set(fail error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fail = fail
 }
 
-func keep(t *testing.T, s *shelf, file string, packages ...string) (k *Keeper, stop func()) {
+func keep(t *testing.T, s *store, file string, packages ...string) (k *Manager, stop func()) {
 	t.Helper()
 	o := Options{Templates: s, Base: "base", File: file}
 	for _, p := range packages {
@@ -194,7 +194,7 @@ func keep(t *testing.T, s *shelf, file string, packages ...string) (k *Keeper, s
 func TestS0_3_Installing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "packages")
 	synctest.Test(t, func(t *testing.T) {
-		s := &shelf{built: map[string]engi.Template{}, slow: 20 * time.Second}
+		s := &store{built: map[string]engi.Template{}, slow: 20 * time.Second}
 		k, stop := keep(t, s, file, "a")
 		synctest.Wait()
 		if d := k.Status(); d.State != engi.DependenciesBuilding || d.Step != "install" || !slices.Equal(d.Log, []string{"Download a"}) || d.Template != "" {
@@ -267,7 +267,7 @@ func TestS0_3_Installing(t *testing.T) {
 // TestOldPackagesGo checks that few of what was wanted before is kept.
 func TestOldPackagesGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &shelf{built: map[string]engi.Template{}}
+		s := &store{built: map[string]engi.Template{}}
 		for _, p := range strings.Split("abcdefghijklmn", "") {
 			time.Sleep(time.Second)
 			name := Name("base", []engi.Dependency{{Package: p}})

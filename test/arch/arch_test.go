@@ -72,14 +72,16 @@ var rules = []rule{
 	{"workflow", ".", "github.com/google/jsonschema-go/... github.com/robfig/cron/v3"},
 	{"workflow/...", ". workflow", ""},
 
-	{"fleet/...", ". fleet/... provider guest guest/wire disk/...", "github.com/prometheus/client_golang/..."},
+	{"outputlog", ".", ""},
+
+	{"fleet/...", ". fleet/... outputlog provider guest guest/wire disk/...", "github.com/prometheus/client_golang/..."},
 	{"store/...", ". store/... workflow fleet disk/... gate/... session agent library api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
 	{"api/v1", "", ""},
 	{"api/apitest", ". api/... gate/... guest guest/guestd guest/wire", "github.com/prometheus/client_golang/..."},
-	{"api/mcp", ". agent/tool api/host api/problem", "github.com/modelcontextprotocol/go-sdk/..."},
+	{"api/mcp", ". agent/tool api/httpio", "github.com/modelcontextprotocol/go-sdk/..."},
 	{"api/compat/e2b/e2btest", ". api/compat/e2b", "github.com/google/go-cmp/..."},
-	{"api/compat/e2b", ". api/flow api/problem", ""},
+	{"api/compat/e2b", ". api/httpio", ""},
 	{"api/...", ". api/... gate/... guest/fileops", "github.com/danielgtaylor/huma/v2/... github.com/prometheus/client_golang/... golang.org/x/time/... github.com/coder/websocket"},
 	{"client", "api/v1", "github.com/coder/websocket"},
 
@@ -186,7 +188,7 @@ func TestInterfacesStaySmall(t *testing.T) {
 	}
 }
 
-var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:agent|api|client|cmd|disk|docs|fleet|gate|guest|library|node|provider|script|session|store|test|tools|workflow)/[\w./-]+)\b`)
+var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:agent|api|client|cmd|disk|docs|fleet|outputlog|gate|guest|library|node|provider|script|session|store|test|tools|workflow)/[\w./-]+)\b`)
 
 // TestTourLinks resolves every name and path the tour mentions.
 func TestTourLinks(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 )
 
 // agent returns a function that lets an agent work in a sandbox.
-func (o Rooms) agent(name string) func(context.Context, *workflow.Run) (any, error) {
+func (o Services) agent(name string) func(context.Context, *workflow.Run) (any, error) {
 	return func(ctx context.Context, r *workflow.Run) (any, error) {
 		var data struct {
 			Prompt  string `json:"prompt"`
@@ -36,7 +36,7 @@ type answer struct {
 
 // work lets an agent work: the run has a key of this run's, so that whoever
 // comes after a crash finds it and waits for it.
-func (o Rooms) work(ctx context.Context, r *workflow.Run, spec engi.RunSpec) (any, error) {
+func (o Services) work(ctx context.Context, r *workflow.Run, spec engi.RunSpec) (any, error) {
 	id, err := workflow.Step(ctx, r, "start", func(ctx context.Context) (engi.RunID, error) {
 		if spec.Sandbox != "" {
 			s, err := o.Sandboxes.Get(ctx, r.Owner, spec.Sandbox)
@@ -59,7 +59,7 @@ func (o Rooms) work(ctx context.Context, r *workflow.Run, spec engi.RunSpec) (an
 
 // wait waits for the end of an agent's run, and ends it when this run is to
 // end.
-func (o Rooms) wait(ctx context.Context, r *workflow.Run, id engi.RunID) (answer, error) {
+func (o Services) wait(ctx context.Context, r *workflow.Run, id engi.RunID) (answer, error) {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	watched := make(chan struct{})

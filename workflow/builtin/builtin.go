@@ -36,7 +36,7 @@ func Runtimes() map[string]string {
 
 // Rooms are what functions work with. Functions of rooms that are nil are left
 // out.
-type Rooms struct {
+type Services struct {
 	Sandboxes  engi.Sandboxes
 	Templates  engi.Templates
 	Agents     engi.Agents
@@ -45,7 +45,7 @@ type Rooms struct {
 }
 
 // Functions returns the functions of the seed.
-func Functions(r Rooms) []workflow.Function {
+func Functions(r Services) []workflow.Function {
 	if r.Runtimes == nil {
 		r.Runtimes = Runtimes()
 	}
@@ -165,7 +165,7 @@ func known(t time.Time) *time.Time {
 // while it was made, only the record is left.
 const creations = 20
 
-func (o Rooms) create(ctx context.Context, r *workflow.Run) (any, error) {
+func (o Services) create(ctx context.Context, r *workflow.Run) (any, error) {
 	var data struct {
 		Runtime  string            `json:"runtime"`
 		Timeout  int64             `json:"timeout_seconds"`
@@ -207,7 +207,7 @@ func (o Rooms) create(ctx context.Context, r *workflow.Run) (any, error) {
 }
 
 // target returns the sandbox that an event names.
-func (o Rooms) target(ctx context.Context, owner engi.Owner, id string) (engi.Sandbox, error) {
+func (o Services) target(ctx context.Context, owner engi.Owner, id string) (engi.Sandbox, error) {
 	parsed, err := engi.ParseSandboxID(id)
 	if err != nil {
 		return engi.Sandbox{}, err
@@ -215,7 +215,7 @@ func (o Rooms) target(ctx context.Context, owner engi.Owner, id string) (engi.Sa
 	return o.Sandboxes.Get(ctx, owner, parsed)
 }
 
-func (o Rooms) stop(ctx context.Context, r *workflow.Run) (any, error) {
+func (o Services) stop(ctx context.Context, r *workflow.Run) (any, error) {
 	var data struct {
 		Sandbox string `json:"sandbox_id"`
 	}

@@ -14,18 +14,18 @@ import (
 	"github.com/engi-dev/engi/workflow/workflowtest"
 )
 
-type world struct {
-	*workflowtest.Office
+type fixture struct {
+	*workflowtest.Runner
 	agents     *apitest.Agents
 	executions *apitest.Executions
 }
 
 // serve runs an office with the built-in functions and these.
-func serve(t *testing.T, declared ...builtin.Declared) *world {
+func serve(t *testing.T, declared ...builtin.Declared) *fixture {
 	t.Helper()
-	w := &world{agents: &apitest.Agents{}, executions: apitest.NewExecutions()}
+	w := &fixture{agents: &apitest.Agents{}, executions: apitest.NewExecutions()}
 	t.Cleanup(w.executions.Close)
-	rooms := builtin.Rooms{Sandboxes: apitest.NewSandboxes(w.executions), Templates: apitest.NewTemplates(), Agents: w.agents, Executions: w.executions}
+	rooms := builtin.Services{Sandboxes: apitest.NewSandboxes(w.executions), Templates: apitest.NewTemplates(), Agents: w.agents, Executions: w.executions}
 	functions := builtin.Functions(rooms)
 	for _, d := range declared {
 		f, err := rooms.Declare(d)
@@ -35,7 +35,7 @@ func serve(t *testing.T, declared ...builtin.Declared) *world {
 		functions = append(functions, f)
 	}
 	e := &memory.Engine{}
-	w.Office = workflowtest.Open(t, func() workflow.Engine { return e }, functions...)
+	w.Runner = workflowtest.Open(t, func() workflow.Engine { return e }, functions...)
 	return w
 }
 
@@ -93,7 +93,7 @@ func TestDeclared(t *testing.T) {
 	}
 	run = w.Await(w.Send("anna", "print", `{"n":7}`), engi.FunctionDone)
 	var printed struct {
-		Output builtin.View `json:"output"`
+		Output builtin.RunView `json:"output"`
 	}
 	if err := json.Unmarshal(run.Output, &printed); err != nil {
 		t.Fatalf("%v: %s", err, run.Output)

@@ -36,7 +36,7 @@ type Declared struct {
 }
 
 // A View is what functions that are declared see of a run.
-type View struct {
+type RunView struct {
 	Run     string    `json:"run"`
 	Attempt int       `json:"attempt"` // from 1
 	Owner   string    `json:"owner"`
@@ -59,7 +59,7 @@ const (
 )
 
 // Declare returns the function of a declaration. It reports Invalid.
-func (o Rooms) Declare(d Declared) (_ workflow.Function, err error) {
+func (o Services) Declare(d Declared) (_ workflow.Function, err error) {
 	defer engi.Annotate(&err, "function %.140q", d.Name)
 	f := workflow.Function{Function: d.Function, Owner: d.Owner, Backoff: d.Backoff}
 	program := len(d.Program.Files) > 0
@@ -113,8 +113,8 @@ func (o Rooms) Declare(d Declared) (_ workflow.Function, err error) {
 	return f, nil
 }
 
-func viewOf(r *workflow.Run) (View, error) {
-	v := View{Run: string(r.ID), Attempt: r.Attempt, Owner: string(r.Owner), Event: EventView{ID: string(r.Event.ID), Name: r.Event.Name, Created: r.Event.Created}}
+func viewOf(r *workflow.Run) (RunView, error) {
+	v := RunView{Run: string(r.ID), Attempt: r.Attempt, Owner: string(r.Owner), Event: EventView{ID: string(r.Event.ID), Name: r.Event.Name, Created: r.Event.Created}}
 	return v, r.Data(&v.Event.Data)
 }
 
@@ -132,7 +132,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.Buffer.Write(p)
 }
 
-func say(t *template.Template, v View) (string, error) {
+func say(t *template.Template, v RunView) (string, error) {
 	out := bounded{left: maxInput}
 	if err := t.Execute(&out, v); err != nil {
 		return "", engi.Errorf(engi.Invalid, "%v", err).WithRemedy("send an event with the data that the function's %s asks for", t.Name())
@@ -150,7 +150,7 @@ type printed struct {
 // program runs the program of a declaration, once per attempt: the execution
 // has a key of the attempt's, so that whoever comes after a crash waits for the
 // one that was begun.
-func (o Rooms) program(ctx context.Context, r *workflow.Run, d Declared) (any, error) {
+func (o Services) program(ctx context.Context, r *workflow.Run, d Declared) (any, error) {
 	view, err := viewOf(r)
 	if err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func (o Rooms) program(ctx context.Context, r *workflow.Run, d Declared) (any, e
 }
 
 // ended waits for the end of an execution, and ends it when the run is to end.
-func (o Rooms) ended(ctx context.Context, r *workflow.Run, id engi.ExecutionID) (printed, error) {
+func (o Services) ended(ctx context.Context, r *workflow.Run, id engi.ExecutionID) (printed, error) {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	watched := make(chan error, 1)

@@ -44,7 +44,7 @@ func BenchmarkTwoSteps(b *testing.B) {
 			for range clients {
 				wg.Go(func() {
 					for range work {
-						e, err := o.Office.Send(b.Context(), engi.EventSpec{Owner: "anna", Name: "f", Data: json.RawMessage(`{}`)})
+						e, err := o.Runner.Send(b.Context(), engi.EventSpec{Owner: "anna", Name: "f", Data: json.RawMessage(`{}`)})
 						if err != nil {
 							b.Error(err)
 							return

@@ -23,7 +23,7 @@ import (
 // A twin is a server that behaves as Inngest's does towards an application:
 // it queues runs, calls for one step after the other, remembers their results,
 // sleeps, and calls again what failed. It is strict about what it is told.
-type twin struct {
+type fakeServer struct {
 	t     *testing.T
 	key   string // hexadecimal; empty takes everything
 	url   string
@@ -49,8 +49,8 @@ type running struct {
 	stack []string
 }
 
-func newTwin(t *testing.T, key string) *twin {
-	w := &twin{t: t, key: key, pause: 5 * time.Millisecond, functions: map[string]registered{}, runs: map[string]*running{}, live: map[string]bool{}, closed: make(chan struct{})}
+func newTwin(t *testing.T, key string) *fakeServer {
+	w := &fakeServer{t: t, key: key, pause: 5 * time.Millisecond, functions: map[string]registered{}, runs: map[string]*running{}, live: map[string]bool{}, closed: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /fn/register", w.register)
 	mux.HandleFunc("POST /e/{key}", w.event)
@@ -65,7 +65,7 @@ func newTwin(t *testing.T, key string) *twin {
 	return w
 }
 
-func (w *twin) allowed(rw http.ResponseWriter, r *http.Request) bool {
+func (w *fakeServer) allowed(rw http.ResponseWriter, r *http.Request) bool {
 	if w.key == "" {
 		return true
 	}
@@ -81,7 +81,7 @@ func (w *twin) allowed(rw http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-func (w *twin) register(rw http.ResponseWriter, r *http.Request) {
+func (w *fakeServer) register(rw http.ResponseWriter, r *http.Request) {
 	if !w.allowed(rw, r) {
 		return
 	}
@@ -112,7 +112,7 @@ func (w *twin) register(rw http.ResponseWriter, r *http.Request) {
 	io.WriteString(rw, `{"ok":true,"modified":true}`)
 }
 
-func (w *twin) event(rw http.ResponseWriter, r *http.Request) {
+func (w *fakeServer) event(rw http.ResponseWriter, r *http.Request) {
 	if w.key != "" && r.PathValue("key") != "event-key" {
 		http.Error(rw, "Event key not found", http.StatusUnauthorized)
 		return
@@ -139,7 +139,7 @@ func (w *twin) event(rw http.ResponseWriter, r *http.Request) {
 	io.WriteString(rw, `{"ids":["x"],"status":200}`)
 }
 
-func (w *twin) actions(rw http.ResponseWriter, r *http.Request) {
+func (w *fakeServer) actions(rw http.ResponseWriter, r *http.Request) {
 	if !w.allowed(rw, r) {
 		return
 	}
@@ -149,7 +149,7 @@ func (w *twin) actions(rw http.ResponseWriter, r *http.Request) {
 }
 
 // drive calls for a run until it is over.
-func (w *twin) drive(f registered, run *running) {
+func (w *fakeServer) drive(f registered, run *running) {
 	failed := 0
 	for {
 		w.mu.Lock()
@@ -199,7 +199,7 @@ func (w *twin) drive(f registered, run *running) {
 }
 
 // op takes in a step.
-func (w *twin) op(run *running, raw []byte) (time.Duration, error) {
+func (w *fakeServer) op(run *running, raw []byte) (time.Duration, error) {
 	var ops []struct {
 		Op, ID, Name, DisplayName string
 		Data                      json.RawMessage
@@ -228,7 +228,7 @@ func (w *twin) op(run *running, raw []byte) (time.Duration, error) {
 }
 
 // call calls once; an answer may get lost.
-func (w *twin) call(url string, body []byte) (int, http.Header, []byte) {
+func (w *fakeServer) call(url string, body []byte) (int, http.Header, []byte) {
 	req, err := http.NewRequest(http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		w.t.Error(err)

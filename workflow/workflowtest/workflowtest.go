@@ -21,10 +21,10 @@ import (
 	"github.com/engi-dev/engi/workflow"
 )
 
-// Office is an office on an engine and on a store of its own. It runs until
+// Runner is an office on an engine and on a store of its own. It runs until
 // the test ends, or stop is called.
-type Office struct {
-	*workflow.Office
+type Runner struct {
+	*workflow.Runner
 	t     testing.TB
 	db    *store.DB
 	open  func() workflow.Engine
@@ -34,7 +34,7 @@ type Office struct {
 
 // Open runs an office with functions. The engine that open returns knows what
 // the one that it returned before has remembered, once that has stopped.
-func Open(t testing.TB, open func() workflow.Engine, functions ...workflow.Function) *Office {
+func Open(t testing.TB, open func() workflow.Engine, functions ...workflow.Function) *Runner {
 	t.Helper()
 	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
 	if err != nil {
@@ -45,13 +45,13 @@ func Open(t testing.TB, open func() workflow.Engine, functions ...workflow.Funct
 			t.Error(err)
 		}
 	})
-	o := &Office{t: t, db: db, open: open, funcs: functions}
+	o := &Runner{t: t, db: db, open: open, funcs: functions}
 	o.Start()
 	return o
 }
 
 // Start starts the office again after Stop.
-func (o *Office) Start() {
+func (o *Runner) Start() {
 	o.t.Helper()
 	office, err := workflow.New(workflow.Options{Functions: o.funcs, Store: store.Workflow(o.db), Engine: o.open()})
 	if err != nil {
@@ -66,7 +66,7 @@ func (o *Office) Start() {
 		cancel()
 		o.t.Fatalf("the office did not start: %v", err)
 	}
-	o.Office = office
+	o.Runner = office
 	o.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-gone; err != nil {
@@ -77,12 +77,12 @@ func (o *Office) Start() {
 }
 
 // Stop stops the office and its engine; runs wait for Start.
-func (o *Office) Stop() { o.stop() }
+func (o *Runner) Stop() { o.stop() }
 
 // Send sends an event and returns the ID of the only run it starts.
-func (o *Office) Send(owner engi.Owner, name, data string) engi.FunctionRunID {
+func (o *Runner) Send(owner engi.Owner, name, data string) engi.FunctionRunID {
 	o.t.Helper()
-	e, err := o.Office.Send(o.t.Context(), engi.EventSpec{Owner: owner, Name: name, Data: json.RawMessage(data)})
+	e, err := o.Runner.Send(o.t.Context(), engi.EventSpec{Owner: owner, Name: name, Data: json.RawMessage(data)})
 	if err != nil {
 		o.t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func (o *Office) Send(owner engi.Owner, name, data string) engi.FunctionRunID {
 }
 
 // Await waits until a run is in one of the states, or has ended.
-func (o *Office) Await(id engi.FunctionRunID, states ...engi.FunctionState) engi.FunctionRun {
+func (o *Runner) Await(id engi.FunctionRunID, states ...engi.FunctionState) engi.FunctionRun {
 	o.t.Helper()
 	ctx, cancel := context.WithTimeout(o.t.Context(), time.Minute)
 	defer cancel()
@@ -417,7 +417,7 @@ func keys(t *testing.T, open func() workflow.Engine) {
 	for i := range events {
 		wg.Go(func() {
 			var err error
-			if events[i], err = o.Office.Send(t.Context(), spec); err != nil {
+			if events[i], err = o.Runner.Send(t.Context(), spec); err != nil {
 				t.Error(err)
 			}
 		})
@@ -430,7 +430,7 @@ func keys(t *testing.T, open func() workflow.Engine) {
 	}
 	want(t, o.Await(events[0].Runs[0]), engi.FunctionDone, 1)
 	spec.Owner = "bert"
-	other, err := o.Office.Send(t.Context(), spec)
+	other, err := o.Runner.Send(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,7 +108,7 @@ func (q *buildRequest) spec(archive func(hash string) string) (engi.BuildSpec, e
 }
 
 // startBuild begins a build whose steps have come.
-func (s *Surface) startBuild(w http.ResponseWriter, r *http.Request, who caller) (err error) {
+func (s *Server) startBuild(w http.ResponseWriter, r *http.Request, who caller) (err error) {
 	var q buildRequest
 	if err := body(w, r, &q); err != nil {
 		return err
@@ -178,7 +178,7 @@ func (s *Surface) startBuild(w http.ResponseWriter, r *http.Request, who caller)
 }
 
 // base returns engi's template behind a reference.
-func (s *Surface) base(ctx context.Context, who caller, ref string) (string, error) {
+func (s *Server) base(ctx context.Context, who caller, ref string) (string, error) {
 	name, tag := reference(ref)
 	t, err := s.Store.Get(ctx, who.viewer, name)
 	if err == nil {
@@ -202,7 +202,7 @@ func (s *Surface) base(ctx context.Context, who caller, ref string) (string, err
 }
 
 // build makes a build and records how it went.
-func (s *Surface) build(ctx context.Context, t Template, b Build, spec engi.BuildSpec, start, ready string) {
+func (s *Server) build(ctx context.Context, t Template, b Build, spec engi.BuildSpec, start, ready string) {
 	log := &buildLog{s: s, template: t.ID, build: b.ID}
 	stop := log.keep()
 	defer stop()
@@ -260,7 +260,7 @@ func reason(err error, template string) string {
 
 // make builds the template and, if it starts something, keeps a sandbox in
 // which that runs.
-func (s *Surface) make(ctx context.Context, b *Build, spec engi.BuildSpec, start, ready string, log *buildLog) error {
+func (s *Server) make(ctx context.Context, b *Build, spec engi.BuildSpec, start, ready string, log *buildLog) error {
 	if _, err := s.Builder.BuildSteps(ctx, spec, log.progress); err != nil {
 		return err
 	}
@@ -302,7 +302,7 @@ var waitForPort = regexp.MustCompile(`^\[ -n "\$\(ss -Htuln sport = :(\d{1,5})\)
 
 // comeUp runs the start command and waits until the ready command says that
 // it is up.
-func (s *Surface) comeUp(ctx context.Context, box engi.Sandbox, start, ready string, log *buildLog) error {
+func (s *Server) comeUp(ctx context.Context, box engi.Sandbox, start, ready string, log *buildLog) error {
 	g, release, err := s.Sandboxes.Enter(ctx, box.Owner, box.ID)
 	if err != nil {
 		return err
@@ -391,7 +391,7 @@ func failed(what string, e engi.Exit, want int) error {
 
 // recover ends the builds that a crash has ended, and removes what builds
 // have left.
-func (s *Surface) recover(ctx context.Context) error {
+func (s *Server) recover(ctx context.Context) error {
 	if err := os.RemoveAll(filepath.Join(s.Dir, "builds")); err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
@@ -421,11 +421,11 @@ func (s *Surface) recover(ctx context.Context) error {
 // A buildLog collects lines and writes them in bunches. It is safe for
 // concurrent use.
 type buildLog struct {
-	s               *Surface
+	s               *Server
 	template, build string
 
 	mu      sync.Mutex
-	lines   []Line
+	lines   []LogLine
 	count   int
 	current string // step
 }
@@ -479,7 +479,7 @@ func (l *buildLog) add(level, step, text string) {
 	if l.count++; l.count > maxLogLines && level != "error" {
 		return
 	}
-	l.lines = append(l.lines, Line{now(), level, step, text})
+	l.lines = append(l.lines, LogLine{now(), level, step, text})
 }
 
 func (l *buildLog) at(step string) {

@@ -22,8 +22,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/flow"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 )
 
 // AgentVersion is what clients decide by which features they use. All that
@@ -73,8 +72,8 @@ type Options struct {
 	MaxBuilds  int   // at the same time; 0 means 2
 }
 
-// A Surface serves the protocol. It is safe for concurrent use.
-type Surface struct {
+// A Server serves the protocol. It is safe for concurrent use.
+type Server struct {
 	Options
 	control *http.ServeMux
 
@@ -87,13 +86,13 @@ type Surface struct {
 	slots  chan struct{} // a build holds one
 	naming sync.Mutex    // held while templates are read to be changed
 
-	inner   flow.Crowd // requests inside
-	watches flow.Crowd // those that watch directories: they keep nobody from the others
+	inner   httpio.Limiter // requests inside
+	watches httpio.Limiter // those that watch directories: they keep nobody from the others
 }
 
 // New returns a surface; only Run starts something. It panics if a needed
 // option is missing.
-func New(o Options) *Surface {
+func New(o Options) *Server {
 	if o.Sandboxes == nil || o.Templates == nil || o.Keys == nil || o.Store == nil || len(o.Secret) < 32 || o.Dir == "" {
 		panic("e2b: something is missing in Options")
 	}
@@ -106,7 +105,7 @@ func New(o Options) *Surface {
 	def(&o.MaxUpload, 1<<30)
 	def(&o.MaxUploads, 8<<30)
 	def(&o.MaxBuilds, 2)
-	s := &Surface{Options: o, control: http.NewServeMux(), builds: map[string]context.CancelFunc{}, slots: make(chan struct{}, o.MaxBuilds)}
+	s := &Server{Options: o, control: http.NewServeMux(), builds: map[string]context.CancelFunc{}, slots: make(chan struct{}, o.MaxBuilds)}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.serveSandboxes()
 	s.serveSnapshots()
@@ -145,11 +144,11 @@ func Serves(path string) bool {
 }
 
 // Control serves the control plane: the paths that [Serves] knows.
-func (s *Surface) Control() http.Handler { return s.control }
+func (s *Server) Control() http.Handler { return s.control }
 
 // Run removes old uploads and forgotten builds until ctx ends, then ends the
 // builds that run.
-func (s *Surface) Run(ctx context.Context, ready func()) error {
+func (s *Server) Run(ctx context.Context, ready func()) error {
 	if err := s.recover(ctx); err != nil {
 		return err
 	}
@@ -184,7 +183,7 @@ type caller struct {
 }
 
 // handle serves pattern to callers with a key.
-func (s *Surface) handle(pattern string, f func(w http.ResponseWriter, r *http.Request, who caller) error) {
+func (s *Server) handle(pattern string, f func(w http.ResponseWriter, r *http.Request, who caller) error) {
 	s.control.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		who, err := s.caller(r)
 		if err == nil {
@@ -197,7 +196,7 @@ func (s *Surface) handle(pattern string, f func(w http.ResponseWriter, r *http.R
 	})
 }
 
-func (s *Surface) caller(r *http.Request) (caller, error) {
+func (s *Server) caller(r *http.Request) (caller, error) {
 	secret := r.Header.Get("X-API-KEY")
 	if secret == "" {
 		secret, _ = strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -290,7 +289,7 @@ func answer(w http.ResponseWriter, status int, v any) error {
 // fail says what went wrong as clients expect it: they read the code from the
 // body. They repeat what is Exhausted if told when.
 func fail(w http.ResponseWriter, err error) {
-	status := problem.Statuses[engi.KindOf(err)]
+	status := httpio.Statuses[engi.KindOf(err)]
 	if after := engi.RetryOf(err).AfterMillis; after > 0 && status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", strconv.FormatInt((after+999)/1000, 10))
 	}

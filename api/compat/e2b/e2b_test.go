@@ -432,7 +432,7 @@ func TestBuild(t *testing.T) {
 	build = m["buildID"].(string)
 	status = "/templates/" + id + "/builds/" + build + "/status"
 	w.shelf.mu.Lock()
-	w.shelf.fail = engi.Errorf(engi.Invalid, "build template %s: it broke", w.Surface.built(id, build))
+	w.shelf.fail = engi.Errorf(engi.Invalid, "build template %s: it broke", w.Server.built(id, build))
 	w.shelf.mu.Unlock()
 	w.want(202, "ann", "POST", "/v2/templates/"+id+"/builds/"+build, `{"steps":[{"type":"RUN","args":["x"]}]}`)
 	end = w.ended(status)
@@ -449,7 +449,7 @@ func TestBuild(t *testing.T) {
 }
 
 // ended waits for a build to end and returns its status with all lines.
-func (w *world) ended(status string) map[string]any {
+func (w *fixture) ended(status string) map[string]any {
 	w.t.Helper()
 	for range 500 {
 		m := w.want(200, "ann", "GET", status, "")
@@ -514,7 +514,7 @@ func TestUploadsAreBounded(t *testing.T) {
 }
 
 func TestRecover(t *testing.T) {
-	store := &memory{all: map[string]Template{}, lines: map[string][]Line{}}
+	store := &memory{all: map[string]Template{}, lines: map[string][]LogLine{}}
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "builds", "left"), 0o700); err != nil {
 		t.Fatal(err)
@@ -536,7 +536,7 @@ func TestRecover(t *testing.T) {
 func TestSweepTemplates(t *testing.T) {
 	w := newWorld(t)
 	id := strings.Repeat("a", 20)
-	lost, kept, failed := w.Surface.built(id, "00000000"), w.Surface.built(id, "00000001"), w.Surface.built(id, "00000002")
+	lost, kept, failed := w.Server.built(id, "00000000"), w.Server.built(id, "00000001"), w.Server.built(id, "00000002")
 	others := "e2b-01234567-" + id + "-00000000" // of a node that shares the cache
 	w.Store.Put(t.Context(), Template{ID: id, Name: "x", Builds: []Build{{ID: "1", State: BuildReady, Template: kept}, {ID: "2", State: BuildFailed, Template: failed}}})
 	w.shelf.mu.Lock()

@@ -70,7 +70,7 @@ func target(label, port string) (engi.SandboxID, int, bool) {
 
 // Inside serves requests to the agent and the code interpreter of sandboxes:
 // those whose target is [AgentPort] or [InterpreterPort].
-func (s *Surface) Inside() http.Handler {
+func (s *Server) Inside() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, port, ok := s.Target(r)
 		if !ok {
@@ -92,7 +92,7 @@ func lost(w http.ResponseWriter, id engi.SandboxID, text string) {
 
 const textLost = "The sandbox was not found"
 
-func (s *Surface) inside(w http.ResponseWriter, r *http.Request, id engi.SandboxID, port int) {
+func (s *Server) inside(w http.ResponseWriter, r *http.Request, id engi.SandboxID, port int) {
 	box, err := s.Sandboxes.Get(r.Context(), "", id)
 	switch {
 	case err != nil && engi.KindOf(err) != engi.NotFound && engi.KindOf(err) != engi.Invalid:
@@ -147,7 +147,7 @@ func (s *Surface) inside(w http.ResponseWriter, r *http.Request, id engi.Sandbox
 		return
 	}
 	defer release()
-	agent, ok := g.(engi.Agent)
+	agent, ok := g.(engi.GuestHTTP)
 	if !ok {
 		fail(w, errNone("agent inside sandboxes"))
 		return
@@ -259,7 +259,7 @@ func clean(h http.Header) {
 }
 
 // enters reports whether r may go in.
-func (s *Surface) enters(r *http.Request, box engi.Sandbox, port int) error {
+func (s *Server) enters(r *http.Request, box engi.Sandbox, port int) error {
 	path := r.URL.Path
 	if port == InterpreterPort {
 		// Clients send the access token with code only.
@@ -289,7 +289,7 @@ func (s *Surface) enters(r *http.Request, box engi.Sandbox, port int) error {
 
 // Allow lets a request into the ports of a sandbox that are not public if it
 // carries the token for them; else it reports Denied.
-func (s *Surface) Allow(r *http.Request, box engi.Sandbox, port int) error {
+func (s *Server) Allow(r *http.Request, box engi.Sandbox, port int) error {
 	if same(r.Header.Get(trafficHeader), s.TrafficToken(box.ID)) {
 		return nil
 	}
@@ -302,7 +302,7 @@ const maxSigners = 20_000
 
 // signedFile serves URLs for one file that name no sandbox, as clients make
 // them when they know us by a base URL only: the signature tells which.
-func (s *Surface) signedFile(w http.ResponseWriter, r *http.Request) {
+func (s *Server) signedFile(w http.ResponseWriter, r *http.Request) {
 	g, signed := signatureOf(r.URL.Query(), r.Method)
 	if !signed {
 		refuse(w, http.StatusBadRequest, "the request names no sandbox")

@@ -52,7 +52,7 @@ type Tag struct {
 }
 
 // A Line is one line of a build's log.
-type Line struct {
+type LogLine struct {
 	Time  time.Time
 	Level string // debug, info, warn or error
 	Step  string // may be empty
@@ -76,8 +76,8 @@ type Store interface {
 	Get(ctx context.Context, owner engi.Owner, idOrName string) (Template, error)
 	List(ctx context.Context, owner engi.Owner) ([]Template, error)
 	Remove(ctx context.Context, id string) error
-	AddLines(ctx context.Context, template, build string, lines []Line) error
-	Lines(ctx context.Context, build string, skip, limit int) ([]Line, error)
+	AddLines(ctx context.Context, template, build string, lines []LogLine) error
+	Lines(ctx context.Context, build string, skip, limit int) ([]LogLine, error)
 }
 
 // build returns the build with an ID, or nil.
@@ -144,7 +144,7 @@ func (t *Template) forget() (gone []Build) {
 }
 
 // change reads a template, lets f change it and stores it.
-func (s *Surface) change(ctx context.Context, owner engi.Owner, idOrName string, f func(*Template) error) (Template, error) {
+func (s *Server) change(ctx context.Context, owner engi.Owner, idOrName string, f func(*Template) error) (Template, error) {
 	s.naming.Lock()
 	defer s.naming.Unlock()
 	t, err := s.Store.Get(ctx, owner, idOrName)

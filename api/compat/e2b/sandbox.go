@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 )
 
 // Deadlines of sandboxes whose creators name none.
@@ -21,7 +21,7 @@ const (
 // settles is how long a request waits for a sandbox between two states.
 const settles = 60 * time.Second
 
-func (s *Surface) serveSandboxes() {
+func (s *Server) serveSandboxes() {
 	s.handle("POST /sandboxes", func(w http.ResponseWriter, r *http.Request, who caller) error { return s.create(w, r, who, 1) })
 	s.handle("POST /v2/sandboxes", func(w http.ResponseWriter, r *http.Request, who caller) error { return s.create(w, r, who, 2) })
 	s.handle("GET /sandboxes", s.listV1)
@@ -53,7 +53,7 @@ func (s *Surface) serveSandboxes() {
 }
 
 // one serves a pattern about one sandbox that is not stopped.
-func (s *Surface) one(pattern string, f func(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error) {
+func (s *Server) one(pattern string, f func(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error) {
 	s.handle(pattern, func(w http.ResponseWriter, r *http.Request, who caller) error {
 		box, err := s.find(r.Context(), who, r.PathValue("id"))
 		if err != nil {
@@ -67,7 +67,7 @@ func errLost(label string) error {
 	return engi.Errorf(engi.NotFound, "sandbox %.40q not found", label)
 }
 
-func (s *Surface) find(ctx context.Context, who caller, label string) (engi.Sandbox, error) {
+func (s *Server) find(ctx context.Context, who caller, label string) (engi.Sandbox, error) {
 	first, _, _ := strings.Cut(label, "-") // clients before version 2 add their clientID
 	id, err := engi.SandboxOfLabel(first)
 	if err != nil {
@@ -81,7 +81,7 @@ func (s *Surface) find(ctx context.Context, who caller, label string) (engi.Sand
 }
 
 // settled waits until box is between no two states.
-func (s *Surface) settled(ctx context.Context, box engi.Sandbox) (engi.Sandbox, error) {
+func (s *Server) settled(ctx context.Context, box engi.Sandbox) (engi.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, settles)
 	defer cancel()
 	for gap := 10 * time.Millisecond; ; gap = min(2*gap, 250*time.Millisecond) {
@@ -113,7 +113,7 @@ func seconds(n *int64, otherwise time.Duration) (time.Duration, error) {
 	return time.Duration(*n) * time.Second, nil
 }
 
-func (s *Surface) create(w http.ResponseWriter, r *http.Request, who caller, version int) error {
+func (s *Server) create(w http.ResponseWriter, r *http.Request, who caller, version int) error {
 	var q newSandbox
 	if err := body(w, r, &q); err != nil {
 		return err
@@ -177,7 +177,7 @@ var (
 	asleep = []engi.State{engi.Paused, engi.Hibernating, engi.Hibernated}
 )
 
-func (s *Surface) listV1(w http.ResponseWriter, r *http.Request, who caller) error {
+func (s *Server) listV1(w http.ResponseWriter, r *http.Request, who caller) error {
 	f, err := filter(r)
 	if err != nil {
 		return err
@@ -203,7 +203,7 @@ func listedAll(boxes []engi.Sandbox) []listedSandbox {
 	return all
 }
 
-func (s *Surface) list(w http.ResponseWriter, r *http.Request, who caller) error {
+func (s *Server) list(w http.ResponseWriter, r *http.Request, who caller) error {
 	q := r.URL.Query()
 	f, err := filter(r)
 	if err != nil {
@@ -270,7 +270,7 @@ func (s *Surface) list(w http.ResponseWriter, r *http.Request, who caller) error
 	return answer(w, http.StatusOK, listedAll(boxes))
 }
 
-func (s *Surface) kill(w http.ResponseWriter, r *http.Request, who caller) error {
+func (s *Server) kill(w http.ResponseWriter, r *http.Request, who caller) error {
 	box, err := s.find(r.Context(), who, r.PathValue("id"))
 	if err != nil {
 		return err
@@ -287,7 +287,7 @@ type wake struct {
 }
 
 // awaken wakes a sandbox, or gives it a later deadline.
-func (s *Surface) awaken(r *http.Request, who caller, box engi.Sandbox, q wake, otherwise time.Duration) (_ engi.Sandbox, slept bool, err error) {
+func (s *Server) awaken(r *http.Request, who caller, box engi.Sandbox, q wake, otherwise time.Duration) (_ engi.Sandbox, slept bool, err error) {
 	timeout, err := seconds(q.Timeout, otherwise)
 	if err != nil {
 		return box, false, err
@@ -326,7 +326,7 @@ func (s *Surface) awaken(r *http.Request, who caller, box engi.Sandbox, q wake, 
 	}
 }
 
-func (s *Surface) connect(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+func (s *Server) connect(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
 	var q wake
 	if err := body(w, r, &q); err != nil {
 		return err
@@ -342,7 +342,7 @@ func (s *Surface) connect(w http.ResponseWriter, r *http.Request, who caller, bo
 	return answer(w, status, s.sandbox(box))
 }
 
-func (s *Surface) resume(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+func (s *Server) resume(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
 	var q struct {
 		wake
 		AutoPause *bool `json:"autoPause"`
@@ -370,7 +370,7 @@ func (s *Surface) resume(w http.ResponseWriter, r *http.Request, who caller, box
 	return answer(w, http.StatusCreated, s.sandbox(box))
 }
 
-func (s *Surface) timeout(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+func (s *Server) timeout(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
 	var q struct {
 		Timeout *int64 `json:"timeout"`
 	}
@@ -390,7 +390,7 @@ func (s *Surface) timeout(w http.ResponseWriter, r *http.Request, who caller, bo
 	return answer(w, http.StatusNoContent, nil)
 }
 
-func (s *Surface) refresh(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+func (s *Server) refresh(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
 	var q struct {
 		Duration *int64 `json:"duration"`
 	}
@@ -407,7 +407,7 @@ func (s *Surface) refresh(w http.ResponseWriter, r *http.Request, who caller, bo
 	return answer(w, http.StatusNoContent, nil)
 }
 
-func (s *Surface) pause(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+func (s *Server) pause(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
 	var q wake
 	if err := body(w, r, &q); err != nil {
 		return err
@@ -427,7 +427,7 @@ func (s *Surface) pause(w http.ResponseWriter, r *http.Request, who caller, box 
 // maxForks bounds the copies of one request.
 const maxForks = 100
 
-func (s *Surface) fork(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+func (s *Server) fork(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
 	var q struct {
 		Timeout *int64 `json:"timeout"`
 		Count   *int   `json:"count"`
@@ -464,7 +464,7 @@ func (s *Surface) fork(w http.ResponseWriter, r *http.Request, who caller, box e
 	all := make([]outcome, len(copies))
 	for i, c := range copies {
 		if c.Err != nil {
-			all[i].Error = &refusal{problem.Statuses[engi.KindOf(c.Err)], c.Err.Error()}
+			all[i].Error = &refusal{httpio.Statuses[engi.KindOf(c.Err)], c.Err.Error()}
 			continue
 		}
 		v := s.sandbox(c.Sandbox)
@@ -473,7 +473,7 @@ func (s *Surface) fork(w http.ResponseWriter, r *http.Request, who caller, box e
 	return answer(w, http.StatusCreated, all)
 }
 
-func (s *Surface) setNetwork(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
 	var q network
 	if err := body(w, r, &q); err != nil {
 		return err
@@ -504,7 +504,7 @@ func unix(text string) (time.Time, error) {
 	return time.Unix(n, 0), nil
 }
 
-func (s *Surface) metrics(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+func (s *Server) metrics(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
 	from, err := unix(r.URL.Query().Get("start"))
 	if err != nil {
 		return err
@@ -526,7 +526,7 @@ func (s *Surface) metrics(w http.ResponseWriter, r *http.Request, who caller, bo
 	return answer(w, http.StatusOK, all)
 }
 
-func (s *Surface) manyMetrics(w http.ResponseWriter, r *http.Request, who caller) error {
+func (s *Server) manyMetrics(w http.ResponseWriter, r *http.Request, who caller) error {
 	all := map[string]metric{}
 	for _, text := range r.URL.Query()["sandbox_ids"] {
 		for label := range strings.SplitSeq(text, ",") {
@@ -550,7 +550,7 @@ func (s *Surface) manyMetrics(w http.ResponseWriter, r *http.Request, who caller
 }
 
 // logs tells a sandbox's life, which is all that engi writes down about it.
-func (s *Surface) logs(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+func (s *Server) logs(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
 	type line struct {
 		Timestamp time.Time         `json:"timestamp"`
 		Line      string            `json:"line,omitempty"`

@@ -46,7 +46,7 @@ func checkMetadata(m map[string]string) error {
 	return nil
 }
 
-func (s *Surface) serveSecrets() {
+func (s *Server) serveSecrets() {
 	secrets := func(pattern string, f func(w http.ResponseWriter, r *http.Request, who caller, ref string) error) {
 		s.handle(pattern, func(w http.ResponseWriter, r *http.Request, who caller) error {
 			if s.Secrets == nil {

@@ -23,7 +23,7 @@ func snapshotOf(p engi.Snapshot) snapshot {
 // buildSnapshots is how names of snapshots begin that belong to templates.
 const buildSnapshots = "e2b-template-"
 
-func (s *Surface) serveSnapshots() {
+func (s *Server) serveSnapshots() {
 	s.one("POST /sandboxes/{id}/snapshots", func(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
 		var q struct {
 			Name string `json:"name"`

@@ -22,7 +22,7 @@ var (
 	tagPattern  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 )
 
-func (s *Surface) serveTemplates() {
+func (s *Server) serveTemplates() {
 	s.handle("POST /v3/templates", s.newBuild)
 	s.handle("POST /v2/templates/{id}/builds/{build}", s.startBuild)
 	s.handle("GET /templates/{id}/builds/{build}/status", s.buildStatus)
@@ -78,7 +78,7 @@ func errTemplate(ref string) error {
 func missing(err error) bool { return err != nil && engi.KindOf(err) == engi.NotFound }
 
 // resolve says in spec what a sandbox of template ref begins as.
-func (s *Surface) resolve(ctx context.Context, who caller, ref string, spec *engi.SandboxSpec) error {
+func (s *Server) resolve(ctx context.Context, who caller, ref string, spec *engi.SandboxSpec) error {
 	if ref == "" {
 		return engi.Errorf(engi.Invalid, "templateID is missing")
 	}
@@ -123,7 +123,7 @@ func (s *Surface) resolve(ctx context.Context, who caller, ref string, spec *eng
 }
 
 // ours returns a template of the registry.
-func (s *Surface) ours(ctx context.Context, who caller, ref string) (Template, error) {
+func (s *Server) ours(ctx context.Context, who caller, ref string) (Template, error) {
 	name, _ := reference(ref)
 	t, err := s.Store.Get(ctx, who.viewer, name)
 	if missing(err) {
@@ -142,13 +142,13 @@ func newUUID() string {
 
 // built is the name of engi's template that a build makes. Nodes may share
 // their templates, so it says whose it is.
-func (s *Surface) built(template, build string) string {
+func (s *Server) built(template, build string) string {
 	return s.builtPrefix() + template + "-" + build[:8]
 }
 
-func (s *Surface) builtPrefix() string { return "e2b-" + s.derive("node", "")[:8] + "-" }
+func (s *Server) builtPrefix() string { return "e2b-" + s.derive("node", "")[:8] + "-" }
 
-func (s *Surface) newBuild(w http.ResponseWriter, r *http.Request, who caller) error {
+func (s *Server) newBuild(w http.ResponseWriter, r *http.Request, who caller) error {
 	var q struct {
 		Name     string   `json:"name"`
 		Alias    string   `json:"alias"`
@@ -231,7 +231,7 @@ type logEntry struct {
 const maxLines = 100
 
 // linesOf returns a page of a build's log, in both forms.
-func (s *Surface) linesOf(r *http.Request, build string) ([]string, []logEntry, error) {
+func (s *Server) linesOf(r *http.Request, build string) ([]string, []logEntry, error) {
 	skip := 0
 	for _, key := range []string{"logsOffset", "cursor"} {
 		if text := r.URL.Query().Get(key); text != "" {
@@ -252,7 +252,7 @@ func (s *Surface) linesOf(r *http.Request, build string) ([]string, []logEntry, 
 	return texts, entries, nil
 }
 
-func (s *Surface) findBuild(r *http.Request, who caller) (Template, *Build, error) {
+func (s *Server) findBuild(r *http.Request, who caller) (Template, *Build, error) {
 	t, err := s.ours(r.Context(), who, r.PathValue("id"))
 	if err != nil {
 		return t, nil, err
@@ -264,7 +264,7 @@ func (s *Surface) findBuild(r *http.Request, who caller) (Template, *Build, erro
 	return t, b, nil
 }
 
-func (s *Surface) buildStatus(w http.ResponseWriter, r *http.Request, who caller) error {
+func (s *Server) buildStatus(w http.ResponseWriter, r *http.Request, who caller) error {
 	t, b, err := s.findBuild(r, who)
 	if err != nil {
 		return err
@@ -284,7 +284,7 @@ func (s *Surface) buildStatus(w http.ResponseWriter, r *http.Request, who caller
 	return answer(w, http.StatusOK, v)
 }
 
-func (s *Surface) buildLogs(w http.ResponseWriter, r *http.Request, who caller) error {
+func (s *Server) buildLogs(w http.ResponseWriter, r *http.Request, who caller) error {
 	_, b, err := s.findBuild(r, who)
 	if err != nil {
 		return err
@@ -321,7 +321,7 @@ func builtIn(t engi.Template) map[string]any {
 	}
 }
 
-func (s *Surface) listTemplates(w http.ResponseWriter, r *http.Request, who caller) error {
+func (s *Server) listTemplates(w http.ResponseWriter, r *http.Request, who caller) error {
 	all, err := s.Store.List(r.Context(), who.viewer)
 	if err != nil {
 		return err
@@ -336,7 +336,7 @@ func (s *Surface) listTemplates(w http.ResponseWriter, r *http.Request, who call
 	return answer(w, http.StatusOK, list)
 }
 
-func (s *Surface) getTemplate(w http.ResponseWriter, r *http.Request, who caller) error {
+func (s *Server) getTemplate(w http.ResponseWriter, r *http.Request, who caller) error {
 	t, err := s.ours(r.Context(), who, r.PathValue("id"))
 	if err != nil {
 		return err
@@ -355,7 +355,7 @@ func (s *Surface) getTemplate(w http.ResponseWriter, r *http.Request, who caller
 }
 
 // patchTemplate changes nothing: a template is its owner's alone.
-func (s *Surface) patchTemplate(w http.ResponseWriter, r *http.Request, who caller) error {
+func (s *Server) patchTemplate(w http.ResponseWriter, r *http.Request, who caller) error {
 	var q struct {
 		Public bool `json:"public"`
 	}
@@ -373,7 +373,7 @@ func (s *Surface) patchTemplate(w http.ResponseWriter, r *http.Request, who call
 }
 
 // alias says whether a name is taken: by the caller, or by the node.
-func (s *Surface) alias(w http.ResponseWriter, r *http.Request, who caller, ref string) error {
+func (s *Server) alias(w http.ResponseWriter, r *http.Request, who caller, ref string) error {
 	t, err := s.ours(r.Context(), who, ref)
 	if err == nil && (t.latest() == nil || strings.Contains(ref, ":") && t.tagged(ref[strings.Index(ref, ":")+1:]) == nil) {
 		return errTemplate(ref)
@@ -392,7 +392,7 @@ func (s *Surface) alias(w http.ResponseWriter, r *http.Request, who caller, ref 
 	return answer(w, http.StatusOK, map[string]any{"templateID": name, "public": true})
 }
 
-func (s *Surface) tags(w http.ResponseWriter, r *http.Request, who caller, id string) error {
+func (s *Server) tags(w http.ResponseWriter, r *http.Request, who caller, id string) error {
 	t, err := s.ours(r.Context(), who, id)
 	if err != nil {
 		return err
@@ -404,7 +404,7 @@ func (s *Surface) tags(w http.ResponseWriter, r *http.Request, who caller, id st
 	return answer(w, http.StatusOK, list)
 }
 
-func (s *Surface) assignTags(w http.ResponseWriter, r *http.Request, who caller) error {
+func (s *Server) assignTags(w http.ResponseWriter, r *http.Request, who caller) error {
 	var q struct {
 		Target string   `json:"target"`
 		Tags   []string `json:"tags"`
@@ -438,7 +438,7 @@ func (s *Surface) assignTags(w http.ResponseWriter, r *http.Request, who caller)
 	return answer(w, http.StatusCreated, map[string]any{"buildID": build, "tags": q.Tags})
 }
 
-func (s *Surface) removeTags(w http.ResponseWriter, r *http.Request, who caller) error {
+func (s *Server) removeTags(w http.ResponseWriter, r *http.Request, who caller) error {
 	var q struct {
 		Name string   `json:"name"`
 		Tags []string `json:"tags"`
@@ -463,7 +463,7 @@ func (s *Surface) removeTags(w http.ResponseWriter, r *http.Request, who caller)
 }
 
 // removeTemplate removes a template, or a snapshot: they share their IDs.
-func (s *Surface) removeTemplate(w http.ResponseWriter, r *http.Request, who caller) error {
+func (s *Server) removeTemplate(w http.ResponseWriter, r *http.Request, who caller) error {
 	ref := r.PathValue("id")
 	t, err := s.ours(r.Context(), who, ref)
 	if missing(err) && s.Snapshots != nil {
@@ -497,7 +497,7 @@ func (s *Surface) removeTemplate(w http.ResponseWriter, r *http.Request, who cal
 
 // discard removes what builds have made, as far as it is not used; sweep gets
 // the rest later.
-func (s *Surface) discard(ctx context.Context, owner engi.Owner, builds []Build) {
+func (s *Server) discard(ctx context.Context, owner engi.Owner, builds []Build) {
 	for _, b := range builds {
 		if b.Snapshot != "" && s.Snapshots != nil {
 			if err := s.Snapshots.Remove(ctx, owner, string(b.Snapshot)); err != nil && !missing(err) {
@@ -512,7 +512,7 @@ func (s *Surface) discard(ctx context.Context, owner engi.Owner, builds []Build)
 
 // sweepTemplates removes what builds of this node have made that are forgotten, and what
 // could not be removed while sandboxes used it.
-func (s *Surface) sweepTemplates(ctx context.Context) error {
+func (s *Server) sweepTemplates(ctx context.Context) error {
 	all, err := s.Templates.List(ctx)
 	if err != nil {
 		return err

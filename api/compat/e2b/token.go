@@ -70,17 +70,17 @@ func makeSecret(path string) error {
 
 // derive makes a token for one purpose and one object. Nothing is stored: the
 // same node derives it again.
-func (s *Surface) derive(purpose, object string) string {
+func (s *Server) derive(purpose, object string) string {
 	m := hmac.New(sha256.New, s.Secret)
 	m.Write([]byte(purpose + "\x00" + object))
 	return hex.EncodeToString(m.Sum(nil))
 }
 
 // AccessToken opens the inside of a secure sandbox.
-func (s *Surface) AccessToken(id engi.SandboxID) string { return s.derive("envd", string(id)) }
+func (s *Server) AccessToken(id engi.SandboxID) string { return s.derive("envd", string(id)) }
 
 // TrafficToken opens the ports of a sandbox that are not public.
-func (s *Surface) TrafficToken(id engi.SandboxID) string { return s.derive("traffic", string(id)) }
+func (s *Server) TrafficToken(id engi.SandboxID) string { return s.derive("traffic", string(id)) }
 
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 

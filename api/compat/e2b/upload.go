@@ -27,17 +27,17 @@ var hashPattern = regexp.MustCompile(`^[A-Za-z0-9]{1,128}$`)
 
 // archive is where an owner's upload lies. The hash is the client's word: it
 // names content for its owner only.
-func (s *Surface) archive(owner engi.Owner, hash string) string {
+func (s *Server) archive(owner engi.Owner, hash string) string {
 	sum := sha256.Sum256([]byte(owner))
 	return filepath.Join(s.Dir, "files", hex.EncodeToString(sum[:8])+"-"+hash)
 }
 
-func (s *Surface) uploadToken(t Template, hash, expires string) string {
+func (s *Server) uploadToken(t Template, hash, expires string) string {
 	return s.derive("upload", t.ID+"/"+hash+"/"+expires)
 }
 
 // fileLink says whether an archive is here, else where to put it.
-func (s *Surface) fileLink(w http.ResponseWriter, r *http.Request, who caller) error {
+func (s *Server) fileLink(w http.ResponseWriter, r *http.Request, who caller) error {
 	t, err := s.ours(r.Context(), who, r.PathValue("id"))
 	if err != nil {
 		return err
@@ -61,13 +61,13 @@ func (s *Surface) fileLink(w http.ResponseWriter, r *http.Request, who caller) e
 }
 
 // putFile takes an archive through a link of fileLink.
-func (s *Surface) putFile(w http.ResponseWriter, r *http.Request) {
+func (s *Server) putFile(w http.ResponseWriter, r *http.Request) {
 	if err := s.takeFile(w, r); err != nil {
 		fail(w, err)
 	}
 }
 
-func (s *Surface) takeFile(w http.ResponseWriter, r *http.Request) (err error) {
+func (s *Server) takeFile(w http.ResponseWriter, r *http.Request) (err error) {
 	q, hash := r.URL.Query(), r.PathValue("hash")
 	t, err := s.Store.Get(r.Context(), "", r.PathValue("id"))
 	if err != nil && !missing(err) {
@@ -110,7 +110,7 @@ func (s *Surface) takeFile(w http.ResponseWriter, r *http.Request) (err error) {
 
 // sweep removes archives nobody has used for long, and the oldest ones until
 // more bytes fit, and what ended uploads have left.
-func (s *Surface) sweep(more int64) error {
+func (s *Server) sweep(more int64) error {
 	entries, err := os.ReadDir(filepath.Join(s.Dir, "files"))
 	if err != nil {
 		if os.IsNotExist(err) {

@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/problem"
+	"github.com/engi-dev/engi/api/httpio"
 )
 
-func (s *Surface) volumeToken(id engi.VolumeID) string { return s.derive("volume", string(id)) }
+func (s *Server) volumeToken(id engi.VolumeID) string { return s.derive("volume", string(id)) }
 
-func (s *Surface) volume(v engi.Volume, who caller) map[string]any {
+func (s *Server) volume(v engi.Volume, who caller) map[string]any {
 	m := map[string]any{"volumeID": v.ID, "name": v.Name, "token": ""}
 	if who.writes {
 		m["token"] = s.volumeToken(v.ID)
@@ -26,7 +26,7 @@ func (s *Surface) volume(v engi.Volume, who caller) map[string]any {
 	return m
 }
 
-func (s *Surface) serveVolumes() {
+func (s *Server) serveVolumes() {
 	volumes := func(pattern string, f func(w http.ResponseWriter, r *http.Request, who caller) error) {
 		s.handle(pattern, func(w http.ResponseWriter, r *http.Request, who caller) error {
 			if s.Volumes == nil {
@@ -175,7 +175,7 @@ func (s *Surface) serveVolumes() {
 }
 
 // content serves what is in volumes, to whoever has a volume's token.
-func (s *Surface) content(method, what string, f func(w http.ResponseWriter, r *http.Request, f engi.VolumeFiles, at string) error) {
+func (s *Server) content(method, what string, f func(w http.ResponseWriter, r *http.Request, f engi.VolumeFiles, at string) error) {
 	s.control.HandleFunc(method+" /volumecontent/{id}/"+what, func(w http.ResponseWriter, r *http.Request) {
 		err := func() error {
 			if s.Volumes == nil {
@@ -198,7 +198,7 @@ func (s *Surface) content(method, what string, f func(w http.ResponseWriter, r *
 			return f(w, r, files, path.Clean("/"+at))
 		}()
 		if err != nil {
-			status := problem.Statuses[engi.KindOf(err)]
+			status := httpio.Statuses[engi.KindOf(err)]
 			if engi.KindOf(err) == engi.Exhausted {
 				status = http.StatusInsufficientStorage
 			}

@@ -102,7 +102,7 @@ type metric struct {
 	DiskTotal     int64     `json:"diskTotal"`
 }
 
-func (s *Surface) domain() *string {
+func (s *Server) domain() *string {
 	if s.Domain == "" {
 		return nil
 	}
@@ -122,7 +122,7 @@ func templateOf(box engi.Sandbox) (id, alias string) {
 	return id, box.Notes[noteAlias]
 }
 
-func (s *Surface) sandbox(box engi.Sandbox) sandbox {
+func (s *Server) sandbox(box engi.Sandbox) sandbox {
 	v := sandbox{SandboxID: box.ID.Label(), ClientID: clientID, EnvdVersion: AgentVersion, Domain: s.domain()}
 	v.TemplateID, v.Alias = templateOf(box)
 	if secure(box) {
@@ -164,7 +164,7 @@ func listed(box engi.Sandbox) listedSandbox {
 	return v
 }
 
-func (s *Surface) detail(box engi.Sandbox, who caller) sandboxDetail {
+func (s *Server) detail(box engi.Sandbox, who caller) sandboxDetail {
 	v := sandboxDetail{listedSandbox: listed(box), Domain: s.domain(), Network: shown(box),
 		Lifecycle: &lifecycle{OnTimeout: "kill", AutoResume: box.Lifetime.AutoResume}}
 	if secure(box) && who.writes {

@@ -29,7 +29,7 @@ func TestAgents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tools, err := tool.Builtin(tool.Places{})
+	tools, err := tool.Builtin(tool.Services{})
 	if err != nil {
 		t.Fatal(err)
 	}

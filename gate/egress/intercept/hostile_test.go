@@ -137,7 +137,7 @@ func (h *rawHost) all() string {
 	return h.buf.String()
 }
 
-func (w *world) rawUpstream() *rawHost {
+func (w *fixture) rawUpstream() *rawHost {
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{w.ca.leaf(w.t, host)}})
 	if err != nil {
 		w.t.Fatal(err)

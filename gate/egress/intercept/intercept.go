@@ -158,13 +158,13 @@ func Hosts(p engi.NetworkPolicy) ([]Host, error) {
 // sandbox needs inside: Authority, which is nil if nothing is intercepted, and
 // Env. Authority belongs into the files [AuthorityPath] and [BundlePath]. It
 // reports Invalid as [Check] does.
-func (i *Interceptor) Open(id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (_ engi.Wiring, err error) {
+func (i *Interceptor) Open(id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (_ engi.NetworkSetup, err error) {
 	defer engi.Annotate(&err, "intercept for %s", id)
 	rules, err := rulesOf(p)
 	if err != nil {
-		return engi.Wiring{}, err
+		return engi.NetworkSetup{}, err
 	}
-	w := engi.Wiring{Env: map[string]string{}}
+	w := engi.NetworkSetup{Env: map[string]string{}}
 	for n := range rules {
 		if g := rules[n].grant; g.Env != "" {
 			rules[n].holder = i.placeholder(id, g)
@@ -184,7 +184,7 @@ func (i *Interceptor) Open(id engi.SandboxID, owner engi.Owner, p engi.NetworkPo
 	if slices.ContainsFunc(rules, func(r rule) bool { return r.host.TLS }) {
 		if s.ca == nil || time.Until(s.ca.cert.NotAfter) < authorityLeft {
 			if s.ca, err = i.newAuthority(id); err != nil {
-				return engi.Wiring{}, err
+				return engi.NetworkSetup{}, err
 			}
 		}
 		w.Authority = slices.Clone(s.ca.pem)

@@ -228,9 +228,9 @@ func (j *Journal) unwatch(id engi.SandboxID, c chan struct{}) {
 	}
 }
 
-// A Page is the part of the journal that is about one sandbox. It is safe for
+// A Log is the part of the journal that is about one sandbox. It is safe for
 // concurrent use.
-type Page struct {
+type Log struct {
 	journal *Journal
 	limit   *rate.Limiter
 
@@ -246,13 +246,13 @@ type repeats struct {
 	until time.Time
 }
 
-// Page returns a page for a sandbox.
-func (j *Journal) Page() *Page {
-	return &Page{journal: j, limit: rate.NewLimiter(perSec, burst), same: make(map[engi.NetworkEvent]*repeats)}
+// Log returns a page for a sandbox.
+func (j *Journal) Page() *Log {
+	return &Log{journal: j, limit: rate.NewLimiter(perSec, burst), same: make(map[engi.NetworkEvent]*repeats)}
 }
 
 // Add writes an event down. It does not wait.
-func (p *Page) Add(e engi.NetworkEvent) {
+func (p *Log) Add(e engi.NetworkEvent) {
 	now := time.Now()
 	if e.Time.IsZero() {
 		e.Time = now
@@ -287,14 +287,14 @@ func keyOf(e engi.NetworkEvent) engi.NetworkEvent {
 }
 
 // arm has the page swept later. The caller holds p.mu.
-func (p *Page) arm() {
+func (p *Log) arm() {
 	if p.timer == nil {
 		p.timer = time.AfterFunc(repeated, func() { p.sweep(false) })
 	}
 }
 
 // sweep says how often what was said was repeated.
-func (p *Page) sweep(all bool) {
+func (p *Log) sweep(all bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.timer = nil
@@ -321,7 +321,7 @@ func (p *Page) sweep(all bool) {
 }
 
 // Close says what is left to say.
-func (p *Page) Close() {
+func (p *Log) Close() {
 	p.mu.Lock()
 	if p.timer != nil {
 		p.timer.Stop()

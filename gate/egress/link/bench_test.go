@@ -10,11 +10,11 @@ import (
 	"github.com/engi-dev/engi/gate/egress/link"
 )
 
-// BenchmarkSlots makes slots and tells what one costs the host's kernel.
+// BenchmarkSlots makes links and tells what one costs the host's kernel.
 func BenchmarkSlots(b *testing.B) {
 	s := open(b, link.Options{})
 	before := kernelMemory(b)
-	var slots []egress.Slot
+	var slots []egress.Link
 	for b.Loop() {
 		slots = append(slots, take(b, s))
 	}

@@ -35,8 +35,8 @@ type Options struct {
 	Log    *slog.Logger // nil discards
 }
 
-// A Stock makes links and prepares some ahead. It is safe for concurrent use.
-type Stock struct {
+// A Pool makes links and prepares some ahead. It is safe for concurrent use.
+type Pool struct {
 	opt  Options
 	log  *slog.Logger
 	work sync.WaitGroup
@@ -46,16 +46,16 @@ type Stock struct {
 	mu     sync.Mutex
 	closed bool
 	spares []*wire
-	taken  map[engi.SandboxID]*Slot
+	taken  map[engi.SandboxID]*Link
 }
 
-var _ egress.Slots = (*Stock)(nil)
+var _ egress.Links = (*Pool)(nil)
 
 // Open returns a stock, whose spare links are made in the background, after a
 // first one that shows that links can be made here: it reports Unsupported,
 // with a remedy, if they cannot. The caller calls Close.
-func Open(ctx context.Context, o Options) (*Stock, error) {
-	s := &Stock{opt: o, log: o.Log, wake: make(chan struct{}, 1), stop: make(chan struct{}), taken: map[engi.SandboxID]*Slot{}}
+func Open(ctx context.Context, o Options) (*Pool, error) {
+	s := &Pool{opt: o, log: o.Log, wake: make(chan struct{}, 1), stop: make(chan struct{}), taken: map[engi.SandboxID]*Link{}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -73,7 +73,7 @@ func Open(ctx context.Context, o Options) (*Stock, error) {
 }
 
 // prepare makes spare links until the stock is closed.
-func (s *Stock) prepare() {
+func (s *Pool) prepare() {
 	for {
 		s.mu.Lock()
 		short := s.opt.Spare - len(s.spares)
@@ -96,7 +96,7 @@ func (s *Stock) prepare() {
 	}
 }
 
-func (s *Stock) stopping() bool {
+func (s *Pool) stopping() bool {
 	select {
 	case <-s.stop:
 		return true
@@ -107,7 +107,7 @@ func (s *Stock) stopping() bool {
 
 // Take gives a sandbox that is going to start a link of its own. It reports
 // Conflict if it has one.
-func (s *Stock) Take(ctx context.Context, id engi.SandboxID) (_ egress.Slot, err error) {
+func (s *Pool) Take(ctx context.Context, id engi.SandboxID) (_ egress.Link, err error) {
 	defer engi.Annotate(&err, "link %s", id)
 	slot, err := s.reserve(id)
 	if err != nil {
@@ -134,7 +134,7 @@ func (s *Stock) Take(ctx context.Context, id engi.SandboxID) (_ egress.Slot, err
 
 // Find returns the link of a sandbox: one that was taken, or that of a sandbox
 // that runs since before this process.
-func (s *Stock) Find(ctx context.Context, id engi.SandboxID) (_ egress.Slot, err error) {
+func (s *Pool) Find(ctx context.Context, id engi.SandboxID) (_ egress.Link, err error) {
 	defer engi.Annotate(&err, "find the link of %s", id)
 	s.mu.Lock()
 	slot := s.taken[id]
@@ -160,9 +160,9 @@ func (s *Stock) Find(ctx context.Context, id engi.SandboxID) (_ egress.Slot, err
 }
 
 // Retain closes the links of all sandboxes except these.
-func (s *Stock) Retain(ctx context.Context, ids []engi.SandboxID) error {
+func (s *Pool) Retain(ctx context.Context, ids []engi.SandboxID) error {
 	s.mu.Lock()
-	var gone []*Slot
+	var gone []*Link
 	for id, slot := range s.taken {
 		if !slices.Contains(ids, id) {
 			gone = append(gone, slot)
@@ -177,7 +177,7 @@ func (s *Stock) Retain(ctx context.Context, ids []engi.SandboxID) error {
 
 // Close ends the preparation. Links of sandboxes that run stay, with nobody at
 // our end.
-func (s *Stock) Close() error {
+func (s *Pool) Close() error {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -197,8 +197,8 @@ func (s *Stock) Close() error {
 	return s.Retain(context.Background(), nil)
 }
 
-// reserve makes a slot without a wire, so that nobody else makes one.
-func (s *Stock) reserve(id engi.SandboxID) (*Slot, error) {
+// reserve makes a link without a wire, so that nobody else makes one.
+func (s *Pool) reserve(id engi.SandboxID) (*Link, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -207,12 +207,12 @@ func (s *Stock) reserve(id engi.SandboxID) (*Slot, error) {
 	case s.taken[id] != nil:
 		return nil, engi.Errorf(engi.Conflict, "it has a link")
 	}
-	slot := &Slot{stock: s, id: id}
+	slot := &Link{stock: s, id: id}
 	s.taken[id] = slot
 	return slot, nil
 }
 
-func (s *Stock) forget(slot *Slot) {
+func (s *Pool) forget(slot *Link) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.taken[slot.id] == slot {
@@ -220,25 +220,25 @@ func (s *Stock) forget(slot *Slot) {
 	}
 }
 
-// A Slot is the link of one sandbox. It is safe for concurrent use.
-type Slot struct {
-	stock *Stock
+// A Link is the link of one sandbox. It is safe for concurrent use.
+type Link struct {
+	stock *Pool
 	id    engi.SandboxID
 	wire  *wire // nil while it is made
 }
 
 // ID names the sandbox.
-func (l *Slot) ID() engi.SandboxID { return l.id }
+func (l *Link) ID() engi.SandboxID { return l.id }
 
 // Netns is a path of the namespace, for programs that this process starts
-// while the slot is open.
-func (l *Slot) Netns() string {
+// while the link is open.
+func (l *Link) Netns() string {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), l.wire.ns.Fd())
 }
 
 // Endpoint opens our end. Until then, and when it is closed, what the sandbox
 // sends is dropped. It reports Conflict while it is open.
-func (l *Slot) Endpoint() (stack.LinkEndpoint, error) {
+func (l *Link) Endpoint() (stack.LinkEndpoint, error) {
 	e, err := l.wire.open()
 	if err != nil {
 		return nil, engi.Errorf(engi.KindOf(err), "open the link of %s: %w", l.id, err)
@@ -247,7 +247,7 @@ func (l *Slot) Endpoint() (stack.LinkEndpoint, error) {
 }
 
 // Close lets go of the link, which ends with its sandbox. It may be repeated.
-func (l *Slot) Close() error {
+func (l *Link) Close() error {
 	l.stock.forget(l)
 	l.wire.close()
 	return nil

@@ -30,7 +30,7 @@ import (
 )
 
 // open returns a stock, or skips the test where there can be none.
-func open(t testing.TB, o link.Options) *link.Stock {
+func open(t testing.TB, o link.Options) *link.Pool {
 	t.Helper()
 	s, err := link.Open(t.Context(), o)
 	if engi.KindOf(err) == engi.Unsupported && err != nil {
@@ -46,7 +46,7 @@ func open(t testing.TB, o link.Options) *link.Stock {
 	return s
 }
 
-func take(t testing.TB, s *link.Stock) egress.Slot {
+func take(t testing.TB, s *link.Pool) egress.Link {
 	t.Helper()
 	slot, err := s.Take(t.Context(), engi.NewSandboxID())
 	if err != nil {
@@ -57,7 +57,7 @@ func take(t testing.TB, s *link.Stock) egress.Slot {
 }
 
 // serve puts a stack that has the gateway's addresses at our end.
-func serve(t testing.TB, slot egress.Slot) *stack.Stack {
+func serve(t testing.TB, slot egress.Link) *stack.Stack {
 	t.Helper()
 	end, err := slot.Endpoint()
 	if err != nil {
@@ -120,9 +120,9 @@ func echo(t testing.TB, s *stack.Stack) {
 	}
 }
 
-// inside dials from within a slot's namespace with this machine's own stack,
+// inside dials from within a link's namespace with this machine's own stack,
 // as a sandbox would with its own.
-func inside(slot egress.Slot, addr netip.Addr, port uint16) (net.Conn, error) {
+func inside(slot egress.Link, addr netip.Addr, port uint16) (net.Conn, error) {
 	type dialled struct {
 		conn net.Conn
 		err  error
@@ -304,7 +304,7 @@ func TestManyLinks(t *testing.T) {
 		}
 	}
 	s := open(t, link.Options{Spare: 2})
-	slots := make([]egress.Slot, n)
+	slots := make([]egress.Link, n)
 	began := time.Now()
 	for i := range slots {
 		slots[i] = take(t, s)
@@ -332,7 +332,7 @@ func TestManyLinks(t *testing.T) {
 func TestFoundAgain(t *testing.T) {
 	before := open(t, link.Options{})
 	slot := take(t, before)
-	id := slot.(*link.Slot).ID()
+	id := slot.(*link.Link).ID()
 	// What the sandbox is for its namespace, an open file is here.
 	ns, err := os.Open(slot.Netns())
 	if err != nil {

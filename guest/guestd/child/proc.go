@@ -101,21 +101,21 @@ func (t *Table) CPU() time.Duration {
 }
 
 // A Herd is a child and everything that descends from it.
-type Herd struct {
+type ProcessTree struct {
 	Child  *Child
 	Marker string              // NAME=value in the environment of every member; may be empty
 	Spare  func() map[int]bool // sessions that are somebody else's; nil means none
 }
 
 // Alone reports whether nothing but PID 1 and spared sessions is alive.
-func (t *Table) Alone(h Herd) bool {
+func (t *Table) Alone(h ProcessTree) bool {
 	if t.init && len(h.spared()) == 0 {
 		return syscall.Kill(-1, 0) == syscall.ESRCH
 	}
 	return len(t.members(h)) == 0
 }
 
-func (h Herd) spared() map[int]bool {
+func (h ProcessTree) spared() map[int]bool {
 	if h.Spare == nil {
 		return nil
 	}
@@ -129,7 +129,7 @@ func (h Herd) spared() map[int]bool {
 // process in one step, which no fork bomb outruns. Else the members are found
 // by session, by descent and by the marker in their environment, and stopped
 // before they are killed so that they cannot make new ones meanwhile.
-func (t *Table) Kill(h Herd, limit time.Duration) bool {
+func (t *Table) Kill(h ProcessTree, limit time.Duration) bool {
 	deadline := time.Now().Add(limit)
 	for wait := time.Millisecond; ; wait = min(2*wait, 20*time.Millisecond) {
 		gone := false
@@ -162,7 +162,7 @@ func (t *Table) Kill(h Herd, limit time.Duration) bool {
 }
 
 // members lists the live processes of h.
-func (t *Table) members(h Herd) []int {
+func (t *Table) members(h ProcessTree) []int {
 	all, self, spared := processes(), os.Getpid(), h.spared()
 	in := map[int]bool{}
 	if h.Child != nil {
@@ -188,7 +188,7 @@ func (t *Table) members(h Herd) []int {
 	return live
 }
 
-func (h Herd) marked(pid int) bool {
+func (h ProcessTree) marked(pid int) bool {
 	if h.Marker == "" {
 		return false
 	}

@@ -30,7 +30,7 @@ import (
 )
 
 // A world is a private node and a client of it.
-type world struct {
+type fixture struct {
 	*client.Client
 	node *node.Private
 	dir  string
@@ -41,15 +41,15 @@ var shared env.Shared
 
 func TestMain(m *testing.M) { os.Exit(shared.Main(m)) }
 
-func open(t *testing.T) *world {
+func open(t *testing.T) *fixture {
 	t.Helper()
 	p := shared.Node(t)
 	url := p.Endpoint().URL
-	return &world{Client: client.New(url, p.AdminKey(), client.WithRetries(0)), node: p, dir: shared.Dir, url: url}
+	return &fixture{Client: client.New(url, p.AdminKey(), client.WithRetries(0)), node: p, dir: shared.Dir, url: url}
 }
 
 // sandbox makes one that ends with the test.
-func (w *world) sandbox(t *testing.T) v1.Sandbox {
+func (w *fixture) sandbox(t *testing.T) v1.Sandbox {
 	t.Helper()
 	s, err := w.CreateSandbox(t.Context(), v1.SandboxRequest{
 		Template: "base", VCPUs: 1, Memory: 512 << 20, Disk: 1 << 30,
@@ -69,7 +69,7 @@ func (w *world) sandbox(t *testing.T) v1.Sandbox {
 }
 
 // request sends one that is answered soon, whatever its body is.
-func (w *world) request(t *testing.T, method, path string, body io.Reader, size int64, header ...string) *http.Response {
+func (w *fixture) request(t *testing.T, method, path string, body io.Reader, size int64, header ...string) *http.Response {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
@@ -93,7 +93,7 @@ func (w *world) request(t *testing.T, method, path string, body io.Reader, size 
 }
 
 // agent is how E2B's clients name a sandbox.
-func (w *world) agent(t *testing.T, id string) []string {
+func (w *fixture) agent(t *testing.T, id string) []string {
 	t.Helper()
 	label := strings.TrimPrefix(id, "sbx_")
 	resp := w.request(t, "POST", "/sandboxes/"+label+"/connect", strings.NewReader(`{"timeout":1200}`), -1,
@@ -106,7 +106,7 @@ func (w *world) agent(t *testing.T, id string) []string {
 }
 
 // serves checks that a sandbox works, and the node with it.
-func (w *world) serves(t *testing.T, id string) {
+func (w *fixture) serves(t *testing.T, id string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -117,7 +117,7 @@ func (w *world) serves(t *testing.T, id string) {
 }
 
 // used is what the node's data takes on the host's disk.
-func (w *world) used(t *testing.T) (n int64) {
+func (w *fixture) used(t *testing.T) (n int64) {
 	t.Helper()
 	err := filepath.WalkDir(w.dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -325,9 +325,9 @@ func isFull(t *testing.T, answer []byte, e2b bool) {
 }
 
 // A crowd is many streams of the same kind.
-type crowd struct {
+type attackers struct {
 	t      *testing.T
-	w      *world
+	w      *fixture
 	client *http.Client
 	path   string
 	header []string
@@ -341,7 +341,7 @@ type crowd struct {
 }
 
 // ask asks for n streams, from atOnce goroutines, and keeps what is granted.
-func (c *crowd) ask(n, atOnce int) {
+func (c *attackers) ask(n, atOnce int) {
 	c.t.Helper()
 	c.odd = map[string]int{}
 	jobs := make(chan struct{}, n)
@@ -363,7 +363,7 @@ func (c *crowd) ask(n, atOnce int) {
 	}
 }
 
-func (c *crowd) one() {
+func (c *attackers) one() {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	method, body := "GET", io.Reader(nil)
 	if c.body != "" {
@@ -425,14 +425,14 @@ func (c *crowd) one() {
 	}
 }
 
-func (c *crowd) note(what string) {
+func (c *attackers) note(what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.odd[what]++
 }
 
 // leave ends all streams.
-func (c *crowd) leave() {
+func (c *attackers) leave() {
 	for _, cancel := range c.granted {
 		cancel()
 	}
@@ -445,7 +445,7 @@ func TestTenThousandWatchers(t *testing.T) {
 	w := open(t)
 	victim, witness := w.sandbox(t), w.sandbox(t)
 	const most = 512
-	for _, c := range []*crowd{
+	for _, c := range []*attackers{
 		{path: "/v1/sandboxes/" + victim.ID + "/files/watch?recursive=true&path=/home/user"},
 		{path: "/filesystem.Filesystem/WatchDir", body: "\x00\x00\x00\x00\x15" + `{"path":"/home/user"}`,
 			header: append([]string{"Content-Type", "application/connect+json", "Connect-Protocol-Version", "1"}, w.agent(t, victim.ID)...)},

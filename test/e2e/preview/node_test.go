@@ -25,7 +25,7 @@ import (
 )
 
 // A world is a private node and a client of it.
-type world struct {
+type fixture struct {
 	*client.Client
 	node  *node.Private
 	dir   string
@@ -37,18 +37,18 @@ var shared env.Shared
 
 func TestMain(m *testing.M) { os.Exit(shared.Main(m)) }
 
-func open(t *testing.T) *world {
+func open(t *testing.T) *fixture {
 	t.Helper()
 	p := shared.Node(t)
 	u, err := url.Parse(p.Endpoint().URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &world{Client: client.New(u.String(), p.AdminKey()), node: p, dir: shared.Dir, cache: shared.Cache, url: u}
+	return &fixture{Client: client.New(u.String(), p.AdminKey()), node: p, dir: shared.Dir, cache: shared.Cache, url: u}
 }
 
 // sandbox makes one that ends with the test.
-func (w *world) sandbox(t *testing.T, ports *v1.PortPolicy) v1.Sandbox {
+func (w *fixture) sandbox(t *testing.T, ports *v1.PortPolicy) v1.Sandbox {
 	t.Helper()
 	s, err := w.CreateSandbox(t.Context(), v1.SandboxRequest{
 		Template: "base", VCPUs: 2, Memory: 1 << 30, Disk: 1 << 30, Ports: ports,
@@ -67,12 +67,12 @@ func (w *world) sandbox(t *testing.T, ports *v1.PortPolicy) v1.Sandbox {
 }
 
 // address is where a port of a sandbox is seen.
-func (w *world) address(s v1.Sandbox, port int) string {
+func (w *fixture) address(s v1.Sandbox, port int) string {
 	return fmt.Sprintf("http://%d-%s.localhost:%s", port, strings.TrimPrefix(s.ID, "sbx_"), w.url.Port())
 }
 
 // background starts a program inside, whose output is shown if the test fails.
-func (w *world) background(t *testing.T, s v1.Sandbox, dir, command string) {
+func (w *fixture) background(t *testing.T, s v1.Sandbox, dir, command string) {
 	t.Helper()
 	p, err := w.StartProcess(t.Context(), s.ID, v1.ProcessRequest{Command: command, Dir: dir})
 	if err != nil {
@@ -96,7 +96,7 @@ func (w *world) background(t *testing.T, s v1.Sandbox, dir, command string) {
 }
 
 // listens waits until a port answers.
-func (w *world) listens(t *testing.T, s v1.Sandbox, port int) {
+func (w *fixture) listens(t *testing.T, s v1.Sandbox, port int) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		p, err := w.Port(t.Context(), s.ID, port)
@@ -114,7 +114,7 @@ func (w *world) listens(t *testing.T, s v1.Sandbox, port int) {
 
 // browserless is an HTTP client that finds names below localhost, which the
 // resolver of this machine may not know, and follows no redirects.
-func browserless(t *testing.T, w *world) *http.Client {
+func browserless(t *testing.T, w *fixture) *http.Client {
 	dialer := &http.Transport{DialContext: w.dial, DisableCompression: true}
 	t.Cleanup(dialer.CloseIdleConnections)
 	return &http.Client{Transport: dialer, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -122,7 +122,7 @@ func browserless(t *testing.T, w *world) *http.Client {
 
 // packages installs what dir's lock file names, once for all tests that ever
 // run on this machine, and returns where.
-func (w *world) packages(t *testing.T, dir string) string {
+func (w *fixture) packages(t *testing.T, dir string) string {
 	t.Helper()
 	if _, err := exec.LookPath("npm"); err != nil {
 		env.Need(t, "npm")
@@ -161,7 +161,7 @@ func (w *world) packages(t *testing.T, dir string) string {
 }
 
 // upload puts a tree of this machine below dir inside.
-func (w *world) upload(t *testing.T, s v1.Sandbox, dir string, from fs.FS) {
+func (w *fixture) upload(t *testing.T, s v1.Sandbox, dir string, from fs.FS) {
 	t.Helper()
 	r, pw := io.Pipe()
 	go func() {

@@ -24,12 +24,12 @@ import (
 )
 
 // dial reaches the node whatever name is asked for.
-func (w *world) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+func (w *fixture) dial(ctx context.Context, network, _ string) (net.Conn, error) {
 	return (&net.Dialer{}).DialContext(ctx, network, w.url.Host)
 }
 
 // service starts service.ts in a sandbox of its own.
-func (w *world) service(t *testing.T, ports *v1.PortPolicy) v1.Sandbox {
+func (w *fixture) service(t *testing.T, ports *v1.PortPolicy) v1.Sandbox {
 	t.Helper()
 	s := w.sandbox(t, ports)
 	src, err := os.Open("service.ts")

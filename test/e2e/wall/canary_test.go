@@ -154,7 +154,7 @@ func TestCanary(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer release()
-	b := &box{t: t, node: n, id: id, guest: guest}
+	b := &sandbox{t: t, node: n, id: id, guest: guest}
 
 	runCanaries(t, b, all)
 	for _, x := range all {
@@ -240,7 +240,7 @@ var canaryCommands = map[string][]string{
 
 // runCanaries runs a program of each kind until it has used every secret, and
 // leaves it running, with all that it remembers.
-func runCanaries(t *testing.T, b *box, all []*canary) {
+func runCanaries(t *testing.T, b *sandbox, all []*canary) {
 	type site struct {
 		URL string `json:"url"`
 		Env string `json:"env"`

@@ -12,7 +12,7 @@ import (
 )
 
 // refusals returns what the wall refused a sandbox.
-func (b *box) refusals(t *testing.T) []string {
+func (b *sandbox) refusals(t *testing.T) []string {
 	t.Helper()
 	time.Sleep(100 * time.Millisecond) // events are written in batches
 	var all []string
@@ -32,7 +32,7 @@ func wantRefusal(t *testing.T, refusals []string, like string) {
 }
 
 // python runs a program made of the tricks and returns what it prints.
-func (b *box) python(t *testing.T, code string) string {
+func (b *sandbox) python(t *testing.T, code string) string {
 	t.Helper()
 	b.write(t, "/tmp/program.py", tricks+code)
 	out, exit := b.run(t, time.Minute, "python3", "/tmp/program.py")
@@ -347,7 +347,7 @@ for i in range(1, 5):
         if r:
             print('reached', i, r)
 `
-	for name, b := range map[string]*box{"another group": other, "another owner": stranger, "no group": alone} {
+	for name, b := range map[string]*sandbox{"another group": other, "another owner": stranger, "no group": alone} {
 		if out := b.python(t, probe); strings.TrimSpace(out) != "[] [] []" && !(name == "another owner" && strings.HasPrefix(out, "[] ['100.") && !strings.Contains(out, "reached")) {
 			t.Errorf("%s: %s", name, out)
 		}

@@ -173,7 +173,7 @@ func sharedNode(t *testing.T) *node.Private {
 }
 
 // A box is a sandbox with network.
-type box struct {
+type sandbox struct {
 	t     *testing.T
 	node  *node.Private
 	id    engi.SandboxID
@@ -182,7 +182,7 @@ type box struct {
 }
 
 // newBox starts a sandbox that lives as long as t.
-func newBox(t *testing.T, owner engi.Owner, p engi.NetworkPolicy) *box {
+func newBox(t *testing.T, owner engi.Owner, p engi.NetworkPolicy) *sandbox {
 	t.Helper()
 	n := sharedNode(t)
 	s, err := n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: owner, Template: "base", Network: p,
@@ -194,7 +194,7 @@ func newBox(t *testing.T, owner engi.Owner, p engi.NetworkPolicy) *box {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &box{t, n, s.ID, owner, g}
+	b := &sandbox{t, n, s.ID, owner, g}
 	t.Cleanup(func() {
 		release()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -207,7 +207,7 @@ func newBox(t *testing.T, owner engi.Owner, p engi.NetworkPolicy) *box {
 }
 
 // run runs a program as root inside and returns what it prints.
-func (b *box) run(t *testing.T, timeout time.Duration, args ...string) (out string, exit engi.Exit) {
+func (b *sandbox) run(t *testing.T, timeout time.Duration, args ...string) (out string, exit engi.Exit) {
 	t.Helper()
 	p := b.start(t, timeout, args...)
 	ctx, cancel := context.WithTimeout(t.Context(), timeout+30*time.Second)
@@ -226,7 +226,7 @@ func (b *box) run(t *testing.T, timeout time.Duration, args ...string) (out stri
 	return all.String(), exit
 }
 
-func (b *box) start(t *testing.T, timeout time.Duration, args ...string) engi.Process {
+func (b *sandbox) start(t *testing.T, timeout time.Duration, args ...string) engi.Process {
 	t.Helper()
 	p, err := b.guest.Start(t.Context(), engi.Command{Args: args, User: "root", Dir: "/tmp", Timeout: timeout, Output: 4 << 20})
 	if err != nil {
@@ -235,7 +235,7 @@ func (b *box) start(t *testing.T, timeout time.Duration, args ...string) engi.Pr
 	return p
 }
 
-func (b *box) write(t *testing.T, path, content string) {
+func (b *sandbox) write(t *testing.T, path, content string) {
 	t.Helper()
 	if err := b.guest.Write(t.Context(), path, strings.NewReader(content), engi.WriteOptions{}); err != nil {
 		t.Fatal(err)
@@ -243,7 +243,7 @@ func (b *box) write(t *testing.T, path, content string) {
 }
 
 // events returns everything that the wall has written down about the sandbox.
-func (b *box) events(t *testing.T) []engi.NetworkEvent {
+func (b *sandbox) events(t *testing.T) []engi.NetworkEvent {
 	t.Helper()
 	var all []engi.NetworkEvent
 	for seq := int64(0); ; {
@@ -260,7 +260,7 @@ func (b *box) events(t *testing.T) []engi.NetworkEvent {
 }
 
 // open puts another policy in force.
-func (b *box) open(t *testing.T, p engi.NetworkPolicy) {
+func (b *sandbox) open(t *testing.T, p engi.NetworkPolicy) {
 	t.Helper()
 	if _, err := b.node.Sandboxes().Update(t.Context(), b.owner, b.id, engi.SandboxUpdate{Network: &p}); err != nil {
 		t.Fatal(err)

@@ -137,7 +137,7 @@ func TestTools(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			b := &box{t: t, node: n, id: id, guest: g}
+			b := &sandbox{t: t, node: n, id: id, guest: g}
 			t.Cleanup(func() {
 				release()
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -111,7 +111,7 @@ func program(where string, attacks []attack) string {
 }
 
 // attackFrom runs attacks in a sandbox and returns what it says of each.
-func attackFrom(t *testing.T, b *box, where string, attacks []attack) map[string]outcome {
+func attackFrom(t *testing.T, b *sandbox, where string, attacks []attack) map[string]outcome {
 	t.Helper()
 	b.write(t, "/tmp/attack.py", program(where, attacks))
 	out, exit := b.run(t, 2*time.Minute, "python3", "/tmp/attack.py")
@@ -229,7 +229,7 @@ func TestWall(t *testing.T) {
 }
 
 // proveAlive makes sure that a sandbox has the network that it should have.
-func proveAlive(t *testing.T, b *box, policy string) {
+func proveAlive(t *testing.T, b *sandbox, policy string) {
 	t.Helper()
 	b.write(t, "/tmp/alive.py", tricks+`
 s = connect('cdn.test', 443, 10)

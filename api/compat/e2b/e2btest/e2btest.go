@@ -23,7 +23,7 @@ import (
 type Memory struct {
 	mu    sync.Mutex
 	all   map[string]e2b.Template
-	lines map[string]map[string][]e2b.Line // by template, then build
+	lines map[string]map[string][]e2b.LogLine // by template, then build
 }
 
 var _ e2b.Store = (*Memory)(nil)
@@ -43,7 +43,7 @@ func (m *Memory) Put(ctx context.Context, t e2b.Template) error {
 		}
 	}
 	if m.all == nil {
-		m.all, m.lines = map[string]e2b.Template{}, map[string]map[string][]e2b.Line{}
+		m.all, m.lines = map[string]e2b.Template{}, map[string]map[string][]e2b.LogLine{}
 	}
 	m.all[t.ID] = clone(t)
 	for build := range m.lines[t.ID] {
@@ -94,21 +94,21 @@ func (m *Memory) Remove(ctx context.Context, id string) error {
 }
 
 // AddLines appends to a build's log.
-func (m *Memory) AddLines(ctx context.Context, template, build string, lines []e2b.Line) error {
+func (m *Memory) AddLines(ctx context.Context, template, build string, lines []e2b.LogLine) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, ok := m.all[template]; !ok {
 		return engi.Errorf(engi.NotFound, "no such template")
 	}
 	if m.lines[template] == nil {
-		m.lines[template] = map[string][]e2b.Line{}
+		m.lines[template] = map[string][]e2b.LogLine{}
 	}
 	m.lines[template][build] = append(m.lines[template][build], lines...)
 	return nil
 }
 
 // Lines returns a part of a build's log.
-func (m *Memory) Lines(ctx context.Context, build string, skip, limit int) ([]e2b.Line, error) {
+func (m *Memory) Lines(ctx context.Context, build string, skip, limit int) ([]e2b.LogLine, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, builds := range m.lines {
@@ -187,11 +187,11 @@ func Run(t *testing.T, open func(*testing.T) e2b.Store) {
 	t.Run("logs", func(t *testing.T) {
 		s := open(t)
 		put(t, s, one)
-		var want []e2b.Line
+		var want []e2b.LogLine
 		for i := range 7 {
-			want = append(want, e2b.Line{Time: at.Add(time.Duration(i) * time.Second), Level: "info", Step: "1", Text: fmt.Sprintf("line %d ä", i)})
+			want = append(want, e2b.LogLine{Time: at.Add(time.Duration(i) * time.Second), Level: "info", Step: "1", Text: fmt.Sprintf("line %d ä", i)})
 		}
-		for _, part := range [][]e2b.Line{want[:3], want[3:]} {
+		for _, part := range [][]e2b.LogLine{want[:3], want[3:]} {
 			if err := s.AddLines(t.Context(), "one", "b1", part); err != nil {
 				t.Fatal(err)
 			}
@@ -215,7 +215,7 @@ func Run(t *testing.T, open func(*testing.T) e2b.Store) {
 	t.Run("removal", func(t *testing.T) {
 		s := open(t)
 		put(t, s, one)
-		if err := s.AddLines(t.Context(), "one", "b1", []e2b.Line{{Time: at, Text: "x"}}); err != nil {
+		if err := s.AddLines(t.Context(), "one", "b1", []e2b.LogLine{{Time: at, Text: "x"}}); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {
@@ -228,7 +228,7 @@ func Run(t *testing.T, open func(*testing.T) e2b.Store) {
 		if got, err := s.Lines(t.Context(), "b1", 0, 10); err != nil || len(got) != 0 {
 			t.Errorf("a removed template has %d lines (%v)", len(got), err)
 		}
-		if err := s.AddLines(t.Context(), "one", "b1", []e2b.Line{{Time: at, Text: "x"}}); err == nil {
+		if err := s.AddLines(t.Context(), "one", "b1", []e2b.LogLine{{Time: at, Text: "x"}}); err == nil {
 			t.Error("a removed template takes lines")
 		}
 	})

@@ -1,0 +1,181 @@
+package guesthttp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/httpio"
+	"github.com/engi-dev/engi/api/v1"
+)
+
+// TerminalOptions says how a terminal is looked at.
+type TerminalOptions struct {
+	From     int64 // offset of the first byte to show; engi.OldestOutput shows all that is kept
+	ReadOnly bool  // what the viewer types and how large its window is do not matter
+}
+
+const maxTyped = 256 << 10 // bytes of one message of a viewer
+
+// Terminal serves a process's terminal over a WebSocket until the process
+// ends or the viewer leaves, which changes nothing for the process. Many may
+// look at one terminal; all see everything, and the last resize counts.
+func (d *Handler) Terminal(p engi.Process, v TerminalOptions) error {
+	ws, err := websocket.Accept(d.W, d.R, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
+	if err != nil {
+		return nil // the answer says why
+	}
+	defer ws.CloseNow()
+	ws.SetReadLimit(maxTyped)
+	// The request's context ends with the handler; the one of a hijacked
+	// connection does not notice that the viewer left, but reading does.
+	ctx, cancel := context.WithCancel(d.Ctx)
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		defer cancel()
+		d.listen(ctx, ws, p, v.ReadOnly)
+	})
+	defer reading.Wait()
+	defer cancel()
+
+	source := httpio.Pull(p.Output(ctx, v.From))
+	defer source.Stop()
+	defer cancel()
+	beat := time.NewTicker(d.Beat)
+	defer beat.Stop()
+	started := false
+	for {
+		select {
+		case <-ctx.Done():
+			if d.Ctx.Err() != nil && d.R.Context().Err() == nil { // the server leaves
+				problem := d.Describe(context.Cause(d.Ctx))
+				d.bye(ws, v1.TerminalControl{Type: v1.EventError, Error: &problem})
+			}
+			return nil
+		case <-beat.C:
+			alive, done := context.WithTimeout(ctx, httpio.EventTimeout)
+			err := ws.Ping(alive)
+			done()
+			if err != nil {
+				return nil
+			}
+		case e, ok := <-source.Events:
+			if !ok {
+				exit, err := p.Wait(ctx)
+				if err != nil {
+					d.broke(ws, err)
+					return nil
+				}
+				d.bye(ws, v1.TerminalControl{Type: v1.EventExit, Exit: ExitOf(exit)})
+				return nil
+			}
+			if e.Err != nil {
+				source.Release()
+				if ctx.Err() == nil {
+					d.broke(ws, e.Err)
+				}
+				return nil
+			}
+			var err error
+			if !started {
+				started = true
+				err = control(ctx, ws, v1.TerminalControl{Type: v1.EventStarted, Offset: e.Event.Offset})
+			}
+			if err == nil {
+				err = write(ctx, ws, websocket.MessageBinary, e.Event.Data)
+			}
+			source.Release()
+			if err != nil {
+				return nil // the viewer left, or does not read
+			}
+		}
+	}
+}
+
+// listen passes on what the viewer sends until it leaves.
+func (d *Handler) listen(ctx context.Context, ws *websocket.Conn, p engi.Process, readOnly bool) {
+	for {
+		kind, data, err := ws.Read(ctx)
+		if err != nil {
+			return
+		}
+		if readOnly {
+			continue
+		}
+		if kind == websocket.MessageBinary {
+			err = p.Input(ctx, data)
+		} else {
+			err = d.resize(ctx, p, data)
+		}
+		// A process that has ended takes nothing more; what it said last may
+		// still be on its way.
+		if err != nil && engi.KindOf(err) != engi.Conflict && engi.KindOf(err) != engi.NotFound {
+			if ctx.Err() == nil {
+				d.broke(ws, err)
+			}
+			return
+		}
+	}
+}
+
+func (d *Handler) resize(ctx context.Context, p engi.Process, data []byte) error {
+	var c v1.TerminalControl
+	if err := json.Unmarshal(data, &c); err != nil || c.Type != "resize" {
+		return engi.Errorf(engi.Invalid, "%.80q is not a control message of a terminal", data).
+			WithRemedy(`send {"type":"resize","cols":80,"rows":24}, and what was typed as binary messages`)
+	}
+	size, err := SizeOf(v1.TerminalSize{Cols: c.Cols, Rows: c.Rows})
+	if err != nil {
+		return err
+	}
+	return p.Resize(ctx, size)
+}
+
+// SizeOf translates a terminal's size. It reports Invalid.
+func SizeOf(s v1.TerminalSize) (engi.TerminalSize, error) {
+	if s.Cols < 1 || s.Rows < 1 || s.Cols > 0xffff || s.Rows > 0xffff {
+		return engi.TerminalSize{}, engi.Errorf(engi.Invalid, "a terminal cannot have %d columns and %d rows", s.Cols, s.Rows).
+			WithRemedy("use numbers from 1 to 65535")
+	}
+	return engi.TerminalSize{Cols: uint16(s.Cols), Rows: uint16(s.Rows)}, nil
+}
+
+func control(ctx context.Context, ws *websocket.Conn, c v1.TerminalControl) error {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return engi.Errorf(engi.Internal, "write control message: %v", err) // unreachable: all types of package v1 can be written
+	}
+	return write(ctx, ws, websocket.MessageText, text)
+}
+
+func write(ctx context.Context, ws *websocket.Conn, kind websocket.MessageType, data []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, httpio.EventTimeout)
+	defer cancel()
+	return ws.Write(ctx, kind, data)
+}
+
+func (d *Handler) broke(ws *websocket.Conn, err error) {
+	problem := d.Describe(err)
+	d.bye(ws, v1.TerminalControl{Type: v1.EventError, Error: &problem})
+}
+
+// bye sends the last message and closes.
+func (d *Handler) bye(ws *websocket.Conn, c v1.TerminalControl) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.Ctx), 5*time.Second)
+	defer cancel()
+	if err := control(ctx, ws, c); err != nil {
+		return
+	}
+	code := websocket.StatusNormalClosure
+	if c.Error != nil && c.Error.Kind == v1.Unavailable {
+		code = websocket.StatusTryAgainLater
+	}
+	if err := ws.Close(code, ""); err != nil && !errors.Is(err, context.Canceled) {
+		return // the viewer was faster
+	}
+}

@@ -1,0 +1,49 @@
+package httpio
+
+import (
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/engi-dev/engi"
+)
+
+// Check reports Denied for a request to a name that is not served. Names that
+// can only mean this machine, and addresses, cannot be rebound; * serves all.
+func CheckHost(r *http.Request, served []string) error {
+	if name := plain(r.Host); !known(name, served) {
+		return engi.Errorf(engi.Denied, "this server does not answer to the name %.80q", name).
+			WithRemedy("use the server's address, or add the name to its configured host names")
+	}
+	return nil
+}
+
+// CheckOrigin reports Denied for a request that a page of a name sent that is
+// not served. Programs that are no browsers say nothing about pages.
+func CheckOrigin(r *http.Request, served []string) error {
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return nil
+	}
+	u, err := url.Parse(origin)
+	if err != nil || !known(plain(u.Host), served) {
+		return engi.Errorf(engi.Denied, "this server does not answer pages of %.80q", origin).
+			WithRemedy("add the name to the server's configured host names")
+	}
+	return nil
+}
+
+// plain is a name without port, brackets and a final dot.
+func plain(host string) string {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	return strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
+}
+
+func known(name string, served []string) bool {
+	return name == "localhost" || strings.HasSuffix(name, ".localhost") || net.ParseIP(name) != nil ||
+		slices.ContainsFunc(served, func(s string) bool { return s == "*" || strings.EqualFold(strings.TrimSuffix(s, "."), name) })
+}

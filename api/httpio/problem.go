@@ -1,0 +1,86 @@
+package httpio
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/strict"
+	"github.com/engi-dev/engi/api/v1"
+)
+
+// Statuses is the one place where kinds of error become HTTP.
+var Statuses = [...]int{
+	engi.Internal:    http.StatusInternalServerError,
+	engi.Invalid:     http.StatusBadRequest,
+	engi.NotFound:    http.StatusNotFound,
+	engi.Conflict:    http.StatusConflict,
+	engi.Denied:      http.StatusForbidden,
+	engi.Anonymous:   http.StatusUnauthorized,
+	engi.Exhausted:   http.StatusTooManyRequests,
+	engi.Unavailable: http.StatusServiceUnavailable,
+	engi.Unsupported: http.StatusNotImplemented,
+	engi.Expired:     http.StatusGatewayTimeout,
+}
+
+// A Error is an error of a surface that has more to say than its kind: the
+// exact status, or several faults.
+type Error struct {
+	Err    *engi.Error
+	Status int // 0 means that of the kind
+	Faults []v1.Fault
+	Header http.Header // sent along; may be nil
+}
+
+// Error returns the text.
+func (r *Error) Error() string { return r.Err.Text }
+
+// Unwrap returns the classified error.
+func (r *Error) Unwrap() error { return r.Err }
+
+// Errorf returns an Invalid error with a status of its own.
+func Errorf(status int, remedy, format string, args ...any) *Error {
+	return &Error{Err: engi.Errorf(engi.Invalid, format, args...).WithRemedy("%s", remedy), Status: status}
+}
+
+// Invalid returns the error for the faults of a request; nil for none.
+func Invalid(faults []v1.Fault) error {
+	if len(faults) == 0 {
+		return nil
+	}
+	r := Errorf(0, "correct the request; /docs describes it", "%s", (&strict.Error{Faults: faults}).Error())
+	if len(faults) > 1 {
+		r.Faults = faults
+	}
+	return r
+}
+
+// Describe returns the problem document of err. Texts of internal errors stay
+// in the log.
+func Describe(err error, request string) v1.Problem {
+	kind := engi.KindOf(err)
+	p := v1.Problem{
+		Type:      "urn:engi:problem:" + kind.String(),
+		Status:    Statuses[kind],
+		Detail:    err.Error(),
+		Kind:      kind.String(),
+		Remedy:    engi.RemedyOf(err),
+		RequestID: request,
+	}
+	if kind == engi.Internal {
+		p.Detail = "an internal error; the log has it under this request ID"
+	}
+	if retry := engi.RetryOf(err); kind == engi.Exhausted || kind == engi.Unavailable {
+		p.RetryAfter = v1.Duration(time.Duration(retry.AfterMillis) * time.Millisecond)
+		p.QueuePosition = retry.Position
+	}
+	if r, ok := errors.AsType[*Error](err); ok {
+		if r.Status != 0 {
+			p.Status = r.Status
+		}
+		p.Faults = r.Faults
+	}
+	p.Title = http.StatusText(p.Status)
+	return p
+}

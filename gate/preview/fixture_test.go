@@ -1,0 +1,244 @@
+package preview
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/key"
+	"github.com/engi-dev/engi/gate/key/keytest"
+)
+
+// world is a node with sandboxes whose ports are listeners of this process.
+type fixture struct {
+	engi.Sandboxes // what is not used here
+
+	t     testing.TB
+	keys  *key.Keyring
+	proxy *Proxy
+	http  *httptest.Server
+
+	mu     sync.Mutex
+	boxes  map[engi.SandboxID]*sandboxCache
+	inside int // Enter without release
+}
+
+// box is a sandbox and, as engi.Guest, its inside.
+type sandboxCache struct {
+	engi.Guest
+
+	w       *fixture
+	mu      sync.Mutex
+	record  engi.Sandbox
+	ports   map[int]string // addresses
+	conns   map[net.Conn]bool
+	dials   int
+	files   map[string]string
+	refusal error // of Enter
+}
+
+func newWorld(t testing.TB, change func(*Options)) *fixture {
+	t.Helper()
+	w := &fixture{t: t, keys: key.New(new(keytest.Memory)), boxes: map[engi.SandboxID]*sandboxCache{}}
+	o := Options{Sandboxes: w, Keys: w.keys, LinkKey: make([]byte, 32), Domains: []string{"sbx.test"}}
+	if change != nil {
+		change(&o)
+	}
+	w.proxy = New(o)
+	w.http = httptest.NewUnstartedServer(w.proxy)
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	p.SetUnencryptedHTTP2(true)
+	w.http.Config.Protocols = p
+	w.http.Start()
+	t.Cleanup(func() {
+		w.http.CloseClientConnections()
+		w.http.Close()
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			w.mu.Lock()
+			n := w.inside
+			w.mu.Unlock()
+			if n == 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Errorf("%d visits did not leave", n)
+				break
+			}
+		}
+	})
+	return w
+}
+
+func (w *fixture) Get(_ context.Context, owner engi.Owner, id engi.SandboxID) (engi.Sandbox, error) {
+	w.mu.Lock()
+	b := w.boxes[id]
+	w.mu.Unlock()
+	if b == nil || owner != "" && b.record.Owner != owner {
+		return engi.Sandbox{}, engi.Errorf(engi.NotFound, "no sandbox %s", id)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.record, nil
+}
+
+func (w *fixture) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
+	if _, err := w.Get(ctx, owner, id); err != nil {
+		return nil, nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	b := w.boxes[id]
+	if b.refusal != nil {
+		return nil, nil, b.refusal
+	}
+	w.inside++
+	return b, sync.OnceFunc(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.inside--
+	}), nil
+}
+
+// box makes a sandbox whose port 3000 is served by h.
+func (w *fixture) box(h http.Handler) *sandboxCache {
+	b := &sandboxCache{w: w, ports: map[int]string{}, conns: map[net.Conn]bool{}}
+	b.record = engi.Sandbox{ID: engi.NewSandboxID(), Owner: "ann", State: engi.Running, Started: time.Now()}
+	w.mu.Lock()
+	w.boxes[b.record.ID] = b
+	w.mu.Unlock()
+	if h != nil {
+		s := httptest.NewUnstartedServer(h)
+		p := new(http.Protocols)
+		p.SetHTTP1(true)
+		p.SetUnencryptedHTTP2(true)
+		s.Config.Protocols = p
+		s.Start()
+		w.t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
+		b.ports[3000] = s.Listener.Addr().String()
+	}
+	return b
+}
+
+// raw serves port 3000 with f, connection by connection.
+func (b *sandboxCache) raw(f func(net.Conn)) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.w.t.Fatal(err)
+	}
+	b.w.t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go f(c)
+		}
+	}()
+	b.ports[3000] = l.Addr().String()
+}
+
+func (b *sandboxCache) Dial(ctx context.Context, port int) (net.Conn, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dials++
+	addr := b.ports[port]
+	if addr == "" || b.record.State != engi.Running {
+		return nil, engi.Errorf(engi.Unavailable, "nothing listens on port %d", port)
+	}
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err == nil {
+		b.conns[c] = true
+	}
+	return c, err
+}
+
+func (b *sandboxCache) Stat(context.Context, string) (engi.FileInfo, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.record.State != engi.Running {
+		return engi.FileInfo{}, engi.Errorf(engi.Unavailable, "gone")
+	}
+	return engi.FileInfo{}, nil
+}
+
+func (b *sandboxCache) Open(_ context.Context, name string) (io.ReadCloser, error) {
+	if text, ok := b.files[name]; ok {
+		return io.NopCloser(strings.NewReader(text)), nil
+	}
+	return nil, engi.Errorf(engi.NotFound, "no file %s", name)
+}
+
+func (b *sandboxCache) List(_ context.Context, dir string, _ int) ([]engi.FileInfo, error) {
+	var list []engi.FileInfo
+	for name, text := range b.files {
+		if rest, ok := strings.CutPrefix(name, dir+"/"); ok && !strings.Contains(rest, "/") {
+			list = append(list, engi.FileInfo{Path: name, Target: text})
+		}
+	}
+	return list, nil
+}
+
+// end kills the sandbox.
+func (b *sandboxCache) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.record.State = engi.Stopped
+	for c := range b.conns {
+		c.Close()
+	}
+}
+
+func (b *sandboxCache) change(f func(*engi.Sandbox)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f(&b.record)
+}
+
+// host is the name of a port.
+func (b *sandboxCache) host(port int) string {
+	return strconv.Itoa(port) + "-" + b.record.ID.Label() + ".sbx.test"
+}
+
+// request makes a request to port 3000.
+func (b *sandboxCache) request(method, path string, body io.Reader) *http.Request {
+	r, err := http.NewRequestWithContext(b.w.t.Context(), method, b.w.http.URL+path, body)
+	if err != nil {
+		b.w.t.Fatal(err)
+	}
+	r.Host = b.host(3000)
+	return r
+}
+
+// client follows no redirects.
+var client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+
+func do(t *testing.T, r *http.Request) (*http.Response, string) {
+	t.Helper()
+	res, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res, string(b)
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	client.CloseIdleConnections()
+	os.Exit(code)
+}

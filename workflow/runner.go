@@ -1,0 +1,384 @@
+package workflow
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/engi-dev/engi"
+)
+
+// Options configure an Runner.
+type Options struct {
+	Functions []Function
+	Store     Store
+	Engine    Engine
+	Log       *slog.Logger  // nil discards
+	MaxQueue  int           // runs that have not ended; Send is refused beyond; 0 means 10000
+	MaxRuns   int           // that have their turn at once; 0 means 256
+	Keep      time.Duration // of what has ended; 0 means 30 days
+	KeepCount int           // of what has ended, runs and events each; 0 means 100000
+}
+
+// A Runner takes in events and looks after the runs of functions. It
+// implements [engi.Events], and [Executor] for its engine.
+//
+// A run is recorded as queued with its event. When its function's limits
+// allow, it gets its turn: it is recorded as running and handed to the engine.
+// It keeps its turn, also while it waits for another attempt, until it ends.
+// Runs of a function get their turn in the order of their events, but for
+// those whose owner is at a limit. The record is always ahead of the engine:
+// after a crash, whatever is recorded as having its turn is handed over again.
+type Runner struct {
+	opt       Options
+	functions map[string]Function
+	inputs    map[string]*jsonschema.Resolved
+	clocks    map[string]schedule
+
+	nudge chan struct{} // something may get its turn
+
+	mu      sync.Mutex
+	queue   []slot // in order
+	turns   map[engi.FunctionRunID]slot
+	live    map[engi.FunctionRunID]*active
+	running map[string]int    // turns, by function
+	owners  map[[2]string]int // turns, by function and owner
+}
+
+// A place is what a run waits for.
+type slot struct {
+	id       engi.FunctionRunID
+	function string
+	owner    engi.Owner
+}
+
+// A live is a run that is being executed.
+type active struct {
+	cancelled chan struct{}
+	once      sync.Once
+}
+
+func (l *active) cancel() { l.once.Do(func() { close(l.cancelled) }) }
+
+var (
+	_ engi.Events = (*Runner)(nil)
+	_ Executor    = (*Runner)(nil)
+)
+
+const (
+	maxData = 256 << 10
+	maxKey  = 255
+)
+
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9/._-]{0,127}$`)
+
+// New returns an office. Nothing runs before Run. It reports Invalid for
+// functions that cannot work.
+func New(opt Options) (*Runner, error) {
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	opt.MaxQueue = cmp.Or(opt.MaxQueue, 10000)
+	opt.MaxRuns = cmp.Or(opt.MaxRuns, 256)
+	opt.Keep = cmp.Or(opt.Keep, 30*24*time.Hour)
+	opt.KeepCount = cmp.Or(opt.KeepCount, 100000)
+	o := &Runner{
+		opt: opt, functions: map[string]Function{}, inputs: map[string]*jsonschema.Resolved{}, clocks: map[string]schedule{},
+		nudge: make(chan struct{}, 1), turns: map[engi.FunctionRunID]slot{}, live: map[engi.FunctionRunID]*active{},
+		running: map[string]int{}, owners: map[[2]string]int{},
+	}
+	for _, f := range opt.Functions {
+		if err := o.admit(f); err != nil {
+			return nil, err
+		}
+	}
+	return o, nil
+}
+
+func (o *Runner) admit(f Function) (err error) {
+	defer engi.Annotate(&err, "function %.140q", f.Name)
+	switch {
+	case !namePattern.MatchString(f.Name):
+		return engi.Errorf(engi.Invalid, "that is no name").WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
+	case o.functions[f.Name].Name != "":
+		return engi.Errorf(engi.Invalid, "there are two of that name")
+	case f.Event == "" && f.Cron == "":
+		return engi.Errorf(engi.Invalid, "nothing starts it").WithRemedy("give it an event or a cron")
+	case f.Event != "" && !namePattern.MatchString(f.Event):
+		return engi.Errorf(engi.Invalid, "%.140q is no name for an event", f.Event).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
+	case f.Retries < 0 || f.Retries > 100:
+		return engi.Errorf(engi.Invalid, "%d retries are not between 0 and 100", f.Retries)
+	case f.Concurrency < 0 || f.PerOwner < 0 || f.Timeout < 0 || f.Backoff.First < 0 || f.Backoff.Max < 0:
+		return engi.Errorf(engi.Invalid, "it has a negative limit").WithRemedy("leave it out for none")
+	case f.Run == nil:
+		return engi.Errorf(engi.Invalid, "it does nothing")
+	}
+	if f.Cron != "" {
+		if o.clocks[f.Name], err = parseCron(f.Cron); err != nil {
+			return err
+		}
+	}
+	if f.Input != nil {
+		var s jsonschema.Schema
+		if err := json.Unmarshal(f.Input, &s); err != nil {
+			return engi.Errorf(engi.Invalid, "its input is no JSON schema: %v", err)
+		}
+		if o.inputs[f.Name], err = s.Resolve(nil); err != nil {
+			return engi.Errorf(engi.Invalid, "its input is no JSON schema: %v", err)
+		}
+	}
+	o.functions[f.Name] = f
+	return nil
+}
+
+// Functions returns what there is, by name.
+func (o *Runner) Functions() []engi.Function {
+	all := make([]engi.Function, 0, len(o.functions))
+	for _, name := range slices.Sorted(maps.Keys(o.functions)) {
+		all = append(all, o.functions[name].Function)
+	}
+	return all
+}
+
+// bound returns the functions of an event, by name.
+func (o *Runner) bound(event string) (all []Function) {
+	for _, f := range o.Functions() {
+		if f.Event == event {
+			all = append(all, o.functions[f.Name])
+		}
+	}
+	return all
+}
+
+// Send takes in an event.
+func (o *Runner) Send(ctx context.Context, spec engi.EventSpec) (engi.Event, error) {
+	if len(spec.Idempotency) > maxKey {
+		return engi.Event{}, engi.Errorf(engi.Invalid, "the idempotency key has %d bytes, %d at most", len(spec.Idempotency), maxKey)
+	}
+	e := engi.Event{Owner: spec.Owner, Name: spec.Name, Data: spec.Data}
+	return o.take(ctx, e, spec.Idempotency, o.bound(spec.Name))
+}
+
+// Replay sends the same event again.
+func (o *Runner) Replay(ctx context.Context, owner engi.Owner, id engi.EventID, function string) (engi.Event, error) {
+	old, err := o.Event(ctx, owner, id)
+	if err != nil {
+		return old, err
+	}
+	functions := o.bound(old.Name)
+	if function != "" {
+		functions = slices.DeleteFunc(functions, func(f Function) bool { return f.Name != function })
+		if len(functions) == 0 {
+			return engi.Event{}, engi.Errorf(engi.NotFound, "no function %.140q is bound to event %s", function, old.Name).WithRemedy("leave it out to run all that are")
+		}
+	}
+	return o.take(ctx, engi.Event{Owner: old.Owner, Name: old.Name, Data: old.Data, Replay: old.ID}, "", functions)
+}
+
+// take records an event with the runs of functions.
+func (o *Runner) take(ctx context.Context, e engi.Event, key string, functions []Function) (engi.Event, error) {
+	if len(e.Data) == 0 || string(e.Data) == "null" {
+		e.Data = json.RawMessage("{}")
+	}
+	switch {
+	case !namePattern.MatchString(e.Name):
+		return engi.Event{}, engi.Errorf(engi.Invalid, "%.140q is no name for an event", e.Name).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
+	case len(e.Data) > maxData:
+		return engi.Event{}, engi.Errorf(engi.Invalid, "the data of the event has %d bytes, %d at most", len(e.Data), maxData).WithRemedy("keep it in a file or a volume and send where it is")
+	}
+	var object map[string]any
+	if err := json.Unmarshal(e.Data, &object); err != nil {
+		return engi.Event{}, engi.Errorf(engi.Invalid, "the data of the event is no JSON object: %v", err)
+	}
+	if key != "" {
+		switch old, err := o.opt.Store.Repeated(ctx, e.Owner, key); {
+		case err == nil:
+			return old, nil
+		case engi.KindOf(err) != engi.NotFound:
+			return engi.Event{}, err
+		}
+	}
+	for _, f := range functions {
+		if input := o.inputs[f.Name]; input != nil {
+			if err := input.Validate(object); err != nil {
+				return engi.Event{}, engi.Errorf(engi.Invalid, "function %s does not take the event's data: %.500v", f.Name, err).
+					WithRemedy("'engi events functions --json' shows what it takes")
+			}
+		}
+	}
+	e.ID, e.Created = engi.NewEventID(), time.Now().UTC()
+	var runs []Record
+	for _, f := range functions {
+		r := Record{Name: e.Name, FunctionRun: engi.FunctionRun{
+			ID: engi.NewFunctionRunID(), Owner: e.Owner, Function: f.Name, Event: e.ID, State: engi.FunctionQueued, Created: e.Created,
+		}}
+		runs, e.Runs = append(runs, r), append(e.Runs, r.ID)
+	}
+	err := o.put(ctx, e, key, runs)
+	if key != "" && engi.KindOf(err) == engi.Conflict {
+		// Somebody else has come with the same key meanwhile.
+		if old, again := o.opt.Store.Repeated(ctx, e.Owner, key); again == nil {
+			return old, nil
+		}
+	}
+	return e, err
+}
+
+// put records an event with its runs, and queues them.
+func (o *Runner) put(ctx context.Context, e engi.Event, key string, runs []Record) error {
+	o.mu.Lock()
+	full := len(runs) > 0 && len(o.queue)+len(o.turns)+len(runs) > o.opt.MaxQueue
+	o.mu.Unlock()
+	if full {
+		return engi.Errorf(engi.Exhausted, "%d runs of functions have not ended", o.opt.MaxQueue).WithRemedy("wait, or cancel some").WithRetry(engi.Retry{AfterMillis: 5000})
+	}
+	if err := o.opt.Store.Put(ctx, e, key, runs); err != nil {
+		return err
+	}
+	if len(runs) > 0 {
+		o.mu.Lock()
+		for _, r := range runs {
+			o.queue = append(o.queue, placeOf(r))
+		}
+		o.mu.Unlock()
+		o.poke()
+	}
+	return nil
+}
+
+func placeOf(r Record) slot { return slot{r.ID, r.Function, r.Owner} }
+
+func (o *Runner) poke() {
+	select {
+	case o.nudge <- struct{}{}:
+	default:
+	}
+}
+
+// Event returns an event.
+func (o *Runner) Event(ctx context.Context, owner engi.Owner, id engi.EventID) (engi.Event, error) {
+	all, err := o.opt.Store.Events(ctx, owner, engi.EventFilter{Event: id, Limit: 1})
+	if err == nil && (id == "" || len(all) == 0) {
+		err = engi.Errorf(engi.NotFound, "there is no event %.60q", id).WithRemedy("'engi events list' shows yours")
+	}
+	if err != nil {
+		return engi.Event{}, err
+	}
+	return all[0], nil
+}
+
+// List returns events, the newest first.
+func (o *Runner) List(ctx context.Context, owner engi.Owner, f engi.EventFilter) ([]engi.Event, error) {
+	f.Limit = limit(f.Limit)
+	return o.opt.Store.Events(ctx, owner, f)
+}
+
+func limit(n int) int {
+	if n <= 0 {
+		return 100
+	}
+	return min(n, 1000)
+}
+
+// Runs returns runs, the newest first.
+func (o *Runner) Runs(ctx context.Context, owner engi.Owner, f engi.EventFilter) ([]engi.FunctionRun, error) {
+	f.Limit = limit(f.Limit)
+	records, err := o.opt.Store.Runs(ctx, owner, Filter{EventFilter: f})
+	if err != nil {
+		return nil, err
+	}
+	all := make([]engi.FunctionRun, 0, len(records))
+	for _, r := range records {
+		all = append(all, r.FunctionRun)
+	}
+	return all, nil
+}
+
+// Run returns a run with its steps.
+func (o *Runner) Run(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (engi.FunctionRun, error) {
+	r, err := o.opt.Store.Run(ctx, owner, id)
+	return r.FunctionRun, err
+}
+
+// Cancel ends a run after the step it is in.
+func (o *Runner) Cancel(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) error {
+	r, err := o.opt.Store.Update(ctx, owner, id, func(r *Record) error {
+		switch r.State {
+		case engi.FunctionQueued, engi.FunctionWaiting:
+			end(r, engi.FunctionCancelled)
+		case engi.FunctionRunning:
+			r.Cancel = true
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if r.Over() {
+		o.release(id)
+		o.opt.Engine.Wake(id)
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if l := o.live[id]; l != nil {
+		l.cancel()
+	}
+	return nil
+}
+
+func end(r *Record, s engi.FunctionState) {
+	r.State, r.Ended, r.Next = s, time.Now().UTC(), time.Time{}
+	if s != engi.FunctionFailed {
+		r.Error = nil
+	}
+}
+
+// release gives a run's turn, or its place in the queue, to others.
+func (o *Runner) release(id engi.FunctionRunID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.queue = slices.DeleteFunc(o.queue, func(p slot) bool { return p.id == id })
+	if p, ok := o.turns[id]; ok {
+		delete(o.turns, id)
+		o.count(p, -1)
+		o.poke()
+	}
+}
+
+func (o *Runner) count(p slot, n int) {
+	o.running[p.function] += n
+	if o.owners[[2]string{p.function, string(p.owner)}] += n; o.owners[[2]string{p.function, string(p.owner)}] == 0 {
+		delete(o.owners, [2]string{p.function, string(p.owner)})
+	}
+}
+
+// turn takes the next run whose turn it is out of the queue.
+func (o *Runner) turn() (slot, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.turns) >= o.opt.MaxRuns {
+		return slot{}, false
+	}
+	i := slices.IndexFunc(o.queue, func(p slot) bool {
+		f := o.functions[p.function]
+		return (f.Concurrency == 0 || o.running[p.function] < f.Concurrency) &&
+			(f.PerOwner == 0 || o.owners[[2]string{p.function, string(p.owner)}] < f.PerOwner)
+	})
+	if i < 0 {
+		return slot{}, false
+	}
+	p := o.queue[i]
+	o.queue = slices.Delete(o.queue, i, i+1)
+	o.turns[p.id] = p
+	o.count(p, 1)
+	return p, true
+}
