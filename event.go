@@ -3,111 +3,195 @@ package engi
 import (
 	"context"
 	"encoding/json"
+	"iter"
+	"strings"
 	"time"
 )
 
-// An EventSpec says that something has happened, or asks for something to be
-// done. Seed S2.
-type EventSpec struct {
-	Owner       Owner
-	Name        string          // like engi/sandbox/create: 1 to 128 letters, digits and /._-
-	Data        json.RawMessage // an object of 256 KiB at most; nil means {}
-	Idempotency string          // a repeated key of the same owner returns the first event and starts nothing
-}
-
-// An Event is one that was taken in. It is a value.
+// An Event says that something has happened. Every change of a record appends
+// one in the transaction that changes the record, so the log and the records
+// never disagree; callers append their own with [Functions.Send]. An event is
+// immutable; it is a value.
 type Event struct {
+	// Seq is the event's position in the log. Positions ascend in the order of
+	// the commits and are never reused; there may be gaps.
+	Seq     int64
 	ID      EventID
-	Owner   Owner
-	Name    string
-	Data    json.RawMessage
-	Replay  EventID // that this one repeats; empty for none
-	Runs    []FunctionRunID
-	Created time.Time
+	Owner   Owner  // whose subject it is about; empty for the node's own
+	Subject string // ID of what it is about; the event's own ID if it is about nothing else
+	Prev    int64  // Seq of the event before it about the same subject; 0 for the first
+	Type    string // one of EventTypes, or what its sender chose
+	Time    time.Time
+	Actor   string          // who caused it: a key, a run or a function run by ID; empty for the node itself
+	Replay  EventID         // the event that it repeats; empty for none
+	Data    json.RawMessage // an object; what is in it depends on Type
 }
 
-// A Function is something durable that is done on an event or at set times:
-// its steps are not repeated once they are done, whatever happens to the node.
-type Function struct {
-	Name        string
-	Description string
-	Event       string          // its name starts a run; empty for none
-	Cron        string          // five fields, in UTC; empty for none
-	Input       json.RawMessage // JSON schema of the event's data; nil for any
-	Retries     int             // after the first attempt
-	Concurrency int             // runs at once; 0 means no limit
-	PerOwner    int             // runs of one owner at once; 0 means no limit
-	Timeout     time.Duration   // of a run, waiting for its turn excluded; 0 means none
+// NoEvents expects that there is no event about the subject yet, in
+// [EventSpec.Expect].
+const NoEvents int64 = -1
+
+// An EventSpec is an event to be appended.
+type EventSpec struct {
+	ID          EventID // empty means a fresh one
+	Owner       Owner
+	Subject     string          // empty means the event's own ID
+	Type        string          // 1 to 128 letters, digits and /._-, beginning with a letter or digit
+	Actor       string          // empty means that of the context, see [WithActor]
+	Replay      EventID         // see [Event.Replay]
+	Data        json.RawMessage // an object of 256 KiB at most; nil means {}
+	Expect      int64           // Seq of the last event about Subject, or NoEvents; 0 accepts any
+	Idempotency string          // for [Functions.Send]: a repeated key of the same owner returns the first event and starts nothing
 }
 
-// A FunctionRun is one run of a function. It is a value.
-type FunctionRun struct {
-	ID       FunctionRunID
-	Owner    Owner
-	Function string
-	Event    EventID // empty of one that a clock started
-	State    FunctionState
-	Attempt  int // from 1; 0 before the first
-	Output   json.RawMessage
-	Error    *Error // of a failed run, or of the last attempt of one that waits
-	Steps    []FunctionStep
-	Created  time.Time
-	Started  time.Time // zero before the first attempt
-	Ended    time.Time // zero while it goes on
-}
-
-// A FunctionState is a point in the life of a function's run.
-type FunctionState string
-
+// Types of the events that engi appends itself. The data of each is described
+// in docs/events.md.
 const (
-	FunctionQueued    FunctionState = "queued"  // waits for its turn
-	FunctionRunning   FunctionState = "running" // an attempt goes on
-	FunctionWaiting   FunctionState = "waiting" // for its next attempt
-	FunctionDone      FunctionState = "done"
-	FunctionFailed    FunctionState = "failed" // Error says why
-	FunctionCancelled FunctionState = "cancelled"
+	EventExecutionQueued  = "execution.queued"
+	EventExecutionRunning = "execution.running"
+	EventExecutionDone    = "execution.done"
+	EventExecutionRefused = "execution.refused"
+
+	EventSandboxPrefix  = "sandbox." // followed by the state that it entered
+	EventSandboxUpdated = "sandbox.updated"
+
+	EventSnapshotCreated = "snapshot.created"
+	EventSnapshotRemoved = "snapshot.removed"
+
+	EventVolumeCreated  = "volume.created"
+	EventVolumeAttached = "volume.attached"
+	EventVolumeDetached = "volume.detached"
+	EventVolumeRemoved  = "volume.removed"
+
+	EventSessionCreated    = "session.created"
+	EventSessionStarted    = "session.started"  // it has a sandbox now
+	EventSessionReleased   = "session.released" // it has none any more
+	EventSessionTerminated = "session.terminated"
+
+	EventTemplateBuilt   = "template.built"
+	EventTemplateRemoved = "template.removed"
+
+	EventOperationStarted   = "operation.started"
+	EventOperationDone      = "operation.done"
+	EventOperationFailed    = "operation.failed"
+	EventOperationCancelled = "operation.cancelled"
+
+	EventKeyCreated = "key.created"
+	EventKeyRevoked = "key.revoked"
+
+	EventSecretCreated = "secret.created"
+	EventSecretUpdated = "secret.updated"
+	EventSecretRemoved = "secret.removed"
+
+	EventQuotaRefused   = "quota.refused"
+	EventNetworkRefused = "network.refused"
+
+	EventRunStarted  = "run.started"
+	EventRunStep     = "run.step"
+	EventRunEnded    = "run.ended"
+	EventToolCalled  = "tool.called"
+	EventToolResult  = "tool.result"
+	EventModelCharge = "model.charged"
+
+	EventFunctionPrefix     = "function." // followed by the state that the run entered
+	EventFunctionStepDone   = "function.step.done"
+	EventFunctionStepFailed = "function.step.failed"
+	EventFunctionLoop       = "function.loop" // a run that would have started itself was refused
+
+	EventWebhookCreated   = "webhook.created"
+	EventWebhookUpdated   = "webhook.updated"
+	EventWebhookRemoved   = "webhook.removed"
+	EventWebhookDelivered = "webhook.delivered"
+	EventWebhookFailed    = "webhook.failed"
+
+	// EventsDropped stands where older events were dropped to keep the log
+	// within its bounds; its data says up to which Seq and how many.
+	EventsDropped = "events.dropped"
 )
 
-// A FunctionStep is a part of a run that is done once.
-type FunctionStep struct {
-	Name     string
-	Attempts int
-	Output   json.RawMessage // 64 KiB at most; longer ones are left out
-	Error    *Error          // of the last attempt, if it failed
-	Started  time.Time
-	Ended    time.Time // zero while it goes on
+// EventTypes returns the types that engi appends itself, in the order of this
+// page. Callers cannot send them.
+func EventTypes() []string {
+	types := []string{EventExecutionQueued, EventExecutionRunning, EventExecutionDone, EventExecutionRefused}
+	for _, s := range States() {
+		types = append(types, EventSandboxPrefix+string(s))
+	}
+	types = append(types, EventSandboxUpdated, EventSnapshotCreated, EventSnapshotRemoved,
+		EventVolumeCreated, EventVolumeAttached, EventVolumeDetached, EventVolumeRemoved,
+		EventSessionCreated, EventSessionStarted, EventSessionReleased, EventSessionTerminated,
+		EventTemplateBuilt, EventTemplateRemoved,
+		EventOperationStarted, EventOperationDone, EventOperationFailed, EventOperationCancelled,
+		EventKeyCreated, EventKeyRevoked, EventSecretCreated, EventSecretUpdated, EventSecretRemoved,
+		EventQuotaRefused, EventNetworkRefused,
+		EventRunStarted, EventRunStep, EventRunEnded, EventToolCalled, EventToolResult, EventModelCharge)
+	for _, s := range FunctionStates() {
+		types = append(types, EventFunctionPrefix+string(s))
+	}
+	return append(types, EventFunctionStepDone, EventFunctionStepFailed, EventFunctionLoop,
+		EventWebhookCreated, EventWebhookUpdated, EventWebhookRemoved, EventWebhookDelivered, EventWebhookFailed, EventsDropped)
 }
 
-// An EventFilter selects events and runs. Zero fields select all.
+// An EventFilter selects events. Zero fields select all.
 type EventFilter struct {
-	Name     string // of events, or of the events of runs
-	Function string // of runs only
-	Event    EventID
-	State    FunctionState // of runs only
-	Limit    int           // 0 means 100; 1000 at most
+	Owner   Owner    // of those who may see several owners'
+	Subject string   // about this only
+	Types   []string // any of; one that ends in ".*" stands for all that begin so
+	After   int64    // only those with a greater Seq
+	Limit   int      // 0 means 100; 1000 at most
+	Oldest  bool     // oldest first; else newest
 }
 
-// Events takes in events and runs the functions that are bound to them, in
-// the name of the event's owner. Methods see only what owner owns; the rest is
-// NotFound. The empty owner sees all. It is safe for concurrent use.
+// Matches reports whether e is selected, Limit aside.
+func (f EventFilter) Matches(e Event) bool {
+	if e.Seq <= f.After || f.Owner != "" && e.Owner != f.Owner || f.Subject != "" && e.Subject != f.Subject {
+		return false
+	}
+	if len(f.Types) == 0 {
+		return true
+	}
+	for _, t := range f.Types {
+		if prefix, tree := strings.CutSuffix(t, "*"); t == e.Type || tree && strings.HasPrefix(e.Type, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// Events is the log of what has happened, for readers. All methods see only
+// what owner owns; the empty owner sees all. It is safe for concurrent use.
 type Events interface {
-	// Functions returns what there is, by name.
-	Functions() []Function
-	// Send takes in an event; once it returns, its functions will run
-	// whatever happens to the node. It reports Invalid for a bad spec and for
-	// data that a bound function does not take. An event that nothing is
-	// bound to is kept and does nothing.
-	Send(ctx context.Context, spec EventSpec) (Event, error)
-	// Replay sends the same event again, for all its functions or for one.
-	Replay(ctx context.Context, owner Owner, id EventID, function string) (Event, error)
-	// Event returns an event.
-	Event(ctx context.Context, owner Owner, id EventID) (Event, error)
-	// List returns events, the newest first.
+	// Get returns one event, or NotFound.
+	Get(ctx context.Context, owner Owner, id EventID) (Event, error)
+	// List returns the events that f selects.
 	List(ctx context.Context, owner Owner, f EventFilter) ([]Event, error)
-	// Runs returns runs without their steps, the newest first.
-	Runs(ctx context.Context, owner Owner, f EventFilter) ([]FunctionRun, error)
-	// Run returns a run with its steps.
-	Run(ctx context.Context, owner Owner, id FunctionRunID) (FunctionRun, error)
-	// Cancel ends a run after the step it is in. Ending twice is no error.
-	Cancel(ctx context.Context, owner Owner, id FunctionRunID) error
+	// Follow yields the events that f selects, oldest first, each once, and
+	// then those that come, until ctx ends, which it reports as Expired. Limit
+	// and Oldest are ignored. Where events between f.After and the oldest that
+	// is left were dropped, one of type [EventsDropped] comes first.
+	Follow(ctx context.Context, owner Owner, f EventFilter) iter.Seq2[Event, error]
+	// Last returns the Seq of the newest event of all; 0 if there was none.
+	Last(ctx context.Context) (int64, error)
+}
+
+// An EventLog is the log of what has happened, for those who append to it.
+type EventLog interface {
+	Events
+	// Append adds events in this order, all or none. It reports Conflict if an
+	// Expect does not hold, and Invalid for what cannot be an event. Once it
+	// returns, the events outlive the process.
+	Append(ctx context.Context, specs ...EventSpec) ([]Event, error)
+}
+
+type actorKey struct{}
+
+// WithActor returns a context in which whatever happens is caused by actor, the
+// ID of a key, a run or a function run.
+func WithActor(ctx context.Context, actor string) context.Context {
+	return context.WithValue(ctx, actorKey{}, actor)
+}
+
+// ActorOf returns who acts in ctx; empty for the node itself.
+func ActorOf(ctx context.Context) string {
+	actor, _ := ctx.Value(actorKey{}).(string)
+	return actor
 }

@@ -2,7 +2,10 @@ package engi
 
 import (
 	"crypto/rand"
+	"encoding/base32"
+	"encoding/binary"
 	"strings"
+	"time"
 )
 
 // IDs are a four-letter prefix with its underscore and 26 characters of
@@ -54,6 +57,15 @@ const (
 )
 
 func newID(prefix string) string { return prefix + strings.ToLower(rand.Text()) }
+
+// newOrderedID returns an ID whose first characters are the time, so that an
+// index on it grows at one end. The rest is random.
+func newOrderedID(prefix string) string {
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:], uint64(time.Now().UnixMilli())<<16)
+	rand.Read(b[6:])
+	return prefix + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
+}
 
 func parseID(prefix, noun, s string) (string, error) {
 	rest, ok := strings.CutPrefix(s, prefix)
@@ -154,8 +166,8 @@ func ParseDocumentID(s string) (DocumentID, error) {
 	return DocumentID(id), err
 }
 
-// NewEventID returns a fresh, unguessable ID.
-func NewEventID() EventID { return EventID(newID(eventPrefix)) }
+// NewEventID returns a fresh ID. IDs made later sort near it.
+func NewEventID() EventID { return EventID(newOrderedID(eventPrefix)) }
 
 // ParseEventID is the only way in from outside. It reports Invalid.
 func ParseEventID(s string) (EventID, error) {

@@ -3,6 +3,7 @@ package node
 import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/node/workflows"
+	"github.com/engi-dev/engi/store"
 )
 
 // openWorkflows makes durable functions, or none where they are off.
@@ -14,5 +15,8 @@ func (n *Node) openWorkflows() (err error) {
 	return err
 }
 
-// Events is the node's front desk of events; nil if it has none.
-func (n *Node) Events() engi.Events { return n.workflows.Desk() }
+// Functions are the node's durable functions; nil if it has none.
+func (n *Node) Functions() engi.Functions { return n.workflows.Functions() }
+
+// Events is the log of what has happened on the node.
+func (n *Node) Events() engi.Events { return store.Events(n.db) }

@@ -2,9 +2,7 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
-	"errors"
 	"strings"
 	"time"
 
@@ -12,13 +10,13 @@ import (
 	"github.com/engi-dev/engi/agent"
 )
 
-// agentShelf is the agents' shelf in the database.
+// An agentStore keeps runs of agents.
 type agentStore struct{ db *DB }
 
-// Agents returns the shelf for runs of agents.
+// Agents returns the store of runs of agents.
 func Agents(db *DB) agent.Store { return agentStore{db} }
 
-// AgentResults returns the shelf for what tools said in them at length.
+// AgentResults returns the store of what tools said in them at length.
 func AgentResults(db *DB) agent.Results { return agentStore{db} }
 
 const agentColumns = `id, owner, conversation, state, created, ended, idempotency, detail`
@@ -88,22 +86,22 @@ func agentValues(r agent.Record) ([]any, error) {
 		Steps: r.Steps, Tokens: agentTokens(r.Tokens), Fingerprint: r.Fingerprint, Seq: r.Seq,
 	}
 	d.Error = keepError(r.Error)
-	text, err := json.Marshal(d)
+	text, err := encode("run", d)
 	if err != nil {
-		return nil, engi.Errorf(engi.Invalid, "encode: %v", err)
+		return nil, err
 	}
-	return []any{string(r.ID), string(r.Owner), string(r.Conversation), string(r.State), nanos(r.Created), nanos(r.Ended), r.Spec.Idempotency, string(text)}, nil
+	return []any{string(r.ID), string(r.Owner), string(r.Conversation), string(r.State), nanos(r.Created), nanos(r.Ended), r.Spec.Idempotency, text}, nil
 }
 
-func scanAgent(row interface{ Scan(...any) error }) (r agent.Record, err error) {
+func scanAgent(row scanner) (r agent.Record, err error) {
 	var created, ended int64
 	var text string
 	if err := row.Scan(&r.ID, &r.Owner, &r.Conversation, &r.State, &created, &ended, &r.Spec.Idempotency, &text); err != nil {
 		return r, err
 	}
 	var d agentDetail
-	if json.Unmarshal([]byte(text), &d) != nil {
-		return r, engi.Errorf(engi.Internal, "decode run %s: its record is damaged", r.ID)
+	if err := decode("run "+string(r.ID), text, &d); err != nil {
+		return r, err
 	}
 	r.Created, r.Ended = moment(created), moment(ended)
 	r.Agent, r.Model, r.Sandbox, r.Session = d.Agent, d.Model, engi.SandboxID(d.Sandbox), d.Session
@@ -137,17 +135,13 @@ func encodeMessage(m engi.Message) (string, error) {
 	for _, r := range m.Results {
 		d.Results = append(d.Results, agentResult{r.Call, r.Name, r.Text, encodeImages(r.Images), r.Failed})
 	}
-	text, err := json.Marshal(d)
-	if err != nil {
-		return "", engi.Errorf(engi.Invalid, "encode: %v", err)
-	}
-	return string(text), nil
+	return encode("message", d)
 }
 
 func decodeMessage(text string) (engi.Message, error) {
 	var d agentMessage
-	if json.Unmarshal([]byte(text), &d) != nil {
-		return engi.Message{}, engi.Errorf(engi.Internal, "decode: a message is damaged")
+	if err := decode("message", text, &d); err != nil {
+		return engi.Message{}, err
 	}
 	m := engi.Message{Role: engi.Role(d.Role), Text: d.Text, Thought: d.Thought, Images: decodeImages(d.Images)}
 	for _, c := range d.Calls {
@@ -159,20 +153,33 @@ func decodeMessage(text string) (engi.Message, error) {
 	return m, nil
 }
 
-func putMessages(ctx context.Context, tx *sql.Tx, id engi.RunID, n int, messages []engi.Message) error {
-	if _, err := tx.ExecContext(ctx, `DELETE FROM agent_messages WHERE run = ? AND n >= ?`, string(id), n); err != nil {
-		return fault(ctx, err)
+// putMessages keeps the messages from the n-th on, and returns those that were
+// kept there before.
+func putMessages(ctx context.Context, t *tx, id engi.RunID, n int, messages []engi.Message) (before []engi.Message, err error) {
+	if before, err = list(ctx, t, scanMessage, `SELECT message FROM agent_messages WHERE run = ? AND n >= ? ORDER BY n`, id, n); err != nil {
+		return nil, err
+	}
+	if _, err := t.exec(ctx, `DELETE FROM agent_messages WHERE run = ? AND n >= ?`, id, n); err != nil {
+		return nil, err
 	}
 	for i, m := range messages {
 		text, err := encodeMessage(m)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO agent_messages (run, n, message) VALUES (?, ?, ?)`, string(id), n+i, text); err != nil {
-			return fault(ctx, err)
+		if _, err := t.exec(ctx, `INSERT INTO agent_messages (run, n, message) VALUES (?, ?, ?)`, id, n+i, text); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return before, nil
+}
+
+func scanMessage(row scanner) (m engi.Message, err error) {
+	text, err := value[string](row)
+	if err != nil {
+		return m, err
+	}
+	return decodeMessage(text)
 }
 
 func (s agentStore) Put(ctx context.Context, r agent.Record, messages []engi.Message) (err error) {
@@ -181,14 +188,19 @@ func (s agentStore) Put(ctx context.Context, r agent.Record, messages []engi.Mes
 	if err != nil {
 		return err
 	}
-	return s.db.tx(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO agent_runs (`+agentColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, values...); err != nil {
-			if strings.Contains(err.Error(), "UNIQUE constraint") {
+	return s.db.tx(ctx, func(t *tx) error {
+		if _, err := t.exec(ctx, `INSERT INTO agent_runs (`+agentColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, values...); err != nil {
+			if engi.KindOf(err) == engi.Conflict {
 				return engi.Errorf(engi.Conflict, "there is a run of this idempotency key")
 			}
-			return fault(ctx, err)
+			return err
 		}
-		return putMessages(ctx, tx, r.ID, 0, messages)
+		if _, err := putMessages(ctx, t, r.ID, 0, messages); err != nil {
+			return err
+		}
+		return t.record(ctx, r.Owner, string(r.ID), engi.EventRunStarted, map[string]any{
+			"agent": r.Agent, "model": r.Model, "conversation_id": r.Conversation, "sandbox_id": r.Sandbox, "session": r.Session,
+		})
 	})
 }
 
@@ -198,130 +210,128 @@ func (s agentStore) Update(ctx context.Context, r agent.Record, n int, messages 
 	if err != nil {
 		return err
 	}
-	return s.db.tx(ctx, func(tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, `UPDATE agent_runs SET state = ?, ended = ?, detail = ? WHERE id = ?`, values[3], values[5], values[7], values[0])
+	return s.db.tx(ctx, func(t *tx) error {
+		state, err := first(ctx, t, errNoRun, value[engi.RunState], `SELECT state FROM agent_runs WHERE id = ?`, r.ID)
 		if err != nil {
-			return fault(ctx, err)
+			return err
 		}
-		if changed, err := res.RowsAffected(); err != nil || changed == 0 {
-			return noRun()
+		if _, err := t.exec(ctx, `UPDATE agent_runs SET state = ?, ended = ?, detail = ? WHERE id = ?`, values[3], values[5], values[7], values[0]); err != nil {
+			return err
 		}
-		return putMessages(ctx, tx, r.ID, n, messages)
+		before, err := putMessages(ctx, t, r.ID, n, messages)
+		if err != nil {
+			return err
+		}
+		for i, m := range messages {
+			var old engi.Message
+			if i < len(before) {
+				old = before[i]
+			}
+			if err := s.messageEvents(ctx, t, r, old, m); err != nil {
+				return err
+			}
+		}
+		if r.State == state || r.State == engi.RunRunning {
+			return nil
+		}
+		data := struct {
+			State  engi.RunState `json:"state"`
+			Reason string        `json:"reason,omitempty"`
+			Text   string        `json:"text,omitempty"`
+			Error  string        `json:"error,omitempty"`
+			Kind   string        `json:"kind,omitempty"`
+			Steps  int           `json:"steps"`
+			Tokens agentTokens   `json:"tokens"`
+		}{State: r.State, Reason: r.Reason, Text: shorten(r.Text), Steps: r.Steps, Tokens: agentTokens(r.Tokens)}
+		if r.Error != nil {
+			data.Error, data.Kind = r.Error.Text, r.Error.Kind.String()
+		}
+		return t.record(ctx, r.Owner, string(r.ID), engi.EventRunEnded, data)
 	})
 }
 
-func noRun() error {
-	return engi.Errorf(engi.NotFound, "there is no such run").WithRemedy("'engi agent runs' shows yours")
-}
-
-func (s agentStore) one(ctx context.Context, query string, args ...any) (agent.Record, error) {
-	r, err := scanAgent(s.db.read.QueryRowContext(ctx, `SELECT `+agentColumns+` FROM agent_runs WHERE `+query, args...))
+// messageEvents appends what is new in a message that was old before: a step of
+// the model, the calls that may have begun, the results that came.
+func (s agentStore) messageEvents(ctx context.Context, t *tx, r agent.Record, old, m engi.Message) error {
+	record := func(kind string, data any) error { return t.record(ctx, r.Owner, string(r.ID), kind, data) }
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return r, noRun()
-	case err != nil && engi.KindOf(err) == engi.Internal:
-		if _, ok := errors.AsType[*engi.Error](err); !ok {
-			return r, fault(ctx, err)
+	case m.Role == engi.RoleAssistant && old.Role == "":
+		calls := make([]map[string]string, len(m.Calls))
+		for i, c := range m.Calls {
+			calls[i] = map[string]string{"call": c.ID, "tool": c.Name, "arguments": shorten(c.Arguments)}
+		}
+		return record(engi.EventRunStep, map[string]any{"step": r.Steps, "text": shorten(m.Text), "calls": calls, "tokens": agentTokens(r.Tokens)})
+	case m.Role == engi.RoleTool && old.Role == "":
+		if err := record(engi.EventToolCalled, map[string]any{"step": r.Steps}); err != nil {
+			return err
 		}
 	}
-	return r, err
-}
-
-func (s agentStore) all(ctx context.Context, query string, args ...any) ([]agent.Record, error) {
-	rows, err := s.db.read.QueryContext(ctx, `SELECT `+agentColumns+` FROM agent_runs WHERE `+query, args...)
-	if err != nil {
-		return nil, fault(ctx, err)
+	if m.Role != engi.RoleTool {
+		return nil
 	}
-	defer rows.Close()
-	var all []agent.Record
-	for rows.Next() {
-		r, err := scanAgent(rows)
-		if err != nil {
-			if _, ok := errors.AsType[*engi.Error](err); ok {
-				return nil, err
-			}
-			return nil, fault(ctx, err)
+	for _, x := range m.Results[min(len(old.Results), len(m.Results)):] {
+		if err := record(engi.EventToolResult, map[string]any{"call": x.Call, "tool": x.Name, "failed": x.Failed, "text": shorten(x.Text)}); err != nil {
+			return err
 		}
-		all = append(all, r)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fault(ctx, err)
-	}
-	return all, nil
-}
-
-func (s agentStore) Repeated(ctx context.Context, owner engi.Owner, key string) (agent.Record, error) {
-	return s.one(ctx, `owner = ? AND idempotency = ? AND idempotency <> ''`, string(owner), key)
-}
-
-func (s agentStore) Get(ctx context.Context, owner engi.Owner, id engi.RunID) (agent.Record, error) {
-	return s.one(ctx, `id = ? AND (? = '' OR owner = ?)`, string(id), string(owner), string(owner))
-}
-
-func (s agentStore) List(ctx context.Context, owner engi.Owner, f agent.Filter) ([]agent.Record, error) {
-	if f.Limit <= 0 {
-		f.Limit = -1
-	}
-	state := ""
-	if f.Running {
-		state = string(engi.RunRunning)
-	}
-	return s.all(ctx, `(? = '' OR owner = ?) AND (? = '' OR conversation = ?) AND (? = '' OR state = ?) ORDER BY seq DESC LIMIT ?`,
-		string(owner), string(owner), string(f.Conversation), string(f.Conversation), state, state, f.Limit)
-}
-
-func (s agentStore) Messages(ctx context.Context, id engi.RunID) ([]engi.Message, error) {
-	rows, err := s.db.read.QueryContext(ctx, `SELECT message FROM agent_messages WHERE run = ? ORDER BY n`, string(id))
-	if err != nil {
-		return nil, fault(ctx, err)
-	}
-	defer rows.Close()
-	var all []engi.Message
-	for rows.Next() {
-		var text string
-		if err := rows.Scan(&text); err != nil {
-			return nil, fault(ctx, err)
-		}
-		m, err := decodeMessage(text)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, m)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fault(ctx, err)
-	}
-	return all, nil
-}
-
-func (s agentStore) Keep(ctx context.Context, id engi.RunID, call string, data []byte) error {
-	if _, err := s.db.write.ExecContext(ctx, `INSERT OR REPLACE INTO agent_results (run, call, data) VALUES (?, ?, ?)`, string(id), call, data); err != nil {
-		return fault(ctx, err)
 	}
 	return nil
 }
 
-func (s agentStore) Kept(ctx context.Context, id engi.RunID, call string) (data []byte, err error) {
-	err = s.db.read.QueryRowContext(ctx, `SELECT data FROM agent_results WHERE run = ? AND call = ?`, string(id), call).Scan(&data)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return nil, engi.Errorf(engi.NotFound, "no result of call %.100q is kept", call)
-	case err != nil:
-		return nil, fault(ctx, err)
+// shorten returns the beginning of a text that is too long for an event.
+func shorten(text string) string {
+	const most = 4 << 10
+	if len(text) <= most {
+		return text
 	}
-	return data, nil
+	return strings.ToValidUTF8(text[:most], "") + "…"
+}
+
+var errNoRun = engi.Errorf(engi.NotFound, "there is no such run").WithRemedy("'engi agent runs' shows yours")
+
+func (s agentStore) one(ctx context.Context, query string, args ...any) (agent.Record, error) {
+	return first(ctx, s.db.read, errNoRun, scanAgent, `SELECT `+agentColumns+` FROM agent_runs WHERE `+query, args...)
+}
+
+func (s agentStore) Repeated(ctx context.Context, owner engi.Owner, key string) (agent.Record, error) {
+	return s.one(ctx, `owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
+}
+
+func (s agentStore) Get(ctx context.Context, owner engi.Owner, id engi.RunID) (agent.Record, error) {
+	return s.one(ctx, `id = ? AND (? = '' OR owner = ?)`, id, owner, owner)
+}
+
+func (s agentStore) List(ctx context.Context, owner engi.Owner, f agent.Filter) ([]agent.Record, error) {
+	var w where
+	w.and(owner != "", `owner = ?`, owner)
+	w.and(f.Conversation != "", `conversation = ?`, f.Conversation)
+	w.and(f.Running, `state = 'running'`)
+	return list(ctx, s.db.read, scanAgent, `SELECT `+agentColumns+` FROM agent_runs`+w.String()+` ORDER BY seq DESC LIMIT ?`, append(w.args, limit(f.Limit))...)
+}
+
+func (s agentStore) Messages(ctx context.Context, id engi.RunID) ([]engi.Message, error) {
+	return list(ctx, s.db.read, scanMessage, `SELECT message FROM agent_messages WHERE run = ? ORDER BY n`, id)
+}
+
+func (s agentStore) Keep(ctx context.Context, id engi.RunID, call string, data []byte) error {
+	_, err := s.db.exec(ctx, `INSERT OR REPLACE INTO agent_results (run, call, data) VALUES (?, ?, ?)`, id, call, data)
+	return err
+}
+
+func (s agentStore) Kept(ctx context.Context, id engi.RunID, call string) ([]byte, error) {
+	missing := engi.Errorf(engi.NotFound, "no result of call %.100q is kept", call)
+	return first(ctx, s.db.read, missing, value[[]byte], `SELECT data FROM agent_results WHERE run = ? AND call = ?`, id, call)
 }
 
 func (s agentStore) Forget(ctx context.Context, before time.Time) error {
-	return s.db.tx(ctx, func(tx *sql.Tx) error {
+	return s.db.tx(ctx, func(t *tx) error {
 		const old = `(SELECT id FROM agent_runs WHERE ended <> 0 AND ended < ?)`
 		for _, q := range []string{
 			`DELETE FROM agent_results WHERE run IN ` + old,
 			`DELETE FROM agent_messages WHERE run IN ` + old,
 			`DELETE FROM agent_runs WHERE ended <> 0 AND ended < ?`,
 		} {
-			if _, err := tx.ExecContext(ctx, q, nanos(before)); err != nil {
-				return fault(ctx, err)
+			if _, err := t.ExecContext(ctx, q, nanos(before)); err != nil {
+				return err
 			}
 		}
 		return nil

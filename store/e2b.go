@@ -2,9 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
-	"encoding/json"
-	"errors"
 	"strings"
 
 	"github.com/engi-dev/engi"
@@ -44,35 +41,35 @@ type e2bTag struct {
 	Created int64  `json:"created"`
 }
 
-func (s e2bStore) Put(ctx context.Context, t e2b.Template) (err error) {
-	defer engi.Annotate(&err, "put template %s", t.ID)
+func (s e2bStore) Put(ctx context.Context, x e2b.Template) (err error) {
+	defer engi.Annotate(&err, "put template %s", x.ID)
 	var d e2bDetail
-	for _, b := range t.Builds {
+	for _, b := range x.Builds {
 		d.Builds = append(d.Builds, e2bBuild{b.ID, string(b.State), b.Template, string(b.Snapshot), b.Tags, fleetSize(b.Size), b.Reason, b.Step, nanos(b.Created), nanos(b.Updated)})
 	}
-	for _, g := range t.Tags {
+	for _, g := range x.Tags {
 		d.Tags = append(d.Tags, e2bTag{g.Name, g.Build, nanos(g.Created)})
 	}
-	detail, err := json.Marshal(d)
+	detail, err := encode("template", d)
 	if err != nil {
-		return engi.Errorf(engi.Internal, "%v", err)
+		return err
 	}
-	return s.db.tx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO e2b_templates (id, owner, name, detail, created, updated) VALUES (?, ?, ?, ?, ?, ?)
+	return s.db.tx(ctx, func(t *tx) error {
+		_, err := t.exec(ctx, `INSERT INTO e2b_templates (id, owner, name, detail, created, updated) VALUES (?, ?, ?, ?, ?, ?)
 			ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, name = excluded.name, detail = excluded.detail, updated = excluded.updated`,
-			t.ID, string(t.Owner), t.Name, string(detail), nanos(t.Created), nanos(t.Updated))
-		if err != nil {
-			if strings.Contains(err.Error(), "UNIQUE constraint") {
-				return engi.Errorf(engi.Conflict, "there is a template %q", t.Name)
-			}
-			return fault(ctx, err)
+			x.ID, x.Owner, x.Name, detail, nanos(x.Created), nanos(x.Updated))
+		if engi.KindOf(err) == engi.Conflict {
+			return engi.Errorf(engi.Conflict, "there is a template %q", x.Name)
 		}
-		keep, args := make([]string, len(t.Builds)), []any{t.ID}
-		for i, b := range t.Builds {
+		if err != nil {
+			return err
+		}
+		keep, args := make([]string, len(x.Builds)), []any{x.ID}
+		for i, b := range x.Builds {
 			keep[i], args = "?", append(args, b.ID)
 		}
-		if _, err := tx.ExecContext(ctx, `DELETE FROM e2b_lines WHERE template = ? AND build NOT IN (`+strings.Join(keep, ",")+`)`, args...); err != nil {
-			return fault(ctx, err)
+		if _, err := t.exec(ctx, `DELETE FROM e2b_lines WHERE template = ? AND build NOT IN (`+strings.Join(keep, ",")+`)`, args...); err != nil {
+			return err
 		}
 		return nil
 	})
@@ -81,46 +78,24 @@ func (s e2bStore) Put(ctx context.Context, t e2b.Template) (err error) {
 const e2bColumns = `id, owner, name, detail, created, updated`
 
 func (s e2bStore) Get(ctx context.Context, owner engi.Owner, idOrName string) (e2b.Template, error) {
-	t, err := scanE2B(s.db.read.QueryRowContext(ctx, `SELECT `+e2bColumns+` FROM e2b_templates
-		WHERE (id = ? OR name = ?) AND (? = '' OR owner = ?) ORDER BY owner LIMIT 1`, idOrName, idOrName, string(owner), string(owner)))
-	if errors.Is(err, sql.ErrNoRows) {
-		return t, engi.Errorf(engi.NotFound, "no such template")
-	}
-	if err != nil {
-		return t, fault(ctx, err)
-	}
-	return t, nil
+	return first(ctx, s.db.read, errNoTemplate, scanE2B, `SELECT `+e2bColumns+` FROM e2b_templates
+		WHERE (id = ? OR name = ?) AND (? = '' OR owner = ?) ORDER BY owner LIMIT 1`, idOrName, idOrName, owner, owner)
 }
+
+var errNoTemplate = engi.Errorf(engi.NotFound, "no such template")
 
 func (s e2bStore) List(ctx context.Context, owner engi.Owner) ([]e2b.Template, error) {
-	rows, err := s.db.read.QueryContext(ctx, `SELECT `+e2bColumns+` FROM e2b_templates WHERE ? = '' OR owner = ? ORDER BY name, id`,
-		string(owner), string(owner))
-	if err != nil {
-		return nil, fault(ctx, err)
-	}
-	defer rows.Close()
-	var list []e2b.Template
-	for rows.Next() {
-		t, err := scanE2B(rows)
-		if err != nil {
-			return nil, fault(ctx, err)
-		}
-		list = append(list, t)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fault(ctx, err)
-	}
-	return list, nil
+	return list(ctx, s.db.read, scanE2B, `SELECT `+e2bColumns+` FROM e2b_templates WHERE ? = '' OR owner = ? ORDER BY name, id`, owner, owner)
 }
 
-func scanE2B(row interface{ Scan(...any) error }) (t e2b.Template, err error) {
+func scanE2B(row scanner) (t e2b.Template, err error) {
 	var detail string
 	var created, updated int64
 	if err := row.Scan(&t.ID, &t.Owner, &t.Name, &detail, &created, &updated); err != nil {
 		return t, err
 	}
 	var d e2bDetail
-	if err := json.Unmarshal([]byte(detail), &d); err != nil {
+	if err := decode("template "+t.ID, detail, &d); err != nil {
 		return t, err
 	}
 	t.Created, t.Updated = moment(created), moment(updated)
@@ -135,22 +110,21 @@ func scanE2B(row interface{ Scan(...any) error }) (t e2b.Template, err error) {
 }
 
 func (s e2bStore) Remove(ctx context.Context, id string) error {
-	if _, err := s.db.write.ExecContext(ctx, `DELETE FROM e2b_templates WHERE id = ?`, id); err != nil {
-		return fault(ctx, err)
-	}
-	return nil
+	_, err := s.db.exec(ctx, `DELETE FROM e2b_templates WHERE id = ?`, id)
+	return err
 }
 
 func (s e2bStore) AddLines(ctx context.Context, template, build string, lines []e2b.LogLine) (err error) {
 	defer engi.Annotate(&err, "log build %s", build)
-	return s.db.tx(ctx, func(tx *sql.Tx) error {
+	return s.db.tx(ctx, func(t *tx) error {
 		for _, l := range lines {
-			if _, err := tx.ExecContext(ctx, `INSERT INTO e2b_lines (template, build, time, level, step, text) VALUES (?, ?, ?, ?, ?, ?)`,
-				template, build, nanos(l.Time), l.Level, l.Step, l.Text); err != nil {
-				if strings.Contains(err.Error(), "FOREIGN KEY") {
-					return engi.Errorf(engi.NotFound, "no such template")
-				}
-				return fault(ctx, err)
+			_, err := t.exec(ctx, `INSERT INTO e2b_lines (template, build, time, level, step, text) VALUES (?, ?, ?, ?, ?, ?)`,
+				template, build, nanos(l.Time), l.Level, l.Step, l.Text)
+			if engi.KindOf(err) == engi.NotFound {
+				return errNoTemplate
+			}
+			if err != nil {
+				return err
 			}
 		}
 		return nil
@@ -158,23 +132,10 @@ func (s e2bStore) AddLines(ctx context.Context, template, build string, lines []
 }
 
 func (s e2bStore) Lines(ctx context.Context, build string, skip, limit int) ([]e2b.LogLine, error) {
-	rows, err := s.db.read.QueryContext(ctx, `SELECT time, level, step, text FROM e2b_lines WHERE build = ? ORDER BY seq LIMIT ? OFFSET ?`, build, limit, skip)
-	if err != nil {
-		return nil, fault(ctx, err)
-	}
-	defer rows.Close()
-	var list []e2b.LogLine
-	for rows.Next() {
-		var l e2b.LogLine
+	return list(ctx, s.db.read, func(row scanner) (l e2b.LogLine, err error) {
 		var at int64
-		if err := rows.Scan(&at, &l.Level, &l.Step, &l.Text); err != nil {
-			return nil, fault(ctx, err)
-		}
+		err = row.Scan(&at, &l.Level, &l.Step, &l.Text)
 		l.Time = moment(at)
-		list = append(list, l)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fault(ctx, err)
-	}
-	return list, nil
+		return l, err
+	}, `SELECT time, level, step, text FROM e2b_lines WHERE build = ? ORDER BY seq LIMIT ? OFFSET ?`, build, limit, skip)
 }

@@ -56,9 +56,9 @@ func (s egressStore) Append(ctx context.Context, events []engi.NetworkEvent) (er
 	}
 	defer engi.Annotate(&err, "append %d network events", len(events))
 	seqs := make([]int64, len(events)) // events get theirs when they are stored
-	err = s.db.tx(ctx, func(tx *sql.Tx) error {
+	err = s.db.tx(ctx, func(t *tx) error {
 		last := map[engi.SandboxID]int64{}
-		insert, err := tx.PrepareContext(ctx, `INSERT INTO network_events (`+egressColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`)
+		insert, err := t.PrepareContext(ctx, `INSERT INTO network_events (`+egressColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`)
 		if err != nil {
 			return fault(ctx, err)
 		}
@@ -66,7 +66,7 @@ func (s egressStore) Append(ctx context.Context, events []engi.NetworkEvent) (er
 		for i, e := range events {
 			n, ok := last[e.Sandbox]
 			if !ok {
-				err := tx.QueryRowContext(ctx, `SELECT last FROM network_logs WHERE sandbox = ?`, string(e.Sandbox)).Scan(&n)
+				err := t.QueryRowContext(ctx, `SELECT last FROM network_logs WHERE sandbox = ?`, string(e.Sandbox)).Scan(&n)
 				if err != nil && !errors.Is(err, sql.ErrNoRows) {
 					return fault(ctx, err)
 				}
@@ -84,15 +84,15 @@ func (s egressStore) Append(ctx context.Context, events []engi.NetworkEvent) (er
 			}
 		}
 		for id, n := range last {
-			if _, err := tx.ExecContext(ctx, `INSERT INTO network_logs (sandbox, last) VALUES (?, ?)
+			if _, err := t.exec(ctx, `INSERT INTO network_logs (sandbox, last) VALUES (?, ?)
 				ON CONFLICT (sandbox) DO UPDATE SET last = excluded.last`, string(id), n); err != nil {
-				return fault(ctx, err)
+				return err
 			}
-			if _, err := tx.ExecContext(ctx, `DELETE FROM network_events WHERE sandbox = ? AND seq <= ?`, string(id), n-int64(s.keep)); err != nil {
-				return fault(ctx, err)
+			if _, err := t.exec(ctx, `DELETE FROM network_events WHERE sandbox = ? AND seq <= ?`, string(id), n-int64(s.keep)); err != nil {
+				return err
 			}
 		}
-		return s.sweep(ctx, tx)
+		return s.sweep(ctx, t)
 	})
 	if err != nil {
 		return err
@@ -104,12 +104,12 @@ func (s egressStore) Append(ctx context.Context, events []engi.NetworkEvent) (er
 }
 
 // sweep removes what is too old, once in a while.
-func (s egressStore) sweep(ctx context.Context, tx *sql.Tx) error {
+func (s egressStore) sweep(ctx context.Context, t *tx) error {
 	now := time.Now()
 	if at := s.swept.Load(); now.Sub(time.Unix(0, at)) < sweepEvery || !s.swept.CompareAndSwap(at, now.UnixNano()) {
 		return nil
 	}
-	_, err := tx.ExecContext(ctx, `DELETE FROM network_events WHERE (sandbox, seq) IN
+	_, err := t.ExecContext(ctx, `DELETE FROM network_events WHERE (sandbox, seq) IN
 		(SELECT sandbox, seq FROM network_events WHERE time < ? ORDER BY time LIMIT ?)`, nanos(now.Add(-s.age)), sweepMost)
 	if err != nil {
 		return fault(ctx, err)
@@ -119,32 +119,20 @@ func (s egressStore) sweep(ctx context.Context, tx *sql.Tx) error {
 
 func (s egressStore) Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int) (_ []engi.NetworkEvent, err error) {
 	defer engi.Annotate(&err, "read network events of %s", id)
-	rows, err := s.db.read.QueryContext(ctx, `SELECT `+egressColumns+` FROM network_events
-		WHERE sandbox = ? AND seq > ? AND (? = '' OR owner = ?) AND time >= ? ORDER BY seq LIMIT ?`,
-		string(id), seq, string(owner), string(owner), nanos(time.Now().Add(-s.age)), limit)
-	if err != nil {
-		return nil, fault(ctx, err)
-	}
-	defer rows.Close()
-	var list []engi.NetworkEvent
-	for rows.Next() {
-		var e engi.NetworkEvent
+	return list(ctx, s.db.read, func(row scanner) (e engi.NetworkEvent, err error) {
 		var at int64
 		var address string
-		err := rows.Scan(&e.Sandbox, &e.Seq, &at, &e.Owner, &e.Kind, &e.Allowed, &e.Protocol, &e.Host, &address, &e.Rule, &e.Reason, &e.Up, &e.Down)
-		if err != nil {
-			return nil, fault(ctx, err)
+		if err := row.Scan(&e.Sandbox, &e.Seq, &at, &e.Owner, &e.Kind, &e.Allowed, &e.Protocol, &e.Host, &address, &e.Rule, &e.Reason, &e.Up, &e.Down); err != nil {
+			return e, err
 		}
 		e.Time = moment(at)
 		if address != "" {
 			if e.Address, err = netip.ParseAddrPort(address); err != nil {
-				return nil, engi.Errorf(engi.Internal, "event %d: address %.60q: %v", e.Seq, address, err)
+				return e, engi.Errorf(engi.Internal, "event %d: address %.60q: %v", e.Seq, address, err)
 			}
 		}
-		list = append(list, e)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fault(ctx, err)
-	}
-	return list, nil
+		return e, nil
+	}, `SELECT `+egressColumns+` FROM network_events
+		WHERE sandbox = ? AND seq > ? AND (? = '' OR owner = ?) AND time >= ? ORDER BY seq LIMIT ?`,
+		id, seq, owner, owner, nanos(time.Now().Add(-s.age)), limit)
 }

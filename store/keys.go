@@ -2,8 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"strings"
 	"time"
 
@@ -23,66 +21,39 @@ const keyColumns = `id, owner, name, admin, created, expires, revoked, scopes`
 
 func (s keyStore) Put(ctx context.Context, k engi.Key, h key.Hash) (err error) {
 	defer engi.Annotate(&err, "put key %s", k.ID)
-	_, err = s.db.write.ExecContext(ctx,
-		`INSERT INTO keys (`+keyColumns+`, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		k.ID, string(k.Owner), k.Name, k.Admin, nanos(k.Created), nanos(k.Expires), nanos(k.Revoked), joinScopes(k.Scopes), h[:])
-	if err == nil {
-		return nil
-	}
-	if strings.Contains(err.Error(), "UNIQUE constraint") {
-		return engi.Errorf(engi.Conflict, "it is there already")
-	}
-	return fault(ctx, err)
+	return s.db.tx(ctx, func(t *tx) error {
+		if _, err := t.exec(ctx, `INSERT INTO keys (`+keyColumns+`, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			k.ID, k.Owner, k.Name, k.Admin, nanos(k.Created), nanos(k.Expires), nanos(k.Revoked), joinScopes(k.Scopes), h[:]); err != nil {
+			return err
+		}
+		return t.record(ctx, k.Owner, k.ID, engi.EventKeyCreated, map[string]any{"name": k.Name, "admin": k.Admin, "scopes": k.Scopes})
+	})
 }
 
+var errNoKey = engi.Errorf(engi.NotFound, "no such key")
+
 func (s keyStore) Find(ctx context.Context, h key.Hash) (engi.Key, error) {
-	k, err := scanKey(s.db.read.QueryRowContext(ctx, `SELECT `+keyColumns+` FROM keys WHERE hash = ?`, h[:]))
-	if errors.Is(err, sql.ErrNoRows) {
-		return engi.Key{}, engi.Errorf(engi.NotFound, "no such key")
-	}
-	if err != nil {
-		return engi.Key{}, fault(ctx, err)
-	}
-	return k, nil
+	return first(ctx, s.db.read, errNoKey, scanKey, `SELECT `+keyColumns+` FROM keys WHERE hash = ?`, h[:])
 }
 
 func (s keyStore) List(ctx context.Context, owner engi.Owner) ([]engi.Key, error) {
-	rows, err := s.db.read.QueryContext(ctx,
-		`SELECT `+keyColumns+` FROM keys WHERE ? = '' OR owner = ? ORDER BY seq DESC`, string(owner), string(owner))
-	if err != nil {
-		return nil, fault(ctx, err)
-	}
-	defer rows.Close()
-	var list []engi.Key
-	for rows.Next() {
-		k, err := scanKey(rows)
-		if err != nil {
-			return nil, fault(ctx, err)
-		}
-		list = append(list, k)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fault(ctx, err)
-	}
-	return list, nil
+	return list(ctx, s.db.read, scanKey, `SELECT `+keyColumns+` FROM keys WHERE ? = '' OR owner = ? ORDER BY seq DESC`, owner, owner)
 }
 
 func (s keyStore) Revoke(ctx context.Context, owner engi.Owner, id string, at time.Time) error {
-	res, err := s.db.write.ExecContext(ctx,
-		`UPDATE keys SET revoked = CASE revoked WHEN 0 THEN ? ELSE revoked END WHERE id = ? AND (? = '' OR owner = ?)`,
-		nanos(at), id, string(owner), string(owner))
-	if err != nil {
-		return fault(ctx, err)
-	}
-	if n, err := res.RowsAffected(); err != nil {
-		return fault(ctx, err)
-	} else if n == 0 {
-		return engi.Errorf(engi.NotFound, "no such key")
-	}
-	return nil
+	return s.db.tx(ctx, func(t *tx) error {
+		k, err := first(ctx, t, errNoKey, scanKey, `SELECT `+keyColumns+` FROM keys WHERE id = ? AND (? = '' OR owner = ?)`, id, owner, owner)
+		if err != nil || !k.Revoked.IsZero() {
+			return err
+		}
+		if _, err := t.exec(ctx, `UPDATE keys SET revoked = ? WHERE id = ?`, nanos(at), id); err != nil {
+			return err
+		}
+		return t.record(ctx, k.Owner, k.ID, engi.EventKeyRevoked, map[string]any{"name": k.Name})
+	})
 }
 
-func scanKey(row interface{ Scan(...any) error }) (engi.Key, error) {
+func scanKey(row scanner) (engi.Key, error) {
 	var k engi.Key
 	var created, expires, revoked int64
 	var scopes string

@@ -58,13 +58,13 @@ type libraryModule struct {
 
 func (f libraryStore) Put(ctx context.Context, r library.Record, pieces []library.Piece, quota library.Quota) (_ library.Record, err error) {
 	defer engi.Annotate(&err, "record document %s", r.ID)
-	err = f.db.tx(ctx, func(tx *sql.Tx) error {
+	err = f.db.tx(ctx, func(t *tx) error {
 		var seq int64
-		err := tx.QueryRowContext(ctx, `SELECT seq, id FROM library_records WHERE shelf = ? AND package = ? AND place = ?`, r.Shelf, r.Package, r.Place).Scan(&seq, &r.ID)
+		err := t.QueryRowContext(ctx, `SELECT seq, id FROM library_records WHERE shelf = ? AND package = ? AND place = ?`, r.Shelf, r.Package, r.Place).Scan(&seq, &r.ID)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return fault(ctx, err)
 		}
-		if err := withinQuota(ctx, tx, r, quota); err != nil {
+		if err := withinQuota(ctx, t, r, quota); err != nil {
 			return err
 		}
 		detail, err := libraryText(r)
@@ -73,36 +73,36 @@ func (f libraryStore) Put(ctx context.Context, r library.Record, pieces []librar
 		}
 		values := []any{string(r.ID), r.Shelf, r.Package, r.Place, r.Title, r.Bytes, r.Module != nil, detail}
 		if seq == 0 {
-			res, err := tx.ExecContext(ctx, `INSERT INTO library_records (`+libraryColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, values...)
+			res, err := t.ExecContext(ctx, `INSERT INTO library_records (`+libraryColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, values...)
 			if err != nil {
 				return fault(ctx, err)
 			}
 			if seq, err = res.LastInsertId(); err != nil {
 				return fault(ctx, err)
 			}
-		} else if _, err := tx.ExecContext(ctx, `UPDATE library_records SET (`+libraryColumns+`) = (?, ?, ?, ?, ?, ?, ?, ?) WHERE seq = ?`, append(values, seq)...); err != nil {
-			return fault(ctx, err)
+		} else if _, err := t.exec(ctx, `UPDATE library_records SET (`+libraryColumns+`) = (?, ?, ?, ?, ?, ?, ?, ?) WHERE seq = ?`, append(values, seq)...); err != nil {
+			return err
 		}
 		if pieces == nil {
 			return nil
 		}
-		if err := clearPieces(ctx, tx, seq); err != nil {
+		if err := clearPieces(ctx, t, seq); err != nil {
 			return err
 		}
-		return insertPieces(ctx, tx, seq, r, pieces)
+		return insertPieces(ctx, t, seq, r, pieces)
 	})
 	return r, err
 }
 
 // withinQuota reports Exhausted if the shelf would have more than quota with
 // r. What there is of the same place goes.
-func withinQuota(ctx context.Context, tx *sql.Tx, r library.Record, quota library.Quota) error {
+func withinQuota(ctx context.Context, t *tx, r library.Record, quota library.Quota) error {
 	if quota == (library.Quota{}) {
 		return nil
 	}
 	var n int
 	var bytes int64
-	err := tx.QueryRowContext(ctx, `SELECT count(*), coalesce(sum(bytes), 0) FROM library_records WHERE shelf = ? AND NOT (package = ? AND place = ?)`,
+	err := t.QueryRowContext(ctx, `SELECT count(*), coalesce(sum(bytes), 0) FROM library_records WHERE shelf = ? AND NOT (package = ? AND place = ?)`,
 		r.Shelf, r.Package, r.Place).Scan(&n, &bytes)
 	if err != nil {
 		return fault(ctx, err)
@@ -117,25 +117,25 @@ func withinQuota(ctx context.Context, tx *sql.Tx, r library.Record, quota librar
 	return nil
 }
 
-func clearPieces(ctx context.Context, tx *sql.Tx, record int64) error {
+func clearPieces(ctx context.Context, t *tx, record int64) error {
 	for _, q := range []string{
 		`DELETE FROM library_words WHERE rowid IN (SELECT id FROM library_pieces WHERE record = ?)`,
 		`DELETE FROM library_pieces WHERE record = ?`,
 	} {
-		if _, err := tx.ExecContext(ctx, q, record); err != nil {
-			return fault(ctx, err)
+		if _, err := t.exec(ctx, q, record); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func insertPieces(ctx context.Context, tx *sql.Tx, record int64, r library.Record, pieces []library.Piece) error {
-	put, err := tx.PrepareContext(ctx, `INSERT INTO library_pieces (record, hash, headings, anchor, body, embedder, vector) VALUES (?, ?, ?, ?, ?, ?, ?)`)
+func insertPieces(ctx context.Context, t *tx, record int64, r library.Record, pieces []library.Piece) error {
+	put, err := t.PrepareContext(ctx, `INSERT INTO library_pieces (record, hash, headings, anchor, body, embedder, vector) VALUES (?, ?, ?, ?, ?, ?, ?)`)
 	if err != nil {
 		return fault(ctx, err)
 	}
 	defer put.Close()
-	words, err := tx.PrepareContext(ctx, `INSERT INTO library_words (rowid, headings, body, names, places) VALUES (?, ?, ?, ?, ?)`)
+	words, err := t.PrepareContext(ctx, `INSERT INTO library_words (rowid, headings, body, names, places) VALUES (?, ?, ?, ?, ?)`)
 	if err != nil {
 		return fault(ctx, err)
 	}
@@ -259,91 +259,40 @@ func (f libraryStore) rare(ctx context.Context, words []string) ([]string, error
 
 // rank returns the rows that match, the best first.
 func (f libraryStore) rank(ctx context.Context, match string, limit int) ([]int64, error) {
-	rows, err := f.db.read.QueryContext(ctx, `SELECT rowid FROM library_words WHERE library_words MATCH ? AND rank MATCH 'bm25(2.0, 1.0, 0.5, 0.0)' ORDER BY rank LIMIT ?`, match, limit)
-	if err != nil {
-		return nil, fault(ctx, err)
-	}
-	defer rows.Close()
-	var ids []int64
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
-			return nil, fault(ctx, err)
-		}
-		ids = append(ids, id)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fault(ctx, err)
-	}
-	return ids, nil
+	return list(ctx, f.db.read, value[int64], `SELECT rowid FROM library_words WHERE library_words MATCH ? AND rank MATCH 'bm25(2.0, 1.0, 0.5, 0.0)' ORDER BY rank LIMIT ?`, match, limit)
 }
 
 func (f libraryStore) Records(ctx context.Context, q library.Filter) ([]library.Record, error) {
-	var where []string
-	var args []any
-	if q.IDs != nil {
-		where = append(where, `id IN (`+marks(len(q.IDs))+`)`)
-		for _, id := range q.IDs {
-			args = append(args, string(id))
-		}
-	}
-	if q.Shelves != nil {
-		where = append(where, `shelf IN (`+marks(len(q.Shelves))+`)`)
-		for _, s := range q.Shelves {
-			args = append(args, s)
-		}
-	}
-	if q.Documents {
-		where = append(where, `NOT module`)
-	}
-	if q.Place != "" {
-		where, args = append(where, `package = ? AND place = ?`), append(args, q.Package, q.Place)
-	}
-	query := `SELECT ` + libraryColumns + ` FROM library_records`
-	if len(where) > 0 {
-		query += ` WHERE ` + strings.Join(where, ` AND `)
-	}
-	rows, err := f.db.read.QueryContext(ctx, query+` ORDER BY package, title, seq`, args...)
-	if err != nil {
-		return nil, fault(ctx, err)
-	}
-	defer rows.Close()
-	var list []library.Record
-	for rows.Next() {
-		r, err := scanLibrary(rows)
-		if err != nil {
-			return nil, fault(ctx, err)
-		}
-		list = append(list, r)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fault(ctx, err)
-	}
-	return list, nil
+	var w where
+	w.and(q.IDs != nil, `id IN (`+marks(len(q.IDs))+`)`, values(q.IDs)...)
+	w.and(q.Shelves != nil, `shelf IN (`+marks(len(q.Shelves))+`)`, values(q.Shelves)...)
+	w.and(q.Documents, `NOT module`)
+	w.and(q.Place != "", `package = ? AND place = ?`, q.Package, q.Place)
+	return list(ctx, f.db.read, scanLibrary, `SELECT `+libraryColumns+` FROM library_records`+w.String()+` ORDER BY package, title, seq`, w.args...)
 }
 
 func (f libraryStore) Remove(ctx context.Context, shelf string, ids []engi.DocumentID) error {
 	const of = ` FROM library_records WHERE shelf = ? AND (? OR id = ?)`
-	one := func(tx *sql.Tx, id engi.DocumentID) error {
+	one := func(t *tx, id engi.DocumentID) error {
 		for _, q := range []string{
 			`DELETE FROM library_words WHERE rowid IN (SELECT id FROM library_pieces WHERE record IN (SELECT seq` + of + `))`,
 			`DELETE` + of,
 		} {
-			if _, err := tx.ExecContext(ctx, q, shelf, id == "", string(id)); err != nil {
-				return fault(ctx, err)
+			if _, err := t.exec(ctx, q, shelf, id == "", string(id)); err != nil {
+				return err
 			}
 		}
 		return nil
 	}
-	return f.db.tx(ctx, func(tx *sql.Tx) error {
+	return f.db.tx(ctx, func(t *tx) error {
 		if ids == nil {
-			return one(tx, "")
+			return one(t, "")
 		}
 		for _, id := range ids {
 			if id == "" {
 				continue
 			}
-			if err := one(tx, id); err != nil {
+			if err := one(t, id); err != nil {
 				return err
 			}
 		}
@@ -407,16 +356,26 @@ func (f libraryStore) Vectors(ctx context.Context, shelf string, id engi.Documen
 }
 
 func (f libraryStore) SetVectors(ctx context.Context, embedder string, vectors map[int64][]float32) error {
-	return f.db.tx(ctx, func(tx *sql.Tx) error {
+	return f.db.tx(ctx, func(t *tx) error {
 		for id, v := range vectors {
-			if _, err := tx.ExecContext(ctx, `UPDATE library_pieces SET embedder = ?, vector = ? WHERE id = ?`, embedder, vectorBytes(v), id); err != nil {
-				return fault(ctx, err)
+			if _, err := t.exec(ctx, `UPDATE library_pieces SET embedder = ?, vector = ? WHERE id = ?`, embedder, vectorBytes(v), id); err != nil {
+				return err
 			}
 		}
 		return nil
 	})
 }
 
+// values are what stands for marks.
+func values[T any](all []T) []any {
+	args := make([]any, len(all))
+	for i, v := range all {
+		args[i] = v
+	}
+	return args
+}
+
+// marks are the placeholders of n values.
 func marks(n int) string { return strings.TrimSuffix(strings.Repeat("?, ", n), ", ") }
 
 // vectorBytes returns nil, which is NULL, for no vector.
@@ -451,22 +410,18 @@ func libraryText(r library.Record) (string, error) {
 	if m := r.Module; m != nil {
 		d.Module = &libraryModule{m.Path, m.Description, m.Exports, m.Usage, m.Scope, m.Source, m.Session, nanos(m.Saved)}
 	}
-	text, err := json.Marshal(d)
-	if err != nil {
-		return "", engi.Errorf(engi.Invalid, "encode: %v", err)
-	}
-	return string(text), nil
+	return encode("document", d)
 }
 
-func scanLibrary(rows *sql.Rows) (r library.Record, err error) {
+func scanLibrary(rows scanner) (r library.Record, err error) {
 	var module bool
 	var text string
 	if err := rows.Scan(&r.ID, &r.Shelf, &r.Package, &r.Place, &r.Title, &r.Bytes, &module, &text); err != nil {
 		return r, err
 	}
 	var d libraryDetail
-	if json.Unmarshal([]byte(text), &d) != nil {
-		return r, engi.Errorf(engi.Internal, "decode document %s: its record is damaged", r.ID)
+	if err := decode("document "+string(r.ID), text, &d); err != nil {
+		return r, err
 	}
 	r.Owner, r.URL, r.Fetched, r.Chunks, r.Digest, r.State = d.Owner, d.URL, d.Fetched, d.Chunks, d.Digest, d.State
 	r.Checked, r.Changed = moment(d.Checked), moment(d.Changed)

@@ -1,9 +1,8 @@
 package store
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
-	"strings"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/secret"
@@ -21,142 +20,89 @@ const secretColumns = `id, owner, name, version, metadata, created, updated`
 
 func (s secretStore) Put(ctx context.Context, sec engi.Secret, v secret.Sealed) (err error) {
 	defer engi.Annotate(&err, "put secret %s", sec.ID)
-	metadata, err := json.Marshal(sec.Metadata)
+	metadata, err := encode("metadata", sec.Metadata)
 	if err != nil {
-		return engi.Errorf(engi.Internal, "%v", err)
+		return err
 	}
-	_, err = s.db.write.ExecContext(ctx,
-		`INSERT INTO secrets (`+secretColumns+`, key, value) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		string(sec.ID), string(sec.Owner), sec.Name, sec.Version, string(metadata), nanos(sec.Created), nanos(sec.Updated), v.Key, v.Data)
-	if err == nil {
-		return nil
-	}
-	if strings.Contains(err.Error(), "constraint") {
-		return engi.Errorf(engi.Conflict, "there is one of that name already").WithRemedy("update it, or choose another name")
-	}
-	return fault(ctx, err)
+	return s.db.tx(ctx, func(t *tx) error {
+		_, err := t.exec(ctx, `INSERT INTO secrets (`+secretColumns+`, key, value) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			sec.ID, sec.Owner, sec.Name, sec.Version, metadata, nanos(sec.Created), nanos(sec.Updated), v.Key, append([]byte{}, v.Data...))
+		if engi.KindOf(err) == engi.Conflict {
+			return engi.Errorf(engi.Conflict, "there is one of that name already").WithRemedy("update it, or choose another name")
+		}
+		if err != nil {
+			return err
+		}
+		return t.record(ctx, sec.Owner, string(sec.ID), engi.EventSecretCreated, map[string]any{"name": sec.Name})
+	})
 }
 
-func (s secretStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (found engi.Secret, v secret.Sealed, err error) {
-	rows, err := s.db.read.QueryContext(ctx,
-		`SELECT `+secretColumns+`, key, value FROM secrets WHERE (id = ? OR name = ?) AND (? = '' OR owner = ?) LIMIT 2`,
-		idOrName, idOrName, string(owner), string(owner))
-	if err != nil {
-		return engi.Secret{}, secret.Sealed{}, fault(ctx, err)
+func (s secretStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (engi.Secret, secret.Sealed, error) {
+	type found struct {
+		engi.Secret
+		sealed secret.Sealed
 	}
-	defer rows.Close()
-	n := 0
-	for ; rows.Next(); n++ {
-		if found, err = scanSecret(rows, &v.Key, &v.Data); err != nil {
-			return engi.Secret{}, secret.Sealed{}, fault(ctx, err)
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return engi.Secret{}, secret.Sealed{}, fault(ctx, err)
-	}
-	switch n {
-	case 0:
-		return engi.Secret{}, secret.Sealed{}, errNoSecret
-	case 1:
-		return found, v, nil
-	}
-	return engi.Secret{}, secret.Sealed{}, engi.Errorf(engi.Conflict, "several owners have one of that name").WithRemedy("use its ID")
+	x, err := named(ctx, s.db.read, "secret", errNoSecret, func(x found) engi.Owner { return cmp.Or(x.Owner, "another") }, func(row scanner) (x found, err error) {
+		x.Secret, err = scanSecretWith(row, &x.sealed.Key, &x.sealed.Data)
+		return x, err
+	}, `SELECT `+secretColumns+`, key, value FROM secrets WHERE (id = ? OR name = ?) AND (? = '' OR owner = ?) LIMIT 2`, idOrName, idOrName, owner, owner)
+	return x.Secret, x.sealed, err
 }
 
 var errNoSecret = engi.Errorf(engi.NotFound, "no such secret")
 
 func (s secretStore) List(ctx context.Context, owner engi.Owner) ([]engi.Secret, error) {
-	rows, err := s.db.read.QueryContext(ctx,
-		`SELECT `+secretColumns+` FROM secrets WHERE ? = '' OR owner = ? ORDER BY name, owner`, string(owner), string(owner))
-	if err != nil {
-		return nil, fault(ctx, err)
-	}
-	defer rows.Close()
-	var list []engi.Secret
-	for rows.Next() {
-		sec, err := scanSecret(rows)
-		if err != nil {
-			return nil, fault(ctx, err)
-		}
-		list = append(list, sec)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fault(ctx, err)
-	}
-	return list, nil
+	return list(ctx, s.db.read, scanSecret, `SELECT `+secretColumns+` FROM secrets WHERE ? = '' OR owner = ? ORDER BY name, owner`, owner, owner)
 }
 
 func (s secretStore) Replace(ctx context.Context, sec engi.Secret, v secret.Sealed, was int) (err error) {
 	defer engi.Annotate(&err, "replace secret %s", sec.ID)
-	metadata, err := json.Marshal(sec.Metadata)
+	metadata, err := encode("metadata", sec.Metadata)
 	if err != nil {
-		return engi.Errorf(engi.Internal, "%v", err)
+		return err
 	}
-	res, err := s.db.write.ExecContext(ctx,
-		`UPDATE secrets SET version = ?, metadata = ?, updated = ?, key = ?, value = ? WHERE id = ? AND version = ?`,
-		sec.Version, string(metadata), nanos(sec.Updated), v.Key, v.Data, string(sec.ID), was)
-	if err != nil {
-		return fault(ctx, err)
-	}
-	if n, err := res.RowsAffected(); err != nil || n == 1 {
-		return faultOrNil(ctx, err)
-	}
-	var there int
-	if err := s.db.read.QueryRowContext(ctx, `SELECT count(*) FROM secrets WHERE id = ?`, string(sec.ID)).Scan(&there); err != nil {
-		return fault(ctx, err)
-	}
-	if there == 0 {
-		return errNoSecret
-	}
-	return engi.Errorf(engi.Conflict, "it has changed meanwhile")
+	return s.db.tx(ctx, func(t *tx) error {
+		version, err := first(ctx, t, errNoSecret, value[int], `SELECT version FROM secrets WHERE id = ?`, sec.ID)
+		if err != nil {
+			return err
+		}
+		if version != was {
+			return engi.Errorf(engi.Conflict, "it has changed meanwhile")
+		}
+		if _, err := t.exec(ctx, `UPDATE secrets SET version = ?, metadata = ?, updated = ?, key = ?, value = ? WHERE id = ?`,
+			sec.Version, metadata, nanos(sec.Updated), v.Key, v.Data, sec.ID); err != nil {
+			return err
+		}
+		if sec.Version == was { // encrypted anew
+			return nil
+		}
+		return t.record(ctx, sec.Owner, string(sec.ID), engi.EventSecretUpdated, map[string]any{"name": sec.Name, "version": sec.Version})
+	})
 }
 
 func (s secretStore) Remove(ctx context.Context, id engi.SecretID) error {
-	res, err := s.db.write.ExecContext(ctx, `DELETE FROM secrets WHERE id = ?`, string(id))
-	if err != nil {
-		return fault(ctx, err)
-	}
-	if n, err := res.RowsAffected(); err != nil || n == 1 {
-		return faultOrNil(ctx, err)
-	}
-	return errNoSecret
+	return s.db.tx(ctx, func(t *tx) error {
+		sec, err := first(ctx, t, errNoSecret, scanSecret, `DELETE FROM secrets WHERE id = ? RETURNING `+secretColumns, id)
+		if err != nil {
+			return err
+		}
+		return t.record(ctx, sec.Owner, string(sec.ID), engi.EventSecretRemoved, map[string]any{"name": sec.Name})
+	})
 }
 
 func (s secretStore) Keys(ctx context.Context) ([]string, error) {
-	rows, err := s.db.read.QueryContext(ctx, `SELECT DISTINCT key FROM secrets`)
-	if err != nil {
-		return nil, fault(ctx, err)
-	}
-	defer rows.Close()
-	var keys []string
-	for rows.Next() {
-		var k string
-		if err := rows.Scan(&k); err != nil {
-			return nil, fault(ctx, err)
-		}
-		keys = append(keys, k)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fault(ctx, err)
-	}
-	return keys, nil
+	return list(ctx, s.db.read, value[string], `SELECT DISTINCT key FROM secrets`)
 }
 
-func faultOrNil(ctx context.Context, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fault(ctx, err)
-}
+func scanSecret(row scanner) (engi.Secret, error) { return scanSecretWith(row) }
 
-func scanSecret(row interface{ Scan(...any) error }, more ...any) (engi.Secret, error) {
-	var s engi.Secret
+// scanSecretWith reads secretColumns and then more.
+func scanSecretWith(row scanner, more ...any) (s engi.Secret, err error) {
 	var created, updated int64
 	var metadata string
-	err := row.Scan(append([]any{&s.ID, &s.Owner, &s.Name, &s.Version, &metadata, &created, &updated}, more...)...)
-	if err == nil {
-		err = json.Unmarshal([]byte(metadata), &s.Metadata)
+	if err := row.Scan(append([]any{&s.ID, &s.Owner, &s.Name, &s.Version, &metadata, &created, &updated}, more...)...); err != nil {
+		return s, err
 	}
 	s.Created, s.Updated = moment(created), moment(updated)
-	return s, err
+	return s, decode("secret "+string(s.ID), metadata, &s.Metadata)
 }

@@ -2,8 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
-	"encoding/json"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -33,123 +31,93 @@ func (f snapshotStore) Put(ctx context.Context, s engi.Snapshot) (err error) {
 	if err != nil {
 		return err
 	}
-	return f.db.tx(ctx, func(tx *sql.Tx) error {
+	return f.db.tx(ctx, func(t *tx) error {
 		if s.Name != "" {
-			_, err := tx.ExecContext(ctx, `UPDATE snapshots SET name = '' WHERE owner = ? AND name = ?`, string(s.Owner), s.Name)
-			if err != nil {
-				return fault(ctx, err)
+			if _, err := t.exec(ctx, `UPDATE snapshots SET name = '' WHERE owner = ? AND name = ?`, s.Owner, s.Name); err != nil {
+				return err
 			}
 		}
-		_, err := tx.ExecContext(ctx, `INSERT INTO snapshots (`+snapshotColumns+`, removed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)`,
-			string(s.ID), string(s.Owner), s.Name, string(s.Sandbox), s.Template, s.Digest, string(s.Tier), size, env, s.Disk, s.Bytes,
-			nanos(s.Created), nanos(s.Used), nanos(s.Expires))
+		if _, err := t.exec(ctx, `INSERT INTO snapshots (`+snapshotColumns+`, removed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)`,
+			s.ID, s.Owner, s.Name, s.Sandbox, s.Template, s.Digest, s.Tier, size, env, s.Disk, s.Bytes,
+			nanos(s.Created), nanos(s.Used), nanos(s.Expires)); err != nil {
+			return err
+		}
+		return t.record(ctx, s.Owner, string(s.ID), engi.EventSnapshotCreated, map[string]any{
+			"name": s.Name, "sandbox_id": s.Sandbox, "template": s.Template, "disk_only": s.Disk, "bytes": s.Bytes,
+		})
+	})
+}
+
+func (f snapshotStore) Find(ctx context.Context, owner engi.Owner, idOrName string, now time.Time) (engi.Snapshot, error) {
+	if idOrName == "" {
+		return engi.Snapshot{}, errNoSnapshot
+	}
+	return named(ctx, f.db.read, "snapshot", errNoSnapshot, func(s engi.Snapshot) engi.Owner { return s.Owner }, scanSnapshot,
+		`SELECT `+snapshotColumns+` FROM snapshots WHERE (id = ? OR name = ?) AND `+snapshotSeen+` ORDER BY owner = '' DESC LIMIT 2`,
+		idOrName, idOrName, owner, owner, nanos(now))
+}
+
+var errNoSnapshot = engi.Errorf(engi.NotFound, "there is no such snapshot").WithRemedy("'engi snapshot list' shows yours")
+
+func (f snapshotStore) List(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, now time.Time) ([]engi.Snapshot, error) {
+	return list(ctx, f.db.read, scanSnapshot, `SELECT `+snapshotColumns+` FROM snapshots WHERE (? = '' OR sandbox = ?) AND `+snapshotSeen+` ORDER BY seq DESC`,
+		sandbox, sandbox, owner, owner, nanos(now))
+}
+
+func (f snapshotStore) Touch(ctx context.Context, id engi.SnapshotID, at time.Time) error {
+	_, err := f.db.exec(ctx, `UPDATE snapshots SET used = ? WHERE id = ?`, nanos(at), string(id))
+	return err
+}
+
+func (f snapshotStore) Remove(ctx context.Context, id engi.SnapshotID) error {
+	return f.remove(ctx, errNoSnapshot, "removed", `id = ?`, id)
+}
+
+func (f snapshotStore) Expire(ctx context.Context, now time.Time) error {
+	return f.remove(ctx, nil, "expired", `expires > 0 AND expires <= ?`, nanos(now))
+}
+
+// remove removes the snapshots that a condition selects; missing is the error
+// if there are none.
+func (f snapshotStore) remove(ctx context.Context, missing error, why, condition string, arg any) error {
+	return f.db.tx(ctx, func(t *tx) error {
+		gone, err := list(ctx, t, scanSnapshot, `UPDATE snapshots SET removed = 1, name = '' WHERE removed = 0 AND `+condition+` RETURNING `+snapshotColumns, arg)
 		if err != nil {
-			return fault(ctx, err)
+			return err
+		}
+		for _, s := range gone {
+			if err := t.record(ctx, s.Owner, string(s.ID), engi.EventSnapshotRemoved, map[string]any{"sandbox_id": s.Sandbox, "reason": why}); err != nil {
+				return err
+			}
+		}
+		if len(gone) == 0 {
+			return missing
 		}
 		return nil
 	})
 }
 
-func (f snapshotStore) Find(ctx context.Context, owner engi.Owner, idOrName string, now time.Time) (engi.Snapshot, error) {
-	// A name of the empty owner's own comes first.
-	rows, err := f.db.read.QueryContext(ctx,
-		`SELECT `+snapshotColumns+` FROM snapshots WHERE (id = ? OR name = ?) AND `+snapshotSeen+` ORDER BY owner = '' DESC LIMIT 2`,
-		idOrName, idOrName, string(owner), string(owner), nanos(now))
-	if err != nil {
-		return engi.Snapshot{}, fault(ctx, err)
-	}
-	found, err := scanSnapshots(ctx, rows)
-	switch {
-	case err != nil:
-		return engi.Snapshot{}, err
-	case len(found) == 0 || idOrName == "":
-		return engi.Snapshot{}, engi.Errorf(engi.NotFound, "there is no such snapshot").WithRemedy("'engi snapshot list' shows yours")
-	case len(found) > 1 && found[0].Owner != "":
-		return engi.Snapshot{}, engi.Errorf(engi.Conflict, "several owners have a snapshot of that name").WithRemedy("use its ID")
-	}
-	return found[0], nil
-}
-
-func (f snapshotStore) List(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, now time.Time) ([]engi.Snapshot, error) {
-	rows, err := f.db.read.QueryContext(ctx,
-		`SELECT `+snapshotColumns+` FROM snapshots WHERE (? = '' OR sandbox = ?) AND `+snapshotSeen+` ORDER BY seq DESC`,
-		string(sandbox), string(sandbox), string(owner), string(owner), nanos(now))
-	if err != nil {
-		return nil, fault(ctx, err)
-	}
-	return scanSnapshots(ctx, rows)
-}
-
-func (f snapshotStore) Touch(ctx context.Context, id engi.SnapshotID, at time.Time) error {
-	_, err := f.db.write.ExecContext(ctx, `UPDATE snapshots SET used = ? WHERE id = ?`, nanos(at), string(id))
-	if err != nil {
-		return fault(ctx, err)
-	}
-	return nil
-}
-
-func (f snapshotStore) Remove(ctx context.Context, id engi.SnapshotID) error {
-	res, err := f.db.write.ExecContext(ctx, `UPDATE snapshots SET removed = 1, name = '' WHERE id = ? AND removed = 0`, string(id))
-	if err != nil {
-		return fault(ctx, err)
-	}
-	if n, err := res.RowsAffected(); err != nil {
-		return fault(ctx, err)
-	} else if n == 0 {
-		return engi.Errorf(engi.NotFound, "there is no such snapshot")
-	}
-	return nil
-}
-
-func (f snapshotStore) Expire(ctx context.Context, now time.Time) error {
-	_, err := f.db.write.ExecContext(ctx,
-		`UPDATE snapshots SET removed = 1, name = '' WHERE removed = 0 AND expires > 0 AND expires <= ?`, nanos(now))
-	if err != nil {
-		return fault(ctx, err)
-	}
-	return nil
-}
-
 func (f snapshotStore) Removed(ctx context.Context) ([]engi.Snapshot, error) {
-	rows, err := f.db.read.QueryContext(ctx, `SELECT `+snapshotColumns+` FROM snapshots WHERE removed = 1 ORDER BY seq`)
-	if err != nil {
-		return nil, fault(ctx, err)
-	}
-	return scanSnapshots(ctx, rows)
+	return list(ctx, f.db.read, scanSnapshot, `SELECT `+snapshotColumns+` FROM snapshots WHERE removed = 1 ORDER BY seq`)
 }
 
 func (f snapshotStore) Forget(ctx context.Context, id engi.SnapshotID) error {
-	_, err := f.db.write.ExecContext(ctx, `DELETE FROM snapshots WHERE id = ? AND removed = 1`, string(id))
-	if err != nil {
-		return fault(ctx, err)
-	}
-	return nil
+	_, err := f.db.exec(ctx, `DELETE FROM snapshots WHERE id = ? AND removed = 1`, id)
+	return err
 }
 
-func scanSnapshots(ctx context.Context, rows *sql.Rows) ([]engi.Snapshot, error) {
-	defer rows.Close()
-	var list []engi.Snapshot
-	for rows.Next() {
-		var s engi.Snapshot
-		var size, env string
-		var created, used, expires int64
-		err := rows.Scan(&s.ID, &s.Owner, &s.Name, &s.Sandbox, &s.Template, &s.Digest, &s.Tier, &size, &env, &s.Disk, &s.Bytes, &created, &used, &expires)
-		if err != nil {
-			return nil, fault(ctx, err)
-		}
-		if s.Size, err = decodeSize(size); err != nil {
-			return nil, err
-		}
-		if s.Env, err = decodeEnv(env); err != nil {
-			return nil, err
-		}
-		s.Created, s.Used, s.Expires = moment(created), moment(used), moment(expires)
-		list = append(list, s)
+func scanSnapshot(row scanner) (s engi.Snapshot, err error) {
+	var size, env string
+	var created, used, expires int64
+	if err := row.Scan(&s.ID, &s.Owner, &s.Name, &s.Sandbox, &s.Template, &s.Digest, &s.Tier, &size, &env, &s.Disk, &s.Bytes, &created, &used, &expires); err != nil {
+		return s, err
 	}
-	if err := rows.Err(); err != nil {
-		return nil, fault(ctx, err)
+	s.Created, s.Used, s.Expires = moment(created), moment(used), moment(expires)
+	if s.Size, err = decodeSize(size); err != nil {
+		return s, err
 	}
-	return list, nil
+	s.Env, err = decodeEnv(env)
+	return s, err
 }
 
 // encodeEnv returns the JSON of an environment, "" for none.
@@ -157,19 +125,12 @@ func encodeEnv(env map[string]string) (string, error) {
 	if len(env) == 0 {
 		return "", nil
 	}
-	text, err := json.Marshal(env)
-	if err != nil {
-		return "", engi.Errorf(engi.Internal, "encode environment: %v", err)
-	}
-	return string(text), nil
+	return encode("environment", env)
 }
 
 func decodeEnv(text string) (env map[string]string, err error) {
 	if text == "" {
 		return nil, nil
 	}
-	if err := json.Unmarshal([]byte(text), &env); err != nil {
-		return nil, engi.Errorf(engi.Internal, "decode environment: %v", err)
-	}
-	return env, nil
+	return env, decode("environment", text, &env)
 }

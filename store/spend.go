@@ -22,15 +22,19 @@ func dayOf(t time.Time) int64 { return t.Unix() / int64(day/time.Second) }
 func (s SpendStore) Add(ctx context.Context, x engi.Spend) (err error) {
 	defer engi.Annotate(&err, "record what %s cost", x.Model)
 	t := x.Tokens
-	_, err = s.db.write.ExecContext(ctx, `INSERT INTO spend (owner, day, model, calls, input, output, reasoning, cache_read, cache_write, cost)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, day, model) DO UPDATE SET
-		calls = calls + excluded.calls, input = input + excluded.input, output = output + excluded.output, reasoning = reasoning + excluded.reasoning,
-		cache_read = cache_read + excluded.cache_read, cache_write = cache_write + excluded.cache_write, cost = cost + excluded.cost`,
-		string(x.Owner), dayOf(x.Day), x.Model, t.Calls, t.Input, t.Output, t.Reasoning, t.CacheRead, t.CacheWrite, t.Cost)
-	if err != nil {
-		return fault(ctx, err)
-	}
-	return nil
+	return s.db.tx(ctx, func(tx *tx) error {
+		if _, err := tx.exec(ctx, `INSERT INTO spend (owner, day, model, calls, input, output, reasoning, cache_read, cache_write, cost)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, day, model) DO UPDATE SET
+			calls = calls + excluded.calls, input = input + excluded.input, output = output + excluded.output, reasoning = reasoning + excluded.reasoning,
+			cache_read = cache_read + excluded.cache_read, cache_write = cache_write + excluded.cache_write, cost = cost + excluded.cost`,
+			x.Owner, dayOf(x.Day), x.Model, t.Calls, t.Input, t.Output, t.Reasoning, t.CacheRead, t.CacheWrite, t.Cost); err != nil {
+			return err
+		}
+		return tx.record(ctx, x.Owner, "", engi.EventModelCharge, struct {
+			Model string `json:"model"`
+			agentTokens
+		}{x.Model, agentTokens(t)})
+	})
 }
 
 // Total returns what one owner spent from a day on.
@@ -47,26 +51,14 @@ func (s SpendStore) Total(ctx context.Context, owner engi.Owner, since time.Time
 
 // Spent returns what was spent from a day on, the newest first. The empty
 // owner sees all.
-func (s SpendStore) Spent(ctx context.Context, owner engi.Owner, since time.Time) (all []engi.Spend, err error) {
+func (s SpendStore) Spent(ctx context.Context, owner engi.Owner, since time.Time) (_ []engi.Spend, err error) {
 	defer engi.Annotate(&err, "list what was spent")
-	rows, err := s.db.read.QueryContext(ctx, `SELECT owner, day, model, calls, input, output, reasoning, cache_read, cache_write, cost
-		FROM spend WHERE (? = '' OR owner = ?) AND day >= ? ORDER BY day DESC, owner, model LIMIT 10000`, string(owner), string(owner), dayOf(since))
-	if err != nil {
-		return nil, fault(ctx, err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var x engi.Spend
+	return list(ctx, s.db.read, func(row scanner) (x engi.Spend, err error) {
 		var n int64
 		t := &x.Tokens
-		if err := rows.Scan(&x.Owner, &n, &x.Model, &t.Calls, &t.Input, &t.Output, &t.Reasoning, &t.CacheRead, &t.CacheWrite, &t.Cost); err != nil {
-			return nil, fault(ctx, err)
-		}
+		err = row.Scan(&x.Owner, &n, &x.Model, &t.Calls, &t.Input, &t.Output, &t.Reasoning, &t.CacheRead, &t.CacheWrite, &t.Cost)
 		x.Day = time.Unix(n*int64(day/time.Second), 0).UTC()
-		all = append(all, x)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fault(ctx, err)
-	}
-	return all, nil
+		return x, err
+	}, `SELECT owner, day, model, calls, input, output, reasoning, cache_read, cache_write, cost
+		FROM spend WHERE (? = '' OR owner = ?) AND day >= ? ORDER BY day DESC, owner, model LIMIT 10000`, owner, owner, dayOf(since))
 }

@@ -9,16 +9,20 @@
 // for the writer). What a method has written survives a kill -9; a power cut
 // may lose the last moments, but never the order of writes.
 //
-// To add a room: a numbered file migrations/NNNNN_room.sql with its goose
+// Every method that changes a record appends the event that says so in the same
+// transaction (see event.go), and followers hear of it once it is committed.
+//
+// To add a resource: a numbered file migrations/NNNNN_name.sql with its goose
 // "-- +goose Up" part (numbers are never reused, files never edited once
-// released), a file room.go with a type around *DB that reads through db.read
-// and writes through db.write, and a constructor named for the room.
+// released), and a file name.go with a type around *DB that reads by list and
+// first and writes by DB.tx, and a constructor named for the resource.
 package store
 
 import (
 	"context"
 	"database/sql"
 	"embed"
+	"errors"
 	"io/fs"
 	"net/url"
 	"os"
@@ -38,6 +42,9 @@ var migrations embed.FS
 // readers is how many reads may go on at the same time.
 const readers = 4
 
+// trimEvery is how often Run drops events beyond their bounds.
+const trimEvery = time.Minute
+
 // checkpointEvery is how often Run moves the write-ahead log into the
 // database, so that no caller's commit has to.
 const checkpointEvery = 5 * time.Second
@@ -47,14 +54,21 @@ type DB struct {
 	read     *sql.DB
 	write    *sql.DB
 	prepared map[string]*sql.Stmt // of write, by text; immutable after Open
+	hub      *hub                 // of those who follow the log of events
+
+	// Keep bounds the log of events of each owner. Set it before Run.
+	Keep EventBounds
 }
 
 // hotQueries are prepared when the database opens, because they run all the
 // time inside transactions.
-var hotQueries = []string{insertExecution, updateExecution, putSandbox}
+var hotQueries = []string{insertExecution, updateExecution, putSandbox, sandboxState, appendEvent}
 
-// Open opens the database at target, an absolute path or a URL
-// "sqlite:PATH", makes it if it is not there, and brings its schema up to
+// Memory is a database that dies with its process, for tests.
+const Memory = ":memory:"
+
+// Open opens the database at target, an absolute path, a URL "sqlite:PATH", or
+// [Memory], makes it if it is not there, and brings its schema up to
 // date. It reports Unsupported for other kinds of URL and Conflict for a
 // database that a newer engi has written. The caller closes it.
 func Open(ctx context.Context, target string) (_ *DB, err error) {
@@ -62,6 +76,9 @@ func Open(ctx context.Context, target string) (_ *DB, err error) {
 	if kind, _, ok := strings.Cut(path, "://"); ok {
 		return nil, engi.Errorf(engi.Unsupported, "open store: %s databases are not supported", kind).
 			WithRemedy("use the path of a file, or sqlite:PATH")
+	}
+	if path == Memory {
+		return open(ctx, path)
 	}
 	if !filepath.IsAbs(path) {
 		return nil, engi.Errorf(engi.Invalid, "open store %.80q: not an absolute path", target)
@@ -77,6 +94,10 @@ func Open(ctx context.Context, target string) (_ *DB, err error) {
 		return nil, engi.Errorf(engi.Internal, "%v", err)
 	}
 
+	return open(ctx, path)
+}
+
+func open(ctx context.Context, path string) (_ *DB, err error) {
 	db := &DB{prepared: map[string]*sql.Stmt{}}
 	if db.write, err = connect(path, "rw", 1); err != nil {
 		return nil, err
@@ -91,10 +112,17 @@ func Open(ctx context.Context, target string) (_ *DB, err error) {
 			return nil, fault(ctx, err)
 		}
 	}
-	if db.read, err = connect(path, "ro", readers); err != nil {
+	if path == Memory {
+		db.read = db.write // each connection would have a database of its own
+	} else if db.read, err = connect(path, "ro", readers); err != nil {
 		db.write.Close()
 		return nil, err
 	}
+	last, err := Events(db).Last(ctx)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	db.hub = newHub(last)
 	return db, nil
 }
 
@@ -117,8 +145,12 @@ func connect(path, mode string, conns int) (*sql.DB, error) {
 	} else {
 		q["_pragma"] = []string{"busy_timeout(5000)", "query_only(1)", "cache_size(-4096)"}
 	}
-	source := url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}
-	db, err := sql.Open("sqlite", source.String())
+	name := (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
+	if path == Memory {
+		q.Set("mode", "memory")
+		name = "file:" + path + "?" + q.Encode()
+	}
+	db, err := sql.Open("sqlite", name)
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "%v", err)
 	}
@@ -151,15 +183,20 @@ func migrate(ctx context.Context, db *sql.DB) error {
 }
 
 // Run keeps the write-ahead log short until ctx ends, so that commits need
-// not. A database works without it.
+// not, and the log of events within its bounds. A database works without it.
 func (db *DB) Run(ctx context.Context, ready func()) error {
 	ready()
 	tick := time.NewTicker(checkpointEvery)
 	defer tick.Stop()
+	trim := time.NewTicker(trimEvery)
+	defer trim.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-trim.C:
+			// What could not be dropped now is dropped next time.
+			_, _ = TrimEvents(ctx, db, db.Keep)
 		case <-tick.C:
 			// A passive checkpoint waits for nobody; what it could not
 			// move now it moves next time.
@@ -178,41 +215,4 @@ func (db *DB) Close() error {
 		return engi.Errorf(engi.Internal, "close store: %v", err)
 	}
 	return nil
-}
-
-// tx runs f in one write transaction. An error of f takes everything back
-// and is returned as it is.
-func (db *DB) tx(ctx context.Context, f func(*sql.Tx) error) error {
-	tx, err := db.write.BeginTx(ctx, nil)
-	if err != nil {
-		return fault(ctx, err)
-	}
-	defer tx.Rollback() //nolint:errcheck // nothing to do about it; no error after a commit
-	if err := f(tx); err != nil {
-		return err
-	}
-	if err := tx.Commit(); err != nil {
-		return fault(ctx, err)
-	}
-	return nil
-}
-
-// hot returns one of hotQueries for use in tx.
-func (db *DB) hot(ctx context.Context, tx *sql.Tx, query string) *sql.Stmt {
-	return tx.StmtContext(ctx, db.prepared[query])
-}
-
-// fault classifies an error of the driver.
-func fault(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return engi.Errorf(engi.Expired, "database: %v", context.Cause(ctx))
-	}
-	text := err.Error()
-	switch {
-	case strings.Contains(text, "SQLITE_FULL"), strings.Contains(text, "disk is full"):
-		return engi.Errorf(engi.Exhausted, "database: %v", err).WithRemedy("free space on the disk of the data directory")
-	case strings.Contains(text, "SQLITE_BUSY"), strings.Contains(text, "SQLITE_LOCKED"):
-		return engi.Errorf(engi.Unavailable, "database: %v", err).WithRemedy("try again; another process holds the database")
-	}
-	return engi.Errorf(engi.Internal, "database: %v", err)
 }

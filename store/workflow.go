@@ -2,26 +2,20 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
-	"errors"
-	"strings"
 	"time"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/workflow"
 )
 
-// workflowShelf is the durable functions' shelf in the database.
+// A workflowStore keeps runs of durable functions.
 type workflowStore struct{ db *DB }
 
-// Workflow returns the shelf for events and for runs of durable functions.
+// Workflow returns the store of runs of durable functions.
 func Workflow(db *DB) workflow.Store { return workflowStore{db} }
 
-const (
-	eventColumns = `id, owner, name, data, replay, created, (SELECT group_concat(id) FROM (SELECT id FROM workflow_runs WHERE event = e.id ORDER BY seq))`
-	fnRunColumns = `id, owner, function, event, name, tick, state, ended, detail`
-)
+const fnRunColumns = `id, owner, function, event, name, tick, state, ended, detail`
 
 // fnRunDetail is what of a run nobody searches for.
 type fnRunDetail struct {
@@ -44,148 +38,119 @@ type fnStepDetail struct {
 }
 
 func fnRunDetailOf(r workflow.Record) (string, error) {
-	text, err := json.Marshal(fnRunDetail{
+	return encode("run", fnRunDetail{
 		Attempt: r.Attempt, Output: r.Output, Error: keepError(r.Error), Cancel: r.Cancel,
 		Created: nanos(r.Created), Started: nanos(r.Started), Next: nanos(r.Next),
 	})
-	if err != nil {
-		return "", engi.Errorf(engi.Invalid, "encode: %v", err)
-	}
-	return string(text), nil
 }
 
-func scanFnRun(row interface{ Scan(...any) error }) (r workflow.Record, err error) {
+func scanFnRun(row scanner) (r workflow.Record, err error) {
 	var ended int64
 	var text string
-	if err := row.Scan(&r.ID, &r.Owner, &r.Function, &r.Event, &r.Name, &r.Key, &r.State, &ended, &text); err != nil {
+	if err := row.Scan(&r.ID, &r.Owner, &r.Function, &r.Event, &r.Type, &r.Key, &r.State, &ended, &text); err != nil {
 		return r, err
 	}
 	var d fnRunDetail
-	if json.Unmarshal([]byte(text), &d) != nil {
-		return r, engi.Errorf(engi.Internal, "decode run %s: its record is damaged", r.ID)
+	if err := decode("run "+string(r.ID), text, &d); err != nil {
+		return r, err
 	}
 	r.Attempt, r.Output, r.Error, r.Cancel = d.Attempt, d.Output, d.Error.decode(), d.Cancel
 	r.Created, r.Started, r.Next, r.Ended = moment(d.Created), moment(d.Started), moment(d.Next), moment(ended)
 	return r, nil
 }
 
-func scanEvent(row interface{ Scan(...any) error }) (e engi.Event, err error) {
-	var created int64
-	var data string
-	var runs sql.NullString
-	if err := row.Scan(&e.ID, &e.Owner, &e.Name, &data, &e.Replay, &created, &runs); err != nil {
-		return e, err
-	}
-	e.Data, e.Created = json.RawMessage(data), moment(created)
-	if runs.String != "" {
-		for id := range strings.SplitSeq(runs.String, ",") {
-			e.Runs = append(e.Runs, engi.FunctionRunID(id))
-		}
-	}
-	return e, nil
-}
-
-// read returns what a query finds.
-func read[T any](ctx context.Context, s workflowStore, scan func(interface{ Scan(...any) error }) (T, error), query string, args ...any) ([]T, error) {
-	rows, err := s.db.read.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, fault(ctx, err)
-	}
-	defer rows.Close()
-	var all []T
-	for rows.Next() {
-		v, err := scan(rows)
-		if err != nil {
-			if _, ok := errors.AsType[*engi.Error](err); ok {
-				return nil, err
-			}
-			return nil, fault(ctx, err)
-		}
-		all = append(all, v)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fault(ctx, err)
-	}
-	return all, nil
-}
-
-func (s workflowStore) Put(ctx context.Context, e engi.Event, idempotency string, runs []workflow.Record) (err error) {
-	defer engi.Annotate(&err, "record event %s", e.ID)
-	return s.db.tx(ctx, func(tx *sql.Tx) error {
-		put := func(query string, args ...any) error {
-			_, err := tx.ExecContext(ctx, query, args...)
-			switch {
-			case err != nil && strings.Contains(err.Error(), "UNIQUE constraint"):
-				return engi.Errorf(engi.Conflict, "it is there already")
-			case err != nil:
-				return fault(ctx, err)
-			}
-			return nil
-		}
-		if e.ID != "" {
-			if err := put(`INSERT INTO workflow_events (id, owner, name, data, replay, idempotency, created) VALUES (?, ?, ?, ?, ?, ?, ?)`,
-				string(e.ID), string(e.Owner), e.Name, string(e.Data), string(e.Replay), idempotency, nanos(e.Created)); err != nil {
-				return err
-			}
+func (s workflowStore) Send(ctx context.Context, spec engi.EventSpec, runs []workflow.Record) (e engi.Event, err error) {
+	err = s.db.tx(ctx, func(t *tx) error {
+		if e, err = t.append(ctx, spec); err != nil {
+			return err
 		}
 		for _, r := range runs {
-			detail, err := fnRunDetailOf(r)
-			if err != nil {
-				return err
-			}
-			if err := put(`INSERT INTO workflow_runs (`+fnRunColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-				string(r.ID), string(r.Owner), r.Function, string(r.Event), r.Name, r.Key, string(r.State), nanos(r.Ended), detail); err != nil {
+			if _, err := s.insert(ctx, t, r); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+	return e, err
 }
 
-func (s workflowStore) Repeated(ctx context.Context, owner engi.Owner, key string) (e engi.Event, err error) {
-	all, err := read(ctx, s, scanEvent, `SELECT `+eventColumns+` FROM workflow_events e WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, string(owner), key)
-	if err == nil && len(all) == 0 {
-		err = engi.Errorf(engi.NotFound, "there is no event of this idempotency key")
-	}
+func (s workflowStore) Put(ctx context.Context, r workflow.Record) error {
+	return s.db.tx(ctx, func(t *tx) error {
+		fresh, err := s.insert(ctx, t, r)
+		if err == nil && !fresh {
+			err = engi.Errorf(engi.Conflict, "there is a run of %s", r.Key)
+		}
+		return err
+	})
+}
+
+// insert adds a run unless there is one of its key.
+func (s workflowStore) insert(ctx context.Context, t *tx, r workflow.Record) (fresh bool, err error) {
+	detail, err := fnRunDetailOf(r)
 	if err != nil {
-		return e, err
+		return false, err
 	}
-	return all[0], nil
-}
-
-// where collects conditions.
-type where struct {
-	text []string
-	args []any
-}
-
-func (w *where) and(cond bool, text string, args ...any) {
-	if cond {
-		w.text, w.args = append(w.text, text), append(w.args, args...)
+	n, err := t.exec(ctx, `INSERT INTO workflow_runs (`+fnRunColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (tick) WHERE tick <> '' DO NOTHING`,
+		r.ID, r.Owner, r.Function, r.Event, r.Type, r.Key, r.State, nanos(r.Ended), detail)
+	if err != nil || n == 0 {
+		return false, err
 	}
+	return true, s.event(ctx, t, r)
 }
 
-func (w *where) String() string {
-	if len(w.text) == 0 {
-		return ""
+// event appends that a run is in its state.
+func (s workflowStore) event(ctx context.Context, t *tx, r workflow.Record) error {
+	data := struct {
+		Function string          `json:"function"`
+		Event    engi.EventID    `json:"event_id,omitempty"`
+		Attempt  int             `json:"attempt,omitempty"`
+		Next     *time.Time      `json:"next_attempt_at,omitempty"`
+		Error    string          `json:"error,omitempty"`
+		Kind     string          `json:"kind,omitempty"`
+		Output   json.RawMessage `json:"output,omitempty"`
+	}{Function: r.Function, Event: r.Event, Attempt: r.Attempt}
+	if !r.Next.IsZero() {
+		data.Next = &r.Next
 	}
-	return " WHERE " + strings.Join(w.text, " AND ")
-}
-
-func (s workflowStore) Events(ctx context.Context, owner engi.Owner, f engi.EventFilter) ([]engi.Event, error) {
-	var w where
-	w.and(owner != "", `owner = ?`, string(owner))
-	w.and(f.Event != "", `id = ?`, string(f.Event))
-	w.and(f.Name != "", `name = ?`, f.Name)
-	return read(ctx, s, scanEvent, `SELECT `+eventColumns+` FROM workflow_events e`+w.String()+` ORDER BY seq DESC LIMIT ?`, append(w.args, atMost(f.Limit))...)
-}
-
-// atMost is a limit as SQL has it.
-func atMost(n int) int {
-	if n <= 0 {
-		return -1
+	if r.Error != nil {
+		data.Error, data.Kind = r.Error.Text, r.Error.Kind.String()
 	}
-	return n
+	if len(r.Output) <= shownOutput {
+		data.Output = r.Output
+	}
+	return t.record(ctx, r.Owner, string(r.ID), engi.EventFunctionPrefix+string(r.State), data)
+}
+
+// shownOutput bounds the output of a run or a step that its event shows, in
+// bytes; longer ones are in the record only.
+const shownOutput = 16 << 10
+
+const functionCursor = "functions"
+
+func (s workflowStore) Cursor(ctx context.Context) (int64, error) {
+	return first(ctx, s.db.read, nil, value[int64], `SELECT coalesce((SELECT seq FROM event_cursors WHERE name = ?), -1)`, functionCursor)
+}
+
+func (s workflowStore) Advance(ctx context.Context, seq int64, runs []workflow.Record) (fresh []workflow.Record, err error) {
+	err = s.db.tx(ctx, func(t *tx) error {
+		for _, r := range runs {
+			added, err := s.insert(ctx, t, r)
+			if err != nil {
+				return err
+			}
+			if added {
+				fresh = append(fresh, r)
+			}
+		}
+		_, err := t.exec(ctx, `INSERT INTO event_cursors (name, seq) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET seq = max(seq, excluded.seq)`, functionCursor, seq)
+		return err
+	})
+	return fresh, err
+}
+
+func (s workflowStore) Repeated(ctx context.Context, owner engi.Owner, key string) (engi.Event, error) {
+	missing := engi.Errorf(engi.NotFound, "there is no event of this idempotency key")
+	return first(ctx, s.db.read, missing, scanEvent, `SELECT `+eventColumns+` FROM events WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
 }
 
 func (s workflowStore) Runs(ctx context.Context, owner engi.Owner, f workflow.Filter) ([]workflow.Record, error) {
@@ -193,7 +158,7 @@ func (s workflowStore) Runs(ctx context.Context, owner engi.Owner, f workflow.Fi
 	order := "DESC"
 	w.and(owner != "", `owner = ?`, string(owner))
 	w.and(f.Event != "", `event = ?`, string(f.Event))
-	w.and(f.Name != "", `name = ?`, f.Name)
+	w.and(f.Type != "", `name = ?`, f.Type)
 	w.and(f.Function != "", `function = ?`, f.Function)
 	w.and(f.State != "", `state = ?`, string(f.State))
 	w.and(f.Ticked, `tick <> ''`)
@@ -201,7 +166,7 @@ func (s workflowStore) Runs(ctx context.Context, owner engi.Owner, f workflow.Fi
 		order = "ASC"
 		w.and(true, `ended = 0`)
 	}
-	return read(ctx, s, scanFnRun, `SELECT `+fnRunColumns+` FROM workflow_runs`+w.String()+` ORDER BY seq `+order+` LIMIT ?`, append(w.args, atMost(f.Limit))...)
+	return list(ctx, s.db.read, scanFnRun, `SELECT `+fnRunColumns+` FROM workflow_runs`+w.String()+` ORDER BY seq `+order+` LIMIT ?`, append(w.args, limit(f.Limit))...)
 }
 
 func noFnRun(id engi.FunctionRunID) error {
@@ -211,41 +176,31 @@ func noFnRun(id engi.FunctionRunID) error {
 const oneFnRun = `SELECT ` + fnRunColumns + ` FROM workflow_runs WHERE id = ? AND (? = '' OR owner = ?)`
 
 func (s workflowStore) Run(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (r workflow.Record, err error) {
-	all, err := read(ctx, s, scanFnRun, oneFnRun, string(id), string(owner), string(owner))
-	if err == nil && len(all) == 0 {
-		err = noFnRun(id)
-	}
-	if err != nil {
+	if r, err = first(ctx, s.db.read, noFnRun(id), scanFnRun, oneFnRun, id, owner, owner); err != nil {
 		return r, err
 	}
-	r = all[0]
-	r.Steps, err = read(ctx, s, func(row interface{ Scan(...any) error }) (step engi.FunctionStep, err error) {
+	r.Steps, err = list(ctx, s.db.read, func(row scanner) (step engi.FunctionStep, err error) {
 		var text string
 		if err := row.Scan(&step.Name, &text); err != nil {
 			return step, err
 		}
 		var d fnStepDetail
-		if json.Unmarshal([]byte(text), &d) != nil {
-			return step, engi.Errorf(engi.Internal, "decode step %s: its record is damaged", step.Name)
+		if err := decode("step "+step.Name, text, &d); err != nil {
+			return step, err
 		}
 		step.Attempts, step.Output, step.Error = d.Attempts, d.Output, d.Error.decode()
 		step.Started, step.Ended = moment(d.Started), moment(d.Ended)
 		return step, nil
-	}, `SELECT name, detail FROM workflow_steps WHERE run = ? ORDER BY n`, string(id))
+	}, `SELECT name, detail FROM workflow_steps WHERE run = ? ORDER BY n`, id)
 	return r, err
 }
 
 func (s workflowStore) Update(ctx context.Context, owner engi.Owner, id engi.FunctionRunID, change func(*workflow.Record) error) (r workflow.Record, err error) {
-	err = s.db.tx(ctx, func(tx *sql.Tx) error {
-		if r, err = scanFnRun(tx.QueryRowContext(ctx, oneFnRun, string(id), string(owner), string(owner))); err != nil {
-			if errors.Is(err, sql.ErrNoRows) {
-				return noFnRun(id)
-			}
-			if _, ok := errors.AsType[*engi.Error](err); ok {
-				return err
-			}
-			return fault(ctx, err)
+	err = s.db.tx(ctx, func(t *tx) error {
+		if r, err = first(ctx, t, noFnRun(id), scanFnRun, oneFnRun, id, owner, owner); err != nil {
+			return err
 		}
+		before := r.State
 		if err := change(&r); err != nil {
 			return err
 		}
@@ -253,38 +208,56 @@ func (s workflowStore) Update(ctx context.Context, owner engi.Owner, id engi.Fun
 		if err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, `UPDATE workflow_runs SET state = ?, ended = ?, detail = ? WHERE id = ?`, string(r.State), nanos(r.Ended), detail, string(id)); err != nil {
-			return fault(ctx, err)
+		if _, err := t.exec(ctx, `UPDATE workflow_runs SET state = ?, ended = ?, detail = ? WHERE id = ?`, r.State, nanos(r.Ended), detail, id); err != nil {
+			return err
 		}
-		return nil
+		if r.State == before {
+			return nil
+		}
+		return s.event(ctx, t, r)
 	})
 	return r, err
 }
 
-func (s workflowStore) Step(ctx context.Context, id engi.FunctionRunID, step engi.FunctionStep) error {
-	text, err := json.Marshal(fnStepDetail{Attempts: step.Attempts, Output: step.Output, Error: keepError(step.Error), Started: nanos(step.Started), Ended: nanos(step.Ended)})
+func (s workflowStore) Step(ctx context.Context, r workflow.Record, step engi.FunctionStep) error {
+	text, err := encode("step "+step.Name, fnStepDetail{Attempts: step.Attempts, Output: step.Output, Error: keepError(step.Error), Started: nanos(step.Started), Ended: nanos(step.Ended)})
 	if err != nil {
-		return engi.Errorf(engi.Invalid, "record step %s: %v", step.Name, err)
+		return err
 	}
-	if _, err := s.db.write.ExecContext(ctx, `INSERT INTO workflow_steps (run, name, n, detail)
-		VALUES (?, ?, (SELECT count(*) FROM workflow_steps WHERE run = ?), ?)
-		ON CONFLICT (run, name) DO UPDATE SET detail = excluded.detail`, string(id), step.Name, string(id), string(text)); err != nil {
-		return fault(ctx, err)
-	}
-	return nil
+	return s.db.tx(ctx, func(t *tx) error {
+		if _, err := t.exec(ctx, `INSERT INTO workflow_steps (run, name, n, detail)
+			VALUES (?, ?, (SELECT count(*) FROM workflow_steps WHERE run = ?), ?)
+			ON CONFLICT (run, name) DO UPDATE SET detail = excluded.detail`, r.ID, step.Name, r.ID, text); err != nil || step.Ended.IsZero() {
+			return err
+		}
+		data := struct {
+			Function string          `json:"function"`
+			Step     string          `json:"step"`
+			Attempt  int             `json:"attempt"`
+			Duration float64         `json:"duration_ms"`
+			Error    string          `json:"error,omitempty"`
+			Output   json.RawMessage `json:"output,omitempty"`
+		}{Function: r.Function, Step: step.Name, Attempt: step.Attempts, Duration: float64(step.Ended.Sub(step.Started).Microseconds()) / 1000}
+		kind := engi.EventFunctionStepDone
+		if step.Error != nil {
+			kind, data.Error = engi.EventFunctionStepFailed, step.Error.Text
+		}
+		if len(step.Output) <= shownOutput {
+			data.Output = step.Output
+		}
+		return t.record(ctx, r.Owner, string(r.ID), kind, data)
+	})
 }
 
 func (s workflowStore) Forget(ctx context.Context, before time.Time, count int) error {
-	return s.db.tx(ctx, func(tx *sql.Tx) error {
+	return s.db.tx(ctx, func(t *tx) error {
 		const old = `ended <> 0 AND (ended < ? OR seq <= (SELECT seq FROM workflow_runs WHERE ended <> 0 ORDER BY seq DESC LIMIT 1 OFFSET ?))`
 		for _, q := range []string{
 			`DELETE FROM workflow_steps WHERE run IN (SELECT id FROM workflow_runs WHERE ` + old + `)`,
 			`DELETE FROM workflow_runs WHERE ` + old,
-			`DELETE FROM workflow_events WHERE (created < ? OR seq <= (SELECT seq FROM workflow_events ORDER BY seq DESC LIMIT 1 OFFSET ?))
-				AND NOT EXISTS (SELECT 1 FROM workflow_runs WHERE event = workflow_events.id)`,
 		} {
-			if _, err := tx.ExecContext(ctx, q, nanos(before), count); err != nil {
-				return fault(ctx, err)
+			if _, err := t.exec(ctx, q, nanos(before), count); err != nil {
+				return err
 			}
 		}
 		return nil

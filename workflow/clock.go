@@ -45,7 +45,7 @@ const tickFormat = "2006-01-02T15:04Z"
 // wind makes up for ticks that were missed while nobody was here.
 func (o *Runner) wind(ctx context.Context) error {
 	for name, s := range o.clocks {
-		runs, err := o.opt.Store.Runs(ctx, "", Filter{EventFilter: engi.EventFilter{Function: name, Limit: 1}, Ticked: true})
+		runs, err := o.opt.Store.Runs(ctx, "", Filter{FunctionFilter: engi.FunctionFilter{Function: name, Limit: 1}, Ticked: true})
 		if err != nil {
 			return err
 		}
@@ -83,12 +83,19 @@ func (o *Runner) tick(ctx context.Context, since, now time.Time) {
 // strike starts the run of one tick, unless it was started before.
 func (o *Runner) strike(ctx context.Context, function string, tick time.Time) {
 	f := o.functions[function]
-	err := o.put(ctx, engi.Event{}, "", []Record{{
+	r := Record{
 		Key: function + "@" + tick.UTC().Format(tickFormat),
 		FunctionRun: engi.FunctionRun{
 			ID: engi.NewFunctionRunID(), Owner: f.Owner, Function: function, State: engi.FunctionQueued, Created: time.Now().UTC(),
 		},
-	}})
+	}
+	err := o.full(1)
+	if err == nil {
+		err = o.opt.Store.Put(ctx, r)
+	}
+	if err == nil {
+		o.enqueue(r)
+	}
 	if err != nil && engi.KindOf(err) != engi.Conflict && ctx.Err() == nil {
 		o.opt.Log.ErrorContext(ctx, "start a function at its time", "function", function, "tick", tick, "error", err)
 	}

@@ -98,15 +98,15 @@ func (o *Runner) attempt(ctx context.Context, rec Record, steps []engi.FunctionS
 		return nil, Final(engi.Errorf(engi.NotFound, "there is no function %s any more", rec.Function))
 	}
 	r := &Run{
-		ID: rec.ID, Owner: rec.Owner, Function: rec.Function, Attempt: rec.Attempt, Event: engi.Event{Owner: rec.Owner, Data: json.RawMessage("{}"), Created: rec.Created},
+		ID: rec.ID, Owner: rec.Owner, Function: rec.Function, Attempt: rec.Attempt, Event: engi.Event{Owner: rec.Owner, Data: json.RawMessage("{}"), Time: rec.Created},
 		Log:    o.opt.Log.With("function", rec.Function, "run", string(rec.ID)),
-		office: o, stepper: s, cancelled: l.cancelled, used: map[string]bool{}, steps: map[string]engi.FunctionStep{},
+		runner: o, stepper: s, cancelled: l.cancelled, used: map[string]bool{}, steps: map[string]engi.FunctionStep{},
 	}
 	for _, step := range steps {
 		r.steps[step.Name] = step
 	}
 	if rec.Event != "" {
-		if r.Event, err = o.Event(ctx, "", rec.Event); err != nil {
+		if r.Event, err = o.opt.Events.Get(ctx, "", rec.Event); err != nil {
 			return nil, err
 		}
 	}
@@ -127,7 +127,7 @@ func (o *Runner) attempt(ctx context.Context, rec Record, steps []engi.FunctionS
 			err = Final(engi.Errorf(engi.Expired, "the run took longer than %v", f.Timeout).WithRemedy("raise the timeout of function %s", rec.Function))
 		}
 	}()
-	v, err := f.Run(ctx, r)
+	v, err := f.Run(engi.WithActor(ctx, string(rec.ID)), r)
 	if err != nil {
 		return nil, err
 	}

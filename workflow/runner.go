@@ -8,6 +8,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,20 +17,21 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Options configure an Runner.
+// Options configure a Runner.
 type Options struct {
 	Functions []Function
 	Store     Store
+	Events    engi.EventLog // that Store appends to
 	Engine    Engine
 	Log       *slog.Logger  // nil discards
 	MaxQueue  int           // runs that have not ended; Send is refused beyond; 0 means 10000
 	MaxRuns   int           // that have their turn at once; 0 means 256
 	Keep      time.Duration // of what has ended; 0 means 30 days
-	KeepCount int           // of what has ended, runs and events each; 0 means 100000
+	KeepCount int           // runs that have ended; 0 means 100000
 }
 
-// A Runner takes in events and looks after the runs of functions. It
-// implements [engi.Events], and [Executor] for its engine.
+// A Runner starts functions on events and at their times, and looks after their
+// runs. It implements [engi.Functions], and [Executor] for its engine.
 //
 // A run is recorded as queued with its event. When its function's limits
 // allow, it gets its turn: it is recorded as running and handed to the engine.
@@ -53,14 +55,14 @@ type Runner struct {
 	owners  map[[2]string]int // turns, by function and owner
 }
 
-// A place is what a run waits for.
+// A slot is what a run waits for.
 type slot struct {
 	id       engi.FunctionRunID
 	function string
 	owner    engi.Owner
 }
 
-// A live is a run that is being executed.
+// An active run is being executed.
 type active struct {
 	cancelled chan struct{}
 	once      sync.Once
@@ -69,8 +71,8 @@ type active struct {
 func (l *active) cancel() { l.once.Do(func() { close(l.cancelled) }) }
 
 var (
-	_ engi.Events = (*Runner)(nil)
-	_ Executor    = (*Runner)(nil)
+	_ engi.Functions = (*Runner)(nil)
+	_ Executor       = (*Runner)(nil)
 )
 
 const (
@@ -80,7 +82,7 @@ const (
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9/._-]{0,127}$`)
 
-// New returns an office. Nothing runs before Run. It reports Invalid for
+// New returns a Runner. Nothing runs before Serve. It reports Invalid for
 // functions that cannot work.
 func New(opt Options) (*Runner, error) {
 	if opt.Log == nil {
@@ -113,7 +115,9 @@ func (o *Runner) admit(f Function) (err error) {
 	case f.Event == "" && f.Cron == "":
 		return engi.Errorf(engi.Invalid, "nothing starts it").WithRemedy("give it an event or a cron")
 	case f.Event != "" && !namePattern.MatchString(f.Event):
-		return engi.Errorf(engi.Invalid, "%.140q is no name for an event", f.Event).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
+		return engi.Errorf(engi.Invalid, "%.140q is no type of an event", f.Event).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
+	case f.Event == engi.EventFunctionLoop || f.Event == engi.EventsDropped:
+		return engi.Errorf(engi.Invalid, "events of type %s start nothing", f.Event)
 	case f.Retries < 0 || f.Retries > 100:
 		return engi.Errorf(engi.Invalid, "%d retries are not between 0 and 100", f.Retries)
 	case f.Concurrency < 0 || f.PerOwner < 0 || f.Timeout < 0 || f.Backoff.First < 0 || f.Backoff.Max < 0:
@@ -158,127 +162,139 @@ func (o *Runner) bound(event string) (all []Function) {
 	return all
 }
 
-// Send takes in an event.
-func (o *Runner) Send(ctx context.Context, spec engi.EventSpec) (engi.Event, error) {
+// Send appends an event and starts its functions.
+func (o *Runner) Send(ctx context.Context, spec engi.EventSpec) (engi.Event, []engi.FunctionRunID, error) {
 	if len(spec.Idempotency) > maxKey {
-		return engi.Event{}, engi.Errorf(engi.Invalid, "the idempotency key has %d bytes, %d at most", len(spec.Idempotency), maxKey)
+		return engi.Event{}, nil, engi.Errorf(engi.Invalid, "the idempotency key has %d bytes, %d at most", len(spec.Idempotency), maxKey)
 	}
-	e := engi.Event{Owner: spec.Owner, Name: spec.Name, Data: spec.Data}
-	return o.take(ctx, e, spec.Idempotency, o.bound(spec.Name))
+	return o.send(ctx, spec, o.bound(spec.Type))
 }
 
 // Replay sends the same event again.
-func (o *Runner) Replay(ctx context.Context, owner engi.Owner, id engi.EventID, function string) (engi.Event, error) {
-	old, err := o.Event(ctx, owner, id)
+func (o *Runner) Replay(ctx context.Context, owner engi.Owner, id engi.EventID, function string) (engi.Event, []engi.FunctionRunID, error) {
+	old, err := o.opt.Events.Get(ctx, owner, id)
 	if err != nil {
-		return old, err
+		return old, nil, err
 	}
-	functions := o.bound(old.Name)
+	functions := o.bound(old.Type)
 	if function != "" {
 		functions = slices.DeleteFunc(functions, func(f Function) bool { return f.Name != function })
 		if len(functions) == 0 {
-			return engi.Event{}, engi.Errorf(engi.NotFound, "no function %.140q is bound to event %s", function, old.Name).WithRemedy("leave it out to run all that are")
+			return engi.Event{}, nil, engi.Errorf(engi.NotFound, "no function %.140q is bound to event %s", function, old.Type).WithRemedy("leave it out to run all that are")
 		}
 	}
-	return o.take(ctx, engi.Event{Owner: old.Owner, Name: old.Name, Data: old.Data, Replay: old.ID}, "", functions)
+	return o.send(ctx, engi.EventSpec{Owner: old.Owner, Type: old.Type, Data: old.Data, Replay: old.ID}, functions)
 }
 
-// take records an event with the runs of functions.
-func (o *Runner) take(ctx context.Context, e engi.Event, key string, functions []Function) (engi.Event, error) {
-	if len(e.Data) == 0 || string(e.Data) == "null" {
-		e.Data = json.RawMessage("{}")
+// send appends an event with the runs of functions.
+func (o *Runner) send(ctx context.Context, spec engi.EventSpec, functions []Function) (e engi.Event, ids []engi.FunctionRunID, err error) {
+	if len(spec.Data) == 0 || string(spec.Data) == "null" {
+		spec.Data = json.RawMessage("{}")
 	}
 	switch {
-	case !namePattern.MatchString(e.Name):
-		return engi.Event{}, engi.Errorf(engi.Invalid, "%.140q is no name for an event", e.Name).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
-	case len(e.Data) > maxData:
-		return engi.Event{}, engi.Errorf(engi.Invalid, "the data of the event has %d bytes, %d at most", len(e.Data), maxData).WithRemedy("keep it in a file or a volume and send where it is")
+	case !namePattern.MatchString(spec.Type):
+		return e, nil, engi.Errorf(engi.Invalid, "%.140q is no type of an event", spec.Type).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
+	case slices.Contains(engi.EventTypes(), spec.Type) && spec.Replay == "":
+		return e, nil, engi.Errorf(engi.Invalid, "events of type %s are engi's own", spec.Type).WithRemedy("choose another type, such as yours/%s", spec.Type)
+	case len(spec.Data) > maxData:
+		return e, nil, engi.Errorf(engi.Invalid, "the data of the event has %d bytes, %d at most", len(spec.Data), maxData).WithRemedy("keep it in a file or a volume and send where it is")
 	}
 	var object map[string]any
-	if err := json.Unmarshal(e.Data, &object); err != nil {
-		return engi.Event{}, engi.Errorf(engi.Invalid, "the data of the event is no JSON object: %v", err)
+	if err := json.Unmarshal(spec.Data, &object); err != nil {
+		return e, nil, engi.Errorf(engi.Invalid, "the data of the event is no JSON object: %v", err)
 	}
-	if key != "" {
-		switch old, err := o.opt.Store.Repeated(ctx, e.Owner, key); {
+	if spec.Idempotency != "" {
+		switch old, err := o.opt.Store.Repeated(ctx, spec.Owner, spec.Idempotency); {
 		case err == nil:
-			return old, nil
+			return o.sent(ctx, old)
 		case engi.KindOf(err) != engi.NotFound:
-			return engi.Event{}, err
+			return e, nil, err
 		}
 	}
 	for _, f := range functions {
 		if input := o.inputs[f.Name]; input != nil {
 			if err := input.Validate(object); err != nil {
-				return engi.Event{}, engi.Errorf(engi.Invalid, "function %s does not take the event's data: %.500v", f.Name, err).
+				return e, nil, engi.Errorf(engi.Invalid, "function %s does not take the event's data: %.500v", f.Name, err).
 					WithRemedy("'engi events functions --json' shows what it takes")
 			}
 		}
 	}
-	e.ID, e.Created = engi.NewEventID(), time.Now().UTC()
+	if len(functions) > 0 {
+		if line, err := o.line(ctx, engi.Event{Actor: engi.ActorOf(ctx)}); err != nil {
+			return e, nil, err
+		} else if len(line) >= maxGenerations {
+			return e, nil, engi.Errorf(engi.Denied, "the event was sent by a function that was started by a function, %d deep", len(line)).WithRemedy("let functions not start each other without end")
+		}
+	}
+	if err := o.full(len(functions)); err != nil {
+		return e, nil, err
+	}
+	spec.ID = engi.NewEventID()
 	var runs []Record
 	for _, f := range functions {
-		r := Record{Name: e.Name, FunctionRun: engi.FunctionRun{
-			ID: engi.NewFunctionRunID(), Owner: e.Owner, Function: f.Name, Event: e.ID, State: engi.FunctionQueued, Created: e.Created,
-		}}
-		runs, e.Runs = append(runs, r), append(e.Runs, r.ID)
+		r := newRun(f, engi.Event{ID: spec.ID, Owner: spec.Owner, Type: spec.Type})
+		runs, ids = append(runs, r), append(ids, r.ID)
 	}
-	err := o.put(ctx, e, key, runs)
-	if key != "" && engi.KindOf(err) == engi.Conflict {
+	e, err = o.opt.Store.Send(ctx, spec, runs)
+	if spec.Idempotency != "" && engi.KindOf(err) == engi.Conflict {
 		// Somebody else has come with the same key meanwhile.
-		if old, again := o.opt.Store.Repeated(ctx, e.Owner, key); again == nil {
-			return old, nil
+		if old, again := o.opt.Store.Repeated(ctx, spec.Owner, spec.Idempotency); again == nil {
+			return o.sent(ctx, old)
 		}
 	}
-	return e, err
+	if err != nil {
+		return engi.Event{}, nil, err
+	}
+	o.enqueue(runs...)
+	return e, ids, nil
 }
 
-// put records an event with its runs, and queues them.
-func (o *Runner) put(ctx context.Context, e engi.Event, key string, runs []Record) error {
+// sent returns an event of before with its runs.
+func (o *Runner) sent(ctx context.Context, e engi.Event) (engi.Event, []engi.FunctionRunID, error) {
+	runs, err := o.opt.Store.Runs(ctx, e.Owner, Filter{FunctionFilter: engi.FunctionFilter{Event: e.ID}})
+	var ids []engi.FunctionRunID
+	for _, r := range slices.Backward(runs) {
+		ids = append(ids, r.ID)
+	}
+	return e, ids, err
+}
+
+func newRun(f Function, e engi.Event) Record {
+	return Record{Type: e.Type, FunctionRun: engi.FunctionRun{
+		ID: engi.NewFunctionRunID(), Owner: e.Owner, Function: f.Name, Event: e.ID, State: engi.FunctionQueued, Created: time.Now().UTC(),
+	}}
+}
+
+// full reports Exhausted if there is no place for n more runs.
+func (o *Runner) full(n int) error {
 	o.mu.Lock()
-	full := len(runs) > 0 && len(o.queue)+len(o.turns)+len(runs) > o.opt.MaxQueue
-	o.mu.Unlock()
-	if full {
+	defer o.mu.Unlock()
+	if n > 0 && len(o.queue)+len(o.turns)+n > o.opt.MaxQueue {
 		return engi.Errorf(engi.Exhausted, "%d runs of functions have not ended", o.opt.MaxQueue).WithRemedy("wait, or cancel some").WithRetry(engi.Retry{AfterMillis: 5000})
-	}
-	if err := o.opt.Store.Put(ctx, e, key, runs); err != nil {
-		return err
-	}
-	if len(runs) > 0 {
-		o.mu.Lock()
-		for _, r := range runs {
-			o.queue = append(o.queue, placeOf(r))
-		}
-		o.mu.Unlock()
-		o.poke()
 	}
 	return nil
 }
 
-func placeOf(r Record) slot { return slot{r.ID, r.Function, r.Owner} }
+// enqueue queues runs that are recorded.
+func (o *Runner) enqueue(runs ...Record) {
+	if len(runs) == 0 {
+		return
+	}
+	o.mu.Lock()
+	for _, r := range runs {
+		o.queue = append(o.queue, slotOf(r))
+	}
+	o.mu.Unlock()
+	o.poke()
+}
+
+func slotOf(r Record) slot { return slot{r.ID, r.Function, r.Owner} }
 
 func (o *Runner) poke() {
 	select {
 	case o.nudge <- struct{}{}:
 	default:
 	}
-}
-
-// Event returns an event.
-func (o *Runner) Event(ctx context.Context, owner engi.Owner, id engi.EventID) (engi.Event, error) {
-	all, err := o.opt.Store.Events(ctx, owner, engi.EventFilter{Event: id, Limit: 1})
-	if err == nil && (id == "" || len(all) == 0) {
-		err = engi.Errorf(engi.NotFound, "there is no event %.60q", id).WithRemedy("'engi events list' shows yours")
-	}
-	if err != nil {
-		return engi.Event{}, err
-	}
-	return all[0], nil
-}
-
-// List returns events, the newest first.
-func (o *Runner) List(ctx context.Context, owner engi.Owner, f engi.EventFilter) ([]engi.Event, error) {
-	f.Limit = limit(f.Limit)
-	return o.opt.Store.Events(ctx, owner, f)
 }
 
 func limit(n int) int {
@@ -289,9 +305,9 @@ func limit(n int) int {
 }
 
 // Runs returns runs, the newest first.
-func (o *Runner) Runs(ctx context.Context, owner engi.Owner, f engi.EventFilter) ([]engi.FunctionRun, error) {
+func (o *Runner) Runs(ctx context.Context, owner engi.Owner, f engi.FunctionFilter) ([]engi.FunctionRun, error) {
 	f.Limit = limit(f.Limit)
-	records, err := o.opt.Store.Runs(ctx, owner, Filter{EventFilter: f})
+	records, err := o.opt.Store.Runs(ctx, owner, Filter{FunctionFilter: f})
 	if err != nil {
 		return nil, err
 	}
@@ -306,6 +322,28 @@ func (o *Runner) Runs(ctx context.Context, owner engi.Owner, f engi.EventFilter)
 func (o *Runner) Run(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (engi.FunctionRun, error) {
 	r, err := o.opt.Store.Run(ctx, owner, id)
 	return r.FunctionRun, err
+}
+
+// Wait returns a run once it has ended.
+func (o *Runner) Wait(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (engi.FunctionRun, error) {
+	last, err := o.opt.Events.Last(ctx)
+	if err != nil {
+		return engi.FunctionRun{}, err
+	}
+	r, err := o.Run(ctx, owner, id)
+	if err != nil || !r.Ended.IsZero() {
+		return r, err
+	}
+	for e, err := range o.opt.Events.Follow(ctx, owner, engi.EventFilter{Subject: string(id), After: last}) {
+		if err != nil {
+			return r, err
+		}
+		switch strings.TrimPrefix(e.Type, engi.EventFunctionPrefix) {
+		case string(engi.FunctionDone), string(engi.FunctionFailed), string(engi.FunctionCancelled):
+			return o.Run(ctx, owner, id)
+		}
+	}
+	return r, nil // unreachable: Follow ends with an error
 }
 
 // Cancel ends a run after the step it is in.

@@ -21,7 +21,7 @@ func (o *Runner) Serve(ctx context.Context, ready func()) error {
 	var begun []slot
 	o.mu.Lock()
 	for _, r := range open {
-		p := placeOf(r)
+		p := slotOf(r)
 		if r.State == engi.FunctionQueued {
 			o.queue = append(o.queue, p)
 			continue
@@ -51,6 +51,11 @@ func (o *Runner) Serve(ctx context.Context, ready func()) error {
 	if err := o.wind(ctx); err != nil {
 		return err
 	}
+	following, err := o.follow(ctx)
+	if err != nil {
+		return err
+	}
+	defer following.Wait() // after cancel
 	ready()
 	o.poke()
 	o.loop(ctx, begun, gone)

@@ -1,8 +1,7 @@
 // Package workflow runs durable functions: what is done on an event or at set
-// times, in steps that are not repeated once they are done. It takes in
-// events, records them with the runs that they start, gives runs their turn,
-// retries those that fail, and knows what became of them. It implements
-// [engi.Events].
+// times, in steps that are not repeated once they are done. It records the runs
+// that events start, gives them their turn, retries those that fail, and knows
+// what became of them. It implements [engi.Functions].
 //
 // It is not for executing: an [Engine] calls it back and remembers the results
 // of steps; see the packages below. What functions do is theirs; those that
@@ -80,11 +79,11 @@ type Run struct {
 	ID       engi.FunctionRunID
 	Owner    engi.Owner
 	Function string
-	Event    engi.Event // without ID and name, and with the data {}, of a run that a clock started
+	Event    engi.Event // without ID and type, and with the data {}, of a run that a clock started
 	Attempt  int        // from 1
 	Log      *slog.Logger
 
-	office    *Runner
+	runner    *Runner
 	stepper   Stepper
 	cancelled <-chan struct{}
 	used      map[string]bool
@@ -105,13 +104,13 @@ func (r *Run) Data(v any) error {
 
 // Send sends an event in the name of the run's owner, in a step of the given
 // name: once, whatever happens.
-func (r *Run) Send(ctx context.Context, step, name string, data any) (engi.EventID, error) {
+func (r *Run) Send(ctx context.Context, step, eventType string, data any) (engi.EventID, error) {
 	return Step(ctx, r, step, func(ctx context.Context) (engi.EventID, error) {
 		raw, err := json.Marshal(data)
 		if err != nil {
-			return "", engi.Errorf(engi.Invalid, "the data of event %s cannot be written down: %v", name, err)
+			return "", engi.Errorf(engi.Invalid, "the data of event %s cannot be encoded: %v", eventType, err)
 		}
-		e, err := r.office.Send(ctx, engi.EventSpec{Owner: r.Owner, Name: name, Data: raw, Idempotency: string(r.ID) + "/" + step})
+		e, _, err := r.runner.Send(ctx, engi.EventSpec{Owner: r.Owner, Type: eventType, Data: raw, Idempotency: string(r.ID) + "/" + step})
 		return e.ID, err
 	})
 }
@@ -196,7 +195,7 @@ func (r *Run) step(ctx context.Context, name string, fn func(context.Context) (j
 // see it.
 func (r *Run) note(ctx context.Context, s engi.FunctionStep) {
 	r.steps[s.Name] = s
-	if err := r.office.opt.Store.Step(context.WithoutCancel(ctx), r.ID, s); err != nil {
+	if err := r.runner.opt.Store.Step(context.WithoutCancel(ctx), Record{FunctionRun: engi.FunctionRun{ID: r.ID, Owner: r.Owner, Function: r.Function}}, s); err != nil {
 		r.Log.WarnContext(ctx, "record a step", "step", s.Name, "error", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -64,30 +65,31 @@ func TestSendRefuses(t *testing.T) {
 	o := workflowtest.Open(t, engine(), f)
 	for name, spec := range map[string]engi.EventSpec{
 		"no name":    {},
-		"a bad name": {Name: "a\nb"},
-		"no object":  {Name: "x", Data: json.RawMessage(`[]`)},
-		"no JSON":    {Name: "x", Data: json.RawMessage(`{`)},
-		"much":       {Name: "x", Data: json.RawMessage(`{"a":"` + strings.Repeat("a", 256<<10) + `"}`)},
-		"a long key": {Name: "x", Idempotency: strings.Repeat("k", 256)},
-		"misfit":     {Name: "f", Data: json.RawMessage(`{"n":"seven"}`)},
-		"missing":    {Name: "f"},
+		"a bad name": {Type: "a\nb"},
+		"no object":  {Type: "x", Data: json.RawMessage(`[]`)},
+		"no JSON":    {Type: "x", Data: json.RawMessage(`{`)},
+		"much":       {Type: "x", Data: json.RawMessage(`{"a":"` + strings.Repeat("a", 256<<10) + `"}`)},
+		"a long key": {Type: "x", Idempotency: strings.Repeat("k", 256)},
+		"misfit":     {Type: "f", Data: json.RawMessage(`{"n":"seven"}`)},
+		"missing":    {Type: "f"},
+		"engi's own": {Type: "sandbox.stopped"},
 	} {
-		if _, err := o.Runner.Send(t.Context(), spec); err == nil || engi.KindOf(err) != engi.Invalid {
+		if _, _, err := o.Runner.Send(t.Context(), spec); err == nil || engi.KindOf(err) != engi.Invalid {
 			t.Errorf("%s: %v, want Invalid", name, err)
 		}
 	}
 	// An event that nothing is bound to is kept.
-	e, err := o.Runner.Send(t.Context(), engi.EventSpec{Owner: "anna", Name: "x"})
+	e, runs, err := o.Runner.Send(t.Context(), engi.EventSpec{Owner: "anna", Type: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := o.Event(t.Context(), "anna", e.ID); err != nil || string(got.Data) != "{}" || len(got.Runs) != 0 {
-		t.Errorf("%+v %v", got, err)
+	if got, err := o.Log().Get(t.Context(), "anna", e.ID); err != nil || string(got.Data) != "{}" || len(runs) != 0 {
+		t.Errorf("%+v %v %v", got, runs, err)
 	}
-	if _, err := o.Event(t.Context(), "bert", e.ID); engi.KindOf(err) != engi.NotFound {
+	if _, err := o.Log().Get(t.Context(), "bert", e.ID); engi.KindOf(err) != engi.NotFound {
 		t.Errorf("bert sees anna's event: %v", err)
 	}
-	if _, err := o.Replay(t.Context(), "anna", e.ID, "f"); engi.KindOf(err) != engi.NotFound {
+	if _, _, err := o.Replay(t.Context(), "anna", e.ID, "f"); engi.KindOf(err) != engi.NotFound {
 		t.Errorf("a function that is not bound is replayed: %v", err)
 	}
 }
@@ -98,12 +100,12 @@ func TestQueueIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	o, err := workflow.New(workflow.Options{Functions: []workflow.Function{workflowtest.On("f", 0, nothing)}, Store: store.Workflow(db), Engine: &memory.Engine{}, MaxQueue: 2})
+	o, err := workflow.New(workflow.Options{Functions: []workflow.Function{workflowtest.On("f", 0, nothing)}, Store: store.Workflow(db), Events: store.Events(db), Engine: &memory.Engine{}, MaxQueue: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 { // nothing runs: it is not served
-		_, err := o.Send(t.Context(), engi.EventSpec{Name: "f"})
+		_, _, err := o.Send(t.Context(), engi.EventSpec{Type: "f"})
 		if full := engi.KindOf(err) == engi.Exhausted && err != nil; full != (i == 2) {
 			t.Errorf("event %d: %v", i, err)
 		}
@@ -126,7 +128,7 @@ func TestClock(t *testing.T) {
 		}}
 		shelf, e := store.Workflow(db), &memory.Engine{}
 		live := func(d time.Duration) {
-			o, err := workflow.New(workflow.Options{Functions: []workflow.Function{f}, Store: shelf, Engine: e})
+			o, err := workflow.New(workflow.Options{Functions: []workflow.Function{f}, Store: shelf, Events: store.Events(db), Engine: e})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -173,11 +175,11 @@ func TestBackoffGrows(t *testing.T) {
 				return nil, err
 			},
 		}
-		o, err := workflow.New(workflow.Options{Functions: []workflow.Function{f}, Store: store.Workflow(db), Engine: &memory.Engine{}})
+		o, err := workflow.New(workflow.Options{Functions: []workflow.Function{f}, Store: store.Workflow(db), Events: store.Events(db), Engine: &memory.Engine{}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := o.Send(t.Context(), engi.EventSpec{Name: "f"}); err != nil {
+		if _, _, err := o.Send(t.Context(), engi.EventSpec{Type: "f"}); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -237,12 +239,12 @@ func TestLife(t *testing.T) {
 			"send": func(rt *rapid.T) {
 				fails, owner := rapid.IntRange(0, 3).Draw(rt, "fails"), rapid.SampledFrom(owners).Draw(rt, "owner")
 				key := rapid.SampledFrom([]string{"", "", "a", "b"}).Draw(rt, "key")
-				e, err := o.Runner.Send(t.Context(), engi.EventSpec{Owner: owner, Name: "f", Idempotency: key,
+				_, runs, err := o.Runner.Send(t.Context(), engi.EventSpec{Owner: owner, Type: "f", Idempotency: key,
 					Data: json.RawMessage(fmt.Sprintf(`{"fails":%d,"steps":%d}`, fails, rapid.IntRange(0, 3).Draw(rt, "steps")))})
-				if err != nil || len(e.Runs) != 1 {
-					rt.Fatalf("send: %+v %v", e, err)
+				if err != nil || len(runs) != 1 {
+					rt.Fatalf("send: %v %v", runs, err)
 				}
-				id := e.Runs[0]
+				id := runs[0]
 				if first, ok := keys[string(owner)+key]; ok && key != "" {
 					if first != id {
 						rt.Fatalf("a repeated key has started run %s, the first was %s", id, first)
@@ -283,4 +285,145 @@ func TestLife(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestFunctionsOfOwnEvents binds functions to events that engi appends itself:
+// they start once, after a restart too, and not on what they caused.
+func TestFunctionsOfOwnEvents(t *testing.T) {
+	var mu sync.Mutex
+	seen := map[string]int{}
+	on := func(name, event string) workflow.Function {
+		return workflow.Function{Function: engi.Function{Name: name, Event: event}, Run: func(ctx context.Context, r *workflow.Run) (any, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen[name+" "+r.Event.Subject]++
+			return nil, nil
+		}}
+	}
+	o := workflowtest.Open(t, engine(), on("stopped", "sandbox.stopped"), on("done", "function.done"))
+	log := o.Log()
+	put := func(subject, actor string) engi.Event {
+		t.Helper()
+		events, err := log.Append(t.Context(), engi.EventSpec{Owner: "anna", Subject: subject, Type: "sandbox.stopped", Actor: actor})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return events[0]
+	}
+	ended := func(event engi.EventID, function string) engi.FunctionRun {
+		t.Helper()
+		for e, err := range log.Follow(t.Context(), "anna", engi.EventFilter{Types: []string{"function.done"}}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := o.Run(t.Context(), "anna", engi.FunctionRunID(e.Subject))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Event == event && r.Function == function {
+				return r
+			}
+		}
+		panic("unreachable: Follow ends with an error")
+	}
+	first := ended(put("sbx_1", "").ID, "stopped")
+	o.Stop()
+	late := put("sbx_2", "")
+	o.Start()
+	second := ended(late.ID, "stopped")
+
+	// The end of a run starts the other function, and its end nothing more.
+	for _, r := range []engi.FunctionRun{first, second} {
+		ends, err := log.List(t.Context(), "anna", engi.EventFilter{Subject: string(r.ID), Types: []string{"function.done"}})
+		if err != nil || len(ends) != 1 {
+			t.Fatalf("%v %v", ends, err)
+		}
+		ended(ends[0].ID, "done")
+	}
+	// A sandbox that a run of the function made, and that it stopped.
+	if _, err := log.Append(t.Context(), engi.EventSpec{Owner: "anna", Subject: "sbx_3", Type: "sandbox.running", Actor: string(first.ID)}); err != nil {
+		t.Fatal(err)
+	}
+	put("sbx_3", "")
+	put("sbx_4", string(second.ID))
+	ended(put("sbx_5", "key_1").ID, "stopped")
+
+	mu.Lock()
+	defer mu.Unlock()
+	for key, want := range map[string]int{"stopped sbx_1": 1, "stopped sbx_2": 1, "stopped sbx_3": 0, "stopped sbx_4": 0, "stopped sbx_5": 1} {
+		if seen[key] != want {
+			t.Errorf("%s ran %d times, want %d", key, seen[key], want)
+		}
+	}
+	loops, err := log.List(t.Context(), "anna", engi.EventFilter{Types: []string{engi.EventFunctionLoop}, Limit: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	subjects := map[string]int{}
+	for _, e := range loops {
+		subjects[e.Subject]++
+	}
+	if subjects["sbx_3"] != 1 || subjects["sbx_4"] != 1 {
+		t.Errorf("refused loops: %v", subjects)
+	}
+}
+
+// TestChainsOfEventsEnd sends an event from the function that it starts.
+func TestChainsOfEventsEnd(t *testing.T) {
+	var mu sync.Mutex
+	n := 0
+	o := workflowtest.Open(t, engine(), workflow.Function{Function: engi.Function{Name: "again", Event: "again"}, Run: func(ctx context.Context, r *workflow.Run) (any, error) {
+		mu.Lock()
+		n++
+		mu.Unlock()
+		_, err := r.Send(ctx, "next", "again", nil)
+		return nil, err
+	}})
+	o.Send("anna", "again", `{}`)
+	for e, err := range o.Log().Follow(t.Context(), "anna", engi.EventFilter{Types: []string{"function.failed"}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := o.Run(t.Context(), "anna", engi.FunctionRunID(e.Subject))
+		if err != nil || r.Error.Kind != engi.Denied || r.Error.Remedy == "" {
+			t.Errorf("%+v %v", r.Error, err)
+		}
+		break
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if n != 32 {
+		t.Errorf("it ran %d times, want 32", n)
+	}
+}
+
+// TestWaitWakes waits for runs from several places, before and after they end.
+func TestWaitWakes(t *testing.T) {
+	release := make(chan struct{})
+	o := workflowtest.Open(t, engine(), workflowtest.On("f", 0, func(context.Context, *workflow.Run) (any, error) {
+		<-release
+		return 7, nil
+	}))
+	id := o.Send("anna", "f", `{}`)
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if r, err := o.Wait(short, "anna", id); engi.KindOf(err) != engi.Expired || !r.Ended.IsZero() {
+		t.Errorf("%+v %v, want Expired", r, err)
+	}
+	if _, err := o.Wait(t.Context(), "bert", id); engi.KindOf(err) != engi.NotFound {
+		t.Errorf("bert waits for anna's run: %v", err)
+	}
+	var waiting sync.WaitGroup
+	for range 20 {
+		waiting.Go(func() {
+			if r, err := o.Wait(t.Context(), "anna", id); err != nil || r.State != engi.FunctionDone || string(r.Output) != "7" {
+				t.Errorf("%+v %v", r, err)
+			}
+		})
+	}
+	close(release)
+	waiting.Wait()
+	if r, err := o.Wait(t.Context(), "anna", id); err != nil || r.State != engi.FunctionDone {
+		t.Errorf("%+v %v", r, err)
+	}
 }

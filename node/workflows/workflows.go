@@ -34,7 +34,7 @@ type Options struct {
 
 // Workflows are a node's. It is safe for concurrent use.
 type Workflows struct {
-	office *workflow.Runner
+	runner *workflow.Runner
 	calls  http.Handler
 }
 
@@ -61,14 +61,14 @@ func Open(c config.Config, r Options) (*Workflows, error) {
 		}
 		functions = append(functions, f)
 	}
-	office, err := workflow.New(workflow.Options{
-		Functions: functions, Store: store.Workflow(r.DB), Engine: engine, Log: r.Log, MaxQueue: c.Events.MaxQueue, MaxRuns: c.Events.MaxRuns,
+	runner, err := workflow.New(workflow.Options{
+		Functions: functions, Store: store.Workflow(r.DB), Events: store.Events(r.DB), Engine: engine, Log: r.Log, MaxQueue: c.Events.MaxQueue, MaxRuns: c.Events.MaxRuns,
 		Keep: time.Duration(c.Events.Keep), KeepCount: c.Events.KeepCount,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Workflows{office, calls}, nil
+	return &Workflows{runner, calls}, nil
 }
 
 // open makes what executes functions, and what answers calls of it, if it calls.
@@ -86,12 +86,12 @@ func open(c config.Config, r Options) (workflow.Engine, http.Handler, error) {
 	return e, nil, err
 }
 
-// Desk is the front desk of events; nil if there is none.
-func (w *Workflows) Desk() engi.Events {
+// Functions are what runs; nil if there are none.
+func (w *Workflows) Functions() engi.Functions {
 	if w == nil {
 		return nil
 	}
-	return w.office
+	return w.runner
 }
 
 // Calls answers an engine elsewhere, at [config.InngestPath]; nil if there is
@@ -109,4 +109,4 @@ func (w *Workflows) Calls(leave context.Context) http.Handler {
 }
 
 // Run runs functions until ctx ends.
-func (w *Workflows) Run(ctx context.Context, ready func()) error { return w.office.Serve(ctx, ready) }
+func (w *Workflows) Run(ctx context.Context, ready func()) error { return w.runner.Serve(ctx, ready) }

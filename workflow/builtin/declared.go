@@ -114,7 +114,7 @@ func (o Services) Declare(d Declared) (_ workflow.Function, err error) {
 }
 
 func viewOf(r *workflow.Run) (RunView, error) {
-	v := RunView{Run: string(r.ID), Attempt: r.Attempt, Owner: string(r.Owner), Event: EventView{ID: string(r.Event.ID), Name: r.Event.Name, Created: r.Event.Created}}
+	v := RunView{Run: string(r.ID), Attempt: r.Attempt, Owner: string(r.Owner), Event: EventView{ID: string(r.Event.ID), Name: r.Event.Type, Created: r.Event.Time}}
 	return v, r.Data(&v.Event.Data)
 }
 

@@ -44,12 +44,12 @@ func BenchmarkTwoSteps(b *testing.B) {
 			for range clients {
 				wg.Go(func() {
 					for range work {
-						e, err := o.Runner.Send(b.Context(), engi.EventSpec{Owner: "anna", Name: "f", Data: json.RawMessage(`{}`)})
+						_, runs, err := o.Runner.Send(b.Context(), engi.EventSpec{Owner: "anna", Type: "f", Data: json.RawMessage(`{}`)})
 						if err != nil {
 							b.Error(err)
 							return
 						}
-						<-ch(e.Runs[0])
+						<-ch(runs[0])
 					}
 				})
 			}

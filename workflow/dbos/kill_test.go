@@ -80,13 +80,13 @@ func work(dir string) error {
 			return sum, nil
 		},
 	}
-	office, err := workflow.New(workflow.Options{Functions: []workflow.Function{f}, Store: store.Workflow(db), Engine: engine})
+	runner, err := workflow.New(workflow.Options{Functions: []workflow.Function{f}, Store: store.Workflow(db), Events: store.Events(db), Engine: engine})
 	if err != nil {
 		return err
 	}
 	failed := make(chan error, 1)
 	ready := make(chan struct{})
-	go func() { failed <- office.Serve(ctx, func() { close(ready) }) }()
+	go func() { failed <- runner.Serve(ctx, func() { close(ready) }) }()
 	select {
 	case err := <-failed:
 		return err
@@ -95,11 +95,11 @@ func work(dir string) error {
 	for i := range killRuns {
 		// What the last life has sent is sent again.
 		n, _ := strconv.Atoi(os.Getenv(life))
-		e, err := office.Send(ctx, engi.EventSpec{Owner: "anna", Name: "f", Idempotency: fmt.Sprint("event ", n-2*i/killRuns, " ", i%(killRuns/2))})
+		_, runs, err := runner.Send(ctx, engi.EventSpec{Owner: "anna", Type: "f", Idempotency: fmt.Sprint("event ", n-2*i/killRuns, " ", i%(killRuns/2))})
 		if err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintf(diary, "sent %s\n", e.Runs[0]); err != nil {
+		if _, err := fmt.Fprintf(diary, "sent %s\n", runs[0]); err != nil {
 			return err
 		}
 	}

@@ -1,5 +1,5 @@
 // Package workflowtest holds every engine of durable functions to its
-// promises, by running an office on it.
+// promises, by running a runner on it.
 //
 // It is not for testing what functions do.
 package workflowtest
@@ -21,7 +21,7 @@ import (
 	"github.com/engi-dev/engi/workflow"
 )
 
-// Runner is an office on an engine and on a store of its own. It runs until
+// Runner is a runner on an engine and on a store of its own. It runs until
 // the test ends, or stop is called.
 type Runner struct {
 	*workflow.Runner
@@ -32,7 +32,7 @@ type Runner struct {
 	stop  func()
 }
 
-// Open runs an office with functions. The engine that open returns knows what
+// Open runs a runner with functions. The engine that open returns knows what
 // the one that it returned before has remembered, once that has stopped.
 func Open(t testing.TB, open func() workflow.Engine, functions ...workflow.Function) *Runner {
 	t.Helper()
@@ -50,47 +50,50 @@ func Open(t testing.TB, open func() workflow.Engine, functions ...workflow.Funct
 	return o
 }
 
-// Start starts the office again after Stop.
+// Start starts the runner again after Stop.
 func (o *Runner) Start() {
 	o.t.Helper()
-	office, err := workflow.New(workflow.Options{Functions: o.funcs, Store: store.Workflow(o.db), Engine: o.open()})
+	runner, err := workflow.New(workflow.Options{Functions: o.funcs, Store: store.Workflow(o.db), Events: store.Events(o.db), Engine: o.open()})
 	if err != nil {
 		o.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(o.t.Context()))
 	there, gone := make(chan struct{}), make(chan error, 1)
-	go func() { gone <- office.Serve(ctx, func() { close(there) }) }()
+	go func() { gone <- runner.Serve(ctx, func() { close(there) }) }()
 	select {
 	case <-there:
 	case err := <-gone:
 		cancel()
-		o.t.Fatalf("the office did not start: %v", err)
+		o.t.Fatalf("the runner did not start: %v", err)
 	}
-	o.Runner = office
+	o.Runner = runner
 	o.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-gone; err != nil {
-			o.t.Errorf("the office ended with %v", err)
+			o.t.Errorf("the runner ended with %v", err)
 		}
 	})
 	o.t.Cleanup(o.stop)
 }
 
-// Stop stops the office and its engine; runs wait for Start.
+// Stop stops the runner and its engine; runs wait for Start.
 func (o *Runner) Stop() { o.stop() }
 
 // Send sends an event and returns the ID of the only run it starts.
 func (o *Runner) Send(owner engi.Owner, name, data string) engi.FunctionRunID {
 	o.t.Helper()
-	e, err := o.Runner.Send(o.t.Context(), engi.EventSpec{Owner: owner, Name: name, Data: json.RawMessage(data)})
+	_, runs, err := o.Runner.Send(o.t.Context(), engi.EventSpec{Owner: owner, Type: name, Data: json.RawMessage(data)})
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	if len(e.Runs) != 1 {
-		o.t.Fatalf("event %s has started %d runs, want 1", name, len(e.Runs))
+	if len(runs) != 1 {
+		o.t.Fatalf("event %s has started %d runs, want 1", name, len(runs))
 	}
-	return e.Runs[0]
+	return runs[0]
 }
+
+// Log is the log of events of the runner's store.
+func (o *Runner) Log() engi.EventLog { return store.Events(o.db) }
 
 // Await waits until a run is in one of the states, or has ended.
 func (o *Runner) Await(id engi.FunctionRunID, states ...engi.FunctionState) engi.FunctionRun {
@@ -411,41 +414,41 @@ func keys(t *testing.T, open func() workflow.Engine) {
 	o := Open(t, open, On("f", 0, func(ctx context.Context, r *workflow.Run) (any, error) {
 		return workflow.Step(ctx, r, "s", func(context.Context) (int, error) { return c.add("s"), nil })
 	}))
-	spec := engi.EventSpec{Owner: "anna", Name: "f", Idempotency: "k"}
-	events := make([]engi.Event, 8)
+	spec := engi.EventSpec{Owner: "anna", Type: "f", Idempotency: "k"}
+	events, runs := make([]engi.Event, 8), make([][]engi.FunctionRunID, 8)
 	var wg sync.WaitGroup
 	for i := range events {
 		wg.Go(func() {
 			var err error
-			if events[i], err = o.Runner.Send(t.Context(), spec); err != nil {
+			if events[i], runs[i], err = o.Runner.Send(t.Context(), spec); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	wg.Wait()
-	for _, e := range events {
-		if e.ID != events[0].ID || len(e.Runs) != 1 || e.Runs[0] != events[0].Runs[0] {
-			t.Fatalf("events of one key are %+v and %+v", e, events[0])
+	for i, e := range events {
+		if e.ID != events[0].ID || len(runs[i]) != 1 || runs[i][0] != runs[0][0] {
+			t.Fatalf("events of one key are %+v and %+v with runs %v and %v", e, events[0], runs[i], runs[0])
 		}
 	}
-	want(t, o.Await(events[0].Runs[0]), engi.FunctionDone, 1)
+	want(t, o.Await(runs[0][0]), engi.FunctionDone, 1)
 	spec.Owner = "bert"
-	other, err := o.Runner.Send(t.Context(), spec)
+	other, started, err := o.Runner.Send(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if other.ID == events[0].ID {
 		t.Error("bert's key is anna's")
 	}
-	want(t, o.Await(other.Runs[0]), engi.FunctionDone, 1)
-	again, err := o.Replay(t.Context(), "anna", events[0].ID, "f")
+	want(t, o.Await(started[0]), engi.FunctionDone, 1)
+	again, started, err := o.Replay(t.Context(), "anna", events[0].ID, "f")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again.Replay != events[0].ID || len(again.Runs) != 1 {
-		t.Errorf("replayed as %+v", again)
+	if again.Replay != events[0].ID || len(started) != 1 {
+		t.Errorf("replayed as %+v with runs %v", again, started)
 	}
-	want(t, o.Await(again.Runs[0]), engi.FunctionDone, 1)
+	want(t, o.Await(started[0]), engi.FunctionDone, 1)
 	c.want(t, "s", 3)
 }
 
@@ -468,14 +471,18 @@ func sends(t *testing.T, open func() workflow.Engine) {
 			return data.N, err
 		}))
 	want(t, o.Await(o.Send("anna", "f", `{}`)), engi.FunctionDone, 3)
-	events, err := o.List(t.Context(), "anna", engi.EventFilter{Name: "g"})
+	events, err := o.Log().List(t.Context(), "anna", engi.EventFilter{Types: []string{"g"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(events) != 1 {
 		t.Fatalf("%d events were sent, want 1", len(events))
 	}
-	r := o.Await(events[0].Runs[0])
+	runs, err := o.Runs(t.Context(), "anna", engi.FunctionFilter{Event: events[0].ID})
+	if err != nil || len(runs) != 1 {
+		t.Fatalf("runs of the event: %v, %v", runs, err)
+	}
+	r := o.Await(runs[0].ID)
 	want(t, r, engi.FunctionDone, 1)
 	if string(r.Output) != "7" {
 		t.Errorf("output %s", r.Output)
@@ -554,7 +561,7 @@ func lostStart(t *testing.T, open func() workflow.Engine) {
 	r := workflow.Record{FunctionRun: engi.FunctionRun{
 		ID: engi.NewFunctionRunID(), Owner: "anna", Function: "f", State: engi.FunctionRunning, Attempt: 1, Created: now, Started: now,
 	}}
-	if err := store.Workflow(o.db).Put(t.Context(), engi.Event{}, "", []workflow.Record{r}); err != nil {
+	if err := store.Workflow(o.db).Put(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 	o.Start()

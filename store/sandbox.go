@@ -3,13 +3,164 @@ package store
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
+	"maps"
+	"reflect"
+	"slices"
 	"time"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/fleet"
 )
+
+func (f fleetStore) PutSandbox(ctx context.Context, s fleet.SandboxRecord) (err error) {
+	defer engi.Annotate(&err, "record sandbox %s", s.ID)
+	return f.db.tx(ctx, func(t *tx) error { return f.putSandbox(ctx, t, &s) })
+}
+
+func (f fleetStore) putSandbox(ctx context.Context, t *tx, s *fleet.SandboxRecord) error {
+	if s == nil {
+		return nil
+	}
+	size, err := encodeSize(s.Size)
+	if err != nil {
+		return err
+	}
+	fixed, err := encodeSize(s.Fixed)
+	if err != nil {
+		return err
+	}
+	detail, err := encodeLife(s)
+	if err != nil {
+		return err
+	}
+	var state engi.State
+	var before string
+	row := t.StmtContext(ctx, t.db.prepared[sandboxState]).QueryRowContext(ctx, string(s.ID))
+	if err := row.Scan(&state, &before); err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return fault(ctx, err)
+	}
+	_, err = t.hot(ctx, putSandbox, s.ID, s.Owner, s.Template, s.Digest, s.Pool, s.Tier, size, s.State, s.End,
+		s.Execution, s.Token, s.Language, fixed, nanos(s.Created), nanos(s.Stopped), s.Made, nullable(s.Idempotency), detail)
+	if err != nil {
+		if engi.KindOf(err) == engi.Conflict {
+			return engi.Errorf(engi.Conflict, "idempotency key used before, by another sandbox")
+		}
+		return err
+	}
+	return f.sandboxEvent(ctx, t, s, state, before)
+}
+
+// sandboxEvent appends that s has entered its state, or that its owner has
+// changed it.
+func (f fleetStore) sandboxEvent(ctx context.Context, t *tx, s *fleet.SandboxRecord, before engi.State, detail string) error {
+	type data struct {
+		From      engi.State        `json:"from,omitempty"`
+		Template  string            `json:"template,omitempty"`
+		Execution engi.ExecutionID  `json:"execution_id,omitempty"`
+		Cause     engi.Cause        `json:"cause,omitempty"`
+		Metadata  map[string]string `json:"metadata,omitempty"`
+		Deadline  *time.Time        `json:"deadline,omitempty"`
+		Changed   []string          `json:"changed,omitempty"`
+	}
+	d := data{From: before, Template: s.Template, Execution: s.Execution, Cause: s.End, Metadata: s.Metadata}
+	if !s.Deadline.IsZero() {
+		d.Deadline = &s.Deadline
+	}
+	kind := engi.EventSandboxPrefix + string(s.State)
+	if s.State == before {
+		if !s.Made || detail == "" {
+			return nil
+		}
+		var old lifeDetail
+		if err := decode("sandbox "+string(s.ID), detail, &old); err != nil {
+			return err
+		}
+		if d.Changed = changedFields(s, old); len(d.Changed) == 0 {
+			return nil
+		}
+		d.From, kind = "", engi.EventSandboxUpdated
+	}
+	return t.record(ctx, s.Owner, string(s.ID), kind, d)
+}
+
+// changedFields names what an owner has changed of a sandbox.
+func changedFields(s *fleet.SandboxRecord, old lifeDetail) (names []string) {
+	var was fleet.SandboxRecord
+	was.Made = true
+	old.restore(&was)
+	for name, same := range map[string]bool{
+		"deadline": s.Deadline.Equal(was.Deadline),
+		"lifetime": s.Lifetime == was.Lifetime,
+		"metadata": maps.Equal(s.Metadata, was.Metadata),
+		"network":  reflect.DeepEqual(s.Network, was.Network),
+		"ports":    s.Ports == was.Ports,
+	} {
+		if !same {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+const (
+	sandboxState   = `SELECT state, detail FROM sandboxes WHERE id = ?`
+	sandboxColumns = `id, owner, template, digest, pool, tier, size, state, cause, execution, token, language, fixed, created, stopped,
+	made, COALESCE(idempotency, ''), detail`
+)
+
+var errNoSandbox = engi.Errorf(engi.NotFound, "no such sandbox")
+
+func (f fleetStore) GetSandbox(ctx context.Context, owner engi.Owner, id engi.SandboxID) (_ fleet.SandboxRecord, err error) {
+	defer engi.Annotate(&err, "get sandbox %s", id)
+	return first(ctx, f.db.read, errNoSandbox, scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE id = ? AND (? = '' OR owner = ?)`, id, owner, owner)
+}
+
+func (f fleetStore) ListSandboxes(ctx context.Context, owner engi.Owner) (_ []fleet.SandboxRecord, err error) {
+	defer engi.Annotate(&err, "list sandboxes")
+	return list(ctx, f.db.read, scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE state <> 'stopped' AND (? = '' OR owner = ?) ORDER BY seq DESC`, owner, owner)
+}
+
+func (f fleetStore) ForgetSandbox(ctx context.Context, id engi.SandboxID) (err error) {
+	defer engi.Annotate(&err, "forget sandbox %s", id)
+	_, err = f.db.exec(ctx, `DELETE FROM sandboxes WHERE id = ?`, id)
+	return err
+}
+
+func scanSandbox(row scanner) (s fleet.SandboxRecord, err error) {
+	var created, stopped int64
+	var size, fixed, detail string
+	if err := row.Scan(&s.ID, &s.Owner, &s.Template, &s.Digest, &s.Pool, &s.Tier, &size, &s.State, &s.End,
+		&s.Execution, &s.Token, &s.Language, &fixed, &created, &stopped, &s.Made, &s.Idempotency, &detail); err != nil {
+		return s, err
+	}
+	s.Created, s.Stopped = moment(created), moment(stopped)
+	if s.Size, err = decodeSize(size); err != nil {
+		return s, err
+	}
+	if s.Fixed, err = decodeSize(fixed); err != nil {
+		return s, err
+	}
+	return s, decodeLife(detail, &s)
+}
+
+// encodeSize returns the JSON of a size, "" for the zero one.
+func encodeSize(size engi.Size) (string, error) {
+	if size == (engi.Size{}) {
+		return "", nil
+	}
+	return encode("size", fleetSize(size))
+}
+
+func decodeSize(text string) (engi.Size, error) {
+	var size fleetSize
+	if text == "" {
+		return engi.Size{}, nil
+	}
+	err := decode("size", text, &size)
+	return engi.Size(size), err
+}
 
 // lifeDetail is the part of a sandbox that lives for its owner which nobody
 // selects by.
@@ -119,11 +270,7 @@ func encodeLife(s *fleet.SandboxRecord) (string, error) {
 		if s.Network.Mode == "" {
 			return "", nil
 		}
-		text, err := json.Marshal(lifeDetail{Network: network})
-		if err != nil {
-			return "", engi.Errorf(engi.Invalid, "encode: %v", err)
-		}
-		return string(text), nil
+		return encode("sandbox", lifeDetail{Network: network})
 	}
 	d := lifeDetail{
 		Fingerprint: s.Fingerprint,
@@ -148,11 +295,7 @@ func encodeLife(s *fleet.SandboxRecord) (string, error) {
 	for _, v := range s.Volumes {
 		d.Volumes = append(d.Volumes, lifeVolume(v))
 	}
-	text, err := json.Marshal(d)
-	if err != nil {
-		return "", engi.Errorf(engi.Invalid, "encode: %v", err)
-	}
-	return string(text), nil
+	return encode("sandbox", d)
 }
 
 func decodeLife(text string, s *fleet.SandboxRecord) error {
@@ -160,12 +303,17 @@ func decodeLife(text string, s *fleet.SandboxRecord) error {
 		return nil
 	}
 	var d lifeDetail
-	if err := json.Unmarshal([]byte(text), &d); err != nil {
-		// The text of the error could show what is secret.
-		return engi.Errorf(engi.Internal, "decode sandbox %s: its record is damaged", s.ID)
+	if err := decode("sandbox "+string(s.ID), text, &d); err != nil {
+		return err
 	}
+	d.restore(s)
+	return nil
+}
+
+// restore sets the fields of s that are kept in d.
+func (d lifeDetail) restore(s *fleet.SandboxRecord) {
 	if s.Network = decodeNetwork(d.Network); !s.Made {
-		return nil
+		return
 	}
 	s.Fingerprint = d.Fingerprint
 	s.Lifetime = engi.Lifetime{
@@ -184,31 +332,20 @@ func decodeLife(text string, s *fleet.SandboxRecord) error {
 	}
 	s.Ports = engi.PortPolicy{Private: d.Private, Host: d.Host}
 	s.Disk = d.Disk
-	return nil
 }
 
 func (f fleetStore) RepeatedSandbox(ctx context.Context, owner engi.Owner, key string) (_ fleet.SandboxRecord, err error) {
 	defer engi.Annotate(&err, "get sandbox by idempotency key")
-	s, err := scanSandbox(ctx, f.db.read.QueryRowContext(ctx, `SELECT `+sandboxColumns+` FROM sandboxes
-		WHERE owner = ? AND idempotency = ?`, string(owner), key))
-	if errors.Is(err, sql.ErrNoRows) {
-		return s, engi.Errorf(engi.NotFound, "no such sandbox")
-	}
-	return s, err
+	return first(ctx, f.db.read, errNoSandbox, scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE owner = ? AND idempotency = ?`, owner, key)
 }
 
 func (f fleetStore) EndedSandboxes(ctx context.Context, owner engi.Owner, limit int) (_ []fleet.SandboxRecord, err error) {
 	defer engi.Annotate(&err, "list stopped sandboxes")
-	return f.sandboxes(ctx, `SELECT `+sandboxColumns+` FROM sandboxes
-		WHERE state = 'stopped' AND (? = '' OR owner = ?) ORDER BY created DESC, seq DESC LIMIT ?`, string(owner), string(owner), limit)
+	return list(ctx, f.db.read, scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes
+		WHERE state = 'stopped' AND (? = '' OR owner = ?) ORDER BY created DESC, seq DESC LIMIT ?`, owner, owner, limit)
 }
 
-func (f fleetStore) CountSandboxes(ctx context.Context, owner engi.Owner, since time.Time) (n int, err error) {
+func (f fleetStore) CountSandboxes(ctx context.Context, owner engi.Owner, since time.Time) (_ int, err error) {
 	defer engi.Annotate(&err, "count sandboxes")
-	err = f.db.read.QueryRowContext(ctx, `SELECT COUNT(*) FROM sandboxes WHERE made = 1 AND owner = ? AND created >= ?`,
-		string(owner), nanos(since)).Scan(&n)
-	if err != nil {
-		return 0, fault(ctx, err)
-	}
-	return n, nil
+	return first(ctx, f.db.read, nil, value[int], `SELECT COUNT(*) FROM sandboxes WHERE made = 1 AND owner = ? AND created >= ?`, owner, nanos(since))
 }

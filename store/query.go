@@ -1,0 +1,250 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+)
+
+// A querier is a pool of connections or a transaction.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// A scanner is a row of a query.
+type scanner interface{ Scan(dest ...any) error }
+
+// list returns all rows of a query.
+func list[T any](ctx context.Context, q querier, scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
+	rows, err := q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, fault(ctx, err)
+	}
+	defer rows.Close()
+	var all []T
+	for rows.Next() {
+		v, err := scan(rows)
+		if err != nil {
+			return nil, fault(ctx, err)
+		}
+		all = append(all, v)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fault(ctx, err)
+	}
+	return all, nil
+}
+
+// first returns the first row of a query, or missing if there is none.
+func first[T any](ctx context.Context, q querier, missing error, scan func(scanner) (T, error), query string, args ...any) (T, error) {
+	all, err := list(ctx, q, scan, query, args...)
+	if err == nil && len(all) == 0 {
+		err = missing
+	}
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return all[0], nil
+}
+
+// named returns the one row of a query by ID or name, whose rows the empty
+// owner's own come first in: two of other owners are a Conflict.
+func named[T any](ctx context.Context, q querier, noun string, missing error, owner func(T) engi.Owner, scan func(scanner) (T, error), query string, args ...any) (none T, err error) {
+	all, err := list(ctx, q, scan, query, args...)
+	switch {
+	case err != nil:
+		return none, err
+	case len(all) == 0:
+		return none, missing
+	case len(all) > 1 && owner(all[0]) != "":
+		return none, engi.Errorf(engi.Conflict, "several owners have a %s of that name", noun).WithRemedy("use its ID")
+	}
+	return all[0], nil
+}
+
+// value scans the one column of a row.
+func value[T any](row scanner) (v T, err error) { return v, row.Scan(&v) }
+
+// exec runs a statement in a transaction of its own and returns how many rows
+// it changed.
+func (db *DB) exec(ctx context.Context, query string, args ...any) (int64, error) {
+	return changed(ctx)(db.write.ExecContext(ctx, query, args...))
+}
+
+// A tx is a write transaction and the events that it appends.
+type tx struct {
+	*sql.Tx
+	db     *DB
+	events []engi.Event
+}
+
+// exec runs a statement and returns how many rows it changed.
+func (t *tx) exec(ctx context.Context, query string, args ...any) (int64, error) {
+	return changed(ctx)(t.ExecContext(ctx, query, args...))
+}
+
+// hot runs one of hotQueries and returns how many rows it changed.
+func (t *tx) hot(ctx context.Context, query string, args ...any) (int64, error) {
+	return changed(ctx)(t.StmtContext(ctx, t.db.prepared[query]).ExecContext(ctx, args...))
+}
+
+func changed(ctx context.Context) func(sql.Result, error) (int64, error) {
+	return func(res sql.Result, err error) (int64, error) {
+		if err != nil {
+			return 0, fault(ctx, err)
+		}
+		n, err := res.RowsAffected()
+		if err != nil {
+			return 0, fault(ctx, err)
+		}
+		return n, nil
+	}
+}
+
+// tx runs f in one write transaction and publishes its events once they are
+// committed. An error of f takes everything back and is returned as it is.
+func (db *DB) tx(ctx context.Context, f func(*tx) error) error {
+	// Holding the only connection until the events are published keeps
+	// followers in the order of the commits.
+	conn, err := db.write.Conn(ctx)
+	if err != nil {
+		return fault(ctx, err)
+	}
+	defer conn.Close()
+	raw, err := conn.BeginTx(ctx, nil)
+	if err != nil {
+		return fault(ctx, err)
+	}
+	defer raw.Rollback() //nolint:errcheck // nothing to do about it; no error after a commit
+	t := &tx{Tx: raw, db: db}
+	if err := f(t); err != nil {
+		return err
+	}
+	if err := t.Commit(); err != nil {
+		return fault(ctx, err)
+	}
+	db.hub.publish(t.events)
+	return nil
+}
+
+// fault classifies an error of the driver; one that is classified stays as it
+// is.
+func fault(ctx context.Context, err error) error {
+	if _, ok := errors.AsType[*engi.Error](err); ok {
+		return err
+	}
+	if ctx.Err() != nil {
+		return engi.Errorf(engi.Expired, "database: %v", context.Cause(ctx))
+	}
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "UNIQUE constraint"):
+		return engi.Errorf(engi.Conflict, "it is there already")
+	case strings.Contains(text, "FOREIGN KEY constraint"):
+		return engi.Errorf(engi.NotFound, "what it belongs to is not there")
+	case strings.Contains(text, "SQLITE_FULL"), strings.Contains(text, "disk is full"):
+		return engi.Errorf(engi.Exhausted, "database: %v", err).WithRemedy("free space on the disk of the data directory")
+	case strings.Contains(text, "SQLITE_BUSY"), strings.Contains(text, "SQLITE_LOCKED"):
+		return engi.Errorf(engi.Unavailable, "database: %v", err).WithRemedy("try again; another process holds the database")
+	}
+	return engi.Errorf(engi.Internal, "database: %v", err)
+}
+
+// A where collects the conditions of a query.
+type where struct {
+	text []string
+	args []any
+}
+
+// and adds a condition if cond holds.
+func (w *where) and(cond bool, text string, args ...any) {
+	if cond {
+		w.text, w.args = append(w.text, text), append(w.args, args...)
+	}
+}
+
+func (w *where) String() string {
+	if len(w.text) == 0 {
+		return ""
+	}
+	return " WHERE " + strings.Join(w.text, " AND ")
+}
+
+// limit is a limit as SQL has it: none if n is not positive.
+func limit(n int) int {
+	if n <= 0 {
+		return -1
+	}
+	return n
+}
+
+// nanos is a time as it is stored: 0 for none.
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+func moment(n int64) time.Time {
+	if n == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, n).UTC()
+}
+
+func nullable(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+// encode returns v as JSON.
+func encode(what string, v any) (string, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return "", engi.Errorf(engi.Invalid, "encode %s: %v", what, err)
+	}
+	return string(text), nil
+}
+
+// decode reads JSON that encode wrote. The error does not show it, since it may
+// be secret.
+func decode(what, text string, v any) error {
+	if json.Unmarshal([]byte(text), v) != nil {
+		return engi.Errorf(engi.Internal, "decode %s: the record is damaged", what)
+	}
+	return nil
+}
+
+// keptError is an error as it is kept in the detail of a record.
+type keptError struct {
+	Kind     string `json:"kind"`
+	Text     string `json:"text"`
+	Remedy   string `json:"remedy,omitempty"`
+	After    int64  `json:"after_ms,omitempty"` // of the hint to try again
+	Position int    `json:"position,omitempty"` // in a queue
+}
+
+// keepError returns nil for nil.
+func keepError(e *engi.Error) *keptError {
+	if e == nil {
+		return nil
+	}
+	return &keptError{e.Kind.String(), e.Text, e.Remedy, e.Retry.AfterMillis, e.Retry.Position}
+}
+
+// decode returns nil for nil.
+func (e *keptError) decode() *engi.Error {
+	if e == nil {
+		return nil
+	}
+	return &engi.Error{Kind: engi.ParseKind(e.Kind), Text: e.Text, Remedy: e.Remedy, Retry: engi.Retry{AfterMillis: e.After, Position: e.Position}}
+}
