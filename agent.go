@@ -3,6 +3,7 @@ package engi
 import (
 	"context"
 	"encoding/json"
+	"iter"
 	"time"
 )
 
@@ -93,7 +94,7 @@ type Spending interface {
 
 // A RunEvent is something that happened in a run.
 type RunEvent struct {
-	Seq    int64 // from 1; a reader comes back with the last it saw
+	Seq    int64 // where the run's log goes on after it: ascending, but not one by one; a reader comes back with the last it saw
 	Time   time.Time
 	Kind   RunEventKind
 	Step   int
@@ -135,11 +136,12 @@ type Agents interface {
 	List(ctx context.Context, owner Owner, limit int) ([]Run, error)
 	// Messages returns all that was said in a run, by its user first.
 	Messages(ctx context.Context, owner Owner, id RunID) ([]Message, error)
-	// Events returns what happened after seq. With wait it returns only when
-	// there is something, or ctx ends, which is then no error. The last event
-	// is of kind done. Of runs that ended a while ago only whole texts,
-	// calls, results and the end are left.
-	Events(ctx context.Context, owner Owner, id RunID, seq int64, wait bool) ([]RunEvent, error)
+	// Watch yields what happened after seq, each once, and then what happens, up
+	// to and including the event of kind done. It reports Expired if ctx ends
+	// before, and Unavailable if the node stops: come back with the last Seq.
+	// Of runs that ended a while ago only whole texts, calls, results and the
+	// end are left.
+	Watch(ctx context.Context, owner Owner, id RunID, seq int64) iter.Seq2[RunEvent, error]
 	// Kept returns a result that was too long for the model.
 	Kept(ctx context.Context, owner Owner, id RunID, call string) ([]byte, error)
 	// Cancel ends a run. Ending twice is no error.

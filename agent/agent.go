@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -31,7 +32,7 @@ type Record struct {
 	engi.Run
 	Spec        engi.RunSpec // without Messages and Images, which are kept as messages
 	Fingerprint string       // of the request, to tell a repetition from a mistake
-	Seq         int64        // last event that was told when it was kept
+	Seq         int64        // of the last event that was told when it was kept
 }
 
 // A Store keeps runs. It is safe for concurrent use; what it has said is kept
@@ -70,7 +71,7 @@ type Results interface {
 	Kept(ctx context.Context, id engi.RunID, call string) ([]byte, error)
 }
 
-// Options configure an Runner.
+// Options configure a Runner.
 type Options struct {
 	Agents  []engi.AgentSpec // at least one; the first is the default
 	Models  func(ref string) (llm.Model, error)
@@ -78,6 +79,7 @@ type Options struct {
 	Sources []tool.Source // of more tools; agents choose them by name, or by *
 	Store   Store
 	Results Results
+	Dir     string        // absolute, of what is told of runs
 	Log     *slog.Logger  // nil discards
 	MaxRuns int           // at once; 0 means 64
 	Timeout time.Duration // of a run, from start or restart; 0 means 1 h
@@ -119,9 +121,12 @@ type Runner struct {
 
 var _ engi.Agents = (*Runner)(nil)
 
-// New returns an office. Nothing runs before Run. It reports Invalid for
+// New returns a Runner. Nothing runs before Run. It reports Invalid for
 // agents that cannot work.
 func New(opt Options) (*Runner, error) {
+	if !filepath.IsAbs(opt.Dir) {
+		return nil, engi.Errorf(engi.Invalid, "agents need an absolute directory, not %.80q", opt.Dir)
+	}
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
@@ -184,9 +189,6 @@ const (
 	defaultSteps = 10
 	maxSteps     = 1000
 
-	// seqGap is more than the events of one step.
-	seqGap = 1 << 24
-
 	maxInput    = 1 << 20 // bytes of what a user says, context and instructions included
 	maxParts    = 32      // of context
 	maxImages   = 16
@@ -218,12 +220,6 @@ func (o *Runner) Run(ctx context.Context, ready func()) error {
 			return err
 		}
 		o.opt.Log.InfoContext(ctx, "go on with a run", "run", r.ID, "step", r.Steps)
-		// What was told since the run was kept last is forgotten, and nobody
-		// knows how much it was: its numbers must not be used again.
-		r.Seq += seqGap
-		if err := o.opt.Store.Update(ctx, r, len(messages), nil); err != nil {
-			return err
-		}
 		if _, err := o.begin(r, messages, true); err != nil {
 			return err
 		}
@@ -234,6 +230,9 @@ func (o *Runner) Run(ctx context.Context, ready func()) error {
 	for {
 		if err := o.opt.Store.Forget(ctx, time.Now().Add(-o.opt.Keep)); err != nil && ctx.Err() == nil {
 			o.opt.Log.WarnContext(ctx, "forget runs", "error", err)
+		}
+		if err := o.forgetStreams(); err != nil {
+			o.opt.Log.WarnContext(ctx, "forget what was told of runs", "error", err)
 		}
 		select {
 		case <-tick.C:

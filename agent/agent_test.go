@@ -63,7 +63,7 @@ func (b benchmark) open(t *testing.T) *fixture {
 	if b.agent.Tools == nil {
 		b.agent.Tools = []string{"*"}
 	}
-	o, err := agent.New(agent.Options{Agents: []engi.AgentSpec{b.agent}, Models: reg.Model, Tools: b.tools, Store: store.Agents(db), Results: store.AgentResults(db), MaxRuns: b.runs, Inject: b.inject})
+	o, err := agent.New(agent.Options{Agents: []engi.AgentSpec{b.agent}, Models: reg.Model, Tools: b.tools, Store: store.Agents(db), Results: store.AgentResults(db), Dir: b.path + ".runs", MaxRuns: b.runs, Inject: b.inject})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,29 +106,21 @@ func (w *fixture) follow(t *testing.T, id engi.RunID) (engi.Run, []engi.RunEvent
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var all []engi.RunEvent
-	for {
-		var last int64
-		if len(all) > 0 {
-			last = all[len(all)-1].Seq
-		}
-		events, err := w.Events(ctx, "ann", id, last, true)
+	var last int64
+	for e, err := range w.Watch(ctx, "ann", id, 0) {
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("run %s after %+v: %v", id, all, err)
 		}
-		if len(events) == 0 {
-			t.Fatalf("no end of run %s after %+v", id, all)
+		if e.Seq <= last {
+			t.Errorf("event %d follows %d", e.Seq, last)
 		}
-		for _, e := range events {
-			if e.Seq != last+1 {
-				t.Errorf("event %d follows %d", e.Seq, last)
-			}
-			last = e.Seq
-			all = append(all, e)
-			if e.Kind == engi.RunEnd {
-				return *e.Run, all
-			}
+		last = e.Seq
+		if all = append(all, e); e.Kind == engi.RunEnd {
+			return *e.Run, all
 		}
 	}
+	t.Fatalf("no end of run %s after %+v", id, all)
+	return engi.Run{}, nil
 }
 
 type adding struct {
@@ -244,7 +236,10 @@ func TestOwners(t *testing.T) {
 	ctx := t.Context()
 	_, e1 := w.Get(ctx, "bob", r.ID)
 	_, e2 := w.Messages(ctx, "bob", r.ID)
-	_, e3 := w.Events(ctx, "bob", r.ID, 0, false)
+	var e3 error
+	for _, e3 = range w.Watch(ctx, "bob", r.ID, 0) {
+		break
+	}
 	_, e4 := w.Kept(ctx, "bob", r.ID, "x")
 	_, e5 := w.Start(ctx, engi.RunSpec{Owner: "bob", Input: "x", Conversation: r.Conversation})
 	for i, err := range []error{e1, e2, e3, e4, e5, w.Cancel(ctx, "bob", r.ID)} {
@@ -486,16 +481,44 @@ func TestRestart(t *testing.T) {
 			t.Fatalf("%+v", m)
 		}
 	}
-	told, err := w.Events(t.Context(), "ann", r.ID, 0, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var told []engi.RunEvent
+	watched := make(chan error, 1)
+	go func() {
+		for e, err := range w.Watch(t.Context(), "ann", r.ID, 0) {
+			if err != nil {
+				watched <- err
+				return
+			}
+			told = append(told, e)
+		}
+	}()
 	w.stop()
+	if err := <-watched; engi.KindOf(err) != engi.Unavailable {
+		t.Errorf("those who watched while the node stopped got %v", err)
+	}
 	first.Store(false)
 
 	w = b.open(t)
-	// Whoever had seen everything misses nothing.
-	done, _ := w.follow2(t, r.ID, told[len(told)-1].Seq)
+	// Whoever comes back with the last event misses nothing and sees nothing
+	// twice, and reads what others read who come later.
+	for e, err := range w.Watch(t.Context(), "ann", r.ID, told[len(told)-1].Seq) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		told = append(told, e)
+	}
+	done, all := w.follow(t, r.ID)
+	if diff := cmp.Diff(all, told); diff != "" {
+		t.Error(diff)
+	}
+	if n := told[len(told)-1].Seq; func() (some bool) {
+		for range w.Watch(t.Context(), "ann", r.ID, n) {
+			some = true
+		}
+		return some
+	}() {
+		t.Error("there is something after the end")
+	}
 	if done.State != engi.RunDone || done.Text != "done" || done.Steps != 2 {
 		t.Errorf("%+v", done)
 	}
@@ -517,23 +540,5 @@ func TestRestart(t *testing.T) {
 	}
 	if len(m[2].Results) != 3 || failed != 1 {
 		t.Errorf("%+v", m[2].Results)
-	}
-}
-
-// follow2 waits for the end without holding events to be gapless: a restart
-// loses those that nobody had kept.
-func (w *fixture) follow2(t *testing.T, id engi.RunID, seq int64) (engi.Run, error) {
-	t.Helper()
-	for {
-		events, err := w.Events(t.Context(), "ann", id, seq, true)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range events {
-			seq = e.Seq
-			if e.Kind == engi.RunEnd {
-				return *e.Run, nil
-			}
-		}
 	}
 }

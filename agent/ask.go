@@ -34,36 +34,25 @@ func Ask[T any](ctx context.Context, agents engi.Agents, spec engi.RunSpec, part
 			cancel()
 		}
 	}()
-	var seq int64
-	for {
-		events, err := agents.Events(ctx, owner, id, seq, true)
-		if err != nil {
+	for e, err := range agents.Watch(ctx, owner, id, 0) {
+		switch {
+		case err != nil:
 			return v, r, err
-		}
-		if ctx.Err() != nil {
-			return v, r, engi.Errorf(engi.Expired, "run %s: %w", id, context.Cause(ctx))
-		}
-		if len(events) == 0 {
-			return v, r, engi.Errorf(engi.Unavailable, "run %s goes on after a restart", id)
-		}
-		for _, e := range events {
-			seq = e.Seq
-			switch {
-			case e.Kind == engi.RunPartial && partial != nil:
-				var part T
-				if json.Unmarshal(e.Object, &part) != nil {
-					continue // half a value may not fit yet
-				}
-				if err := partial(part); err != nil {
-					return v, r, err
-				}
-			case e.Kind == engi.RunEnd:
-				r = *e.Run
-				v, err := answer[T](r)
+		case e.Kind == engi.RunPartial && partial != nil:
+			var part T
+			if json.Unmarshal(e.Object, &part) != nil {
+				continue // half a value may not fit yet
+			}
+			if err := partial(part); err != nil {
 				return v, r, err
 			}
+		case e.Kind == engi.RunEnd:
+			r = *e.Run
+			v, err := answer[T](r)
+			return v, r, err
 		}
 	}
+	return v, r, engi.Errorf(engi.Internal, "run %s has no end", id)
 }
 
 func answer[T any](r engi.Run) (v T, err error) {

@@ -37,7 +37,7 @@ func BenchmarkStep(b *testing.B) {
 		b.Fatal(err)
 	}
 	const steps = 10
-	o, err := agent.New(agent.Options{Agents: []engi.AgentSpec{{Name: "a", Tools: []string{"*"}, Steps: steps}}, Models: models.Model, Tools: []tool.Tool{nothing}, Store: store.Agents(db), Results: store.AgentResults(db)})
+	o, err := agent.New(agent.Options{Agents: []engi.AgentSpec{{Name: "a", Tools: []string{"*"}, Steps: steps}}, Models: models.Model, Tools: []tool.Tool{nothing}, Store: store.Agents(db), Results: store.AgentResults(db), Dir: b.TempDir()})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -52,13 +52,9 @@ func BenchmarkStep(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		for over, seq := false, int64(0); !over; {
-			events, err := o.Events(ctx, "ann", x.ID, seq, true)
+		for _, err := range o.Watch(ctx, "ann", x.ID, 0) {
 			if err != nil {
 				b.Fatal(err)
-			}
-			for _, e := range events {
-				seq, over = e.Seq, e.Kind == engi.RunEnd
 			}
 		}
 		n += steps

@@ -48,20 +48,20 @@ func (l *running) run() {
 	}
 	l.rec.Ended = time.Now().UTC()
 	done := l.rec.Run
-	l.mu.Lock()
-	l.rec.Seq = l.seq + 1 // the event that tells of the end
-	l.mu.Unlock()
+	l.rec.Seq = l.out.Len() + 1 // the end is told at a greater one
 	keep, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	if err := l.o.opt.Store.Update(keep, l.rec, l.saved, l.messages[l.saved:]); err != nil {
 		l.o.opt.Log.ErrorContext(ctx, "keep the end of a run", "run", l.rec.ID, "error", err)
+		l.rec.Ended = time.Time{}
 		return // it goes on after the next start
 	}
+	l.saved = len(l.messages)
 	if l.o.opt.Ended != nil {
 		l.o.opt.Ended(keep, done)
 	}
 	l.rec.Steps-- // tell counts the step that is not over yet
-	l.tell(engi.RunEvent{Kind: engi.RunEnd, Run: &done})
+	l.tell(engi.RunEvent{Kind: engi.RunEnd})
 }
 
 // work takes steps until the run is over, and says in the record how it ended.
@@ -100,6 +100,10 @@ func (l *running) work(ctx context.Context) error {
 				return err
 			}
 		}
+		if n := len(l.messages); shape != nil && n > 0 && l.messages[n-1].Role == engi.RoleAssistant {
+			q.Messages = append(slices.Clone(l.messages), engi.Message{Role: engi.RoleUser, Text: "Now give the final answer in the form that is asked for."})
+			return l.shaped(ctx, model, q, shape)
+		}
 		switch {
 		case l.rec.Steps >= a.Steps:
 			return l.end(engi.RunStopped, "steps")
@@ -115,26 +119,24 @@ func (l *running) work(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		l.messages = append(l.messages, distinct(r.Message, len(l.messages)))
+		l.messages = append(l.messages, distinct(r.Message, l.messages))
 		l.rec.Steps++
 		l.rec.Text = r.Message.Text
+		if len(r.Message.Calls) == 0 {
+			// The last answer is kept together with the end of the run: a
+			// crash in between would ask for it again.
+			switch {
+			case r.Stop == llm.StopLength:
+				return l.end(engi.RunStopped, "length")
+			case r.Stop == llm.StopFilter:
+				return l.end(engi.RunStopped, "filter")
+			case shape == nil:
+				return l.end(engi.RunDone, "")
+			}
+		}
 		if err := l.save(ctx); err != nil {
 			return err
 		}
-		if len(r.Message.Calls) > 0 {
-			continue
-		}
-		switch r.Stop {
-		case llm.StopLength:
-			return l.end(engi.RunStopped, "length")
-		case llm.StopFilter:
-			return l.end(engi.RunStopped, "filter")
-		}
-		if shape == nil {
-			return l.end(engi.RunDone, "")
-		}
-		q.Messages = append(slices.Clone(l.messages), engi.Message{Role: engi.RoleUser, Text: "Now give the final answer in the form that is asked for."})
-		return l.shaped(ctx, model, q, shape)
 	}
 }
 
@@ -238,13 +240,21 @@ func (l *running) delta(d llm.Delta) error {
 
 // distinct gives calls IDs that tell them apart within the run: what a
 // provider sends may repeat itself.
-func distinct(m engi.Message, n int) engi.Message {
+func distinct(m engi.Message, before []engi.Message) engi.Message {
 	m.Calls = slices.Clone(m.Calls)
-	seen := map[string]bool{}
+	seen, n := map[string]bool{}, len(before)
+	for _, old := range before {
+		for _, c := range old.Calls {
+			seen[c.ID] = true
+		}
+	}
 	for i := range m.Calls {
 		c := &m.Calls[i]
 		if c.ID == "" || len(c.ID) > 100 || seen[c.ID] {
 			c.ID = fmt.Sprintf("call_%d_%d", n, i)
+			for seen[c.ID] {
+				c.ID += "_"
+			}
 		}
 		seen[c.ID] = true
 	}
@@ -290,7 +300,10 @@ func (l *running) call(ctx context.Context, tools []tool.Tool, calls []engi.Tool
 			m.Results = append(slices.Clone(m.Results), r)
 			l.messages[last] = m
 			l.saved = min(l.saved, last)
-			if err := l.save(ctx); err != nil && first == nil {
+			err = l.save(ctx)
+			if err == nil {
+				l.tell(engi.RunEvent{Kind: engi.RunResult, Call: &engi.ToolCall{ID: c.ID, Name: c.Name}, Result: &r})
+			} else if first == nil {
 				first = err
 			}
 		})
@@ -326,7 +339,6 @@ func (l *running) one(ctx context.Context, tools []tool.Tool, c engi.ToolCall, i
 	if result.Text, err = l.shorten(ctx, c, r.Text); err != nil {
 		return result, err
 	}
-	l.tell(engi.RunEvent{Kind: engi.RunResult, Call: &engi.ToolCall{ID: c.ID, Name: c.Name}, Result: &result})
 	return result, nil
 }
 
