@@ -204,7 +204,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.handler = n.dispatch(leave, rest.New(rest.Options{
-		Executions: n.fleet.Executions(), Events: n.Events(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Sessions: n.Sessions(), Agents: n.Agents(), Spending: n.ledger, ToolServers: n.remote, Library: n.library.Desk(), Templates: n.templates, Pools: n.fleet, Keys: keys,
+		Executions: n.fleet.Executions(), Functions: n.Functions(), Events: n.Events(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Sessions: n.Sessions(), Agents: n.Agents(), Spending: n.ledger, ToolServers: n.remote, Library: n.library.Desk(), Templates: n.templates, Pools: n.fleet, Keys: keys,
 		Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes, Quota: n.config.Quota.Of,
 		Secrets: n.secrets, Ports: n.previews, Networks: n.networkLog(),
 		Node:    rest.Node{Version: o.Version, Tier: n.provider.Tier(), NotEnforced: notEnforced, Started: n.started},

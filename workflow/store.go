@@ -26,24 +26,34 @@ type Filter struct {
 	Ticked bool // only those that a clock started
 }
 
-// A Store keeps runs, and appends an event in the log for each change of their
+// A Store keeps runs, and appends an event to the log for each change of their
 // state and each step that ends. It is safe for concurrent use; what a method
 // has kept survives a crash. Methods with an owner see only what is that
 // owner's; the empty one sees all.
 type Store interface {
+	EventStore
+	RunStore
+}
+
+// An EventStore starts runs on events.
+type EventStore interface {
 	// Send appends an event and keeps the runs that it starts: all or nothing.
 	// It reports Conflict if the owner has an event of the same idempotency key.
 	Send(ctx context.Context, spec engi.EventSpec, runs []Record) (engi.Event, error)
 	// Repeated returns the event of an idempotency key, or NotFound.
 	Repeated(ctx context.Context, owner engi.Owner, key string) (engi.Event, error)
-	// Put keeps a run that a clock started. It reports Conflict if there is a
-	// run of the same key.
-	Put(ctx context.Context, r Record) error
 	// Cursor returns how far the log has been read for runs; -1 if nobody has.
 	Cursor(ctx context.Context) (int64, error)
 	// Advance moves the cursor and keeps the runs that the event there starts,
 	// those whose key is known excepted. It returns those that are new.
 	Advance(ctx context.Context, seq int64, runs []Record) ([]Record, error)
+}
+
+// A RunStore keeps runs.
+type RunStore interface {
+	// Put keeps a run that a clock started. It reports Conflict if there is a
+	// run of the same key.
+	Put(ctx context.Context, r Record) error
 	// Runs returns runs without steps, the newest first. A limit of 0 means all.
 	Runs(ctx context.Context, owner engi.Owner, f Filter) ([]Record, error)
 	// Run returns a run with its steps, or NotFound.

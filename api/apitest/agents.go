@@ -3,6 +3,7 @@ package apitest
 import (
 	"context"
 	"encoding/json"
+	"iter"
 	"sync"
 	"time"
 
@@ -118,8 +119,29 @@ func (a *Agents) Messages(_ context.Context, owner engi.Owner, id engi.RunID) ([
 	}, nil
 }
 
-// Events implements engi.Agents.
-func (a *Agents) Events(ctx context.Context, owner engi.Owner, id engi.RunID, seq int64, wait bool) ([]engi.RunEvent, error) {
+// Watch implements engi.Agents.
+func (a *Agents) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq int64) iter.Seq2[engi.RunEvent, error] {
+	return func(yield func(engi.RunEvent, error) bool) {
+		for {
+			events, err := a.events(ctx, owner, id, seq)
+			if err != nil {
+				yield(engi.RunEvent{}, err)
+				return
+			}
+			if len(events) == 0 {
+				return
+			}
+			for _, e := range events {
+				if seq = e.Seq; !yield(e, nil) || e.Kind == engi.RunEnd {
+					return
+				}
+			}
+		}
+	}
+}
+
+// events returns what happened after seq, once there is something.
+func (a *Agents) events(ctx context.Context, owner engi.Owner, id engi.RunID, seq int64) ([]engi.RunEvent, error) {
 	r, err := a.find(owner, id)
 	if err != nil {
 		return nil, err
@@ -131,11 +153,11 @@ func (a *Agents) Events(ctx context.Context, owner engi.Owner, id engi.RunID, se
 		{Kind: engi.RunResult, Step: 1, Call: named, Result: &engi.ToolResult{Call: "c1", Name: "execute_code", Text: "hi"}},
 		{Kind: engi.RunText, Step: 2, Text: r.input}, {Kind: engi.RunAgain, Step: 2}, {Kind: engi.RunText, Step: 2, Text: r.input}, {Kind: engi.RunPartial, Step: 2, Object: json.RawMessage(`{"a":1}`)},
 	}
-	if wait && seq >= int64(len(all)) {
+	if seq >= int64(len(all)) {
 		select {
 		case <-r.done:
 		case <-ctx.Done():
-			return nil, nil
+			return nil, engi.Errorf(engi.Expired, "watch run %s: %v", id, context.Cause(ctx))
 		}
 	}
 	a.mu.Lock()

@@ -32,6 +32,7 @@ type Services struct {
 	Networks   *Networks
 	Keys       *key.Keyring
 
+	stop    func() // of functions
 	Handler http.Handler
 	Admin   string // secret of an admin key
 	User    string // secret of a key of owner "ann"
@@ -52,11 +53,12 @@ func New(change func(*rest.Options)) *Services {
 	reg := prometheus.NewRegistry()
 	o := rest.Options{
 		Executions: w.Executions, Sandboxes: w.Sandboxes, Templates: w.Templates, Pools: w.Pools, Keys: w.Keys,
-		Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes, Secrets: &Secrets{}, Ports: ports{w.Sandboxes}, Scripts: scripts{}, Sessions: &Sessions{}, Agents: &Agents{}, ToolServers: &Agents{}, Library: &Library{}, Events: &Events{}, Networks: w.Networks,
+		Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes, Secrets: &Secrets{}, Ports: ports{w.Sandboxes}, Scripts: scripts{}, Sessions: &Sessions{}, Agents: &Agents{}, ToolServers: &Agents{}, Library: &Library{}, Networks: w.Networks,
 		Quota:   func(engi.Owner) engi.Quota { return engi.Quota{Sandboxes: 100, Volumes: 10} },
 		Node:    rest.Node{Version: "0.0.0-test", Tier: engi.TierMemory, NotEnforced: []string{"memory"}, Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
 		Metrics: reg, Register: reg,
 	}
+	o.Functions, o.Events, w.stop = functions()
 	if change != nil {
 		change(&o)
 	}
@@ -83,6 +85,7 @@ func (w *Services) Close() {
 	w.Executions.Close()
 	w.Sandboxes.Close()
 	w.Volumes.close()
+	w.stop()
 }
 
 // Serve returns a world that listens, until the end of t, and its address.

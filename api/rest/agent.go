@@ -2,7 +2,6 @@ package rest
 
 import (
 	"context"
-	"iter"
 	"net/http"
 	"strconv"
 	"strings"
@@ -12,7 +11,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/httpio"
-	"github.com/engi-dev/engi/api/v1"
+	v1 "github.com/engi-dev/engi/api/v1"
 )
 
 const runs = "/v1/runs"
@@ -181,7 +180,7 @@ func (s *server) chat(w http.ResponseWriter, r *http.Request, in *postChat) erro
 
 // endOf waits for the end of a run, which goes on if ctx ends first.
 func (s *server) endOf(ctx context.Context, x engi.Run) (engi.Run, error) {
-	for e, err := range s.happenings(ctx, x.Owner, x.ID, 0) {
+	for e, err := range s.agents.Watch(ctx, x.Owner, x.ID, 0) {
 		if err != nil {
 			return x, err
 		}
@@ -192,40 +191,11 @@ func (s *server) endOf(ctx context.Context, x engi.Run) (engi.Run, error) {
 	return x, ctx.Err()
 }
 
-// happenings yields the events of a run after seq; the last one is its end.
-func (s *server) happenings(ctx context.Context, viewer engi.Owner, id engi.RunID, seq int64) iter.Seq2[engi.RunEvent, error] {
-	return func(yield func(engi.RunEvent, error) bool) {
-		for {
-			events, err := s.agents.Events(ctx, viewer, id, seq, true)
-			if err == nil && len(events) == 0 {
-				if err = context.Cause(ctx); err == nil {
-					x, gone := s.agents.Get(ctx, viewer, id)
-					if gone == nil && x.State != engi.RunRunning {
-						return // the caller has seen all of it
-					}
-					// The node stops: another one goes on with the run.
-					err = engi.Errorf(engi.Unavailable, "run %s goes on after a restart", id).WithRetry(engi.Retry{AfterMillis: 1000})
-				}
-			}
-			if err != nil {
-				yield(engi.RunEvent{}, err)
-				return
-			}
-			for _, e := range events {
-				seq = e.Seq
-				if !yield(e, nil) || e.Kind == engi.RunEnd {
-					return
-				}
-			}
-		}
-	}
-}
-
 // streamRun answers with what happens in a run. A caller that leaves changes
 // nothing for it.
 func (s *server) streamRun(w http.ResponseWriter, r *http.Request, f httpio.Format, id engi.RunID, after int64) error {
 	ctx, cancel := s.waiting(r)
-	source := httpio.Pull(s.happenings(ctx, callOf(r.Context()).viewer(), id, after))
+	source := httpio.Pull(s.agents.Watch(ctx, callOf(r.Context()).viewer(), id, after))
 	defer source.Stop()
 	defer cancel()
 	out := httpio.NewEventWriter(w, f)

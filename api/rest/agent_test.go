@@ -18,7 +18,7 @@ import (
 	"github.com/engi-dev/engi/agent/tool"
 	"github.com/engi-dev/engi/api/apitest"
 	"github.com/engi-dev/engi/api/rest"
-	"github.com/engi-dev/engi/api/v1"
+	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/store"
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/strict"
-	"github.com/engi-dev/engi/api/v1"
+	v1 "github.com/engi-dev/engi/api/v1"
 )
 
 // decode reads the body of r as a T, strictly: unknown fields, text that is

@@ -183,7 +183,7 @@ func completionStop(x engi.Run) string {
 
 func (s *server) streamCompletion(w http.ResponseWriter, r *http.Request, q completionRequest, x engi.Run) error {
 	ctx, cancel := s.waiting(r)
-	source := httpio.Pull(s.happenings(ctx, x.Owner, x.ID, 0))
+	source := httpio.Pull(s.agents.Watch(ctx, x.Owner, x.ID, 0))
 	defer source.Stop()
 	defer cancel()
 	w.Header().Set("Content-Type", "text/event-stream")

@@ -7,7 +7,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/httpio"
-	"github.com/engi-dev/engi/api/v1"
+	v1 "github.com/engi-dev/engi/api/v1"
 )
 
 // executionOf translates a record whole, but for the contents of artifacts.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/httpio"
-	"github.com/engi-dev/engi/api/v1"
+	v1 "github.com/engi-dev/engi/api/v1"
 )
 
 const (
@@ -63,7 +63,7 @@ var errNoEvents = engi.Errorf(engi.Unsupported, "this node takes no events").
 	WithRemedy("switch them on in its configuration, section [events]")
 
 func (s *server) sendEvent(w http.ResponseWriter, r *http.Request, in *postEvent) error {
-	if s.events == nil {
+	if s.functions == nil {
 		return errNoEvents
 	}
 	q, err := decode[v1.EventRequest](s, w, r)
@@ -80,47 +80,51 @@ func (s *server) sendEvent(w http.ResponseWriter, r *http.Request, in *postEvent
 	if err := httpio.Invalid(c.faults); err != nil {
 		return err
 	}
-	x, err := s.events.Send(r.Context(), engi.EventSpec{Owner: callOf(r.Context()).key.Owner, Name: q.Name, Data: q.Data, Idempotency: in.Idempotency})
+	x, runs, err := s.functions.Send(r.Context(), engi.EventSpec{Owner: callOf(r.Context()).key.Owner, Type: q.Name, Data: q.Data, Idempotency: in.Idempotency})
 	if err != nil {
 		return err
 	}
-	return s.replyEvent(w, x)
+	return s.replyEvent(w, x, runs)
 }
 
 // replyEvent answers with an event that was just taken in.
-func (s *server) replyEvent(w http.ResponseWriter, x engi.Event) error {
+func (s *server) replyEvent(w http.ResponseWriter, x engi.Event, runs []engi.FunctionRunID) error {
 	w.Header().Set("Location", events+"/"+string(x.ID))
-	return s.reply(w, http.StatusAccepted, sentEventOf(x))
+	return s.reply(w, http.StatusAccepted, sentEventOf(x, runs))
 }
 
 func (s *server) listEvents(w http.ResponseWriter, r *http.Request, in *listEvents) error {
-	if s.events == nil {
+	if s.functions == nil {
 		return errNoEvents
 	}
-	xs, err := s.events.List(r.Context(), callOf(r.Context()).viewer(), engi.EventFilter{Name: in.Name, Limit: in.Limit})
+	f := engi.EventFilter{Limit: in.Limit}
+	if in.Name != "" {
+		f.Types = []string{in.Name}
+	}
+	xs, err := s.log_.List(r.Context(), callOf(r.Context()).viewer(), f)
 	if err != nil {
 		return err
 	}
-	return s.reply(w, http.StatusOK, listOf(xs, sentEventOf))
+	return s.reply(w, http.StatusOK, listOf(xs, func(x engi.Event) v1.SentEvent { return sentEventOf(x, nil) }))
 }
 
 func (s *server) getEvent(w http.ResponseWriter, r *http.Request, in *anEvent) error {
-	if s.events == nil {
+	if s.functions == nil {
 		return errNoEvents
 	}
 	id, err := engi.ParseEventID(in.ID)
 	if err != nil {
 		return err
 	}
-	x, err := s.events.Event(r.Context(), callOf(r.Context()).viewer(), id)
+	x, err := s.log_.Get(r.Context(), callOf(r.Context()).viewer(), id)
 	if err != nil {
 		return err
 	}
-	return s.reply(w, http.StatusOK, sentEventOf(x))
+	return s.reply(w, http.StatusOK, sentEventOf(x, nil))
 }
 
 func (s *server) replayEvent(w http.ResponseWriter, r *http.Request, in *anEvent) error {
-	if s.events == nil {
+	if s.functions == nil {
 		return errNoEvents
 	}
 	id, err := engi.ParseEventID(in.ID)
@@ -131,32 +135,32 @@ func (s *server) replayEvent(w http.ResponseWriter, r *http.Request, in *anEvent
 	if err != nil {
 		return err
 	}
-	x, err := s.events.Replay(r.Context(), callOf(r.Context()).viewer(), id, q.Function)
+	x, runs, err := s.functions.Replay(r.Context(), callOf(r.Context()).viewer(), id, q.Function)
 	if err != nil {
 		return err
 	}
-	return s.replyEvent(w, x)
+	return s.replyEvent(w, x, runs)
 }
 
 func (s *server) listFunctions(w http.ResponseWriter, _ *http.Request, _ *nothing) error {
-	if s.events == nil {
+	if s.functions == nil {
 		return errNoEvents
 	}
-	return s.reply(w, http.StatusOK, listOf(s.events.Functions(), functionOf))
+	return s.reply(w, http.StatusOK, listOf(s.functions.Functions(), functionOf))
 }
 
 func (s *server) listFunctionRuns(w http.ResponseWriter, r *http.Request, in *listFunctionRuns) error {
-	if s.events == nil {
+	if s.functions == nil {
 		return errNoEvents
 	}
-	f := engi.EventFilter{Name: in.Name, Function: in.Function, State: engi.FunctionState(in.State), Limit: in.Limit}
+	f := engi.FunctionFilter{Type: in.Name, Function: in.Function, State: engi.FunctionState(in.State), Limit: in.Limit}
 	if in.Event != "" {
 		var err error
 		if f.Event, err = engi.ParseEventID(in.Event); err != nil {
 			return err
 		}
 	}
-	xs, err := s.events.Runs(r.Context(), callOf(r.Context()).viewer(), f)
+	xs, err := s.functions.Runs(r.Context(), callOf(r.Context()).viewer(), f)
 	if err != nil {
 		return err
 	}
@@ -164,7 +168,7 @@ func (s *server) listFunctionRuns(w http.ResponseWriter, r *http.Request, in *li
 }
 
 func (s *server) getFunctionRun(w http.ResponseWriter, r *http.Request, in *getFunctionRun) error {
-	if s.events == nil {
+	if s.functions == nil {
 		return errNoEvents
 	}
 	id, err := engi.ParseFunctionRunID(in.ID)
@@ -186,54 +190,40 @@ func (s *server) getFunctionRun(w http.ResponseWriter, r *http.Request, in *getF
 	return s.reply(w, http.StatusOK, functionRunOf(x))
 }
 
-// Pauses between two looks at a run that somebody waits for.
-const (
-	leastLook = 10 * time.Millisecond
-	mostLook  = 250 * time.Millisecond
-)
-
 // runEnded returns a run when it has ended or d has passed, whichever is first.
 func (s *server) runEnded(r *http.Request, id engi.FunctionRunID, d time.Duration) (engi.FunctionRun, error) {
 	waiting, cancel := s.waiting(r)
 	defer cancel()
 	ctx, cancel := context.WithTimeout(waiting, d)
 	defer cancel()
-	for pause := leastLook; ; pause = min(2*pause, mostLook) {
-		x, err := s.events.Run(r.Context(), callOf(r.Context()).viewer(), id)
-		if err != nil || !x.Ended.IsZero() {
-			return x, err
-		}
-		look := time.NewTimer(pause)
-		select {
-		case <-look.C:
-		case <-ctx.Done():
-			look.Stop()
-			return x, whole(waiting, waiting.Err())
-		}
+	x, err := s.functions.Wait(ctx, callOf(r.Context()).viewer(), id)
+	if engi.KindOf(err) == engi.Expired && !x.Created.IsZero() && waiting.Err() == nil {
+		err = nil // the time is over: as it is
 	}
+	return x, whole(waiting, err)
 }
 
 func (s *server) cancelFunctionRun(w http.ResponseWriter, r *http.Request, in *aFunctionRun) error {
-	if s.events == nil {
+	if s.functions == nil {
 		return errNoEvents
 	}
 	id, err := engi.ParseFunctionRunID(in.ID)
 	if err != nil {
 		return err
 	}
-	if err := s.events.Cancel(r.Context(), callOf(r.Context()).viewer(), id); err != nil {
+	if err := s.functions.Cancel(r.Context(), callOf(r.Context()).viewer(), id); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-func sentEventOf(x engi.Event) v1.SentEvent {
-	out := v1.SentEvent{ID: string(x.ID), Owner: string(x.Owner), Name: x.Name, Data: x.Data, ReplayOf: string(x.Replay), RunIDs: []string{}, CreatedAt: x.Created.UTC()}
+func sentEventOf(x engi.Event, runs []engi.FunctionRunID) v1.SentEvent {
+	out := v1.SentEvent{ID: string(x.ID), Owner: string(x.Owner), Name: x.Type, Data: x.Data, ReplayOf: string(x.Replay), RunIDs: []string{}, CreatedAt: x.Time.UTC()}
 	if len(out.Data) == 0 {
 		out.Data = json.RawMessage("{}")
 	}
-	for _, id := range x.Runs {
+	for _, id := range runs {
 		out.RunIDs = append(out.RunIDs, string(id))
 	}
 	return out

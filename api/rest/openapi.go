@@ -10,7 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/engi-dev/engi/api/httpio"
-	"github.com/engi-dev/engi/api/v1"
+	v1 "github.com/engi-dev/engi/api/v1"
 )
 
 // The wire's own values describe themselves here, because package v1 knows no

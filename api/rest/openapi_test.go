@@ -23,7 +23,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/apitest"
-	"github.com/engi-dev/engi/api/v1"
+	v1 "github.com/engi-dev/engi/api/v1"
 )
 
 var update = flag.Bool("update", false, "write golden files anew")

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi/api/v1"
+	v1 "github.com/engi-dev/engi/api/v1"
 )
 
 func TestRetryAfterIsRoundedUp(t *testing.T) {

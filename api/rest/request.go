@@ -12,7 +12,7 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/strict"
-	"github.com/engi-dev/engi/api/v1"
+	v1 "github.com/engi-dev/engi/api/v1"
 )
 
 // entries are the names that lone code is saved under.

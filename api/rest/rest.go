@@ -43,7 +43,8 @@ type Options struct {
 	Spending    engi.Spending    // nil: nothing is spent on models
 	ToolServers engi.ToolServers // that agents may use; nil if there are none
 	Library     engi.Library
-	Events      engi.Events
+	Functions   engi.Functions
+	Events      engi.Events // the log
 	Networks    engi.NetworkLog
 	Ports       Ports
 	Quota       func(engi.Owner) engi.Quota // nil means that nothing is bounded
@@ -103,7 +104,8 @@ type server struct {
 	spending    engi.Spending
 	toolServers engi.ToolServers
 	library     engi.Library
-	events      engi.Events
+	functions   engi.Functions
+	log_        engi.Events
 	networks    engi.NetworkLog
 	ports       Ports
 	quota       func(engi.Owner) engi.Quota
@@ -133,7 +135,7 @@ func New(o Options) http.Handler {
 	}
 	s := &server{
 		executions: o.Executions, sandboxes: o.Sandboxes, templates: o.Templates, pools: o.Pools, keys: o.Keys,
-		lifecycle: o.Lifecycle, snapshots: o.Snapshots, volumes: o.Volumes, secrets: o.Secrets, scripts: o.Scripts, sessions: o.Sessions, agents: o.Agents, spending: o.Spending, toolServers: o.ToolServers, library: o.Library, events: o.Events, networks: o.Networks, ports: o.Ports, quota: o.Quota,
+		lifecycle: o.Lifecycle, snapshots: o.Snapshots, volumes: o.Volumes, secrets: o.Secrets, scripts: o.Scripts, sessions: o.Sessions, agents: o.Agents, spending: o.Spending, toolServers: o.ToolServers, library: o.Library, functions: o.Functions, log_: o.Events, networks: o.Networks, ports: o.Ports, quota: o.Quota,
 		node: o.Node, log: o.Log, meter: newMeter(o.Register), beat: o.Beat, leave: o.Leave,
 		maxBody: o.MaxBody, maxHeld: o.MaxHeld, maxCode: o.MaxCode, maxInput: o.MaxInput, mux: http.NewServeMux(),
 	}

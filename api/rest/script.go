@@ -8,7 +8,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/httpio"
-	"github.com/engi-dev/engi/api/v1"
+	v1 "github.com/engi-dev/engi/api/v1"
 )
 
 func (s *server) serveScripts() {

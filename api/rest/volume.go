@@ -11,7 +11,7 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/guesthttp"
 	"github.com/engi-dev/engi/api/httpio"
-	"github.com/engi-dev/engi/api/v1"
+	v1 "github.com/engi-dev/engi/api/v1"
 )
 
 const volumes = "/v1/volumes"

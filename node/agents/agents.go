@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -65,7 +66,7 @@ func Open(c config.Config, r Options) (*agent.Runner, error) {
 		return nil, err
 	}
 	return agent.New(agent.Options{
-		Agents: c.Specs(), Models: r.Models.Model, Tools: tools, Sources: r.Sources, Store: store.Agents(r.DB), Results: store.AgentResults(r.DB),
+		Agents: c.Specs(), Models: r.Models.Model, Tools: tools, Sources: r.Sources, Store: store.Agents(r.DB), Results: store.AgentResults(r.DB), Dir: filepath.Join(c.DataDir, "runs"),
 		Log: r.Log, MaxRuns: c.Models.MaxRuns, Check: check(r.Places), Afford: r.Ledger.Afford, Ended: r.Ended,
 	})
 }

@@ -88,12 +88,11 @@ func TestSwitch(t *testing.T) {
 			if err != nil || got.Lines != 2 || r.Model != p+":m1" || r.Steps != 3 {
 				t.Fatalf("%+v %+v %v", got, r, err)
 			}
-			events, err := o.Events(t.Context(), "ann", r.ID, 0, false)
-			if err != nil {
-				t.Fatal(err)
-			}
 			told := ""
-			for _, e := range events {
+			for e, err := range o.Watch(t.Context(), "ann", r.ID, 0) {
+				if err != nil {
+					t.Fatal(err)
+				}
 				told += e.Text
 			}
 			if !strings.Contains(told, "I read on.") {

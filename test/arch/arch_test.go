@@ -61,7 +61,7 @@ var rules = []rule{
 	{"agent/agenttest", ". agent", "github.com/google/go-cmp/..."},
 	{"agent/tool", ". agent/llm guest/fileops", ""},
 	{"agent/remote", ". agent/llm agent/tool", "github.com/modelcontextprotocol/go-sdk/..."},
-	{"agent", ". agent/llm agent/tool", ""},
+	{"agent", ". agent/llm agent/tool outputlog", ""},
 	{"agent/llm", ".", "charm.land/fantasy/... github.com/google/jsonschema-go/..."},
 
 	{"library/librarytest", ". library", "github.com/google/go-cmp/..."},
@@ -78,7 +78,7 @@ var rules = []rule{
 	{"store/...", ". store/... workflow fleet disk/... gate/... session agent library api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
 	{"api/v1", "", ""},
-	{"api/apitest", ". api/... gate/... guest guest/guestd guest/wire", "github.com/prometheus/client_golang/..."},
+	{"api/apitest", ". api/... gate/... guest guest/guestd guest/wire store workflow workflow/memory", "github.com/prometheus/client_golang/..."},
 	{"api/mcp", ". agent/tool api/httpio", "github.com/modelcontextprotocol/go-sdk/..."},
 	{"api/compat/e2b/e2btest", ". api/compat/e2b", "github.com/google/go-cmp/..."},
 	{"api/compat/e2b", ". api/httpio", ""},

@@ -73,18 +73,13 @@ func (o Services) wait(ctx context.Context, r *workflow.Run, id engi.RunID) (ans
 	}()
 	defer func() { stop(); <-watched }()
 
-	for seq := int64(0); ; {
-		events, err := o.Agents.Events(watching, r.Owner, id, seq, true)
-		if watching.Err() != nil {
-			break
-		}
-		if err != nil {
+	for e, err := range o.Agents.Watch(watching, r.Owner, id, 0) {
+		switch {
+		case watching.Err() != nil:
+		case err != nil:
 			return answer{}, err
-		}
-		for _, e := range events {
-			if seq = e.Seq; e.Kind == engi.RunEnd && e.Run != nil {
-				return result(*e.Run)
-			}
+		case e.Kind == engi.RunEnd:
+			return result(*e.Run)
 		}
 	}
 	select {

@@ -123,25 +123,18 @@ func follow(ctx context.Context, agents engi.Agents) (r engi.Run, err error) {
 	if r, err = agents.Start(ctx, engi.RunSpec{Owner: owner, Input: "go"}); err != nil {
 		return r, err
 	}
-	var seq int64
-	for {
-		events, err := agents.Events(ctx, owner, r.ID, seq, true)
-		if err == nil && len(events) == 0 {
-			err = engi.Errorf(engi.Expired, "run %s did not end", r.ID)
-		}
-		if err != nil {
+	for e, err := range agents.Watch(ctx, owner, r.ID, 0) {
+		switch {
+		case err != nil:
 			return r, err
-		}
-		for _, e := range events {
-			if seq = e.Seq; e.Kind != engi.RunEnd {
-				continue
-			}
-			if e.Run.State != engi.RunStopped || e.Run.Reason != "steps" {
-				return *e.Run, engi.Errorf(engi.Internal, "run %s: %s %v", r.ID, e.Run.State, e.Run.Error)
-			}
+		case e.Kind != engi.RunEnd:
+		case e.Run.State != engi.RunStopped || e.Run.Reason != "steps":
+			return *e.Run, engi.Errorf(engi.Internal, "run %s: %s %v", r.ID, e.Run.State, e.Run.Error)
+		default:
 			return *e.Run, nil
 		}
 	}
+	return r, engi.Errorf(engi.Internal, "run %s has no end", r.ID)
 }
 
 // bare asks the model n times for a stream and reads it.

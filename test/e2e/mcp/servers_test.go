@@ -154,16 +154,12 @@ func TestServersOfOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for seq := int64(0); x.State == engi.RunRunning; {
-		events, err := n.Agents().Events(t.Context(), "ann", x.ID, seq, true)
+	for e, err := range n.Agents().Watch(t.Context(), "ann", x.ID, 0) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, e := range events {
-			seq = e.Seq
-			if e.Run != nil {
-				x = *e.Run
-			}
+		if e.Run != nil {
+			x = *e.Run
 		}
 	}
 	if x.State != engi.RunDone || x.Text != "All is said." {
