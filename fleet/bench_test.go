@@ -2,13 +2,11 @@ package fleet_test
 
 import (
 	"log/slog"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/fleet"
-	"github.com/engi-dev/engi/store"
 )
 
 // BenchmarkExecution runs bash's ":" warm, one at a time, with records in
@@ -17,12 +15,6 @@ import (
 // time is taken off.
 func BenchmarkExecution(b *testing.B) {
 	w := newWorld(b)
-	db, err := store.Open(b.Context(), filepath.Join(b.TempDir(), "engi.db"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { db.Close() })
-	w.records = store.Fleet(db)
 	const members = 32
 	n := w.start(func(o *fleet.Options) {
 		o.Log = slog.New(slog.DiscardHandler)

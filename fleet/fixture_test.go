@@ -23,6 +23,7 @@ import (
 	"github.com/engi-dev/engi/fleet/fleettest"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/memory"
+	"github.com/engi-dev/engi/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,8 +33,7 @@ type fixture struct {
 	t         testing.TB
 	host      *memory.Host
 	provider  func() provider.Provider
-	store     *fleettest.Store
-	records   fleet.Store // store, unless a test chose another
+	store     *faultyStore
 	templates fleet.Templates
 	twins     *fleettest.Templates // templates, unless a test chose others
 	dir       string
@@ -64,11 +64,11 @@ func newWorld(t testing.TB) *fixture {
 	w := &fixture{
 		t:     t,
 		host:  memory.NewHost(t.TempDir()),
-		store: fleettest.NewStore(),
+		store: openStore(t, t.TempDir()),
 		twins: fleettest.NewTemplates(base(t, "d1")),
 		dir:   t.TempDir(),
 	}
-	w.records, w.templates = w.store, w.twins
+	w.templates = w.twins
 	w.provider = func() provider.Provider { return memory.New(w.host) }
 	t.Cleanup(func() {
 		p := w.provider()
@@ -113,7 +113,7 @@ func (w *fixture) start(edit func(*fleet.Options)) *node {
 	o := fleet.Options{
 		Providers: []provider.Provider{failing{w.provider(), dead}},
 		Templates: w.templates,
-		Store:     failingStore{w.records, dead},
+		Store:     failingStore{w.store, dead},
 		Dir:       w.dir,
 		Log:       slog.New(slog.NewTextHandler(testWriter{w.t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Boots:     4,
@@ -410,6 +410,70 @@ func (m *failingMachine) SaveDisk(ctx context.Context, dir string) error {
 
 func (m *failingMachine) Resize(ctx context.Context, size engi.Size) error {
 	return provider.Resize(ctx, m.Machine, size)
+}
+
+// A faultyStore is a store in SQLite that can be made to fail.
+type faultyStore struct {
+	fleet.Store
+
+	mu    sync.Mutex
+	fault func(act string) error // guarded by mu; nil for none
+}
+
+// openStore opens the database in dir until the test ends.
+func openStore(t testing.TB, dir string) *faultyStore {
+	t.Helper()
+	db, err := store.Open(t.Context(), filepath.Join(dir, "engi.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return &faultyStore{Store: store.Fleet(db)}
+}
+
+// Fail makes every later write fail for which f returns an error; nil ends
+// that. f is called with the name of the method, never concurrently.
+func (s *faultyStore) Fail(f func(act string) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = f
+}
+
+func (s *faultyStore) check(act string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fault == nil {
+		return nil
+	}
+	return s.fault(act)
+}
+
+func (s *faultyStore) Create(ctx context.Context, r fleet.Record, b *fleet.SandboxRecord) (fleet.Record, error) {
+	if err := s.check("Create"); err != nil {
+		return fleet.Record{}, err
+	}
+	return s.Store.Create(ctx, r, b)
+}
+
+func (s *faultyStore) Update(ctx context.Context, from engi.ExecutionState, r fleet.Record, b *fleet.SandboxRecord) error {
+	if err := s.check("Update"); err != nil {
+		return err
+	}
+	return s.Store.Update(ctx, from, r, b)
+}
+
+func (s *faultyStore) PutSandbox(ctx context.Context, b fleet.SandboxRecord) error {
+	if err := s.check("PutSandbox"); err != nil {
+		return err
+	}
+	return s.Store.PutSandbox(ctx, b)
+}
+
+func (s *faultyStore) ForgetSandbox(ctx context.Context, id engi.SandboxID) error {
+	if err := s.check("ForgetSandbox"); err != nil {
+		return err
+	}
+	return s.Store.ForgetSandbox(ctx, id)
 }
 
 // mortalStore is a store whose node can die.

@@ -17,11 +17,9 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/disk"
 	"github.com/engi-dev/engi/fleet"
-	"github.com/engi-dev/engi/fleet/fleettest"
 	"github.com/engi-dev/engi/guest/wire"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
-	"github.com/engi-dev/engi/store"
 )
 
 // lookup finds a program these tests need, or skips and says what is missing.
@@ -68,12 +66,7 @@ func newRealWorld(t testing.TB, dir string) *fixture {
 	if _, err := templates.Build(t.Context(), "host", nil, func(engi.BuildEvent) {}); err != nil {
 		missing(t, "no host template: "+err.Error())
 	}
-	db, err := store.Open(t.Context(), filepath.Join(dir, "engi.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() })
-	w := &fixture{t: t, store: fleettest.NewStore(), records: store.Fleet(db), templates: templates, dir: filepath.Join(dir, "fleet")}
+	w := &fixture{t: t, store: openStore(t, dir), templates: templates, dir: filepath.Join(dir, "fleet")}
 	w.provider = func() provider.Provider {
 		p, err := gvisor.New(o)
 		if err != nil {

@@ -1,3 +1,5 @@
+// Package fleettest has what tests of the fleet need: the promises that every
+// fleet.Store must keep, and fake templates.
 package fleettest
 
 import (
