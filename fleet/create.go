@@ -488,7 +488,7 @@ func (m *Manager) power(ctx context.Context, x *sandbox, rec SandboxRecord, t en
 		rec:     rec,
 	}
 	x.embody(b)
-	m.stock.Enroll(b.key, m.poolFor(b.key), rec.Digest, time.Now())
+	m.stock.AddUsed(b.key, m.poolFor(b.key), rec.Digest, time.Now())
 	m.admit(b)
 	return b, nil
 }

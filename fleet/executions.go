@@ -198,7 +198,7 @@ func (m *Manager) startLater(ctx context.Context, rec Record, j *job) (engi.Exec
 	}
 	u.add(func() {
 		if h, served := m.stock.Leave(t); served && h.Err == nil {
-			m.stock.Return(h.Member.key, h.Member, h.Member.rec.Digest)
+			m.stock.Return(h.Instance.key, h.Instance, h.Instance.rec.Digest)
 		}
 	})
 	if err := m.files.putQueued(rec.ID, queuedProgram{Program: j.program, Key: j.key, Size: j.size, Patience: patience, Network: j.network}); err != nil {
@@ -261,7 +261,7 @@ func (m *Manager) wait(r *run, t *pool.Ticket[*instance], size int64, patience t
 		}
 	case <-m.life.Done():
 		if h, served := m.stock.Leave(t); served && h.Err == nil {
-			m.stock.Return(h.Member.key, h.Member, h.Member.rec.Digest)
+			m.stock.Return(h.Instance.key, h.Instance, h.Instance.rec.Digest)
 		}
 		m.abandon(r)
 		return
@@ -280,7 +280,7 @@ func (m *Manager) wait(r *run, t *pool.Ticket[*instance], size int64, patience t
 
 // begin starts a queued run in the member it was given.
 func (m *Manager) begin(r *run, h pool.Handover[*instance], joined time.Time) {
-	b := h.Member
+	b := h.Instance
 	waited := time.Since(joined)
 	if why := r.stopCause(); why != "" {
 		m.stock.Return(b.key, b, b.rec.Digest)

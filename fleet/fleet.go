@@ -165,7 +165,7 @@ type Manager struct {
 	opt     Options
 	log     *slog.Logger
 	files   files
-	stock   *pool.Pools[*instance]
+	stock   *pool.Scheduler[*instance]
 	catalog *catalog
 	metrics *metrics
 	pools   map[pool.Key]PoolConfig // configured ones; immutable after Open
@@ -231,7 +231,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 		Max:        o.MaxSandboxes,
 		MaxQueue:   o.MaxQueue,
 		Boots:      o.Boots,
-		Downs:      o.Boots,
+		Teardowns:      o.Boots,
 		Quiet:      quiet,
 		Patience:   patience,
 		DemandIdle: o.DemandIdle,
@@ -398,7 +398,7 @@ func (m *Manager) letGo() {
 
 // dissolve ends everything, for a node that leaves nothing behind.
 func (m *Manager) dissolve() {
-	m.stock.Empty(time.Now(), errStopping)
+	m.stock.Drain(time.Now(), errStopping)
 	m.mu.Lock()
 	var all []*run
 	for _, r := range m.runs {
@@ -439,10 +439,10 @@ func (m *Manager) keepStock(ctx context.Context) {
 		for _, order := range plan.Boots {
 			m.work.Go(func() { m.fulfil(order) })
 		}
-		for _, b := range plan.Downs {
+		for _, b := range plan.Teardowns {
 			m.work.Go(func() {
 				m.destroy(b)
-				m.stock.Gone(b)
+				m.stock.TornDown(b)
 			})
 		}
 		if plan.Again > 0 {
@@ -467,7 +467,7 @@ func (m *Manager) fulfil(order pool.Boot) {
 			m.metrics.failures.Inc()
 			m.log.Warn("boot", "pool", order.Key.String(), "error", err)
 		}
-		m.stock.Failed(order, err, time.Now())
+		m.stock.BootFailed(order, err, time.Now())
 		return
 	}
 	m.metrics.boots.Observe(b.born.Seconds())
@@ -507,7 +507,7 @@ func (m *Manager) retemplate(ctx context.Context) {
 		switch {
 		case err == nil:
 			can := func(l engi.Language) bool { _, ok := t.Languages[l]; return ok }
-			if changed := m.stock.Templated(name, t.Digest, can); !changed {
+			if changed := m.stock.SetTemplate(name, t.Digest, can); !changed {
 				continue
 			}
 			for _, l := range languages {
@@ -516,7 +516,7 @@ func (m *Manager) retemplate(ctx context.Context) {
 				}
 			}
 		case engi.KindOf(err) == engi.NotFound:
-			m.stock.Templated(name, "", nil)
+			m.stock.SetTemplate(name, "", nil)
 		case ctx.Err() == nil:
 			m.log.Warn("look up template", "template", name, "error", err)
 		}

@@ -251,7 +251,7 @@ func (m *Manager) admit(b *instance) {
 				m.bodyDied(x, b)
 				return
 			}
-			if m.stock.Lose(b.key, b, time.Now()) {
+			if m.stock.Discard(b.key, b, time.Now()) {
 				m.metrics.lost.Inc()
 				m.log.Warn("warm sandbox died", "sandbox", b.rec.ID, "pool", b.key.String(), "cause", b.machine.End())
 			}

@@ -276,7 +276,7 @@ func (m *Manager) disembody(x *sandbox) {
 func (m *Manager) dismiss(b *instance) {
 	b.once.Do(func() {
 		m.destroy(b)
-		m.stock.Dismiss(b.key)
+		m.stock.RemoveUsed(b.key)
 	})
 }
 

@@ -257,7 +257,7 @@ func (s sandboxes) Stop(ctx context.Context, owner engi.Owner, id engi.SandboxID
 		_, err := m.opt.Store.GetSandbox(ctx, owner, id)
 		return err // it is gone already, or not owner's
 	}
-	m.stock.Lose(b.key, b, time.Now())
+	m.stock.Discard(b.key, b, time.Now())
 	b.mu.Lock()
 	r := b.run
 	b.mu.Unlock()
