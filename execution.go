@@ -2,8 +2,10 @@ package engi
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"time"
 )
 
@@ -23,6 +25,24 @@ func Languages() []Language {
 	return []Language{Python, JavaScript, TypeScript, Go, Bash}
 }
 
+// MainFile returns the usual name of a program's main file, under which code
+// without a name is saved.
+func (l Language) MainFile() string {
+	switch l {
+	case Python:
+		return "main.py"
+	case JavaScript:
+		return "main.js"
+	case TypeScript:
+		return "main.ts"
+	case Go:
+		return "main.go"
+	case Bash:
+		return "main.sh"
+	}
+	return "main"
+}
+
 // A SourceFile is one file of a program, relative to the working directory.
 type SourceFile struct {
 	Path string // slash-separated, relative, clean, never upwards
@@ -40,6 +60,35 @@ type Program struct {
 	Stdin    []byte            // the whole of standard input
 }
 
+// Main returns the path of the file to run: Entry, or else the only file, or
+// else the one with the usual name of the language, such as main.py. It is
+// empty if there is none.
+func (p Program) Main() string {
+	name, _ := p.entry()
+	return name
+}
+
+// entry is Main, and says why there is none.
+func (p Program) entry() (name, why string) {
+	has := func(name string) bool {
+		return slices.ContainsFunc(p.Files, func(f SourceFile) bool { return f.Path == name })
+	}
+	switch usual := p.Language.MainFile(); {
+	case len(p.Files) == 0:
+		return "", ""
+	case p.Entry != "" && !has(p.Entry):
+		return "", fmt.Sprintf("%.80q is not one of the files", p.Entry)
+	case p.Entry != "":
+		return p.Entry, ""
+	case len(p.Files) == 1:
+		return p.Files[0].Path, ""
+	case has(usual):
+		return usual, ""
+	default:
+		return "", fmt.Sprintf("it is missing: say which of the %d files to run, or call it %s", len(p.Files), usual)
+	}
+}
+
 // Limits bound one execution. Zero fields mean the node's defaults.
 type Limits struct {
 	Size          Size
@@ -47,6 +96,16 @@ type Limits struct {
 	Output        int64         // bytes of stdout and stderr together
 	ArtifactBytes int64         // of all artifacts together
 	ArtifactCount int
+}
+
+// Or returns l with its zero fields taken from def.
+func (l Limits) Or(def Limits) Limits {
+	l.Size = l.Size.Or(def.Size)
+	or(&l.Timeout, def.Timeout)
+	or(&l.Output, def.Output)
+	or(&l.ArtifactBytes, def.ArtifactBytes)
+	or(&l.ArtifactCount, def.ArtifactCount)
+	return l
 }
 
 // EmptyPool says what a claim does when no warm sandbox is there.
