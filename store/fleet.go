@@ -104,7 +104,7 @@ func (f fleetStore) Create(ctx context.Context, r fleet.Record, s *fleet.Sandbox
 	err = f.db.tx(ctx, func(tx *sql.Tx) error {
 		res, err := f.db.hot(ctx, tx, insertExecution).ExecContext(ctx,
 			string(r.ID), string(r.Owner), string(r.State), string(r.Language), r.Template, string(r.Sandbox),
-			nanos(r.Created), nanos(r.Started), nanos(r.Ended), nullable(r.Idempotency), r.Fingerprint, r.TapeFile, detail, r.Tape)
+			nanos(r.Created), nanos(r.Started), nanos(r.Ended), nullable(r.Idempotency), r.Fingerprint, r.OutputFile, detail, r.Output)
 		if err != nil {
 			return fault(ctx, err)
 		}
@@ -134,7 +134,7 @@ func (f fleetStore) Update(ctx context.Context, from engi.ExecutionState, r flee
 	}
 	return f.db.tx(ctx, func(tx *sql.Tx) error {
 		res, err := f.db.hot(ctx, tx, updateExecution).ExecContext(ctx,
-			string(r.State), string(r.Sandbox), nanos(r.Started), nanos(r.Ended), r.TapeFile, detail, r.Tape,
+			string(r.State), string(r.Sandbox), nanos(r.Started), nanos(r.Ended), r.OutputFile, detail, r.Output,
 			string(r.ID), string(from))
 		if err != nil {
 			return fault(ctx, err)
@@ -178,7 +178,7 @@ func (f fleetStore) one(ctx context.Context, query string, args ...any) (fleet.R
 	if errors.Is(err, sql.ErrNoRows) {
 		return fleet.Record{}, engi.Errorf(engi.NotFound, "no such execution")
 	}
-	r.Tape = tape
+	r.Output = tape
 	return r, err
 }
 
@@ -371,7 +371,7 @@ func scanExecution(ctx context.Context, row scanner, more ...any) (r fleet.Recor
 	var created, started, ended int64
 	var detail string
 	dest := append([]any{&r.ID, &r.Owner, &r.State, &r.Language, &r.Template, &r.Sandbox, &created, &started, &ended,
-		&r.Idempotency, &r.Fingerprint, &r.TapeFile, &detail}, more...)
+		&r.Idempotency, &r.Fingerprint, &r.OutputFile, &detail}, more...)
 	if err := row.Scan(dest...); err != nil {
 		if errors.Is(err, sql.ErrNoRows) {
 			return r, err

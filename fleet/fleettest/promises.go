@@ -42,7 +42,7 @@ func Record(owner engi.Owner, state engi.ExecutionState) fleet.Record {
 	switch state {
 	case engi.ExecutionDone:
 		r.Ended = r.Started.Add(time.Second)
-		r.Tape = []byte{6, 'a', 0, 0xff}
+		r.Output = []byte{6, 'a', 0, 0xff}
 		r.Result = &engi.Result{
 			Exit:            engi.Exit{Code: -1, Signal: "KILL", Cause: engi.CauseTimeout},
 			StdoutTruncated: true,
@@ -247,7 +247,7 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		_, err = s.Get(ctx, "", engi.NewExecutionID())
 		kind(t, err, engi.NotFound)
 	})
-	t.Run("4 List/newest first, in pages, without tapes", func(t *testing.T) {
+	t.Run("4 List/newest first, in pages, without output", func(t *testing.T) {
 		s := open(t)
 		var ids []engi.ExecutionID
 		for i := range 7 {
@@ -266,8 +266,8 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 			ok(t, err)
 			for _, r := range recs {
 				got = append(got, r.ID)
-				if r.Tape != nil {
-					t.Error("a listed record has its tape")
+				if r.Output != nil {
+					t.Error("a listed record has its output")
 				}
 			}
 			return got
@@ -294,14 +294,14 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		live.Created = old
 		create(t, s, live)
 		var ids []engi.ExecutionID
-		var boxes []engi.SandboxID
+		var sandboxes []engi.SandboxID
 		for i := range 6 {
 			r, b := Record("alice", engi.ExecutionDone), Sandbox("alice", engi.Stopped)
 			r.Ended = old.Add(time.Duration(i) * time.Hour)
 			b.Execution, b.Stopped = r.ID, r.Ended
 			_, err := s.Create(ctx, r, &b)
 			ok(t, err)
-			ids, boxes = append(ids, r.ID), append(boxes, b.ID)
+			ids, sandboxes = append(ids, r.ID), append(sandboxes, b.ID)
 		}
 		unused := Sandbox("", engi.Stopped)
 		unused.Stopped = old
@@ -310,11 +310,11 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		ok(t, err)
 		slices.Sort(gone)
 		equal(t, gone, slices.Sorted(slices.Values(ids[:2])))
-		for _, id := range []engi.SandboxID{unused.ID, boxes[0]} {
+		for _, id := range []engi.SandboxID{unused.ID, sandboxes[0]} {
 			_, err = s.GetSandbox(ctx, "", id)
 			kind(t, err, engi.NotFound)
 		}
-		_, err = s.GetSandbox(ctx, "", boxes[2])
+		_, err = s.GetSandbox(ctx, "", sandboxes[2])
 		ok(t, err)
 		gone, err = s.Expire(ctx, time.Time{}, 3, 100)
 		ok(t, err)
@@ -391,7 +391,7 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 			equal(t, n, want)
 		}
 
-		// A member of a pool becomes somebody's.
+		// A pool's instance becomes a sandbox's.
 		taken := Living("carol", engi.Running)
 		taken.ID = pooled.ID
 		ok(t, s.PutSandbox(ctx, taken))

@@ -243,7 +243,7 @@ func TestWhatSleepsOutlastsTheMachine(t *testing.T) {
 	if err := w.host.Close(); err != nil { // the machine reboots
 		t.Fatal(err)
 	}
-	stray := filepath.Join(w.dir, "boxes", string(engi.NewSandboxID()), "image")
+	stray := filepath.Join(w.dir, "sandboxes", string(engi.NewSandboxID()), "image")
 	if err := os.MkdirAll(stray, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func TestAFailedHibernationGoesOn(t *testing.T) {
 	s := n.create(engi.SandboxSpec{})
 	n.mustInside(s.ID, "echo kept > file")
 	// A file stands where the image's directory shall be.
-	if err := os.WriteFile(filepath.Join(w.dir, "boxes", string(s.ID)), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(w.dir, "sandboxes", string(s.ID)), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.Lifecycle().Hibernate(t.Context(), "alice", s.ID, false); err == nil {
