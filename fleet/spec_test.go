@@ -10,8 +10,8 @@ import (
 )
 
 func TestBadSpecsAreRefused(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(func(o *fleet.Options) {
+	fx := newFixture(t)
+	n := fx.start(func(o *fleet.Options) {
 		o.MaxCode, o.MaxInput = 1000, 1500
 		o.Max.Timeout = time.Minute
 	})
@@ -51,14 +51,14 @@ func TestBadSpecsAreRefused(t *testing.T) {
 		})
 	}
 	list, err := n.x.List(t.Context(), "", engi.ExecutionFilter{})
-	if err != nil || len(list) != 0 || len(w.machines()) != 0 || len(w.files()) != 0 {
-		t.Errorf("left: executions %v, %v, machines %v, files %v", list, err, w.machines(), w.files())
+	if err != nil || len(list) != 0 || len(fx.machines()) != 0 || len(fx.files()) != 0 {
+		t.Errorf("left: executions %v, %v, machines %v, files %v", list, err, fx.machines(), fx.files())
 	}
 }
 
-func TestTheEntryIsFound(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
+func TestEntryIsFound(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
 	files := []engi.SourceFile{
 		{Path: "lib/said.sh", Data: []byte("echo lib")},
 		{Path: "main.sh", Data: []byte(". lib/said.sh; echo main")},
@@ -66,7 +66,7 @@ func TestTheEntryIsFound(t *testing.T) {
 	}
 	spec := script("")
 	spec.Program.Files = files
-	wantAnswer(t, n.do(spec), 0, engi.CauseExited, "lib\nmain\n")
+	wantAnswer(t, n.execute(spec), 0, engi.CauseExited, "lib\nmain\n")
 	spec.Program.Entry = "other.sh"
-	wantAnswer(t, n.do(spec), 0, engi.CauseExited, "other\nexecutable\n")
+	wantAnswer(t, n.execute(spec), 0, engi.CauseExited, "other\nexecutable\n")
 }

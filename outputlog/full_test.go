@@ -11,7 +11,7 @@ import (
 
 // TestFullDiskLeavesWholeFrames has a write fail after a part of its frame has
 // reached the file, as on a full disk.
-func TestFullDiskLeavesWholeFrames(t *testing.T) {
+func TestFullDiskLeavesCompleteFrames(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tape")
 	tp := New(path)
 	data := bytes.Repeat([]byte("x"), Inline)

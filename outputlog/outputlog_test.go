@@ -119,7 +119,7 @@ func TestReadersGetWhatWasWritten(t *testing.T) {
 	})
 }
 
-func TestASlowReaderHoldsNobodyUp(t *testing.T) {
+func TestSlowReaderHoldsNobodyUp(t *testing.T) {
 	tp := New(filepath.Join(t.TempDir(), "tape"))
 	slow := tp.Read(0) // never reads
 	defer slow.Close()
@@ -188,7 +188,7 @@ func TestFailReachesReadersAfterTheData(t *testing.T) {
 	}
 }
 
-func TestAFullDiskIsAnError(t *testing.T) {
+func TestFullDiskIsAnError(t *testing.T) {
 	tp := New(filepath.Join("/dev/null", "tape"))
 	err := tp.Append(engi.Stdout, make([]byte, Inline+1))
 	if engi.KindOf(err) != engi.Exhausted {
