@@ -88,9 +88,9 @@ func Sandbox(owner engi.Owner, state engi.State) fleet.SandboxRecord {
 	return s
 }
 
-// Living returns a complete record of a sandbox that lives for its owner, with
+// Owned returns a complete record of a sandbox that its owner created, with
 // a fresh ID, for tests.
-func Living(owner engi.Owner, state engi.State) fleet.SandboxRecord {
+func Owned(owner engi.Owner, state engi.State) fleet.SandboxRecord {
 	s := Sandbox(owner, state)
 	s.Made, s.Fingerprint = true, "f"
 	s.Lifetime = engi.Lifetime{Timeout: time.Minute, Idle: time.Second, Max: time.Hour, OnTimeout: engi.EndHibernate, DiskOnly: true, AutoResume: true}
@@ -354,9 +354,9 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		_, err = s.GetSandbox(ctx, "", b.ID)
 		kind(t, err, engi.NotFound)
 	})
-	t.Run("6-12 sandboxes that live", func(t *testing.T) {
+	t.Run("6-12 sandboxes of owners", func(t *testing.T) {
 		s := open(t)
-		a, b, gone := Living("alice", engi.Running), Living("alice", engi.Hibernated), Living("alice", engi.Stopped)
+		a, b, gone := Owned("alice", engi.Running), Owned("alice", engi.Hibernated), Owned("alice", engi.Stopped)
 		a.Idempotency = "k"
 		pooled := Sandbox("", engi.Ready)
 		for _, r := range []fleet.SandboxRecord{a, b, gone, pooled} {
@@ -368,7 +368,7 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		list, err := s.ListSandboxes(ctx, "alice")
 		ok(t, err)
 		equal(t, list, []fleet.SandboxRecord{b, a})
-		again := Living("alice", engi.Running)
+		again := Owned("alice", engi.Running)
 		again.Idempotency = "k"
 		kind(t, s.PutSandbox(ctx, again), engi.Conflict)
 		other := again
@@ -392,7 +392,7 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		}
 
 		// A pool's instance becomes a sandbox's.
-		taken := Living("carol", engi.Running)
+		taken := Owned("carol", engi.Running)
 		taken.ID = pooled.ID
 		ok(t, s.PutSandbox(ctx, taken))
 		one, err = s.GetSandbox(ctx, "carol", pooled.ID)
