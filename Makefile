@@ -103,7 +103,7 @@ release: build ## one file that carries everything: dist/engi-linux-ARCH
 .PHONY: chaos
 chaos: template ## 1000 random faults; SEED=N replays, FAULTS=N changes how many
 	@$(TESTENV) ENGI_TEST_REQUIRE=1 ENGI_CHAOS_FAULTS=$${FAULTS:-1000} ENGI_CHAOS_SEED=$${SEED:-} \
-		$(GOTEST) -count=1 -timeout 120m -v -run 'Chaos|Live' ./test/chaos
+		$(GOTEST) -count=1 -timeout 120m -v -run 'Chaos|Lifecycle' ./test/chaos
 
 .PHONY: bench
 bench: template ## measure against the goals and write bench/*.json

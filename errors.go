@@ -73,6 +73,7 @@ type Error struct {
 	Text   string // lower case: the act and the ID; never a secret
 	Remedy string // what to do next, one sentence; empty if the text says it
 	Retry  Retry  // for Exhausted and Unavailable; else zero
+	Faults Faults // of an Invalid request, if the error says which; else empty
 	cause  error
 }
 
@@ -139,6 +140,15 @@ func RetryOf(err error) Retry {
 		return e.Retry
 	}
 	return Retry{}
+}
+
+// FaultsOf returns the faults of the request that err is about, if it says
+// which.
+func FaultsOf(err error) Faults {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Faults
+	}
+	return nil
 }
 
 var remedies = map[Kind]string{

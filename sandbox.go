@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// A Tier says how strong the wall around a sandbox is, weakest first. A
-// request may demand a minimum; a result names the tier used.
+// A Tier says how strongly a sandbox is isolated. A request may demand a
+// minimum; a result names the tier used.
 type Tier string
 
 const (
 	TierScript  Tier = "script"  // an interpreter in a locked-down process
 	TierGVisor  Tier = "gvisor"  // a user-space kernel
 	TierMicroVM Tier = "microvm" // hardware virtualization
-	TierMemory  Tier = "memory"  // no wall: the twin for tests, never offered to users
+	TierMemory  Tier = "memory"  // no isolation: a fake for tests, never offered to users
 )
 
-// A Size is what one sandbox may use at most. Zero fields mean the default of
-// the template, then of the node.
+// A Size is the most that one sandbox may use. Zero fields mean the template's
+// default, or else the node's.
 type Size struct {
 	VCPUs     float64 // processors' worth of time; 0.5 is half of one
-	Memory    int64   // bytes, everything that belongs to the sandbox included
+	Memory    int64   // bytes, those of the isolation itself included
 	Disk      int64   // bytes it may write
 	Inodes    int64   // files it may create
 	Processes int     // processes and threads alive at once
@@ -38,11 +38,11 @@ func (s Size) Or(def Size) Size {
 	return s
 }
 
-// Fits reports whether every field of s is at most that of max. Zero fields
-// of max are no limit.
-func (s Size) Fits(max Size) bool {
-	return fits(s.VCPUs, max.VCPUs) && fits(s.Memory, max.Memory) && fits(s.Disk, max.Disk) &&
-		fits(s.Inodes, max.Inodes) && fits(s.Processes, max.Processes) && fits(s.OpenFiles, max.OpenFiles)
+// Fits reports whether every field of s is at most that of most. Zero fields
+// of most are no limit.
+func (s Size) Fits(most Size) bool {
+	return fits(s.VCPUs, most.VCPUs) && fits(s.Memory, most.Memory) && fits(s.Disk, most.Disk) &&
+		fits(s.Inodes, most.Inodes) && fits(s.Processes, most.Processes) && fits(s.OpenFiles, most.OpenFiles)
 }
 
 // Validate reports Invalid for negative fields.
@@ -55,13 +55,15 @@ func (s Size) Validate() error {
 
 type number interface{ ~int | ~int64 | ~float64 }
 
+// or sets *p to def if it is zero.
+
 func or[N number](p *N, def N) {
 	if *p == 0 {
 		*p = def
 	}
 }
 
-func fits[N number](n, max N) bool { return max == 0 || n <= max }
+func fits[N number](n, most N) bool { return most == 0 || n <= most }
 
 // Usage is what a sandbox has used or uses at one moment.
 type Usage struct {
@@ -77,17 +79,17 @@ type State string
 const (
 	Pending     State = "pending"     // recorded; nothing runs yet
 	Starting    State = "starting"    // its machine boots
-	Ready       State = "ready"       // warm: boots are done, nobody uses it
-	Running     State = "running"     // used by its owner
-	Paused      State = "paused"      // frozen in memory
+	Ready       State = "ready"       // warm: it has booted and is nobody's
+	Running     State = "running"     // used by its owner or an execution
+	Paused      State = "paused"      // in memory; its programs do not run
 	Hibernating State = "hibernating" // being written to disk
-	Hibernated  State = "hibernated"  // on disk; no machine
+	Hibernated  State = "hibernated"  // on disk; it has no machine
 	Resuming    State = "resuming"    // being started from disk
 	Stopping    State = "stopping"    // being destroyed
 	Stopped     State = "stopped"     // gone; End says why
 )
 
-// nextStates is the whole life of a sandbox.
+// nextStates lists the states that may follow each state.
 var nextStates = map[State][]State{
 	Pending:  {Starting, Stopping, Stopped},
 	Starting: {Ready, Running, Stopping, Stopped},
@@ -95,8 +97,8 @@ var nextStates = map[State][]State{
 	Running:  {Paused, Hibernating, Stopping, Stopped},
 	Paused:   {Running, Hibernating, Stopping, Stopped},
 
-	// A crash in between leads back: to Running if the machine lives on, to
-	// Hibernated if what is on disk is whole.
+	// After a crash in between, a sandbox is Running if its machine is alive,
+	// or Hibernated if its image is complete.
 	Hibernating: {Hibernated, Running, Stopping, Stopped},
 	Hibernated:  {Resuming, Stopping, Stopped},
 	Resuming:    {Running, Hibernated, Stopping, Stopped},
@@ -104,12 +106,12 @@ var nextStates = map[State][]State{
 	Stopping: {Stopped},
 }
 
-// States returns every state in the order of a life.
+// States returns every state, in the order in which they usually follow.
 func States() []State {
 	return []State{Pending, Starting, Ready, Running, Paused, Hibernating, Hibernated, Resuming, Stopping, Stopped}
 }
 
-// To returns to if a sandbox in state s may move there, else Conflict.
+// To returns to if that state may follow s, else Conflict.
 func (s State) To(to State) (State, error) {
 	if !slices.Contains(nextStates[s], to) {
 		return s, Errorf(Conflict, "a %s sandbox cannot become %s", s, to)
@@ -117,41 +119,41 @@ func (s State) To(to State) (State, error) {
 	return to, nil
 }
 
-// A Sandbox is the record of one sandbox: what was asked for and what is so.
-// It outlives the machine that runs it, and is a value: copies are safe, but
-// its maps and slices are shared and never written.
+// A Sandbox is the record of one sandbox: what was asked for, and what is. It
+// outlives the machine that runs it. It is a value: copies are safe, but its
+// maps and slices are shared and must not be changed.
 //
-// Three things use sandboxes: pools (no Owner), executions (Execution is set),
-// and owners directly, through [Sandboxes.Create]; only the last kind has what
-// stands below Lifetime.
+// Pools have sandboxes without an Owner. Those of executions have Execution
+// set. Those that owners created, with [Sandboxes.Create] or [Lifecycle.Fork],
+// have the fields from Lifetime on.
 type Sandbox struct {
 	ID        SandboxID
-	Owner     Owner       // empty while it is warm and nobody's
-	Template  string      // name, as asked for
-	Digest    string      // of the template's content
-	Pool      string      // key of the pool that made it; empty if made on demand
-	Tier      Tier        // of the machine
-	Size      Size        // in force
-	State     State       // see nextStates
+	Owner     Owner  // empty while it is in a pool
+	Template  string // name, as asked for
+	Digest    string // of the template's content
+	Pool      string // key of the pool that booted it; empty if it was booted for its owner
+	Tier      Tier   // of the machine
+	Size      Size   // in force
+	State     State
 	End       Cause       // why it stopped; empty before
-	Execution ExecutionID // the run that uses it; empty if none
+	Execution ExecutionID // that uses it; empty if none
 	Created   time.Time   // UTC, as are all times in this package
-	Stopped   time.Time   // zero while it lives
+	Stopped   time.Time   // zero before
 
 	Lifetime Lifetime          // what was asked for, defaults filled in
-	Deadline time.Time         // when Lifetime.OnTimeout happens; zero while it is not awake
+	Deadline time.Time         // when Lifetime.OnTimeout happens; zero unless it is running
 	Started  time.Time         // when it was last created or resumed
 	Active   time.Time         // when it was last used from outside
-	Snapshot SnapshotID        // it began as a copy of; empty if from a template
+	Snapshot SnapshotID        // that it began as a copy of; empty if it began from a template
 	Metadata map[string]string // the owner's own words, to find it by
-	Env      map[string]string // every program in it gets; values may be secret: never list them
+	Env      map[string]string // that every program in it gets; values may be secret, so never list them
 	Volumes  []VolumeMount
 	Network  NetworkPolicy
 	Ports    PortPolicy
-	Disk     bool              // Hibernated without memory: resuming boots it anew on its disk
-	Notes    map[string]string // what a surface keeps with it; never shown to users
+	Disk     bool              // it hibernates without its memory: resuming boots it again on its disk
+	Notes    map[string]string // what an API keeps with it; never shown to users
 }
 
-// An Owner is who may see and use an object; to everybody else the object
-// does not exist. The empty owner is the node itself.
+// An Owner is who may see and use an object. To everybody else the object does
+// not exist. The empty owner is the node itself.
 type Owner string

@@ -2,13 +2,11 @@ package fleet_test
 
 import (
 	"log/slog"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/fleet"
-	"github.com/engi-dev/engi/store"
 )
 
 // BenchmarkExecution runs bash's ":" warm, one at a time, with records in
@@ -16,29 +14,23 @@ import (
 // recorded execution, rest what is left of the whole when the program's own
 // time is taken off.
 func BenchmarkExecution(b *testing.B) {
-	w := newWorld(b)
-	db, err := store.Open(b.Context(), filepath.Join(b.TempDir(), "engi.db"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { db.Close() })
-	w.records = store.Fleet(db)
-	const members = 32
-	n := w.start(func(o *fleet.Options) {
+	fx := newFixture(b)
+	const instances = 32
+	n := fx.start(func(o *fleet.Options) {
 		o.Log = slog.New(slog.DiscardHandler)
-		o.Pools = []fleet.PoolConfig{{Language: engi.Bash, Target: members}}
+		o.Pools = []fleet.PoolConfig{{Language: engi.Bash, Target: instances}}
 	})
 	var claims, rests []time.Duration
 	spec := script(":")
 	for i := 0; b.Loop(); i++ {
-		if i%members == 0 {
+		if i%instances == 0 {
 			b.StopTimer()
 			n.warm()
 			time.Sleep(100 * time.Millisecond) // the last teardowns
 			b.StartTimer()
 		}
 		began := time.Now()
-		x := n.do(spec)
+		x := n.execute(spec)
 		if !x.Result.Warm {
 			b.Fatal("not warm")
 		}

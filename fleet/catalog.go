@@ -7,17 +7,17 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A catalog remembers what template names mean, so that a claim need not ask
-// the disk. It pins nothing: whoever boots uses the template itself.
+// A catalog caches what template names mean, so that a claim does not ask the
+// disk. It pins nothing: whoever boots from a template pins it.
 type catalog struct {
 	src Templates
 
 	mu      sync.Mutex
-	changed <-chan struct{} // of src, from before known was filled
-	known   map[string]engi.Template
+	changed <-chan struct{}          // of src, from before known was filled; guarded by mu
+	known   map[string]engi.Template // guarded by mu
 }
 
-// get returns what name means now.
+// get returns the current template called name.
 func (c *catalog) get(ctx context.Context, name string) (engi.Template, error) {
 	c.mu.Lock()
 	select {
@@ -42,13 +42,12 @@ func (c *catalog) get(ctx context.Context, name string) (engi.Template, error) {
 	}
 	release()
 	c.mu.Lock()
-	known[name] = t // of the generation that was asked for
+	known[name] = t // c.known may be another map by now
 	c.mu.Unlock()
 	return t, nil
 }
 
-// forget makes the next get ask again: another process may have built a
-// template, which src does not tell.
+// forget empties the cache. src does not tell of builds by other processes.
 func (c *catalog) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,11 +14,11 @@ import (
 	"github.com/engi-dev/engi/fleet"
 )
 
-// TestChaosOfLife does at random what can be done to sandboxes, and kills the
-// node at random writes, again and again. What was acknowledged as written must
-// be there, sandboxes must be in a state that makes sense, and nothing may be
-// left that belongs to none of them. ENGI_TEST_SEED repeats a failure.
-func TestChaosOfLife(t *testing.T) {
+// TestRandomLifecycles does random things to sandboxes, and kills the node at
+// random writes. What was acknowledged as written must be there, sandboxes must
+// be in a stable state, and nothing may be left that belongs to none of them.
+// ENGI_TEST_SEED repeats a failure.
+func TestRandomLifecycles(t *testing.T) {
 	seeds := []uint64{1, uint64(time.Now().UnixNano())}
 	if s, err := strconv.ParseUint(os.Getenv("ENGI_TEST_SEED"), 10, 64); err == nil {
 		seeds = []uint64{s}
@@ -29,7 +29,7 @@ func TestChaosOfLife(t *testing.T) {
 	}
 	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			c := &chaos{w: newWorld(t), snaps: shelf(t), rng: rand.New(rand.NewPCG(seed, 7)), known: map[engi.SandboxID]string{}}
+			c := &chaos{fx: newFixture(t), snaps: openSnapshots(t), rng: rand.New(rand.NewPCG(seed, 7)), known: map[engi.SandboxID]string{}}
 			c.start()
 			for range steps {
 				c.step()
@@ -41,7 +41,7 @@ func TestChaosOfLife(t *testing.T) {
 }
 
 type chaos struct {
-	w     *fixture
+	fx    *fixture
 	n     *node
 	snaps fleet.SnapshotStore
 	rng   *rand.Rand
@@ -51,7 +51,7 @@ type chaos struct {
 }
 
 func (c *chaos) start() {
-	c.n = c.w.start(func(o *fleet.Options) {
+	c.n = c.fx.start(func(o *fleet.Options) {
 		o.Log = nil
 		o.Snapshots = c.snaps
 		o.Pools = []fleet.PoolConfig{{Target: 1}}
@@ -62,11 +62,11 @@ func (c *chaos) start() {
 func (c *chaos) note(format string, args ...any) { c.log = append(c.log, fmt.Sprintf(format, args...)) }
 
 func (c *chaos) fatal(format string, args ...any) {
-	c.w.t.Helper()
+	c.fx.t.Helper()
 	for _, line := range c.log[max(0, len(c.log)-40):] {
-		c.w.t.Log(line)
+		c.fx.t.Log(line)
 	}
-	c.w.t.Fatalf(format, args...)
+	c.fx.t.Fatalf(format, args...)
 }
 
 // pick returns one of the sandboxes, "" if there is none.
@@ -83,8 +83,8 @@ func (c *chaos) pick() engi.SandboxID {
 }
 
 func (c *chaos) step() {
-	ctx, n := c.w.t.Context(), c.n
-	life, boxes := n.Lifecycle(), n.Sandboxes()
+	ctx, n := c.fx.t.Context(), c.n
+	life, sandboxes := n.Lifecycle(), n.Sandboxes()
 	id := c.pick()
 	act := c.rng.IntN(13)
 	if id == "" {
@@ -95,7 +95,7 @@ func (c *chaos) step() {
 		k := 1 + c.rng.IntN(4)
 		after := c.rng.IntN(2) == 0
 		c.note("it will die at write %d, after: %v", k, after)
-		c.w.store.Fail(func(what string) error {
+		c.fx.store.Fail(func(what string) error {
 			if what != "PutSandbox" || n.dead.Load() {
 				return nil
 			}
@@ -113,7 +113,7 @@ func (c *chaos) step() {
 	switch act {
 	case 0, 1:
 		var s engi.Sandbox
-		if s, err = boxes.Create(ctx, engi.SandboxSpec{Owner: "alice", Lifetime: engi.Lifetime{AutoResume: true}}); err == nil {
+		if s, err = sandboxes.Create(ctx, engi.SandboxSpec{Owner: "alice", Lifetime: engi.Lifetime{AutoResume: true}}); err == nil {
 			id = s.ID
 			c.known[id] = ""
 		}
@@ -121,7 +121,7 @@ func (c *chaos) step() {
 	case 2, 3, 4, 12:
 		c.next++
 		text := fmt.Sprint("text ", c.next)
-		if _, err = n.inside(id, "echo "+text+" > file.new && mv file.new file"); err == nil {
+		if _, err = n.run(id, "echo "+text+" > file.new && mv file.new file"); err == nil {
 			c.known[id] = text
 		} else if c.known[id] != "" {
 			// Not acknowledged: it may be there or not.
@@ -149,13 +149,13 @@ func (c *chaos) step() {
 		var s engi.Snapshot
 		var made engi.Sandbox
 		if s, err = life.Snapshot(ctx, "alice", id, engi.SnapshotSpec{}); err == nil {
-			if made, err = boxes.Create(ctx, engi.SandboxSpec{Owner: "alice", Snapshot: s.ID, Lifetime: engi.Lifetime{AutoResume: true}}); err == nil {
+			if made, err = sandboxes.Create(ctx, engi.SandboxSpec{Owner: "alice", Snapshot: s.ID, Lifetime: engi.Lifetime{AutoResume: true}}); err == nil {
 				c.known[made.ID] = c.known[id]
 			}
 		}
 		c.note("snapshot %s to %s: %v", id, made.ID, err)
 	case 11:
-		if err = boxes.Stop(ctx, "alice", id); err == nil {
+		if err = sandboxes.Stop(ctx, "alice", id); err == nil {
 			delete(c.known, id)
 		}
 		c.note("stop %s: %v", id, err)
@@ -165,16 +165,16 @@ func (c *chaos) step() {
 func (c *chaos) restart() {
 	c.note("kill")
 	c.n.kill()
-	c.w.store.Fail(nil)
+	c.fx.store.Fail(nil)
 	c.start()
 	c.check()
 }
 
 // check looks at what there is after a restart.
 func (c *chaos) check() {
-	c.w.t.Helper()
+	c.fx.t.Helper()
 	n := c.n
-	listed, err := n.Sandboxes().List(c.w.t.Context(), "alice", engi.SandboxFilter{Owned: true, Limit: -1})
+	listed, err := n.Sandboxes().List(c.fx.t.Context(), "alice", engi.SandboxFilter{Owned: true, Limit: -1})
 	if err != nil {
 		c.fatal("list: %v", err)
 	}
@@ -186,13 +186,13 @@ func (c *chaos) check() {
 		}
 		if _, ok := c.known[s.ID]; !ok { // its creation, or its stop, was not acknowledged
 			c.note("nobody knows %s", s.ID)
-			if err := n.Sandboxes().Stop(c.w.t.Context(), "alice", s.ID); err != nil {
+			if err := n.Sandboxes().Stop(c.fx.t.Context(), "alice", s.ID); err != nil {
 				c.fatal("stop %s: %v", s.ID, err)
 			}
 		}
 	}
 	for id, want := range c.known {
-		s, err := n.Sandboxes().Get(c.w.t.Context(), "alice", id)
+		s, err := n.Sandboxes().Get(c.fx.t.Context(), "alice", id)
 		if err != nil {
 			c.fatal("sandbox %s: %v", id, err)
 		}
@@ -206,7 +206,7 @@ func (c *chaos) check() {
 		if s.State == engi.Hibernated && c.rng.IntN(2) == 0 {
 			continue // let it sleep
 		}
-		out, err := n.inside(id, "cat file 2>/dev/null || true")
+		out, err := n.run(id, "cat file 2>/dev/null || true")
 		if engi.KindOf(err) == engi.Exhausted && err != nil {
 			continue
 		}
@@ -221,20 +221,20 @@ func (c *chaos) check() {
 		if len(c.known) <= 5 {
 			break
 		}
-		if err := n.Sandboxes().Stop(c.w.t.Context(), "alice", id); err != nil {
+		if err := n.Sandboxes().Stop(c.fx.t.Context(), "alice", id); err != nil {
 			c.fatal("stop %s: %v", id, err)
 		}
 		delete(c.known, id)
 	}
-	n.Reconcile(c.w.t.Context())
+	n.Reconcile(c.fx.t.Context())
 	n.eventually("what runs is what is known, and the pool", func() bool {
-		awake := 0
+		running := 0
 		for id := range c.known {
-			if s := n.box(id); s.State == engi.Running || s.State == engi.Paused {
-				awake++
+			if s := n.sandbox(id); s.State == engi.Running || s.State == engi.Paused {
+				running++
 			}
 		}
-		spare := len(c.w.machines()) - awake
+		spare := len(c.fx.machines()) - running
 		return spare == 0 || spare == 1
 	})
 }

@@ -3,13 +3,8 @@ package fleet
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"strings"
+	"maps"
 	"time"
-	"unicode/utf8"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/fleet/pool"
@@ -18,62 +13,47 @@ import (
 	"github.com/engi-dev/engi/provider"
 )
 
-func validText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
+// createTimeout bounds the creation of a sandbox, however patient its caller.
+const createTimeout = 2 * time.Minute
 
-// createTime bounds the making of a sandbox, whatever its caller's patience.
-const createTime = 2 * time.Minute
-
-// A design is a sandbox that is to be made: its record without an ID, and what
-// it is made from.
-type design struct {
-	rec      SandboxRecord
-	template engi.Template
-	key      pool.Key
-	image    string    // directory to restore from; empty for none
-	was      engi.Size // of what image is of
-	disk     string    // directory of a saved disk to begin with; empty for none
-	booking  *booking
-	timeout  time.Duration // to the first deadline; 0 means that of the record's lifetime
-	release  func()        // lets go of template and snapshot
+// A creation is a sandbox to be created: its record without an ID, and what it
+// is made from.
+type creation struct {
+	rec       SandboxRecord
+	template  engi.Template
+	key       pool.Key      // of the pool whose instances will do
+	image     string        // directory of a saved memory and disk to start from; empty for none
+	imageSize engi.Size     // of the machine that image was saved from
+	disk      string        // directory of a saved disk to start with; empty for none
+	timeout   time.Duration // to the first deadline; 0 means the lifetime's
+	booking   *booking
+	release   func() // releases the snapshot
 }
 
-// plain reports whether any member of the pool will do.
-func (d *design) plain() bool { return d.image == "" && d.disk == "" && len(d.rec.Volumes) == 0 }
+// fromPool reports whether an instance of the pool will do.
+func (c *creation) fromPool() bool {
+	return c.image == "" && c.disk == "" && len(c.rec.Volumes) == 0
+}
 
-// design checks spec and fills in what it leaves open.
-func (m *Manager) design(ctx context.Context, spec engi.SandboxSpec) (_ *design, err error) {
+// prepare checks spec and fills in what it leaves open. The caller releases the
+// result.
+func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *creation, err error) {
 	var u undo
 	defer u.run()
-	if spec.Template != "" && spec.Snapshot != "" {
-		return nil, engi.Errorf(engi.Invalid, "a sandbox begins from a template or from a snapshot, not both")
-	}
-	for _, check := range []func() error{
-		func() error { return checkMetadata(spec.Metadata) },
-		func() error { return checkNotes(spec.Notes) },
-		func() error { return m.checkNetwork(spec.Network) },
-		func() error { return checkPorts(spec.Ports) },
-		func() error { return checkVolumes(spec.Volumes) },
-		func() error { _, err := checkStrings(nil, spec.Env); return err },
-	} {
-		if err := check(); err != nil {
-			return nil, err
-		}
-	}
-	if len(spec.Idempotency) > maxKey {
-		return nil, engi.Errorf(engi.Invalid, "idempotency key has %d bytes, %d at most", len(spec.Idempotency), maxKey)
-	}
-	if len(spec.Volumes) > 0 && m.opt.Volumes == nil {
-		return nil, engi.Errorf(engi.Unsupported, "this node has no volumes")
-	}
-	life, err := m.checkLifetime(spec.Lifetime)
-	if err != nil {
+	if err := spec.Faults(s.bounds).Err(); err != nil {
 		return nil, err
 	}
-	d := &design{rec: SandboxRecord{
+	if err := s.checkNetwork(spec.Network); err != nil {
+		return nil, err
+	}
+	if len(spec.Volumes) > 0 && s.opt.Volumes == nil {
+		return nil, errNoVolumes
+	}
+	c := &creation{rec: SandboxRecord{
 		Sandbox: engi.Sandbox{
 			Owner:    spec.Owner,
 			State:    engi.Starting,
-			Lifetime: life,
+			Lifetime: s.completeLifetime(spec.Lifetime),
 			Snapshot: spec.Snapshot,
 			Metadata: spec.Metadata,
 			Env:      spec.Env,
@@ -86,154 +66,148 @@ func (m *Manager) design(ctx context.Context, spec engi.SandboxSpec) (_ *design,
 		Idempotency: spec.Idempotency,
 	}}
 	if spec.Idempotency != "" {
-		d.rec.Fingerprint = specPrint(spec)
+		c.rec.Fingerprint = fingerprint(spec)
 	}
-	name := cmp.Or(spec.Template, m.opt.Template)
+	name := cmp.Or(spec.Template, s.opt.Template)
 	if spec.Snapshot != "" {
-		snap, dir, release, err := m.useSnapshot(ctx, spec.Owner, string(spec.Snapshot))
+		snap, dir, release, err := s.useSnapshot(ctx, spec.Owner, string(spec.Snapshot))
 		if err != nil {
 			return nil, err
 		}
 		u.add(release)
 		name = snap.Digest
-		d.rec.Template = snap.Template
-		d.rec.Env = merge(snap.Env, spec.Env)
-		d.rec.Tier, d.was = snap.Tier, snap.Size
-		if d.image = dir; snap.Disk {
-			d.image, d.disk = "", dir
+		c.rec.Template = snap.Template
+		c.rec.Env = merge(snap.Env, spec.Env)
+		c.rec.Tier = snap.Tier
+		if snap.Disk {
+			c.disk = dir
+		} else {
+			c.image, c.imageSize = dir, snap.Size
 		}
-		if d.image != "" && len(spec.Volumes) > 0 {
+		if c.image != "" && len(spec.Volumes) > 0 {
 			return nil, engi.Errorf(engi.Unsupported, "a sandbox that begins with the memory of another cannot have volumes").
 				WithRemedy("make a snapshot of the disk only")
 		}
 		spec.Size = spec.Size.Or(snap.Size)
-		if d.image != "" && fixed(spec.Size) != fixed(snap.Size) {
+		if c.image != "" && fixed(spec.Size) != fixed(snap.Size) {
 			return nil, engi.Errorf(engi.Invalid, "a sandbox that begins with the memory of another has its disk, inodes, processes and open files too").
 				WithRemedy("ask for other processors or memory only, or make a snapshot of the disk only")
 		}
 	} else {
-		d.rec.Template = name
-		if d.rec.Tier, err = m.chooseTier(spec.MinTier); err != nil {
+		c.rec.Template = name
+		if c.rec.Tier, err = s.chooseTier(spec.MinTier); err != nil {
 			return nil, err
 		}
 	}
-	if d.template, err = m.catalog.get(ctx, name); err != nil {
+	if c.template, err = s.catalog.get(ctx, name); err != nil {
 		return nil, err
 	}
-	d.rec.Digest = d.template.Digest
-	if d.rec.Size, err = m.checkSize(spec.Size, m.size(d.template)); err != nil {
+	c.rec.Digest = c.template.Digest
+	c.rec.Size = spec.Size.Or(s.size(c.template))
+	if err := c.rec.Size.Faults(s.bounds.Limits.Size).Err(); err != nil { // the template's may be too much
 		return nil, err
 	}
-	d.key = pool.Key{Tier: d.rec.Tier, Template: d.rec.Template}
-	if fixed(d.rec.Size) != fixed(m.size(d.template)) {
-		d.key.Size = fixed(d.rec.Size)
+	c.key = pool.Key{Tier: c.rec.Tier, Template: c.rec.Template}
+	if fixed(c.rec.Size) != fixed(s.size(c.template)) {
+		c.key.Size = fixed(c.rec.Size)
 	}
-	d.rec.Fixed = d.key.Size
+	c.rec.Fixed = c.key.Size
 	release := u
 	u.keep()
-	d.release = func() { release.run() }
-	return d, nil
+	c.release = release.run
+	return c, nil
 }
 
-func (m *Manager) useSnapshot(ctx context.Context, owner engi.Owner, id string) (engi.Snapshot, string, func(), error) {
-	if m.opt.Snapshots == nil {
+var (
+	errNoSnapshots = engi.Errorf(engi.Unsupported, "this node has no snapshots")
+	errNoVolumes   = engi.Errorf(engi.Unsupported, "this node has no volumes")
+)
+
+func (s *sandboxes) useSnapshot(ctx context.Context, owner engi.Owner, id string) (engi.Snapshot, string, func(), error) {
+	if s.opt.Snapshots == nil {
 		return engi.Snapshot{}, "", nil, errNoSnapshots
 	}
-	return m.opt.Snapshots.Use(ctx, owner, id)
+	return s.opt.Snapshots.Use(ctx, owner, id)
 }
 
-var errNoSnapshots = engi.Errorf(engi.Unsupported, "this node has no snapshots")
-
-// specPrint tells requests apart: equal specs have equal ones.
-func specPrint(spec engi.SandboxSpec) string {
-	h := sha256.New()
-	// Encoding to a hash cannot fail unless Network.Detail is no JSON value;
-	// then the store refuses the record.
-	_ = json.NewEncoder(h).Encode(spec)
-	return hex.EncodeToString(h.Sum(nil))
-}
-
-// create makes a sandbox, or leaves nothing behind.
-func (m *Manager) create(ctx context.Context, spec engi.SandboxSpec) (_ engi.Sandbox, err error) {
+// Create implements engi.Sandboxes.
+func (s *sandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (_ engi.Sandbox, err error) {
 	began := time.Now()
-	m.mu.Lock()
-	serving := m.serving
-	m.mu.Unlock()
-	if !serving {
+	if !s.serving.Load() {
 		return engi.Sandbox{}, errNotServing
 	}
-	d, err := m.design(ctx, spec)
+	c, err := s.prepare(ctx, spec)
 	if err != nil {
 		return engi.Sandbox{}, err
 	}
-	defer d.release()
+	defer c.release()
 	if spec.Idempotency != "" {
-		over, err := m.alone(ctx, spec.Owner, spec.Idempotency)
+		unlock, err := s.lockKey(ctx, spec.Owner, spec.Idempotency)
 		if err != nil {
 			return engi.Sandbox{}, err
 		}
-		defer over()
-		older, err := m.opt.Store.RepeatedSandbox(ctx, spec.Owner, spec.Idempotency)
+		defer unlock()
+		older, err := s.opt.Store.RepeatedSandbox(ctx, spec.Owner, spec.Idempotency)
 		switch {
-		case err == nil && older.Fingerprint != d.rec.Fingerprint:
+		case err == nil && older.Fingerprint != c.rec.Fingerprint:
 			return engi.Sandbox{}, engi.Errorf(engi.Conflict, "idempotency key was used before for another request, sandbox %s", older.ID).
 				WithRemedy("use a fresh key for each request, and the same key only to repeat one")
 		case err == nil:
-			return sandboxes{m}.Get(ctx, spec.Owner, older.ID)
+			return s.Get(ctx, spec.Owner, older.ID)
 		case engi.KindOf(err) != engi.NotFound:
 			return engi.Sandbox{}, err
 		}
 	}
-	if d.booking, err = m.book(ctx, spec.Owner, d.rec.Size); err != nil {
+	if c.booking, err = s.book(ctx, spec.Owner, c.rec.Size); err != nil {
 		return engi.Sandbox{}, err
 	}
-	defer m.unbook(d.booking)
-	ctx, cancel := context.WithTimeout(ctx, createTime)
+	defer s.unbook(c.booking)
+	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
-	if d.plain() {
-		x, err := m.createWarm(ctx, d)
-		if err != nil || x != nil {
-			return m.created(x, "warm", began, err)
+	if c.fromPool() {
+		sb, err := s.createFromPool(ctx, c)
+		if err != nil || sb != nil {
+			return s.created(sb, "warm", began, err)
 		}
 	}
-	x, err := m.createCold(ctx, d, engi.NewSandboxID())
+	sb, err := s.createFresh(ctx, c, engi.NewSandboxID())
 	how := "cold"
 	if spec.Snapshot != "" {
 		how = "snapshot"
 	}
-	return m.created(x, how, began, err)
+	return s.created(sb, how, began, err)
 }
 
-// created gives a new box away.
-func (m *Manager) created(x *sandbox, how string, began time.Time, err error) (engi.Sandbox, error) {
+// created unlocks a new sandbox and counts it, unless its creation failed with
+// err.
+func (s *sandboxes) created(sb *sandbox, how string, began time.Time, err error) (engi.Sandbox, error) {
 	if err != nil {
 		return engi.Sandbox{}, err
 	}
-	m.metrics.created.WithLabelValues(how).Observe(time.Since(began).Seconds())
-	x.leave()
-	m.stirTime()
-	return x.record().Sandbox, nil
+	s.metrics.created.WithLabelValues(how).Observe(time.Since(began).Seconds())
+	sb.unlock()
+	s.deadlineChanged()
+	return sb.record().Sandbox, nil
 }
 
-// alone waits until nobody else creates a sandbox with the same key.
-func (m *Manager) alone(ctx context.Context, owner engi.Owner, key string) (over func(), err error) {
-	type ownKey = [2]string
-	k := ownKey{string(owner), key}
+// lockKey waits until nobody else creates a sandbox with the same key.
+func (s *sandboxes) lockKey(ctx context.Context, owner engi.Owner, key string) (unlock func(), err error) {
+	k := [2]string{string(owner), key}
 	for {
-		m.mu.Lock()
-		busy := m.creating[k]
+		s.mu.Lock()
+		busy := s.creating[k]
 		if busy == nil {
 			mine := make(chan struct{})
-			m.creating[k] = mine
-			m.mu.Unlock()
+			s.creating[k] = mine
+			s.mu.Unlock()
 			return func() {
-				m.mu.Lock()
-				delete(m.creating, k)
-				m.mu.Unlock()
+				s.mu.Lock()
+				delete(s.creating, k)
+				s.mu.Unlock()
 				close(mine)
 			}, nil
 		}
-		m.mu.Unlock()
+		s.mu.Unlock()
 		select {
 		case <-busy:
 		case <-ctx.Done():
@@ -242,100 +216,99 @@ func (m *Manager) alone(ctx context.Context, owner engi.Owner, key string) (over
 	}
 }
 
-// createWarm makes a sandbox of a member that waits in the pool; nil if there
-// is none. The box is returned with its turn taken.
-func (m *Manager) createWarm(ctx context.Context, d *design) (*sandbox, error) {
-	if d.key.Size == (engi.Size{}) && (m.stock.Keeps(d.key) || m.stock.DemandPools() < maxDemandPools) {
-		m.stock.Ensure(d.key, pool.Config{Demand: true, Target: m.opt.Spare}, d.template.Digest, time.Now())
+// createFromPool creates a sandbox on a warm instance. It returns nil if there
+// is none, else a locked sandbox.
+func (s *sandboxes) createFromPool(ctx context.Context, c *creation) (*sandbox, error) {
+	if s.pools.mayKeep(c.key) {
+		s.pools.sched.Ensure(c.key, pool.Config{Demand: true, Target: s.opt.Spare}, c.template.Digest, time.Now())
 	}
-	for range 3 { // members may have died a moment ago
-		b, ok := m.take(d.key)
+	for range 3 { // instances may have died a moment ago
+		inst, ok := s.pools.claim(c.key)
 		if !ok {
 			return nil, nil
 		}
-		x, err := m.occupy(ctx, d, b)
+		sb, err := s.createOn(ctx, c, inst)
 		if err == nil {
-			return x, nil
+			return sb, nil
 		}
 		if engi.KindOf(err) != engi.Unavailable || ctx.Err() != nil {
 			return nil, err
 		}
-		m.log.Warn("warm sandbox is of no use", "sandbox", b.rec.ID, "error", err)
+		s.log.Warn("warm sandbox is of no use", "sandbox", inst.rec.ID, "error", err)
 	}
 	return nil, nil
 }
 
-// occupy makes a member the machine of a new box. The member's record becomes
-// the box's before its owner's environment goes in: no crash can bring that
-// back to the pool.
-func (m *Manager) occupy(ctx context.Context, d *design, b *instance) (_ *sandbox, err error) {
+// createOn creates a sandbox on a claimed instance. The instance's record
+// becomes the sandbox's before its owner's environment goes in, so that no
+// crash can bring the instance back to its pool. The sandbox is returned
+// locked.
+func (s *sandboxes) createOn(ctx context.Context, c *creation, inst *instance) (_ *sandbox, err error) {
 	var u undo
 	defer u.run()
-	u.add(func() { m.dismiss(b) })
-	t := d.template
-	if have := b.record().Digest; have != t.Digest {
-		if t, err = m.catalog.get(ctx, have); err != nil {
+	u.add(func() { s.pools.discard(inst) })
+	t := c.template
+	if have := inst.record().Digest; have != t.Digest {
+		if t, err = s.catalog.get(ctx, have); err != nil {
 			return nil, err
 		}
 	}
-	_, unpin, err := m.opt.Templates.Use(ctx, t.Digest)
+	_, unpin, err := s.opt.Templates.Use(ctx, t.Digest)
 	if err != nil {
 		return nil, err
 	}
 	u.add(unpin)
-	now := time.Now().UTC()
-	rec, err := b.move(engi.Running, nil)
+	old, err := inst.setState(engi.Running, nil)
 	if err != nil {
 		return nil, err
 	}
-	was := rec.Size
-	made := d.rec
-	made.ID, made.Digest, made.Pool, made.Token = rec.ID, rec.Digest, rec.Pool, rec.Token
-	made.Fixed, made.State, made.Created, made.Active = rec.Fixed, engi.Running, now, now
-	wake(&made, now, 0)
-	x := newBox(made, unpin)
-	x.booking = d.booking
-	x.turn <- struct{}{}
-	u.add(x.abort)
-	x.embody(b)
-	m.know(x)
-	u.add(func() { m.unknow(x) })
-	if err := m.opt.Store.PutSandbox(ctx, made); err != nil {
+	rec := c.rec
+	rec.ID, rec.Digest, rec.Pool, rec.Token = old.ID, old.Digest, old.Pool, old.Token
+	rec.Fixed, rec.State = old.Fixed, engi.Running
+	startClock(&rec, 0)
+	rec.Created, rec.Active = rec.Started, rec.Started
+	sb := newSandbox(rec, unpin)
+	sb.booking = c.booking
+	u.add(sb.abandon)
+	sb.setInstance(inst)
+	s.insert(sb)
+	u.add(func() { s.remove(sb) })
+	if err := s.opt.Store.PutSandbox(ctx, rec); err != nil {
 		return nil, err
 	}
-	u.add(func() { m.unrecord(x.id) })
-	if made.Size.VCPUs != was.VCPUs || made.Size.Memory != was.Memory {
-		switch err := provider.Resize(ctx, b.machine, made.Size); {
+	u.add(func() { s.forgetRecord(sb.id) })
+	if rec.Size.VCPUs != old.Size.VCPUs || rec.Size.Memory != old.Size.Memory {
+		switch err := provider.Resize(ctx, inst.machine, rec.Size); {
 		case engi.KindOf(err) == engi.Unsupported && err != nil:
-			if _, err := m.edit(ctx, x, func(r *SandboxRecord) error { r.Size = was; return nil }); err != nil {
+			if _, err := s.edit(ctx, sb, func(r *SandboxRecord) error { r.Size = old.Size; return nil }); err != nil {
 				return nil, err
 			}
 		case err != nil:
 			return nil, err
 		}
 	}
-	wiring, err := m.openWall(ctx, made.ID, made.Owner, made.Network)
+	network, err := s.openNetwork(ctx, rec.ID, rec.Owner, rec.Network)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.guest.Setup(ctx, setupOf(t, x.record(), wiring)); err != nil {
+	if err := inst.guest.Setup(ctx, setupOf(t, sb.record(), network)); err != nil {
 		return nil, err
 	}
 	u.keep()
-	return x, nil
+	return sb, nil
 }
 
-// unrecord takes back the record of a sandbox whose making failed.
-func (m *Manager) unrecord(id engi.SandboxID) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.life), 10*time.Second)
+// forgetRecord deletes the record of a sandbox whose creation failed.
+func (s *sandboxes) forgetRecord(id engi.SandboxID) {
+	ctx, cancel := s.cleanup()
 	defer cancel()
-	if err := m.opt.Store.ForgetSandbox(ctx, id); err != nil {
-		m.log.Error("forget sandbox that was not made", "sandbox", id, "error", err)
+	if err := s.opt.Store.ForgetSandbox(ctx, id); err != nil {
+		s.log.Error("delete the record of a sandbox that could not be created", "sandbox", id, "error", err)
 	}
 }
 
-// setupOf says who programs in a sandbox run as, with what.
-func setupOf(t engi.Template, rec SandboxRecord, wiring *wire.NetworkSetup) wire.Setup {
+// setupOf says whom programs in a sandbox run as, and with what.
+func setupOf(t engi.Template, rec SandboxRecord, network *wire.NetworkSetup) wire.Setup {
 	env := merge(t.Env, rec.Env)
 	env["ENGI_SANDBOX_ID"] = string(rec.ID)
 	return wire.Setup{
@@ -348,94 +321,99 @@ func setupOf(t engi.Template, rec SandboxRecord, wiring *wire.NetworkSetup) wire
 		Shell:     t.Shell,
 		Processes: rec.Size.Processes,
 		OpenFiles: rec.Size.OpenFiles,
-		Wiring:    wiring,
+		Wiring:    network,
 	}
 }
 
-// createCold makes a sandbox in a machine of its own. The box is returned
-// with its turn taken.
-func (m *Manager) createCold(ctx context.Context, d *design, id engi.SandboxID) (_ *sandbox, err error) {
+// merge returns the union of two environments; b wins.
+func merge(a, b map[string]string) map[string]string {
+	all := make(map[string]string, len(a)+len(b))
+	maps.Copy(all, a)
+	maps.Copy(all, b)
+	return all
+}
+
+// createFresh creates a sandbox on an instance that it boots. The sandbox is
+// returned locked.
+func (s *sandboxes) createFresh(ctx context.Context, c *creation, id engi.SandboxID) (_ *sandbox, err error) {
 	defer engi.Annotate(&err, "create sandbox %s", id)
 	var u undo
 	defer u.run()
-	_, unpin, err := m.opt.Templates.Use(ctx, d.rec.Digest)
+	_, unpin, err := s.opt.Templates.Use(ctx, c.rec.Digest)
 	if err != nil {
 		return nil, err
 	}
 	u.add(unpin)
-	rec := d.rec
+	rec := c.rec
 	rec.ID = id
 	rec.Created = time.Now().UTC()
 	rec.Active = rec.Created
 	rec.Token = newToken()
 	want := rec.Size
-	if d.image != "" {
-		rec.Size = d.was
+	if c.image != "" {
+		rec.Size = c.imageSize
 	}
-	x := newBox(rec, unpin)
-	x.booking = d.booking
-	x.turn <- struct{}{}
-	u.add(x.abort)
-	m.know(x)
-	u.add(func() { m.unknow(x) })
+	sb := newSandbox(rec, unpin)
+	sb.booking = c.booking
+	u.add(sb.abandon)
+	s.insert(sb)
+	u.add(func() { s.remove(sb) })
 	if len(rec.Volumes) > 0 {
-		u.add(func() { m.unmount(id) })
+		u.add(func() { s.unmount(id) })
 	}
-	b, err := m.power(ctx, x, rec, d.template, d.image, d.disk)
+	inst, err := s.bootInstance(ctx, sb, rec, c.template, c.image, c.disk)
 	if err != nil {
 		return nil, err
 	}
-	u.add(func() { m.disembody(x) })
+	u.add(func() { s.destroyInstance(sb) })
 	if rec.Size != want {
-		switch err := provider.Resize(ctx, b.machine, want); {
+		switch err := provider.Resize(ctx, inst.machine, want); {
 		case err == nil:
 			rec.Size = want
 		case engi.KindOf(err) != engi.Unsupported:
 			return nil, err
 		}
 	}
-	_, err = m.step(ctx, x, engi.Running, func(r *SandboxRecord) {
+	_, err = s.setState(ctx, sb, engi.Running, func(r *SandboxRecord) {
 		r.Size = rec.Size
-		wake(r, time.Now().UTC(), d.timeout)
+		startClock(r, c.timeout)
 	})
 	if err != nil {
 		return nil, err
 	}
 	u.keep()
-	m.metrics.boots.Observe(b.born.Seconds())
-	return x, nil
+	s.metrics.boots.Observe(inst.bootTime.Seconds())
+	return sb, nil
 }
 
-func newToken() string { return rand.Text() + rand.Text() }
-
-// unmount lets go of the volumes of a sandbox that was not made.
-func (m *Manager) unmount(id engi.SandboxID) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.life), 10*time.Second)
+// unmount releases the volumes of a sandbox whose creation failed.
+func (s *sandboxes) unmount(id engi.SandboxID) {
+	ctx, cancel := s.cleanup()
 	defer cancel()
-	if err := m.opt.Volumes.Unmount(ctx, id); err != nil {
-		m.log.Error("let go of volumes; trying again later", "sandbox", id, "error", err)
+	if err := s.opt.Volumes.Unmount(ctx, id); err != nil {
+		s.log.Error("release volumes; trying again later", "sandbox", id, "error", err)
 	}
 }
 
-// power boots or restores a machine for a box, which it embodies. Nobody has
-// recorded that yet; it is in the books as a member in use.
-func (m *Manager) power(ctx context.Context, x *sandbox, rec SandboxRecord, t engi.Template, image, disk string) (_ *instance, err error) {
+// bootInstance boots an instance for a sandbox, or restores one from image, and
+// gives it to the sandbox. It does not touch the store.
+func (s *sandboxes) bootInstance(ctx context.Context, sb *sandbox, rec SandboxRecord, t engi.Template, image, disk string) (_ *instance, err error) {
 	began := time.Now()
 	var u undo
 	defer u.run()
-	if err := m.stock.Reserve(began); err != nil {
+	if err := s.pools.sched.Reserve(began); err != nil {
 		return nil, err
 	}
-	u.add(m.stock.Unreserve)
-	mounts, err := m.mounts(ctx, rec, t)
+	u.add(s.pools.sched.Unreserve)
+	mounts, err := s.mounts(ctx, rec, t)
 	if err != nil {
 		return nil, err
 	}
-	netns, err := m.attach(ctx, rec.ID)
+	netns, err := s.attach(ctx, rec.ID)
 	if err != nil {
 		return nil, err
 	}
-	u.add(func() { m.detach(rec.ID) })
+	u.add(func() { s.detach(rec.ID) })
 	spec := provider.Spec{
 		ID:       rec.ID,
 		Netns:    netns,
@@ -448,16 +426,16 @@ func (m *Manager) power(ctx context.Context, x *sandbox, rec SandboxRecord, t en
 	}
 	var machine provider.Machine
 	if image != "" {
-		machine, err = provider.Restore(ctx, m.providerOf(rec.Tier), spec, image)
+		machine, err = provider.Restore(ctx, s.providerOf(rec.Tier), spec, image)
 	} else {
-		machine, err = m.providerOf(rec.Tier).Start(ctx, spec)
+		machine, err = s.providerOf(rec.Tier).Start(ctx, spec)
 	}
 	if err != nil {
 		return nil, err
 	}
 	u.add(func() {
 		if err := machine.Close(); err != nil {
-			m.log.Error("destroy half-made sandbox", "sandbox", rec.ID, "error", err)
+			s.log.Error("destroy half-booted sandbox", "sandbox", rec.ID, "error", err)
 		}
 	})
 	g, err := guest.Open(ctx, machine.Guest, rec.Token)
@@ -465,52 +443,36 @@ func (m *Manager) power(ctx context.Context, x *sandbox, rec SandboxRecord, t en
 		return nil, err
 	}
 	u.add(func() { g.Close() })
-	wiring, err := m.openWall(ctx, rec.ID, rec.Owner, rec.Network)
+	network, err := s.openNetwork(ctx, rec.ID, rec.Owner, rec.Network)
 	if err != nil {
 		return nil, err
 	}
-	if err := g.Setup(ctx, setupOf(t, rec, wiring)); err != nil {
+	if err := g.Setup(ctx, setupOf(t, rec, network)); err != nil {
 		return nil, err
 	}
 	if image == "" {
-		if err := launchServices(ctx, g, t, false); err != nil {
+		if err := startServices(ctx, g, t, false); err != nil {
 			return nil, err
 		}
 	}
 	u.keep()
-	b := &instance{
-		key:     pool.Key{Tier: rec.Tier, Template: rec.Template, Language: rec.Language, Size: rec.Fixed},
-		machine: machine,
-		guest:   g,
-		unpin:   func() {}, // the box has the template
-		born:    time.Since(began),
-		gone:    make(chan struct{}),
-		rec:     rec,
-	}
-	x.embody(b)
-	m.stock.Enroll(b.key, m.poolFor(b.key), rec.Digest, time.Now())
-	m.admit(b)
-	return b, nil
+	inst := newInstance(rec, machine, g)
+	inst.bootTime = time.Since(began)
+	sb.setInstance(inst)
+	s.pools.sched.AddUsed(inst.key, s.pools.configFor(inst.key), rec.Digest, time.Now())
+	s.pools.add(inst)
+	return inst, nil
 }
 
-// poolFor is how key's pool is or, if there is none, shall be for the sake of a
-// member in use.
-func (m *Manager) poolFor(key pool.Key) pool.Config {
-	if cfg, ok := m.stock.Config(key); ok {
-		return cfg
-	}
-	return pool.Config{Demand: true}
-}
-
-// mounts returns what a sandbox sees beside its root: what its template shows
-// and its volumes, of which it becomes the holder.
-func (m *Manager) mounts(ctx context.Context, rec SandboxRecord, t engi.Template) ([]provider.Mount, error) {
+// mounts returns what a sandbox has mounted beside its root: what its template
+// mounts, and its volumes, of which it becomes the holder.
+func (s *sandboxes) mounts(ctx context.Context, rec SandboxRecord, t engi.Template) ([]provider.Mount, error) {
 	all := mountsOf(t)
 	for _, v := range rec.Volumes {
-		if m.opt.Volumes == nil {
-			return nil, engi.Errorf(engi.Unsupported, "this node has no volumes")
+		if s.opt.Volumes == nil {
+			return nil, errNoVolumes
 		}
-		_, source, err := m.opt.Volumes.Mount(ctx, rec.Owner, v.Volume, rec.ID)
+		_, source, err := s.opt.Volumes.Mount(ctx, rec.Owner, v.Volume, rec.ID)
 		if err != nil {
 			return nil, err
 		}

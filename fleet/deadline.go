@@ -8,82 +8,92 @@ import (
 )
 
 const (
-	// timeEvery is how often ends are looked for unasked.
-	timeEvery = 30 * time.Second
-	// storeActiveEvery is how often the times of last use are stored.
+	// deadlineEvery is how often deadlines are looked at unasked.
+	deadlineEvery = 30 * time.Second
+	// storeActiveEvery is how often times of last use are stored.
 	storeActiveEvery = 30 * time.Second
-	// endRetry is the pause after an end that failed; it doubles up to
-	// endRetryMost.
-	endRetry     = time.Second
-	endRetryMost = time.Minute
+	// The pause after a failed try to end a sandbox doubles between these
+	// two.
+	endRetryFirst = time.Second
+	endRetryMost  = time.Minute
 )
 
-// stirTime tells the timekeeper that an end may have come nearer.
-func (m *Manager) stirTime() {
+// deadlineChanged makes enforceDeadlines look at all deadlines again.
+func (s *sandboxes) deadlineChanged() {
 	select {
-	case m.time <- struct{}{}:
+	case s.changed <- struct{}{}:
 	default:
 	}
 }
 
-// keepTime ends boxes, or puts them to sleep, when their time has come, until
+// enforceDeadlines ends or hibernates sandboxes when their time has come, until
 // ctx ends. It is one loop for all of them.
-func (m *Manager) keepTime(ctx context.Context) {
+func (s *sandboxes) enforceDeadlines(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	stored := time.Now()
 	for {
 		now := time.Now()
-		wait := timeEvery
-		for _, x := range m.allBoxes() {
-			at := x.due(false)
+		wait := deadlineEvery
+		for _, sb := range s.all() {
+			at := sb.nextTry()
 			switch left := at.Sub(now); {
 			case at.IsZero():
 			case left > 0:
 				wait = min(wait, left)
-			case x.beginEnd():
-				if !m.spawn(func() { m.overdue(x) }) {
-					x.endEnd(nil)
+			case sb.beginEnding():
+				if !s.spawn(func() { s.end(sb) }) {
+					sb.endingDone(nil)
 				}
 			}
 		}
 		if now.Sub(stored) >= storeActiveEvery {
 			stored = now
-			m.storeActive(ctx)
+			s.storeActive(ctx)
 		}
 		timer.Reset(wait)
 		select {
 		case <-timer.C:
-		case <-m.time:
+		case <-s.changed:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// due returns when the box is to end or to sleep, zero if never, or if that
-// is being tried, unless it is who tries that asks.
-func (x *sandbox) due(leaving bool) (at time.Time) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.leaving != leaving {
+// nextTry returns when the sandbox is to be ended or hibernated; zero for never,
+// or while somebody is trying.
+func (sb *sandbox) nextTry() time.Time {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if sb.ending {
 		return time.Time{}
 	}
-	defer func() {
-		if !leaving && !at.IsZero() && at.Before(x.again) {
-			at = x.again
-		}
-	}()
+	at := sb.dueLocked()
+	if !at.IsZero() && at.Before(sb.retryAt) {
+		return sb.retryAt
+	}
+	return at
+}
+
+// due returns when the sandbox's time is over; zero for never.
+func (sb *sandbox) due() time.Time {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	return sb.dueLocked()
+}
+
+func (sb *sandbox) dueLocked() time.Time {
 	switch {
-	case x.doom != "" || x.rec.State == engi.Stopping:
+	case sb.endCause != "" || sb.rec.State == engi.Stopping:
 		return time.Unix(1, 0)
-	case x.rec.State != engi.Running:
+	case sb.rec.State != engi.Running:
 		return time.Time{}
 	}
-	at = x.rec.Deadline
-	if idle := x.rec.Lifetime.Idle; idle > 0 {
-		t := x.active.Add(idle)
-		if x.holders > 0 {
+	at := sb.rec.Deadline
+	if idle := sb.rec.Lifetime.Idle; idle > 0 {
+		t := sb.active.Add(idle)
+		if sb.users > 0 {
 			t = time.Now().Add(idle) // at the earliest: look again then
 		}
 		if at.IsZero() || t.Before(at) {
@@ -93,93 +103,79 @@ func (x *sandbox) due(leaving bool) (at time.Time) {
 	return at
 }
 
-// beginEnd makes sure that one at a time tries to end the box.
-func (x *sandbox) beginEnd() bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.leaving {
+// beginEnding reports whether the caller may try to end the sandbox. It must
+// then call endingDone.
+func (sb *sandbox) beginEnding() bool {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if sb.ending {
 		return false
 	}
-	x.leaving = true
+	sb.ending = true
 	return true
 }
 
-// endEnd says how the try ended.
-func (x *sandbox) endEnd(err error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.leaving = false
+func (sb *sandbox) endingDone(err error) {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	sb.ending = false
 	if err == nil {
-		x.tries, x.again = 0, time.Time{}
+		sb.failedEnds, sb.retryAt = 0, time.Time{}
 		return
 	}
-	x.again = time.Now().Add(min(endRetry<<min(x.tries, 10), endRetryMost))
-	x.tries++
+	sb.retryAt = time.Now().Add(min(endRetryFirst<<min(sb.failedEnds, 10), endRetryMost))
+	sb.failedEnds++
 }
 
-// overdue ends a box whose time has come, or puts it to sleep.
-func (m *Manager) overdue(x *sandbox) {
-	err := m.tryEnd(x)
+// end ends or hibernates a sandbox whose time is over, after beginEnding.
+func (s *sandboxes) end(sb *sandbox) {
+	err := s.tryEnd(sb)
 	if err != nil {
-		m.log.Error("the time of a sandbox is over; trying again", "sandbox", x.id, "error", err)
+		s.log.Error("end a sandbox whose time is over; trying again", "sandbox", sb.id, "error", err)
 	}
-	x.endEnd(err)
-	m.stirTime()
+	sb.endingDone(err)
+	s.deadlineChanged()
 }
 
-func (m *Manager) tryEnd(x *sandbox) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.life), moveTime)
+func (s *sandboxes) tryEnd(sb *sandbox) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), transitionTime)
 	defer cancel()
-	if err := x.take(m.life); err != nil {
-		return nil // it has stopped, or the node does
+	if err := sb.lock(s.life); err != nil {
+		return nil // it has stopped, or the node is stopping
 	}
-	defer x.leave()
-	at := x.due(true)
-	if at.IsZero() || time.Until(at) > 0 {
-		return nil // somebody used it, or moved it
+	defer sb.unlock()
+	if at := sb.due(); at.IsZero() || time.Until(at) > 0 {
+		return nil // it was used, or its state has changed
 	}
-	rec := x.record()
-	x.mu.Lock()
-	doom := x.doom
-	x.mu.Unlock()
-	if doom == "" && rec.State == engi.Running && rec.Lifetime.OnTimeout == engi.EndHibernate {
-		err := m.hibernate(ctx, x, rec.Lifetime.DiskOnly)
+	rec := sb.record()
+	sb.mu.Lock()
+	cause := sb.endCause
+	sb.mu.Unlock()
+	if cause == "" && rec.State == engi.Running && rec.Lifetime.OnTimeout == engi.EndHibernate {
+		err := s.hibernate(ctx, sb, rec.Lifetime.DiskOnly)
 		if err == nil || engi.KindOf(err) != engi.Unsupported {
 			return err
 		}
-		m.log.Warn("a sandbox cannot hibernate: it ends", "sandbox", x.id, "error", err)
+		s.log.Warn("a sandbox cannot hibernate, so it ends", "sandbox", sb.id, "error", err)
 	}
-	if doom == "" {
-		doom = engi.CauseTimeout
+	if cause == "" {
+		cause = engi.CauseTimeout
 	}
-	return m.finishBox(ctx, x, doom)
+	return s.terminate(ctx, sb, cause)
 }
 
-// storeActive stores when boxes were used last.
-func (m *Manager) storeActive(ctx context.Context) {
-	for _, x := range m.allBoxes() {
-		x.mu.Lock()
-		stale := x.stale
-		x.stale = false
-		x.mu.Unlock()
-		if !stale {
+// storeActive stores when sandboxes were last used.
+func (s *sandboxes) storeActive(ctx context.Context) {
+	for _, sb := range s.all() {
+		sb.mu.Lock()
+		dirty := sb.activeDirty
+		sb.activeDirty = false
+		sb.mu.Unlock()
+		if !dirty {
 			continue
 		}
-		if _, err := m.edit(ctx, x, func(*SandboxRecord) error { return nil }); err != nil && ctx.Err() == nil {
-			m.log.Warn("store when a sandbox was used", "sandbox", x.id, "error", err)
+		if _, err := s.edit(ctx, sb, func(*SandboxRecord) error { return nil }); err != nil && ctx.Err() == nil {
+			s.log.Warn("store when a sandbox was last used", "sandbox", sb.id, "error", err)
 		}
-	}
-}
-
-// dissolveBox ends a box of a node that leaves nothing behind.
-func (m *Manager) dissolveBox(x *sandbox) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.life), 30*time.Second)
-	defer cancel()
-	if err := x.take(ctx); err != nil {
-		return
-	}
-	defer x.leave()
-	if err := m.finishBox(ctx, x, engi.CauseCancelled); err != nil {
-		m.log.Error("end sandbox; the next start removes it", "sandbox", x.id, "error", err)
 	}
 }

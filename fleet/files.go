@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/gob"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,12 +18,12 @@ import (
 
 // files are the node's directories of executions and sandboxes:
 //
-//	executions/ID/tape          output too long for the store
+//	executions/ID/output        output too long for the store
 //	executions/ID/artifacts/N   the N-th artifact, never under a guest's name
-//	queued/ID                   a program that waits for its sandbox
-//	boxes/ID/image              a sandbox that sleeps: its memory and disk, or its disk
-//	boxes/ID/new                the same, not complete
-//	forks/N                     what sandboxes are being copied from
+//	queued/ID                   a program that waits for a sandbox
+//	sandboxes/ID/image          a hibernated sandbox: its memory and disk, or its disk
+//	sandboxes/ID/new            the same, not complete
+//	temp/N                      what sandboxes are being copied from, or what is being removed
 //
 // Nothing here is known to the store before it is complete, so what a crash
 // leaves half-written belongs to nobody and is removed or written again.
@@ -30,7 +31,10 @@ type files struct{ dir string }
 
 func openFiles(dir string) (files, error) {
 	f := files{dir}
-	for _, d := range []string{"executions", "queued", "boxes", "forks"} {
+	if err := f.upgrade(); err != nil {
+		return f, engi.Errorf(engi.Internal, "rename directory: %v", err)
+	}
+	for _, d := range []string{"executions", "queued", "sandboxes", "temp"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
 			return f, engi.Errorf(engi.Internal, "make directory: %v", err)
 		}
@@ -38,11 +42,36 @@ func openFiles(dir string) (files, error) {
 	return f, nil
 }
 
+// upgrade renames what earlier versions called tapes and boxes. It may be
+// repeated.
+func (f files) upgrade() error {
+	boxes := filepath.Join(f.dir, "boxes")
+	if _, err := os.Stat(boxes); err != nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Join(f.dir, "sandboxes"), 0o700); err != nil {
+		return err
+	}
+	tapes, _ := filepath.Glob(filepath.Join(f.dir, "executions", "*", "tape")) // the pattern is fine
+	for _, tape := range tapes {
+		if err := os.Rename(tape, filepath.Join(filepath.Dir(tape), "output")); err != nil {
+			return err
+		}
+	}
+	images, _ := filepath.Glob(filepath.Join(boxes, "*"))
+	for _, dir := range images {
+		if err := os.Rename(dir, filepath.Join(f.dir, "sandboxes", filepath.Base(dir))); err != nil {
+			return err
+		}
+	}
+	return errors.Join(os.RemoveAll(boxes), os.RemoveAll(filepath.Join(f.dir, "forks")))
+}
+
 func (f files) execution(id engi.ExecutionID) string {
 	return filepath.Join(f.dir, "executions", string(id))
 }
 
-func (f files) tape(id engi.ExecutionID) string { return filepath.Join(f.execution(id), "tape") }
+func (f files) output(id engi.ExecutionID) string { return filepath.Join(f.execution(id), "output") }
 
 func (f files) artifact(id engi.ExecutionID, n int) string {
 	return filepath.Join(f.execution(id), "artifacts", fmt.Sprintf("%06d", n))
@@ -52,12 +81,12 @@ func (f files) queued(id engi.ExecutionID) string {
 	return filepath.Join(f.dir, "queued", string(id))
 }
 
-// full classifies an error of writing, which is nearly always a full disk.
+// full classifies a failed write: nearly always the disk is full.
 func full(act string, err error) error {
 	return engi.Errorf(engi.Exhausted, "%s: %v", act, err).WithRemedy("free space on the disk of the data directory")
 }
 
-// putQueued keeps a program until its turn comes, over a crash too.
+// putQueued keeps a program until there is a sandbox for it, across crashes.
 func (f files) putQueued(id engi.ExecutionID, q queuedProgram) error {
 	var buf bytes.Buffer
 	if err := gob.NewEncoder(&buf).Encode(q); err != nil {
@@ -115,9 +144,9 @@ func (f files) all() ([]engi.ExecutionID, error) {
 }
 
 // saveArtifacts writes the files of a manifest from a tar stream. Both come
-// from the guest and are not believed: the first file that does not keep to
-// the manifest or the limits ends it. It returns the artifacts that are whole
-// and how many were left out.
+// from the guest and are not trusted: it stops at the first file that does not
+// match the manifest or is over the limits. It returns the artifacts that are
+// complete, and how many were left out.
 func (f files) saveArtifacts(id engi.ExecutionID, manifest []wire.Artifact, stream io.Reader, limits engi.Limits) (saved []engi.Artifact, left int, err error) {
 	if err := os.MkdirAll(filepath.Dir(f.artifact(id, 0)), 0o700); err != nil {
 		return nil, len(manifest), full("save artifacts", err)
@@ -129,7 +158,7 @@ func (f files) saveArtifacts(id engi.ExecutionID, manifest []wire.Artifact, stre
 		switch {
 		case i >= limits.ArtifactCount || a.Size < 0 || a.Size > room:
 			return saved, len(manifest) - i, nil
-		case checkPath(a.Path) != nil || seen[a.Path]:
+		case wire.CheckRelative(a.Path) != nil || seen[a.Path]:
 			return saved, len(manifest) - i, engi.Errorf(engi.Invalid, "artifact %d has the path %.80q", i, a.Path)
 		}
 		seen[a.Path] = true

@@ -23,19 +23,19 @@ import (
 	"github.com/engi-dev/engi/fleet/fleettest"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/memory"
+	"github.com/engi-dev/engi/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A world is what outlives a node: machines, records, files, templates.
+// A fixture is what outlives a node: machines, records, files, templates.
 type fixture struct {
 	t         testing.TB
 	host      *memory.Host
 	provider  func() provider.Provider
-	store     *fleettest.Store
-	records   fleet.Store // store, unless a test chose another
+	store     *faultyStore
 	templates fleet.Templates
-	twins     *fleettest.Templates // templates, unless a test chose others
+	fakes     *fleettest.Templates // the same, unless a test chose others
 	dir       string
 }
 
@@ -57,21 +57,21 @@ func base(t testing.TB, digest string) engi.Template {
 	}
 }
 
-func newWorld(t testing.TB) *fixture {
+func newFixture(t testing.TB) *fixture {
 	if t, ok := t.(*testing.T); ok {
 		t.Parallel() // most of a test's time is waiting
 	}
-	w := &fixture{
+	fx := &fixture{
 		t:     t,
 		host:  memory.NewHost(t.TempDir()),
-		store: fleettest.NewStore(),
-		twins: fleettest.NewTemplates(base(t, "d1")),
+		store: openStore(t, t.TempDir()),
+		fakes: fleettest.NewTemplates(base(t, "d1")),
 		dir:   t.TempDir(),
 	}
-	w.records, w.templates = w.store, w.twins
-	w.provider = func() provider.Provider { return memory.New(w.host) }
+	fx.templates = fx.fakes
+	fx.provider = func() provider.Provider { return memory.New(fx.host) }
 	t.Cleanup(func() {
-		p := w.provider()
+		p := fx.provider()
 		ids, err := p.Found(context.Background())
 		if err != nil {
 			t.Error(err)
@@ -82,15 +82,15 @@ func newWorld(t testing.TB) *fixture {
 			}
 		}
 	})
-	return w
+	return fx
 }
 
-// machines lists what runs on the world's host.
-func (w *fixture) machines() []engi.SandboxID {
-	w.t.Helper()
-	ids, err := w.provider().Found(w.t.Context())
+// machines lists the machines there are.
+func (fx *fixture) machines() []engi.SandboxID {
+	fx.t.Helper()
+	ids, err := fx.provider().Found(fx.t.Context())
 	if err != nil {
-		w.t.Fatal(err)
+		fx.t.Fatal(err)
 	}
 	return ids
 }
@@ -99,42 +99,42 @@ func (w *fixture) machines() []engi.SandboxID {
 type node struct {
 	*fleet.Manager
 	t    testing.TB
-	w    *fixture
+	fx   *fixture
 	x    engi.Executions
 	dead *atomic.Bool
 	end  context.CancelFunc
 	over chan error
 }
 
-// start runs a Manager in the world until the test ends.
-func (w *fixture) start(edit func(*fleet.Options)) *node {
-	w.t.Helper()
+// start runs a Manager until the test ends.
+func (fx *fixture) start(edit func(*fleet.Options)) *node {
+	fx.t.Helper()
 	dead := new(atomic.Bool)
 	o := fleet.Options{
-		Providers: []provider.Provider{failing{w.provider(), dead}},
-		Templates: w.templates,
-		Store:     failingStore{w.records, dead},
-		Dir:       w.dir,
-		Log:       slog.New(slog.NewTextHandler(testWriter{w.t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Providers: []provider.Provider{failing{fx.provider(), dead}},
+		Templates: fx.templates,
+		Store:     failingStore{fx.store, dead},
+		Dir:       fx.dir,
+		Log:       slog.New(slog.NewTextHandler(testWriter{fx.t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Boots:     4,
 	}
 	if edit != nil {
 		edit(&o)
 	}
-	m, err := fleet.Open(w.t.Context(), o)
+	m, err := fleet.Open(fx.t.Context(), o)
 	if err != nil {
-		w.t.Fatal(err)
+		fx.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	n := &node{Manager: m, t: w.t, w: w, x: m.Executions(), dead: dead, end: cancel, over: make(chan error, 1)}
+	n := &node{Manager: m, t: fx.t, fx: fx, x: m.Executions(), dead: dead, end: cancel, over: make(chan error, 1)}
 	ready := make(chan struct{})
 	go func() { n.over <- m.Run(ctx, func() { close(ready) }) }()
 	select {
 	case <-ready:
 	case err := <-n.over:
-		w.t.Fatal("Run ended early: ", err)
+		fx.t.Fatal("Run ended early: ", err)
 	}
-	w.t.Cleanup(n.stop)
+	fx.t.Cleanup(n.stop)
 	return n
 }
 
@@ -200,7 +200,7 @@ func script(code string) engi.ExecutionSpec {
 	}
 }
 
-func (n *node) begin(spec engi.ExecutionSpec) engi.Execution {
+func (n *node) start(spec engi.ExecutionSpec) engi.Execution {
 	n.t.Helper()
 	x, err := n.x.Start(n.t.Context(), spec)
 	if err != nil {
@@ -231,9 +231,9 @@ func (n *node) wait(id engi.ExecutionID) engi.Execution {
 	return x
 }
 
-func (n *node) do(spec engi.ExecutionSpec) engi.Execution {
+func (n *node) execute(spec engi.ExecutionSpec) engi.Execution {
 	n.t.Helper()
-	return n.wait(n.begin(spec).ID)
+	return n.wait(n.start(spec).ID)
 }
 
 // printed waits until a running execution has printed at least so many bytes.
@@ -292,7 +292,7 @@ func wantAnswer(t testing.TB, x engi.Execution, code int, cause engi.Cause, stdo
 	}
 }
 
-// mortal is a provider whose node can die: then nothing it does counts.
+// failing is a provider whose node can die: then nothing it does has an effect.
 type failing struct {
 	provider.Provider
 	dead *atomic.Bool
@@ -351,7 +351,7 @@ type failingMachine struct {
 // machines are those any node of this process started or adopted last.
 var machines sync.Map
 
-// cut breaks the streams to a sandbox; the machine lives on.
+// cut breaks the connections to a sandbox; the machine goes on.
 func cut(id engi.SandboxID) {
 	m, _ := machines.Load(id)
 	mm := m.(*failingMachine)
@@ -380,7 +380,7 @@ func (m *failingMachine) Close() error {
 	return m.Machine.Close()
 }
 
-// while runs act while the node lives.
+// while runs act unless the node is dead.
 func (m *failingMachine) while(act func() error) error {
 	if m.dead.Load() {
 		return errDead
@@ -412,7 +412,71 @@ func (m *failingMachine) Resize(ctx context.Context, size engi.Size) error {
 	return provider.Resize(ctx, m.Machine, size)
 }
 
-// mortalStore is a store whose node can die.
+// A faultyStore is a store in SQLite that can be made to fail.
+type faultyStore struct {
+	fleet.Store
+
+	mu    sync.Mutex
+	fault func(act string) error // guarded by mu; nil for none
+}
+
+// openStore opens the database in dir until the test ends.
+func openStore(t testing.TB, dir string) *faultyStore {
+	t.Helper()
+	db, err := store.Open(t.Context(), filepath.Join(dir, "engi.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return &faultyStore{Store: store.Fleet(db)}
+}
+
+// Fail makes every later write fail for which f returns an error; nil ends
+// that. f is called with the name of the method, never concurrently.
+func (s *faultyStore) Fail(f func(act string) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = f
+}
+
+func (s *faultyStore) check(act string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fault == nil {
+		return nil
+	}
+	return s.fault(act)
+}
+
+func (s *faultyStore) Create(ctx context.Context, r fleet.Record, b *fleet.SandboxRecord) (fleet.Record, error) {
+	if err := s.check("Create"); err != nil {
+		return fleet.Record{}, err
+	}
+	return s.Store.Create(ctx, r, b)
+}
+
+func (s *faultyStore) Update(ctx context.Context, from engi.ExecutionState, r fleet.Record, b *fleet.SandboxRecord) error {
+	if err := s.check("Update"); err != nil {
+		return err
+	}
+	return s.Store.Update(ctx, from, r, b)
+}
+
+func (s *faultyStore) PutSandbox(ctx context.Context, b fleet.SandboxRecord) error {
+	if err := s.check("PutSandbox"); err != nil {
+		return err
+	}
+	return s.Store.PutSandbox(ctx, b)
+}
+
+func (s *faultyStore) ForgetSandbox(ctx context.Context, id engi.SandboxID) error {
+	if err := s.check("ForgetSandbox"); err != nil {
+		return err
+	}
+	return s.Store.ForgetSandbox(ctx, id)
+}
+
+// failingStore is a store whose node can die.
 type failingStore struct {
 	fleet.Store
 	dead *atomic.Bool
@@ -458,12 +522,12 @@ func (w testWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// files lists what is below the world's directory, relative to it.
-func (w *fixture) files() (names []string) {
-	w.t.Helper()
-	err := filepath.WalkDir(w.dir, func(p string, d os.DirEntry, err error) error {
+// files lists the files below the node's directory, relative to it.
+func (fx *fixture) files() (names []string) {
+	fx.t.Helper()
+	err := filepath.WalkDir(fx.dir, func(p string, d os.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
-			rel, _ := filepath.Rel(w.dir, p)
+			rel, _ := filepath.Rel(fx.dir, p)
 			names = append(names, rel)
 		}
 		if errors.Is(err, os.ErrNotExist) { // it is being removed
@@ -472,7 +536,7 @@ func (w *fixture) files() (names []string) {
 		return err
 	})
 	if err != nil {
-		w.t.Fatal(err)
+		fx.t.Fatal(err)
 	}
 	return names
 }

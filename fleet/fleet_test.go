@@ -25,14 +25,14 @@ import (
 
 var warmBash = fleet.PoolConfig{Language: engi.Bash, Target: 2}
 
-func TestAProgramRunsAndItsSandboxGoes(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
+func TestExecution(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
 	spec := script(`read line; echo "$line-$1-$FOO"; echo bad >&2; exit 3`)
 	spec.Program.Args = []string{"arg"}
 	spec.Program.Env = map[string]string{"FOO": "foo"}
 	spec.Program.Stdin = []byte("in\n")
-	started := n.begin(spec)
+	started := n.start(spec)
 	if started.State != engi.ExecutionRunning || started.Sandbox == "" || started.Started.IsZero() {
 		t.Errorf("started %+v, want it running in a sandbox", started)
 	}
@@ -42,17 +42,17 @@ func TestAProgramRunsAndItsSandboxGoes(t *testing.T) {
 	if string(r.Stderr) != "bad\n" || !r.Warm || r.Tier != engi.TierMemory || r.Duration <= 0 || r.Claim <= 0 || r.Queued != 0 {
 		t.Errorf("result %+v", r)
 	}
-	n.eventually("the sandbox is gone", func() bool { return !slices.Contains(w.machines(), x.Sandbox) })
-	var box engi.Sandbox
+	n.eventually("the sandbox is gone", func() bool { return !slices.Contains(fx.machines(), x.Sandbox) })
+	var sandbox engi.Sandbox
 	n.eventually("the sandbox is stopped", func() bool {
 		var err error
-		if box, err = n.Sandboxes().Get(t.Context(), "alice", x.Sandbox); err != nil {
+		if sandbox, err = n.Sandboxes().Get(t.Context(), "alice", x.Sandbox); err != nil {
 			t.Fatal(err)
 		}
-		return box.State == engi.Stopped
+		return sandbox.State == engi.Stopped
 	})
-	if box.End != engi.CauseExited || box.Execution != x.ID || box.Stopped.IsZero() {
-		t.Errorf("record of the sandbox: %+v", box)
+	if sandbox.End != engi.CauseExited || sandbox.Execution != x.ID || sandbox.Stopped.IsZero() {
+		t.Errorf("record of the sandbox: %+v", sandbox)
 	}
 	again, err := n.x.Get(t.Context(), "alice", x.ID)
 	if err != nil || string(again.Result.Stdout) != string(r.Stdout) {
@@ -61,9 +61,9 @@ func TestAProgramRunsAndItsSandboxGoes(t *testing.T) {
 	n.warm()
 }
 
-func TestASandboxServesOneExecution(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 3})).warm()
+func TestSandboxServesOneExecution(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 3})).warm()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	used := map[engi.SandboxID]int{}
@@ -90,17 +90,17 @@ func TestASandboxServesOneExecution(t *testing.T) {
 		t.Errorf("15 executions used %d sandboxes", len(used))
 	}
 	n.warm()
-	n.eventually("used sandboxes are gone", func() bool { return len(w.machines()) == 3 })
+	n.eventually("used sandboxes are gone", func() bool { return len(fx.machines()) == 3 })
 }
 
 func TestClaimsOfAnEmptyPool(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(func(o *fleet.Options) {
+	fx := newFixture(t)
+	n := fx.start(func(o *fleet.Options) {
 		o.MaxSandboxes = 1
 		o.MaxQueue = 1
 		o.Pools = []fleet.PoolConfig{{Language: engi.Bash, Target: 1, OnEmpty: engi.PoolReject}}
 	}).warm()
-	busy := n.begin(script("sleep 60"))
+	busy := n.start(script("sleep 60"))
 
 	_, err := n.x.Start(t.Context(), script("true"))
 	wantKind(t, "reject", err, engi.Exhausted)
@@ -110,7 +110,7 @@ func TestClaimsOfAnEmptyPool(t *testing.T) {
 
 	wait := script("true")
 	wait.OnEmpty, wait.ClaimTimeout = engi.PoolWait, 50*time.Millisecond
-	x := n.begin(wait)
+	x := n.start(wait)
 	if x.State != engi.ExecutionQueued {
 		t.Errorf("state %s, want queued", x.State)
 	}
@@ -123,7 +123,7 @@ func TestClaimsOfAnEmptyPool(t *testing.T) {
 	wantKind(t, "watch a refused one", err, engi.Exhausted)
 
 	wait.OnEmpty, wait.ClaimTimeout = engi.PoolBootSync, time.Minute
-	queued := n.begin(wait)
+	queued := n.start(wait)
 	_, err = n.x.Start(t.Context(), wait)
 	wantKind(t, "full queue", err, engi.Exhausted)
 	if engi.RetryOf(err).Position != 2 {
@@ -138,17 +138,17 @@ func TestClaimsOfAnEmptyPool(t *testing.T) {
 	if y.Result.Queued <= 0 || y.Result.Warm {
 		t.Errorf("result %+v, want queue time and no warmth", y.Result)
 	}
-	if left := w.files(); len(left) != 0 {
+	if left := fx.files(); len(left) != 0 {
 		t.Errorf("files left: %v", left)
 	}
 }
 
 func TestDemandWithoutAPool(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(func(o *fleet.Options) { o.Demand = 1 })
-	wantAnswer(t, n.do(script("echo cold")), 0, engi.CauseExited, "cold\n")
+	fx := newFixture(t)
+	n := fx.start(func(o *fleet.Options) { o.Demand = 1 })
+	wantAnswer(t, n.execute(script("echo cold")), 0, engi.CauseExited, "cold\n")
 	n.warm()
-	x := n.do(script("echo warm"))
+	x := n.execute(script("echo warm"))
 	wantAnswer(t, x, 0, engi.CauseExited, "warm\n")
 	if !x.Result.Warm {
 		t.Error("the second run was not warm")
@@ -156,9 +156,9 @@ func TestDemandWithoutAPool(t *testing.T) {
 }
 
 func TestBarePoolServesALanguage(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(fleet.PoolConfig{Target: 1})).warm()
-	x := n.begin(script("echo bare"))
+	fx := newFixture(t)
+	n := fx.start(pools(fleet.PoolConfig{Target: 1})).warm()
+	x := n.start(script("echo bare"))
 	if x.State != engi.ExecutionRunning {
 		t.Errorf("state %s, want running at once", x.State)
 	}
@@ -166,9 +166,9 @@ func TestBarePoolServesALanguage(t *testing.T) {
 }
 
 func TestOwnersSeeOnlyTheirs(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
-	x := n.begin(script("sleep 30"))
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
+	x := n.start(script("sleep 30"))
 	for what, f := range map[string]func(engi.Owner) error{
 		"get":      func(o engi.Owner) error { _, err := n.x.Get(t.Context(), o, x.ID); return err },
 		"wait":     func(o engi.Owner) error { _, err := n.x.Wait(t.Context(), o, x.ID); return err },
@@ -200,9 +200,9 @@ func TestOwnersSeeOnlyTheirs(t *testing.T) {
 }
 
 func TestWatchersLoseNothing(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
-	x := n.begin(script(`for i in $(seq 2000); do echo "line $i of the output"; done; read; echo end`))
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
+	x := n.start(script(`for i in $(seq 2000); do echo "line $i of the output"; done; read; echo end`))
 	// stdin is empty: read ends at once, so the run may end before or after
 	// a watcher comes; both must give the same.
 	var want strings.Builder
@@ -235,10 +235,10 @@ func TestWatchersLoseNothing(t *testing.T) {
 	}
 }
 
-func TestASlowWatcherHoldsNothingUp(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
-	x := n.begin(script("sleep 0.05; head -c 600000 /dev/zero; echo"))
+func TestSlowWatcherHoldsNothingUp(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
+	x := n.start(script("sleep 0.05; head -c 600000 /dev/zero; echo"))
 	for e, err := range n.x.Watch(t.Context(), "alice", x.ID, 0) { // held open while the run ends
 		if err != nil {
 			t.Fatal(err)
@@ -254,12 +254,12 @@ func TestASlowWatcherHoldsNothingUp(t *testing.T) {
 }
 
 func TestEndsHaveCauses(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 4})).warm()
+	fx := newFixture(t)
+	n := fx.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 4})).warm()
 	t.Run("timeout", func(t *testing.T) {
 		spec := script("echo begun; sleep 60")
 		spec.Limits.Timeout = 300 * time.Millisecond
-		x := n.do(spec)
+		x := n.execute(spec)
 		wantAnswer(t, x, -1, engi.CauseTimeout, "begun\n")
 		if x.Result.Error == "" || x.Result.Duration < 300*time.Millisecond {
 			t.Errorf("%+v", x.Result)
@@ -268,13 +268,13 @@ func TestEndsHaveCauses(t *testing.T) {
 	t.Run("output", func(t *testing.T) {
 		spec := script("while :; do echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; done")
 		spec.Limits.Output = 10_000
-		x := n.do(spec)
+		x := n.execute(spec)
 		if x.Result.Exit.Cause != engi.CauseOutput || len(x.Result.Stdout) != 10_000 || !x.Result.StdoutTruncated {
 			t.Errorf("%+v with %d bytes", x.Result.Exit, len(x.Result.Stdout))
 		}
 	})
 	t.Run("cancelled", func(t *testing.T) {
-		x := n.begin(script("echo begun; sleep 60"))
+		x := n.start(script("echo begun; sleep 60"))
 		n.printed(x.ID, 6)
 		for range 2 {
 			if err := n.x.Cancel(t.Context(), "alice", x.ID); err != nil {
@@ -287,14 +287,14 @@ func TestEndsHaveCauses(t *testing.T) {
 		}
 	})
 	t.Run("sandbox stopped", func(t *testing.T) {
-		x := n.begin(script("echo begun; sleep 60"))
+		x := n.start(script("echo begun; sleep 60"))
 		n.printed(x.ID, 6)
 		x = n.now(x.ID)
 		if err := n.Sandboxes().Stop(t.Context(), "alice", x.Sandbox); err != nil {
 			t.Fatal(err)
 		}
 		wantAnswer(t, n.wait(x.ID), -1, engi.CauseCancelled, "begun\n")
-		if slices.Contains(w.machines(), x.Sandbox) {
+		if slices.Contains(fx.machines(), x.Sandbox) {
 			t.Error("Stop returned before the machine was gone")
 		}
 		if err := n.Sandboxes().Stop(t.Context(), "alice", x.Sandbox); err != nil {
@@ -302,9 +302,9 @@ func TestEndsHaveCauses(t *testing.T) {
 		}
 	})
 	t.Run("sandbox lost", func(t *testing.T) {
-		x := n.begin(script("echo begun; sleep 60"))
+		x := n.start(script("echo begun; sleep 60"))
 		n.printed(x.ID, 6)
-		w.host.Kill(n.now(x.ID).Sandbox)
+		fx.host.Kill(n.now(x.ID).Sandbox)
 		got := n.wait(x.ID)
 		wantAnswer(t, got, -1, engi.CauseSandboxLost, "begun\n")
 		if got.Result.Error == "" {
@@ -312,20 +312,20 @@ func TestEndsHaveCauses(t *testing.T) {
 		}
 	})
 	t.Run("memory", func(t *testing.T) {
-		x := n.begin(script("echo begun; sleep 60"))
+		x := n.start(script("echo begun; sleep 60"))
 		n.printed(x.ID, 6)
-		w.host.FillMemory(n.now(x.ID).Sandbox)
+		fx.host.FillMemory(n.now(x.ID).Sandbox)
 		wantAnswer(t, n.wait(x.ID), -1, engi.CauseMemory, "begun\n")
 	})
 	n.warm()
-	n.eventually("used sandboxes are gone", func() bool { return len(w.machines()) == 4 })
+	n.eventually("used sandboxes are gone", func() bool { return len(fx.machines()) == 4 })
 }
 
 func TestArtifacts(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
 	spec := script("mkdir -p a/b; printf one > a/b/one; head -c 100000 /dev/zero > zeros; chmod 600 zeros; ln -s /etc/passwd link")
-	x := n.do(spec)
+	x := n.execute(spec)
 	wantAnswer(t, x, 0, engi.CauseExited, "")
 	sum := func(b []byte) string { s := sha256.Sum256(b); return hex.EncodeToString(s[:]) }
 	want := map[string]engi.Artifact{
@@ -348,26 +348,26 @@ func TestArtifacts(t *testing.T) {
 	if err != nil || string(data) != "one" {
 		t.Errorf("%q, %v", data, err)
 	}
-	for _, path := range []string{"link", "../tape", "a/b", ""} {
+	for _, path := range []string{"link", "../output", "a/b", ""} {
 		_, err := n.x.Artifact(t.Context(), "alice", x.ID, path)
 		wantKind(t, "artifact "+path, err, engi.NotFound)
 	}
 
 	spec = script("for i in 1 2 3 4 5; do echo $i > f$i; done")
 	spec.Limits.ArtifactCount = 2
-	x = n.do(spec)
+	x = n.execute(spec)
 	if len(x.Result.Artifacts) != 2 || x.Result.ArtifactsLeft != 3 {
 		t.Errorf("%d artifacts, %d left; want 2 and 3", len(x.Result.Artifacts), x.Result.ArtifactsLeft)
 	}
 }
 
 func TestIdempotency(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
 	spec := script("echo once")
 	spec.Idempotency = "k"
-	first := n.do(spec)
-	again := n.begin(spec)
+	first := n.execute(spec)
+	again := n.start(spec)
 	if again.ID != first.ID || again.Result == nil || string(again.Result.Stdout) != "once\n" {
 		t.Errorf("repeated: %+v, want execution %s with its answer", again, first.ID)
 	}
@@ -401,30 +401,30 @@ func TestIdempotency(t *testing.T) {
 	n.warm()
 }
 
-func TestAnotherSizeBootsItsOwn(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
+func TestUnusualSizeBoots(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
 	spec := script("echo sized")
 	spec.Limits.Size.Disk = 123 << 20
-	x := n.begin(spec)
+	x := n.start(spec)
 	if x.State != engi.ExecutionQueued {
 		t.Errorf("state %s, want queued for a boot", x.State)
 	}
 	x = n.wait(x.ID)
 	wantAnswer(t, x, 0, engi.CauseExited, "sized\n")
-	box, err := n.Sandboxes().Get(t.Context(), "alice", x.Sandbox)
-	if err != nil || box.Size.Disk != 123<<20 {
-		t.Errorf("sandbox %+v, %v", box, err)
+	sandbox, err := n.Sandboxes().Get(t.Context(), "alice", x.Sandbox)
+	if err != nil || sandbox.Size.Disk != 123<<20 {
+		t.Errorf("sandbox %+v, %v", sandbox, err)
 	}
 	n.eventually("the pool of that size is gone", func() bool { return len(n.Pools(t.Context())) == 1 })
 }
 
-func TestASizeThatCannotBeHadIsTold(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
+func TestUnenforcedSizeIsReported(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
 	spec := script("echo resized")
 	spec.Limits.Size.Memory = 64 << 20
-	x := n.do(spec)
+	x := n.execute(spec)
 	wantAnswer(t, x, 0, engi.CauseExited, "resized\n")
 	for _, limit := range []string{"memory", "vcpus"} {
 		if !slices.Contains(x.Result.NotEnforced, limit) {
@@ -433,11 +433,11 @@ func TestASizeThatCannotBeHadIsTold(t *testing.T) {
 	}
 }
 
-func TestANewTemplateReplacesTheOldMembers(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 3})).warm()
-	w.twins.Set(base(t, "d2"))
-	n.eventually("all members are new", func() bool {
+func TestNewTemplateReplacesOldInstances(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 3})).warm()
+	fx.fakes.Set(base(t, "d2"))
+	n.eventually("all instances are new", func() bool {
 		ready := 0
 		for _, p := range n.Pools(t.Context()) {
 			ready += p.Ready
@@ -454,15 +454,15 @@ func TestANewTemplateReplacesTheOldMembers(t *testing.T) {
 		}
 		return len(list) == 3 && !slices.ContainsFunc(list, func(s engi.Sandbox) bool { return s.Digest != "d2" })
 	})
-	if pins := w.twins.Pins(); !maps.Equal(pins, map[string]int{"d2": 3}) {
+	if pins := fx.fakes.Pins(); !maps.Equal(pins, map[string]int{"d2": 3}) {
 		t.Errorf("pins %v, want 3 of d2", pins)
 	}
 }
 
-func TestWarmSaysWhyItIsNot(t *testing.T) {
-	w := newWorld(t)
-	w.twins.Remove("base")
-	n := w.start(pools(warmBash))
+func TestWarmSaysWhyNot(t *testing.T) {
+	fx := newFixture(t)
+	fx.fakes.Remove("base")
+	n := fx.start(pools(warmBash))
 	n.eventually("a boot failed", func() bool {
 		err := n.Warm(t.Context())
 		return err != nil && strings.Contains(err.Error(), "no template base")
@@ -470,16 +470,16 @@ func TestWarmSaysWhyItIsNot(t *testing.T) {
 	wantKind(t, "Warm", n.Warm(t.Context()), engi.Unavailable)
 	_, err := n.x.Start(t.Context(), script("true"))
 	wantKind(t, "Start", err, engi.NotFound)
-	w.twins.Set(base(t, "d1"))
+	fx.fakes.Set(base(t, "d1"))
 	n.warm()
 }
 
-func TestATemplateBuiltByAnotherProcess(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 2})).warm()
-	w.twins.SetQuietly(base(t, "d2"))
-	n.do(script(":")) // its successor is of the new build
-	n.eventually("all members are new", func() bool {
+func TestTemplateBuiltByAnotherProcess(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 2})).warm()
+	fx.fakes.SetQuietly(base(t, "d2"))
+	n.execute(script(":")) // its successor is of the new build
+	n.eventually("all instances are new", func() bool {
 		list, err := n.Sandboxes().List(t.Context(), "", engi.SandboxFilter{})
 		if err != nil {
 			t.Fatal(err)
@@ -491,43 +491,43 @@ func TestATemplateBuiltByAnotherProcess(t *testing.T) {
 	})
 }
 
-func TestAPoolTheTemplateCannotServe(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash, fleet.PoolConfig{Language: engi.Go, Target: 1})).warm()
-	if got := len(w.machines()); got != 2 {
+func TestPoolOfAnUnsupportedLanguage(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash, fleet.PoolConfig{Language: engi.Go, Target: 1})).warm()
+	if got := len(fx.machines()); got != 2 {
 		t.Errorf("%d machines, want 2", got)
 	}
-	wantAnswer(t, n.do(script("echo fine")), 0, engi.CauseExited, "fine\n")
+	wantAnswer(t, n.execute(script("echo fine")), 0, engi.CauseExited, "fine\n")
 }
 
-func TestAMemberThatDiesIsReplaced(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
-	victim := w.machines()[0]
-	w.host.Kill(victim)
+func TestDeadInstancesAreReplaced(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
+	victim := fx.machines()[0]
+	fx.host.Kill(victim)
 	n.eventually("another took its place", func() bool {
-		ids := w.machines()
+		ids := fx.machines()
 		return len(ids) == 2 && !slices.Contains(ids, victim)
 	})
 	n.warm()
-	wantAnswer(t, n.do(script("echo alive")), 0, engi.CauseExited, "alive\n")
+	wantAnswer(t, n.execute(script("echo alive")), 0, engi.CauseExited, "alive\n")
 }
 
 func TestOldExecutionsGo(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
 	var ids []engi.ExecutionID
 	for range 5 {
-		ids = append(ids, n.do(script("head -c 100000 /dev/zero; echo x > file")).ID)
+		ids = append(ids, n.execute(script("head -c 100000 /dev/zero; echo x > file")).ID)
 	}
 	n.stop()
-	n = w.start(func(o *fleet.Options) { o.KeepCount = 2 })
+	n = fx.start(func(o *fleet.Options) { o.KeepCount = 2 })
 	n.eventually("old ones are gone", func() bool {
 		list, err := n.x.List(t.Context(), "alice", engi.ExecutionFilter{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		dirs, err := os.ReadDir(filepath.Join(w.dir, "executions"))
+		dirs, err := os.ReadDir(filepath.Join(fx.dir, "executions"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -543,11 +543,11 @@ func TestOldExecutionsGo(t *testing.T) {
 	}
 }
 
-func TestAFailingStoreIsToldAndTriedAgain(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
-	x := n.begin(script("sleep 0.1; echo kept"))
-	w.store.Fail(func(act string) error {
+func TestFailingStoreIsRetried(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
+	x := n.start(script("sleep 0.1; echo kept"))
+	fx.store.Fail(func(act string) error {
 		if act == "Update" {
 			return engi.Errorf(engi.Exhausted, "disk full")
 		}
@@ -558,40 +558,40 @@ func TestAFailingStoreIsToldAndTriedAgain(t *testing.T) {
 	if got, err := n.x.Get(t.Context(), "alice", x.ID); err != nil || got.State != engi.ExecutionRunning {
 		t.Errorf("%+v, %v; want it running", got, err)
 	}
-	w.store.Fail(nil)
+	fx.store.Fail(nil)
 	n.eventually("its end is stored", func() bool {
 		got, err := n.x.Get(t.Context(), "alice", x.ID)
 		return err == nil && got.State == engi.ExecutionDone
 	})
 	wantAnswer(t, n.wait(x.ID), 0, engi.CauseExited, "kept\n")
 
-	w.store.Fail(func(act string) error { return engi.Errorf(engi.Exhausted, "disk full") })
+	fx.store.Fail(func(act string) error { return engi.Errorf(engi.Exhausted, "disk full") })
 	_, err = n.x.Start(t.Context(), script("true"))
 	wantKind(t, "Start", err, engi.Exhausted)
-	w.store.Fail(nil)
-	wantAnswer(t, n.do(script("echo better")), 0, engi.CauseExited, "better\n")
+	fx.store.Fail(nil)
+	wantAnswer(t, n.execute(script("echo better")), 0, engi.CauseExited, "better\n")
 }
 
-func TestAnEphemeralNodeLeavesNothing(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(func(o *fleet.Options) {
+func TestEphemeralNodeLeavesNothing(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(func(o *fleet.Options) {
 		o.Ephemeral = true
 		o.Pools = []fleet.PoolConfig{{Language: engi.Bash, Target: 3}}
 	}).warm()
-	n.begin(script("sleep 60"))
+	n.start(script("sleep 60"))
 	n.stop()
-	if ids := w.machines(); len(ids) != 0 {
+	if ids := fx.machines(); len(ids) != 0 {
 		t.Errorf("left: %v", ids)
 	}
-	if pins := w.twins.Pins(); len(pins) != 0 {
+	if pins := fx.fakes.Pins(); len(pins) != 0 {
 		t.Errorf("pins left: %v", pins)
 	}
 }
 
 func TestNotServing(t *testing.T) {
-	w := newWorld(t)
+	fx := newFixture(t)
 	m, err := fleet.Open(t.Context(), fleet.Options{
-		Providers: []provider.Provider{memory.New(w.host)}, Templates: w.templates, Store: w.store, Dir: w.dir,
+		Providers: []provider.Provider{memory.New(fx.host)}, Templates: fx.templates, Store: fx.store, Dir: fx.dir,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -602,9 +602,9 @@ func TestNotServing(t *testing.T) {
 }
 
 func TestOpenRefusesNonsense(t *testing.T) {
-	w := newWorld(t)
+	fx := newFixture(t)
 	good := func() fleet.Options {
-		return fleet.Options{Providers: []provider.Provider{memory.New(w.host)}, Templates: w.templates, Store: w.store, Dir: w.dir}
+		return fleet.Options{Providers: []provider.Provider{memory.New(fx.host)}, Templates: fx.templates, Store: fx.store, Dir: fx.dir}
 	}
 	for name, edit := range map[string]func(*fleet.Options){
 		"no provider":     func(o *fleet.Options) { o.Providers = nil },
@@ -627,13 +627,13 @@ func TestOpenRefusesNonsense(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
-	w := newWorld(t)
+	fx := newFixture(t)
 	reg := prometheus.NewRegistry()
-	n := w.start(func(o *fleet.Options) {
+	n := fx.start(func(o *fleet.Options) {
 		o.Metrics = reg
 		o.Pools = []fleet.PoolConfig{warmBash}
 	}).warm()
-	n.do(script("exit 1"))
+	n.execute(script("exit 1"))
 	got := map[string]bool{}
 	families, err := reg.Gather()
 	if err != nil {
@@ -667,9 +667,9 @@ func TestMetrics(t *testing.T) {
 }
 
 func TestWaitEndsWithItsContext(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
-	x := n.begin(script("sleep 60"))
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
+	x := n.start(script("sleep 60"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := n.x.Wait(ctx, "alice", x.ID)
@@ -685,11 +685,11 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestABrokenStreamLosesNothing(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
+func TestBrokenConnectionLosesNothing(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
 	flag := filepath.Join(t.TempDir(), "flag")
-	x := n.begin(script(fmt.Sprintf("seq 1000; while ! test -e %s; do sleep 0.01; done; seq 1000", flag)))
+	x := n.start(script(fmt.Sprintf("seq 1000; while ! test -e %s; do sleep 0.01; done; seq 1000", flag)))
 	n.printed(x.ID, 3893)
 	for range 2 {
 		cut(x.Sandbox)
@@ -707,12 +707,12 @@ func TestABrokenStreamLosesNothing(t *testing.T) {
 	wantAnswer(t, n.wait(x.ID), 0, engi.CauseExited, want.String())
 }
 
-func TestAStreamThatBreaksBeforeTheProgramStarts(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 1})).warm()
+func TestConnectionThatBreaksBeforeTheStart(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 1})).warm()
 	proof := filepath.Join(t.TempDir(), "proof")
-	cut(w.machines()[0])
-	x := n.do(script(fmt.Sprintf("echo ran >> %s; echo ok", proof)))
+	cut(fx.machines()[0])
+	x := n.execute(script(fmt.Sprintf("echo ran >> %s; echo ok", proof)))
 	wantAnswer(t, x, 0, engi.CauseExited, "ok\n")
 	if data, err := os.ReadFile(proof); err != nil || string(data) != "ran\n" {
 		t.Errorf("it ran %q, %v; want once", data, err)

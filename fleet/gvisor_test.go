@@ -17,11 +17,9 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/disk"
 	"github.com/engi-dev/engi/fleet"
-	"github.com/engi-dev/engi/fleet/fleettest"
 	"github.com/engi-dev/engi/guest/wire"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
-	"github.com/engi-dev/engi/store"
 )
 
 // lookup finds a program these tests need, or skips and says what is missing.
@@ -45,9 +43,9 @@ func missing(t testing.TB, what string) {
 	t.Skip(what)
 }
 
-// newRealWorld is a world of gVisor machines on this machine's own programs,
+// newRealFixture has gVisor machines with this machine's own programs,
 // with records in SQLite, all below dir. Nothing of it is left after the test.
-func newRealWorld(t testing.TB, dir string) *fixture {
+func newRealFixture(t testing.TB, dir string) *fixture {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		missing(t, "gVisor machines need root")
@@ -68,13 +66,8 @@ func newRealWorld(t testing.TB, dir string) *fixture {
 	if _, err := templates.Build(t.Context(), "host", nil, func(engi.BuildEvent) {}); err != nil {
 		missing(t, "no host template: "+err.Error())
 	}
-	db, err := store.Open(t.Context(), filepath.Join(dir, "engi.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() })
-	w := &fixture{t: t, store: fleettest.NewStore(), records: store.Fleet(db), templates: templates, dir: filepath.Join(dir, "fleet")}
-	w.provider = func() provider.Provider {
+	fx := &fixture{t: t, store: openStore(t, dir), templates: templates, dir: filepath.Join(dir, "fleet")}
+	fx.provider = func() provider.Provider {
 		p, err := gvisor.New(o)
 		if err != nil {
 			t.Fatal(err)
@@ -82,10 +75,10 @@ func newRealWorld(t testing.TB, dir string) *fixture {
 		return p
 	}
 	if os.Getenv(childDir) != "" {
-		return w
+		return fx
 	}
 	t.Cleanup(func() {
-		p := w.provider()
+		p := fx.provider()
 		ids, err := p.Found(context.Background())
 		if err != nil {
 			t.Error(err)
@@ -100,7 +93,7 @@ func newRealWorld(t testing.TB, dir string) *fixture {
 			t.Errorf("leaks: %v, %v", leaks, err)
 		}
 	})
-	return w
+	return fx
 }
 
 // onHost makes edit use the host template.
@@ -115,12 +108,12 @@ func onHost(edit func(*fleet.Options)) func(*fleet.Options) {
 }
 
 func TestRealSandboxes(t *testing.T) {
-	w := newRealWorld(t, t.TempDir())
-	n := w.start(onHost(pools(fleet.PoolConfig{Language: engi.Bash, Target: 2}))).warm()
+	fx := newRealFixture(t, t.TempDir())
+	n := fx.start(onHost(pools(fleet.PoolConfig{Language: engi.Bash, Target: 2}))).warm()
 
 	t.Run("answer", func(t *testing.T) {
 		spec := script("id -u; pwd; ls; echo bad >&2; echo art > file; exit 3")
-		x := n.do(spec)
+		x := n.execute(spec)
 		if x.Result.Exit.Code != 3 || x.Result.Exit.Cause != engi.CauseExited || !x.Result.Warm || x.Result.Tier != engi.TierGVisor ||
 			len(x.Result.Artifacts) != 1 || string(x.Result.Stderr) != "bad\n" {
 			t.Errorf("%+v\nstdout %s\nstderr %s", x.Result, x.Result.Stdout, x.Result.Stderr)
@@ -129,7 +122,7 @@ func TestRealSandboxes(t *testing.T) {
 	t.Run("memory", func(t *testing.T) {
 		spec := script(`x=a; while :; do x="$x$x$x$x"; done`)
 		spec.Limits.Size.Memory = 128 << 20
-		x := n.do(spec)
+		x := n.execute(spec)
 		if slices.Contains(x.Result.NotEnforced, "memory") {
 			t.Skip("no memory limit on this host")
 		}
@@ -141,12 +134,12 @@ func TestRealSandboxes(t *testing.T) {
 	t.Run("timeout", func(t *testing.T) {
 		spec := script("echo begun; while :; do :; done")
 		spec.Limits.Timeout = time.Second
-		x := n.do(spec)
+		x := n.execute(spec)
 		wantAnswer(t, x, -1, engi.CauseTimeout, "begun\n")
 		t.Log(x.Ended.Sub(x.Started))
 	})
 	t.Run("cancel", func(t *testing.T) {
-		x := n.begin(script("echo begun; sleep 60"))
+		x := n.start(script("echo begun; sleep 60"))
 		n.printed(x.ID, 6)
 		if err := n.x.Cancel(t.Context(), "alice", x.ID); err != nil {
 			t.Fatal(err)
@@ -156,10 +149,10 @@ func TestRealSandboxes(t *testing.T) {
 	t.Run("another disk", func(t *testing.T) {
 		spec := script("echo sized")
 		spec.Limits.Size.Disk = 32 << 20
-		wantAnswer(t, n.do(spec), 0, engi.CauseExited, "sized\n")
+		wantAnswer(t, n.execute(spec), 0, engi.CauseExited, "sized\n")
 	})
 	n.warm()
-	n.eventually("used sandboxes are gone", func() bool { return len(w.machines()) == 2 })
+	n.eventually("used sandboxes are gone", func() bool { return len(fx.machines()) == 2 })
 }
 
 // childDir names the directory in which TestRealNodeChild runs a node.
@@ -171,8 +164,8 @@ func TestRealNodeChild(t *testing.T) {
 	if dir == "" {
 		t.Skip("runs in a process of its own, for TestRealSandboxesSurviveTheNode")
 	}
-	n := newRealWorld(t, dir).start(twoBash).warm()
-	x := n.begin(script("seq 1000; sleep 2; seq 1000; exit 5"))
+	n := newRealFixture(t, dir).start(twoBash).warm()
+	x := n.start(script("seq 1000; sleep 2; seq 1000; exit 5"))
 	n.printed(x.ID, 3893)
 	n.warm()
 	fmt.Printf("running %s %s\n", x.ID, x.Sandbox)
@@ -183,7 +176,7 @@ var twoBash = onHost(pools(fleet.PoolConfig{Language: engi.Bash, Target: 2}))
 
 func TestRealSandboxesSurviveTheNode(t *testing.T) {
 	dir := t.TempDir()
-	w := newRealWorld(t, dir)
+	fx := newRealFixture(t, dir)
 	child := exec.Command(os.Args[0], "-test.run=^TestRealNodeChild$")
 	child.Env = append(os.Environ(), childDir+"="+dir)
 	out, err := child.StdoutPipe()
@@ -207,10 +200,10 @@ func TestRealSandboxesSurviveTheNode(t *testing.T) {
 	if x.ID == "" {
 		t.Fatal("the child did not get so far")
 	}
-	warm := slices.DeleteFunc(w.machines(), func(id engi.SandboxID) bool { return id == x.Sandbox })
+	warm := slices.DeleteFunc(fx.machines(), func(id engi.SandboxID) bool { return id == x.Sandbox })
 
 	began := time.Now()
-	n := w.start(twoBash)
+	n := fx.start(twoBash)
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("recovered in %v, want 5s at most", took)
 	} else {
@@ -230,13 +223,13 @@ func TestRealSandboxesSurviveTheNode(t *testing.T) {
 		t.Errorf("%d bytes, %v; want %d", len(text), err, want.Len()-100)
 	}
 	wantAnswer(t, n.wait(x.ID), 5, engi.CauseExited, want.String())
-	y := n.do(script("echo kept"))
+	y := n.execute(script("echo kept"))
 	wantAnswer(t, y, 0, engi.CauseExited, "kept\n")
 	if !slices.Contains(warm, y.Sandbox) {
 		t.Error("a warm sandbox of before was not used")
 	}
 	n.warm()
-	n.eventually("used sandboxes are gone", func() bool { return len(w.machines()) == 2 })
+	n.eventually("used sandboxes are gone", func() bool { return len(fx.machines()) == 2 })
 }
 
 // BenchmarkRealExecution runs a small program warm in gVisor, one at a time.
@@ -246,23 +239,23 @@ func BenchmarkRealExecution(b *testing.B) {
 		code     string
 	}{{engi.Bash, "echo 1"}, {engi.Python, "print(1)"}, {engi.JavaScript, "console.log(1)"}} {
 		b.Run(string(l.language), func(b *testing.B) {
-			w := newRealWorld(b, b.TempDir())
-			const members = 10
-			n := w.start(onHost(pools(fleet.PoolConfig{Language: l.language, Target: members})))
+			fx := newRealFixture(b, b.TempDir())
+			const instances = 10
+			n := fx.start(onHost(pools(fleet.PoolConfig{Language: l.language, Target: instances})))
 			spec := script(l.code)
 			spec.Program.Language = l.language
 			spec.Program.Files[0].Path = wire.Entry(l.language)
 			var whole, claims, rests []time.Duration
 			for i := 0; b.Loop(); i++ {
-				if i%members == 0 {
+				if i%instances == 0 {
 					b.StopTimer()
 					n.warm()
-					n.eventually("teardowns are over", func() bool { return len(w.machines()) == members })
+					n.eventually("teardowns are over", func() bool { return len(fx.machines()) == instances })
 					time.Sleep(200 * time.Millisecond)
 					b.StartTimer()
 				}
 				began := time.Now()
-				x := n.do(spec)
+				x := n.execute(spec)
 				if x.Result.Exit.Code != 0 || !x.Result.Warm {
 					b.Fatalf("%+v %s", x.Result, x.Result.Stderr)
 				}
@@ -275,17 +268,18 @@ func BenchmarkRealExecution(b *testing.B) {
 	}
 }
 
-// BenchmarkRealBurst runs as many programs at once as the pool has members.
+// BenchmarkRealBurst runs as many programs at once as the pool has instances
+// ready.
 func BenchmarkRealBurst(b *testing.B) {
-	w := newRealWorld(b, b.TempDir())
-	const members = 50
-	n := w.start(onHost(pools(fleet.PoolConfig{Language: engi.Bash, Target: members}))).warm()
+	fx := newRealFixture(b, b.TempDir())
+	const instances = 50
+	n := fx.start(onHost(pools(fleet.PoolConfig{Language: engi.Bash, Target: instances}))).warm()
 	var mu sync.Mutex
 	var whole []time.Duration
 	for b.Loop() {
 		b.StopTimer()
 		began := time.Now()
-		for n.Pools(b.Context())[0].Ready < members || len(w.machines()) != members {
+		for n.Pools(b.Context())[0].Ready < instances || len(fx.machines()) != instances {
 			time.Sleep(10 * time.Millisecond)
 		}
 		b.Log("full after", time.Since(began))
@@ -293,7 +287,7 @@ func BenchmarkRealBurst(b *testing.B) {
 		b.StartTimer()
 		var wg sync.WaitGroup
 		began = time.Now()
-		for range members {
+		for range instances {
 			wg.Go(func() {
 				x, err := n.x.Start(b.Context(), script("echo 1"))
 				if err == nil {

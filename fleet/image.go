@@ -9,20 +9,22 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-func (f files) box(id engi.SandboxID) string { return filepath.Join(f.dir, "boxes", string(id)) }
+func (f files) sandbox(id engi.SandboxID) string {
+	return filepath.Join(f.dir, "sandboxes", string(id))
+}
 
-// image is where a sleeping sandbox is kept.
-func (f files) image(id engi.SandboxID) string { return filepath.Join(f.box(id), "image") }
+// image is where a hibernated sandbox is kept.
+func (f files) image(id engi.SandboxID) string { return filepath.Join(f.sandbox(id), "image") }
 
-// hasImage reports whether a sandbox was written to disk as a whole.
+// hasImage reports whether a sandbox was written to disk completely.
 func (f files) hasImage(id engi.SandboxID) bool {
 	fi, err := os.Stat(f.image(id))
 	return err == nil && fi.IsDir()
 }
 
-// newImage makes an empty directory for a sandbox to be written to.
+// newImage makes an empty directory to write a sandbox to.
 func (f files) newImage(id engi.SandboxID) (string, error) {
-	dir := filepath.Join(f.box(id), "new")
+	dir := filepath.Join(f.sandbox(id), "new")
 	if err := os.RemoveAll(dir); err != nil {
 		return "", engi.Errorf(engi.Internal, "remove an old image: %v", err)
 	}
@@ -32,8 +34,8 @@ func (f files) newImage(id engi.SandboxID) (string, error) {
 	return dir, nil
 }
 
-// syncImage makes a sleeping sandbox survive a power cut, too. One that was
-// woken meanwhile has no image, which is no error.
+// syncImage makes an image survive a power cut, too. It is no error if the
+// image has been removed in the meantime.
 func (f files) syncImage(id engi.SandboxID) error {
 	err := filepath.WalkDir(f.image(id), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() && !d.IsDir() {
@@ -52,44 +54,44 @@ func (f files) syncImage(id engi.SandboxID) error {
 	return nil
 }
 
-// keepImage declares what newImage made complete: it is that from the moment
-// it has its name.
+// keepImage declares the image complete that was written to newImage, by
+// giving it its name.
 func (f files) keepImage(id engi.SandboxID) error {
 	if err := os.RemoveAll(f.image(id)); err != nil {
 		return engi.Errorf(engi.Internal, "remove an old image: %v", err)
 	}
-	if err := os.Rename(filepath.Join(f.box(id), "new"), f.image(id)); err != nil {
+	if err := os.Rename(filepath.Join(f.sandbox(id), "new"), f.image(id)); err != nil {
 		return engi.Errorf(engi.Internal, "keep an image: %v", err)
 	}
 	return nil
 }
 
 // dropBox removes all files of a sandbox.
-func (f files) dropBox(id engi.SandboxID) error {
-	if err := os.RemoveAll(f.box(id)); err != nil {
+func (f files) dropSandbox(id engi.SandboxID) error {
+	if err := os.RemoveAll(f.sandbox(id)); err != nil {
 		return engi.Errorf(engi.Internal, "remove files of %s: %v", id, err)
 	}
 	return nil
 }
 
-// carryOff moves the files of a sandbox, if it has any, to where they belong
-// to nobody.
-func (f files) carryOff(id engi.SandboxID) (away string, err error) {
-	if _, err := os.Lstat(f.box(id)); errors.Is(err, fs.ErrNotExist) {
+// moveAway moves the files of a sandbox, if it has any, to a temporary
+// directory.
+func (f files) moveAway(id engi.SandboxID) (trash string, err error) {
+	if _, err := os.Lstat(f.sandbox(id)); errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
-	if away, err = f.newFork(); err != nil {
+	if trash, err = f.newTemp(); err != nil {
 		return "", err
 	}
-	if err := os.Rename(f.box(id), filepath.Join(away, "box")); err != nil {
-		return away, engi.Errorf(engi.Internal, "remove an image: %v", err)
+	if err := os.Rename(f.sandbox(id), filepath.Join(trash, "sandbox")); err != nil {
+		return trash, engi.Errorf(engi.Internal, "remove an image: %v", err)
 	}
-	return away, nil
+	return trash, nil
 }
 
-// strayBoxes lists the sandboxes that have files.
-func (f files) strayBoxes() (ids []engi.SandboxID, err error) {
-	entries, err := os.ReadDir(filepath.Join(f.dir, "boxes"))
+// sandboxes lists the sandboxes that have files.
+func (f files) sandboxes() (ids []engi.SandboxID, err error) {
+	entries, err := os.ReadDir(filepath.Join(f.dir, "sandboxes"))
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "list files: %v", err)
 	}
@@ -99,18 +101,18 @@ func (f files) strayBoxes() (ids []engi.SandboxID, err error) {
 	return ids, nil
 }
 
-// newFork makes an empty directory to copy a sandbox through.
-func (f files) newFork() (string, error) {
-	dir, err := os.MkdirTemp(filepath.Join(f.dir, "forks"), "")
+// newTemp makes an empty temporary directory.
+func (f files) newTemp() (string, error) {
+	dir, err := os.MkdirTemp(filepath.Join(f.dir, "temp"), "")
 	if err != nil {
-		return "", full("make a directory for copies", err)
+		return "", full("make a temporary directory", err)
 	}
 	return dir, nil
 }
 
-// dropForks removes what copies left behind when the node died.
-func (f files) dropForks() error {
-	dir := filepath.Join(f.dir, "forks")
+// dropTemps removes all temporary directories.
+func (f files) dropTemps() error {
+	dir := filepath.Join(f.dir, "temp")
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return engi.Errorf(engi.Internal, "list files: %v", err)

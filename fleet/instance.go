@@ -16,81 +16,130 @@ import (
 
 const (
 	bootTimeout = 30 * time.Second
-	// workDir is where programs go when a template does not say.
+	// workDir is where programs run if the template does not say.
 	workDir = "/workspace"
 	// hostname is that of every sandbox: programs learn nothing from it.
 	hostname = "sandbox"
 )
 
-// A member is one live sandbox: its record, its machine and the way in.
+// An instance is one booted machine with a way into its guest. It waits in a
+// pool, then belongs to one run or to one sandbox, and is destroyed.
 type instance struct {
-	key     pool.Key
-	machine provider.Machine
-	guest   *guest.Client
-	unpin   func()        // lets go of the template
-	born    time.Duration // how long its boot took
-	gone    chan struct{} // closed when nothing is left of it
-	once    sync.Once     // of dismiss
+	key      pool.Key
+	machine  provider.Machine
+	unpin    func() // releases the template; belongs to pools
+	bootTime time.Duration
+	gone     chan struct{} // closed when nothing is left of it
+	discard  sync.Once
 
-	mu      sync.Mutex
-	rec     SandboxRecord // guarded by mu; of a box's machine, that of the box counts
-	run     *run          // that uses it; guarded by mu
-	box     *sandbox      // that lives in it; guarded by mu
-	unwired bool          // the guest has not been told of its network; guarded by mu
+	// guest is nil while the instance of a sandbox has no connection. It
+	// changes only then, and with mu held; runs may read it without.
+	guest *guest.Client
+
+	mu           sync.Mutex
+	rec          SandboxRecord // guarded by mu; a sandbox has a record of its own, which counts
+	run          *run          // that uses the instance; guarded by mu
+	sandbox      *sandbox      // that uses the instance; guarded by mu
+	networkStale bool          // the guest has not been told of its network; guarded by mu
 }
 
-// tenant returns the box that lives in the member, nil if none does.
-func (b *instance) tenant() *sandbox {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.box
+// keyOf returns the key of the pool that a recorded instance belongs to.
+func keyOf(rec SandboxRecord) pool.Key {
+	return pool.Key{Tier: rec.Tier, Template: rec.Template, Language: rec.Language, Size: rec.Fixed}
 }
 
-// way returns the way in, nil while there is none. Only that of a box's
-// machine ever changes; others read guest.
-func (b *instance) way() *guest.Client {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.guest
+// newInstance returns an instance that has no template pinned.
+func newInstance(rec SandboxRecord, machine provider.Machine, g *guest.Client) *instance {
+	return &instance{
+		key:     keyOf(rec),
+		machine: machine,
+		unpin:   func() {},
+		gone:    make(chan struct{}),
+		guest:   g,
+		rec:     rec,
+	}
 }
 
-func (b *instance) setWay(g *guest.Client) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.guest = g
+// user returns the sandbox that uses the instance, nil if none does.
+func (i *instance) user() *sandbox {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.sandbox
 }
 
-// closeGuest closes the way in, if there is one.
-func (b *instance) closeGuest() {
-	if g := b.way(); g != nil {
+// client returns the connection to the guest, nil while there is none.
+func (i *instance) client() *guest.Client {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.guest
+}
+
+func (i *instance) setClient(g *guest.Client) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.guest = g
+}
+
+// closeClient closes the connection to the guest, if there is one.
+func (i *instance) closeClient() {
+	if g := i.client(); g != nil {
 		g.Close()
 	}
 }
 
 // record returns the record as it is now.
-func (b *instance) record() SandboxRecord {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.rec
+func (i *instance) record() SandboxRecord {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.rec
 }
 
-// move changes the state, and more of the record if edit is not nil. It
+// setState changes the state in the record, and more if edit is not nil. It
 // reports Conflict if the state cannot follow the present one.
-func (b *instance) move(to engi.State, edit func(*SandboxRecord)) (SandboxRecord, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	state, err := b.rec.State.To(to)
+func (i *instance) setState(to engi.State, edit func(*SandboxRecord)) (SandboxRecord, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	state, err := i.rec.State.To(to)
 	if err != nil {
-		return b.rec, err
+		return i.rec, err
 	}
-	b.rec.State = state
+	i.rec.State = state
 	if edit != nil {
-		edit(&b.rec)
+		edit(&i.rec)
 	}
-	return b.rec, nil
+	return i.rec, nil
 }
 
-// An undo remembers how to take back what a half-built thing has done. It
+// assign gives a ready instance to a run.
+func (i *instance) assign(r *run, rec Record) (SandboxRecord, error) {
+	return i.setState(engi.Running, func(s *SandboxRecord) {
+		s.Owner = rec.Owner
+		s.Execution = rec.ID
+		s.Network = r.network
+		i.run = r
+	})
+}
+
+// unassign takes back assign if nothing has run.
+func (i *instance) unassign() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.rec.State, i.rec.Owner, i.rec.Execution, i.rec.Network, i.run = engi.Ready, "", "", engi.NetworkPolicy{}, nil
+}
+
+func (i *instance) setNetworkStale(stale bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.networkStale = stale
+}
+
+func (i *instance) isNetworkStale() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.networkStale
+}
+
+// An undo remembers how to take back the steps of something half done. It
 // belongs to one goroutine.
 type undo []func()
 
@@ -99,7 +148,7 @@ func (u *undo) add(f func()) { *u = append(*u, f) }
 // keep declares success: nothing will be taken back.
 func (u *undo) keep() { *u = nil }
 
-// run takes everything back, newest first. Defer it at once.
+// run takes everything back, newest first. Defer it right away.
 func (u *undo) run() {
 	for len(*u) > 0 {
 		last := len(*u) - 1
@@ -109,8 +158,8 @@ func (u *undo) run() {
 	}
 }
 
-// boot makes a ready member for a pool, or leaves nothing behind.
-func (m *Manager) boot(ctx context.Context, key pool.Key) (_ *instance, err error) {
+// boot makes a ready instance for a pool, or leaves nothing behind.
+func (p *pools) boot(ctx context.Context, key pool.Key) (_ *instance, err error) {
 	began := time.Now()
 	patient := ctx
 	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
@@ -118,17 +167,16 @@ func (m *Manager) boot(ctx context.Context, key pool.Key) (_ *instance, err erro
 	var u undo
 	defer u.run()
 
-	t, unpin, err := m.opt.Templates.Use(ctx, key.Template)
+	t, unpin, err := p.opt.Templates.Use(ctx, key.Template)
 	if err != nil {
 		return nil, err
 	}
 	u.add(unpin)
 	id := engi.NewSandboxID()
 	defer engi.Annotate(&err, "boot %s", id)
-	m.expect(id)
-	u.add(func() { m.unexpect(id) })
+	p.expect(id)
+	u.add(func() { p.unexpect(id) })
 
-	size := key.Size.Or(m.size(t))
 	rec := SandboxRecord{
 		Sandbox: engi.Sandbox{
 			ID:       id,
@@ -136,24 +184,24 @@ func (m *Manager) boot(ctx context.Context, key pool.Key) (_ *instance, err erro
 			Digest:   t.Digest,
 			Pool:     key.String(),
 			Tier:     key.Tier,
-			Size:     size,
+			Size:     key.Size.Or(p.size(t)),
 			State:    engi.Starting,
 			Created:  time.Now().UTC(),
 		},
-		Token:    rand.Text() + rand.Text(),
+		Token:    newToken(),
 		Language: key.Language,
 		Fixed:    key.Size,
 	}
-	netns, err := m.attach(ctx, id)
+	netns, err := p.attach(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	u.add(func() { m.detach(id) })
-	machine, err := m.providerOf(key.Tier).Start(ctx, provider.Spec{
+	u.add(func() { p.detach(id) })
+	machine, err := p.providerOf(key.Tier).Start(ctx, provider.Spec{
 		ID:       id,
 		Netns:    netns,
 		Root:     t.Root,
-		Size:     size,
+		Size:     rec.Size,
 		Hostname: hostname,
 		Token:    rec.Token,
 		Mounts:   mountsOf(t),
@@ -163,43 +211,42 @@ func (m *Manager) boot(ctx context.Context, key pool.Key) (_ *instance, err erro
 	}
 	u.add(func() {
 		if err := machine.Close(); err != nil {
-			m.log.Error("destroy half-booted sandbox", "sandbox", id, "error", err)
+			p.log.Error("destroy half-booted sandbox", "sandbox", id, "error", err)
 		}
 	})
-	g, err := m.enter(ctx, machine, rec.Token)
+	g, err := guest.Open(ctx, machine.Guest, rec.Token)
 	if err != nil {
 		return nil, err
 	}
 	u.add(func() { g.Close() })
-	if err := furnish(ctx, g, t, size, key.Language); err != nil {
+	if err := prepareGuest(ctx, g, t, rec.Size, key.Language); err != nil {
 		return nil, err
 	}
-	if err := launchServices(patient, g, t, key.Language == ""); err != nil {
+	if err := startServices(patient, g, t, key.Language == ""); err != nil {
 		return nil, err
 	}
-	b := &instance{key: key, machine: machine, guest: g, unpin: unpin, gone: make(chan struct{}), rec: rec}
-	ready, err := b.move(engi.Ready, nil)
+	inst := newInstance(rec, machine, g)
+	inst.unpin = unpin
+	ready, err := inst.setState(engi.Ready, nil)
 	if err != nil {
 		return nil, err
 	}
-	if err := m.opt.Store.PutSandbox(patient, ready); err != nil {
+	if err := p.opt.Store.PutSandbox(patient, ready); err != nil {
 		return nil, err
 	}
-	b.born = time.Since(began)
-	m.admit(b)
+	inst.bootTime = time.Since(began)
+	p.add(inst)
 	u.keep()
-	return b, nil
+	return inst, nil
 }
 
-// enter opens the guest of a machine.
-func (m *Manager) enter(ctx context.Context, machine provider.Machine, token string) (*guest.Client, error) {
-	return guest.Open(ctx, machine.Guest, token)
-}
+// newToken returns a secret that opens one guest.
+func newToken() string { return rand.Text() + rand.Text() }
 
-// furnish makes a booted guest ready for a program: it knows its user, has
-// the interpreter waiting, and has answered once, so that nobody waits for
-// its first page faults.
-func furnish(ctx context.Context, g *guest.Client, t engi.Template, size engi.Size, lang engi.Language) error {
+// prepareGuest makes a guest that has just booted ready for a program: it
+// knows its user, has the interpreter running, and has answered once, so that
+// no caller waits for its first page faults.
+func prepareGuest(ctx context.Context, g *guest.Client, t engi.Template, size engi.Size, lang engi.Language) error {
 	err := g.Setup(ctx, wire.Setup{
 		Env:       t.Env,
 		User:      t.User,
@@ -223,107 +270,100 @@ func furnish(ctx context.Context, g *guest.Client, t engi.Template, size engi.Si
 	return err
 }
 
-// expect says that a machine called id may exist from now on.
-func (m *Manager) expect(id engi.SandboxID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.expected[id] = true
-}
-
-// unexpect says that nothing of id is left, or that what is left is for the
-// reconciler.
-func (m *Manager) unexpect(id engi.SandboxID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.expected, id)
-}
-
-// admit makes a live member known and watches over it.
-func (m *Manager) admit(b *instance) {
-	m.mu.Lock()
-	m.members[b.rec.ID] = b
-	m.expected[b.rec.ID] = true
-	m.mu.Unlock()
-	m.work.Go(func() {
-		select {
-		case <-b.machine.Done():
-			if x := b.tenant(); x != nil {
-				m.bodyDied(x, b)
-				return
-			}
-			if m.stock.Lose(b.key, b, time.Now()) {
-				m.metrics.lost.Inc()
-				m.log.Warn("warm sandbox died", "sandbox", b.rec.ID, "pool", b.key.String(), "cause", b.machine.End())
-			}
-		case <-b.gone:
-		case <-m.life.Done():
-		}
-	})
-}
-
-// destroy ends a member and forgets it; what it cannot remove now it leaves
-// to the reconciler.
-func (m *Manager) destroy(b *instance) {
-	// The record of a member nobody used ends with it; that of a used one
-	// tells how it ended. A box may outlast its machine: it keeps its own.
-	rec := b.record()
-	if b.tenant() == nil {
-		if to, err := b.move(engi.Stopping, nil); err == nil { // else it was stopping before
-			rec = to
-		}
-	}
-	b.closeGuest()
-	err := b.machine.Close()
-	if err != nil {
-		m.log.Error("destroy sandbox", "sandbox", rec.ID, "error", err)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(m.life), 10*time.Second)
-		err = m.providerOf(b.key.Tier).Remove(ctx, rec.ID)
-		cancel()
-		if err != nil {
-			m.log.Error("remove sandbox; trying again later", "sandbox", rec.ID, "error", err)
-		}
-	}
-	m.detach(rec.ID)
-	b.unpin()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.life), 10*time.Second)
-	defer cancel()
-	if err == nil && b.tenant() == nil {
-		m.forgetRecord(ctx, b)
-	}
-	m.metrics.teardowns.Inc()
-	m.mu.Lock()
-	delete(m.members, rec.ID)
-	delete(m.expected, rec.ID)
-	m.mu.Unlock()
-	close(b.gone)
-}
-
-// forgetRecord writes the last of a member: its end if it was used, nothing
-// otherwise.
-func (m *Manager) forgetRecord(ctx context.Context, b *instance) {
-	rec, err := b.move(engi.Stopped, func(r *SandboxRecord) {
-		r.Stopped = time.Now().UTC()
-		r.Token = ""
-		if r.End == "" {
-			r.End = b.machine.End()
-		}
-	})
-	if err == nil {
-		if rec.Execution == "" {
-			err = m.opt.Store.ForgetSandbox(ctx, rec.ID)
-		} else {
-			err = m.opt.Store.PutSandbox(ctx, rec)
-		}
-	}
-	if err != nil {
-		m.log.Error("record end of sandbox", "sandbox", rec.ID, "error", err)
-	}
-}
-
-// mountsOf returns what t shows beside its root, as providers take it.
+// mountsOf returns what t mounts beside its root, for providers.
 func mountsOf(t engi.Template) (all []provider.Mount) {
 	for _, m := range t.Mounts {
 		all = append(all, provider.Mount{Source: m.Source, Target: m.Target})
 	}
 	return all
+}
+
+// add makes a live instance known and watches over it.
+func (p *pools) add(inst *instance) {
+	p.mu.Lock()
+	p.instances[inst.rec.ID] = inst
+	p.expected[inst.rec.ID] = true
+	p.mu.Unlock()
+	p.work.Go(func() {
+		select {
+		case <-inst.machine.Done():
+			if sb := inst.user(); sb != nil {
+				p.sandboxDied(sb, inst)
+				return
+			}
+			if p.sched.Discard(inst.key, inst, time.Now()) {
+				p.metrics.lost.Inc()
+				p.log.Warn("warm sandbox died", "sandbox", inst.rec.ID, "pool", inst.key.String(), "cause", inst.machine.End())
+			}
+		case <-inst.gone:
+		case <-p.life.Done():
+		}
+	})
+}
+
+// discard destroys an instance that its sandbox uses no more, and waits until
+// nothing is left of it. It may be repeated.
+func (p *pools) discard(inst *instance) {
+	inst.discard.Do(func() {
+		p.destroy(inst)
+		p.sched.RemoveUsed(inst.key)
+	})
+}
+
+// destroy ends an instance and forgets it. What it cannot remove now is left
+// to the reconciler.
+func (p *pools) destroy(inst *instance) {
+	rec := inst.record()
+	owned := inst.user() != nil // the sandbox outlives the instance, and keeps the record
+	if !owned {
+		if to, err := inst.setState(engi.Stopping, nil); err == nil { // else it was stopping before
+			rec = to
+		}
+	}
+	inst.closeClient()
+	err := inst.machine.Close()
+	if err != nil {
+		p.log.Error("destroy sandbox", "sandbox", rec.ID, "error", err)
+		ctx, cancel := p.cleanup()
+		err = p.providerOf(inst.key.Tier).Remove(ctx, rec.ID)
+		cancel()
+		if err != nil {
+			p.log.Error("remove sandbox; trying again later", "sandbox", rec.ID, "error", err)
+		}
+	}
+	p.detach(rec.ID)
+	inst.unpin()
+	if err == nil && !owned {
+		p.recordEnd(inst)
+	}
+	p.metrics.teardowns.Inc()
+	p.mu.Lock()
+	delete(p.instances, rec.ID)
+	delete(p.expected, rec.ID)
+	p.mu.Unlock()
+	close(inst.gone)
+}
+
+// recordEnd ends the record of an instance that was used, and deletes that of
+// one that was not.
+func (p *pools) recordEnd(inst *instance) {
+	ctx, cancel := p.cleanup()
+	defer cancel()
+	rec, err := inst.setState(engi.Stopped, func(r *SandboxRecord) {
+		r.Stopped = time.Now().UTC()
+		r.Token = ""
+		if r.End == "" {
+			r.End = inst.machine.End()
+		}
+	})
+	if err == nil {
+		if rec.Execution == "" {
+			err = p.opt.Store.ForgetSandbox(ctx, rec.ID)
+		} else {
+			err = p.opt.Store.PutSandbox(ctx, rec)
+		}
+	}
+	if err != nil {
+		p.log.Error("record end of sandbox", "sandbox", rec.ID, "error", err)
+	}
 }

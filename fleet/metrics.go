@@ -4,10 +4,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/fleet/pool"
 )
 
-// metrics are what a Manager counts. Those of pools and queues are read from
-// the books when somebody scrapes.
+// metrics are what a Manager counts. What it has at the moment is in gauges.
 type metrics struct {
 	claims     *prometheus.HistogramVec // by result: ready, waited, booted
 	boots      prometheus.Histogram
@@ -18,17 +18,17 @@ type metrics struct {
 	duration   *prometheus.HistogramVec
 	repaired   *prometheus.CounterVec // by what
 	lost       prometheus.Counter
-	created    *prometheus.HistogramVec // by how: warm, cold, snapshot, fork
+	created    *prometheus.HistogramVec // by origin: warm, cold, snapshot, fork
 	moves      *prometheus.HistogramVec // by move: pause, resume, hibernate, wake, snapshot, fork
-	wakes      *prometheus.CounterVec   // by why: use, request
+	wakes      *prometheus.CounterVec   // by reason: use, request
 	ended      *prometheus.CounterVec   // by cause
 }
 
 // fine buckets reach from a tenth of a millisecond to a minute.
 var fine = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 
-func newMetrics(r prometheus.Registerer, m *Manager) (*metrics, error) {
-	x := &metrics{
+func newMetrics() *metrics {
+	return &metrics{
 		claims: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "engi_claim_seconds", Help: "Time to get a sandbox for an execution.", Buckets: fine}, []string{"result"}),
 		boots: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -44,52 +44,58 @@ func newMetrics(r prometheus.Registerer, m *Manager) (*metrics, error) {
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "engi_execution_seconds", Help: "Time from admission to result.", Buckets: fine}, []string{"language"}),
 		repaired: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "engi_repairs_total", Help: "Differences between what should be and what was found, put right."}, []string{"what"}),
+			Name: "engi_repairs_total", Help: "Differences between records and machines or files that were repaired, by repair."}, []string{"what"}),
 		lost: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "engi_ready_sandboxes_lost_total", Help: "Warm sandboxes that died before anybody used them."}),
+			Name: "engi_ready_sandboxes_lost_total", Help: "Warm sandboxes that died before they were used."}),
 		created: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "engi_sandbox_create_seconds", Help: "Time to make a sandbox for its owner, by what it was made from.", Buckets: fine}, []string{"from"}),
+			Name: "engi_sandbox_create_seconds", Help: "Time to create a sandbox, by what it was created from.", Buckets: fine}, []string{"from"}),
 		moves: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "engi_sandbox_move_seconds", Help: "Time of a sandbox's moves between states, by move.", Buckets: fine}, []string{"move"}),
+			Name: "engi_sandbox_move_seconds", Help: "Time of changes of a sandbox's state, by change.", Buckets: fine}, []string{"move"}),
 		wakes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "engi_sandbox_wakes_total", Help: "Sandboxes woken, by what woke them."}, []string{"by"}),
+			Name: "engi_sandbox_wakes_total", Help: "Paused or hibernated sandboxes resumed, by what resumed them."}, []string{"by"}),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "engi_sandboxes_ended_total", Help: "Sandboxes of owners that ended, by cause."}, []string{"cause"}),
+			Name: "engi_sandboxes_ended_total", Help: "Sandboxes created by owners that ended, by cause."}, []string{"cause"}),
 	}
-	if r == nil {
-		return x, nil
-	}
-	for _, c := range []prometheus.Collector{x.claims, x.boots, x.failures, x.teardowns, x.executions, x.refused, x.duration, x.repaired, x.lost,
-		x.created, x.moves, x.wakes, x.ended, poolCollector{m}} {
-		if err := r.Register(c); err != nil {
-			return nil, engi.Errorf(engi.Internal, "register metrics: %v", err)
-		}
-	}
-	return x, nil
 }
 
-// poolCollector reads the books of the pools.
-type poolCollector struct{ m *Manager }
+// register registers all metrics of a Manager.
+func (x *metrics) register(r prometheus.Registerer, m *Manager) error {
+	for _, c := range []prometheus.Collector{x.claims, x.boots, x.failures, x.teardowns, x.executions, x.refused, x.duration, x.repaired, x.lost,
+		x.created, x.moves, x.wakes, x.ended, gauges{m.pools.sched, m.sandboxes}} {
+		if err := r.Register(c); err != nil {
+			return engi.Errorf(engi.Internal, "register metrics: %v", err)
+		}
+	}
+	return nil
+}
+
+// gauges report what a Manager has when they are scraped.
+type gauges struct {
+	sched     *pool.Scheduler[*instance]
+	sandboxes *sandboxes
+}
 
 var (
 	poolDesc = prometheus.NewDesc("engi_pool_sandboxes", "Sandboxes of a pool by state; target is how many warm ones are wanted.",
 		[]string{"template", "language", "state"}, nil)
 	queueDesc = prometheus.NewDesc("engi_queue_length", "Executions that wait for a sandbox.", nil, nil)
-	boxDesc   = prometheus.NewDesc("engi_owned_sandboxes", "Sandboxes that live for their owners, by state.", []string{"state"}, nil)
-	aliveDesc = prometheus.NewDesc("engi_sandboxes", "Sandboxes in whatever state.", nil, nil)
+	ownedDesc = prometheus.NewDesc("engi_owned_sandboxes", "Sandboxes created by owners, by state.", []string{"state"}, nil)
+	aliveDesc = prometheus.NewDesc("engi_sandboxes", "Sandboxes with a machine, booting and ending ones included.", nil, nil)
 )
 
-func (c poolCollector) Describe(out chan<- *prometheus.Desc) {
+// Describe implements prometheus.Collector.
+func (c gauges) Describe(out chan<- *prometheus.Desc) {
 	out <- poolDesc
 	out <- queueDesc
 	out <- aliveDesc
-	out <- boxDesc
+	out <- ownedDesc
 }
 
-func (c poolCollector) Collect(out chan<- prometheus.Metric) {
+// Collect implements prometheus.Collector.
+func (c gauges) Collect(out chan<- prometheus.Metric) {
 	type label struct{ template, language, state string }
 	sum := map[label]int{}
-	for _, p := range c.m.stock.Status() {
+	for _, p := range c.sched.Status() {
 		lang := string(p.Language)
 		if lang == "" {
 			lang = "bare"
@@ -104,13 +110,13 @@ func (c poolCollector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(poolDesc, prometheus.GaugeValue, float64(n), l.template, l.language, l.state)
 	}
 	states := map[engi.State]int{engi.Running: 0, engi.Paused: 0, engi.Hibernated: 0}
-	for _, x := range c.m.allBoxes() {
-		states[x.record().State]++
+	for _, sb := range c.sandboxes.all() {
+		states[sb.record().State]++
 	}
 	for state, n := range states {
-		out <- prometheus.MustNewConstMetric(boxDesc, prometheus.GaugeValue, float64(n), string(state))
+		out <- prometheus.MustNewConstMetric(ownedDesc, prometheus.GaugeValue, float64(n), string(state))
 	}
-	alive, waiting := c.m.stock.Counts()
+	alive, waiting := c.sched.Counts()
 	out <- prometheus.MustNewConstMetric(queueDesc, prometheus.GaugeValue, float64(waiting))
 	out <- prometheus.MustNewConstMetric(aliveDesc, prometheus.GaugeValue, float64(alive))
 }

@@ -7,141 +7,163 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A booking is a sandbox that is being made or woken, as far as its owner's
-// quota is concerned.
+// A booking counts a sandbox that is being created or resumed against its
+// owner's quota.
 type booking struct {
 	owner  engi.Owner
 	size   engi.Size
-	asleep bool // what it is made of is counted already, but for what only the awake use
+	resume bool // the sandbox is counted already, except for what only running ones use
 }
 
 // quota returns the bounds of an owner; the node itself has none.
-func (m *Manager) quota(owner engi.Owner) engi.Quota {
-	if m.opt.Quota == nil || owner == "" {
+func (s *sandboxes) quota(owner engi.Owner) engi.Quota {
+	if s.opt.Quota == nil || owner == "" {
 		return engi.Quota{}
 	}
-	return m.opt.Quota(owner)
+	return s.opt.Quota(owner)
 }
 
-// book makes sure that an owner may have one sandbox more.
-func (m *Manager) book(ctx context.Context, owner engi.Owner, size engi.Size) (*booking, error) {
-	q := m.quota(owner)
+// book makes sure that an owner may have one more sandbox, and counts it until
+// unbook.
+func (s *sandboxes) book(ctx context.Context, owner engi.Owner, size engi.Size) (*booking, error) {
+	q := s.quota(owner)
 	if q.PerDay > 0 {
-		n, err := m.opt.Store.CountSandboxes(ctx, owner, time.Now().Add(-24*time.Hour))
+		n, err := s.opt.Store.CountSandboxes(ctx, owner, time.Now().Add(-24*time.Hour))
 		if err != nil {
 			return nil, err
 		}
 		if n >= q.PerDay {
 			return nil, engi.Errorf(engi.Exhausted, "%d sandboxes were created in the last 24 hours, %d are allowed", n, q.PerDay).
-				WithRemedy("use the sandboxes there are for longer, wait, or ask the node's administrator for a larger quota").
+				WithRemedy("use the sandboxes you have for longer, wait, or ask the node's administrator for a larger quota").
 				WithRetry(engi.Retry{AfterMillis: time.Hour.Milliseconds()})
 		}
 	}
-	kept, err := m.keptBytes(ctx, owner, q)
+	stored, err := s.storedBytes(ctx, owner, q)
 	if err != nil {
 		return nil, err
 	}
-	return m.bookWithin(q, &booking{owner: owner, size: size}, kept)
+	return s.bookWithin(q, &booking{owner: owner, size: size}, stored)
 }
 
-// bookAwake makes sure that an owner may have one more sandbox awake.
-func (m *Manager) bookAwake(owner engi.Owner, size engi.Size) (*booking, error) {
-	return m.bookWithin(m.quota(owner), &booking{owner: owner, size: size, asleep: true}, 0)
+// bookResume makes sure that an owner may resume a sandbox, and counts it until
+// unbook.
+func (s *sandboxes) bookResume(owner engi.Owner, size engi.Size) (*booking, error) {
+	return s.bookWithin(s.quota(owner), &booking{owner: owner, size: size, resume: true}, 0)
 }
 
-func (m *Manager) bookWithin(q engi.Quota, b *booking, kept int64) (*booking, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if q != (engi.Quota{}) {
-		if err := inside(q, m.usedLocked(b.owner), b, kept); err != nil {
+func (s *sandboxes) bookWithin(q engi.Quota, b *booking, stored int64) (*booking, error) {
+	var used usage
+	limited := q != (engi.Quota{})
+	if limited {
+		used = s.executing(b.owner)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if limited {
+		s.addUsageLocked(&used, b.owner)
+		if err := checkQuota(q, used, b, stored); err != nil {
 			return nil, err
 		}
 	}
-	m.bookings[b] = true
+	s.bookings[b] = true
 	return b, nil
 }
 
-func (m *Manager) unbook(b *booking) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.bookings, b)
+func (s *sandboxes) unbook(b *booking) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.bookings, b)
 }
 
-// A holding is what an owner has.
-type holding struct {
+// usage is what an owner's sandboxes use of a quota.
+type usage struct {
 	sandboxes int
-	vcpus     float64 // of the awake
-	memory    int64   // of the awake
 	disk      int64
+	vcpus     float64 // of those with an instance
+	memory    int64   // of those with an instance
 }
 
-// usedLocked adds up what owner has: sandboxes, those that run executions, and
-// those that are being made.
-func (m *Manager) usedLocked(owner engi.Owner) (h holding) {
-	add := func(s engi.Size, awake, asleep bool) {
-		if asleep {
-			h.sandboxes++
-			h.disk += s.Disk
+// add adds what a sandbox uses whether or not it is hibernated.
+func (u *usage) add(size engi.Size) {
+	u.sandboxes++
+	u.disk += size.Disk
+}
+
+// addInstance adds what only an instance uses.
+func (u *usage) addInstance(size engi.Size) {
+	u.vcpus += size.VCPUs
+	u.memory += size.Memory
+}
+
+// executing adds up the sandboxes of an owner's executions.
+func (s *sandboxes) executing(owner engi.Owner) (u usage) {
+	s.pools.each(func(rec SandboxRecord) {
+		if rec.Owner == owner && rec.Execution != "" {
+			u.add(rec.Size)
+			u.addInstance(rec.Size)
 		}
-		if awake {
-			h.vcpus += s.VCPUs
-			h.memory += s.Memory
-		}
-	}
-	for b := range m.bookings {
+	})
+	return u
+}
+
+// addUsageLocked adds an owner's sandboxes, and those being created or resumed.
+func (s *sandboxes) addUsageLocked(u *usage, owner engi.Owner) {
+	for b := range s.bookings {
 		if b.owner == owner {
-			add(b.size, true, !b.asleep)
+			u.addInstance(b.size)
+			if !b.resume {
+				u.add(b.size)
+			}
 		}
 	}
-	for _, x := range m.boxes {
-		if x.owner == owner && !m.bookings[x.booking] {
-			rec := x.record()
-			add(rec.Size, rec.State != engi.Hibernated && rec.State != engi.Resuming, true)
+	for _, sb := range s.live {
+		if sb.owner == owner && !s.bookings[sb.booking] {
+			rec := sb.record()
+			u.add(rec.Size)
+			if rec.State != engi.Hibernated && rec.State != engi.Resuming {
+				u.addInstance(rec.Size)
+			}
 		}
 	}
-	for _, b := range m.members {
-		if rec := b.record(); rec.Owner == owner && rec.Execution != "" {
-			add(rec.Size, true, true)
-		}
-	}
-	return h
 }
 
-func inside(q engi.Quota, h holding, b *booking, kept int64) error {
+// checkQuota reports Exhausted if b is too much for q.
+func checkQuota(q engi.Quota, used usage, b *booking, stored int64) error {
 	refuse := func(what string, have, more, most any) error {
 		return engi.Errorf(engi.Exhausted, "the quota of %s is %v: %v are in use and %v more are wanted", what, most, have, more).
 			WithRemedy("stop or hibernate a sandbox, ask for less, or ask the node's administrator for a larger quota").
 			WithRetry(engi.Retry{AfterMillis: (30 * time.Second).Milliseconds()})
 	}
 	switch {
-	case !b.asleep && q.Sandboxes > 0 && h.sandboxes+1 > q.Sandboxes:
-		return refuse("sandboxes", h.sandboxes, 1, q.Sandboxes)
-	case q.VCPUs > 0 && h.vcpus+b.size.VCPUs > q.VCPUs:
-		return refuse("vcpus", h.vcpus, b.size.VCPUs, q.VCPUs)
-	case q.Memory > 0 && h.memory+b.size.Memory > q.Memory:
-		return refuse("memory bytes", h.memory, b.size.Memory, q.Memory)
-	case !b.asleep && q.Disk > 0 && h.disk+kept+b.size.Disk > q.Disk:
-		return refuse("disk bytes", h.disk+kept, b.size.Disk, q.Disk)
+	case !b.resume && q.Sandboxes > 0 && used.sandboxes+1 > q.Sandboxes:
+		return refuse("sandboxes", used.sandboxes, 1, q.Sandboxes)
+	case q.VCPUs > 0 && used.vcpus+b.size.VCPUs > q.VCPUs:
+		return refuse("vcpus", used.vcpus, b.size.VCPUs, q.VCPUs)
+	case q.Memory > 0 && used.memory+b.size.Memory > q.Memory:
+		return refuse("memory bytes", used.memory, b.size.Memory, q.Memory)
+	case !b.resume && q.Disk > 0 && used.disk+stored+b.size.Disk > q.Disk:
+		return refuse("disk bytes", used.disk+stored, b.size.Disk, q.Disk)
 	}
 	return nil
 }
 
-// keptBytes is what an owner's snapshots and volumes may take.
-func (m *Manager) keptBytes(ctx context.Context, owner engi.Owner, q engi.Quota) (n int64, err error) {
+// storedBytes is what an owner's snapshots and volumes may take, if the quota
+// needs to know.
+func (s *sandboxes) storedBytes(ctx context.Context, owner engi.Owner, q engi.Quota) (n int64, err error) {
 	if q.Disk == 0 {
 		return 0, nil
 	}
-	if shelf, ok := m.opt.Snapshots.(engi.Snapshots); ok {
-		all, err := shelf.List(ctx, owner, "")
+	if snapshots, ok := s.opt.Snapshots.(engi.Snapshots); ok {
+		all, err := snapshots.List(ctx, owner, "")
 		if err != nil {
 			return 0, err
 		}
-		for _, s := range all {
-			n += s.Bytes
+		for _, snap := range all {
+			n += snap.Bytes
 		}
 	}
-	if keeper, ok := m.opt.Volumes.(engi.Volumes); ok {
-		all, err := keeper.List(ctx, owner)
+	if volumes, ok := s.opt.Volumes.(engi.Volumes); ok {
+		all, err := volumes.List(ctx, owner)
 		if err != nil {
 			return 0, err
 		}
@@ -152,14 +174,15 @@ func (m *Manager) keptBytes(ctx context.Context, owner engi.Owner, q engi.Quota)
 	return n, nil
 }
 
-// mayKeep makes sure that an owner may have one snapshot more.
-func (m *Manager) mayKeep(ctx context.Context, owner engi.Owner) error {
-	q := m.quota(owner)
-	shelf, ok := m.opt.Snapshots.(engi.Snapshots)
+// checkSnapshotQuota reports Exhausted if an owner may not have another
+// snapshot.
+func (s *sandboxes) checkSnapshotQuota(ctx context.Context, owner engi.Owner) error {
+	q := s.quota(owner)
+	snapshots, ok := s.opt.Snapshots.(engi.Snapshots)
 	if !ok || q.Snapshots == 0 {
 		return nil
 	}
-	all, err := shelf.List(ctx, owner, "")
+	all, err := snapshots.List(ctx, owner, "")
 	if err != nil {
 		return err
 	}

@@ -18,10 +18,10 @@ import (
 	"github.com/engi-dev/engi/fleet"
 )
 
-// newLivingWorld is a real world with the template base, which has Python.
-func newLivingWorld(t testing.TB, dir string) *fixture {
+// newBaseFixture is a real fixture with the template base, which has Python.
+func newBaseFixture(t testing.TB, dir string) *fixture {
 	t.Helper()
-	w := newRealWorld(t, dir)
+	fx := newRealFixture(t, dir)
 	cache := os.Getenv("ENGI_CACHE_DIR")
 	if cache == "" {
 		cache = "/var/cache/engi"
@@ -33,12 +33,12 @@ func newLivingWorld(t testing.TB, dir string) *fixture {
 	if _, err := templates.Get(t.Context(), "base"); err != nil {
 		missing(t, "no template base: "+err.Error())
 	}
-	w.templates = templates
-	return w
+	fx.templates = templates
+	return fx
 }
 
-// roomy are options for sandboxes with memory to keep.
-func roomy(edit func(*fleet.Options)) func(*fleet.Options) {
+// onBase are options for sandboxes with memory to keep.
+func onBase(edit func(*fleet.Options)) func(*fleet.Options) {
 	return func(o *fleet.Options) {
 		o.Template = "base"
 		if edit != nil {
@@ -47,8 +47,8 @@ func roomy(edit func(*fleet.Options)) func(*fleet.Options) {
 	}
 }
 
-// counter is a program whose memory, open file and count shall outlast a
-// sleep. It answers each line with what it has.
+// counter is a program whose memory, open file and count must survive
+// hibernation. It answers each line with what it has.
 const counter = `
 import hashlib, os, socket, sys, threading, time
 block = bytearray(os.urandom(1 << 20)) * 64
@@ -147,12 +147,12 @@ func (n *node) startCounter(id engi.SandboxID) {
 	if err := p.Input(n.t.Context(), []byte("secret=4711; echo scroll$((1+1))back\n")); err != nil {
 		n.t.Fatal(err)
 	}
-	n.terminalSays(id, "", "scroll2back")
+	n.terminalShows(id, "", "scroll2back")
 }
 
-// terminalSays types a line and waits until the terminal's scrollback has
+// terminalShows types a line and waits until the terminal's scrollback has
 // want in it.
-func (n *node) terminalSays(id engi.SandboxID, line string, want ...string) {
+func (n *node) terminalShows(id engi.SandboxID, line string, want ...string) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), 20*time.Second)
 	defer cancel()
@@ -182,17 +182,17 @@ func (n *node) terminalSays(id engi.SandboxID, line string, want ...string) {
 	}
 }
 
-// nearNow checks a clock inside.
+// nearNow checks a clock in a sandbox.
 func nearNow(t *testing.T, what string, millis int64) {
 	t.Helper()
 	if off := time.Since(time.UnixMilli(millis)); off < -2*time.Second || off > 4*time.Second {
-		t.Errorf("%s: the clock inside is %v off", what, off)
+		t.Errorf("%s: the clock in the sandbox is %v off", what, off)
 	}
 }
 
-func TestRealSleep(t *testing.T) {
-	w := newLivingWorld(t, t.TempDir())
-	n := w.start(roomy(pools(fleet.PoolConfig{Target: 1}))).warm()
+func TestRealHibernation(t *testing.T) {
+	fx := newBaseFixture(t, t.TempDir())
+	n := fx.start(onBase(pools(fleet.PoolConfig{Target: 1}))).warm()
 	spec := engi.SandboxSpec{Lifetime: engi.Lifetime{Timeout: time.Hour, AutoResume: true}, Env: map[string]string{"MINE": "1"}}
 	s := n.create(spec)
 	n.startCounter(s.ID)
@@ -213,7 +213,7 @@ func TestRealSleep(t *testing.T) {
 		began := time.Now()
 		n.hibernate(s.ID, false)
 		t.Log("hibernated in", time.Since(began))
-		if slices.Contains(w.machines(), s.ID) {
+		if slices.Contains(fx.machines(), s.ID) {
 			t.Error("its machine is there still")
 		}
 		time.Sleep(3 * time.Second)
@@ -229,24 +229,24 @@ func TestRealSleep(t *testing.T) {
 			t.Errorf("it counted on from %d to %d while it slept", before.count, after.count)
 		}
 		nearNow(t, "after a sleep", after.millis)
-		n.terminalSays(s.ID, "echo it is $secret", "scroll2back", "it is 4711")
-		if out := n.mustInside(s.ID, "echo $ENGI_SANDBOX_ID $MINE; hostname"); out != string(s.ID)+" 1\n"+after.host+"\n" {
-			t.Errorf("inside: %q, the program says it is on %s", out, after.host)
+		n.terminalShows(s.ID, "echo it is $secret", "scroll2back", "it is 4711")
+		if out := n.mustRun(s.ID, "echo $ENGI_SANDBOX_ID $MINE; hostname"); out != string(s.ID)+" 1\n"+after.host+"\n" {
+			t.Errorf("output %q, the program says it is on %s", out, after.host)
 		}
 	})
 	t.Run("disk only", func(t *testing.T) {
 		d := n.create(engi.SandboxSpec{Lifetime: engi.Lifetime{Timeout: time.Hour}})
-		n.mustInside(d.ID, "mkdir -p /workspace/deep; seq 100000 > /workspace/deep/file; rm ~/.bashrc; chmod 640 ~/.profile; ln -s /etc /workspace/link")
-		want := n.mustInside(d.ID, "sha256sum /workspace/deep/file")
+		n.mustRun(d.ID, "mkdir -p /workspace/deep; seq 100000 > /workspace/deep/file; rm ~/.bashrc; chmod 640 ~/.profile; ln -s /etc /workspace/link")
+		want := n.mustRun(d.ID, "sha256sum /workspace/deep/file")
 		n.hibernate(d.ID, true)
 		n.resume(d.ID, false)
-		out := n.mustInside(d.ID, "sha256sum /workspace/deep/file; test -e ~/.bashrc || echo gone; stat -c %a ~/.profile; readlink /workspace/link")
+		out := n.mustRun(d.ID, "sha256sum /workspace/deep/file; test -e ~/.bashrc || echo gone; stat -c %a ~/.profile; readlink /workspace/link")
 		if out != want+"gone\n640\n/etc\n" {
-			t.Errorf("inside: %q", out)
+			t.Errorf("output %q", out)
 		}
 		n.hibernate(d.ID, false)
 		n.resume(d.ID, true)
-		if out := n.mustInside(d.ID, "sha256sum /workspace/deep/file"); out != want {
+		if out := n.mustRun(d.ID, "sha256sum /workspace/deep/file"); out != want {
 			t.Errorf("after a cold resume: %q", out)
 		}
 		if err := n.Sandboxes().Stop(t.Context(), "alice", d.ID); err != nil {
@@ -276,25 +276,25 @@ func TestRealSleep(t *testing.T) {
 				t.Error("two copies drew the same random bytes")
 			}
 			random[got.random] = true
-			if out := n.mustInside(f.Sandbox.ID, "echo $ENGI_SANDBOX_ID; hostname"); out != string(f.Sandbox.ID)+"\n"+got.host+"\n" {
-				t.Errorf("inside of copy %s: %q", f.Sandbox.ID, out)
+			if out := n.mustRun(f.Sandbox.ID, "echo $ENGI_SANDBOX_ID; hostname"); out != string(f.Sandbox.ID)+"\n"+got.host+"\n" {
+				t.Errorf("output in copy %s: %q", f.Sandbox.ID, out)
 			}
-			n.terminalSays(f.Sandbox.ID, "echo it is $secret", "scroll2back", "it is 4711")
-			n.mustInside(f.Sandbox.ID, "echo "+mine+" > /tmp/own")
+			n.terminalShows(f.Sandbox.ID, "echo it is $secret", "scroll2back", "it is 4711")
+			n.mustRun(f.Sandbox.ID, "echo "+mine+" > /tmp/own")
 		}
 		for i, f := range all {
-			if out := n.mustInside(f.Sandbox.ID, "cat /tmp/own"); out != fmt.Sprintf("copy%d\n", i) {
+			if out := n.mustRun(f.Sandbox.ID, "cat /tmp/own"); out != fmt.Sprintf("copy%d\n", i) {
 				t.Errorf("copy %d has %q", i, out)
 			}
 			if err := n.Sandboxes().Stop(t.Context(), "alice", f.Sandbox.ID); err != nil {
 				t.Error(err)
 			}
 		}
-		if out := n.mustInside(s.ID, "test -e /tmp/own || echo none"); out != "none\n" {
+		if out := n.mustRun(s.ID, "test -e /tmp/own || echo none"); out != "none\n" {
 			t.Errorf("the original has %q", out)
 		}
 	})
-	t.Run("frozen", func(t *testing.T) {
+	t.Run("paused", func(t *testing.T) {
 		before := n.tell(s.ID, "freeze")
 		if err := n.Lifecycle().Pause(t.Context(), "alice", s.ID); err != nil {
 			t.Fatal(err)
@@ -303,7 +303,7 @@ func TestRealSleep(t *testing.T) {
 		if err != nil || all[0].Err != nil {
 			t.Fatal(err, all)
 		}
-		if got := n.tell(all[0].Sandbox.ID, "thawed"); got.hash != before.hash {
+		if got := n.tell(all[0].Sandbox.ID, "unpaused"); got.hash != before.hash {
 			t.Errorf("before %+v\ncopy %+v", before, got)
 		}
 		if err := n.Sandboxes().Stop(t.Context(), "alice", all[0].Sandbox.ID); err != nil {
@@ -311,8 +311,8 @@ func TestRealSleep(t *testing.T) {
 		}
 		n.wantState(s.ID, engi.Paused)
 		n.hibernate(s.ID, false)
-		// Use wakes it.
-		if got := n.tell(s.ID, "woken"); got.hash != before.hash || got.pid != before.pid {
+		// Use resumes it.
+		if got := n.tell(s.ID, "resumed"); got.hash != before.hash || got.pid != before.pid {
 			t.Errorf("before %+v\nafter %+v", before, got)
 		}
 	})
@@ -329,19 +329,19 @@ func TestRealSleep(t *testing.T) {
 	})
 }
 
-// TestRealLivingChild is the node that TestRealSleepersSurviveTheNode kills.
-func TestRealLivingChild(t *testing.T) {
+// TestRealHibernationChild is the node that TestRealHibernatedSurviveTheNode kills.
+func TestRealHibernationChild(t *testing.T) {
 	dir := os.Getenv(childDir)
 	if dir == "" {
-		t.Skip("runs in a process of its own, for TestRealSleepersSurviveTheNode")
+		t.Skip("runs in a process of its own, for TestRealHibernatedSurviveTheNode")
 	}
-	n := newLivingWorld(t, dir).start(roomy(nil))
+	n := newBaseFixture(t, dir).start(onBase(nil))
 	keep := engi.Lifetime{Timeout: time.Hour, AutoResume: true}
 	var ids []string
 	for i := range 4 {
 		s := n.create(engi.SandboxSpec{Lifetime: keep})
-		n.mustInside(s.ID, "head -c 30000000 /dev/urandom > /tmp/data; sync")
-		sum := n.mustInside(s.ID, "sha256sum < /tmp/data")
+		n.mustRun(s.ID, "head -c 30000000 /dev/urandom > /tmp/data; sync")
+		sum := n.mustRun(s.ID, "sha256sum < /tmp/data")
 		ids = append(ids, string(s.ID)+" "+sum[:64])
 		switch i {
 		case 1:
@@ -355,14 +355,14 @@ func TestRealLivingChild(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 	}
-	fmt.Println("living", strings.Join(ids, " "))
+	fmt.Println("sandboxes", strings.Join(ids, " "))
 	select {} // until kill -9
 }
 
-func TestRealSleepersSurviveTheNode(t *testing.T) {
+func TestRealHibernatedSurviveTheNode(t *testing.T) {
 	dir := t.TempDir()
-	w := newLivingWorld(t, dir)
-	child := exec.Command(os.Args[0], "-test.run=^TestRealLivingChild$")
+	fx := newBaseFixture(t, dir)
+	child := exec.Command(os.Args[0], "-test.run=^TestRealHibernationChild$")
 	child.Env = append(os.Environ(), childDir+"="+dir)
 	out, err := child.StdoutPipe()
 	if err != nil {
@@ -374,7 +374,7 @@ func TestRealSleepersSurviveTheNode(t *testing.T) {
 	}
 	var said []string
 	for lines := bufio.NewScanner(out); said == nil && lines.Scan(); {
-		if rest, ok := strings.CutPrefix(lines.Text(), "living "); ok {
+		if rest, ok := strings.CutPrefix(lines.Text(), "sandboxes "); ok {
 			said = strings.Fields(rest)
 		} else {
 			t.Log(lines.Text())
@@ -388,7 +388,7 @@ func TestRealSleepersSurviveTheNode(t *testing.T) {
 		t.Fatal("the child did not get so far")
 	}
 	began := time.Now()
-	n := w.start(roomy(nil))
+	n := fx.start(onBase(nil))
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("recovered in %v, want 5s at most", took)
 	} else {
@@ -396,7 +396,7 @@ func TestRealSleepersSurviveTheNode(t *testing.T) {
 	}
 	for i, want := range []string{"running", "hibernated", "paused", ""} {
 		id := engi.SandboxID(said[2*i])
-		s := n.box(id)
+		s := n.sandbox(id)
 		t.Log(id, s.State)
 		if want != "" && string(s.State) != want {
 			t.Errorf("sandbox %d is %s, want %s", i, s.State, want)
@@ -404,19 +404,19 @@ func TestRealSleepersSurviveTheNode(t *testing.T) {
 		if s.State == engi.Stopped {
 			continue
 		}
-		if got := n.mustInside(id, "sha256sum < /tmp/data")[:64]; got != said[2*i+1] {
+		if got := n.mustRun(id, "sha256sum < /tmp/data")[:64]; got != said[2*i+1] {
 			t.Errorf("sandbox %d has %s, want %s", i, got, said[2*i+1])
 		}
 	}
 }
 
-// BenchmarkRealLife measures the moves of a sandbox in which Python idles.
-func BenchmarkRealLife(b *testing.B) {
-	w := newLivingWorld(b, b.TempDir())
-	n := w.start(func(o *fleet.Options) {
-		roomy(pools(fleet.PoolConfig{Target: 2}))(o)
+// BenchmarkRealLifecycle measures the moves of a sandbox in which Python idles.
+func BenchmarkRealLifecycle(b *testing.B) {
+	fx := newBaseFixture(b, b.TempDir())
+	n := fx.start(func(o *fleet.Options) {
+		onBase(pools(fleet.PoolConfig{Target: 2}))(o)
 		o.Log = nil
-		o.Snapshots = shelf(b)
+		o.Snapshots = openSnapshots(b)
 	}).warm()
 	ctx, life := b.Context(), n.Lifecycle()
 	took := map[string][]time.Duration{}
@@ -439,7 +439,7 @@ func BenchmarkRealLife(b *testing.B) {
 			return err
 		})
 		measure("stop", func() error { return n.Sandboxes().Stop(ctx, "alice", cold.ID) })
-		n.mustInside(s.ID, "setsid python3 -c 'import time; time.sleep(1000)' >/dev/null 2>&1 & sleep 0.3")
+		n.mustRun(s.ID, "setsid python3 -c 'import time; time.sleep(1000)' >/dev/null 2>&1 & sleep 0.3")
 		measure("pause", func() error { return life.Pause(ctx, "alice", s.ID) })
 		measure("unpause", func() error { _, err := life.Resume(ctx, "alice", s.ID, 0, false); return err })
 		measure("hibernate", func() error { return life.Hibernate(ctx, "alice", s.ID, false) })

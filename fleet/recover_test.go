@@ -22,13 +22,13 @@ var deaths = map[string]func(*node){
 	"stopped": (*node).stop,
 }
 
-func TestRunsGoOnWithoutTheNode(t *testing.T) {
+func TestRunsSurviveTheNode(t *testing.T) {
 	for name, die := range deaths {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			n := w.start(pools(warmBash)).warm()
+			fx := newFixture(t)
+			n := fx.start(pools(warmBash)).warm()
 			flag := filepath.Join(t.TempDir(), "flag")
-			x := n.begin(script(fmt.Sprintf(`
+			x := n.start(script(fmt.Sprintf(`
 				for i in 1 2 3; do echo "before $i"; done
 				while ! test -e %s; do sleep 0.02; done
 				for i in 1 2 3; do echo "after $i" >&2; done
@@ -44,7 +44,7 @@ func TestRunsGoOnWithoutTheNode(t *testing.T) {
 				t.Errorf("a watcher of the old node got %v, want kind unavailable", err)
 			}
 
-			n = w.start(pools(warmBash))
+			n = fx.start(pools(warmBash))
 			if got, err := n.x.Get(t.Context(), "alice", x.ID); err != nil || got.State != engi.ExecutionRunning {
 				t.Fatalf("after the restart: %+v, %v", got, err)
 			}
@@ -73,53 +73,53 @@ func TestRunsGoOnWithoutTheNode(t *testing.T) {
 				t.Errorf("%+v", done.Result)
 			}
 			n.warm()
-			n.eventually("only the pool is left", func() bool { return len(w.machines()) == 2 })
+			n.eventually("only the pool is left", func() bool { return len(fx.machines()) == 2 })
 		})
 	}
 }
 
-func TestARunThatEndedWhileTheNodeWasDown(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
-	x := n.begin(script("echo begun; sleep 0.2; echo done"))
+func TestRunThatEndsWhileTheNodeIsDown(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
+	x := n.start(script("echo begun; sleep 0.2; echo done"))
 	n.printed(x.ID, 6)
 	n.kill()
 	time.Sleep(400 * time.Millisecond)
-	n = w.start(pools(warmBash))
+	n = fx.start(pools(warmBash))
 	wantAnswer(t, n.wait(x.ID), 0, engi.CauseExited, "begun\ndone\n")
 }
 
-func TestATimeoutCountsAcrossARestart(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
+func TestTimeoutCountsAcrossARestart(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
 	spec := script("echo begun; sleep 60")
 	spec.Limits.Timeout = 700 * time.Millisecond
-	x := n.begin(spec)
+	x := n.start(spec)
 	n.printed(x.ID, 6)
 	n.kill()
-	n = w.start(nil)
+	n = fx.start(nil)
 	done := n.wait(x.ID)
 	wantAnswer(t, done, -1, engi.CauseTimeout, "begun\n")
 }
 
-func TestWarmMembersAreKept(t *testing.T) {
+func TestWarmInstancesAreKept(t *testing.T) {
 	for name, die := range deaths {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			n := w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 3})).warm()
-			before := w.machines()
+			fx := newFixture(t)
+			n := fx.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 3})).warm()
+			before := fx.machines()
 			die(n)
-			n = w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 3}))
+			n = fx.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 3}))
 			if p := n.Pools(t.Context()); p[0].Ready != 3 {
 				t.Errorf("after the restart: %+v, want 3 ready at once", p)
 			}
-			after := w.machines()
+			after := fx.machines()
 			slices.Sort(before)
 			slices.Sort(after)
 			if !slices.Equal(before, after) {
 				t.Errorf("machines %v, before %v", after, before)
 			}
-			x := n.do(script("echo kept"))
+			x := n.execute(script("echo kept"))
 			wantAnswer(t, x, 0, engi.CauseExited, "kept\n")
 			if !slices.Contains(before, x.Sandbox) {
 				t.Error("it ran in a new sandbox")
@@ -128,38 +128,38 @@ func TestWarmMembersAreKept(t *testing.T) {
 	}
 }
 
-func TestMembersOfAnotherDayGo(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 2}, fleet.PoolConfig{Target: 1})).warm()
-	before := w.machines()
+func TestInstancesOfAnOldTemplateGo(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 2}, fleet.PoolConfig{Target: 1})).warm()
+	before := fx.machines()
 	n.kill()
-	w.twins.Set(base(t, "d2"))
-	n = w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 2}))
-	n.eventually("two new members are left", func() bool {
-		after := w.machines()
+	fx.fakes.Set(base(t, "d2"))
+	n = fx.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 2}))
+	n.eventually("two new instances are left", func() bool {
+		after := fx.machines()
 		if len(after) < 2 && n.Pools(t.Context())[0].Ready > 2 {
 			t.Error("old ones went before new ones were ready")
 		}
 		return len(after) == 2 && !slices.ContainsFunc(after, func(id engi.SandboxID) bool { return slices.Contains(before, id) })
 	})
 	n.eventually("their records too", func() bool {
-		recs, err := w.store.ListSandboxes(t.Context(), "")
+		recs, err := fx.store.ListSandboxes(t.Context(), "")
 		return err == nil && len(recs) == 2
 	})
 }
 
 func TestOrphansGo(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
 	n.kill()
-	orphan, err := memory.New(w.host).Start(t.Context(), provider.Spec{
+	orphan, err := memory.New(fx.host).Start(t.Context(), provider.Spec{
 		ID: engi.NewSandboxID(), Root: t.TempDir(), Size: fleet.DefaultLimits().Size, Token: "t",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"executions/exe_unknown/tape", "queued/exe_unknown", "queued/exe_half.new"} {
-		path := filepath.Join(w.dir, name)
+	for _, name := range []string{"executions/exe_unknown/output", "queued/exe_unknown", "queued/exe_half.new"} {
+		path := filepath.Join(fx.dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -167,40 +167,40 @@ func TestOrphansGo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.start(pools(warmBash))
-	if slices.Contains(w.machines(), orphan.ID()) {
+	fx.start(pools(warmBash))
+	if slices.Contains(fx.machines(), orphan.ID()) {
 		t.Error("the orphan is still there")
 	}
-	if left := w.files(); len(left) != 0 {
+	if left := fx.files(); len(left) != 0 {
 		t.Errorf("files left: %v", left)
 	}
 }
 
 func TestRunsWhoseSandboxIsGone(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
-	x := n.begin(script("echo begun; sleep 60"))
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
+	x := n.start(script("echo begun; sleep 60"))
 	n.printed(x.ID, 6)
 	n.kill()
-	if err := memory.New(w.host).Remove(t.Context(), x.Sandbox); err != nil {
+	if err := memory.New(fx.host).Remove(t.Context(), x.Sandbox); err != nil {
 		t.Fatal(err)
 	}
-	n = w.start(pools(warmBash))
+	n = fx.start(pools(warmBash))
 	got := n.wait(x.ID)
 	if got.Result.Exit.Cause != engi.CauseSandboxLost || got.Result.Exit.Code != -1 || got.Result.Error == "" {
 		t.Errorf("%+v", got.Result)
 	}
-	box, err := n.Sandboxes().Get(t.Context(), "alice", x.Sandbox)
-	if err != nil || box.State != engi.Stopped {
-		t.Errorf("its sandbox: %+v, %v", box, err)
+	sandbox, err := n.Sandboxes().Get(t.Context(), "alice", x.Sandbox)
+	if err != nil || sandbox.State != engi.Stopped {
+		t.Errorf("its sandbox: %+v, %v", sandbox, err)
 	}
 }
 
-// TestARecordedRunThatNeverBegan dies between the record and the program.
-func TestARecordedRunThatNeverBegan(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
-	recs, err := w.store.ListSandboxes(t.Context(), "")
+// TestRecordedRunThatNeverStarted dies between the record and the program.
+func TestRecordedRunThatNeverStarted(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
+	recs, err := fx.store.ListSandboxes(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,29 +209,29 @@ func TestARecordedRunThatNeverBegan(t *testing.T) {
 		ID: engi.NewExecutionID(), Owner: "alice", State: engi.ExecutionRunning, Language: engi.Bash, Template: "base",
 		Sandbox: recs[0].ID, Created: time.Now().UTC(), Started: time.Now().UTC(),
 	}, Limits: fleet.DefaultLimits()}
-	box := recs[0]
-	box.Owner, box.State, box.Execution = "alice", engi.Running, r.ID
-	if _, err := w.store.Create(t.Context(), r, &box); err != nil {
+	sandbox := recs[0]
+	sandbox.Owner, sandbox.State, sandbox.Execution = "alice", engi.Running, r.ID
+	if _, err := fx.store.Create(t.Context(), r, &sandbox); err != nil {
 		t.Fatal(err)
 	}
-	n = w.start(pools(warmBash))
+	n = fx.start(pools(warmBash))
 	got := n.wait(r.ID)
 	if got.Result.Exit.Cause != engi.CauseSandboxLost || !strings.Contains(got.Result.Error, "before the program started") {
 		t.Errorf("%+v", got.Result)
 	}
-	if slices.Contains(w.machines(), box.ID) {
+	if slices.Contains(fx.machines(), sandbox.ID) {
 		t.Error("its sandbox is still there")
 	}
 }
 
-func TestWhoWaitedWaitsAgain(t *testing.T) {
+func TestQueuedExecutionsWaitAgain(t *testing.T) {
 	for name, die := range deaths {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			fx := newFixture(t)
 			one := func(o *fleet.Options) { o.MaxSandboxes = 1 }
-			n := w.start(one)
+			n := fx.start(one)
 			proof := filepath.Join(t.TempDir(), "proof")
-			busy := n.begin(script("sleep 60"))
+			busy := n.start(script("sleep 60"))
 			var ids []engi.ExecutionID
 			n.eventually("the first one runs", func() bool {
 				x, err := n.x.Get(t.Context(), "alice", busy.ID)
@@ -239,10 +239,10 @@ func TestWhoWaitedWaitsAgain(t *testing.T) {
 			})
 			for i := range 3 {
 				spec := script(fmt.Sprintf("echo %d >> %s; echo %d", i, proof, i))
-				ids = append(ids, n.begin(spec).ID)
+				ids = append(ids, n.start(spec).ID)
 			}
 			die(n)
-			n = w.start(one)
+			n = fx.start(one)
 			if err := n.x.Cancel(t.Context(), "alice", busy.ID); err != nil {
 				t.Fatal(err)
 			}
@@ -253,22 +253,22 @@ func TestWhoWaitedWaitsAgain(t *testing.T) {
 			if err != nil || string(data) != "0\n1\n2\n" {
 				t.Errorf("they ran as %q, %v; want each once, in order", data, err)
 			}
-			if left := w.files(); len(left) != 0 {
+			if left := fx.files(); len(left) != 0 {
 				t.Errorf("files left: %v", left)
 			}
 		})
 	}
 }
 
-func TestWhoWaitedAndLostTheProgramIsRefused(t *testing.T) {
-	w := newWorld(t)
+func TestQueuedExecutionWithoutProgramIsRefused(t *testing.T) {
+	fx := newFixture(t)
 	r := fleet.Record{Execution: engi.Execution{
 		ID: engi.NewExecutionID(), Owner: "alice", State: engi.ExecutionQueued, Language: engi.Bash, Template: "base", Created: time.Now().UTC(),
 	}, Limits: fleet.DefaultLimits()}
-	if _, err := w.store.Create(t.Context(), r, nil); err != nil {
+	if _, err := fx.store.Create(t.Context(), r, nil); err != nil {
 		t.Fatal(err)
 	}
-	n := w.start(nil)
+	n := fx.start(nil)
 	x, err := n.x.Wait(t.Context(), "alice", r.ID)
 	wantKind(t, "Wait", err, engi.Unavailable)
 	if x.State != engi.ExecutionRefused || !strings.Contains(engi.RemedyOf(err), "send it again") {
@@ -282,11 +282,11 @@ func TestWhoWaitedAndLostTheProgramIsRefused(t *testing.T) {
 func TestDeathAtEveryStoreWrite(t *testing.T) {
 	for k := 1; k <= 8; k++ {
 		t.Run(fmt.Sprint(k), func(t *testing.T) {
-			w := newWorld(t)
-			n := w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 1}))
+			fx := newFixture(t)
+			n := fx.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 1}))
 			writes := 0
 			died := make(chan struct{})
-			w.store.Fail(func(act string) error {
+			fx.store.Fail(func(act string) error {
 				switch act {
 				case "Create", "Update", "PutSandbox", "ForgetSandbox":
 					if writes++; writes == k {
@@ -313,8 +313,8 @@ func TestDeathAtEveryStoreWrite(t *testing.T) {
 				t.Fatal("not so many writes")
 			}
 			n.kill()
-			w.store.Fail(nil)
-			n = w.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 1}))
+			fx.store.Fail(nil)
+			n = fx.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 1}))
 			for _, id := range ids {
 				x := n.wait(id)
 				switch x.Result.Exit.Cause {
@@ -326,8 +326,8 @@ func TestDeathAtEveryStoreWrite(t *testing.T) {
 				}
 			}
 			n.warm()
-			n.eventually("only the pool is left", func() bool { return len(w.machines()) == 1 })
-			for _, f := range w.files() {
+			n.eventually("only the pool is left", func() bool { return len(fx.machines()) == 1 })
+			for _, f := range fx.files() {
 				if !strings.HasPrefix(f, "executions/") {
 					t.Errorf("left: %s", f)
 				}
@@ -336,33 +336,33 @@ func TestDeathAtEveryStoreWrite(t *testing.T) {
 	}
 }
 
-// TestTheNodeRepairsItself disturbs a node that runs, and lets it compare
+// TestReconcile disturbs a node that runs, and lets it compare
 // what is wanted with what is found.
-func TestTheNodeRepairsItself(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(warmBash)).warm()
-	kept := w.machines()
-	x := n.begin(script("echo begun; sleep 60"))
+func TestReconcile(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
+	kept := fx.machines()
+	x := n.start(script("echo begun; sleep 60"))
 	n.printed(x.ID, 6)
 
-	orphan, err := memory.New(w.host).Start(t.Context(), provider.Spec{
+	orphan, err := memory.New(fx.host).Start(t.Context(), provider.Spec{
 		ID: engi.NewSandboxID(), Root: t.TempDir(), Size: fleet.DefaultLimits().Size, Token: "t",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ghost := fleettest.Sandbox("", engi.Ready)
-	if err := w.store.PutSandbox(t.Context(), ghost); err != nil {
+	if err := fx.store.PutSandbox(t.Context(), ghost); err != nil {
 		t.Fatal(err)
 	}
 	old, young := fleettest.Record("alice", engi.ExecutionRunning), fleettest.Record("alice", engi.ExecutionRunning)
 	young.Started = time.Now().UTC()
 	for _, r := range []fleet.Record{old, young} {
-		if _, err := w.store.Create(t.Context(), r, nil); err != nil {
+		if _, err := fx.store.Create(t.Context(), r, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	stray := filepath.Join(w.dir, "executions", "exe_stray", "tape")
+	stray := filepath.Join(fx.dir, "executions", "exe_stray", "output")
 	if err := os.MkdirAll(filepath.Dir(stray), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -371,10 +371,10 @@ func TestTheNodeRepairsItself(t *testing.T) {
 	}
 
 	n.Reconcile(t.Context())
-	if slices.Contains(w.machines(), orphan.ID()) {
+	if slices.Contains(fx.machines(), orphan.ID()) {
 		t.Error("the orphan is still there")
 	}
-	if _, err := w.store.GetSandbox(t.Context(), "", ghost.ID); engi.KindOf(err) != engi.NotFound {
+	if _, err := fx.store.GetSandbox(t.Context(), "", ghost.ID); engi.KindOf(err) != engi.NotFound {
 		t.Errorf("the ghost's record: %v, want kind not_found", err)
 	}
 	got, err := n.x.Get(t.Context(), "alice", old.ID)
@@ -388,7 +388,7 @@ func TestTheNodeRepairsItself(t *testing.T) {
 		t.Errorf("a run that goes on: %+v, %v", got, err)
 	}
 	for _, id := range kept {
-		if !slices.Contains(w.machines(), id) {
+		if !slices.Contains(fx.machines(), id) {
 			t.Errorf("%s, which was warm or in use, is gone", id)
 		}
 	}
@@ -399,5 +399,33 @@ func TestTheNodeRepairsItself(t *testing.T) {
 	n.SweepFiles(t.Context(), first)
 	if _, err := os.Stat(stray); err == nil {
 		t.Error("a stray file is still there at second sight")
+	}
+}
+
+func TestDirectoriesOfEarlierVersions(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(warmBash)).warm()
+	x := n.execute(script("head -c 100000 /dev/zero"))
+	s := n.create(engi.SandboxSpec{})
+	n.mustRun(s.ID, "echo kept > file")
+	n.hibernate(s.ID, false)
+	n.stop()
+	for from, to := range map[string]string{"sandboxes": "boxes", "temp": "forks", "executions/" + string(x.ID) + "/output": "executions/" + string(x.ID) + "/tape"} {
+		if err := os.Rename(filepath.Join(fx.dir, from), filepath.Join(fx.dir, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n = fx.start(pools(warmBash))
+	if got, err := n.x.Get(t.Context(), "alice", x.ID); err != nil || len(got.Result.Stdout) != 100000 {
+		t.Errorf("%+v, %v", got.Result, err)
+	}
+	n.resume(s.ID, false)
+	if out := n.mustRun(s.ID, "cat file"); out != "kept\n" {
+		t.Errorf("output %q", out)
+	}
+	for _, name := range []string{"boxes", "forks"} {
+		if _, err := os.Stat(filepath.Join(fx.dir, name)); err == nil {
+			t.Errorf("%s is still there", name)
+		}
 	}
 }

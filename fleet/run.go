@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -14,52 +15,56 @@ import (
 )
 
 const (
-	// grace is how much later than the guest the host ends a program that
-	// overstays: the guest's answer is the better one.
-	grace = 300 * time.Millisecond
-	// launchTime bounds how long a program and its input may be on their way.
+	// timeoutGrace is how much later than the guest the host ends a program
+	// that exceeds its timeout: the guest can say more about its end.
+	timeoutGrace = 300 * time.Millisecond
+	// launchTime bounds how long a program and its input may take to reach
+	// the guest.
 	launchTime = 4 * time.Second
 	// killGrace is how long a killed program has to be reported as ended
-	// before its sandbox is destroyed under it.
+	// before its machine is destroyed.
 	killGrace = 300 * time.Millisecond
-	// collectTime bounds the collection of a program's answer and artifacts.
+	// collectTime bounds the collection of a program's result and artifacts.
 	collectTime = 30 * time.Second
-	// storeGrace is how long waiting callers bear with a store that fails.
+	// resizeTime bounds the resizing of a machine.
+	resizeTime = 10 * time.Second
+	// storeGrace is how long a store may fail before waiting callers are
+	// told.
 	storeGrace = time.Second
 )
 
-// nextExecution is the whole life of an execution.
+// nextExecution lists the states that may follow each state of an execution.
 var nextExecution = map[engi.ExecutionState][]engi.ExecutionState{
 	engi.ExecutionQueued:  {engi.ExecutionRunning, engi.ExecutionRefused, engi.ExecutionDone},
 	engi.ExecutionRunning: {engi.ExecutionDone, engi.ExecutionRefused},
 }
 
-// A run is an execution that has not ended, or whose end somebody still looks
-// at. One goroutine drives it; everybody else reads.
+// A run is an execution that has not ended, or whose end somebody is still
+// reading. One goroutine drives it; everybody else reads.
 type run struct {
-	id    engi.ExecutionID
-	owner engi.Owner
-	tape  *outputlog.Log
-	ended chan struct{} // closed when rec and err are final
+	id     engi.ExecutionID
+	owner  engi.Owner
+	output *outputlog.Log
+	ended  chan struct{} // closed when rec and err are final
 
 	stopOnce sync.Once
 	stopped  chan struct{} // closed by stop
 	why      engi.Cause    // set before stopped is closed
 
-	network engi.NetworkPolicy // set before a member is used; immutable then
+	network engi.NetworkPolicy // set before an instance is assigned; then immutable
 
 	mu      sync.Mutex
 	rec     Record        // guarded by mu
-	err     error         // instead of an end: why nobody follows the run any more; guarded by mu
-	trouble error         // the answer is there but could not be stored so far; guarded by mu
+	err     error         // why nobody follows the run any more, though it has not ended; guarded by mu
+	trouble error         // why the result is not stored yet; guarded by mu
 	changed chan struct{} // closed and replaced when rec, err or trouble changes; guarded by mu
 }
 
-func (m *Manager) newRun(rec Record) *run {
+func (e *executions) newRun(rec Record) *run {
 	return &run{
 		id:      rec.ID,
 		owner:   rec.Owner,
-		tape:    outputlog.New(m.files.tape(rec.ID)),
+		output:  outputlog.New(e.files.output(rec.ID)),
 		ended:   make(chan struct{}),
 		stopped: make(chan struct{}),
 		rec:     rec,
@@ -67,8 +72,7 @@ func (m *Manager) newRun(rec Record) *run {
 	}
 }
 
-// stop asks for the end of the run, whatever state it is in. The first cause
-// counts.
+// stop asks the run to end, whatever its state. The first cause counts.
 func (r *run) stop(why engi.Cause) {
 	r.stopOnce.Do(func() {
 		r.why = why
@@ -86,13 +90,14 @@ func (r *run) stopCause() engi.Cause {
 	}
 }
 
-// look returns the run as it is and a channel that is closed when it changes.
+// look returns the run as it is, and a channel that is closed when it changes.
 func (r *run) look() (rec Record, trouble, err error, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.rec, r.trouble, r.err, r.changed
 }
 
+// set changes the run in f.
 func (r *run) set(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,8 +106,8 @@ func (r *run) set(f func()) {
 	r.changed = make(chan struct{})
 }
 
-// next returns the run's record moved to state and edited, for the store; the
-// run itself is unchanged until it is adopted with set.
+// next returns the run's record moved to state and edited, for the store. The
+// run itself does not change until set.
 func (r *run) next(state engi.ExecutionState, edit func(*Record)) (from engi.ExecutionState, rec Record, err error) {
 	r.mu.Lock()
 	rec = r.rec
@@ -116,175 +121,151 @@ func (r *run) next(state engi.ExecutionState, edit func(*Record)) (from engi.Exe
 	return from, rec, nil
 }
 
-// start moves a claimed run to running in the record, before anything of it
-// happens inside.
-func (m *Manager) start(ctx context.Context, r *run, b *instance) error {
+// recordStart records that a queued run starts in inst, before anything of it
+// reaches the guest.
+func (e *executions) recordStart(ctx context.Context, r *run, inst *instance) error {
 	now := time.Now().UTC()
 	from, rec, err := r.next(engi.ExecutionRunning, func(rec *Record) {
-		rec.Sandbox = b.rec.ID
+		rec.Sandbox = inst.rec.ID
 		rec.Started = now
 	})
 	if err != nil {
 		return err
 	}
-	used, err := b.use(r, rec)
+	used, err := inst.assign(r, rec)
 	if err != nil {
 		return err
 	}
-	if err := m.opt.Store.Update(ctx, from, rec, &used); err != nil {
+	if err := e.opt.Store.Update(ctx, from, rec, &used); err != nil {
 		return err
 	}
 	r.set(func() { r.rec = rec })
 	return nil
 }
 
-// use gives a ready member to a run.
-func (b *instance) use(r *run, rec Record) (SandboxRecord, error) {
-	return b.move(engi.Running, func(s *SandboxRecord) {
-		s.Owner = rec.Owner
-		s.Execution = rec.ID
-		s.Network = r.network
-		b.run = r
-	})
-}
-
-// unuse takes back use, when nothing has run.
-func (b *instance) unuse() SandboxRecord {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.rec.State, b.rec.Owner, b.rec.Execution, b.rec.Network, b.run = engi.Ready, "", "", engi.NetworkPolicy{}, nil
-	return b.rec
-}
-
-// A claim says how a run got its member.
+// A claim says how a run got its instance.
 type claim struct {
-	queued time.Duration
-	took   time.Duration
-	fresh  bool // booted while the run waited
+	queued time.Duration // until it was the run's turn
+	took   time.Duration // from then on
+	fresh  bool          // booted while the run waited
 }
 
-// execute runs a program in a member that was claimed for it and recorded as
-// its own, and leaves the run ended, unless the node stops first.
-func (m *Manager) execute(r *run, b *instance, program wire.Run, c claim, want engi.Size) {
-	answer := engi.Result{Queued: c.queued, Claim: c.took, Tier: b.key.Tier, NotEnforced: m.notEnforced(b.key.Tier)}
-	switch err := m.fit(b, want); {
+// execute runs a program in an instance that was assigned to it and recorded
+// as its own. It returns when the run has ended or the node stops.
+func (e *executions) execute(r *run, inst *instance, program wire.Run, c claim, want engi.Size) {
+	result := engi.Result{Queued: c.queued, Claim: c.took, Tier: inst.key.Tier, NotEnforced: e.notEnforced(inst.key.Tier)}
+	switch err := e.resize(inst, want); {
 	case err == nil:
-	case engi.KindOf(err) == engi.Unsupported: // it keeps the size of its pool, and says so
-		answer.NotEnforced = append(slices.Clone(answer.NotEnforced), "vcpus", "memory")
-		slices.Sort(answer.NotEnforced)
-		answer.NotEnforced = slices.Compact(answer.NotEnforced)
+	case engi.KindOf(err) == engi.Unsupported: // it keeps its pool's size, and the result says so
+		result.NotEnforced = append(slices.Clone(result.NotEnforced), "vcpus", "memory")
+		slices.Sort(result.NotEnforced)
+		result.NotEnforced = slices.Compact(result.NotEnforced)
 	case engi.KindOf(err) == engi.Conflict: // the sandbox alone needs more
-		answer.Exit = engi.Exit{Code: -1, Cause: engi.CauseMemory}
-		answer.Error = err.Error()
-		m.settle(r, b, answer)
+		result.Exit = engi.Exit{Code: -1, Cause: engi.CauseMemory}
+		result.Error = err.Error()
+		e.settle(r, inst, result)
 		return
 	case engi.KindOf(err) == engi.Invalid:
-		m.refuse(r, err)
-		m.stock.Retire(b.key, b, time.Now(), false)
+		e.refuse(r, err)
+		e.pools.retire(inst, false)
 		return
 	default:
-		m.lose(r, b, answer, err)
+		e.settleLost(r, inst, result, err)
 		return
 	}
-	if err := m.connect(r, b); err != nil {
-		if m.life.Err() != nil || engi.KindOf(err) == engi.Unavailable {
-			m.lose(r, b, answer, err)
+	if err := e.setNetwork(r, inst); err != nil {
+		if e.life.Err() != nil || engi.KindOf(err) == engi.Unavailable {
+			e.settleLost(r, inst, result, err)
 			return
 		}
-		m.refuse(r, err)
-		m.stock.Retire(b.key, b, time.Now(), false)
+		e.refuse(r, err)
+		e.pools.retire(inst, false)
 		return
 	}
-	watch := m.guard(r, b, program.Timeout+launchTime)
+	watch := e.guard(r, inst, program.Timeout+launchTime)
 	defer watch.end()
 	program.ID = string(r.id)
-	g, err := m.launch(b, program)
+	g, err := e.launch(inst, program)
 	if err == nil {
 		watch.within(program.Timeout)
-		m.follow(r, b, g, answer, c.fresh, watch)
+		e.follow(r, inst, g, result, c.fresh, watch)
 		return
 	}
 	switch engi.KindOf(err) {
 	case engi.Invalid, engi.Unsupported, engi.NotFound, engi.Denied:
-		m.refuse(r, err)
-		m.stock.Retire(b.key, b, time.Now(), false)
+		e.refuse(r, err)
+		e.pools.retire(inst, false)
 	case engi.Exhausted:
-		answer.Exit = engi.Exit{Code: -1, Cause: engi.CauseDisk}
-		answer.Error = err.Error()
-		m.settle(r, b, answer)
+		result.Exit = engi.Exit{Code: -1, Cause: engi.CauseDisk}
+		result.Error = err.Error()
+		e.settle(r, inst, result)
 	default:
-		m.lose(r, b, answer, err)
+		e.settleLost(r, inst, result, err)
 	}
 }
 
-// connect opens the network of a run that asks for one.
-func (m *Manager) connect(r *run, b *instance) error {
+// setNetwork puts the run's network policy in force, if it asks for a network.
+func (e *executions) setNetwork(r *run, inst *instance) error {
 	if !opens(r.network) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(m.life, wireTime)
+	ctx, cancel := context.WithTimeout(e.life, networkTime)
 	defer cancel()
-	wiring, err := m.openWall(ctx, b.rec.ID, r.owner, r.network)
+	setup, err := e.openNetwork(ctx, inst.rec.ID, r.owner, r.network)
 	if err != nil {
 		return err
 	}
-	return b.guest.Setup(ctx, wire.Setup{Wiring: wiring})
+	return inst.guest.Setup(ctx, wire.Setup{Wiring: setup})
 }
 
-// launch starts a program. When the stream breaks on the way, the guest is
-// asked whether it did start: it takes each ID once, so that sending it again
-// cannot make it run twice.
-func (m *Manager) launch(b *instance, program wire.Run) (*guest.Run, error) {
-	g, err := b.guest.Run(m.life, program)
+// launch starts a program. If the connection breaks, it asks the guest whether
+// the program has started, and sends it again if not. A guest accepts each ID
+// once, so that the program cannot run twice.
+func (e *executions) launch(inst *instance, program wire.Run) (*guest.Run, error) {
+	g, err := inst.guest.Run(e.life, program)
 	for tries := 1; err != nil && engi.KindOf(err) == engi.Unavailable && tries <= 3; tries++ {
-		if !m.stillThere(b, time.Duration(tries)*100*time.Millisecond) || m.life.Err() != nil {
+		if !e.alive(inst, time.Duration(tries)*100*time.Millisecond) || e.life.Err() != nil {
 			break
 		}
-		if g, err = b.guest.Reattach(m.life, program.ID); engi.KindOf(err) == engi.NotFound && err != nil {
-			g, err = b.guest.Run(m.life, program)
+		if g, err = inst.guest.Reattach(e.life, program.ID); engi.KindOf(err) == engi.NotFound && err != nil {
+			g, err = inst.guest.Run(e.life, program)
 		}
 	}
 	return g, err
 }
 
-// notEnforced names the limits the tier cannot enforce on this host.
-func (m *Manager) notEnforced(t engi.Tier) []string {
-	if e, ok := m.providerOf(t).(provider.Enforcer); ok {
-		return e.NotEnforced()
-	}
-	return nil
-}
-
-// fit gives a member the processor time and memory its run asks for.
-func (m *Manager) fit(b *instance, want engi.Size) error {
-	have := b.record().Size
+// resize gives an instance the processor time and memory that its run asks
+// for.
+func (e *executions) resize(inst *instance, want engi.Size) error {
+	have := inst.record().Size
 	if want.VCPUs == have.VCPUs && want.Memory == have.Memory {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(m.life, 10*time.Second)
+	ctx, cancel := context.WithTimeout(e.life, resizeTime)
 	defer cancel()
-	if err := provider.Resize(ctx, b.machine, want); err != nil {
+	if err := provider.Resize(ctx, inst.machine, want); err != nil {
 		return err
 	}
-	b.mu.Lock()
-	b.rec.Size = want
-	b.mu.Unlock()
+	inst.mu.Lock()
+	inst.rec.Size = want
+	inst.mu.Unlock()
 	return nil
 }
 
-// A guard ends a run's program when its time is over or somebody stops it:
-// first the program, then, if that does not help, its machine.
+// A guard ends a program that exceeds its timeout, by destroying its machine,
+// or that somebody stops: it kills the program, and if that does not help,
+// destroys the machine.
 type guard struct {
 	timer *time.Timer
-	end   func() // ends the watch and waits for it; may be called twice
+	end   func() // ends the guard and waits for it; may be repeated
 }
 
-// within sets the time the program has from now on.
-func (g guard) within(d time.Duration) { g.timer.Reset(d + grace) }
+// within sets the time that the program has from now on.
+func (g guard) within(d time.Duration) { g.timer.Reset(d + timeoutGrace) }
 
-// guard watches over a run whose program has the given time.
-func (m *Manager) guard(r *run, b *instance, d time.Duration) guard {
-	timer := time.NewTimer(d + grace)
+// guard starts a guard for a run whose program may take d.
+func (e *executions) guard(r *run, inst *instance, d time.Duration) guard {
+	timer := time.NewTimer(d + timeoutGrace)
 	over := make(chan struct{})
 	var watch sync.WaitGroup
 	watch.Go(func() {
@@ -292,24 +273,24 @@ func (m *Manager) guard(r *run, b *instance, d time.Duration) guard {
 		select {
 		case <-over:
 			return
-		case <-m.life.Done():
+		case <-e.life.Done():
 			return
 		case <-timer.C:
 			r.stop(engi.CauseTimeout)
 		case <-r.stopped:
-			m.kill(r, b)
+			e.kill(r, inst)
 			patience := time.NewTimer(killGrace)
 			defer patience.Stop()
 			select {
 			case <-over:
 				return
-			case <-m.life.Done():
+			case <-e.life.Done():
 				return
 			case <-patience.C:
 			}
 		}
-		if err := b.machine.Close(); err != nil {
-			m.log.Error("destroy sandbox of a program that overstays", "sandbox", b.rec.ID, "execution", r.id, "error", err)
+		if err := inst.machine.Close(); err != nil {
+			e.log.Error("destroy sandbox of a program that does not end", "sandbox", inst.rec.ID, "execution", r.id, "error", err)
 		}
 	})
 	return guard{timer, sync.OnceFunc(func() {
@@ -318,111 +299,109 @@ func (m *Manager) guard(r *run, b *instance, d time.Duration) guard {
 	})}
 }
 
-// kill kills the run's program, if it can be reached.
-func (m *Manager) kill(r *run, b *instance) {
-	ctx, cancel := context.WithTimeout(m.life, killGrace)
+// kill kills the run's program if the guest can be reached.
+func (e *executions) kill(r *run, inst *instance) {
+	ctx, cancel := context.WithTimeout(e.life, killGrace)
 	defer cancel()
-	g, err := b.guest.Reattach(ctx, string(r.id))
+	g, err := inst.guest.Reattach(ctx, string(r.id))
 	if err == nil {
 		err = g.Signal(ctx, "KILL")
 	}
 	if err != nil && engi.KindOf(err) != engi.NotFound {
-		m.log.Debug("kill program; its sandbox goes instead", "execution", r.id, "error", err)
+		e.log.Debug("kill program; destroying its sandbox instead", "execution", r.id, "error", err)
 	}
 }
 
-// follow copies a program's output until it ends, collects its answer and
-// settles the run. The guard's work is over when the program has ended.
-func (m *Manager) follow(r *run, b *instance, g *guest.Run, answer engi.Result, fresh bool, watch guard) {
-	fin, err := m.drain(r, g)
+// follow copies a program's output until it ends, collects its result and
+// settles the run. It ends the guard when the program has ended.
+func (e *executions) follow(r *run, inst *instance, g *guest.Run, result engi.Result, fresh bool, watch guard) {
+	fin, err := e.drain(r, g)
 	for tries := 1; err != nil; tries++ {
-		if m.life.Err() != nil {
-			m.abandon(r)
+		if e.life.Err() != nil {
+			e.abandon(r)
 			return
 		}
-		if engi.KindOf(err) != engi.Unavailable || tries > 3 || !m.stillThere(b, time.Duration(tries)*100*time.Millisecond) {
-			m.lose(r, b, answer, err)
+		if engi.KindOf(err) != engi.Unavailable || tries > 3 || !e.alive(inst, time.Duration(tries)*100*time.Millisecond) {
+			e.settleLost(r, inst, result, err)
 			return
 		}
-		ctx, cancel := context.WithTimeout(m.life, 5*time.Second)
-		again, e := b.guest.Reattach(ctx, string(r.id))
+		ctx, cancel := context.WithTimeout(e.life, 5*time.Second)
+		g, err = inst.guest.Reattach(ctx, string(r.id))
 		cancel()
-		if e != nil {
-			err = e
-			continue
+		if err == nil {
+			fin, err = e.drain(r, g)
 		}
-		g = again
-		fin, err = m.drain(r, g)
 	}
 	watch.end()
-	answer.Exit = fin.Exit
-	answer.Duration = fin.Duration
-	answer.Warm = fin.Warm && !fresh
-	answer.StdoutTruncated, answer.StderrTruncated = fin.StdoutTruncated, fin.StderrTruncated
-	answer.ArtifactsLeft = fin.ArtifactsLeft
-	answer.Error = fin.Error
-	if !slices.Contains(engi.Causes(), fin.Exit.Cause) { // a guest may say anything
-		answer.Exit.Cause = engi.CauseSandboxLost
+	result.Exit = fin.Exit
+	result.Duration = fin.Duration
+	result.Warm = fin.Warm && !fresh
+	result.StdoutTruncated, result.StderrTruncated = fin.StdoutTruncated, fin.StderrTruncated
+	result.ArtifactsLeft = fin.ArtifactsLeft
+	result.Error = fin.Error
+	if !slices.Contains(engi.Causes(), fin.Exit.Cause) { // the guest cannot be trusted
+		result.Exit.Cause = engi.CauseSandboxLost
 	}
 	if why := r.stopCause(); why != "" && fin.Exit.Cause == engi.CauseExited && fin.Exit.Signal != "" {
-		answer.Exit.Cause = why // we killed it
-		answer.Error = ""
+		result.Exit.Cause = why // the host killed it
+		result.Error = ""
 	}
 	if len(fin.Artifacts) > 0 {
-		if err := m.collect(r, g, fin.Artifacts, &answer); err != nil {
-			m.log.Warn("collect artifacts", "execution", r.id, "error", err)
-			if answer.Error == "" {
-				answer.Error = "not all artifacts could be collected: " + err.Error()
+		if err := e.collect(r, g, fin.Artifacts, &result); err != nil {
+			e.log.Warn("collect artifacts", "execution", r.id, "error", err)
+			if result.Error == "" {
+				result.Error = "not all artifacts could be collected: " + err.Error()
 			}
 		}
-		if m.life.Err() != nil {
-			m.abandon(r)
+		if e.life.Err() != nil {
+			e.abandon(r)
 			return
 		}
 	}
-	m.settle(r, b, answer)
+	e.settle(r, inst, result)
 }
 
-// drain copies the output from where the tape ends, and returns the last word.
-func (m *Manager) drain(r *run, g *guest.Run) (wire.Finish, error) {
+// drain copies the output from where the log ends, and returns how the program
+// ended.
+func (e *executions) drain(r *run, g *guest.Run) (wire.Finish, error) {
 	rec, _, _, _ := r.look()
-	room := rec.Limits.Output - r.tape.Len()
-	for c, err := range g.Output(m.life, r.tape.Len()) {
+	left := rec.Limits.Output - r.output.Len()
+	for c, err := range g.Output(e.life, r.output.Len()) {
 		if err != nil {
 			return wire.Finish{}, err
 		}
-		if int64(len(c.Data)) > room {
+		if int64(len(c.Data)) > left {
 			return wire.Finish{}, engi.Errorf(engi.Internal, "the guest sent more output than it may keep")
 		}
-		room -= int64(len(c.Data))
-		if err := r.tape.Append(c.Stream, c.Data); err != nil {
+		left -= int64(len(c.Data))
+		if err := r.output.Append(c.Stream, c.Data); err != nil {
 			return wire.Finish{}, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(m.life, collectTime)
+	ctx, cancel := context.WithTimeout(e.life, collectTime)
 	defer cancel()
 	return g.Finish(ctx)
 }
 
-// stillThere reports whether the member's machine is alive after a moment:
-// the stream to a dying one breaks a little earlier than the machine ends.
-func (m *Manager) stillThere(b *instance, moment time.Duration) bool {
+// alive reports whether the instance's machine is alive after a moment: the
+// connection to a dying machine breaks a little before the machine ends.
+func (e *executions) alive(inst *instance, moment time.Duration) bool {
 	timer := time.NewTimer(moment)
 	defer timer.Stop()
 	select {
-	case <-b.machine.Done():
+	case <-inst.machine.Done():
 		return false
 	case <-timer.C:
 		return true
-	case <-m.life.Done():
+	case <-e.life.Done():
 		return true
 	}
 }
 
-// collect saves the artifacts a finished program left. Who cancels the run now
-// does not wait for them.
-func (m *Manager) collect(r *run, g *guest.Run, manifest []wire.Artifact, answer *engi.Result) error {
-	ctx, cancel := context.WithTimeout(m.life, collectTime)
+// collect saves the artifacts that a finished program left. Cancelling the run
+// ends the collection.
+func (e *executions) collect(r *run, g *guest.Run, manifest []wire.Artifact, result *engi.Result) error {
+	ctx, cancel := context.WithTimeout(e.life, collectTime)
 	defer cancel()
 	over := make(chan struct{})
 	var watch sync.WaitGroup
@@ -438,83 +417,84 @@ func (m *Manager) collect(r *run, g *guest.Run, manifest []wire.Artifact, answer
 	rec, _, _, _ := r.look()
 	stream, err := g.Artifacts(ctx)
 	if err != nil {
-		answer.ArtifactsLeft += len(manifest)
+		result.ArtifactsLeft += len(manifest)
 		return err
 	}
 	defer stream.Close()
-	saved, left, err := m.files.saveArtifacts(r.id, manifest, stream, rec.Limits)
-	answer.Artifacts = saved
-	answer.ArtifactsLeft += left
+	saved, left, err := e.files.saveArtifacts(r.id, manifest, stream, rec.Limits)
+	result.Artifacts = saved
+	result.ArtifactsLeft += left
 	return err
 }
 
-// lose settles a run whose sandbox does not answer any more.
-func (m *Manager) lose(r *run, b *instance, answer engi.Result, err error) {
-	if m.life.Err() != nil {
-		m.abandon(r)
+// settleLost settles a run whose guest does not answer any more.
+func (e *executions) settleLost(r *run, inst *instance, result engi.Result, err error) {
+	if e.life.Err() != nil {
+		e.abandon(r)
 		return
 	}
 	cause := engi.CauseSandboxLost
-	if !m.stillThere(b, 500*time.Millisecond) && b.machine.End() == engi.CauseMemory {
+	if !e.alive(inst, 500*time.Millisecond) && inst.machine.End() == engi.CauseMemory {
 		cause = engi.CauseMemory
 	}
 	if why := r.stopCause(); why != "" {
 		cause = why
 	}
 	rec, _, _, _ := r.look()
-	answer.Exit = engi.Exit{Code: -1, Signal: "KILL", Cause: cause}
-	answer.Duration = time.Since(rec.Started)
+	result.Exit = engi.Exit{Code: -1, Signal: "KILL", Cause: cause}
+	result.Duration = time.Since(rec.Started)
 	if cause == engi.CauseSandboxLost {
-		answer.Error = err.Error()
+		result.Error = err.Error()
 	}
-	m.settle(r, b, answer)
+	e.settle(r, inst, result)
 }
 
-// settle records a run's answer, tells everybody, and retires its sandbox.
-// The record comes first: what a caller was told survives a crash.
-func (m *Manager) settle(r *run, b *instance, answer engi.Result) {
-	if text := answer.Exit.Cause.Remedy(); text != "" && answer.Error == "" {
-		answer.Error = text
+// settle records a run's result, tells everybody, and retires its instance;
+// inst is nil if it has none. The record comes first, so that what a caller
+// was told survives a crash.
+func (e *executions) settle(r *run, inst *instance, result engi.Result) {
+	if text := result.Exit.Cause.Remedy(); text != "" && result.Error == "" {
+		result.Error = text
 	}
-	r.tape.End()
-	m.finish(r, b, engi.ExecutionDone, func(rec *Record) {
-		rec.Result = &answer
+	r.output.End()
+	e.finish(r, inst, engi.ExecutionDone, func(rec *Record) {
+		rec.Result = &result
 	})
-	if b != nil {
-		m.stock.Retire(b.key, b, time.Now(), answer.Exit.Cause != engi.CauseExited)
+	if inst != nil {
+		e.pools.retire(inst, result.Exit.Cause != engi.CauseExited)
 	}
 }
 
-// refuse ends a run that got no sandbox.
-func (m *Manager) refuse(r *run, err error) {
-	refusal, ok := asError(err)
+// refuse ends a run whose program did not start.
+func (e *executions) refuse(r *run, err error) {
+	refusal, ok := errors.AsType[*engi.Error](err)
 	if !ok {
 		refusal = engi.Errorf(engi.KindOf(err), "%s", err.Error())
 	}
-	r.tape.End()
-	m.finish(r, nil, engi.ExecutionRefused, func(rec *Record) { rec.Refusal = refusal })
+	r.output.End()
+	e.finish(r, nil, engi.ExecutionRefused, func(rec *Record) { rec.Refusal = refusal })
 }
 
-// finish writes a run's end to the store and makes it known. While the store
-// fails it tries again; callers who wait are told after a while, and the run
-// stays open until its end is stored or the node stops.
-func (m *Manager) finish(r *run, b *instance, state engi.ExecutionState, edit func(*Record)) {
+// finish stores a run's end and makes it known. While the store fails it tries
+// again, and after a while tells callers who wait; the run stays open until
+// its end is stored or the node stops.
+func (e *executions) finish(r *run, inst *instance, state engi.ExecutionState, edit func(*Record)) {
 	from, rec, err := r.next(state, func(rec *Record) {
 		rec.Ended = time.Now().UTC()
-		if frames, short := r.tape.Frames(); short {
-			rec.Tape = frames
+		if frames, inline := r.output.Frames(); inline {
+			rec.Output = frames
 		} else {
-			rec.TapeFile = true
+			rec.OutputFile = true
 		}
 		edit(rec)
 	})
 	if err != nil {
-		m.log.Error("end execution", "execution", r.id, "error", err) // unreachable: one goroutine drives a run
+		e.log.Error("end execution", "execution", r.id, "error", err) // unreachable: one goroutine drives a run
 		return
 	}
 	var used *SandboxRecord
-	if b != nil {
-		s, err := b.move(engi.Stopping, func(s *SandboxRecord) {
+	if inst != nil {
+		s, err := inst.setState(engi.Stopping, func(s *SandboxRecord) {
 			if rec.Result != nil {
 				s.End = rec.Result.Exit.Cause
 			}
@@ -525,58 +505,57 @@ func (m *Manager) finish(r *run, b *instance, state engi.ExecutionState, edit fu
 	}
 	began := time.Now()
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		err := m.opt.Store.Update(m.life, from, rec, used)
+		err := e.opt.Store.Update(e.life, from, rec, used)
 		if err == nil {
 			break
 		}
-		if m.life.Err() != nil {
-			m.abandon(r)
+		if e.life.Err() != nil {
+			e.abandon(r)
 			return
 		}
 		if kind := engi.KindOf(err); kind == engi.NotFound || kind == engi.Conflict {
-			// Somebody else ended or removed the record: theirs counts.
-			m.log.Error("record end of execution", "execution", r.id, "error", err)
-			m.close(r, func() { r.err = err })
+			// Somebody else has ended or removed the record, which counts.
+			e.log.Error("record end of execution", "execution", r.id, "error", err)
+			e.closeRun(r, func() { r.err = err })
 			return
 		}
 		if time.Since(began) > storeGrace {
-			m.log.Error("record end of execution; trying again", "execution", r.id, "error", err)
+			e.log.Error("record end of execution; trying again", "execution", r.id, "error", err)
 			r.set(func() { r.trouble = err })
 		}
 		select {
 		case <-time.After(pause):
-		case <-m.life.Done():
+		case <-e.life.Done():
 		}
 	}
 	if from == engi.ExecutionQueued {
-		m.files.dropQueued(r.id)
+		e.files.dropQueued(r.id)
 	}
-	m.close(r, func() { r.rec = rec })
-	m.count(rec)
+	e.closeRun(r, func() { r.rec = rec })
+	e.count(rec)
 }
 
-// abandon leaves a run to the node's next life.
-func (m *Manager) abandon(r *run) {
-	r.tape.Fail(errStopping)
-	m.close(r, func() { r.err = errStopping })
+// abandon leaves a run to the next node.
+func (e *executions) abandon(r *run) {
+	r.output.Fail(errStopping)
+	e.closeRun(r, func() { r.err = errStopping })
 }
 
-// close makes a run's last change and takes it from the list.
-func (m *Manager) close(r *run, last func()) {
+// closeRun makes a run's last change and forgets it.
+func (e *executions) closeRun(r *run, last func()) {
 	r.set(last)
 	close(r.ended)
-	m.mu.Lock()
-	delete(m.runs, r.id)
-	m.mu.Unlock()
-	r.tape.Close()
+	e.remove(r)
+	r.output.Close()
 }
 
-func (m *Manager) count(rec Record) {
+// count counts an ended execution.
+func (e *executions) count(rec Record) {
 	switch rec.State {
 	case engi.ExecutionDone:
-		m.metrics.executions.WithLabelValues(string(rec.Language), string(rec.Result.Exit.Cause)).Inc()
-		m.metrics.duration.WithLabelValues(string(rec.Language)).Observe(rec.Ended.Sub(rec.Created).Seconds())
+		e.metrics.executions.WithLabelValues(string(rec.Language), string(rec.Result.Exit.Cause)).Inc()
+		e.metrics.duration.WithLabelValues(string(rec.Language)).Observe(rec.Ended.Sub(rec.Created).Seconds())
 	case engi.ExecutionRefused:
-		m.metrics.refused.WithLabelValues(rec.Refusal.Kind.String()).Inc()
+		e.metrics.refused.WithLabelValues(rec.Refusal.Kind.String()).Inc()
 	}
 }

@@ -27,7 +27,7 @@ const (
 	idleMany = 5
 )
 
-// samples are what a box used lately. They are safe for concurrent use.
+// samples are what a sandbox used lately. They are safe for concurrent use.
 type samples struct {
 	mu    sync.Mutex
 	fine  []engi.Sample // oldest first
@@ -89,35 +89,36 @@ func (s *samples) between(from, to time.Time) []engi.Sample {
 	return all
 }
 
-func (s sandboxes) Samples(ctx context.Context, owner engi.Owner, id engi.SandboxID, from, to time.Time) ([]engi.Sample, error) {
-	x := s.m.boxOf(owner, id)
-	if x == nil {
-		return nil, s.m.whyNoBox(ctx, owner, id)
+// Samples implements engi.Sandboxes.
+func (s *sandboxes) Samples(ctx context.Context, owner engi.Owner, id engi.SandboxID, from, to time.Time) ([]engi.Sample, error) {
+	sb, err := s.find(ctx, owner, id)
+	if err != nil {
+		return nil, err
 	}
-	list := x.samples.between(from, to)
+	list := sb.samples.between(from, to)
 	if len(list) == 0 && (to.IsZero() || !to.Before(time.Now().Add(-sampleEvery))) {
-		if one, ok := s.m.sample(ctx, x); ok {
+		if one, ok := s.sample(ctx, sb); ok {
 			list = append(list, one)
 		}
 	}
 	return list, nil
 }
 
-// keepSamples measures running boxes now and then, until ctx ends.
-func (m *Manager) keepSamples(ctx context.Context) {
+// sampleLoop measures running sandboxes from time to time until ctx ends.
+func (s *sandboxes) sampleLoop(ctx context.Context) {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	for {
 		var workers sync.WaitGroup
-		gate := make(chan struct{}, sampleMany)
-		for _, x := range m.allBoxes() {
+		limit := make(chan struct{}, sampleMany)
+		for _, sb := range s.all() {
 			if ctx.Err() != nil {
 				break
 			}
-			gate <- struct{}{}
+			limit <- struct{}{}
 			workers.Go(func() {
-				defer func() { <-gate }()
-				m.sample(ctx, x)
+				defer func() { <-limit }()
+				s.sample(ctx, sb)
 			})
 		}
 		workers.Wait()
@@ -129,10 +130,10 @@ func (m *Manager) keepSamples(ctx context.Context) {
 	}
 }
 
-// sample measures a box now. It reports false for one that does not run.
-func (m *Manager) sample(ctx context.Context, x *sandbox) (engi.Sample, bool) {
-	rec, b := x.record(), x.machine()
-	if rec.State != engi.Running || b == nil {
+// sample measures a sandbox now. It reports false for one that does not run.
+func (s *sandboxes) sample(ctx context.Context, sb *sandbox) (engi.Sample, bool) {
+	rec, inst := sb.record(), sb.instance()
+	if rec.State != engi.Running || inst == nil {
 		return engi.Sample{}, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, sampleTime)
@@ -145,16 +146,16 @@ func (m *Manager) sample(ctx context.Context, x *sandbox) (engi.Sample, bool) {
 	}
 	var cpu time.Duration
 	known := false
-	if meter, ok := b.machine.(provider.Meter); ok {
+	if meter, ok := inst.machine.(provider.Meter); ok {
 		if u, err := meter.Usage(ctx); err == nil {
 			cpu, one.Memory, known = u.CPU, u.Memory, true
 		}
 	}
-	if last, ok := x.samples.still(cpu); known && ok {
+	if last, ok := sb.samples.still(cpu); known && ok {
 		one.Processes, one.DiskUsed, one.MemoryCache = last.Processes, last.DiskUsed, min(last.MemoryCache, one.Memory)
-		return x.samples.add(one, cpu), true
+		return sb.samples.add(one, cpu), true
 	}
-	g := b.way()
+	g := inst.client()
 	if g == nil {
 		return one, false
 	}
@@ -171,7 +172,7 @@ func (m *Manager) sample(ctx context.Context, x *sandbox) (engi.Sample, bool) {
 	if !known {
 		return one, false // it ended or sleeps meanwhile
 	}
-	return x.samples.add(one, cpu), true
+	return sb.samples.add(one, cpu), true
 }
 
 // measures are what a guest says of itself in its dialect.

@@ -7,38 +7,39 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Record is what is remembered of an execution beyond its answer.
+// A Record is what the store keeps of an execution.
 type Record struct {
-	engi.Execution        // Result has no Stdout and Stderr: Tape holds them
+	engi.Execution        // Result has no Stdout and Stderr: Output holds them
 	Idempotency    string // unique per owner; empty means none
 	Fingerprint    string // of the request, to tell a repetition from a mistake
 	Limits         engi.Limits
 	OutputDir      string
-	Tape           []byte // both output streams in order, see package tape; nil if TapeFile or not done
-	TapeFile       bool   // the tape is in a file of the execution's directory
+	Output         []byte // frames of package outputlog; nil if OutputFile is set or the execution is not done
+	OutputFile     bool   // the output is in a file of the execution's directory
 }
 
-// A SandboxRecord is what is remembered of a sandbox beyond what its owner
-// may see.
+// A SandboxRecord is what the store keeps of a sandbox, or of an instance that
+// belongs to a pool or an execution.
 type SandboxRecord struct {
 	engi.Sandbox
 	Token    string        // opens the guest
-	Language engi.Language // whose interpreter waits inside; empty is bare
-	Fixed    engi.Size     // of its pool's key; zero is the template's
+	Language engi.Language // whose interpreter was started in advance; empty means bare
+	Fixed    engi.Size     // of its pool's key; zero means the template's
 
-	Made        bool   // by Sandboxes.Create, Fork or the like: it lives for its owner
+	Made        bool   // it was created for an owner, by Sandboxes.Create or Lifecycle.Fork
 	Idempotency string // of its creation, unique per owner; empty means none
 	Fingerprint string // of the request, to tell a repetition from a mistake
 }
 
-// A Store is all the memory this room needs. It is safe for concurrent use.
-// What a method has written survives a kill -9 of the process.
+// A Store keeps records. It is safe for concurrent use. What a method has
+// written survives a kill -9 of the process. The promises are tested by
+// fleettest.RunStore.
 type Store interface {
 	ExecutionStore
 	SandboxStore
 }
 
-// An ExecutionStore remembers executions.
+// An ExecutionStore keeps executions.
 //
 //  1. Create stores a new record, and the sandbox with it if s is not nil,
 //     both or neither. If the owner used r's Idempotency before, it stores
@@ -47,9 +48,9 @@ type Store interface {
 //     with it if s is not nil; it reports Conflict for any other state and
 //     NotFound for an unknown record. Created, Owner and Idempotency never
 //     change.
-//  3. Get and Repeated return a whole record or NotFound; somebody else's
+//  3. Get and Repeated return a complete record or NotFound; somebody else's
 //     record is NotFound. The empty owner sees all.
-//  4. List returns records without tapes, newest first.
+//  4. List returns records without Output, newest first.
 //  5. Expire deletes ended records older than before, and the oldest ended
 //     ones beyond keep, at most limit of them, with their stopped sandboxes,
 //     and returns their IDs. Sandboxes that stopped before go too.
@@ -62,7 +63,7 @@ type ExecutionStore interface {
 	Expire(ctx context.Context, before time.Time, keep, limit int) ([]engi.ExecutionID, error)
 }
 
-// A SandboxStore remembers sandboxes.
+// A SandboxStore keeps sandboxes.
 //
 //  6. PutSandbox stores or replaces a record. If the owner used its
 //     Idempotency for another, it stores nothing and reports Conflict.

@@ -254,7 +254,7 @@ func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template s
 	c := n.config
 	opt := fleet.Options{
 		Providers: []provider.Provider{n.provider}, Templates: mirrors.Templates{Templates: n.templates, Mirrors: c.Mirrors}, Store: store.Fleet(n.db),
-		Dir: filepath.Join(c.DataDir, "fleet"), Log: n.log.With("room", "fleet"), Metrics: metrics, Workshop: n.workshop,
+		Dir: filepath.Join(c.DataDir, "fleet"), Log: n.log.With("room", "fleet"), Metrics: metrics, Builds: n.workshop,
 		Snapshots: n.snapshots, Volumes: n.volumes, Template: template, Defaults: c.Limits.Limits(), Max: c.Max.Limits(), OnEmpty: engi.EmptyPool(c.Admission.OnEmpty),
 		ClaimTimeout: time.Duration(c.Admission.ClaimTimeout), MaxSandboxes: c.Admission.MaxSandboxes, MaxQueue: c.Admission.MaxQueue,
 		MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Boots: c.Admission.Boots,

@@ -1,13 +1,13 @@
-// Package outputlog keeps the output of one program: the bytes of both streams in
-// the order they came, found again by one offset that counts them all. A log
-// is written by one goroutine while any number of readers follow it at their
-// own pace; none of them can hold the writer up.
+// Package outputlog keeps the output of one program: the bytes of both streams
+// in the order they came. One offset counts them all. One goroutine writes a
+// log while any number of readers follow it at their own pace; no reader can
+// slow the writer down.
 //
-// A log is a sequence of frames, each an unsigned varint, two times the
-// number of bytes plus one if they are of the error output, and the bytes.
-// Short tapes stay in memory, long ones go on in a file.
+// A log is a sequence of frames. A frame is an unsigned varint, which is twice
+// the number of bytes, plus one for standard error, and the bytes. A short log
+// stays in memory, a long one continues in a file.
 //
-// It does not know what a program is, nor where the limits of its output are.
+// The package knows nothing of programs, nor of limits on their output.
 package outputlog
 
 import (
@@ -28,41 +28,42 @@ const (
 	// maxData bounds the data of one frame.
 	maxData  = 64 << 10
 	maxFrame = maxData + binary.MaxVarintLen64
-	// markEvery is the distance of the marks that make offsets quick to
-	// find, in bytes of frames.
+	// markEvery is the distance, in bytes of frames, between the marks by
+	// which readers find offsets.
 	markEvery = 256 << 10
 )
 
 // A Log is one program's output. It is safe for concurrent use by one writer
 // and many readers.
 type Log struct {
-	path string // of the file a long log goes on in
+	path string // of the file, if the log gets long
 
 	mu      sync.Mutex
-	mem     []byte        // all frames, while file is nil
+	mem     []byte        // all frames while file is nil
 	file    *os.File      // all frames, once there are many
 	size    int64         // bytes of frames
-	total   int64         // bytes of output
+	total   int64         // bytes of output; -1 if unknown
 	ended   bool          // nothing more comes
-	err     error         // the file failed; kept for readers
-	changed chan struct{} // closed and replaced when readers may go on
+	err     error         // why the log is incomplete; readers get it at the end
+	changed chan struct{} // closed and replaced when readers can continue
 	marks   []mark
-	refs    int // readers, and 1 until Close
+	refs    int // readers, plus 1 until Close
 }
 
+// A mark says where the frame begins that has an offset of the output.
 type mark struct{ offset, pos int64 }
 
-// New returns an empty log that goes on in a file at path when it gets long;
-// its directory is made then.
+// New returns an empty log. When it gets long, it continues in a file at path,
+// whose directory it makes.
 func New(path string) *Log {
 	return &Log{path: path, changed: make(chan struct{}), refs: 1}
 }
 
 // Load returns an ended log with the given frames.
 func Load(frames []byte) *Log {
-	t := &Log{mem: frames, size: int64(len(frames)), ended: true, changed: make(chan struct{}), refs: 1}
-	t.total = -1
-	return t
+	l := &Log{mem: frames, size: int64(len(frames)), ended: true, changed: make(chan struct{}), refs: 1}
+	l.total = -1
+	return l
 }
 
 // Open returns an ended log whose frames are in the file at path.
@@ -79,68 +80,68 @@ func Open(path string) (*Log, error) {
 	return &Log{file: f, size: info.Size(), total: -1, ended: true, changed: make(chan struct{}), refs: 1}, nil
 }
 
-// Append adds data. After an error the log can only be read.
-func (t *Log) Append(stream engi.Stream, data []byte) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for len(data) > 0 && t.err == nil {
+// Append adds output. After an error the log can only be read.
+func (l *Log) Append(stream engi.Stream, data []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(data) > 0 && l.err == nil {
 		n := min(len(data), maxData)
-		t.appendLocked(stream, data[:n])
+		l.appendLocked(stream, data[:n])
 		data = data[n:]
 	}
-	t.wakeLocked()
-	return t.err
+	l.wakeLocked()
+	return l.err
 }
 
-func (t *Log) appendLocked(stream engi.Stream, data []byte) {
+func (l *Log) appendLocked(stream engi.Stream, data []byte) {
 	head := uint64(len(data)) << 1
 	if stream == engi.Stderr {
 		head |= 1
 	}
-	if t.size >= int64(len(t.marks)+1)*markEvery {
-		t.marks = append(t.marks, mark{t.total, t.size})
+	if l.size >= int64(len(l.marks)+1)*markEvery {
+		l.marks = append(l.marks, mark{l.total, l.size})
 	}
 	frame := len(data) + binary.MaxVarintLen64
-	if t.file == nil && len(t.mem)+frame <= Inline {
-		before := len(t.mem)
-		t.mem = append(binary.AppendUvarint(t.mem, head), data...)
-		t.size += int64(len(t.mem) - before)
-		t.total += int64(len(data))
+	if l.file == nil && len(l.mem)+frame <= Inline {
+		before := len(l.mem)
+		l.mem = append(binary.AppendUvarint(l.mem, head), data...)
+		l.size += int64(len(l.mem) - before)
+		l.total += int64(len(data))
 		return
 	}
-	if t.file == nil {
-		if t.err = t.spillLocked(); t.err != nil {
+	if l.file == nil {
+		if l.err = l.spillLocked(); l.err != nil {
 			return
 		}
 	}
 	buf := append(binary.AppendUvarint(make([]byte, 0, frame), head), data...)
-	if _, err := t.file.WriteAt(buf, t.size); err != nil {
-		// A full disk took a part of the frame. Whole frames stay readable.
-		if e := os.Truncate(t.path, t.size); e != nil {
+	if _, err := l.file.WriteAt(buf, l.size); err != nil {
+		// A full disk took a part of the frame; keep the frames before it.
+		if e := os.Truncate(l.path, l.size); e != nil {
 			err = errors.Join(err, e)
 		}
-		t.err = fileFault("write", err)
+		l.err = fileFault("write", err)
 		return
 	}
-	t.size += int64(len(buf))
-	t.total += int64(len(data))
+	l.size += int64(len(buf))
+	l.total += int64(len(data))
 }
 
 // spillLocked moves the frames into the file.
-func (t *Log) spillLocked() error {
-	if err := os.MkdirAll(filepath.Dir(t.path), 0o700); err != nil {
+func (l *Log) spillLocked() error {
+	if err := os.MkdirAll(filepath.Dir(l.path), 0o700); err != nil {
 		return fileFault("make", err)
 	}
-	f, err := os.OpenFile(t.path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := os.OpenFile(l.path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fileFault("make", err)
 	}
-	if _, err := f.WriteAt(t.mem, 0); err != nil {
+	if _, err := f.WriteAt(l.mem, 0); err != nil {
 		f.Close()
-		os.Remove(t.path) // the frames stay in memory
+		os.Remove(l.path) // the frames stay in memory
 		return fileFault("write", err)
 	}
-	t.file, t.mem = f, nil
+	l.file, l.mem = f, nil
 	return nil
 }
 
@@ -148,69 +149,70 @@ func fileFault(act string, err error) error {
 	return engi.Errorf(engi.Exhausted, "%s output: %v", act, err).WithRemedy("free space on the disk of the data directory")
 }
 
-func (t *Log) wakeLocked() {
-	close(t.changed)
-	t.changed = make(chan struct{})
+func (l *Log) wakeLocked() {
+	close(l.changed)
+	l.changed = make(chan struct{})
 }
 
-// End says that nothing more comes; readers end when they have everything.
-func (t *Log) End() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.ended {
-		t.ended = true
-		t.wakeLocked()
+// End declares the output complete. Readers get io.EOF when they have read it
+// all.
+func (l *Log) End() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ended {
+		l.ended = true
+		l.wakeLocked()
 	}
 }
 
-// Fail is End for an output that is not complete: readers get err once they
-// have what there is.
-func (t *Log) Fail(err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.ended && t.err == nil {
-		t.err = err
-		t.wakeLocked()
+// Fail is End for an incomplete output: readers get err when they have read
+// what there is.
+func (l *Log) Fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ended && l.err == nil {
+		l.err = err
+		l.wakeLocked()
 	}
 }
 
 // Len returns the bytes of output so far; -1 for a log that was loaded.
-func (t *Log) Len() int64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.total
+func (l *Log) Len() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.total
 }
 
-// Frames returns the frames of a short log, to be kept for Load; false for a
-// long one, whose file is to be kept for Open.
-func (t *Log) Frames() ([]byte, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.mem, t.file == nil
+// Frames returns the frames of a short log, for Load. It returns false for a
+// long one, which is in its file, for Open.
+func (l *Log) Frames() ([]byte, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mem, l.file == nil
 }
 
-// Close lets go of the log; its file closes when the last reader does.
-func (t *Log) Close() { t.release() }
+// Close releases the log. Its file is closed when the last reader is.
+func (l *Log) Close() { l.release() }
 
-func (t *Log) release() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.refs--; t.refs == 0 && t.file != nil {
-		t.file.Close()
+func (l *Log) release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.refs--; l.refs == 0 && l.file != nil {
+		l.file.Close()
 	}
 }
 
-// Read returns a reader that begins at offset from. Close it. It returns nil
-// after Close when no other reader is left.
-func (t *Log) Read(from int64) *Reader {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.refs == 0 {
+// Read returns a reader that begins at offset from; close it. After Close, Read
+// returns nil once all readers are closed.
+func (l *Log) Read(from int64) *Reader {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.refs == 0 {
 		return nil
 	}
-	t.refs++
-	r := &Reader{t: t, skip: from}
-	for _, m := range t.marks {
+	l.refs++
+	r := &Reader{log: l, skip: from}
+	for _, m := range l.marks {
 		if m.offset > from {
 			break
 		}
@@ -219,9 +221,9 @@ func (t *Log) Read(from int64) *Reader {
 	return r
 }
 
-// Split returns what a whole, ended log says on both streams.
-func (t *Log) Split() (stdout, stderr []byte, err error) {
-	r := t.Read(0)
+// Split returns both streams of an ended log.
+func (l *Log) Split() (stdout, stderr []byte, err error) {
+	r := l.Read(0)
 	defer r.Close()
 	for {
 		c, err := r.Next(context.Background())
@@ -241,17 +243,17 @@ func (t *Log) Split() (stdout, stderr []byte, err error) {
 
 // A Reader follows a log. It belongs to one goroutine.
 type Reader struct {
-	t      *Log
+	log    *Log
 	pos    int64  // of the next frame
-	offset int64  // of output, at pos
-	skip   int64  // bytes of output still to leave out
+	offset int64  // of the output, at pos
+	skip   int64  // bytes of output still to skip
 	buf    []byte // frames read ahead, from pos on
-	hold   []byte // memory behind buf
+	hold   []byte // memory that buf is a part of, if the log is in a file
 }
 
-// Next returns the next piece of output; its data are valid until the next
-// call. It waits for the writer, and reports io.EOF after the end, Expired
-// when ctx ends first, and Invalid if the reader began behind the end.
+// Next returns the next piece of output, whose data is valid until the next
+// call. It waits for the writer. It reports io.EOF after the end, Expired when
+// ctx ends first, and Invalid if the reader began beyond the end.
 func (r *Reader) Next(ctx context.Context) (engi.Chunk, error) {
 	for {
 		c, ok, err := r.frame()
@@ -274,7 +276,7 @@ func (r *Reader) Next(ctx context.Context) (engi.Chunk, error) {
 	}
 }
 
-// frame takes one whole frame from what was read ahead, if there is one.
+// frame takes one complete frame from what was read ahead, if there is one.
 func (r *Reader) frame() (c engi.Chunk, ok bool, err error) {
 	head, n := binary.Uvarint(r.buf)
 	if n < 0 || n > 0 && head>>1 > maxData {
@@ -287,9 +289,9 @@ func (r *Reader) frame() (c engi.Chunk, ok bool, err error) {
 	if head&1 == 1 {
 		c.Stream = engi.Stderr
 	}
-	whole := n + len(c.Data)
-	r.buf = r.buf[whole:]
-	r.pos += int64(whole)
+	size := n + len(c.Data)
+	r.buf = r.buf[size:]
+	r.pos += int64(size)
 	r.offset += int64(len(c.Data))
 	return c, true, nil
 }
@@ -297,17 +299,17 @@ func (r *Reader) frame() (c engi.Chunk, ok bool, err error) {
 // fetch reads ahead from pos, waiting until there is something.
 func (r *Reader) fetch(ctx context.Context) error {
 	for {
-		r.t.mu.Lock()
-		mem, file, size := r.t.mem, r.t.file, r.t.size
-		ended, failure, changed := r.t.ended, r.t.err, r.t.changed
-		r.t.mu.Unlock()
+		r.log.mu.Lock()
+		mem, file, size := r.log.mem, r.log.file, r.log.size
+		ended, failure, changed := r.log.ended, r.log.err, r.log.changed
+		r.log.mu.Unlock()
 
 		if r.pos < size {
 			if file == nil {
-				if len(r.buf) > 0 { // a memory log has whole frames only
+				if len(r.buf) > 0 { // in memory there are only complete frames
 					return engi.Errorf(engi.Internal, "output is damaged at byte %d", r.pos)
 				}
-				r.buf = mem[r.pos:size] // the writer only ever appends behind
+				r.buf = mem[r.pos:size] // the writer only appends after that
 				return nil
 			}
 			if r.hold == nil {
@@ -327,7 +329,7 @@ func (r *Reader) fetch(ctx context.Context) error {
 		case failure != nil:
 			return failure
 		case ended && r.skip > 0:
-			return engi.Errorf(engi.Invalid, "offset %d is behind the end of the output, %d", r.offset+r.skip, r.offset).
+			return engi.Errorf(engi.Invalid, "offset %d is beyond the end of the output, %d", r.offset+r.skip, r.offset).
 				WithRemedy("resume from the offset of the last event received plus its length")
 		case ended:
 			return io.EOF
@@ -340,5 +342,5 @@ func (r *Reader) fetch(ctx context.Context) error {
 	}
 }
 
-// Close lets go of the log.
-func (r *Reader) Close() { r.t.release() }
+// Close closes the reader.
+func (r *Reader) Close() { r.log.release() }

@@ -16,8 +16,8 @@ import (
 )
 
 // readAll reads from an offset to the end.
-func readAll(t interface{ Fatal(...any) }, tp *Log, from int64) (all []byte, streams map[engi.Stream][]byte) {
-	r := tp.Read(from)
+func readAll(t interface{ Fatal(...any) }, log *Log, from int64) (all []byte, streams map[engi.Stream][]byte) {
+	r := log.Read(from)
 	defer r.Close()
 	streams = map[engi.Stream][]byte{}
 	at := from
@@ -43,9 +43,9 @@ func readAll(t interface{ Fatal(...any) }, tp *Log, from int64) (all []byte, str
 func TestReadersGetWhatWasWritten(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
-		path := filepath.Join(dir, "tape")
+		path := filepath.Join(dir, "output")
 		os.Remove(path)
-		tp := New(path)
+		log := New(path)
 		var all, out, errs []byte
 		var pieces [][]byte
 		var kinds []engi.Stream
@@ -65,7 +65,7 @@ func TestReadersGetWhatWasWritten(t *testing.T) {
 		from := int64(rapid.IntRange(0, len(all)).Draw(t, "from"))
 		var live []byte
 		var wg sync.WaitGroup
-		reader := tp.Read(from)
+		reader := log.Read(from)
 		wg.Go(func() {
 			defer reader.Close()
 			for {
@@ -77,20 +77,20 @@ func TestReadersGetWhatWasWritten(t *testing.T) {
 			}
 		})
 		for i, p := range pieces {
-			if err := tp.Append(kinds[i], p); err != nil {
+			if err := log.Append(kinds[i], p); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if got := tp.Len(); got != int64(len(all)) {
+		if got := log.Len(); got != int64(len(all)) {
 			t.Fatalf("Len %d, want %d", got, len(all))
 		}
-		tp.End()
+		log.End()
 		wg.Wait()
 		if !bytes.Equal(live, all[from:]) {
 			t.Fatalf("live reader from %d got %d bytes, want %d", from, len(live), len(all)-int(from))
 		}
-		stored := tp
-		if frames, short := tp.Frames(); short {
+		stored := log
+		if frames, short := log.Frames(); short {
 			stored = Load(frames)
 		} else {
 			var err error
@@ -99,7 +99,7 @@ func TestReadersGetWhatWasWritten(t *testing.T) {
 			}
 		}
 		defer stored.Close()
-		for _, x := range []*Log{tp, stored} {
+		for _, x := range []*Log{log, stored} {
 			got, streams := readAll(t, x, from)
 			if !bytes.Equal(got, all[from:]) {
 				t.Fatalf("from %d: %d bytes, want %d", from, len(got), len(all)-int(from))
@@ -112,24 +112,24 @@ func TestReadersGetWhatWasWritten(t *testing.T) {
 		if err != nil || !bytes.Equal(o, out) || !bytes.Equal(e, errs) {
 			t.Fatalf("Split: %d and %d bytes, %v; want %d and %d", len(o), len(e), err, len(out), len(errs))
 		}
-		tp.Close()
-		if r := tp.Read(0); r != nil {
+		log.Close()
+		if r := log.Read(0); r != nil {
 			t.Fatal("Read after Close gave a reader")
 		}
 	})
 }
 
-func TestASlowReaderHoldsNobodyUp(t *testing.T) {
-	tp := New(filepath.Join(t.TempDir(), "tape"))
-	slow := tp.Read(0) // never reads
+func TestSlowReaderHoldsNobodyUp(t *testing.T) {
+	log := New(filepath.Join(t.TempDir(), "output"))
+	slow := log.Read(0) // never reads
 	defer slow.Close()
 	for range 100 {
-		if err := tp.Append(engi.Stdout, make([]byte, 10_000)); err != nil {
+		if err := log.Append(engi.Stdout, make([]byte, 10_000)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	tp.End()
-	tp.Close()
+	log.End()
+	log.Close()
 	n := 0
 	for {
 		c, err := slow.Next(t.Context())
@@ -147,8 +147,8 @@ func TestASlowReaderHoldsNobodyUp(t *testing.T) {
 }
 
 func TestReaderEndsWithItsContext(t *testing.T) {
-	tp := New(filepath.Join(t.TempDir(), "tape"))
-	r := tp.Read(0)
+	log := New(filepath.Join(t.TempDir(), "output"))
+	r := log.Read(0)
 	defer r.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -158,13 +158,13 @@ func TestReaderEndsWithItsContext(t *testing.T) {
 }
 
 func TestOffsetBehindTheEnd(t *testing.T) {
-	tp := New(filepath.Join(t.TempDir(), "tape"))
-	if err := tp.Append(engi.Stdout, []byte("abc")); err != nil {
+	log := New(filepath.Join(t.TempDir(), "output"))
+	if err := log.Append(engi.Stdout, []byte("abc")); err != nil {
 		t.Fatal(err)
 	}
-	tp.End()
+	log.End()
 	for from, want := range map[int64]error{3: io.EOF, 4: nil} {
-		_, err := tp.Read(from).Next(t.Context())
+		_, err := log.Read(from).Next(t.Context())
 		if want != nil && err != want || want == nil && engi.KindOf(err) != engi.Invalid {
 			t.Errorf("from %d: %v", from, err)
 		}
@@ -172,13 +172,13 @@ func TestOffsetBehindTheEnd(t *testing.T) {
 }
 
 func TestFailReachesReadersAfterTheData(t *testing.T) {
-	tp := New(filepath.Join(t.TempDir(), "tape"))
-	if err := tp.Append(engi.Stderr, []byte("abc")); err != nil {
+	log := New(filepath.Join(t.TempDir(), "output"))
+	if err := log.Append(engi.Stderr, []byte("abc")); err != nil {
 		t.Fatal(err)
 	}
 	sad := engi.Errorf(engi.Unavailable, "sad")
-	tp.Fail(sad)
-	r := tp.Read(0)
+	log.Fail(sad)
+	r := log.Read(0)
 	defer r.Close()
 	if c, err := r.Next(t.Context()); err != nil || string(c.Data) != "abc" || c.Stream != engi.Stderr {
 		t.Errorf("%q %v", c.Data, err)
@@ -188,18 +188,18 @@ func TestFailReachesReadersAfterTheData(t *testing.T) {
 	}
 }
 
-func TestAFullDiskIsAnError(t *testing.T) {
-	tp := New(filepath.Join("/dev/null", "tape"))
-	err := tp.Append(engi.Stdout, make([]byte, Inline+1))
+func TestFullDiskIsAnError(t *testing.T) {
+	log := New(filepath.Join("/dev/null", "output"))
+	err := log.Append(engi.Stdout, make([]byte, Inline+1))
 	if engi.KindOf(err) != engi.Exhausted {
 		t.Errorf("%v, want kind exhausted", err)
 	}
-	if err := tp.Append(engi.Stdout, []byte("x")); engi.KindOf(err) != engi.Exhausted {
+	if err := log.Append(engi.Stdout, []byte("x")); engi.KindOf(err) != engi.Exhausted {
 		t.Errorf("second: %v, want kind exhausted", err)
 	}
 }
 
-// FuzzLoad reads damaged tapes: any bytes may be in a file after a crash.
+// FuzzLoad reads damaged logs: any bytes may be in a file after a crash.
 func FuzzLoad(f *testing.F) {
 	f.Add([]byte{6, 'a', 'b', 'c', 3, 'x'}, int64(0))
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}, int64(0))
@@ -209,7 +209,7 @@ func FuzzLoad(f *testing.F) {
 		if from < 0 {
 			return
 		}
-		path := filepath.Join(t.TempDir(), "tape")
+		path := filepath.Join(t.TempDir(), "output")
 		if err := os.WriteFile(path, frames, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -217,8 +217,8 @@ func FuzzLoad(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, tp := range []*Log{Load(frames), inFile} {
-			r := tp.Read(from)
+		for _, log := range []*Log{Load(frames), inFile} {
+			r := log.Read(from)
 			read := 0
 			for {
 				c, err := r.Next(context.Background())
@@ -230,7 +230,48 @@ func FuzzLoad(f *testing.F) {
 				}
 			}
 			r.Close()
-			tp.Close()
+			log.Close()
 		}
 	})
+}
+
+// TestFullDiskLeavesCompleteFrames has a write fail after a part of its frame has
+// reached the file, as on a full disk.
+func TestFullDiskLeavesCompleteFrames(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "output")
+	log := New(path)
+	data := bytes.Repeat([]byte("x"), Inline)
+	for range 3 {
+		if err := log.Append(engi.Stdout, data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	part, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := part.Write([]byte{0x80, 0x80, 1, 'x', 'x'}); err != nil {
+		t.Fatal(err)
+	}
+	part.Close()
+	writable := log.file
+	if log.file, err = os.Open(path); err != nil {
+		t.Fatal(err)
+	}
+	writable.Close()
+	if err := log.Append(engi.Stdout, data); engi.KindOf(err) != engi.Exhausted {
+		t.Fatalf("a failing write: %v, want exhausted", err)
+	}
+	log.End()
+	log.Close()
+
+	again, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	out, _, err := again.Split()
+	if err != nil || !bytes.Equal(out, bytes.Repeat(data, 3)) {
+		t.Errorf("%d bytes, %v; want %d", len(out), err, 3*len(data))
+	}
 }

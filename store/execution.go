@@ -92,7 +92,7 @@ func (f fleetStore) Create(ctx context.Context, r fleet.Record, s *fleet.Sandbox
 	repeated := false
 	err = f.db.tx(ctx, func(t *tx) error {
 		n, err := t.hot(ctx, insertExecution, r.ID, r.Owner, r.State, r.Language, r.Template, r.Sandbox,
-			nanos(r.Created), nanos(r.Started), nanos(r.Ended), nullable(r.Idempotency), r.Fingerprint, r.TapeFile, detail, r.Tape)
+			nanos(r.Created), nanos(r.Started), nanos(r.Ended), nullable(r.Idempotency), r.Fingerprint, r.OutputFile, detail, r.Output)
 		if repeated = n == 0; err != nil || repeated {
 			return err
 		}
@@ -117,7 +117,7 @@ func (f fleetStore) Update(ctx context.Context, from engi.ExecutionState, r flee
 		return err
 	}
 	return f.db.tx(ctx, func(t *tx) error {
-		n, err := t.hot(ctx, updateExecution, r.State, r.Sandbox, nanos(r.Started), nanos(r.Ended), r.TapeFile, detail, r.Tape, r.ID, from)
+		n, err := t.hot(ctx, updateExecution, r.State, r.Sandbox, nanos(r.Started), nanos(r.Ended), r.OutputFile, detail, r.Output, r.ID, from)
 		if err != nil {
 			return err
 		}
@@ -228,9 +228,9 @@ func scanExecution(output bool) func(scanner) (fleet.Record, error) {
 		var created, started, ended int64
 		var detail string
 		dest := []any{&r.ID, &r.Owner, &r.State, &r.Language, &r.Template, &r.Sandbox, &created, &started, &ended,
-			&r.Idempotency, &r.Fingerprint, &r.TapeFile, &detail}
+			&r.Idempotency, &r.Fingerprint, &r.OutputFile, &detail}
 		if output {
-			dest = append(dest, &r.Tape)
+			dest = append(dest, &r.Output)
 		}
 		if err := row.Scan(dest...); err != nil {
 			return r, err

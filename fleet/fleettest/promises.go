@@ -1,3 +1,5 @@
+// Package fleettest has what tests of the fleet need: the promises that every
+// fleet.Store must keep, and fake templates.
 package fleettest
 
 import (
@@ -40,7 +42,7 @@ func Record(owner engi.Owner, state engi.ExecutionState) fleet.Record {
 	switch state {
 	case engi.ExecutionDone:
 		r.Ended = r.Started.Add(time.Second)
-		r.Tape = []byte{6, 'a', 0, 0xff}
+		r.Output = []byte{6, 'a', 0, 0xff}
 		r.Result = &engi.Result{
 			Exit:            engi.Exit{Code: -1, Signal: "KILL", Cause: engi.CauseTimeout},
 			StdoutTruncated: true,
@@ -86,9 +88,9 @@ func Sandbox(owner engi.Owner, state engi.State) fleet.SandboxRecord {
 	return s
 }
 
-// Living returns a complete record of a sandbox that lives for its owner, with
+// Owned returns a complete record of a sandbox that its owner created, with
 // a fresh ID, for tests.
-func Living(owner engi.Owner, state engi.State) fleet.SandboxRecord {
+func Owned(owner engi.Owner, state engi.State) fleet.SandboxRecord {
 	s := Sandbox(owner, state)
 	s.Made, s.Fingerprint = true, "f"
 	s.Lifetime = engi.Lifetime{Timeout: time.Minute, Idle: time.Second, Max: time.Hour, OnTimeout: engi.EndHibernate, DiskOnly: true, AutoResume: true}
@@ -245,7 +247,7 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		_, err = s.Get(ctx, "", engi.NewExecutionID())
 		kind(t, err, engi.NotFound)
 	})
-	t.Run("4 List/newest first, in pages, without tapes", func(t *testing.T) {
+	t.Run("4 List/newest first, in pages, without output", func(t *testing.T) {
 		s := open(t)
 		var ids []engi.ExecutionID
 		for i := range 7 {
@@ -264,8 +266,8 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 			ok(t, err)
 			for _, r := range recs {
 				got = append(got, r.ID)
-				if r.Tape != nil {
-					t.Error("a listed record has its tape")
+				if r.Output != nil {
+					t.Error("a listed record has its output")
 				}
 			}
 			return got
@@ -292,14 +294,14 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		live.Created = old
 		create(t, s, live)
 		var ids []engi.ExecutionID
-		var boxes []engi.SandboxID
+		var sandboxes []engi.SandboxID
 		for i := range 6 {
 			r, b := Record("alice", engi.ExecutionDone), Sandbox("alice", engi.Stopped)
 			r.Ended = old.Add(time.Duration(i) * time.Hour)
 			b.Execution, b.Stopped = r.ID, r.Ended
 			_, err := s.Create(ctx, r, &b)
 			ok(t, err)
-			ids, boxes = append(ids, r.ID), append(boxes, b.ID)
+			ids, sandboxes = append(ids, r.ID), append(sandboxes, b.ID)
 		}
 		unused := Sandbox("", engi.Stopped)
 		unused.Stopped = old
@@ -308,11 +310,11 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		ok(t, err)
 		slices.Sort(gone)
 		equal(t, gone, slices.Sorted(slices.Values(ids[:2])))
-		for _, id := range []engi.SandboxID{unused.ID, boxes[0]} {
+		for _, id := range []engi.SandboxID{unused.ID, sandboxes[0]} {
 			_, err = s.GetSandbox(ctx, "", id)
 			kind(t, err, engi.NotFound)
 		}
-		_, err = s.GetSandbox(ctx, "", boxes[2])
+		_, err = s.GetSandbox(ctx, "", sandboxes[2])
 		ok(t, err)
 		gone, err = s.Expire(ctx, time.Time{}, 3, 100)
 		ok(t, err)
@@ -352,9 +354,9 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		_, err = s.GetSandbox(ctx, "", b.ID)
 		kind(t, err, engi.NotFound)
 	})
-	t.Run("6-12 sandboxes that live", func(t *testing.T) {
+	t.Run("6-12 sandboxes of owners", func(t *testing.T) {
 		s := open(t)
-		a, b, gone := Living("alice", engi.Running), Living("alice", engi.Hibernated), Living("alice", engi.Stopped)
+		a, b, gone := Owned("alice", engi.Running), Owned("alice", engi.Hibernated), Owned("alice", engi.Stopped)
 		a.Idempotency = "k"
 		pooled := Sandbox("", engi.Ready)
 		for _, r := range []fleet.SandboxRecord{a, b, gone, pooled} {
@@ -366,7 +368,7 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		list, err := s.ListSandboxes(ctx, "alice")
 		ok(t, err)
 		equal(t, list, []fleet.SandboxRecord{b, a})
-		again := Living("alice", engi.Running)
+		again := Owned("alice", engi.Running)
 		again.Idempotency = "k"
 		kind(t, s.PutSandbox(ctx, again), engi.Conflict)
 		other := again
@@ -389,8 +391,8 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 			equal(t, n, want)
 		}
 
-		// A member of a pool becomes somebody's.
-		taken := Living("carol", engi.Running)
+		// A pool's instance becomes a sandbox's.
+		taken := Owned("carol", engi.Running)
 		taken.ID = pooled.ID
 		ok(t, s.PutSandbox(ctx, taken))
 		one, err = s.GetSandbox(ctx, "carol", pooled.ID)

@@ -9,7 +9,7 @@ import (
 	"github.com/engi-dev/engi/fleet"
 )
 
-// Templates is the twin of the disk room's: what Set said, pinned by Use. It
+// Templates are fake templates: those that were set, pinned by Use. It
 // is safe for concurrent use.
 type Templates struct {
 	mu      sync.Mutex

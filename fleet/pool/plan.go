@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Plan decides what to do now and books it: each Boot must be answered with
-// Booted or Failed, each of Downs with Gone.
-func (s *Pools[M]) Plan(now time.Time) Plan[M] {
+// Plan decides what to do now and counts it as begun: each of Boots must be
+// answered with Booted or BootFailed, each of Teardowns with TornDown.
+func (s *Scheduler[I]) Plan(now time.Time) Plan[I] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := plan[M]{Pools: s, now: now, quiet: now.Sub(s.active) >= s.opt.Quiet}
-	w.thin()
+	w := plan[I]{Scheduler: s, now: now, quiet: now.Sub(s.lastActive) >= s.opt.Quiet}
+	w.trim()
 	w.serve()
 	w.teardown()
 	w.fill()
@@ -21,24 +21,24 @@ func (s *Pools[M]) Plan(now time.Time) Plan[M] {
 }
 
 // plan is a Plan in the making.
-type plan[M comparable] struct {
-	Plan[M]
-	*Pools[M]
-	now   time.Time
-	quiet bool // nobody came or went lately: background work disturbs nobody
-	short bool // somebody waits for room in the stock
+type plan[I comparable] struct {
+	Plan[I]
+	*Scheduler[I]
+	now     time.Time
+	quiet   bool // no recent claim or release, so background work disturbs nobody
+	crowded bool // a ticket waits until the node has room
 }
 
-// again makes the plan's caller ask again at t.
-func (w *plan[M]) again(t time.Time) {
+// again makes the caller ask for a new plan at t.
+func (w *plan[I]) again(t time.Time) {
 	d := max(t.Sub(w.now), time.Millisecond)
 	if w.Again == 0 || d < w.Again {
 		w.Again = d
 	}
 }
 
-// current counts p's ready members of the template as it is now.
-func (p *pool[M]) current() (n int) {
+// current counts p's ready instances of the current template.
+func (p *pool[I]) current() (n int) {
 	for _, it := range p.ready {
 		if it.digest == p.digest {
 			n++
@@ -47,19 +47,20 @@ func (p *pool[M]) current() (n int) {
 	return n
 }
 
-// size counts p's members, those in teardown excepted.
-func (p *pool[M]) size() int { return len(p.ready) + p.boots + p.used }
+// size counts p's instances, except those being torn down.
+func (p *pool[I]) size() int { return len(p.ready) + p.booting + p.used }
 
-// thin retires ready members nobody needs: of an old template once there are
-// enough of the new one, beyond the target, or idle in a pool on demand.
-func (w *plan[M]) thin() {
+// trim retires ready instances nobody needs: those of an old template once
+// there are enough of the new one, those beyond the target, and those of pools
+// on demand that have been idle.
+func (w *plan[I]) trim() {
 	for _, p := range w.pools {
 		target := p.target()
-		if p.cfg.Demand {
-			if idle := w.now.Sub(p.touched); idle >= w.opt.DemandIdle {
+		if p.config.Demand {
+			if idle := w.now.Sub(p.lastClaim); idle >= w.opt.DemandIdle {
 				target = 0
 			} else if len(p.ready) > 0 {
-				w.again(p.touched.Add(w.opt.DemandIdle))
+				w.again(p.lastClaim.Add(w.opt.DemandIdle))
 			}
 		}
 		current := p.current()
@@ -67,117 +68,111 @@ func (w *plan[M]) thin() {
 		for i := len(p.ready) - 1; i >= 0; i-- {
 			old := p.ready[i].digest != p.digest
 			switch {
-			// Known old ones beyond the target would take the room that the
-			// new ones need.
-			case old && (p.digest == "" || current >= target || p.past[p.ready[i].digest] && olds > target):
+			// Old ones beyond the target take up room that new ones need.
+			case old && (p.digest == "" || current >= target || p.pastDigests[p.ready[i].digest] && olds > target):
 				olds--
 			case !old && current > target:
 				current--
 			default:
 				continue
 			}
-			w.downLocked(p.ready[i].member, w.now, false)
+			w.retireLocked(p.ready[i].instance, w.now, false)
 			p.ready = slices.Delete(p.ready, i, i+1)
 		}
 	}
 }
 
-// serve orders boots for those who wait, oldest pool's front first.
-func (w *plan[M]) serve() {
-	var want []*pool[M]
+// serve orders boots for queued tickets, oldest first.
+func (w *plan[I]) serve() {
+	var want []*pool[I]
 	for _, p := range w.pools {
-		if len(p.queue) > p.boots {
+		if len(p.queue) > p.booting {
 			want = append(want, p)
 		}
 	}
-	slices.SortFunc(want, func(a, b *pool[M]) int { return cmp.Compare(a.queue[0].seq, b.queue[0].seq) })
-	// In turns, so that one pool's long queue does not take every boot.
+	slices.SortFunc(want, func(a, b *pool[I]) int { return cmp.Compare(a.queue[0].seq, b.queue[0].seq) })
+	// Pools take turns, so that one long queue does not get every boot.
 	for progress := true; progress; {
 		progress = false
 		for _, p := range want {
-			if len(p.queue) > p.boots && w.boot(p, true) {
+			if len(p.queue) > p.booting && w.boot(p, true) {
 				progress = true
 			}
 		}
 	}
 }
 
-// boot orders one boot for p if the limits allow it. For somebody who waits
-// it makes room.
-func (w *plan[M]) boot(p *pool[M], wanted bool) bool {
+// boot orders one boot for p if the limits allow it. If the boot is for a
+// ticket and the node is full, it makes room.
+func (w *plan[I]) boot(p *pool[I], wanted bool) bool {
 	switch {
 	case w.booting >= w.opt.Boots:
 		return false
-	case w.now.Before(p.pause):
-		w.again(p.pause)
+	case w.now.Before(p.retryAt):
+		w.again(p.retryAt)
 		return false
-	case p.cfg.Max > 0 && p.size() >= p.cfg.Max:
+	case p.config.Max > 0 && p.size() >= p.config.Max:
 		return false
 	case w.alive >= w.opt.Max:
-		if wanted && !w.short {
-			w.short = true
-			w.evict(p)
+		if wanted && !w.crowded {
+			w.crowded = true
+			// A teardown that is under way will make room, too.
+			if w.tearing+len(w.retired) == 0 {
+				w.evict(p)
+			}
 		}
 		return false
 	}
 	w.alive++
 	w.booting++
-	p.boots++
+	p.booting++
 	w.Boots = append(w.Boots, Boot{p.key, w.now})
 	return true
 }
 
-// evict retires one ready member of the pool that can spare one most easily:
-// one on demand before a configured one, then the fullest. If a teardown is
-// under way already, the room it makes will do.
-func (w *plan[M]) evict(taker *pool[M]) {
-	if w.downing+len(w.down) == 0 {
-		w.take(taker)
-	}
-}
-
-// take retires one ready member of another pool than taker, and reports
-// whether there was one.
-func (w *plan[M]) take(taker *pool[M]) bool {
-	var from *pool[M]
+// evict retires a ready instance of the pool that can most easily spare one,
+// other than taker: a pool on demand rather than a configured one, then the
+// fullest. It reports whether there was one.
+func (w *plan[I]) evict(taker *pool[I]) bool {
+	var from *pool[I]
 	for _, p := range w.pools {
 		if p == taker || len(p.ready) == 0 {
 			continue
 		}
-		if from == nil || p.cfg.Demand && !from.cfg.Demand ||
-			p.cfg.Demand == from.cfg.Demand && len(p.ready) > len(from.ready) {
+		if from == nil || p.config.Demand && !from.config.Demand ||
+			p.config.Demand == from.config.Demand && len(p.ready) > len(from.ready) {
 			from = p
 		}
 	}
 	if from == nil {
 		return false
 	}
-	w.downLocked(from.ready[0].member, w.now, true)
+	w.retireLocked(from.ready[0].instance, w.now, true)
 	from.ready = slices.Delete(from.ready, 0, 1)
 	return true
 }
 
-// teardown orders the destruction of what was retired, when it disturbs
-// nobody, or waited long enough, or its room is needed.
-func (w *plan[M]) teardown() {
-	for i := 0; i < len(w.down) && w.downing < w.opt.Downs; {
-		d := w.down[i]
-		if !d.now && !w.quiet && !w.short && w.now.Sub(d.since) < w.opt.Patience {
-			w.again(earlier(w.active.Add(w.opt.Quiet), d.since.Add(w.opt.Patience)))
+// teardown orders teardowns of retired instances, when they disturb nobody,
+// have waited long enough, or their room is needed.
+func (w *plan[I]) teardown() {
+	for i := 0; i < len(w.retired) && w.tearing < w.opt.Teardowns; {
+		d := w.retired[i]
+		if !d.hurry && !w.quiet && !w.crowded && w.now.Sub(d.since) < w.opt.Patience {
+			w.again(earlier(w.lastActive.Add(w.opt.Quiet), d.since.Add(w.opt.Patience)))
 			i++
 			continue
 		}
-		w.down = slices.Delete(w.down, i, i+1)
-		w.downing++
-		w.Downs = append(w.Downs, d.member)
+		w.retired = slices.Delete(w.retired, i, i+1)
+		w.tearing++
+		w.Teardowns = append(w.Teardowns, d.instance)
 	}
 }
 
-// fill orders boots that bring pools to their targets, the emptiest first.
-func (w *plan[M]) fill() {
-	var want []*pool[M]
+// fill orders boots that bring pools up to their targets, the emptiest first.
+func (w *plan[I]) fill() {
+	var want []*pool[I]
 	for _, p := range w.pools {
-		if w.lacks(p) > 0 {
+		if w.missing(p) > 0 {
 			want = append(want, p)
 		}
 	}
@@ -191,68 +186,68 @@ func (w *plan[M]) fill() {
 	limit := w.opt.Boots
 	if !w.quiet {
 		if w.now.Sub(w.deferred) < w.opt.Patience {
-			w.again(earlier(w.active.Add(w.opt.Quiet), w.deferred.Add(w.opt.Patience)))
+			w.again(earlier(w.lastActive.Add(w.opt.Quiet), w.deferred.Add(w.opt.Patience)))
 			return
 		}
-		limit = 1 // the other processors are for those who run
+		limit = 1 // leave the other processors to running programs
 	}
 	for progress := true; progress && w.booting < limit; {
 		progress = false
-		slices.SortStableFunc(want, func(a, b *pool[M]) int {
+		slices.SortStableFunc(want, func(a, b *pool[I]) int {
 			return cmp.Or(cmp.Compare(a.fill(), b.fill()), cmp.Compare(a.key.String(), b.key.String()))
 		})
 		for _, p := range want {
-			if w.lacks(p) <= 0 || w.booting >= limit {
+			if w.missing(p) <= 0 || w.booting >= limit {
 				continue
 			}
 			if w.boot(p, false) {
 				progress = true
-				break // the order may be another now
+				break // the order may have changed
 			}
-			w.makeWay(p)
+			w.replaceOld(p)
 		}
 	}
 }
 
-// lacks is how many boots p needs for its target beyond those for its queue.
-func (w *plan[M]) lacks(p *pool[M]) int {
-	if p.cfg.Demand && w.now.Sub(p.touched) >= w.opt.DemandIdle {
+// missing is how many more boots p needs for its target and its queue.
+func (w *plan[I]) missing(p *pool[I]) int {
+	if p.config.Demand && w.now.Sub(p.lastClaim) >= w.opt.DemandIdle {
 		return 0
 	}
-	// Old members may stay until as many new ones are ready, but never are
-	// there more than twice as many as wanted.
-	missing := p.target() - p.current()
+	// Old instances may stay until new ones are ready, but there are never
+	// more than twice the target.
+	short := p.target() - p.current()
 	room := 2*p.target() - len(p.ready)
-	return min(missing, room) + len(p.queue) - p.boots
+	return min(short, room) + len(p.queue) - p.booting
 }
 
-// fill is how full p is, from 0 to 1.
-func (p *pool[M]) fill() float64 {
-	return float64(p.current()+p.boots) / float64(max(p.target(), 1))
+// fill is how full p is: 1 is at its target.
+func (p *pool[I]) fill() float64 {
+	return float64(p.current()+p.booting) / float64(max(p.target(), 1))
 }
 
-// makeWay retires one member of an old template when limits leave no room to
-// boot the new one beside it.
-func (w *plan[M]) makeWay(p *pool[M]) {
-	full := p.cfg.Max > 0 && p.size() >= p.cfg.Max || w.alive >= w.opt.Max && w.downing+len(w.down) == 0
-	if !full || w.booting >= w.opt.Boots || w.now.Before(p.pause) {
+// replaceOld retires one instance of an old template if the limits leave no
+// room to boot a new one beside it.
+func (w *plan[I]) replaceOld(p *pool[I]) {
+	full := p.config.Max > 0 && p.size() >= p.config.Max || w.alive >= w.opt.Max && w.tearing+len(w.retired) == 0
+	if !full || w.booting >= w.opt.Boots || w.now.Before(p.retryAt) {
 		return
 	}
-	i := slices.IndexFunc(p.ready, func(it item[M]) bool { return it.digest != p.digest })
+	i := slices.IndexFunc(p.ready, func(it item[I]) bool { return it.digest != p.digest })
 	if i >= 0 {
-		w.downLocked(p.ready[i].member, w.now, true)
+		w.retireLocked(p.ready[i].instance, w.now, true)
 		p.ready = slices.Delete(p.ready, i, i+1)
 	}
 }
 
-// forget drops pools on demand that nobody uses and that keep nothing.
-func (w *plan[M]) forget() {
+// forget removes pools on demand that are unused and keep nothing.
+func (w *plan[I]) forget() {
 	for key, p := range w.pools {
-		if !p.cfg.Demand || p.size() > 0 || len(p.queue) > 0 {
+		if !p.config.Demand || p.size() > 0 || len(p.queue) > 0 {
 			continue
 		}
-		if p.cfg.Target > 0 && w.now.Sub(p.touched) < w.opt.DemandIdle || w.now.Before(p.pause) {
-			w.again(later(p.touched.Add(w.opt.DemandIdle), p.pause))
+		if p.config.Target > 0 && w.now.Sub(p.lastClaim) < w.opt.DemandIdle || w.now.Before(p.retryAt) {
+			w.again(later(p.lastClaim.Add(w.opt.DemandIdle), p.retryAt))
 			continue
 		}
 		delete(w.pools, key)

@@ -1,11 +1,11 @@
-// Package pool decides about warm pools: who gets which ready sandbox, who
-// waits in which order, what to boot and what to destroy next. It is pure
-// bookkeeping: it starts nothing, destroys nothing, and learns the time from
-// its caller, so that every decision can be tested.
+// Package pool schedules warm pools: who gets which ready instance, who waits
+// in which order, what to boot and what to tear down next. It only keeps
+// count. It boots and destroys nothing, and its caller tells it the time, so
+// that every decision can be tested.
 //
-// Whoever uses it asks for a [Pools.Plan] each time [Pools.Wake] says so or
-// the plan's time has come, carries it out, and reports back with
-// [Pools.Booted], [Pools.Failed] and [Pools.Gone].
+// The caller asks for a [Scheduler.Plan] whenever [Scheduler.Wake] delivers or
+// the last plan's Again has passed, carries the plan out, and reports back
+// with [Scheduler.Booted], [Scheduler.BootFailed] and [Scheduler.TornDown].
 package pool
 
 import (
@@ -17,15 +17,15 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Key names a pool: sandboxes of one key can stand in for each other.
+// A Key identifies a pool. Instances with the same key are interchangeable.
 type Key struct {
 	Tier     engi.Tier
 	Template string
-	Language engi.Language // empty is bare
-	Size     engi.Size     // of what cannot change after the boot; zero is the template's
+	Language engi.Language // whose interpreter is already running; empty means bare
+	Size     engi.Size     // the limits fixed at boot; zero means the template's
 }
 
-// String returns the key as records and people see it.
+// String returns the key as it appears in records, logs and errors.
 func (k Key) String() string {
 	s := k.Template + "/" + string(k.Language)
 	if k.Language == "" {
@@ -37,226 +37,227 @@ func (k Key) String() string {
 	return s
 }
 
-// A Config is what a pool is meant to be.
+// A Config says what a pool should be.
 type Config struct {
-	Target int  // warm members wanted
-	Max    int  // members at most, in whatever state; 0 means no limit of its own
-	Demand bool // came to be because somebody asked; goes when nobody asks any more
+	Target int  // ready instances to keep
+	Max    int  // most instances, booting and used ones included; 0 means no limit of its own
+	Demand bool // created on demand; removed when idle
 }
 
-// Options are the limits of a whole stock and the pace of its work.
+// Options are limits and timings that all pools share.
 type Options struct {
-	Max        int           // members at most, in whatever state
-	MaxQueue   int           // tickets at most
-	Boots      int           // boots at the same time
-	Quiet      time.Duration // how long after a claim or an end background work waits
-	Patience   time.Duration // how long background work waits at most
-	Downs      int           // teardowns at the same time
-	DemandIdle time.Duration // how long a pool on demand is kept after it was last used
+	Max        int           // most instances, in any state
+	MaxQueue   int           // most tickets
+	Boots      int           // concurrent boots
+	Teardowns  int           // concurrent teardowns
+	Quiet      time.Duration // how long background work pauses after a claim or a release
+	Patience   time.Duration // the longest that background work is put off
+	DemandIdle time.Duration // how long a pool on demand stays after its last claim
 }
 
-// backoff bounds how long a pool pauses after a failed boot.
 const (
+	// A pool's pause after a failed boot doubles between these two.
 	backoffFirst = 250 * time.Millisecond
 	backoffMost  = 30 * time.Second
-	// giveUp is the number of failed boots in a row after which waiting
-	// makes no sense: tickets are refused, claims without a ready member
-	// too, until a boot works again.
+	// giveUp is how many boots in a row must fail for waiting to be
+	// pointless: until one succeeds, tickets are refused.
 	giveUp = 2
 )
 
-// Pools keep the books of all pools. It is safe for concurrent use.
-type Pools[M comparable] struct {
+// A Scheduler schedules all pools of a node. It is safe for concurrent use.
+// None of its methods block.
+type Scheduler[I comparable] struct {
 	opt  Options
 	wake chan struct{}
 
-	mu       sync.Mutex
-	pools    map[Key]*pool[M]
-	alive    int // members in whatever state, boots and teardowns included
-	booting  int
-	waiting  int
-	downing  int
-	down     []retired[M]  // wait for their teardown, oldest first
-	active   time.Time     // of the last claim or end
-	deferred time.Time     // since when background boots wait for quiet; zero if none does
-	pace     time.Duration // how long boots take, the last ones counting most
-	seq      uint64
+	mu         sync.Mutex
+	pools      map[Key]*pool[I]
+	alive      int // instances in any state, boots, teardowns and reserved places included
+	booting    int
+	waiting    int
+	tearing    int
+	retired    []retired[I]  // waiting for their teardown, oldest first
+	lastActive time.Time     // of the last claim or release
+	deferred   time.Time     // since when background boots are put off; zero if none are
+	bootTime   time.Duration // moving average
+	seq        uint64        // of the last ticket
 }
 
-type retired[M any] struct {
-	member M
-	since  time.Time
-	now    bool // never wait for quiet
+type retired[I any] struct {
+	instance I
+	since    time.Time
+	hurry    bool // tear down without waiting for quiet
 }
 
-type pool[M any] struct {
-	key    Key
-	cfg    Config
-	digest string          // of the template as it is now; empty is unknown
-	past   map[string]bool // digests that the template had before
-	unable bool            // the template cannot run the pool's language: it keeps nothing
-	ready  []item[M]
-	boots  int
-	used   int
-	queue  []*Ticket[M] // in the order of service
-	round  uint64       // of the ticket served last
-	rounds map[engi.Owner]uint64
+type pool[I any] struct {
+	key         Key
+	config      Config
+	digest      string          // of the current template; empty if unknown
+	pastDigests map[string]bool // of earlier builds of the template
+	unable      bool            // the template cannot run the pool's language, so the pool keeps nothing
+	ready       []item[I]
+	booting     int
+	used        int
+	queue       []*Ticket[I]          // in serving order
+	round       uint64                // of the ticket served last
+	rounds      map[engi.Owner]uint64 // of each owner's last ticket in the queue
 
-	warmed  bool // had a ready member
-	fails   int  // boots that failed in a row
-	pause   time.Time
-	failure error
-	touched time.Time // last claim
+	warmed    bool // has had a ready instance
+	fails     int  // consecutive failed boots
+	retryAt   time.Time
+	failure   error
+	lastClaim time.Time
 }
 
-type item[M any] struct {
-	member M
-	digest string
+type item[I any] struct {
+	instance I
+	digest   string
 }
 
 // A Ticket is a place in a pool's queue.
-type Ticket[M any] struct {
+type Ticket[I any] struct {
 	owner engi.Owner
 	round uint64
 	seq   uint64
-	got   chan Handover[M]
-	pool  *pool[M]
+	got   chan Handover[I]
+	pool  *pool[I]
 }
 
-// A Handover ends a wait: with a member, or with the reason why there will be
-// none.
-type Handover[M any] struct {
-	Member M
-	Err    error
-	Fresh  bool // it was booted while its taker waited
+// A Handover ends a wait: with an instance, or with the reason why there will
+// be none.
+type Handover[I any] struct {
+	Instance I
+	Err      error
+	Fresh    bool // booted while the ticket waited
 }
 
 // C delivers the handover, once.
-func (t *Ticket[M]) C() <-chan Handover[M] { return t.got }
+func (t *Ticket[I]) C() <-chan Handover[I] { return t.got }
 
-// A Boot is an order to boot a member.
+// A Boot is an order to boot an instance.
 type Boot struct {
 	Key     Key
 	Ordered time.Time
 }
 
 // A Plan is what to do now.
-type Plan[M any] struct {
-	Boots []Boot
-	Downs []M
-	Again time.Duration // ask again after that; 0 means only when woken
+type Plan[I any] struct {
+	Boots     []Boot
+	Teardowns []I
+	Again     time.Duration // ask for a new plan after this long; 0 means only when Wake delivers
 }
 
-// New returns an empty stock.
-func New[M comparable](o Options) *Pools[M] {
-	return &Pools[M]{opt: o, wake: make(chan struct{}, 1), pools: map[Key]*pool[M]{}}
+// New returns a scheduler without pools.
+func New[I comparable](o Options) *Scheduler[I] {
+	return &Scheduler[I]{opt: o, wake: make(chan struct{}, 1), pools: map[Key]*pool[I]{}}
 }
 
-// Wake delivers when the last plan may be out of date.
-func (s *Pools[M]) Wake() <-chan struct{} { return s.wake }
+// Wake returns a channel that receives when the last plan may be out of date.
+func (s *Scheduler[I]) Wake() <-chan struct{} { return s.wake }
 
-func (s *Pools[M]) stir() {
+func (s *Scheduler[I]) signal() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Ensure makes sure there is a pool for key. An existing one keeps its
-// configuration, except that cfg replaces that of a pool on demand.
-func (s *Pools[M]) Ensure(key Key, cfg Config, digest string, now time.Time) {
+// Ensure makes sure there is a pool for key. cfg replaces the configuration of
+// an existing pool only if that was created on demand.
+func (s *Scheduler[I]) Ensure(key Key, cfg Config, digest string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ensureLocked(key, cfg, digest, now)
 }
 
-func (s *Pools[M]) ensureLocked(key Key, cfg Config, digest string, now time.Time) *pool[M] {
+func (s *Scheduler[I]) ensureLocked(key Key, cfg Config, digest string, now time.Time) *pool[I] {
 	p := s.pools[key]
 	switch {
 	case p == nil:
-		p = &pool[M]{key: key, cfg: cfg, rounds: map[engi.Owner]uint64{}, touched: now, digest: digest}
+		p = &pool[I]{key: key, config: cfg, rounds: map[engi.Owner]uint64{}, lastClaim: now, digest: digest}
 		s.pools[key] = p
-		s.stir()
-	case p.cfg.Demand && p.cfg != cfg:
-		p.cfg = cfg
-		s.stir()
+		s.signal()
+	case p.config.Demand && p.config != cfg:
+		p.config = cfg
+		s.signal()
 	}
 	return p
 }
 
-// Config returns the configuration of key's pool and whether there is one.
-func (s *Pools[M]) Config(key Key) (Config, bool) {
+// Config returns the configuration of key's pool, if there is one.
+func (s *Scheduler[I]) Config(key Key) (Config, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.pools[key]
 	if p == nil {
 		return Config{}, false
 	}
-	return p.cfg, true
+	return p.config, true
 }
 
-// Keeps reports whether key's pool exists on demand and keeps members.
-func (s *Pools[M]) Keeps(key Key) bool {
+// Keeps reports whether key's pool was created on demand and keeps ready
+// instances.
+func (s *Scheduler[I]) Keeps(key Key) bool {
 	cfg, ok := s.Config(key)
 	return ok && cfg.Demand && cfg.Target > 0
 }
 
-// DemandPools counts the pools that exist on demand and keep members.
-func (s *Pools[M]) DemandPools() (n int) {
+// DemandPools counts the pools for which Keeps is true.
+func (s *Scheduler[I]) DemandPools() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.pools {
-		if p.cfg.Demand && p.cfg.Target > 0 {
+		if p.config.Demand && p.config.Target > 0 {
 			n++
 		}
 	}
 	return n
 }
 
-// Take returns a ready member of key's pool; the caller owns it. Nobody who
-// waits is overtaken: while there is a queue no member is ready.
-func (s *Pools[M]) Take(key Key, now time.Time) (m M, ok bool) {
+// Take returns a ready instance of key's pool, which the caller then owns. It
+// overtakes nobody: while there is a queue no instance is ready.
+func (s *Scheduler[I]) Take(key Key, now time.Time) (inst I, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.pools[key]
 	if p == nil {
-		return m, false
+		return inst, false
 	}
-	s.active, p.touched = now, now
-	s.stir()
+	s.lastActive, p.lastClaim = now, now
+	s.signal()
 	if len(p.ready) == 0 {
-		return m, false
+		return inst, false
 	}
-	at := 0 // the oldest, but rather one of the current template
+	at := 0 // the oldest, but preferably one of the current template
 	for i, it := range p.ready {
 		if it.digest == p.digest {
 			at = i
 			break
 		}
 	}
-	m = p.ready[at].member
+	inst = p.ready[at].instance
 	p.ready = slices.Delete(p.ready, at, at+1)
 	p.used++
-	return m, true
+	return inst, true
 }
 
-// Return gives back a member that was taken and not used.
-func (s *Pools[M]) Return(key Key, m M, digest string) {
+// Return gives back an instance that was taken but not used.
+func (s *Scheduler[I]) Return(key Key, inst I, digest string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.pools[key]
 	p.used--
-	s.offerLocked(p, m, digest, false)
+	s.offerLocked(p, inst, digest, false)
 }
 
-// Join queues for a member of key's pool, which it makes like Ensure. It
-// reports Exhausted when the queue is full and Unavailable while boots of the
-// pool fail.
-func (s *Pools[M]) Join(key Key, cfg Config, digest string, owner engi.Owner, now time.Time) (*Ticket[M], error) {
+// Join queues for an instance of key's pool, which it creates like Ensure. It
+// reports Exhausted when the queue is full, and Unavailable while the pool's
+// boots fail.
+func (s *Scheduler[I]) Join(key Key, cfg Config, digest string, owner engi.Owner, now time.Time) (*Ticket[I], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.ensureLocked(key, cfg, digest, now)
-	if p.fails >= giveUp && now.Before(p.pause) {
+	if p.fails >= giveUp && now.Before(p.retryAt) {
 		return nil, p.refusal(now)
 	}
 	if s.waiting >= s.opt.MaxQueue {
@@ -265,87 +266,88 @@ func (s *Pools[M]) Join(key Key, cfg Config, digest string, owner engi.Owner, no
 			WithRetry(s.retryLocked(len(p.queue) + 1))
 	}
 	s.seq++
-	t := &Ticket[M]{owner: owner, seq: s.seq, got: make(chan Handover[M], 1), pool: p}
-	// Owners take turns: an owner's next ticket is served a round after the
-	// one before, so who brings many waits behind who brings few.
+	t := &Ticket[I]{owner: owner, seq: s.seq, got: make(chan Handover[I], 1), pool: p}
+	// Owners take turns: each ticket of an owner is served a round after the
+	// one before, so an owner with many tickets cannot starve the others.
 	t.round = max(p.round, p.rounds[owner]) + 1
 	p.rounds[owner] = t.round
-	at, _ := slices.BinarySearchFunc(p.queue, t, func(a, b *Ticket[M]) int {
+	at, _ := slices.BinarySearchFunc(p.queue, t, func(a, b *Ticket[I]) int {
 		return cmp.Or(cmp.Compare(a.round, b.round), cmp.Compare(a.seq, b.seq))
 	})
 	p.queue = slices.Insert(p.queue, at, t)
 	s.waiting++
-	s.active, p.touched = now, now
+	s.lastActive, p.lastClaim = now, now
 	if len(p.ready) > 0 { // it became ready after the caller's Take
 		it := p.ready[0]
 		p.ready = slices.Delete(p.ready, 0, 1)
 		p.used++
-		s.serveLocked(p, Handover[M]{Member: it.member})
+		s.serveLocked(p, Handover[I]{Instance: it.instance})
 	}
-	s.stir()
+	s.signal()
 	return t, nil
 }
 
-// Leave gives up a ticket. If it was served meanwhile, the handover is
-// returned and the caller owns its member.
-func (s *Pools[M]) Leave(t *Ticket[M]) (h Handover[M], served bool) {
+// Leave gives up a ticket. If the ticket was served in the meantime, Leave
+// returns the handover, and the caller owns its instance.
+func (s *Scheduler[I]) Leave(t *Ticket[I]) (h Handover[I], served bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if i := slices.Index(t.pool.queue, t); i >= 0 {
 		t.pool.queue = slices.Delete(t.pool.queue, i, i+1)
 		s.waiting--
 		s.forgetRoundsLocked(t.pool)
-		s.stir()
+		s.signal()
 		return h, false
 	}
 	select {
 	case h = <-t.got:
 		return h, true
 	default:
-		return h, false // taken through C before
+		return h, false // already received from C
 	}
 }
 
-// Retry returns when somebody at the given place of a queue, from 1, may hope
-// for a member.
-func (s *Pools[M]) Retry(place int) engi.Retry {
+// Retry estimates when whoever is at the given place of a queue, counted from
+// 1, can expect an instance.
+func (s *Scheduler[I]) Retry(place int) engi.Retry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.retryLocked(place)
 }
 
-func (s *Pools[M]) retryLocked(place int) engi.Retry {
-	pace := max(s.pace, 50*time.Millisecond)
+func (s *Scheduler[I]) retryLocked(place int) engi.Retry {
+	pace := max(s.bootTime, 50*time.Millisecond)
 	after := pace * time.Duration(max(place, 1)) / time.Duration(s.opt.Boots)
 	return engi.Retry{AfterMillis: max(after, pace).Milliseconds(), Position: place}
 }
 
-// Position returns a ticket's place in its queue from 1, 0 if it was served.
-func (s *Pools[M]) Position(t *Ticket[M]) int {
+// Position returns a ticket's place in its queue, counted from 1; 0 if it was
+// served.
+func (s *Scheduler[I]) Position(t *Ticket[I]) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Index(t.pool.queue, t) + 1
 }
 
-// Booted reports that an ordered boot made m of a template with digest.
-func (s *Pools[M]) Booted(b Boot, m M, digest string, now time.Time) {
+// Booted reports that an ordered boot made inst from the template with digest.
+func (s *Scheduler[I]) Booted(b Boot, inst I, digest string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.booting--
 	took := now.Sub(b.Ordered)
-	if s.pace == 0 {
-		s.pace = took
+	if s.bootTime == 0 {
+		s.bootTime = took
 	}
-	s.pace += (took - s.pace) / 4
+	s.bootTime += (took - s.bootTime) / 4
 	p := s.pools[b.Key]
-	p.boots--
+	p.booting--
 	p.fails, p.failure = 0, nil
-	s.offerLocked(p, m, digest, true)
+	s.offerLocked(p, inst, digest, true)
 }
 
-// Adopt adds a member that lives already, ready or used, to key's pool, which
-// it makes like Ensure.
-func (s *Pools[M]) Adopt(key Key, cfg Config, m M, digest string, used bool, now time.Time) {
+// Adopt adds a running instance, ready or used, to key's pool, which it
+// creates like Ensure.
+func (s *Scheduler[I]) Adopt(key Key, cfg Config, inst I, digest string, used bool, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.alive++
@@ -354,59 +356,59 @@ func (s *Pools[M]) Adopt(key Key, cfg Config, m M, digest string, used bool, now
 		p.used++
 		return
 	}
-	s.offerLocked(p, m, digest, false)
+	s.offerLocked(p, inst, digest, false)
 }
 
-// Reserve books a place for a member that its taker makes itself. It makes
-// room, if it must, at the cost of a ready member, and reports Exhausted when
-// there is none. Follow it with Enroll or Unreserve.
-func (s *Pools[M]) Reserve(now time.Time) error {
+// Reserve makes room for an instance that the caller boots itself, if need be
+// at the cost of a ready one. It reports Exhausted if there is none. Follow it
+// with AddUsed or Unreserve.
+func (s *Scheduler[I]) Reserve(now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.active = now
-	if s.alive-s.downing-len(s.down) >= s.opt.Max {
-		w := plan[M]{Pools: s, now: now}
-		if !w.take(nil) {
+	s.lastActive = now
+	if s.alive-s.tearing-len(s.retired) >= s.opt.Max {
+		w := plan[I]{Scheduler: s, now: now}
+		if !w.evict(nil) {
 			return engi.Errorf(engi.Exhausted, "the node has %d sandboxes, which is all it may have", s.alive).
 				WithRemedy("wait until one ends, hibernate one, or let the node's administrator raise the maximum").
 				WithRetry(s.retryLocked(1))
 		}
 	}
 	s.alive++
-	s.stir()
+	s.signal()
 	return nil
 }
 
-// Unreserve gives up a place that Reserve booked.
-func (s *Pools[M]) Unreserve() {
+// Unreserve gives back the place that Reserve made.
+func (s *Scheduler[I]) Unreserve() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.alive--
-	s.stir()
+	s.signal()
 }
 
-// Enroll adds a member in use to key's pool, which it makes like Ensure, in a
-// place that Reserve booked.
-func (s *Pools[M]) Enroll(key Key, cfg Config, digest string, now time.Time) {
+// AddUsed adds an instance in use to key's pool, which it creates like Ensure,
+// in the place that Reserve made.
+func (s *Scheduler[I]) AddUsed(key Key, cfg Config, digest string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ensureLocked(key, cfg, digest, now).used++
 }
 
-// offerLocked serves the first in the queue with m, or puts it in the pool.
-func (s *Pools[M]) offerLocked(p *pool[M], m M, digest string, fresh bool) {
+// offerLocked gives inst to the first in the queue, or puts it in the pool.
+func (s *Scheduler[I]) offerLocked(p *pool[I], inst I, digest string, fresh bool) {
 	p.warmed = true
 	if len(p.queue) > 0 {
 		p.used++
-		s.serveLocked(p, Handover[M]{Member: m, Fresh: fresh})
+		s.serveLocked(p, Handover[I]{Instance: inst, Fresh: fresh})
 	} else {
-		p.ready = append(p.ready, item[M]{m, digest})
+		p.ready = append(p.ready, item[I]{inst, digest})
 	}
-	s.stir()
+	s.signal()
 }
 
-// serveLocked ends the wait of the first in p's queue.
-func (s *Pools[M]) serveLocked(p *pool[M], h Handover[M]) {
+// serveLocked ends the wait of the first in p's queue with h.
+func (s *Scheduler[I]) serveLocked(p *pool[I], h Handover[I]) {
 	t := p.queue[0]
 	p.queue = slices.Delete(p.queue, 0, 1)
 	p.round = t.round
@@ -415,41 +417,42 @@ func (s *Pools[M]) serveLocked(p *pool[M], h Handover[M]) {
 	t.got <- h
 }
 
-// forgetRoundsLocked forgets who had turns once nobody waits.
-func (s *Pools[M]) forgetRoundsLocked(p *pool[M]) {
+// forgetRoundsLocked forgets whose turn it is once nobody waits.
+func (s *Scheduler[I]) forgetRoundsLocked(p *pool[I]) {
 	if len(p.queue) == 0 {
 		clear(p.rounds)
 		p.round = 0
 	}
 }
 
-// Failed reports that an ordered boot failed. After some failures in a row,
-// or one that another try cannot mend, all who wait for the pool are refused.
-func (s *Pools[M]) Failed(b Boot, err error, now time.Time) {
+// BootFailed reports that an ordered boot failed. After giveUp failures in a
+// row, or one that a retry cannot fix, everybody in the pool's queue is
+// refused.
+func (s *Scheduler[I]) BootFailed(b Boot, err error, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.booting--
 	s.alive--
 	p := s.pools[b.Key]
-	p.boots--
+	p.booting--
 	p.fails++
 	p.failure = err
-	p.pause = now.Add(min(backoffFirst<<min(p.fails-1, 10), backoffMost))
+	p.retryAt = now.Add(min(backoffFirst<<min(p.fails-1, 10), backoffMost))
 	switch engi.KindOf(err) {
 	case engi.Invalid, engi.NotFound, engi.Unsupported:
 		p.fails = max(p.fails, giveUp)
 	}
 	if p.fails >= giveUp {
 		for len(p.queue) > 0 {
-			s.serveLocked(p, Handover[M]{Err: p.refusal(now)})
+			s.serveLocked(p, Handover[I]{Err: p.refusal(now)})
 		}
 	}
-	s.stir()
+	s.signal()
 }
 
-// refusal says that p cannot boot, in the kind of its failure when trying
-// again is useless.
-func (p *pool[M]) refusal(now time.Time) error {
+// refusal is the error for callers while p cannot boot. It has the kind of the
+// boot's failure if trying again is pointless.
+func (p *pool[I]) refusal(now time.Time) error {
 	kind := engi.KindOf(p.failure)
 	switch kind {
 	case engi.Invalid, engi.NotFound, engi.Unsupported, engi.Exhausted:
@@ -458,77 +461,79 @@ func (p *pool[M]) refusal(now time.Time) error {
 	}
 	return engi.Errorf(kind, "no sandbox of %s could be booted: %w", p.key, p.failure).
 		WithRemedy("%s", engi.RemedyOf(p.failure)).
-		WithRetry(engi.Retry{AfterMillis: max(1, p.pause.Sub(now).Milliseconds())})
+		WithRetry(engi.Retry{AfterMillis: max(1, p.retryAt.Sub(now).Milliseconds())})
 }
 
-// Retire says that a taken member was used; it will be in a plan's Downs.
-// With hurry it does not wait for quiet.
-func (s *Pools[M]) Retire(key Key, m M, now time.Time, hurry bool) {
+// Retire reports that a taken instance was used; a plan will tear it down.
+// With hurry that does not wait for quiet.
+func (s *Scheduler[I]) Retire(key Key, inst I, now time.Time, hurry bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pools[key].used--
-	s.active = now
-	s.downLocked(m, now, hurry)
+	s.lastActive = now
+	s.retireLocked(inst, now, hurry)
 }
 
-// Lose takes a ready member out, because it died or shall go; it will be in a
-// plan's Downs. It reports whether the member was ready.
-func (s *Pools[M]) Lose(key Key, m M, now time.Time) bool {
+// Discard removes a ready instance, because it died or must go; a plan will
+// tear it down. It reports whether the instance was ready.
+func (s *Scheduler[I]) Discard(key Key, inst I, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.pools[key]
 	if p == nil {
 		return false
 	}
-	i := slices.IndexFunc(p.ready, func(it item[M]) bool { return it.member == m })
+	i := slices.IndexFunc(p.ready, func(it item[I]) bool { return it.instance == inst })
 	if i < 0 {
 		return false
 	}
 	p.ready = slices.Delete(p.ready, i, i+1)
-	s.downLocked(m, now, true)
+	s.retireLocked(inst, now, true)
 	return true
 }
 
-// Hurry makes the teardown of m, if it is retired, wait for nothing.
-func (s *Pools[M]) Hurry(m M) {
+// Hurry makes the teardown of inst, if it was retired, wait for nothing.
+func (s *Scheduler[I]) Hurry(inst I) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range s.down {
-		if s.down[i].member == m {
-			s.down[i].now = true
-			s.stir()
+	for i := range s.retired {
+		if s.retired[i].instance == inst {
+			s.retired[i].hurry = true
+			s.signal()
 		}
 	}
 }
 
-func (s *Pools[M]) downLocked(m M, now time.Time, hurry bool) {
-	s.down = append(s.down, retired[M]{m, now, hurry})
-	s.stir()
+func (s *Scheduler[I]) retireLocked(inst I, now time.Time, hurry bool) {
+	s.retired = append(s.retired, retired[I]{inst, now, hurry})
+	s.signal()
 }
 
-// Dismiss says that a member in use is gone; it will be in no plan.
-func (s *Pools[M]) Dismiss(key Key) {
+// RemoveUsed reports that an instance in use was destroyed by its user; no
+// plan will tear it down.
+func (s *Scheduler[I]) RemoveUsed(key Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pools[key].used--
 	s.alive--
-	s.stir()
+	s.signal()
 }
 
-// Gone reports that a member of a plan's Downs is gone.
-func (s *Pools[M]) Gone(M) {
+// TornDown reports that one of a plan's Teardowns is done.
+func (s *Scheduler[I]) TornDown(I) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.downing--
+	s.tearing--
 	s.alive--
-	s.stir()
+	s.signal()
 }
 
-// Templated says what a template is now and which languages it can run; an
-// empty digest means there is none. Members of another digest serve until
-// enough of the new one are ready; a pool of a language that the template does
-// not have keeps no members. It reports whether this was news.
-func (s *Pools[M]) Templated(template, digest string, can func(engi.Language) bool) (changed bool) {
+// SetTemplate says what a template is now and which languages it can run; an
+// empty digest means the template is gone. Instances of another digest serve
+// until enough of the new one are ready. A pool of a language that the
+// template cannot run keeps no instances. SetTemplate reports whether anything
+// changed.
+func (s *Scheduler[I]) SetTemplate(template, digest string, can func(engi.Language) bool) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.pools {
@@ -540,23 +545,24 @@ func (s *Pools[M]) Templated(template, digest string, can func(engi.Language) bo
 			continue
 		}
 		if p.digest != digest {
-			if p.past == nil {
-				p.past = map[string]bool{}
+			if p.pastDigests == nil {
+				p.pastDigests = map[string]bool{}
 			}
-			p.past[p.digest] = true
-			delete(p.past, digest)
+			p.pastDigests[p.digest] = true
+			delete(p.pastDigests, digest)
 			p.digest = digest
-			p.fails, p.failure, p.pause = 0, nil, time.Time{}
+			p.fails, p.failure, p.retryAt = 0, nil, time.Time{}
 		}
 		p.unable = unable
 		changed = true
-		s.stir()
+		s.signal()
 	}
 	return changed
 }
 
-// Digest returns what the template of key's pool is now, as far as known.
-func (s *Pools[M]) Digest(key Key) string {
+// Digest returns the current digest of the template of key's pool, as far as
+// known.
+func (s *Scheduler[I]) Digest(key Key) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.pools[key]; p != nil {
@@ -565,38 +571,37 @@ func (s *Pools[M]) Digest(key Key) string {
 	return ""
 }
 
-// target is how many ready members the pool is to keep.
-func (p *pool[M]) target() int {
-	if p.unable || p.cfg.Demand && p.digest == "" { // nobody configured it, and its template is gone
+// target is how many ready instances the pool should keep.
+func (p *pool[I]) target() int {
+	if p.unable || p.config.Demand && p.digest == "" { // not configured, and its template is gone
 		return 0
 	}
-	return p.cfg.Target
+	return p.config.Target
 }
 
-// Empty takes out all ready members and all who wait, for the end of an
-// ephemeral node, and stops keeping pools full. The members will be in
-// plans' Downs.
-func (s *Pools[M]) Empty(now time.Time, why error) {
+// Drain refuses everybody who waits, stops filling pools, and retires all
+// ready instances, for a node that leaves nothing behind.
+func (s *Scheduler[I]) Drain(now time.Time, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.pools {
-		p.cfg.Target = 0
+		p.config.Target = 0
 		for len(p.queue) > 0 {
-			s.serveLocked(p, Handover[M]{Err: why})
+			s.serveLocked(p, Handover[I]{Err: why})
 		}
 		for _, it := range p.ready {
-			s.downLocked(it.member, now, true)
+			s.retireLocked(it.instance, now, true)
 		}
 		p.ready = nil
 	}
-	for i := range s.down {
-		s.down[i].now = true
+	for i := range s.retired {
+		s.retired[i].hurry = true
 	}
-	s.stir()
+	s.signal()
 }
 
-// Status returns one line per pool in template and language order.
-func (s *Pools[M]) Status() []engi.PoolStatus {
+// Status returns all pools, ordered by template and language.
+func (s *Scheduler[I]) Status() []engi.PoolStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []engi.PoolStatus
@@ -606,9 +611,9 @@ func (s *Pools[M]) Status() []engi.PoolStatus {
 			Digest:   p.digest,
 			Language: p.key.Language,
 			Target:   p.target(),
-			Max:      p.cfg.Max,
+			Max:      p.config.Max,
 			Ready:    len(p.ready),
-			Booting:  p.boots,
+			Booting:  p.booting,
 			Used:     p.used,
 			Waiting:  len(p.queue),
 		})
@@ -619,23 +624,22 @@ func (s *Pools[M]) Status() []engi.PoolStatus {
 	return all
 }
 
-// Cold returns the keys of configured pools that never had a ready member,
-// with the last failure of their boots.
-func (s *Pools[M]) Cold() map[Key]error {
+// Cold returns the configured pools that have never had a ready instance, with
+// the last error of their boots.
+func (s *Scheduler[I]) Cold() map[Key]error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	cold := map[Key]error{}
 	for _, p := range s.pools {
-		if !p.cfg.Demand && p.target() > 0 && !p.warmed {
+		if !p.config.Demand && p.target() > 0 && !p.warmed {
 			cold[p.key] = p.failure
 		}
 	}
 	return cold
 }
 
-// Counts returns how many members there are in whatever state, and how many
-// tickets.
-func (s *Pools[M]) Counts() (alive, waiting int) {
+// Counts returns the number of instances in any state, and of tickets.
+func (s *Scheduler[I]) Counts() (alive, waiting int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.alive, s.waiting

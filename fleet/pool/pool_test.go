@@ -15,7 +15,7 @@ var start = time.Unix(1_700_000_000, 0)
 
 func options() Options {
 	return Options{
-		Max: 10, MaxQueue: 20, Boots: 2, Downs: 2,
+		Max: 10, MaxQueue: 20, Boots: 2, Teardowns: 2,
 		Quiet: 100 * time.Millisecond, Patience: time.Second, DemandIdle: time.Minute,
 	}
 }
@@ -23,45 +23,45 @@ func options() Options {
 var python = Key{Tier: engi.TierGVisor, Template: "base", Language: engi.Python}
 var bash = Key{Tier: engi.TierGVisor, Template: "base", Language: engi.Bash}
 
-// A world carries out plans at once and counts.
+// A fixture carries out plans at once, with a clock of its own.
 type fixture struct {
 	t    testing.TB
-	s    *Pools[int]
+	s    *Scheduler[int]
 	now  time.Time
 	next int
 }
 
-func newWorld(t testing.TB, o Options) *fixture {
+func newFixture(t testing.TB, o Options) *fixture {
 	return &fixture{t: t, s: New[int](o), now: start}
 }
 
 // settle carries out plans, letting time pass, until nothing is left to do
 // now or in the next d.
-func (w *fixture) settle(d time.Duration) (downs []int) {
-	end := w.now.Add(d)
+func (f *fixture) settle(d time.Duration) (downs []int) {
+	end := f.now.Add(d)
 	for {
-		p := w.s.Plan(w.now)
+		p := f.s.Plan(f.now)
 		for _, b := range p.Boots {
-			w.next++
-			w.s.Booted(b, w.next, "d1", w.now)
+			f.next++
+			f.s.Booted(b, f.next, "d1", f.now)
 		}
-		for _, m := range p.Downs {
+		for _, m := range p.Teardowns {
 			downs = append(downs, m)
-			w.s.Gone(m)
+			f.s.TornDown(m)
 		}
-		if len(p.Boots)+len(p.Downs) > 0 {
+		if len(p.Boots)+len(p.Teardowns) > 0 {
 			continue
 		}
-		if p.Again == 0 || w.now.Add(p.Again).After(end) {
-			w.now = end
+		if p.Again == 0 || f.now.Add(p.Again).After(end) {
+			f.now = end
 			return downs
 		}
-		w.now = w.now.Add(p.Again)
+		f.now = f.now.Add(p.Again)
 	}
 }
 
-func (w *fixture) status(k Key) engi.PoolStatus {
-	for _, p := range w.s.Status() {
+func (f *fixture) status(k Key) engi.PoolStatus {
+	for _, p := range f.s.Status() {
 		if p.Template == k.Template && p.Language == k.Language {
 			return p
 		}
@@ -69,131 +69,131 @@ func (w *fixture) status(k Key) engi.PoolStatus {
 	return engi.PoolStatus{}
 }
 
-// TestABuildNobodyToldOf boots members of a digest the books do not know: the
-// pool must not grow for ever.
-func TestABuildNobodyToldOf(t *testing.T) {
+// TestUnknownDigestDoesNotGrowThePool boots instances of a digest that the
+// scheduler has not been told of.
+func TestUnknownDigestDoesNotGrowThePool(t *testing.T) {
 	o := options()
 	o.Max = 100
-	w := newWorld(t, o)
-	w.s.Ensure(python, Config{Target: 3}, "d0", w.now)
-	w.settle(time.Minute)
-	if p := w.status(python); p.Ready > 6 {
+	f := newFixture(t, o)
+	f.s.Ensure(python, Config{Target: 3}, "d0", f.now)
+	f.settle(time.Minute)
+	if p := f.status(python); p.Ready > 6 {
 		t.Errorf("%+v, want 6 ready at most", p)
 	}
-	w.s.Templated("base", "d1", everything)
-	w.settle(time.Minute)
-	if p := w.status(python); p.Ready != 3 {
+	f.s.SetTemplate("base", "d1", everything)
+	f.settle(time.Minute)
+	if p := f.status(python); p.Ready != 3 {
 		t.Errorf("%+v, want 3 ready", p)
 	}
 }
 
 func everything(engi.Language) bool { return true }
 
-func TestAPoolThatCannotBeKeepsNothing(t *testing.T) {
-	w := newWorld(t, options())
-	w.s.Ensure(python, Config{Target: 3}, "d1", w.now)
-	w.settle(0)
+func TestPoolOfAnUnsupportedLanguageStaysEmpty(t *testing.T) {
+	f := newFixture(t, options())
+	f.s.Ensure(python, Config{Target: 3}, "d1", f.now)
+	f.settle(0)
 	nothing := func(engi.Language) bool { return false }
-	w.s.Templated("base", "d1", nothing)
-	if downs := w.settle(time.Second); len(downs) != 3 {
+	f.s.SetTemplate("base", "d1", nothing)
+	if downs := f.settle(time.Second); len(downs) != 3 {
 		t.Errorf("%v go, want 3", downs)
 	}
-	if cold := w.s.Cold(); len(cold) != 0 {
+	if cold := f.s.Cold(); len(cold) != 0 {
 		t.Errorf("cold %v, want none", cold)
 	}
-	w.s.Templated("base", "d1", everything)
-	w.settle(time.Second)
-	if p := w.status(python); p.Ready != 3 {
+	f.s.SetTemplate("base", "d1", everything)
+	f.settle(time.Second)
+	if p := f.status(python); p.Ready != 3 {
 		t.Errorf("%+v, want 3 ready again", p)
 	}
 }
 
-func TestADemandForWhatIsGoneEnds(t *testing.T) {
-	w := newWorld(t, options())
-	w.s.Ensure(python, Config{Demand: true, Target: 2}, "d1", w.now)
-	w.settle(0)
-	w.s.Templated("base", "", nil)
-	if downs := w.settle(time.Second); len(downs) != 2 {
+func TestDemandPoolEndsWithItsTemplate(t *testing.T) {
+	f := newFixture(t, options())
+	f.s.Ensure(python, Config{Demand: true, Target: 2}, "d1", f.now)
+	f.settle(0)
+	f.s.SetTemplate("base", "", nil)
+	if downs := f.settle(time.Second); len(downs) != 2 {
 		t.Errorf("%v go, want 2", downs)
 	}
-	if p := w.status(python); p.Ready+p.Booting != 0 {
+	if p := f.status(python); p.Ready+p.Booting != 0 {
 		t.Errorf("%+v, want nothing", p)
 	}
 }
 
 func TestPoolFillsToItsTarget(t *testing.T) {
-	w := newWorld(t, options())
-	w.s.Ensure(python, Config{Target: 3}, "d1", w.now)
-	if cold := w.s.Cold(); len(cold) != 1 {
+	f := newFixture(t, options())
+	f.s.Ensure(python, Config{Target: 3}, "d1", f.now)
+	if cold := f.s.Cold(); len(cold) != 1 {
 		t.Errorf("cold %v, want one", cold)
 	}
-	w.settle(0)
-	if p := w.status(python); p.Ready != 3 || p.Booting != 0 {
+	f.settle(0)
+	if p := f.status(python); p.Ready != 3 || p.Booting != 0 {
 		t.Errorf("%+v, want 3 ready", p)
 	}
-	if cold := w.s.Cold(); len(cold) != 0 {
+	if cold := f.s.Cold(); len(cold) != 0 {
 		t.Errorf("cold %v, want none", cold)
 	}
 }
 
-func TestNoMoreBootsAtOnceThanAllowed(t *testing.T) {
-	w := newWorld(t, options())
-	w.s.Ensure(python, Config{Target: 5}, "d1", w.now)
-	if p := w.s.Plan(w.now); len(p.Boots) != 2 {
+func TestConcurrentBootsAreLimited(t *testing.T) {
+	f := newFixture(t, options())
+	f.s.Ensure(python, Config{Target: 5}, "d1", f.now)
+	if p := f.s.Plan(f.now); len(p.Boots) != 2 {
 		t.Errorf("%d boots, want 2", len(p.Boots))
 	}
-	if p := w.s.Plan(w.now); len(p.Boots) != 0 {
+	if p := f.s.Plan(f.now); len(p.Boots) != 0 {
 		t.Errorf("%d more boots, want 0", len(p.Boots))
 	}
 }
 
 func TestBackgroundWorkWaitsForQuiet(t *testing.T) {
-	w := newWorld(t, options())
-	w.s.Ensure(python, Config{Target: 2}, "d1", w.now)
-	w.settle(0)
-	m, ok := w.s.Take(python, w.now)
+	f := newFixture(t, options())
+	f.s.Ensure(python, Config{Target: 2}, "d1", f.now)
+	f.settle(0)
+	m, ok := f.s.Take(python, f.now)
 	if !ok {
 		t.Fatal("nothing to take")
 	}
-	w.s.Retire(python, m, w.now, false)
-	p := w.s.Plan(w.now)
-	if len(p.Boots) != 0 || len(p.Downs) != 0 || p.Again != 100*time.Millisecond {
+	f.s.Retire(python, m, f.now, false)
+	p := f.s.Plan(f.now)
+	if len(p.Boots) != 0 || len(p.Teardowns) != 0 || p.Again != 100*time.Millisecond {
 		t.Errorf("right after a claim: %+v, want nothing for 100ms", p)
 	}
-	w.now = w.now.Add(p.Again)
-	if p = w.s.Plan(w.now); len(p.Boots) != 1 || !slices.Equal(p.Downs, []int{m}) {
+	f.now = f.now.Add(p.Again)
+	if p = f.s.Plan(f.now); len(p.Boots) != 1 || !slices.Equal(p.Teardowns, []int{m}) {
 		t.Errorf("after quiet: %+v, want one boot and the teardown of %d", p, m)
 	}
 }
 
-func TestBackgroundWorkDoesNotWaitForEver(t *testing.T) {
-	w := newWorld(t, options())
-	w.s.Ensure(python, Config{Target: 8}, "d1", w.now)
-	w.settle(0)
+func TestBackgroundWorkIsNotPutOffForEver(t *testing.T) {
+	f := newFixture(t, options())
+	f.s.Ensure(python, Config{Target: 8}, "d1", f.now)
+	f.settle(0)
 	boots, downs := 0, 0
 	for i := range 7 { // a claim each 50 ms: never quiet
 		if i > 0 {
-			w.now = w.now.Add(50 * time.Millisecond)
+			f.now = f.now.Add(50 * time.Millisecond)
 		}
-		m, ok := w.s.Take(python, w.now)
+		m, ok := f.s.Take(python, f.now)
 		if !ok {
 			t.Fatal("nothing to take")
 		}
-		w.s.Retire(python, m, w.now, false)
-		p := w.s.Plan(w.now)
-		boots, downs = boots+len(p.Boots), downs+len(p.Downs)
+		f.s.Retire(python, m, f.now, false)
+		p := f.s.Plan(f.now)
+		boots, downs = boots+len(p.Boots), downs+len(p.Teardowns)
 	}
 	if boots+downs != 0 {
 		t.Errorf("%d boots and %d teardowns in the first 300 ms", boots, downs)
 	}
 	for range 16 {
-		w.now = w.now.Add(50 * time.Millisecond)
-		w.s.Take(bash, w.now) // somebody
-		w.s.Take(python, w.now)
-		p := w.s.Plan(w.now)
-		boots, downs = boots+len(p.Boots), downs+len(p.Downs)
-		for _, m := range p.Downs {
-			w.s.Gone(m)
+		f.now = f.now.Add(50 * time.Millisecond)
+		f.s.Take(bash, f.now) // somebody
+		f.s.Take(python, f.now)
+		p := f.s.Plan(f.now)
+		boots, downs = boots+len(p.Boots), downs+len(p.Teardowns)
+		for _, m := range p.Teardowns {
+			f.s.TornDown(m)
 		}
 	}
 	if boots != 1 || downs == 0 {
@@ -201,38 +201,38 @@ func TestBackgroundWorkDoesNotWaitForEver(t *testing.T) {
 	}
 }
 
-func TestWhoWaitsIsServedInOrder(t *testing.T) {
-	w := newWorld(t, options())
+func TestTicketsAreServedInOrder(t *testing.T) {
+	f := newFixture(t, options())
 	var tickets []*Ticket[int]
 	for range 4 {
-		tk, err := w.s.Join(python, Config{Demand: true}, "d1", "alice", w.now)
+		tk, err := f.s.Join(python, Config{Demand: true}, "d1", "alice", f.now)
 		if err != nil {
 			t.Fatal(err)
 		}
 		tickets = append(tickets, tk)
 	}
 	for i, tk := range tickets {
-		if got := w.s.Position(tk); got != i+1 {
+		if got := f.s.Position(tk); got != i+1 {
 			t.Errorf("position %d, want %d", got, i+1)
 		}
 	}
-	w.settle(0)
+	f.settle(0)
 	last := 0
 	for i, tk := range tickets {
 		h := <-tk.C()
-		if h.Err != nil || h.Member <= last || !h.Fresh {
-			t.Errorf("ticket %d got %+v after member %d", i, h, last)
+		if h.Err != nil || h.Instance <= last || !h.Fresh {
+			t.Errorf("ticket %d got %+v after instance %d", i, h, last)
 		}
-		last = h.Member
+		last = h.Instance
 	}
 }
 
 func TestOwnersTakeTurns(t *testing.T) {
-	w := newWorld(t, options())
+	f := newFixture(t, options())
 	order := []string{}
 	tickets := map[string]*Ticket[int]{}
 	join := func(name string, owner engi.Owner) {
-		tk, err := w.s.Join(python, Config{Demand: true}, "d1", owner, w.now)
+		tk, err := f.s.Join(python, Config{Demand: true}, "d1", owner, f.now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -245,18 +245,18 @@ func TestOwnersTakeTurns(t *testing.T) {
 	join("b1", "bob")
 	join("c0", "carol")
 	for len(tickets) > 0 {
-		b := w.s.Plan(w.now).Boots
+		b := f.s.Plan(f.now).Boots
 		for _, o := range b {
-			w.next++
-			w.s.Booted(o, w.next, "d1", w.now)
+			f.next++
+			f.s.Booted(o, f.next, "d1", f.now)
 		}
 		served := map[int]string{}
 		for name, tk := range tickets {
 			select {
 			case h := <-tk.C():
-				served[h.Member] = name
+				served[h.Instance] = name
 				delete(tickets, name)
-				w.s.Retire(python, h.Member, w.now, true)
+				f.s.Retire(python, h.Instance, f.now, true)
 			default:
 			}
 		}
@@ -279,65 +279,65 @@ func TestOwnersTakeTurns(t *testing.T) {
 func TestTheQueueIsBounded(t *testing.T) {
 	o := options()
 	o.MaxQueue = 2
-	w := newWorld(t, o)
+	f := newFixture(t, o)
 	for range 2 {
-		if _, err := w.s.Join(python, Config{Demand: true}, "d1", "alice", w.now); err != nil {
+		if _, err := f.s.Join(python, Config{Demand: true}, "d1", "alice", f.now); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, err := w.s.Join(python, Config{Demand: true}, "d1", "alice", w.now)
+	_, err := f.s.Join(python, Config{Demand: true}, "d1", "alice", f.now)
 	if engi.KindOf(err) != engi.Exhausted || engi.RetryOf(err).Position != 3 || engi.RetryOf(err).AfterMillis == 0 {
 		t.Errorf("%v %+v, want exhausted at position 3 with a hint", err, engi.RetryOf(err))
 	}
 }
 
-func TestLeavingGivesThePlaceBack(t *testing.T) {
-	w := newWorld(t, options())
-	a, _ := w.s.Join(python, Config{Demand: true}, "d1", "alice", w.now)
-	b, _ := w.s.Join(python, Config{Demand: true}, "d1", "alice", w.now)
-	if _, served := w.s.Leave(a); served {
+func TestLeavingMovesTheQueueUp(t *testing.T) {
+	f := newFixture(t, options())
+	a, _ := f.s.Join(python, Config{Demand: true}, "d1", "alice", f.now)
+	b, _ := f.s.Join(python, Config{Demand: true}, "d1", "alice", f.now)
+	if _, served := f.s.Leave(a); served {
 		t.Error("served before any boot")
 	}
-	if got := w.s.Position(b); got != 1 {
+	if got := f.s.Position(b); got != 1 {
 		t.Errorf("position %d, want 1", got)
 	}
-	w.settle(0)
-	h, served := w.s.Leave(b)
-	if !served || h.Member == 0 {
-		t.Errorf("left with %+v, %v; want a member", h, served)
+	f.settle(0)
+	h, served := f.s.Leave(b)
+	if !served || h.Instance == 0 {
+		t.Errorf("left with %+v, %v; want an instance", h, served)
 	}
-	w.s.Return(python, h.Member, "d1")
-	if downs := w.settle(time.Second); !slices.Contains(downs, h.Member) {
-		t.Errorf("a pool without a target kept %d; downs %v", h.Member, downs)
+	f.s.Return(python, h.Instance, "d1")
+	if downs := f.settle(time.Second); !slices.Contains(downs, h.Instance) {
+		t.Errorf("a pool without a target kept %d; downs %v", h.Instance, downs)
 	}
-	if _, ok := w.s.Config(python); ok {
+	if _, ok := f.s.Config(python); ok {
 		t.Error("an empty pool on demand is still there")
 	}
 }
 
-func TestFailuresPauseAndRefuse(t *testing.T) {
-	w := newWorld(t, options())
-	w.s.Ensure(python, Config{Target: 1}, "d1", w.now)
-	tk, err := w.s.Join(python, Config{}, "d1", "alice", w.now)
+func TestFailedBootsPauseAndRefuse(t *testing.T) {
+	f := newFixture(t, options())
+	f.s.Ensure(python, Config{Target: 1}, "d1", f.now)
+	tk, err := f.s.Join(python, Config{}, "d1", "alice", f.now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sad := engi.Errorf(engi.Internal, "sad").WithRemedy("cheer up")
 	fail := func() {
-		p := w.s.Plan(w.now)
+		p := f.s.Plan(f.now)
 		for len(p.Boots) == 0 {
 			if p.Again == 0 {
 				t.Fatalf("no boot ordered: %+v", p)
 			}
-			w.now = w.now.Add(p.Again)
-			p = w.s.Plan(w.now)
+			f.now = f.now.Add(p.Again)
+			p = f.s.Plan(f.now)
 		}
 		for _, b := range p.Boots {
-			w.s.Failed(b, sad, w.now)
+			f.s.BootFailed(b, sad, f.now)
 		}
 	}
 	fail()
-	p := w.s.Plan(w.now)
+	p := f.s.Plan(f.now)
 	if len(p.Boots) != 0 || p.Again == 0 {
 		t.Errorf("right after a failure: %+v, want a pause", p)
 	}
@@ -350,23 +350,23 @@ func TestFailuresPauseAndRefuse(t *testing.T) {
 	default:
 		t.Fatal("still waiting after two failures")
 	}
-	if _, err := w.s.Join(python, Config{}, "d1", "alice", w.now); engi.KindOf(err) != engi.Unavailable {
+	if _, err := f.s.Join(python, Config{}, "d1", "alice", f.now); engi.KindOf(err) != engi.Unavailable {
 		t.Errorf("join while it fails: %v, want kind unavailable", err)
 	}
-	if cold := w.s.Cold(); cold[python] == nil {
+	if cold := f.s.Cold(); cold[python] == nil {
 		t.Errorf("cold %v does not say why", cold)
 	}
-	w.settle(time.Second)
-	if got := w.status(python); got.Ready != 1 {
+	f.settle(time.Second)
+	if got := f.status(python); got.Ready != 1 {
 		t.Errorf("%+v, want 1 ready after the pause", got)
 	}
 }
 
-func TestAHopelessBootRefusesAtOnce(t *testing.T) {
-	w := newWorld(t, options())
-	tk, _ := w.s.Join(python, Config{Demand: true}, "d1", "alice", w.now)
-	for _, b := range w.s.Plan(w.now).Boots {
-		w.s.Failed(b, engi.Errorf(engi.Invalid, "no shell in template"), w.now)
+func TestPermanentFailureRefusesAtOnce(t *testing.T) {
+	f := newFixture(t, options())
+	tk, _ := f.s.Join(python, Config{Demand: true}, "d1", "alice", f.now)
+	for _, b := range f.s.Plan(f.now).Boots {
+		f.s.BootFailed(b, engi.Errorf(engi.Invalid, "no shell in template"), f.now)
 	}
 	select {
 	case h := <-tk.C():
@@ -378,62 +378,62 @@ func TestAHopelessBootRefusesAtOnce(t *testing.T) {
 	}
 }
 
-func TestANewTemplateFillsThePoolBeforeTheOldOneGoes(t *testing.T) {
-	w := newWorld(t, options())
-	w.s.Ensure(python, Config{Target: 3}, "d1", w.now)
-	w.settle(0)
-	w.s.Templated("base", "d2", everything)
-	p := w.s.Plan(w.now)
+func TestNewTemplateFillsThePoolBeforeTheOldOneGoes(t *testing.T) {
+	f := newFixture(t, options())
+	f.s.Ensure(python, Config{Target: 3}, "d1", f.now)
+	f.settle(0)
+	f.s.SetTemplate("base", "d2", everything)
+	p := f.s.Plan(f.now)
 	for i := 0; len(p.Boots) > 0; i++ {
-		if len(p.Downs) > 0 {
-			t.Fatalf("%v go while only %d new ones are ready", p.Downs, i)
+		if len(p.Teardowns) > 0 {
+			t.Fatalf("%v go while only %d new ones are ready", p.Teardowns, i)
 		}
-		if _, ok := w.s.Take(bash, w.now); ok {
+		if _, ok := f.s.Take(bash, f.now); ok {
 			t.Fatal("took from a pool that is not there")
 		}
 		for _, b := range p.Boots {
-			w.next++
-			w.s.Booted(b, w.next, "d2", w.now)
+			f.next++
+			f.s.Booted(b, f.next, "d2", f.now)
 		}
-		w.now = w.now.Add(time.Second)
-		p = w.s.Plan(w.now)
+		f.now = f.now.Add(time.Second)
+		p = f.s.Plan(f.now)
 	}
-	if len(p.Downs)+w.status(python).Ready != 6 && w.status(python).Ready != 3 {
-		t.Errorf("downs %v, status %+v", p.Downs, w.status(python))
+	if len(p.Teardowns)+f.status(python).Ready != 6 && f.status(python).Ready != 3 {
+		t.Errorf("downs %v, status %+v", p.Teardowns, f.status(python))
 	}
-	for _, m := range p.Downs {
+	for _, m := range p.Teardowns {
 		if m > 3 {
 			t.Errorf("a new one, %d, goes", m)
 		}
 	}
-	m, _ := w.s.Take(python, w.now)
+	m, _ := f.s.Take(python, f.now)
 	if m <= 3 {
 		t.Errorf("took the old %d", m)
 	}
 }
 
-func TestANewTemplateMakesItsWayInAFullPool(t *testing.T) {
-	w := newWorld(t, options())
-	w.s.Ensure(python, Config{Target: 3, Max: 3}, "d1", w.now)
-	w.settle(0)
-	w.s.Templated("base", "d2", everything)
+func TestNewTemplateReplacesAFullPool(t *testing.T) {
+	f := newFixture(t, options())
+	f.s.Ensure(python, Config{Target: 3, Max: 3}, "d1", f.now)
+	f.settle(0)
+	f.s.SetTemplate("base", "d2", everything)
 	seen := map[string]int{}
 	for range 50 {
-		p := w.s.Plan(w.now)
+		p := f.s.Plan(f.now)
 		for _, b := range p.Boots {
-			w.next++
-			w.s.Booted(b, w.next, "d2", w.now)
+			f.next++
+			f.s.Booted(b, f.next, "d2", f.now)
 		}
-		for _, m := range p.Downs {
-			w.s.Gone(m)
+		for _, m := range p.Teardowns {
+			f.s.TornDown(m)
 		}
-		if got := w.status(python); got.Ready < 2 {
+		if got := f.status(python); got.Ready < 2 {
 			t.Fatalf("only %d ready", got.Ready)
 		}
-		w.now = w.now.Add(200 * time.Millisecond)
+		f.now = f.now.Add(200 * time.Millisecond)
 	}
 	for {
-		m, ok := w.s.Take(python, w.now)
+		m, ok := f.s.Take(python, f.now)
 		if !ok {
 			break
 		}
@@ -447,17 +447,17 @@ func TestANewTemplateMakesItsWayInAFullPool(t *testing.T) {
 	}
 }
 
-func TestAFullStockMakesRoomForWhoWaits(t *testing.T) {
+func TestFullNodeMakesRoomForTickets(t *testing.T) {
 	o := options()
 	o.Max = 3
-	w := newWorld(t, o)
-	w.s.Ensure(python, Config{Target: 3}, "d1", w.now)
-	w.settle(0)
-	tk, err := w.s.Join(bash, Config{Demand: true}, "d1", "alice", w.now)
+	f := newFixture(t, o)
+	f.s.Ensure(python, Config{Target: 3}, "d1", f.now)
+	f.settle(0)
+	tk, err := f.s.Join(bash, Config{Demand: true}, "d1", "alice", f.now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.settle(0)
+	f.settle(0)
 	select {
 	case h := <-tk.C():
 		if h.Err != nil {
@@ -466,52 +466,52 @@ func TestAFullStockMakesRoomForWhoWaits(t *testing.T) {
 	default:
 		t.Error("still waiting")
 	}
-	if p := w.status(python); p.Ready != 2 {
+	if p := f.status(python); p.Ready != 2 {
 		t.Errorf("%+v, want 2 ready", p)
 	}
 }
 
-func TestPoolsOnDemandGoWhenIdle(t *testing.T) {
-	w := newWorld(t, options())
-	tk, _ := w.s.Join(python, Config{Demand: true, Target: 2}, "d1", "alice", w.now)
-	w.settle(0)
+func TestDemandPoolsEndWhenIdle(t *testing.T) {
+	f := newFixture(t, options())
+	tk, _ := f.s.Join(python, Config{Demand: true, Target: 2}, "d1", "alice", f.now)
+	f.settle(0)
 	h := <-tk.C()
-	w.s.Retire(python, h.Member, w.now, false)
-	w.settle(30 * time.Second)
-	if p := w.status(python); p.Ready != 2 {
+	f.s.Retire(python, h.Instance, f.now, false)
+	f.settle(30 * time.Second)
+	if p := f.status(python); p.Ready != 2 {
 		t.Errorf("%+v, want 2 ready", p)
 	}
-	w.settle(40 * time.Second)
-	if st := w.s.Status(); len(st) != 0 {
+	f.settle(40 * time.Second)
+	if st := f.s.Status(); len(st) != 0 {
 		t.Errorf("still there: %+v", st)
 	}
-	if alive, waiting := w.s.Counts(); alive != 0 || waiting != 0 {
+	if alive, waiting := f.s.Counts(); alive != 0 || waiting != 0 {
 		t.Errorf("%d alive, %d waiting", alive, waiting)
 	}
 }
 
-func TestEmptyRefusesAndRetiresAll(t *testing.T) {
-	w := newWorld(t, options())
-	w.s.Ensure(python, Config{Target: 3}, "d1", w.now)
-	w.settle(0)
-	tk, _ := w.s.Join(bash, Config{Demand: true}, "d1", "alice", w.now)
+func TestDrainRefusesAndRetiresAll(t *testing.T) {
+	f := newFixture(t, options())
+	f.s.Ensure(python, Config{Target: 3}, "d1", f.now)
+	f.settle(0)
+	tk, _ := f.s.Join(bash, Config{Demand: true}, "d1", "alice", f.now)
 	bye := engi.Errorf(engi.Unavailable, "bye")
-	w.s.Empty(w.now, bye)
+	f.s.Drain(f.now, bye)
 	if h := <-tk.C(); h.Err != error(bye) {
 		t.Errorf("%v, want %v", h.Err, bye)
 	}
-	if downs := w.settle(0); len(downs) != 3 {
+	if downs := f.settle(0); len(downs) != 3 {
 		t.Errorf("%v go, want 3", downs)
 	}
-	if alive, _ := w.s.Counts(); alive != 0 {
+	if alive, _ := f.s.Counts(); alive != 0 {
 		t.Errorf("%d alive", alive)
 	}
 }
 
-// TestBooksStayRight plays random histories: a member is handed out once,
+// TestRandomHistories plays random histories: an instance is handed out once,
 // never after it was retired, limits hold at every moment, and when nothing
-// is asked any more the stock comes to rest with every pool at its target.
-func TestBooksStayRight(t *testing.T) {
+// is asked any more every pool comes to rest at its target.
+func TestRandomHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := options()
 		o.Max = rapid.IntRange(4, 12).Draw(t, "max")
@@ -526,7 +526,7 @@ func TestBooksStayRight(t *testing.T) {
 		digests := map[string]string{"base": "d1", "other": "d1"}
 		owners := []engi.Owner{"a", "b", "c"}
 		next := 0
-		keyOf := map[int]Key{} // of every member alive
+		keyOf := map[int]Key{} // of every instance alive
 		digestOf := map[int]string{}
 		held := map[int]bool{} // taken, not yet given back
 		gone := map[int]bool{} // retired or destroyed: never again
@@ -539,10 +539,10 @@ func TestBooksStayRight(t *testing.T) {
 		var waits []wait
 		got := func(m int, k Key) {
 			if held[m] || gone[m] {
-				t.Fatalf("member %d handed out again", m)
+				t.Fatalf("instance %d handed out again", m)
 			}
 			if keyOf[m] != k {
-				t.Fatalf("member of %v handed to %v", keyOf[m], k)
+				t.Fatalf("instance of %v handed to %v", keyOf[m], k)
 			}
 			held[m] = true
 		}
@@ -551,7 +551,7 @@ func TestBooksStayRight(t *testing.T) {
 				select {
 				case h := <-w.t.C():
 					if h.Err == nil {
-						got(h.Member, w.k)
+						got(h.Instance, w.k)
 					}
 					return true
 				default:
@@ -562,10 +562,10 @@ func TestBooksStayRight(t *testing.T) {
 		plan := func() time.Duration {
 			p := s.Plan(now)
 			boots = append(boots, p.Boots...)
-			downing = append(downing, p.Downs...)
-			for _, m := range p.Downs {
+			downing = append(downing, p.Teardowns...)
+			for _, m := range p.Teardowns {
 				if held[m] {
-					t.Fatalf("member %d destroyed while in use", m)
+					t.Fatalf("instance %d destroyed while in use", m)
 				}
 				gone[m] = true
 			}
@@ -581,7 +581,7 @@ func TestBooksStayRight(t *testing.T) {
 			b := boots[i]
 			boots = slices.Delete(boots, i, i+1)
 			if fail {
-				s.Failed(b, engi.Errorf(engi.Internal, "sad"), now)
+				s.BootFailed(b, engi.Errorf(engi.Internal, "sad"), now)
 				return
 			}
 			next++
@@ -597,7 +597,7 @@ func TestBooksStayRight(t *testing.T) {
 				return 0, false
 			}
 			slices.Sort(ms)
-			return rapid.SampledFrom(ms).Draw(t, "member"), true
+			return rapid.SampledFrom(ms).Draw(t, "instance"), true
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"take": func(t *rapid.T) {
@@ -624,7 +624,7 @@ func TestBooksStayRight(t *testing.T) {
 				i := rapid.IntRange(0, len(waits)-1).Draw(t, "wait")
 				w := waits[i]
 				if h, served := s.Leave(w.t); served && h.Err == nil {
-					got(h.Member, w.k)
+					got(h.Instance, w.k)
 				}
 				waits = slices.Delete(waits, i, i+1)
 			},
@@ -636,7 +636,7 @@ func TestBooksStayRight(t *testing.T) {
 			},
 			"down": func(t *rapid.T) {
 				if len(downing) > 0 {
-					s.Gone(downing[0])
+					s.TornDown(downing[0])
 					downing = downing[1:]
 				}
 			},
@@ -656,7 +656,7 @@ func TestBooksStayRight(t *testing.T) {
 			"lose": func(t *rapid.T) {
 				for m := range keyOf {
 					if !held[m] && !gone[m] {
-						if s.Lose(keyOf[m], m, now) {
+						if s.Discard(keyOf[m], m, now) {
 							gone[m] = true
 						}
 						return
@@ -665,14 +665,14 @@ func TestBooksStayRight(t *testing.T) {
 			},
 			"template": func(t *rapid.T) {
 				digests["base"] = rapid.SampledFrom([]string{"d1", "d2"}).Draw(t, "digest")
-				s.Templated("base", digests["base"], everything)
+				s.SetTemplate("base", digests["base"], everything)
 			},
 			"time": func(t *rapid.T) {
 				now = now.Add(time.Duration(rapid.IntRange(1, 2000).Draw(t, "ms")) * time.Millisecond)
 			},
 			"": func(t *rapid.T) { collect() },
 		})
-		// Everybody goes home.
+		// Everything in use is given back.
 		for range 2000 {
 			collect()
 			for m := range held {
@@ -685,7 +685,7 @@ func TestBooksStayRight(t *testing.T) {
 				booted(0, false)
 			}
 			for _, m := range downing {
-				s.Gone(m)
+				s.TornDown(m)
 			}
 			downing = nil
 			now = now.Add(max(again, 50*time.Millisecond))
@@ -708,21 +708,61 @@ func TestBooksStayRight(t *testing.T) {
 	})
 }
 
-// TestOldOnesThatComeBackMakeWay gives back more members than a pool is to
-// have ready, just before its template changes: new ones are booted all the
-// same.
-func TestOldOnesThatComeBackMakeWay(t *testing.T) {
-	w := newWorld(t, options())
+// TestReturnedOldInstancesMakeRoom gives back more instances than the pool's
+// target just before its template changes: new ones are booted all the same.
+func TestReturnedOldInstancesMakeRoom(t *testing.T) {
+	f := newFixture(t, options())
 	for m := range 2 {
-		w.s.Adopt(bash, Config{Target: 1}, -m-1, "d0", true, w.now)
+		f.s.Adopt(bash, Config{Target: 1}, -m-1, "d0", true, f.now)
 	}
-	w.s.Templated("base", "d0", everything)
+	f.s.SetTemplate("base", "d0", everything)
 	for m := range 2 {
-		w.s.Return(bash, -m-1, "d0")
+		f.s.Return(bash, -m-1, "d0")
 	}
-	w.s.Templated("base", "d1", everything)
-	w.settle(time.Minute)
-	if n := w.s.pools[bash].current(); n != 1 || len(w.s.pools[bash].ready) != 1 {
-		t.Errorf("%d of %d are new, want one", n, len(w.s.pools[bash].ready))
+	f.s.SetTemplate("base", "d1", everything)
+	f.settle(time.Minute)
+	if n := f.s.pools[bash].current(); n != 1 || len(f.s.pools[bash].ready) != 1 {
+		t.Errorf("%d of %d are new, want one", n, len(f.s.pools[bash].ready))
+	}
+}
+
+// TestReservedPlaces reserves places for instances that the caller boots.
+func TestReservedPlaces(t *testing.T) {
+	o := options()
+	o.Max = 3
+	f := newFixture(t, o)
+	f.s.Ensure(python, Config{Target: 2}, "d1", f.now)
+	f.settle(time.Second)
+	reserve := func(what string, want engi.Kind) {
+		t.Helper()
+		err := f.s.Reserve(f.now)
+		if (err != nil) != (want != engi.Internal) || err != nil && engi.KindOf(err) != want {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	const fine = engi.Internal // no error has it here
+	reserve("the last free place", fine)
+	reserve("at the cost of a ready instance", fine)
+	reserve("at the cost of the other", fine)
+	reserve("beyond the maximum", engi.Exhausted)
+	f.settle(time.Second)
+	if alive, _ := f.s.Counts(); alive != 3 {
+		t.Errorf("%d instances, want 3", alive)
+	}
+	sized := bash
+	sized.Size = engi.Size{Disk: 1}
+	f.s.AddUsed(sized, Config{Demand: true}, "d1", f.now)
+	f.s.AddUsed(python, Config{Target: 2}, "d1", f.now)
+	f.s.Unreserve()
+	f.s.RemoveUsed(sized)
+	f.s.RemoveUsed(python)
+	f.settle(time.Second)
+	if alive, _ := f.s.Counts(); alive != 2 {
+		t.Errorf("%d instances, want the pool's 2 again", alive)
+	}
+	for _, p := range f.s.Status() {
+		if p.Used != 0 {
+			t.Errorf("%+v: want none in use", p)
+		}
 	}
 }

@@ -176,21 +176,7 @@ func (f *Finish) UnmarshalJSON(b []byte) error {
 }
 
 // Entry returns the name a lone code string of a language is saved under.
-func Entry(l engi.Language) string {
-	switch l {
-	case engi.Python:
-		return "main.py"
-	case engi.JavaScript:
-		return "main.js"
-	case engi.TypeScript:
-		return "main.ts"
-	case engi.Go:
-		return "main.go"
-	case engi.Bash:
-		return "main.sh"
-	}
-	return "main"
-}
+func Entry(l engi.Language) string { return l.MainFile() }
 
 // A Start is the first frame of an answer about a process or a run.
 type Start struct {

@@ -28,13 +28,13 @@ import (
 )
 
 const (
-	shortFaults = 30               // in make test; make chaos asks for 1000
-	slowest     = 5 * time.Second  // no request may hang longer than this beyond its own work
-	settled     = 60 * time.Second // after which nothing may be left
+	shortFaults = 30               // in make test; make chaos has 1000
+	slowest     = 5 * time.Second  // that any request may take
+	settled     = 60 * time.Second // after the last fault, when nothing may be left
 )
 
-// TestChaos runs executions with known answers while faults hit the daemon,
-// the sandboxes' processes, the clients and the disk.
+// TestChaos runs executions with known answers while faults hit the node, the
+// sandboxes' processes, the clients and the disk.
 func TestChaos(t *testing.T) {
 	requireReal(t)
 	seed := number("ENGI_CHAOS_SEED", uint64(time.Now().UnixNano()))
@@ -66,31 +66,31 @@ func TestChaos(t *testing.T) {
 	workers.Wait()
 	t.Logf("faults: %v", counts)
 	w.settle(t)
-	s.leavesNothing(t)
+	s.checkLeaks(t)
 	s.stop(t)
-	s.empty(t)
+	s.destroyWarm(t)
 }
 
-// A fault is one thing that goes wrong. Weights follow how often we want it.
+// A fault is one thing that goes wrong.
 type fault struct {
 	name   string
-	weight int
+	weight int // how often it happens, compared with others
 	hit    func(*testing.T, *server, *workload, *rand.Rand)
 }
 
 var faults = []fault{
-	{"kill the daemon", 3, func(t *testing.T, s *server, _ *workload, rng *rand.Rand) {
+	{"kill the node", 3, func(t *testing.T, s *server, _ *workload, rng *rand.Rand) {
 		s.kill(t)
 		pause(t.Context(), time.Duration(rng.IntN(300))*time.Millisecond)
 		s.start(t)
 	}},
-	{"stop the daemon politely", 1, func(t *testing.T, s *server, _ *workload, _ *rand.Rand) {
+	{"stop the node", 1, func(t *testing.T, s *server, _ *workload, _ *rand.Rand) {
 		s.stop(t)
 		s.start(t)
 	}},
 	{"kill a sandbox", 6, func(t *testing.T, s *server, _ *workload, rng *rand.Rand) { s.killOne(t, rng, "boot") }},
 	{"kill a gofer", 5, func(t *testing.T, s *server, _ *workload, rng *rand.Rand) { s.killOne(t, rng, "gofer") }},
-	{"kill a guest", 5, func(_ *testing.T, _ *server, w *workload, _ *rand.Rand) { w.suicide.Store(true) }},
+	{"kill a guest", 5, func(_ *testing.T, _ *server, w *workload, _ *rand.Rand) { w.killGuest.Store(true) }},
 	{"cancel a run", 5, func(_ *testing.T, _ *server, w *workload, _ *rand.Rand) { w.cancel.Store(true) }},
 	{"hang up on a stream", 5, func(_ *testing.T, _ *server, w *workload, _ *rand.Rand) { w.hangup.Store(true) }},
 	{"fill the disk", 1, func(t *testing.T, s *server, _ *workload, rng *rand.Rand) {
@@ -114,8 +114,8 @@ func pick(rng *rand.Rand) fault {
 	panic("unreachable: weights add up")
 }
 
-// A server is a real daemon with a data directory on a file system of its
-// own, so that filling it harms nobody else.
+// A server is a real node with a data directory on a file system of its own, so
+// that filling it harms nobody else.
 type server struct {
 	bin, dir, url, key string
 	pools              string
@@ -138,7 +138,7 @@ func newServer(t *testing.T) *server {
 						t.Error(err)
 					}
 				}
-				t.Logf("end of the daemon's log:\n%s", log[max(0, len(log)-3000):])
+				t.Logf("end of the node's log:\n%s", log[max(0, len(log)-3000):])
 			}
 		}
 		if err := os.RemoveAll(dir); err != nil {
@@ -168,7 +168,7 @@ func newServer(t *testing.T) *server {
 	return &server{bin: os.Getenv("ENGI_BIN"), dir: data, log: log, pools: "python=3,bash=1"}
 }
 
-// start starts the daemon and waits until it serves. It must come up whatever
+// start starts the node and waits until it serves. It must come up, whatever
 // was done to it before.
 func (s *server) start(t *testing.T) {
 	t.Helper()
@@ -207,7 +207,7 @@ func (s *server) start(t *testing.T) {
 		}
 		pause(t.Context(), 20*time.Millisecond)
 	}
-	t.Fatal("the daemon did not come up in 30 s")
+	t.Fatal("the node did not come up in 30 s")
 }
 
 func (s *server) kill(t *testing.T) {
@@ -215,7 +215,7 @@ func (s *server) kill(t *testing.T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.cmd.Process.Kill(); err != nil {
-		t.Errorf("the daemon was already dead: %v", err)
+		t.Errorf("the node was already dead: %v", err)
 	}
 	s.cmd.Wait()
 }
@@ -225,17 +225,17 @@ func (s *server) stop(t *testing.T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Errorf("the daemon was already dead: %v", err)
+		t.Errorf("the node was already dead: %v", err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- s.cmd.Wait() }()
 	select {
 	case err := <-done:
 		if err != nil {
-			t.Errorf("the daemon left with %v", err)
+			t.Errorf("the node left with %v", err)
 		}
 	case <-time.After(30 * time.Second):
-		t.Error("the daemon did not stop within 30 s of SIGTERM")
+		t.Error("the node did not stop within 30 s of SIGTERM")
 		s.cmd.Process.Kill()
 		<-done
 	}
@@ -308,9 +308,8 @@ func (s *server) fillDisk(t *testing.T) (release func()) {
 	}
 }
 
-// leavesNothing waits until only warm members are left, then stops the daemon
-// and checks with its own doctor that nothing else is.
-func (s *server) leavesNothing(t *testing.T) {
+// checkLeaks waits until 'engi doctor --leaks' finds nothing but warm instances.
+func (s *server) checkLeaks(t *testing.T) {
 	t.Helper()
 	deadline := time.Now().Add(settled)
 	var out []byte
@@ -326,9 +325,9 @@ func (s *server) leavesNothing(t *testing.T) {
 	t.Errorf("left behind %s after the last fault:\n%s", settled, out)
 }
 
-// empty starts the daemon once more, without pools, so that it destroys the
-// warm members it adopts, and checks that no process is left.
-func (s *server) empty(t *testing.T) {
+// destroyWarm starts the node once more, without pools, so that it destroys the
+// warm instances it recovers, and checks that no process is left.
+func (s *server) destroyWarm(t *testing.T) {
 	t.Helper()
 	s.pools = "none"
 	s.start(t)
@@ -344,20 +343,20 @@ func (s *server) empty(t *testing.T) {
 
 // A job is one execution with a known answer.
 type job struct {
-	id       string
-	want     string // stdout
-	excused  bool   // a fault was aimed at it: cancelled or killed from inside
-	accepted time.Time
+	id        string
+	want      string // stdout
+	explained bool   // a fault was aimed at it: it was cancelled, or kills its guest
+	accepted  time.Time
 }
 
 // A workload starts executions and keeps what was acknowledged.
 type workload struct {
-	server  *server
-	t       *testing.T
-	ctx     context.Context
-	suicide flag // the next job kills its guest
-	cancel  flag // the next job is cancelled
-	hangup  flag // the next stream is left and resumed
+	server    *server
+	t         *testing.T
+	ctx       context.Context
+	killGuest flag // the next job kills its guest
+	cancel    flag // the next job is cancelled
+	hangup    flag // the next stream is left and resumed
 
 	mu    sync.Mutex // guards what follows
 	jobs  []job
@@ -384,7 +383,7 @@ func (w *workload) work(rng *rand.Rand) {
 	for w.ctx.Err() == nil {
 		n := rng.IntN(1000)
 		switch {
-		case w.suicide.take():
+		case w.killGuest.take():
 			w.start(v1.ExecutionRequest{Language: "bash", Code: "sudo -n kill -9 1; sleep 1; echo alive"}, "alive\n", true)
 		case w.cancel.take():
 			if id := w.start(v1.ExecutionRequest{Language: "python", Code: "import time; time.sleep(60); print('no')"}, "", true); id != "" {
@@ -405,9 +404,9 @@ func (w *workload) work(rng *rand.Rand) {
 	}
 }
 
-// start starts an execution asynchronously and remembers it once it is
-// acknowledged. It returns its ID, or "" if it was refused or not heard of.
-func (w *workload) start(r v1.ExecutionRequest, want string, excused bool) string {
+// start starts an execution asynchronously, and remembers it when it is
+// acknowledged. It returns its ID, or "" if it was not acknowledged.
+func (w *workload) start(r v1.ExecutionRequest, want string, explained bool) string {
 	r.Async, r.Template = true, "base"
 	body, err := json.Marshal(r)
 	if err != nil {
@@ -419,7 +418,7 @@ func (w *workload) start(r v1.ExecutionRequest, want string, excused bool) strin
 	w.mu.Unlock()
 	status, answer := w.request("POST", "/v1/executions", body)
 	if status != http.StatusAccepted {
-		return "" // refused with a reason, or the daemon was dead: nothing was promised
+		return "" // refused with a reason, or the node was dead: nothing was promised
 	}
 	var x v1.Execution
 	if err := json.Unmarshal(answer, &x); err != nil {
@@ -427,7 +426,7 @@ func (w *workload) start(r v1.ExecutionRequest, want string, excused bool) strin
 		return ""
 	}
 	w.mu.Lock()
-	w.jobs = append(w.jobs, job{id: x.ID, want: want, excused: excused, accepted: time.Now()})
+	w.jobs = append(w.jobs, job{id: x.ID, want: want, explained: explained, accepted: time.Now()})
 	w.mu.Unlock()
 	return x.ID
 }
@@ -462,8 +461,8 @@ func (w *workload) stream(n int) {
 	w.t.Errorf("execution %s: its stream did not end", id)
 }
 
-// readSome reads at most events of a stream from *offset on. It returns the
-// execution if the stream came to its end.
+// readSome reads a number of events of a stream from *offset on. It returns the
+// execution if the stream has ended.
 func (w *workload) readSome(id string, offset *int64, got *strings.Builder, events int) (*v1.Execution, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -505,7 +504,7 @@ func (w *workload) readSome(id string, offset *int64, got *strings.Builder, even
 }
 
 // request sends one request and returns its status, 0 if there was no answer.
-// Nothing it sends may take long.
+// The answer must come soon.
 func (w *workload) request(method, path string, body []byte) (int, []byte) {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*slowest)
@@ -522,7 +521,7 @@ func (w *workload) request(method, path string, body []byte) (int, []byte) {
 		w.t.Errorf("%s %s took %s", method, path, took)
 	}
 	if err != nil {
-		return 0, nil // the daemon was killed under it
+		return 0, nil // the node was killed under it
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(resp.Body)
@@ -532,8 +531,8 @@ func (w *workload) request(method, path string, body []byte) (int, []byte) {
 	return resp.StatusCode, answer
 }
 
-// settle asks for every acknowledged execution. It must have ended, with the
-// right answer or with a cause that a fault explains.
+// settle checks that every acknowledged execution has ended, with the right
+// answer or with a cause that a fault explains.
 func (w *workload) settle(t *testing.T) {
 	t.Helper()
 	ends, refusals := map[string]int{}, map[string]int{}
@@ -561,7 +560,7 @@ func (w *workload) settle(t *testing.T) {
 		ends[r.Cause]++
 		switch r.Cause {
 		case "exited":
-			if j.excused && r.ExitCode != 0 {
+			if j.explained && r.ExitCode != 0 {
 				break
 			}
 			if r.ExitCode != 0 || r.Stdout != j.want {
@@ -575,11 +574,11 @@ func (w *workload) settle(t *testing.T) {
 				t.Errorf("execution %s: cause %s without a remedy", j.id, r.Cause)
 			}
 		case "cancelled":
-			if !j.excused {
+			if !j.explained {
 				t.Errorf("execution %s was cancelled by nobody", j.id)
 			}
 		default:
-			if !j.excused {
+			if !j.explained {
 				t.Errorf("execution %s: cause %s (%s) explains no fault", j.id, r.Cause, r.Error)
 			}
 		}
@@ -619,7 +618,7 @@ func (w *workload) final(t *testing.T, j job) *v1.Execution {
 	return nil
 }
 
-// requireReal skips unless everything real is there.
+// requireReal skips the test unless it can run a real node.
 func requireReal(t *testing.T) {
 	t.Helper()
 	lacks := ""
@@ -640,7 +639,7 @@ func requireReal(t *testing.T) {
 	t.Skipf("needs %s", lacks)
 }
 
-// digits are what differs between texts that say the same.
+// digits match what differs between texts that say the same.
 var digits = regexp.MustCompile(`(sbx|exe)_[a-z2-7]{26}|[0-9]+`)
 
 func number(name string, def uint64) uint64 {

@@ -1,5 +1,5 @@
-// Package chaos kills what can be killed while engi works, and then asks
-// three things: was every acknowledged execution answered, was every answer
-// right, and is anything left behind. The seed of a run is printed; giving it
-// again as ENGI_CHAOS_SEED repeats the same faults in the same order.
+// Package chaos kills the parts of a real node while it works, and then checks
+// that every acknowledged execution and write was kept, that every answer is
+// right, and that nothing is left behind. Each run prints its seed; given again
+// as ENGI_CHAOS_SEED, it repeats the same faults in the same order.
 package chaos

@@ -17,13 +17,13 @@ import (
 	"github.com/engi-dev/engi/fleet"
 )
 
-// links are what outlives a wall: the links of machines.
+// links are the links of machines, which outlive a wall.
 type links struct {
 	mu  sync.Mutex
 	all map[engi.SandboxID]bool
 }
 
-// A twin is a wall that only knows who has what. One dies with its node.
+// A fakeWall only knows who has what. It dies with its node.
 type fakeWall struct {
 	links *links
 
@@ -153,24 +153,24 @@ func (n *node) setNetwork(id engi.SandboxID, p engi.NetworkPolicy) error {
 	return err
 }
 
-const askWall = `echo "${WALL-nothing}"`
+const askNetwork = `echo "${WALL-nothing}"`
 
 func TestNetworksOfSandboxes(t *testing.T) {
-	w, l := newWorld(t), newLinks()
+	fx, l := newFixture(t), newLinks()
 	wall := l.wall()
-	n := w.start(walled(wall, bare)).warm()
-	n.eventually("members of the pool have links", func() bool { return slices.Equal(l.have(), w.machines()) })
+	n := fx.start(walled(wall, bare)).warm()
+	n.eventually("instances of the pool have links", func() bool { return slices.Equal(l.have(), fx.machines()) })
 	s := n.create(engi.SandboxSpec{Network: restricted("a.example")})
-	if got := n.mustInside(s.ID, askWall); got != "alice restricted a.example\n" {
-		t.Errorf("inside: %q", got)
+	if got := n.mustRun(s.ID, askNetwork); got != "alice restricted a.example\n" {
+		t.Errorf("output %q", got)
 	}
 	cold := n.create(engi.SandboxSpec{Network: restricted("c.example"), Size: engi.Size{Disk: 64 << 20}})
-	if got := n.mustInside(cold.ID, askWall); got != "alice restricted c.example\n" {
-		t.Errorf("inside of one that was booted for it: %q", got)
+	if got := n.mustRun(cold.ID, askNetwork); got != "alice restricted c.example\n" {
+		t.Errorf("output in one that was booted for it: %q", got)
 	}
 	none := n.create(engi.SandboxSpec{})
-	if got := n.mustInside(none.ID, askWall); got != "nothing\n" {
-		t.Errorf("inside of one without: %q", got)
+	if got := n.mustRun(none.ID, askNetwork); got != "nothing\n" {
+		t.Errorf("output in one without: %q", got)
 	}
 
 	// Changes are in force at once, and told.
@@ -180,19 +180,19 @@ func TestNetworksOfSandboxes(t *testing.T) {
 	if p, _ := wall.policy(s.ID); !slices.Equal(p.Allow, []string{"b.example"}) {
 		t.Errorf("in force is %+v", p)
 	}
-	if got := n.mustInside(s.ID, askWall); got != "alice restricted b.example\n" {
-		t.Errorf("inside: %q", got)
+	if got := n.mustRun(s.ID, askNetwork); got != "alice restricted b.example\n" {
+		t.Errorf("output %q", got)
 	}
 	// What is refused changes nothing.
 	wantKind(t, "a policy that is refused", n.setNetwork(s.ID, restricted("forbidden")), engi.Denied)
 	wall.fail("open", engi.Errorf(engi.NotFound, "no such secret"))
 	wantKind(t, "a policy that cannot be", n.setNetwork(s.ID, restricted("x.example")), engi.NotFound)
 	wall.fail("open", nil)
-	if got := n.box(s.ID).Network.Allow; !slices.Equal(got, []string{"b.example"}) {
+	if got := n.sandbox(s.ID).Network.Allow; !slices.Equal(got, []string{"b.example"}) {
 		t.Errorf("the record says %v", got)
 	}
-	if got := n.mustInside(s.ID, askWall); got != "alice restricted b.example\n" {
-		t.Errorf("inside: %q", got)
+	if got := n.mustRun(s.ID, askNetwork); got != "alice restricted b.example\n" {
+		t.Errorf("output %q", got)
 	}
 	if err := n.setNetwork(s.ID, engi.NetworkPolicy{Mode: engi.NetworkNone}); err != nil {
 		t.Fatal(err)
@@ -200,8 +200,8 @@ func TestNetworksOfSandboxes(t *testing.T) {
 	if _, ok := wall.policy(s.ID); ok {
 		t.Error("it is open still")
 	}
-	if got := n.mustInside(s.ID, askWall); got != "nothing\n" {
-		t.Errorf("inside: %q", got)
+	if got := n.mustRun(s.ID, askNetwork); got != "nothing\n" {
+		t.Errorf("output %q", got)
 	}
 
 	_, err := n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "alice", Network: restricted("forbidden")})
@@ -220,24 +220,24 @@ func TestNetworksOfSandboxes(t *testing.T) {
 	}
 	n.warm()
 	n.eventually("only the pool has links", func() bool {
-		return len(l.have()) == 2 && slices.Equal(l.have(), w.machines())
+		return len(l.have()) == 2 && slices.Equal(l.have(), fx.machines())
 	})
 }
 
 func TestNetworksOfExecutions(t *testing.T) {
-	w, l := newWorld(t), newLinks()
+	fx, l := newFixture(t), newLinks()
 	wall := l.wall()
-	n := w.start(walled(wall, warmBash)).warm()
-	x := n.do(script(askWall))
+	n := fx.start(walled(wall, warmBash)).warm()
+	x := n.execute(script(askNetwork))
 	wantAnswer(t, x, 0, engi.CauseExited, "nothing\n")
 	if len(wall.opened) != 0 {
 		t.Errorf("the wall was opened for %v", wall.opened)
 	}
 	n.warm()
-	spec := script(askWall)
+	spec := script(askNetwork)
 	spec.Network = restricted("a.example")
 	spec.Network.Detail = map[string]any{"words": []any{"of", "a", "surface"}}
-	x = n.do(spec)
+	x = n.execute(spec)
 	wantAnswer(t, x, 0, engi.CauseExited, "alice restricted a.example\n")
 	if !x.Result.Warm {
 		t.Error("the interpreter that waited was not used")
@@ -247,80 +247,81 @@ func TestNetworksOfExecutions(t *testing.T) {
 	// So it is for those that wait for a sandbox.
 	spec.Template = "base"
 	spec.Limits.Size.Disk = 64 << 20
-	wantAnswer(t, n.do(spec), 0, engi.CauseExited, "alice restricted a.example\n")
+	wantAnswer(t, n.execute(spec), 0, engi.CauseExited, "alice restricted a.example\n")
 
 	wall.fail("open", engi.Errorf(engi.NotFound, "no such secret"))
-	_, err := n.x.Wait(t.Context(), "alice", n.begin(spec).ID)
+	_, err := n.x.Wait(t.Context(), "alice", n.start(spec).ID)
 	wantKind(t, "a network that cannot be", err, engi.NotFound)
 	wall.fail("open", nil)
 	spec.Network = restricted("forbidden")
 	_, err = n.x.Start(t.Context(), spec)
 	wantKind(t, "a policy that is refused", err, engi.Denied)
 	n.warm()
-	n.eventually("only the pool has links", func() bool { return slices.Equal(l.have(), w.machines()) })
+	n.eventually("only the pool has links", func() bool { return slices.Equal(l.have(), fx.machines()) })
 }
 
 func TestNetworksAfterARestart(t *testing.T) {
 	for name, die := range deaths {
 		t.Run(name, func(t *testing.T) {
-			w, l := newWorld(t), newLinks()
+			fx, l := newFixture(t), newLinks()
 			wall := l.wall()
-			n := w.start(walled(wall, bare, warmBash)).warm()
+			n := fx.start(walled(wall, bare, warmBash)).warm()
 			s := n.create(engi.SandboxSpec{Network: restricted("a.example"), Lifetime: engi.Lifetime{Timeout: time.Hour}})
-			frozen := n.create(engi.SandboxSpec{Network: restricted("f.example"), Lifetime: engi.Lifetime{AutoResume: true}})
-			if err := n.Lifecycle().Pause(t.Context(), "alice", frozen.ID); err != nil {
+			paused := n.create(engi.SandboxSpec{Network: restricted("f.example"), Lifetime: engi.Lifetime{AutoResume: true}})
+			if err := n.Lifecycle().Pause(t.Context(), "alice", paused.ID); err != nil {
 				t.Fatal(err)
 			}
-			asleep := n.create(engi.SandboxSpec{Network: restricted("s.example")})
-			n.hibernate(asleep.ID, false)
+			hibernated := n.create(engi.SandboxSpec{Network: restricted("s.example")})
+			n.hibernate(hibernated.ID, false)
 			lost := n.create(engi.SandboxSpec{Network: restricted("l.example")})
 			flag := filepath.Join(t.TempDir(), "flag")
 			spec := script("echo began; while ! test -e " + flag + "; do sleep 0.02; done")
 			spec.Network = restricted("x.example")
-			x := n.begin(spec)
+			x := n.start(spec)
 			n.printed(x.ID, 5)
 			x = n.now(x.ID)
 			wall.die()
 			die(n)
-			w.host.Kill(lost.ID)
+			fx.host.Kill(lost.ID)
 			l.mu.Lock()
-			stranger := engi.NewSandboxID()
-			l.all[stranger] = true
+			unknown := engi.NewSandboxID()
+			l.all[unknown] = true
 			l.mu.Unlock()
 
 			wall = l.wall()
-			n = w.start(walled(wall, bare, warmBash))
-			for id, allow := range map[engi.SandboxID]string{s.ID: "a.example", frozen.ID: "f.example", x.Sandbox: "x.example"} {
+			n = fx.start(walled(wall, bare, warmBash))
+			for id, allow := range map[engi.SandboxID]string{s.ID: "a.example", paused.ID: "f.example", x.Sandbox: "x.example"} {
 				if p, ok := wall.policy(id); !ok || !slices.Equal(p.Allow, []string{allow}) {
 					t.Errorf("in force for %s is %+v, want %s", id, p, allow)
 				}
 			}
 			have := l.have()
-			for what, id := range map[string]engi.SandboxID{"a stranger": stranger, "one that is lost": lost.ID, "one that sleeps": asleep.ID} {
+			for what, id := range map[string]engi.SandboxID{"a unknown": unknown, "one that is lost": lost.ID, "a hibernated one": hibernated.ID} {
 				if slices.Contains(have, id) {
 					t.Errorf("%s has a link", what)
 				}
 			}
-			if got := n.mustInside(s.ID, askWall); got != "alice restricted a.example\n" {
-				t.Errorf("inside: %q", got)
+			if got := n.mustRun(s.ID, askNetwork); got != "alice restricted a.example\n" {
+				t.Errorf("output %q", got)
 			}
-			// What is frozen is told later.
-			if err := n.setNetwork(frozen.ID, restricted("g.example")); err != nil {
+			// A paused sandbox is told later.
+			if err := n.setNetwork(paused.ID, restricted("g.example")); err != nil {
 				t.Fatal(err)
 			}
-			if p, _ := wall.policy(frozen.ID); !slices.Equal(p.Allow, []string{"g.example"}) {
-				t.Errorf("in force for what is frozen is %+v", p)
+			if p, _ := wall.policy(paused.ID); !slices.Equal(p.Allow, []string{"g.example"}) {
+				t.Errorf("in force for the paused one is %+v", p)
 			}
-			if got := n.mustInside(frozen.ID, askWall); got != "alice restricted g.example\n" {
-				t.Errorf("inside, thawed: %q", got)
+			if got := n.mustRun(paused.ID, askNetwork); got != "alice restricted g.example\n" {
+				t.Errorf("after the pause: %q", got)
 			}
-			// What sleeps gets a link when it wakes, and what changed meanwhile.
-			if err := n.setNetwork(asleep.ID, restricted("t.example")); err != nil {
+			// A hibernated sandbox gets a link and its changed policy when it
+			// resumes.
+			if err := n.setNetwork(hibernated.ID, restricted("t.example")); err != nil {
 				t.Fatal(err)
 			}
-			n.resume(asleep.ID, false)
-			if got := n.mustInside(asleep.ID, askWall); got != "alice restricted t.example\n" {
-				t.Errorf("inside, awake: %q", got)
+			n.resume(hibernated.ID, false)
+			if got := n.mustRun(hibernated.ID, askNetwork); got != "alice restricted t.example\n" {
+				t.Errorf("after it resumed: %q", got)
 			}
 			if err := os.WriteFile(flag, nil, 0o600); err != nil {
 				t.Fatal(err)
@@ -328,15 +329,15 @@ func TestNetworksAfterARestart(t *testing.T) {
 			wantAnswer(t, n.wait(x.ID), 0, engi.CauseExited, "began\n")
 			n.Reconcile(t.Context())
 			n.warm()
-			n.eventually("machines have links, and nobody else", func() bool { return slices.Equal(l.have(), w.machines()) })
+			n.eventually("machines have links, and nobody else", func() bool { return slices.Equal(l.have(), fx.machines()) })
 		})
 	}
 }
 
 func TestNetworksOfCopies(t *testing.T) {
-	w, l := newWorld(t), newLinks()
+	fx, l := newFixture(t), newLinks()
 	wall := l.wall()
-	n := w.start(walled(wall))
+	n := fx.start(walled(wall))
 	s := n.create(engi.SandboxSpec{Network: restricted("a.example")})
 	forks, err := n.Lifecycle().Fork(t.Context(), "alice", s.ID, 2, 0)
 	if err != nil {
@@ -346,41 +347,41 @@ func TestNetworksOfCopies(t *testing.T) {
 		if f.Err != nil {
 			t.Fatal(f.Err)
 		}
-		if got := n.mustInside(f.Sandbox.ID, askWall); got != "alice restricted a.example\n" {
-			t.Errorf("inside of a copy: %q", got)
+		if got := n.mustRun(f.Sandbox.ID, askNetwork); got != "alice restricted a.example\n" {
+			t.Errorf("output in a copy: %q", got)
 		}
 	}
 	if err := n.setNetwork(forks[0].Sandbox.ID, engi.NetworkPolicy{Mode: engi.NetworkNone}); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := wall.policy(s.ID); !ok {
-		t.Error("shutting a copy shut the original")
+		t.Error("closing the network of a copy closed the original's")
 	}
-	n.eventually("machines have links, and nobody else", func() bool { return slices.Equal(l.have(), w.machines()) })
+	n.eventually("machines have links, and nobody else", func() bool { return slices.Equal(l.have(), fx.machines()) })
 }
 
 // TestNoLinks boots nothing while links cannot be made, and leaves nothing.
 func TestNoLinks(t *testing.T) {
-	w, l := newWorld(t), newLinks()
+	fx, l := newFixture(t), newLinks()
 	wall := l.wall()
 	wall.fail("attach", engi.Errorf(engi.Exhausted, "too many namespaces"))
-	n := w.start(walled(wall, bare))
+	n := fx.start(walled(wall, bare))
 	_, err := n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "alice", Size: engi.Size{Disk: 64 << 20}})
 	wantKind(t, "a sandbox without a link", err, engi.Exhausted)
-	if got := w.machines(); len(got) > 0 {
+	if got := fx.machines(); len(got) > 0 {
 		t.Errorf("%v run", got)
 	}
 	wall.fail("attach", nil)
 	n.warm()
-	if got := l.have(); !slices.Equal(got, w.machines()) {
+	if got := l.have(); !slices.Equal(got, fx.machines()) {
 		t.Errorf("links of %v", got)
 	}
 }
 
 // TestNoWall refuses what needs a wall where there is none.
 func TestNoWall(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(nil)
+	fx := newFixture(t)
+	n := fx.start(nil)
 	for _, mode := range []engi.Network{engi.NetworkIsolated, engi.NetworkRestricted, engi.NetworkOpen} {
 		_, err := n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "alice", Network: engi.NetworkPolicy{Mode: mode}})
 		wantKind(t, fmt.Sprintf("mode %s without a wall", mode), err, engi.Unsupported)

@@ -11,25 +11,22 @@ import (
 )
 
 const (
-	// readyTime bounds how long what a template starts may take to come up.
-	readyTime = 2 * time.Minute
-	// readyPoll is the pause between questions whether it has.
-	readyPoll = 100 * time.Millisecond
-	// saidMost is how much of what it said is shown when it has not.
-	saidMost = 2 << 10
+	readyTime  = 2 * time.Minute        // that services of a template may take to come up
+	readyEvery = 100 * time.Millisecond // pause between runs of the ready command
+	outputMost = 2 << 10                // bytes of a failed service's output in the error
 )
 
-// launchServices starts what sandboxes of t begin with in a machine that has
-// just booted: its command, and, if there is time for that, the kernels of the
-// code interpreter, which else start when they are needed.
-func launchServices(ctx context.Context, g *guest.Client, t engi.Template, kernels bool) error {
+// startServices starts the services of t in a machine that has just booted:
+// its start command and, with kernels, the kernels of the code interpreter,
+// which otherwise start when they are needed.
+func startServices(ctx context.Context, g *guest.Client, t engi.Template, kernels bool) error {
 	if t.Start == "" && (len(t.Kernels) == 0 || !kernels) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyTime)
 	defer cancel()
 	if t.Start != "" {
-		if err := launchStart(ctx, g, t); err != nil {
+		if err := runStartCommand(ctx, g, t); err != nil {
 			return err
 		}
 	}
@@ -39,9 +36,9 @@ func launchServices(ctx context.Context, g *guest.Client, t engi.Template, kerne
 	return nil
 }
 
-// launchStart runs the start command and waits until its template says that it
-// has come up. The command goes on.
-func launchStart(ctx context.Context, g *guest.Client, t engi.Template) error {
+// runStartCommand runs the start command of t, which goes on, and waits until
+// the ready command succeeds.
+func runStartCommand(ctx context.Context, g *guest.Client, t engi.Template) error {
 	shell := cmp.Or(t.Shell, "/bin/sh")
 	dir := cmp.Or(t.WorkDir, workDir)
 	service, err := g.Start(ctx, engi.Command{Args: []string{shell, "-c", t.Start}, Dir: dir, Tag: "start"})
@@ -76,28 +73,28 @@ func launchStart(ctx context.Context, g *guest.Client, t engi.Template) error {
 		}
 		select {
 		case exit := <-failed:
-			return engi.Errorf(engi.Invalid, "the start command of template %s ended with %d: %s", t.Name, exit.Code, saidBy(ctx, service)).
+			return engi.Errorf(engi.Invalid, "the start command of template %s ended with %d: %s", t.Name, exit.Code, outputTail(ctx, service)).
 				WithRemedy("correct the template's start command and build it again")
 		case <-ctx.Done():
-			return engi.Errorf(engi.Invalid, "the start command of template %s has not come up: %s", t.Name, saidBy(ctx, service)).
+			return engi.Errorf(engi.Invalid, "the start command of template %s has not come up: %s", t.Name, outputTail(ctx, service)).
 				WithRemedy("correct the template's start or ready command and build it again")
-		case <-time.After(readyPoll):
+		case <-time.After(readyEvery):
 		}
 	}
 }
 
-// saidBy is the end of what a process printed so far, for people.
-func saidBy(ctx context.Context, p engi.Process) string {
+// outputTail returns the end of what a process has printed so far.
+func outputTail(ctx context.Context, p engi.Process) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	var said []byte
+	var tail []byte
 	for c, err := range p.Output(ctx, 0) {
 		if err != nil {
 			break
 		}
-		said = append(said, c.Data...)
-		said = said[max(0, len(said)-saidMost):]
+		tail = append(tail, c.Data...)
+		tail = tail[max(0, len(tail)-outputMost):]
 	}
-	text := strings.TrimSpace(strings.ToValidUTF8(string(said), "\ufffd"))
-	return cmp.Or(text, "it said nothing")
+	text := strings.TrimSpace(strings.ToValidUTF8(string(tail), "\ufffd"))
+	return cmp.Or(text, "it printed nothing")
 }

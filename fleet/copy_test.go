@@ -16,8 +16,8 @@ import (
 	"github.com/engi-dev/engi/store"
 )
 
-// shelf opens snapshots for a test.
-func shelf(t testing.TB) *snapshot.Registry {
+// openSnapshots opens snapshots for a test.
+func openSnapshots(t testing.TB) *snapshot.Registry {
 	t.Helper()
 	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
 	if err != nil {
@@ -31,7 +31,7 @@ func shelf(t testing.TB) *snapshot.Registry {
 	return r
 }
 
-// volumes are the twin of the volume room, as far as the fleet needs it.
+// volumes is a fake fleet.VolumeStore.
 type volumes struct {
 	dir string
 
@@ -76,14 +76,14 @@ func (v *volumes) Holders(ctx context.Context) (all []engi.SandboxID, err error)
 func TestSnapshots(t *testing.T) {
 	for name, diskOnly := range map[string]bool{"memory": false, "disk only": true} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			snaps := shelf(t)
-			n := w.start(func(o *fleet.Options) {
+			fx := newFixture(t)
+			snaps := openSnapshots(t)
+			n := fx.start(func(o *fleet.Options) {
 				o.Snapshots = snaps
 				o.Quota = func(engi.Owner) engi.Quota { return engi.Quota{Snapshots: 3} }
 			})
 			s := n.create(engi.SandboxSpec{Env: map[string]string{"A": "1"}})
-			n.mustInside(s.ID, "echo kept > file")
+			n.mustRun(s.ID, "echo kept > file")
 			snap, err := n.Lifecycle().Snapshot(t.Context(), "alice", s.ID, engi.SnapshotSpec{Name: "first", DiskOnly: diskOnly, TTL: time.Hour})
 			if err != nil {
 				t.Fatal(err)
@@ -92,27 +92,27 @@ func TestSnapshots(t *testing.T) {
 				t.Errorf("%+v", snap)
 			}
 			n.wantState(s.ID, engi.Running)
-			n.mustInside(s.ID, "cat file; echo changed > file")
+			n.mustRun(s.ID, "cat file; echo changed > file")
 			_, err = n.Lifecycle().Snapshot(t.Context(), "bob", s.ID, engi.SnapshotSpec{})
 			wantKind(t, "bob's snapshot of alice's", err, engi.NotFound)
 			_, err = n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "bob", Snapshot: snap.ID})
 			wantKind(t, "bob's start from alice's", err, engi.NotFound)
 
-			w.twins.Set(base(t, "d2")) // the template is built anew
+			fx.fakes.Set(base(t, "d2")) // the template is built anew
 			for range 2 {
 				c := n.create(engi.SandboxSpec{Snapshot: snap.ID, Env: map[string]string{"B": "2"}})
 				if c.Snapshot != snap.ID || c.Template != "base" || c.Digest != "d1" {
 					t.Errorf("%+v", c)
 				}
-				if out := n.mustInside(c.ID, "cat file; echo $A $B; echo own > file"); out != "kept\n1 2\n" {
-					t.Errorf("inside: %q", out)
+				if out := n.mustRun(c.ID, "cat file; echo $A $B; echo own > file"); out != "kept\n1 2\n" {
+					t.Errorf("output %q", out)
 				}
 			}
-			if out := n.mustInside(s.ID, "cat file"); out != "changed\n" {
-				t.Errorf("inside of the original: %q", out)
+			if out := n.mustRun(s.ID, "cat file"); out != "changed\n" {
+				t.Errorf("output in the original: %q", out)
 			}
 
-			// From one that is frozen, and one that sleeps.
+			// From one that is paused, and a hibernated one.
 			if err := n.Lifecycle().Pause(t.Context(), "alice", s.ID); err != nil {
 				t.Fatal(err)
 			}
@@ -121,13 +121,13 @@ func TestSnapshots(t *testing.T) {
 			}
 			n.wantState(s.ID, engi.Paused)
 			n.hibernate(s.ID, diskOnly)
-			asleep, err := n.Lifecycle().Snapshot(t.Context(), "alice", s.ID, engi.SnapshotSpec{DiskOnly: diskOnly})
+			hibernated, err := n.Lifecycle().Snapshot(t.Context(), "alice", s.ID, engi.SnapshotSpec{DiskOnly: diskOnly})
 			if err != nil {
 				t.Fatal(err)
 			}
 			n.wantState(s.ID, engi.Hibernated)
-			if out := n.mustInside(n.create(engi.SandboxSpec{Snapshot: asleep.ID}).ID, "cat file"); out != "changed\n" {
-				t.Errorf("inside of a copy of the sleeper: %q", out)
+			if out := n.mustRun(n.create(engi.SandboxSpec{Snapshot: hibernated.ID}).ID, "cat file"); out != "changed\n" {
+				t.Errorf("output in a copy of the hibernated one: %q", out)
 			}
 			_, err = n.Lifecycle().Snapshot(t.Context(), "alice", s.ID, engi.SnapshotSpec{DiskOnly: diskOnly})
 			wantKind(t, "a snapshot beyond the quota", err, engi.Exhausted)
@@ -139,13 +139,13 @@ func TestSnapshots(t *testing.T) {
 				if f.Err != nil {
 					t.Fatal(f.Err)
 				}
-				if out := n.mustInside(f.Sandbox.ID, "cat file"); out != "changed\n" {
-					t.Errorf("inside of a fork of the sleeper: %q", out)
+				if out := n.mustRun(f.Sandbox.ID, "cat file"); out != "changed\n" {
+					t.Errorf("output in a fork of the hibernated one: %q", out)
 				}
 			}
 			n.resume(s.ID, false)
-			if out := n.mustInside(s.ID, "cat file"); out != "changed\n" {
-				t.Errorf("inside of the original: %q", out)
+			if out := n.mustRun(s.ID, "cat file"); out != "changed\n" {
+				t.Errorf("output in the original: %q", out)
 			}
 		})
 	}
@@ -154,10 +154,10 @@ func TestSnapshots(t *testing.T) {
 // TestSnapshotsKeepTheirTemplates restarts the node: templates that snapshots
 // need are in use from the start, until the snapshots go.
 func TestSnapshotsKeepTheirTemplates(t *testing.T) {
-	w := newWorld(t)
-	snaps := shelf(t)
+	fx := newFixture(t)
+	snaps := openSnapshots(t)
 	with := func(o *fleet.Options) { o.Snapshots = snaps }
-	n := w.start(with)
+	n := fx.start(with)
 	s := n.create(engi.SandboxSpec{})
 	snap, err := n.Lifecycle().Snapshot(t.Context(), "alice", s.ID, engi.SnapshotSpec{})
 	if err != nil {
@@ -166,31 +166,31 @@ func TestSnapshotsKeepTheirTemplates(t *testing.T) {
 	if err := n.Sandboxes().Stop(t.Context(), "alice", s.ID); err != nil {
 		t.Fatal(err)
 	}
-	if w.twins.Pins()["d1"] == 0 {
+	if fx.fakes.Pins()["d1"] == 0 {
 		t.Error("the template may go")
 	}
 	n.stop()
-	n = w.start(with)
-	if w.twins.Pins()["d1"] == 0 {
+	n = fx.start(with)
+	if fx.fakes.Pins()["d1"] == 0 {
 		t.Error("after a restart the template may go")
 	}
 	if err := snaps.Remove(t.Context(), "alice", string(snap.ID)); err != nil {
 		t.Fatal(err)
 	}
 	n.PinSnapshots(t.Context())
-	if pins := w.twins.Pins(); len(pins) != 0 {
+	if pins := fx.fakes.Pins(); len(pins) != 0 {
 		t.Errorf("templates in use without need: %v", pins)
 	}
 }
 
 func TestVolumes(t *testing.T) {
-	w := newWorld(t)
+	fx := newFixture(t)
 	v := &volumes{dir: t.TempDir(), holder: map[string]engi.SandboxID{}}
 	if err := os.Mkdir(filepath.Join(v.dir, "alice-data"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	with := func(o *fleet.Options) { o.Volumes, o.Snapshots = v, shelf(t) }
-	n := w.start(with)
+	with := func(o *fleet.Options) { o.Volumes, o.Snapshots = v, openSnapshots(t) }
+	n := fx.start(with)
 	at := filepath.Join("/data" + strings.ToLower(t.Name()))
 	spec := engi.SandboxSpec{Owner: "alice", Volumes: []engi.VolumeMount{{Volume: "data", Path: at}}}
 	s := n.create(spec)
@@ -203,7 +203,7 @@ func TestVolumes(t *testing.T) {
 	bobs.Owner = "bob"
 	_, err = n.Sandboxes().Create(t.Context(), bobs)
 	wantKind(t, "bob's with alice's volume", err, engi.NotFound)
-	if got := w.machines(); len(got) != 1 {
+	if got := fx.machines(); len(got) != 1 {
 		t.Errorf("machines %v", got)
 	}
 	_, err = n.Lifecycle().Fork(t.Context(), "alice", s.ID, 1, 0)
@@ -212,20 +212,20 @@ func TestVolumes(t *testing.T) {
 	wantKind(t, "a snapshot of its memory", err, engi.Unsupported)
 	n.hibernate(s.ID, false)
 	if holders, _ := v.Holders(t.Context()); len(holders) != 1 {
-		t.Error("asleep it lost its volume")
+		t.Error("it lost its volume when it hibernated")
 	}
 	n.kill()
 	stray := engi.NewSandboxID()
 	v.mu.Lock()
 	v.holder["stray"] = stray
 	v.mu.Unlock()
-	n = w.start(with)
+	n = fx.start(with)
 	if holders, _ := v.Holders(t.Context()); !slices.Equal(holders, []engi.SandboxID{s.ID}) {
 		t.Errorf("after a restart, holders %v, want %s", holders, s.ID)
 	}
 	n.resume(s.ID, false)
-	w.host.Kill(s.ID)
-	n.eventually("it is lost", func() bool { return n.box(s.ID).State == engi.Stopped })
+	fx.host.Kill(s.ID)
+	n.eventually("it is lost", func() bool { return n.sandbox(s.ID).State == engi.Stopped })
 	if holders, _ := v.Holders(t.Context()); len(holders) != 0 {
 		t.Errorf("the lost one holds its volume: %v", holders)
 	}
@@ -239,18 +239,18 @@ func TestVolumes(t *testing.T) {
 }
 
 func TestStartCommands(t *testing.T) {
-	w := newWorld(t)
+	fx := newFixture(t)
 	up := base(t, "s1")
 	up.Name, up.Start, up.Ready = "up", "sleep 0.1; echo up > up; exec sleep 1000", "test -e up"
 	never := base(t, "s2")
 	never.Name, never.Start, never.Ready = "never", "echo I give up; exit 3", "test -e nothing"
-	w.twins.Set(up)
-	w.twins.Set(never)
-	n := w.start(pools(fleet.PoolConfig{Template: "up", Target: 1})).warm()
+	fx.fakes.Set(up)
+	fx.fakes.Set(never)
+	n := fx.start(pools(fleet.PoolConfig{Template: "up", Target: 1})).warm()
 	for _, spec := range []engi.SandboxSpec{{Template: "up"}, {Template: "up", Size: engi.Size{Disk: 1 << 30}}} {
 		s := n.create(spec)
-		if out := n.mustInside(s.ID, "cat /dev/null; echo there"); out != "there\n" {
-			t.Errorf("inside: %q", out)
+		if out := n.mustRun(s.ID, "cat /dev/null; echo there"); out != "there\n" {
+			t.Errorf("output %q", out)
 		}
 		g, release, err := n.Sandboxes().Enter(t.Context(), "alice", s.ID)
 		if err != nil {

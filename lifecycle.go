@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// A SandboxSpec asks for a sandbox that lives until its owner, its deadline or
+// A SandboxSpec asks for a sandbox that exists until its owner, its deadline or
 // its idleness ends it.
 type SandboxSpec struct {
 	Owner       Owner
 	Template    string     // name or digest; empty means the node's default, or Snapshot's
-	Snapshot    SnapshotID // begin as a copy of this; excludes Template
+	Snapshot    SnapshotID // to begin as a copy of; excludes Template
 	Size        Size       // zero fields mean the template's, then the node's
 	MinTier     Tier       // empty accepts any
 	Lifetime    Lifetime
-	Metadata    map[string]string // at most 64 pairs of 256 bytes
+	Metadata    map[string]string // at most 64 pairs
 	Env         map[string]string // added to the template's
 	Volumes     []VolumeMount
 	Network     NetworkPolicy
@@ -26,11 +26,11 @@ type SandboxSpec struct {
 // A Lifetime says when a sandbox ends by itself, and how.
 type Lifetime struct {
 	Timeout    time.Duration // from creation, resumption or extension to the deadline; 0 means the node's default
-	Idle       time.Duration // without use from outside; 0 means as long as Timeout lets it
-	Max        time.Duration // awake since creation or resumption, however often extended; 0 means the node's
+	Idle       time.Duration // without use from outside; 0 means no limit but Timeout
+	Max        time.Duration // running since creation or resumption, however often extended; 0 means the node's
 	OnTimeout  EndPolicy     // empty means kill
-	DiskOnly   bool          // hibernating by itself keeps the disk and lets the memory go
-	AutoResume bool          // use from outside wakes it
+	DiskOnly   bool          // when it hibernates by itself, only its disk is kept
+	AutoResume bool          // use from outside resumes it
 }
 
 // An EndPolicy says what happens at a deadline or after idleness.
@@ -41,15 +41,15 @@ const (
 	EndHibernate EndPolicy = "hibernate"
 )
 
-// A VolumeMount shows a volume inside a sandbox.
+// A VolumeMount mounts a volume in a sandbox.
 type VolumeMount struct {
 	Volume string // ID or name of one of the owner's volumes
-	Path   string // absolute inside
+	Path   string // absolute path in the sandbox
 }
 
 // A PortPolicy says who may reach the ports of a sandbox from outside.
 type PortPolicy struct {
-	Private bool   // owners and holders of signed links only; else everybody who knows the name
+	Private bool   // only owners and holders of signed links may; else everybody who knows the name
 	Host    string // what services see as Host; empty means localhost:PORT; ${PORT} is replaced
 }
 
@@ -59,72 +59,75 @@ type SandboxFilter struct {
 	Metadata map[string]string // all of
 	Template string            // name, as asked for, or digest
 	Since    time.Time         // created then or later
-	Owned    bool              // only those made by Create
-	Oldest   bool              // oldest first; else newest
+	Owned    bool              // only those that owners created
+	Oldest   bool              // oldest first; else newest first
 	Limit    int               // 0 means 100, -1 no limit
-	After    SandboxID         // page: only those that follow this one in the order asked for
+	After    SandboxID         // page: only those that follow this one in that order
 }
 
-// A SandboxUpdate changes what it is not nil for.
+// A SandboxUpdate changes the fields that are not nil.
 type SandboxUpdate struct {
 	Timeout  *time.Duration // new deadline, from now; may be nearer or farther
 	Extend   *time.Duration // new deadline, from now, unless the present one is farther
-	Lifetime *Lifetime      // Timeout in it is kept for the next resumption
+	Lifetime *Lifetime      // its Timeout counts from the next resumption on
 	Metadata *map[string]string
 	Network  *NetworkPolicy
 	Ports    *PortPolicy
 	Notes    *map[string]string
 }
 
-// Sandboxes is the front desk of this node's sandboxes. All methods see only
+// Sandboxes creates sandboxes, enters them and ends them. Its methods only see
 // what owner owns; the rest is NotFound. The empty owner sees all. It is safe
 // for concurrent use.
 type Sandboxes interface {
-	// Create returns a running sandbox. It reports Invalid for a bad spec,
-	// NotFound for a template, snapshot or volume, Conflict for a volume that
-	// is in use, Exhausted, with a retry hint, when the node or the owner's
-	// quota is full. When ctx ends first nothing is left.
+	// Create returns a running sandbox. It reports Invalid, with all faults,
+	// for a bad spec, NotFound for an unknown template, snapshot or volume,
+	// Conflict for a volume that is in use, and Exhausted, with a retry hint,
+	// when the node or the owner's quota is full. If ctx ends first, nothing
+	// is left.
 	Create(ctx context.Context, spec SandboxSpec) (Sandbox, error)
-	// Get returns one sandbox's record, stopped ones included for as long as
-	// they are remembered.
+	// Get returns a sandbox's record; that of a stopped one for as long as it
+	// is kept.
 	Get(ctx context.Context, owner Owner, id SandboxID) (Sandbox, error)
 	// List returns those that are not stopped, unless f.States says so.
 	List(ctx context.Context, owner Owner, f SandboxFilter) ([]Sandbox, error)
-	// Update changes a sandbox that is not stopped and returns it as it is
-	// then. Conflict if it is not awake and a deadline is asked for.
+	// Update changes a sandbox that is not stopped, and returns it. It
+	// reports Conflict for a deadline if the sandbox is not running.
 	Update(ctx context.Context, owner Owner, id SandboxID, u SandboxUpdate) (Sandbox, error)
 	// Stop destroys a sandbox and waits until it is gone.
 	Stop(ctx context.Context, owner Owner, id SandboxID) error
-	// Enter returns the inside of a sandbox, which counts as used until
-	// release is called. One that sleeps is woken if its Lifetime says
-	// AutoResume, else it reports Conflict; a stopped one is NotFound. When
-	// the sandbox goes to sleep or ends, what is done in it breaks off with
-	// Unavailable.
+	// Enter returns the guest of a sandbox, which counts as used until
+	// release is called. It resumes a paused or hibernated sandbox if its
+	// Lifetime says AutoResume, else it reports Conflict; a stopped one is
+	// NotFound. When the sandbox hibernates or ends, calls of its guest fail
+	// with Unavailable.
 	Enter(ctx context.Context, owner Owner, id SandboxID) (g Guest, release func(), err error)
-	// Samples returns what the sandbox used, oldest first, for as long back
-	// as is remembered; at least one sample of a running sandbox.
+	// Samples returns what the sandbox used, oldest first, as far back as it
+	// is kept; at least one sample of a running sandbox. Zero times are no
+	// bounds.
 	Samples(ctx context.Context, owner Owner, id SandboxID, from, to time.Time) ([]Sample, error)
 }
 
-// Lifecycle moves sandboxes between awake, asleep and many. Owners see as in
-// [Sandboxes]. It is safe for concurrent use.
+// Lifecycle pauses, hibernates, resumes and copies sandboxes. Owners see what
+// they see in [Sandboxes]. It is safe for concurrent use.
 type Lifecycle interface {
-	// Pause freezes a running sandbox in memory. No error if it is frozen.
+	// Pause keeps a running sandbox in memory and stops its programs. It is
+	// no error if the sandbox is paused already.
 	Pause(ctx context.Context, owner Owner, id SandboxID) error
-	// Hibernate writes a running or frozen sandbox to disk and lets its
-	// machine go: with its memory, or, diskOnly, without. Conflict if it
-	// sleeps already.
+	// Hibernate writes a running or paused sandbox to disk, without its
+	// memory if diskOnly, and destroys its machine. It reports Conflict if
+	// the sandbox hibernates already.
 	Hibernate(ctx context.Context, owner Owner, id SandboxID, diskOnly bool) error
-	// Resume wakes a sandbox that is frozen or on disk, with a new deadline
-	// timeout away (0: that of its Lifetime), and returns it. A running one
-	// gets the deadline if it is farther than its own. cold boots a sandbox
-	// on its disk although its memory was kept.
+	// Resume lets a paused or hibernated sandbox run again, and returns it.
+	// Its deadline is timeout away; 0 means its Lifetime's. A running sandbox
+	// gets that deadline if it is farther than its own. With cold, a
+	// hibernated sandbox boots on its disk even if its memory was kept.
 	Resume(ctx context.Context, owner Owner, id SandboxID, timeout time.Duration, cold bool) (Sandbox, error)
-	// Snapshot keeps a copy of a running, frozen or hibernated sandbox, which
-	// goes on.
+	// Snapshot keeps a copy of a running, paused or hibernated sandbox, which
+	// stays as it is.
 	Snapshot(ctx context.Context, owner Owner, id SandboxID, s SnapshotSpec) (Snapshot, error)
-	// Fork starts n copies of a sandbox, which goes on. Each copy has its own
-	// outcome; the error is for what concerns all.
+	// Fork starts n copies of a running, paused or hibernated sandbox, which
+	// stays as it is. Each copy has its own outcome; the error is about all.
 	Fork(ctx context.Context, owner Owner, id SandboxID, n int, timeout time.Duration) ([]Forked, error)
 }
 
@@ -134,7 +137,7 @@ type Forked struct {
 	Err     error
 }
 
-// A Sample is a moment of a sandbox.
+// A Sample is what a sandbox uses at one moment.
 type Sample struct {
 	Time                   time.Time
 	VCPUs                  float64 // it may use
@@ -147,9 +150,9 @@ type Sample struct {
 
 // A SnapshotSpec says what to keep.
 type SnapshotSpec struct {
-	Name     string        // unique per owner; empty means none; an older one of the name loses it
-	DiskOnly bool          // leave the memory out
-	TTL      time.Duration // 0 means for ever
+	Name     string        // unique per owner, taken from an older snapshot; empty means none
+	DiskOnly bool          // without the memory
+	TTL      time.Duration // 0 means no end
 }
 
 // A Snapshot is a copy of a sandbox that can start others. It is a value.
@@ -157,36 +160,38 @@ type Snapshot struct {
 	ID       SnapshotID
 	Owner    Owner
 	Name     string
-	Sandbox  SandboxID // it is a copy of
+	Sandbox  SandboxID // that it is a copy of
 	Template string    // the sandbox's
 	Digest   string    // of the template, which is kept as long as the snapshot
 	Tier     Tier
 	Size     Size
 	Env      map[string]string
-	Disk     bool // without memory
+	Disk     bool // without the memory
 	Bytes    int64
 	Created  time.Time
-	Used     time.Time // last started from
+	Used     time.Time // when a sandbox was last created from it
 	Expires  time.Time // zero means never
 }
 
-// Snapshots keeps snapshots. Owners see as in [Sandboxes]. It is safe for
-// concurrent use.
+// Snapshots lists and removes snapshots. Owners see what they see in
+// [Sandboxes]. It is safe for concurrent use.
 type Snapshots interface {
 	// Get returns a snapshot by ID or name.
 	Get(ctx context.Context, owner Owner, idOrName string) (Snapshot, error)
-	// List returns the newest first; of one sandbox if sandbox is not empty.
+	// List returns the newest first; only copies of sandbox if that is not
+	// empty.
 	List(ctx context.Context, owner Owner, sandbox SandboxID) ([]Snapshot, error)
-	// Remove lets a snapshot go; its files go when nothing starts from it.
+	// Remove removes a snapshot. Its files go when nothing starts from them
+	// any more.
 	Remove(ctx context.Context, owner Owner, idOrName string) error
 }
 
 // A Quota bounds what one owner may have at once. Zero fields are no limit.
 type Quota struct {
-	Sandboxes int // alive, asleep ones included
+	Sandboxes int // not stopped, hibernated ones included
 	PerDay    int // created in the last 24 hours
 	VCPUs     float64
-	Memory    int64 // bytes of sandboxes that are awake
+	Memory    int64 // bytes of sandboxes with a machine
 	Disk      int64 // bytes of sandboxes, snapshots and volumes
 	Volumes   int
 	Snapshots int

@@ -26,8 +26,8 @@ func (n *node) create(spec engi.SandboxSpec) engi.Sandbox {
 	return s
 }
 
-// box returns alice's sandbox as it is.
-func (n *node) box(id engi.SandboxID) engi.Sandbox {
+// sandbox returns alice's sandbox as it is now.
+func (n *node) sandbox(id engi.SandboxID) engi.Sandbox {
 	n.t.Helper()
 	s, err := n.Sandboxes().Get(n.t.Context(), "alice", id)
 	if err != nil {
@@ -36,9 +36,8 @@ func (n *node) box(id engi.SandboxID) engi.Sandbox {
 	return s
 }
 
-// inside runs a shell command in a sandbox of alice's and returns what it
-// printed.
-func (n *node) inside(id engi.SandboxID, command string) (string, error) {
+// run runs a shell command in a sandbox of alice's and returns what it printed.
+func (n *node) run(id engi.SandboxID, command string) (string, error) {
 	ctx, cancel := context.WithTimeout(n.t.Context(), 30*time.Second)
 	defer cancel()
 	g, release, err := n.Sandboxes().Enter(ctx, "alice", id)
@@ -64,9 +63,9 @@ func (n *node) inside(id engi.SandboxID, command string) (string, error) {
 	return out.String(), err
 }
 
-func (n *node) mustInside(id engi.SandboxID, command string) string {
+func (n *node) mustRun(id engi.SandboxID, command string) string {
 	n.t.Helper()
-	out, err := n.inside(id, command)
+	out, err := n.run(id, command)
 	if err != nil {
 		n.t.Fatalf("%s: %v", command, err)
 	}
@@ -75,7 +74,7 @@ func (n *node) mustInside(id engi.SandboxID, command string) string {
 
 func (n *node) wantState(id engi.SandboxID, want engi.State) engi.Sandbox {
 	n.t.Helper()
-	s := n.box(id)
+	s := n.sandbox(id)
 	if s.State != want {
 		n.t.Errorf("sandbox is %s (%s), want %s", s.State, s.End, want)
 	}
@@ -85,9 +84,9 @@ func (n *node) wantState(id engi.SandboxID, want engi.State) engi.Sandbox {
 var bare = fleet.PoolConfig{Target: 2}
 
 func TestCreateTakesFromThePool(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(bare)).warm()
-	before := w.machines()
+	fx := newFixture(t)
+	n := fx.start(pools(bare)).warm()
+	before := fx.machines()
 	s := n.create(engi.SandboxSpec{Env: map[string]string{"GREETING": "hello"}, Metadata: map[string]string{"a": "b"}})
 	if s.State != engi.Running || s.Owner != "alice" || s.Template != "base" || s.Digest != "d1" || s.Metadata["a"] != "b" {
 		t.Errorf("%+v", s)
@@ -100,10 +99,10 @@ func TestCreateTakesFromThePool(t *testing.T) {
 		found = found || id == s.ID
 	}
 	if !found {
-		t.Error("it is no member of the pool")
+		t.Error("it is not an instance of the pool")
 	}
-	if got := n.mustInside(s.ID, `echo "$GREETING $ENGI_SANDBOX_ID"`); got != "hello "+string(s.ID)+"\n" {
-		t.Errorf("inside: %q", got)
+	if got := n.mustRun(s.ID, `echo "$GREETING $ENGI_SANDBOX_ID"`); got != "hello "+string(s.ID)+"\n" {
+		t.Errorf("output %q", got)
 	}
 	if err := n.Sandboxes().Stop(t.Context(), "alice", s.ID); err != nil {
 		t.Fatal(err)
@@ -118,19 +117,19 @@ func TestCreateTakesFromThePool(t *testing.T) {
 		t.Error("stop again: ", err)
 	}
 	n.warm()
-	n.eventually("only the pool is left", func() bool { return len(w.machines()) == 2 })
+	n.eventually("only the pool is left", func() bool { return len(fx.machines()) == 2 })
 }
 
 func TestCreateBootsWhatNoPoolHas(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(nil)
+	fx := newFixture(t)
+	n := fx.start(nil)
 	s := n.create(engi.SandboxSpec{Size: engi.Size{Disk: 64 << 20, Memory: 1 << 30}})
 	if s.Size.Disk != 64<<20 || s.Size.Memory != 1<<30 || s.Size.VCPUs != 1 {
 		t.Errorf("size %+v", s.Size)
 	}
-	n.mustInside(s.ID, "echo x > file")
-	if got := n.mustInside(s.ID, "cat file"); got != "x\n" {
-		t.Errorf("inside: %q", got)
+	n.mustRun(s.ID, "echo x > file")
+	if got := n.mustRun(s.ID, "cat file"); got != "x\n" {
+		t.Errorf("output %q", got)
 	}
 	samples, err := n.Sandboxes().Samples(t.Context(), "alice", s.ID, time.Time{}, time.Time{})
 	if err != nil || len(samples) == 0 || samples[0].MemoryLimit != 1<<30 || samples[0].Time.IsZero() {
@@ -139,8 +138,8 @@ func TestCreateBootsWhatNoPoolHas(t *testing.T) {
 }
 
 func TestBadSpecs(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(func(o *fleet.Options) { o.Lifetime.Max = time.Hour })
+	fx := newFixture(t)
+	n := fx.start(func(o *fleet.Options) { o.Lifetime.Max = time.Hour })
 	many := map[string]string{}
 	for i := range 65 {
 		many[fmt.Sprint(i)] = ""
@@ -170,14 +169,14 @@ func TestBadSpecs(t *testing.T) {
 		_, err := n.Sandboxes().Create(t.Context(), c.spec)
 		wantKind(t, name, err, c.want)
 	}
-	if got := w.machines(); len(got) != 0 {
+	if got := fx.machines(); len(got) != 0 {
 		t.Errorf("machines left: %v", got)
 	}
 }
 
 func TestIdempotentCreate(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(nil)
+	fx := newFixture(t)
+	n := fx.start(nil)
 	spec := engi.SandboxSpec{Owner: "alice", Idempotency: "once", Env: map[string]string{"A": "1"}}
 	var wg sync.WaitGroup
 	ids := make([]engi.SandboxID, 5)
@@ -205,15 +204,15 @@ func TestIdempotentCreate(t *testing.T) {
 		t.Errorf("bob's request with the same key: %+v, %v", s, err)
 	}
 	n.kill()
-	n = w.start(nil)
+	n = fx.start(nil)
 	if s := n.create(spec); s.ID != ids[0] {
 		t.Errorf("after a crash the key leads to %s, want %s", s.ID, ids[0])
 	}
 }
 
 func TestListSandboxes(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(pools(bare)).warm()
+	fx := newFixture(t)
+	n := fx.start(pools(bare)).warm()
 	var ids []engi.SandboxID
 	for i := range 5 {
 		ids = append(ids, n.create(engi.SandboxSpec{Metadata: map[string]string{"n": fmt.Sprint(i), "all": "yes"}}).ID)
@@ -277,8 +276,8 @@ func TestListSandboxes(t *testing.T) {
 }
 
 func TestDeadlines(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(nil)
+	fx := newFixture(t)
+	n := fx.start(nil)
 	short := n.create(engi.SandboxSpec{Lifetime: engi.Lifetime{Timeout: 50 * time.Millisecond}})
 	longer := n.create(engi.SandboxSpec{Lifetime: engi.Lifetime{Timeout: 300 * time.Millisecond, Max: time.Second}})
 	idle := n.create(engi.SandboxSpec{Lifetime: engi.Lifetime{Idle: 100 * time.Millisecond}})
@@ -287,11 +286,11 @@ func TestDeadlines(t *testing.T) {
 	if err != nil || s.Deadline.Sub(s.Started) != time.Second {
 		t.Errorf("extended to %v after its start, %v; want its maximum of 1s", s.Deadline.Sub(s.Started), err)
 	}
-	n.eventually("the short one ends", func() bool { return n.box(short.ID).State == engi.Stopped })
-	if got := n.box(short.ID); got.End != engi.CauseTimeout {
+	n.eventually("the short one ends", func() bool { return n.sandbox(short.ID).State == engi.Stopped })
+	if got := n.sandbox(short.ID); got.End != engi.CauseTimeout {
 		t.Errorf("it ended with %s", got.End)
 	}
-	// Who is inside keeps an idle one.
+	// A sandbox that somebody has entered is not idle.
 	_, release, err := n.Sandboxes().Enter(t.Context(), "alice", idle.ID)
 	if err == nil {
 		time.Sleep(250 * time.Millisecond)
@@ -301,26 +300,26 @@ func TestDeadlines(t *testing.T) {
 	} else {
 		t.Log("it was too slow to be entered: ", err)
 	}
-	n.eventually("the idle one ends", func() bool { return n.box(idle.ID).State == engi.Stopped })
-	n.eventually("the longer one ends", func() bool { return n.box(longer.ID).State == engi.Stopped })
-	if got := n.box(longer.ID); got.Stopped.Sub(got.Created) < 900*time.Millisecond {
+	n.eventually("the idle one ends", func() bool { return n.sandbox(idle.ID).State == engi.Stopped })
+	n.eventually("the longer one ends", func() bool { return n.sandbox(longer.ID).State == engi.Stopped })
+	if got := n.sandbox(longer.ID); got.Stopped.Sub(got.Created) < 900*time.Millisecond {
 		t.Errorf("it ended after %v", got.Stopped.Sub(got.Created))
 	}
-	n.eventually("nothing is left", func() bool { return len(w.machines()) == 0 })
+	n.eventually("nothing is left", func() bool { return len(fx.machines()) == 0 })
 
 	nearer := n.create(engi.SandboxSpec{})
 	soon := 20 * time.Millisecond
 	if _, err := n.Sandboxes().Update(t.Context(), "alice", nearer.ID, engi.SandboxUpdate{Timeout: &soon}); err != nil {
 		t.Fatal(err)
 	}
-	n.eventually("the nearer deadline counts", func() bool { return n.box(nearer.ID).State == engi.Stopped })
+	n.eventually("the nearer deadline counts", func() bool { return n.sandbox(nearer.ID).State == engi.Stopped })
 }
 
 func TestPauseAndResume(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(nil)
+	fx := newFixture(t)
+	n := fx.start(nil)
 	s := n.create(engi.SandboxSpec{})
-	n.mustInside(s.ID, "echo kept > file")
+	n.mustRun(s.ID, "echo kept > file")
 	life := n.Lifecycle()
 	for range 2 {
 		if err := life.Pause(t.Context(), "alice", s.ID); err != nil {
@@ -343,34 +342,34 @@ func TestPauseAndResume(t *testing.T) {
 	if err != nil || got.State != engi.Running || time.Until(got.Deadline) < 59*time.Minute {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	if out := n.mustInside(s.ID, "cat file"); out != "kept\n" {
-		t.Errorf("inside: %q", out)
+	if out := n.mustRun(s.ID, "cat file"); out != "kept\n" {
+		t.Errorf("output %q", out)
 	}
 	if got, err = life.Resume(t.Context(), "alice", s.ID, time.Minute, false); err != nil || time.Until(got.Deadline) < 59*time.Minute {
 		t.Errorf("a running one got nearer: %v, %v", got.Deadline, err)
 	}
 }
 
-func TestDeathUnderASandbox(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(nil)
+func TestSandboxEndsWithItsMachine(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(nil)
 	for want, die := range map[engi.Cause]func(engi.SandboxID){
-		engi.CauseSandboxLost: w.host.Kill,
-		engi.CauseMemory:      w.host.FillMemory,
+		engi.CauseSandboxLost: fx.host.Kill,
+		engi.CauseMemory:      fx.host.FillMemory,
 	} {
 		s := n.create(engi.SandboxSpec{})
 		die(s.ID)
-		n.eventually("it has stopped", func() bool { return n.box(s.ID).State == engi.Stopped })
-		if got := n.box(s.ID); got.End != want {
+		n.eventually("it has stopped", func() bool { return n.sandbox(s.ID).State == engi.Stopped })
+		if got := n.sandbox(s.ID); got.End != want {
 			t.Errorf("it ended with %s, want %s", got.End, want)
 		}
 	}
-	n.eventually("nothing is left", func() bool { return len(w.machines()) == 0 })
+	n.eventually("nothing is left", func() bool { return len(fx.machines()) == 0 })
 }
 
 func TestQuotas(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(func(o *fleet.Options) {
+	fx := newFixture(t)
+	n := fx.start(func(o *fleet.Options) {
 		o.Quota = func(owner engi.Owner) engi.Quota {
 			switch owner {
 			case "two":
@@ -426,9 +425,9 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
-func TestAFullNodeRefuses(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(func(o *fleet.Options) {
+func TestFullNodeRefuses(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(func(o *fleet.Options) {
 		o.MaxSandboxes = 2
 		o.Pools = []fleet.PoolConfig{{Language: engi.Bash, Target: 2}}
 	}).warm()
@@ -445,34 +444,34 @@ func TestAFullNodeRefuses(t *testing.T) {
 	})
 }
 
-func TestLivingSandboxesAreAdopted(t *testing.T) {
+func TestSandboxesAreAdopted(t *testing.T) {
 	for name, die := range deaths {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			n := w.start(pools(bare)).warm()
+			fx := newFixture(t)
+			n := fx.start(pools(bare)).warm()
 			s := n.create(engi.SandboxSpec{Env: map[string]string{"A": "1"}, Lifetime: engi.Lifetime{Timeout: time.Hour}})
-			frozen := n.create(engi.SandboxSpec{Lifetime: engi.Lifetime{AutoResume: true}})
+			paused := n.create(engi.SandboxSpec{Lifetime: engi.Lifetime{AutoResume: true}})
 			lost := n.create(engi.SandboxSpec{})
-			n.mustInside(s.ID, "echo kept > file")
-			n.mustInside(frozen.ID, "echo cold > file")
-			if err := n.Lifecycle().Pause(t.Context(), "alice", frozen.ID); err != nil {
+			n.mustRun(s.ID, "echo kept > file")
+			n.mustRun(paused.ID, "echo cold > file")
+			if err := n.Lifecycle().Pause(t.Context(), "alice", paused.ID); err != nil {
 				t.Fatal(err)
 			}
-			before := n.box(s.ID)
+			before := n.sandbox(s.ID)
 			die(n)
-			w.host.Kill(lost.ID)
+			fx.host.Kill(lost.ID)
 
-			n = w.start(pools(bare))
+			n = fx.start(pools(bare))
 			after := n.wantState(s.ID, engi.Running)
 			if !after.Deadline.Equal(before.Deadline) || after.Env["A"] != "1" {
 				t.Errorf("before %+v\nafter %+v", before, after)
 			}
-			if got := n.mustInside(s.ID, "cat file; echo $A"); got != "kept\n1\n" {
-				t.Errorf("inside: %q", got)
+			if got := n.mustRun(s.ID, "cat file; echo $A"); got != "kept\n1\n" {
+				t.Errorf("output %q", got)
 			}
-			n.wantState(frozen.ID, engi.Paused)
-			if got := n.mustInside(frozen.ID, "cat file"); got != "cold\n" {
-				t.Errorf("inside of the frozen one: %q", got)
+			n.wantState(paused.ID, engi.Paused)
+			if got := n.mustRun(paused.ID, "cat file"); got != "cold\n" {
+				t.Errorf("output in the paused one: %q", got)
 			}
 			if got := n.wantState(lost.ID, engi.Stopped); got.End != engi.CauseSandboxLost {
 				t.Errorf("the lost one ended with %s", got.End)
@@ -480,15 +479,15 @@ func TestLivingSandboxesAreAdopted(t *testing.T) {
 			n.Reconcile(t.Context())
 			n.wantState(s.ID, engi.Running)
 			n.warm()
-			n.eventually("two and the pool are left", func() bool { return len(w.machines()) == 4 })
+			n.eventually("two and the pool are left", func() bool { return len(fx.machines()) == 4 })
 		})
 	}
 }
 
-// TestEnterGivesAnAgent sends a request in a dialect.
-func TestEnterGivesAnAgent(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(nil)
+// TestEnter sends a request in a dialect.
+func TestEnter(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(nil)
 	s := n.create(engi.SandboxSpec{})
 	g, release, err := n.Sandboxes().Enter(t.Context(), "alice", s.ID)
 	if err != nil {
@@ -512,11 +511,11 @@ func TestEnterGivesAnAgent(t *testing.T) {
 }
 
 func TestSpares(t *testing.T) {
-	w := newWorld(t)
-	n := w.start(func(o *fleet.Options) { o.Spare, o.DemandIdle = 1, 3*time.Second })
+	fx := newFixture(t)
+	n := fx.start(func(o *fleet.Options) { o.Spare, o.DemandIdle = 1, 3*time.Second })
 	first := n.create(engi.SandboxSpec{})
 	n.eventually("one is kept ready", func() bool { return n.Pools(t.Context())[0].Ready == 1 })
-	ready := w.machines()
+	ready := fx.machines()
 	second := n.create(engi.SandboxSpec{})
 	found := false
 	for _, id := range ready {
@@ -526,5 +525,5 @@ func TestSpares(t *testing.T) {
 		t.Error("it was not used")
 	}
 	n.eventually("another one is", func() bool { return n.Pools(t.Context())[0].Ready == 1 })
-	n.eventually("it goes when nobody asks", func() bool { return len(w.machines()) == 2 && n.Pools(t.Context())[0].Ready == 0 })
+	n.eventually("it goes when nobody asks", func() bool { return len(fx.machines()) == 2 && n.Pools(t.Context())[0].Ready == 0 })
 }

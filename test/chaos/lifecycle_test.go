@@ -25,18 +25,18 @@ import (
 )
 
 const (
-	liveFaults  = 12              // in make test; make chaos asks for 1000
-	readoptTime = 5 * time.Second // from the start of the daemon to an answer from inside
+	lifecycleFaults = 12              // in make test; make chaos has 1000
+	recoveryTime    = 5 * time.Second // from the start of a node to an answer from a sandbox
 )
 
-// TestLive moves sandboxes between awake, frozen, asleep and many, and writes
-// to them, while their processes and the daemon are killed. A write that was
-// acknowledged is there after whatever came, or the sandbox has ended for a
-// reason that a fault explains.
-func TestLive(t *testing.T) {
+// TestLifecycle pauses, hibernates, resumes and copies sandboxes, and writes to
+// them, while their processes and the node are killed. Every acknowledged write
+// must be there afterwards, unless the sandbox has ended for a reason that a
+// fault explains.
+func TestLifecycle(t *testing.T) {
 	requireReal(t)
 	seed := number("ENGI_CHAOS_SEED", uint64(time.Now().UnixNano()))
-	faults := number("ENGI_CHAOS_FAULTS", liveFaults)
+	faults := number("ENGI_CHAOS_FAULTS", lifecycleFaults)
 	t.Logf("ENGI_CHAOS_SEED=%d ENGI_CHAOS_FAULTS=%d", seed, faults)
 	rng := rand.New(rand.NewPCG(seed, seed))
 
@@ -45,11 +45,11 @@ func TestLive(t *testing.T) {
 	s.start(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	l := &lives{server: s, t: t, ctx: ctx, excused: map[string]string{}, done: map[string]int{}}
+	l := &scenario{server: s, t: t, ctx: ctx, explained: map[string]string{}, done: map[string]int{}}
 	owners := make([]*owner, 4)
 	var work sync.WaitGroup
 	for i := range owners {
-		owners[i] = &owner{lives: l, name: fmt.Sprint("owner-", i), rng: rand.New(rand.NewPCG(seed, uint64(i+1)))}
+		owners[i] = &owner{scenario: l, name: fmt.Sprint("owner-", i), rng: rand.New(rand.NewPCG(seed, uint64(i+1)))}
 		if i == 0 {
 			owners[i].volume = l.newVolume()
 		}
@@ -63,20 +63,20 @@ func TestLive(t *testing.T) {
 			pause(ctx, time.Duration(rng.IntN(300))*time.Millisecond)
 			began := time.Now()
 			s.start(t)
-			l.note("killed the daemon")
+			l.note("killed the node")
 			for _, o := range owners {
-				o.readopted(began)
+				o.checkRecovery(began)
 			}
 		case n < 5:
 			s.stop(t)
 			s.start(t)
-			l.note("stopped the daemon")
+			l.note("stopped the node")
 		case n < 7:
 			l.killOne(rng, "boot")
 		case n < 9:
 			l.killOne(rng, "gofer")
 		default:
-			owners[rng.IntN(len(owners))].suicide.Store(true)
+			owners[rng.IntN(len(owners))].killGuest.Store(true)
 		}
 		if t.Failed() {
 			break
@@ -95,12 +95,12 @@ func TestLive(t *testing.T) {
 		t.Error("nothing was written or verified: the test tested nothing")
 	}
 	l.clear()
-	s.leavesNothing(t)
+	s.checkLeaks(t)
 	s.stop(t)
-	s.empty(t)
+	s.destroyWarm(t)
 }
 
-// slack is how much longer than on an idle machine things may take.
+// slack is how many times longer than on an idle machine things may take.
 func slack() time.Duration {
 	raw, err := os.ReadFile("/proc/loadavg")
 	var load float64
@@ -113,29 +113,29 @@ func slack() time.Duration {
 	return time.Duration(max(1, load/float64(runtime.NumCPU())) + 0.5)
 }
 
-// lives is what all owners share.
-type lives struct {
+// A scenario is what all owners share.
+type scenario struct {
 	server *server
 	t      *testing.T
 	ctx    context.Context
 
-	mu      sync.Mutex // guards what follows
-	excused map[string]string
-	done    map[string]int
-	found   []time.Duration // from the start of a daemon to an answer from inside
+	mu        sync.Mutex // guards what follows
+	explained map[string]string
+	done      map[string]int
+	found     []time.Duration // from the start of a node to an answer from a sandbox
 }
 
-func (l *lives) note(what string) {
+func (l *scenario) note(what string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.done[what]++
 }
 
-// excuse says why a sandbox may end.
-func (l *lives) excuse(id, why string) {
+// explain notes a reason for a sandbox to end.
+func (l *scenario) explain(id, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.excused[id] = why
+	l.explained[id] = why
 	l.done[why]++
 	l.t.Logf("%s %s: %s", time.Now().UTC().Format("15:04:05.000"), id, why)
 }
@@ -143,7 +143,7 @@ func (l *lives) excuse(id, why string) {
 var sandboxID = regexp.MustCompile(`sbx_[a-z2-7]{26}`)
 
 // killOne kills a random process of a machine whose command line has the word.
-func (l *lives) killOne(rng *rand.Rand, word string) {
+func (l *scenario) killOne(rng *rand.Rand, word string) {
 	procs := l.server.sandboxProcesses(l.t)
 	for _, pid := range slices.Sorted(maps.Keys(procs)) {
 		if !slices.Contains(strings.Fields(procs[pid]), word) {
@@ -154,7 +154,7 @@ func (l *lives) killOne(rng *rand.Rand, word string) {
 		return
 	}
 	pid := slices.Sorted(maps.Keys(procs))[rng.IntN(len(procs))]
-	l.excuse(sandboxID.FindString(procs[pid]), "killed a "+word)
+	l.explain(sandboxID.FindString(procs[pid]), "killed a "+word)
 	// It may have gone between the listing and here.
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		l.t.Error(err)
@@ -162,7 +162,7 @@ func (l *lives) killOne(rng *rand.Rand, word string) {
 }
 
 // request sends one request and returns its status, 0 if there was no answer.
-func (l *lives) request(method, path string, body any) (int, []byte) {
+func (l *scenario) request(method, path string, body any) (int, []byte) {
 	raw, ok := body.([]byte)
 	if !ok && body != nil {
 		var err error
@@ -194,13 +194,13 @@ func (l *lives) request(method, path string, body any) (int, []byte) {
 		l.t.Errorf("%s %s took %s, more than %s", method, path, took, limit)
 	}
 	if err != nil {
-		return 0, nil // the daemon was killed under it
+		return 0, nil // the node was killed under it
 	}
 	return resp.StatusCode, answer
 }
 
-// A disk is what may be in each file: what was acknowledged last, and what was
-// sent after it without an answer.
+// A disk says what may be in each file: what was acknowledged last, and what
+// was sent after it without an answer.
 type disk map[string][]string
 
 // absent is the content of a file that is not there.
@@ -214,25 +214,25 @@ func (d disk) clone() disk {
 	return c
 }
 
-// An owner has one sandbox at a time, or one after the other with the same
-// volume, of which no copies are made. It belongs to one goroutine, but for
-// what mu guards.
+// An owner has one sandbox at a time. An owner with a volume gives it to one
+// sandbox after the other, and makes no copies. It belongs to one goroutine,
+// except for what mu guards.
 type owner struct {
-	*lives
-	name    string
-	volume  string // empty for none
-	rng     *rand.Rand
-	suicide flag
-	snaps   map[string]disk // snapshots, and what was on the disk
-	files   disk
-	written int
+	*scenario
+	name      string
+	volume    string // empty for none
+	rng       *rand.Rand
+	killGuest flag
+	snaps     map[string]disk // snapshots, and what was on the disk
+	files     disk
+	written   int
 
 	mu sync.Mutex
 	id string // of the sandbox; empty for none
 }
 
 // newVolume makes a volume and returns its name.
-func (l *lives) newVolume() string {
+func (l *scenario) newVolume() string {
 	status, answer := l.request("POST", "/v1/volumes", v1.VolumeRequest{Name: "chaos", Capacity: 64 << 20})
 	if status != http.StatusCreated {
 		l.t.Fatalf("make a volume: %d %s", status, answer)
@@ -255,8 +255,8 @@ func (o *owner) live() {
 			}
 			continue
 		}
-		if o.suicide.take() {
-			o.excuse(o.id, "killed a guest")
+		if o.killGuest.take() {
+			o.explain(o.id, "killed a guest")
 			o.request("POST", o.path("/processes"), map[string]any{"args": []string{"kill", "-9", "1"}, "user": "root"})
 		}
 		n := o.rng.IntN(100)
@@ -298,7 +298,7 @@ func filePath(id, name string) string {
 	return "/v1/sandboxes/" + id + "/files?path=" + url.QueryEscape(dir+name)
 }
 
-func newLife(snapshot string) v1.SandboxRequest {
+func sandboxRequest(snapshot string) v1.SandboxRequest {
 	q := v1.SandboxRequest{Template: "base", Lifetime: v1.Lifetime{AutoResume: true, OnTimeout: "hibernate"}}
 	if snapshot != "" {
 		q.Template, q.Snapshot = "", snapshot
@@ -307,7 +307,7 @@ func newLife(snapshot string) v1.SandboxRequest {
 }
 
 func (o *owner) create() bool {
-	q := newLife("")
+	q := sandboxRequest("")
 	if o.volume != "" {
 		q.Volumes = []v1.VolumeMount{{Volume: o.volume, Path: "/volume"}}
 	}
@@ -315,7 +315,7 @@ func (o *owner) create() bool {
 	var x v1.Sandbox
 	if status != http.StatusCreated {
 		if status == http.StatusConflict {
-			o.unheard()
+			o.endUnacknowledged()
 		}
 		return false
 	}
@@ -331,19 +331,19 @@ func (o *owner) create() bool {
 	return true
 }
 
-// unheard ends a sandbox that has our volume because its creation was not
-// heard of.
-func (o *owner) unheard() {
+// endUnacknowledged ends a sandbox that holds the volume because its creation
+// was not acknowledged.
+func (o *owner) endUnacknowledged() {
 	status, answer := o.request("GET", "/v1/volumes/"+o.volume, nil)
 	var v v1.Volume
 	if status == http.StatusOK && json.Unmarshal(answer, &v) == nil && v.SandboxID != "" {
 		o.request("DELETE", "/v1/sandboxes/"+v.SandboxID, nil)
-		o.note("ended one nobody had heard of")
+		o.note("ended one that was not acknowledged")
 	}
 }
 
-// failed looks after a request that was not answered well: a sandbox that has
-// ended must have had a reason.
+// failed checks the sandbox after a request that failed: if it has ended, there
+// must be a reason.
 func (o *owner) failed(status int) {
 	if status == 0 {
 		pause(o.ctx, 50*time.Millisecond)
@@ -362,9 +362,9 @@ func (o *owner) failed(status int) {
 }
 
 func (o *owner) ended(x v1.Sandbox) {
-	o.lives.mu.Lock()
-	why := o.excused[x.ID]
-	o.lives.mu.Unlock()
+	o.scenario.mu.Lock()
+	why := o.explained[x.ID]
+	o.scenario.mu.Unlock()
 	if why == "" || x.Cause != "sandbox_lost" {
 		o.t.Errorf("%s: sandbox %s ended with cause %q, and what was done to it is %q", o.name, x.ID, x.Cause, why)
 	}
@@ -396,7 +396,7 @@ func (o *owner) write() {
 	}
 }
 
-// verify compares a file with what may be in it. It returns false if there was
+// verify compares a file with what may be in it. It returns false if there is
 // no answer to compare.
 func (o *owner) verify(id, name string, files disk) bool {
 	status, answer := o.request("GET", filePath(id, name), nil)
@@ -433,7 +433,7 @@ func (o *owner) verifyOne() {
 	}
 }
 
-// verifyAll checks every file of a copy, or of the sandbox itself, for as long
+// verifyAll verifies every file of a copy, or of the sandbox itself, for as long
 // as it takes. It reports whether it could.
 func (o *owner) verifyAll(id string, files disk) bool {
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -481,12 +481,12 @@ func (o *owner) snapshot() {
 	}
 }
 
-// copied checks a sandbox that began as a copy, and ends it.
-func (o *owner) copied(id string, files disk) {
+// checkCopy verifies a sandbox that began as a copy, and ends it.
+func (o *owner) checkCopy(id string, files disk) {
 	ok := o.verifyAll(id, files)
-	o.lives.mu.Lock()
-	why := o.excused[id]
-	o.lives.mu.Unlock()
+	o.scenario.mu.Lock()
+	why := o.explained[id]
+	o.scenario.mu.Unlock()
 	if !ok && why == "" {
 		o.t.Errorf("%s: the copy %s cannot be read, and nothing was done to it", o.name, id)
 	}
@@ -510,19 +510,19 @@ func (o *owner) fork() {
 	for _, f := range list.Items {
 		if f.Sandbox != nil {
 			o.note("forked")
-			o.copied(f.Sandbox.ID, o.files.clone())
+			o.checkCopy(f.Sandbox.ID, o.files.clone())
 		}
 	}
 }
 
-// readopted checks how soon after the start of the daemon a sandbox that was
-// awake answers. It runs beside the owner.
-func (o *owner) readopted(began time.Time) {
+// checkRecovery checks that a sandbox that was running answers soon after the
+// start of the node. It runs beside the owner.
+func (o *owner) checkRecovery(began time.Time) {
 	id := o.sandbox()
 	if id == "" {
 		return
 	}
-	limit := readoptTime * slack()
+	limit := recoveryTime * slack()
 	for {
 		status, answer := o.request("GET", "/v1/sandboxes/"+id, nil)
 		var x v1.Sandbox
@@ -532,9 +532,9 @@ func (o *owner) readopted(began time.Time) {
 				status, _ := o.request("GET", "/v1/sandboxes/"+id+"/files/stat?path=/workspace", nil)
 				if status == http.StatusOK {
 					o.note("found again")
-					o.lives.mu.Lock()
+					o.scenario.mu.Lock()
 					o.found = append(o.found, time.Since(began))
-					o.lives.mu.Unlock()
+					o.scenario.mu.Unlock()
 					return
 				}
 			case v1.SandboxHibernated, v1.SandboxPaused, v1.SandboxStopped:
@@ -544,12 +544,12 @@ func (o *owner) readopted(began time.Time) {
 		if o.sandbox() != id || o.ctx.Err() != nil {
 			return
 		}
-		o.lives.mu.Lock()
-		why := o.excused[id]
-		o.lives.mu.Unlock()
+		o.scenario.mu.Lock()
+		why := o.explained[id]
+		o.scenario.mu.Unlock()
 		if time.Since(began) > limit {
 			if why == "" {
-				o.t.Errorf("%s: sandbox %s (%s) does not answer %s after the daemon was started", o.name, id, x.State, time.Since(began))
+				o.t.Errorf("%s: sandbox %s (%s) does not answer %s after the node was started", o.name, id, x.State, time.Since(began))
 			}
 			return
 		}
@@ -557,9 +557,9 @@ func (o *owner) readopted(began time.Time) {
 	}
 }
 
-// settle checks all that an owner has left.
+// settle checks everything that an owner has left.
 func (o *owner) settle() {
-	// What is on a volume is there without the sandbox that wrote it.
+	// A volume outlives the sandbox that wrote to it.
 	for deadline := time.Now().Add(settled); o.volume != "" && o.sandbox() == "" && time.Now().Before(deadline); {
 		if !o.create() {
 			pause(o.t.Context(), 100*time.Millisecond)
@@ -574,19 +574,19 @@ func (o *owner) settle() {
 		}
 	}
 	for _, snap := range slices.Sorted(maps.Keys(o.snaps)) {
-		status, answer := o.request("POST", "/v1/sandboxes", newLife(snap))
+		status, answer := o.request("POST", "/v1/sandboxes", sandboxRequest(snap))
 		var x v1.Sandbox
 		if status != http.StatusCreated || json.Unmarshal(answer, &x) != nil {
 			o.t.Errorf("%s: nothing starts from snapshot %s: %d %s", o.name, snap, status, answer)
 			continue
 		}
-		o.copied(x.ID, o.snaps[snap])
+		o.checkCopy(x.ID, o.snaps[snap])
 		o.request("DELETE", "/v1/snapshots/"+snap, nil)
 	}
 }
 
-// clear ends every sandbox, those too whose creation nobody heard of.
-func (l *lives) clear() {
+// clear ends every sandbox, even those whose creation was not acknowledged.
+func (l *scenario) clear() {
 	status, answer := l.request("GET", "/v1/sandboxes?limit=1000", nil)
 	var list struct {
 		Items []v1.Sandbox `json:"items"`

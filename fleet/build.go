@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"crypto/rand"
 	"runtime"
 	"sync"
 
@@ -23,8 +22,8 @@ type BuildRunner struct {
 	open map[engi.SandboxID]bool
 }
 
-// NewWorkshop returns a workshop whose sandboxes p starts. Zero fields of
-// size get what a build usually needs.
+// NewBuildRunner returns a BuildRunner whose sandboxes p starts. Zero fields of
+// size mean what a build usually needs.
 func NewBuildRunner(p provider.Provider, size engi.Size) *BuildRunner {
 	size = size.Or(engi.Size{
 		VCPUs:     float64(runtime.NumCPU()),
@@ -37,25 +36,25 @@ func NewBuildRunner(p provider.Provider, size engi.Size) *BuildRunner {
 	return &BuildRunner{provider: p, size: size, open: map[engi.SandboxID]bool{}}
 }
 
-// Open boots a sandbox on dir: its root file system is written in place, and the
-// node's network is its own. The function destroys the sandbox and waits
-// until it is gone; call it once.
-func (w *BuildRunner) Open(ctx context.Context, dir string) (_ engi.Guest, _ func() error, err error) {
+// Open boots a sandbox on dir, whose root file system it changes in place, with
+// the network of the host. Call the returned function once to destroy the
+// sandbox; it returns when the sandbox is gone.
+func (b *BuildRunner) Open(ctx context.Context, dir string) (_ engi.Guest, _ func() error, err error) {
 	id := engi.NewSandboxID()
-	defer engi.Annotate(&err, "open workshop %s", id)
+	defer engi.Annotate(&err, "open build sandbox %s", id)
 	var u undo
 	defer u.run()
-	w.mu.Lock()
-	w.open[id] = true
-	w.mu.Unlock()
-	u.add(func() { w.forget(id) })
+	b.mu.Lock()
+	b.open[id] = true
+	b.mu.Unlock()
+	u.add(func() { b.forget(id) })
 
-	token := rand.Text() + rand.Text()
-	machine, err := w.provider.Start(ctx, provider.Spec{
+	token := newToken()
+	machine, err := b.provider.Start(ctx, provider.Spec{
 		ID:       id,
 		Root:     dir,
 		Writable: true,
-		Size:     w.size,
+		Size:     b.size,
 		Hostname: hostname,
 		Token:    token,
 		Network:  provider.Host,
@@ -72,33 +71,33 @@ func (w *BuildRunner) Open(ctx context.Context, dir string) (_ engi.Guest, _ fun
 	err = g.Setup(ctx, wire.Setup{
 		Home:      "/root",
 		WorkDir:   "/root",
-		Processes: w.size.Processes,
-		OpenFiles: w.size.OpenFiles,
+		Processes: b.size.Processes,
+		OpenFiles: b.size.OpenFiles,
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	u.keep()
 	return g, func() error {
-		defer w.forget(id)
+		defer b.forget(id)
 		g.Close()
 		return machine.Close()
 	}, nil
 }
 
-func (w *BuildRunner) forget(id engi.SandboxID) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.open, id)
+func (b *BuildRunner) forget(id engi.SandboxID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.open, id)
 }
 
-// owns reports whether id is one of the workshop's sandboxes. A nil workshop
-// has none.
-func (w *BuildRunner) owns(id engi.SandboxID) bool {
-	if w == nil {
+// owns reports whether id is one of the runner's sandboxes. A nil runner has
+// none.
+func (b *BuildRunner) owns(id engi.SandboxID) bool {
+	if b == nil {
 		return false
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.open[id]
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open[id]
 }

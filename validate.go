@@ -1,0 +1,530 @@
+package engi
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Bounds of requests that no configuration raises: those of Linux, of the
+// protocol between host and guest, and of what is reasonable.
+const (
+	maxFaults = 20
+
+	maxPath    = 4095        // bytes of a path
+	maxName    = 255         // bytes of one of its parts
+	maxFiles   = 4096        // of a program
+	maxStrings = 10_000      // arguments, and variables
+	maxString  = 128<<10 - 1 // bytes of an argument, or of a variable with its name
+	maxArgv    = 1 << 20     // bytes of all arguments and variables
+	maxKey     = 255         // bytes of an idempotency key
+
+	maxTemplate = 200     // bytes of a template's name
+	maxPairs    = 64      // of metadata
+	maxPairKey  = 256     // bytes
+	maxPairText = 4 << 10 // bytes of a value of metadata
+	maxNotes    = 1 << 20 // bytes of all notes
+	maxVolumes  = 16      // of a sandbox
+	maxRules    = 1024    // of a network policy
+	maxRule     = 256     // bytes
+	maxHost     = 255     // bytes
+
+	minMemory  = 16 << 20
+	minVCPUs   = 0.01
+	minTimeout = time.Millisecond
+)
+
+// Bounds are what one node accepts. Zero fields are no bound.
+type Bounds struct {
+	File         int64         // bytes of one source file
+	Input        int64         // bytes of a program's files, input, arguments and environment together
+	Limits       Limits        // of one execution or sandbox
+	ClaimTimeout time.Duration // of an execution
+	Lifetime     time.Duration // that a sandbox is awake at a stretch
+}
+
+// A Fault is one thing that is wrong with a request.
+type Fault struct {
+	Field  string // as the HTTP API calls it, such as files[2].path or env.HOME; empty if no single one is to blame
+	Detail string // what is wrong there
+}
+
+// Faults collects what is wrong with a request: the first fault of each field,
+// and at most 20. The zero value has none.
+type Faults []Fault
+
+// Addf adds a fault.
+func (f *Faults) Addf(field, format string, args ...any) {
+	if len(*f) < maxFaults && !slices.ContainsFunc(*f, func(have Fault) bool { return have.Field == field }) {
+		*f = append(*f, Fault{field, fmt.Sprintf(format, args...)})
+	}
+}
+
+// Err returns an Invalid error with the faults, nil if there are none.
+func (f Faults) Err() error {
+	if len(f) == 0 {
+		return nil
+	}
+	text := f[0].Detail
+	if f[0].Field != "" {
+		text = f[0].Field + ": " + text
+	}
+	if more := len(f) - 1; more > 0 {
+		text = fmt.Sprintf("%s (and %d more)", text, more)
+	}
+	err := Errorf(Invalid, "%s", text)
+	err.Faults = f
+	return err
+}
+
+// Faults returns everything that is wrong with the spec on a node with the
+// given bounds, except what depends on its template.
+func (s ExecutionSpec) Faults(b Bounds) (f Faults) {
+	f.program(s.Program, b)
+	f.template(s.Template)
+	f.Network("network", s.Network)
+	f.limits(s.Limits, b.Limits)
+	f.tier(s.MinTier)
+	f.OneOf("on_empty", string(s.OnEmpty), string(PoolWait), string(PoolBootSync), string(PoolReject))
+	f.duration("claim_timeout", s.ClaimTimeout, 0, b.ClaimTimeout)
+	if d := s.OutputDir; d != "" {
+		f.AbsolutePath("output_dir", d)
+	}
+	f.Key("header.Idempotency-Key", s.Idempotency)
+	return f
+}
+
+// Faults returns everything that is wrong with the spec on a node with the
+// given bounds, except what depends on its template or snapshot.
+func (s SandboxSpec) Faults(b Bounds) (f Faults) {
+	f.template(s.Template)
+	if s.Template != "" && s.Snapshot != "" {
+		f.Addf("snapshot", "there is a template already; send one of them")
+	}
+	f.size(s.Size, b.Limits.Size)
+	f.tier(s.MinTier)
+	f.lifetime(s.Lifetime, b.Lifetime)
+	f.Metadata("metadata", s.Metadata)
+	f.Env("env", s.Env)
+	f.volumes("volumes", s.Volumes)
+	f.Network("network", s.Network)
+	f.Host("ports.host", s.Ports.Host)
+	f.notes(s.Notes)
+	f.Key("header.Idempotency-Key", s.Idempotency)
+	return f
+}
+
+// Faults returns everything that is wrong with the update on a node with the
+// given bounds.
+func (u SandboxUpdate) Faults(b Bounds) (f Faults) {
+	if u.Timeout != nil {
+		f.duration("timeout", *u.Timeout, 0, b.Lifetime)
+	}
+	if u.Extend != nil {
+		f.duration("timeout", *u.Extend, 0, b.Lifetime)
+	}
+	if u.Lifetime != nil {
+		f.lifetime(*u.Lifetime, b.Lifetime)
+	}
+	if u.Metadata != nil {
+		f.Metadata("metadata", *u.Metadata)
+	}
+	if u.Network != nil {
+		f.Network("network", *u.Network)
+	}
+	if u.Ports != nil {
+		f.Host("ports.host", u.Ports.Host)
+	}
+	if u.Notes != nil {
+		f.notes(*u.Notes)
+	}
+	return f
+}
+
+// Faults returns what is wrong with limits of which the most are allowed.
+func (l Limits) Faults(most Limits) (f Faults) {
+	f.limits(l, most)
+	return f
+}
+
+// Faults returns what is wrong with a size of which the most is allowed.
+func (s Size) Faults(most Size) (f Faults) {
+	f.size(s, most)
+	return f
+}
+
+// OneOf checks a word that is empty or one of some.
+func (f *Faults) OneOf(field, word string, words ...string) {
+	if word != "" && !slices.Contains(words, word) {
+		f.Addf(field, "%.40q is not one of %s", word, strings.Join(words, ", "))
+	}
+}
+
+// Text checks that s is UTF-8 without NUL.
+func (f *Faults) Text(field, s string) {
+	if !isText(s) {
+		f.Addf(field, "it is not UTF-8 text without NUL")
+	}
+}
+
+func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
+
+// Path checks the path of a file below some directory.
+func (f *Faults) Path(field, p string) {
+	if why := pathFault(p); why != "" {
+		f.Addf(field, "%s", why)
+	}
+}
+
+// pathFault says why p is not a clean relative path that stays where it
+// begins; empty if it is.
+func pathFault(p string) string {
+	switch {
+	case p == "":
+		return "it is empty"
+	case len(p) > maxPath:
+		return fmt.Sprintf("it is longer than %d bytes", maxPath)
+	case !isText(p):
+		return "it is not UTF-8 text without NUL"
+	case p[0] == '/':
+		return fmt.Sprintf("%.80q is absolute; paths are relative to the working directory", p)
+	}
+	clean := path.Clean(p)
+	switch {
+	case clean == ".." || strings.HasPrefix(clean, "../"):
+		return fmt.Sprintf("%.80q leads out of the working directory", p)
+	case clean == ".":
+		return fmt.Sprintf("%.80q is a directory, not a file", p)
+	case clean != p:
+		return fmt.Sprintf("%.80q is not the plainest form of a file's path, which would be %.80q", p, clean)
+	}
+	return nameFault(p)
+}
+
+// nameFault says whether a part of a path is too long.
+func nameFault(p string) string {
+	for name := range strings.SplitSeq(p, "/") {
+		if len(name) > maxName {
+			return fmt.Sprintf("a name in it is longer than %d bytes", maxName)
+		}
+	}
+	return ""
+}
+
+// AbsolutePath checks the path of a directory or file in a sandbox, which must
+// not be the root.
+func (f *Faults) AbsolutePath(field, p string) {
+	why := ""
+	switch {
+	case p == "":
+		why = "it is missing"
+	case len(p) > maxPath:
+		why = fmt.Sprintf("it is longer than %d bytes", maxPath)
+	case !isText(p):
+		why = "it is not UTF-8 text without NUL"
+	case !path.IsAbs(p) || path.Clean(p) != p || p == "/":
+		why = fmt.Sprintf("%.80q is not a plain absolute path below /", p)
+	default:
+		why = nameFault(p)
+	}
+	if why != "" {
+		f.Addf(field, "%s", why)
+	}
+}
+
+// Env checks variables of an environment, and returns their bytes.
+func (f *Faults) Env(field string, env map[string]string) (total int64) {
+	if len(env) > maxStrings {
+		f.Addf(field, "there are %d variables, %d at most", len(env), maxStrings)
+	}
+	bad := false
+	for k, v := range env {
+		total += int64(len(k)+len(v)) + 2
+		bad = bad || variableFault(k, v) != ""
+	}
+	if total > maxArgv {
+		f.Addf(field, "it has %d bytes, %d at most; send what is long as a file", total, maxArgv)
+	}
+	if bad {
+		for _, k := range slices.Sorted(maps.Keys(env)) {
+			if why := variableFault(k, env[k]); why != "" {
+				f.Addf(fmt.Sprintf("%s.%.80s", field, strings.ToValidUTF8(k, "?")), "%s", why)
+			}
+		}
+	}
+	return total
+}
+
+func variableFault(k, v string) string {
+	switch {
+	case k == "" || strings.ContainsAny(k, "=\x00"):
+		return fmt.Sprintf("%.40q cannot be the name of a variable", k)
+	case strings.IndexByte(v, 0) >= 0:
+		return "it has a NUL in it"
+	case len(k)+len(v)+1 > maxString:
+		return fmt.Sprintf("it has %d bytes, %d at most; send it as a file", len(k)+len(v)+1, maxString)
+	}
+	return ""
+}
+
+// Metadata checks the words of owners that sandboxes are found by.
+func (f *Faults) Metadata(field string, md map[string]string) {
+	if len(md) > maxPairs {
+		f.Addf(field, "there are %d pairs, %d at most", len(md), maxPairs)
+	}
+	for _, k := range slices.Sorted(maps.Keys(md)) {
+		switch v := md[k]; {
+		case k == "" || len(k) > maxPairKey || len(v) > maxPairText:
+			f.Addf(field, "the pair %.40q: keys have 1 to %d bytes, values %d at most", k, maxPairKey, maxPairText)
+		case !isText(k) || !isText(v):
+			f.Addf(field, "the pair %.40q is not UTF-8 text without NUL", k)
+		}
+	}
+}
+
+// Key checks an idempotency key.
+func (f *Faults) Key(field, key string) {
+	if len(key) > maxKey {
+		f.Addf(field, "it has %d bytes, %d at most", len(key), maxKey)
+	}
+	f.Text(field, key)
+}
+
+// Host checks what stands in the Host header of requests.
+func (f *Faults) Host(field, host string) {
+	if len(host) > maxHost || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '/' || r == '@' }) {
+		f.Addf(field, "%.80q cannot be a host; use a name, with ${PORT} where the port belongs", host)
+	}
+}
+
+// Network checks the form of a policy. What its rules mean, the wall checks.
+func (f *Faults) Network(field string, p NetworkPolicy) {
+	if p.Mode != "" && !slices.Contains(Networks(), p.Mode) {
+		f.OneOf(field+".mode", string(p.Mode), names(Networks())...)
+	}
+	f.rules(field, "allow", p.Allow)
+	f.rules(field, "deny", p.Deny)
+}
+
+func (f *Faults) rules(field, name string, rules []string) {
+	if len(rules) > maxRules {
+		f.Addf(field+"."+name, "there are %d rules, %d at most", len(rules), maxRules)
+		return
+	}
+	for i, rule := range rules {
+		if rule == "" || len(rule) > maxRule || !isText(rule) {
+			f.Addf(fmt.Sprintf("%s.%s[%d]", field, name, i), "%.80q is not a name, address or network", rule)
+		}
+	}
+}
+
+func (f *Faults) template(name string) {
+	if len(name) > maxTemplate {
+		f.Addf("template", "it is longer than %d bytes", maxTemplate)
+	}
+	f.Text("template", name)
+}
+
+func (f *Faults) tier(t Tier) {
+	f.OneOf("min_tier", string(t), string(TierScript), string(TierGVisor), string(TierMicroVM))
+}
+
+func (f *Faults) notes(notes map[string]string) {
+	total := 0
+	for k, v := range notes {
+		total += len(k) + len(v)
+	}
+	if total > maxNotes {
+		f.Addf("notes", "they have %d bytes, %d at most", total, maxNotes)
+	}
+}
+
+// volumes checks that volumes are mounted where they hide nothing that a
+// sandbox needs, and not inside each other.
+func (f *Faults) volumes(field string, all []VolumeMount) {
+	if len(all) > maxVolumes {
+		f.Addf(field, "there are %d, %d at most", len(all), maxVolumes)
+		return
+	}
+	for i, v := range all {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		if v.Volume == "" {
+			f.Addf(at+".volume", "it is missing")
+		}
+		f.Text(at+".volume", v.Volume)
+		f.AbsolutePath(at+".path", v.Path)
+		for _, system := range []string{"/proc", "/sys", "/dev", "/.engi"} {
+			if within(system, v.Path) {
+				f.Addf(at+".path", "a volume cannot be at %.80q; choose a path outside %s", v.Path, system)
+			}
+		}
+		for _, other := range all[:i] {
+			if within(v.Path, other.Path) || within(other.Path, v.Path) {
+				f.Addf(at+".path", "another volume is at %.80q", other.Path)
+			}
+		}
+	}
+}
+
+// within reports whether p is dir or below it.
+func within(dir, p string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
+
+// program checks code and everything it reads.
+func (f *Faults) program(p Program, b Bounds) {
+	switch {
+	case p.Language == "":
+		f.Addf("language", "it is missing; say one of %s", strings.Join(names(Languages()), ", "))
+	case !slices.Contains(Languages(), p.Language):
+		f.OneOf("language", string(p.Language), names(Languages())...)
+	}
+	total := int64(len(p.Stdin)) + f.files(p.Files, b)
+	if _, why := p.entry(); why != "" {
+		f.Addf("entry", "%s", why)
+	}
+	if len(p.Args) > maxStrings {
+		f.Addf("args", "there are %d, %d at most", len(p.Args), maxStrings)
+	}
+	var argv int64
+	for i, a := range p.Args {
+		argv += int64(len(a)) + 1
+		switch {
+		case strings.IndexByte(a, 0) >= 0:
+			f.Addf(fmt.Sprintf("args[%d]", i), "it has a NUL in it")
+		case len(a) > maxString:
+			f.Addf(fmt.Sprintf("args[%d]", i), "it has %d bytes, %d at most; send it as a file or on standard input", len(a), maxString)
+		}
+	}
+	argv += f.Env("env", p.Env)
+	if argv > maxArgv {
+		f.Addf("args", "arguments and environment have %d bytes, %d at most; send what is long as a file or on standard input", argv, maxArgv)
+	}
+	if total += argv; b.Input > 0 && total > b.Input {
+		f.Addf("", "the program and its input have %d bytes, this node accepts %d", total, b.Input)
+	}
+}
+
+// files checks a program's files, and returns their bytes.
+func (f *Faults) files(files []SourceFile, b Bounds) (total int64) {
+	switch {
+	case len(files) == 0:
+		f.Addf("code", "there is no program: send code, or files")
+	case len(files) > maxFiles:
+		f.Addf("files", "there are %d, %d at most", len(files), maxFiles)
+		return 0
+	}
+	for i, file := range files {
+		if why := pathFault(file.Path); why != "" {
+			f.Addf(fmt.Sprintf("files[%d].path", i), "%s", why)
+		}
+		if file.Mode&^0o777 != 0 {
+			f.Addf(fmt.Sprintf("files[%d].mode", i), "%#o is more than permission bits", file.Mode)
+		}
+		n := int64(len(file.Data))
+		if b.File > 0 && n > b.File {
+			f.Addf(fmt.Sprintf("files[%d]", i), "it has %d bytes, this node accepts %d; send less code, or let the program read its data from elsewhere", n, b.File)
+		}
+		total += n
+	}
+	if len(files) < 2 {
+		return total
+	}
+	seen := make(map[string]bool, len(files))
+	for i, file := range files {
+		if seen[file.Path] {
+			f.Addf(fmt.Sprintf("files[%d].path", i), "%.80q is there twice", file.Path)
+		}
+		seen[file.Path] = true
+	}
+	for i, file := range files {
+		for dir := path.Dir(file.Path); dir != "." && dir != "/"; dir = path.Dir(dir) {
+			if seen[dir] {
+				f.Addf(fmt.Sprintf("files[%d].path", i), "%.80q is both a file and a directory", dir)
+			}
+		}
+	}
+	return total
+}
+
+func (f *Faults) limits(l, most Limits) {
+	f.size(l.Size, most.Size)
+	f.duration("timeout", l.Timeout, minTimeout, most.Timeout)
+	f.bytes("output", l.Output, 0, most.Output)
+	f.bytes("artifacts.max_bytes", l.ArtifactBytes, 0, most.ArtifactBytes)
+	f.count("artifacts.max_count", int64(l.ArtifactCount), int64(most.ArtifactCount))
+}
+
+func (f *Faults) size(s, most Size) {
+	switch plain := func(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }; {
+	case math.IsNaN(s.VCPUs) || math.IsInf(s.VCPUs, 0):
+		f.Addf("vcpus", "%v is not a number of processors", s.VCPUs)
+	default:
+		between(f, "vcpus", s.VCPUs, minVCPUs, most.VCPUs, plain)
+	}
+	f.bytes("memory", s.Memory, minMemory, most.Memory)
+	f.bytes("disk", s.Disk, 0, most.Disk)
+	f.count("inodes", s.Inodes, most.Inodes)
+	f.count("processes", int64(s.Processes), int64(most.Processes))
+	f.count("open_files", int64(s.OpenFiles), int64(most.OpenFiles))
+}
+
+func (f *Faults) lifetime(l Lifetime, most time.Duration) {
+	f.duration("timeout", l.Timeout, 0, most)
+	f.duration("idle_timeout", l.Idle, 0, 0)
+	f.duration("max_duration", l.Max, 0, most)
+	if l.Max > 0 && l.Timeout > l.Max {
+		f.Addf("timeout", "%v is more than the sandbox's own maximum of %v", l.Timeout, l.Max)
+	}
+	f.OneOf("on_timeout", string(l.OnTimeout), string(EndKill), string(EndHibernate))
+}
+
+func (f *Faults) duration(field string, d, least, most time.Duration) {
+	between(f, field, d, least, most, time.Duration.String)
+}
+
+func (f *Faults) bytes(field string, n, least, most int64) {
+	between(f, field, n, least, most, bytesText)
+}
+
+func (f *Faults) count(field string, n, most int64) {
+	between(f, field, n, 0, most, func(n int64) string { return strconv.FormatInt(n, 10) })
+}
+
+// between checks a number that is 0, which stands for a default, or at least
+// least and at most most. A most of 0 is no bound.
+func between[N ~int64 | ~float64](f *Faults, field string, n, least, most N, text func(N) string) {
+	switch {
+	case n < 0:
+		f.Addf(field, "%s is negative; leave it out to get the default", text(n))
+	case n != 0 && n < least:
+		f.Addf(field, "%s is too little, it must be %s at least", text(n), text(least))
+	case most > 0 && n > most:
+		f.Addf(field, "%s is more than this node allows, which is %s", text(n), text(most))
+	}
+}
+
+// bytesText writes a size in the largest unit, with at most two decimals.
+func bytesText(n int64) string {
+	for _, u := range []struct {
+		name  string
+		bytes int64
+	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if n >= u.bytes {
+			return strconv.FormatFloat(math.Round(float64(n)/float64(u.bytes)*100)/100, 'f', -1, 64) + u.name
+		}
+	}
+	return strconv.FormatInt(n, 10) + "B"
+}
+
+func names[T ~string](all []T) []string {
+	list := make([]string, len(all))
+	for i, v := range all {
+		list[i] = string(v)
+	}
+	return list
+}
