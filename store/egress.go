@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -92,6 +93,9 @@ func (s egressStore) Append(ctx context.Context, events []engi.NetworkEvent) (er
 				return err
 			}
 		}
+		if err := recordRefusals(ctx, t, events); err != nil {
+			return err
+		}
 		return s.sweep(ctx, t)
 	})
 	if err != nil {
@@ -99,6 +103,45 @@ func (s egressStore) Append(ctx context.Context, events []engi.NetworkEvent) (er
 	}
 	for i, n := range seqs {
 		events[i].Seq = n
+	}
+	return nil
+}
+
+// recordRefusals appends one event for each sandbox that was refused something,
+// with how often and the first places.
+func recordRefusals(ctx context.Context, t *tx, events []engi.NetworkEvent) error {
+	const mostPlaces = 10
+	type refusals struct {
+		owner  engi.Owner
+		count  int
+		places []string
+	}
+	refused := map[engi.SandboxID]*refusals{}
+	var order []engi.SandboxID
+	for _, e := range events {
+		if e.Allowed {
+			continue
+		}
+		r := refused[e.Sandbox]
+		if r == nil {
+			r = &refusals{owner: e.Owner}
+			refused[e.Sandbox] = r
+			order = append(order, e.Sandbox)
+		}
+		r.count++
+		place := e.Host
+		if place == "" && e.Address.IsValid() {
+			place = e.Address.String()
+		}
+		if place != "" && len(r.places) < mostPlaces && !slices.Contains(r.places, place) {
+			r.places = append(r.places, place)
+		}
+	}
+	for _, id := range order {
+		r := refused[id]
+		if err := t.record(ctx, r.owner, string(id), engi.EventNetworkRefused, map[string]any{"count": r.count, "places": r.places}); err != nil {
+			return err
+		}
 	}
 	return nil
 }
