@@ -23,6 +23,24 @@ func Languages() []Language {
 	return []Language{Python, JavaScript, TypeScript, Go, Bash}
 }
 
+// MainFile returns the usual name of a program's only file, like main.py; empty
+// for an unknown language.
+func (l Language) MainFile() string {
+	switch l {
+	case Python:
+		return "main.py"
+	case JavaScript:
+		return "main.mjs"
+	case TypeScript:
+		return "main.ts"
+	case Go:
+		return "main.go"
+	case Bash:
+		return "main.sh"
+	}
+	return ""
+}
+
 // A SourceFile is one file of a program, relative to the working directory.
 type SourceFile struct {
 	Path string // slash-separated, relative, clean, never upwards

@@ -399,7 +399,7 @@ func checkText(spec engi.RunSpec) error {
 		return engi.Errorf(engi.Invalid, "%d images, %d at most", len(images), maxImages)
 	}
 	for i, img := range images {
-		if !slices.Contains([]string{"image/png", "image/jpeg", "image/webp", "image/gif"}, img.MediaType) {
+		if !slices.Contains(engi.ImageTypes(), img.MediaType) {
 			return engi.Errorf(engi.Invalid, "image %d is of type %.40q", i, img.MediaType).WithRemedy("use PNG, JPEG, WebP or GIF")
 		}
 		if len(img.Data) == 0 || len(img.Data) > maxImage {
@@ -415,7 +415,7 @@ func checkHistory(messages []engi.Message) error {
 	}
 	size := 0
 	for i, m := range messages {
-		if !slices.Contains([]engi.Role{engi.RoleUser, engi.RoleAssistant, engi.RoleTool}, m.Role) {
+		if !slices.Contains(engi.Roles(), m.Role) {
 			return engi.Errorf(engi.Invalid, "message %d is by %.40q, who is nobody", i, m.Role).WithRemedy("use user, assistant or tool")
 		}
 		if size += weight(m); size > maxHistory {
@@ -544,7 +544,7 @@ func (o *Runner) Messages(ctx context.Context, owner engi.Owner, id engi.RunID) 
 }
 
 // Kept returns a result that was too long for the model.
-func (o *Runner) Kept(ctx context.Context, owner engi.Owner, id engi.RunID, call string) ([]byte, error) {
+func (o *Runner) FullResult(ctx context.Context, owner engi.Owner, id engi.RunID, call string) ([]byte, error) {
 	if _, err := o.opt.Store.Get(ctx, owner, id); err != nil {
 		return nil, err
 	}

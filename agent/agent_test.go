@@ -240,7 +240,7 @@ func TestOwners(t *testing.T) {
 	for _, e3 = range w.Watch(ctx, "bob", r.ID, 0) {
 		break
 	}
-	_, e4 := w.Kept(ctx, "bob", r.ID, "x")
+	_, e4 := w.FullResult(ctx, "bob", r.ID, "x")
 	_, e5 := w.Start(ctx, engi.RunSpec{Owner: "bob", Input: "x", Conversation: r.Conversation})
 	for i, err := range []error{e1, e2, e3, e4, e5, w.Cancel(ctx, "bob", r.ID)} {
 		if engi.KindOf(err) != engi.NotFound {

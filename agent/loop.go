@@ -115,7 +115,7 @@ func (l *running) work(ctx context.Context) error {
 			return l.shaped(ctx, model, q, shape)
 		}
 		r, err := model.Generate(ctx, q, l.delta)
-		l.rec.Tokens = l.rec.Tokens.Plus(r.Tokens)
+		l.rec.Tokens = l.rec.Tokens.Add(r.Tokens)
 		if err != nil {
 			return err
 		}
@@ -149,7 +149,7 @@ func (l *running) end(s engi.RunState, reason string) error {
 func (l *running) shaped(ctx context.Context, model llm.Model, q llm.Request, shape *llm.Shape) error {
 	q.Tools = nil
 	value, r, err := llm.Shaped(ctx, model, q, shape, l.delta)
-	l.rec.Tokens = l.rec.Tokens.Plus(r.Tokens)
+	l.rec.Tokens = l.rec.Tokens.Add(r.Tokens)
 	if err != nil {
 		return err
 	}
@@ -225,7 +225,7 @@ func (l *running) env() tool.Env {
 func (l *running) delta(d llm.Delta) error {
 	switch {
 	case d.Again:
-		l.tell(engi.RunEvent{Kind: engi.RunAgain})
+		l.tell(engi.RunEvent{Kind: engi.RunReset})
 	case d.Text != "":
 		l.tell(engi.RunEvent{Kind: engi.RunText, Text: d.Text})
 	case d.Thought != "":

@@ -83,7 +83,7 @@ func (l *running) retell() error {
 			}
 		}
 	}
-	l.tell(engi.RunEvent{Kind: engi.RunAgain})
+	l.tell(engi.RunEvent{Kind: engi.RunReset})
 	return nil
 }
 

@@ -114,7 +114,7 @@ func (c *counting) Embed(ctx context.Context, owner engi.Owner, texts []string) 
 	return c.Embedder.Embed(ctx, owner, texts)
 }
 
-func find(t *testing.T, l *library.Library, s engi.SearchSpec) engi.Finding {
+func find(t *testing.T, l *library.Library, s engi.SearchSpec) engi.SearchResult {
 	t.Helper()
 	f, err := l.Search(t.Context(), s)
 	if err != nil {

@@ -28,7 +28,7 @@ const (
 )
 
 // Search implements [engi.Library].
-func (l *Library) Search(ctx context.Context, spec engi.SearchSpec) (found engi.Finding, err error) {
+func (l *Library) Search(ctx context.Context, spec engi.SearchSpec) (found engi.SearchResult, err error) {
 	defer engi.Annotate(&err, "search")
 	spec.Mode = cmp.Or(spec.Mode, engi.SearchHybrid)
 	spec.Limit = cmp.Or(spec.Limit, 5)
@@ -224,8 +224,8 @@ func (l *Library) rerank(ctx context.Context, spec engi.SearchSpec, list []candi
 	return ""
 }
 
-func hit(c candidate, score float64) engi.Hit {
-	h := engi.Hit{Title: c.record.Title, Package: c.record.Package, Headings: c.Headings, Text: c.Text, Score: score}
+func hit(c candidate, score float64) engi.SearchHit {
+	h := engi.SearchHit{Title: c.record.Title, Package: c.record.Package, Headings: c.Headings, Text: c.Text, Score: score}
 	if c.record.Module != nil {
 		m := *c.record.Module
 		h.Module, h.Title = &m, m.Path

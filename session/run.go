@@ -66,7 +66,7 @@ func (m *Manager) RunCode(ctx context.Context, owner engi.Owner, idOrName string
 		}
 	}()
 	res, err = m.run(ctx, l, in, spec, out)
-	res.Sandbox, res.Booted, res.Queued = in.sandbox, in.booted, queued
+	res.Sandbox, res.BootTime, res.QueueTime = in.sandbox, in.booted, queued
 	if err != nil {
 		if engi.KindOf(err) != engi.Unavailable {
 			return res, err

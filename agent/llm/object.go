@@ -109,7 +109,7 @@ func Shaped(ctx context.Context, m Model, q Request, shape *Shape, out func(Delt
 	var spent engi.Tokens
 	for attempt := 0; ; attempt++ {
 		r, err := m.Generate(ctx, q, out)
-		spent = spent.Plus(r.Tokens)
+		spent = spent.Add(r.Tokens)
 		r.Tokens = spent
 		if err != nil {
 			return nil, r, err

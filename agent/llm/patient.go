@@ -51,7 +51,7 @@ func (p *patient) Generate(ctx context.Context, q Request, out func(Delta) error
 				broken = out(d)
 				return broken
 			}, out != nil)
-			spent = spent.Plus(r.Tokens)
+			spent = spent.Add(r.Tokens)
 			if err == nil {
 				r.Tokens, r.Took = spent, time.Since(began)
 				return r, nil

@@ -193,7 +193,7 @@ func image(c *sdk.ImageContent, have int) (engi.Image, string) {
 		return engi.Image{}, fmt.Sprintf("[picture left out: there are more than %d]", maxImages)
 	case len(c.Data) > maxImage:
 		return engi.Image{}, fmt.Sprintf("[picture of %d bytes left out: it may have %d]", len(c.Data), maxImage)
-	case !slices.Contains([]string{"image/png", "image/jpeg", "image/webp", "image/gif"}, kind):
+	case !slices.Contains(engi.ImageTypes(), kind):
 		return engi.Image{}, fmt.Sprintf("[picture of type %s left out]", clean(c.MIMEType, 80))
 	}
 	return engi.Image{MediaType: kind, Data: bytes.Clone(c.Data)}, ""

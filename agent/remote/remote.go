@@ -214,7 +214,7 @@ func (s *source) learn(offers []offer, left []string, err error) {
 		s.state.State, s.state.Error, s.until = engi.ToolServerFailed, err.Error(), time.Time{}
 		return
 	}
-	s.state.State, s.state.Error, s.state.Left = engi.ToolServerReady, "", left
+	s.state.State, s.state.Error, s.state.Skipped = engi.ToolServerReady, "", left
 	s.state.Tools = make([]string, len(offers))
 	for i, o := range offers {
 		s.state.Tools[i] = o.name

@@ -384,7 +384,7 @@ func TestHostileTools(t *testing.T) {
 	if len(names) != 6 { // and the long one
 		t.Errorf("%v", names)
 	}
-	if left := strings.Join(b.Servers()[0].Left, "\n"); !strings.Contains(left, "itself: ") || !strings.Contains(left, "a/b: there is another") || !strings.Contains(left, "deep: ") {
+	if left := strings.Join(b.Servers()[0].Skipped, "\n"); !strings.Contains(left, "itself: ") || !strings.Contains(left, "a/b: there is another") || !strings.Contains(left, "deep: ") {
 		t.Errorf("left out: %s", left)
 	}
 }
@@ -434,7 +434,7 @@ func TestList(t *testing.T) {
 	if n := lists.Load(); n != 1 {
 		t.Errorf("it was asked %d times", n)
 	}
-	if left := b.Servers()[0].Left; len(left) != 1 || !strings.Contains(left[0], "nothing") {
+	if left := b.Servers()[0].Skipped; len(left) != 1 || !strings.Contains(left[0], "nothing") {
 		t.Errorf("%v", left)
 	}
 }

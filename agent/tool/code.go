@@ -85,8 +85,8 @@ func (p Services) execute(ctx context.Context, c *Call, a executeCode) (Result, 
 		return Result{}, err
 	}
 	lang := engi.Language(strings.ToLower(a.Language))
-	name, ok := entries[lang]
-	if !ok {
+	name := lang.MainFile()
+	if name == "" {
 		return Result{}, engi.Errorf(engi.Invalid, "language %.40q is unknown", a.Language).WithRemedy("use python, javascript, typescript, go or bash")
 	}
 	x, err := p.Executions.Start(ctx, engi.ExecutionSpec{
@@ -124,10 +124,6 @@ func (p Services) execute(ctx context.Context, c *Call, a executeCode) (Result, 
 	return p.answer(ctx, c, x)
 }
 
-var entries = map[engi.Language]string{
-	engi.Python: "main.py", engi.JavaScript: "main.mjs", engi.TypeScript: "main.ts", engi.Go: "main.go", engi.Bash: "main.sh",
-}
-
 func (p Services) answer(ctx context.Context, c *Call, x engi.Execution) (Result, error) {
 	r := x.Result
 	out := Result{Text: report(string(r.Stdout), string(r.Stderr), r.Exit, r.StdoutTruncated || r.StderrTruncated), Failed: r.Exit.Cause != engi.CauseExited || r.Exit.Code != 0}
@@ -137,7 +133,7 @@ func (p Services) answer(ctx context.Context, c *Call, x engi.Execution) (Result
 	for _, f := range r.Artifacts {
 		out.Text += fmt.Sprintf("\nfile: %s (%d bytes)", f.Path, f.Size)
 		kind, _, _ := strings.Cut(mime.TypeByExtension(path.Ext(f.Path)), ";")
-		if len(out.Images) == maxImages || f.Size > maxImage || !slices.Contains([]string{"image/png", "image/jpeg", "image/webp", "image/gif"}, kind) {
+		if len(out.Images) == maxImages || f.Size > maxImage || !slices.Contains(engi.ImageTypes(), kind) {
 			continue
 		}
 		data, err := p.artifact(ctx, c, x.ID, f.Path)

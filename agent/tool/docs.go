@@ -159,7 +159,7 @@ func (p Services) searchDocs(ctx context.Context, c *Call, a searchDocs) (Result
 	return Result{Text: b.String()}, nil
 }
 
-func tellPiece(b *strings.Builder, h engi.Hit) {
+func tellPiece(b *strings.Builder, h engi.SearchHit) {
 	path := append([]string{h.Title}, h.Headings...)
 	if len(h.Headings) > 0 && h.Headings[0] == h.Title {
 		path = h.Headings

@@ -109,7 +109,7 @@ func (c *collector) flush() {
 }
 
 func (c *collector) result() engi.CodeResult {
-	return engi.CodeResult{Stdout: c.stdout.text(), Stderr: c.stderr.text(), Cut: c.stdout.cut || c.stderr.cut}
+	return engi.CodeResult{Stdout: c.stdout.text(), Stderr: c.stderr.text(), Truncated: c.stdout.cut || c.stderr.cut}
 }
 
 // decode reads the answer into res.

@@ -107,8 +107,8 @@ func TestOutputIsBounded(t *testing.T) {
 		c.add(engi.Chunk{Stream: engi.Stderr, Data: []byte("\xff")})
 	}
 	res := c.result()
-	if len(res.Stdout) != MaxOutput || !res.Cut || strings.Contains(res.Stderr, "\xff") {
-		t.Errorf("%d bytes, cut %t", len(res.Stdout), res.Cut)
+	if len(res.Stdout) != MaxOutput || !res.Truncated || strings.Contains(res.Stderr, "\xff") {
+		t.Errorf("%d bytes, cut %t", len(res.Stdout), res.Truncated)
 	}
 	c.add(engi.Chunk{Stream: engi.Stdout, Data: []byte("\x1eM")})
 	for range 40 {

@@ -145,7 +145,7 @@ func TestS0_2_CodeInADenoOfItsOwn(t *testing.T) {
 	var printed strings.Builder
 	res, err := n.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: `console.log("out"); console.error("err"); Deno.env.get("COLOR") + Deno.env.get("MORE")`, Env: map[string]string{"MORE": "!"}},
 		func(c engi.Chunk) { printed.Write(c.Data) })
-	if err != nil || string(res.Value) != `"blue!"` || res.Stdout != "out\n" || res.Stderr != "err\n" || printed.Len() != 8 || res.Booted != 0 {
+	if err != nil || string(res.Value) != `"blue!"` || res.Stdout != "out\n" || res.Stderr != "err\n" || printed.Len() != 8 || res.BootTime != 0 {
 		t.Errorf("%+v, %q, %v", res, printed.String(), err)
 	}
 
