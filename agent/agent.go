@@ -42,7 +42,7 @@ type Store interface {
 	// owner has a run of the same idempotency key; see Repeated.
 	Put(ctx context.Context, r Record, messages []engi.Message) error
 	// Repeated returns the run of an idempotency key, or NotFound.
-	Repeated(ctx context.Context, owner engi.Owner, key string) (Record, error)
+	ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (Record, error)
 	// Update keeps a run's state, and messages from number n on, instead of
 	// those that were there from n on.
 	Update(ctx context.Context, r Record, n int, messages []engi.Message) error
@@ -66,57 +66,57 @@ type Filter struct {
 // Results keeps results of tools that are too long for the model, as long as
 // their runs. It is safe for concurrent use.
 type Results interface {
-	Keep(ctx context.Context, id engi.RunID, call string, data []byte) error
+	PutResult(ctx context.Context, id engi.RunID, call string, data []byte) error
 	// Kept reports NotFound for what was not kept.
-	Kept(ctx context.Context, id engi.RunID, call string) ([]byte, error)
+	GetResult(ctx context.Context, id engi.RunID, call string) ([]byte, error)
 }
 
 // Options configure a Runner.
 type Options struct {
-	Agents  []engi.AgentSpec // at least one; the first is the default
-	Models  func(ref string) (llm.Model, error)
-	Tools   []tool.Tool
-	Sources []tool.Source // of more tools; agents choose them by name, or by *
-	Store   Store
-	Results Results
-	Dir     string        // absolute, of what is told of runs
-	Log     *slog.Logger  // nil discards
-	MaxRuns int           // at once; 0 means 64
-	Timeout time.Duration // of a run, from start or restart; 0 means 1 h
-	Keep    time.Duration // ended runs are kept; 0 means 30 days
+	Agents    []engi.AgentSpec // at least one; the first is the default
+	Models    func(ref string) (llm.Model, error)
+	Tools     []tool.Tool
+	Sources   []tool.Source // of more tools; agents choose them by name, or by *
+	Store     Store
+	Results   Results
+	Dir       string        // absolute, of what is told of runs
+	Log       *slog.Logger  // nil discards
+	MaxRuns   int           // at once; 0 means 64
+	Timeout   time.Duration // of a run, from start or restart; 0 means 1 h
+	Retention time.Duration // ended runs are kept; 0 means 30 days
 
 	// Check reports NotFound for a sandbox or a session that owner has not;
 	// nil means everything is there.
-	Check func(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, session string) error
+	CheckTarget func(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, session string) error
 	// Afford reports Exhausted for an owner that has spent what it may; runs
 	// are then not begun. Models refuse by themselves. nil means all may go on.
-	Afford func(ctx context.Context, owner engi.Owner) error
+	CheckBudget func(ctx context.Context, owner engi.Owner) error
 	// Inject returns what the tools of a run find in their Deps: clients,
 	// passwords, whatever a model must not see. It is asked when the run
 	// begins and when it goes on after a restart; what it reports fails the
 	// run. nil means there is nothing.
-	Inject func(ctx context.Context, r engi.Run) (any, error)
+	Deps func(ctx context.Context, r engi.Run) (any, error)
 	// Ended is told of a run that has ended, before its followers are; nil if
 	// nobody wants to know. It must be quick, and cannot fail the run.
-	Ended func(ctx context.Context, r engi.Run)
+	OnEnd func(ctx context.Context, r engi.Run)
 }
 
 // A Runner runs agents. It implements [engi.Agents] and is safe for
 // concurrent use.
 type Runner struct {
-	opt    Options
-	agents map[string]engi.AgentSpec
-	tools  map[string]tool.Tool
-	shapes map[string]*llm.Shape // of agents' outputs
+	opt     Options
+	agents  map[string]engi.AgentSpec
+	tools   map[string]tool.Tool
+	schemas map[string]*llm.Schema // of agents' outputs
 
 	base context.Context // of all runs; ended by Run
 	stop context.CancelCauseFunc
 	wg   sync.WaitGroup
 
-	mu      sync.Mutex
-	live    map[engi.RunID]*running
-	closed  bool
-	talking map[engi.ConversationID]bool
+	mu            sync.Mutex
+	active        map[engi.RunID]*activeRun
+	closed        bool
+	conversations map[engi.ConversationID]bool
 }
 
 var _ engi.Agents = (*Runner)(nil)
@@ -136,30 +136,30 @@ func New(opt Options) (*Runner, error) {
 	if opt.Timeout == 0 {
 		opt.Timeout = time.Hour
 	}
-	if opt.Keep == 0 {
-		opt.Keep = 30 * 24 * time.Hour
+	if opt.Retention == 0 {
+		opt.Retention = 30 * 24 * time.Hour
 	}
-	o := &Runner{opt: opt, agents: map[string]engi.AgentSpec{}, tools: map[string]tool.Tool{}, shapes: map[string]*llm.Shape{},
-		live: map[engi.RunID]*running{}, talking: map[engi.ConversationID]bool{}}
-	o.base, o.stop = context.WithCancelCause(context.Background())
+	r := &Runner{opt: opt, agents: map[string]engi.AgentSpec{}, tools: map[string]tool.Tool{}, schemas: map[string]*llm.Schema{},
+		active: map[engi.RunID]*activeRun{}, conversations: map[engi.ConversationID]bool{}}
+	r.base, r.stop = context.WithCancelCause(context.Background())
 	for _, t := range opt.Tools {
-		if _, ok := o.tools[t.Name]; ok {
+		if _, ok := r.tools[t.Name]; ok {
 			return nil, engi.Errorf(engi.Invalid, "there are two tools called %s", t.Name)
 		}
-		o.tools[t.Name] = t
+		r.tools[t.Name] = t
 	}
 	for _, a := range opt.Agents {
 		switch {
 		case a.Name == "" || len(a.Name) > 64:
 			return nil, engi.Errorf(engi.Invalid, "%.80q is no name for an agent", a.Name)
-		case o.agents[a.Name].Name != "":
+		case r.agents[a.Name].Name != "":
 			return nil, engi.Errorf(engi.Invalid, "there are two agents called %s", a.Name)
 		case a.Steps < 0 || a.Steps > maxSteps:
 			return nil, engi.Errorf(engi.Invalid, "agent %s: %d steps are not between 1 and %d", a.Name, a.Steps, maxSteps)
 		}
 		for _, name := range a.Tools {
-			if _, ok := o.tools[name]; !ok && name != "*" && !o.hasSource(name) {
-				known := slices.Sorted(maps.Keys(o.tools))
+			if _, ok := r.tools[name]; !ok && name != "*" && !r.hasSource(name) {
+				known := slices.Sorted(maps.Keys(r.tools))
 				for _, s := range opt.Sources {
 					known = append(known, s.Name())
 				}
@@ -167,22 +167,22 @@ func New(opt Options) (*Runner, error) {
 			}
 		}
 		if a.Output != nil {
-			s, err := llm.ParseShape(a.Output)
+			s, err := llm.ParseSchema(a.Output)
 			if err != nil {
 				return nil, engi.Errorf(engi.Invalid, "agent %s: %w", a.Name, err)
 			}
-			o.shapes[a.Name] = s
+			r.schemas[a.Name] = s
 		}
 		if a.Steps == 0 {
 			a.Steps = defaultSteps
 		}
-		o.agents[a.Name] = a
+		r.agents[a.Name] = a
 	}
-	return o, nil
+	return r, nil
 }
 
-func (o *Runner) hasSource(name string) bool {
-	return slices.ContainsFunc(o.opt.Sources, func(s tool.Source) bool { return s.Name() == name })
+func (r *Runner) hasSource(name string) bool {
+	return slices.ContainsFunc(r.opt.Sources, func(s tool.Source) bool { return s.Name() == name })
 }
 
 const (
@@ -198,10 +198,10 @@ const (
 )
 
 // Agents returns what is configured, the default first.
-func (o *Runner) Agents() []engi.AgentSpec {
-	all := make([]engi.AgentSpec, len(o.opt.Agents))
-	for i, a := range o.opt.Agents {
-		all[i] = o.agents[a.Name]
+func (r *Runner) Agents() []engi.AgentSpec {
+	all := make([]engi.AgentSpec, len(r.opt.Agents))
+	for i, a := range r.opt.Agents {
+		all[i] = r.agents[a.Name]
 	}
 	return all
 }
@@ -209,18 +209,18 @@ func (o *Runner) Agents() []engi.AgentSpec {
 // Run goes on with the runs that a crash or a stop has left, calls ready, and
 // blocks until ctx ends; then it lets go of what runs, to be gone on with
 // later, and waits.
-func (o *Runner) Run(ctx context.Context, ready func()) error {
-	left, err := o.opt.Store.List(ctx, "", Filter{Running: true})
+func (r *Runner) Run(ctx context.Context, ready func()) error {
+	left, err := r.opt.Store.List(ctx, "", Filter{Running: true})
 	if err != nil {
 		return err
 	}
-	for _, r := range left {
-		messages, err := o.opt.Store.Messages(ctx, r.ID)
+	for _, rec := range left {
+		messages, err := r.opt.Store.Messages(ctx, rec.ID)
 		if err != nil {
 			return err
 		}
-		o.opt.Log.InfoContext(ctx, "go on with a run", "run", r.ID, "step", r.Steps)
-		if _, err := o.begin(r, messages, true); err != nil {
+		r.opt.Log.InfoContext(ctx, "go on with a run", "run", rec.ID, "step", rec.Steps)
+		if _, err := r.launch(rec, messages, true); err != nil {
 			return err
 		}
 	}
@@ -228,11 +228,11 @@ func (o *Runner) Run(ctx context.Context, ready func()) error {
 	tick := time.NewTicker(time.Hour)
 	defer tick.Stop()
 	for {
-		if err := o.opt.Store.Forget(ctx, time.Now().Add(-o.opt.Keep)); err != nil && ctx.Err() == nil {
-			o.opt.Log.WarnContext(ctx, "forget runs", "error", err)
+		if err := r.opt.Store.Forget(ctx, time.Now().Add(-r.opt.Retention)); err != nil && ctx.Err() == nil {
+			r.opt.Log.WarnContext(ctx, "forget runs", "error", err)
 		}
-		if err := o.forgetStreams(); err != nil {
-			o.opt.Log.WarnContext(ctx, "forget what was told of runs", "error", err)
+		if err := r.removeOldEvents(); err != nil {
+			r.opt.Log.WarnContext(ctx, "forget what was told of runs", "error", err)
 		}
 		select {
 		case <-tick.C:
@@ -241,11 +241,11 @@ func (o *Runner) Run(ctx context.Context, ready func()) error {
 		}
 		break
 	}
-	o.mu.Lock()
-	o.closed = true
-	o.mu.Unlock()
-	o.stop(errStopping)
-	o.wg.Wait()
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.stop(errStopping)
+	r.wg.Wait()
 	return nil
 }
 
@@ -256,13 +256,13 @@ var errStopping = engi.Errorf(engi.Unavailable, "the node stops")
 var errCancelled = engi.Errorf(engi.Expired, "the run was cancelled")
 
 // Start begins a run.
-func (o *Runner) Start(ctx context.Context, spec engi.RunSpec) (engi.Run, error) {
-	rec, messages, err := o.admit(ctx, spec)
+func (r *Runner) Start(ctx context.Context, spec engi.RunSpec) (engi.Run, error) {
+	rec, messages, err := r.prepare(ctx, spec)
 	if err != nil {
 		return engi.Run{}, err
 	}
 	if spec.Idempotency != "" {
-		switch old, err := o.opt.Store.Repeated(ctx, spec.Owner, spec.Idempotency); {
+		switch old, err := r.opt.Store.ByIdempotencyKey(ctx, spec.Owner, spec.Idempotency); {
 		case err == nil && old.Fingerprint == rec.Fingerprint:
 			return old.Run, nil
 		case err == nil:
@@ -271,50 +271,50 @@ func (o *Runner) Start(ctx context.Context, spec engi.RunSpec) (engi.Run, error)
 			return engi.Run{}, err
 		}
 	}
-	if o.opt.Afford != nil {
-		if err := o.opt.Afford(ctx, spec.Owner); err != nil {
+	if r.opt.CheckBudget != nil {
+		if err := r.opt.CheckBudget(ctx, spec.Owner); err != nil {
 			return engi.Run{}, err
 		}
 	}
-	l, err := o.begin(rec, messages, false)
+	a, err := r.launch(rec, messages, false)
 	if err != nil {
 		return engi.Run{}, err
 	}
-	if err := o.opt.Store.Put(ctx, rec, messages); err != nil {
-		l.drop()
+	if err := r.opt.Store.Put(ctx, rec, messages); err != nil {
+		a.discard()
 		// Somebody else may have come with the same key meanwhile.
-		if old, again := o.opt.Store.Repeated(ctx, spec.Owner, spec.Idempotency); engi.KindOf(err) == engi.Conflict && again == nil && old.Fingerprint == rec.Fingerprint {
+		if old, again := r.opt.Store.ByIdempotencyKey(ctx, spec.Owner, spec.Idempotency); engi.KindOf(err) == engi.Conflict && again == nil && old.Fingerprint == rec.Fingerprint {
 			return old.Run, nil
 		}
 		return engi.Run{}, err
 	}
-	close(l.kept)
+	close(a.recorded)
 	return rec.Run, nil
 }
 
 // admit checks spec and returns the record and the messages of its run.
-func (o *Runner) admit(ctx context.Context, spec engi.RunSpec) (rec Record, messages []engi.Message, err error) {
+func (r *Runner) prepare(ctx context.Context, spec engi.RunSpec) (rec Record, messages []engi.Message, err error) {
 	name := spec.Agent
-	if name == "" && len(o.opt.Agents) > 0 {
-		name = o.opt.Agents[0].Name
+	if name == "" && len(r.opt.Agents) > 0 {
+		name = r.opt.Agents[0].Name
 	}
-	a, ok := o.agents[name]
+	def, ok := r.agents[name]
 	if !ok {
 		return rec, nil, engi.Errorf(engi.NotFound, "there is no agent %.80q", name).WithRemedy("'engi agent list' shows those there are")
 	}
-	if err := checkText(spec); err != nil {
+	if err := checkInput(spec); err != nil {
 		return rec, nil, err
 	}
 	model := spec.Model
 	if model == "" {
-		model = a.Model
+		model = def.Model
 	}
-	m, err := o.opt.Models(model)
+	m, err := r.opt.Models(model)
 	if err != nil {
 		return rec, nil, err
 	}
 	if spec.Output != nil {
-		if _, err := llm.ParseShape(spec.Output); err != nil {
+		if _, err := llm.ParseSchema(spec.Output); err != nil {
 			return rec, nil, err
 		}
 	}
@@ -324,8 +324,8 @@ func (o *Runner) admit(ctx context.Context, spec engi.RunSpec) (rec Record, mess
 	if err := checkHistory(spec.Messages); err != nil {
 		return rec, nil, err
 	}
-	if o.opt.Check != nil && (spec.Sandbox != "" || spec.Session != "") {
-		if err := o.opt.Check(ctx, spec.Owner, spec.Sandbox, spec.Session); err != nil {
+	if r.opt.CheckTarget != nil && (spec.Sandbox != "" || spec.Session != "") {
+		if err := r.opt.CheckTarget(ctx, spec.Owner, spec.Sandbox, spec.Session); err != nil {
 			return rec, nil, err
 		}
 	}
@@ -333,16 +333,16 @@ func (o *Runner) admit(ctx context.Context, spec engi.RunSpec) (rec Record, mess
 	conversation := spec.Conversation
 	if conversation == "" {
 		conversation = engi.NewConversationID()
-	} else if messages, err = o.history(ctx, spec.Owner, conversation); err != nil {
+	} else if messages, err = r.history(ctx, spec.Owner, conversation); err != nil {
 		return rec, nil, err
 	}
-	messages = append(messages, engi.Message{Role: engi.RoleUser, Text: layout(spec.Context, spec.Input), Images: spec.Images})
+	messages = append(messages, engi.Message{Role: engi.RoleUser, Text: userText(spec.Context, spec.Input), Images: spec.Images})
 
-	print, err := json.Marshal(spec)
+	raw, err := json.Marshal(spec)
 	if err != nil {
 		return rec, nil, engi.Errorf(engi.Invalid, "the request cannot be written down: %v", err)
 	}
-	rec = Record{Fingerprint: digest(print), Spec: spec, Run: engi.Run{
+	rec = Record{Fingerprint: fingerprint(raw), Spec: spec, Run: engi.Run{
 		ID: engi.NewRunID(), Owner: spec.Owner, Agent: name, Model: m.Name(), Conversation: conversation,
 		Sandbox: spec.Sandbox, Session: spec.Session, State: engi.RunRunning, Created: time.Now().UTC(),
 	}}
@@ -352,7 +352,7 @@ func (o *Runner) admit(ctx context.Context, spec engi.RunSpec) (rec Record, mess
 
 // layout is what the user says. Parts without text leave no trace: what comes
 // first changes least, and stays in the provider's cache.
-func layout(parts []engi.ContextPart, input string) string {
+func userText(parts []engi.ContextPart, input string) string {
 	var b strings.Builder
 	for _, p := range parts {
 		if p.Text != "" {
@@ -383,7 +383,7 @@ func checkContext(parts []engi.ContextPart) (size int, err error) {
 	return size, nil
 }
 
-func checkText(spec engi.RunSpec) error {
+func checkInput(spec engi.RunSpec) error {
 	size, err := checkContext(spec.Context)
 	if err != nil {
 		return err
@@ -418,7 +418,7 @@ func checkHistory(messages []engi.Message) error {
 		if !slices.Contains(engi.Roles(), m.Role) {
 			return engi.Errorf(engi.Invalid, "message %d is by %.40q, who is nobody", i, m.Role).WithRemedy("use user, assistant or tool")
 		}
-		if size += weight(m); size > maxHistory {
+		if size += messageSize(m); size > maxHistory {
 			return engi.Errorf(engi.Invalid, "the messages have more than %d bytes", maxHistory).WithRemedy("leave the oldest out")
 		}
 	}
@@ -426,7 +426,7 @@ func checkHistory(messages []engi.Message) error {
 }
 
 // weight is about how many bytes a message has.
-func weight(m engi.Message) int {
+func messageSize(m engi.Message) int {
 	n := len(m.Text) + len(m.Thought)
 	for _, img := range m.Images {
 		n += len(img.Data)
@@ -445,8 +445,8 @@ func weight(m engi.Message) int {
 
 // history returns what was said in a conversation. Each run has kept all that
 // came before it, so the last one that ended knows everything.
-func (o *Runner) history(ctx context.Context, owner engi.Owner, id engi.ConversationID) ([]engi.Message, error) {
-	runs, err := o.opt.Store.List(ctx, owner, Filter{Conversation: id, Limit: 1})
+func (r *Runner) history(ctx context.Context, owner engi.Owner, id engi.ConversationID) ([]engi.Message, error) {
+	runs, err := r.opt.Store.List(ctx, owner, Filter{Conversation: id, Limit: 1})
 	if err != nil {
 		return nil, err
 	}
@@ -457,14 +457,14 @@ func (o *Runner) history(ctx context.Context, owner engi.Owner, id engi.Conversa
 	if last.State == engi.RunRunning {
 		return nil, engi.Errorf(engi.Conflict, "run %s of the conversation goes on", last.ID).WithRemedy("wait for it, or cancel it")
 	}
-	messages, err := o.opt.Store.Messages(ctx, last.ID)
+	messages, err := r.opt.Store.Messages(ctx, last.ID)
 	if err != nil {
 		return nil, err
 	}
-	messages = closed(messages)
+	messages = withoutPendingCalls(messages)
 	size := 0
 	for i, m := range slices.Backward(messages) {
-		if size += weight(m); size > maxHistory {
+		if size += messageSize(m); size > maxHistory {
 			// The oldest are forgotten, up to where somebody asks something.
 			i++
 			for i < len(messages) && messages[i].Role != engi.RoleUser {
@@ -478,8 +478,8 @@ func (o *Runner) history(ctx context.Context, owner engi.Owner, id engi.Conversa
 
 // closed returns messages without calls that were never all answered:
 // providers refuse conversations with such.
-func closed(messages []engi.Message) []engi.Message {
-	if len(open(messages)) == 0 {
+func withoutPendingCalls(messages []engi.Message) []engi.Message {
+	if len(pendingCalls(messages)) == 0 {
 		return slices.Clone(messages)
 	}
 	n := len(messages) - 1
@@ -490,7 +490,7 @@ func closed(messages []engi.Message) []engi.Message {
 }
 
 // open returns the calls at the end of messages that have no result yet.
-func open(messages []engi.Message) []engi.ToolCall {
+func pendingCalls(messages []engi.Message) []engi.ToolCall {
 	done := map[string]bool{}
 	for _, m := range slices.Backward(messages) {
 		switch m.Role {
@@ -514,57 +514,57 @@ func open(messages []engi.Message) []engi.ToolCall {
 }
 
 // Get returns a run.
-func (o *Runner) Get(ctx context.Context, owner engi.Owner, id engi.RunID) (engi.Run, error) {
-	r, err := o.opt.Store.Get(ctx, owner, id)
-	return r.Run, err
+func (r *Runner) Get(ctx context.Context, owner engi.Owner, id engi.RunID) (engi.Run, error) {
+	rec, err := r.opt.Store.Get(ctx, owner, id)
+	return rec.Run, err
 }
 
 // List returns the newest runs first.
-func (o *Runner) List(ctx context.Context, owner engi.Owner, limit int) ([]engi.Run, error) {
+func (r *Runner) List(ctx context.Context, owner engi.Owner, limit int) ([]engi.Run, error) {
 	if limit <= 0 {
 		limit = 100
 	}
-	all, err := o.opt.Store.List(ctx, owner, Filter{Limit: min(limit, 1000)})
+	all, err := r.opt.Store.List(ctx, owner, Filter{Limit: min(limit, 1000)})
 	if err != nil {
 		return nil, err
 	}
 	runs := make([]engi.Run, len(all))
-	for i, r := range all {
-		runs[i] = r.Run
+	for i, rec := range all {
+		runs[i] = rec.Run
 	}
 	return runs, nil
 }
 
 // Messages returns all that was said in a run.
-func (o *Runner) Messages(ctx context.Context, owner engi.Owner, id engi.RunID) ([]engi.Message, error) {
-	if _, err := o.opt.Store.Get(ctx, owner, id); err != nil {
+func (r *Runner) Messages(ctx context.Context, owner engi.Owner, id engi.RunID) ([]engi.Message, error) {
+	if _, err := r.opt.Store.Get(ctx, owner, id); err != nil {
 		return nil, err
 	}
-	return o.opt.Store.Messages(ctx, id)
+	return r.opt.Store.Messages(ctx, id)
 }
 
 // Kept returns a result that was too long for the model.
-func (o *Runner) FullResult(ctx context.Context, owner engi.Owner, id engi.RunID, call string) ([]byte, error) {
-	if _, err := o.opt.Store.Get(ctx, owner, id); err != nil {
+func (r *Runner) FullResult(ctx context.Context, owner engi.Owner, id engi.RunID, call string) ([]byte, error) {
+	if _, err := r.opt.Store.Get(ctx, owner, id); err != nil {
 		return nil, err
 	}
-	return o.opt.Results.Kept(ctx, id, call)
+	return r.opt.Results.GetResult(ctx, id, call)
 }
 
 // Cancel ends a run.
-func (o *Runner) Cancel(ctx context.Context, owner engi.Owner, id engi.RunID) error {
-	if _, err := o.opt.Store.Get(ctx, owner, id); err != nil {
+func (r *Runner) Cancel(ctx context.Context, owner engi.Owner, id engi.RunID) error {
+	if _, err := r.opt.Store.Get(ctx, owner, id); err != nil {
 		return err
 	}
-	o.mu.Lock()
-	l := o.live[id]
-	o.mu.Unlock()
-	if l == nil {
+	r.mu.Lock()
+	a := r.active[id]
+	r.mu.Unlock()
+	if a == nil {
 		return nil
 	}
-	l.cancel(errCancelled)
+	a.cancel(errCancelled)
 	select {
-	case <-l.over:
+	case <-a.done:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

@@ -18,7 +18,7 @@ import (
 // reports Exhausted for a run that a limit stopped, and what a failed run
 // failed for.
 func Ask[T any](ctx context.Context, agents engi.Agents, spec engi.RunSpec, partial func(T) error) (v T, r engi.Run, err error) {
-	shape, err := llm.ShapeOf(reflect.TypeFor[T]())
+	shape, err := llm.SchemaOf(reflect.TypeFor[T]())
 	if err != nil {
 		return v, r, err
 	}

@@ -37,22 +37,22 @@ func BenchmarkStep(b *testing.B) {
 		b.Fatal(err)
 	}
 	const steps = 10
-	o, err := agent.New(agent.Options{Agents: []engi.AgentSpec{{Name: "a", Tools: []string{"*"}, Steps: steps}}, Models: models.Model, Tools: []tool.Tool{nothing}, Store: store.Agents(db), Results: store.AgentResults(db), Dir: b.TempDir()})
+	r, err := agent.New(agent.Options{Agents: []engi.AgentSpec{{Name: "a", Tools: []string{"*"}, Steps: steps}}, Models: models.Model, Tools: []tool.Tool{nothing}, Store: store.Agents(db), Results: store.AgentResults(db), Dir: b.TempDir()})
 	if err != nil {
 		b.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(b.Context())
 	ready, done := make(chan struct{}), make(chan error, 1)
-	go func() { done <- o.Run(ctx, func() { close(ready) }) }()
+	go func() { done <- r.Run(ctx, func() { close(ready) }) }()
 	<-ready
 	defer func() { cancel(); <-done }()
 	began, n := time.Now(), 0
 	for b.Loop() {
-		x, err := o.Start(ctx, engi.RunSpec{Owner: "ann", Input: "go"})
+		x, err := r.Start(ctx, engi.RunSpec{Owner: "ann", Input: "go"})
 		if err != nil {
 			b.Fatal(err)
 		}
-		for _, err := range o.Watch(ctx, "ann", x.ID, 0) {
+		for _, err := range r.Watch(ctx, "ann", x.ID, 0) {
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	maxText    = 8 << 20 // bytes of a document
-	maxPieces  = 20_000  // of a document
-	pieceSize  = 2000    // bytes of a piece, about
-	codeSize   = 4000    // of one that is a block of code
-	tinySize   = 80      // a section that has less joins the one before
-	maxHeading = 200     // bytes of one that are kept
+	maxText      = 8 << 20 // bytes of a document
+	maxChunks    = 20_000  // of a document
+	chunkSize    = 2000    // bytes of a piece, about
+	maxCodeChunk = 4000    // of one that is a block of code
+	minSection   = 80      // a section that has less joins the one before
+	maxHeading   = 200     // bytes of one that are kept
 )
 
 // blocks reads where headings and blocks of code begin and end. What is within
@@ -53,21 +53,21 @@ type block struct {
 // chunk cuts Markdown into pieces: by headings, and where a section is long
 // between its paragraphs and around its blocks of code. It returns the first
 // heading, too.
-func chunk(src string) (title string, pieces []Piece) {
+func split(src string) (title string, pieces []Chunk) {
 	src = strings.ReplaceAll(strings.TrimPrefix(src, "\ufeff"), "\r\n", "\n")
 	title, src = frontMatter(src)
-	sections := cut([]byte(src))
+	sections := parseSections([]byte(src))
 	for _, s := range sections {
 		if title == "" && len(s.headings) > 0 {
 			title = s.headings[0]
 		}
-		for _, part := range pack(s.blocks) {
-			if n := len(pieces); n > 0 && joins(pieces[n-1], s, part) {
+		for _, part := range packBlocks(s.blocks) {
+			if n := len(pieces); n > 0 && mergeable(pieces[n-1], s, part) {
 				last := s.headings[len(s.headings)-1]
 				pieces[n-1].Text += "\n\n" + strings.Repeat("#", min(len(s.headings), 6)) + " " + last + "\n\n" + part
 				continue
 			}
-			pieces = append(pieces, Piece{Headings: s.headings, Anchor: s.anchor, Text: part})
+			pieces = append(pieces, Chunk{Headings: s.headings, Anchor: s.anchor, Text: part})
 		}
 	}
 	return title, pieces
@@ -75,8 +75,8 @@ func chunk(src string) (title string, pieces []Piece) {
 
 // joins reports whether a part is too short to stand alone, and fits behind
 // the piece before it, which must be of the same parent.
-func joins(p Piece, s section, part string) bool {
-	if len(part) >= tinySize || len(p.Text) >= tinySize || len(p.Headings) != len(s.headings) || len(s.headings) < 2 {
+func mergeable(p Chunk, s section, part string) bool {
+	if len(part) >= minSection || len(p.Text) >= minSection || len(p.Headings) != len(s.headings) || len(s.headings) < 2 {
 		return false
 	}
 	for i := range len(s.headings) - 1 {
@@ -100,14 +100,14 @@ func frontMatter(src string) (title, rest string) {
 	}
 	for line := range strings.Lines(head) {
 		if t, ok := strings.CutPrefix(line, "title:"); ok {
-			return short(strings.Trim(strings.TrimSpace(t), `"'`), maxHeading), rest
+			return truncate(strings.Trim(strings.TrimSpace(t), `"'`), maxHeading), rest
 		}
 	}
 	return "", rest
 }
 
 // cut reads a document into sections.
-func cut(src []byte) []section {
+func parseSections(src []byte) []section {
 	doc := blocks.Parse(text.NewReader(src))
 	sections := []section{{}}
 	var path []string // headings above, by level
@@ -118,8 +118,8 @@ func cut(src []byte) []section {
 		if next := n.NextSibling(); next != nil {
 			end = lineStart(src, next.Pos())
 		}
-		if h, ok := n.(*ast.Heading); ok && heads(src[start:end], h) {
-			name := plain(string(h.Lines().Value(src)))
+		if h, ok := n.(*ast.Heading); ok && isHeading(src[start:end], h) {
+			name := headingText(string(h.Lines().Value(src)))
 			for len(levels) > 0 && levels[len(levels)-1] >= h.Level {
 				levels, path = levels[:len(levels)-1], path[:len(path)-1]
 			}
@@ -143,7 +143,7 @@ func cut(src []byte) []section {
 // heads reports whether what was read as a heading is one: the last item of a
 // list, or lines of a quote, with a rule below look like one to who does not
 // read lists and quotes.
-func heads(line []byte, h *ast.Heading) bool {
+func isHeading(line []byte, h *ast.Heading) bool {
 	line = bytes.TrimLeft(line, " ")
 	return bytes.HasPrefix(line, []byte("#")) || h.Lines().Len() == 1 && len(line) > 0 && !bytes.ContainsRune([]byte("-*+>|0123456789"), rune(line[0]))
 }
@@ -154,7 +154,7 @@ func lineStart(src []byte, at int) int {
 }
 
 // pack joins blocks to parts of about pieceSize.
-func pack(bs []block) (parts []string) {
+func packBlocks(bs []block) (parts []string) {
 	var b strings.Builder
 	flush := func() {
 		if b.Len() > 0 {
@@ -163,12 +163,12 @@ func pack(bs []block) (parts []string) {
 		}
 	}
 	for _, bl := range bs {
-		limit := pieceSize
+		limit := chunkSize
 		if bl.code {
-			limit = codeSize
+			limit = maxCodeChunk
 		}
-		for _, t := range split(bl.text, limit) {
-			if b.Len() > 0 && b.Len()+len(t)+2 > pieceSize {
+		for _, t := range splitText(bl.text, limit) {
+			if b.Len() > 0 && b.Len()+len(t)+2 > chunkSize {
 				flush()
 			}
 			if b.Len() > 0 {
@@ -183,7 +183,7 @@ func pack(bs []block) (parts []string) {
 
 // split cuts what is longer than limit: after an empty line, else after a
 // line, else after a word, else anywhere between two characters.
-func split(t string, limit int) (parts []string) {
+func splitText(t string, limit int) (parts []string) {
 	for len(t) > limit {
 		at := 0
 		for _, sep := range []string{"\n\n", "\n", " "} {
@@ -215,14 +215,14 @@ var (
 )
 
 // plain is a heading without its markup, in one line.
-func plain(heading string) string {
+func headingText(heading string) string {
 	h := linkForm.ReplaceAllString(heading[:min(len(heading), 4*maxHeading)], "$1")
 	h = inlineCut.Replace(tagForm.ReplaceAllString(h, ""))
-	return short(strings.Join(strings.Fields(h), " "), maxHeading)
+	return truncate(strings.Join(strings.Fields(h), " "), maxHeading)
 }
 
 // short is the beginning of s, n bytes at most.
-func short(s string, n int) string {
+func truncate(s string, n int) string {
 	if len(s) <= n {
 		return strings.ToValidUTF8(s, "")
 	}
@@ -252,7 +252,7 @@ func slug(heading string, seen map[string]int) string {
 }
 
 // embedded is what of a piece its vector is made of.
-func embedded(title string, p Piece) string {
+func embeddingText(title string, p Chunk) string {
 	head := strings.Join(p.Headings, " > ")
 	if len(p.Headings) == 0 || p.Headings[0] != title {
 		head = strings.TrimPrefix(title+" > "+head, " > ")

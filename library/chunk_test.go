@@ -14,7 +14,7 @@ func TestChunk(t *testing.T) {
 	long := strings.Repeat("A sentence of some words. ", 200)
 	code := "```go\n" + strings.Repeat("x := f(y)\n", 250) + "```"
 	src := "---\ntitle: \"The guide\"\n---\nIntro.\n\n# Top `x`\n\nText.\n\n```sh\n# no heading\n```\n\n## Same\n\n" + long + "\n\n" + code + "\n\n## Same\n\nSetext\n------\n\n- a [link](http://x)\n"
-	title, ps := chunk(src)
+	title, ps := split(src)
 	if title != "The guide" {
 		t.Errorf("title %q", title)
 	}
@@ -26,7 +26,7 @@ func TestChunk(t *testing.T) {
 	var list []got
 	for _, p := range ps {
 		list = append(list, got{strings.Join(p.Headings, ">"), p.Anchor, p.Text[:min(len(p.Text), 12)]})
-		if len(p.Text) > codeSize {
+		if len(p.Text) > maxCodeChunk {
 			t.Errorf("a piece of %d bytes", len(p.Text))
 		}
 	}
@@ -45,9 +45,9 @@ func TestChunk(t *testing.T) {
 // TestHostileDepth reads what takes minutes if it is read as it is meant.
 func TestHostileDepth(t *testing.T) {
 	for _, s := range []string{">", "> ", "- ", "1. ", "> - ", "# a\n", "***\n", "a\n=\n", "[a]: b\n", "<div>\n", "```\n"} {
-		chunk(strings.Repeat(s, (1<<18)/len(s)))
+		split(strings.Repeat(s, (1<<18)/len(s)))
 	}
-	if _, ps := chunk("# A\n\n- one\n- # two\n---\n\n> # three\n\n1. x\n===\n"); len(ps) != 1 || ps[0].Anchor != "a" {
+	if _, ps := split("# A\n\n- one\n- # two\n---\n\n> # three\n\n1. x\n===\n"); len(ps) != 1 || ps[0].Anchor != "a" {
 		t.Errorf("%+v", ps)
 	}
 }
@@ -61,11 +61,11 @@ func TestTerms(t *testing.T) {
 		"HTTPServer parseJSON2 Größe ünïx": {"httpserver", "http", "server", "parsejson2", "parse", "json2", "größe", "ünïx"},
 		"?!":                               nil,
 	} {
-		if diff := cmp.Diff(want, terms(question)); diff != "" {
+		if diff := cmp.Diff(want, queryTerms(question)); diff != "" {
 			t.Errorf("%q: %s", question, diff)
 		}
 	}
-	if n := len(terms(strings.Repeat("a1 b2 c3 d4 e5 f6 g7 h8 ", 1) + long(100))); n != maxWords {
+	if n := len(queryTerms(strings.Repeat("a1 b2 c3 d4 e5 f6 g7 h8 ", 1) + long(100))); n != maxWords {
 		t.Errorf("%d terms", n)
 	}
 }
@@ -108,12 +108,12 @@ func FuzzChunk(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, src string) {
 		src = strings.ToValidUTF8(src, "")
-		title, ps := chunk(src)
+		title, ps := split(src)
 		if !utf8.ValidString(title) || len(title) > maxHeading {
 			t.Errorf("title %q", title)
 		}
 		for _, p := range ps {
-			if strings.TrimSpace(p.Text) == "" || !utf8.ValidString(p.Text) || len(p.Text) > 2*codeSize {
+			if strings.TrimSpace(p.Text) == "" || !utf8.ValidString(p.Text) || len(p.Text) > 2*maxCodeChunk {
 				t.Errorf("piece %q", p.Text)
 			}
 			for _, h := range p.Headings {
@@ -122,8 +122,8 @@ func FuzzChunk(f *testing.F) {
 				}
 			}
 		}
-		terms(src)
-		names(src)
+		queryTerms(src)
+		identifierParts(src)
 		var sum float64
 		for _, x := range embedWords(src) {
 			sum += float64(x) * float64(x)
@@ -143,7 +143,7 @@ func FuzzModulesIn(f *testing.F) {
 			t.Errorf("%d modules", len(ms))
 		}
 		for _, m := range ms {
-			if again, err := checked(m); err != nil || again.Path != m.Path {
+			if again, err := validateModule(m); err != nil || again.Path != m.Path {
 				t.Errorf("%+v: %v", m, err)
 			}
 		}

@@ -22,13 +22,13 @@ type index struct {
 	store    Store
 	embedder string
 
-	mu      sync.Mutex
-	shelves map[string]*indexed
-	uses    int64
+	mu          sync.Mutex
+	collections map[string]*collection
+	uses        int64
 }
 
 // indexed are the vectors of one shelf.
-type indexed struct {
+type collection struct {
 	segments map[engi.DocumentID]*segment // never written once it is here
 	bytes    int64
 	used     int64
@@ -46,10 +46,10 @@ type segment struct {
 }
 
 func newIndex(s Store, embedder string) *index {
-	return &index{store: s, embedder: embedder, shelves: map[string]*indexed{}}
+	return &index{store: s, embedder: embedder, collections: map[string]*collection{}}
 }
 
-func (x *index) segment(r Record, pieces []Piece) *segment {
+func (x *index) segment(r Record, pieces []Chunk) *segment {
 	s := &segment{packages: r.Packages()}
 	for _, p := range pieces {
 		n := len(s.ids)
@@ -82,57 +82,57 @@ func quantize(v []float32) ([]int8, float32) {
 }
 
 // replace puts the pieces of a record in, if its shelf is held.
-func (x *index) replace(r Record, pieces []Piece) {
+func (x *index) put(r Record, pieces []Chunk) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	sh := x.shelves[r.Shelf]
-	if sh == nil {
+	coll := x.collections[r.Collection]
+	if coll == nil {
 		return
 	}
 	made := x.segment(r, pieces)
-	segments := maps.Clone(sh.segments)
+	segments := maps.Clone(coll.segments)
 	if old := segments[r.ID]; old != nil {
-		sh.bytes -= old.size()
+		coll.bytes -= old.size()
 	}
 	segments[r.ID] = made
-	x.shelves[r.Shelf] = &indexed{segments, sh.bytes + made.size(), sh.used}
-	x.evict(r.Shelf)
+	x.collections[r.Collection] = &collection{segments, coll.bytes + made.size(), coll.used}
+	x.evict(r.Collection)
 }
 
 // remove takes records out; the whole shelf if ids is nil.
 func (x *index) remove(shelf string, ids []engi.DocumentID) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	sh := x.shelves[shelf]
-	if sh == nil || ids == nil {
-		delete(x.shelves, shelf)
+	coll := x.collections[shelf]
+	if coll == nil || ids == nil {
+		delete(x.collections, shelf)
 		return
 	}
-	segments := maps.Clone(sh.segments)
-	n := sh.bytes
+	segments := maps.Clone(coll.segments)
+	n := coll.bytes
 	for _, id := range ids {
 		if s := segments[id]; s != nil {
 			n -= s.size()
 			delete(segments, id)
 		}
 	}
-	x.shelves[shelf] = &indexed{segments, n, sh.used}
+	x.collections[shelf] = &collection{segments, n, coll.used}
 }
 
 // get returns a shelf, read from the store if it is not held. The caller
 // keeps the store from changing.
-func (x *index) get(ctx context.Context, shelf string) (*indexed, error) {
+func (x *index) get(ctx context.Context, shelf string) (*collection, error) {
 	x.mu.Lock()
-	sh := x.shelves[shelf]
-	if sh != nil {
+	coll := x.collections[shelf]
+	if coll != nil {
 		x.uses++
-		sh.used = x.uses
+		coll.used = x.uses
 	}
 	x.mu.Unlock()
-	if sh != nil {
-		return sh, nil
+	if coll != nil {
+		return coll, nil
 	}
-	records, err := x.store.Records(ctx, Filter{Shelves: []string{shelf}})
+	records, err := x.store.Records(ctx, Filter{Collections: []string{shelf}})
 	if err != nil {
 		return nil, err
 	}
@@ -140,45 +140,45 @@ func (x *index) get(ctx context.Context, shelf string) (*indexed, error) {
 	if err != nil {
 		return nil, err
 	}
-	of := map[engi.DocumentID][]Piece{}
+	of := map[engi.DocumentID][]Chunk{}
 	for _, p := range pieces {
 		of[p.Document] = append(of[p.Document], p)
 	}
-	sh = &indexed{segments: map[engi.DocumentID]*segment{}}
+	coll = &collection{segments: map[engi.DocumentID]*segment{}}
 	for _, r := range records {
 		s := x.segment(r, of[r.ID])
-		sh.segments[r.ID] = s
-		sh.bytes += s.size()
+		coll.segments[r.ID] = s
+		coll.bytes += s.size()
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.uses++
-	sh.used = x.uses
-	x.shelves[shelf] = sh
+	coll.used = x.uses
+	x.collections[shelf] = coll
 	x.evict(shelf)
-	return sh, nil
+	return coll, nil
 }
 
 // evict forgets shelves that were not used for longest, keep excepted.
 func (x *index) evict(keep string) {
 	var sum int64
-	for _, sh := range x.shelves {
-		sum += sh.bytes
+	for _, coll := range x.collections {
+		sum += coll.bytes
 	}
-	for sum > maxIndexed && len(x.shelves) > 1 {
+	for sum > maxIndexed && len(x.collections) > 1 {
 		oldest := ""
-		for name, sh := range x.shelves {
-			if name != keep && (oldest == "" || sh.used < x.shelves[oldest].used) {
+		for name, coll := range x.collections {
+			if name != keep && (oldest == "" || coll.used < x.collections[oldest].used) {
 				oldest = name
 			}
 		}
-		sum -= x.shelves[oldest].bytes
-		delete(x.shelves, oldest)
+		sum -= x.collections[oldest].bytes
+		delete(x.collections, oldest)
 	}
 }
 
 // A near is a piece and how like it is to the question.
-type near struct {
+type scoredChunk struct {
 	id    int64
 	score float32
 }
@@ -186,14 +186,14 @@ type near struct {
 // nearest returns the n pieces that are most like q, the most alike first, and
 // how many there are that have no vector to compare.
 func (x *index) nearest(ctx context.Context, shelves []string, pkg string, q []float32, n int) (ids []int64, missing int, err error) {
-	best := make([]near, 0, n+1)
+	best := make([]scoredChunk, 0, n+1)
 	question, _ := quantize(q)
 	for _, name := range shelves {
-		sh, err := x.get(ctx, name)
+		coll, err := x.get(ctx, name)
 		if err != nil {
 			return nil, 0, err
 		}
-		for _, s := range sh.segments {
+		for _, s := range coll.segments {
 			if pkg != "" && !slices.Contains(s.packages, pkg) {
 				continue
 			}
@@ -207,14 +207,14 @@ func (x *index) nearest(ctx context.Context, shelves []string, pkg string, q []f
 				if len(best) == n && score <= best[n-1].score {
 					continue
 				}
-				at, _ := slices.BinarySearchFunc(best, score, func(b near, s float32) int { return cmp.Compare(s, b.score) })
-				best = slices.Insert(best, at, near{id, score})
+				at, _ := slices.BinarySearchFunc(best, score, func(b scoredChunk, s float32) int { return cmp.Compare(s, b.score) })
+				best = slices.Insert(best, at, scoredChunk{id, score})
 				best = best[:min(len(best), n)]
 			}
 		}
 	}
 	// Documents are looked at in any order; equals are found in one.
-	slices.SortStableFunc(best, func(a, b near) int {
+	slices.SortStableFunc(best, func(a, b scoredChunk) int {
 		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.id, b.id))
 	})
 	for _, b := range best {

@@ -31,12 +31,12 @@ type Options struct {
 
 	// Fetch returns what documents of owners are fetched through; nil means
 	// that owners give the text.
-	Fetch func(owner engi.Owner) http.RoundTripper
-	Own   http.RoundTripper // for the node's own; nil means a plain one
+	OwnerTransport func(owner engi.Owner) http.RoundTripper
+	NodeTransport  http.RoundTripper // for the node's own; nil means a plain one
 
 	Sessions Sessions      // nil means that there are no modules
 	Quota    Quota         // of each owner
-	Refresh  time.Duration // how old fetched documents get; 0 means 24 h
+	MaxAge   time.Duration // how old fetched documents get; 0 means 24 h
 	Log      *slog.Logger  // nil means none
 }
 
@@ -85,10 +85,10 @@ type Library struct {
 	// swap is held for writing while pieces change in the store and in the
 	// index, and for reading while somebody searches: a search sees a
 	// document as it was or as it is.
-	swap sync.RWMutex
+	dataMu sync.RWMutex
 
-	mu      sync.Mutex
-	shelves map[string]engi.Owner // every shelf that was ever written, and who pays for its vectors
+	mu          sync.Mutex
+	collections map[string]engi.Owner // every shelf that was ever written, and who pays for its vectors
 
 	wake chan struct{} // there are pieces without a vector
 }
@@ -100,11 +100,11 @@ var _ engi.Library = (*Library)(nil)
 func Open(ctx context.Context, opt Options) (*Library, error) {
 	opt.Quota.Documents = cmp.Or(opt.Quota.Documents, 1000)
 	opt.Quota.Bytes = cmp.Or(opt.Quota.Bytes, 64<<20)
-	opt.Refresh = cmp.Or(opt.Refresh, 24*time.Hour)
-	if opt.Own == nil {
-		opt.Own = http.DefaultTransport
+	opt.MaxAge = cmp.Or(opt.MaxAge, 24*time.Hour)
+	if opt.NodeTransport == nil {
+		opt.NodeTransport = http.DefaultTransport
 	}
-	l := &Library{opt: opt, embedder: opt.Embedder, log: opt.Log, shelves: map[string]engi.Owner{}, wake: make(chan struct{}, 1)}
+	l := &Library{opt: opt, embedder: opt.Embedder, log: opt.Log, collections: map[string]engi.Owner{}, wake: make(chan struct{}, 1)}
 	if l.embedder == nil {
 		l.embedder = BuiltIn()
 	}
@@ -117,13 +117,13 @@ func Open(ctx context.Context, opt Options) (*Library, error) {
 		return nil, err
 	}
 	for _, r := range records {
-		l.shelves[r.Shelf] = r.Owner
+		l.collections[r.Collection] = r.Owner
 	}
 	return l, nil
 }
 
 // put writes a record and its pieces where searches find them.
-func (l *Library) put(ctx context.Context, r Record, pieces []Piece) (Record, error) {
+func (l *Library) store(ctx context.Context, r Record, pieces []Chunk) (Record, error) {
 	quota := l.opt.Quota
 	switch {
 	case r.Module != nil:
@@ -131,20 +131,20 @@ func (l *Library) put(ctx context.Context, r Record, pieces []Piece) (Record, er
 	case r.Owner == "":
 		quota = Quota{}
 	}
-	l.swap.Lock()
-	defer l.swap.Unlock()
+	l.dataMu.Lock()
+	defer l.dataMu.Unlock()
 	r, err := l.opt.Store.Put(ctx, r, pieces, quota)
 	if err != nil {
 		return r, err
 	}
 	l.mu.Lock()
-	l.shelves[r.Shelf] = r.Owner
+	l.collections[r.Collection] = r.Owner
 	l.mu.Unlock()
 	if pieces != nil {
-		l.index.replace(r, pieces)
+		l.index.put(r, pieces)
 		for _, p := range pieces {
 			if p.Embedder != l.embedder.Name() {
-				l.embedLater()
+				l.wakeEmbedder()
 				break
 			}
 		}
@@ -153,9 +153,9 @@ func (l *Library) put(ctx context.Context, r Record, pieces []Piece) (Record, er
 }
 
 // drop removes records and their pieces.
-func (l *Library) drop(ctx context.Context, shelf string, ids []engi.DocumentID) error {
-	l.swap.Lock()
-	defer l.swap.Unlock()
+func (l *Library) remove(ctx context.Context, shelf string, ids []engi.DocumentID) error {
+	l.dataMu.Lock()
+	defer l.dataMu.Unlock()
 	if err := l.opt.Store.Remove(ctx, shelf, ids); err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (l *Library) drop(ctx context.Context, shelf string, ids []engi.DocumentID)
 	return nil
 }
 
-func (l *Library) embedLater() {
+func (l *Library) wakeEmbedder() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -187,7 +187,7 @@ func (l *Library) Documents(ctx context.Context, owner engi.Owner) ([]engi.Docum
 func (l *Library) documents(ctx context.Context, owner engi.Owner) ([]Record, error) {
 	f := Filter{Documents: true}
 	if owner != "" {
-		f.Shelves = []string{documentShelf(owner), documentShelf("")}
+		f.Collections = []string{documentCollection(owner), documentCollection("")}
 	}
 	return l.opt.Store.Records(ctx, f)
 }
@@ -216,19 +216,19 @@ func (l *Library) Packages(ctx context.Context, owner engi.Owner) ([]engi.Docume
 // Remove implements [engi.Library].
 func (l *Library) Remove(ctx context.Context, owner engi.Owner, id engi.DocumentID) (err error) {
 	defer engi.Annotate(&err, "remove document %s", id)
-	r, err := l.own(ctx, owner, id)
+	r, err := l.editable(ctx, owner, id)
 	if err != nil {
 		return err
 	}
-	return l.drop(ctx, r.Shelf, []engi.DocumentID{r.ID})
+	return l.remove(ctx, r.Collection, []engi.DocumentID{r.ID})
 }
 
 // own returns a document that owner may change: its own, and everybody's for
 // the empty owner.
-func (l *Library) own(ctx context.Context, owner engi.Owner, id engi.DocumentID) (Record, error) {
+func (l *Library) editable(ctx context.Context, owner engi.Owner, id engi.DocumentID) (Record, error) {
 	f := Filter{IDs: []engi.DocumentID{id}, Documents: true}
 	if owner != "" {
-		f.Shelves = []string{documentShelf(owner), documentShelf("")}
+		f.Collections = []string{documentCollection(owner), documentCollection("")}
 	}
 	found, err := l.opt.Store.Records(ctx, f)
 	switch {
@@ -250,20 +250,20 @@ func (l *Library) Run(ctx context.Context, ready func()) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	wg.Go(func() { l.embedRest(ctx) })
+	wg.Go(func() { l.embedPending(ctx) })
 	ready()
-	l.reconcile(ctx)
-	tick := time.NewTicker(min(l.opt.Refresh, retryFailed))
+	l.syncConfigured(ctx)
+	tick := time.NewTicker(min(l.opt.MaxAge, retryFailed))
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			l.reconcile(ctx)
-			l.refreshOld(ctx)
-			l.sweep(ctx)
-			l.embedLater()
+			l.syncConfigured(ctx)
+			l.refreshStale(ctx)
+			l.sweepSessions(ctx)
+			l.wakeEmbedder()
 		}
 	}
 }

@@ -23,7 +23,7 @@ import (
 func open(t testing.TB, o library.Options) *library.Library {
 	t.Helper()
 	if o.Store == nil {
-		o.Store = shelf(t)
+		o.Store = newStore(t)
 	}
 	l, err := library.Open(t.Context(), o)
 	if err != nil {
@@ -32,7 +32,7 @@ func open(t testing.TB, o library.Options) *library.Library {
 	return l
 }
 
-func shelf(t testing.TB) library.Store {
+func newStore(t testing.TB) library.Store {
 	t.Helper()
 	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
 	if err != nil {
@@ -97,17 +97,17 @@ func TestSearchFindsPieces(t *testing.T) {
 
 // counting is the built-in embedder under another name, which counts texts and
 // may be out of order.
-type counting struct {
+type countingEmbedder struct {
 	library.Embedder
-	name   string
-	texts  atomic.Int64
-	broken atomic.Bool
+	name    string
+	texts   atomic.Int64
+	failing atomic.Bool
 }
 
-func (c *counting) Name() string { return c.name }
+func (c *countingEmbedder) Name() string { return c.name }
 
-func (c *counting) Embed(ctx context.Context, owner engi.Owner, texts []string) ([][]float32, error) {
-	if c.broken.Load() {
+func (c *countingEmbedder) Embed(ctx context.Context, owner engi.Owner, texts []string) ([][]float32, error) {
+	if c.failing.Load() {
 		return nil, engi.Errorf(engi.Unavailable, "out of order")
 	}
 	c.texts.Add(int64(len(texts)))
@@ -124,14 +124,14 @@ func find(t *testing.T, l *library.Library, s engi.SearchSpec) engi.SearchResult
 }
 
 // site serves a document that can change, and counts who asks.
-type site struct {
+type docServer struct {
 	*httptest.Server
 	text          atomic.Pointer[string]
 	asked, served atomic.Int64
 }
 
-func newSite(t *testing.T, text string) *site {
-	s := &site{}
+func newDocServer(t *testing.T, text string) *docServer {
+	s := &docServer{}
 	s.text.Store(&text)
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.asked.Add(1)
@@ -163,9 +163,9 @@ func newSite(t *testing.T, text string) *site {
 }
 
 func TestS0_6_UnchangedPiecesAreNotEmbeddedAgain(t *testing.T) {
-	s := newSite(t, guide)
-	e := &counting{Embedder: library.BuiltIn(), name: "e"}
-	l := open(t, library.Options{Embedder: e, Fetch: func(engi.Owner) http.RoundTripper { return s.Client().Transport }})
+	s := newDocServer(t, guide)
+	e := &countingEmbedder{Embedder: library.BuiltIn(), name: "e"}
+	l := open(t, library.Options{Embedder: e, OwnerTransport: func(engi.Owner) http.RoundTripper { return s.Client().Transport }})
 	d, err := l.Add(t.Context(), engi.DocumentSpec{Owner: "ann", URL: s.URL + "/sdk.md"})
 	if err != nil {
 		t.Fatal(err)
@@ -202,9 +202,9 @@ func TestS0_6_UnchangedPiecesAreNotEmbeddedAgain(t *testing.T) {
 }
 
 func TestAddRefuses(t *testing.T) {
-	s := newSite(t, guide)
-	denied := roundTrip(func(*http.Request) (*http.Response, error) { return nil, engi.Errorf(engi.Denied, "no rule allows it") })
-	l := open(t, library.Options{Quota: library.Quota{Documents: 1, Bytes: 1000}, Fetch: func(o engi.Owner) http.RoundTripper {
+	s := newDocServer(t, guide)
+	denied := roundTripFunc(func(*http.Request) (*http.Response, error) { return nil, engi.Errorf(engi.Denied, "no rule allows it") })
+	l := open(t, library.Options{Quota: library.Quota{Documents: 1, Bytes: 1000}, OwnerTransport: func(o engi.Owner) http.RoundTripper {
 		if o == "eve" {
 			return denied
 		}
@@ -256,9 +256,9 @@ func TestAddRefuses(t *testing.T) {
 	}
 }
 
-type roundTrip func(*http.Request) (*http.Response, error)
+type roundTripFunc func(*http.Request) (*http.Response, error)
 
-func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+func (f roundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func TestOwnersKeepTheirs(t *testing.T) {
 	l := open(t, library.Options{})
@@ -331,18 +331,18 @@ func until(t *testing.T, what string, ok func() bool) {
 }
 
 func TestAnotherEmbedder(t *testing.T) {
-	s := shelf(t)
+	s := newStore(t)
 	first := open(t, library.Options{Store: s})
 	if _, err := first.Add(t.Context(), engi.DocumentSpec{Text: guide}); err != nil {
 		t.Fatal(err)
 	}
-	e := &counting{Embedder: library.BuiltIn(), name: "other"}
+	e := &countingEmbedder{Embedder: library.BuiltIn(), name: "other"}
 	l := open(t, library.Options{Store: s, Embedder: e})
 	f := find(t, l, engi.SearchSpec{Text: "pages"})
 	if len(f.Hits) == 0 || !strings.Contains(f.Note, "4 pieces wait") || f.Embedder != "other" {
 		t.Errorf("%+v", f)
 	}
-	e.broken.Store(true)
+	e.failing.Store(true)
 	if f := find(t, l, engi.SearchSpec{Text: "pages"}); len(f.Hits) == 0 || !strings.Contains(f.Note, "does not answer") || f.Embedder != "" {
 		t.Errorf("%+v", f)
 	}
@@ -352,7 +352,7 @@ func TestAnotherEmbedder(t *testing.T) {
 	if _, err := l.Add(t.Context(), engi.DocumentSpec{Title: "later", Text: "It is found by words."}); err != nil {
 		t.Errorf("an embedder that is out of order: %v", err)
 	}
-	e.broken.Store(false)
+	e.failing.Store(false)
 	run(t, l)
 	until(t, "every piece has a vector", func() bool { return find(t, l, engi.SearchSpec{Text: "pages"}).Note == "" })
 	if n := e.texts.Load(); n < 5 {
@@ -370,8 +370,8 @@ func TestConfiguredDocuments(t *testing.T) {
 	write("a.md", "# First\n\nmarmalade")
 	write("b.txt", "jam without a heading")
 	write("c.bin", "honey")
-	site := newSite(t, guide)
-	s := shelf(t)
+	site := newDocServer(t, guide)
+	s := newStore(t)
 	o := library.Options{
 		Store: s, Sources: []engi.DocumentSpec{{Package: "@linear/sdk", URL: site.URL + "/sdk.md"}, {URL: site.URL + "/gone"}},
 		Files: []library.File{{Package: "local", Path: dir}},
@@ -408,13 +408,13 @@ func TestConfiguredDocuments(t *testing.T) {
 }
 
 // sessions are those of a test: one, whose volume may go.
-type sessions struct {
+type fakeSessions struct {
 	session engi.Session
 	gone    atomic.Bool
 	guest   engi.Guest
 }
 
-func (s *sessions) Get(_ context.Context, owner engi.Owner, id string) (engi.Session, error) {
+func (s *fakeSessions) Get(_ context.Context, owner engi.Owner, id string) (engi.Session, error) {
 	if owner != "" && owner != s.session.Owner || id != string(s.session.ID) && id != s.session.Name {
 		return engi.Session{}, engi.Errorf(engi.NotFound, "there is no such session")
 	}
@@ -425,17 +425,17 @@ func (s *sessions) Get(_ context.Context, owner engi.Owner, id string) (engi.Ses
 	return now, nil
 }
 
-func (s *sessions) Enter(context.Context, engi.Owner, string) (engi.Guest, func(), error) {
+func (s *fakeSessions) Enter(context.Context, engi.Owner, string) (engi.Guest, func(), error) {
 	return s.guest, func() {}, nil
 }
 
 // files is a guest that has files and nothing else.
-type files struct {
+type fakeGuest struct {
 	engi.Guest
 	byPath map[string]string
 }
 
-func (f files) Open(_ context.Context, path string) (io.ReadCloser, error) {
+func (f fakeGuest) Open(_ context.Context, path string) (io.ReadCloser, error) {
 	text, ok := f.byPath[path]
 	if !ok {
 		return nil, engi.Errorf(engi.NotFound, "no such file")
@@ -444,13 +444,13 @@ func (f files) Open(_ context.Context, path string) (io.ReadCloser, error) {
 }
 
 func TestS0_6_ModulesLiveAsLongAsTheirVolume(t *testing.T) {
-	world := &sessions{
+	world := &fakeSessions{
 		session: engi.Session{ID: engi.NewSessionID(), Owner: "ann", Name: "chat", Volume: engi.NewVolumeID(), State: engi.SessionIdle},
-		guest: files{byPath: map[string]string{
+		guest: fakeGuest{byPath: map[string]string{
 			"/workspace/lib/linear.ts": `import { LinearClient } from "@linear/sdk";`, "/workspace/lib/dates.ts": "export const today = 1",
 		}},
 	}
-	s := shelf(t)
+	s := newStore(t)
 	l := open(t, library.Options{Store: s, Sessions: world})
 	modules := []engi.CodeModule{
 		{Path: "./lib/linear.ts", Description: "opens tickets in the tracker", Exports: []string{"openTicket"}, Usage: "import { openTicket } from './lib/linear.ts'"},
@@ -528,7 +528,7 @@ func TestS0_6_ModulesLiveAsLongAsTheirVolume(t *testing.T) {
 		t.Errorf("found %q of a volume that is gone", got)
 	}
 	records, err := s.Records(t.Context(), library.Filter{})
-	if err != nil || len(records) != 1 || records[0].Place != "lib/dates.ts" {
+	if err != nil || len(records) != 1 || records[0].Key != "lib/dates.ts" {
 		t.Errorf("left: %+v, %v", records, err)
 	}
 	if err := l.SaveModules(t.Context(), "ann", "chat", modules); engi.KindOf(err) != engi.Conflict || err == nil {
@@ -537,11 +537,11 @@ func TestS0_6_ModulesLiveAsLongAsTheirVolume(t *testing.T) {
 }
 
 // backwards is a reranker that likes the last best, or fails.
-type backwards struct{ broken bool }
+type reverseReranker struct{ broken bool }
 
-func (backwards) Name() string { return "backwards" }
+func (reverseReranker) Name() string { return "backwards" }
 
-func (b backwards) Rerank(_ context.Context, _ engi.Owner, _ string, texts []string) ([]float64, error) {
+func (b reverseReranker) Rerank(_ context.Context, _ engi.Owner, _ string, texts []string) ([]float64, error) {
 	if b.broken {
 		return nil, engi.Errorf(engi.Unavailable, "out of order")
 	}
@@ -553,19 +553,19 @@ func (b backwards) Rerank(_ context.Context, _ engi.Owner, _ string, texts []str
 }
 
 func TestS0_11_Rerank(t *testing.T) {
-	s := shelf(t)
+	s := newStore(t)
 	plain := open(t, library.Options{Store: s})
 	if _, err := plain.Add(t.Context(), engi.DocumentSpec{Text: guide}); err != nil {
 		t.Fatal(err)
 	}
 	spec := engi.SearchSpec{Text: "create an issue with a title", Limit: 50}
 	before := find(t, plain, spec)
-	after := find(t, open(t, library.Options{Store: s, Reranker: backwards{}}), spec)
+	after := find(t, open(t, library.Options{Store: s, Reranker: reverseReranker{}}), spec)
 	n := len(before.Hits)
 	if n < 2 || len(after.Hits) != n || after.Hits[0].Text != before.Hits[n-1].Text || after.Hits[0].Score <= after.Hits[1].Score {
 		t.Errorf("%+v, then %+v", before.Hits, after.Hits)
 	}
-	failed := find(t, open(t, library.Options{Store: s, Reranker: backwards{broken: true}}), spec)
+	failed := find(t, open(t, library.Options{Store: s, Reranker: reverseReranker{broken: true}}), spec)
 	if len(failed.Hits) != n || failed.Hits[0].Text != before.Hits[0].Text || !strings.Contains(failed.Note, "does not answer") {
 		t.Errorf("%+v", failed)
 	}

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	workspace  = "/workspace"
-	maxModules = 500       // of a session, and of an owner
-	maxSaved   = 50        // at once
-	maxSource  = 256 << 10 // bytes of a module
-	maxSaid    = 2000      // bytes of a description or a usage
-	maxExports = 100
-	maxName    = 200 // bytes of a path or an export
-	maxLine    = 256 << 10
+	workspace      = "/workspace"
+	maxModules     = 500       // of a session, and of an owner
+	maxSaved       = 50        // at once
+	maxSource      = 256 << 10 // bytes of a module
+	maxDescription = 2000      // bytes of a description or a usage
+	maxExports     = 100
+	maxName        = 200 // bytes of a path or an export
+	maxLine        = 256 << 10
 )
 
 // ModulesIn returns the modules that a model announces in its last words: in
@@ -50,12 +50,12 @@ func ModulesIn(text string) []engi.CodeModule {
 			if json.Unmarshal(raw, &m) != nil {
 				continue
 			}
-			c := engi.CodeModule{Path: m.Path, Description: short(m.Description, maxSaid), Usage: short(m.Usage, maxSaid), Exports: m.Exports, Scope: engi.ModuleSession}
+			c := engi.CodeModule{Path: m.Path, Description: truncate(m.Description, maxDescription), Usage: truncate(m.Usage, maxDescription), Exports: m.Exports, Scope: engi.ModuleSession}
 			if engi.ModuleScope(m.Scope) == engi.ModuleUser {
 				c.Scope = engi.ModuleUser
 			}
 			c.Exports = c.Exports[:min(len(c.Exports), maxExports)]
-			c, err := checked(c)
+			c, err := validateModule(c)
 			if err != nil {
 				continue
 			}
@@ -70,7 +70,7 @@ func ModulesIn(text string) []engi.CodeModule {
 }
 
 // checked returns m with its path below the workspace.
-func checked(m engi.CodeModule) (engi.CodeModule, error) {
+func validateModule(m engi.CodeModule) (engi.CodeModule, error) {
 	p := strings.TrimPrefix(m.Path, workspace+"/")
 	if p == "" || len(p) > maxName || !utf8.ValidString(p) || strings.ContainsFunc(p, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' }) {
 		return m, engi.Errorf(engi.Invalid, "%.80q is no path of a module", m.Path)
@@ -86,8 +86,8 @@ func checked(m engi.CodeModule) (engi.CodeModule, error) {
 	switch {
 	case m.Scope != engi.ModuleSession && m.Scope != engi.ModuleUser:
 		return m, engi.Errorf(engi.Invalid, "module %s: %.40q is no scope", p, m.Scope).WithRemedy("use session or user")
-	case len(m.Description) > maxSaid || len(m.Usage) > maxSaid || len(m.Exports) > maxExports:
-		return m, engi.Errorf(engi.Invalid, "module %s: its description or usage has more than %d bytes, or it has more than %d exports", p, maxSaid, maxExports)
+	case len(m.Description) > maxDescription || len(m.Usage) > maxDescription || len(m.Exports) > maxExports:
+		return m, engi.Errorf(engi.Invalid, "module %s: its description or usage has more than %d bytes, or it has more than %d exports", p, maxDescription, maxExports)
 	case !utf8.ValidString(m.Description) || !utf8.ValidString(m.Usage):
 		return m, engi.Errorf(engi.Invalid, "module %s: its description is no text", p)
 	}
@@ -110,7 +110,7 @@ func (l *Library) SaveModules(ctx context.Context, owner engi.Owner, session str
 	}
 	modules = slices.Clone(modules)
 	for i := range modules {
-		if modules[i], err = checked(modules[i]); err != nil {
+		if modules[i], err = validateModule(modules[i]); err != nil {
 			return err
 		}
 	}
@@ -124,7 +124,7 @@ func (l *Library) SaveModules(ctx context.Context, owner engi.Owner, session str
 	if s.State == engi.SessionTerminated {
 		return engi.Errorf(engi.Conflict, "it is over")
 	}
-	uses, err := l.read(ctx, owner, s, modules)
+	uses, err := l.readModules(ctx, owner, s, modules)
 	if err != nil {
 		return err
 	}
@@ -138,18 +138,18 @@ func (l *Library) SaveModules(ctx context.Context, owner engi.Owner, session str
 	now := time.Now().UTC()
 	for i, m := range modules {
 		m.Session, m.Saved = s.ID, now
-		r := Record{Shelf: sessionShelf(s.ID), Place: m.Path, Uses: uses[i], Module: &m}
+		r := Record{Collection: sessionCollection(s.ID), Key: m.Path, Imports: uses[i], Module: &m}
 		if m.Scope == engi.ModuleUser {
-			r.Shelf = userShelf(s.Owner)
+			r.Collection = userCollection(s.Owner)
 		}
 		r.Document = engi.Document{
 			ID: engi.NewDocumentID(), Owner: s.Owner, Title: m.Path, Bytes: int64(len(m.Source)), Chunks: 1, State: engi.DocumentReady, Checked: now, Changed: now,
 		}
-		text := described(m)
-		p := Piece{Text: text, Names: names(text), Hash: hash(text)}
-		pieces := []Piece{p}
-		l.embed(ctx, s.Owner, "", pieces)
-		if _, err := l.put(ctx, r, pieces); err != nil {
+		text := moduleText(m)
+		p := Chunk{Text: text, Identifiers: identifierParts(text), Hash: hash(text)}
+		pieces := []Chunk{p}
+		l.embedMissing(ctx, s.Owner, "", pieces)
+		if _, err := l.store(ctx, r, pieces); err != nil {
 			return err
 		}
 	}
@@ -157,7 +157,7 @@ func (l *Library) SaveModules(ctx context.Context, owner engi.Owner, session str
 }
 
 // described is what of a module is searched.
-func described(m engi.CodeModule) string {
+func moduleText(m engi.CodeModule) string {
 	text := m.Path + "\n" + m.Description
 	if len(m.Exports) > 0 {
 		text += "\nexports " + strings.Join(m.Exports, ", ")
@@ -170,7 +170,7 @@ func described(m engi.CodeModule) string {
 
 // read looks whether the files of modules are there, copies those of scope
 // user, and returns what each imports.
-func (l *Library) read(ctx context.Context, owner engi.Owner, s engi.Session, modules []engi.CodeModule) ([][]string, error) {
+func (l *Library) readModules(ctx context.Context, owner engi.Owner, s engi.Session, modules []engi.CodeModule) ([][]string, error) {
 	guest, release, err := l.opt.Sessions.Enter(ctx, owner, string(s.ID))
 	if err != nil {
 		return nil, err
@@ -243,15 +243,15 @@ func imports(source string) []string {
 
 // Modules implements [engi.Library].
 func (l *Library) Modules(ctx context.Context, owner engi.Owner, session string) ([]engi.CodeModule, error) {
-	shelf, err := l.alive(ctx, owner, session)
+	shelf, err := l.sessionModules(ctx, owner, session)
 	if err != nil {
 		return nil, err
 	}
-	f := Filter{Shelves: []string{userShelf(owner)}}
+	f := Filter{Collections: []string{userCollection(owner)}}
 	if owner == "" {
-		f.Shelves = nil
+		f.Collections = nil
 	} else if shelf != "" {
-		f.Shelves = append(f.Shelves, shelf)
+		f.Collections = append(f.Collections, shelf)
 	}
 	records, err := l.opt.Store.Records(ctx, f)
 	if err != nil {
@@ -259,7 +259,7 @@ func (l *Library) Modules(ctx context.Context, owner engi.Owner, session string)
 	}
 	var list []engi.CodeModule
 	for _, r := range records {
-		if r.Module != nil && (!OfSession(r.Shelf) || r.Shelf == shelf) {
+		if r.Module != nil && (!IsSessionCollection(r.Collection) || r.Collection == shelf) {
 			list = append(list, *r.Module)
 		}
 	}
@@ -268,7 +268,7 @@ func (l *Library) Modules(ctx context.Context, owner engi.Owner, session string)
 
 // alive returns the shelf of a session's modules; empty if there is no session
 // or if its volume is gone, and then what was known of it is forgotten.
-func (l *Library) alive(ctx context.Context, owner engi.Owner, session string) (string, error) {
+func (l *Library) sessionModules(ctx context.Context, owner engi.Owner, session string) (string, error) {
 	if session == "" {
 		return "", nil
 	}
@@ -279,48 +279,48 @@ func (l *Library) alive(ctx context.Context, owner engi.Owner, session string) (
 	if err != nil {
 		return "", err
 	}
-	shelf := sessionShelf(s.ID)
+	shelf := sessionCollection(s.ID)
 	if s.Volume != "" && s.State != engi.SessionTerminated {
 		return shelf, nil
 	}
-	l.forget(ctx, shelf)
+	l.forgetCollection(ctx, shelf)
 	return "", nil
 }
 
 // forget removes a shelf, if there is one.
-func (l *Library) forget(ctx context.Context, shelf string) {
+func (l *Library) forgetCollection(ctx context.Context, shelf string) {
 	l.mu.Lock()
-	_, known := l.shelves[shelf]
+	_, known := l.collections[shelf]
 	l.mu.Unlock()
 	if !known {
 		return
 	}
-	if err := l.drop(ctx, shelf, nil); err != nil {
+	if err := l.remove(ctx, shelf, nil); err != nil {
 		l.log.Warn("forget modules of a session whose volume is gone", "err", err)
 		return
 	}
 	l.mu.Lock()
-	delete(l.shelves, shelf)
+	delete(l.collections, shelf)
 	l.mu.Unlock()
 }
 
 // sweep forgets modules of sessions whose volume is gone.
-func (l *Library) sweep(ctx context.Context) {
+func (l *Library) sweepSessions(ctx context.Context) {
 	if l.opt.Sessions == nil {
 		return
 	}
 	l.mu.Lock()
 	var sessions []string
-	for s := range l.shelves {
-		if id, ok := strings.CutPrefix(s, sessionKind); ok {
+	for s := range l.collections {
+		if id, ok := strings.CutPrefix(s, sessionPrefix); ok {
 			sessions = append(sessions, id)
 		}
 	}
 	l.mu.Unlock()
 	for _, id := range sessions {
-		_, err := l.alive(ctx, "", id)
+		_, err := l.sessionModules(ctx, "", id)
 		if err != nil && engi.KindOf(err) == engi.NotFound {
-			l.forget(ctx, sessionKind+id)
+			l.forgetCollection(ctx, sessionPrefix+id)
 		}
 	}
 }

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	maxQuestion = 8 << 10 // bytes
-	maxLimit    = 50
-	candidates  = 50 // of each half of a search
-	reranked    = 30
+	maxQuestion   = 8 << 10 // bytes
+	maxLimit      = 50
+	maxCandidates = 50 // of each half of a search
+	maxReranked   = 30
 
 	// Of two lists, a place r counts 1/(fusion+r). Words and likeness fail on
 	// different questions: what one of them has first is more often right than
@@ -41,7 +41,7 @@ func (l *Library) Search(ctx context.Context, spec engi.SearchSpec) (found engi.
 	case !slices.Contains([]engi.SearchMode{engi.SearchHybrid, engi.SearchVector, engi.SearchKeyword}, spec.Mode):
 		return found, engi.Errorf(engi.Invalid, "%.40q is no mode", spec.Mode).WithRemedy("use hybrid, vector or keyword")
 	}
-	session, err := l.alive(ctx, spec.Owner, spec.Session)
+	session, err := l.sessionModules(ctx, spec.Owner, spec.Session)
 	if err != nil {
 		return found, err
 	}
@@ -71,7 +71,7 @@ func (l *Library) Search(ctx context.Context, spec engi.SearchSpec) (found engi.
 		notes = append(notes, fmt.Sprintf("%d pieces wait for vectors of %s and are found by words only", missing, l.embedder.Name()))
 	}
 	if l.opt.Reranker != nil && spec.Mode == engi.SearchHybrid && len(pieces) > 1 {
-		if note := l.rerank(ctx, spec, pieces[:min(len(pieces), reranked)]); note != "" {
+		if note := l.rerank(ctx, spec, pieces[:min(len(pieces), maxReranked)]); note != "" {
 			notes = append(notes, note)
 		}
 	}
@@ -84,22 +84,22 @@ func (l *Library) Search(ctx context.Context, spec engi.SearchSpec) (found engi.
 
 // A candidate is a piece and what it is of.
 type candidate struct {
-	Piece
+	Chunk
 	record Record
 }
 
 // candidates are the pieces that may answer, the best first.
 func (l *Library) candidates(ctx context.Context, spec engi.SearchSpec, session string, q []float32) (list []candidate, missing int, err error) {
-	l.swap.RLock()
-	defer l.swap.RUnlock()
+	l.dataMu.RLock()
+	defer l.dataMu.RUnlock()
 	named, all := l.visible(spec.Owner, session)
-	n := max(candidates, spec.Limit)
+	n := max(maxCandidates, spec.Limit)
 	byWords, byLikeness := make(chan error, 1), make(chan error, 1)
 	var words, likes []int64
 	go func() {
 		var err error
-		if ts := terms(spec.Text); spec.Mode != engi.SearchVector && len(ts) > 0 {
-			words, err = l.opt.Store.Match(ctx, Query{Shelves: named, Package: spec.Package, Words: ts, Limit: n})
+		if ts := queryTerms(spec.Text); spec.Mode != engi.SearchVector && len(ts) > 0 {
+			words, err = l.opt.Store.Match(ctx, Query{Collections: named, Package: spec.Package, Words: ts, Limit: n})
 		}
 		byWords <- err
 	}()
@@ -120,19 +120,19 @@ func (l *Library) candidates(ctx context.Context, spec engi.SearchSpec, session 
 	ids := fuse(words, likes, weight)
 	n = spec.Limit
 	if l.opt.Reranker != nil {
-		n = max(n, reranked)
+		n = max(n, maxReranked)
 	}
 	ids = ids[:min(len(ids), n)]
-	found, err := l.opt.Store.Pieces(ctx, ids)
+	found, err := l.opt.Store.Chunks(ctx, ids)
 	if err != nil {
 		return nil, 0, err
 	}
-	return l.inOrder(ctx, ids, found, missing)
+	return l.withRecords(ctx, ids, found, missing)
 }
 
 // inOrder gives pieces the order of ids and their records.
-func (l *Library) inOrder(ctx context.Context, ids []int64, found []Piece, missing int) ([]candidate, int, error) {
-	byID := make(map[int64]Piece, len(found))
+func (l *Library) withRecords(ctx context.Context, ids []int64, found []Chunk, missing int) ([]candidate, int, error) {
+	byID := make(map[int64]Chunk, len(found))
 	of := []engi.DocumentID{}
 	for _, p := range found {
 		byID[p.ID] = p
@@ -165,14 +165,14 @@ func (l *Library) visible(owner engi.Owner, session string) (named, all []string
 	if owner == "" {
 		named = []string{Everywhere}
 		l.mu.Lock()
-		for s := range l.shelves {
-			if !OfSession(s) {
+		for s := range l.collections {
+			if !IsSessionCollection(s) {
 				all = append(all, s)
 			}
 		}
 		l.mu.Unlock()
 	} else {
-		named = []string{documentShelf(owner), documentShelf(""), userShelf(owner)}
+		named = []string{documentCollection(owner), documentCollection(""), userCollection(owner)}
 		all = slices.Clone(named)
 	}
 	if session != "" {
@@ -204,7 +204,7 @@ func fuse(first, second []int64, weight float64) []int64 {
 func (l *Library) rerank(ctx context.Context, spec engi.SearchSpec, list []candidate) (note string) {
 	texts := make([]string, len(list))
 	for i, c := range list {
-		texts[i] = embedded(c.record.Title, c.Piece)
+		texts[i] = embeddingText(c.record.Title, c.Chunk)
 	}
 	scores, err := l.opt.Reranker.Rerank(ctx, spec.Owner, spec.Text, texts)
 	if err != nil || len(scores) != len(list) {

@@ -25,7 +25,7 @@ func (m *Manager) checkCode(spec *engi.CodeSpec) error {
 		return engi.Errorf(engi.Invalid, "sessions run no %.40s", spec.Language).
 			WithRemedy("use typescript or javascript, or start a process in the session's sandbox")
 	}
-	most := m.o.Defaults.Timeout
+	most := m.opt.Defaults.Timeout
 	if spec.Timeout < 0 || spec.Timeout > most {
 		return engi.Errorf(engi.Invalid, "a timeout of %v is not between 0 and %v", spec.Timeout, most).
 			WithRemedy("ask for less, or raise sandbox.timeout_seconds in the node's configuration")
@@ -40,39 +40,39 @@ func (m *Manager) RunCode(ctx context.Context, owner engi.Owner, idOrName string
 	if err := m.checkCode(&spec); err != nil {
 		return res, err
 	}
-	l, err := m.find(ctx, owner, idOrName)
+	live, err := m.find(ctx, owner, idOrName)
 	if err != nil {
 		return res, err
 	}
 	began := m.now()
-	if err := l.wait(ctx); err != nil {
+	if err := live.waitTurn(ctx); err != nil {
 		return res, err
 	}
-	defer func() { <-l.turn }()
+	defer func() { <-live.codeLock }()
 	queued := m.now().Sub(began)
-	in, err := m.enter(ctx, l)
+	in, err := m.enter(ctx, live)
 	if err != nil {
 		return res, err
 	}
 	again := false
 	defer func() {
-		in.done()
+		in.endUse()
 		// The next process starts while the sandbox is known to be there.
 		if !again || !m.spawn(func(ctx context.Context) {
-			defer in.leave()
-			m.prestart(ctx, l, in)
+			defer in.leaveSandbox()
+			m.startStandby(ctx, live, in)
 		}) {
-			in.leave()
+			in.leaveSandbox()
 		}
 	}()
-	res, err = m.run(ctx, l, in, spec, out)
+	res, err = m.run(ctx, live, in, spec, out)
 	res.Sandbox, res.BootTime, res.QueueTime = in.sandbox, in.booted, queued
 	if err != nil {
 		if engi.KindOf(err) != engi.Unavailable {
 			return res, err
 		}
 		// The sandbox died under it, most likely of what the code did.
-		if e := m.checkLost(ctx, l, in, &res); e != nil {
+		if e := m.checkLost(ctx, live, in, &res); e != nil {
 			return res, err
 		}
 	}
@@ -82,36 +82,36 @@ func (m *Manager) RunCode(ctx context.Context, owner engi.Owner, idOrName string
 			outcome = string(res.Error.Cause)
 		}
 	}
-	m.o.Meter.Ran(outcome, res.Duration)
+	m.opt.Meter.Ran(outcome, res.Duration)
 	again = res.Error == nil || res.Error.Cause != engi.CauseSandboxLost
 	return res, nil
 }
 
 // wait queues for the session's turn.
-func (l *life) wait(ctx context.Context) error {
-	l.mu.Lock()
-	if l.waiting >= maxWaiting {
-		n := l.waiting
-		l.mu.Unlock()
+func (live *liveSession) waitTurn(ctx context.Context) error {
+	live.mu.Lock()
+	if live.waiting >= maxWaiting {
+		n := live.waiting
+		live.mu.Unlock()
 		return engi.Errorf(engi.Exhausted, "%d runs wait in this session already", n).
 			WithRemedy("send fewer at once, or use another session").WithRetry(engi.Retry{AfterMillis: 1000, Position: n + 1})
 	}
-	l.waiting++
-	l.mu.Unlock()
+	live.waiting++
+	live.mu.Unlock()
 	defer func() {
-		l.mu.Lock()
-		l.waiting--
-		l.mu.Unlock()
+		live.mu.Lock()
+		live.waiting--
+		live.mu.Unlock()
 	}()
-	return lock(ctx, l.turn)
+	return lock(ctx, live.codeLock)
 }
 
 // run runs code in the process that waits for it, or in a new one.
-func (m *Manager) run(ctx context.Context, l *life, in *inside, spec engi.CodeSpec, out func(engi.Chunk)) (engi.CodeResult, error) {
+func (m *Manager) run(ctx context.Context, live *liveSession, in *lease, spec engi.CodeSpec, out func(engi.Chunk)) (engi.CodeResult, error) {
 	q := deno.Request{Code: spec.Code, Language: spec.Language, Timeout: spec.Timeout}
-	o := m.options(l, in)
+	o := m.options(live, in)
 	if len(spec.Env) == 0 {
-		if r := l.take(in.sandbox); r != nil {
+		if r := live.takeStandby(in.sandbox); r != nil {
 			res, err := r.Run(ctx, q, out)
 			if !errors.Is(err, deno.ErrStale) {
 				return res, err
@@ -131,16 +131,16 @@ func (m *Manager) run(ctx context.Context, l *life, in *inside, spec engi.CodeSp
 
 // checkLost turns the loss of a sandbox into an answer; an error if it is not
 // lost.
-func (m *Manager) checkLost(ctx context.Context, l *life, in *inside, res *engi.CodeResult) error {
-	box, err := m.o.Sandboxes.Get(context.WithoutCancel(ctx), "", in.sandbox)
-	if err == nil && box.State != engi.Stopped && box.State != engi.Stopping {
+func (m *Manager) checkLost(ctx context.Context, live *liveSession, in *lease, res *engi.CodeResult) error {
+	sandbox, err := m.opt.Sandboxes.Get(context.WithoutCancel(ctx), "", in.sandbox)
+	if err == nil && sandbox.State != engi.Stopped && sandbox.State != engi.Stopping {
 		return engi.Errorf(engi.Conflict, "it lives")
 	}
 	cause := engi.CauseSandboxLost
 	message := "the session's sandbox died under the code; its volume is kept"
-	if box.End == engi.CauseMemory || box.End == engi.CauseDisk {
-		cause = box.End
-		message = fmt.Sprintf("the session's sandbox was ended: %s; its volume is kept", box.End.Remedy())
+	if sandbox.End == engi.CauseMemory || sandbox.End == engi.CauseDisk {
+		cause = sandbox.End
+		message = fmt.Sprintf("the session's sandbox was ended: %s; its volume is kept", sandbox.End.Remedy())
 	}
 	res.OK, res.Value = false, nil
 	res.Error = &engi.CodeError{Cause: cause, Message: message}

@@ -37,7 +37,7 @@ type Record struct {
 	Fingerprint  string    // of the request, with Idempotency
 	Boots        int       // sandboxes that were asked for
 	Ended        time.Time // zero while it lives
-	Why          string    // it ended, for people
+	EndReason    string    // it ended, for people
 	Cleared      bool      // it has ended, and nothing is left of it
 }
 
@@ -55,7 +55,7 @@ type Store interface {
 	// All returns every session, newest first.
 	All(ctx context.Context) ([]Record, error)
 	// Repeated returns the session that an idempotency key has made; NotFound.
-	Repeated(ctx context.Context, owner engi.Owner, key string) (Record, error)
+	ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (Record, error)
 	// Forget deletes the record of a session; none is no error.
 	Forget(ctx context.Context, id engi.SessionID) error
 }
@@ -85,74 +85,74 @@ type Defaults struct {
 	TTL      time.Duration // of a volume without use
 	Dormancy time.Duration // of a sandbox without use
 	Timeout  time.Duration // of a piece of code; nobody gets more
-	Awake    time.Duration // of a sandbox, at most
+	MaxAwake time.Duration // of a sandbox, at most
 	Network  engi.NetworkPolicy
 	Grants   []engi.Grant // added to every policy that lets anything out by name: secrets of packages
 }
 
 // Options are what sessions need. Lifecycle, Meter and Log may be nil.
 type Options struct {
-	Sandboxes engi.Sandboxes
-	Lifecycle engi.Lifecycle // nil: persistence snapshot is Unsupported
-	Volumes   engi.Volumes
-	Store     Store
-	Packages  Packages
-	Defaults  Defaults
-	Meter     Meter
-	Log       *slog.Logger
-	Tick      time.Duration // how often what is overdue is looked for; 0 means 5 s
-	Keep      time.Duration // how long sessions that are over are remembered; 0 means a day
+	Sandboxes     engi.Sandboxes
+	Lifecycle     engi.Lifecycle // nil: persistence snapshot is Unsupported
+	Volumes       engi.Volumes
+	Store         Store
+	Packages      Packages
+	Defaults      Defaults
+	Meter         Meter
+	Log           *slog.Logger
+	CheckInterval time.Duration // how often what is overdue is looked for; 0 means 5 s
+	Retention     time.Duration // how long sessions that are over are remembered; 0 means a day
 }
 
 const (
-	noteKey     = "session" // in Sandbox.Notes
+	sessionNote = "session" // in Sandbox.Notes
 	maxWaiting  = 32        // runs that wait for their turn in one session
 	maxPerOwner = 10_000    // living sessions
 	maxTTL      = 365 * 24 * time.Hour
-	undoTime    = 30 * time.Second
+	undoTimeout = 30 * time.Second
 )
 
 // A Manager keeps sessions. It implements [engi.Sessions] and is safe for
 // concurrent use.
 type Manager struct {
-	o   Options
+	opt Options
 	now func() time.Time
 
-	life context.Context // ends with Run
-	end  context.CancelFunc
-	work sync.WaitGroup // of what goes on without a caller
+	ctx        context.Context // ends with Run
+	cancel     context.CancelFunc
+	background sync.WaitGroup // of what goes on without a caller
 
-	mu      sync.Mutex
-	lives   map[engi.SessionID]*life
-	making  map[string]chan struct{} // idempotency keys under way
-	serving bool
+	mu       sync.Mutex
+	sessions map[engi.SessionID]*liveSession
+	creating map[string]chan struct{} // idempotency keys under way
+	serving  bool
 }
 
 var _ engi.Sessions = (*Manager)(nil)
 
 // A life is a session in this process.
-type life struct {
-	id   engi.SessionID
-	turn chan struct{} // holds a token while a piece of code runs
-	door chan struct{} // holds a token while the sandbox comes or goes
+type liveSession struct {
+	id          engi.SessionID
+	codeLock    chan struct{} // holds a token while a piece of code runs
+	sandboxLock chan struct{} // holds a token while the sandbox comes or goes
 
 	mu       sync.Mutex
 	rec      Record // guarded by mu, like all below
 	uses     int    // of the sandbox, under way
 	waiting  int    // runs
 	booting  bool
-	spare    *spare         // nil for none
-	prepared engi.SandboxID // that this process has made ready for code
+	standby  *standbyProcess // nil for none
+	prepared engi.SandboxID  // that this process has made ready for code
 }
 
-func newLife(r Record) *life {
-	return &life{id: r.ID, rec: r, turn: make(chan struct{}, 1), door: make(chan struct{}, 1)}
+func newLiveSession(r Record) *liveSession {
+	return &liveSession{id: r.ID, rec: r, codeLock: make(chan struct{}, 1), sandboxLock: make(chan struct{}, 1)}
 }
 
-func (l *life) record() Record {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.rec
+func (live *liveSession) record() Record {
+	live.mu.Lock()
+	defer live.mu.Unlock()
+	return live.rec
 }
 
 // Open returns the sessions in o.Store. Nothing happens to them before Run.
@@ -164,16 +164,16 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	if o.Meter == nil {
 		o.Meter = noMeter{}
 	}
-	o.Tick = cmp.Or(o.Tick, 5*time.Second)
-	o.Keep = cmp.Or(o.Keep, 24*time.Hour)
-	m := &Manager{o: o, now: time.Now, lives: map[engi.SessionID]*life{}, making: map[string]chan struct{}{}}
-	m.life, m.end = context.WithCancel(context.WithoutCancel(ctx))
+	o.CheckInterval = cmp.Or(o.CheckInterval, 5*time.Second)
+	o.Retention = cmp.Or(o.Retention, 24*time.Hour)
+	m := &Manager{opt: o, now: time.Now, sessions: map[engi.SessionID]*liveSession{}, creating: map[string]chan struct{}{}}
+	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	all, err := o.Store.All(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range all {
-		m.lives[r.ID] = newLife(r)
+		m.sessions[r.ID] = newLiveSession(r)
 	}
 	return m, nil
 }
@@ -193,15 +193,15 @@ func (m *Manager) spawn(f func(ctx context.Context)) bool {
 	if !m.serving {
 		return false
 	}
-	m.work.Go(func() { f(m.life) })
+	m.background.Go(func() { f(m.ctx) })
 	return true
 }
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 
 // check fills in what spec leaves open.
-func (m *Manager) check(spec engi.SessionSpec) (engi.Session, error) {
-	d := m.o.Defaults
+func (m *Manager) validate(spec engi.SessionSpec) (engi.Session, error) {
+	d := m.opt.Defaults
 	bad := func(format string, args ...any) (engi.Session, error) {
 		return engi.Session{}, engi.Errorf(engi.Invalid, format, args...)
 	}
@@ -225,7 +225,7 @@ func (m *Manager) check(spec engi.SessionSpec) (engi.Session, error) {
 	switch s.Persistence {
 	case engi.PersistNone, engi.PersistSession:
 	case engi.PersistSnapshot:
-		if m.o.Lifecycle == nil {
+		if m.opt.Lifecycle == nil {
 			return engi.Session{}, engi.Errorf(engi.Unsupported, "this node hibernates no sandboxes").WithRemedy("use persistence session")
 		}
 	default:
@@ -234,8 +234,8 @@ func (m *Manager) check(spec engi.SessionSpec) (engi.Session, error) {
 	if s.TTL < time.Second || s.TTL > maxTTL {
 		return bad("a time to live of %v is not between 1s and %v", s.TTL, maxTTL)
 	}
-	if s.Dormancy < time.Second || s.Dormancy > d.Awake {
-		return bad("a dormancy of %v is not between 1s and %v", s.Dormancy, d.Awake)
+	if s.Dormancy < time.Second || s.Dormancy > d.MaxAwake {
+		return bad("a dormancy of %v is not between 1s and %v", s.Dormancy, d.MaxAwake)
 	}
 	if s.Capacity < 0 {
 		return bad("a capacity of %d bytes", s.Capacity)
@@ -258,12 +258,12 @@ func (m *Manager) check(spec engi.SessionSpec) (engi.Session, error) {
 // policy is a session's network: the node's if it asks for none, and what the
 // packages need in any that lets something out.
 func (m *Manager) policy(p engi.NetworkPolicy) engi.NetworkPolicy {
-	if zero(p) {
-		p = m.o.Defaults.Network
+	if isZero(p) {
+		p = m.opt.Defaults.Network
 	}
 	if p.Mode == engi.NetworkRestricted || p.Mode == engi.NetworkOpen {
 		p.Grants = slices.Clone(p.Grants)
-		for _, g := range m.o.Defaults.Grants {
+		for _, g := range m.opt.Defaults.Grants {
 			same := func(h engi.Grant) bool { return h.Secret == g.Secret && slices.Equal(h.Hosts, g.Hosts) }
 			if !slices.ContainsFunc(p.Grants, same) {
 				p.Grants = append(p.Grants, g)
@@ -273,11 +273,11 @@ func (m *Manager) policy(p engi.NetworkPolicy) engi.NetworkPolicy {
 	return p
 }
 
-func zero(p engi.NetworkPolicy) bool {
+func isZero(p engi.NetworkPolicy) bool {
 	return p.Mode == "" && len(p.Allow)+len(p.Deny)+len(p.Grants)+len(p.Headers)+len(p.Detail) == 0 && p.Proxy == nil && p.Group == "" && p.Limits == engi.NetworkLimits{}
 }
 
-func printOf(spec engi.SessionSpec) string {
+func fingerprint(spec engi.SessionSpec) string {
 	h := sha256.New()
 	_ = json.NewEncoder(h).Encode(spec) // to a hash: it cannot fail but for a Detail that is no JSON, which nobody sends twice
 	return hex.EncodeToString(h.Sum(nil))
@@ -286,7 +286,7 @@ func printOf(spec engi.SessionSpec) string {
 // Create implements [engi.Sessions].
 func (m *Manager) Create(ctx context.Context, spec engi.SessionSpec) (_ engi.Session, err error) {
 	defer engi.Annotate(&err, "create session")
-	s, err := m.check(spec)
+	s, err := m.validate(spec)
 	if err != nil {
 		return engi.Session{}, err
 	}
@@ -295,13 +295,13 @@ func (m *Manager) Create(ctx context.Context, spec engi.SessionSpec) (_ engi.Ses
 	}
 	r := Record{Session: s, Idempotency: spec.Idempotency}
 	if spec.Idempotency != "" {
-		over, err := m.alone(ctx, string(spec.Owner)+"\x00"+spec.Idempotency)
+		over, err := m.lockKey(ctx, string(spec.Owner)+"\x00"+spec.Idempotency)
 		if err != nil {
 			return engi.Session{}, err
 		}
 		defer over()
-		r.Fingerprint = printOf(spec)
-		old, err := m.o.Store.Repeated(ctx, spec.Owner, spec.Idempotency)
+		r.Fingerprint = fingerprint(spec)
+		old, err := m.opt.Store.ByIdempotencyKey(ctx, spec.Owner, spec.Idempotency)
 		switch {
 		case err == nil && old.Fingerprint != r.Fingerprint:
 			return engi.Session{}, engi.Errorf(engi.Conflict, "the idempotency key was used before for another request, session %s", old.ID).
@@ -320,24 +320,24 @@ func (m *Manager) Create(ctx context.Context, spec engi.SessionSpec) (_ engi.Ses
 	}
 	now := m.now().UTC().Truncate(time.Millisecond)
 	r.ID, r.Created, r.Used = engi.NewSessionID(), now, now
-	if err := m.o.Store.Put(ctx, r); err != nil {
+	if err := m.opt.Store.Put(ctx, r); err != nil {
 		return engi.Session{}, err
 	}
-	l := newLife(r)
+	live := newLiveSession(r)
 	m.mu.Lock()
-	m.lives[r.ID] = l
+	m.sessions[r.ID] = live
 	m.mu.Unlock()
 	if r.Mode == engi.SessionWarm {
-		l.mu.Lock()
-		l.booting = true
-		l.mu.Unlock()
-		if !m.spawn(func(ctx context.Context) { m.warm(ctx, l) }) {
-			l.mu.Lock()
-			l.booting = false
-			l.mu.Unlock()
+		live.mu.Lock()
+		live.booting = true
+		live.mu.Unlock()
+		if !m.spawn(func(ctx context.Context) { m.warm(ctx, live) }) {
+			live.mu.Lock()
+			live.booting = false
+			live.mu.Unlock()
 		}
 	}
-	return m.shown(ctx, l), nil
+	return m.view(ctx, live), nil
 }
 
 func (m *Manager) isServing() bool {
@@ -347,8 +347,8 @@ func (m *Manager) isServing() bool {
 }
 
 func (m *Manager) count(owner engi.Owner) (n int) {
-	for _, l := range m.all() {
-		if r := l.record(); r.Owner == owner && r.Ended.IsZero() {
+	for _, live := range m.all() {
+		if r := live.record(); r.Owner == owner && r.Ended.IsZero() {
 			n++
 		}
 	}
@@ -356,17 +356,17 @@ func (m *Manager) count(owner engi.Owner) (n int) {
 }
 
 // alone waits until nobody else makes something with the same key.
-func (m *Manager) alone(ctx context.Context, key string) (over func(), err error) {
+func (m *Manager) lockKey(ctx context.Context, key string) (over func(), err error) {
 	for {
 		m.mu.Lock()
-		busy := m.making[key]
+		busy := m.creating[key]
 		if busy == nil {
 			mine := make(chan struct{})
-			m.making[key] = mine
+			m.creating[key] = mine
 			m.mu.Unlock()
 			return func() {
 				m.mu.Lock()
-				delete(m.making, key)
+				delete(m.creating, key)
 				m.mu.Unlock()
 				close(mine)
 			}, nil
@@ -380,30 +380,30 @@ func (m *Manager) alone(ctx context.Context, key string) (over func(), err error
 	}
 }
 
-func (m *Manager) all() []*life {
+func (m *Manager) all() []*liveSession {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Collect(maps.Values(m.lives))
+	return slices.Collect(maps.Values(m.sessions))
 }
 
 // find returns a session that lives; NotFound, saying why, for one that is over.
-func (m *Manager) find(ctx context.Context, owner engi.Owner, idOrName string) (*life, error) {
-	r, err := m.o.Store.Find(ctx, owner, idOrName)
+func (m *Manager) find(ctx context.Context, owner engi.Owner, idOrName string) (*liveSession, error) {
+	r, err := m.opt.Store.Find(ctx, owner, idOrName)
 	if err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
-	l := m.lives[r.ID]
+	live := m.sessions[r.ID]
 	m.mu.Unlock()
-	if l == nil {
+	if live == nil {
 		return nil, engi.Errorf(engi.NotFound, "there is no such session")
 	}
-	return l, l.living()
+	return live, live.checkAlive()
 }
 
-func (l *life) living() error {
-	if r := l.record(); !r.Ended.IsZero() {
-		return engi.Errorf(engi.NotFound, "the session is over: %s", r.Why).WithRemedy("create a new one; what was in its volume is gone")
+func (live *liveSession) checkAlive() error {
+	if r := live.record(); !r.Ended.IsZero() {
+		return engi.Errorf(engi.NotFound, "the session is over: %s", r.EndReason).WithRemedy("create a new one; what was in its volume is gone")
 	}
 	return nil
 }
@@ -411,25 +411,25 @@ func (l *life) living() error {
 // Get implements [engi.Sessions].
 func (m *Manager) Get(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Session, err error) {
 	defer engi.Annotate(&err, "session %.140s", idOrName)
-	r, err := m.o.Store.Find(ctx, owner, idOrName)
+	r, err := m.opt.Store.Find(ctx, owner, idOrName)
 	if err != nil {
 		return engi.Session{}, err
 	}
 	m.mu.Lock()
-	l := m.lives[r.ID]
+	live := m.sessions[r.ID]
 	m.mu.Unlock()
-	if l == nil {
+	if live == nil {
 		return r.Session, nil
 	}
-	return m.shown(ctx, l), nil
+	return m.view(ctx, live), nil
 }
 
 // List implements [engi.Sessions].
 func (m *Manager) List(ctx context.Context, owner engi.Owner) ([]engi.Session, error) {
 	list := []engi.Session{}
-	for _, l := range m.all() {
-		if r := l.record(); r.Ended.IsZero() && (owner == "" || r.Owner == owner) {
-			list = append(list, m.shown(ctx, l))
+	for _, live := range m.all() {
+		if r := live.record(); r.Ended.IsZero() && (owner == "" || r.Owner == owner) {
+			list = append(list, m.view(ctx, live))
 		}
 	}
 	slices.SortFunc(list, func(a, b engi.Session) int {
@@ -439,20 +439,20 @@ func (m *Manager) List(ctx context.Context, owner engi.Owner) ([]engi.Session, e
 }
 
 // states of a session follow from those of its sandbox.
-var states = map[engi.State]engi.SessionState{
+var sessionStates = map[engi.State]engi.SessionState{
 	engi.Pending: engi.SessionBooting, engi.Starting: engi.SessionBooting, engi.Ready: engi.SessionBooting,
 	engi.Running: engi.SessionRunning, engi.Paused: engi.SessionSuspended, engi.Hibernating: engi.SessionHibernated,
 	engi.Hibernated: engi.SessionHibernated, engi.Resuming: engi.SessionBooting, engi.Stopping: engi.SessionIdle, engi.Stopped: engi.SessionIdle,
 }
 
 // shown is a session as others see it.
-func (m *Manager) shown(ctx context.Context, l *life) engi.Session {
-	l.mu.Lock()
-	s, ended, booting := l.rec.Session, l.rec.Ended, l.booting
-	if l.uses > 0 {
+func (m *Manager) view(ctx context.Context, live *liveSession) engi.Session {
+	live.mu.Lock()
+	s, ended, booting := live.rec.Session, live.rec.Ended, live.booting
+	if live.uses > 0 {
 		s.Used = m.now().UTC()
 	}
-	l.mu.Unlock()
+	live.mu.Unlock()
 	s.Expires = s.Used.Add(s.TTL)
 	switch {
 	case !ended.IsZero():
@@ -462,8 +462,8 @@ func (m *Manager) shown(ctx context.Context, l *life) engi.Session {
 	case s.Sandbox == "":
 		s.State = engi.SessionIdle
 	default:
-		box, err := m.o.Sandboxes.Get(ctx, "", s.Sandbox)
-		if s.State = states[box.State]; err != nil || s.State == "" {
+		sandbox, err := m.opt.Sandboxes.Get(ctx, "", s.Sandbox)
+		if s.State = sessionStates[sandbox.State]; err != nil || s.State == "" {
 			s.State = engi.SessionIdle
 		}
 		if s.State == engi.SessionIdle {
@@ -474,19 +474,19 @@ func (m *Manager) shown(ctx context.Context, l *life) engi.Session {
 }
 
 // edit changes a session's record, in the store first.
-func (m *Manager) edit(ctx context.Context, l *life, f func(*Record)) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	r := l.rec
+func (m *Manager) update(ctx context.Context, live *liveSession, f func(*Record)) error {
+	live.mu.Lock()
+	defer live.mu.Unlock()
+	r := live.rec
 	f(&r)
-	if err := m.o.Store.Save(ctx, r); err != nil {
+	if err := m.opt.Store.Save(ctx, r); err != nil {
 		return err
 	}
-	l.rec = r
+	live.rec = r
 	return nil
 }
 
 // Dependencies implements [engi.Sessions].
 func (m *Manager) Dependencies(context.Context) (engi.Dependencies, error) {
-	return m.o.Packages.Status(), nil
+	return m.opt.Packages.Status(), nil
 }

@@ -22,7 +22,7 @@ func options(w *fixture) Options {
 		Sandboxes: liveSandboxes{w}, Lifecycle: sleeper{fixture: w}, Volumes: volumes{fixture: w}, Store: w, Packages: packages{w},
 		Defaults: Defaults{
 			Mode: engi.SessionLazy, Size: engi.Size{Memory: 1 << 30}, Capacity: 300 << 20, TTL: 30 * time.Minute, Dormancy: 5 * time.Minute,
-			Timeout: 5 * time.Minute, Awake: 24 * time.Hour,
+			Timeout: 5 * time.Minute, MaxAwake: 24 * time.Hour,
 			Network: engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"a.example"}},
 			Grants:  []engi.Grant{{Secret: "sandbox.KEY", Hosts: []string{"b.example"}, Env: "KEY"}},
 		},
@@ -421,7 +421,7 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 			defer w.mu.Unlock()
 			w.settle()
 			for id, b := range w.boxes {
-				r := w.records[engi.SessionID(b.Notes[noteKey])]
+				r := w.records[engi.SessionID(b.Notes[sessionNote])]
 				if r.Sandbox != id || !r.Ended.IsZero() {
 					rt.Fatalf("sandbox %s is nobody's: session %+v", id, r)
 				}

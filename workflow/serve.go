@@ -13,31 +13,31 @@ import (
 // has left; then it lets go of what runs, to be gone on with later, and waits.
 // A clock's tick that was missed is made up for once, if the function has run
 // by its clock before.
-func (o *Runner) Serve(ctx context.Context, ready func()) error {
-	open, err := o.opt.Store.Runs(ctx, "", Filter{Open: true})
+func (r *Runner) Serve(ctx context.Context, ready func()) error {
+	open, err := r.opt.Store.Runs(ctx, "", Filter{Open: true})
 	if err != nil {
 		return err
 	}
-	var begun []slot
-	o.mu.Lock()
-	for _, r := range open {
-		p := slotOf(r)
-		if r.State == engi.FunctionQueued {
-			o.queue = append(o.queue, p)
+	var begun []queuedRun
+	r.mu.Lock()
+	for _, rec := range open {
+		p := queuedRunOf(rec)
+		if rec.State == engi.FunctionQueued {
+			r.queue = append(r.queue, p)
 			continue
 		}
 		begun = append(begun, p)
-		o.turns[p.id] = p
-		o.count(p, 1)
+		r.slots[p.id] = p
+		r.count(p, 1)
 	}
-	o.mu.Unlock()
+	r.mu.Unlock()
 
 	ctx, cancel := context.WithCancel(ctx)
 	gone, there := make(chan struct{}), make(chan struct{})
 	var failure error // of the engine; after gone
 	go func() {
 		defer close(gone)
-		failure = o.opt.Engine.Run(ctx, o, func() { close(there) })
+		failure = r.opt.Engine.Run(ctx, r, func() { close(there) })
 	}()
 	defer func() {
 		cancel()
@@ -48,17 +48,17 @@ func (o *Runner) Serve(ctx context.Context, ready func()) error {
 	case <-gone:
 		return failure
 	}
-	if err := o.wind(ctx); err != nil {
+	if err := r.startMissed(ctx); err != nil {
 		return err
 	}
-	following, err := o.follow(ctx)
+	following, err := r.followEvents(ctx)
 	if err != nil {
 		return err
 	}
 	defer following.Wait() // after cancel
 	ready()
-	o.poke()
-	o.loop(ctx, begun, gone)
+	r.wakeUp()
+	r.loop(ctx, begun, gone)
 	if ctx.Err() == nil {
 		return cmp.Or(failure, error(engi.Errorf(engi.Internal, "the engine has ended")))
 	}
@@ -68,15 +68,15 @@ func (o *Runner) Serve(ctx context.Context, ready func()) error {
 }
 
 // loop gives turns until ctx or the engine ends.
-func (o *Runner) loop(ctx context.Context, begun []slot, gone <-chan struct{}) {
+func (r *Runner) loop(ctx context.Context, begun []queuedRun, gone <-chan struct{}) {
 	again := time.NewTimer(0) // hand over what could not be
 	defer again.Stop()
 	wait := time.Second
 	tidy := time.NewTicker(time.Hour)
 	defer tidy.Stop()
-	o.forget(ctx)
+	r.forget(ctx)
 	seen := time.Now()
-	clock := time.NewTimer(o.untilTick(seen))
+	clock := time.NewTimer(r.untilNext(seen))
 	defer clock.Stop()
 	for {
 		select {
@@ -85,16 +85,16 @@ func (o *Runner) loop(ctx context.Context, begun []slot, gone <-chan struct{}) {
 		case <-gone:
 			return
 		case <-tidy.C:
-			o.forget(ctx)
+			r.forget(ctx)
 		case <-clock.C:
 			now := time.Now()
-			o.tick(ctx, seen, now)
+			r.startDue(ctx, seen, now)
 			seen = now
-			clock.Reset(o.untilTick(now))
+			clock.Reset(r.untilNext(now))
 		case <-again.C:
-			var failed []slot
+			var failed []queuedRun
 			for _, p := range begun {
-				if !o.hand(ctx, p) {
+				if !r.dispatch(ctx, p) {
 					failed = append(failed, p)
 				}
 			}
@@ -104,13 +104,13 @@ func (o *Runner) loop(ctx context.Context, begun []slot, gone <-chan struct{}) {
 			} else {
 				wait = time.Second
 			}
-		case <-o.nudge:
+		case <-r.wake:
 			for ctx.Err() == nil {
-				p, ok := o.turn()
+				p, ok := r.next()
 				if !ok {
 					break
 				}
-				if !o.hand(ctx, p) {
+				if !r.dispatch(ctx, p) {
 					if begun = append(begun, p); len(begun) == 1 {
 						again.Reset(wait)
 					}
@@ -121,34 +121,34 @@ func (o *Runner) loop(ctx context.Context, begun []slot, gone <-chan struct{}) {
 }
 
 // hand records that a run has its turn and hands it to the engine.
-func (o *Runner) hand(ctx context.Context, p slot) bool {
-	_, err := o.opt.Store.Update(ctx, "", p.id, func(r *Record) error {
-		if r.State == engi.FunctionQueued {
-			return begin(r)
+func (r *Runner) dispatch(ctx context.Context, p queuedRun) bool {
+	_, err := r.opt.Store.Update(ctx, "", p.id, func(rec *Record) error {
+		if rec.State == engi.FunctionQueued {
+			return beginAttempt(rec)
 		}
-		if r.Over() {
+		if rec.HasEnded() {
 			return errOver
 		}
 		return nil
 	})
 	if err == nil {
-		err = o.opt.Engine.Start(ctx, p.id, p.function)
+		err = r.opt.Engine.Start(ctx, p.id, p.function)
 	}
 	switch {
 	case err == nil:
 		return true
 	case errors.Is(err, errOver), engi.KindOf(err) == engi.NotFound:
-		o.release(p.id)
+		r.release(p.id)
 		return true
 	}
 	if ctx.Err() == nil {
-		o.opt.Log.WarnContext(ctx, "hand a run to the engine; it is tried again", "function", p.function, "run", p.id, "error", err)
+		r.opt.Log.WarnContext(ctx, "hand a run to the engine; it is tried again", "function", p.function, "run", p.id, "error", err)
 	}
 	return false
 }
 
-func (o *Runner) forget(ctx context.Context) {
-	if err := o.opt.Store.Forget(ctx, time.Now().Add(-o.opt.Keep), o.opt.KeepCount); err != nil && ctx.Err() == nil {
-		o.opt.Log.WarnContext(ctx, "forget runs", "error", err)
+func (r *Runner) forget(ctx context.Context) {
+	if err := r.opt.Store.Forget(ctx, time.Now().Add(-r.opt.Retention), r.opt.RetainCount); err != nil && ctx.Err() == nil {
+		r.opt.Log.WarnContext(ctx, "forget runs", "error", err)
 	}
 }

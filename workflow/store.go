@@ -10,20 +10,20 @@ import (
 // A Record is a run as it is kept.
 type Record struct {
 	engi.FunctionRun
-	Type   string    // of its event; empty of one that a clock started
-	Key    string    // unique, of the tick or the event that started it; empty of one that was sent for
-	Next   time.Time // of a waiting run: of its next attempt
-	Cancel bool      // somebody wants a running run to end
+	Type            string    // of its event; empty of one that a clock started
+	Key             string    // unique, of the tick or the event that started it; empty of one that was sent for
+	NextAttempt     time.Time // of a waiting run: of its next attempt
+	CancelRequested bool      // somebody wants a running run to end
 }
 
 // Over reports whether the run has ended.
-func (r Record) Over() bool { return !r.Ended.IsZero() }
+func (r Record) HasEnded() bool { return !r.Ended.IsZero() }
 
 // A Filter selects runs. Zero fields select all.
 type Filter struct {
 	engi.FunctionFilter
-	Open   bool // only those that have not ended, the oldest first
-	Ticked bool // only those that a clock started
+	Open      bool // only those that have not ended, the oldest first
+	Scheduled bool // only those that a clock started
 }
 
 // A Store keeps runs, and appends an event to the log for each change of their
@@ -41,7 +41,7 @@ type EventStore interface {
 	// It reports Conflict if the owner has an event of the same idempotency key.
 	Send(ctx context.Context, spec engi.EventSpec, runs []Record) (engi.Event, error)
 	// Repeated returns the event of an idempotency key, or NotFound.
-	Repeated(ctx context.Context, owner engi.Owner, key string) (engi.Event, error)
+	ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (engi.Event, error)
 	// Cursor returns how far the log has been read for runs; -1 if nobody has.
 	Cursor(ctx context.Context) (int64, error)
 	// Advance moves the cursor and keeps the runs that the event there starts,

@@ -66,11 +66,11 @@ func (b Backoff) after(attempt int, hint engi.Retry) time.Duration {
 
 // Bounds of what functions give back.
 const (
-	maxStepName   = 128     // bytes
-	maxSteps      = 1000    // of a run
-	maxStepResult = 1 << 20 // bytes of JSON that are remembered
-	maxShown      = 64 << 10
-	maxOutput     = 256 << 10
+	maxStepName    = 128     // bytes
+	maxSteps       = 1000    // of a run
+	maxStepResult  = 1 << 20 // bytes of JSON that are remembered
+	maxShownOutput = 64 << 10
+	maxOutput      = 256 << 10
 )
 
 // A Run is a run as its function sees it. Its methods, and [Step], are called
@@ -170,18 +170,18 @@ func (r *Run) step(ctx context.Context, name string, fn func(context.Context) (j
 	raw, err := r.stepper.Step(ctx, name, func(ctx context.Context) (raw json.RawMessage, err error) {
 		s := r.steps[name]
 		s.Name, s.Attempts, s.Started, s.Ended, s.Error = name, s.Attempts+1, time.Now().UTC(), time.Time{}, nil
-		r.note(ctx, s)
+		r.recordStep(ctx, s)
 		defer func() {
 			if p := recover(); p != nil {
-				raw, err = nil, r.panicked("step "+name, p)
+				raw, err = nil, r.panicError("step "+name, p)
 			}
 			s.Ended, s.Output = time.Now().UTC(), nil
 			if err != nil {
-				s.Error = plain(err)
-			} else if len(raw) <= maxShown {
+				s.Error = toError(err)
+			} else if len(raw) <= maxShownOutput {
 				s.Output = raw
 			}
-			r.note(ctx, s)
+			r.recordStep(ctx, s)
 		}()
 		return fn(ctx)
 	})
@@ -193,14 +193,14 @@ func (r *Run) step(ctx context.Context, name string, fn func(context.Context) (j
 
 // note records how a step is. Who executes must not fail because nobody can
 // see it.
-func (r *Run) note(ctx context.Context, s engi.FunctionStep) {
+func (r *Run) recordStep(ctx context.Context, s engi.FunctionStep) {
 	r.steps[s.Name] = s
 	if err := r.runner.opt.Store.Step(context.WithoutCancel(ctx), Record{FunctionRun: engi.FunctionRun{ID: r.ID, Owner: r.Owner, Function: r.Function}}, s); err != nil {
 		r.Log.WarnContext(ctx, "record a step", "step", s.Name, "error", err)
 	}
 }
 
-func (r *Run) panicked(where string, p any) error {
+func (r *Run) panicError(where string, p any) error {
 	r.Log.Error("a function panicked", "where", where, "panic", p, "stack", string(debug.Stack()))
 	return engi.Errorf(engi.Internal, "%s panicked: %.200s", where, fmt.Sprint(p))
 }
@@ -238,7 +238,7 @@ func retriable(err error) bool {
 }
 
 // plain is err as it is kept and shown.
-func plain(err error) *engi.Error {
+func toError(err error) *engi.Error {
 	text := err.Error()
 	if len(text) > 2000 {
 		text = text[:2000] + "…"

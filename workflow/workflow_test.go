@@ -147,7 +147,7 @@ func TestClock(t *testing.T) {
 		if got := strings.Join(ticks, ", "); got != want {
 			t.Errorf("it ran at %s, want %s", got, want)
 		}
-		runs, err := shelf.Runs(t.Context(), "anna", workflow.Filter{Ticked: true})
+		runs, err := shelf.Runs(t.Context(), "anna", workflow.Filter{Scheduled: true})
 		if err != nil || len(runs) != 5 || runs[0].State != engi.FunctionDone || runs[0].Event != "" {
 			t.Errorf("%+v %v", runs, err)
 		}

@@ -53,7 +53,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(fmt.Sprintf("%+v %+v", r, *r.Error), fmt.Sprintf("%+v %+v", got, *got.Error), cmp.Transformer("", dropPointer)); diff != "" {
+		if diff := cmp.Diff(fmt.Sprintf("%+v %+v", r, *r.Error), fmt.Sprintf("%+v %+v", got, *got.Error), cmp.Transformer("", dropPointers)); diff != "" {
 			t.Error(diff)
 		}
 		said, err := s.Messages(ctx, r.ID)
@@ -84,7 +84,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 		if l, err := s.List(ctx, "bob", agent.Filter{Conversation: r.Conversation}); err != nil || len(l) != 0 {
 			t.Errorf("%v %v", l, err)
 		}
-		if _, err := s.Repeated(ctx, "bob", "k"); engi.KindOf(err) != engi.NotFound {
+		if _, err := s.ByIdempotencyKey(ctx, "bob", "k"); engi.KindOf(err) != engi.NotFound {
 			t.Errorf("%v", err)
 		}
 		if l, err := s.List(ctx, "bob", agent.Filter{Limit: 10}); err != nil || len(l) != 0 {
@@ -114,10 +114,10 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 				t.Error(err)
 			}
 		}
-		if got, err := s.Repeated(ctx, "ann", "k"); err != nil || got.ID != r.ID || got.Fingerprint != "f" {
+		if got, err := s.ByIdempotencyKey(ctx, "ann", "k"); err != nil || got.ID != r.ID || got.Fingerprint != "f" {
 			t.Errorf("%+v %v", got, err)
 		}
-		if _, err := s.Repeated(ctx, "ann", ""); engi.KindOf(err) != engi.NotFound {
+		if _, err := s.ByIdempotencyKey(ctx, "ann", ""); engi.KindOf(err) != engi.NotFound {
 			t.Errorf("%v", err)
 		}
 	})
@@ -131,7 +131,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 			if err := s.Put(ctx, r, messages); err != nil {
 				t.Fatal(err)
 			}
-			if err := results.Keep(ctx, r.ID, "1", []byte("much")); err != nil {
+			if err := results.PutResult(ctx, r.ID, "1", []byte("much")); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -147,13 +147,13 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 		if _, err := s.Get(ctx, "ann", old.ID); engi.KindOf(err) != engi.NotFound {
 			t.Errorf("%v", err)
 		}
-		if _, err := results.Kept(ctx, old.ID, "1"); engi.KindOf(err) != engi.NotFound {
+		if _, err := results.GetResult(ctx, old.ID, "1"); engi.KindOf(err) != engi.NotFound {
 			t.Errorf("%v", err)
 		}
 		if m, err := s.Messages(ctx, old.ID); err != nil || len(m) != 0 {
 			t.Errorf("%v %v", m, err)
 		}
-		if data, err := results.Kept(ctx, runs.ID, "1"); err != nil || string(data) != "much" {
+		if data, err := results.GetResult(ctx, runs.ID, "1"); err != nil || string(data) != "much" {
 			t.Errorf("%q %v", data, err)
 		}
 		if err := s.Update(ctx, old, 0, nil); engi.KindOf(err) != engi.NotFound {
@@ -163,7 +163,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 }
 
 // dropPointer leaves out where an error lies in memory.
-func dropPointer(s string) string {
+func dropPointers(s string) string {
 	out := []rune{}
 	for i := 0; i < len(s); i++ {
 		if i+2 < len(s) && s[i:i+2] == "0x" {

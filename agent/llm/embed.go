@@ -27,11 +27,11 @@ func (r *Registry) Embedder() (Embedder, error) {
 	case Gemini:
 		url = p.URL + "/v1beta/openai/embeddings"
 	}
-	return &embedder{reg: r, name: ref, model: model, url: url, p: p}, nil
+	return &embedder{registry: r, name: ref, model: model, url: url, p: p}, nil
 }
 
 type embedder struct {
-	reg              *Registry
+	registry         *Registry
 	name, model, url string
 	p                Provider
 }
@@ -45,13 +45,13 @@ const (
 )
 
 func (e *embedder) Embed(ctx context.Context, owner engi.Owner, texts []string) ([][]float32, error) {
-	if err := e.reg.afford(ctx, owner); err != nil {
+	if err := e.registry.checkBudget(ctx, owner); err != nil {
 		return nil, err
 	}
 	all := make([][]float32, 0, len(texts))
 	for len(texts) > 0 {
 		n := min(len(texts), maxEmbed)
-		part, err := repeated(ctx, e.reg, owner, e.name, func() ([][]float32, engi.Tokens, error) { return e.ask(ctx, texts[:n]) })
+		part, err := withRetries(ctx, e.registry, owner, e.name, func() ([][]float32, engi.Tokens, error) { return e.ask(ctx, texts[:n]) })
 		if err != nil {
 			return nil, err
 		}
@@ -68,8 +68,8 @@ func (e *embedder) Embed(ctx context.Context, owner engi.Owner, texts []string) 
 
 // repeated asks until there is an answer or no sense in asking again, and tells
 // what each attempt cost.
-func repeated[T any](ctx context.Context, r *Registry, owner engi.Owner, name string, ask func() (T, engi.Tokens, error)) (answer T, err error) {
-	pause := r.opt.Pause
+func withRetries[T any](ctx context.Context, r *Registry, owner engi.Owner, name string, ask func() (T, engi.Tokens, error)) (answer T, err error) {
+	pause := r.opt.Backoff
 	for attempt := range r.opt.Attempts {
 		if attempt > 0 {
 			select {
@@ -84,10 +84,10 @@ func repeated[T any](ctx context.Context, r *Registry, owner engi.Owner, name st
 		answer, t, err = ask()
 		t.Calls = 1
 		t.Cost = r.price(name, t)
-		if r.opt.Spend != nil {
-			r.opt.Spend(Call{Owner: owner, Model: name, Tokens: t, Took: time.Since(began), Err: err})
+		if r.opt.OnCall != nil {
+			r.opt.OnCall(Call{Owner: owner, Model: name, Tokens: t, Took: time.Since(began), Err: err})
 		}
-		if err == nil || !passing(err) || ctx.Err() != nil {
+		if err == nil || !temporary(err) || ctx.Err() != nil {
 			break
 		}
 	}
@@ -95,7 +95,7 @@ func repeated[T any](ctx context.Context, r *Registry, owner engi.Owner, name st
 }
 
 func (e *embedder) ask(ctx context.Context, texts []string) ([][]float32, engi.Tokens, error) {
-	raw, err := e.reg.post(ctx, e.name, e.p, e.url, maxVectors, map[string]any{"model": e.model, "input": texts, "encoding_format": "float"})
+	raw, err := e.registry.post(ctx, e.name, e.p, e.url, maxVectors, map[string]any{"model": e.model, "input": texts, "encoding_format": "float"})
 	if err != nil {
 		return nil, engi.Tokens{}, err
 	}

@@ -47,7 +47,7 @@ func classify(model string, err error) error {
 }
 
 // passing reports whether another attempt, or another model, may do better.
-func passing(err error) bool {
+func temporary(err error) bool {
 	switch engi.KindOf(err) {
 	case engi.Unavailable, engi.Exhausted:
 		return true

@@ -13,7 +13,7 @@ import (
 
 // A Shape is a JSON schema that answers and arguments are checked against. It
 // is safe for concurrent use.
-type Shape struct {
+type Schema struct {
 	raw      json.RawMessage
 	resolved *jsonschema.Resolved
 }
@@ -21,7 +21,7 @@ type Shape struct {
 // ShapeOf returns the schema of a Go type, by its JSON names; a field's
 // jsonschema tag is its description. It reports Invalid for types that JSON
 // cannot hold.
-func ShapeOf(t reflect.Type) (*Shape, error) {
+func SchemaOf(t reflect.Type) (*Schema, error) {
 	s, err := jsonschema.ForType(t, nil)
 	if err != nil {
 		return nil, engi.Errorf(engi.Invalid, "describe %v: %v", t, err)
@@ -30,18 +30,18 @@ func ShapeOf(t reflect.Type) (*Shape, error) {
 }
 
 // maxShape bounds schemas that callers send: checking grows with them.
-const maxShape = 64 << 10
+const maxSchema = 64 << 10
 
 // ParseShape returns a schema that a caller sent. It reports Invalid.
-func ParseShape(raw json.RawMessage) (*Shape, error) {
-	if len(raw) > maxShape {
-		return nil, engi.Errorf(engi.Invalid, "the schema has %d bytes, %d at most", len(raw), maxShape)
+func ParseSchema(raw json.RawMessage) (*Schema, error) {
+	if len(raw) > maxSchema {
+		return nil, engi.Errorf(engi.Invalid, "the schema has %d bytes, %d at most", len(raw), maxSchema)
 	}
 	var root any
 	if err := json.Unmarshal(raw, &root); err != nil {
 		return nil, engi.Errorf(engi.Invalid, "the schema is none: %s", line(err.Error()))
 	}
-	if err := bounded(root); err != nil {
+	if err := checkSchemaSize(root); err != nil {
 		return nil, err
 	}
 	var s jsonschema.Schema
@@ -51,7 +51,7 @@ func ParseShape(raw json.RawMessage) (*Shape, error) {
 	return resolve(&s)
 }
 
-func resolve(s *jsonschema.Schema) (*Shape, error) {
+func resolve(s *jsonschema.Schema) (*Schema, error) {
 	r, err := s.Resolve(nil)
 	if err != nil {
 		return nil, engi.Errorf(engi.Invalid, "the schema is none: %s", line(err.Error()))
@@ -60,17 +60,17 @@ func resolve(s *jsonschema.Schema) (*Shape, error) {
 	if err != nil {
 		return nil, engi.Errorf(engi.Invalid, "the schema is none: %s", line(err.Error()))
 	}
-	return &Shape{raw, r}, nil
+	return &Schema{raw, r}, nil
 }
 
 // JSON returns the schema. It must not be changed.
-func (s *Shape) JSON() json.RawMessage { return s.raw }
+func (s *Schema) JSON() json.RawMessage { return s.raw }
 
 // Check returns the JSON value in text, or reports Invalid in words that help
 // a model to do better. Fences around the value are taken off: models like
 // them.
-func (s *Shape) Check(text string) (json.RawMessage, error) {
-	text = unfence(text)
+func (s *Schema) Check(text string) (json.RawMessage, error) {
+	text = stripFence(text)
 	var v any
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
 		return nil, engi.Errorf(engi.Invalid, "this is no JSON: %s", line(err.Error()))
@@ -81,7 +81,7 @@ func (s *Shape) Check(text string) (json.RawMessage, error) {
 	return json.RawMessage(text), nil
 }
 
-func unfence(text string) string {
+func stripFence(text string) string {
 	text = strings.TrimSpace(text)
 	inner, ok := strings.CutPrefix(text, "```")
 	if !ok {
@@ -104,7 +104,7 @@ const maxRepairs = 3
 // Shaped asks m for a value that keeps to shape, and tells it what was wrong
 // when it does not, a few times. It reports Unavailable when m never does.
 // The reply's tokens are those of all attempts.
-func Shaped(ctx context.Context, m Model, q Request, shape *Shape, out func(Delta) error) (json.RawMessage, Reply, error) {
+func GenerateJSON(ctx context.Context, m Model, q Request, shape *Schema, out func(Delta) error) (json.RawMessage, Reply, error) {
 	q.Object = shape.JSON()
 	var spent engi.Tokens
 	for attempt := 0; ; attempt++ {
@@ -139,9 +139,9 @@ func Shaped(ctx context.Context, m Model, q Request, shape *Shape, out func(Delt
 
 // Object asks m for a T. See [Shaped]. partial, if not nil, gets the object as
 // far as it is known while it is written.
-func Object[T any](ctx context.Context, m Model, q Request, partial func(T) error) (T, Reply, error) {
+func GenerateObject[T any](ctx context.Context, m Model, q Request, partial func(T) error) (T, Reply, error) {
 	var zero T
-	shape, err := ShapeOf(reflect.TypeFor[T]())
+	shape, err := SchemaOf(reflect.TypeFor[T]())
 	if err != nil {
 		return zero, Reply{}, err
 	}
@@ -162,7 +162,7 @@ func Object[T any](ctx context.Context, m Model, q Request, partial func(T) erro
 			return partial(v)
 		}
 	}
-	raw, r, err := Shaped(ctx, m, q, shape, out)
+	raw, r, err := GenerateJSON(ctx, m, q, shape, out)
 	if err != nil {
 		return zero, r, err
 	}

@@ -59,19 +59,19 @@ type Options struct {
 	Embedding string              // provider:model of [Registry.Embedder]
 	Rerank    string              // provider:model of [Registry.Reranker]
 
-	Attempts int           // per model, the first included; 0 means 3
-	Timeout  time.Duration // of one attempt; 0 means 5 min
-	Quiet    time.Duration // longest silence of an answer that is on its way; 0 means 60 s
-	Pause    time.Duration // before the second attempt, doubled before each later one; 0 means 500 ms
+	Attempts    int           // per model, the first included; 0 means 3
+	Timeout     time.Duration // of one attempt; 0 means 5 min
+	IdleTimeout time.Duration // longest silence of an answer that is on its way; 0 means 60 s
+	Backoff     time.Duration // before the second attempt, doubled before each later one; 0 means 500 ms
 
 	// Client makes the requests; nil means one with the system's proxy.
 	Client *http.Client
 	// Spend is told what every attempt cost, failed ones included; nil if
 	// nobody wants to know. It must be quick.
-	Spend func(Call)
+	OnCall func(Call)
 	// Afford reports Exhausted when owner's budget is used up; nil if there
 	// are none.
-	Afford func(ctx context.Context, owner engi.Owner) error
+	CheckBudget func(ctx context.Context, owner engi.Owner) error
 }
 
 // A Call is one attempt to get an answer.
@@ -100,8 +100,8 @@ func New(opt Options) (*Registry, error) {
 		opt.Attempts = 3
 	}
 	or(&opt.Timeout, 5*time.Minute)
-	or(&opt.Quiet, time.Minute)
-	or(&opt.Pause, 500*time.Millisecond)
+	or(&opt.IdleTimeout, time.Minute)
+	or(&opt.Backoff, 500*time.Millisecond)
 	providers := make(map[string]Provider, len(opt.Providers))
 	for name, p := range opt.Providers {
 		if name == "" || strings.ContainsAny(name, ": \t\r\n") {
@@ -193,7 +193,7 @@ func (r *Registry) Model(ref string) (Model, error) {
 		}
 		models[i] = m
 	}
-	return &patient{reg: r, models: models}, nil
+	return &retryingModel{registry: r, models: models}, nil
 }
 
 func (r *Registry) single(ref string) (Model, error) {
@@ -213,7 +213,7 @@ func (r *Registry) single(ref string) (Model, error) {
 	if len(r.made) >= maxMade {
 		clear(r.made)
 	}
-	made := &adapter{name: ref, model: m, quiet: r.opt.Quiet, native: p.Dialect == Gemini}
+	made := &adapter{name: ref, model: m, quiet: r.opt.IdleTimeout, native: p.Dialect == Gemini}
 	r.made[ref] = made
 	return made, nil
 }

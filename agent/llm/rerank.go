@@ -39,11 +39,11 @@ func (r *Registry) Reranker() (Reranker, error) {
 	if p.Dialect == Anthropic || p.Dialect == Gemini {
 		return nil, engi.Errorf(engi.Invalid, "reranking model %s: the provider has none", ref).WithRemedy("choose another provider for models.rerank")
 	}
-	return &reranker{reg: r, name: ref, model: model, p: p}, nil
+	return &reranker{registry: r, name: ref, model: model, p: p}, nil
 }
 
 type reranker struct {
-	reg         *Registry
+	registry    *Registry
 	name, model string
 	p           Provider
 }
@@ -62,14 +62,14 @@ func (e *reranker) Rerank(ctx context.Context, owner engi.Owner, query string, t
 	if len(texts) > maxReranked {
 		return nil, engi.Errorf(engi.Invalid, "ask %s: %d texts, %d at most", e.name, len(texts), maxReranked)
 	}
-	if err := e.reg.afford(ctx, owner); err != nil {
+	if err := e.registry.checkBudget(ctx, owner); err != nil {
 		return nil, err
 	}
-	return repeated(ctx, e.reg, owner, e.name, func() ([]float64, engi.Tokens, error) { return e.ask(ctx, query, texts) })
+	return withRetries(ctx, e.registry, owner, e.name, func() ([]float64, engi.Tokens, error) { return e.ask(ctx, query, texts) })
 }
 
 func (e *reranker) ask(ctx context.Context, query string, texts []string) ([]float64, engi.Tokens, error) {
-	raw, err := e.reg.post(ctx, e.name, e.p, e.p.URL+"/rerank", maxRanks, map[string]any{
+	raw, err := e.registry.post(ctx, e.name, e.p, e.p.URL+"/rerank", maxRanks, map[string]any{
 		"model": e.model, "query": query, "documents": texts, "top_n": len(texts),
 	})
 	if err != nil {

@@ -35,7 +35,7 @@ func ranks(t *testing.T, answer func(n int, w http.ResponseWriter, texts []strin
 	}))
 	t.Cleanup(s.Close)
 	r, err := llm.New(llm.Options{
-		Providers: map[string]llm.Provider{"mine": {URL: s.URL + "/v1", Key: "k"}}, Rerank: "mine:m", Pause: time.Nanosecond, Client: s.Client(),
+		Providers: map[string]llm.Provider{"mine": {URL: s.URL + "/v1", Key: "k"}}, Rerank: "mine:m", Backoff: time.Nanosecond, Client: s.Client(),
 	})
 	if err != nil {
 		t.Fatal(err)

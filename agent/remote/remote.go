@@ -31,11 +31,11 @@ type Server struct {
 	URL    string
 	Header http.Header // sent to that host only; may be secret
 
-	Command  []string          // program and arguments
-	Env      map[string]string // of the program
-	Inside   bool              // it runs in the run's own sandbox or session, not in one of its own
-	Template string            // of its own sandbox; empty means the node's default
-	Network  engi.NetworkPolicy
+	Command      []string          // program and arguments
+	Env          map[string]string // of the program
+	InRunSandbox bool              // it runs in the run's own sandbox or session, not in one of its own
+	Template     string            // of its own sandbox; empty means the node's default
+	Network      engi.NetworkPolicy
 }
 
 // Options configure a Remote.
@@ -116,7 +116,7 @@ func (s Server) Validate() error {
 			return bad("a command has a program, and no headers")
 		}
 		return nil
-	case s.Inside || len(s.Env) > 0 || s.Template != "" || s.Network.Mode != "":
+	case s.InRunSandbox || len(s.Env) > 0 || s.Template != "" || s.Network.Mode != "":
 		return bad("where, env, template and network are for commands")
 	}
 	u, err := url.Parse(s.URL)
@@ -151,14 +151,14 @@ type source struct {
 	opt    Options
 	server Server
 
-	mu     sync.Mutex
-	state  engi.ToolServer
-	listed []offer   // what it offered last
-	until  time.Time // as long as that is taken to be so
+	mu         sync.Mutex
+	state      engi.ToolServer
+	tools      []remoteTool // what it offered last
+	validUntil time.Time    // as long as that is taken to be so
 }
 
 // listFor is how long an answer to what tools there are is used again.
-const listFor = time.Minute
+const cacheFor = time.Minute
 
 // Name implements [tool.Source].
 func (s *source) Name() string { return s.server.Name }
@@ -166,24 +166,24 @@ func (s *source) Name() string { return s.server.Name }
 // Open implements [tool.Source]. A server whose tools are known is not
 // reached before one of them is called.
 func (s *source) Open(ctx context.Context, e tool.Env) ([]tool.Tool, func(), error) {
-	if s.server.Inside && !e.Has(tool.NeedGuest) {
+	if s.server.InRunSandbox && !e.Has(tool.NeedGuest) {
 		return nil, func() {}, nil // as with our own tools that need a sandbox
 	}
-	r := &session{src: s, env: e}
-	offers, ok := s.remembered()
+	r := &session{source: s, env: e}
+	offers, ok := s.cached()
 	if !ok {
 		var err error
 		if offers, err = r.list(ctx); err != nil {
 			r.close()
-			err = engi.Errorf(engi.Unavailable, "the MCP server %s: %s", s.server.Name, told(err)).
+			err = engi.Errorf(engi.Unavailable, "the MCP server %s: %s", s.server.Name, errorText(err)).
 				WithRemedy("'engi mcp servers' shows what is known about it")
-			s.learn(nil, nil, err)
+			s.update(nil, nil, err)
 			return nil, nil, err
 		}
 	}
 	tools := make([]tool.Tool, 0, len(offers))
 	for _, o := range offers {
-		t, err := tool.From(o.name, o.description, o.shape, func(ctx context.Context, c *tool.Call, args json.RawMessage) (tool.Result, error) {
+		t, err := tool.FromSchema(o.name, o.description, o.schema, func(ctx context.Context, c *tool.Call, args json.RawMessage) (tool.Result, error) {
 			return r.call(ctx, c, o, args)
 		})
 		if err != nil { // made to fit by list
@@ -198,20 +198,20 @@ func (s *source) Open(ctx context.Context, e tool.Env) ([]tool.Tool, func(), err
 
 // remembered returns what was listed lately. What a server inside a run's own
 // sandbox offers may differ with each.
-func (s *source) remembered() ([]offer, bool) {
+func (s *source) cached() ([]remoteTool, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.listed, !s.server.Inside && time.Now().Before(s.until)
+	return s.tools, !s.server.InRunSandbox && time.Now().Before(s.validUntil)
 }
 
 // learn keeps what is known about the server now.
-func (s *source) learn(offers []offer, left []string, err error) {
+func (s *source) update(offers []remoteTool, left []string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now().UTC()
 	s.state.Checked = now
 	if err != nil {
-		s.state.State, s.state.Error, s.until = engi.ToolServerFailed, err.Error(), time.Time{}
+		s.state.State, s.state.Error, s.validUntil = engi.ToolServerFailed, err.Error(), time.Time{}
 		return
 	}
 	s.state.State, s.state.Error, s.state.Skipped = engi.ToolServerReady, "", left
@@ -219,28 +219,28 @@ func (s *source) learn(offers []offer, left []string, err error) {
 	for i, o := range offers {
 		s.state.Tools[i] = o.name
 	}
-	s.listed, s.until = offers, now.Add(listFor)
+	s.tools, s.validUntil = offers, now.Add(cacheFor)
 }
 
 // told is what is said about an error of a server: one line, bounded, without
 // what must not be seen.
-func told(err error) string { return clean(err.Error(), maxError) }
+func errorText(err error) string { return singleLine(err.Error(), maxError) }
 
 const maxError = 1 << 10
 
 // clean makes a text of a server fit to be shown on one line.
-func clean(text string, limit int) string {
+func singleLine(text string, limit int) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '
 		}
 		return r
 	}, strings.ToValidUTF8(text, "\ufffd"))
-	return cut(text, limit)
+	return truncate(text, limit)
 }
 
 // cut takes what is too long off the end of a text.
-func cut(text string, limit int) string {
+func truncate(text string, limit int) string {
 	if len(text) <= limit {
 		return text
 	}

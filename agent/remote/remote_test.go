@@ -26,11 +26,11 @@ import (
 )
 
 // A bench is a server of tools, and a world that it runs in.
-type bench struct {
+type fixture struct {
 	*remote.Remote
-	world *apitest.Services
-	logs  *bytes.Buffer
-	env   tool.Env
+	services *apitest.Services
+	logs     *bytes.Buffer
+	env      tool.Env
 }
 
 func program(t *testing.T, mode string) remote.Server {
@@ -44,12 +44,12 @@ func program(t *testing.T, mode string) remote.Server {
 	return remote.Server{Name: "srv", Command: []string{"/bin/sh", "-c", `exec "$PROGRAM"`}, Env: map[string]string{modeVariable: mode, "PROGRAM": exe}, Timeout: 20 * time.Second}
 }
 
-func open(t *testing.T, servers ...remote.Server) *bench {
+func open(t *testing.T, servers ...remote.Server) *fixture {
 	t.Helper()
-	b := &bench{world: apitest.New(nil), logs: &bytes.Buffer{}, env: tool.Env{Owner: "ann", Run: engi.NewRunID()}}
-	t.Cleanup(b.world.Close)
+	b := &fixture{services: apitest.New(nil), logs: &bytes.Buffer{}, env: tool.Env{Owner: "ann", Run: engi.NewRunID()}}
+	t.Cleanup(b.services.Close)
 	var err error
-	b.Remote, err = remote.New(remote.Options{Servers: servers, Sandboxes: b.world.Sandboxes, Version: "1", Log: slog.New(slog.NewTextHandler(b.logs, nil))})
+	b.Remote, err = remote.New(remote.Options{Servers: servers, Sandboxes: b.services.Sandboxes, Version: "1", Log: slog.New(slog.NewTextHandler(b.logs, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,9 +57,9 @@ func open(t *testing.T, servers ...remote.Server) *bench {
 }
 
 // tools opens the first server for a run.
-func (b *bench) tools(t *testing.T) map[string]tool.Tool {
+func (f *fixture) tools(t *testing.T) map[string]tool.Tool {
 	t.Helper()
-	list, release, err := b.Sources()[0].Open(t.Context(), b.env)
+	list, release, err := f.Sources()[0].Open(t.Context(), f.env)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,11 +71,11 @@ func (b *bench) tools(t *testing.T) map[string]tool.Tool {
 	return all
 }
 
-func (b *bench) use(t *testing.T, x tool.Tool, args string) (tool.Result, string) {
+func (f *fixture) use(t *testing.T, x tool.Tool, args string) (tool.Result, string) {
 	t.Helper()
 	var mu sync.Mutex
 	var said strings.Builder
-	r, err := x.Run(t.Context(), &tool.Call{Env: b.env, ID: "c", Out: func(_ engi.Stream, data []byte) {
+	r, err := x.Run(t.Context(), &tool.Call{Env: f.env, ID: "c", Out: func(_ engi.Stream, data []byte) {
 		mu.Lock()
 		defer mu.Unlock()
 		said.Write(data)
@@ -88,9 +88,9 @@ func (b *bench) use(t *testing.T, x tool.Tool, args string) (tool.Result, string
 	return r, said.String()
 }
 
-func (b *bench) boxes(t *testing.T) int {
+func (f *fixture) sandboxes(t *testing.T) int {
 	t.Helper()
-	list, err := b.world.Sandboxes.List(t.Context(), "ann", engi.SandboxFilter{Owned: true})
+	list, err := f.services.Sandboxes.List(t.Context(), "ann", engi.SandboxFilter{Owned: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestOwnSandbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := b.boxes(t); n != 1 {
+	if n := b.sandboxes(t); n != 1 {
 		t.Errorf("%d sandboxes", n)
 	}
 	at := slices.IndexFunc(list, func(x tool.Tool) bool { return x.Name == "srv_env" })
@@ -190,7 +190,7 @@ func TestOwnSandbox(t *testing.T) {
 	}
 	release()
 	release()
-	if n := b.boxes(t); n != 0 {
+	if n := b.sandboxes(t); n != 0 {
 		t.Errorf("%d sandboxes after the run", n)
 	}
 	if r, _ := b.use(t, list[at], `{"text":"SOME"}`); !r.Failed {
@@ -202,15 +202,15 @@ func TestOwnSandbox(t *testing.T) {
 		t.Fatalf("%v %v", list, err)
 	}
 	defer release()
-	if n := b.boxes(t); n != 0 {
+	if n := b.sandboxes(t); n != 0 {
 		t.Errorf("%d sandboxes before a call", n)
 	}
-	if r, _ := b.use(t, list[at], `{"text":"SOME"}`); r.Text != "value" || b.boxes(t) != 1 {
-		t.Errorf("%+v, %d sandboxes", r, b.boxes(t))
+	if r, _ := b.use(t, list[at], `{"text":"SOME"}`); r.Text != "value" || b.sandboxes(t) != 1 {
+		t.Errorf("%+v, %d sandboxes", r, b.sandboxes(t))
 	}
 	// A node that was killed comes back to the same run: the sandbox it left
 	// is ended.
-	twin, err := remote.New(remote.Options{Servers: []remote.Server{s}, Sandboxes: b.world.Sandboxes})
+	twin, err := remote.New(remote.Options{Servers: []remote.Server{s}, Sandboxes: b.services.Sandboxes})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestOwnSandbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := b.boxes(t); n != 1 {
+	if n := b.sandboxes(t); n != 1 {
 		t.Errorf("%d sandboxes after a crash", n)
 	}
 	leave()
@@ -227,27 +227,27 @@ func TestOwnSandbox(t *testing.T) {
 // TestInside runs a command in the run's own sandbox, which it does not end.
 func TestInside(t *testing.T) {
 	s := program(t, "good")
-	s.Inside = true
+	s.InRunSandbox = true
 	b := open(t, s)
 	if list, release, err := b.Sources()[0].Open(t.Context(), b.env); err != nil || len(list) != 0 {
 		t.Errorf("without a sandbox: %v %v", list, err)
 	} else {
 		release()
 	}
-	box, err := b.world.Sandboxes.Create(t.Context(), engi.SandboxSpec{Owner: "ann"})
+	sandbox, err := b.services.Sandboxes.Create(t.Context(), engi.SandboxSpec{Owner: "ann"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.env.Sandbox = box.ID
+	b.env.Sandbox = sandbox.ID
 	list, release, err := b.Sources()[0].Open(t.Context(), b.env)
 	if err != nil || len(list) == 0 {
 		t.Fatalf("%v %v", list, err)
 	}
 	release()
-	if n := b.boxes(t); n != 1 {
+	if n := b.sandboxes(t); n != 1 {
 		t.Errorf("%d sandboxes", n)
 	}
-	g, leave, err := b.world.Sandboxes.Enter(t.Context(), "ann", box.ID)
+	g, leave, err := b.services.Sandboxes.Enter(t.Context(), "ann", sandbox.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +277,7 @@ func TestCrash(t *testing.T) {
 	if r, _ := b.use(t, all["srv_echo"], `{}`); !r.Failed || !strings.Contains(r.Text, "times in this run") {
 		t.Errorf("%+v", r)
 	}
-	if n := b.boxes(t); n != 0 {
+	if n := b.sandboxes(t); n != 0 {
 		t.Errorf("%d sandboxes", n)
 	}
 }
@@ -358,7 +358,7 @@ func TestHostileLists(t *testing.T) {
 			if got := b.Servers()[0]; got.State != engi.ToolServerFailed || got.Error == "" {
 				t.Errorf("%+v", got)
 			}
-			if n := b.boxes(t); n != 0 {
+			if n := b.sandboxes(t); n != 0 {
 				t.Errorf("%d sandboxes are left", n)
 			}
 		})
@@ -514,7 +514,7 @@ func TestServersThatCannotBe(t *testing.T) {
 		"both":        {Name: "x", URL: "http://x", Command: []string{"y"}},
 		"scheme":      {Name: "x", URL: "file:///etc/passwd"},
 		"user":        {Name: "x", URL: "http://me:secret@host/"},
-		"inside url":  {Name: "x", URL: "http://x", Inside: true},
+		"inside url":  {Name: "x", URL: "http://x", InRunSandbox: true},
 		"no program":  {Name: "x", Command: []string{""}},
 		"bad timeout": {Name: "x", URL: "http://x", Timeout: -1},
 	} {

@@ -13,18 +13,18 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-type executeCode struct {
+type executeCodeArgs struct {
 	Language string `json:"language" jsonschema:"python, javascript, typescript, go or bash"`
 	Code     string `json:"code" jsonschema:"a whole program; files it writes to the working directory come back"`
 	Timeout  int    `json:"timeout_seconds,omitempty" jsonschema:"30 if left out"`
 }
 
-type runCode struct {
+type runCodeArgs struct {
 	Code        string `json:"code" jsonschema:"TypeScript; the value of the last expression is the result; files in /workspace stay"`
 	Description string `json:"description,omitempty" jsonschema:"what the code is for, in a few words"`
 }
 
-type runCommand struct {
+type runCommandArgs struct {
 	Command string `json:"command" jsonschema:"for bash"`
 	Dir     string `json:"dir,omitempty" jsonschema:"absolute; the home directory if left out"`
 	Timeout int    `json:"timeout_seconds,omitempty" jsonschema:"60 if left out, 600 at most"`
@@ -37,11 +37,11 @@ const (
 	maxPrinted = 1 << 20 // bytes of output that a tool takes in
 )
 
-func code(p Services) ([]Tool, error) {
+func codeTools(p Services) ([]Tool, error) {
 	var all []Tool
 	if p.Executions != nil {
 		t, err := New("execute_code", "Runs a program in a sandbox of its own that is thrown away afterwards, and returns what it printed, its exit code and the files it wrote.",
-			func(ctx context.Context, c *Call, a executeCode) (Result, error) { return p.execute(ctx, c, a) })
+			func(ctx context.Context, c *Call, a executeCodeArgs) (Result, error) { return p.executeCode(ctx, c, a) })
 		if err != nil {
 			return nil, err
 		}
@@ -50,7 +50,7 @@ func code(p Services) ([]Tool, error) {
 	}
 	if p.Sessions != nil {
 		t, err := New("run_code", "Runs TypeScript in the session's sandbox and returns the value of the last expression and what was printed. Files in /workspace are kept between calls.",
-			func(ctx context.Context, c *Call, a runCode) (Result, error) { return p.session(ctx, c, a) })
+			func(ctx context.Context, c *Call, a runCodeArgs) (Result, error) { return p.runCode(ctx, c, a) })
 		if err != nil {
 			return nil, err
 		}
@@ -59,7 +59,7 @@ func code(p Services) ([]Tool, error) {
 	}
 	if p.Sandboxes != nil || p.Sessions != nil {
 		t, err := New("run_command", "Runs a shell command in the sandbox and returns what it printed and its exit code.",
-			func(ctx context.Context, c *Call, a runCommand) (Result, error) { return p.command(ctx, c, a) })
+			func(ctx context.Context, c *Call, a runCommandArgs) (Result, error) { return p.runCommand(ctx, c, a) })
 		if err != nil {
 			return nil, err
 		}
@@ -69,7 +69,7 @@ func code(p Services) ([]Tool, error) {
 	return all, nil
 }
 
-func seconds(n, def int) (time.Duration, error) {
+func parseTimeout(n, def int) (time.Duration, error) {
 	if n < 0 || n > maxTimeout {
 		return 0, engi.Errorf(engi.Invalid, "a timeout of %d seconds is not between 1 and %d", n, maxTimeout)
 	}
@@ -79,8 +79,8 @@ func seconds(n, def int) (time.Duration, error) {
 	return time.Duration(n) * time.Second, nil
 }
 
-func (p Services) execute(ctx context.Context, c *Call, a executeCode) (Result, error) {
-	timeout, err := seconds(a.Timeout, 30)
+func (s Services) executeCode(ctx context.Context, c *Call, a executeCodeArgs) (Result, error) {
+	timeout, err := parseTimeout(a.Timeout, 30)
 	if err != nil {
 		return Result{}, err
 	}
@@ -89,7 +89,7 @@ func (p Services) execute(ctx context.Context, c *Call, a executeCode) (Result, 
 	if name == "" {
 		return Result{}, engi.Errorf(engi.Invalid, "language %.40q is unknown", a.Language).WithRemedy("use python, javascript, typescript, go or bash")
 	}
-	x, err := p.Executions.Start(ctx, engi.ExecutionSpec{
+	x, err := s.Executions.Start(ctx, engi.ExecutionSpec{
 		Owner:   c.Owner,
 		Program: engi.Program{Language: lang, Files: []engi.SourceFile{{Path: name, Data: []byte(a.Code)}}, Entry: name},
 		Limits:  engi.Limits{Timeout: timeout},
@@ -99,12 +99,12 @@ func (p Services) execute(ctx context.Context, c *Call, a executeCode) (Result, 
 	if err != nil {
 		return Result{}, err
 	}
-	for e, err := range p.Executions.Watch(ctx, c.Owner, x.ID, 0) {
+	for e, err := range s.Executions.Watch(ctx, c.Owner, x.ID, 0) {
 		if err != nil {
 			if ctx.Err() != nil {
 				// Whoever gave up the run wants no program to go on for it.
 				stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-				_ = p.Executions.Cancel(stop, c.Owner, x.ID)
+				_ = s.Executions.Cancel(stop, c.Owner, x.ID)
 				cancel()
 			}
 			return Result{}, err
@@ -117,16 +117,16 @@ func (p Services) execute(ctx context.Context, c *Call, a executeCode) (Result, 
 			c.Out(stream, e.Data)
 		}
 	}
-	x, err = p.Executions.Wait(ctx, c.Owner, x.ID)
+	x, err = s.Executions.Wait(ctx, c.Owner, x.ID)
 	if err != nil {
 		return Result{}, err
 	}
-	return p.answer(ctx, c, x)
+	return s.executionResult(ctx, c, x)
 }
 
-func (p Services) answer(ctx context.Context, c *Call, x engi.Execution) (Result, error) {
+func (s Services) executionResult(ctx context.Context, c *Call, x engi.Execution) (Result, error) {
 	r := x.Result
-	out := Result{Text: report(string(r.Stdout), string(r.Stderr), r.Exit, r.StdoutTruncated || r.StderrTruncated), Failed: r.Exit.Cause != engi.CauseExited || r.Exit.Code != 0}
+	out := Result{Text: programReport(string(r.Stdout), string(r.Stderr), r.Exit, r.StdoutTruncated || r.StderrTruncated), Failed: r.Exit.Cause != engi.CauseExited || r.Exit.Code != 0}
 	if r.Error != "" {
 		out.Text += "\nerror: " + r.Error
 	}
@@ -136,7 +136,7 @@ func (p Services) answer(ctx context.Context, c *Call, x engi.Execution) (Result
 		if len(out.Images) == maxImages || f.Size > maxImage || !slices.Contains(engi.ImageTypes(), kind) {
 			continue
 		}
-		data, err := p.artifact(ctx, c, x.ID, f.Path)
+		data, err := s.artifact(ctx, c, x.ID, f.Path)
 		if err != nil {
 			return Result{}, err
 		}
@@ -145,8 +145,8 @@ func (p Services) answer(ctx context.Context, c *Call, x engi.Execution) (Result
 	return out, nil
 }
 
-func (p Services) artifact(ctx context.Context, c *Call, id engi.ExecutionID, name string) ([]byte, error) {
-	f, err := p.Executions.Artifact(ctx, c.Owner, id, name)
+func (s Services) artifact(ctx context.Context, c *Call, id engi.ExecutionID, name string) ([]byte, error) {
+	f, err := s.Executions.Artifact(ctx, c.Owner, id, name)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +155,7 @@ func (p Services) artifact(ctx context.Context, c *Call, id engi.ExecutionID, na
 }
 
 // report is what a model sees of a program that ended.
-func report(stdout, stderr string, e engi.Exit, cut bool) string {
+func programReport(stdout, stderr string, e engi.Exit, cut bool) string {
 	var b strings.Builder
 	switch {
 	case e.Signal != "":
@@ -178,8 +178,8 @@ func report(stdout, stderr string, e engi.Exit, cut bool) string {
 	return b.String()
 }
 
-func (p Services) session(ctx context.Context, c *Call, a runCode) (Result, error) {
-	r, err := p.Sessions.RunCode(ctx, c.Owner, c.Session, engi.CodeSpec{Code: a.Code}, func(chunk engi.Chunk) { c.Out(chunk.Stream, chunk.Data) })
+func (s Services) runCode(ctx context.Context, c *Call, a runCodeArgs) (Result, error) {
+	r, err := s.Sessions.RunCode(ctx, c.Owner, c.Session, engi.CodeSpec{Code: a.Code}, func(chunk engi.Chunk) { c.Out(chunk.Stream, chunk.Data) })
 	if err != nil {
 		return Result{}, err
 	}
@@ -201,12 +201,12 @@ func (p Services) session(ctx context.Context, c *Call, a runCode) (Result, erro
 	return Result{Text: string(raw), Failed: !r.OK}, nil
 }
 
-func (p Services) command(ctx context.Context, c *Call, a runCommand) (Result, error) {
-	timeout, err := seconds(a.Timeout, 60)
+func (s Services) runCommand(ctx context.Context, c *Call, a runCommandArgs) (Result, error) {
+	timeout, err := parseTimeout(a.Timeout, 60)
 	if err != nil {
 		return Result{}, err
 	}
-	g, release, err := p.enter(ctx, c)
+	g, release, err := s.enterGuest(ctx, c)
 	if err != nil {
 		return Result{}, err
 	}
@@ -241,5 +241,5 @@ func (p Services) command(ctx context.Context, c *Call, a runCommand) (Result, e
 	if err != nil {
 		return Result{}, err
 	}
-	return Result{Text: report(out[0].String(), out[1].String(), exit, cut), Failed: exit.Code != 0}, nil
+	return Result{Text: programReport(out[0].String(), out[1].String(), exit, cut), Failed: exit.Code != 0}, nil
 }

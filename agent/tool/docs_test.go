@@ -10,7 +10,7 @@ import (
 )
 
 // docsPlaces are a library and sessions, and two of these.
-func docsPlaces(t *testing.T) (tool.Services, [2]engi.Session) {
+func docsServices(t *testing.T) (tool.Services, [2]engi.Session) {
 	t.Helper()
 	sessions := &apitest.Sessions{}
 	p := tool.Services{Sessions: sessions, Library: &apitest.Library{Sessions: sessions}}
@@ -42,7 +42,7 @@ func add(t *testing.T, p tool.Services, spec engi.DocumentSpec) {
 }
 
 func TestSearchDocs(t *testing.T) {
-	p, two := docsPlaces(t)
+	p, two := docsServices(t)
 	search, save := find(t, p, "search_docs"), find(t, p, "save_module")
 	add(t, p, engi.DocumentSpec{Package: "@acme/sdk", URL: "https://example.com/sdk.md", Text: "# Acme\n\nIt is\r\ngood.\n\n## Issues\n\nCall issues().\n"})
 	add(t, p, engi.DocumentSpec{Owner: "bob", Package: "secret", Text: "# Secret issues\n"})
@@ -89,10 +89,10 @@ func TestSearchDocs(t *testing.T) {
 // TestS0_8_Prompt holds that instructions have a few lines where there is
 // documentation, and not a byte where there is none.
 func TestS0_8_Prompt(t *testing.T) {
-	p, _ := docsPlaces(t)
+	p, _ := docsServices(t)
 	search, save, run := find(t, p, "search_docs"), find(t, p, "save_module"), find(t, p, "run_code")
 	in := tool.Env{Owner: "ann", Session: "one"}
-	if search.Offered(t.Context(), in) {
+	if search.Available(t.Context(), in) {
 		t.Error("there is nothing, and the search is offered")
 	}
 	for _, x := range []tool.Tool{search, save} {
@@ -101,14 +101,14 @@ func TestS0_8_Prompt(t *testing.T) {
 		}
 	}
 	use(t, save, in, `{"path":"lib/a.ts","description":"a","exports":[],"usage":""}`)
-	if !search.Offered(t.Context(), in) || search.Offered(t.Context(), tool.Env{Owner: "ann"}) {
+	if !search.Available(t.Context(), in) || search.Available(t.Context(), tool.Env{Owner: "ann"}) {
 		t.Error("a module is offered to its session only")
 	}
 	add(t, p, engi.DocumentSpec{Owner: "ann", Text: "# Notes\n"})
 	if text := search.Prompt(t.Context(), in); strings.Contains(text, "packages") || !strings.Contains(text, "search_docs") {
 		t.Errorf("%q", text)
 	}
-	if search.Offered(t.Context(), tool.Env{Owner: "bob"}) {
+	if search.Available(t.Context(), tool.Env{Owner: "bob"}) {
 		t.Error("what belongs to somebody else is offered")
 	}
 	for _, name := range []string{"zeta", "@acme/sdk"} {

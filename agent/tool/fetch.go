@@ -13,11 +13,11 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-type fetchURL struct {
+type fetchURLArgs struct {
 	URL string `json:"url" jsonschema:"http or https"`
 }
 
-type readResult struct {
+type readResultArgs struct {
 	Call   string `json:"call" jsonschema:"as the cut result named it"`
 	Offset int    `json:"offset,omitempty" jsonschema:"bytes"`
 }
@@ -31,12 +31,12 @@ const (
 	ResultLimit = 16 << 10
 )
 
-func fetch(p Services) ([]Tool, error) {
-	more, err := New("read_result", "Reads on in a result that was too long to be shown at once.", func(ctx context.Context, c *Call, a readResult) (Result, error) {
-		if c.Kept == nil {
+func fetchTools(p Services) ([]Tool, error) {
+	more, err := New("read_result", "Reads on in a result that was too long to be shown at once.", func(ctx context.Context, c *Call, a readResultArgs) (Result, error) {
+		if c.FullResult == nil {
 			return Result{}, engi.Errorf(engi.NotFound, "nothing was kept")
 		}
-		raw, err := c.Kept(ctx, a.Call)
+		raw, err := c.FullResult(ctx, a.Call)
 		if err != nil {
 			return Result{}, err
 		}
@@ -53,21 +53,21 @@ func fetch(p Services) ([]Tool, error) {
 	if err != nil || p.Fetch == nil {
 		return []Tool{more}, err
 	}
-	page, err := New("fetch_url", "Fetches a page or a file from the network as text, where that is allowed.", func(ctx context.Context, c *Call, a fetchURL) (Result, error) {
-		return p.fetch(ctx, c, a)
+	page, err := New("fetch_url", "Fetches a page or a file from the network as text, where that is allowed.", func(ctx context.Context, c *Call, a fetchURLArgs) (Result, error) {
+		return p.fetchURL(ctx, c, a)
 	})
 	page.Repeatable = true
 	return []Tool{more, page}, err
 }
 
-func (p Services) fetch(ctx context.Context, c *Call, a fetchURL) (Result, error) {
+func (s Services) fetchURL(ctx context.Context, c *Call, a fetchURLArgs) (Result, error) {
 	u, err := url.Parse(a.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
 		return Result{}, engi.Errorf(engi.Invalid, "%.200q is no address of a page", a.URL).WithRemedy("use http or https, without a user")
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	client := &http.Client{Transport: p.Fetch(c.Owner), CheckRedirect: func(req *http.Request, via []*http.Request) error {
+	client := &http.Client{Transport: s.Fetch(c.Owner), CheckRedirect: func(req *http.Request, via []*http.Request) error {
 		if len(via) > maxRedirects {
 			return engi.Errorf(engi.Invalid, "more than %d redirections", maxRedirects)
 		}

@@ -31,13 +31,13 @@ type Tool struct {
 	Needs Need
 	// Offered reports whether a run that has what the tool needs is offered
 	// it; nil means always.
-	Offered func(ctx context.Context, e Env) bool
+	Available func(ctx context.Context, e Env) bool
 	// Prompt returns what the model's instructions say about the tool where
 	// it is offered, beside its description; nil for nothing.
 	Prompt func(ctx context.Context, e Env) string
 
-	shape *llm.Shape
-	run   func(ctx context.Context, c *Call, args json.RawMessage) (Result, error)
+	schema *llm.Schema
+	run    func(ctx context.Context, c *Call, args json.RawMessage) (Result, error)
 }
 
 // A Need is what a tool works on.
@@ -52,12 +52,12 @@ const (
 
 // Env is what tools of one run work on.
 type Env struct {
-	Owner   engi.Owner
-	Run     engi.RunID
-	Sandbox engi.SandboxID // empty for none
-	Session string         // empty for none
-	Deps    any            // what else the run's tools work with; no model sees it
-	Kept    func(ctx context.Context, call string) ([]byte, error)
+	Owner      engi.Owner
+	Run        engi.RunID
+	Sandbox    engi.SandboxID // empty for none
+	Session    string         // empty for none
+	Deps       any            // what else the run's tools work with; no model sees it
+	FullResult func(ctx context.Context, call string) ([]byte, error)
 }
 
 // Has reports whether e has what a tool needs.
@@ -101,11 +101,11 @@ var names = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_-]{0,63}$`)
 // arguments, its jsonschema tags describe them, those without omitempty must
 // be given. It reports Invalid for a name or type that models cannot use.
 func New[A any](name, description string, run func(ctx context.Context, c *Call, args A) (Result, error)) (Tool, error) {
-	shape, err := llm.ShapeOf(reflect.TypeFor[A]())
+	shape, err := llm.SchemaOf(reflect.TypeFor[A]())
 	if err != nil {
 		return Tool{}, err
 	}
-	return From(name, description, shape, func(ctx context.Context, c *Call, raw json.RawMessage) (Result, error) {
+	return FromSchema(name, description, shape, func(ctx context.Context, c *Call, raw json.RawMessage) (Result, error) {
 		var args A
 		if err := json.Unmarshal(raw, &args); err != nil {
 			return Failure(engi.Errorf(engi.Invalid, "the arguments do not fit: %v", err)), nil
@@ -115,11 +115,11 @@ func New[A any](name, description string, run func(ctx context.Context, c *Call,
 }
 
 // From returns a tool of a schema and a function that takes what keeps to it.
-func From(name, description string, shape *llm.Shape, run func(ctx context.Context, c *Call, args json.RawMessage) (Result, error)) (Tool, error) {
+func FromSchema(name, description string, shape *llm.Schema, run func(ctx context.Context, c *Call, args json.RawMessage) (Result, error)) (Tool, error) {
 	if !names.MatchString(name) {
 		return Tool{}, engi.Errorf(engi.Invalid, "%.80q is no name for a tool", name).WithRemedy("use letters, digits, underscores and dashes, 64 at most")
 	}
-	return Tool{Tool: engi.Tool{Name: name, Description: description, Schema: shape.JSON()}, shape: shape, run: run}, nil
+	return Tool{Tool: engi.Tool{Name: name, Description: description, Schema: shape.JSON()}, schema: shape, run: run}, nil
 }
 
 // maxArguments bounds what a model can send to one call.
@@ -135,7 +135,7 @@ func (t Tool) Run(ctx context.Context, c *Call, arguments string) (Result, error
 	if blank := strings.TrimSpace(arguments); blank == "" || blank == "null" {
 		arguments = "{}"
 	}
-	raw, err := t.shape.Check(arguments)
+	raw, err := t.schema.Check(arguments)
 	if err != nil {
 		return Failure(err), nil
 	}
@@ -173,12 +173,12 @@ type Source interface {
 }
 
 // enter returns the inside of what c works in.
-func (p Services) enter(ctx context.Context, c *Call) (engi.Guest, func(), error) {
+func (s Services) enterGuest(ctx context.Context, c *Call) (engi.Guest, func(), error) {
 	switch {
-	case c.Session != "" && p.Sessions != nil:
-		return p.Sessions.Enter(ctx, c.Owner, c.Session)
-	case c.Sandbox != "" && p.Sandboxes != nil:
-		return p.Sandboxes.Enter(ctx, c.Owner, c.Sandbox)
+	case c.Session != "" && s.Sessions != nil:
+		return s.Sessions.Enter(ctx, c.Owner, c.Session)
+	case c.Sandbox != "" && s.Sandboxes != nil:
+		return s.Sandboxes.Enter(ctx, c.Owner, c.Sandbox)
 	}
 	return nil, nil, engi.Errorf(engi.Unsupported, "this run has no sandbox")
 }
@@ -186,7 +186,7 @@ func (p Services) enter(ctx context.Context, c *Call) (engi.Guest, func(), error
 // Builtin returns the built-in tools that p allows, by name.
 func Builtin(p Services) ([]Tool, error) {
 	var all []Tool
-	for _, part := range []func(Services) ([]Tool, error){code, docs, files, fetch} {
+	for _, part := range []func(Services) ([]Tool, error){codeTools, docsTools, fileTools, fetchTools} {
 		tools, err := part(p)
 		if err != nil {
 			return nil, err

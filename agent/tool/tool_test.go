@@ -27,16 +27,16 @@ func find(t *testing.T, p tool.Services, name string) tool.Tool {
 }
 
 // door lets through what goes to one host.
-type toolServices struct {
+type oneHost struct {
 	http.RoundTripper
 	host string
 }
 
-func (d toolServices) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Host != d.host {
+func (h oneHost) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host != h.host {
 		return nil, engi.Errorf(engi.Denied, "%s is not allowed", r.URL.Host)
 	}
-	return d.RoundTripper.RoundTrip(r)
+	return h.RoundTripper.RoundTrip(r)
 }
 
 func TestFetch(t *testing.T) {
@@ -59,7 +59,7 @@ func TestFetch(t *testing.T) {
 	}))
 	defer web.Close()
 	host := strings.TrimPrefix(web.URL, "http://")
-	fetch := find(t, tool.Services{Fetch: func(engi.Owner) http.RoundTripper { return toolServices{web.Client().Transport, host} }}, "fetch_url")
+	fetch := find(t, tool.Services{Fetch: func(engi.Owner) http.RoundTripper { return oneHost{web.Client().Transport, host} }}, "fetch_url")
 	for url, want := range map[string]struct {
 		text   string
 		failed bool

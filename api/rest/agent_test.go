@@ -29,7 +29,7 @@ func office(t *testing.T, places func() tool.Services, play func(scripted.Conver
 	if err != nil {
 		t.Fatal(err)
 	}
-	models, err := llm.New(llm.Options{Default: "openai:x", Pause: time.Millisecond,
+	models, err := llm.New(llm.Options{Default: "openai:x", Backoff: time.Millisecond,
 		Providers: map[string]llm.Provider{"openai": {URL: "http://model.invalid", Client: &http.Client{Transport: &scripted.Server{Play: play}}}}})
 	if err != nil {
 		t.Fatal(err)

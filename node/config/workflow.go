@@ -70,7 +70,7 @@ func (e Events) RuntimeTemplates() map[string]string {
 }
 
 // Declared are the functions of c. Read returns the content of a file.
-func (c Config) Declared(read func(path string) ([]byte, error)) ([]builtin.Declared, error) {
+func (c Config) DeclaredFunctions(read func(path string) ([]byte, error)) ([]builtin.Declared, error) {
 	var all []builtin.Declared
 	for _, f := range c.Functions {
 		d := builtin.Declared{
@@ -78,7 +78,7 @@ func (c Config) Declared(read func(path string) ([]byte, error)) ([]builtin.Decl
 				Name: f.Name, Description: f.Description, Event: f.Event, Cron: f.Cron,
 				Retries: f.Retries, Concurrency: f.Concurrency, PerOwner: f.PerOwner, Timeout: time.Duration(f.Timeout),
 			},
-			Owner: engi.Owner(f.Owner), Agent: f.Agent, Input: f.Input, Sandbox: f.Sandbox, Session: f.Session, In: f.Run.Template,
+			Owner: engi.Owner(f.Owner), Agent: f.Agent, Input: f.Input, Sandbox: f.Sandbox, Session: f.Session, Template: f.Run.Template,
 		}
 		d.Backoff.First = time.Duration(f.Backoff)
 		if f.Run != (Program{}) {

@@ -44,14 +44,14 @@ func Open(ctx context.Context, c config.Config, r Options) (*Library, error) {
 	}
 	opt := room.Options{
 		Store: store.Library(r.DB), Quota: room.Quota{Documents: c.Docs.Documents, Bytes: int64(c.Docs.Bytes)},
-		Refresh: time.Duration(c.Docs.Refresh), Log: r.Log,
+		MaxAge: time.Duration(c.Docs.Refresh), Log: r.Log,
 	}
 	opt.Sources, opt.Files = c.Documents()
 	own, err := newOutlet(opt.Sources)
 	if err != nil {
 		return nil, err
 	}
-	opt.Own = own
+	opt.NodeTransport = own
 	if r.Sessions != nil {
 		opt.Sessions = r.Sessions
 	}
@@ -63,7 +63,7 @@ func Open(ctx context.Context, c config.Config, r Options) (*Library, error) {
 			if err != nil {
 				return nil, err
 			}
-			opt.Fetch = func(owner engi.Owner) http.RoundTripper {
+			opt.OwnerTransport = func(owner engi.Owner) http.RoundTripper {
 				return helpful{through(owner), "send the text of the document; the operator says with docs.hosts where owners' documents may be fetched from"}
 			}
 		}

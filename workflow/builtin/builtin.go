@@ -110,7 +110,7 @@ func echo(_ context.Context, r *workflow.Run) (any, error) {
 
 // A description is all that is known about a sandbox and may be shown. Values
 // of its environment may be secret, so only their names are.
-type description struct {
+type sandboxInfo struct {
 	ID         engi.SandboxID    `json:"id"`
 	Template   string            `json:"template"`
 	Digest     string            `json:"digest"`
@@ -140,11 +140,11 @@ type description struct {
 	Private    bool              `json:"private_ports"`
 }
 
-func describe(s engi.Sandbox) description {
-	d := description{
+func describe(s engi.Sandbox) sandboxInfo {
+	d := sandboxInfo{
 		ID: s.ID, Template: s.Template, Digest: s.Digest, Tier: s.Tier, State: s.State, End: s.End,
 		VCPUs: s.Size.VCPUs, Memory: s.Size.Memory, Disk: s.Size.Disk, Inodes: s.Size.Inodes, Processes: s.Size.Processes, OpenFiles: s.Size.OpenFiles,
-		Network: s.Network.Mode, Created: s.Created, Started: known(s.Started), Active: known(s.Active), Deadline: known(s.Deadline), Stopped: known(s.Stopped),
+		Network: s.Network.Mode, Created: s.Created, Started: optionalTime(s.Started), Active: optionalTime(s.Active), Deadline: optionalTime(s.Deadline), Stopped: optionalTime(s.Stopped),
 		OnTimeout: s.Lifetime.OnTimeout, Timeout: s.Lifetime.Timeout.Seconds(), Idle: s.Lifetime.Idle.Seconds(), AutoResume: s.Lifetime.AutoResume,
 		Snapshot: s.Snapshot, Metadata: s.Metadata, Env: slices.Sorted(maps.Keys(s.Env)), Private: s.Ports.Private,
 	}
@@ -154,7 +154,7 @@ func describe(s engi.Sandbox) description {
 	return d
 }
 
-func known(t time.Time) *time.Time {
+func optionalTime(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
@@ -163,9 +163,9 @@ func known(t time.Time) *time.Time {
 
 // creations is how many sandboxes a run asks for: of one that a crash has ended
 // while it was made, only the record is left.
-const creations = 20
+const maxCreates = 20
 
-func (o Services) create(ctx context.Context, r *workflow.Run) (any, error) {
+func (s Services) create(ctx context.Context, r *workflow.Run) (any, error) {
 	var data struct {
 		Runtime  string            `json:"runtime"`
 		Timeout  int64             `json:"timeout_seconds"`
@@ -177,25 +177,25 @@ func (o Services) create(ctx context.Context, r *workflow.Run) (any, error) {
 	if data.Runtime == "" {
 		data.Runtime = DefaultRuntime
 	}
-	template, ok := o.Runtimes[data.Runtime]
+	template, ok := s.Runtimes[data.Runtime]
 	if !ok {
-		return nil, engi.Errorf(engi.Invalid, "there is no runtime %.80q", data.Runtime).WithRemedy("use one of %v", slices.Sorted(maps.Keys(o.Runtimes)))
+		return nil, engi.Errorf(engi.Invalid, "there is no runtime %.80q", data.Runtime).WithRemedy("use one of %v", slices.Sorted(maps.Keys(s.Runtimes)))
 	}
-	made, err := workflow.Step(ctx, r, "create", func(ctx context.Context) (description, error) {
-		if _, err := o.Templates.Get(ctx, template); engi.KindOf(err) == engi.Unavailable && err != nil {
+	made, err := workflow.Step(ctx, r, "create", func(ctx context.Context) (sandboxInfo, error) {
+		if _, err := s.Templates.Get(ctx, template); engi.KindOf(err) == engi.Unavailable && err != nil {
 			// It will not be built by trying again.
-			return description{}, workflow.Final(engi.Errorf(engi.Conflict, "runtime %s: %w", data.Runtime, err).WithRemedy("run 'engi template build %s'", template))
+			return sandboxInfo{}, workflow.Final(engi.Errorf(engi.Conflict, "runtime %s: %w", data.Runtime, err).WithRemedy("run 'engi template build %s'", template))
 		}
-		for i := range creations {
-			s, err := o.Sandboxes.Create(ctx, engi.SandboxSpec{
+		for i := range maxCreates {
+			sandbox, err := s.Sandboxes.Create(ctx, engi.SandboxSpec{
 				Owner: r.Owner, Template: template, Metadata: data.Metadata, Lifetime: engi.Lifetime{Timeout: time.Duration(data.Timeout) * time.Second},
 				Idempotency: fmt.Sprintf("%s/create/%d", r.ID, i),
 			})
-			if err != nil || s.State != engi.Stopped {
-				return describe(s), err
+			if err != nil || sandbox.State != engi.Stopped {
+				return describe(sandbox), err
 			}
 		}
-		return description{}, engi.Errorf(engi.Unavailable, "the sandbox ended while it was made")
+		return sandboxInfo{}, engi.Errorf(engi.Unavailable, "the sandbox ended while it was made")
 	})
 	if err != nil {
 		return nil, err
@@ -207,35 +207,35 @@ func (o Services) create(ctx context.Context, r *workflow.Run) (any, error) {
 }
 
 // target returns the sandbox that an event names.
-func (o Services) target(ctx context.Context, owner engi.Owner, id string) (engi.Sandbox, error) {
+func (s Services) target(ctx context.Context, owner engi.Owner, id string) (engi.Sandbox, error) {
 	parsed, err := engi.ParseSandboxID(id)
 	if err != nil {
 		return engi.Sandbox{}, err
 	}
-	return o.Sandboxes.Get(ctx, owner, parsed)
+	return s.Sandboxes.Get(ctx, owner, parsed)
 }
 
-func (o Services) stop(ctx context.Context, r *workflow.Run) (any, error) {
+func (s Services) stop(ctx context.Context, r *workflow.Run) (any, error) {
 	var data struct {
 		Sandbox string `json:"sandbox_id"`
 	}
 	if err := r.Data(&data); err != nil {
 		return nil, err
 	}
-	last, err := workflow.Step(ctx, r, "stop", func(ctx context.Context) (description, error) {
-		s, err := o.target(ctx, r.Owner, data.Sandbox)
+	last, err := workflow.Step(ctx, r, "stop", func(ctx context.Context) (sandboxInfo, error) {
+		sandbox, err := s.target(ctx, r.Owner, data.Sandbox)
 		if err != nil {
-			return description{}, err
+			return sandboxInfo{}, err
 		}
-		if s.State != engi.Stopped {
-			if err := o.Sandboxes.Stop(ctx, r.Owner, s.ID); err != nil {
-				return description{}, err
+		if sandbox.State != engi.Stopped {
+			if err := s.Sandboxes.Stop(ctx, r.Owner, sandbox.ID); err != nil {
+				return sandboxInfo{}, err
 			}
-			if s, err = o.Sandboxes.Get(ctx, r.Owner, s.ID); err != nil {
-				return description{}, err
+			if sandbox, err = s.Sandboxes.Get(ctx, r.Owner, sandbox.ID); err != nil {
+				return sandboxInfo{}, err
 			}
 		}
-		return describe(s), nil
+		return describe(sandbox), nil
 	})
 	if err != nil {
 		return nil, err

@@ -93,7 +93,7 @@ func TestDeclared(t *testing.T) {
 	}
 	run = w.Await(w.Send("anna", "print", `{"n":7}`), engi.FunctionDone)
 	var printed struct {
-		Output builtin.RunView `json:"output"`
+		Output builtin.RunData `json:"output"`
 	}
 	if err := json.Unmarshal(run.Output, &printed); err != nil {
 		t.Fatalf("%v: %s", err, run.Output)

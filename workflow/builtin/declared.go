@@ -31,21 +31,21 @@ type Declared struct {
 	// Program runs in a sandbox of its own, which is thrown away, and gets the
 	// [View] as JSON on its standard input. What it prints is the run's
 	// output. One that does not end with 0 has failed, and is tried again.
-	Program engi.Program
-	In      string // template of the sandbox; empty means the node's
+	Program  engi.Program
+	Template string // template of the sandbox; empty means the node's
 }
 
 // A View is what functions that are declared see of a run.
-type RunView struct {
+type RunData struct {
 	Run     string    `json:"run"`
 	Attempt int       `json:"attempt"` // from 1
 	Owner   string    `json:"owner"`
-	Event   EventView `json:"event"`
+	Event   EventData `json:"event"`
 }
 
 // An EventView is the event of a run; without ID and name if a clock started
 // the run.
-type EventView struct {
+type EventData struct {
 	ID      string         `json:"id"`
 	Name    string         `json:"name"`
 	Data    map[string]any `json:"data"`
@@ -59,7 +59,7 @@ const (
 )
 
 // Declare returns the function of a declaration. It reports Invalid.
-func (o Services) Declare(d Declared) (_ workflow.Function, err error) {
+func (s Services) Declare(d Declared) (_ workflow.Function, err error) {
 	defer engi.Annotate(&err, "function %.140q", d.Name)
 	f := workflow.Function{Function: d.Function, Owner: d.Owner, Backoff: d.Backoff}
 	program := len(d.Program.Files) > 0
@@ -70,15 +70,15 @@ func (o Services) Declare(d Declared) (_ workflow.Function, err error) {
 		if d.Input != "" || d.Sandbox != "" || d.Session != "" {
 			return f, engi.Errorf(engi.Invalid, "input, sandbox and session are for agents").WithRemedy("a program reads the event from its standard input")
 		}
-		if o.Executions == nil {
+		if s.Executions == nil {
 			return f, engi.Errorf(engi.Unsupported, "this node runs no programs")
 		}
 		if len(d.Program.Files[0].Data) > maxCode {
 			return f, engi.Errorf(engi.Invalid, "its program has %d bytes, %d at most", len(d.Program.Files[0].Data), maxCode)
 		}
-		f.Run = func(ctx context.Context, r *workflow.Run) (any, error) { return o.program(ctx, r, d) }
+		f.Run = func(ctx context.Context, r *workflow.Run) (any, error) { return s.runProgram(ctx, r, d) }
 		return f, nil
-	case o.Agents == nil:
+	case s.Agents == nil:
 		return f, engi.Errorf(engi.Unsupported, "this node has no agents").WithRemedy("take models.off out of the configuration")
 	case d.Sandbox != "" && d.Session != "":
 		return f, engi.Errorf(engi.Invalid, "an agent works in a sandbox or in a session, not in both")
@@ -92,13 +92,13 @@ func (o Services) Declare(d Declared) (_ workflow.Function, err error) {
 		}
 	}
 	f.Run = func(ctx context.Context, r *workflow.Run) (any, error) {
-		view, err := viewOf(r)
+		view, err := runData(r)
 		if err != nil {
 			return nil, err
 		}
 		said := map[string]string{}
 		for name, t := range says {
-			if said[name], err = say(t, view); err != nil {
+			if said[name], err = render(t, view); err != nil {
 				return nil, err
 			}
 		}
@@ -108,23 +108,23 @@ func (o Services) Declare(d Declared) (_ workflow.Function, err error) {
 				return nil, err
 			}
 		}
-		return o.work(ctx, r, spec)
+		return s.runAgent(ctx, r, spec)
 	}
 	return f, nil
 }
 
-func viewOf(r *workflow.Run) (RunView, error) {
-	v := RunView{Run: string(r.ID), Attempt: r.Attempt, Owner: string(r.Owner), Event: EventView{ID: string(r.Event.ID), Name: r.Event.Type, Created: r.Event.Time}}
+func runData(r *workflow.Run) (RunData, error) {
+	v := RunData{Run: string(r.ID), Attempt: r.Attempt, Owner: string(r.Owner), Event: EventData{ID: string(r.Event.ID), Name: r.Event.Type, Created: r.Event.Time}}
 	return v, r.Data(&v.Event.Data)
 }
 
 // bounded takes so many bytes and no more.
-type bounded struct {
+type limitedBuffer struct {
 	bytes.Buffer
 	left int
 }
 
-func (b *bounded) Write(p []byte) (int, error) {
+func (b *limitedBuffer) Write(p []byte) (int, error) {
 	if len(p) > b.left {
 		return 0, engi.Errorf(engi.Invalid, "it says more than %d bytes", maxInput)
 	}
@@ -132,8 +132,8 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.Buffer.Write(p)
 }
 
-func say(t *template.Template, v RunView) (string, error) {
-	out := bounded{left: maxInput}
+func render(t *template.Template, v RunData) (string, error) {
+	out := limitedBuffer{left: maxInput}
 	if err := t.Execute(&out, v); err != nil {
 		return "", engi.Errorf(engi.Invalid, "%v", err).WithRemedy("send an event with the data that the function's %s asks for", t.Name())
 	}
@@ -141,7 +141,7 @@ func say(t *template.Template, v RunView) (string, error) {
 }
 
 // printed is what a program has printed, as a run's output.
-type printed struct {
+type programOutput struct {
 	Execution engi.ExecutionID `json:"execution_id"`
 	Output    any              `json:"output"` // JSON as it is, else text
 	Truncated bool             `json:"truncated,omitempty"`
@@ -150,8 +150,8 @@ type printed struct {
 // program runs the program of a declaration, once per attempt: the execution
 // has a key of the attempt's, so that whoever comes after a crash waits for the
 // one that was begun.
-func (o Services) program(ctx context.Context, r *workflow.Run, d Declared) (any, error) {
-	view, err := viewOf(r)
+func (s Services) runProgram(ctx context.Context, r *workflow.Run, d Declared) (any, error) {
+	view, err := runData(r)
 	if err != nil {
 		return nil, err
 	}
@@ -160,50 +160,50 @@ func (o Services) program(ctx context.Context, r *workflow.Run, d Declared) (any
 		if program.Stdin, err = json.Marshal(view); err != nil {
 			return "", engi.Errorf(engi.Invalid, "the event cannot be written down: %v", err)
 		}
-		x, err := o.Executions.Start(ctx, engi.ExecutionSpec{
-			Owner: r.Owner, Program: program, Template: d.In, Limits: engi.Limits{Timeout: d.Timeout}, Idempotency: fmt.Sprintf("%s/start/%d", r.ID, r.Attempt),
+		x, err := s.Executions.Start(ctx, engi.ExecutionSpec{
+			Owner: r.Owner, Program: program, Template: d.Template, Limits: engi.Limits{Timeout: d.Timeout}, Idempotency: fmt.Sprintf("%s/start/%d", r.ID, r.Attempt),
 		})
 		return x.ID, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return workflow.Step(ctx, r, fmt.Sprintf("wait %d", r.Attempt), func(ctx context.Context) (printed, error) { return o.ended(ctx, r, id) })
+	return workflow.Step(ctx, r, fmt.Sprintf("wait %d", r.Attempt), func(ctx context.Context) (programOutput, error) { return s.waitForExecution(ctx, r, id) })
 }
 
 // ended waits for the end of an execution, and ends it when the run is to end.
-func (o Services) ended(ctx context.Context, r *workflow.Run, id engi.ExecutionID) (printed, error) {
+func (s Services) waitForExecution(ctx context.Context, r *workflow.Run, id engi.ExecutionID) (programOutput, error) {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	watched := make(chan error, 1)
 	go func() {
 		select {
 		case <-r.Cancelled():
-			watched <- o.Executions.Cancel(context.WithoutCancel(ctx), r.Owner, id)
+			watched <- s.Executions.Cancel(context.WithoutCancel(ctx), r.Owner, id)
 		case <-watching.Done():
 			watched <- nil
 		}
 	}()
-	x, err := o.Executions.Wait(ctx, r.Owner, id)
+	x, err := s.Executions.Wait(ctx, r.Owner, id)
 	stop()
 	if why := <-watched; why != nil {
-		return printed{}, why
+		return programOutput{}, why
 	}
 	if ctx.Err() == context.DeadlineExceeded {
-		if err := o.Executions.Cancel(context.WithoutCancel(ctx), r.Owner, id); err != nil {
-			return printed{}, err
+		if err := s.Executions.Cancel(context.WithoutCancel(ctx), r.Owner, id); err != nil {
+			return programOutput{}, err
 		}
 	}
 	if err != nil {
-		return printed{}, err
+		return programOutput{}, err
 	}
 	if x.Result == nil {
-		return printed{}, engi.Errorf(engi.Unavailable, "execution %s is %s", id, x.State)
+		return programOutput{}, engi.Errorf(engi.Unavailable, "execution %s is %s", id, x.State)
 	}
 	if e := x.Result.Exit; e.Cause != engi.CauseExited || e.Code != 0 {
-		return printed{}, failure(id, *x.Result)
+		return programOutput{}, failure(id, *x.Result)
 	}
-	p := printed{Execution: id, Truncated: x.Result.StdoutTruncated}
+	p := programOutput{Execution: id, Truncated: x.Result.StdoutTruncated}
 	out := bytes.TrimSpace(x.Result.Stdout)
 	if len(out) > maxPrinted {
 		out, p.Truncated = out[:maxPrinted], true

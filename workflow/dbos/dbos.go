@@ -34,11 +34,11 @@ const (
 
 	// recoveries is how often a run may be gone on with after crashes. It is
 	// the office that gives up on runs.
-	recoveries = 1 << 30
+	maxRecoveries = 1 << 30
 
-	tidyEvery = time.Minute
-	tidyBatch = 500
-	stopLimit = 10 * time.Second
+	cleanupInterval = time.Minute
+	cleanupBatch    = 500
+	stopLimit       = 10 * time.Second
 )
 
 // Options configure an Engine.
@@ -51,8 +51,8 @@ type Options struct {
 type Engine struct {
 	opt Options
 
-	mu   sync.Mutex
-	life *life // nil while Run does not go on
+	mu      sync.Mutex
+	runtime *runtime // nil while Run does not go on
 }
 
 var _ workflow.Engine = (*Engine)(nil)
@@ -69,11 +69,11 @@ func New(opt Options) (*Engine, error) {
 }
 
 // A life is an engine from the beginning to the end of Run.
-type life struct {
-	ctx  context.Context // of Run
-	x    workflow.Executor
-	log  *slog.Logger
-	dbos dbos.Context
+type runtime struct {
+	ctx      context.Context // of Run
+	executor workflow.Executor
+	log      *slog.Logger
+	dbos     dbos.Context
 
 	mu     sync.Mutex
 	closed bool
@@ -96,45 +96,45 @@ func (e *Engine) Run(ctx context.Context, x workflow.Executor, ready func()) (er
 			return engi.Errorf(engi.Internal, "%v", err)
 		}
 	}
-	l := &life{ctx: ctx, x: x, log: e.opt.Log, wakes: map[string]chan struct{}{}}
+	rt := &runtime{ctx: ctx, executor: x, log: e.opt.Log, wakes: map[string]chan struct{}{}}
 	// What ends it is Shutdown, after the functions have come to rest.
-	l.dbos, err = dbos.NewContext(context.WithoutCancel(ctx), dbos.Config{
-		AppName: "engi", ApplicationVersion: version, ExecutorID: "engi", SQLiteSystemDB: db, Logger: quiet(e.opt.Log),
+	rt.dbos, err = dbos.NewContext(context.WithoutCancel(ctx), dbos.Config{
+		AppName: "engi", ApplicationVersion: version, ExecutorID: "engi", SQLiteSystemDB: db, Logger: warningsOnly(e.opt.Log),
 	})
 	if err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
-	dbos.RegisterWorkflow(l.dbos, l.run, dbos.WithWorkflowName(workflowName), dbos.WithMaxRecoveryAttempts(recoveries))
-	if err := dbos.Launch(l.dbos); err != nil {
+	dbos.RegisterWorkflow(rt.dbos, rt.run, dbos.WithWorkflowName(workflowName), dbos.WithMaxRecoveryAttempts(maxRecoveries))
+	if err := dbos.Launch(rt.dbos); err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
 	// A power cut may take back the record of an end that the file still has.
 	// Such runs must be unknown here before they are handed over again.
-	l.tidy()
+	rt.removeEnded()
 
 	e.mu.Lock()
-	e.life = l
+	e.runtime = rt
 	e.mu.Unlock()
 	ready()
-	tick := time.NewTicker(tidyEvery)
+	tick := time.NewTicker(cleanupInterval)
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
-			l.tidy()
+			rt.removeEnded()
 		}
 	}
 	e.mu.Lock()
-	e.life = nil
+	e.runtime = nil
 	e.mu.Unlock()
-	l.mu.Lock()
-	l.closed = true
-	l.mu.Unlock()
+	rt.mu.Lock()
+	rt.closed = true
+	rt.mu.Unlock()
 	// Steps that are done are to be remembered, so nothing is shut down before
 	// the last of them has come back.
-	l.busy.Wait()
-	if err := dbos.Shutdown(l.dbos, stopLimit); err != nil {
+	rt.busy.Wait()
+	if err := dbos.Shutdown(rt.dbos, stopLimit); err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
 	return nil
@@ -167,13 +167,13 @@ func openFile(path string) (*sql.DB, error) {
 // Start takes on a run.
 func (e *Engine) Start(_ context.Context, id engi.FunctionRunID, _ string) error {
 	e.mu.Lock()
-	l := e.life
+	rt := e.runtime
 	e.mu.Unlock()
-	if l == nil {
+	if rt == nil {
 		return engi.Errorf(engi.Unavailable, "the engine does not run")
 	}
 	// An ID that is in the file already is left alone.
-	if _, err := dbos.RunWorkflow(l.dbos, l.run, string(id), dbos.WithWorkflowID(string(id))); err != nil {
+	if _, err := dbos.RunWorkflow(rt.dbos, rt.run, string(id), dbos.WithWorkflowID(string(id))); err != nil {
 		return engi.Errorf(engi.Unavailable, "record run %s: %v", id, err)
 	}
 	return nil
@@ -182,52 +182,52 @@ func (e *Engine) Start(_ context.Context, id engi.FunctionRunID, _ string) error
 // Wake ends the wait of a run.
 func (e *Engine) Wake(id engi.FunctionRunID) {
 	e.mu.Lock()
-	l := e.life
+	rt := e.runtime
 	e.mu.Unlock()
-	if l == nil {
+	if rt == nil {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
 	select {
-	case l.wakes[string(id)] <- struct{}{}:
+	case rt.wakes[string(id)] <- struct{}{}:
 	default:
 	}
 }
 
 // begin reports whether the function of a run may be called.
-func (l *life) begin() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.closed {
-		l.busy.Add(1)
+func (rt *runtime) acquire() bool {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if !rt.closed {
+		rt.busy.Add(1)
 	}
-	return !l.closed
+	return !rt.closed
 }
 
 // run is the one workflow there is: it executes a run until that has ended.
 // What it returns while the engine stops is not recorded.
-func (l *life) run(ctx dbos.Context, id string) (string, error) {
+func (rt *runtime) run(ctx dbos.Context, id string) (string, error) {
 	wake := make(chan struct{}, 1)
-	l.mu.Lock()
-	l.wakes[id] = wake
-	l.mu.Unlock()
+	rt.mu.Lock()
+	rt.wakes[id] = wake
+	rt.mu.Unlock()
 	defer func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.wakes, id)
+		rt.mu.Lock()
+		defer rt.mu.Unlock()
+		delete(rt.wakes, id)
 	}()
 
 	s := &steps{ctx: ctx, done: map[string]json.RawMessage{}}
-	if err := s.recall(l.dbos, id); err != nil && ctx.Err() == nil {
+	if err := s.load(rt.dbos, id); err != nil && ctx.Err() == nil {
 		// It is tried again in the next life; to go on without the steps would
 		// do them again.
-		l.log.Error("read the steps of a run", "run", id, "error", err)
+		rt.log.Error("read the steps of a run", "run", id, "error", err)
 		<-ctx.Done()
 	}
-	for l.begin() {
-		out := l.x.Execute(l.ctx, engi.FunctionRunID(id), s)
-		l.busy.Done()
+	for rt.acquire() {
+		out := rt.executor.Execute(rt.ctx, engi.FunctionRunID(id), s)
+		rt.busy.Done()
 		switch out.Next {
 		case workflow.Ended:
 			return "", nil
@@ -235,7 +235,7 @@ func (l *life) run(ctx dbos.Context, id string) (string, error) {
 			continue
 		}
 		select {
-		case <-l.ctx.Done():
+		case <-rt.ctx.Done():
 		case <-wake:
 		case <-time.After(out.After):
 		}
@@ -245,22 +245,22 @@ func (l *life) run(ctx dbos.Context, id string) (string, error) {
 }
 
 // tidy removes runs that have ended.
-func (l *life) tidy() {
-	for l.ctx.Err() == nil {
-		ended, err := dbos.ListWorkflows(l.dbos, dbos.WithFilterStatus(dbos.WorkflowStatusSuccess, dbos.WorkflowStatusError),
-			dbos.WithFilterLimit(tidyBatch), dbos.WithFilterLoadInput(false), dbos.WithFilterLoadOutput(false))
+func (rt *runtime) removeEnded() {
+	for rt.ctx.Err() == nil {
+		ended, err := dbos.ListWorkflows(rt.dbos, dbos.WithFilterStatus(dbos.WorkflowStatusSuccess, dbos.WorkflowStatusError),
+			dbos.WithFilterLimit(cleanupBatch), dbos.WithFilterLoadInput(false), dbos.WithFilterLoadOutput(false))
 		ids := make([]string, 0, len(ended))
 		for _, w := range ended {
 			ids = append(ids, w.ID)
 		}
 		if err == nil && len(ids) > 0 {
-			err = dbos.DeleteWorkflows(l.dbos, ids)
+			err = dbos.DeleteWorkflows(rt.dbos, ids)
 		}
 		if err != nil {
-			l.log.Warn("remove runs that have ended", "error", err)
+			rt.log.Warn("remove runs that have ended", "error", err)
 			return
 		}
-		if len(ids) < tidyBatch {
+		if len(ids) < cleanupBatch {
 			return
 		}
 	}
@@ -274,14 +274,14 @@ type steps struct {
 }
 
 // A memo is a step as DBOS keeps it.
-type memo struct {
+type stepResult struct {
 	Failed bool            `json:"failed,omitempty"`
 	Result json.RawMessage `json:"result,omitempty"`
 }
 
 // recall reads what was done in earlier lives. DBOS wants every step that it
 // knows to be asked for in order before there is a new one.
-func (s *steps) recall(root dbos.Context, id string) error {
+func (s *steps) load(root dbos.Context, id string) error {
 	known, err := dbos.GetWorkflowSteps(root, id, dbos.WithStepsLoadOutput(false))
 	if err != nil {
 		return engi.Errorf(engi.Unavailable, "%v", err)
@@ -294,7 +294,7 @@ func (s *steps) recall(root dbos.Context, id string) error {
 			if next < k.StepID {
 				name = "unrecorded"
 			}
-			m, err := dbos.RunAsStep(s.ctx, func(context.Context) (memo, error) { return memo{Failed: true}, nil }, dbos.WithStepName(name))
+			m, err := dbos.RunAsStep(s.ctx, func(context.Context) (stepResult, error) { return stepResult{Failed: true}, nil }, dbos.WithStepName(name))
 			if err != nil {
 				return engi.Errorf(engi.Unavailable, "step %s: %v", name, err)
 			}
@@ -312,10 +312,10 @@ func (s *steps) Step(ctx context.Context, name string, fn func(context.Context) 
 		return raw, nil
 	}
 	var failure error
-	m, err := dbos.RunAsStep(s.ctx, func(context.Context) (memo, error) {
+	m, err := dbos.RunAsStep(s.ctx, func(context.Context) (stepResult, error) {
 		raw, err := fn(ctx)
 		failure = err
-		return memo{Failed: err != nil, Result: raw}, nil
+		return stepResult{Failed: err != nil, Result: raw}, nil
 	}, dbos.WithStepName(name))
 	switch {
 	case err != nil:
@@ -328,13 +328,17 @@ func (s *steps) Step(ctx context.Context, name string, fn func(context.Context) 
 }
 
 // quiet is log without what DBOS says when all is well.
-func quiet(log *slog.Logger) *slog.Logger { return slog.New(warnings{log.Handler()}) }
+func warningsOnly(log *slog.Logger) *slog.Logger { return slog.New(warningHandler{log.Handler()}) }
 
-type warnings struct{ slog.Handler }
+type warningHandler struct{ slog.Handler }
 
-func (w warnings) Enabled(ctx context.Context, level slog.Level) bool {
+func (w warningHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= slog.LevelWarn && w.Handler.Enabled(ctx, level)
 }
 
-func (w warnings) WithAttrs(a []slog.Attr) slog.Handler { return warnings{w.Handler.WithAttrs(a)} }
-func (w warnings) WithGroup(n string) slog.Handler      { return warnings{w.Handler.WithGroup(n)} }
+func (w warningHandler) WithAttrs(a []slog.Attr) slog.Handler {
+	return warningHandler{w.Handler.WithAttrs(a)}
+}
+func (w warningHandler) WithGroup(n string) slog.Handler {
+	return warningHandler{w.Handler.WithGroup(n)}
+}

@@ -23,12 +23,12 @@ import (
 // victim names the directory of a process that is there to be killed, and life
 // how many were there before it.
 const (
-	victim = "ENGI_TEST_VICTIM"
-	life   = "ENGI_TEST_LIFE"
+	childEnv = "ENGI_TEST_VICTIM"
+	runtime  = "ENGI_TEST_LIFE"
 )
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(victim); dir != "" {
+	if dir := os.Getenv(childEnv); dir != "" {
 		if err := work(dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -94,7 +94,7 @@ func work(dir string) error {
 	}
 	for i := range killRuns {
 		// What the last life has sent is sent again.
-		n, _ := strconv.Atoi(os.Getenv(life))
+		n, _ := strconv.Atoi(os.Getenv(runtime))
 		_, runs, err := runner.Send(ctx, engi.EventSpec{Owner: "anna", Type: "f", Idempotency: fmt.Sprint("event ", n-2*i/killRuns, " ", i%(killRuns/2))})
 		if err != nil {
 			return err
@@ -134,7 +134,7 @@ func TestKill(t *testing.T) {
 	killed := 0
 	for lives, done := 1, false; !done; lives++ {
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), victim+"="+dir, fmt.Sprint(life, "=", lives))
+		cmd.Env = append(os.Environ(), childEnv+"="+dir, fmt.Sprint(runtime, "=", lives))
 		var said strings.Builder
 		cmd.Stderr = &said
 		if err := cmd.Start(); err != nil {

@@ -33,24 +33,24 @@ var (
 )
 
 // A ticket is the data of the event that hands a run over.
-type ticket struct {
+type startEvent struct {
 	Run      string `json:"run"`
 	Function string `json:"function"` // for people who look at the server
 }
 
 // A call is what a server says when it wants a run to go on.
 type call struct {
-	run       engi.FunctionRunID
-	server    string // its own ID of the run
-	elsewhere bool   // results of steps must be asked for
-	steps     map[string]json.RawMessage
+	run        engi.FunctionRunID
+	server     string // its own ID of the run
+	fetchSteps bool   // results of steps must be asked for
+	steps      map[string]json.RawMessage
 }
 
 // parseCall reads the body of a call. It reports Invalid.
 func parseCall(body []byte) (call, error) {
 	var in struct {
 		Event struct {
-			Data ticket `json:"data"`
+			Data startEvent `json:"data"`
 		} `json:"event"`
 		Steps   map[string]json.RawMessage `json:"steps"`
 		Context struct {
@@ -66,8 +66,8 @@ func parseCall(body []byte) (call, error) {
 	if err != nil {
 		return call{}, err
 	}
-	c := call{run: id, server: in.Context.Run, elsewhere: in.UseAPI || in.Context.UseAPI, steps: in.Steps}
-	if c.elsewhere && !serverRun.MatchString(c.server) {
+	c := call{run: id, server: in.Context.Run, fetchSteps: in.UseAPI || in.Context.UseAPI, steps: in.Steps}
+	if c.fetchSteps && !serverRun.MatchString(c.server) {
 		return call{}, engi.Errorf(engi.Invalid, "inngest: the call has no ID of its run")
 	}
 	return c, nil
@@ -84,7 +84,7 @@ func (c call) fingerprint() string {
 }
 
 // An answer is what a server is told.
-type answer struct {
+type response struct {
 	status int
 	body   []byte
 	step   bool // has the result of a step, which is nowhere else yet
@@ -95,15 +95,15 @@ type answer struct {
 // A flight is a run that goes on until its next step is done. What came of the
 // step is kept until a call shows that the server has it: an answer that gets
 // lost must not make us do the step again.
-type flight struct {
+type pendingStep struct {
 	fingerprint string
 	done        chan struct{}
-	answer      answer // once done is closed
+	answer      response // once done is closed
 }
 
-func (f *flight) over() bool {
+func (p *pendingStep) ended() bool {
 	select {
-	case <-f.done:
+	case <-p.done:
 		return true
 	default:
 		return false
@@ -114,7 +114,7 @@ func (f *flight) over() bool {
 // another registration, POST goes on with a run.
 func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("X-Inngest-SDK", language)
+	w.Header().Set("X-Inngest-SDK", sdkName)
 	w.Header().Set("X-Inngest-SDK-Handled", "true")
 	w.Header().Set("X-Inngest-Req-Version", "2")
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // tests have writers without deadlines
@@ -131,16 +131,16 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch r.Method {
 	case http.MethodGet:
-		write(w, answer{status: http.StatusOK, body: encode(map[string]any{
+		write(w, response{status: http.StatusOK, body: encode(map[string]any{
 			"schema_version": "2024-05-24", "function_count": 1, "has_event_key": e.opt.EventKey != "none", "has_signing_key": e.bearer != "",
 			"mode": map[bool]string{true: "cloud", false: "dev"}[e.bearer != ""], "authentication_succeeded": e.bearer != "",
 		})})
 	case http.MethodPut:
 		select {
-		case e.poke <- struct{}{}:
+		case e.reregister <- struct{}{}:
 		default:
 		}
-		write(w, answer{status: http.StatusOK, body: encode(map[string]any{"message": "the functions are registered again", "modified": false})})
+		write(w, response{status: http.StatusOK, body: encode(map[string]any{"message": "the functions are registered again", "modified": false})})
 	case http.MethodPost:
 		if id := r.URL.Query().Get("fnId"); id != e.slug() {
 			write(w, refusal(http.StatusNotFound, fmt.Sprintf("there is no function %.80q here", id)))
@@ -153,7 +153,7 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			write(w, a)
 			return
 		}
-		e.goOn(w, r, c)
+		e.resume(w, r, c)
 	default:
 		w.Header().Set("Allow", "GET, PUT, POST")
 		write(w, refusal(http.StatusMethodNotAllowed, "use GET, PUT or POST"))
@@ -163,7 +163,7 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // verify reports why a request is not the server's.
 func (e *Engine) verify(r *http.Request, body []byte, now time.Time) error {
 	if e.bearer == "" {
-		if !local(r) {
+		if !isLocal(r) {
 			return engi.Errorf(engi.Anonymous, "unsigned calls are taken from this machine only")
 		}
 		return nil
@@ -193,32 +193,32 @@ var errUnsigned = engi.Errorf(engi.Anonymous, "the call is not signed with our k
 
 // goOn executes the next step of a run, or waits for the one under way that
 // the server has asked for before.
-func (e *Engine) goOn(w http.ResponseWriter, r *http.Request, c call) {
-	if c.elsewhere {
+func (e *Engine) resume(w http.ResponseWriter, r *http.Request, c call) {
+	if c.fetchSteps {
 		var err error
-		if c.steps, err = e.results(r.Context(), c.server); err != nil {
-			write(w, answer{status: http.StatusServiceUnavailable, body: failure(err), after: time.Second})
+		if c.steps, err = e.fetchResults(r.Context(), c.server); err != nil {
+			write(w, response{status: http.StatusServiceUnavailable, body: failure(err), after: time.Second})
 			return
 		}
 	}
 	for {
-		f := e.board(c)
+		f := e.startStep(c)
 		if f == nil {
-			write(w, stopping)
+			write(w, unavailable)
 			return
 		}
 		select {
 		case <-f.done:
 		case <-r.Context().Done(): // the flight goes on; the answer is kept
-			write(w, stopping)
+			write(w, unavailable)
 			return
 		}
 		if f.fingerprint != c.fingerprint() {
-			e.leave(c.run, f)
+			e.forget(c.run, f)
 			continue
 		}
 		if !f.answer.step {
-			e.leave(c.run, f)
+			e.forget(c.run, f)
 		}
 		write(w, f.answer)
 		return
@@ -227,60 +227,60 @@ func (e *Engine) goOn(w http.ResponseWriter, r *http.Request, c call) {
 
 // board returns the flight of a run, a new one if there is none; nil when the
 // engine has stopped.
-func (e *Engine) board(c call) *flight {
+func (e *Engine) startStep(c call) *pendingStep {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if f := e.flights[c.run]; f != nil {
+	if f := e.pending[c.run]; f != nil {
 		return f
 	}
 	if e.execute == nil || e.ctx.Err() != nil {
 		return nil
 	}
-	f := &flight{fingerprint: c.fingerprint(), done: make(chan struct{})}
-	e.flights[c.run] = f
+	f := &pendingStep{fingerprint: c.fingerprint(), done: make(chan struct{})}
+	e.pending[c.run] = f
 	ctx, x := e.ctx, e.execute
-	e.going.Go(func() {
+	e.running.Go(func() {
 		defer close(f.done)
-		f.answer = fly(ctx, x, c)
+		f.answer = executeStep(ctx, x, c)
 	})
 	return f
 }
 
 // leave forgets a flight.
-func (e *Engine) leave(id engi.FunctionRunID, f *flight) {
+func (e *Engine) forget(id engi.FunctionRunID, f *pendingStep) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.flights[id] == f {
-		delete(e.flights, id)
+	if e.pending[id] == f {
+		delete(e.pending, id)
 	}
 }
 
 // fly executes up to one step.
-func fly(ctx context.Context, x workflow.Executor, c call) answer {
+func executeStep(ctx context.Context, x workflow.Executor, c call) response {
 	s := &stepper{done: c.steps}
 	out := x.Execute(ctx, c.run, s)
 	switch {
 	case s.err != nil:
-		return answer{status: http.StatusInternalServerError, body: failure(s.err)}
+		return response{status: http.StatusInternalServerError, body: failure(s.err)}
 	case out.Next == workflow.Yielded && s.op != nil:
-		return answer{status: http.StatusPartialContent, body: encode([]any{s.op}), step: true}
+		return response{status: http.StatusPartialContent, body: encode([]any{s.op}), step: true}
 	case out.Next == workflow.Again:
 		// To sleep is a step too, which makes its name unique.
 		name := fmt.Sprintf("wait for another attempt (%d)", len(c.steps))
 		d := fmt.Sprintf("%dms", max(out.After.Milliseconds(), 1))
-		return answer{status: http.StatusPartialContent, body: encode([]any{map[string]any{
+		return response{status: http.StatusPartialContent, body: encode([]any{map[string]any{
 			"op": "Sleep", "id": digest1(name), "name": d, "displayName": name, "opts": map[string]string{"duration": d},
 		}})}
 	case out.Next == workflow.Ended && out.Error != nil:
-		return answer{status: http.StatusBadRequest, body: failure(out.Error), final: true}
+		return response{status: http.StatusBadRequest, body: failure(out.Error), final: true}
 	case out.Next == workflow.Ended:
-		return answer{status: http.StatusOK, body: orNull(out.Output)}
+		return response{status: http.StatusOK, body: orNull(out.Output)}
 	}
-	return stopping
+	return unavailable
 }
 
 // stopping is the answer of a node that stops, or has not begun.
-var stopping = answer{status: http.StatusServiceUnavailable, body: encode(map[string]string{"name": "unavailable", "message": "the node stops; the run goes on when it is back"}), after: time.Second}
+var unavailable = response{status: http.StatusServiceUnavailable, body: encode(map[string]string{"name": "unavailable", "message": "the node stops; the run goes on when it is back"}), after: time.Second}
 
 // A stepper knows what is done of a run, and does one step more.
 type stepper struct {
@@ -314,8 +314,8 @@ func (s *stepper) Step(ctx context.Context, name string, fn func(context.Context
 }
 
 // refusal is an answer to what is no call of the server.
-func refusal(status int, text string) answer {
-	return answer{status: status, body: encode(map[string]string{"name": "refused", "message": text})}
+func refusal(status int, text string) response {
+	return response{status: status, body: encode(map[string]string{"name": "refused", "message": text})}
 }
 
 // failure is an error as servers show it.
@@ -323,7 +323,7 @@ func failure(err error) []byte {
 	return encode(map[string]string{"name": engi.KindOf(err).String(), "message": err.Error()})
 }
 
-func write(w http.ResponseWriter, a answer) {
+func write(w http.ResponseWriter, a response) {
 	w.Header().Set("X-Inngest-No-Retry", strconv.FormatBool(a.final))
 	if a.after > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(max(a.after.Round(time.Second), time.Second).Seconds())))

@@ -43,12 +43,12 @@ type Options struct {
 }
 
 const (
-	function    = "run"     // the one that is registered
-	language    = "engi:v1" // as servers know who answers
-	calls       = 20        // failed calls in a row after which a server gives a run up: the most it allows
-	callTimeout = 10 * time.Second
-	renew       = time.Minute // between registrations, for servers that forget
-	maxAnswer   = 64 << 20    // of a server, when it is asked for results of steps
+	functionID       = "run"     // the one that is registered
+	sdkName          = "engi:v1" // as servers know who answers
+	maxAttempts      = 20        // failed calls in a row after which a server gives a run up: the most it allows
+	callTimeout      = 10 * time.Second
+	registerInterval = time.Minute // between registrations, for servers that forget
+	maxAnswer        = 64 << 20    // of a server, when it is asked for results of steps
 )
 
 // An Engine implements [workflow.Engine] on an Inngest server, and
@@ -56,15 +56,15 @@ const (
 // without a signing key, come from this machine. It is safe for concurrent
 // use.
 type Engine struct {
-	opt    Options
-	bearer string // empty without a signing key
-	poke   chan struct{}
+	opt        Options
+	bearer     string // empty without a signing key
+	reregister chan struct{}
 
 	mu      sync.Mutex
 	execute workflow.Executor // nil unless Run goes on
 	ctx     context.Context
-	going   sync.WaitGroup
-	flights map[engi.FunctionRunID]*flight
+	running sync.WaitGroup
+	pending map[engi.FunctionRunID]*pendingStep
 }
 
 var (
@@ -75,34 +75,34 @@ var (
 var appName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 
 // New returns an engine; nothing happens before Run. It reports Invalid.
-func New(o Options) (*Engine, error) {
-	o.App = cmp.Or(o.App, "engi")
-	o.EventKey = cmp.Or(o.EventKey, "none")
-	o.URL = strings.TrimRight(o.URL, "/")
-	if o.Client == nil {
-		o.Client = &http.Client{Timeout: callTimeout}
+func New(opt Options) (*Engine, error) {
+	opt.App = cmp.Or(opt.App, "engi")
+	opt.EventKey = cmp.Or(opt.EventKey, "none")
+	opt.URL = strings.TrimRight(opt.URL, "/")
+	if opt.Client == nil {
+		opt.Client = &http.Client{Timeout: callTimeout}
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{opt: o, poke: make(chan struct{}, 1), flights: map[engi.FunctionRunID]*flight{}}
-	if !appName.MatchString(o.App) {
-		return nil, engi.Errorf(engi.Invalid, "inngest: %.80q is no name for an application", o.App).WithRemedy("use up to 63 lower-case letters, digits and hyphens")
+	e := &Engine{opt: opt, reregister: make(chan struct{}, 1), pending: map[engi.FunctionRunID]*pendingStep{}}
+	if !appName.MatchString(opt.App) {
+		return nil, engi.Errorf(engi.Invalid, "inngest: %.80q is no name for an application", opt.App).WithRemedy("use up to 63 lower-case letters, digits and hyphens")
 	}
-	for _, address := range []string{o.URL, o.ServeURL} {
+	for _, address := range []string{opt.URL, opt.ServeURL} {
 		u, err := url.Parse(address)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 			return nil, engi.Errorf(engi.Invalid, "inngest: the address of the server, or the one where it reaches this node, is no plain http or https address").
 				WithRemedy("set both, like http://127.0.0.1:8288 and http://127.0.0.1:7777/api/inngest")
 		}
-		if o.SigningKey == "" && !loopback(u.Hostname()) {
+		if opt.SigningKey == "" && !loopback(u.Hostname()) {
 			return nil, engi.Errorf(engi.Invalid, "inngest: without a signing key everything must be on this machine, and %.200q is not", u.Host).
 				WithRemedy("start the server with a signing key and give the same one to this node")
 		}
 	}
-	if o.SigningKey != "" {
+	if opt.SigningKey != "" {
 		var err error
-		if e.bearer, err = hashed(o.SigningKey); err != nil {
+		if e.bearer, err = hashSigningKey(opt.SigningKey); err != nil {
 			return nil, err
 		}
 	}
@@ -117,11 +117,11 @@ func loopback(host string) bool {
 // Start implements [workflow.Engine]. A run that the server goes on with
 // already is left to it: the registration says so.
 func (e *Engine) Start(ctx context.Context, id engi.FunctionRunID, name string) error {
-	body, err := json.Marshal(map[string]any{"name": e.event(), "data": ticket{Run: string(id), Function: name}})
+	body, err := json.Marshal(map[string]any{"name": e.event(), "data": startEvent{Run: string(id), Function: name}})
 	if err != nil {
 		return err // unreachable: strings can be written
 	}
-	_, err = e.ask(ctx, http.MethodPost, "/e/"+url.PathEscape(e.opt.EventKey), body)
+	_, err = e.request(ctx, http.MethodPost, "/e/"+url.PathEscape(e.opt.EventKey), body)
 	return err
 }
 
@@ -129,15 +129,15 @@ func (e *Engine) Start(ctx context.Context, id engi.FunctionRunID, name string) 
 func (e *Engine) event() string { return e.opt.App + "/function.run" }
 
 // slug is the server's name for the function.
-func (e *Engine) slug() string { return e.opt.App + "-" + function }
+func (e *Engine) slug() string { return e.opt.App + "-" + functionID }
 
 // Wake implements [workflow.Engine]. A run that has been cancelled while it
 // waits is found to be so when the server calls for it again.
 func (e *Engine) Wake(id engi.FunctionRunID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if f := e.flights[id]; f != nil && f.over() {
-		delete(e.flights, id)
+	if f := e.pending[id]; f != nil && f.ended() {
+		delete(e.pending, id)
 	}
 }
 
@@ -155,10 +155,10 @@ func (e *Engine) Run(ctx context.Context, x workflow.Executor, ready func()) err
 		e.mu.Lock()
 		e.execute = nil // no further call is taken
 		e.mu.Unlock()
-		e.going.Wait()
+		e.running.Wait()
 	}()
 	for wait, first := time.Second, true; ; first = false {
-		next := renew
+		next := registerInterval
 		if err := e.register(ctx); err == nil {
 			wait = time.Second
 		} else if ctx.Err() == nil {
@@ -171,7 +171,7 @@ func (e *Engine) Run(ctx context.Context, x workflow.Executor, ready func()) err
 		again := time.NewTimer(next)
 		select {
 		case <-again.C:
-		case <-e.poke:
+		case <-e.reregister:
 			again.Stop()
 		case <-ctx.Done():
 			again.Stop()
@@ -188,7 +188,7 @@ func (e *Engine) register(ctx context.Context) error {
 	}
 	serve.RawQuery = url.Values{"fnId": {e.slug()}, "stepId": {"step"}}.Encode()
 	body, err := json.Marshal(map[string]any{
-		"v": "0.1", "url": e.opt.ServeURL, "deployType": "ping", "sdk": language, "framework": "engi", "appName": e.opt.App,
+		"v": "0.1", "url": e.opt.ServeURL, "deployType": "ping", "sdk": sdkName, "framework": "engi", "appName": e.opt.App,
 		"capabilities": map[string]string{},
 		"functions": []any{map[string]any{
 			"id": e.slug(), "name": e.opt.App + " functions",
@@ -196,7 +196,7 @@ func (e *Engine) register(ctx context.Context) error {
 			// A run is handed over again after a crash of this node.
 			"singleton": map[string]string{"key": "event.data.run", "mode": "skip"},
 			"steps": map[string]any{"step": map[string]any{
-				"id": "step", "name": "step", "retries": map[string]int{"attempts": calls},
+				"id": "step", "name": "step", "retries": map[string]int{"attempts": maxAttempts},
 				"runtime": map[string]string{"type": "http", "url": serve.String()},
 			}},
 		}},
@@ -204,14 +204,14 @@ func (e *Engine) register(ctx context.Context) error {
 	if err != nil {
 		return err // unreachable: strings and numbers can be written
 	}
-	_, err = e.ask(ctx, http.MethodPost, "/fn/register", body)
+	_, err = e.request(ctx, http.MethodPost, "/fn/register", body)
 	return err
 }
 
 // results asks the server for the results of a run's steps, which were too
 // many for a call.
-func (e *Engine) results(ctx context.Context, run string) (map[string]json.RawMessage, error) {
-	raw, err := e.ask(ctx, http.MethodGet, "/v0/runs/"+url.PathEscape(run)+"/actions", nil)
+func (e *Engine) fetchResults(ctx context.Context, run string) (map[string]json.RawMessage, error) {
+	raw, err := e.request(ctx, http.MethodGet, "/v0/runs/"+url.PathEscape(run)+"/actions", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +223,7 @@ func (e *Engine) results(ctx context.Context, run string) (map[string]json.RawMe
 }
 
 // ask sends a request to the server. No error of it has a key in it.
-func (e *Engine) ask(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+func (e *Engine) request(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, e.opt.URL+path, bytes.NewReader(body))
@@ -231,8 +231,8 @@ func (e *Engine) ask(ctx context.Context, method, path string, body []byte) ([]b
 		return nil, engi.Errorf(engi.Invalid, "inngest: the server's address cannot be used").WithRemedy("check events.inngest.url")
 	}
 	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-Inngest-SDK", language)
-	req.Header.Set("User-Agent", language)
+	req.Header.Set("X-Inngest-SDK", sdkName)
+	req.Header.Set("User-Agent", sdkName)
 	if e.bearer != "" && !strings.HasPrefix(path, "/e/") {
 		req.Header.Set("Authorization", "Bearer "+e.bearer)
 	}
@@ -263,7 +263,7 @@ func (e *Engine) ask(ctx context.Context, method, path string, body []byte) ([]b
 }
 
 // hashed is a signing key as it is shown to the server.
-func hashed(key string) (string, error) {
+func hashSigningKey(key string) (string, error) {
 	prefix := keyPrefix.FindString(key)
 	raw, err := hex.DecodeString(key[len(prefix):])
 	if err != nil || len(raw) == 0 {
@@ -274,7 +274,7 @@ func hashed(key string) (string, error) {
 
 // local reports whether a request was made on this machine, by a program that
 // is no browser and no proxy.
-func local(r *http.Request) bool {
+func isLocal(r *http.Request) bool {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil || !loopback(host) {
 		return false

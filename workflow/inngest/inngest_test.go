@@ -38,7 +38,7 @@ func TestPromises(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			workflowtest.Promises(t, func(t *testing.T) func() workflow.Engine {
-				w := newTwin(t, c.key)
+				w := newFakeServer(t, c.key)
 				w.lose, w.big = c.lose, c.big
 				address, now := serve(t)
 				return func() workflow.Engine {

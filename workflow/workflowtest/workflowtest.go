@@ -51,66 +51,66 @@ func Open(t testing.TB, open func() workflow.Engine, functions ...workflow.Funct
 }
 
 // Start starts the runner again after Stop.
-func (o *Runner) Start() {
-	o.t.Helper()
-	runner, err := workflow.New(workflow.Options{Functions: o.funcs, Store: store.Workflow(o.db), Events: store.Events(o.db), Engine: o.open()})
+func (r *Runner) Start() {
+	r.t.Helper()
+	runner, err := workflow.New(workflow.Options{Functions: r.funcs, Store: store.Workflow(r.db), Events: store.Events(r.db), Engine: r.open()})
 	if err != nil {
-		o.t.Fatal(err)
+		r.t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(o.t.Context()))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.t.Context()))
 	there, gone := make(chan struct{}), make(chan error, 1)
 	go func() { gone <- runner.Serve(ctx, func() { close(there) }) }()
 	select {
 	case <-there:
 	case err := <-gone:
 		cancel()
-		o.t.Fatalf("the runner did not start: %v", err)
+		r.t.Fatalf("the runner did not start: %v", err)
 	}
-	o.Runner = runner
-	o.stop = sync.OnceFunc(func() {
+	r.Runner = runner
+	r.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-gone; err != nil {
-			o.t.Errorf("the runner ended with %v", err)
+			r.t.Errorf("the runner ended with %v", err)
 		}
 	})
-	o.t.Cleanup(o.stop)
+	r.t.Cleanup(r.stop)
 }
 
 // Stop stops the runner and its engine; runs wait for Start.
-func (o *Runner) Stop() { o.stop() }
+func (r *Runner) Stop() { r.stop() }
 
 // Send sends an event and returns the ID of the only run it starts.
-func (o *Runner) Send(owner engi.Owner, name, data string) engi.FunctionRunID {
-	o.t.Helper()
-	_, runs, err := o.Runner.Send(o.t.Context(), engi.EventSpec{Owner: owner, Type: name, Data: json.RawMessage(data)})
+func (r *Runner) Send(owner engi.Owner, name, data string) engi.FunctionRunID {
+	r.t.Helper()
+	_, runs, err := r.Runner.Send(r.t.Context(), engi.EventSpec{Owner: owner, Type: name, Data: json.RawMessage(data)})
 	if err != nil {
-		o.t.Fatal(err)
+		r.t.Fatal(err)
 	}
 	if len(runs) != 1 {
-		o.t.Fatalf("event %s has started %d runs, want 1", name, len(runs))
+		r.t.Fatalf("event %s has started %d runs, want 1", name, len(runs))
 	}
 	return runs[0]
 }
 
 // Log is the log of events of the runner's store.
-func (o *Runner) Log() engi.EventLog { return store.Events(o.db) }
+func (r *Runner) Log() engi.EventLog { return store.Events(r.db) }
 
 // Await waits until a run is in one of the states, or has ended.
-func (o *Runner) Await(id engi.FunctionRunID, states ...engi.FunctionState) engi.FunctionRun {
-	o.t.Helper()
-	ctx, cancel := context.WithTimeout(o.t.Context(), time.Minute)
+func (r *Runner) Await(id engi.FunctionRunID, states ...engi.FunctionState) engi.FunctionRun {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
 	for {
-		r, err := o.Run(ctx, "", id)
+		run, err := r.Run(ctx, "", id)
 		if err != nil {
-			o.t.Fatal(err)
+			r.t.Fatal(err)
 		}
-		if !r.Ended.IsZero() || slices.Contains(states, r.State) {
-			return r
+		if !run.Ended.IsZero() || slices.Contains(states, run.State) {
+			return run
 		}
 		select {
 		case <-ctx.Done():
-			o.t.Fatalf("run %s is still %s: %+v", id, r.State, r)
+			r.t.Fatalf("run %s is still %s: %+v", id, run.State, run)
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
@@ -149,7 +149,7 @@ func Promises(t *testing.T, factory func(t *testing.T) (open func() workflow.Eng
 	}
 }
 
-func want(t *testing.T, r engi.FunctionRun, state engi.FunctionState, attempts int) {
+func wantState(t *testing.T, r engi.FunctionRun, state engi.FunctionState, attempts int) {
 	t.Helper()
 	if r.State != state || r.Attempt != attempts {
 		t.Fatalf("run is %s after %d attempts, want %s after %d (error %v)", r.State, r.Attempt, state, attempts, r.Error)
@@ -201,7 +201,7 @@ func stepsOnce(t *testing.T, open func() workflow.Engine) {
 		return map[string]any{"sum": sum, "last": last}, err
 	}))
 	r := o.Await(o.Send("anna", "f", `{}`))
-	want(t, r, engi.FunctionDone, 3)
+	wantState(t, r, engi.FunctionDone, 3)
 	if string(r.Output) != `{"last":"x","sum":3}` {
 		t.Errorf("output %s", r.Output)
 	}
@@ -232,7 +232,7 @@ func retries(t *testing.T, open func() workflow.Engine) {
 	o := Open(t, open, all...)
 	for _, f := range all {
 		r := o.Await(o.Send("anna", f.Name, `{}`))
-		want(t, r, engi.FunctionFailed, f.Retries+1)
+		wantState(t, r, engi.FunctionFailed, f.Retries+1)
 		if r.Error == nil || r.Output != nil {
 			t.Errorf("%s: error %v, output %s", f.Name, r.Error, r.Output)
 		}
@@ -253,7 +253,7 @@ func finals(t *testing.T, open func() workflow.Engine) {
 	o := Open(t, open, all...)
 	for _, f := range all {
 		r := o.Await(o.Send("anna", f.Name, `{}`))
-		want(t, r, engi.FunctionFailed, 1)
+		wantState(t, r, engi.FunctionFailed, 1)
 		if f.Name != "said" && (r.Error.Kind.String() != f.Name || r.Error.Remedy != "do not") {
 			t.Errorf("%s: error %+v", f.Name, r.Error)
 		}
@@ -268,7 +268,7 @@ func panics(t *testing.T, open func() workflow.Engine) {
 		}))
 	for _, name := range []string{"body", "step"} {
 		r := o.Await(o.Send("anna", name, `{}`))
-		want(t, r, engi.FunctionFailed, 2)
+		wantState(t, r, engi.FunctionFailed, 2)
 		if r.Error.Kind != engi.Internal {
 			t.Errorf("%s: %+v", name, r.Error)
 		}
@@ -285,7 +285,7 @@ func names(t *testing.T, open func() workflow.Engine) {
 		return nil, nil
 	}))
 	r := o.Await(o.Send("anna", "f", `{}`))
-	want(t, r, engi.FunctionFailed, 1)
+	wantState(t, r, engi.FunctionFailed, 1)
 	if r.Error.Kind != engi.Invalid {
 		t.Errorf("error %+v", r.Error)
 	}
@@ -319,7 +319,7 @@ func limits(t *testing.T, open func() workflow.Engine) {
 		ids = append(ids, o.Send(owner, "f", `{}`))
 	}
 	for _, id := range ids {
-		want(t, o.Await(id), engi.FunctionDone, 1)
+		wantState(t, o.Await(id), engi.FunctionDone, 1)
 	}
 	if all, anna := most[0].Load(), most[1].Load(); all > 3 || anna > 2 {
 		t.Errorf("%d at once and %d of one owner, at most 3 and 2 may", all, anna)
@@ -349,7 +349,7 @@ func cancelRunning(t *testing.T, open func() workflow.Engine) {
 	}
 	close(asked)
 	r := o.Await(id)
-	want(t, r, engi.FunctionCancelled, 1)
+	wantState(t, r, engi.FunctionCancelled, 1)
 	c.want(t, "long", 1)
 	c.want(t, "next", 0)
 	if r.Error != nil {
@@ -364,16 +364,16 @@ func cancelWaiting(t *testing.T, open func() workflow.Engine) {
 	o := Open(t, open, f)
 	first, second := o.Send("anna", "f", `{}`), o.Send("anna", "f", `{}`)
 	r := o.Await(first, engi.FunctionWaiting)
-	want(t, r, engi.FunctionWaiting, 1)
+	wantState(t, r, engi.FunctionWaiting, 1)
 	if r.Error == nil {
 		t.Error("a waiting run does not say why")
 	}
 	if err := o.Cancel(t.Context(), "anna", first); err != nil {
 		t.Fatal(err)
 	}
-	want(t, o.Await(first), engi.FunctionCancelled, 1)
+	wantState(t, o.Await(first), engi.FunctionCancelled, 1)
 	// Its turn is another's.
-	want(t, o.Await(second, engi.FunctionWaiting), engi.FunctionWaiting, 1)
+	wantState(t, o.Await(second, engi.FunctionWaiting), engi.FunctionWaiting, 1)
 }
 
 func cancelQueued(t *testing.T, open func() workflow.Engine) {
@@ -385,12 +385,12 @@ func cancelQueued(t *testing.T, open func() workflow.Engine) {
 	if err := o.Cancel(t.Context(), "anna", second); err != nil {
 		t.Fatal(err)
 	}
-	want(t, o.Await(second), engi.FunctionCancelled, 0)
+	wantState(t, o.Await(second), engi.FunctionCancelled, 0)
 	if err := o.Cancel(t.Context(), "bert", first); engi.KindOf(err) != engi.NotFound {
 		t.Errorf("bert cancels anna's run: %v", err)
 	}
 	close(goOn)
-	want(t, o.Await(first), engi.FunctionDone, 1)
+	wantState(t, o.Await(first), engi.FunctionDone, 1)
 }
 
 func timeouts(t *testing.T, open func() workflow.Engine) {
@@ -403,7 +403,7 @@ func timeouts(t *testing.T, open func() workflow.Engine) {
 	f.Timeout = 50 * time.Millisecond
 	o := Open(t, open, f)
 	r := o.Await(o.Send("anna", "f", `{}`))
-	want(t, r, engi.FunctionFailed, 1)
+	wantState(t, r, engi.FunctionFailed, 1)
 	if r.Error.Kind != engi.Expired {
 		t.Errorf("error %+v", r.Error)
 	}
@@ -431,7 +431,7 @@ func keys(t *testing.T, open func() workflow.Engine) {
 			t.Fatalf("events of one key are %+v and %+v with runs %v and %v", e, events[0], runs[i], runs[0])
 		}
 	}
-	want(t, o.Await(runs[0][0]), engi.FunctionDone, 1)
+	wantState(t, o.Await(runs[0][0]), engi.FunctionDone, 1)
 	spec.Owner = "bert"
 	other, started, err := o.Runner.Send(t.Context(), spec)
 	if err != nil {
@@ -440,7 +440,7 @@ func keys(t *testing.T, open func() workflow.Engine) {
 	if other.ID == events[0].ID {
 		t.Error("bert's key is anna's")
 	}
-	want(t, o.Await(started[0]), engi.FunctionDone, 1)
+	wantState(t, o.Await(started[0]), engi.FunctionDone, 1)
 	again, started, err := o.Replay(t.Context(), "anna", events[0].ID, "f")
 	if err != nil {
 		t.Fatal(err)
@@ -448,7 +448,7 @@ func keys(t *testing.T, open func() workflow.Engine) {
 	if again.Replay != events[0].ID || len(started) != 1 {
 		t.Errorf("replayed as %+v with runs %v", again, started)
 	}
-	want(t, o.Await(started[0]), engi.FunctionDone, 1)
+	wantState(t, o.Await(started[0]), engi.FunctionDone, 1)
 	c.want(t, "s", 3)
 }
 
@@ -470,7 +470,7 @@ func sends(t *testing.T, open func() workflow.Engine) {
 			err := r.Data(&data)
 			return data.N, err
 		}))
-	want(t, o.Await(o.Send("anna", "f", `{}`)), engi.FunctionDone, 3)
+	wantState(t, o.Await(o.Send("anna", "f", `{}`)), engi.FunctionDone, 3)
 	events, err := o.Log().List(t.Context(), "anna", engi.EventFilter{Types: []string{"g"}})
 	if err != nil {
 		t.Fatal(err)
@@ -483,7 +483,7 @@ func sends(t *testing.T, open func() workflow.Engine) {
 		t.Fatalf("runs of the event: %v, %v", runs, err)
 	}
 	r := o.Await(runs[0].ID)
-	want(t, r, engi.FunctionDone, 1)
+	wantState(t, r, engi.FunctionDone, 1)
 	if string(r.Output) != "7" {
 		t.Errorf("output %s", r.Output)
 	}
@@ -513,7 +513,7 @@ func restart(t *testing.T, open func() workflow.Engine) {
 	o.Stop()
 	o.Start()
 	// A stop is no failure: it is the same attempt.
-	want(t, o.Await(id), engi.FunctionDone, 1)
+	wantState(t, o.Await(id), engi.FunctionDone, 1)
 	c.want(t, "a", 1)
 	c.want(t, "b", 2)
 	c.want(t, "c", 1)
@@ -539,15 +539,15 @@ func restartWaiting(t *testing.T, open func() workflow.Engine) {
 	f.Concurrency = 1
 	o := Open(t, open, f)
 	first, second := o.Send("anna", "f", `{}`), o.Send("anna", "f", `{}`)
-	want(t, o.Await(first, engi.FunctionWaiting), engi.FunctionWaiting, 1)
+	wantState(t, o.Await(first, engi.FunctionWaiting), engi.FunctionWaiting, 1)
 	o.Stop()
 	r, err := o.Run(t.Context(), "", second)
 	if err != nil || r.State != engi.FunctionQueued {
 		t.Fatalf("the second run is %s before the first has ended (%v)", r.State, err)
 	}
 	o.Start()
-	want(t, o.Await(first), engi.FunctionDone, 2)
-	want(t, o.Await(second), engi.FunctionDone, 1)
+	wantState(t, o.Await(first), engi.FunctionDone, 2)
+	wantState(t, o.Await(second), engi.FunctionDone, 1)
 	c.want(t, "a", 2) // once in each
 	c.want(t, "b", 3)
 }
@@ -565,5 +565,5 @@ func lostStart(t *testing.T, open func() workflow.Engine) {
 		t.Fatal(err)
 	}
 	o.Start()
-	want(t, o.Await(r.ID), engi.FunctionDone, 1)
+	wantState(t, o.Await(r.ID), engi.FunctionDone, 1)
 }

@@ -18,7 +18,7 @@ func Demo(c Conversation) Answer {
 	}
 	last := c.Last()
 	if last.Role == "tool" {
-		return Answer{Text: retell(last)}
+		return Answer{Text: reportResults(last)}
 	}
 	if slices.Contains(c.Tools, "execute_code") {
 		if lang, code, ok := fenced(last.Text); ok {
@@ -55,7 +55,7 @@ func fenced(text string) (lang, code string, ok bool) {
 	return lang, m[2] + "\n", ok
 }
 
-func retell(t Turn) string {
+func reportResults(t Turn) string {
 	var b strings.Builder
 	for _, r := range t.Results {
 		text := strings.TrimSpace(r.Text)

@@ -34,7 +34,7 @@ func FuzzFrames(f *testing.F) {
 }
 
 func frames(t *testing.T, pieces ...[]byte) (all [][]byte, err error) {
-	var f framer
+	var f lineDecoder
 	for _, piece := range pieces {
 		for m, err := range f.next(bytes.Clone(piece)) {
 			if err != nil {

@@ -19,11 +19,11 @@ import (
 )
 
 // An offer is a tool of a server, made fit for models.
-type offer struct {
+type remoteTool struct {
 	name        string // that models see
-	theirs      string // that the server knows
+	remoteName  string // that the server knows
 	description string
-	shape       *llm.Shape
+	schema      *llm.Schema
 	repeatable  bool
 }
 
@@ -33,7 +33,7 @@ const (
 	maxDescription = 4 << 10
 	maxSchema      = 32 << 10
 	maxSchemas     = 512 << 10 // of all tools: each step of a run shows them to the model
-	maxLeft        = 32
+	maxSkipped     = 32
 
 	maxText   = 1 << 20 // of a result
 	maxImage  = 5 << 20
@@ -41,21 +41,21 @@ const (
 )
 
 // list asks a server for its tools, and keeps the answer for a while.
-func (r *session) list(ctx context.Context) ([]offer, error) {
-	ctx, cancel := r.src.deadline(ctx)
+func (s *session) list(ctx context.Context) ([]remoteTool, error) {
+	ctx, cancel := s.source.withTimeout(ctx)
 	defer cancel()
-	session, err := r.enter(ctx)
+	session, err := s.connection(ctx)
 	if err != nil {
 		return nil, err
 	}
-	wanted := r.src.server.Tools
-	var offers []offer
+	wanted := s.source.server.Tools
+	var offers []remoteTool
 	var left []string
 	size := 0
 	leave := func(name string, why any) {
-		r.src.opt.Log.WarnContext(ctx, "a tool of an MCP server is left out", "server", r.src.server.Name, "tool", clean(name, 80), "why", why)
-		if len(left) < maxLeft {
-			left = append(left, fmt.Sprintf("%s: %v", clean(name, 80), why))
+		s.source.opt.Log.WarnContext(ctx, "a tool of an MCP server is left out", "server", s.source.server.Name, "tool", singleLine(name, 80), "why", why)
+		if len(left) < maxSkipped {
+			left = append(left, fmt.Sprintf("%s: %v", singleLine(name, 80), why))
 		}
 	}
 	cursor := ""
@@ -68,18 +68,18 @@ func (r *session) list(ctx context.Context) ([]offer, error) {
 			if t == nil || len(wanted) > 0 && !slices.Contains(wanted, t.Name) {
 				continue
 			}
-			o, err := r.src.offer(t)
+			o, err := s.source.adapt(t)
 			switch {
 			case err != nil:
 				leave(t.Name, err)
 			case len(offers) == maxTools:
 				leave(t.Name, fmt.Sprintf("there are more than %d tools", maxTools))
-			case size+len(o.description)+len(o.shape.JSON()) > maxSchemas:
+			case size+len(o.description)+len(o.schema.JSON()) > maxSchemas:
 				leave(t.Name, "the tools take too much room together")
-			case slices.ContainsFunc(offers, func(x offer) bool { return x.name == o.name }):
+			case slices.ContainsFunc(offers, func(x remoteTool) bool { return x.name == o.name }):
 				leave(t.Name, "there is another one of the name")
 			default:
-				size += len(o.description) + len(o.shape.JSON())
+				size += len(o.description) + len(o.schema.JSON())
 				offers = append(offers, o)
 			}
 		}
@@ -89,16 +89,16 @@ func (r *session) list(ctx context.Context) ([]offer, error) {
 		cursor = page.NextCursor
 	}
 	for _, name := range wanted {
-		if !slices.ContainsFunc(offers, func(o offer) bool { return o.theirs == name }) {
+		if !slices.ContainsFunc(offers, func(o remoteTool) bool { return o.remoteName == name }) {
 			leave(name, "the configuration names it, and the server has not got it")
 		}
 	}
-	r.src.learn(offers, left, nil)
+	s.source.update(offers, left, nil)
 	return offers, nil
 }
 
 // offer makes a tool fit for models.
-func (s *source) offer(t *sdk.Tool) (o offer, err error) {
+func (s *source) adapt(t *sdk.Tool) (o remoteTool, err error) {
 	if t.Name == "" || len(t.Name) > 256 {
 		return o, engi.Errorf(engi.Invalid, "its name has %d bytes", len(t.Name))
 	}
@@ -117,7 +117,7 @@ func (s *source) offer(t *sdk.Tool) (o offer, err error) {
 	if json.Unmarshal(raw, &head) != nil || head.Type != "object" {
 		return o, engi.Errorf(engi.Invalid, "its arguments are no object")
 	}
-	shape, err := llm.ParseShape(raw)
+	shape, err := llm.ParseSchema(raw)
 	if err != nil {
 		return o, err
 	}
@@ -125,15 +125,15 @@ func (s *source) offer(t *sdk.Tool) (o offer, err error) {
 	if about == "" {
 		about = t.Title
 	}
-	return offer{
-		name: s.named(t.Name), theirs: t.Name, description: cut(strings.ToValidUTF8(about, "\ufffd"), maxDescription), shape: shape,
+	return remoteTool{
+		name: s.toolName(t.Name), remoteName: t.Name, description: truncate(strings.ToValidUTF8(about, "\ufffd"), maxDescription), schema: shape,
 		repeatable: t.Annotations != nil && t.Annotations.ReadOnlyHint,
 	}, nil
 }
 
 // named is the name of a tool that tells whose it is, and that models and
 // their providers accept.
-func (s *source) named(theirs string) string {
+func (s *source) toolName(theirs string) string {
 	name := s.server.Name + "_" + toolNames.ReplaceAllString(theirs, "_")
 	if len(name) > 64 {
 		sum := sha256.Sum256([]byte(theirs))
@@ -148,7 +148,7 @@ func result(r *sdk.CallToolResult) tool.Result {
 	var text strings.Builder
 	say := func(s string) {
 		if room := maxText - text.Len(); room > 0 {
-			text.WriteString(cut(s, room))
+			text.WriteString(truncate(s, room))
 			text.WriteString("\n")
 		}
 	}
@@ -165,14 +165,14 @@ func result(r *sdk.CallToolResult) tool.Result {
 		case *sdk.AudioContent:
 			say(fmt.Sprintf("[sound of %d bytes left out]", len(c.Data)))
 		case *sdk.ResourceLink:
-			say(fmt.Sprintf("[resource %s: %s]", clean(c.URI, 2<<10), clean(c.Description, 500)))
+			say(fmt.Sprintf("[resource %s: %s]", singleLine(c.URI, 2<<10), singleLine(c.Description, 500)))
 		case *sdk.EmbeddedResource:
 			switch {
 			case c.Resource == nil:
 			case c.Resource.Text != "" || len(c.Resource.Blob) == 0:
-				say(fmt.Sprintf("[resource %s]\n%s", clean(c.Resource.URI, 2<<10), c.Resource.Text))
+				say(fmt.Sprintf("[resource %s]\n%s", singleLine(c.Resource.URI, 2<<10), c.Resource.Text))
 			default:
-				say(fmt.Sprintf("[resource %s of %d bytes left out]", clean(c.Resource.URI, 2<<10), len(c.Resource.Blob)))
+				say(fmt.Sprintf("[resource %s of %d bytes left out]", singleLine(c.Resource.URI, 2<<10), len(c.Resource.Blob)))
 			}
 		}
 	}
@@ -194,7 +194,7 @@ func image(c *sdk.ImageContent, have int) (engi.Image, string) {
 	case len(c.Data) > maxImage:
 		return engi.Image{}, fmt.Sprintf("[picture of %d bytes left out: it may have %d]", len(c.Data), maxImage)
 	case !slices.Contains(engi.ImageTypes(), kind):
-		return engi.Image{}, fmt.Sprintf("[picture of type %s left out]", clean(c.MIMEType, 80))
+		return engi.Image{}, fmt.Sprintf("[picture of type %s left out]", singleLine(c.MIMEType, 80))
 	}
 	return engi.Image{MediaType: kind, Data: bytes.Clone(c.Data)}, ""
 }

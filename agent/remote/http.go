@@ -12,13 +12,13 @@ import (
 
 // web returns a client that sends the server's headers to its host only. What it
 // does ends with gone.
-func web(gone context.Context, s Server, next http.RoundTripper) *http.Client {
+func newHTTPClient(gone context.Context, s Server, next http.RoundTripper) *http.Client {
 	home, err := url.Parse(s.URL)
 	if err != nil { // validated
 		home = &url.URL{}
 	}
 	return &http.Client{
-		Transport: returning{s.Header, home, gone, next},
+		Transport: oneHostTransport{s.Header, home, gone, next},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			if len(via) > 5 || req.URL.Scheme != home.Scheme || req.URL.Host != home.Host {
 				return http.ErrUseLastResponse
@@ -29,30 +29,30 @@ func web(gone context.Context, s Server, next http.RoundTripper) *http.Client {
 }
 
 // homeward carries requests to one host and bounds the answers.
-type returning struct {
+type oneHostTransport struct {
 	header http.Header
-	home   *url.URL
-	gone   context.Context
+	server *url.URL
+	done   context.Context
 	next   http.RoundTripper
 }
 
-func (h returning) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Host != h.home.Host || r.URL.Scheme != h.home.Scheme {
+func (t oneHostTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host != t.server.Host || r.URL.Scheme != t.server.Scheme {
 		return nil, engi.Errorf(engi.Denied, "the server sends elsewhere, to %.100s", r.URL.Host)
 	}
 	ctx, cancel := context.WithCancel(r.Context())
-	stop := context.AfterFunc(h.gone, cancel)
+	stop := context.AfterFunc(t.done, cancel)
 	r = r.Clone(ctx)
-	for name, values := range h.header {
+	for name, values := range t.header {
 		r.Header[name] = values
 	}
-	resp, err := h.next.RoundTrip(r)
+	resp, err := t.next.RoundTrip(r)
 	if err != nil {
 		stop()
 		cancel()
 		return nil, err
 	}
-	resp.Body = &bounded{resp.Body, maxFlood, maxLines, func() { stop(); cancel() }}
+	resp.Body = &limitedBody{resp.Body, maxBytes, maxLines, func() { stop(); cancel() }}
 	return resp, nil
 }
 
@@ -60,18 +60,18 @@ func (h returning) RoundTrip(r *http.Request) (*http.Response, error) {
 const maxLines = 100_000
 
 // bounded is a body that ends in an error when it is too long.
-type bounded struct {
+type limitedBody struct {
 	io.ReadCloser
 	left, lines int
 	done        func()
 }
 
-func (b *bounded) Close() error {
+func (b *limitedBody) Close() error {
 	defer b.done()
 	return b.ReadCloser.Close()
 }
 
-func (b *bounded) Read(p []byte) (int, error) {
+func (b *limitedBody) Read(p []byte) (int, error) {
 	if b.left <= 0 || b.lines <= 0 {
 		return 0, engi.Errorf(engi.Exhausted, "it sends too much at once")
 	}

@@ -23,14 +23,14 @@ import (
 const (
 	// maxStream bounds what is told of a run, in bytes; beyond, output of tools
 	// and partial objects are left out.
-	maxStream = 64 << 20
+	maxEventFile = 64 << 20
 	// keepStream is how long all that was told is there after the end of a run;
 	// then only what is in its messages.
-	keepStream = 24 * time.Hour
+	keepEventFile = 24 * time.Hour
 )
 
 // A line is an event in the log.
-type line struct {
+type eventLine struct {
 	Kind   engi.RunEventKind `json:"k"`
 	Step   int               `json:"s,omitempty"`
 	Time   int64             `json:"t"` // unix milliseconds
@@ -41,34 +41,34 @@ type line struct {
 	Object json.RawMessage   `json:"j,omitempty"`
 }
 
-func (o *Runner) stream(id engi.RunID) string { return filepath.Join(o.opt.Dir, string(id)) }
+func (r *Runner) eventFile(id engi.RunID) string { return filepath.Join(r.opt.Dir, string(id)) }
 
 // tell adds an event.
-func (l *running) tell(e engi.RunEvent) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.out.Len() > maxStream && (e.Kind == engi.RunOutput || e.Kind == engi.RunPartial) {
+func (a *activeRun) emit(e engi.RunEvent) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.events.Len() > maxEventFile && (e.Kind == engi.RunOutput || e.Kind == engi.RunPartial) {
 		return
 	}
-	raw, err := json.Marshal(line{e.Kind, l.rec.Steps + 1, time.Now().UnixMilli(), e.Text, e.Stream, e.Call, e.Result, e.Object})
+	raw, err := json.Marshal(eventLine{e.Kind, a.rec.Steps + 1, time.Now().UnixMilli(), e.Text, e.Stream, e.Call, e.Result, e.Object})
 	if err == nil {
-		err = l.out.Append(engi.Stdout, append(raw, '\n'))
+		err = a.events.Append(engi.Stdout, append(raw, '\n'))
 	}
 	if err != nil {
-		l.o.opt.Log.ErrorContext(l.ctx, "tell of a run", "run", l.rec.ID, "error", err)
+		a.runner.opt.Log.ErrorContext(a.ctx, "tell of a run", "run", a.rec.ID, "error", err)
 	}
 }
 
 // retell tells what a crash has kept from being told: results that are in the
 // messages, and that the step under way begins anew.
-func (l *running) retell() error {
+func (a *activeRun) emitMissing() error {
 	told := map[string]bool{}
-	log, err := outputlog.Open(l.o.stream(l.rec.ID))
+	log, err := outputlog.Open(a.runner.eventFile(a.rec.ID))
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	for e, err := range events(context.Background(), log.Read(0), 0) {
+	for e, err := range readEvents(context.Background(), log.Read(0), 0) {
 		if err != nil {
 			return err
 		}
@@ -76,19 +76,19 @@ func (l *running) retell() error {
 			told[e.Call.ID] = true
 		}
 	}
-	if n := len(l.messages); n > 0 && l.messages[n-1].Role == engi.RoleTool {
-		for _, r := range l.messages[n-1].Results {
+	if n := len(a.messages); n > 0 && a.messages[n-1].Role == engi.RoleTool {
+		for _, r := range a.messages[n-1].Results {
 			if !told[r.Call] {
-				l.tell(engi.RunEvent{Kind: engi.RunResult, Call: &engi.ToolCall{ID: r.Call, Name: r.Name}, Result: &r})
+				a.emit(engi.RunEvent{Kind: engi.RunResult, Call: &engi.ToolCall{ID: r.Call, Name: r.Name}, Result: &r})
 			}
 		}
 	}
-	l.tell(engi.RunEvent{Kind: engi.RunReset})
+	a.emit(engi.RunEvent{Kind: engi.RunReset})
 	return nil
 }
 
 // events yields the events in a log from offset after on, and closes r.
-func events(ctx context.Context, r *outputlog.Reader, after int64) iter.Seq2[engi.RunEvent, error] {
+func readEvents(ctx context.Context, r *outputlog.Reader, after int64) iter.Seq2[engi.RunEvent, error] {
 	return func(yield func(engi.RunEvent, error) bool) {
 		defer r.Close()
 		var rest []byte // the beginning of a line
@@ -109,7 +109,7 @@ func events(ctx context.Context, r *outputlog.Reader, after int64) iter.Seq2[eng
 				}
 				after += int64(len(raw)) + 1
 				rest = more
-				var x line
+				var x eventLine
 				if err := json.Unmarshal(raw, &x); err != nil {
 					continue // after is in the middle of a line: that was no Seq of ours
 				}
@@ -125,14 +125,14 @@ func events(ctx context.Context, r *outputlog.Reader, after int64) iter.Seq2[eng
 }
 
 // Watch yields what happens in a run.
-func (o *Runner) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq int64) iter.Seq2[engi.RunEvent, error] {
+func (r *Runner) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq int64) iter.Seq2[engi.RunEvent, error] {
 	return func(yield func(engi.RunEvent, error) bool) {
-		rec, err := o.opt.Store.Get(ctx, owner, id)
+		rec, err := r.opt.Store.Get(ctx, owner, id)
 		if err != nil {
 			yield(engi.RunEvent{}, err)
 			return
 		}
-		told, err := o.told(ctx, rec, max(seq, 0))
+		told, err := r.eventsAfter(ctx, rec, max(seq, 0))
 		if err != nil {
 			yield(engi.RunEvent{}, err)
 			return
@@ -151,7 +151,7 @@ func (o *Runner) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq
 				return
 			}
 		}
-		if rec, err = o.opt.Store.Get(ctx, owner, id); err == nil && rec.State == engi.RunRunning {
+		if rec, err = r.opt.Store.Get(ctx, owner, id); err == nil && rec.State == engi.RunRunning {
 			err = errStopping
 		}
 		if err != nil {
@@ -168,29 +168,29 @@ func (o *Runner) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq
 }
 
 // told returns what was told of a run after seq, and, while it goes on, what is.
-func (o *Runner) told(ctx context.Context, rec Record, seq int64) (iter.Seq2[engi.RunEvent, error], error) {
-	o.mu.Lock()
-	l := o.live[rec.ID]
-	o.mu.Unlock()
-	if l != nil {
-		if r := l.out.Read(seq); r != nil {
-			return events(ctx, r, seq), nil
+func (r *Runner) eventsAfter(ctx context.Context, rec Record, seq int64) (iter.Seq2[engi.RunEvent, error], error) {
+	r.mu.Lock()
+	a := r.active[rec.ID]
+	r.mu.Unlock()
+	if a != nil {
+		if reader := a.events.Read(seq); reader != nil {
+			return readEvents(ctx, reader, seq), nil
 		}
 	}
-	if _, err := os.Stat(o.stream(rec.ID)); errors.Is(err, fs.ErrNotExist) {
-		return o.past(ctx, rec, seq)
+	if _, err := os.Stat(r.eventFile(rec.ID)); errors.Is(err, fs.ErrNotExist) {
+		return r.reconstructEvents(ctx, rec, seq)
 	}
-	log, err := outputlog.Open(o.stream(rec.ID))
+	log, err := outputlog.Open(r.eventFile(rec.ID))
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	return events(ctx, log.Read(seq), seq), nil
+	return readEvents(ctx, log.Read(seq), seq), nil
 }
 
 // past tells of a run from what was said in it.
-func (o *Runner) past(ctx context.Context, rec Record, seq int64) (iter.Seq2[engi.RunEvent, error], error) {
-	messages, err := o.opt.Store.Messages(ctx, rec.ID)
+func (r *Runner) reconstructEvents(ctx context.Context, rec Record, seq int64) (iter.Seq2[engi.RunEvent, error], error) {
+	messages, err := r.opt.Store.Messages(ctx, rec.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -214,8 +214,8 @@ func (o *Runner) past(ctx context.Context, rec Record, seq int64) (iter.Seq2[eng
 				add(engi.RunEvent{Kind: engi.RunCall, Step: step, Call: &c})
 			}
 		}
-		for _, r := range m.Results {
-			add(engi.RunEvent{Kind: engi.RunResult, Step: step, Call: &engi.ToolCall{ID: r.Call, Name: r.Name}, Result: &r})
+		for _, result := range m.Results {
+			add(engi.RunEvent{Kind: engi.RunResult, Step: step, Call: &engi.ToolCall{ID: result.Call, Name: result.Name}, Result: &result})
 		}
 	}
 	return func(yield func(engi.RunEvent, error) bool) {
@@ -231,20 +231,20 @@ func (o *Runner) past(ctx context.Context, rec Record, seq int64) (iter.Seq2[eng
 }
 
 // forgetStreams removes what was told of runs that ended a while ago.
-func (o *Runner) forgetStreams() error {
-	files, err := os.ReadDir(o.opt.Dir)
+func (r *Runner) removeOldEvents() error {
+	files, err := os.ReadDir(r.opt.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
 	for _, f := range files {
-		o.mu.Lock()
-		l := o.live[engi.RunID(f.Name())]
-		o.mu.Unlock()
+		r.mu.Lock()
+		a := r.active[engi.RunID(f.Name())]
+		r.mu.Unlock()
 		info, err := f.Info()
-		if l != nil || err != nil || time.Since(info.ModTime()) < keepStream {
+		if a != nil || err != nil || time.Since(info.ModTime()) < keepEventFile {
 			continue
 		}
-		if err := os.Remove(o.stream(engi.RunID(f.Name()))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(r.eventFile(engi.RunID(f.Name()))); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return engi.Errorf(engi.Internal, "%v", err)
 		}
 	}

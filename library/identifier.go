@@ -11,7 +11,7 @@ const (
 )
 
 // stop are words that say nothing about what a question is after.
-var stop = func() map[string]bool {
+var stopWords = func() map[string]bool {
 	m := map[string]bool{}
 	for w := range strings.FieldsSeq(`a about all also am an and any are as at be been being but by can could did do does doing for from get
 		had has have how i if in into is it its let me my no not of on one or our please shall should show so some such tell than that the
@@ -24,7 +24,7 @@ var stop = func() map[string]bool {
 
 // fields yields the words of a text, identifiers in one: letters, digits,
 // and between them one of _ . - / @ : that join.
-func fields(s string) []string {
+func tokens(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_.-/@:", r)
 	})
@@ -32,7 +32,7 @@ func fields(s string) []string {
 
 // parts are the words that an identifier is made of, in lower case; one for a
 // plain word.
-func parts(word string) []string {
+func splitIdentifier(word string) []string {
 	var list []string
 	for run := range strings.FieldsFuncSeq(word, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
 		rs := []rune(run)
@@ -53,17 +53,17 @@ func parts(word string) []string {
 
 // names are the parts of identifiers in mixed case, which a tokenizer takes
 // for one word.
-func names(text string) string {
+func identifierParts(text string) string {
 	var b strings.Builder
 	n := 0
 	seen := map[string]bool{}
-	for _, w := range fields(text) {
+	for _, w := range tokens(text) {
 		for run := range strings.FieldsFuncSeq(w, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
 			if seen[run] || len(run) > 100 {
 				continue
 			}
 			seen[run] = true
-			if ps := parts(run); len(ps) > 1 {
+			if ps := splitIdentifier(run); len(ps) > 1 {
 				for _, p := range ps {
 					b.WriteString(p)
 					b.WriteByte(' ')
@@ -80,7 +80,7 @@ func names(text string) string {
 // terms are the words of a question that are looked for: identifiers as a
 // whole and by their parts, without words that say nothing, unless there are
 // no others.
-func terms(question string) []string {
+func queryTerms(question string) []string {
 	var list, dull []string
 	seen := map[string]bool{}
 	add := func(w string) {
@@ -89,18 +89,18 @@ func terms(question string) []string {
 			return
 		}
 		seen[w] = true
-		if stop[w] {
+		if stopWords[w] {
 			dull = append(dull, w)
 			return
 		}
 		list = append(list, w)
 	}
-	for _, w := range fields(question) {
+	for _, w := range tokens(question) {
 		if w = strings.Trim(w, "_.-/@:"); w == "" {
 			continue
 		}
 		add(w)
-		if ps := parts(w); len(ps) > 1 {
+		if ps := splitIdentifier(w); len(ps) > 1 {
 			for _, p := range ps {
 				if len(p) > 1 {
 					add(p)

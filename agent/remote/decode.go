@@ -16,27 +16,27 @@ const (
 
 // A framer takes messages out of a stream of lines. Lines that are none are
 // passed over, since programs print all sorts of things before they begin.
-type framer struct {
-	rest  []byte // of a line that has not ended
-	noise int
+type lineDecoder struct {
+	partial []byte // of a line that has not ended
+	noise   int
 }
 
 // next yields the messages that end in data. After an error there is nothing
 // more.
-func (f *framer) next(data []byte) iter.Seq2[jsonrpc.Message, error] {
+func (d *lineDecoder) next(data []byte) iter.Seq2[jsonrpc.Message, error] {
 	return func(yield func(jsonrpc.Message, error) bool) {
 		for {
 			line, more, ended := bytes.Cut(data, []byte("\n"))
-			if len(f.rest)+len(line) > maxMessage {
+			if len(d.partial)+len(line) > maxMessage {
 				yield(nil, engi.Errorf(engi.Exhausted, "a message of it has more than %d bytes", maxMessage))
 				return
 			}
 			if !ended {
-				f.rest = append(f.rest, line...)
+				d.partial = append(d.partial, line...)
 				return
 			}
 			// Messages keep parts of their line, and data is only lent.
-			line, f.rest = append(f.rest, line...), nil
+			line, d.partial = append(d.partial, line...), nil
 			data = more
 			if line = bytes.TrimSpace(line); len(line) == 0 {
 				continue
@@ -48,7 +48,7 @@ func (f *framer) next(data []byte) iter.Seq2[jsonrpc.Message, error] {
 				}
 				continue
 			}
-			if f.noise++; f.noise > maxNoise {
+			if d.noise++; d.noise > maxNoise {
 				yield(nil, engi.Errorf(engi.Unavailable, "it does not speak the protocol: %.80q", line))
 				return
 			}

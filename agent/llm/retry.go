@@ -9,24 +9,24 @@ import (
 
 // patient is a model that repeats what fails for a passing reason and then
 // asks the next of its models.
-type patient struct {
-	reg    *Registry
-	models []Model // at least one
+type retryingModel struct {
+	registry *Registry
+	models   []Model // at least one
 }
 
-func (p *patient) Name() string { return p.models[0].Name() }
+func (m *retryingModel) Name() string { return m.models[0].Name() }
 
-func (p *patient) Generate(ctx context.Context, q Request, out func(Delta) error) (Reply, error) {
-	if err := p.reg.afford(ctx, q.Owner); err != nil {
+func (m *retryingModel) Generate(ctx context.Context, q Request, out func(Delta) error) (Reply, error) {
+	if err := m.registry.checkBudget(ctx, q.Owner); err != nil {
 		return Reply{}, err
 	}
 	began := time.Now()
 	var spent engi.Tokens
 	var last error
 	again := false // the caller has seen parts of an attempt that failed
-	for _, m := range p.models {
-		pause := p.reg.opt.Pause
-		for attempt := range p.reg.opt.Attempts {
+	for _, model := range m.models {
+		pause := m.registry.opt.Backoff
+		for attempt := range m.registry.opt.Attempts {
 			if attempt > 0 {
 				wait := max(pause, time.Duration(engi.RetryOf(last).AfterMillis)*time.Millisecond)
 				if wait > maxWait {
@@ -36,7 +36,7 @@ func (p *patient) Generate(ctx context.Context, q Request, out func(Delta) error
 				select {
 				case <-time.After(wait):
 				case <-ctx.Done():
-					return Reply{}, classify(m.Name(), ctx.Err())
+					return Reply{}, classify(model.Name(), ctx.Err())
 				}
 			}
 			if again && out != nil {
@@ -46,7 +46,7 @@ func (p *patient) Generate(ctx context.Context, q Request, out func(Delta) error
 			}
 			again = false
 			var broken error
-			r, err := p.attempt(ctx, m, q, func(d Delta) error {
+			r, err := m.attempt(ctx, model, q, func(d Delta) error {
 				again = true
 				broken = out(d)
 				return broken
@@ -60,11 +60,11 @@ func (p *patient) Generate(ctx context.Context, q Request, out func(Delta) error
 				return Reply{}, broken
 			}
 			last = err
-			if !passing(err) || ctx.Err() != nil {
+			if !temporary(err) || ctx.Err() != nil {
 				break
 			}
 		}
-		if !passing(last) && engi.KindOf(last) != engi.Denied || ctx.Err() != nil {
+		if !temporary(last) && engi.KindOf(last) != engi.Denied || ctx.Err() != nil {
 			break // another model would not make sense of it either
 		}
 	}
@@ -75,26 +75,26 @@ func (p *patient) Generate(ctx context.Context, q Request, out func(Delta) error
 // for the next model.
 const maxWait = 30 * time.Second
 
-func (p *patient) attempt(ctx context.Context, m Model, q Request, out func(Delta) error, streamed bool) (Reply, error) {
+func (m *retryingModel) attempt(ctx context.Context, model Model, q Request, out func(Delta) error, streamed bool) (Reply, error) {
 	began := time.Now()
-	ctx, cancel := context.WithTimeoutCause(ctx, p.reg.opt.Timeout,
-		engi.Errorf(engi.Unavailable, "ask %s: no whole answer within %v", m.Name(), p.reg.opt.Timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, m.registry.opt.Timeout,
+		engi.Errorf(engi.Unavailable, "ask %s: no whole answer within %v", model.Name(), m.registry.opt.Timeout))
 	defer cancel()
 	if !streamed {
 		out = nil
 	}
-	r, err := m.Generate(ctx, q, out)
+	r, err := model.Generate(ctx, q, out)
 	r.Tokens.Calls = 1
-	r.Tokens.Cost = p.reg.price(m.Name(), r.Tokens)
-	if p.reg.opt.Spend != nil {
-		p.reg.opt.Spend(Call{Owner: q.Owner, Model: m.Name(), Tokens: r.Tokens, Took: time.Since(began), Err: err})
+	r.Tokens.Cost = m.registry.price(model.Name(), r.Tokens)
+	if m.registry.opt.OnCall != nil {
+		m.registry.opt.OnCall(Call{Owner: q.Owner, Model: model.Name(), Tokens: r.Tokens, Took: time.Since(began), Err: err})
 	}
 	return r, err
 }
 
-func (r *Registry) afford(ctx context.Context, owner engi.Owner) error {
-	if r.opt.Afford == nil {
+func (r *Registry) checkBudget(ctx context.Context, owner engi.Owner) error {
+	if r.opt.CheckBudget == nil {
 		return nil
 	}
-	return r.opt.Afford(ctx, owner)
+	return r.opt.CheckBudget(ctx, owner)
 }

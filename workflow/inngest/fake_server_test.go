@@ -49,7 +49,7 @@ type running struct {
 	stack []string
 }
 
-func newTwin(t *testing.T, key string) *fakeServer {
+func newFakeServer(t *testing.T, key string) *fakeServer {
 	w := &fakeServer{t: t, key: key, pause: 5 * time.Millisecond, functions: map[string]registered{}, runs: map[string]*running{}, live: map[string]bool{}, closed: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /fn/register", w.register)
@@ -65,13 +65,13 @@ func newTwin(t *testing.T, key string) *fakeServer {
 	return w
 }
 
-func (w *fakeServer) allowed(rw http.ResponseWriter, r *http.Request) bool {
-	if w.key == "" {
+func (s *fakeServer) allowed(rw http.ResponseWriter, r *http.Request) bool {
+	if s.key == "" {
 		return true
 	}
-	raw, err := hex.DecodeString(w.key)
+	raw, err := hex.DecodeString(s.key)
 	if err != nil {
-		w.t.Error(err)
+		s.t.Error(err)
 	}
 	sum := sha256.Sum256(raw)
 	if r.Header.Get("Authorization") != "Bearer signkey-test-"+hex.EncodeToString(sum[:]) {
@@ -81,8 +81,8 @@ func (w *fakeServer) allowed(rw http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-func (w *fakeServer) register(rw http.ResponseWriter, r *http.Request) {
-	if !w.allowed(rw, r) {
+func (s *fakeServer) register(rw http.ResponseWriter, r *http.Request) {
+	if !s.allowed(rw, r) {
 		return
 	}
 	var in struct {
@@ -98,86 +98,86 @@ func (w *fakeServer) register(rw http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil || in.AppName == "" || in.DeployType != "ping" || len(in.Functions) != 1 {
-		w.t.Errorf("registered %+v, %v", in, err)
+		s.t.Errorf("registered %+v, %v", in, err)
 		http.Error(rw, "bad registration", http.StatusBadRequest)
 		return
 	}
 	f := in.Functions[0]
 	if f.Singleton.Mode != "skip" || f.Singleton.Key != "event.data.run" || f.Steps["step"].Runtime.Type != "http" || !strings.HasPrefix(f.Steps["step"].Runtime.URL, in.URL+"?") {
-		w.t.Errorf("registered %+v", in)
+		s.t.Errorf("registered %+v", in)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.functions[f.Triggers[0].Event] = registered{f.ID, f.Steps["step"].Runtime.URL}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.functions[f.Triggers[0].Event] = registered{f.ID, f.Steps["step"].Runtime.URL}
 	io.WriteString(rw, `{"ok":true,"modified":true}`)
 }
 
-func (w *fakeServer) event(rw http.ResponseWriter, r *http.Request) {
-	if w.key != "" && r.PathValue("key") != "event-key" {
+func (s *fakeServer) event(rw http.ResponseWriter, r *http.Request) {
+	if s.key != "" && r.PathValue("key") != "event-key" {
 		http.Error(rw, "Event key not found", http.StatusUnauthorized)
 		return
 	}
 	var e map[string]any
 	if err := json.NewDecoder(r.Body).Decode(&e); err != nil {
-		w.t.Error(err)
+		s.t.Error(err)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	f, ok := w.functions[fmt.Sprint(e["name"])]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f, ok := s.functions[fmt.Sprint(e["name"])]
 	key := fmt.Sprint(e["data"].(map[string]any)["run"])
-	if ok && !w.live[key] {
-		w.live[key] = true
+	if ok && !s.live[key] {
+		s.live[key] = true
 		run := &running{id: strings.ToUpper(rand.Text()), event: e, steps: map[string]json.RawMessage{}}
-		w.runs[run.id] = run
-		w.going.Go(func() {
-			w.drive(f, run)
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			delete(w.live, key)
+		s.runs[run.id] = run
+		s.going.Go(func() {
+			s.drive(f, run)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.live, key)
 		})
 	}
 	io.WriteString(rw, `{"ids":["x"],"status":200}`)
 }
 
-func (w *fakeServer) actions(rw http.ResponseWriter, r *http.Request) {
-	if !w.allowed(rw, r) {
+func (s *fakeServer) actions(rw http.ResponseWriter, r *http.Request) {
+	if !s.allowed(rw, r) {
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	json.NewEncoder(rw).Encode(w.runs[r.PathValue("id")].steps)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	json.NewEncoder(rw).Encode(s.runs[r.PathValue("id")].steps)
 }
 
 // drive calls for a run until it is over.
-func (w *fakeServer) drive(f registered, run *running) {
+func (s *fakeServer) drive(f registered, run *running) {
 	failed := 0
 	for {
-		w.mu.Lock()
+		s.mu.Lock()
 		steps := maps.Clone(run.steps)
-		w.mu.Unlock()
-		if w.big {
+		s.mu.Unlock()
+		if s.big {
 			steps = nil
 		}
 		body, err := json.Marshal(map[string]any{
-			"event": run.event, "events": []any{run.event}, "steps": steps, "version": 1, "use_api": w.big,
-			"ctx": map[string]any{"run_id": run.id, "fn_id": f.slug, "attempt": failed, "use_api": w.big, "stack": map[string]any{"stack": run.stack, "current": len(run.stack)}},
+			"event": run.event, "events": []any{run.event}, "steps": steps, "version": 1, "use_api": s.big,
+			"ctx": map[string]any{"run_id": run.id, "fn_id": f.slug, "attempt": failed, "use_api": s.big, "stack": map[string]any{"stack": run.stack, "current": len(run.stack)}},
 		})
 		if err != nil {
-			w.t.Error(err)
+			s.t.Error(err)
 			return
 		}
-		status, header, raw := w.call(f.url, body)
-		w.mu.Lock()
-		w.seen = append(w.seen, strconv.Itoa(status))
-		w.mu.Unlock()
+		status, header, raw := s.call(f.url, body)
+		s.mu.Lock()
+		s.seen = append(s.seen, strconv.Itoa(status))
+		s.mu.Unlock()
 		wait := time.Duration(0)
 		switch {
 		case status == 200:
 			return
 		case status == 206:
 			failed = 0
-			if wait, err = w.op(run, raw); err != nil {
-				w.t.Error(err)
+			if wait, err = s.op(run, raw); err != nil {
+				s.t.Error(err)
 				return
 			}
 		default:
@@ -185,21 +185,21 @@ func (w *fakeServer) drive(f registered, run *running) {
 				return
 			}
 			if failed++; failed > 20 {
-				w.t.Logf("the twin gives up a run after %d calls", failed)
+				s.t.Logf("the twin gives up a run after %d calls", failed)
 				return
 			}
-			wait = w.pause
+			wait = s.pause
 		}
 		select {
 		case <-time.After(wait):
-		case <-w.closed:
+		case <-s.closed:
 			return
 		}
 	}
 }
 
 // op takes in a step.
-func (w *fakeServer) op(run *running, raw []byte) (time.Duration, error) {
+func (s *fakeServer) op(run *running, raw []byte) (time.Duration, error) {
 	var ops []struct {
 		Op, ID, Name, DisplayName string
 		Data                      json.RawMessage
@@ -208,8 +208,8 @@ func (w *fakeServer) op(run *running, raw []byte) (time.Duration, error) {
 	if err := json.Unmarshal(raw, &ops); err != nil || len(ops) != 1 || len(ops[0].ID) != 40 || ops[0].DisplayName == "" {
 		return 0, fmt.Errorf("bad answer %s: %w", raw, err)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	o := ops[0]
 	if _, there := run.steps[o.ID]; there {
 		return 0, fmt.Errorf("step %s is done already", o.DisplayName)
@@ -228,15 +228,15 @@ func (w *fakeServer) op(run *running, raw []byte) (time.Duration, error) {
 }
 
 // call calls once; an answer may get lost.
-func (w *fakeServer) call(url string, body []byte) (int, http.Header, []byte) {
+func (s *fakeServer) call(url string, body []byte) (int, http.Header, []byte) {
 	req, err := http.NewRequest(http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
-		w.t.Error(err)
+		s.t.Error(err)
 		return 0, nil, nil
 	}
-	if w.key != "" {
+	if s.key != "" {
 		at := strconv.FormatInt(time.Now().Unix(), 10)
-		mac := hmac.New(sha256.New, []byte(w.key))
+		mac := hmac.New(sha256.New, []byte(s.key))
 		mac.Write(body)
 		mac.Write([]byte(at))
 		req.Header.Set("X-Inngest-Signature", "t="+at+"&s="+hex.EncodeToString(mac.Sum(nil)))
@@ -247,7 +247,7 @@ func (w *fakeServer) call(url string, body []byte) (int, http.Header, []byte) {
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(resp.Body)
-	if err != nil || resp.Header.Get("X-Inngest-SDK") == "" || w.lose && mathrand.IntN(3) == 0 {
+	if err != nil || resp.Header.Get("X-Inngest-SDK") == "" || s.lose && mathrand.IntN(3) == 0 {
 		return 0, nil, nil
 	}
 	return resp.StatusCode, resp.Header, raw

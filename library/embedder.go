@@ -36,16 +36,16 @@ func (builtIn) Embed(ctx context.Context, _ engi.Owner, texts []string) ([][]flo
 
 func embedWords(t string) []float32 {
 	counts := map[string]float64{}
-	for _, w := range fields(t) {
+	for _, w := range tokens(t) {
 		if w = strings.Trim(w, "_.-/@:"); w == "" || len(w) > 100 {
 			continue
 		}
-		ps := parts(w)
+		ps := splitIdentifier(w)
 		if len(ps) > 1 {
 			counts["="+strings.ToLower(w)]++
 		}
 		for _, p := range ps {
-			if !stop[p] {
+			if !stopWords[p] {
 				counts["="+stem(p)]++
 			}
 		}
@@ -53,10 +53,10 @@ func embedWords(t string) []float32 {
 	v := make([]float32, dimensions)
 	for w, n := range counts {
 		tf := 1 + math.Log(n)
-		put(v, w, tf)
+		addFeature(v, w, tf)
 		grams := []rune("^" + w[1:] + "$")
 		for i := 0; i+4 <= len(grams); i++ {
-			put(v, string(grams[i:i+4]), 0.25*tf/math.Sqrt(float64(len(grams)-3)))
+			addFeature(v, string(grams[i:i+4]), 0.25*tf/math.Sqrt(float64(len(grams)-3)))
 		}
 	}
 	var sum float64
@@ -75,7 +75,7 @@ func embedWords(t string) []float32 {
 
 // put adds a feature at two places, each with a sign of its own: features
 // that meet at one place differ at the other.
-func put(v []float32, feature string, weight float64) {
+func addFeature(v []float32, feature string, weight float64) {
 	h := uint64(14695981039346656037)
 	for i := range len(feature) {
 		h = (h ^ uint64(feature[i])) * 1099511628211

@@ -35,7 +35,7 @@ func TestSchemasThatDoNotEnd(t *testing.T) {
 		"nowhere":        `{"$ref":"#/$defs/none"}`,
 		"no schema":      `[1]`,
 	} {
-		s, err := llm.ParseShape([]byte(raw))
+		s, err := llm.ParseSchema([]byte(raw))
 		if engi.KindOf(err) != engi.Invalid {
 			t.Errorf("%s: %v", name, err)
 			if err == nil {
@@ -50,7 +50,7 @@ func TestSchemasThatDoNotEnd(t *testing.T) {
 		"doubling":   doubling(8),
 		"true":       `true`,
 	} {
-		s, err := llm.ParseShape([]byte(raw))
+		s, err := llm.ParseSchema([]byte(raw))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -67,7 +67,7 @@ func FuzzShape(f *testing.F) {
 	f.Add(`{"$id":"x","$ref":"x#","$defs":{"a":{"$anchor":"b"}}}`, `{}`)
 	f.Add(doubling(4), `{}`)
 	f.Fuzz(func(t *testing.T, schema, value string) {
-		s, err := llm.ParseShape([]byte(schema))
+		s, err := llm.ParseSchema([]byte(schema))
 		if err != nil {
 			if engi.KindOf(err) != engi.Invalid {
 				t.Errorf("%v", err)

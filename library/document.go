@@ -25,11 +25,11 @@ import (
 const (
 	fetchTimeout = 30 * time.Second
 	maxRedirects = 5
-	fetchers     = 2                // documents that are read at the same time in the background
+	concurrency  = 2                // documents that are read at the same time in the background
 	retryFailed  = 10 * time.Minute // what could not be read is tried again
-	embedAtOnce  = 64
+	embedBatch   = 64
 	maxURL       = 2000
-	filePlace    = "file:" // before the path of a document that is a file of the node
+	filePrefix   = "file:" // before the path of a document that is a file of the node
 )
 
 // Add implements [engi.Library].
@@ -48,7 +48,7 @@ func (l *Library) add(ctx context.Context, spec engi.DocumentSpec, configured bo
 		Document: engi.Document{
 			ID: engi.NewDocumentID(), Owner: spec.Owner, Package: spec.Package, Title: spec.Title, URL: spec.URL, Fetched: spec.Text == "",
 		},
-		Shelf: documentShelf(spec.Owner), Place: spec.URL, Configured: configured,
+		Collection: documentCollection(spec.Owner), Key: spec.URL, Configured: configured,
 	}
 	text := spec.Text
 	if r.Fetched {
@@ -58,7 +58,7 @@ func (l *Library) add(ctx context.Context, spec engi.DocumentSpec, configured bo
 		}
 		text, r.ETag, r.Modified = a.text, a.etag, a.modified
 	}
-	return l.take(ctx, r, text)
+	return l.ingest(ctx, r, text)
 }
 
 func checkSpec(spec engi.DocumentSpec) error {
@@ -81,7 +81,7 @@ func checkSpec(spec engi.DocumentSpec) error {
 
 // take cuts a text, gives its pieces vectors and keeps it. Where the text is
 // the one that is kept already only the record changes.
-func (l *Library) take(ctx context.Context, r Record, text string) (Record, error) {
+func (l *Library) ingest(ctx context.Context, r Record, text string) (Record, error) {
 	switch {
 	case len(text) > maxText:
 		return r, engi.Errorf(engi.Invalid, "it has more than %d bytes", maxText).WithRemedy("cut it into several documents")
@@ -89,27 +89,27 @@ func (l *Library) take(ctx context.Context, r Record, text string) (Record, erro
 		return r, engi.Errorf(engi.Invalid, "it is no text in UTF-8").WithRemedy("give Markdown or plain text")
 	case strings.TrimSpace(text) == "":
 		return r, engi.Errorf(engi.Invalid, "it is empty")
-	case markup(text):
+	case isHTML(text):
 		return r, engi.Errorf(engi.Invalid, "it is HTML").WithRemedy("give the address of its Markdown, which many sites have under the same address with .md")
 	}
 	sum := sha256.Sum256([]byte(text))
 	now := time.Now().UTC()
 	r.Digest, r.Bytes, r.State, r.Error, r.Checked, r.Changed = hex.EncodeToString(sum[:]), int64(len(text)), engi.DocumentReady, nil, now, now
-	file, isFile := strings.CutPrefix(r.Place, filePlace)
+	file, isFile := strings.CutPrefix(r.Key, filePrefix)
 	var old Record
 	var err error
-	if r.Place != "" {
-		if old, err = l.before(ctx, r); err != nil {
+	if r.Key != "" {
+		if old, err = l.existing(ctx, r); err != nil {
 			return r, err
 		}
 		if old.Digest == r.Digest && (isFile || old.Title == r.Title) {
 			r.Title, r.Chunks, r.Changed = old.Title, old.Chunks, old.Changed
-			return l.put(ctx, r, nil)
+			return l.store(ctx, r, nil)
 		}
 	}
-	first, pieces := chunk(text)
-	if len(pieces) > maxPieces {
-		return r, engi.Errorf(engi.Invalid, "it has more than %d sections", maxPieces).WithRemedy("cut it into several documents")
+	first, pieces := split(text)
+	if len(pieces) > maxChunks {
+		return r, engi.Errorf(engi.Invalid, "it has more than %d sections", maxChunks).WithRemedy("cut it into several documents")
 	}
 	if r.Title == "" {
 		r.Title = first
@@ -122,42 +122,42 @@ func (l *Library) take(ctx context.Context, r Record, text string) (Record, erro
 		}
 	}
 	if isFile && r.Title == "" {
-		r.Title = short(strings.ToValidUTF8(filepath.Base(file), ""), maxHeading)
+		r.Title = truncate(strings.ToValidUTF8(filepath.Base(file), ""), maxHeading)
 	}
 	if r.Title == "" {
 		return r, engi.Errorf(engi.Invalid, "it has no title").WithRemedy("give a title, or begin the text with a heading")
 	}
 	r.Chunks = len(pieces)
-	if r.Place == "" {
-		r.Place = r.Title
-		if old, err = l.before(ctx, r); err != nil {
+	if r.Key == "" {
+		r.Key = r.Title
+		if old, err = l.existing(ctx, r); err != nil {
 			return r, err
 		}
 	}
 	if old.Digest == r.Digest && old.Title == r.Title {
 		r.Changed = old.Changed
-		return l.put(ctx, r, nil)
+		return l.store(ctx, r, nil)
 	}
 	for i := range pieces {
-		pieces[i].Names = names(strings.Join(pieces[i].Headings, " ") + " " + pieces[i].Text)
-		pieces[i].Hash = hash(embedded(r.Title, pieces[i]))
+		pieces[i].Identifiers = identifierParts(strings.Join(pieces[i].Headings, " ") + " " + pieces[i].Text)
+		pieces[i].Hash = hash(embeddingText(r.Title, pieces[i]))
 	}
-	if err := l.reuse(ctx, old, pieces); err != nil {
+	if err := l.reuseVectors(ctx, old, pieces); err != nil {
 		return r, err
 	}
-	l.embed(ctx, r.Owner, r.Title, pieces)
-	return l.put(ctx, r, pieces)
+	l.embedMissing(ctx, r.Owner, r.Title, pieces)
+	return l.store(ctx, r, pieces)
 }
 
 // markup reports whether a text is a page of HTML.
-func markup(text string) bool {
-	head := strings.ToLower(short(strings.TrimSpace(strings.TrimPrefix(text, "\ufeff")), 200))
+func isHTML(text string) bool {
+	head := strings.ToLower(truncate(strings.TrimSpace(strings.TrimPrefix(text, "\ufeff")), 200))
 	return strings.HasPrefix(head, "<!doctype html") || strings.HasPrefix(head, "<html")
 }
 
 // before is the record in whose place r will be; the zero one if there is none.
-func (l *Library) before(ctx context.Context, r Record) (Record, error) {
-	old, err := l.opt.Store.Records(ctx, Filter{Shelves: []string{r.Shelf}, Place: r.Place, Package: r.Package})
+func (l *Library) existing(ctx context.Context, r Record) (Record, error) {
+	old, err := l.opt.Store.Records(ctx, Filter{Collections: []string{r.Collection}, Key: r.Key, Package: r.Package})
 	if err != nil || len(old) == 0 {
 		return Record{}, err
 	}
@@ -165,11 +165,11 @@ func (l *Library) before(ctx context.Context, r Record) (Record, error) {
 }
 
 // reuse gives pieces the vectors that the same pieces had before.
-func (l *Library) reuse(ctx context.Context, old Record, pieces []Piece) error {
+func (l *Library) reuseVectors(ctx context.Context, old Record, pieces []Chunk) error {
 	if old.ID == "" {
 		return nil
 	}
-	had, err := l.opt.Store.Vectors(ctx, old.Shelf, old.ID)
+	had, err := l.opt.Store.Vectors(ctx, old.Collection, old.ID)
 	if err != nil {
 		return err
 	}
@@ -189,17 +189,17 @@ func (l *Library) reuse(ctx context.Context, old Record, pieces []Piece) error {
 
 // embed gives pieces the vectors they lack. An embedder that does not answer
 // is no reason to refuse a document: it is found by words, and asked again.
-func (l *Library) embed(ctx context.Context, owner engi.Owner, title string, pieces []Piece) {
+func (l *Library) embedMissing(ctx context.Context, owner engi.Owner, title string, pieces []Chunk) {
 	var rest []int
 	for i := range pieces {
 		if pieces[i].Vector == nil {
 			rest = append(rest, i)
 		}
 	}
-	for some := range slices.Chunk(rest, embedAtOnce) {
+	for some := range slices.Chunk(rest, embedBatch) {
 		texts := make([]string, len(some))
 		for i, at := range some {
-			texts[i] = embedded(title, pieces[at])
+			texts[i] = embeddingText(title, pieces[at])
 		}
 		vs, err := l.embedder.Embed(ctx, owner, texts)
 		if err != nil || len(vs) != len(texts) {
@@ -214,8 +214,8 @@ func (l *Library) embed(ctx context.Context, owner engi.Owner, title string, pie
 
 // embedRest gives vectors to pieces that have none of the embedder: because it
 // is another one now, or did not answer before.
-func (l *Library) embedRest(ctx context.Context) {
-	l.embedLater()
+func (l *Library) embedPending(ctx context.Context) {
+	l.wakeEmbedder()
 	for {
 		select {
 		case <-ctx.Done():
@@ -223,13 +223,13 @@ func (l *Library) embedRest(ctx context.Context) {
 		case <-l.wake:
 		}
 		l.mu.Lock()
-		shelves := make(map[string]engi.Owner, len(l.shelves))
-		for s, o := range l.shelves {
+		shelves := make(map[string]engi.Owner, len(l.collections))
+		for s, o := range l.collections {
 			shelves[s] = o
 		}
 		l.mu.Unlock()
 		for shelf, owner := range shelves {
-			if err := l.embedShelf(ctx, shelf, owner); err != nil && ctx.Err() == nil {
+			if err := l.embedCollection(ctx, shelf, owner); err != nil && ctx.Err() == nil {
 				l.log.Warn("embed what has no vectors", "embedder", l.embedder.Name(), "err", err)
 				break // it is asked again with the next tick
 			}
@@ -237,7 +237,7 @@ func (l *Library) embedRest(ctx context.Context) {
 	}
 }
 
-func (l *Library) embedShelf(ctx context.Context, shelf string, owner engi.Owner) error {
+func (l *Library) embedCollection(ctx context.Context, shelf string, owner engi.Owner) error {
 	have, err := l.opt.Store.Vectors(ctx, shelf, "")
 	if err != nil {
 		return err
@@ -251,7 +251,7 @@ func (l *Library) embedShelf(ctx context.Context, shelf string, owner engi.Owner
 	if len(ids) == 0 {
 		return nil
 	}
-	records, err := l.opt.Store.Records(ctx, Filter{Shelves: []string{shelf}})
+	records, err := l.opt.Store.Records(ctx, Filter{Collections: []string{shelf}})
 	if err != nil {
 		return err
 	}
@@ -261,14 +261,14 @@ func (l *Library) embedShelf(ctx context.Context, shelf string, owner engi.Owner
 			titles[r.ID] = r.Title
 		}
 	}
-	for some := range slices.Chunk(ids, embedAtOnce) {
-		pieces, err := l.opt.Store.Pieces(ctx, some)
+	for some := range slices.Chunk(ids, embedBatch) {
+		pieces, err := l.opt.Store.Chunks(ctx, some)
 		if err != nil || len(pieces) == 0 {
 			return err
 		}
 		texts := make([]string, len(pieces))
 		for i, p := range pieces {
-			texts[i] = embedded(titles[p.Document], p)
+			texts[i] = embeddingText(titles[p.Document], p)
 		}
 		vs, err := l.embedder.Embed(ctx, owner, texts)
 		if err != nil {
@@ -289,8 +289,8 @@ func (l *Library) embedShelf(ctx context.Context, shelf string, owner engi.Owner
 }
 
 func (l *Library) setVectors(ctx context.Context, shelf string, vectors map[int64][]float32) error {
-	l.swap.Lock()
-	defer l.swap.Unlock()
+	l.dataMu.Lock()
+	defer l.dataMu.Unlock()
 	if err := l.opt.Store.SetVectors(ctx, l.embedder.Name(), vectors); err != nil {
 		return err
 	}
@@ -299,24 +299,24 @@ func (l *Library) setVectors(ctx context.Context, shelf string, vectors map[int6
 }
 
 // An answer is what was fetched.
-type answer struct {
+type fetched struct {
 	text, etag, modified string
 	same                 bool // as before; text is empty
 }
 
 // fetch reads the document of a record from its URL. It is told that it has
 // not changed if r says what it was.
-func (l *Library) fetch(ctx context.Context, r Record) (answer, error) {
-	transport := l.opt.Own
+func (l *Library) fetch(ctx context.Context, r Record) (fetched, error) {
+	transport := l.opt.NodeTransport
 	if r.Owner != "" {
-		if l.opt.Fetch == nil {
-			return answer{}, engi.Errorf(engi.Unsupported, "this node fetches no documents").WithRemedy("give the text of the document")
+		if l.opt.OwnerTransport == nil {
+			return fetched{}, engi.Errorf(engi.Unsupported, "this node fetches no documents").WithRemedy("give the text of the document")
 		}
-		transport = l.opt.Fetch(r.Owner)
+		transport = l.opt.OwnerTransport(r.Owner)
 	}
 	u, err := url.Parse(r.URL)
 	if err != nil {
-		return answer{}, engi.Errorf(engi.Invalid, "%.200q is no address of a document", r.URL)
+		return fetched{}, engi.Errorf(engi.Invalid, "%.200q is no address of a document", r.URL)
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
@@ -328,7 +328,7 @@ func (l *Library) fetch(ctx context.Context, r Record) (answer, error) {
 	}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return answer{}, engi.Errorf(engi.Invalid, "%.200q is no address of a document", r.URL)
+		return fetched{}, engi.Errorf(engi.Invalid, "%.200q is no address of a document", r.URL)
 	}
 	req.Header.Set("User-Agent", "engi")
 	req.Header.Set("Accept", "text/markdown, text/plain;q=0.9, */*;q=0.1")
@@ -341,26 +341,26 @@ func (l *Library) fetch(ctx context.Context, r Record) (answer, error) {
 	resp, err := client.Do(req)
 	if err != nil {
 		if ours, ok := errors.AsType[*engi.Error](err); ok {
-			return answer{}, engi.Errorf(ours.Kind, "fetch %s: %s", u.Host, ours.Text).WithRemedy("%s", engi.RemedyOf(ours))
+			return fetched{}, engi.Errorf(ours.Kind, "fetch %s: %s", u.Host, ours.Text).WithRemedy("%s", engi.RemedyOf(ours))
 		}
-		return answer{}, engi.Errorf(engi.Unavailable, "fetch %s: it does not answer: %v", u.Host, errors.Unwrap(err))
+		return fetched{}, engi.Errorf(engi.Unavailable, "fetch %s: it does not answer: %v", u.Host, errors.Unwrap(err))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusNotModified && r.Digest != "" {
-		return answer{same: true}, nil
+		return fetched{same: true}, nil
 	}
 	if err := statusError(u.Host, resp.StatusCode); err != nil {
-		return answer{}, err
+		return fetched{}, err
 	}
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxText+1))
 	if err != nil {
-		return answer{}, engi.Errorf(engi.Unavailable, "fetch %s: its answer breaks off: %v", u.Host, err)
+		return fetched{}, engi.Errorf(engi.Unavailable, "fetch %s: its answer breaks off: %v", u.Host, err)
 	}
 	if kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";"); strings.EqualFold(strings.TrimSpace(kind), "text/html") {
-		return answer{}, engi.Errorf(engi.Invalid, "%s answers with HTML", u.Host).
+		return fetched{}, engi.Errorf(engi.Invalid, "%s answers with HTML", u.Host).
 			WithRemedy("give the address of its Markdown, which many sites have under the same address with .md")
 	}
-	return answer{string(bytes.TrimPrefix(raw, []byte("\ufeff"))), short(resp.Header.Get("ETag"), maxURL), short(resp.Header.Get("Last-Modified"), maxURL), false}, nil
+	return fetched{string(bytes.TrimPrefix(raw, []byte("\ufeff"))), truncate(resp.Header.Get("ETag"), maxURL), truncate(resp.Header.Get("Last-Modified"), maxURL), false}, nil
 }
 
 func statusError(host string, code int) error {
@@ -380,21 +380,21 @@ func (l *Library) Refresh(ctx context.Context, owner engi.Owner, id engi.Documen
 	defer engi.Annotate(&err, "refresh documents")
 	var records []Record
 	if id != "" {
-		r, err := l.own(ctx, owner, id)
+		r, err := l.editable(ctx, owner, id)
 		if err != nil {
 			return nil, err
 		}
 		records = []Record{r}
 	} else {
 		if owner == "" {
-			l.reconcile(ctx)
+			l.syncConfigured(ctx)
 		}
-		if records, err = l.opt.Store.Records(ctx, Filter{Shelves: []string{documentShelf(owner)}, Documents: true}); err != nil {
+		if records, err = l.opt.Store.Records(ctx, Filter{Collections: []string{documentCollection(owner)}, Documents: true}); err != nil {
 			return nil, err
 		}
 	}
 	list := make([]engi.Document, len(records))
-	l.each(ctx, len(records), func(i int) { list[i] = l.refresh(ctx, records[i]).Document })
+	l.forEach(ctx, len(records), func(i int) { list[i] = l.refresh(ctx, records[i]).Document })
 	if ctx.Err() != nil {
 		return nil, engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
 	}
@@ -402,9 +402,9 @@ func (l *Library) Refresh(ctx context.Context, owner engi.Owner, id engi.Documen
 }
 
 // each calls f for 0 to n, a few at a time.
-func (l *Library) each(ctx context.Context, n int, f func(int)) {
+func (l *Library) forEach(ctx context.Context, n int, f func(int)) {
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, fetchers)
+	slots := make(chan struct{}, concurrency)
 	for i := range n {
 		if ctx.Err() != nil {
 			break
@@ -427,26 +427,26 @@ func (l *Library) refresh(ctx context.Context, r Record) Record {
 	a, err := l.fetch(ctx, r)
 	switch {
 	case err != nil:
-		return l.failed(ctx, r, err)
+		return l.recordFailure(ctx, r, err)
 	case a.same:
 		r.State, r.Error, r.Checked = engi.DocumentReady, nil, time.Now().UTC()
-		now, err := l.put(ctx, r, nil)
+		now, err := l.store(ctx, r, nil)
 		if err != nil {
-			return l.failed(ctx, r, err)
+			return l.recordFailure(ctx, r, err)
 		}
 		return now
 	}
 	fresh := r
 	fresh.ETag, fresh.Modified = a.etag, a.modified
-	fresh, err = l.take(ctx, fresh, a.text)
+	fresh, err = l.ingest(ctx, fresh, a.text)
 	if err != nil {
-		return l.failed(ctx, r, err)
+		return l.recordFailure(ctx, r, err)
 	}
 	return fresh
 }
 
 // failed records why a document could not be read.
-func (l *Library) failed(ctx context.Context, r Record, why error) Record {
+func (l *Library) recordFailure(ctx context.Context, r Record, why error) Record {
 	if ctx.Err() != nil {
 		return r
 	}
@@ -456,7 +456,7 @@ func (l *Library) failed(ctx context.Context, r Record, why error) Record {
 	if r.Title == "" {
 		r.Title = r.URL
 	}
-	kept, err := l.put(ctx, r, nil)
+	kept, err := l.store(ctx, r, nil)
 	if err != nil {
 		l.log.Warn("record a document", "url", r.URL, "err", err)
 		return r
@@ -465,7 +465,7 @@ func (l *Library) failed(ctx context.Context, r Record, why error) Record {
 }
 
 // refreshOld reads again what was not looked at for long, or failed.
-func (l *Library) refreshOld(ctx context.Context) {
+func (l *Library) refreshStale(ctx context.Context) {
 	records, err := l.opt.Store.Records(ctx, Filter{Documents: true})
 	if err != nil {
 		l.log.Warn("refresh documents", "err", err)
@@ -474,15 +474,15 @@ func (l *Library) refreshOld(ctx context.Context) {
 	now := time.Now()
 	records = slices.DeleteFunc(records, func(r Record) bool {
 		age := now.Sub(r.Checked)
-		return !r.Fetched || age < l.opt.Refresh && (r.State != engi.DocumentFailed || age < retryFailed)
+		return !r.Fetched || age < l.opt.MaxAge && (r.State != engi.DocumentFailed || age < retryFailed)
 	})
-	l.each(ctx, len(records), func(i int) { l.refresh(ctx, records[i]) })
+	l.forEach(ctx, len(records), func(i int) { l.refresh(ctx, records[i]) })
 }
 
 // reconcile takes in what the configuration names and is not there yet, reads
 // its files again, and forgets what it names no more.
-func (l *Library) reconcile(ctx context.Context) {
-	records, err := l.opt.Store.Records(ctx, Filter{Shelves: []string{documentShelf("")}, Documents: true})
+func (l *Library) syncConfigured(ctx context.Context) {
+	records, err := l.opt.Store.Records(ctx, Filter{Collections: []string{documentCollection("")}, Documents: true})
 	if err != nil {
 		l.log.Warn("read the node's documents", "err", err)
 		return
@@ -490,7 +490,7 @@ func (l *Library) reconcile(ctx context.Context) {
 	type key struct{ pkg, place string }
 	have := map[key]Record{}
 	for _, r := range records {
-		have[key{r.Package, r.Place}] = r
+		have[key{r.Package, r.Key}] = r
 	}
 	wanted := map[key]bool{}
 	var fetch []Record
@@ -509,7 +509,7 @@ func (l *Library) reconcile(ctx context.Context) {
 			if r, err := l.add(ctx, spec, true); err != nil {
 				l.log.Warn("read a document of the configuration", "title", spec.Title, "err", err)
 			} else {
-				wanted[key{r.Package, r.Place}] = true
+				wanted[key{r.Package, r.Key}] = true
 			}
 			continue
 		}
@@ -518,21 +518,21 @@ func (l *Library) reconcile(ctx context.Context) {
 		}
 		r := have[k]
 		if r.ID == "" {
-			r = Record{Document: engi.Document{ID: engi.NewDocumentID(), Package: spec.Package, Title: spec.Title, URL: spec.URL, State: engi.DocumentReading}, Shelf: documentShelf(""), Place: spec.URL}
+			r = Record{Document: engi.Document{ID: engi.NewDocumentID(), Package: spec.Package, Title: spec.Title, URL: spec.URL, State: engi.DocumentReading}, Collection: documentCollection(""), Key: spec.URL}
 		}
 		r.Fetched, r.Configured = true, true
 		if err := checkSpec(spec); err != nil {
-			l.failed(ctx, r, err)
+			l.recordFailure(ctx, r, err)
 			continue
 		}
-		if r, err = l.put(ctx, r, nil); err != nil {
+		if r, err = l.store(ctx, r, nil); err != nil {
 			l.log.Warn("record a document", "url", r.URL, "err", err)
 			continue
 		}
 		fetch = append(fetch, r)
 	}
-	l.each(ctx, len(fetch), func(i int) { l.refresh(ctx, fetch[i]) })
-	complete := l.readFiles(ctx, func(r Record) { wanted[key{r.Package, r.Place}] = true })
+	l.forEach(ctx, len(fetch), func(i int) { l.refresh(ctx, fetch[i]) })
+	complete := l.readFiles(ctx, func(r Record) { wanted[key{r.Package, r.Key}] = true })
 	if ctx.Err() != nil || !complete {
 		return
 	}
@@ -543,7 +543,7 @@ func (l *Library) reconcile(ctx context.Context) {
 		}
 	}
 	if len(gone) > 0 {
-		if err := l.drop(ctx, documentShelf(""), gone); err != nil {
+		if err := l.remove(ctx, documentCollection(""), gone); err != nil {
 			l.log.Warn("forget documents that the configuration names no more", "err", err)
 		}
 	}
@@ -566,13 +566,13 @@ func (l *Library) readFiles(ctx context.Context, wanted func(Record)) bool {
 				return false
 			}
 			r := Record{
-				Document: engi.Document{ID: engi.NewDocumentID(), Package: f.Package},
-				Shelf:    documentShelf(""), Place: filePlace + p, Configured: true,
+				Document:   engi.Document{ID: engi.NewDocumentID(), Package: f.Package},
+				Collection: documentCollection(""), Key: filePrefix + p, Configured: true,
 			}
 			wanted(r)
 			raw, err := readFile(p)
 			if err == nil {
-				_, err = l.take(ctx, r, string(raw))
+				_, err = l.ingest(ctx, r, string(raw))
 			}
 			if err != nil && ctx.Err() == nil {
 				l.log.Warn("read a document of the configuration", "path", p, "err", err)

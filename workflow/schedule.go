@@ -43,9 +43,9 @@ func (s schedule) last(since, now time.Time) (tick time.Time) {
 const tickFormat = "2006-01-02T15:04Z"
 
 // wind makes up for ticks that were missed while nobody was here.
-func (o *Runner) wind(ctx context.Context) error {
-	for name, s := range o.clocks {
-		runs, err := o.opt.Store.Runs(ctx, "", Filter{FunctionFilter: engi.FunctionFilter{Function: name, Limit: 1}, Ticked: true})
+func (r *Runner) startMissed(ctx context.Context) error {
+	for name, s := range r.schedules {
+		runs, err := r.opt.Store.Runs(ctx, "", Filter{FunctionFilter: engi.FunctionFilter{Function: name, Limit: 1}, Scheduled: true})
 		if err != nil {
 			return err
 		}
@@ -53,16 +53,16 @@ func (o *Runner) wind(ctx context.Context) error {
 			continue
 		}
 		if missed := s.last(runs[0].Created, time.Now()); !missed.IsZero() {
-			o.strike(ctx, name, missed)
+			r.startScheduled(ctx, name, missed)
 		}
 	}
 	return nil
 }
 
 // untilTick is the wait until the next tick of any clock after now.
-func (o *Runner) untilTick(now time.Time) time.Duration {
+func (r *Runner) untilNext(now time.Time) time.Duration {
 	wait := 24 * time.Hour
-	for _, s := range o.clocks {
+	for _, s := range r.schedules {
 		if t := s.Next(now); !t.IsZero() {
 			wait = min(wait, t.Sub(now))
 		}
@@ -72,31 +72,31 @@ func (o *Runner) untilTick(now time.Time) time.Duration {
 
 // tick starts what became due since the last look: the last tick only, if the
 // machine has slept.
-func (o *Runner) tick(ctx context.Context, since, now time.Time) {
-	for name, s := range o.clocks {
+func (r *Runner) startDue(ctx context.Context, since, now time.Time) {
+	for name, s := range r.schedules {
 		if due := s.last(since, now); !due.IsZero() {
-			o.strike(ctx, name, due)
+			r.startScheduled(ctx, name, due)
 		}
 	}
 }
 
 // strike starts the run of one tick, unless it was started before.
-func (o *Runner) strike(ctx context.Context, function string, tick time.Time) {
-	f := o.functions[function]
-	r := Record{
+func (r *Runner) startScheduled(ctx context.Context, function string, tick time.Time) {
+	f := r.functions[function]
+	rec := Record{
 		Key: function + "@" + tick.UTC().Format(tickFormat),
 		FunctionRun: engi.FunctionRun{
 			ID: engi.NewFunctionRunID(), Owner: f.Owner, Function: function, State: engi.FunctionQueued, Created: time.Now().UTC(),
 		},
 	}
-	err := o.full(1)
+	err := r.checkQueue(1)
 	if err == nil {
-		err = o.opt.Store.Put(ctx, r)
+		err = r.opt.Store.Put(ctx, rec)
 	}
 	if err == nil {
-		o.enqueue(r)
+		r.enqueue(rec)
 	}
 	if err != nil && engi.KindOf(err) != engi.Conflict && ctx.Err() == nil {
-		o.opt.Log.ErrorContext(ctx, "start a function at its time", "function", function, "tick", tick, "error", err)
+		r.opt.Log.ErrorContext(ctx, "start a function at its time", "function", function, "tick", tick, "error", err)
 	}
 }
