@@ -23,13 +23,14 @@ import (
 	"github.com/engi-dev/engi/store"
 )
 
-// world is an office with a scripted model and a database.
+// A fixture is a running Runner with a scripted model and a database.
 type fixture struct {
 	*agent.Runner
 	model *scripted.Server
-	stop  func() // as a stop of the node does
+	stop  func() // stops the runner as a node does; may be called again
 }
 
+// A runnerSpec says what open opens.
 type runnerSpec struct {
 	play  func(scripted.Conversation) scripted.Answer
 	tools []tool.Tool
@@ -90,7 +91,7 @@ func (b runnerSpec) open(t *testing.T) *fixture {
 	return f
 }
 
-// finish starts a run and follows it to its end.
+// finish starts a run and watches it to its end.
 func (f *fixture) finish(t *testing.T, spec engi.RunSpec) (engi.Run, []engi.RunEvent) {
 	t.Helper()
 	spec.Owner = "ann"
@@ -147,7 +148,7 @@ func calls(args ...string) (all []scripted.Call) {
 	return all
 }
 
-func TestToolsAreCalledUntilAllIsSaid(t *testing.T) {
+func TestToolsAreCalledUntilTheAnswer(t *testing.T) {
 	f := runnerSpec{tools: []tool.Tool{add(t)}, agent: engi.AgentSpec{System: "You add."}, play: func(c scripted.Conversation) scripted.Answer {
 		switch c.N {
 		case 1:
@@ -185,15 +186,15 @@ func TestToolsAreCalledUntilAllIsSaid(t *testing.T) {
 		t.Errorf("%v %v", cmp.Diff(r, got), err)
 	}
 
-	// The conversation goes on, and knows what was said.
+	// The conversation continues with its earlier messages.
 	r2, _ := f.finish(t, engi.RunSpec{Input: "Sure?", Conversation: r.Conversation})
 	if n := len(f.model.Seen()[3].Turns); r2.State != engi.RunDone || n != 7 {
 		t.Errorf("%+v after %d turns", r2, n)
 	}
 }
 
-// TestContext has the model read what it should know in the order given, and
-// not a byte more than the input where there is nothing to know.
+// TestContext checks that the model reads the parts of the context in order, and
+// the input alone if they are all empty.
 func TestContext(t *testing.T) {
 	f := runnerSpec{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "hi"} }}.open(t)
 	part := func(name, text string) engi.ContextPart { return engi.ContextPart{Name: name, Text: text} }
@@ -219,7 +220,7 @@ func TestContext(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// What it should know is part of what was asked.
+	// The context is part of the request that an idempotency key stands for.
 	first, _ := f.finish(t, engi.RunSpec{Input: "x", Idempotency: "k", Context: []engi.ContextPart{part("A", "1")}})
 	again, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Idempotency: "k", Context: []engi.ContextPart{part("A", "1")}})
 	if err != nil || again.ID != first.ID {
@@ -252,8 +253,8 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestAbuse has a model that does everything wrong.
-func TestAbuse(t *testing.T) {
+// TestMisbehavingModel has a model that gets every call wrong.
+func TestMisbehavingModel(t *testing.T) {
 	long := strings.Repeat("é", 200_000)
 	big, err := tool.New("big", "Says much.", func(context.Context, *tool.Call, struct{}) (tool.Result, error) { return tool.Result{Text: long}, nil })
 	if err != nil {
@@ -357,15 +358,15 @@ func TestLimits(t *testing.T) {
 			spec engi.RunSpec
 			want engi.Kind
 		}{
-			"nothing":       {engi.RunSpec{}, engi.Invalid},
-			"much":          {engi.RunSpec{Input: strings.Repeat("x", 2<<20)}, engi.Invalid},
-			"no such agent": {engi.RunSpec{Agent: "spy", Input: "x"}, engi.NotFound},
-			"no such model": {engi.RunSpec{Model: "nobody:x", Input: "x"}, engi.Invalid},
-			"no schema":     {engi.RunSpec{Input: "x", Output: json.RawMessage(`7`)}, engi.Invalid},
-			"no image":      {engi.RunSpec{Images: []engi.Image{{MediaType: "text/html", Data: []byte("x")}}}, engi.Invalid},
-			"both":          {engi.RunSpec{Input: "x", Conversation: "cnv_x", Messages: []engi.Message{{Role: engi.RoleUser}}}, engi.Invalid},
-			"nobody speaks": {engi.RunSpec{Input: "x", Messages: []engi.Message{{Role: "root"}}}, engi.Invalid},
-			"no such talk":  {engi.RunSpec{Input: "x", Conversation: engi.NewConversationID()}, engi.NotFound},
+			"nothing":              {engi.RunSpec{}, engi.Invalid},
+			"much":                 {engi.RunSpec{Input: strings.Repeat("x", 2<<20)}, engi.Invalid},
+			"no such agent":        {engi.RunSpec{Agent: "spy", Input: "x"}, engi.NotFound},
+			"no such model":        {engi.RunSpec{Model: "nobody:x", Input: "x"}, engi.Invalid},
+			"no schema":            {engi.RunSpec{Input: "x", Output: json.RawMessage(`7`)}, engi.Invalid},
+			"no image":             {engi.RunSpec{Images: []engi.Image{{MediaType: "text/html", Data: []byte("x")}}}, engi.Invalid},
+			"both":                 {engi.RunSpec{Input: "x", Conversation: "cnv_x", Messages: []engi.Message{{Role: engi.RoleUser}}}, engi.Invalid},
+			"unknown role":         {engi.RunSpec{Input: "x", Messages: []engi.Message{{Role: "root"}}}, engi.Invalid},
+			"no such conversation": {engi.RunSpec{Input: "x", Conversation: engi.NewConversationID()}, engi.NotFound},
 		} {
 			if _, err := f.Start(t.Context(), c.spec); engi.KindOf(err) != c.want {
 				t.Errorf("%s: %v", name, err)
@@ -394,7 +395,7 @@ func TestOutputs(t *testing.T) {
 		partial = partial || e.Kind == engi.RunPartial
 	}
 	if !partial {
-		t.Error("nothing of the object was told on the way")
+		t.Error("there was no partial object")
 	}
 	messages, err := f.Messages(t.Context(), "ann", r.ID)
 	if err != nil || messages[len(messages)-1].Text != `{"sum":3}` || len(messages) != 4 {
@@ -409,7 +410,7 @@ func TestRepeatedKeys(t *testing.T) {
 	if err != nil || a.ID != b.ID || len(f.model.Seen()) != 1 {
 		t.Errorf("%v %v %v", a.ID, b.ID, err)
 	}
-	// All who come at once with a key get the same run.
+	// Concurrent requests with one key get the same run.
 	var ids [8]engi.RunID
 	var all sync.WaitGroup
 	for i := range ids {
@@ -433,8 +434,8 @@ func TestRepeatedKeys(t *testing.T) {
 	}
 }
 
-// TestRestart stops the node in the middle of two calls, one of which has
-// ended, and goes on with another node on the same database.
+// TestRestart stops the runner during two of three calls and resumes the run
+// with another runner on the same database.
 func TestRestart(t *testing.T) {
 	var made [3]atomic.Int32
 	begun := make(chan struct{})
@@ -481,7 +482,7 @@ func TestRestart(t *testing.T) {
 			t.Fatalf("%+v", m)
 		}
 	}
-	var told []engi.RunEvent
+	var seen []engi.RunEvent
 	watched := make(chan error, 1)
 	go func() {
 		for e, err := range f.Watch(t.Context(), "ann", r.ID, 0) {
@@ -489,35 +490,35 @@ func TestRestart(t *testing.T) {
 				watched <- err
 				return
 			}
-			told = append(told, e)
+			seen = append(seen, e)
 		}
 	}()
 	f.stop()
 	if err := <-watched; engi.KindOf(err) != engi.Unavailable {
-		t.Errorf("those who watched while the node stopped got %v", err)
+		t.Errorf("a watcher got %v when the runner stopped", err)
 	}
 	first.Store(false)
 
 	f = b.open(t)
-	// Whoever comes back with the last event misses nothing and sees nothing
-	// twice, and reads what others read who come later.
-	for e, err := range f.Watch(t.Context(), "ann", r.ID, told[len(told)-1].Seq) {
+	// A watcher that resumes after its last event misses nothing, sees nothing
+	// twice, and has the same events as one that starts from the beginning.
+	for e, err := range f.Watch(t.Context(), "ann", r.ID, seen[len(seen)-1].Seq) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told = append(told, e)
+		seen = append(seen, e)
 	}
 	done, all := f.follow(t, r.ID)
-	if diff := cmp.Diff(all, told); diff != "" {
+	if diff := cmp.Diff(all, seen); diff != "" {
 		t.Error(diff)
 	}
-	if n := told[len(told)-1].Seq; func() (some bool) {
+	if n := seen[len(seen)-1].Seq; func() (some bool) {
 		for range f.Watch(t.Context(), "ann", r.ID, n) {
 			some = true
 		}
 		return some
 	}() {
-		t.Error("there is something after the end")
+		t.Error("there are events after the end")
 	}
 	if done.State != engi.RunDone || done.Text != "done" || done.Steps != 2 {
 		t.Errorf("%+v", done)
@@ -533,7 +534,7 @@ func TestRestart(t *testing.T) {
 	for _, r := range m[2].Results {
 		if r.Failed {
 			failed++
-			if !strings.Contains(r.Text, "cut short") {
+			if !strings.Contains(r.Text, "interrupted") {
 				t.Errorf("%q", r.Text)
 			}
 		}

@@ -22,7 +22,7 @@ type city struct {
 	Rivers []string `json:"rivers"`
 }
 
-// register is what a tool of the tests works with.
+// A register is a dependency of a tool.
 type register struct{ password string }
 
 func (r register) people(name string) string {
@@ -34,8 +34,8 @@ func (r register) people(name string) string {
 
 const canary = "canary-a1b2c3"
 
-// TestAsk has an agent fill a Go value with a tool whose dependencies the
-// model never sees, and break the schema before it keeps to it.
+// TestAsk fills a Go value. The first answer breaks the schema, and the model
+// never sees the dependencies of the tool it uses.
 func TestAsk(t *testing.T) {
 	people, err := tool.New("people", "Counts people.", func(_ context.Context, c *tool.Call, a struct {
 		City string `json:"city"`
@@ -70,18 +70,18 @@ func TestAsk(t *testing.T) {
 		t.Error(diff)
 	}
 	if len(parts) < 2 || !cmp.Equal(parts[len(parts)-1], want) || !slices.ContainsFunc(parts, func(c city) bool { return !cmp.Equal(c, want) }) {
-		t.Errorf("on the way there was %+v", parts)
+		t.Errorf("partial answers %+v", parts)
 	}
 	if r.State != engi.RunDone || r.Tokens.Calls != 4 {
 		t.Errorf("%+v", r)
 	}
 	for _, c := range f.model.Seen() {
 		if strings.Contains(string(c.Raw), canary) || strings.Contains(string(c.Raw), "password") {
-			t.Errorf("the model was told what the tool works with: %s", c.Raw)
+			t.Errorf("the model saw a dependency of the tool: %s", c.Raw)
 		}
 	}
 	if !strings.Contains(f.model.Seen()[1].Last().Results[0].Text, "1087863") {
-		t.Error("the tool did not have what it works with")
+		t.Error("the tool did not get its dependency")
 	}
 	if _, _, err := agent.Ask[city](t.Context(), f, engi.RunSpec{Owner: "bob", Input: "x"}, nil); engi.KindOf(err) != engi.Denied {
 		t.Errorf("%v", err)
@@ -89,7 +89,7 @@ func TestAsk(t *testing.T) {
 }
 
 func TestAskFails(t *testing.T) {
-	t.Run("a schema that is never kept to", func(t *testing.T) {
+	t.Run("answers never conform", func(t *testing.T) {
 		f := runnerSpec{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Object: `{"name":7}`} }}.open(t)
 		if _, r, err := agent.Ask[city](t.Context(), f, engi.RunSpec{Owner: "ann", Input: "x"}, nil); engi.KindOf(err) != engi.Unavailable || r.State != engi.RunFailed {
 			t.Errorf("%v %+v", err, r)
@@ -101,7 +101,7 @@ func TestAskFails(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
-	t.Run("no JSON", func(t *testing.T) {
+	t.Run("a type without a schema", func(t *testing.T) {
 		f := runnerSpec{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{} }}.open(t)
 		if _, _, err := agent.Ask[chan int](t.Context(), f, engi.RunSpec{Owner: "ann", Input: "x"}, nil); engi.KindOf(err) != engi.Invalid {
 			t.Errorf("%v", err)
@@ -111,7 +111,7 @@ func TestAskFails(t *testing.T) {
 	slow := func(scripted.Conversation) scripted.Answer {
 		return scripted.Answer{Object: long, Pace: 10 * time.Millisecond}
 	}
-	t.Run("the caller has seen enough", func(t *testing.T) {
+	t.Run("partial returns an error", func(t *testing.T) {
 		f := runnerSpec{play: slow}.open(t)
 		enough := errors.New("enough")
 		_, r, err := agent.Ask(t.Context(), f, engi.RunSpec{Owner: "ann", Input: "x"}, func(city) error { return enough })
@@ -122,7 +122,7 @@ func TestAskFails(t *testing.T) {
 			t.Errorf("%+v %v", r, err)
 		}
 	})
-	t.Run("the caller leaves", func(t *testing.T) {
+	t.Run("the context ends", func(t *testing.T) {
 		f := runnerSpec{play: slow}.open(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		_, r, err := agent.Ask(ctx, f, engi.RunSpec{Owner: "ann", Input: "x"}, func(city) error { cancel(); return nil })

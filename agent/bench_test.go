@@ -15,8 +15,8 @@ import (
 	"github.com/engi-dev/engi/store"
 )
 
-// BenchmarkStep measures what engi adds to a step of a run: the library, the
-// tool, the record on disk. The model answers at once, in this process.
+// BenchmarkStep measures engi's part of a step of a run: the request, the tool
+// call and the record on disk. The model answers at once, in this process.
 func BenchmarkStep(b *testing.B) {
 	db, err := store.Open(b.Context(), filepath.Join(b.TempDir(), "db"))
 	if err != nil {

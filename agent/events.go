@@ -16,20 +16,20 @@ import (
 	"github.com/engi-dev/engi/outputlog"
 )
 
-// What is told of a run goes to an output log in a file, one line of JSON for
-// each event. An event's Seq is the offset behind its line, so that a reader
-// finds its place again after a restart, and no number is used twice.
+// The events of a run are lines of JSON in an output log, which is a file. The
+// Seq of an event is the offset after its line, so a reader finds its place
+// again after a restart, and no number is used twice.
 
 const (
-	// maxStream bounds what is told of a run, in bytes; beyond, output of tools
-	// and partial objects are left out.
+	// maxEventFile is the size in bytes after which output of tools and partial
+	// objects are left out.
 	maxEventFile = 64 << 20
-	// keepStream is how long all that was told is there after the end of a run;
-	// then only what is in its messages.
+	// keepEventFile is how long the file is kept after the end of a run. Then
+	// events are reconstructed from the run's messages.
 	keepEventFile = 24 * time.Hour
 )
 
-// A line is an event in the log.
+// An eventLine is an event in the file.
 type eventLine struct {
 	Kind   engi.RunEventKind `json:"k"`
 	Step   int               `json:"s,omitempty"`
@@ -43,26 +43,30 @@ type eventLine struct {
 
 func (r *Runner) eventFile(id engi.RunID) string { return filepath.Join(r.opt.Dir, string(id)) }
 
-// tell adds an event.
+// emit appends an event of the step in progress. It is safe for concurrent use.
 func (a *activeRun) emit(e engi.RunEvent) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.emitMu.Lock()
+	defer a.emitMu.Unlock()
 	if a.events.Len() > maxEventFile && (e.Kind == engi.RunOutput || e.Kind == engi.RunPartial) {
 		return
 	}
-	raw, err := json.Marshal(eventLine{e.Kind, a.rec.Steps + 1, time.Now().UnixMilli(), e.Text, e.Stream, e.Call, e.Result, e.Object})
+	step := a.rec.Steps + 1
+	if e.Kind == engi.RunEnd {
+		step = a.rec.Steps
+	}
+	raw, err := json.Marshal(eventLine{e.Kind, step, time.Now().UnixMilli(), e.Text, e.Stream, e.Call, e.Result, e.Object})
 	if err == nil {
 		err = a.events.Append(engi.Stdout, append(raw, '\n'))
 	}
 	if err != nil {
-		a.runner.opt.Log.ErrorContext(a.ctx, "tell of a run", "run", a.rec.ID, "error", err)
+		a.runner.opt.Log.ErrorContext(a.ctx, "append an event of a run", "run", a.rec.ID, "error", err)
 	}
 }
 
-// retell tells what a crash has kept from being told: results that are in the
-// messages, and that the step under way begins anew.
+// emitMissing emits what a crash has prevented: the results that were stored
+// but not emitted, and that the step in progress starts over.
 func (a *activeRun) emitMissing() error {
-	told := map[string]bool{}
+	emitted := map[string]bool{}
 	log, err := outputlog.Open(a.runner.eventFile(a.rec.ID))
 	if err != nil {
 		return err
@@ -73,12 +77,12 @@ func (a *activeRun) emitMissing() error {
 			return err
 		}
 		if e.Kind == engi.RunResult && e.Call != nil {
-			told[e.Call.ID] = true
+			emitted[e.Call.ID] = true
 		}
 	}
 	if n := len(a.messages); n > 0 && a.messages[n-1].Role == engi.RoleTool {
 		for _, r := range a.messages[n-1].Results {
-			if !told[r.Call] {
+			if !emitted[r.Call] {
 				a.emit(engi.RunEvent{Kind: engi.RunResult, Call: &engi.ToolCall{ID: r.Call, Name: r.Name}, Result: &r})
 			}
 		}
@@ -87,31 +91,32 @@ func (a *activeRun) emitMissing() error {
 	return nil
 }
 
-// events yields the events in a log from offset after on, and closes r.
+// readEvents yields the events that r returns, which starts at offset after,
+// and closes r.
 func readEvents(ctx context.Context, r *outputlog.Reader, after int64) iter.Seq2[engi.RunEvent, error] {
 	return func(yield func(engi.RunEvent, error) bool) {
 		defer r.Close()
-		var rest []byte // the beginning of a line
+		var buf []byte // ends with an incomplete line
 		for {
 			c, err := r.Next(ctx)
-			if err == io.EOF || engi.KindOf(err) == engi.Invalid { // Invalid is behind the end
+			if err == io.EOF || engi.KindOf(err) == engi.Invalid { // Invalid: after is beyond the end
 				return
 			}
 			if err != nil {
 				yield(engi.RunEvent{}, err)
 				return
 			}
-			rest = append(rest, c.Data...)
+			buf = append(buf, c.Data...)
 			for {
-				raw, more, whole := bytes.Cut(rest, []byte("\n"))
-				if !whole {
+				raw, rest, complete := bytes.Cut(buf, []byte("\n"))
+				if !complete {
 					break
 				}
 				after += int64(len(raw)) + 1
-				rest = more
+				buf = rest
 				var x eventLine
 				if err := json.Unmarshal(raw, &x); err != nil {
-					continue // after is in the middle of a line: that was no Seq of ours
+					continue // the caller's after was within a line, so not the Seq of an event
 				}
 				if !yield(engi.RunEvent{
 					Seq: after, Time: time.UnixMilli(x.Time).UTC(), Kind: x.Kind, Step: x.Step, Text: x.Text, Stream: x.Stream,
@@ -124,7 +129,7 @@ func readEvents(ctx context.Context, r *outputlog.Reader, after int64) iter.Seq2
 	}
 }
 
-// Watch yields what happens in a run.
+// Watch implements [engi.Agents].
 func (r *Runner) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq int64) iter.Seq2[engi.RunEvent, error] {
 	return func(yield func(engi.RunEvent, error) bool) {
 		rec, err := r.opt.Store.Get(ctx, owner, id)
@@ -132,13 +137,13 @@ func (r *Runner) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq
 			yield(engi.RunEvent{}, err)
 			return
 		}
-		told, err := r.eventsAfter(ctx, rec, max(seq, 0))
+		events, err := r.eventsAfter(ctx, rec, max(seq, 0))
 		if err != nil {
 			yield(engi.RunEvent{}, err)
 			return
 		}
 		var end int64
-		for e, err := range told {
+		for e, err := range events {
 			if err != nil {
 				yield(e, err)
 				return
@@ -158,7 +163,7 @@ func (r *Runner) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq
 			yield(engi.RunEvent{}, err)
 			return
 		}
-		if end == 0 && seq < rec.Seq { // a crash has kept the end from being told
+		if end == 0 && seq < rec.Seq { // a crash has prevented the end event
 			end = rec.Seq
 		}
 		if end > 0 {
@@ -167,7 +172,8 @@ func (r *Runner) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq
 	}
 }
 
-// told returns what was told of a run after seq, and, while it goes on, what is.
+// eventsAfter returns the events of a run after seq; of an active run also those
+// to come.
 func (r *Runner) eventsAfter(ctx context.Context, rec Record, seq int64) (iter.Seq2[engi.RunEvent, error], error) {
 	r.mu.Lock()
 	a := r.active[rec.ID]
@@ -188,7 +194,7 @@ func (r *Runner) eventsAfter(ctx context.Context, rec Record, seq int64) (iter.S
 	return readEvents(ctx, log.Read(seq), seq), nil
 }
 
-// past tells of a run from what was said in it.
+// reconstructEvents returns events made of a run's messages.
 func (r *Runner) reconstructEvents(ctx context.Context, rec Record, seq int64) (iter.Seq2[engi.RunEvent, error], error) {
 	messages, err := r.opt.Store.Messages(ctx, rec.ID)
 	if err != nil {
@@ -220,8 +226,9 @@ func (r *Runner) reconstructEvents(ctx context.Context, rec Record, seq int64) (
 	}
 	return func(yield func(engi.RunEvent, error) bool) {
 		for i, e := range all {
-			// What was told live had more and smaller events: the last numbers
-			// are the same, and who has seen everything sees nothing twice.
+			// The original events were more and smaller. The last of these get
+			// the last of those numbers, so that a reader who has seen
+			// everything sees nothing twice.
 			e.Seq, e.Time = max(rec.Seq-int64(len(all)-i), int64(i+1)), rec.Created
 			if e.Seq > seq && !yield(e, nil) {
 				return
@@ -230,7 +237,7 @@ func (r *Runner) reconstructEvents(ctx context.Context, rec Record, seq int64) (
 	}, nil
 }
 
-// forgetStreams removes what was told of runs that ended a while ago.
+// removeOldEvents deletes event files of runs that ended a while ago.
 func (r *Runner) removeOldEvents() error {
 	files, err := os.ReadDir(r.opt.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

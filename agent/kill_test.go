@@ -24,7 +24,8 @@ import (
 	"github.com/engi-dev/engi/store"
 )
 
-// victim names the directory of a process that is there to be killed.
+// childEnv, if set, makes the test binary a child process that works in that
+// directory until it is killed.
 const childEnv = "ENGI_TEST_VICTIM"
 
 const (
@@ -43,8 +44,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// openVictim opens a runner on a directory, with a model that takes its steps
-// slowly.
+// openChild opens a runner on a directory, with a slow model.
 func openChild(ctx context.Context, dir string) (*agent.Runner, func(), error) {
 	db, err := store.Open(ctx, filepath.Join(dir, "engi.db"))
 	if err != nil {
@@ -83,9 +83,9 @@ func openChild(ctx context.Context, dir string) (*agent.Runner, func(), error) {
 	return r, func() { model.Close(); db.Close() }, err
 }
 
-// work begins runs, or goes on with them, and writes down what it sees of them
-// until they have ended. What the process before has seen it does not ask for
-// again.
+// work starts or resumes runs and appends the events it sees to journals until
+// the runs have ended. It watches from the last event that an earlier process
+// has seen.
 func work(dir string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -128,7 +128,7 @@ func watch(ctx context.Context, runner *agent.Runner, dir, key string) error {
 			return err
 		}
 	}
-	f, err := os.OpenFile(filepath.Join(dir, "diary of "+string(r.ID)), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, "journal of "+string(r.ID)), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func watch(ctx context.Context, runner *agent.Runner, dir, key string) error {
 	return nil
 }
 
-// entry is an event as a line.
+// journalLine returns an event as a line.
 func journalLine(e engi.RunEvent) string {
 	text := fmt.Sprintf("%d %s %d %q", e.Seq, e.Kind, e.Step, e.Text)
 	if e.Call != nil {
@@ -153,9 +153,9 @@ func journalLine(e engi.RunEvent) string {
 	return text
 }
 
-// diary returns what was seen of a run.
+// readJournal returns the events that were seen of a run.
 func readJournal(dir string, id engi.RunID) (lines []string, err error) {
-	f, err := os.Open(filepath.Join(dir, "diary of "+string(id)))
+	f, err := os.Open(filepath.Join(dir, "journal of "+string(id)))
 	if os.IsNotExist(err) {
 		return nil, nil
 	}
@@ -169,9 +169,9 @@ func readJournal(dir string, id engi.RunID) (lines []string, err error) {
 	return lines, nil
 }
 
-// TestKill kills a process at random moments. Those who follow its runs and come
-// back each time see what somebody sees who reads all at the end: nothing is
-// missing and nothing is there twice, and steps that are done are not repeated.
+// TestKill kills a process at random moments. A watcher that resumes each time
+// sees the same events as one that reads all of them at the end: none is missing,
+// none comes twice, and completed steps are not repeated.
 func TestKill(t *testing.T) {
 	kills := 40
 	if s := os.Getenv("ENGI_TEST_KILLS"); s != "" {
@@ -240,7 +240,7 @@ func check(t *testing.T, dir string) {
 		}
 		for call, n := range results {
 			if n != 1 {
-				t.Errorf("run %s has told the result of %s %d times", r.ID, call, n)
+				t.Errorf("run %s has %[3]d results of call %[2]s", r.ID, call, n)
 			}
 		}
 	}

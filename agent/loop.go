@@ -2,13 +2,12 @@ package agent
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 	"unicode/utf8"
 
 	"github.com/engi-dev/engi"
@@ -16,67 +15,19 @@ import (
 	"github.com/engi-dev/engi/agent/tool"
 )
 
-// run is the life of a run.
-func (a *activeRun) run() {
-	defer a.finish()
-	select {
-	case <-a.recorded:
-	case <-a.ctx.Done():
-		select {
-		case <-a.recorded: // cancelled as soon as it was kept: that must be kept, too
-		default:
-			return
-		}
-	}
-	ctx, cancel := context.WithTimeoutCause(a.ctx, a.runner.opt.Timeout,
-		engi.Errorf(engi.Expired, "run %s took longer than %v", a.rec.ID, a.runner.opt.Timeout))
-	defer cancel()
-	if err := a.loop(ctx); err != nil {
-		cause := context.Cause(ctx)
-		switch {
-		case errors.Is(cause, errStopping):
-			return // this node when it is back, or another one, goes on
-		case errors.Is(cause, errCancelled):
-			a.rec.State = engi.RunCancelled
-		default:
-			if cause != nil {
-				err = cause
-			}
-			a.rec.State = engi.RunFailed
-			a.rec.Error = &engi.Error{Kind: engi.KindOf(err), Text: err.Error(), Remedy: engi.RemedyOf(err)}
-		}
-	}
-	a.rec.Ended = time.Now().UTC()
-	done := a.rec.Run
-	a.rec.Seq = a.events.Len() + 1 // the end is told at a greater one
-	keep, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-	defer cancel()
-	if err := a.runner.opt.Store.Update(keep, a.rec, a.saved, a.messages[a.saved:]); err != nil {
-		a.runner.opt.Log.ErrorContext(ctx, "keep the end of a run", "run", a.rec.ID, "error", err)
-		a.rec.Ended = time.Time{}
-		return // it goes on after the next start
-	}
-	a.saved = len(a.messages)
-	if a.runner.opt.OnEnd != nil {
-		a.runner.opt.OnEnd(keep, done)
-	}
-	a.rec.Steps-- // tell counts the step that is not over yet
-	a.emit(engi.RunEvent{Kind: engi.RunEnd})
-}
-
-// work takes steps until the run is over, and says in the record how it ended.
+// loop takes steps until the run ends, and records how it ended.
 func (a *activeRun) loop(ctx context.Context) error {
 	spec := a.runner.agents[a.rec.Agent]
 	if spec.Name == "" {
-		return engi.Errorf(engi.NotFound, "agent %s is not configured any more", a.rec.Agent)
+		return engi.Errorf(engi.NotFound, "agent %s is no longer configured", a.rec.Agent)
 	}
 	model, err := a.runner.opt.Models(a.rec.Model)
 	if err != nil {
 		return err
 	}
-	shape := a.runner.schemas[spec.Name]
+	schema := a.runner.schemas[spec.Name]
 	if a.rec.Spec.Output != nil {
-		if shape, err = llm.ParseSchema(a.rec.Spec.Output); err != nil {
+		if schema, err = llm.ParseSchema(a.rec.Spec.Output); err != nil {
 			return err
 		}
 	}
@@ -100,9 +51,9 @@ func (a *activeRun) loop(ctx context.Context) error {
 				return err
 			}
 		}
-		if n := len(a.messages); shape != nil && n > 0 && a.messages[n-1].Role == engi.RoleAssistant {
+		if n := len(a.messages); schema != nil && n > 0 && a.messages[n-1].Role == engi.RoleAssistant {
 			q.Messages = append(slices.Clone(a.messages), engi.Message{Role: engi.RoleUser, Text: "Now give the final answer in the form that is asked for."})
-			return a.generateOutput(ctx, model, q, shape)
+			return a.generateOutput(ctx, model, q, schema)
 		}
 		switch {
 		case a.rec.Steps >= spec.Steps:
@@ -111,8 +62,8 @@ func (a *activeRun) loop(ctx context.Context) error {
 			return a.end(engi.RunStopped, "budget")
 		}
 		q.Messages = a.messages
-		if shape != nil && len(tools) == 0 {
-			return a.generateOutput(ctx, model, q, shape)
+		if schema != nil && len(tools) == 0 {
+			return a.generateOutput(ctx, model, q, schema)
 		}
 		reply, err := model.Generate(ctx, q, a.emitDelta)
 		a.rec.Tokens = a.rec.Tokens.Add(reply.Tokens)
@@ -123,14 +74,14 @@ func (a *activeRun) loop(ctx context.Context) error {
 		a.rec.Steps++
 		a.rec.Text = reply.Message.Text
 		if len(reply.Message.Calls) == 0 {
-			// The last answer is kept together with the end of the run: a
-			// crash in between would ask for it again.
+			// The last answer is stored together with the end of the run: after
+			// a crash in between, the model would be asked again.
 			switch {
 			case reply.Stop == llm.StopLength:
 				return a.end(engi.RunStopped, "length")
 			case reply.Stop == llm.StopFilter:
 				return a.end(engi.RunStopped, "filter")
-			case shape == nil:
+			case schema == nil:
 				return a.end(engi.RunDone, "")
 			}
 		}
@@ -145,10 +96,10 @@ func (a *activeRun) end(s engi.RunState, reason string) error {
 	return nil
 }
 
-// shaped asks for the answer in a form.
-func (a *activeRun) generateOutput(ctx context.Context, model llm.Model, q llm.Request, shape *llm.Schema) error {
+// generateOutput asks for the answer in the form of schema, and ends the run.
+func (a *activeRun) generateOutput(ctx context.Context, model llm.Model, q llm.Request, schema *llm.Schema) error {
 	q.Tools = nil
-	value, reply, err := llm.GenerateJSON(ctx, model, q, shape, a.emitDelta)
+	value, reply, err := llm.GenerateJSON(ctx, model, q, schema, a.emitDelta)
 	a.rec.Tokens = a.rec.Tokens.Add(reply.Tokens)
 	if err != nil {
 		return err
@@ -156,7 +107,7 @@ func (a *activeRun) generateOutput(ctx context.Context, model llm.Model, q llm.R
 	a.rec.Output, a.rec.Text = value, string(value)
 	a.rec.Steps++
 	if n := len(a.messages); n > 0 && a.messages[n-1].Role == engi.RoleAssistant {
-		a.messages[n-1].Text = string(value) // what it said before was on the way to this
+		a.messages[n-1].Text = string(value) // replaces the prose that led to it
 		a.saved = min(a.saved, n-1)
 	} else {
 		a.messages = append(a.messages, engi.Message{Role: engi.RoleAssistant, Text: string(value)})
@@ -164,8 +115,8 @@ func (a *activeRun) generateOutput(ctx context.Context, model llm.Model, q llm.R
 	return a.end(engi.RunDone, "")
 }
 
-// system is what the model is told first. Tools that are not offered leave no
-// trace in it.
+// system returns the system prompt: the agent's, that of its tools, and the
+// run's.
 func (a *activeRun) system(ctx context.Context, spec engi.AgentSpec, tools []tool.Tool) string {
 	parts := []string{spec.System}
 	for _, t := range tools {
@@ -178,7 +129,8 @@ func (a *activeRun) system(ctx context.Context, spec engi.AgentSpec, tools []too
 	return strings.Join(parts, "\n\n")
 }
 
-// tools returns what the model may call in this run, and what lets go of it.
+// tools returns the tools that the model may call in this run. The caller calls
+// release.
 func (a *activeRun) tools(ctx context.Context, spec engi.AgentSpec) (all []tool.Tool, release func(), err error) {
 	env := a.env()
 	wants := func(name string) bool { return slices.Contains(spec.Tools, "*") || slices.Contains(spec.Tools, name) }
@@ -187,9 +139,9 @@ func (a *activeRun) tools(ctx context.Context, spec engi.AgentSpec) (all []tool.
 			all = append(all, t)
 		}
 	}
-	var opened []func()
+	var releases []func()
 	release = func() {
-		for _, f := range slices.Backward(opened) {
+		for _, f := range slices.Backward(releases) {
 			f()
 		}
 	}
@@ -197,19 +149,19 @@ func (a *activeRun) tools(ctx context.Context, spec engi.AgentSpec) (all []tool.
 		if !wants(s.Name()) {
 			continue
 		}
-		more, leave, err := s.Open(ctx, env)
+		more, releaseSource, err := s.Open(ctx, env)
 		if err != nil {
 			release()
-			return nil, nil, engi.Errorf(engi.KindOf(err), "tools of %s: %w", s.Name(), err).WithRemedy("take %s out of the agent's tools to go on without", s.Name())
+			return nil, nil, engi.Errorf(engi.KindOf(err), "tools of %s: %w", s.Name(), err).WithRemedy("remove %s from the agent's tools to run without it", s.Name())
 		}
-		opened = append(opened, leave)
+		releases = append(releases, releaseSource)
 		for _, t := range more {
 			if !slices.ContainsFunc(all, func(o tool.Tool) bool { return o.Name == t.Name }) {
 				all = append(all, t)
 			}
 		}
 	}
-	// Providers keep what they have read before: the order must not change.
+	// Providers cache the beginning of a request: the order must not change.
 	slices.SortFunc(all, func(spec, b tool.Tool) int { return strings.Compare(spec.Name, b.Name) })
 	return all, release, nil
 }
@@ -221,7 +173,7 @@ func (a *activeRun) env() tool.Env {
 		}}
 }
 
-// delta tells what the model says.
+// emitDelta emits a part of an answer.
 func (a *activeRun) emitDelta(d llm.Delta) error {
 	switch {
 	case d.Again:
@@ -231,15 +183,15 @@ func (a *activeRun) emitDelta(d llm.Delta) error {
 	case d.Thought != "":
 		a.emit(engi.RunEvent{Kind: engi.RunThought, Text: d.Thought})
 	case d.Object != nil:
-		if raw := partial(d.Object); raw != nil {
+		if raw, err := json.Marshal(d.Object); err == nil {
 			a.emit(engi.RunEvent{Kind: engi.RunPartial, Object: raw})
 		}
 	}
 	return nil
 }
 
-// distinct gives calls IDs that tell them apart within the run: what a
-// provider sends may repeat itself.
+// uniqueCallIDs replaces missing, overlong and repeated IDs of calls, so that
+// they are unique within the messages: not all providers see to that.
 func uniqueCallIDs(m engi.Message, before []engi.Message) engi.Message {
 	m.Calls = slices.Clone(m.Calls)
 	seen, n := map[string]bool{}, len(before)
@@ -266,20 +218,20 @@ const (
 	maxPerStep = 64 // calls of one answer
 )
 
-// call makes calls side by side and keeps each result as it comes. Calls that
-// a crash has cut short are made again only if that does no harm.
+// callTools makes calls in parallel and stores each result as it comes. Calls
+// that a crash has interrupted are repeated only if the tool is repeatable.
 func (a *activeRun) callTools(ctx context.Context, tools []tool.Tool, calls []engi.ToolCall) error {
 	last := len(a.messages) - 1
 	resumed := a.messages[last].Role == engi.RoleTool
 	if !resumed {
 		a.messages = append(a.messages, engi.Message{Role: engi.RoleTool})
 		last++
-		// From here on it is known that the calls may have begun.
+		// The stored message says from now on that the calls may have begun.
 		if err := a.save(ctx); err != nil {
 			return err
 		}
 	}
-	var mu sync.Mutex // of the message, the record and what is saved
+	var mu sync.Mutex // guards a.messages, a.rec, a.saved and first
 	var first error
 	slots := make(chan struct{}, parallel)
 	var wg sync.WaitGroup
@@ -290,17 +242,13 @@ func (a *activeRun) callTools(ctx context.Context, tools []tool.Tool, calls []en
 			r, err := a.callTool(ctx, tools, c, i, resumed)
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil {
-				if first == nil {
-					first = err
-				}
-				return
+			if err == nil {
+				m := a.messages[last]
+				m.Results = append(slices.Clone(m.Results), r)
+				a.messages[last] = m
+				a.saved = min(a.saved, last)
+				err = a.save(ctx)
 			}
-			m := a.messages[last]
-			m.Results = append(slices.Clone(m.Results), r)
-			a.messages[last] = m
-			a.saved = min(a.saved, last)
-			err = a.save(ctx)
 			if err == nil {
 				a.emit(engi.RunEvent{Kind: engi.RunResult, Call: &engi.ToolCall{ID: c.ID, Name: c.Name}, Result: &r})
 			} else if first == nil {
@@ -312,7 +260,8 @@ func (a *activeRun) callTools(ctx context.Context, tools []tool.Tool, calls []en
 	return first
 }
 
-// one makes a call.
+// callTool makes the i-th call of an answer. What goes wrong with it is a
+// result; an error ends the run.
 func (a *activeRun) callTool(ctx context.Context, tools []tool.Tool, c engi.ToolCall, i int, resumed bool) (_ engi.ToolResult, err error) {
 	result := engi.ToolResult{Call: c.ID, Name: c.Name}
 	a.emit(engi.RunEvent{Kind: engi.RunCall, Call: &c})
@@ -328,8 +277,8 @@ func (a *activeRun) callTool(ctx context.Context, tools []tool.Tool, c engi.Tool
 		}
 		r = tool.Failure(engi.Errorf(engi.NotFound, "there is no tool %.80q", c.Name).WithRemedy("use one of: %s", strings.Join(names, ", ")))
 	case resumed && !tools[at].Repeatable:
-		r = tool.Failure(engi.Errorf(engi.Unavailable, "the call was cut short by a restart, and it is unknown how far it came").
-			WithRemedy("look at what it has done before you make it again"))
+		r = tool.Failure(engi.Errorf(engi.Unavailable, "a restart interrupted the call, and how much of it was done is unknown").
+			WithRemedy("check its effects before you repeat it"))
 	default:
 		if r, err = a.runTool(ctx, tools[at], c); err != nil {
 			return result, err
@@ -342,12 +291,12 @@ func (a *activeRun) callTool(ctx context.Context, tools []tool.Tool, c engi.Tool
 	return result, nil
 }
 
-// guarded makes a call whose panic is its own.
+// runTool runs a tool. A panic becomes a failed result.
 func (a *activeRun) runTool(ctx context.Context, t tool.Tool, c engi.ToolCall) (r tool.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			a.runner.opt.Log.ErrorContext(ctx, "a tool panicked", "tool", t.Name, "run", a.rec.ID, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			r, err = tool.Failure(engi.Errorf(engi.Internal, "the tool %s broke", t.Name)), nil
+			r, err = tool.Failure(engi.Errorf(engi.Internal, "the tool %s crashed", t.Name)), nil
 		}
 	}()
 	return t.Run(ctx, &tool.Call{Env: a.env(), ID: c.ID, Out: func(s engi.Stream, data []byte) {
@@ -357,7 +306,7 @@ func (a *activeRun) runTool(ctx context.Context, t tool.Tool, c engi.ToolCall) (
 	}}, c.Arguments)
 }
 
-// shorten keeps a text that is too long for the model and returns its
+// truncate stores a text that is too long for the model and returns its
 // beginning and end.
 func (a *activeRun) truncate(ctx context.Context, c engi.ToolCall, text string) (string, error) {
 	text = strings.ToValidUTF8(text, "\ufffd")
@@ -367,13 +316,12 @@ func (a *activeRun) truncate(ctx context.Context, c engi.ToolCall, text string) 
 	if err := a.runner.opt.Results.PutResult(ctx, a.rec.ID, c.ID, []byte(text)); err != nil {
 		return "", err
 	}
-	const head, tail = tool.ResultLimit / 2, tool.ResultLimit / 4
-	head_, tail_ := head, len(text)-tail
-	for !utf8.RuneStart(text[head_]) {
-		head_--
+	head, tail := tool.ResultLimit/2, len(text)-tool.ResultLimit/4
+	for !utf8.RuneStart(text[head]) {
+		head--
 	}
-	for !utf8.RuneStart(text[tail_]) {
-		tail_++
+	for !utf8.RuneStart(text[tail]) {
+		tail++
 	}
-	return fmt.Sprintf("%s\n[… %d of %d bytes left out; read_result with call %q and an offset shows them …]\n%s", text[:head_], tail_-head_, len(text), c.ID, text[tail_:]), nil
+	return fmt.Sprintf("%s\n[… %d of %d bytes left out; read_result with call %q and an offset shows them …]\n%s", text[:head], tail-head, len(text), c.ID, text[tail:]), nil
 }

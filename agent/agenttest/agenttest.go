@@ -1,6 +1,4 @@
-// Package agenttest holds the promises of [agent.Store] and [agent.Results] as
-// tests. It is not
-// for running servers.
+// Package agenttest tests implementations of [agent.Store] and [agent.Results].
 package agenttest
 
 import (
@@ -14,8 +12,8 @@ import (
 	"github.com/engi-dev/engi/agent"
 )
 
-// Promises tests a store. fresh returns an empty one, on one shelf with its
-// results.
+// Promises tests a store. fresh returns an empty one, and the results in the
+// same database.
 func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results)) {
 	record := func(owner engi.Owner, key string) agent.Record {
 		r := agent.Record{Fingerprint: "f", Seq: 3, Run: engi.Run{
@@ -31,7 +29,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 		{Role: engi.RoleTool, Results: []engi.ToolResult{{Call: "1", Name: "t", Text: "no", Failed: true, Images: []engi.Image{{MediaType: "image/gif", Data: []byte("GIF")}}}}},
 	}
 
-	t.Run("what is kept comes back", func(t *testing.T) {
+	t.Run("what is put is got", func(t *testing.T) {
 		s, _ := fresh(t)
 		ctx := t.Context()
 		r := record("ann", "k")
@@ -63,7 +61,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 		if diff := cmp.Diff(messages, said); diff != "" {
 			t.Error(diff)
 		}
-		// Fewer messages than were there: the rest is gone.
+		// Fewer messages than before: the rest is deleted.
 		if err := s.Update(ctx, r, 1, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +69,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 			t.Errorf("%d messages, %v", len(said), err)
 		}
 	})
-	t.Run("owners do not see each other's", func(t *testing.T) {
+	t.Run("owners are kept apart", func(t *testing.T) {
 		s, _ := fresh(t)
 		ctx := t.Context()
 		r := record("ann", "k")
@@ -121,7 +119,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 			t.Errorf("%v", err)
 		}
 	})
-	t.Run("what runs is found again, what is old forgotten", func(t *testing.T) {
+	t.Run("running runs are found, old ones forgotten", func(t *testing.T) {
 		s, results := fresh(t)
 		ctx := t.Context()
 		runs, old := record("ann", ""), record("ann", "")
@@ -162,7 +160,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 	})
 }
 
-// dropPointer leaves out where an error lies in memory.
+// dropPointers removes addresses, which differ between equal values.
 func dropPointers(s string) string {
 	out := []rune{}
 	for i := 0; i < len(s); i++ {
