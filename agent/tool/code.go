@@ -15,51 +15,51 @@ import (
 
 type executeCodeArgs struct {
 	Language string `json:"language" jsonschema:"python, javascript, typescript, go or bash"`
-	Code     string `json:"code" jsonschema:"a whole program; files it writes to the working directory come back"`
-	Timeout  int    `json:"timeout_seconds,omitempty" jsonschema:"30 if left out"`
+	Code     string `json:"code" jsonschema:"a complete program; files it writes to the working directory are returned"`
+	Timeout  int    `json:"timeout_seconds,omitempty" jsonschema:"default: 30"`
 }
 
 type runCodeArgs struct {
-	Code        string `json:"code" jsonschema:"TypeScript; the value of the last expression is the result; files in /workspace stay"`
+	Code        string `json:"code" jsonschema:"TypeScript; the value of the last expression is the result; files in /workspace are kept"`
 	Description string `json:"description,omitempty" jsonschema:"what the code is for, in a few words"`
 }
 
 type runCommandArgs struct {
-	Command string `json:"command" jsonschema:"for bash"`
-	Dir     string `json:"dir,omitempty" jsonschema:"absolute; the home directory if left out"`
-	Timeout int    `json:"timeout_seconds,omitempty" jsonschema:"60 if left out, 600 at most"`
+	Command string `json:"command" jsonschema:"a command line for bash"`
+	Dir     string `json:"dir,omitempty" jsonschema:"absolute path; default: the home directory"`
+	Timeout int    `json:"timeout_seconds,omitempty" jsonschema:"default: 60, at most 600"`
 }
 
 const (
 	maxTimeout = 600 // seconds
 	maxImages  = 4
 	maxImage   = 4 << 20 // bytes
-	maxPrinted = 1 << 20 // bytes of output that a tool takes in
+	maxOutput  = 1 << 20 // bytes of stdout, and of stderr
 )
 
-func codeTools(p Services) ([]Tool, error) {
+func codeTools(s Services) ([]Tool, error) {
 	var all []Tool
-	if p.Executions != nil {
-		t, err := New("execute_code", "Runs a program in a sandbox of its own that is thrown away afterwards, and returns what it printed, its exit code and the files it wrote.",
-			func(ctx context.Context, c *Call, a executeCodeArgs) (Result, error) { return p.executeCode(ctx, c, a) })
+	if s.Executions != nil {
+		t, err := New("execute_code", "Runs a program in a fresh sandbox and returns its output, its exit code and the files it wrote.",
+			func(ctx context.Context, c *Call, a executeCodeArgs) (Result, error) { return s.executeCode(ctx, c, a) })
 		if err != nil {
 			return nil, err
 		}
-		t.Repeatable = true // nobody else sees the sandbox
+		t.Repeatable = true // nothing but the result leaves its sandbox
 		all = append(all, t)
 	}
-	if p.Sessions != nil {
-		t, err := New("run_code", "Runs TypeScript in the session's sandbox and returns the value of the last expression and what was printed. Files in /workspace are kept between calls.",
-			func(ctx context.Context, c *Call, a runCodeArgs) (Result, error) { return p.runCode(ctx, c, a) })
+	if s.Sessions != nil {
+		t, err := New("run_code", "Runs TypeScript in the session's sandbox and returns the value of the last expression and the output. Files in /workspace are kept between calls.",
+			func(ctx context.Context, c *Call, a runCodeArgs) (Result, error) { return s.runCode(ctx, c, a) })
 		if err != nil {
 			return nil, err
 		}
-		t.Needs, t.Prompt = NeedSession, p.codePrompt
+		t.Needs, t.Prompt = NeedSession, s.codePrompt
 		all = append(all, t)
 	}
-	if p.Sandboxes != nil || p.Sessions != nil {
-		t, err := New("run_command", "Runs a shell command in the sandbox and returns what it printed and its exit code.",
-			func(ctx context.Context, c *Call, a runCommandArgs) (Result, error) { return p.runCommand(ctx, c, a) })
+	if s.Sandboxes != nil || s.Sessions != nil {
+		t, err := New("run_command", "Runs a shell command in the sandbox and returns its output and exit code.",
+			func(ctx context.Context, c *Call, a runCommandArgs) (Result, error) { return s.runCommand(ctx, c, a) })
 		if err != nil {
 			return nil, err
 		}
@@ -93,7 +93,7 @@ func (s Services) executeCode(ctx context.Context, c *Call, a executeCodeArgs) (
 		Owner:   c.Owner,
 		Program: engi.Program{Language: lang, Files: []engi.SourceFile{{Path: name, Data: []byte(a.Code)}}, Entry: name},
 		Limits:  engi.Limits{Timeout: timeout},
-		// A call that is made again after a restart finds its run.
+		// A call that is repeated after a restart finds its execution.
 		Idempotency: string(c.Run) + "/" + c.ID,
 	})
 	if err != nil {
@@ -102,7 +102,7 @@ func (s Services) executeCode(ctx context.Context, c *Call, a executeCodeArgs) (
 	for e, err := range s.Executions.Watch(ctx, c.Owner, x.ID, 0) {
 		if err != nil {
 			if ctx.Err() != nil {
-				// Whoever gave up the run wants no program to go on for it.
+				// The run has ended: its program must not go on.
 				stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 				_ = s.Executions.Cancel(stop, c.Owner, x.ID)
 				cancel()
@@ -154,13 +154,12 @@ func (s Services) artifact(ctx context.Context, c *Call, id engi.ExecutionID, na
 	return readAll(f, maxImage)
 }
 
-// report is what a model sees of a program that ended.
+// programReport returns what a model sees of a program that has ended.
 func programReport(stdout, stderr string, e engi.Exit, cut bool) string {
 	var b strings.Builder
-	switch {
-	case e.Signal != "":
+	if e.Signal != "" {
 		fmt.Fprintf(&b, "killed by signal %s", e.Signal)
-	default:
+	} else {
 		fmt.Fprintf(&b, "exit code %d", e.Code)
 	}
 	if e.Cause != engi.CauseExited && e.Cause != "" {
@@ -196,7 +195,7 @@ func (s Services) runCode(ctx context.Context, c *Call, a runCodeArgs) (Result, 
 	}{r.OK, r.Value, failure, r.Stdout, r.Stderr}
 	raw, err := json.Marshal(answer)
 	if err != nil {
-		return Result{}, engi.Errorf(engi.Internal, "tell the result: %v", err)
+		return Result{}, engi.Errorf(engi.Internal, "encode the result: %v", err)
 	}
 	return Result{Text: string(raw), Failed: !r.OK}, nil
 }
@@ -211,7 +210,7 @@ func (s Services) runCommand(ctx context.Context, c *Call, a runCommandArgs) (Re
 		return Result{}, err
 	}
 	defer release()
-	proc, err := g.Start(ctx, engi.Command{Args: []string{"/bin/bash", "-c", a.Command}, Dir: a.Dir, Timeout: timeout, Output: maxPrinted})
+	proc, err := g.Start(ctx, engi.Command{Args: []string{"/bin/bash", "-c", a.Command}, Dir: a.Dir, Timeout: timeout, Output: maxOutput})
 	if err != nil {
 		return Result{}, err
 	}
@@ -231,7 +230,7 @@ func (s Services) runCommand(ctx context.Context, c *Call, a runCommandArgs) (Re
 		if chunk.Stream == engi.Stderr {
 			b = &out[1]
 		}
-		if b.Len()+len(chunk.Data) > maxPrinted {
+		if b.Len()+len(chunk.Data) > maxOutput {
 			cut = true
 			continue
 		}
