@@ -176,7 +176,7 @@ func (a *activeRun) env() tool.Env {
 // emitDelta emits a part of an answer.
 func (a *activeRun) emitDelta(d llm.Delta) error {
 	switch {
-	case d.Again:
+	case d.Reset:
 		a.emit(engi.RunEvent{Kind: engi.RunReset})
 	case d.Text != "":
 		a.emit(engi.RunEvent{Kind: engi.RunText, Text: d.Text})

@@ -46,7 +46,7 @@ func classify(model string, err error) error {
 	return engi.Errorf(engi.Invalid, "ask %s: the provider refused (%d): %s", model, p.StatusCode, said)
 }
 
-// passing reports whether another attempt, or another model, may do better.
+// temporary reports whether a retry, or another model, may succeed.
 func temporary(err error) bool {
 	switch engi.KindOf(err) {
 	case engi.Unavailable, engi.Exhausted:

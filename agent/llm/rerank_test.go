@@ -16,7 +16,8 @@ import (
 	"github.com/engi-dev/engi/agent/llm"
 )
 
-// ranks serves a provider whose path /rerank answers with what answer says.
+// ranks returns the reranker of a fake provider, which answers by calling
+// answer.
 func ranks(t *testing.T, answer func(n int, w http.ResponseWriter, texts []string)) llm.Reranker {
 	t.Helper()
 	asked := 0
@@ -47,7 +48,7 @@ func ranks(t *testing.T, answer func(n int, w http.ResponseWriter, texts []strin
 	return e
 }
 
-func TestS0_11_Rerank(t *testing.T) {
+func TestRerank(t *testing.T) {
 	e := ranks(t, func(n int, w http.ResponseWriter, texts []string) {
 		if n == 1 {
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -90,7 +91,7 @@ func TestRerankBoundsAnswers(t *testing.T) {
 	}
 }
 
-func TestRerankKeyIsRefused(t *testing.T) {
+func TestRerankRefuses(t *testing.T) {
 	e := ranks(t, func(_ int, w http.ResponseWriter, _ []string) { w.WriteHeader(http.StatusUnauthorized) })
 	if _, err := e.Rerank(t.Context(), "", "q", []string{"a"}); engi.KindOf(err) != engi.Denied || err == nil {
 		t.Errorf("%v", err)

@@ -7,11 +7,11 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// patient is a model that repeats what fails for a passing reason and then
-// asks the next of its models.
+// A retryingModel retries temporary failures and then falls back to the next of
+// its models.
 type retryingModel struct {
 	registry *Registry
-	models   []Model // at least one
+	models   []Model // at least one; the others are fallbacks
 }
 
 func (m *retryingModel) Name() string { return m.models[0].Name() }
@@ -23,14 +23,23 @@ func (m *retryingModel) Generate(ctx context.Context, q Request, out func(Delta)
 	began := time.Now()
 	var spent engi.Tokens
 	var last error
-	again := false // the caller has seen parts of an attempt that failed
+	partial := false // out has received parts of a failed attempt
+	var outErr error
+	var stream func(Delta) error
+	if out != nil {
+		stream = func(d Delta) error {
+			partial = true
+			outErr = out(d)
+			return outErr
+		}
+	}
 	for _, model := range m.models {
 		pause := m.registry.opt.Backoff
 		for attempt := range m.registry.opt.Attempts {
 			if attempt > 0 {
 				wait := max(pause, time.Duration(engi.RetryOf(last).AfterMillis)*time.Millisecond)
 				if wait > maxWait {
-					break // the next model, if there is one, is sooner
+					break // the next model, if any, is faster
 				}
 				pause *= 2
 				select {
@@ -39,25 +48,20 @@ func (m *retryingModel) Generate(ctx context.Context, q Request, out func(Delta)
 					return Reply{}, classify(model.Name(), ctx.Err())
 				}
 			}
-			if again && out != nil {
-				if err := out(Delta{Again: true}); err != nil {
+			if partial {
+				if err := out(Delta{Reset: true}); err != nil {
 					return Reply{}, err
 				}
 			}
-			again = false
-			var broken error
-			r, err := m.attempt(ctx, model, q, func(d Delta) error {
-				again = true
-				broken = out(d)
-				return broken
-			}, out != nil)
+			partial = false
+			r, err := m.attempt(ctx, model, q, stream)
 			spent = spent.Add(r.Tokens)
 			if err == nil {
 				r.Tokens, r.Took = spent, time.Since(began)
 				return r, nil
 			}
-			if broken != nil {
-				return Reply{}, broken
+			if outErr != nil {
+				return Reply{}, outErr
 			}
 			last = err
 			if !temporary(err) || ctx.Err() != nil {
@@ -65,24 +69,21 @@ func (m *retryingModel) Generate(ctx context.Context, q Request, out func(Delta)
 			}
 		}
 		if !temporary(last) && engi.KindOf(last) != engi.Denied || ctx.Err() != nil {
-			break // another model would not make sense of it either
+			break // another model would not accept it either
 		}
 	}
 	return Reply{Tokens: spent}, last
 }
 
-// maxWait is the longest pause that a provider can ask for without being left
-// for the next model.
+// maxWait is the longest wait before a retry. If a provider asks for more, the
+// next model is tried instead.
 const maxWait = 30 * time.Second
 
-func (m *retryingModel) attempt(ctx context.Context, model Model, q Request, out func(Delta) error, streamed bool) (Reply, error) {
+func (m *retryingModel) attempt(ctx context.Context, model Model, q Request, out func(Delta) error) (Reply, error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, m.registry.opt.Timeout,
-		engi.Errorf(engi.Unavailable, "ask %s: no whole answer within %v", model.Name(), m.registry.opt.Timeout))
+		engi.Errorf(engi.Unavailable, "ask %s: the answer was not complete within %v", model.Name(), m.registry.opt.Timeout))
 	defer cancel()
-	if !streamed {
-		out = nil
-	}
 	r, err := model.Generate(ctx, q, out)
 	r.Tokens.Calls = 1
 	r.Tokens.Cost = m.registry.price(model.Name(), r.Tokens)

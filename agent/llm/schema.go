@@ -10,14 +10,13 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// plain is a JSON schema as all formats understand it: with one type where
-// there may also be null, and without references, which some of them lose. It
-// is a hint to the model: answers are checked against the schema as it was. It
-// reports Invalid for what is no schema of ours to send.
+// plain converts a JSON schema to one that all formats understand: without
+// null as a second type, and without references, which some of them lose. It
+// guides the model only; answers are checked against the original schema.
 func plain(raw json.RawMessage) (map[string]any, error) {
 	var root map[string]any
 	if err := json.Unmarshal(raw, &root); err != nil {
-		return nil, engi.Errorf(engi.Invalid, "the schema is no object: %s", line(err.Error()))
+		return nil, engi.Errorf(engi.Invalid, "the schema is not an object: %s", line(err.Error()))
 	}
 	p := schemaInliner{root: root, nodesLeft: maxNodes}
 	out, _ := p.node(root, 0).(map[string]any)
@@ -48,7 +47,7 @@ const (
 
 func (in *schemaInliner) node(v any, depth int) any {
 	if in.nodesLeft--; in.nodesLeft < 0 || depth > maxNesting {
-		return map[string]any{} // anything: the check has the last word
+		return map[string]any{} // accepts anything; Check decides
 	}
 	switch v := v.(type) {
 	case []any:
@@ -80,11 +79,11 @@ func (in *schemaInliner) node(v any, depth int) any {
 	return v
 }
 
-// wrapping is the name under which what is no object is asked for.
+// wrapping is the name of the property that holds a value that is not an object.
 const wrapping = "answer"
 
-// wrap makes an object of a schema of something else, for tools take nothing
-// else.
+// wrap turns a schema of another type into one of an object, since arguments of
+// tools are objects.
 func wrap(s map[string]any) (_ map[string]any, wrapped bool) {
 	if _, ok := s["properties"]; ok || s["type"] == "object" {
 		return s, false

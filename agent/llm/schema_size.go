@@ -8,28 +8,27 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// maxWeight bounds the places of a schema that one value may be held against,
-// all references written out.
+// maxSchemaNodes bounds the objects and lists of a schema, all references
+// expanded.
 const maxSchemaNodes = 20_000
 
-// bounded reports Invalid for a schema that checking would not come to an end
-// with, or not soon: one that refers to itself, or that grows beyond all bounds
-// when its references are written out. Only references to places within the
-// schema are understood.
+// checkSchemaSize reports Invalid for a schema that would make validation slow
+// or endless: one that is recursive, or large when its references are expanded.
+// References to other documents are Invalid too.
 func checkSchemaSize(root any) error {
 	w := schemaCounter{root: root, counts: map[string]int{}}
 	n, err := w.count(root, 0)
 	if err == nil && n > maxSchemaNodes {
-		err = engi.Errorf(engi.Invalid, "the schema has more than %d parts, references written out", maxSchemaNodes)
+		err = engi.Errorf(engi.Invalid, "the schema has more than %d parts when its references are expanded", maxSchemaNodes)
 	}
 	return err
 }
 
-// A weigher counts the parts of a schema. Every object and list is taken for a
-// schema: counting too much does no harm.
+// A schemaCounter counts the nodes of a schema. It takes every object and list
+// for a schema, which can only make the count too high.
 type schemaCounter struct {
 	root   any
-	counts map[string]int // weight by reference; open if it is being weighed
+	counts map[string]int // by reference; inProgress while it is being counted
 }
 
 const (
@@ -76,17 +75,17 @@ func (c *schemaCounter) count(node any, depth int) (int, error) {
 	return total, nil
 }
 
-// follow weighs what a reference refers to.
+// countReference counts the nodes of what a reference refers to.
 func (c *schemaCounter) countReference(ref string, depth int) (int, error) {
 	switch n, ok := c.counts[ref]; {
 	case ok && n == inProgress:
-		return 0, engi.Errorf(engi.Invalid, "the schema refers to itself by %.80q, which is not supported", ref)
+		return 0, engi.Errorf(engi.Invalid, "the schema is recursive at %.80q, which is not supported", ref)
 	case ok:
 		return n, nil
 	}
 	node, ok := resolvePointer(c.root, ref)
 	if !ok {
-		return 0, engi.Errorf(engi.Invalid, "the schema refers to %.80q, which is no place in it", ref)
+		return 0, engi.Errorf(engi.Invalid, "the schema refers to %.80q, which is not in it", ref)
 	}
 	c.counts[ref] = inProgress
 	n, err := c.count(node, depth+1)
@@ -94,7 +93,8 @@ func (c *schemaCounter) countReference(ref string, depth int) (int, error) {
 	return n, err
 }
 
-// pointed returns the place in a schema that a JSON pointer in a fragment names.
+// resolvePointer returns the node that a URL fragment with a JSON pointer refers
+// to.
 func resolvePointer(root any, ref string) (any, bool) {
 	path, ok := strings.CutPrefix(ref, "#")
 	if !ok {
