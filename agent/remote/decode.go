@@ -11,31 +11,30 @@ import (
 
 const (
 	maxMessage = 8 << 20 // bytes
-	maxNoise   = 1000    // lines that are no messages
+	maxNoise   = 1000    // lines that are not messages
 )
 
-// A framer takes messages out of a stream of lines. Lines that are none are
-// passed over, since programs print all sorts of things before they begin.
+// A lineDecoder decodes messages, one per line. It skips lines that are not
+// messages, since programs print all sorts of things when they start.
 type lineDecoder struct {
-	partial []byte // of a line that has not ended
+	partial []byte // of an incomplete line
 	noise   int
 }
 
-// next yields the messages that end in data. After an error there is nothing
-// more.
+// next yields the messages that are complete with data. It ends after an error.
 func (d *lineDecoder) next(data []byte) iter.Seq2[jsonrpc.Message, error] {
 	return func(yield func(jsonrpc.Message, error) bool) {
 		for {
 			line, more, ended := bytes.Cut(data, []byte("\n"))
 			if len(d.partial)+len(line) > maxMessage {
-				yield(nil, engi.Errorf(engi.Exhausted, "a message of it has more than %d bytes", maxMessage))
+				yield(nil, engi.Errorf(engi.Exhausted, "a message has more than %d bytes", maxMessage))
 				return
 			}
 			if !ended {
 				d.partial = append(d.partial, line...)
 				return
 			}
-			// Messages keep parts of their line, and data is only lent.
+			// Messages refer to parts of their line, and data is the caller's.
 			line, d.partial = append(d.partial, line...), nil
 			data = more
 			if line = bytes.TrimSpace(line); len(line) == 0 {
@@ -49,7 +48,7 @@ func (d *lineDecoder) next(data []byte) iter.Seq2[jsonrpc.Message, error] {
 				continue
 			}
 			if d.noise++; d.noise > maxNoise {
-				yield(nil, engi.Errorf(engi.Unavailable, "it does not speak the protocol: %.80q", line))
+				yield(nil, engi.Errorf(engi.Unavailable, "the program does not speak MCP: %.80q", line))
 				return
 			}
 		}

@@ -14,7 +14,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// modeVariable makes the test's own program a server of tools.
+// modeVariable, if set, makes the test binary an MCP server.
 const modeVariable = "REMOTE_TEST_SERVER"
 
 func TestMain(m *testing.M) {
@@ -36,7 +36,7 @@ type textArgs struct {
 
 var pixel, _ = base64.StdEncoding.DecodeString("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 
-// good is a server that keeps to the protocol.
+// good returns a server that follows the protocol.
 func good() *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "good", Version: "1"}, nil)
 	add := func(name string, f func(ctx context.Context, req *sdk.CallToolRequest, a textArgs) ([]sdk.Content, error)) {
@@ -106,7 +106,7 @@ func good() *sdk.Server {
 	return s
 }
 
-// hostile speaks what its mode says, a line at a time.
+// hostile is a server that misbehaves as mode says.
 func hostile(mode string) {
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 1<<20)
@@ -202,7 +202,7 @@ func hostile(mode string) {
 			case "broken call":
 				say(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"martian"}]}}`, q.ID)
 			case "deaf":
-				for { // it reads nothing more, and wants to hear a lot
+				for { // it reads nothing more
 					say(`{"jsonrpc":"2.0","id":"r","method":"ping"}`)
 				}
 			case "hangs":

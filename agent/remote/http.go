@@ -10,15 +10,15 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// web returns a client that sends the server's headers to its host only. What it
-// does ends with gone.
-func newHTTPClient(gone context.Context, s Server, next http.RoundTripper) *http.Client {
+// newHTTPClient returns a client that sends requests, with the server's headers,
+// to the server's host only. They end when ctx does.
+func newHTTPClient(ctx context.Context, s Server, next http.RoundTripper) *http.Client {
 	home, err := url.Parse(s.URL)
-	if err != nil { // validated
+	if err != nil { // unreachable: Validate has parsed it
 		home = &url.URL{}
 	}
 	return &http.Client{
-		Transport: oneHostTransport{s.Header, home, gone, next},
+		Transport: oneHostTransport{s.Header, home, ctx, next},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			if len(via) > 5 || req.URL.Scheme != home.Scheme || req.URL.Host != home.Host {
 				return http.ErrUseLastResponse
@@ -28,7 +28,7 @@ func newHTTPClient(gone context.Context, s Server, next http.RoundTripper) *http
 	}
 }
 
-// homeward carries requests to one host and bounds the answers.
+// A oneHostTransport sends requests to one host and bounds the responses.
 type oneHostTransport struct {
 	header http.Header
 	server *url.URL
@@ -38,7 +38,7 @@ type oneHostTransport struct {
 
 func (t oneHostTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Host != t.server.Host || r.URL.Scheme != t.server.Scheme {
-		return nil, engi.Errorf(engi.Denied, "the server sends elsewhere, to %.100s", r.URL.Host)
+		return nil, engi.Errorf(engi.Denied, "the server redirects to another host, %.100s", r.URL.Host)
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	stop := context.AfterFunc(t.done, cancel)
@@ -56,10 +56,10 @@ func (t oneHostTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// maxLines bounds the events in an answer: each is kept until it is handled.
+// maxLines bounds the events in a response, which are held until handled.
 const maxLines = 100_000
 
-// bounded is a body that ends in an error when it is too long.
+// A limitedBody fails when it is too long.
 type limitedBody struct {
 	io.ReadCloser
 	left, lines int
@@ -73,7 +73,7 @@ func (b *limitedBody) Close() error {
 
 func (b *limitedBody) Read(p []byte) (int, error) {
 	if b.left <= 0 || b.lines <= 0 {
-		return 0, engi.Errorf(engi.Exhausted, "it sends too much at once")
+		return 0, engi.Errorf(engi.Exhausted, "the response is too long")
 	}
 	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
 	b.left -= n

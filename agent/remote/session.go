@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,15 +18,16 @@ import (
 	"github.com/engi-dev/engi/agent/tool"
 )
 
-// A room is one server in one run.
+// A session is the use of one server by one run. It connects when a tool is
+// first called, or listed, and again when the connection breaks.
 type session struct {
 	source *source
 	env    tool.Env
 
-	mu       sync.Mutex // held while a session is made
+	mu       sync.Mutex // also held while connecting
 	conn     *sdk.ClientSession
-	cleanups []func() // how to let go of it, newest last
-	connects int      // sessions
+	cleanups []func() // of conn, newest last
+	connects int      // so far
 	closed   bool
 
 	progressMu sync.Mutex
@@ -34,90 +36,90 @@ type session struct {
 }
 
 const (
-	// maxSessions is how often a server is started or reached in one run.
+	// maxConnects is how often one run connects to a server.
 	maxConnects  = 4
-	maxProgress  = 64 << 10 // bytes of what one call says while it works
+	maxProgress  = 64 << 10 // bytes of progress messages of one call
 	closeTimeout = 2 * time.Second
-	// ownFor is how long a server's own sandbox lives if this node does not
-	// come back to end it; the run itself ends before.
+	// sandboxLifetime is when a server's own sandbox ends if this node cannot
+	// stop it. It is longer than a run.
 	sandboxLifetime = 2 * time.Hour
 )
 
-// deadline bounds a call, and a start.
+// withTimeout bounds a call, or connecting.
 func (s *source) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, s.server.Timeout,
 		engi.Errorf(engi.Expired, "the MCP server %s did not answer within %v", s.server.Name, s.server.Timeout))
 }
 
-// enter returns the session, or makes it.
+// connection returns the current connection, or a new one.
 func (s *session) connection(ctx context.Context) (*sdk.ClientSession, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.closed:
-		return nil, engi.Errorf(engi.Unavailable, "the run is over")
+		return nil, engi.Errorf(engi.Unavailable, "the run has ended")
 	case s.conn != nil:
 		return s.conn, nil
 	case s.connects >= maxConnects:
-		return nil, engi.Errorf(engi.Unavailable, "it broke off %d times in this run", s.connects)
+		return nil, engi.Errorf(engi.Unavailable, "the connection broke %d times in this run", s.connects)
 	}
 	s.connects++
-	transport, errs, abort, err := s.transport(ctx)
+	transport, stderr, abort, err := s.transport(ctx)
 	if err != nil {
-		s.release()
+		s.disconnectLocked()
 		return nil, err
 	}
 	client := sdk.NewClient(&sdk.Implementation{Name: "engi", Version: s.source.opt.Version}, &sdk.ClientOptions{
-		// Nothing is offered to servers: no models, no files, no questions.
+		// Servers get nothing from us: no models, no files, no user input.
 		Capabilities:                &sdk.ClientCapabilities{},
 		MultiRoundTrip:              &sdk.MultiRoundTripOptions{Disabled: true},
 		ProgressNotificationHandler: func(_ context.Context, n *sdk.ProgressNotificationClientRequest) { s.progress(n.Params) },
 	})
-	session, err := client.Connect(ctx, transport, nil)
+	conn, err := client.Connect(ctx, transport, nil)
 	if err != nil {
-		if why := errs(); why != "" {
-			err = engi.Errorf(engi.Unavailable, "%v; it said: %s", err, why)
+		if text := stderr(); text != "" {
+			err = engi.Errorf(engi.Unavailable, "%v; its standard error: %s", err, text)
 		}
-		s.release()
+		s.disconnectLocked()
 		return nil, causeOf(ctx, err)
 	}
-	// First of all the session, then what it stands on. A server that does not
-	// listen cannot hold us up.
+	// The connection is closed before what it runs on. A server that does not
+	// react is cut off.
 	s.cleanups = append(s.cleanups, func() {
-		patience := time.AfterFunc(closeTimeout, abort)
-		defer patience.Stop()
-		_ = session.Close() // it may be gone already
+		timer := time.AfterFunc(closeTimeout, abort)
+		defer timer.Stop()
+		_ = conn.Close() // it may be broken
 	})
-	s.conn = session
-	return session, nil
+	s.conn = conn
+	return conn, nil
 }
 
-// undo lets go of what there is. The caller holds r.mu.
-func (s *session) release() {
-	for i := len(s.cleanups) - 1; i >= 0; i-- {
-		s.cleanups[i]()
+// disconnectLocked undoes what connecting did.
+func (s *session) disconnectLocked() {
+	for _, f := range slices.Backward(s.cleanups) {
+		f()
 	}
 	s.cleanups, s.conn = nil, nil
 }
 
-// drop lets go of a session that broke; the next call makes another.
-func (s *session) discard(session *sdk.ClientSession) {
+// discard drops a broken connection, so that the next call makes a new one.
+func (s *session) discard(conn *sdk.ClientSession) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.conn == session {
-		s.release()
+	if s.conn == conn {
+		s.disconnectLocked()
 	}
 }
 
-// close ends the server's part in the run.
+// close ends the use of the server. It may be called again.
 func (s *session) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	s.release()
+	s.disconnectLocked()
 }
 
-// broken prefers why ctx ended to that it did.
+// causeOf returns the cause of ctx if it has ended, and else err.
 func causeOf(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -125,15 +127,15 @@ func causeOf(ctx context.Context, err error) error {
 	return err
 }
 
-// reach opens the way to the server. errs returns what it has complained
-// about, abort breaks everything off.
-func (s *session) transport(ctx context.Context) (t sdk.Transport, errs func() string, abort func(), err error) {
+// transport returns a transport to the server. stderr returns the end of the
+// program's standard error, abort cuts the transport off.
+func (s *session) transport(ctx context.Context) (t sdk.Transport, stderr func() string, abort func(), err error) {
 	server := s.source.server
 	if server.URL != "" {
-		gone, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		until, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		s.cleanups = append(s.cleanups, cancel)
 		return &sdk.StreamableClientTransport{
-			Endpoint: server.URL, HTTPClient: newHTTPClient(gone, server, s.source.opt.Transport), MaxRetries: 2, DisableStandaloneSSE: true, MaxEventSize: maxMessage,
+			Endpoint: server.URL, HTTPClient: newHTTPClient(until, server, s.source.opt.Transport), MaxRetries: 2, DisableStandaloneSSE: true, MaxEventSize: maxMessage,
 		}, func() string { return "" }, cancel, nil
 	}
 	g, err := s.enterGuest(ctx)
@@ -148,7 +150,8 @@ func (s *session) transport(ctx context.Context) (t sdk.Transport, errs func() s
 	return p, p.stderrTail, func() { p.cancel(io.EOF) }, nil
 }
 
-// guest enters the sandbox that the server runs in, which may have to be made.
+// enterGuest enters the sandbox that the server runs in, which it creates if
+// the server has its own.
 func (s *session) enterGuest(ctx context.Context) (engi.Guest, error) {
 	id, opt := s.env.Sandbox, s.source.opt
 	switch {
@@ -160,7 +163,7 @@ func (s *session) enterGuest(ctx context.Context) (engi.Guest, error) {
 		s.cleanups = append(s.cleanups, release)
 		return g, nil
 	case opt.Sandboxes == nil || s.source.server.InRunSandbox && id == "":
-		return nil, engi.Errorf(engi.Unsupported, "there is no sandbox for it")
+		return nil, engi.Errorf(engi.Unsupported, "this run has no sandbox for it")
 	case !s.source.server.InRunSandbox:
 		var err error
 		if id, err = s.createSandbox(ctx); err != nil {
@@ -175,28 +178,28 @@ func (s *session) enterGuest(ctx context.Context) (engi.Guest, error) {
 	return g, nil
 }
 
-// Words by which a server's own sandbox is found again after a crash.
+// Metadata of a server's own sandbox, to find it after a crash.
 const (
 	metadataServer = "engi.mcp-server"
 	metadataRun    = "engi.run"
 )
 
-// own makes the sandbox of a server's own, which is the run's owner's. One that
-// a crash has left is ended first.
+// createSandbox creates the server's own sandbox, for the owner of the run. It
+// first stops one that is left from before a crash.
 func (s *session) createSandbox(ctx context.Context) (engi.SandboxID, error) {
-	boxes, words := s.source.opt.Sandboxes, map[string]string{metadataServer: s.source.server.Name, metadataRun: string(s.env.Run)}
-	left, err := boxes.List(ctx, s.env.Owner, engi.SandboxFilter{Owned: true, Metadata: words})
+	sandboxes, metadata := s.source.opt.Sandboxes, map[string]string{metadataServer: s.source.server.Name, metadataRun: string(s.env.Run)}
+	old, err := sandboxes.List(ctx, s.env.Owner, engi.SandboxFilter{Owned: true, Metadata: metadata})
 	if err != nil {
 		return "", err
 	}
-	for _, b := range left {
-		if err := boxes.Stop(ctx, s.env.Owner, b.ID); err != nil && engi.KindOf(err) != engi.NotFound {
+	for _, b := range old {
+		if err := sandboxes.Stop(ctx, s.env.Owner, b.ID); err != nil && engi.KindOf(err) != engi.NotFound {
 			return "", err
 		}
 	}
 	server := s.source.server
-	b, err := boxes.Create(ctx, engi.SandboxSpec{
-		Owner: s.env.Owner, Template: server.Template, Network: server.Network, Metadata: words,
+	b, err := sandboxes.Create(ctx, engi.SandboxSpec{
+		Owner: s.env.Owner, Template: server.Template, Network: server.Network, Metadata: metadata,
 		Lifetime: engi.Lifetime{Timeout: sandboxLifetime}, Ports: engi.PortPolicy{Private: true},
 	})
 	if err != nil {
@@ -205,39 +208,39 @@ func (s *session) createSandbox(ctx context.Context) (engi.SandboxID, error) {
 	s.cleanups = append(s.cleanups, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
-		if err := boxes.Stop(ctx, s.env.Owner, b.ID); err != nil && engi.KindOf(err) != engi.NotFound {
-			s.source.opt.Log.WarnContext(ctx, "end the sandbox of an MCP server", "server", server.Name, "sandbox", b.ID, "err", err)
+		if err := sandboxes.Stop(ctx, s.env.Owner, b.ID); err != nil && engi.KindOf(err) != engi.NotFound {
+			s.source.opt.Log.WarnContext(ctx, "stop the sandbox of an MCP server", "server", server.Name, "sandbox", b.ID, "err", err)
 		}
 	})
 	return b.ID, nil
 }
 
-// call uses a tool. What goes wrong with the server is a result.
-func (s *session) call(ctx context.Context, c *tool.Call, o remoteTool, args json.RawMessage) (tool.Result, error) {
+// call calls a tool. An error of the server is a failed result.
+func (s *session) call(ctx context.Context, c *tool.Call, t remoteTool, args json.RawMessage) (tool.Result, error) {
 	run := ctx
 	ctx, cancel := s.source.withTimeout(ctx)
 	defer cancel()
-	session, err := s.connection(ctx)
+	conn, err := s.connection(ctx)
 	if err != nil {
 		return s.failure(run, err)
 	}
 	token := s.subscribe(c)
 	defer s.unsubscribe(token)
-	p := &sdk.CallToolParams{Name: o.remoteName, Arguments: args}
+	p := &sdk.CallToolParams{Name: t.remoteName, Arguments: args}
 	p.SetProgressToken(token)
-	answer, err := session.CallTool(ctx, p)
+	answer, err := conn.CallTool(ctx, p)
 	if err == nil {
 		return result(answer), nil
 	}
-	var theirs *jsonrpc.Error
-	if ctx.Err() == nil && !errors.As(err, &theirs) {
-		s.discard(session)
-		err = engi.Errorf(engi.Unavailable, "it broke off, and it is unknown how far it came: %v", err)
+	if _, answered := errors.AsType[*jsonrpc.Error](err); !answered && ctx.Err() == nil {
+		s.discard(conn)
+		err = engi.Errorf(engi.Unavailable, "the connection broke, and how much of the call was done is unknown: %v", err)
 	}
 	return s.failure(run, causeOf(ctx, err))
 }
 
-// failure is what a model sees of an error; the end of the run is none.
+// failure returns what a model sees of an error, or the error that ended the
+// run.
 func (s *session) failure(run context.Context, err error) (tool.Result, error) {
 	if run.Err() != nil {
 		return tool.Result{}, context.Cause(run)
@@ -246,10 +249,10 @@ func (s *session) failure(run context.Context, err error) (tool.Result, error) {
 	return tool.Result{Text: fmt.Sprintf("the MCP server %s: %s", s.source.server.Name, errorText(err)), Failed: true}, nil
 }
 
-// A hearer is a call that hears what is said while it works.
+// A progressSink is a call that receives progress messages.
 type progressSink struct {
 	call *tool.Call
-	left int // bytes left
+	left int // bytes
 }
 
 func (s *session) subscribe(c *tool.Call) (token string) {
@@ -264,20 +267,20 @@ func (s *session) subscribe(c *tool.Call) (token string) {
 	return token
 }
 
-// unlisten returns when nothing more is said to the call.
+// unsubscribe returns when the call receives no more messages.
 func (s *session) unsubscribe(token string) {
 	s.progressMu.Lock()
 	defer s.progressMu.Unlock()
 	delete(s.sinks, token)
 }
 
-// progress passes on what a server says about a call.
+// progress passes a progress message on to its call.
 func (s *session) progress(n *sdk.ProgressNotificationParams) {
 	token, _ := n.ProgressToken.(string)
 	s.progressMu.Lock()
 	defer s.progressMu.Unlock()
-	h := s.sinks[token]
-	if h == nil || h.left <= 0 {
+	sink := s.sinks[token]
+	if sink == nil || sink.left <= 0 {
 		return
 	}
 	text := n.Message
@@ -287,7 +290,7 @@ func (s *session) progress(n *sdk.ProgressNotificationParams) {
 	if text == "" {
 		return
 	}
-	text = truncate(strings.ToValidUTF8(text, "\ufffd"), h.left) + "\n"
-	h.left -= len(text)
-	h.call.Out(engi.Stdout, []byte(text))
+	text = truncate(strings.ToValidUTF8(text, "\ufffd"), sink.left) + "\n"
+	sink.left -= len(text)
+	sink.call.Out(engi.Stdout, []byte(text))
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/engi-dev/engi/agent/tool"
 )
 
-// An offer is a tool of a server, made fit for models.
+// A remoteTool is a tool of a server, adapted for models.
 type remoteTool struct {
-	name        string // that models see
-	remoteName  string // that the server knows
+	name        string // for models
+	remoteName  string // for the server
 	description string
 	schema      *llm.Schema
 	repeatable  bool
@@ -32,7 +32,7 @@ const (
 	maxPages       = 64
 	maxDescription = 4 << 10
 	maxSchema      = 32 << 10
-	maxSchemas     = 512 << 10 // of all tools: each step of a run shows them to the model
+	maxSchemas     = 512 << 10 // of all tools: they are part of every request to the model
 	maxSkipped     = 32
 
 	maxText   = 1 << 20 // of a result
@@ -40,7 +40,7 @@ const (
 	maxImages = 8
 )
 
-// list asks a server for its tools, and keeps the answer for a while.
+// list asks the server for its tools and caches them.
 func (s *session) list(ctx context.Context) ([]remoteTool, error) {
 	ctx, cancel := s.source.withTimeout(ctx)
 	defer cancel()
@@ -49,13 +49,13 @@ func (s *session) list(ctx context.Context) ([]remoteTool, error) {
 		return nil, err
 	}
 	wanted := s.source.server.Tools
-	var offers []remoteTool
-	var left []string
+	var tools []remoteTool
+	var skipped []string
 	size := 0
-	leave := func(name string, why any) {
-		s.source.opt.Log.WarnContext(ctx, "a tool of an MCP server is left out", "server", s.source.server.Name, "tool", singleLine(name, 80), "why", why)
-		if len(left) < maxSkipped {
-			left = append(left, fmt.Sprintf("%s: %v", singleLine(name, 80), why))
+	skip := func(name string, reason any) {
+		s.source.opt.Log.WarnContext(ctx, "skip a tool of an MCP server", "server", s.source.server.Name, "tool", singleLine(name, 80), "reason", reason)
+		if len(skipped) < maxSkipped {
+			skipped = append(skipped, fmt.Sprintf("%s: %v", singleLine(name, 80), reason))
 		}
 	}
 	cursor := ""
@@ -71,33 +71,33 @@ func (s *session) list(ctx context.Context) ([]remoteTool, error) {
 			o, err := s.source.adapt(t)
 			switch {
 			case err != nil:
-				leave(t.Name, err)
-			case len(offers) == maxTools:
-				leave(t.Name, fmt.Sprintf("there are more than %d tools", maxTools))
+				skip(t.Name, err)
+			case len(tools) == maxTools:
+				skip(t.Name, fmt.Sprintf("there are more than %d tools", maxTools))
 			case size+len(o.description)+len(o.schema.JSON()) > maxSchemas:
-				leave(t.Name, "the tools take too much room together")
-			case slices.ContainsFunc(offers, func(x remoteTool) bool { return x.name == o.name }):
-				leave(t.Name, "there is another one of the name")
+				skip(t.Name, "the schemas of all tools are too large together")
+			case slices.ContainsFunc(tools, func(x remoteTool) bool { return x.name == o.name }):
+				skip(t.Name, "there is another tool with the same name")
 			default:
 				size += len(o.description) + len(o.schema.JSON())
-				offers = append(offers, o)
+				tools = append(tools, o)
 			}
 		}
-		if page.NextCursor == "" || page.NextCursor == cursor || len(offers) == maxTools {
+		if page.NextCursor == "" || page.NextCursor == cursor || len(tools) == maxTools {
 			break
 		}
 		cursor = page.NextCursor
 	}
 	for _, name := range wanted {
-		if !slices.ContainsFunc(offers, func(o remoteTool) bool { return o.remoteName == name }) {
-			leave(name, "the configuration names it, and the server has not got it")
+		if !slices.ContainsFunc(tools, func(o remoteTool) bool { return o.remoteName == name }) {
+			skip(name, "the configuration names it, but the server does not have it")
 		}
 	}
-	s.source.update(offers, left, nil)
-	return offers, nil
+	s.source.update(tools, skipped, nil)
+	return tools, nil
 }
 
-// offer makes a tool fit for models.
+// adapt adapts a tool for models. It reports Invalid for one that cannot be.
 func (s *source) adapt(t *sdk.Tool) (o remoteTool, err error) {
 	if t.Name == "" || len(t.Name) > 256 {
 		return o, engi.Errorf(engi.Invalid, "its name has %d bytes", len(t.Name))
@@ -105,7 +105,7 @@ func (s *source) adapt(t *sdk.Tool) (o remoteTool, err error) {
 	raw := json.RawMessage(`{"type":"object"}`)
 	if t.InputSchema != nil {
 		if raw, err = json.Marshal(t.InputSchema); err != nil {
-			return o, engi.Errorf(engi.Invalid, "its schema is none")
+			return o, engi.Errorf(engi.Invalid, "its schema cannot be encoded")
 		}
 	}
 	if len(raw) > maxSchema {
@@ -115,7 +115,7 @@ func (s *source) adapt(t *sdk.Tool) (o remoteTool, err error) {
 		Type any `json:"type"`
 	}
 	if json.Unmarshal(raw, &head) != nil || head.Type != "object" {
-		return o, engi.Errorf(engi.Invalid, "its arguments are no object")
+		return o, engi.Errorf(engi.Invalid, "its arguments are not an object")
 	}
 	shape, err := llm.ParseSchema(raw)
 	if err != nil {
@@ -131,8 +131,8 @@ func (s *source) adapt(t *sdk.Tool) (o remoteTool, err error) {
 	}, nil
 }
 
-// named is the name of a tool that tells whose it is, and that models and
-// their providers accept.
+// toolName returns the name of a tool with the server's prefix, in characters
+// that providers accept.
 func (s *source) toolName(theirs string) string {
 	name := s.server.Name + "_" + toolNames.ReplaceAllString(theirs, "_")
 	if len(name) > 64 {
@@ -142,7 +142,7 @@ func (s *source) toolName(theirs string) string {
 	return name
 }
 
-// result is what a model is shown of an answer.
+// result returns what a model sees of an answer.
 func result(r *sdk.CallToolResult) tool.Result {
 	out := tool.Result{Failed: r.IsError}
 	var text strings.Builder
@@ -163,7 +163,7 @@ func result(r *sdk.CallToolResult) tool.Result {
 				out.Images = append(out.Images, img)
 			}
 		case *sdk.AudioContent:
-			say(fmt.Sprintf("[sound of %d bytes left out]", len(c.Data)))
+			say(fmt.Sprintf("[audio of %d bytes left out]", len(c.Data)))
 		case *sdk.ResourceLink:
 			say(fmt.Sprintf("[resource %s: %s]", singleLine(c.URI, 2<<10), singleLine(c.Description, 500)))
 		case *sdk.EmbeddedResource:
@@ -185,16 +185,16 @@ func result(r *sdk.CallToolResult) tool.Result {
 	return out
 }
 
-// image returns a picture if it is what it says, else why not.
+// image returns an image, or why it is left out.
 func image(c *sdk.ImageContent, have int) (engi.Image, string) {
 	kind := http.DetectContentType(c.Data)
 	switch {
 	case have == maxImages:
-		return engi.Image{}, fmt.Sprintf("[picture left out: there are more than %d]", maxImages)
+		return engi.Image{}, fmt.Sprintf("[image left out: there are more than %d]", maxImages)
 	case len(c.Data) > maxImage:
-		return engi.Image{}, fmt.Sprintf("[picture of %d bytes left out: it may have %d]", len(c.Data), maxImage)
+		return engi.Image{}, fmt.Sprintf("[image of %d bytes left out: %d at most]", len(c.Data), maxImage)
 	case !slices.Contains(engi.ImageTypes(), kind):
-		return engi.Image{}, fmt.Sprintf("[picture of type %s left out]", singleLine(c.MIMEType, 80))
+		return engi.Image{}, fmt.Sprintf("[image of type %s left out]", singleLine(c.MIMEType, 80))
 	}
 	return engi.Image{MediaType: kind, Data: bytes.Clone(c.Data)}, ""
 }
