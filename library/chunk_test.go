@@ -27,7 +27,7 @@ func TestChunk(t *testing.T) {
 	for _, p := range ps {
 		list = append(list, got{strings.Join(p.Headings, ">"), p.Anchor, p.Text[:min(len(p.Text), 12)]})
 		if len(p.Text) > maxCodeChunk {
-			t.Errorf("a piece of %d bytes", len(p.Text))
+			t.Errorf("a chunk of %d bytes", len(p.Text))
 		}
 	}
 	want := []got{
@@ -38,12 +38,12 @@ func TestChunk(t *testing.T) {
 		t.Error(diff)
 	}
 	if ps[5].Text != code {
-		t.Errorf("a block of code is cut: %q", ps[5].Text[len(ps[5].Text)-30:])
+		t.Errorf("a block of code was split: %q", ps[5].Text[len(ps[5].Text)-30:])
 	}
 }
 
-// TestHostileDepth reads what takes minutes if it is read as it is meant.
-func TestHostileDepth(t *testing.T) {
+// TestHostileNesting splits text that takes minutes to parse as Markdown.
+func TestHostileNesting(t *testing.T) {
 	for _, s := range []string{">", "> ", "- ", "1. ", "> - ", "# a\n", "***\n", "a\n=\n", "[a]: b\n", "<div>\n", "```\n"} {
 		split(strings.Repeat(s, (1<<18)/len(s)))
 	}
@@ -53,7 +53,7 @@ func TestHostileDepth(t *testing.T) {
 }
 
 func TestTerms(t *testing.T) {
-	for question, want := range map[string][]string{
+	for query, want := range map[string][]string{
 		"How do I create an issue?":        {"create", "issue"},
 		"linear.createIssue()":             {"linear.createissue", "linear", "create", "issue"},
 		"snake_case-name @scope/pkg":       {"snake_case-name", "snake", "case", "name", "scope/pkg", "scope", "pkg"},
@@ -61,11 +61,11 @@ func TestTerms(t *testing.T) {
 		"HTTPServer parseJSON2 Größe ünïx": {"httpserver", "http", "server", "parsejson2", "parse", "json2", "größe", "ünïx"},
 		"?!":                               nil,
 	} {
-		if diff := cmp.Diff(want, queryTerms(question)); diff != "" {
-			t.Errorf("%q: %s", question, diff)
+		if diff := cmp.Diff(want, queryTerms(query)); diff != "" {
+			t.Errorf("%q: %s", query, diff)
 		}
 	}
-	if n := len(queryTerms(strings.Repeat("a1 b2 c3 d4 e5 f6 g7 h8 ", 1) + long(100))); n != maxWords {
+	if n := len(queryTerms(strings.Repeat("a1 b2 c3 d4 e5 f6 g7 h8 ", 1) + long(100))); n != maxTerms {
 		t.Errorf("%d terms", n)
 	}
 }
@@ -114,7 +114,7 @@ func FuzzChunk(f *testing.F) {
 		}
 		for _, p := range ps {
 			if strings.TrimSpace(p.Text) == "" || !utf8.ValidString(p.Text) || len(p.Text) > 2*maxCodeChunk {
-				t.Errorf("piece %q", p.Text)
+				t.Errorf("chunk %q", p.Text)
 			}
 			for _, h := range p.Headings {
 				if !utf8.ValidString(h) || len(h) > maxHeading || strings.ContainsRune(h, '\n') {

@@ -6,11 +6,11 @@ import (
 )
 
 const (
-	maxNames = 400 // parts of identifiers kept of a piece
-	maxWords = 24  // of a question
+	maxParts = 400 // of identifiers, per chunk
+	maxTerms = 24  // of a query
 )
 
-// stop are words that say nothing about what a question is after.
+// stopWords are ignored in queries.
 var stopWords = func() map[string]bool {
 	m := map[string]bool{}
 	for w := range strings.FieldsSeq(`a about all also am an and any are as at be been being but by can could did do does doing for from get
@@ -22,16 +22,16 @@ var stopWords = func() map[string]bool {
 	return m
 }()
 
-// fields yields the words of a text, identifiers in one: letters, digits,
-// and between them one of _ . - / @ : that join.
+// tokens splits a text into words. Identifiers with any of _ . - / @ : in them
+// are one word.
 func tokens(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_.-/@:", r)
 	})
 }
 
-// parts are the words that an identifier is made of, in lower case; one for a
-// plain word.
+// splitIdentifier returns the words of an identifier in lower case; a single one
+// for a plain word.
 func splitIdentifier(word string) []string {
 	var list []string
 	for run := range strings.FieldsFuncSeq(word, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
@@ -51,8 +51,8 @@ func splitIdentifier(word string) []string {
 	return list
 }
 
-// names are the parts of identifiers in mixed case, which a tokenizer takes
-// for one word.
+// identifierParts returns the parts of the mixed-case identifiers in a text,
+// which the store's tokenizer would take for one word each.
 func identifierParts(text string) string {
 	var b strings.Builder
 	n := 0
@@ -68,7 +68,7 @@ func identifierParts(text string) string {
 					b.WriteString(p)
 					b.WriteByte(' ')
 				}
-				if n += len(ps); n >= maxNames {
+				if n += len(ps); n >= maxParts {
 					return strings.TrimSpace(b.String())
 				}
 			}
@@ -77,11 +77,10 @@ func identifierParts(text string) string {
 	return strings.TrimSpace(b.String())
 }
 
-// terms are the words of a question that are looked for: identifiers as a
-// whole and by their parts, without words that say nothing, unless there are
-// no others.
-func queryTerms(question string) []string {
-	var list, dull []string
+// queryTerms returns the words to search for: identifiers as a whole and their
+// parts, without stop words unless there are no others.
+func queryTerms(query string) []string {
+	var list, stops []string
 	seen := map[string]bool{}
 	add := func(w string) {
 		w = strings.ToLower(w)
@@ -90,12 +89,12 @@ func queryTerms(question string) []string {
 		}
 		seen[w] = true
 		if stopWords[w] {
-			dull = append(dull, w)
+			stops = append(stops, w)
 			return
 		}
 		list = append(list, w)
 	}
-	for _, w := range tokens(question) {
+	for _, w := range tokens(query) {
 		if w = strings.Trim(w, "_.-/@:"); w == "" {
 			continue
 		}
@@ -109,7 +108,7 @@ func queryTerms(question string) []string {
 		}
 	}
 	if len(list) == 0 {
-		list = dull
+		list = stops
 	}
-	return list[:min(len(list), maxWords)]
+	return list[:min(len(list), maxTerms)]
 }

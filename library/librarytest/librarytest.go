@@ -1,5 +1,4 @@
-// Package librarytest holds the promises of [library.Store] as tests. It is
-// not for running servers.
+// Package librarytest tests implementations of [library.Store].
 package librarytest
 
 import (
@@ -12,18 +11,18 @@ import (
 	"github.com/engi-dev/engi/library"
 )
 
-func record(shelf, pkg, place string) library.Record {
+func record(collection, pkg, place string) library.Record {
 	now := time.Date(2026, 11, 20, 20, 0, 0, 5, time.UTC)
 	return library.Record{
 		Document: engi.Document{
 			ID: engi.NewDocumentID(), Owner: "ann", Package: pkg, Title: "T " + place, URL: "https://a.example/" + place, Fetched: true, Bytes: 10, Chunks: 2,
 			Digest: "d", State: engi.DocumentReady, Checked: now, Changed: now,
 		},
-		Collection: shelf, Key: place, Configured: true, ETag: `"e"`, Modified: "yesterday",
+		Collection: collection, Key: place, Configured: true, ETag: `"e"`, Modified: "yesterday",
 	}
 }
 
-func pieces(texts ...string) []library.Chunk {
+func chunks(texts ...string) []library.Chunk {
 	var list []library.Chunk
 	for i, t := range texts {
 		list = append(list, library.Chunk{
@@ -55,7 +54,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) library.Store) {
 		return ids
 	}
 
-	t.Run("what is kept comes back", func(t *testing.T) {
+	t.Run("what is put is got", func(t *testing.T) {
 		s := fresh(t)
 		r := record("d:ann", "p", "x")
 		r.Error = engi.Errorf(engi.Unavailable, "no").WithRemedy("wait")
@@ -64,7 +63,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) library.Store) {
 		module.Module = &engi.CodeModule{
 			Path: "lib/a.ts", Description: "d", Exports: []string{"a"}, Usage: "u", Scope: engi.ModuleUser, Source: "s", Session: engi.NewSessionID(), Saved: r.Checked,
 		}
-		ps := pieces("one", "two")
+		ps := chunks("one", "two")
 		put(t, s, r, ps)
 		put(t, s, module, nil)
 		got, err := s.Records(t.Context(), library.Filter{})
@@ -101,7 +100,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) library.Store) {
 		}
 	})
 
-	t.Run("records are chosen", func(t *testing.T) {
+	t.Run("records are filtered", func(t *testing.T) {
 		s := fresh(t)
 		a, b, m := put(t, s, record("d:ann", "p", "x"), nil), put(t, s, record("d:", "q", "x"), nil), record("u:ann", "", "x")
 		m.Module = &engi.CodeModule{Path: "x"}
@@ -110,13 +109,13 @@ func Promises(t *testing.T, fresh func(t *testing.T) library.Store) {
 			f    library.Filter
 			want []engi.DocumentID
 		}{
-			"all":       {library.Filter{}, []engi.DocumentID{m.ID, a.ID, b.ID}},
-			"documents": {library.Filter{Documents: true}, []engi.DocumentID{a.ID, b.ID}},
-			"shelf":     {library.Filter{Collections: []string{"d:", "u:ann"}}, []engi.DocumentID{m.ID, b.ID}},
-			"no shelf":  {library.Filter{Collections: []string{}}, nil},
-			"ID":        {library.Filter{IDs: []engi.DocumentID{a.ID, "doc_none"}}, []engi.DocumentID{a.ID}},
-			"other's":   {library.Filter{IDs: []engi.DocumentID{a.ID}, Collections: []string{"d:"}}, nil},
-			"place":     {library.Filter{Key: "x", Package: "q"}, []engi.DocumentID{b.ID}},
+			"all":           {library.Filter{}, []engi.DocumentID{m.ID, a.ID, b.ID}},
+			"documents":     {library.Filter{Documents: true}, []engi.DocumentID{a.ID, b.ID}},
+			"collection":    {library.Filter{Collections: []string{"d:", "u:ann"}}, []engi.DocumentID{m.ID, b.ID}},
+			"no collection": {library.Filter{Collections: []string{}}, nil},
+			"ID":            {library.Filter{IDs: []engi.DocumentID{a.ID, "doc_none"}}, []engi.DocumentID{a.ID}},
+			"other's":       {library.Filter{IDs: []engi.DocumentID{a.ID}, Collections: []string{"d:"}}, nil},
+			"place":         {library.Filter{Key: "x", Package: "q"}, []engi.DocumentID{b.ID}},
 		} {
 			got, err := s.Records(t.Context(), c.f)
 			if err != nil {
@@ -132,18 +131,18 @@ func Promises(t *testing.T, fresh func(t *testing.T) library.Store) {
 		}
 	})
 
-	t.Run("what is put in a place has it alone", func(t *testing.T) {
+	t.Run("a key is unique", func(t *testing.T) {
 		s := fresh(t)
-		first := put(t, s, record("d:ann", "p", "x"), pieces("apple", "pear"))
+		first := put(t, s, record("d:ann", "p", "x"), chunks("apple", "pear"))
 		next := record("d:ann", "p", "x")
 		second := put(t, s, next, nil)
 		if second.ID != first.ID {
 			t.Errorf("ID %s, then %s", first.ID, second.ID)
 		}
 		if ids := match(t, s, library.Query{Collections: []string{"d:ann"}, Words: []string{"apple"}}); len(ids) != 1 {
-			t.Errorf("a record without pieces took them away: %v", ids)
+			t.Errorf("a record without chunks took them away: %v", ids)
 		}
-		put(t, s, record("d:ann", "p", "x"), pieces("plum"))
+		put(t, s, record("d:ann", "p", "x"), chunks("plum"))
 		for word, n := range map[string]int{"apple": 0, "pear": 0, "plum": 1} {
 			if ids := match(t, s, library.Query{Collections: []string{"d:ann"}, Words: []string{word}}); len(ids) != n {
 				t.Errorf("%s: %v", word, ids)
@@ -155,7 +154,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) library.Store) {
 		}
 	})
 
-	t.Run("a shelf has a limit", func(t *testing.T) {
+	t.Run("quotas are enforced", func(t *testing.T) {
 		s := fresh(t)
 		q := library.Quota{Documents: 2, Bytes: 25}
 		for _, place := range []string{"a", "b", "a"} {
@@ -172,16 +171,16 @@ func Promises(t *testing.T, fresh func(t *testing.T) library.Store) {
 			t.Errorf("too much: %v", err)
 		}
 		if _, err := s.Put(t.Context(), record("d:bob", "", "c"), nil, q); err != nil {
-			t.Errorf("another shelf: %v", err)
+			t.Errorf("another collection: %v", err)
 		}
 	})
 
-	t.Run("words find what may be seen", func(t *testing.T) {
+	t.Run("words match in the given collections", func(t *testing.T) {
 		s := fresh(t)
-		a := pieces("Calling createIssue makes an issue", "nothing of the kind")
+		a := chunks("Calling createIssue makes an issue", "nothing of the kind")
 		a[0].Identifiers = "create issue"
 		put(t, s, record("d:ann", "@linear/sdk", "x"), a)
-		b, c, m := pieces("issues of snake_case_names"), pieces("an issue of a session"), pieces("a module of issues")
+		b, c, m := chunks("issues of snake_case_names"), chunks("an issue of a session"), chunks("a module of issues")
 		put(t, s, record("d:", "other", "y"), b)
 		put(t, s, record("s:1", "", "z"), c)
 		module := record("u:ann", "", "lib/x.ts")
@@ -216,11 +215,11 @@ func Promises(t *testing.T, fresh func(t *testing.T) library.Store) {
 		}
 	})
 
-	t.Run("what is removed is not found", func(t *testing.T) {
+	t.Run("removed records are not found", func(t *testing.T) {
 		s := fresh(t)
-		one, two := pieces("alpha"), pieces("alpha")
+		one, two := chunks("alpha"), chunks("alpha")
 		a, b := put(t, s, record("d:ann", "", "x"), one), put(t, s, record("d:ann", "", "y"), two)
-		put(t, s, record("s:1", "", "z"), pieces("alpha"))
+		put(t, s, record("s:1", "", "z"), chunks("alpha"))
 		if err := s.Remove(t.Context(), "d:bob", []engi.DocumentID{a.ID}); err != nil {
 			t.Fatal(err)
 		}
@@ -244,9 +243,9 @@ func Promises(t *testing.T, fresh func(t *testing.T) library.Store) {
 		}
 	})
 
-	t.Run("vectors come later, too", func(t *testing.T) {
+	t.Run("vectors can be set later", func(t *testing.T) {
 		s := fresh(t)
-		ps := pieces("alpha")
+		ps := chunks("alpha")
 		ps[0].Vector, ps[0].Embedder = nil, ""
 		r := put(t, s, record("d:ann", "", "x"), ps)
 		v, err := s.Vectors(t.Context(), "d:ann", r.ID)

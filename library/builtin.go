@@ -9,14 +9,13 @@ import (
 )
 
 const (
-	builtInName = "built-in:words-1" // with the method a number changes, so that vectors are made anew
+	builtInName = "built-in:words-1" // increment the number when the method changes, so that vectors are computed again
 	dimensions  = 384
 )
 
-// BuiltIn returns the embedder of nodes that have no other. It needs no model
-// and no network: a vector counts words, parts of identifiers and groups of
-// letters. Texts are alike for it when they share words or stems; of meaning
-// it knows nothing.
+// BuiltIn returns the embedder of nodes without an embedding model. A vector
+// counts words, parts of identifiers and groups of four letters, so texts are
+// similar if they share words or stems; it does not know what words mean.
 func BuiltIn() Embedder { return builtIn{} }
 
 type builtIn struct{}
@@ -64,7 +63,7 @@ func embedWords(t string) []float32 {
 		sum += float64(x) * float64(x)
 	}
 	if sum == 0 {
-		v[0], sum = 1, 1 // a text of no words is like others of none
+		v[0], sum = 1, 1 // texts without words are similar to each other
 	}
 	f := float32(1 / math.Sqrt(sum))
 	for i := range v {
@@ -73,8 +72,8 @@ func embedWords(t string) []float32 {
 	return v
 }
 
-// put adds a feature at two places, each with a sign of its own: features
-// that meet at one place differ at the other.
+// addFeature adds a feature at two hashed positions with hashed signs: features
+// that collide at one position rarely do at the other.
 func addFeature(v []float32, feature string, weight float64) {
 	h := uint64(14695981039346656037)
 	for i := range len(feature) {
@@ -93,7 +92,7 @@ func addFeature(v []float32, feature string, weight float64) {
 	}
 }
 
-// stem takes common endings off.
+// stem removes common endings.
 func stem(w string) string {
 	for _, end := range []string{"ations", "ation", "ments", "ment", "ings", "ing", "ies", "ied", "ers", "er", "es", "ed", "s", "e", "y"} {
 		if s, ok := strings.CutSuffix(w, end); ok && len(s) >= 3 {
