@@ -70,7 +70,7 @@ type Node struct {
 	fleet     *fleet.Manager
 	script    *script.Runner       // nil if scripts are not served
 	sessions  *sessions.Sessions   // nil if there are none
-	library   *library.Library        // nil if there is none
+	library   *library.Library     // nil if there is none
 	agents    *agent.Runner        // nil if there are none
 	ledger    *agents.Ledger       // of what their models cost
 	workflows *workflows.Workflows // nil if there are none

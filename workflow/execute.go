@@ -9,14 +9,13 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// unrecorded is how long a run waits when its record cannot be read or
-// written.
+// storeRetry is how long a run waits when its record cannot be read or written.
 const storeRetry = 5 * time.Second
 
-// errTimeout ends the context of a run whose time is up.
-var errTimeout = errors.New("the run's time is up")
+// errTimeout is the cause of a run's context when its timeout has passed.
+var errTimeout = errors.New("the run's timeout has passed")
 
-// Execute goes on with a run. It implements [Executor].
+// Execute implements [Executor].
 func (r *Runner) Execute(ctx context.Context, id engi.FunctionRunID, s Stepper) Outcome {
 	rec, err := r.opt.Store.Run(ctx, "", id)
 	switch {
@@ -34,13 +33,13 @@ func (r *Runner) Execute(ctx context.Context, id engi.FunctionRunID, s Stepper) 
 		return Outcome{Next: Again, After: time.Until(rec.NextAttempt), Error: rec.Error}
 	}
 
-	run := &activeRun{cancelled: make(chan struct{})}
+	active := &activeRun{cancelled: make(chan struct{})}
 	r.mu.Lock()
 	if r.active[id] != nil {
 		r.mu.Unlock()
 		return Outcome{Next: Again, After: time.Second}
 	}
-	r.active[id] = run
+	r.active[id] = active
 	r.mu.Unlock()
 	defer func() {
 		r.mu.Lock()
@@ -50,20 +49,20 @@ func (r *Runner) Execute(ctx context.Context, id engi.FunctionRunID, s Stepper) 
 
 	steps := rec.Steps
 	if rec, err = r.opt.Store.Update(ctx, "", id, beginAttempt); err != nil {
-		if errors.Is(err, errOver) { // cancelled a moment ago
+		if errors.Is(err, errEnded) { // cancelled in the meantime
 			return Outcome{Next: Ended}
 		}
 		return r.retryLater(ctx, id, err)
 	}
 	if rec.CancelRequested {
-		run.cancel()
+		active.cancel()
 	}
-	return r.runAttempt(ctx, rec, run, func() (json.RawMessage, error) { return r.attempt(ctx, rec, steps, run, s) })
+	return r.runAttempt(ctx, rec, steps, active, s)
 }
 
-var errOver = errors.New("the run is over")
+var errEnded = errors.New("the run has ended")
 
-// begin begins an attempt, or goes on with the one that was cut short.
+// beginAttempt begins an attempt, or continues an interrupted one.
 func beginAttempt(r *Record) error {
 	switch r.State {
 	case engi.FunctionRunning:
@@ -74,28 +73,28 @@ func beginAttempt(r *Record) error {
 			r.Started = time.Now().UTC()
 		}
 	default:
-		return errOver
+		return errEnded
 	}
 	return nil
 }
 
-// later is for a run whose record is out of reach.
+// retryLater is the outcome for a run whose record cannot be read or written.
 func (r *Runner) retryLater(ctx context.Context, id engi.FunctionRunID, err error) Outcome {
 	if ctx.Err() != nil {
 		return Outcome{Next: Stopped}
 	}
-	r.opt.Log.ErrorContext(ctx, "record a run", "run", id, "error", err)
+	r.opt.Log.ErrorContext(ctx, "read or write the record of a run", "run", id, "error", err)
 	return Outcome{Next: Again, After: storeRetry, Error: toError(err)}
 }
 
-// errYielded says that the engine has left the function.
+// errYielded says that the function was unwound by [ErrYield].
 var errYielded = errors.New("yielded")
 
-// attempt calls the function of a run.
+// attempt calls the function of a run. It converts panics to errors.
 func (r *Runner) attempt(ctx context.Context, rec Record, steps []engi.FunctionStep, active *activeRun, s Stepper) (out json.RawMessage, err error) {
 	f, ok := r.functions[rec.Function]
 	if !ok {
-		return nil, Final(engi.Errorf(engi.NotFound, "there is no function %s any more", rec.Function))
+		return nil, Final(engi.Errorf(engi.NotFound, "function %s no longer exists", rec.Function))
 	}
 	run := &Run{
 		ID: rec.ID, Owner: rec.Owner, Function: rec.Function, Attempt: rec.Attempt, Event: engi.Event{Owner: rec.Owner, Data: json.RawMessage("{}"), Time: rec.Created},
@@ -132,69 +131,66 @@ func (r *Runner) attempt(ctx context.Context, rec Record, steps []engi.FunctionS
 		return nil, err
 	}
 	if out, err = json.Marshal(v); err != nil {
-		return nil, engi.Errorf(engi.Invalid, "the output cannot be written down: %v", err)
+		return nil, engi.Errorf(engi.Invalid, "encode the output: %v", err)
 	}
 	if len(out) > maxOutput {
-		return nil, engi.Errorf(engi.Invalid, "the output has %d bytes, %d at most", len(out), maxOutput).WithRemedy("keep long things in a file or a volume and return where they are")
+		return nil, engi.Errorf(engi.Invalid, "the output has %d bytes, %d at most", len(out), maxOutput).WithRemedy("keep large data in a file or volume and return its location")
 	}
 	return out, nil
 }
 
-// finish makes an attempt and records what came of it.
-func (r *Runner) runAttempt(ctx context.Context, rec Record, run *activeRun, attempt func() (json.RawMessage, error)) Outcome {
-	select {
-	case <-run.cancelled: // before anything was done
-		return r.update(ctx, rec, Outcome{Next: Ended}, func(stored *Record) { endRun(stored, engi.FunctionCancelled) })
-	default:
+// runAttempt makes an attempt and records its outcome.
+func (r *Runner) runAttempt(ctx context.Context, rec Record, steps []engi.FunctionStep, active *activeRun, s Stepper) Outcome {
+	cancel := func(rec *Record) { endRun(rec, engi.FunctionCancelled) }
+	if active.isCancelled() {
+		return r.update(ctx, rec.ID, Outcome{Next: Ended}, cancel)
 	}
-	out, err := attempt()
+	out, err := r.attempt(ctx, rec, steps, active, s)
 	switch {
 	case errors.Is(err, errYielded):
 		return Outcome{Next: Yielded}
 	case err == nil:
-		return r.update(ctx, rec, Outcome{Next: Ended, Output: out}, func(stored *Record) {
-			endRun(stored, engi.FunctionDone)
-			stored.Output = out
+		return r.update(ctx, rec.ID, Outcome{Next: Ended, Output: out}, func(rec *Record) {
+			endRun(rec, engi.FunctionDone)
+			rec.Output = out
 		})
 	case ctx.Err() != nil:
 		return Outcome{Next: Stopped}
+	case active.isCancelled():
+		return r.update(ctx, rec.ID, Outcome{Next: Ended}, cancel)
 	}
-	select {
-	case <-run.cancelled:
-		return r.update(ctx, rec, Outcome{Next: Ended}, func(stored *Record) { endRun(stored, engi.FunctionCancelled) })
-	default:
-	}
-	why, f := toError(err), r.functions[rec.Function]
-	wait := f.Backoff.after(rec.Attempt, why.Retry)
+	reason, f := toError(err), r.functions[rec.Function]
+	wait := f.Backoff.after(rec.Attempt, reason.Retry)
 	next := time.Now().Add(wait).UTC()
 	late := f.Timeout > 0 && next.After(rec.Started.Add(f.Timeout))
-	log := r.opt.Log.With("function", rec.Function, "run", rec.ID, "attempt", rec.Attempt, "error", why)
+	log := r.opt.Log.With("function", rec.Function, "run", rec.ID, "attempt", rec.Attempt, "error", reason)
 	if !retriable(err) || rec.Attempt > f.Retries || late {
-		log.WarnContext(ctx, "a run has failed")
-		return r.update(ctx, rec, Outcome{Next: Ended, Error: why}, func(stored *Record) {
-			endRun(stored, engi.FunctionFailed)
-			stored.Error = why
+		log.WarnContext(ctx, "a run failed")
+		return r.update(ctx, rec.ID, Outcome{Next: Ended, Error: reason}, func(rec *Record) {
+			endRun(rec, engi.FunctionFailed)
+			rec.Error = reason
 		})
 	}
-	log.InfoContext(ctx, "an attempt has failed", "after", wait)
-	return r.update(ctx, rec, Outcome{Next: Again, After: wait, Error: why}, func(stored *Record) {
-		if stored.CancelRequested { // a moment ago
-			endRun(stored, engi.FunctionCancelled)
+	log.InfoContext(ctx, "an attempt failed", "after", wait)
+	return r.update(ctx, rec.ID, Outcome{Next: Again, After: wait, Error: reason}, func(rec *Record) {
+		if rec.CancelRequested { // in the meantime
+			cancel(rec)
 			return
 		}
-		stored.State, stored.NextAttempt, stored.Error = engi.FunctionWaiting, next, why
+		rec.State, rec.NextAttempt, rec.Error = engi.FunctionWaiting, next, reason
 	})
 }
 
-// record changes the run and says what comes of that.
-func (r *Runner) update(ctx context.Context, rec Record, out Outcome, change func(*Record)) Outcome {
-	// What has been done is recorded also while the node stops.
-	now, err := r.opt.Store.Update(context.WithoutCancel(ctx), "", rec.ID, func(stored *Record) error { change(stored); return nil })
+// update changes the record of a run and returns the outcome, which is Ended if
+// the run has ended.
+func (r *Runner) update(ctx context.Context, id engi.FunctionRunID, out Outcome, change func(*Record)) Outcome {
+	// The outcome is recorded even if the node is stopping.
+	rec, err := r.opt.Store.Update(context.WithoutCancel(ctx), "", id, func(rec *Record) error { change(rec); return nil })
 	if err != nil {
-		return r.retryLater(ctx, rec.ID, err)
+		return r.retryLater(ctx, id, err)
 	}
-	if now.HasEnded() {
-		r.release(rec.ID)
+	if rec.HasEnded() {
+		r.release(id)
 		out.Next = Ended
 	}
 	return out

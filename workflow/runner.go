@@ -21,7 +21,7 @@ import (
 type Options struct {
 	Functions   []Function
 	Store       Store
-	Events      engi.EventLog // that Store appends to
+	Events      engi.EventLog // the one that Store appends to
 	Engine      Engine
 	Log         *slog.Logger  // nil discards
 	MaxQueue    int           // runs that have not ended; Send is refused beyond; 0 means 10000
@@ -30,45 +30,54 @@ type Options struct {
 	RetainCount int           // runs that have ended; 0 means 100000
 }
 
-// A Runner starts functions on events and at their times, and looks after their
-// runs. It implements [engi.Functions], and [Executor] for its engine.
+// A Runner starts functions on events and schedules, and manages their runs. It
+// implements [engi.Functions], and [Executor] for its engine.
 //
-// A run is recorded as queued with its event. When its function's limits
-// allow, it gets its turn: it is recorded as running and handed to the engine.
-// It keeps its turn, also while it waits for another attempt, until it ends.
-// Runs of a function get their turn in the order of their events, but for
-// those whose owner is at a limit. The record is always ahead of the engine:
-// after a crash, whatever is recorded as having its turn is handed over again.
+// A run is recorded as queued together with its event. When the limits allow, it
+// gets a slot: it is recorded as running and started in the engine. It keeps the
+// slot until it ends, also while it waits for another attempt. Runs of a
+// function get slots in the order of their events, except that runs of an owner
+// at its limit are passed over. The record is always ahead of the engine: after
+// a crash, runs that are recorded as having a slot are started again.
 type Runner struct {
 	opt       Options
 	functions map[string]Function
 	inputs    map[string]*jsonschema.Resolved
 	schedules map[string]schedule
 
-	wake chan struct{} // something may get its turn
+	wake chan struct{} // a queued run may get a slot
 
 	mu          sync.Mutex
-	queue       []queuedRun // in order
+	queue       []queuedRun // oldest first
 	slots       map[engi.FunctionRunID]queuedRun
 	active      map[engi.FunctionRunID]*activeRun
-	perFunction map[string]int    // turns, by function
-	perOwner    map[[2]string]int // turns, by function and owner
+	perFunction map[string]int    // slots in use, by function
+	perOwner    map[[2]string]int // slots in use, by function and owner
 }
 
-// A slot is what a run waits for.
+// A queuedRun is a run that waits for a slot, or has one.
 type queuedRun struct {
 	id       engi.FunctionRunID
 	function string
 	owner    engi.Owner
 }
 
-// An active run is being executed.
+// An activeRun is a run that is being executed.
 type activeRun struct {
 	cancelled chan struct{}
 	once      sync.Once
 }
 
 func (a *activeRun) cancel() { a.once.Do(func() { close(a.cancelled) }) }
+
+func (a *activeRun) isCancelled() bool {
+	select {
+	case <-a.cancelled:
+		return true
+	default:
+		return false
+	}
+}
 
 var (
 	_ engi.Functions = (*Runner)(nil)
@@ -82,8 +91,8 @@ const (
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9/._-]{0,127}$`)
 
-// New returns a Runner. Nothing runs before Serve. It reports Invalid for
-// functions that cannot work.
+// New returns a Runner; call Serve. It reports Invalid for functions that cannot
+// work.
 func New(opt Options) (*Runner, error) {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
@@ -109,21 +118,21 @@ func (r *Runner) add(f Function) (err error) {
 	defer engi.Annotate(&err, "function %.140q", f.Name)
 	switch {
 	case !namePattern.MatchString(f.Name):
-		return engi.Errorf(engi.Invalid, "that is no name").WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
+		return engi.Errorf(engi.Invalid, "bad name").WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
 	case r.functions[f.Name].Name != "":
-		return engi.Errorf(engi.Invalid, "there are two of that name")
+		return engi.Errorf(engi.Invalid, "there are two functions of that name")
 	case f.Event == "" && f.Cron == "":
 		return engi.Errorf(engi.Invalid, "nothing starts it").WithRemedy("give it an event or a cron")
 	case f.Event != "" && !namePattern.MatchString(f.Event):
-		return engi.Errorf(engi.Invalid, "%.140q is no type of an event", f.Event).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
+		return engi.Errorf(engi.Invalid, "%.140q is not a type of an event", f.Event).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
 	case f.Event == engi.EventFunctionLoop || f.Event == engi.EventsDropped:
-		return engi.Errorf(engi.Invalid, "events of type %s start nothing", f.Event)
+		return engi.Errorf(engi.Invalid, "events of type %s cannot start functions", f.Event)
 	case f.Retries < 0 || f.Retries > 100:
 		return engi.Errorf(engi.Invalid, "%d retries are not between 0 and 100", f.Retries)
 	case f.Concurrency < 0 || f.PerOwner < 0 || f.Timeout < 0 || f.Backoff.First < 0 || f.Backoff.Max < 0:
-		return engi.Errorf(engi.Invalid, "it has a negative limit").WithRemedy("leave it out for none")
+		return engi.Errorf(engi.Invalid, "it has a negative limit").WithRemedy("leave it out for no limit")
 	case f.Run == nil:
-		return engi.Errorf(engi.Invalid, "it does nothing")
+		return engi.Errorf(engi.Invalid, "it has no code")
 	}
 	if f.Cron != "" {
 		if r.schedules[f.Name], err = parseCron(f.Cron); err != nil {
@@ -133,17 +142,17 @@ func (r *Runner) add(f Function) (err error) {
 	if f.Input != nil {
 		var s jsonschema.Schema
 		if err := json.Unmarshal(f.Input, &s); err != nil {
-			return engi.Errorf(engi.Invalid, "its input is no JSON schema: %v", err)
+			return engi.Errorf(engi.Invalid, "its input is not a JSON schema: %v", err)
 		}
 		if r.inputs[f.Name], err = s.Resolve(nil); err != nil {
-			return engi.Errorf(engi.Invalid, "its input is no JSON schema: %v", err)
+			return engi.Errorf(engi.Invalid, "its input is not a JSON schema: %v", err)
 		}
 	}
 	r.functions[f.Name] = f
 	return nil
 }
 
-// Functions returns what there is, by name.
+// Functions implements [engi.Functions] and [Executor].
 func (r *Runner) Functions() []engi.Function {
 	all := make([]engi.Function, 0, len(r.functions))
 	for _, name := range slices.Sorted(maps.Keys(r.functions)) {
@@ -152,7 +161,8 @@ func (r *Runner) Functions() []engi.Function {
 	return all
 }
 
-// bound returns the functions of an event, by name.
+// boundTo returns the functions that are bound to a type of event, sorted by
+// name.
 func (r *Runner) boundTo(event string) (all []Function) {
 	for _, f := range r.Functions() {
 		if f.Event == event {
@@ -162,7 +172,7 @@ func (r *Runner) boundTo(event string) (all []Function) {
 	return all
 }
 
-// Send appends an event and starts its functions.
+// Send implements [engi.Functions].
 func (r *Runner) Send(ctx context.Context, spec engi.EventSpec) (engi.Event, []engi.FunctionRunID, error) {
 	if len(spec.Idempotency) > maxKey {
 		return engi.Event{}, nil, engi.Errorf(engi.Invalid, "the idempotency key has %d bytes, %d at most", len(spec.Idempotency), maxKey)
@@ -170,7 +180,7 @@ func (r *Runner) Send(ctx context.Context, spec engi.EventSpec) (engi.Event, []e
 	return r.send(ctx, spec, r.boundTo(spec.Type))
 }
 
-// Replay sends the same event again.
+// Replay implements [engi.Functions].
 func (r *Runner) Replay(ctx context.Context, owner engi.Owner, id engi.EventID, function string) (engi.Event, []engi.FunctionRunID, error) {
 	old, err := r.opt.Events.Get(ctx, owner, id)
 	if err != nil {
@@ -180,28 +190,28 @@ func (r *Runner) Replay(ctx context.Context, owner engi.Owner, id engi.EventID, 
 	if function != "" {
 		functions = slices.DeleteFunc(functions, func(f Function) bool { return f.Name != function })
 		if len(functions) == 0 {
-			return engi.Event{}, nil, engi.Errorf(engi.NotFound, "no function %.140q is bound to event %s", function, old.Type).WithRemedy("leave it out to run all that are")
+			return engi.Event{}, nil, engi.Errorf(engi.NotFound, "no function %.140q is bound to event %s", function, old.Type).WithRemedy("leave the function out to run all that are")
 		}
 	}
 	return r.send(ctx, engi.EventSpec{Owner: old.Owner, Type: old.Type, Data: old.Data, Replay: old.ID}, functions)
 }
 
-// send appends an event with the runs of functions.
+// send appends an event and starts functions on it.
 func (r *Runner) send(ctx context.Context, spec engi.EventSpec, functions []Function) (e engi.Event, ids []engi.FunctionRunID, err error) {
 	if len(spec.Data) == 0 || string(spec.Data) == "null" {
 		spec.Data = json.RawMessage("{}")
 	}
 	switch {
 	case !namePattern.MatchString(spec.Type):
-		return e, nil, engi.Errorf(engi.Invalid, "%.140q is no type of an event", spec.Type).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
+		return e, nil, engi.Errorf(engi.Invalid, "%.140q is not a type of an event", spec.Type).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
 	case slices.Contains(engi.EventTypes(), spec.Type) && spec.Replay == "":
-		return e, nil, engi.Errorf(engi.Invalid, "events of type %s are engi's own", spec.Type).WithRemedy("choose another type, such as yours/%s", spec.Type)
+		return e, nil, engi.Errorf(engi.Invalid, "events of type %s are appended by engi only", spec.Type).WithRemedy("choose another type, such as yours/%s", spec.Type)
 	case len(spec.Data) > maxData:
-		return e, nil, engi.Errorf(engi.Invalid, "the data of the event has %d bytes, %d at most", len(spec.Data), maxData).WithRemedy("keep it in a file or a volume and send where it is")
+		return e, nil, engi.Errorf(engi.Invalid, "the data of the event has %d bytes, %d at most", len(spec.Data), maxData).WithRemedy("keep the data in a file or volume and send its location")
 	}
 	var object map[string]any
 	if err := json.Unmarshal(spec.Data, &object); err != nil {
-		return e, nil, engi.Errorf(engi.Invalid, "the data of the event is no JSON object: %v", err)
+		return e, nil, engi.Errorf(engi.Invalid, "the data of the event is not a JSON object: %v", err)
 	}
 	if spec.Idempotency != "" {
 		switch old, err := r.opt.Store.ByIdempotencyKey(ctx, spec.Owner, spec.Idempotency); {
@@ -214,16 +224,18 @@ func (r *Runner) send(ctx context.Context, spec engi.EventSpec, functions []Func
 	for _, f := range functions {
 		if input := r.inputs[f.Name]; input != nil {
 			if err := input.Validate(object); err != nil {
-				return e, nil, engi.Errorf(engi.Invalid, "function %s does not take the event's data: %.500v", f.Name, err).
-					WithRemedy("'engi events functions --json' shows what it takes")
+				return e, nil, engi.Errorf(engi.Invalid, "function %s does not accept the event's data: %.500v", f.Name, err).
+					WithRemedy("'engi events functions --json' shows its input schema")
 			}
 		}
 	}
 	if len(functions) > 0 {
-		if line, err := r.causes(ctx, engi.Event{Actor: engi.ActorOf(ctx)}); err != nil {
+		causes, err := r.causes(ctx, engi.Event{Actor: engi.ActorOf(ctx)})
+		if err != nil {
 			return e, nil, err
-		} else if len(line) >= maxCauses {
-			return e, nil, engi.Errorf(engi.Denied, "the event was sent by a function that was started by a function, %d deep", len(line)).WithRemedy("let functions not start each other without end")
+		}
+		if len(causes) >= maxCauses {
+			return e, nil, engi.Errorf(engi.Denied, "the event was sent by a chain of %d functions that started each other", len(causes)).WithRemedy("make sure that functions do not start each other endlessly")
 		}
 	}
 	if err := r.checkQueue(len(functions)); err != nil {
@@ -237,7 +249,7 @@ func (r *Runner) send(ctx context.Context, spec engi.EventSpec, functions []Func
 	}
 	e, err = r.opt.Store.Send(ctx, spec, runs)
 	if spec.Idempotency != "" && engi.KindOf(err) == engi.Conflict {
-		// Somebody else has come with the same key meanwhile.
+		// Another request has used the same key in the meantime.
 		if old, again := r.opt.Store.ByIdempotencyKey(ctx, spec.Owner, spec.Idempotency); again == nil {
 			return r.alreadySent(ctx, old)
 		}
@@ -249,7 +261,7 @@ func (r *Runner) send(ctx context.Context, spec engi.EventSpec, functions []Func
 	return e, ids, nil
 }
 
-// sent returns an event of before with its runs.
+// alreadySent returns an event that was sent before, with its runs.
 func (r *Runner) alreadySent(ctx context.Context, e engi.Event) (engi.Event, []engi.FunctionRunID, error) {
 	runs, err := r.opt.Store.Runs(ctx, e.Owner, Filter{FunctionFilter: engi.FunctionFilter{Event: e.ID}})
 	var ids []engi.FunctionRunID
@@ -265,17 +277,17 @@ func newRun(f Function, e engi.Event) Record {
 	}}
 }
 
-// full reports Exhausted if there is no place for n more runs.
+// checkQueue reports Exhausted if the queue has no room for n more runs.
 func (r *Runner) checkQueue(n int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if n > 0 && len(r.queue)+len(r.slots)+n > r.opt.MaxQueue {
-		return engi.Errorf(engi.Exhausted, "%d runs of functions have not ended", r.opt.MaxQueue).WithRemedy("wait, or cancel some").WithRetry(engi.Retry{AfterMillis: 5000})
+		return engi.Errorf(engi.Exhausted, "%d runs of functions are queued or active", r.opt.MaxQueue).WithRemedy("wait, or cancel some").WithRetry(engi.Retry{AfterMillis: 5000})
 	}
 	return nil
 }
 
-// enqueue queues runs that are recorded.
+// enqueue queues recorded runs.
 func (r *Runner) enqueue(runs ...Record) {
 	if len(runs) == 0 {
 		return
@@ -304,7 +316,7 @@ func clampLimit(n int) int {
 	return min(n, 1000)
 }
 
-// Runs returns runs, the newest first.
+// Runs implements [engi.Functions].
 func (r *Runner) Runs(ctx context.Context, owner engi.Owner, f engi.FunctionFilter) ([]engi.FunctionRun, error) {
 	f.Limit = clampLimit(f.Limit)
 	records, err := r.opt.Store.Runs(ctx, owner, Filter{FunctionFilter: f})
@@ -318,13 +330,13 @@ func (r *Runner) Runs(ctx context.Context, owner engi.Owner, f engi.FunctionFilt
 	return all, nil
 }
 
-// Run returns a run with its steps.
+// Run implements [engi.Functions].
 func (r *Runner) Run(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (engi.FunctionRun, error) {
 	rec, err := r.opt.Store.Run(ctx, owner, id)
 	return rec.FunctionRun, err
 }
 
-// Wait returns a run once it has ended.
+// Wait implements [engi.Functions].
 func (r *Runner) Wait(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (engi.FunctionRun, error) {
 	last, err := r.opt.Events.Last(ctx)
 	if err != nil {
@@ -346,7 +358,7 @@ func (r *Runner) Wait(ctx context.Context, owner engi.Owner, id engi.FunctionRun
 	return run, nil // unreachable: Follow ends with an error
 }
 
-// Cancel ends a run after the step it is in.
+// Cancel implements [engi.Functions].
 func (r *Runner) Cancel(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) error {
 	rec, err := r.opt.Store.Update(ctx, owner, id, func(rec *Record) error {
 		switch rec.State {
@@ -380,43 +392,43 @@ func endRun(r *Record, s engi.FunctionState) {
 	}
 }
 
-// release gives a run's turn, or its place in the queue, to others.
+// release removes a run from the queue, or frees its slot.
 func (r *Runner) release(id engi.FunctionRunID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.queue = slices.DeleteFunc(r.queue, func(p queuedRun) bool { return p.id == id })
-	if p, ok := r.slots[id]; ok {
+	r.queue = slices.DeleteFunc(r.queue, func(q queuedRun) bool { return q.id == id })
+	if q, ok := r.slots[id]; ok {
 		delete(r.slots, id)
-		r.count(p, -1)
+		r.count(q, -1)
 		r.wakeUp()
 	}
 }
 
-func (r *Runner) count(p queuedRun, n int) {
-	r.perFunction[p.function] += n
-	if r.perOwner[[2]string{p.function, string(p.owner)}] += n; r.perOwner[[2]string{p.function, string(p.owner)}] == 0 {
-		delete(r.perOwner, [2]string{p.function, string(p.owner)})
+func (r *Runner) count(q queuedRun, n int) {
+	r.perFunction[q.function] += n
+	if r.perOwner[[2]string{q.function, string(q.owner)}] += n; r.perOwner[[2]string{q.function, string(q.owner)}] == 0 {
+		delete(r.perOwner, [2]string{q.function, string(q.owner)})
 	}
 }
 
-// turn takes the next run whose turn it is out of the queue.
+// next moves the first run that the limits allow from the queue to a slot.
 func (r *Runner) next() (queuedRun, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.slots) >= r.opt.MaxRuns {
 		return queuedRun{}, false
 	}
-	i := slices.IndexFunc(r.queue, func(p queuedRun) bool {
-		f := r.functions[p.function]
-		return (f.Concurrency == 0 || r.perFunction[p.function] < f.Concurrency) &&
-			(f.PerOwner == 0 || r.perOwner[[2]string{p.function, string(p.owner)}] < f.PerOwner)
+	i := slices.IndexFunc(r.queue, func(q queuedRun) bool {
+		f := r.functions[q.function]
+		return (f.Concurrency == 0 || r.perFunction[q.function] < f.Concurrency) &&
+			(f.PerOwner == 0 || r.perOwner[[2]string{q.function, string(q.owner)}] < f.PerOwner)
 	})
 	if i < 0 {
 		return queuedRun{}, false
 	}
-	p := r.queue[i]
+	q := r.queue[i]
 	r.queue = slices.Delete(r.queue, i, i+1)
-	r.slots[p.id] = p
-	r.count(p, 1)
-	return p, true
+	r.slots[q.id] = q
+	r.count(q, 1)
+	return q, true
 }

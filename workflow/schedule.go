@@ -10,14 +10,14 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A schedule says when the next tick after a time is.
+// A schedule is a parsed cron expression.
 type schedule struct{ cron.Schedule }
 
-// parseCron reads minute, hour, day of month, month and day of week, in UTC.
-// It reports Invalid.
+// parseCron parses minute, hour, day of month, month and day of week, in UTC. It
+// reports Invalid.
 func parseCron(spec string) (schedule, error) {
-	bad := func(why any) error {
-		return engi.Errorf(engi.Invalid, "cron %.80q: %v", spec, why).WithRemedy("write minute, hour, day of month, month and day of week, like 30 3 * * 1-5; times are in UTC")
+	bad := func(reason any) error {
+		return engi.Errorf(engi.Invalid, "cron %.80q: %v", spec, reason).WithRemedy("write minute, hour, day of month, month and day of week, like 30 3 * * 1-5; times are in UTC")
 	}
 	if len(spec) > 200 || strings.ContainsAny(spec, "=@") || len(strings.Fields(spec)) != 5 {
 		return schedule{}, bad("it does not have five fields")
@@ -27,22 +27,25 @@ func parseCron(spec string) (schedule, error) {
 		return schedule{}, bad(err)
 	}
 	if s.Next(time.Now()).IsZero() {
-		return schedule{}, bad("there is no such day")
+		return schedule{}, bad("it never occurs")
 	}
 	return schedule{s}, nil
 }
 
-// last returns the last tick after since and up to now; zero if there is none.
-func (s schedule) last(since, now time.Time) (tick time.Time) {
+// last returns the last scheduled time after since and up to now; zero if there
+// is none.
+func (s schedule) last(since, now time.Time) (last time.Time) {
 	for t := s.Next(since); !t.IsZero() && !t.After(now); t = s.Next(t) {
-		tick = t
+		last = t
 	}
-	return tick
+	return last
 }
 
-const tickFormat = "2006-01-02T15:04Z"
+// keyFormat is the format of a scheduled time in [Record.Key].
+const keyFormat = "2006-01-02T15:04Z"
 
-// wind makes up for ticks that were missed while nobody was here.
+// startMissed makes up for the last scheduled time that was missed while no node
+// was running, of each function that a schedule has started before.
 func (r *Runner) startMissed(ctx context.Context) error {
 	for name, s := range r.schedules {
 		runs, err := r.opt.Store.Runs(ctx, "", Filter{FunctionFilter: engi.FunctionFilter{Function: name, Limit: 1}, Scheduled: true})
@@ -59,7 +62,8 @@ func (r *Runner) startMissed(ctx context.Context) error {
 	return nil
 }
 
-// untilTick is the wait until the next tick of any clock after now.
+// untilNext returns how long after now the next scheduled time of any function
+// is.
 func (r *Runner) untilNext(now time.Time) time.Duration {
 	wait := 24 * time.Hour
 	for _, s := range r.schedules {
@@ -70,8 +74,8 @@ func (r *Runner) untilNext(now time.Time) time.Duration {
 	return wait
 }
 
-// tick starts what became due since the last look: the last tick only, if the
-// machine has slept.
+// startDue starts the functions that became due after since; once, if several
+// times of one have passed, as after a suspend of the machine.
 func (r *Runner) startDue(ctx context.Context, since, now time.Time) {
 	for name, s := range r.schedules {
 		if due := s.last(since, now); !due.IsZero() {
@@ -80,11 +84,12 @@ func (r *Runner) startDue(ctx context.Context, since, now time.Time) {
 	}
 }
 
-// strike starts the run of one tick, unless it was started before.
-func (r *Runner) startScheduled(ctx context.Context, function string, tick time.Time) {
+// startScheduled starts a function's run for a scheduled time, unless it was
+// started before.
+func (r *Runner) startScheduled(ctx context.Context, function string, at time.Time) {
 	f := r.functions[function]
 	rec := Record{
-		Key: function + "@" + tick.UTC().Format(tickFormat),
+		Key: function + "@" + at.UTC().Format(keyFormat),
 		FunctionRun: engi.FunctionRun{
 			ID: engi.NewFunctionRunID(), Owner: f.Owner, Function: function, State: engi.FunctionQueued, Created: time.Now().UTC(),
 		},
@@ -97,6 +102,6 @@ func (r *Runner) startScheduled(ctx context.Context, function string, tick time.
 		r.enqueue(rec)
 	}
 	if err != nil && engi.KindOf(err) != engi.Conflict && ctx.Err() == nil {
-		r.opt.Log.ErrorContext(ctx, "start a function at its time", "function", function, "tick", tick, "error", err)
+		r.opt.Log.ErrorContext(ctx, "start a scheduled function", "function", function, "at", at, "error", err)
 	}
 }

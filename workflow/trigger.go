@@ -11,11 +11,12 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// maxGenerations bounds how many functions may start each other in a row.
+// maxCauses bounds chains of functions that start each other.
 const maxCauses = 32
 
-// follow starts the functions that are bound to events that engi appends
-// itself, from where the log was read last, until ctx ends.
+// followEvents starts the functions that are bound to events that engi appends
+// itself, from the stored cursor on, until ctx ends. The caller waits for the
+// returned group.
 func (r *Runner) followEvents(ctx context.Context) (*sync.WaitGroup, error) {
 	var following sync.WaitGroup
 	var types []string
@@ -31,7 +32,7 @@ func (r *Runner) followEvents(ctx context.Context) (*sync.WaitGroup, error) {
 	if err != nil {
 		return nil, err
 	}
-	if after < 0 { // what was before the first function is nobody's business
+	if after < 0 { // begin with the events from now on
 		if after, err = r.opt.Events.Last(ctx); err != nil {
 			return nil, err
 		}
@@ -47,7 +48,7 @@ func (r *Runner) followEvents(ctx context.Context) (*sync.WaitGroup, error) {
 				}
 				if err != nil {
 					if ctx.Err() == nil {
-						r.opt.Log.WarnContext(ctx, "start functions on events; it is tried again", "after", after, "error", err)
+						r.opt.Log.WarnContext(ctx, "start functions on events; it is retried", "after", after, "error", err)
 						sleep(ctx, time.Second)
 					}
 					break
@@ -66,17 +67,17 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// trigger starts the functions that are bound to an event of engi's own, once,
-// but none that has led to the event.
+// trigger starts the functions that are bound to an event of engi's own, except
+// those that have caused the event, and advances the cursor past it.
 func (r *Runner) trigger(ctx context.Context, e engi.Event) error {
-	line, err := r.causes(ctx, e)
+	causes, err := r.causes(ctx, e)
 	if err != nil {
 		return err
 	}
 	var runs []Record
 	for _, f := range r.boundTo(e.Type) {
-		if slices.Contains(line, f.Name) {
-			r.opt.Log.WarnContext(ctx, "a function would start itself: it does not", "function", f.Name, "event", e.Type, "subject", e.Subject)
+		if slices.Contains(causes, f.Name) {
+			r.opt.Log.WarnContext(ctx, "a function is not started on an event that it has caused", "function", f.Name, "event", e.Type, "subject", e.Subject)
 			data, err := json.Marshal(map[string]string{"function": f.Name, "event": string(e.ID), "type": e.Type})
 			if err != nil {
 				return engi.Errorf(engi.Internal, "%v", err)
@@ -102,24 +103,25 @@ func (r *Runner) trigger(ctx context.Context, e engi.Event) error {
 	return err
 }
 
-// line names the functions that have led to an event: the one whose run caused
-// it, made what it is about, or is what it is about, and those before it.
+// causes returns the names of the functions that have caused an event: those
+// whose run is its actor or its subject, or has created its subject, and
+// transitively the causes of the events that started these runs.
 func (r *Runner) causes(ctx context.Context, e engi.Event) (names []string, err error) {
 	seen := map[string]bool{}
 	todo := []engi.Event{e}
 	for len(todo) > 0 && len(names) < maxCauses {
 		e, todo = todo[0], todo[1:]
-		causes := []string{e.Actor, e.Subject}
+		ids := []string{e.Actor, e.Subject}
 		if e.Subject != "" && e.Subject != string(e.ID) {
 			first, err := r.opt.Events.List(ctx, "", engi.EventFilter{Subject: e.Subject, Oldest: true, Limit: 1})
 			if err != nil {
 				return nil, err
 			}
 			if len(first) > 0 {
-				causes = append(causes, first[0].Actor)
+				ids = append(ids, first[0].Actor)
 			}
 		}
-		for _, id := range causes {
+		for _, id := range ids {
 			if !strings.HasPrefix(id, "fnr_") || seen[id] {
 				continue
 			}

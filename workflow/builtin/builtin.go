@@ -1,8 +1,6 @@
-// Package builtin has the durable functions that come with engi, which make and
-// stop sandboxes and put agents to work in them, and those that a configuration
-// declares.
-//
-// It is not for when and how often functions run, which is package workflow.
+// Package builtin has the durable functions that come with engi, which create and
+// stop sandboxes and run agents in them, and those that a configuration
+// declares. Package workflow runs them.
 package builtin
 
 import (
@@ -17,7 +15,7 @@ import (
 	"github.com/engi-dev/engi/workflow"
 )
 
-// Names of the functions, and of the events that start them. Seed S2.
+// Names of the functions, which are also the types of the events that start them.
 const (
 	SandboxCreate = "engi/sandbox/create"
 	SandboxStop   = "engi/sandbox/stop"
@@ -26,7 +24,7 @@ const (
 	DebugEcho     = "engi/debug/echo"
 )
 
-// DefaultRuntime is what a sandbox is made of if nobody says.
+// DefaultRuntime is the runtime of sandboxes that name none.
 const DefaultRuntime = "node24"
 
 // Runtimes returns the template of each runtime.
@@ -34,7 +32,7 @@ func Runtimes() map[string]string {
 	return map[string]string{"node24": "base", "node22": "node22", "python3.13": "python3.13"}
 }
 
-// Rooms are what functions work with. Functions of rooms that are nil are left
+// Services are what the functions use. Functions whose service is nil are left
 // out.
 type Services struct {
 	Sandboxes  engi.Sandboxes
@@ -44,27 +42,27 @@ type Services struct {
 	Runtimes   map[string]string // template of each; nil means Runtimes()
 }
 
-// Functions returns the functions of the seed.
+// Functions returns the functions that come with engi.
 func Functions(r Services) []workflow.Function {
 	if r.Runtimes == nil {
 		r.Runtimes = Runtimes()
 	}
 	all := []workflow.Function{{
-		Function: engi.Function{Name: DebugEcho, Event: DebugEcho, Description: "Writes the event's data into the log and returns it."},
+		Function: engi.Function{Name: DebugEcho, Event: DebugEcho, Description: "Logs the event's data and returns it."},
 		Run:      echo,
 	}}
 	if r.Sandboxes != nil && r.Templates != nil {
 		all = append(all, workflow.Function{
 			Function: engi.Function{
 				Name: SandboxCreate, Event: SandboxCreate, Retries: 4, Timeout: 15 * time.Minute,
-				Description: "Makes a sandbox, tells all about it by " + DebugEcho + ", and returns its ID.",
+				Description: "Creates a sandbox, describes it in " + DebugEcho + ", and returns its ID.",
 				Input:       createInput(r.Runtimes),
 			},
 			Run: r.create,
 		}, workflow.Function{
 			Function: engi.Function{
 				Name: SandboxStop, Event: SandboxStop, Retries: 4, Timeout: 15 * time.Minute,
-				Description: "Stops a sandbox and tells its last state by " + DebugEcho + ".",
+				Description: "Stops a sandbox and describes its last state in " + DebugEcho + ".",
 				Input:       json.RawMessage(`{"type":"object","required":["sandbox_id"],"properties":{"sandbox_id":{"type":"string","minLength":1,"maxLength":100,"description":"sandbox to stop"}},"additionalProperties":false}`),
 			},
 			Run: r.stop,
@@ -72,13 +70,13 @@ func Functions(r Services) []workflow.Function {
 	}
 	if r.Sandboxes != nil && r.Agents != nil {
 		for _, f := range []struct{ name, agent, does string }{
-			{AgentsExplore, "explore", "Lets agent explore, which only reads, work in a sandbox."},
-			{AgentsCode, "code", "Lets agent code, which reads, writes and runs commands, work in a sandbox."},
+			{AgentsExplore, "explore", "Runs the agent explore, which only reads, in a sandbox."},
+			{AgentsCode, "code", "Runs the agent code, which reads, writes and runs commands, in a sandbox."},
 		} {
 			all = append(all, workflow.Function{
 				Function: engi.Function{
 					Name: f.name, Event: f.name, Retries: 4, Description: f.does,
-					Input: json.RawMessage(`{"type":"object","required":["prompt","sandbox_id"],"properties":{"prompt":{"type":"string","minLength":1,"description":"what the agent is to do"},"sandbox_id":{"type":"string","minLength":1,"maxLength":100,"description":"sandbox that is there already; agents make none"}},"additionalProperties":false}`),
+					Input: json.RawMessage(`{"type":"object","required":["prompt","sandbox_id"],"properties":{"prompt":{"type":"string","minLength":1,"description":"what the agent is to do"},"sandbox_id":{"type":"string","minLength":1,"maxLength":100,"description":"an existing sandbox"}},"additionalProperties":false}`),
 				},
 				Run: r.agent(f.agent),
 			})
@@ -89,13 +87,13 @@ func Functions(r Services) []workflow.Function {
 
 func createInput(runtimes map[string]string) json.RawMessage {
 	names, err := json.Marshal(slices.Sorted(maps.Keys(runtimes)))
-	if err != nil { // strings can be written down
+	if err != nil { // unreachable: strings can be encoded
 		names = []byte("[]")
 	}
 	return json.RawMessage(fmt.Sprintf(`{"type":"object","properties":{
-		"runtime":{"type":"string","enum":%s,"default":%q,"description":"what the sandbox is made of"},
-		"timeout_seconds":{"type":"integer","minimum":1,"maximum":2592000,"description":"until it ends; left out means the node's default"},
-		"metadata":{"type":"object","maxProperties":64,"additionalProperties":{"type":"string"},"description":"the owner's own words, to find it by"}
+		"runtime":{"type":"string","enum":%s,"default":%q,"description":"runtime of the sandbox"},
+		"timeout_seconds":{"type":"integer","minimum":1,"maximum":2592000,"description":"until it ends; default: the node's"},
+		"metadata":{"type":"object","maxProperties":64,"additionalProperties":{"type":"string"},"description":"labels to find it by"}
 		},"additionalProperties":false}`, names, DefaultRuntime))
 }
 
@@ -108,8 +106,8 @@ func echo(_ context.Context, r *workflow.Run) (any, error) {
 	return r.Event.Data, nil
 }
 
-// A description is all that is known about a sandbox and may be shown. Values
-// of its environment may be secret, so only their names are.
+// sandboxInfo is what is shown of a sandbox. Values of its environment may be
+// secret, so only their names are shown.
 type sandboxInfo struct {
 	ID         engi.SandboxID    `json:"id"`
 	Template   string            `json:"template"`
@@ -161,8 +159,8 @@ func optionalTime(t time.Time) *time.Time {
 	return &t
 }
 
-// creations is how many sandboxes a run asks for: of one that a crash has ended
-// while it was made, only the record is left.
+// maxCreates is how many sandboxes a run tries to create: one that was being
+// created during a crash may have ended.
 const maxCreates = 20
 
 func (s Services) create(ctx context.Context, r *workflow.Run) (any, error) {
@@ -179,11 +177,11 @@ func (s Services) create(ctx context.Context, r *workflow.Run) (any, error) {
 	}
 	template, ok := s.Runtimes[data.Runtime]
 	if !ok {
-		return nil, engi.Errorf(engi.Invalid, "there is no runtime %.80q", data.Runtime).WithRemedy("use one of %v", slices.Sorted(maps.Keys(s.Runtimes)))
+		return nil, engi.Errorf(engi.Invalid, "unknown runtime %.80q", data.Runtime).WithRemedy("use one of %v", slices.Sorted(maps.Keys(s.Runtimes)))
 	}
 	made, err := workflow.Step(ctx, r, "create", func(ctx context.Context) (sandboxInfo, error) {
 		if _, err := s.Templates.Get(ctx, template); engi.KindOf(err) == engi.Unavailable && err != nil {
-			// It will not be built by trying again.
+			// Retrying does not build it.
 			return sandboxInfo{}, workflow.Final(engi.Errorf(engi.Conflict, "runtime %s: %w", data.Runtime, err).WithRemedy("run 'engi template build %s'", template))
 		}
 		for i := range maxCreates {
@@ -195,7 +193,7 @@ func (s Services) create(ctx context.Context, r *workflow.Run) (any, error) {
 				return describe(sandbox), err
 			}
 		}
-		return sandboxInfo{}, engi.Errorf(engi.Unavailable, "the sandbox ended while it was made")
+		return sandboxInfo{}, engi.Errorf(engi.Unavailable, "the sandbox ended while it was created")
 	})
 	if err != nil {
 		return nil, err
@@ -206,7 +204,7 @@ func (s Services) create(ctx context.Context, r *workflow.Run) (any, error) {
 	return map[string]any{"sandbox_id": made.ID}, nil
 }
 
-// target returns the sandbox that an event names.
+// target returns the sandbox with an ID that is part of an event.
 func (s Services) target(ctx context.Context, owner engi.Owner, id string) (engi.Sandbox, error) {
 	parsed, err := engi.ParseSandboxID(id)
 	if err != nil {

@@ -24,7 +24,7 @@ const (
 	callPath = "/api/inngest?fnId=engi-run&stepId=step"
 )
 
-// server is one that takes every registration and event.
+// server returns the address of a server that accepts everything.
 func server(t *testing.T) string {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}))
 	t.Cleanup(srv.Close)
@@ -40,7 +40,7 @@ func engine(t *testing.T, signing string) *Engine {
 	return e
 }
 
-// executor does one step, whose work is do.
+// An executor executes runs of one step, which is do.
 type executor struct {
 	do func(ctx context.Context) (json.RawMessage, error)
 }
@@ -60,7 +60,7 @@ func (x executor) Execute(ctx context.Context, _ engi.FunctionRunID, s workflow.
 	return workflow.Outcome{Next: workflow.Ended, Output: out}
 }
 
-// begin runs the engine until the end of the test, or until end is called.
+// runEngine runs the engine until the end of the test, or until end is called.
 func runEngine(t *testing.T, e *Engine, do func(context.Context) (json.RawMessage, error)) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -136,7 +136,7 @@ func TestSignatures(t *testing.T) {
 	}
 }
 
-func TestCallsWithoutKeysComeFromThisMachine(t *testing.T) {
+func TestUnsignedCallsMustBeLocal(t *testing.T) {
 	e := engine(t, "")
 	runEngine(t, e, func(context.Context) (json.RawMessage, error) { return json.RawMessage("1"), nil })
 	for name, change := range map[string]func(*http.Request){
@@ -151,7 +151,7 @@ func TestCallsWithoutKeysComeFromThisMachine(t *testing.T) {
 			t.Errorf("%s: %d %s", name, rec.Code, rec.Body)
 		}
 	}
-	for _, o := range []Options{
+	for _, fix := range []Options{
 		{URL: "http://inngest.example.com", ServeURL: "http://127.0.0.1:1/x"},
 		{URL: "http://127.0.0.1:1", ServeURL: "http://192.0.2.1/x"},
 		{URL: "nonsense", ServeURL: "http://127.0.0.1:1/x"},
@@ -159,8 +159,8 @@ func TestCallsWithoutKeysComeFromThisMachine(t *testing.T) {
 		{URL: "http://127.0.0.1:1", ServeURL: "http://127.0.0.1:1/x", SigningKey: "signkey-prod-xyz"},
 		{URL: "http://127.0.0.1:1", ServeURL: "http://127.0.0.1:1/x", App: "A b"},
 	} {
-		if _, err := New(o); engi.KindOf(err) != engi.Invalid || strings.Contains(err.Error(), "pass") || strings.Contains(err.Error(), "xyz") {
-			t.Errorf("%+v: %v", o, err)
+		if _, err := New(fix); engi.KindOf(err) != engi.Invalid || strings.Contains(err.Error(), "pass") || strings.Contains(err.Error(), "xyz") {
+			t.Errorf("%+v: %v", fix, err)
 		}
 	}
 }
@@ -199,9 +199,9 @@ func TestBadCalls(t *testing.T) {
 	}
 }
 
-// TestLostAnswersAreGivenAgain holds that a step is not done twice because the
-// server did not hear that it is done.
-func TestLostAnswersAreGivenAgain(t *testing.T) {
+// TestLostResponsesAreRepeated checks that a step is not repeated because its
+// response was lost.
+func TestLostResponsesAreRepeated(t *testing.T) {
 	e := engine(t, "")
 	var done atomic.Int32
 	begun, goOn := make(chan struct{}, 2), make(chan struct{})
@@ -216,7 +216,7 @@ func TestLostAnswersAreGivenAgain(t *testing.T) {
 	go func() { left <- serve(e, request(ctx, "POST", callPath, body(id, "{}"))).Code }()
 	<-begun
 	hangUp()
-	if code := <-left; code != 503 { // should it arrive, it must not look like the end of the run
+	if code := <-left; code != 503 { // if it arrives, it must not look like the end of the run
 		t.Errorf("told %d", code)
 	}
 	close(goOn)
@@ -230,7 +230,7 @@ func TestLostAnswersAreGivenAgain(t *testing.T) {
 	}
 }
 
-// TestNoKeyInErrors holds that what goes to logs has no secret in it.
+// TestNoKeyInErrors checks that errors, which are logged, contain no keys.
 func TestNoKeyInErrors(t *testing.T) {
 	const secret = "event-key-nobody-may-see"
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -269,7 +269,7 @@ func FuzzParseCall(f *testing.F) {
 		if _, err := engi.ParseFunctionRunID(string(c.run)); err != nil || c.fetchSteps && !serverRun.MatchString(c.server) {
 			t.Errorf("%+v", c)
 		}
-		// Whatever is remembered, a step has a result, is done, or says that it cannot be.
+		// Whatever is remembered, a step returns a result, is executed, or fails.
 		s := &stepper{done: c.steps}
 		for _, name := range []string{"a", "b"} {
 			out, err := s.Step(t.Context(), name, func(context.Context) (json.RawMessage, error) { return json.RawMessage("1"), nil })

@@ -20,21 +20,21 @@ import (
 	"time"
 )
 
-// A twin is a server that behaves as Inngest's does towards an application:
-// it queues runs, calls for one step after the other, remembers their results,
-// sleeps, and calls again what failed. It is strict about what it is told.
+// A fakeServer behaves like an Inngest server towards an application: it starts
+// runs, calls for one step after the other, remembers the results, sleeps, and
+// repeats failed calls. It reports every deviation from the protocol.
 type fakeServer struct {
 	t     *testing.T
-	key   string // hexadecimal; empty takes everything
+	key   string // hexadecimal; empty accepts everything
 	url   string
-	pause time.Duration // before a failed call is repeated
-	lose  bool          // lose a third of all answers on their way
-	big   bool          // leave results of steps out of calls
+	pause time.Duration // before it repeats a failed call
+	lose  bool          // drop a third of the responses
+	big   bool          // do not send results of steps with calls
 
 	mu        sync.Mutex
 	functions map[string]registered // by event
 	runs      map[string]*running
-	live      map[string]bool // by key of the singleton
+	live      map[string]bool // active runs, by singleton key
 	seen      []string        // statuses
 	closed    chan struct{}
 	going     sync.WaitGroup
@@ -50,19 +50,19 @@ type running struct {
 }
 
 func newFakeServer(t *testing.T, key string) *fakeServer {
-	w := &fakeServer{t: t, key: key, pause: 5 * time.Millisecond, functions: map[string]registered{}, runs: map[string]*running{}, live: map[string]bool{}, closed: make(chan struct{})}
+	s := &fakeServer{t: t, key: key, pause: 5 * time.Millisecond, functions: map[string]registered{}, runs: map[string]*running{}, live: map[string]bool{}, closed: make(chan struct{})}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /fn/register", w.register)
-	mux.HandleFunc("POST /e/{key}", w.event)
-	mux.HandleFunc("GET /v0/runs/{id}/actions", w.actions)
+	mux.HandleFunc("POST /fn/register", s.register)
+	mux.HandleFunc("POST /e/{key}", s.event)
+	mux.HandleFunc("GET /v0/runs/{id}/actions", s.actions)
 	srv := httptest.NewServer(mux)
-	w.url = srv.URL
+	s.url = srv.URL
 	t.Cleanup(func() {
-		close(w.closed)
-		w.going.Wait()
+		close(s.closed)
+		s.going.Wait()
 		srv.Close()
 	})
-	return w
+	return s
 }
 
 func (s *fakeServer) allowed(rw http.ResponseWriter, r *http.Request) bool {
@@ -148,7 +148,7 @@ func (s *fakeServer) actions(rw http.ResponseWriter, r *http.Request) {
 	json.NewEncoder(rw).Encode(s.runs[r.PathValue("id")].steps)
 }
 
-// drive calls for a run until it is over.
+// drive calls for a run until it has ended.
 func (s *fakeServer) drive(f registered, run *running) {
 	failed := 0
 	for {
@@ -185,7 +185,7 @@ func (s *fakeServer) drive(f registered, run *running) {
 				return
 			}
 			if failed++; failed > 20 {
-				s.t.Logf("the twin gives up a run after %d calls", failed)
+				s.t.Logf("the server gives up a run after %d calls", failed)
 				return
 			}
 			wait = s.pause
@@ -198,7 +198,7 @@ func (s *fakeServer) drive(f registered, run *running) {
 	}
 }
 
-// op takes in a step.
+// op records a step.
 func (s *fakeServer) op(run *running, raw []byte) (time.Duration, error) {
 	var ops []struct {
 		Op, ID, Name, DisplayName string
@@ -210,24 +210,24 @@ func (s *fakeServer) op(run *running, raw []byte) (time.Duration, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o := ops[0]
-	if _, there := run.steps[o.ID]; there {
-		return 0, fmt.Errorf("step %s is done already", o.DisplayName)
+	fix := ops[0]
+	if _, done := run.steps[fix.ID]; done {
+		return 0, fmt.Errorf("step %s was completed before", fix.DisplayName)
 	}
-	run.stack = append(run.stack, o.ID)
-	switch o.Op {
+	run.stack = append(run.stack, fix.ID)
+	switch fix.Op {
 	case "StepRun":
-		kept, err := json.Marshal(map[string]json.RawMessage{"data": o.Data})
-		run.steps[o.ID] = kept
+		kept, err := json.Marshal(map[string]json.RawMessage{"data": fix.Data})
+		run.steps[fix.ID] = kept
 		return 0, err
 	case "Sleep":
-		run.steps[o.ID] = json.RawMessage("null")
-		return time.ParseDuration(o.Opts.Duration)
+		run.steps[fix.ID] = json.RawMessage("null")
+		return time.ParseDuration(fix.Opts.Duration)
 	}
-	return 0, fmt.Errorf("unknown operation %s", o.Op)
+	return 0, fmt.Errorf("unknown operation %s", fix.Op)
 }
 
-// call calls once; an answer may get lost.
+// call calls once; the response may be lost.
 func (s *fakeServer) call(url string, body []byte) (int, http.Header, []byte) {
 	req, err := http.NewRequest(http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
