@@ -421,7 +421,7 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 			defer w.mu.Unlock()
 			w.settle()
 			for id, b := range w.boxes {
-				r := w.records[engi.SessionID(b.Notes[sessionNote])]
+				r := w.records[engi.SessionID(b.Notes[noteKey])]
 				if r.Sandbox != id || !r.Ended.IsZero() {
 					rt.Fatalf("sandbox %s is nobody's: session %+v", id, r)
 				}
