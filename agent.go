@@ -7,15 +7,16 @@ import (
 	"time"
 )
 
-// An AgentSpec is a language model with a purpose and with tools, as configured.
+// An AgentSpec configures an agent: a language model with instructions and
+// tools.
 type AgentSpec struct {
 	Name        string
 	Description string
 	Model       string   // provider:model; empty means the node's default
-	System      string   // its instructions
-	Tools       []string // names; * means all that this node has
+	System      string   // system prompt
+	Tools       []string // names; * means every tool of the node
 	Steps       int      // answers of the model per run; 0 means 10
-	Budget      int64    // of a run, in millionths of the price table's currency; 0 means none
+	Budget      int64    // of a run, in millionths of the price table's currency; 0 means no limit
 	Output      json.RawMessage
 	MaxTokens   int
 	Temperature *float64
@@ -25,22 +26,22 @@ type AgentSpec struct {
 type RunSpec struct {
 	Owner        Owner
 	Agent        string        // name; empty means the node's default
-	Model        string        // instead of the agent's
-	System       string        // added to the agent's instructions
-	Context      []ContextPart // what the agent should know, before Input; what changes least first, for providers' caches
-	Input        string        // what the user says
+	Model        string        // overrides the agent's model
+	System       string        // appended to the agent's system prompt
+	Context      []ContextPart // what the agent should know, placed before Input; put what changes least first, for the provider's cache
+	Input        string        // the user's message
 	Images       []Image
-	Messages     []Message       // what was said before, if the caller keeps it; excludes Conversation
-	Conversation ConversationID  // go on with this one; empty begins a new one
-	Sandbox      SandboxID       // its tools work in; empty for none
-	Session      string          // its tools work in; ID or name; empty for none
-	Output       json.RawMessage // JSON schema of the answer, instead of the agent's; nil for prose
+	Messages     []Message       // earlier messages, if the caller keeps them; excludes Conversation
+	Conversation ConversationID  // continue this one; empty starts a new one
+	Sandbox      SandboxID       // the tools work in it; empty for none
+	Session      string          // the tools work in it; ID or name; empty for none
+	Output       json.RawMessage // JSON schema of the answer, overrides the agent's; nil for prose
 	Idempotency  string          // a repeated key of the same owner returns the first run
 }
 
-// A ContextPart is something an agent should know when it is asked. The model
-// reads "[NAME] text" for each part, in the order given, and "[NOW]" with the
-// input after them; without parts the input alone. Seed S0, section 7.
+// A ContextPart is background for a run. The model reads one line "[NAME] text"
+// per part, in the given order, and then "[NOW]" with the input; without parts
+// it reads the input alone.
 type ContextPart struct {
 	Name string // like RECENT CHANGES; 1 to 64 printable characters without brackets, not NOW
 	Text string // UTF-8; a part without text is left out
@@ -51,24 +52,24 @@ type RunState string
 
 const (
 	RunRunning   RunState = "running"
-	RunDone      RunState = "done"      // the agent had said all
+	RunDone      RunState = "done"      // the agent has finished its answer
 	RunStopped   RunState = "stopped"   // by a limit; Reason says which
 	RunFailed    RunState = "failed"    // Error says why
 	RunCancelled RunState = "cancelled" // on request
 )
 
-// A Run is one answer of an agent, with all it did for it. It is a value.
+// A Run is one answer of an agent with all the work behind it. It is a value.
 type Run struct {
 	ID           RunID
 	Owner        Owner
 	Agent        string
-	Model        string // that was asked for
+	Model        string // as requested; a fallback may have answered
 	Conversation ConversationID
 	Sandbox      SandboxID
 	Session      string
 	State        RunState
 	Reason       string // steps, budget, length or filter, if stopped
-	Text         string // the last words of the model
+	Text         string // the model's last message
 	Output       json.RawMessage
 	Error        *Error // of a failed run
 	Steps        int
@@ -77,73 +78,76 @@ type Run struct {
 	Ended        time.Time // zero while it runs
 }
 
-// A Spend is what one owner spent on one model on one day.
-type Spend struct {
+// ModelUsage is what one owner used of one model on one day.
+type ModelUsage struct {
 	Owner  Owner
-	Day    time.Time // any moment of it, in UTC
+	Day    time.Time // any moment of the day, in UTC
 	Model  string    // provider:model
 	Tokens Tokens
 }
 
-// Spending knows what was spent on models. It is safe for concurrent use.
-type Spending interface {
-	// Spent returns what owner spent from a day on, the newest first. The
+// A UsageReporter reports what models were used and what that cost. It is safe
+// for concurrent use.
+type UsageReporter interface {
+	// ModelUsage returns an owner's usage from a day on, newest first. The
 	// empty owner sees all.
-	Spent(ctx context.Context, owner Owner, since time.Time) ([]Spend, error)
+	ModelUsage(ctx context.Context, owner Owner, since time.Time) ([]ModelUsage, error)
 }
 
-// A RunEvent is something that happened in a run.
+// A RunEvent is one event in the stream of a run.
 type RunEvent struct {
-	Seq    int64 // where the run's log goes on after it: ascending, but not one by one; a reader comes back with the last it saw
+	Seq    int64 // ascending, with gaps; a reader resumes after the last one it has seen
 	Time   time.Time
 	Kind   RunEventKind
 	Step   int
 	Text   string          // of text, thought and output
 	Stream Stream          // of output
-	Call   *ToolCall       // of call; of output and result, with its ID and Name
+	Call   *ToolCall       // of call; of output and result, with ID and Name only
 	Result *ToolResult     // of result
 	Object json.RawMessage // of partial
 	Run    *Run            // of done
 }
 
-// A RunEventKind tells events apart.
+// A RunEventKind tells events of a run apart.
 type RunEventKind string
 
 const (
 	RunText    RunEventKind = "text"    // a piece of the answer
 	RunThought RunEventKind = "thought" // a piece of reasoning
-	RunAgain   RunEventKind = "again"   // text, thoughts and partial objects of this step are void
-	RunCall    RunEventKind = "call"    // a tool begins
+	RunReset   RunEventKind = "again"   // discard the text, thoughts and partial objects of this step: it starts over
+	RunCall    RunEventKind = "call"    // a tool call begins
 	RunOutput  RunEventKind = "output"  // what a tool prints while it works
-	RunResult  RunEventKind = "result"  // a tool has ended
-	RunPartial RunEventKind = "partial" // the object as far as it is known
-	RunEnd     RunEventKind = "done"    // the last one
+	RunResult  RunEventKind = "result"  // a tool call has ended
+	RunPartial RunEventKind = "partial" // the object as far as it has been written
+	RunEnd     RunEventKind = "done"    // the last event
 )
 
-// Agents puts agents to work. All methods see only what owner owns; the rest
-// is NotFound. The empty owner sees all. It is safe for concurrent use.
+// Agents runs agents. All methods see only what owner owns; the rest is
+// NotFound. The empty owner sees all. It is safe for concurrent use.
 type Agents interface {
-	// Agents returns what is configured, the default first.
+	// Agents returns the configured agents, the default first.
 	Agents() []AgentSpec
-	// Start begins a run, which goes on after ctx ends and after a restart of
-	// the node. It reports Invalid for a bad spec, NotFound for an agent, a
-	// sandbox, a session or a conversation, Conflict while another run of the
-	// conversation goes on, Exhausted when too many run.
+	// Start starts a run, which continues after ctx ends and after a restart
+	// of the node. It reports Invalid for a bad spec, NotFound for an unknown
+	// agent, sandbox, session or conversation, Conflict while another run of
+	// the conversation is active, Exhausted when too many runs are.
 	Start(ctx context.Context, spec RunSpec) (Run, error)
-	// Get returns a run as it is now.
+	// Get returns the current state of a run.
 	Get(ctx context.Context, owner Owner, id RunID) (Run, error)
-	// List returns up to limit runs, the newest first; 0 means 100.
+	// List returns up to limit runs, newest first; 0 means 100.
 	List(ctx context.Context, owner Owner, limit int) ([]Run, error)
-	// Messages returns all that was said in a run, by its user first.
+	// Messages returns the messages of a run, its input first.
 	Messages(ctx context.Context, owner Owner, id RunID) ([]Message, error)
-	// Watch yields what happened after seq, each once, and then what happens, up
-	// to and including the event of kind done. It reports Expired if ctx ends
-	// before, and Unavailable if the node stops: come back with the last Seq.
-	// Of runs that ended a while ago only whole texts, calls, results and the
-	// end are left.
+	// Watch yields the events of a run after seq, each exactly once, then
+	// follows it up to and including the event of kind done. It reports Expired
+	// if ctx ends first, and Unavailable if the node stops: resume with the last
+	// Seq. A day after the end of a run, only whole texts, calls, results and
+	// the end are left.
 	Watch(ctx context.Context, owner Owner, id RunID, seq int64) iter.Seq2[RunEvent, error]
-	// Kept returns a result that was too long for the model.
-	Kept(ctx context.Context, owner Owner, id RunID, call string) ([]byte, error)
-	// Cancel ends a run. Ending twice is no error.
+	// FullResult returns the complete result of a tool call that was too long
+	// for the model.
+	FullResult(ctx context.Context, owner Owner, id RunID, call string) ([]byte, error)
+	// Cancel ends a run and waits for its end. It does nothing to a run that
+	// has ended.
 	Cancel(ctx context.Context, owner Owner, id RunID) error
 }

@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// A DocumentSpec asks the library to take in a document: Markdown or plain
-// text, given or fetched. Seed S0, section 5.
+// A DocumentSpec asks the library to add a document: Markdown or plain text,
+// given or fetched.
 type DocumentSpec struct {
-	Owner   Owner  // empty: of the node, and everybody finds it
-	Package string // that it is about; empty for none
+	Owner   Owner  // empty: the node's, visible to everybody
+	Package string // that it documents; empty for none
 	Title   string // empty means its first heading, or the last part of URL
-	URL     string // http or https; fetched now, and again when it is refreshed
-	Text    string // instead of fetching; 8 MiB at most. With URL: that is where it came from
+	URL     string // http or https; fetched now and on each refresh
+	Text    string // instead of fetching; 8 MiB at most. With URL: where the text came from
 }
 
-// A Document is something the library has read. It is a value.
+// A Document is a document in the library. It is a value.
 type Document struct {
 	ID      DocumentID
 	Owner   Owner
@@ -24,26 +24,25 @@ type Document struct {
 	URL     string
 	Fetched bool // it is refreshed from URL
 	Bytes   int64
-	Chunks  int    // pieces that can be found
+	Chunks  int    // searchable pieces
 	Digest  string // sha256 of the text
 	State   DocumentState
-	Error   *Error    // why it could not be read last; its older text stays
-	Checked time.Time // last time anybody looked whether it changed
+	Error   *Error    // of the last attempt to read it; the older text stays
+	Checked time.Time // when it was last read or found unchanged
 	Changed time.Time
 }
 
-// A DocumentState says how far the reading of a document is.
+// A DocumentState says whether a document has been read.
 type DocumentState string
 
 const (
 	DocumentReading DocumentState = "reading"
 	DocumentReady   DocumentState = "ready"
-	DocumentFailed  DocumentState = "failed" // it is tried again with the next refresh
+	DocumentFailed  DocumentState = "failed" // retried with the next refresh
 )
 
-// A CodeModule is a file of code in a session's volume that is worth finding
-// again. The volume has the source; the library knows what it is for. Seed S0,
-// sections 4 and 8.
+// A CodeModule describes a source file in a session's volume so that it can be
+// found and used again. The source itself stays in the volume.
 type CodeModule struct {
 	Path        string // below /workspace, like lib/linear.ts
 	Description string
@@ -59,7 +58,7 @@ type CodeModule struct {
 type ModuleScope string
 
 const (
-	ModuleSession ModuleScope = "session" // its session, while its volume lives
+	ModuleSession ModuleScope = "session" // its session, while its volume exists
 	ModuleUser    ModuleScope = "user"    // all sessions of its owner, as a copy
 )
 
@@ -67,72 +66,72 @@ const (
 type SearchMode string
 
 const (
-	SearchHybrid  SearchMode = "hybrid"  // both, ranks fused
-	SearchVector  SearchMode = "vector"  // by likeness of embeddings
+	SearchHybrid  SearchMode = "hybrid"  // both, their ranks fused
+	SearchVector  SearchMode = "vector"  // by similarity of embeddings
 	SearchKeyword SearchMode = "keyword" // by words, BM25
 )
 
-// A SearchSpec asks the library a question.
+// A SearchSpec is a search of the library.
 type SearchSpec struct {
 	Owner   Owner
-	Session string // ID or name: its modules are found, too; empty for none
+	Session string // ID or name: its modules are searched too; empty for none
 	Text    string
-	Package string     // only what is about it; empty for everything
+	Package string     // search only what documents or uses it; empty for everything
 	Mode    SearchMode // empty means hybrid
 	Limit   int        // 0 means 5; 50 at most
 }
 
-// A Finding is what the library found.
-type Finding struct {
-	Hits     []Hit  // the best first
-	Embedder string // that compared meanings; empty if none did
-	Note     string // what the caller should know about the search; empty for nothing
+// A SearchResult is the answer to a search.
+type SearchResult struct {
+	Hits     []SearchHit // best first
+	Embedder string      // that compared vectors; empty if none did
+	Note     string      // a caveat for the caller; empty for none
 }
 
-// A Hit is a piece of a document, or a module.
-type Hit struct {
-	Document DocumentID // empty of a module
+// A SearchHit is a piece of a document, or a module.
+type SearchHit struct {
+	Document DocumentID // empty for a module
 	Package  string
 	Title    string   // of the document
-	Headings []string // above the piece, the outermost first
+	Headings []string // above the piece, outermost first
 	URL      string   // with the anchor of the heading, if it has one
 	Text     string
-	Module   *CodeModule // nil of a document
-	Score    float64     // falls with the rank; of different searches it cannot be compared
+	Module   *CodeModule // nil for a document
+	Score    float64     // falls with the rank; not comparable between searches
 }
 
-// A DocumentPackage says what the library has about a package.
+// A DocumentPackage counts the documents about a package.
 type DocumentPackage struct {
 	Name      string
 	Documents int
 	Chunks    int
 }
 
-// A Library keeps documentation and knowledge of code modules, and finds
-// pieces of them. Methods see what owner owns and what is the node's; the rest
-// is NotFound. The empty owner sees all. It is safe for concurrent use.
+// A Library keeps documentation and descriptions of code modules, and searches
+// them. Methods see what owner owns and what is the node's; the rest is
+// NotFound. The empty owner sees all. It is safe for concurrent use.
 type Library interface {
 	// Search reports Invalid for a bad spec and NotFound for a session.
-	Search(ctx context.Context, spec SearchSpec) (Finding, error)
-	// Packages returns what documents are about, by name.
+	Search(ctx context.Context, spec SearchSpec) (SearchResult, error)
+	// Packages returns the packages that have documents, by name.
 	Packages(ctx context.Context, owner Owner) ([]DocumentPackage, error)
-	// Add takes in a document and returns once it can be found. One of the
-	// same owner, package and URL (or title, without URL) is replaced. It
-	// reports Invalid for what is no text, Denied for a URL that may not be
+	// Add adds a document and returns once it can be found. It replaces the
+	// one of the same owner, package and URL (or title, without URL). It
+	// reports Invalid for what is not text, Denied for a URL that may not be
 	// fetched, Unavailable for one that does not answer, Exhausted when the
-	// owner's share is full.
+	// owner's quota is used up.
 	Add(ctx context.Context, spec DocumentSpec) (Document, error)
-	// Documents returns what there is, by package and title.
+	// Documents returns the documents by package and title.
 	Documents(ctx context.Context, owner Owner) ([]Document, error)
-	// Refresh looks whether documents have changed, and reads those that
-	// have; all of owner's if id is empty. The node's are for the empty owner.
+	// Refresh fetches a document again, or all of owner's if id is empty. Only
+	// the empty owner refreshes the node's.
 	Refresh(ctx context.Context, owner Owner, id DocumentID) ([]Document, error)
-	// Remove forgets a document. The node's are for the empty owner.
+	// Remove deletes a document. Only the empty owner removes the node's.
 	Remove(ctx context.Context, owner Owner, id DocumentID) error
-	// SaveModules remembers modules of a session, in the place of those of
-	// the same path. It reports NotFound for files that are not there.
+	// SaveModules adds modules of a session, replacing those of the same path.
+	// It reports NotFound for files that do not exist.
 	SaveModules(ctx context.Context, owner Owner, session string, modules []CodeModule) error
-	// Modules returns the modules that a session finds; with session empty
-	// those of scope user.
+	// Modules returns the modules visible to a session, or with an empty
+	// session those of scope user.
 	Modules(ctx context.Context, owner Owner, session string) ([]CodeModule, error)
 }

@@ -3,17 +3,17 @@ package engi
 import "encoding/json"
 
 // A Message is one turn of a conversation with a model. It is a value; what
-// it points to is never written.
+// it points to is never modified.
 type Message struct {
 	Role    Role
 	Text    string
-	Thought string       // reasoning the model showed; of RoleAssistant only
+	Thought string       // reasoning that the model shows; of RoleAssistant only
 	Images  []Image      // of RoleUser only
 	Calls   []ToolCall   // of RoleAssistant only
 	Results []ToolResult // of RoleTool only
 }
 
-// A Role says who speaks.
+// A Role is the author of a message.
 type Role string
 
 const (
@@ -22,21 +22,27 @@ const (
 	RoleTool      Role = "tool"
 )
 
-// An Image is something to look at.
+// Roles returns every role.
+func Roles() []Role { return []Role{RoleUser, RoleAssistant, RoleTool} }
+
+// An Image is a picture that models can see.
 type Image struct {
-	MediaType string // image/png, image/jpeg, image/webp or image/gif
+	MediaType string // one of ImageTypes
 	Data      []byte
 }
 
-// A ToolCall is a model's wish to use a tool. Everything in it is hostile
-// input: the name may be of no tool, the arguments may be no JSON.
+// ImageTypes returns the media types of images that models can see.
+func ImageTypes() []string { return []string{"image/png", "image/jpeg", "image/webp", "image/gif"} }
+
+// A ToolCall is a model's request to use a tool. All of it is hostile input:
+// the tool may not exist and the arguments may not be JSON.
 type ToolCall struct {
-	ID        string // the model's, or ours if it gave none
+	ID        string // the provider's, or ours if it gave none
 	Name      string
-	Arguments string // meant to be a JSON object
+	Arguments string // should be a JSON object
 }
 
-// A ToolResult is what the model gets to see of a call.
+// A ToolResult is what the model sees of the outcome of a call.
 type ToolResult struct {
 	Call   string // ID
 	Name   string
@@ -45,7 +51,7 @@ type ToolResult struct {
 	Failed bool
 }
 
-// A Tool is what a model is told about one.
+// A Tool describes a tool to a model.
 type Tool struct {
 	Name        string // letters, digits, underscores and dashes, 64 at most
 	Description string
@@ -54,17 +60,17 @@ type Tool struct {
 
 // Tokens counts what models read and wrote.
 type Tokens struct {
-	Input      int64 // without what the cache served
-	Output     int64 // reasoning included
+	Input      int64 // without CacheRead
+	Output     int64 // includes Reasoning
 	Reasoning  int64
 	CacheRead  int64
 	CacheWrite int64
 	Cost       int64 // millionths of the price table's currency; 0 if the model has no price
-	Calls      int   // to models, repetitions included
+	Calls      int   // requests to models, retries included
 }
 
-// Plus returns the sum.
-func (t Tokens) Plus(o Tokens) Tokens {
+// Add returns the sum of t and o.
+func (t Tokens) Add(o Tokens) Tokens {
 	return Tokens{
 		t.Input + o.Input, t.Output + o.Output, t.Reasoning + o.Reasoning,
 		t.CacheRead + o.CacheRead, t.CacheWrite + o.CacheWrite, t.Cost + o.Cost, t.Calls + o.Calls,

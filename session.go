@@ -11,14 +11,14 @@ import (
 type SessionSpec struct {
 	Owner       Owner
 	Name        string            // unique per owner; empty for none
-	Template    string            // of its sandboxes; empty means the node's for sessions, with its configured dependencies
-	Size        Size              // of its sandboxes; zero fields mean the node's for sessions
-	Mode        SessionMode       // empty means the node's
+	Template    string            // of its sandboxes; empty means the node's default for sessions, with the configured dependencies
+	Size        Size              // of its sandboxes; zero fields mean the node's default for sessions
+	Mode        SessionMode       // empty means the node's default
 	Persistence Persistence       // empty means session
-	Capacity    int64             // bytes of its volume; 0 means the node's
-	TTL         time.Duration     // its volume goes after so long without use; 0 means the node's
-	Dormancy    time.Duration     // its sandbox goes after so long without use; 0 means the node's
-	Network     NetworkPolicy     // zero means the node's for sessions
+	Capacity    int64             // bytes of its volume; 0 means the node's default
+	TTL         time.Duration     // unused for so long, the session ends and its volume is deleted; 0 means the node's default
+	Dormancy    time.Duration     // unused for so long, its sandbox is released; 0 means the node's default
+	Network     NetworkPolicy     // zero means the node's default for sessions
 	Metadata    map[string]string // at most 64 pairs of 256 bytes
 	Env         map[string]string
 	Idempotency string // a repeated key of the same owner returns the first session
@@ -28,29 +28,29 @@ type SessionSpec struct {
 type SessionMode string
 
 const (
-	SessionLazy SessionMode = "lazy" // with its first use
-	SessionWarm SessionMode = "warm" // at once
+	SessionLazy SessionMode = "lazy" // on first use
+	SessionWarm SessionMode = "warm" // when it is created
 )
 
-// A Persistence says what of a session's sandbox outlives it.
+// A Persistence says what survives the release of a session's sandbox.
 type Persistence string
 
 const (
-	PersistNone     Persistence = "none"     // nothing: no volume
-	PersistSession  Persistence = "session"  // what is below /workspace, in the session's volume
-	PersistSnapshot Persistence = "snapshot" // everything: dormancy hibernates the sandbox
+	PersistNone     Persistence = "none"     // nothing: there is no volume
+	PersistSession  Persistence = "session"  // the files below /workspace, in the session's volume
+	PersistSnapshot Persistence = "snapshot" // everything: the sandbox is hibernated instead of stopped
 )
 
 // A SessionState is a point in the life of a session.
 type SessionState string
 
 const (
-	SessionIdle       SessionState = "idle"       // has no sandbox and needs none yet
-	SessionBooting    SessionState = "booting"    // its sandbox starts
-	SessionRunning    SessionState = "running"    // its sandbox runs
-	SessionSuspended  SessionState = "suspended"  // its sandbox is frozen in memory
-	SessionHibernated SessionState = "hibernated" // its sandbox is on disk
-	SessionTerminated SessionState = "terminated" // over; its volume is gone
+	SessionIdle       SessionState = "idle"       // it has no sandbox
+	SessionBooting    SessionState = "booting"    // its sandbox is starting
+	SessionRunning    SessionState = "running"    // its sandbox is running
+	SessionSuspended  SessionState = "suspended"  // its sandbox is paused in memory
+	SessionHibernated SessionState = "hibernated" // its sandbox is saved on disk
+	SessionTerminated SessionState = "terminated" // it has ended; its volume is deleted
 )
 
 // SessionStates returns every state in the order of a life.
@@ -58,8 +58,8 @@ func SessionStates() []SessionState {
 	return []SessionState{SessionIdle, SessionBooting, SessionRunning, SessionSuspended, SessionHibernated, SessionTerminated}
 }
 
-// A Session is a caller's long-lived context. It outlives its sandboxes. It is
-// a value.
+// A Session is a caller's long-lived context, which outlives its sandboxes. It
+// is a value.
 type Session struct {
 	ID          SessionID
 	Owner       Owner
@@ -70,7 +70,7 @@ type Session struct {
 	Template    string
 	Size        Size
 	Volume      VolumeID  // empty before the first use
-	Sandbox     SandboxID // empty while it has none
+	Sandbox     SandboxID // empty if it has none
 	Capacity    int64
 	TTL         time.Duration
 	Dormancy    time.Duration
@@ -79,44 +79,44 @@ type Session struct {
 	Env         map[string]string
 	Created     time.Time
 	Used        time.Time
-	Expires     time.Time // of its volume, unless it is used before
+	Expires     time.Time // when it ends unless it is used before
 }
 
 // A CodeSpec is code to run in a session.
 type CodeSpec struct {
 	Code     string
 	Language Language      // empty means TypeScript
-	Timeout  time.Duration // 0 means the node's
+	Timeout  time.Duration // 0 means the node's default
 	Env      map[string]string
 }
 
-// A CodeResult is the answer of code that ran in a session. A program that
-// fails is an answer.
+// A CodeResult is the outcome of code that ran in a session. Code that fails
+// has a result too.
 type CodeResult struct {
-	OK       bool
-	Value    json.RawMessage // of the last expression or the default export; nil if there is none
-	Error    *CodeError      // nil if OK
-	Stdout   string
-	Stderr   string
-	Cut      bool     // of Stdout or Stderr something is missing
-	Warnings []string // what of Value could not be shown as it is
-	Duration time.Duration
-	Sandbox  SandboxID
-	Booted   time.Duration // spent on getting a sandbox first; 0 if it had one
-	Queued   time.Duration // behind other runs of the session
+	OK        bool
+	Value     json.RawMessage // of the last expression or the default export; nil if there is none
+	Error     *CodeError      // nil if OK
+	Stdout    string
+	Stderr    string
+	Truncated bool     // part of Stdout or Stderr is missing
+	Warnings  []string // what of Value could not be converted to JSON as it is
+	Duration  time.Duration
+	Sandbox   SandboxID
+	BootTime  time.Duration // spent on starting a sandbox; 0 if it had one
+	QueueTime time.Duration // spent waiting for other code of the session
 }
 
-// A CodeError says why code did not come to its end.
+// A CodeError says why code did not complete.
 type CodeError struct {
 	Cause   Cause  // exited for an exception or an exit, else what ended it
-	Name    string // of the exception; empty if it was none
+	Name    string // of the exception; empty if there was none
 	Message string
-	Line    int    // in the caller's own source, from 1; 0 if unknown
+	Line    int    // in the submitted source, from 1; 0 if unknown
 	Column  int    // from 1; 0 if unknown
-	Stack   string // frames of the caller's own source and of modules, one a line
+	Stack   string // frames in the submitted source and in modules, one per line
 }
 
-// Error returns name, message and place in one line, for people and models.
+// Error returns name, message and position in one line, for people and models.
 func (e *CodeError) Error() string {
 	text := e.Message
 	if e.Name != "" {
@@ -133,54 +133,55 @@ type Dependency struct {
 	Package string   // npm name, or jsr:@SCOPE/NAME
 	Version string   // or a range; empty means the newest at the time of the build
 	Docs    []string // URLs of Markdown
-	Secret  string   // variable of the node that holds its secret; empty for none
-	Hosts   []string // that it talks to, and the secret may go to
+	Secret  string   // environment variable of the node that holds its secret; empty for none
+	Hosts   []string // that it talks to, and that may receive the secret
 }
 
-// Dependencies says how the packages that code in sessions may import are
-// installed: once, in a template.
+// Dependencies is the state of the installation of the packages that code in
+// sessions may import. They are installed once, in a template.
 type Dependencies struct {
 	State    DependencyState
 	Packages []Dependency
-	Wanted   string // name of the template that has them
-	Template string // that sessions get now; empty if there is none yet
+	Wanted   string // name of the template with these packages
+	Template string // that new sandboxes get now; empty if there is none yet
 	Digest   string // of Template
 	Built    time.Time
-	Step     string   // of the build under way
-	Log      []string // its last lines, or those of the one that failed
-	Error    string   // why the last build failed; empty if none did
+	Step     string   // of the current build
+	Log      []string // last lines of the current build, or of the one that failed
+	Error    string   // of the last build; empty if it succeeded
 	Remedy   string
 }
 
-// A DependencyState says how far the installation is.
+// A DependencyState is the state of an installation.
 type DependencyState string
 
 const (
-	DependenciesBuilding DependencyState = "building" // sessions get the template before, if there is one
+	DependenciesBuilding DependencyState = "building" // sessions use the previous template, if there is one
 	DependenciesReady    DependencyState = "ready"
-	DependenciesFailed   DependencyState = "failed" // it is tried again later; sessions get the template before, if there is one
+	DependenciesFailed   DependencyState = "failed" // retried later; sessions use the previous template, if there is one
 )
 
-// Sessions keeps sessions. All methods see only what owner owns; the rest is
+// Sessions manages sessions. All methods see only what owner owns; the rest is
 // NotFound. The empty owner sees all. It is safe for concurrent use.
 type Sessions interface {
-	// Create returns a new session; in mode warm its sandbox boots meanwhile.
+	// Create returns a new session. In mode warm its sandbox boots in the
+	// background.
 	Create(ctx context.Context, spec SessionSpec) (Session, error)
-	// Get returns a session by ID or name, those that are over included for
-	// as long as they are remembered.
+	// Get returns a session by ID or name, including one that has ended, for
+	// as long as its record is kept.
 	Get(ctx context.Context, owner Owner, idOrName string) (Session, error)
-	// List returns the newest first, those that are over excluded.
+	// List returns the sessions that have not ended, newest first.
 	List(ctx context.Context, owner Owner) ([]Session, error)
-	// Enter returns the inside of the session's sandbox, started if there is
-	// none; it counts as used until release is called.
+	// Enter returns the guest of the session's sandbox, which it starts if
+	// there is none. The session counts as used until release is called.
 	Enter(ctx context.Context, owner Owner, idOrName string) (g Guest, release func(), err error)
-	// RunCode runs code in the session's sandbox, one run at a time and in
-	// the order of the calls; out, if not nil, gets output while it runs.
+	// RunCode runs code in the session's sandbox, one piece at a time and in
+	// the order of the calls. out, if not nil, receives output while it runs.
 	RunCode(ctx context.Context, owner Owner, idOrName string, spec CodeSpec, out func(Chunk)) (CodeResult, error)
-	// Release lets the sandbox go as dormancy does, and keeps the volume.
+	// Release gives up the sandbox, as dormancy does, and keeps the volume.
 	Release(ctx context.Context, owner Owner, idOrName string) error
-	// Terminate ends a session for good, its sandbox and volume with it.
+	// Terminate ends a session and deletes its sandbox and volume.
 	Terminate(ctx context.Context, owner Owner, idOrName string) error
-	// Dependencies says how the installation of packages is.
+	// Dependencies returns the state of the installation of packages.
 	Dependencies(ctx context.Context) (Dependencies, error)
 }

@@ -23,14 +23,15 @@ import (
 	"github.com/engi-dev/engi/store"
 )
 
-// world is an office with a scripted model and a database.
+// A fixture is a running Runner with a scripted model and a database.
 type fixture struct {
 	*agent.Runner
 	model *scripted.Server
-	stop  func() // as a stop of the node does
+	stop  func() // stops the runner as a node does; may be called again
 }
 
-type benchmark struct {
+// A runnerSpec says what open opens.
+type runnerSpec struct {
 	play  func(scripted.Conversation) scripted.Answer
 	tools []tool.Tool
 	agent engi.AgentSpec
@@ -41,7 +42,7 @@ type benchmark struct {
 	inject func(context.Context, engi.Run) (any, error)
 }
 
-func (b benchmark) open(t *testing.T) *fixture {
+func (b runnerSpec) open(t *testing.T) *fixture {
 	t.Helper()
 	if b.path == "" {
 		b.path = filepath.Join(t.TempDir(), "db")
@@ -52,7 +53,7 @@ func (b benchmark) open(t *testing.T) *fixture {
 	}
 	s := &scripted.Server{Play: b.play}
 	web := httptest.NewServer(s)
-	reg, err := llm.New(llm.Options{Providers: map[string]llm.Provider{"openai": {URL: web.URL}}, Default: "openai:demo", Client: web.Client(), Pause: time.Millisecond,
+	reg, err := llm.New(llm.Options{Providers: map[string]llm.Provider{"openai": {URL: web.URL}}, Default: "openai:demo", Client: web.Client(), Backoff: time.Millisecond,
 		Prices: map[string]llm.Price{"openai:*": {Input: float64(b.price)}}})
 	if err != nil {
 		t.Fatal(err)
@@ -63,20 +64,20 @@ func (b benchmark) open(t *testing.T) *fixture {
 	if b.agent.Tools == nil {
 		b.agent.Tools = []string{"*"}
 	}
-	o, err := agent.New(agent.Options{Agents: []engi.AgentSpec{b.agent}, Models: reg.Model, Tools: b.tools, Store: store.Agents(db), Results: store.AgentResults(db), Dir: b.path + ".runs", MaxRuns: b.runs, Inject: b.inject})
+	r, err := agent.New(agent.Options{Agents: []engi.AgentSpec{b.agent}, Models: reg.Model, Tools: b.tools, Store: store.Agents(db), Results: store.AgentResults(db), Dir: b.path + ".runs", MaxRuns: b.runs, Deps: b.inject})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, done := make(chan struct{}), make(chan error, 1)
-	go func() { done <- o.Run(ctx, func() { close(ready) }) }()
+	go func() { done <- r.Run(ctx, func() { close(ready) }) }()
 	select {
 	case <-ready:
 	case err := <-done:
 		t.Fatal(err)
 	}
-	w := &fixture{Runner: o, model: s}
-	w.stop = sync.OnceFunc(func() {
+	f := &fixture{Runner: r, model: s}
+	f.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -86,28 +87,28 @@ func (b benchmark) open(t *testing.T) *fixture {
 			t.Error(err)
 		}
 	})
-	t.Cleanup(w.stop)
-	return w
+	t.Cleanup(f.stop)
+	return f
 }
 
-// finish starts a run and follows it to its end.
-func (w *fixture) finish(t *testing.T, spec engi.RunSpec) (engi.Run, []engi.RunEvent) {
+// finish starts a run and watches it to its end.
+func (f *fixture) finish(t *testing.T, spec engi.RunSpec) (engi.Run, []engi.RunEvent) {
 	t.Helper()
 	spec.Owner = "ann"
-	r, err := w.Start(t.Context(), spec)
+	r, err := f.Start(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return w.follow(t, r.ID)
+	return f.follow(t, r.ID)
 }
 
-func (w *fixture) follow(t *testing.T, id engi.RunID) (engi.Run, []engi.RunEvent) {
+func (f *fixture) follow(t *testing.T, id engi.RunID) (engi.Run, []engi.RunEvent) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var all []engi.RunEvent
 	var last int64
-	for e, err := range w.Watch(ctx, "ann", id, 0) {
+	for e, err := range f.Watch(ctx, "ann", id, 0) {
 		if err != nil {
 			t.Fatalf("run %s after %+v: %v", id, all, err)
 		}
@@ -147,8 +148,8 @@ func calls(args ...string) (all []scripted.Call) {
 	return all
 }
 
-func TestToolsAreCalledUntilAllIsSaid(t *testing.T) {
-	w := benchmark{tools: []tool.Tool{add(t)}, agent: engi.AgentSpec{System: "You add."}, play: func(c scripted.Conversation) scripted.Answer {
+func TestToolsAreCalledUntilTheAnswer(t *testing.T) {
+	f := runnerSpec{tools: []tool.Tool{add(t)}, agent: engi.AgentSpec{System: "You add."}, play: func(c scripted.Conversation) scripted.Answer {
 		switch c.N {
 		case 1:
 			return scripted.Answer{Text: "Two sums.", Calls: calls(`{"a":1,"b":2}`, `{"a":3,"b":4}`)}
@@ -157,7 +158,7 @@ func TestToolsAreCalledUntilAllIsSaid(t *testing.T) {
 		}
 		return scripted.Answer{Text: "It is 10."}
 	}}.open(t)
-	r, events := w.finish(t, engi.RunSpec{Input: "1+2+3+4?", System: "Be short."})
+	r, events := f.finish(t, engi.RunSpec{Input: "1+2+3+4?", System: "Be short."})
 	if r.State != engi.RunDone || r.Text != "It is 10." || r.Steps != 3 || r.Tokens.Calls != 3 || r.Model != "openai:demo" {
 		t.Errorf("%+v", r)
 	}
@@ -173,29 +174,29 @@ func TestToolsAreCalledUntilAllIsSaid(t *testing.T) {
 	if kinds[engi.RunCall] != 3 || kinds[engi.RunOutput] != 3 || kinds[engi.RunResult] != 3 || kinds[engi.RunEnd] != 1 || !strings.Contains(text, "adding for ann") {
 		t.Errorf("%v %q", kinds, text)
 	}
-	seen := w.model.Seen()
+	seen := f.model.Seen()
 	if seen[0].System != "You add.\n\nBe short." || len(seen[0].Tools) != 1 || seen[0].Tools[0] != "add" {
 		t.Errorf("the model was told %+v", seen[0])
 	}
 	if got := seen[2].Last().Results; len(got) != 1 || got[0].Text != "10" {
 		t.Errorf("the model saw %+v", got)
 	}
-	got, err := w.Get(t.Context(), "ann", r.ID)
+	got, err := f.Get(t.Context(), "ann", r.ID)
 	if err != nil || cmp.Diff(r, got) != "" {
 		t.Errorf("%v %v", cmp.Diff(r, got), err)
 	}
 
-	// The conversation goes on, and knows what was said.
-	r2, _ := w.finish(t, engi.RunSpec{Input: "Sure?", Conversation: r.Conversation})
-	if n := len(w.model.Seen()[3].Turns); r2.State != engi.RunDone || n != 7 {
+	// The conversation continues with its earlier messages.
+	r2, _ := f.finish(t, engi.RunSpec{Input: "Sure?", Conversation: r.Conversation})
+	if n := len(f.model.Seen()[3].Turns); r2.State != engi.RunDone || n != 7 {
 		t.Errorf("%+v after %d turns", r2, n)
 	}
 }
 
-// TestContext has the model read what it should know in the order given, and
-// not a byte more than the input where there is nothing to know.
+// TestContext checks that the model reads the parts of the context in order, and
+// the input alone if they are all empty.
 func TestContext(t *testing.T) {
-	w := benchmark{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "hi"} }}.open(t)
+	f := runnerSpec{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "hi"} }}.open(t)
 	part := func(name, text string) engi.ContextPart { return engi.ContextPart{Name: name, Text: text} }
 	for i, c := range []struct {
 		parts []engi.ContextPart
@@ -205,8 +206,8 @@ func TestContext(t *testing.T) {
 		{[]engi.ContextPart{part("RECENT CHANGES", "")}, "increment"},
 		{[]engi.ContextPart{part("HTML", "<p>\n1</p>"), part("PAST", ""), part("RECENT CHANGES", "none")}, "[HTML] <p>\n1</p>\n[RECENT CHANGES] none\n[NOW] increment"},
 	} {
-		r, _ := w.finish(t, engi.RunSpec{Input: "increment", Context: c.parts})
-		if got := w.model.Seen()[i].Last().Text; r.State != engi.RunDone || got != c.want {
+		r, _ := f.finish(t, engi.RunSpec{Input: "increment", Context: c.parts})
+		if got := f.model.Seen()[i].Last().Text; r.State != engi.RunDone || got != c.want {
 			t.Errorf("%v: the model read %q", c.parts, got)
 		}
 	}
@@ -215,45 +216,45 @@ func TestContext(t *testing.T) {
 		"the input's": {part("NOW", "x")}, "no UTF-8": {part("A", "\xff")}, "no UTF-8 name": {part("\xff", "x")},
 		"many": slices.Repeat([]engi.ContextPart{part("A", "x")}, 33), "much": {part("A", strings.Repeat("x", 1<<20))},
 	} {
-		if _, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Context: parts}); engi.KindOf(err) != engi.Invalid {
+		if _, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Context: parts}); engi.KindOf(err) != engi.Invalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// What it should know is part of what was asked.
-	first, _ := w.finish(t, engi.RunSpec{Input: "x", Idempotency: "k", Context: []engi.ContextPart{part("A", "1")}})
-	again, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Idempotency: "k", Context: []engi.ContextPart{part("A", "1")}})
+	// The context is part of the request that an idempotency key stands for.
+	first, _ := f.finish(t, engi.RunSpec{Input: "x", Idempotency: "k", Context: []engi.ContextPart{part("A", "1")}})
+	again, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Idempotency: "k", Context: []engi.ContextPart{part("A", "1")}})
 	if err != nil || again.ID != first.ID {
 		t.Errorf("%v %v", again.ID, err)
 	}
-	if _, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Idempotency: "k", Context: []engi.ContextPart{part("A", "2")}}); engi.KindOf(err) != engi.Conflict {
+	if _, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Idempotency: "k", Context: []engi.ContextPart{part("A", "2")}}); engi.KindOf(err) != engi.Conflict {
 		t.Errorf("%v", err)
 	}
 }
 
 func TestOwners(t *testing.T) {
-	w := benchmark{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "hi"} }}.open(t)
-	r, _ := w.finish(t, engi.RunSpec{Input: "hello"})
+	f := runnerSpec{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "hi"} }}.open(t)
+	r, _ := f.finish(t, engi.RunSpec{Input: "hello"})
 	ctx := t.Context()
-	_, e1 := w.Get(ctx, "bob", r.ID)
-	_, e2 := w.Messages(ctx, "bob", r.ID)
+	_, e1 := f.Get(ctx, "bob", r.ID)
+	_, e2 := f.Messages(ctx, "bob", r.ID)
 	var e3 error
-	for _, e3 = range w.Watch(ctx, "bob", r.ID, 0) {
+	for _, e3 = range f.Watch(ctx, "bob", r.ID, 0) {
 		break
 	}
-	_, e4 := w.Kept(ctx, "bob", r.ID, "x")
-	_, e5 := w.Start(ctx, engi.RunSpec{Owner: "bob", Input: "x", Conversation: r.Conversation})
-	for i, err := range []error{e1, e2, e3, e4, e5, w.Cancel(ctx, "bob", r.ID)} {
+	_, e4 := f.FullResult(ctx, "bob", r.ID, "x")
+	_, e5 := f.Start(ctx, engi.RunSpec{Owner: "bob", Input: "x", Conversation: r.Conversation})
+	for i, err := range []error{e1, e2, e3, e4, e5, f.Cancel(ctx, "bob", r.ID)} {
 		if engi.KindOf(err) != engi.NotFound {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
-	if l, err := w.List(ctx, "bob", 0); err != nil || len(l) != 0 {
+	if l, err := f.List(ctx, "bob", 0); err != nil || len(l) != 0 {
 		t.Errorf("%v %v", l, err)
 	}
 }
 
-// TestAbuse has a model that does everything wrong.
-func TestAbuse(t *testing.T) {
+// TestMisbehavingModel has a model that gets every call wrong.
+func TestMisbehavingModel(t *testing.T) {
 	long := strings.Repeat("é", 200_000)
 	big, err := tool.New("big", "Says much.", func(context.Context, *tool.Call, struct{}) (tool.Result, error) { return tool.Result{Text: long}, nil })
 	if err != nil {
@@ -272,7 +273,7 @@ func TestAbuse(t *testing.T) {
 		{Name: "add", Arguments: `{"a":1,"b":2,"c":3}`}, {Name: "big"}, {Name: "wild", Arguments: `{}`}, {Name: "add", Arguments: `null`},
 		{Name: "../../etc/passwd", Arguments: `[]`}, {ID: strings.Repeat("x", 5000), Name: "add", Arguments: strings.Repeat("[", 100_000)},
 	}
-	w := benchmark{tools: append(more, add(t), big, wild), play: func(c scripted.Conversation) scripted.Answer {
+	f := runnerSpec{tools: append(more, add(t), big, wild), play: func(c scripted.Conversation) scripted.Answer {
 		switch c.N {
 		case 1:
 			return scripted.Answer{Calls: bad}
@@ -285,11 +286,11 @@ func TestAbuse(t *testing.T) {
 		}
 		return scripted.Answer{Text: "sorry"}
 	}}.open(t)
-	r, _ := w.finish(t, engi.RunSpec{Input: "go wild"})
+	r, _ := f.finish(t, engi.RunSpec{Input: "go wild"})
 	if r.State != engi.RunDone || r.Steps != 3 {
 		t.Fatalf("%+v", r)
 	}
-	messages, err := w.Messages(t.Context(), "ann", r.ID)
+	messages, err := f.Messages(t.Context(), "ann", r.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,56 +319,56 @@ func TestLimits(t *testing.T) {
 		return scripted.Answer{Calls: calls(`{"a":1,"b":1}`), Input: 1000}
 	}
 	t.Run("steps", func(t *testing.T) {
-		w := benchmark{tools: []tool.Tool{add(t)}, play: forever}.open(t)
-		if r, _ := w.finish(t, engi.RunSpec{Input: "x"}); r.State != engi.RunStopped || r.Reason != "steps" || r.Steps != 10 {
+		f := runnerSpec{tools: []tool.Tool{add(t)}, play: forever}.open(t)
+		if r, _ := f.finish(t, engi.RunSpec{Input: "x"}); r.State != engi.RunStopped || r.Reason != "steps" || r.Steps != 10 {
 			t.Errorf("%+v", r)
 		}
 	})
 	t.Run("budget", func(t *testing.T) {
-		w := benchmark{tools: []tool.Tool{add(t)}, play: forever, price: 2, agent: engi.AgentSpec{Budget: 5000}}.open(t)
-		if r, _ := w.finish(t, engi.RunSpec{Input: "x"}); r.State != engi.RunStopped || r.Reason != "budget" || r.Tokens.Cost != 6000 {
+		f := runnerSpec{tools: []tool.Tool{add(t)}, play: forever, price: 2, agent: engi.AgentSpec{Budget: 5000}}.open(t)
+		if r, _ := f.finish(t, engi.RunSpec{Input: "x"}); r.State != engi.RunStopped || r.Reason != "budget" || r.Tokens.Cost != 6000 {
 			t.Errorf("%+v", r)
 		}
 	})
 	t.Run("runs at once", func(t *testing.T) {
-		w := benchmark{runs: 1, play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "x", Delay: time.Hour} }}.open(t)
-		r, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x"})
+		f := runnerSpec{runs: 1, play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "x", Delay: time.Hour} }}.open(t)
+		r, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Conversation: r.Conversation}); engi.KindOf(err) != engi.Conflict {
+		if _, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Conversation: r.Conversation}); engi.KindOf(err) != engi.Conflict {
 			t.Errorf("%v", err)
 		}
-		if _, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x"}); engi.KindOf(err) != engi.Exhausted {
+		if _, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x"}); engi.KindOf(err) != engi.Exhausted {
 			t.Errorf("%v", err)
 		}
-		if err := w.Cancel(t.Context(), "ann", r.ID); err != nil {
+		if err := f.Cancel(t.Context(), "ann", r.ID); err != nil {
 			t.Fatal(err)
 		}
-		if r, err := w.Get(t.Context(), "ann", r.ID); err != nil || r.State != engi.RunCancelled {
+		if r, err := f.Get(t.Context(), "ann", r.ID); err != nil || r.State != engi.RunCancelled {
 			t.Errorf("%+v %v", r, err)
 		}
-		if _, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x"}); err != nil {
+		if _, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x"}); err != nil {
 			t.Errorf("after one ended: %v", err)
 		}
 	})
 	t.Run("bad specs", func(t *testing.T) {
-		w := benchmark{play: forever}.open(t)
+		f := runnerSpec{play: forever}.open(t)
 		for name, c := range map[string]struct {
 			spec engi.RunSpec
 			want engi.Kind
 		}{
-			"nothing":       {engi.RunSpec{}, engi.Invalid},
-			"much":          {engi.RunSpec{Input: strings.Repeat("x", 2<<20)}, engi.Invalid},
-			"no such agent": {engi.RunSpec{Agent: "spy", Input: "x"}, engi.NotFound},
-			"no such model": {engi.RunSpec{Model: "nobody:x", Input: "x"}, engi.Invalid},
-			"no schema":     {engi.RunSpec{Input: "x", Output: json.RawMessage(`7`)}, engi.Invalid},
-			"no image":      {engi.RunSpec{Images: []engi.Image{{MediaType: "text/html", Data: []byte("x")}}}, engi.Invalid},
-			"both":          {engi.RunSpec{Input: "x", Conversation: "cnv_x", Messages: []engi.Message{{Role: engi.RoleUser}}}, engi.Invalid},
-			"nobody speaks": {engi.RunSpec{Input: "x", Messages: []engi.Message{{Role: "root"}}}, engi.Invalid},
-			"no such talk":  {engi.RunSpec{Input: "x", Conversation: engi.NewConversationID()}, engi.NotFound},
+			"nothing":              {engi.RunSpec{}, engi.Invalid},
+			"much":                 {engi.RunSpec{Input: strings.Repeat("x", 2<<20)}, engi.Invalid},
+			"no such agent":        {engi.RunSpec{Agent: "spy", Input: "x"}, engi.NotFound},
+			"no such model":        {engi.RunSpec{Model: "nobody:x", Input: "x"}, engi.Invalid},
+			"no schema":            {engi.RunSpec{Input: "x", Output: json.RawMessage(`7`)}, engi.Invalid},
+			"no image":             {engi.RunSpec{Images: []engi.Image{{MediaType: "text/html", Data: []byte("x")}}}, engi.Invalid},
+			"both":                 {engi.RunSpec{Input: "x", Conversation: "cnv_x", Messages: []engi.Message{{Role: engi.RoleUser}}}, engi.Invalid},
+			"unknown role":         {engi.RunSpec{Input: "x", Messages: []engi.Message{{Role: "root"}}}, engi.Invalid},
+			"no such conversation": {engi.RunSpec{Input: "x", Conversation: engi.NewConversationID()}, engi.NotFound},
 		} {
-			if _, err := w.Start(t.Context(), c.spec); engi.KindOf(err) != c.want {
+			if _, err := f.Start(t.Context(), c.spec); engi.KindOf(err) != c.want {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -375,7 +376,7 @@ func TestLimits(t *testing.T) {
 }
 
 func TestOutputs(t *testing.T) {
-	w := benchmark{tools: []tool.Tool{add(t)}, play: func(c scripted.Conversation) scripted.Answer {
+	f := runnerSpec{tools: []tool.Tool{add(t)}, play: func(c scripted.Conversation) scripted.Answer {
 		if c.Schema != nil {
 			return scripted.Answer{Object: `{"sum":3}`}
 		}
@@ -385,7 +386,7 @@ func TestOutputs(t *testing.T) {
 		return scripted.Answer{Calls: calls(`{"a":1,"b":2}`)}
 	}}.open(t)
 	shape := json.RawMessage(`{"type":"object","properties":{"sum":{"type":"integer"}},"required":["sum"]}`)
-	r, events := w.finish(t, engi.RunSpec{Input: "1+2", Output: shape})
+	r, events := f.finish(t, engi.RunSpec{Input: "1+2", Output: shape})
 	if r.State != engi.RunDone || string(r.Output) != `{"sum":3}` {
 		t.Errorf("%+v", r)
 	}
@@ -394,27 +395,27 @@ func TestOutputs(t *testing.T) {
 		partial = partial || e.Kind == engi.RunPartial
 	}
 	if !partial {
-		t.Error("nothing of the object was told on the way")
+		t.Error("there was no partial object")
 	}
-	messages, err := w.Messages(t.Context(), "ann", r.ID)
+	messages, err := f.Messages(t.Context(), "ann", r.ID)
 	if err != nil || messages[len(messages)-1].Text != `{"sum":3}` || len(messages) != 4 {
 		t.Errorf("%+v %v", messages, err)
 	}
 }
 
 func TestRepeatedKeys(t *testing.T) {
-	w := benchmark{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "hi"} }}.open(t)
-	a, _ := w.finish(t, engi.RunSpec{Input: "x", Idempotency: "k"})
-	b, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Idempotency: "k"})
-	if err != nil || a.ID != b.ID || len(w.model.Seen()) != 1 {
+	f := runnerSpec{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "hi"} }}.open(t)
+	a, _ := f.finish(t, engi.RunSpec{Input: "x", Idempotency: "k"})
+	b, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Idempotency: "k"})
+	if err != nil || a.ID != b.ID || len(f.model.Seen()) != 1 {
 		t.Errorf("%v %v %v", a.ID, b.ID, err)
 	}
-	// All who come at once with a key get the same run.
+	// Concurrent requests with one key get the same run.
 	var ids [8]engi.RunID
 	var all sync.WaitGroup
 	for i := range ids {
 		all.Go(func() {
-			r, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "z", Idempotency: "k2"})
+			r, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "z", Idempotency: "k2"})
 			if err != nil {
 				t.Error(err)
 			}
@@ -428,13 +429,13 @@ func TestRepeatedKeys(t *testing.T) {
 			break
 		}
 	}
-	if _, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "y", Idempotency: "k"}); engi.KindOf(err) != engi.Conflict {
+	if _, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "y", Idempotency: "k"}); engi.KindOf(err) != engi.Conflict {
 		t.Errorf("%v", err)
 	}
 }
 
-// TestRestart stops the node in the middle of two calls, one of which has
-// ended, and goes on with another node on the same database.
+// TestRestart stops the runner during two of three calls and resumes the run
+// with another runner on the same database.
 func TestRestart(t *testing.T) {
 	var made [3]atomic.Int32
 	begun := make(chan struct{})
@@ -457,20 +458,20 @@ func TestRestart(t *testing.T) {
 	}
 	again := x
 	again.Name, again.Repeatable = "again", true
-	b := benchmark{path: path, tools: []tool.Tool{x, again}, play: func(c scripted.Conversation) scripted.Answer {
+	b := runnerSpec{path: path, tools: []tool.Tool{x, again}, play: func(c scripted.Conversation) scripted.Answer {
 		if c.Last().Role == "tool" {
 			return scripted.Answer{Text: "done"}
 		}
 		return scripted.Answer{Calls: []scripted.Call{{Name: "step", Arguments: `{"a":0,"b":0}`}, {Name: "step", Arguments: `{"a":1,"b":0}`}, {Name: "again", Arguments: `{"a":2,"b":0}`}}}
 	}}
-	w := b.open(t)
-	r, err := w.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "go"})
+	f := b.open(t)
+	r, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "go"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	<-begun
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		m, err := w.Messages(t.Context(), "ann", r.ID)
+		m, err := f.Messages(t.Context(), "ann", r.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -481,43 +482,43 @@ func TestRestart(t *testing.T) {
 			t.Fatalf("%+v", m)
 		}
 	}
-	var told []engi.RunEvent
+	var seen []engi.RunEvent
 	watched := make(chan error, 1)
 	go func() {
-		for e, err := range w.Watch(t.Context(), "ann", r.ID, 0) {
+		for e, err := range f.Watch(t.Context(), "ann", r.ID, 0) {
 			if err != nil {
 				watched <- err
 				return
 			}
-			told = append(told, e)
+			seen = append(seen, e)
 		}
 	}()
-	w.stop()
+	f.stop()
 	if err := <-watched; engi.KindOf(err) != engi.Unavailable {
-		t.Errorf("those who watched while the node stopped got %v", err)
+		t.Errorf("a watcher got %v when the runner stopped", err)
 	}
 	first.Store(false)
 
-	w = b.open(t)
-	// Whoever comes back with the last event misses nothing and sees nothing
-	// twice, and reads what others read who come later.
-	for e, err := range w.Watch(t.Context(), "ann", r.ID, told[len(told)-1].Seq) {
+	f = b.open(t)
+	// A watcher that resumes after its last event misses nothing, sees nothing
+	// twice, and has the same events as one that starts from the beginning.
+	for e, err := range f.Watch(t.Context(), "ann", r.ID, seen[len(seen)-1].Seq) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told = append(told, e)
+		seen = append(seen, e)
 	}
-	done, all := w.follow(t, r.ID)
-	if diff := cmp.Diff(all, told); diff != "" {
+	done, all := f.follow(t, r.ID)
+	if diff := cmp.Diff(all, seen); diff != "" {
 		t.Error(diff)
 	}
-	if n := told[len(told)-1].Seq; func() (some bool) {
-		for range w.Watch(t.Context(), "ann", r.ID, n) {
+	if n := seen[len(seen)-1].Seq; func() (some bool) {
+		for range f.Watch(t.Context(), "ann", r.ID, n) {
 			some = true
 		}
 		return some
 	}() {
-		t.Error("there is something after the end")
+		t.Error("there are events after the end")
 	}
 	if done.State != engi.RunDone || done.Text != "done" || done.Steps != 2 {
 		t.Errorf("%+v", done)
@@ -525,7 +526,7 @@ func TestRestart(t *testing.T) {
 	if a, b, c := made[0].Load(), made[1].Load(), made[2].Load(); a != 1 || b != 1 || c != 2 {
 		t.Errorf("calls were made %d, %d and %d times", a, b, c)
 	}
-	m, err := w.Messages(t.Context(), "ann", r.ID)
+	m, err := f.Messages(t.Context(), "ann", r.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -533,7 +534,7 @@ func TestRestart(t *testing.T) {
 	for _, r := range m[2].Results {
 		if r.Failed {
 			failed++
-			if !strings.Contains(r.Text, "cut short") {
+			if !strings.Contains(r.Text, "interrupted") {
 				t.Errorf("%q", r.Text)
 			}
 		}

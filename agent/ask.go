@@ -10,19 +10,18 @@ import (
 	"github.com/engi-dev/engi/agent/llm"
 )
 
-// Ask puts an agent to work and returns its answer as a T: the schema of T, as
-// [llm.ShapeOf] makes it, goes to the model instead of spec.Output, and the
-// answer is asked for again until it keeps to it. partial, if not nil, gets
-// the answer as far as it is known while it is written. When ctx ends or
-// partial fails, the run is cancelled. Beside the kinds of [engi.Agents] it
-// reports Exhausted for a run that a limit stopped, and what a failed run
-// failed for.
+// Ask runs an agent and returns its answer as a T. The schema of T, see
+// [llm.SchemaOf], replaces spec.Output; the model is asked again until its
+// answer conforms. partial, if not nil, is called with the answer as far as it
+// has been written. When ctx ends or partial returns an error, the run is
+// cancelled. In addition to the errors of [engi.Agents], Ask reports Exhausted
+// for a run that a limit stopped, and the error of a failed run.
 func Ask[T any](ctx context.Context, agents engi.Agents, spec engi.RunSpec, partial func(T) error) (v T, r engi.Run, err error) {
-	shape, err := llm.ShapeOf(reflect.TypeFor[T]())
+	schema, err := llm.SchemaOf(reflect.TypeFor[T]())
 	if err != nil {
 		return v, r, err
 	}
-	spec.Output = shape.JSON()
+	spec.Output = schema.JSON()
 	if r, err = agents.Start(ctx, spec); err != nil {
 		return v, r, err
 	}
@@ -41,7 +40,7 @@ func Ask[T any](ctx context.Context, agents engi.Agents, spec engi.RunSpec, part
 		case e.Kind == engi.RunPartial && partial != nil:
 			var part T
 			if json.Unmarshal(e.Object, &part) != nil {
-				continue // half a value may not fit yet
+				continue // an incomplete value may not fit
 			}
 			if err := partial(part); err != nil {
 				return v, r, err
@@ -52,7 +51,7 @@ func Ask[T any](ctx context.Context, agents engi.Agents, spec engi.RunSpec, part
 			return v, r, err
 		}
 	}
-	return v, r, engi.Errorf(engi.Internal, "run %s has no end", id)
+	return v, r, engi.Errorf(engi.Internal, "the events of run %s ended without its end", id)
 }
 
 func answer[T any](r engi.Run) (v T, err error) {
@@ -62,10 +61,10 @@ func answer[T any](r engi.Run) (v T, err error) {
 	case engi.RunCancelled:
 		return v, engi.Errorf(engi.Expired, "run %s was cancelled", r.ID)
 	case engi.RunStopped:
-		return v, engi.Errorf(engi.Exhausted, "run %s was stopped by a limit: %s", r.ID, r.Reason).WithRemedy("allow the agent more, or ask for less")
+		return v, engi.Errorf(engi.Exhausted, "run %s was stopped by a limit: %s", r.ID, r.Reason).WithRemedy("raise the agent's limit, or ask for less")
 	}
 	if err := json.Unmarshal(r.Output, &v); err != nil {
-		return v, engi.Errorf(engi.Unavailable, "the answer of run %s does not fit: %v", r.ID, err)
+		return v, engi.Errorf(engi.Unavailable, "the answer of run %s does not fit the type: %v", r.ID, err)
 	}
 	return v, nil
 }

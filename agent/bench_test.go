@@ -15,8 +15,8 @@ import (
 	"github.com/engi-dev/engi/store"
 )
 
-// BenchmarkStep measures what engi adds to a step of a run: the library, the
-// tool, the record on disk. The model answers at once, in this process.
+// BenchmarkStep measures engi's part of a step of a run: the request, the tool
+// call and the record on disk. The model answers at once, in this process.
 func BenchmarkStep(b *testing.B) {
 	db, err := store.Open(b.Context(), filepath.Join(b.TempDir(), "db"))
 	if err != nil {
@@ -37,22 +37,22 @@ func BenchmarkStep(b *testing.B) {
 		b.Fatal(err)
 	}
 	const steps = 10
-	o, err := agent.New(agent.Options{Agents: []engi.AgentSpec{{Name: "a", Tools: []string{"*"}, Steps: steps}}, Models: models.Model, Tools: []tool.Tool{nothing}, Store: store.Agents(db), Results: store.AgentResults(db), Dir: b.TempDir()})
+	r, err := agent.New(agent.Options{Agents: []engi.AgentSpec{{Name: "a", Tools: []string{"*"}, Steps: steps}}, Models: models.Model, Tools: []tool.Tool{nothing}, Store: store.Agents(db), Results: store.AgentResults(db), Dir: b.TempDir()})
 	if err != nil {
 		b.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(b.Context())
 	ready, done := make(chan struct{}), make(chan error, 1)
-	go func() { done <- o.Run(ctx, func() { close(ready) }) }()
+	go func() { done <- r.Run(ctx, func() { close(ready) }) }()
 	<-ready
 	defer func() { cancel(); <-done }()
 	began, n := time.Now(), 0
 	for b.Loop() {
-		x, err := o.Start(ctx, engi.RunSpec{Owner: "ann", Input: "go"})
+		x, err := r.Start(ctx, engi.RunSpec{Owner: "ann", Input: "go"})
 		if err != nil {
 			b.Fatal(err)
 		}
-		for _, err := range o.Watch(ctx, "ann", x.ID, 0) {
+		for _, err := range r.Watch(ctx, "ann", x.ID, 0) {
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -24,8 +24,9 @@ import (
 	"github.com/engi-dev/engi/store"
 )
 
-// victim names the directory of a process that is there to be killed.
-const victim = "ENGI_TEST_VICTIM"
+// childEnv, if set, makes the test binary a child process that works in that
+// directory until it is killed.
+const childEnv = "ENGI_TEST_VICTIM"
 
 const (
 	killRuns  = 6 // at once
@@ -33,7 +34,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(victim); dir != "" {
+	if dir := os.Getenv(childEnv); dir != "" {
 		if err := work(dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -43,9 +44,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// openVictim opens a runner on a directory, with a model that takes its steps
-// slowly.
-func openVictim(ctx context.Context, dir string) (*agent.Runner, func(), error) {
+// openChild opens a runner on a directory, with a slow model.
+func openChild(ctx context.Context, dir string) (*agent.Runner, func(), error) {
 	db, err := store.Open(ctx, filepath.Join(dir, "engi.db"))
 	if err != nil {
 		return nil, nil, err
@@ -63,7 +63,7 @@ func openVictim(ctx context.Context, dir string) (*agent.Runner, func(), error) 
 		}
 		return a
 	}})
-	reg, err := llm.New(llm.Options{Providers: map[string]llm.Provider{"openai": {URL: model.URL}}, Default: "openai:demo", Client: model.Client(), Pause: time.Millisecond})
+	reg, err := llm.New(llm.Options{Providers: map[string]llm.Provider{"openai": {URL: model.URL}}, Default: "openai:demo", Client: model.Client(), Backoff: time.Millisecond})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -78,30 +78,30 @@ func openVictim(ctx context.Context, dir string) (*agent.Runner, func(), error) 
 		return nil, nil, err
 	}
 	say.Repeatable = true
-	o, err := agent.New(agent.Options{Agents: []engi.AgentSpec{{Name: "a", Tools: []string{"*"}, Steps: 20}}, Models: reg.Model, Tools: []tool.Tool{say},
+	r, err := agent.New(agent.Options{Agents: []engi.AgentSpec{{Name: "a", Tools: []string{"*"}, Steps: 20}}, Models: reg.Model, Tools: []tool.Tool{say},
 		Store: store.Agents(db), Results: store.AgentResults(db), Dir: filepath.Join(dir, "runs")})
-	return o, func() { model.Close(); db.Close() }, err
+	return r, func() { model.Close(); db.Close() }, err
 }
 
-// work begins runs, or goes on with them, and writes down what it sees of them
-// until they have ended. What the process before has seen it does not ask for
-// again.
+// work starts or resumes runs and appends the events it sees to journals until
+// the runs have ended. It watches from the last event that an earlier process
+// has seen.
 func work(dir string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	o, closeAll, err := openVictim(ctx, dir)
+	r, closeAll, err := openChild(ctx, dir)
 	if err != nil {
 		return err
 	}
 	defer closeAll()
 	ready, gone := make(chan struct{}), make(chan error, 1)
-	go func() { gone <- o.Run(ctx, func() { close(ready) }) }()
+	go func() { gone <- r.Run(ctx, func() { close(ready) }) }()
 	defer func() { cancel(); <-gone }()
 	<-ready
 	var wg sync.WaitGroup
 	failed := make(chan error, killRuns)
 	for i := range killRuns {
-		wg.Go(func() { failed <- watch(ctx, o, dir, fmt.Sprint("run ", i)) })
+		wg.Go(func() { failed <- watch(ctx, r, dir, fmt.Sprint("run ", i)) })
 	}
 	wg.Wait()
 	for range killRuns {
@@ -112,12 +112,12 @@ func work(dir string) error {
 	return nil
 }
 
-func watch(ctx context.Context, o *agent.Runner, dir, key string) error {
-	r, err := o.Start(ctx, engi.RunSpec{Owner: "ann", Input: key, Idempotency: key})
+func watch(ctx context.Context, runner *agent.Runner, dir, key string) error {
+	r, err := runner.Start(ctx, engi.RunSpec{Owner: "ann", Input: key, Idempotency: key})
 	if err != nil {
 		return err
 	}
-	seen, err := diary(dir, r.ID)
+	seen, err := readJournal(dir, r.ID)
 	if err != nil {
 		return err
 	}
@@ -128,24 +128,24 @@ func watch(ctx context.Context, o *agent.Runner, dir, key string) error {
 			return err
 		}
 	}
-	f, err := os.OpenFile(filepath.Join(dir, "diary of "+string(r.ID)), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, "journal of "+string(r.ID)), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	for e, err := range o.Watch(ctx, "ann", r.ID, last) {
+	for e, err := range runner.Watch(ctx, "ann", r.ID, last) {
 		if err != nil {
 			return err
 		}
-		if _, err := f.WriteString(entry(e) + "\n"); err != nil {
+		if _, err := f.WriteString(journalLine(e) + "\n"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// entry is an event as a line.
-func entry(e engi.RunEvent) string {
+// journalLine returns an event as a line.
+func journalLine(e engi.RunEvent) string {
 	text := fmt.Sprintf("%d %s %d %q", e.Seq, e.Kind, e.Step, e.Text)
 	if e.Call != nil {
 		text += " " + e.Call.ID
@@ -153,9 +153,9 @@ func entry(e engi.RunEvent) string {
 	return text
 }
 
-// diary returns what was seen of a run.
-func diary(dir string, id engi.RunID) (lines []string, err error) {
-	f, err := os.Open(filepath.Join(dir, "diary of "+string(id)))
+// readJournal returns the events that were seen of a run.
+func readJournal(dir string, id engi.RunID) (lines []string, err error) {
+	f, err := os.Open(filepath.Join(dir, "journal of "+string(id)))
 	if os.IsNotExist(err) {
 		return nil, nil
 	}
@@ -169,9 +169,9 @@ func diary(dir string, id engi.RunID) (lines []string, err error) {
 	return lines, nil
 }
 
-// TestKill kills a process at random moments. Those who follow its runs and come
-// back each time see what somebody sees who reads all at the end: nothing is
-// missing and nothing is there twice, and steps that are done are not repeated.
+// TestKill kills a process at random moments. A watcher that resumes each time
+// sees the same events as one that reads all of them at the end: none is missing,
+// none comes twice, and completed steps are not repeated.
 func TestKill(t *testing.T) {
 	kills := 40
 	if s := os.Getenv("ENGI_TEST_KILLS"); s != "" {
@@ -184,7 +184,7 @@ func TestKill(t *testing.T) {
 		dir := t.TempDir()
 		for over := false; !over; {
 			c := exec.Command(os.Args[0])
-			c.Env = append(os.Environ(), victim+"="+dir)
+			c.Env = append(os.Environ(), childEnv+"="+dir)
 			c.Stderr = os.Stderr
 			if err := c.Start(); err != nil {
 				t.Fatal(err)
@@ -204,12 +204,12 @@ func TestKill(t *testing.T) {
 }
 
 func check(t *testing.T, dir string) {
-	o, closeAll, err := openVictim(t.Context(), dir)
+	runner, closeAll, err := openChild(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer closeAll()
-	runs, err := o.List(t.Context(), "ann", 0)
+	runs, err := runner.List(t.Context(), "ann", 0)
 	if err != nil || len(runs) != killRuns {
 		t.Fatalf("%d runs, %v", len(runs), err)
 	}
@@ -217,17 +217,17 @@ func check(t *testing.T, dir string) {
 		if r.State != engi.RunDone || r.Steps != killSteps+1 {
 			t.Errorf("run %s is %s after %d steps: %v", r.ID, r.State, r.Steps, r.Error)
 		}
-		seen, err := diary(dir, r.ID)
+		seen, err := readJournal(dir, r.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var all []string
 		results := map[string]int{}
-		for e, err := range o.Watch(t.Context(), "ann", r.ID, 0) {
+		for e, err := range runner.Watch(t.Context(), "ann", r.ID, 0) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			all = append(all, entry(e))
+			all = append(all, journalLine(e))
 			if e.Kind == engi.RunResult {
 				results[e.Call.ID]++
 			}
@@ -240,7 +240,7 @@ func check(t *testing.T, dir string) {
 		}
 		for call, n := range results {
 			if n != 1 {
-				t.Errorf("run %s has told the result of %s %d times", r.ID, call, n)
+				t.Errorf("run %s has %[3]d results of call %[2]s", r.ID, call, n)
 			}
 		}
 	}

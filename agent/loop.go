@@ -2,13 +2,12 @@ package agent
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 	"unicode/utf8"
 
 	"github.com/engi-dev/engi"
@@ -16,231 +15,184 @@ import (
 	"github.com/engi-dev/engi/agent/tool"
 )
 
-// run is the life of a run.
-func (l *running) run() {
-	defer l.leave()
-	select {
-	case <-l.kept:
-	case <-l.ctx.Done():
-		select {
-		case <-l.kept: // cancelled as soon as it was kept: that must be kept, too
-		default:
-			return
-		}
+// loop takes steps until the run ends, and records how it ended.
+func (a *activeRun) loop(ctx context.Context) error {
+	spec := a.runner.agents[a.rec.Agent]
+	if spec.Name == "" {
+		return engi.Errorf(engi.NotFound, "agent %s is no longer configured", a.rec.Agent)
 	}
-	ctx, cancel := context.WithTimeoutCause(l.ctx, l.o.opt.Timeout,
-		engi.Errorf(engi.Expired, "run %s took longer than %v", l.rec.ID, l.o.opt.Timeout))
-	defer cancel()
-	if err := l.work(ctx); err != nil {
-		cause := context.Cause(ctx)
-		switch {
-		case errors.Is(cause, errStopping):
-			return // this node when it is back, or another one, goes on
-		case errors.Is(cause, errCancelled):
-			l.rec.State = engi.RunCancelled
-		default:
-			if cause != nil {
-				err = cause
-			}
-			l.rec.State = engi.RunFailed
-			l.rec.Error = &engi.Error{Kind: engi.KindOf(err), Text: err.Error(), Remedy: engi.RemedyOf(err)}
-		}
-	}
-	l.rec.Ended = time.Now().UTC()
-	done := l.rec.Run
-	l.rec.Seq = l.out.Len() + 1 // the end is told at a greater one
-	keep, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-	defer cancel()
-	if err := l.o.opt.Store.Update(keep, l.rec, l.saved, l.messages[l.saved:]); err != nil {
-		l.o.opt.Log.ErrorContext(ctx, "keep the end of a run", "run", l.rec.ID, "error", err)
-		l.rec.Ended = time.Time{}
-		return // it goes on after the next start
-	}
-	l.saved = len(l.messages)
-	if l.o.opt.Ended != nil {
-		l.o.opt.Ended(keep, done)
-	}
-	l.rec.Steps-- // tell counts the step that is not over yet
-	l.tell(engi.RunEvent{Kind: engi.RunEnd})
-}
-
-// work takes steps until the run is over, and says in the record how it ended.
-func (l *running) work(ctx context.Context) error {
-	a := l.o.agents[l.rec.Agent]
-	if a.Name == "" {
-		return engi.Errorf(engi.NotFound, "agent %s is not configured any more", l.rec.Agent)
-	}
-	model, err := l.o.opt.Models(l.rec.Model)
+	model, err := a.runner.opt.Models(a.rec.Model)
 	if err != nil {
 		return err
 	}
-	shape := l.o.shapes[a.Name]
-	if l.rec.Spec.Output != nil {
-		if shape, err = llm.ParseShape(l.rec.Spec.Output); err != nil {
+	schema := a.runner.schemas[spec.Name]
+	if a.rec.Spec.Output != nil {
+		if schema, err = llm.ParseSchema(a.rec.Spec.Output); err != nil {
 			return err
 		}
 	}
-	if l.o.opt.Inject != nil {
-		if l.deps, err = l.o.opt.Inject(ctx, l.rec.Run); err != nil {
+	if a.runner.opt.Deps != nil {
+		if a.deps, err = a.runner.opt.Deps(ctx, a.rec.Run); err != nil {
 			return err
 		}
 	}
-	tools, release, err := l.tools(ctx, a)
+	tools, release, err := a.tools(ctx, spec)
 	if err != nil {
 		return err
 	}
 	defer release()
-	q := llm.Request{Owner: l.rec.Owner, System: l.system(ctx, a, tools), MaxTokens: a.MaxTokens, Temperature: a.Temperature}
+	q := llm.Request{Owner: a.rec.Owner, System: a.system(ctx, spec, tools), MaxTokens: spec.MaxTokens, Temperature: spec.Temperature}
 	for _, t := range tools {
 		q.Tools = append(q.Tools, t.Tool)
 	}
 	for {
-		if calls := open(l.messages); len(calls) > 0 {
-			if err := l.call(ctx, tools, calls); err != nil {
+		if calls := pendingCalls(a.messages); len(calls) > 0 {
+			if err := a.callTools(ctx, tools, calls); err != nil {
 				return err
 			}
 		}
-		if n := len(l.messages); shape != nil && n > 0 && l.messages[n-1].Role == engi.RoleAssistant {
-			q.Messages = append(slices.Clone(l.messages), engi.Message{Role: engi.RoleUser, Text: "Now give the final answer in the form that is asked for."})
-			return l.shaped(ctx, model, q, shape)
+		if n := len(a.messages); schema != nil && n > 0 && a.messages[n-1].Role == engi.RoleAssistant {
+			q.Messages = append(slices.Clone(a.messages), engi.Message{Role: engi.RoleUser, Text: "Now give the final answer in the form that is asked for."})
+			return a.generateOutput(ctx, model, q, schema)
 		}
 		switch {
-		case l.rec.Steps >= a.Steps:
-			return l.end(engi.RunStopped, "steps")
-		case a.Budget > 0 && l.rec.Tokens.Cost >= a.Budget:
-			return l.end(engi.RunStopped, "budget")
+		case a.rec.Steps >= spec.Steps:
+			return a.end(engi.RunStopped, "steps")
+		case spec.Budget > 0 && a.rec.Tokens.Cost >= spec.Budget:
+			return a.end(engi.RunStopped, "budget")
 		}
-		q.Messages = l.messages
-		if shape != nil && len(tools) == 0 {
-			return l.shaped(ctx, model, q, shape)
+		q.Messages = a.messages
+		if schema != nil && len(tools) == 0 {
+			return a.generateOutput(ctx, model, q, schema)
 		}
-		r, err := model.Generate(ctx, q, l.delta)
-		l.rec.Tokens = l.rec.Tokens.Plus(r.Tokens)
+		reply, err := model.Generate(ctx, q, a.emitDelta)
+		a.rec.Tokens = a.rec.Tokens.Add(reply.Tokens)
 		if err != nil {
 			return err
 		}
-		l.messages = append(l.messages, distinct(r.Message, l.messages))
-		l.rec.Steps++
-		l.rec.Text = r.Message.Text
-		if len(r.Message.Calls) == 0 {
-			// The last answer is kept together with the end of the run: a
-			// crash in between would ask for it again.
+		a.messages = append(a.messages, uniqueCallIDs(reply.Message, a.messages))
+		a.rec.Steps++
+		a.rec.Text = reply.Message.Text
+		if len(reply.Message.Calls) == 0 {
+			// The last answer is stored together with the end of the run: after
+			// a crash in between, the model would be asked again.
 			switch {
-			case r.Stop == llm.StopLength:
-				return l.end(engi.RunStopped, "length")
-			case r.Stop == llm.StopFilter:
-				return l.end(engi.RunStopped, "filter")
-			case shape == nil:
-				return l.end(engi.RunDone, "")
+			case reply.Stop == llm.StopLength:
+				return a.end(engi.RunStopped, "length")
+			case reply.Stop == llm.StopFilter:
+				return a.end(engi.RunStopped, "filter")
+			case schema == nil:
+				return a.end(engi.RunDone, "")
 			}
 		}
-		if err := l.save(ctx); err != nil {
+		if err := a.save(ctx); err != nil {
 			return err
 		}
 	}
 }
 
-func (l *running) end(s engi.RunState, reason string) error {
-	l.rec.State, l.rec.Reason = s, reason
+func (a *activeRun) end(s engi.RunState, reason string) error {
+	a.rec.State, a.rec.Reason = s, reason
 	return nil
 }
 
-// shaped asks for the answer in a form.
-func (l *running) shaped(ctx context.Context, model llm.Model, q llm.Request, shape *llm.Shape) error {
+// generateOutput asks for the answer in the form of schema, and ends the run.
+func (a *activeRun) generateOutput(ctx context.Context, model llm.Model, q llm.Request, schema *llm.Schema) error {
 	q.Tools = nil
-	value, r, err := llm.Shaped(ctx, model, q, shape, l.delta)
-	l.rec.Tokens = l.rec.Tokens.Plus(r.Tokens)
+	value, reply, err := llm.GenerateJSON(ctx, model, q, schema, a.emitDelta)
+	a.rec.Tokens = a.rec.Tokens.Add(reply.Tokens)
 	if err != nil {
 		return err
 	}
-	l.rec.Output, l.rec.Text = value, string(value)
-	l.rec.Steps++
-	if n := len(l.messages); n > 0 && l.messages[n-1].Role == engi.RoleAssistant {
-		l.messages[n-1].Text = string(value) // what it said before was on the way to this
-		l.saved = min(l.saved, n-1)
+	a.rec.Output, a.rec.Text = value, string(value)
+	a.rec.Steps++
+	if n := len(a.messages); n > 0 && a.messages[n-1].Role == engi.RoleAssistant {
+		a.messages[n-1].Text = string(value) // replaces the prose that led to it
+		a.saved = min(a.saved, n-1)
 	} else {
-		l.messages = append(l.messages, engi.Message{Role: engi.RoleAssistant, Text: string(value)})
+		a.messages = append(a.messages, engi.Message{Role: engi.RoleAssistant, Text: string(value)})
 	}
-	return l.end(engi.RunDone, "")
+	return a.end(engi.RunDone, "")
 }
 
-// system is what the model is told first. Tools that are not offered leave no
-// trace in it.
-func (l *running) system(ctx context.Context, a engi.AgentSpec, tools []tool.Tool) string {
-	parts := []string{a.System}
+// system returns the system prompt: the agent's, that of its tools, and the
+// run's.
+func (a *activeRun) system(ctx context.Context, spec engi.AgentSpec, tools []tool.Tool) string {
+	parts := []string{spec.System}
 	for _, t := range tools {
 		if t.Prompt != nil {
-			parts = append(parts, t.Prompt(ctx, l.env()))
+			parts = append(parts, t.Prompt(ctx, a.env()))
 		}
 	}
-	parts = append(parts, l.rec.Spec.System)
+	parts = append(parts, a.rec.Spec.System)
 	parts = slices.DeleteFunc(parts, func(s string) bool { return strings.TrimSpace(s) == "" })
 	return strings.Join(parts, "\n\n")
 }
 
-// tools returns what the model may call in this run, and what lets go of it.
-func (l *running) tools(ctx context.Context, a engi.AgentSpec) (all []tool.Tool, release func(), err error) {
-	env := l.env()
-	wants := func(name string) bool { return slices.Contains(a.Tools, "*") || slices.Contains(a.Tools, name) }
-	for _, t := range l.o.tools {
-		if (wants(t.Name) || t.Name == "read_result" && len(a.Tools) > 0) && env.Has(t.Needs) && (t.Offered == nil || t.Offered(ctx, env)) {
+// tools returns the tools that the model may call in this run. The caller calls
+// release.
+func (a *activeRun) tools(ctx context.Context, spec engi.AgentSpec) (all []tool.Tool, release func(), err error) {
+	env := a.env()
+	wants := func(name string) bool { return slices.Contains(spec.Tools, "*") || slices.Contains(spec.Tools, name) }
+	for _, t := range a.runner.tools {
+		if (wants(t.Name) || t.Name == "read_result" && len(spec.Tools) > 0) && env.Has(t.Needs) && (t.Available == nil || t.Available(ctx, env)) {
 			all = append(all, t)
 		}
 	}
-	var opened []func()
+	var releases []func()
 	release = func() {
-		for _, f := range slices.Backward(opened) {
+		for _, f := range slices.Backward(releases) {
 			f()
 		}
 	}
-	for _, s := range l.o.opt.Sources {
+	for _, s := range a.runner.opt.Sources {
 		if !wants(s.Name()) {
 			continue
 		}
-		more, leave, err := s.Open(ctx, env)
+		more, releaseSource, err := s.Open(ctx, env)
 		if err != nil {
 			release()
-			return nil, nil, engi.Errorf(engi.KindOf(err), "tools of %s: %w", s.Name(), err).WithRemedy("take %s out of the agent's tools to go on without", s.Name())
+			return nil, nil, engi.Errorf(engi.KindOf(err), "tools of %s: %w", s.Name(), err).WithRemedy("remove %s from the agent's tools to run without it", s.Name())
 		}
-		opened = append(opened, leave)
+		releases = append(releases, releaseSource)
 		for _, t := range more {
 			if !slices.ContainsFunc(all, func(o tool.Tool) bool { return o.Name == t.Name }) {
 				all = append(all, t)
 			}
 		}
 	}
-	// Providers keep what they have read before: the order must not change.
-	slices.SortFunc(all, func(a, b tool.Tool) int { return strings.Compare(a.Name, b.Name) })
+	// Providers cache the beginning of a request: the order must not change.
+	slices.SortFunc(all, func(spec, b tool.Tool) int { return strings.Compare(spec.Name, b.Name) })
 	return all, release, nil
 }
 
-func (l *running) env() tool.Env {
-	return tool.Env{Owner: l.rec.Owner, Run: l.rec.ID, Sandbox: l.rec.Sandbox, Session: l.rec.Session, Deps: l.deps,
-		Kept: func(ctx context.Context, call string) ([]byte, error) {
-			return l.o.opt.Results.Kept(ctx, l.rec.ID, call)
+func (a *activeRun) env() tool.Env {
+	return tool.Env{Owner: a.rec.Owner, Run: a.rec.ID, Sandbox: a.rec.Sandbox, Session: a.rec.Session, Deps: a.deps,
+		FullResult: func(ctx context.Context, call string) ([]byte, error) {
+			return a.runner.opt.Results.GetResult(ctx, a.rec.ID, call)
 		}}
 }
 
-// delta tells what the model says.
-func (l *running) delta(d llm.Delta) error {
+// emitDelta emits a part of an answer.
+func (a *activeRun) emitDelta(d llm.Delta) error {
 	switch {
-	case d.Again:
-		l.tell(engi.RunEvent{Kind: engi.RunAgain})
+	case d.Reset:
+		a.emit(engi.RunEvent{Kind: engi.RunReset})
 	case d.Text != "":
-		l.tell(engi.RunEvent{Kind: engi.RunText, Text: d.Text})
+		a.emit(engi.RunEvent{Kind: engi.RunText, Text: d.Text})
 	case d.Thought != "":
-		l.tell(engi.RunEvent{Kind: engi.RunThought, Text: d.Thought})
+		a.emit(engi.RunEvent{Kind: engi.RunThought, Text: d.Thought})
 	case d.Object != nil:
-		if raw := partial(d.Object); raw != nil {
-			l.tell(engi.RunEvent{Kind: engi.RunPartial, Object: raw})
+		if raw, err := json.Marshal(d.Object); err == nil {
+			a.emit(engi.RunEvent{Kind: engi.RunPartial, Object: raw})
 		}
 	}
 	return nil
 }
 
-// distinct gives calls IDs that tell them apart within the run: what a
-// provider sends may repeat itself.
-func distinct(m engi.Message, before []engi.Message) engi.Message {
+// uniqueCallIDs replaces missing, overlong and repeated IDs of calls, so that
+// they are unique within the messages: not all providers see to that.
+func uniqueCallIDs(m engi.Message, before []engi.Message) engi.Message {
 	m.Calls = slices.Clone(m.Calls)
 	seen, n := map[string]bool{}, len(before)
 	for _, old := range before {
@@ -266,20 +218,20 @@ const (
 	maxPerStep = 64 // calls of one answer
 )
 
-// call makes calls side by side and keeps each result as it comes. Calls that
-// a crash has cut short are made again only if that does no harm.
-func (l *running) call(ctx context.Context, tools []tool.Tool, calls []engi.ToolCall) error {
-	last := len(l.messages) - 1
-	resumed := l.messages[last].Role == engi.RoleTool
+// callTools makes calls in parallel and stores each result as it comes. Calls
+// that a crash has interrupted are repeated only if the tool is repeatable.
+func (a *activeRun) callTools(ctx context.Context, tools []tool.Tool, calls []engi.ToolCall) error {
+	last := len(a.messages) - 1
+	resumed := a.messages[last].Role == engi.RoleTool
 	if !resumed {
-		l.messages = append(l.messages, engi.Message{Role: engi.RoleTool})
+		a.messages = append(a.messages, engi.Message{Role: engi.RoleTool})
 		last++
-		// From here on it is known that the calls may have begun.
-		if err := l.save(ctx); err != nil {
+		// The stored message says from now on that the calls may have begun.
+		if err := a.save(ctx); err != nil {
 			return err
 		}
 	}
-	var mu sync.Mutex // of the message, the record and what is saved
+	var mu sync.Mutex // guards a.messages, a.rec, a.saved and first
 	var first error
 	slots := make(chan struct{}, parallel)
 	var wg sync.WaitGroup
@@ -287,22 +239,18 @@ func (l *running) call(ctx context.Context, tools []tool.Tool, calls []engi.Tool
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			r, err := l.one(ctx, tools, c, i, resumed)
+			r, err := a.callTool(ctx, tools, c, i, resumed)
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil {
-				if first == nil {
-					first = err
-				}
-				return
-			}
-			m := l.messages[last]
-			m.Results = append(slices.Clone(m.Results), r)
-			l.messages[last] = m
-			l.saved = min(l.saved, last)
-			err = l.save(ctx)
 			if err == nil {
-				l.tell(engi.RunEvent{Kind: engi.RunResult, Call: &engi.ToolCall{ID: c.ID, Name: c.Name}, Result: &r})
+				m := a.messages[last]
+				m.Results = append(slices.Clone(m.Results), r)
+				a.messages[last] = m
+				a.saved = min(a.saved, last)
+				err = a.save(ctx)
+			}
+			if err == nil {
+				a.emit(engi.RunEvent{Kind: engi.RunResult, Call: &engi.ToolCall{ID: c.ID, Name: c.Name}, Result: &r})
 			} else if first == nil {
 				first = err
 			}
@@ -312,10 +260,11 @@ func (l *running) call(ctx context.Context, tools []tool.Tool, calls []engi.Tool
 	return first
 }
 
-// one makes a call.
-func (l *running) one(ctx context.Context, tools []tool.Tool, c engi.ToolCall, i int, resumed bool) (_ engi.ToolResult, err error) {
+// callTool makes the i-th call of an answer. What goes wrong with it is a
+// result; an error ends the run.
+func (a *activeRun) callTool(ctx context.Context, tools []tool.Tool, c engi.ToolCall, i int, resumed bool) (_ engi.ToolResult, err error) {
 	result := engi.ToolResult{Call: c.ID, Name: c.Name}
-	l.tell(engi.RunEvent{Kind: engi.RunCall, Call: &c})
+	a.emit(engi.RunEvent{Kind: engi.RunCall, Call: &c})
 	var r tool.Result
 	at := slices.IndexFunc(tools, func(t tool.Tool) bool { return t.Name == c.Name })
 	switch {
@@ -328,52 +277,51 @@ func (l *running) one(ctx context.Context, tools []tool.Tool, c engi.ToolCall, i
 		}
 		r = tool.Failure(engi.Errorf(engi.NotFound, "there is no tool %.80q", c.Name).WithRemedy("use one of: %s", strings.Join(names, ", ")))
 	case resumed && !tools[at].Repeatable:
-		r = tool.Failure(engi.Errorf(engi.Unavailable, "the call was cut short by a restart, and it is unknown how far it came").
-			WithRemedy("look at what it has done before you make it again"))
+		r = tool.Failure(engi.Errorf(engi.Unavailable, "a restart interrupted the call, and how much of it was done is unknown").
+			WithRemedy("check its effects before you repeat it"))
 	default:
-		if r, err = l.guarded(ctx, tools[at], c); err != nil {
+		if r, err = a.runTool(ctx, tools[at], c); err != nil {
 			return result, err
 		}
 	}
 	result.Failed, result.Images = r.Failed, r.Images
-	if result.Text, err = l.shorten(ctx, c, r.Text); err != nil {
+	if result.Text, err = a.truncate(ctx, c, r.Text); err != nil {
 		return result, err
 	}
 	return result, nil
 }
 
-// guarded makes a call whose panic is its own.
-func (l *running) guarded(ctx context.Context, t tool.Tool, c engi.ToolCall) (r tool.Result, err error) {
+// runTool runs a tool. A panic becomes a failed result.
+func (a *activeRun) runTool(ctx context.Context, t tool.Tool, c engi.ToolCall) (r tool.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			l.o.opt.Log.ErrorContext(ctx, "a tool panicked", "tool", t.Name, "run", l.rec.ID, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			r, err = tool.Failure(engi.Errorf(engi.Internal, "the tool %s broke", t.Name)), nil
+			a.runner.opt.Log.ErrorContext(ctx, "a tool panicked", "tool", t.Name, "run", a.rec.ID, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			r, err = tool.Failure(engi.Errorf(engi.Internal, "the tool %s crashed", t.Name)), nil
 		}
 	}()
-	return t.Run(ctx, &tool.Call{Env: l.env(), ID: c.ID, Out: func(s engi.Stream, data []byte) {
+	return t.Run(ctx, &tool.Call{Env: a.env(), ID: c.ID, Out: func(s engi.Stream, data []byte) {
 		if len(data) > 0 {
-			l.tell(engi.RunEvent{Kind: engi.RunOutput, Stream: s, Text: strings.ToValidUTF8(string(data), "\ufffd"), Call: &engi.ToolCall{ID: c.ID, Name: c.Name}})
+			a.emit(engi.RunEvent{Kind: engi.RunOutput, Stream: s, Text: strings.ToValidUTF8(string(data), "\ufffd"), Call: &engi.ToolCall{ID: c.ID, Name: c.Name}})
 		}
 	}}, c.Arguments)
 }
 
-// shorten keeps a text that is too long for the model and returns its
+// truncate stores a text that is too long for the model and returns its
 // beginning and end.
-func (l *running) shorten(ctx context.Context, c engi.ToolCall, text string) (string, error) {
+func (a *activeRun) truncate(ctx context.Context, c engi.ToolCall, text string) (string, error) {
 	text = strings.ToValidUTF8(text, "\ufffd")
 	if len(text) <= tool.ResultLimit {
 		return text, nil
 	}
-	if err := l.o.opt.Results.Keep(ctx, l.rec.ID, c.ID, []byte(text)); err != nil {
+	if err := a.runner.opt.Results.PutResult(ctx, a.rec.ID, c.ID, []byte(text)); err != nil {
 		return "", err
 	}
-	const head, tail = tool.ResultLimit / 2, tool.ResultLimit / 4
-	a, b := head, len(text)-tail
-	for !utf8.RuneStart(text[a]) {
-		a--
+	head, tail := tool.ResultLimit/2, len(text)-tool.ResultLimit/4
+	for !utf8.RuneStart(text[head]) {
+		head--
 	}
-	for !utf8.RuneStart(text[b]) {
-		b++
+	for !utf8.RuneStart(text[tail]) {
+		tail++
 	}
-	return fmt.Sprintf("%s\n[… %d of %d bytes left out; read_result with call %q and an offset shows them …]\n%s", text[:a], b-a, len(text), c.ID, text[b:]), nil
+	return fmt.Sprintf("%s\n[… %d of %d bytes left out; read_result with call %q and an offset shows them …]\n%s", text[:head], tail-head, len(text), c.ID, text[tail:]), nil
 }

@@ -9,14 +9,13 @@ import (
 )
 
 const (
-	builtInName = "built-in:words-1" // with the method a number changes, so that vectors are made anew
+	builtInName = "built-in:words-1" // increment the number when the method changes, so that vectors are computed again
 	dimensions  = 384
 )
 
-// BuiltIn returns the embedder of nodes that have no other. It needs no model
-// and no network: a vector counts words, parts of identifiers and groups of
-// letters. Texts are alike for it when they share words or stems; of meaning
-// it knows nothing.
+// BuiltIn returns the embedder of nodes without an embedding model. A vector
+// counts words, parts of identifiers and groups of four letters, so texts are
+// similar if they share words or stems; it does not know what words mean.
 func BuiltIn() Embedder { return builtIn{} }
 
 type builtIn struct{}
@@ -36,16 +35,16 @@ func (builtIn) Embed(ctx context.Context, _ engi.Owner, texts []string) ([][]flo
 
 func embedWords(t string) []float32 {
 	counts := map[string]float64{}
-	for _, w := range fields(t) {
+	for _, w := range tokens(t) {
 		if w = strings.Trim(w, "_.-/@:"); w == "" || len(w) > 100 {
 			continue
 		}
-		ps := parts(w)
+		ps := splitIdentifier(w)
 		if len(ps) > 1 {
 			counts["="+strings.ToLower(w)]++
 		}
 		for _, p := range ps {
-			if !stop[p] {
+			if !stopWords[p] {
 				counts["="+stem(p)]++
 			}
 		}
@@ -53,10 +52,10 @@ func embedWords(t string) []float32 {
 	v := make([]float32, dimensions)
 	for w, n := range counts {
 		tf := 1 + math.Log(n)
-		put(v, w, tf)
+		addFeature(v, w, tf)
 		grams := []rune("^" + w[1:] + "$")
 		for i := 0; i+4 <= len(grams); i++ {
-			put(v, string(grams[i:i+4]), 0.25*tf/math.Sqrt(float64(len(grams)-3)))
+			addFeature(v, string(grams[i:i+4]), 0.25*tf/math.Sqrt(float64(len(grams)-3)))
 		}
 	}
 	var sum float64
@@ -64,7 +63,7 @@ func embedWords(t string) []float32 {
 		sum += float64(x) * float64(x)
 	}
 	if sum == 0 {
-		v[0], sum = 1, 1 // a text of no words is like others of none
+		v[0], sum = 1, 1 // texts without words are similar to each other
 	}
 	f := float32(1 / math.Sqrt(sum))
 	for i := range v {
@@ -73,9 +72,9 @@ func embedWords(t string) []float32 {
 	return v
 }
 
-// put adds a feature at two places, each with a sign of its own: features
-// that meet at one place differ at the other.
-func put(v []float32, feature string, weight float64) {
+// addFeature adds a feature at two hashed positions with hashed signs: features
+// that collide at one position rarely do at the other.
+func addFeature(v []float32, feature string, weight float64) {
 	h := uint64(14695981039346656037)
 	for i := range len(feature) {
 		h = (h ^ uint64(feature[i])) * 1099511628211
@@ -93,7 +92,7 @@ func put(v []float32, feature string, weight float64) {
 	}
 }
 
-// stem takes common endings off.
+// stem removes common endings.
 func stem(w string) string {
 	for _, end := range []string{"ations", "ation", "ments", "ment", "ings", "ing", "ies", "ied", "ers", "er", "es", "ed", "s", "e", "y"} {
 		if s, ok := strings.CutSuffix(w, end); ok && len(s) >= 3 {

@@ -17,17 +17,16 @@ import (
 )
 
 const (
-	maxText    = 8 << 20 // bytes of a document
-	maxPieces  = 20_000  // of a document
-	pieceSize  = 2000    // bytes of a piece, about
-	codeSize   = 4000    // of one that is a block of code
-	tinySize   = 80      // a section that has less joins the one before
-	maxHeading = 200     // bytes of one that are kept
+	maxText      = 8 << 20 // bytes of a document
+	maxChunks    = 20_000  // of a document
+	chunkSize    = 2000    // bytes of a chunk, approximately
+	maxCodeChunk = 4000    // bytes of one block of code
+	minSection   = 80      // bytes; a smaller section is merged into the one before
+	maxHeading   = 200     // bytes; longer ones are truncated
 )
 
-// blocks reads where headings and blocks of code begin and end. What is within
-// lines, lists and quotes nobody asks for, and hostile text can nest it so that
-// reading takes minutes.
+// blocks parses only what is needed to find headings and blocks of code. Parsing
+// inlines, lists and quotes, too, could take minutes on hostile text.
 var blocks = parser.NewParser(parser.WithBlockParsers(
 	util.Prioritized(parser.NewSetextHeadingParser(), 100),
 	util.Prioritized(parser.NewThematicBreakParser(), 200),
@@ -38,7 +37,7 @@ var blocks = parser.NewParser(parser.WithBlockParsers(
 	util.Prioritized(parser.NewParagraphParser(), 1000),
 ))
 
-// A section is what stands between two headings.
+// A section is the text between two headings.
 type section struct {
 	headings []string
 	anchor   string
@@ -50,33 +49,33 @@ type block struct {
 	code bool
 }
 
-// chunk cuts Markdown into pieces: by headings, and where a section is long
-// between its paragraphs and around its blocks of code. It returns the first
-// heading, too.
-func chunk(src string) (title string, pieces []Piece) {
+// split splits Markdown into chunks: at headings, and in long sections between
+// paragraphs and around blocks of code. It also returns the title: of the front
+// matter, or else the first heading.
+func split(src string) (title string, chunks []Chunk) {
 	src = strings.ReplaceAll(strings.TrimPrefix(src, "\ufeff"), "\r\n", "\n")
 	title, src = frontMatter(src)
-	sections := cut([]byte(src))
+	sections := parseSections([]byte(src))
 	for _, s := range sections {
 		if title == "" && len(s.headings) > 0 {
 			title = s.headings[0]
 		}
-		for _, part := range pack(s.blocks) {
-			if n := len(pieces); n > 0 && joins(pieces[n-1], s, part) {
+		for _, part := range packBlocks(s.blocks) {
+			if n := len(chunks); n > 0 && mergeable(chunks[n-1], s, part) {
 				last := s.headings[len(s.headings)-1]
-				pieces[n-1].Text += "\n\n" + strings.Repeat("#", min(len(s.headings), 6)) + " " + last + "\n\n" + part
+				chunks[n-1].Text += "\n\n" + strings.Repeat("#", min(len(s.headings), 6)) + " " + last + "\n\n" + part
 				continue
 			}
-			pieces = append(pieces, Piece{Headings: s.headings, Anchor: s.anchor, Text: part})
+			chunks = append(chunks, Chunk{Headings: s.headings, Anchor: s.anchor, Text: part})
 		}
 	}
-	return title, pieces
+	return title, chunks
 }
 
-// joins reports whether a part is too short to stand alone, and fits behind
-// the piece before it, which must be of the same parent.
-func joins(p Piece, s section, part string) bool {
-	if len(part) >= tinySize || len(p.Text) >= tinySize || len(p.Headings) != len(s.headings) || len(s.headings) < 2 {
+// mergeable reports whether a part of s is small and can be appended to the chunk
+// before it, p, which must be small too and under the same parent heading.
+func mergeable(p Chunk, s section, part string) bool {
+	if len(part) >= minSection || len(p.Text) >= minSection || len(p.Headings) != len(s.headings) || len(s.headings) < 2 {
 		return false
 	}
 	for i := range len(s.headings) - 1 {
@@ -87,8 +86,8 @@ func joins(p Piece, s section, part string) bool {
 	return true
 }
 
-// frontMatter takes off what some generators of sites begin a file with, and
-// returns the title that it names.
+// frontMatter removes the metadata at the beginning of files for static site
+// generators, and returns the title in it.
 func frontMatter(src string) (title, rest string) {
 	body, ok := strings.CutPrefix(src, "---\n")
 	if !ok {
@@ -100,14 +99,14 @@ func frontMatter(src string) (title, rest string) {
 	}
 	for line := range strings.Lines(head) {
 		if t, ok := strings.CutPrefix(line, "title:"); ok {
-			return short(strings.Trim(strings.TrimSpace(t), `"'`), maxHeading), rest
+			return truncate(strings.Trim(strings.TrimSpace(t), `"'`), maxHeading), rest
 		}
 	}
 	return "", rest
 }
 
-// cut reads a document into sections.
-func cut(src []byte) []section {
+// parseSections splits a document at its headings.
+func parseSections(src []byte) []section {
 	doc := blocks.Parse(text.NewReader(src))
 	sections := []section{{}}
 	var path []string // headings above, by level
@@ -118,8 +117,8 @@ func cut(src []byte) []section {
 		if next := n.NextSibling(); next != nil {
 			end = lineStart(src, next.Pos())
 		}
-		if h, ok := n.(*ast.Heading); ok && heads(src[start:end], h) {
-			name := plain(string(h.Lines().Value(src)))
+		if h, ok := n.(*ast.Heading); ok && isHeading(src[start:end], h) {
+			name := headingText(string(h.Lines().Value(src)))
 			for len(levels) > 0 && levels[len(levels)-1] >= h.Level {
 				levels, path = levels[:len(levels)-1], path[:len(path)-1]
 			}
@@ -140,10 +139,10 @@ func cut(src []byte) []section {
 	return sections
 }
 
-// heads reports whether what was read as a heading is one: the last item of a
-// list, or lines of a quote, with a rule below look like one to who does not
-// read lists and quotes.
-func heads(line []byte, h *ast.Heading) bool {
+// isHeading reports whether what was parsed as a heading is one. Since lists and
+// quotes are not parsed, their last line with a rule below it looks like a
+// heading.
+func isHeading(line []byte, h *ast.Heading) bool {
 	line = bytes.TrimLeft(line, " ")
 	return bytes.HasPrefix(line, []byte("#")) || h.Lines().Len() == 1 && len(line) > 0 && !bytes.ContainsRune([]byte("-*+>|0123456789"), rune(line[0]))
 }
@@ -153,8 +152,8 @@ func lineStart(src []byte, at int) int {
 	return bytes.LastIndexByte(src[:at], '\n') + 1
 }
 
-// pack joins blocks to parts of about pieceSize.
-func pack(bs []block) (parts []string) {
+// packBlocks joins blocks to parts of about chunkSize.
+func packBlocks(bs []block) (parts []string) {
 	var b strings.Builder
 	flush := func() {
 		if b.Len() > 0 {
@@ -163,12 +162,12 @@ func pack(bs []block) (parts []string) {
 		}
 	}
 	for _, bl := range bs {
-		limit := pieceSize
+		limit := chunkSize
 		if bl.code {
-			limit = codeSize
+			limit = maxCodeChunk
 		}
-		for _, t := range split(bl.text, limit) {
-			if b.Len() > 0 && b.Len()+len(t)+2 > pieceSize {
+		for _, t := range splitText(bl.text, limit) {
+			if b.Len() > 0 && b.Len()+len(t)+2 > chunkSize {
 				flush()
 			}
 			if b.Len() > 0 {
@@ -181,9 +180,9 @@ func pack(bs []block) (parts []string) {
 	return parts
 }
 
-// split cuts what is longer than limit: after an empty line, else after a
-// line, else after a word, else anywhere between two characters.
-func split(t string, limit int) (parts []string) {
+// splitText splits text into parts of at most limit bytes: after an empty line,
+// else after a line, else after a word, else between two characters.
+func splitText(t string, limit int) (parts []string) {
 	for len(t) > limit {
 		at := 0
 		for _, sep := range []string{"\n\n", "\n", " "} {
@@ -199,7 +198,7 @@ func split(t string, limit int) (parts []string) {
 			parts = append(parts, strings.TrimRight(t[:at], " \n"))
 		}
 		if t = strings.TrimLeft(t[at:], "\n"); len(t) > 1 && t[0] == ' ' && t[1] != ' ' {
-			t = t[1:] // it was between two words
+			t = t[1:] // the space between two words
 		}
 	}
 	if strings.TrimSpace(t) != "" {
@@ -214,15 +213,15 @@ var (
 	inlineCut = strings.NewReplacer("`", "", "**", "", "\\", "")
 )
 
-// plain is a heading without its markup, in one line.
-func plain(heading string) string {
+// headingText returns a heading in one line, without markup.
+func headingText(heading string) string {
 	h := linkForm.ReplaceAllString(heading[:min(len(heading), 4*maxHeading)], "$1")
 	h = inlineCut.Replace(tagForm.ReplaceAllString(h, ""))
-	return short(strings.Join(strings.Fields(h), " "), maxHeading)
+	return truncate(strings.Join(strings.Fields(h), " "), maxHeading)
 }
 
-// short is the beginning of s, n bytes at most.
-func short(s string, n int) string {
+// truncate returns the first n bytes of s, or fewer, as valid UTF-8.
+func truncate(s string, n int) string {
 	if len(s) <= n {
 		return strings.ToValidUTF8(s, "")
 	}
@@ -232,7 +231,7 @@ func short(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "")
 }
 
-// slug is the anchor that pages made of Markdown give a heading.
+// slug returns the anchor that Markdown renderers give a heading.
 func slug(heading string, seen map[string]int) string {
 	s := strings.Map(func(r rune) rune {
 		switch {
@@ -251,8 +250,8 @@ func slug(heading string, seen map[string]int) string {
 	return s
 }
 
-// embedded is what of a piece its vector is made of.
-func embedded(title string, p Piece) string {
+// embeddingText returns the text of which a chunk's vector is computed.
+func embeddingText(title string, p Chunk) string {
 	head := strings.Join(p.Headings, " > ")
 	if len(p.Headings) == 0 || p.Headings[0] != title {
 		head = strings.TrimPrefix(title+" > "+head, " > ")

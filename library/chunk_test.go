@@ -14,7 +14,7 @@ func TestChunk(t *testing.T) {
 	long := strings.Repeat("A sentence of some words. ", 200)
 	code := "```go\n" + strings.Repeat("x := f(y)\n", 250) + "```"
 	src := "---\ntitle: \"The guide\"\n---\nIntro.\n\n# Top `x`\n\nText.\n\n```sh\n# no heading\n```\n\n## Same\n\n" + long + "\n\n" + code + "\n\n## Same\n\nSetext\n------\n\n- a [link](http://x)\n"
-	title, ps := chunk(src)
+	title, ps := split(src)
 	if title != "The guide" {
 		t.Errorf("title %q", title)
 	}
@@ -26,8 +26,8 @@ func TestChunk(t *testing.T) {
 	var list []got
 	for _, p := range ps {
 		list = append(list, got{strings.Join(p.Headings, ">"), p.Anchor, p.Text[:min(len(p.Text), 12)]})
-		if len(p.Text) > codeSize {
-			t.Errorf("a piece of %d bytes", len(p.Text))
+		if len(p.Text) > maxCodeChunk {
+			t.Errorf("a chunk of %d bytes", len(p.Text))
 		}
 	}
 	want := []got{
@@ -38,22 +38,22 @@ func TestChunk(t *testing.T) {
 		t.Error(diff)
 	}
 	if ps[5].Text != code {
-		t.Errorf("a block of code is cut: %q", ps[5].Text[len(ps[5].Text)-30:])
+		t.Errorf("a block of code was split: %q", ps[5].Text[len(ps[5].Text)-30:])
 	}
 }
 
-// TestHostileDepth reads what takes minutes if it is read as it is meant.
-func TestHostileDepth(t *testing.T) {
+// TestHostileNesting splits text that takes minutes to parse as Markdown.
+func TestHostileNesting(t *testing.T) {
 	for _, s := range []string{">", "> ", "- ", "1. ", "> - ", "# a\n", "***\n", "a\n=\n", "[a]: b\n", "<div>\n", "```\n"} {
-		chunk(strings.Repeat(s, (1<<18)/len(s)))
+		split(strings.Repeat(s, (1<<18)/len(s)))
 	}
-	if _, ps := chunk("# A\n\n- one\n- # two\n---\n\n> # three\n\n1. x\n===\n"); len(ps) != 1 || ps[0].Anchor != "a" {
+	if _, ps := split("# A\n\n- one\n- # two\n---\n\n> # three\n\n1. x\n===\n"); len(ps) != 1 || ps[0].Anchor != "a" {
 		t.Errorf("%+v", ps)
 	}
 }
 
 func TestTerms(t *testing.T) {
-	for question, want := range map[string][]string{
+	for query, want := range map[string][]string{
 		"How do I create an issue?":        {"create", "issue"},
 		"linear.createIssue()":             {"linear.createissue", "linear", "create", "issue"},
 		"snake_case-name @scope/pkg":       {"snake_case-name", "snake", "case", "name", "scope/pkg", "scope", "pkg"},
@@ -61,11 +61,11 @@ func TestTerms(t *testing.T) {
 		"HTTPServer parseJSON2 Größe ünïx": {"httpserver", "http", "server", "parsejson2", "parse", "json2", "größe", "ünïx"},
 		"?!":                               nil,
 	} {
-		if diff := cmp.Diff(want, terms(question)); diff != "" {
-			t.Errorf("%q: %s", question, diff)
+		if diff := cmp.Diff(want, queryTerms(query)); diff != "" {
+			t.Errorf("%q: %s", query, diff)
 		}
 	}
-	if n := len(terms(strings.Repeat("a1 b2 c3 d4 e5 f6 g7 h8 ", 1) + long(100))); n != maxWords {
+	if n := len(queryTerms(strings.Repeat("a1 b2 c3 d4 e5 f6 g7 h8 ", 1) + long(100))); n != maxTerms {
 		t.Errorf("%d terms", n)
 	}
 }
@@ -108,13 +108,13 @@ func FuzzChunk(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, src string) {
 		src = strings.ToValidUTF8(src, "")
-		title, ps := chunk(src)
+		title, ps := split(src)
 		if !utf8.ValidString(title) || len(title) > maxHeading {
 			t.Errorf("title %q", title)
 		}
 		for _, p := range ps {
-			if strings.TrimSpace(p.Text) == "" || !utf8.ValidString(p.Text) || len(p.Text) > 2*codeSize {
-				t.Errorf("piece %q", p.Text)
+			if strings.TrimSpace(p.Text) == "" || !utf8.ValidString(p.Text) || len(p.Text) > 2*maxCodeChunk {
+				t.Errorf("chunk %q", p.Text)
 			}
 			for _, h := range p.Headings {
 				if !utf8.ValidString(h) || len(h) > maxHeading || strings.ContainsRune(h, '\n') {
@@ -122,8 +122,8 @@ func FuzzChunk(f *testing.F) {
 				}
 			}
 		}
-		terms(src)
-		names(src)
+		queryTerms(src)
+		identifierParts(src)
 		var sum float64
 		for _, x := range embedWords(src) {
 			sum += float64(x) * float64(x)
@@ -143,7 +143,7 @@ func FuzzModulesIn(f *testing.F) {
 			t.Errorf("%d modules", len(ms))
 		}
 		for _, m := range ms {
-			if again, err := checked(m); err != nil || again.Path != m.Path {
+			if again, err := validateModule(m); err != nil || again.Path != m.Path {
 				t.Errorf("%+v: %v", m, err)
 			}
 		}

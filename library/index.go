@@ -11,47 +11,47 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// maxIndexed is how many bytes of vectors are held in memory. What does not
-// fit is read again with each search.
+// maxIndexed is how many bytes of vectors are kept in memory. Collections that do
+// not fit are read from the store again for each search.
 const maxIndexed = 512 << 20
 
-// An index has the vectors of shelves that were searched, the last used ones.
-// To compare a question with ten thousand vectors takes a few milliseconds in
-// memory; to read them from a database takes longer.
+// An index caches the vectors of the collections that were searched last.
+// Comparing a query with ten thousand vectors takes a few milliseconds; reading
+// them from the database would take longer.
 type index struct {
 	store    Store
 	embedder string
 
-	mu      sync.Mutex
-	shelves map[string]*indexed
-	uses    int64
+	mu          sync.Mutex
+	collections map[string]*vectorSet
+	uses        int64
 }
 
-// indexed are the vectors of one shelf.
-type indexed struct {
-	segments map[engi.DocumentID]*segment // never written once it is here
+// A vectorSet has the vectors of one collection.
+type vectorSet struct {
+	segments map[engi.DocumentID]*segment // never modified
 	bytes    int64
 	used     int64
 }
 
-// A segment has those of one document. It is immutable. A vector is held as
-// bytes and the factor that makes it what it was: a quarter of the memory to
-// read for an error of about a thousandth, which is less than embeddings mean.
+// A segment has the vectors of one document. It is immutable. A vector is
+// quantized to bytes and a scale: a quarter of the memory, for an error of about
+// a thousandth, which does not matter for embeddings.
 type segment struct {
 	packages []string
 	ids      []int64
 	scales   []float32
-	vectors  []int8 // one after the other
-	missing  int    // pieces that have none of this embedder
+	vectors  []int8 // concatenated
+	missing  int    // chunks without a vector of this embedder
 }
 
 func newIndex(s Store, embedder string) *index {
-	return &index{store: s, embedder: embedder, shelves: map[string]*indexed{}}
+	return &index{store: s, embedder: embedder, collections: map[string]*vectorSet{}}
 }
 
-func (x *index) segment(r Record, pieces []Piece) *segment {
+func (x *index) segment(r Record, chunks []Chunk) *segment {
 	s := &segment{packages: r.Packages()}
-	for _, p := range pieces {
+	for _, p := range chunks {
 		n := len(s.ids)
 		if p.Embedder != x.embedder || len(p.Vector) == 0 || n > 0 && len(p.Vector) != len(s.vectors)/n {
 			s.missing++
@@ -65,135 +65,136 @@ func (x *index) segment(r Record, pieces []Piece) *segment {
 
 func (s *segment) size() int64 { return int64(len(s.vectors) + 12*len(s.ids) + 200) }
 
-// quantize returns v as bytes, and the factor to have it back.
+// quantize returns v as bytes, and the scale that restores it.
 func quantize(v []float32) ([]int8, float32) {
-	var most float32
+	var peak float32
 	for _, x := range v {
-		most = max(most, x, -x)
+		peak = max(peak, x, -x)
 	}
 	b := make([]int8, len(v))
-	if !(most > 0) || math.IsInf(float64(most), 0) {
+	if !(peak > 0) || math.IsInf(float64(peak), 0) {
 		return b, 0
 	}
 	for i, x := range v {
-		b[i] = int8(math.RoundToEven(float64(x / most * 127)))
+		b[i] = int8(math.RoundToEven(float64(x / peak * 127)))
 	}
-	return b, most / 127
+	return b, peak / 127
 }
 
-// replace puts the pieces of a record in, if its shelf is held.
-func (x *index) replace(r Record, pieces []Piece) {
+// put replaces the chunks of a record, if its collection is cached.
+func (x *index) put(r Record, chunks []Chunk) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	sh := x.shelves[r.Shelf]
-	if sh == nil {
+	coll := x.collections[r.Collection]
+	if coll == nil {
 		return
 	}
-	made := x.segment(r, pieces)
-	segments := maps.Clone(sh.segments)
+	made := x.segment(r, chunks)
+	segments := maps.Clone(coll.segments)
 	if old := segments[r.ID]; old != nil {
-		sh.bytes -= old.size()
+		coll.bytes -= old.size()
 	}
 	segments[r.ID] = made
-	x.shelves[r.Shelf] = &indexed{segments, sh.bytes + made.size(), sh.used}
-	x.evict(r.Shelf)
+	x.collections[r.Collection] = &vectorSet{segments, coll.bytes + made.size(), coll.used}
+	x.evict(r.Collection)
 }
 
-// remove takes records out; the whole shelf if ids is nil.
-func (x *index) remove(shelf string, ids []engi.DocumentID) {
+// remove removes records; the whole collection if ids is nil.
+func (x *index) remove(collection string, ids []engi.DocumentID) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	sh := x.shelves[shelf]
-	if sh == nil || ids == nil {
-		delete(x.shelves, shelf)
+	coll := x.collections[collection]
+	if coll == nil || ids == nil {
+		delete(x.collections, collection)
 		return
 	}
-	segments := maps.Clone(sh.segments)
-	n := sh.bytes
+	segments := maps.Clone(coll.segments)
+	n := coll.bytes
 	for _, id := range ids {
 		if s := segments[id]; s != nil {
 			n -= s.size()
 			delete(segments, id)
 		}
 	}
-	x.shelves[shelf] = &indexed{segments, n, sh.used}
+	x.collections[collection] = &vectorSet{segments, n, coll.used}
 }
 
-// get returns a shelf, read from the store if it is not held. The caller
-// keeps the store from changing.
-func (x *index) get(ctx context.Context, shelf string) (*indexed, error) {
+// get returns a collection, from the store if it is not cached. The caller keeps
+// the store from changing.
+func (x *index) get(ctx context.Context, collection string) (*vectorSet, error) {
 	x.mu.Lock()
-	sh := x.shelves[shelf]
-	if sh != nil {
+	coll := x.collections[collection]
+	if coll != nil {
 		x.uses++
-		sh.used = x.uses
+		coll.used = x.uses
 	}
 	x.mu.Unlock()
-	if sh != nil {
-		return sh, nil
+	if coll != nil {
+		return coll, nil
 	}
-	records, err := x.store.Records(ctx, Filter{Shelves: []string{shelf}})
+	records, err := x.store.Records(ctx, Filter{Collections: []string{collection}})
 	if err != nil {
 		return nil, err
 	}
-	pieces, err := x.store.Vectors(ctx, shelf, "")
+	chunks, err := x.store.Vectors(ctx, collection, "")
 	if err != nil {
 		return nil, err
 	}
-	of := map[engi.DocumentID][]Piece{}
-	for _, p := range pieces {
-		of[p.Document] = append(of[p.Document], p)
+	byDocument := map[engi.DocumentID][]Chunk{}
+	for _, p := range chunks {
+		byDocument[p.Document] = append(byDocument[p.Document], p)
 	}
-	sh = &indexed{segments: map[engi.DocumentID]*segment{}}
+	coll = &vectorSet{segments: map[engi.DocumentID]*segment{}}
 	for _, r := range records {
-		s := x.segment(r, of[r.ID])
-		sh.segments[r.ID] = s
-		sh.bytes += s.size()
+		s := x.segment(r, byDocument[r.ID])
+		coll.segments[r.ID] = s
+		coll.bytes += s.size()
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.uses++
-	sh.used = x.uses
-	x.shelves[shelf] = sh
-	x.evict(shelf)
-	return sh, nil
+	coll.used = x.uses
+	x.collections[collection] = coll
+	x.evict(collection)
+	return coll, nil
 }
 
-// evict forgets shelves that were not used for longest, keep excepted.
+// evict drops the least recently used collections, except keep, until the rest
+// fits.
 func (x *index) evict(keep string) {
 	var sum int64
-	for _, sh := range x.shelves {
-		sum += sh.bytes
+	for _, coll := range x.collections {
+		sum += coll.bytes
 	}
-	for sum > maxIndexed && len(x.shelves) > 1 {
+	for sum > maxIndexed && len(x.collections) > 1 {
 		oldest := ""
-		for name, sh := range x.shelves {
-			if name != keep && (oldest == "" || sh.used < x.shelves[oldest].used) {
+		for name, coll := range x.collections {
+			if name != keep && (oldest == "" || coll.used < x.collections[oldest].used) {
 				oldest = name
 			}
 		}
-		sum -= x.shelves[oldest].bytes
-		delete(x.shelves, oldest)
+		sum -= x.collections[oldest].bytes
+		delete(x.collections, oldest)
 	}
 }
 
-// A near is a piece and how like it is to the question.
-type near struct {
+// A scoredChunk is a chunk and its similarity to a query.
+type scoredChunk struct {
 	id    int64
 	score float32
 }
 
-// nearest returns the n pieces that are most like q, the most alike first, and
-// how many there are that have no vector to compare.
-func (x *index) nearest(ctx context.Context, shelves []string, pkg string, q []float32, n int) (ids []int64, missing int, err error) {
-	best := make([]near, 0, n+1)
-	question, _ := quantize(q)
-	for _, name := range shelves {
-		sh, err := x.get(ctx, name)
+// nearest returns the n chunks that are most similar to q, best first, and how
+// many chunks have no vector to compare.
+func (x *index) nearest(ctx context.Context, collections []string, pkg string, q []float32, n int) (ids []int64, missing int, err error) {
+	best := make([]scoredChunk, 0, n+1)
+	query, _ := quantize(q)
+	for _, name := range collections {
+		coll, err := x.get(ctx, name)
 		if err != nil {
 			return nil, 0, err
 		}
-		for _, s := range sh.segments {
+		for _, s := range coll.segments {
 			if pkg != "" && !slices.Contains(s.packages, pkg) {
 				continue
 			}
@@ -203,18 +204,18 @@ func (x *index) nearest(ctx context.Context, shelves []string, pkg string, q []f
 				continue
 			}
 			for i, id := range s.ids {
-				score := float32(dot(question, s.vectors[i*len(q):])) * s.scales[i]
+				score := float32(dot(query, s.vectors[i*len(q):])) * s.scales[i]
 				if len(best) == n && score <= best[n-1].score {
 					continue
 				}
-				at, _ := slices.BinarySearchFunc(best, score, func(b near, s float32) int { return cmp.Compare(s, b.score) })
-				best = slices.Insert(best, at, near{id, score})
+				at, _ := slices.BinarySearchFunc(best, score, func(b scoredChunk, s float32) int { return cmp.Compare(s, b.score) })
+				best = slices.Insert(best, at, scoredChunk{id, score})
 				best = best[:min(len(best), n)]
 			}
 		}
 	}
-	// Documents are looked at in any order; equals are found in one.
-	slices.SortStableFunc(best, func(a, b near) int {
+	// Segments are visited in random order: make ties deterministic.
+	slices.SortStableFunc(best, func(a, b scoredChunk) int {
 		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.id, b.id))
 	})
 	for _, b := range best {
@@ -225,8 +226,8 @@ func (x *index) nearest(ctx context.Context, shelves []string, pkg string, q []f
 	return ids, missing, nil
 }
 
-// dot multiplies a with the beginning of b, in sums that a processor makes at
-// the same time.
+// dot returns the dot product of a and the beginning of b. It uses four sums,
+// which processors compute in parallel.
 func dot(a, b []int8) int32 {
 	b = b[:len(a)]
 	var s0, s1, s2, s3 int32

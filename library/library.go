@@ -1,10 +1,9 @@
-// Package library keeps documentation and what models say about code they
-// keep, in pieces, and finds the pieces that answer a question: by words, by
-// likeness of embeddings, or by both. [Library] serves [engi.Library].
+// Package library keeps documentation and descriptions of code modules in chunks
+// and searches them by words, by similarity of embeddings, or both. [Library]
+// implements [engi.Library].
 //
-// It is not for what agents are told about it (agent/tool) nor for files of
-// sessions, of which it knows descriptions only. How pieces are kept is its
-// store's affair.
+// It does not tell agents what there is to find (agent/tool) and does not keep
+// the source files of modules, which stay in sessions.
 package library
 
 import (
@@ -21,39 +20,39 @@ import (
 // Options configure a Library.
 type Options struct {
 	Store    Store
-	Embedder Embedder // nil means the built-in one, which compares words and parts of words
+	Embedder Embedder // nil means BuiltIn
 	Reranker Reranker // nil means none
 
-	// Sources are the node's own documents. Those that earlier configurations
-	// had and this one has not are forgotten.
+	// Sources are the node's own documents. Documents that are only in earlier
+	// configurations are removed.
 	Sources []engi.DocumentSpec
-	Files   []File // more of them, of the local file system
+	Files   []File // further documents of the node, in the local file system
 
-	// Fetch returns what documents of owners are fetched through; nil means
-	// that owners give the text.
-	Fetch func(owner engi.Owner) http.RoundTripper
-	Own   http.RoundTripper // for the node's own; nil means a plain one
+	// OwnerTransport returns the transport for fetching an owner's documents; nil
+	// means that owners must provide the text.
+	OwnerTransport func(owner engi.Owner) http.RoundTripper
+	NodeTransport  http.RoundTripper // for fetching the node's; nil means http.DefaultTransport
 
-	Sessions Sessions      // nil means that there are no modules
+	Sessions Sessions      // nil means that there are no sessions, and so no modules
 	Quota    Quota         // of each owner
-	Refresh  time.Duration // how old fetched documents get; 0 means 24 h
-	Log      *slog.Logger  // nil means none
+	MaxAge   time.Duration // after which a fetched document is fetched again; 0 means 24 h
+	Log      *slog.Logger  // nil discards
 }
 
-// A File names documents of the node on the local file system.
+// A File names documents of the node in the local file system.
 type File struct {
 	Package string
 	Path    string // of a file, a directory (its .md and .txt files, those below it included), or a pattern
 }
 
-// A Quota bounds what one owner's documents may take. The node has none.
+// A Quota bounds the documents of one owner. The node's are not bounded.
 type Quota struct {
 	Documents int   // 0 means 1000
 	Bytes     int64 // of text; 0 means 64 MiB
 }
 
-// Sessions is what the library asks of sessions: whether a volume is alive,
-// and whether the files that modules name are there.
+// Sessions is the part of [engi.Sessions] that the library uses: to find out
+// whether a session still has its volume, and to read files of modules.
 type Sessions interface {
 	Get(ctx context.Context, owner engi.Owner, idOrName string) (engi.Session, error)
 	Enter(ctx context.Context, owner engi.Owner, idOrName string) (engi.Guest, func(), error)
@@ -61,50 +60,52 @@ type Sessions interface {
 
 // An Embedder turns texts into vectors. It is safe for concurrent use.
 type Embedder interface {
-	// Name tells vectors apart: those of different names are not compared.
+	// Name identifies the vectors: those of different names are not compared.
 	Name() string
 	// Embed returns one vector of length 1 per text, all of one dimension.
 	Embed(ctx context.Context, owner engi.Owner, texts []string) ([][]float32, error)
 }
 
-// A Reranker says how well texts answer a question. It is safe for concurrent
+// A Reranker scores how well texts answer a question. It is safe for concurrent
 // use.
 type Reranker interface {
 	Name() string
-	// Rerank returns one number per text; more is better.
+	// Rerank returns one score per text; higher is better.
 	Rerank(ctx context.Context, owner engi.Owner, query string, texts []string) ([]float64, error)
 }
 
-// A Library finds documentation and modules. It is safe for concurrent use.
+// A Library keeps and searches documentation and modules. It is safe for
+// concurrent use.
 type Library struct {
 	opt      Options
 	embedder Embedder
 	log      *slog.Logger
 	index    *index
 
-	// swap is held for writing while pieces change in the store and in the
-	// index, and for reading while somebody searches: a search sees a
-	// document as it was or as it is.
-	swap sync.RWMutex
+	// dataMu is write-locked while chunks change in the store and the index, and
+	// read-locked by searches: a search sees a document before or after a
+	// change, not in between. It is locked before mu.
+	dataMu sync.RWMutex
 
-	mu      sync.Mutex
-	shelves map[string]engi.Owner // every shelf that was ever written, and who pays for its vectors
+	mu          sync.Mutex
+	collections map[string]engi.Owner // all collections, and who pays for their vectors
 
-	wake chan struct{} // there are pieces without a vector
+	wake      chan struct{} // there may be chunks without a vector
+	announced chan announcement
 }
 
 var _ engi.Library = (*Library)(nil)
 
-// Open returns a library of what its store has. Documents of the options are
-// taken in by Run.
+// Open returns a library of what is in its store. Run adds the documents of the
+// options.
 func Open(ctx context.Context, opt Options) (*Library, error) {
 	opt.Quota.Documents = cmp.Or(opt.Quota.Documents, 1000)
 	opt.Quota.Bytes = cmp.Or(opt.Quota.Bytes, 64<<20)
-	opt.Refresh = cmp.Or(opt.Refresh, 24*time.Hour)
-	if opt.Own == nil {
-		opt.Own = http.DefaultTransport
+	opt.MaxAge = cmp.Or(opt.MaxAge, 24*time.Hour)
+	if opt.NodeTransport == nil {
+		opt.NodeTransport = http.DefaultTransport
 	}
-	l := &Library{opt: opt, embedder: opt.Embedder, log: opt.Log, shelves: map[string]engi.Owner{}, wake: make(chan struct{}, 1)}
+	l := &Library{opt: opt, embedder: opt.Embedder, log: opt.Log, collections: map[string]engi.Owner{}, wake: make(chan struct{}, 1), announced: make(chan announcement, maxAnnounced)}
 	if l.embedder == nil {
 		l.embedder = BuiltIn()
 	}
@@ -117,13 +118,14 @@ func Open(ctx context.Context, opt Options) (*Library, error) {
 		return nil, err
 	}
 	for _, r := range records {
-		l.shelves[r.Shelf] = r.Owner
+		l.collections[r.Collection] = r.Owner
 	}
 	return l, nil
 }
 
-// put writes a record and its pieces where searches find them.
-func (l *Library) put(ctx context.Context, r Record, pieces []Piece) (Record, error) {
+// store puts a record and its chunks into the store and the index. Nil chunks
+// stay as they are.
+func (l *Library) store(ctx context.Context, r Record, chunks []Chunk) (Record, error) {
 	quota := l.opt.Quota
 	switch {
 	case r.Module != nil:
@@ -131,20 +133,20 @@ func (l *Library) put(ctx context.Context, r Record, pieces []Piece) (Record, er
 	case r.Owner == "":
 		quota = Quota{}
 	}
-	l.swap.Lock()
-	defer l.swap.Unlock()
-	r, err := l.opt.Store.Put(ctx, r, pieces, quota)
+	l.dataMu.Lock()
+	defer l.dataMu.Unlock()
+	r, err := l.opt.Store.Put(ctx, r, chunks, quota)
 	if err != nil {
 		return r, err
 	}
 	l.mu.Lock()
-	l.shelves[r.Shelf] = r.Owner
+	l.collections[r.Collection] = r.Owner
 	l.mu.Unlock()
-	if pieces != nil {
-		l.index.replace(r, pieces)
-		for _, p := range pieces {
+	if chunks != nil {
+		l.index.put(r, chunks)
+		for _, p := range chunks {
 			if p.Embedder != l.embedder.Name() {
-				l.embedLater()
+				l.wakeEmbedder()
 				break
 			}
 		}
@@ -152,18 +154,18 @@ func (l *Library) put(ctx context.Context, r Record, pieces []Piece) (Record, er
 	return r, nil
 }
 
-// drop removes records and their pieces.
-func (l *Library) drop(ctx context.Context, shelf string, ids []engi.DocumentID) error {
-	l.swap.Lock()
-	defer l.swap.Unlock()
-	if err := l.opt.Store.Remove(ctx, shelf, ids); err != nil {
+// remove removes records and their chunks; the whole collection if ids is nil.
+func (l *Library) remove(ctx context.Context, collection string, ids []engi.DocumentID) error {
+	l.dataMu.Lock()
+	defer l.dataMu.Unlock()
+	if err := l.opt.Store.Remove(ctx, collection, ids); err != nil {
 		return err
 	}
-	l.index.remove(shelf, ids)
+	l.index.remove(collection, ids)
 	return nil
 }
 
-func (l *Library) embedLater() {
+func (l *Library) wakeEmbedder() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -183,11 +185,11 @@ func (l *Library) Documents(ctx context.Context, owner engi.Owner) ([]engi.Docum
 	return list, nil
 }
 
-// documents returns what owner sees, by package and title.
+// documents returns the documents that owner sees, by package and title.
 func (l *Library) documents(ctx context.Context, owner engi.Owner) ([]Record, error) {
 	f := Filter{Documents: true}
 	if owner != "" {
-		f.Shelves = []string{documentShelf(owner), documentShelf("")}
+		f.Collections = []string{documentCollection(owner), documentCollection("")}
 	}
 	return l.opt.Store.Records(ctx, f)
 }
@@ -216,19 +218,19 @@ func (l *Library) Packages(ctx context.Context, owner engi.Owner) ([]engi.Docume
 // Remove implements [engi.Library].
 func (l *Library) Remove(ctx context.Context, owner engi.Owner, id engi.DocumentID) (err error) {
 	defer engi.Annotate(&err, "remove document %s", id)
-	r, err := l.own(ctx, owner, id)
+	r, err := l.editable(ctx, owner, id)
 	if err != nil {
 		return err
 	}
-	return l.drop(ctx, r.Shelf, []engi.DocumentID{r.ID})
+	return l.remove(ctx, r.Collection, []engi.DocumentID{r.ID})
 }
 
-// own returns a document that owner may change: its own, and everybody's for
-// the empty owner.
-func (l *Library) own(ctx context.Context, owner engi.Owner, id engi.DocumentID) (Record, error) {
+// editable returns a document that owner may change: its own, or any for the
+// empty owner.
+func (l *Library) editable(ctx context.Context, owner engi.Owner, id engi.DocumentID) (Record, error) {
 	f := Filter{IDs: []engi.DocumentID{id}, Documents: true}
 	if owner != "" {
-		f.Shelves = []string{documentShelf(owner), documentShelf("")}
+		f.Collections = []string{documentCollection(owner), documentCollection("")}
 	}
 	found, err := l.opt.Store.Records(ctx, f)
 	switch {
@@ -237,33 +239,35 @@ func (l *Library) own(ctx context.Context, owner engi.Owner, id engi.DocumentID)
 	case len(found) == 0:
 		return Record{}, engi.Errorf(engi.NotFound, "there is no such document").WithRemedy("'engi docs list' shows yours")
 	case owner != "" && found[0].Owner == "":
-		return Record{}, engi.Errorf(engi.Denied, "it is the node's").WithRemedy("ask who runs the node; documents of your own you can change")
+		return Record{}, engi.Errorf(engi.Denied, "it belongs to the node").WithRemedy("ask the operator of the node; you can change documents of your own")
 	}
 	return found[0], nil
 }
 
-// Run takes in the node's documents, reads again what may have changed, gives
-// pieces their vectors and forgets modules of volumes that are gone, until ctx
-// ends. It is ready at once.
+// Run adds the configured documents, refreshes old ones, computes missing
+// vectors, saves announced modules and removes modules whose volume is gone,
+// until ctx ends. It is ready at once.
 func (l *Library) Run(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
+	defer (&http.Client{Transport: l.opt.NodeTransport}).CloseIdleConnections()
 	defer wg.Wait()
 	defer cancel()
-	wg.Go(func() { l.embedRest(ctx) })
+	wg.Go(func() { l.embedPending(ctx) })
+	wg.Go(func() { l.saveAnnounced(ctx) })
 	ready()
-	l.reconcile(ctx)
-	tick := time.NewTicker(min(l.opt.Refresh, retryFailed))
+	l.syncConfigured(ctx)
+	tick := time.NewTicker(min(l.opt.MaxAge, retryFailed))
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			l.reconcile(ctx)
-			l.refreshOld(ctx)
-			l.sweep(ctx)
-			l.embedLater()
+			l.syncConfigured(ctx)
+			l.refreshStale(ctx)
+			l.sweepSessions(ctx)
+			l.wakeEmbedder()
 		}
 	}
 }

@@ -23,7 +23,7 @@ import (
 func open(t testing.TB, o library.Options) *library.Library {
 	t.Helper()
 	if o.Store == nil {
-		o.Store = shelf(t)
+		o.Store = newStore(t)
 	}
 	l, err := library.Open(t.Context(), o)
 	if err != nil {
@@ -32,7 +32,7 @@ func open(t testing.TB, o library.Options) *library.Library {
 	return l
 }
 
-func shelf(t testing.TB) library.Store {
+func newStore(t testing.TB) library.Store {
 	t.Helper()
 	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
 	if err != nil {
@@ -65,7 +65,7 @@ Call ` + "`linear.createIssue`" + ` with a team and a title.
 Lists come in pages; ask for the next with fetchNext().
 `
 
-func TestSearchFindsPieces(t *testing.T) {
+func TestSearchFindsChunks(t *testing.T) {
 	l := open(t, library.Options{})
 	d, err := l.Add(t.Context(), engi.DocumentSpec{Owner: "ann", Package: "@linear/sdk", URL: "https://docs.example/sdk.md", Text: guide})
 	if err != nil {
@@ -95,26 +95,26 @@ func TestSearchFindsPieces(t *testing.T) {
 	}
 }
 
-// counting is the built-in embedder under another name, which counts texts and
-// may be out of order.
-type counting struct {
+// A countingEmbedder is the built-in embedder under another name, which counts
+// texts and can be made to fail.
+type countingEmbedder struct {
 	library.Embedder
-	name   string
-	texts  atomic.Int64
-	broken atomic.Bool
+	name    string
+	texts   atomic.Int64
+	failing atomic.Bool
 }
 
-func (c *counting) Name() string { return c.name }
+func (c *countingEmbedder) Name() string { return c.name }
 
-func (c *counting) Embed(ctx context.Context, owner engi.Owner, texts []string) ([][]float32, error) {
-	if c.broken.Load() {
+func (c *countingEmbedder) Embed(ctx context.Context, owner engi.Owner, texts []string) ([][]float32, error) {
+	if c.failing.Load() {
 		return nil, engi.Errorf(engi.Unavailable, "out of order")
 	}
 	c.texts.Add(int64(len(texts)))
 	return c.Embedder.Embed(ctx, owner, texts)
 }
 
-func find(t *testing.T, l *library.Library, s engi.SearchSpec) engi.Finding {
+func find(t *testing.T, l *library.Library, s engi.SearchSpec) engi.SearchResult {
 	t.Helper()
 	f, err := l.Search(t.Context(), s)
 	if err != nil {
@@ -123,15 +123,15 @@ func find(t *testing.T, l *library.Library, s engi.SearchSpec) engi.Finding {
 	return f
 }
 
-// site serves a document that can change, and counts who asks.
-type site struct {
+// A docServer serves a document that can change, and counts requests.
+type docServer struct {
 	*httptest.Server
 	text          atomic.Pointer[string]
 	asked, served atomic.Int64
 }
 
-func newSite(t *testing.T, text string) *site {
-	s := &site{}
+func newDocServer(t *testing.T, text string) *docServer {
+	s := &docServer{}
 	s.text.Store(&text)
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.asked.Add(1)
@@ -162,10 +162,10 @@ func newSite(t *testing.T, text string) *site {
 	return s
 }
 
-func TestS0_6_UnchangedPiecesAreNotEmbeddedAgain(t *testing.T) {
-	s := newSite(t, guide)
-	e := &counting{Embedder: library.BuiltIn(), name: "e"}
-	l := open(t, library.Options{Embedder: e, Fetch: func(engi.Owner) http.RoundTripper { return s.Client().Transport }})
+func TestUnchangedChunksAreNotEmbeddedAgain(t *testing.T) {
+	s := newDocServer(t, guide)
+	e := &countingEmbedder{Embedder: library.BuiltIn(), name: "e"}
+	l := open(t, library.Options{Embedder: e, OwnerTransport: func(engi.Owner) http.RoundTripper { return s.Client().Transport }})
 	d, err := l.Add(t.Context(), engi.DocumentSpec{Owner: "ann", URL: s.URL + "/sdk.md"})
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +189,7 @@ func TestS0_6_UnchangedPiecesAreNotEmbeddedAgain(t *testing.T) {
 	if f := find(t, l, engi.SearchSpec{Owner: "ann", Text: "deno add", Mode: engi.SearchKeyword}); len(f.Hits) == 0 || f.Hits[0].Headings[1] != "Install" {
 		t.Errorf("%+v", f.Hits)
 	}
-	// What fails keeps the text it had.
+	// A failed refresh keeps the text.
 	nothing := ""
 	s.text.Store(&nothing)
 	failed, err := l.Refresh(t.Context(), "ann", d.ID)
@@ -197,14 +197,14 @@ func TestS0_6_UnchangedPiecesAreNotEmbeddedAgain(t *testing.T) {
 		t.Errorf("failed: %+v, %v", failed, err)
 	}
 	if f := find(t, l, engi.SearchSpec{Owner: "ann", Text: "deno add"}); len(f.Hits) == 0 {
-		t.Error("a document that cannot be read now is not found any more")
+		t.Error("a document whose refresh failed is not found")
 	}
 }
 
 func TestAddRefuses(t *testing.T) {
-	s := newSite(t, guide)
-	denied := roundTrip(func(*http.Request) (*http.Response, error) { return nil, engi.Errorf(engi.Denied, "no rule allows it") })
-	l := open(t, library.Options{Quota: library.Quota{Documents: 1, Bytes: 1000}, Fetch: func(o engi.Owner) http.RoundTripper {
+	s := newDocServer(t, guide)
+	denied := roundTripFunc(func(*http.Request) (*http.Response, error) { return nil, engi.Errorf(engi.Denied, "no rule allows it") })
+	l := open(t, library.Options{Quota: library.Quota{Documents: 1, Bytes: 1000}, OwnerTransport: func(o engi.Owner) http.RoundTripper {
 		if o == "eve" {
 			return denied
 		}
@@ -212,7 +212,7 @@ func TestAddRefuses(t *testing.T) {
 	}})
 	closed := open(t, library.Options{})
 	if _, err := closed.Add(t.Context(), engi.DocumentSpec{Owner: "ann", URL: s.URL}); engi.KindOf(err) != engi.Unsupported || err == nil {
-		t.Errorf("nothing to fetch through: %v", err)
+		t.Errorf("without a transport for owners: %v", err)
 	}
 	for name, c := range map[string]struct {
 		spec engi.DocumentSpec
@@ -246,7 +246,7 @@ func TestAddRefuses(t *testing.T) {
 	if list, err := l.Documents(t.Context(), ""); err != nil || len(list) != 0 {
 		t.Errorf("left behind: %+v, %v", list, err)
 	}
-	for range 2 { // the second time in the place of the first
+	for range 2 { // the second replaces the first
 		if _, err := l.Add(t.Context(), engi.DocumentSpec{Owner: "ann", Title: "one", Text: "x"}); err != nil {
 			t.Error(err)
 		}
@@ -256,11 +256,11 @@ func TestAddRefuses(t *testing.T) {
 	}
 }
 
-type roundTrip func(*http.Request) (*http.Response, error)
+type roundTripFunc func(*http.Request) (*http.Response, error)
 
-func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+func (f roundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-func TestOwnersKeepTheirs(t *testing.T) {
+func TestOwnersAreKeptApart(t *testing.T) {
 	l := open(t, library.Options{})
 	add := func(owner engi.Owner, pkg string) engi.Document {
 		d, err := l.Add(t.Context(), engi.DocumentSpec{Owner: owner, Package: pkg, Title: "of " + string(owner), Text: "apples and pears"})
@@ -320,29 +320,29 @@ func run(t *testing.T, l *library.Library) {
 	})
 }
 
-// until waits for what a goroutine of the library does.
+// until waits for something that a goroutine of the library does.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("in vain: %s", what)
+			t.Fatalf("timed out: %s", what)
 		}
 	}
 }
 
 func TestAnotherEmbedder(t *testing.T) {
-	s := shelf(t)
+	s := newStore(t)
 	first := open(t, library.Options{Store: s})
 	if _, err := first.Add(t.Context(), engi.DocumentSpec{Text: guide}); err != nil {
 		t.Fatal(err)
 	}
-	e := &counting{Embedder: library.BuiltIn(), name: "other"}
+	e := &countingEmbedder{Embedder: library.BuiltIn(), name: "other"}
 	l := open(t, library.Options{Store: s, Embedder: e})
 	f := find(t, l, engi.SearchSpec{Text: "pages"})
-	if len(f.Hits) == 0 || !strings.Contains(f.Note, "4 pieces wait") || f.Embedder != "other" {
+	if len(f.Hits) == 0 || !strings.Contains(f.Note, "4 chunks have no vectors") || f.Embedder != "other" {
 		t.Errorf("%+v", f)
 	}
-	e.broken.Store(true)
+	e.failing.Store(true)
 	if f := find(t, l, engi.SearchSpec{Text: "pages"}); len(f.Hits) == 0 || !strings.Contains(f.Note, "does not answer") || f.Embedder != "" {
 		t.Errorf("%+v", f)
 	}
@@ -352,9 +352,9 @@ func TestAnotherEmbedder(t *testing.T) {
 	if _, err := l.Add(t.Context(), engi.DocumentSpec{Title: "later", Text: "It is found by words."}); err != nil {
 		t.Errorf("an embedder that is out of order: %v", err)
 	}
-	e.broken.Store(false)
+	e.failing.Store(false)
 	run(t, l)
-	until(t, "every piece has a vector", func() bool { return find(t, l, engi.SearchSpec{Text: "pages"}).Note == "" })
+	until(t, "every chunk has a vector", func() bool { return find(t, l, engi.SearchSpec{Text: "pages"}).Note == "" })
 	if n := e.texts.Load(); n < 5 {
 		t.Errorf("%d embedded", n)
 	}
@@ -370,8 +370,8 @@ func TestConfiguredDocuments(t *testing.T) {
 	write("a.md", "# First\n\nmarmalade")
 	write("b.txt", "jam without a heading")
 	write("c.bin", "honey")
-	site := newSite(t, guide)
-	s := shelf(t)
+	site := newDocServer(t, guide)
+	s := newStore(t)
 	o := library.Options{
 		Store: s, Sources: []engi.DocumentSpec{{Package: "@linear/sdk", URL: site.URL + "/sdk.md"}, {URL: site.URL + "/gone"}},
 		Files: []library.File{{Package: "local", Path: dir}},
@@ -387,7 +387,7 @@ func TestConfiguredDocuments(t *testing.T) {
 		}
 		return strings.ReplaceAll(strings.Join(list, ", "), site.URL, "")
 	}
-	t.Run("come", func(t *testing.T) {
+	t.Run("added", func(t *testing.T) {
 		l := open(t, o)
 		run(t, l)
 		until(t, "all are there", func() bool { return titles(l) == "/gone failed, Linear ready, First ready, b.txt ready" })
@@ -395,7 +395,7 @@ func TestConfiguredDocuments(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	})
-	t.Run("and go", func(t *testing.T) {
+	t.Run("removed", func(t *testing.T) {
 		o.Sources = nil
 		write("b.txt", "# Second\n\njam")
 		l := open(t, o)
@@ -407,14 +407,14 @@ func TestConfiguredDocuments(t *testing.T) {
 	})
 }
 
-// sessions are those of a test: one, whose volume may go.
-type sessions struct {
+// fakeSessions has one session, whose volume can be removed.
+type fakeSessions struct {
 	session engi.Session
 	gone    atomic.Bool
 	guest   engi.Guest
 }
 
-func (s *sessions) Get(_ context.Context, owner engi.Owner, id string) (engi.Session, error) {
+func (s *fakeSessions) Get(_ context.Context, owner engi.Owner, id string) (engi.Session, error) {
 	if owner != "" && owner != s.session.Owner || id != string(s.session.ID) && id != s.session.Name {
 		return engi.Session{}, engi.Errorf(engi.NotFound, "there is no such session")
 	}
@@ -425,17 +425,17 @@ func (s *sessions) Get(_ context.Context, owner engi.Owner, id string) (engi.Ses
 	return now, nil
 }
 
-func (s *sessions) Enter(context.Context, engi.Owner, string) (engi.Guest, func(), error) {
+func (s *fakeSessions) Enter(context.Context, engi.Owner, string) (engi.Guest, func(), error) {
 	return s.guest, func() {}, nil
 }
 
-// files is a guest that has files and nothing else.
-type files struct {
+// A fakeGuest has files only.
+type fakeGuest struct {
 	engi.Guest
 	byPath map[string]string
 }
 
-func (f files) Open(_ context.Context, path string) (io.ReadCloser, error) {
+func (f fakeGuest) Open(_ context.Context, path string) (io.ReadCloser, error) {
 	text, ok := f.byPath[path]
 	if !ok {
 		return nil, engi.Errorf(engi.NotFound, "no such file")
@@ -443,15 +443,15 @@ func (f files) Open(_ context.Context, path string) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader(text)), nil
 }
 
-func TestS0_6_ModulesLiveAsLongAsTheirVolume(t *testing.T) {
-	world := &sessions{
+func TestModulesLiveAsLongAsTheirVolume(t *testing.T) {
+	sessions := &fakeSessions{
 		session: engi.Session{ID: engi.NewSessionID(), Owner: "ann", Name: "chat", Volume: engi.NewVolumeID(), State: engi.SessionIdle},
-		guest: files{byPath: map[string]string{
+		guest: fakeGuest{byPath: map[string]string{
 			"/workspace/lib/linear.ts": `import { LinearClient } from "@linear/sdk";`, "/workspace/lib/dates.ts": "export const today = 1",
 		}},
 	}
-	s := shelf(t)
-	l := open(t, library.Options{Store: s, Sessions: world})
+	s := newStore(t)
+	l := open(t, library.Options{Store: s, Sessions: sessions})
 	modules := []engi.CodeModule{
 		{Path: "./lib/linear.ts", Description: "opens tickets in the tracker", Exports: []string{"openTicket"}, Usage: "import { openTicket } from './lib/linear.ts'"},
 		{Path: "/workspace/lib/dates.ts", Description: "formats dates", Scope: engi.ModuleUser},
@@ -468,7 +468,7 @@ func TestS0_6_ModulesLiveAsLongAsTheirVolume(t *testing.T) {
 	if err := l.SaveModules(t.Context(), "bob", "chat", modules); engi.KindOf(err) != engi.NotFound || err == nil {
 		t.Errorf("another's session: %v", err)
 	}
-	for range 2 { // the second time in the place of the first
+	for range 2 { // the second replaces the first
 		if err := l.SaveModules(t.Context(), "ann", "chat", modules); err != nil {
 			t.Fatal(err)
 		}
@@ -522,13 +522,13 @@ func TestS0_6_ModulesLiveAsLongAsTheirVolume(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 
-	// The volume goes: so does what was known of it, at once.
-	world.gone.Store(true)
+	// With the volume, its modules are gone at once.
+	sessions.gone.Store(true)
 	if got := found(engi.SearchSpec{Owner: "ann", Session: "chat", Text: "openTicket", Mode: engi.SearchKeyword}); got != "" {
 		t.Errorf("found %q of a volume that is gone", got)
 	}
 	records, err := s.Records(t.Context(), library.Filter{})
-	if err != nil || len(records) != 1 || records[0].Place != "lib/dates.ts" {
+	if err != nil || len(records) != 1 || records[0].Key != "lib/dates.ts" {
 		t.Errorf("left: %+v, %v", records, err)
 	}
 	if err := l.SaveModules(t.Context(), "ann", "chat", modules); engi.KindOf(err) != engi.Conflict || err == nil {
@@ -536,12 +536,12 @@ func TestS0_6_ModulesLiveAsLongAsTheirVolume(t *testing.T) {
 	}
 }
 
-// backwards is a reranker that likes the last best, or fails.
-type backwards struct{ broken bool }
+// A reverseReranker ranks the last text first, or fails.
+type reverseReranker struct{ broken bool }
 
-func (backwards) Name() string { return "backwards" }
+func (reverseReranker) Name() string { return "backwards" }
 
-func (b backwards) Rerank(_ context.Context, _ engi.Owner, _ string, texts []string) ([]float64, error) {
+func (b reverseReranker) Rerank(_ context.Context, _ engi.Owner, _ string, texts []string) ([]float64, error) {
 	if b.broken {
 		return nil, engi.Errorf(engi.Unavailable, "out of order")
 	}
@@ -552,27 +552,27 @@ func (b backwards) Rerank(_ context.Context, _ engi.Owner, _ string, texts []str
 	return scores, nil
 }
 
-func TestS0_11_Rerank(t *testing.T) {
-	s := shelf(t)
+func TestRerank(t *testing.T) {
+	s := newStore(t)
 	plain := open(t, library.Options{Store: s})
 	if _, err := plain.Add(t.Context(), engi.DocumentSpec{Text: guide}); err != nil {
 		t.Fatal(err)
 	}
 	spec := engi.SearchSpec{Text: "create an issue with a title", Limit: 50}
 	before := find(t, plain, spec)
-	after := find(t, open(t, library.Options{Store: s, Reranker: backwards{}}), spec)
+	after := find(t, open(t, library.Options{Store: s, Reranker: reverseReranker{}}), spec)
 	n := len(before.Hits)
 	if n < 2 || len(after.Hits) != n || after.Hits[0].Text != before.Hits[n-1].Text || after.Hits[0].Score <= after.Hits[1].Score {
 		t.Errorf("%+v, then %+v", before.Hits, after.Hits)
 	}
-	failed := find(t, open(t, library.Options{Store: s, Reranker: backwards{broken: true}}), spec)
+	failed := find(t, open(t, library.Options{Store: s, Reranker: reverseReranker{broken: true}}), spec)
 	if len(failed.Hits) != n || failed.Hits[0].Text != before.Hits[0].Text || !strings.Contains(failed.Note, "does not answer") {
 		t.Errorf("%+v", failed)
 	}
 }
 
-// TestSearchSeesADocumentWhole replaces a document while others search it.
-func TestSearchSeesADocumentWhole(t *testing.T) {
+// TestSearchesAreIsolated replaces a document during searches.
+func TestSearchesAreIsolated(t *testing.T) {
 	l := open(t, library.Options{})
 	version := func(n int) engi.DocumentSpec {
 		return engi.DocumentSpec{Title: "d", Text: fmt.Sprintf("## One\n\nmarker version%d\n\n## Two\n\nmarker version%d, at some more length\n\n## Three\n\nmarker version%d and so on", n, n, n)}
@@ -604,7 +604,7 @@ func TestSearchSeesADocumentWhole(t *testing.T) {
 					}
 				}
 				if len(seen) != 1 {
-					t.Errorf("of %v at once", seen)
+					t.Errorf("a search saw chunks of %v", seen)
 					return
 				}
 			}
@@ -633,8 +633,8 @@ func TestSearchRefuses(t *testing.T) {
 	}
 }
 
-// filled returns a library of about n pieces of made-up prose in which some
-// words are common and most are rare, as in real prose.
+// filled returns a library of about n chunks of random text in which, as in real
+// text, some words are common and most are rare.
 func filled(b *testing.B, n int) *library.Library {
 	l := open(b, library.Options{})
 	r := rand.New(rand.NewPCG(1, 2))
@@ -665,9 +665,8 @@ func word(n uint64) string {
 	return s.String() + "n"
 }
 
-// BenchmarkSearch searches 10,000 pieces for questions of six words, none of
-// them among the hundred most frequent: those are like the words that say
-// nothing, which are left out of questions.
+// BenchmarkSearch searches 10,000 chunks for six words that are not among the
+// hundred most frequent, which stand for stop words.
 func BenchmarkSearch(b *testing.B) {
 	l := filled(b, 10_000)
 	r := rand.New(rand.NewPCG(3, 4))
@@ -691,7 +690,7 @@ func BenchmarkSearch(b *testing.B) {
 	}
 }
 
-// BenchmarkAdd takes in a document of a hundred pieces.
+// BenchmarkAdd adds a document of a hundred chunks.
 func BenchmarkAdd(b *testing.B) {
 	var s strings.Builder
 	for c := range 100 {

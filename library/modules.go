@@ -15,19 +15,18 @@ import (
 )
 
 const (
-	workspace  = "/workspace"
-	maxModules = 500       // of a session, and of an owner
-	maxSaved   = 50        // at once
-	maxSource  = 256 << 10 // bytes of a module
-	maxSaid    = 2000      // bytes of a description or a usage
-	maxExports = 100
-	maxName    = 200 // bytes of a path or an export
-	maxLine    = 256 << 10
+	workspace      = "/workspace"
+	maxModules     = 500       // of a session, and of scope user per owner
+	maxSaved       = 50        // in one call
+	maxSource      = 256 << 10 // bytes of a module
+	maxDescription = 2000      // bytes of a description or a usage
+	maxExports     = 100
+	maxName        = 200 // bytes of a path or an export
+	maxLine        = 256 << 10
 )
 
-// ModulesIn returns the modules that a model announces in its last words: in
-// each line that is an object of type code_modules. What cannot be one is left
-// out. Seed S0, section 8.
+// ModulesIn returns the modules that a model announces in its answer, in lines
+// that are JSON objects of type code_modules. It skips invalid ones.
 func ModulesIn(text string) []engi.CodeModule {
 	var list []engi.CodeModule
 	for line := range strings.Lines(text) {
@@ -50,16 +49,16 @@ func ModulesIn(text string) []engi.CodeModule {
 			if json.Unmarshal(raw, &m) != nil {
 				continue
 			}
-			c := engi.CodeModule{Path: m.Path, Description: short(m.Description, maxSaid), Usage: short(m.Usage, maxSaid), Exports: m.Exports, Scope: engi.ModuleSession}
+			c := engi.CodeModule{Path: m.Path, Description: truncate(m.Description, maxDescription), Usage: truncate(m.Usage, maxDescription), Exports: m.Exports, Scope: engi.ModuleSession}
 			if engi.ModuleScope(m.Scope) == engi.ModuleUser {
 				c.Scope = engi.ModuleUser
 			}
 			c.Exports = c.Exports[:min(len(c.Exports), maxExports)]
-			c, err := checked(c)
+			c, err := validateModule(c)
 			if err != nil {
 				continue
 			}
-			// Said twice, the later one is meant.
+			// The last one of a path counts.
 			list = slices.DeleteFunc(list, func(o engi.CodeModule) bool { return o.Path == c.Path })
 			if list = append(list, c); len(list) == maxSaved {
 				return list
@@ -69,11 +68,12 @@ func ModulesIn(text string) []engi.CodeModule {
 	return list
 }
 
-// checked returns m with its path below the workspace.
-func checked(m engi.CodeModule) (engi.CodeModule, error) {
+// validateModule returns m with a clean path below the workspace. It reports
+// Invalid.
+func validateModule(m engi.CodeModule) (engi.CodeModule, error) {
 	p := strings.TrimPrefix(m.Path, workspace+"/")
 	if p == "" || len(p) > maxName || !utf8.ValidString(p) || strings.ContainsFunc(p, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' }) {
-		return m, engi.Errorf(engi.Invalid, "%.80q is no path of a module", m.Path)
+		return m, engi.Errorf(engi.Invalid, "%.80q is not a path of a module", m.Path)
 	}
 	p = path.Clean(p)
 	if path.IsAbs(p) || p == "." || p == ".." || strings.HasPrefix(p, "../") {
@@ -85,15 +85,15 @@ func checked(m engi.CodeModule) (engi.CodeModule, error) {
 	}
 	switch {
 	case m.Scope != engi.ModuleSession && m.Scope != engi.ModuleUser:
-		return m, engi.Errorf(engi.Invalid, "module %s: %.40q is no scope", p, m.Scope).WithRemedy("use session or user")
-	case len(m.Description) > maxSaid || len(m.Usage) > maxSaid || len(m.Exports) > maxExports:
-		return m, engi.Errorf(engi.Invalid, "module %s: its description or usage has more than %d bytes, or it has more than %d exports", p, maxSaid, maxExports)
+		return m, engi.Errorf(engi.Invalid, "module %s: unknown scope %.40q", p, m.Scope).WithRemedy("use session or user")
+	case len(m.Description) > maxDescription || len(m.Usage) > maxDescription || len(m.Exports) > maxExports:
+		return m, engi.Errorf(engi.Invalid, "module %s: its description or usage has more than %d bytes, or it has more than %d exports", p, maxDescription, maxExports)
 	case !utf8.ValidString(m.Description) || !utf8.ValidString(m.Usage):
-		return m, engi.Errorf(engi.Invalid, "module %s: its description is no text", p)
+		return m, engi.Errorf(engi.Invalid, "module %s: its description or usage is not UTF-8", p)
 	}
 	for _, e := range m.Exports {
 		if e == "" || len(e) > maxName || !utf8.ValidString(e) {
-			return m, engi.Errorf(engi.Invalid, "module %s: %.40q is no export", p, e)
+			return m, engi.Errorf(engi.Invalid, "module %s: %.40q is not a name of an export", p, e)
 		}
 	}
 	return m, nil
@@ -110,7 +110,7 @@ func (l *Library) SaveModules(ctx context.Context, owner engi.Owner, session str
 	}
 	modules = slices.Clone(modules)
 	for i := range modules {
-		if modules[i], err = checked(modules[i]); err != nil {
+		if modules[i], err = validateModule(modules[i]); err != nil {
 			return err
 		}
 	}
@@ -122,42 +122,42 @@ func (l *Library) SaveModules(ctx context.Context, owner engi.Owner, session str
 		return err
 	}
 	if s.State == engi.SessionTerminated {
-		return engi.Errorf(engi.Conflict, "it is over")
+		return engi.Errorf(engi.Conflict, "it has ended")
 	}
-	uses, err := l.read(ctx, owner, s, modules)
+	uses, err := l.readModules(ctx, owner, s, modules)
 	if err != nil {
 		return err
 	}
-	// Its first use may have made the volume.
+	// Reading the files may have created the volume.
 	if s, err = l.opt.Sessions.Get(ctx, owner, string(s.ID)); err != nil {
 		return err
 	}
 	if s.Volume == "" || s.State == engi.SessionTerminated {
-		return engi.Errorf(engi.Conflict, "it has no volume that keeps files").WithRemedy("use a session of persistence session or snapshot")
+		return engi.Errorf(engi.Conflict, "it has no volume to keep files in").WithRemedy("use a session of persistence session or snapshot")
 	}
 	now := time.Now().UTC()
 	for i, m := range modules {
 		m.Session, m.Saved = s.ID, now
-		r := Record{Shelf: sessionShelf(s.ID), Place: m.Path, Uses: uses[i], Module: &m}
+		r := Record{Collection: sessionCollection(s.ID), Key: m.Path, Imports: uses[i], Module: &m}
 		if m.Scope == engi.ModuleUser {
-			r.Shelf = userShelf(s.Owner)
+			r.Collection = userCollection(s.Owner)
 		}
 		r.Document = engi.Document{
 			ID: engi.NewDocumentID(), Owner: s.Owner, Title: m.Path, Bytes: int64(len(m.Source)), Chunks: 1, State: engi.DocumentReady, Checked: now, Changed: now,
 		}
-		text := described(m)
-		p := Piece{Text: text, Names: names(text), Hash: hash(text)}
-		pieces := []Piece{p}
-		l.embed(ctx, s.Owner, "", pieces)
-		if _, err := l.put(ctx, r, pieces); err != nil {
+		text := moduleText(m)
+		p := Chunk{Text: text, Identifiers: identifierParts(text), Hash: hash(text)}
+		chunks := []Chunk{p}
+		l.embedMissing(ctx, s.Owner, "", chunks)
+		if _, err := l.store(ctx, r, chunks); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// described is what of a module is searched.
-func described(m engi.CodeModule) string {
+// moduleText returns the text of a module that is searched.
+func moduleText(m engi.CodeModule) string {
 	text := m.Path + "\n" + m.Description
 	if len(m.Exports) > 0 {
 		text += "\nexports " + strings.Join(m.Exports, ", ")
@@ -168,9 +168,9 @@ func described(m engi.CodeModule) string {
 	return text
 }
 
-// read looks whether the files of modules are there, copies those of scope
-// user, and returns what each imports.
-func (l *Library) read(ctx context.Context, owner engi.Owner, s engi.Session, modules []engi.CodeModule) ([][]string, error) {
+// readModules reads the files of modules: it copies the source of those of scope
+// user, and returns the imports of each. It reports NotFound for missing files.
+func (l *Library) readModules(ctx context.Context, owner engi.Owner, s engi.Session, modules []engi.CodeModule) ([][]string, error) {
 	guest, release, err := l.opt.Sessions.Enter(ctx, owner, string(s.ID))
 	if err != nil {
 		return nil, err
@@ -212,7 +212,7 @@ func readSource(ctx context.Context, guest engi.Guest, p string) (string, error)
 	case len(raw) > maxSource:
 		return "", engi.Errorf(engi.Invalid, "module %s has more than %d bytes", p, maxSource)
 	case !utf8.Valid(raw):
-		return "", engi.Errorf(engi.Invalid, "module %s is no text", p)
+		return "", engi.Errorf(engi.Invalid, "module %s is not UTF-8", p)
 	}
 	return string(raw), nil
 }
@@ -222,7 +222,7 @@ var (
 	packageForm = regexp.MustCompile(`^(?:npm:|jsr:)?(@[^/@\s]+/[^/@\s]+|[^./@\s][^/@\s]*)`)
 )
 
-// imports are the packages that a source in JavaScript or Python imports.
+// imports returns the packages that a JavaScript or Python source imports.
 func imports(source string) []string {
 	var list []string
 	for _, m := range importForm.FindAllStringSubmatch(source, 200) {
@@ -243,15 +243,15 @@ func imports(source string) []string {
 
 // Modules implements [engi.Library].
 func (l *Library) Modules(ctx context.Context, owner engi.Owner, session string) ([]engi.CodeModule, error) {
-	shelf, err := l.alive(ctx, owner, session)
+	collection, err := l.sessionModules(ctx, owner, session)
 	if err != nil {
 		return nil, err
 	}
-	f := Filter{Shelves: []string{userShelf(owner)}}
+	f := Filter{Collections: []string{userCollection(owner)}}
 	if owner == "" {
-		f.Shelves = nil
-	} else if shelf != "" {
-		f.Shelves = append(f.Shelves, shelf)
+		f.Collections = nil
+	} else if collection != "" {
+		f.Collections = append(f.Collections, collection)
 	}
 	records, err := l.opt.Store.Records(ctx, f)
 	if err != nil {
@@ -259,16 +259,16 @@ func (l *Library) Modules(ctx context.Context, owner engi.Owner, session string)
 	}
 	var list []engi.CodeModule
 	for _, r := range records {
-		if r.Module != nil && (!OfSession(r.Shelf) || r.Shelf == shelf) {
+		if r.Module != nil && (!IsSessionCollection(r.Collection) || r.Collection == collection) {
 			list = append(list, *r.Module)
 		}
 	}
 	return list, nil
 }
 
-// alive returns the shelf of a session's modules; empty if there is no session
-// or if its volume is gone, and then what was known of it is forgotten.
-func (l *Library) alive(ctx context.Context, owner engi.Owner, session string) (string, error) {
+// sessionModules returns the collection of a session's modules. It is empty if
+// session is, or if the session's volume is gone; then the modules are removed.
+func (l *Library) sessionModules(ctx context.Context, owner engi.Owner, session string) (string, error) {
 	if session == "" {
 		return "", nil
 	}
@@ -279,48 +279,48 @@ func (l *Library) alive(ctx context.Context, owner engi.Owner, session string) (
 	if err != nil {
 		return "", err
 	}
-	shelf := sessionShelf(s.ID)
+	collection := sessionCollection(s.ID)
 	if s.Volume != "" && s.State != engi.SessionTerminated {
-		return shelf, nil
+		return collection, nil
 	}
-	l.forget(ctx, shelf)
+	l.forgetCollection(ctx, collection)
 	return "", nil
 }
 
-// forget removes a shelf, if there is one.
-func (l *Library) forget(ctx context.Context, shelf string) {
+// forgetCollection removes a collection, if it exists.
+func (l *Library) forgetCollection(ctx context.Context, collection string) {
 	l.mu.Lock()
-	_, known := l.shelves[shelf]
+	_, known := l.collections[collection]
 	l.mu.Unlock()
 	if !known {
 		return
 	}
-	if err := l.drop(ctx, shelf, nil); err != nil {
-		l.log.Warn("forget modules of a session whose volume is gone", "err", err)
+	if err := l.remove(ctx, collection, nil); err != nil {
+		l.log.Warn("remove modules of a session whose volume is gone", "err", err)
 		return
 	}
 	l.mu.Lock()
-	delete(l.shelves, shelf)
+	delete(l.collections, collection)
 	l.mu.Unlock()
 }
 
-// sweep forgets modules of sessions whose volume is gone.
-func (l *Library) sweep(ctx context.Context) {
+// sweepSessions removes modules of sessions whose volume is gone.
+func (l *Library) sweepSessions(ctx context.Context) {
 	if l.opt.Sessions == nil {
 		return
 	}
 	l.mu.Lock()
 	var sessions []string
-	for s := range l.shelves {
-		if id, ok := strings.CutPrefix(s, sessionKind); ok {
+	for s := range l.collections {
+		if id, ok := strings.CutPrefix(s, sessionPrefix); ok {
 			sessions = append(sessions, id)
 		}
 	}
 	l.mu.Unlock()
 	for _, id := range sessions {
-		_, err := l.alive(ctx, "", id)
+		_, err := l.sessionModules(ctx, "", id)
 		if err != nil && engi.KindOf(err) == engi.NotFound {
-			l.forget(ctx, sessionKind+id)
+			l.forgetCollection(ctx, sessionPrefix+id)
 		}
 	}
 }

@@ -12,36 +12,37 @@ import (
 )
 
 const (
-	maxQuestion = 8 << 10 // bytes
-	maxLimit    = 50
-	candidates  = 50 // of each half of a search
-	reranked    = 30
+	maxQuery      = 8 << 10 // bytes
+	maxLimit      = 50
+	maxCandidates = 50 // of each method
+	maxReranked   = 30
 
-	// Of two lists, a place r counts 1/(fusion+r). Words and likeness fail on
-	// different questions: what one of them has first is more often right than
-	// what both have somewhere, so the number is small (test/quality).
+	// fusion is the constant of reciprocal rank fusion: rank r scores
+	// 1/(fusion+r). Words and vectors fail on different queries, and what one of
+	// them ranks first is more often right than what both rank somewhere, so the
+	// constant is small; see test/quality.
 	fusion = 2
 
-	// The built-in embedder compares what BM25 compares, and knows less of how
-	// rare a word is.
+	// builtInWeight is low because the built-in embedder compares words, as BM25
+	// does, and knows less about how rare they are.
 	builtInWeight = 0.4
 )
 
 // Search implements [engi.Library].
-func (l *Library) Search(ctx context.Context, spec engi.SearchSpec) (found engi.Finding, err error) {
+func (l *Library) Search(ctx context.Context, spec engi.SearchSpec) (found engi.SearchResult, err error) {
 	defer engi.Annotate(&err, "search")
 	spec.Mode = cmp.Or(spec.Mode, engi.SearchHybrid)
 	spec.Limit = cmp.Or(spec.Limit, 5)
 	spec.Text = strings.TrimSpace(spec.Text)
 	switch {
-	case spec.Text == "" || len(spec.Text) > maxQuestion || !utf8.ValidString(spec.Text):
-		return found, engi.Errorf(engi.Invalid, "the question is empty, no text, or longer than %d bytes", maxQuestion)
+	case spec.Text == "" || len(spec.Text) > maxQuery || !utf8.ValidString(spec.Text):
+		return found, engi.Errorf(engi.Invalid, "the query is empty, not text, or longer than %d bytes", maxQuery)
 	case spec.Limit < 1 || spec.Limit > maxLimit:
-		return found, engi.Errorf(engi.Invalid, "limit is %d, it is from 1 to %d", spec.Limit, maxLimit)
+		return found, engi.Errorf(engi.Invalid, "the limit %d is not between 1 and %d", spec.Limit, maxLimit)
 	case !slices.Contains([]engi.SearchMode{engi.SearchHybrid, engi.SearchVector, engi.SearchKeyword}, spec.Mode):
-		return found, engi.Errorf(engi.Invalid, "%.40q is no mode", spec.Mode).WithRemedy("use hybrid, vector or keyword")
+		return found, engi.Errorf(engi.Invalid, "unknown mode %.40q", spec.Mode).WithRemedy("use hybrid, vector or keyword")
 	}
-	session, err := l.alive(ctx, spec.Owner, spec.Session)
+	session, err := l.sessionModules(ctx, spec.Owner, spec.Session)
 	if err != nil {
 		return found, err
 	}
@@ -55,7 +56,7 @@ func (l *Library) Search(ctx context.Context, spec engi.SearchSpec) (found engi.
 		case ctx.Err() != nil:
 			return found, engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
 		case spec.Mode == engi.SearchVector:
-			return found, cmp.Or(err, error(engi.Errorf(engi.Unavailable, "the embedder gives no vector")))
+			return found, cmp.Or(err, error(engi.Errorf(engi.Unavailable, "the embedder returned no vector")))
 		default:
 			notes = append(notes, fmt.Sprintf("the embedding model %s does not answer: searched by words only", l.embedder.Name()))
 		}
@@ -63,76 +64,77 @@ func (l *Library) Search(ctx context.Context, spec engi.SearchSpec) (found engi.
 			notes = append(notes, "no embedding model is configured: the built-in one compares words, not meanings")
 		}
 	}
-	pieces, missing, err := l.candidates(ctx, spec, session, q)
+	chunks, missing, err := l.candidates(ctx, spec, session, q)
 	if err != nil {
 		return found, err
 	}
 	if missing > 0 && q != nil {
-		notes = append(notes, fmt.Sprintf("%d pieces wait for vectors of %s and are found by words only", missing, l.embedder.Name()))
+		notes = append(notes, fmt.Sprintf("%d chunks have no vectors of %s yet and are found by words only", missing, l.embedder.Name()))
 	}
-	if l.opt.Reranker != nil && spec.Mode == engi.SearchHybrid && len(pieces) > 1 {
-		if note := l.rerank(ctx, spec, pieces[:min(len(pieces), reranked)]); note != "" {
+	if l.opt.Reranker != nil && spec.Mode == engi.SearchHybrid && len(chunks) > 1 {
+		if note := l.rerank(ctx, spec, chunks[:min(len(chunks), maxReranked)]); note != "" {
 			notes = append(notes, note)
 		}
 	}
 	found.Note = strings.Join(notes, "; ")
-	for i, p := range pieces[:min(len(pieces), spec.Limit)] {
+	for i, p := range chunks[:min(len(chunks), spec.Limit)] {
 		found.Hits = append(found.Hits, hit(p, 1/float64(fusion+1+i)))
 	}
 	return found, nil
 }
 
-// A candidate is a piece and what it is of.
+// A candidate is a chunk and its record.
 type candidate struct {
-	Piece
+	Chunk
 	record Record
 }
 
-// candidates are the pieces that may answer, the best first.
+// candidates returns the chunks that match, best first, and how many have no
+// vector.
 func (l *Library) candidates(ctx context.Context, spec engi.SearchSpec, session string, q []float32) (list []candidate, missing int, err error) {
-	l.swap.RLock()
-	defer l.swap.RUnlock()
+	l.dataMu.RLock()
+	defer l.dataMu.RUnlock()
 	named, all := l.visible(spec.Owner, session)
-	n := max(candidates, spec.Limit)
-	byWords, byLikeness := make(chan error, 1), make(chan error, 1)
-	var words, likes []int64
+	n := max(maxCandidates, spec.Limit)
+	byWords, byVector := make(chan error, 1), make(chan error, 1)
+	var words, similar []int64
 	go func() {
 		var err error
-		if ts := terms(spec.Text); spec.Mode != engi.SearchVector && len(ts) > 0 {
-			words, err = l.opt.Store.Match(ctx, Query{Shelves: named, Package: spec.Package, Words: ts, Limit: n})
+		if ts := queryTerms(spec.Text); spec.Mode != engi.SearchVector && len(ts) > 0 {
+			words, err = l.opt.Store.Match(ctx, Query{Collections: named, Package: spec.Package, Words: ts, Limit: n})
 		}
 		byWords <- err
 	}()
 	go func() {
 		var err error
 		if q != nil {
-			likes, missing, err = l.index.nearest(ctx, all, spec.Package, q, n)
+			similar, missing, err = l.index.nearest(ctx, all, spec.Package, q, n)
 		}
-		byLikeness <- err
+		byVector <- err
 	}()
-	if err := cmp.Or(<-byWords, <-byLikeness); err != nil {
+	if err := cmp.Or(<-byWords, <-byVector); err != nil {
 		return nil, 0, err
 	}
 	weight := 1.0
 	if l.embedder.Name() == builtInName {
 		weight = builtInWeight
 	}
-	ids := fuse(words, likes, weight)
+	ids := fuse(words, similar, weight)
 	n = spec.Limit
 	if l.opt.Reranker != nil {
-		n = max(n, reranked)
+		n = max(n, maxReranked)
 	}
 	ids = ids[:min(len(ids), n)]
-	found, err := l.opt.Store.Pieces(ctx, ids)
+	found, err := l.opt.Store.Chunks(ctx, ids)
 	if err != nil {
 		return nil, 0, err
 	}
-	return l.inOrder(ctx, ids, found, missing)
+	return l.withRecords(ctx, ids, found, missing)
 }
 
-// inOrder gives pieces the order of ids and their records.
-func (l *Library) inOrder(ctx context.Context, ids []int64, found []Piece, missing int) ([]candidate, int, error) {
-	byID := make(map[int64]Piece, len(found))
+// withRecords returns chunks in the order of ids, with their records.
+func (l *Library) withRecords(ctx context.Context, ids []int64, found []Chunk, missing int) ([]candidate, int, error) {
+	byID := make(map[int64]Chunk, len(found))
 	of := []engi.DocumentID{}
 	for _, p := range found {
 		byID[p.ID] = p
@@ -159,20 +161,20 @@ func (l *Library) inOrder(ctx context.Context, ids []int64, found []Piece, missi
 	return list, missing, nil
 }
 
-// visible are the shelves that owner finds things on: as a query names them,
-// and each by its name.
+// visible returns the collections that owner may search: as they are named in a
+// query, where Everywhere may stand for them, and each by name.
 func (l *Library) visible(owner engi.Owner, session string) (named, all []string) {
 	if owner == "" {
 		named = []string{Everywhere}
 		l.mu.Lock()
-		for s := range l.shelves {
-			if !OfSession(s) {
+		for s := range l.collections {
+			if !IsSessionCollection(s) {
 				all = append(all, s)
 			}
 		}
 		l.mu.Unlock()
 	} else {
-		named = []string{documentShelf(owner), documentShelf(""), userShelf(owner)}
+		named = []string{documentCollection(owner), documentCollection(""), userCollection(owner)}
 		all = slices.Clone(named)
 	}
 	if session != "" {
@@ -181,8 +183,8 @@ func (l *Library) visible(owner engi.Owner, session string) (named, all []string
 	return named, all
 }
 
-// fuse joins two ranked lists by reciprocal ranks, those of the second times
-// its weight. What is first in the first wins among equals.
+// fuse merges two ranked lists by reciprocal rank fusion; weight is that of the
+// second list. Ties keep the order of the first.
 func fuse(first, second []int64, weight float64) []int64 {
 	scores := make(map[int64]float64, len(first)+len(second))
 	ids := make([]int64, 0, len(first)+len(second))
@@ -200,11 +202,12 @@ func fuse(first, second []int64, weight float64) []int64 {
 	return ids
 }
 
-// rerank puts what answers best first, or says why it could not.
+// rerank sorts list by the reranker's scores, or returns a note on why it could
+// not.
 func (l *Library) rerank(ctx context.Context, spec engi.SearchSpec, list []candidate) (note string) {
 	texts := make([]string, len(list))
 	for i, c := range list {
-		texts[i] = embedded(c.record.Title, c.Piece)
+		texts[i] = embeddingText(c.record.Title, c.Chunk)
 	}
 	scores, err := l.opt.Reranker.Rerank(ctx, spec.Owner, spec.Text, texts)
 	if err != nil || len(scores) != len(list) {
@@ -224,8 +227,8 @@ func (l *Library) rerank(ctx context.Context, spec engi.SearchSpec, list []candi
 	return ""
 }
 
-func hit(c candidate, score float64) engi.Hit {
-	h := engi.Hit{Title: c.record.Title, Package: c.record.Package, Headings: c.Headings, Text: c.Text, Score: score}
+func hit(c candidate, score float64) engi.SearchHit {
+	h := engi.SearchHit{Title: c.record.Title, Package: c.record.Package, Headings: c.Headings, Text: c.Text, Score: score}
 	if c.record.Module != nil {
 		m := *c.record.Module
 		h.Module, h.Title = &m, m.Path

@@ -7,22 +7,22 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Record is a document, or a module, as it is kept.
+// A Record is a stored document or module.
 type Record struct {
 	engi.Document
-	Shelf      string           // who finds it
-	Place      string           // with Package unique on its shelf: URL, title or path
-	Configured bool             // it is there because the node's configuration says so
-	ETag       string           // of the answer that had it
-	Modified   string           // that answer's Last-Modified
-	Uses       []string         // packages that a module imports
+	Collection string           // says who finds it
+	Key        string           // unique within collection and package: URL, title or path
+	Configured bool             // by the node's configuration
+	ETag       string           // of the response with the text
+	Modified   string           // Last-Modified of that response
+	Imports    []string         // packages that a module imports
 	Module     *engi.CodeModule // nil of a document
 }
 
-// Packages are those it is found under.
+// Packages returns the packages by which it is found.
 func (r Record) Packages() []string {
 	if r.Module != nil {
-		return r.Uses
+		return r.Imports
 	}
 	if r.Package == "" {
 		return nil
@@ -30,73 +30,75 @@ func (r Record) Packages() []string {
 	return []string{r.Package}
 }
 
-// Shelves say who finds what is on them. Everywhere stands for all but those
-// of sessions.
+// A collection holds what the same people find: the documents of an owner or of
+// the node, the modules of a user, or those of a session. Everywhere stands for
+// all collections but those of sessions.
 const (
 	Everywhere = "*"
 
-	documentKind = "d:"
-	userKind     = "u:"
-	sessionKind  = "s:"
+	documentPrefix = "d:"
+	userPrefix     = "u:"
+	sessionPrefix  = "s:"
 )
 
-func documentShelf(owner engi.Owner) string      { return documentKind + string(owner) }
-func userShelf(owner engi.Owner) string          { return userKind + string(owner) }
-func sessionShelf(session engi.SessionID) string { return sessionKind + string(session) }
+func documentCollection(owner engi.Owner) string      { return documentPrefix + string(owner) }
+func userCollection(owner engi.Owner) string          { return userPrefix + string(owner) }
+func sessionCollection(session engi.SessionID) string { return sessionPrefix + string(session) }
 
-// A Piece is what is found.
-type Piece struct {
-	ID       int64 // the store's; never given again to another
-	Document engi.DocumentID
-	Hash     string   // of what is embedded
-	Headings []string // above it, the outermost first
-	Anchor   string   // of the innermost
-	Text     string
-	Names    string    // parts of the identifiers in it
-	Embedder string    // name of what made Vector; empty if it has none
-	Vector   []float32 // nil if it has none
+// A Chunk is the unit of search: a chunk of a document, or the description of a
+// module.
+type Chunk struct {
+	ID          int64 // assigned by the store; never reused
+	Document    engi.DocumentID
+	Hash        string   // of the text that is embedded
+	Headings    []string // above it, outermost first
+	Anchor      string   // of the innermost heading
+	Text        string
+	Identifiers string    // parts of mixed-case identifiers in it
+	Embedder    string    // that computed Vector; empty if there is none
+	Vector      []float32 // nil if there is none
 }
 
-// A Filter chooses records. The zero value chooses all.
+// A Filter selects records. The zero value selects all.
 type Filter struct {
-	IDs       []engi.DocumentID // only these; nil means all
-	Shelves   []string          // only of these; nil means all
-	Documents bool              // no modules
-	Place     string            // only of this place and Package; empty means all
-	Package   string            // with Place
+	IDs         []engi.DocumentID // only these; nil means all
+	Collections []string          // only in these; nil means all
+	Documents   bool              // without modules
+	Key         string            // only with this key and Package; empty means all
+	Package     string            // used with Key
 }
 
-// A Query asks for pieces by words.
+// A Query searches chunks by words.
 type Query struct {
-	Shelves []string // Everywhere may be among them
-	Package string   // empty for all
-	Words   []string // any of them; the text of a user
-	Limit   int
+	Collections []string // may contain Everywhere
+	Package     string   // empty for all
+	Words       []string // any of them; not sanitized
+	Limit       int
 }
 
-// A Store keeps records and pieces. It is safe for concurrent use.
+// A Store stores records and chunks durably. It is safe for concurrent use.
 type Store interface {
-	// Records returns documents by package and title.
+	// Records returns records by package and title.
 	Records(ctx context.Context, f Filter) ([]Record, error)
-	// Put writes r in the place of the one of the same shelf, package and
-	// place, whose ID it gets, and returns it. Pieces, unless nil, replace
-	// its pieces, at once and whole; they get their ID and document. It
-	// reports Exhausted when the shelf has more than quota then, whose zero
-	// fields are no limit.
-	Put(ctx context.Context, r Record, pieces []Piece, quota Quota) (Record, error)
-	// Remove forgets records of a shelf, all if ids is nil.
-	Remove(ctx context.Context, shelf string, ids []engi.DocumentID) error
-	// Pieces returns pieces without vectors, in no order; those that are gone
-	// are missing.
-	Pieces(ctx context.Context, ids []int64) ([]Piece, error)
-	// Vectors returns all pieces of a shelf by ID, with no text and no
-	// headings; of one document unless id is empty.
-	Vectors(ctx context.Context, shelf string, id engi.DocumentID) ([]Piece, error)
-	// SetVectors gives pieces their vectors; those that are gone are left out.
+	// Put stores r, or replaces the record with the same collection, package
+	// and key, whose ID it takes over, and returns it. Chunks, unless nil,
+	// replace the record's in the same transaction and get their ID and
+	// document. It reports Exhausted if the collection would exceed quota, in
+	// which zero fields are no limit.
+	Put(ctx context.Context, r Record, chunks []Chunk, quota Quota) (Record, error)
+	// Remove deletes records of a collection; all of them if ids is nil.
+	Remove(ctx context.Context, collection string, ids []engi.DocumentID) error
+	// Chunks returns chunks without vectors, in any order. Deleted ones are
+	// missing.
+	Chunks(ctx context.Context, ids []int64) ([]Chunk, error)
+	// Vectors returns the chunks of a collection, or of one document unless id
+	// is empty, sorted by ID and without text and headings.
+	Vectors(ctx context.Context, collection string, id engi.DocumentID) ([]Chunk, error)
+	// SetVectors stores vectors of chunks by ID. It ignores deleted chunks.
 	SetVectors(ctx context.Context, embedder string, vectors map[int64][]float32) error
-	// Match returns IDs of pieces, the best first, by BM25.
+	// Match returns the IDs of the chunks that match, best first, by BM25.
 	Match(ctx context.Context, q Query) ([]int64, error)
 }
 
-// OfSession reports whether a shelf is a session's.
-func OfSession(shelf string) bool { return strings.HasPrefix(shelf, sessionKind) }
+// IsSessionCollection reports whether a collection is a session's.
+func IsSessionCollection(collection string) bool { return strings.HasPrefix(collection, sessionPrefix) }

@@ -77,7 +77,7 @@ func Doctor(ctx context.Context, c config.Config, o Options) (d Diagnosis, err e
 		return d, nil
 	}
 
-	if c.Sandbox.Enabled {
+	if c.Sessions.Enabled {
 		detail, err := sessions.Diagnose(ctx, c, templatesDir(c))
 		add("packages of sessions", err, detail)
 	}

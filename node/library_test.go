@@ -171,7 +171,7 @@ func TestS0_8_NothingToSaySaysNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			first := model.Seen()[0]
-			if first.System != c.Specs()[0].System || slices.Contains(first.Tools, "search_docs") || slices.Contains(first.Tools, "save_module") || strings.Contains(string(first.Raw), "search_docs") {
+			if first.System != c.AgentSpecs()[0].System || slices.Contains(first.Tools, "search_docs") || slices.Contains(first.Tools, "save_module") || strings.Contains(string(first.Raw), "search_docs") {
 				t.Errorf("the model was told %q and has %v", first.System, first.Tools)
 			}
 			if _, err := here.Documents(t.Context()); client.IsKind(err, v1.Unsupported) != off {

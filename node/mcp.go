@@ -31,12 +31,21 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	n.places.Library = n.library.Desk()
+	n.places.Library = n.Library()
 	if n.remote, err = agents.Remote(n.config, n.places, n.version, n.log.With("room", "remote")); err != nil {
 		return err
 	}
-	n.agents, err = agents.Open(n.config, agents.Options{Models: models, Ledger: n.ledger, Places: n.places, Sources: n.remote.Sources(), DB: n.db, Ended: n.library.Ended, Log: log})
+	n.agents, err = agents.Open(n.config, agents.Options{Models: models, Ledger: n.ledger, Places: n.places, Sources: n.remote.Sources(), DB: n.db, Ended: n.libraryRunEnded(), Log: log})
 	return err
+}
+
+// libraryRunEnded is what the library does with a run that has ended; nil if
+// there is no library.
+func (n *Node) libraryRunEnded() func(context.Context, engi.Run) {
+	if n.library == nil {
+		return nil
+	}
+	return n.library.RunEnded
 }
 
 // Agents is the node's front desk of agents; nil if it has none.

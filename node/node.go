@@ -29,11 +29,11 @@ import (
 	"github.com/engi-dev/engi/gate/key"
 	"github.com/engi-dev/engi/gate/preview"
 	"github.com/engi-dev/engi/gate/secret"
+	"github.com/engi-dev/engi/library"
 	"github.com/engi-dev/engi/node/agents"
 	"github.com/engi-dev/engi/node/bundle"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/node/datadir"
-	"github.com/engi-dev/engi/node/library"
 	"github.com/engi-dev/engi/node/listener"
 	"github.com/engi-dev/engi/node/mirrors"
 	"github.com/engi-dev/engi/node/sessions"
@@ -204,7 +204,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.handler = n.dispatch(leave, rest.New(rest.Options{
-		Executions: n.fleet.Executions(), Functions: n.Functions(), Events: n.Events(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Sessions: n.Sessions(), Agents: n.Agents(), Spending: n.ledger, ToolServers: n.remote, Library: n.library.Desk(), Templates: n.templates, Pools: n.fleet, Keys: keys,
+		Executions: n.fleet.Executions(), Functions: n.Functions(), Events: n.Events(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Sessions: n.Sessions(), Agents: n.Agents(), Spending: n.ledger, ToolServers: n.remote, Library: n.Library(), Templates: n.templates, Pools: n.fleet, Keys: keys,
 		Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes, Quota: n.config.Quota.Of,
 		Secrets: n.secrets, Ports: n.previews, Networks: n.networkLog(),
 		Node:    rest.Node{Version: o.Version, Tier: n.provider.Tier(), NotEnforced: notEnforced, Started: n.started},
@@ -284,7 +284,12 @@ func (n *Node) Pools() engi.Pools           { return n.fleet }
 func (n *Node) Templates() engi.Templates   { return n.templates }
 
 // Library is the library of documentation; nil if there is none.
-func (n *Node) Library() engi.Library { return n.library.Desk() }
+func (n *Node) Library() engi.Library {
+	if n.library == nil {
+		return nil
+	}
+	return n.library
+}
 
 // NetworkLog is what the wall decided about sandboxes; nil if there is none.
 func (n *Node) NetworkLog() engi.NetworkLog { return n.networkLog() }

@@ -52,65 +52,65 @@ func newWorld() *fixture {
 	}
 }
 
-func (w *fixture) count() (boxes, volumes, boots, running int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.boxes), len(w.volumes), w.boots, w.running
+func (f *fixture) count() (boxes, volumes, boots, running int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.boxes), len(f.volumes), f.boots, f.running
 }
 
-func (w *fixture) booted() int {
-	_, _, n, _ := w.count()
+func (f *fixture) booted() int {
+	_, _, n, _ := f.count()
 	return n
 }
 
 // lack takes the template away.
-func (w *fixture) lack(why error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.why = why
+func (f *fixture) lack(why error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.why = why
 }
 
 // act does one thing, unless the power is off.
-func (w *fixture) act(f func() error) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.off || w.left == 0 {
-		w.off = true
+func (f *fixture) act(do func() error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.off || f.left == 0 {
+		f.off = true
 		return engi.Errorf(engi.Unavailable, "power cut")
 	}
-	if w.left > 0 {
-		w.left--
+	if f.left > 0 {
+		f.left--
 	}
-	return f()
+	return do()
 }
 
 // ---- store
 
-func (w *fixture) Put(_ context.Context, r Record) error {
-	return w.act(func() error {
-		for _, x := range w.records {
+func (f *fixture) Put(_ context.Context, r Record) error {
+	return f.act(func() error {
+		for _, x := range f.records {
 			if r.Name != "" && x.Name == r.Name && x.Owner == r.Owner && x.Ended.IsZero() {
 				return engi.Errorf(engi.Conflict, "there is one of that name")
 			}
 		}
-		w.records[r.ID] = r
+		f.records[r.ID] = r
 		return nil
 	})
 }
 
-func (w *fixture) Save(_ context.Context, r Record) error {
-	return w.act(func() error {
-		if _, ok := w.records[r.ID]; !ok {
+func (f *fixture) Save(_ context.Context, r Record) error {
+	return f.act(func() error {
+		if _, ok := f.records[r.ID]; !ok {
 			return engi.Errorf(engi.NotFound, "there is no such session")
 		}
-		w.records[r.ID] = r
+		f.records[r.ID] = r
 		return nil
 	})
 }
 
-func (w *fixture) Find(_ context.Context, owner engi.Owner, idOrName string) (r Record, err error) {
-	err = w.act(func() error {
-		for _, x := range w.records {
+func (f *fixture) Find(_ context.Context, owner engi.Owner, idOrName string) (r Record, err error) {
+	err = f.act(func() error {
+		for _, x := range f.records {
 			if (string(x.ID) == idOrName || x.Name == idOrName && x.Ended.IsZero()) && (owner == "" || x.Owner == owner) {
 				r = x
 				return nil
@@ -121,14 +121,14 @@ func (w *fixture) Find(_ context.Context, owner engi.Owner, idOrName string) (r 
 	return r, err
 }
 
-func (w *fixture) All(context.Context) (all []Record, err error) {
-	err = w.act(func() error { all = slices.Collect(maps.Values(w.records)); return nil })
+func (f *fixture) All(context.Context) (all []Record, err error) {
+	err = f.act(func() error { all = slices.Collect(maps.Values(f.records)); return nil })
 	return all, err
 }
 
-func (w *fixture) Repeated(_ context.Context, owner engi.Owner, key string) (r Record, err error) {
-	err = w.act(func() error {
-		for _, x := range w.records {
+func (f *fixture) ByIdempotencyKey(_ context.Context, owner engi.Owner, key string) (r Record, err error) {
+	err = f.act(func() error {
+		for _, x := range f.records {
 			if x.Owner == owner && x.Idempotency == key {
 				r = x
 				return nil
@@ -139,8 +139,8 @@ func (w *fixture) Repeated(_ context.Context, owner engi.Owner, key string) (r R
 	return r, err
 }
 
-func (w *fixture) Forget(_ context.Context, id engi.SessionID) error {
-	return w.act(func() error { delete(w.records, id); return nil })
+func (f *fixture) Forget(_ context.Context, id engi.SessionID) error {
+	return f.act(func() error { delete(f.records, id); return nil })
 }
 
 // ---- sandboxes
@@ -148,26 +148,26 @@ func (w *fixture) Forget(_ context.Context, id engi.SessionID) error {
 type liveSandboxes struct{ *fixture }
 
 // settle ends boxes whose time has come. The caller has mu.
-func (w *fixture) settle() {
-	for id, b := range w.boxes {
+func (f *fixture) settle() {
+	for id, b := range f.boxes {
 		if b.State == engi.Running && b.uses == 0 && time.Since(b.Active) >= b.Lifetime.Idle {
 			if b.Lifetime.OnTimeout == engi.EndHibernate {
 				b.State = engi.Hibernated
 			} else {
-				w.drop(id)
+				f.drop(id)
 			}
 		}
 	}
 }
 
-func (w *fixture) drop(id engi.SandboxID) {
-	for _, v := range w.volumes {
+func (f *fixture) drop(id engi.SandboxID) {
+	for _, v := range f.volumes {
 		if v.Holder == id {
 			v.Holder, v.Accessed = "", time.Now()
 		}
 	}
-	delete(w.boxes, id)
-	w.stopped[id] = true
+	delete(f.boxes, id)
+	f.stopped[id] = true
 }
 
 func (s liveSandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (x engi.Sandbox, err error) {

@@ -1,14 +1,14 @@
-// Package session keeps sessions: a caller's long-lived context, which gets a
-// sandbox when it needs one, loses it when it is idle, and keeps its files in a
-// volume until nobody used it for longer than its time to live.
+// Package session manages sessions: long-lived contexts that get a sandbox
+// when they need one, lose it when they are idle, and keep their files in a
+// volume until they have not been used for their time to live.
 //
-// The registry in the store is the truth, and what is on its way is written
-// down before it is done, so a kill at any moment loses nothing and leaves
-// nothing: Run finds sandboxes of sessions that do not know them, and volumes of
-// sessions that are over.
+// The records in the store are the truth, and every step is recorded before it
+// is taken. A kill at any moment therefore loses nothing and leaks nothing: Run
+// adopts sandboxes that their session does not know yet, and removes the
+// volumes of sessions that have ended.
 //
-// It starts no sandboxes (package fleet), keeps no files (package disk/volume),
-// and decides nothing about the network (package gate/egress).
+// It does not start sandboxes (package fleet), store files (package
+// disk/volume) or enforce network policies (package gate/egress).
 package session
 
 import (
@@ -27,153 +27,164 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// WorkDir is where a session's volume is inside, and where code works.
+// WorkDir is where a session's volume is mounted in its sandbox. Code runs
+// there.
 const WorkDir = "/workspace"
 
-// A Record is what is remembered of a session.
+// A Record is what the store keeps of a session.
 type Record struct {
-	engi.Session // State is idle or terminated; the rest follows from its sandbox
+	engi.Session // State is idle or terminated; the others follow from the sandbox
 	Idempotency  string
-	Fingerprint  string    // of the request, with Idempotency
-	Boots        int       // sandboxes that were asked for
-	Ended        time.Time // zero while it lives
-	Why          string    // it ended, for people
-	Cleared      bool      // it has ended, and nothing is left of it
+	Fingerprint  string    // of the request; set with Idempotency
+	Boots        int       // sandboxes requested so far
+	Ended        time.Time // zero until it ends
+	EndReason    string    // why it ended, for humans
+	Cleared      bool      // it ended and its sandbox and volume are gone
 }
 
-// A Store remembers sessions. What a method has written survives a kill.
-// Lookups see only what owner owns, or everything for the empty owner.
+// A Store keeps sessions durably. Lookups see what owner owns, or everything
+// if owner is empty.
 type Store interface {
-	// Put records a new session; Conflict if its owner has a living one of
-	// its name.
+	// Put adds a session. It reports Conflict if the owner has another one of
+	// that name that has not ended.
 	Put(ctx context.Context, r Record) error
-	// Save replaces the record of a session; NotFound.
+	// Save replaces the record of a session, or reports NotFound.
 	Save(ctx context.Context, r Record) error
-	// Find returns a session by ID, or a living one by name; NotFound. A name
-	// that several owners use is Conflict for the empty owner.
+	// Find returns a session by ID, or one that has not ended by name, or
+	// reports NotFound. For the empty owner, a name that several owners use is
+	// a Conflict.
 	Find(ctx context.Context, owner engi.Owner, idOrName string) (Record, error)
-	// All returns every session, newest first.
+	// All returns all sessions, newest first.
 	All(ctx context.Context) ([]Record, error)
-	// Repeated returns the session that an idempotency key has made; NotFound.
-	Repeated(ctx context.Context, owner engi.Owner, key string) (Record, error)
-	// Forget deletes the record of a session; none is no error.
+	// ByIdempotencyKey returns the session created with a key, or reports
+	// NotFound.
+	ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (Record, error)
+	// Forget deletes the record of a session, if there is one.
 	Forget(ctx context.Context, id engi.SessionID) error
 }
 
-// Packages says what sessions begin with; see package session/deps.
+// Packages provides the packages that sessions may import; see package
+// session/deps.
 type Packages interface {
-	// Template returns the template of sandboxes and the path inside of what
-	// Deno is told of their packages; empty if there are none.
+	// Template returns the template that has them, and the path of its
+	// deno.json, which is empty if there are no packages.
 	Template(ctx context.Context) (name, config string, err error)
-	// Status says how the installation is.
+	// Status describes the installation.
 	Status() engi.Dependencies
 }
 
-// A Meter counts. It is safe for concurrent use.
+// A Meter receives measurements. It is safe for concurrent use.
 type Meter interface {
-	Booted(took time.Duration)              // a session got a sandbox
-	Ran(outcome string, took time.Duration) // ok, failed, or why it was ended
-	Sessions(alive, sandboxes, waiting int) // now and then
+	Booted(took time.Duration)              // a session got a new sandbox
+	Ran(outcome string, took time.Duration) // code ran: ok, failed, or the cause of its end
+	Sessions(alive, sandboxes, waiting int) // current numbers, at every check
 }
 
-// Defaults are what sessions get that do not say otherwise. All but Network
-// and Grants are needed.
+// Defaults apply where a session's request leaves a field open. All but
+// Network and Grants are required.
 type Defaults struct {
 	Mode     engi.SessionMode
 	Size     engi.Size
-	Capacity int64         // bytes of a volume
-	TTL      time.Duration // of a volume without use
-	Dormancy time.Duration // of a sandbox without use
-	Timeout  time.Duration // of a piece of code; nobody gets more
-	Awake    time.Duration // of a sandbox, at most
+	Capacity int64         // of a volume, in bytes
+	TTL      time.Duration // after which an unused session ends
+	Dormancy time.Duration // after which an unused sandbox is released
+	Timeout  time.Duration // of a piece of code; also the maximum
+	MaxAwake time.Duration // maximum age of a sandbox
 	Network  engi.NetworkPolicy
-	Grants   []engi.Grant // added to every policy that lets anything out by name: secrets of packages
+	Grants   []engi.Grant // secrets of packages, added to policies that allow egress
 }
 
-// Options are what sessions need. Lifecycle, Meter and Log may be nil.
+// Options configure a Manager. Lifecycle, Meter and Log may be nil.
 type Options struct {
-	Sandboxes engi.Sandboxes
-	Lifecycle engi.Lifecycle // nil: persistence snapshot is Unsupported
-	Volumes   engi.Volumes
-	Store     Store
-	Packages  Packages
-	Defaults  Defaults
-	Meter     Meter
-	Log       *slog.Logger
-	Tick      time.Duration // how often what is overdue is looked for; 0 means 5 s
-	Keep      time.Duration // how long sessions that are over are remembered; 0 means a day
+	Sandboxes     engi.Sandboxes
+	Lifecycle     engi.Lifecycle // nil makes persistence snapshot Unsupported
+	Volumes       engi.Volumes
+	Store         Store
+	Packages      Packages
+	Defaults      Defaults
+	Meter         Meter
+	Log           *slog.Logger
+	CheckInterval time.Duration // between checks of all sessions; 0 means 5 s
+	Retention     time.Duration // how long ended sessions are kept; 0 means a day
 }
 
 const (
-	noteKey     = "session" // in Sandbox.Notes
-	maxWaiting  = 32        // runs that wait for their turn in one session
-	maxPerOwner = 10_000    // living sessions
+	noteKey     = "session" // of the session ID in Sandbox.Notes
+	maxWaiting  = 32        // runs queued in one session
+	maxPerOwner = 10_000    // sessions that have not ended
 	maxTTL      = 365 * 24 * time.Hour
-	undoTime    = 30 * time.Second
+	undoTimeout = 30 * time.Second
 )
 
-// A Manager keeps sessions. It implements [engi.Sessions] and is safe for
+// A Manager manages sessions. It implements [engi.Sessions] and is safe for
 // concurrent use.
 type Manager struct {
-	o   Options
-	now func() time.Time
+	opt Options
 
-	life context.Context // ends with Run
-	end  context.CancelFunc
-	work sync.WaitGroup // of what goes on without a caller
+	ctx        context.Context // of background; ends with Run
+	cancel     context.CancelFunc
+	background sync.WaitGroup // what spawn started
 
-	mu      sync.Mutex
-	lives   map[engi.SessionID]*life
-	making  map[string]chan struct{} // idempotency keys under way
-	serving bool
+	mu       sync.Mutex
+	sessions map[engi.SessionID]*liveSession // guarded by mu
+	creating map[string]chan struct{}        // guarded by mu; locked idempotency keys
+	serving  bool                            // guarded by mu
 }
 
 var _ engi.Sessions = (*Manager)(nil)
 
-// A life is a session in this process.
-type life struct {
-	id   engi.SessionID
-	turn chan struct{} // holds a token while a piece of code runs
-	door chan struct{} // holds a token while the sandbox comes or goes
+// A liveSession is the state of a session in this process. Of its locks,
+// codeLock is taken first and mu last.
+type liveSession struct {
+	id          engi.SessionID
+	codeLock    chan struct{} // full while a piece of code runs
+	sandboxLock chan struct{} // full while the sandbox is being replaced
 
 	mu       sync.Mutex
-	rec      Record // guarded by mu, like all below
-	uses     int    // of the sandbox, under way
-	waiting  int    // runs
-	booting  bool
-	spare    *spare         // nil for none
-	prepared engi.SandboxID // that this process has made ready for code
+	rec      Record          // guarded by mu
+	uses     int             // guarded by mu; leases in use
+	waiting  int             // guarded by mu; queued runs
+	booting  bool            // guarded by mu
+	standby  *standbyProcess // guarded by mu; nil for none
+	prepared engi.SandboxID  // guarded by mu; that this process has prepared for code
 }
 
-func newLife(r Record) *life {
-	return &life{id: r.ID, rec: r, turn: make(chan struct{}, 1), door: make(chan struct{}, 1)}
+func newLiveSession(r Record) *liveSession {
+	return &liveSession{id: r.ID, rec: r, codeLock: make(chan struct{}, 1), sandboxLock: make(chan struct{}, 1)}
 }
 
-func (l *life) record() Record {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.rec
+func (live *liveSession) record() Record {
+	live.mu.Lock()
+	defer live.mu.Unlock()
+	return live.rec
 }
 
-// Open returns the sessions in o.Store. Nothing happens to them before Run.
-func Open(ctx context.Context, o Options) (_ *Manager, err error) {
+func (live *liveSession) setBooting(booting bool) {
+	live.mu.Lock()
+	defer live.mu.Unlock()
+	live.booting = booting
+}
+
+// Open returns a manager of the sessions in opt.Store. It does nothing with
+// them before Run.
+func Open(ctx context.Context, opt Options) (_ *Manager, err error) {
 	defer engi.Annotate(&err, "open sessions")
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Meter == nil {
-		o.Meter = noMeter{}
+	if opt.Meter == nil {
+		opt.Meter = noMeter{}
 	}
-	o.Tick = cmp.Or(o.Tick, 5*time.Second)
-	o.Keep = cmp.Or(o.Keep, 24*time.Hour)
-	m := &Manager{o: o, now: time.Now, lives: map[engi.SessionID]*life{}, making: map[string]chan struct{}{}}
-	m.life, m.end = context.WithCancel(context.WithoutCancel(ctx))
-	all, err := o.Store.All(ctx)
+	opt.CheckInterval = cmp.Or(opt.CheckInterval, 5*time.Second)
+	opt.Retention = cmp.Or(opt.Retention, 24*time.Hour)
+	m := &Manager{opt: opt, sessions: map[engi.SessionID]*liveSession{}, creating: map[string]chan struct{}{}}
+	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	all, err := opt.Store.All(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range all {
-		m.lives[r.ID] = newLife(r)
+		m.sessions[r.ID] = newLiveSession(r)
 	}
 	return m, nil
 }
@@ -184,30 +195,33 @@ func (noMeter) Booted(time.Duration)      {}
 func (noMeter) Ran(string, time.Duration) {}
 func (noMeter) Sessions(int, int, int)    {}
 
+// timestamp is the current time in the precision of records.
+func timestamp() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
+
 var errNotServing = engi.Errorf(engi.Unavailable, "sessions are starting or stopping").WithRetry(engi.Retry{AfterMillis: 1000})
 
-// spawn does something without a caller, while Run runs; false if it does not.
-func (m *Manager) spawn(f func(ctx context.Context)) bool {
+// spawn runs f in the background, unless Run is not running. Run waits for f.
+func (m *Manager) spawn(f func(ctx context.Context)) (ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.serving {
 		return false
 	}
-	m.work.Go(func() { f(m.life) })
+	m.background.Go(func() { f(m.ctx) })
 	return true
 }
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 
-// check fills in what spec leaves open.
-func (m *Manager) check(spec engi.SessionSpec) (engi.Session, error) {
-	d := m.o.Defaults
+// validate returns a session as spec wants it, with the defaults filled in.
+func (m *Manager) validate(spec engi.SessionSpec) (engi.Session, error) {
+	d := m.opt.Defaults
 	bad := func(format string, args ...any) (engi.Session, error) {
 		return engi.Session{}, engi.Errorf(engi.Invalid, format, args...)
 	}
 	if spec.Name != "" {
 		if _, err := engi.ParseSessionID(spec.Name); err == nil || !namePattern.MatchString(spec.Name) {
-			return engi.Session{}, engi.Errorf(engi.Invalid, "%.140q is not the name of a session", spec.Name).
+			return engi.Session{}, engi.Errorf(engi.Invalid, "%.140q is not a valid session name", spec.Name).
 				WithRemedy("use letters, digits, '.', '_' and '-', at most 128")
 		}
 	}
@@ -220,22 +234,22 @@ func (m *Manager) check(spec engi.SessionSpec) (engi.Session, error) {
 	switch s.Mode {
 	case engi.SessionLazy, engi.SessionWarm:
 	default:
-		return engi.Session{}, engi.Errorf(engi.Invalid, "unknown mode %.40q of a session", s.Mode).WithRemedy("use lazy or warm")
+		return engi.Session{}, engi.Errorf(engi.Invalid, "unknown session mode %.40q", s.Mode).WithRemedy("use lazy or warm")
 	}
 	switch s.Persistence {
 	case engi.PersistNone, engi.PersistSession:
 	case engi.PersistSnapshot:
-		if m.o.Lifecycle == nil {
-			return engi.Session{}, engi.Errorf(engi.Unsupported, "this node hibernates no sandboxes").WithRemedy("use persistence session")
+		if m.opt.Lifecycle == nil {
+			return engi.Session{}, engi.Errorf(engi.Unsupported, "this node cannot hibernate sandboxes").WithRemedy("use persistence session")
 		}
 	default:
-		return engi.Session{}, engi.Errorf(engi.Invalid, "unknown persistence %.40q of a session", s.Persistence).WithRemedy("use none, session or snapshot")
+		return engi.Session{}, engi.Errorf(engi.Invalid, "unknown session persistence %.40q", s.Persistence).WithRemedy("use none, session or snapshot")
 	}
 	if s.TTL < time.Second || s.TTL > maxTTL {
 		return bad("a time to live of %v is not between 1s and %v", s.TTL, maxTTL)
 	}
-	if s.Dormancy < time.Second || s.Dormancy > d.Awake {
-		return bad("a dormancy of %v is not between 1s and %v", s.Dormancy, d.Awake)
+	if s.Dormancy < time.Second || s.Dormancy > d.MaxAwake {
+		return bad("a dormancy of %v is not between 1s and %v", s.Dormancy, d.MaxAwake)
 	}
 	if s.Capacity < 0 {
 		return bad("a capacity of %d bytes", s.Capacity)
@@ -248,22 +262,22 @@ func (m *Manager) check(spec engi.SessionSpec) (engi.Session, error) {
 	}
 	for k, v := range spec.Metadata {
 		if k == "" || len(k) > 256 || len(v) > 256 {
-			return bad("a pair of the metadata has more than 256 bytes, or no name")
+			return bad("a metadata key is empty, or a key or value has more than 256 bytes")
 		}
 	}
 	s.Network = m.policy(spec.Network)
 	return s, nil
 }
 
-// policy is a session's network: the node's if it asks for none, and what the
-// packages need in any that lets something out.
+// policy returns the network policy of a session that asks for p: the default
+// for the zero policy, with the grants of packages if it allows any egress.
 func (m *Manager) policy(p engi.NetworkPolicy) engi.NetworkPolicy {
-	if zero(p) {
-		p = m.o.Defaults.Network
+	if isZero(p) {
+		p = m.opt.Defaults.Network
 	}
 	if p.Mode == engi.NetworkRestricted || p.Mode == engi.NetworkOpen {
 		p.Grants = slices.Clone(p.Grants)
-		for _, g := range m.o.Defaults.Grants {
+		for _, g := range m.opt.Defaults.Grants {
 			same := func(h engi.Grant) bool { return h.Secret == g.Secret && slices.Equal(h.Hosts, g.Hosts) }
 			if !slices.ContainsFunc(p.Grants, same) {
 				p.Grants = append(p.Grants, g)
@@ -273,20 +287,20 @@ func (m *Manager) policy(p engi.NetworkPolicy) engi.NetworkPolicy {
 	return p
 }
 
-func zero(p engi.NetworkPolicy) bool {
+func isZero(p engi.NetworkPolicy) bool {
 	return p.Mode == "" && len(p.Allow)+len(p.Deny)+len(p.Grants)+len(p.Headers)+len(p.Detail) == 0 && p.Proxy == nil && p.Group == "" && p.Limits == engi.NetworkLimits{}
 }
 
-func printOf(spec engi.SessionSpec) string {
+func fingerprint(spec engi.SessionSpec) string {
 	h := sha256.New()
-	_ = json.NewEncoder(h).Encode(spec) // to a hash: it cannot fail but for a Detail that is no JSON, which nobody sends twice
+	_ = json.NewEncoder(h).Encode(spec) // fails only for a Detail that is not JSON, which the API does not let through
 	return hex.EncodeToString(h.Sum(nil))
 }
 
 // Create implements [engi.Sessions].
 func (m *Manager) Create(ctx context.Context, spec engi.SessionSpec) (_ engi.Session, err error) {
 	defer engi.Annotate(&err, "create session")
-	s, err := m.check(spec)
+	s, err := m.validate(spec)
 	if err != nil {
 		return engi.Session{}, err
 	}
@@ -295,17 +309,17 @@ func (m *Manager) Create(ctx context.Context, spec engi.SessionSpec) (_ engi.Ses
 	}
 	r := Record{Session: s, Idempotency: spec.Idempotency}
 	if spec.Idempotency != "" {
-		over, err := m.alone(ctx, string(spec.Owner)+"\x00"+spec.Idempotency)
+		unlock, err := m.lockKey(ctx, string(spec.Owner)+"\x00"+spec.Idempotency)
 		if err != nil {
 			return engi.Session{}, err
 		}
-		defer over()
-		r.Fingerprint = printOf(spec)
-		old, err := m.o.Store.Repeated(ctx, spec.Owner, spec.Idempotency)
+		defer unlock()
+		r.Fingerprint = fingerprint(spec)
+		old, err := m.opt.Store.ByIdempotencyKey(ctx, spec.Owner, spec.Idempotency)
 		switch {
 		case err == nil && old.Fingerprint != r.Fingerprint:
 			return engi.Session{}, engi.Errorf(engi.Conflict, "the idempotency key was used before for another request, session %s", old.ID).
-				WithRemedy("use a fresh key for each request, and the same key only to repeat one")
+				WithRemedy("use a new key for each request, and the same key only to repeat one")
 		case err == nil:
 			return m.Get(ctx, spec.Owner, string(old.ID))
 		case engi.KindOf(err) != engi.NotFound:
@@ -316,28 +330,24 @@ func (m *Manager) Create(ctx context.Context, spec engi.SessionSpec) (_ engi.Ses
 		return engi.Session{}, errNotServing
 	}
 	if n := m.count(spec.Owner); n >= maxPerOwner {
-		return engi.Session{}, engi.Errorf(engi.Exhausted, "there are %d sessions already", n).WithRemedy("terminate some that are not needed")
+		return engi.Session{}, engi.Errorf(engi.Exhausted, "there are already %d sessions", n).WithRemedy("terminate some that are not needed")
 	}
-	now := m.now().UTC().Truncate(time.Millisecond)
+	now := timestamp()
 	r.ID, r.Created, r.Used = engi.NewSessionID(), now, now
-	if err := m.o.Store.Put(ctx, r); err != nil {
+	if err := m.opt.Store.Put(ctx, r); err != nil {
 		return engi.Session{}, err
 	}
-	l := newLife(r)
+	live := newLiveSession(r)
 	m.mu.Lock()
-	m.lives[r.ID] = l
+	m.sessions[r.ID] = live
 	m.mu.Unlock()
 	if r.Mode == engi.SessionWarm {
-		l.mu.Lock()
-		l.booting = true
-		l.mu.Unlock()
-		if !m.spawn(func(ctx context.Context) { m.warm(ctx, l) }) {
-			l.mu.Lock()
-			l.booting = false
-			l.mu.Unlock()
+		live.setBooting(true)
+		if !m.spawn(func(ctx context.Context) { m.warm(ctx, live) }) {
+			live.setBooting(false)
 		}
 	}
-	return m.shown(ctx, l), nil
+	return m.view(ctx, live), nil
 }
 
 func (m *Manager) isServing() bool {
@@ -347,26 +357,26 @@ func (m *Manager) isServing() bool {
 }
 
 func (m *Manager) count(owner engi.Owner) (n int) {
-	for _, l := range m.all() {
-		if r := l.record(); r.Owner == owner && r.Ended.IsZero() {
+	for _, live := range m.all() {
+		if r := live.record(); r.Owner == owner && r.Ended.IsZero() {
 			n++
 		}
 	}
 	return n
 }
 
-// alone waits until nobody else makes something with the same key.
-func (m *Manager) alone(ctx context.Context, key string) (over func(), err error) {
+// lockKey waits until no other call creates a session with the same key.
+func (m *Manager) lockKey(ctx context.Context, key string) (unlock func(), err error) {
 	for {
 		m.mu.Lock()
-		busy := m.making[key]
+		busy := m.creating[key]
 		if busy == nil {
 			mine := make(chan struct{})
-			m.making[key] = mine
+			m.creating[key] = mine
 			m.mu.Unlock()
 			return func() {
 				m.mu.Lock()
-				delete(m.making, key)
+				delete(m.creating, key)
 				m.mu.Unlock()
 				close(mine)
 			}, nil
@@ -380,30 +390,36 @@ func (m *Manager) alone(ctx context.Context, key string) (over func(), err error
 	}
 }
 
-func (m *Manager) all() []*life {
+func (m *Manager) all() []*liveSession {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Collect(maps.Values(m.lives))
+	return slices.Collect(maps.Values(m.sessions))
 }
 
-// find returns a session that lives; NotFound, saying why, for one that is over.
-func (m *Manager) find(ctx context.Context, owner engi.Owner, idOrName string) (*life, error) {
-	r, err := m.o.Store.Find(ctx, owner, idOrName)
+// lookUp returns a session by ID; nil if there is none.
+func (m *Manager) lookUp(id engi.SessionID) *liveSession {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.sessions[id]
+}
+
+// find returns a session that has not ended. For one that has, it reports
+// NotFound with the reason.
+func (m *Manager) find(ctx context.Context, owner engi.Owner, idOrName string) (*liveSession, error) {
+	r, err := m.opt.Store.Find(ctx, owner, idOrName)
 	if err != nil {
 		return nil, err
 	}
-	m.mu.Lock()
-	l := m.lives[r.ID]
-	m.mu.Unlock()
-	if l == nil {
+	live := m.lookUp(r.ID)
+	if live == nil {
 		return nil, engi.Errorf(engi.NotFound, "there is no such session")
 	}
-	return l, l.living()
+	return live, live.checkAlive()
 }
 
-func (l *life) living() error {
-	if r := l.record(); !r.Ended.IsZero() {
-		return engi.Errorf(engi.NotFound, "the session is over: %s", r.Why).WithRemedy("create a new one; what was in its volume is gone")
+func (live *liveSession) checkAlive() error {
+	if r := live.record(); !r.Ended.IsZero() {
+		return engi.Errorf(engi.NotFound, "the session has ended: %s", r.EndReason).WithRemedy("create a new one; the files of this one are gone")
 	}
 	return nil
 }
@@ -411,25 +427,23 @@ func (l *life) living() error {
 // Get implements [engi.Sessions].
 func (m *Manager) Get(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Session, err error) {
 	defer engi.Annotate(&err, "session %.140s", idOrName)
-	r, err := m.o.Store.Find(ctx, owner, idOrName)
+	r, err := m.opt.Store.Find(ctx, owner, idOrName)
 	if err != nil {
 		return engi.Session{}, err
 	}
-	m.mu.Lock()
-	l := m.lives[r.ID]
-	m.mu.Unlock()
-	if l == nil {
+	live := m.lookUp(r.ID)
+	if live == nil {
 		return r.Session, nil
 	}
-	return m.shown(ctx, l), nil
+	return m.view(ctx, live), nil
 }
 
 // List implements [engi.Sessions].
 func (m *Manager) List(ctx context.Context, owner engi.Owner) ([]engi.Session, error) {
 	list := []engi.Session{}
-	for _, l := range m.all() {
-		if r := l.record(); r.Ended.IsZero() && (owner == "" || r.Owner == owner) {
-			list = append(list, m.shown(ctx, l))
+	for _, live := range m.all() {
+		if r := live.record(); r.Ended.IsZero() && (owner == "" || r.Owner == owner) {
+			list = append(list, m.view(ctx, live))
 		}
 	}
 	slices.SortFunc(list, func(a, b engi.Session) int {
@@ -438,21 +452,21 @@ func (m *Manager) List(ctx context.Context, owner engi.Owner) ([]engi.Session, e
 	return list, nil
 }
 
-// states of a session follow from those of its sandbox.
-var states = map[engi.State]engi.SessionState{
+// sessionStates are the states of sessions by those of their sandboxes.
+var sessionStates = map[engi.State]engi.SessionState{
 	engi.Pending: engi.SessionBooting, engi.Starting: engi.SessionBooting, engi.Ready: engi.SessionBooting,
 	engi.Running: engi.SessionRunning, engi.Paused: engi.SessionSuspended, engi.Hibernating: engi.SessionHibernated,
 	engi.Hibernated: engi.SessionHibernated, engi.Resuming: engi.SessionBooting, engi.Stopping: engi.SessionIdle, engi.Stopped: engi.SessionIdle,
 }
 
-// shown is a session as others see it.
-func (m *Manager) shown(ctx context.Context, l *life) engi.Session {
-	l.mu.Lock()
-	s, ended, booting := l.rec.Session, l.rec.Ended, l.booting
-	if l.uses > 0 {
-		s.Used = m.now().UTC()
+// view returns a session as clients see it.
+func (m *Manager) view(ctx context.Context, live *liveSession) engi.Session {
+	live.mu.Lock()
+	s, ended, booting := live.rec.Session, live.rec.Ended, live.booting
+	if live.uses > 0 {
+		s.Used = time.Now().UTC()
 	}
-	l.mu.Unlock()
+	live.mu.Unlock()
 	s.Expires = s.Used.Add(s.TTL)
 	switch {
 	case !ended.IsZero():
@@ -462,31 +476,32 @@ func (m *Manager) shown(ctx context.Context, l *life) engi.Session {
 	case s.Sandbox == "":
 		s.State = engi.SessionIdle
 	default:
-		box, err := m.o.Sandboxes.Get(ctx, "", s.Sandbox)
-		if s.State = states[box.State]; err != nil || s.State == "" {
+		sandbox, err := m.opt.Sandboxes.Get(ctx, "", s.Sandbox)
+		if s.State = sessionStates[sandbox.State]; err != nil || s.State == "" {
 			s.State = engi.SessionIdle
 		}
 		if s.State == engi.SessionIdle {
-			s.Sandbox = "" // it went to sleep or died a moment ago
+			s.Sandbox = "" // it has just stopped
 		}
 	}
 	return s
 }
 
-// edit changes a session's record, in the store first.
-func (m *Manager) edit(ctx context.Context, l *life, f func(*Record)) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	r := l.rec
+// update applies f to a session's record, in the store first. f runs with
+// live.mu locked.
+func (m *Manager) update(ctx context.Context, live *liveSession, f func(*Record)) error {
+	live.mu.Lock()
+	defer live.mu.Unlock()
+	r := live.rec
 	f(&r)
-	if err := m.o.Store.Save(ctx, r); err != nil {
+	if err := m.opt.Store.Save(ctx, r); err != nil {
 		return err
 	}
-	l.rec = r
+	live.rec = r
 	return nil
 }
 
 // Dependencies implements [engi.Sessions].
 func (m *Manager) Dependencies(context.Context) (engi.Dependencies, error) {
-	return m.o.Packages.Status(), nil
+	return m.opt.Packages.Status(), nil
 }

@@ -22,7 +22,7 @@ func options(w *fixture) Options {
 		Sandboxes: liveSandboxes{w}, Lifecycle: sleeper{fixture: w}, Volumes: volumes{fixture: w}, Store: w, Packages: packages{w},
 		Defaults: Defaults{
 			Mode: engi.SessionLazy, Size: engi.Size{Memory: 1 << 30}, Capacity: 300 << 20, TTL: 30 * time.Minute, Dormancy: 5 * time.Minute,
-			Timeout: 5 * time.Minute, Awake: 24 * time.Hour,
+			Timeout: 5 * time.Minute, MaxAwake: 24 * time.Hour,
 			Network: engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"a.example"}},
 			Grants:  []engi.Grant{{Secret: "sandbox.KEY", Hosts: []string{"b.example"}, Env: "KEY"}},
 		},
@@ -83,11 +83,11 @@ func TestS0_10_LifeOfASession(t *testing.T) {
 			t.Errorf("network %+v", s.Network)
 		}
 		res := runCode(t, m, s.ID, "set k v\nprint hi\nget k")
-		if !res.OK || string(res.Value) != `"v"` || res.Stdout != "hi\n" || res.Booted == 0 {
+		if !res.OK || string(res.Value) != `"v"` || res.Stdout != "hi\n" || res.BootTime == 0 {
 			t.Errorf("%+v", res)
 		}
 		time.Sleep(4 * time.Minute)
-		if res := runCode(t, m, s.ID, "get k"); res.Booted != 0 || w.booted() != 1 {
+		if res := runCode(t, m, s.ID, "get k"); res.BootTime != 0 || w.booted() != 1 {
 			t.Errorf("%+v, %d boots", res, w.booted())
 		}
 		time.Sleep(6 * time.Minute) // dormancy
@@ -95,7 +95,7 @@ func TestS0_10_LifeOfASession(t *testing.T) {
 		if err != nil || x.State != engi.SessionIdle || x.Sandbox != "" || x.Volume == "" {
 			t.Errorf("%+v, %v", x, err)
 		}
-		if res := runCode(t, m, s.ID, "get k"); string(res.Value) != `"v"` || res.Booted == 0 || w.booted() != 2 {
+		if res := runCode(t, m, s.ID, "get k"); string(res.Value) != `"v"` || res.BootTime == 0 || w.booted() != 2 {
 			t.Errorf("%+v, %d boots", res, w.booted())
 		}
 		time.Sleep(31 * time.Minute)
@@ -170,7 +170,7 @@ func TestS0_10_OneAfterTheOther(t *testing.T) {
 		if _, err := m.RunCode(ctx, "", string(s.ID), engi.CodeSpec{Code: "get x"}, nil); engi.KindOf(err) != engi.Expired {
 			t.Errorf("%v", err)
 		}
-		if res := runCode(t, m, s.ID, "get log"); string(res.Value) != `"-"` || res.Queued == 0 {
+		if res := runCode(t, m, s.ID, "get log"); string(res.Value) != `"-"` || res.QueueTime == 0 {
 			t.Errorf("%+v", res)
 		}
 	})
@@ -267,7 +267,7 @@ func TestCreateSessions(t *testing.T) {
 		if x, err := m.Get(t.Context(), "", string(warm.ID)); err != nil || x.State != engi.SessionRunning {
 			t.Errorf("%+v, %v", x, err)
 		}
-		if res := runCode(t, m, warm.ID, "get x"); res.Booted != 0 {
+		if res := runCode(t, m, warm.ID, "get x"); res.BootTime != 0 {
 			t.Errorf("%+v", res)
 		}
 		// Policies of their own: what packages need is in those that let

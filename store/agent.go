@@ -292,7 +292,7 @@ func (s agentStore) one(ctx context.Context, query string, args ...any) (agent.R
 	return first(ctx, s.db.read, errNoRun, scanAgent, `SELECT `+agentColumns+` FROM agent_runs WHERE `+query, args...)
 }
 
-func (s agentStore) Repeated(ctx context.Context, owner engi.Owner, key string) (agent.Record, error) {
+func (s agentStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (agent.Record, error) {
 	return s.one(ctx, `owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
 }
 
@@ -312,12 +312,12 @@ func (s agentStore) Messages(ctx context.Context, id engi.RunID) ([]engi.Message
 	return list(ctx, s.db.read, scanMessage, `SELECT message FROM agent_messages WHERE run = ? ORDER BY n`, id)
 }
 
-func (s agentStore) Keep(ctx context.Context, id engi.RunID, call string, data []byte) error {
+func (s agentStore) PutResult(ctx context.Context, id engi.RunID, call string, data []byte) error {
 	_, err := s.db.exec(ctx, `INSERT OR REPLACE INTO agent_results (run, call, data) VALUES (?, ?, ?)`, id, call, data)
 	return err
 }
 
-func (s agentStore) Kept(ctx context.Context, id engi.RunID, call string) ([]byte, error) {
+func (s agentStore) GetResult(ctx context.Context, id engi.RunID, call string) ([]byte, error) {
 	missing := engi.Errorf(engi.NotFound, "no result of call %.100q is kept", call)
 	return first(ctx, s.db.read, missing, value[[]byte], `SELECT data FROM agent_results WHERE run = ? AND call = ?`, id, call)
 }

@@ -56,11 +56,11 @@ type libraryModule struct {
 	Saved       int64            `json:"saved"`
 }
 
-func (f libraryStore) Put(ctx context.Context, r library.Record, pieces []library.Piece, quota library.Quota) (_ library.Record, err error) {
+func (f libraryStore) Put(ctx context.Context, r library.Record, pieces []library.Chunk, quota library.Quota) (_ library.Record, err error) {
 	defer engi.Annotate(&err, "record document %s", r.ID)
 	err = f.db.tx(ctx, func(t *tx) error {
 		var seq int64
-		err := t.QueryRowContext(ctx, `SELECT seq, id FROM library_records WHERE shelf = ? AND package = ? AND place = ?`, r.Shelf, r.Package, r.Place).Scan(&seq, &r.ID)
+		err := t.QueryRowContext(ctx, `SELECT seq, id FROM library_records WHERE shelf = ? AND package = ? AND place = ?`, r.Collection, r.Package, r.Key).Scan(&seq, &r.ID)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return fault(ctx, err)
 		}
@@ -71,7 +71,7 @@ func (f libraryStore) Put(ctx context.Context, r library.Record, pieces []librar
 		if err != nil {
 			return err
 		}
-		values := []any{string(r.ID), r.Shelf, r.Package, r.Place, r.Title, r.Bytes, r.Module != nil, detail}
+		values := []any{string(r.ID), r.Collection, r.Package, r.Key, r.Title, r.Bytes, r.Module != nil, detail}
 		if seq == 0 {
 			res, err := t.ExecContext(ctx, `INSERT INTO library_records (`+libraryColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, values...)
 			if err != nil {
@@ -103,7 +103,7 @@ func withinQuota(ctx context.Context, t *tx, r library.Record, quota library.Quo
 	var n int
 	var bytes int64
 	err := t.QueryRowContext(ctx, `SELECT count(*), coalesce(sum(bytes), 0) FROM library_records WHERE shelf = ? AND NOT (package = ? AND place = ?)`,
-		r.Shelf, r.Package, r.Place).Scan(&n, &bytes)
+		r.Collection, r.Package, r.Key).Scan(&n, &bytes)
 	if err != nil {
 		return fault(ctx, err)
 	}
@@ -129,7 +129,7 @@ func clearPieces(ctx context.Context, t *tx, record int64) error {
 	return nil
 }
 
-func insertPieces(ctx context.Context, t *tx, record int64, r library.Record, pieces []library.Piece) error {
+func insertPieces(ctx context.Context, t *tx, record int64, r library.Record, pieces []library.Chunk) error {
 	put, err := t.PrepareContext(ctx, `INSERT INTO library_pieces (record, hash, headings, anchor, body, embedder, vector) VALUES (?, ?, ?, ?, ?, ?, ?)`)
 	if err != nil {
 		return fault(ctx, err)
@@ -140,8 +140,8 @@ func insertPieces(ctx context.Context, t *tx, record int64, r library.Record, pi
 		return fault(ctx, err)
 	}
 	defer words.Close()
-	places := []string{placeOfShelf(r.Shelf)}
-	if !library.OfSession(r.Shelf) {
+	places := []string{placeOfShelf(r.Collection)}
+	if !library.IsSessionCollection(r.Collection) {
 		places = append(places, everywhere)
 	}
 	for _, p := range r.Packages() {
@@ -161,7 +161,7 @@ func insertPieces(ctx context.Context, t *tx, record int64, r library.Record, pi
 			return fault(ctx, err)
 		}
 		p.Document = r.ID
-		if _, err := words.ExecContext(ctx, p.ID, r.Title+"\n"+strings.Join(p.Headings, "\n"), p.Text, p.Names, strings.Join(places, " ")); err != nil {
+		if _, err := words.ExecContext(ctx, p.ID, r.Title+"\n"+strings.Join(p.Headings, "\n"), p.Text, p.Identifiers, strings.Join(places, " ")); err != nil {
 			return fault(ctx, err)
 		}
 	}
@@ -186,7 +186,7 @@ const enough = 500
 
 func (f libraryStore) Match(ctx context.Context, q library.Query) ([]int64, error) {
 	var places, words []string
-	for _, s := range q.Shelves {
+	for _, s := range q.Collections {
 		if s == library.Everywhere {
 			places = append(places, everywhere)
 			continue
@@ -265,9 +265,9 @@ func (f libraryStore) rank(ctx context.Context, match string, limit int) ([]int6
 func (f libraryStore) Records(ctx context.Context, q library.Filter) ([]library.Record, error) {
 	var w where
 	w.and(q.IDs != nil, `id IN (`+marks(len(q.IDs))+`)`, values(q.IDs)...)
-	w.and(q.Shelves != nil, `shelf IN (`+marks(len(q.Shelves))+`)`, values(q.Shelves)...)
+	w.and(q.Collections != nil, `shelf IN (`+marks(len(q.Collections))+`)`, values(q.Collections)...)
 	w.and(q.Documents, `NOT module`)
-	w.and(q.Place != "", `package = ? AND place = ?`, q.Package, q.Place)
+	w.and(q.Key != "", `package = ? AND place = ?`, q.Package, q.Key)
 	return list(ctx, f.db.read, scanLibrary, `SELECT `+libraryColumns+` FROM library_records`+w.String()+` ORDER BY package, title, seq`, w.args...)
 }
 
@@ -300,7 +300,7 @@ func (f libraryStore) Remove(ctx context.Context, shelf string, ids []engi.Docum
 	})
 }
 
-func (f libraryStore) Pieces(ctx context.Context, ids []int64) ([]library.Piece, error) {
+func (f libraryStore) Chunks(ctx context.Context, ids []int64) ([]library.Chunk, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -314,9 +314,9 @@ func (f libraryStore) Pieces(ctx context.Context, ids []int64) ([]library.Piece,
 		return nil, fault(ctx, err)
 	}
 	defer rows.Close()
-	var list []library.Piece
+	var list []library.Chunk
 	for rows.Next() {
-		var p library.Piece
+		var p library.Chunk
 		var headings string
 		if err := rows.Scan(&p.ID, &p.Document, &p.Hash, &headings, &p.Anchor, &p.Text, &p.Embedder); err != nil {
 			return nil, fault(ctx, err)
@@ -332,17 +332,17 @@ func (f libraryStore) Pieces(ctx context.Context, ids []int64) ([]library.Piece,
 	return list, nil
 }
 
-func (f libraryStore) Vectors(ctx context.Context, shelf string, id engi.DocumentID) ([]library.Piece, error) {
+func (f libraryStore) Vectors(ctx context.Context, shelf string, id engi.DocumentID) ([]library.Chunk, error) {
 	rows, err := f.db.read.QueryContext(ctx, `SELECT p.id, r.id, p.hash, p.embedder, p.vector
 		FROM library_records r JOIN library_pieces p ON p.record = r.seq WHERE r.shelf = ? AND (? = '' OR r.id = ?) ORDER BY p.id`, shelf, string(id), string(id))
 	if err != nil {
 		return nil, fault(ctx, err)
 	}
 	defer rows.Close()
-	var list []library.Piece
+	var list []library.Chunk
 	var raw sql.RawBytes
 	for rows.Next() {
-		var p library.Piece
+		var p library.Chunk
 		if err := rows.Scan(&p.ID, &p.Document, &p.Hash, &p.Embedder, &raw); err != nil {
 			return nil, fault(ctx, err)
 		}
@@ -404,7 +404,7 @@ func vectorOf(b []byte) []float32 {
 func libraryText(r library.Record) (string, error) {
 	d := libraryDetail{
 		Owner: r.Owner, URL: r.URL, Fetched: r.Fetched, Chunks: r.Chunks, Digest: r.Digest, State: r.State, Checked: nanos(r.Checked), Changed: nanos(r.Changed),
-		Configured: r.Configured, ETag: r.ETag, Modified: r.Modified, Uses: r.Uses,
+		Configured: r.Configured, ETag: r.ETag, Modified: r.Modified, Uses: r.Imports,
 	}
 	d.Error = keepError(r.Error)
 	if m := r.Module; m != nil {
@@ -416,7 +416,7 @@ func libraryText(r library.Record) (string, error) {
 func scanLibrary(rows scanner) (r library.Record, err error) {
 	var module bool
 	var text string
-	if err := rows.Scan(&r.ID, &r.Shelf, &r.Package, &r.Place, &r.Title, &r.Bytes, &module, &text); err != nil {
+	if err := rows.Scan(&r.ID, &r.Collection, &r.Package, &r.Key, &r.Title, &r.Bytes, &module, &text); err != nil {
 		return r, err
 	}
 	var d libraryDetail
@@ -425,7 +425,7 @@ func scanLibrary(rows scanner) (r library.Record, err error) {
 	}
 	r.Owner, r.URL, r.Fetched, r.Chunks, r.Digest, r.State = d.Owner, d.URL, d.Fetched, d.Chunks, d.Digest, d.State
 	r.Checked, r.Changed = moment(d.Checked), moment(d.Changed)
-	r.Configured, r.ETag, r.Modified, r.Uses = d.Configured, d.ETag, d.Modified, d.Uses
+	r.Configured, r.ETag, r.Modified, r.Imports = d.Configured, d.ETag, d.Modified, d.Uses
 	r.Error = d.Error.decode()
 	if m := d.Module; m != nil {
 		r.Module = &engi.CodeModule{

@@ -38,7 +38,7 @@ type sessionDetail struct {
 // sessionValues are the values of sessionColumns.
 func sessionValues(r session.Record) ([]any, error) {
 	detail, err := encode("session", sessionDetail{
-		r.Mode, r.Persistence, r.Template, r.Size, r.Capacity, r.TTL, r.Dormancy, r.Network, r.Metadata, r.Env, r.Boots, r.Why, r.Cleared,
+		r.Mode, r.Persistence, r.Template, r.Size, r.Capacity, r.TTL, r.Dormancy, r.Network, r.Metadata, r.Env, r.Boots, r.EndReason, r.Cleared,
 	})
 	if err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (f sessionStore) Save(ctx context.Context, r session.Record) (err error) {
 		}
 		switch {
 		case before.Ended.IsZero() && !r.Ended.IsZero():
-			return t.record(ctx, r.Owner, string(r.ID), engi.EventSessionTerminated, map[string]any{"reason": r.Why})
+			return t.record(ctx, r.Owner, string(r.ID), engi.EventSessionTerminated, map[string]any{"reason": r.EndReason})
 		case before.Sandbox != r.Sandbox && r.Sandbox != "":
 			return t.record(ctx, r.Owner, string(r.ID), engi.EventSessionStarted, map[string]any{"sandbox_id": r.Sandbox})
 		case before.Sandbox != r.Sandbox:
@@ -107,7 +107,7 @@ func (f sessionStore) All(ctx context.Context) ([]session.Record, error) {
 	return list(ctx, f.db.read, scanSession, `SELECT `+sessionColumns+` FROM sessions ORDER BY seq DESC`)
 }
 
-func (f sessionStore) Repeated(ctx context.Context, owner engi.Owner, key string) (session.Record, error) {
+func (f sessionStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (session.Record, error) {
 	return first(ctx, f.db.read, errNoSession, scanSession, `SELECT `+sessionColumns+` FROM sessions WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
 }
 
@@ -131,6 +131,6 @@ func scanSession(row scanner) (r session.Record, err error) {
 		r.State = engi.SessionTerminated
 	}
 	r.Mode, r.Persistence, r.Template, r.Size, r.Capacity, r.TTL, r.Dormancy = d.Mode, d.Persistence, d.Template, d.Size, d.Capacity, d.TTL, d.Dormancy
-	r.Network, r.Metadata, r.Env, r.Boots, r.Why, r.Cleared = d.Network, d.Metadata, d.Env, d.Boots, d.Why, d.Cleared
+	r.Network, r.Metadata, r.Env, r.Boots, r.EndReason, r.Cleared = d.Network, d.Metadata, d.Env, d.Boots, d.Why, d.Cleared
 	return r, nil
 }

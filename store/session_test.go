@@ -56,23 +56,23 @@ func TestS0_4_RegistryOfSessions(t *testing.T) {
 			t.Errorf("%s as %q: %s", c.key, c.owner, d)
 		}
 	}
-	if got, err := f.Repeated(t.Context(), "ann", "k"); err != nil || got.ID != r.ID {
+	if got, err := f.ByIdempotencyKey(t.Context(), "ann", "k"); err != nil || got.ID != r.ID {
 		t.Errorf("%v, %v", got.ID, err)
 	}
-	if _, err := f.Repeated(t.Context(), "bob", "k"); engi.KindOf(err) != engi.NotFound {
+	if _, err := f.ByIdempotencyKey(t.Context(), "bob", "k"); engi.KindOf(err) != engi.NotFound {
 		t.Errorf("somebody else's key: %v", err)
 	}
-	if _, err := f.Repeated(t.Context(), "bob", ""); engi.KindOf(err) != engi.NotFound {
+	if _, err := f.ByIdempotencyKey(t.Context(), "bob", ""); engi.KindOf(err) != engi.NotFound {
 		t.Errorf("no key: %v", err)
 	}
 
 	// What ends gives its name away, and is found by its ID still.
-	r.Ended, r.Why, r.State, r.Volume, r.Sandbox, r.Cleared = now.Add(time.Hour), "over", engi.SessionTerminated, "", "", true
+	r.Ended, r.EndReason, r.State, r.Volume, r.Sandbox, r.Cleared = now.Add(time.Hour), "over", engi.SessionTerminated, "", "", true
 	if err := f.Save(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 	next := r
-	next.ID, next.Idempotency, next.Ended, next.State, next.Why, next.Cleared = engi.NewSessionID(), "", time.Time{}, engi.SessionIdle, "", false
+	next.ID, next.Idempotency, next.Ended, next.State, next.EndReason, next.Cleared = engi.NewSessionID(), "", time.Time{}, engi.SessionIdle, "", false
 	if err := f.Put(t.Context(), next); err != nil {
 		t.Errorf("its name again: %v", err)
 	}

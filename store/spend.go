@@ -19,7 +19,7 @@ const day = 24 * time.Hour
 func dayOf(t time.Time) int64 { return t.Unix() / int64(day/time.Second) }
 
 // Add adds what was spent on a day. What it has added survives a crash.
-func (s SpendStore) Add(ctx context.Context, x engi.Spend) (err error) {
+func (s SpendStore) Add(ctx context.Context, x engi.ModelUsage) (err error) {
 	defer engi.Annotate(&err, "record what %s cost", x.Model)
 	t := x.Tokens
 	return s.db.tx(ctx, func(tx *tx) error {
@@ -51,9 +51,9 @@ func (s SpendStore) Total(ctx context.Context, owner engi.Owner, since time.Time
 
 // Spent returns what was spent from a day on, the newest first. The empty
 // owner sees all.
-func (s SpendStore) Spent(ctx context.Context, owner engi.Owner, since time.Time) (_ []engi.Spend, err error) {
+func (s SpendStore) ModelUsage(ctx context.Context, owner engi.Owner, since time.Time) (_ []engi.ModelUsage, err error) {
 	defer engi.Annotate(&err, "list what was spent")
-	return list(ctx, s.db.read, func(row scanner) (x engi.Spend, err error) {
+	return list(ctx, s.db.read, func(row scanner) (x engi.ModelUsage, err error) {
 		var n int64
 		t := &x.Tokens
 		err = row.Scan(&x.Owner, &n, &x.Model, &t.Calls, &t.Input, &t.Output, &t.Reasoning, &t.CacheRead, &t.CacheWrite, &t.Cost)

@@ -39,8 +39,8 @@ type fnStepDetail struct {
 
 func fnRunDetailOf(r workflow.Record) (string, error) {
 	return encode("run", fnRunDetail{
-		Attempt: r.Attempt, Output: r.Output, Error: keepError(r.Error), Cancel: r.Cancel,
-		Created: nanos(r.Created), Started: nanos(r.Started), Next: nanos(r.Next),
+		Attempt: r.Attempt, Output: r.Output, Error: keepError(r.Error), Cancel: r.CancelRequested,
+		Created: nanos(r.Created), Started: nanos(r.Started), Next: nanos(r.NextAttempt),
 	})
 }
 
@@ -54,8 +54,8 @@ func scanFnRun(row scanner) (r workflow.Record, err error) {
 	if err := decode("run "+string(r.ID), text, &d); err != nil {
 		return r, err
 	}
-	r.Attempt, r.Output, r.Error, r.Cancel = d.Attempt, d.Output, d.Error.decode(), d.Cancel
-	r.Created, r.Started, r.Next, r.Ended = moment(d.Created), moment(d.Started), moment(d.Next), moment(ended)
+	r.Attempt, r.Output, r.Error, r.CancelRequested = d.Attempt, d.Output, d.Error.decode(), d.Cancel
+	r.Created, r.Started, r.NextAttempt, r.Ended = moment(d.Created), moment(d.Started), moment(d.Next), moment(ended)
 	return r, nil
 }
 
@@ -109,8 +109,8 @@ func (s workflowStore) event(ctx context.Context, t *tx, r workflow.Record) erro
 		Kind     string          `json:"kind,omitempty"`
 		Output   json.RawMessage `json:"output,omitempty"`
 	}{Function: r.Function, Event: r.Event, Attempt: r.Attempt}
-	if !r.Next.IsZero() {
-		data.Next = &r.Next
+	if !r.NextAttempt.IsZero() {
+		data.Next = &r.NextAttempt
 	}
 	if r.Error != nil {
 		data.Error, data.Kind = r.Error.Text, r.Error.Kind.String()
@@ -148,7 +148,7 @@ func (s workflowStore) Advance(ctx context.Context, seq int64, runs []workflow.R
 	return fresh, err
 }
 
-func (s workflowStore) Repeated(ctx context.Context, owner engi.Owner, key string) (engi.Event, error) {
+func (s workflowStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (engi.Event, error) {
 	missing := engi.Errorf(engi.NotFound, "there is no event of this idempotency key")
 	return first(ctx, s.db.read, missing, scanEvent, `SELECT `+eventColumns+` FROM events WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
 }
@@ -161,7 +161,7 @@ func (s workflowStore) Runs(ctx context.Context, owner engi.Owner, f workflow.Fi
 	w.and(f.Type != "", `name = ?`, f.Type)
 	w.and(f.Function != "", `function = ?`, f.Function)
 	w.and(f.State != "", `state = ?`, string(f.State))
-	w.and(f.Ticked, `tick <> ''`)
+	w.and(f.Scheduled, `tick <> ''`)
 	if f.Open {
 		order = "ASC"
 		w.and(true, `ended = 0`)

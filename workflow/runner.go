@@ -19,56 +19,65 @@ import (
 
 // Options configure a Runner.
 type Options struct {
-	Functions []Function
-	Store     Store
-	Events    engi.EventLog // that Store appends to
-	Engine    Engine
-	Log       *slog.Logger  // nil discards
-	MaxQueue  int           // runs that have not ended; Send is refused beyond; 0 means 10000
-	MaxRuns   int           // that have their turn at once; 0 means 256
-	Keep      time.Duration // of what has ended; 0 means 30 days
-	KeepCount int           // runs that have ended; 0 means 100000
+	Functions   []Function
+	Store       Store
+	Events      engi.EventLog // the one that Store appends to
+	Engine      Engine
+	Log         *slog.Logger  // nil discards
+	MaxQueue    int           // runs that have not ended; Send is refused beyond; 0 means 10000
+	MaxRuns     int           // that have their turn at once; 0 means 256
+	Retention   time.Duration // of what has ended; 0 means 30 days
+	RetainCount int           // runs that have ended; 0 means 100000
 }
 
-// A Runner starts functions on events and at their times, and looks after their
-// runs. It implements [engi.Functions], and [Executor] for its engine.
+// A Runner starts functions on events and schedules, and manages their runs. It
+// implements [engi.Functions], and [Executor] for its engine.
 //
-// A run is recorded as queued with its event. When its function's limits
-// allow, it gets its turn: it is recorded as running and handed to the engine.
-// It keeps its turn, also while it waits for another attempt, until it ends.
-// Runs of a function get their turn in the order of their events, but for
-// those whose owner is at a limit. The record is always ahead of the engine:
-// after a crash, whatever is recorded as having its turn is handed over again.
+// A run is recorded as queued together with its event. When the limits allow, it
+// gets a slot: it is recorded as running and started in the engine. It keeps the
+// slot until it ends, also while it waits for another attempt. Runs of a
+// function get slots in the order of their events, except that runs of an owner
+// at its limit are passed over. The record is always ahead of the engine: after
+// a crash, runs that are recorded as having a slot are started again.
 type Runner struct {
 	opt       Options
 	functions map[string]Function
 	inputs    map[string]*jsonschema.Resolved
-	clocks    map[string]schedule
+	schedules map[string]schedule
 
-	nudge chan struct{} // something may get its turn
+	wake chan struct{} // a queued run may get a slot
 
-	mu      sync.Mutex
-	queue   []slot // in order
-	turns   map[engi.FunctionRunID]slot
-	live    map[engi.FunctionRunID]*active
-	running map[string]int    // turns, by function
-	owners  map[[2]string]int // turns, by function and owner
+	mu          sync.Mutex
+	queue       []queuedRun // oldest first
+	slots       map[engi.FunctionRunID]queuedRun
+	active      map[engi.FunctionRunID]*activeRun
+	perFunction map[string]int    // slots in use, by function
+	perOwner    map[[2]string]int // slots in use, by function and owner
 }
 
-// A slot is what a run waits for.
-type slot struct {
+// A queuedRun is a run that waits for a slot, or has one.
+type queuedRun struct {
 	id       engi.FunctionRunID
 	function string
 	owner    engi.Owner
 }
 
-// An active run is being executed.
-type active struct {
+// An activeRun is a run that is being executed.
+type activeRun struct {
 	cancelled chan struct{}
 	once      sync.Once
 }
 
-func (l *active) cancel() { l.once.Do(func() { close(l.cancelled) }) }
+func (a *activeRun) cancel() { a.once.Do(func() { close(a.cancelled) }) }
+
+func (a *activeRun) isCancelled() bool {
+	select {
+	case <-a.cancelled:
+		return true
+	default:
+		return false
+	}
+}
 
 var (
 	_ engi.Functions = (*Runner)(nil)
@@ -82,179 +91,182 @@ const (
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9/._-]{0,127}$`)
 
-// New returns a Runner. Nothing runs before Serve. It reports Invalid for
-// functions that cannot work.
+// New returns a Runner; call Serve. It reports Invalid for functions that cannot
+// work.
 func New(opt Options) (*Runner, error) {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
 	opt.MaxQueue = cmp.Or(opt.MaxQueue, 10000)
 	opt.MaxRuns = cmp.Or(opt.MaxRuns, 256)
-	opt.Keep = cmp.Or(opt.Keep, 30*24*time.Hour)
-	opt.KeepCount = cmp.Or(opt.KeepCount, 100000)
-	o := &Runner{
-		opt: opt, functions: map[string]Function{}, inputs: map[string]*jsonschema.Resolved{}, clocks: map[string]schedule{},
-		nudge: make(chan struct{}, 1), turns: map[engi.FunctionRunID]slot{}, live: map[engi.FunctionRunID]*active{},
-		running: map[string]int{}, owners: map[[2]string]int{},
+	opt.Retention = cmp.Or(opt.Retention, 30*24*time.Hour)
+	opt.RetainCount = cmp.Or(opt.RetainCount, 100000)
+	r := &Runner{
+		opt: opt, functions: map[string]Function{}, inputs: map[string]*jsonschema.Resolved{}, schedules: map[string]schedule{},
+		wake: make(chan struct{}, 1), slots: map[engi.FunctionRunID]queuedRun{}, active: map[engi.FunctionRunID]*activeRun{},
+		perFunction: map[string]int{}, perOwner: map[[2]string]int{},
 	}
 	for _, f := range opt.Functions {
-		if err := o.admit(f); err != nil {
+		if err := r.add(f); err != nil {
 			return nil, err
 		}
 	}
-	return o, nil
+	return r, nil
 }
 
-func (o *Runner) admit(f Function) (err error) {
+func (r *Runner) add(f Function) (err error) {
 	defer engi.Annotate(&err, "function %.140q", f.Name)
 	switch {
 	case !namePattern.MatchString(f.Name):
-		return engi.Errorf(engi.Invalid, "that is no name").WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
-	case o.functions[f.Name].Name != "":
-		return engi.Errorf(engi.Invalid, "there are two of that name")
+		return engi.Errorf(engi.Invalid, "bad name").WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
+	case r.functions[f.Name].Name != "":
+		return engi.Errorf(engi.Invalid, "there are two functions of that name")
 	case f.Event == "" && f.Cron == "":
 		return engi.Errorf(engi.Invalid, "nothing starts it").WithRemedy("give it an event or a cron")
 	case f.Event != "" && !namePattern.MatchString(f.Event):
-		return engi.Errorf(engi.Invalid, "%.140q is no type of an event", f.Event).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
+		return engi.Errorf(engi.Invalid, "%.140q is not a type of an event", f.Event).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
 	case f.Event == engi.EventFunctionLoop || f.Event == engi.EventsDropped:
-		return engi.Errorf(engi.Invalid, "events of type %s start nothing", f.Event)
+		return engi.Errorf(engi.Invalid, "events of type %s cannot start functions", f.Event)
 	case f.Retries < 0 || f.Retries > 100:
 		return engi.Errorf(engi.Invalid, "%d retries are not between 0 and 100", f.Retries)
 	case f.Concurrency < 0 || f.PerOwner < 0 || f.Timeout < 0 || f.Backoff.First < 0 || f.Backoff.Max < 0:
-		return engi.Errorf(engi.Invalid, "it has a negative limit").WithRemedy("leave it out for none")
+		return engi.Errorf(engi.Invalid, "it has a negative limit").WithRemedy("leave it out for no limit")
 	case f.Run == nil:
-		return engi.Errorf(engi.Invalid, "it does nothing")
+		return engi.Errorf(engi.Invalid, "it has no code")
 	}
 	if f.Cron != "" {
-		if o.clocks[f.Name], err = parseCron(f.Cron); err != nil {
+		if r.schedules[f.Name], err = parseCron(f.Cron); err != nil {
 			return err
 		}
 	}
 	if f.Input != nil {
 		var s jsonschema.Schema
 		if err := json.Unmarshal(f.Input, &s); err != nil {
-			return engi.Errorf(engi.Invalid, "its input is no JSON schema: %v", err)
+			return engi.Errorf(engi.Invalid, "its input is not a JSON schema: %v", err)
 		}
-		if o.inputs[f.Name], err = s.Resolve(nil); err != nil {
-			return engi.Errorf(engi.Invalid, "its input is no JSON schema: %v", err)
+		if r.inputs[f.Name], err = s.Resolve(nil); err != nil {
+			return engi.Errorf(engi.Invalid, "its input is not a JSON schema: %v", err)
 		}
 	}
-	o.functions[f.Name] = f
+	r.functions[f.Name] = f
 	return nil
 }
 
-// Functions returns what there is, by name.
-func (o *Runner) Functions() []engi.Function {
-	all := make([]engi.Function, 0, len(o.functions))
-	for _, name := range slices.Sorted(maps.Keys(o.functions)) {
-		all = append(all, o.functions[name].Function)
+// Functions implements [engi.Functions] and [Executor].
+func (r *Runner) Functions() []engi.Function {
+	all := make([]engi.Function, 0, len(r.functions))
+	for _, name := range slices.Sorted(maps.Keys(r.functions)) {
+		all = append(all, r.functions[name].Function)
 	}
 	return all
 }
 
-// bound returns the functions of an event, by name.
-func (o *Runner) bound(event string) (all []Function) {
-	for _, f := range o.Functions() {
+// boundTo returns the functions that are bound to a type of event, sorted by
+// name.
+func (r *Runner) boundTo(event string) (all []Function) {
+	for _, f := range r.Functions() {
 		if f.Event == event {
-			all = append(all, o.functions[f.Name])
+			all = append(all, r.functions[f.Name])
 		}
 	}
 	return all
 }
 
-// Send appends an event and starts its functions.
-func (o *Runner) Send(ctx context.Context, spec engi.EventSpec) (engi.Event, []engi.FunctionRunID, error) {
+// Send implements [engi.Functions].
+func (r *Runner) Send(ctx context.Context, spec engi.EventSpec) (engi.Event, []engi.FunctionRunID, error) {
 	if len(spec.Idempotency) > maxKey {
 		return engi.Event{}, nil, engi.Errorf(engi.Invalid, "the idempotency key has %d bytes, %d at most", len(spec.Idempotency), maxKey)
 	}
-	return o.send(ctx, spec, o.bound(spec.Type))
+	return r.send(ctx, spec, r.boundTo(spec.Type))
 }
 
-// Replay sends the same event again.
-func (o *Runner) Replay(ctx context.Context, owner engi.Owner, id engi.EventID, function string) (engi.Event, []engi.FunctionRunID, error) {
-	old, err := o.opt.Events.Get(ctx, owner, id)
+// Replay implements [engi.Functions].
+func (r *Runner) Replay(ctx context.Context, owner engi.Owner, id engi.EventID, function string) (engi.Event, []engi.FunctionRunID, error) {
+	old, err := r.opt.Events.Get(ctx, owner, id)
 	if err != nil {
 		return old, nil, err
 	}
-	functions := o.bound(old.Type)
+	functions := r.boundTo(old.Type)
 	if function != "" {
 		functions = slices.DeleteFunc(functions, func(f Function) bool { return f.Name != function })
 		if len(functions) == 0 {
-			return engi.Event{}, nil, engi.Errorf(engi.NotFound, "no function %.140q is bound to event %s", function, old.Type).WithRemedy("leave it out to run all that are")
+			return engi.Event{}, nil, engi.Errorf(engi.NotFound, "no function %.140q is bound to event %s", function, old.Type).WithRemedy("leave the function out to run all that are")
 		}
 	}
-	return o.send(ctx, engi.EventSpec{Owner: old.Owner, Type: old.Type, Data: old.Data, Replay: old.ID}, functions)
+	return r.send(ctx, engi.EventSpec{Owner: old.Owner, Type: old.Type, Data: old.Data, Replay: old.ID}, functions)
 }
 
-// send appends an event with the runs of functions.
-func (o *Runner) send(ctx context.Context, spec engi.EventSpec, functions []Function) (e engi.Event, ids []engi.FunctionRunID, err error) {
+// send appends an event and starts functions on it.
+func (r *Runner) send(ctx context.Context, spec engi.EventSpec, functions []Function) (e engi.Event, ids []engi.FunctionRunID, err error) {
 	if len(spec.Data) == 0 || string(spec.Data) == "null" {
 		spec.Data = json.RawMessage("{}")
 	}
 	switch {
 	case !namePattern.MatchString(spec.Type):
-		return e, nil, engi.Errorf(engi.Invalid, "%.140q is no type of an event", spec.Type).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
+		return e, nil, engi.Errorf(engi.Invalid, "%.140q is not a type of an event", spec.Type).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
 	case slices.Contains(engi.EventTypes(), spec.Type) && spec.Replay == "":
-		return e, nil, engi.Errorf(engi.Invalid, "events of type %s are engi's own", spec.Type).WithRemedy("choose another type, such as yours/%s", spec.Type)
+		return e, nil, engi.Errorf(engi.Invalid, "events of type %s are appended by engi only", spec.Type).WithRemedy("choose another type, such as yours/%s", spec.Type)
 	case len(spec.Data) > maxData:
-		return e, nil, engi.Errorf(engi.Invalid, "the data of the event has %d bytes, %d at most", len(spec.Data), maxData).WithRemedy("keep it in a file or a volume and send where it is")
+		return e, nil, engi.Errorf(engi.Invalid, "the data of the event has %d bytes, %d at most", len(spec.Data), maxData).WithRemedy("keep the data in a file or volume and send its location")
 	}
 	var object map[string]any
 	if err := json.Unmarshal(spec.Data, &object); err != nil {
-		return e, nil, engi.Errorf(engi.Invalid, "the data of the event is no JSON object: %v", err)
+		return e, nil, engi.Errorf(engi.Invalid, "the data of the event is not a JSON object: %v", err)
 	}
 	if spec.Idempotency != "" {
-		switch old, err := o.opt.Store.Repeated(ctx, spec.Owner, spec.Idempotency); {
+		switch old, err := r.opt.Store.ByIdempotencyKey(ctx, spec.Owner, spec.Idempotency); {
 		case err == nil:
-			return o.sent(ctx, old)
+			return r.alreadySent(ctx, old)
 		case engi.KindOf(err) != engi.NotFound:
 			return e, nil, err
 		}
 	}
 	for _, f := range functions {
-		if input := o.inputs[f.Name]; input != nil {
+		if input := r.inputs[f.Name]; input != nil {
 			if err := input.Validate(object); err != nil {
-				return e, nil, engi.Errorf(engi.Invalid, "function %s does not take the event's data: %.500v", f.Name, err).
-					WithRemedy("'engi events functions --json' shows what it takes")
+				return e, nil, engi.Errorf(engi.Invalid, "function %s does not accept the event's data: %.500v", f.Name, err).
+					WithRemedy("'engi events functions --json' shows its input schema")
 			}
 		}
 	}
 	if len(functions) > 0 {
-		if line, err := o.line(ctx, engi.Event{Actor: engi.ActorOf(ctx)}); err != nil {
+		causes, err := r.causes(ctx, engi.Event{Actor: engi.ActorOf(ctx)})
+		if err != nil {
 			return e, nil, err
-		} else if len(line) >= maxGenerations {
-			return e, nil, engi.Errorf(engi.Denied, "the event was sent by a function that was started by a function, %d deep", len(line)).WithRemedy("let functions not start each other without end")
+		}
+		if len(causes) >= maxCauses {
+			return e, nil, engi.Errorf(engi.Denied, "the event was sent by a chain of %d functions that started each other", len(causes)).WithRemedy("make sure that functions do not start each other endlessly")
 		}
 	}
-	if err := o.full(len(functions)); err != nil {
+	if err := r.checkQueue(len(functions)); err != nil {
 		return e, nil, err
 	}
 	spec.ID = engi.NewEventID()
 	var runs []Record
 	for _, f := range functions {
-		r := newRun(f, engi.Event{ID: spec.ID, Owner: spec.Owner, Type: spec.Type})
-		runs, ids = append(runs, r), append(ids, r.ID)
+		rec := newRun(f, engi.Event{ID: spec.ID, Owner: spec.Owner, Type: spec.Type})
+		runs, ids = append(runs, rec), append(ids, rec.ID)
 	}
-	e, err = o.opt.Store.Send(ctx, spec, runs)
+	e, err = r.opt.Store.Send(ctx, spec, runs)
 	if spec.Idempotency != "" && engi.KindOf(err) == engi.Conflict {
-		// Somebody else has come with the same key meanwhile.
-		if old, again := o.opt.Store.Repeated(ctx, spec.Owner, spec.Idempotency); again == nil {
-			return o.sent(ctx, old)
+		// Another request has used the same key in the meantime.
+		if old, again := r.opt.Store.ByIdempotencyKey(ctx, spec.Owner, spec.Idempotency); again == nil {
+			return r.alreadySent(ctx, old)
 		}
 	}
 	if err != nil {
 		return engi.Event{}, nil, err
 	}
-	o.enqueue(runs...)
+	r.enqueue(runs...)
 	return e, ids, nil
 }
 
-// sent returns an event of before with its runs.
-func (o *Runner) sent(ctx context.Context, e engi.Event) (engi.Event, []engi.FunctionRunID, error) {
-	runs, err := o.opt.Store.Runs(ctx, e.Owner, Filter{FunctionFilter: engi.FunctionFilter{Event: e.ID}})
+// alreadySent returns an event that was sent before, with its runs.
+func (r *Runner) alreadySent(ctx context.Context, e engi.Event) (engi.Event, []engi.FunctionRunID, error) {
+	runs, err := r.opt.Store.Runs(ctx, e.Owner, Filter{FunctionFilter: engi.FunctionFilter{Event: e.ID}})
 	var ids []engi.FunctionRunID
-	for _, r := range slices.Backward(runs) {
-		ids = append(ids, r.ID)
+	for _, rec := range slices.Backward(runs) {
+		ids = append(ids, rec.ID)
 	}
 	return e, ids, err
 }
@@ -265,158 +277,158 @@ func newRun(f Function, e engi.Event) Record {
 	}}
 }
 
-// full reports Exhausted if there is no place for n more runs.
-func (o *Runner) full(n int) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if n > 0 && len(o.queue)+len(o.turns)+n > o.opt.MaxQueue {
-		return engi.Errorf(engi.Exhausted, "%d runs of functions have not ended", o.opt.MaxQueue).WithRemedy("wait, or cancel some").WithRetry(engi.Retry{AfterMillis: 5000})
+// checkQueue reports Exhausted if the queue has no room for n more runs.
+func (r *Runner) checkQueue(n int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n > 0 && len(r.queue)+len(r.slots)+n > r.opt.MaxQueue {
+		return engi.Errorf(engi.Exhausted, "%d runs of functions are queued or active", r.opt.MaxQueue).WithRemedy("wait, or cancel some").WithRetry(engi.Retry{AfterMillis: 5000})
 	}
 	return nil
 }
 
-// enqueue queues runs that are recorded.
-func (o *Runner) enqueue(runs ...Record) {
+// enqueue queues recorded runs.
+func (r *Runner) enqueue(runs ...Record) {
 	if len(runs) == 0 {
 		return
 	}
-	o.mu.Lock()
-	for _, r := range runs {
-		o.queue = append(o.queue, slotOf(r))
+	r.mu.Lock()
+	for _, rec := range runs {
+		r.queue = append(r.queue, queuedRunOf(rec))
 	}
-	o.mu.Unlock()
-	o.poke()
+	r.mu.Unlock()
+	r.wakeUp()
 }
 
-func slotOf(r Record) slot { return slot{r.ID, r.Function, r.Owner} }
+func queuedRunOf(r Record) queuedRun { return queuedRun{r.ID, r.Function, r.Owner} }
 
-func (o *Runner) poke() {
+func (r *Runner) wakeUp() {
 	select {
-	case o.nudge <- struct{}{}:
+	case r.wake <- struct{}{}:
 	default:
 	}
 }
 
-func limit(n int) int {
+func clampLimit(n int) int {
 	if n <= 0 {
 		return 100
 	}
 	return min(n, 1000)
 }
 
-// Runs returns runs, the newest first.
-func (o *Runner) Runs(ctx context.Context, owner engi.Owner, f engi.FunctionFilter) ([]engi.FunctionRun, error) {
-	f.Limit = limit(f.Limit)
-	records, err := o.opt.Store.Runs(ctx, owner, Filter{FunctionFilter: f})
+// Runs implements [engi.Functions].
+func (r *Runner) Runs(ctx context.Context, owner engi.Owner, f engi.FunctionFilter) ([]engi.FunctionRun, error) {
+	f.Limit = clampLimit(f.Limit)
+	records, err := r.opt.Store.Runs(ctx, owner, Filter{FunctionFilter: f})
 	if err != nil {
 		return nil, err
 	}
 	all := make([]engi.FunctionRun, 0, len(records))
-	for _, r := range records {
-		all = append(all, r.FunctionRun)
+	for _, rec := range records {
+		all = append(all, rec.FunctionRun)
 	}
 	return all, nil
 }
 
-// Run returns a run with its steps.
-func (o *Runner) Run(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (engi.FunctionRun, error) {
-	r, err := o.opt.Store.Run(ctx, owner, id)
-	return r.FunctionRun, err
+// Run implements [engi.Functions].
+func (r *Runner) Run(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (engi.FunctionRun, error) {
+	rec, err := r.opt.Store.Run(ctx, owner, id)
+	return rec.FunctionRun, err
 }
 
-// Wait returns a run once it has ended.
-func (o *Runner) Wait(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (engi.FunctionRun, error) {
-	last, err := o.opt.Events.Last(ctx)
+// Wait implements [engi.Functions].
+func (r *Runner) Wait(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (engi.FunctionRun, error) {
+	last, err := r.opt.Events.Last(ctx)
 	if err != nil {
 		return engi.FunctionRun{}, err
 	}
-	r, err := o.Run(ctx, owner, id)
-	if err != nil || !r.Ended.IsZero() {
-		return r, err
+	run, err := r.Run(ctx, owner, id)
+	if err != nil || !run.Ended.IsZero() {
+		return run, err
 	}
-	for e, err := range o.opt.Events.Follow(ctx, owner, engi.EventFilter{Subject: string(id), After: last}) {
+	for e, err := range r.opt.Events.Follow(ctx, owner, engi.EventFilter{Subject: string(id), After: last}) {
 		if err != nil {
-			return r, err
+			return run, err
 		}
 		switch strings.TrimPrefix(e.Type, engi.EventFunctionPrefix) {
 		case string(engi.FunctionDone), string(engi.FunctionFailed), string(engi.FunctionCancelled):
-			return o.Run(ctx, owner, id)
+			return r.Run(ctx, owner, id)
 		}
 	}
-	return r, nil // unreachable: Follow ends with an error
+	return run, nil // unreachable: Follow ends with an error
 }
 
-// Cancel ends a run after the step it is in.
-func (o *Runner) Cancel(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) error {
-	r, err := o.opt.Store.Update(ctx, owner, id, func(r *Record) error {
-		switch r.State {
+// Cancel implements [engi.Functions].
+func (r *Runner) Cancel(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) error {
+	rec, err := r.opt.Store.Update(ctx, owner, id, func(rec *Record) error {
+		switch rec.State {
 		case engi.FunctionQueued, engi.FunctionWaiting:
-			end(r, engi.FunctionCancelled)
+			endRun(rec, engi.FunctionCancelled)
 		case engi.FunctionRunning:
-			r.Cancel = true
+			rec.CancelRequested = true
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	if r.Over() {
-		o.release(id)
-		o.opt.Engine.Wake(id)
+	if rec.HasEnded() {
+		r.release(id)
+		r.opt.Engine.Wake(id)
 		return nil
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if l := o.live[id]; l != nil {
-		l.cancel()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if run := r.active[id]; run != nil {
+		run.cancel()
 	}
 	return nil
 }
 
-func end(r *Record, s engi.FunctionState) {
-	r.State, r.Ended, r.Next = s, time.Now().UTC(), time.Time{}
+func endRun(r *Record, s engi.FunctionState) {
+	r.State, r.Ended, r.NextAttempt = s, time.Now().UTC(), time.Time{}
 	if s != engi.FunctionFailed {
 		r.Error = nil
 	}
 }
 
-// release gives a run's turn, or its place in the queue, to others.
-func (o *Runner) release(id engi.FunctionRunID) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.queue = slices.DeleteFunc(o.queue, func(p slot) bool { return p.id == id })
-	if p, ok := o.turns[id]; ok {
-		delete(o.turns, id)
-		o.count(p, -1)
-		o.poke()
+// release removes a run from the queue, or frees its slot.
+func (r *Runner) release(id engi.FunctionRunID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.queue = slices.DeleteFunc(r.queue, func(q queuedRun) bool { return q.id == id })
+	if q, ok := r.slots[id]; ok {
+		delete(r.slots, id)
+		r.count(q, -1)
+		r.wakeUp()
 	}
 }
 
-func (o *Runner) count(p slot, n int) {
-	o.running[p.function] += n
-	if o.owners[[2]string{p.function, string(p.owner)}] += n; o.owners[[2]string{p.function, string(p.owner)}] == 0 {
-		delete(o.owners, [2]string{p.function, string(p.owner)})
+func (r *Runner) count(q queuedRun, n int) {
+	r.perFunction[q.function] += n
+	if r.perOwner[[2]string{q.function, string(q.owner)}] += n; r.perOwner[[2]string{q.function, string(q.owner)}] == 0 {
+		delete(r.perOwner, [2]string{q.function, string(q.owner)})
 	}
 }
 
-// turn takes the next run whose turn it is out of the queue.
-func (o *Runner) turn() (slot, bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(o.turns) >= o.opt.MaxRuns {
-		return slot{}, false
+// next moves the first run that the limits allow from the queue to a slot.
+func (r *Runner) next() (queuedRun, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.slots) >= r.opt.MaxRuns {
+		return queuedRun{}, false
 	}
-	i := slices.IndexFunc(o.queue, func(p slot) bool {
-		f := o.functions[p.function]
-		return (f.Concurrency == 0 || o.running[p.function] < f.Concurrency) &&
-			(f.PerOwner == 0 || o.owners[[2]string{p.function, string(p.owner)}] < f.PerOwner)
+	i := slices.IndexFunc(r.queue, func(q queuedRun) bool {
+		f := r.functions[q.function]
+		return (f.Concurrency == 0 || r.perFunction[q.function] < f.Concurrency) &&
+			(f.PerOwner == 0 || r.perOwner[[2]string{q.function, string(q.owner)}] < f.PerOwner)
 	})
 	if i < 0 {
-		return slot{}, false
+		return queuedRun{}, false
 	}
-	p := o.queue[i]
-	o.queue = slices.Delete(o.queue, i, i+1)
-	o.turns[p.id] = p
-	o.count(p, 1)
-	return p, true
+	q := r.queue[i]
+	r.queue = slices.Delete(r.queue, i, i+1)
+	r.slots[q.id] = q
+	r.count(q, 1)
+	return q, true
 }

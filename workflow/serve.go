@@ -9,109 +9,113 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Serve runs functions until ctx ends, beginning with what a crash or a stop
-// has left; then it lets go of what runs, to be gone on with later, and waits.
-// A clock's tick that was missed is made up for once, if the function has run
-// by its clock before.
-func (o *Runner) Serve(ctx context.Context, ready func()) error {
-	open, err := o.opt.Store.Runs(ctx, "", Filter{Open: true})
+// Serve runs functions until ctx ends, including the runs that earlier processes
+// have left. It then interrupts active runs, for the next process to continue,
+// and waits for them. A scheduled time that passed while no node was running is
+// made up for once, if the schedule has started the function before.
+func (r *Runner) Serve(ctx context.Context, ready func()) error {
+	open, err := r.opt.Store.Runs(ctx, "", Filter{Open: true})
 	if err != nil {
 		return err
 	}
-	var begun []slot
-	o.mu.Lock()
-	for _, r := range open {
-		p := slotOf(r)
-		if r.State == engi.FunctionQueued {
-			o.queue = append(o.queue, p)
+	var toStart []queuedRun
+	r.mu.Lock()
+	for _, rec := range open {
+		q := queuedRunOf(rec)
+		if rec.State == engi.FunctionQueued {
+			r.queue = append(r.queue, q)
 			continue
 		}
-		begun = append(begun, p)
-		o.turns[p.id] = p
-		o.count(p, 1)
+		toStart = append(toStart, q)
+		r.slots[q.id] = q
+		r.count(q, 1)
 	}
-	o.mu.Unlock()
+	r.mu.Unlock()
 
 	ctx, cancel := context.WithCancel(ctx)
-	gone, there := make(chan struct{}), make(chan struct{})
-	var failure error // of the engine; after gone
+	ended, started := make(chan struct{}), make(chan struct{})
+	var failure error // of the engine; after ended
 	go func() {
-		defer close(gone)
-		failure = o.opt.Engine.Run(ctx, o, func() { close(there) })
+		defer close(ended)
+		failure = r.opt.Engine.Run(ctx, r, func() { close(started) })
 	}()
 	defer func() {
 		cancel()
-		<-gone
+		<-ended
 	}()
 	select {
-	case <-there:
-	case <-gone:
+	case <-started:
+	case <-ended:
 		return failure
 	}
-	if err := o.wind(ctx); err != nil {
+	if err := r.startMissed(ctx); err != nil {
 		return err
 	}
-	following, err := o.follow(ctx)
+	following, err := r.followEvents(ctx)
 	if err != nil {
 		return err
 	}
-	defer following.Wait() // after cancel
+	defer func() {
+		cancel()
+		following.Wait()
+	}()
 	ready()
-	o.poke()
-	o.loop(ctx, begun, gone)
+	r.wakeUp()
+	r.loop(ctx, toStart, ended)
 	if ctx.Err() == nil {
-		return cmp.Or(failure, error(engi.Errorf(engi.Internal, "the engine has ended")))
+		return cmp.Or(failure, error(engi.Errorf(engi.Internal, "the engine ended")))
 	}
 	cancel()
-	<-gone
+	<-ended
 	return failure
 }
 
-// loop gives turns until ctx or the engine ends.
-func (o *Runner) loop(ctx context.Context, begun []slot, gone <-chan struct{}) {
-	again := time.NewTimer(0) // hand over what could not be
+// loop starts runs until ctx or the engine ends. toStart are runs that have a
+// slot.
+func (r *Runner) loop(ctx context.Context, toStart []queuedRun, ended <-chan struct{}) {
+	again := time.NewTimer(0) // to start what could not be started
 	defer again.Stop()
 	wait := time.Second
 	tidy := time.NewTicker(time.Hour)
 	defer tidy.Stop()
-	o.forget(ctx)
+	r.forget(ctx)
 	seen := time.Now()
-	clock := time.NewTimer(o.untilTick(seen))
+	clock := time.NewTimer(r.untilNext(seen))
 	defer clock.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-gone:
+		case <-ended:
 			return
 		case <-tidy.C:
-			o.forget(ctx)
+			r.forget(ctx)
 		case <-clock.C:
 			now := time.Now()
-			o.tick(ctx, seen, now)
+			r.startDue(ctx, seen, now)
 			seen = now
-			clock.Reset(o.untilTick(now))
+			clock.Reset(r.untilNext(now))
 		case <-again.C:
-			var failed []slot
-			for _, p := range begun {
-				if !o.hand(ctx, p) {
-					failed = append(failed, p)
+			var failed []queuedRun
+			for _, q := range toStart {
+				if !r.dispatch(ctx, q) {
+					failed = append(failed, q)
 				}
 			}
-			if begun = failed; len(begun) > 0 {
+			if toStart = failed; len(toStart) > 0 {
 				again.Reset(wait)
 				wait = min(2*wait, 30*time.Second)
 			} else {
 				wait = time.Second
 			}
-		case <-o.nudge:
+		case <-r.wake:
 			for ctx.Err() == nil {
-				p, ok := o.turn()
+				q, ok := r.next()
 				if !ok {
 					break
 				}
-				if !o.hand(ctx, p) {
-					if begun = append(begun, p); len(begun) == 1 {
+				if !r.dispatch(ctx, q) {
+					if toStart = append(toStart, q); len(toStart) == 1 {
 						again.Reset(wait)
 					}
 				}
@@ -120,35 +124,36 @@ func (o *Runner) loop(ctx context.Context, begun []slot, gone <-chan struct{}) {
 	}
 }
 
-// hand records that a run has its turn and hands it to the engine.
-func (o *Runner) hand(ctx context.Context, p slot) bool {
-	_, err := o.opt.Store.Update(ctx, "", p.id, func(r *Record) error {
-		if r.State == engi.FunctionQueued {
-			return begin(r)
+// dispatch records that a run has a slot and starts it in the engine. It reports
+// whether that is done, or no longer needed.
+func (r *Runner) dispatch(ctx context.Context, q queuedRun) bool {
+	_, err := r.opt.Store.Update(ctx, "", q.id, func(rec *Record) error {
+		if rec.State == engi.FunctionQueued {
+			return beginAttempt(rec)
 		}
-		if r.Over() {
-			return errOver
+		if rec.HasEnded() {
+			return errEnded
 		}
 		return nil
 	})
 	if err == nil {
-		err = o.opt.Engine.Start(ctx, p.id, p.function)
+		err = r.opt.Engine.Start(ctx, q.id, q.function)
 	}
 	switch {
 	case err == nil:
 		return true
-	case errors.Is(err, errOver), engi.KindOf(err) == engi.NotFound:
-		o.release(p.id)
+	case errors.Is(err, errEnded), engi.KindOf(err) == engi.NotFound:
+		r.release(q.id)
 		return true
 	}
 	if ctx.Err() == nil {
-		o.opt.Log.WarnContext(ctx, "hand a run to the engine; it is tried again", "function", p.function, "run", p.id, "error", err)
+		r.opt.Log.WarnContext(ctx, "start a run in the engine; it is retried", "function", q.function, "run", q.id, "error", err)
 	}
 	return false
 }
 
-func (o *Runner) forget(ctx context.Context) {
-	if err := o.opt.Store.Forget(ctx, time.Now().Add(-o.opt.Keep), o.opt.KeepCount); err != nil && ctx.Err() == nil {
-		o.opt.Log.WarnContext(ctx, "forget runs", "error", err)
+func (r *Runner) forget(ctx context.Context) {
+	if err := r.opt.Store.Forget(ctx, time.Now().Add(-r.opt.Retention), r.opt.RetainCount); err != nil && ctx.Err() == nil {
+		r.opt.Log.WarnContext(ctx, "delete old runs", "error", err)
 	}
 }

@@ -7,29 +7,28 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Record is a run as it is kept.
+// A Record is a stored run.
 type Record struct {
 	engi.FunctionRun
-	Type   string    // of its event; empty of one that a clock started
-	Key    string    // unique, of the tick or the event that started it; empty of one that was sent for
-	Next   time.Time // of a waiting run: of its next attempt
-	Cancel bool      // somebody wants a running run to end
+	Type            string    // of its event; empty if a schedule started it
+	Key             string    // unique: function and scheduled time, or the event of engi's own that started it; empty for other runs
+	NextAttempt     time.Time // of a waiting run
+	CancelRequested bool      // a running run shall end after its current step
 }
 
-// Over reports whether the run has ended.
-func (r Record) Over() bool { return !r.Ended.IsZero() }
+// HasEnded reports whether the run has ended.
+func (r Record) HasEnded() bool { return !r.Ended.IsZero() }
 
 // A Filter selects runs. Zero fields select all.
 type Filter struct {
 	engi.FunctionFilter
-	Open   bool // only those that have not ended, the oldest first
-	Ticked bool // only those that a clock started
+	Open      bool // only those that have not ended, oldest first
+	Scheduled bool // only those that a schedule started
 }
 
-// A Store keeps runs, and appends an event to the log for each change of their
-// state and each step that ends. It is safe for concurrent use; what a method
-// has kept survives a crash. Methods with an owner see only what is that
-// owner's; the empty one sees all.
+// A Store stores runs durably, and appends an event to the log for each change
+// of their state and each step that ends. Methods with an owner see only what
+// that owner owns; the empty owner sees all. It is safe for concurrent use.
 type Store interface {
 	EventStore
 	RunStore
@@ -37,33 +36,37 @@ type Store interface {
 
 // An EventStore starts runs on events.
 type EventStore interface {
-	// Send appends an event and keeps the runs that it starts: all or nothing.
-	// It reports Conflict if the owner has an event of the same idempotency key.
+	// Send appends an event and stores the runs that it starts, in one
+	// transaction. It reports Conflict if the owner has an event with the same
+	// idempotency key.
 	Send(ctx context.Context, spec engi.EventSpec, runs []Record) (engi.Event, error)
-	// Repeated returns the event of an idempotency key, or NotFound.
-	Repeated(ctx context.Context, owner engi.Owner, key string) (engi.Event, error)
-	// Cursor returns how far the log has been read for runs; -1 if nobody has.
+	// ByIdempotencyKey returns the event with an idempotency key, or NotFound.
+	ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (engi.Event, error)
+	// Cursor returns up to which Seq of the log runs have been started; -1 if
+	// it was never advanced.
 	Cursor(ctx context.Context) (int64, error)
-	// Advance moves the cursor and keeps the runs that the event there starts,
-	// those whose key is known excepted. It returns those that are new.
+	// Advance moves the cursor and stores the runs that the event there starts,
+	// except those whose key exists, in one transaction. It returns the new
+	// ones.
 	Advance(ctx context.Context, seq int64, runs []Record) ([]Record, error)
 }
 
-// A RunStore keeps runs.
+// A RunStore stores runs.
 type RunStore interface {
-	// Put keeps a run that a clock started. It reports Conflict if there is a
-	// run of the same key.
+	// Put stores a run that a schedule started. It reports Conflict if there is
+	// a run with the same key.
 	Put(ctx context.Context, r Record) error
-	// Runs returns runs without steps, the newest first. A limit of 0 means all.
+	// Runs returns runs without steps, newest first unless f is Open. A limit
+	// of 0 means all.
 	Runs(ctx context.Context, owner engi.Owner, f Filter) ([]Record, error)
 	// Run returns a run with its steps, or NotFound.
 	Run(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (Record, error)
-	// Update changes a run, unless change returns an error; nobody else changes
-	// it meanwhile. It returns the run without its steps as it is then.
+	// Update changes a run atomically, unless change returns an error. It
+	// returns the changed run without its steps.
 	Update(ctx context.Context, owner engi.Owner, id engi.FunctionRunID, change func(*Record) error) (Record, error)
-	// Step keeps how a step of r is, instead of what was kept of that name.
+	// Step stores a step of r, replacing the one of the same name.
 	Step(ctx context.Context, r Record, s engi.FunctionStep) error
-	// Forget removes runs that ended before a time, and the oldest that ended
-	// beyond count, with their steps.
+	// Forget deletes runs that ended before a time, and the oldest of those that
+	// have ended if there are more than count, with their steps.
 	Forget(ctx context.Context, before time.Time, count int) error
 }

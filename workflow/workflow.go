@@ -1,11 +1,10 @@
-// Package workflow runs durable functions: what is done on an event or at set
-// times, in steps that are not repeated once they are done. It records the runs
-// that events start, gives them their turn, retries those that fail, and knows
-// what became of them. It implements [engi.Functions].
+// Package workflow runs durable functions: on events or on a schedule, in steps
+// that are not repeated once they have completed. It records runs, queues them
+// within the limits of their functions, retries failures and reports the
+// outcome. It implements [engi.Functions].
 //
-// It is not for executing: an [Engine] calls it back and remembers the results
-// of steps; see the packages below. What functions do is theirs; those that
-// come with engi are in package builtin.
+// An [Engine] drives the execution and remembers the results of steps; see the
+// packages below. The functions that come with engi are in package builtin.
 package workflow
 
 import (
@@ -16,6 +15,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime/debug"
+	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -23,31 +23,32 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Function is one that is carried out here. Between steps Run must be
-// deterministic and quick: engines call it again from the top, after a crash,
-// for another attempt, or for every single step, and the steps that are done
-// are then not done again. All that touches the world belongs into a [Step].
+// A Function is a durable function with its code. Run must be deterministic and
+// quick between steps: it is called again from the top after a crash, for
+// another attempt, and by some engines for every single step. Completed steps
+// return their remembered results then. Everything with side effects belongs in
+// a [Step].
 //
-// What Run returns is the run's output, as JSON. An error of the kinds
-// Invalid, NotFound, Denied, Anonymous, Unsupported and Conflict, and one in
-// [Final], ends the run; others are retried, after the time of their hint if
-// they have one.
+// What Run returns is the run's output, as JSON. An error of kind Invalid,
+// NotFound, Denied, Anonymous, Unsupported or Conflict, and one wrapped by
+// [Final], fails the run; others are retried, not before the time of their retry
+// hint.
 type Function struct {
 	engi.Function
-	Owner   engi.Owner // in whose name a clock starts it
+	Owner   engi.Owner // of the runs that its schedule starts
 	Backoff Backoff
 	Run     func(ctx context.Context, r *Run) (any, error)
 }
 
-// A Backoff says how long a run waits for its next attempt: First, then twice
-// as long each time, up to Max, and in each case up to a fifth longer or
-// shorter, so that those that failed together do not come back together.
+// A Backoff says how long a run waits for its next attempt: First, then twice as
+// long each time, up to Max. A random fifth is added or subtracted, so that runs
+// that failed together are not retried together.
 type Backoff struct {
 	First time.Duration // 0 means 1 s
 	Max   time.Duration // 0 means 5 min
 }
 
-// after is the wait after an attempt, counted from 1.
+// after returns the wait after an attempt, counted from 1.
 func (b Backoff) after(attempt int, hint engi.Retry) time.Duration {
 	if b.First <= 0 {
 		b.First = time.Second
@@ -64,22 +65,22 @@ func (b Backoff) after(attempt int, hint engi.Retry) time.Duration {
 	return max(d, min(time.Duration(hint.AfterMillis)*time.Millisecond, time.Hour))
 }
 
-// Bounds of what functions give back.
+// Limits of runs.
 const (
-	maxStepName   = 128     // bytes
-	maxSteps      = 1000    // of a run
-	maxStepResult = 1 << 20 // bytes of JSON that are remembered
-	maxShown      = 64 << 10
-	maxOutput     = 256 << 10
+	maxStepName    = 128       // bytes
+	maxSteps       = 1000      // of a run
+	maxStepResult  = 1 << 20   // bytes of JSON
+	maxShownOutput = 64 << 10  // bytes of a step's output in its record
+	maxOutput      = 256 << 10 // bytes of a run's output
 )
 
-// A Run is a run as its function sees it. Its methods, and [Step], are called
-// by the goroutine that Run of the function was called in.
+// A Run is a run as its function sees it. Its methods, and [Step], must be called
+// from the goroutine in which the function was called.
 type Run struct {
 	ID       engi.FunctionRunID
 	Owner    engi.Owner
 	Function string
-	Event    engi.Event // without ID and type, and with the data {}, of a run that a clock started
+	Event    engi.Event // without ID and type, and with data {}, if a schedule started the run
 	Attempt  int        // from 1
 	Log      *slog.Logger
 
@@ -87,14 +88,14 @@ type Run struct {
 	stepper   Stepper
 	cancelled <-chan struct{}
 	used      map[string]bool
-	steps     map[string]engi.FunctionStep // as recorded
+	steps     map[string]engi.FunctionStep // as recorded, by name
 }
 
-// Cancelled is closed when somebody asks for the run to end. No further step
-// begins then; one that takes long ends what it waits for, and returns.
+// Cancelled is closed when the run is cancelled. No further step begins then; a
+// long step should stop what it waits for and return.
 func (r *Run) Cancelled() <-chan struct{} { return r.cancelled }
 
-// Data reads the event's data into v. It reports Invalid.
+// Data decodes the event's data into v. It reports Invalid.
 func (r *Run) Data(v any) error {
 	if err := json.Unmarshal(r.Event.Data, v); err != nil {
 		return engi.Errorf(engi.Invalid, "the data of the event: %v", err)
@@ -102,27 +103,27 @@ func (r *Run) Data(v any) error {
 	return nil
 }
 
-// Send sends an event in the name of the run's owner, in a step of the given
-// name: once, whatever happens.
+// Send sends an event on behalf of the run's owner, exactly once, in a step of
+// the given name.
 func (r *Run) Send(ctx context.Context, step, eventType string, data any) (engi.EventID, error) {
 	return Step(ctx, r, step, func(ctx context.Context) (engi.EventID, error) {
 		raw, err := json.Marshal(data)
 		if err != nil {
-			return "", engi.Errorf(engi.Invalid, "the data of event %s cannot be encoded: %v", eventType, err)
+			return "", engi.Errorf(engi.Invalid, "encode the data of event %s: %v", eventType, err)
 		}
 		e, _, err := r.runner.Send(ctx, engi.EventSpec{Owner: r.Owner, Type: eventType, Data: raw, Idempotency: string(r.ID) + "/" + step})
 		return e.ID, err
 	})
 }
 
-// Step does fn once in the life of a run: once it has returned without an
-// error, its result is remembered and returned ever after. If the node dies
-// while fn goes on, or before its result is on disk, fn is called again; what
-// must not happen twice needs a key of its own, like the run's ID and the name.
+// Step completes fn once per run: once fn has returned without an error, its
+// result is remembered and returned from then on. If the node crashes before the
+// result is on disk, fn is called again; what must not happen twice needs an
+// idempotency key, such as the run's ID and the step's name.
 //
-// Names are unique in a run; loops number them. The result goes through JSON
-// the first time too, and may have 1 MiB of it. A panic of fn is an Internal
-// error. A step that failed is done again in the run's next attempt.
+// Names are unique within a run; number them in loops. The result is converted
+// to JSON, the first time too, of at most 1 MiB. A panic of fn becomes an
+// Internal error. A failed step is repeated in the run's next attempt.
 func Step[T any](ctx context.Context, r *Run, name string, fn func(ctx context.Context) (T, error)) (T, error) {
 	var result T
 	raw, err := r.step(ctx, name, func(ctx context.Context) (json.RawMessage, error) {
@@ -133,9 +134,9 @@ func Step[T any](ctx context.Context, r *Run, name string, fn func(ctx context.C
 		raw, err := json.Marshal(v)
 		switch {
 		case err != nil:
-			return nil, engi.Errorf(engi.Invalid, "step %s: its result cannot be written down: %v", name, err)
+			return nil, engi.Errorf(engi.Invalid, "step %s: encode its result: %v", name, err)
 		case len(raw) > maxStepResult:
-			return nil, engi.Errorf(engi.Invalid, "step %s: its result has %d bytes, %d at most", name, len(raw), maxStepResult).WithRemedy("keep long things in a file or a volume and return where they are")
+			return nil, engi.Errorf(engi.Invalid, "step %s: its result has %d bytes, %d at most", name, len(raw), maxStepResult).WithRemedy("keep large data in a file or volume and return its location")
 		}
 		return raw, nil
 	})
@@ -143,18 +144,18 @@ func Step[T any](ctx context.Context, r *Run, name string, fn func(ctx context.C
 		return result, err
 	}
 	if err := json.Unmarshal(raw, &result); err != nil {
-		return result, engi.Errorf(engi.Invalid, "step %s: its remembered result is of another type: %v", name, err)
+		return result, engi.Errorf(engi.Invalid, "step %s: its remembered result has another type: %v", name, err)
 	}
 	return result, nil
 }
 
 func (r *Run) step(ctx context.Context, name string, fn func(context.Context) (json.RawMessage, error)) (json.RawMessage, error) {
-	if err := checkName("step", name, maxStepName); err != nil {
+	if err := checkStepName(name); err != nil {
 		return nil, err
 	}
 	switch {
 	case r.used[name]:
-		return nil, engi.Errorf(engi.Invalid, "there are two steps called %q in a run of %s", name, r.Function).WithRemedy("number the steps of a loop")
+		return nil, engi.Errorf(engi.Invalid, "there are two steps named %q in a run of %s", name, r.Function).WithRemedy("number the steps of a loop")
 	case len(r.used) >= maxSteps:
 		return nil, engi.Errorf(engi.Invalid, "a run of %s has more than %d steps", r.Function, maxSteps)
 	}
@@ -170,18 +171,18 @@ func (r *Run) step(ctx context.Context, name string, fn func(context.Context) (j
 	raw, err := r.stepper.Step(ctx, name, func(ctx context.Context) (raw json.RawMessage, err error) {
 		s := r.steps[name]
 		s.Name, s.Attempts, s.Started, s.Ended, s.Error = name, s.Attempts+1, time.Now().UTC(), time.Time{}, nil
-		r.note(ctx, s)
+		r.recordStep(ctx, s)
 		defer func() {
 			if p := recover(); p != nil {
-				raw, err = nil, r.panicked("step "+name, p)
+				raw, err = nil, r.panicError("step "+name, p)
 			}
 			s.Ended, s.Output = time.Now().UTC(), nil
 			if err != nil {
-				s.Error = plain(err)
-			} else if len(raw) <= maxShown {
+				s.Error = toError(err)
+			} else if len(raw) <= maxShownOutput {
 				s.Output = raw
 			}
-			r.note(ctx, s)
+			r.recordStep(ctx, s)
 		}()
 		return fn(ctx)
 	})
@@ -191,33 +192,31 @@ func (r *Run) step(ctx context.Context, name string, fn func(context.Context) (j
 	return raw, err
 }
 
-// note records how a step is. Who executes must not fail because nobody can
-// see it.
-func (r *Run) note(ctx context.Context, s engi.FunctionStep) {
+// recordStep records a step, for display only: if that fails, the run goes on.
+func (r *Run) recordStep(ctx context.Context, s engi.FunctionStep) {
 	r.steps[s.Name] = s
 	if err := r.runner.opt.Store.Step(context.WithoutCancel(ctx), Record{FunctionRun: engi.FunctionRun{ID: r.ID, Owner: r.Owner, Function: r.Function}}, s); err != nil {
 		r.Log.WarnContext(ctx, "record a step", "step", s.Name, "error", err)
 	}
 }
 
-func (r *Run) panicked(where string, p any) error {
+func (r *Run) panicError(where string, p any) error {
 	r.Log.Error("a function panicked", "where", where, "panic", p, "stack", string(debug.Stack()))
 	return engi.Errorf(engi.Internal, "%s panicked: %.200s", where, fmt.Sprint(p))
 }
 
-// yield unwinds a function whose engine calls it once per step.
+// yield is the panic that unwinds a function after [ErrYield].
 type yield struct{}
 
-// errCancelled ends a function between steps.
+// errCancelled is the error of steps after the run was cancelled.
 var errCancelled = engi.Errorf(engi.Expired, "the run was cancelled")
 
-// final is an error that is not retried.
+// A final error is not retried.
 type final struct{ error }
 
 func (f final) Unwrap() error { return f.error }
 
-// Final returns err as one that ends the run, whatever its kind. Nil stays
-// nil.
+// Final wraps err so that it fails the run, whatever its kind. Nil stays nil.
 func Final(err error) error {
 	if err == nil {
 		return nil
@@ -225,7 +224,7 @@ func Final(err error) error {
 	return final{err}
 }
 
-// retriable reports whether another attempt makes sense after err.
+// retriable reports whether the run is attempted again after err.
 func retriable(err error) bool {
 	if _, ok := errors.AsType[final](err); ok {
 		return false
@@ -237,30 +236,19 @@ func retriable(err error) bool {
 	return false
 }
 
-// plain is err as it is kept and shown.
-func plain(err error) *engi.Error {
+// toError converts err to the form in which it is stored and shown.
+func toError(err error) *engi.Error {
 	text := err.Error()
 	if len(text) > 2000 {
 		text = text[:2000] + "…"
 	}
-	return &engi.Error{Kind: engi.KindOf(err), Text: toValid(text), Remedy: engi.RemedyOf(err), Retry: engi.RetryOf(err)}
+	return &engi.Error{Kind: engi.KindOf(err), Text: strings.ToValidUTF8(text, "\ufffd"), Remedy: engi.RemedyOf(err), Retry: engi.RetryOf(err)}
 }
 
-func toValid(s string) string {
-	if utf8.ValidString(s) {
-		return s
-	}
-	return string([]rune(s))
-}
-
-// checkName reports Invalid for what is no name.
-func checkName(what, name string, limit int) error {
-	ok := name != "" && len(name) <= limit && utf8.ValidString(name)
-	for _, c := range name {
-		ok = ok && unicode.IsPrint(c)
-	}
-	if !ok {
-		return engi.Errorf(engi.Invalid, "%.140q is no name for a %s", name, what).WithRemedy("use 1 to %d printable characters", limit)
+func checkStepName(name string) error {
+	unprintable := func(c rune) bool { return !unicode.IsPrint(c) }
+	if name == "" || len(name) > maxStepName || !utf8.ValidString(name) || strings.ContainsFunc(name, unprintable) {
+		return engi.Errorf(engi.Invalid, "%.140q is not a name for a step", name).WithRemedy("use 1 to %d printable characters", maxStepName)
 	}
 	return nil
 }

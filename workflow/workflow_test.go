@@ -50,7 +50,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 	two := []workflow.Function{{Function: ok, Run: nothing}, {Function: ok, Run: nothing}}
 	if _, err := workflow.New(workflow.Options{Functions: two}); err == nil {
-		t.Error("two functions of one name are taken")
+		t.Error("two functions of one name are accepted")
 	}
 }
 
@@ -62,7 +62,7 @@ func engine() func() workflow.Engine {
 func TestSendRefuses(t *testing.T) {
 	f := workflowtest.On("f", 0, nothing)
 	f.Input = json.RawMessage(`{"type":"object","required":["n"],"properties":{"n":{"type":"integer"}}}`)
-	o := workflowtest.Open(t, engine(), f)
+	r := workflowtest.Open(t, engine(), f)
 	for name, spec := range map[string]engi.EventSpec{
 		"no name":    {},
 		"a bad name": {Type: "a\nb"},
@@ -74,22 +74,22 @@ func TestSendRefuses(t *testing.T) {
 		"missing":    {Type: "f"},
 		"engi's own": {Type: "sandbox.stopped"},
 	} {
-		if _, _, err := o.Runner.Send(t.Context(), spec); err == nil || engi.KindOf(err) != engi.Invalid {
+		if _, _, err := r.Runner.Send(t.Context(), spec); err == nil || engi.KindOf(err) != engi.Invalid {
 			t.Errorf("%s: %v, want Invalid", name, err)
 		}
 	}
-	// An event that nothing is bound to is kept.
-	e, runs, err := o.Runner.Send(t.Context(), engi.EventSpec{Owner: "anna", Type: "x"})
+	// An event without bound functions is appended.
+	e, runs, err := r.Runner.Send(t.Context(), engi.EventSpec{Owner: "anna", Type: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := o.Log().Get(t.Context(), "anna", e.ID); err != nil || string(got.Data) != "{}" || len(runs) != 0 {
+	if got, err := r.Log().Get(t.Context(), "anna", e.ID); err != nil || string(got.Data) != "{}" || len(runs) != 0 {
 		t.Errorf("%+v %v %v", got, runs, err)
 	}
-	if _, err := o.Log().Get(t.Context(), "bert", e.ID); engi.KindOf(err) != engi.NotFound {
+	if _, err := r.Log().Get(t.Context(), "bert", e.ID); engi.KindOf(err) != engi.NotFound {
 		t.Errorf("bert sees anna's event: %v", err)
 	}
-	if _, _, err := o.Replay(t.Context(), "anna", e.ID, "f"); engi.KindOf(err) != engi.NotFound {
+	if _, _, err := r.Replay(t.Context(), "anna", e.ID, "f"); engi.KindOf(err) != engi.NotFound {
 		t.Errorf("a function that is not bound is replayed: %v", err)
 	}
 }
@@ -100,20 +100,20 @@ func TestQueueIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	o, err := workflow.New(workflow.Options{Functions: []workflow.Function{workflowtest.On("f", 0, nothing)}, Store: store.Workflow(db), Events: store.Events(db), Engine: &memory.Engine{}, MaxQueue: 2})
+	r, err := workflow.New(workflow.Options{Functions: []workflow.Function{workflowtest.On("f", 0, nothing)}, Store: store.Workflow(db), Events: store.Events(db), Engine: &memory.Engine{}, MaxQueue: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 3 { // nothing runs: it is not served
-		_, _, err := o.Send(t.Context(), engi.EventSpec{Type: "f"})
+	for i := range 3 { // nothing runs without Serve
+		_, _, err := r.Send(t.Context(), engi.EventSpec{Type: "f"})
 		if full := engi.KindOf(err) == engi.Exhausted && err != nil; full != (i == 2) {
 			t.Errorf("event %d: %v", i, err)
 		}
 	}
 }
 
-// TestClock lets days pass in a moment.
-func TestClock(t *testing.T) {
+// TestSchedule lets days pass.
+func TestSchedule(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "engi.db")
 	synctest.Test(t, func(t *testing.T) { // begins at midnight UTC
 		db, err := store.Open(t.Context(), file)
@@ -126,35 +126,35 @@ func TestClock(t *testing.T) {
 			ticks = append(ticks, time.Now().UTC().Format("02 15:04"))
 			return nil, r.Data(&struct{}{})
 		}}
-		shelf, e := store.Workflow(db), &memory.Engine{}
-		live := func(d time.Duration) {
-			o, err := workflow.New(workflow.Options{Functions: []workflow.Function{f}, Store: shelf, Events: store.Events(db), Engine: e})
+		runStore, e := store.Workflow(db), &memory.Engine{}
+		serve := func(d time.Duration) {
+			fix, err := workflow.New(workflow.Options{Functions: []workflow.Function{f}, Store: runStore, Events: store.Events(db), Engine: e})
 			if err != nil {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), d)
 			defer cancel()
-			if err := o.Serve(ctx, func() {}); err != nil {
+			if err := fix.Serve(ctx, func() {}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		live(13 * time.Hour)                   // 00:30 06:30 12:30
-		time.Sleep(24*time.Hour - time.Minute) // misses four, the last at 12:30 of the next day
-		live(time.Hour)                        // makes up for one
-		live(time.Minute)                      // and not twice
-		live(5 * time.Hour)                    // 18:30
+		serve(13 * time.Hour)                  // 00:30 06:30 12:30
+		time.Sleep(24*time.Hour - time.Minute) // misses four times, the last at 12:30 of the next day
+		serve(time.Hour)                       // makes up for one of them
+		serve(time.Minute)                     // once
+		serve(5 * time.Hour)                   // 18:30
 		want := "01 00:30, 01 06:30, 01 12:30, 02 12:59, 02 18:30"
 		if got := strings.Join(ticks, ", "); got != want {
 			t.Errorf("it ran at %s, want %s", got, want)
 		}
-		runs, err := shelf.Runs(t.Context(), "anna", workflow.Filter{Ticked: true})
+		runs, err := runStore.Runs(t.Context(), "anna", workflow.Filter{Scheduled: true})
 		if err != nil || len(runs) != 5 || runs[0].State != engi.FunctionDone || runs[0].Event != "" {
 			t.Errorf("%+v %v", runs, err)
 		}
 	})
 }
 
-// TestBackoffGrows watches attempts without waiting for them.
+// TestBackoffGrows checks the times of attempts.
 func TestBackoffGrows(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "engi.db")
 	synctest.Test(t, func(t *testing.T) {
@@ -175,16 +175,16 @@ func TestBackoffGrows(t *testing.T) {
 				return nil, err
 			},
 		}
-		o, err := workflow.New(workflow.Options{Functions: []workflow.Function{f}, Store: store.Workflow(db), Events: store.Events(db), Engine: &memory.Engine{}})
+		fix, err := workflow.New(workflow.Options{Functions: []workflow.Function{f}, Store: store.Workflow(db), Events: store.Events(db), Engine: &memory.Engine{}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := o.Send(t.Context(), engi.EventSpec{Type: "f"}); err != nil {
+		if _, _, err := fix.Send(t.Context(), engi.EventSpec{Type: "f"}); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		if err := o.Serve(ctx, func() {}); err != nil {
+		if err := fix.Serve(ctx, func() {}); err != nil {
 			t.Fatal(err)
 		}
 		want := []float64{10, 20, 40, 60, 60, 300}
@@ -192,7 +192,7 @@ func TestBackoffGrows(t *testing.T) {
 			t.Fatalf("%d attempts, want %d", len(at), len(want)+1)
 		}
 		for i, w := range want {
-			// A fifth more or less; a hint is kept to.
+			// A fifth more or less, but not before the hint.
 			if got := at[i+1].Sub(at[i]).Seconds(); got < .79*w || got > 1.22*w {
 				t.Errorf("attempt %d came %.1f s after the one before, want about %.0f", i+2, got, w)
 			}
@@ -200,13 +200,13 @@ func TestBackoffGrows(t *testing.T) {
 	})
 }
 
-// TestLife does anything in any order, restarts among it, and then looks
-// whether everything has come to a right end.
-func TestLife(t *testing.T) {
+// TestRandomHistories sends and cancels runs and restarts the runner in random
+// order, and checks how the runs end.
+func TestRandomHistories(t *testing.T) {
 	checks := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		if checks++; testing.Short() && checks > 10 || checks > 40 {
-			return // each makes a database
+			return // each check creates a database
 		}
 		owners := []engi.Owner{"anna", "bert"}
 		f := workflowtest.On("f", 2, func(ctx context.Context, r *workflow.Run) (any, error) {
@@ -226,8 +226,8 @@ func TestLife(t *testing.T) {
 		})
 		f.Backoff = workflow.Backoff{First: time.Millisecond, Max: time.Millisecond}
 		f.Concurrency, f.PerOwner = rapid.IntRange(0, 3).Draw(rt, "concurrency"), rapid.IntRange(0, 2).Draw(rt, "per owner")
-		o := workflowtest.Open(t, engine(), f)
-		defer o.Stop()
+		fix := workflowtest.Open(t, engine(), f)
+		defer fix.Stop()
 		type sent struct {
 			id    engi.FunctionRunID
 			fails int
@@ -239,7 +239,7 @@ func TestLife(t *testing.T) {
 			"send": func(rt *rapid.T) {
 				fails, owner := rapid.IntRange(0, 3).Draw(rt, "fails"), rapid.SampledFrom(owners).Draw(rt, "owner")
 				key := rapid.SampledFrom([]string{"", "", "a", "b"}).Draw(rt, "key")
-				_, runs, err := o.Runner.Send(t.Context(), engi.EventSpec{Owner: owner, Type: "f", Idempotency: key,
+				_, runs, err := fix.Runner.Send(t.Context(), engi.EventSpec{Owner: owner, Type: "f", Idempotency: key,
 					Data: json.RawMessage(fmt.Sprintf(`{"fails":%d,"steps":%d}`, fails, rapid.IntRange(0, 3).Draw(rt, "steps")))})
 				if err != nil || len(runs) != 1 {
 					rt.Fatalf("send: %v %v", runs, err)
@@ -256,21 +256,21 @@ func TestLife(t *testing.T) {
 			},
 			"cancel": func(rt *rapid.T) {
 				if len(all) == 0 {
-					rt.Skip("nothing runs")
+					rt.Skip("there are no runs")
 				}
 				id := rapid.SampledFrom(all).Draw(rt, "run").id
-				if err := o.Cancel(t.Context(), "", id); err != nil {
+				if err := fix.Cancel(t.Context(), "", id); err != nil {
 					rt.Fatal(err)
 				}
 				cancelled[id] = true
 			},
 			"restart": func(*rapid.T) {
-				o.Stop()
-				o.Start()
+				fix.Stop()
+				fix.Start()
 			},
 		})
 		for _, s := range all {
-			r := o.Await(s.id)
+			r := fix.Await(s.id)
 			switch {
 			case r.State == engi.FunctionCancelled && cancelled[s.id]:
 			case s.fails <= 2 && r.State == engi.FunctionDone && r.Attempt == s.fails+1 && r.Error == nil:
@@ -280,15 +280,15 @@ func TestLife(t *testing.T) {
 			}
 			for _, step := range r.Steps {
 				if step.Attempts != 1 || step.Ended.IsZero() {
-					rt.Fatalf("step %+v was not done once", step)
+					rt.Fatalf("step %+v was not completed once", step)
 				}
 			}
 		}
 	})
 }
 
-// TestFunctionsOfOwnEvents binds functions to events that engi appends itself:
-// they start once, after a restart too, and not on what they caused.
+// TestFunctionsOfOwnEvents binds functions to events that engi appends itself.
+// They start once, also after a restart, and not on events that they caused.
 func TestFunctionsOfOwnEvents(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]int{}
@@ -300,8 +300,8 @@ func TestFunctionsOfOwnEvents(t *testing.T) {
 			return nil, nil
 		}}
 	}
-	o := workflowtest.Open(t, engine(), on("stopped", "sandbox.stopped"), on("done", "function.done"))
-	log := o.Log()
+	fix := workflowtest.Open(t, engine(), on("stopped", "sandbox.stopped"), on("done", "function.done"))
+	log := fix.Log()
 	put := func(subject, actor string) engi.Event {
 		t.Helper()
 		events, err := log.Append(t.Context(), engi.EventSpec{Owner: "anna", Subject: subject, Type: "sandbox.stopped", Actor: actor})
@@ -316,7 +316,7 @@ func TestFunctionsOfOwnEvents(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := o.Run(t.Context(), "anna", engi.FunctionRunID(e.Subject))
+			r, err := fix.Run(t.Context(), "anna", engi.FunctionRunID(e.Subject))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -327,12 +327,12 @@ func TestFunctionsOfOwnEvents(t *testing.T) {
 		panic("unreachable: Follow ends with an error")
 	}
 	first := ended(put("sbx_1", "").ID, "stopped")
-	o.Stop()
+	fix.Stop()
 	late := put("sbx_2", "")
-	o.Start()
+	fix.Start()
 	second := ended(late.ID, "stopped")
 
-	// The end of a run starts the other function, and its end nothing more.
+	// The end of a run starts the other function, whose end starts nothing.
 	for _, r := range []engi.FunctionRun{first, second} {
 		ends, err := log.List(t.Context(), "anna", engi.EventFilter{Subject: string(r.ID), Types: []string{"function.done"}})
 		if err != nil || len(ends) != 1 {
@@ -340,7 +340,7 @@ func TestFunctionsOfOwnEvents(t *testing.T) {
 		}
 		ended(ends[0].ID, "done")
 	}
-	// A sandbox that a run of the function made, and that it stopped.
+	// Sandboxes that runs of the function have created and stopped.
 	if _, err := log.Append(t.Context(), engi.EventSpec{Owner: "anna", Subject: "sbx_3", Type: "sandbox.running", Actor: string(first.ID)}); err != nil {
 		t.Fatal(err)
 	}
@@ -368,23 +368,23 @@ func TestFunctionsOfOwnEvents(t *testing.T) {
 	}
 }
 
-// TestChainsOfEventsEnd sends an event from the function that it starts.
+// TestChainsOfEventsEnd has a function send the event that starts it.
 func TestChainsOfEventsEnd(t *testing.T) {
 	var mu sync.Mutex
 	n := 0
-	o := workflowtest.Open(t, engine(), workflow.Function{Function: engi.Function{Name: "again", Event: "again"}, Run: func(ctx context.Context, r *workflow.Run) (any, error) {
+	fix := workflowtest.Open(t, engine(), workflow.Function{Function: engi.Function{Name: "again", Event: "again"}, Run: func(ctx context.Context, r *workflow.Run) (any, error) {
 		mu.Lock()
 		n++
 		mu.Unlock()
 		_, err := r.Send(ctx, "next", "again", nil)
 		return nil, err
 	}})
-	o.Send("anna", "again", `{}`)
-	for e, err := range o.Log().Follow(t.Context(), "anna", engi.EventFilter{Types: []string{"function.failed"}}) {
+	fix.Send("anna", "again", `{}`)
+	for e, err := range fix.Log().Follow(t.Context(), "anna", engi.EventFilter{Types: []string{"function.failed"}}) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := o.Run(t.Context(), "anna", engi.FunctionRunID(e.Subject))
+		r, err := fix.Run(t.Context(), "anna", engi.FunctionRunID(e.Subject))
 		if err != nil || r.Error.Kind != engi.Denied || r.Error.Remedy == "" {
 			t.Errorf("%+v %v", r.Error, err)
 		}
@@ -397,33 +397,33 @@ func TestChainsOfEventsEnd(t *testing.T) {
 	}
 }
 
-// TestWaitWakes waits for runs from several places, before and after they end.
-func TestWaitWakes(t *testing.T) {
+// TestWait waits for a run from several goroutines, before and after its end.
+func TestWait(t *testing.T) {
 	release := make(chan struct{})
-	o := workflowtest.Open(t, engine(), workflowtest.On("f", 0, func(context.Context, *workflow.Run) (any, error) {
+	fix := workflowtest.Open(t, engine(), workflowtest.On("f", 0, func(context.Context, *workflow.Run) (any, error) {
 		<-release
 		return 7, nil
 	}))
-	id := o.Send("anna", "f", `{}`)
+	id := fix.Send("anna", "f", `{}`)
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if r, err := o.Wait(short, "anna", id); engi.KindOf(err) != engi.Expired || !r.Ended.IsZero() {
+	if r, err := fix.Wait(short, "anna", id); engi.KindOf(err) != engi.Expired || !r.Ended.IsZero() {
 		t.Errorf("%+v %v, want Expired", r, err)
 	}
-	if _, err := o.Wait(t.Context(), "bert", id); engi.KindOf(err) != engi.NotFound {
+	if _, err := fix.Wait(t.Context(), "bert", id); engi.KindOf(err) != engi.NotFound {
 		t.Errorf("bert waits for anna's run: %v", err)
 	}
 	var waiting sync.WaitGroup
 	for range 20 {
 		waiting.Go(func() {
-			if r, err := o.Wait(t.Context(), "anna", id); err != nil || r.State != engi.FunctionDone || string(r.Output) != "7" {
+			if r, err := fix.Wait(t.Context(), "anna", id); err != nil || r.State != engi.FunctionDone || string(r.Output) != "7" {
 				t.Errorf("%+v %v", r, err)
 			}
 		})
 	}
 	close(release)
 	waiting.Wait()
-	if r, err := o.Wait(t.Context(), "anna", id); err != nil || r.State != engi.FunctionDone {
+	if r, err := fix.Wait(t.Context(), "anna", id); err != nil || r.State != engi.FunctionDone {
 		t.Errorf("%+v %v", r, err)
 	}
 }

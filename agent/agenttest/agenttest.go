@@ -1,6 +1,4 @@
-// Package agenttest holds the promises of [agent.Store] and [agent.Results] as
-// tests. It is not
-// for running servers.
+// Package agenttest tests implementations of [agent.Store] and [agent.Results].
 package agenttest
 
 import (
@@ -14,8 +12,8 @@ import (
 	"github.com/engi-dev/engi/agent"
 )
 
-// Promises tests a store. fresh returns an empty one, on one shelf with its
-// results.
+// Promises tests a store. fresh returns an empty one, and the results in the
+// same database.
 func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results)) {
 	record := func(owner engi.Owner, key string) agent.Record {
 		r := agent.Record{Fingerprint: "f", Seq: 3, Run: engi.Run{
@@ -31,7 +29,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 		{Role: engi.RoleTool, Results: []engi.ToolResult{{Call: "1", Name: "t", Text: "no", Failed: true, Images: []engi.Image{{MediaType: "image/gif", Data: []byte("GIF")}}}}},
 	}
 
-	t.Run("what is kept comes back", func(t *testing.T) {
+	t.Run("what is put is got", func(t *testing.T) {
 		s, _ := fresh(t)
 		ctx := t.Context()
 		r := record("ann", "k")
@@ -53,7 +51,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(fmt.Sprintf("%+v %+v", r, *r.Error), fmt.Sprintf("%+v %+v", got, *got.Error), cmp.Transformer("", dropPointer)); diff != "" {
+		if diff := cmp.Diff(fmt.Sprintf("%+v %+v", r, *r.Error), fmt.Sprintf("%+v %+v", got, *got.Error), cmp.Transformer("", dropPointers)); diff != "" {
 			t.Error(diff)
 		}
 		said, err := s.Messages(ctx, r.ID)
@@ -63,7 +61,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 		if diff := cmp.Diff(messages, said); diff != "" {
 			t.Error(diff)
 		}
-		// Fewer messages than were there: the rest is gone.
+		// Fewer messages than before: the rest is deleted.
 		if err := s.Update(ctx, r, 1, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +69,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 			t.Errorf("%d messages, %v", len(said), err)
 		}
 	})
-	t.Run("owners do not see each other's", func(t *testing.T) {
+	t.Run("owners are kept apart", func(t *testing.T) {
 		s, _ := fresh(t)
 		ctx := t.Context()
 		r := record("ann", "k")
@@ -84,7 +82,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 		if l, err := s.List(ctx, "bob", agent.Filter{Conversation: r.Conversation}); err != nil || len(l) != 0 {
 			t.Errorf("%v %v", l, err)
 		}
-		if _, err := s.Repeated(ctx, "bob", "k"); engi.KindOf(err) != engi.NotFound {
+		if _, err := s.ByIdempotencyKey(ctx, "bob", "k"); engi.KindOf(err) != engi.NotFound {
 			t.Errorf("%v", err)
 		}
 		if l, err := s.List(ctx, "bob", agent.Filter{Limit: 10}); err != nil || len(l) != 0 {
@@ -114,14 +112,14 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 				t.Error(err)
 			}
 		}
-		if got, err := s.Repeated(ctx, "ann", "k"); err != nil || got.ID != r.ID || got.Fingerprint != "f" {
+		if got, err := s.ByIdempotencyKey(ctx, "ann", "k"); err != nil || got.ID != r.ID || got.Fingerprint != "f" {
 			t.Errorf("%+v %v", got, err)
 		}
-		if _, err := s.Repeated(ctx, "ann", ""); engi.KindOf(err) != engi.NotFound {
+		if _, err := s.ByIdempotencyKey(ctx, "ann", ""); engi.KindOf(err) != engi.NotFound {
 			t.Errorf("%v", err)
 		}
 	})
-	t.Run("what runs is found again, what is old forgotten", func(t *testing.T) {
+	t.Run("running runs are found, old ones forgotten", func(t *testing.T) {
 		s, results := fresh(t)
 		ctx := t.Context()
 		runs, old := record("ann", ""), record("ann", "")
@@ -131,7 +129,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 			if err := s.Put(ctx, r, messages); err != nil {
 				t.Fatal(err)
 			}
-			if err := results.Keep(ctx, r.ID, "1", []byte("much")); err != nil {
+			if err := results.PutResult(ctx, r.ID, "1", []byte("much")); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -147,13 +145,13 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 		if _, err := s.Get(ctx, "ann", old.ID); engi.KindOf(err) != engi.NotFound {
 			t.Errorf("%v", err)
 		}
-		if _, err := results.Kept(ctx, old.ID, "1"); engi.KindOf(err) != engi.NotFound {
+		if _, err := results.GetResult(ctx, old.ID, "1"); engi.KindOf(err) != engi.NotFound {
 			t.Errorf("%v", err)
 		}
 		if m, err := s.Messages(ctx, old.ID); err != nil || len(m) != 0 {
 			t.Errorf("%v %v", m, err)
 		}
-		if data, err := results.Kept(ctx, runs.ID, "1"); err != nil || string(data) != "much" {
+		if data, err := results.GetResult(ctx, runs.ID, "1"); err != nil || string(data) != "much" {
 			t.Errorf("%q %v", data, err)
 		}
 		if err := s.Update(ctx, old, 0, nil); engi.KindOf(err) != engi.NotFound {
@@ -162,8 +160,8 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 	})
 }
 
-// dropPointer leaves out where an error lies in memory.
-func dropPointer(s string) string {
+// dropPointers removes addresses, which differ between equal values.
+func dropPointers(s string) string {
 	out := []rune{}
 	for i := 0; i < len(s); i++ {
 		if i+2 < len(s) && s[i:i+2] == "0x" {

@@ -9,8 +9,8 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Embedder returns the configured embedder; Unsupported if there is none.
-// Every dialect but Anthropic's has one, behind the path that OpenAI's has.
+// Embedder returns the configured embedder, or Unsupported if there is none. All
+// dialects but Anthropic's serve embeddings in OpenAI's format.
 func (r *Registry) Embedder() (Embedder, error) {
 	ref := r.opt.Embedding
 	if ref == "" {
@@ -23,15 +23,15 @@ func (r *Registry) Embedder() (Embedder, error) {
 	url := p.URL + "/embeddings"
 	switch p.Dialect {
 	case Anthropic:
-		return nil, engi.Errorf(engi.Invalid, "embedding model %s: the provider has none", ref).WithRemedy("choose another provider for models.embedding")
+		return nil, engi.Errorf(engi.Invalid, "embedding model %s: the provider has no embeddings", ref).WithRemedy("choose another provider for models.embedding")
 	case Gemini:
 		url = p.URL + "/v1beta/openai/embeddings"
 	}
-	return &embedder{reg: r, name: ref, model: model, url: url, p: p}, nil
+	return &embedder{registry: r, name: ref, model: model, url: url, p: p}, nil
 }
 
 type embedder struct {
-	reg              *Registry
+	registry         *Registry
 	name, model, url string
 	p                Provider
 }
@@ -45,19 +45,19 @@ const (
 )
 
 func (e *embedder) Embed(ctx context.Context, owner engi.Owner, texts []string) ([][]float32, error) {
-	if err := e.reg.afford(ctx, owner); err != nil {
+	if err := e.registry.checkBudget(ctx, owner); err != nil {
 		return nil, err
 	}
 	all := make([][]float32, 0, len(texts))
 	for len(texts) > 0 {
 		n := min(len(texts), maxEmbed)
-		part, err := repeated(ctx, e.reg, owner, e.name, func() ([][]float32, engi.Tokens, error) { return e.ask(ctx, texts[:n]) })
+		part, err := withRetries(ctx, e.registry, owner, e.name, func() ([][]float32, engi.Tokens, error) { return e.ask(ctx, texts[:n]) })
 		if err != nil {
 			return nil, err
 		}
 		for _, v := range part {
 			if len(all) > 0 && len(v) != len(all[0]) {
-				return nil, engi.Errorf(engi.Unavailable, "ask %s: vectors of %d and %d dimensions", e.name, len(all[0]), len(v))
+				return nil, engi.Errorf(engi.Unavailable, "ask %s: vectors of both %d and %d dimensions", e.name, len(all[0]), len(v))
 			}
 			all = append(all, v)
 		}
@@ -66,10 +66,10 @@ func (e *embedder) Embed(ctx context.Context, owner engi.Owner, texts []string) 
 	return all, nil
 }
 
-// repeated asks until there is an answer or no sense in asking again, and tells
-// what each attempt cost.
-func repeated[T any](ctx context.Context, r *Registry, owner engi.Owner, name string, ask func() (T, engi.Tokens, error)) (answer T, err error) {
-	pause := r.opt.Pause
+// withRetries calls ask until it succeeds or retrying makes no sense, and
+// reports each attempt to OnCall.
+func withRetries[T any](ctx context.Context, r *Registry, owner engi.Owner, name string, ask func() (T, engi.Tokens, error)) (answer T, err error) {
+	pause := r.opt.Backoff
 	for attempt := range r.opt.Attempts {
 		if attempt > 0 {
 			select {
@@ -84,10 +84,10 @@ func repeated[T any](ctx context.Context, r *Registry, owner engi.Owner, name st
 		answer, t, err = ask()
 		t.Calls = 1
 		t.Cost = r.price(name, t)
-		if r.opt.Spend != nil {
-			r.opt.Spend(Call{Owner: owner, Model: name, Tokens: t, Took: time.Since(began), Err: err})
+		if r.opt.OnCall != nil {
+			r.opt.OnCall(Call{Owner: owner, Model: name, Tokens: t, Took: time.Since(began), Err: err})
 		}
-		if err == nil || !passing(err) || ctx.Err() != nil {
+		if err == nil || !temporary(err) || ctx.Err() != nil {
 			break
 		}
 	}
@@ -95,7 +95,7 @@ func repeated[T any](ctx context.Context, r *Registry, owner engi.Owner, name st
 }
 
 func (e *embedder) ask(ctx context.Context, texts []string) ([][]float32, engi.Tokens, error) {
-	raw, err := e.reg.post(ctx, e.name, e.p, e.url, maxVectors, map[string]any{"model": e.model, "input": texts, "encoding_format": "float"})
+	raw, err := e.registry.post(ctx, e.name, e.p, e.url, maxVectors, map[string]any{"model": e.model, "input": texts, "encoding_format": "float"})
 	if err != nil {
 		return nil, engi.Tokens{}, err
 	}
@@ -109,7 +109,7 @@ func (e *embedder) ask(ctx context.Context, texts []string) ([][]float32, engi.T
 		} `json:"usage"`
 	}
 	if err := json.Unmarshal(raw, &answer); err != nil {
-		return nil, engi.Tokens{}, engi.Errorf(engi.Unavailable, "ask %s: the answer is no JSON of vectors", e.name)
+		return nil, engi.Tokens{}, engi.Errorf(engi.Unavailable, "ask %s: the answer is not JSON with vectors", e.name)
 	}
 	t := engi.Tokens{Input: max(answer.Usage.Prompt, 0)}
 	vs := make([][]float32, len(texts))
@@ -130,7 +130,8 @@ func (e *embedder) ask(ctx context.Context, texts []string) ([][]float32, engi.T
 	return vs, t, nil
 }
 
-// normalize gives v the length 1.
+// normalize scales v to length 1. It reports false for a vector without a
+// direction.
 func normalize(v []float32) bool {
 	var sum float64
 	for _, x := range v {

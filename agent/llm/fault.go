@@ -46,8 +46,8 @@ func classify(model string, err error) error {
 	return engi.Errorf(engi.Invalid, "ask %s: the provider refused (%d): %s", model, p.StatusCode, said)
 }
 
-// passing reports whether another attempt, or another model, may do better.
-func passing(err error) bool {
+// temporary reports whether a retry, or another model, may succeed.
+func temporary(err error) bool {
 	switch engi.KindOf(err) {
 	case engi.Unavailable, engi.Exhausted:
 		return true

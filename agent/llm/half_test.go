@@ -47,8 +47,8 @@ func TestHalf(t *testing.T) {
 	}
 }
 
-// FuzzHalf holds that every beginning of a JSON object or list gives a value
-// which the next one only adds to, and that nothing else does harm.
+// FuzzHalf checks that each prefix of a JSON object or list gives a value which
+// the next prefix only adds to, and that other text does no harm.
 func FuzzHalf(f *testing.F) {
 	f.Add(`{"a":"b\"\u00e9é","n":[1,-2.5e3,true,null,{"x":{}}],"s":""}`)
 	f.Add(`[[["]"]],"{"]`)
@@ -102,8 +102,8 @@ func leaves(v any) int {
 	return n
 }
 
-// repeats reports whether names may be there twice, so that a later value
-// takes the place of an earlier one.
+// repeats reports whether names may occur twice, so that a later value replaces
+// an earlier one.
 func repeats(text string) bool {
 	dec := json.NewDecoder(strings.NewReader(text))
 	seen := map[any]bool{}

@@ -1,11 +1,10 @@
-// Package llm is the seam to language models: a [Model] answers a request, as
-// a whole or while it speaks, with text, with calls of tools or with an object
-// of a given schema; an [Embedder] turns texts into vectors. A [Registry] makes
-// them from a configuration by names such as "openai:gpt-4o", repeats what
-// fails for a moment, falls back to other models and counts what is spent.
+// Package llm is the interface to language models. A [Model] answers a request
+// with text, tool calls or an object of a given schema, at once or as a stream;
+// an [Embedder] turns texts into vectors, a [Reranker] ranks texts. A [Registry]
+// makes them from a configuration by names such as "openai:gpt-4o", retries
+// temporary failures, falls back to other models and reports what calls cost.
 //
-// It is not for loops over tools and their results (package agent) nor for
-// searching (package library). Vendors' wire formats are left to a library.
+// It does not run tools (package agent) and does not search (package library). Vendors' wire formats are left to a library.
 package llm
 
 import (
@@ -18,27 +17,27 @@ import (
 
 // A Model answers requests. It is safe for concurrent use.
 type Model interface {
-	// Name returns how the model is chosen: provider:model.
+	// Name returns provider:model.
 	Name() string
-	// Generate answers a request. If out is not nil it gets the answer
-	// while it is made, from the calling goroutine; an error of out ends the
-	// answer and is returned. It reports Invalid for what the provider
-	// refuses, Exhausted for rates and budgets, Unavailable for what may work
-	// later, Denied for a key the provider does not take.
+	// Generate answers a request. If out is not nil, the answer is streamed to
+	// it from the calling goroutine; an error of out ends the answer and is
+	// returned. It reports Invalid for a request that the provider refuses,
+	// Exhausted for rate limits and budgets, Unavailable for what may work
+	// later, Denied for a key that the provider does not accept.
 	Generate(ctx context.Context, q Request, out func(Delta) error) (Reply, error)
 }
 
-// A Request is a conversation to be continued.
+// A Request is a conversation that the model continues.
 type Request struct {
-	Owner    engi.Owner // who pays
+	Owner    engi.Owner // whose budget pays for it
 	System   string
 	Messages []engi.Message
 	Tools    []engi.Tool
 	Choice   Choice // empty means auto
 
-	// Object asks for a JSON value of this schema instead of prose. Tools
-	// are then left out. The reply's text is the value; whether it keeps to
-	// the schema is for the caller to check, see [Object].
+	// Object asks for a JSON value of this schema instead of prose, and without
+	// Tools. The reply's text is the value, which may break the schema; see
+	// [GenerateJSON].
 	Object     json.RawMessage
 	ObjectName string // of the schema, for the model; empty means answer
 
@@ -46,8 +45,8 @@ type Request struct {
 	Temperature *float64 // nil means the provider's
 }
 
-// A Choice says whether tools must be used: auto, none, required, or the name
-// of the one that must.
+// A Choice says whether the model must call tools: auto, none, required, or the
+// name of the tool that it must call.
 type Choice string
 
 const (
@@ -56,8 +55,7 @@ const (
 	ChoiceRequired Choice = "required"
 )
 
-// A Delta is a part of an answer on its way. Exactly one group of fields is
-// set.
+// A Delta is a part of a streamed answer. Exactly one group of fields is set.
 type Delta struct {
 	Text    string
 	Thought string
@@ -66,34 +64,34 @@ type Delta struct {
 	Name      string // of its tool; with the first delta of a call
 	Arguments string // the next piece
 
-	Object any // the object as far as it is known, as of encoding/json
+	Object any // the object as far as it has been written, as encoding/json decodes it
 
-	Again bool // the attempt failed; what came so far is void, another begins
+	Reset bool // the attempt failed: discard what came so far, the answer starts over
 }
 
-// A Reply is a whole answer.
+// A Reply is a complete answer.
 type Reply struct {
 	Model   string // that answered, provider:model
 	Message engi.Message
 	Stop    Stop
 	Tokens  engi.Tokens
-	Took    time.Duration // attempts that failed included
+	Took    time.Duration // including failed attempts
 }
 
 // A Stop says why an answer ended.
 type Stop string
 
 const (
-	StopEnd    Stop = "end"    // the model had said all
-	StopTools  Stop = "tools"  // it waits for tools
-	StopLength Stop = "length" // it ran into MaxTokens
-	StopFilter Stop = "filter" // the provider held it back
+	StopEnd    Stop = "end"    // it is complete
+	StopTools  Stop = "tools"  // it calls tools
+	StopLength Stop = "length" // it reached MaxTokens
+	StopFilter Stop = "filter" // the provider withheld it
 	StopOther  Stop = "other"
 )
 
 // An Embedder turns texts into vectors. It is safe for concurrent use.
 type Embedder interface {
-	// Name tells vectors apart: those of different names cannot be compared.
+	// Name identifies the vectors: those of different names cannot be compared.
 	Name() string
 	// Embed returns one vector of length 1 per text, all of one dimension.
 	// The error kinds are those of Generate.

@@ -19,7 +19,7 @@ import (
 	"github.com/engi-dev/engi/agent/llm/scripted"
 )
 
-// six are all providers, at a server of ours.
+// six are the well-known providers.
 var six = []string{"openai", "anthropic", "gemini", "ollama", "mistral", "groq"}
 
 func registry(t *testing.T, play func(scripted.Conversation) scripted.Answer, change func(*llm.Options)) (*llm.Registry, *scripted.Server) {
@@ -27,7 +27,7 @@ func registry(t *testing.T, play func(scripted.Conversation) scripted.Answer, ch
 	s := &scripted.Server{Play: play}
 	web := httptest.NewServer(s)
 	t.Cleanup(web.Close)
-	opt := llm.Options{Providers: map[string]llm.Provider{}, Client: web.Client(), Pause: time.Millisecond}
+	opt := llm.Options{Providers: map[string]llm.Provider{}, Client: web.Client(), Backoff: time.Millisecond}
 	for _, name := range six {
 		opt.Providers[name] = llm.Provider{URL: web.URL + "/" + name, Key: "key-of-" + name}
 	}
@@ -52,9 +52,9 @@ func model(t *testing.T, r *llm.Registry, ref string) llm.Model {
 
 var weather = engi.Tool{Name: "weather", Description: "Tells the weather.", Schema: json.RawMessage(`{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}`)}
 
-// TestSwitch has one program talk to all six providers; nothing but the
-// model's name differs.
-func TestSwitch(t *testing.T) {
+// TestProviders has one program talk to all providers; only the name of the
+// model differs.
+func TestProviders(t *testing.T) {
 	for _, provider := range six {
 		for _, streamed := range []bool{false, true} {
 			t.Run(fmt.Sprint(provider, " streamed ", streamed), func(t *testing.T) {
@@ -143,7 +143,7 @@ type invoice struct {
 	Note   *string  `json:"note,omitempty"`
 }
 
-// TestObjects has a model break the schema twice before it keeps to it.
+// TestObjects has a model break the schema twice before it conforms.
 func TestObjects(t *testing.T) {
 	for _, provider := range six {
 		for _, streamed := range []bool{false, true} {
@@ -156,7 +156,7 @@ func TestObjects(t *testing.T) {
 				if streamed {
 					partial = func(v invoice) error { parts = append(parts, v); return nil }
 				}
-				got, reply, err := llm.Object(t.Context(), model(t, r, provider+":m1"), llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "Read the invoice."}}}, partial)
+				got, reply, err := llm.GenerateObject(t.Context(), model(t, r, provider+":m1"), llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "Read the invoice."}}}, partial)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -176,12 +176,12 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// TestSchemas has every provider get the types and the names that must be
-// there, whatever the schema is written like, and answers that are no objects.
+// TestSchemas checks that every provider gets types and required names however
+// the schema is written, and that answers need not be objects.
 func TestSchemas(t *testing.T) {
 	list := json.RawMessage(`{"type":["null","array"],"items":{"$ref":"#/$defs/town"},"minItems":1,
 		"$defs":{"town":{"type":"object","properties":{"name":{"type":"string"},"twin":{"$ref":"#/$defs/twin"}},"required":["name"]},"twin":{"type":"string"}}}`)
-	edit, err := llm.ShapeOf(reflect.TypeFor[struct {
+	edit, err := llm.SchemaOf(reflect.TypeFor[struct {
 		Path  string `json:"path"`
 		Edits []struct {
 			Old string `json:"old"`
@@ -201,14 +201,14 @@ func TestSchemas(t *testing.T) {
 				}
 				return scripted.Answer{Object: []string{`{"answer":[]}`, `{"answer":[{"name":"Bonn"}]}`}[min(c.N-1, 1)]}
 			}, nil)
-			shape, err := llm.ParseShape(list)
+			shape, err := llm.ParseSchema(list)
 			if err != nil {
 				t.Fatal(err)
 			}
 			m := model(t, r, provider+":m1")
 			q := llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "Towns?"}}}
 			for _, out := range []func(llm.Delta) error{nil, func(llm.Delta) error { return nil }} {
-				got, _, err := llm.Shaped(t.Context(), m, q, shape, out)
+				got, _, err := llm.GenerateJSON(t.Context(), m, q, shape, out)
 				if err != nil || string(got) != `[{"name":"Bonn"}]` {
 					t.Errorf("%s %v", got, err)
 				}
@@ -229,9 +229,9 @@ func TestSchemas(t *testing.T) {
 	}
 }
 
-func TestObjectNever(t *testing.T) {
+func TestObjectNeverConforms(t *testing.T) {
 	r, s := registry(t, func(scripted.Conversation) scripted.Answer { return scripted.Answer{Object: `{"number": [`} }, nil)
-	_, reply, err := llm.Object[invoice](t.Context(), model(t, r, "openai:m"), llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "x"}}}, nil)
+	_, reply, err := llm.GenerateObject[invoice](t.Context(), model(t, r, "openai:m"), llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "x"}}}, nil)
 	if engi.KindOf(err) != engi.Unavailable || !strings.Contains(err.Error(), "4 attempts") {
 		t.Errorf("%v", err)
 	}
@@ -245,11 +245,11 @@ func TestRetriesAndFallbacks(t *testing.T) {
 	var spent []llm.Call
 	options := func(o *llm.Options) {
 		o.Fallbacks = map[string][]string{"openai:a": {"anthropic:b"}}
-		o.Spend = func(c llm.Call) { mu.Lock(); spent = append(spent, c); mu.Unlock() }
+		o.OnCall = func(c llm.Call) { mu.Lock(); spent = append(spent, c); mu.Unlock() }
 	}
 	hello := llm.Request{Owner: "ann", Messages: []engi.Message{{Role: engi.RoleUser, Text: "hello"}}}
 
-	t.Run("again after a pause", func(t *testing.T) {
+	t.Run("retry", func(t *testing.T) {
 		r, _ := registry(t, func(c scripted.Conversation) scripted.Answer {
 			if c.N < 3 {
 				return scripted.Answer{Status: 503, Text: "busy"}
@@ -261,7 +261,7 @@ func TestRetriesAndFallbacks(t *testing.T) {
 			t.Errorf("%+v %v", reply, err)
 		}
 	})
-	t.Run("the next model", func(t *testing.T) {
+	t.Run("fallback", func(t *testing.T) {
 		r, s := registry(t, func(c scripted.Conversation) scripted.Answer {
 			if c.Model == "a" {
 				return scripted.Answer{Status: 429, Text: "slow down", RetryAfter: 3600}
@@ -273,7 +273,7 @@ func TestRetriesAndFallbacks(t *testing.T) {
 			t.Errorf("%+v %v, %d requests", reply, err, len(s.Seen()))
 		}
 	})
-	t.Run("broken off", func(t *testing.T) {
+	t.Run("a stream that breaks off", func(t *testing.T) {
 		r, _ := registry(t, func(c scripted.Conversation) scripted.Answer {
 			if c.N == 1 {
 				return scripted.Answer{Text: strings.Repeat("half of it ", 20), Cut: 5}
@@ -282,7 +282,7 @@ func TestRetriesAndFallbacks(t *testing.T) {
 		}, options)
 		var text string
 		reply, err := model(t, r, "anthropic:b").Generate(t.Context(), hello, func(d llm.Delta) error {
-			if d.Again {
+			if d.Reset {
 				text = ""
 			}
 			text += d.Text
@@ -292,7 +292,7 @@ func TestRetriesAndFallbacks(t *testing.T) {
 			t.Errorf("%q %+v %v", text, reply, err)
 		}
 	})
-	t.Run("a key that is refused", func(t *testing.T) {
+	t.Run("a refused key", func(t *testing.T) {
 		r, s := registry(t, func(c scripted.Conversation) scripted.Answer {
 			return scripted.Answer{Status: 401, Text: "who are you"}
 		}, nil)
@@ -317,10 +317,10 @@ func TestRetriesAndFallbacks(t *testing.T) {
 	}
 }
 
-func TestSilenceAndGivingUp(t *testing.T) {
+func TestIdleTimeoutAndCancel(t *testing.T) {
 	r, _ := registry(t, func(c scripted.Conversation) scripted.Answer {
 		return scripted.Answer{Text: "a long text that takes very long", Pace: time.Minute}
-	}, func(o *llm.Options) { o.Quiet = 50 * time.Millisecond; o.Attempts = 1 })
+	}, func(o *llm.Options) { o.IdleTimeout = 50 * time.Millisecond; o.Attempts = 1 })
 	hello := llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "hello"}}}
 	_, err := model(t, r, "openai:a").Generate(t.Context(), hello, func(llm.Delta) error { return nil })
 	if engi.KindOf(err) != engi.Unavailable || !strings.Contains(err.Error(), "nothing was heard") {
@@ -339,7 +339,7 @@ func TestSilenceAndGivingUp(t *testing.T) {
 func TestBudget(t *testing.T) {
 	r, s := registry(t, func(c scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "hi"} }, func(o *llm.Options) {
 		o.Embedding = "openai:e"
-		o.Afford = func(_ context.Context, owner engi.Owner) error {
+		o.CheckBudget = func(_ context.Context, owner engi.Owner) error {
 			if owner == "poor" {
 				return engi.Errorf(engi.Exhausted, "the budget of %s is used up", owner)
 			}
@@ -388,7 +388,7 @@ func TestNames(t *testing.T) {
 }
 
 func TestShape(t *testing.T) {
-	s, err := llm.ParseShape(json.RawMessage(`{"type":"object","properties":{"a":{"type":"integer","minimum":1}},"required":["a"],"additionalProperties":false}`))
+	s, err := llm.ParseSchema(json.RawMessage(`{"type":"object","properties":{"a":{"type":"integer","minimum":1}},"required":["a"],"additionalProperties":false}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -400,14 +400,14 @@ func TestShape(t *testing.T) {
 		}
 	}
 	for _, raw := range []string{``, `7`, `{"type":7}`, `{"$ref":"http://elsewhere/schema"}`, strings.Repeat(" ", 70<<10)} {
-		if _, err := llm.ParseShape(json.RawMessage(raw)); engi.KindOf(err) != engi.Invalid {
+		if _, err := llm.ParseSchema(json.RawMessage(raw)); engi.KindOf(err) != engi.Invalid {
 			t.Errorf("ParseShape(%.40q): %v", raw, err)
 		}
 	}
 }
 
 func FuzzCheck(f *testing.F) {
-	s, err := llm.ShapeOf(reflect.TypeFor[invoice]())
+	s, err := llm.SchemaOf(reflect.TypeFor[invoice]())
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -420,7 +420,7 @@ func FuzzCheck(f *testing.F) {
 		}
 		var v invoice
 		if err := json.Unmarshal(raw, &v); err != nil && !strings.Contains(err.Error(), "number") {
-			t.Errorf("%q is in shape and does not fit: %v", text, err)
+			t.Errorf("%q conforms and does not fit: %v", text, err)
 		}
 	})
 }

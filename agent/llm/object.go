@@ -11,17 +11,17 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Shape is a JSON schema that answers and arguments are checked against. It
-// is safe for concurrent use.
-type Shape struct {
+// A Schema is a JSON schema for answers and arguments. It is immutable and safe
+// for concurrent use.
+type Schema struct {
 	raw      json.RawMessage
 	resolved *jsonschema.Resolved
 }
 
-// ShapeOf returns the schema of a Go type, by its JSON names; a field's
+// SchemaOf returns the schema of a Go type, with its JSON names; a field's
 // jsonschema tag is its description. It reports Invalid for types that JSON
-// cannot hold.
-func ShapeOf(t reflect.Type) (*Shape, error) {
+// cannot represent.
+func SchemaOf(t reflect.Type) (*Schema, error) {
 	s, err := jsonschema.ForType(t, nil)
 	if err != nil {
 		return nil, engi.Errorf(engi.Invalid, "describe %v: %v", t, err)
@@ -29,59 +29,60 @@ func ShapeOf(t reflect.Type) (*Shape, error) {
 	return resolve(s)
 }
 
-// maxShape bounds schemas that callers send: checking grows with them.
-const maxShape = 64 << 10
+// maxSchema bounds the bytes of a caller's schema.
+const maxSchema = 64 << 10
 
-// ParseShape returns a schema that a caller sent. It reports Invalid.
-func ParseShape(raw json.RawMessage) (*Shape, error) {
-	if len(raw) > maxShape {
-		return nil, engi.Errorf(engi.Invalid, "the schema has %d bytes, %d at most", len(raw), maxShape)
+// ParseSchema parses a caller's schema. It reports Invalid, also for a schema
+// that is recursive or too large.
+func ParseSchema(raw json.RawMessage) (*Schema, error) {
+	if len(raw) > maxSchema {
+		return nil, engi.Errorf(engi.Invalid, "the schema has %d bytes, %d at most", len(raw), maxSchema)
 	}
 	var root any
 	if err := json.Unmarshal(raw, &root); err != nil {
-		return nil, engi.Errorf(engi.Invalid, "the schema is none: %s", line(err.Error()))
+		return nil, engi.Errorf(engi.Invalid, "this is not a JSON schema: %s", line(err.Error()))
 	}
-	if err := bounded(root); err != nil {
+	if err := checkSchemaSize(root); err != nil {
 		return nil, err
 	}
 	var s jsonschema.Schema
 	if err := json.Unmarshal(raw, &s); err != nil {
-		return nil, engi.Errorf(engi.Invalid, "the schema is none: %s", line(err.Error()))
+		return nil, engi.Errorf(engi.Invalid, "this is not a JSON schema: %s", line(err.Error()))
 	}
 	return resolve(&s)
 }
 
-func resolve(s *jsonschema.Schema) (*Shape, error) {
+func resolve(s *jsonschema.Schema) (*Schema, error) {
 	r, err := s.Resolve(nil)
 	if err != nil {
-		return nil, engi.Errorf(engi.Invalid, "the schema is none: %s", line(err.Error()))
+		return nil, engi.Errorf(engi.Invalid, "this is not a JSON schema: %s", line(err.Error()))
 	}
 	raw, err := json.Marshal(s)
 	if err != nil {
-		return nil, engi.Errorf(engi.Invalid, "the schema is none: %s", line(err.Error()))
+		return nil, engi.Errorf(engi.Invalid, "this is not a JSON schema: %s", line(err.Error()))
 	}
-	return &Shape{raw, r}, nil
+	return &Schema{raw, r}, nil
 }
 
 // JSON returns the schema. It must not be changed.
-func (s *Shape) JSON() json.RawMessage { return s.raw }
+func (s *Schema) JSON() json.RawMessage { return s.raw }
 
-// Check returns the JSON value in text, or reports Invalid in words that help
-// a model to do better. Fences around the value are taken off: models like
-// them.
-func (s *Shape) Check(text string) (json.RawMessage, error) {
-	text = unfence(text)
+// Check returns the JSON value in text, without the code fence that models like
+// to put around it. It reports Invalid in words that help the model to correct
+// itself.
+func (s *Schema) Check(text string) (json.RawMessage, error) {
+	text = stripFence(text)
 	var v any
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		return nil, engi.Errorf(engi.Invalid, "this is no JSON: %s", line(err.Error()))
+		return nil, engi.Errorf(engi.Invalid, "this is not JSON: %s", line(err.Error()))
 	}
 	if err := s.resolved.Validate(v); err != nil {
-		return nil, engi.Errorf(engi.Invalid, "this is not what was asked for: %s", line(err.Error()))
+		return nil, engi.Errorf(engi.Invalid, "this does not conform to the schema: %s", line(err.Error()))
 	}
 	return json.RawMessage(text), nil
 }
 
-func unfence(text string) string {
+func stripFence(text string) string {
 	text = strings.TrimSpace(text)
 	inner, ok := strings.CutPrefix(text, "```")
 	if !ok {
@@ -98,28 +99,28 @@ func unfence(text string) string {
 	return strings.TrimSpace(inner)
 }
 
-// maxRepairs is how often a model may try to keep to a schema.
+// maxRepairs is how often a model is asked to correct an answer.
 const maxRepairs = 3
 
-// Shaped asks m for a value that keeps to shape, and tells it what was wrong
-// when it does not, a few times. It reports Unavailable when m never does.
-// The reply's tokens are those of all attempts.
-func Shaped(ctx context.Context, m Model, q Request, shape *Shape, out func(Delta) error) (json.RawMessage, Reply, error) {
-	q.Object = shape.JSON()
+// GenerateJSON asks m for a value that conforms to schema. If the value does
+// not, it tells the model why and asks again, a few times, and then reports
+// Unavailable. The reply's tokens are those of all attempts.
+func GenerateJSON(ctx context.Context, m Model, q Request, schema *Schema, out func(Delta) error) (json.RawMessage, Reply, error) {
+	q.Object = schema.JSON()
 	var spent engi.Tokens
 	for attempt := 0; ; attempt++ {
 		r, err := m.Generate(ctx, q, out)
-		spent = spent.Plus(r.Tokens)
+		spent = spent.Add(r.Tokens)
 		r.Tokens = spent
 		if err != nil {
 			return nil, r, err
 		}
-		value, err := shape.Check(r.Message.Text)
+		value, err := schema.Check(r.Message.Text)
 		if err == nil {
 			return value, r, nil
 		}
 		if attempt == maxRepairs {
-			return nil, r, engi.Errorf(engi.Unavailable, "%s did not keep to the schema in %d attempts: %v", m.Name(), attempt+1, err).
+			return nil, r, engi.Errorf(engi.Unavailable, "%s gave no answer that conforms to the schema in %d attempts: %v", m.Name(), attempt+1, err).
 				WithRemedy("simplify the schema, or choose another model")
 		}
 		said := r.Message.Text
@@ -128,20 +129,20 @@ func Shaped(ctx context.Context, m Model, q Request, shape *Shape, out func(Delt
 		}
 		q.Messages = append(q.Messages[:len(q.Messages):len(q.Messages)],
 			engi.Message{Role: engi.RoleAssistant, Text: said},
-			engi.Message{Role: engi.RoleUser, Text: err.Error() + ". Answer again, with nothing but the corrected JSON."})
+			engi.Message{Role: engi.RoleUser, Text: err.Error() + ". Answer again, with the corrected JSON and nothing else."})
 		if out != nil {
-			if err := out(Delta{Again: true}); err != nil {
+			if err := out(Delta{Reset: true}); err != nil {
 				return nil, r, err
 			}
 		}
 	}
 }
 
-// Object asks m for a T. See [Shaped]. partial, if not nil, gets the object as
-// far as it is known while it is written.
-func Object[T any](ctx context.Context, m Model, q Request, partial func(T) error) (T, Reply, error) {
+// GenerateObject asks m for a T; see [GenerateJSON]. partial, if not nil, is
+// called with the object as far as it has been written.
+func GenerateObject[T any](ctx context.Context, m Model, q Request, partial func(T) error) (T, Reply, error) {
 	var zero T
-	shape, err := ShapeOf(reflect.TypeFor[T]())
+	schema, err := SchemaOf(reflect.TypeFor[T]())
 	if err != nil {
 		return zero, Reply{}, err
 	}
@@ -157,18 +158,18 @@ func Object[T any](ctx context.Context, m Model, q Request, partial func(T) erro
 			}
 			var v T
 			if json.Unmarshal(raw, &v) != nil {
-				return nil // half a value may not fit yet
+				return nil // an incomplete value may not fit
 			}
 			return partial(v)
 		}
 	}
-	raw, r, err := Shaped(ctx, m, q, shape, out)
+	raw, r, err := GenerateJSON(ctx, m, q, schema, out)
 	if err != nil {
 		return zero, r, err
 	}
 	var v T
 	if err := json.Unmarshal(raw, &v); err != nil {
-		return zero, r, engi.Errorf(engi.Unavailable, "%s: the object does not fit: %s", m.Name(), line(err.Error()))
+		return zero, r, engi.Errorf(engi.Unavailable, "%s: the object does not fit the type: %s", m.Name(), line(err.Error()))
 	}
 	return v, r, nil
 }

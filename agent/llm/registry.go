@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -28,16 +29,16 @@ const (
 	Gemini     Dialect = "gemini"
 )
 
-// A Provider is somebody who runs models.
+// A Provider is a server of models.
 type Provider struct {
-	Dialect Dialect           // empty means that of the known name, else compatible
-	URL     string            // empty means that of the known name
-	Key     string            // empty for those that need none
+	Dialect Dialect           // empty means that of the well-known provider of the name, else compatible
+	URL     string            // empty means that of the well-known provider of the name
+	Key     string            // empty if the provider needs none
 	Headers map[string]string // added to every request
-	Client  *http.Client      // instead of that of the options; may be nil
+	Client  *http.Client      // overrides that of the options; may be nil
 }
 
-// known are the providers that need nothing but a key.
+// known are the well-known providers, which need nothing but a key.
 var known = map[string]Provider{
 	"openai":    {Dialect: OpenAI, URL: "https://api.openai.com/v1"},
 	"anthropic": {Dialect: Anthropic, URL: "https://api.anthropic.com"},
@@ -53,25 +54,25 @@ type Price struct{ Input, Output, CacheRead, CacheWrite float64 }
 // Options configure a Registry.
 type Options struct {
 	Providers map[string]Provider // by the name before the colon
-	Default   string              // provider:model for callers that do not choose; empty means there is none
-	Fallbacks map[string][]string // by provider:model: asked in this order when it fails for a passing reason
-	Prices    map[string]Price    // by provider:model, or provider:* for all others of it
+	Default   string              // provider:model for callers that name none; empty means there is no default
+	Fallbacks map[string][]string // by provider:model: tried in this order after a temporary failure
+	Prices    map[string]Price    // by provider:model, or provider:* for all other models of a provider
 	Embedding string              // provider:model of [Registry.Embedder]
 	Rerank    string              // provider:model of [Registry.Reranker]
 
-	Attempts int           // per model, the first included; 0 means 3
-	Timeout  time.Duration // of one attempt; 0 means 5 min
-	Quiet    time.Duration // longest silence of an answer that is on its way; 0 means 60 s
-	Pause    time.Duration // before the second attempt, doubled before each later one; 0 means 500 ms
+	Attempts    int           // per model, including the first; 0 means 3
+	Timeout     time.Duration // of one attempt; 0 means 5 min
+	IdleTimeout time.Duration // longest pause within a streamed answer; 0 means 60 s
+	Backoff     time.Duration // before the second attempt, doubled before each later one; 0 means 500 ms
 
 	// Client makes the requests; nil means one with the system's proxy.
 	Client *http.Client
-	// Spend is told what every attempt cost, failed ones included; nil if
-	// nobody wants to know. It must be quick.
-	Spend func(Call)
-	// Afford reports Exhausted when owner's budget is used up; nil if there
-	// are none.
-	Afford func(ctx context.Context, owner engi.Owner) error
+	// OnCall, if not nil, is called after every attempt, failed ones included.
+	// It must return quickly.
+	OnCall func(Call)
+	// CheckBudget reports Exhausted if owner's budget is used up; nil means no
+	// budgets.
+	CheckBudget func(ctx context.Context, owner engi.Owner) error
 }
 
 // A Call is one attempt to get an answer.
@@ -80,7 +81,7 @@ type Call struct {
 	Model  string
 	Tokens engi.Tokens
 	Took   time.Duration
-	Err    error // nil if it was answered
+	Err    error // nil if it succeeded
 }
 
 // A Registry makes models by name. It is safe for concurrent use.
@@ -90,41 +91,32 @@ type Registry struct {
 	made map[string]Model
 }
 
-// New returns a registry. It reports Invalid for a configuration that cannot
-// work, naming the provider.
+// New returns a registry. It reports Invalid for a bad configuration, naming
+// the provider.
 func New(opt Options) (*Registry, error) {
 	if opt.Client == nil {
 		opt.Client = &http.Client{}
 	}
-	if opt.Attempts == 0 {
-		opt.Attempts = 3
-	}
-	or(&opt.Timeout, 5*time.Minute)
-	or(&opt.Quiet, time.Minute)
-	or(&opt.Pause, 500*time.Millisecond)
+	opt.Attempts = cmp.Or(opt.Attempts, 3)
+	opt.Timeout = cmp.Or(opt.Timeout, 5*time.Minute)
+	opt.IdleTimeout = cmp.Or(opt.IdleTimeout, time.Minute)
+	opt.Backoff = cmp.Or(opt.Backoff, 500*time.Millisecond)
 	providers := make(map[string]Provider, len(opt.Providers))
 	for name, p := range opt.Providers {
 		if name == "" || strings.ContainsAny(name, ": \t\r\n") {
-			return nil, engi.Errorf(engi.Invalid, "provider %.40q has no name that can be used", name)
+			return nil, engi.Errorf(engi.Invalid, "%.40q is not a name for a provider", name)
 		}
 		k := known[name]
-		if p.Dialect == "" {
-			p.Dialect = k.Dialect
-		}
-		if p.Dialect == "" {
-			p.Dialect = Compatible
-		}
-		if p.URL == "" {
-			p.URL = k.URL
-		}
+		p.Dialect = cmp.Or(p.Dialect, k.Dialect, Compatible)
+		p.URL = cmp.Or(p.URL, k.URL)
 		switch {
 		case !slices.Contains([]Dialect{OpenAI, Compatible, Anthropic, Gemini}, p.Dialect):
-			return nil, engi.Errorf(engi.Invalid, "provider %s speaks %.40q, which is unknown", name, p.Dialect).
+			return nil, engi.Errorf(engi.Invalid, "provider %s has the unknown dialect %.40q", name, p.Dialect).
 				WithRemedy("use openai, compatible, anthropic or gemini")
 		case p.URL == "":
 			return nil, engi.Errorf(engi.Invalid, "provider %s has no URL", name).WithRemedy("set its url")
 		case !strings.HasPrefix(p.URL, "https://") && !strings.HasPrefix(p.URL, "http://"):
-			return nil, engi.Errorf(engi.Invalid, "the URL of provider %s is none", name).WithRemedy("begin it with https:// or http://")
+			return nil, engi.Errorf(engi.Invalid, "the URL of provider %s is not http or https", name).WithRemedy("begin it with https:// or http://")
 		}
 		p.URL = strings.TrimRight(p.URL, "/")
 		providers[name] = p
@@ -144,14 +136,7 @@ func New(opt Options) (*Registry, error) {
 	return r, nil
 }
 
-func or(d *time.Duration, def time.Duration) {
-	if *d == 0 {
-		*d = def
-	}
-}
-
-// Default returns the name of the model for callers that do not choose; empty
-// if there is none.
+// Default returns the name of the default model; empty if there is none.
 func (r *Registry) Default() string { return r.opt.Default }
 
 // Providers returns the names of providers.
@@ -160,7 +145,7 @@ func (r *Registry) Providers() []string { return slices.Sorted(maps.Keys(r.opt.P
 func (r *Registry) split(ref string) (Provider, string, error) {
 	name, model, ok := strings.Cut(ref, ":")
 	if !ok || name == "" || model == "" || len(ref) > 200 {
-		return Provider{}, "", engi.Errorf(engi.Invalid, "%.80q is no model", ref).WithRemedy("name it provider:model, like openai:gpt-4o")
+		return Provider{}, "", engi.Errorf(engi.Invalid, "%.80q does not name a model", ref).WithRemedy("write provider:model, like openai:gpt-4o")
 	}
 	p, ok := r.opt.Providers[name]
 	if !ok {
@@ -173,9 +158,9 @@ func (r *Registry) split(ref string) (Provider, string, error) {
 	return p, model, nil
 }
 
-// Model returns the model of a name, provider:model; empty means the default.
-// It repeats what fails for a passing reason, then tries the model's
-// fallbacks. It reports Invalid for a name of no model.
+// Model returns the model named provider:model, or the default for an empty
+// name. The model retries temporary failures and then tries its fallbacks. It
+// reports Invalid for an unknown name.
 func (r *Registry) Model(ref string) (Model, error) {
 	if ref == "" {
 		ref = r.opt.Default
@@ -193,7 +178,7 @@ func (r *Registry) Model(ref string) (Model, error) {
 		}
 		models[i] = m
 	}
-	return &patient{reg: r, models: models}, nil
+	return &retryingModel{registry: r, models: models}, nil
 }
 
 func (r *Registry) single(ref string) (Model, error) {
@@ -213,12 +198,12 @@ func (r *Registry) single(ref string) (Model, error) {
 	if len(r.made) >= maxMade {
 		clear(r.made)
 	}
-	made := &adapter{name: ref, model: m, quiet: r.opt.Quiet, native: p.Dialect == Gemini}
+	made := &adapter{name: ref, model: m, quiet: r.opt.IdleTimeout, native: p.Dialect == Gemini}
 	r.made[ref] = made
 	return made, nil
 }
 
-// maxMade bounds the models remembered: their names come from callers.
+// maxMade bounds the models kept: their names come from callers.
 const maxMade = 256
 
 // dial makes a model. Nothing is sent yet.

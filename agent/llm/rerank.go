@@ -14,19 +14,19 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Reranker says how well texts answer a question. It is safe for concurrent
+// A Reranker scores how well texts answer a question. It is safe for concurrent
 // use.
 type Reranker interface {
-	// Name returns how it is chosen: provider:model.
+	// Name returns provider:model.
 	Name() string
-	// Rerank returns one number per text; more is better. The error kinds are
+	// Rerank returns one score per text; higher is better. The error kinds are
 	// those of Generate.
 	Rerank(ctx context.Context, owner engi.Owner, query string, texts []string) ([]float64, error)
 }
 
-// Reranker returns the configured reranker; Unsupported if there is none. It
-// asks the path /rerank below the provider's URL, which most servers of such
-// models have.
+// Reranker returns the configured reranker, or Unsupported if there is none. It
+// uses the path /rerank below the provider's URL, as most servers of such models
+// have it.
 func (r *Registry) Reranker() (Reranker, error) {
 	ref := r.opt.Rerank
 	if ref == "" {
@@ -37,20 +37,20 @@ func (r *Registry) Reranker() (Reranker, error) {
 		return nil, err
 	}
 	if p.Dialect == Anthropic || p.Dialect == Gemini {
-		return nil, engi.Errorf(engi.Invalid, "reranking model %s: the provider has none", ref).WithRemedy("choose another provider for models.rerank")
+		return nil, engi.Errorf(engi.Invalid, "reranking model %s: the provider has no reranking", ref).WithRemedy("choose another provider for models.rerank")
 	}
-	return &reranker{reg: r, name: ref, model: model, p: p}, nil
+	return &reranker{registry: r, name: ref, model: model, p: p}, nil
 }
 
 type reranker struct {
-	reg         *Registry
+	registry    *Registry
 	name, model string
 	p           Provider
 }
 
 const (
 	maxReranked = 1000    // texts of one request
-	maxRanks    = 8 << 20 // bytes of its answer, which may repeat the texts
+	maxRanks    = 8 << 20 // bytes of the answer, which may repeat the texts
 )
 
 func (e *reranker) Name() string { return e.name }
@@ -62,14 +62,14 @@ func (e *reranker) Rerank(ctx context.Context, owner engi.Owner, query string, t
 	if len(texts) > maxReranked {
 		return nil, engi.Errorf(engi.Invalid, "ask %s: %d texts, %d at most", e.name, len(texts), maxReranked)
 	}
-	if err := e.reg.afford(ctx, owner); err != nil {
+	if err := e.registry.checkBudget(ctx, owner); err != nil {
 		return nil, err
 	}
-	return repeated(ctx, e.reg, owner, e.name, func() ([]float64, engi.Tokens, error) { return e.ask(ctx, query, texts) })
+	return withRetries(ctx, e.registry, owner, e.name, func() ([]float64, engi.Tokens, error) { return e.ask(ctx, query, texts) })
 }
 
 func (e *reranker) ask(ctx context.Context, query string, texts []string) ([]float64, engi.Tokens, error) {
-	raw, err := e.reg.post(ctx, e.name, e.p, e.p.URL+"/rerank", maxRanks, map[string]any{
+	raw, err := e.registry.post(ctx, e.name, e.p, e.p.URL+"/rerank", maxRanks, map[string]any{
 		"model": e.model, "query": query, "documents": texts, "top_n": len(texts),
 	})
 	if err != nil {
@@ -85,7 +85,7 @@ func (e *reranker) ask(ctx context.Context, query string, texts []string) ([]flo
 		} `json:"usage"`
 	}
 	if err := json.Unmarshal(raw, &answer); err != nil {
-		return nil, engi.Tokens{}, engi.Errorf(engi.Unavailable, "ask %s: the answer is no JSON of scores", e.name)
+		return nil, engi.Tokens{}, engi.Errorf(engi.Unavailable, "ask %s: the answer is not JSON with scores", e.name)
 	}
 	t := engi.Tokens{Input: max(answer.Usage.Total, 0)}
 	scores := make([]float64, len(texts))
@@ -93,7 +93,7 @@ func (e *reranker) ask(ctx context.Context, query string, texts []string) ([]flo
 	n := 0
 	for _, r := range answer.Results {
 		if r.Index < 0 || r.Index >= len(texts) || seen[r.Index] || r.Score == nil || math.IsInf(*r.Score, 0) {
-			return nil, t, engi.Errorf(engi.Unavailable, "ask %s: a score of text %d makes no sense", e.name, r.Index)
+			return nil, t, engi.Errorf(engi.Unavailable, "ask %s: the score of text %d is invalid", e.name, r.Index)
 		}
 		scores[r.Index], seen[r.Index] = *r.Score, true
 		n++

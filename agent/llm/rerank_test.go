@@ -16,7 +16,8 @@ import (
 	"github.com/engi-dev/engi/agent/llm"
 )
 
-// ranks serves a provider whose path /rerank answers with what answer says.
+// ranks returns the reranker of a fake provider, which answers by calling
+// answer.
 func ranks(t *testing.T, answer func(n int, w http.ResponseWriter, texts []string)) llm.Reranker {
 	t.Helper()
 	asked := 0
@@ -35,7 +36,7 @@ func ranks(t *testing.T, answer func(n int, w http.ResponseWriter, texts []strin
 	}))
 	t.Cleanup(s.Close)
 	r, err := llm.New(llm.Options{
-		Providers: map[string]llm.Provider{"mine": {URL: s.URL + "/v1", Key: "k"}}, Rerank: "mine:m", Pause: time.Nanosecond, Client: s.Client(),
+		Providers: map[string]llm.Provider{"mine": {URL: s.URL + "/v1", Key: "k"}}, Rerank: "mine:m", Backoff: time.Nanosecond, Client: s.Client(),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +48,7 @@ func ranks(t *testing.T, answer func(n int, w http.ResponseWriter, texts []strin
 	return e
 }
 
-func TestS0_11_Rerank(t *testing.T) {
+func TestRerank(t *testing.T) {
 	e := ranks(t, func(n int, w http.ResponseWriter, texts []string) {
 		if n == 1 {
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -90,7 +91,7 @@ func TestRerankBoundsAnswers(t *testing.T) {
 	}
 }
 
-func TestRerankKeyIsRefused(t *testing.T) {
+func TestRerankRefuses(t *testing.T) {
 	e := ranks(t, func(_ int, w http.ResponseWriter, _ []string) { w.WriteHeader(http.StatusUnauthorized) })
 	if _, err := e.Rerank(t.Context(), "", "q", []string{"a"}); engi.KindOf(err) != engi.Denied || err == nil {
 		t.Errorf("%v", err)

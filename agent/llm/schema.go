@@ -10,16 +10,15 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// plain is a JSON schema as all formats understand it: with one type where
-// there may also be null, and without references, which some of them lose. It
-// is a hint to the model: answers are checked against the schema as it was. It
-// reports Invalid for what is no schema of ours to send.
+// plain converts a JSON schema to one that all formats understand: without
+// null as a second type, and without references, which some of them lose. It
+// guides the model only; answers are checked against the original schema.
 func plain(raw json.RawMessage) (map[string]any, error) {
 	var root map[string]any
 	if err := json.Unmarshal(raw, &root); err != nil {
-		return nil, engi.Errorf(engi.Invalid, "the schema is no object: %s", line(err.Error()))
+		return nil, engi.Errorf(engi.Invalid, "the schema is not an object: %s", line(err.Error()))
 	}
-	p := plainer{root: root, left: maxNodes}
+	p := schemaInliner{root: root, nodesLeft: maxNodes}
 	out, _ := p.node(root, 0).(map[string]any)
 	delete(out, "$defs")
 	delete(out, "definitions")
@@ -36,9 +35,9 @@ func plain(raw json.RawMessage) (map[string]any, error) {
 	return out, nil
 }
 
-type plainer struct {
-	root map[string]any
-	left int
+type schemaInliner struct {
+	root      map[string]any
+	nodesLeft int
 }
 
 const (
@@ -46,28 +45,28 @@ const (
 	maxNesting = 40
 )
 
-func (p *plainer) node(v any, depth int) any {
-	if p.left--; p.left < 0 || depth > maxNesting {
-		return map[string]any{} // anything: the check has the last word
+func (in *schemaInliner) node(v any, depth int) any {
+	if in.nodesLeft--; in.nodesLeft < 0 || depth > maxNesting {
+		return map[string]any{} // accepts anything; Check decides
 	}
 	switch v := v.(type) {
 	case []any:
 		out := make([]any, len(v))
 		for i, e := range v {
-			out[i] = p.node(e, depth+1)
+			out[i] = in.node(e, depth+1)
 		}
 		return out
 	case map[string]any:
 		if ref, ok := v["$ref"].(string); ok {
-			to, ok := pointed(p.root, ref)
+			to, ok := resolvePointer(in.root, ref)
 			if !ok || to == nil {
 				to = map[string]any{}
 			}
-			return p.node(to, depth+1)
+			return in.node(to, depth+1)
 		}
 		out := make(map[string]any, len(v))
 		for name, e := range v {
-			out[name] = p.node(e, depth+1)
+			out[name] = in.node(e, depth+1)
 		}
 		if types, ok := v["type"].([]any); ok {
 			types = slices.DeleteFunc(slices.Clone(types), func(t any) bool { return t == "null" })
@@ -80,11 +79,11 @@ func (p *plainer) node(v any, depth int) any {
 	return v
 }
 
-// wrapping is the name under which what is no object is asked for.
+// wrapping is the name of the property that holds a value that is not an object.
 const wrapping = "answer"
 
-// wrap makes an object of a schema of something else, for tools take nothing
-// else.
+// wrap turns a schema of another type into one of an object, since arguments of
+// tools are objects.
 func wrap(s map[string]any) (_ map[string]any, wrapped bool) {
 	if _, ok := s["properties"]; ok || s["type"] == "object" {
 		return s, false
@@ -97,7 +96,7 @@ func unwrap(text string, wrapped bool) string {
 		return text
 	}
 	var o map[string]json.RawMessage
-	if json.Unmarshal([]byte(unfence(text)), &o) == nil && o[wrapping] != nil {
+	if json.Unmarshal([]byte(stripFence(text)), &o) == nil && o[wrapping] != nil {
 		return string(o[wrapping])
 	}
 	return text

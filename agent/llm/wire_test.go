@@ -14,8 +14,7 @@ import (
 	"github.com/engi-dev/engi/agent/llm"
 )
 
-// TestWire reads answers in the forms that the providers document; see
-// testdata/wire.
+// TestWire reads answers as the providers document them; see testdata/wire.
 func TestWire(t *testing.T) {
 	for _, provider := range six {
 		for _, kind := range []string{"json", "sse"} {
@@ -34,10 +33,10 @@ func TestWire(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				var told strings.Builder
+				var streamed strings.Builder
 				var out func(llm.Delta) error
 				if kind == "sse" {
-					out = func(d llm.Delta) error { told.WriteString(d.Text + d.Arguments); return nil }
+					out = func(d llm.Delta) error { streamed.WriteString(d.Text + d.Arguments); return nil }
 				}
 				q := llm.Request{Tools: []engi.Tool{weather}, Messages: []engi.Message{{Role: engi.RoleUser, Text: "How is it in Köln?"}}}
 				reply, err := model(t, r, provider+":m").Generate(t.Context(), q, out)
@@ -53,8 +52,8 @@ func TestWire(t *testing.T) {
 				if diff := cmp.Diff(want, reply); diff != "" {
 					t.Error(diff)
 				}
-				if kind == "sse" && told.String() != `Let me see.{"city":"Köln"}` {
-					t.Errorf("it was told %q", told.String())
+				if kind == "sse" && streamed.String() != `Let me see.{"city":"Köln"}` {
+					t.Errorf("streamed %q", streamed.String())
 				}
 			})
 		}

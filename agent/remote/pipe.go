@@ -14,40 +14,40 @@ import (
 )
 
 const (
-	maxFlood    = 32 << 20 // bytes between two calls
-	maxNews     = 4096     // notifications between two calls that are passed on
-	maxRequests = 1000     // of a server to us, which all are refused
-	maxErrors   = 2 << 10  // bytes of what a program complains about that are kept
+	maxBytes         = 32 << 20 // of output between two calls
+	maxNotifications = 4096     // passed on between two calls
+	maxRequests      = 1000     // of the server to us; all are refused
+	maxStderr        = 2 << 10  // bytes kept of the end of standard error
 
-	// endAfter is how long a program has to leave when its input ends.
-	endAfter = 2 * time.Second
+	// exitTimeout is how long a program has to exit when its input ends.
+	exitTimeout = 2 * time.Second
 )
 
-// A pipe is the connection to a program in a sandbox: a message a line. It is
-// its own transport.
+// A pipe is a connection to a program in a sandbox: one message per line of its
+// standard input and output. It is its own transport.
 type pipe struct {
-	process  engi.Process
-	heard    func(*sdk.ProgressNotificationParams)
-	messages chan jsonrpc.Message
-	ctx      context.Context // of the reader; its cause says why it ended
-	cancel   context.CancelCauseFunc
-	reader   sync.WaitGroup
+	process    engi.Process
+	onProgress func(*sdk.ProgressNotificationParams)
+	messages   chan jsonrpc.Message
+	ctx        context.Context // of the reader; its cause is why it ended
+	cancel     context.CancelCauseFunc
+	reader     sync.WaitGroup
 
-	mu       sync.Mutex
-	said     []byte // the last of what it complained about
-	bytes    int    // since the last call
-	news     int    // since the last call
-	requests int
+	mu            sync.Mutex
+	stderr        []byte // its end
+	bytes         int    // since the last call
+	notifications int    // since the last call
+	requests      int
 }
 
-// start begins a server's program in g; heard is told what it says about calls
-// that go on. The caller ends the pipe.
-func start(ctx context.Context, g engi.Guest, s Server, heard func(*sdk.ProgressNotificationParams)) (*pipe, error) {
+// startPipe starts a server's program in g; onProgress receives its progress
+// messages. The caller calls stop.
+func startPipe(ctx context.Context, g engi.Guest, s Server, heard func(*sdk.ProgressNotificationParams)) (*pipe, error) {
 	process, err := g.Start(ctx, engi.Command{Args: s.Command, Env: s.Env, Stdin: engi.StdinPipe, Tag: "mcp-" + s.Name})
 	if err != nil {
 		return nil, err
 	}
-	p := &pipe{process: process, heard: heard, messages: make(chan jsonrpc.Message)}
+	p := &pipe{process: process, onProgress: heard, messages: make(chan jsonrpc.Message)}
 	p.ctx, p.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	p.reader.Go(p.read)
 	return p, nil
@@ -59,23 +59,22 @@ func (p *pipe) Connect(context.Context) (sdk.Connection, error) { return p, nil 
 // SessionID implements sdk.Connection.
 func (p *pipe) SessionID() string { return "" }
 
-// read takes messages out of what the program prints, until it ends or says
-// too much.
+// read decodes the program's output until it ends or exceeds a limit.
 func (p *pipe) read() {
-	var f framer
+	var f lineDecoder
 	for c, err := range p.process.Output(p.ctx, 0) {
 		if err != nil {
 			p.cancel(engi.Errorf(engi.Unavailable, "%v", err))
 			return
 		}
 		if c.Stream != engi.Stdout {
-			p.complain(c.Data)
+			p.addStderr(c.Data)
 			continue
 		}
 		for m, err := range f.next(c.Data) {
 			pass := false
 			if err == nil {
-				pass, err = p.admit(m)
+				pass, err = p.accept(m)
 			}
 			if err != nil {
 				p.cancel(err)
@@ -90,7 +89,7 @@ func (p *pipe) read() {
 				return
 			}
 		}
-		if err := p.count(len(c.Data)); err != nil {
+		if err := p.countBytes(len(c.Data)); err != nil {
 			p.cancel(err)
 			return
 		}
@@ -98,33 +97,33 @@ func (p *pipe) read() {
 	p.cancel(io.EOF)
 }
 
-func (p *pipe) complain(data []byte) {
+func (p *pipe) addStderr(data []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.said = append(p.said, data...)
-	if n := len(p.said) - maxErrors; n > 0 {
-		p.said = append(p.said[:0], p.said[n:]...)
+	p.stderr = append(p.stderr, data...)
+	if n := len(p.stderr) - maxStderr; n > 0 {
+		p.stderr = append(p.stderr[:0], p.stderr[n:]...)
 	}
 }
 
-// complaints returns the last of what the program complained about.
-func (p *pipe) complaints() string {
+// stderrTail returns the end of the program's standard error.
+func (p *pipe) stderrTail() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return clean(string(p.said), maxErrors)
+	return singleLine(string(p.stderr), maxStderr)
 }
 
-func (p *pipe) count(n int) error {
+func (p *pipe) countBytes(n int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.bytes += n; p.bytes > maxFlood {
-		return engi.Errorf(engi.Exhausted, "it sent more than %d bytes at once", maxFlood)
+	if p.bytes += n; p.bytes > maxBytes {
+		return engi.Errorf(engi.Exhausted, "the program sent more than %d bytes at once", maxBytes)
 	}
 	return nil
 }
 
-// admit reports whether a message is passed on.
-func (p *pipe) admit(m jsonrpc.Message) (bool, error) {
+// accept reports whether a message is passed on to the SDK.
+func (p *pipe) accept(m jsonrpc.Message) (bool, error) {
 	r, ok := m.(*jsonrpc.Request)
 	if !ok {
 		return true, nil
@@ -133,23 +132,23 @@ func (p *pipe) admit(m jsonrpc.Message) (bool, error) {
 	if r.ID.IsValid() {
 		p.requests++
 	} else {
-		p.news++
+		p.notifications++
 	}
-	requests, news := p.requests, p.news
+	requests, news := p.requests, p.notifications
 	p.mu.Unlock()
 	switch {
 	case r.ID.IsValid() && requests > maxRequests:
-		return false, engi.Errorf(engi.Exhausted, "it asked for more than %d things", maxRequests)
+		return false, engi.Errorf(engi.Exhausted, "the program sent more than %d requests", maxRequests)
 	case r.ID.IsValid():
 		return true, nil
-	case r.Method == "notifications/progress" && news <= maxNews:
-		// Not through the SDK, which may be done with the answer first.
+	case r.Method == "notifications/progress" && news <= maxNotifications:
+		// Not through the SDK, which may deliver the answer first.
 		var n sdk.ProgressNotificationParams
 		if json.Unmarshal(r.Params, &n) == nil {
-			p.heard(&n)
+			p.onProgress(&n)
 		}
 	}
-	// Of all else that changes meanwhile a run takes no notice.
+	// Other notifications are of changes, which do not matter to a run.
 	return false, nil
 }
 
@@ -173,10 +172,10 @@ func (p *pipe) Write(ctx context.Context, m jsonrpc.Message) error {
 	}
 	if r, ok := m.(*jsonrpc.Request); ok && r.ID.IsValid() {
 		p.mu.Lock()
-		p.bytes, p.news = 0, 0
+		p.bytes, p.notifications = 0, 0
 		p.mu.Unlock()
 	}
-	// A program that reads nothing must not hold us after the pipe has ended.
+	// A program that reads nothing must not block us after the pipe was closed.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(p.ctx, func() { cancel(context.Cause(p.ctx)) })()
@@ -189,23 +188,23 @@ func (p *pipe) Close() error {
 	return nil
 }
 
-// end ends the program and waits for what reads from it. One that is alone in
-// a sandbox, which ends with it, is not waited for.
-func (p *pipe) end(alone bool) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), endAfter)
+// stop stops the program and waits for the reader. It does not wait for a
+// program that is alone in its sandbox, which is stopped next.
+func (p *pipe) stop(alone bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), exitTimeout)
 	defer cancel()
 	p.cancel(io.EOF)
 	p.reader.Wait()
 	if alone {
 		return
 	}
-	// A program that is gone, or whose sandbox is, needs no ending.
+	// Errors mean that the program or its sandbox has ended.
 	if p.process.CloseInput(ctx) == nil {
 		if _, err := p.process.Wait(ctx); err == nil {
 			return
 		}
 	}
-	ctx, cancel = context.WithTimeout(context.WithoutCancel(p.ctx), endAfter)
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(p.ctx), exitTimeout)
 	defer cancel()
 	_ = p.process.Signal(ctx, "KILL")
 }

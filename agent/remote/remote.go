@@ -1,9 +1,8 @@
-// Package remote gives agents the tools of other people's servers, by the
-// Model Context Protocol: servers on the network, and programs that run in
-// sandboxes and never on this machine itself. What a server says is hostile:
-// its tools get names that tell whose they are, and all of it is bounded.
+// Package remote gives agents the tools of MCP servers: servers on the network,
+// and programs, which run in sandboxes and never on the host. Everything from a
+// server is hostile: it is bounded, and the names of its tools get a prefix.
 //
-// It is not for serving our own tools to others, which is api/mcp.
+// It does not serve our own tools by MCP; that is api/mcp.
 package remote
 
 import (
@@ -22,20 +21,20 @@ import (
 	"github.com/engi-dev/engi/agent/tool"
 )
 
-// A Server is a server of tools, as configured. It has a URL or a Command.
+// A Server configures an MCP server. It has either a URL or a Command.
 type Server struct {
-	Name    string        // what the names of its tools begin with
-	Tools   []string      // names of those that are offered; empty means all
-	Timeout time.Duration // of a call, and of a start; 0 means 1 min
+	Name    string        // prefix of the names of its tools
+	Tools   []string      // names of the tools to offer; empty means all
+	Timeout time.Duration // of a call, and of connecting; 0 means 1 min
 
 	URL    string
-	Header http.Header // sent to that host only; may be secret
+	Header http.Header // sent to the host of URL only; may be secret
 
-	Command  []string          // program and arguments
-	Env      map[string]string // of the program
-	Inside   bool              // it runs in the run's own sandbox or session, not in one of its own
-	Template string            // of its own sandbox; empty means the node's default
-	Network  engi.NetworkPolicy
+	Command      []string          // program and arguments
+	Env          map[string]string // of the program
+	InRunSandbox bool              // it runs in the sandbox or session of the run instead of its own sandbox
+	Template     string            // of its own sandbox; empty means the node's default
+	Network      engi.NetworkPolicy
 }
 
 // Options configure a Remote.
@@ -43,13 +42,13 @@ type Options struct {
 	Servers   []Server
 	Sandboxes engi.Sandboxes
 	Sessions  engi.Sessions     // nil if there are none
-	Transport http.RoundTripper // to servers on the network; nil means the usual one
-	Version   string            // of this build, told to servers
+	Transport http.RoundTripper // to servers on the network; nil means the default
+	Version   string            // of this build, sent to servers
 	Log       *slog.Logger      // nil discards
 }
 
-// A Remote knows the servers. It implements [engi.ToolServers] and is safe for
-// concurrent use.
+// A Remote has the configured servers. It implements [engi.ToolServers] and is
+// safe for concurrent use.
 type Remote struct {
 	opt     Options
 	sources []*source
@@ -67,8 +66,7 @@ const (
 	maxServers     = 64
 )
 
-// New returns the sources of tools of opt. It asks nobody yet. It reports
-// Invalid for servers that cannot be.
+// New returns the servers of opt. It connects to none. It reports Invalid.
 func New(opt Options) (*Remote, error) {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
@@ -77,7 +75,7 @@ func New(opt Options) (*Remote, error) {
 		opt.Transport = http.DefaultTransport
 	}
 	if len(opt.Servers) > maxServers {
-		return nil, engi.Errorf(engi.Invalid, "%d servers of tools are more than %d", len(opt.Servers), maxServers)
+		return nil, engi.Errorf(engi.Invalid, "%d MCP servers are more than %d", len(opt.Servers), maxServers)
 	}
 	r := &Remote{opt: opt}
 	for _, s := range opt.Servers {
@@ -85,7 +83,7 @@ func New(opt Options) (*Remote, error) {
 			return nil, err
 		}
 		if slices.ContainsFunc(r.sources, func(o *source) bool { return o.server.Name == s.Name }) {
-			return nil, engi.Errorf(engi.Invalid, "there are two servers of tools called %s", s.Name)
+			return nil, engi.Errorf(engi.Invalid, "there are two MCP servers named %s", s.Name)
 		}
 		if s.Timeout == 0 {
 			s.Timeout = defaultTimeout
@@ -99,34 +97,34 @@ func New(opt Options) (*Remote, error) {
 	return r, nil
 }
 
-// Validate reports Invalid for a server that cannot be.
+// Validate reports Invalid for a bad configuration.
 func (s Server) Validate() error {
 	bad := func(format string, args ...any) *engi.Error {
 		return engi.Errorf(engi.Invalid, "the MCP server %.40q: "+format, append([]any{s.Name}, args...)...)
 	}
 	switch {
 	case !serverNames.MatchString(s.Name):
-		return bad("this is no name").WithRemedy("use lower-case letters, digits and dashes, 32 at most, a letter first")
+		return bad("bad name").WithRemedy("use lower-case letters, digits and dashes, 32 at most, a letter first")
 	case (s.URL == "") == (len(s.Command) == 0):
-		return bad("it needs a url or a command, one of them")
+		return bad("it needs either a url or a command")
 	case s.Timeout < 0 || s.Timeout > time.Hour:
 		return bad("a timeout of %v is not between 0 and an hour", s.Timeout)
 	case s.URL == "":
 		if s.Command[0] == "" || len(s.Header) > 0 {
-			return bad("a command has a program, and no headers")
+			return bad("a command needs a program and has no headers")
 		}
 		return nil
-	case s.Inside || len(s.Env) > 0 || s.Template != "" || s.Network.Mode != "":
+	case s.InRunSandbox || len(s.Env) > 0 || s.Template != "" || s.Network.Mode != "":
 		return bad("where, env, template and network are for commands")
 	}
 	u, err := url.Parse(s.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.Fragment != "" {
-		return bad("its url is none").WithRemedy("write it like https://mcp.example.com/mcp, and credentials as headers")
+		return bad("bad url").WithRemedy("write it like https://mcp.example.com/mcp, and credentials as headers")
 	}
 	return nil
 }
 
-// Sources returns the tools of each server, for runs of agents.
+// Sources returns the servers as sources of tools.
 func (r *Remote) Sources() []tool.Source {
 	all := make([]tool.Source, len(r.sources))
 	for i, s := range r.sources {
@@ -151,43 +149,43 @@ type source struct {
 	opt    Options
 	server Server
 
-	mu     sync.Mutex
-	state  engi.ToolServer
-	listed []offer   // what it offered last
-	until  time.Time // as long as that is taken to be so
+	mu         sync.Mutex
+	state      engi.ToolServer
+	tools      []remoteTool // as last listed
+	validUntil time.Time    // of tools
 }
 
-// listFor is how long an answer to what tools there are is used again.
-const listFor = time.Minute
+// cacheFor is how long a list of tools is used.
+const cacheFor = time.Minute
 
 // Name implements [tool.Source].
 func (s *source) Name() string { return s.server.Name }
 
-// Open implements [tool.Source]. A server whose tools are known is not
-// reached before one of them is called.
+// Open implements [tool.Source]. If the list of tools is cached, the server is
+// not contacted before one of them is called.
 func (s *source) Open(ctx context.Context, e tool.Env) ([]tool.Tool, func(), error) {
-	if s.server.Inside && !e.Has(tool.NeedGuest) {
-		return nil, func() {}, nil // as with our own tools that need a sandbox
+	if s.server.InRunSandbox && !e.Has(tool.NeedGuest) {
+		return nil, func() {}, nil // like built-in tools that need a sandbox
 	}
-	r := &session{src: s, env: e}
-	offers, ok := s.remembered()
+	r := &session{source: s, env: e}
+	listed, ok := s.cached()
 	if !ok {
 		var err error
-		if offers, err = r.list(ctx); err != nil {
+		if listed, err = r.list(ctx); err != nil {
 			r.close()
-			err = engi.Errorf(engi.Unavailable, "the MCP server %s: %s", s.server.Name, told(err)).
-				WithRemedy("'engi mcp servers' shows what is known about it")
-			s.learn(nil, nil, err)
+			err = engi.Errorf(engi.Unavailable, "the MCP server %s: %s", s.server.Name, errorText(err)).
+				WithRemedy("'engi mcp servers' shows its state")
+			s.update(nil, nil, err)
 			return nil, nil, err
 		}
 	}
-	tools := make([]tool.Tool, 0, len(offers))
-	for _, o := range offers {
-		t, err := tool.From(o.name, o.description, o.shape, func(ctx context.Context, c *tool.Call, args json.RawMessage) (tool.Result, error) {
+	tools := make([]tool.Tool, 0, len(listed))
+	for _, o := range listed {
+		t, err := tool.FromSchema(o.name, o.description, o.schema, func(ctx context.Context, c *tool.Call, args json.RawMessage) (tool.Result, error) {
 			return r.call(ctx, c, o, args)
 		})
-		if err != nil { // made to fit by list
-			s.opt.Log.WarnContext(ctx, "a tool of an MCP server is left out", "server", s.server.Name, "tool", o.name, "err", err)
+		if err != nil { // unreachable: list has adapted the names
+			s.opt.Log.WarnContext(ctx, "skip a tool of an MCP server", "server", s.server.Name, "tool", o.name, "err", err)
 			continue
 		}
 		t.Repeatable = o.repeatable
@@ -196,51 +194,50 @@ func (s *source) Open(ctx context.Context, e tool.Env) ([]tool.Tool, func(), err
 	return tools, r.close, nil
 }
 
-// remembered returns what was listed lately. What a server inside a run's own
-// sandbox offers may differ with each.
-func (s *source) remembered() ([]offer, bool) {
+// cached returns the cached list of tools. A server in the sandbox of the run is
+// never cached: its tools may differ between sandboxes.
+func (s *source) cached() ([]remoteTool, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.listed, !s.server.Inside && time.Now().Before(s.until)
+	return s.tools, !s.server.InRunSandbox && time.Now().Before(s.validUntil)
 }
 
-// learn keeps what is known about the server now.
-func (s *source) learn(offers []offer, left []string, err error) {
+// update records the outcome of listing the tools.
+func (s *source) update(offers []remoteTool, skipped []string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now().UTC()
 	s.state.Checked = now
 	if err != nil {
-		s.state.State, s.state.Error, s.until = engi.ToolServerFailed, err.Error(), time.Time{}
+		s.state.State, s.state.Error, s.validUntil = engi.ToolServerFailed, err.Error(), time.Time{}
 		return
 	}
-	s.state.State, s.state.Error, s.state.Left = engi.ToolServerReady, "", left
+	s.state.State, s.state.Error, s.state.Skipped = engi.ToolServerReady, "", skipped
 	s.state.Tools = make([]string, len(offers))
 	for i, o := range offers {
 		s.state.Tools[i] = o.name
 	}
-	s.listed, s.until = offers, now.Add(listFor)
+	s.tools, s.validUntil = offers, now.Add(cacheFor)
 }
 
-// told is what is said about an error of a server: one line, bounded, without
-// what must not be seen.
-func told(err error) string { return clean(err.Error(), maxError) }
+// errorText returns the text of a server's error in one line of bounded length.
+func errorText(err error) string { return singleLine(err.Error(), maxError) }
 
 const maxError = 1 << 10
 
-// clean makes a text of a server fit to be shown on one line.
-func clean(text string, limit int) string {
+// singleLine replaces control characters and truncates.
+func singleLine(text string, limit int) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '
 		}
 		return r
 	}, strings.ToValidUTF8(text, "\ufffd"))
-	return cut(text, limit)
+	return truncate(text, limit)
 }
 
-// cut takes what is too long off the end of a text.
-func cut(text string, limit int) string {
+// truncate cuts text to limit bytes and marks that it did.
+func truncate(text string, limit int) string {
 	if len(text) <= limit {
 		return text
 	}

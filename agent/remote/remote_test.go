@@ -25,12 +25,12 @@ import (
 	"github.com/engi-dev/engi/api/apitest"
 )
 
-// A bench is a server of tools, and a world that it runs in.
-type bench struct {
+// A fixture is a Remote with fake services.
+type fixture struct {
 	*remote.Remote
-	world *apitest.Services
-	logs  *bytes.Buffer
-	env   tool.Env
+	services *apitest.Services
+	logs     *bytes.Buffer
+	env      tool.Env
 }
 
 func program(t *testing.T, mode string) remote.Server {
@@ -39,17 +39,17 @@ func program(t *testing.T, mode string) remote.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A guest of the tests sees this machine's files, but names are looked up
-	// in its own root.
+	// A fake guest sees the files of this machine, but looks programs up in a
+	// root of its own.
 	return remote.Server{Name: "srv", Command: []string{"/bin/sh", "-c", `exec "$PROGRAM"`}, Env: map[string]string{modeVariable: mode, "PROGRAM": exe}, Timeout: 20 * time.Second}
 }
 
-func open(t *testing.T, servers ...remote.Server) *bench {
+func open(t *testing.T, servers ...remote.Server) *fixture {
 	t.Helper()
-	b := &bench{world: apitest.New(nil), logs: &bytes.Buffer{}, env: tool.Env{Owner: "ann", Run: engi.NewRunID()}}
-	t.Cleanup(b.world.Close)
+	b := &fixture{services: apitest.New(nil), logs: &bytes.Buffer{}, env: tool.Env{Owner: "ann", Run: engi.NewRunID()}}
+	t.Cleanup(b.services.Close)
 	var err error
-	b.Remote, err = remote.New(remote.Options{Servers: servers, Sandboxes: b.world.Sandboxes, Version: "1", Log: slog.New(slog.NewTextHandler(b.logs, nil))})
+	b.Remote, err = remote.New(remote.Options{Servers: servers, Sandboxes: b.services.Sandboxes, Version: "1", Log: slog.New(slog.NewTextHandler(b.logs, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,9 +57,9 @@ func open(t *testing.T, servers ...remote.Server) *bench {
 }
 
 // tools opens the first server for a run.
-func (b *bench) tools(t *testing.T) map[string]tool.Tool {
+func (f *fixture) tools(t *testing.T) map[string]tool.Tool {
 	t.Helper()
-	list, release, err := b.Sources()[0].Open(t.Context(), b.env)
+	list, release, err := f.Sources()[0].Open(t.Context(), f.env)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,11 +71,11 @@ func (b *bench) tools(t *testing.T) map[string]tool.Tool {
 	return all
 }
 
-func (b *bench) use(t *testing.T, x tool.Tool, args string) (tool.Result, string) {
+func (f *fixture) use(t *testing.T, x tool.Tool, args string) (tool.Result, string) {
 	t.Helper()
 	var mu sync.Mutex
 	var said strings.Builder
-	r, err := x.Run(t.Context(), &tool.Call{Env: b.env, ID: "c", Out: func(_ engi.Stream, data []byte) {
+	r, err := x.Run(t.Context(), &tool.Call{Env: f.env, ID: "c", Out: func(_ engi.Stream, data []byte) {
 		mu.Lock()
 		defer mu.Unlock()
 		said.Write(data)
@@ -88,16 +88,17 @@ func (b *bench) use(t *testing.T, x tool.Tool, args string) (tool.Result, string
 	return r, said.String()
 }
 
-func (b *bench) boxes(t *testing.T) int {
+func (f *fixture) sandboxes(t *testing.T) int {
 	t.Helper()
-	list, err := b.world.Sandboxes.List(t.Context(), "ann", engi.SandboxFilter{Owned: true})
+	list, err := f.services.Sandboxes.List(t.Context(), "ann", engi.SandboxFilter{Owned: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return len(list)
 }
 
-// served is a good server on loopback that wants a header.
+// served returns a good server on loopback that requires a header, and counts
+// requests for its tools.
 func served(t *testing.T) (remote.Server, *atomic.Int64) {
 	t.Helper()
 	var lists atomic.Int64
@@ -122,7 +123,7 @@ func served(t *testing.T) (remote.Server, *atomic.Int64) {
 	return remote.Server{Name: "srv", URL: web.URL, Header: http.Header{"X-Key": {"s3cret"}}, Timeout: 20 * time.Second}, &lists
 }
 
-// TestTools uses all that a server can do, over both ways.
+// TestTools uses all features of a server, over both transports.
 func TestTools(t *testing.T) {
 	web, _ := served(t)
 	for name, s := range map[string]remote.Server{"command": program(t, "good"), "url": web} {
@@ -155,9 +156,9 @@ func TestTools(t *testing.T) {
 			}
 			r, _ := b.use(t, all["srv_mixed"], `{}`)
 			if len(r.Images) != 1 || r.Images[0].MediaType != "image/png" || !bytes.Equal(r.Images[0].Data, pixel) {
-				t.Errorf("pictures %+v", r.Images)
+				t.Errorf("images %+v", r.Images)
 			}
-			for _, want := range []string{"look", "image/svg+xml left out", "image/png left out", "sound of 4 bytes left out", "file:///x", "inside", "2 bytes left out"} {
+			for _, want := range []string{"look", "image/svg+xml left out", "image/png left out", "audio of 4 bytes left out", "file:///x", "inside", "2 bytes left out"} {
 				if !strings.Contains(r.Text, want) {
 					t.Errorf("no %q in %q", want, r.Text)
 				}
@@ -172,7 +173,7 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// TestOwnSandbox looks at the life of the sandbox that a command runs in.
+// TestOwnSandbox checks when the sandbox of a command is created and stopped.
 func TestOwnSandbox(t *testing.T) {
 	s := program(t, "good")
 	s.Env["SOME"] = "value"
@@ -181,7 +182,7 @@ func TestOwnSandbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := b.boxes(t); n != 1 {
+	if n := b.sandboxes(t); n != 1 {
 		t.Errorf("%d sandboxes", n)
 	}
 	at := slices.IndexFunc(list, func(x tool.Tool) bool { return x.Name == "srv_env" })
@@ -190,64 +191,64 @@ func TestOwnSandbox(t *testing.T) {
 	}
 	release()
 	release()
-	if n := b.boxes(t); n != 0 {
+	if n := b.sandboxes(t); n != 0 {
 		t.Errorf("%d sandboxes after the run", n)
 	}
 	if r, _ := b.use(t, list[at], `{"text":"SOME"}`); !r.Failed {
 		t.Errorf("after the run: %+v", r)
 	}
-	// What it offers is known: the next run makes a sandbox when it needs one.
+	// The tools are cached: the next run creates a sandbox with the first call.
 	list, release, err = b.Sources()[0].Open(t.Context(), b.env)
 	if err != nil || len(list) == 0 {
 		t.Fatalf("%v %v", list, err)
 	}
 	defer release()
-	if n := b.boxes(t); n != 0 {
+	if n := b.sandboxes(t); n != 0 {
 		t.Errorf("%d sandboxes before a call", n)
 	}
-	if r, _ := b.use(t, list[at], `{"text":"SOME"}`); r.Text != "value" || b.boxes(t) != 1 {
-		t.Errorf("%+v, %d sandboxes", r, b.boxes(t))
+	if r, _ := b.use(t, list[at], `{"text":"SOME"}`); r.Text != "value" || b.sandboxes(t) != 1 {
+		t.Errorf("%+v, %d sandboxes", r, b.sandboxes(t))
 	}
-	// A node that was killed comes back to the same run: the sandbox it left
-	// is ended.
-	twin, err := remote.New(remote.Options{Servers: []remote.Server{s}, Sandboxes: b.world.Sandboxes})
+	// After a crash, the sandbox that is left from the same run is stopped.
+	second, err := remote.New(remote.Options{Servers: []remote.Server{s}, Sandboxes: b.services.Sandboxes})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, leave, err := twin.Sources()[0].Open(t.Context(), b.env)
+	_, leave, err := second.Sources()[0].Open(t.Context(), b.env)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := b.boxes(t); n != 1 {
+	if n := b.sandboxes(t); n != 1 {
 		t.Errorf("%d sandboxes after a crash", n)
 	}
 	leave()
 }
 
-// TestInside runs a command in the run's own sandbox, which it does not end.
-func TestInside(t *testing.T) {
+// TestInRunSandbox runs a command in the sandbox of the run, which it does not
+// stop.
+func TestInRunSandbox(t *testing.T) {
 	s := program(t, "good")
-	s.Inside = true
+	s.InRunSandbox = true
 	b := open(t, s)
 	if list, release, err := b.Sources()[0].Open(t.Context(), b.env); err != nil || len(list) != 0 {
 		t.Errorf("without a sandbox: %v %v", list, err)
 	} else {
 		release()
 	}
-	box, err := b.world.Sandboxes.Create(t.Context(), engi.SandboxSpec{Owner: "ann"})
+	sandbox, err := b.services.Sandboxes.Create(t.Context(), engi.SandboxSpec{Owner: "ann"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.env.Sandbox = box.ID
+	b.env.Sandbox = sandbox.ID
 	list, release, err := b.Sources()[0].Open(t.Context(), b.env)
 	if err != nil || len(list) == 0 {
 		t.Fatalf("%v %v", list, err)
 	}
 	release()
-	if n := b.boxes(t); n != 1 {
+	if n := b.sandboxes(t); n != 1 {
 		t.Errorf("%d sandboxes", n)
 	}
-	g, leave, err := b.world.Sandboxes.Enter(t.Context(), "ann", box.ID)
+	g, leave, err := b.services.Sandboxes.Enter(t.Context(), "ann", sandbox.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,12 +262,12 @@ func TestInside(t *testing.T) {
 	}
 }
 
-// TestCrash ends a server in the middle of a call.
+// TestCrash has a server crash during a call.
 func TestCrash(t *testing.T) {
 	b := open(t, program(t, "good"))
 	all := b.tools(t)
 	for range 3 {
-		if r, _ := b.use(t, all["srv_die"], `{}`); !r.Failed || !strings.Contains(r.Text, "broke off") {
+		if r, _ := b.use(t, all["srv_die"], `{}`); !r.Failed || !strings.Contains(r.Text, "connection broke") {
 			t.Errorf("%+v", r)
 		}
 		if r, _ := b.use(t, all["srv_echo"], `{"text":"again"}`); r.Text != "echo again" {
@@ -277,12 +278,12 @@ func TestCrash(t *testing.T) {
 	if r, _ := b.use(t, all["srv_echo"], `{}`); !r.Failed || !strings.Contains(r.Text, "times in this run") {
 		t.Errorf("%+v", r)
 	}
-	if n := b.boxes(t); n != 0 {
+	if n := b.sandboxes(t); n != 0 {
 		t.Errorf("%d sandboxes", n)
 	}
 }
 
-// TestCancel gives up a call, which the server hears of.
+// TestCancel cancels a call and checks that the server learns of it.
 func TestCancel(t *testing.T) {
 	given := filepath.Join(t.TempDir(), "given-up")
 	s := program(t, "good")
@@ -304,7 +305,7 @@ func TestCancel(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("the server does not know that its call was given up")
+			t.Fatal("the server was not told that its call was cancelled")
 		}
 	}
 	if r, _ := b.use(t, all["srv_echo"], `{"text":"on"}`); r.Text != "echo on" {
@@ -319,7 +320,7 @@ func TestHostileLists(t *testing.T) {
 		want  string // in the error
 	}{
 		"dies":          {want: "no license key"},
-		"noise":         {want: "does not speak the protocol"},
+		"noise":         {want: "does not speak MCP"},
 		"endless line":  {want: "more than"},
 		"silent":        {want: "did not answer within"},
 		"some noise":    {tools: 1},
@@ -341,7 +342,7 @@ func TestHostileLists(t *testing.T) {
 				defer release()
 			}
 			if mode == "asks" && err == nil {
-				// It may have listed its tools before it had asked too much.
+				// It may have listed its tools before it reached the limit.
 				r, _ := b.use(t, list[0], `{}`)
 				t.Logf("%+v", r)
 				return
@@ -358,7 +359,7 @@ func TestHostileLists(t *testing.T) {
 			if got := b.Servers()[0]; got.State != engi.ToolServerFailed || got.Error == "" {
 				t.Errorf("%+v", got)
 			}
-			if n := b.boxes(t); n != 0 {
+			if n := b.sandboxes(t); n != 0 {
 				t.Errorf("%d sandboxes are left", n)
 			}
 		})
@@ -384,7 +385,7 @@ func TestHostileTools(t *testing.T) {
 	if len(names) != 6 { // and the long one
 		t.Errorf("%v", names)
 	}
-	if left := strings.Join(b.Servers()[0].Left, "\n"); !strings.Contains(left, "itself: ") || !strings.Contains(left, "a/b: there is another") || !strings.Contains(left, "deep: ") {
+	if left := strings.Join(b.Servers()[0].Skipped, "\n"); !strings.Contains(left, "itself: ") || !strings.Contains(left, "a/b: there is another") || !strings.Contains(left, "deep: ") {
 		t.Errorf("left out: %s", left)
 	}
 }
@@ -414,14 +415,13 @@ func TestHostileCalls(t *testing.T) {
 				t.Errorf("%v %.300q", r.Failed, r.Text)
 			}
 			if len(said) > 65<<10 {
-				t.Errorf("it was heard saying %d bytes", len(said))
+				t.Errorf("%d bytes of progress", len(said))
 			}
 		})
 	}
 }
 
-// TestList asks a server on the network for its tools once for many runs, and
-// chooses among them.
+// TestList checks that the list of tools is cached, and filtered.
 func TestList(t *testing.T) {
 	s, lists := served(t)
 	s.Tools = []string{"echo", "nothing"}
@@ -434,12 +434,12 @@ func TestList(t *testing.T) {
 	if n := lists.Load(); n != 1 {
 		t.Errorf("it was asked %d times", n)
 	}
-	if left := b.Servers()[0].Left; len(left) != 1 || !strings.Contains(left[0], "nothing") {
+	if left := b.Servers()[0].Skipped; len(left) != 1 || !strings.Contains(left[0], "nothing") {
 		t.Errorf("%v", left)
 	}
 }
 
-// TestHeaders sees that what is secret goes to the server's host only.
+// TestHeaders checks that secret headers go to the server's host only.
 func TestHeaders(t *testing.T) {
 	var got atomic.Int64
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got.Add(1) }))
@@ -456,7 +456,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestHostileWeb has answers over HTTP that have no end.
+// TestHostileWeb has HTTP responses without an end.
 func TestHostileWeb(t *testing.T) {
 	for name, h := range map[string]http.HandlerFunc{
 		"endless JSON": func(w http.ResponseWriter, _ *http.Request) {
@@ -506,7 +506,7 @@ func TestHostileWeb(t *testing.T) {
 	}
 }
 
-func TestServersThatCannotBe(t *testing.T) {
+func TestBadServers(t *testing.T) {
 	for name, s := range map[string]remote.Server{
 		"no name":     {URL: "http://x"},
 		"bad name":    {Name: "Ann_1", URL: "http://x"},
@@ -514,7 +514,7 @@ func TestServersThatCannotBe(t *testing.T) {
 		"both":        {Name: "x", URL: "http://x", Command: []string{"y"}},
 		"scheme":      {Name: "x", URL: "file:///etc/passwd"},
 		"user":        {Name: "x", URL: "http://me:secret@host/"},
-		"inside url":  {Name: "x", URL: "http://x", Inside: true},
+		"inside url":  {Name: "x", URL: "http://x", InRunSandbox: true},
 		"no program":  {Name: "x", Command: []string{""}},
 		"bad timeout": {Name: "x", URL: "http://x", Timeout: -1},
 	} {

@@ -13,53 +13,53 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-type executeCode struct {
+type executeCodeArgs struct {
 	Language string `json:"language" jsonschema:"python, javascript, typescript, go or bash"`
-	Code     string `json:"code" jsonschema:"a whole program; files it writes to the working directory come back"`
-	Timeout  int    `json:"timeout_seconds,omitempty" jsonschema:"30 if left out"`
+	Code     string `json:"code" jsonschema:"a complete program; files it writes to the working directory are returned"`
+	Timeout  int    `json:"timeout_seconds,omitempty" jsonschema:"default: 30"`
 }
 
-type runCode struct {
-	Code        string `json:"code" jsonschema:"TypeScript; the value of the last expression is the result; files in /workspace stay"`
+type runCodeArgs struct {
+	Code        string `json:"code" jsonschema:"TypeScript; the value of the last expression is the result; files in /workspace are kept"`
 	Description string `json:"description,omitempty" jsonschema:"what the code is for, in a few words"`
 }
 
-type runCommand struct {
-	Command string `json:"command" jsonschema:"for bash"`
-	Dir     string `json:"dir,omitempty" jsonschema:"absolute; the home directory if left out"`
-	Timeout int    `json:"timeout_seconds,omitempty" jsonschema:"60 if left out, 600 at most"`
+type runCommandArgs struct {
+	Command string `json:"command" jsonschema:"a command line for bash"`
+	Dir     string `json:"dir,omitempty" jsonschema:"absolute path; default: the home directory"`
+	Timeout int    `json:"timeout_seconds,omitempty" jsonschema:"default: 60, at most 600"`
 }
 
 const (
 	maxTimeout = 600 // seconds
 	maxImages  = 4
 	maxImage   = 4 << 20 // bytes
-	maxPrinted = 1 << 20 // bytes of output that a tool takes in
+	maxOutput  = 1 << 20 // bytes of stdout, and of stderr
 )
 
-func code(p Services) ([]Tool, error) {
+func codeTools(s Services) ([]Tool, error) {
 	var all []Tool
-	if p.Executions != nil {
-		t, err := New("execute_code", "Runs a program in a sandbox of its own that is thrown away afterwards, and returns what it printed, its exit code and the files it wrote.",
-			func(ctx context.Context, c *Call, a executeCode) (Result, error) { return p.execute(ctx, c, a) })
+	if s.Executions != nil {
+		t, err := New("execute_code", "Runs a program in a fresh sandbox and returns its output, its exit code and the files it wrote.",
+			func(ctx context.Context, c *Call, a executeCodeArgs) (Result, error) { return s.executeCode(ctx, c, a) })
 		if err != nil {
 			return nil, err
 		}
-		t.Repeatable = true // nobody else sees the sandbox
+		t.Repeatable = true // nothing but the result leaves its sandbox
 		all = append(all, t)
 	}
-	if p.Sessions != nil {
-		t, err := New("run_code", "Runs TypeScript in the session's sandbox and returns the value of the last expression and what was printed. Files in /workspace are kept between calls.",
-			func(ctx context.Context, c *Call, a runCode) (Result, error) { return p.session(ctx, c, a) })
+	if s.Sessions != nil {
+		t, err := New("run_code", "Runs TypeScript in the session's sandbox and returns the value of the last expression and the output. Files in /workspace are kept between calls.",
+			func(ctx context.Context, c *Call, a runCodeArgs) (Result, error) { return s.runCode(ctx, c, a) })
 		if err != nil {
 			return nil, err
 		}
-		t.Needs, t.Prompt = NeedSession, p.codePrompt
+		t.Needs, t.Prompt = NeedSession, s.codePrompt
 		all = append(all, t)
 	}
-	if p.Sandboxes != nil || p.Sessions != nil {
-		t, err := New("run_command", "Runs a shell command in the sandbox and returns what it printed and its exit code.",
-			func(ctx context.Context, c *Call, a runCommand) (Result, error) { return p.command(ctx, c, a) })
+	if s.Sandboxes != nil || s.Sessions != nil {
+		t, err := New("run_command", "Runs a shell command in the sandbox and returns its output and exit code.",
+			func(ctx context.Context, c *Call, a runCommandArgs) (Result, error) { return s.runCommand(ctx, c, a) })
 		if err != nil {
 			return nil, err
 		}
@@ -69,7 +69,7 @@ func code(p Services) ([]Tool, error) {
 	return all, nil
 }
 
-func seconds(n, def int) (time.Duration, error) {
+func parseTimeout(n, def int) (time.Duration, error) {
 	if n < 0 || n > maxTimeout {
 		return 0, engi.Errorf(engi.Invalid, "a timeout of %d seconds is not between 1 and %d", n, maxTimeout)
 	}
@@ -79,32 +79,32 @@ func seconds(n, def int) (time.Duration, error) {
 	return time.Duration(n) * time.Second, nil
 }
 
-func (p Services) execute(ctx context.Context, c *Call, a executeCode) (Result, error) {
-	timeout, err := seconds(a.Timeout, 30)
+func (s Services) executeCode(ctx context.Context, c *Call, a executeCodeArgs) (Result, error) {
+	timeout, err := parseTimeout(a.Timeout, 30)
 	if err != nil {
 		return Result{}, err
 	}
 	lang := engi.Language(strings.ToLower(a.Language))
-	name, ok := entries[lang]
-	if !ok {
+	name := lang.MainFile()
+	if name == "" {
 		return Result{}, engi.Errorf(engi.Invalid, "language %.40q is unknown", a.Language).WithRemedy("use python, javascript, typescript, go or bash")
 	}
-	x, err := p.Executions.Start(ctx, engi.ExecutionSpec{
+	x, err := s.Executions.Start(ctx, engi.ExecutionSpec{
 		Owner:   c.Owner,
 		Program: engi.Program{Language: lang, Files: []engi.SourceFile{{Path: name, Data: []byte(a.Code)}}, Entry: name},
 		Limits:  engi.Limits{Timeout: timeout},
-		// A call that is made again after a restart finds its run.
+		// A call that is repeated after a restart finds its execution.
 		Idempotency: string(c.Run) + "/" + c.ID,
 	})
 	if err != nil {
 		return Result{}, err
 	}
-	for e, err := range p.Executions.Watch(ctx, c.Owner, x.ID, 0) {
+	for e, err := range s.Executions.Watch(ctx, c.Owner, x.ID, 0) {
 		if err != nil {
 			if ctx.Err() != nil {
-				// Whoever gave up the run wants no program to go on for it.
+				// The run has ended: its program must not go on.
 				stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-				_ = p.Executions.Cancel(stop, c.Owner, x.ID)
+				_ = s.Executions.Cancel(stop, c.Owner, x.ID)
 				cancel()
 			}
 			return Result{}, err
@@ -117,30 +117,26 @@ func (p Services) execute(ctx context.Context, c *Call, a executeCode) (Result, 
 			c.Out(stream, e.Data)
 		}
 	}
-	x, err = p.Executions.Wait(ctx, c.Owner, x.ID)
+	x, err = s.Executions.Wait(ctx, c.Owner, x.ID)
 	if err != nil {
 		return Result{}, err
 	}
-	return p.answer(ctx, c, x)
+	return s.executionResult(ctx, c, x)
 }
 
-var entries = map[engi.Language]string{
-	engi.Python: "main.py", engi.JavaScript: "main.mjs", engi.TypeScript: "main.ts", engi.Go: "main.go", engi.Bash: "main.sh",
-}
-
-func (p Services) answer(ctx context.Context, c *Call, x engi.Execution) (Result, error) {
+func (s Services) executionResult(ctx context.Context, c *Call, x engi.Execution) (Result, error) {
 	r := x.Result
-	out := Result{Text: report(string(r.Stdout), string(r.Stderr), r.Exit, r.StdoutTruncated || r.StderrTruncated), Failed: r.Exit.Cause != engi.CauseExited || r.Exit.Code != 0}
+	out := Result{Text: programReport(string(r.Stdout), string(r.Stderr), r.Exit, r.StdoutTruncated || r.StderrTruncated), Failed: r.Exit.Cause != engi.CauseExited || r.Exit.Code != 0}
 	if r.Error != "" {
 		out.Text += "\nerror: " + r.Error
 	}
 	for _, f := range r.Artifacts {
 		out.Text += fmt.Sprintf("\nfile: %s (%d bytes)", f.Path, f.Size)
 		kind, _, _ := strings.Cut(mime.TypeByExtension(path.Ext(f.Path)), ";")
-		if len(out.Images) == maxImages || f.Size > maxImage || !slices.Contains([]string{"image/png", "image/jpeg", "image/webp", "image/gif"}, kind) {
+		if len(out.Images) == maxImages || f.Size > maxImage || !slices.Contains(engi.ImageTypes(), kind) {
 			continue
 		}
-		data, err := p.artifact(ctx, c, x.ID, f.Path)
+		data, err := s.artifact(ctx, c, x.ID, f.Path)
 		if err != nil {
 			return Result{}, err
 		}
@@ -149,8 +145,8 @@ func (p Services) answer(ctx context.Context, c *Call, x engi.Execution) (Result
 	return out, nil
 }
 
-func (p Services) artifact(ctx context.Context, c *Call, id engi.ExecutionID, name string) ([]byte, error) {
-	f, err := p.Executions.Artifact(ctx, c.Owner, id, name)
+func (s Services) artifact(ctx context.Context, c *Call, id engi.ExecutionID, name string) ([]byte, error) {
+	f, err := s.Executions.Artifact(ctx, c.Owner, id, name)
 	if err != nil {
 		return nil, err
 	}
@@ -158,13 +154,12 @@ func (p Services) artifact(ctx context.Context, c *Call, id engi.ExecutionID, na
 	return readAll(f, maxImage)
 }
 
-// report is what a model sees of a program that ended.
-func report(stdout, stderr string, e engi.Exit, cut bool) string {
+// programReport returns what a model sees of a program that has ended.
+func programReport(stdout, stderr string, e engi.Exit, cut bool) string {
 	var b strings.Builder
-	switch {
-	case e.Signal != "":
+	if e.Signal != "" {
 		fmt.Fprintf(&b, "killed by signal %s", e.Signal)
-	default:
+	} else {
 		fmt.Fprintf(&b, "exit code %d", e.Code)
 	}
 	if e.Cause != engi.CauseExited && e.Cause != "" {
@@ -182,8 +177,8 @@ func report(stdout, stderr string, e engi.Exit, cut bool) string {
 	return b.String()
 }
 
-func (p Services) session(ctx context.Context, c *Call, a runCode) (Result, error) {
-	r, err := p.Sessions.RunCode(ctx, c.Owner, c.Session, engi.CodeSpec{Code: a.Code}, func(chunk engi.Chunk) { c.Out(chunk.Stream, chunk.Data) })
+func (s Services) runCode(ctx context.Context, c *Call, a runCodeArgs) (Result, error) {
+	r, err := s.Sessions.RunCode(ctx, c.Owner, c.Session, engi.CodeSpec{Code: a.Code}, func(chunk engi.Chunk) { c.Out(chunk.Stream, chunk.Data) })
 	if err != nil {
 		return Result{}, err
 	}
@@ -200,22 +195,22 @@ func (p Services) session(ctx context.Context, c *Call, a runCode) (Result, erro
 	}{r.OK, r.Value, failure, r.Stdout, r.Stderr}
 	raw, err := json.Marshal(answer)
 	if err != nil {
-		return Result{}, engi.Errorf(engi.Internal, "tell the result: %v", err)
+		return Result{}, engi.Errorf(engi.Internal, "encode the result: %v", err)
 	}
 	return Result{Text: string(raw), Failed: !r.OK}, nil
 }
 
-func (p Services) command(ctx context.Context, c *Call, a runCommand) (Result, error) {
-	timeout, err := seconds(a.Timeout, 60)
+func (s Services) runCommand(ctx context.Context, c *Call, a runCommandArgs) (Result, error) {
+	timeout, err := parseTimeout(a.Timeout, 60)
 	if err != nil {
 		return Result{}, err
 	}
-	g, release, err := p.enter(ctx, c)
+	g, release, err := s.enterGuest(ctx, c)
 	if err != nil {
 		return Result{}, err
 	}
 	defer release()
-	proc, err := g.Start(ctx, engi.Command{Args: []string{"/bin/bash", "-c", a.Command}, Dir: a.Dir, Timeout: timeout, Output: maxPrinted})
+	proc, err := g.Start(ctx, engi.Command{Args: []string{"/bin/bash", "-c", a.Command}, Dir: a.Dir, Timeout: timeout, Output: maxOutput})
 	if err != nil {
 		return Result{}, err
 	}
@@ -235,7 +230,7 @@ func (p Services) command(ctx context.Context, c *Call, a runCommand) (Result, e
 		if chunk.Stream == engi.Stderr {
 			b = &out[1]
 		}
-		if b.Len()+len(chunk.Data) > maxPrinted {
+		if b.Len()+len(chunk.Data) > maxOutput {
 			cut = true
 			continue
 		}
@@ -245,5 +240,5 @@ func (p Services) command(ctx context.Context, c *Call, a runCommand) (Result, e
 	if err != nil {
 		return Result{}, err
 	}
-	return Result{Text: report(out[0].String(), out[1].String(), exit, cut), Failed: exit.Code != 0}, nil
+	return Result{Text: programReport(out[0].String(), out[1].String(), exit, cut), Failed: exit.Code != 0}, nil
 }

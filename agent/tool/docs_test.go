@@ -9,20 +9,20 @@ import (
 	"github.com/engi-dev/engi/api/apitest"
 )
 
-// docsPlaces are a library and sessions, and two of these.
-func docsPlaces(t *testing.T) (tool.Services, [2]engi.Session) {
+// docsServices returns a fake library and two sessions.
+func docsServices(t *testing.T) (tool.Services, [2]engi.Session) {
 	t.Helper()
 	sessions := &apitest.Sessions{}
-	p := tool.Services{Sessions: sessions, Library: &apitest.Library{Sessions: sessions}}
+	services := tool.Services{Sessions: sessions, Library: &apitest.Library{Sessions: sessions}}
 	var two [2]engi.Session
 	for i, name := range []string{"one", "two"} {
-		s, err := sessions.Create(t.Context(), engi.SessionSpec{Owner: "ann", Name: name})
+		session, err := sessions.Create(t.Context(), engi.SessionSpec{Owner: "ann", Name: name})
 		if err != nil {
 			t.Fatal(err)
 		}
-		two[i] = s
+		two[i] = session
 	}
-	return p, two
+	return services, two
 }
 
 func use(t *testing.T, x tool.Tool, e tool.Env, arguments string) tool.Result {
@@ -34,18 +34,18 @@ func use(t *testing.T, x tool.Tool, e tool.Env, arguments string) tool.Result {
 	return r
 }
 
-func add(t *testing.T, p tool.Services, spec engi.DocumentSpec) {
+func add(t *testing.T, s tool.Services, spec engi.DocumentSpec) {
 	t.Helper()
-	if _, err := p.Library.Add(t.Context(), spec); err != nil {
+	if _, err := s.Library.Add(t.Context(), spec); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func TestSearchDocs(t *testing.T) {
-	p, two := docsPlaces(t)
-	search, save := find(t, p, "search_docs"), find(t, p, "save_module")
-	add(t, p, engi.DocumentSpec{Package: "@acme/sdk", URL: "https://example.com/sdk.md", Text: "# Acme\n\nIt is\r\ngood.\n\n## Issues\n\nCall issues().\n"})
-	add(t, p, engi.DocumentSpec{Owner: "bob", Package: "secret", Text: "# Secret issues\n"})
+	s, sessions := docsServices(t)
+	search, save := find(t, s, "search_docs"), find(t, s, "save_module")
+	add(t, s, engi.DocumentSpec{Package: "@acme/sdk", URL: "https://example.com/sdk.md", Text: "# Acme\n\nIt is\r\ngood.\n\n## Issues\n\nCall issues().\n"})
+	add(t, s, engi.DocumentSpec{Owner: "bob", Package: "secret", Text: "# Secret issues\n"})
 	ann, one := tool.Env{Owner: "ann"}, tool.Env{Owner: "ann", Session: "one"}
 
 	r := use(t, search, ann, `{"query":"issues"}`)
@@ -61,7 +61,7 @@ func TestSearchDocs(t *testing.T) {
 		}
 	}
 
-	// What one session saves for all, others find with its source.
+	// Other sessions find a module of scope user with its source.
 	for _, args := range []string{
 		`{"path":"/workspace/lib/own.ts","description":"own issues","exports":["own"],"usage":"import { own } from './lib/own.ts'"}`,
 		`{"path":"lib/all.ts","description":"all issues","exports":["all"],"usage":"import { all } from './lib/all.ts'","scope":"user"}`,
@@ -77,7 +77,7 @@ func TestSearchDocs(t *testing.T) {
 	if !strings.Contains(r.Text, "module lib/own.ts: own issues\nexports own\nimport { own } from './lib/own.ts'") || strings.Contains(r.Text, "another session") {
 		t.Errorf("%s", r.Text)
 	}
-	r = use(t, search, tool.Env{Owner: "ann", Session: string(two[1].ID)}, `{"query":"issues"}`)
+	r = use(t, search, tool.Env{Owner: "ann", Session: string(sessions[1].ID)}, `{"query":"issues"}`)
 	if strings.Contains(r.Text, "own.ts") || !strings.Contains(r.Text, "write this to /workspace/lib/all.ts first:\nexport const source = 'lib/all.ts'") {
 		t.Errorf("%s", r.Text)
 	}
@@ -86,14 +86,14 @@ func TestSearchDocs(t *testing.T) {
 	}
 }
 
-// TestS0_8_Prompt holds that instructions have a few lines where there is
-// documentation, and not a byte where there is none.
-func TestS0_8_Prompt(t *testing.T) {
-	p, _ := docsPlaces(t)
-	search, save, run := find(t, p, "search_docs"), find(t, p, "save_module"), find(t, p, "run_code")
+// TestPrompts checks that the system prompt gets a few lines if there is
+// documentation, and nothing at all if there is none.
+func TestPrompts(t *testing.T) {
+	s, _ := docsServices(t)
+	search, save, run := find(t, s, "search_docs"), find(t, s, "save_module"), find(t, s, "run_code")
 	in := tool.Env{Owner: "ann", Session: "one"}
-	if search.Offered(t.Context(), in) {
-		t.Error("there is nothing, and the search is offered")
+	if search.Available(t.Context(), in) {
+		t.Error("the search is offered although there is nothing to find")
 	}
 	for _, x := range []tool.Tool{search, save} {
 		if text := x.Prompt(t.Context(), in); text != "" {
@@ -101,18 +101,18 @@ func TestS0_8_Prompt(t *testing.T) {
 		}
 	}
 	use(t, save, in, `{"path":"lib/a.ts","description":"a","exports":[],"usage":""}`)
-	if !search.Offered(t.Context(), in) || search.Offered(t.Context(), tool.Env{Owner: "ann"}) {
-		t.Error("a module is offered to its session only")
+	if !search.Available(t.Context(), in) || search.Available(t.Context(), tool.Env{Owner: "ann"}) {
+		t.Error("the search of a module is not offered to its session alone")
 	}
-	add(t, p, engi.DocumentSpec{Owner: "ann", Text: "# Notes\n"})
+	add(t, s, engi.DocumentSpec{Owner: "ann", Text: "# Notes\n"})
 	if text := search.Prompt(t.Context(), in); strings.Contains(text, "packages") || !strings.Contains(text, "search_docs") {
 		t.Errorf("%q", text)
 	}
-	if search.Offered(t.Context(), tool.Env{Owner: "bob"}) {
-		t.Error("what belongs to somebody else is offered")
+	if search.Available(t.Context(), tool.Env{Owner: "bob"}) {
+		t.Error("the search is offered for another owner's documents")
 	}
 	for _, name := range []string{"zeta", "@acme/sdk"} {
-		add(t, p, engi.DocumentSpec{Package: name, Text: "# " + name + "\n"})
+		add(t, s, engi.DocumentSpec{Package: name, Text: "# " + name + "\n"})
 	}
 	var all []string
 	for _, x := range []tool.Tool{run, save, search} {
@@ -128,16 +128,14 @@ func TestS0_8_Prompt(t *testing.T) {
 		t.Errorf("%d lines, %d bytes:\n%s", lines, len(text), text)
 	}
 	for i := range 300 {
-		add(t, p, engi.DocumentSpec{Package: "package-" + strings.Repeat("x", 100) + string(rune('a'+i%26)) + string(rune('a'+i/26)), Text: "# x\n"})
+		add(t, s, engi.DocumentSpec{Package: "package-" + strings.Repeat("x", 100) + string(rune('a'+i%26)) + string(rune('a'+i/26)), Text: "# x\n"})
 	}
 	if text := search.Prompt(t.Context(), in); len(text) > 6000 || !strings.Contains(text, " more.") {
 		t.Errorf("%d bytes", len(text))
 	}
 }
 
-// TestS0_1_NoLibraryNoTools holds that a node without a library has no tools
-// for it.
-func TestS0_1_NoLibraryNoTools(t *testing.T) {
+func TestNoLibraryNoTools(t *testing.T) {
 	all, err := tool.Builtin(tool.Services{Sessions: &apitest.Sessions{}})
 	if err != nil {
 		t.Fatal(err)

@@ -13,30 +13,30 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-type fetchURL struct {
+type fetchURLArgs struct {
 	URL string `json:"url" jsonschema:"http or https"`
 }
 
-type readResult struct {
-	Call   string `json:"call" jsonschema:"as the cut result named it"`
-	Offset int    `json:"offset,omitempty" jsonschema:"bytes"`
+type readResultArgs struct {
+	Call   string `json:"call" jsonschema:"ID, as in the truncated result"`
+	Offset int    `json:"offset,omitempty" jsonschema:"in bytes"`
 }
 
 const (
-	maxPage      = 1 << 20 // bytes of a page that are read
+	maxPage      = 1 << 20 // bytes; the rest is not read
 	fetchTimeout = 30 * time.Second
 	maxRedirects = 5
 
-	// ResultLimit is how much of a result a model is shown at once, in bytes.
+	// ResultLimit is how many bytes of a result a model sees at once.
 	ResultLimit = 16 << 10
 )
 
-func fetch(p Services) ([]Tool, error) {
-	more, err := New("read_result", "Reads on in a result that was too long to be shown at once.", func(ctx context.Context, c *Call, a readResult) (Result, error) {
-		if c.Kept == nil {
-			return Result{}, engi.Errorf(engi.NotFound, "nothing was kept")
+func fetchTools(s Services) ([]Tool, error) {
+	more, err := New("read_result", "Reads more of a truncated result.", func(ctx context.Context, c *Call, a readResultArgs) (Result, error) {
+		if c.FullResult == nil {
+			return Result{}, engi.Errorf(engi.NotFound, "there are no results to read")
 		}
-		raw, err := c.Kept(ctx, a.Call)
+		raw, err := c.FullResult(ctx, a.Call)
 		if err != nil {
 			return Result{}, err
 		}
@@ -50,33 +50,33 @@ func fetch(p Services) ([]Tool, error) {
 		return Result{Text: strings.ToValidUTF8(string(raw[a.Offset:end]), "\ufffd") + fmt.Sprintf("\n(bytes %d to %d of %d)", a.Offset, end, len(raw))}, nil
 	})
 	more.Repeatable = true
-	if err != nil || p.Fetch == nil {
+	if err != nil || s.Fetch == nil {
 		return []Tool{more}, err
 	}
-	page, err := New("fetch_url", "Fetches a page or a file from the network as text, where that is allowed.", func(ctx context.Context, c *Call, a fetchURL) (Result, error) {
-		return p.fetch(ctx, c, a)
+	page, err := New("fetch_url", "Fetches a page or file from an allowed host as text.", func(ctx context.Context, c *Call, a fetchURLArgs) (Result, error) {
+		return s.fetchURL(ctx, c, a)
 	})
 	page.Repeatable = true
 	return []Tool{more, page}, err
 }
 
-func (p Services) fetch(ctx context.Context, c *Call, a fetchURL) (Result, error) {
+func (s Services) fetchURL(ctx context.Context, c *Call, a fetchURLArgs) (Result, error) {
 	u, err := url.Parse(a.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
-		return Result{}, engi.Errorf(engi.Invalid, "%.200q is no address of a page", a.URL).WithRemedy("use http or https, without a user")
+		return Result{}, engi.Errorf(engi.Invalid, "%.200q is not a web address", a.URL).WithRemedy("use http or https, without a user")
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	client := &http.Client{Transport: p.Fetch(c.Owner), CheckRedirect: func(req *http.Request, via []*http.Request) error {
+	client := &http.Client{Transport: s.Fetch(c.Owner), CheckRedirect: func(req *http.Request, via []*http.Request) error {
 		if len(via) > maxRedirects {
-			return engi.Errorf(engi.Invalid, "more than %d redirections", maxRedirects)
+			return engi.Errorf(engi.Invalid, "more than %d redirects", maxRedirects)
 		}
 		return nil
 	}}
 	defer client.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return Result{}, engi.Errorf(engi.Invalid, "%.200q is no address of a page", a.URL)
+		return Result{}, engi.Errorf(engi.Invalid, "%.200q is not a web address", a.URL)
 	}
 	req.Header.Set("User-Agent", "engi")
 	resp, err := client.Do(req)

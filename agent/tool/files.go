@@ -11,59 +11,59 @@ import (
 	"github.com/engi-dev/engi/guest/fileops"
 )
 
-type readFile struct {
+type readFileArgs struct {
 	Path   string `json:"path" jsonschema:"absolute"`
-	Offset int    `json:"offset,omitempty" jsonschema:"first line, from 1; -n for the last n"`
-	Limit  int    `json:"limit,omitempty" jsonschema:"lines; 2000 if left out"`
+	Offset int    `json:"offset,omitempty" jsonschema:"first line, counted from 1; -n for the last n"`
+	Limit  int    `json:"limit,omitempty" jsonschema:"lines; default: 2000"`
 }
 
-type writeFile struct {
-	Path    string `json:"path" jsonschema:"absolute; directories are made"`
+type writeFileArgs struct {
+	Path    string `json:"path" jsonschema:"absolute; missing directories are created"`
 	Content string `json:"content"`
 }
 
-type editFile struct {
+type editFileArgs struct {
 	Path  string        `json:"path" jsonschema:"absolute"`
-	Edits []replacement `json:"edits" jsonschema:"made one after another, all or none"`
+	Edits []replacement `json:"edits" jsonschema:"applied in order, all or none"`
 }
 
 type replacement struct {
-	Old string `json:"old" jsonschema:"must be in the file exactly once, unless all is set"`
+	Old string `json:"old" jsonschema:"must occur exactly once, unless all is set"`
 	New string `json:"new"`
 	All bool   `json:"all,omitempty"`
 }
 
-type listFiles struct {
+type listFilesArgs struct {
 	Path  string `json:"path" jsonschema:"absolute"`
-	Depth int    `json:"depth,omitempty" jsonschema:"levels; 1 if left out, 5 at most"`
+	Depth int    `json:"depth,omitempty" jsonschema:"levels; default: 1, at most 5"`
 }
 
-type globFiles struct {
+type globArgs struct {
 	Pattern string `json:"pattern" jsonschema:"like **/*.go"`
-	Dir     string `json:"dir,omitempty" jsonschema:"absolute; / if left out"`
+	Dir     string `json:"dir,omitempty" jsonschema:"absolute; default: /"`
 }
 
-type grepFiles struct {
-	Pattern    string `json:"pattern" jsonschema:"a regular expression for one line"`
-	Path       string `json:"path,omitempty" jsonschema:"a directory or a file, absolute; / if left out"`
-	Glob       string `json:"glob,omitempty" jsonschema:"only files of that name, like *.go"`
+type grepArgs struct {
+	Pattern    string `json:"pattern" jsonschema:"a regular expression, matched line by line"`
+	Path       string `json:"path,omitempty" jsonschema:"absolute path of a directory or file; default: /"`
+	Glob       string `json:"glob,omitempty" jsonschema:"search only files with such names, like *.go"`
 	IgnoreCase bool   `json:"ignore_case,omitempty"`
-	Context    int    `json:"context,omitempty" jsonschema:"lines before and after; 50 at most"`
+	Context    int    `json:"context,omitempty" jsonschema:"lines before and after each match, at most 50"`
 }
 
-type removeFile struct {
-	Path string `json:"path" jsonschema:"absolute; a directory goes with all in it"`
+type removeFileArgs struct {
+	Path string `json:"path" jsonschema:"absolute; directories are removed with their contents"`
 }
 
-// filesTimeout is the longest that a model's call for files may take.
+// filesTimeout bounds a call.
 const filesTimeout = time.Minute
 
-// inside makes a tool that works in a guest.
-func inside[A any](p Services, repeatable bool, name, description string, do func(ctx context.Context, g engi.Guest, a A) (Result, error)) (Tool, error) {
+// guestTool returns a tool that works in a guest.
+func guestTool[A any](s Services, repeatable bool, name, description string, do func(ctx context.Context, g engi.Guest, a A) (Result, error)) (Tool, error) {
 	t, err := New(name, description, func(ctx context.Context, c *Call, a A) (Result, error) {
-		ctx, cancel := context.WithTimeoutCause(ctx, filesTimeout, engi.Errorf(engi.Expired, "it took longer than %v; look at less at once", filesTimeout))
+		ctx, cancel := context.WithTimeoutCause(ctx, filesTimeout, engi.Errorf(engi.Expired, "it took longer than %v; ask for less at once", filesTimeout))
 		defer cancel()
-		g, release, err := p.enter(ctx, c)
+		g, release, err := s.enterGuest(ctx, c)
 		if err != nil {
 			return Result{}, err
 		}
@@ -74,8 +74,8 @@ func inside[A any](p Services, repeatable bool, name, description string, do fun
 	return t, err
 }
 
-func files(p Services) ([]Tool, error) {
-	if p.Sandboxes == nil && p.Sessions == nil {
+func fileTools(s Services) ([]Tool, error) {
+	if s.Sandboxes == nil && s.Sessions == nil {
 		return nil, nil
 	}
 	var all []Tool
@@ -86,7 +86,7 @@ func files(p Services) ([]Tool, error) {
 		}
 		all = append(all, t)
 	}
-	add(inside(p, true, "read_file", "Reads a text file, with line numbers, or looks at an image.", func(ctx context.Context, g engi.Guest, a readFile) (Result, error) {
+	add(guestTool(s, true, "read_file", "Reads a text file, with line numbers, or shows an image.", func(ctx context.Context, g engi.Guest, a readFileArgs) (Result, error) {
 		f, err := fileops.Read(ctx, g, fileops.ReadRequest{Path: a.Path, Offset: a.Offset, Limit: a.Limit, Numbered: true})
 		if err != nil {
 			return Result{}, err
@@ -106,18 +106,18 @@ func files(p Services) ([]Tool, error) {
 		}
 		return Result{Text: text}, nil
 	}))
-	add(inside(p, true, "write_file", "Writes a file, or makes it, replacing what is there.", func(ctx context.Context, g engi.Guest, a writeFile) (Result, error) {
+	add(guestTool(s, true, "write_file", "Creates or overwrites a file.", func(ctx context.Context, g engi.Guest, a writeFileArgs) (Result, error) {
 		w, err := fileops.Write(ctx, g, fileops.WriteRequest{Path: a.Path, Content: []byte(a.Content)})
 		if err != nil {
 			return Result{}, err
 		}
-		verb := "replaced"
+		verb := "overwrote"
 		if w.Created {
-			verb = "made"
+			verb = "created"
 		}
 		return Result{Text: fmt.Sprintf("%s %s, %d bytes", verb, w.Path, w.Size)}, nil
 	}))
-	add(inside(p, false, "edit_file", "Replaces pieces of a text file.", func(ctx context.Context, g engi.Guest, a editFile) (Result, error) {
+	add(guestTool(s, false, "edit_file", "Replaces text in a file.", func(ctx context.Context, g engi.Guest, a editFileArgs) (Result, error) {
 		q := fileops.EditRequest{Path: a.Path}
 		for _, e := range a.Edits {
 			q.Edits = append(q.Edits, fileops.Replacement(e))
@@ -126,9 +126,9 @@ func files(p Services) ([]Tool, error) {
 		if err != nil {
 			return Result{}, err
 		}
-		return Result{Text: fmt.Sprintf("replaced %d in %s, from line %d on", e.Replaced, e.Path, e.First)}, nil
+		return Result{Text: fmt.Sprintf("%d replacements in %s, the first in line %d", e.Replaced, e.Path, e.First)}, nil
 	}))
-	add(inside(p, true, "list_files", "Lists a directory.", func(ctx context.Context, g engi.Guest, a listFiles) (Result, error) {
+	add(guestTool(s, true, "list_files", "Lists a directory.", func(ctx context.Context, g engi.Guest, a listFilesArgs) (Result, error) {
 		if a.Depth < 0 || a.Depth > 5 {
 			return Result{}, engi.Errorf(engi.Invalid, "depth %d is not between 1 and 5", a.Depth)
 		}
@@ -153,7 +153,7 @@ func files(p Services) ([]Tool, error) {
 		}
 		return Result{Text: b.String()}, nil
 	}))
-	add(inside(p, true, "glob", "Finds files by name, those changed last first.", func(ctx context.Context, g engi.Guest, a globFiles) (Result, error) {
+	add(guestTool(s, true, "glob", "Finds files by name, last modified first.", func(ctx context.Context, g engi.Guest, a globArgs) (Result, error) {
 		l, err := fileops.Glob(ctx, g, fileops.GlobRequest{Pattern: a.Pattern, Dir: a.Dir, Limit: 200})
 		if err != nil {
 			return Result{}, err
@@ -165,7 +165,7 @@ func files(p Services) ([]Tool, error) {
 		fmt.Fprintf(&b, "(%d of %d)", len(l.Files), l.Total)
 		return Result{Text: b.String()}, nil
 	}))
-	add(inside(p, true, "grep", "Finds lines in files.", func(ctx context.Context, g engi.Guest, a grepFiles) (Result, error) {
+	add(guestTool(s, true, "grep", "Finds matching lines in files.", func(ctx context.Context, g engi.Guest, a grepArgs) (Result, error) {
 		f, err := fileops.Grep(ctx, g, fileops.GrepRequest{Pattern: a.Pattern, Path: a.Path, Glob: a.Glob, IgnoreCase: a.IgnoreCase, Before: a.Context, After: a.Context})
 		if err != nil {
 			return Result{}, err
@@ -187,7 +187,7 @@ func files(p Services) ([]Tool, error) {
 		b.WriteString(")")
 		return Result{Text: b.String()}, nil
 	}))
-	add(inside(p, true, "remove_file", "Removes a file or a directory.", func(ctx context.Context, g engi.Guest, a removeFile) (Result, error) {
+	add(guestTool(s, true, "remove_file", "Removes a file or a directory.", func(ctx context.Context, g engi.Guest, a removeFileArgs) (Result, error) {
 		if err := g.Remove(ctx, a.Path); err != nil {
 			return Result{}, err
 		}
@@ -196,7 +196,7 @@ func files(p Services) ([]Tool, error) {
 	return all, first
 }
 
-// readAll reads no more than limit bytes.
+// readAll reads up to limit bytes; more is Invalid.
 func readAll(r io.Reader, limit int64) ([]byte, error) {
 	raw, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err != nil {

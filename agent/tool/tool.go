@@ -1,10 +1,10 @@
-// Package tool is what agents can do: functions with typed arguments, whose
-// schemas are generated, and which get what they work on (an owner, a sandbox,
-// a session, ways out) with each call, where the model cannot see it. The
-// built-in ones run code, work on files and fetch pages.
+// Package tool has the tools of agents: functions with typed arguments, from
+// which their schemas are generated. A call brings what the tool works on (an
+// owner, a sandbox, a session, dependencies), which the model does not see. The
+// built-in tools run code, work on files, search documentation and fetch pages.
 //
-// It is not for deciding when tools run (package agent) nor for how models
-// ask for them (package llm).
+// It does not decide when tools run (package agent) nor how models request them
+// (package llm).
 package tool
 
 import (
@@ -23,44 +23,43 @@ import (
 type Tool struct {
 	engi.Tool
 
-	// Repeatable says that a call that was cut short may be made again: it
-	// changes nothing, or the second time changes nothing more.
+	// Repeatable says that an interrupted call may be repeated: the tool is
+	// read-only or idempotent.
 	Repeatable bool
-	// Needs says what a call must have; a run that has it not is not offered
-	// the tool.
+	// Needs says what a run must have to be offered the tool.
 	Needs Need
-	// Offered reports whether a run that has what the tool needs is offered
+	// Available reports whether a run that has what the tool needs is offered
 	// it; nil means always.
-	Offered func(ctx context.Context, e Env) bool
-	// Prompt returns what the model's instructions say about the tool where
-	// it is offered, beside its description; nil for nothing.
+	Available func(ctx context.Context, e Env) bool
+	// Prompt returns what the system prompt says about the tool, beside its
+	// description, in runs that are offered it; nil means nothing.
 	Prompt func(ctx context.Context, e Env) string
 
-	shape *llm.Shape
-	run   func(ctx context.Context, c *Call, args json.RawMessage) (Result, error)
+	schema *llm.Schema
+	run    func(ctx context.Context, c *Call, args json.RawMessage) (Result, error)
 }
 
-// A Need is what a tool works on.
+// A Need is what a tool needs of a run.
 type Need uint8
 
 const (
 	NeedNothing Need = iota
 	NeedGuest        // a sandbox or a session
 	NeedSession
-	WantSession // what it can do with a session it leaves out if there is none
+	WantSession // a session, but the tool does part of its work without one
 )
 
-// Env is what tools of one run work on.
+// Env is what the tools of one run work on.
 type Env struct {
-	Owner   engi.Owner
-	Run     engi.RunID
-	Sandbox engi.SandboxID // empty for none
-	Session string         // empty for none
-	Deps    any            // what else the run's tools work with; no model sees it
-	Kept    func(ctx context.Context, call string) ([]byte, error)
+	Owner      engi.Owner
+	Run        engi.RunID
+	Sandbox    engi.SandboxID // empty for none
+	Session    string         // empty for none
+	Deps       any            // the run's dependencies; hidden from the model
+	FullResult func(ctx context.Context, call string) ([]byte, error)
 }
 
-// Has reports whether e has what a tool needs.
+// Has reports whether e satisfies n.
 func (e Env) Has(n Need) bool {
 	switch n {
 	case NeedGuest:
@@ -75,18 +74,18 @@ func (e Env) Has(n Need) bool {
 type Call struct {
 	Env
 	ID  string
-	Out func(stream engi.Stream, data []byte) // what it prints while it works; never nil
+	Out func(stream engi.Stream, data []byte) // receives output while the tool works; never nil
 }
 
-// A Result is what a tool has to say. One that failed in a way the model can
-// do something about is a Result, too.
+// A Result is what the model sees of a call. A failure that the model can react
+// to is a Result too.
 type Result struct {
 	Text   string
 	Images []engi.Image
 	Failed bool
 }
 
-// Failure returns a Result that says what went wrong and what to do.
+// Failure returns a failed Result with the text and the remedy of err.
 func Failure(err error) Result {
 	text := err.Error()
 	if remedy := engi.RemedyOf(err); remedy != "" {
@@ -95,17 +94,18 @@ func Failure(err error) Result {
 	return Result{Text: text, Failed: true}
 }
 
-var names = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_-]{0,63}$`)
+var namePattern = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_-]{0,63}$`)
 
-// New returns a tool of a Go function. A is a struct: its JSON names are the
-// arguments, its jsonschema tags describe them, those without omitempty must
-// be given. It reports Invalid for a name or type that models cannot use.
+// New returns a tool made of a Go function. A is a struct: its JSON names are
+// the arguments, its jsonschema tags their descriptions; fields without
+// omitempty are required. It reports Invalid for a name or type that models
+// cannot use.
 func New[A any](name, description string, run func(ctx context.Context, c *Call, args A) (Result, error)) (Tool, error) {
-	shape, err := llm.ShapeOf(reflect.TypeFor[A]())
+	schema, err := llm.SchemaOf(reflect.TypeFor[A]())
 	if err != nil {
 		return Tool{}, err
 	}
-	return From(name, description, shape, func(ctx context.Context, c *Call, raw json.RawMessage) (Result, error) {
+	return FromSchema(name, description, schema, func(ctx context.Context, c *Call, raw json.RawMessage) (Result, error) {
 		var args A
 		if err := json.Unmarshal(raw, &args); err != nil {
 			return Failure(engi.Errorf(engi.Invalid, "the arguments do not fit: %v", err)), nil
@@ -114,20 +114,20 @@ func New[A any](name, description string, run func(ctx context.Context, c *Call,
 	})
 }
 
-// From returns a tool of a schema and a function that takes what keeps to it.
-func From(name, description string, shape *llm.Shape, run func(ctx context.Context, c *Call, args json.RawMessage) (Result, error)) (Tool, error) {
-	if !names.MatchString(name) {
-		return Tool{}, engi.Errorf(engi.Invalid, "%.80q is no name for a tool", name).WithRemedy("use letters, digits, underscores and dashes, 64 at most")
+// FromSchema returns a tool made of a schema and a function, which is called
+// with arguments that conform to the schema.
+func FromSchema(name, description string, schema *llm.Schema, run func(ctx context.Context, c *Call, args json.RawMessage) (Result, error)) (Tool, error) {
+	if !namePattern.MatchString(name) {
+		return Tool{}, engi.Errorf(engi.Invalid, "%.80q is not a name for a tool", name).WithRemedy("use letters, digits, underscores and dashes, 64 at most")
 	}
-	return Tool{Tool: engi.Tool{Name: name, Description: description, Schema: shape.JSON()}, shape: shape, run: run}, nil
+	return Tool{Tool: engi.Tool{Name: name, Description: description, Schema: schema.JSON()}, schema: schema, run: run}, nil
 }
 
-// maxArguments bounds what a model can send to one call.
-const maxArguments = 4 << 20
+const maxArguments = 4 << 20 // bytes
 
-// Run makes a call. Arguments that do not keep to the schema, and errors that
-// are not ours, are results: the model can do better. It returns an error only
-// when ctx has ended.
+// Run makes a call. Bad arguments and errors of the tool become failed results,
+// so that the model can correct itself. It returns an error only if ctx has
+// ended.
 func (t Tool) Run(ctx context.Context, c *Call, arguments string) (Result, error) {
 	if len(arguments) > maxArguments {
 		return Failure(engi.Errorf(engi.Invalid, "the arguments have %d bytes, %d at most", len(arguments), maxArguments)), nil
@@ -135,7 +135,7 @@ func (t Tool) Run(ctx context.Context, c *Call, arguments string) (Result, error
 	if blank := strings.TrimSpace(arguments); blank == "" || blank == "null" {
 		arguments = "{}"
 	}
-	raw, err := t.shape.Check(arguments)
+	raw, err := t.schema.Check(arguments)
 	if err != nil {
 		return Failure(err), nil
 	}
@@ -149,45 +149,63 @@ func (t Tool) Run(ctx context.Context, c *Call, arguments string) (Result, error
 	return r, nil
 }
 
-// Services are what the built-in tools work with. Tools whose place is nil do
-// not exist.
+// Services are what the built-in tools use. Tools whose service is nil are left
+// out.
 type Services struct {
 	Executions engi.Executions
 	Sandboxes  engi.Sandboxes
 	Sessions   engi.Sessions
 	Library    engi.Library
-	// Fetch returns what requests in the name of an owner go through: the
-	// wall, with what the node lets agents reach.
+	// Fetch returns the transport for requests on behalf of an owner, which
+	// allows only what the node lets agents fetch.
 	Fetch func(owner engi.Owner) http.RoundTripper
 }
 
-// A Source has tools that are not known before a run begins, like those of
-// servers elsewhere. It is safe for concurrent use.
+// CheckTarget reports NotFound for a sandbox or session that owner does not
+// have, and Unsupported for a session on a node without any.
+func (s Services) CheckTarget(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, session string) error {
+	if sandbox != "" {
+		if _, err := s.Sandboxes.Get(ctx, owner, sandbox); err != nil {
+			return err
+		}
+	}
+	if session == "" {
+		return nil
+	}
+	if s.Sessions == nil {
+		return engi.Errorf(engi.Unsupported, "this node has no sessions").WithRemedy("add a section [sandbox] to its configuration")
+	}
+	_, err := s.Sessions.Get(ctx, owner, session)
+	return err
+}
+
+// A Source has tools that are found out when a run starts, such as those of an
+// MCP server. It is safe for concurrent use.
 type Source interface {
-	// Name is what the names of its tools begin with, before an underscore,
-	// and how agents choose it.
+	// Name is the prefix of the names of its tools, before an underscore, and
+	// the name by which agents choose it.
 	Name() string
-	// Open returns its tools for one run, and what to call when the run lets
-	// go of them. It reports Unavailable when they cannot be had now.
+	// Open returns the tools for one run, which calls release when it no longer
+	// needs them. It reports Unavailable if the tools cannot be had now.
 	Open(ctx context.Context, e Env) (tools []Tool, release func(), err error)
 }
 
-// enter returns the inside of what c works in.
-func (p Services) enter(ctx context.Context, c *Call) (engi.Guest, func(), error) {
+// enterGuest returns the guest of the session or sandbox that c works in.
+func (s Services) enterGuest(ctx context.Context, c *Call) (engi.Guest, func(), error) {
 	switch {
-	case c.Session != "" && p.Sessions != nil:
-		return p.Sessions.Enter(ctx, c.Owner, c.Session)
-	case c.Sandbox != "" && p.Sandboxes != nil:
-		return p.Sandboxes.Enter(ctx, c.Owner, c.Sandbox)
+	case c.Session != "" && s.Sessions != nil:
+		return s.Sessions.Enter(ctx, c.Owner, c.Session)
+	case c.Sandbox != "" && s.Sandboxes != nil:
+		return s.Sandboxes.Enter(ctx, c.Owner, c.Sandbox)
 	}
 	return nil, nil, engi.Errorf(engi.Unsupported, "this run has no sandbox")
 }
 
-// Builtin returns the built-in tools that p allows, by name.
-func Builtin(p Services) ([]Tool, error) {
+// Builtin returns the built-in tools for which s has the services.
+func Builtin(s Services) ([]Tool, error) {
 	var all []Tool
-	for _, part := range []func(Services) ([]Tool, error){code, docs, files, fetch} {
-		tools, err := part(p)
+	for _, group := range []func(Services) ([]Tool, error){codeTools, docsTools, fileTools, fetchTools} {
+		tools, err := group(s)
 		if err != nil {
 			return nil, err
 		}

@@ -11,9 +11,9 @@ import (
 	"github.com/engi-dev/engi/agent/tool"
 )
 
-func find(t *testing.T, p tool.Services, name string) tool.Tool {
+func find(t *testing.T, s tool.Services, name string) tool.Tool {
 	t.Helper()
-	all, err := tool.Builtin(p)
+	all, err := tool.Builtin(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,17 +26,17 @@ func find(t *testing.T, p tool.Services, name string) tool.Tool {
 	return tool.Tool{}
 }
 
-// door lets through what goes to one host.
-type toolServices struct {
+// oneHost is a transport that allows one host.
+type oneHost struct {
 	http.RoundTripper
 	host string
 }
 
-func (d toolServices) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Host != d.host {
+func (h oneHost) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host != h.host {
 		return nil, engi.Errorf(engi.Denied, "%s is not allowed", r.URL.Host)
 	}
-	return d.RoundTripper.RoundTrip(r)
+	return h.RoundTripper.RoundTrip(r)
 }
 
 func TestFetch(t *testing.T) {
@@ -59,7 +59,7 @@ func TestFetch(t *testing.T) {
 	}))
 	defer web.Close()
 	host := strings.TrimPrefix(web.URL, "http://")
-	fetch := find(t, tool.Services{Fetch: func(engi.Owner) http.RoundTripper { return toolServices{web.Client().Transport, host} }}, "fetch_url")
+	fetch := find(t, tool.Services{Fetch: func(engi.Owner) http.RoundTripper { return oneHost{web.Client().Transport, host} }}, "fetch_url")
 	for url, want := range map[string]struct {
 		text   string
 		failed bool
@@ -68,12 +68,12 @@ func TestFetch(t *testing.T) {
 		web.URL + "/binary":              {"(binary, 3 bytes)", false},
 		web.URL + "/nothing":             {"404", true},
 		web.URL + "/away":                {"169.254.169.254 is not allowed", true},
-		web.URL + "/loop":                {"redirections", true},
+		web.URL + "/loop":                {"redirects", true},
 		web.URL + "/large":               {"xxx", false},
 		"http://elsewhere.example/":      {"is not allowed", true},
-		"file:///etc/passwd":             {"no address of a page", true},
+		"file:///etc/passwd":             {"not a web address", true},
 		"http://user:pass@" + host + "/": {"without a user", true},
-		"not a url":                      {"no address", true},
+		"not a url":                      {"not a web address", true},
 	} {
 		r, err := fetch.Run(t.Context(), &tool.Call{Out: func(engi.Stream, []byte) {}}, `{"url":"`+url+`"}`)
 		if err != nil || r.Failed != want.failed || !strings.Contains(r.Text, want.text) || len(r.Text) > 1<<20+100 {
@@ -95,9 +95,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotThereIsNoTool keeps tools of places that a node has not from
-// models.
-func TestWhatIsNotThereIsNoTool(t *testing.T) {
+func TestToolsNeedTheirServices(t *testing.T) {
 	all, err := tool.Builtin(tool.Services{})
 	if err != nil {
 		t.Fatal(err)

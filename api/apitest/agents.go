@@ -151,7 +151,7 @@ func (a *Agents) events(ctx context.Context, owner engi.Owner, id engi.RunID, se
 	all := []engi.RunEvent{
 		{Kind: engi.RunThought, Step: 1, Text: "hm"}, {Kind: engi.RunCall, Step: 1, Call: &c}, {Kind: engi.RunOutput, Step: 1, Stream: engi.Stdout, Text: "hi", Call: named},
 		{Kind: engi.RunResult, Step: 1, Call: named, Result: &engi.ToolResult{Call: "c1", Name: "execute_code", Text: "hi"}},
-		{Kind: engi.RunText, Step: 2, Text: r.input}, {Kind: engi.RunAgain, Step: 2}, {Kind: engi.RunText, Step: 2, Text: r.input}, {Kind: engi.RunPartial, Step: 2, Object: json.RawMessage(`{"a":1}`)},
+		{Kind: engi.RunText, Step: 2, Text: r.input}, {Kind: engi.RunReset, Step: 2}, {Kind: engi.RunText, Step: 2, Text: r.input}, {Kind: engi.RunPartial, Step: 2, Object: json.RawMessage(`{"a":1}`)},
 	}
 	if seq >= int64(len(all)) {
 		select {
@@ -171,8 +171,8 @@ func (a *Agents) events(ctx context.Context, owner engi.Owner, id engi.RunID, se
 	return all[min(int(seq), len(all)):], nil
 }
 
-// Kept implements engi.Agents.
-func (a *Agents) Kept(_ context.Context, owner engi.Owner, id engi.RunID, call string) ([]byte, error) {
+// FullResult implements engi.Agents.
+func (a *Agents) FullResult(_ context.Context, owner engi.Owner, id engi.RunID, call string) ([]byte, error) {
 	if _, err := a.find(owner, id); err != nil {
 		return nil, err
 	}

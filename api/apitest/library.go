@@ -119,7 +119,7 @@ func (l *Library) Packages(ctx context.Context, owner engi.Owner) (all []engi.Do
 }
 
 // Search implements engi.Library.
-func (l *Library) Search(ctx context.Context, spec engi.SearchSpec) (f engi.Finding, _ error) {
+func (l *Library) Search(ctx context.Context, spec engi.SearchSpec) (f engi.SearchResult, _ error) {
 	if strings.TrimSpace(spec.Text) == "" {
 		return f, engi.Errorf(engi.Invalid, "nothing is asked")
 	}
@@ -145,16 +145,16 @@ func (l *Library) Search(ctx context.Context, spec engi.SearchSpec) (f engi.Find
 		for _, p := range pieces(d.text) {
 			heading, _, _ := strings.Cut(p, "\n")
 			if n := count(p); n > 0 {
-				f.Hits = append(f.Hits, engi.Hit{Document: d.ID, Package: d.Package, Title: d.Title, Headings: []string{strings.TrimLeft(heading, "# ")}, URL: d.URL, Text: p, Score: n})
+				f.Hits = append(f.Hits, engi.SearchHit{Document: d.ID, Package: d.Package, Title: d.Title, Headings: []string{strings.TrimLeft(heading, "# ")}, URL: d.URL, Text: p, Score: n})
 			}
 		}
 	}
 	for _, m := range modules {
 		if n := count(m.Description); n > 0 && spec.Package == "" {
-			f.Hits = append(f.Hits, engi.Hit{Text: m.Description, Module: &m, Score: n})
+			f.Hits = append(f.Hits, engi.SearchHit{Text: m.Description, Module: &m, Score: n})
 		}
 	}
-	slices.SortStableFunc(f.Hits, func(a, b engi.Hit) int { return cmp.Compare(b.Score, a.Score) })
+	slices.SortStableFunc(f.Hits, func(a, b engi.SearchHit) int { return cmp.Compare(b.Score, a.Score) })
 	f.Hits = f.Hits[:min(len(f.Hits), cmp.Or(spec.Limit, 5))]
 	if spec.Mode != engi.SearchKeyword {
 		f.Embedder, f.Note = "twin:words", "the twin counts words"

@@ -324,7 +324,7 @@ func (s *server) runResult(w http.ResponseWriter, r *http.Request, in *aRunResul
 	if err != nil {
 		return err
 	}
-	raw, err := s.agents.Kept(r.Context(), viewer, id, in.Call)
+	raw, err := s.agents.FullResult(r.Context(), viewer, id, in.Call)
 	if err != nil {
 		return err
 	}
@@ -340,7 +340,7 @@ func agentOf(a engi.AgentSpec) v1.Agent {
 }
 
 func toolServerOf(x engi.ToolServer) v1.ToolServer {
-	return v1.ToolServer{Name: x.Name, Kind: string(x.Kind), State: string(x.State), Tools: list(x.Tools), Left: x.Left, Error: x.Error, CheckedAt: moment(x.Checked)}
+	return v1.ToolServer{Name: x.Name, Kind: string(x.Kind), State: string(x.State), Tools: list(x.Tools), Left: x.Skipped, Error: x.Error, CheckedAt: moment(x.Checked)}
 }
 
 func runOf(x engi.Run) v1.AgentRun {

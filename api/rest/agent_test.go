@@ -29,7 +29,7 @@ func office(t *testing.T, places func() tool.Services, play func(scripted.Conver
 	if err != nil {
 		t.Fatal(err)
 	}
-	models, err := llm.New(llm.Options{Default: "openai:x", Pause: time.Millisecond,
+	models, err := llm.New(llm.Options{Default: "openai:x", Backoff: time.Millisecond,
 		Providers: map[string]llm.Provider{"openai": {URL: "http://model.invalid", Client: &http.Client{Transport: &scripted.Server{Play: play}}}}})
 	if err != nil {
 		t.Fatal(err)
@@ -114,8 +114,8 @@ func TestChat(t *testing.T) {
 // spending knows of one owner.
 type spending struct{}
 
-func (spending) Spent(_ context.Context, owner engi.Owner, since time.Time) (all []engi.Spend, _ error) {
-	x := engi.Spend{Owner: "ann", Day: time.Date(2026, 11, 22, 23, 59, 0, 0, time.UTC), Model: "openai:a", Tokens: engi.Tokens{Input: 7, Output: 5, Cost: 1_500_000, Calls: 2}}
+func (spending) ModelUsage(_ context.Context, owner engi.Owner, since time.Time) (all []engi.ModelUsage, _ error) {
+	x := engi.ModelUsage{Owner: "ann", Day: time.Date(2026, 11, 22, 23, 59, 0, 0, time.UTC), Model: "openai:a", Tokens: engi.Tokens{Input: 7, Output: 5, Cost: 1_500_000, Calls: 2}}
 	if owner == "" {
 		all = append(all, x)
 	}

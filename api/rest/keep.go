@@ -214,7 +214,7 @@ func (s *server) getUsage(w http.ResponseWriter, r *http.Request, _ *nothing) er
 	}
 	if s.spending != nil {
 		now := time.Now().UTC()
-		xs, err := s.spending.Spent(ctx, who, time.Date(now.Year(), now.Month()-1, 1, 0, 0, 0, 0, time.UTC))
+		xs, err := s.spending.ModelUsage(ctx, who, time.Date(now.Year(), now.Month()-1, 1, 0, 0, 0, 0, time.UTC))
 		if err != nil {
 			return err
 		}

@@ -231,7 +231,7 @@ func documentOf(x engi.Document) v1.Document {
 	return out
 }
 
-func hitOf(x engi.Hit) v1.Hit {
+func hitOf(x engi.SearchHit) v1.Hit {
 	out := v1.Hit{DocumentID: string(x.Document), Package: x.Package, Title: x.Title, Headings: x.Headings, URL: x.URL, Text: x.Text, Score: x.Score}
 	if x.Module != nil {
 		out.Module = new(moduleOf(*x.Module))

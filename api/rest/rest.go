@@ -40,8 +40,8 @@ type Options struct {
 	Scripts     engi.Scripts
 	Sessions    engi.Sessions
 	Agents      engi.Agents
-	Spending    engi.Spending    // nil: nothing is spent on models
-	ToolServers engi.ToolServers // that agents may use; nil if there are none
+	Spending    engi.UsageReporter // nil: nothing is spent on models
+	ToolServers engi.ToolServers   // that agents may use; nil if there are none
 	Library     engi.Library
 	Functions   engi.Functions
 	Events      engi.Events // the log
@@ -101,7 +101,7 @@ type server struct {
 	scripts     engi.Scripts
 	sessions    engi.Sessions
 	agents      engi.Agents
-	spending    engi.Spending
+	spending    engi.UsageReporter
 	toolServers engi.ToolServers
 	library     engi.Library
 	functions   engi.Functions

@@ -280,8 +280,8 @@ func sessionOf(x engi.Session) v1.Session {
 
 func codeOf(x engi.CodeResult) v1.CodeResult {
 	out := v1.CodeResult{
-		Success: x.OK, Result: x.Value, Stdout: x.Stdout, Stderr: x.Stderr, Truncated: x.Cut, Warnings: x.Warnings,
-		Duration: v1.Duration(x.Duration), Booted: v1.Duration(x.Booted), Queued: v1.Duration(x.Queued.Truncate(time.Millisecond)), SandboxID: string(x.Sandbox),
+		Success: x.OK, Result: x.Value, Stdout: x.Stdout, Stderr: x.Stderr, Truncated: x.Truncated, Warnings: x.Warnings,
+		Duration: v1.Duration(x.Duration), Booted: v1.Duration(x.BootTime), Queued: v1.Duration(x.QueueTime.Truncate(time.Millisecond)), SandboxID: string(x.Sandbox),
 	}
 	if e := x.Error; e != nil {
 		out.Error = e.Error()

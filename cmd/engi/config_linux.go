@@ -156,13 +156,13 @@ func (c configCheck) Run(g *globals) error {
 	if err != nil {
 		return err
 	}
-	if err := conf.Sandbox.CheckEnvironment(os.LookupEnv); err != nil {
+	if err := conf.Sessions.CheckEnvironment(os.LookupEnv); err != nil {
 		return err
 	}
 	if err := conf.Events.CheckEnvironment(os.LookupEnv); err != nil {
 		return err
 	}
-	notes := conf.Sandbox.Notes()
+	notes := conf.Sessions.Notes()
 	if g.JSON {
 		return g.printJSON(map[string]any{"ok": true, "sources": from, "notes": notes})
 	}

@@ -27,12 +27,12 @@ func Models(c config.Config, ledger *Ledger, log *slog.Logger) (*llm.Registry, e
 	if c.Models.Off {
 		return nil, nil
 	}
-	opt, err := c.Choices(os.LookupEnv)
+	opt, err := c.LLMOptions(os.LookupEnv)
 	if err != nil {
 		return nil, err
 	}
 	opt.Timeout = time.Duration(c.Models.Timeout)
-	opt.Spend, opt.Afford = ledger.Spend, ledger.Afford
+	opt.OnCall, opt.CheckBudget = ledger.Spend, ledger.Afford
 	if _, taken := opt.Providers[config.Demo]; !taken {
 		demo := &scripted.Server{Play: scripted.Demo}
 		opt.Providers[config.Demo] = llm.Provider{Dialect: llm.OpenAI, URL: "http://demo.invalid/v1", Client: &http.Client{Transport: demo}}
@@ -66,8 +66,8 @@ func Open(c config.Config, r Options) (*agent.Runner, error) {
 		return nil, err
 	}
 	return agent.New(agent.Options{
-		Agents: c.Specs(), Models: r.Models.Model, Tools: tools, Sources: r.Sources, Store: store.Agents(r.DB), Results: store.AgentResults(r.DB), Dir: filepath.Join(c.DataDir, "runs"),
-		Log: r.Log, MaxRuns: c.Models.MaxRuns, Check: check(r.Places), Afford: r.Ledger.Afford, Ended: r.Ended,
+		Agents: c.AgentSpecs(), Models: r.Models.Model, Tools: tools, Sources: r.Sources, Store: store.Agents(r.DB), Results: store.AgentResults(r.DB), Dir: filepath.Join(c.DataDir, "runs"),
+		Log: r.Log, MaxRuns: c.Models.MaxRuns, CheckTarget: r.Places.CheckTarget, CheckBudget: r.Ledger.Afford, OnEnd: r.Ended,
 	})
 }
 
@@ -115,22 +115,3 @@ func Through(w Wall, key string, rules []string) (func(engi.Owner) http.RoundTri
 type broken struct{ err error }
 
 func (b broken) RoundTrip(*http.Request) (*http.Response, error) { return nil, b.err }
-
-// check reports NotFound for what an owner has not.
-func check(p tool.Services) func(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, session string) error {
-	return func(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, session string) error {
-		if sandbox != "" {
-			if _, err := p.Sandboxes.Get(ctx, owner, sandbox); err != nil {
-				return err
-			}
-		}
-		if session == "" {
-			return nil
-		}
-		if p.Sessions == nil {
-			return engi.Errorf(engi.Unsupported, "this node has no sessions").WithRemedy("give its configuration a section [sandbox]")
-		}
-		_, err := p.Sessions.Get(ctx, owner, session)
-		return err
-	}
-}

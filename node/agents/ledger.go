@@ -21,7 +21,7 @@ type Ledger struct {
 	now     func() time.Time
 }
 
-var _ engi.Spending = (*Ledger)(nil)
+var _ engi.UsageReporter = (*Ledger)(nil)
 
 // NewLedger returns the ledger of a node.
 func NewLedger(c config.Config, db *store.DB, log *slog.Logger) *Ledger {
@@ -33,7 +33,7 @@ func NewLedger(c config.Config, db *store.DB, log *slog.Logger) *Ledger {
 func (l *Ledger) Spend(c llm.Call) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := l.shelf.Add(ctx, engi.Spend{Owner: c.Owner, Day: l.now().UTC(), Model: c.Model, Tokens: c.Tokens}); err != nil {
+	if err := l.shelf.Add(ctx, engi.ModelUsage{Owner: c.Owner, Day: l.now().UTC(), Model: c.Model, Tokens: c.Tokens}); err != nil {
 		l.log.Error("a call of a model was not counted", "owner", c.Owner, "model", c.Model, "tokens", c.Tokens, "err", err)
 	}
 }
@@ -85,6 +85,6 @@ func (l *Ledger) Afford(ctx context.Context, owner engi.Owner) error {
 }
 
 // Spent returns what was spent from a day on, the newest first.
-func (l *Ledger) Spent(ctx context.Context, owner engi.Owner, since time.Time) ([]engi.Spend, error) {
-	return l.shelf.Spent(ctx, owner, since)
+func (l *Ledger) ModelUsage(ctx context.Context, owner engi.Owner, since time.Time) ([]engi.ModelUsage, error) {
+	return l.shelf.ModelUsage(ctx, owner, since)
 }

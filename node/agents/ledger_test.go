@@ -77,22 +77,22 @@ func TestLedger(t *testing.T) {
 	refused("ann", "", 0)
 	spend("ann", 800, 0)
 	refused("ann", "month on models: 1000 of 1000 tokens", 23*time.Hour)
-	got, err := l.Spent(t.Context(), "ann", now.AddDate(0, 0, -30))
+	got, err := l.ModelUsage(t.Context(), "ann", now.AddDate(0, 0, -30))
 	if err != nil {
 		t.Fatal(err)
 	}
 	date := func(day int) time.Time { return time.Date(2026, 11, day, 0, 0, 0, 0, time.UTC) }
-	want := []engi.Spend{
+	want := []engi.ModelUsage{
 		{Owner: "ann", Day: date(30), Model: "openai:a", Tokens: engi.Tokens{Input: 799, Output: 1, Calls: 1}},
 		{Owner: "ann", Day: date(29), Model: "openai:a", Tokens: engi.Tokens{Input: 198, Output: 2, Cost: 1_000_000, Calls: 2}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if all, err := l.Spent(t.Context(), "", date(30)); err != nil || len(all) != 1 {
+	if all, err := l.ModelUsage(t.Context(), "", date(30)); err != nil || len(all) != 1 {
 		t.Errorf("%+v %v", all, err)
 	}
-	if all, err := l.Spent(t.Context(), "", date(1)); err != nil || len(all) != 5 {
+	if all, err := l.ModelUsage(t.Context(), "", date(1)); err != nil || len(all) != 5 {
 		t.Errorf("%+v %v", all, err)
 	}
 	now = now.Add(24 * time.Hour) // December

@@ -64,7 +64,7 @@ type Config struct {
 	Secrets   Secrets   `toml:"secrets" envPrefix:"SECRETS_"`
 	Mirrors   Mirrors   `toml:"mirrors" envPrefix:"MIRRORS_"`
 	Script    Script    `toml:"script" envPrefix:"SCRIPT_"`
-	Sandbox   Sandbox   `toml:"sandbox" envPrefix:"SANDBOX_"`
+	Sessions  Sessions  `toml:"sandbox" envPrefix:"SANDBOX_"`
 	Models    Models    `toml:"models" envPrefix:"MODELS_"`
 	MCP       MCP       `toml:"mcp" envPrefix:"MCP_"`
 	Docs      Docs      `toml:"docs" envPrefix:"DOCS_"`
@@ -262,9 +262,9 @@ func Defaults() Config {
 			Limits: NetworkLimits{Connections: 512, NewConnections: 100, Lookups: 50},
 			Events: 10_000, KeepAge: Duration(7 * 24 * time.Hour),
 		},
-		Sandbox: defaultSandbox(),
-		Docs:    defaultDocs(),
-		Events:  defaultEvents(),
+		Sessions: defaultSessions(),
+		Docs:     defaultDocs(),
+		Events:   defaultEvents(),
 		Script: Script{
 			Code: sl.Code, Timeout: Duration(sl.Timeout), MinTimeout: Duration(sl.MinTimeout), MaxTimeout: Duration(sl.MaxTimeout),
 			Memory: Bytes(sl.Memory), Helpers: max(8, 4*cpus()),
@@ -380,7 +380,7 @@ func readFile(c *Config, data []byte, path string, from Sources) error {
 		c.Pools = nil // the file's pools replace the defaults
 	}
 	if _, ok := keys["sandbox"]; ok {
-		c.Sandbox.Enabled = true // unless it says otherwise
+		c.Sessions.Enabled = true // unless it says otherwise
 	}
 	if err := check(keys, reflect.TypeFor[Config](), ""); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -415,7 +415,7 @@ func culprit(keys map[string]any) string {
 }
 
 // others are variables that begin with ENGI_ and are no keys of Config.
-var others = []string{"ENGI_URL", "ENGI_KEY", "ENGI_CONFIG", "ENGI_BIN", "ENGI_TEST_", "ENGI_CHAOS_", "ENGI_OUTPUT_DIR", "ENGI_SANDBOX_ID", "ENGI_NO_INSTALL", "ENGI_IN_NAMESPACES", "ENGI_DEBUG_"}
+var otherVariables = []string{"ENGI_URL", "ENGI_KEY", "ENGI_CONFIG", "ENGI_BIN", "ENGI_TEST_", "ENGI_CHAOS_", "ENGI_OUTPUT_DIR", "ENGI_SANDBOX_ID", "ENGI_NO_INSTALL", "ENGI_IN_NAMESPACES", "ENGI_DEBUG_"}
 
 func readEnv(c *Config, vars map[string]string, from Sources) error {
 	known := map[string]string{} // variable: key
@@ -424,7 +424,7 @@ func readEnv(c *Config, vars map[string]string, from Sources) error {
 	}
 	for name := range vars {
 		if !strings.HasPrefix(name, "ENGI_") || known[name] != "" ||
-			slices.ContainsFunc(others, func(o string) bool { return strings.HasPrefix(name, o) }) {
+			slices.ContainsFunc(otherVariables, func(o string) bool { return strings.HasPrefix(name, o) }) {
 			continue
 		}
 		// Other programs may use the prefix too: only what looks like a
@@ -515,7 +515,7 @@ func (c Config) Validate() error {
 	if c.Volumes.Capacity < 0 {
 		return engi.Errorf(engi.Invalid, "volumes.capacity is negative")
 	}
-	for _, check := range []func() error{c.Quota.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Sandbox.validate, c.MCP.validate, c.Docs.validate, c.validateEvents} {
+	for _, check := range []func() error{c.Quota.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Sessions.validate, c.MCP.validate, c.Docs.validate, c.validateEvents} {
 		if err := check(); err != nil {
 			return err
 		}

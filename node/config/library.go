@@ -44,8 +44,8 @@ func (c Config) Documents() (specs []engi.DocumentSpec, files []library.File) {
 			specs = append(specs, engi.DocumentSpec{Package: name, URL: u})
 		}
 	}
-	if c.Sandbox.Enabled {
-		for _, d := range c.Sandbox.Packages() {
+	if c.Sessions.Enabled {
+		for _, d := range c.Sessions.Packages() {
 			add(d.Package, d.Docs)
 		}
 	}

@@ -56,7 +56,7 @@ func (m MCP) ToolServers(lookup func(string) (string, bool)) ([]remote.Server, e
 
 func (s MCPServer) server(lookup func(string) (string, bool)) (remote.Server, error) {
 	out := remote.Server{
-		Name: s.Name, URL: s.URL, Command: s.Command, Inside: s.Where == whereRun, Template: s.Template, Tools: s.Tools, Timeout: time.Duration(s.Timeout),
+		Name: s.Name, URL: s.URL, Command: s.Command, InRunSandbox: s.Where == whereRun, Template: s.Template, Tools: s.Tools, Timeout: time.Duration(s.Timeout),
 	}
 	headers := maps.Clone(s.Headers)
 	if s.KeyEnv != "" {

@@ -88,7 +88,7 @@ const Demo = "demo"
 
 // Choices are the models of a configuration as package llm takes them.
 // Lookup reads the environment.
-func (c Config) Choices(lookup func(string) (string, bool)) (llm.Options, error) {
+func (c Config) LLMOptions(lookup func(string) (string, bool)) (llm.Options, error) {
 	o := llm.Options{Providers: map[string]llm.Provider{}, Default: c.Models.Default, Embedding: c.Models.Embedding, Rerank: c.Models.Rerank, Fallbacks: c.Models.Fallbacks, Prices: map[string]llm.Price{}}
 	for _, name := range slices.Sorted(maps.Keys(c.Providers)) {
 		p := c.Providers[name]
@@ -111,7 +111,7 @@ func (c Config) Choices(lookup func(string) (string, bool)) (llm.Options, error)
 
 // usual are the agents that there are if the configuration has none of their
 // names. The last two are those of durable functions.
-var usual = []engi.AgentSpec{{
+var defaultAgents = []engi.AgentSpec{{
 	Name: "coder", Description: "Writes programs and runs them in sandboxes.", Tools: []string{"*"},
 	System: "You help with programming. When you write code, run it with your tools before you say that it works, and show what it printed.",
 }, {
@@ -126,9 +126,9 @@ var usual = []engi.AgentSpec{{
 
 // Specs are the configured agents; one that runs code comes first if there are
 // none.
-func (c Config) Specs() []engi.AgentSpec {
+func (c Config) AgentSpecs() []engi.AgentSpec {
 	if len(c.Agents) == 0 {
-		return slices.Clone(usual)
+		return slices.Clone(defaultAgents)
 	}
 	var all []engi.AgentSpec
 	for _, a := range c.Agents {
@@ -141,7 +141,7 @@ func (c Config) Specs() []engi.AgentSpec {
 		}
 		all = append(all, s)
 	}
-	for _, s := range usual[1:] {
+	for _, s := range defaultAgents[1:] {
 		if !slices.ContainsFunc(all, func(a engi.AgentSpec) bool { return a.Name == s.Name }) {
 			all = append(all, s)
 		}

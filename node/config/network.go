@@ -69,7 +69,7 @@ func orNone[T int | int64](n T) T {
 
 // Opened returns the networks of Private. What is no network was refused by
 // Validate.
-func (n Network) Opened() []netip.Prefix {
+func (n Network) PrivatePrefixes() []netip.Prefix {
 	var all []netip.Prefix
 	for _, text := range n.Private {
 		if p, ok := parsePrefix(text); ok {
@@ -80,7 +80,7 @@ func (n Network) Opened() []netip.Prefix {
 }
 
 // Static returns the addresses of Hosts by name in lower case.
-func (n Network) Static() map[string][]netip.Addr {
+func (n Network) StaticHosts() map[string][]netip.Addr {
 	all := map[string][]netip.Addr{}
 	for _, text := range n.Hosts {
 		if name, a, ok := parseHost(text); ok {

@@ -34,13 +34,13 @@ npm = "-"
 		t.Fatal(err)
 	}
 	n := c.Network
-	if d := cmp.Diff([]string{"10.1.2.0/24", "192.0.2.7/32", "fd00::/64"}, texts(n.Opened())); d != "" {
+	if d := cmp.Diff([]string{"10.1.2.0/24", "192.0.2.7/32", "fd00::/64"}, texts(n.PrivatePrefixes())); d != "" {
 		t.Error(d)
 	}
 	if d := cmp.Diff([]string{"10.1.2.1:53", "[fd00::1]:5353", "[fd00::2]:53"}, texts(n.Resolvers())); d != "" {
 		t.Error(d)
 	}
-	if d := cmp.Diff([]string{"10.1.2.9", "fd00::9"}, texts(n.Static()["registry.internal"])); d != "" {
+	if d := cmp.Diff([]string{"10.1.2.9", "fd00::9"}, texts(n.StaticHosts()["registry.internal"])); d != "" {
 		t.Error(d)
 	}
 	want := engi.NetworkLimits{Up: 10e6, Down: -1, Connections: 512, NewConnections: 100, Lookups: 7, Total: -1}

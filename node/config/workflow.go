@@ -61,9 +61,6 @@ type Program struct {
 	Template string `toml:"template"` // of the sandbox; empty means the node's
 }
 
-// entries are the names of programs' files by language.
-var entries = map[engi.Language]string{engi.Python: "main.py", engi.JavaScript: "main.mjs", engi.TypeScript: "main.ts", engi.Go: "main.go", engi.Bash: "main.sh"}
-
 // RuntimeTemplates are the templates of runtimes: those that come with engi and
 // those of the configuration.
 func (e Events) RuntimeTemplates() map[string]string {
@@ -73,7 +70,7 @@ func (e Events) RuntimeTemplates() map[string]string {
 }
 
 // Declared are the functions of c. Read returns the content of a file.
-func (c Config) Declared(read func(path string) ([]byte, error)) ([]builtin.Declared, error) {
+func (c Config) DeclaredFunctions(read func(path string) ([]byte, error)) ([]builtin.Declared, error) {
 	var all []builtin.Declared
 	for _, f := range c.Functions {
 		d := builtin.Declared{
@@ -81,7 +78,7 @@ func (c Config) Declared(read func(path string) ([]byte, error)) ([]builtin.Decl
 				Name: f.Name, Description: f.Description, Event: f.Event, Cron: f.Cron,
 				Retries: f.Retries, Concurrency: f.Concurrency, PerOwner: f.PerOwner, Timeout: time.Duration(f.Timeout),
 			},
-			Owner: engi.Owner(f.Owner), Agent: f.Agent, Input: f.Input, Sandbox: f.Sandbox, Session: f.Session, In: f.Run.Template,
+			Owner: engi.Owner(f.Owner), Agent: f.Agent, Input: f.Input, Sandbox: f.Sandbox, Session: f.Session, Template: f.Run.Template,
 		}
 		d.Backoff.First = time.Duration(f.Backoff)
 		if f.Run != (Program{}) {
@@ -93,7 +90,7 @@ func (c Config) Declared(read func(path string) ([]byte, error)) ([]builtin.Decl
 				}
 			}
 			language := engi.Language(f.Run.Language)
-			d.Program = engi.Program{Language: language, Files: []engi.SourceFile{{Path: entries[language], Data: code}}}
+			d.Program = engi.Program{Language: language, Files: []engi.SourceFile{{Path: language.MainFile(), Data: code}}}
 		}
 		all = append(all, d)
 	}
@@ -143,7 +140,7 @@ func (f Function) validate() error {
 		return bad("give it an event or a cron", "nothing starts it")
 	case program == (f.Agent != ""):
 		return bad("give it agent and input, or run = {language, code}", "it has to have an agent or a program, one of the two")
-	case program && entries[engi.Language(r.Language)] == "":
+	case program && engi.Language(r.Language).MainFile() == "":
 		return bad("use python, javascript, typescript, go or bash", "run.language is %.40q", r.Language)
 	case program && (r.Code == "") == (r.File == ""):
 		return bad("", "run has code or a file, one of the two")

@@ -31,11 +31,11 @@ func TestFunctions(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	all, err := c.Declared(func(path string) ([]byte, error) { return []byte("code of " + path), nil })
+	all, err := c.DeclaredFunctions(func(path string) ([]byte, error) { return []byte("code of " + path), nil })
 	if err != nil || len(all) != 1 || string(all[0].Program.Files[0].Data) != "code of /x" || all[0].Program.Files[0].Path != "main.sh" {
 		t.Errorf("%+v %v", all, err)
 	}
-	if _, err := c.Declared(func(string) ([]byte, error) { return nil, errors.New("gone") }); engi.KindOf(err) != engi.Invalid {
+	if _, err := c.DeclaredFunctions(func(string) ([]byte, error) { return nil, errors.New("gone") }); engi.KindOf(err) != engi.Invalid {
 		t.Errorf("a file that is gone: %v", err)
 	}
 	c.Functions = append(c.Functions, c.Functions[0])

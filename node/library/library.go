@@ -1,7 +1,6 @@
 // Package library assembles the library of a node from its configuration:
 // which documents everybody finds, where documents may be fetched from, what
-// compares meanings; and it saves the modules that agents announce in their
-// last words. Only package node uses it.
+// compares meanings. Only package node uses it.
 package library
 
 import (
@@ -30,28 +29,21 @@ type Options struct {
 	Log      *slog.Logger
 }
 
-// A Library is a node's. It is safe for concurrent use.
-type Library struct {
-	*room.Library
-	own      *outlet
-	finisher *finisher
-}
-
 // Open makes the library of c; nil where it is off. Nothing runs before Run.
-func Open(ctx context.Context, c config.Config, r Options) (*Library, error) {
+func Open(ctx context.Context, c config.Config, r Options) (*room.Library, error) {
 	if c.Docs.Off {
 		return nil, nil
 	}
 	opt := room.Options{
 		Store: store.Library(r.DB), Quota: room.Quota{Documents: c.Docs.Documents, Bytes: int64(c.Docs.Bytes)},
-		Refresh: time.Duration(c.Docs.Refresh), Log: r.Log,
+		MaxAge: time.Duration(c.Docs.Refresh), Log: r.Log,
 	}
 	opt.Sources, opt.Files = c.Documents()
 	own, err := newOutlet(opt.Sources)
 	if err != nil {
 		return nil, err
 	}
-	opt.Own = own
+	opt.NodeTransport = own
 	if r.Sessions != nil {
 		opt.Sessions = r.Sessions
 	}
@@ -63,7 +55,7 @@ func Open(ctx context.Context, c config.Config, r Options) (*Library, error) {
 			if err != nil {
 				return nil, err
 			}
-			opt.Fetch = func(owner engi.Owner) http.RoundTripper {
+			opt.OwnerTransport = func(owner engi.Owner) http.RoundTripper {
 				return helpful{through(owner), "send the text of the document; the operator says with docs.hosts where owners' documents may be fetched from"}
 			}
 		}
@@ -71,11 +63,7 @@ func Open(ctx context.Context, c config.Config, r Options) (*Library, error) {
 	if err := choose(c, r.Models, &opt); err != nil {
 		return nil, err
 	}
-	l, err := room.Open(ctx, opt)
-	if err != nil {
-		return nil, err
-	}
-	return &Library{l, own, newFinisher(l, r.Log)}, nil
+	return room.Open(ctx, opt)
 }
 
 // choose sets what compares meanings and what puts answers in order: the
@@ -99,34 +87,6 @@ func choose(c config.Config, models *llm.Registry, opt *room.Options) error {
 		opt.Reranker = r
 	}
 	return nil
-}
-
-// Run keeps the library, and saves what agents announce, until ctx ends.
-func (l *Library) Run(ctx context.Context, ready func()) error {
-	defer l.own.close()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		l.finisher.run(ctx)
-	}()
-	defer func() { <-ended }()
-	return l.Library.Run(ctx, ready)
-}
-
-// Desk is where others ask; nil if l is.
-func (l *Library) Desk() engi.Library {
-	if l == nil {
-		return nil
-	}
-	return l
-}
-
-// Ended takes note of what an agent has said last, unless l is nil; see
-// [agent.Options].
-func (l *Library) Ended(_ context.Context, r engi.Run) {
-	if l != nil {
-		l.finisher.ended(r)
-	}
 }
 
 // An outlet fetches the node's own documents: from anywhere the operator has
@@ -159,7 +119,8 @@ func (o *outlet) RoundTrip(r *http.Request) (*http.Response, error) {
 	return o.public.RoundTrip(r)
 }
 
-func (o *outlet) close() {
+// CloseIdleConnections is for http.Client's.
+func (o *outlet) CloseIdleConnections() {
 	o.plain.CloseIdleConnections()
 	(&http.Client{Transport: o.public}).CloseIdleConnections()
 }

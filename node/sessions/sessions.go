@@ -44,7 +44,7 @@ type Sessions struct {
 // Open makes the sessions of c, or returns nil where it has none. Nothing runs
 // before Run.
 func Open(ctx context.Context, c config.Config, r Options) (_ *Sessions, err error) {
-	s := c.Sandbox
+	s := c.Sessions
 	if !s.Enabled {
 		return nil, nil
 	}
@@ -58,12 +58,12 @@ func Open(ctx context.Context, c config.Config, r Options) (_ *Sessions, err err
 	if err != nil {
 		return nil, err
 	}
-	ttl, timeout, capacity, memory := s.Session()
+	ttl, timeout, capacity, memory := s.Values()
 	m, err := session.Open(ctx, session.Options{
 		Sandboxes: r.Sandboxes, Lifecycle: r.Lifecycle, Volumes: r.Volumes, Store: r.Store, Packages: packages, Meter: newMeter(r.Metrics), Log: r.Log,
 		Defaults: session.Defaults{
 			Mode: engi.SessionMode(s.Mode), Size: engi.Size{Memory: memory}, Capacity: capacity, TTL: ttl, Dormancy: time.Duration(s.Dormancy),
-			Timeout: timeout, Awake: time.Duration(c.Sandboxes.Max), Network: network(s), Grants: grants(s),
+			Timeout: timeout, MaxAwake: time.Duration(c.Sandboxes.Max), Network: network(s), Grants: grants(s),
 		},
 	})
 	return &Sessions{m, packages}, err
@@ -81,7 +81,7 @@ func (s *Sessions) Run(ctx context.Context, ready func()) error {
 
 // network is what sessions may reach: the hosts of packages and what the operator
 // allows beside them.
-func network(s config.Sandbox) engi.NetworkPolicy {
+func network(s config.Sessions) engi.NetworkPolicy {
 	p := engi.NetworkPolicy{Mode: engi.NetworkNone, Allow: slices.Clone(s.Allow)}
 	for _, d := range s.Packages() {
 		if d.Secret == "" {
@@ -98,7 +98,7 @@ func network(s config.Sandbox) engi.NetworkPolicy {
 // owners', and may go nowhere but to the hosts of their package.
 const packageSecret = "sandbox."
 
-func grants(s config.Sandbox) (all []engi.Grant) {
+func grants(s config.Sessions) (all []engi.Grant) {
 	for _, d := range s.Packages() {
 		if d.Secret != "" {
 			all = append(all, engi.Grant{Secret: packageSecret + d.Secret, Hosts: d.Hosts, As: engi.GrantPlaceholder, Env: d.Secret})
@@ -112,8 +112,8 @@ func grants(s config.Sandbox) (all []engi.Grant) {
 func Reveal(c config.Config, reveal func(context.Context, engi.Owner, string) (string, error)) func(context.Context, engi.Owner, string) (string, error) {
 	return func(ctx context.Context, owner engi.Owner, name string) (string, error) {
 		variable, ok := strings.CutPrefix(name, packageSecret)
-		if ok && c.Sandbox.Enabled {
-			for _, g := range grants(c.Sandbox) {
+		if ok && c.Sessions.Enabled {
+			for _, g := range grants(c.Sessions) {
 				if g.Env == variable {
 					if v, ok := os.LookupEnv(variable); ok {
 						return v, nil
@@ -138,8 +138,8 @@ func Wall(c config.Config, w fleet.Wall) fleet.Wall {
 		return nil
 	}
 	var own []engi.Grant
-	if c.Sandbox.Enabled {
-		own = grants(c.Sandbox)
+	if c.Sessions.Enabled {
+		own = grants(c.Sessions)
 	}
 	return wall{w, own}
 }
@@ -186,14 +186,14 @@ func (w wall) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p e
 // Diagnose says what is wrong with the section of c, and else how its packages
 // are, in a directory of templates.
 func Diagnose(ctx context.Context, c config.Config, dir string) (detail string, err error) {
-	if err := c.Sandbox.CheckEnvironment(os.LookupEnv); err != nil {
+	if err := c.Sessions.CheckEnvironment(os.LookupEnv); err != nil {
 		return "", err
 	}
 	templates, err := disk.Open(ctx, disk.Options{Dir: dir})
 	if err != nil {
 		return "", err
 	}
-	packages, err := deps.New(ctx, deps.Options{Templates: templates, Base: c.Sandbox.Template, Packages: c.Sandbox.Packages()})
+	packages, err := deps.New(ctx, deps.Options{Templates: templates, Base: c.Sessions.Template, Packages: c.Sessions.Packages()})
 	if err != nil {
 		return "", err
 	}

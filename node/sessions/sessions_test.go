@@ -23,9 +23,9 @@ func (o *open) Open(_ context.Context, _ engi.SandboxID, _ engi.Owner, p engi.Ne
 
 func section() config.Config {
 	c := config.Defaults()
-	c.Sandbox.Enabled = true
-	c.Sandbox.Allow = []string{"*.docs.example"}
-	c.Sandbox.Dependencies = []config.Dependency{
+	c.Sessions.Enabled = true
+	c.Sessions.Allow = []string{"*.docs.example"}
+	c.Sessions.Dependencies = []config.Dependency{
 		{Package: "@acme/sdk", SecretEnv: "ACME_KEY", Hosts: []string{"api.acme.example", "eu.acme.example"}},
 		{Package: "plain", Hosts: []string{"plain.example"}},
 		{Package: "quiet"},
@@ -70,7 +70,7 @@ func TestS0_5_SecretsGoToTheirHosts(t *testing.T) {
 	if Wall(c, nil) != nil {
 		t.Error("no wall becomes one")
 	}
-	c.Sandbox.Enabled = false
+	c.Sessions.Enabled = false
 	if err := Wall(c, inner).Check(grant("sandbox.ACME_KEY", "api.acme.example")); engi.KindOf(err) != engi.Denied || err == nil {
 		t.Errorf("without the section: %v", err)
 	}
@@ -95,15 +95,15 @@ func TestReveal(t *testing.T) {
 
 func TestNetworkOfSessions(t *testing.T) {
 	c := section()
-	p, g := network(c.Sandbox), grants(c.Sandbox)
+	p, g := network(c.Sessions), grants(c.Sessions)
 	if p.Mode != engi.NetworkRestricted || len(p.Allow) != 2 || p.Allow[0] != "*.docs.example" || p.Allow[1] != "plain.example" {
 		t.Errorf("%+v", p)
 	}
 	if len(g) != 1 || g[0].Secret != "sandbox.ACME_KEY" || g[0].Env != "ACME_KEY" || g[0].As != engi.GrantPlaceholder || len(g[0].Hosts) != 2 {
 		t.Errorf("%+v", g)
 	}
-	c.Sandbox.Allow, c.Sandbox.Dependencies = nil, c.Sandbox.Dependencies[2:]
-	if p := network(c.Sandbox); p.Mode != engi.NetworkNone {
+	c.Sessions.Allow, c.Sessions.Dependencies = nil, c.Sessions.Dependencies[2:]
+	if p := network(c.Sessions); p.Mode != engi.NetworkNone {
 		t.Errorf("packages that talk to nobody: %+v", p)
 	}
 }

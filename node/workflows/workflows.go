@@ -50,7 +50,7 @@ func Open(c config.Config, r Options) (*Workflows, error) {
 	}
 	rooms := builtin.Services{Sandboxes: r.Sandboxes, Templates: r.Templates, Executions: r.Executions, Agents: r.Agents, Runtimes: c.Events.RuntimeTemplates()}
 	functions := builtin.Functions(rooms)
-	declared, err := c.Declared(os.ReadFile)
+	declared, err := c.DeclaredFunctions(os.ReadFile)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func Open(c config.Config, r Options) (*Workflows, error) {
 	}
 	runner, err := workflow.New(workflow.Options{
 		Functions: functions, Store: store.Workflow(r.DB), Events: store.Events(r.DB), Engine: engine, Log: r.Log, MaxQueue: c.Events.MaxQueue, MaxRuns: c.Events.MaxRuns,
-		Keep: time.Duration(c.Events.Keep), KeepCount: c.Events.KeepCount,
+		Retention: time.Duration(c.Events.Keep), RetainCount: c.Events.KeepCount,
 	})
 	if err != nil {
 		return nil, err

@@ -17,10 +17,10 @@ const maxAnswer = MaxValue + 1<<18
 type collector struct {
 	out    func(engi.Chunk) // nil for none
 	offset int64            // bytes given to out
-	stdout kept
-	stderr kept
+	stdout capture
+	stderr capture
 
-	mark   []byte
+	marker []byte
 	held   []byte // end of stdout that may be the beginning of the mark
 	answer []byte // what follows the mark; nil before
 	found  bool
@@ -28,26 +28,26 @@ type collector struct {
 }
 
 // kept is the beginning of a stream.
-type kept struct {
+type capture struct {
 	data []byte
 	cut  bool
 }
 
-func (k *kept) add(data []byte) {
+func (k *capture) add(data []byte) {
 	if room := MaxOutput - len(k.data); len(data) > room {
 		k.cut, data = true, data[:room]
 	}
 	k.data = append(k.data, data...)
 }
 
-func (k *kept) text() string { return strings.ToValidUTF8(string(k.data), string(utf8.RuneError)) }
+func (k *capture) text() string { return strings.ToValidUTF8(string(k.data), string(utf8.RuneError)) }
 
 func newCollector(mark string, out func(engi.Chunk)) *collector {
-	return &collector{mark: []byte("\x1e" + mark), out: out}
+	return &collector{marker: []byte("\x1e" + mark), out: out}
 }
 
 // whole reports whether the answer has come.
-func (c *collector) whole() bool { return c.done }
+func (c *collector) complete() bool { return c.done }
 
 func (c *collector) add(chunk engi.Chunk) {
 	if chunk.Stream == engi.Stderr {
@@ -60,14 +60,14 @@ func (c *collector) add(chunk engi.Chunk) {
 		return
 	}
 	data = append(c.held, data...)
-	if i := bytes.Index(data, c.mark); i >= 0 {
+	if i := bytes.Index(data, c.marker); i >= 0 {
 		c.found, c.held = true, nil
 		c.emit(engi.Stdout, data[:i])
-		c.take(data[i+len(c.mark):])
+		c.take(data[i+len(c.marker):])
 		return
 	}
 	n := 0
-	for n = min(len(data), len(c.mark)-1); n > 0 && !bytes.HasSuffix(data, c.mark[:n]); n-- {
+	for n = min(len(data), len(c.marker)-1); n > 0 && !bytes.HasSuffix(data, c.marker[:n]); n-- {
 	}
 	c.emit(engi.Stdout, data[:len(data)-n])
 	c.held = bytes.Clone(data[len(data)-n:])
@@ -109,7 +109,7 @@ func (c *collector) flush() {
 }
 
 func (c *collector) result() engi.CodeResult {
-	return engi.CodeResult{Stdout: c.stdout.text(), Stderr: c.stderr.text(), Cut: c.stdout.cut || c.stderr.cut}
+	return engi.CodeResult{Stdout: c.stdout.text(), Stderr: c.stderr.text(), Truncated: c.stdout.cut || c.stderr.cut}
 }
 
 // decode reads the answer into res.
@@ -135,18 +135,18 @@ func (c *collector) decode(res *engi.CodeResult) {
 	if a.OK {
 		res.Value = a.Value
 		for _, w := range a.Warnings[:min(len(a.Warnings), 20)] {
-			res.Warnings = append(res.Warnings, clip(w, 400))
+			res.Warnings = append(res.Warnings, truncate(w, 400))
 		}
 		return
 	}
 	res.Error = &engi.CodeError{
-		Cause: engi.CauseExited, Name: clip(a.Error.Name, 256), Message: clip(a.Error.Message, 32<<10),
-		Line: max(0, a.Error.Line), Column: max(0, a.Error.Column), Stack: clip(a.Error.Stack, 32<<10),
+		Cause: engi.CauseExited, Name: truncate(a.Error.Name, 256), Message: truncate(a.Error.Message, 32<<10),
+		Line: max(0, a.Error.Line), Column: max(0, a.Error.Column), Stack: truncate(a.Error.Stack, 32<<10),
 	}
 }
 
 // clip shortens a text to n bytes.
-func clip(s string, n int) string {
+func truncate(s string, n int) string {
 	if len(s) > n {
 		s = strings.ToValidUTF8(s[:n], "")
 	}

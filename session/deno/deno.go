@@ -49,9 +49,9 @@ const (
 	// sandbox's other programs are told of; see package session/deps.
 	publicRegistry = "https://registry.npmjs.org/"
 
-	killTime = 5 * time.Second // that the guest has to end a process
-	exitTime = 2 * time.Second // that a process has to end after its answer
-	tagBegin = "engi-code-"
+	killTimeout = 5 * time.Second // that the guest has to end a process
+	exitTimeout = 2 * time.Second // that a process has to end after its answer
+	tagPrefix   = "engi-code-"
 )
 
 // Options say what a process may do. They are in force from its start on.
@@ -76,7 +76,7 @@ type Request struct {
 func Prepare(ctx context.Context, g engi.Guest, fresh bool) (err error) {
 	defer engi.Annotate(&err, "prepare the sandbox for code")
 	if !fresh {
-		if err := sweep(ctx, g); err != nil {
+		if err := killLeftovers(ctx, g); err != nil {
 			return err
 		}
 		if _, err := g.Stat(ctx, programPath); err == nil || engi.KindOf(err) != engi.NotFound {
@@ -86,13 +86,13 @@ func Prepare(ctx context.Context, g engi.Guest, fresh bool) (err error) {
 	return g.Write(ctx, programPath, strings.NewReader(string(program)), engi.WriteOptions{Mode: 0o644, User: "root"})
 }
 
-func sweep(ctx context.Context, g engi.Guest) error {
+func killLeftovers(ctx context.Context, g engi.Guest) error {
 	all, err := g.Processes(ctx)
 	if err != nil {
 		return err
 	}
 	for _, p := range all {
-		if p.Ended || !strings.HasPrefix(p.Tag, tagBegin) {
+		if p.Ended || !strings.HasPrefix(p.Tag, tagPrefix) {
 			continue
 		}
 		old, err := g.Attach(ctx, p.ID)
@@ -110,7 +110,7 @@ func sweep(ctx context.Context, g engi.Guest) error {
 // to one goroutine.
 type Runner struct {
 	process engi.Process
-	mark    string
+	marker  string
 }
 
 // Start starts a process in a prepared sandbox. The caller calls Run or Kill.
@@ -122,12 +122,12 @@ func Start(ctx context.Context, g engi.Guest, o Options) (*Runner, error) {
 	}
 	maps.Copy(env, o.Env)
 	p, err := g.Start(ctx, engi.Command{
-		Args: args(o), Env: env, Dir: o.Dir, Tag: tagBegin + mark, Stdin: engi.StdinPipe, Output: 4 << 20,
+		Args: args(o), Env: env, Dir: o.Dir, Tag: tagPrefix + mark, Stdin: engi.StdinPipe, Output: 4 << 20,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start deno: %w", err)
 	}
-	return &Runner{process: p, mark: rand.Text()}, nil
+	return &Runner{process: p, marker: rand.Text()}, nil
 }
 
 // ErrStale says that a process ended before it got its code: another may run
@@ -136,7 +136,7 @@ var ErrStale = engi.Errorf(engi.Unavailable, "the process that waited for the co
 
 // Kill ends the process, whatever it does.
 func (r *Runner) Kill(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
 	if err := r.process.Signal(ctx, "KILL"); err != nil && engi.KindOf(err) != engi.NotFound {
 		return err
@@ -149,7 +149,7 @@ func (r *Runner) Kill(ctx context.Context) error {
 // that the sandbox died under it, Expired that ctx ended first.
 func (r *Runner) Run(ctx context.Context, q Request, out func(engi.Chunk)) (res engi.CodeResult, err error) {
 	began := time.Now()
-	line, err := json.Marshal(map[string]any{"code": q.Code, "language": cmp.Or(q.Language, engi.TypeScript), "mark": r.mark, "most": MaxValue})
+	line, err := json.Marshal(map[string]any{"code": q.Code, "language": cmp.Or(q.Language, engi.TypeScript), "mark": r.marker, "most": MaxValue})
 	if err != nil {
 		return res, engi.Errorf(engi.Internal, "encode code: %v", err)
 	}
@@ -160,7 +160,7 @@ func (r *Runner) Run(ctx context.Context, q Request, out func(engi.Chunk)) (res 
 		timer := time.AfterFunc(q.Timeout, func() {
 			close(late)
 			_ = r.Kill(ctx) // then its output ends; if it does not, run ends
-			time.AfterFunc(killTime, cancel)
+			time.AfterFunc(killTimeout, cancel)
 		})
 		defer timer.Stop()
 	}
@@ -170,7 +170,7 @@ func (r *Runner) Run(ctx context.Context, q Request, out func(engi.Chunk)) (res 
 		}
 		res.Duration = time.Since(began)
 	}()
-	c := newCollector(r.mark, out)
+	c := newCollector(r.marker, out)
 	if err := r.process.Input(run, append(line, '\n')); err != nil {
 		if engi.KindOf(err) != engi.Expired {
 			err = fmt.Errorf("%w: %w", ErrStale, err)
@@ -186,20 +186,20 @@ func (r *Runner) Run(ctx context.Context, q Request, out func(engi.Chunk)) (res 
 			}
 			return res, e
 		}
-		if c.add(chunk); c.whole() && run.Err() == nil {
-			time.AfterFunc(exitTime, cancel) // the rest of what it printed comes at once, or never
+		if c.add(chunk); c.complete() && run.Err() == nil {
+			time.AfterFunc(exitTimeout, cancel) // the rest of what it printed comes at once, or never
 		}
-		if c.whole() && run.Err() != nil {
+		if c.complete() && run.Err() != nil {
 			break
 		}
 	}
 	c.flush()
 	res = c.result()
-	if isClosed(late) && !c.whole() {
+	if isClosed(late) && !c.complete() {
 		res.Error = &engi.CodeError{Cause: engi.CauseTimeout, Message: fmt.Sprintf("the code ran longer than %v", q.Timeout)}
 		return res, nil
 	}
-	if c.whole() {
+	if c.complete() {
 		c.decode(&res)
 		return res, nil
 	}
@@ -257,9 +257,9 @@ func explain(res *engi.CodeResult, exit engi.Exit) {
 }
 
 // harmless are variables that say nothing about anybody.
-var harmless = []string{"HOME", "PATH", "USER", "LANG", "TZ", "NODE_ENV", "NO_COLOR", "ENGI_SANDBOX_ID"}
+var publicVariables = []string{"HOME", "PATH", "USER", "LANG", "TZ", "NODE_ENV", "NO_COLOR", "ENGI_SANDBOX_ID"}
 
-var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var variablePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // args is the command line of a process.
 func args(o Options) []string {
@@ -269,14 +269,14 @@ func args(o Options) []string {
 	} else {
 		a = append(a, "--config="+o.Config, "--no-lock", "--allow-read="+o.Dir+","+path.Dir(o.Config))
 	}
-	names := slices.Concat(harmless, o.Names)
+	names := slices.Concat(publicVariables, o.Names)
 	for name := range o.Env {
 		names = append(names, name)
 	}
-	names = slices.DeleteFunc(names, func(n string) bool { return !variable.MatchString(n) })
+	names = slices.DeleteFunc(names, func(n string) bool { return !variablePattern.MatchString(n) })
 	slices.Sort(names)
 	a = append(a, "--allow-env="+strings.Join(slices.Compact(names), ","))
-	if hosts, all := hosts(o.Network); all {
+	if hosts, all := allowedHosts(o.Network); all {
 		a = append(a, "--allow-net")
 	} else {
 		a = append(a, "--allow-net="+strings.Join(hosts, ","))
@@ -289,12 +289,12 @@ func args(o Options) []string {
 	return append(a, programPath, "file://"+o.Dir+"/")
 }
 
-var name = regexp.MustCompile(`^(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?$`)
+var hostPattern = regexp.MustCompile(`^(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?$`)
 
 // hosts is what a policy lets a process reach, in Deno's words, or that Deno
 // shall leave it to the wall. Its words know no ranges of ports and no
 // protocols: it may say yes where the wall says no.
-func hosts(p engi.NetworkPolicy) (list []string, all bool) {
+func allowedHosts(p engi.NetworkPolicy) (list []string, all bool) {
 	list = []string{"localhost", "127.0.0.1", "[::1]"}
 	switch {
 	case p.Mode == engi.NetworkNone:
@@ -312,7 +312,7 @@ func hosts(p engi.NetworkPolicy) (list []string, all bool) {
 		if _, rest, ok := strings.Cut(rule, "://"); ok {
 			rule = rest
 		}
-		h, ok := host(rule)
+		h, ok := denoHost(rule)
 		if !ok {
 			return nil, true
 		}
@@ -325,7 +325,7 @@ func hosts(p engi.NetworkPolicy) (list []string, all bool) {
 
 // host is the target of a rule with its port, if it has one; false if Deno has
 // no words for it.
-func host(rule string) (string, bool) {
+func denoHost(rule string) (string, bool) {
 	if _, err := netip.ParsePrefix(rule); err == nil {
 		return rule, !strings.Contains(rule, ":")
 	}
@@ -339,7 +339,7 @@ func host(rule string) (string, bool) {
 		return a.String(), a.Addr().Zone() == ""
 	}
 	h, port, _ := strings.Cut(rule, ":")
-	if !name.MatchString(h) {
+	if !hostPattern.MatchString(h) {
 		return "", false
 	}
 	var n int

@@ -36,7 +36,7 @@ func TestHosts(t *testing.T) {
 		"odd":        {engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"a,b.example"}}, nil},
 		"IPv6 range": {engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"2606:2800::/32"}}, nil},
 	} {
-		list, all := hosts(c.p)
+		list, all := allowedHosts(c.p)
 		if c.want == nil {
 			if !all {
 				t.Errorf("%s: %v, want everything left to the wall", name, list)
@@ -93,7 +93,7 @@ func TestAnswersInPieces(t *testing.T) {
 		c.flush()
 		res := c.result()
 		c.decode(&res)
-		if !c.whole() || !res.OK || string(res.Value) != `{"n":1}` || res.Stdout != "a\x1eb\x1eMARKMAR" || seen.String() != res.Stdout {
+		if !c.complete() || !res.OK || string(res.Value) != `{"n":1}` || res.Stdout != "a\x1eb\x1eMARKMAR" || seen.String() != res.Stdout {
 			t.Fatalf("in pieces of %d: %+v, seen %q", n, res, seen.String())
 		}
 	}
@@ -107,8 +107,8 @@ func TestOutputIsBounded(t *testing.T) {
 		c.add(engi.Chunk{Stream: engi.Stderr, Data: []byte("\xff")})
 	}
 	res := c.result()
-	if len(res.Stdout) != MaxOutput || !res.Cut || strings.Contains(res.Stderr, "\xff") {
-		t.Errorf("%d bytes, cut %t", len(res.Stdout), res.Cut)
+	if len(res.Stdout) != MaxOutput || !res.Truncated || strings.Contains(res.Stderr, "\xff") {
+		t.Errorf("%d bytes, cut %t", len(res.Stdout), res.Truncated)
 	}
 	c.add(engi.Chunk{Stream: engi.Stdout, Data: []byte("\x1eM")})
 	for range 40 {
@@ -131,7 +131,7 @@ func FuzzCollector(f *testing.F) {
 		}
 		c.flush()
 		res := c.result()
-		if c.whole() {
+		if c.complete() {
 			c.decode(&res)
 		}
 		if bytes.Contains(seen, []byte("\x1eM")) || res.OK && res.Error != nil || res.Value != nil && !json.Valid(res.Value) {
@@ -239,7 +239,7 @@ func TestS0_2_Values(t *testing.T) {
 		c := newCollector("MARK", nil)
 		c.add(engi.Chunk{Stream: engi.Stdout, Data: out})
 		res := c.result()
-		if !c.whole() {
+		if !c.complete() {
 			t.Errorf("%q: no answer: %v, %s", code, err, out)
 			continue
 		}

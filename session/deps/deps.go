@@ -65,7 +65,7 @@ func sorted(all []engi.Dependency) []engi.Dependency {
 // hash of them, in order, and of how they are installed.
 func Name(base string, packages []engi.Dependency) string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s\n%s\n%s\n", base, install, finish)
+	fmt.Fprintf(h, "%s\n%s\n%s\n", base, installScript, finish)
 	for _, d := range sorted(packages) {
 		fmt.Fprintf(h, "%s %s\n", d.Package, d.Version)
 	}
@@ -114,14 +114,14 @@ func Definition(base, registry string, packages []engi.Dependency) ([]byte, erro
 			{"path": Dir + "/all.ts", "content": all.String()},
 			{"path": Dir + "/finish.ts", "content": finish},
 		},
-		"commands": []map[string]string{{"dir": Dir, "run": run + fmt.Sprintf(install, Dir, strings.Join(names, " "))}},
+		"commands": []map[string]string{{"dir": Dir, "run": run + fmt.Sprintf(installScript, Dir, strings.Join(names, " "))}},
 	})
 }
 
 // install downloads packages, then imports each once without network, which
 // fills Deno's caches of what it found out about them. Those it brings up to
 // date later, too, in whatever sandbox; the packages nobody may change.
-const install = `# install %[2]s
+const installScript = `# install %[2]s
 export DENO_DIR=%[1]s/cache DENO_NO_UPDATE_CHECK=1 NO_COLOR=1
 registry=${NPM_CONFIG_REGISTRY:-${npm_config_registry:-}}
 if [ -n "$registry" ]; then export NPM_CONFIG_REGISTRY="${registry%%/}/"; fi

@@ -106,7 +106,7 @@ func TestDefinitionIsOne(t *testing.T) {
 }
 
 // shelf is templates that can be built, or not.
-type store struct {
+type fakeTemplates struct {
 	mu     sync.Mutex
 	built  map[string]engi.Template
 	builds int
@@ -114,7 +114,7 @@ type store struct {
 	slow   time.Duration
 }
 
-func (s *store) Get(_ context.Context, name string) (engi.Template, error) {
+func (s *fakeTemplates) Get(_ context.Context, name string) (engi.Template, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t, ok := s.built[name]; ok {
@@ -123,7 +123,7 @@ func (s *store) Get(_ context.Context, name string) (engi.Template, error) {
 	return engi.Template{}, engi.Errorf(engi.NotFound, "there is no such template")
 }
 
-func (s *store) List(context.Context) (all []engi.Template, _ error) {
+func (s *fakeTemplates) List(context.Context) (all []engi.Template, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range s.built {
@@ -132,7 +132,7 @@ func (s *store) List(context.Context) (all []engi.Template, _ error) {
 	return all, nil
 }
 
-func (s *store) Build(ctx context.Context, name string, definition []byte, progress func(engi.BuildEvent)) (engi.Template, error) {
+func (s *fakeTemplates) Build(ctx context.Context, name string, definition []byte, progress func(engi.BuildEvent)) (engi.Template, error) {
 	progress(engi.BuildEvent{Step: 1, Steps: 2, Name: "install"})
 	progress(engi.BuildEvent{Step: 1, Steps: 2, Name: "install", Log: "Download a"})
 	s.mu.Lock()
@@ -155,33 +155,33 @@ func (s *store) Build(ctx context.Context, name string, definition []byte, progr
 	return s.built[name], nil
 }
 
-func (s *store) Remove(_ context.Context, name string) error {
+func (s *fakeTemplates) Remove(_ context.Context, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.built, name)
 	return nil
 }
 
-func (s *store) set(fail error) {
+func (s *fakeTemplates) set(fail error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fail = fail
 }
 
-func keep(t *testing.T, s *store, file string, packages ...string) (k *Manager, stop func()) {
+func start(t *testing.T, s *fakeTemplates, file string, packages ...string) (m *Manager, stop func()) {
 	t.Helper()
 	o := Options{Templates: s, Base: "base", File: file}
 	for _, p := range packages {
 		o.Packages = append(o.Packages, engi.Dependency{Package: p})
 	}
-	k, err := New(t.Context(), o)
+	m, err := New(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- k.Run(ctx, func() {}) }()
-	return k, func() {
+	go func() { done <- m.Run(ctx, func() {}) }()
+	return m, func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -194,8 +194,8 @@ func keep(t *testing.T, s *store, file string, packages ...string) (k *Manager, 
 func TestS0_3_Installing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "packages")
 	synctest.Test(t, func(t *testing.T) {
-		s := &store{built: map[string]engi.Template{}, slow: 20 * time.Second}
-		k, stop := keep(t, s, file, "a")
+		s := &fakeTemplates{built: map[string]engi.Template{}, slow: 20 * time.Second}
+		k, stop := start(t, s, file, "a")
 		synctest.Wait()
 		if d := k.Status(); d.State != engi.DependenciesBuilding || d.Step != "install" || !slices.Equal(d.Log, []string{"Download a"}) || d.Template != "" {
 			t.Errorf("%+v", d)
@@ -213,7 +213,7 @@ func TestS0_3_Installing(t *testing.T) {
 		stop()
 
 		// Again: nothing is built, and it serves at once.
-		k, stop = keep(t, s, file, "a")
+		k, stop = start(t, s, file, "a")
 		if d := k.Status(); d.State != engi.DependenciesReady || d.Template != first {
 			t.Errorf("%+v", d)
 		}
@@ -225,7 +225,7 @@ func TestS0_3_Installing(t *testing.T) {
 
 		// Another configuration that cannot be built: the one before serves.
 		s.set(engi.Errorf(engi.Unavailable, "the registry does not answer").WithRemedy("look at it"))
-		k, stop = keep(t, s, file, "a", "b")
+		k, stop = start(t, s, file, "a", "b")
 		if d := k.Status(); d.State != engi.DependenciesBuilding || d.Template != first {
 			t.Errorf("%+v", d)
 		}
@@ -245,7 +245,7 @@ func TestS0_3_Installing(t *testing.T) {
 
 		// With nothing before it, the failure is the answer.
 		s.set(engi.Errorf(engi.Invalid, "no such package"))
-		k, stop = keep(t, s, filepath.Join(t.TempDir(), "none"), "c")
+		k, stop = start(t, s, filepath.Join(t.TempDir(), "none"), "c")
 		if _, _, err := k.Template(t.Context()); engi.KindOf(err) != engi.Unavailable || !strings.Contains(err.Error(), "no such package") {
 			t.Errorf("%v", err)
 		}
@@ -253,7 +253,7 @@ func TestS0_3_Installing(t *testing.T) {
 
 		// Without packages, the base serves.
 		s.set(nil)
-		k, stop = keep(t, s, "")
+		k, stop = start(t, s, "")
 		if name, config, err := k.Template(t.Context()); name != "base" || config != "" || err != nil {
 			t.Errorf("%s %s %v", name, config, err)
 		}
@@ -267,7 +267,7 @@ func TestS0_3_Installing(t *testing.T) {
 // TestOldPackagesGo checks that few of what was wanted before is kept.
 func TestOldPackagesGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &store{built: map[string]engi.Template{}}
+		s := &fakeTemplates{built: map[string]engi.Template{}}
 		for _, p := range strings.Split("abcdefghijklmn", "") {
 			time.Sleep(time.Second)
 			name := Name("base", []engi.Dependency{{Package: p}})
@@ -275,7 +275,7 @@ func TestOldPackagesGo(t *testing.T) {
 		}
 		s.built["mine"] = engi.Template{Name: "mine", Digest: "x"}
 		oldest := Name("base", []engi.Dependency{{Package: "a"}})
-		_, stop := keep(t, s, "", "a")
+		_, stop := start(t, s, "", "a")
 		time.Sleep(time.Second)
 		stop()
 		if len(s.built) != keepOld+2 || s.built[oldest].Name == "" || s.built["mine"].Name == "" {

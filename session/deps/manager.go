@@ -33,69 +33,69 @@ type Options struct {
 }
 
 const (
-	maxLog    = 200 // lines kept of a build
-	keepOld   = 8   // templates that are not wanted any more
-	maxRetry  = 30 * time.Minute
-	listEvery = 10 * time.Minute // how often templates that nobody wants any more are looked for
+	maxLog          = 200 // lines kept of a build
+	keepOld         = 8   // templates that are not wanted any more
+	maxRetry        = 30 * time.Minute
+	cleanupInterval = 10 * time.Minute // how often templates that nobody wants any more are looked for
 )
 
 // A Manager keeps packages installed. It is safe for concurrent use.
 type Manager struct {
-	o      Options
+	opt    Options
 	wanted string // template; Base if there are no packages
 
-	mu      sync.Mutex
-	s       engi.Dependencies // guarded by mu
-	failure error             // guarded by mu; of the last build
-	changed chan struct{}     // guarded by mu; closed when s changes
+	mu       sync.Mutex
+	status   engi.Dependencies // guarded by mu
+	buildErr error             // guarded by mu; of the last build
+	changed  chan struct{}     // guarded by mu; closed when s changes
 }
 
 // New returns a keeper that serves what is there. Run builds.
-func New(ctx context.Context, o Options) (_ *Manager, err error) {
+func New(ctx context.Context, opt Options) (_ *Manager, err error) {
 	defer engi.Annotate(&err, "session dependencies")
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
 	}
-	o.Retry = cmp.Or(o.Retry, 30*time.Second)
-	o.Packages = sorted(o.Packages)
-	k := &Manager{o: o, wanted: o.Base, changed: make(chan struct{})}
-	if len(o.Packages) > 0 {
-		k.wanted = Name(o.Base, o.Packages)
+	opt.Retry = cmp.Or(opt.Retry, 30*time.Second)
+	opt.Packages = sorted(opt.Packages)
+	m := &Manager{opt: opt, wanted: opt.Base, changed: make(chan struct{})}
+	if len(opt.Packages) > 0 {
+		m.wanted = Name(opt.Base, opt.Packages)
 	}
-	k.s = engi.Dependencies{State: engi.DependenciesBuilding, Packages: o.Packages, Wanted: k.wanted}
-	t, err := o.Templates.Get(ctx, k.wanted)
+	m.status = engi.Dependencies{State: engi.DependenciesBuilding, Packages: opt.Packages, Wanted: m.wanted}
+	t, err := opt.Templates.Get(ctx, m.wanted)
 	if err == nil {
-		k.serve(t, engi.DependenciesReady)
-		return k, nil
+		m.setTemplate(t, engi.DependenciesReady)
+		return m, nil
 	}
 	if kind := engi.KindOf(err); kind != engi.NotFound && kind != engi.Unavailable {
 		return nil, err
 	}
-	if last := k.last(); last != "" {
-		if t, err := o.Templates.Get(ctx, last); err == nil {
-			k.serve(t, engi.DependenciesBuilding)
+	if last := m.savedTemplate(); last != "" {
+		if t, err := opt.Templates.Get(ctx, last); err == nil {
+			m.setTemplate(t, engi.DependenciesBuilding)
 		}
 	}
-	return k, nil
+	return m, nil
 }
 
-func (k *Manager) serve(t engi.Template, state engi.DependencyState) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.s.Template, k.s.Digest, k.s.Built, k.s.State = t.Name, t.Digest, t.Built, state
+func (m *Manager) setTemplate(t engi.Template, state engi.DependencyState) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.status.Template, m.status.Digest, m.status.Built, m.status.State = t.Name, t.Digest, t.Built, state
 	if state == engi.DependenciesReady {
-		k.s.Step, k.s.Error, k.s.Remedy, k.failure = "", "", "", nil
+		m.status.Step, m.status.Error, m.status.Remedy, m.buildErr = "", "", "", nil
 	}
-	close(k.changed)
-	k.changed = make(chan struct{})
+	close(m.changed)
+	m.changed = make(chan struct{})
 }
 
 // last is the template that served last; empty if it is not known.
-func (k *Manager) last() string {
-	if k.o.File == "" {
+func (m *Manager) savedTemplate() string {
+	if m.opt.File == "" {
 		return ""
 	}
-	name, err := os.ReadFile(k.o.File)
+	name, err := os.ReadFile(m.opt.File)
 	if err != nil || len(name) > 128 {
 		return ""
 	}
@@ -104,25 +104,25 @@ func (k *Manager) last() string {
 
 // remember writes down what serves now. Without it, a node whose configuration
 // changes has nothing to serve until the new packages are there.
-func (k *Manager) remember(ctx context.Context) {
-	if k.o.File == "" || k.last() == k.wanted {
+func (m *Manager) saveTemplate(ctx context.Context) {
+	if m.opt.File == "" || m.savedTemplate() == m.wanted {
 		return
 	}
-	tmp := k.o.File + ".new"
-	err := os.WriteFile(tmp, []byte(k.wanted+"\n"), 0o600)
+	tmp := m.opt.File + ".new"
+	err := os.WriteFile(tmp, []byte(m.wanted+"\n"), 0o600)
 	if err == nil {
-		err = os.Rename(tmp, k.o.File)
+		err = os.Rename(tmp, m.opt.File)
 	}
 	if err != nil {
-		k.o.Log.WarnContext(ctx, "remember the packages of sessions", "error", err)
+		m.opt.Log.WarnContext(ctx, "remember the packages of sessions", "error", err)
 	}
 }
 
 // Status says how the installation is.
-func (k *Manager) Status() engi.Dependencies {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	s := k.s
+func (m *Manager) Status() engi.Dependencies {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.status
 	s.Log = append([]string(nil), s.Log...)
 	return s
 }
@@ -131,11 +131,11 @@ func (k *Manager) Status() engi.Dependencies {
 // path inside of what Deno is told of its packages; empty if it has none. It
 // waits while the first is built, and reports Unavailable, with the reason, if
 // that has failed.
-func (k *Manager) Template(ctx context.Context) (name, config string, err error) {
+func (m *Manager) Template(ctx context.Context) (name, config string, err error) {
 	for {
-		k.mu.Lock()
-		s, failure, changed := k.s, k.failure, k.changed
-		k.mu.Unlock()
+		m.mu.Lock()
+		s, failure, changed := m.status, m.buildErr, m.changed
+		m.mu.Unlock()
 		if s.Template != "" {
 			if strings.HasPrefix(s.Template, prefix) {
 				config = Config
@@ -157,21 +157,21 @@ func (k *Manager) Template(ctx context.Context) (name, config string, err error)
 
 // Run builds what is wanted, again if that fails, then removes what was wanted
 // before, until ctx ends.
-func (k *Manager) Run(ctx context.Context, ready func()) error {
+func (m *Manager) Run(ctx context.Context, ready func()) error {
 	ready()
-	pause := k.o.Retry
+	pause := m.opt.Retry
 	for ctx.Err() == nil {
-		if err := k.build(ctx); err != nil && ctx.Err() == nil {
-			k.o.Log.ErrorContext(ctx, "install the packages of sessions", "template", k.wanted, "again_in", pause, "error", err, "remedy", engi.RemedyOf(err))
+		if err := m.build(ctx); err != nil && ctx.Err() == nil {
+			m.opt.Log.ErrorContext(ctx, "install the packages of sessions", "template", m.wanted, "again_in", pause, "error", err, "remedy", engi.RemedyOf(err))
 			if !sleep(ctx, pause) {
 				return nil
 			}
 			pause = min(2*pause, maxRetry)
 			continue
 		}
-		k.tidy(ctx)
-		for sleep(ctx, listEvery) {
-			k.tidy(ctx)
+		m.removeOld(ctx)
+		for sleep(ctx, cleanupInterval) {
+			m.removeOld(ctx)
 		}
 	}
 	return nil
@@ -188,78 +188,78 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func (k *Manager) build(ctx context.Context) (err error) {
+func (m *Manager) build(ctx context.Context) (err error) {
 	began := time.Now()
 	var definition []byte
-	if len(k.o.Packages) > 0 {
-		if definition, err = Definition(k.o.Base, k.o.Registry, k.o.Packages); err != nil {
+	if len(m.opt.Packages) > 0 {
+		if definition, err = Definition(m.opt.Base, m.opt.Registry, m.opt.Packages); err != nil {
 			return err
 		}
 	}
-	k.mu.Lock()
-	if k.s.State == engi.DependenciesFailed {
-		k.s.State = engi.DependenciesBuilding
+	m.mu.Lock()
+	if m.status.State == engi.DependenciesFailed {
+		m.status.State = engi.DependenciesBuilding
 	}
-	k.s.Log = nil
-	k.mu.Unlock()
-	t, err := k.o.Templates.Build(ctx, k.wanted, definition, k.progress)
+	m.status.Log = nil
+	m.mu.Unlock()
+	t, err := m.opt.Templates.Build(ctx, m.wanted, definition, m.progress)
 	if err != nil {
-		k.mu.Lock()
-		k.failure = err
-		k.s.Error, k.s.Remedy, k.s.Step = err.Error(), engi.RemedyOf(err), ""
-		if k.s.Template != k.wanted {
-			k.s.State = engi.DependenciesFailed
+		m.mu.Lock()
+		m.buildErr = err
+		m.status.Error, m.status.Remedy, m.status.Step = err.Error(), engi.RemedyOf(err), ""
+		if m.status.Template != m.wanted {
+			m.status.State = engi.DependenciesFailed
 		}
-		close(k.changed)
-		k.changed = make(chan struct{})
-		k.mu.Unlock()
+		close(m.changed)
+		m.changed = make(chan struct{})
+		m.mu.Unlock()
 		return err
 	}
-	k.serve(t, engi.DependenciesReady)
-	k.remember(ctx)
-	k.o.Log.InfoContext(ctx, "the packages of sessions are installed", "template", k.wanted, "packages", len(k.o.Packages), "took", time.Since(began).Round(time.Millisecond))
+	m.setTemplate(t, engi.DependenciesReady)
+	m.saveTemplate(ctx)
+	m.opt.Log.InfoContext(ctx, "the packages of sessions are installed", "template", m.wanted, "packages", len(m.opt.Packages), "took", time.Since(began).Round(time.Millisecond))
 	return nil
 }
 
 // progress keeps the log of a build.
-func (k *Manager) progress(e engi.BuildEvent) {
-	k.mu.Lock()
+func (m *Manager) progress(e engi.BuildEvent) {
+	m.mu.Lock()
 	step := e.Name
-	fresh := step != k.s.Step && step != ""
+	fresh := step != m.status.Step && step != ""
 	if fresh {
-		k.s.Step = step
+		m.status.Step = step
 	}
 	if e.Log != "" {
-		if len(k.s.Log) >= maxLog {
-			k.s.Log = append([]string(nil), k.s.Log[len(k.s.Log)-maxLog+1:]...)
+		if len(m.status.Log) >= maxLog {
+			m.status.Log = append([]string(nil), m.status.Log[len(m.status.Log)-maxLog+1:]...)
 		}
-		k.s.Log = append(k.s.Log, e.Log)
+		m.status.Log = append(m.status.Log, e.Log)
 	}
-	k.mu.Unlock()
+	m.mu.Unlock()
 	if fresh {
-		k.o.Log.Info("installing the packages of sessions", "step", e.Step, "of", e.Steps, "name", step)
+		m.opt.Log.Info("installing the packages of sessions", "step", e.Step, "of", e.Steps, "name", step)
 	}
 }
 
 // tidy removes templates of packages that were wanted before, but for the last
 // ones: somebody may change back, and nodes may share templates. Those in use
 // stay, until the next time.
-func (k *Manager) tidy(ctx context.Context) {
-	all, err := k.o.Templates.List(ctx)
+func (m *Manager) removeOld(ctx context.Context) {
+	all, err := m.opt.Templates.List(ctx)
 	if err != nil {
-		k.o.Log.ErrorContext(ctx, "look for older packages of sessions", "error", err)
+		m.opt.Log.ErrorContext(ctx, "look for older packages of sessions", "error", err)
 		return
 	}
 	all = slices.DeleteFunc(all, func(t engi.Template) bool {
-		return !strings.HasPrefix(t.Name, prefix) || t.Name == k.wanted || t.Digest == ""
+		return !strings.HasPrefix(t.Name, prefix) || t.Name == m.wanted || t.Digest == ""
 	})
 	slices.SortFunc(all, func(a, b engi.Template) int { return b.Built.Compare(a.Built) })
 	for _, t := range all[min(len(all), keepOld):] {
-		switch err := k.o.Templates.Remove(ctx, t.Name); {
+		switch err := m.opt.Templates.Remove(ctx, t.Name); {
 		case err == nil:
-			k.o.Log.InfoContext(ctx, "removed packages of sessions that are not wanted any more", "template", t.Name)
+			m.opt.Log.InfoContext(ctx, "removed packages of sessions that are not wanted any more", "template", t.Name)
 		case engi.KindOf(err) != engi.Conflict && engi.KindOf(err) != engi.NotFound && ctx.Err() == nil:
-			k.o.Log.WarnContext(ctx, "remove older packages of sessions", "template", t.Name, "error", err)
+			m.opt.Log.WarnContext(ctx, "remove older packages of sessions", "template", t.Name, "error", err)
 		}
 	}
 }

@@ -82,7 +82,7 @@ func plain(h string) string {
 }
 
 // answers reports whether a hit is where the answer is.
-func (q question) answers(h engi.Hit) bool {
+func (q question) answers(h engi.SearchHit) bool {
 	if h.Title != q.document {
 		return false
 	}

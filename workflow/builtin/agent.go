@@ -8,8 +8,8 @@ import (
 	"github.com/engi-dev/engi/workflow"
 )
 
-// agent returns a function that lets an agent work in a sandbox.
-func (o Services) agent(name string) func(context.Context, *workflow.Run) (any, error) {
+// agent returns a function that runs an agent in a sandbox.
+func (s Services) agent(name string) func(context.Context, *workflow.Run) (any, error) {
 	return func(ctx context.Context, r *workflow.Run) (any, error) {
 		var data struct {
 			Prompt  string `json:"prompt"`
@@ -22,83 +22,68 @@ func (o Services) agent(name string) func(context.Context, *workflow.Run) (any, 
 		if err != nil {
 			return nil, err
 		}
-		return o.work(ctx, r, engi.RunSpec{Agent: name, Input: data.Prompt, Sandbox: id})
+		return s.runAgent(ctx, r, engi.RunSpec{Agent: name, Input: data.Prompt, Sandbox: id})
 	}
 }
 
-// An answer is what came of an agent's work.
-type answer struct {
+// agentOutput is the output of a function that runs an agent.
+type agentOutput struct {
 	Run     engi.RunID      `json:"run_id"`
 	Text    string          `json:"text"`
 	Output  json.RawMessage `json:"output,omitempty"`
-	Stopped string          `json:"stopped,omitempty"` // the limit that ended it
+	Stopped string          `json:"stopped,omitempty"` // the limit that stopped the agent
 }
 
-// work lets an agent work: the run has a key of this run's, so that whoever
-// comes after a crash finds it and waits for it.
-func (o Services) work(ctx context.Context, r *workflow.Run, spec engi.RunSpec) (any, error) {
+// runAgent runs an agent. The agent's run has an idempotency key derived from r,
+// so that after a crash it is found and waited for.
+func (s Services) runAgent(ctx context.Context, r *workflow.Run, spec engi.RunSpec) (any, error) {
 	id, err := workflow.Step(ctx, r, "start", func(ctx context.Context) (engi.RunID, error) {
 		if spec.Sandbox != "" {
-			s, err := o.Sandboxes.Get(ctx, r.Owner, spec.Sandbox)
+			sandbox, err := s.Sandboxes.Get(ctx, r.Owner, spec.Sandbox)
 			if err != nil {
 				return "", err
 			}
-			if s.State == engi.Stopped {
-				return "", engi.Errorf(engi.NotFound, "sandbox %s has ended", s.ID).WithRemedy("make one with %s", SandboxCreate)
+			if sandbox.State == engi.Stopped {
+				return "", engi.Errorf(engi.NotFound, "sandbox %s has ended", sandbox.ID).WithRemedy("create one with %s", SandboxCreate)
 			}
 		}
 		spec.Owner, spec.Idempotency = r.Owner, string(r.ID)+"/start"
-		run, err := o.Agents.Start(ctx, spec)
+		run, err := s.Agents.Start(ctx, spec)
 		return run.ID, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return workflow.Step(ctx, r, "wait", func(ctx context.Context) (answer, error) { return o.wait(ctx, r, id) })
+	return workflow.Step(ctx, r, "wait", func(ctx context.Context) (agentOutput, error) { return s.waitForRun(ctx, r, id) })
 }
 
-// wait waits for the end of an agent's run, and ends it when this run is to
-// end.
-func (o Services) wait(ctx context.Context, r *workflow.Run, id engi.RunID) (answer, error) {
-	watching, stop := context.WithCancel(ctx)
+// waitForRun waits for the end of an agent's run, and cancels it if r is cancelled
+// or times out.
+func (s Services) waitForRun(ctx context.Context, r *workflow.Run, id engi.RunID) (agentOutput, error) {
+	watching, stop := untilCancelled(ctx, r)
 	defer stop()
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		select {
-		case <-r.Cancelled():
-			stop()
-		case <-watching.Done():
-		}
-	}()
-	defer func() { stop(); <-watched }()
-
-	for e, err := range o.Agents.Watch(watching, r.Owner, id, 0) {
+	for e, err := range s.Agents.Watch(watching, r.Owner, id, 0) {
 		switch {
 		case watching.Err() != nil:
 		case err != nil:
-			return answer{}, err
+			return agentOutput{}, err
 		case e.Kind == engi.RunEnd:
-			return result(*e.Run)
+			return agentResult(*e.Run)
 		}
 	}
-	select {
-	case <-r.Cancelled():
-	default:
-		if ctx.Err() != context.DeadlineExceeded { // the node stops; the agent goes on in its next life
-			return answer{}, engi.Errorf(engi.Unavailable, "wait for agent run %s: %v", id, context.Cause(ctx))
-		}
+	if !giveUp(ctx, r) { // the node is stopping: the agent continues in the next process
+		return agentOutput{}, engi.Errorf(engi.Unavailable, "wait for agent run %s: %v", id, context.Cause(ctx))
 	}
-	if err := o.Agents.Cancel(context.WithoutCancel(ctx), r.Owner, id); err != nil {
-		return answer{}, err
+	if err := s.Agents.Cancel(context.WithoutCancel(ctx), r.Owner, id); err != nil {
+		return agentOutput{}, err
 	}
-	return answer{}, workflow.Final(engi.Errorf(engi.Expired, "agent run %s was cancelled", id))
+	return agentOutput{}, workflow.Final(engi.Errorf(engi.Expired, "agent run %s was cancelled", id))
 }
 
-// result is what came of an agent's run. Another attempt would find the same
-// run, so its errors are final.
-func result(run engi.Run) (answer, error) {
-	a := answer{Run: run.ID, Text: run.Text, Output: run.Output}
+// agentResult returns the outcome of an agent's run. Its errors are final, since
+// another attempt would find the same run.
+func agentResult(run engi.Run) (agentOutput, error) {
+	a := agentOutput{Run: run.ID, Text: run.Text, Output: run.Output}
 	switch run.State {
 	case engi.RunDone:
 		return a, nil
@@ -112,4 +97,33 @@ func result(run engi.Run) (answer, error) {
 		return a, workflow.Final(engi.Errorf(run.Error.Kind, "agent run %s: %w", run.ID, run.Error).WithRemedy("%s", engi.RemedyOf(run.Error)))
 	}
 	return a, workflow.Final(engi.Errorf(engi.Internal, "agent run %s is %s", run.ID, run.State))
+}
+
+// untilCancelled returns a context that ends with ctx or when r is cancelled. The
+// caller calls stop.
+func untilCancelled(ctx context.Context, r *workflow.Run) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-r.Cancelled():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel()
+		<-done
+	}
+}
+
+// giveUp reports whether r was cancelled or has timed out.
+func giveUp(ctx context.Context, r *workflow.Run) bool {
+	select {
+	case <-r.Cancelled():
+		return true
+	default:
+		return ctx.Err() == context.DeadlineExceeded
+	}
 }

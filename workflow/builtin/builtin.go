@@ -1,8 +1,6 @@
-// Package builtin has the durable functions that come with engi, which make and
-// stop sandboxes and put agents to work in them, and those that a configuration
-// declares.
-//
-// It is not for when and how often functions run, which is package workflow.
+// Package builtin has the durable functions that come with engi, which create and
+// stop sandboxes and run agents in them, and those that a configuration
+// declares. Package workflow runs them.
 package builtin
 
 import (
@@ -17,7 +15,7 @@ import (
 	"github.com/engi-dev/engi/workflow"
 )
 
-// Names of the functions, and of the events that start them. Seed S2.
+// Names of the functions, which are also the types of the events that start them.
 const (
 	SandboxCreate = "engi/sandbox/create"
 	SandboxStop   = "engi/sandbox/stop"
@@ -26,7 +24,7 @@ const (
 	DebugEcho     = "engi/debug/echo"
 )
 
-// DefaultRuntime is what a sandbox is made of if nobody says.
+// DefaultRuntime is the runtime of sandboxes that name none.
 const DefaultRuntime = "node24"
 
 // Runtimes returns the template of each runtime.
@@ -34,7 +32,7 @@ func Runtimes() map[string]string {
 	return map[string]string{"node24": "base", "node22": "node22", "python3.13": "python3.13"}
 }
 
-// Rooms are what functions work with. Functions of rooms that are nil are left
+// Services are what the functions use. Functions whose service is nil are left
 // out.
 type Services struct {
 	Sandboxes  engi.Sandboxes
@@ -44,27 +42,27 @@ type Services struct {
 	Runtimes   map[string]string // template of each; nil means Runtimes()
 }
 
-// Functions returns the functions of the seed.
+// Functions returns the functions that come with engi.
 func Functions(r Services) []workflow.Function {
 	if r.Runtimes == nil {
 		r.Runtimes = Runtimes()
 	}
 	all := []workflow.Function{{
-		Function: engi.Function{Name: DebugEcho, Event: DebugEcho, Description: "Writes the event's data into the log and returns it."},
+		Function: engi.Function{Name: DebugEcho, Event: DebugEcho, Description: "Logs the event's data and returns it."},
 		Run:      echo,
 	}}
 	if r.Sandboxes != nil && r.Templates != nil {
 		all = append(all, workflow.Function{
 			Function: engi.Function{
 				Name: SandboxCreate, Event: SandboxCreate, Retries: 4, Timeout: 15 * time.Minute,
-				Description: "Makes a sandbox, tells all about it by " + DebugEcho + ", and returns its ID.",
+				Description: "Creates a sandbox, describes it in " + DebugEcho + ", and returns its ID.",
 				Input:       createInput(r.Runtimes),
 			},
 			Run: r.create,
 		}, workflow.Function{
 			Function: engi.Function{
 				Name: SandboxStop, Event: SandboxStop, Retries: 4, Timeout: 15 * time.Minute,
-				Description: "Stops a sandbox and tells its last state by " + DebugEcho + ".",
+				Description: "Stops a sandbox and describes its last state in " + DebugEcho + ".",
 				Input:       json.RawMessage(`{"type":"object","required":["sandbox_id"],"properties":{"sandbox_id":{"type":"string","minLength":1,"maxLength":100,"description":"sandbox to stop"}},"additionalProperties":false}`),
 			},
 			Run: r.stop,
@@ -72,13 +70,13 @@ func Functions(r Services) []workflow.Function {
 	}
 	if r.Sandboxes != nil && r.Agents != nil {
 		for _, f := range []struct{ name, agent, does string }{
-			{AgentsExplore, "explore", "Lets agent explore, which only reads, work in a sandbox."},
-			{AgentsCode, "code", "Lets agent code, which reads, writes and runs commands, work in a sandbox."},
+			{AgentsExplore, "explore", "Runs the agent explore, which only reads, in a sandbox."},
+			{AgentsCode, "code", "Runs the agent code, which reads, writes and runs commands, in a sandbox."},
 		} {
 			all = append(all, workflow.Function{
 				Function: engi.Function{
 					Name: f.name, Event: f.name, Retries: 4, Description: f.does,
-					Input: json.RawMessage(`{"type":"object","required":["prompt","sandbox_id"],"properties":{"prompt":{"type":"string","minLength":1,"description":"what the agent is to do"},"sandbox_id":{"type":"string","minLength":1,"maxLength":100,"description":"sandbox that is there already; agents make none"}},"additionalProperties":false}`),
+					Input: json.RawMessage(`{"type":"object","required":["prompt","sandbox_id"],"properties":{"prompt":{"type":"string","minLength":1,"description":"what the agent is to do"},"sandbox_id":{"type":"string","minLength":1,"maxLength":100,"description":"an existing sandbox"}},"additionalProperties":false}`),
 				},
 				Run: r.agent(f.agent),
 			})
@@ -89,13 +87,13 @@ func Functions(r Services) []workflow.Function {
 
 func createInput(runtimes map[string]string) json.RawMessage {
 	names, err := json.Marshal(slices.Sorted(maps.Keys(runtimes)))
-	if err != nil { // strings can be written down
+	if err != nil { // unreachable: strings can be encoded
 		names = []byte("[]")
 	}
 	return json.RawMessage(fmt.Sprintf(`{"type":"object","properties":{
-		"runtime":{"type":"string","enum":%s,"default":%q,"description":"what the sandbox is made of"},
-		"timeout_seconds":{"type":"integer","minimum":1,"maximum":2592000,"description":"until it ends; left out means the node's default"},
-		"metadata":{"type":"object","maxProperties":64,"additionalProperties":{"type":"string"},"description":"the owner's own words, to find it by"}
+		"runtime":{"type":"string","enum":%s,"default":%q,"description":"runtime of the sandbox"},
+		"timeout_seconds":{"type":"integer","minimum":1,"maximum":2592000,"description":"until it ends; default: the node's"},
+		"metadata":{"type":"object","maxProperties":64,"additionalProperties":{"type":"string"},"description":"labels to find it by"}
 		},"additionalProperties":false}`, names, DefaultRuntime))
 }
 
@@ -108,9 +106,9 @@ func echo(_ context.Context, r *workflow.Run) (any, error) {
 	return r.Event.Data, nil
 }
 
-// A description is all that is known about a sandbox and may be shown. Values
-// of its environment may be secret, so only their names are.
-type description struct {
+// sandboxInfo is what is shown of a sandbox. Values of its environment may be
+// secret, so only their names are shown.
+type sandboxInfo struct {
 	ID         engi.SandboxID    `json:"id"`
 	Template   string            `json:"template"`
 	Digest     string            `json:"digest"`
@@ -140,11 +138,11 @@ type description struct {
 	Private    bool              `json:"private_ports"`
 }
 
-func describe(s engi.Sandbox) description {
-	d := description{
+func describe(s engi.Sandbox) sandboxInfo {
+	d := sandboxInfo{
 		ID: s.ID, Template: s.Template, Digest: s.Digest, Tier: s.Tier, State: s.State, End: s.End,
 		VCPUs: s.Size.VCPUs, Memory: s.Size.Memory, Disk: s.Size.Disk, Inodes: s.Size.Inodes, Processes: s.Size.Processes, OpenFiles: s.Size.OpenFiles,
-		Network: s.Network.Mode, Created: s.Created, Started: known(s.Started), Active: known(s.Active), Deadline: known(s.Deadline), Stopped: known(s.Stopped),
+		Network: s.Network.Mode, Created: s.Created, Started: optionalTime(s.Started), Active: optionalTime(s.Active), Deadline: optionalTime(s.Deadline), Stopped: optionalTime(s.Stopped),
 		OnTimeout: s.Lifetime.OnTimeout, Timeout: s.Lifetime.Timeout.Seconds(), Idle: s.Lifetime.Idle.Seconds(), AutoResume: s.Lifetime.AutoResume,
 		Snapshot: s.Snapshot, Metadata: s.Metadata, Env: slices.Sorted(maps.Keys(s.Env)), Private: s.Ports.Private,
 	}
@@ -154,18 +152,18 @@ func describe(s engi.Sandbox) description {
 	return d
 }
 
-func known(t time.Time) *time.Time {
+func optionalTime(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
 	return &t
 }
 
-// creations is how many sandboxes a run asks for: of one that a crash has ended
-// while it was made, only the record is left.
-const creations = 20
+// maxCreates is how many sandboxes a run tries to create: one that was being
+// created during a crash may have ended.
+const maxCreates = 20
 
-func (o Services) create(ctx context.Context, r *workflow.Run) (any, error) {
+func (s Services) create(ctx context.Context, r *workflow.Run) (any, error) {
 	var data struct {
 		Runtime  string            `json:"runtime"`
 		Timeout  int64             `json:"timeout_seconds"`
@@ -177,25 +175,25 @@ func (o Services) create(ctx context.Context, r *workflow.Run) (any, error) {
 	if data.Runtime == "" {
 		data.Runtime = DefaultRuntime
 	}
-	template, ok := o.Runtimes[data.Runtime]
+	template, ok := s.Runtimes[data.Runtime]
 	if !ok {
-		return nil, engi.Errorf(engi.Invalid, "there is no runtime %.80q", data.Runtime).WithRemedy("use one of %v", slices.Sorted(maps.Keys(o.Runtimes)))
+		return nil, engi.Errorf(engi.Invalid, "unknown runtime %.80q", data.Runtime).WithRemedy("use one of %v", slices.Sorted(maps.Keys(s.Runtimes)))
 	}
-	made, err := workflow.Step(ctx, r, "create", func(ctx context.Context) (description, error) {
-		if _, err := o.Templates.Get(ctx, template); engi.KindOf(err) == engi.Unavailable && err != nil {
-			// It will not be built by trying again.
-			return description{}, workflow.Final(engi.Errorf(engi.Conflict, "runtime %s: %w", data.Runtime, err).WithRemedy("run 'engi template build %s'", template))
+	made, err := workflow.Step(ctx, r, "create", func(ctx context.Context) (sandboxInfo, error) {
+		if _, err := s.Templates.Get(ctx, template); engi.KindOf(err) == engi.Unavailable && err != nil {
+			// Retrying does not build it.
+			return sandboxInfo{}, workflow.Final(engi.Errorf(engi.Conflict, "runtime %s: %w", data.Runtime, err).WithRemedy("run 'engi template build %s'", template))
 		}
-		for i := range creations {
-			s, err := o.Sandboxes.Create(ctx, engi.SandboxSpec{
+		for i := range maxCreates {
+			sandbox, err := s.Sandboxes.Create(ctx, engi.SandboxSpec{
 				Owner: r.Owner, Template: template, Metadata: data.Metadata, Lifetime: engi.Lifetime{Timeout: time.Duration(data.Timeout) * time.Second},
 				Idempotency: fmt.Sprintf("%s/create/%d", r.ID, i),
 			})
-			if err != nil || s.State != engi.Stopped {
-				return describe(s), err
+			if err != nil || sandbox.State != engi.Stopped {
+				return describe(sandbox), err
 			}
 		}
-		return description{}, engi.Errorf(engi.Unavailable, "the sandbox ended while it was made")
+		return sandboxInfo{}, engi.Errorf(engi.Unavailable, "the sandbox ended while it was created")
 	})
 	if err != nil {
 		return nil, err
@@ -206,36 +204,36 @@ func (o Services) create(ctx context.Context, r *workflow.Run) (any, error) {
 	return map[string]any{"sandbox_id": made.ID}, nil
 }
 
-// target returns the sandbox that an event names.
-func (o Services) target(ctx context.Context, owner engi.Owner, id string) (engi.Sandbox, error) {
+// target returns the sandbox with an ID that is part of an event.
+func (s Services) target(ctx context.Context, owner engi.Owner, id string) (engi.Sandbox, error) {
 	parsed, err := engi.ParseSandboxID(id)
 	if err != nil {
 		return engi.Sandbox{}, err
 	}
-	return o.Sandboxes.Get(ctx, owner, parsed)
+	return s.Sandboxes.Get(ctx, owner, parsed)
 }
 
-func (o Services) stop(ctx context.Context, r *workflow.Run) (any, error) {
+func (s Services) stop(ctx context.Context, r *workflow.Run) (any, error) {
 	var data struct {
 		Sandbox string `json:"sandbox_id"`
 	}
 	if err := r.Data(&data); err != nil {
 		return nil, err
 	}
-	last, err := workflow.Step(ctx, r, "stop", func(ctx context.Context) (description, error) {
-		s, err := o.target(ctx, r.Owner, data.Sandbox)
+	last, err := workflow.Step(ctx, r, "stop", func(ctx context.Context) (sandboxInfo, error) {
+		sandbox, err := s.target(ctx, r.Owner, data.Sandbox)
 		if err != nil {
-			return description{}, err
+			return sandboxInfo{}, err
 		}
-		if s.State != engi.Stopped {
-			if err := o.Sandboxes.Stop(ctx, r.Owner, s.ID); err != nil {
-				return description{}, err
+		if sandbox.State != engi.Stopped {
+			if err := s.Sandboxes.Stop(ctx, r.Owner, sandbox.ID); err != nil {
+				return sandboxInfo{}, err
 			}
-			if s, err = o.Sandboxes.Get(ctx, r.Owner, s.ID); err != nil {
-				return description{}, err
+			if sandbox, err = s.Sandboxes.Get(ctx, r.Owner, sandbox.ID); err != nil {
+				return sandboxInfo{}, err
 			}
 		}
-		return describe(s), nil
+		return describe(sandbox), nil
 	})
 	if err != nil {
 		return nil, err

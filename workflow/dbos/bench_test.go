@@ -24,7 +24,7 @@ func BenchmarkTwoSteps(b *testing.B) {
 				c, _ := ended.LoadOrStore(id, make(chan struct{}))
 				return c.(chan struct{})
 			}
-			o := workflowtest.Open(b, func() workflow.Engine {
+			fix := workflowtest.Open(b, func() workflow.Engine {
 				e, err := dbos.New(dbos.Options{File: file})
 				if err != nil {
 					b.Fatal(err)
@@ -44,7 +44,7 @@ func BenchmarkTwoSteps(b *testing.B) {
 			for range clients {
 				wg.Go(func() {
 					for range work {
-						_, runs, err := o.Runner.Send(b.Context(), engi.EventSpec{Owner: "anna", Type: "f", Data: json.RawMessage(`{}`)})
+						_, runs, err := fix.Runner.Send(b.Context(), engi.EventSpec{Owner: "anna", Type: "f", Data: json.RawMessage(`{}`)})
 						if err != nil {
 							b.Error(err)
 							return

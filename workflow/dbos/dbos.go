@@ -1,8 +1,6 @@
-// Package dbos executes durable functions with DBOS Transact, which keeps what
-// it knows in a SQLite file of its own: which runs it has taken on, and the
-// results of their steps, until they have ended.
-//
-// It is not for states, attempts and turns, which package workflow records.
+// Package dbos executes durable functions with DBOS Transact. It records started
+// runs and the results of their steps in a SQLite file of its own, until the
+// runs have ended. States, attempts and queues are package workflow's.
 package dbos
 
 import (
@@ -24,43 +22,42 @@ import (
 )
 
 const (
-	// version stands in the file instead of a hash of the program: what one
-	// engi has begun, the next one goes on with. It changes only if that one
-	// could not, which would be a fault.
+	// version is recorded in the file instead of a hash of the program, so that
+	// newer versions of engi continue the runs of older ones. It must not change.
 	version = "1"
 
-	// workflowName stands in the file, too.
+	// workflowName is recorded in the file, too.
 	workflowName = "run"
 
-	// recoveries is how often a run may be gone on with after crashes. It is
-	// the office that gives up on runs.
-	recoveries = 1 << 30
+	// maxRecoveries is how often DBOS continues a run after crashes: package
+	// workflow decides when to give up.
+	maxRecoveries = 1 << 30
 
-	tidyEvery = time.Minute
-	tidyBatch = 500
-	stopLimit = 10 * time.Second
+	cleanupInterval = time.Minute
+	cleanupBatch    = 500
+	stopLimit       = 10 * time.Second
 )
 
 // Options configure an Engine.
 type Options struct {
-	File string       // absolute; made with mode 0600 if it is not there
+	File string       // absolute; created with mode 0600 if it does not exist
 	Log  *slog.Logger // nil discards
 }
 
-// An Engine is a [workflow.Engine]. One process at a time uses a file.
+// An Engine implements [workflow.Engine]. Only one process may use a file.
 type Engine struct {
 	opt Options
 
-	mu   sync.Mutex
-	life *life // nil while Run does not go on
+	mu      sync.Mutex
+	runtime *runtime // nil unless Run is active
 }
 
 var _ workflow.Engine = (*Engine)(nil)
 
-// New returns an engine. Nothing is opened before Run.
+// New returns an engine. The file is opened by Run.
 func New(opt Options) (*Engine, error) {
 	if !filepath.IsAbs(opt.File) {
-		return nil, engi.Errorf(engi.Invalid, "%.200q is no absolute path", opt.File)
+		return nil, engi.Errorf(engi.Invalid, "%.200q is not an absolute path", opt.File)
 	}
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
@@ -68,12 +65,12 @@ func New(opt Options) (*Engine, error) {
 	return &Engine{opt: opt}, nil
 }
 
-// A life is an engine from the beginning to the end of Run.
-type life struct {
-	ctx  context.Context // of Run
-	x    workflow.Executor
-	log  *slog.Logger
-	dbos dbos.Context
+// A runtime is the state of an engine during one Run.
+type runtime struct {
+	ctx      context.Context // of Run
+	executor workflow.Executor
+	log      *slog.Logger
+	dbos     dbos.Context
 
 	mu     sync.Mutex
 	closed bool
@@ -81,7 +78,7 @@ type life struct {
 	wakes  map[string]chan struct{}
 }
 
-// Run executes until ctx ends.
+// Run implements [workflow.Engine].
 func (e *Engine) Run(ctx context.Context, x workflow.Executor, ready func()) (err error) {
 	defer engi.Annotate(&err, "durable functions in %s", e.opt.File)
 	db, err := openFile(e.opt.File)
@@ -89,52 +86,53 @@ func (e *Engine) Run(ctx context.Context, x workflow.Executor, ready func()) (er
 		return err
 	}
 	defer db.Close()
-	// The library lets these overrule what it is told, and with one of them it
-	// would call its makers' service.
+	// These variables override the configuration below, and one of them makes
+	// DBOS call its vendor's service.
 	for _, name := range []string{"DBOS__APPVERSION", "DBOS__VMID", "DBOS__APPID", "DBOS__CLOUD"} {
 		if err := os.Unsetenv(name); err != nil {
 			return engi.Errorf(engi.Internal, "%v", err)
 		}
 	}
-	l := &life{ctx: ctx, x: x, log: e.opt.Log, wakes: map[string]chan struct{}{}}
-	// What ends it is Shutdown, after the functions have come to rest.
-	l.dbos, err = dbos.NewContext(context.WithoutCancel(ctx), dbos.Config{
-		AppName: "engi", ApplicationVersion: version, ExecutorID: "engi", SQLiteSystemDB: db, Logger: quiet(e.opt.Log),
+	rt := &runtime{ctx: ctx, executor: x, log: e.opt.Log, wakes: map[string]chan struct{}{}}
+	// It is ended by Shutdown, after all functions have returned.
+	rt.dbos, err = dbos.NewContext(context.WithoutCancel(ctx), dbos.Config{
+		AppName: "engi", ApplicationVersion: version, ExecutorID: "engi", SQLiteSystemDB: db, Logger: warningsOnly(e.opt.Log),
 	})
 	if err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
-	dbos.RegisterWorkflow(l.dbos, l.run, dbos.WithWorkflowName(workflowName), dbos.WithMaxRecoveryAttempts(recoveries))
-	if err := dbos.Launch(l.dbos); err != nil {
+	dbos.RegisterWorkflow(rt.dbos, rt.run, dbos.WithWorkflowName(workflowName), dbos.WithMaxRecoveryAttempts(maxRecoveries))
+	if err := dbos.Launch(rt.dbos); err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
-	// A power cut may take back the record of an end that the file still has.
-	// Such runs must be unknown here before they are handed over again.
-	l.tidy()
+	// After a power cut, our record of a run may say that it is active although
+	// this file says that it has ended. Such runs are deleted here before they
+	// are started again.
+	rt.removeEnded()
 
 	e.mu.Lock()
-	e.life = l
+	e.runtime = rt
 	e.mu.Unlock()
 	ready()
-	tick := time.NewTicker(tidyEvery)
+	tick := time.NewTicker(cleanupInterval)
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
-			l.tidy()
+			rt.removeEnded()
 		}
 	}
 	e.mu.Lock()
-	e.life = nil
+	e.runtime = nil
 	e.mu.Unlock()
-	l.mu.Lock()
-	l.closed = true
-	l.mu.Unlock()
-	// Steps that are done are to be remembered, so nothing is shut down before
-	// the last of them has come back.
-	l.busy.Wait()
-	if err := dbos.Shutdown(l.dbos, stopLimit); err != nil {
+	rt.mu.Lock()
+	rt.closed = true
+	rt.mu.Unlock()
+	// Results of steps must be recorded: wait for the last step before shutting
+	// down.
+	rt.busy.Wait()
+	if err := dbos.Shutdown(rt.dbos, stopLimit); err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
 	return nil
@@ -142,8 +140,8 @@ func (e *Engine) Run(ctx context.Context, x workflow.Executor, ready func()) (er
 
 // openFile opens the database.
 func openFile(path string) (*sql.DB, error) {
-	// SQLite would make the file with the umask's mode; it holds what
-	// functions have returned.
+	// SQLite would create the file with the umask's mode, but it has results of
+	// functions.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "%v", err).WithRemedy("make the data directory writable")
@@ -164,70 +162,70 @@ func openFile(path string) (*sql.DB, error) {
 	return db, nil
 }
 
-// Start takes on a run.
+// Start implements [workflow.Engine].
 func (e *Engine) Start(_ context.Context, id engi.FunctionRunID, _ string) error {
 	e.mu.Lock()
-	l := e.life
+	rt := e.runtime
 	e.mu.Unlock()
-	if l == nil {
-		return engi.Errorf(engi.Unavailable, "the engine does not run")
+	if rt == nil {
+		return engi.Errorf(engi.Unavailable, "the engine is not running")
 	}
-	// An ID that is in the file already is left alone.
-	if _, err := dbos.RunWorkflow(l.dbos, l.run, string(id), dbos.WithWorkflowID(string(id))); err != nil {
+	// DBOS ignores an ID that is in the file already.
+	if _, err := dbos.RunWorkflow(rt.dbos, rt.run, string(id), dbos.WithWorkflowID(string(id))); err != nil {
 		return engi.Errorf(engi.Unavailable, "record run %s: %v", id, err)
 	}
 	return nil
 }
 
-// Wake ends the wait of a run.
+// Wake implements [workflow.Engine].
 func (e *Engine) Wake(id engi.FunctionRunID) {
 	e.mu.Lock()
-	l := e.life
+	rt := e.runtime
 	e.mu.Unlock()
-	if l == nil {
+	if rt == nil {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
 	select {
-	case l.wakes[string(id)] <- struct{}{}:
+	case rt.wakes[string(id)] <- struct{}{}:
 	default:
 	}
 }
 
-// begin reports whether the function of a run may be called.
-func (l *life) begin() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.closed {
-		l.busy.Add(1)
+// acquire reports whether Execute may be called. The caller then calls busy.Done.
+func (rt *runtime) acquire() bool {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if !rt.closed {
+		rt.busy.Add(1)
 	}
-	return !l.closed
+	return !rt.closed
 }
 
-// run is the one workflow there is: it executes a run until that has ended.
-// What it returns while the engine stops is not recorded.
-func (l *life) run(ctx dbos.Context, id string) (string, error) {
+// run is the only DBOS workflow: it executes a run until the run has ended. What
+// it returns while the engine stops is not recorded.
+func (rt *runtime) run(ctx dbos.Context, id string) (string, error) {
 	wake := make(chan struct{}, 1)
-	l.mu.Lock()
-	l.wakes[id] = wake
-	l.mu.Unlock()
+	rt.mu.Lock()
+	rt.wakes[id] = wake
+	rt.mu.Unlock()
 	defer func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.wakes, id)
+		rt.mu.Lock()
+		defer rt.mu.Unlock()
+		delete(rt.wakes, id)
 	}()
 
 	s := &steps{ctx: ctx, done: map[string]json.RawMessage{}}
-	if err := s.recall(l.dbos, id); err != nil && ctx.Err() == nil {
-		// It is tried again in the next life; to go on without the steps would
-		// do them again.
-		l.log.Error("read the steps of a run", "run", id, "error", err)
+	if err := s.load(rt.dbos, id); err != nil && ctx.Err() == nil {
+		// The next process tries again; continuing without the results would
+		// repeat the steps.
+		rt.log.Error("read the steps of a run", "run", id, "error", err)
 		<-ctx.Done()
 	}
-	for l.begin() {
-		out := l.x.Execute(l.ctx, engi.FunctionRunID(id), s)
-		l.busy.Done()
+	for rt.acquire() {
+		out := rt.executor.Execute(rt.ctx, engi.FunctionRunID(id), s)
+		rt.busy.Done()
 		switch out.Next {
 		case workflow.Ended:
 			return "", nil
@@ -235,7 +233,7 @@ func (l *life) run(ctx dbos.Context, id string) (string, error) {
 			continue
 		}
 		select {
-		case <-l.ctx.Done():
+		case <-rt.ctx.Done():
 		case <-wake:
 		case <-time.After(out.After):
 		}
@@ -244,57 +242,58 @@ func (l *life) run(ctx dbos.Context, id string) (string, error) {
 	return "", context.Cause(ctx)
 }
 
-// tidy removes runs that have ended.
-func (l *life) tidy() {
-	for l.ctx.Err() == nil {
-		ended, err := dbos.ListWorkflows(l.dbos, dbos.WithFilterStatus(dbos.WorkflowStatusSuccess, dbos.WorkflowStatusError),
-			dbos.WithFilterLimit(tidyBatch), dbos.WithFilterLoadInput(false), dbos.WithFilterLoadOutput(false))
+// removeEnded deletes runs that have ended from the file.
+func (rt *runtime) removeEnded() {
+	for rt.ctx.Err() == nil {
+		ended, err := dbos.ListWorkflows(rt.dbos, dbos.WithFilterStatus(dbos.WorkflowStatusSuccess, dbos.WorkflowStatusError),
+			dbos.WithFilterLimit(cleanupBatch), dbos.WithFilterLoadInput(false), dbos.WithFilterLoadOutput(false))
 		ids := make([]string, 0, len(ended))
 		for _, w := range ended {
 			ids = append(ids, w.ID)
 		}
 		if err == nil && len(ids) > 0 {
-			err = dbos.DeleteWorkflows(l.dbos, ids)
+			err = dbos.DeleteWorkflows(rt.dbos, ids)
 		}
 		if err != nil {
-			l.log.Warn("remove runs that have ended", "error", err)
+			rt.log.Warn("delete runs that have ended", "error", err)
 			return
 		}
-		if len(ids) < tidyBatch {
+		if len(ids) < cleanupBatch {
 			return
 		}
 	}
 }
 
-// steps are those of one run. DBOS numbers steps; here they have names, so that
-// another attempt, or a function that was changed meanwhile, finds its own.
+// steps implements [workflow.Stepper] for one run. DBOS identifies steps by
+// number; here they are identified by name, so that further attempts and changed
+// functions find their steps.
 type steps struct {
 	ctx  dbos.Context
-	done map[string]json.RawMessage
+	done map[string]json.RawMessage // results by name
 }
 
-// A memo is a step as DBOS keeps it.
-type memo struct {
+// A stepResult is a step as DBOS records it.
+type stepResult struct {
 	Failed bool            `json:"failed,omitempty"`
 	Result json.RawMessage `json:"result,omitempty"`
 }
 
-// recall reads what was done in earlier lives. DBOS wants every step that it
-// knows to be asked for in order before there is a new one.
-func (s *steps) recall(root dbos.Context, id string) error {
+// load reads the results that were recorded by earlier processes. DBOS requires
+// that all recorded steps are requested in order before a new one.
+func (s *steps) load(root dbos.Context, id string) error {
 	known, err := dbos.GetWorkflowSteps(root, id, dbos.WithStepsLoadOutput(false))
 	if err != nil {
 		return engi.Errorf(engi.Unavailable, "%v", err)
 	}
 	next := 0
 	for _, k := range known {
-		// A step that could not be recorded has left a number unused.
+		// A step that could not be recorded has left its number unused.
 		for ; next <= k.StepID; next++ {
 			name := k.StepName
 			if next < k.StepID {
 				name = "unrecorded"
 			}
-			m, err := dbos.RunAsStep(s.ctx, func(context.Context) (memo, error) { return memo{Failed: true}, nil }, dbos.WithStepName(name))
+			m, err := dbos.RunAsStep(s.ctx, func(context.Context) (stepResult, error) { return stepResult{Failed: true}, nil }, dbos.WithStepName(name))
 			if err != nil {
 				return engi.Errorf(engi.Unavailable, "step %s: %v", name, err)
 			}
@@ -306,20 +305,20 @@ func (s *steps) recall(root dbos.Context, id string) error {
 	return nil
 }
 
-// Step implements workflow.Stepper.
+// Step implements [workflow.Stepper].
 func (s *steps) Step(ctx context.Context, name string, fn func(context.Context) (json.RawMessage, error)) (json.RawMessage, error) {
 	if raw, ok := s.done[name]; ok {
 		return raw, nil
 	}
 	var failure error
-	m, err := dbos.RunAsStep(s.ctx, func(context.Context) (memo, error) {
+	m, err := dbos.RunAsStep(s.ctx, func(context.Context) (stepResult, error) {
 		raw, err := fn(ctx)
 		failure = err
-		return memo{Failed: err != nil, Result: raw}, nil
+		return stepResult{Failed: err != nil, Result: raw}, nil
 	}, dbos.WithStepName(name))
 	switch {
 	case err != nil:
-		return nil, engi.Errorf(engi.Unavailable, "remember step %s: %v", name, err)
+		return nil, engi.Errorf(engi.Unavailable, "record step %s: %v", name, err)
 	case failure != nil:
 		return nil, failure
 	}
@@ -327,14 +326,18 @@ func (s *steps) Step(ctx context.Context, name string, fn func(context.Context) 
 	return m.Result, nil
 }
 
-// quiet is log without what DBOS says when all is well.
-func quiet(log *slog.Logger) *slog.Logger { return slog.New(warnings{log.Handler()}) }
+// warningsOnly returns a logger that drops what DBOS logs below warnings.
+func warningsOnly(log *slog.Logger) *slog.Logger { return slog.New(warningHandler{log.Handler()}) }
 
-type warnings struct{ slog.Handler }
+type warningHandler struct{ slog.Handler }
 
-func (w warnings) Enabled(ctx context.Context, level slog.Level) bool {
+func (w warningHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= slog.LevelWarn && w.Handler.Enabled(ctx, level)
 }
 
-func (w warnings) WithAttrs(a []slog.Attr) slog.Handler { return warnings{w.Handler.WithAttrs(a)} }
-func (w warnings) WithGroup(n string) slog.Handler      { return warnings{w.Handler.WithGroup(n)} }
+func (w warningHandler) WithAttrs(a []slog.Attr) slog.Handler {
+	return warningHandler{w.Handler.WithAttrs(a)}
+}
+func (w warningHandler) WithGroup(n string) slog.Handler {
+	return warningHandler{w.Handler.WithGroup(n)}
+}

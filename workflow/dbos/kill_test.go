@@ -20,15 +20,15 @@ import (
 	"github.com/engi-dev/engi/workflow/dbos"
 )
 
-// victim names the directory of a process that is there to be killed, and life
-// how many were there before it.
+// childEnv, if set, makes the test binary a child process that works in that
+// directory until it is killed; generationEnv counts the child processes.
 const (
-	victim = "ENGI_TEST_VICTIM"
-	life   = "ENGI_TEST_LIFE"
+	childEnv      = "ENGI_TEST_VICTIM"
+	generationEnv = "ENGI_TEST_GENERATION"
 )
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(victim); dir != "" {
+	if dir := os.Getenv(childEnv); dir != "" {
 		if err := work(dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -39,12 +39,12 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	killRuns  = 24 // that each life sends
+	killRuns  = 24 // that each child sends
 	killSteps = 6
 )
 
-// work sends events, and goes on until all their runs have ended. Each step
-// leaves a line in a file.
+// work sends events and serves until all runs have ended. Each step appends a
+// line to a journal.
 func work(dir string) error {
 	ctx := context.Background()
 	db, err := store.Open(ctx, filepath.Join(dir, "engi.db"))
@@ -55,7 +55,7 @@ func work(dir string) error {
 	if err != nil {
 		return err
 	}
-	diary, err := os.OpenFile(filepath.Join(dir, "diary"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	journal, err := os.OpenFile(filepath.Join(dir, "journal"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -66,8 +66,8 @@ func work(dir string) error {
 			sum := 0
 			for i := range killSteps {
 				n, err := workflow.Step(ctx, r, fmt.Sprint("step ", i), func(context.Context) (int, error) {
-					time.Sleep(time.Duration(rand.IntN(8)) * time.Millisecond) // the world takes its time
-					_, err := fmt.Fprintf(diary, "%s %d\n", r.ID, i)
+					time.Sleep(time.Duration(rand.IntN(8)) * time.Millisecond) // steps take different times
+					_, err := fmt.Fprintf(journal, "%s %d\n", r.ID, i)
 					return i, err
 				})
 				if err != nil {
@@ -93,13 +93,13 @@ func work(dir string) error {
 	case <-ready:
 	}
 	for i := range killRuns {
-		// What the last life has sent is sent again.
-		n, _ := strconv.Atoi(os.Getenv(life))
+		// Half of the events were sent by the last child too.
+		n, _ := strconv.Atoi(os.Getenv(generationEnv))
 		_, runs, err := runner.Send(ctx, engi.EventSpec{Owner: "anna", Type: "f", Idempotency: fmt.Sprint("event ", n-2*i/killRuns, " ", i%(killRuns/2))})
 		if err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintf(diary, "sent %s\n", runs[0]); err != nil {
+		if _, err := fmt.Fprintf(journal, "sent %s\n", runs[0]); err != nil {
 			return err
 		}
 	}
@@ -116,9 +116,9 @@ func work(dir string) error {
 	}
 }
 
-// TestKill kills a process over and over, wherever it is. In the end all that
-// was sent has been done, and no step was begun again after the next one had
-// begun. ENGI_TEST_KILLS says how often.
+// TestKill kills a process at random moments. In the end all runs have completed,
+// and no step was repeated after the next one had begun. ENGI_TEST_KILLS is the
+// number of kills.
 func TestKill(t *testing.T) {
 	kills := 5
 	if testing.Short() {
@@ -132,9 +132,9 @@ func TestKill(t *testing.T) {
 	}
 	dir := t.TempDir()
 	killed := 0
-	for lives, done := 1, false; !done; lives++ {
+	for generation, done := 1, false; !done; generation++ {
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), victim+"="+dir, fmt.Sprint(life, "=", lives))
+		cmd.Env = append(os.Environ(), childEnv+"="+dir, fmt.Sprint(generationEnv, "=", generation))
 		var said strings.Builder
 		cmd.Stderr = &said
 		if err := cmd.Start(); err != nil {
@@ -156,7 +156,7 @@ func TestKill(t *testing.T) {
 			err = <-ended
 			killed++
 			if left > time.Minute {
-				t.Fatalf("it did not come to an end: %v %s", err, said.String())
+				t.Fatalf("the runs did not end: %v %s", err, said.String())
 			}
 			continue
 		}
@@ -166,17 +166,16 @@ func TestKill(t *testing.T) {
 		done = killed >= kills
 	}
 	count, repeated := check(t, dir)
-	t.Logf("%d kills, %d runs, %d of %d steps were done again because they were under way", killed, count, repeated, count*killSteps)
+	t.Logf("%d kills, %d runs, %d of %d steps were repeated because they were interrupted", killed, count, repeated, count*killSteps)
 	if most := killed * 8; repeated > most {
-		t.Errorf("%d steps were done again, at most %d were under way", repeated, most)
+		t.Errorf("%d steps were repeated, at most %d were interrupted", repeated, most)
 	}
 }
 
-// check reads the diary and returns how many runs there were and how many
-// steps were done more than once.
+// check reads the journal and returns the number of runs and of repeated steps.
 func check(t *testing.T, dir string) (runs, repeated int) {
 	t.Helper()
-	f, err := os.Open(filepath.Join(dir, "diary"))
+	f, err := os.Open(filepath.Join(dir, "journal"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +189,7 @@ func check(t *testing.T, dir string) (runs, repeated int) {
 		id, text, _ := strings.Cut(lines.Text(), " ")
 		step, err := strconv.Atoi(text)
 		if err != nil {
-			t.Fatalf("the diary says %q", lines.Text())
+			t.Fatalf("the journal says %q", lines.Text())
 		}
 		before, ok := last[id]
 		if !ok {
@@ -201,7 +200,7 @@ func check(t *testing.T, dir string) (runs, repeated int) {
 		case before:
 			repeated++
 		default:
-			t.Errorf("run %s: step %d was done after step %d", id, step, before)
+			t.Errorf("run %s: step %d was executed after step %d", id, step, before)
 		}
 		last[id] = step
 	}
@@ -211,7 +210,7 @@ func check(t *testing.T, dir string) (runs, repeated int) {
 		}
 	}
 	if len(last) < len(sent) || len(sent) < killRuns {
-		t.Errorf("%d events were said to be taken in, %d runs were executed", len(sent), len(last))
+		t.Errorf("%d runs were sent, %d were executed", len(sent), len(last))
 	}
 	db, err := store.Open(t.Context(), filepath.Join(dir, "engi.db"))
 	if err != nil {

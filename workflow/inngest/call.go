@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	maxCall  = 8 << 20          // bytes; servers send 4 MiB at most
-	bodyTime = 30 * time.Second // for a body to come
+	maxCall  = 8 << 20          // bytes; servers send at most 4 MiB
+	bodyTime = 30 * time.Second // to read a body
 	maxAge   = 5 * time.Minute  // of a signature
 )
 
@@ -32,25 +32,25 @@ var (
 	serverRun = regexp.MustCompile(`^[0-9A-Za-z]{1,64}$`)
 )
 
-// A ticket is the data of the event that hands a run over.
-type ticket struct {
+// startEvent is the data of the event that starts a run on the server.
+type startEvent struct {
 	Run      string `json:"run"`
-	Function string `json:"function"` // for people who look at the server
+	Function string `json:"function"` // for the server's dashboard
 }
 
-// A call is what a server says when it wants a run to go on.
+// A call is a request of the server to continue a run.
 type call struct {
-	run       engi.FunctionRunID
-	server    string // its own ID of the run
-	elsewhere bool   // results of steps must be asked for
-	steps     map[string]json.RawMessage
+	run        engi.FunctionRunID
+	server     string // the server's ID of the run
+	fetchSteps bool   // steps are not in the call and must be fetched
+	steps      map[string]json.RawMessage
 }
 
-// parseCall reads the body of a call. It reports Invalid.
+// parseCall parses the body of a call. It reports Invalid.
 func parseCall(body []byte) (call, error) {
 	var in struct {
 		Event struct {
-			Data ticket `json:"data"`
+			Data startEvent `json:"data"`
 		} `json:"event"`
 		Steps   map[string]json.RawMessage `json:"steps"`
 		Context struct {
@@ -60,20 +60,20 @@ func parseCall(body []byte) (call, error) {
 		UseAPI bool `json:"use_api"`
 	}
 	if err := json.Unmarshal(body, &in); err != nil {
-		return call{}, engi.Errorf(engi.Invalid, "inngest: the call cannot be read: %v", err)
+		return call{}, engi.Errorf(engi.Invalid, "inngest: parse the call: %v", err)
 	}
 	id, err := engi.ParseFunctionRunID(in.Event.Data.Run)
 	if err != nil {
 		return call{}, err
 	}
-	c := call{run: id, server: in.Context.Run, elsewhere: in.UseAPI || in.Context.UseAPI, steps: in.Steps}
-	if c.elsewhere && !serverRun.MatchString(c.server) {
-		return call{}, engi.Errorf(engi.Invalid, "inngest: the call has no ID of its run")
+	c := call{run: id, server: in.Context.Run, fetchSteps: in.UseAPI || in.Context.UseAPI, steps: in.Steps}
+	if c.fetchSteps && !serverRun.MatchString(c.server) {
+		return call{}, engi.Errorf(engi.Invalid, "inngest: the call has no run ID")
 	}
 	return c, nil
 }
 
-// fingerprint says which steps are done.
+// fingerprint identifies the set of completed steps.
 func (c call) fingerprint() string {
 	names := make([]string, 0, len(c.steps))
 	for name := range c.steps {
@@ -83,41 +83,41 @@ func (c call) fingerprint() string {
 	return strings.Join(names, " ")
 }
 
-// An answer is what a server is told.
-type answer struct {
+// A response is the answer to a call.
+type response struct {
 	status int
 	body   []byte
-	step   bool // has the result of a step, which is nowhere else yet
-	final  bool // do not call again because of the status
+	step   bool // it has the result of a step, which the server may not have recorded yet
+	final  bool // do not repeat the call because of the status
 	after  time.Duration
 }
 
-// A flight is a run that goes on until its next step is done. What came of the
-// step is kept until a call shows that the server has it: an answer that gets
-// lost must not make us do the step again.
-type flight struct {
+// A pendingStep executes a run up to its next completed step. The response is
+// kept until a call shows that the server has it, so that a lost response does
+// not repeat the step.
+type pendingStep struct {
 	fingerprint string
 	done        chan struct{}
-	answer      answer // once done is closed
+	response    response // valid once done is closed
 }
 
-func (f *flight) over() bool {
+func (p *pendingStep) ended() bool {
 	select {
-	case <-f.done:
+	case <-p.done:
 		return true
 	default:
 		return false
 	}
 }
 
-// ServeHTTP answers a server's calls: GET says what is here, PUT asks for
-// another registration, POST goes on with a run.
+// ServeHTTP answers the server's calls: GET describes the engine, PUT asks it to
+// register again, POST continues a run.
 func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("X-Inngest-SDK", language)
+	w.Header().Set("X-Inngest-SDK", sdkName)
 	w.Header().Set("X-Inngest-SDK-Handled", "true")
 	w.Header().Set("X-Inngest-Req-Version", "2")
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // tests have writers without deadlines
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // some writers in tests have no deadlines
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxCall))
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	if err != nil {
@@ -125,22 +125,22 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := e.verify(r, body, time.Now()); err != nil {
-		e.opt.Log.WarnContext(r.Context(), "refuse a call that says it is of the Inngest server", "from", r.RemoteAddr, "error", err)
+		e.opt.Log.WarnContext(r.Context(), "refused a call that is not from the Inngest server", "from", r.RemoteAddr, "error", err)
 		write(w, refusal(http.StatusUnauthorized, err.Error()))
 		return
 	}
 	switch r.Method {
 	case http.MethodGet:
-		write(w, answer{status: http.StatusOK, body: encode(map[string]any{
+		write(w, response{status: http.StatusOK, body: encode(map[string]any{
 			"schema_version": "2024-05-24", "function_count": 1, "has_event_key": e.opt.EventKey != "none", "has_signing_key": e.bearer != "",
 			"mode": map[bool]string{true: "cloud", false: "dev"}[e.bearer != ""], "authentication_succeeded": e.bearer != "",
 		})})
 	case http.MethodPut:
 		select {
-		case e.poke <- struct{}{}:
+		case e.reregister <- struct{}{}:
 		default:
 		}
-		write(w, answer{status: http.StatusOK, body: encode(map[string]any{"message": "the functions are registered again", "modified": false})})
+		write(w, response{status: http.StatusOK, body: encode(map[string]any{"message": "the functions are being registered again", "modified": false})})
 	case http.MethodPost:
 		if id := r.URL.Query().Get("fnId"); id != e.slug() {
 			write(w, refusal(http.StatusNotFound, fmt.Sprintf("there is no function %.80q here", id)))
@@ -153,18 +153,18 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			write(w, a)
 			return
 		}
-		e.goOn(w, r, c)
+		e.resume(w, r, c)
 	default:
 		w.Header().Set("Allow", "GET, PUT, POST")
 		write(w, refusal(http.StatusMethodNotAllowed, "use GET, PUT or POST"))
 	}
 }
 
-// verify reports why a request is not the server's.
+// verify reports why a request is not from the server.
 func (e *Engine) verify(r *http.Request, body []byte, now time.Time) error {
 	if e.bearer == "" {
-		if !local(r) {
-			return engi.Errorf(engi.Anonymous, "unsigned calls are taken from this machine only")
+		if !isLocal(r) {
+			return engi.Errorf(engi.Anonymous, "unsigned calls are accepted from this machine only")
 		}
 		return nil
 	}
@@ -178,7 +178,7 @@ func (e *Engine) verify(r *http.Request, body []byte, now time.Time) error {
 		return errUnsigned
 	}
 	if age := now.Sub(time.Unix(at, 0)); age > maxAge || age < -maxAge {
-		return engi.Errorf(engi.Anonymous, "the signature is not of these minutes").WithRemedy("set the clocks of both machines")
+		return engi.Errorf(engi.Anonymous, "the signature is too old, or from the future").WithRemedy("synchronize the clocks of both machines")
 	}
 	sum := hmac.New(sha256.New, []byte(keyPrefix.ReplaceAllString(e.opt.SigningKey, "")))
 	sum.Write(body)
@@ -189,118 +189,119 @@ func (e *Engine) verify(r *http.Request, body []byte, now time.Time) error {
 	return nil
 }
 
-var errUnsigned = engi.Errorf(engi.Anonymous, "the call is not signed with our key")
+var errUnsigned = engi.Errorf(engi.Anonymous, "the call is not signed with the configured key")
 
-// goOn executes the next step of a run, or waits for the one under way that
-// the server has asked for before.
-func (e *Engine) goOn(w http.ResponseWriter, r *http.Request, c call) {
-	if c.elsewhere {
+// resume executes the next step of a run, or waits for it if the server has
+// called for it before.
+func (e *Engine) resume(w http.ResponseWriter, r *http.Request, c call) {
+	if c.fetchSteps {
 		var err error
-		if c.steps, err = e.results(r.Context(), c.server); err != nil {
-			write(w, answer{status: http.StatusServiceUnavailable, body: failure(err), after: time.Second})
+		if c.steps, err = e.fetchResults(r.Context(), c.server); err != nil {
+			write(w, response{status: http.StatusServiceUnavailable, body: failure(err), after: time.Second})
 			return
 		}
 	}
 	for {
-		f := e.board(c)
-		if f == nil {
-			write(w, stopping)
+		p := e.startStep(c)
+		if p == nil {
+			write(w, unavailable)
 			return
 		}
 		select {
-		case <-f.done:
-		case <-r.Context().Done(): // the flight goes on; the answer is kept
-			write(w, stopping)
+		case <-p.done:
+		case <-r.Context().Done(): // the step goes on, and its response is kept
+			write(w, unavailable)
 			return
 		}
-		if f.fingerprint != c.fingerprint() {
-			e.leave(c.run, f)
+		if p.fingerprint != c.fingerprint() {
+			e.forget(c.run, p)
 			continue
 		}
-		if !f.answer.step {
-			e.leave(c.run, f)
+		if !p.response.step {
+			e.forget(c.run, p)
 		}
-		write(w, f.answer)
+		write(w, p.response)
 		return
 	}
 }
 
-// board returns the flight of a run, a new one if there is none; nil when the
-// engine has stopped.
-func (e *Engine) board(c call) *flight {
+// startStep returns the pending step of a run, which it starts if there is none;
+// nil if the engine is not running.
+func (e *Engine) startStep(c call) *pendingStep {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if f := e.flights[c.run]; f != nil {
-		return f
+	if p := e.pending[c.run]; p != nil {
+		return p
 	}
 	if e.execute == nil || e.ctx.Err() != nil {
 		return nil
 	}
-	f := &flight{fingerprint: c.fingerprint(), done: make(chan struct{})}
-	e.flights[c.run] = f
+	p := &pendingStep{fingerprint: c.fingerprint(), done: make(chan struct{})}
+	e.pending[c.run] = p
 	ctx, x := e.ctx, e.execute
-	e.going.Go(func() {
-		defer close(f.done)
-		f.answer = fly(ctx, x, c)
+	e.running.Go(func() {
+		defer close(p.done)
+		p.response = executeStep(ctx, x, c)
 	})
-	return f
+	return p
 }
 
-// leave forgets a flight.
-func (e *Engine) leave(id engi.FunctionRunID, f *flight) {
+// forget drops a pending step.
+func (e *Engine) forget(id engi.FunctionRunID, p *pendingStep) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.flights[id] == f {
-		delete(e.flights, id)
+	if e.pending[id] == p {
+		delete(e.pending, id)
 	}
 }
 
-// fly executes up to one step.
-func fly(ctx context.Context, x workflow.Executor, c call) answer {
+// executeStep executes a run up to its next completed step.
+func executeStep(ctx context.Context, x workflow.Executor, c call) response {
 	s := &stepper{done: c.steps}
 	out := x.Execute(ctx, c.run, s)
 	switch {
 	case s.err != nil:
-		return answer{status: http.StatusInternalServerError, body: failure(s.err)}
+		return response{status: http.StatusInternalServerError, body: failure(s.err)}
 	case out.Next == workflow.Yielded && s.op != nil:
-		return answer{status: http.StatusPartialContent, body: encode([]any{s.op}), step: true}
+		return response{status: http.StatusPartialContent, body: encode([]any{s.op}), step: true}
 	case out.Next == workflow.Again:
-		// To sleep is a step too, which makes its name unique.
+		// Each sleep is a step, so the names are unique.
 		name := fmt.Sprintf("wait for another attempt (%d)", len(c.steps))
 		d := fmt.Sprintf("%dms", max(out.After.Milliseconds(), 1))
-		return answer{status: http.StatusPartialContent, body: encode([]any{map[string]any{
+		return response{status: http.StatusPartialContent, body: encode([]any{map[string]any{
 			"op": "Sleep", "id": digest1(name), "name": d, "displayName": name, "opts": map[string]string{"duration": d},
 		}})}
 	case out.Next == workflow.Ended && out.Error != nil:
-		return answer{status: http.StatusBadRequest, body: failure(out.Error), final: true}
+		return response{status: http.StatusBadRequest, body: failure(out.Error), final: true}
 	case out.Next == workflow.Ended:
-		return answer{status: http.StatusOK, body: orNull(out.Output)}
+		return response{status: http.StatusOK, body: orNull(out.Output)}
 	}
-	return stopping
+	return unavailable
 }
 
-// stopping is the answer of a node that stops, or has not begun.
-var stopping = answer{status: http.StatusServiceUnavailable, body: encode(map[string]string{"name": "unavailable", "message": "the node stops; the run goes on when it is back"}), after: time.Second}
+// unavailable is the response of an engine that is not running.
+var unavailable = response{status: http.StatusServiceUnavailable, body: encode(map[string]string{"name": "unavailable", "message": "the node is stopping; the run continues when it is back"}), after: time.Second}
 
-// A stepper knows what is done of a run, and does one step more.
+// A stepper implements [workflow.Stepper]: it knows the completed steps of a run
+// and executes one more.
 type stepper struct {
-	done map[string]json.RawMessage
-	op   map[string]any // of the step that was done
-	err  error          // what was remembered cannot be read
+	done map[string]json.RawMessage // by digest of the name
+	op   map[string]any             // the step that was executed, in the server's form
+	err  error                      // a remembered result cannot be parsed
 }
 
-// Step implements [workflow.Stepper]. Results travel as text: servers bring
-// JSON into a form of their own, in which long numbers change.
+// Step implements [workflow.Stepper]. Results are sent as strings: servers parse
+// and encode JSON, which would change large numbers.
 func (s *stepper) Step(ctx context.Context, name string, fn func(context.Context) (json.RawMessage, error)) (json.RawMessage, error) {
 	if s.op != nil {
-		return nil, workflow.ErrYield // one step a call, also of a function that does not leave
+		return nil, workflow.ErrYield // one step per call, even if the function ignores the error
 	}
 	if raw, ok := s.done[digest1(name)]; ok {
 		var kept struct {
 			Data *string `json:"data"`
 		}
 		if err := json.Unmarshal(raw, &kept); err != nil || kept.Data == nil || !json.Valid([]byte(*kept.Data)) {
-			s.err = engi.Errorf(engi.Internal, "inngest: what the server remembers of step %s cannot be read", name)
+			s.err = engi.Errorf(engi.Internal, "inngest: parse the server's result of step %s", name)
 			return nil, workflow.ErrYield
 		}
 		return json.RawMessage(*kept.Data), nil
@@ -313,29 +314,29 @@ func (s *stepper) Step(ctx context.Context, name string, fn func(context.Context
 	return nil, workflow.ErrYield
 }
 
-// refusal is an answer to what is no call of the server.
-func refusal(status int, text string) answer {
-	return answer{status: status, body: encode(map[string]string{"name": "refused", "message": text})}
+// refusal returns a response to a bad call.
+func refusal(status int, text string) response {
+	return response{status: status, body: encode(map[string]string{"name": "refused", "message": text})}
 }
 
-// failure is an error as servers show it.
+// failure returns an error in the form that the server shows.
 func failure(err error) []byte {
 	return encode(map[string]string{"name": engi.KindOf(err).String(), "message": err.Error()})
 }
 
-func write(w http.ResponseWriter, a answer) {
+func write(w http.ResponseWriter, a response) {
 	w.Header().Set("X-Inngest-No-Retry", strconv.FormatBool(a.final))
 	if a.after > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(max(a.after.Round(time.Second), time.Second).Seconds())))
 	}
 	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body) // who has left calls again
+	_, _ = w.Write(a.body) // a server that is gone calls again
 }
 
 func encode(v any) []byte {
 	raw, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // unreachable: maps of strings and numbers can be written
+		panic(err) // unreachable: maps of strings and numbers can be encoded
 	}
 	return raw
 }

@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	testKey = "0123456789abcdef"
-	there   = "/api/inngest?fnId=engi-run&stepId=step"
+	testKey  = "0123456789abcdef"
+	callPath = "/api/inngest?fnId=engi-run&stepId=step"
 )
 
-// server is one that takes every registration and event.
+// server returns the address of a server that accepts everything.
 func server(t *testing.T) string {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}))
 	t.Cleanup(srv.Close)
@@ -40,7 +40,7 @@ func engine(t *testing.T, signing string) *Engine {
 	return e
 }
 
-// executor does one step, whose work is do.
+// An executor executes runs of one step, which is do.
 type executor struct {
 	do func(ctx context.Context) (json.RawMessage, error)
 }
@@ -60,8 +60,8 @@ func (x executor) Execute(ctx context.Context, _ engi.FunctionRunID, s workflow.
 	return workflow.Outcome{Next: workflow.Ended, Output: out}
 }
 
-// begin runs the engine until the end of the test, or until end is called.
-func begin(t *testing.T, e *Engine, do func(context.Context) (json.RawMessage, error)) (end func()) {
+// runEngine runs the engine until the end of the test, or until end is called.
+func runEngine(t *testing.T, e *Engine, do func(context.Context) (json.RawMessage, error)) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, gone := make(chan struct{}), make(chan error, 1)
@@ -98,7 +98,7 @@ func sign(r *http.Request, key, body string, at time.Time) {
 	r.Header.Set("X-Inngest-Signature", "t="+stamp+"&s="+hex.EncodeToString(mac.Sum(nil)))
 }
 
-func answerTo(e *Engine, r *http.Request) *httptest.ResponseRecorder {
+func serve(e *Engine, r *http.Request) *httptest.ResponseRecorder {
 	rec := httptest.NewRecorder()
 	e.ServeHTTP(rec, r)
 	return rec
@@ -106,7 +106,7 @@ func answerTo(e *Engine, r *http.Request) *httptest.ResponseRecorder {
 
 func TestSignatures(t *testing.T) {
 	e := engine(t, "signkey-prod-"+testKey)
-	begin(t, e, func(context.Context) (json.RawMessage, error) { return json.RawMessage("1"), nil })
+	runEngine(t, e, func(context.Context) (json.RawMessage, error) { return json.RawMessage("1"), nil })
 	text := body(engi.NewFunctionRunID(), "{}")
 	for name, c := range map[string]struct {
 		sign func(*http.Request)
@@ -126,9 +126,9 @@ func TestSignatures(t *testing.T) {
 			r.Header.Set("X-Inngest-Signature", r.Header.Get("X-Inngest-Signature")[:40])
 		}, 401},
 	} {
-		r := request(t.Context(), "POST", there, text)
+		r := request(t.Context(), "POST", callPath, text)
 		c.sign(r)
-		if rec := answerTo(e, r); rec.Code != c.want {
+		if rec := serve(e, r); rec.Code != c.want {
 			t.Errorf("%s: %d %s, want %d", name, rec.Code, rec.Body, c.want)
 		} else if rec.Header().Get("X-Inngest-SDK") == "" || strings.Contains(rec.Body.String(), testKey) {
 			t.Errorf("%s: %v %s", name, rec.Header(), rec.Body)
@@ -136,22 +136,22 @@ func TestSignatures(t *testing.T) {
 	}
 }
 
-func TestCallsWithoutKeysComeFromThisMachine(t *testing.T) {
+func TestUnsignedCallsMustBeLocal(t *testing.T) {
 	e := engine(t, "")
-	begin(t, e, func(context.Context) (json.RawMessage, error) { return json.RawMessage("1"), nil })
+	runEngine(t, e, func(context.Context) (json.RawMessage, error) { return json.RawMessage("1"), nil })
 	for name, change := range map[string]func(*http.Request){
 		"from afar":       func(r *http.Request) { r.RemoteAddr = "192.0.2.1:5" },
 		"through a proxy": func(r *http.Request) { r.Header.Set("X-Forwarded-For", "192.0.2.1") },
 		"by a page":       func(r *http.Request) { r.Header.Set("Origin", "http://evil.example.com") },
 		"by another name": func(r *http.Request) { r.Host = "evil.example.com:7777" },
 	} {
-		r := request(t.Context(), "POST", there, body(engi.NewFunctionRunID(), "{}"))
+		r := request(t.Context(), "POST", callPath, body(engi.NewFunctionRunID(), "{}"))
 		change(r)
-		if rec := answerTo(e, r); rec.Code != 401 {
+		if rec := serve(e, r); rec.Code != 401 {
 			t.Errorf("%s: %d %s", name, rec.Code, rec.Body)
 		}
 	}
-	for _, o := range []Options{
+	for _, fix := range []Options{
 		{URL: "http://inngest.example.com", ServeURL: "http://127.0.0.1:1/x"},
 		{URL: "http://127.0.0.1:1", ServeURL: "http://192.0.2.1/x"},
 		{URL: "nonsense", ServeURL: "http://127.0.0.1:1/x"},
@@ -159,53 +159,53 @@ func TestCallsWithoutKeysComeFromThisMachine(t *testing.T) {
 		{URL: "http://127.0.0.1:1", ServeURL: "http://127.0.0.1:1/x", SigningKey: "signkey-prod-xyz"},
 		{URL: "http://127.0.0.1:1", ServeURL: "http://127.0.0.1:1/x", App: "A b"},
 	} {
-		if _, err := New(o); engi.KindOf(err) != engi.Invalid || strings.Contains(err.Error(), "pass") || strings.Contains(err.Error(), "xyz") {
-			t.Errorf("%+v: %v", o, err)
+		if _, err := New(fix); engi.KindOf(err) != engi.Invalid || strings.Contains(err.Error(), "pass") || strings.Contains(err.Error(), "xyz") {
+			t.Errorf("%+v: %v", fix, err)
 		}
 	}
 }
 
 func TestBadCalls(t *testing.T) {
 	e := engine(t, "")
-	end := begin(t, e, func(context.Context) (json.RawMessage, error) { return json.RawMessage("1"), nil })
+	end := runEngine(t, e, func(context.Context) (json.RawMessage, error) { return json.RawMessage("1"), nil })
 	good := body(engi.NewFunctionRunID(), "{}")
 	for _, c := range []struct {
 		method, target, body string
 		want                 int
 	}{
-		{"GET", there, "", 200},
-		{"PUT", there, "", 200},
-		{"DELETE", there, "", 405},
+		{"GET", callPath, "", 200},
+		{"PUT", callPath, "", 200},
+		{"DELETE", callPath, "", 405},
 		{"POST", "/api/inngest?fnId=other-run", good, 404},
-		{"POST", there, "", 400},
-		{"POST", there, "[]", 400},
-		{"POST", there, `{"event":{"data":{"run":"../x"}}}`, 400},
-		{"POST", there, `{"event":{"data":{"run":7}}}`, 400},
-		{"POST", there, strings.Repeat(" ", maxCall+1), 400},
-		{"POST", there, body(engi.NewFunctionRunID(), `{"`+digest1("only")+`":{"data":7}}`), 500},
-		{"POST", there, body(engi.NewFunctionRunID(), `{"`+digest1("only")+`":{"data":"{"}}`), 500},
-		{"POST", there, body(engi.NewFunctionRunID(), `{"`+digest1("only")+`":null}`), 500},
-		{"POST", there, strings.Replace(good, `"01ABC"`, `"../x","use_api":true`, 1), 400},
-		{"POST", there, good, 206},
+		{"POST", callPath, "", 400},
+		{"POST", callPath, "[]", 400},
+		{"POST", callPath, `{"event":{"data":{"run":"../x"}}}`, 400},
+		{"POST", callPath, `{"event":{"data":{"run":7}}}`, 400},
+		{"POST", callPath, strings.Repeat(" ", maxCall+1), 400},
+		{"POST", callPath, body(engi.NewFunctionRunID(), `{"`+digest1("only")+`":{"data":7}}`), 500},
+		{"POST", callPath, body(engi.NewFunctionRunID(), `{"`+digest1("only")+`":{"data":"{"}}`), 500},
+		{"POST", callPath, body(engi.NewFunctionRunID(), `{"`+digest1("only")+`":null}`), 500},
+		{"POST", callPath, strings.Replace(good, `"01ABC"`, `"../x","use_api":true`, 1), 400},
+		{"POST", callPath, good, 206},
 	} {
-		if rec := answerTo(e, request(t.Context(), c.method, c.target, c.body)); rec.Code != c.want || !json.Valid(rec.Body.Bytes()) {
+		if rec := serve(e, request(t.Context(), c.method, c.target, c.body)); rec.Code != c.want || !json.Valid(rec.Body.Bytes()) {
 			t.Errorf("%s %s %.100s: %d %s, want %d", c.method, c.target, c.body, rec.Code, rec.Body, c.want)
 		}
 	}
 	end()
-	rec := answerTo(e, request(t.Context(), "POST", there, body(engi.NewFunctionRunID(), "{}")))
+	rec := serve(e, request(t.Context(), "POST", callPath, body(engi.NewFunctionRunID(), "{}")))
 	if rec.Code != 503 || rec.Header().Get("Retry-After") != "1" || rec.Header().Get("X-Inngest-No-Retry") != "false" {
 		t.Errorf("after the end: %d %v", rec.Code, rec.Header())
 	}
 }
 
-// TestLostAnswersAreGivenAgain holds that a step is not done twice because the
-// server did not hear that it is done.
-func TestLostAnswersAreGivenAgain(t *testing.T) {
+// TestLostResponsesAreRepeated checks that a step is not repeated because its
+// response was lost.
+func TestLostResponsesAreRepeated(t *testing.T) {
 	e := engine(t, "")
 	var done atomic.Int32
 	begun, goOn := make(chan struct{}, 2), make(chan struct{})
-	begin(t, e, func(context.Context) (json.RawMessage, error) {
+	runEngine(t, e, func(context.Context) (json.RawMessage, error) {
 		begun <- struct{}{}
 		<-goOn
 		return json.RawMessage(fmt.Sprint(done.Add(1))), nil
@@ -213,24 +213,24 @@ func TestLostAnswersAreGivenAgain(t *testing.T) {
 	id := engi.NewFunctionRunID()
 	ctx, hangUp := context.WithCancel(t.Context())
 	left := make(chan int)
-	go func() { left <- answerTo(e, request(ctx, "POST", there, body(id, "{}"))).Code }()
+	go func() { left <- serve(e, request(ctx, "POST", callPath, body(id, "{}"))).Code }()
 	<-begun
 	hangUp()
-	if code := <-left; code != 503 { // should it arrive, it must not look like the end of the run
+	if code := <-left; code != 503 { // if it arrives, it must not look like the end of the run
 		t.Errorf("told %d", code)
 	}
 	close(goOn)
-	first := answerTo(e, request(t.Context(), "POST", there, body(id, "{}")))
+	first := serve(e, request(t.Context(), "POST", callPath, body(id, "{}")))
 	if first.Code != 206 || !strings.Contains(first.Body.String(), `"data":"1"`) || done.Load() != 1 {
 		t.Fatalf("%d %s, done %d times", first.Code, first.Body, done.Load())
 	}
 	steps := fmt.Sprintf(`{%q:{"data":"1"}}`, digest1("only"))
-	if last := answerTo(e, request(t.Context(), "POST", there, body(id, steps))); last.Code != 200 || last.Body.String() != "1" || done.Load() != 1 {
+	if last := serve(e, request(t.Context(), "POST", callPath, body(id, steps))); last.Code != 200 || last.Body.String() != "1" || done.Load() != 1 {
 		t.Errorf("%d %s, done %d times", last.Code, last.Body, done.Load())
 	}
 }
 
-// TestNoKeyInErrors holds that what goes to logs has no secret in it.
+// TestNoKeyInErrors checks that errors, which are logged, contain no keys.
 func TestNoKeyInErrors(t *testing.T) {
 	const secret = "event-key-nobody-may-see"
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -266,10 +266,10 @@ func FuzzParseCall(f *testing.F) {
 			}
 			return
 		}
-		if _, err := engi.ParseFunctionRunID(string(c.run)); err != nil || c.elsewhere && !serverRun.MatchString(c.server) {
+		if _, err := engi.ParseFunctionRunID(string(c.run)); err != nil || c.fetchSteps && !serverRun.MatchString(c.server) {
 			t.Errorf("%+v", c)
 		}
-		// Whatever is remembered, a step has a result, is done, or says that it cannot be.
+		// Whatever is remembered, a step returns a result, is executed, or fails.
 		s := &stepper{done: c.steps}
 		for _, name := range []string{"a", "b"} {
 			out, err := s.Step(t.Context(), name, func(context.Context) (json.RawMessage, error) { return json.RawMessage("1"), nil })

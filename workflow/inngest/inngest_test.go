@@ -13,7 +13,7 @@ import (
 
 const key = "0123456789abcdef"
 
-// serve returns an address whose calls go to the engine of the day.
+// serve returns an address whose requests go to the current engine.
 func serve(t *testing.T) (string, *atomic.Pointer[inngest.Engine]) {
 	now := &atomic.Pointer[inngest.Engine]{}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -21,7 +21,7 @@ func serve(t *testing.T) (string, *atomic.Pointer[inngest.Engine]) {
 			e.ServeHTTP(w, r)
 			return
 		}
-		http.Error(w, "nobody is here", http.StatusBadGateway)
+		http.Error(w, "there is no engine", http.StatusBadGateway)
 	}))
 	t.Cleanup(srv.Close)
 	return srv.URL + "/api/inngest", now
@@ -34,19 +34,19 @@ func TestPromises(t *testing.T) {
 	}{
 		{name: "plain"},
 		{name: "signed", key: key, big: true},
-		{name: "answers get lost", lose: true},
+		{name: "lost responses", lose: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			workflowtest.Promises(t, func(t *testing.T) func() workflow.Engine {
-				w := newTwin(t, c.key)
+				w := newFakeServer(t, c.key)
 				w.lose, w.big = c.lose, c.big
 				address, now := serve(t)
 				return func() workflow.Engine {
-					o := inngest.Options{URL: w.url, ServeURL: address}
+					fix := inngest.Options{URL: w.url, ServeURL: address}
 					if c.key != "" {
-						o.SigningKey, o.EventKey = "signkey-test-"+c.key, "event-key"
+						fix.SigningKey, fix.EventKey = "signkey-test-"+c.key, "event-key"
 					}
-					e, err := inngest.New(o)
+					e, err := inngest.New(fix)
 					if err != nil {
 						t.Fatal(err)
 					}

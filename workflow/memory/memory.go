@@ -1,7 +1,5 @@
-// Package memory executes durable functions in this process and remembers
-// steps for as long as it lives. It is the twin for tests.
-//
-// It is not for nodes: what it remembers dies with the process.
+// Package memory is a fake engine of durable functions for tests. It remembers
+// the results of steps as long as it exists.
 package memory
 
 import (
@@ -14,12 +12,12 @@ import (
 	"github.com/engi-dev/engi/workflow"
 )
 
-// An Engine is a [workflow.Engine]. Its Run may be called again after it has
-// returned, as if a process had begun anew. The zero value is ready.
+// An Engine implements [workflow.Engine]. Run may be called again after it has
+// returned, as if by a new process. The zero value is ready for use.
 type Engine struct {
 	mu    sync.Mutex
 	tasks map[engi.FunctionRunID]*task
-	start func(*task) // while Run goes on
+	start func(*task) // nil unless Run is active
 }
 
 // A task is a run with the results of its steps.
@@ -32,12 +30,12 @@ type task struct {
 
 var _ workflow.Engine = (*Engine)(nil)
 
-// Start takes on a run.
+// Start implements [workflow.Engine].
 func (e *Engine) Start(_ context.Context, id engi.FunctionRunID, _ string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.start == nil {
-		return engi.Errorf(engi.Unavailable, "the engine does not run")
+		return engi.Errorf(engi.Unavailable, "the engine is not running")
 	}
 	if e.tasks[id] != nil {
 		return nil
@@ -51,7 +49,7 @@ func (e *Engine) Start(_ context.Context, id engi.FunctionRunID, _ string) error
 	return nil
 }
 
-// Wake ends the wait of a run.
+// Wake implements [workflow.Engine].
 func (e *Engine) Wake(id engi.FunctionRunID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -63,7 +61,7 @@ func (e *Engine) Wake(id engi.FunctionRunID) {
 	}
 }
 
-// Run executes until ctx ends.
+// Run implements [workflow.Engine].
 func (e *Engine) Run(ctx context.Context, x workflow.Executor, ready func()) error {
 	var wg sync.WaitGroup
 	e.mu.Lock()
@@ -89,7 +87,7 @@ func (e *Engine) Run(ctx context.Context, x workflow.Executor, ready func()) err
 	return nil
 }
 
-// execute reports whether the run has ended.
+// execute executes the run and reports whether it has ended.
 func (t *task) execute(ctx context.Context, x workflow.Executor) bool {
 	for ctx.Err() == nil {
 		out := x.Execute(ctx, t.id, t)
@@ -108,7 +106,7 @@ func (t *task) execute(ctx context.Context, x workflow.Executor) bool {
 	return false
 }
 
-// Step implements workflow.Stepper.
+// Step implements [workflow.Stepper].
 func (t *task) Step(ctx context.Context, name string, fn func(context.Context) (json.RawMessage, error)) (json.RawMessage, error) {
 	t.mu.Lock()
 	raw, ok := t.done[name]

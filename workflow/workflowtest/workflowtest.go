@@ -1,7 +1,5 @@
-// Package workflowtest holds every engine of durable functions to its
-// promises, by running a runner on it.
-//
-// It is not for testing what functions do.
+// Package workflowtest tests implementations of [workflow.Engine], by running a
+// [workflow.Runner] on them. Its Runner is also for tests of functions.
 package workflowtest
 
 import (
@@ -21,8 +19,8 @@ import (
 	"github.com/engi-dev/engi/workflow"
 )
 
-// Runner is a runner on an engine and on a store of its own. It runs until
-// the test ends, or stop is called.
+// A Runner is a workflow.Runner with an engine and a database. It runs until the
+// test ends, or Stop is called.
 type Runner struct {
 	*workflow.Runner
 	t     testing.TB
@@ -32,8 +30,8 @@ type Runner struct {
 	stop  func()
 }
 
-// Open runs a runner with functions. The engine that open returns knows what
-// the one that it returned before has remembered, once that has stopped.
+// Open runs a Runner with functions. Each engine that open returns must know what
+// the one before has recorded.
 func Open(t testing.TB, open func() workflow.Engine, functions ...workflow.Function) *Runner {
 	t.Helper()
 	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
@@ -45,118 +43,118 @@ func Open(t testing.TB, open func() workflow.Engine, functions ...workflow.Funct
 			t.Error(err)
 		}
 	})
-	o := &Runner{t: t, db: db, open: open, funcs: functions}
-	o.Start()
-	return o
+	r := &Runner{t: t, db: db, open: open, funcs: functions}
+	r.Start()
+	return r
 }
 
 // Start starts the runner again after Stop.
-func (o *Runner) Start() {
-	o.t.Helper()
-	runner, err := workflow.New(workflow.Options{Functions: o.funcs, Store: store.Workflow(o.db), Events: store.Events(o.db), Engine: o.open()})
+func (r *Runner) Start() {
+	r.t.Helper()
+	runner, err := workflow.New(workflow.Options{Functions: r.funcs, Store: store.Workflow(r.db), Events: store.Events(r.db), Engine: r.open()})
 	if err != nil {
-		o.t.Fatal(err)
+		r.t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(o.t.Context()))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.t.Context()))
 	there, gone := make(chan struct{}), make(chan error, 1)
 	go func() { gone <- runner.Serve(ctx, func() { close(there) }) }()
 	select {
 	case <-there:
 	case err := <-gone:
 		cancel()
-		o.t.Fatalf("the runner did not start: %v", err)
+		r.t.Fatalf("the runner did not start: %v", err)
 	}
-	o.Runner = runner
-	o.stop = sync.OnceFunc(func() {
+	r.Runner = runner
+	r.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-gone; err != nil {
-			o.t.Errorf("the runner ended with %v", err)
+			r.t.Errorf("the runner ended with %v", err)
 		}
 	})
-	o.t.Cleanup(o.stop)
+	r.t.Cleanup(r.stop)
 }
 
-// Stop stops the runner and its engine; runs wait for Start.
-func (o *Runner) Stop() { o.stop() }
+// Stop stops the runner and its engine; runs continue after Start.
+func (r *Runner) Stop() { r.stop() }
 
 // Send sends an event and returns the ID of the only run it starts.
-func (o *Runner) Send(owner engi.Owner, name, data string) engi.FunctionRunID {
-	o.t.Helper()
-	_, runs, err := o.Runner.Send(o.t.Context(), engi.EventSpec{Owner: owner, Type: name, Data: json.RawMessage(data)})
+func (r *Runner) Send(owner engi.Owner, name, data string) engi.FunctionRunID {
+	r.t.Helper()
+	_, runs, err := r.Runner.Send(r.t.Context(), engi.EventSpec{Owner: owner, Type: name, Data: json.RawMessage(data)})
 	if err != nil {
-		o.t.Fatal(err)
+		r.t.Fatal(err)
 	}
 	if len(runs) != 1 {
-		o.t.Fatalf("event %s has started %d runs, want 1", name, len(runs))
+		r.t.Fatalf("event %s has started %d runs, want 1", name, len(runs))
 	}
 	return runs[0]
 }
 
-// Log is the log of events of the runner's store.
-func (o *Runner) Log() engi.EventLog { return store.Events(o.db) }
+// Log returns the event log.
+func (r *Runner) Log() engi.EventLog { return store.Events(r.db) }
 
-// Await waits until a run is in one of the states, or has ended.
-func (o *Runner) Await(id engi.FunctionRunID, states ...engi.FunctionState) engi.FunctionRun {
-	o.t.Helper()
-	ctx, cancel := context.WithTimeout(o.t.Context(), time.Minute)
+// Await waits until a run is in one of the states or has ended.
+func (r *Runner) Await(id engi.FunctionRunID, states ...engi.FunctionState) engi.FunctionRun {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
 	for {
-		r, err := o.Run(ctx, "", id)
+		run, err := r.Run(ctx, "", id)
 		if err != nil {
-			o.t.Fatal(err)
+			r.t.Fatal(err)
 		}
-		if !r.Ended.IsZero() || slices.Contains(states, r.State) {
-			return r
+		if !run.Ended.IsZero() || slices.Contains(states, run.State) {
+			return run
 		}
 		select {
 		case <-ctx.Done():
-			o.t.Fatalf("run %s is still %s: %+v", id, r.State, r)
+			r.t.Fatalf("run %s is still %s: %+v", id, run.State, run)
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
 }
 
-// Quick is a back-off for tests.
+// Quick is a backoff for tests.
 var Quick = workflow.Backoff{First: 5 * time.Millisecond, Max: 20 * time.Millisecond}
 
-// On is a function of an event of its own name.
+// On returns a function that is bound to the event of its name.
 func On(name string, retries int, run func(ctx context.Context, r *workflow.Run) (any, error)) workflow.Function {
 	return workflow.Function{Function: engi.Function{Name: name, Event: name, Retries: retries}, Backoff: Quick, Run: run}
 }
 
-// Promises tests an engine. The factory returns how to open one: the engine
-// that is opened after another has stopped goes on with what that one knew.
+// Promises tests an engine. For each test, factory returns a function that opens
+// engines, each of which must know what the one before has recorded.
 func Promises(t *testing.T, factory func(t *testing.T) (open func() workflow.Engine)) {
 	tests := map[string]func(*testing.T, func() workflow.Engine){
-		"steps are done once":           stepsOnce,
-		"a failed attempt is repeated":  retries,
-		"final errors are not repeated": finals,
-		"panics are errors":             panics,
-		"steps have names of their own": names,
-		"limits are kept":               limits,
-		"a running run is cancelled":    cancelRunning,
-		"a waiting run is cancelled":    cancelWaiting,
-		"a queued run is cancelled":     cancelQueued,
-		"time is limited":               timeouts,
-		"keys are used once":            keys,
-		"functions send events once":    sends,
-		"runs outlive a stop":           restart,
-		"what waits outlives a stop":    restartWaiting,
-		"a lost start is repeated":      lostStart,
+		"completed steps are not repeated": stepsOnce,
+		"failed attempts are retried":      retries,
+		"final errors are not retried":     finals,
+		"panics are errors":                panics,
+		"names of steps are unique":        names,
+		"limits are enforced":              limits,
+		"a running run is cancelled":       cancelRunning,
+		"a waiting run is cancelled":       cancelWaiting,
+		"a queued run is cancelled":        cancelQueued,
+		"timeouts are enforced":            timeouts,
+		"keys are used once":               keys,
+		"functions send events once":       sends,
+		"active runs survive a restart":    restart,
+		"waiting runs survive a restart":   restartWaiting,
+		"lost starts are repeated":         lostStart,
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) { test(t, factory(t)) })
 	}
 }
 
-func want(t *testing.T, r engi.FunctionRun, state engi.FunctionState, attempts int) {
+func wantState(t *testing.T, r engi.FunctionRun, state engi.FunctionState, attempts int) {
 	t.Helper()
 	if r.State != state || r.Attempt != attempts {
 		t.Fatalf("run is %s after %d attempts, want %s after %d (error %v)", r.State, r.Attempt, state, attempts, r.Error)
 	}
 }
 
-// calls counts what is called by name.
+// calls counts calls by name.
 type calls struct {
 	mu sync.Mutex
 	n  map[string]int
@@ -183,7 +181,7 @@ func (c *calls) want(t *testing.T, name string, n int) {
 
 func stepsOnce(t *testing.T, open func() workflow.Engine) {
 	var c calls
-	o := Open(t, open, On("f", 5, func(ctx context.Context, r *workflow.Run) (any, error) {
+	fix := Open(t, open, On("f", 5, func(ctx context.Context, r *workflow.Run) (any, error) {
 		sum := 0
 		for i := range 3 {
 			n, err := workflow.Step(ctx, r, fmt.Sprintf("step %d", i), func(context.Context) (int, error) { return c.add(fmt.Sprint(i)), nil })
@@ -200,8 +198,8 @@ func stepsOnce(t *testing.T, open func() workflow.Engine) {
 		})
 		return map[string]any{"sum": sum, "last": last}, err
 	}))
-	r := o.Await(o.Send("anna", "f", `{}`))
-	want(t, r, engi.FunctionDone, 3)
+	r := fix.Await(fix.Send("anna", "f", `{}`))
+	wantState(t, r, engi.FunctionDone, 3)
 	if string(r.Output) != `{"last":"x","sum":3}` {
 		t.Errorf("output %s", r.Output)
 	}
@@ -229,10 +227,10 @@ func retries(t *testing.T, open func() workflow.Engine) {
 		all = append(all, On(k.String(), 2, fail(k)))
 	}
 	all = append(all, On("foreign", 1, func(context.Context, *workflow.Run) (any, error) { return nil, errors.New("unknown") }))
-	o := Open(t, open, all...)
+	fix := Open(t, open, all...)
 	for _, f := range all {
-		r := o.Await(o.Send("anna", f.Name, `{}`))
-		want(t, r, engi.FunctionFailed, f.Retries+1)
+		r := fix.Await(fix.Send("anna", f.Name, `{}`))
+		wantState(t, r, engi.FunctionFailed, f.Retries+1)
 		if r.Error == nil || r.Output != nil {
 			t.Errorf("%s: error %v, output %s", f.Name, r.Error, r.Output)
 		}
@@ -250,10 +248,10 @@ func finals(t *testing.T, open func() workflow.Engine) {
 	all = append(all, On("said", 5, func(context.Context, *workflow.Run) (any, error) {
 		return nil, fmt.Errorf("so: %w", workflow.Final(engi.Errorf(engi.Unavailable, "never again")))
 	}))
-	o := Open(t, open, all...)
+	fix := Open(t, open, all...)
 	for _, f := range all {
-		r := o.Await(o.Send("anna", f.Name, `{}`))
-		want(t, r, engi.FunctionFailed, 1)
+		r := fix.Await(fix.Send("anna", f.Name, `{}`))
+		wantState(t, r, engi.FunctionFailed, 1)
 		if f.Name != "said" && (r.Error.Kind.String() != f.Name || r.Error.Remedy != "do not") {
 			t.Errorf("%s: error %+v", f.Name, r.Error)
 		}
@@ -261,14 +259,14 @@ func finals(t *testing.T, open func() workflow.Engine) {
 }
 
 func panics(t *testing.T, open func() workflow.Engine) {
-	o := Open(t, open,
+	fix := Open(t, open,
 		On("body", 1, func(context.Context, *workflow.Run) (any, error) { panic("oh") }),
 		On("step", 1, func(ctx context.Context, r *workflow.Run) (any, error) {
 			return workflow.Step(ctx, r, "s", func(context.Context) (int, error) { panic("oh") })
 		}))
 	for _, name := range []string{"body", "step"} {
-		r := o.Await(o.Send("anna", name, `{}`))
-		want(t, r, engi.FunctionFailed, 2)
+		r := fix.Await(fix.Send("anna", name, `{}`))
+		wantState(t, r, engi.FunctionFailed, 2)
 		if r.Error.Kind != engi.Internal {
 			t.Errorf("%s: %+v", name, r.Error)
 		}
@@ -276,7 +274,7 @@ func panics(t *testing.T, open func() workflow.Engine) {
 }
 
 func names(t *testing.T, open func() workflow.Engine) {
-	o := Open(t, open, On("f", 3, func(ctx context.Context, r *workflow.Run) (any, error) {
+	fix := Open(t, open, On("f", 3, func(ctx context.Context, r *workflow.Run) (any, error) {
 		for range 2 {
 			if _, err := workflow.Step(ctx, r, "same", func(context.Context) (int, error) { return 1, nil }); err != nil {
 				return nil, err
@@ -284,8 +282,8 @@ func names(t *testing.T, open func() workflow.Engine) {
 		}
 		return nil, nil
 	}))
-	r := o.Await(o.Send("anna", "f", `{}`))
-	want(t, r, engi.FunctionFailed, 1)
+	r := fix.Await(fix.Send("anna", "f", `{}`))
+	wantState(t, r, engi.FunctionFailed, 1)
 	if r.Error.Kind != engi.Invalid {
 		t.Errorf("error %+v", r.Error)
 	}
@@ -304,22 +302,22 @@ func limits(t *testing.T, open func() workflow.Engine) {
 				for m := most[i].Load(); n > m && !most[i].CompareAndSwap(m, n); m = most[i].Load() {
 				}
 			}
-			time.Sleep(3 * time.Millisecond) // work that others may come into
+			time.Sleep(3 * time.Millisecond) // during which other runs may begin
 			return 0, nil
 		})
 	})
 	f.Concurrency, f.PerOwner = 3, 2
-	o := Open(t, open, f)
+	fix := Open(t, open, f)
 	var ids []engi.FunctionRunID
 	for i := range 24 {
 		owner := engi.Owner("anna")
 		if i%3 == 0 {
 			owner = "bert"
 		}
-		ids = append(ids, o.Send(owner, "f", `{}`))
+		ids = append(ids, fix.Send(owner, "f", `{}`))
 	}
 	for _, id := range ids {
-		want(t, o.Await(id), engi.FunctionDone, 1)
+		wantState(t, fix.Await(id), engi.FunctionDone, 1)
 	}
 	if all, anna := most[0].Load(), most[1].Load(); all > 3 || anna > 2 {
 		t.Errorf("%d at once and %d of one owner, at most 3 and 2 may", all, anna)
@@ -329,7 +327,7 @@ func limits(t *testing.T, open func() workflow.Engine) {
 func cancelRunning(t *testing.T, open func() workflow.Engine) {
 	begun, asked := make(chan struct{}), make(chan struct{})
 	var c calls
-	o := Open(t, open, On("f", 3, func(ctx context.Context, r *workflow.Run) (any, error) {
+	fix := Open(t, open, On("f", 3, func(ctx context.Context, r *workflow.Run) (any, error) {
 		if _, err := workflow.Step(ctx, r, "long", func(context.Context) (int, error) {
 			close(begun)
 			<-asked
@@ -340,16 +338,16 @@ func cancelRunning(t *testing.T, open func() workflow.Engine) {
 		}
 		return workflow.Step(ctx, r, "next", func(context.Context) (int, error) { return c.add("next"), nil })
 	}))
-	id := o.Send("anna", "f", `{}`)
+	id := fix.Send("anna", "f", `{}`)
 	<-begun
 	for range 2 { // twice is no error
-		if err := o.Cancel(t.Context(), "anna", id); err != nil {
+		if err := fix.Cancel(t.Context(), "anna", id); err != nil {
 			t.Fatal(err)
 		}
 	}
 	close(asked)
-	r := o.Await(id)
-	want(t, r, engi.FunctionCancelled, 1)
+	r := fix.Await(id)
+	wantState(t, r, engi.FunctionCancelled, 1)
 	c.want(t, "long", 1)
 	c.want(t, "next", 0)
 	if r.Error != nil {
@@ -361,36 +359,36 @@ func cancelWaiting(t *testing.T, open func() workflow.Engine) {
 	f := On("f", 3, func(context.Context, *workflow.Run) (any, error) { return nil, engi.Errorf(engi.Unavailable, "no") })
 	f.Backoff = workflow.Backoff{First: time.Hour, Max: time.Hour}
 	f.Concurrency = 1
-	o := Open(t, open, f)
-	first, second := o.Send("anna", "f", `{}`), o.Send("anna", "f", `{}`)
-	r := o.Await(first, engi.FunctionWaiting)
-	want(t, r, engi.FunctionWaiting, 1)
+	fix := Open(t, open, f)
+	first, second := fix.Send("anna", "f", `{}`), fix.Send("anna", "f", `{}`)
+	r := fix.Await(first, engi.FunctionWaiting)
+	wantState(t, r, engi.FunctionWaiting, 1)
 	if r.Error == nil {
 		t.Error("a waiting run does not say why")
 	}
-	if err := o.Cancel(t.Context(), "anna", first); err != nil {
+	if err := fix.Cancel(t.Context(), "anna", first); err != nil {
 		t.Fatal(err)
 	}
-	want(t, o.Await(first), engi.FunctionCancelled, 1)
-	// Its turn is another's.
-	want(t, o.Await(second, engi.FunctionWaiting), engi.FunctionWaiting, 1)
+	wantState(t, fix.Await(first), engi.FunctionCancelled, 1)
+	// Its slot is free.
+	wantState(t, fix.Await(second, engi.FunctionWaiting), engi.FunctionWaiting, 1)
 }
 
 func cancelQueued(t *testing.T, open func() workflow.Engine) {
-	goOn := make(chan struct{})
-	f := On("f", 0, func(ctx context.Context, r *workflow.Run) (any, error) { <-goOn; return nil, nil })
+	unblock := make(chan struct{})
+	f := On("f", 0, func(ctx context.Context, r *workflow.Run) (any, error) { <-unblock; return nil, nil })
 	f.Concurrency = 1
-	o := Open(t, open, f)
-	first, second := o.Send("anna", "f", `{}`), o.Send("anna", "f", `{}`)
-	if err := o.Cancel(t.Context(), "anna", second); err != nil {
+	fix := Open(t, open, f)
+	first, second := fix.Send("anna", "f", `{}`), fix.Send("anna", "f", `{}`)
+	if err := fix.Cancel(t.Context(), "anna", second); err != nil {
 		t.Fatal(err)
 	}
-	want(t, o.Await(second), engi.FunctionCancelled, 0)
-	if err := o.Cancel(t.Context(), "bert", first); engi.KindOf(err) != engi.NotFound {
+	wantState(t, fix.Await(second), engi.FunctionCancelled, 0)
+	if err := fix.Cancel(t.Context(), "bert", first); engi.KindOf(err) != engi.NotFound {
 		t.Errorf("bert cancels anna's run: %v", err)
 	}
-	close(goOn)
-	want(t, o.Await(first), engi.FunctionDone, 1)
+	close(unblock)
+	wantState(t, fix.Await(first), engi.FunctionDone, 1)
 }
 
 func timeouts(t *testing.T, open func() workflow.Engine) {
@@ -401,9 +399,9 @@ func timeouts(t *testing.T, open func() workflow.Engine) {
 		})
 	})
 	f.Timeout = 50 * time.Millisecond
-	o := Open(t, open, f)
-	r := o.Await(o.Send("anna", "f", `{}`))
-	want(t, r, engi.FunctionFailed, 1)
+	fix := Open(t, open, f)
+	r := fix.Await(fix.Send("anna", "f", `{}`))
+	wantState(t, r, engi.FunctionFailed, 1)
 	if r.Error.Kind != engi.Expired {
 		t.Errorf("error %+v", r.Error)
 	}
@@ -411,7 +409,7 @@ func timeouts(t *testing.T, open func() workflow.Engine) {
 
 func keys(t *testing.T, open func() workflow.Engine) {
 	var c calls
-	o := Open(t, open, On("f", 0, func(ctx context.Context, r *workflow.Run) (any, error) {
+	fix := Open(t, open, On("f", 0, func(ctx context.Context, r *workflow.Run) (any, error) {
 		return workflow.Step(ctx, r, "s", func(context.Context) (int, error) { return c.add("s"), nil })
 	}))
 	spec := engi.EventSpec{Owner: "anna", Type: "f", Idempotency: "k"}
@@ -420,7 +418,7 @@ func keys(t *testing.T, open func() workflow.Engine) {
 	for i := range events {
 		wg.Go(func() {
 			var err error
-			if events[i], runs[i], err = o.Runner.Send(t.Context(), spec); err != nil {
+			if events[i], runs[i], err = fix.Runner.Send(t.Context(), spec); err != nil {
 				t.Error(err)
 			}
 		})
@@ -431,30 +429,30 @@ func keys(t *testing.T, open func() workflow.Engine) {
 			t.Fatalf("events of one key are %+v and %+v with runs %v and %v", e, events[0], runs[i], runs[0])
 		}
 	}
-	want(t, o.Await(runs[0][0]), engi.FunctionDone, 1)
+	wantState(t, fix.Await(runs[0][0]), engi.FunctionDone, 1)
 	spec.Owner = "bert"
-	other, started, err := o.Runner.Send(t.Context(), spec)
+	other, started, err := fix.Runner.Send(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if other.ID == events[0].ID {
 		t.Error("bert's key is anna's")
 	}
-	want(t, o.Await(started[0]), engi.FunctionDone, 1)
-	again, started, err := o.Replay(t.Context(), "anna", events[0].ID, "f")
+	wantState(t, fix.Await(started[0]), engi.FunctionDone, 1)
+	again, started, err := fix.Replay(t.Context(), "anna", events[0].ID, "f")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if again.Replay != events[0].ID || len(started) != 1 {
 		t.Errorf("replayed as %+v with runs %v", again, started)
 	}
-	want(t, o.Await(started[0]), engi.FunctionDone, 1)
+	wantState(t, fix.Await(started[0]), engi.FunctionDone, 1)
 	c.want(t, "s", 3)
 }
 
 func sends(t *testing.T, open func() workflow.Engine) {
 	var c calls
-	o := Open(t, open,
+	fix := Open(t, open,
 		On("f", 3, func(ctx context.Context, r *workflow.Run) (any, error) {
 			id, err := r.Send(ctx, "tell", "g", map[string]int{"n": 7})
 			if err != nil {
@@ -470,20 +468,20 @@ func sends(t *testing.T, open func() workflow.Engine) {
 			err := r.Data(&data)
 			return data.N, err
 		}))
-	want(t, o.Await(o.Send("anna", "f", `{}`)), engi.FunctionDone, 3)
-	events, err := o.Log().List(t.Context(), "anna", engi.EventFilter{Types: []string{"g"}})
+	wantState(t, fix.Await(fix.Send("anna", "f", `{}`)), engi.FunctionDone, 3)
+	events, err := fix.Log().List(t.Context(), "anna", engi.EventFilter{Types: []string{"g"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(events) != 1 {
 		t.Fatalf("%d events were sent, want 1", len(events))
 	}
-	runs, err := o.Runs(t.Context(), "anna", engi.FunctionFilter{Event: events[0].ID})
+	runs, err := fix.Runs(t.Context(), "anna", engi.FunctionFilter{Event: events[0].ID})
 	if err != nil || len(runs) != 1 {
 		t.Fatalf("runs of the event: %v, %v", runs, err)
 	}
-	r := o.Await(runs[0].ID)
-	want(t, r, engi.FunctionDone, 1)
+	r := fix.Await(runs[0].ID)
+	wantState(t, r, engi.FunctionDone, 1)
 	if string(r.Output) != "7" {
 		t.Errorf("output %s", r.Output)
 	}
@@ -492,7 +490,7 @@ func sends(t *testing.T, open func() workflow.Engine) {
 func restart(t *testing.T, open func() workflow.Engine) {
 	var c calls
 	begun := make(chan struct{}, 1)
-	o := Open(t, open, On("f", 3, func(ctx context.Context, r *workflow.Run) (any, error) {
+	fix := Open(t, open, On("f", 3, func(ctx context.Context, r *workflow.Run) (any, error) {
 		if _, err := workflow.Step(ctx, r, "a", func(context.Context) (int, error) { return c.add("a"), nil }); err != nil {
 			return nil, err
 		}
@@ -508,17 +506,17 @@ func restart(t *testing.T, open func() workflow.Engine) {
 		}
 		return workflow.Step(ctx, r, "c", func(context.Context) (int, error) { return c.add("c"), nil })
 	}))
-	id := o.Send("anna", "f", `{}`)
+	id := fix.Send("anna", "f", `{}`)
 	<-begun
-	o.Stop()
-	o.Start()
-	// A stop is no failure: it is the same attempt.
-	want(t, o.Await(id), engi.FunctionDone, 1)
+	fix.Stop()
+	fix.Start()
+	// A restart is not a failure: it is the same attempt.
+	wantState(t, fix.Await(id), engi.FunctionDone, 1)
 	c.want(t, "a", 1)
 	c.want(t, "b", 2)
 	c.want(t, "c", 1)
-	o.Stop()
-	o.Start()
+	fix.Stop()
+	fix.Start()
 	c.want(t, "c", 1)
 }
 
@@ -537,33 +535,33 @@ func restartWaiting(t *testing.T, open func() workflow.Engine) {
 	})
 	f.Backoff = workflow.Backoff{First: 300 * time.Millisecond}
 	f.Concurrency = 1
-	o := Open(t, open, f)
-	first, second := o.Send("anna", "f", `{}`), o.Send("anna", "f", `{}`)
-	want(t, o.Await(first, engi.FunctionWaiting), engi.FunctionWaiting, 1)
-	o.Stop()
-	r, err := o.Run(t.Context(), "", second)
+	fix := Open(t, open, f)
+	first, second := fix.Send("anna", "f", `{}`), fix.Send("anna", "f", `{}`)
+	wantState(t, fix.Await(first, engi.FunctionWaiting), engi.FunctionWaiting, 1)
+	fix.Stop()
+	r, err := fix.Run(t.Context(), "", second)
 	if err != nil || r.State != engi.FunctionQueued {
 		t.Fatalf("the second run is %s before the first has ended (%v)", r.State, err)
 	}
-	o.Start()
-	want(t, o.Await(first), engi.FunctionDone, 2)
-	want(t, o.Await(second), engi.FunctionDone, 1)
+	fix.Start()
+	wantState(t, fix.Await(first), engi.FunctionDone, 2)
+	wantState(t, fix.Await(second), engi.FunctionDone, 1)
 	c.want(t, "a", 2) // once in each
 	c.want(t, "b", 3)
 }
 
-// lostStart is about a node that dies between recording that a run has its
-// turn and handing it over.
+// lostStart has a node crash between recording that a run has a slot and starting
+// it in the engine.
 func lostStart(t *testing.T, open func() workflow.Engine) {
-	o := Open(t, open, On("f", 0, func(context.Context, *workflow.Run) (any, error) { return "x", nil }))
-	o.Stop()
+	fix := Open(t, open, On("f", 0, func(context.Context, *workflow.Run) (any, error) { return "x", nil }))
+	fix.Stop()
 	now := time.Now().UTC()
 	r := workflow.Record{FunctionRun: engi.FunctionRun{
 		ID: engi.NewFunctionRunID(), Owner: "anna", Function: "f", State: engi.FunctionRunning, Attempt: 1, Created: now, Started: now,
 	}}
-	if err := store.Workflow(o.db).Put(t.Context(), r); err != nil {
+	if err := store.Workflow(fix.db).Put(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	o.Start()
-	want(t, o.Await(r.ID), engi.FunctionDone, 1)
+	fix.Start()
+	wantState(t, fix.Await(r.ID), engi.FunctionDone, 1)
 }

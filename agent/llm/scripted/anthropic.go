@@ -100,7 +100,7 @@ func anthropicStop(a Answer) string {
 }
 
 func (anthropic) whole(c Conversation, a Answer) any {
-	a = say(c, a)
+	a = withObject(c, a)
 	content := []object{}
 	if a.Text != "" {
 		content = append(content, object{"type": "text", "text": a.Text})
@@ -113,7 +113,7 @@ func (anthropic) whole(c Conversation, a Answer) any {
 }
 
 func (anthropic) pieces(c Conversation, a Answer) []event {
-	a = say(c, a)
+	a = withObject(c, a)
 	var all []event
 	put := func(name string, o object) {
 		o["type"] = name

@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// Demo plays the model of nodes that have no real one. It runs code that it is
-// given between fences, runs an example where it is asked for one, tells what
-// came of it, and otherwise says what it is.
+// Demo plays the model of nodes without a provider. It runs code between fences,
+// runs an example if asked for CSV, reports the results, and otherwise says what
+// it is.
 func Demo(c Conversation) Answer {
 	if c.Schema != nil {
 		return Answer{Object: "{}"}
 	}
 	last := c.Last()
 	if last.Role == "tool" {
-		return Answer{Text: retell(last)}
+		return Answer{Text: reportResults(last)}
 	}
 	if slices.Contains(c.Tools, "execute_code") {
 		if lang, code, ok := fenced(last.Text); ok {
@@ -36,7 +36,7 @@ func Demo(c Conversation) Answer {
 func execute(lang, code string) Call {
 	raw, err := json.Marshal(map[string]string{"language": lang, "code": code})
 	if err != nil {
-		panic(err) // strings always can
+		panic(err) // unreachable: it consists of strings
 	}
 	return Call{Name: "execute_code", Arguments: string(raw)}
 }
@@ -55,7 +55,7 @@ func fenced(text string) (lang, code string, ok bool) {
 	return lang, m[2] + "\n", ok
 }
 
-func retell(t Turn) string {
+func reportResults(t Turn) string {
 	var b strings.Builder
 	for _, r := range t.Results {
 		text := strings.TrimSpace(r.Text)
@@ -82,14 +82,14 @@ assert rows[1]["name"] == "Hopper, Grace"
 print(len(rows), "rows")
 `
 
-// RoundTrip answers a request within the process, so that a client of the
-// model needs no socket.
+// RoundTrip implements [http.RoundTripper]: it answers a request within the
+// process, without a socket.
 func (s *Server) RoundTrip(r *http.Request) (*http.Response, error) {
 	pr, pw := io.Pipe()
-	w := &answer{header: http.Header{}, begun: make(chan int, 1), body: pw}
+	w := &pipeWriter{header: http.Header{}, status: make(chan int, 1), body: pw}
 	go func() {
 		defer func() {
-			// A stream that is to break off does so by this.
+			// ServeHTTP panics to break off a stream.
 			if p := recover(); p != nil {
 				w.WriteHeader(http.StatusOK)
 				pw.CloseWithError(io.ErrUnexpectedEOF)
@@ -100,7 +100,7 @@ func (s *Server) RoundTrip(r *http.Request) (*http.Response, error) {
 		pw.Close()
 	}()
 	select {
-	case status := <-w.begun:
+	case status := <-w.status:
 		return &http.Response{
 			Status: http.StatusText(status), StatusCode: status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 			Header: w.header.Clone(), Body: pr, ContentLength: -1, Request: r,
@@ -111,28 +111,28 @@ func (s *Server) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// answer is an http.ResponseWriter that writes into a pipe. It belongs to one
-// goroutine.
-type answer struct {
-	header http.Header
-	begun  chan int
-	wrote  bool
-	body   *io.PipeWriter
+// A pipeWriter is an http.ResponseWriter that writes into a pipe. It belongs to
+// one goroutine.
+type pipeWriter struct {
+	header      http.Header
+	status      chan int
+	wroteHeader bool
+	body        *io.PipeWriter
 }
 
-func (a *answer) Header() http.Header { return a.header }
+func (w *pipeWriter) Header() http.Header { return w.header }
 
-func (a *answer) WriteHeader(status int) {
-	if !a.wrote {
-		a.wrote = true
-		a.begun <- status
+func (w *pipeWriter) WriteHeader(status int) {
+	if !w.wroteHeader {
+		w.wroteHeader = true
+		w.status <- status
 	}
 }
 
-func (a *answer) Write(p []byte) (int, error) {
-	a.WriteHeader(http.StatusOK)
-	return a.body.Write(p)
+func (w *pipeWriter) Write(p []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	return w.body.Write(p)
 }
 
-// Flush implements http.Flusher: nothing is held back.
-func (a *answer) Flush() {}
+// Flush implements http.Flusher; nothing is buffered.
+func (w *pipeWriter) Flush() {}

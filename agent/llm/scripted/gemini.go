@@ -91,7 +91,7 @@ func (g gemini) calls(a Answer) []object {
 }
 
 func (g gemini) whole(c Conversation, a Answer) any {
-	a = say(c, a)
+	a = withObject(c, a)
 	parts := g.calls(a)
 	if a.Text != "" {
 		parts = append([]object{{"text": a.Text}}, parts...)
@@ -100,7 +100,7 @@ func (g gemini) whole(c Conversation, a Answer) any {
 }
 
 func (g gemini) pieces(c Conversation, a Answer) []event {
-	a = say(c, a)
+	a = withObject(c, a)
 	var all []event
 	for _, p := range cut(a.Text) {
 		all = append(all, event{data: line(g.content([]object{{"text": p}}, "", a))})

@@ -86,9 +86,9 @@ func openaiContent(raw json.RawMessage) (text string, images int) {
 	return text, images
 }
 
-// say puts an object where the request wants it: into the only tool, or into
-// the text.
-func say(c Conversation, a Answer) Answer {
+// withObject puts the object where the request wants it: into a call of the only
+// tool, or into the text.
+func withObject(c Conversation, a Answer) Answer {
 	if a.Object == "" {
 		return a
 	}
@@ -112,7 +112,7 @@ func openaiStop(a Answer) string {
 }
 
 func (openai) whole(c Conversation, a Answer) any {
-	a = say(c, a)
+	a = withObject(c, a)
 	m := object{"role": "assistant", "content": a.Text}
 	var calls []object
 	for _, t := range a.Calls {
@@ -126,7 +126,7 @@ func (openai) whole(c Conversation, a Answer) any {
 }
 
 func (openai) pieces(c Conversation, a Answer) []event {
-	a = say(c, a)
+	a = withObject(c, a)
 	var all []event
 	piece := func(delta object, finish any) {
 		all = append(all, event{data: line(object{"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": c.Model,
@@ -153,7 +153,7 @@ func (openai) refuse(w http.ResponseWriter, status int, text string) {
 	w.Write([]byte(line(object{"error": object{"message": text, "type": "scripted", "code": nil, "param": nil}})))
 }
 
-// embeddings answers with vectors in which texts that share words are near.
+// embeddings answers with vectors that are similar for texts that share words.
 func embeddings(w http.ResponseWriter, body []byte) {
 	var q struct {
 		Model string
@@ -168,7 +168,7 @@ func embeddings(w http.ResponseWriter, body []byte) {
 	if json.Unmarshal(q.Input, &one) == nil {
 		texts = []string{one}
 	} else if err := json.Unmarshal(q.Input, &texts); err != nil {
-		openai{}.refuse(w, http.StatusBadRequest, "input is no text")
+		openai{}.refuse(w, http.StatusBadRequest, "input is not text")
 		return
 	}
 	data := []object{}
@@ -180,7 +180,7 @@ func embeddings(w http.ResponseWriter, body []byte) {
 
 func vector(text string) []float64 {
 	v := make([]float64, 64)
-	v[0] = 0.01 // a text without words has a direction, too
+	v[0] = 0.01 // so that a text without words has a direction
 	for _, word := range strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
 		h := fnv.New64a()
 		h.Write([]byte(word))

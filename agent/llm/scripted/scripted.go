@@ -1,10 +1,8 @@
-// Package scripted is a language model that follows a script. It speaks the
+// Package scripted is a fake language model that follows a script. It speaks the
 // wire formats of OpenAI's chat completions and embeddings, Anthropic's
-// messages and Gemini's contents, whole and streamed, so that everything above
-// a socket is the same as with a real provider: tests are written against it,
-// and a node without a key offers it as the demo model, under that name.
-//
-// It is not a model: it understands nothing.
+// messages and Gemini's contents, at once and streamed, so that a client cannot
+// tell it from a real provider. Tests use it, and a node without a provider
+// offers it as the demo model.
 package scripted
 
 import (
@@ -17,7 +15,7 @@ import (
 	"time"
 )
 
-// A Conversation is a request, whatever its wire format.
+// A Conversation is a request, in any wire format.
 type Conversation struct {
 	Dialect string // openai, anthropic or gemini
 	Model   string
@@ -25,7 +23,7 @@ type Conversation struct {
 	System  string
 	Turns   []Turn
 	Tools   []string        // names
-	Schema  json.RawMessage // of the object that is asked for; nil if prose is
+	Schema  json.RawMessage // of the requested object; nil for prose
 	Stream  bool
 	Raw     []byte // the request's body
 	N       int    // 1 for the server's first request, and so on
@@ -40,13 +38,13 @@ type Turn struct {
 	Results []Result
 }
 
-// A Call is one of a tool.
+// A Call is a tool call.
 type Call struct {
 	ID, Name  string
 	Arguments string // JSON, or not
 }
 
-// A Result is what a tool answered.
+// A Result is the result of a tool call.
 type Result struct {
 	ID, Text string
 	Failed   bool
@@ -60,24 +58,24 @@ func (c Conversation) Last() Turn {
 	return c.Turns[len(c.Turns)-1]
 }
 
-// An Answer is what the model says.
+// An Answer is the model's answer.
 type Answer struct {
 	Text   string
 	Calls  []Call
-	Object string // JSON; goes out the way the format gives objects
+	Object string // JSON; sent in the way of the format
 
-	Status     int           // other than 0 and 200: refused
+	Status     int           // an error, unless 0 or 200
 	RetryAfter int           // seconds, with a Status
 	Delay      time.Duration // before it begins
 	Pace       time.Duration // between pieces of a stream
-	Cut        int           // the stream breaks off after so many pieces; 0 means it does not
-	Input      int           // tokens; 0 means counted
+	Cut        int           // the stream breaks off after so many pieces; 0 means never
+	Input      int           // tokens; 0 means an estimate
 	Output     int
 }
 
 // A Server is the model. It is an http.Handler, safe for concurrent use.
 type Server struct {
-	// Play is asked for every answer. It must be safe for concurrent use.
+	// Play returns the answer to a request. It must be safe for concurrent use.
 	Play func(Conversation) Answer
 
 	mu   sync.Mutex
@@ -89,14 +87,14 @@ const (
 	maxSeen = 1000
 )
 
-// Seen returns the requests so far, the last thousand.
+// Seen returns the requests so far, at most the last thousand.
 func (s *Server) Seen() []Conversation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Conversation(nil), s.seen...)
 }
 
-// ServeHTTP answers by the path's end, so that any prefix will do.
+// ServeHTTP chooses the format by the end of the path; any prefix will do.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
 	if err != nil {
@@ -127,7 +125,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		d.refuse(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	c.Turns = folded(c.Turns)
+	c.Turns = mergeImages(c.Turns)
 	c.Raw = body
 	c.Key = key(r)
 	s.mu.Lock()
@@ -190,9 +188,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// folded returns turns with images that follow results among them, as some of
-// the formats have it and others have not.
-func folded(turns []Turn) (all []Turn) {
+// mergeImages merges a user turn with images into the results before it, since
+// only some of the formats have images in results.
+func mergeImages(turns []Turn) (all []Turn) {
 	for _, t := range turns {
 		if n := len(all); n > 0 && t.Role == "user" && t.Images > 0 && all[n-1].Role == "tool" {
 			all[n-1].Images += t.Images
@@ -222,7 +220,7 @@ type object = map[string]any
 func line(v any) string {
 	raw, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // made of our own strings
+		panic(err) // unreachable: it consists of strings and numbers
 	}
 	return string(raw)
 }
@@ -244,7 +242,7 @@ func key(r *http.Request) string {
 	return ""
 }
 
-// cut breaks text where streams do: anywhere, runes being kept whole.
+// cut splits text into the pieces of a stream.
 func cut(text string) []string {
 	const size = 12
 	var parts []string
@@ -257,7 +255,7 @@ func cut(text string) []string {
 	return parts
 }
 
-// arguments are those of a call where the format wants an object.
+// arguments returns the arguments of a call as an object.
 func arguments(text string) any {
 	var o object
 	if json.Unmarshal([]byte(text), &o) != nil {

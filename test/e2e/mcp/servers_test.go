@@ -177,7 +177,7 @@ func TestServersOfOthers(t *testing.T) {
 	}
 	for name, want := range map[string][]string{
 		"files_write_file": {"Successfully wrote"}, "web_weather": {"sunny in Ulm"}, "files_read_text_file": {"forty-two", "denied"}, "every_echo": {"hello"},
-		"own_where": {`"canary":false`, `"canary":false`}, "own_die": {"broke off"}, "every_get-sum": {"42"}, "every_none": {"no tool"},
+		"own_where": {`"canary":false`, `"canary":false`}, "own_die": {"connection broke"}, "every_get-sum": {"42"}, "every_none": {"no tool"},
 	} {
 		got := results[name]
 		if len(got) != len(want) {

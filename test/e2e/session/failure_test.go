@@ -78,7 +78,7 @@ func TestS0_3_UnreachableRegistry(t *testing.T) {
 
 	// The registry is back: the session is there still, and works.
 	r.fail(false)
-	c.Sandbox.Dependencies = c.Sandbox.Dependencies[:1]
+	c.Sessions.Dependencies = c.Sessions.Dependencies[:1]
 	n = run(t, c)
 	if d := n.installed(t); d.State != engi.DependenciesReady {
 		t.Fatalf("%+v", d)
@@ -89,8 +89,8 @@ func TestS0_3_UnreachableRegistry(t *testing.T) {
 
 	// A configuration that cannot be installed: the one before serves.
 	r.fail(true)
-	c.Sandbox.Dependencies = append(c.Sandbox.Dependencies, c.Sandbox.Dependencies[0])
-	c.Sandbox.Dependencies[1].Package = unheard
+	c.Sessions.Dependencies = append(c.Sessions.Dependencies, c.Sessions.Dependencies[0])
+	c.Sessions.Dependencies[1].Package = unheard
 	n = run(t, c)
 	d = n.installed(t)
 	if d.State != engi.DependenciesFailed || d.Template != before.Template || d.Wanted == before.Wanted {
@@ -145,7 +145,7 @@ func TestS0_2_CodeInADenoOfItsOwn(t *testing.T) {
 	var printed strings.Builder
 	res, err := n.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: `console.log("out"); console.error("err"); Deno.env.get("COLOR") + Deno.env.get("MORE")`, Env: map[string]string{"MORE": "!"}},
 		func(c engi.Chunk) { printed.Write(c.Data) })
-	if err != nil || string(res.Value) != `"blue!"` || res.Stdout != "out\n" || res.Stderr != "err\n" || printed.Len() != 8 || res.Booted != 0 {
+	if err != nil || string(res.Value) != `"blue!"` || res.Stdout != "out\n" || res.Stderr != "err\n" || printed.Len() != 8 || res.BootTime != 0 {
 		t.Errorf("%+v, %q, %v", res, printed.String(), err)
 	}
 

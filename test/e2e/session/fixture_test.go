@@ -110,7 +110,7 @@ func run(t *testing.T, c config.Config) *running {
 // forget removes the packages of a test from the cache that nodes share.
 func forget(t *testing.T, c config.Config) {
 	t.Helper()
-	packages := c.Sandbox.Packages()
+	packages := c.Sessions.Packages()
 	if len(packages) == 0 {
 		return
 	}
@@ -119,7 +119,7 @@ func forget(t *testing.T, c config.Config) {
 		t.Error(err)
 		return
 	}
-	err = templates.Remove(context.Background(), deps.Name(c.Sandbox.Template, packages))
+	err = templates.Remove(context.Background(), deps.Name(c.Sessions.Template, packages))
 	if err != nil && engi.KindOf(err) != engi.NotFound {
 		t.Error(err)
 	}

@@ -58,7 +58,7 @@ issues.map((i: { title: string }) => i.title)`
 	if keys := a.seen(); !slices.Equal(keys, []string{"Bearer " + secretValue}) {
 		t.Errorf("the API saw %q", keys)
 	}
-	t.Logf("first session: sandbox after %v, code in %v", res.Booted.Round(time.Millisecond), res.Duration.Round(time.Millisecond))
+	t.Logf("first session: sandbox after %v, code in %v", res.BootTime.Round(time.Millisecond), res.Duration.Round(time.Millisecond))
 
 	// S0-5: the value is not inside, and goes nowhere else.
 	res = n.code(t, s.ID, `Object.fromEntries(["ACME_API_KEY", "HOME"].map((k) => [k, Deno.env.get(k)]))`)
@@ -95,7 +95,7 @@ issues.map((i: { title: string }) => i.title)`
 	// A second session boots from the same snapshot.
 	second := n.session(t, engi.SessionSpec{Name: "second"})
 	res = n.code(t, second.ID, call)
-	t.Logf("second session: sandbox after %v (the seed wants less than 1s), code in %v", res.Booted.Round(time.Millisecond), res.Duration.Round(time.Millisecond))
+	t.Logf("second session: sandbox after %v (the seed wants less than 1s), code in %v", res.BootTime.Round(time.Millisecond), res.Duration.Round(time.Millisecond))
 	if err := n.Terminate(t.Context(), "", "second"); err != nil {
 		t.Error(err)
 	}
@@ -111,7 +111,7 @@ issues.map((i: { title: string }) => i.title)`
 		t.Errorf("released: %+v, %v", x, err)
 	}
 	res = n.code(t, s.ID, `import { shout } from "./lib/titles.ts"; shout("kept")`)
-	if string(res.Value) != `"KEPT!"` || res.Sandbox == old || res.Booted == 0 {
+	if string(res.Value) != `"KEPT!"` || res.Sandbox == old || res.BootTime == 0 {
 		t.Errorf("after release: %s in %s, was %s", res.Value, res.Sandbox, old)
 	}
 	used, err := n.Sessions.Get(t.Context(), "", "ui")

@@ -57,7 +57,7 @@ func TestS0_3_SnapshotOfPackages(t *testing.T) {
 	r.fail(true)
 	second := n.session(t, engi.SessionSpec{})
 	res = n.code(t, second.ID, `import { Acme } from "@acme/sdk"; new Acme({}).greet("again")`)
-	t.Logf("second session: sandbox after %v, code in %v", res.Booted.Round(time.Millisecond), res.Duration.Round(time.Millisecond))
+	t.Logf("second session: sandbox after %v, code in %v", res.BootTime.Round(time.Millisecond), res.Duration.Round(time.Millisecond))
 	for range 3 {
 		res = n.code(t, second.ID, `1 + 1`)
 		t.Logf("code in a session that is awake: %v", res.Duration.Round(time.Millisecond))

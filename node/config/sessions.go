@@ -17,7 +17,7 @@ import (
 // Sandbox says what sessions are: the sandboxes that a model's code runs in,
 // with packages installed and files that outlive them. Without the section, or
 // with enabled = false, a node has none.
-type Sandbox struct {
+type Sessions struct {
 	Enabled          bool         `toml:"enabled" env:"ENABLED" help:"serve sessions; true if a file has the section and does not say so"`
 	Provider         string       `toml:"provider" env:"PROVIDER" help:"runtime of sessions' code: deno"`
 	Mode             string       `toml:"mode" env:"MODE" help:"when a session gets its sandbox: lazy, with its first use, or warm, at once"`
@@ -45,31 +45,31 @@ type Dependency struct {
 	Hosts     []string `toml:"hosts"`      // that the package talks to, and the secret may go to
 }
 
-func defaultSandbox() Sandbox {
-	return Sandbox{
+func defaultSessions() Sessions {
+	return Sessions{
 		Provider: "deno", Mode: string(engi.SessionLazy), Template: "base", Dormancy: Duration(5 * time.Minute),
 	}
 }
 
 // What sessions get that the file does not say.
 const (
-	sandboxTTL      = 30 * time.Minute
-	sandboxCapacity = 300 << 20
-	sandboxTimeout  = 300 * time.Second
-	sandboxMemory   = 1280 << 20
+	sessionTTL      = 30 * time.Minute
+	sessionCapacity = 300 << 20
+	sessionTimeout  = 300 * time.Second
+	sessionMemory   = 1280 << 20
 )
 
 // Session returns the values that may be written in two ways.
-func (s Sandbox) Session() (ttl, timeout time.Duration, capacity, memory int64) {
-	return cmp.Or(time.Duration(s.VolumeTTL), time.Duration(s.VolumeTTLMinutes)*time.Minute, sandboxTTL),
-		cmp.Or(time.Duration(s.Timeout), time.Duration(s.TimeoutSeconds)*time.Second, sandboxTimeout),
-		cmp.Or(int64(s.VolumeCapacity), int64(s.VolumeCapacityMB)<<20, sandboxCapacity),
-		cmp.Or(int64(s.Memory), int64(s.MemoryMB)<<20, sandboxMemory)
+func (s Sessions) Values() (ttl, timeout time.Duration, capacity, memory int64) {
+	return cmp.Or(time.Duration(s.VolumeTTL), time.Duration(s.VolumeTTLMinutes)*time.Minute, sessionTTL),
+		cmp.Or(time.Duration(s.Timeout), time.Duration(s.TimeoutSeconds)*time.Second, sessionTimeout),
+		cmp.Or(int64(s.VolumeCapacity), int64(s.VolumeCapacityMB)<<20, sessionCapacity),
+		cmp.Or(int64(s.Memory), int64(s.MemoryMB)<<20, sessionMemory)
 }
 
 // Packages returns the dependencies as rooms take them. What is none was
 // refused by Validate.
-func (s Sandbox) Packages() (all []engi.Dependency) {
+func (s Sessions) Packages() (all []engi.Dependency) {
 	for _, d := range s.Dependencies {
 		name, version, err := deps.Parse(d.Package)
 		if err != nil {
@@ -81,7 +81,7 @@ func (s Sandbox) Packages() (all []engi.Dependency) {
 }
 
 // Notes says what of the section does nothing, for people.
-func (s Sandbox) Notes() (notes []string) {
+func (s Sessions) Notes() (notes []string) {
 	if s.Enabled && s.Region != "" {
 		notes = append(notes, fmt.Sprintf("sandbox.region %q does nothing: sessions run on this machine", s.Region))
 	}
@@ -90,7 +90,7 @@ func (s Sandbox) Notes() (notes []string) {
 
 // CheckEnvironment reports Invalid, naming the variable, if the value of a
 // dependency's secret is not in the environment.
-func (s Sandbox) CheckEnvironment(lookup func(string) (string, bool)) error {
+func (s Sessions) CheckEnvironment(lookup func(string) (string, bool)) error {
 	if !s.Enabled {
 		return nil
 	}
@@ -108,7 +108,7 @@ func (s Sandbox) CheckEnvironment(lookup func(string) (string, bool)) error {
 
 var variableForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
-func (s Sandbox) validate() error {
+func (s Sessions) validate() error {
 	if !s.Enabled {
 		return nil
 	}
@@ -137,7 +137,7 @@ func (s Sandbox) validate() error {
 			return engi.Errorf(engi.Invalid, "sandbox.%s is negative or too large", twice.a)
 		}
 	}
-	if ttl, timeout, capacity, memory := s.Session(); ttl < time.Second || timeout < time.Second || capacity < 16<<20 || memory < 128<<20 {
+	if ttl, timeout, capacity, memory := s.Values(); ttl < time.Second || timeout < time.Second || capacity < 16<<20 || memory < 128<<20 {
 		return engi.Errorf(engi.Invalid, "[sandbox] has values that leave no room for code").
 			WithRemedy("volume_ttl and timeout are at least 1s, volume_capacity 16MiB, memory 128MiB")
 	}

@@ -7,9 +7,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// FuzzFrames cuts what a program prints in two places at will: the messages
-// are the same.
-func FuzzFrames(f *testing.F) {
+// FuzzLineDecoder checks that messages do not depend on where the output of a
+// program is split.
+func FuzzLineDecoder(f *testing.F) {
 	f.Add([]byte("{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n{\"jsonrpc\":\"2.0\",\"method\":\"m\"}\r\n"), 3, 40)
 	f.Add([]byte("hello\n\n{\"half\":\n[]\nnull\n\x00\xff\n{\"jsonrpc\":\"2.0\",\"id\":null,\"method\":\"m\",\"params\":[1]}"), 0, 9)
 	f.Add(bytes.Repeat([]byte("x\n"), maxNoise+1), 1, 2)
@@ -20,8 +20,8 @@ func FuzzFrames(f *testing.F) {
 		if a > b {
 			a, b = b, a
 		}
-		whole, wholeErr := frames(t, data)
-		parts, partsErr := frames(t, data[:a], data[a:b], data[b:])
+		whole, wholeErr := decodeLines(t, data)
+		parts, partsErr := decodeLines(t, data[:a], data[a:b], data[b:])
 		if len(whole) != len(parts) || (wholeErr == nil) != (partsErr == nil) {
 			t.Fatalf("%d messages and %v in one, %d and %v in three", len(whole), wholeErr, len(parts), partsErr)
 		}
@@ -33,8 +33,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-func frames(t *testing.T, pieces ...[]byte) (all [][]byte, err error) {
-	var f framer
+func decodeLines(t *testing.T, pieces ...[]byte) (all [][]byte, err error) {
+	var f lineDecoder
 	for _, piece := range pieces {
 		for m, err := range f.next(bytes.Clone(piece)) {
 			if err != nil {
@@ -42,7 +42,7 @@ func frames(t *testing.T, pieces ...[]byte) (all [][]byte, err error) {
 			}
 			raw, err := jsonrpc.EncodeMessage(m)
 			if err != nil {
-				t.Fatalf("a message that cannot be said again: %v", err)
+				t.Fatalf("a message cannot be encoded again: %v", err)
 			}
 			all = append(all, raw)
 		}

@@ -14,7 +14,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// modeVariable makes the test's own program a server of tools.
+// modeVariable, if set, makes the test binary an MCP server.
 const modeVariable = "REMOTE_TEST_SERVER"
 
 func TestMain(m *testing.M) {
@@ -30,36 +30,36 @@ func TestMain(m *testing.M) {
 	}
 }
 
-type what struct {
+type textArgs struct {
 	Text string `json:"text,omitempty"`
 }
 
 var pixel, _ = base64.StdEncoding.DecodeString("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 
-// good is a server that keeps to the protocol.
+// good returns a server that follows the protocol.
 func good() *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "good", Version: "1"}, nil)
-	add := func(name string, f func(ctx context.Context, req *sdk.CallToolRequest, a what) ([]sdk.Content, error)) {
+	add := func(name string, f func(ctx context.Context, req *sdk.CallToolRequest, a textArgs) ([]sdk.Content, error)) {
 		sdk.AddTool(s, &sdk.Tool{Name: name, Description: "does " + name, Annotations: &sdk.ToolAnnotations{ReadOnlyHint: name == "echo"}},
-			func(ctx context.Context, req *sdk.CallToolRequest, a what) (*sdk.CallToolResult, any, error) {
+			func(ctx context.Context, req *sdk.CallToolRequest, a textArgs) (*sdk.CallToolResult, any, error) {
 				c, err := f(ctx, req, a)
 				return &sdk.CallToolResult{Content: c}, nil, err
 			})
 	}
-	add("echo", func(_ context.Context, _ *sdk.CallToolRequest, a what) ([]sdk.Content, error) {
+	add("echo", func(_ context.Context, _ *sdk.CallToolRequest, a textArgs) ([]sdk.Content, error) {
 		return []sdk.Content{&sdk.TextContent{Text: "echo " + a.Text}}, nil
 	})
-	add("fail", func(context.Context, *sdk.CallToolRequest, what) ([]sdk.Content, error) {
+	add("fail", func(context.Context, *sdk.CallToolRequest, textArgs) ([]sdk.Content, error) {
 		return nil, fmt.Errorf("no can do")
 	})
-	add("die", func(context.Context, *sdk.CallToolRequest, what) ([]sdk.Content, error) {
+	add("die", func(context.Context, *sdk.CallToolRequest, textArgs) ([]sdk.Content, error) {
 		os.Exit(3)
 		return nil, nil
 	})
-	add("env", func(_ context.Context, _ *sdk.CallToolRequest, a what) ([]sdk.Content, error) {
+	add("env", func(_ context.Context, _ *sdk.CallToolRequest, a textArgs) ([]sdk.Content, error) {
 		return []sdk.Content{&sdk.TextContent{Text: os.Getenv(a.Text)}}, nil
 	})
-	add("mixed", func(context.Context, *sdk.CallToolRequest, what) ([]sdk.Content, error) {
+	add("mixed", func(context.Context, *sdk.CallToolRequest, textArgs) ([]sdk.Content, error) {
 		return []sdk.Content{
 			&sdk.TextContent{Text: "look"}, &sdk.ImageContent{Data: pixel, MIMEType: "image/png"},
 			&sdk.ImageContent{Data: []byte("<svg/>"), MIMEType: "image/svg+xml"}, &sdk.ImageContent{Data: []byte("MZ this is a program"), MIMEType: "image/png"},
@@ -68,10 +68,10 @@ func good() *sdk.Server {
 			&sdk.EmbeddedResource{Resource: &sdk.ResourceContents{URI: "test://b", Blob: []byte{1, 2}}},
 		}, nil
 	})
-	add("huge", func(context.Context, *sdk.CallToolRequest, what) ([]sdk.Content, error) {
+	add("huge", func(context.Context, *sdk.CallToolRequest, textArgs) ([]sdk.Content, error) {
 		return []sdk.Content{&sdk.TextContent{Text: strings.Repeat("0123456789", 500_000)}}, nil
 	})
-	add("steps", func(ctx context.Context, req *sdk.CallToolRequest, _ what) ([]sdk.Content, error) {
+	add("steps", func(ctx context.Context, req *sdk.CallToolRequest, _ textArgs) ([]sdk.Content, error) {
 		for i := range 3 {
 			if err := req.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Progress: float64(i), Message: fmt.Sprintf("step %d", i)}); err != nil {
 				return nil, err
@@ -79,7 +79,7 @@ func good() *sdk.Server {
 		}
 		return []sdk.Content{&sdk.TextContent{Text: "done"}}, nil
 	})
-	add("wait", func(ctx context.Context, req *sdk.CallToolRequest, _ what) ([]sdk.Content, error) {
+	add("wait", func(ctx context.Context, req *sdk.CallToolRequest, _ textArgs) ([]sdk.Content, error) {
 		if err := req.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Progress: 1, Message: "waiting"}); err != nil {
 			return nil, err
 		}
@@ -90,7 +90,7 @@ func good() *sdk.Server {
 		}
 		return nil, ctx.Err()
 	})
-	add("sample", func(ctx context.Context, req *sdk.CallToolRequest, _ what) ([]sdk.Content, error) {
+	add("sample", func(ctx context.Context, req *sdk.CallToolRequest, _ textArgs) ([]sdk.Content, error) {
 		var said []string
 		if _, err := req.Session.CreateMessage(ctx, &sdk.CreateMessageParams{Messages: []*sdk.SamplingMessage{{Role: "user", Content: &sdk.TextContent{Text: "spend money"}}}}); err != nil {
 			said = append(said, "no model")
@@ -106,7 +106,7 @@ func good() *sdk.Server {
 	return s
 }
 
-// hostile speaks what its mode says, a line at a time.
+// hostile is a server that misbehaves as mode says.
 func hostile(mode string) {
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 1<<20)
@@ -202,7 +202,7 @@ func hostile(mode string) {
 			case "broken call":
 				say(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"martian"}]}}`, q.ID)
 			case "deaf":
-				for { // it reads nothing more, and wants to hear a lot
+				for { // it reads nothing more
 					say(`{"jsonrpc":"2.0","id":"r","method":"ping"}`)
 				}
 			case "hangs":

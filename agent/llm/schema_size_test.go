@@ -9,7 +9,8 @@ import (
 	"github.com/engi-dev/engi/agent/llm"
 )
 
-// doubling is a schema whose references written out are 2 to the n.
+// doubling returns a schema with 2 to the n nodes when its references are
+// expanded.
 func doubling(n int) string {
 	var b strings.Builder
 	b.WriteString(`{"$ref":"#/$defs/d0","$defs":{`)
@@ -20,7 +21,7 @@ func doubling(n int) string {
 	return b.String()
 }
 
-func TestSchemasThatDoNotEnd(t *testing.T) {
+func TestHostileSchemas(t *testing.T) {
 	for name, raw := range map[string]string{
 		"itself":         `{"$ref":"#"}`,
 		"itself, in all": `{"allOf":[{"$ref":"#"}]}`,
@@ -35,7 +36,7 @@ func TestSchemasThatDoNotEnd(t *testing.T) {
 		"nowhere":        `{"$ref":"#/$defs/none"}`,
 		"no schema":      `[1]`,
 	} {
-		s, err := llm.ParseShape([]byte(raw))
+		s, err := llm.ParseSchema([]byte(raw))
 		if engi.KindOf(err) != engi.Invalid {
 			t.Errorf("%s: %v", name, err)
 			if err == nil {
@@ -50,7 +51,7 @@ func TestSchemasThatDoNotEnd(t *testing.T) {
 		"doubling":   doubling(8),
 		"true":       `true`,
 	} {
-		s, err := llm.ParseShape([]byte(raw))
+		s, err := llm.ParseSchema([]byte(raw))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -67,13 +68,13 @@ func FuzzShape(f *testing.F) {
 	f.Add(`{"$id":"x","$ref":"x#","$defs":{"a":{"$anchor":"b"}}}`, `{}`)
 	f.Add(doubling(4), `{}`)
 	f.Fuzz(func(t *testing.T, schema, value string) {
-		s, err := llm.ParseShape([]byte(schema))
+		s, err := llm.ParseSchema([]byte(schema))
 		if err != nil {
 			if engi.KindOf(err) != engi.Invalid {
 				t.Errorf("%v", err)
 			}
 			return
 		}
-		_, _ = s.Check(value) // comes to an end
+		_, _ = s.Check(value) // must return
 	})
 }

@@ -22,7 +22,7 @@ func load(t *testing.T, text string, env ...string) (Config, error) {
 	return c, err
 }
 
-const seedSection = `
+const sessionsSection = `
 [sandbox]
 enabled = true               # explicit toggle
 provider = "deno"
@@ -42,12 +42,12 @@ hosts = ["api.linear.app"]
 
 // TestS0_1_SandboxSection holds the section of the seed to what it says.
 func TestS0_1_SandboxSection(t *testing.T) {
-	c, err := load(t, seedSection)
+	c, err := load(t, sessionsSection)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := c.Sandbox
-	ttl, timeout, capacity, memory := s.Session()
+	s := c.Sessions
+	ttl, timeout, capacity, memory := s.Values()
 	if !s.Enabled || s.Mode != "lazy" || ttl != 30*time.Minute || timeout != 300*time.Second || capacity != 300<<20 || memory != 1280<<20 {
 		t.Errorf("%+v", s)
 	}
@@ -63,33 +63,33 @@ func TestS0_1_SandboxSection(t *testing.T) {
 
 	// Our own words for the same.
 	c, err = load(t, "[sandbox]\nvolume_ttl = \"1h\"\nvolume_capacity = \"1GiB\"\ntimeout = \"30s\"\nmemory = \"2GiB\"\n")
-	ttl, timeout, capacity, memory = c.Sandbox.Session()
-	if err != nil || !c.Sandbox.Enabled || ttl != time.Hour || timeout != 30*time.Second || capacity != 1<<30 || memory != 2<<30 {
-		t.Errorf("%+v, %v", c.Sandbox, err)
+	ttl, timeout, capacity, memory = c.Sessions.Values()
+	if err != nil || !c.Sessions.Enabled || ttl != time.Hour || timeout != 30*time.Second || capacity != 1<<30 || memory != 2<<30 {
+		t.Errorf("%+v, %v", c.Sessions, err)
 	}
 }
 
 // TestS0_1_AbsentAndDisabledAreTheSame checks that nothing is served, and that
 // nothing in a section that is off stops a node.
 func TestS0_1_AbsentAndDisabledAreTheSame(t *testing.T) {
-	off := strings.Replace(seedSection, "enabled = true ", "enabled = false", 1)
+	off := strings.Replace(sessionsSection, "enabled = true ", "enabled = false", 1)
 	for name, text := range map[string]string{"absent": "", "disabled": off} {
 		c, err := load(t, text)
-		if err != nil || c.Sandbox.Enabled {
-			t.Errorf("%s: enabled %t, %v", name, c.Sandbox.Enabled, err)
+		if err != nil || c.Sessions.Enabled {
+			t.Errorf("%s: enabled %t, %v", name, c.Sessions.Enabled, err)
 		}
-		if err := c.Sandbox.CheckEnvironment(func(string) (string, bool) { return "", false }); err != nil {
+		if err := c.Sessions.CheckEnvironment(func(string) (string, bool) { return "", false }); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	// The environment switches a section off.
-	if c, err := load(t, seedSection, "ENGI_SANDBOX_ENABLED=false"); err != nil || c.Sandbox.Enabled {
-		t.Errorf("enabled %t, %v", c.Sandbox.Enabled, err)
+	if c, err := load(t, sessionsSection, "ENGI_SANDBOX_ENABLED=false"); err != nil || c.Sessions.Enabled {
+		t.Errorf("enabled %t, %v", c.Sessions.Enabled, err)
 	}
 }
 
 func TestS0_1_MissingSecretNamesItsVariable(t *testing.T) {
-	c, err := load(t, seedSection)
+	c, err := load(t, sessionsSection)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,12 +97,12 @@ func TestS0_1_MissingSecretNamesItsVariable(t *testing.T) {
 		func(string) (string, bool) { return "", false },
 		func(string) (string, bool) { return "", true },
 	} {
-		err := c.Sandbox.CheckEnvironment(value)
+		err := c.Sessions.CheckEnvironment(value)
 		if engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), "LINEAR_API_KEY") || !strings.Contains(engi.RemedyOf(err), "LINEAR_API_KEY") {
 			t.Errorf("%v; %s", err, engi.RemedyOf(err))
 		}
 	}
-	if err := c.Sandbox.CheckEnvironment(func(name string) (string, bool) { return "x", name == "LINEAR_API_KEY" }); err != nil {
+	if err := c.Sessions.CheckEnvironment(func(name string) (string, bool) { return "x", name == "LINEAR_API_KEY" }); err != nil {
 		t.Error(err)
 	}
 }

@@ -6,12 +6,12 @@ import (
 )
 
 const (
-	maxNames = 400 // parts of identifiers kept of a piece
-	maxWords = 24  // of a question
+	maxParts = 400 // of identifiers, per chunk
+	maxTerms = 24  // of a query
 )
 
-// stop are words that say nothing about what a question is after.
-var stop = func() map[string]bool {
+// stopWords are ignored in queries.
+var stopWords = func() map[string]bool {
 	m := map[string]bool{}
 	for w := range strings.FieldsSeq(`a about all also am an and any are as at be been being but by can could did do does doing for from get
 		had has have how i if in into is it its let me my no not of on one or our please shall should show so some such tell than that the
@@ -22,17 +22,17 @@ var stop = func() map[string]bool {
 	return m
 }()
 
-// fields yields the words of a text, identifiers in one: letters, digits,
-// and between them one of _ . - / @ : that join.
-func fields(s string) []string {
+// tokens splits a text into words. Identifiers with any of _ . - / @ : in them
+// are one word.
+func tokens(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_.-/@:", r)
 	})
 }
 
-// parts are the words that an identifier is made of, in lower case; one for a
-// plain word.
-func parts(word string) []string {
+// splitIdentifier returns the words of an identifier in lower case; a single one
+// for a plain word.
+func splitIdentifier(word string) []string {
 	var list []string
 	for run := range strings.FieldsFuncSeq(word, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
 		rs := []rune(run)
@@ -51,24 +51,24 @@ func parts(word string) []string {
 	return list
 }
 
-// names are the parts of identifiers in mixed case, which a tokenizer takes
-// for one word.
-func names(text string) string {
+// identifierParts returns the parts of the mixed-case identifiers in a text,
+// which the store's tokenizer would take for one word each.
+func identifierParts(text string) string {
 	var b strings.Builder
 	n := 0
 	seen := map[string]bool{}
-	for _, w := range fields(text) {
+	for _, w := range tokens(text) {
 		for run := range strings.FieldsFuncSeq(w, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
 			if seen[run] || len(run) > 100 {
 				continue
 			}
 			seen[run] = true
-			if ps := parts(run); len(ps) > 1 {
+			if ps := splitIdentifier(run); len(ps) > 1 {
 				for _, p := range ps {
 					b.WriteString(p)
 					b.WriteByte(' ')
 				}
-				if n += len(ps); n >= maxNames {
+				if n += len(ps); n >= maxParts {
 					return strings.TrimSpace(b.String())
 				}
 			}
@@ -77,11 +77,10 @@ func names(text string) string {
 	return strings.TrimSpace(b.String())
 }
 
-// terms are the words of a question that are looked for: identifiers as a
-// whole and by their parts, without words that say nothing, unless there are
-// no others.
-func terms(question string) []string {
-	var list, dull []string
+// queryTerms returns the words to search for: identifiers as a whole and their
+// parts, without stop words unless there are no others.
+func queryTerms(query string) []string {
+	var list, stops []string
 	seen := map[string]bool{}
 	add := func(w string) {
 		w = strings.ToLower(w)
@@ -89,18 +88,18 @@ func terms(question string) []string {
 			return
 		}
 		seen[w] = true
-		if stop[w] {
-			dull = append(dull, w)
+		if stopWords[w] {
+			stops = append(stops, w)
 			return
 		}
 		list = append(list, w)
 	}
-	for _, w := range fields(question) {
+	for _, w := range tokens(query) {
 		if w = strings.Trim(w, "_.-/@:"); w == "" {
 			continue
 		}
 		add(w)
-		if ps := parts(w); len(ps) > 1 {
+		if ps := splitIdentifier(w); len(ps) > 1 {
 			for _, p := range ps {
 				if len(p) > 1 {
 					add(p)
@@ -109,7 +108,7 @@ func terms(question string) []string {
 		}
 	}
 	if len(list) == 0 {
-		list = dull
+		list = stops
 	}
-	return list[:min(len(list), maxWords)]
+	return list[:min(len(list), maxTerms)]
 }

@@ -1,0 +1,149 @@
+package workflow
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/engi-dev/engi"
+)
+
+// maxCauses bounds chains of functions that start each other.
+const maxCauses = 32
+
+// followEvents starts the functions that are bound to events that engi appends
+// itself, from the stored cursor on, until ctx ends. The caller waits for the
+// returned group.
+func (r *Runner) followEvents(ctx context.Context) (*sync.WaitGroup, error) {
+	var following sync.WaitGroup
+	var types []string
+	for _, t := range engi.EventTypes() {
+		if len(r.boundTo(t)) > 0 {
+			types = append(types, t)
+		}
+	}
+	if len(types) == 0 {
+		return &following, nil
+	}
+	after, err := r.opt.Store.Cursor(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if after < 0 { // begin with the events from now on
+		if after, err = r.opt.Events.Last(ctx); err != nil {
+			return nil, err
+		}
+		if _, err := r.opt.Store.Advance(ctx, after, nil); err != nil {
+			return nil, err
+		}
+	}
+	following.Go(func() {
+		for ctx.Err() == nil {
+			for e, err := range r.opt.Events.Follow(ctx, "", engi.EventFilter{Types: types, After: after}) {
+				if err == nil && e.Type != engi.EventsDropped {
+					err = r.trigger(ctx, e)
+				}
+				if err != nil {
+					if ctx.Err() == nil {
+						r.opt.Log.WarnContext(ctx, "start functions on events; it is retried", "after", after, "error", err)
+						sleep(ctx, time.Second)
+					}
+					break
+				}
+				after = e.Seq
+			}
+		}
+	})
+	return &following, nil
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// trigger starts the functions that are bound to an event of engi's own, except
+// those that have caused the event, and advances the cursor past it.
+func (r *Runner) trigger(ctx context.Context, e engi.Event) error {
+	causes, err := r.causes(ctx, e)
+	if err != nil {
+		return err
+	}
+	var runs []Record
+	for _, f := range r.boundTo(e.Type) {
+		if slices.Contains(causes, f.Name) {
+			r.opt.Log.WarnContext(ctx, "a function is not started on an event that it has caused", "function", f.Name, "event", e.Type, "subject", e.Subject)
+			data, err := json.Marshal(map[string]string{"function": f.Name, "event": string(e.ID), "type": e.Type})
+			if err != nil {
+				return engi.Errorf(engi.Internal, "%v", err)
+			}
+			if _, err := r.opt.Events.Append(ctx, engi.EventSpec{Owner: e.Owner, Subject: e.Subject, Type: engi.EventFunctionLoop, Data: data}); err != nil {
+				return err
+			}
+			continue
+		}
+		rec := newRun(f, e)
+		rec.Key = string(e.ID) + "/" + f.Name
+		runs = append(runs, rec)
+	}
+	for r.checkQueue(len(runs)) != nil {
+		if sleep(ctx, time.Second); ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	runs, err = r.opt.Store.Advance(ctx, e.Seq, runs)
+	if err == nil {
+		r.enqueue(runs...)
+	}
+	return err
+}
+
+// causes returns the names of the functions that have caused an event: those
+// whose run is its actor or its subject, or has created its subject, and
+// transitively the causes of the events that started these runs.
+func (r *Runner) causes(ctx context.Context, e engi.Event) (names []string, err error) {
+	seen := map[string]bool{}
+	todo := []engi.Event{e}
+	for len(todo) > 0 && len(names) < maxCauses {
+		e, todo = todo[0], todo[1:]
+		ids := []string{e.Actor, e.Subject}
+		if e.Subject != "" && e.Subject != string(e.ID) {
+			first, err := r.opt.Events.List(ctx, "", engi.EventFilter{Subject: e.Subject, Oldest: true, Limit: 1})
+			if err != nil {
+				return nil, err
+			}
+			if len(first) > 0 {
+				ids = append(ids, first[0].Actor)
+			}
+		}
+		for _, id := range ids {
+			if !strings.HasPrefix(id, "fnr_") || seen[id] {
+				continue
+			}
+			seen[id] = true
+			rec, err := r.opt.Store.Run(ctx, "", engi.FunctionRunID(id))
+			switch {
+			case err != nil && engi.KindOf(err) == engi.NotFound:
+				continue
+			case err != nil:
+				return nil, err
+			}
+			names = append(names, rec.Function)
+			if rec.Event == "" {
+				continue
+			}
+			switch cause, err := r.opt.Events.Get(ctx, "", rec.Event); {
+			case err == nil:
+				todo = append(todo, cause)
+			case engi.KindOf(err) != engi.NotFound:
+				return nil, err
+			}
+		}
+	}
+	return names, nil
+}
