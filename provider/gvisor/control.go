@@ -89,7 +89,7 @@ func (m *machine) gone(err error) error {
 			return engi.Errorf(engi.Internal, "ask the sandbox's kernel: %v", err)
 		}
 	}
-	return engi.Errorf(engi.Unavailable, "the machine has ended")
+	return errEnded()
 }
 
 func (d machineDir) dialControl(id engi.SandboxID) (*net.UnixConn, error) {

@@ -31,13 +31,16 @@ type machine struct {
 	done     chan struct{}
 	end      engi.Cause    // valid after done
 	accepts  chan struct{} // holds a token while somebody accepts
+	resizes  chan struct{} // holds a token while somebody resizes
 	watched  sync.WaitGroup
 	ledger   ledger // of a machine without a control group
 	shares   bool   // it can write to files of the host
 
 	spare net.Conn // the connection Start waited for; taken by the holder of the token
 
-	mu      sync.Mutex // guards what follows; never held while waiting
+	waking sync.Mutex // held while the guest's configuration is replaced
+
+	mu      sync.Mutex // guards what follows; never held during I/O or while waiting
 	closing bool       // Close has been called: the end is cancelled
 	full    bool       // we killed it for its memory
 	size    engi.Size
@@ -72,7 +75,7 @@ func (p *Provider) attach(id engi.SandboxID, d machineDir, run running, group *c
 	}
 	m := &machine{
 		p: p, id: id, d: d, group: group, sandbox: sandbox, gofer: gofer, size: rec.Size, shares: rec.Shares,
-		done: make(chan struct{}), accepts: make(chan struct{}, 1),
+		done: make(chan struct{}), accepts: make(chan struct{}, 1), resizes: make(chan struct{}, 1),
 	}
 	m.watchMemory()
 	go m.watch()
@@ -185,10 +188,11 @@ func (m *machine) watch() {
 
 // cause tells why the machine has ended.
 func (m *machine) cause() engi.Cause {
+	killed := m.group != nil && m.group.MemoryKills() > 0
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case m.full, m.group != nil && m.group.MemoryKills() > 0:
+	case m.full || killed:
 		return engi.CauseMemory
 	case m.closing:
 		return engi.CauseCancelled
@@ -196,32 +200,38 @@ func (m *machine) cause() engi.Cause {
 	return engi.CauseSandboxLost
 }
 
+func errEnded() error { return engi.Errorf(engi.Unavailable, "the machine has ended") }
+
+func (m *machine) hasEnded() bool {
+	select {
+	case <-m.done:
+		return true
+	default:
+		return false
+	}
+}
+
 func (m *machine) ID() engi.SandboxID    { return m.id }
 func (m *machine) Done() <-chan struct{} { return m.done }
 
 func (m *machine) End() engi.Cause {
-	select {
-	case <-m.done:
-		return m.end
-	default:
+	if !m.hasEnded() {
 		return ""
 	}
+	return m.end
 }
 
 // Guest returns a fresh stream to the guest program.
 func (m *machine) Guest(ctx context.Context) (_ net.Conn, err error) {
 	defer engi.Annotate(&err, "reach the guest of %s", m.id)
-	gone := engi.Errorf(engi.Unavailable, "the machine has ended")
-	select {
-	case <-m.done:
-		return nil, gone
-	default:
+	if m.hasEnded() {
+		return nil, errEnded()
 	}
 	select {
 	case m.accepts <- struct{}{}:
 		defer func() { <-m.accepts }()
 	case <-m.done:
-		return nil, gone
+		return nil, errEnded()
 	case <-ctx.Done():
 		return nil, engi.Errorf(engi.Expired, "the guest does not answer: %v", ctx.Err())
 	}
@@ -270,7 +280,7 @@ func (m *machine) Guest(ctx context.Context) (_ net.Conn, err error) {
 		case ctx.Err() != nil:
 			return nil, engi.Errorf(engi.Expired, "the guest does not answer: %v", ctx.Err())
 		default:
-			return nil, gone
+			return nil, errEnded()
 		}
 	}
 }
@@ -295,8 +305,8 @@ func alive(conn net.Conn) bool {
 
 // wake lets a guest that was quiesced go on.
 func (m *machine) wake() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.waking.Lock()
+	defer m.waking.Unlock()
 	if err := m.d.reconfigure(); err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
@@ -372,10 +382,8 @@ func (m *machine) Resume(ctx context.Context) (err error) {
 // whose system calls are broken off that way now and then takes it for an
 // attack and ends.
 func (m *machine) freeze(ctx context.Context, on bool) error {
-	select {
-	case <-m.done:
-		return engi.Errorf(engi.Unavailable, "the machine has ended")
-	default:
+	if m.hasEnded() {
+		return errEnded()
 	}
 	if !on && m.group != nil && m.group.CanFreeze() {
 		if frozen, err := m.group.Frozen(); err == nil && frozen { // by an older version
@@ -446,30 +454,35 @@ func (m *machine) command(ctx context.Context, verb string, args ...string) (str
 		<-exited
 		return "", engi.Errorf(engi.Expired, "%v", ctx.Err())
 	}
-	if err != nil {
-		select {
-		case <-m.done:
-			return out.String(), engi.Errorf(engi.Unavailable, "the machine has ended")
-		default:
-			return out.String(), engi.Errorf(engi.Internal, "runsc %s: %v: %s", verb, err, strings.TrimSpace(out.String()))
-		}
+	switch {
+	case err == nil:
+		return out.String(), nil
+	case m.hasEnded():
+		return out.String(), errEnded()
 	}
-	return out.String(), nil
+	return out.String(), engi.Errorf(engi.Internal, "runsc %s: %v: %s", verb, err, strings.TrimSpace(out.String()))
 }
 
-// Resize puts a new size in force.
+// Resize puts a new size in force. Calls at the same time take turns.
 func (m *machine) Resize(ctx context.Context, size engi.Size) (err error) {
 	defer engi.Annotate(&err, "resize %s", m.id)
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	select {
+	case m.resizes <- struct{}{}:
+		defer func() { <-m.resizes }()
 	case <-m.done:
-		return engi.Errorf(engi.Unavailable, "the machine has ended")
-	default:
+		return errEnded()
+	case <-ctx.Done():
+		return engi.Errorf(engi.Expired, "wait for another resize: %v", ctx.Err())
 	}
-	next := m.size
+	if m.hasEnded() {
+		return errEnded()
+	}
+	m.mu.Lock()
+	old := m.size
+	m.mu.Unlock()
+	next := old
 	next.VCPUs, next.Memory, next.Processes = size.VCPUs, size.Memory, size.Processes
-	next = next.Or(m.size)
+	next = next.Or(old)
 	if err := next.Validate(); err != nil {
 		return err
 	}
@@ -478,24 +491,8 @@ func (m *machine) Resize(ctx context.Context, size engi.Size) (err error) {
 			WithRemedy("leave at least %d MiB", minMemory>>20)
 	}
 	if m.group != nil {
-		// Each limit costs the kernel something: only what changes is set.
-		limits := limitsOf(next)
-		if next.VCPUs == m.size.VCPUs {
-			limits.VCPUs = 0
-		}
-		if next.Memory == m.size.Memory {
-			limits.Memory = 0
-		}
-		if next.Processes == m.size.Processes {
-			limits.Tasks = 0
-		}
-		err := m.limit(ctx, limits)
-		if errors.Is(err, cgroup.ErrInUse) {
-			return engi.Errorf(engi.Conflict, "it uses more than %d MiB of memory", next.Memory>>20).
-				WithRemedy("end programs inside first")
-		}
-		if err != nil {
-			return engi.Errorf(engi.Internal, "%v", err)
+		if err := m.limit(ctx, old, next); err != nil {
+			return err
 		}
 	}
 	var rec record
@@ -506,24 +503,44 @@ func (m *machine) Resize(ctx context.Context, size engi.Size) (err error) {
 	if err := m.d.save("machine.json", rec); err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
+	m.mu.Lock()
 	m.size = next
+	m.mu.Unlock()
 	return nil
 }
 
-// limit puts limits in force. Memory that programs gave up a moment ago is
-// still on its way back to the host.
-func (m *machine) limit(ctx context.Context, limits cgroup.Limits) error {
+// limit changes the group's limits from those of old to those of next. Memory
+// that programs freed a moment ago may not have reached the host yet, so it
+// tries a few times to go below what is in use.
+func (m *machine) limit(ctx context.Context, old, next engi.Size) error {
+	// Each write costs the kernel something: set only what changes.
+	limits := limitsOf(next)
+	if next.VCPUs == old.VCPUs {
+		limits.VCPUs = 0
+	}
+	if next.Memory == old.Memory {
+		limits.Memory = 0
+	}
+	if next.Processes == old.Processes {
+		limits.Tasks = 0
+	}
 	for attempt := 0; ; attempt++ {
 		err := m.group.Limit(limits)
-		if !errors.Is(err, cgroup.ErrInUse) || attempt == 5 {
-			return err
+		switch {
+		case err == nil:
+			return nil
+		case m.hasEnded():
+			return errEnded()
+		case !errors.Is(err, cgroup.ErrInUse):
+			return engi.Errorf(engi.Internal, "%v", err)
+		case attempt == 5 || ctx.Err() != nil:
+			return engi.Errorf(engi.Conflict, "it uses more than %d MiB of memory", next.Memory>>20).
+				WithRemedy("end programs inside first")
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-m.done:
-			return err
 		case <-ctx.Done():
-			return err
 		}
 	}
 }
@@ -534,13 +551,13 @@ func (m *machine) Usage(ctx context.Context) (_ engi.Usage, err error) {
 	if m.group == nil {
 		t, err := m.tally()
 		if err != nil {
-			return engi.Usage{}, engi.Errorf(engi.Unavailable, "the machine has ended")
+			return engi.Usage{}, errEnded()
 		}
 		return engi.Usage{CPU: t.cpu, Memory: t.memory}, nil
 	}
 	u, err := m.group.Usage()
 	if errors.Is(err, fs.ErrNotExist) {
-		return engi.Usage{}, engi.Errorf(engi.Unavailable, "the machine has ended")
+		return engi.Usage{}, errEnded()
 	}
 	if err != nil {
 		return engi.Usage{}, engi.Errorf(engi.Internal, "%v", err)
@@ -551,10 +568,9 @@ func (m *machine) Usage(ctx context.Context) (_ engi.Usage, err error) {
 // Diagnose describes the machine's state for people.
 func (m *machine) Diagnose(ctx context.Context) string {
 	var b strings.Builder
-	select {
-	case <-m.done:
+	if m.hasEnded() {
 		fmt.Fprintf(&b, "ended: %s\n", m.end)
-	default:
+	} else {
 		fmt.Fprintln(&b, "running")
 	}
 	for name, proc := range map[string]*process{"kernel": m.sandbox, "files": m.gofer} {
