@@ -179,13 +179,17 @@ func (c *Client) PrepareKernels(ctx context.Context, languages []string) error {
 	return c.call(ctx, "POST", "kernels", wire.Kernels{Languages: languages}, nil)
 }
 
-// Usage reports what the sandbox uses, as the guest sees it.
-func (c *Client) Usage(ctx context.Context) (engi.Usage, error) {
+// Usage reports what the sandbox uses, as the guest counts it. No number is
+// negative, but each may be a lie.
+func (c *Client) Usage(ctx context.Context) (wire.Usage, error) {
 	var u wire.Usage
 	if err := c.call(ctx, "GET", "usage", nil, &u); err != nil {
-		return engi.Usage{}, err
+		return wire.Usage{}, err
 	}
-	return engi.Usage{CPU: max(0, u.CPU), Memory: max(0, u.Memory), Processes: max(0, u.Processes)}, nil
+	return wire.Usage{
+		CPU: max(0, u.CPU), Memory: max(0, u.Memory), MemoryCache: max(0, u.MemoryCache),
+		DiskUsed: max(0, u.DiskUsed), DiskTotal: max(0, u.DiskTotal), Processes: max(0, u.Processes),
+	}, nil
 }
 
 // Quiesce makes the guest close all its connections, and returns once they

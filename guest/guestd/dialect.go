@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/guest/guestd/child"
 	"github.com/engi-dev/engi/guest/guestd/envd"
@@ -106,20 +104,15 @@ func (d *dialect) Entries(path string, depth int) ([]wire.FileInfo, error) {
 
 // Metrics measures processor use since the last question.
 func (d *dialect) Metrics() envd.Metrics {
-	m := envd.Metrics{CPUs: runtime.NumCPU()}
-	total, available := meminfo()
-	m.MemFull, m.MemUsed = total, total-available
-	var st unix.Statfs_t
-	if unix.Statfs(d.path("/"), &st) == nil {
-		m.Disk, m.DiskUsed = int64(st.Blocks)*st.Bsize, int64(st.Blocks-st.Bfree)*st.Bsize
-	}
-	used, now := d.cpu(), time.Now()
+	mem, now := readMemory(), time.Now()
+	u := d.measure(mem)
+	m := envd.Metrics{Usage: u, CPUs: runtime.NumCPU(), MemoryTotal: mem.total}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.at.IsZero() && now.After(d.at) && used > d.used {
-		m.CPUPercent = 100 * float64(used-d.used) / float64(now.Sub(d.at))
+	if !d.at.IsZero() && now.After(d.at) && u.CPU > d.used {
+		m.CPUPercent = 100 * float64(u.CPU-d.used) / float64(now.Sub(d.at))
 	}
-	d.at, d.used = now, used
+	d.at, d.used = now, u.CPU
 	return m
 }
 

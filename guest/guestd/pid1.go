@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -233,51 +232,4 @@ func (s *Server) powerOff(w http.ResponseWriter, r *http.Request) error {
 	}
 	s.offOnce.Do(func() { close(s.off) })
 	return empty(w)
-}
-
-func (s *Server) usage(w http.ResponseWriter, r *http.Request) error {
-	u := wire.Usage{Processes: s.table.Count(), CPU: s.cpu()}
-	total, free := meminfo()
-	u.Memory = total - free
-	return reply(w, u)
-}
-
-// cpu returns the processor time of everything inside, the dead included.
-func (s *Server) cpu() time.Duration {
-	total := s.table.CPU()
-	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
-		var ru unix.Rusage
-		if unix.Getrusage(who, &ru) == nil {
-			total += time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
-		}
-	}
-	return total
-}
-
-// meminfo returns bytes of memory the kernel says it has and can give.
-func meminfo() (total, available int64) {
-	b, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0, 0
-	}
-	free := int64(0)
-	for line := range strings.Lines(string(b)) {
-		f := strings.Fields(line)
-		if len(f) < 2 {
-			continue
-		}
-		n := atoi(f[1]) << 10
-		switch f[0] {
-		case "MemTotal:":
-			total = n
-		case "MemFree:":
-			free = n
-		case "MemAvailable:":
-			available = n
-		}
-	}
-	if available == 0 {
-		available = free
-	}
-	return total, available
 }

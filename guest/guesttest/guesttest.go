@@ -317,7 +317,7 @@ func (s suite) terminal(t *testing.T) {
 func (s suite) usage(t *testing.T) {
 	u, err := s.c.Usage(t.Context())
 	ok(t, err)
-	if u.Memory <= 0 || u.CPU <= 0 {
+	if u.Memory <= 0 || u.MemoryCache <= 0 || u.CPU <= 0 || u.DiskUsed < 0 || u.DiskTotal <= u.DiskUsed {
 		t.Errorf("got %+v", u)
 	}
 }

@@ -236,9 +236,13 @@ type FileChange struct {
 	Op   engi.FileOp `json:"op"`
 }
 
-// Usage is what the sandbox uses, as seen from inside.
+// Usage is what the sandbox uses, as its own kernel counts it. Sizes are in
+// bytes.
 type Usage struct {
-	CPU       time.Duration `json:"cpu"`
-	Memory    int64         `json:"memory"`
-	Processes int           `json:"processes"`
+	CPU         time.Duration `json:"cpu"`
+	Memory      int64         `json:"memory"`       // what the kernel could not give to programs, MemoryCache included
+	MemoryCache int64         `json:"memory_cache"` // what holds files: mapped ones and those on tmpfs
+	DiskUsed    int64         `json:"disk_used"`    // of the root file system's writable layer
+	DiskTotal   int64         `json:"disk_total"`
+	Processes   int           `json:"processes"`
 }

@@ -146,6 +146,32 @@ func TestProcessorLimit(t *testing.T) {
 	}
 }
 
+// TestGuestUsage writes to the disk and to memory and finds both in what the
+// guest says.
+func TestGuestUsage(t *testing.T) {
+	b := boot(t, nil)
+	usage := func() wire.Usage {
+		u, err := b.c.Usage(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u
+	}
+	before := usage()
+	if before.DiskTotal != 64<<20 || before.MemoryCache <= 0 || before.MemoryCache > before.Memory {
+		t.Errorf("after the boot: %+v", before)
+	}
+	const disk, memory = 20 << 20, 10 << 20
+	b.sh("dd if=/dev/zero of=/workspace/file bs=1M count=20; dd if=/dev/zero of=/dev/shm/file bs=1M count=10")
+	after := usage()
+	if grown := after.DiskUsed - before.DiskUsed; grown < disk || grown > disk+1<<20 {
+		t.Errorf("a file of %d bytes takes %d bytes of the disk", disk, grown)
+	}
+	if grown := after.MemoryCache - before.MemoryCache; grown < memory || grown > memory+1<<20 {
+		t.Errorf("a file of %d bytes on tmpfs takes %d bytes of the cache", memory, grown)
+	}
+}
+
 func TestConsoleIsBounded(t *testing.T) {
 	b := boot(t, nil)
 	before, err := b.m.(provider.Meter).Usage(t.Context())

@@ -70,10 +70,10 @@ type Config struct {
 
 // Metrics is a moment of the sandbox.
 type Metrics struct {
-	CPUs             int
-	CPUPercent       float64
-	MemUsed, MemFull int64
-	DiskUsed, Disk   int64
+	wire.Usage
+	CPUs        int
+	CPUPercent  float64 // of one processor
+	MemoryTotal int64   // bytes
 }
 
 // Handler serves the dialect.
@@ -173,7 +173,8 @@ func (h *Handler) metrics(w http.ResponseWriter, r *http.Request) error {
 	m := h.box.Metrics()
 	return answer(w, map[string]any{
 		"ts": time.Now().Unix(), "cpu_count": m.CPUs, "cpu_used_pct": m.CPUPercent,
-		"mem_used": m.MemUsed, "mem_total": m.MemFull, "disk_used": m.DiskUsed, "disk_total": m.Disk,
+		"mem_used": m.Memory, "mem_total": m.MemoryTotal, "mem_cache": m.MemoryCache,
+		"disk_used": m.DiskUsed, "disk_total": m.DiskTotal,
 	})
 }
 
