@@ -54,7 +54,7 @@ func twinGuest(t *testing.T) (engi.Guest, string) {
 	if err := os.MkdirAll(filepath.Join(root, "workspace"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s := guestd.New(guestd.Options{Root: root, Token: "t", Twin: true})
+	s := guestd.New(guestd.Options{Root: root, Token: "t", InProcess: true})
 	ctx, cancel := context.WithCancel(context.Background())
 	var serving sync.WaitGroup
 	c, err := guest.Open(t.Context(), func(context.Context) (net.Conn, error) {

@@ -67,7 +67,7 @@ func newRoom(ctx context.Context, env map[string]string) (*room, error) {
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "%v", err)
 	}
-	r := &room{dir: dir, server: guestd.New(guestd.Options{Root: dir, Token: "secret", Twin: true})}
+	r := &room{dir: dir, server: guestd.New(guestd.Options{Root: dir, Token: "secret", InProcess: true})}
 	long, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r.cancel = cancel
 	r.guest, err = guest.Open(ctx, func(context.Context) (net.Conn, error) {

@@ -153,30 +153,30 @@ func parseClass(s string) (string, int) {
 // Match reports whether a slash-separated relative path matches.
 func (p Pattern) Match(name string) bool { return p.re.MatchString(name) }
 
-// A GlobRequest asks for files by name.
+// A GlobRequest finds files by name.
 type GlobRequest struct {
 	Pattern string // relative to Dir, or absolute
 	Dir     string // empty means /
 	Limit   int    // files; 0 means 1000
-	All     bool   // what is in directories called .git, too
+	All     bool   // include directories named .git
 }
 
-// A File is one that Glob found.
+// A File is a file that Glob found.
 type File struct {
 	Path     string
 	Size     int64
 	Modified time.Time
 }
 
-// A Listing is what Glob found: the files that changed last come first.
+// A Listing is the result of Glob, the most recently changed files first.
 type Listing struct {
 	Files     []File
-	Total     int  // that match, those left out included
+	Total     int  // number of matching files, including those left out
 	Truncated bool // there are more than Files, or more than can be listed
 }
 
-// Glob finds files by name; directories are not listed. It reports NotFound if
-// Dir is not there.
+// Glob finds files by name. It does not list directories, and reports NotFound
+// if Dir does not exist.
 func Glob(ctx context.Context, g engi.Guest, q GlobRequest) (_ Listing, err error) {
 	defer engi.Annotate(&err, "glob")
 	dir, pattern := q.Dir, q.Pattern
@@ -186,7 +186,7 @@ func Glob(ctx context.Context, g engi.Guest, q GlobRequest) (_ Listing, err erro
 	if dir == "" {
 		dir = "/"
 	}
-	if dir, err = clean(dir); err != nil {
+	if dir, err = cleanPath(dir); err != nil {
 		return Listing{}, err
 	}
 	p, err := ParsePattern(strings.TrimPrefix(pattern, "./"))
@@ -200,16 +200,16 @@ func Glob(ctx context.Context, g engi.Guest, q GlobRequest) (_ Listing, err erro
 	if limit < 0 {
 		return Listing{}, engi.Errorf(engi.Invalid, "the limit is negative")
 	}
-	files, whole, err := walk(ctx, g, dir, q.All)
+	files, complete, err := walk(ctx, g, dir, q.All)
 	if err != nil {
 		return Listing{}, err
 	}
-	l := Listing{Files: []File{}, Truncated: !whole}
+	l := Listing{Files: []File{}, Truncated: !complete}
 	for i, fi := range files {
 		if i%1024 == 0 && ctx.Err() != nil {
 			return Listing{}, engi.Errorf(engi.Expired, "%w", context.Cause(ctx))
 		}
-		if p.Match(below(dir, fi.Path)) {
+		if p.Match(relativeTo(dir, fi.Path)) {
 			l.Files = append(l.Files, File{fi.Path, fi.Size, fi.Modified})
 		}
 	}
@@ -223,7 +223,8 @@ func Glob(ctx context.Context, g engi.Guest, q GlobRequest) (_ Listing, err erro
 	return l, nil
 }
 
-// splitPattern takes the directories that are no patterns off an absolute one.
+// splitPattern splits an absolute pattern after its last leading directory
+// without wildcards.
 func splitPattern(pattern string) (dir, rest string) {
 	parts := strings.Split(strings.TrimLeft(pattern, "/"), "/")
 	n := 0
@@ -233,17 +234,17 @@ func splitPattern(pattern string) (dir, rest string) {
 	return "/" + strings.Join(parts[:n], "/"), strings.Join(parts[n:], "/")
 }
 
-// below returns name relative to dir.
-func below(dir, name string) string {
+// relativeTo returns name relative to dir.
+func relativeTo(dir, name string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(name, dir), "/")
 }
 
-// maxWalk bounds the entries one walk looks at.
+// maxWalk bounds the entries of one walk.
 const maxWalk = 200_000
 
-// walk lists the files below dir, in path order; whole is false if there are
-// more than it looks at.
-func walk(ctx context.Context, g engi.Guest, dir string, all bool) (files []engi.FileInfo, whole bool, err error) {
+// walk lists the files below dir, in path order; complete is false if there are
+// more than maxWalk entries.
+func walk(ctx context.Context, g engi.Guest, dir string, all bool) (files []engi.FileInfo, complete bool, err error) {
 	seen := 0
 	var visit func(dir string) error
 	visit = func(dir string) error {
@@ -259,7 +260,7 @@ func walk(ctx context.Context, g engi.Guest, dir string, all bool) (files []engi
 			if seen++; seen > maxWalk {
 				return nil
 			}
-			rel := below(dir, fi.Path)
+			rel := relativeTo(dir, fi.Path)
 			if !all && inGit(rel) {
 				continue
 			}

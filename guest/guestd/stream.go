@@ -14,23 +14,20 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-func itoa(n int) string { return strconv.Itoa(n) }
-
-// atoi is for numbers of the kernel: what is none is 0.
+// atoi parses a number from the kernel; 0 if it is not one.
 func atoi(s string) int64 {
 	n, _ := strconv.ParseInt(s, 10, 64)
 	return n
 }
 
-// alive is how often an idle stream says so, which lets a host tell a quiet
-// program from a dead guest.
-const alive = 15 * time.Second
+// keepaliveInterval lets a host tell a silent program from a dead guest.
+const keepaliveInterval = 15 * time.Second
 
-// gathering is how long output may wait for more.
-const gathering = 4 * time.Millisecond
+// coalesceDelay is how long output is held back to send more at once.
+const coalesceDelay = 4 * time.Millisecond
 
-// follow streams a process: started, output from an offset on, and what last
-// returns once the process has ended.
+// follow streams a process: a Started frame, output from an offset on, and what
+// last returns once ended is closed. It holds back output for linger.
 func (s *Server) follow(w http.ResponseWriter, ctx context.Context, p *proc, from int64, warm bool, linger time.Duration, ended <-chan struct{}, last func() (wire.Kind, any)) error {
 	out, err := p.log.Read(from)
 	if err != nil {
@@ -43,10 +40,10 @@ func (s *Server) follow(w http.ResponseWriter, ctx context.Context, p *proc, fro
 	if err != nil {
 		return err
 	}
-	idle := time.NewTicker(alive)
+	idle := time.NewTicker(keepaliveInterval)
 	defer idle.Stop()
-	// Each write wakes the host, which costs as much as a small program. So
-	// what comes within a moment goes out together.
+	// Each write wakes the host, which costs as much as a small program, so
+	// output within a moment is sent together.
 	var gather *time.Timer
 	var flush <-chan time.Time
 	if linger > 0 {
@@ -77,7 +74,7 @@ func (s *Server) follow(w http.ResponseWriter, ctx context.Context, p *proc, fro
 				if buf, err = wire.AppendJSON(buf, kind, v); err != nil {
 					buf = wire.AppendFrame(buf, wire.Failure, wire.EncodeError(err))
 				}
-				w.Write(buf) // a host that left hears nothing
+				w.Write(buf) // fails if the host has left
 				return nil
 			default:
 			}
@@ -94,7 +91,7 @@ func (s *Server) follow(w http.ResponseWriter, ctx context.Context, p *proc, fro
 			continue
 		}
 		if got {
-			continue // ready is from before
+			continue // ready is out of date
 		}
 		select {
 		case <-ready:
@@ -104,7 +101,7 @@ func (s *Server) follow(w http.ResponseWriter, ctx context.Context, p *proc, fro
 			buf, now = wire.AppendFrame(buf, wire.Alive, nil), true
 		case <-ctx.Done():
 			return nil
-		case <-s.off:
+		case <-s.poweredOff:
 			return nil
 		}
 	}
@@ -112,7 +109,7 @@ func (s *Server) follow(w http.ResponseWriter, ctx context.Context, p *proc, fro
 
 func (s *Server) start(w http.ResponseWriter, r *http.Request) error {
 	var c wire.Command
-	if err := receive(r, &c); err != nil {
+	if err := readJSON(r, &c); err != nil {
 		return err
 	}
 	p, err := s.spawn(c)
@@ -123,9 +120,9 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) followProc(w http.ResponseWriter, ctx context.Context, p *proc, from int64) error {
-	linger := gathering
+	linger := coalesceDelay
 	if p.tty {
-		linger = 0 // somebody types and looks
+		linger = 0 // somebody is typing
 	}
 	return s.follow(w, ctx, p, from, false, linger, p.ended, func() (wire.Kind, any) {
 		return wire.Exited, wire.Finish{Exit: p.exit, Duration: p.endedAt.Sub(p.started)}
@@ -163,10 +160,10 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) error {
 		all = append(all, wire.Process{ID: p.id, PID: p.child.PID, Tag: p.tag, Args: p.args, Dir: p.dir, Started: p.started, Ended: !p.live()})
 	}
 	s.mu.Unlock()
-	return reply(w, all)
+	return writeJSON(w, all)
 }
 
-// maxInput bounds one piece of input.
+// maxInput bounds one input request, in bytes.
 const maxInput = 1 << 20
 
 func (s *Server) input(w http.ResponseWriter, r *http.Request) error {
@@ -179,12 +176,12 @@ func (s *Server) input(w http.ResponseWriter, r *http.Request) error {
 		return engi.Errorf(engi.Unavailable, "read input: %v", err)
 	}
 	if len(data) > maxInput {
-		return engi.Errorf(engi.Invalid, "a piece of input is over %d bytes", maxInput)
+		return engi.Errorf(engi.Invalid, "the input is larger than %d bytes", maxInput)
 	}
 	if err := p.write(r.Context(), data); err != nil {
 		return err
 	}
-	return empty(w)
+	return noContent(w)
 }
 
 func (s *Server) closeInput(w http.ResponseWriter, r *http.Request) error {
@@ -192,15 +189,15 @@ func (s *Server) closeInput(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := p.endInput(r.Context()); err != nil {
+	if err := p.sendEOF(r.Context()); err != nil {
 		return err
 	}
-	return empty(w)
+	return noContent(w)
 }
 
-// endInput ends the program's standard input. A terminal stays open: it gets
-// the character that means end of file.
-func (p *proc) endInput(ctx context.Context) error {
+// sendEOF ends the program's standard input. A terminal stays open: it gets the
+// end-of-file character.
+func (p *proc) sendEOF(ctx context.Context) error {
 	if p.tty {
 		return p.write(ctx, []byte{4})
 	}
@@ -220,7 +217,7 @@ func (s *Server) signal(w http.ResponseWriter, r *http.Request) error {
 	if err := s.table.Signal(p.child, sig); err != nil {
 		return err
 	}
-	return empty(w)
+	return noContent(w)
 }
 
 func (s *Server) resize(w http.ResponseWriter, r *http.Request) error {
@@ -229,13 +226,13 @@ func (s *Server) resize(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var size wire.Size
-	if err := receive(r, &size); err != nil {
+	if err := readJSON(r, &size); err != nil {
 		return err
 	}
 	if err := p.resize(size); err != nil {
 		return err
 	}
-	return empty(w)
+	return noContent(w)
 }
 
 func (p *proc) resize(size wire.Size) error {

@@ -1,6 +1,6 @@
-// Package guesttest holds what every guest promises as tests. A provider's
-// tests open a client to a machine, set it up, and call [Run]; promises that
-// need an interpreter are skipped, saying so, where Options name none.
+// Package guesttest has tests for what every guest promises. A provider's tests
+// open a client to a machine, set it up, and call [Run]. Tests that need an
+// interpreter are skipped if Options have none.
 package guesttest
 
 import (
@@ -21,19 +21,19 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// Options say what the guest under test has.
+// Options describe the guest under test.
 type Options struct {
-	// Interpreters by language; a missing one skips its promises.
+	// Interpreters has paths by language. Tests of others are skipped.
 	Interpreters map[engi.Language]string
-	// Limited says that process and disk limits are in force: Processes of
-	// Setup, and a disk of at most 128 MiB.
+	// Limited says that limits are enforced: Processes of Setup, and a disk of
+	// at most 128 MiB.
 	Limited bool
-	// Terminal says that the guest can open one.
+	// Terminal says that the guest can open a terminal.
 	Terminal bool
 }
 
-// Run checks every promise against one guest, which must be set up. The suite
-// leaves files and dead processes behind: the machine is of no more use.
+// Run tests a guest, which must be set up. It leaves files and ended processes
+// behind.
 func Run(t *testing.T, c *guest.Client, o Options) {
 	s := suite{c, o}
 	for _, p := range []struct {
@@ -103,7 +103,7 @@ func wantKind(t *testing.T, err error, want engi.Kind) {
 	}
 }
 
-// text collects the output of a process by stream.
+// text returns the output of a process by stream.
 func text(t *testing.T, ctx context.Context, p engi.Process, from int64) (out, errs string) {
 	t.Helper()
 	at := from
@@ -322,7 +322,7 @@ func (s suite) usage(t *testing.T) {
 	}
 }
 
-// id returns a fresh name for a run.
+// id returns a new ID for a run.
 func id() string { return "t" + strings.ToLower(rand.Text()) }
 
 func tarOf(t *testing.T, headers ...*tar.Header) []byte {

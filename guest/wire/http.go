@@ -7,10 +7,10 @@ import (
 )
 
 const (
-	Prefix      = "/engi/"         // of every path of our own service
-	TokenHeader = "X-Access-Token" // the same as E2B's
-	ErrorHeader = "Engi-Error"     // present on answers whose body is an Error
-	HashHeader  = "Engi-Sha256"    // hex digest of a body; a header or a trailer
+	Prefix      = "/engi/"         // of every path of engi's own API
+	TokenHeader = "X-Access-Token" // as in E2B's envd
+	ErrorHeader = "Engi-Error"     // set on answers whose body is an Error
+	HashHeader  = "Engi-Sha256"    // hex digest of a body; header or trailer
 )
 
 var statuses = map[engi.Kind]int{
@@ -26,5 +26,5 @@ var statuses = map[engi.Kind]int{
 	engi.Expired:     http.StatusGatewayTimeout,
 }
 
-// Status returns the HTTP status errors of a kind cross with.
+// Status returns the HTTP status of errors of a kind.
 func Status(k engi.Kind) int { return statuses[k] }

@@ -250,7 +250,7 @@ func (h *Host) build(ctx context.Context, spec provider.Spec, from string) (*con
 	}
 	b.root = root
 	b.ctx, b.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	b.server = guestd.New(guestd.Options{Root: root, Token: spec.Token, Twin: true})
+	b.server = guestd.New(guestd.Options{Root: root, Token: spec.Token, InProcess: true})
 	return b, nil
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-func TestSetupAgain(t *testing.T) {
-	s := New(Options{Root: t.TempDir(), Token: "t", Twin: true})
+func TestSecondSetupKeepsTheRest(t *testing.T) {
+	s := New(Options{Root: t.TempDir(), Token: "t", InProcess: true})
 	defer s.Close()
 	ask := func(method, path, body string, want int) string {
 		t.Helper()
@@ -39,13 +39,13 @@ func TestSetupAgain(t *testing.T) {
 	}
 	ask("POST", "/engi/setup", `{"env":{"A=B":"x"}}`, 400)
 	ask("POST", "/engi/setup", `{"work_dir":"no/root"}`, 400)
-	a := s.account()
-	if a.User != "user" || a.UID != 1000 || a.said.Home != "/home/user" || a.said.WorkDir != "/work" || a.Processes != 9 || a.OpenFiles != 77 ||
+	a := s.settings()
+	if a.User != "user" || a.UID != 1000 || a.requested.Home != "/home/user" || a.requested.WorkDir != "/work" || a.Processes != 9 || a.OpenFiles != 77 ||
 		a.env["PATH"] != defaultPath || a.env["USER"] != "user" || a.OutputDir != a.WorkDir {
 		t.Errorf("the account is %+v", a)
 	}
 	ask("POST", "/engi/setup", `{"user":"other","uid":1001,"gid":1001,"env":{"A":"1"}}`, 204)
-	if b := s.account(); b.UID != 1001 || b.said.Home != "" || b.Home == a.Home || b.env["USER"] != "other" || maps.Equal(a.env, b.env) {
+	if b := s.settings(); b.UID != 1001 || b.requested.Home != "" || b.Home == a.Home || b.env["USER"] != "other" || maps.Equal(a.env, b.env) {
 		t.Errorf("as another user the account is %+v", b)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// outcome is an execution as clients put it together.
+// outcome is the result of an execution, as clients assemble it.
 type outcome struct {
 	lines    []map[string]any
 	out, err string
@@ -30,16 +30,16 @@ type outcome struct {
 	end      string
 }
 
-// lab is a guest whose programs find the interpreters of this machine.
-type lab struct {
-	*sdk
+// kernelFixture is a guest that has the interpreters of this host.
+type kernelFixture struct {
+	*e2bClient
 	path string
 }
 
-// newLab skips, or fails where everything must be there, without programs.
-// They are looked for in ENGI_TEST_KERNEL_PATH first, and last beside the Deno
-// that ENGI_TEST_DENO names.
-func newLab(t *testing.T, programs ...string) *lab {
+// newKernelFixture skips the test, or fails it with ENGI_TEST_REQUIRE, if a
+// program is missing. It looks in ENGI_TEST_KERNEL_PATH first, and last in the
+// directory of ENGI_TEST_DENO.
+func newKernelFixture(t *testing.T, programs ...string) *kernelFixture {
 	t.Helper()
 	path := os.Getenv("PATH")
 	if more := os.Getenv("ENGI_TEST_KERNEL_PATH"); more != "" {
@@ -57,12 +57,12 @@ func newLab(t *testing.T, programs ...string) *lab {
 			t.Skipf("this machine has no %s", p)
 		}
 	}
-	l := &lab{newSDK(t), path}
+	l := &kernelFixture{newE2BClient(t), path}
 	l.setup(map[string]string{"SANDBOX": "yes"})
 	return l
 }
 
-func (l *lab) setup(env map[string]string) {
+func (l *kernelFixture) setup(env map[string]string) {
 	l.t.Helper()
 	env["PATH"] = l.path
 	b, err := json.Marshal(wire.Setup{Env: env})
@@ -74,7 +74,7 @@ func (l *lab) setup(env map[string]string) {
 	}
 }
 
-func (l *lab) call(method, path, body string) (int, string) {
+func (l *kernelFixture) call(method, path, body string) (int, string) {
 	l.t.Helper()
 	resp := l.raw(method, "/interpreter/"+path, "application/json", strings.NewReader(body), nil)
 	b, err := io.ReadAll(resp.Body)
@@ -84,15 +84,15 @@ func (l *lab) call(method, path, body string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
-type ask struct {
+type executeRequest struct {
 	Code     string            `json:"code"`
 	Context  string            `json:"context_id,omitempty"`
 	Language string            `json:"language,omitempty"`
 	Env      map[string]string `json:"env_vars,omitempty"`
 }
 
-// execute runs code and checks what every answer promises.
-func (l *lab) execute(a ask) outcome {
+// execute runs code and checks what holds for every answer.
+func (l *kernelFixture) execute(a executeRequest) outcome {
 	l.t.Helper()
 	b, err := json.Marshal(a)
 	if err != nil {
@@ -106,7 +106,7 @@ func (l *lab) execute(a ask) outcome {
 	return l.collect(resp.Body)
 }
 
-func (l *lab) collect(body io.Reader) (o outcome) {
+func (l *kernelFixture) collect(body io.Reader) (o outcome) {
 	l.t.Helper()
 	in := bufio.NewScanner(body)
 	in.Buffer(nil, 32<<20)
@@ -150,13 +150,13 @@ func (l *lab) collect(body io.Reader) (o outcome) {
 	return o
 }
 
-func (l *lab) run(language, code string) outcome {
+func (l *kernelFixture) run(language, code string) outcome {
 	l.t.Helper()
-	return l.execute(ask{Code: code, Language: language})
+	return l.execute(executeRequest{Code: code, Language: language})
 }
 
 // want checks the text of the main result.
-func (l *lab) want(language, code, text string) {
+func (l *kernelFixture) want(language, code, text string) {
 	l.t.Helper()
 	if o := l.run(language, code); o.text != text || o.end != "end_of_execution" {
 		l.t.Errorf("%s %q gives %q, want %q (stdout %q, stderr %q, error %v, %s)", language, code, o.text, text, o.out, o.err, o.failure, o.end)
@@ -164,7 +164,7 @@ func (l *lab) want(language, code, text string) {
 }
 
 func TestInterpreterPython(t *testing.T) {
-	l := newLab(t, "python3")
+	l := newKernelFixture(t, "python3")
 	if o := l.run("", "print(1); x = 'é😀'; x"); o.text != "é😀" || o.out != "1\n" || o.count != 1 || o.end != "end_of_execution" {
 		t.Errorf("got %+v", o)
 	}
@@ -219,25 +219,25 @@ func TestInterpreterEnvironment(t *testing.T) {
 	} {
 		t.Run(language, func(t *testing.T) {
 			program := map[string]string{"python": "python3", "js": "node", "bash": "bash"}[language]
-			l := newLab(t, program)
-			want := func(a ask, text string) {
+			l := newKernelFixture(t, program)
+			want := func(a executeRequest, text string) {
 				t.Helper()
 				a.Code, a.Language = code, language
 				if o := l.execute(a); o.text+o.out != text {
 					t.Errorf("got %q, want %q (%v)", o.text+o.out, text, o.failure)
 				}
 			}
-			want(ask{}, "yes|-|-")
-			want(ask{Env: map[string]string{"OWN": "a 'b'", "SANDBOX": "over"}}, "over|a 'b'|-")
-			want(ask{}, "yes|-|-")
+			want(executeRequest{}, "yes|-|-")
+			want(executeRequest{Env: map[string]string{"OWN": "a 'b'", "SANDBOX": "over"}}, "over|a 'b'|-")
+			want(executeRequest{}, "yes|-|-")
 			l.setup(map[string]string{"NEW": "1"})
-			want(ask{}, "-|-|1")
+			want(executeRequest{}, "-|-|1")
 		})
 	}
 }
 
 func TestInterpreterJavaScript(t *testing.T) {
-	l := newLab(t, "node")
+	l := newKernelFixture(t, "node")
 	l.want("js", "const x = {a: [1, 'é']}; x", "{ a: [ 1, 'é' ] }")
 	l.want("js", "const x = 2; let y = x; class C {}; x + y", "4")
 	l.want("javascript", "let y = 5; class C { v = 1 }; await Promise.resolve(y + new C().v)", "6")
@@ -278,7 +278,7 @@ func TestInterpreterJavaScript(t *testing.T) {
 }
 
 func TestInterpreterTypeScript(t *testing.T) {
-	l := newLab(t, "deno")
+	l := newKernelFixture(t, "deno")
 	l.want("ts", "enum A { B = 4 }; interface I { v: number }; const z: I = { v: A.B }; z.v", "4")
 	l.want("ts", "const z: string = 'again'; z as unknown", "again")
 	l.want("ts", "import type { X } from './none.ts'; import { type Y, basename } from 'node:path'; basename('/a/b')", "b")
@@ -290,7 +290,7 @@ func TestInterpreterTypeScript(t *testing.T) {
 }
 
 func TestInterpreterBash(t *testing.T) {
-	l := newLab(t, "bash")
+	l := newKernelFixture(t, "bash")
 	if o := l.run("bash", "cd /tmp; x=5; f() { echo f$x; }; declare -i n=2"); o.failure != nil || o.out+o.err != "" {
 		t.Errorf("got %+v", o)
 	}
@@ -315,7 +315,7 @@ func TestInterpreterBash(t *testing.T) {
 }
 
 func TestInterpreterContexts(t *testing.T) {
-	l := newLab(t, "python3")
+	l := newKernelFixture(t, "python3")
 	list := func() (all []map[string]string) {
 		t.Helper()
 		if status, body := l.call("GET", "contexts", ""); status != 200 || json.Unmarshal([]byte(body), &all) != nil {
@@ -335,7 +335,7 @@ func TestInterpreterContexts(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &c); err != nil || status != 200 || c["cwd"] != "/sub" || c["language"] != "python" {
 		t.Fatalf("create: %d %s", status, body)
 	}
-	in := func(code string) outcome { return l.execute(ask{Code: code, Context: c["id"]}) }
+	in := func(code string) outcome { return l.execute(executeRequest{Code: code, Context: c["id"]}) }
 	if o := in("a = 1; import os; os.getcwd()"); o.text != dir {
 		t.Errorf("it is in %q, not %q", o.text, dir)
 	}
@@ -368,8 +368,8 @@ func TestInterpreterContexts(t *testing.T) {
 		{"POST", "execute", `{"code": "1", "context_id": "x", "language": "python"}`, 400, "Only one of"},
 		{"POST", "execute", `{"code": "1", "language": "cobol"}`, 400, "no kernel"},
 		{"POST", "execute", `{"code": "1", "env_vars": {"A=B": "x"}}`, 400, "cannot be set"},
-		{"POST", "execute", `{"code": 1}`, 400, "makes no sense"},
-		{"POST", "execute", strings.Repeat(" ", 17<<20), 400, "over"},
+		{"POST", "execute", `{"code": 1}`, 400, "not valid"},
+		{"POST", "execute", strings.Repeat(" ", 17<<20), 400, "larger than"},
 		{"POST", "contexts", `{"cwd": "/no/such"}`, 400, "does not exist"},
 		{"POST", "contexts", `{"language": "r"}`, 400, "no kernel"},
 		{"GET", "health", "", 200, "OK"},
@@ -381,12 +381,12 @@ func TestInterpreterContexts(t *testing.T) {
 	}
 }
 
-// leave begins an execution and leaves once it has printed.
-func (l *lab) leave(language, code string) {
+// interrupt begins an execution and closes the request once it has printed.
+func (l *kernelFixture) interrupt(language, code string) {
 	l.t.Helper()
 	ctx, cancel := context.WithCancel(l.t.Context())
 	defer cancel()
-	b, err := json.Marshal(ask{Code: code, Language: language})
+	b, err := json.Marshal(executeRequest{Code: code, Language: language})
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -423,9 +423,9 @@ func TestInterpreterInterrupt(t *testing.T) {
 		{"bash loop", "bash", "bash", "v=1", "echo 1; while :; do :; done", "echo -n $v", "1"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			l := newLab(t, x.program)
+			l := newKernelFixture(t, x.program)
 			l.run(x.language, x.before)
-			l.leave(x.language, x.code)
+			l.interrupt(x.language, x.code)
 			if o := l.run(x.language, x.after); o.text+o.out != x.want || o.end != "end_of_execution" {
 				t.Errorf("after the interrupt: %+v", o)
 			}
@@ -434,7 +434,7 @@ func TestInterpreterInterrupt(t *testing.T) {
 }
 
 func TestInterpreterCrash(t *testing.T) {
-	l := newLab(t, "python3")
+	l := newKernelFixture(t, "python3")
 	l.run("python", "a = 1")
 	o := l.run("python", "import os; print('last words', flush=True); os._exit(3)")
 	if o.out != "last words\n" || o.failure["name"] != "KernelDied" || o.end != "unexpected_end_of_execution" {
@@ -446,7 +446,7 @@ func TestInterpreterCrash(t *testing.T) {
 	if o := l.run("python", "a"); o.failure["name"] != "NameError" || o.count != 1 {
 		t.Errorf("the fresh kernel: %+v", o)
 	}
-	// A copy of the kernel must not take its commands.
+	// A fork of the kernel must not receive its commands.
 	if o := l.run("python", "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\n'mine'"); o.text != "mine" {
 		t.Errorf("fork: %+v", o)
 	}
@@ -454,7 +454,7 @@ func TestInterpreterCrash(t *testing.T) {
 }
 
 func TestInterpreterQueue(t *testing.T) {
-	l := newLab(t, "python3")
+	l := newKernelFixture(t, "python3")
 	l.run("python", "order = []")
 	var wg sync.WaitGroup
 	for range 4 {
@@ -465,7 +465,7 @@ func TestInterpreterQueue(t *testing.T) {
 }
 
 func TestInterpreterRestartWhileItRuns(t *testing.T) {
-	l := newLab(t, "python3")
+	l := newKernelFixture(t, "python3")
 	for _, x := range []struct {
 		method, path string
 		status       int // of an execution after it
@@ -478,7 +478,7 @@ func TestInterpreterRestartWhileItRuns(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, code := range []string{"import time; print(1, flush=True); time.sleep(1000)", "2"} {
 			wg.Go(func() {
-				o := l.execute(ask{Code: code, Context: c["id"]})
+				o := l.execute(executeRequest{Code: code, Context: c["id"]})
 				if code == "2" && x.path != "" {
 					if o.text != "2" {
 						t.Errorf("the execution that waited: %+v", o)
@@ -501,17 +501,17 @@ func TestInterpreterRestartWhileItRuns(t *testing.T) {
 }
 
 func TestInterpreterChildLivesOn(t *testing.T) {
-	l := newLab(t, "python3")
+	l := newKernelFixture(t, "python3")
 	l.want("python", "import subprocess; p = subprocess.Popen(['sh', '-c', 'while :; do echo noise; sleep 0.02; done']); p.poll() is None", "True")
 	time.Sleep(100 * time.Millisecond)
 	l.want("python", "p.poll() is None", "True")
-	l.leave("python", "print(1)\nimport time; time.sleep(1000)")
+	l.interrupt("python", "print(1)\nimport time; time.sleep(1000)")
 	l.want("python", "p.poll() is None", "True")
 	l.want("python", "p.kill(); p.wait()", "-9")
 }
 
 func TestPrepareKernels(t *testing.T) {
-	l := newLab(t, "python3", "bash")
+	l := newKernelFixture(t, "python3", "bash")
 	resp := l.raw("POST", wire.Prefix+"kernels", "application/json", strings.NewReader(`{"languages": ["python", "bash"]}`), nil)
 	if resp.StatusCode != 204 {
 		t.Fatalf("status %d", resp.StatusCode)
@@ -521,7 +521,7 @@ func TestPrepareKernels(t *testing.T) {
 	if resp := l.raw("POST", wire.Prefix+"kernels", "application/json", strings.NewReader(`{"languages": ["cobol"]}`), nil); resp.StatusCode != 400 {
 		t.Errorf("an unknown language: status %d", resp.StatusCode)
 	}
-	// What a process of the dialect is has nothing to do with kernels.
+	// Kernels are not among the processes of the E2B API.
 	status, out := l.unary("process.Process/List", "{}")
 	if processes, _ := out["processes"].([]any); status != 200 || len(processes) != 0 {
 		t.Errorf("processes: %d %v", status, out)

@@ -1,10 +1,10 @@
-// Preloaded into a node that waits for its program. Nothing of it is left
-// when the program starts.
+// Preloaded into a node that waits for its program. It leaves no trace when the
+// program starts.
 'use strict';
 {
   const fs = require('fs');
   const here = __dirname;
-  // What nearly every program uses and node otherwise loads when it does.
+  // Nearly every program uses these, and node loads them lazily.
   process.stdout;
   process.stderr;
   require('util').format('%s %o', 'a', { b: [1] });
@@ -23,12 +23,12 @@
   if (process.env.ENGI_NODE_OPTIONS === undefined) delete process.env.NODE_OPTIONS;
   else process.env.NODE_OPTIONS = process.env.ENGI_NODE_OPTIONS;
   delete process.env.ENGI_NODE_OPTIONS;
-  delete process.env.ENGI_HOOK;
+  delete process.env.ENGI_PRELOAD;
   delete require.cache[__filename];
-  // After its last event node takes its heap apart piece by piece, which takes
-  // longer than most programs. process.exit does not; so a program that comes
-  // to its end with code 0 ends that way, as the last listener of all. What
-  // ends otherwise (node may have something to say about it) ends as ever.
+  // At its end node frees its heap piece by piece, which takes longer than most
+  // programs run. process.reallyExit does not, so a program that ends with code
+  // 0 ends that way, by the last of its exit listeners. Any other end, for which
+  // node may print something, is left to node.
   if (process.env.NODE_OPTIONS === undefined && process.execArgv.length === 0) {
     const last = (code) => {
       if (code === 0 && !process.exitCode && process.listeners('exit').at(-1) === last) process.reallyExit(0);

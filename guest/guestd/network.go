@@ -18,59 +18,60 @@ import (
 const (
 	resolvPath = "/etc/resolv.conf"
 	hostsPath  = "/etc/hosts"
-	// trustDir has what cannot be where it belongs.
+	// trustDir holds certificates whose proper place is read-only.
 	trustDir = "/run/engi-trust"
 
-	maxSystemFile = 8 << 20 // of the files of a sandbox that are changed here
+	maxSystemFile = 8 << 20 // size of a file of the sandbox that is changed here
 
-	// Around what was added to a file, to take it out again.
+	// Markers around what was added to a file, to find and remove it again.
 	trustBegin = "# engi: the authority of this sandbox's network\n"
 	trustEnd   = "# engi: end\n"
 )
 
-func checkWiring(w *wire.NetworkSetup) error {
+func checkNetwork(w *wire.NetworkSetup) error {
 	if w.Resolver != "" {
 		if _, err := netip.ParseAddr(w.Resolver); err != nil {
-			return engi.Errorf(engi.Invalid, "the resolver %.40q is no address", w.Resolver)
+			return engi.Errorf(engi.Invalid, "the resolver %.40q is not an address", w.Resolver)
 		}
 	}
 	if len(w.Search) > 253 || strings.ContainsFunc(w.Search, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
-		return engi.Errorf(engi.Invalid, "%.80q is no domain", w.Search)
+		return engi.Errorf(engi.Invalid, "%.80q is not a domain", w.Search)
 	}
 	if len(w.Authority) > wire.MaxAuthority || bytes.Contains(w.Authority, []byte("#")) {
-		return engi.Errorf(engi.Invalid, "the authority is no certificate")
+		return engi.Errorf(engi.Invalid, "the authority is not a certificate")
 	}
 	return wire.CheckEnv(w.Env)
 }
 
-// rewire changes the files of the sandbox from one wiring to the next, and
-// returns the variables that programs get. What programs have made of those
-// files stays, unless the two wirings differ.
-func (s *Server) rewire(old, next *wire.NetworkSetup, moved map[string]string) (env map[string]string, _ map[string]string, err error) {
-	defer engi.Annotate(&err, "wire the sandbox")
+// applyNetwork changes the files of the sandbox from one network setup to the
+// next, and returns the variables for programs, and where certificates were put
+// whose proper place is read-only. Files that both setups agree on are left
+// alone, since programs may have changed them.
+func (s *Server) applyNetwork(old, next *wire.NetworkSetup, relocated map[string]string) (env map[string]string, _ map[string]string, err error) {
+	defer engi.Annotate(&err, "set up the network")
 	if old == nil {
 		old = &wire.NetworkSetup{}
 	}
 	if old.Resolver != next.Resolver || old.Search != next.Search {
-		if err := s.writeSystem(resolvPath, resolvConf(next)); err != nil {
+		if err := s.writeSystemFile(resolvPath, resolvConf(next)); err != nil {
 			return nil, nil, err
 		}
-		if err := s.nameLocalhost(); err != nil {
+		if err := s.ensureLocalhost(); err != nil {
 			return nil, nil, err
 		}
 	}
 	if !bytes.Equal(old.Authority, next.Authority) {
-		if moved, err = s.trust(next.Authority); err != nil {
+		if relocated, err = s.installAuthority(next.Authority); err != nil {
 			return nil, nil, err
 		}
 	}
 	env = maps.Clone(next.Env)
 	for k, v := range env {
-		if to := moved[v]; to != "" {
+		if to := relocated[v]; to != "" {
 			env[k] = to
 		}
 	}
-	return env, moved, nil
+	return env, relocated, nil
 }
 
 func resolvConf(w *wire.NetworkSetup) []byte {
@@ -84,9 +85,9 @@ func resolvConf(w *wire.NetworkSetup) []byte {
 	return b.Bytes()
 }
 
-// nameLocalhost makes sure that the host's own names need no resolver.
-func (s *Server) nameLocalhost() error {
-	have, err := s.readSystem(hostsPath)
+// ensureLocalhost makes sure that the sandbox's own names need no resolver.
+func (s *Server) ensureLocalhost() error {
+	have, err := s.readSystemFile(hostsPath)
 	if err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ func (s *Server) nameLocalhost() error {
 	if !names["localhost"] {
 		add += "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 	}
-	if own, err := os.Hostname(); err == nil && own != "" && !s.o.Twin && !names[own] {
+	if own, err := os.Hostname(); err == nil && own != "" && !s.o.InProcess && !names[own] {
 		add += "127.0.1.1\t" + own + "\n"
 	}
 	if add == "" {
@@ -112,13 +113,13 @@ func (s *Server) nameLocalhost() error {
 	if len(have) > 0 && have[len(have)-1] != '\n' {
 		add = "\n" + add
 	}
-	return s.writeSystem(hostsPath, append(have, add...))
+	return s.writeSystemFile(hostsPath, append(have, add...))
 }
 
-// trust makes programs trust an authority, in place of the one before. Files
-// that cannot be written are elsewhere: moved tells.
-func (s *Server) trust(authority []byte) (moved map[string]string, err error) {
-	bundle, err := s.readSystem(wire.BundlePath)
+// installAuthority makes programs trust an authority instead of the one before.
+// relocated maps paths that are read-only to those that were written instead.
+func (s *Server) installAuthority(authority []byte) (relocated map[string]string, err error) {
+	bundle, err := s.readSystemFile(wire.BundlePath)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +135,7 @@ func (s *Server) trust(authority []byte) (moved map[string]string, err error) {
 		bundle = append(bundle, bytes.TrimRight(authority, "\n")...)
 		bundle = append(bundle, "\n"+trustEnd...)
 	}
-	moved = map[string]string{}
+	relocated = map[string]string{}
 	for _, f := range []struct {
 		path string
 		data []byte
@@ -143,20 +144,20 @@ func (s *Server) trust(authority []byte) (moved map[string]string, err error) {
 			os.Remove(s.path(f.path))
 			continue
 		}
-		if s.writeSystem(f.path, f.data) == nil {
+		if s.writeSystemFile(f.path, f.data) == nil {
 			continue
 		}
 		to := path.Join(trustDir, path.Base(f.path))
-		if err := s.writeSystem(to, f.data); err != nil {
+		if err := s.writeSystemFile(to, f.data); err != nil {
 			return nil, err
 		}
-		moved[f.path] = s.path(to)
+		relocated[f.path] = s.path(to)
 	}
-	return moved, nil
+	return relocated, nil
 }
 
-// readSystem returns a file of the sandbox, nothing if it is not there.
-func (s *Server) readSystem(name string) ([]byte, error) {
+// readSystemFile returns a file of the sandbox, nothing if it does not exist.
+func (s *Server) readSystemFile(name string) ([]byte, error) {
 	f, err := tree.OpenRegular(s.path(name))
 	if err != nil {
 		return nil, nil
@@ -164,15 +165,15 @@ func (s *Server) readSystem(name string) ([]byte, error) {
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxSystemFile+1))
 	if err != nil || len(data) > maxSystemFile {
-		return nil, engi.Errorf(engi.Invalid, "%s cannot be read, or is too large", name)
+		return nil, engi.Errorf(engi.Invalid, "%s cannot be read or is too large", name)
 	}
 	return data, nil
 }
 
-func (s *Server) writeSystem(name string, data []byte) error {
+func (s *Server) writeSystemFile(name string, data []byte) error {
 	owner := tree.Owner{}
-	if s.o.Twin {
-		owner = tree.Nobody
+	if s.o.InProcess {
+		owner = tree.KeepOwner
 	}
 	_, err := tree.Write(s.path(name), bytes.NewReader(data), 0o644, owner, func() string { return "" })
 	return err

@@ -1,10 +1,10 @@
-// Package tree touches the sandbox's files: it writes inputs and collects
-// artifacts without following links, replaces files atomically, lists,
-// watches, packs and unpacks. Programs may change every name and file under
-// its hands; it may then give a stale answer or an error, never leave the
-// directory it was told to work in.
+// Package tree works on the files of a sandbox: it writes inputs and collects
+// artifacts without following links, replaces files atomically, and lists,
+// watches, packs and unpacks directories. Programs may change files and names at
+// the same time. That may cause errors or stale results, but never lets it leave
+// the directory it works in.
 //
-// Paths it takes from messages have passed package wire's checks.
+// Callers check paths from messages with package wire.
 package tree
 
 import (
@@ -19,13 +19,13 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// An Owner is who files belong to. Negative numbers leave them alone.
+// An Owner is the owner of new files. Negative IDs mean this program's own.
 type Owner struct{ UID, GID int }
 
-// Nobody leaves owners as they come.
-var Nobody = Owner{-1, -1}
+// KeepOwner does not change owners.
+var KeepOwner = Owner{-1, -1}
 
-// A Stamp tells whether a file is still what it was.
+// A Stamp changes when a file does.
 type Stamp struct {
 	ino          uint64
 	size         int64
@@ -34,11 +34,11 @@ type Stamp struct {
 
 func stamp(st *unix.Stat_t) Stamp { return Stamp{st.Ino, st.Size, st.Mtim, st.Ctim} }
 
-// Changed is when the file's inode last changed, by the file system's clock,
-// which may go in coarser steps than the program's.
+// Changed returns the time of the inode's last change, by the file system's
+// clock, which may be coarser than the program's.
 func (s Stamp) Changed() time.Time { return time.Unix(s.ctime.Unix()) }
 
-// A Dir is an open directory that paths are relative to.
+// A Dir is an open directory. Paths are relative to it.
 type Dir struct{ fd int }
 
 // OpenDir opens the directory at an absolute path.
@@ -47,7 +47,7 @@ func OpenDir(path string) (*Dir, error) {
 		return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
-		return nil, classify(err, "open", path)
+		return nil, Classify(err, "open", path)
 	}
 	return &Dir{fd}, nil
 }
@@ -55,8 +55,8 @@ func OpenDir(path string) (*Dir, error) {
 // Close closes the directory.
 func (d *Dir) Close() error { return unix.Close(d.fd) }
 
-// Create writes a regular file of size bytes from r at rel, making parents.
-// A link on the way is refused.
+// Create writes a regular file of size bytes from r at rel, and creates its
+// parents. It refuses to follow links.
 func (d *Dir) Create(rel string, perm uint32, o Owner, r io.Reader, size int64) (Stamp, error) {
 	parent, name, err := d.parent(rel, o)
 	if err != nil {
@@ -73,43 +73,43 @@ func (d *Dir) Create(rel string, perm uint32, o Owner, r io.Reader, size int64) 
 		fd, err = retry(func() (int, error) { return unix.Openat(parent, name, flags|unix.O_TRUNC, perm) })
 	}
 	if err != nil {
-		return Stamp{}, classify(err, "create", rel)
+		return Stamp{}, Classify(err, "create", rel)
 	}
 	f := os.NewFile(uintptr(fd), rel)
 	defer f.Close()
 	var st unix.Stat_t
 	if !fresh {
 		if err := unix.Fstat(fd, &st); err != nil {
-			return Stamp{}, classify(err, "create", rel)
+			return Stamp{}, Classify(err, "create", rel)
 		}
 		if st.Mode&unix.S_IFMT != unix.S_IFREG {
-			return Stamp{}, engi.Errorf(engi.Conflict, "create %s: something else than a file is there", rel)
+			return Stamp{}, engi.Errorf(engi.Conflict, "create %s: it exists and is not a file", rel)
 		}
 	}
 	if n, err := io.CopyN(f, r, size); err != nil {
 		if errno, ok := err.(*os.PathError); ok {
-			return Stamp{}, classify(errno.Err, "write", rel)
+			return Stamp{}, Classify(errno.Err, "write", rel)
 		}
-		return Stamp{}, engi.Errorf(engi.Invalid, "write %s: %d of %d bytes came: %v", rel, n, size, err)
+		return Stamp{}, engi.Errorf(engi.Invalid, "write %s: got %d of %d bytes: %v", rel, n, size, err)
 	}
-	if !fresh && st.Mode&0o777 != perm || perm&0o022 != 0 { // the umask takes the latter bits
+	if !fresh && st.Mode&0o777 != perm || perm&0o022 != 0 { // the umask clears the latter bits
 		if err := unix.Fchmod(fd, perm); err != nil {
-			return Stamp{}, classify(err, "set mode of", rel)
+			return Stamp{}, Classify(err, "set mode of", rel)
 		}
 	}
 	if o.UID >= 0 && (fresh || int(st.Uid) != o.UID || int(st.Gid) != o.GID) {
 		if err := unix.Fchown(fd, o.UID, o.GID); err != nil {
-			return Stamp{}, classify(err, "give away", rel)
+			return Stamp{}, Classify(err, "give away", rel)
 		}
 	}
 	if err := unix.Fstat(fd, &st); err != nil {
-		return Stamp{}, classify(err, "create", rel)
+		return Stamp{}, Classify(err, "create", rel)
 	}
 	return stamp(&st), nil
 }
 
-// parent opens the directory rel's last name is in, making what is missing.
-// It is d itself for a name without slashes.
+// parent opens the parent directory of rel, and creates what is missing. For a
+// name without slashes it returns the descriptor of d, not to be closed.
 func (d *Dir) parent(rel string, o Owner) (fd int, name string, err error) {
 	fd = d.fd
 	for {
@@ -132,23 +132,23 @@ func openStep(fd int, name string, o Owner) (int, error) {
 	next, err := openDirAt(fd, name)
 	if err == unix.ENOENT {
 		if err := unix.Mkdirat(fd, name, 0o755); err != nil && err != unix.EEXIST {
-			return -1, classify(err, "make directory", name)
+			return -1, Classify(err, "make directory", name)
 		}
 		if o.UID >= 0 {
 			if err := unix.Fchownat(fd, name, o.UID, o.GID, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-				return -1, classify(err, "give away", name)
+				return -1, Classify(err, "give away", name)
 			}
 		}
 		next, err = openDirAt(fd, name)
 	}
 	if err != nil {
-		return -1, classify(err, "enter", name)
+		return -1, Classify(err, "enter", name)
 	}
 	return next, nil
 }
 
-// openDirAt opens a directory, never through a link. It does not ask for
-// O_DIRECTORY: with it, gVisor follows a final link in spite of O_NOFOLLOW.
+// openDirAt opens a directory without following a link. It does not use
+// O_DIRECTORY, with which gVisor follows a final link in spite of O_NOFOLLOW.
 func openDirAt(fd int, name string) (int, error) {
 	next, err := retry(func() (int, error) {
 		return unix.Openat(fd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -177,8 +177,11 @@ func retry(f func() (int, error)) (int, error) {
 	}
 }
 
-// classify turns the kernel's word into ours.
-func classify(err error, act, path string) error {
+// Classify gives an error of package os or syscall its kind.
+func Classify(err error, act, path string) error {
+	if err == nil {
+		return nil
+	}
 	if pe, ok := err.(*os.PathError); ok {
 		err = pe.Err
 	}
@@ -204,20 +207,12 @@ func classify(err error, act, path string) error {
 	case unix.EINVAL, unix.ENAMETOOLONG, unix.ENXIO:
 		kind = engi.Invalid
 	case unix.ELOOP:
-		return engi.Errorf(engi.Invalid, "%s %s: a symbolic link is in the way", act, path)
+		return engi.Errorf(engi.Invalid, "%s %s: the path contains a symbolic link", act, path)
 	}
 	return engi.Errorf(kind, "%s %s: %v", act, path, errno)
 }
 
-// Classify gives an error of package os or syscall its kind.
-func Classify(err error, act, path string) error {
-	if err == nil {
-		return nil
-	}
-	return classify(err, act, path)
-}
-
-// MakeDirAll makes a directory and its parents; what it makes belongs to o.
+// MakeDirAll creates a directory and its parents, which belong to o.
 func MakeDirAll(path string, o Owner) error {
 	if fi, err := os.Stat(path); err == nil {
 		if fi.IsDir() {
@@ -231,28 +226,28 @@ func MakeDirAll(path string, o Owner) error {
 		}
 	}
 	if err := os.Mkdir(path, 0o755); err != nil && !os.IsExist(err) {
-		return classify(err, "make directory", path)
+		return Classify(err, "make directory", path)
 	}
 	if o.UID >= 0 {
 		if err := os.Lchown(path, o.UID, o.GID); err != nil {
-			return classify(err, "give away", path)
+			return Classify(err, "give away", path)
 		}
 	}
 	return nil
 }
 
-// OpenRegular opens a regular file for reading, never waiting for a pipe.
+// OpenRegular opens a regular file for reading. It does not block on pipes.
 func OpenRegular(path string) (*os.File, error) {
 	fd, err := retry(func() (int, error) {
 		return unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
-		return nil, classify(err, "open", path)
+		return nil, Classify(err, "open", path)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		unix.Close(fd)
-		return nil, classify(err, "open", path)
+		return nil, Classify(err, "open", path)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		unix.Close(fd)

@@ -9,28 +9,29 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// wired returns a server whose files are below root, and what wires it.
-func wired(t *testing.T) (s *Server, root string, put func(*wire.NetworkSetup)) {
+// newNetworkFixture returns a server with its root, and a function that applies a
+// network setup.
+func newNetworkFixture(t *testing.T) (s *Server, root string, put func(*wire.NetworkSetup)) {
 	t.Helper()
 	root = t.TempDir()
-	s = New(Options{Root: root, Token: "t", Twin: true})
+	s = New(Options{Root: root, Token: "t", InProcess: true})
 	t.Cleanup(func() { s.Close() })
 	return s, root, func(w *wire.NetworkSetup) {
 		t.Helper()
-		in := later(s.account().said, wire.Setup{Wiring: w})
-		if err := checkWiring(w); err != nil {
+		in := mergeSetup(s.settings().requested, wire.Setup{Wiring: w})
+		if err := checkNetwork(w); err != nil {
 			t.Fatal(err)
 		}
-		a, err := s.newAccount(in, s.account())
+		a, err := s.newSettings(in, s.settings())
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.setup = a
+		s.current = a
 	}
 }
 
-func TestWiring(t *testing.T) {
-	s, root, put := wired(t)
+func TestNetworkSetup(t *testing.T) {
+	s, root, put := newNetworkFixture(t)
 	write := func(name, text string) {
 		t.Helper()
 		name = filepath.Join(root, name)
@@ -61,39 +62,38 @@ func TestWiring(t *testing.T) {
 	want(hostsPath, "127.0.0.1 localhost")
 	want(wire.AuthorityPath, "PEM one\n")
 	want(wire.BundlePath, system+"\n"+trustBegin+"PEM one\n"+trustEnd)
-	if env := s.account().env; env["KEY"] != "placeholder" || env["SSL_CERT_FILE"] != wire.BundlePath {
+	if env := s.settings().env; env["KEY"] != "placeholder" || env["SSL_CERT_FILE"] != wire.BundlePath {
 		t.Errorf("the environment is %v", env)
 	}
 
-	// The same again leaves alone what somebody changed meanwhile.
+	// The same setup again leaves files alone that have changed.
 	write(resolvPath, "nameserver 9.9.9.9\n")
 	put(&one)
 	want(resolvPath, "nameserver 9.9.9.9\n")
 
-	// Another authority takes the place of the first: a copy of a sandbox has
-	// its own.
+	// Another authority replaces the first, as in a fork of a sandbox.
 	two := one
 	two.Authority, two.Env = []byte("PEM two"), map[string]string{"OTHER": "x", "PATH": "/evil"}
 	put(&two)
 	want(wire.BundlePath, system+"\n"+trustBegin+"PEM two\n"+trustEnd)
-	if env := s.account().env; env["KEY"] != "" || env["OTHER"] != "x" || env["PATH"] != defaultPath {
+	if env := s.settings().env; env["KEY"] != "" || env["OTHER"] != "x" || env["PATH"] != defaultPath {
 		t.Errorf("the environment is %v", env)
 	}
 
-	// And none takes everything back.
+	// No authority removes it.
 	put(&wire.NetworkSetup{})
 	want(resolvPath, "")
 	want(wire.BundlePath, system+"\n")
 	want(wire.AuthorityPath, "")
-	if env := s.account().env; env["OTHER"] != "" {
+	if env := s.settings().env; env["OTHER"] != "" {
 		t.Errorf("the environment is %v", env)
 	}
 }
 
-// TestWiringReadOnly puts certificates elsewhere where their place cannot be
-// written.
-func TestWiringReadOnly(t *testing.T) {
-	s, root, put := wired(t)
+// TestNetworkSetupOnReadOnlyFiles expects certificates elsewhere if their proper
+// place is read-only.
+func TestNetworkSetupOnReadOnlyFiles(t *testing.T) {
+	s, root, put := newNetworkFixture(t)
 	for _, dir := range []string{"etc/ssl", "usr/local/share"} { // files where directories must be: nobody writes below
 		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(dir)), 0o755); err != nil {
 			t.Fatal(err)
@@ -103,7 +103,7 @@ func TestWiringReadOnly(t *testing.T) {
 		}
 	}
 	put(&wire.NetworkSetup{Authority: []byte("PEM"), Env: map[string]string{"SSL_CERT_FILE": wire.BundlePath, "DENO_CERT": wire.AuthorityPath, "X": "y"}})
-	env := s.account().env
+	env := s.settings().env
 	for _, name := range []string{"SSL_CERT_FILE", "DENO_CERT"} {
 		raw, err := os.ReadFile(env[name])
 		if err != nil || !strings.Contains(string(raw), "PEM") || !strings.Contains(env[name], trustDir) {
@@ -114,12 +114,12 @@ func TestWiringReadOnly(t *testing.T) {
 		t.Errorf("the environment is %v", env)
 	}
 	put(&wire.NetworkSetup{Authority: []byte("PEM"), Env: map[string]string{"SSL_CERT_FILE": wire.BundlePath}})
-	if got := s.account().env["SSL_CERT_FILE"]; !strings.Contains(got, trustDir) {
+	if got := s.settings().env["SSL_CERT_FILE"]; !strings.Contains(got, trustDir) {
 		t.Errorf("told again it is %s", got)
 	}
 }
 
-func TestWiringRefusesNonsense(t *testing.T) {
+func TestNetworkSetupRefusesNonsense(t *testing.T) {
 	for name, w := range map[string]wire.NetworkSetup{
 		"resolver":  {Resolver: "1.1.1.1\nnameserver 2.2.2.2"},
 		"search":    {Search: "a\nnameserver 2.2.2.2"},
@@ -127,28 +127,28 @@ func TestWiringRefusesNonsense(t *testing.T) {
 		"huge":      {Authority: make([]byte, wire.MaxAuthority+1)},
 		"env":       {Env: map[string]string{"A=B": "c"}},
 	} {
-		if checkWiring(&w) == nil {
+		if checkNetwork(&w) == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
 }
 
-// TestWiringKeepsWaiting tells an interpreter that waits what the network
-// brought meanwhile.
-func TestWiringKeepsWaiting(t *testing.T) {
-	s, _, _ := wired(t)
-	a, err := s.newAccount(wire.Setup{Env: map[string]string{"A": "1"}}, s.account())
+// TestNetworkSetupKeepsWarmInterpreter expects that a waiting interpreter gets the
+// variables of a later network setup.
+func TestNetworkSetupKeepsWarmInterpreter(t *testing.T) {
+	s, _, _ := newNetworkFixture(t)
+	a, err := s.newSettings(wire.Setup{Env: map[string]string{"A": "1"}}, s.settings())
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := s.newAccount(later(a.said, wire.Setup{Wiring: &wire.NetworkSetup{Env: map[string]string{"A": "2", "B": "3"}}}), a)
+	b, err := s.newSettings(mergeSetup(a.requested, wire.Setup{Wiring: &wire.NetworkSetup{Env: map[string]string{"A": "2", "B": "3"}}}), a)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !sameStart(a, b) {
-		t.Errorf("the interpreter would be started again: %v and %v", a.own(), b.own())
+	if !startsAlike(a, b) {
+		t.Errorf("the interpreter would be started again: %v and %v", a.ownEnv(), b.ownEnv())
 	}
-	if b.env["A"] != "1" || b.env["B"] != "3" || len(b.wired) != 1 {
-		t.Errorf("the environment is %v, wired %v", b.env, b.wired)
+	if b.env["A"] != "1" || b.env["B"] != "3" || len(b.networkEnv) != 1 {
+		t.Errorf("the environment is %v, wired %v", b.env, b.networkEnv)
 	}
 }

@@ -1,5 +1,5 @@
-# Runs as sitecustomize in every Python that engi starts. It leaves no trace
-# for the program: not in sys.path, sys.modules, sys.path_hooks or os.environ.
+# Runs as sitecustomize in every Python that engi starts. It leaves no trace in
+# sys.path, sys.modules, sys.path_hooks or os.environ.
 def _engi():
     import os, sys
     here = os.path.dirname(__file__)
@@ -9,17 +9,17 @@ def _engi():
         while here in sys.path:
             sys.path.remove(here)
         sys.path_importer_cache.pop(here, None)
-        env.pop("ENGI_HOOK", None)
+        env.pop("ENGI_PRELOAD", None)
         path = env.pop("ENGI_PYTHONPATH", None)
         if path is None:
             env.pop("PYTHONPATH", None)
         else:
             env["PYTHONPATH"] = path
 
-    waits = env.get("ENGI_HOOK") == "wait"
+    waits = env.get("ENGI_PRELOAD") == "wait"
     forget()
 
-    # The template's own sitecustomize, which this one was found instead of.
+    # Import the template's own sitecustomize, which this one shadows.
     ours = sys.modules.pop("sitecustomize", None)
     try:
         import sitecustomize
@@ -30,11 +30,10 @@ def _engi():
         if ours is not None:
             sys.modules.setdefault("sitecustomize", ours)
 
-    # After site, Python asks the path hooks whether the file to run is an
-    # importable archive: the last moment before it opens the file, with
-    # everything else set up. That is where a warm interpreter waits. Ours
-    # stands in the place of the first hook, because the list must not change
-    # its length while Python goes through it.
+    # After site, with everything set up, Python asks the path hooks whether the
+    # file to run is an importable archive; then it opens the file. In between a
+    # warm interpreter waits. The hook replaces the first one, because the list
+    # must keep its length while Python iterates over it.
     first = sys.path_hooks[0]
     file = os.path.abspath(sys.argv[0])
 
@@ -57,7 +56,7 @@ def _engi():
                 data += piece
             os.close(go)
             if not data.endswith(b"\0\0"):
-                os._exit(1)  # the guest gave this interpreter up
+                os._exit(1)  # the guest has discarded this interpreter
             args, vars = data[:-2].split(b"\0\0", 1)
             sys.argv[1:] = [os.fsdecode(a) for a in args.split(b"\0")[1:]]
             if hasattr(sys, "orig_argv"):
@@ -65,13 +64,12 @@ def _engi():
             for v in vars.split(b"\0")[1:]:
                 k, _, v = v.partition(b"=")
                 os.environb[k] = v
-        # What the interpreter itself consists of never becomes garbage. Python
-        # looks through it for garbage all the same when it ends, which takes
-        # longer than a small program; only gc.get_objects and its kin can tell
-        # that it does not.
+        # The interpreter's own objects never become garbage, but Python looks
+        # through them when it ends, which takes longer than a small program.
+        # Only gc.get_objects and the like show the difference.
         import gc
         gc.freeze()
-        # Output appears line by line, as in a terminal, though it is a pipe.
+        # Print line by line, as to a terminal, although stdout is a pipe.
         if sys.stdout is not None and not env.get("PYTHONUNBUFFERED"):
             sys.stdout.reconfigure(line_buffering=True)
         return first(path)

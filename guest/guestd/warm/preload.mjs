@@ -23,5 +23,5 @@
     const i = v.indexOf("=");
     Deno.env.set(v.slice(0, i), v.slice(i + 1));
   }
-  Deno.env.delete("ENGI_HOOK");
+  Deno.env.delete("ENGI_PRELOAD");
 }
