@@ -16,7 +16,7 @@ import (
 	"github.com/engi-dev/engi/provider/gvisor/cgroup"
 )
 
-// fake makes the files of a control group file system in a directory.
+// fake creates a directory with files like those of control groups.
 func fake(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -145,7 +145,7 @@ func TestLimitV2(t *testing.T) {
 	if diff := cmp.Diff(want, got(t, root, want)); diff != "" {
 		t.Error(diff)
 	}
-	// 40 MB are in use that cannot be taken back.
+	// 40 MB are in use that cannot be reclaimed.
 	if err := g.Limit(cgroup.Limits{Memory: 30000000}); !errors.Is(err, cgroup.ErrInUse) {
 		t.Errorf("limit below what is used: %v, want ErrInUse", err)
 	}
@@ -207,7 +207,7 @@ func TestFreeze(t *testing.T) {
 	if err := tree.Group("other").Freeze(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	// Nothing in the fake ever stands still.
+	// In the fake, processes never stop.
 	if err := tree.Group("one").Freeze(time.Now().Add(10 * time.Millisecond)); err == nil {
 		t.Error("v2: a group that does not freeze was called frozen")
 	}
@@ -242,8 +242,8 @@ func TestListAndRemove(t *testing.T) {
 	}
 }
 
-// lacks skips a test that needs what is not here, or fails it where all must
-// be here.
+// lacks skips a test whose requirements are missing, or fails it if
+// ENGI_TEST_REQUIRE is set.
 func lacks(t *testing.T, what string) {
 	t.Helper()
 	if os.Getenv("ENGI_TEST_REQUIRE") != "" {
@@ -252,15 +252,15 @@ func lacks(t *testing.T, what string) {
 	t.Skip(what)
 }
 
-// TestKernel uses the real thing.
+// TestKernel uses the control groups of this host.
 func TestKernel(t *testing.T) {
 	version, missing := cgroup.Detect(cgroup.DefaultRoot)
 	if os.Geteuid() != 0 || version == cgroup.None || len(missing) > 0 {
 		lacks(t, "control groups need root and a host that has them")
 	}
 	t.Run(version.String(), func(t *testing.T) { testKernel(t, cgroup.DefaultRoot, version, true) })
-	// A host of version 1 often has an idle version 2 beside it, with which
-	// all but limits can be tested.
+	// Hosts with version 1 often have version 2 without controllers, which is
+	// enough to test everything but limits.
 	if unified := filepath.Join(cgroup.DefaultRoot, "unified"); version == cgroup.V1 {
 		if _, err := os.Stat(filepath.Join(unified, "cgroup.controllers")); err == nil {
 			t.Run("idle v2", func(t *testing.T) { testKernel(t, unified, cgroup.V2, false) })
@@ -310,7 +310,7 @@ func testKernel(t *testing.T, root string, version cgroup.Version, limits bool) 
 			t.Errorf("a frozen group worked: %s, then %s", before, after)
 		}
 	}
-	// Frozen or not, it goes.
+	// It can be removed, frozen or not.
 	if err := g.Remove(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +320,7 @@ func testKernel(t *testing.T, root string, version cgroup.Version, limits bool) 
 	}
 }
 
-// processorTime returns what the host says a process has used.
+// processorTime returns the processor time of a process.
 func processorTime(t *testing.T, pid int) string {
 	t.Helper()
 	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/schedstat")

@@ -64,7 +64,7 @@ func TestNewRefusesNonsense(t *testing.T) {
 	}
 }
 
-// TestFakeGroups opens a provider on a tree of version 2 that is only files.
+// TestFakeGroups opens a provider on a fake tree of version 2.
 func TestFakeGroups(t *testing.T) {
 	root := t.TempDir()
 	if err := os.WriteFile(filepath.Join(root, "cgroup.controllers"), []byte("cpu memory pids"), 0o644); err != nil {
@@ -74,7 +74,7 @@ func TestFakeGroups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A tree without control files cannot be used, and is not.
+	// A tree without control files is not used.
 	if p.groups != nil || len(p.NotEnforced()) == 0 {
 		t.Errorf("groups %v, not enforced %v", p.groups, p.NotEnforced())
 	}
@@ -112,15 +112,15 @@ func TestBundle(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(spec.Root, "usr"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	guest, err := p.linkable()
+	guest, err := p.guestBinary()
 	if err != nil {
 		t.Fatal(err)
 	}
 	d := p.dir(spec.ID)
-	if err := d.make(spec, guest); err != nil {
+	if err := d.create(spec, guest); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.make(spec, guest); engi.KindOf(err) != engi.Conflict {
+	if err := d.create(spec, guest); engi.KindOf(err) != engi.Conflict {
 		t.Errorf("made twice: %v, want kind conflict", err)
 	}
 	raw, err := os.ReadFile(d.path("bundle", "config.json"))
@@ -149,7 +149,7 @@ func TestBundle(t *testing.T) {
 	if mounts["/usr"].Source != "/usr" || mounts[wire.Dir].Source != d.path("chan") || mounts["/tmp"].Type != "tmpfs" {
 		t.Errorf("mounts: %v", mounts)
 	}
-	// The root has no such place: runsc would make it there.
+	// The root has no mount point, which runsc would create there.
 	place := wire.Dir + "/mnt/1"
 	if mounts[place].Source != shared || cfg.Annotations[annotMount+place] != "/data" {
 		t.Errorf("mounts: %v, annotations: %v", mounts, cfg.Annotations)
@@ -171,7 +171,7 @@ func TestBundle(t *testing.T) {
 	}
 }
 
-func TestCheck(t *testing.T) {
+func TestCheckSpec(t *testing.T) {
 	for name, spoil := range map[string]func(*provider.Spec){
 		"ID":              func(s *provider.Spec) { s.ID = "x" },
 		"no root":         func(s *provider.Spec) { s.Root = "" },
@@ -184,16 +184,16 @@ func TestCheck(t *testing.T) {
 	} {
 		spec := newTestSpec(t)
 		spoil(&spec)
-		if err := check(spec); err == nil || engi.KindOf(err) != engi.Invalid {
+		if err := checkSpec(spec); err == nil || engi.KindOf(err) != engi.Invalid {
 			t.Errorf("%s: %v, want kind invalid", name, err)
 		}
 	}
-	if err := check(newTestSpec(t)); err != nil {
+	if err := checkSpec(newTestSpec(t)); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestListen binds where the path is too long for a socket, twice.
+// TestListen binds twice to a path that is too long for a socket.
 func TestListen(t *testing.T) {
 	d := machineDir(filepath.Join(t.TempDir(), strings.Repeat("long", 30)))
 	if err := os.MkdirAll(d.path("chan"), 0o700); err != nil {
@@ -263,7 +263,7 @@ func TestConfigureAndResume(t *testing.T) {
 			t.Errorf("everybody may read the token: %v, %v", fi.Mode(), err)
 		}
 	}
-	if err := d.resume(); err != nil {
+	if err := d.writeResume(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -376,9 +376,8 @@ func TestOwner(t *testing.T) {
 	<-ended
 }
 
-// TestFoundWhatIsHalf adopts and removes what a crash in the middle of a start
-// leaves.
-func TestFoundWhatIsHalf(t *testing.T) {
+// TestFoundAfterHalfAStart adopts and removes what a crash during a start leaves.
+func TestFoundAfterHalfAStart(t *testing.T) {
 	p := newTestProvider(t, t.TempDir())
 	id := engi.NewSandboxID()
 	for _, files := range [][]string{
@@ -420,16 +419,16 @@ func TestLimitsOf(t *testing.T) {
 	}
 }
 
-func TestTail(t *testing.T) {
+func TestReadTail(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "log")
-	if got := tail(file, 10); got != "" {
+	if got := readTail(file, 10); got != "" {
 		t.Errorf("the end of nothing is %q", got)
 	}
 	if err := os.WriteFile(file, []byte("0123456789abc"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for n, want := range map[int64]string{3: "abc", 100: "0123456789abc"} {
-		if got := tail(file, n); got != want {
+		if got := readTail(file, n); got != want {
 			t.Errorf("the last %d bytes: %q, want %q", n, got, want)
 		}
 	}
@@ -455,10 +454,10 @@ func TestSave(t *testing.T) {
 	}
 }
 
-func TestLedger(t *testing.T) {
+func TestCPUTotal(t *testing.T) {
 	a, b := procRef{PID: 1, Start: 1}, procRef{PID: 2, Start: 2}
 	reborn := procRef{PID: 2, Start: 9}
-	var l ledger
+	var l cpuTotal
 	for i, step := range []struct {
 		used map[procRef]time.Duration
 		want time.Duration
@@ -470,7 +469,7 @@ func TestLedger(t *testing.T) {
 		{map[procRef]time.Duration{a: 3, reborn: 5}, 18},
 		{nil, 18},
 	} {
-		if got := l.enter(step.used); got != step.want {
+		if got := l.update(step.used); got != step.want {
 			t.Errorf("step %d: %d, want %d", i, got, step.want)
 		}
 	}
