@@ -20,22 +20,22 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A FetchPolicy says what api.fetch and the other functions that ask the
-// network may reach. The zero value reaches nothing.
+// A FetchPolicy says what api.fetch and other functions may access on the network.
+// The zero value allows nothing.
 type FetchPolicy struct {
-	Hosts   []string // names, or *.suffix; with :port for another than 80 and 443
-	Private []string // addresses and networks that names may stand for although they are not public
+	Hosts   []string // names, or *.suffix; with :port for ports other than 80 and 443
+	Private []string // addresses and networks that names may resolve to although they are not public
 }
 
 const (
-	fetchBytes     = 1 << 20 // of a response that are read
-	fetchRedirects = 5
-	fetchHeaders   = 50
+	fetchMaxBytes     = 1 << 20 // of a response
+	fetchMaxRedirects = 5
+	fetchMaxHeaders   = 50
 )
 
-// allows reports whether a URL may be asked.
+// allows reports Denied unless a URL may be fetched.
 func (p FetchPolicy) allows(u *url.URL) error {
-	if err := plain(u); err != nil {
+	if err := checkURL(u); err != nil {
 		return err
 	}
 	host, port := strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")), u.Port()
@@ -53,19 +53,19 @@ func (p FetchPolicy) allows(u *url.URL) error {
 		WithRemedy("the operator adds it to script.fetch_hosts in config.toml")
 }
 
-// plain reports Denied for URLs that are not of the web, or carry a secret.
-func plain(u *url.URL) error {
+// checkURL reports Denied for URLs that are not http or https, or have credentials.
+func checkURL(u *url.URL) error {
 	if u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
 		return engi.Errorf(engi.Denied, "scheme %.20q is not allowed", u.Scheme)
 	}
 	if u.User != nil {
-		return engi.Errorf(engi.Denied, "a URL must not carry a user")
+		return engi.Errorf(engi.Denied, "a URL must not have a user")
 	}
 	return nil
 }
 
-// special is what no public name should stand for.
-var special = func() (all []netip.Prefix) {
+// nonPublic are the networks that public names should not resolve to.
+var nonPublic = func() (all []netip.Prefix) {
 	for _, s := range []string{
 		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24",
 		"192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
@@ -76,9 +76,9 @@ var special = func() (all []netip.Prefix) {
 	return all
 }()
 
-// Client returns a client that keeps to the policy at every step: the URL
-// asked for, each redirect, and the address that each name turns out to be.
-// It reports Invalid for a policy that makes no sense.
+// Client returns a client that enforces the policy for the URL, for each redirect,
+// and for the addresses that names resolve to. It reports Invalid for a policy
+// that is not valid.
 func (p FetchPolicy) Client() (*http.Client, error) {
 	var private []netip.Prefix
 	for _, s := range p.Private {
@@ -103,8 +103,8 @@ func (p FetchPolicy) Client() (*http.Client, error) {
 			in := func(all []netip.Prefix) bool {
 				return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(addr) })
 			}
-			if in(special) && !in(private) {
-				return engi.Errorf(engi.Denied, "the name stands for %s, which is not a public address", addr)
+			if in(nonPublic) && !in(private) {
+				return engi.Errorf(engi.Denied, "the name resolves to %s, which is not a public address", addr)
 			}
 			return nil
 		},
@@ -115,34 +115,34 @@ func (p FetchPolicy) Client() (*http.Client, error) {
 			TLSHandshakeTimeout: 5 * time.Second, MaxResponseHeaderBytes: 64 << 10, ForceAttemptHTTP2: true,
 		},
 		CheckRedirect: func(r *http.Request, via []*http.Request) error {
-			if len(via) > fetchRedirects {
-				return engi.Errorf(engi.Denied, "more than %d redirects", fetchRedirects)
+			if len(via) > fetchMaxRedirects {
+				return engi.Errorf(engi.Denied, "more than %d redirects", fetchMaxRedirects)
 			}
 			return p.allows(r.URL)
 		},
 	}, nil
 }
 
-// A Wall carries requests on an owner's behalf, within a policy: package
-// gate/egress.
+// A Wall sends requests on an owner's behalf and enforces a network policy. It is
+// implemented by package gate/egress.
 type Wall interface {
 	Transport(owner engi.Owner, policy engi.NetworkPolicy) (http.RoundTripper, error)
 }
 
-// Fetch returns api.fetch, which asks for a URL: within the network policy of
-// the run's session if it has one and there is a wall to hold it, else within
-// p. With a p that allows nothing, only scripts of sessions have it.
+// Fetch returns api.fetch. With a session and a wall, the session's network policy
+// applies, otherwise p. If p allows nothing, only scripts of sessions have the
+// function.
 func Fetch(p FetchPolicy, wall Wall) (API, error) {
 	client, err := p.Client()
 	if err != nil {
 		return API{}, err
 	}
-	// through returns who asks for u in this run, or why nobody may.
-	through := func(c Call, u *url.URL) (*http.Client, error) {
+	// clientFor returns the client that may fetch u in this run.
+	clientFor := func(c Call, u *url.URL) (*http.Client, error) {
 		if c.Session == nil || wall == nil {
 			return client, p.allows(u)
 		}
-		if err := plain(u); err != nil {
+		if err := checkURL(u); err != nil {
 			return nil, err
 		}
 		transport, err := wall.Transport(c.Owner, c.Session.Network)
@@ -152,10 +152,10 @@ func Fetch(p FetchPolicy, wall Wall) (API, error) {
 		return &http.Client{
 			Transport: transport,
 			CheckRedirect: func(r *http.Request, via []*http.Request) error {
-				if len(via) > fetchRedirects {
-					return engi.Errorf(engi.Denied, "more than %d redirects", fetchRedirects)
+				if len(via) > fetchMaxRedirects {
+					return engi.Errorf(engi.Denied, "more than %d redirects", fetchMaxRedirects)
 				}
-				return plain(r.URL)
+				return checkURL(r.URL)
 			},
 		}, nil
 	}
@@ -179,7 +179,7 @@ func Fetch(p FetchPolicy, wall Wall) (API, error) {
 			Signature: "(url: string, init?: FetchInit) => Promise<FetchResponse>",
 			Types: `interface FetchInit { method?: string; headers?: Record<string, string>; body?: string }
 interface FetchResponse { ok: boolean; status: number; statusText: string; url: string; headers: Record<string, string>; body: string; truncated: boolean }`,
-			Description: "Asks for a URL on a host the operator or the session's network policy allows. The body is text, at most 1 MiB of it; JSON.parse it yourself.",
+			Description: "Fetches a URL on a host that the operator or the session's network policy allows. The body is text, at most 1 MiB; parse JSON yourself.",
 			Schema: schema(`{"type":"string"},{"type":"object","properties":{"method":{"type":"string"},` +
 				`"headers":{"type":"object","additionalProperties":{"type":"string"}},"body":{"type":"string"}}}`),
 			Session: len(p.Hosts) == 0,
@@ -192,9 +192,9 @@ interface FetchResponse { ok: boolean; status: number; statusText: string; url: 
 			}
 			u, err := url.Parse(address)
 			if err != nil {
-				return nil, engi.Errorf(engi.Invalid, "%.100q is no URL", address)
+				return nil, engi.Errorf(engi.Invalid, "%.100q is not a URL", address)
 			}
-			client, err := through(c, u)
+			client, err := clientFor(c, u)
 			if err != nil {
 				return nil, err
 			}
@@ -211,41 +211,41 @@ interface FetchResponse { ok: boolean; status: number; statusText: string; url: 
 			}
 			req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
 			if err != nil {
-				return nil, engi.Errorf(engi.Invalid, "%.100q cannot be asked", address)
+				return nil, engi.Errorf(engi.Invalid, "%.100q cannot be fetched", address)
 			}
 			for k, v := range in.Headers {
 				req.Header.Set(k, v)
 			}
 			req.Header.Del("Host")
 			if c.Session != nil && wall != nil {
-				defer client.CloseIdleConnections() // the transport is this call's
+				defer client.CloseIdleConnections() // the transport belongs to this call
 			}
 			resp, err := client.Do(req)
 			if err != nil {
-				return nil, unreachable(ctx, u.Host, err)
+				return nil, fetchError(ctx, u.Host, err)
 			}
 			defer resp.Body.Close()
-			text, err := io.ReadAll(io.LimitReader(resp.Body, fetchBytes+1))
+			text, err := io.ReadAll(io.LimitReader(resp.Body, fetchMaxBytes+1))
 			if err != nil {
-				return nil, unreachable(ctx, u.Host, err)
+				return nil, fetchError(ctx, u.Host, err)
 			}
 			out := response{
 				OK: resp.StatusCode/100 == 2, Status: resp.StatusCode, StatusText: http.StatusText(resp.StatusCode),
-				URL: resp.Request.URL.String(), Headers: map[string]string{}, Truncated: len(text) > fetchBytes,
+				URL: resp.Request.URL.String(), Headers: map[string]string{}, Truncated: len(text) > fetchMaxBytes,
 			}
 			for k, v := range resp.Header {
-				if len(out.Headers) < fetchHeaders {
+				if len(out.Headers) < fetchMaxHeaders {
 					out.Headers[strings.ToLower(k)] = strings.Join(v, ", ")
 				}
 			}
-			out.Body = strings.ToValidUTF8(string(text[:min(len(text), fetchBytes)]), "\uFFFD")
+			out.Body = strings.ToValidUTF8(string(text[:min(len(text), fetchMaxBytes)]), "\uFFFD")
 			return out, nil
 		},
 	}, nil
 }
 
-// unreachable classifies what went wrong on the way.
-func unreachable(ctx context.Context, host string, err error) error {
+// fetchError classifies an error of a request.
+func fetchError(ctx context.Context, host string, err error) error {
 	if ctx.Err() != nil {
 		return engi.Errorf(engi.Expired, "%.100s did not answer in time", host)
 	}
@@ -262,23 +262,23 @@ func unreachable(ctx context.Context, host string, err error) error {
 	return engi.Errorf(engi.Unavailable, "%.100s cannot be reached", host)
 }
 
-// An HTTPFunction is a host function that asks a URL: what an operator can
-// add in configuration, without Go.
+// An HTTPFunction is a host function that fetches a URL, which operators can add in
+// the configuration.
 type HTTPFunction struct {
 	Name        string
 	Description string
-	Signature   string            // empty means one of strings for each placeholder
+	Signature   string            // empty means a string or number for each placeholder
 	Method      string            // empty means GET
-	URL         string            // {0}, {1} … are the arguments, escaped
-	Headers     map[string]string // sent with each call; may hold secrets
+	URL         string            // {0}, {1} … are replaced by the escaped arguments
+	Headers     map[string]string // sent with each call; may contain secrets
 }
 
-// API makes the function. The URL's own host is allowed, and no other. It
-// reports Invalid.
+// API returns the host function. It may only access the host of the URL. API reports
+// Invalid for definitions that are not valid.
 func (f HTTPFunction) API(private []string) (API, error) {
 	u, err := url.Parse(strings.NewReplacer("{", "", "}", "").Replace(f.URL))
-	if err != nil || u.Host == "" || strings.ContainsAny(hostPart(f.URL), "{}") {
-		return API{}, engi.Errorf(engi.Invalid, "api function %s: %.100q is no URL, or its host is not fixed", f.Name, f.URL)
+	if err != nil || u.Host == "" || strings.ContainsAny(hostOf(f.URL), "{}") {
+		return API{}, engi.Errorf(engi.Invalid, "api function %s: %.100q is not a URL, or its host is not fixed", f.Name, f.URL)
 	}
 	policy := FetchPolicy{Hosts: []string{u.Host}, Private: private}
 	client, err := policy.Client()
@@ -330,39 +330,39 @@ func (f HTTPFunction) API(private []string) (API, error) {
 			}
 			req, err := http.NewRequestWithContext(ctx, method, address, nil)
 			if err != nil {
-				return nil, engi.Errorf(engi.Invalid, "the arguments make no URL")
+				return nil, engi.Errorf(engi.Invalid, "the arguments do not give a URL")
 			}
 			for k, v := range f.Headers {
 				req.Header.Set(k, v)
 			}
-			return ask(ctx, client, req)
+			return fetchJSON(ctx, client, req)
 		},
 	}, nil
 }
 
-// escape makes text fit for a path and for a query alike.
+// escape escapes text for use in a path or a query.
 func escape(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "+", "%20") }
 
-func hostPart(address string) string {
+func hostOf(address string) string {
 	_, rest, _ := strings.Cut(address, "://")
 	host, _, _ := strings.Cut(rest, "/")
 	host, _, _ = strings.Cut(host, "?")
 	return host
 }
 
-// ask returns a response's JSON, or its text if it is none.
-func ask(ctx context.Context, client *http.Client, req *http.Request) (any, error) {
+// fetchJSON returns a response's JSON, or its text if it is not JSON.
+func fetchJSON(ctx context.Context, client *http.Client, req *http.Request) (any, error) {
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, unreachable(ctx, req.URL.Host, err)
+		return nil, fetchError(ctx, req.URL.Host, err)
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, fetchBytes+1))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, fetchMaxBytes+1))
 	if err != nil {
-		return nil, unreachable(ctx, req.URL.Host, err)
+		return nil, fetchError(ctx, req.URL.Host, err)
 	}
-	if len(body) > fetchBytes {
-		return nil, engi.Errorf(engi.Exhausted, "the answer has more than %d bytes", fetchBytes)
+	if len(body) > fetchMaxBytes {
+		return nil, engi.Errorf(engi.Exhausted, "the answer has more than %d bytes", fetchMaxBytes)
 	}
 	if resp.StatusCode/100 != 2 {
 		return nil, engi.Errorf(engi.Unavailable, "the service answered status %d", resp.StatusCode)

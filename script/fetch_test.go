@@ -31,8 +31,8 @@ func TestAllows(t *testing.T) {
 	}
 }
 
-// fetchRunner has api.fetch, api.getWeather, api.kv and a function from
-// configuration, all of which may ask srv.
+// fetchRunner returns a runner with api.fetch, api.getWeather, api.kv and a configured
+// function, which may all access srv.
 func fetchRunner(t *testing.T, h http.Handler) (*Runner, *httptest.Server) {
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)

@@ -16,11 +16,9 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// The tests of this file hold the room to what the seed S1 asks of it.
-
-// TestS1RunCodeValidates: the language is JavaScript or TypeScript, the code
-// has 12,000 characters at most, and each refusal says what to do.
-func TestS1RunCodeValidates(t *testing.T) {
+// TestInvalidScriptsAreRefused: the language must be JavaScript or TypeScript, and the
+// code at most 12,000 characters. Each refusal has a remedy.
+func TestInvalidScriptsAreRefused(t *testing.T) {
 	r := runner(t, nil)
 	for name, c := range map[string]struct {
 		spec engi.ScriptSpec
@@ -58,10 +56,10 @@ func hints(n int) map[string]string {
 	return m
 }
 
-// TestS1RunCodeLimits: the timeout is clamped to 250–5000 ms and 3000 when none
-// is asked for, with 16 MB of memory, 512 KB of stack, 100 lines and depth 10;
-// an operator may choose others, within what helpers can hold.
-func TestS1RunCodeLimits(t *testing.T) {
+// TestLimitsAndTimeouts: the timeout is clamped to 250–5000 ms, by default 3000, with
+// 16 MB of memory, 512 KB of stack, 100 lines and depth 10. An operator may choose
+// others within limits.
+func TestLimitsAndTimeouts(t *testing.T) {
 	d := DefaultLimits()
 	if d.Code != 12_000 || d.Timeout != 3*time.Second || d.MinTimeout != 250*time.Millisecond || d.MaxTimeout != 5*time.Second ||
 		d.Memory != 16<<20 || d.Lines != 100 || d.Depth != 10 {
@@ -117,9 +115,9 @@ func TestS1RunCodeLimits(t *testing.T) {
 	}
 }
 
-// TestS1IsolatedContext: no host globals, no require, no file system, no
-// network; what one run does to its globals, the next does not see.
-func TestS1IsolatedContext(t *testing.T) {
+// TestRunsAreIsolated: programs have no host globals, no require, no file system and
+// no network, and do not see changes to globals by earlier runs.
+func TestRunsAreIsolated(t *testing.T) {
 	r := runner(t, nil)
 	absent := []string{"process", "require", "module", "exports", "__dirname", "__filename", "Buffer", "global", "fetch", "XMLHttpRequest", "WebSocket", "Worker",
 		"Deno", "Bun", "std", "os", "bjson", "print", "scriptArgs", "load", "loadScript", "window", "self", "document", "navigator", "localStorage", "WebAssembly", "importScripts", "__send", "__clock"}
@@ -146,9 +144,9 @@ func TestS1IsolatedContext(t *testing.T) {
 	}
 }
 
-// TestS1ConsoleIsCaptured: log, info and debug go to stdout, warn and error to
-// stderr, and every kind of value can be shown.
-func TestS1ConsoleIsCaptured(t *testing.T) {
+// TestConsoleIsCaptured: log, info and debug print to stdout, warn and error to
+// stderr, and every kind of value can be printed.
+func TestConsoleIsCaptured(t *testing.T) {
 	r := runner(t, nil)
 	x := mustRun(t, r, "", `console.log("a", 1, true, null, undefined); console.info({a: [1, {b: 2}]}); console.debug("two\nlines");
 		console.warn(new Error("e")); console.error(1n, Symbol("s"), () => 1, NaN, new Date(0), [new Map([[1, 2]])]); const c = {}; c.c = c; console.log(c); console.log()`)
@@ -169,10 +167,9 @@ func TestS1ConsoleIsCaptured(t *testing.T) {
 	}
 }
 
-// TestS1ResultIsSanitized: cycles, depth, functions, symbols, big integers,
-// dates, typed arrays and huge strings become JSON, and warnings say what was
-// changed.
-func TestS1ResultIsSanitized(t *testing.T) {
+// TestResultsBecomeJSON: cycles, deep values, functions, symbols, big integers, dates,
+// typed arrays and huge strings become JSON, with warnings about what was changed.
+func TestResultsBecomeJSON(t *testing.T) {
 	r := runner(t, nil)
 	for _, c := range []struct{ code, want, warning string }{
 		{"({a: 1, b: 'x', c: [true, null], d: undefined})", `{"a":1,"b":"x","c":[true,null]}`, ""},
@@ -219,8 +216,8 @@ func TestS1ResultIsSanitized(t *testing.T) {
 	}
 }
 
-// TestS1Environment: the answer says where it ran and what it had.
-func TestS1Environment(t *testing.T) {
+// TestEnvironmentIsReported: the result has the engine, the limits and the functions.
+func TestEnvironmentIsReported(t *testing.T) {
 	r := runner(t, nil)
 	x := mustRun(t, r, "", "1")
 	e := x.Environment
@@ -232,9 +229,9 @@ func TestS1Environment(t *testing.T) {
 	}
 }
 
-// TestS1PromiseBridge: host functions are promises of the realm itself, which
-// can be awaited, combined, raced and caught like any other, and run at once.
-func TestS1PromiseBridge(t *testing.T) {
+// TestHostFunctionsAreNativePromises: host functions return promises of the realm,
+// which can be awaited, combined, raced and caught, and run concurrently.
+func TestHostFunctionsAreNativePromises(t *testing.T) {
 	var mu sync.Mutex
 	inside, most := 0, 0
 	r := runner(t, func(o *Options) {
@@ -275,16 +272,16 @@ func TestS1PromiseBridge(t *testing.T) {
 	if most < 2 || most > 16 {
 		t.Errorf("%d calls at once", most)
 	}
-	// The deadline of the run is that of its calls.
+	// Calls have the deadline of the run.
 	x, err := r.Scripts().Run(t.Context(), engi.ScriptSpec{Code: "await api.slow()", Timeout: 250 * time.Millisecond})
 	if err != nil || x.OK || x.Error.Kind != engi.ScriptTimeout {
 		t.Errorf("%+v, %v", x.Error, err)
 	}
 }
 
-// TestS1Metadata: one registration makes the function, its documentation and
-// its declarations.
-func TestS1Metadata(t *testing.T) {
+// TestOneRegistrationDocumentsAFunction: a registration has the function, its
+// documentation and its declaration.
+func TestOneRegistrationDocumentsAFunction(t *testing.T) {
 	r := runner(t, func(o *Options) {
 		o.APIs = append(KV(), API{
 			ScriptAPI: engi.ScriptAPI{Name: "fetchHttp", Signature: "(url: string) => Promise<string>", Description: "Fetches data from HTTP endpoints.", Schema: schema(`{"type":"string"}`)},
@@ -302,7 +299,7 @@ func TestS1Metadata(t *testing.T) {
 	if d := r.Scripts().Declarations(); !strings.Contains(d, "/** Fetches data from HTTP endpoints. */\n  fetchHttp: (url: string) => Promise<string>;") {
 		t.Errorf("declarations:\n%s", d)
 	}
-	// The declarations are TypeScript: a script may begin with them.
+	// The declarations are valid TypeScript, with which a script may begin.
 	for _, apis := range [][]API{KV(), Sandbox()} {
 		var list []engi.ScriptAPI
 		for _, a := range apis {
@@ -328,9 +325,9 @@ func TestS1Metadata(t *testing.T) {
 	}
 }
 
-// TestS1WeatherWithHints: api.getWeather asks for the place it is told, and
-// what is missing comes from the hints of the request.
-func TestS1WeatherWithHints(t *testing.T) {
+// TestWeatherTakesHints: api.getWeather takes missing coordinates from the hints of
+// the request.
+func TestWeatherTakesHints(t *testing.T) {
 	r, _ := fetchRunner(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		json.NewEncoder(w).Encode(map[string]any{"at": r.URL.Query().Get("latitude") + "," + r.URL.Query().Get("longitude")})
 	}))
@@ -356,10 +353,9 @@ func TestS1WeatherWithHints(t *testing.T) {
 	}
 }
 
-// TestS1Errors: bad requests are refused, which is the seed's ValidationError;
-// late programs are its TimeoutError, and whatever else goes wrong inside is
-// its VMError, by kinds, with the place in the caller's own source.
-func TestS1Errors(t *testing.T) {
+// TestErrorsHaveKindAndPlace: invalid requests are refused; timeouts and failures of
+// programs are part of the result, by kind, with the position in the original source.
+func TestErrorsHaveKindAndPlace(t *testing.T) {
 	r := runner(t, func(o *Options) { o.Limits.MinTimeout, o.Limits.MaxTimeout = 50*time.Millisecond, 30*time.Second })
 	if _, err := r.Scripts().Run(t.Context(), engi.ScriptSpec{Code: ""}); engi.KindOf(err) != engi.Invalid {
 		t.Errorf("validation: %v", err)
@@ -399,9 +395,9 @@ func TestS1Errors(t *testing.T) {
 	}
 }
 
-// TestS1Logs: each run leaves one line with its outcome, each call of a host
-// function another, and neither holds anything of the program's.
-func TestS1Logs(t *testing.T) {
+// TestRunsAndCallsAreLogged: each run and each call of a host function has one line in
+// the log, without any data of the program.
+func TestRunsAndCallsAreLogged(t *testing.T) {
 	var mu sync.Mutex
 	var out bytes.Buffer
 	r := runner(t, func(o *Options) {
