@@ -45,7 +45,7 @@ func (p FetchPolicy) allows(u *url.URL) error {
 		if ok && only != port || !ok && !usual {
 			continue
 		}
-		if suffix, any := strings.CutPrefix(name, "*"); name == host || any && strings.HasPrefix(suffix, ".") && strings.HasSuffix(host, suffix) {
+		if suffix, wildcard := strings.CutPrefix(name, "*"); name == host || wildcard && strings.HasPrefix(suffix, ".") && strings.HasSuffix(host, suffix) {
 			return nil
 		}
 	}

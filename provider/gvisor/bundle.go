@@ -80,8 +80,8 @@ func ociSpec(d machineDir, spec provider.Spec) *specs.Spec {
 	}
 	if spec.Network == provider.Host {
 		for _, file := range []string{"/etc/resolv.conf", "/etc/hosts"} {
-			if real, err := filepath.EvalSymlinks(file); err == nil {
-				mounts = append(mounts, bindMount(real, file, "ro"))
+			if resolved, err := filepath.EvalSymlinks(file); err == nil {
+				mounts = append(mounts, bindMount(resolved, file, "ro"))
 			}
 		}
 	}

@@ -97,11 +97,11 @@ func New(o Options) (*Provider, error) {
 		return nil, engi.Errorf(engi.Internal, "gvisor: %v", err)
 	}
 	// The kernel shows resolved paths in command lines and mounts.
-	real, err := filepath.EvalSymlinks(o.Dir)
+	resolved, err := filepath.EvalSymlinks(o.Dir)
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "gvisor: %v", err)
 	}
-	p.opt.Dir = real
+	p.opt.Dir = resolved
 	if err := p.openGroups(); err != nil {
 		return nil, err
 	}

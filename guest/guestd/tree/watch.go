@@ -85,11 +85,11 @@ func (w *Watch) add(dir string, fresh bool) error {
 		if len(w.dirs) > 0 {
 			return nil
 		}
-		real, rerr := filepath.EvalSymlinks(dir)
+		resolved, rerr := filepath.EvalSymlinks(dir)
 		if rerr != nil {
 			return Classify(rerr, "watch", dir)
 		}
-		wd, err = w.hub.watch(w, real, 0)
+		wd, err = w.hub.watch(w, resolved, 0)
 	}
 	if err != nil {
 		return addInotifyRemedy(Classify(err, "watch", dir))
