@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/bmatcuk/doublestar/v4"
+
 	"github.com/engi-dev/engi"
 )
 
@@ -102,7 +104,6 @@ func Grep(ctx context.Context, g engi.Guest, q GrepRequest) (_ Finding, err erro
 type search struct {
 	q        GrepRequest
 	re       *regexp.Regexp
-	glob     *Pattern
 	baseName bool // match glob against the last element of a path
 	result   Finding
 	budget   int // bytes of text that still fit into the result
@@ -142,11 +143,10 @@ func newSearch(q GrepRequest) (*search, error) {
 			WithRemedy("use Go's syntax, or search for literal text")
 	}
 	if q.Glob != "" {
-		p, err := ParsePattern(q.Glob)
-		if err != nil {
+		if err := checkGlob(q.Glob); err != nil {
 			return nil, err
 		}
-		s.glob, s.baseName = &p, !strings.Contains(q.Glob, "/")
+		s.baseName = !strings.Contains(q.Glob, "/")
 	}
 	return s, nil
 }
@@ -157,12 +157,12 @@ func (s *search) wanted(rel string) bool {
 	switch {
 	case !s.q.All && inGit(rel):
 		return false
-	case s.glob == nil:
+	case s.q.Glob == "":
 		return true
 	case s.baseName:
-		return s.glob.Match(path.Base(rel))
+		rel = path.Base(rel)
 	}
-	return s.glob.Match(rel)
+	return doublestar.MatchUnvalidated(s.q.Glob, rel)
 }
 
 func (s *search) run(ctx context.Context, g engi.Guest, root string) error {

@@ -35,7 +35,7 @@ var rules = []rule{
 
 	{"guest/wire", ".", ""},
 	{"guest/guestd/...", ". guest/wire guest/guestd/...", "golang.org/x/sys/... github.com/creack/pty"},
-	{"guest/fileops", ".", ""},
+	{"guest/fileops", ".", "github.com/bmatcuk/doublestar/v4"},
 	{"guest/guesttest", ". guest guest/wire", "github.com/google/go-cmp/..."},
 	{"guest/...", ". guest/wire guest/internal/...", ""},
 
