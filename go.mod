@@ -3,7 +3,6 @@ module github.com/engi-dev/engi
 go 1.26.6
 
 require (
-	connectrpc.com/connect v1.21.1
 	github.com/alecthomas/kong v1.17.0
 	github.com/bmatcuk/doublestar/v4 v4.10.0
 	github.com/caarlos0/env/v11 v11.4.2
