@@ -52,7 +52,6 @@ func readJSON(r *http.Request, v any) error {
 // until that connection is closed.
 type singleListener struct {
 	conn    *doneConn
-	once    sync.Once
 	pending chan net.Conn
 }
 

@@ -316,17 +316,11 @@ func (m *machine) wake() error {
 	return nil
 }
 
-// kill kills the processes, frozen or not.
+// kill kills the processes.
 func (m *machine) kill() {
 	m.sandbox.kill()
 	if m.gofer != nil {
 		m.gofer.kill()
-	}
-	if m.group != nil && m.group.CanFreeze() && m.p.groups.Version() == cgroup.V1 {
-		// In version 1, frozen processes do not die before they are thawed.
-		if frozen, _ := m.group.Frozen(); frozen {
-			m.group.Thaw(deadline(stopTimeout))
-		}
 	}
 }
 
@@ -384,14 +378,6 @@ func (m *machine) Resume(ctx context.Context) (err error) {
 func (m *machine) setPaused(ctx context.Context, on bool) error {
 	if m.hasEnded() {
 		return errEnded()
-	}
-	if !on && m.group != nil && m.group.CanFreeze() {
-		if frozen, err := m.group.Frozen(); err == nil && frozen { // by an older version of engi
-			if err := m.group.Thaw(deadline(stopTimeout)); err != nil {
-				return engi.Errorf(engi.Internal, "%v", err)
-			}
-			return nil
-		}
 	}
 	m.mu.Lock()
 	saving := m.saving
@@ -586,9 +572,8 @@ func (m *machine) Diagnose(ctx context.Context) string {
 		fmt.Fprintf(&b, "%s: process %d, state %s, %s threads, memory %s\n", name, proc.ref.PID, status["State"], status["Threads"], status["VmRSS"])
 	}
 	if m.group != nil {
-		frozen, _ := m.group.Frozen()
 		u, _ := m.group.Usage()
-		fmt.Fprintf(&b, "group: frozen %v, processor %v, memory %d bytes, peak %d, killed for memory %d\n", frozen, u.CPU, u.Memory, u.Peak, m.group.MemoryKills())
+		fmt.Fprintf(&b, "group: processor %v, memory %d bytes, peak %d, killed for memory %d\n", u.CPU, u.Memory, u.Peak, m.group.MemoryKills())
 	}
 	if text := m.console.String(); text != "" {
 		fmt.Fprintf(&b, "console:\n%s\n", text)

@@ -63,9 +63,6 @@ func New() (*Engine, error) {
 	return &Engine{boot: code}, nil
 }
 
-// Version returns name and version of the interpreter.
-func Version() string { return "quickjs " + quickjs.Version() }
-
 // A Host handles calls of host functions.
 type Host struct {
 	// Call forwards a call. It must not block for long.

@@ -1,6 +1,6 @@
-// Package cgroup starts host processes in control groups, limits and freezes them,
-// and measures what they use. It supports version 1 (a hierarchy per controller),
-// version 2 (one hierarchy), and hosts that mount both and use the first.
+// Package cgroup starts host processes in control groups, limits them, and measures
+// what they use. It supports version 1 (a hierarchy per controller), version 2 (one
+// hierarchy), and hosts that mount both and use the first.
 //
 // It writes the kernel's files directly: changing a limit takes microseconds, and
 // processes are created in their group. The groups that programs see in a sandbox
@@ -38,8 +38,7 @@ func (v Version) String() string { return [...]string{"none", "v1", "v2"}[v] }
 // DefaultRoot is where control groups are usually mounted.
 const DefaultRoot = "/sys/fs/cgroup"
 
-// controllers are those that limits need. freezer and cpuacct of version 1 are
-// optional.
+// controllers are those that limits need. cpuacct of version 1 is optional.
 var controllers = []string{"memory", "cpu", "pids"}
 
 // Detect reports which version has the controllers below root, and which of them
@@ -86,7 +85,7 @@ func Open(root, name string, v Version) *Tree {
 		t.parents = []string{t.dirs[""]}
 		return t
 	}
-	for _, c := range append([]string{"freezer", "cpuacct"}, controllers...) {
+	for _, c := range append([]string{"cpuacct"}, controllers...) {
 		// Controllers may share a hierarchy through symbolic links.
 		dir, err := filepath.EvalSymlinks(filepath.Join(root, c))
 		if err != nil {

@@ -56,8 +56,6 @@ var v2Files = map[string]string{
 	"cgroup.subtree_control":      "memory\n",
 	"engi/cgroup.subtree_control": "",
 	"engi/one/cgroup.procs":       "",
-	"engi/one/cgroup.freeze":      "0\n",
-	"engi/one/cgroup.events":      "populated 1\nfrozen 0\n",
 	"engi/one/cpu.max":            "max 100000\n",
 	"engi/one/cpu.stat":           "usage_usec 1500000\nuser_usec 1\n",
 	"engi/one/memory.max":         "max\n",
@@ -68,14 +66,11 @@ var v2Files = map[string]string{
 	"engi/one/memory.stat":        "anon 1\ninactive_file 10000000\n",
 	"engi/one/memory.events":      "low 0\noom 3\noom_kill 2\n",
 	"engi/one/pids.max":           "max\n",
-	"engi/other/cgroup.procs":     "",
-	"engi/other/cgroup.events":    "frozen 1\n",
-	"engi/other/cgroup.freeze":    "1\n",
 }
 
 func v1Files() map[string]string {
 	files := map[string]string{}
-	for _, c := range []string{"memory", "cpu", "pids", "freezer", "cpuacct"} {
+	for _, c := range []string{"memory", "cpu", "pids", "cpuacct"} {
 		files[c+"/tasks"] = ""
 		files[c+"/engi/one/tasks"] = ""
 		files[c+"/engi/one/cgroup.procs"] = ""
@@ -92,7 +87,6 @@ func v1Files() map[string]string {
 		"cpu/engi/one/cpu.cfs_quota_us":               "-1\n",
 		"cpuacct/engi/one/cpuacct.usage":              "1500000000\n",
 		"pids/engi/one/pids.max":                      "max\n",
-		"freezer/engi/one/freezer.state":              "THAWED\n",
 	})
 	return files
 }
@@ -189,34 +183,6 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-func TestFreeze(t *testing.T) {
-	root := fake(t, v1Files())
-	g := cgroup.Open(root, "engi", cgroup.V1).Group("one")
-	if err := g.Freeze(time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
-	if frozen, err := g.Frozen(); err != nil || !frozen {
-		t.Errorf("v1: frozen %v, %v", frozen, err)
-	}
-	if err := g.Thaw(time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
-
-	root = fake(t, v2Files)
-	tree := cgroup.Open(root, "engi", cgroup.V2)
-	if err := tree.Group("other").Freeze(time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
-	// In the fake, processes never stop.
-	if err := tree.Group("one").Freeze(time.Now().Add(10 * time.Millisecond)); err == nil {
-		t.Error("v2: a group that does not freeze was called frozen")
-	}
-	want := map[string]string{"engi/one/cgroup.freeze": "1"}
-	if diff := cmp.Diff(want, got(t, root, want)); diff != "" {
-		t.Error(diff)
-	}
-}
-
 func TestListAndRemove(t *testing.T) {
 	root := fake(t, map[string]string{"cgroup.controllers": "cpu memory pids", "cgroup.subtree_control": "cpu memory pids", "engi/cgroup.subtree_control": "cpu memory pids"})
 	tree := cgroup.Open(root, "engi", cgroup.V2)
@@ -300,17 +266,6 @@ func testKernel(t *testing.T, root string, version cgroup.Version, limits bool) 
 	if raw, err := os.ReadFile("/proc/thread-self/cgroup"); err != nil || strings.Contains(string(raw), "engi-test") {
 		t.Errorf("a thread of ours has stayed in the group: %s, %v", raw, err)
 	}
-	if g.CanFreeze() {
-		if err := g.Freeze(time.Now().Add(10 * time.Second)); err != nil {
-			t.Fatal(err)
-		}
-		before := processorTime(t, cmd.Process.Pid)
-		time.Sleep(100 * time.Millisecond)
-		if after := processorTime(t, cmd.Process.Pid); after != before {
-			t.Errorf("a frozen group worked: %s, then %s", before, after)
-		}
-	}
-	// It can be removed, frozen or not.
 	if err := g.Remove(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
@@ -318,15 +273,4 @@ func testKernel(t *testing.T, root string, version cgroup.Version, limits bool) 
 	if g.Exists() {
 		t.Error("the group is still there")
 	}
-}
-
-// processorTime returns the processor time of a process.
-func processorTime(t *testing.T, pid int) string {
-	t.Helper()
-	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/schedstat")
-	if err != nil {
-		lacks(t, err.Error())
-	}
-	used, _, _ := strings.Cut(string(raw), " ")
-	return used
 }

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -115,7 +114,7 @@ func (g *Group) Processes() ([]int, error) {
 	return pids, nil
 }
 
-// kill kills all processes of the group, frozen or not.
+// kill kills all processes of the group.
 func (g *Group) kill() {
 	if g.tree.version == V2 && g.set("", "cgroup.kill", "1") == nil {
 		return
@@ -127,66 +126,6 @@ func (g *Group) kill() {
 	for _, pid := range pids {
 		unix.Kill(pid, unix.SIGKILL)
 	}
-	g.setOptional("freezer", "freezer.state", "THAWED")
-}
-
-// CanFreeze reports whether the host can freeze the group.
-func (g *Group) CanFreeze() bool {
-	_, ok := g.file("freezer", "")
-	return ok
-}
-
-// Freeze stops all processes of the group, and returns when they have stopped.
-func (g *Group) Freeze(deadline time.Time) error { return g.freeze(true, deadline) }
-
-// Thaw lets the processes of the group continue.
-func (g *Group) Thaw(deadline time.Time) error { return g.freeze(false, deadline) }
-
-func (g *Group) freeze(on bool, deadline time.Time) error {
-	name, val, want := "freezer.state", "THAWED", "THAWED"
-	if on {
-		val, want = "FROZEN", "FROZEN"
-	}
-	if g.tree.version == V2 {
-		name, val = "cgroup.freeze", "0"
-		if on {
-			val = "1"
-		}
-	}
-	if err := g.set("freezer", name, val); err != nil {
-		return err
-	}
-	for wait := 50 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
-		frozen, err := g.Frozen()
-		if err != nil || frozen == on {
-			return err
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("group %s is not %s yet", g.name, strings.ToLower(want))
-		}
-		time.Sleep(wait)
-		if on && g.tree.version == V1 {
-			// A fork in progress can keep a group of version 1 half frozen until
-			// the state is set again.
-			if err := g.set("freezer", name, val); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// Frozen reports whether all processes of the group have stopped.
-func (g *Group) Frozen() (bool, error) {
-	if g.tree.version == V2 {
-		stat, err := g.readStat("", "cgroup.events")
-		return stat["frozen"] == 1, err
-	}
-	file, ok := g.file("freezer", "freezer.state")
-	if !ok {
-		return false, nil
-	}
-	raw, err := os.ReadFile(file)
-	return strings.TrimSpace(string(raw)) == "FROZEN", err
 }
 
 // WatchMemory returns a file that becomes readable each time a group of version 1
