@@ -15,10 +15,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -139,14 +141,7 @@ func (w *trackedConn) untrack() {
 
 // Close closes the connections. Runs and processes inside go on.
 func (c *Client) Close() error {
-	c.mu.Lock()
-	c.closed = true
-	var open []*trackedConn
-	for w := range c.conns {
-		open = append(open, w)
-	}
-	c.mu.Unlock()
-	for _, w := range open {
+	for _, w := range c.refuse() {
 		w.Close()
 	}
 	c.http.CloseIdleConnections()
@@ -154,7 +149,15 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Hello returns what the guest said of itself.
+// refuse refuses further connections and returns the open ones.
+func (c *Client) refuse() []*trackedConn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	return slices.Collect(maps.Keys(c.conns))
+}
+
+// Hello returns how the guest has introduced itself.
 func (c *Client) Hello() wire.Hello { return c.hello }
 
 // Setup says which user programs run as, and where. Call it before anything
@@ -198,14 +201,7 @@ func (c *Client) Quiesce(ctx context.Context) error {
 	if err := c.call(ctx, "POST", "quiesce", nil, nil); err != nil {
 		return err
 	}
-	c.mu.Lock()
-	c.closed = true // no new connection may be dialed
-	var open []*trackedConn
-	for w := range c.conns {
-		open = append(open, w)
-	}
-	c.mu.Unlock()
-	for _, w := range open {
+	for _, w := range c.refuse() {
 		select {
 		case <-w.closed:
 		case <-ctx.Done():

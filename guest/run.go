@@ -3,6 +3,7 @@ package guest
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -26,37 +27,30 @@ type Run struct {
 // Run starts a program, which continues after ctx ends. It reports Invalid for
 // a run that can never start and Conflict for an ID that is taken. After
 // Unavailable the run may or may not have started: Reattach tells.
-func (c *Client) Run(ctx context.Context, r wire.Run) (*Run, error) {
+func (c *Client) Run(ctx context.Context, r wire.Run) (_ *Run, err error) {
+	defer engi.Annotate(&err, "run %s", r.ID)
 	r.Files = slices.Clone(r.Files)
 	for i := range r.Files {
 		r.Files[i].Size = int64(len(r.Files[i].Data))
 	}
 	r.StdinSize = int64(len(r.Stdin))
 	if err := r.Check(); err != nil {
-		return nil, engi.Errorf(engi.Invalid, "run %s: %w", r.ID, err)
+		return nil, err
 	}
 	body, err := encode(&r)
 	if err != nil {
-		return nil, engi.Errorf(engi.KindOf(err), "run %s: %w", r.ID, err)
+		return nil, err
 	}
 	s, start, err := c.open(ctx, "POST", "run", body)
 	if err != nil {
-		return nil, engi.Errorf(engi.KindOf(err), "run %s: %w", r.ID, err)
+		return nil, err
 	}
 	run, err := c.newRun(r.ID, start, s)
 	if err != nil {
 		return nil, err
 	}
-	if r.Output == 0 {
-		r.Output = wire.DefaultOutput
-	}
-	run.maxOutput = r.Output
-	if run.maxArtifactBytes = r.ArtifactBytes; run.maxArtifactBytes == 0 {
-		run.maxArtifactBytes = wire.DefaultArtifactBytes
-	}
-	if run.maxArtifacts = r.ArtifactCount; run.maxArtifacts == 0 {
-		run.maxArtifacts = wire.DefaultArtifactCount
-	}
+	run.maxOutput = cmp.Or(r.Output, wire.DefaultOutput)
+	run.maxArtifactBytes, run.maxArtifacts = cmp.Or(r.ArtifactBytes, wire.DefaultArtifactBytes), cmp.Or(r.ArtifactCount, wire.DefaultArtifactCount)
 	return run, nil
 }
 
@@ -111,13 +105,14 @@ func (f *frameReader) Read(b []byte) (int, error) {
 
 // Reattach finds a run again after the connection or the daemon died. It
 // reports NotFound if the guest does not know the run, or no longer does.
-func (c *Client) Reattach(ctx context.Context, id string) (*Run, error) {
+func (c *Client) Reattach(ctx context.Context, id string) (_ *Run, err error) {
 	if err := wire.CheckID(id); err != nil {
 		return nil, err
 	}
+	defer engi.Annotate(&err, "reattach to %s", id)
 	s, start, err := c.open(ctx, "GET", "run/"+id, nil)
 	if err != nil {
-		return nil, engi.Errorf(engi.KindOf(err), "reattach to %s: %w", id, err)
+		return nil, err
 	}
 	run, err := c.newRun(id, start, s)
 	if err != nil {
@@ -130,7 +125,7 @@ func (c *Client) Reattach(ctx context.Context, id string) (*Run, error) {
 func (c *Client) newRun(id string, start wire.Start, s *stream) (*Run, error) {
 	if start.ID != id {
 		s.close()
-		return nil, engi.Errorf(engi.Unavailable, "run %s: the guest answered for another run", id)
+		return nil, engi.Errorf(engi.Unavailable, "the guest answered for another run")
 	}
 	p, err := c.newProcess("run/", start, s)
 	if err != nil {

@@ -67,18 +67,6 @@ func (d *e2bSandbox) Processes() []envd.Config {
 	return all
 }
 
-func (d *e2bSandbox) User(name string) (string, tree.Owner, error) {
-	cfg := d.settings()
-	if name == "" || name == cfg.User || d.o.InProcess {
-		return cfg.Home, cfg.owner, nil
-	}
-	u, home, err := d.lookupUser(name)
-	if err != nil {
-		return "", tree.Owner{}, err
-	}
-	return d.path(home), tree.Owner{UID: u.UID, GID: u.GID}, nil
-}
-
 func (d *e2bSandbox) Env() map[string]string {
 	env := maps.Clone(d.settings().Setup.Env)
 	if env == nil {
@@ -87,16 +75,12 @@ func (d *e2bSandbox) Env() map[string]string {
 	return env
 }
 
+func (d *e2bSandbox) User(name string) (string, tree.Owner, error) { return d.home(name) }
+
 func (d *e2bSandbox) Resolve(path, home string) string { return d.resolve(path, home) }
 func (d *e2bSandbox) Inside(path string) string        { return d.inside(path) }
 
-func (d *e2bSandbox) Describe(path string) (wire.FileInfo, error) {
-	fi, err := tree.Stat(path)
-	if err != nil {
-		return fi, err
-	}
-	return d.describe(fi), nil
-}
+func (d *e2bSandbox) Describe(path string) (wire.FileInfo, error) { return d.stat(path) }
 
 func (d *e2bSandbox) Entries(path string, depth int) ([]wire.FileInfo, error) {
 	return d.listEntries(path, depth)

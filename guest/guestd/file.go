@@ -89,19 +89,6 @@ func sendExactly(w io.Writer, r io.Reader, size int64) error {
 	return nil
 }
 
-// ownerOf returns the owner of new files; the empty name is the sandbox's user.
-func (s *Server) ownerOf(user string) (tree.Owner, error) {
-	cfg := s.settings()
-	if user == "" || user == cfg.User || s.o.InProcess {
-		return cfg.owner, nil
-	}
-	u, _, err := s.lookupUser(user)
-	if err != nil {
-		return tree.Owner{}, err
-	}
-	return tree.Owner{UID: u.UID, GID: u.GID}, nil
-}
-
 func (s *Server) writeFile(w http.ResponseWriter, r *http.Request, path string) error {
 	q := r.URL.Query()
 	mode := uint64(0)
@@ -111,7 +98,7 @@ func (s *Server) writeFile(w http.ResponseWriter, r *http.Request, path string) 
 			return engi.Errorf(engi.Invalid, "mode %.20q is not an octal number up to 777", m)
 		}
 	}
-	owner, err := s.ownerOf(q.Get("user"))
+	_, owner, err := s.home(q.Get("user"))
 	if err != nil {
 		return err
 	}
@@ -127,22 +114,42 @@ func (s *Server) writeFile(w http.ResponseWriter, r *http.Request, path string) 
 	return noContent(w)
 }
 
-// describe completes a file's description with what package tree does not know.
-func (s *Server) describe(fi wire.FileInfo) wire.FileInfo {
-	fi.Path = s.inside(fi.Path)
-	if fi.Target != "" {
-		fi.Target = s.inside(fi.Target)
+// describe completes descriptions with what package tree does not know. It looks
+// up each owner once.
+func (s *Server) describe(files []wire.FileInfo) {
+	users, groups := map[int]string{}, map[int]string{}
+	name := func(names map[int]string, file string, id int) string {
+		if _, ok := names[id]; !ok {
+			names[id] = s.lookupName(file, id)
+		}
+		return names[id]
 	}
-	fi.Owner, fi.Group = s.lookupName("/etc/passwd", fi.UID), s.lookupName("/etc/group", fi.GID)
-	return fi
+	for i := range files {
+		fi := &files[i]
+		fi.Owner, fi.Group = name(users, "/etc/passwd", fi.UID), name(groups, "/etc/group", fi.GID)
+		fi.Path = s.inside(fi.Path)
+		if fi.Target != "" {
+			fi.Target = s.inside(fi.Target)
+		}
+	}
+}
+
+func (s *Server) stat(path string) (wire.FileInfo, error) {
+	fi, err := tree.Stat(path)
+	if err != nil {
+		return fi, err
+	}
+	one := []wire.FileInfo{fi}
+	s.describe(one)
+	return one[0], nil
 }
 
 func (s *Server) statFile(w http.ResponseWriter, r *http.Request, path string) error {
-	fi, err := tree.Stat(path)
+	fi, err := s.stat(path)
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, s.describe(fi))
+	return wire.WriteJSON(w, fi)
 }
 
 func (s *Server) listDir(w http.ResponseWriter, r *http.Request, path string) error {
@@ -157,32 +164,15 @@ func (s *Server) listDir(w http.ResponseWriter, r *http.Request, path string) er
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, all)
+	return wire.WriteJSON(w, all)
 }
 
-// listEntries lists a directory with the names of owners, each looked up once.
 func (s *Server) listEntries(path string, depth int) ([]wire.FileInfo, error) {
 	all, err := tree.List(path, depth)
 	if err != nil {
 		return nil, err
 	}
-	users, groups := map[int]string{}, map[int]string{}
-	for i := range all {
-		fi := &all[i]
-		if _, ok := users[fi.UID]; !ok {
-			users[fi.UID] = s.lookupName("/etc/passwd", fi.UID)
-		}
-		if _, ok := groups[fi.GID]; !ok {
-			groups[fi.GID] = s.lookupName("/etc/group", fi.GID)
-		}
-		fi.Owner, fi.Group, fi.Path = users[fi.UID], groups[fi.GID], s.inside(fi.Path)
-		if fi.Target != "" {
-			fi.Target = s.inside(fi.Target)
-		}
-	}
-	if all == nil {
-		all = []wire.FileInfo{}
-	}
+	s.describe(all)
 	return all, nil
 }
 

@@ -2,7 +2,6 @@ package guestd
 
 import (
 	"bufio"
-	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -19,16 +18,6 @@ func writeError(w http.ResponseWriter, err error) {
 	h.Set(wire.ErrorHeader, "1")
 	w.WriteHeader(wire.Status(engi.KindOf(err)))
 	w.Write(wire.EncodeError(err)) // fails if the host has left
-}
-
-func writeJSON(w http.ResponseWriter, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return engi.Errorf(engi.Internal, "encode answer: %v", err)
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Write(b)
-	return nil
 }
 
 func noContent(w http.ResponseWriter) error {

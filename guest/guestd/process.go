@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 	"sync"
@@ -403,7 +402,7 @@ func (s *Server) addProc(p *proc) {
 	if len(ended) <= maxEnded {
 		return
 	}
-	sort.Slice(ended, func(i, j int) bool { return ended[i].endedAt.Before(ended[j].endedAt) })
+	slices.SortFunc(ended, func(p, q *proc) int { return p.endedAt.Compare(q.endedAt) })
 	for i, q := range ended[:len(ended)-maxEnded] {
 		if len(ended)-i > 16*maxEnded || time.Since(q.endedAt) > minEndedAge {
 			delete(s.procs.byID, q.id)

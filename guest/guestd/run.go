@@ -1,6 +1,7 @@
 package guestd
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -79,14 +80,8 @@ func (s *Server) startRun(body io.Reader) (_ *run, err error) {
 	if entry == "" {
 		entry = r.Files[0].Path
 	}
-	for n, def := range map[*int64]int64{&r.Output: wire.DefaultOutput, &r.ArtifactBytes: wire.DefaultArtifactBytes} {
-		if *n == 0 {
-			*n = def
-		}
-	}
-	if r.ArtifactCount == 0 {
-		r.ArtifactCount = wire.DefaultArtifactCount
-	}
+	r.Output, r.ArtifactBytes = cmp.Or(r.Output, wire.DefaultOutput), cmp.Or(r.ArtifactBytes, wire.DefaultArtifactBytes)
+	r.ArtifactCount = cmp.Or(r.ArtifactCount, wire.DefaultArtifactCount)
 	cfg := s.settings()
 	switch {
 	case r.OutputDir == "":
@@ -138,11 +133,7 @@ func (s *Server) writeInputs(r *run, cfg *settings, in *wire.Reader) (err error)
 	defer dir.Close()
 	data := &payload{in: in}
 	for _, f := range r.Files {
-		mode := f.Mode
-		if mode == 0 {
-			mode = 0o644
-		}
-		st, err := dir.Create(f.Path, mode, cfg.owner, data, f.Size)
+		st, err := dir.Create(f.Path, cmp.Or(f.Mode, 0o644), cfg.owner, data, f.Size)
 		if err != nil {
 			return err
 		}

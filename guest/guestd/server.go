@@ -4,9 +4,9 @@
 // guest/wire; tests run it in their own process and serve any stream.
 //
 // It does not authorize: whoever holds the token may do anything the sandbox
-// can. The packages below do not depend on each other: child starts and reaps
-// processes, warm prepares interpreters, tree works on files, envd serves the
-// API of E2B's envd, and kernel that of its code interpreter.
+// can. Of the packages below, child starts and reaps processes, warm prepares
+// interpreters, tree works on files, envd serves the API of E2B's envd, and
+// kernel that of its code interpreter.
 package guestd
 
 import (
@@ -251,5 +251,5 @@ func (s *Server) hello(w http.ResponseWriter, r *http.Request) error {
 	if s.dialing.Load() {
 		caps = append(caps, wire.CapQuiesce, wire.CapPowerOff)
 	}
-	return writeJSON(w, wire.Hello{Version: wire.Version, Boot: s.boot, Kernel: kernel, Arch: runtime.GOARCH, Capabilities: caps})
+	return wire.WriteJSON(w, wire.Hello{Version: wire.Version, Boot: s.boot, Kernel: kernel, Arch: runtime.GOARCH, Capabilities: caps})
 }

@@ -127,18 +127,11 @@ func (s *Server) newSettings(in wire.Setup, old settings) (cfg settings, err err
 	if err := wire.CheckEnv(in.Env); err != nil {
 		return cfg, err
 	}
-	for p, def := range map[*string]string{&in.WorkDir: "/workspace", &in.Shell: "/bin/sh", &in.Home: "/", &in.User: "root"} {
-		if *p == "" {
-			*p = def
-		}
-	}
-	for _, p := range []string{in.WorkDir, in.Shell, in.Home} {
+	in.WorkDir, in.Shell = cmp.Or(in.WorkDir, "/workspace"), cmp.Or(in.Shell, "/bin/sh")
+	in.Home, in.User = cmp.Or(in.Home, "/"), cmp.Or(in.User, "root")
+	in.OutputDir = cmp.Or(in.OutputDir, in.WorkDir)
+	for _, p := range []string{in.WorkDir, in.Shell, in.Home, in.OutputDir} {
 		if err := wire.CheckAbsolute(p); err != nil {
-			return cfg, err
-		}
-	}
-	if in.OutputDir != "" {
-		if err := wire.CheckAbsolute(in.OutputDir); err != nil {
 			return cfg, err
 		}
 	}
@@ -163,16 +156,10 @@ func (s *Server) newSettings(in wire.Setup, old settings) (cfg settings, err err
 			return cfg, engi.Errorf(engi.Internal, "forbid core dumps: %v", err)
 		}
 	} else {
-		cfg.Home, cfg.WorkDir = s.path(in.Home), s.path(in.WorkDir)
-		if in.OutputDir != "" {
-			cfg.OutputDir = s.path(in.OutputDir)
-		}
+		cfg.Home, cfg.WorkDir, cfg.OutputDir = s.path(in.Home), s.path(in.WorkDir), s.path(in.OutputDir)
 		if err := os.MkdirAll(cfg.Home, 0o755); err != nil {
 			return cfg, tree.Classify(err, "make", in.Home)
 		}
-	}
-	if cfg.OutputDir == "" {
-		cfg.OutputDir = cfg.WorkDir
 	}
 	if err := tree.MakeDirAll(cfg.WorkDir, cfg.owner); err != nil {
 		return cfg, err
@@ -249,9 +236,23 @@ func pidsCgroup(group *os.File, limit int) *os.File {
 	return nil
 }
 
-// lookupUser returns the user called name, and its home.
+// home returns the resolved home of a user and the owner of its new files. The
+// empty name is the user of the settings. It reports Anonymous for unknown users.
+func (s *Server) home(name string) (string, tree.Owner, error) {
+	cfg := s.settings()
+	if name == "" || name == cfg.User || s.o.InProcess {
+		return cfg.Home, cfg.owner, nil
+	}
+	u, home, err := s.lookupUser(name)
+	if err != nil {
+		return "", tree.Owner{}, err
+	}
+	return s.path(home), tree.Owner{UID: u.UID, GID: u.GID}, nil
+}
+
+// lookupUser returns the user called name, and its home. It reports Anonymous if
+// there is none.
 func (s *Server) lookupUser(name string) (u *child.User, home string, err error) {
-	unknown := engi.Errorf(engi.Anonymous, "invalid username: '%s'", name)
 	for line := range s.lines("/etc/passwd") {
 		f := strings.Split(line, ":")
 		if len(f) < 6 || f[0] != name {
@@ -267,7 +268,7 @@ func (s *Server) lookupUser(name string) (u *child.User, home string, err error)
 	if name == "root" {
 		return &child.User{Groups: []int{0}}, "/root", nil
 	}
-	return nil, "", unknown
+	return nil, "", engi.Errorf(engi.Anonymous, "invalid username: '%s'", name)
 }
 
 // lookupName returns the name of an ID in /etc/passwd or /etc/group, or the ID

@@ -160,7 +160,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) error {
 		all = append(all, wire.Process{ID: p.id, PID: p.child.PID, Tag: p.tag, Args: p.args, Dir: p.dir, Started: p.started, Ended: !p.live()})
 	}
 	s.mu.Unlock()
-	return writeJSON(w, all)
+	return wire.WriteJSON(w, all)
 }
 
 // maxInput bounds one input request, in bytes.

@@ -12,7 +12,7 @@ import (
 )
 
 func (s *Server) usage(w http.ResponseWriter, r *http.Request) error {
-	return writeJSON(w, s.measure(readMemory()))
+	return wire.WriteJSON(w, s.measure(readMemory()))
 }
 
 // measure returns what the sandbox uses now, of memory what m says.

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"encoding/json"
 	"net/http"
 
 	"github.com/engi-dev/engi"
@@ -28,3 +29,15 @@ var statuses = map[engi.Kind]int{
 
 // Status returns the HTTP status of errors of a kind.
 func Status(k engi.Kind) int { return statuses[k] }
+
+// WriteJSON answers a request with v. It reports Internal, before it has written
+// anything, if v cannot be encoded.
+func WriteJSON(w http.ResponseWriter, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return engi.Errorf(engi.Internal, "encode answer: %v", err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Write(b) // fails if the client has left
+	return nil
+}

@@ -140,28 +140,20 @@ func (t *Table) reap() {
 
 // Signal sends a signal to the process itself. It reports NotFound if it has
 // ended.
-func (t *Table) Signal(c *Child, sig syscall.Signal) error {
+func (t *Table) Signal(c *Child, sig syscall.Signal) error { return t.signal(c, c.PID, sig) }
+
+// SignalGroup sends a signal to the process group that the process leads. It
+// reports NotFound if the process has ended.
+func (t *Table) SignalGroup(c *Child, sig syscall.Signal) error { return t.signal(c, -c.PID, sig) }
+
+func (t *Table) signal(c *Child, to int, sig syscall.Signal) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.children[c.PID] != c { // the PID may have been reused
 		return engi.Errorf(engi.NotFound, "process %d has ended", c.PID)
 	}
-	if err := syscall.Kill(c.PID, sig); err != nil {
-		return engi.Errorf(engi.Internal, "signal %d: %v", c.PID, err)
-	}
-	return nil
-}
-
-// SignalGroup sends a signal to the process group that the process leads. It
-// reports NotFound if the process has ended.
-func (t *Table) SignalGroup(c *Child, sig syscall.Signal) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.children[c.PID] != c {
-		return engi.Errorf(engi.NotFound, "process %d has ended", c.PID)
-	}
-	if err := syscall.Kill(-c.PID, sig); err != nil {
-		return engi.Errorf(engi.Internal, "signal group %d: %v", c.PID, err)
+	if err := syscall.Kill(to, sig); err != nil {
+		return engi.Errorf(engi.Internal, "signal %d: %v", to, err)
 	}
 	return nil
 }

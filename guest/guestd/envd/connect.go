@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/guest/wire"
 )
 
 // The Connect protocol with the JSON codec. A message of a stream has one byte of
@@ -62,7 +63,7 @@ func unary[In any](f func(r *http.Request, in *In) (any, error)) http.HandlerFun
 			out, err = f(r, &in)
 		}
 		if err == nil {
-			if err = writeJSON(w, out); err == nil {
+			if err = wire.WriteJSON(w, out); err == nil {
 				return
 			}
 		}

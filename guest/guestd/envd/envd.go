@@ -89,7 +89,7 @@ func New(sandbox Sandbox) *Handler {
 	h.mux.HandleFunc("GET /health", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	h.rest("GET /files", h.download)
 	h.rest("POST /files", h.upload)
-	h.rest("GET /envs", func(w http.ResponseWriter, r *http.Request) error { return writeJSON(w, sandbox.Env()) })
+	h.rest("GET /envs", func(w http.ResponseWriter, r *http.Request) error { return wire.WriteJSON(w, sandbox.Env()) })
 	h.rest("GET /metrics", h.metrics)
 	const p, f = "POST /process.Process/", "POST /filesystem.Filesystem/"
 	h.mux.HandleFunc(p+"Start", stream(h.start))
@@ -140,16 +140,6 @@ func restStatus(err error) int {
 	}
 }
 
-func writeJSON(w http.ResponseWriter, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return engi.Errorf(engi.Internal, "encode answer: %v", err)
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Write(b) // fails if the client has left
-	return nil
-}
-
 // userOf returns the user that a request names, in its query or as the user of
 // basic authentication.
 func userOf(r *http.Request) string {
@@ -170,7 +160,7 @@ func userOf(r *http.Request) string {
 
 func (h *Handler) metrics(w http.ResponseWriter, r *http.Request) error {
 	m := h.sandbox.Metrics()
-	return writeJSON(w, map[string]any{
+	return wire.WriteJSON(w, map[string]any{
 		"ts": time.Now().Unix(), "cpu_count": m.CPUs, "cpu_used_pct": m.CPUPercent,
 		"mem_used": m.Memory, "mem_total": m.MemoryTotal, "mem_cache": m.MemoryCache,
 		"disk_used": m.DiskUsed, "disk_total": m.DiskTotal,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/guest/guestd/tree"
+	"github.com/engi-dev/engi/guest/wire"
 )
 
 func (h *Handler) download(w http.ResponseWriter, r *http.Request) error {
@@ -126,13 +127,13 @@ func (h *Handler) upload(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		return writeJSON(w, append(done, one))
+		return wire.WriteJSON(w, append(done, one))
 	}
 	mr := multipart.NewReader(body, params["boundary"])
 	for {
 		part, err := mr.NextPart()
 		if err == io.EOF {
-			return writeJSON(w, done)
+			return wire.WriteJSON(w, done)
 		}
 		if err != nil {
 			return engi.Errorf(engi.Invalid, "the form is damaged: %v", err)

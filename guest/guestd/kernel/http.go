@@ -45,16 +45,6 @@ func writeError(w http.ResponseWriter, err error) {
 	io.WriteString(w, err.Error()) // fails if the client has left
 }
 
-func writeJSON(w http.ResponseWriter, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return engi.Errorf(engi.Internal, "encode answer: %v", err)
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Write(b) // fails if the client has left
-	return nil
-}
-
 // readJSON decodes a JSON body; an empty one leaves v as it is.
 func readJSON(r *http.Request, v any) error {
 	b, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
@@ -92,7 +82,7 @@ func (k *Kernels) listContexts(w http.ResponseWriter, r *http.Request) error {
 	for _, s := range k.list() {
 		all = append(all, s.info())
 	}
-	return writeJSON(w, all)
+	return wire.WriteJSON(w, all)
 }
 
 func (k *Kernels) createContext(w http.ResponseWriter, r *http.Request) error {
@@ -133,7 +123,7 @@ func (k *Kernels) createContext(w http.ResponseWriter, r *http.Request) error {
 		k.remove(s.id)
 		return err
 	}
-	return writeJSON(w, s.info())
+	return wire.WriteJSON(w, s.info())
 }
 
 func (k *Kernels) removeContext(w http.ResponseWriter, r *http.Request) error {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/guest/guestd/child"
+	"github.com/engi-dev/engi/guest/guestd/warm"
 )
 
 //go:embed kernel.py
@@ -188,32 +189,13 @@ func writeFiles(dir, language string, a User) (in, out *os.File, err error) {
 			return fail(err)
 		}
 	}
-	if in, err = makeFIFO(dir+"/in", a); err != nil {
+	if in, err = warm.MakeFIFO(dir+"/in", a.UID, a.GID); err != nil {
 		return fail(err)
 	}
-	if out, err = makeFIFO(dir+"/out", a); err != nil {
+	if out, err = warm.MakeFIFO(dir+"/out", a.UID, a.GID); err != nil {
 		return fail(err)
 	}
 	return in, out, nil
-}
-
-// makeFIFO creates a named pipe and opens it for reading and writing, so that
-// neither side blocks in open.
-func makeFIFO(name string, a User) (*os.File, error) {
-	if err := syscall.Mkfifo(name, 0o600); err != nil {
-		return nil, engi.Errorf(engi.Internal, "create pipe: %v", err)
-	}
-	f, err := os.OpenFile(name, os.O_RDWR|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, engi.Errorf(engi.Internal, "open pipe: %v", err)
-	}
-	if a.UID >= 0 {
-		if err := f.Chown(a.UID, a.GID); err != nil {
-			f.Close()
-			return nil, engi.Errorf(engi.Internal, "give away pipe: %v", err)
-		}
-	}
-	return f, nil
 }
 
 // ready waits for a kernel's first event.
@@ -338,34 +320,23 @@ func bashMessage(c command) []byte {
 	var b bytes.Buffer
 	b.WriteString("{\n")
 	for k, v := range c.Env {
-		if !isIdentifier(k) {
+		if !warm.IsIdentifier(k) {
 			continue // not a shell variable
 		}
 		if v == nil {
 			b.WriteString("unset -v " + k + "\n")
 		} else {
-			b.WriteString("export " + k + "=" + quote(*v) + "\n")
+			b.WriteString("export " + k + "=" + warm.Quote(*v) + "\n")
 		}
 	}
 	for k, v := range c.Own {
-		if isIdentifier(k) {
-			b.WriteString("__engi_set " + k + " " + quote(v) + "\n")
+		if warm.IsIdentifier(k) {
+			b.WriteString("__engi_set " + k + " " + warm.Quote(v) + "\n")
 		}
 	}
-	b.WriteString(":\n} 2>/dev/null\neval " + quote(strings.ReplaceAll(c.Code, "\x00", "")) + " </dev/null {__engi_events}>&-\n")
+	b.WriteString(":\n} 2>/dev/null\neval " + warm.Quote(strings.ReplaceAll(c.Code, "\x00", "")) + " </dev/null {__engi_events}>&-\n")
 	b.WriteString("{ __engi_end " + strconv.FormatInt(c.ID, 10) + " $?; } 2>/dev/null\n")
 	return b.Bytes()
-}
-
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
-
-func isIdentifier(s string) bool {
-	for i, c := range []byte(s) {
-		if !(c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || i > 0 && '0' <= c && c <= '9') {
-			return false
-		}
-	}
-	return s != ""
 }
 
 // interrupt makes the kernel stop executing, or kills it after interruptTimeout.

@@ -6,7 +6,7 @@ import (
 	"io"
 	"os"
 	"path"
-	"sort"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,7 +63,7 @@ func (w *walk) dir(fd int, rel string, depth int) {
 	if err != nil {
 		w.skipped++
 	}
-	sort.Strings(names)
+	slices.Sort(names)
 	for _, name := range names {
 		if w.entries++; w.entries >= maxEntries || time.Now().After(w.deadline) {
 			w.skipped++

@@ -56,7 +56,7 @@ func List(dir string, depth int) ([]wire.FileInfo, error) {
 	if !fi.IsDir() {
 		return nil, engi.Errorf(engi.Invalid, "path is not a directory: %s", dir)
 	}
-	var all []wire.FileInfo
+	all := []wire.FileInfo{}
 	err = list(dir, max(1, depth), &all)
 	return all, err
 }

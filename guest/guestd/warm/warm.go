@@ -133,10 +133,10 @@ func NewPreload(l engi.Language, dir string, uid, gid int) (_ *Preload, err erro
 	if err := os.WriteFile(path.Join(dir, name), text, 0o644); err != nil {
 		return nil, engi.Errorf(engi.Internal, "install preload: %v", err)
 	}
-	if p.release, err = fifo(path.Join(dir, "go"), uid, gid); err != nil {
+	if p.release, err = MakeFIFO(path.Join(dir, "go"), uid, gid); err != nil {
 		return nil, err
 	}
-	if p.ready, err = fifo(path.Join(dir, "ready"), uid, gid); err != nil {
+	if p.ready, err = MakeFIFO(path.Join(dir, "ready"), uid, gid); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -156,9 +156,9 @@ func preloadFile(l engi.Language) (name string, text []byte) {
 	return "", nil
 }
 
-// fifo creates a named pipe and opens it for reading and writing, so that neither
-// side blocks in open.
-func fifo(name string, uid, gid int) (*os.File, error) {
+// MakeFIFO creates a named pipe for a user and opens it for reading and writing, so
+// that neither side blocks in open. Negative IDs mean this program's own.
+func MakeFIFO(name string, uid, gid int) (*os.File, error) {
 	if err := syscall.Mkfifo(name, 0o600); err != nil {
 		return nil, engi.Errorf(engi.Internal, "create pipe %s: %v", name, err)
 	}
@@ -169,7 +169,7 @@ func fifo(name string, uid, gid int) (*os.File, error) {
 	if uid >= 0 {
 		if err := f.Chown(uid, gid); err != nil {
 			f.Close()
-			return nil, engi.Errorf(engi.Internal, "give away pipe %s: %v", name, err)
+			return nil, engi.Errorf(engi.Internal, "change the owner of pipe %s: %v", name, err)
 		}
 	}
 	return f, nil
@@ -242,12 +242,12 @@ func releaseMessage(l engi.Language, args []string, env map[string]string) []byt
 	var b bytes.Buffer
 	if l == engi.Bash {
 		for k, v := range env {
-			b.WriteString("export " + k + "=" + quote(v) + "\n")
+			b.WriteString("export " + k + "=" + Quote(v) + "\n")
 		}
 		if len(args) > 0 {
 			b.WriteString("set --")
 			for _, a := range args {
-				b.WriteString(" " + quote(a))
+				b.WriteString(" " + Quote(a))
 			}
 			b.WriteByte('\n')
 		}
@@ -271,7 +271,8 @@ func releaseMessage(l engi.Language, args []string, env map[string]string) []byt
 	return b.Bytes()
 }
 
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+// Quote quotes a word for a shell.
+func Quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // CanServe reports whether a waiting interpreter can run entry exactly like a
 // fresh one.
@@ -290,7 +291,7 @@ func CanServe(l engi.Language, entry string, args []string, env map[string]strin
 		if readAtStartup(l, k) {
 			return false
 		}
-		if l == engi.Bash && !isIdentifier(k) {
+		if l == engi.Bash && !IsIdentifier(k) {
 			return false
 		}
 		size += len(k) + len(v) + 16
@@ -332,7 +333,8 @@ func readAtStartup(l engi.Language, name string) bool {
 	return false
 }
 
-func isIdentifier(s string) bool {
+// IsIdentifier reports whether s can name a variable of a shell.
+func IsIdentifier(s string) bool {
 	for i, c := range []byte(s) {
 		if !(c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || i > 0 && '0' <= c && c <= '9') {
 			return false
