@@ -2,6 +2,7 @@ package guestd
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -38,11 +39,11 @@ func (s *Server) run(w http.ResponseWriter, req *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.followRun(w, req, r, 0)
+	return s.followRun(req.Context(), w, r, 0)
 }
 
-func (s *Server) followRun(w http.ResponseWriter, req *http.Request, r *run, from int64) error {
-	return s.follow(w, req.Context(), r.proc, from, r.warm, coalesceDelay, r.done, func() (wire.Kind, any) { return wire.Exited, r.finish })
+func (s *Server) followRun(ctx context.Context, w http.ResponseWriter, r *run, from int64) error {
+	return s.follow(ctx, w, followed{proc: r.proc, warm: r.warm, linger: coalesceDelay, done: r.done, finish: func() wire.Finish { return r.finish }}, from)
 }
 
 func (s *Server) reattach(w http.ResponseWriter, req *http.Request) error {
@@ -54,7 +55,7 @@ func (s *Server) reattach(w http.ResponseWriter, req *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.followRun(w, req, r, from)
+	return s.followRun(req.Context(), w, r, from)
 }
 
 func (s *Server) findRun(id string) (*run, error) {

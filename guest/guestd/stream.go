@@ -26,17 +26,29 @@ const keepaliveInterval = 15 * time.Second
 // coalesceDelay is how long output is held back to send more at once.
 const coalesceDelay = 4 * time.Millisecond
 
-// follow streams a process: a Started frame, output from an offset on, and what
-// last returns once ended is closed. It holds back output for linger.
-func (s *Server) follow(w http.ResponseWriter, ctx context.Context, p *proc, from int64, warm bool, linger time.Duration, ended <-chan struct{}, last func() (wire.Kind, any)) error {
-	out, err := p.log.Read(from)
+// maxBuffered is how much output is sent at once, in bytes.
+const maxBuffered = 256 << 10
+
+// A followed is a process or run to stream to the host.
+type followed struct {
+	*proc
+	warm   bool
+	linger time.Duration      // how long to hold back output
+	done   <-chan struct{}    // closed when finish can be called
+	finish func() wire.Finish // returns the end
+}
+
+// follow streams a process: a Started frame, output from an offset on, and an
+// Exited frame.
+func (s *Server) follow(ctx context.Context, w http.ResponseWriter, f followed, from int64) error {
+	out, err := f.log.Read(from)
 	if err != nil {
 		return err
 	}
 	defer out.Close()
 	w.Header().Set("Content-Type", "application/octet-stream")
 	rc := http.NewResponseController(w)
-	buf, err := wire.AppendJSON(nil, wire.Started, wire.Start{ID: p.id, PID: p.child.PID, From: out.At(), Warm: warm})
+	buf, err := wire.AppendJSON(nil, wire.Started, wire.Start{ID: f.id, PID: f.child.PID, From: out.At(), Warm: f.warm})
 	if err != nil {
 		return err
 	}
@@ -44,58 +56,45 @@ func (s *Server) follow(w http.ResponseWriter, ctx context.Context, p *proc, fro
 	defer idle.Stop()
 	// Each write wakes the host, which costs as much as a small program, so
 	// output within a moment is sent together.
-	var gather *time.Timer
-	var flush <-chan time.Time
-	if linger > 0 {
-		gather = time.NewTimer(linger)
-		defer gather.Stop()
-		flush = gather.C
-	}
-	now := linger <= 0
+	flush := time.NewTimer(f.linger)
+	defer flush.Stop()
+	now := f.linger <= 0
 	for {
 		ready := out.Ready()
-		stream, data, done := out.TryNext()
-		if len(data) > 0 && len(buf) == 0 && gather != nil {
-			gather.Reset(linger)
+		before := len(buf)
+		var end bool
+		buf, end = appendOutput(buf, out)
+		if before == 0 && len(buf) > 0 && f.linger > 0 {
+			flush.Reset(f.linger)
 		}
-		got := len(data) > 0
-		for len(data) > 0 {
-			buf = wire.AppendData(buf, wire.StreamKind(stream), data)
-			if len(buf) >= 256<<10 {
-				now = true
-				break
-			}
-			stream, data, done = out.TryNext()
-		}
-		if done {
+		if end {
 			select {
-			case <-ended:
-				kind, v := last()
-				if buf, err = wire.AppendJSON(buf, kind, v); err != nil {
+			case <-f.done:
+				if buf, err = wire.AppendJSON(buf, wire.Exited, f.finish()); err != nil {
 					buf = wire.AppendFrame(buf, wire.Failure, wire.EncodeError(err))
 				}
 				w.Write(buf) // fails if the host has left
 				return nil
 			default:
 			}
-			ready = ended
+			ready = f.done
 		}
-		if now && len(buf) > 0 {
+		if (now || len(buf) >= maxBuffered) && len(buf) > 0 {
 			if _, err := w.Write(buf); err != nil {
 				return nil
 			}
 			if err := rc.Flush(); err != nil {
 				return nil
 			}
-			buf, now = buf[:0], linger <= 0
+			buf, now = buf[:0], f.linger <= 0
 			continue
 		}
-		if got {
+		if len(buf) > before {
 			continue // ready is out of date
 		}
 		select {
 		case <-ready:
-		case <-flush:
+		case <-flush.C:
 			now = true
 		case <-idle.C:
 			buf, now = wire.AppendFrame(buf, wire.Alive, nil), true
@@ -107,6 +106,19 @@ func (s *Server) follow(w http.ResponseWriter, ctx context.Context, p *proc, fro
 	}
 }
 
+// appendOutput appends the output so far to buf, up to about maxBuffered bytes; end
+// reports whether there will be no more.
+func appendOutput(buf []byte, out *child.LogReader) (_ []byte, end bool) {
+	for len(buf) < maxBuffered {
+		stream, data, end := out.TryNext()
+		if len(data) == 0 {
+			return buf, end
+		}
+		buf = wire.AppendData(buf, wire.StreamKind(stream), data)
+	}
+	return buf, false
+}
+
 func (s *Server) start(w http.ResponseWriter, r *http.Request) error {
 	var c wire.Command
 	if err := readJSON(r, &c); err != nil {
@@ -116,17 +128,17 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.followProc(w, r.Context(), p, 0)
+	return s.followProc(r.Context(), w, p, 0)
 }
 
-func (s *Server) followProc(w http.ResponseWriter, ctx context.Context, p *proc, from int64) error {
+func (s *Server) followProc(ctx context.Context, w http.ResponseWriter, p *proc, from int64) error {
 	linger := coalesceDelay
 	if p.tty {
 		linger = 0 // somebody is typing
 	}
-	return s.follow(w, ctx, p, from, false, linger, p.ended, func() (wire.Kind, any) {
-		return wire.Exited, wire.Finish{Exit: p.exit, Duration: p.endedAt.Sub(p.started)}
-	})
+	return s.follow(ctx, w, followed{proc: p, linger: linger, done: p.ended, finish: func() wire.Finish {
+		return wire.Finish{Exit: p.exit, Duration: p.endedAt.Sub(p.started)}
+	}}, from)
 }
 
 func (s *Server) attach(w http.ResponseWriter, r *http.Request) error {
@@ -138,7 +150,7 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.followProc(w, r.Context(), p, from)
+	return s.followProc(r.Context(), w, p, from)
 }
 
 func offset(r *http.Request) (int64, error) {

@@ -59,60 +59,6 @@ func ociSpec(d machineDir, spec provider.Spec) *specs.Spec {
 	size := spec.Size
 	files := uint64(max(size.OpenFiles, minFiles))
 	score := oomScore
-	caps := capabilities
-	mounts := []specs.Mount{
-		{Destination: "/proc", Type: "proc", Source: "proc"},
-		{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{
-			"nosuid", "nodev", "noexec", "mode=1777", fmt.Sprintf("size=%d", size.Memory/2)}},
-		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "nodev", "noexec"}},
-		bindMount(d.path("chan"), wire.Dir, "ro", "nosuid", "nodev"),
-	}
-	switch {
-	case spec.Writable:
-		// What a build writes to /tmp is not part of the template.
-		mounts = append(mounts, bindMount(d.path("tmp"), "/tmp", "rw"))
-	case emptyDir(filepath.Join(spec.Root, "tmp")):
-		// The sandbox's kernel would mount a tmpfs without a limit here. If /tmp
-		// is not empty, it is part of the root and counts as disk.
-		limit := min(size.Disk, size.Memory/2)
-		mounts = append(mounts, specs.Mount{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{
-			"mode=1777", fmt.Sprintf("size=%d", limit)}})
-	}
-	if spec.Network == provider.Host {
-		for _, file := range []string{"/etc/resolv.conf", "/etc/hosts"} {
-			if resolved, err := filepath.EvalSymlinks(file); err == nil {
-				mounts = append(mounts, bindMount(resolved, file, "ro"))
-			}
-		}
-	}
-	annotations := map[string]string{
-		annotMemory: strconv.FormatInt(size.Memory, 10),
-		annotCPUs:   strconv.Itoa(visibleCPUs(size)),
-		annotInodes: strconv.FormatInt(size.Inodes, 10),
-	}
-	// The host changes the channel while the machine runs (a restarted daemon
-	// creates a new socket), and other machines may change shared mounts.
-	share := func(name, source string) {
-		prefix := "dev.gvisor.spec.mount." + name
-		annotations[prefix+".source"] = source
-		annotations[prefix+".type"] = "bind"
-		annotations[prefix+".share"] = "shared"
-	}
-	share("engi", d.path("chan"))
-	for i, m := range spec.Mounts {
-		target := m.Target
-		if !hasMountPoint(spec.Root, m) {
-			target = wire.Dir + "/" + mountsName + "/" + strconv.Itoa(i)
-			annotations[annotMount+target] = m.Target
-		}
-		if m.Writable {
-			share(fmt.Sprintf("engi-%d", i), m.Source)
-			mounts = append(mounts, bindMount(m.Source, target, "rw", "nosuid", "nodev"))
-		} else {
-			mounts = append(mounts, bindMount(m.Source, target, "ro"))
-		}
-	}
-
 	namespaces := []specs.LinuxNamespace{
 		{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace},
 		{Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
@@ -122,16 +68,13 @@ func ociSpec(d machineDir, spec provider.Spec) *specs.Spec {
 		// without one, and the other way round.
 		namespaces = append(namespaces, specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: spec.Netns})
 	}
-
 	cfg := &specs.Spec{
 		Version: "1.1.0",
 		Process: &specs.Process{
-			Args: []string{wire.Dir + "/" + wire.BinaryName},
-			Env:  []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"},
-			Cwd:  "/",
-			Capabilities: &specs.LinuxCapabilities{
-				Bounding: caps, Effective: caps, Permitted: caps,
-			},
+			Args:         []string{wire.Dir + "/" + wire.BinaryName},
+			Env:          []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"},
+			Cwd:          "/",
+			Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities, Permitted: capabilities},
 			Rlimits: []specs.POSIXRlimit{
 				{Type: "RLIMIT_NOFILE", Hard: files, Soft: files},
 				{Type: "RLIMIT_NPROC", Hard: maxTasks, Soft: maxTasks},
@@ -141,13 +84,71 @@ func ociSpec(d machineDir, spec provider.Spec) *specs.Spec {
 		},
 		Root:     &specs.Root{Path: spec.Root},
 		Hostname: spec.Hostname,
-		Mounts:   mounts,
-		Linux: &specs.Linux{
-			Namespaces: namespaces,
+		Linux:    &specs.Linux{Namespaces: namespaces},
+		Annotations: map[string]string{
+			annotMemory: strconv.FormatInt(size.Memory, 10),
+			annotCPUs:   strconv.Itoa(visibleCPUs(size)),
+			annotInodes: strconv.FormatInt(size.Inodes, 10),
 		},
-		Annotations: annotations,
 	}
+	addSystemMounts(cfg, d, spec)
+	addMounts(cfg, d, spec)
 	return cfg
+}
+
+// addSystemMounts adds the mounts of every machine.
+func addSystemMounts(cfg *specs.Spec, d machineDir, spec provider.Spec) {
+	size := spec.Size
+	cfg.Mounts = append(cfg.Mounts,
+		specs.Mount{Destination: "/proc", Type: "proc", Source: "proc"},
+		specs.Mount{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{
+			"nosuid", "nodev", "noexec", "mode=1777", fmt.Sprintf("size=%d", size.Memory/2)}},
+		specs.Mount{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "nodev", "noexec"}},
+		bindMount(d.path("chan"), wire.Dir, "ro", "nosuid", "nodev"),
+	)
+	switch {
+	case spec.Writable:
+		// What a build writes to /tmp is not part of the template.
+		cfg.Mounts = append(cfg.Mounts, bindMount(d.path("tmp"), "/tmp", "rw"))
+	case emptyDir(filepath.Join(spec.Root, "tmp")):
+		// The sandbox's kernel would mount a tmpfs without a limit here. If /tmp
+		// is not empty, it is part of the root and counts as disk.
+		limit := min(size.Disk, size.Memory/2)
+		cfg.Mounts = append(cfg.Mounts, specs.Mount{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{
+			"mode=1777", fmt.Sprintf("size=%d", limit)}})
+	}
+	if spec.Network == provider.Host {
+		for _, file := range []string{"/etc/resolv.conf", "/etc/hosts"} {
+			if resolved, err := filepath.EvalSymlinks(file); err == nil {
+				cfg.Mounts = append(cfg.Mounts, bindMount(resolved, file, "ro"))
+			}
+		}
+	}
+}
+
+// addMounts adds the mounts of spec, and says which mounts the host changes.
+func addMounts(cfg *specs.Spec, d machineDir, spec provider.Spec) {
+	// The host changes the channel while the machine runs (a restarted daemon
+	// creates a new socket), and other machines may change shared mounts.
+	share := func(name, source string) {
+		prefix := "dev.gvisor.spec.mount." + name
+		cfg.Annotations[prefix+".source"] = source
+		cfg.Annotations[prefix+".type"] = "bind"
+		cfg.Annotations[prefix+".share"] = "shared"
+	}
+	share("engi", d.path("chan"))
+	for i, m := range spec.Mounts {
+		target, options := m.Target, []string{"ro"}
+		if !hasMountPoint(spec.Root, m) {
+			target = wire.Dir + "/" + mountsName + "/" + strconv.Itoa(i)
+			cfg.Annotations[annotMount+target] = m.Target
+		}
+		if m.Writable {
+			share(fmt.Sprintf("engi-%d", i), m.Source)
+			options = []string{"rw", "nosuid", "nodev"}
+		}
+		cfg.Mounts = append(cfg.Mounts, bindMount(m.Source, target, options...))
+	}
 }
 
 // hasMountPoint reports whether the root has the target of a mount, as a directory

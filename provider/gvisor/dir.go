@@ -256,8 +256,8 @@ func readTail(file string, n int64) string {
 // guestBinary returns a path of the guest program that can be linked into the
 // directories of machines, which is that of a copy on the same file system.
 func (p *Provider) guestBinary() (string, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.guestMu.Lock()
+	defer p.guestMu.Unlock()
 	fi, err := os.Stat(p.opt.Guest)
 	if err != nil {
 		return "", fmt.Errorf("the guest program: %v", err)

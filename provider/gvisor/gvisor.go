@@ -59,9 +59,13 @@ type Provider struct {
 	boots    chan struct{} // holds a token for each machine that is booting
 	features func() string // of runsc; see askFeatures
 
-	mu      sync.Mutex
-	network *os.File                    // an empty network namespace for file servers; nil before the first start
-	live    map[engi.SandboxID]*machine // nil values are being booted or adopted
+	networkMu sync.Mutex
+	network   *os.File // an empty network namespace for file servers; nil before the first start
+
+	guestMu sync.Mutex // held while the guest program is copied
+
+	mu   sync.Mutex
+	live map[engi.SandboxID]*machine // nil values are being booted or adopted
 }
 
 var (
@@ -256,23 +260,19 @@ func (p *Provider) Remove(ctx context.Context, id engi.SandboxID) (err error) {
 	}
 	d := p.dir(id)
 	var run processRecord
-	known := d.load("run.json", &run) == nil && run.HostBoot == hostBoot()
-	if !known && p.groups == nil {
+	switch {
+	case d.load("run.json", &run) == nil && run.HostBoot == hostBoot():
+		for _, ref := range []procRef{run.Sandbox, run.Gofer} {
+			if proc, err := openProcess(ref); err == nil {
+				proc.kill()
+				proc.close()
+			}
+		}
+	case p.groups == nil:
 		// Its owner died during the boot: there is no record of processes.
 		if err := p.killAll(id, deadline(stopTimeout)); err != nil {
 			return engi.Errorf(engi.Internal, "%v", err)
 		}
-	}
-	for _, ref := range []procRef{run.Sandbox, run.Gofer} {
-		if !known {
-			break
-		}
-		proc, err := openProcess(ref)
-		if err != nil {
-			continue
-		}
-		proc.kill()
-		defer proc.close()
 	}
 	return p.erase(id)
 }
@@ -318,8 +318,8 @@ func (p *Provider) forget(id engi.SandboxID) {
 // "" if none can be created. It exists as long as this process, needs no mount,
 // and saves creating one for each machine.
 func (p *Provider) emptyNetwork() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.networkMu.Lock()
+	defer p.networkMu.Unlock()
 	if p.network == nil {
 		made := make(chan *os.File, 1)
 		go onOwnThread(func() {
