@@ -2,8 +2,10 @@ package script
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"net"
@@ -84,8 +86,8 @@ func (p FetchPolicy) Client() (*http.Client, error) {
 	for _, s := range p.Private {
 		prefix, err := netip.ParsePrefix(s)
 		if err != nil {
-			addr, err2 := netip.ParseAddr(s)
-			if err2 != nil {
+			addr, err := netip.ParseAddr(s)
+			if err != nil {
 				return nil, engi.Errorf(engi.Invalid, "%.80q is neither an address nor a network", s)
 			}
 			prefix = netip.PrefixFrom(addr, addr.BitLen())
@@ -114,13 +116,18 @@ func (p FetchPolicy) Client() (*http.Client, error) {
 			DialContext: dialer.DialContext, MaxIdleConnsPerHost: 4, MaxConnsPerHost: 16, IdleConnTimeout: 30 * time.Second,
 			TLSHandshakeTimeout: 5 * time.Second, MaxResponseHeaderBytes: 64 << 10, ForceAttemptHTTP2: true,
 		},
-		CheckRedirect: func(r *http.Request, via []*http.Request) error {
-			if len(via) > fetchMaxRedirects {
-				return engi.Errorf(engi.Denied, "more than %d redirects", fetchMaxRedirects)
-			}
-			return p.allows(r.URL)
-		},
+		CheckRedirect: checkRedirects(p.allows),
 	}, nil
+}
+
+// checkRedirects bounds the number of redirects and checks each with check.
+func checkRedirects(check func(*url.URL) error) func(*http.Request, []*http.Request) error {
+	return func(r *http.Request, via []*http.Request) error {
+		if len(via) > fetchMaxRedirects {
+			return engi.Errorf(engi.Denied, "more than %d redirects", fetchMaxRedirects)
+		}
+		return check(r.URL)
+	}
 }
 
 // A Wall sends requests on an owner's behalf and enforces a network policy. It is
@@ -137,42 +144,7 @@ func Fetch(p FetchPolicy, wall Wall) (API, error) {
 	if err != nil {
 		return API{}, err
 	}
-	// clientFor returns the client that may fetch u in this run.
-	clientFor := func(c Call, u *url.URL) (*http.Client, error) {
-		if c.Session == nil || wall == nil {
-			return client, p.allows(u)
-		}
-		if err := checkURL(u); err != nil {
-			return nil, err
-		}
-		transport, err := wall.Transport(c.Owner, c.Session.Network)
-		if err != nil {
-			return nil, err
-		}
-		return &http.Client{
-			Transport: transport,
-			CheckRedirect: func(r *http.Request, via []*http.Request) error {
-				if len(via) > fetchMaxRedirects {
-					return engi.Errorf(engi.Denied, "more than %d redirects", fetchMaxRedirects)
-				}
-				return checkURL(r.URL)
-			},
-		}, nil
-	}
-	type init struct {
-		Method  string            `json:"method"`
-		Headers map[string]string `json:"headers"`
-		Body    *string           `json:"body"`
-	}
-	type response struct {
-		OK         bool              `json:"ok"`
-		Status     int               `json:"status"`
-		StatusText string            `json:"statusText"`
-		URL        string            `json:"url"`
-		Headers    map[string]string `json:"headers"`
-		Body       string            `json:"body"`
-		Truncated  bool              `json:"truncated"`
-	}
+	f := &fetcher{policy: p, client: client, wall: wall}
 	return API{
 		ScriptAPI: engi.ScriptAPI{
 			Name:      "fetch",
@@ -184,64 +156,100 @@ interface FetchResponse { ok: boolean; status: number; statusText: string; url: 
 				`"headers":{"type":"object","additionalProperties":{"type":"string"}},"body":{"type":"string"}}}`),
 			Session: len(p.Hosts) == 0,
 		},
-		Call: func(ctx context.Context, c Call) (any, error) {
-			var address string
-			var in init
-			if err := c.Into(&address, &in); err != nil {
-				return nil, err
-			}
-			u, err := url.Parse(address)
-			if err != nil {
-				return nil, engi.Errorf(engi.Invalid, "%.100q is not a URL", address)
-			}
-			client, err := clientFor(c, u)
-			if err != nil {
-				return nil, err
-			}
-			method := strings.ToUpper(in.Method)
-			if method == "" {
-				method = http.MethodGet
-			}
-			if !slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, method) {
-				return nil, engi.Errorf(engi.Invalid, "method %.20q is not known", method)
-			}
-			var body io.Reader
-			if in.Body != nil {
-				body = strings.NewReader(*in.Body)
-			}
-			req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
-			if err != nil {
-				return nil, engi.Errorf(engi.Invalid, "%.100q cannot be fetched", address)
-			}
-			for k, v := range in.Headers {
-				req.Header.Set(k, v)
-			}
-			req.Header.Del("Host")
-			if c.Session != nil && wall != nil {
-				defer client.CloseIdleConnections() // the transport belongs to this call
-			}
-			resp, err := client.Do(req)
-			if err != nil {
-				return nil, fetchError(ctx, u.Host, err)
-			}
-			defer resp.Body.Close()
-			text, err := io.ReadAll(io.LimitReader(resp.Body, fetchMaxBytes+1))
-			if err != nil {
-				return nil, fetchError(ctx, u.Host, err)
-			}
-			out := response{
-				OK: resp.StatusCode/100 == 2, Status: resp.StatusCode, StatusText: http.StatusText(resp.StatusCode),
-				URL: resp.Request.URL.String(), Headers: map[string]string{}, Truncated: len(text) > fetchMaxBytes,
-			}
-			for k, v := range resp.Header {
-				if len(out.Headers) < fetchMaxHeaders {
-					out.Headers[strings.ToLower(k)] = strings.Join(v, ", ")
-				}
-			}
-			out.Body = strings.ToValidUTF8(string(text[:min(len(text), fetchMaxBytes)]), "\uFFFD")
-			return out, nil
-		},
+		Call: f.call,
 	}, nil
+}
+
+type fetcher struct {
+	policy FetchPolicy
+	client *http.Client // enforces policy
+	wall   Wall         // may be nil
+}
+
+// clientFor returns the client that may fetch u in this run. The caller must call
+// release after the response.
+func (f *fetcher) clientFor(c Call, u *url.URL) (client *http.Client, release func(), err error) {
+	if c.Session == nil || f.wall == nil {
+		return f.client, func() {}, f.policy.allows(u)
+	}
+	if err := checkURL(u); err != nil {
+		return nil, nil, err
+	}
+	transport, err := f.wall.Transport(c.Owner, c.Session.Network)
+	if err != nil {
+		return nil, nil, err
+	}
+	client = &http.Client{Transport: transport, CheckRedirect: checkRedirects(checkURL)}
+	return client, client.CloseIdleConnections, nil
+}
+
+type fetchInit struct {
+	Method  string            `json:"method"`
+	Headers map[string]string `json:"headers"`
+	Body    *string           `json:"body"`
+}
+
+type fetchResponse struct {
+	OK         bool              `json:"ok"`
+	Status     int               `json:"status"`
+	StatusText string            `json:"statusText"`
+	URL        string            `json:"url"`
+	Headers    map[string]string `json:"headers"`
+	Body       string            `json:"body"`
+	Truncated  bool              `json:"truncated"`
+}
+
+func (f *fetcher) call(ctx context.Context, c Call) (any, error) {
+	var address string
+	var in fetchInit
+	if err := c.Into(&address, &in); err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, engi.Errorf(engi.Invalid, "%.100q is not a URL", address)
+	}
+	client, release, err := f.clientFor(c, u)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	method := cmp.Or(strings.ToUpper(in.Method), http.MethodGet)
+	if !slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, method) {
+		return nil, engi.Errorf(engi.Invalid, "method %.20q is not known", method)
+	}
+	var body io.Reader
+	if in.Body != nil {
+		body = strings.NewReader(*in.Body)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
+	if err != nil {
+		return nil, engi.Errorf(engi.Invalid, "%.100q cannot be fetched", address)
+	}
+	for k, v := range in.Headers {
+		req.Header.Set(k, v)
+	}
+	req.Header.Del("Host")
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, fetchError(ctx, u.Host, err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, fetchMaxBytes+1))
+	if err != nil {
+		return nil, fetchError(ctx, u.Host, err)
+	}
+	out := fetchResponse{
+		OK: resp.StatusCode/100 == 2, Status: resp.StatusCode, StatusText: http.StatusText(resp.StatusCode),
+		URL: resp.Request.URL.String(), Headers: map[string]string{}, Truncated: len(text) > fetchMaxBytes,
+	}
+	for k, v := range resp.Header {
+		if len(out.Headers) < fetchMaxHeaders {
+			out.Headers[strings.ToLower(k)] = strings.Join(v, ", ")
+		}
+	}
+	out.Body = strings.ToValidUTF8(string(text[:min(len(text), fetchMaxBytes)]), "\uFFFD")
+	return out, nil
 }
 
 // fetchError classifies an error of a request.
@@ -249,15 +257,8 @@ func fetchError(ctx context.Context, host string, err error) error {
 	if ctx.Err() != nil {
 		return engi.Errorf(engi.Expired, "%.100s did not answer in time", host)
 	}
-	for e := err; e != nil; {
-		if ours, ok := e.(*engi.Error); ok {
-			return ours
-		}
-		u, ok := e.(interface{ Unwrap() error })
-		if !ok {
-			break
-		}
-		e = u.Unwrap()
+	if ours, ok := errors.AsType[*engi.Error](err); ok {
+		return ours
 	}
 	return engi.Errorf(engi.Unavailable, "%.100s cannot be reached", host)
 }
@@ -324,11 +325,7 @@ func (f HTTPFunction) API(private []string) (API, error) {
 				}
 				address = strings.ReplaceAll(address, "{"+strconv.Itoa(i)+"}", escape(text))
 			}
-			method := f.Method
-			if method == "" {
-				method = http.MethodGet
-			}
-			req, err := http.NewRequestWithContext(ctx, method, address, nil)
+			req, err := http.NewRequestWithContext(ctx, cmp.Or(f.Method, http.MethodGet), address, nil)
 			if err != nil {
 				return nil, engi.Errorf(engi.Invalid, "the arguments do not give a URL")
 			}

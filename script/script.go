@@ -92,11 +92,8 @@ type Runner struct {
 	names, sessionNames []string // functions of scripts without and with a session
 }
 
-// New returns a Runner, which starts nothing before Run. It reports Invalid for
-// options that cannot work.
-func New(o Options) (*Runner, error) {
-	d := DefaultLimits()
-	l := &o.Limits
+// or fills in defaults, and reports Invalid for limits that cannot work.
+func (l Limits) or(d Limits) (Limits, error) {
 	l.Code, l.Stack, l.Lines, l.Text = cmp.Or(l.Code, d.Code), cmp.Or(l.Stack, d.Stack), cmp.Or(l.Lines, d.Lines), cmp.Or(l.Text, d.Text)
 	l.Depth, l.Nodes, l.Calls, l.Memory = cmp.Or(l.Depth, d.Depth), cmp.Or(l.Nodes, d.Nodes), cmp.Or(l.Calls, d.Calls), cmp.Or(l.Memory, d.Memory)
 	l.AllCalls = cmp.Or(l.AllCalls, d.AllCalls)
@@ -104,12 +101,22 @@ func New(o Options) (*Runner, error) {
 	l.Timeout = cmp.Or(l.Timeout, min(d.Timeout, l.MaxTimeout))
 	if min(l.Code, l.Stack, l.Lines, l.Text, l.Depth, l.Nodes, l.Calls, l.AllCalls) < 1 || l.Memory < 1<<20 ||
 		l.MinTimeout < 0 || l.Timeout < l.MinTimeout || l.MaxTimeout < l.Timeout {
-		return nil, engi.Errorf(engi.Invalid, "script limits %+v are not valid", *l)
+		return l, engi.Errorf(engi.Invalid, "script limits %+v are not valid", l)
 	}
 	if l.Code > maxCode || l.Text > 1<<20 || l.Lines > 10_000 || l.Memory > 512<<20 || l.Stack > 10_000 ||
 		l.Depth > 200 || l.Nodes > 200_000 || l.Calls > 64 || l.AllCalls > 1_000_000 {
-		return nil, engi.Errorf(engi.Invalid, "script limits %+v are more than a helper can hold", *l).
+		return l, engi.Errorf(engi.Invalid, "script limits %+v are more than a helper can hold", l).
 			WithRemedy("code 250,000, text 1 MiB, lines 10,000, memory 512 MiB, stack 10,000, depth 200, nodes 200,000 and calls 64 are the most")
+	}
+	return l, nil
+}
+
+// New returns a Runner, which starts nothing before Run. It reports Invalid for
+// options that cannot work.
+func New(o Options) (*Runner, error) {
+	var err error
+	if o.Limits, err = o.Limits.or(DefaultLimits()); err != nil {
+		return nil, err
 	}
 	if !filepath.IsAbs(o.Dir) || !filepath.IsAbs(o.Helper) {
 		return nil, engi.Errorf(engi.Invalid, "scripts need absolute paths of a directory and of engi-js")
@@ -123,27 +130,8 @@ func New(o Options) (*Runner, error) {
 		return nil, engi.Errorf(engi.Invalid, "%d warm helpers of %d at most", o.Warm, o.Max)
 	}
 	r := &Runner{o: o, apis: map[string]*function{}}
-	for _, a := range o.APIs {
-		if err := a.check(); err != nil {
-			return nil, err
-		}
-		if _, twice := r.apis[a.Name]; twice {
-			return nil, engi.Errorf(engi.Invalid, "api function %s is defined twice", a.Name)
-		}
-		r.apis[a.Name] = newFunction(a)
-		r.all = append(r.all, a.ScriptAPI)
-	}
-	slices.SortFunc(r.all, func(a, b engi.ScriptAPI) int { return strings.Compare(a.Name, b.Name) })
-	for i := 1; i < len(r.all); i++ {
-		if strings.HasPrefix(r.all[i].Name, r.all[i-1].Name+".") {
-			return nil, engi.Errorf(engi.Invalid, "api name %s is a function and also contains %s", r.all[i-1].Name, r.all[i].Name)
-		}
-	}
-	for _, a := range r.all {
-		r.sessionNames = append(r.sessionNames, a.Name)
-		if !a.Session {
-			r.names = append(r.names, a.Name)
-		}
+	if err := r.register(o.APIs); err != nil {
+		return nil, err
 	}
 	empty := filepath.Join(o.Dir, "empty")
 	if err := os.MkdirAll(empty, 0o755); err != nil {
@@ -151,6 +139,31 @@ func New(o Options) (*Runner, error) {
 	}
 	r.pool = newPool(o, empty)
 	return r, nil
+}
+
+// register adds host functions.
+func (r *Runner) register(apis []API) error {
+	for _, a := range apis {
+		if err := a.check(); err != nil {
+			return err
+		}
+		if _, twice := r.apis[a.Name]; twice {
+			return engi.Errorf(engi.Invalid, "api function %s is defined twice", a.Name)
+		}
+		r.apis[a.Name] = newFunction(a)
+		r.all = append(r.all, a.ScriptAPI)
+	}
+	slices.SortFunc(r.all, func(a, b engi.ScriptAPI) int { return strings.Compare(a.Name, b.Name) })
+	for i, a := range r.all {
+		if i > 0 && strings.HasPrefix(a.Name, r.all[i-1].Name+".") {
+			return engi.Errorf(engi.Invalid, "api name %s is a function and also contains %s", r.all[i-1].Name, a.Name)
+		}
+		r.sessionNames = append(r.sessionNames, a.Name)
+		if !a.Session {
+			r.names = append(r.names, a.Name)
+		}
+	}
+	return nil
 }
 
 // Run keeps helpers warm until ctx ends, and then ends them. Call it once.

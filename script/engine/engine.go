@@ -128,7 +128,7 @@ func (e *Engine) realm(run wire.Run) (*program, error) {
 	vm.SetGCThreshold(uintptr(run.Limits.Memory / 8))
 	if err := p.start(e.boot); err != nil {
 		p.close()
-		return nil, err
+		return nil, engi.Errorf(engi.Internal, "start a realm: %v", err)
 	}
 	return p, nil
 }
@@ -155,73 +155,78 @@ func (e *Engine) run(run wire.Run, host Host, deadline time.Time) (done wire.Don
 // start sets up console, timers and api, and gets the methods that bootstrap returns.
 func (p *program) start(boot []byte) error {
 	const send, clock = "__send", "__clock"
-	err := p.vm.RegisterHostFunc(send, func(args []any) (any, error) {
-		if len(args) != 3 {
-			return nil, errors.New("bad call")
-		}
-		id, _ := args[0].(int)
-		name, _ := args[1].(string)
-		list, _ := args[2].(string)
-		if err := p.host.Call(wire.Call{ID: id, API: name, Args: json.RawMessage(list)}); err != nil {
-			if engi.KindOf(err) == engi.Invalid {
-				return nil, errors.New("the arguments are too large")
-			}
-			p.hostErr = err
-			return nil, errors.New("the host is gone")
-		}
-		return nil, nil
+	if err := p.vm.RegisterHostFunc(send, p.send); err != nil {
+		return err
+	}
+	err := p.vm.RegisterHostFunc(clock, func([]any) (any, error) {
+		return float64(time.Since(p.began)) / float64(time.Millisecond), nil
 	})
-	if err == nil {
-		err = p.vm.RegisterHostFunc(clock, func([]any) (any, error) {
-			return float64(time.Since(p.began)) / float64(time.Millisecond), nil
-		})
-	}
 	if err != nil {
-		return engi.Errorf(engi.Internal, "register: %v", err)
+		return err
 	}
-	l := p.limits
 	// Pass the two functions to bootstrap, and remove them from the global object
 	// before the program can see them.
 	f, err := p.vm.EvalBytecodeValue(boot)
 	if err != nil {
-		return engi.Errorf(engi.Internal, "bootstrap: %v", err)
+		return err
 	}
 	defer f.Free()
 	global := p.vm.GlobalObject()
 	defer global.Free()
 	var args []any
 	for _, name := range []string{send, clock} {
-		atom, err := p.vm.NewAtom(name)
+		v, err := p.property(global, name)
 		if err != nil {
-			return engi.Errorf(engi.Internal, "bootstrap: %v", err)
-		}
-		v, err := p.vm.GetPropertyValue(global, atom)
-		if err != nil {
-			return engi.Errorf(engi.Internal, "bootstrap: %v", err)
+			return err
 		}
 		defer v.Free()
 		args = append(args, v)
 	}
 	if _, err := p.vm.Eval("delete globalThis."+send+"; delete globalThis."+clock, quickjs.EvalGlobal); err != nil {
-		return engi.Errorf(engi.Internal, "bootstrap: %v", err)
+		return err
 	}
+	l := p.limits
 	args = append(args, append([]string{}, p.apis...), map[string]int{
 		"lines": l.Lines, "text": l.Text, "depth": l.Depth, "nodes": l.Nodes, "calls": l.Calls, "all": l.AllCalls, "console": l.Console(),
 	})
 	if p.handle, err = f.CallValue(quickjs.UndefinedValue, args...); err != nil {
-		return engi.Errorf(engi.Internal, "bootstrap: %v", err)
+		return err
 	}
 	p.started = true
 	for _, name := range []string{"watch", "answer", "next", "fire", "state", "waits", "report"} {
-		atom, err := p.vm.NewAtom(name)
-		if err != nil {
-			return engi.Errorf(engi.Internal, "bootstrap: %v", err)
-		}
-		if p.methods[name], err = p.vm.GetPropertyValue(p.handle, atom); err != nil {
-			return engi.Errorf(engi.Internal, "bootstrap: %v", err)
+		if p.methods[name], err = p.property(p.handle, name); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// send forwards a call of a host function: its ID, its name and its arguments as
+// JSON.
+func (p *program) send(args []any) (any, error) {
+	if len(args) != 3 {
+		return nil, errors.New("bad call")
+	}
+	id, _ := args[0].(int)
+	name, _ := args[1].(string)
+	list, _ := args[2].(string)
+	err := p.host.Call(wire.Call{ID: id, API: name, Args: json.RawMessage(list)})
+	switch {
+	case err == nil:
+		return nil, nil
+	case engi.KindOf(err) == engi.Invalid:
+		return nil, errors.New("the arguments are too large")
+	}
+	p.hostErr = err
+	return nil, errors.New("the host is gone")
+}
+
+func (p *program) property(of quickjs.Value, name string) (quickjs.Value, error) {
+	atom, err := p.vm.NewAtom(name)
+	if err != nil {
+		return quickjs.Value{}, err
+	}
+	return p.vm.GetPropertyValue(of, atom)
 }
 
 // matches reports whether the realm has the limits and host functions of run.
