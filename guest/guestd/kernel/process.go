@@ -6,7 +6,6 @@ import (
 	"context"
 	_ "embed"
 	"encoding/json"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -90,23 +89,7 @@ func (k *Kernels) start(ctx context.Context, s *codeContext, a User) (_ *process
 		return nil, err
 	}
 	p := &process{language: s.language, uid: a.UID, gid: a.GID, in: in, events: make(chan event), env: a.Env, sandbox: k.sandbox}
-	prog := Program{Env: a.Env, Dir: k.sandbox.Resolve(s.dir, a.Home)}
-	switch s.language {
-	case "python":
-		prog.Args = []string{path, dir + "/kernel.py"}
-	case "bash":
-		prog.Args = []string{path, "--norc", "--noprofile", "--noediting", "-i", "-s"}
-		prog.Env = maps.Clone(a.Env)
-		prog.Env["ENGI_KERNEL"] = dir
-		if prog.Stdin, err = os.Open(dir + "/in"); err != nil { // does not block: in is open for both directions
-			err = engi.Errorf(engi.Internal, "open pipe: %v", err)
-		}
-	default:
-		prog.Args = []string{path, "--no-warnings", dir + "/kernel.mjs", s.language}
-		if filepath.Base(path) == "deno" {
-			prog.Args = []string{path, "run", "--quiet", "--allow-all", "--no-config", "--no-lock", dir + "/kernel.mjs", s.language}
-		}
-	}
+	prog, err := k.program(s, a, path, dir)
 	var printed [2]*os.File
 	if err == nil {
 		p.child, printed, err = k.sandbox.Start(prog)
@@ -143,6 +126,29 @@ func (k *Kernels) start(ctx context.Context, s *codeContext, a User) (_ *process
 		k.sandbox.Kill(p.child)
 		<-p.child.Done()
 		return nil, err
+	}
+	return p, nil
+}
+
+// program returns the program of a context's kernel, which is in dir.
+func (k *Kernels) program(s *codeContext, a User, interpreter, dir string) (Program, error) {
+	p := Program{Env: a.Env, Dir: k.sandbox.Resolve(s.dir, a.Home)}
+	switch {
+	case s.language == "python":
+		p.Args = []string{interpreter, dir + "/kernel.py"}
+	case s.language == "bash":
+		p.Args = []string{interpreter, "--norc", "--noprofile", "--noediting", "-i", "-s"}
+		p.Env = maps.Clone(a.Env)
+		p.Env["ENGI_KERNEL"] = dir
+		stdin, err := os.Open(dir + "/in") // does not block: the pipe is open for both directions
+		if err != nil {
+			return p, engi.Errorf(engi.Internal, "open pipe: %v", err)
+		}
+		p.Stdin = stdin
+	case filepath.Base(interpreter) == "deno":
+		p.Args = []string{interpreter, "run", "--quiet", "--allow-all", "--no-config", "--no-lock", dir + "/kernel.mjs", s.language}
+	default:
+		p.Args = []string{interpreter, "--no-warnings", dir + "/kernel.mjs", s.language}
 	}
 	return p, nil
 }
@@ -407,7 +413,7 @@ func readEvent(in *bufio.Reader) (event, error) {
 			return parseEvent(append(line, piece...))
 		case err == bufio.ErrBufferFull:
 			line = append(line, piece...)
-		case err == io.EOF || err != nil:
+		default:
 			return event{}, engi.Errorf(engi.Unavailable, "read events: %v", err)
 		}
 	}
