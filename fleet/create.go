@@ -321,7 +321,7 @@ func setupOf(t engi.Template, rec SandboxRecord, network *wire.NetworkSetup) wir
 		Shell:     t.Shell,
 		Processes: rec.Size.Processes,
 		OpenFiles: rec.Size.OpenFiles,
-		Wiring:    network,
+		Network:   network,
 	}
 }
 

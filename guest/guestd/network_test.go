@@ -18,7 +18,7 @@ func newNetworkFixture(t *testing.T) (s *Server, root string, put func(*wire.Net
 	t.Cleanup(func() { s.Close() })
 	return s, root, func(w *wire.NetworkSetup) {
 		t.Helper()
-		in := mergeSetup(s.settings().requested, wire.Setup{Wiring: w})
+		in := mergeSetup(s.settings().requested, wire.Setup{Network: w})
 		if err := checkNetwork(w); err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +141,7 @@ func TestNetworkSetupKeepsWarmInterpreter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := s.newSettings(mergeSetup(a.requested, wire.Setup{Wiring: &wire.NetworkSetup{Env: map[string]string{"A": "2", "B": "3"}}}), a)
+	b, err := s.newSettings(mergeSetup(a.requested, wire.Setup{Network: &wire.NetworkSetup{Env: map[string]string{"A": "2", "B": "3"}}}), a)
 	if err != nil {
 		t.Fatal(err)
 	}

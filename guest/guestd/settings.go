@@ -99,8 +99,8 @@ func mergeSetup(old, in wire.Setup) wire.Setup {
 	in.Processes = cmp.Or(in.Processes, old.Processes)
 	in.OpenFiles = cmp.Or(in.OpenFiles, old.OpenFiles)
 	in.OutputDir = cmp.Or(in.OutputDir, old.OutputDir)
-	if in.Wiring == nil {
-		in.Wiring = old.Wiring
+	if in.Network == nil {
+		in.Network = old.Network
 	}
 	return in
 }
@@ -135,8 +135,8 @@ func (s *Server) newSettings(in wire.Setup, old settings) (cfg settings, err err
 			return cfg, err
 		}
 	}
-	if in.Wiring != nil {
-		if err := checkNetwork(in.Wiring); err != nil {
+	if in.Network != nil {
+		if err := checkNetwork(in.Network); err != nil {
 			return cfg, err
 		}
 	}
@@ -173,10 +173,10 @@ func (s *Server) newSettings(in wire.Setup, old settings) (cfg settings, err err
 	}
 	cfg.env = environment(cfg.Setup)
 	cfg.env["ENGI_OUTPUT_DIR"] = cfg.OutputDir
-	if in.Wiring == nil {
+	if in.Network == nil {
 		return cfg, nil
 	}
-	if cfg.networkEnv, cfg.relocated, err = s.applyNetwork(old.requested.Wiring, in.Wiring, old.relocated); err != nil {
+	if cfg.networkEnv, cfg.relocated, err = s.applyNetwork(old.requested.Network, in.Network, old.relocated); err != nil {
 		return cfg, err
 	}
 	maps.DeleteFunc(cfg.networkEnv, func(k, _ string) bool { _, own := cfg.env[k]; return own })

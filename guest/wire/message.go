@@ -49,7 +49,7 @@ type Setup struct {
 	Processes int               `json:"processes,omitempty"`
 	OpenFiles int               `json:"open_files,omitempty"`
 	OutputDir string            `json:"output_dir,omitempty"` // of runs that name none; empty means WorkDir
-	Wiring    *NetworkSetup     `json:"wiring,omitempty"`     // nil keeps the earlier one; at first, no network
+	Network   *NetworkSetup     `json:"wiring,omitempty"`     // nil keeps the earlier one; at first, no network
 }
 
 // NetworkSetup is what the sandbox needs for its network to work.
