@@ -4,161 +4,29 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
-	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
-	"time"
 	"unicode/utf8"
 
 	"github.com/engi-dev/engi"
 )
 
-// A FetchPolicy says what api.fetch and the other functions that ask the
-// network may reach. The zero value reaches nothing.
-type FetchPolicy struct {
-	Hosts   []string // names, or *.suffix; with :port for another than 80 and 443
-	Private []string // addresses and networks that names may stand for although they are not public
-}
-
 const (
-	fetchBytes     = 1 << 20 // of a response that are read
-	fetchRedirects = 5
-	fetchHeaders   = 50
+	fetchBytes   = 1 << 20 // of a response that are read
+	fetchHeaders = 50
 )
 
-// allows reports whether a URL may be asked.
-func (p FetchPolicy) allows(u *url.URL) error {
-	if err := plain(u); err != nil {
-		return err
-	}
-	host, port := strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")), u.Port()
-	usual := port == "" || u.Scheme == "https" && port == "443" || u.Scheme == "http" && port == "80"
-	for _, h := range p.Hosts {
-		name, only, ok := strings.Cut(strings.ToLower(h), ":")
-		if ok && only != port || !ok && !usual {
-			continue
-		}
-		if suffix, any := strings.CutPrefix(name, "*"); name == host || any && strings.HasPrefix(suffix, ".") && strings.HasSuffix(host, suffix) {
-			return nil
-		}
-	}
-	return engi.Errorf(engi.Denied, "host %.100q is not on the list of hosts that scripts may reach", u.Host).
-		WithRemedy("the operator adds it to script.fetch_hosts in config.toml")
-}
-
-// plain reports Denied for URLs that are not of the web, or carry a secret.
-func plain(u *url.URL) error {
-	if u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
-		return engi.Errorf(engi.Denied, "scheme %.20q is not allowed", u.Scheme)
-	}
-	if u.User != nil {
-		return engi.Errorf(engi.Denied, "a URL must not carry a user")
-	}
-	return nil
-}
-
-// special is what no public name should stand for.
-var special = func() (all []netip.Prefix) {
-	for _, s := range []string{
-		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24",
-		"192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
-		"::/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16", "fc00::/7", "fe80::/10", "ff00::/8",
-	} {
-		all = append(all, netip.MustParsePrefix(s))
-	}
-	return all
-}()
-
-// Client returns a client that keeps to the policy at every step: the URL
-// asked for, each redirect, and the address that each name turns out to be.
-// It reports Invalid for a policy that makes no sense.
-func (p FetchPolicy) Client() (*http.Client, error) {
-	var private []netip.Prefix
-	for _, s := range p.Private {
-		prefix, err := netip.ParsePrefix(s)
-		if err != nil {
-			addr, err2 := netip.ParseAddr(s)
-			if err2 != nil {
-				return nil, engi.Errorf(engi.Invalid, "%.80q is neither an address nor a network", s)
-			}
-			prefix = netip.PrefixFrom(addr, addr.BitLen())
-		}
-		private = append(private, prefix)
-	}
-	dialer := &net.Dialer{
-		Timeout: 5 * time.Second,
-		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
-			at, err := netip.ParseAddrPort(address)
-			if err != nil {
-				return engi.Errorf(engi.Internal, "address %q: %v", address, err)
-			}
-			addr := at.Addr().Unmap().WithZone("")
-			in := func(all []netip.Prefix) bool {
-				return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(addr) })
-			}
-			if in(special) && !in(private) {
-				return engi.Errorf(engi.Denied, "the name stands for %s, which is not a public address", addr)
-			}
-			return nil
-		},
-	}
-	return &http.Client{
-		Transport: &http.Transport{
-			DialContext: dialer.DialContext, MaxIdleConnsPerHost: 4, MaxConnsPerHost: 16, IdleConnTimeout: 30 * time.Second,
-			TLSHandshakeTimeout: 5 * time.Second, MaxResponseHeaderBytes: 64 << 10, ForceAttemptHTTP2: true,
-		},
-		CheckRedirect: func(r *http.Request, via []*http.Request) error {
-			if len(via) > fetchRedirects {
-				return engi.Errorf(engi.Denied, "more than %d redirects", fetchRedirects)
-			}
-			return p.allows(r.URL)
-		},
-	}, nil
-}
-
-// A Wall carries requests on an owner's behalf, within a policy: package
-// gate/egress.
-type Wall interface {
-	Transport(owner engi.Owner, policy engi.NetworkPolicy) (http.RoundTripper, error)
-}
-
-// Fetch returns api.fetch, which asks for a URL: within the network policy of
-// the run's session if it has one and there is a wall to hold it, else within
-// p. With a p that allows nothing, only scripts of sessions have it.
-func Fetch(p FetchPolicy, wall Wall) (API, error) {
-	client, err := p.Client()
-	if err != nil {
-		return API{}, err
-	}
-	// through returns who asks for u in this run, or why nobody may.
-	through := func(c Call, u *url.URL) (*http.Client, error) {
-		if c.Session == nil || wall == nil {
-			return client, p.allows(u)
-		}
-		if err := plain(u); err != nil {
-			return nil, err
-		}
-		transport, err := wall.Transport(c.Owner, c.Session.Network)
-		if err != nil {
-			return nil, err
-		}
-		return &http.Client{
-			Transport: transport,
-			CheckRedirect: func(r *http.Request, via []*http.Request) error {
-				if len(via) > fetchRedirects {
-					return engi.Errorf(engi.Denied, "more than %d redirects", fetchRedirects)
-				}
-				return plain(r.URL)
-			},
-		}, nil
-	}
+// Fetch returns api.fetch, which asks for a URL: with the client that session
+// returns if the run belongs to a session and session is not nil, else with
+// outside. With a nil outside, only scripts of sessions have the function. The
+// clients decide what may be reached; see package fetch.
+func Fetch(outside *http.Client, session func(engi.Owner, engi.NetworkPolicy) (*http.Client, error)) API {
 	type init struct {
 		Method  string            `json:"method"`
 		Headers map[string]string `json:"headers"`
@@ -182,7 +50,7 @@ interface FetchResponse { ok: boolean; status: number; statusText: string; url: 
 			Description: "Asks for a URL on a host the operator or the session's network policy allows. The body is text, at most 1 MiB of it; JSON.parse it yourself.",
 			Schema: schema(`{"type":"string"},{"type":"object","properties":{"method":{"type":"string"},` +
 				`"headers":{"type":"object","additionalProperties":{"type":"string"}},"body":{"type":"string"}}}`),
-			Session: len(p.Hosts) == 0,
+			Session: outside == nil,
 		},
 		Call: func(ctx context.Context, c Call) (any, error) {
 			var address string
@@ -194,9 +62,15 @@ interface FetchResponse { ok: boolean; status: number; statusText: string; url: 
 			if err != nil {
 				return nil, engi.Errorf(engi.Invalid, "%.100q is no URL", address)
 			}
-			client, err := through(c, u)
-			if err != nil {
-				return nil, err
+			client := outside
+			switch {
+			case c.Session != nil && session != nil:
+				if client, err = session(c.Owner, c.Session.Network); err != nil {
+					return nil, err
+				}
+				defer client.CloseIdleConnections() // it is this call's
+			case client == nil:
+				return nil, engi.Errorf(engi.Denied, "scripts may fetch nothing outside of sessions")
 			}
 			method := strings.ToUpper(in.Method)
 			if method == "" {
@@ -217,9 +91,6 @@ interface FetchResponse { ok: boolean; status: number; statusText: string; url: 
 				req.Header.Set(k, v)
 			}
 			req.Header.Del("Host")
-			if c.Session != nil && wall != nil {
-				defer client.CloseIdleConnections() // the transport is this call's
-			}
 			resp, err := client.Do(req)
 			if err != nil {
 				return nil, unreachable(ctx, u.Host, err)
@@ -241,7 +112,7 @@ interface FetchResponse { ok: boolean; status: number; statusText: string; url: 
 			out.Body = strings.ToValidUTF8(string(text[:min(len(text), fetchBytes)]), "\uFFFD")
 			return out, nil
 		},
-	}, nil
+	}
 }
 
 // unreachable classifies what went wrong on the way.
@@ -249,15 +120,8 @@ func unreachable(ctx context.Context, host string, err error) error {
 	if ctx.Err() != nil {
 		return engi.Errorf(engi.Expired, "%.100s did not answer in time", host)
 	}
-	for e := err; e != nil; {
-		if ours, ok := e.(*engi.Error); ok {
-			return ours
-		}
-		u, ok := e.(interface{ Unwrap() error })
-		if !ok {
-			break
-		}
-		e = u.Unwrap()
+	if ours, ok := errors.AsType[*engi.Error](err); ok {
+		return ours
 	}
 	return engi.Errorf(engi.Unavailable, "%.100s cannot be reached", host)
 }
@@ -273,18 +137,14 @@ type HTTPFunction struct {
 	Headers     map[string]string // sent with each call; may hold secrets
 }
 
-// API makes the function. The URL's own host is allowed, and no other. It
-// reports Invalid.
-func (f HTTPFunction) API(private []string) (API, error) {
+// API makes the function, which asks with what client returns for the host of
+// the URL. It reports Invalid.
+func (f HTTPFunction) API(client func(host string) *http.Client) (API, error) {
 	u, err := url.Parse(strings.NewReplacer("{", "", "}", "").Replace(f.URL))
 	if err != nil || u.Host == "" || strings.ContainsAny(hostPart(f.URL), "{}") {
 		return API{}, engi.Errorf(engi.Invalid, "api function %s: %.100q is no URL, or its host is not fixed", f.Name, f.URL)
 	}
-	policy := FetchPolicy{Hosts: []string{u.Host}, Private: private}
-	client, err := policy.Client()
-	if err != nil {
-		return API{}, err
-	}
+	asks := client(u.Host)
 	arguments := 0
 	for strings.Contains(f.URL, "{"+strconv.Itoa(arguments)+"}") {
 		arguments++
@@ -335,7 +195,7 @@ func (f HTTPFunction) API(private []string) (API, error) {
 			for k, v := range f.Headers {
 				req.Header.Set(k, v)
 			}
-			return ask(ctx, client, req)
+			return ask(ctx, asks, req)
 		},
 	}, nil
 }

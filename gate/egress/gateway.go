@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"net"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -101,20 +100,7 @@ func (g *Gateway) node() policy.Node {
 	if err != nil {
 		g.log.Warn("the addresses of this host are unknown", "error", err)
 	}
-	for _, a := range addrs {
-		ipnet, ok := a.(*net.IPNet)
-		if !ok {
-			continue
-		}
-		if ip, ok := netip.AddrFromSlice(ipnet.IP); ok {
-			ip = ip.Unmap()
-			n.Own = append(n.Own, netip.PrefixFrom(ip, ip.BitLen()))
-			// A network as wide as half the world is no neighbourhood.
-			if bits, _ := ipnet.Mask.Size(); ip.Is4() && bits >= 16 || ip.Is6() && bits >= 48 {
-				n.Near = append(n.Near, netip.PrefixFrom(ip, bits).Masked())
-			}
-		}
-	}
+	n.Own, n.Near = policy.HostNetworks(addrs)
 	return n
 }
 

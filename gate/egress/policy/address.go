@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 )
@@ -86,6 +87,39 @@ func plain(a netip.Addr) netip.Addr {
 		}
 	}
 	return a
+}
+
+// HostNetworks returns what [Node] has in Own and Near, from the addresses of a
+// host's interfaces.
+func HostNetworks(addrs []net.Addr) (own, near []netip.Prefix) {
+	for _, a := range addrs {
+		ipnet, ok := a.(*net.IPNet)
+		if !ok {
+			continue
+		}
+		ip, ok := netip.AddrFromSlice(ipnet.IP)
+		if !ok {
+			continue
+		}
+		ip = ip.Unmap()
+		own = append(own, netip.PrefixFrom(ip, ip.BitLen()))
+		// A very wide network says nothing about who is a neighbour.
+		if bits, _ := ipnet.Mask.Size(); ip.Is4() && bits >= 16 || ip.Is6() && bits >= 48 {
+			near = append(near, netip.PrefixFrom(ip, bits).Masked())
+		}
+	}
+	return own, near
+}
+
+// NotPublic says what an address is if it is not one of the public internet,
+// completing "it is …"; empty if it is. Addresses in Private are not excepted.
+func (n Node) NotPublic(a netip.Addr) string {
+	if !a.IsValid() {
+		return "no address"
+	}
+	g := ground{own: n.Own, near: n.Near}
+	c, _ := g.class(plain(a))
+	return c.name
 }
 
 // A ground is what the operator's Node says about addresses.
