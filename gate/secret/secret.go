@@ -81,6 +81,7 @@ type Options struct {
 	Key string
 	// Environment has the operator's secrets. They cannot be changed.
 	Environment []Fixed
+	Packages    []Package    // with secrets of their own
 	Log         *slog.Logger // nil discards
 }
 
@@ -92,6 +93,8 @@ type Service struct {
 	fixed []fixed
 	key   sealer
 	old   *sealer // opens what a rotation that broke off left; nil if none did
+
+	packages []Package
 }
 
 // A sealer is a key and what is made from it.
@@ -141,7 +144,7 @@ func Open(ctx context.Context, store Store, o Options) (_ *Service, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{store: store, path: o.origin()}
+	s := &Service{store: store, path: o.origin(), packages: o.Packages}
 	if s.fixed, err = fix(o.Environment); err != nil {
 		return nil, err
 	}
@@ -369,9 +372,13 @@ func (s *Service) Remove(ctx context.Context, owner engi.Owner, idOrName string)
 	return s.store.Remove(ctx, sec.ID)
 }
 
-// Reveal returns the value. It reports Conflict for one whose key is lost.
+// Reveal returns the value. It reports Conflict for one whose key is lost. Names
+// of packages' secrets are known to every owner; see [Service.Check].
 func (s *Service) Reveal(ctx context.Context, owner engi.Owner, idOrName string) (_ string, err error) {
 	defer engi.Annotate(&err, "reveal secret %.40q", idOrName)
+	if v, ok := s.packageValue(idOrName); ok {
+		return v, nil
+	}
 	sec, v, err := s.store.Find(ctx, owner, idOrName)
 	if f, ok := s.fixedOf(owner, idOrName); ok && engi.KindOf(err) == engi.NotFound {
 		return f.value(), nil
