@@ -28,36 +28,9 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/egress"
+	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/store/storetest"
 )
-
-// A memory is a Store that keeps everything.
-type memory struct {
-	mu  sync.Mutex
-	all map[engi.SandboxID][]engi.NetworkEvent
-}
-
-func (m *memory) Append(_ context.Context, events []engi.NetworkEvent) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i := range events {
-		e := &events[i]
-		e.Seq = int64(len(m.all[e.Sandbox]) + 1)
-		m.all[e.Sandbox] = append(m.all[e.Sandbox], *e)
-	}
-	return nil
-}
-
-func (m *memory) Events(_ context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int) ([]engi.NetworkEvent, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var out []engi.NetworkEvent
-	for _, e := range m.all[id] {
-		if e.Seq > seq && len(out) < limit && (owner == "" || e.Owner == owner) {
-			out = append(out, e)
-		}
-	}
-	return out, nil
-}
 
 const mtu = 65000
 
@@ -209,14 +182,14 @@ type fixture struct {
 	g     *egress.Gateway
 	o     egress.Options
 	slots *links
-	store *memory
+	store egress.Store
 	next  int
 }
 
 const owner engi.Owner = "own_1"
 
 func newWorld(t testing.TB, o egress.Options) *fixture {
-	w := &fixture{t: t, slots: &links{t: t, m: make(map[engi.SandboxID]*fakeLink)}, store: &memory{all: make(map[engi.SandboxID][]engi.NetworkEvent)}}
+	w := &fixture{t: t, slots: &links{t: t, m: make(map[engi.SandboxID]*fakeLink)}, store: store.Egress(storetest.Open(t), 0, 0)}
 	o.Slots, o.Store = w.slots, w.store
 	if o.Resolver == nil {
 		o.Resolver = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}

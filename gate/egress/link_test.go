@@ -15,6 +15,8 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/egress"
 	"github.com/engi-dev/engi/gate/egress/link"
+	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/store/storetest"
 )
 
 // A wired world has a real link: a tap whose other end is in a namespace, and
@@ -29,7 +31,7 @@ func wired(t testing.TB) (dial func(to netip.AddrPort) (net.Conn, error)) {
 	}
 	t.Cleanup(func() { stock.Close() })
 	o := egress.Options{Private: []netip.Prefix{netip.PrefixFrom(hostAddr(t), 32)}}
-	o.Slots, o.Store = stock, &memory{all: make(map[engi.SandboxID][]engi.NetworkEvent)}
+	o.Slots, o.Store = stock, store.Egress(storetest.Open(t), 0, 0)
 	g, err := egress.New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -212,7 +214,7 @@ func BenchmarkHold(b *testing.B) {
 		b.Skipf("no links here: %v", err)
 	}
 	defer stock.Close()
-	g, err := egress.New(egress.Options{Slots: stock, Store: &memory{all: make(map[engi.SandboxID][]engi.NetworkEvent)}})
+	g, err := egress.New(egress.Options{Slots: stock, Store: store.Egress(storetest.Open(b), 0, 0)})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -15,7 +15,8 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/key"
-	"github.com/engi-dev/engi/gate/key/keytest"
+	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/store/storetest"
 )
 
 // world is a node with sandboxes whose ports are listeners of this process.
@@ -48,7 +49,7 @@ type sandboxCache struct {
 
 func newWorld(t testing.TB, change func(*Options)) *fixture {
 	t.Helper()
-	w := &fixture{t: t, keys: key.New(new(keytest.Memory)), boxes: map[engi.SandboxID]*sandboxCache{}}
+	w := &fixture{t: t, keys: key.New(store.Keys(storetest.Open(t))), boxes: map[engi.SandboxID]*sandboxCache{}}
 	o := Options{Sandboxes: w, Keys: w.keys, LinkKey: make([]byte, 32), Domains: []string{"sbx.test"}}
 	if change != nil {
 		change(&o)

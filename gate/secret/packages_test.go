@@ -5,12 +5,11 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/secret"
-	"github.com/engi-dev/engi/gate/secret/secrettest"
 )
 
 func withPackage(t *testing.T, packages ...secret.Package) *secret.Service {
 	t.Helper()
-	s, err := secret.Open(t.Context(), new(secrettest.Memory), secret.Options{Path: t.TempDir() + "/secret.key", Packages: packages})
+	s, err := secret.Open(t.Context(), empty(t), secret.Options{Path: t.TempDir() + "/secret.key", Packages: packages})
 	if err != nil {
 		t.Fatal(err)
 	}
