@@ -28,7 +28,7 @@ func (n *Node) secretOptions() secret.Options {
 		Path: filepath.Join(n.config.DataDir, secretKeyName), Key: os.Getenv(secretKeyVariable), Log: n.log.With("room", "secret"),
 	}
 	for _, s := range n.config.Secrets.List() {
-		o.Environment = append(o.Environment, secret.Fixed{Owner: s.Owner, Name: s.Name, Variable: s.Variable, Value: os.Getenv(s.Variable)})
+		o.Environment = append(o.Environment, secret.EnvSecret{Owner: s.Owner, Name: s.Name, Variable: s.Variable, Value: os.Getenv(s.Variable)})
 	}
 	o.Packages = sessions.Secrets(n.config)
 	return o

@@ -58,7 +58,7 @@ func TestEndsOfKeysAreToldApart(t *testing.T) {
 		r := key.New(empty(t))
 		k, secret := create(t, r, engi.Key{Owner: "ann", Expires: time.Now().Add(time.Hour)})
 		other, revoked := create(t, r, engi.Key{Owner: "ann"})
-		for range 2 { // the second time from memory
+		for range 2 { // the second time from the cache
 			if _, err := r.Authenticate(t.Context(), secret); err != nil {
 				t.Fatal(err)
 			}

@@ -312,7 +312,7 @@ func TestSecretsOfTheEnvironment(t *testing.T) {
 	if _, err := before.Create(t.Context(), engi.Secret{Owner: "ann", Name: "mine"}, "stored"); err != nil {
 		t.Fatal(err)
 	}
-	o.Environment = []secret.Fixed{
+	o.Environment = []secret.EnvSecret{
 		{Name: "all", Variable: "ALL_KEY", Value: value}, {Name: "all", Owner: "bob", Variable: "BOB", Value: "bob's"},
 		{Name: "ann", Owner: "ann", Variable: "ANN", Value: "ann's"}, {Name: "mine", Variable: "MINE", Value: "fixed"},
 	}
@@ -368,8 +368,8 @@ func TestSecretsOfTheEnvironment(t *testing.T) {
 	if strings.Contains(fmt.Sprintf("%v %+v %#v", s, *s, *s), value) {
 		t.Error("it prints")
 	}
-	for name, f := range map[string]secret.Fixed{"no name": {Value: "x"}, "no value": {Name: "x", Variable: "X"}, "long": {Name: "x", Value: strings.Repeat(value, 10_000)}, "ID": {Name: string(engi.NewSecretID()), Value: "x"}} {
-		_, err := secret.Open(t.Context(), store, secret.Options{Path: path, Environment: []secret.Fixed{f}})
+	for name, f := range map[string]secret.EnvSecret{"no name": {Value: "x"}, "no value": {Name: "x", Variable: "X"}, "long": {Name: "x", Value: strings.Repeat(value, 10_000)}, "ID": {Name: string(engi.NewSecretID()), Value: "x"}} {
+		_, err := secret.Open(t.Context(), store, secret.Options{Path: path, Environment: []secret.EnvSecret{f}})
 		if engi.KindOf(err) != engi.Invalid || strings.Contains(fmt.Sprint(err), value) {
 			t.Errorf("%s: %v", name, err)
 		}

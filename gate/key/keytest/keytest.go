@@ -11,8 +11,7 @@ import (
 	"github.com/engi-dev/engi/gate/key"
 )
 
-// Run checks every promise of key.Store against what open returns: a fresh,
-// empty store for each call.
+// Run tests every promise of key.Store. Each call of open returns an empty store.
 func Run(t *testing.T, open func(t *testing.T) key.Store) {
 	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	mine := engi.Key{ID: "key_a", Owner: "ann", Name: "laptop", Scopes: []engi.Scope{engi.ScopeRead, engi.ScopeSandboxes}, Created: at, Expires: at.Add(time.Hour)}
@@ -54,7 +53,7 @@ func Run(t *testing.T, open func(t *testing.T) key.Store) {
 			t.Errorf("unknown hash: %v, want not_found", err)
 		}
 	})
-	t.Run("List/shows an owner his own, newest first", func(t *testing.T) {
+	t.Run("List/shows owners their own, newest first", func(t *testing.T) {
 		s := fill(t)
 		for owner, want := range map[engi.Owner][]engi.Key{"": {admin, other, mine}, "ann": {mine}, "eve": nil} {
 			got, err := s.List(t.Context(), owner)
