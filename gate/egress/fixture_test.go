@@ -62,7 +62,7 @@ func newSlot(t testing.TB) *fakeLink {
 			to := s.ours
 			s.mu.Unlock()
 			if to != nil {
-				carry(pkt, to)
+				keepLimiter(pkt, to)
 			}
 			pkt.DecRef()
 		}
@@ -70,7 +70,7 @@ func newSlot(t testing.TB) *fakeLink {
 	return s
 }
 
-func carry(pkt *stack.PacketBuffer, to *channel.Endpoint) {
+func keepLimiter(pkt *stack.PacketBuffer, to *channel.Endpoint) {
 	v := pkt.ToView()
 	fresh := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithView(v)})
 	to.InjectInbound(pkt.NetworkProtocolNumber, fresh)
@@ -117,7 +117,7 @@ func (s *fakeLink) Endpoint() (stack.LinkEndpoint, error) {
 			if pkt == nil {
 				return
 			}
-			carry(pkt, s.guest)
+			keepLimiter(pkt, s.guest)
 			pkt.DecRef()
 		}
 	}()
@@ -190,7 +190,7 @@ const owner engi.Owner = "own_1"
 
 func newWorld(t testing.TB, o egress.Options) *fixture {
 	w := &fixture{t: t, slots: &links{t: t, m: make(map[engi.SandboxID]*fakeLink)}, store: store.Egress(storetest.Open(t), 0, 0)}
-	o.Slots, o.Store = w.slots, w.store
+	o.Links, o.Store = w.slots, w.store
 	if o.Resolver == nil {
 		o.Resolver = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}
 	}
@@ -247,7 +247,7 @@ func guestStack(t testing.TB, link stack.LinkEndpoint) *stack.Stack {
 	if err := s.CreateNIC(1, link); err != nil {
 		t.Fatal(err)
 	}
-	for _, a := range []netip.Prefix{netip.PrefixFrom(egress.Inside4, 30), netip.PrefixFrom(egress.Inside6, 126)} {
+	for _, a := range []netip.Prefix{netip.PrefixFrom(egress.Sandbox4, 30), netip.PrefixFrom(egress.Sandbox6, 126)} {
 		proto := ipv4.ProtocolNumber
 		if a.Addr().Is6() {
 			proto = ipv6.ProtocolNumber
@@ -451,7 +451,7 @@ func listenInside(g *guest, port uint16) (net.Listener, error) {
 // syn sends the begin of a handshake that nobody will go on with.
 func (s *fakeLink) syn(to netip.AddrPort, port uint16) {
 	b := make([]byte, header.IPv4MinimumSize+header.TCPMinimumSize)
-	src, dst := tcpip.AddrFromSlice(egress.Inside4.AsSlice()), tcpip.AddrFromSlice(to.Addr().AsSlice())
+	src, dst := tcpip.AddrFromSlice(egress.Sandbox4.AsSlice()), tcpip.AddrFromSlice(to.Addr().AsSlice())
 	header.IPv4(b).Encode(&header.IPv4Fields{TotalLength: uint16(len(b)), TTL: 64, Protocol: uint8(header.TCPProtocolNumber), SrcAddr: src, DstAddr: dst})
 	header.IPv4(b).SetChecksum(^header.IPv4(b).CalculateChecksum())
 	seg := header.TCP(b[header.IPv4MinimumSize:])

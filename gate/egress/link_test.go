@@ -31,7 +31,7 @@ func wired(t testing.TB) (dial func(to netip.AddrPort) (net.Conn, error)) {
 	}
 	t.Cleanup(func() { stock.Close() })
 	o := egress.Options{Private: []netip.Prefix{netip.PrefixFrom(hostAddr(t), 32)}}
-	o.Slots, o.Store = stock, store.Egress(storetest.Open(t), 0, 0)
+	o.Links, o.Store = stock, store.Egress(storetest.Open(t), 0, 0)
 	g, err := egress.New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -214,7 +214,7 @@ func BenchmarkHold(b *testing.B) {
 		b.Skipf("no links here: %v", err)
 	}
 	defer stock.Close()
-	g, err := egress.New(egress.Options{Slots: stock, Store: store.Egress(storetest.Open(b), 0, 0)})
+	g, err := egress.New(egress.Options{Links: stock, Store: store.Egress(storetest.Open(b), 0, 0)})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func Open(ctx context.Context, c config.Config, r Options) (_ *Wall, err error) 
 		return nil, err
 	}
 	w.Gateway, err = egress.New(egress.Options{
-		Slots: w.links, Store: r.Store, Private: c.Network.Opened(), Hosts: c.Network.Static(), Resolver: c.Network.Resolvers(),
+		Links: w.links, Store: r.Store, Private: c.Network.Opened(), Hosts: c.Network.Static(), Resolver: c.Network.Resolvers(),
 		Limits: c.Network.Limits.Limits(), Reveal: r.Secrets.Reveal, Key: r.Secrets.Derive("certificates and placeholders"),
 		Metrics: r.Metrics, Log: r.Log,
 	})

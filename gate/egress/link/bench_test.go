@@ -12,11 +12,11 @@ import (
 
 // BenchmarkSlots makes links and tells what one costs the host's kernel.
 func BenchmarkSlots(b *testing.B) {
-	s := open(b, link.Options{})
+	p := open(b, link.Options{})
 	before := kernelMemory(b)
 	var slots []egress.Link
 	for b.Loop() {
-		slots = append(slots, take(b, s))
+		slots = append(slots, take(b, p))
 	}
 	b.ReportMetric(float64(kernelMemory(b)-before)/float64(len(slots)), "KiB/slot")
 	for _, slot := range slots {

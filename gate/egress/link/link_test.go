@@ -32,7 +32,7 @@ import (
 // open returns a stock, or skips the test where there can be none.
 func open(t testing.TB, o link.Options) *link.Pool {
 	t.Helper()
-	s, err := link.Open(t.Context(), o)
+	p, err := link.Open(t.Context(), o)
 	if engi.KindOf(err) == engi.Unsupported && err != nil {
 		if os.Getenv("ENGI_TEST_REQUIRE") == "1" && os.Geteuid() == 0 {
 			t.Fatalf("no links here: %v (%s)", err, engi.RemedyOf(err))
@@ -42,13 +42,13 @@ func open(t testing.TB, o link.Options) *link.Pool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.Close() })
-	return s
+	t.Cleanup(func() { p.Close() })
+	return p
 }
 
-func take(t testing.TB, s *link.Pool) egress.Link {
+func take(t testing.TB, p *link.Pool) egress.Link {
 	t.Helper()
-	slot, err := s.Take(t.Context(), engi.NewSandboxID())
+	slot, err := p.Take(t.Context(), engi.NewSandboxID())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,8 +206,8 @@ func chat(c net.Conn, n int) error {
 }
 
 func TestPackets(t *testing.T) {
-	s := open(t, link.Options{})
-	slot := take(t, s)
+	p := open(t, link.Options{})
+	slot := take(t, p)
 	echo(t, serve(t, slot))
 	for _, addr := range []netip.Addr{egress.Gateway4, egress.Gateway6} {
 		c, err := inside(slot, addr, 7)
@@ -226,8 +226,8 @@ func TestPackets(t *testing.T) {
 }
 
 func TestSlotsAreApart(t *testing.T) {
-	s := open(t, link.Options{})
-	a, b := take(t, s), take(t, s)
+	p := open(t, link.Options{})
+	a, b := take(t, p), take(t, p)
 	echo(t, serve(t, a))
 	serve(t, b) // nobody listens there
 	if c, err := inside(a, egress.Gateway4, 7); err != nil {
@@ -245,8 +245,8 @@ func TestSlotsAreApart(t *testing.T) {
 
 // TestClose closes a link under its stack and opens it again.
 func TestClose(t *testing.T) {
-	s := open(t, link.Options{})
-	slot := take(t, s)
+	p := open(t, link.Options{})
+	slot := take(t, p)
 	for range 3 {
 		end, err := slot.Endpoint()
 		if err != nil {
@@ -303,11 +303,11 @@ func TestManyLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := open(t, link.Options{Spare: 2})
+	p := open(t, link.Options{Spare: 2})
 	slots := make([]egress.Link, n)
 	began := time.Now()
 	for i := range slots {
-		slots[i] = take(t, s)
+		slots[i] = take(t, p)
 		echo(t, serve(t, slots[i]))
 	}
 	t.Logf("%d links made in %v", n, time.Since(began))
@@ -393,9 +393,9 @@ func TestFoundAgain(t *testing.T) {
 
 // TestNoThreadStaysAway looks where every thread is after links were made.
 func TestNoThreadStaysAway(t *testing.T) {
-	s := open(t, link.Options{Spare: 3})
+	p := open(t, link.Options{Spare: 3})
 	for range 10 {
-		slot := take(t, s)
+		slot := take(t, p)
 		serve(t, slot)
 		slot.Close()
 	}

