@@ -13,28 +13,28 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A hostIndex finds which of some things apply to a host.
+// A hostIndex finds the grants, or the header rules, that apply to a host.
 type hostIndex struct {
-	labels []string // of each thing, for events
-	hosts  map[string][]place
-	under  map[string][]place
+	labels   []string // of each grant or header rule, for events
+	hosts    map[string][]hostEntry
+	suffixes map[string][]hostEntry
 }
 
-// A place is where a thing applies at a host.
-type place struct {
-	index int32  // of the thing
-	port  uint16 // 0 means every port
-	clear bool   // plain HTTP, which nothing opens by applying to it
+// A hostEntry says where a grant or header rule applies at a host.
+type hostEntry struct {
+	index     int32  // of the grant or header rule
+	port      uint16 // 0 means every port
+	plainHTTP bool   // it applies to plain HTTP, and does not make the host reachable
 }
 
 func newHostIndex() *hostIndex {
-	return &hostIndex{hosts: map[string][]place{}, under: map[string][]place{}}
+	return &hostIndex{hosts: map[string][]hostEntry{}, suffixes: map[string][]hostEntry{}}
 }
 
-func (x *hostIndex) add(pattern string, at place) {
+func (x *hostIndex) add(pattern string, at hostEntry) {
 	m := x.hosts
 	if suffix, ok := strings.CutPrefix(pattern, "*."); ok {
-		m, pattern = x.under, suffix
+		m, pattern = x.suffixes, suffix
 	}
 	if !slices.Contains(m[pattern], at) {
 		m[pattern] = append(m[pattern], at)
@@ -43,20 +43,20 @@ func (x *hostIndex) add(pattern string, at place) {
 
 func (x *hostIndex) empty() bool { return len(x.labels) == 0 }
 
-// opens returns the label of a thing that opens TLS to a canonical name on a
-// port; port 0 means any.
-func (x *hostIndex) opens(name string, port uint16) (string, bool) {
-	for at := range x.at(name) {
-		if !at.clear && (at.port == 0 || port == 0 || at.port == port) {
+// granting returns the label of an entry that makes a canonical name reachable
+// over TLS on a port; port 0 means any.
+func (x *hostIndex) granting(name string, port uint16) (string, bool) {
+	for at := range x.entries(name) {
+		if !at.plainHTTP && (at.port == 0 || port == 0 || at.port == port) {
 			return x.labels[at.index], true
 		}
 	}
 	return "", false
 }
 
-// at yields the places of a canonical name.
-func (x *hostIndex) at(name string) iter.Seq[place] {
-	return func(yield func(place) bool) {
+// entries yields the entries for a canonical name.
+func (x *hostIndex) entries(name string) iter.Seq[hostEntry] {
+	return func(yield func(hostEntry) bool) {
 		if x.empty() {
 			return
 		}
@@ -67,7 +67,7 @@ func (x *hostIndex) at(name string) iter.Seq[place] {
 		}
 		for i := range len(name) {
 			if name[i] == '.' {
-				for _, at := range x.under[name[i+1:]] {
+				for _, at := range x.suffixes[name[i+1:]] {
 					if !yield(at) {
 						return
 					}
@@ -79,24 +79,24 @@ func (x *hostIndex) at(name string) iter.Seq[place] {
 
 // applies reports whether anything applies to a canonical name.
 func (x *hostIndex) applies(name string) bool {
-	for range x.at(name) {
+	for range x.entries(name) {
 		return true
 	}
 	return false
 }
 
-// all returns the indexes of what applies to a canonical name, in order.
-func (x *hostIndex) all(name string) []int32 {
+// indexes returns the sorted indexes of what applies to a canonical name.
+func (x *hostIndex) indexes(name string) []int32 {
 	var found []int32
-	for at := range x.at(name) {
+	for at := range x.entries(name) {
 		found = append(found, at.index)
 	}
 	slices.Sort(found)
 	return slices.Compact(found)
 }
 
-// Intercepts reports whether connections to host are to be intercepted,
-// because a grant or a header rule names it.
+// Intercepts reports whether connections to host are intercepted because of a
+// grant or a header rule.
 func (p *Policy) Intercepts(host string) bool {
 	name, problem := canonical(host)
 	if problem != "" {
@@ -105,7 +105,7 @@ func (p *Policy) Intercepts(host string) bool {
 	return p.grants.applies(name) || p.headers.applies(name)
 }
 
-// Intercepting reports whether there is any host that is intercepted.
+// Intercepting reports whether any host is intercepted.
 func (p *Policy) Intercepting() bool { return !p.grants.empty() || !p.headers.empty() }
 
 // Grants returns the grants that apply to host, in their order, with As filled
@@ -116,9 +116,9 @@ func (p *Policy) Grants(host string) []engi.Grant {
 		return nil
 	}
 	var all []engi.Grant
-	for _, i := range p.grants.all(name) {
+	for _, i := range p.grants.indexes(name) {
 		g := p.source.Grants[i]
-		g.As = useOf(g)
+		g.As = grantUse(g)
 		all = append(all, g)
 	}
 	return all
@@ -131,13 +131,13 @@ func (p *Policy) Headers(host string) []engi.HeaderRule {
 		return nil
 	}
 	var all []engi.HeaderRule
-	for _, i := range p.headers.all(name) {
+	for _, i := range p.headers.indexes(name) {
 		all = append(all, p.source.Headers[i])
 	}
 	return all
 }
 
-func useOf(g engi.Grant) engi.GrantUse {
+func grantUse(g engi.Grant) engi.GrantUse {
 	switch {
 	case g.As != "":
 		return g.As
@@ -148,28 +148,27 @@ func useOf(g engi.Grant) engi.GrantUse {
 	}
 }
 
-// checkPattern reads [http://|https://]NAME|*.SUFFIX[:PORT] and returns the
-// canonical form of the name or *.SUFFIX, and the place. What is told to such
-// a host must not be told to strangers, so the suffix cannot be one under
-// which anybody gets a name.
-func checkPattern(pattern string) (string, place, *engi.Error) {
+// parsePattern parses [http://|https://]NAME|*.SUFFIX[:PORT] and returns the
+// canonical form of the name or *.SUFFIX, and its entry. The suffix cannot be one
+// under which anybody can register a name, since hosts receive secrets.
+func parsePattern(pattern string) (string, hostEntry, *engi.Error) {
 	const form = "write a name such as api.example.com or *.example.com, with :PORT if others are not meant"
-	host, at := pattern, place{}
+	host, at := pattern, hostEntry{}
 	if rest, ok := strings.CutPrefix(pattern, "http://"); ok {
-		host, at.clear, at.port = rest, true, portHTTP
+		host, at.plainHTTP, at.port = rest, true, portHTTP
 	} else if rest, ok := strings.CutPrefix(pattern, "https://"); ok {
 		host = rest
 	}
 	if rest, port, ok := strings.Cut(host, ":"); ok {
 		n, valid := parsePort(port)
 		if !valid {
-			return "", at, engi.Errorf(engi.Invalid, "host %q has a bad port", short(pattern)).WithRemedy(form)
+			return "", at, engi.Errorf(engi.Invalid, "host %q has a bad port", truncate(pattern)).WithRemedy(form)
 		}
 		host, at.port = rest, n
 	}
 	name, wild := strings.CutPrefix(host, "*.")
 	if name == "" || strings.Contains(name, "*") {
-		return "", at, engi.Errorf(engi.Invalid, "host %q is neither a name nor *.SUFFIX", short(pattern)).WithRemedy(form)
+		return "", at, engi.Errorf(engi.Invalid, "host %q is neither a name nor *.SUFFIX", truncate(pattern)).WithRemedy(form)
 	}
 	c, err := CheckName(name)
 	if err != nil {
@@ -179,8 +178,8 @@ func checkPattern(pattern string) (string, place, *engi.Error) {
 		return c, at, nil
 	}
 	if public, _ := publicsuffix.PublicSuffix(c); public == c {
-		return "", at, engi.Errorf(engi.Invalid, "host %q means everybody's names below %s", pattern, c).
-			WithRemedy("name the hosts themselves, or the domain that is yours, such as *.example.%s", c)
+		return "", at, engi.Errorf(engi.Invalid, "host %q includes everybody's names below %s", pattern, c).
+			WithRemedy("name the hosts themselves or your own domain, such as *.example.%s", c)
 	}
 	return "*." + c, at, nil
 }
@@ -189,36 +188,36 @@ func (p *Policy) addGrants(grants []engi.Grant) *engi.Error {
 	p.grants = newHostIndex()
 	type use struct {
 		host, where, name string
-		at                place
+		at                hostEntry
 	}
 	taken := map[use]string{}
 	envs := map[string]string{}
 	for i, g := range grants {
 		bad := func(format string, args ...any) *engi.Error {
-			return engi.Errorf(engi.Invalid, "grant of secret %q %s", short(g.Secret), fmt.Sprintf(format, args...))
+			return engi.Errorf(engi.Invalid, "grant of secret %q %s", truncate(g.Secret), fmt.Sprintf(format, args...))
 		}
-		as := useOf(g)
+		as := grantUse(g)
 		switch {
 		case g.Secret == "":
 			return engi.Errorf(engi.Invalid, "grant %d names no secret", i+1).WithRemedy("give the ID or the name of one of your secrets")
 		case len(g.Secret) > 128 || strings.ContainsFunc(g.Secret, isControl):
-			return bad("has a name that no secret has").WithRemedy("give the ID or the name of one of your secrets")
+			return bad("has an invalid name").WithRemedy("give the ID or the name of one of your secrets")
 		case len(g.Hosts) == 0:
-			return bad("names no hosts").WithRemedy("list the hosts that may get it")
+			return bad("names no hosts").WithRemedy("list the hosts that may receive it")
 		case g.Format != "" && (strings.Count(g.Format, "{}") != 1 || len(g.Format) > 1024 || strings.ContainsFunc(g.Format, isControl)):
-			return bad("has a bad format %q", short(g.Format)).WithRemedy("write the header's value with {} once where the secret goes")
+			return bad("has a bad format %q", truncate(g.Format)).WithRemedy("write the header's value with {} once where the secret goes")
 		case g.Env != "" && !isVariable(g.Env):
-			return bad("has a bad variable %q", short(g.Env)).WithRemedy("a variable is letters, digits and underscores, no digit first")
+			return bad("has a bad variable %q", truncate(g.Env)).WithRemedy("a variable is letters, digits and underscores, no digit first")
 		case g.Env != "" && envs[g.Env] != "":
-			return bad("has the variable %s, and so has that of %q", g.Env, short(envs[g.Env])).WithRemedy("give each its own")
+			return bad("has the variable %s, which that of %q has, too", g.Env, truncate(envs[g.Env])).WithRemedy("give each its own variable")
 		case as != engi.GrantPlaceholder && g.Env != "":
-			return bad("is applied as %s, and has a variable for a placeholder too", as).WithRemedy("leave out one of the two")
+			return bad("is applied as %s, but has a variable for a placeholder", as).WithRemedy("leave out one of the two")
 		}
 		where, name := string(as), strings.ToLower(g.Name)
 		switch as {
 		case engi.GrantHeader:
 			if !isToken(g.Name) || reservedHeader(g.Name) {
-				return bad("cannot be put into the header %q", short(g.Name)).WithRemedy("name a header such as X-Api-Key; those that belong to the connection cannot be set")
+				return bad("cannot be put into the header %q", truncate(g.Name)).WithRemedy("name a header such as X-Api-Key; those that belong to the connection cannot be set")
 			}
 		case engi.GrantQuery:
 			if g.Name == "" || len(g.Name) > 256 || strings.ContainsFunc(g.Name, isControl) {
@@ -227,28 +226,28 @@ func (p *Policy) addGrants(grants []engi.Grant) *engi.Error {
 			name = g.Name
 		case engi.GrantBearer, engi.GrantBasic:
 			if as == engi.GrantBasic && (strings.Contains(g.Name, ":") || strings.ContainsFunc(g.Name, isControl) || len(g.Name) > 256) {
-				return bad("has a bad user %q", short(g.Name)).WithRemedy("a user has no colon and no control characters")
+				return bad("has a bad user %q", truncate(g.Name)).WithRemedy("a user has no colon and no control characters")
 			}
 			where, name = string(engi.GrantHeader), "authorization"
 		case engi.GrantPlaceholder:
 			if g.Env == "" {
-				return bad("replaces a placeholder, and no variable holds one").WithRemedy("name the variable that programs inside read")
+				return bad("replaces a placeholder, but has no variable for it").WithRemedy("name the environment variable that programs in the sandbox read")
 			}
 			name = g.Env
 		default:
-			return bad("is applied in the unknown way %q", short(string(as))).WithRemedy("the ways are header, bearer, basic, query and placeholder")
+			return bad("has the unknown use %q", truncate(string(as))).WithRemedy("use header, bearer, basic, query or placeholder")
 		}
 		if g.Env != "" {
 			envs[g.Env] = g.Secret
 		}
 		for _, h := range g.Hosts {
-			c, at, err := checkPattern(h)
+			c, at, err := parsePattern(h)
 			if err != nil {
 				return bad("names a bad host: %v", err).WithRemedy("%s", err.Remedy)
 			}
 			wants := use{c, where, name, at}
 			if other, ok := taken[wants]; ok && other != g.Secret {
-				return bad("and that of %q want the same %s %q in requests to %s", short(other), where, name, c).WithRemedy("keep one of the two")
+				return bad("and that of %q set the same %s %q in requests to %s", truncate(other), where, name, c).WithRemedy("keep one of the two")
 			}
 			taken[wants] = g.Secret
 			at.index = int32(i)
@@ -262,7 +261,7 @@ func (p *Policy) addGrants(grants []engi.Grant) *engi.Error {
 func (p *Policy) addHeaders(rules []engi.HeaderRule) *engi.Error {
 	p.headers = newHostIndex()
 	for i, r := range rules {
-		c, at, err := checkPattern(r.Host)
+		c, at, err := parsePattern(r.Host)
 		if err != nil {
 			return engi.Errorf(engi.Invalid, "header rule %d has a bad host: %v", i+1, err).WithRemedy("%s", err.Remedy)
 		}
@@ -270,19 +269,19 @@ func (p *Policy) addHeaders(rules []engi.HeaderRule) *engi.Error {
 			return engi.Errorf(engi.Invalid, "header rule for %s %s", c, fmt.Sprintf(format, args...))
 		}
 		if len(r.Headers) == 0 {
-			return bad("sets nothing").WithRemedy("give it headers, or leave it out")
+			return bad("sets no headers").WithRemedy("add headers, or leave it out")
 		}
 		if len(r.Headers) > 100 {
-			return bad("sets %d headers", len(r.Headers)).WithRemedy("set 100 at most")
+			return bad("sets %d headers", len(r.Headers)).WithRemedy("set at most 100")
 		}
 		for name, value := range r.Headers {
 			switch {
 			case !isToken(name):
-				return bad("has the bad header %q", short(name)).WithRemedy("a header's name is letters, digits and dashes")
+				return bad("has the bad header %q", truncate(name)).WithRemedy("use letters, digits and dashes")
 			case reservedHeader(name):
 				return bad("sets %s, which belongs to the connection", name).WithRemedy("leave it out")
 			case len(value) > 8<<10 || strings.ContainsFunc(value, isControl):
-				return bad("has a bad value for %s", name).WithRemedy("a value is one line of 8 KiB at most")
+				return bad("has a bad value for %s", name).WithRemedy("use one line of at most 8 KiB")
 			}
 		}
 		at.index = int32(i)
@@ -292,9 +291,9 @@ func (p *Policy) addHeaders(rules []engi.HeaderRule) *engi.Error {
 	return nil
 }
 
-// parseProxy checks an upstream proxy. Errors never show its password.
+// parseProxy validates an upstream proxy. Errors never contain its password.
 func parseProxy(u *engi.UpstreamProxy) (*Proxy, *engi.Error) {
-	const remedy = "write socks5://HOST:PORT, http://HOST:PORT or https://HOST:PORT, user and password apart"
+	const remedy = "write socks5://HOST:PORT, http://HOST:PORT or https://HOST:PORT, and user and password in fields of their own"
 	bad := func(problem string) *engi.Error {
 		return engi.Errorf(engi.Invalid, "upstream proxy %s", problem).WithRemedy(remedy)
 	}
@@ -308,7 +307,7 @@ func parseProxy(u *engi.UpstreamProxy) (*Proxy, *engi.Error) {
 	case u.Address == "":
 		return nil, bad("has no address")
 	case scheme != "socks5" && scheme != "socks5h" && scheme != "http" && scheme != "https":
-		return nil, bad(fmt.Sprintf("has the unknown protocol %q", short(scheme)))
+		return nil, bad(fmt.Sprintf("has the unknown protocol %q", truncate(scheme)))
 	case strings.Contains(rest, "@"):
 		return nil, bad("has user and password in its address")
 	case len(u.User) > 255 || len(u.Password) > 255:
@@ -341,10 +340,10 @@ func parseProxy(u *engi.UpstreamProxy) (*Proxy, *engi.Error) {
 	return p, nil
 }
 
-// isControl reports whether a character could end a header's line or worse.
+// isControl reports whether a character must not be in a header's value.
 func isControl(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
 
-// isToken reports whether s is a proper name of a header.
+// isToken reports whether s is a valid header name.
 func isToken(s string) bool {
 	if s == "" || len(s) > 256 {
 		return false
@@ -361,7 +360,7 @@ func tokenByte(b byte) bool {
 	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", b) >= 0
 }
 
-// reservedHeader reports whether a header is the connection's, or says where
+// reservedHeader reports whether a header belongs to the connection or says where
 // the request goes.
 func reservedHeader(name string) bool {
 	switch strings.ToLower(name) {

@@ -31,24 +31,24 @@ func (s *slow) opensPort(r *rule, pr proto, port uint16) bool {
 		return false
 	}
 	resolver := pr != icmp && (port == portDNS || port == portDoT)
-	if resolver && !r.ported {
+	if resolver && !r.hasPorts {
 		return false
 	}
-	if pr == udp && r.isName() && !r.said {
-		return r.ported && port != portHTTP && port != portHTTPS
+	if pr == udp && r.isName() && !r.protoGiven {
+		return r.hasPorts && port != portHTTP && port != portHTTPS
 	}
 	return true
 }
 
 func (s *slow) connect(pr proto, ap netip.AddrPort, names []string) bool {
-	if s.p.closed() {
+	if s.p.noNetwork() {
 		return false
 	}
-	a, port := plain(ap.Addr()), ap.Port()
-	c, isClosed := s.p.ground.class(a)
-	meets := false
+	a, port := canonicalAddr(ap.Addr()), ap.Port()
+	c, closed := s.p.networks.closedRange(a)
+	intercepted := false
 	for _, n := range names {
-		meets = meets || s.p.Intercepts(n)
+		intercepted = intercepted || s.p.Intercepts(n)
 	}
 	quic := pr == udp && (port == portHTTP || port == portHTTPS)
 	for i := range s.allow {
@@ -58,26 +58,26 @@ func (s *slow) connect(pr proto, ap netip.AddrPort, names []string) bool {
 		}
 		byAddr, _ := s.targets(r, a, nil)
 		switch {
-		case byAddr && !r.all && r.net.Bits() > 0 && (!isClosed || s.p.ground.isOpened(a, c)):
+		case byAddr && !r.all && r.net.Bits() > 0 && (!closed || s.p.networks.isOpened(a, c)):
 			return true
-		case byAddr && !isClosed && (!isResolver(a, pr, port) || r.ported && port != portHTTPS) &&
-			!(r.all && quic && (meets || s.p.denies && s.p.mode == engi.NetworkOpen)):
+		case byAddr && !closed && (!isResolver(a, pr, port) || r.hasPorts && port != portHTTPS) &&
+			!(r.all && quic && (intercepted || s.p.denies && s.p.mode == engi.NetworkOpen)):
 			return true
 		}
 		for _, n := range names {
-			if _, byName := s.targets(r, a, []string{n}); byName && (!isClosed || s.p.ground.isStatic(n, a)) {
+			if _, byName := s.targets(r, a, []string{n}); byName && (!closed || s.p.networks.isStatic(n, a)) {
 				return true
 			}
 		}
 	}
 	if pr == tcp && port != portDNS && port != portDoT {
 		for _, n := range names {
-			if len(s.p.Grants(n)) > 0 && (!isClosed || s.p.ground.isStatic(n, a)) {
+			if len(s.p.Grants(n)) > 0 && (!closed || s.p.networks.isStatic(n, a)) {
 				return true
 			}
 		}
 	}
-	if isClosed || s.p.mode != engi.NetworkOpen || isResolver(a, pr, port) || quic && (s.p.denies || meets) {
+	if closed || s.p.mode != engi.NetworkOpen || isResolver(a, pr, port) || quic && (s.p.denies || intercepted) {
 		return false
 	}
 	free := 0
@@ -197,7 +197,7 @@ func FuzzCompile(f *testing.F) {
 		for _, a := range someAddrs {
 			ap := netip.AddrPortFrom(netip.MustParseAddr(a), 443)
 			v := c.Connect("tcp", ap, []string{name})
-			if c, isClosed := c.ground.class(plain(ap.Addr())); v.Allowed && isClosed && (c.one && !ap.Addr().IsPrivate() || !c.one && !strings.HasPrefix(a, "10.1.") && !strings.HasPrefix(a, "fd12:") && a != "64:ff9b::a01:203") {
+			if c, closed := c.networks.closedRange(canonicalAddr(ap.Addr())); v.Allowed && closed && (c.exactOnly && !ap.Addr().IsPrivate() || !c.exactOnly && !strings.HasPrefix(a, "10.1.") && !strings.HasPrefix(a, "fd12:") && a != "64:ff9b::a01:203") {
 				t.Fatalf("%q opened %s, %s", allow, a, c.name)
 			}
 			c.Claim(name, ap, []string{name})
