@@ -111,13 +111,8 @@ func (g *Gateway) Check(p engi.NetworkPolicy) error {
 }
 
 func (g *Gateway) compile(p engi.NetworkPolicy) (*policy.Policy, error) {
-	if len(p.Grants)+len(p.Headers) > 0 {
-		if g.interceptor == nil {
-			return nil, engi.Errorf(engi.Unsupported, "this node has no secrets to grant").WithRemedy("leave out grants and header rules")
-		}
-		if err := intercept.Check(p); err != nil {
-			return nil, err
-		}
+	if len(p.Grants)+len(p.Headers) > 0 && g.interceptor == nil {
+		return nil, engi.Errorf(engi.Unsupported, "this node has no secrets to grant").WithRemedy("leave out grants and header rules")
 	}
 	return policy.Compile(p, g.node())
 }

@@ -148,7 +148,7 @@ func (s *sandbox) open(owner engi.Owner, p *policy.Policy) (engi.NetworkSetup, e
 	w := engi.NetworkSetup{}
 	if s.g.interceptor != nil {
 		var err error
-		if w, err = s.g.interceptor.Open(s.id, owner, source); err != nil {
+		if w, err = s.g.interceptor.Open(s.id, owner, p); err != nil {
 			return engi.NetworkSetup{}, err
 		}
 	}

@@ -42,15 +42,6 @@ var trustEnv = map[string]string{
 	"DENO_CERT":           AuthorityPath,
 }
 
-// reservedEnv are variables that grants cannot have.
-var reservedEnv = func() map[string]bool {
-	all := map[string]bool{"PATH": true, "HOME": true, "LD_PRELOAD": true, "LD_LIBRARY_PATH": true}
-	for name := range trustEnv {
-		all[name] = true
-	}
-	return all
-}()
-
 const (
 	authorityMonths = 14                   // from the beginning of a month
 	authorityLeft   = 365 * 24 * time.Hour // of it when a policy is put in force, at least

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/egress/policy"
 )
 
 // maxOut bounds the headers and the query of a request with secrets in them.
@@ -190,8 +191,8 @@ func (x *exchange) apply(r rule) error {
 		return x.replace(r.holder, value)
 	default:
 		for name, text := range r.headers {
-			x.header.Set(name, reference.ReplaceAllStringFunc(text, func(ref string) string {
-				return x.values[reference.FindStringSubmatch(ref)[1]]
+			x.header.Set(name, policy.SecretReference.ReplaceAllStringFunc(text, func(ref string) string {
+				return x.values[policy.SecretReference.FindStringSubmatch(ref)[1]]
 			}))
 		}
 	}

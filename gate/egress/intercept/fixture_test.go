@@ -24,6 +24,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/egress/intercept"
+	"github.com/engi-dev/engi/gate/egress/policy"
 )
 
 const (
@@ -142,8 +143,11 @@ func newWorld(t testing.TB, p engi.NetworkPolicy, change ...func(*intercept.Opti
 
 func (w *fixture) open(p engi.NetworkPolicy) {
 	w.t.Helper()
-	var err error
-	if w.w, err = w.i.Open(w.id, "ann", p); err != nil {
+	compiled, err := policy.Compile(p, policy.Node{Default: engi.NetworkRestricted})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if w.w, err = w.i.Open(w.id, "ann", compiled); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/gate/egress/intercept"
 )
 
 // TestSmuggling sends what two parsers may read differently, and looks at the
@@ -353,47 +352,5 @@ func TestRequestsAtOnceAreBounded(t *testing.T) {
 	}
 	if res, _ := w.get(w.client(true), "https://"+host+"/"); res.StatusCode != 200 {
 		t.Errorf("after it: %s", res.Status)
-	}
-}
-
-func TestPoliciesThatMakeNoSense(t *testing.T) {
-	for name, p := range map[string]engi.NetworkPolicy{
-		"no secret":       {Grants: []engi.Grant{{Hosts: []string{host}}}},
-		"no hosts":        {Grants: []engi.Grant{{Secret: "a"}}},
-		"address":         {Grants: []engi.Grant{{Secret: "a", Hosts: []string{"192.0.2.1"}}}},
-		"IPv6":            {Grants: []engi.Grant{{Secret: "a", Hosts: []string{"[2001:db8::1]"}}}},
-		"all":             {Grants: []engi.Grant{{Secret: "a", Hosts: []string{"*"}}}},
-		"top level":       {Grants: []engi.Grant{{Secret: "a", Hosts: []string{"*.com"}}}},
-		"URL":             {Grants: []engi.Grant{{Secret: "a", Hosts: []string{"https://a.example/path"}}}},
-		"scheme":          {Grants: []engi.Grant{{Secret: "a", Hosts: []string{"ftp://a.example"}}}},
-		"port":            {Grants: []engi.Grant{{Secret: "a", Hosts: []string{"a.example:99999"}}}},
-		"use":             {Grants: []engi.Grant{{Secret: "a", Hosts: []string{host}, As: "cookie"}}},
-		"header name":     {Grants: []engi.Grant{{Secret: "a", Hosts: []string{host}, As: engi.GrantHeader, Name: "X Y"}}},
-		"framing":         {Grants: []engi.Grant{{Secret: "a", Hosts: []string{host}, As: engi.GrantHeader, Name: "content-length"}}},
-		"format":          {Grants: []engi.Grant{{Secret: "a", Hosts: []string{host}, As: engi.GrantHeader, Name: "X", Format: "none"}}},
-		"format lines":    {Grants: []engi.Grant{{Secret: "a", Hosts: []string{host}, As: engi.GrantHeader, Name: "X", Format: "{}\r\nX: y"}}},
-		"user":            {Grants: []engi.Grant{{Secret: "a", Hosts: []string{host}, As: engi.GrantBasic, Name: "a:b"}}},
-		"parameter":       {Grants: []engi.Grant{{Secret: "a", Hosts: []string{host}, As: engi.GrantQuery}}},
-		"no variable":     {Grants: []engi.Grant{{Secret: "a", Hosts: []string{host}, As: engi.GrantPlaceholder}}},
-		"variable":        {Grants: []engi.Grant{{Secret: "a", Hosts: []string{host}, Env: "A=B"}}},
-		"trust":           {Grants: []engi.Grant{{Secret: "a", Hosts: []string{host}, Env: "SSL_CERT_FILE"}}},
-		"same variable":   {Grants: []engi.Grant{{Secret: "a", Hosts: []string{host}, Env: "A"}, {Secret: "b", Hosts: []string{"b.example"}, Env: "A"}}},
-		"same header":     {Grants: []engi.Grant{{Secret: "a", Hosts: []string{host}}, {Secret: "b", Hosts: []string{host}, As: engi.GrantBasic}}},
-		"no headers":      {Headers: []engi.HeaderRule{{Host: host}}},
-		"rule's host":     {Headers: []engi.HeaderRule{{Host: "a b", Headers: map[string]string{"X": "y"}}}},
-		"rule's header":   {Headers: []engi.HeaderRule{{Host: host, Headers: map[string]string{"Host": "y"}}}},
-		"rule's lines":    {Headers: []engi.HeaderRule{{Host: host, Headers: map[string]string{"X": "y\nZ: a"}}}},
-		"rule's secret":   {Headers: []engi.HeaderRule{{Host: host, Headers: map[string]string{"X": "${secret.A}"}}}},
-		"rule's identity": {Headers: []engi.HeaderRule{{Host: host, Headers: map[string]string{"X": "${e2b.identity.tokens.A}"}}}},
-		"too many":        {Grants: make([]engi.Grant, 257)},
-	} {
-		err := intercept.Check(p)
-		if engi.KindOf(err) != engi.Invalid || err == nil || name != "too many" && engi.RemedyOf(err) == "" {
-			t.Errorf("%s: %v (%s)", name, err, engi.RemedyOf(err))
-		}
-	}
-	hosts, err := intercept.Hosts(engi.NetworkPolicy{Grants: []engi.Grant{{Secret: "a", Hosts: []string{"BÜCHER.example.", "http://*.A.example"}}, {Secret: "b", Hosts: []string{"bücher.example"}, As: engi.GrantQuery, Name: "x"}}})
-	if err != nil || len(hosts) != 2 || hosts[0].Name != "a.example" || hosts[0].Port != 80 || hosts[1].Name != "xn--bcher-kva.example" {
-		t.Errorf("%+v, %v", hosts, err)
 	}
 }

@@ -41,6 +41,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/egress/policy"
 )
 
 // Options are what an Interceptor works with. Reveal and Dial are needed; the
@@ -130,35 +131,12 @@ func New(o Options) (*Interceptor, error) {
 	return i, nil
 }
 
-// Check reports Invalid for grants and header rules that make no sense.
-// Whether their secrets exist is asked at each request.
-func Check(p engi.NetworkPolicy) error {
-	_, err := rulesOf(p)
-	return err
-}
-
-// Hosts returns where p's grants and header rules hold, each once: what the
-// policy must let the sandbox reach, and what is intercepted.
-func Hosts(p engi.NetworkPolicy) ([]Host, error) {
-	rules, err := rulesOf(p)
-	if err != nil {
-		return nil, err
-	}
-	var all []Host
-	for _, r := range rules {
-		if !slices.Contains(all, r.host) {
-			all = append(all, r.host)
-		}
-	}
-	return all, nil
-}
-
 // Open puts the grants and header rules of a policy in force, instead of
 // those before, also for connections that there are. It returns what the
 // sandbox needs inside: Authority, which is nil if nothing is intercepted, and
 // Env. Authority belongs into the files [AuthorityPath] and [BundlePath]. It
 // reports Invalid as [Check] does.
-func (i *Interceptor) Open(id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (_ engi.NetworkSetup, err error) {
+func (i *Interceptor) Open(id engi.SandboxID, owner engi.Owner, p *policy.Policy) (_ engi.NetworkSetup, err error) {
 	defer engi.Annotate(&err, "intercept for %s", id)
 	rules, err := rulesOf(p)
 	if err != nil {

@@ -16,8 +16,9 @@ import (
 
 const (
 	maxAnswerHeader = 256 << 10
-	maxUpstream     = 256 // connections of one sandbox to one host
-	maxRequests     = 512 // of one sandbox at once
+	maxUpstream     = 256  // connections of one sandbox to one host
+	maxRequests     = 512  // of one sandbox at once
+	maxForms        = 1000 // secrets whose forms are kept
 )
 
 // An upstream is the way out of one sandbox. Connections are kept for its
@@ -44,7 +45,7 @@ func (u *upstream) formsOf(name, value string) [][]byte {
 	k, ok := u.forms[name]
 	if !ok || k.value != value {
 		k = known{value, formsOf(value)}
-		if len(u.forms) >= maxHosts {
+		if len(u.forms) >= maxForms {
 			clear(u.forms)
 		}
 		u.forms[name] = k

@@ -72,7 +72,7 @@ func (s *slow) connect(pr proto, ap netip.AddrPort, names []string) bool {
 	}
 	if pr == tcp && port != portDNS && port != portDoT {
 		for _, n := range names {
-			if len(s.p.Grants(n)) > 0 && (!closed || s.p.networks.isStatic(n, a)) {
+			if s.p.grants.applies(n) && (!closed || s.p.networks.isStatic(n, a)) {
 				return true
 			}
 		}

@@ -153,8 +153,13 @@ func compile(p engi.NetworkPolicy, n Node) (*Policy, *engi.Error) {
 
 func (p *Policy) checkSize() *engi.Error {
 	n := len(p.source.Allow) + len(p.source.Deny) + len(p.source.Headers)
+	hosts := len(p.source.Headers)
 	for _, g := range p.source.Grants {
 		n += max(1, len(g.Hosts))
+		hosts += len(g.Hosts)
+	}
+	if hosts > maxGrantHosts {
+		return engi.Errorf(engi.Invalid, "grants and header rules have %d hosts", hosts).WithRemedy("use at most %d, and *.SUFFIX instead of names", maxGrantHosts)
 	}
 	if n > MaxRules {
 		return engi.Errorf(engi.Invalid, "a network policy of %d rules has more than %d", n, MaxRules).

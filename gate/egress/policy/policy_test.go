@@ -429,7 +429,7 @@ func TestCompileRefuses(t *testing.T) {
 		{grant(engi.Grant{Secret: "s", Hosts: hosts, Format: "token"}), engi.Invalid, "format"},
 		{grant(engi.Grant{Secret: "s", Hosts: hosts, Env: "1A"}), engi.Invalid, "variable"},
 		{grant(engi.Grant{Secret: "s", Hosts: hosts, Env: "A", As: engi.GrantBearer}), engi.Invalid, "leave out"},
-		{header(engi.HeaderRule{Host: "a.com"}), engi.Invalid, "sets no headers"},
+		{header(engi.HeaderRule{Host: "a.com"}), engi.Invalid, "sets 0 headers"},
 		{header(engi.HeaderRule{Host: "", Headers: map[string]string{"a": "b"}}), engi.Invalid, "bad host"},
 		{header(engi.HeaderRule{Host: "a.com", Headers: map[string]string{"a": "b\r\nc: d"}}), engi.Invalid, "bad value"},
 		{header(engi.HeaderRule{Host: "a.com", Headers: map[string]string{"a b": "c"}}), engi.Invalid, "bad header"},
