@@ -249,7 +249,7 @@ func TestWrongServerName(t *testing.T) {
 		if e.Kind != engi.NetworkClaim || e.Allowed {
 			t.Errorf("%+v", e)
 		}
-		if strings.Contains(e.Reason, "client ended the TLS handshake: tls: bad certificate") {
+		if strings.Contains(e.Reason, "client aborted the TLS handshake: tls: bad certificate") {
 			said++
 		}
 	}
@@ -364,7 +364,7 @@ func TestStripOfEncodedAnswers(t *testing.T) {
 
 func TestUpstreamFaults(t *testing.T) {
 	w := newWorld(t, engi.NetworkPolicy{Grants: []engi.Grant{{Secret: "TOKEN", Hosts: []string{"*.example.com"}}, {Secret: "NONE", Hosts: []string{"none.example.com"}}, {Secret: "LINES", Hosts: []string{"lines.example.com"}}}},
-		func(o *intercept.Options) { o.Answer = 200 * time.Millisecond })
+		func(o *intercept.Options) { o.ResponseTimeout = 200 * time.Millisecond })
 	w.secrets["LINES"] = "a\r\nX-Injected: yes"
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -389,7 +389,7 @@ func TestUpstreamFaults(t *testing.T) {
 		status int
 		text   string
 	}{
-		"refused": {502, "refuses connections"}, "name": {502, "another name"}, "self": {502, "nobody that the node trusts"}, "slow": {504, "in time"},
+		"refused": {502, "refuses connections"}, "name": {502, "another name"}, "self": {502, "not signed by an authority"}, "slow": {504, "in time"},
 		"gone": {502, "without an answer"}, "bad": {502, "cannot be reached, or"}, "denied": {403, "policy does not allow"},
 		"none": {502, "secret NONE cannot be read: not_found"}, "lines": {502, "line break"},
 	} {
@@ -503,7 +503,7 @@ func TestAuthorityOutlivesTheProcess(t *testing.T) {
 
 func TestConnectionsEnd(t *testing.T) {
 	w := newWorld(t, grant(engi.GrantBearer, token), func(o *intercept.Options) {
-		o.Handshake, o.Header, o.Idle = 100*time.Millisecond, 200*time.Millisecond, 400*time.Millisecond
+		o.HandshakeTimeout, o.HeaderTimeout, o.IdleTimeout = 100*time.Millisecond, 200*time.Millisecond, 400*time.Millisecond
 	})
 	w.upstream(host, false, func(rw http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) })
 	for name, send := range map[string]string{"nothing": "", "half a header": "GET / HTTP/1.1\r\nHost: x", "half a body": "POST / HTTP/1.1\r\nHost: " + host + "\r\nContent-Length: 10\r\n\r\nhalf"} {

@@ -41,7 +41,7 @@ func masked(data []byte, forms [][]byte) []byte {
 		for at := range data {
 			if bytes.HasPrefix(data[at:], f) {
 				for n := range f {
-					out[at+n] = star
+					out[at+n] = maskByte
 				}
 			}
 		}
@@ -76,7 +76,7 @@ func FuzzMask(f *testing.F) {
 			switch {
 			case got[i] == want[i]:
 				shown = 0
-			case want[i] == star && got[i] == data[i]:
+			case want[i] == maskByte && got[i] == data[i]:
 				if shown++; shown > 3 {
 					t.Fatalf("%q shows more than a few bytes of a form, want %q", got, want)
 				}
@@ -137,7 +137,7 @@ func FuzzReplace(f *testing.F) {
 		if strings.Contains(x.query, holder) || strings.Contains(x.header["Authorization"][0], holder) {
 			t.Fatal("a placeholder is left")
 		}
-		if pair, ok := basic(x.header["Authorization"][0]); ok && strings.Contains(pair, holder) {
+		if pair, ok := basicPair(x.header["Authorization"][0]); ok && strings.Contains(pair, holder) {
 			t.Fatal("a placeholder is left in credentials")
 		}
 		if strings.Count(x.query, "&") != strings.Count(query, "&") || strings.ContainsAny(strings.ReplaceAll(x.query, query, ""), "\r\n") && !strings.ContainsAny(query, "\r\n") {

@@ -8,12 +8,12 @@ import (
 	"github.com/engi-dev/engi/gate/egress/policy"
 )
 
-// A rule is a grant or a header rule at one of its hosts.
+// A rule is a grant or a header rule for one of its hosts.
 type rule struct {
-	host    policy.Host
-	grant   engi.Grant        // Secret is empty for a header rule
-	headers map[string]string // of a header rule
-	holder  string            // placeholder of the grant; empty for none
+	host        policy.Host
+	grant       engi.Grant        // Secret is empty for a header rule
+	headers     map[string]string // of a header rule
+	placeholder string            // of the grant; empty if it has none
 }
 
 // rulesOf returns the rules of a policy, general ones before more exact ones,
@@ -51,7 +51,7 @@ func rulesOf(p *policy.Policy) ([]rule, error) {
 	return rules, nil
 }
 
-// secrets returns the names of the secrets that r sends.
+// secrets returns the names of the secrets that r uses.
 func (r rule) secrets() []string {
 	if r.grant.Secret != "" {
 		return []string{r.grant.Secret}
@@ -67,7 +67,7 @@ func (r rule) secrets() []string {
 	return names
 }
 
-// describe says what a rule is, for events.
+// describe describes a rule for events.
 func (r rule) describe() string {
 	if r.grant.Secret != "" {
 		return "grant of " + r.grant.Secret + " to " + r.host.String()
