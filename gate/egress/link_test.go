@@ -19,8 +19,8 @@ import (
 	"github.com/engi-dev/engi/store/storetest"
 )
 
-// A wired world has a real link: a tap whose other end is in a namespace, and
-// there this machine's own kernel for a sandbox.
+// A wired fixture has a real link: a tap whose other end is in a namespace, with
+// this machine's own kernel in the place of a sandbox.
 func wired(t testing.TB) (dial func(to netip.AddrPort) (net.Conn, error)) {
 	stock, err := link.Open(t.Context(), link.Options{})
 	if err != nil {
@@ -90,8 +90,8 @@ func dialIn(netns string, to netip.AddrPort) (net.Conn, error) {
 	return d.c, d.err
 }
 
-// hostAddr returns an address of the host's that is not loopback, which a
-// kernel inside would take for its own.
+// hostAddr returns an address of the host other than loopback, which the kernel in
+// the namespace would take for its own.
 func hostAddr(t testing.TB) netip.Addr {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
@@ -206,8 +206,8 @@ func BenchmarkConnect(b *testing.B) {
 	}
 }
 
-// BenchmarkHold opens networks and keeps them all: what a node with that many
-// sandboxes holds.
+// BenchmarkHold opens networks and keeps them all, to measure what they cost a
+// node.
 func BenchmarkHold(b *testing.B) {
 	stock, err := link.Open(b.Context(), link.Options{})
 	if err != nil {

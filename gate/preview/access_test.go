@@ -12,7 +12,7 @@ import (
 )
 
 func TestPrivate(t *testing.T) {
-	w := newWorld(t, func(o *Options) {
+	f := newFixture(t, func(o *Options) {
 		o.Allow = func(r *http.Request, s engi.Sandbox, port int) error {
 			if want := s.Notes["token"]; want != "" && r.Header.Get("E2b-Traffic-Access-Token") == want && port == 3000 {
 				return nil
@@ -20,13 +20,13 @@ func TestPrivate(t *testing.T) {
 			return engi.Errorf(engi.Denied, "no")
 		}
 	})
-	b := w.box(echo)
+	b := f.box(echo)
 	b.change(func(s *engi.Sandbox) { s.Ports.Private, s.Notes = true, map[string]string{"token": "tok"} })
 	secret := map[string]string{}
 	for name, k := range map[string]engi.Key{
 		"owner": {Owner: "ann"}, "other": {Owner: "bob"}, "admin": {Admin: true}, "scoped": {Owner: "ann", Scopes: []engi.Scope{engi.ScopeVolumes}},
 	} {
-		_, s, err := w.keys.Create(t.Context(), k)
+		_, s, err := f.keys.Create(t.Context(), k)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,17 +58,17 @@ func TestPrivate(t *testing.T) {
 	}
 	b.change(func(s *engi.Sandbox) { s.Ports.Private = false })
 	look(t, b.request("GET", "/", nil))
-	w.proxy.o.Private = true
+	f.proxy.o.Private = true
 	if res, _ := do(t, b.request("GET", "/", nil)); res.StatusCode != 403 {
 		t.Errorf("private by default: %d", res.StatusCode)
 	}
 }
 
 func TestSignedLinks(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Private = true })
-	b, other := w.box(echo), w.box(echo)
+	f := newFixture(t, func(o *Options) { o.Private = true })
+	b, other := f.box(echo), f.box(echo)
 	b.ports[3001] = b.ports[3000]
-	link, expires, err := w.proxy.Sign(b.record.ID, 3000, time.Hour)
+	link, expires, err := f.proxy.Sign(b.record.ID, 3000, time.Hour)
 	if err != nil || time.Until(expires) > time.Hour || time.Until(expires) < 59*time.Minute {
 		t.Fatal(err, expires)
 	}
@@ -127,11 +127,11 @@ func TestSignedLinks(t *testing.T) {
 		}
 	}
 	for _, d := range []time.Duration{0, -time.Hour, LongestLink + 1} {
-		if _, _, err := w.proxy.Sign(b.record.ID, 3000, d); engi.KindOf(err) != engi.Invalid {
+		if _, _, err := f.proxy.Sign(b.record.ID, 3000, d); engi.KindOf(err) != engi.Invalid {
 			t.Errorf("a link for %s: %v", d, err)
 		}
 	}
-	if _, _, err := w.proxy.Sign(b.record.ID, 0, time.Hour); engi.KindOf(err) != engi.Invalid {
+	if _, _, err := f.proxy.Sign(b.record.ID, 0, time.Hour); engi.KindOf(err) != engi.Invalid {
 		t.Errorf("port 0: %v", err)
 	}
 }

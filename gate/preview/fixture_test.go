@@ -29,7 +29,7 @@ type fixture struct {
 	http  *httptest.Server
 
 	mu     sync.Mutex
-	boxes  map[engi.SandboxID]*sandboxCache
+	sandboxes  map[engi.SandboxID]*sandboxCache
 	inside int // Enter without release
 }
 
@@ -47,27 +47,27 @@ type sandboxCache struct {
 	refusal error // of Enter
 }
 
-func newWorld(t testing.TB, change func(*Options)) *fixture {
+func newFixture(t testing.TB, change func(*Options)) *fixture {
 	t.Helper()
-	w := &fixture{t: t, keys: key.New(store.Keys(storetest.Open(t))), boxes: map[engi.SandboxID]*sandboxCache{}}
-	o := Options{Sandboxes: w, Keys: w.keys, LinkKey: make([]byte, 32), Domains: []string{"sbx.test"}}
+	f := &fixture{t: t, keys: key.New(store.Keys(storetest.Open(t))), sandboxes: map[engi.SandboxID]*sandboxCache{}}
+	o := Options{Sandboxes: f, Keys: f.keys, LinkKey: make([]byte, 32), Domains: []string{"sbx.test"}}
 	if change != nil {
 		change(&o)
 	}
-	w.proxy = New(o)
-	w.http = httptest.NewUnstartedServer(w.proxy)
+	f.proxy = New(o)
+	f.http = httptest.NewUnstartedServer(f.proxy)
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
 	p.SetUnencryptedHTTP2(true)
-	w.http.Config.Protocols = p
-	w.http.Start()
+	f.http.Config.Protocols = p
+	f.http.Start()
 	t.Cleanup(func() {
-		w.http.CloseClientConnections()
-		w.http.Close()
+		f.http.CloseClientConnections()
+		f.http.Close()
 		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-			w.mu.Lock()
-			n := w.inside
-			w.mu.Unlock()
+			f.mu.Lock()
+			n := f.inside
+			f.mu.Unlock()
 			if n == 0 {
 				break
 			}
@@ -77,13 +77,13 @@ func newWorld(t testing.TB, change func(*Options)) *fixture {
 			}
 		}
 	})
-	return w
+	return f
 }
 
-func (w *fixture) Get(_ context.Context, owner engi.Owner, id engi.SandboxID) (engi.Sandbox, error) {
-	w.mu.Lock()
-	b := w.boxes[id]
-	w.mu.Unlock()
+func (f *fixture) Get(_ context.Context, owner engi.Owner, id engi.SandboxID) (engi.Sandbox, error) {
+	f.mu.Lock()
+	b := f.sandboxes[id]
+	f.mu.Unlock()
 	if b == nil || owner != "" && b.record.Owner != owner {
 		return engi.Sandbox{}, engi.Errorf(engi.NotFound, "no sandbox %s", id)
 	}
@@ -92,31 +92,31 @@ func (w *fixture) Get(_ context.Context, owner engi.Owner, id engi.SandboxID) (e
 	return b.record, nil
 }
 
-func (w *fixture) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
-	if _, err := w.Get(ctx, owner, id); err != nil {
+func (f *fixture) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
+	if _, err := f.Get(ctx, owner, id); err != nil {
 		return nil, nil, err
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	b := w.boxes[id]
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b := f.sandboxes[id]
 	if b.refusal != nil {
 		return nil, nil, b.refusal
 	}
-	w.inside++
+	f.inside++
 	return b, sync.OnceFunc(func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.inside--
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.inside--
 	}), nil
 }
 
 // box makes a sandbox whose port 3000 is served by h.
-func (w *fixture) box(h http.Handler) *sandboxCache {
-	b := &sandboxCache{w: w, ports: map[int]string{}, conns: map[net.Conn]bool{}}
+func (f *fixture) box(h http.Handler) *sandboxCache {
+	b := &sandboxCache{w: f, ports: map[int]string{}, conns: map[net.Conn]bool{}}
 	b.record = engi.Sandbox{ID: engi.NewSandboxID(), Owner: "ann", State: engi.Running, Started: time.Now()}
-	w.mu.Lock()
-	w.boxes[b.record.ID] = b
-	w.mu.Unlock()
+	f.mu.Lock()
+	f.sandboxes[b.record.ID] = b
+	f.mu.Unlock()
 	if h != nil {
 		s := httptest.NewUnstartedServer(h)
 		p := new(http.Protocols)
@@ -124,7 +124,7 @@ func (w *fixture) box(h http.Handler) *sandboxCache {
 		p.SetUnencryptedHTTP2(true)
 		s.Config.Protocols = p
 		s.Start()
-		w.t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
+		f.t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
 		b.ports[3000] = s.Listener.Addr().String()
 	}
 	return b

@@ -13,7 +13,7 @@ import (
 	"github.com/engi-dev/engi/gate/egress/policy"
 )
 
-// pieces is a body that comes in the parts that cuts says.
+// pieces is a body that arrives in parts of the sizes in cuts.
 type pieces struct {
 	data []byte
 	cuts []byte
@@ -34,7 +34,7 @@ func (p *pieces) Read(b []byte) (int, error) {
 
 func (p *pieces) Close() error { return nil }
 
-// masked is what masking means, slowly.
+// masked is a simple and slow implementation of masking.
 func masked(data []byte, forms [][]byte) []byte {
 	out := bytes.Clone(data)
 	for _, f := range forms {
@@ -70,7 +70,7 @@ func FuzzMask(f *testing.F) {
 		if len(cuts) == 0 && !bytes.Equal(got, want) {
 			t.Fatalf("got %q, want %q", got, want)
 		}
-		// A cut may let the first bytes of a form out, and no more.
+		// A cut may release the first bytes of a form, but no more.
 		shown := 0
 		for i := range got {
 			switch {
@@ -132,7 +132,7 @@ func FuzzReplace(f *testing.F) {
 		}
 		x := &exchange{header: map[string][]string{"Authorization": {header}}, query: query}
 		if err := x.replace(holder, value); err != nil {
-			return // too much of it
+			return // too long
 		}
 		if strings.Contains(x.query, holder) || strings.Contains(x.header["Authorization"][0], holder) {
 			t.Fatal("a placeholder is left")

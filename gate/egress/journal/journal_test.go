@@ -16,7 +16,7 @@ import (
 type memory struct {
 	mu    sync.Mutex
 	all   []engi.NetworkEvent
-	block chan struct{} // closed to let Append go on; nil does not hold it
+	block chan struct{} // closed to let Append continue; nil does not block it
 }
 
 func (m *memory) Append(_ context.Context, events []engi.NetworkEvent) error {

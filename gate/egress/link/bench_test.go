@@ -10,7 +10,7 @@ import (
 	"github.com/engi-dev/engi/gate/egress/link"
 )
 
-// BenchmarkSlots makes links and tells what one costs the host's kernel.
+// BenchmarkSlots creates links and measures what one costs the host's kernel.
 func BenchmarkSlots(b *testing.B) {
 	p := open(b, link.Options{})
 	before := kernelMemory(b)
@@ -24,7 +24,7 @@ func BenchmarkSlots(b *testing.B) {
 	}
 }
 
-// kernelMemory is what the kernel uses for itself, in KiB.
+// kernelMemory returns how much the kernel uses itself, in KiB.
 func kernelMemory(b *testing.B) (sum int) {
 	b.Helper()
 	raw, err := os.ReadFile("/proc/meminfo")

@@ -29,7 +29,7 @@ import (
 	"github.com/engi-dev/engi/gate/egress/link"
 )
 
-// open returns a stock, or skips the test where there can be none.
+// open returns a pool, or skips the test where links cannot be created.
 func open(t testing.TB, o link.Options) *link.Pool {
 	t.Helper()
 	p, err := link.Open(t.Context(), o)
@@ -56,7 +56,7 @@ func take(t testing.TB, p *link.Pool) egress.Link {
 	return slot
 }
 
-// serve puts a stack that has the gateway's addresses at our end.
+// serve attaches a stack with the gateway's addresses to our end.
 func serve(t testing.TB, slot egress.Link) *stack.Stack {
 	t.Helper()
 	end, err := slot.Endpoint()
@@ -84,7 +84,7 @@ func serve(t testing.TB, slot egress.Link) *stack.Stack {
 	}
 	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}, {Destination: header.IPv6EmptySubnet, NIC: 1}})
 	t.Cleanup(func() {
-		// A stack waits for its links with a lock that their readers need.
+		// A stack holds a lock that readers of its links need while it waits for them.
 		s.RemoveNIC(1)
 		end.Wait()
 		s.Destroy()
@@ -120,8 +120,8 @@ func echo(t testing.TB, s *stack.Stack) {
 	}
 }
 
-// inside dials from within a link's namespace with this machine's own stack,
-// as a sandbox would with its own.
+// inside dials from a link's namespace with this machine's own stack, as a sandbox
+// would with its own.
 func inside(slot egress.Link, addr netip.Addr, port uint16) (net.Conn, error) {
 	type dialled struct {
 		conn net.Conn
@@ -140,7 +140,7 @@ func inside(slot egress.Link, addr netip.Addr, port uint16) (net.Conn, error) {
 		if d.err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); d.err != nil {
 			return
 		}
-		// A socket stays in the namespace in which it was made.
+		// A socket stays in the namespace in which it was created.
 		family := unix.AF_INET
 		var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(port), Addr: four(addr)}
 		if addr.Is6() {
@@ -229,7 +229,7 @@ func TestSlotsAreApart(t *testing.T) {
 	p := open(t, link.Options{})
 	a, b := take(t, p), take(t, p)
 	echo(t, serve(t, a))
-	serve(t, b) // nobody listens there
+	serve(t, b) // nothing listens there
 	if c, err := inside(a, egress.Gateway4, 7); err != nil {
 		t.Error(err)
 	} else {
@@ -284,7 +284,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// threads is how many this process has.
+// threads returns how many threads this process has.
 func threads(t *testing.T) int {
 	t.Helper()
 	all, err := os.ReadDir("/proc/self/task")
@@ -294,7 +294,7 @@ func threads(t *testing.T) int {
 	return len(all)
 }
 
-// TestManyLinks keeps many links busy without a thread for each.
+// TestManyLinks checks that many busy links do not need a thread each.
 func TestManyLinks(t *testing.T) {
 	const many = 100 // ENGI_TEST_LINKS has another number
 	n := many
@@ -327,13 +327,12 @@ func TestManyLinks(t *testing.T) {
 	t.Logf("%d links: %d threads, %d goroutines", n, threads(t), runtime.NumGoroutine())
 }
 
-// TestFoundAgain finds the link of a sandbox that another process started,
-// which is all there is left of that process's links.
+// TestFoundAgain finds the link of a sandbox that an earlier process started.
 func TestFoundAgain(t *testing.T) {
 	before := open(t, link.Options{})
 	slot := take(t, before)
 	id := slot.(*link.Link).ID()
-	// What the sandbox is for its namespace, an open file is here.
+	// An open file keeps the namespace in place of a sandbox.
 	ns, err := os.Open(slot.Netns())
 	if err != nil {
 		t.Fatal(err)
@@ -355,7 +354,7 @@ func TestFoundAgain(t *testing.T) {
 		case id:
 			return held, nil
 		case stranger:
-			return "/proc/self/ns/net", nil // that of the host
+			return "/proc/self/ns/net", nil // the host's
 		}
 		return "", engi.Errorf(engi.NotFound, "it does not run")
 	}})
@@ -391,7 +390,7 @@ func TestFoundAgain(t *testing.T) {
 	}
 }
 
-// TestNoThreadStaysAway looks where every thread is after links were made.
+// TestNoThreadStaysAway checks the namespace of every thread after links were made.
 func TestNoThreadStaysAway(t *testing.T) {
 	p := open(t, link.Options{Spare: 3})
 	for range 10 {

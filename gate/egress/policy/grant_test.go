@@ -9,8 +9,8 @@ import (
 	"github.com/engi-dev/engi/gate/egress/policy"
 )
 
-// TestGrantsOpenTheirPorts holds that a grant opens TLS where it applies, and
-// that one for plain HTTP opens nothing by itself.
+// TestGrantsOpenTheirPorts checks that a grant makes hosts reachable over TLS where
+// it applies, and that one for plain HTTP does not.
 func TestGrantsOpenTheirPorts(t *testing.T) {
 	p, err := policy.Compile(engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"listed.example"}, Grants: []engi.Grant{
 		{Secret: "a", Hosts: []string{"any.example", "one.example:8443", "http://plain.example", "http://listed.example"}},

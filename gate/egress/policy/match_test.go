@@ -11,22 +11,22 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// slow judges as the documentation says, rule by rule, without tables. It
-// knows testNode's classes through ground only.
-type slow struct {
+// A referencePolicy judges rule by rule, as documented, without tables. Of testNode
+// it uses the closed ranges.
+type referencePolicy struct {
 	p           *Policy
 	allow, deny []rule
 }
 
-func (s *slow) targets(r *rule, a netip.Addr, names []string) (byAddr, byName bool) {
+func (s *referencePolicy) targets(r *rule, a netip.Addr, names []string) (byAddr, byName bool) {
 	for _, n := range names {
 		byName = byName || r.host != "" && r.host == n || r.suffix != "" && strings.HasSuffix(n, "."+r.suffix)
 	}
 	return r.all || r.net.IsValid() && r.net.Contains(a), byName
 }
 
-// opensPort spells out which ports an allow rule opens, see [rule.opens].
-func (s *slow) opensPort(r *rule, pr proto, port uint16) bool {
+// opensPort spells out which ports an allow rule opens, see [rule.openPorts].
+func (s *referencePolicy) opensPort(r *rule, pr proto, port uint16) bool {
 	if r.proto&pr == 0 || pr != icmp && (port < r.lo || port > r.hi) {
 		return false
 	}
@@ -40,7 +40,7 @@ func (s *slow) opensPort(r *rule, pr proto, port uint16) bool {
 	return true
 }
 
-func (s *slow) connect(pr proto, ap netip.AddrPort, names []string) bool {
+func (s *referencePolicy) connect(pr proto, ap netip.AddrPort, names []string) bool {
 	if s.p.noNetwork() {
 		return false
 	}
@@ -128,7 +128,7 @@ func drawRule(t *rapid.T) string {
 	return pr + target
 }
 
-// matches compares the tables with slow.
+// matches compares the tables with the referencePolicy.
 func matches(t *rapid.T) {
 	p := engi.NetworkPolicy{
 		Mode:  rapid.SampledFrom([]engi.Network{engi.NetworkRestricted, engi.NetworkOpen}).Draw(t, "mode"),
@@ -148,7 +148,7 @@ func matches(t *rapid.T) {
 			t.Fatal(err)
 		}
 	}
-	s := &slow{p: c}
+	s := &referencePolicy{p: c}
 	for _, text := range p.Allow {
 		r, _ := parseRule(text)
 		s.allow = append(s.allow, r)
@@ -168,8 +168,8 @@ func matches(t *rapid.T) {
 		if v.Reason == "" || v.Allowed && pr != "tcp" && v.Check != CheckNone {
 			t.Fatalf("%s %s %q: %+v", pr, ap, names, v)
 		}
-		// Who may not connect may not be claimed either, and what is looked up
-		// and allowed on some port was allowed to be looked up.
+		// What may not be connected to may not be claimed, and a name that is
+		// allowed on some port may be looked up.
 		for _, n := range names {
 			if cl := c.Claim(n, ap, names); pr == "tcp" && cl.Allowed && !v.Allowed {
 				t.Fatalf("%s %q: connect %+v, claim %+v\n%+v", ap, n, v, cl, p)
@@ -241,7 +241,7 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-// TestNoGarbage holds the paths that every packet or question may take.
+// TestNoGarbage checks that the paths of every packet and query do not allocate.
 func TestNoGarbage(t *testing.T) {
 	p := must(t, large())
 	ap := netip.MustParseAddrPort("1.2.3.4:443")

@@ -69,7 +69,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// bothWays listens for datagrams and connections on one port.
+// bothWays listens for UDP and TCP on one port.
 func bothWays(t *testing.T) (net.PacketConn, net.Listener) {
 	t.Helper()
 	for range 20 {
@@ -81,7 +81,7 @@ func bothWays(t *testing.T) (net.PacketConn, net.Listener) {
 		if err == nil {
 			return c, l
 		}
-		c.Close() // somebody has the port for TCP
+		c.Close() // the port is taken for TCP
 	}
 	t.Fatal("no port is free both ways")
 	return nil, nil
@@ -102,7 +102,7 @@ func TestLookup(t *testing.T) {
 			asked.Add(1)
 			id := uint16(buf[0])<<8 | uint16(buf[1])
 			_ = n
-			// First what somebody else may send, then the answer, cut short.
+			// First a forged response, then the truncated one.
 			forged, _ := ptr(message(id+1, a("www.example.com", 60, "192.0.2.66"))).Pack()
 			c.WriteTo(forged, from)
 			short := message(id)

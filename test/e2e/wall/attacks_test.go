@@ -97,7 +97,7 @@ for i in range(30):
     ask(token + str(i) + '.tunnel.evil.test')`, event: `lookup .*tunnel.evil.test .*no rule`},
 	{name: "tunnel: NULL records", code: `
 code, _, a = ask(token + '.wild.test', 10)
-return a or None`, event: `lookup .*wild.test .*kind`, shut: "our DNS has no such records"},
+return a or None`, event: `lookup .*wild.test .*records of this type`, shut: "our DNS has no such records"},
 	{name: "tunnel: TXT records", code: `
 code, _, a = ask(token + '.evil.test', 16)
 return a or None`, event: `lookup .*evil.test .*no rule`},
