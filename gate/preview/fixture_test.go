@@ -28,9 +28,9 @@ type fixture struct {
 	proxy *Proxy
 	http  *httptest.Server
 
-	mu     sync.Mutex
-	sandboxes  map[engi.SandboxID]*sandboxCache
-	inside int // Enter without release
+	mu        sync.Mutex
+	sandboxes map[engi.SandboxID]*sandboxCache
+	inside    int // Enter without release
 }
 
 // box is a sandbox and, as engi.Guest, its inside.
@@ -72,7 +72,7 @@ func newFixture(t testing.TB, change func(*Options)) *fixture {
 				break
 			}
 			if time.Now().After(deadline) {
-				t.Errorf("%d visits did not leave", n)
+				t.Errorf("%d requests did not release their sandbox", n)
 				break
 			}
 		}

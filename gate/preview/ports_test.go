@@ -56,7 +56,7 @@ func FuzzTable(f *testing.F) {
 	f.Add("0: :: 0A\n0: 0:FFFFF 0 0A 1 2 3 4 5 6 7 8 9\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		ports := map[int]string{}
-		_ = readTable(strings.NewReader(text), ports)
+		_ = parseSockets(strings.NewReader(text), ports)
 		for p := range ports {
 			if p < 1 || p > 65535 {
 				t.Errorf("port %d", p)

@@ -659,7 +659,7 @@ func TestWebSocket(t *testing.T) {
 }
 
 func TestSilenceIsCut(t *testing.T) {
-	f := newFixture(t, func(o *Options) { o.Idle = 200 * time.Millisecond })
+	f := newFixture(t, func(o *Options) { o.IdleTimeout = 200 * time.Millisecond })
 	b := f.box(events(nil))
 	_, in := firstEvent(t, b)
 	if _, err := io.ReadAll(in); err == nil {
@@ -699,7 +699,7 @@ func TestSilenceIsCut(t *testing.T) {
 }
 
 func TestSlowIsNotSilent(t *testing.T) {
-	f := newFixture(t, func(o *Options) { o.Idle = 1500 * time.Millisecond })
+	f := newFixture(t, func(o *Options) { o.IdleTimeout = 1500 * time.Millisecond })
 	b := f.box(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for range 20 {
 			io.WriteString(w, "x")
@@ -713,7 +713,7 @@ func TestSlowIsNotSilent(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	f := newFixture(t, func(o *Options) { o.Rate, o.Burst, o.Open = 0.001, 3, 2 })
+	f := newFixture(t, func(o *Options) { o.Rate, o.Burst, o.MaxOpen = 0.001, 3, 2 })
 	entered := make(chan struct{}, 8)
 	b := f.box(events(entered))
 	for range 2 {
@@ -747,12 +747,12 @@ func TestConnectionsAreKeptAndDropped(t *testing.T) {
 	if b.dials != 2 {
 		t.Errorf("%d connections: those of a former life are used", b.dials)
 	}
-	for i := range maxRooms + 10 {
+	for i := range maxSandboxes + 10 {
 		f.proxy.mu.Lock()
-		f.proxy.room(engi.SandboxID(fmt.Sprint(i)))
-		n := len(f.proxy.rooms.known)
+		f.proxy.connsOf(engi.SandboxID(fmt.Sprint(i)))
+		n := len(f.proxy.sandboxes.byID)
 		f.proxy.mu.Unlock()
-		if n > maxRooms {
+		if n > maxSandboxes {
 			t.Fatalf("%d rooms", n)
 		}
 	}
