@@ -20,7 +20,7 @@ func TestPrivate(t *testing.T) {
 			return engi.Errorf(engi.Denied, "no")
 		}
 	})
-	b := f.box(echo)
+	b := f.sandbox(echo)
 	b.change(func(s *engi.Sandbox) { s.Ports.Private, s.Notes = true, map[string]string{"token": "tok"} })
 	secret := map[string]string{}
 	for name, k := range map[string]engi.Key{
@@ -66,7 +66,7 @@ func TestPrivate(t *testing.T) {
 
 func TestSignedLinks(t *testing.T) {
 	f := newFixture(t, func(o *Options) { o.Private = true })
-	b, other := f.box(echo), f.box(echo)
+	b, other := f.sandbox(echo), f.sandbox(echo)
 	b.ports[3001] = b.ports[3000]
 	link, expires, err := f.proxy.Sign(b.record.ID, 3000, time.Hour)
 	if err != nil || time.Until(expires) > time.Hour || time.Until(expires) < 59*time.Minute {
@@ -78,11 +78,11 @@ func TestSignedLinks(t *testing.T) {
 	}
 	token := u.Query().Get("engi_token")
 
-	// Programs use it as it is.
+	// Programs use the link directly.
 	if s := look(t, b.request("GET", "/?a=1&"+u.RawQuery, nil)); s.URI != "/?a=1" {
 		t.Errorf("the service saw %s", s.URI)
 	}
-	// Browsers are sent on with a cookie.
+	// Browsers are redirected with a cookie.
 	r := b.request("GET", "//evil.test/p?"+u.RawQuery+"&a=1", nil)
 	r.Header.Set("Accept", "text/html")
 	res, _ := do(t, r)

@@ -25,7 +25,7 @@ const table6 = `  sl  local_address                         remote_address      
 
 func TestListening(t *testing.T) {
 	f := newFixture(t, nil)
-	b := f.box(nil)
+	b := f.sandbox(nil)
 	b.files = map[string]string{
 		"/proc/net/tcp": table4, "/proc/net/tcp6": table6,
 		"/proc/1": "", "/proc/7": "", "/proc/self": "",

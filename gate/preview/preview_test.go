@@ -27,7 +27,7 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// echo tells what it saw.
+// echo responds with what it received.
 var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	json.NewEncoder(w).Encode(map[string]any{
 		"host": r.Host, "uri": r.RequestURI, "method": r.Method, "header": r.Header, "proto": r.Proto,
@@ -133,7 +133,7 @@ func FuzzTarget(f *testing.F) {
 
 func TestWhatServicesSee(t *testing.T) {
 	f := newFixture(t, nil)
-	b := f.box(echo)
+	b := f.sandbox(echo)
 	r := b.request("POST", "/a%2Fb//c;d?x=1;y=%zz&&engi_token=abc&q", strings.NewReader("hi"))
 	for k, v := range map[string]string{
 		"Authorization": "Bearer engi_secret", "X-Api-Key": "engi_other", "E2b-Traffic-Access-Token": "tok",
@@ -160,7 +160,7 @@ func TestWhatServicesSee(t *testing.T) {
 		t.Errorf("headers (-want +got):\n%s", d)
 	}
 
-	// Credentials of others are the service's business, as are other origins.
+	// Credentials and origins that are not ours are passed on.
 	r = b.request("GET", "/", nil)
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("me:engi_secret"))
 	r.Header.Set("Authorization", basic)
@@ -185,7 +185,7 @@ func TestWhatServicesSee(t *testing.T) {
 
 func TestWhatCallersSee(t *testing.T) {
 	f := newFixture(t, func(o *Options) { o.Path = "/preview" })
-	b := f.box(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	b := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Add("Set-Cookie", "a=1; Domain=sbx.test; Path=/x; HttpOnly")
 		h.Add("Set-Cookie", "engi_preview=forged; Path=/")
@@ -231,7 +231,7 @@ func TestWhatCallersSee(t *testing.T) {
 	if res, _ := do(t, r); res.StatusCode != 308 || res.Header.Get("Location") != prefix+"/?q" {
 		t.Errorf("without slash: %d %q", res.StatusCode, res.Header.Get("Location"))
 	}
-	e := f.box(echo)
+	e := f.sandbox(echo)
 	r = e.request("GET", "/preview/"+e.record.ID.Label()+"/3000/d%2Fe/f?x", nil)
 	r.Host = "127.0.0.1:80"
 	if s := look(t, r); s.URI != "/d%2Fe/f?x" || s.Header.Get("X-Forwarded-Prefix") == "" || s.Host != "localhost:3000" {
@@ -241,7 +241,7 @@ func TestWhatCallersSee(t *testing.T) {
 
 func TestRoutesByHeader(t *testing.T) {
 	f := newFixture(t, nil)
-	b := f.box(echo)
+	b := f.sandbox(echo)
 	r := b.request("GET", "/h", nil)
 	r.Host = "localhost"
 	r.Header.Set("E2b-Sandbox-Id", b.record.ID.Label())
@@ -261,7 +261,7 @@ func TestSpecialPorts(t *testing.T) {
 			path = r.URL.Path
 		})}
 	})
-	b := f.box(nil)
+	b := f.sandbox(nil)
 	r := b.request("GET", "/health", nil)
 	r.Host = b.host(49983)
 	if res, _ := do(t, r); res.StatusCode != 200 || got != b.record.ID || path != "/health" {
@@ -276,19 +276,19 @@ func TestSpecialPorts(t *testing.T) {
 
 func TestAnswersWithoutService(t *testing.T) {
 	f := newFixture(t, nil)
-	open := f.box(echo)
+	open := f.sandbox(echo)
 	label := open.record.ID.Label()
-	dead := f.box(echo)
+	dead := f.sandbox(echo)
 	dead.end()
-	warm := f.box(echo)
+	warm := f.sandbox(echo)
 	warm.change(func(s *engi.Sandbox) { s.State, s.Owner, s.Pool = engi.Ready, "", "p" })
-	used := f.box(echo)
+	used := f.sandbox(echo)
 	used.change(func(s *engi.Sandbox) { s.Execution = engi.NewExecutionID() })
-	asleep := f.box(echo)
+	asleep := f.sandbox(echo)
 	asleep.refusal = engi.Errorf(engi.Conflict, "it is being written to disk")
-	full := f.box(echo)
+	full := f.sandbox(echo)
 	full.refusal = engi.Errorf(engi.Exhausted, "no memory to wake it").WithRetry(engi.Retry{AfterMillis: 1500})
-	down := f.box(echo)
+	down := f.sandbox(echo)
 	down.refusal = engi.Errorf(engi.Unavailable, "later")
 	missing := engi.NewSandboxID().Label()
 	for _, c := range []struct {
@@ -340,7 +340,7 @@ func TestHostileServices(t *testing.T) {
 		"two lengths":     "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
 		"unasked upgrade": "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n",
 	} {
-		b := f.box(nil)
+		b := f.sandbox(nil)
 		b.raw(func(c net.Conn) {
 			defer c.Close()
 			http.ReadRequest(bufio.NewReader(c))
@@ -351,8 +351,8 @@ func TestHostileServices(t *testing.T) {
 			t.Errorf("%s: %d %.200s", name, res.StatusCode, body)
 		}
 	}
-	// One that answers two times gets its second answer to nobody.
-	b := f.box(nil)
+	// The second of two responses is not delivered to anybody.
+	b := f.sandbox(nil)
 	b.raw(func(c net.Conn) {
 		defer c.Close()
 		in := bufio.NewReader(c)
@@ -371,12 +371,12 @@ func TestHostileServices(t *testing.T) {
 	}
 }
 
-// TestSmuggling sends requests whose end two parsers could see in different
-// places, byte by byte.
+// TestSmuggling sends requests whose end parsers could see in different places,
+// byte by byte.
 func TestSmuggling(t *testing.T) {
 	f := newFixture(t, nil)
 	var uris []string
-	b := f.box(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	b := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		uris = append(uris, r.RequestURI)
 	}))
@@ -419,7 +419,7 @@ func TestSmuggling(t *testing.T) {
 
 func TestTrailersAndContinue(t *testing.T) {
 	f := newFixture(t, nil)
-	b := f.box(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	b := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "X-Sum")
 		n, err := io.Copy(io.Discard, r.Body)
 		if err != nil {
@@ -436,8 +436,8 @@ func TestTrailersAndContinue(t *testing.T) {
 		t.Errorf("%q, trailer %v", body, res.Trailer)
 	}
 
-	refuse := f.box(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(413) }))
-	for want, b := range map[int]*sandboxCache{200: b, 413: refuse} {
+	refuse := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(413) }))
+	for want, b := range map[int]*fakeSandbox{200: b, 413: refuse} {
 		read := false
 		r := b.request("PUT", "/", readerFunc(func([]byte) (int, error) { read = true; return 0, io.EOF }))
 		r.ContentLength = -1
@@ -455,7 +455,7 @@ func TestTrailersAndContinue(t *testing.T) {
 		}
 	}
 
-	hints := f.box(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	hints := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Link", "</a.css>")
 		w.WriteHeader(103)
 	}))
@@ -473,9 +473,9 @@ func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
 func TestLargeBodiesBothWays(t *testing.T) {
 	f := newFixture(t, nil)
-	b := f.box(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	b := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.NewResponseController(w).EnableFullDuplex()
-		io.Copy(w, r.Body) // answers while it reads
+		io.Copy(w, r.Body) // responds while it reads
 	}))
 	const size = 64 << 20
 	for _, second := range []bool{false, true} {
@@ -508,7 +508,7 @@ func (zeros) Read(b []byte) (int, error) {
 
 func TestHTTP2TowardsServices(t *testing.T) {
 	f := newFixture(t, nil)
-	b := f.box(echo)
+	b := f.sandbox(echo)
 	tr := &http.Transport{Protocols: new(http.Protocols)}
 	tr.Protocols.SetUnencryptedHTTP2(true)
 	defer tr.CloseIdleConnections()
@@ -531,7 +531,7 @@ func TestHTTP2TowardsServices(t *testing.T) {
 	}
 }
 
-// events serves one event, then waits for the caller to leave.
+// events serves one event, then waits until the client is gone.
 func events(entered chan<- struct{}) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -544,7 +544,7 @@ func events(entered chan<- struct{}) http.Handler {
 	})
 }
 
-func firstEvent(t *testing.T, b *sandboxCache) (*http.Response, *bufio.Reader) {
+func firstEvent(t *testing.T, b *fakeSandbox) (*http.Response, *bufio.Reader) {
 	t.Helper()
 	res, err := client.Do(b.request("GET", "/", nil))
 	if err != nil {
@@ -561,7 +561,7 @@ func firstEvent(t *testing.T, b *sandboxCache) (*http.Response, *bufio.Reader) {
 func TestEndsOfStreams(t *testing.T) {
 	leave, left := context.WithCancel(t.Context())
 	f := newFixture(t, func(o *Options) { o.Leave = leave })
-	stream := f.box(events(nil))
+	stream := f.sandbox(events(nil))
 	_, in := firstEvent(t, stream)
 	stream.end()
 	if rest, err := io.ReadAll(in); err == nil {
@@ -570,7 +570,7 @@ func TestEndsOfStreams(t *testing.T) {
 
 	// A body without length, which ends with the connection.
 	for _, killed := range []bool{false, true} {
-		b := f.box(nil)
+		b := f.sandbox(nil)
 		read := make(chan struct{})
 		b.raw(func(c net.Conn) {
 			http.ReadRequest(bufio.NewReader(c))
@@ -589,9 +589,9 @@ func TestEndsOfStreams(t *testing.T) {
 		}
 	}
 
-	third := f.box(events(nil))
+	third := f.sandbox(events(nil))
 	_, in = firstEvent(t, third)
-	socket := f.box(http.HandlerFunc(echoSocket))
+	socket := f.sandbox(http.HandlerFunc(echoSocket))
 	ws, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(f.http.URL, "http"), &websocket.DialOptions{Host: socket.host(3000)})
 	if err != nil {
 		t.Fatal(err)
@@ -626,7 +626,7 @@ func echoSocket(w http.ResponseWriter, r *http.Request) {
 
 func TestWebSocket(t *testing.T) {
 	f := newFixture(t, nil)
-	b := f.box(http.HandlerFunc(echoSocket))
+	b := f.sandbox(http.HandlerFunc(echoSocket))
 	dial := func(origin string) (*websocket.Conn, error) {
 		c, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(f.http.URL, "http"), &websocket.DialOptions{
 			Host: b.host(3000), HTTPHeader: http.Header{"Origin": {origin}},
@@ -660,17 +660,17 @@ func TestWebSocket(t *testing.T) {
 
 func TestSilenceIsCut(t *testing.T) {
 	f := newFixture(t, func(o *Options) { o.IdleTimeout = 200 * time.Millisecond })
-	b := f.box(events(nil))
+	b := f.sandbox(events(nil))
 	_, in := firstEvent(t, b)
 	if _, err := io.ReadAll(in); err == nil {
 		t.Error("a silent stream went on")
 	}
-	mute := f.box(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	mute := f.sandbox(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	if res, body := do(t, mute.request("GET", "/", nil)); res.StatusCode != 504 {
 		t.Errorf("%d %s", res.StatusCode, body)
 	}
-	// A caller that stops taking must not hold its place for ever.
-	flood := f.box(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(w, zeros{}) }))
+	// A client that stops reading must not keep its place forever.
+	flood := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(w, zeros{}) }))
 	res, err := client.Do(flood.request("GET", "/", nil))
 	if err != nil {
 		t.Fatal(err)
@@ -678,7 +678,7 @@ func TestSilenceIsCut(t *testing.T) {
 	defer res.Body.Close()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		f.mu.Lock()
-		n := f.inside
+		n := f.entered
 		f.mu.Unlock()
 		if n == 0 {
 			break
@@ -687,7 +687,7 @@ func TestSilenceIsCut(t *testing.T) {
 			t.Fatal("it still does")
 		}
 	}
-	sock := f.box(http.HandlerFunc(echoSocket))
+	sock := f.sandbox(http.HandlerFunc(echoSocket))
 	c, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(f.http.URL, "http"), &websocket.DialOptions{Host: sock.host(3000)})
 	if err != nil {
 		t.Fatal(err)
@@ -700,7 +700,7 @@ func TestSilenceIsCut(t *testing.T) {
 
 func TestSlowIsNotSilent(t *testing.T) {
 	f := newFixture(t, func(o *Options) { o.IdleTimeout = 1500 * time.Millisecond })
-	b := f.box(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	b := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for range 20 {
 			io.WriteString(w, "x")
 			http.NewResponseController(w).Flush()
@@ -715,7 +715,7 @@ func TestSlowIsNotSilent(t *testing.T) {
 func TestLimits(t *testing.T) {
 	f := newFixture(t, func(o *Options) { o.Rate, o.Burst, o.MaxOpen = 0.001, 3, 2 })
 	entered := make(chan struct{}, 8)
-	b := f.box(events(entered))
+	b := f.sandbox(events(entered))
 	for range 2 {
 		firstEvent(t, b)
 		<-entered
@@ -728,14 +728,14 @@ func TestLimits(t *testing.T) {
 	if res.StatusCode != 429 || !strings.Contains(body, "per second") {
 		t.Errorf("%d %s", res.StatusCode, body)
 	}
-	if other := f.box(echo); look(t, other.request("GET", "/", nil)).Host == "" {
+	if other := f.sandbox(echo); look(t, other.request("GET", "/", nil)).Host == "" {
 		t.Error("one sandbox's limit is another's")
 	}
 }
 
 func TestConnectionsAreKeptAndDropped(t *testing.T) {
 	f := newFixture(t, nil)
-	b := f.box(echo)
+	b := f.sandbox(echo)
 	for range 5 {
 		look(t, b.request("GET", "/", nil))
 	}
