@@ -30,7 +30,7 @@ type fixture struct {
 
 	mu        sync.Mutex
 	sandboxes map[engi.SandboxID]*fakeSandbox
-	entered    int // calls of Enter that were not released
+	entered   int // calls of Enter that were not released
 }
 
 // A fakeSandbox is a sandbox and its engi.Guest.
