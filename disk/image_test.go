@@ -278,7 +278,7 @@ func TestHostileImagesAreRefused(t *testing.T) {
 			t.Errorf("layer %d: %v", i, err)
 		}
 	}
-	if left := d.shelf.scraps(); len(left) > 0 {
+	if left := d.dir.leftovers(); len(left) > 0 {
 		t.Errorf("left %q", left)
 	}
 }
@@ -349,7 +349,7 @@ func TestWrongDigestsAreRefused(t *testing.T) {
 	}
 	r.push(t, "lying:1", lying)
 	_, err = d.Build(t.Context(), "app", []byte("base: oci:"+r.host+"/lying:1"), nil)
-	wantKind(t, err, engi.Invalid, "not what the image names")
+	wantKind(t, err, engi.Invalid, "not the one in the image")
 	if _, err := d.Build(t.Context(), "app", []byte("base: oci:"+r.host+"/app:1"), nil); err != nil {
 		t.Errorf("the good one: %v", err)
 	}
@@ -408,7 +408,7 @@ func TestStepsOnAnImageWithALogin(t *testing.T) {
 		ran = append(ran, c)
 		return engi.Exit{Cause: engi.CauseExited}
 	}}
-	d := shelfWith(t, Options{Workshop: w}, nil)
+	d := shelfWith(t, Options{Runner: w}, nil)
 	spec := engi.BuildSpec{Name: "mine", FromImage: r.host + "/app:1", Steps: []engi.BuildStep{run("one")}}
 	wantKind(t, buildErr(d, spec), engi.Denied)
 	spec.Login = engi.RegistryLogin{User: "ann", Password: "wrong"}

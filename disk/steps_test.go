@@ -25,9 +25,9 @@ func stacks(t *testing.T, f func(t *testing.T, open func(w *fakeRunner) *Templat
 	for _, cached := range []bool{true, false} {
 		t.Run(map[bool]string{true: "overlay", false: "copy"}[cached], func(t *testing.T) {
 			f(t, func(w *fakeRunner) *Templates {
-				d := shelfWith(t, Options{Workshop: w}, map[string][]byte{"root.tar": tinyRoot(t)})
+				d := shelfWith(t, Options{Runner: w}, map[string][]byte{"root.tar": tinyRoot(t)})
 				if !cached {
-					d.probe.Do(func() {})
+					d.overlayProbe.Do(func() {})
 				} else {
 					need(t, d.overlayWorks(), "overlay mounts")
 				}
@@ -82,7 +82,7 @@ func noMounts(t *testing.T, d *Templates) {
 	if points, err := mountsBelow(d.o.Dir); err != nil || len(points) > 0 {
 		t.Errorf("mounts are left: %q, %v", points, err)
 	}
-	if left := d.shelf.scraps(); len(left) > 0 {
+	if left := d.dir.leftovers(); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 }
@@ -470,7 +470,7 @@ func TestBuildsWithoutNamesGoAfterAWhile(t *testing.T) {
 	if !exists(old.Root) {
 		t.Error("a build went that a name means again")
 	}
-	if err := d.shelf.forget("again"); err != nil {
+	if err := d.dir.removeName("again"); err != nil {
 		t.Fatal(err)
 	}
 	collect()
@@ -500,7 +500,7 @@ func TestBuildsWithoutNamesGoAfterAWhile(t *testing.T) {
 func TestLayersGoWhenNobodyRepeatsThem(t *testing.T) {
 	var ran []engi.Command
 	w := shellTwin(t, &ran)
-	d := shelfWith(t, Options{Workshop: w}, map[string][]byte{"root.tar": tinyRoot(t)})
+	d := shelfWith(t, Options{Runner: w}, map[string][]byte{"root.tar": tinyRoot(t)})
 	need(t, d.overlayWorks(), "overlay mounts")
 	build(t, d, "low", "base: tar:root.tar\nfiles: [{path: /etc/motd, content: low}]")
 	spec := engi.BuildSpec{Name: "mine", FromTemplate: "low", Steps: []engi.BuildStep{run("one"), {Type: engi.StepRun, Args: []string{"two"}, Force: true}}}
@@ -518,21 +518,21 @@ func TestLayersGoWhenNobodyRepeatsThem(t *testing.T) {
 	if count("layers") != 2 || count("steps") != 1 {
 		t.Errorf("%d layers, %d notes", count("layers"), count("steps"))
 	}
-	if freed, err := d.shelf.pruneLayers(t.Context(), time.Hour); err != nil || freed != 0 {
+	if freed, err := d.dir.pruneLayers(t.Context(), time.Hour); err != nil || freed != 0 {
 		t.Errorf("freed %d, %v", freed, err)
 	}
 	list, err := os.ReadDir(filepath.Join(d.o.Dir, "layers"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	share, err := d.shelf.shareAt(d.shelf.layerDir(list[0].Name()))
-	if share == nil || err != nil {
+	lock, err := d.dir.lockDirShared(d.dir.layerDir(list[0].Name()))
+	if lock == nil || err != nil {
 		t.Fatal(err)
 	}
 	if _, err := d.Prune(t.Context()); err != nil || count("layers") != 1 {
 		t.Errorf("%d layers, one in use; %v", count("layers"), err)
 	}
-	share.Close()
+	lock.Close()
 	if _, err := d.Prune(t.Context()); err != nil || count("layers") != 0 || count("steps") != 0 {
 		t.Errorf("%d layers, %d notes; %v", count("layers"), count("steps"), err)
 	}
@@ -546,7 +546,7 @@ func TestAnOverlayThatIsStillInUse(t *testing.T) {
 	d := shelfWith(t, Options{}, nil)
 	need(t, d.overlayWorks(), "overlay mounts")
 	below, dir := t.TempDir(), t.TempDir()
-	if err := overlay(dir, []string{below}); err != nil {
+	if err := mountOverlay(dir, []string{below}); err != nil {
 		t.Fatal(err)
 	}
 	f, err := os.Create(filepath.Join(dir, "root", "file"))
@@ -554,7 +554,7 @@ func TestAnOverlayThatIsStillInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.AfterFunc(50*time.Millisecond, func() { f.Close() })
-	if err := lay(dir); err != nil {
+	if err := unmountOverlay(dir); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "tree", "file")); err != nil {
@@ -566,15 +566,15 @@ func TestOverlaysOfKilledBuildsAreTakenApart(t *testing.T) {
 	d := shelfWith(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t)})
 	need(t, d.overlayWorks(), "overlay mounts")
 	low := build(t, d, "low", "base: tar:root.tar\nfiles: [{path: /etc/motd, content: low}]")
-	s, err := d.stackOn(t.Context(), []string{low.Root})
+	w, err := d.newWorkspace(t.Context(), []string{low.Root})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(s.dir, "root/etc/motd"), []byte("half"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(w.dir, "root/etc/motd"), []byte("half"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	s.tree.Close()
-	s.lock.Close() // with its process
+	w.tree.Close()
+	w.lock.Close() // with its process
 	again, err := Open(t.Context(), Options{Dir: d.o.Dir})
 	if err != nil {
 		t.Fatal(err)
@@ -599,12 +599,12 @@ func TestFlattenKeepsEverything(t *testing.T) {
 	)})
 	need(t, d.overlayWorks(), "overlay mounts")
 	low := build(t, d, "low", "base: tar:root.tar")
-	s, err := d.stackOn(t.Context(), []string{low.Root})
+	w, err := d.newWorkspace(t.Context(), []string{low.Root})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.drop(s)
-	root := filepath.Join(s.dir, "root")
+	defer d.discard(w)
+	root := filepath.Join(w.dir, "root")
 	for _, err := range []error{
 		os.RemoveAll(filepath.Join(root, "replaced")), os.WriteFile(filepath.Join(root, "replaced"), []byte("file"), 0o644),
 		os.RemoveAll(filepath.Join(root, "opaque")), os.Mkdir(filepath.Join(root, "opaque"), 0o700), os.WriteFile(filepath.Join(root, "opaque/new"), nil, 0o644),
@@ -616,7 +616,7 @@ func TestFlattenKeepsEverything(t *testing.T) {
 		}
 	}
 	want := listing(t, root)
-	if err := s.settle(t.Context()); err != nil {
+	if err := w.flatten(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := listing(t, root); !slices.Equal(got, want) {

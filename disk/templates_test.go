@@ -165,7 +165,7 @@ warm: [python]
 	if st, err := os.Stat(d.o.Dir); err != nil || st.Mode().Perm() != 0o700 {
 		t.Errorf("the directory has mode %v (%v): others could run set-ID programs in it", st.Mode(), err)
 	}
-	if left := d.shelf.scraps(); len(left) > 0 {
+	if left := d.dir.leftovers(); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 }
@@ -243,7 +243,7 @@ func TestBuildReportsWhoseFaultItIs(t *testing.T) {
 		{"base: template:nothing", engi.NotFound, nil},
 		{"base: template:host", engi.Invalid, []string{"no files"}},
 		{"base: host\npackages: [x]", engi.Invalid, []string{"takes no packages"}},
-		{"base: 'a b'", engi.Invalid, []string{"neither a base"}},
+		{"base: 'a b'", engi.Invalid, []string{"neither a known base"}},
 		{"base: tar:root.tar\ncommands: [true]", engi.Unsupported, []string{"no sandbox"}},
 		{"base: tar:root.tar\nlanguages: [go]", engi.Invalid, []string{"no go"}},
 		{"base: tar:root.tar\nlanguages: {go: /bin/go}", engi.Invalid, []string{"/bin/go"}},
@@ -263,7 +263,7 @@ func TestBuildReportsWhoseFaultItIs(t *testing.T) {
 	if list, err := os.ReadDir(filepath.Join(d.o.Dir, "builds")); err != nil || len(list) > 1 { // host's
 		t.Errorf("failed builds left %v (%v)", list, err)
 	}
-	if left := d.shelf.scraps(); len(left) > 0 {
+	if left := d.dir.leftovers(); len(left) > 0 {
 		t.Errorf("failed builds left %q", left)
 	}
 }
@@ -385,12 +385,12 @@ func TestCrashLeavesNothing(t *testing.T) {
 	tmp := filepath.Join(d.o.Dir, "tmp")
 	// A build that another process works on, one whose process died, a
 	// removal cut short.
-	busy, lock, err := d.shelf.temp()
+	busy, lock, err := d.dir.newBuildDir()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	dead, deadLock, err := d.shelf.temp()
+	dead, deadLock, err := d.dir.newBuildDir()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -496,7 +496,7 @@ func TestCommandsRunInTheSandbox(t *testing.T) {
 	if err := os.WriteFile(caFile, ca, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	d := shelfWith(t, Options{Workshop: w, Env: []string{"https_proxy=http://proxy:3128", "SECRET=x", "SSL_CERT_FILE=/nowhere"}, CA: []string{caFile}},
+	d := shelfWith(t, Options{Runner: w, Env: []string{"https_proxy=http://proxy:3128", "SECRET=x", "SSL_CERT_FILE=/nowhere"}, CA: []string{caFile}},
 		map[string][]byte{"root.tar": tinyRoot(t)})
 	var lines []string
 	tmpl, err := d.Build(t.Context(), "mine", []byte("base: tar:root.tar\nenv: {A: b}\nuser: user\ncommands:\n- first\n- {run: second, user: user, dir: /tmp}\n"), func(e engi.BuildEvent) {
@@ -543,14 +543,14 @@ func TestCommandsRunInTheSandbox(t *testing.T) {
 
 func TestFailingCommandsCarryTheLog(t *testing.T) {
 	w := &fakeRunner{}
-	d := shelfWith(t, Options{Workshop: w}, map[string][]byte{"root.tar": tinyRoot(t)})
+	d := shelfWith(t, Options{Runner: w}, map[string][]byte{"root.tar": tinyRoot(t)})
 	for _, test := range []struct {
 		out  string
 		exit engi.Exit
 		kind engi.Kind
 		want string
 	}{
-		{"many\nlines\ncc: not found", engi.Exit{Code: 127, Cause: engi.CauseExited}, engi.Invalid, "exit code 127"},
+		{"many\nlines\ncc: not found", engi.Exit{Code: 127, Cause: engi.CauseExited}, engi.Invalid, "exited with code 127"},
 		{"E: Temporary failure resolving 'deb.example'", engi.Exit{Code: 100, Cause: engi.CauseExited}, engi.Unavailable, "network"},
 		{"too slow", engi.Exit{Code: -1, Cause: engi.CauseTimeout}, engi.Invalid, "timeout"},
 	} {
@@ -572,12 +572,12 @@ func TestPackagesUseWhatTheBaseHas(t *testing.T) {
 		run = append(run, c.Args[2])
 		return engi.Exit{Cause: engi.CauseExited}
 	}}
-	d := shelfWith(t, Options{Workshop: w}, map[string][]byte{
+	d := shelfWith(t, Options{Runner: w}, map[string][]byte{
 		"none.tar": tinyRoot(t), "apt.tar": tinyRoot(t, &tar.Header{Name: "usr/bin/apt-get", Typeflag: tar.TypeReg, Mode: 0o755}),
 		"apk.tar": tinyRoot(t, &tar.Header{Name: "sbin/apk", Typeflag: tar.TypeReg, Mode: 0o755}),
 	})
 	_, err := d.Build(t.Context(), "mine", []byte("base: tar:none.tar\npackages: [git]\n"), nil)
-	wantKind(t, err, engi.Invalid, "no package manager")
+	wantKind(t, err, engi.Invalid, "no known package manager")
 	build(t, d, "apt", "base: tar:apt.tar\npackages: [git, vim]\ncommands: [after]\n")
 	build(t, d, "apk", "base: tar:apk.tar\npackages: [git]\n")
 	if len(run) != 3 || !strings.Contains(run[0], "apt-get install -y -q --no-install-recommends git vim") || run[1] != "after" || !strings.Contains(run[2], "apk add --no-cache git") {
@@ -592,7 +592,7 @@ func TestConcurrentBuildsHappenOnce(t *testing.T) {
 		<-finish
 		return engi.Exit{Cause: engi.CauseExited}
 	}}
-	d := shelfWith(t, Options{Workshop: w}, map[string][]byte{"root.tar": tinyRoot(t)})
+	d := shelfWith(t, Options{Runner: w}, map[string][]byte{"root.tar": tinyRoot(t)})
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
@@ -619,7 +619,7 @@ func TestCancelledBuildPassesOn(t *testing.T) {
 		}
 		return engi.Exit{Cause: engi.CauseExited}
 	}
-	d := shelfWith(t, Options{Workshop: w}, map[string][]byte{"root.tar": tinyRoot(t)})
+	d := shelfWith(t, Options{Runner: w}, map[string][]byte{"root.tar": tinyRoot(t)})
 	text := []byte("base: tar:root.tar\ncommands: [x]\n")
 	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan error)

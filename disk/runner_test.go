@@ -213,7 +213,7 @@ func progressLog(t *testing.T) func(engi.BuildEvent) {
 func TestBaseBuilds(t *testing.T) {
 	dir := os.Getenv("ENGI_TEST_TEMPLATES")
 	need(t, dir != "", "ENGI_TEST_TEMPLATES, a directory to build the base template in")
-	d, err := Open(t.Context(), Options{Dir: dir, Workshop: newRunscWorkshop(t)})
+	d, err := Open(t.Context(), Options{Dir: dir, Runner: newRunscWorkshop(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func TestBaseBuilds(t *testing.T) {
 func TestStepsInSandboxes(t *testing.T) {
 	dir := os.Getenv("ENGI_TEST_TEMPLATES")
 	need(t, dir != "", "ENGI_TEST_TEMPLATES, a directory to build templates in")
-	d, err := Open(t.Context(), Options{Dir: dir, Workshop: newRunscWorkshop(t)})
+	d, err := Open(t.Context(), Options{Dir: dir, Runner: newRunscWorkshop(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
