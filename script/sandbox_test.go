@@ -256,16 +256,16 @@ type fakeWall struct {
 	policy engi.NetworkPolicy
 }
 
-func (w *fakeWall) Transport(owner engi.Owner, policy engi.NetworkPolicy) (http.RoundTripper, error) {
+func (w *fakeWall) client(owner engi.Owner, policy engi.NetworkPolicy) (*http.Client, error) {
 	w.owner, w.policy = owner, policy
-	return roundTrip(func(r *http.Request) (*http.Response, error) {
-		if r.URL.Hostname() != "api.example.com" {
+	return &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+		if r.URL.Hostname() != "api.example.com" || r.URL.User != nil {
 			return nil, engi.Errorf(engi.Denied, "host %s is not allowed", r.URL.Hostname())
 		}
 		r = r.Clone(r.Context())
 		r.URL.Scheme, r.URL.Host = "http", strings.TrimPrefix(w.to.URL, "http://")
 		return http.DefaultTransport.RoundTrip(r)
-	}), nil
+	})}, nil
 }
 
 type roundTrip func(*http.Request) (*http.Response, error)
@@ -285,10 +285,7 @@ func TestFetchThroughWall(t *testing.T) {
 	}))
 	defer srv.Close()
 	w := &fakeWall{to: srv}
-	fetch, err := Fetch(FetchPolicy{}, w)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fetch := Fetch(nil, w.client)
 	r, _, _ := sessionRunner(t, func(o *Options) { o.APIs = append(o.APIs, fetch) })
 	for code, want := range map[string]string{
 		"(await api.fetch('https://api.example.com/x')).body":                                `"hello"`,

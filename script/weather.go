@@ -14,16 +14,13 @@ const WeatherURL = "https://api.open-meteo.com/v1/forecast"
 
 // Weather returns api.getWeather: the current weather at a place, from Open-Meteo or
 // a service with the same API. Missing coordinates are taken from the hints of the
-// run.
-func Weather(service string, private []string) (API, error) {
+// run. It uses the client for the host of the service.
+func Weather(service string, clientFor func(host string) *http.Client) (API, error) {
 	u, err := url.Parse(service)
 	if err != nil || u.Host == "" {
 		return API{}, engi.Errorf(engi.Invalid, "%.100q is not the URL of a weather service", service)
 	}
-	client, err := FetchPolicy{Hosts: []string{u.Host}, Private: private}.Client()
-	if err != nil {
-		return API{}, err
-	}
+	client := clientFor(u.Host)
 	type place struct {
 		Latitude  *float64 `json:"latitude"`
 		Longitude *float64 `json:"longitude"`

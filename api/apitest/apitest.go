@@ -10,6 +10,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -19,7 +20,8 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/rest"
 	"github.com/engi-dev/engi/gate/key"
-	"github.com/engi-dev/engi/gate/key/keytest"
+	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/store/storetest"
 )
 
 // A World is a server with everything behind it.
@@ -36,6 +38,9 @@ type Services struct {
 	Admin   string // secret of an admin key
 	User    string // secret of a key of owner "ann"
 	Other   string // secret of a key of owner "bob"
+
+	db  *store.DB // of Keys
+	dir string    // of db
 }
 
 // New returns a world; change says how its surface differs from the usual,
@@ -45,8 +50,15 @@ func New(change func(*rest.Options)) *Services {
 		Executions: NewExecutions(),
 		Templates:  NewTemplates(),
 		Pools:      &Pools{},
-		Keys:       key.New(new(keytest.Memory)),
 	}
+	var err error
+	if w.dir, err = os.MkdirTemp("", "engi-apitest-*"); err != nil {
+		panic(err)
+	}
+	if w.db, err = storetest.Create(w.dir); err != nil {
+		panic(err)
+	}
+	w.Keys = key.New(store.Keys(w.db))
 	w.Sandboxes = NewSandboxes(w.Executions)
 	w.Volumes, w.Networks = &Volumes{}, NewNetworks(w.Sandboxes)
 	reg := prometheus.NewRegistry()
@@ -83,6 +95,8 @@ func (w *Services) Close() {
 	w.Executions.Close()
 	w.Sandboxes.Close()
 	w.Volumes.close()
+	w.db.Close()
+	os.RemoveAll(w.dir)
 }
 
 // Serve returns a world that listens, until the end of t, and its address.

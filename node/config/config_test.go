@@ -124,7 +124,7 @@ func TestMistakes(t *testing.T) {
 		"tls.listen without a certificate": {From{Env: []string{"ENGI_TLS_LISTEN=0.0.0.0:443"}}, "no certificate", "tls init"},
 		"tls.listen":                       {From{Env: []string{"ENGI_TLS_LISTEN=443", "ENGI_TLS_CERT=c", "ENGI_TLS_KEY=k"}}, "tls.listen", "0.0.0.0:443"},
 		"public http beside https":         {From{Env: []string{"ENGI_LISTEN=0.0.0.0:80", "ENGI_TLS_LISTEN=0.0.0.0:443", "ENGI_TLS_CERT=c", "ENGI_TLS_KEY=k"}}, "others can reach", ""},
-		"wildcard by ACME":                 {From{Env: []string{"ENGI_TLS_ACME_NAMES=*.example.com"}}, "name server", "wildcard certificate"},
+		"wildcard by ACME":                 {From{Env: []string{"ENGI_TLS_ACME_NAMES=*.example.com"}}, "DNS challenge", "wildcard certificate"},
 		"preview domain":                   {From{Env: []string{"ENGI_PREVIEW_DOMAIN=*.x.test"}}, "not a domain", "sbx.example.com"},
 		"preview port":                     {From{Env: []string{"ENGI_PREVIEW_DOMAIN=x.test:http"}}, "not a port", ""},
 		"preview scheme":                   {From{Env: []string{"ENGI_PREVIEW_SCHEME=ftp"}}, "preview.scheme", "https"},

@@ -19,8 +19,8 @@ import (
 	"github.com/engi-dev/engi/disk/tree"
 )
 
-// need skips a test that lacks something of the machine, unless skipping is
-// forbidden.
+// need skips a test if the machine lacks something, or fails if skipping is not
+// allowed.
 func need(t *testing.T, ok bool, what string) {
 	t.Helper()
 	switch {
@@ -32,7 +32,7 @@ func need(t *testing.T, ok bool, what string) {
 	}
 }
 
-// findRunsc returns the runsc to test with.
+// findRunsc returns the path of the runsc to test with.
 func findRunsc() string {
 	for _, at := range []string{os.Getenv("ENGI_RUNSC"), "../bin/runsc"} {
 		if st, err := os.Stat(at); err == nil && st.Mode().IsRegular() {
@@ -43,11 +43,11 @@ func findRunsc() string {
 	return ""
 }
 
-// A runscWorkshop is the smallest workshop that really isolates: plain runsc,
-// with commands started by runsc exec. Fleet has the one that users get.
+// A runscRunner is a minimal BuildRunner with isolation: plain runsc, with commands
+// started by runsc exec. Users get that of package fleet.
 type runscRunner struct{ runsc, dir string }
 
-func newRunscWorkshop(t *testing.T) *runscRunner {
+func newRunscRunner(t *testing.T) *runscRunner {
 	t.Helper()
 	need(t, os.Geteuid() == 0, "root")
 	runsc := findRunsc()
@@ -74,7 +74,7 @@ func (w *runscRunner) Open(ctx context.Context, dir string) (engi.Guest, func() 
 	}
 	caps := strings.Fields("CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER CAP_FSETID CAP_KILL CAP_SETGID CAP_SETUID CAP_SETPCAP CAP_NET_BIND_SERVICE CAP_SYS_CHROOT CAP_MKNOD CAP_AUDIT_WRITE CAP_SETFCAP")
 	config, err := json.Marshal(map[string]any{
-		"ociVersion": "1.0.0", "hostname": "workshop",
+		"ociVersion": "1.0.0", "hostname": "build",
 		"root": map[string]any{"path": dir},
 		"process": map[string]any{
 			"args": []string{"/bin/sh", "-c", "while :; do sleep 1000; done"}, "cwd": "/", "user": map[string]any{"uid": 0, "gid": 0},
@@ -116,7 +116,7 @@ func (w *runscRunner) Open(ctx context.Context, dir string) (engi.Guest, func() 
 	return &runscGuest{w: w, id: id, dir: dir}, end, nil
 }
 
-// runscGuest starts commands; that is all that builds need.
+// A runscGuest starts commands, which is all that builds need.
 type runscGuest struct {
 	engi.Guest
 	w   *runscRunner
@@ -194,7 +194,7 @@ func (p *runscProcess) Wait(ctx context.Context) (engi.Exit, error) {
 	return e, nil
 }
 
-// progressLog shows a build in the test's log.
+// progressLog writes the progress of a build to the test's log.
 func progressLog(t *testing.T) func(engi.BuildEvent) {
 	start := time.Now()
 	last := ""
@@ -209,11 +209,11 @@ func progressLog(t *testing.T) func(engi.BuildEvent) {
 	}
 }
 
-// TestBaseBuilds builds what users get, which takes minutes and the network.
+// TestBaseBuilds builds the base template, which takes minutes and the network.
 func TestBaseBuilds(t *testing.T) {
 	dir := os.Getenv("ENGI_TEST_TEMPLATES")
 	need(t, dir != "", "ENGI_TEST_TEMPLATES, a directory to build the base template in")
-	d, err := Open(t.Context(), Options{Dir: dir, Workshop: newRunscWorkshop(t)})
+	d, err := Open(t.Context(), Options{Dir: dir, Runner: newRunscRunner(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,12 +228,12 @@ func TestBaseBuilds(t *testing.T) {
 	t.Logf("%d MiB: %s", tmpl.Bytes>>20, text.String())
 }
 
-// TestStepsInSandboxes takes steps on a real system in real sandboxes, which
-// takes minutes and the network.
+// TestStepsInSandboxes runs steps on a real system in real sandboxes, which takes
+// minutes and the network.
 func TestStepsInSandboxes(t *testing.T) {
 	dir := os.Getenv("ENGI_TEST_TEMPLATES")
 	need(t, dir != "", "ENGI_TEST_TEMPLATES, a directory to build templates in")
-	d, err := Open(t.Context(), Options{Dir: dir, Workshop: newRunscWorkshop(t)})
+	d, err := Open(t.Context(), Options{Dir: dir, Runner: newRunscRunner(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,22 +16,22 @@ import (
 
 // Texts that E2B's clients look for.
 const (
-	notFound = "The sandbox was not found"
-	notOpen  = "The sandbox is running but port is not open"
-	private  = "This sandbox is private: send its owner's key, or open a signed link"
+	notFound    = "The sandbox was not found"
+	notOpen     = "The sandbox is running but port is not open"
+	needsAccess = "This sandbox is private: send its owner's key, or open a signed link"
 )
 
-// remedies say to people what they can do about an answer.
+// remedies tell people what to do about a message.
 var remedies = map[string]string{
-	notFound: "It may have ended. Check the address, or start a new sandbox.",
-	notOpen:  "Start your server inside the sandbox on this port, then load this page again.",
-	private:  "Ask whoever gave you this address for a signed link. Owners get one from: engi sandbox ports ID --link PORT.",
+	notFound:    "It may have ended. Check the address, or start a new sandbox.",
+	notOpen:     "Start your server inside the sandbox on this port, then load this page again.",
+	needsAccess: "Ask whoever gave you this address for a signed link. Owners get one from: engi sandbox ports ID --link PORT.",
 }
 
-// fail answers with an error of ours.
-func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, t target, err error) {
+// respondError responds with an error of ours.
+func (p *Proxy) respondError(w http.ResponseWriter, r *http.Request, t target, err error) {
 	if r.Context().Err() != nil {
-		return // the caller left
+		return // the client is gone
 	}
 	retry := engi.RetryOf(err).AfterMillis
 	switch engi.KindOf(err) {
@@ -53,56 +53,56 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, t target, err error
 		return
 	}
 	p.log.Error("preview", "sandbox", t.id, "port", t.port, "err", err)
-	p.refuse(w, r, t, http.StatusInternalServerError, "A fault in engi; its log says more")
+	p.refuse(w, r, t, http.StatusInternalServerError, "Internal error; the log of engi has details")
 }
 
-// broke answers when a request went inside and nothing came back.
-func (p *Proxy) broke(w http.ResponseWriter, r *http.Request, err error) {
-	v := visitOf(r.Context())
-	in := v.in
+// proxyError responds when a request was sent to a service and failed.
+func (p *Proxy) proxyError(w http.ResponseWriter, r *http.Request, err error) {
+	x := exchangeOf(r.Context())
+	in := x.in
 	if in.Context().Err() != nil {
-		return // the caller left
+		return // the client is gone
 	}
-	p.log.Debug("no answer", "sandbox", v.target.id, "port", v.target.port, "err", err)
-	if errors.Is(err, errSilence) || errors.Is(context.Cause(r.Context()), errSilence) {
-		p.refuse(w, in, v.target, http.StatusGatewayTimeout, "The service has sent nothing for too long")
+	p.log.Debug("no answer", "sandbox", x.target.id, "port", x.target.port, "err", err)
+	if errors.Is(err, errIdle) || errors.Is(context.Cause(r.Context()), errIdle) {
+		p.refuse(w, in, x.target, http.StatusGatewayTimeout, "The service has sent nothing for too long")
 		return
 	}
-	// Whatever broke, the sandbox's end is the better reason.
-	s, gerr := p.o.Sandboxes.Get(in.Context(), "", v.target.id)
+	// If the sandbox has ended, that is the better reason.
+	s, gerr := p.o.Sandboxes.Get(in.Context(), "", x.target.id)
 	switch {
 	case engi.KindOf(gerr) == engi.NotFound && gerr != nil, gerr == nil && (s.State == engi.Stopped || s.State == engi.Stopping):
-		p.forget(v.target.id)
-		p.refuse(w, in, v.target, http.StatusBadGateway, notFound)
+		p.forget(x.target.id)
+		p.refuse(w, in, x.target, http.StatusBadGateway, notFound)
 		return
 	case gerr == nil && s.State != engi.Running:
-		p.refuse(w, in, v.target, http.StatusConflict, "The sandbox is "+string(s.State))
+		p.refuse(w, in, x.target, http.StatusConflict, "The sandbox is "+string(s.State))
 		return
 	}
 	var ours *engi.Error
 	if errors.As(err, &ours) {
-		if ours.Kind == engi.Unavailable && v.alive() {
-			p.refuse(w, in, v.target, http.StatusBadGateway, notOpen)
+		if ours.Kind == engi.Unavailable && x.alive() {
+			p.refuse(w, in, x.target, http.StatusBadGateway, notOpen)
 			return
 		}
-		p.fail(w, in, v.target, ours)
+		p.respondError(w, in, x.target, ours)
 		return
 	}
-	p.refuse(w, in, v.target, http.StatusBadGateway, "The service on this port broke off or gave an answer that is not HTTP")
+	p.refuse(w, in, x.target, http.StatusBadGateway, "The service on this port broke off or gave an answer that is not HTTP")
 }
 
 // An answer is what we say instead of a service. The order of its fields is
 // that of E2B's proxy.
-type answer struct {
+type errorBody struct {
 	SandboxID string `json:"sandboxId"`
 	Message   string `json:"message"`
 	Port      int    `json:"port,omitempty"`
 	Code      int    `json:"code"`
 }
 
-// refuse answers instead of a service: a page for browsers, else JSON.
+// refuse responds in place of a service: with a page for browsers, else JSON.
 func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, t target, status int, message string) {
-	a := answer{SandboxID: t.label, Message: message, Code: status}
+	a := errorBody{SandboxID: t.label, Message: message, Code: status}
 	if message != notFound {
 		a.Port = t.port
 	}
@@ -114,30 +114,30 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, t target, status 
 	if wantsHTML(r) {
 		h.Set("Content-Type", "text/html; charset=utf-8")
 		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors *")
-		p.say(page.Execute(&body, struct {
-			answer
+		p.logFailed(page.Execute(&body, struct {
+			errorBody
 			Title, Remedy string
 		}{a, http.StatusText(status), remedies[message]}))
 	} else {
 		h.Set("Content-Type", "application/json")
-		p.say(json.NewEncoder(&body).Encode(a))
+		p.logFailed(json.NewEncoder(&body).Encode(a))
 	}
 	h.Set("Content-Length", strconv.Itoa(body.Len()))
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
 		_, err := body.WriteTo(w)
-		p.say(err)
+		p.logFailed(err)
 	}
 }
 
-// say logs that an answer could not be given.
-func (p *Proxy) say(err error) {
+// logFailed logs that a response could not be sent.
+func (p *Proxy) logFailed(err error) {
 	if err != nil {
-		p.log.Debug("an answer was not given", slog.Any("err", err))
+		p.log.Debug("a response was not sent", slog.Any("err", err))
 	}
 }
 
-// wantsHTML reports whether r is from a browser that would show the answer.
+// wantsHTML reports whether r is from a browser that will display the response.
 func wantsHTML(r *http.Request) bool {
 	if mode := r.Header.Get("Sec-Fetch-Mode"); mode != "" && mode != "navigate" {
 		return false

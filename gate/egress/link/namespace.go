@@ -20,41 +20,40 @@ import (
 const (
 	tun    = "/dev/net/tun"
 	device = "eth0" // in every namespace
-	// mtu is as large as a tap allows. No packet of a link ever reaches a
-	// network, so that each may carry as much as there is.
+	// mtu is the largest that a tap allows. Packets never reach a real network.
 	mtu = 65520
-	// queue is how many frames may wait for us in the kernel.
+	// queue is how many frames the kernel queues for us.
 	queue = 128
 
 	bits4, bits6 = 30, 126 // of the networks on a link
 
-	letGo = 2 * time.Second // who closed a tap has let go of it by then
+	busyTimeout = 2 * time.Second // by then the kernel has released a tap that was closed
 )
 
 // Hardware addresses, the same on every link: each has just two ends.
 var (
-	insideMAC  = net.HardwareAddr{0x02, 0xe1, 0, 0, 0, 2}
+	sandboxMAC = net.HardwareAddr{0x02, 0xe1, 0, 0, 0, 2}
 	gatewayMAC = net.HardwareAddr{0x02, 0xe1, 0, 0, 0, 1}
 )
 
-// A wire is a namespace with a tap in it.
-type wire struct {
+// A namespace is a network namespace with a tap in it.
+type namespace struct {
 	ns *os.File
 
-	mu     sync.Mutex
-	closed bool
-	end    *endpoint // open; nil if it is not
+	mu       sync.Mutex
+	closed   bool
+	endpoint *endpoint // the last that was opened; nil if none was
 }
 
-// within runs f on a thread of its own in the namespace ns, or in a new one if
-// that is nil. The thread is of no use to anybody afterwards, and ends.
-func within(ns *os.File, f func() error) error {
+// inNamespace runs f on a thread of its own in the namespace ns, or in a new one
+// if ns is nil. The thread ends afterwards.
+func inNamespace(ns *os.File, f func() error) error {
 	done := make(chan error, 1)
-	go apart(func() {
+	go onOwnThread(func() {
 		done <- func() error {
 			if ns == nil {
 				if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-					return fmt.Errorf("make a network namespace: %w", err)
+					return fmt.Errorf("create a network namespace: %w", err)
 				}
 			} else if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 				return fmt.Errorf("enter a network namespace: %w", err)
@@ -65,10 +64,10 @@ func within(ns *os.File, f func() error) error {
 	return <-done
 }
 
-// apart runs f on a thread that ends with the goroutine that called apart. It
-// must be the last thing that the goroutine does. The main thread never ends,
-// and would hold what f enters for ever: f is not run there.
-func apart(f func()) {
+// onOwnThread runs f on a thread that ends with the calling goroutine, which must
+// do nothing else afterwards. It avoids the main thread, which would never end
+// and keep the namespace.
+func onOwnThread(f func()) {
 	runtime.LockOSThread()
 	if unix.Gettid() != os.Getpid() {
 		f() // and the thread stays locked
@@ -77,40 +76,41 @@ func apart(f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		apart(f) // on another thread: this one is taken
+		onOwnThread(f) // on another thread: this one is taken
 	}()
 	<-done
 	runtime.UnlockOSThread()
 }
 
-// newWire makes a namespace with a tap. Nothing is left of it after an error.
-func newWire() (*wire, error) {
-	w := &wire{}
-	err := within(nil, func() (err error) {
+// newNamespace creates a namespace with a tap. After an error, nothing is left of
+// it.
+func newNamespace() (*namespace, error) {
+	n := &namespace{}
+	err := inNamespace(nil, func() (err error) {
 		defer func() {
-			if err != nil && w.ns != nil {
-				w.ns.Close()
+			if err != nil && n.ns != nil {
+				n.ns.Close()
 			}
 		}()
-		if w.ns, err = os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid())); err != nil {
+		if n.ns, err = os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid())); err != nil {
 			return err
 		}
-		fd, err := attach(true)
+		fd, err := openTap(true)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd)
-		return furnish()
+		return configure()
 	})
 	if err != nil {
 		return nil, err
 	}
-	return w, nil
+	return n, nil
 }
 
-// attach opens our end of the tap in the thread's namespace. A lasting one is
-// there without us.
-func attach(lasting bool) (fd int, err error) {
+// openTap opens our end of the tap in the thread's namespace. With lasting, the
+// tap continues to exist when our end is closed.
+func openTap(lasting bool) (fd int, err error) {
 	if fd, err = unix.Open(tun, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
 		return -1, fmt.Errorf("open %s: %w", tun, err)
 	}
@@ -129,9 +129,9 @@ func attach(lasting bool) (fd int, err error) {
 	return fd, nil
 }
 
-// furnish gives the devices of the thread's namespace what runsc copies from
-// there: addresses, routes and neighbours.
-func furnish() error {
+// configure sets addresses, routes and neighbours of the devices in the thread's
+// namespace, from where runsc copies them.
+func configure() error {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("netlink: %w", err)
@@ -152,17 +152,17 @@ func furnish() error {
 		what string
 		do   func() error
 	}{
-		{"address", func() error { return h.LinkSetHardwareAddr(tap, insideMAC) }},
+		{"address", func() error { return h.LinkSetHardwareAddr(tap, sandboxMAC) }},
 		{"MTU", func() error { return h.LinkSetMTU(tap, mtu) }},
 		{"queue", func() error { return h.LinkSetTxQLen(tap, queue) }},
-		{"addresses made up by the kernel", func() error { return noMadeUp(h, tap) }},
+		{"link-local address", func() error { return disableLinkLocal(h, tap) }},
 		{"state", func() error { return h.LinkSetUp(tap) }},
-		{"IPv4", func() error { return join(h, tap, egress.Inside4, egress.Gateway4, bits4) }},
+		{"IPv4", func() error { return addAddress(h, tap, egress.Sandbox4, egress.Gateway4, bits4) }},
 		{"IPv6", func() error {
 			if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
 				return nil // the host has none
 			}
-			return join(h, tap, egress.Inside6, egress.Gateway6, bits6)
+			return addAddress(h, tap, egress.Sandbox6, egress.Gateway6, bits6)
 		}},
 	}
 	for _, s := range steps {
@@ -173,8 +173,8 @@ func furnish() error {
 	return nil
 }
 
-// noMadeUp keeps the kernel from giving the tap a link-local address.
-func noMadeUp(h *netlink.Handle, tap netlink.Link) error {
+// disableLinkLocal keeps the kernel from giving the tap a link-local address.
+func disableLinkLocal(h *netlink.Handle, tap netlink.Link) error {
 	err := h.LinkSetIP6AddrGenMode(tap, 1) // none
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil // there is no IPv6
@@ -182,8 +182,8 @@ func noMadeUp(h *netlink.Handle, tap netlink.Link) error {
 	return err
 }
 
-// join gives the tap an address and a gateway whose hardware address is known.
-func join(h *netlink.Handle, tap netlink.Link, own, gateway netip.Addr, bits int) error {
+// addAddress gives the tap an address and a gateway with a fixed hardware address.
+func addAddress(h *netlink.Handle, tap netlink.Link, own, gateway netip.Addr, bits int) error {
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: own.AsSlice(), Mask: net.CIDRMask(bits, own.BitLen())}}
 	family := netlink.FAMILY_V4
 	if own.Is6() {
@@ -206,20 +206,20 @@ func join(h *netlink.Handle, tap netlink.Link, own, gateway netip.Addr, bits int
 	return nil
 }
 
-// foundWire returns the wire at path, if there is one.
-func foundWire(path string) (*wire, error) {
+// openNamespace opens an existing namespace by its path.
+func openNamespace(path string) (*namespace, error) {
 	ns, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	err = within(ns, func() error {
+	err = inNamespace(ns, func() error {
 		dev, err := net.InterfaceByName(device)
 		if err != nil {
 			return err
 		}
-		// Never that of somebody else, should the path lead astray.
-		if dev.HardwareAddr.String() != insideMAC.String() {
-			return fmt.Errorf("%s is no tap of ours", device)
+		// The path could lead to a foreign namespace.
+		if dev.HardwareAddr.String() != sandboxMAC.String() {
+			return fmt.Errorf("%s is not one of our taps", device)
 		}
 		return nil
 	})
@@ -227,58 +227,58 @@ func foundWire(path string) (*wire, error) {
 		ns.Close()
 		return nil, err
 	}
-	return &wire{ns: ns}, nil
+	return &namespace{ns: ns}, nil
 }
 
 // open opens our end of the tap.
-func (w *wire) open() (*endpoint, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (n *namespace) open() (*endpoint, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	switch {
-	case w.closed:
+	case n.closed:
 		return nil, engi.Errorf(engi.Unavailable, "it is closed")
-	case w.end != nil && !w.end.closed():
+	case n.endpoint != nil && !n.endpoint.closed():
 		return nil, engi.Errorf(engi.Conflict, "it is open")
 	}
-	if w.end != nil {
-		w.end.Wait()
+	if n.endpoint != nil {
+		n.endpoint.Wait()
 	}
 	var fd int
-	err := within(w.ns, func() (err error) {
-		// The one before may be about to let go, in this process or in one
-		// that was just killed.
-		for until := time.Now().Add(letGo); ; time.Sleep(time.Millisecond) {
-			fd, err = attach(false)
+	err := inNamespace(n.ns, func() (err error) {
+		// The previous owner, in this process or one that was just killed, may
+		// not have released it yet.
+		for until := time.Now().Add(busyTimeout); ; time.Sleep(time.Millisecond) {
+			fd, err = openTap(false)
 			if !errors.Is(err, unix.EBUSY) || time.Now().After(until) {
 				return err
 			}
 		}
 	})
 	if err != nil {
-		return nil, refuse(err)
+		return nil, explain(err)
 	}
-	if w.end, err = newEndpoint(fd); err != nil {
+	if n.endpoint, err = newEndpoint(fd); err != nil {
 		return nil, engi.Errorf(engi.Internal, "%v", err)
 	}
-	return w.end, nil
+	return n.endpoint, nil
 }
 
-// close lets go of the namespace.
-func (w *wire) close() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.closed {
+// close releases the namespace.
+func (n *namespace) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
 		return
 	}
-	w.closed = true
-	if w.end != nil {
-		w.end.Close()
+	n.closed = true
+	if n.endpoint != nil {
+		n.endpoint.Close()
 	}
-	w.ns.Close()
+	n.ns.Close()
 }
 
-// refuse explains why there can be no link.
-func refuse(err error) error {
+// explain classifies an error of creating a link.
+func explain(err error) error {
 	switch {
 	case errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO):
 		return engi.Errorf(engi.Unsupported, "%v", err).WithRemedy("load the tun module: modprobe tun; in a container, give it the device /dev/net/tun")

@@ -25,54 +25,54 @@ import (
 
 const digestPrefix = "sha256:"
 
-// A shelf is the directory of templates. Its parts:
+// A templateDir is the directory of templates. It contains:
 //
-//	names/NAME.json      a nameEntry: what a name means
+//	names/NAME.json      a nameEntry: the build that a name refers to
 //	builds/HEX/root      a root file system
 //	builds/HEX/index.json  a buildEntry
-//	builds/HEX/lock      held shared by its users
-//	builds/HEX/holds/H   a path; while it exists, somebody needs the build
-//	builds/HEX/orphan    no name has meant the build since its time of change
-//	layers/HEX/tree      what a step changed, as the kernel's overlay keeps it
+//	builds/HEX/lock      locked shared by users of the build
+//	builds/HEX/holds/H   a path; the build is needed as long as it exists
+//	builds/HEX/orphan    no name has referred to the build since this file's mtime
+//	layers/HEX/tree      what a step changed, in the format of the kernel's overlay
 //	layers/HEX/index.json  a layerEntry
-//	layers/HEX/lock      held shared by builds; its time is that of the last use
+//	layers/HEX/lock      locked shared by builds; its mtime is the time of the last use
 //	steps/HEX.json       the layer of a step that was forced
-//	tmp/X                a build that is not finished, or a removed one; locked while somebody works on it
+//	tmp/X                an unfinished or removed build; locked while in use
 //	sources              files that definitions may read
 //
-// A build appears, complete and synced, by a rename out of tmp, and disappears
-// by one back into it.
-type shelf struct{ dir string }
+// A build is created by a rename from tmp, complete and synced, and removed by a
+// rename to tmp.
+type templateDir struct{ dir string }
 
-// nameEntry is the file of a name.
+// nameEntry is the content of the file of a name.
 type nameEntry struct {
 	Digest     string `json:"digest"`
 	Definition string `json:"definition,omitempty"` // YAML; empty for a built-in
 
 	Owner engi.Owner `json:"owner,omitempty"`
-	Steps bool       `json:"steps,omitempty"` // it was built from a spec, which is not kept
+	Steps bool       `json:"steps,omitempty"` // it was built from a spec, which is not stored
 }
 
-// buildEntry is the index file of a build.
+// buildEntry is the content of the index file of a build.
 type buildEntry struct {
-	Digest    string                            `json:"digest"`
-	Env       map[string]string                 `json:"env,omitempty"`
-	User      string                            `json:"user,omitempty"`
-	UID       int                               `json:"uid"`
-	GID       int                               `json:"gid"`
-	Home      string                            `json:"home"`
-	WorkDir   string                            `json:"work_dir"`
-	Shell     string                            `json:"shell"`
-	Ports     []int                             `json:"ports,omitempty"`
-	Size      sizeEntry                         `json:"size"`
-	Languages map[engi.Language]interpreterPart `json:"languages"`
-	Mounts    []mountEntry                      `json:"mounts,omitempty"`
-	Built     time.Time                         `json:"built"`
-	Bytes     int64                             `json:"bytes"`
-	Inputs    []string                          `json:"inputs"` // what the digest covers, for people
-	Start     string                            `json:"start,omitempty"`
-	Ready     string                            `json:"ready,omitempty"`
-	Kernels   []string                          `json:"kernels,omitempty"`
+	Digest    string                             `json:"digest"`
+	Env       map[string]string                  `json:"env,omitempty"`
+	User      string                             `json:"user,omitempty"`
+	UID       int                                `json:"uid"`
+	GID       int                                `json:"gid"`
+	Home      string                             `json:"home"`
+	WorkDir   string                             `json:"work_dir"`
+	Shell     string                             `json:"shell"`
+	Ports     []int                              `json:"ports,omitempty"`
+	Size      sizeEntry                          `json:"size"`
+	Languages map[engi.Language]interpreterEntry `json:"languages"`
+	Mounts    []mountEntry                       `json:"mounts,omitempty"`
+	Built     time.Time                          `json:"built"`
+	Bytes     int64                              `json:"bytes"`
+	Inputs    []string                           `json:"inputs"` // what the digest covers, for people
+	Start     string                             `json:"start,omitempty"`
+	Ready     string                             `json:"ready,omitempty"`
+	Kernels   []string                           `json:"kernels,omitempty"`
 }
 
 type sizeEntry struct {
@@ -84,7 +84,7 @@ type sizeEntry struct {
 	OpenFiles int     `json:"open_files,omitempty"`
 }
 
-type interpreterPart struct {
+type interpreterEntry struct {
 	Path string `json:"path"`
 	Warm bool   `json:"warm"`
 }
@@ -98,11 +98,11 @@ func entryOf(t engi.Template, inputs []string) buildEntry {
 	e := buildEntry{
 		Digest: t.Digest, Env: t.Env, User: t.User, UID: t.UID, GID: t.GID, Home: t.Home,
 		WorkDir: t.WorkDir, Shell: t.Shell, Ports: t.Ports, Size: sizeEntry(t.Size),
-		Languages: map[engi.Language]interpreterPart{}, Built: t.Built, Bytes: t.Bytes, Inputs: inputs,
+		Languages: map[engi.Language]interpreterEntry{}, Built: t.Built, Bytes: t.Bytes, Inputs: inputs,
 		Start: t.Start, Ready: t.Ready, Kernels: t.Kernels,
 	}
 	for lang, i := range t.Languages {
-		e.Languages[lang] = interpreterPart(i)
+		e.Languages[lang] = interpreterEntry(i)
 	}
 	for _, m := range t.Mounts {
 		e.Mounts = append(e.Mounts, mountEntry(m))
@@ -126,25 +126,24 @@ func (e buildEntry) template(root string) engi.Template {
 	return t
 }
 
-// open makes the directories and removes what nobody works on any more.
-func (s shelf) open(ctx context.Context) (left int, err error) {
-	for _, d := range []string{"", "names", "builds", "layers", "steps", "tmp", "sources"} {
-		if err := os.MkdirAll(filepath.Join(s.dir, d), 0o700); err != nil {
+// prepare creates the directories and removes unfinished builds of dead processes.
+func (d templateDir) prepare(ctx context.Context) (left int, err error) {
+	for _, name := range []string{"", "names", "builds", "layers", "steps", "tmp", "sources"} {
+		if err := os.MkdirAll(filepath.Join(d.dir, name), 0o700); err != nil {
 			return 0, fileError(err)
 		}
 	}
-	// Roots hold set-ID programs and device-like files of others: nobody else
-	// on the node may reach them.
-	if err := os.Chmod(s.dir, 0o700); err != nil {
+	// Other users of the node must not reach set-ID programs in roots.
+	if err := os.Chmod(d.dir, 0o700); err != nil {
 		return 0, fileError(err)
 	}
-	for _, at := range s.scraps() {
+	for _, at := range d.leftovers() {
 		if err := ctx.Err(); err != nil {
 			return left, engi.Errorf(engi.Expired, "%v", err)
 		}
 		st, err := os.Lstat(at)
 		if err != nil || time.Since(st.ModTime()) < time.Minute && !exists(filepath.Join(at, "lock")) {
-			continue // gone, or in the moment between its making and its lock
+			continue // gone, or not locked yet
 		}
 		if !st.IsDir() {
 			if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -157,7 +156,7 @@ func (s shelf) open(ctx context.Context) (left int, err error) {
 			return left, err
 		}
 		if lock == nil && exists(filepath.Join(at, "lock")) {
-			continue // another process builds there
+			continue // in use by another process
 		}
 		err = removeTree(at)
 		if lock != nil {
@@ -171,22 +170,22 @@ func (s shelf) open(ctx context.Context) (left int, err error) {
 	return left, nil
 }
 
-// scraps returns what a crash may have left.
-func (s shelf) scraps() []string {
+// leftovers returns what a crash may have left.
+func (d templateDir) leftovers() []string {
 	var all []string
 	for _, pattern := range []string{"tmp/*", "names/.write-*", "steps/.write-*"} {
-		found, err := filepath.Glob(filepath.Join(s.dir, pattern))
+		found, err := filepath.Glob(filepath.Join(d.dir, pattern))
 		if err != nil {
-			panic(err) // the patterns are constant
+			panic(err) // unreachable: the patterns are constant
 		}
 		all = append(all, found...)
 	}
 	return all
 }
 
-// temp makes a locked directory for a build. The caller closes the lock.
-func (s shelf) temp() (dir string, lock *os.File, err error) {
-	dir, err = os.MkdirTemp(filepath.Join(s.dir, "tmp"), "build-")
+// newBuildDir creates a locked directory for a build. The caller closes the lock.
+func (d templateDir) newBuildDir() (dir string, lock *os.File, err error) {
+	dir, err = os.MkdirTemp(filepath.Join(d.dir, "tmp"), "build-")
 	if err != nil {
 		return "", nil, fileError(err)
 	}
@@ -198,9 +197,9 @@ func (s shelf) temp() (dir string, lock *os.File, err error) {
 	return dir, lock, nil
 }
 
-// publish turns a finished build in tmp into a build. It returns the
-// template, which may be somebody else's equal one.
-func (s shelf) publish(tmp string, entry buildEntry) (engi.Template, error) {
+// publish makes a finished build in tmp available. It returns the template, which
+// may be an equal one that another process published first.
+func (d templateDir) publish(tmp string, entry buildEntry) (engi.Template, error) {
 	hex := strings.TrimPrefix(entry.Digest, digestPrefix)
 	if err := writeJSON(filepath.Join(tmp, "index.json"), entry); err != nil {
 		return engi.Template{}, err
@@ -208,44 +207,46 @@ func (s shelf) publish(tmp string, entry buildEntry) (engi.Template, error) {
 	if err := syncAll(tmp); err != nil {
 		return engi.Template{}, err
 	}
-	err := os.Rename(tmp, s.build(hex))
+	err := os.Rename(tmp, d.buildDir(hex))
 	if err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
 		return engi.Template{}, fileError(err)
 	}
-	if err := syncDir(filepath.Join(s.dir, "builds")); err != nil {
+	if err := syncDir(filepath.Join(d.dir, "builds")); err != nil {
 		return engi.Template{}, err
 	}
-	return s.load(hex)
+	return d.load(hex)
 }
 
-func (s shelf) build(hex string) string { return filepath.Join(s.dir, "builds", hex) }
+func (d templateDir) buildDir(hex string) string { return filepath.Join(d.dir, "builds", hex) }
 
 var hexPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// load reads a build; fs.ErrNotExist if there is none.
-func (s shelf) load(hex string) (engi.Template, error) {
+// load reads the entry of a build. It returns fs.ErrNotExist if there is none.
+func (d templateDir) load(hex string) (engi.Template, error) {
 	if !hexPattern.MatchString(hex) {
 		return engi.Template{}, fs.ErrNotExist
 	}
 	var e buildEntry
-	if err := readJSON(filepath.Join(s.build(hex), "index.json"), &e); err != nil {
+	if err := readJSON(filepath.Join(d.buildDir(hex), "index.json"), &e); err != nil {
 		return engi.Template{}, err
 	}
-	return e.template(filepath.Join(s.build(hex), "root")), nil
+	return e.template(filepath.Join(d.buildDir(hex), "root")), nil
 }
 
-// share takes a share in a build, so that it is not removed. It returns nil if
-// there is no such build any more.
-func (s shelf) share(hex string) (*os.File, error) { return s.shareAt(s.build(hex)) }
+// lockShared takes the shared lock of a build, so that it is not removed. It
+// returns nil if there is no such build.
+func (d templateDir) lockShared(hex string) (*os.File, error) {
+	return d.lockDirShared(d.buildDir(hex))
+}
 
-// shareAt takes a share in a build or a layer.
-func (s shelf) shareAt(dir string) (*os.File, error) {
+// lockDirShared takes the shared lock of the directory of a build or layer.
+func (d templateDir) lockDirShared(dir string) (*os.File, error) {
 	path := filepath.Join(dir, "lock")
 	lock, err := tryLock(path, unix.LOCK_SH)
 	if lock == nil || err != nil {
 		return nil, err
 	}
-	// It may have been moved away between open and lock.
+	// It may have been removed between open and lock.
 	var here, there unix.Stat_t
 	if unix.Fstat(int(lock.Fd()), &here) != nil || unix.Stat(path, &there) != nil || here.Ino != there.Ino || here.Dev != there.Dev {
 		lock.Close()
@@ -254,25 +255,25 @@ func (s shelf) shareAt(dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// remove deletes a build unless somebody has a share in it.
-func (s shelf) remove(hex string) (freed int64, gone bool, err error) {
-	lock, err := tryLock(filepath.Join(s.build(hex), "lock"), unix.LOCK_EX)
+// remove deletes a build unless it is in use or held.
+func (d templateDir) remove(hex string) (freed int64, gone bool, err error) {
+	lock, err := tryLock(filepath.Join(d.buildDir(hex), "lock"), unix.LOCK_EX)
 	if err != nil {
 		return 0, false, err
 	}
 	if lock == nil {
-		return 0, !exists(s.build(hex)), nil
+		return 0, !exists(d.buildDir(hex)), nil
 	}
 	defer lock.Close()
-	tmpl, err := s.load(hex)
+	tmpl, err := d.load(hex)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, false, err
 	}
-	if held, err := s.held(hex); err != nil || held {
+	if held, err := d.held(hex); err != nil || held {
 		return 0, false, err
 	}
-	away := filepath.Join(s.dir, "tmp", "gone-"+rand.Text())
-	if err := os.Rename(s.build(hex), away); err != nil {
+	away := filepath.Join(d.dir, "tmp", "gone-"+rand.Text())
+	if err := os.Rename(d.buildDir(hex), away); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return 0, true, nil
 		}
@@ -284,15 +285,15 @@ func (s shelf) remove(hex string) (freed int64, gone bool, err error) {
 	return tmpl.Bytes, true, nil
 }
 
-// hold notes that a build is needed while path exists. The caller has a share
-// in it, and no other holds it for the same path at the same time.
-func (s shelf) hold(hex, path string) error {
-	dir := filepath.Join(s.build(hex), "holds")
+// addHold records that a build is needed as long as path exists. The caller has
+// its shared lock, and makes sure that there is one call at a time.
+func (d templateDir) addHold(hex, path string) error {
+	dir := filepath.Join(d.buildDir(hex), "holds")
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fileError(err)
 	}
-	// A name of its own, so that who forgets an older note of the path, which
-	// did not exist for a while, does not forget this one.
+	// A unique name, so that removing an older hold for the path, which may not
+	// have existed for a while, does not remove this one.
 	sum := sha256.Sum256([]byte(path))
 	prefix := fmt.Sprintf("%x-", sum[:12])
 	fresh := filepath.Join(dir, prefix+rand.Text()[:12]+".json")
@@ -304,7 +305,7 @@ func (s shelf) hold(hex, path string) error {
 	}
 	older, err := filepath.Glob(filepath.Join(dir, prefix+"*.json"))
 	if err != nil {
-		panic(err) // the pattern is hexadecimal
+		panic(err) // unreachable: the pattern is hexadecimal
 	}
 	for _, note := range older {
 		if note == fresh {
@@ -317,17 +318,17 @@ func (s shelf) hold(hex, path string) error {
 	return nil
 }
 
-// held reports whether somebody needs a build, and forgets those who are gone.
-func (s shelf) held(hex string) (bool, error) {
-	notes, err := filepath.Glob(filepath.Join(s.build(hex), "holds", "*.json"))
+// held reports whether a build is held, and drops holds whose paths are gone.
+func (d templateDir) held(hex string) (bool, error) {
+	notes, err := filepath.Glob(filepath.Join(d.buildDir(hex), "holds", "*.json"))
 	if err != nil {
-		panic(err) // the pattern is constant
+		panic(err) // unreachable: the pattern is constant
 	}
 	held := false
 	for _, note := range notes {
 		var path string
 		if err := readJSON(note, &path); errors.Is(err, fs.ErrNotExist) {
-			continue // a newer one took its place, and is listed, or there is none
+			continue // replaced by a newer one, which is listed, too
 		} else if err != nil {
 			return false, err
 		}
@@ -336,7 +337,7 @@ func (s shelf) held(hex string) (bool, error) {
 		case err == nil:
 			held = true
 		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR):
-			return false, fileError(err) // we do not know
+			return false, fileError(err) // unknown, so keep it
 		default:
 			if err := os.Remove(note); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return false, fileError(err)
@@ -346,14 +347,14 @@ func (s shelf) held(hex string) (bool, error) {
 	return held, nil
 }
 
-// orphaned returns since when no name has meant a build, which is now if nobody
-// has noticed before; a build that a name means is none.
-func (s shelf) orphaned(hex string) (since time.Time, orphan bool, err error) {
-	users, err := s.users(digestPrefix + hex)
+// orphaned reports whether no name refers to a build, and since when that is
+// known.
+func (d templateDir) orphaned(hex string) (since time.Time, orphan bool, err error) {
+	users, err := d.namesOf(digestPrefix + hex)
 	if err != nil {
 		return since, false, err
 	}
-	mark := filepath.Join(s.build(hex), "orphan")
+	mark := filepath.Join(d.buildDir(hex), "orphan")
 	if len(users) > 0 {
 		if err := os.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return since, false, fileError(err)
@@ -376,8 +377,8 @@ func (s shelf) orphaned(hex string) (since time.Time, orphan bool, err error) {
 }
 
 // builds returns the digests of all builds, without prefix.
-func (s shelf) builds() ([]string, error) {
-	list, err := os.ReadDir(filepath.Join(s.dir, "builds"))
+func (d templateDir) builds() ([]string, error) {
+	list, err := os.ReadDir(filepath.Join(d.dir, "builds"))
 	if err != nil {
 		return nil, fileError(err)
 	}
@@ -390,43 +391,44 @@ func (s shelf) builds() ([]string, error) {
 	return hexes, nil
 }
 
-// name reads what a name means; fs.ErrNotExist if nothing.
-func (s shelf) name(name string) (nameEntry, error) {
+// readName returns what a name refers to. It returns fs.ErrNotExist if the name is
+// unknown.
+func (d templateDir) readName(name string) (nameEntry, error) {
 	var e nameEntry
-	return e, readJSON(s.nameFile(name), &e)
+	return e, readJSON(d.nameFile(name), &e)
 }
 
-func (s shelf) nameFile(name string) string { return filepath.Join(s.dir, "names", name+".json") }
+func (d templateDir) nameFile(name string) string { return filepath.Join(d.dir, "names", name+".json") }
 
-// setName lets a name mean a build. It reports whether that is new.
-func (s shelf) setName(name string, e nameEntry) (bool, error) {
-	old, err := s.name(name)
+// setName makes a name refer to a build. It reports whether the build changed.
+func (d templateDir) setName(name string, e nameEntry) (bool, error) {
+	old, err := d.readName(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
 	if old == e {
 		return false, nil
 	}
-	if err := writeJSON(s.nameFile(name), e); err != nil {
+	if err := writeJSON(d.nameFile(name), e); err != nil {
 		return false, err
 	}
-	return old.Digest != e.Digest, syncDir(filepath.Join(s.dir, "names"))
+	return old.Digest != e.Digest, syncDir(filepath.Join(d.dir, "names"))
 }
 
-// forget deletes a name; NotFound if there is none.
-func (s shelf) forget(name string) error {
-	if err := os.Remove(s.nameFile(name)); err != nil {
+// removeName deletes a name; NotFound if there is none.
+func (d templateDir) removeName(name string) error {
+	if err := os.Remove(d.nameFile(name)); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return engi.Errorf(engi.NotFound, "there is no such name")
 		}
 		return fileError(err)
 	}
-	return syncDir(filepath.Join(s.dir, "names"))
+	return syncDir(filepath.Join(d.dir, "names"))
 }
 
 // names returns all names, sorted.
-func (s shelf) names() ([]string, error) {
-	list, err := os.ReadDir(filepath.Join(s.dir, "names"))
+func (d templateDir) names() ([]string, error) {
+	list, err := os.ReadDir(filepath.Join(d.dir, "names"))
 	if err != nil {
 		return nil, fileError(err)
 	}
@@ -440,15 +442,15 @@ func (s shelf) names() ([]string, error) {
 	return names, nil
 }
 
-// users returns the names that mean a build.
-func (s shelf) users(digest string) ([]string, error) {
-	names, err := s.names()
+// namesOf returns the names that refer to a build.
+func (d templateDir) namesOf(digest string) ([]string, error) {
+	names, err := d.names()
 	if err != nil {
 		return nil, err
 	}
 	var users []string
 	for _, name := range names {
-		e, err := s.name(name)
+		e, err := d.readName(name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
@@ -489,9 +491,8 @@ func lockFile(path string, flags, how int) (*os.File, error) {
 	}
 }
 
-// removeTree deletes a directory of ours and all below it. What a killed build
-// left mounted there is unmounted first, or we would delete somebody else's
-// files.
+// removeTree deletes a directory with its content. It first unmounts what a killed
+// build left mounted there, so that it does not delete other files.
 func removeTree(path string) error {
 	points, err := mountsBelow(path)
 	if err != nil {
@@ -510,8 +511,8 @@ func removeTree(path string) error {
 	return parent.RemoveAll(filepath.Base(path))
 }
 
-// mountsBelow returns the mount points in a directory, in the order they were
-// made.
+// mountsBelow returns the mount points in a directory, in the order in which they
+// were mounted.
 func mountsBelow(path string) ([]string, error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
@@ -554,7 +555,7 @@ func readJSON(path string, v any) error {
 	return nil
 }
 
-// writeJSON replaces a file, or leaves it as it was.
+// writeJSON atomically replaces a file.
 func writeJSON(path string, v any) (err error) {
 	data, err := json.MarshalIndent(v, "", "\t")
 	if err != nil {
@@ -586,7 +587,7 @@ func syncDir(path string) error {
 	return fileError(d.Sync())
 }
 
-// syncAll writes everything in the file system of path to disk.
+// syncAll syncs the file system of path.
 func syncAll(path string) error {
 	d, err := os.Open(path)
 	if err != nil {
@@ -599,7 +600,7 @@ func syncAll(path string) error {
 	return nil
 }
 
-// fileError classifies an error of our own files.
+// fileError classifies an error of files in the data directory.
 func fileError(err error) error {
 	switch {
 	case err == nil:
