@@ -62,7 +62,7 @@ var rules = []rule{
 	{"agent/tool", ". agent/llm guest/fileops", ""},
 	{"agent/remote", ". agent/llm agent/tool", "github.com/modelcontextprotocol/go-sdk/..."},
 	{"agent", ". agent/llm agent/tool", ""},
-	{"agent/llm", ".", "charm.land/fantasy/... github.com/google/jsonschema-go/..."},
+	{"agent/llm", ".", "github.com/google/jsonschema-go/..."},
 
 	{"library/librarytest", ". library", "github.com/google/go-cmp/..."},
 	{"library/...", ". library/...", "github.com/yuin/goldmark/..."},
