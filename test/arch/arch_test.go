@@ -241,6 +241,32 @@ func TestNoReplace(t *testing.T) {
 	}
 }
 
+// TestSharedVersions keeps tools/runsc on the versions of the main module, so
+// that packages that both need are compiled once on a fresh machine.
+func TestSharedVersions(t *testing.T) {
+	versions := func(file string) map[string]string {
+		src, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]string{}
+		for _, m := range regexp.MustCompile(`(?m)^(?:require)?\s+(\S+\.\S+) (v\S+)`).FindAllStringSubmatch(string(src), -1) {
+			all[m[1]] = m[2]
+		}
+		return all
+	}
+	main := versions("go.mod")
+	runsc := versions("tools/runsc/go.mod")
+	if main["gvisor.dev/gvisor"] == "" || runsc["gvisor.dev/gvisor"] == "" {
+		t.Fatal("the go.mod files are not read as they should be")
+	}
+	for module, version := range runsc {
+		if v, ok := main[module]; ok && v != version {
+			t.Errorf("tools/runsc/go.mod has %s %s, go.mod %s: run 'go get %s@%s' in tools/runsc", module, version, v, module, v)
+		}
+	}
+}
+
 func ruleFor(pkg string) *rule {
 	for i := range rules {
 		if match(rules[i].pkg, pkg) {
