@@ -27,6 +27,7 @@ type Template struct {
 	Start     string   // shell command that sandboxes begin with; empty if none
 	Ready     string   // shell command that ends with 0 once Start has come up; empty if none
 	Kernels   []string // languages whose default contexts of the code interpreter start at boot
+	Partial   bool     // only the first part of the template of this name; the rest is being built
 }
 
 // A Mount shows a file or directory of the node inside sandboxes, read only.

@@ -65,6 +65,8 @@ type Templates struct {
 	pins    map[string]*pin    // guarded by mu; by digest
 	flights map[string]*flight // guarded by mu; by digest: builds under way
 
+	completions map[string]completion // guarded by mu; by name: what Run builds
+
 	holding sync.Mutex // held while a note of Hold is written
 
 	probe    sync.Once
@@ -103,7 +105,7 @@ func Open(ctx context.Context, o Options) (_ *Templates, err error) {
 	}
 	t := &Templates{
 		o: o, shelf: shelf{o.Dir}, changed: make(chan struct{}),
-		pins: map[string]*pin{}, flights: map[string]*flight{},
+		pins: map[string]*pin{}, flights: map[string]*flight{}, completions: map[string]completion{},
 	}
 	left, err := t.shelf.open(ctx)
 	if err != nil {
@@ -154,6 +156,9 @@ func (t *Templates) find(name string) (engi.Template, error) {
 	if _, builtin := builtins()[name]; !builtin && err != nil {
 		return engi.Template{}, unknown()
 	}
+	if _, ok := t.partial(name); ok {
+		return engi.Template{}, t.Incomplete(name)
+	}
 	return engi.Template{}, engi.Errorf(engi.Unavailable, "it is not built yet").WithRemedy("run 'engi template build %s'", name)
 }
 
@@ -192,9 +197,17 @@ func (t *Templates) List(ctx context.Context) (_ []engi.Template, err error) {
 // be called twice), the build is neither removed nor pruned. Pins are of this
 // process only; after a restart, whoever re-adopts sandboxes uses their
 // templates again, by digest, before anything is pruned.
+//
+// Of a template that is built in parts, Use returns the first one, with Partial
+// set, until all are there.
 func (t *Templates) Use(ctx context.Context, nameOrDigest string) (_ engi.Template, release func(), err error) {
 	for range 100 {
 		tmpl, err := t.Get(ctx, nameOrDigest)
+		if engi.KindOf(err) == engi.Unavailable {
+			if first, ok := t.partial(nameOrDigest); ok {
+				tmpl, err = first, nil
+			}
+		}
 		if err != nil {
 			return tmpl, nil, err
 		}
@@ -265,11 +278,18 @@ func (t *Templates) Hold(ctx context.Context, digest, path string) (err error) {
 // gcEvery is how often Run looks for builds nobody needs.
 const gcEvery = 10 * time.Minute
 
-// Run removes builds that have had no name for longer than Options.Grace and
-// that nobody uses or holds, and steps of builds that were not repeated for as
-// long, until ctx ends. Whoever re-adopts sandboxes uses their templates before.
+// Run completes templates of which only the first part is built. Until ctx
+// ends, it also removes builds that have had no name for longer than
+// Options.Grace and that nobody uses or holds, and steps of builds that were not
+// repeated for as long. Whoever re-adopts sandboxes uses their templates before.
 func (t *Templates) Run(ctx context.Context, ready func()) error {
 	ready()
+	completed := make(chan struct{})
+	go func() {
+		defer close(completed)
+		t.completeStages(ctx)
+	}()
+	defer func() { <-completed }()
 	tick := time.NewTicker(gcEvery)
 	defer tick.Stop()
 	for {

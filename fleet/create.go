@@ -117,7 +117,11 @@ func (m *Manager) design(ctx context.Context, spec engi.SandboxSpec) (_ *design,
 			return nil, err
 		}
 	}
-	if d.template, err = m.catalog.get(ctx, name); err != nil {
+	if d.template, err = m.catalog.get(ctx, name); err == nil && d.template.Partial {
+		// It would lack the rest for as long as it lives.
+		err = m.incomplete(d.template)
+	}
+	if err != nil {
 		return nil, err
 	}
 	d.rec.Digest = d.template.Digest

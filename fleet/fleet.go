@@ -511,7 +511,7 @@ func (m *Manager) retemplate(ctx context.Context) {
 				continue
 			}
 			for _, l := range languages {
-				if l != "" && !can(l) {
+				if l != "" && !can(l) && !t.Partial {
 					m.log.Warn("a pool is asked for that cannot be: it keeps nothing", "template", name, "language", l)
 				}
 			}

@@ -51,6 +51,9 @@ type job struct {
 func (m *Manager) check(spec engi.ExecutionSpec, t engi.Template) (_ *job, err error) {
 	p := spec.Program
 	interp, ok := t.Languages[p.Language]
+	if !ok && t.Partial {
+		return nil, m.incomplete(t)
+	}
 	if !ok {
 		return nil, engi.Errorf(engi.Unsupported, "template %s cannot run %s", t.Name, p.Language).
 			WithRemedy("choose another template; 'engi template list' shows what each can run")
@@ -421,4 +424,15 @@ func knownLanguage(l engi.Language) error {
 		names = append(names, string(l))
 	}
 	return engi.Errorf(engi.Invalid, "unknown language %.40q", l).WithRemedy("use one of %s", strings.Join(names, ", "))
+}
+
+// incomplete is the error for whoever needs more of a template than its first
+// part.
+func (m *Manager) incomplete(t engi.Template) error {
+	err := error(engi.Errorf(engi.Unavailable, "only its first part is built"))
+	if i, ok := m.opt.Templates.(interface{ Incomplete(name string) error }); ok {
+		err = i.Incomplete(t.Name)
+	}
+	engi.Annotate(&err, "template %s", t.Name)
+	return err
 }

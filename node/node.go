@@ -238,9 +238,11 @@ func (n *Node) defaultTemplate(ctx context.Context) (string, error) {
 	if n.config.Templates.Default != "" {
 		return n.config.Templates.Default, nil
 	}
-	_, err := n.templates.Get(ctx, "base")
+	// Its first part will do.
+	_, release, err := n.templates.Use(ctx, "base")
 	switch {
 	case err == nil:
+		release()
 		return "base", nil
 	case engi.KindOf(err) == engi.Unavailable || engi.KindOf(err) == engi.NotFound:
 		n.log.Warn("the template base is not built: programs run with this machine's interpreters, read only",
