@@ -44,14 +44,19 @@ packages: ## install the packages of others that tests run against engi
 	@.ci/inngest $(KEPT)
 
 .PHONY: build
-build: $(BIN)/runsc ## build bin/engi, bin/engi-guest, bin/engi-js and bin/runsc
-	@$(BUILD) -ldflags '-s -w' -o $(BIN)/engi-guest ./cmd/engi-guest
-	@$(BUILD) -ldflags '-s -w' -o $(BIN)/engi-js ./cmd/engi-js
+build: $(BIN)/runsc programs ## build bin/engi, bin/engi-guest, bin/engi-js and bin/runsc
+
+.PHONY: programs
+programs:
+	@mkdir -p $(BIN)
 	@$(BUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/engi ./cmd/engi
+	@$(BUILD) -ldflags '-s -w' -o $(BIN)/ ./cmd/engi-guest ./cmd/engi-js
 
 # gVisor takes long to build and changes only with its pin.
+.PHONY: runsc
+runsc: $(BIN)/runsc
 $(BIN)/runsc: tools/runsc/go.mod tools/runsc/go.sum $(wildcard tools/runsc/*.go tools/runsc/overlay/*.go)
-	@echo 'building runsc from the pinned gVisor module (once, a minute or two)'
+	@echo 'building runsc from the pinned gVisor module (once, about a minute)'
 	@mkdir -p $(BIN)
 	@cd tools/runsc && go run ./overlay $(BIN)/.gvisor && \
 		$(BUILD) -modfile $(BIN)/.gvisor/go.mod -ldflags '-s -w' -o $@.new . && \
@@ -62,7 +67,7 @@ template: setup build ## build the base template, if it is not there yet
 	@$(ROOT) $(BIN)/engi template build base
 
 .PHONY: up
-up: setup build ## build everything, start a server, run a first program in a sandbox
+up: ## build everything, start a server, run a first program in a sandbox
 	@.ci/up
 
 .PHONY: down

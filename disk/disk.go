@@ -157,7 +157,8 @@ func (t *Templates) find(name string) (engi.Template, error) {
 		return engi.Template{}, unknown()
 	}
 	if _, ok := t.partial(name); ok {
-		return engi.Template{}, t.Incomplete(name)
+		// Without a hint to try again: who only looks need not wait.
+		return engi.Template{}, engi.Errorf(engi.Unavailable, "%v", t.Incomplete(name)).WithRemedy("run 'engi template build %s', which waits", name)
 	}
 	return engi.Template{}, engi.Errorf(engi.Unavailable, "it is not built yet").WithRemedy("run 'engi template build %s'", name)
 }

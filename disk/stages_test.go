@@ -53,11 +53,15 @@ func TestStages(t *testing.T) {
 	if err := d.Remove(t.Context(), "two"); err == nil {
 		t.Error("the first part was removed by the name of the whole")
 	}
-	for _, err := range []error{d.Incomplete("two"), func() error { _, err := d.Get(t.Context(), "two"); return err }()} {
-		wantKind(t, err, engi.Unavailable, "% done, ready in about")
-		if after := engi.RetryOf(err).AfterMillis; after < 1000 || after > 100_000 {
-			t.Errorf("come back after %d ms", after)
-		}
+	err = d.Incomplete("two")
+	wantKind(t, err, engi.Unavailable, "% done, ready in about")
+	if after := engi.RetryOf(err).AfterMillis; after < 1000 || after > 100_000 {
+		t.Errorf("come back after %d ms", after)
+	}
+	_, err = d.Get(t.Context(), "two")
+	wantKind(t, err, engi.Unavailable, "% done")
+	if engi.RetryOf(err) != (engi.Retry{}) {
+		t.Error("who only looks is asked to wait")
 	}
 	changed := d.Changed()
 	finish <- 0
