@@ -26,7 +26,7 @@ KEPT    := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/engi-test
 TESTENV = ENGI_BIN=$(BIN)/engi ENGI_RUNSC=$(BIN)/runsc ENGI_GUEST=$(BIN)/engi-guest ENGI_JS=$(BIN)/engi-js \
 	ENGI_TEST_TEMPLATES=$$($(ROOT) $(BIN)/engi config show cache_dir)/templates \
 	ENGI_TEST_DENO=$$($(ROOT) find "$$($(ROOT) $(BIN)/engi config show cache_dir)/templates/builds" -path '*/usr/local/bin/deno' | head -1) \
-	ENGI_TEST_INNGEST=$(KEPT)/inngest ENGI_TEST_EMBEDDER=$(CURDIR)/test/e2e/embed/py/.venv/bin/python
+	ENGI_TEST_DIST=$(CURDIR)/dist ENGI_TEST_VERSION=$(VERSION) ENGI_TEST_INNGEST=$(KEPT)/inngest ENGI_TEST_EMBEDDER=$(CURDIR)/test/e2e/embed/py/.venv/bin/python
 GOTEST  = go test -timeout 30m $$([ $$(id -u) = 0 ] || echo -exec $(ROOT))
 
 .PHONY: help
@@ -75,7 +75,7 @@ down: ## stop the server that "make up" started and destroy its sandboxes
 	@$(ROOT) $(BIN)/engi stop --destroy
 
 .PHONY: test
-test: template packages ## every test, in real sandboxes too
+test: template packages release ## every test, in real sandboxes too
 	@.ci/setup test
 	@$(ROOT) $(BIN)/engi template build test/e2e/wall/testdata/cargo.yaml --as wall-cargo
 	@$(TESTENV) ENGI_TEST_REQUIRE=1 $(GOTEST) ./...
@@ -100,13 +100,15 @@ $(BIN)/staticcheck: tools/check/go.mod
 	@cd tools/check && go build -o $@ honnef.co/go/tools/cmd/staticcheck
 
 .PHONY: release
-release: build ## one file that carries everything: dist/engi-linux-ARCH
+release: build ## one file that carries everything, dist/engi-linux-ARCH, and packages of it for Debian, npm and Python
+	@.ci/setup release
 	@mkdir -p dist
 	@rm -rf node/bundle/payload
 	@go run ./node/bundle/pack -out node/bundle/payload $(BIN)/runsc $(BIN)/engi-guest $(BIN)/engi-js
 	@$(BUILD) -tags release -ldflags '$(LDFLAGS)' -o dist/engi-linux-$(ARCH) ./cmd/engi
 	@rm -rf node/bundle/payload
-	@cd dist && sha256sum engi-linux-$(ARCH) | tee engi-linux-$(ARCH).sha256
+	@.ci/package dist/engi-linux-$(ARCH) $(ARCH) $(VERSION) dist
+	@cd dist && sha256sum $$(ls | grep -v '^SHA256SUMS$$') | tee SHA256SUMS
 
 .PHONY: chaos
 chaos: template ## 1000 random faults; SEED=N replays, FAULTS=N changes how many
