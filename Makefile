@@ -85,15 +85,17 @@ quick: ## the tests that need no root, no sandbox and no network
 	@go test ./...
 
 .PHONY: fuzz
-fuzz: ## fuzz what reads bytes that others wrote; TIME=60s each
-	@.ci/fuzz $${TIME:-60s} ./gate/egress/... ./workflow/inngest ./agent/... ./library ./guest/fileops
+fuzz: ## fuzz what reads bytes that others wrote; TIME=15s each
+	@.ci/fuzz $${TIME:-15s} ./...
+
+.PHONY: soak
+soak: template ## hours of fuzzing and random faults; TIME=10m each, FAULTS=10000
+	@.ci/fuzz $${TIME:-10m} ./...
+	@$(MAKE) --no-print-directory chaos FAULTS=$${FAULTS:-10000}
 
 .PHONY: check
-check: $(BIN)/staticcheck ## format, vet, staticcheck and the race detector
-	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
-	@go vet ./...
-	@$(BIN)/staticcheck ./...
-	@CGO_ENABLED=1 go test -race -timeout 30m ./...
+check: $(BIN)/staticcheck ## format, modules, vet, staticcheck, pinned versions, vulnerabilities and the race detector
+	@STATICCHECK=$(BIN)/staticcheck .ci/check
 
 $(BIN)/staticcheck: tools/check/go.mod
 	@mkdir -p $(BIN)

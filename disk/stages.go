@@ -66,7 +66,9 @@ func (t *Templates) Incomplete(name string) error {
 		WithRetry(engi.Retry{AfterMillis: left.Milliseconds()})
 }
 
-func seconds(d time.Duration) string { return fmt.Sprintf("%d s", int(max(d, time.Second).Seconds()+0.5)) }
+func seconds(d time.Duration) string {
+	return fmt.Sprintf("%d s", int(max(d, time.Second).Seconds()+0.5))
+}
 
 // progress returns which share of a build is done, and how long the rest takes
 // if it goes on as fast as it did.
