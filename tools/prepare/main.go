@@ -224,12 +224,14 @@ func sum(costs map[string]float64) (total float64) {
 
 // compile makes a target and counts the packages that the go command names.
 func compile(ctx context.Context, t *task, costs map[string]float64, target string, share func(float64)) error {
+	// The template mostly waits for others: what it needs of the processors, it
+	// gets at once.
 	return command(ctx, func(line string) {
 		t.set(func() { t.done += costs[line] })
 		delete(costs, line)
 		cost, done := t.look()
 		share(done / cost)
-	}, "make", "--no-print-directory", target)
+	}, "nice", "-n", "5", "make", "--no-print-directory", target)
 }
 
 // command runs a program to its end, or to that of ctx, and hands over its
