@@ -74,7 +74,7 @@ func bearing(t *testing.T, target, key string) string {
 // TestConformance runs the protocol's own suite against our server, as far as
 // its scenarios ask for nothing that only the suite's own server has.
 func TestConformance(t *testing.T) {
-	n := serve(t, settings(t))
+	n := env.Run(t, settings(t))
 	at := bearing(t, n.Endpoint().URL+"/mcp", n.AdminKey())
 	for _, scenario := range []string{"server-initialize", "ping", "tools-list", "dns-rebinding-protection"} {
 		t.Run(scenario, func(t *testing.T) {
@@ -289,7 +289,7 @@ func fixture() *sdk.Server {
 // TestInspector has the protocol's inspector list and call every tool, over
 // both transports.
 func TestInspector(t *testing.T) {
-	n := serve(t, settings(t))
+	n := env.Run(t, settings(t))
 	at, key := n.Endpoint().URL, n.AdminKey()
 	t.Setenv("ENGI_URL", at)
 	t.Setenv("ENGI_KEY", key)
