@@ -27,6 +27,7 @@ type Template struct {
 	Start     string   // shell command that sandboxes start with; empty if none
 	Ready     string   // shell command that exits with 0 once Start is ready; empty if none
 	Kernels   []string // languages whose default contexts of the code interpreter start at boot
+	Partial   bool     // only the first part of the template of this name; the rest is being built
 }
 
 // A Mount is a file or directory of the node that sandboxes see, read only.

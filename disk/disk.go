@@ -66,6 +66,8 @@ type Templates struct {
 	pins     map[string]*pin           // guarded by mu; by digest
 	inflight map[string]*inflightBuild // guarded by mu; by digest
 
+	completions map[string]completion // guarded by mu; by name: what Run builds
+
 	holdMu sync.Mutex // held while Hold writes
 
 	overlayProbe sync.Once
@@ -104,7 +106,7 @@ func Open(ctx context.Context, o Options) (_ *Templates, err error) {
 	}
 	t := &Templates{
 		o: o, dir: templateDir{o.Dir}, changed: make(chan struct{}),
-		pins: map[string]*pin{}, inflight: map[string]*inflightBuild{},
+		pins: map[string]*pin{}, inflight: map[string]*inflightBuild{}, completions: map[string]completion{},
 	}
 	left, err := t.dir.prepare(ctx)
 	if err != nil {
@@ -155,6 +157,10 @@ func (t *Templates) find(name string) (engi.Template, error) {
 	if _, builtin := builtins()[name]; !builtin && err != nil {
 		return engi.Template{}, unknown()
 	}
+	if _, ok := t.partial(name); ok {
+		// Without a hint to try again: who only looks need not wait.
+		return engi.Template{}, engi.Errorf(engi.Unavailable, "%v", t.Incomplete(name)).WithRemedy("run 'engi template build %s', which waits", name)
+	}
 	return engi.Template{}, engi.Errorf(engi.Unavailable, "it is not built yet").WithRemedy("run 'engi template build %s'", name)
 }
 
@@ -193,9 +199,17 @@ func (t *Templates) List(ctx context.Context) (_ []engi.Template, err error) {
 // until release is called, which may be repeated. After a restart, whoever
 // re-adopts sandboxes must call Use for their templates, by digest, before
 // anything is pruned.
+//
+// Of a template that is built in parts, Use returns the first one, with Partial
+// set, until all are built.
 func (t *Templates) Use(ctx context.Context, nameOrDigest string) (_ engi.Template, release func(), err error) {
 	for range 100 {
 		tmpl, err := t.Get(ctx, nameOrDigest)
+		if engi.KindOf(err) == engi.Unavailable {
+			if first, ok := t.partial(nameOrDigest); ok {
+				tmpl, err = first, nil
+			}
+		}
 		if err != nil {
 			return tmpl, nil, err
 		}
@@ -266,11 +280,18 @@ func (t *Templates) Hold(ctx context.Context, digest, path string) (err error) {
 // gcEvery is how often Run looks for unused builds.
 const gcEvery = 10 * time.Minute
 
-// Run removes builds without a name, and cached steps, that were not used for
-// longer than Options.Grace, until ctx ends. Builds that are in use or held stay.
-// Callers that re-adopt sandboxes must call Use for their templates before.
+// Run completes templates of which only the first part is built. Until ctx ends,
+// it also removes builds without a name, and cached steps, that were not used for
+// longer than Options.Grace. Builds that are in use or held stay. Callers that
+// re-adopt sandboxes must call Use for their templates before.
 func (t *Templates) Run(ctx context.Context, ready func()) error {
 	ready()
+	completed := make(chan struct{})
+	go func() {
+		defer close(completed)
+		t.completeStages(ctx)
+	}()
+	defer func() { <-completed }()
 	tick := time.NewTicker(gcEvery)
 	defer tick.Stop()
 	for {

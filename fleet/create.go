@@ -99,7 +99,12 @@ func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *crea
 			return nil, err
 		}
 	}
-	if c.template, err = s.catalog.get(ctx, name); err != nil {
+	c.template, err = s.catalog.get(ctx, name)
+	if err == nil && c.template.Partial {
+		// It would lack the rest for as long as it lives.
+		err = s.incomplete(c.template)
+	}
+	if err != nil {
 		return nil, err
 	}
 	c.rec.Digest = c.template.Digest

@@ -65,7 +65,7 @@ type Node struct {
 	templates *disk.Templates
 	snapshots *snapshot.Registry
 	volumes   *volume.Manager
-	workshop  *fleet.BuildRunner
+	runner    *fleet.BuildRunner
 	db        *store.DB
 	fleet     *fleet.Manager
 	script    *script.Runner       // nil if scripts are not served
@@ -154,7 +154,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if n.secret, err = key.Bootstrap(ctx, keys, filepath.Join(c.DataDir, datadir.KeyName)); err != nil {
 		return nil, err
 	}
-	n.workshop = fleet.NewBuildRunner(n.provider, engi.Size{})
+	n.runner = fleet.NewBuildRunner(n.provider, engi.Size{})
 	if err := n.openDisk(ctx); err != nil {
 		return nil, err
 	}
@@ -238,9 +238,11 @@ func (n *Node) defaultTemplate(ctx context.Context) (string, error) {
 	if n.config.Templates.Default != "" {
 		return n.config.Templates.Default, nil
 	}
-	_, err := n.templates.Get(ctx, "base")
+	// Its first part will do.
+	_, release, err := n.templates.Use(ctx, "base")
 	switch {
 	case err == nil:
+		release()
 		return "base", nil
 	case engi.KindOf(err) == engi.Unavailable || engi.KindOf(err) == engi.NotFound:
 		n.log.Warn("the template base is not built: programs run with this machine's interpreters, read only",
@@ -254,7 +256,7 @@ func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template s
 	c := n.config
 	opt := fleet.Options{
 		Providers: []provider.Provider{n.provider}, Templates: mirrors.Templates{Templates: n.templates, Mirrors: c.Mirrors}, Store: store.Fleet(n.db),
-		Dir: filepath.Join(c.DataDir, "fleet"), Log: n.log.With("room", "fleet"), Metrics: metrics, Builds: n.workshop,
+		Dir: filepath.Join(c.DataDir, "fleet"), Log: n.log.With("room", "fleet"), Metrics: metrics, Builds: n.runner,
 		Snapshots: n.snapshots, Volumes: n.volumes, Template: template, Defaults: c.Limits.Limits(), Max: c.Max.Limits(), OnEmpty: engi.EmptyPool(c.Admission.OnEmpty),
 		ClaimTimeout: time.Duration(c.Admission.ClaimTimeout), MaxSandboxes: c.Admission.MaxSandboxes, MaxQueue: c.Admission.MaxQueue,
 		MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Boots: c.Admission.Boots,

@@ -7,7 +7,7 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// TestEmbeddersFunction runs the example of docs/scripts.md.
+// TestEmbeddersFunction is the worked example of a function in Go, running.
 func TestEmbeddersFunction(t *testing.T) {
 	stock := map[string]int{"nuts": 12, "bolts": 0}
 	r := runner(t, func(o *Options) {

@@ -5,7 +5,8 @@
 // fails for a moment, falls back to other models and counts what is spent.
 //
 // It is not for loops over tools and their results (package agent) nor for
-// searching (package library). Vendors' wire formats are left to a library.
+// searching (package library). Vendors' own packages are not used: they bring
+// clients for whole clouds. Each wire format is one file here.
 package llm
 
 import (

@@ -121,7 +121,7 @@ func (p *progress) step(e v1.BuildEvent) {
 		case p.bars != nil:
 			p.bar = p.bars.New(0, mpb.BarStyle().Rbound("]"),
 				mpb.PrependDecorators(decor.Name(fmt.Sprintf("%s %-40.40s ", count(e), e.Name))),
-				mpb.AppendDecorators(decor.Elapsed(decor.ET_STYLE_MMSS)))
+				mpb.AppendDecorators(decor.Elapsed(decor.ET_STYLE_MMSS), decor.Any(left(time.Now()))))
 		default:
 			fmt.Fprintf(p.g.err, "%s %s\n", count(e), e.Name)
 		}
@@ -130,6 +130,18 @@ func (p *progress) step(e v1.BuildEvent) {
 		p.known = true
 		p.bar.SetTotal(e.Total, false)
 		p.bar.SetCurrent(e.Done)
+	}
+}
+
+// left returns what says how long a step that has begun still takes, if that
+// can be told.
+func left(began time.Time) decor.DecorFunc {
+	return func(s decor.Statistics) string {
+		took := time.Since(began)
+		if s.Completed || s.Total <= 0 || s.Current <= 0 || took < 2*time.Second {
+			return ""
+		}
+		return " " + short(time.Duration(float64(took)*float64(s.Total-s.Current)/float64(s.Current))) + " left"
 	}
 }
 

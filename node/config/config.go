@@ -420,7 +420,12 @@ var others = []string{"ENGI_URL", "ENGI_KEY", "ENGI_CONFIG", "ENGI_BIN", "ENGI_T
 func readEnv(c *Config, vars map[string]string, from Sources) error {
 	known := map[string]string{} // variable: key
 	for _, k := range Keys(c) {
-		known[Variable(k.Name)] = k.Name
+		if k.Variable != "" {
+			known[k.Variable] = k.Name
+		} else if name := variable(k.Name); vars[name] != "" {
+			return engi.Errorf(engi.Invalid, "environment variable %s: %s is a table, which no variable can hold", name, k.Name).
+				WithRemedy("write it into a file, see 'engi config show', or give it as --set %s=VALUE", k.Name)
+		}
 	}
 	for name := range vars {
 		if !strings.HasPrefix(name, "ENGI_") || known[name] != "" ||

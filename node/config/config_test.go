@@ -186,9 +186,12 @@ func TestEveryKeyHasItsVariable(t *testing.T) {
 		if k.Help == "" {
 			t.Errorf("%s has no help", k.Name)
 		}
-		switch k.Name {
-		case "quota.owner", "script.apis", "mirrors.template", "sandbox.dependencies", "models.fallbacks", "models.prices", "providers", "agents", "models.budgets.owner", "docs.sources", "mcp.servers", "functions", "events.runtimes":
-			continue // tables, which only a file can have
+		if k.Variable == "" {
+			got := Defaults()
+			if err := readEnv(&got, map[string]string{variable(k.Name): "x"}, Sources{}); err == nil || !strings.Contains(err.Error(), k.Name) {
+				t.Errorf("%s in the environment, where it does nothing: %v", k.Name, err)
+			}
+			continue
 		}
 		value := map[string]string{"string": "x", "bool": "true", "slice": "python=7"}[k.Value.Kind().String()]
 		if value == "" {
@@ -198,12 +201,12 @@ func TestEveryKeyHasItsVariable(t *testing.T) {
 			value = "7s"
 		}
 		got, from := Defaults(), Sources{}
-		if err := readEnv(&got, map[string]string{Variable(k.Name): value}, from); err != nil {
-			t.Errorf("%s: %v", Variable(k.Name), err)
+		if err := readEnv(&got, map[string]string{k.Variable: value}, from); err != nil {
+			t.Errorf("%s: %v", k.Variable, err)
 			continue
 		}
-		if from[k.Name] != Variable(k.Name) {
-			t.Errorf("%s does not set %s", Variable(k.Name), k.Name)
+		if from[k.Name] != k.Variable {
+			t.Errorf("%s does not set %s", k.Variable, k.Name)
 		}
 		want := Defaults()
 		if err := set(&want, k.Name, value); err != nil {

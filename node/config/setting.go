@@ -72,9 +72,10 @@ func (d Duration) String() string {
 
 // A Key is one setting of a struct.
 type Key struct {
-	Name  string // with dots: "limits.memory"
-	Help  string
-	Value reflect.Value
+	Name     string // with dots: "limits.memory"
+	Variable string // of the environment: ENGI_LIMITS_MEMORY; empty for tables, which only files and --set can have
+	Help     string
+	Value    reflect.Value
 }
 
 var textual = reflect.TypeFor[encoding.TextUnmarshaler]()
@@ -92,13 +93,17 @@ func keys(v reflect.Value, prefix string) []Key {
 			all = append(all, keys(v.Field(i), name+".")...)
 			continue
 		}
-		all = append(all, Key{Name: name, Help: f.Tag.Get("help"), Value: v.Field(i)})
+		k := Key{Name: name, Help: f.Tag.Get("help"), Value: v.Field(i)}
+		if f.Tag.Get("env") != "-" {
+			k.Variable = variable(name)
+		}
+		all = append(all, k)
 	}
 	return all
 }
 
-// Variable is the environment variable of a key: ENGI_LIMITS_MEMORY.
-func Variable(key string) string {
+// variable is the name that the environment has for a key.
+func variable(key string) string {
 	return "ENGI_" + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
 }
 
