@@ -26,5 +26,14 @@ type Handler struct {
 	Describe func(error) v1.Problem
 }
 
+// tell returns what the caller is told of an error in the middle of a stream;
+// false if it has left.
+func (d *Handler) tell(err error) (v1.Problem, bool) {
+	if d.gone() {
+		return v1.Problem{}, false
+	}
+	return d.Describe(err), true
+}
+
 // gone reports whether nobody listens any more.
 func (d *Handler) gone() bool { return d.R.Context().Err() != nil }

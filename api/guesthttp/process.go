@@ -5,7 +5,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/engi-dev/engi"
@@ -19,102 +18,48 @@ var names = map[engi.Stream]string{engi.Stdout: v1.EventStdout, engi.Stderr: v1.
 // Follow answers with the events of a process from an offset on. A caller that
 // leaves changes nothing for the process.
 func (d *Handler) Follow(form httpio.Format, p engi.Process, about v1.Process, from int64) error {
-	ctx, cancel := context.WithCancel(d.Ctx)
-	source := httpio.Pull(p.Output(ctx, from))
-	defer source.Stop()
-	defer cancel()
-
-	first := (*httpio.Pulled[engi.Chunk])(nil)
-	if from > 0 {
-		// Bytes that are no longer kept are told before the stream begins.
-		select {
-		case e, ok := <-source.Events:
-			if ok && e.Err != nil {
-				source.Release()
-				return e.Err
-			}
-			if ok {
-				first = &e
-			}
-		case <-time.After(settled):
+	joiner := httpio.NewJoiner(max(0, from))
+	send := func(out *httpio.EventWriter, e v1.ProcessEvent) error {
+		return out.Send(e.Type, strconv.FormatInt(e.Offset, 10), e)
+	}
+	output := func(out *httpio.EventWriter) func(httpio.Chunk) error {
+		return func(c httpio.Chunk) error {
+			return send(out, v1.ProcessEvent{Type: c.Stream, Offset: c.Offset, Data: c.Text, DataBase64: c.Bytes})
 		}
 	}
-	out := httpio.NewEventWriter(d.W, form)
-	if out.Begin() != nil {
-		return nil // the caller has left
-	}
-	send := func(e v1.ProcessEvent) error { return out.Send(e.Type, strconv.FormatInt(e.Offset, 10), e) }
-	seam := httpio.NewJoiner(max(0, from))
-	if send(v1.ProcessEvent{Type: v1.EventStarted, Offset: max(0, from), Process: &about}) != nil {
-		return nil
-	}
-	pass := func(c engi.Chunk) error {
-		// Pieces bound the memory of one event, whatever Output yields.
-		for offset, data := c.Offset, c.Data; len(data) > 0; {
-			n := min(len(data), httpio.ChunkSize)
-			if piece, ok := seam.Add(names[c.Stream], offset, data[:n]); ok {
-				if err := send(eventOf(piece)); err != nil {
+	s := httpio.Stream[engi.Chunk]{
+		W: d.W, Form: form, Beat: d.Beat, Describe: d.tell,
+		First: func(out *httpio.EventWriter) error {
+			return send(out, v1.ProcessEvent{Type: v1.EventStarted, Offset: max(0, from), Process: &about})
+		},
+		Each: func(out *httpio.EventWriter, c engi.Chunk) (bool, error) {
+			return false, joiner.Pass(names[c.Stream], c.Offset, c.Data, output(out))
+		},
+		End: func(out *httpio.EventWriter) error {
+			for _, c := range joiner.Flush() {
+				if err := output(out)(c); err != nil {
 					return err
 				}
 			}
-			offset, data = offset+int64(n), data[n:]
-		}
-		source.Release()
-		return nil
-	}
-	if first != nil && pass(first.Event) != nil {
-		return nil
-	}
-	beat := time.NewTicker(d.Beat)
-	defer beat.Stop()
-	for {
-		select {
-		case <-beat.C:
-			if out.Beat(v1.ProcessEvent{Type: v1.EventHeartbeat, Offset: seam.Resume()}, d.Beat) != nil {
+			last := v1.ProcessEvent{Type: v1.EventExit, Offset: joiner.Resume()}
+			if exit, err := p.Wait(d.Ctx); err == nil {
+				last.Exit = ExitOf(exit)
+			} else if problem, ok := d.tell(err); ok {
+				last.Type, last.Error = v1.EventError, &problem
+			} else {
 				return nil
 			}
-		case e, ok := <-source.Events:
-			if !ok {
-				return d.last(seam, send, p)
-			}
-			if e.Err != nil {
-				source.Release()
-				d.tell(seam, send, e.Err)
-				return nil
-			}
-			if pass(e.Event) != nil {
-				return nil
-			}
-		}
+			return send(out, last)
+		},
+		Mark: func(kind string, problem *v1.Problem) any {
+			return v1.ProcessEvent{Type: kind, Offset: joiner.Resume(), Error: problem}
+		},
 	}
-}
-
-// last tells what was held back, and how the process ended.
-func (d *Handler) last(seam *httpio.Joiner, send func(v1.ProcessEvent) error, p engi.Process) error {
-	for _, piece := range seam.Flush() {
-		if send(eventOf(piece)) != nil {
-			return nil
-		}
+	if from > 0 {
+		s.Patience = settled // bytes that are no longer kept are told before the stream begins
 	}
-	exit, err := p.Wait(d.Ctx)
-	if err != nil {
-		d.tell(seam, send, err)
-		return nil
-	}
-	_ = send(v1.ProcessEvent{Type: v1.EventExit, Offset: seam.Resume(), Exit: ExitOf(exit)}) // the caller may have left
-	return nil
-}
-
-func (d *Handler) tell(seam *httpio.Joiner, send func(v1.ProcessEvent) error, err error) {
-	if d.gone() {
-		return
-	}
-	problem := d.Describe(err)
-	_ = send(v1.ProcessEvent{Type: v1.EventError, Offset: seam.Resume(), Error: &problem}) // the caller may have left
-}
-
-func eventOf(p httpio.Chunk) v1.ProcessEvent {
-	return v1.ProcessEvent{Type: p.Stream, Offset: p.Offset, Data: p.Text, DataBase64: p.Bytes}
+	ctx, cancel := context.WithCancel(d.Ctx)
+	return s.Serve(ctx, cancel, p.Output(ctx, from))
 }
 
 // ExitOf translates how a process ended.

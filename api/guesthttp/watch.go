@@ -21,62 +21,30 @@ func (d *Handler) Watch(form httpio.Format, g engi.Guest, dir string, recursive 
 		return engi.Errorf(engi.Invalid, "%s is not a directory", dir).WithRemedy("watch the directory it is in")
 	}
 	ctx, cancel := context.WithCancel(d.Ctx)
-	source := httpio.Pull(g.Watch(ctx, dir, recursive))
-	defer source.Stop()
-	defer cancel()
-
-	out := httpio.NewEventWriter(d.W, form)
-	begun := false
-	begin := func() bool {
-		if begun {
-			return true
-		}
-		begun = true
-		return out.Begin() == nil && out.Send(v1.EventStarted, "", v1.FileEvent{Type: v1.EventStarted}) == nil
-	}
-	// The watch is in force, or has failed, within a moment.
-	soon := time.NewTimer(settled)
-	defer soon.Stop()
-	beat := time.NewTicker(d.Beat)
-	defer beat.Stop()
-	for {
-		select {
-		case <-soon.C:
-			if !begin() {
+	return httpio.Stream[engi.FileChange]{
+		W: d.W, Form: form, Beat: d.Beat, Describe: d.tell, Patience: settled,
+		First: func(out *httpio.EventWriter) error {
+			return out.Send(v1.EventStarted, "", v1.FileEvent{Type: v1.EventStarted})
+		},
+		Each: func(out *httpio.EventWriter, e engi.FileChange) (bool, error) {
+			change := v1.FileEvent{Type: string(e.Op)}
+			change.Path, change.PathBase64 = name(e.Path)
+			return false, out.Send(change.Type, "", change)
+		},
+		End: func(out *httpio.EventWriter) error {
+			if d.Ctx.Err() == nil {
 				return nil
 			}
-		case <-beat.C:
-			if begun && out.Beat(v1.FileEvent{Type: v1.EventHeartbeat}, d.Beat) != nil {
-				return nil
-			}
-		case e, ok := <-source.Events:
+			problem, ok := d.tell(context.Cause(d.Ctx)) // the server leaves
 			if !ok {
-				return d.Ctx.Err() // nil unless the server leaves
-			}
-			if e.Err != nil && !begun {
-				source.Release()
-				return e.Err
-			}
-			if !begin() {
 				return nil
 			}
-			if e.Err != nil {
-				source.Release()
-				if !d.gone() {
-					problem := d.Describe(e.Err)
-					_ = out.Send(v1.EventError, "", v1.FileEvent{Type: v1.EventError, Error: &problem}) // the caller may have left
-				}
-				return nil
-			}
-			change := v1.FileEvent{Type: string(e.Event.Op)}
-			change.Path, change.PathBase64 = name(e.Event.Path)
-			err := out.Send(change.Type, "", change)
-			source.Release()
-			if err != nil {
-				return nil
-			}
-		}
-	}
+			return out.Send(v1.EventError, "", v1.FileEvent{Type: v1.EventError, Error: &problem})
+		},
+		Mark: func(kind string, problem *v1.Problem) any { return v1.FileEvent{Type: kind, Error: problem} },
+	}.Serve(ctx, cancel, g.Watch(ctx, dir, recursive))
 }
 
+// settled is how long a watch, or a process that is come back to, may take to
+// fail in a way that is still told as the status of the answer.
 const settled = 25 * time.Millisecond

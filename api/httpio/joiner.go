@@ -66,6 +66,20 @@ func (s *Joiner) Add(stream string, offset int64, data []byte) (Chunk, bool) {
 	return s.piece(stream, data), len(data) > 0
 }
 
+// Pass sends output as chunks that are no larger than [ChunkSize].
+func (s *Joiner) Pass(stream string, offset int64, data []byte, send func(Chunk) error) error {
+	for len(data) > 0 {
+		n := min(len(data), ChunkSize)
+		if c, ok := s.Add(stream, offset, data[:n]); ok {
+			if err := send(c); err != nil {
+				return err
+			}
+		}
+		offset, data = offset+int64(n), data[n:]
+	}
+	return nil
+}
+
 // Flush returns what is held back, in order of offsets: no more is coming.
 func (s *Joiner) Flush() []Chunk {
 	slices.SortFunc(s.held, func(a, b part) int { return cmp.Compare(a.at, b.at) })
