@@ -203,16 +203,41 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if err != nil {
 		return nil, err
 	}
-	n.handler = n.dispatch(leave, rest.New(rest.Options{
-		Executions: n.fleet.Executions(), Events: n.Events(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Sessions: n.Sessions(), Agents: n.Agents(), Spending: n.ledger, ToolServers: n.remote, Library: n.library.Desk(), Templates: n.templates, Pools: n.fleet, Keys: keys,
-		Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes, Quota: n.config.Quota.Of,
-		Secrets: n.secrets, Ports: n.previews, Networks: n.networkLog(),
-		Node:    rest.Node{Version: o.Version, Tier: n.provider.Tier(), NotEnforced: notEnforced, Started: n.started},
-		Metrics: metrics, Register: metrics, Log: n.log.With("room", "api"), Leave: leave,
+	n.handler = n.dispatch(leave, n.api(rest.Options{
+		Keys: keys, Version: o.Version, Started: n.started, Register: metrics, Log: n.log.With("room", "api"), Leave: leave, Hosts: n.hosts(),
 		// Base64 and JSON make a third more of the input.
-		MaxBody: int64(c.Admission.MaxInput)*3/2 + 1<<20, MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Hosts: n.hosts(),
+		MaxBody: int64(c.Admission.MaxInput)*3/2 + 1<<20,
+	}, rest.NodeInfo{
+		Pools: n.fleet, Sessions: n.Sessions(), Metrics: metrics, Tier: n.provider.Tier(), NotEnforced: notEnforced,
 	}), tools)
 	return n, nil
+}
+
+// api returns engi's own HTTP API: one line for each resource.
+func (n *Node) api(o rest.Options, about rest.NodeInfo) http.Handler {
+	sandboxes, lifecycle, limits := n.fleet.Sandboxes(), n.fleet.Lifecycle(), n.config.Admission
+	return rest.New(o,
+		rest.Executions(n.fleet.Executions(), rest.ExecutionLimits{MaxCode: int64(limits.MaxCode), MaxInput: int64(limits.MaxInput)}),
+		rest.Sandboxes(sandboxes, lifecycle, n.snapshots),
+		rest.Processes(sandboxes),
+		rest.Files(sandboxes),
+		rest.Ports(n.previews, sandboxes),
+		rest.Networks(sandboxes, n.networkLog()),
+		rest.Snapshots(n.snapshots, lifecycle),
+		rest.Volumes(n.volumes),
+		rest.Secrets(n.secrets),
+		rest.Scripts(n.Scripts()),
+		rest.Sessions(n.Sessions()),
+		rest.Agents(n.Agents()),
+		rest.ToolServers(n.remote),
+		rest.Library(n.library.Desk()),
+		rest.Events(n.Events()),
+		rest.Templates(n.templates),
+		rest.Node(about),
+		rest.Pools(n.fleet),
+		rest.Usage(rest.Counted{Sandboxes: sandboxes, Snapshots: n.snapshots, Volumes: n.volumes, Spending: n.ledger, Quota: n.config.Quota.Of}),
+		rest.Keys(o.Keys),
+	)
 }
 
 // machinesDir is where the provider keeps machines. The name is short, since

@@ -8,7 +8,6 @@ package apitest
 
 import (
 	"context"
-	"net/http"
 	"net/http/httptest"
 	"sync"
 	"testing"
@@ -22,7 +21,7 @@ import (
 	"github.com/engi-dev/engi/gate/key/keytest"
 )
 
-// A World is a server with everything behind it.
+// Services is a server with everything behind it.
 type Services struct {
 	Executions *Executions
 	Sandboxes  *Sandboxes
@@ -32,15 +31,68 @@ type Services struct {
 	Networks   *Networks
 	Keys       *key.Keyring
 
-	Handler http.Handler
+	Handler *rest.Server
 	Admin   string // secret of an admin key
 	User    string // secret of a key of owner "ann"
 	Other   string // secret of a key of owner "bob"
 }
 
-// New returns a world; change says how its surface differs from the usual,
-// and may be nil. Close ends it.
-func New(change func(*rest.Options)) *Services {
+// Options are what the server is made of: all that New serves, to be changed
+// by tests.
+type Options struct {
+	rest.Options
+
+	Executions  engi.Executions
+	Limits      rest.ExecutionLimits
+	Sandboxes   engi.Sandboxes
+	Lifecycle   engi.Lifecycle
+	Snapshots   engi.Snapshots
+	Volumes     engi.Volumes
+	Secrets     engi.Secrets
+	Templates   engi.Templates
+	Pools       engi.Pools
+	Ports       rest.PortService
+	Networks    engi.NetworkLog
+	Scripts     engi.Scripts
+	Sessions    engi.Sessions
+	Agents      engi.Agents
+	ToolServers engi.ToolServers
+	Spending    engi.Spending
+	Library     engi.Library
+	Events      engi.Events
+	Quota       func(engi.Owner) engi.Quota
+	Metrics     prometheus.Gatherer
+}
+
+// Serve returns the API of o.
+func (o *Options) Serve() *rest.Server {
+	return rest.New(o.Options,
+		rest.Executions(o.Executions, o.Limits),
+		rest.Sandboxes(o.Sandboxes, o.Lifecycle, o.Snapshots),
+		rest.Processes(o.Sandboxes),
+		rest.Files(o.Sandboxes),
+		rest.Ports(o.Ports, o.Sandboxes),
+		rest.Networks(o.Sandboxes, o.Networks),
+		rest.Snapshots(o.Snapshots, o.Lifecycle),
+		rest.Volumes(o.Volumes),
+		rest.Secrets(o.Secrets),
+		rest.Scripts(o.Scripts),
+		rest.Sessions(o.Sessions),
+		rest.Agents(o.Agents),
+		rest.ToolServers(o.ToolServers),
+		rest.Library(o.Library),
+		rest.Events(o.Events),
+		rest.Templates(o.Templates),
+		rest.Node(rest.NodeInfo{Pools: o.Pools, Sessions: o.Sessions, Metrics: o.Metrics, Tier: engi.TierMemory, NotEnforced: []string{"memory"}}),
+		rest.Pools(o.Pools),
+		rest.Usage(rest.Counted{Sandboxes: o.Sandboxes, Snapshots: o.Snapshots, Volumes: o.Volumes, Spending: o.Spending, Quota: o.Quota}),
+		rest.Keys(o.Keys),
+	)
+}
+
+// New returns a server; change says how it differs from the usual one, and may
+// be nil. Close ends it.
+func New(change func(*Options)) *Services {
 	w := &Services{
 		Executions: NewExecutions(),
 		Templates:  NewTemplates(),
@@ -50,12 +102,12 @@ func New(change func(*rest.Options)) *Services {
 	w.Sandboxes = NewSandboxes(w.Executions)
 	w.Volumes, w.Networks = &Volumes{}, NewNetworks(w.Sandboxes)
 	reg := prometheus.NewRegistry()
-	o := rest.Options{
-		Executions: w.Executions, Sandboxes: w.Sandboxes, Templates: w.Templates, Pools: w.Pools, Keys: w.Keys,
-		Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes, Secrets: &Secrets{}, Ports: ports{w.Sandboxes}, Scripts: scripts{}, Sessions: &Sessions{}, Agents: &Agents{}, ToolServers: &Agents{}, Library: &Library{}, Events: &Events{}, Networks: w.Networks,
-		Quota:   func(engi.Owner) engi.Quota { return engi.Quota{Sandboxes: 100, Volumes: 10} },
-		Node:    rest.Node{Version: "0.0.0-test", Tier: engi.TierMemory, NotEnforced: []string{"memory"}, Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
-		Metrics: reg, Register: reg,
+	o := Options{
+		Options:    rest.Options{Keys: w.Keys, Register: reg, Version: "0.0.0-test", Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
+		Executions: w.Executions, Sandboxes: w.Sandboxes, Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes,
+		Secrets: &Secrets{}, Templates: w.Templates, Pools: w.Pools, Ports: ports{w.Sandboxes}, Networks: w.Networks, Scripts: scripts{}, Sessions: &Sessions{},
+		Agents: &Agents{}, ToolServers: &Agents{}, Library: &Library{}, Events: &Events{}, Metrics: reg,
+		Quota: func(engi.Owner) engi.Quota { return engi.Quota{Sandboxes: 100, Volumes: 10} },
 	}
 	if change != nil {
 		change(&o)
@@ -63,7 +115,7 @@ func New(change func(*rest.Options)) *Services {
 	if l, ok := o.Library.(*Library); ok && l.Sessions == nil {
 		l.Sessions = o.Sessions
 	}
-	w.Handler = rest.New(o)
+	w.Handler = o.Serve()
 	w.Admin = w.key(engi.Key{Admin: true, Name: "root"})
 	w.User = w.key(engi.Key{Owner: "ann"})
 	w.Other = w.key(engi.Key{Owner: "bob"})
@@ -86,7 +138,7 @@ func (w *Services) Close() {
 }
 
 // Serve returns a world that listens, until the end of t, and its address.
-func Serve(t testing.TB, change func(*rest.Options)) (*Services, *httptest.Server) {
+func Serve(t testing.TB, change func(*Options)) (*Services, *httptest.Server) {
 	w := New(change)
 	srv := httptest.NewUnstartedServer(w.Handler)
 	srv.Config = rest.NewServer(w.Handler, nil)

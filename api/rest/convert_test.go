@@ -64,7 +64,7 @@ func full() map[string]any {
 		"volume": volumeOf(engi.Volume{
 			ID: "vol_1", Owner: "ann", Name: "n", Capacity: 2, Used: 1, Holder: "sbx_1", Created: at(0), Accessed: at(1), Expires: at(2),
 		}),
-		"secret": secretOfRecord(engi.Secret{
+		"secret": secretOn(engi.Secret{
 			ID: "sec_1", Owner: "ann", Name: "n", Version: 2, Metadata: map[string]string{"a": "b"}, Created: at(0), Updated: at(1),
 		}),
 		"network event": networkEventOf(engi.NetworkEvent{

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/rest"
+	"github.com/engi-dev/engi/api/apitest"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -91,7 +91,7 @@ func TestWaitingForAFunction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		leaving, leave := context.WithCancel(t.Context())
 		defer leave()
-		w := world(t, func(o *rest.Options) { o.Leave = leaving })
+		w := world(t, func(o *apitest.Options) { o.Leave = leaving })
 		id := read[v1.SentEvent](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/wait"}`), 202).RunIDs[0]
 		wait := func(d string) (*httptest.ResponseRecorder, time.Duration) {
 			began := time.Now()
@@ -121,7 +121,7 @@ func TestWaitingForAFunction(t *testing.T) {
 }
 
 func TestNodeWithoutEvents(t *testing.T) {
-	w := world(t, func(o *rest.Options) { o.Events = nil })
+	w := world(t, func(o *apitest.Options) { o.Events = nil })
 	for _, route := range []string{
 		"POST /v1/events", "GET /v1/events", "GET /v1/events/x", "POST /v1/events/x/replay",
 		"GET /v1/functions", "GET /v1/functions/runs", "GET /v1/functions/runs/x", "DELETE /v1/functions/runs/x",

@@ -23,7 +23,6 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/apitest"
-	"github.com/engi-dev/engi/api/rest"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -94,7 +93,7 @@ func TestHostilePaths(t *testing.T) {
 }
 
 func TestDiskFull(t *testing.T) {
-	w, srv := apitest.Serve(t, func(o *rest.Options) { o.Sandboxes = full{o.Sandboxes, 1 << 20} })
+	w, srv := apitest.Serve(t, func(o *apitest.Options) { o.Sandboxes = full{o.Sandboxes, 1 << 20} })
 	b := aSandbox(t, w)
 	var zipped bytes.Buffer // 64 MiB of zeros in 64 KiB
 	z := gzip.NewWriter(&zipped)

@@ -3,7 +3,6 @@ package rest_test
 import (
 	"context"
 	"encoding/json"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -94,9 +93,10 @@ func TestEveryRouteKeepsOwnersApart(t *testing.T) {
 	mine := hold(t, w)
 	named := regexp.MustCompile(`\{(id|name)\}`)
 	tried := 0
-	for _, pattern := range slices.Sorted(maps.Keys(rest.Routes())) {
-		if !named.MatchString(pattern) || strings.Contains(pattern, "/v1/templates") || strings.Contains(pattern, "/v1/agents") {
-			continue // templates and agents are everybody's
+	for _, route := range w.Handler.Routes() {
+		pattern := route.Pattern
+		if !named.MatchString(pattern) || route.Objects == rest.Shared || strings.Contains(pattern, "/v1/agents") {
+			continue // agents are everybody's, but their runs are not
 		}
 		tried++
 		method, path, body := mine.requestFor(pattern)
@@ -148,13 +148,14 @@ func TestEveryRouteAsksForItsScope(t *testing.T) {
 			t.Fatal(err)
 		}
 		allowed := 0
-		for _, pattern := range slices.Sorted(maps.Keys(rest.Routes())) {
-			if strings.HasPrefix(pattern, "DELETE /v1/sandboxes/{id}") || pattern == "GET /metrics" {
+		for _, route := range w.Handler.Routes() {
+			pattern := route.Pattern
+			if route.Access.Open || strings.HasPrefix(pattern, "DELETE /v1/sandboxes/{id}") || pattern == "GET /metrics" {
 				continue // what follows needs them
 			}
 			method, path, body := mine.requestFor(pattern)
 			rec := askSoon(t, w, secret, method, path, body)
-			want := rest.Routes()[pattern](key)
+			want := route.Allows(key)
 			switch {
 			case want != nil && rec.Code != 403:
 				t.Errorf("scope %s: %s: status %d, want 403: %s", scope, pattern, rec.Code, rec.Body)
@@ -173,6 +174,15 @@ func TestEveryRouteAsksForItsScope(t *testing.T) {
 		}
 		if allowed < 4 {
 			t.Errorf("scope %s allows %d routes only", scope, allowed)
+		}
+	}
+}
+
+// TestOpenRoutes holds that strangers get to pages and probes only.
+func TestOpenRoutes(t *testing.T) {
+	for _, route := range world(t, nil).Handler.Routes() {
+		if route.Access.Open && (!strings.HasPrefix(route.Pattern, "GET /") || strings.Contains(route.Pattern, "/v1/")) {
+			t.Errorf("%s is open to everybody", route.Pattern)
 		}
 	}
 }
