@@ -37,6 +37,7 @@ type TerminalSize struct{ Cols, Rows uint16 }
 
 // A Command is a program to start in a guest.
 type Command struct {
+	ID       string            // of the process; empty means that the guest chooses; one that is there already is attached to instead
 	Args     []string          // program and arguments; the program is looked up in PATH
 	Env      map[string]string // added to the sandbox's environment
 	Dir      string            // absolute; empty means the user's home

@@ -123,9 +123,16 @@ type Lifecycle interface {
 	// Snapshot keeps a copy of a running, frozen or hibernated sandbox, which
 	// goes on.
 	Snapshot(ctx context.Context, owner Owner, id SandboxID, s SnapshotSpec) (Snapshot, error)
-	// Fork starts n copies of a sandbox, which goes on. Each copy has its own
+	// Fork starts copies of a sandbox, which goes on. Each copy has its own
 	// outcome; the error is for what concerns all.
-	Fork(ctx context.Context, owner Owner, id SandboxID, n int, timeout time.Duration) ([]Forked, error)
+	Fork(ctx context.Context, owner Owner, id SandboxID, spec ForkSpec) ([]Forked, error)
+}
+
+// A ForkSpec says how many copies to start.
+type ForkSpec struct {
+	Count   int
+	IDs     []SandboxID   // of the copies; nil means fresh ones, else there are Count
+	Timeout time.Duration // to the deadline of each; 0 means that of the sandbox's Lifetime
 }
 
 // A Forked is one copy, or why there is none.
@@ -147,6 +154,7 @@ type Sample struct {
 
 // A SnapshotSpec says what to keep.
 type SnapshotSpec struct {
+	ID       SnapshotID    // empty means a fresh one
 	Name     string        // unique per owner; empty means none; an older one of the name loses it
 	DiskOnly bool          // leave the memory out
 	TTL      time.Duration // 0 means for ever

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -45,7 +46,7 @@ func (l lifecycle) Snapshot(ctx context.Context, owner engi.Owner, id engi.Sandb
 		}
 		diskOnly := s.DiskOnly || rec.State == engi.Hibernated && rec.Disk
 		want := engi.Snapshot{
-			ID: engi.NewSnapshotID(), Owner: x.owner, Name: s.Name, Sandbox: x.id, Template: rec.Template, Digest: rec.Digest,
+			ID: cmp.Or(s.ID, engi.NewSnapshotID()), Owner: x.owner, Name: s.Name, Sandbox: x.id, Template: rec.Template, Digest: rec.Digest,
 			Tier: rec.Tier, Size: rec.Size, Env: rec.Env, Disk: diskOnly, Created: time.Now().UTC(),
 		}
 		if s.TTL > 0 {
@@ -131,14 +132,16 @@ func (m *Manager) dropFork(dir string) {
 	}
 }
 
-func (l lifecycle) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxID, n int, timeout time.Duration) (_ []engi.Forked, err error) {
+func (l lifecycle) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxID, spec engi.ForkSpec) (_ []engi.Forked, err error) {
 	defer engi.Annotate(&err, "fork sandbox %s", id)
 	m := l.m
 	switch {
-	case n < 1 || n > maxForks:
-		return nil, engi.Errorf(engi.Invalid, "%d copies: there may be 1 to %d", n, maxForks)
-	case timeout < 0 || timeout > m.opt.Lifetime.Max:
-		return nil, engi.Errorf(engi.Invalid, "a timeout of %v is not between 0 and %v", timeout, m.opt.Lifetime.Max)
+	case spec.Count < 1 || spec.Count > maxForks:
+		return nil, engi.Errorf(engi.Invalid, "%d copies: there may be 1 to %d", spec.Count, maxForks)
+	case spec.IDs != nil && len(spec.IDs) != spec.Count:
+		return nil, engi.Errorf(engi.Invalid, "%d IDs for %d copies", len(spec.IDs), spec.Count)
+	case spec.Timeout < 0 || spec.Timeout > m.opt.Lifetime.Max:
+		return nil, engi.Errorf(engi.Invalid, "a timeout of %v is not between 0 and %v", spec.Timeout, m.opt.Lifetime.Max)
 	}
 	x, err := l.find(ctx, owner, id)
 	if err != nil {
@@ -165,14 +168,18 @@ func (l lifecycle) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxID
 		return nil, err
 	}
 	defer release()
-	all := make([]engi.Forked, n)
+	all := make([]engi.Forked, spec.Count)
 	var copies sync.WaitGroup
 	gate := make(chan struct{}, forkBoots)
 	for i := range all {
 		gate <- struct{}{}
+		id := engi.NewSandboxID()
+		if spec.IDs != nil {
+			id = spec.IDs[i]
+		}
 		copies.Go(func() {
 			defer func() { <-gate }()
-			all[i].Sandbox, all[i].Err = m.forkOne(ctx, rec, t, dir, timeout)
+			all[i].Sandbox, all[i].Err = m.forkOne(ctx, id, rec, t, dir, spec.Timeout)
 		})
 	}
 	copies.Wait()
@@ -181,7 +188,7 @@ func (l lifecycle) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxID
 }
 
 // forkOne starts one copy of the sandbox with the given record from dir.
-func (m *Manager) forkOne(ctx context.Context, rec SandboxRecord, t engi.Template, dir string, timeout time.Duration) (engi.Sandbox, error) {
+func (m *Manager) forkOne(ctx context.Context, id engi.SandboxID, rec SandboxRecord, t engi.Template, dir string, timeout time.Duration) (engi.Sandbox, error) {
 	began := time.Now()
 	d := &design{rec: rec, was: rec.Size, template: t, key: pool.Key{Tier: rec.Tier, Template: rec.Template, Size: rec.Fixed}}
 	if d.image = dir; rec.State == engi.Hibernated && rec.Disk {
@@ -196,7 +203,7 @@ func (m *Manager) forkOne(ctx context.Context, rec SandboxRecord, t engi.Templat
 	defer m.unbook(d.booking)
 	ctx, cancel := context.WithTimeout(ctx, createTime)
 	defer cancel()
-	x, err := m.createCold(ctx, d, engi.NewSandboxID())
+	x, err := m.createCold(ctx, d, id)
 	return m.created(x, "fork", began, err)
 }
 

@@ -83,7 +83,7 @@ func unExpire(ctx context.Context, path string, err error) error {
 
 // Start runs a command; it goes on after ctx ends.
 func (c *Client) Start(ctx context.Context, cmd engi.Command) (engi.Process, error) {
-	in := wire.Command{Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, User: cmd.User, Tag: cmd.Tag,
+	in := wire.Command{ID: cmd.ID, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, User: cmd.User, Tag: cmd.Tag,
 		Input: cmd.Stdin == engi.StdinPipe, Timeout: cmd.Timeout, Output: cmd.Output}
 	if t := cmd.Terminal; t != nil {
 		in.Cols, in.Rows = max(1, t.Cols), max(1, t.Rows)

@@ -204,7 +204,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.handler = n.dispatch(leave, n.api(rest.Options{
-		Keys: keys, Version: o.Version, Started: n.started, Register: metrics, Log: n.log.With("room", "api"), Leave: leave, Hosts: n.hosts(),
+		Keys: keys, Idempotency: store.Idempotency(n.db), Secret: n.secrets.Derive("fingerprints of requests"), Version: o.Version, Started: n.started, Register: metrics, Log: n.log.With("room", "api"), Leave: leave, Hosts: n.hosts(),
 		// Base64 and JSON make a third more of the input.
 		MaxBody: int64(c.Admission.MaxInput)*3/2 + 1<<20,
 	}, rest.NodeInfo{

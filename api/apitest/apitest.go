@@ -9,6 +9,7 @@ package apitest
 import (
 	"context"
 	"net/http/httptest"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +20,8 @@ import (
 	"github.com/engi-dev/engi/api/rest"
 	"github.com/engi-dev/engi/gate/key"
 	"github.com/engi-dev/engi/gate/key/keytest"
+	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/store/storetest"
 )
 
 // Services is a server with everything behind it.
@@ -35,6 +38,9 @@ type Services struct {
 	Admin   string // secret of an admin key
 	User    string // secret of a key of owner "ann"
 	Other   string // secret of a key of owner "bob"
+
+	db  *store.DB
+	dir string // of db
 }
 
 // Options are what the server is made of: all that New serves, to be changed
@@ -99,11 +105,18 @@ func New(change func(*Options)) *Services {
 		Pools:      &Pools{},
 		Keys:       key.New(new(keytest.Memory)),
 	}
+	var err error
+	if w.dir, err = os.MkdirTemp("", "engi-apitest-*"); err != nil {
+		panic(err)
+	}
+	if w.db, err = storetest.Create(w.dir); err != nil {
+		panic(err)
+	}
 	w.Sandboxes = NewSandboxes(w.Executions)
 	w.Volumes, w.Networks = &Volumes{}, NewNetworks(w.Sandboxes)
 	reg := prometheus.NewRegistry()
 	o := Options{
-		Options:    rest.Options{Keys: w.Keys, Register: reg, Version: "0.0.0-test", Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
+		Options:    rest.Options{Keys: w.Keys, Idempotency: store.Idempotency(w.db), Secret: []byte("of fingerprints"), Register: reg, Version: "0.0.0-test", Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
 		Executions: w.Executions, Sandboxes: w.Sandboxes, Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes,
 		Secrets: &Secrets{}, Templates: w.Templates, Pools: w.Pools, Ports: ports{w.Sandboxes}, Networks: w.Networks, Scripts: scripts{}, Sessions: &Sessions{},
 		Agents: &Agents{}, ToolServers: &Agents{}, Library: &Library{}, Events: &Events{}, Metrics: reg,
@@ -135,6 +148,8 @@ func (w *Services) Close() {
 	w.Executions.Close()
 	w.Sandboxes.Close()
 	w.Volumes.close()
+	w.db.Close()
+	os.RemoveAll(w.dir)
 }
 
 // Serve returns a world that listens, until the end of t, and its address.

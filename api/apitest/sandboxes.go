@@ -1,10 +1,12 @@
 package apitest
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -21,6 +23,8 @@ import (
 // concurrent use.
 type Sandboxes struct {
 	x *Executions
+
+	creating sync.Mutex // held by Create
 
 	mu    sync.Mutex
 	all   []*room // oldest first
@@ -52,8 +56,8 @@ func (s *Sandboxes) Close() {
 
 // A room is a sandbox with a guest.
 type room struct {
-	rec    engi.Sandbox // guarded by Sandboxes.mu
-	key    string       // idempotency; immutable
+	rec    engi.Sandbox     // guarded by Sandboxes.mu
+	spec   engi.SandboxSpec // as asked for; immutable
 	dir    string
 	server *guestd.Server
 	guest  *guest.Client
@@ -108,13 +112,35 @@ func (s *Sandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (engi.San
 	if err := checkNetwork(spec.Network); err != nil {
 		return engi.Sandbox{}, err
 	}
-	s.mu.Lock()
-	for _, r := range s.all {
-		if spec.Idempotency != "" && r.key == spec.Idempotency && r.rec.Owner == spec.Owner {
-			defer s.mu.Unlock()
-			return r.rec, nil
-		}
+	s.creating.Lock()
+	defer s.creating.Unlock()
+	if first, err := s.repeated(spec); err != nil || first.ID != "" {
+		return first, err
 	}
+	return s.create(ctx, engi.NewSandboxID(), spec)
+}
+
+// repeated returns what the same request made before.
+func (s *Sandboxes) repeated(spec engi.SandboxSpec) (first engi.Sandbox, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.all {
+		if spec.Idempotency == "" || r.spec.Idempotency != spec.Idempotency || r.rec.Owner != spec.Owner {
+			continue
+		}
+		if !reflect.DeepEqual(r.spec, spec) {
+			return first, errRepeated
+		}
+		return r.rec, nil
+	}
+	return first, nil
+}
+
+var errRepeated = engi.Errorf(engi.Conflict, "this Idempotency-Key was used for another request")
+
+func (s *Sandboxes) create(ctx context.Context, id engi.SandboxID, spec engi.SandboxSpec) (engi.Sandbox, error) {
+	asked := spec
+	s.mu.Lock()
 	full := s.limit > 0 && len(s.all) >= s.limit
 	s.mu.Unlock()
 	if full {
@@ -135,9 +161,9 @@ func (s *Sandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (engi.San
 		spec.Template = "base"
 	}
 	now := time.Now().UTC()
-	r.key = spec.Idempotency
+	r.spec = asked
 	r.rec = engi.Sandbox{
-		ID: engi.NewSandboxID(), Owner: spec.Owner, Template: spec.Template, Digest: "sha256:ba5e", Tier: engi.TierMemory,
+		ID: id, Owner: spec.Owner, Template: spec.Template, Digest: "sha256:ba5e", Tier: engi.TierMemory,
 		Size: spec.Size.Or(engi.Size{VCPUs: 1, Memory: 512 << 20, Disk: 512 << 20}), State: engi.Running, Created: now,
 		Lifetime: l, Deadline: now.Add(l.Timeout), Started: now, Active: now, Snapshot: spec.Snapshot, Metadata: spec.Metadata, Env: spec.Env,
 		Volumes: spec.Volumes, Network: spec.Network, Ports: spec.Ports,
@@ -379,7 +405,7 @@ func (l lifecycle) Snapshot(ctx context.Context, owner engi.Owner, id engi.Sandb
 		return engi.Snapshot{}, err
 	}
 	x := engi.Snapshot{
-		ID: engi.NewSnapshotID(), Owner: r.rec.Owner, Name: spec.Name, Sandbox: id, Template: r.rec.Template, Digest: r.rec.Digest, Tier: r.rec.Tier,
+		ID: cmp.Or(spec.ID, engi.NewSnapshotID()), Owner: r.rec.Owner, Name: spec.Name, Sandbox: id, Template: r.rec.Template, Digest: r.rec.Digest, Tier: r.rec.Tier,
 		Size: r.rec.Size, Disk: spec.DiskOnly, Bytes: 1 << 20, Created: time.Now().UTC(),
 	}
 	if spec.TTL > 0 {
@@ -390,18 +416,22 @@ func (l lifecycle) Snapshot(ctx context.Context, owner engi.Owner, id engi.Sandb
 }
 
 // Fork copies nothing; the third copy fails.
-func (l lifecycle) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxID, n int, timeout time.Duration) ([]engi.Forked, error) {
+func (l lifecycle) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxID, spec engi.ForkSpec) ([]engi.Forked, error) {
 	b, err := l.s.Get(ctx, owner, id)
 	if err != nil {
 		return nil, err
 	}
 	var forks []engi.Forked
-	for i := range n {
+	for i := range spec.Count {
 		if i == 2 {
 			forks = append(forks, engi.Forked{Err: engi.Errorf(engi.Exhausted, "there is room for two copies")})
 			continue
 		}
-		c, err := l.s.Create(ctx, engi.SandboxSpec{Owner: b.Owner, Template: b.Template, Lifetime: b.Lifetime})
+		id := engi.NewSandboxID()
+		if spec.IDs != nil {
+			id = spec.IDs[i]
+		}
+		c, err := l.s.create(ctx, id, engi.SandboxSpec{Owner: b.Owner, Template: b.Template, Lifetime: b.Lifetime})
 		forks = append(forks, engi.Forked{Sandbox: c, Err: err})
 	}
 	return forks, nil

@@ -3,6 +3,7 @@ package apitest
 import (
 	"context"
 	"encoding/json"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
@@ -14,9 +15,16 @@ import (
 // which fails, "lost", which the node cannot answer, and "wait", which lasts
 // until it is cancelled. It is safe for concurrent use.
 type Sessions struct {
-	mu   sync.Mutex
-	all  []engi.Session
-	Last engi.CodeSpec // that was run
+	mu    sync.Mutex
+	all   []engi.Session
+	specs map[string]repeated // by owner and Idempotency-Key
+	Last  engi.CodeSpec       // that was run
+}
+
+// repeated is what a request with an Idempotency-Key asked for and got.
+type repeated struct {
+	spec    engi.SessionSpec
+	session engi.Session
 }
 
 var _ engi.Sessions = (*Sessions)(nil)
@@ -25,6 +33,13 @@ var _ engi.Sessions = (*Sessions)(nil)
 func (s *Sessions) Create(_ context.Context, spec engi.SessionSpec) (engi.Session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	key := string(spec.Owner) + "\x00" + spec.Idempotency
+	if first, ok := s.specs[key]; ok && spec.Idempotency != "" {
+		if !reflect.DeepEqual(first.spec, spec) {
+			return engi.Session{}, errRepeated
+		}
+		return first.session, nil
+	}
 	for _, x := range s.all {
 		if spec.Name != "" && x.Name == spec.Name && x.Owner == spec.Owner {
 			return engi.Session{}, engi.Errorf(engi.Conflict, "there is one of that name")
@@ -37,6 +52,10 @@ func (s *Sessions) Create(_ context.Context, spec engi.SessionSpec) (engi.Sessio
 		Metadata: spec.Metadata, Env: spec.Env, Created: now, Used: now, Expires: now.Add(30 * time.Minute),
 	}
 	s.all = append(s.all, x)
+	if s.specs == nil {
+		s.specs = map[string]repeated{}
+	}
+	s.specs[key] = repeated{spec, x}
 	return x, nil
 }
 

@@ -1,6 +1,7 @@
 package apitest
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"io/fs"
@@ -61,7 +62,7 @@ func (v *Volumes) Create(ctx context.Context, spec engi.VolumeSpec) (engi.Volume
 	if spec.Capacity == 0 {
 		spec.Capacity = 1 << 30
 	}
-	x := engi.Volume{ID: engi.NewVolumeID(), Owner: spec.Owner, Name: spec.Name, Capacity: spec.Capacity, Created: time.Now().UTC()}
+	x := engi.Volume{ID: cmp.Or(spec.ID, engi.NewVolumeID()), Owner: spec.Owner, Name: spec.Name, Capacity: spec.Capacity, Created: time.Now().UTC()}
 	v.all = append(v.all, volume{x, dir})
 	return x, nil
 }
@@ -235,7 +236,7 @@ func (s *Secrets) Create(ctx context.Context, x engi.Secret, value string) (engi
 			return x, engi.Errorf(engi.Conflict, "there is a secret %q already", x.Name)
 		}
 	}
-	x.ID, x.Version, x.Created = engi.NewSecretID(), 1, time.Now().UTC()
+	x.ID, x.Version, x.Created = cmp.Or(x.ID, engi.NewSecretID()), 1, time.Now().UTC()
 	x.Updated = x.Created
 	s.all = append(s.all, x)
 	return x, nil

@@ -64,7 +64,10 @@ func Events(service engi.Events) Resource {
 			if q.Name == "" {
 				return v1.SentEvent{}, invalid("name", "it is missing")
 			}
-			return taken(c)(e.Send(c, engi.EventSpec{Owner: c.owner(), Name: q.Name, Data: q.Data, Idempotency: c.key}))
+			// The service remembers the key, but not what came with it.
+			return taken(c)(once(c, q, creation[engi.Event]{work: func([]string) (engi.Event, error) {
+				return e.Send(c, engi.EventSpec{Owner: c.owner(), Name: q.Name, Data: q.Data, Idempotency: c.key})
+			}}))
 		}),
 		list(Route{Pattern: "GET " + eventPath, ID: "list-events", Summary: "List events", Text: "The newest come first.", Access: look},
 			func(c *call, in *listEvents) ([]engi.Event, error) {
@@ -74,10 +77,15 @@ func Events(service engi.Events) Resource {
 			func(c *call, in *anEvent) (v1.SentEvent, error) { return to(sentEventOf)(e.Event(c, c.owner(), in.ID)) }),
 		send(Route{
 			Pattern: "POST " + eventPath + "/{id}/replay", ID: "replay-event", Summary: "Send an event again", Access: change,
-			Text:   "Makes a new event with the same name and data, for all functions that are bound to it now, or for one.",
-			Status: http.StatusAccepted, Location: "address of the new event", Optional: true,
+			Text:    "Makes a new event with the same name and data, for all functions that are bound to it now, or for one.",
+			Creates: "a repeated key returns the first new event and starts nothing",
+			Status:  http.StatusAccepted, Location: "address of the new event", Optional: true,
 		}, func(c *call, in *anEvent, q v1.ReplayRequest) (v1.SentEvent, error) {
-			return taken(c)(e.Replay(c, c.owner(), in.ID, q.Function))
+			return taken(c)(once(c, q, creation[engi.Event]{
+				work: func([]string) (engi.Event, error) { return e.Replay(c, c.owner(), in.ID, q.Function) },
+				made: func(x engi.Event) []string { return []string{string(x.ID)} },
+				find: func(ids []string, _ bool) (engi.Event, error) { return e.Event(c, c.owner(), engi.EventID(ids[0])) },
+			}))
 		}),
 		list(Route{Pattern: "GET " + functionPath, ID: "list-functions", Summary: "List functions", Text: "What can be started by events, or starts by the clock.", Access: look, Objects: Shared},
 			func(*call, *none) ([]engi.Function, error) { return e.Functions(), nil }, functionOf),

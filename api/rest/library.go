@@ -39,7 +39,8 @@ func Library(service engi.Library) Resource {
 			Pattern: "POST " + documentPath, ID: "add-document", Summary: "Add a document", Access: change, Objects: Owned,
 			Text: "Answers once it can be found. One of the same package and url (or title, without url) is replaced. What an admin without an owner adds is the node's, and everybody finds it. " +
 				"Addresses are fetched where the node's operator allows it; text can always be sent.",
-			Status: http.StatusCreated, Location: "address of the document",
+			Creates: "a repeated key returns the first document without reading it again",
+			Status:  http.StatusCreated, Location: "address of the document",
 		}, l.add),
 		list(Route{Pattern: "GET " + documentPath, ID: "list-documents", Summary: "List documents", Text: "By package and title: the caller's and the node's.", Access: look},
 			func(c *call, _ *none) ([]engi.Document, error) { return l.Documents(c, c.owner()) }, documentOf),
@@ -76,15 +77,7 @@ func Library(service engi.Library) Resource {
 			Pattern: "GET " + documentPath + "/{id}", ID: "get-document", Summary: "Get a document", Access: look,
 			Text: "What is known of it; its text is found by searching.",
 		}, func(c *call, in *aDocument) (v1.Document, error) {
-			xs, err := l.Documents(c, c.owner())
-			i := slices.IndexFunc(xs, func(x engi.Document) bool { return x.ID == in.ID })
-			if err == nil && i < 0 {
-				err = engi.Errorf(engi.NotFound, "there is no document %s", in.ID)
-			}
-			if err != nil {
-				return v1.Document{}, err
-			}
-			return documentOf(xs[i]), nil
+			return to(documentOf)(l.find(c, in.ID))
 		}),
 		act(Route{
 			Pattern: "DELETE " + documentPath + "/{id}", ID: "remove-document", Summary: "Remove a document", Access: change,
@@ -102,6 +95,17 @@ func Library(service engi.Library) Resource {
 	}}
 }
 
+func (l *library) find(c *call, id engi.DocumentID) (engi.Document, error) {
+	xs, err := l.Documents(c, c.viewer())
+	if err != nil {
+		return engi.Document{}, err
+	}
+	if i := slices.IndexFunc(xs, func(x engi.Document) bool { return x.ID == id }); i >= 0 {
+		return xs[i], nil
+	}
+	return engi.Document{}, engi.Errorf(engi.NotFound, "there is no document %s", id)
+}
+
 func (l *library) add(c *call, _ *none, q v1.DocumentRequest) (v1.Document, error) {
 	var check checker
 	if q.URL == "" && q.Text == "" {
@@ -114,7 +118,13 @@ func (l *library) add(c *call, _ *none, q v1.DocumentRequest) (v1.Document, erro
 		return v1.Document{}, err
 	}
 	// An admin without an owner adds what everybody finds.
-	x, err := l.Add(c, engi.DocumentSpec{Owner: c.owner(), Package: q.Package, Title: q.Title, URL: q.URL, Text: q.Text})
+	x, err := once(c, q, creation[engi.Document]{
+		work: func([]string) (engi.Document, error) {
+			return l.Add(c, engi.DocumentSpec{Owner: c.owner(), Package: q.Package, Title: q.Title, URL: q.URL, Text: q.Text})
+		},
+		made: func(x engi.Document) []string { return []string{string(x.ID)} },
+		find: func(ids []string, _ bool) (engi.Document, error) { return l.find(c, engi.DocumentID(ids[0])) },
+	})
 	if err == nil {
 		c.location(documentPath, string(x.ID))
 	}

@@ -2,6 +2,7 @@ package rest
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -47,6 +48,7 @@ func Processes(sandboxes engi.Sandboxes) Resource {
 			Pattern: "POST " + path, ID: "start-process", Summary: "Start a program in a sandbox", Access: change,
 			Text: "Answers with a stream of events: started, output as it comes, and exit, which is the last. Who wants one JSON document when the program has ended accepts application/json. " +
 				"With detach the answer is 201 at once. A caller that waits for JSON and leaves kills the program; leaving a stream changes nothing.",
+			Creates: "a repeated key returns the first process, with its output from the beginning, instead of starting another; a process with a key goes on when its caller leaves",
 			Bodies: []example{
 				{"a line", "a line for a shell", `{"command": "echo $((6*7))"}`},
 				{"program", "a program with a time limit", `{"args": ["/bin/sh", "-c", "echo hello"], "timeout": "30s", "env": {"A": "b"}}`},
@@ -167,7 +169,16 @@ func (p *processes) start(c *call, in *aSandbox, q v1.ProcessRequest) error {
 	}
 	defer leave()
 	began := time.Now().UTC()
-	started, err := g.Start(c, cmd)
+	// The guest remembers the ID, and attaches to the process if it has one
+	// already.
+	started, err := once(c, q, creation[engi.Process]{
+		ids: []string{"prc_" + strings.ToLower(rand.Text())},
+		work: func(ids []string) (engi.Process, error) {
+			cmd.ID = firstID[string](ids)
+			return g.Start(c, cmd)
+		},
+		find: func(ids []string, _ bool) (engi.Process, error) { return g.Attach(c, ids[0]) },
+	})
 	if err != nil {
 		return err
 	}
@@ -184,7 +195,7 @@ func (p *processes) start(c *call, in *aSandbox, q v1.ProcessRequest) error {
 	}
 	res, err := guesthttp.Collect(d.Ctx, started, about)
 	if err != nil {
-		if c.gone() { // nobody else will ask for the answer
+		if c.gone() && c.key == "" { // nobody else will ask for the answer
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(c), cancelTime)
 			defer cancel()
 			if err := started.Signal(ctx, "KILL"); err != nil && engi.KindOf(err) != engi.NotFound {

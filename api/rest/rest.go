@@ -27,6 +27,9 @@ import (
 type Options struct {
 	Keys engi.Keys // recognizes callers
 
+	Idempotency engi.Idempotency // remembers Idempotency-Keys; nil refuses those that services do not remember themselves
+	Secret      []byte           // keys fingerprints of requests, which may have secrets in them
+
 	Version  string                // of the build
 	Started  time.Time             // zero means now
 	Register prometheus.Registerer // takes this package's own metrics; nil means none
@@ -47,6 +50,11 @@ type Options struct {
 type Server struct {
 	keys    engi.Keys
 	version string
+
+	idempotency engi.Idempotency
+	secret      []byte
+	keyLocks    locks // by owner and Idempotency-Key
+
 	started time.Time
 	log     *slog.Logger
 	meter   *meter
@@ -70,7 +78,7 @@ func New(o Options, resources ...Resource) *Server {
 		panic("rest: Keys is missing in Options")
 	}
 	s := &Server{
-		keys: o.Keys, version: o.Version, started: o.Started, log: o.Log, meter: newMeter(o.Register), beat: o.Beat, leave: o.Leave,
+		keys: o.Keys, idempotency: o.Idempotency, secret: o.Secret, version: o.Version, started: o.Started, log: o.Log, meter: newMeter(o.Register), beat: o.Beat, leave: o.Leave,
 		maxBody: o.MaxBody, maxHeld: o.MaxHeld, mux: http.NewServeMux(),
 	}
 	for _, h := range o.Hosts {

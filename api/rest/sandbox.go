@@ -1,8 +1,10 @@
 package rest
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -107,8 +109,9 @@ func Sandboxes(service engi.Sandboxes, lifecycle engi.Lifecycle, snapshots engi.
 		}),
 		send(Route{
 			Pattern: "POST " + sandboxPath + "/{id}/fork", ID: "fork-sandbox", Summary: "Start copies of a sandbox", Access: change, missing: sleep,
-			Text:   "The sandbox goes on. Each copy has its own outcome. The body may be left out.",
-			Status: http.StatusCreated, Optional: true,
+			Text:    "The sandbox goes on. Each copy has its own outcome. The body may be left out.",
+			Creates: "a repeated key returns the first copies instead of starting more",
+			Status:  http.StatusCreated, Optional: true,
 		}, s.fork),
 		fetch(Route{
 			Pattern: "GET " + sandboxPath + "/{id}/metrics", ID: "get-sandbox-metrics", Summary: "What a sandbox used", Access: reads(engi.ScopeSandboxes),
@@ -302,7 +305,40 @@ func (s *sandboxes) fork(c *call, in *aSandbox, q v1.ForkRequest) (v1.List[v1.Fo
 	if q.Count < 0 || q.Count > 100 {
 		return v1.List[v1.Fork]{}, invalid("count", "it is not a number from 1 to 100")
 	}
-	forks, err := s.lifecycle.Fork(c, c.owner(), in.ID, max(1, q.Count), q.Timeout.Std())
+	q.Count = max(1, q.Count)
+	ids := make([]string, q.Count)
+	for i := range ids {
+		ids[i] = string(engi.NewSandboxID())
+	}
+	fork := func(ids []string) ([]engi.Forked, error) {
+		spec := engi.ForkSpec{Count: cmp.Or(len(ids), q.Count), Timeout: q.Timeout.Std()}
+		for _, id := range ids {
+			spec.IDs = append(spec.IDs, engi.SandboxID(id))
+		}
+		return s.lifecycle.Fork(c, c.owner(), in.ID, spec)
+	}
+	forks, err := once(c, q, creation[[]engi.Forked]{ids: ids, work: fork, find: func(ids []string, ended bool) ([]engi.Forked, error) {
+		forks := make([]engi.Forked, len(ids))
+		var missing []string
+		for i, id := range ids {
+			if forks[i].Sandbox, forks[i].Err = s.Get(c, c.owner(), engi.SandboxID(id)); engi.KindOf(forks[i].Err) == engi.NotFound && forks[i].Err != nil {
+				missing = append(missing, id)
+			}
+		}
+		if len(missing) == len(ids) {
+			return nil, forks[0].Err
+		}
+		if ended || len(missing) == 0 {
+			return forks, nil
+		}
+		more, err := fork(missing)
+		for i := range forks {
+			if n := slices.Index(missing, ids[i]); err == nil && n >= 0 {
+				forks[i] = more[n]
+			}
+		}
+		return forks, err
+	}})
 	return listOf(forks, func(x engi.Forked) v1.Fork {
 		if x.Err != nil {
 			return v1.Fork{Error: new(c.describe(x.Err))}

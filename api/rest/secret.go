@@ -19,14 +19,21 @@ func Secrets(service engi.Secrets) Resource {
 	return Resource{tag: "secrets", about: "values that never enter a sandbox", missing: missing(service != nil, "secrets"), routes: []Route{
 		send(Route{
 			Pattern: "POST " + secretPath, ID: "create-secret", Summary: "Store a secret", Access: change, Objects: Owned,
-			Text:   "Encrypted; its value is never shown again. A name that exists is a conflict.",
-			Status: http.StatusCreated, Location: "path of the secret",
+			Text:    "Encrypted; its value is never shown again. A name that exists is a conflict.",
+			Creates: "a repeated key returns the first secret instead of storing another",
+			Status:  http.StatusCreated, Location: "path of the secret",
 			Bodies: []example{{"a token", "a token", `{"name": "registry", "value": "t0ken", "metadata": {"for": "ci"}}`}},
 		}, func(c *call, _ *none, q v1.SecretRequest) (v1.Secret, error) {
 			if err := checkValue(q.Value); err != nil {
 				return v1.Secret{}, err
 			}
-			x, err := service.Create(c, engi.Secret{Owner: c.owner(), Name: q.Name, Metadata: q.Metadata}, q.Value)
+			x, err := once(c, q, creation[engi.Secret]{
+				ids: []string{string(engi.NewSecretID())},
+				work: func(ids []string) (engi.Secret, error) {
+					return service.Create(c, engi.Secret{ID: firstID[engi.SecretID](ids), Owner: c.owner(), Name: q.Name, Metadata: q.Metadata}, q.Value)
+				},
+				find: func(ids []string, _ bool) (engi.Secret, error) { return service.Get(c, c.owner(), ids[0]) },
+			})
 			if err == nil {
 				c.location(secretPath, string(x.ID))
 			}

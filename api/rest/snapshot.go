@@ -24,10 +24,17 @@ func Snapshots(service engi.Snapshots, lifecycle engi.Lifecycle) Resource {
 		send(Route{
 			Pattern: "POST " + sandboxPath + "/{id}/snapshot", ID: "snapshot-sandbox", Tag: "sandboxes", Summary: "Keep a copy of a sandbox", Access: change,
 			missing: missing(lifecycle != nil, "sandboxes that sleep"),
+			Creates: "a repeated key returns the first snapshot instead of making another",
 			Text:    "The sandbox goes on. Start others with it as the snapshot of POST /v1/sandboxes. The body may be left out.",
 			Status:  http.StatusCreated, Location: "path of the snapshot", Optional: true,
 		}, func(c *call, in *aSandbox, q v1.SnapshotRequest) (v1.Snapshot, error) {
-			x, err := lifecycle.Snapshot(c, c.owner(), in.ID, engi.SnapshotSpec{Name: q.Name, DiskOnly: q.DiskOnly, TTL: q.TTL.Std()})
+			x, err := once(c, q, creation[engi.Snapshot]{
+				ids: []string{string(engi.NewSnapshotID())},
+				work: func(ids []string) (engi.Snapshot, error) {
+					return lifecycle.Snapshot(c, c.owner(), in.ID, engi.SnapshotSpec{ID: firstID[engi.SnapshotID](ids), Name: q.Name, DiskOnly: q.DiskOnly, TTL: q.TTL.Std()})
+				},
+				find: func(ids []string, _ bool) (engi.Snapshot, error) { return service.Get(c, c.owner(), ids[0]) },
+			})
 			if err == nil {
 				c.location(snapshotPath, string(x.ID))
 			}

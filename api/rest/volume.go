@@ -47,8 +47,9 @@ func Volumes(service engi.Volumes) Resource {
 	return Resource{tag: "volumes", about: "directories that outlive sandboxes", missing: missing(service != nil, "volumes"), routes: []Route{
 		send(Route{
 			Pattern: "POST " + volumePath, ID: "create-volume", Summary: "Make a volume", Access: change, Objects: Owned,
-			Text:   "An empty one; a name that exists is a conflict.",
-			Status: http.StatusCreated, Location: "path of the volume",
+			Text:    "An empty one; a name that exists is a conflict.",
+			Creates: "a repeated key returns the first volume instead of making another",
+			Status:  http.StatusCreated, Location: "path of the volume",
 			Bodies: []example{{"a gigabyte", "of a gigabyte", `{"name": "models", "capacity": "1GiB"}`}},
 		}, v.create),
 		list(Route{Pattern: "GET " + volumePath, ID: "list-volumes", Summary: "List volumes", Text: "By name.", Access: look},
@@ -81,7 +82,13 @@ func Volumes(service engi.Volumes) Resource {
 }
 
 func (v *volumes) create(c *call, _ *none, q v1.VolumeRequest) (v1.Volume, error) {
-	x, err := v.Create(c, engi.VolumeSpec{Owner: c.owner(), Name: q.Name, Capacity: int64(q.Capacity), TTL: q.TTL.Std()})
+	x, err := once(c, q, creation[engi.Volume]{
+		ids: []string{string(engi.NewVolumeID())},
+		work: func(ids []string) (engi.Volume, error) {
+			return v.Create(c, engi.VolumeSpec{ID: firstID[engi.VolumeID](ids), Owner: c.owner(), Name: q.Name, Capacity: int64(q.Capacity), TTL: q.TTL.Std()})
+		},
+		find: func(ids []string, _ bool) (engi.Volume, error) { return v.Get(c, c.owner(), ids[0]) },
+	})
 	if err == nil {
 		c.location(volumePath, string(x.ID))
 	}

@@ -60,6 +60,8 @@ type Server struct {
 
 	settingUp sync.Mutex // held over a whole set-up
 
+	chosen sync.Mutex // held while a process starts whose ID the host has chosen
+
 	mu    sync.Mutex
 	setup account
 	procs procs
