@@ -31,6 +31,8 @@ type (
 	EventID string
 	// A FunctionRunID names one run of a durable function for ever.
 	FunctionRunID string
+	// An OperationID names one operation for ever.
+	OperationID string
 	// A RequestID names one request to a surface, for logs and errors.
 	RequestID string
 )
@@ -50,6 +52,7 @@ const (
 	documentPrefix  = "doc_"
 	eventPrefix     = "evt_"
 	functionPrefix  = "fnr_"
+	operationPrefix = "opn_"
 	requestPrefix   = "req_"
 )
 
@@ -185,3 +188,12 @@ func ParseFunctionRunID(s string) (FunctionRunID, error) { return parse[Function
 
 // Check reports Invalid unless the ID is well-formed.
 func (id FunctionRunID) Check() error { return checkID(functionPrefix, "a function run", string(id)) }
+
+// NewOperationID returns a fresh, unguessable ID.
+func NewOperationID() OperationID { return OperationID(newID(operationPrefix)) }
+
+// ParseOperationID is the only way in from outside. It reports Invalid.
+func ParseOperationID(s string) (OperationID, error) { return parse[OperationID](s) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id OperationID) Check() error { return checkID(operationPrefix, "an operation", string(id)) }

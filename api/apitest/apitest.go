@@ -10,6 +10,7 @@ import (
 	"context"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/engi-dev/engi/api/rest"
 	"github.com/engi-dev/engi/gate/key"
 	"github.com/engi-dev/engi/gate/key/keytest"
+	"github.com/engi-dev/engi/operation"
 	"github.com/engi-dev/engi/store"
 	"github.com/engi-dev/engi/store/storetest"
 )
@@ -32,6 +34,7 @@ type Services struct {
 	Pools      *Pools
 	Volumes    *Volumes
 	Networks   *Networks
+	Operations *operation.Manager
 	Keys       *key.Keyring
 
 	Handler *rest.Server
@@ -39,8 +42,9 @@ type Services struct {
 	User    string // secret of a key of owner "ann"
 	Other   string // secret of a key of owner "bob"
 
-	db  *store.DB
-	dir string // of db
+	db   *store.DB
+	dir  string // of db and Operations
+	stop func() // ends Operations
 }
 
 // Options are what the server is made of: all that New serves, to be changed
@@ -56,6 +60,7 @@ type Options struct {
 	Volumes     engi.Volumes
 	Secrets     engi.Secrets
 	Templates   engi.Templates
+	Operations  engi.Operations
 	Pools       engi.Pools
 	Ports       rest.PortService
 	Networks    engi.NetworkLog
@@ -88,7 +93,8 @@ func (o *Options) Serve() *rest.Server {
 		rest.ToolServers(o.ToolServers),
 		rest.Library(o.Library),
 		rest.Events(o.Events),
-		rest.Templates(o.Templates),
+		rest.Templates(o.Templates, o.Operations),
+		rest.Operations(o.Operations),
 		rest.Node(rest.NodeInfo{Pools: o.Pools, Sessions: o.Sessions, Metrics: o.Metrics, Tier: engi.TierMemory, NotEnforced: []string{"memory"}}),
 		rest.Pools(o.Pools),
 		rest.Usage(rest.Counted{Sandboxes: o.Sandboxes, Snapshots: o.Snapshots, Volumes: o.Volumes, Spending: o.Spending, Quota: o.Quota}),
@@ -125,6 +131,21 @@ func New(change func(*Options)) *Services {
 	if change != nil {
 		change(&o)
 	}
+	w.Operations = operation.New(context.Background(), operation.Options{
+		Store: store.Operations(w.db), Dir: filepath.Join(w.dir, "operations"),
+		Work: map[string]operation.Work{engi.OperationBuildTemplate: operation.BuildTemplate(o.Templates)},
+	})
+	if o.Operations == nil {
+		o.Operations = w.Operations
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := w.Operations.Run(ctx, func() {}); err != nil {
+			panic(err)
+		}
+	})
+	w.stop = func() { cancel(); running.Wait() }
 	if l, ok := o.Library.(*Library); ok && l.Sessions == nil {
 		l.Sessions = o.Sessions
 	}
@@ -148,6 +169,7 @@ func (w *Services) Close() {
 	w.Executions.Close()
 	w.Sandboxes.Close()
 	w.Volumes.close()
+	w.stop()
 	w.db.Close()
 	os.RemoveAll(w.dir)
 }

@@ -22,9 +22,11 @@ func TestEvents(t *testing.T) {
 	if sent.Header().Get("Location") != "/v1/events/"+x.ID || x.Owner != "ann" || len(x.RunIDs) != 1 || string(x.Data) != `{"a":[1,{"b":2}]}` {
 		t.Errorf("%+v at %s", x, sent.Header().Get("Location"))
 	}
-	if again := read[v1.SentEvent](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/echo"}`, "Idempotency-Key", "k1"), 202); again.ID != x.ID {
+	again := read[v1.SentEvent](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/echo","data":{"a":[1,{"b":2}]}}`, "Idempotency-Key", "k1"), 202)
+	if again.ID != x.ID {
 		t.Errorf("the same key made %s, then %s", x.ID, again.ID)
 	}
+	refused(t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/echo"}`, "Idempotency-Key", "k1"), 409, engi.Conflict)
 	run := read[v1.FunctionRun](t, ask(t, w, "GET", "/v1/functions/runs/"+x.RunIDs[0]+"?wait=30s", ""), 200)
 	if run.State != v1.FunctionDone || string(run.Output) != string(x.Data) || len(run.Steps) != 1 || run.Steps[0].EndedAt == nil || run.EventID != x.ID || !run.Over() {
 		t.Errorf("%+v", run)

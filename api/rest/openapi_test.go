@@ -301,6 +301,13 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		do("POST", "/v1/templates", `{"name":"mine","definition":"good"}`, "Accept", form)
 		do("POST", "/v1/templates", `{"name":"mine","definition":"bad"}`, "Accept", form)
 	}
+	build := "/v1/operations/" + read[v1.Operation](t, do("POST", "/v1/templates", `{"name":"mine","definition":"good","async":true}`), 202).ID
+	do("GET", build+"?wait=10s", "")
+	do("GET", build+"/events", "", "Accept", sse)
+	do("GET", build+"/events", "", "Accept", ndjson)
+	do("DELETE", build, "")
+	do("GET", "/v1/operations", "")
+	do("GET", "/v1/operations?state=failed&limit=1", "")
 	do("DELETE", "/v1/templates/mine", "")
 	do("POST", "/v1/templates/prune", "")
 	do("GET", "/v1/pools", "")

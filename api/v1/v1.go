@@ -81,6 +81,7 @@ type Interpreter struct {
 type TemplateRequest struct {
 	Name       string `json:"name" minLength:"1" maxLength:"64" doc:"of the template; a built-in one needs no definition" example:"base"`
 	Definition string `json:"definition,omitempty" doc:"in YAML" example:"base: debian:bookworm\npackages: [jq]\n"`
+	Async      bool   `json:"async,omitempty" doc:"answer 202 at once, with an operation that can be watched"`
 }
 
 // A BuildEvent is one step of a build, as streams deliver it. What it holds

@@ -73,12 +73,14 @@ var rules = []rule{
 	{"workflow/...", ". workflow", ""},
 
 	{"outputlog", ".", ""},
+	{"operation/operationtest", ". operation", "github.com/google/go-cmp/..."},
+	{"operation", ". outputlog", ""},
 
 	{"fleet/...", ". fleet/... outputlog provider guest guest/wire disk/...", "github.com/prometheus/client_golang/..."},
-	{"store/...", ". store/... workflow fleet disk/... gate/... session agent library api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
+	{"store/...", ". store/... workflow operation fleet disk/... gate/... session agent library api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
 	{"api/v1", "", ""},
-	{"api/apitest", ". api/... gate/... guest guest/guestd guest/wire store store/storetest", "github.com/prometheus/client_golang/..."},
+	{"api/apitest", ". api/... gate/... guest guest/guestd guest/wire operation store store/storetest", "github.com/prometheus/client_golang/..."},
 	{"api/mcp", ". agent/tool api/httpio", "github.com/modelcontextprotocol/go-sdk/..."},
 	{"api/compat/e2b/e2btest", ". api/compat/e2b", "github.com/google/go-cmp/..."},
 	{"api/compat/e2b", ". api/httpio", ""},
@@ -188,7 +190,7 @@ func TestInterfacesStaySmall(t *testing.T) {
 	}
 }
 
-var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:agent|api|client|cmd|disk|docs|fleet|outputlog|gate|guest|library|node|provider|script|session|store|test|tools|workflow)/[\w./-]+)\b`)
+var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:agent|api|client|cmd|disk|docs|fleet|outputlog|gate|guest|library|node|operation|provider|script|session|store|test|tools|workflow)/[\w./-]+)\b`)
 
 // TestTourLinks resolves every name and path the tour mentions.
 func TestTourLinks(t *testing.T) {
