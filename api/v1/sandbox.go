@@ -124,30 +124,6 @@ type ExtendRequest struct {
 	Timeout Duration `json:"timeout" doc:"from now to the new deadline, unless the present one is farther" example:"10m"`
 }
 
-// A SnapshotRequest says what to keep.
-type SnapshotRequest struct {
-	Name     string   `json:"name,omitempty" maxLength:"128" doc:"an older snapshot of the name loses it" example:"ready"`
-	DiskOnly bool     `json:"disk_only,omitempty" doc:"leave the memory out"`
-	TTL      Duration `json:"ttl,omitempty" doc:"after which it goes; absent means never" example:"7d"`
-}
-
-// A Snapshot is a copy of a sandbox that can start others.
-type Snapshot struct {
-	ID        string     `json:"id" example:"snp_u2dmwmlezjgprkqrgppgcz2mgu"`
-	Owner     string     `json:"owner,omitempty"`
-	Name      string     `json:"name,omitempty" example:"ready"`
-	SandboxID string     `json:"sandbox_id,omitempty" doc:"it is a copy of"`
-	Template  string     `json:"template" example:"base"`
-	Digest    string     `json:"digest,omitempty" doc:"of the template, which is kept as long as the snapshot"`
-	Tier      string     `json:"tier" enum:"script,gvisor,microvm,memory"`
-	Size      Size       `json:"size"`
-	DiskOnly  bool       `json:"disk_only" doc:"without memory"`
-	Bytes     Bytes      `json:"bytes" doc:"on disk"`
-	CreatedAt time.Time  `json:"created_at"`
-	UsedAt    *time.Time `json:"used_at,omitempty" doc:"last started from"`
-	ExpiresAt *time.Time `json:"expires_at,omitempty" doc:"absent means never"`
-}
-
 // A ForkRequest asks for copies of a sandbox.
 type ForkRequest struct {
 	Count   int      `json:"count,omitempty" minimum:"1" maximum:"100" doc:"absent means 1" example:"3"`
@@ -171,23 +147,4 @@ type Sample struct {
 	DiskUsed     Bytes     `json:"disk_used"`
 	DiskCapacity Bytes     `json:"disk_capacity"`
 	Processes    int       `json:"processes"`
-}
-
-// A Port is a TCP port of a sandbox.
-type Port struct {
-	Port      int    `json:"port" minimum:"1" maximum:"65535" example:"8080"`
-	Listening bool   `json:"listening"`
-	Process   string `json:"process,omitempty" doc:"name of the program that listens, if it could be found" example:"node"`
-	URL       string `json:"url,omitempty" format:"uri" doc:"where it is reached from outside; absent if the server offers no previews" example:"http://8080-u2dmwmlezjgprkqrgppgcz2mgu.localhost:7777/"`
-}
-
-// A LinkRequest asks for a link to a private port.
-type LinkRequest struct {
-	TTL Duration `json:"ttl,omitempty" doc:"absent means an hour" example:"1h"`
-}
-
-// A Link opens a port to whoever has it, until it expires.
-type Link struct {
-	URL       string    `json:"url" format:"uri"`
-	ExpiresAt time.Time `json:"expires_at"`
 }
