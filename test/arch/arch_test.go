@@ -32,6 +32,7 @@ const cgroups = "github.com/containerd/cgroups/..."
 
 var rules = []rule{
 	{".", "", ""},
+	{"spelling", "", ""},
 
 	{"guest/wire", ".", ""},
 	{"guest/guestd/...", ". guest/wire guest/guestd/...", "golang.org/x/sys/... github.com/creack/pty"},
@@ -44,7 +45,7 @@ var rules = []rule{
 	{"provider/gvisor/...", ". provider provider/gvisor/... guest/wire", "github.com/opencontainers/runtime-spec/... golang.org/x/sys/... github.com/vishvananda/netlink " + cgroups},
 	{"provider", ".", ""},
 
-	{"disk/...", ". disk/...", "github.com/google/go-containerregistry/... github.com/goccy/go-yaml/... github.com/klauspost/compress/... golang.org/x/sys/..."},
+	{"disk/...", ". disk/... spelling", "github.com/google/go-containerregistry/... github.com/goccy/go-yaml/... github.com/klauspost/compress/... golang.org/x/sys/..."},
 	{"gate/key/keytest", ". gate/key", "github.com/google/go-cmp/..."},
 	{"gate/secret/secrettest", ". gate/secret", "github.com/google/go-cmp/..."},
 	{"gate/egress/egresstest", ". gate/egress", "github.com/google/go-cmp/..."},
@@ -84,7 +85,7 @@ var rules = []rule{
 	{"api/mcp", ". agent/tool api/httpio", "github.com/modelcontextprotocol/go-sdk/..."},
 	{"api/compat/e2b/e2btest", ". api/compat/e2b", "github.com/google/go-cmp/..."},
 	{"api/compat/e2b", ". api/httpio", ""},
-	{"api/...", ". api/... gate/... guest/fileops", "github.com/danielgtaylor/huma/v2/... github.com/prometheus/client_golang/... golang.org/x/time/... github.com/coder/websocket"},
+	{"api/...", ". api/... gate/... guest/fileops spelling", "github.com/danielgtaylor/huma/v2/... github.com/go-json-experiment/json/... github.com/prometheus/client_golang/... golang.org/x/time/... github.com/coder/websocket"},
 	{"client", "api/v1", "github.com/coder/websocket"},
 
 	{"node/bundle/...", ". node/bundle", "github.com/klauspost/compress/... golang.org/x/sys/..."},
