@@ -12,6 +12,7 @@ import (
 	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/strict"
 	"github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/spelling"
 )
 
 // Bounds on what one request may list. The size of a request bounds the rest.
@@ -37,7 +38,7 @@ func (c *checker) oneOf(field, word string, set []string) {
 		return
 	}
 	hint := ""
-	if near := strict.Nearest(word, set); near != "" {
+	if near := spelling.Nearest(word, set); near != "" {
 		hint = fmt.Sprintf("; did you mean %q?", near)
 	}
 	c.addf(field, "%.40q is not one of %s%s", word, strings.Join(set, ", "), hint)
