@@ -9,41 +9,41 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 )
 
-// A Stream answers a request with what a source yields, as events. It is used
-// once, by one goroutine. All fields but First and End are needed.
+// A Stream responds to a request with the items of a source, as events. It is
+// used once, by one goroutine. All fields but First and End are required.
 type Stream[E any] struct {
-	W    http.ResponseWriter
-	Form Format
-	Beat time.Duration // silence before a heartbeat
+	W         http.ResponseWriter
+	Format    Format
+	Heartbeat time.Duration // silence before a heartbeat
 
-	// Patience is how long an error of the source becomes the answer instead
-	// of an event; 0 begins the stream at once, a negative one with the first
-	// event or heartbeat.
-	Patience time.Duration
+	// Grace is how long the response waits to start, so that an early error of
+	// the source can be its status instead of an event. If it is 0 the response
+	// starts at once, if it is negative with the first event or heartbeat.
+	Grace time.Duration
 
-	// Each sends what an item becomes. Its error means that the caller is not
-	// there.
+	// Each sends the events for an item. An error means that the client has
+	// disconnected.
 	Each func(out *EventWriter, e E) (last bool, err error)
-	// Mark returns the event of a heartbeat, or of an error.
-	Mark func(kind string, p *v1.Problem) any
-	// Describe returns what the caller is told of an error; false if nobody
-	// is there to be told.
+	// Marker returns the event for a heartbeat or an error.
+	Marker func(kind string, p *v1.Problem) any
+	// Describe returns what the client is told about an error; false if it has
+	// disconnected.
 	Describe func(error) (v1.Problem, bool)
-	// First, if it is not nil, sends what comes before all items.
+	// First, if not nil, sends what comes before all items.
 	First func(out *EventWriter) error
-	// End, if it is not nil, sends what follows when the source has ended
-	// without a last item.
+	// End, if not nil, sends what follows the items, unless one was the last
+	// event.
 	End func(out *EventWriter) error
 }
 
-// Serve answers. The source ends with ctx, which cancel ends when the stream
-// does. An error is for the caller of a stream that has not begun.
+// Serve responds. It returns an error only if the response has not started. The
+// source must end when ctx does, which Serve cancels with cancel at the end.
 func (s Stream[E]) Serve(ctx context.Context, cancel context.CancelFunc, source iter.Seq2[E, error]) error {
 	pulled := Pull(source)
 	defer pulled.Stop()
 	defer cancel()
 
-	out, begun := NewEventWriter(s.W, s.Form), false
+	out, begun := NewEventWriter(s.W, s.Format), false
 	begin := func() bool {
 		if begun {
 			return true
@@ -53,14 +53,14 @@ func (s Stream[E]) Serve(ctx context.Context, cancel context.CancelFunc, source 
 	}
 	var soon <-chan time.Time
 	switch {
-	case s.Patience > 0:
-		t := time.NewTimer(s.Patience)
+	case s.Grace > 0:
+		t := time.NewTimer(s.Grace)
 		defer t.Stop()
 		soon = t.C
-	case s.Patience == 0 && !begin():
+	case s.Grace == 0 && !begin():
 		return nil
 	}
-	beat := time.NewTicker(s.Beat)
+	beat := time.NewTicker(s.Heartbeat)
 	defer beat.Stop()
 	for {
 		select {
@@ -69,7 +69,7 @@ func (s Stream[E]) Serve(ctx context.Context, cancel context.CancelFunc, source 
 				return nil
 			}
 		case <-beat.C:
-			if !begin() || out.Beat(s.Mark(v1.EventHeartbeat, nil), s.Beat) != nil {
+			if !begin() || out.Heartbeat(s.Marker(v1.EventHeartbeat, nil), s.Heartbeat) != nil {
 				return nil
 			}
 		case e, ok := <-pulled.Events:
@@ -81,11 +81,11 @@ func (s Stream[E]) Serve(ctx context.Context, cancel context.CancelFunc, source 
 			case !ok && s.End == nil:
 				return nil
 			case !ok:
-				_ = s.End(out) // the caller may have left
+				_ = s.End(out) // the client may have disconnected
 				return nil
 			case e.Err != nil:
 				if p, ok := s.Describe(e.Err); ok {
-					_ = out.Send(v1.EventError, "", s.Mark(v1.EventError, &p)) // the caller may have left
+					_ = out.Send(v1.EventError, "", s.Marker(v1.EventError, &p)) // the client may have disconnected
 				}
 				return nil
 			}

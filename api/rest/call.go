@@ -225,7 +225,7 @@ func orLeaving(ctx context.Context, err error) error {
 // caller cancels.
 func (c *call) guest() (*guesthttp.Handler, context.CancelFunc) {
 	ctx, cancel := c.waiting()
-	return &guesthttp.Handler{W: c, R: c.r, Ctx: ctx, Beat: c.s.beat, Describe: c.describe}, cancel
+	return &guesthttp.Handler{W: c, R: c.r, Ctx: ctx, Heartbeat: c.s.beat, Describe: c.describe}, cancel
 }
 
 // describe returns what the caller is told of an error after its answer has

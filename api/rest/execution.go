@@ -289,7 +289,7 @@ func (x *executions) stream(c *call, id engi.ExecutionID, from int64) error {
 			}
 			switch e.Type {
 			case engi.EventStdout, engi.EventStderr:
-				return false, joiner.Pass(string(e.Type), e.Offset, e.Data, output)
+				return false, joiner.Split(string(e.Type), e.Offset, e.Data, output)
 			case engi.EventResult:
 				last = true
 				for _, rest := range joiner.Flush() {

@@ -155,7 +155,7 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	protocols.SetUnencryptedHTTP2(true)
 	leave, left := context.WithCancel(context.Background())
 	srv := &http.Server{
-		Handler:           httpio.Listen(h, leave),
+		Handler:           httpio.RespondEarly(h, leave),
 		Protocols:         protocols,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,

@@ -139,7 +139,7 @@ func (s *sessions) stream(c *call, id string, spec engi.CodeSpec) error {
 				return out.Send(p.Stream, "", v1.CodeEvent{Type: p.Stream, Offset: p.Offset, Data: p.Text, DataBase64: p.Bytes})
 			}
 			if step.result == nil {
-				return false, joiner.Pass(string(step.chunk.Stream), step.chunk.Offset, step.chunk.Data, send)
+				return false, joiner.Split(string(step.chunk.Stream), step.chunk.Offset, step.chunk.Data, send)
 			}
 			for _, p := range joiner.Flush() {
 				if err := send(p); err != nil {

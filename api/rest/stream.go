@@ -16,7 +16,7 @@ import (
 func stream[E any](c *call, source func(context.Context) iter.Seq2[E, error], each func(*httpio.EventWriter, E) (bool, error), mark func(string, *v1.Problem) any) error {
 	ctx, cancel := c.waiting()
 	defer c.gone()
-	return httpio.Stream[E]{W: c, Form: c.form, Beat: c.s.beat, Each: each, Mark: mark, Describe: c.tell}.Serve(ctx, cancel, source(ctx))
+	return httpio.Stream[E]{W: c, Format: c.form, Heartbeat: c.s.beat, Each: each, Marker: mark, Describe: c.tell}.Serve(ctx, cancel, source(ctx))
 }
 
 // tell returns what the caller is told of an error in the middle of a stream;

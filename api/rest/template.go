@@ -146,11 +146,11 @@ func (t *templates) result(c *call, op engi.Operation) (v1.Template, error) {
 func (t *templates) stream(c *call, id engi.OperationID) error {
 	ctx, cancel := c.waiting()
 	return httpio.Stream[v1.BuildEvent]{
-		W: c, Form: c.form, Beat: c.s.beat, Patience: -1, Describe: c.tell,
+		W: c, Format: c.form, Heartbeat: c.s.beat, Grace: -1, Describe: c.tell,
 		Each: func(out *httpio.EventWriter, e v1.BuildEvent) (bool, error) {
 			return e.Type == v1.EventResult, out.Send(e.Type, "", e)
 		},
-		Mark: func(kind string, p *v1.Problem) any { return v1.BuildEvent{Type: kind, Error: p} },
+		Marker: func(kind string, p *v1.Problem) any { return v1.BuildEvent{Type: kind, Error: p} },
 	}.Serve(ctx, cancel, t.events(ctx, c, id))
 }
 

@@ -2,20 +2,20 @@ package v1
 
 import "time"
 
-// A Pool is a warm pool: sandboxes that wait for code.
+// A Pool keeps booted sandboxes ready for executions.
 type Pool struct {
 	Template string `json:"template" example:"base"`
 	Digest   string `json:"digest,omitempty"`
-	Language string `json:"language,omitempty" doc:"of the interpreter that waits inside; absent for bare sandboxes"`
-	Target   int    `json:"target" doc:"warm members wanted"`
-	Max      int    `json:"max" doc:"sandboxes at most, used ones included; 0 leaves it to the node's limit"`
+	Language string `json:"language,omitempty" doc:"of the interpreter started in advance; absent for bare sandboxes"`
+	Target   int    `json:"target" doc:"number of ready sandboxes to keep"`
+	Max      int    `json:"max" doc:"maximum of sandboxes, including those in use; 0 means the node's limit"`
 	Ready    int    `json:"ready"`
 	Booting  int    `json:"booting"`
 	Used     int    `json:"used"`
-	Waiting  int    `json:"waiting" doc:"claims in the queue"`
+	Waiting  int    `json:"waiting" doc:"requests waiting in the queue"`
 }
 
-// A Node is the server that answers.
+// A Node describes the server.
 type Node struct {
 	Version     string    `json:"version"`
 	API         string    `json:"api" doc:"version of this interface" example:"v1"`
@@ -25,8 +25,8 @@ type Node struct {
 	StartedAt   time.Time `json:"started_at"`
 }
 
-// Readiness is what /readyz answers.
+// Readiness is the response of /readyz.
 type Readiness struct {
 	Ready  bool   `json:"ready"`
-	Reason string `json:"reason,omitempty" doc:"what is not ready yet; with ready, a part that others do not wait for"`
+	Reason string `json:"reason,omitempty" doc:"what is not ready yet; with ready true, an optional part"`
 }

@@ -7,7 +7,7 @@ type Port struct {
 	Port      int    `json:"port" minimum:"1" maximum:"65535" example:"8080"`
 	Listening bool   `json:"listening"`
 	Process   string `json:"process,omitempty" doc:"name of the program that listens, if it could be found" example:"node"`
-	URL       string `json:"url,omitempty" format:"uri" doc:"where it is reached from outside; absent if the server offers no previews" example:"http://8080-u2dmwmlezjgprkqrgppgcz2mgu.localhost:7777/"`
+	URL       string `json:"url,omitempty" format:"uri" doc:"its URL; absent if the server has no previews" example:"http://8080-u2dmwmlezjgprkqrgppgcz2mgu.localhost:7777/"`
 }
 
 // A LinkRequest asks for a link to a private port.
@@ -15,7 +15,7 @@ type LinkRequest struct {
 	TTL Duration `json:"ttl,omitempty" doc:"absent means an hour" example:"1h"`
 }
 
-// A Link opens a port to whoever has it, until it expires.
+// A Link gives whoever has it access to a private port until it expires.
 type Link struct {
 	URL       string    `json:"url" format:"uri"`
 	ExpiresAt time.Time `json:"expires_at"`

@@ -12,15 +12,16 @@ type SecretRequest struct {
 // A SecretUpdate replaces a secret's value.
 type SecretUpdate struct {
 	Value    string             `json:"value" minLength:"1" maxLength:"65536" doc:"never shown again" example:"s3cret"`
-	Metadata *map[string]string `json:"metadata,omitempty" doc:"absent keeps what is there"`
+	Metadata *map[string]string `json:"metadata,omitempty" doc:"absent means unchanged"`
 }
 
-// A Secret is a named value that never enters a sandbox.
+// A Secret is a named value that is put into requests of sandboxes without ever
+// entering one.
 type Secret struct {
 	ID        string            `json:"id" example:"sec_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Owner     string            `json:"owner,omitempty"`
 	Name      string            `json:"name" example:"github"`
-	Version   int               `json:"version" doc:"1, and one more with each change of the value"`
+	Version   int               `json:"version" doc:"1, plus one for each change of the value"`
 	Metadata  map[string]string `json:"metadata,omitempty"`
 	CreatedAt time.Time         `json:"created_at"`
 	UpdatedAt time.Time         `json:"updated_at"`

@@ -15,7 +15,7 @@ type Template struct {
 	Ports     []int                  `json:"ports,omitempty" doc:"that its services listen on"`
 	Size      Size                   `json:"size" doc:"defaults for its sandboxes"`
 	Languages map[string]Interpreter `json:"languages,omitempty"`
-	Bytes     Bytes                  `json:"bytes,omitempty" doc:"on disk; absent if it is not the server's own"`
+	Bytes     Bytes                  `json:"bytes,omitempty" doc:"on disk; absent if it is not on this server"`
 	BuiltAt   *time.Time             `json:"built_at,omitempty"`
 }
 
@@ -29,12 +29,11 @@ type Interpreter struct {
 type TemplateRequest struct {
 	Name       string `json:"name" minLength:"1" maxLength:"64" doc:"of the template; a built-in one needs no definition" example:"base"`
 	Definition string `json:"definition,omitempty" doc:"in YAML" example:"base: debian:bookworm\npackages: [jq]\n"`
-	Async      bool   `json:"async,omitempty" doc:"answer 202 at once, with an operation that can be watched"`
+	Async      bool   `json:"async,omitempty" doc:"respond with 202 at once, with an operation to watch"`
 }
 
-// A BuildEvent is one step of a build, as streams deliver it. What it holds
-// depends on Type: progress, log, result (the last), error (the last) or
-// heartbeat.
+// A BuildEvent is one step of a build in a stream. Which fields are set depends
+// on Type: progress, log, result (the last), error (the last) or heartbeat.
 type BuildEvent struct {
 	Type     string    `json:"type" enum:"progress,log,result,error,heartbeat"`
 	Step     int       `json:"step,omitempty" doc:"1 is the first"`

@@ -1,28 +1,27 @@
-// Package v1 is what crosses the wire of engi's HTTP surface, version 1, as
-// Go structs: the contract with everybody outside. It imports nothing of the
-// house, so that a client needs nothing else, and holds no behaviour beyond
-// reading and writing its own values; package rest translates to the nouns of
-// the house.
+// Package v1 defines the requests and responses of engi's HTTP API, version 1.
+// It imports no other package of engi, so that clients can use it alone, and
+// has no behaviour beyond encoding its values; package rest translates them
+// to the types of package engi.
 //
 // Names are in snake_case. Times are RFC 3339 in UTC. Durations are strings
 // ([Duration]), sizes numbers of bytes or strings with a unit ([Bytes]).
-// Fields that are left out of a request get the server's defaults; fields may
-// be added to answers at any time, so readers must ignore what they do not
-// know. Requests with unknown fields are refused.
+// Fields left out of a request get the server's defaults. Fields may be added
+// to responses at any time, so clients must ignore unknown ones; requests
+// with unknown fields are refused.
 package v1
 
-// A Problem says why a request was not answered, as an
-// application/problem+json document (RFC 9457).
+// A Problem says why a request failed, as an application/problem+json document
+// (RFC 9457).
 type Problem struct {
 	Type          string   `json:"type" doc:"urn:engi:problem: and the kind" example:"urn:engi:problem:exhausted"`
 	Title         string   `json:"title" doc:"the HTTP status in words" example:"Too Many Requests"`
 	Status        int      `json:"status" doc:"the HTTP status" example:"429"`
-	Detail        string   `json:"detail" doc:"what happened, to which object" example:"the queue of pool base/python is full"`
-	Kind          string   `json:"kind" enum:"internal,invalid,not_found,conflict,denied,anonymous,exhausted,unavailable,unsupported,expired" doc:"what the caller can do about it; the set is closed"`
+	Detail        string   `json:"detail" doc:"what happened to which object" example:"the queue of pool base/python is full"`
+	Kind          string   `json:"kind" enum:"internal,invalid,not_found,conflict,denied,anonymous,exhausted,unavailable,unsupported,expired" doc:"what the caller can do about it"`
 	Remedy        string   `json:"remedy" doc:"what to do next" example:"wait and try again, or raise the limit"`
 	RequestID     string   `json:"request_id" doc:"names the request in the server's log" example:"req_u2dmwmlezjgprkqrgppgcz2mgu"`
-	RetryAfter    Duration `json:"retry_after,omitempty" doc:"when another attempt makes sense" example:"1.5s"`
-	QueuePosition int      `json:"queue_position,omitempty" doc:"place in the queue at the moment of refusal" example:"12"`
+	RetryAfter    Duration `json:"retry_after,omitempty" doc:"when to try again" example:"1.5s"`
+	QueuePosition int      `json:"queue_position,omitempty" doc:"position in the queue when it was refused" example:"12"`
 	Faults        []Fault  `json:"faults,omitempty" doc:"every fault of an invalid request, when there are several"`
 }
 
@@ -40,7 +39,7 @@ const (
 	Expired     = "expired"     // the deadline passed or the caller gave up
 )
 
-// A Fault is one thing that is wrong with a request.
+// A Fault is one invalid field of a request.
 type Fault struct {
 	Field  string `json:"field" doc:"where, such as files[2].path or query.limit" example:"files[2].path"`
 	Detail string `json:"detail" doc:"what is wrong there" example:"\"../x\" leads out of the working directory"`
