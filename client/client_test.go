@@ -117,7 +117,7 @@ func (a *answering) Write(b []byte) (int, error) {
 }
 
 // direct returns a world and a client that needs no network.
-func direct(t *testing.T, w *wire, change func(*apitest.Options), opts ...client.Option) (*apitest.Services, *client.Client) {
+func direct(t *testing.T, w *wire, change func(*apitest.Options), opts ...client.Option) (*apitest.Fixture, *client.Client) {
 	world := apitest.New(change)
 	w.handler = world.Handler
 	t.Cleanup(func() {

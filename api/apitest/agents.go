@@ -10,9 +10,9 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Agents is a twin of agents: one called echo, whose runs end at once with
-// what they were told, after one use of a tool; told "wait" they last until
-// they are cancelled. It is safe for concurrent use.
+// Agents is a fake with one agent, echo. Its runs call one tool and answer with
+// their input; with the input "wait" they run until they are cancelled. It is
+// safe for concurrent use.
 type Agents struct {
 	mu  sync.Mutex
 	all []*agentRun

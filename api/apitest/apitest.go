@@ -1,9 +1,7 @@
-// Package apitest is a small world behind the HTTP surface, for tests of the
-// surface and of its clients: everything that package rest serves, in memory,
-// behaving as engi's interfaces promise. Executions run in no sandbox and
-// speak a language of five words; sandboxes have the real guest program inside
-// this process, so what is done in them is done on the host. It is not for
-// anything but tests.
+// Package apitest serves the HTTP API with fakes behind it, for tests of the API
+// and of its clients. The fakes behave as engi's interfaces promise. Executions
+// interpret a language of a few commands; sandboxes have the real guest, running
+// in this process, so that what is done in them is done on the host.
 package apitest
 
 import (
@@ -26,8 +24,8 @@ import (
 	"github.com/engi-dev/engi/store/storetest"
 )
 
-// Services is a server with everything behind it.
-type Services struct {
+// A Fixture is a server with everything behind it.
+type Fixture struct {
 	Executions *Executions
 	Sandboxes  *Sandboxes
 	Templates  *Templates
@@ -44,11 +42,10 @@ type Services struct {
 
 	db   *store.DB
 	dir  string // of db and Operations
-	stop func() // ends Operations
+	stop func() // stops Operations
 }
 
-// Options are what the server is made of: all that New serves, to be changed
-// by tests.
+// Options are the options and services of the server, for tests to change.
 type Options struct {
 	rest.Options
 
@@ -102,10 +99,10 @@ func (o *Options) Serve() *rest.Server {
 	)
 }
 
-// New returns a server; change says how it differs from the usual one, and may
-// be nil. Close ends it.
-func New(change func(*Options)) *Services {
-	w := &Services{
+// New returns a fixture, which the caller must close. change, if not nil,
+// modifies the default options.
+func New(change func(*Options)) *Fixture {
+	w := &Fixture{
 		Executions: NewExecutions(),
 		Templates:  NewTemplates(),
 		Pools:      &Pools{},
@@ -156,16 +153,16 @@ func New(change func(*Options)) *Services {
 	return w
 }
 
-func (w *Services) key(k engi.Key) string {
+func (w *Fixture) key(k engi.Key) string {
 	_, secret, err := w.Keys.Create(context.Background(), k)
 	if err != nil {
-		panic(err) // the keys above are good
+		panic(err) // the keys above are valid
 	}
 	return secret
 }
 
-// Close ends what runs and waits for it.
-func (w *Services) Close() {
+// Close stops everything and waits for it.
+func (w *Fixture) Close() {
 	w.Executions.Close()
 	w.Sandboxes.Close()
 	w.Volumes.close()
@@ -174,8 +171,8 @@ func (w *Services) Close() {
 	os.RemoveAll(w.dir)
 }
 
-// Serve returns a world that listens, until the end of t, and its address.
-func Serve(t testing.TB, change func(*Options)) (*Services, *httptest.Server) {
+// Serve returns a fixture that listens until the end of t, and its server.
+func Serve(t testing.TB, change func(*Options)) (*Fixture, *httptest.Server) {
 	w := New(change)
 	srv := httptest.NewUnstartedServer(w.Handler)
 	srv.Config = rest.NewServer(w.Handler, nil)
@@ -188,7 +185,7 @@ func Serve(t testing.TB, change func(*Options)) (*Services, *httptest.Server) {
 	return w, srv
 }
 
-// Templates has "host" and "base", and builds whatever it is given.
+// Templates is a fake that has "host" and "base", and builds any definition.
 type Templates struct {
 	mu  sync.Mutex
 	all []engi.Template
@@ -196,7 +193,7 @@ type Templates struct {
 
 var _ engi.Templates = (*Templates)(nil)
 
-// NewTemplates returns the two.
+// NewTemplates returns the fake.
 func NewTemplates() *Templates {
 	built := time.Date(2026, 11, 20, 19, 0, 0, 0, time.UTC)
 	python := map[engi.Language]engi.Interpreter{engi.Python: {Path: "/usr/bin/python3", Warm: true}}
@@ -223,15 +220,15 @@ func (t *Templates) Get(ctx context.Context, name string) (engi.Template, error)
 	return engi.Template{}, engi.Errorf(engi.NotFound, "no template %q", name)
 }
 
-// List returns all.
+// List returns all templates.
 func (t *Templates) List(ctx context.Context) ([]engi.Template, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return append([]engi.Template{}, t.all...), nil
 }
 
-// Build takes three steps. The definition "bad" is refused after the first,
-// "slow" takes until ctx ends.
+// Build takes three steps. The definition "bad" fails after the first, "slow"
+// takes until ctx ends.
 func (t *Templates) Build(ctx context.Context, name string, definition []byte, progress func(engi.BuildEvent)) (engi.Template, error) {
 	if definition == nil {
 		return t.Get(ctx, name)
@@ -270,10 +267,10 @@ func (t *Templates) Remove(ctx context.Context, name string) error {
 	return engi.Errorf(engi.NotFound, "no template %q", name)
 }
 
-// Prune says it freed a mebibyte.
+// Prune reports that it freed a mebibyte.
 func (t *Templates) Prune(ctx context.Context) (int64, error) { return 1 << 20, nil }
 
-// Pools has one pool, which is warm unless Cold says otherwise.
+// Pools is a fake with one pool, which is warm unless SetCold says otherwise.
 type Pools struct {
 	mu   sync.Mutex
 	cold bool
@@ -281,14 +278,14 @@ type Pools struct {
 
 var _ engi.Pools = (*Pools)(nil)
 
-// Chill makes the pool cold, or warm again.
-func (p *Pools) Chill(cold bool) {
+// SetCold makes the pool cold, or warm again.
+func (p *Pools) SetCold(cold bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cold = cold
 }
 
-// Pools returns the one.
+// Pools returns the pool.
 func (p *Pools) Pools(ctx context.Context) []engi.PoolStatus {
 	return []engi.PoolStatus{{Template: "base", Digest: "sha256:ba5e", Language: engi.Python, Target: 4, Max: 16, Ready: 3, Booting: 1, Used: 2}}
 }
@@ -303,7 +300,7 @@ func (p *Pools) Warm(ctx context.Context) error {
 	return nil
 }
 
-// scripts answer 42 to all that they are asked.
+// scripts is a fake whose scripts all return 42.
 type scripts struct{}
 
 func (scripts) Run(ctx context.Context, spec engi.ScriptSpec) (engi.ScriptResult, error) {

@@ -11,17 +11,17 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Sessions is a twin of sessions: code is what it prints, but for "throw",
-// which fails, "lost", which the node cannot answer, and "wait", which lasts
-// until it is cancelled. It is safe for concurrent use.
+// Sessions is a fake. Code prints itself, except "throw", which fails, "lost",
+// whose run is lost, and "wait", which runs until it is cancelled. It is safe
+// for concurrent use.
 type Sessions struct {
 	mu    sync.Mutex
 	all   []engi.Session
 	specs map[string]repeated // by owner and Idempotency-Key
-	Last  engi.CodeSpec       // that was run
+	Last  engi.CodeSpec       // most recent
 }
 
-// repeated is what a request with an Idempotency-Key asked for and got.
+// repeated is a request with an Idempotency-Key and what it created.
 type repeated struct {
 	spec    engi.SessionSpec
 	session engi.Session
@@ -93,7 +93,7 @@ func (s *Sessions) List(_ context.Context, owner engi.Owner) (list []engi.Sessio
 
 // Enter implements engi.Sessions.
 func (s *Sessions) Enter(context.Context, engi.Owner, string) (engi.Guest, func(), error) {
-	return nil, nil, engi.Errorf(engi.Unsupported, "the twin has no inside")
+	return nil, nil, engi.Errorf(engi.Unsupported, "the fake has no guest")
 }
 
 // RunCode implements engi.Sessions.
@@ -108,7 +108,7 @@ func (s *Sessions) RunCode(ctx context.Context, owner engi.Owner, idOrName strin
 	r := engi.CodeResult{OK: true, Stdout: spec.Code, Duration: time.Millisecond, Sandbox: x.Sandbox}
 	s.mu.Unlock()
 	if out != nil {
-		// In two pieces, which cut a character if there is one to cut.
+		// In two pieces, which may split a character.
 		n := len(spec.Code) / 2
 		out(engi.Chunk{Stream: engi.Stdout, Data: []byte(spec.Code[:n])})
 		out(engi.Chunk{Stream: engi.Stdout, Offset: int64(n), Data: []byte(spec.Code[n:])})

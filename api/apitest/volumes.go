@@ -15,7 +15,8 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Volumes are directories of the host. It is safe for concurrent use.
+// Volumes is a fake whose volumes are directories of the host. It is safe for
+// concurrent use.
 type Volumes struct {
 	mu  sync.Mutex
 	all []volume
@@ -43,7 +44,7 @@ func (v *Volumes) at(owner engi.Owner, name string) (int, error) {
 	return 0, engi.Errorf(engi.NotFound, "no volume %q", name)
 }
 
-// Create makes a volume.
+// Create creates a volume.
 func (v *Volumes) Create(ctx context.Context, spec engi.VolumeSpec) (engi.Volume, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -105,7 +106,7 @@ func (v *Volumes) Remove(ctx context.Context, owner engi.Owner, name string) err
 	return nil
 }
 
-// Files opens the content.
+// Files opens the files of a volume.
 func (v *Volumes) Files(ctx context.Context, owner engi.Owner, name string) (engi.VolumeFiles, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -210,7 +211,7 @@ func (f files) Remove(ctx context.Context, path string) error {
 	return classify(f.root.RemoveAll(rel(path)))
 }
 
-// Secrets keeps secrets without their values. It is safe for concurrent use.
+// Secrets is a fake that keeps no values. It is safe for concurrent use.
 type Secrets struct {
 	mu  sync.Mutex
 	all []engi.Secret
@@ -266,7 +267,7 @@ func (s *Secrets) List(ctx context.Context, owner engi.Owner) ([]engi.Secret, er
 	return list, nil
 }
 
-// Update counts versions.
+// Update increments the version.
 func (s *Secrets) Update(ctx context.Context, owner engi.Owner, name, value string, metadata map[string]string) (engi.Secret, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -293,7 +294,7 @@ func (s *Secrets) Remove(ctx context.Context, owner engi.Owner, name string) err
 	return err
 }
 
-// Reveal is not for surfaces.
+// Reveal is not used by the API.
 func (s *Secrets) Reveal(ctx context.Context, owner engi.Owner, name string) (string, error) {
 	panic("apitest: a surface asks for the value of a secret")
 }

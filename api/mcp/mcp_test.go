@@ -29,7 +29,7 @@ func (c carrying) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-func serve(t *testing.T) (*apitest.Services, string) {
+func serve(t *testing.T) (*apitest.Fixture, string) {
 	t.Helper()
 	w := apitest.New(nil)
 	t.Cleanup(w.Close)

@@ -59,7 +59,7 @@ func office(t *testing.T, places func() tool.Services, play func(scripted.Conver
 	return o
 }
 
-func agentWorld(t *testing.T, play func(scripted.Conversation) scripted.Answer) (*apitest.Services, *httptest.Server) {
+func agentWorld(t *testing.T, play func(scripted.Conversation) scripted.Answer) (*apitest.Fixture, *httptest.Server) {
 	t.Helper()
 	return apitest.Serve(t, func(o *apitest.Options) {
 		o.Agents = office(t, func() tool.Services { return tool.Services{Executions: o.Executions, Sandboxes: o.Sandboxes} }, play)

@@ -318,7 +318,7 @@ func TestNetworkFollowersAreBounded(t *testing.T) {
 	}
 }
 
-func eventsJSON(t *testing.T, w *apitest.Services, path string) string {
+func eventsJSON(t *testing.T, w *apitest.Fixture, path string) string {
 	var all []string
 	for _, e := range read[v1.List[v1.NetworkEvent]](t, ask(t, w, "GET", path, ""), 200).Items {
 		all = append(all, fmt.Sprintf("%s@%d", e.Type, e.Seq))

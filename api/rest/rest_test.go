@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 // ask sends one request to a world's handler, without a network.
-func ask(t *testing.T, w *apitest.Services, method, path, body string, header ...string) *httptest.ResponseRecorder {
+func ask(t *testing.T, w *apitest.Fixture, method, path, body string, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+path, strings.NewReader(body))
 	r.Header.Set("Authorization", "Bearer "+w.User)
@@ -41,7 +41,7 @@ func ask(t *testing.T, w *apitest.Services, method, path, body string, header ..
 	return rec
 }
 
-func world(t *testing.T, change func(*apitest.Options)) *apitest.Services {
+func world(t *testing.T, change func(*apitest.Options)) *apitest.Fixture {
 	w := apitest.New(change)
 	t.Cleanup(w.Close)
 	return w
@@ -394,7 +394,7 @@ func TestRepeatedKeyIsOneRun(t *testing.T) {
 
 // leave sends a request whose caller leaves as soon as the run is going on,
 // and returns the run.
-func leave(t *testing.T, w *apitest.Services, header ...string) engi.Execution {
+func leave(t *testing.T, w *apitest.Fixture, header ...string) engi.Execution {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r := httptest.NewRequestWithContext(ctx, "POST", "http://localhost/v1/executions", strings.NewReader(program("sleep 30s")))
@@ -734,7 +734,7 @@ func TestSandboxes(t *testing.T) {
 func TestHealth(t *testing.T) {
 	w := world(t, nil)
 	for cold, want := range map[bool]int{true: 503, false: 200} {
-		w.Pools.Chill(cold)
+		w.Pools.SetCold(cold)
 		if r := read[v1.Readiness](t, ask(t, w, "GET", "/readyz", ""), want); r.Ready == cold || cold && !strings.Contains(r.Reason, "base/python") {
 			t.Errorf("cold %t: %+v", cold, r)
 		}

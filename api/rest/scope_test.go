@@ -21,7 +21,7 @@ import (
 type held struct{ execution, sandbox, process, snapshot, volume, secret, key, session, run, event, functionRun, document, operation string }
 
 // hold makes one of each for the owner of the world's User.
-func hold(t *testing.T, w *apitest.Services) held {
+func hold(t *testing.T, w *apitest.Fixture) held {
 	t.Helper()
 	var h held
 	h.execution = read[v1.Execution](t, ask(t, w, "POST", "/v1/executions", program("save f.txt data")), 200).ID
@@ -80,7 +80,7 @@ func (h held) requestFor(pattern string) (method, path, body string) {
 }
 
 // askSoon is ask for answers that may never end.
-func askSoon(t *testing.T, w *apitest.Services, secret, method, path, body string) *httptest.ResponseRecorder {
+func askSoon(t *testing.T, w *apitest.Fixture, secret, method, path, body string) *httptest.ResponseRecorder {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 80*time.Millisecond)
 	defer cancel()
