@@ -37,6 +37,7 @@ type TerminalSize struct{ Cols, Rows uint16 }
 
 // A Command is a program to start in a guest.
 type Command struct {
+	ID       string            // of the process; empty means that the guest chooses; if it has one with this ID, that is attached to instead
 	Args     []string          // the program, looked up in PATH, and its arguments
 	Env      map[string]string // added to the sandbox's environment
 	Dir      string            // absolute; empty means the user's home

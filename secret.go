@@ -20,7 +20,8 @@ type Secret struct {
 // Secrets stores secrets, encrypted. All methods see only what owner owns; the
 // rest is NotFound. The empty owner sees all. It is safe for concurrent use.
 type Secrets interface {
-	// Create stores a secret; Conflict if the owner has one of that name.
+	// Create stores a secret; Conflict if the owner has one of that name. It
+	// gets a fresh ID if it has none.
 	Create(ctx context.Context, s Secret, value string) (Secret, error)
 	// Get returns a secret by ID or name, without its value.
 	Get(ctx context.Context, owner Owner, idOrName string) (Secret, error)

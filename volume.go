@@ -23,6 +23,7 @@ type Volume struct {
 
 // A VolumeSpec asks for a volume.
 type VolumeSpec struct {
+	ID       VolumeID // empty means a fresh one
 	Owner    Owner
 	Name     string        // letters, digits, dots, dashes and underscores, 128 at most
 	Capacity int64         // bytes; 0 means the node's default

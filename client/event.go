@@ -5,13 +5,12 @@ import (
 	"crypto/rand"
 	"net/http"
 	"net/url"
-	"strconv"
 
 	"github.com/engi-dev/engi/api/v1"
 )
 
 const (
-	events       = "/v1/events"
+	eventPath    = "/v1/events"
 	functionRuns = "/v1/functions/runs"
 )
 
@@ -25,16 +24,7 @@ type EventFilter struct {
 }
 
 func (f EventFilter) query() url.Values {
-	q := url.Values{}
-	for name, value := range map[string]string{"name": f.Name, "function": f.Function, "event": f.Event, "state": f.State} {
-		if value != "" {
-			q.Set(name, value)
-		}
-	}
-	if f.Limit != 0 {
-		q.Set("limit", strconv.Itoa(f.Limit))
-	}
-	return q
+	return set("name", f.Name, "function", f.Function, "event", f.Event, "state", f.State, "limit", number(f.Limit))
 }
 
 // SendEvent sends an event and returns at once; the functions that are bound
@@ -45,52 +35,45 @@ func (c *Client) SendEvent(ctx context.Context, q v1.EventRequest, key string) (
 	if key == "" {
 		key = rand.Text()
 	}
-	return get[v1.SentEvent](ctx, c, &call{method: http.MethodPost, path: events, body: encode(q), header: http.Header{"Idempotency-Key": {key}}})
+	return ask[v1.SentEvent](ctx, c, &call{method: http.MethodPost, path: eventPath, body: encode(q), header: http.Header{keyHeader: {key}}})
 }
 
 // Events returns events, the newest first.
 func (c *Client) Events(ctx context.Context, f EventFilter) ([]v1.SentEvent, error) {
-	list, err := get[v1.List[v1.SentEvent]](ctx, c, &call{method: http.MethodGet, path: events, query: f.query()})
-	return list.Items, err
+	return list[v1.SentEvent](ctx, c, eventPath, f.query())
 }
 
 // Event returns one event.
 func (c *Client) Event(ctx context.Context, id string) (v1.SentEvent, error) {
-	return get[v1.SentEvent](ctx, c, &call{method: http.MethodGet, path: events + segment(id)})
+	return get[v1.SentEvent](ctx, c, eventPath+segment(id), nil)
 }
 
 // ReplayEvent sends the same event again, for all functions that are bound to
-// it or for one. What may have arrived is not sent again.
+// it or for one. A broken connection starts nothing twice.
 func (c *Client) ReplayEvent(ctx context.Context, id, function string) (v1.SentEvent, error) {
-	return get[v1.SentEvent](ctx, c, &call{
-		method: http.MethodPost, path: events + segment(id) + "/replay", body: encode(v1.ReplayRequest{Function: function}), once: true,
-	})
+	return create[v1.SentEvent](ctx, c, eventPath+segment(id)+"/replay", v1.ReplayRequest{Function: function})
 }
 
 // Functions returns what events can start.
 func (c *Client) Functions(ctx context.Context) ([]v1.Function, error) {
-	list, err := get[v1.List[v1.Function]](ctx, c, &call{method: http.MethodGet, path: "/v1/functions"})
-	return list.Items, err
+	return list[v1.Function](ctx, c, "/v1/functions", nil)
 }
 
 // FunctionRuns returns runs of functions without their steps, the newest
 // first.
 func (c *Client) FunctionRuns(ctx context.Context, f EventFilter) ([]v1.FunctionRun, error) {
-	list, err := get[v1.List[v1.FunctionRun]](ctx, c, &call{method: http.MethodGet, path: functionRuns, query: f.query()})
-	return list.Items, err
+	return list[v1.FunctionRun](ctx, c, functionRuns, f.query())
 }
 
 // FunctionRun returns a run of a function as it is now, with its steps.
 func (c *Client) FunctionRun(ctx context.Context, id string) (v1.FunctionRun, error) {
-	return get[v1.FunctionRun](ctx, c, &call{method: http.MethodGet, path: functionRuns + segment(id)})
+	return get[v1.FunctionRun](ctx, c, functionRuns+segment(id), nil)
 }
 
 // WaitFunctionRun returns a run of a function once it has ended.
 func (c *Client) WaitFunctionRun(ctx context.Context, id string) (v1.FunctionRun, error) {
 	for {
-		x, err := get[v1.FunctionRun](ctx, c, &call{
-			method: http.MethodGet, path: functionRuns + segment(id), query: url.Values{"wait": {longPoll.String()}},
-		})
+		x, err := get[v1.FunctionRun](ctx, c, functionRuns+segment(id), set("wait", longPoll.String()))
 		if err != nil || x.Over() {
 			return x, err
 		}
@@ -99,5 +82,5 @@ func (c *Client) WaitFunctionRun(ctx context.Context, id string) (v1.FunctionRun
 
 // CancelFunctionRun ends a run after the step it is in.
 func (c *Client) CancelFunctionRun(ctx context.Context, id string) error {
-	return c.act(ctx, &call{method: http.MethodDelete, path: functionRuns + segment(id)})
+	return c.remove(ctx, functionRuns+segment(id))
 }

@@ -11,8 +11,8 @@ import (
 )
 
 func ExampleClient_SendEvent() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	q := v1.EventRequest{Name: "engi/debug/echo", Data: json.RawMessage(`{"hello":"world"}`)}
 	e := must(c.SendEvent(ctx, q, "order-42"))
@@ -27,8 +27,8 @@ func ExampleClient_SendEvent() {
 }
 
 func ExampleClient_Events() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.SendEvent(ctx, v1.EventRequest{Name: "a/b"}, ""))
 	must(c.SendEvent(ctx, v1.EventRequest{Name: "c/d"}, ""))
@@ -39,8 +39,8 @@ func ExampleClient_Events() {
 }
 
 func ExampleClient_Event() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	e := must(c.SendEvent(ctx, v1.EventRequest{Name: "engi/debug/echo"}, ""))
 	fmt.Println(len(must(c.Event(ctx, e.ID)).RunIDs))
@@ -48,8 +48,8 @@ func ExampleClient_Event() {
 }
 
 func ExampleClient_ReplayEvent() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	e := must(c.SendEvent(ctx, v1.EventRequest{Name: "engi/debug/echo", Data: json.RawMessage(`{"n":1}`)}, ""))
 	again := must(c.ReplayEvent(ctx, e.ID, "echo"))
@@ -58,8 +58,8 @@ func ExampleClient_ReplayEvent() {
 }
 
 func ExampleClient_Functions() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	for _, f := range must(c.Functions(context.Background())) {
 		fmt.Println(f.Name, f.Event)
 	}
@@ -70,8 +70,8 @@ func ExampleClient_Functions() {
 }
 
 func ExampleClient_FunctionRuns() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.SendEvent(ctx, v1.EventRequest{Name: "engi/debug/echo"}, ""))
 	must(c.SendEvent(ctx, v1.EventRequest{Name: "engi/debug/fail"}, ""))
@@ -82,8 +82,8 @@ func ExampleClient_FunctionRuns() {
 }
 
 func ExampleClient_FunctionRun() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	e := must(c.SendEvent(ctx, v1.EventRequest{Name: "engi/debug/echo"}, ""))
 	x := must(c.FunctionRun(ctx, e.RunIDs[0]))
@@ -94,8 +94,8 @@ func ExampleClient_FunctionRun() {
 }
 
 func ExampleClient_WaitFunctionRun() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	e := must(c.SendEvent(ctx, v1.EventRequest{Name: "engi/debug/fail"}, ""))
 	x := must(c.WaitFunctionRun(ctx, e.RunIDs[0]))
@@ -104,8 +104,8 @@ func ExampleClient_WaitFunctionRun() {
 }
 
 func ExampleClient_CancelFunctionRun() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	e := must(c.SendEvent(ctx, v1.EventRequest{Name: "engi/debug/wait"}, ""))
 	if err := c.CancelFunctionRun(ctx, e.RunIDs[0]); err != nil {

@@ -84,7 +84,7 @@ func callerExpired(ctx context.Context, path string, err error) error {
 
 // Start starts a command, which continues after ctx ends.
 func (c *Client) Start(ctx context.Context, cmd engi.Command) (engi.Process, error) {
-	in := wire.Command{Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, User: cmd.User, Tag: cmd.Tag,
+	in := wire.Command{ID: cmd.ID, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, User: cmd.User, Tag: cmd.Tag,
 		Input: cmd.Stdin == engi.StdinPipe, Timeout: cmd.Timeout, Output: cmd.Output}
 	if t := cmd.Terminal; t != nil {
 		in.Cols, in.Rows = max(1, t.Cols), max(1, t.Rows)

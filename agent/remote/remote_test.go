@@ -28,7 +28,7 @@ import (
 // A bench is a server of tools, and a world that it runs in.
 type bench struct {
 	*remote.Remote
-	world *apitest.Services
+	world *apitest.Fixture
 	logs  *bytes.Buffer
 	env   tool.Env
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Events is a twin of events: the function echo, on engi/debug/echo, returns
-// the event's data in one step; fail, on engi/debug/fail, fails; wait, on
-// engi/debug/wait, lasts until it is cancelled. It is safe for concurrent use.
+// Events is a fake with three functions: echo, on engi/debug/echo, returns the
+// event's data in one step; fail, on engi/debug/fail, fails; wait, on
+// engi/debug/wait, runs until it is cancelled. It is safe for concurrent use.
 type Events struct {
 	mu     sync.Mutex
 	events []engi.Event // newest first, as the runs
@@ -126,15 +126,15 @@ func (e *Events) List(_ context.Context, owner engi.Owner, f engi.EventFilter) (
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, x := range e.events {
-		if len(list) < most(f.Limit) && (owner == "" || x.Owner == owner) && (f.Name == "" || x.Name == f.Name) {
+		if len(list) < limitOf(f.Limit) && (owner == "" || x.Owner == owner) && (f.Name == "" || x.Name == f.Name) {
 			list = append(list, x)
 		}
 	}
 	return list, nil
 }
 
-// most is how many a filter asks for.
-func most(limit int) int {
+// limitOf returns how many items a filter asks for.
+func limitOf(limit int) int {
 	if limit == 0 {
 		return 100
 	}
@@ -147,7 +147,7 @@ func (e *Events) Runs(_ context.Context, owner engi.Owner, f engi.EventFilter) (
 	defer e.mu.Unlock()
 	for _, x := range e.runs {
 		by, _ := e.find("", x.Event)
-		if len(list) < most(f.Limit) && (owner == "" || x.Owner == owner) && (f.Function == "" || x.Function == f.Function) &&
+		if len(list) < limitOf(f.Limit) && (owner == "" || x.Owner == owner) && (f.Function == "" || x.Function == f.Function) &&
 			(f.State == "" || x.State == f.State) && (f.Event == "" || x.Event == f.Event) && (f.Name == "" || by.Name == f.Name) {
 			x.Steps = nil
 			list = append(list, x)

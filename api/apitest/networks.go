@@ -10,8 +10,8 @@ import (
 	"github.com/engi-dev/engi/gate/egress/policy"
 )
 
-// Networks is the log of a wall that tests write to: nothing crosses this one.
-// It is safe for concurrent use.
+// Networks is a fake network log, which tests write with Add. It is safe for
+// concurrent use.
 type Networks struct {
 	s *Sandboxes
 
@@ -22,12 +22,12 @@ type Networks struct {
 
 var _ engi.NetworkLog = (*Networks)(nil)
 
-// NewNetworks returns an empty log of sandboxes.
+// NewNetworks returns an empty log.
 func NewNetworks(s *Sandboxes) *Networks {
 	return &Networks{s: s, events: map[engi.SandboxID][]engi.NetworkEvent{}, changed: make(chan struct{})}
 }
 
-// Add appends events, whose sandboxes, owners and times it fills in.
+// Add appends events. It sets their sandbox, owner and time.
 func (n *Networks) Add(ctx context.Context, id engi.SandboxID, events ...engi.NetworkEvent) error {
 	b, err := n.s.Get(ctx, "", id)
 	if err != nil {
@@ -44,7 +44,7 @@ func (n *Networks) Add(ctx context.Context, id engi.SandboxID, events ...engi.Ne
 	return nil
 }
 
-// Events returns what is there after seq.
+// Events returns the events after seq.
 func (n *Networks) Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int, wait bool) ([]engi.NetworkEvent, error) {
 	if limit == 0 {
 		limit = 1000
@@ -68,8 +68,7 @@ func (n *Networks) Events(ctx context.Context, owner engi.Owner, id engi.Sandbox
 	}
 }
 
-// checkNetwork is what the wall says of a policy where the operator opened
-// nothing.
+// checkNetwork validates a policy as on a node without a network configuration.
 func checkNetwork(p engi.NetworkPolicy) error {
 	_, err := policy.Compile(p, policy.Node{})
 	return err

@@ -6,20 +6,19 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 )
 
 const (
-	events    = "/v1/events"
-	functions = "/v1/functions"
+	eventPath    = "/v1/events"
+	functionPath = "/v1/functions"
 )
 
-type postEvent struct {
-	Idempotency string `header:"Idempotency-Key" maxLength:"255" doc:"a repeated key returns the first event and starts nothing"`
+type events struct{ engi.Events }
+
+type anEvent struct {
+	ID engi.EventID `path:"id" doc:"of the event"`
 }
 
 type listEvents struct {
@@ -27,163 +26,90 @@ type listEvents struct {
 	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
-type anEvent struct {
-	ID string `path:"id" doc:"of the event"`
+type aFunctionRun struct {
+	ID engi.FunctionRunID `path:"id" doc:"of the run"`
 }
 
 type listFunctionRuns struct {
-	Function string `query:"function" maxLength:"128" doc:"only runs of this one"`
-	Event    string `query:"event" doc:"only runs that the event of this ID started"`
-	Name     string `query:"name" maxLength:"128" doc:"only runs that events of this name started"`
-	State    string `query:"state" enum:"queued,running,waiting,done,failed,cancelled" doc:"only these"`
-	Limit    int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
-}
-
-type aFunctionRun struct {
-	ID string `path:"id" doc:"of the run"`
+	Function string       `query:"function" maxLength:"128" doc:"only runs of this one"`
+	Event    engi.EventID `query:"event" doc:"only runs that the event of this ID started"`
+	Name     string       `query:"name" maxLength:"128" doc:"only runs that events of this name started"`
+	State    string       `query:"state" enum:"queued,running,waiting,done,failed,cancelled" doc:"only these"`
+	Limit    int          `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
 type getFunctionRun struct {
-	ID   string `path:"id" doc:"of the run"`
+	aFunctionRun
 	Wait string `query:"wait" example:"30s" doc:"wait that long for the run to end; at most 60s"`
 }
 
-func (s *server) serveEvents() {
-	handle(s, s.opSendEvent(), s.sendEvent)
-	handle(s, s.opListEvents(), s.listEvents)
-	handle(s, s.opGetEvent(), s.getEvent)
-	handle(s, s.opReplayEvent(), s.replayEvent)
-	handle(s, s.opListFunctions(), s.listFunctions)
-	handle(s, s.opListFunctionRuns(), s.listFunctionRuns)
-	handle(s, s.opGetFunctionRun(), s.getFunctionRun)
-	handle(s, s.opCancelFunctionRun(), s.cancelFunctionRun)
+// Events takes in events and shows the functions that they start; service may
+// be nil.
+func Events(service engi.Events) Resource {
+	e := &events{service}
+	var absent error
+	if service == nil {
+		absent = engi.Errorf(engi.Unsupported, "this node takes no events").WithRemedy("switch them on in its configuration, section [events]")
+	}
+	look, change := reads(engi.ScopeEvents), writes(engi.ScopeEvents)
+	return Resource{tag: "events", about: "what has happened, and the durable functions that it starts", missing: absent, routes: []Route{
+		send(Route{
+			Pattern: "POST " + eventPath, ID: "send-event", Summary: "Send an event", Access: change, Objects: Owned,
+			Text: "Once this is answered, the functions that are bound to the event's name will run, whatever happens to the node. " +
+				"Data that one of them does not take is refused. An event that nothing is bound to is kept and does nothing.",
+			Creates: "a repeated key returns the first event and starts nothing",
+			Status:  http.StatusAccepted, Location: "address of the event",
+			Bodies: []example{{"echo", "the data come back as output", `{"name": "engi/debug/echo", "data": {"hello": "world"}}`}},
+		}, func(c *call, _ *none, q v1.EventRequest) (v1.SentEvent, error) {
+			if q.Name == "" {
+				return v1.SentEvent{}, invalid("name", "it is missing")
+			}
+			// The service remembers the key, but not what came with it.
+			return taken(c)(once(c, q, creation[engi.Event]{work: func([]string) (engi.Event, error) {
+				return e.Send(c, engi.EventSpec{Owner: c.owner(), Name: q.Name, Data: q.Data, Idempotency: c.key})
+			}}))
+		}),
+		list(Route{Pattern: "GET " + eventPath, ID: "list-events", Summary: "List events", Text: "The newest come first.", Access: look},
+			func(c *call, in *listEvents) ([]engi.Event, error) {
+				return e.List(c, c.owner(), engi.EventFilter{Name: in.Name, Limit: in.Limit})
+			}, sentEventOf),
+		fetch(Route{Pattern: "GET " + eventPath + "/{id}", ID: "get-event", Summary: "Get an event", Access: look},
+			func(c *call, in *anEvent) (v1.SentEvent, error) { return to(sentEventOf)(e.Event(c, c.owner(), in.ID)) }),
+		send(Route{
+			Pattern: "POST " + eventPath + "/{id}/replay", ID: "replay-event", Summary: "Send an event again", Access: change,
+			Text:    "Makes a new event with the same name and data, for all functions that are bound to it now, or for one.",
+			Creates: "a repeated key returns the first new event and starts nothing",
+			Status:  http.StatusAccepted, Location: "address of the new event", Optional: true,
+		}, func(c *call, in *anEvent, q v1.ReplayRequest) (v1.SentEvent, error) {
+			return taken(c)(once(c, q, creation[engi.Event]{
+				work: func([]string) (engi.Event, error) { return e.Replay(c, c.owner(), in.ID, q.Function) },
+				made: func(x engi.Event) []string { return []string{string(x.ID)} },
+				find: func(ids []string, _ bool) (engi.Event, error) { return e.Event(c, c.owner(), engi.EventID(ids[0])) },
+			}))
+		}),
+		list(Route{Pattern: "GET " + functionPath, ID: "list-functions", Summary: "List functions", Text: "What can be started by events, or starts by the clock.", Access: look, Objects: Shared},
+			func(*call, *none) ([]engi.Function, error) { return e.Functions(), nil }, functionOf),
+		list(Route{Pattern: "GET " + functionPath + "/runs", ID: "list-function-runs", Summary: "List runs of functions", Text: "The newest come first, without their steps.", Access: look},
+			func(c *call, in *listFunctionRuns) ([]engi.FunctionRun, error) {
+				return e.Runs(c, c.owner(), engi.EventFilter{Name: in.Name, Function: in.Function, Event: in.Event, State: engi.FunctionState(in.State), Limit: in.Limit})
+			}, functionRunOf),
+		fetch(Route{
+			Pattern: "GET " + functionPath + "/runs/{id}", ID: "get-function-run", Summary: "Get a run of a function", Access: look,
+			Text: "Returns the run as it is, or with wait as it is when it has ended or the time is over.",
+		}, e.run),
+		act(Route{
+			Pattern: "DELETE " + functionPath + "/runs/{id}", ID: "cancel-function-run", Summary: "Cancel a run of a function", Access: change,
+			Text: "It ends after the step it is in. Cancelling a run that has ended changes nothing and is no error.",
+		}, func(c *call, in *aFunctionRun, _ none) error { return e.Cancel(c, c.owner(), in.ID) }),
+	}}
 }
 
-var errNoEvents = engi.Errorf(engi.Unsupported, "this node takes no events").
-	WithRemedy("switch them on in its configuration, section [events]")
-
-func (s *server) sendEvent(w http.ResponseWriter, r *http.Request, in *postEvent) error {
-	if s.events == nil {
-		return errNoEvents
-	}
-	q, err := decode[v1.EventRequest](s, w, r)
-	if err != nil {
-		return err
-	}
-	var c checker
-	if q.Name == "" {
-		c.addf("name", "it is missing")
-	}
-	if text := checkIdempotency(in.Idempotency); text != "" {
-		c.addf("header.Idempotency-Key", "%s", text)
-	}
-	if err := httpio.Invalid(c.faults); err != nil {
-		return err
-	}
-	x, err := s.events.Send(r.Context(), engi.EventSpec{Owner: callOf(r.Context()).key.Owner, Name: q.Name, Data: q.Data, Idempotency: in.Idempotency})
-	if err != nil {
-		return err
-	}
-	return s.replyEvent(w, x)
-}
-
-// replyEvent answers with an event that was just taken in.
-func (s *server) replyEvent(w http.ResponseWriter, x engi.Event) error {
-	w.Header().Set("Location", events+"/"+string(x.ID))
-	return s.reply(w, http.StatusAccepted, sentEventOf(x))
-}
-
-func (s *server) listEvents(w http.ResponseWriter, r *http.Request, in *listEvents) error {
-	if s.events == nil {
-		return errNoEvents
-	}
-	xs, err := s.events.List(r.Context(), callOf(r.Context()).viewer(), engi.EventFilter{Name: in.Name, Limit: in.Limit})
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, listOf(xs, sentEventOf))
-}
-
-func (s *server) getEvent(w http.ResponseWriter, r *http.Request, in *anEvent) error {
-	if s.events == nil {
-		return errNoEvents
-	}
-	id, err := engi.ParseEventID(in.ID)
-	if err != nil {
-		return err
-	}
-	x, err := s.events.Event(r.Context(), callOf(r.Context()).viewer(), id)
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, sentEventOf(x))
-}
-
-func (s *server) replayEvent(w http.ResponseWriter, r *http.Request, in *anEvent) error {
-	if s.events == nil {
-		return errNoEvents
-	}
-	id, err := engi.ParseEventID(in.ID)
-	if err != nil {
-		return err
-	}
-	q, err := decodeIfAny[v1.ReplayRequest](s, w, r)
-	if err != nil {
-		return err
-	}
-	x, err := s.events.Replay(r.Context(), callOf(r.Context()).viewer(), id, q.Function)
-	if err != nil {
-		return err
-	}
-	return s.replyEvent(w, x)
-}
-
-func (s *server) listFunctions(w http.ResponseWriter, _ *http.Request, _ *nothing) error {
-	if s.events == nil {
-		return errNoEvents
-	}
-	return s.reply(w, http.StatusOK, listOf(s.events.Functions(), functionOf))
-}
-
-func (s *server) listFunctionRuns(w http.ResponseWriter, r *http.Request, in *listFunctionRuns) error {
-	if s.events == nil {
-		return errNoEvents
-	}
-	f := engi.EventFilter{Name: in.Name, Function: in.Function, State: engi.FunctionState(in.State), Limit: in.Limit}
-	if in.Event != "" {
-		var err error
-		if f.Event, err = engi.ParseEventID(in.Event); err != nil {
-			return err
-		}
-	}
-	xs, err := s.events.Runs(r.Context(), callOf(r.Context()).viewer(), f)
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, listOf(xs, functionRunOf))
-}
-
-func (s *server) getFunctionRun(w http.ResponseWriter, r *http.Request, in *getFunctionRun) error {
-	if s.events == nil {
-		return errNoEvents
-	}
-	id, err := engi.ParseFunctionRunID(in.ID)
-	if err != nil {
-		return err
-	}
-	var wait time.Duration
-	if in.Wait != "" {
-		d, err := v1.ParseDuration(in.Wait)
-		if err != nil {
-			return httpio.Invalid([]v1.Fault{{Field: "query.wait", Detail: err.Error()}})
-		}
-		wait = min(d.Std(), maxWait)
-	}
-	x, err := s.runEnded(r, id, wait)
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, functionRunOf(x))
+// taken answers with an event that was just taken in.
+func taken(c *call) func(engi.Event, error) (v1.SentEvent, error) {
+	return to(func(x engi.Event) v1.SentEvent {
+		c.location(eventPath, string(x.ID))
+		return sentEventOf(x)
+	})
 }
 
 // Pauses between two looks at a run that somebody waits for.
@@ -192,40 +118,29 @@ const (
 	mostLook  = 250 * time.Millisecond
 )
 
-// runEnded returns a run when it has ended or d has passed, whichever is first.
-func (s *server) runEnded(r *http.Request, id engi.FunctionRunID, d time.Duration) (engi.FunctionRun, error) {
-	waiting, cancel := s.waiting(r)
+// run returns a run when it has ended or the caller has waited long enough.
+func (e *events) run(c *call, in *getFunctionRun) (v1.FunctionRun, error) {
+	wait, err := waitOf(in.Wait)
+	if err != nil {
+		return v1.FunctionRun{}, err
+	}
+	waiting, cancel := c.waiting()
 	defer cancel()
-	ctx, cancel := context.WithTimeout(waiting, d)
+	ctx, cancel := context.WithTimeout(waiting, wait)
 	defer cancel()
 	for pause := leastLook; ; pause = min(2*pause, mostLook) {
-		x, err := s.events.Run(r.Context(), callOf(r.Context()).viewer(), id)
+		x, err := e.Run(c, c.owner(), in.ID)
 		if err != nil || !x.Ended.IsZero() {
-			return x, err
+			return functionRunOf(x), err
 		}
 		look := time.NewTimer(pause)
 		select {
 		case <-look.C:
 		case <-ctx.Done():
 			look.Stop()
-			return x, whole(waiting, waiting.Err())
+			return functionRunOf(x), orLeaving(waiting, waiting.Err())
 		}
 	}
-}
-
-func (s *server) cancelFunctionRun(w http.ResponseWriter, r *http.Request, in *aFunctionRun) error {
-	if s.events == nil {
-		return errNoEvents
-	}
-	id, err := engi.ParseFunctionRunID(in.ID)
-	if err != nil {
-		return err
-	}
-	if err := s.events.Cancel(r.Context(), callOf(r.Context()).viewer(), id); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
 }
 
 func sentEventOf(x engi.Event) v1.SentEvent {
@@ -257,69 +172,4 @@ func functionRunOf(x engi.FunctionRun) v1.FunctionRun {
 		})
 	}
 	return out
-}
-
-// problemOf describes an error that a record keeps.
-func problemOf(e *engi.Error) *v1.Problem {
-	if e == nil {
-		return nil
-	}
-	return new(httpio.Describe(e, ""))
-}
-
-func (s *server) opSendEvent() huma.Operation {
-	op := s.operation(http.MethodPost, events, "send-event", "events", "Send an event",
-		"Once this is answered, the functions that are bound to the event's name will run, whatever happens to the node. "+
-			"Data that one of them does not take is refused. An event that nothing is bound to is kept and does nothing.", http.StatusAccepted)
-	accepts[v1.EventRequest](s, &op, map[string]*huma.Example{
-		"echo": {Summary: "the data come back as output", Value: json.RawMessage(`{"name": "engi/debug/echo", "data": {"hello": "world"}}`)},
-	})
-	answers[v1.SentEvent](s, &op, http.StatusAccepted, string(httpio.JSON), nil)
-	header(&op, http.StatusAccepted, "Location", "address of the event")
-	return op
-}
-
-func (s *server) opListEvents() huma.Operation {
-	op := s.operation(http.MethodGet, events, "list-events", "events", "List events", "The newest come first.", http.StatusOK)
-	answers[v1.List[v1.SentEvent]](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opGetEvent() huma.Operation {
-	op := s.operation(http.MethodGet, events+"/{id}", "get-event", "events", "Get an event", "", http.StatusOK)
-	answers[v1.SentEvent](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opReplayEvent() huma.Operation {
-	op := s.operation(http.MethodPost, events+"/{id}/replay", "replay-event", "events", "Send an event again",
-		"Makes a new event with the same name and data, for all functions that are bound to it now, or for one.", http.StatusAccepted)
-	mayAccept[v1.ReplayRequest](s, &op)
-	answers[v1.SentEvent](s, &op, http.StatusAccepted, string(httpio.JSON), nil)
-	header(&op, http.StatusAccepted, "Location", "address of the new event")
-	return op
-}
-
-func (s *server) opListFunctions() huma.Operation {
-	op := s.operation(http.MethodGet, functions, "list-functions", "events", "List functions", "What can be started by events, or starts by the clock.", http.StatusOK)
-	answers[v1.List[v1.Function]](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opListFunctionRuns() huma.Operation {
-	op := s.operation(http.MethodGet, functions+"/runs", "list-function-runs", "events", "List runs of functions", "The newest come first, without their steps.", http.StatusOK)
-	answers[v1.List[v1.FunctionRun]](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opGetFunctionRun() huma.Operation {
-	op := s.operation(http.MethodGet, functions+"/runs/{id}", "get-function-run", "events", "Get a run of a function",
-		"Returns the run as it is, or with wait as it is when it has ended or the time is over.", http.StatusOK)
-	answers[v1.FunctionRun](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opCancelFunctionRun() huma.Operation {
-	return s.operation(http.MethodDelete, functions+"/runs/{id}", "cancel-function-run", "events", "Cancel a run of a function",
-		"It ends after the step it is in. Cancelling a run that has ended changes nothing and is no error.", http.StatusNoContent)
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/rest"
+	"github.com/engi-dev/engi/api/apitest"
 	"github.com/engi-dev/engi/api/v1"
 )
 
@@ -22,9 +22,11 @@ func TestEvents(t *testing.T) {
 	if sent.Header().Get("Location") != "/v1/events/"+x.ID || x.Owner != "ann" || len(x.RunIDs) != 1 || string(x.Data) != `{"a":[1,{"b":2}]}` {
 		t.Errorf("%+v at %s", x, sent.Header().Get("Location"))
 	}
-	if again := read[v1.SentEvent](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/echo"}`, "Idempotency-Key", "k1"), 202); again.ID != x.ID {
+	again := read[v1.SentEvent](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/echo","data":{"a":[1,{"b":2}]}}`, "Idempotency-Key", "k1"), 202)
+	if again.ID != x.ID {
 		t.Errorf("the same key made %s, then %s", x.ID, again.ID)
 	}
+	refused(t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/echo"}`, "Idempotency-Key", "k1"), 409, engi.Conflict)
 	run := read[v1.FunctionRun](t, ask(t, w, "GET", "/v1/functions/runs/"+x.RunIDs[0]+"?wait=30s", ""), 200)
 	if run.State != v1.FunctionDone || string(run.Output) != string(x.Data) || len(run.Steps) != 1 || run.Steps[0].EndedAt == nil || run.EventID != x.ID || !run.Over() {
 		t.Errorf("%+v", run)
@@ -91,7 +93,7 @@ func TestWaitingForAFunction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		leaving, leave := context.WithCancel(t.Context())
 		defer leave()
-		w := world(t, func(o *rest.Options) { o.Leave = leaving })
+		w := world(t, func(o *apitest.Options) { o.Leave = leaving })
 		id := read[v1.SentEvent](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/wait"}`), 202).RunIDs[0]
 		wait := func(d string) (*httptest.ResponseRecorder, time.Duration) {
 			began := time.Now()
@@ -121,7 +123,7 @@ func TestWaitingForAFunction(t *testing.T) {
 }
 
 func TestNodeWithoutEvents(t *testing.T) {
-	w := world(t, func(o *rest.Options) { o.Events = nil })
+	w := world(t, func(o *apitest.Options) { o.Events = nil })
 	for _, route := range []string{
 		"POST /v1/events", "GET /v1/events", "GET /v1/events/x", "POST /v1/events/x/replay",
 		"GET /v1/functions", "GET /v1/functions/runs", "GET /v1/functions/runs/x", "DELETE /v1/functions/runs/x",

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// States of a function's run. The last three are ends.
+// States of a function's run. The last three are final.
 const (
 	FunctionQueued    = "queued"
 	FunctionRunning   = "running"
@@ -15,14 +15,13 @@ const (
 	FunctionCancelled = "cancelled"
 )
 
-// An EventRequest says that something has happened, or asks for something to
-// be done.
+// An EventRequest sends an event, which starts the functions that listen for it.
 type EventRequest struct {
 	Name string          `json:"name" doc:"1 to 128 letters, digits and /._-" example:"engi/sandbox/create"`
 	Data json.RawMessage `json:"data,omitempty" doc:"an object of 256 KiB at most; absent means an empty one"`
 }
 
-// A SentEvent is one that was taken in.
+// A SentEvent is an event that was accepted.
 type SentEvent struct {
 	ID        string          `json:"id" example:"evt_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Owner     string          `json:"owner,omitempty"`
@@ -35,20 +34,20 @@ type SentEvent struct {
 
 // A ReplayRequest sends an event again.
 type ReplayRequest struct {
-	Function string `json:"function,omitempty" doc:"only for this one; absent means for all that are bound to it"`
+	Function string `json:"function,omitempty" doc:"for this host only; absent means for every host that the secret is bound to"`
 }
 
-// A Function is something durable that is done on an event or at set times.
+// A Function is a durable function that runs on events or on a schedule.
 type Function struct {
 	Name        string          `json:"name" example:"sandbox-create"`
 	Description string          `json:"description,omitempty"`
-	Event       string          `json:"event,omitempty" doc:"its name starts a run" example:"engi/sandbox/create"`
+	Event       string          `json:"event,omitempty" doc:"its name selects the functions to run" example:"engi/sandbox/create"`
 	Cron        string          `json:"cron,omitempty" doc:"five fields, in UTC" example:"0 4 * * *"`
 	Input       json.RawMessage `json:"input,omitempty" doc:"JSON schema of the event's data; absent means any object"`
 	Retries     int             `json:"retries" doc:"after the first attempt"`
-	Concurrency int             `json:"concurrency,omitempty" doc:"runs at once; absent means no limit"`
-	PerOwner    int             `json:"concurrency_per_owner,omitempty" doc:"runs of one owner at once; absent means no limit"`
-	Timeout     Duration        `json:"timeout,omitempty" doc:"of a run, waiting for its turn excluded; absent means none"`
+	Concurrency int             `json:"concurrency,omitempty" doc:"concurrent runs; absent means no limit"`
+	PerOwner    int             `json:"concurrency_per_owner,omitempty" doc:"concurrent runs of one owner; absent means no limit"`
+	Timeout     Duration        `json:"timeout,omitempty" doc:"of a run, without the time it waits for its turn; absent means none"`
 }
 
 // A FunctionRun is one run of a function.
@@ -56,7 +55,7 @@ type FunctionRun struct {
 	ID        string          `json:"id" example:"fnr_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Owner     string          `json:"owner,omitempty"`
 	Function  string          `json:"function"`
-	EventID   string          `json:"event_id,omitempty" doc:"absent of a run that a clock started"`
+	EventID   string          `json:"event_id,omitempty" doc:"absent for a scheduled run"`
 	State     string          `json:"state" enum:"queued,running,waiting,done,failed,cancelled" doc:"waiting: for its next attempt"`
 	Attempt   int             `json:"attempt" doc:"from 1; 0 before the first"`
 	Output    json.RawMessage `json:"output,omitempty"`
@@ -72,7 +71,7 @@ func (r FunctionRun) Over() bool {
 	return r.State == FunctionDone || r.State == FunctionFailed || r.State == FunctionCancelled
 }
 
-// A FunctionStep is a part of a run that is done once.
+// A FunctionStep is a part of a run that is not repeated once it is done.
 type FunctionStep struct {
 	Name      string          `json:"name" example:"create"`
 	Attempts  int             `json:"attempts"`

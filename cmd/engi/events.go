@@ -201,20 +201,11 @@ Examples:
 
 // Run implements the command.
 func (e *eventsList) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		all, err := d.Events(ctx, client.EventFilter{Name: e.Name, Limit: e.Limit})
-		if err != nil {
-			return err
-		}
-		if g.JSON {
-			return g.printJSON(all)
-		}
-		var rows [][]string
-		for _, x := range all {
-			rows = append(rows, []string{x.ID, x.Name, fmt.Sprint(len(x.RunIDs)), ago(x.CreatedAt), orDash(x.ReplayOf)})
-		}
-		g.table("EVENT\tNAME\tRUNS\tSENT\tREPLAY OF", rows)
-		return nil
+	events := table[v1.SentEvent]{"EVENT\tNAME\tRUNS\tSENT\tREPLAY OF", func(x v1.SentEvent) []any {
+		return []any{x.ID, x.Name, len(x.RunIDs), ago(x.CreatedAt), x.ReplayOf}
+	}, nil}
+	return events.list(ctx, g, false, func(d *localNode) ([]v1.SentEvent, error) {
+		return d.Events(ctx, client.EventFilter{Name: e.Name, Limit: e.Limit})
 	})
 }
 
@@ -257,11 +248,13 @@ func (e *eventsShow) Run(ctx context.Context, g *globals) error {
 		if g.JSON {
 			return g.printJSON(map[string]any{"event": x, "runs": runs})
 		}
-		fmt.Fprintf(g.out, "%-10s %s\n%-10s %s\n%-10s %s\n", "event", x.ID, "name", x.Name, "sent", ago(x.CreatedAt))
-		if x.ReplayOf != "" {
-			fmt.Fprintf(g.out, "%-10s %s\n", "replay of", x.ReplayOf)
-		}
-		fmt.Fprintf(g.out, "%-10s %s\n", "data", x.Data)
+		var f facts
+		f.add("event", "%s", x.ID)
+		f.add("name", "%s", x.Name)
+		f.add("sent", "%s", ago(x.CreatedAt))
+		f.add("replay of", "%s", x.ReplayOf)
+		f.add("data", "%s", x.Data)
+		f.print(g)
 		for _, r := range runs {
 			fmt.Fprintln(g.out)
 			g.showFunctionRun(r)
@@ -272,24 +265,19 @@ func (e *eventsShow) Run(ctx context.Context, g *globals) error {
 
 // showFunctionRun prints a run with its steps.
 func (g *globals) showFunctionRun(x v1.FunctionRun) {
-	row := func(name, format string, args ...any) {
-		fmt.Fprintf(g.out, "%-10s %s\n", name, fmt.Sprintf(format, args...))
-	}
-	row("run", "%s", x.ID)
-	row("function", "%s", x.Function)
-	row("state", "%s, attempt %d, created %s", x.State, x.Attempt, ago(x.CreatedAt))
+	var f facts
+	f.add("run", "%s", x.ID)
+	f.add("function", "%s", x.Function)
+	f.add("state", "%s, attempt %d, created %s", x.State, x.Attempt, ago(x.CreatedAt))
 	for _, st := range x.Steps {
-		row("step", "%s", stepLine(st))
+		f.add("step", "%s", stepLine(st))
 	}
-	if len(x.Output) > 0 {
-		row("output", "%s", x.Output)
-	}
+	f.add("output", "%s", x.Output)
 	if x.Error != nil {
-		row("error", "%s", printable(x.Error.Detail))
-		if x.Error.Remedy != "" {
-			row("remedy", "%s", printable(x.Error.Remedy))
-		}
+		f.add("error", "%s", x.Error.Detail)
+		f.add("remedy", "%s", x.Error.Remedy)
 	}
+	f.print(g)
 }
 
 type eventsReplay struct {
@@ -329,21 +317,10 @@ Examples:
 
 // Run implements the command.
 func (eventsFunctions) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		all, err := d.Functions(ctx)
-		if err != nil {
-			return err
-		}
-		if g.JSON {
-			return g.printJSON(all)
-		}
-		var rows [][]string
-		for _, f := range all {
-			rows = append(rows, []string{f.Name, orDash(f.Event), orDash(f.Cron), fmt.Sprint(f.Retries), f.Description})
-		}
-		g.table("FUNCTION\tEVENT\tCRON\tRETRIES\tDESCRIPTION", rows)
-		return nil
-	})
+	functions := table[v1.Function]{"FUNCTION\tEVENT\tCRON\tRETRIES\tDESCRIPTION", func(f v1.Function) []any {
+		return []any{f.Name, f.Event, f.Cron, f.Retries, f.Description}
+	}, nil}
+	return functions.list(ctx, g, false, func(d *localNode) ([]v1.Function, error) { return d.Functions(ctx) })
 }
 
 type eventsRuns struct {
@@ -363,24 +340,15 @@ Examples:
 
 // Run implements the command.
 func (e *eventsRuns) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		all, err := d.FunctionRuns(ctx, client.EventFilter{Function: e.Function, Event: e.Event, State: e.State, Limit: e.Limit})
-		if err != nil {
-			return err
+	runs := table[v1.FunctionRun]{"RUN\tFUNCTION\tSTATE\tATTEMPT\tCREATED\tERROR", func(x v1.FunctionRun) []any {
+		why := ""
+		if x.Error != nil {
+			why = x.Error.Detail
 		}
-		if g.JSON {
-			return g.printJSON(all)
-		}
-		var rows [][]string
-		for _, x := range all {
-			why := "-"
-			if x.Error != nil {
-				why = printable(x.Error.Detail)
-			}
-			rows = append(rows, []string{x.ID, x.Function, x.State, fmt.Sprint(x.Attempt), ago(x.CreatedAt), why})
-		}
-		g.table("RUN\tFUNCTION\tSTATE\tATTEMPT\tCREATED\tERROR", rows)
-		return nil
+		return []any{x.ID, x.Function, x.State, x.Attempt, ago(x.CreatedAt), why}
+	}, nil}
+	return runs.list(ctx, g, false, func(d *localNode) ([]v1.FunctionRun, error) {
+		return d.FunctionRuns(ctx, client.EventFilter{Function: e.Function, Event: e.Event, State: e.State, Limit: e.Limit})
 	})
 }
 

@@ -7,7 +7,6 @@ package recipe
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -25,6 +24,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/spelling"
 )
 
 const (
@@ -282,7 +282,7 @@ func yamlError(err error) error {
 		return invalid("line %d: %s", line, y.GetMessage())
 	}
 	e := invalid("line %d: unknown key %q", line, m[1])
-	if near := nearest(m[1]); near != "" {
+	if near := spelling.Nearest(m[1], keysOf(definitionTypes...)); near != "" {
 		return e.WithRemedy("did you mean %q?", near)
 	}
 	return e.WithRemedy("the keys of a template are %s", strings.Join(keysOf(definitionTypes[0]), ", "))
@@ -300,16 +300,6 @@ var definitionTypes = []reflect.Type{
 	reflect.TypeFor[rawResources](), reflect.TypeFor[rawToolchain](), reflect.TypeFor[rawStep](), reflect.TypeFor[rawCopy](),
 }
 
-// nearest returns the most similar known key, if there is one.
-func nearest(key string) string {
-	known := keysOf(definitionTypes...)
-	best := slices.MinFunc(known, func(a, b string) int { return cmp.Compare(distance(key, a), distance(key, b)) })
-	if distance(key, best) > max(2, len(key)/3) {
-		return ""
-	}
-	return best
-}
-
 func keysOf(types ...reflect.Type) []string {
 	var keys []string
 	for _, t := range types {
@@ -320,27 +310,6 @@ func keysOf(types ...reflect.Type) []string {
 		}
 	}
 	return keys
-}
-
-// distance returns the Levenshtein distance of two words.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 var (

@@ -9,6 +9,7 @@
 package volume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -251,7 +252,7 @@ func (m *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volu
 	}
 	now := m.now().UTC().Truncate(time.Millisecond)
 	r := Record{TTL: spec.TTL, Image: m.mkfs != "", Volume: engi.Volume{
-		ID: engi.NewVolumeID(), Owner: spec.Owner, Name: spec.Name, Capacity: spec.Capacity, Created: now, Accessed: now,
+		ID: cmp.Or(spec.ID, engi.NewVolumeID()), Owner: spec.Owner, Name: spec.Name, Capacity: spec.Capacity, Created: now, Accessed: now,
 	}}
 	recorded := false
 	defer func() {

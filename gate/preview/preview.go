@@ -143,27 +143,40 @@ type exchangeKey struct{}
 
 func exchangeOf(ctx context.Context) *exchange { return ctx.Value(exchangeKey{}).(*exchange) }
 
-type sandboxKey struct{}
+type targetKey struct{}
 
-// SandboxOf returns the sandbox that a request to a special port is for.
-func SandboxOf(ctx context.Context) (engi.SandboxID, bool) {
-	id, ok := ctx.Value(sandboxKey{}).(engi.SandboxID)
-	return id, ok
+// TargetOf returns what a request to a special port is for.
+func TargetOf(ctx context.Context) (id engi.SandboxID, port int, ok bool) {
+	t, ok := ctx.Value(targetKey{}).(target)
+	return t.id, t.port, ok
 }
 
-// ServeHTTP sends a request to the port that [Proxy.Target] finds.
+// Handler returns what serves r, or nil if r is not for a port of a sandbox.
+func (p *Proxy) Handler(r *http.Request) http.Handler {
+	t, ok := p.find(r)
+	if !ok {
+		return nil
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.serveTarget(w, r, t) })
+}
+
+// ServeHTTP sends a request to the port that it is for.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t, ok := p.find(r)
 	if !ok {
 		p.refuse(w, r, target{}, http.StatusNotFound, "This address names no sandbox")
 		return
 	}
+	p.serveTarget(w, r, t)
+}
+
+func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 	if t.id == "" {
 		p.refuse(w, r, t, http.StatusBadGateway, notFound)
 		return
 	}
 	if h := p.o.Special[t.port]; h != nil {
-		r = r.WithContext(context.WithValue(r.Context(), sandboxKey{}, t.id))
+		r = r.WithContext(context.WithValue(r.Context(), targetKey{}, t))
 		if t.prefix != "" {
 			r.URL = stripPrefix(r.URL, t.prefix)
 		}

@@ -102,7 +102,8 @@ func TestTarget(t *testing.T) {
 			r.Header.Set("E2b-Sandbox-Id", id)
 			r.Header.Set("E2b-Sandbox-Port", port)
 		}
-		id, port, ok := f.proxy.Target(r)
+		found, ok := f.proxy.find(r)
+		id, port := found.id, found.port
 		if id != c.id || port != c.port && c.id != "" || ok != c.ok {
 			t.Errorf("%s%s (%s): %q %d %t, want %q %d %t", c.host, c.path, c.header, id, port, ok, c.id, c.port, c.ok)
 		}
@@ -119,7 +120,8 @@ func FuzzTarget(f *testing.F) {
 	p := New(Options{Sandboxes: new(fixture), Keys: new(fixture).keys, LinkKey: make([]byte, 32), Domains: []string{"sbx.test"}, Path: "/preview"})
 	f.Fuzz(func(t *testing.T, host, path, id, port string) {
 		r := &http.Request{Host: host, URL: &url.URL{Path: path}, Header: http.Header{"E2b-Sandbox-Id": {id}, "E2b-Sandbox-Port": {port}}}
-		got, n, ok := p.Target(r)
+		found, ok := p.find(r)
+		got, n := found.id, found.port
 		if !ok && (got != "" || n != 0) || got != "" && (n < 1 || n > 65535) {
 			t.Errorf("%q %d %t", got, n, ok)
 		}
@@ -257,7 +259,7 @@ func TestSpecialPorts(t *testing.T) {
 	f := newFixture(t, func(o *Options) {
 		o.Path = "/preview"
 		o.Special = map[int]http.Handler{49983: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			got, _ = SandboxOf(r.Context())
+			got, _, _ = TargetOf(r.Context())
 			path = r.URL.Path
 		})}
 	})

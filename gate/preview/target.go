@@ -23,16 +23,10 @@ type target struct {
 	header bool   // routed by header
 }
 
-// Target returns which port of which sandbox a request is for. ok is false if it
-// is not for any; id is empty if it is for one that cannot exist. Callers use it
-// to dispatch between a Proxy and other handlers.
-func (p *Proxy) Target(r *http.Request) (id engi.SandboxID, port int, ok bool) {
-	t, ok := p.find(r)
-	return t.id, t.port, ok
-}
-
-// find looks for a target in Host, then in the path, then in headers.
-func (p *Proxy) find(r *http.Request) (target, bool) {
+// find reports which port of which sandbox a request is for: it looks for a
+// name in Host, then in the path, then in headers. ok is false if the request
+// is not for any; the ID is empty if it is for one that cannot exist.
+func (p *Proxy) find(r *http.Request) (t target, ok bool) {
 	host := plainHost(r.Host)
 	if t, ok := p.byName(host); ok {
 		return t, true

@@ -302,7 +302,7 @@ func (s *Service) Create(ctx context.Context, sec engi.Secret, value string) (_ 
 	if len(have) >= maxSecrets {
 		return engi.Secret{}, engi.Errorf(engi.Exhausted, "there are %d secrets already", len(have)).WithRemedy("remove some")
 	}
-	sec.ID, sec.Version, sec.Metadata = engi.NewSecretID(), 1, maps.Clone(sec.Metadata)
+	sec.ID, sec.Version, sec.Metadata = cmp.Or(sec.ID, engi.NewSecretID()), 1, maps.Clone(sec.Metadata)
 	sec.Created = now()
 	sec.Updated = sec.Created
 	return sec, s.store.Put(ctx, sec, s.seal(sec, value))

@@ -351,7 +351,7 @@ func (s *Server) spawn(c wire.Command) (p *proc, err error) {
 	if keep <= 0 {
 		keep = wire.DefaultOutput
 	}
-	p = &proc{tag: c.Tag, args: c.Args, dir: s.inside(dir), env: c.Env, started: time.Now(), child: ch,
+	p = &proc{id: c.ID, tag: c.Tag, args: c.Args, dir: s.inside(dir), env: c.Env, started: time.Now(), child: ch,
 		log: child.NewLog(min(keep, wire.MaxOutput), 0)}
 	s.startPumps(p, st)
 	s.addProc(p)
@@ -388,8 +388,10 @@ func (s *Server) watch(p *proc, timeout time.Duration) {
 func (s *Server) addProc(p *proc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.procs.last++
-	p.id = "p" + strconv.Itoa(s.procs.last)
+	if p.id == "" {
+		s.procs.last++
+		p.id = "p" + strconv.Itoa(s.procs.last)
+	}
 	s.procs.byID[p.id] = p
 	var ended []*proc
 	for _, q := range s.procs.byID {

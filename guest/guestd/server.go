@@ -60,6 +60,8 @@ type Server struct {
 
 	setupMu sync.Mutex // serializes setup requests
 
+	chosenMu sync.Mutex // held while a process starts whose ID the host has chosen
+
 	mu      sync.Mutex
 	current settings
 	procs   procs

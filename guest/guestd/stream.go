@@ -124,11 +124,31 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request) error {
 	if err := readJSON(r, &c); err != nil {
 		return err
 	}
-	p, err := s.spawn(c)
+	p, err := s.spawnOnce(c)
 	if err != nil {
 		return err
 	}
 	return s.followProc(r.Context(), w, p, 0)
+}
+
+// spawnOnce is spawn, unless there is a process with the ID that the host has
+// chosen: then the host asks again, and gets that one.
+func (s *Server) spawnOnce(c wire.Command) (*proc, error) {
+	if c.ID == "" {
+		return s.spawn(c)
+	}
+	if err := wire.CheckID(c.ID); err != nil {
+		return nil, err
+	}
+	s.chosenMu.Lock()
+	defer s.chosenMu.Unlock()
+	s.mu.Lock()
+	p := s.procs.byID[c.ID]
+	s.mu.Unlock()
+	if p != nil {
+		return p, nil
+	}
+	return s.spawn(c)
 }
 
 func (s *Server) followProc(ctx context.Context, w http.ResponseWriter, p *proc, from int64) error {

@@ -45,6 +45,7 @@ func Run(t *testing.T, c *guest.Client, o Options) {
 		{"Process/output of both streams", s.output},
 		{"Process/input", s.input},
 		{"Process/attach by tag from any offset", s.attach},
+		{"Process/one ID is one process", s.chosen},
 		{"Process/old output is Conflict", s.forgotten},
 		{"Process/timeout", s.timeout},
 		{"Process/missing things", s.missing},
@@ -216,6 +217,24 @@ func (s suite) attach(t *testing.T) {
 	wantKind(t, p.Signal(t.Context(), "TERM"), engi.NotFound)
 	_, err = s.c.Attach(t.Context(), "nobody")
 	wantKind(t, err, engi.NotFound)
+}
+
+func (s suite) chosen(t *testing.T) {
+	cmd := engi.Command{ID: id(), Args: []string{"sh", "-c", "echo $$"}}
+	p, err := s.c.Start(t.Context(), cmd)
+	ok(t, err)
+	if p.ID() != cmd.ID {
+		t.Errorf("started %s, want %s", p.ID(), cmd.ID)
+	}
+	first, _ := text(t, t.Context(), p, 0)
+	again, err := s.c.Start(t.Context(), cmd)
+	ok(t, err)
+	if second, _ := text(t, t.Context(), again, 0); again.PID() != p.PID() || second != first {
+		t.Errorf("process %d printed %q, the same again %d %q", p.PID(), first, again.PID(), second)
+	}
+	cmd.ID = "../x"
+	_, err = s.c.Start(t.Context(), cmd)
+	wantKind(t, err, engi.Invalid)
 }
 
 func (s suite) forgotten(t *testing.T) {

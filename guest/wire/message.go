@@ -190,6 +190,7 @@ type Start struct {
 
 // A Command asks for a process; see [engi.Command].
 type Command struct {
+	ID      string            `json:"id,omitempty"` // empty means that the guest chooses
 	Args    []string          `json:"args"`
 	Env     map[string]string `json:"env,omitempty"`
 	Dir     string            `json:"dir,omitempty"`

@@ -28,6 +28,7 @@ import (
 	"github.com/engi-dev/engi/fleet"
 	"github.com/engi-dev/engi/gate/cert"
 	"github.com/engi-dev/engi/script"
+	"github.com/engi-dev/engi/spelling"
 )
 
 // A Config is everything about a node that can be chosen. Zero fields mean
@@ -434,7 +435,7 @@ func readEnv(c *Config, vars map[string]string, from Sources) error {
 		}
 		// Other programs may use the prefix too: only what looks like a
 		// slip is worth stopping for.
-		if near := nearest(name, known); near != "" {
+		if near := spelling.Nearest(name, slices.Sorted(maps.Keys(known))); near != "" {
 			return engi.Errorf(engi.Invalid, "unknown environment variable %s", name).WithRemedy("did you mean %s?", near)
 		}
 	}

@@ -104,7 +104,7 @@ func TestMistakes(t *testing.T) {
 	}{
 		"key in a file":                    {From{File: write(t, "lisen = '127.0.0.1:1'")}, "unknown key lisen", "listen"},
 		"key in a section":                 {From{File: write(t, "[limits]\nmemroy = '1GiB'")}, "unknown key limits.memroy", "limits.memory"},
-		"key in a pool":                    {From{File: write(t, "[[pools]]\nlang = 'python'")}, "unknown key pools[0].lang", "config show"},
+		"key in a pool":                    {From{File: write(t, "[[pools]]\nlang = 'python'")}, "unknown key pools[0].lang", "pools[0].language"},
 		"section":                          {From{File: write(t, "[limit]\nmemory = '1GiB'")}, "unknown key limit", "limits"},
 		"syntax":                           {From{File: write(t, "listen = \n")}, "line 1", ""},
 		"size":                             {From{File: write(t, "[limits]\nmemory = 'much'")}, "limits.memory: ", "512MiB"},
@@ -263,13 +263,4 @@ func TestDurationRoundTrip(t *testing.T) {
 			t.Fatalf("%s: %d, %v, want %d", text, got, err, want)
 		}
 	})
-}
-
-func TestNearest(t *testing.T) {
-	names := map[string]bool{"listen": true, "limits": true, "log": true, "log_level": true}
-	for in, want := range map[string]string{"lsiten": "listen", "limit": "limits", "loglevel": "log_level", "zzz": "", "": ""} {
-		if got := nearest(in, names); got != want {
-			t.Errorf("nearest(%q) = %q, want %q", in, got, want)
-		}
-	}
 }

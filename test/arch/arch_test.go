@@ -30,6 +30,7 @@ type rule struct{ pkg, own, ext string }
 
 var rules = []rule{
 	{".", "", ""},
+	{"spelling", "", ""},
 
 	{"guest/wire", ".", ""},
 	{"guest/guestd/...", ". guest/wire guest/guestd/...", "golang.org/x/sys/..."},
@@ -42,7 +43,7 @@ var rules = []rule{
 	{"provider/gvisor/...", ". provider provider/gvisor/... guest/wire", "github.com/opencontainers/runtime-spec/... golang.org/x/sys/..."},
 	{"provider", ".", ""},
 
-	{"disk/...", ". disk/...", "github.com/google/go-containerregistry/... github.com/goccy/go-yaml/... github.com/klauspost/compress/... golang.org/x/sys/..."},
+	{"disk/...", ". disk/... spelling", "github.com/google/go-containerregistry/... github.com/goccy/go-yaml/... github.com/klauspost/compress/... golang.org/x/sys/..."},
 	{"gate/key/keytest", ". gate/key", "github.com/google/go-cmp/..."},
 	{"gate/secret/secrettest", ". gate/secret", "github.com/google/go-cmp/..."},
 	{"gate/egress/egresstest", ". gate/egress", "github.com/google/go-cmp/..."},
@@ -72,16 +73,18 @@ var rules = []rule{
 	{"workflow/...", ". workflow", ""},
 
 	{"outputlog", ".", ""},
+	{"operation/operationtest", ". operation", "github.com/google/go-cmp/..."},
+	{"operation", ". outputlog", ""},
 
 	{"fleet/...", ". fleet/... outputlog provider guest guest/wire", "github.com/prometheus/client_golang/..."},
-	{"store/...", ". store/... workflow fleet disk/... gate/... session agent library api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
+	{"store/...", ". store/... workflow operation fleet disk/... gate/... session agent library api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
 	{"api/v1", "", ""},
-	{"api/apitest", ". api/... gate/... guest guest/guestd guest/wire store store/storetest", "github.com/prometheus/client_golang/..."},
+	{"api/apitest", ". api/... gate/... guest guest/guestd guest/wire operation store store/storetest", "github.com/prometheus/client_golang/..."},
 	{"api/mcp", ". agent/tool api/httpio", "github.com/modelcontextprotocol/go-sdk/..."},
 	{"api/compat/e2b/e2btest", ". api/compat/e2b", "github.com/google/go-cmp/..."},
 	{"api/compat/e2b", ". api/httpio", ""},
-	{"api/...", ". api/... gate/...", "github.com/danielgtaylor/huma/v2/... github.com/prometheus/client_golang/... github.com/coder/websocket"},
+	{"api/...", ". api/... gate/... spelling", "github.com/danielgtaylor/huma/v2/... github.com/go-json-experiment/json/... github.com/prometheus/client_golang/... github.com/coder/websocket"},
 	{"client", "api/v1", "github.com/coder/websocket"},
 
 	{"node/bundle/...", ". node/bundle", "github.com/klauspost/compress/... golang.org/x/sys/..."},
@@ -219,7 +222,7 @@ func TestInterfacesStaySmall(t *testing.T) {
 	}
 }
 
-var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:agent|api|client|cmd|disk|docs|fleet|outputlog|gate|guest|library|node|provider|script|session|store|test|tools|workflow)/[\w./-]+)\b`)
+var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:agent|api|client|cmd|disk|docs|fleet|outputlog|gate|guest|library|node|operation|provider|script|session|store|test|tools|workflow)/[\w./-]+)\b`)
 
 // TestTourLinks resolves every name and path the tour mentions.
 func TestTourLinks(t *testing.T) {

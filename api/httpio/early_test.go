@@ -13,19 +13,19 @@ import (
 	"time"
 )
 
-// TestListen holds that a refusal arrives while its body is still being sent,
-// and that what follows on the connection is understood.
-func TestListen(t *testing.T) {
+// An error arrives while the body is still being sent, and the connection can be
+// used again.
+func TestRespondEarly(t *testing.T) {
 	leave, left := context.WithCancel(t.Context())
 	defer left()
-	srv := httptest.NewServer(Listen(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	srv := httptest.NewServer(RespondEarly(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/refused":
 			if _, err := io.CopyN(io.Discard, r.Body, 1000); err != nil {
 				t.Error(err)
 			}
 			http.Error(w, "no", http.StatusInsufficientStorage)
-		case "/abandoned": // by a reader that outlives the answer, as transports have them
+		case "/abandoned": // by a reader that outlives the response, as transports do
 			go io.Copy(io.Discard, r.Body)
 			http.Error(w, "no", http.StatusInsufficientStorage)
 		case "/stranger":
@@ -70,7 +70,7 @@ func TestListen(t *testing.T) {
 		}
 	}
 
-	// Strangers are not listened to for long.
+	// Clients without a key are not waited for as long.
 	conn, err := net.Dial("tcp", srv.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -82,11 +82,11 @@ func TestListen(t *testing.T) {
 	for n := 0; err == nil; sent += n {
 		n, err = io.WriteString(conn, part)
 	}
-	if sent < strangerBytes || sent > 4*strangerBytes {
+	if sent < anonymousBytes || sent > 4*anonymousBytes {
 		t.Errorf("a stranger could send %d bytes: %v", sent, err)
 	}
 
-	// A server that leaves waits for nobody.
+	// A server that shuts down does not wait.
 	conn, err = net.Dial("tcp", srv.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func TestListen(t *testing.T) {
 		io.Copy(io.Discard, resp.Body)
 	}
 	left()
-	conn.SetDeadline(time.Now().Add(listenTime / 2))
+	conn.SetDeadline(time.Now().Add(discardTime / 2))
 	if _, err := in.ReadByte(); err == nil || strings.Contains(err.Error(), "timeout") {
 		t.Errorf("the server still listens: %v", err)
 	}

@@ -19,9 +19,9 @@ import (
 
 type createSandbox struct {
 	Template string            `json:"template,omitempty" jsonschema:"name; the node's default if left out"`
-	Timeout  int               `json:"timeout_seconds,omitempty" jsonschema:"until it ends by itself; 300 if left out"`
+	Timeout  int               `json:"timeout_seconds,omitempty" jsonschema:"until it is deleted; 300 if left out"`
 	Allow    []string          `json:"allow,omitempty" jsonschema:"hosts it may reach, like api.example.com or *.example.com; nothing if left out"`
-	Metadata map[string]string `json:"metadata,omitempty" jsonschema:"words to find it by"`
+	Metadata map[string]string `json:"metadata,omitempty" jsonschema:"to find it by"`
 }
 
 type oneSandbox struct {
@@ -30,7 +30,7 @@ type oneSandbox struct {
 
 type portOf struct {
 	Sandbox string `json:"sandbox" jsonschema:"ID"`
-	Port    int    `json:"port" jsonschema:"that something inside listens on"`
+	Port    int    `json:"port" jsonschema:"that a program in it listens on"`
 }
 
 type createSession struct {
@@ -41,8 +41,8 @@ type oneSession struct {
 	Session string `json:"session" jsonschema:"ID or name"`
 }
 
-// own are the tools that agents of ours do not have.
-func (s *Server) own() ([]tool.Tool, error) {
+// ownTools returns the tools that engi's own agents do not have.
+func (s *Server) ownTools() ([]tool.Tool, error) {
 	var all []tool.Tool
 	var first error
 	add := func(t tool.Tool, err error) {
@@ -51,8 +51,8 @@ func (s *Server) own() ([]tool.Tool, error) {
 		}
 		all = append(all, t)
 	}
-	if boxes := s.opt.Places.Sandboxes; boxes != nil {
-		add(tool.New("create_sandbox", "Makes a sandbox that lives until it is stopped or its time is up, and returns its ID.", func(ctx context.Context, c *tool.Call, a createSandbox) (tool.Result, error) {
+	if sandboxes := s.opt.Services.Sandboxes; sandboxes != nil {
+		add(tool.New("create_sandbox", "Creates a sandbox that lives until it is stopped or its time is up, and returns its ID.", func(ctx context.Context, c *tool.Call, a createSandbox) (tool.Result, error) {
 			if a.Timeout < 0 || a.Timeout > 24*3600 {
 				return tool.Result{}, engi.Errorf(engi.Invalid, "a timeout of %d seconds is not between 1 and a day", a.Timeout)
 			}
@@ -60,14 +60,14 @@ func (s *Server) own() ([]tool.Tool, error) {
 			if len(a.Allow) > 0 {
 				spec.Network = engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: a.Allow}
 			}
-			b, err := boxes.Create(ctx, spec)
+			b, err := sandboxes.Create(ctx, spec)
 			if err != nil {
 				return tool.Result{}, err
 			}
-			return said(sandboxOf(b))
+			return jsonResult(sandboxOf(b))
 		}))
-		add(tool.New("list_sandboxes", "Lists the sandboxes that live.", func(ctx context.Context, c *tool.Call, _ struct{}) (tool.Result, error) {
-			list, err := boxes.List(ctx, c.Owner, engi.SandboxFilter{Owned: true})
+		add(tool.New("list_sandboxes", "Lists sandboxes.", func(ctx context.Context, c *tool.Call, _ struct{}) (tool.Result, error) {
+			list, err := sandboxes.List(ctx, c.Owner, engi.SandboxFilter{Owned: true})
 			if err != nil {
 				return tool.Result{}, err
 			}
@@ -75,44 +75,44 @@ func (s *Server) own() ([]tool.Tool, error) {
 			for i, b := range list {
 				out[i] = sandboxOf(b)
 			}
-			return said(out)
+			return jsonResult(out)
 		}))
-		add(tool.New("stop_sandbox", "Ends a sandbox for good, with all that is in it.", func(ctx context.Context, c *tool.Call, a oneSandbox) (tool.Result, error) {
+		add(tool.New("stop_sandbox", "Deletes a sandbox and everything in it.", func(ctx context.Context, c *tool.Call, a oneSandbox) (tool.Result, error) {
 			id, err := engi.ParseSandboxID(a.Sandbox)
 			if err != nil {
 				return tool.Result{}, err
 			}
-			if err := boxes.Stop(ctx, c.Owner, id); err != nil {
+			if err := sandboxes.Stop(ctx, c.Owner, id); err != nil {
 				return tool.Result{}, err
 			}
 			return tool.Result{Text: "stopped " + a.Sandbox}, nil
 		}))
 		if s.opt.URL != nil {
-			add(tool.New("get_port_url", "Returns the address at which a server inside a sandbox is seen from outside.", func(ctx context.Context, c *tool.Call, a portOf) (tool.Result, error) {
+			add(tool.New("get_port_url", "Returns the URL of a server that runs in a sandbox.", func(ctx context.Context, c *tool.Call, a portOf) (tool.Result, error) {
 				id, err := engi.ParseSandboxID(a.Sandbox)
 				if err != nil {
 					return tool.Result{}, err
 				}
 				if a.Port < 1 || a.Port > 65535 {
-					return tool.Result{}, engi.Errorf(engi.Invalid, "%d is no port", a.Port)
+					return tool.Result{}, engi.Errorf(engi.Invalid, "%d is not a port", a.Port)
 				}
-				if _, err := boxes.Get(ctx, c.Owner, id); err != nil {
+				if _, err := sandboxes.Get(ctx, c.Owner, id); err != nil {
 					return tool.Result{}, err
 				}
 				return tool.Result{Text: s.opt.URL(id, a.Port)}, nil
 			}))
 		}
 	}
-	if talks := s.opt.Places.Sessions; talks != nil {
-		add(tool.New("create_session", "Makes a session for run_code: its files in /workspace outlive its sandboxes. Returns its ID.", func(ctx context.Context, c *tool.Call, a createSession) (tool.Result, error) {
-			x, err := talks.Create(ctx, engi.SessionSpec{Owner: c.Owner, Name: a.Name})
+	if sessions := s.opt.Services.Sessions; sessions != nil {
+		add(tool.New("create_session", "Creates a session for run_code: its files in /workspace outlive its sandboxes. Returns its ID.", func(ctx context.Context, c *tool.Call, a createSession) (tool.Result, error) {
+			x, err := sessions.Create(ctx, engi.SessionSpec{Owner: c.Owner, Name: a.Name})
 			if err != nil {
 				return tool.Result{}, err
 			}
-			return said(sessionOf(x))
+			return jsonResult(sessionOf(x))
 		}))
 		add(tool.New("list_sessions", "Lists sessions.", func(ctx context.Context, c *tool.Call, _ struct{}) (tool.Result, error) {
-			list, err := talks.List(ctx, c.Owner)
+			list, err := sessions.List(ctx, c.Owner)
 			if err != nil {
 				return tool.Result{}, err
 			}
@@ -120,10 +120,10 @@ func (s *Server) own() ([]tool.Tool, error) {
 			for i, x := range list {
 				out[i] = sessionOf(x)
 			}
-			return said(out)
+			return jsonResult(out)
 		}))
-		add(tool.New("end_session", "Ends a session for good, with its files.", func(ctx context.Context, c *tool.Call, a oneSession) (tool.Result, error) {
-			if err := talks.Terminate(ctx, c.Owner, a.Session); err != nil {
+		add(tool.New("end_session", "Deletes a session and its files.", func(ctx context.Context, c *tool.Call, a oneSession) (tool.Result, error) {
+			if err := sessions.Terminate(ctx, c.Owner, a.Session); err != nil {
 				return tool.Result{}, err
 			}
 			return tool.Result{Text: "ended " + a.Session}, nil
@@ -155,10 +155,10 @@ func sessionOf(x engi.Session) session {
 	return session{string(x.ID), x.Name, string(x.State), x.Expires}
 }
 
-func said(v any) (tool.Result, error) {
+func jsonResult(v any) (tool.Result, error) {
 	raw, err := json.MarshalIndent(v, "", " ")
 	if err != nil {
-		return tool.Result{}, engi.Errorf(engi.Internal, "tell the result: %v", err)
+		return tool.Result{}, engi.Errorf(engi.Internal, "marshal the result: %v", err)
 	}
 	return tool.Result{Text: string(raw)}, nil
 }
@@ -169,9 +169,9 @@ const (
 	maxBlob    = 8 << 20
 )
 
-// resources shows files of sandboxes and outputs of programs.
+// resources adds files of sandboxes and outputs of programs.
 func (s *Server) resources(server *sdk.Server, key engi.Key) {
-	if s.opt.Places.Sandboxes != nil {
+	if s.opt.Services.Sandboxes != nil {
 		server.AddResourceTemplate(&sdk.ResourceTemplate{
 			Name: "file", Title: "A file in a sandbox", URITemplate: fileScheme + "{sandbox}/files{+path}", Description: "the content of a file, or the names in a directory",
 		}, func(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
@@ -184,7 +184,7 @@ func (s *Server) resources(server *sdk.Server, key engi.Key) {
 			return s.log(ctx, key, req.Params.URI)
 		})
 	}
-	if s.opt.Places.Executions != nil {
+	if s.opt.Services.Executions != nil {
 		server.AddResourceTemplate(&sdk.ResourceTemplate{
 			Name: "output", Title: "What a program printed", URITemplate: runScheme + "{execution}/output", MIMEType: "text/plain",
 		}, func(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
@@ -203,7 +203,7 @@ func (s *Server) file(ctx context.Context, key engi.Key, uri string) (*sdk.ReadR
 	if err := key.May(engi.ScopeSandboxes, false); err != nil {
 		return nil, err
 	}
-	g, release, err := s.opt.Places.Sandboxes.Enter(ctx, key.Owner, id)
+	g, release, err := s.opt.Services.Sandboxes.Enter(ctx, key.Owner, id)
 	if err != nil {
 		return nil, missing(uri, err)
 	}
@@ -255,21 +255,20 @@ func (s *Server) file(ctx context.Context, key engi.Key, uri string) (*sdk.ReadR
 	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{out}}, nil
 }
 
-// readFor is how long the log of a process that goes on is read.
-const readFor = 500 * time.Millisecond
+const logTime = 500 * time.Millisecond // to read the log of a running process
 
 func (s *Server) log(ctx context.Context, key engi.Key, uri string) (*sdk.ReadResourceResult, error) {
 	rest, _ := strings.CutPrefix(uri, fileScheme)
-	box, process, ok := strings.Cut(rest, "/processes/")
+	sandboxName, process, ok := strings.Cut(rest, "/processes/")
 	process, isLog := strings.CutSuffix(process, "/log")
-	id, err := engi.ParseSandboxID(box)
+	id, err := engi.ParseSandboxID(sandboxName)
 	if !ok || !isLog || err != nil || process == "" || strings.Contains(process, "/") {
 		return nil, sdk.ResourceNotFoundError(uri)
 	}
 	if err := key.May(engi.ScopeSandboxes, false); err != nil {
 		return nil, err
 	}
-	g, release, err := s.opt.Places.Sandboxes.Enter(ctx, key.Owner, id)
+	g, release, err := s.opt.Services.Sandboxes.Enter(ctx, key.Owner, id)
 	if err != nil {
 		return nil, missing(uri, err)
 	}
@@ -288,7 +287,7 @@ func (s *Server) log(ctx context.Context, key engi.Key, uri string) (*sdk.ReadRe
 		if err != nil {
 			return nil, missing(uri, err)
 		}
-		soon, cancel := context.WithTimeout(ctx, readFor)
+		soon, cancel := context.WithTimeout(ctx, logTime)
 		defer cancel()
 		for c, err := range p.Output(soon, engi.OldestOutput) {
 			if err != nil && soon.Err() == nil {
@@ -311,7 +310,7 @@ func (s *Server) output(ctx context.Context, key engi.Key, uri string) (*sdk.Rea
 	if err := key.May(engi.ScopeExecutions, false); err != nil {
 		return nil, err
 	}
-	x, err := s.opt.Places.Executions.Get(ctx, key.Owner, id)
+	x, err := s.opt.Services.Executions.Get(ctx, key.Owner, id)
 	if err != nil {
 		return nil, missing(uri, err)
 	}

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/httpio"
 )
@@ -18,9 +16,25 @@ import (
 // an agent's name, and what its tools do happens here and is not seen. Clients
 // send fields that we do not know; they are ignored, as theirs ignore ours.
 
-func (s *server) serveCompletions() {
-	handle(s, s.opCompletions(), s.completions)
-	handle(s, s.opModels(), s.models)
+// completions are the routes of that format.
+func completions(a *agents) []Route {
+	return []Route{
+		raw(Route{
+			Pattern: "POST /v1/chat/completions", ID: "create-chat-completion", Summary: "Complete a chat, as OpenAI's clients ask for it", Access: writes(engi.ScopeAgents), Objects: Owned,
+			Text:    "model is the name of an agent. What its tools do happens here; the answer has its words only. Point a chat program's base URL at /v1 and its key at yours.",
+			Creates: "a repeated key returns the first answer instead of asking again",
+			Answers: []answer{jsonOf[map[string]any](http.StatusOK, nil)},
+		}, a.completion),
+		fetch(Route{
+			Pattern: "GET /v1/models", ID: "list-models", Summary: "List agents, as OpenAI's clients ask for models", Text: "See /v1/agents.", Access: reads(engi.ScopeAgents), Objects: Shared,
+		}, func(c *call, _ *none) (map[string]any, error) {
+			all := []any{}
+			for _, x := range a.service.Agents() {
+				all = append(all, map[string]any{"id": x.Name, "object": "model", "created": c.s.started.Unix(), "owned_by": "engi"})
+			}
+			return map[string]any{"object": "list", "data": all}, nil
+		}),
+	}
 }
 
 type completionRequest struct {
@@ -49,33 +63,30 @@ type completionPart struct {
 	} `json:"image_url"`
 }
 
-// completions answers in the other format, errors included.
-func (s *server) completions(w http.ResponseWriter, r *http.Request, _ *nothing) error {
-	if err := s.complete(w, r); err != nil {
-		p := httpio.Describe(err, callOf(r.Context()).id)
-		s.logInternal(r, err)
-		kind := "invalid_request_error"
-		if p.Status >= 500 {
-			kind = "server_error"
-		}
-		text := p.Detail
-		if p.Remedy != "" {
-			text += " (" + p.Remedy + ")"
-		}
-		return httpio.WriteJSON(w, p.Status, string(httpio.JSON), map[string]any{"error": map[string]any{"message": text, "type": kind, "code": p.Kind, "param": nil}})
+// completion answers in the other format, errors included.
+func (a *agents) completion(c *call, _ *none, _ none) error {
+	err := a.complete(c)
+	if err == nil {
+		return nil
 	}
-	return nil
+	p := c.describe(err)
+	kind := "invalid_request_error"
+	if p.Status >= 500 {
+		kind = "server_error"
+	}
+	text := p.Detail
+	if p.Remedy != "" {
+		text += " (" + p.Remedy + ")"
+	}
+	return c.reply(p.Status, map[string]any{"error": map[string]any{"message": text, "type": kind, "code": p.Kind, "param": nil}})
 }
 
-func (s *server) complete(w http.ResponseWriter, r *http.Request) error {
-	if s.agents == nil {
-		return errNoAgents
-	}
-	body, err := s.read(w, r)
+func (a *agents) complete(c *call) error {
+	body, err := c.readBody()
 	if err != nil {
 		return err
 	}
-	defer s.held.Add(-int64(len(body)))
+	defer c.s.held.Add(-int64(len(body)))
 	var q completionRequest
 	if err := json.Unmarshal(body, &q); err != nil {
 		return engi.Errorf(engi.Invalid, "the body is no request for a completion: %v", err)
@@ -84,23 +95,18 @@ func (s *server) complete(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	spec.Owner = callOf(r.Context()).key.Owner
-	x, err := s.agents.Start(r.Context(), spec)
+	spec.Owner, spec.Idempotency = c.owner(), c.key
+	x, err := a.service.Start(c, spec)
 	if err != nil {
 		return err
 	}
 	if q.Stream {
-		return s.streamCompletion(w, r, q, x)
+		return a.streamCompletion(c, q, x)
 	}
-	ctx, cancel := s.waiting(r)
-	defer cancel()
-	if x, err = s.endOf(ctx, x); err != nil {
-		return whole(ctx, err)
+	if x, err = a.end(c, x); err != nil {
+		return err
 	}
-	if x.State == engi.RunFailed {
-		return x.Error
-	}
-	return httpio.WriteJSON(w, http.StatusOK, string(httpio.JSON), map[string]any{
+	return c.reply(http.StatusOK, map[string]any{
 		"id": string(x.ID), "object": "chat.completion", "created": x.Created.Unix(), "model": q.Model, "usage": completionUsage(x),
 		"choices": []any{map[string]any{"index": 0, "finish_reason": completionStop(x), "message": map[string]any{"role": "assistant", "content": x.Text}}},
 	})
@@ -120,7 +126,7 @@ func completionSpec(q completionRequest) (spec engi.RunSpec, err error) {
 		}
 		switch m.Role {
 		case "system", "developer":
-			spec.System = trimmed(spec.System, text)
+			spec.System = strings.TrimSpace(spec.System + "\n\n" + text)
 		case "user":
 			spec.Messages = append(spec.Messages, engi.Message{Role: engi.RoleUser, Text: text, Images: images})
 		case "assistant":
@@ -181,40 +187,46 @@ func completionStop(x engi.Run) string {
 	return "length"
 }
 
-func (s *server) streamCompletion(w http.ResponseWriter, r *http.Request, q completionRequest, x engi.Run) error {
-	ctx, cancel := s.waiting(r)
-	source := httpio.Pull(s.happenings(ctx, x.Owner, x.ID, 0))
+// streamCompletion answers with chunks, which have no names and no IDs.
+func (a *agents) streamCompletion(c *call, q completionRequest, x engi.Run) error {
+	ctx, cancel := c.waiting()
+	source := httpio.Pull(a.follow(ctx, x.Owner, x.ID, 0))
 	defer source.Stop()
 	defer cancel()
-	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("Cache-Control", "no-cache")
-	rc := http.NewResponseController(w)
+	defer c.gone()
+	c.Header().Set("Content-Type", "text/event-stream")
+	c.Header().Set("Cache-Control", "no-cache")
+	rc := http.NewResponseController(c)
+	write := func(text string) bool {
+		_, err := httpio.DeadlineWriter{W: c}.Write([]byte(text))
+		return err == nil && rc.Flush() == nil
+	}
 	send := func(v any) bool {
 		raw, err := httpio.Marshal(v)
 		if err != nil {
-			s.logInternal(r, err)
+			c.logInternal(err)
 			return false
 		}
-		if _, err := fmt.Fprintf(httpio.DeadlineWriter{W: w}, "data: %s\n\n", raw); err != nil || rc.Flush() != nil {
-			s.gone(r)
-			return false
-		}
-		return true
+		return write(fmt.Sprintf("data: %s\n\n", raw))
 	}
 	chunk := func(delta map[string]any, finish any) map[string]any {
 		return map[string]any{"id": string(x.ID), "object": "chat.completion.chunk", "created": x.Created.Unix(), "model": q.Model,
 			"choices": []any{map[string]any{"index": 0, "delta": delta, "finish_reason": finish}}}
 	}
+	failed := func(err error) {
+		if p, ok := c.tell(err); ok {
+			send(map[string]any{"error": map[string]any{"message": p.Detail, "type": "server_error", "code": p.Kind}})
+		}
+	}
 	if !send(chunk(map[string]any{"role": "assistant", "content": ""}, nil)) {
 		return nil
 	}
-	beat := time.NewTicker(s.beat)
+	beat := time.NewTicker(c.s.beat)
 	defer beat.Stop()
 	for {
 		select {
 		case <-beat.C:
-			if _, err := fmt.Fprint(httpio.DeadlineWriter{W: w}, ": alive\n\n"); err != nil || rc.Flush() != nil {
-				s.gone(r)
+			if !write(": alive\n\n") {
 				return nil
 			}
 		case e, ok := <-source.Events:
@@ -222,9 +234,7 @@ func (s *server) streamCompletion(w http.ResponseWriter, r *http.Request, q comp
 				return nil
 			}
 			if e.Err != nil {
-				if !s.gone(r) {
-					send(map[string]any{"error": map[string]any{"message": httpio.Describe(whole(ctx, e.Err), "").Detail, "type": "server_error"}})
-				}
+				failed(e.Err)
 				return nil
 			}
 			event := e.Event
@@ -236,8 +246,7 @@ func (s *server) streamCompletion(w http.ResponseWriter, r *http.Request, q comp
 				}
 			case engi.RunEnd:
 				if event.Run.State == engi.RunFailed {
-					p := httpio.Describe(event.Run.Error, "")
-					send(map[string]any{"error": map[string]any{"message": p.Detail, "type": "server_error", "code": p.Kind}})
+					failed(event.Run.Error)
 					return nil
 				}
 				if event.Run.Output != nil && !send(chunk(map[string]any{"content": string(event.Run.Output)}, nil)) {
@@ -253,35 +262,9 @@ func (s *server) streamCompletion(w http.ResponseWriter, r *http.Request, q comp
 						return nil
 					}
 				}
-				if _, err := fmt.Fprint(httpio.DeadlineWriter{W: w}, "data: [DONE]\n\n"); err != nil || rc.Flush() != nil {
-					s.gone(r)
-				}
+				write("data: [DONE]\n\n")
 				return nil
 			}
 		}
 	}
-}
-
-func (s *server) models(w http.ResponseWriter, _ *http.Request, _ *nothing) error {
-	if s.agents == nil {
-		return errNoAgents
-	}
-	all := []any{}
-	for _, a := range s.agents.Agents() {
-		all = append(all, map[string]any{"id": a.Name, "object": "model", "created": s.node.Started.Unix(), "owned_by": "engi"})
-	}
-	return httpio.WriteJSON(w, http.StatusOK, string(httpio.JSON), map[string]any{"object": "list", "data": all})
-}
-
-func (s *server) opCompletions() huma.Operation {
-	op := s.operation(http.MethodPost, "/v1/chat/completions", "create-chat-completion", "agents", "Complete a chat, as OpenAI's clients ask for it",
-		"model is the name of an agent. What its tools do happens here; the answer has its words only. Point a chat program's base URL at /v1 and its key at yours.", http.StatusOK)
-	answers[map[string]any](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opModels() huma.Operation {
-	op := s.operation(http.MethodGet, "/v1/models", "list-models", "agents", "List agents, as OpenAI's clients ask for models", "See /v1/agents.", http.StatusOK)
-	answers[map[string]any](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
 }
