@@ -9,7 +9,10 @@ VERSION ?= $(shell git describe --tags --match 'v*' --always --dirty 2>/dev/null
 COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 ARCH    ?= $(shell go env GOARCH)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
-BUILD   := CGO_ENABLED=0 GOOS=linux GOARCH=$(ARCH) go build -trimpath
+BUILD   := GOOS=linux GOARCH=$(ARCH) go build
+# The same for builds, tests and tools, so that nothing is compiled twice.
+export CGO_ENABLED := 0
+export GOFLAGS := $(GOFLAGS) -trimpath
 # Programs for another machine stay apart from those that run here.
 BIN     := $(CURDIR)/bin$(if $(filter-out $(shell go env GOHOSTARCH),$(ARCH)),/$(ARCH))
 # Sandboxes want root, or sudo that asks nothing; else they do with less.
@@ -23,7 +26,7 @@ KEPT    := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/engi-test
 TESTENV = ENGI_BIN=$(BIN)/engi ENGI_RUNSC=$(BIN)/runsc ENGI_GUEST=$(BIN)/engi-guest ENGI_JS=$(BIN)/engi-js \
 	ENGI_TEST_TEMPLATES=$$($(ROOT) $(BIN)/engi config show cache_dir)/templates \
 	ENGI_TEST_DENO=$$($(ROOT) find "$$($(ROOT) $(BIN)/engi config show cache_dir)/templates/builds" -path '*/usr/local/bin/deno' | head -1) \
-	ENGI_TEST_INNGEST=$(KEPT)/inngest ENGI_TEST_EMBEDDER=$(CURDIR)/test/e2e/embed/py/.venv/bin/python
+	ENGI_TEST_DIST=$(CURDIR)/dist ENGI_TEST_VERSION=$(VERSION) ENGI_TEST_INNGEST=$(KEPT)/inngest ENGI_TEST_EMBEDDER=$(CURDIR)/test/e2e/embed/py/.venv/bin/python
 GOTEST  = go test -timeout 30m $$([ $$(id -u) = 0 ] || echo -exec $(ROOT))
 
 .PHONY: help
@@ -41,14 +44,19 @@ packages: ## install the packages of others that tests run against engi
 	@.ci/inngest $(KEPT)
 
 .PHONY: build
-build: $(BIN)/runsc ## build bin/engi, bin/engi-guest, bin/engi-js and bin/runsc
-	@$(BUILD) -ldflags '-s -w' -o $(BIN)/engi-guest ./cmd/engi-guest
-	@$(BUILD) -ldflags '-s -w' -o $(BIN)/engi-js ./cmd/engi-js
+build: $(BIN)/runsc programs ## build bin/engi, bin/engi-guest, bin/engi-js and bin/runsc
+
+.PHONY: programs
+programs:
+	@mkdir -p $(BIN)
 	@$(BUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/engi ./cmd/engi
+	@$(BUILD) -ldflags '-s -w' -o $(BIN)/ ./cmd/engi-guest ./cmd/engi-js
 
 # gVisor takes long to build and changes only with its pin.
+.PHONY: runsc
+runsc: $(BIN)/runsc
 $(BIN)/runsc: tools/runsc/go.mod tools/runsc/go.sum $(wildcard tools/runsc/*.go tools/runsc/overlay/*.go)
-	@echo 'building runsc from the pinned gVisor module (once, a minute or two)'
+	@echo 'building runsc from the pinned gVisor module (once, about a minute)'
 	@mkdir -p $(BIN)
 	@cd tools/runsc && go run ./overlay $(BIN)/.gvisor && \
 		$(BUILD) -modfile $(BIN)/.gvisor/go.mod -ldflags '-s -w' -o $@.new . && \
@@ -59,7 +67,7 @@ template: setup build ## build the base template, if it is not there yet
 	@$(ROOT) $(BIN)/engi template build base
 
 .PHONY: up
-up: setup build ## build everything, start a server, run a first program in a sandbox
+up: ## build everything, start a server, run a first program in a sandbox
 	@.ci/up
 
 .PHONY: down
@@ -67,7 +75,7 @@ down: ## stop the server that "make up" started and destroy its sandboxes
 	@$(ROOT) $(BIN)/engi stop --destroy
 
 .PHONY: test
-test: template packages ## every test, in real sandboxes too
+test: template packages release ## every test, in real sandboxes too
 	@.ci/setup test
 	@$(ROOT) $(BIN)/engi template build test/e2e/wall/testdata/cargo.yaml --as wall-cargo
 	@$(TESTENV) ENGI_TEST_REQUIRE=1 $(GOTEST) ./...
@@ -77,28 +85,32 @@ quick: ## the tests that need no root, no sandbox and no network
 	@go test ./...
 
 .PHONY: fuzz
-fuzz: ## fuzz what reads bytes that others wrote; TIME=60s each
-	@.ci/fuzz $${TIME:-60s} ./gate/egress/... ./workflow/inngest ./agent/... ./library ./guest/fileops
+fuzz: ## fuzz what reads bytes that others wrote; TIME=15s each
+	@.ci/fuzz $${TIME:-15s} ./...
+
+.PHONY: soak
+soak: template ## hours of fuzzing and random faults; TIME=10m each, FAULTS=10000
+	@.ci/fuzz $${TIME:-10m} ./...
+	@$(MAKE) --no-print-directory chaos FAULTS=$${FAULTS:-10000}
 
 .PHONY: check
-check: $(BIN)/staticcheck ## format, vet, staticcheck and the race detector
-	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
-	@go vet ./...
-	@$(BIN)/staticcheck ./...
-	@CGO_ENABLED=1 go test -race -timeout 30m ./...
+check: $(BIN)/staticcheck ## format, modules, vet, staticcheck, pinned versions, vulnerabilities and the race detector
+	@STATICCHECK=$(BIN)/staticcheck .ci/check
 
 $(BIN)/staticcheck: tools/check/go.mod
 	@mkdir -p $(BIN)
 	@cd tools/check && go build -o $@ honnef.co/go/tools/cmd/staticcheck
 
 .PHONY: release
-release: build ## one file that carries everything: dist/engi-linux-ARCH
+release: build ## one file that carries everything, dist/engi-linux-ARCH, and packages of it for Debian, npm and Python
+	@.ci/setup release
 	@mkdir -p dist
 	@rm -rf node/bundle/payload
 	@go run ./node/bundle/pack -out node/bundle/payload $(BIN)/runsc $(BIN)/engi-guest $(BIN)/engi-js
 	@$(BUILD) -tags release -ldflags '$(LDFLAGS)' -o dist/engi-linux-$(ARCH) ./cmd/engi
 	@rm -rf node/bundle/payload
-	@cd dist && sha256sum engi-linux-$(ARCH) | tee engi-linux-$(ARCH).sha256
+	@.ci/package dist/engi-linux-$(ARCH) $(ARCH) $(VERSION) dist
+	@cd dist && sha256sum $$(ls | grep -v '^SHA256SUMS$$') | tee SHA256SUMS
 
 .PHONY: chaos
 chaos: template ## 1000 random faults; SEED=N replays, FAULTS=N changes how many

@@ -57,7 +57,8 @@
 // each sandbox a network namespace with one cable, the other end of which is a
 // TCP/IP stack in this process, so that every question and every connection is a
 // function call that gate/egress/policy judges; gate/egress/intercept puts
-// secrets into requests on their way. See docs/decisions/0008-the-wall.md.
+// secrets into requests on their way. gate/fetch makes the HTTP clients for URLs
+// that users name. See docs/decisions/0008-the-wall.md.
 //
 // session keeps callers' contexts, which outlive their sandboxes: session/deps
 // installs packages once for all of them, session/deno runs their TypeScript.

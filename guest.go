@@ -10,45 +10,46 @@ import (
 	"time"
 )
 
-// A Stream names where output came from.
+// A Stream is a stream of output.
 type Stream string
 
 const (
 	Stdout   Stream = "stdout"
 	Stderr   Stream = "stderr"
-	Terminal Stream = "pty" // both, through a terminal
+	Terminal Stream = "pty" // both, as a terminal shows them
 )
 
-// A Chunk is a piece of a process's output. The streams of one process share
-// one sequence of bytes: Offset counts every byte before this chunk, on
-// whatever stream, so one number says how far a reader has come.
+// A Chunk is a piece of a process's output. All streams of a process share one
+// sequence of bytes: Offset counts the bytes before this chunk on all of them,
+// so that one number is the position of a reader.
 type Chunk struct {
 	Stream Stream
 	Offset int64
-	Data   []byte // valid until the next chunk is asked for
+	Data   []byte // valid until the next iteration
 }
 
-// OldestOutput is an offset for [Process.Output]: whatever is still kept, from
-// its beginning on.
+// OldestOutput is an offset for [Process.Output] that means the oldest byte that
+// is kept.
 const OldestOutput int64 = -2
 
-// A TerminalSize is in characters.
+// A TerminalSize is the size of a terminal in characters.
 type TerminalSize struct{ Cols, Rows uint16 }
 
 // A Command is a program to start in a guest.
 type Command struct {
-	Args     []string          // program and arguments; the program is looked up in PATH
+	ID       string            // of the process; empty means that the guest chooses; if it has one with this ID, that is attached to instead
+	Args     []string          // the program, looked up in PATH, and its arguments
 	Env      map[string]string // added to the sandbox's environment
 	Dir      string            // absolute; empty means the user's home
-	User     string            // name inside; empty means the template's user
-	Tag      string            // a name to find the process by; may be empty
-	Stdin    Stdin             // what the program reads
-	Terminal *TerminalSize     // non-nil runs it in a terminal of that size
-	Timeout  time.Duration     // the guest kills it after that; 0 means never
-	Output   int64             // bytes kept for readers who come back; 0 means the guest's default
+	User     string            // a user of the sandbox; empty means the template's user
+	Tag      string            // a name for Guest.Attach; may be empty
+	Stdin    Stdin             // the program's standard input
+	Terminal *TerminalSize     // if not nil, run in a terminal of this size
+	Timeout  time.Duration     // kill it after this time; 0 means never
+	Output   int64             // bytes of output to keep for later readers; 0 means the guest's default
 }
 
-// Stdin says what a program reads.
+// Stdin is a kind of standard input.
 type Stdin uint8
 
 const (
@@ -56,30 +57,29 @@ const (
 	StdinPipe              // what Process.Input sends, until CloseInput
 )
 
-// An Exit is how a program ended. A program that fails is not an error of
-// ours: it is the answer. Errors mean that we do not know the answer.
+// An Exit is how a program ended. A program that fails is a result, not an error.
+// Errors mean that the result is unknown.
 type Exit struct {
-	Code   int    // 0..255, or -1 if a signal ended it
-	Signal string // "" or the name without SIG: "KILL", "SEGV"
+	Code   int    // 0 to 255, or -1 if a signal ended it
+	Signal string // like "KILL" or "SEGV", without SIG; may be empty
 	Cause  Cause  // exited, or why the sandbox ended it
 }
 
-// A Cause is the type of an end. Every ended execution and sandbox has one,
-// and every cause has a remedy.
+// A Cause is why an execution, a program or a sandbox ended.
 type Cause string
 
 const (
-	CauseExited      Cause = "exited"       // by itself, whatever its code
-	CauseTimeout     Cause = "timeout"      // wall clock
+	CauseExited      Cause = "exited"       // by itself, with any code
+	CauseTimeout     Cause = "timeout"      // wall clock limit
 	CauseMemory      Cause = "memory"       // memory limit
 	CauseProcesses   Cause = "processes"    // process limit
 	CauseDisk        Cause = "disk"         // disk or inode limit
 	CauseOutput      Cause = "output"       // output limit
 	CauseCancelled   Cause = "cancelled"    // on request
-	CauseSandboxLost Cause = "sandbox_lost" // the sandbox died under it
+	CauseSandboxLost Cause = "sandbox_lost" // the sandbox ended unexpectedly
 )
 
-// Causes returns every cause, for tests of completeness.
+// Causes returns all causes.
 func Causes() []Cause {
 	return []Cause{CauseExited, CauseTimeout, CauseMemory, CauseProcesses, CauseDisk, CauseOutput, CauseCancelled, CauseSandboxLost}
 }
@@ -95,20 +95,20 @@ var causeRemedies = map[Cause]string{
 	CauseSandboxLost: "the sandbox died, which is not the program's answer: run it again",
 }
 
-// Remedy says what to do about c; empty for exited.
+// Remedy returns what to do about c. It is empty for exited.
 func (c Cause) Remedy() string { return causeRemedies[c] }
 
-// A Process is a program that was started in a guest. It goes on when nobody
-// watches, and can be found again by ID. It is safe for concurrent use.
+// A Process is a program that was started in a guest. It continues when nobody
+// follows it, and can be found again by ID. It is safe for concurrent use.
 type Process interface {
-	// ID names the process for as long as its guest lives.
+	// ID identifies the process for the life of its guest.
 	ID() string
-	// PID is the number other programs inside know it by.
+	// PID is the process ID in the sandbox.
 	PID() int
-	// Output yields the output from the given offset on, then ends when the
-	// process has ended and everything was yielded. It reports Expired if
-	// ctx ends, Unavailable if the guest is gone, and Conflict if the bytes
-	// at offset are no longer kept; [OldestOutput] always are.
+	// Output yields the output from the given offset until the process has
+	// ended and everything has been yielded. It reports Expired if ctx ends,
+	// Unavailable if the guest is gone, and Conflict if the bytes at from are
+	// no longer kept, which cannot happen with [OldestOutput].
 	Output(ctx context.Context, from int64) iter.Seq2[Chunk, error]
 	// Input writes to the program's standard input or terminal.
 	Input(ctx context.Context, data []byte) error
@@ -117,14 +117,14 @@ type Process interface {
 	// Signal sends a signal, named without SIG. It reports NotFound if the
 	// process has ended.
 	Signal(ctx context.Context, name string) error
-	// Resize tells the terminal its size; Conflict without a terminal.
+	// Resize sets the size of the terminal. It reports Conflict without one.
 	Resize(ctx context.Context, size TerminalSize) error
-	// Wait returns how the process ended. It reports Unavailable if the
+	// Wait waits for the end of the process. It reports Unavailable if the
 	// guest is gone.
 	Wait(ctx context.Context) (Exit, error)
 }
 
-// ProcessInfo describes a process that Start started.
+// ProcessInfo describes a process that Guest.Start started.
 type ProcessInfo struct {
 	ID      string
 	PID     int
@@ -141,20 +141,19 @@ type FileInfo struct {
 	Size     int64  // bytes
 	Mode     fs.FileMode
 	UID, GID int
-	Owner    string // name, or the number if it has none
-	Group    string
+	Owner    string // name, or UID if it has none
+	Group    string // name, or GID if it has none
 	Modified time.Time
-	Target   string // of a symbolic link
+	Target   string // target, if it is a symbolic link
 }
 
-// WriteOptions say how a file is written. The zero value means mode 0644, the
-// template's user, parents made, existing content replaced.
+// WriteOptions say how a file is written.
 type WriteOptions struct {
-	Mode fs.FileMode // 0 means 0644
+	Mode fs.FileMode // 0 means that of an existing file, or 0644
 	User string      // owner; empty means the template's user
 }
 
-// A FileChange is something that happened to a file.
+// A FileChange is a change of a file.
 type FileChange struct {
 	Path string // absolute
 	Op   FileOp
@@ -171,49 +170,54 @@ const (
 	FileMode    FileOp = "chmod"
 )
 
-// A Guest is the inside of a running sandbox, seen from outside. Paths are
-// absolute and slash-separated. Errors about files are NotFound, Conflict
-// (exists, not empty, wrong type), Denied, Exhausted (disk full) or Invalid.
-// It is safe for concurrent use.
+// A Guest gives access to a running sandbox. Paths are absolute and
+// slash-separated. Errors about files are NotFound, Conflict (exists, not empty,
+// wrong type), Denied, Exhausted (disk full) or Invalid. It is safe for
+// concurrent use.
 type Guest interface {
-	// Start runs a command; it goes on after ctx ends.
+	// Start starts a command, which continues after ctx ends.
 	Start(ctx context.Context, cmd Command) (Process, error)
-	// Attach finds a process by ID or tag; NotFound if there is none.
+	// Attach finds a process by ID or tag. It reports NotFound if there is
+	// none.
 	Attach(ctx context.Context, idOrTag string) (Process, error)
-	// Processes lists what Start started and still remembers.
+	// Processes lists processes that Start started. Ones that have ended are
+	// forgotten after a while.
 	Processes(ctx context.Context) ([]ProcessInfo, error)
 
 	// Open reads a regular file. The caller closes it.
 	Open(ctx context.Context, path string) (io.ReadCloser, error)
-	// Write replaces a file's content with all of r, or leaves the file as
-	// it was.
+	// Write replaces a file's content with all of r, or leaves the file as it
+	// was. It creates missing parents.
 	Write(ctx context.Context, path string, r io.Reader, o WriteOptions) error
 	// Stat describes a file without following a final link.
 	Stat(ctx context.Context, path string) (FileInfo, error)
-	// List yields what is below dir, depth levels deep, in path order.
+	// List returns what is below dir, depth levels deep, in path order.
 	List(ctx context.Context, dir string, depth int) ([]FileInfo, error)
-	// MakeDir makes a directory and its parents; Conflict if it exists.
+	// MakeDir creates a directory and its parents. It reports Conflict if it
+	// exists.
 	MakeDir(ctx context.Context, path string) error
-	// Move renames, making parents of to.
+	// Move renames from to to, and creates the parents of to.
 	Move(ctx context.Context, from, to string) error
-	// Remove deletes path and all below it; a missing path is no error.
+	// Remove deletes path and everything below it. A missing path is not an
+	// error.
 	Remove(ctx context.Context, path string) error
 	// Watch yields changes below path until ctx ends.
 	Watch(ctx context.Context, path string, recursive bool) iter.Seq2[FileChange, error]
-	// Pack returns path and all below it as a tar stream. The caller closes it.
+	// Pack returns path and everything below it as a tar stream. The caller
+	// closes it.
 	Pack(ctx context.Context, path string) (io.ReadCloser, error)
 	// Unpack extracts a tar stream below dir.
 	Unpack(ctx context.Context, dir string, r io.Reader) error
 
-	// Dial connects to a TCP port that listens on loopback inside;
-	// Unavailable if none does.
+	// Dial connects to a TCP port on the sandbox's loopback. It reports
+	// Unavailable if nothing listens there.
 	Dial(ctx context.Context, port int) (net.Conn, error)
 }
 
-// An Agent is a Guest that also answers requests in the dialect of E2B's
-// in-sandbox agent and in that of its code interpreter, whose paths begin
-// with /interpreter/. The host's credentials are added on the way; the
-// caller takes those of its own users out first. Redirects are not followed.
+// GuestHTTP is implemented by Guests that also serve the APIs of E2B's envd and,
+// below /interpreter/, of its code interpreter. RoundTrip adds the credentials
+// for the guest; the caller removes those of its own users first. Redirects are
+// not followed.
 type GuestHTTP interface {
 	RoundTrip(r *http.Request) (*http.Response, error)
 }

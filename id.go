@@ -34,6 +34,8 @@ type (
 	EventID string
 	// A FunctionRunID names one run of a durable function for ever.
 	FunctionRunID string
+	// An OperationID names one operation for ever.
+	OperationID string
 	// A RequestID names one request to a surface, for logs and errors.
 	RequestID string
 )
@@ -53,6 +55,7 @@ const (
 	documentPrefix  = "doc_"
 	eventPrefix     = "evt_"
 	functionPrefix  = "fnr_"
+	operationPrefix = "opn_"
 	requestPrefix   = "req_"
 )
 
@@ -67,32 +70,46 @@ func newOrderedID(prefix string) string {
 	return prefix + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
 }
 
-func parseID(prefix, noun, s string) (string, error) {
+// anyID is what all ID types are.
+type anyID interface {
+	~string
+	Check() error
+}
+
+// parse returns text as an ID, or why it is none.
+func parse[ID anyID](text string) (ID, error) {
+	if err := ID(text).Check(); err != nil {
+		return "", err
+	}
+	return ID(text), nil
+}
+
+func checkID(prefix, noun, s string) error {
 	rest, ok := strings.CutPrefix(s, prefix)
 	if !ok || len(rest) != idLength || strings.Trim(rest, idAlphabet) != "" {
-		return "", Errorf(Invalid, "%.40q is not %s ID", s, noun).
+		return Errorf(Invalid, "%.40q is not %s ID", s, noun).
 			WithRemedy("it is %q and %d lower-case letters and digits", prefix, idLength)
 	}
-	return s, nil
+	return nil
 }
 
 // NewSandboxID returns a fresh, unguessable ID.
 func NewSandboxID() SandboxID { return SandboxID(newID(sandboxPrefix)) }
 
 // ParseSandboxID is the only way in from outside. It reports Invalid.
-func ParseSandboxID(s string) (SandboxID, error) {
-	id, err := parseID(sandboxPrefix, "a sandbox", s)
-	return SandboxID(id), err
-}
+func ParseSandboxID(s string) (SandboxID, error) { return parse[SandboxID](s) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id SandboxID) Check() error { return checkID(sandboxPrefix, "a sandbox", string(id)) }
 
 // NewExecutionID returns a fresh, unguessable ID.
 func NewExecutionID() ExecutionID { return ExecutionID(newID(executionPrefix)) }
 
 // ParseExecutionID is the only way in from outside. It reports Invalid.
-func ParseExecutionID(s string) (ExecutionID, error) {
-	id, err := parseID(executionPrefix, "an execution", s)
-	return ExecutionID(id), err
-}
+func ParseExecutionID(s string) (ExecutionID, error) { return parse[ExecutionID](s) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id ExecutionID) Check() error { return checkID(executionPrefix, "an execution", string(id)) }
 
 // NewRequestID returns a fresh ID.
 func NewRequestID() RequestID { return RequestID(newID(requestPrefix)) }
@@ -101,28 +118,28 @@ func NewRequestID() RequestID { return RequestID(newID(requestPrefix)) }
 func NewSnapshotID() SnapshotID { return SnapshotID(newID(snapshotPrefix)) }
 
 // ParseSnapshotID is the only way in from outside. It reports Invalid.
-func ParseSnapshotID(s string) (SnapshotID, error) {
-	id, err := parseID(snapshotPrefix, "a snapshot", s)
-	return SnapshotID(id), err
-}
+func ParseSnapshotID(s string) (SnapshotID, error) { return parse[SnapshotID](s) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id SnapshotID) Check() error { return checkID(snapshotPrefix, "a snapshot", string(id)) }
 
 // NewVolumeID returns a fresh, unguessable ID.
 func NewVolumeID() VolumeID { return VolumeID(newID(volumePrefix)) }
 
 // ParseVolumeID is the only way in from outside. It reports Invalid.
-func ParseVolumeID(s string) (VolumeID, error) {
-	id, err := parseID(volumePrefix, "a volume", s)
-	return VolumeID(id), err
-}
+func ParseVolumeID(s string) (VolumeID, error) { return parse[VolumeID](s) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id VolumeID) Check() error { return checkID(volumePrefix, "a volume", string(id)) }
 
 // NewSecretID returns a fresh, unguessable ID.
 func NewSecretID() SecretID { return SecretID(newID(secretPrefix)) }
 
 // ParseSecretID is the only way in from outside. It reports Invalid.
-func ParseSecretID(s string) (SecretID, error) {
-	id, err := parseID(secretPrefix, "a secret", s)
-	return SecretID(id), err
-}
+func ParseSecretID(s string) (SecretID, error) { return parse[SecretID](s) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id SecretID) Check() error { return checkID(secretPrefix, "a secret", string(id)) }
 
 // Label is an ID without its prefix: letters and digits, fit for a host name.
 func (id SandboxID) Label() string { return string(id)[min(len(id), len(sandboxPrefix)):] }
@@ -134,52 +151,61 @@ func SandboxOfLabel(label string) (SandboxID, error) { return ParseSandboxID(san
 func NewSessionID() SessionID { return SessionID(newID(sessionPrefix)) }
 
 // ParseSessionID is the only way in from outside. It reports Invalid.
-func ParseSessionID(s string) (SessionID, error) {
-	id, err := parseID(sessionPrefix, "a session", s)
-	return SessionID(id), err
-}
+func ParseSessionID(s string) (SessionID, error) { return parse[SessionID](s) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id SessionID) Check() error { return checkID(sessionPrefix, "a session", string(id)) }
 
 // NewRunID returns a fresh, unguessable ID.
 func NewRunID() RunID { return RunID(newID(runPrefix)) }
 
 // ParseRunID is the only way in from outside. It reports Invalid.
-func ParseRunID(s string) (RunID, error) {
-	id, err := parseID(runPrefix, "a run", s)
-	return RunID(id), err
-}
+func ParseRunID(s string) (RunID, error) { return parse[RunID](s) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id RunID) Check() error { return checkID(runPrefix, "a run", string(id)) }
 
 // NewConversationID returns a fresh, unguessable ID.
 func NewConversationID() ConversationID { return ConversationID(newID(conversePrefix)) }
 
 // ParseConversationID is the only way in from outside. It reports Invalid.
-func ParseConversationID(s string) (ConversationID, error) {
-	id, err := parseID(conversePrefix, "a conversation", s)
-	return ConversationID(id), err
-}
+func ParseConversationID(s string) (ConversationID, error) { return parse[ConversationID](s) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id ConversationID) Check() error { return checkID(conversePrefix, "a conversation", string(id)) }
 
 // NewDocumentID returns a fresh, unguessable ID.
 func NewDocumentID() DocumentID { return DocumentID(newID(documentPrefix)) }
 
 // ParseDocumentID is the only way in from outside. It reports Invalid.
-func ParseDocumentID(s string) (DocumentID, error) {
-	id, err := parseID(documentPrefix, "a document", s)
-	return DocumentID(id), err
-}
+func ParseDocumentID(s string) (DocumentID, error) { return parse[DocumentID](s) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id DocumentID) Check() error { return checkID(documentPrefix, "a document", string(id)) }
 
 // NewEventID returns a fresh ID. IDs made later sort near it.
 func NewEventID() EventID { return EventID(newOrderedID(eventPrefix)) }
 
 // ParseEventID is the only way in from outside. It reports Invalid.
-func ParseEventID(s string) (EventID, error) {
-	id, err := parseID(eventPrefix, "an event", s)
-	return EventID(id), err
-}
+func ParseEventID(s string) (EventID, error) { return parse[EventID](s) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id EventID) Check() error { return checkID(eventPrefix, "an event", string(id)) }
 
 // NewFunctionRunID returns a fresh, unguessable ID.
 func NewFunctionRunID() FunctionRunID { return FunctionRunID(newID(functionPrefix)) }
 
 // ParseFunctionRunID is the only way in from outside. It reports Invalid.
-func ParseFunctionRunID(s string) (FunctionRunID, error) {
-	id, err := parseID(functionPrefix, "a function run", s)
-	return FunctionRunID(id), err
-}
+func ParseFunctionRunID(s string) (FunctionRunID, error) { return parse[FunctionRunID](s) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id FunctionRunID) Check() error { return checkID(functionPrefix, "a function run", string(id)) }
+
+// NewOperationID returns a fresh, unguessable ID.
+func NewOperationID() OperationID { return OperationID(newID(operationPrefix)) }
+
+// ParseOperationID is the only way in from outside. It reports Invalid.
+func ParseOperationID(s string) (OperationID, error) { return parse[OperationID](s) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id OperationID) Check() error { return checkID(operationPrefix, "an operation", string(id)) }

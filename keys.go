@@ -9,30 +9,30 @@ import (
 // A Key lets a caller act as an owner. The secret is shown once, at creation,
 // and stored as a hash only.
 type Key struct {
-	ID      string // "key_" and 26 characters; names the key, opens nothing
+	ID      string // "key_" and 26 characters; not secret
 	Owner   Owner
 	Name    string  // for people
 	Admin   bool    // may see and do everything on the node
 	Scopes  []Scope // what it is for; empty means everything but administration
 	Created time.Time
 	Expires time.Time // zero means never
-	Revoked time.Time // zero means it is in force
+	Revoked time.Time // zero means never
 }
 
-// A Scope is a part of the surfaces that a key may use.
+// A Scope is a part of the API that a key may use.
 type Scope string
 
 const (
 	ScopeExecutions Scope = "executions"
-	ScopeSandboxes  Scope = "sandboxes" // with snapshots of them, and what is inside
+	ScopeSandboxes  Scope = "sandboxes" // with their files, processes and snapshots
 	ScopeTemplates  Scope = "templates"
 	ScopeVolumes    Scope = "volumes"
 	ScopeSecrets    Scope = "secrets"
 	ScopeKeys       Scope = "keys"
 	ScopeAgents     Scope = "agents" // models cost money
-	ScopeDocs       Scope = "docs"   // put into the library what agents read
-	ScopeEvents     Scope = "events" // what functions do on events needs no other scope
-	ScopeRead       Scope = "read"   // look at everything, change nothing
+	ScopeDocs       Scope = "docs"   // add documents that agents read
+	ScopeEvents     Scope = "events" // includes whatever functions do on events
+	ScopeRead       Scope = "read"   // read everything, change nothing
 )
 
 // Scopes returns every scope.
@@ -40,9 +40,9 @@ func Scopes() []Scope {
 	return []Scope{ScopeExecutions, ScopeSandboxes, ScopeTemplates, ScopeVolumes, ScopeSecrets, ScopeKeys, ScopeAgents, ScopeDocs, ScopeEvents, ScopeRead}
 }
 
-// May reports Denied unless the key's scopes allow an act on objects of s;
-// write says whether the act may change something. An empty s is what every
-// key may do. Whose objects the key sees is not its business.
+// May reports Denied unless the key's scopes allow an operation on objects of s;
+// write says whether the operation may change something. An empty s stands for
+// what every key may do. May does not check who owns the objects.
 func (k Key) May(s Scope, write bool) error {
 	switch {
 	case k.Admin || len(k.Scopes) == 0 || slices.Contains(k.Scopes, s):
@@ -53,20 +53,20 @@ func (k Key) May(s Scope, write bool) error {
 		return Errorf(Denied, "key %s may only read", k.ID).WithRemedy("use a key without scopes")
 	}
 	return Errorf(Denied, "key %s does not have the scope %s", k.ID, s).
-		WithRemedy("use a key with the scope %s; 'engi key create --scope %s' makes one", s, s)
+		WithRemedy("use a key with the scope %s; 'engi key create --scope %s' creates one", s, s)
 }
 
 // Keys authenticates callers and keeps their keys. It is safe for concurrent
 // use.
 type Keys interface {
-	// Authenticate returns the key behind secret. It reports Anonymous for
-	// an unknown, expired or revoked one, and says which.
+	// Authenticate returns the key with this secret. It reports Anonymous for
+	// an unknown, expired or revoked one; the text says which.
 	Authenticate(ctx context.Context, secret string) (Key, error)
 	// Create stores a new key and returns its secret, "engi_" and 52
 	// characters.
 	Create(ctx context.Context, key Key) (Key, string, error)
 	// List returns all keys of owner; of everybody if owner is empty.
 	List(ctx context.Context, owner Owner) ([]Key, error)
-	// Revoke ends a key for ever. It reports NotFound.
+	// Revoke ends a key for good. It reports NotFound.
 	Revoke(ctx context.Context, owner Owner, id string) error
 }

@@ -126,9 +126,16 @@ type Lifecycle interface {
 	// Snapshot keeps a copy of a running, paused or hibernated sandbox, which
 	// stays as it is.
 	Snapshot(ctx context.Context, owner Owner, id SandboxID, s SnapshotSpec) (Snapshot, error)
-	// Fork starts n copies of a running, paused or hibernated sandbox, which
+	// Fork starts copies of a running, paused or hibernated sandbox, which
 	// stays as it is. Each copy has its own outcome; the error is about all.
-	Fork(ctx context.Context, owner Owner, id SandboxID, n int, timeout time.Duration) ([]Forked, error)
+	Fork(ctx context.Context, owner Owner, id SandboxID, spec ForkSpec) ([]Forked, error)
+}
+
+// A ForkSpec says how many copies to start.
+type ForkSpec struct {
+	Count   int
+	IDs     []SandboxID   // of the copies; nil means fresh ones, else there are Count
+	Timeout time.Duration // to the deadline of each; 0 means that of the sandbox's Lifetime
 }
 
 // A Forked is one copy, or why there is none.
@@ -150,6 +157,7 @@ type Sample struct {
 
 // A SnapshotSpec says what to keep.
 type SnapshotSpec struct {
+	ID       SnapshotID    // empty means a fresh one
 	Name     string        // unique per owner, taken from an older snapshot; empty means none
 	DiskOnly bool          // without the memory
 	TTL      time.Duration // 0 means no end

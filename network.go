@@ -11,9 +11,9 @@ type Network string
 
 const (
 	NetworkNone       Network = "none"       // loopback only; the default
-	NetworkIsolated   Network = "isolated"   // peers of its group and nothing else
-	NetworkRestricted Network = "restricted" // peers and what Allow names
-	NetworkOpen       Network = "open"       // peers and every public address that Deny does not name
+	NetworkIsolated   Network = "isolated"   // sandboxes of its group and nothing else
+	NetworkRestricted Network = "restricted" // its group and what Allow names
+	NetworkOpen       Network = "open"       // its group and every public address that Deny does not name
 )
 
 // Networks returns every mode, the narrowest first.
@@ -25,35 +25,35 @@ func Networks() []Network {
 // default.
 //
 // A rule is [PROTOCOL://]TARGET[:PORT[-PORT]]. PROTOCOL is tcp, udp or icmp;
-// without it tcp and udp are meant. TARGET is a host name, *.SUFFIX (every
-// name below it), an address ([…] around IPv6 if a port follows), a network in
-// CIDR notation, or * (everything public). Allow wins over Deny. Addresses of
-// the host, of other sandboxes, private, link-local and metadata addresses are
-// closed unless a rule names them by address or network and the node's
-// operator opened them.
+// without it, the rule is for tcp and udp. TARGET is a host name, *.SUFFIX
+// (every name below it), an address (IPv6 in brackets if a port follows), a
+// network in CIDR notation, or * (everything public). Allow wins over Deny.
+// Addresses of the host, of other sandboxes, private, link-local and metadata
+// addresses are closed unless a rule names them by address or network and the
+// node's operator opened them.
 type NetworkPolicy struct {
 	Mode    Network // empty means the node's default
 	Allow   []string
 	Deny    []string
 	Grants  []Grant        // secrets, and where they may go
-	Headers []HeaderRule   // set in requests on their way out
-	Proxy   *UpstreamProxy // everything that leaves goes through it; nil for none
+	Headers []HeaderRule   // set in outgoing requests
+	Proxy   *UpstreamProxy // for everything that leaves; nil for none
 	Group   string         // sandboxes of one owner and group reach each other; empty for none
 	Name    string         // in its group: NAME.GROUP.internal; empty means the sandbox's label
 	Limits  NetworkLimits  // zero fields mean the node's
-	Detail  map[string]any // the rest of a policy in a surface's own words, as JSON values
+	Detail  map[string]any // what an API dialect keeps of its own form of the policy, as JSON values
 }
 
-// A Grant lets the wall put a secret into requests to some hosts. The value
-// never enters the sandbox.
+// A Grant has the wall put a secret into requests to some hosts. The value never
+// enters the sandbox.
 type Grant struct {
-	Secret string   // ID or name of one of the owner's secrets, or one of the node's environment
+	Secret string   // ID or name of a secret of the owner's or from the node's environment
 	Hosts  []string // names and *.SUFFIX; they are reachable over TLS although Allow does not name them
 	As     GrantUse // empty means placeholder if Env is set, else bearer
 	Name   string   // of the header or the query parameter; the user for basic
-	Format string   // of the header's value, {} being the secret; empty means {}
-	Env    string   // variable inside that holds a placeholder; empty for none
-	Strip  bool     // the value is cut out of answers that echo it
+	Format string   // of the header's value, with {} for the secret; empty means {}
+	Env    string   // environment variable in the sandbox that holds a placeholder; empty for none
+	Strip  bool     // mask the value in responses that echo it
 }
 
 // A GrantUse is how a secret is applied.
@@ -64,7 +64,7 @@ const (
 	GrantBearer      GrantUse = "bearer"      // Authorization: Bearer
 	GrantBasic       GrantUse = "basic"       // Authorization: Basic, user Name
 	GrantQuery       GrantUse = "query"       // query parameter Name
-	GrantPlaceholder GrantUse = "placeholder" // wherever the placeholder stands in headers or query
+	GrantPlaceholder GrantUse = "placeholder" // wherever the placeholder is in headers or query
 )
 
 // A HeaderRule sets headers in requests to a host. Values may name secrets of
@@ -78,7 +78,7 @@ type HeaderRule struct {
 type UpstreamProxy struct {
 	Address  string // socks5://host:port, http://host:port or https://host:port; host:port means socks5
 	User     string
-	Password string // kept like a secret, never shown
+	Password string // never shown
 }
 
 // NetworkLimits bound the traffic of one sandbox. Zero fields mean the node's
@@ -87,51 +87,51 @@ type NetworkLimits struct {
 	Up, Down       int64 // bytes per second out of and into the sandbox
 	Connections    int   // open at once
 	NewConnections int   // per second
-	Lookups        int   // DNS questions per second
-	Total          int64 // bytes both ways until it is cut off
+	Lookups        int   // DNS queries per second
+	Total          int64 // bytes both ways, after which nothing passes
 }
 
 // A NetworkEvent is one decision of the wall.
 type NetworkEvent struct {
-	Seq      int64 // per sandbox, from 1; a reader comes back with the last it saw
+	Seq      int64 // per sandbox, from 1; readers continue after the last one they saw
 	Time     time.Time
 	Sandbox  SandboxID
 	Owner    Owner
 	Kind     NetworkEventKind
 	Allowed  bool
-	Protocol string         // tcp, udp, icmp; empty for dns
-	Host     string         // the name asked for or claimed; empty if there is none
-	Address  netip.AddrPort // port 0 for dns and icmp
+	Protocol string         // tcp, udp, icmp; empty for lookup
+	Host     string         // the name looked up or claimed; empty if there is none
+	Address  netip.AddrPort // port 0 for lookup and icmp
 	Rule     string         // that decided, as written; empty if none did
-	Reason   string         // in words, for people
-	Up, Down int64          // bytes; of close only
+	Reason   string         // for people
+	Up, Down int64          // bytes; for close only
 }
 
 // A NetworkEventKind says what was decided on.
 type NetworkEventKind string
 
 const (
-	NetworkLookup  NetworkEventKind = "lookup"  // a DNS question
-	NetworkConnect NetworkEventKind = "connect" // a connection or the first datagram
-	NetworkClaim   NetworkEventKind = "claim"   // the host a TLS or HTTP client named, against what was allowed
+	NetworkLookup  NetworkEventKind = "lookup"  // a DNS query
+	NetworkConnect NetworkEventKind = "connect" // a connection or the first datagram of an exchange
+	NetworkClaim   NetworkEventKind = "claim"   // the host that a TLS or HTTP client named
 	NetworkRequest NetworkEventKind = "request" // an intercepted HTTP request
-	NetworkLimit   NetworkEventKind = "limit"   // a bound was reached
-	NetworkClose   NetworkEventKind = "close"   // the end of what Connect allowed
+	NetworkLimit   NetworkEventKind = "limit"   // a limit was reached
+	NetworkClose   NetworkEventKind = "close"   // the end of what a connect event allowed
 )
 
-// NetworkLog remembers what the wall decided, the last decisions of each
-// sandbox. Owners see as in [Sandboxes]. It is safe for concurrent use.
+// NetworkLog has the latest decisions of the wall for each sandbox. Owners see
+// what they see in [Sandboxes]. It is safe for concurrent use.
 type NetworkLog interface {
 	// Events returns up to limit events after seq, oldest first; limit 0
-	// means 1000. With wait it returns only when there is one, or ctx ends,
-	// which is then no error.
+	// means 1000. With wait it blocks until there is one or ctx ends, which
+	// is no error then.
 	Events(ctx context.Context, owner Owner, id SandboxID, seq int64, limit int, wait bool) ([]NetworkEvent, error)
 }
 
-// NetworkSetup is what a sandbox must have inside so that the wall works for it.
+// NetworkSetup is what a sandbox needs for its network to work.
 type NetworkSetup struct {
 	Resolver  netip.Addr        // for /etc/resolv.conf; invalid without network
-	Search    string            // domain to look names up in; empty for none
+	Search    string            // search domain; empty for none
 	Authority []byte            // PEM certificate to trust; nil if nothing is intercepted
-	Env       map[string]string // placeholders, and what makes programs trust Authority
+	Env       map[string]string // placeholders, and variables that make programs trust Authority
 }

@@ -237,8 +237,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// get sends q and reads the answer as a T.
-func get[T any](ctx context.Context, c *Client, q *call) (T, error) {
+// ask sends q and reads the answer as a T.
+func ask[T any](ctx context.Context, c *Client, q *call) (T, error) {
 	var v T
 	for attempt := 0; ; attempt++ {
 		resp, err := c.do(ctx, q)
@@ -281,6 +281,65 @@ func (c *Client) act(ctx context.Context, q *call) error {
 	}
 	return nil
 }
+
+// get reads what is at a path as a T.
+func get[T any](ctx context.Context, c *Client, path string, query url.Values) (T, error) {
+	return ask[T](ctx, c, &call{method: http.MethodGet, path: path, query: query})
+}
+
+// list reads the objects at a path.
+func list[T any](ctx context.Context, c *Client, path string, query url.Values) ([]T, error) {
+	l, err := get[v1.List[T]](ctx, c, path, query)
+	return l.Items, err
+}
+
+// create makes a T, and no second one if the connection breaks.
+func create[T any](ctx context.Context, c *Client, path string, q any) (T, error) {
+	return ask[T](ctx, c, &call{method: http.MethodPost, path: path, body: encode(q), header: http.Header{keyHeader: {rand.Text()}}})
+}
+
+// send sends a request that may be repeated; a nil q is no body.
+func send[T any](ctx context.Context, c *Client, method, path string, q any) (T, error) {
+	x := &call{method: method, path: path}
+	if q != nil {
+		x.body = encode(q)
+	}
+	return ask[T](ctx, c, x)
+}
+
+// once sends a request that is not repeated if it may have arrived.
+func once[T any](ctx context.Context, c *Client, path string, q any) (T, error) {
+	return ask[T](ctx, c, &call{method: http.MethodPost, path: path, body: encode(q), once: true})
+}
+
+// remove deletes what is at a path.
+func (c *Client) remove(ctx context.Context, path string) error {
+	return c.act(ctx, &call{method: http.MethodDelete, path: path})
+}
+
+const keyHeader = "Idempotency-Key"
+
+// set returns a query of those parameters that are not empty.
+func set(pairs ...string) url.Values {
+	v := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			v.Set(pairs[i], pairs[i+1])
+		}
+	}
+	return v
+}
+
+// number is n as a parameter; 0 is left out.
+func number(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+// offset is n as a parameter.
+func offset(n int64) string { return strconv.FormatInt(n, 10) }
 
 // encode writes a request.
 func encode(v any) []byte {

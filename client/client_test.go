@@ -117,7 +117,7 @@ func (a *answering) Write(b []byte) (int, error) {
 }
 
 // direct returns a world and a client that needs no network.
-func direct(t *testing.T, w *wire, change func(*rest.Options), opts ...client.Option) (*apitest.Services, *client.Client) {
+func direct(t *testing.T, w *wire, change func(*apitest.Options), opts ...client.Option) (*apitest.Fixture, *client.Client) {
 	world := apitest.New(change)
 	w.handler = world.Handler
 	t.Cleanup(func() {
@@ -300,7 +300,7 @@ func TestSilentServerIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var watched atomic.Int32
 		w := &wire{}
-		_, c := direct(t, w, func(o *rest.Options) { o.Beat = time.Hour })
+		_, c := direct(t, w, func(o *apitest.Options) { o.Beat = time.Hour })
 		inner := w.handler
 		w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			if strings.HasSuffix(r.URL.Path, "/events") {
@@ -322,9 +322,9 @@ func TestServerThatLeavesIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		leaving, leave := context.WithCancel(t.Context())
 		w := &wire{}
-		world, c := direct(t, w, func(o *rest.Options) { o.Leave = leaving })
+		world, c := direct(t, w, func(o *apitest.Options) { o.Leave = leaving })
 		// Another server with the same world behind takes over.
-		next := rest.New(rest.Options{Executions: world.Executions, Sandboxes: world.Sandboxes, Templates: world.Templates, Pools: world.Pools, Keys: world.Keys})
+		next := (&apitest.Options{Options: rest.Options{Keys: world.Keys}, Executions: world.Executions, Sandboxes: world.Sandboxes, Templates: world.Templates, Pools: world.Pools}).Serve()
 		first := w.handler
 		w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			if leaving.Err() != nil {

@@ -3,94 +3,122 @@ package client
 import (
 	"context"
 	"crypto/rand"
+	"iter"
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 
-	"github.com/engi-dev/engi/api/v1"
+	v1 "github.com/engi-dev/engi/api/v1"
 )
 
 const (
-	events       = "/v1/events"
+	eventPath    = "/v1/events"
 	functionRuns = "/v1/functions/runs"
 )
 
-// An EventFilter selects events and runs of functions. Zero fields select all.
+// An EventFilter selects events. Zero fields select all.
 type EventFilter struct {
-	Name     string // of events, or of the events that started runs
-	Function string // of runs only
-	Event    string // ID of the event that started runs
-	State    string // of runs only (v1.FunctionFailed …)
-	Limit    int    // 0 means 100; 1000 at most
+	Types   []string // any of; sandbox.* stands for all that begin so
+	Subject string   // ID of what they are about
+	Owner   string   // for admins
+	Limit   int      // 0 means 100; 1000 at most
 }
 
 func (f EventFilter) query() url.Values {
-	q := url.Values{}
-	for name, value := range map[string]string{"name": f.Name, "function": f.Function, "event": f.Event, "state": f.State} {
-		if value != "" {
-			q.Set(name, value)
-		}
-	}
-	if f.Limit != 0 {
-		q.Set("limit", strconv.Itoa(f.Limit))
-	}
-	return q
+	return set("type", strings.Join(f.Types, ","), "subject", f.Subject, "owner", f.Owner, "limit", number(f.Limit))
+}
+
+// A FunctionFilter selects runs of functions. Zero fields select all.
+type FunctionFilter struct {
+	Type     string // of the events that started them
+	Function string
+	Event    string // ID of the one that started them
+	State    string // v1.FunctionFailed …
+	Limit    int    // 0 means 100; 1000 at most
 }
 
 // SendEvent sends an event and returns at once; the functions that are bound
 // to its name run. An event with the key of an earlier one is that event and
 // starts nothing. Without a key, a broken connection still makes no second
 // event.
-func (c *Client) SendEvent(ctx context.Context, q v1.EventRequest, key string) (v1.SentEvent, error) {
+func (c *Client) SendEvent(ctx context.Context, q v1.EventRequest, key string) (v1.LogEvent, error) {
 	if key == "" {
 		key = rand.Text()
 	}
-	return get[v1.SentEvent](ctx, c, &call{method: http.MethodPost, path: events, body: encode(q), header: http.Header{"Idempotency-Key": {key}}})
+	return ask[v1.LogEvent](ctx, c, &call{method: http.MethodPost, path: eventPath, body: encode(q), header: http.Header{keyHeader: {key}}})
 }
 
 // Events returns events, the newest first.
-func (c *Client) Events(ctx context.Context, f EventFilter) ([]v1.SentEvent, error) {
-	list, err := get[v1.List[v1.SentEvent]](ctx, c, &call{method: http.MethodGet, path: events, query: f.query()})
-	return list.Items, err
+func (c *Client) Events(ctx context.Context, f EventFilter) ([]v1.LogEvent, error) {
+	return list[v1.LogEvent](ctx, c, eventPath, f.query())
+}
+
+// FollowEvents yields events after a seq, oldest first, and goes on with those
+// that happen, also after the connection broke or the server was restarted. A
+// negative seq means from now on. It ends with ctx or an error.
+func (c *Client) FollowEvents(ctx context.Context, after int64, f EventFilter) iter.Seq2[v1.LogEvent, error] {
+	return func(yield func(v1.LogEvent, error) bool) {
+		if after < 0 { // the seq to come back to if the first connection breaks
+			newest, err := c.Events(ctx, EventFilter{Limit: 1})
+			if err != nil {
+				yield(v1.LogEvent{}, err)
+				return
+			}
+			after = 0
+			if len(newest) > 0 {
+				after = newest[0].Seq
+			}
+		}
+		query := f.query()
+		next := func() *call {
+			query.Set("after", strconv.FormatInt(after, 10))
+			return &call{method: http.MethodGet, path: eventPath, query: query, header: ndjson()}
+		}
+		read := func(e v1.LogEvent) (string, *v1.Problem) {
+			if e.ID != "" {
+				return "", nil // its type is not the stream's
+			}
+			return e.Type, e.Error
+		}
+		resumed(ctx, c, next, func() int64 { return after }, stream[v1.LogEvent]{read: read}, func(e *v1.LogEvent) (wanted, last bool) {
+			after = e.Seq
+			return true, false
+		})(yield)
+	}
 }
 
 // Event returns one event.
-func (c *Client) Event(ctx context.Context, id string) (v1.SentEvent, error) {
-	return get[v1.SentEvent](ctx, c, &call{method: http.MethodGet, path: events + segment(id)})
+func (c *Client) Event(ctx context.Context, id string) (v1.LogEvent, error) {
+	return get[v1.LogEvent](ctx, c, eventPath+segment(id), nil)
 }
 
 // ReplayEvent sends the same event again, for all functions that are bound to
-// it or for one. What may have arrived is not sent again.
-func (c *Client) ReplayEvent(ctx context.Context, id, function string) (v1.SentEvent, error) {
-	return get[v1.SentEvent](ctx, c, &call{
-		method: http.MethodPost, path: events + segment(id) + "/replay", body: encode(v1.ReplayRequest{Function: function}), once: true,
-	})
+// it or for one. A broken connection starts nothing twice.
+func (c *Client) ReplayEvent(ctx context.Context, id, function string) (v1.LogEvent, error) {
+	return create[v1.LogEvent](ctx, c, eventPath+segment(id)+"/replay", v1.ReplayRequest{Function: function})
 }
 
 // Functions returns what events can start.
 func (c *Client) Functions(ctx context.Context) ([]v1.Function, error) {
-	list, err := get[v1.List[v1.Function]](ctx, c, &call{method: http.MethodGet, path: "/v1/functions"})
-	return list.Items, err
+	return list[v1.Function](ctx, c, "/v1/functions", nil)
 }
 
 // FunctionRuns returns runs of functions without their steps, the newest
 // first.
-func (c *Client) FunctionRuns(ctx context.Context, f EventFilter) ([]v1.FunctionRun, error) {
-	list, err := get[v1.List[v1.FunctionRun]](ctx, c, &call{method: http.MethodGet, path: functionRuns, query: f.query()})
-	return list.Items, err
+func (c *Client) FunctionRuns(ctx context.Context, f FunctionFilter) ([]v1.FunctionRun, error) {
+	return list[v1.FunctionRun](ctx, c, functionRuns, set("name", f.Type, "function", f.Function, "event", f.Event, "state", f.State, "limit", number(f.Limit)))
 }
 
 // FunctionRun returns a run of a function as it is now, with its steps.
 func (c *Client) FunctionRun(ctx context.Context, id string) (v1.FunctionRun, error) {
-	return get[v1.FunctionRun](ctx, c, &call{method: http.MethodGet, path: functionRuns + segment(id)})
+	return get[v1.FunctionRun](ctx, c, functionRuns+segment(id), nil)
 }
 
 // WaitFunctionRun returns a run of a function once it has ended.
 func (c *Client) WaitFunctionRun(ctx context.Context, id string) (v1.FunctionRun, error) {
 	for {
-		x, err := get[v1.FunctionRun](ctx, c, &call{
-			method: http.MethodGet, path: functionRuns + segment(id), query: url.Values{"wait": {longPoll.String()}},
-		})
+		x, err := get[v1.FunctionRun](ctx, c, functionRuns+segment(id), set("wait", longPoll.String()))
 		if err != nil || x.Over() {
 			return x, err
 		}
@@ -99,5 +127,5 @@ func (c *Client) WaitFunctionRun(ctx context.Context, id string) (v1.FunctionRun
 
 // CancelFunctionRun ends a run after the step it is in.
 func (c *Client) CancelFunctionRun(ctx context.Context, id string) error {
-	return c.act(ctx, &call{method: http.MethodDelete, path: functionRuns + segment(id)})
+	return c.remove(ctx, functionRuns+segment(id))
 }

@@ -9,8 +9,8 @@ import (
 )
 
 func ExampleClient_Agents() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	for _, a := range must(c.Agents(context.Background())) {
 		fmt.Println(a.Name, a.Tools)
 	}
@@ -18,8 +18,8 @@ func ExampleClient_Agents() {
 }
 
 func ExampleClient_ToolServers() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	for _, s := range must(c.ToolServers(context.Background())) {
 		fmt.Println(s.Name, s.Kind, s.State, s.Tools)
 	}
@@ -27,8 +27,8 @@ func ExampleClient_ToolServers() {
 }
 
 func ExampleClient_Chat() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	a := must(c.Chat(ctx, v1.ChatRequest{Message: "hello"}))
 	fmt.Println(a.Response)
@@ -41,8 +41,8 @@ func ExampleClient_Chat() {
 }
 
 func ExampleClient_StartRun() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	x := must(c.StartRun(ctx, "echo", v1.RunRequest{Input: "hello"}))
 	fmt.Println(must(c.AgentRun(ctx, x.ID)).State)
@@ -50,8 +50,8 @@ func ExampleClient_StartRun() {
 }
 
 func ExampleClient_WatchRun() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	x := must(c.StartRun(ctx, "echo", v1.RunRequest{Input: "hello"}))
 	for e, err := range c.WatchRun(ctx, x.ID, 0) {
@@ -74,8 +74,8 @@ func ExampleClient_WatchRun() {
 }
 
 func ExampleClient_AgentRun() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	x := must(c.StartRun(ctx, "echo", v1.RunRequest{Input: "hello"}))
 	x = must(c.AgentRun(ctx, x.ID))
@@ -84,8 +84,8 @@ func ExampleClient_AgentRun() {
 }
 
 func ExampleClient_Runs() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.StartRun(ctx, "echo", v1.RunRequest{Input: "hello"}))
 	for _, x := range must(c.Runs(ctx, 10)) {
@@ -95,8 +95,8 @@ func ExampleClient_Runs() {
 }
 
 func ExampleClient_RunMessages() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	x := must(c.StartRun(ctx, "echo", v1.RunRequest{Input: "hello"}))
 	for _, m := range must(c.RunMessages(ctx, x.ID)) {
@@ -110,8 +110,8 @@ func ExampleClient_RunMessages() {
 }
 
 func ExampleClient_CancelRun() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	x := must(c.StartRun(ctx, "echo", v1.RunRequest{Input: "wait"}))
 	if err := c.CancelRun(ctx, x.ID); err != nil {

@@ -11,10 +11,10 @@ import (
 )
 
 func ExampleClient_SendEvent() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
-	q := v1.EventRequest{Name: "engi/debug/echo", Data: json.RawMessage(`{"hello":"world"}`)}
+	q := v1.EventRequest{Type: "engi/debug/echo", Data: json.RawMessage(`{"hello":"world"}`)}
 	e := must(c.SendEvent(ctx, q, "order-42"))
 	for _, id := range e.RunIDs {
 		fmt.Println(string(must(c.WaitFunctionRun(ctx, id)).Output))
@@ -27,39 +27,61 @@ func ExampleClient_SendEvent() {
 }
 
 func ExampleClient_Events() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
-	must(c.SendEvent(ctx, v1.EventRequest{Name: "a/b"}, ""))
-	must(c.SendEvent(ctx, v1.EventRequest{Name: "c/d"}, ""))
-	for _, e := range must(c.Events(ctx, client.EventFilter{Name: "a/b", Limit: 10})) {
-		fmt.Println(e.Name, string(e.Data))
+	must(c.SendEvent(ctx, v1.EventRequest{Type: "a/b"}, ""))
+	must(c.SendEvent(ctx, v1.EventRequest{Type: "c/d"}, ""))
+	for _, e := range must(c.Events(ctx, client.EventFilter{Types: []string{"a/b"}, Limit: 10})) {
+		fmt.Println(e.Type, string(e.Data))
 	}
 	// Output: a/b {}
 }
 
-func ExampleClient_Event() {
-	c, close := connect()
-	defer close()
+func ExampleClient_FollowEvents() {
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
-	e := must(c.SendEvent(ctx, v1.EventRequest{Name: "engi/debug/echo"}, ""))
+	first := must(c.SendEvent(ctx, v1.EventRequest{Type: "orders/paid", Data: json.RawMessage(`{"n":1}`)}, ""))
+	must(c.SendEvent(ctx, v1.EventRequest{Type: "orders/shipped"}, ""))
+	must(c.SendEvent(ctx, v1.EventRequest{Type: "orders/paid", Data: json.RawMessage(`{"n":2}`)}, ""))
+	for e, err := range c.FollowEvents(ctx, first.Seq-1, client.EventFilter{Types: []string{"orders/paid"}}) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(e.Type, string(e.Data))
+		if e.ID != first.ID {
+			return
+		}
+	}
+	// Output:
+	// orders/paid {"n":1}
+	// orders/paid {"n":2}
+}
+
+func ExampleClient_Event() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	e := must(c.SendEvent(ctx, v1.EventRequest{Type: "engi/debug/echo"}, ""))
 	fmt.Println(len(must(c.Event(ctx, e.ID)).RunIDs))
 	// Output: 1
 }
 
 func ExampleClient_ReplayEvent() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
-	e := must(c.SendEvent(ctx, v1.EventRequest{Name: "engi/debug/echo", Data: json.RawMessage(`{"n":1}`)}, ""))
+	e := must(c.SendEvent(ctx, v1.EventRequest{Type: "engi/debug/echo", Data: json.RawMessage(`{"n":1}`)}, ""))
 	again := must(c.ReplayEvent(ctx, e.ID, "echo"))
 	fmt.Println(again.ReplayOf == e.ID, string(again.Data))
 	// Output: true {"n":1}
 }
 
 func ExampleClient_Functions() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	for _, f := range must(c.Functions(context.Background())) {
 		fmt.Println(f.Name, f.Event)
 	}
@@ -70,22 +92,22 @@ func ExampleClient_Functions() {
 }
 
 func ExampleClient_FunctionRuns() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
-	must(c.SendEvent(ctx, v1.EventRequest{Name: "engi/debug/echo"}, ""))
-	must(c.SendEvent(ctx, v1.EventRequest{Name: "engi/debug/fail"}, ""))
-	for _, x := range must(c.FunctionRuns(ctx, client.EventFilter{State: v1.FunctionFailed})) {
+	must(c.SendEvent(ctx, v1.EventRequest{Type: "engi/debug/echo"}, ""))
+	must(c.SendEvent(ctx, v1.EventRequest{Type: "engi/debug/fail"}, ""))
+	for _, x := range must(c.FunctionRuns(ctx, client.FunctionFilter{State: v1.FunctionFailed})) {
 		fmt.Println(x.Function, x.Error.Detail)
 	}
 	// Output: fail there is no sandbox
 }
 
 func ExampleClient_FunctionRun() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
-	e := must(c.SendEvent(ctx, v1.EventRequest{Name: "engi/debug/echo"}, ""))
+	e := must(c.SendEvent(ctx, v1.EventRequest{Type: "engi/debug/echo"}, ""))
 	x := must(c.FunctionRun(ctx, e.RunIDs[0]))
 	for _, step := range x.Steps {
 		fmt.Println(step.Name, step.Attempts, x.State)
@@ -94,20 +116,20 @@ func ExampleClient_FunctionRun() {
 }
 
 func ExampleClient_WaitFunctionRun() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
-	e := must(c.SendEvent(ctx, v1.EventRequest{Name: "engi/debug/fail"}, ""))
+	e := must(c.SendEvent(ctx, v1.EventRequest{Type: "engi/debug/fail"}, ""))
 	x := must(c.WaitFunctionRun(ctx, e.RunIDs[0]))
 	fmt.Println(x.State, x.Error.Kind)
 	// Output: failed not_found
 }
 
 func ExampleClient_CancelFunctionRun() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
-	e := must(c.SendEvent(ctx, v1.EventRequest{Name: "engi/debug/wait"}, ""))
+	e := must(c.SendEvent(ctx, v1.EventRequest{Type: "engi/debug/wait"}, ""))
 	if err := c.CancelFunctionRun(ctx, e.RunIDs[0]); err != nil {
 		log.Fatal(err)
 	}

@@ -10,16 +10,16 @@ import (
 const guide = "# Acme SDK\n\nTalks to Acme.\n\n## Issues\n\nCall issues() to list them.\n"
 
 func ExampleClient_AddDocument() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	d := must(c.AddDocument(context.Background(), v1.DocumentRequest{Package: "@acme/sdk", Text: guide}))
 	fmt.Println(d.Title, d.State, d.Chunks)
 	// Output: Acme SDK ready 2
 }
 
 func ExampleClient_SearchDocuments() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.AddDocument(ctx, v1.DocumentRequest{Package: "@acme/sdk", Text: guide}))
 	found := must(c.SearchDocuments(ctx, v1.SearchRequest{Query: "how do I list issues", Package: "@acme/sdk", Limit: 1}))
@@ -30,8 +30,8 @@ func ExampleClient_SearchDocuments() {
 }
 
 func ExampleClient_Documents() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.AddDocument(ctx, v1.DocumentRequest{Package: "@acme/sdk", URL: "https://example.com/sdk.md"}))
 	for _, d := range must(c.Documents(ctx)) {
@@ -41,8 +41,8 @@ func ExampleClient_Documents() {
 }
 
 func ExampleClient_Document() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	d := must(c.AddDocument(ctx, v1.DocumentRequest{Text: guide}))
 	d = must(c.Document(ctx, d.ID))
@@ -51,8 +51,8 @@ func ExampleClient_Document() {
 }
 
 func ExampleClient_RemoveDocument() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	d := must(c.AddDocument(ctx, v1.DocumentRequest{Text: guide}))
 	fmt.Println(c.RemoveDocument(ctx, d.ID), len(must(c.Documents(ctx))))
@@ -60,8 +60,8 @@ func ExampleClient_RemoveDocument() {
 }
 
 func ExampleClient_RefreshDocuments() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.AddDocument(ctx, v1.DocumentRequest{URL: "https://example.com/sdk.md"}))
 	for _, d := range must(c.RefreshDocuments(ctx)) {
@@ -71,8 +71,8 @@ func ExampleClient_RefreshDocuments() {
 }
 
 func ExampleClient_RefreshDocument() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	d := must(c.AddDocument(ctx, v1.DocumentRequest{URL: "https://example.com/sdk.md"}))
 	again := must(c.RefreshDocument(ctx, d.ID))
@@ -81,8 +81,8 @@ func ExampleClient_RefreshDocument() {
 }
 
 func ExampleClient_DocumentPackages() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.AddDocument(ctx, v1.DocumentRequest{Package: "@acme/sdk", Text: guide}))
 	for _, p := range must(c.DocumentPackages(ctx)) {
@@ -92,8 +92,8 @@ func ExampleClient_DocumentPackages() {
 }
 
 func ExampleClient_SaveModules() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.CreateSession(ctx, v1.SessionRequest{Name: "chat-42"}))
 	all := must(c.SaveModules(ctx, "chat-42", []v1.CodeModuleRequest{{
@@ -104,8 +104,8 @@ func ExampleClient_SaveModules() {
 }
 
 func ExampleClient_SessionModules() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.CreateSession(ctx, v1.SessionRequest{Name: "chat-42"}))
 	must(c.SaveModules(ctx, "chat-42", []v1.CodeModuleRequest{{Path: "lib/acme.ts", Description: "Lists open issues."}}))
@@ -116,8 +116,8 @@ func ExampleClient_SessionModules() {
 }
 
 func ExampleClient_Modules() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.CreateSession(ctx, v1.SessionRequest{Name: "chat-42"}))
 	must(c.SaveModules(ctx, "chat-42", []v1.CodeModuleRequest{{Path: "lib/acme.ts", Description: "Lists open issues.", Scope: "user"}}))

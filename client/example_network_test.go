@@ -13,9 +13,9 @@ import (
 	"github.com/engi-dev/engi/client"
 )
 
-// busyRoom returns a client and a sandbox whose programs have tried to reach
+// busySandbox returns a client and a sandbox whose programs have tried to reach
 // two hosts.
-func busyRoom() (*client.Client, string, func()) {
+func busySandbox() (*client.Client, string, func()) {
 	w := apitest.New(nil)
 	srv := httptest.NewServer(w.Handler)
 	c := client.New(srv.URL, w.Admin)
@@ -37,8 +37,8 @@ func busyRoom() (*client.Client, string, func()) {
 }
 
 func ExampleClient_SetNetwork() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	p, err := c.SetNetwork(context.Background(), box, v1.NetworkPolicy{
 		Mode:  v1.NetworkRestricted,
 		Allow: []string{"registry.example.com", "*.example.com:443"},
@@ -53,8 +53,8 @@ func ExampleClient_SetNetwork() {
 }
 
 func ExampleClient_Network() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	ctx := context.Background()
 	must(c.SetNetwork(ctx, box, v1.NetworkPolicy{Mode: v1.NetworkOpen, Deny: []string{"203.0.113.0/24"}}))
 	p, err := c.Network(ctx, box)
@@ -66,8 +66,8 @@ func ExampleClient_Network() {
 }
 
 func ExampleClient_NetworkEvents() {
-	c, box, close := busyRoom()
-	defer close()
+	c, box, stop := busySandbox()
+	defer stop()
 	for e, err := range c.NetworkEvents(context.Background(), box, 0) {
 		if err != nil {
 			log.Fatal(err)
@@ -80,8 +80,8 @@ func ExampleClient_NetworkEvents() {
 }
 
 func ExampleClient_WatchNetwork() {
-	c, box, close := busyRoom()
-	defer close()
+	c, box, stop := busySandbox()
+	defer stop()
 	ctx := context.Background()
 	check(c.StopSandbox(ctx, box)) // else the loop waits for more
 	for e, err := range c.WatchNetwork(ctx, box, 1) {

@@ -13,13 +13,13 @@ import (
 )
 
 // room returns a client and a sandbox.
-func room() (*client.Client, string, func()) {
-	c, close := connect()
+func sandbox() (*client.Client, string, func()) {
+	c, stop := connect()
 	b, err := c.CreateSandbox(context.Background(), v1.SandboxRequest{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	return c, b.ID, close
+	return c, b.ID, stop
 }
 
 func must[T any](v T, err error) T {
@@ -36,8 +36,8 @@ func check(err error) {
 }
 
 func ExampleClient_CreateSandbox() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	b, err := c.CreateSandbox(ctx, v1.SandboxRequest{
 		Template: "base",
@@ -54,8 +54,8 @@ func ExampleClient_CreateSandbox() {
 }
 
 func ExampleClient_Exec() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	x, err := c.Exec(context.Background(), box, v1.ProcessRequest{Command: "echo $((6*7)); echo oops >&2; exit 3"})
 	if err != nil {
 		log.Fatal(err)
@@ -69,8 +69,8 @@ func ExampleClient_Exec() {
 }
 
 func ExampleClient_StartProcess() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	ctx := context.Background()
 	p, err := c.StartProcess(ctx, box, v1.ProcessRequest{Args: []string{"cat"}, Stdin: true, Tag: "cat"})
 	if err != nil {
@@ -90,8 +90,8 @@ func ExampleClient_StartProcess() {
 }
 
 func ExampleClient_Process() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	ctx := context.Background()
 	must(c.StartProcess(ctx, box, v1.ProcessRequest{Command: "echo ready; sleep 60", Tag: "server", Detach: true}))
 	// Somewhere else, later:
@@ -115,8 +115,8 @@ func ExampleClient_Process() {
 }
 
 func ExampleProcess_Terminal() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	ctx := context.Background()
 	p := must(c.StartProcess(ctx, box, v1.ProcessRequest{
 		Args: []string{"/bin/sh"}, Terminal: &v1.TerminalSize{Cols: 80, Rows: 24}, Env: map[string]string{"PS1": ""}, Detach: true,
@@ -140,8 +140,8 @@ func ExampleProcess_Terminal() {
 }
 
 func ExampleClient_Processes() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	ctx := context.Background()
 	must(c.StartProcess(ctx, box, v1.ProcessRequest{Args: []string{"sleep", "60"}, Detach: true}))
 	for _, p := range must(c.Processes(ctx, box)) {
@@ -151,8 +151,8 @@ func ExampleClient_Processes() {
 }
 
 func ExampleClient_Files() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	ctx := context.Background()
 	files := c.Files(box)
 	w, err := files.Write(ctx, "/workspace/data/a.txt", strings.NewReader("hello"), client.WithMode(0o600))
@@ -190,8 +190,8 @@ func ExampleClient_Files() {
 }
 
 func ExampleFiles_Pack() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	ctx := context.Background()
 	files := c.Files(box)
 	must(files.Write(ctx, "/workspace/d/a.txt", strings.NewReader("hello")))
@@ -206,8 +206,8 @@ func ExampleFiles_Pack() {
 }
 
 func ExampleFiles_Watch() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	ctx := context.Background()
 	files := c.Files(box)
 	check(files.MakeDir(ctx, "/workspace/in"))
@@ -226,8 +226,8 @@ func ExampleFiles_Watch() {
 }
 
 func ExampleClient_FindSandboxes() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.CreateSandbox(ctx, v1.SandboxRequest{Metadata: map[string]string{"task": "1"}}))
 	must(c.CreateSandbox(ctx, v1.SandboxRequest{Metadata: map[string]string{"task": "2"}}))
@@ -243,8 +243,8 @@ func ExampleClient_FindSandboxes() {
 }
 
 func ExampleClient_HibernateSandbox() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	ctx := context.Background()
 	b, err := c.HibernateSandbox(ctx, box, false)
 	if err != nil {
@@ -259,8 +259,8 @@ func ExampleClient_HibernateSandbox() {
 }
 
 func ExampleClient_ResumeSandbox() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	ctx := context.Background()
 	must(c.HibernateSandbox(ctx, box, true))
 	fmt.Println(must(c.ResumeSandbox(ctx, box, v1.ResumeRequest{Timeout: v1.Duration(time.Minute)})).State)
@@ -268,15 +268,15 @@ func ExampleClient_ResumeSandbox() {
 }
 
 func ExampleClient_PauseSandbox() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	fmt.Println(must(c.PauseSandbox(context.Background(), box)).State)
 	// Output: paused
 }
 
 func ExampleClient_ExtendSandbox() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	ctx := context.Background()
 	b := must(c.ExtendSandbox(ctx, box, 2*time.Hour))
 	fmt.Println(time.Until(*b.DeadlineAt) > time.Hour)
@@ -284,8 +284,8 @@ func ExampleClient_ExtendSandbox() {
 }
 
 func ExampleClient_UpdateSandbox() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	idle := v1.Duration(time.Minute)
 	b := must(c.UpdateSandbox(context.Background(), box, v1.SandboxUpdate{IdleTimeout: &idle, Metadata: &map[string]string{"done": "yes"}}))
 	fmt.Println(b.Lifetime.IdleTimeout, b.Metadata)
@@ -293,8 +293,8 @@ func ExampleClient_UpdateSandbox() {
 }
 
 func ExampleClient_SnapshotSandbox() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	ctx := context.Background()
 	s, err := c.SnapshotSandbox(ctx, box, v1.SnapshotRequest{Name: "ready", TTL: v1.Duration(24 * time.Hour)})
 	if err != nil {
@@ -306,8 +306,8 @@ func ExampleClient_SnapshotSandbox() {
 }
 
 func ExampleClient_ForkSandbox() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	for _, f := range must(c.ForkSandbox(context.Background(), box, v1.ForkRequest{Count: 3})) {
 		if f.Error != nil {
 			fmt.Println(f.Error.Kind)
@@ -322,8 +322,8 @@ func ExampleClient_ForkSandbox() {
 }
 
 func ExampleClient_SandboxMetrics() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	for _, s := range must(c.SandboxMetrics(context.Background(), box, time.Now().Add(-time.Hour), time.Time{})) {
 		fmt.Println(s.Memory, s.MemoryLimit, s.Processes)
 	}
@@ -331,8 +331,8 @@ func ExampleClient_SandboxMetrics() {
 }
 
 func ExampleClient_Ports() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	for _, p := range must(c.Ports(context.Background(), box)) {
 		fmt.Println(p.Port, p.Process, p.URL != "")
 	}
@@ -340,23 +340,23 @@ func ExampleClient_Ports() {
 }
 
 func ExampleClient_Port() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	fmt.Println(must(c.Port(context.Background(), box, 1)).Listening)
 	// Output: false
 }
 
 func ExampleClient_LinkPort() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	l := must(c.LinkPort(context.Background(), box, 8080, 10*time.Minute))
 	fmt.Println(l.URL != "", time.Until(l.ExpiresAt) > time.Minute)
 	// Output: true true
 }
 
 func ExampleClient_Snapshots() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	ctx := context.Background()
 	must(c.SnapshotSandbox(ctx, box, v1.SnapshotRequest{Name: "a"}))
 	for _, s := range must(c.Snapshots(ctx, box)) {
@@ -366,8 +366,8 @@ func ExampleClient_Snapshots() {
 }
 
 func ExampleClient_Snapshot() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	ctx := context.Background()
 	must(c.SnapshotSandbox(ctx, box, v1.SnapshotRequest{Name: "a"}))
 	fmt.Println(must(c.Snapshot(ctx, "a")).SandboxID == box)
@@ -375,8 +375,8 @@ func ExampleClient_Snapshot() {
 }
 
 func ExampleClient_RemoveSnapshot() {
-	c, box, close := room()
-	defer close()
+	c, box, stop := sandbox()
+	defer stop()
 	ctx := context.Background()
 	s := must(c.SnapshotSandbox(ctx, box, v1.SnapshotRequest{}))
 	check(c.RemoveSnapshot(ctx, s.ID))
@@ -386,8 +386,8 @@ func ExampleClient_RemoveSnapshot() {
 }
 
 func ExampleClient_CreateVolume() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	v, err := c.CreateVolume(ctx, v1.VolumeRequest{Name: "data", Capacity: 1 << 30})
 	if err != nil {
@@ -399,8 +399,8 @@ func ExampleClient_CreateVolume() {
 }
 
 func ExampleClient_VolumeFiles() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.CreateVolume(ctx, v1.VolumeRequest{Name: "data"}))
 	files := c.VolumeFiles("data")
@@ -412,8 +412,8 @@ func ExampleClient_VolumeFiles() {
 }
 
 func ExampleClient_Volumes() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.CreateVolume(ctx, v1.VolumeRequest{Name: "b"}))
 	must(c.CreateVolume(ctx, v1.VolumeRequest{Name: "a"}))
@@ -426,8 +426,8 @@ func ExampleClient_Volumes() {
 }
 
 func ExampleClient_Volume() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.CreateVolume(ctx, v1.VolumeRequest{Name: "a"}))
 	fmt.Println(must(c.Volume(ctx, "a")).Used)
@@ -435,8 +435,8 @@ func ExampleClient_Volume() {
 }
 
 func ExampleClient_RemoveVolume() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.CreateVolume(ctx, v1.VolumeRequest{Name: "a"}))
 	check(c.RemoveVolume(ctx, "a"))
@@ -445,8 +445,8 @@ func ExampleClient_RemoveVolume() {
 }
 
 func ExampleClient_CreateSecret() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	s, err := c.CreateSecret(ctx, v1.SecretRequest{Name: "github", Value: "t0ken"})
 	if err != nil {
@@ -457,8 +457,8 @@ func ExampleClient_CreateSecret() {
 }
 
 func ExampleClient_UpdateSecret() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.CreateSecret(ctx, v1.SecretRequest{Name: "github", Value: "t0ken"}))
 	fmt.Println(must(c.UpdateSecret(ctx, "github", v1.SecretUpdate{Value: "other"})).Version)
@@ -466,8 +466,8 @@ func ExampleClient_UpdateSecret() {
 }
 
 func ExampleClient_Secret() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.CreateSecret(ctx, v1.SecretRequest{Name: "github", Value: "t0ken", Metadata: map[string]string{"for": "ci"}}))
 	fmt.Println(must(c.Secret(ctx, "github")).Metadata)
@@ -475,8 +475,8 @@ func ExampleClient_Secret() {
 }
 
 func ExampleClient_Secrets() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.CreateSecret(ctx, v1.SecretRequest{Name: "github", Value: "t0ken"}))
 	for _, s := range must(c.Secrets(ctx)) {
@@ -486,8 +486,8 @@ func ExampleClient_Secrets() {
 }
 
 func ExampleClient_RemoveSecret() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.CreateSecret(ctx, v1.SecretRequest{Name: "github", Value: "t0ken"}))
 	check(c.RemoveSecret(ctx, "github"))
@@ -496,24 +496,24 @@ func ExampleClient_RemoveSecret() {
 }
 
 func ExampleClient_Usage() {
-	c, _, close := room()
-	defer close()
+	c, _, stop := sandbox()
+	defer stop()
 	u := must(c.Usage(context.Background()))
 	fmt.Println(u.Used.Sandboxes, "of", u.Quota.Sandboxes)
 	// Output: 1 of 100
 }
 
 func ExampleClient_RunScript() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	x := must(c.RunScript(context.Background(), v1.ScriptRequest{Language: "javascript", Code: "6*7"}))
 	fmt.Println(string(x.Result))
 	// Output: 42
 }
 
 func ExampleClient_ScriptAPIs() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	fmt.Println(len(must(c.ScriptAPIs(context.Background())).Items))
 	// Output: 0
 }

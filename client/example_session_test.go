@@ -9,8 +9,8 @@ import (
 )
 
 func ExampleClient_RunCode() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	s, err := c.CreateSession(ctx, v1.SessionRequest{Name: "chat-42"})
 	if err != nil {
@@ -26,8 +26,8 @@ func ExampleClient_RunCode() {
 }
 
 func ExampleClient_StreamCode() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.CreateSession(ctx, v1.SessionRequest{Name: "chat-42"}))
 	for e, err := range c.StreamCode(ctx, "chat-42", v1.CodeRequest{Code: "hello"}) {
@@ -47,8 +47,8 @@ func ExampleClient_StreamCode() {
 }
 
 func ExampleClient_CreateSession() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	s, err := c.CreateSession(context.Background(), v1.SessionRequest{
 		Name: "chat-42", Memory: 1 << 30, Network: &v1.NetworkPolicy{Allow: []string{"api.example.com"}},
 	})
@@ -60,8 +60,8 @@ func ExampleClient_CreateSession() {
 }
 
 func ExampleClient_Sessions() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.CreateSession(ctx, v1.SessionRequest{Name: "one"}))
 	all, err := c.Sessions(ctx)
@@ -75,8 +75,8 @@ func ExampleClient_Sessions() {
 }
 
 func ExampleClient_Session() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.CreateSession(ctx, v1.SessionRequest{Name: "one"}))
 	s, err := c.Session(ctx, "one")
@@ -88,8 +88,8 @@ func ExampleClient_Session() {
 }
 
 func ExampleClient_ReleaseSession() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.CreateSession(ctx, v1.SessionRequest{Name: "one"}))
 	must(c.RunCode(ctx, "one", v1.CodeRequest{Code: "1"}))
@@ -102,8 +102,8 @@ func ExampleClient_ReleaseSession() {
 }
 
 func ExampleClient_TerminateSession() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	must(c.CreateSession(ctx, v1.SessionRequest{Name: "one"}))
 	if err := c.TerminateSession(ctx, "one"); err != nil {
@@ -115,8 +115,8 @@ func ExampleClient_TerminateSession() {
 }
 
 func ExampleClient_Dependencies() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	d, err := c.Dependencies(context.Background())
 	if err != nil {
 		log.Fatal(err)

@@ -18,7 +18,7 @@ import (
 // connect returns a client of a small world in this process, in whose
 // language the programs of these examples are written. With a real server it
 // is client.New("http://127.0.0.1:7777", key).
-func connect() (c *client.Client, close func()) {
+func connect() (c *client.Client, stop func()) {
 	w := apitest.New(nil)
 	srv := httptest.NewServer(w.Handler)
 	return client.New(srv.URL, w.Admin), func() {
@@ -29,8 +29,8 @@ func connect() (c *client.Client, close func()) {
 }
 
 func ExampleClient_Run() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	x, err := c.Run(context.Background(), v1.ExecutionRequest{
 		Language: "python",
 		Code:     "print(6*7)",
@@ -48,8 +48,8 @@ func ExampleClient_Run() {
 }
 
 func ExampleClient_Stream() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	for e, err := range c.Stream(context.Background(), v1.ExecutionRequest{Language: "bash", Code: "echo one; echo two >&2; exit 3"}) {
 		if err != nil {
 			log.Fatal(err)
@@ -68,8 +68,8 @@ func ExampleClient_Stream() {
 }
 
 func ExampleClient_Start() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	x, err := c.Start(ctx, v1.ExecutionRequest{Language: "bash", Code: "sleep 10ms; echo done"})
 	if err != nil {
@@ -85,8 +85,8 @@ func ExampleClient_Start() {
 }
 
 func ExampleClient_Wait() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	x, err := c.Start(ctx, v1.ExecutionRequest{Language: "bash", Code: "sleep 1m", Timeout: v1.Duration(10 * time.Millisecond)})
 	if err != nil {
@@ -103,8 +103,8 @@ func ExampleClient_Wait() {
 }
 
 func ExampleClient_Watch() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	x, err := c.Start(ctx, v1.ExecutionRequest{Language: "bash", Code: "echo one; echo two"})
 	if err != nil {
@@ -123,8 +123,8 @@ func ExampleClient_Watch() {
 }
 
 func ExampleClient_Execution() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	x, err := c.Run(ctx, v1.ExecutionRequest{Language: "bash", Code: "echo hi"})
 	if err != nil {
@@ -139,8 +139,8 @@ func ExampleClient_Execution() {
 }
 
 func ExampleClient_Executions() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	for _, code := range []string{"exit 0", "exit 1", "exit 2"} {
 		if _, err := c.Run(ctx, v1.ExecutionRequest{Language: "bash", Code: code}); err != nil {
@@ -160,8 +160,8 @@ func ExampleClient_Executions() {
 }
 
 func ExampleClient_Cancel() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	x, err := c.Start(ctx, v1.ExecutionRequest{Language: "bash", Code: "sleep 1m"})
 	if err != nil {
@@ -179,8 +179,8 @@ func ExampleClient_Cancel() {
 }
 
 func ExampleClient_Artifact() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	x, err := c.Run(ctx, v1.ExecutionRequest{Language: "bash", Code: "save report.txt all is well"})
 	if err != nil {
@@ -201,8 +201,8 @@ func ExampleClient_Artifact() {
 }
 
 func ExampleClient_Sandboxes() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	if _, err := c.Start(ctx, v1.ExecutionRequest{Language: "bash", Code: "sleep 1m"}); err != nil {
 		log.Fatal(err)
@@ -218,8 +218,8 @@ func ExampleClient_Sandboxes() {
 }
 
 func ExampleClient_Sandbox() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	x, err := c.Start(ctx, v1.ExecutionRequest{Language: "bash", Code: "sleep 1m"})
 	if err != nil {
@@ -234,8 +234,8 @@ func ExampleClient_Sandbox() {
 }
 
 func ExampleClient_StopSandbox() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	x, err := c.Start(ctx, v1.ExecutionRequest{Language: "bash", Code: "sleep 1m"})
 	if err != nil {
@@ -250,8 +250,8 @@ func ExampleClient_StopSandbox() {
 }
 
 func ExampleClient_Templates() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	all, err := c.Templates(context.Background())
 	if err != nil {
 		log.Fatal(err)
@@ -266,8 +266,8 @@ func ExampleClient_Templates() {
 }
 
 func ExampleClient_Template() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	t, err := c.Template(context.Background(), "base")
 	if err != nil {
 		log.Fatal(err)
@@ -277,8 +277,8 @@ func ExampleClient_Template() {
 }
 
 func ExampleClient_BuildTemplate() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	for e, err := range c.BuildTemplate(context.Background(), v1.TemplateRequest{Name: "mine", Definition: "base: host\n"}) {
 		if err != nil {
 			log.Fatal(err)
@@ -298,8 +298,8 @@ func ExampleClient_BuildTemplate() {
 }
 
 func ExampleClient_RemoveTemplate() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	err := c.RemoveTemplate(context.Background(), "base")
 	if e, ok := errors.AsType[*client.Error](err); ok {
 		fmt.Println(e.Kind, e)
@@ -308,8 +308,8 @@ func ExampleClient_RemoveTemplate() {
 }
 
 func ExampleClient_PruneTemplates() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	freed, err := c.PruneTemplates(context.Background())
 	if err != nil {
 		log.Fatal(err)
@@ -319,8 +319,8 @@ func ExampleClient_PruneTemplates() {
 }
 
 func ExampleClient_Pools() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	all, err := c.Pools(context.Background())
 	if err != nil {
 		log.Fatal(err)
@@ -332,8 +332,8 @@ func ExampleClient_Pools() {
 }
 
 func ExampleClient_Node() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	n, err := c.Node(context.Background())
 	if err != nil {
 		log.Fatal(err)
@@ -343,8 +343,8 @@ func ExampleClient_Node() {
 }
 
 func ExampleClient_Ready() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	r, err := c.Ready(context.Background())
 	if err != nil {
 		log.Fatal(err)
@@ -354,8 +354,8 @@ func ExampleClient_Ready() {
 }
 
 func ExampleClient_CreateKey() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	k, err := c.CreateKey(context.Background(), v1.KeyRequest{Name: "ci", Owner: "team-a", ExpiresIn: v1.Duration(720 * time.Hour)})
 	if err != nil {
 		log.Fatal(err)
@@ -365,8 +365,8 @@ func ExampleClient_CreateKey() {
 }
 
 func ExampleClient_Keys() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	all, err := c.Keys(context.Background())
 	if err != nil {
 		log.Fatal(err)
@@ -381,8 +381,8 @@ func ExampleClient_Keys() {
 }
 
 func ExampleClient_RevokeKey() {
-	c, close := connect()
-	defer close()
+	c, stop := connect()
+	defer stop()
 	ctx := context.Background()
 	k, err := c.CreateKey(ctx, v1.KeyRequest{Name: "lost"})
 	if err != nil {

@@ -2,12 +2,9 @@ package client
 
 import (
 	"context"
-	"crypto/rand"
 	"io"
 	"iter"
 	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -67,24 +64,18 @@ func (c *Client) Stream(ctx context.Context, q v1.ExecutionRequest) iter.Seq2[v1
 // goes on whatever becomes of the caller.
 func (c *Client) Start(ctx context.Context, q v1.ExecutionRequest) (v1.Execution, error) {
 	q.Async = true
-	return get[v1.Execution](ctx, c, &call{
-		method: http.MethodPost, path: executions, body: encode(q),
-		// With a key, the same request twice is one run.
-		header: http.Header{"Idempotency-Key": {rand.Text()}},
-	})
+	return create[v1.Execution](ctx, c, executions, q)
 }
 
 // Execution returns the record of a run as it is now.
 func (c *Client) Execution(ctx context.Context, id string) (v1.Execution, error) {
-	return get[v1.Execution](ctx, c, &call{method: http.MethodGet, path: executions + segment(id)})
+	return get[v1.Execution](ctx, c, executions+segment(id), nil)
 }
 
 // Wait returns the record of a run once it has ended, or was refused.
 func (c *Client) Wait(ctx context.Context, id string) (v1.Execution, error) {
 	for {
-		x, err := get[v1.Execution](ctx, c, &call{
-			method: http.MethodGet, path: executions + segment(id), query: url.Values{"wait": {longPoll.String()}},
-		})
+		x, err := get[v1.Execution](ctx, c, executions+segment(id), set("wait", longPoll.String()))
 		if err != nil || x.State == v1.Done || x.State == v1.Refused {
 			return x, err
 		}
@@ -95,12 +86,9 @@ func (c *Client) Wait(ctx context.Context, id string) (v1.Execution, error) {
 // is empty, newest first.
 func (c *Client) Executions(ctx context.Context, state string) iter.Seq2[v1.ExecutionSummary, error] {
 	return func(yield func(v1.ExecutionSummary, error) bool) {
-		query := url.Values{}
-		if state != "" {
-			query.Set("state", state)
-		}
+		query := set("state", state)
 		for {
-			page, err := get[v1.List[v1.ExecutionSummary]](ctx, c, &call{method: http.MethodGet, path: executions, query: query})
+			page, err := get[v1.List[v1.ExecutionSummary]](ctx, c, executions, query)
 			if err != nil {
 				yield(v1.ExecutionSummary{}, err)
 				return
@@ -120,7 +108,7 @@ func (c *Client) Executions(ctx context.Context, state string) iter.Seq2[v1.Exec
 
 // Cancel ends a run with cause cancelled. Ending it twice is no error.
 func (c *Client) Cancel(ctx context.Context, id string) error {
-	return c.act(ctx, &call{method: http.MethodDelete, path: executions + segment(id)})
+	return c.remove(ctx, executions+segment(id))
 }
 
 // Artifact opens a file that a run left, by its path among the artifacts. The
@@ -145,32 +133,15 @@ func (c *Client) Artifact(ctx context.Context, id, path string) (io.ReadCloser, 
 // to a broken stream where it left off. A refused run yields the refusal as
 // error. Leaving the loop, or the end of ctx, changes nothing for the run.
 func (c *Client) Watch(ctx context.Context, id string, from int64) iter.Seq2[v1.Event, error] {
-	return func(yield func(v1.Event, error) bool) {
-		w := watcher{at: from, seen: from}
-		for attempt := 0; ; attempt++ {
-			before := w
-			q := &call{
-				method: http.MethodGet, path: executions + segment(id) + "/events",
-				query:  url.Values{"offset": {strconv.FormatInt(w.at, 10)}},
-				header: http.Header{"Accept": {"application/x-ndjson"}},
-			}
-			w.comeBack()
-			more, err := w.follow(ctx, c, q, yield)
-			if !more {
-				return
-			}
-			if w.seen > before.seen || w.started != before.started {
-				attempt = 0
-			}
-			if attempt >= c.retries || !c.pause(ctx, q, attempt, err) {
-				if ctx.Err() != nil {
-					err = c.unreachable(ctx, err)
-				}
-				yield(v1.Event{}, err)
-				return
-			}
-		}
+	w := watcher{at: from, seen: from}
+	next := func() *call {
+		w.comeBack()
+		return &call{method: http.MethodGet, path: executions + segment(id) + "/events", query: set("offset", offset(w.at)), header: ndjson()}
 	}
+	read := func(e v1.Event) (string, *v1.Problem) { return e.Type, e.Error }
+	return resumed(ctx, c, next, w.progress, stream[v1.Event]{read: read, remedy: "try again"}, func(e *v1.Event) (wanted, last bool) {
+		return w.counts(e), e.Type == v1.EventResult
+	})
 }
 
 // A watcher knows how far a stream was read.
@@ -187,56 +158,28 @@ type watcher struct {
 // character there.
 func (w *watcher) comeBack() { w.repeat = w.seen - w.at }
 
-// follow reads one connection. It returns false when the caller has had
-// everything, and else why it ended.
-func (w *watcher) follow(ctx context.Context, c *Client, q *call, yield func(v1.Event, error) bool) (more bool, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	resp, err := c.send(ctx, q)
-	if err != nil {
-		return true, err
+// progress grows with what was seen.
+func (w *watcher) progress() int64 {
+	if w.started {
+		return w.seen + 1
 	}
-	defer resp.Body.Close()
-	for e, err := range lines[v1.Event](resp.Body, cancel) {
-		if err != nil {
-			return true, failure(v1.Unavailable, "try again", "the stream of %s broke: %v", c.url, err)
-		}
-		switch e.Type {
-		case v1.EventHeartbeat:
-		case v1.EventError:
-			if e.Error == nil {
-				e.Error = &v1.Problem{Kind: v1.Internal, Detail: "the stream ended with an error that says nothing"}
-			}
-			return true, &Error{*e.Error}
-		case v1.EventStarted:
-			if w.started {
-				continue
-			}
-			w.started = true
-			if !yield(e, nil) {
-				return false, nil
-			}
-		case v1.EventStdout, v1.EventStderr:
-			if !w.event(&e) {
-				continue
-			}
-			if !yield(e, nil) {
-				return false, nil
-			}
-		case v1.EventResult:
-			yield(e, nil)
-			return false, nil
-		}
-	}
-	return true, failure(v1.Unavailable, "try again", "the stream of %s ended without a result", c.url)
+	return w.seen
 }
 
-// event counts an event of output, less what was yielded before; it returns
-// false if nothing of it is new.
-func (w *watcher) event(e *v1.Event) bool {
-	data := w.take(e.Type, e.Offset, bytesOf(e.Data, e.DataBase64))
-	e.Data, e.DataBase64 = text(data)
-	return len(data) > 0
+// counts counts an event, less what was yielded before; it returns false if
+// nothing of it is new.
+func (w *watcher) counts(e *v1.Event) bool {
+	switch e.Type {
+	case v1.EventStarted:
+		was := w.started
+		w.started = true
+		return !was
+	case v1.EventStdout, v1.EventStderr:
+		data := w.take(e.Type, e.Offset, bytesOf(e.Data, e.DataBase64))
+		e.Data, e.DataBase64 = text(data)
+		return len(data) > 0
+	}
+	return e.Type == v1.EventResult // others are newer than this client
 }
 
 func bytesOf(text string, data []byte) []byte {

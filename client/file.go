@@ -32,18 +32,11 @@ func (c *Client) Files(sandbox string) *Files {
 // VolumeFiles returns the files of a volume, whether or not a sandbox has it.
 // Move, Watch, Pack and Unpack are for sandboxes only.
 func (c *Client) VolumeFiles(name string) *Files {
-	return &Files{c, "/v1/volumes" + segment(name) + "/files"}
+	return &Files{c, volumes + segment(name) + "/files"}
 }
 
-func at(path string, pairs ...string) url.Values {
-	v := url.Values{"path": {path}}
-	for i := 0; i < len(pairs); i += 2 {
-		if pairs[i+1] != "" {
-			v.Set(pairs[i], pairs[i+1])
-		}
-	}
-	return v
-}
+// at returns the query for a path, with other parameters.
+func at(path string, pairs ...string) url.Values { return set(append(pairs, "path", path)...) }
 
 // A File is the content of a file on its way here. When all was read, a hash is
 // compared: a Read that would return io.EOF reports a mismatch instead.
@@ -161,7 +154,7 @@ func (f *Files) Write(ctx context.Context, path string, r io.Reader, opts ...Wri
 		sum.trailer = http.Header{v1.HashHeader: nil}
 		q.trailer = sum.trailer
 	}
-	w, err := get[v1.Written](ctx, f.c, q)
+	w, err := ask[v1.Written](ctx, f.c, q)
 	if err != nil {
 		return w, err
 	}
@@ -189,26 +182,23 @@ func (s *summing) Read(p []byte) (int, error) {
 
 // Stat describes a file without following a final link.
 func (f *Files) Stat(ctx context.Context, path string) (v1.FileInfo, error) {
-	return get[v1.FileInfo](ctx, f.c, &call{method: http.MethodGet, path: f.path + "/stat", query: at(path)})
+	return get[v1.FileInfo](ctx, f.c, f.path+"/stat", at(path))
 }
 
 // List returns what is below dir, depth levels deep, in order of paths.
 func (f *Files) List(ctx context.Context, dir string, depth int) ([]v1.FileInfo, error) {
-	list, err := get[v1.List[v1.FileInfo]](ctx, f.c, &call{
-		method: http.MethodGet, path: f.path + "/list", query: at(dir, "depth", strconv.Itoa(max(1, depth))),
-	})
-	return list.Items, err
+	return list[v1.FileInfo](ctx, f.c, f.path+"/list", at(dir, "depth", strconv.Itoa(max(1, depth))))
 }
 
 // MakeDir makes a directory and its parents.
 func (f *Files) MakeDir(ctx context.Context, path string) error {
-	_, err := get[v1.FileInfo](ctx, f.c, &call{method: http.MethodPost, path: f.path + "/mkdir", body: encode(v1.PathRequest{Path: path}), once: true})
+	_, err := once[v1.FileInfo](ctx, f.c, f.path+"/mkdir", v1.PathRequest{Path: path})
 	return err
 }
 
 // Move renames; parents of to are made.
 func (f *Files) Move(ctx context.Context, from, to string) error {
-	_, err := get[v1.FileInfo](ctx, f.c, &call{method: http.MethodPost, path: f.path + "/move", body: encode(v1.MoveRequest{From: from, To: to}), once: true})
+	_, err := once[v1.FileInfo](ctx, f.c, f.path+"/move", v1.MoveRequest{From: from, To: to})
 	return err
 }
 
@@ -221,35 +211,9 @@ func (f *Files) Remove(ctx context.Context, path string) error {
 // the watch is in force, then changes. A broken connection is an error, since
 // changes may have been missed.
 func (f *Files) Watch(ctx context.Context, dir string, recursive bool) iter.Seq2[v1.FileEvent, error] {
-	return func(yield func(v1.FileEvent, error) bool) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		resp, err := f.c.do(ctx, &call{
-			method: http.MethodGet, path: f.path + "/watch", query: at(dir, "recursive", strconv.FormatBool(recursive)),
-			header: http.Header{"Accept": {"application/x-ndjson"}},
-		})
-		if err != nil {
-			yield(v1.FileEvent{}, err)
-			return
-		}
-		defer resp.Body.Close()
-		for e, err := range lines[v1.FileEvent](resp.Body, cancel) {
-			switch {
-			case err != nil:
-				yield(e, f.c.unreachable(ctx, err))
-				return
-			case e.Type == v1.EventHeartbeat:
-				continue
-			case e.Type == v1.EventError && e.Error != nil:
-				yield(v1.FileEvent{}, &Error{*e.Error})
-				return
-			}
-			if !yield(e, nil) {
-				return
-			}
-		}
-		yield(v1.FileEvent{}, failure(v1.Unavailable, "watch again and look what has changed meanwhile", "the watch of %s broke off", dir))
-	}
+	x := &call{method: http.MethodGet, path: f.path + "/watch", query: at(dir, "recursive", yes(recursive)), header: ndjson()}
+	return events(ctx, f.c, x, "watch again and look what has changed meanwhile",
+		func(e v1.FileEvent) (string, *v1.Problem) { return e.Type, e.Error }, func(v1.FileEvent) bool { return false })
 }
 
 // Pack downloads path and all below it as an archive: "tar", "tar.gz" or

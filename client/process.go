@@ -3,12 +3,11 @@ package client
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"io"
 	"iter"
 	"net/http"
-	"net/url"
-	"strconv"
 	"sync"
 
 	"github.com/engi-dev/engi/api/v1"
@@ -19,10 +18,11 @@ import (
 // result, not an error.
 func (c *Client) Exec(ctx context.Context, sandbox string, q v1.ProcessRequest) (v1.ProcessResult, error) {
 	q.Detach = false
-	return get[v1.ProcessResult](ctx, c, &call{
-		method: http.MethodPost, path: sandboxes + segment(sandbox) + "/processes", body: encode(q), once: true,
-	})
+	// Without a key: the process is killed if its caller leaves.
+	return once[v1.ProcessResult](ctx, c, processesOf(sandbox), q)
 }
+
+func processesOf(sandbox string) string { return sandboxes + segment(sandbox) + "/processes" }
 
 // A Process is a program in a sandbox. It goes on when nobody watches. It is
 // safe for concurrent use.
@@ -54,15 +54,15 @@ func (o *opened) close() {
 // nobody reads, it waits when it has printed more than is kept. Release lets
 // it go; so does q.Detach from the start.
 func (c *Client) StartProcess(ctx context.Context, sandbox string, q v1.ProcessRequest) (*Process, error) {
-	x := &call{method: http.MethodPost, path: sandboxes + segment(sandbox) + "/processes", body: encode(q), once: true}
 	if q.Detach {
-		p, err := get[v1.Process](ctx, c, x)
+		p, err := create[v1.Process](ctx, c, processesOf(sandbox), q)
 		if err != nil {
 			return nil, err
 		}
 		return c.process(sandbox, p), nil
 	}
-	x.header = http.Header{"Accept": {"application/x-ndjson"}}
+	x := &call{method: http.MethodPost, path: processesOf(sandbox), body: encode(q), header: ndjson()}
+	x.header.Set(keyHeader, rand.Text())
 	long, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
 	p, o, err := c.startStream(long, cancel, x)
@@ -120,12 +120,12 @@ func (p *Process) take() *opened {
 }
 
 func (c *Client) process(sandbox string, p v1.Process) *Process {
-	return &Process{Process: p, Sandbox: sandbox, c: c, path: sandboxes + segment(sandbox) + "/processes" + segment(p.ID)}
+	return &Process{Process: p, Sandbox: sandbox, c: c, path: processesOf(sandbox) + segment(p.ID)}
 }
 
 // Process finds a process by ID or tag.
 func (c *Client) Process(ctx context.Context, sandbox, idOrTag string) (*Process, error) {
-	p, err := get[v1.Process](ctx, c, &call{method: http.MethodGet, path: sandboxes + segment(sandbox) + "/processes" + segment(idOrTag)})
+	p, err := get[v1.Process](ctx, c, processesOf(sandbox)+segment(idOrTag), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -134,8 +134,7 @@ func (c *Client) Process(ctx context.Context, sandbox, idOrTag string) (*Process
 
 // Processes returns the processes of a sandbox, newest first.
 func (c *Client) Processes(ctx context.Context, sandbox string) ([]v1.Process, error) {
-	list, err := get[v1.List[v1.Process]](ctx, c, &call{method: http.MethodGet, path: sandboxes + segment(sandbox) + "/processes"})
-	return list.Items, err
+	return list[v1.Process](ctx, c, processesOf(sandbox), nil)
 }
 
 // Output yields the output from an offset on, and exit, which is the last. It
@@ -144,31 +143,16 @@ func (c *Client) Processes(ctx context.Context, sandbox string) ([]v1.Process, e
 func (p *Process) Output(ctx context.Context, from int64) iter.Seq2[v1.ProcessEvent, error] {
 	return func(yield func(v1.ProcessEvent, error) bool) {
 		w := watcher{at: from, seen: from}
-		for attempt := 0; ; attempt++ {
-			before := w.seen
-			q := &call{
-				method: http.MethodGet, path: p.path + "/events", query: url.Values{"offset": {strconv.FormatInt(w.at, 10)}},
-				header: http.Header{"Accept": {"application/x-ndjson"}},
-			}
-			w.comeBack()
-			var o *opened
-			if w.at == 0 {
+		var o *opened
+		err := p.c.resume(ctx, func() *call {
+			if o = nil; w.at == 0 {
 				o = p.take()
 			}
-			more, err := p.follow(ctx, &w, q, o, yield)
-			if !more {
-				return
-			}
-			if w.seen > before {
-				attempt = 0
-			}
-			if attempt >= p.c.retries || !p.c.pause(ctx, q, attempt, err) {
-				if ctx.Err() != nil {
-					err = p.c.unreachable(ctx, err)
-				}
-				yield(v1.ProcessEvent{}, err)
-				return
-			}
+			w.comeBack()
+			return &call{method: http.MethodGet, path: p.path + "/events", query: set("offset", offset(w.at)), header: ndjson()}
+		}, w.progress, func(q *call) (bool, error) { return p.follow(ctx, &w, q, o, yield) })
+		if err != nil {
+			yield(v1.ProcessEvent{}, err)
 		}
 	}
 }
@@ -176,43 +160,28 @@ func (p *Process) Output(ctx context.Context, from int64) iter.Seq2[v1.ProcessEv
 // follow reads one connection: o, or if that is nil a new one. It returns
 // false when the caller has had everything, and else why it ended.
 func (p *Process) follow(ctx context.Context, w *watcher, q *call, o *opened, yield func(v1.ProcessEvent, error) bool) (more bool, err error) {
+	s := stream[v1.ProcessEvent]{
+		remedy: "try again",
+		read:   func(e v1.ProcessEvent) (string, *v1.Problem) { return e.Type, e.Error },
+		each: func(e v1.ProcessEvent) (more bool) {
+			switch e.Type {
+			case v1.EventStdout, v1.EventStderr, v1.EventTerminal:
+				data := w.take(e.Type, e.Offset, bytesOf(e.Data, e.DataBase64))
+				e.Data, e.DataBase64 = text(data)
+				return len(data) == 0 || yield(e, nil)
+			case v1.EventExit:
+				yield(e, nil)
+				return false
+			}
+			return true
+		},
+	}
 	if o == nil {
-		long, cancel := context.WithCancel(ctx)
-		resp, err := p.c.send(long, q)
-		if err != nil {
-			cancel()
-			return true, err
-		}
-		o = &opened{bufio.NewReaderSize(resp.Body, 64<<10), resp.Body, cancel}
-	} else {
-		defer context.AfterFunc(ctx, o.cancel)()
+		return follow(ctx, p.c, p.c.send, q, s)
 	}
+	defer context.AfterFunc(ctx, o.cancel)()
 	defer o.close()
-	for e, err := range lines[v1.ProcessEvent](o.r, o.cancel) {
-		if err != nil {
-			return true, failure(v1.Unavailable, "try again", "the stream of %s broke: %v", p.c.url, err)
-		}
-		switch e.Type {
-		case v1.EventError:
-			if e.Error == nil {
-				e.Error = &v1.Problem{Kind: v1.Internal, Detail: "the stream ended with an error that says nothing"}
-			}
-			return true, &Error{*e.Error}
-		case v1.EventStdout, v1.EventStderr, v1.EventTerminal:
-			data := w.take(e.Type, e.Offset, bytesOf(e.Data, e.DataBase64))
-			if len(data) == 0 {
-				continue
-			}
-			e.Data, e.DataBase64 = text(data)
-			if !yield(e, nil) {
-				return false, nil
-			}
-		case v1.EventExit:
-			yield(e, nil)
-			return false, nil
-		}
-	}
-	return true, failure(v1.Unavailable, "try again", "the stream of %s ended without an exit", p.c.url)
+	return s.follow(p.c, o.r, o.cancel)
 }
 
 // Wait returns how the process ended, once it has.

@@ -2,11 +2,10 @@ package client
 
 import (
 	"context"
-	"crypto/rand"
 	"iter"
 	"net/http"
-	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/engi-dev/engi/api/v1"
@@ -20,10 +19,7 @@ const page = "1000"
 // CreateSandbox makes a sandbox and returns when it runs. A broken connection
 // makes no second one.
 func (c *Client) CreateSandbox(ctx context.Context, q v1.SandboxRequest) (v1.Sandbox, error) {
-	return get[v1.Sandbox](ctx, c, &call{
-		method: http.MethodPost, path: sandboxes, body: encode(q),
-		header: http.Header{"Idempotency-Key": {rand.Text()}},
-	})
+	return create[v1.Sandbox](ctx, c, sandboxes, q)
 }
 
 // A SandboxFilter selects sandboxes. Zero fields select all that are not
@@ -39,31 +35,13 @@ type SandboxFilter struct {
 
 // FindSandboxes yields the sandboxes that f selects.
 func (c *Client) FindSandboxes(ctx context.Context, f SandboxFilter) iter.Seq2[v1.Sandbox, error] {
-	query := url.Values{"limit": {page}}
-	for _, s := range f.States {
-		if query.Has("state") {
-			s = query.Get("state") + "," + s
-		}
-		query.Set("state", s)
-	}
+	query := set("limit", page, "state", strings.Join(f.States, ","), "template", f.Template, "since", moment(f.Since, time.RFC3339Nano), "owned", yes(f.Owned), "oldest", yes(f.Oldest))
 	for k, v := range f.Metadata {
 		query.Add("metadata", k+"="+v)
 	}
-	if f.Template != "" {
-		query.Set("template", f.Template)
-	}
-	if !f.Since.IsZero() {
-		query.Set("since", f.Since.UTC().Format(time.RFC3339Nano))
-	}
-	if f.Owned {
-		query.Set("owned", "true")
-	}
-	if f.Oldest {
-		query.Set("oldest", "true")
-	}
 	return func(yield func(v1.Sandbox, error) bool) {
 		for {
-			list, err := get[v1.List[v1.Sandbox]](ctx, c, &call{method: http.MethodGet, path: sandboxes, query: query})
+			list, err := get[v1.List[v1.Sandbox]](ctx, c, sandboxes, query)
 			if err != nil {
 				yield(v1.Sandbox{}, err)
 				return
@@ -81,6 +59,22 @@ func (c *Client) FindSandboxes(ctx context.Context, f SandboxFilter) iter.Seq2[v
 	}
 }
 
+// moment is t as a parameter; the zero time is left out.
+func moment(t time.Time, layout string) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(layout)
+}
+
+// yes is b as a parameter; false is left out.
+func yes(b bool) string {
+	if b {
+		return "true"
+	}
+	return ""
+}
+
 // Sandboxes returns all that are not stopped, newest first.
 func (c *Client) Sandboxes(ctx context.Context) ([]v1.Sandbox, error) {
 	var all []v1.Sandbox
@@ -95,165 +89,67 @@ func (c *Client) Sandboxes(ctx context.Context) ([]v1.Sandbox, error) {
 
 // Sandbox returns the record of one sandbox.
 func (c *Client) Sandbox(ctx context.Context, id string) (v1.Sandbox, error) {
-	return get[v1.Sandbox](ctx, c, &call{method: http.MethodGet, path: sandboxes + segment(id)})
+	return get[v1.Sandbox](ctx, c, sandboxes+segment(id), nil)
 }
 
 // UpdateSandbox changes what is not nil in q.
 func (c *Client) UpdateSandbox(ctx context.Context, id string, q v1.SandboxUpdate) (v1.Sandbox, error) {
-	return get[v1.Sandbox](ctx, c, &call{method: http.MethodPatch, path: sandboxes + segment(id), body: encode(q)})
+	return send[v1.Sandbox](ctx, c, http.MethodPatch, sandboxes+segment(id), q)
 }
 
 // StopSandbox destroys a sandbox and returns when it is gone. Stopping it
 // twice is no error.
 func (c *Client) StopSandbox(ctx context.Context, id string) error {
-	return c.act(ctx, &call{method: http.MethodDelete, path: sandboxes + segment(id)})
-}
-
-// move changes the state of a sandbox. Those acts can be repeated: a sandbox
-// that is there already stays there.
-func move[T any](ctx context.Context, c *Client, id, act string, q any, once bool) (T, error) {
-	x := &call{method: http.MethodPost, path: sandboxes + segment(id) + "/" + act, once: once}
-	if q != nil {
-		x.body = encode(q)
-	}
-	return get[T](ctx, c, x)
+	return c.remove(ctx, sandboxes+segment(id))
 }
 
 // PauseSandbox freezes a sandbox in memory.
 func (c *Client) PauseSandbox(ctx context.Context, id string) (v1.Sandbox, error) {
-	return move[v1.Sandbox](ctx, c, id, "pause", nil, false)
+	return send[v1.Sandbox](ctx, c, http.MethodPost, sandboxes+segment(id)+"/pause", nil)
 }
 
 // HibernateSandbox writes a sandbox to disk: with its memory, or, diskOnly,
 // without.
 func (c *Client) HibernateSandbox(ctx context.Context, id string, diskOnly bool) (v1.Sandbox, error) {
-	return move[v1.Sandbox](ctx, c, id, "hibernate", v1.HibernateRequest{DiskOnly: diskOnly}, true)
+	return once[v1.Sandbox](ctx, c, sandboxes+segment(id)+"/hibernate", v1.HibernateRequest{DiskOnly: diskOnly})
 }
 
 // ResumeSandbox wakes a sandbox that is frozen or on disk.
 func (c *Client) ResumeSandbox(ctx context.Context, id string, q v1.ResumeRequest) (v1.Sandbox, error) {
-	return move[v1.Sandbox](ctx, c, id, "resume", q, false)
+	return send[v1.Sandbox](ctx, c, http.MethodPost, sandboxes+segment(id)+"/resume", q)
 }
 
 // ExtendSandbox moves a sandbox's deadline to timeout from now, unless it is
 // farther away.
 func (c *Client) ExtendSandbox(ctx context.Context, id string, timeout time.Duration) (v1.Sandbox, error) {
-	return move[v1.Sandbox](ctx, c, id, "extend", v1.ExtendRequest{Timeout: v1.Duration(timeout)}, false)
-}
-
-// SnapshotSandbox keeps a copy of a sandbox, which goes on.
-func (c *Client) SnapshotSandbox(ctx context.Context, id string, q v1.SnapshotRequest) (v1.Snapshot, error) {
-	return move[v1.Snapshot](ctx, c, id, "snapshot", q, true)
+	return send[v1.Sandbox](ctx, c, http.MethodPost, sandboxes+segment(id)+"/extend", v1.ExtendRequest{Timeout: v1.Duration(timeout)})
 }
 
 // ForkSandbox starts copies of a sandbox, which goes on. Each has its own
-// outcome.
+// outcome. A broken connection starts no more of them.
 func (c *Client) ForkSandbox(ctx context.Context, id string, q v1.ForkRequest) ([]v1.Fork, error) {
-	list, err := move[v1.List[v1.Fork]](ctx, c, id, "fork", q, true)
-	return list.Items, err
+	all, err := create[v1.List[v1.Fork]](ctx, c, sandboxes+segment(id)+"/fork", q)
+	return all.Items, err
 }
 
 // SandboxMetrics returns what a sandbox used, oldest first. Zero times mean
 // as far back as is remembered, and now.
 func (c *Client) SandboxMetrics(ctx context.Context, id string, from, to time.Time) ([]v1.Sample, error) {
-	query := url.Values{}
-	if !from.IsZero() {
-		query.Set("from", from.UTC().Format(time.RFC3339))
-	}
-	if !to.IsZero() {
-		query.Set("to", to.UTC().Format(time.RFC3339))
-	}
-	list, err := get[v1.List[v1.Sample]](ctx, c, &call{method: http.MethodGet, path: sandboxes + segment(id) + "/metrics", query: query})
-	return list.Items, err
+	return list[v1.Sample](ctx, c, sandboxes+segment(id)+"/metrics", set("from", moment(from, time.RFC3339), "to", moment(to, time.RFC3339)))
 }
 
 // Ports returns the ports that something in a sandbox listens on.
 func (c *Client) Ports(ctx context.Context, id string) ([]v1.Port, error) {
-	list, err := get[v1.List[v1.Port]](ctx, c, &call{method: http.MethodGet, path: sandboxes + segment(id) + "/ports"})
-	return list.Items, err
+	return list[v1.Port](ctx, c, sandboxes+segment(id)+"/ports", nil)
 }
 
 // Port says whether something in a sandbox listens on a port, and where it is
 // reached.
 func (c *Client) Port(ctx context.Context, id string, port int) (v1.Port, error) {
-	return get[v1.Port](ctx, c, &call{method: http.MethodGet, path: sandboxes + segment(id) + "/ports/" + strconv.Itoa(port)})
+	return get[v1.Port](ctx, c, sandboxes+segment(id)+"/ports/"+strconv.Itoa(port), nil)
 }
 
 // LinkPort returns a link to a private port; ttl 0 means an hour.
 func (c *Client) LinkPort(ctx context.Context, id string, port int, ttl time.Duration) (v1.Link, error) {
-	return get[v1.Link](ctx, c, &call{
-		method: http.MethodPost, path: sandboxes + segment(id) + "/ports/" + strconv.Itoa(port) + "/link", body: encode(v1.LinkRequest{TTL: v1.Duration(ttl)}),
-	})
-}
-
-// Snapshots returns the newest first; of one sandbox if that is not empty.
-func (c *Client) Snapshots(ctx context.Context, sandbox string) ([]v1.Snapshot, error) {
-	query := url.Values{}
-	if sandbox != "" {
-		query.Set("sandbox", sandbox)
-	}
-	list, err := get[v1.List[v1.Snapshot]](ctx, c, &call{method: http.MethodGet, path: "/v1/snapshots", query: query})
-	return list.Items, err
-}
-
-// Snapshot returns one by ID or name.
-func (c *Client) Snapshot(ctx context.Context, name string) (v1.Snapshot, error) {
-	return get[v1.Snapshot](ctx, c, &call{method: http.MethodGet, path: "/v1/snapshots" + segment(name)})
-}
-
-// RemoveSnapshot lets a snapshot go.
-func (c *Client) RemoveSnapshot(ctx context.Context, name string) error {
-	return c.act(ctx, &call{method: http.MethodDelete, path: "/v1/snapshots" + segment(name)})
-}
-
-// CreateVolume makes an empty volume.
-func (c *Client) CreateVolume(ctx context.Context, q v1.VolumeRequest) (v1.Volume, error) {
-	return get[v1.Volume](ctx, c, &call{method: http.MethodPost, path: "/v1/volumes", body: encode(q), once: true})
-}
-
-// Volumes returns all by name.
-func (c *Client) Volumes(ctx context.Context) ([]v1.Volume, error) {
-	list, err := get[v1.List[v1.Volume]](ctx, c, &call{method: http.MethodGet, path: "/v1/volumes"})
-	return list.Items, err
-}
-
-// Volume returns one by ID or name.
-func (c *Client) Volume(ctx context.Context, name string) (v1.Volume, error) {
-	return get[v1.Volume](ctx, c, &call{method: http.MethodGet, path: "/v1/volumes" + segment(name)})
-}
-
-// RemoveVolume deletes a volume with all that is in it.
-func (c *Client) RemoveVolume(ctx context.Context, name string) error {
-	return c.act(ctx, &call{method: http.MethodDelete, path: "/v1/volumes" + segment(name)})
-}
-
-// CreateSecret stores a secret.
-func (c *Client) CreateSecret(ctx context.Context, q v1.SecretRequest) (v1.Secret, error) {
-	return get[v1.Secret](ctx, c, &call{method: http.MethodPost, path: "/v1/secrets", body: encode(q), once: true})
-}
-
-// Secrets returns all by name, without their values.
-func (c *Client) Secrets(ctx context.Context) ([]v1.Secret, error) {
-	list, err := get[v1.List[v1.Secret]](ctx, c, &call{method: http.MethodGet, path: "/v1/secrets"})
-	return list.Items, err
-}
-
-// Secret returns one by ID or name, without its value.
-func (c *Client) Secret(ctx context.Context, name string) (v1.Secret, error) {
-	return get[v1.Secret](ctx, c, &call{method: http.MethodGet, path: "/v1/secrets" + segment(name)})
-}
-
-// UpdateSecret replaces a secret's value.
-func (c *Client) UpdateSecret(ctx context.Context, name string, q v1.SecretUpdate) (v1.Secret, error) {
-	return get[v1.Secret](ctx, c, &call{method: http.MethodPut, path: "/v1/secrets" + segment(name), body: encode(q)})
-}
-
-// RemoveSecret deletes a secret.
-func (c *Client) RemoveSecret(ctx context.Context, name string) error {
-	return c.act(ctx, &call{method: http.MethodDelete, path: "/v1/secrets" + segment(name)})
-}
-
-// Usage returns what the caller has, and what it may have.
-func (c *Client) Usage(ctx context.Context) (v1.Usage, error) {
-	return get[v1.Usage](ctx, c, &call{method: http.MethodGet, path: "/v1/usage"})
+	return send[v1.Link](ctx, c, http.MethodPost, sandboxes+segment(id)+"/ports/"+strconv.Itoa(port)+"/link", v1.LinkRequest{TTL: v1.Duration(ttl)})
 }

@@ -10,10 +10,10 @@ import (
 // RunScript runs a small program in JavaScript or TypeScript. A program that
 // fails is an answer.
 func (c *Client) RunScript(ctx context.Context, q v1.ScriptRequest) (v1.ScriptResult, error) {
-	return get[v1.ScriptResult](ctx, c, &call{method: http.MethodPost, path: "/v1/scripts", body: encode(q)})
+	return send[v1.ScriptResult](ctx, c, http.MethodPost, "/v1/scripts", q)
 }
 
 // ScriptAPIs returns the functions that scripts have below api.
 func (c *Client) ScriptAPIs(ctx context.Context) (v1.ScriptAPIs, error) {
-	return get[v1.ScriptAPIs](ctx, c, &call{method: http.MethodGet, path: "/v1/scripts/apis"})
+	return get[v1.ScriptAPIs](ctx, c, "/v1/scripts/apis", nil)
 }

@@ -2,15 +2,120 @@ package client
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"iter"
+	"net/http"
 	"time"
 	"unicode/utf8"
 
 	"github.com/engi-dev/engi/api/v1"
 )
+
+// ndjson is the header that asks for a stream.
+func ndjson() http.Header { return http.Header{"Accept": {"application/x-ndjson"}} }
+
+// A stream says how its events are read.
+type stream[E any] struct {
+	// read returns the type of an event, and the error of one that is no more
+	// than that.
+	read func(E) (kind string, problem *v1.Problem)
+	// each gets the events, heartbeats left out, and says whether more are
+	// wanted.
+	each func(E) (more bool)
+	// remedy is what to do when the stream breaks.
+	remedy string
+	// open means that the stream may end after any event.
+	open bool
+}
+
+// events yields what a request streams, up to the event that is the last.
+func events[E any](ctx context.Context, c *Client, q *call, remedy string, read func(E) (string, *v1.Problem), last func(E) bool) iter.Seq2[E, error] {
+	return func(yield func(E, error) bool) {
+		more, err := follow(ctx, c, c.do, q, stream[E]{read: read, remedy: remedy, each: func(e E) bool { return yield(e, nil) && !last(e) }})
+		if more {
+			if ctx.Err() != nil {
+				err = c.unreachable(ctx, err)
+			}
+			var none E
+			yield(none, err)
+		}
+	}
+}
+
+// follow reads one connection. It returns false when the caller has had
+// everything, and else why the connection ended.
+func follow[E any](ctx context.Context, c *Client, send func(context.Context, *call) (*http.Response, error), q *call, s stream[E]) (more bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	resp, err := send(ctx, q)
+	if err != nil {
+		return true, err
+	}
+	defer resp.Body.Close()
+	return s.follow(c, resp.Body, cancel)
+}
+
+func (s stream[E]) follow(c *Client, body io.Reader, giveUp func()) (more bool, err error) {
+	for e, err := range lines[E](body, giveUp) {
+		if err != nil {
+			return true, failure(v1.Unavailable, s.remedy, "the stream of %s broke: %v", c.url, err)
+		}
+		switch kind, problem := s.read(e); {
+		case kind == v1.EventHeartbeat:
+		case kind == v1.EventError:
+			if problem == nil {
+				problem = &v1.Problem{Kind: v1.Internal, Detail: "the stream ended with an error that says nothing"}
+			}
+			return true, &Error{*problem}
+		case !s.each(e):
+			return false, nil
+		}
+	}
+	if s.open {
+		return false, nil
+	}
+	return true, failure(v1.Unavailable, s.remedy, "the stream of %s ended too early", c.url)
+}
+
+// resumed yields a stream that is come back to when it breaks: next returns the
+// request for what was not seen yet, and seen grows with what was.
+func resumed[E any](ctx context.Context, c *Client, next func() *call, seen func() int64, s stream[E], each func(e *E) (wanted, last bool)) iter.Seq2[E, error] {
+	return func(yield func(E, error) bool) {
+		s.each = func(e E) bool {
+			wanted, last := each(&e)
+			return (!wanted || yield(e, nil)) && !last
+		}
+		err := c.resume(ctx, next, seen, func(q *call) (bool, error) { return follow(ctx, c, c.send, q, s) })
+		if err != nil {
+			var none E
+			yield(none, err)
+		}
+	}
+}
+
+// resume follows a stream, and comes back to it when it breaks: next returns
+// the request for what was not seen yet, and seen grows with what was.
+func (c *Client) resume(ctx context.Context, next func() *call, seen func() int64, follow func(*call) (more bool, err error)) error {
+	for attempt := 0; ; attempt++ {
+		before, q := seen(), next()
+		more, err := follow(q)
+		if !more {
+			return nil
+		}
+		if seen() > before {
+			attempt = 0
+		}
+		if attempt >= c.retries || !c.pause(ctx, q, attempt, err) {
+			if ctx.Err() != nil {
+				err = c.unreachable(ctx, err)
+			}
+			return err
+		}
+	}
+}
 
 // lines yields the JSON values of a stream, one in each line. When nothing
 // comes for too long, it calls giveUp, which must end r.

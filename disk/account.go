@@ -16,10 +16,10 @@ import (
 	"github.com/engi-dev/engi/disk/tree"
 )
 
-// defaultPath is where programs are looked for when a template does not say.
+// defaultPath is the PATH of templates that set none.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// maxAccounts bounds the files of /etc that are read.
+// maxAccounts bounds the size of files in /etc that are read.
 const maxAccounts = 1 << 20
 
 // An account is a line of /etc/passwd.
@@ -29,8 +29,8 @@ type account struct {
 	home, shell string
 }
 
-// accounts reads /etc/passwd. A missing one has root alone; broken lines are
-// skipped, as everybody does.
+// accounts reads /etc/passwd. It skips malformed lines and returns nothing if the
+// file is missing.
 func accounts(t *tree.Tree) ([]account, error) {
 	data, err := t.ReadFile("/etc/passwd", maxAccounts)
 	if err != nil && engi.KindOf(err) != engi.NotFound {
@@ -52,7 +52,7 @@ func accounts(t *tree.Tree) ([]account, error) {
 	return all, nil
 }
 
-// ensureUser returns the account of a name, making it if it is missing.
+// ensureUser returns the account with a name, which it creates if it is missing.
 func ensureUser(t *tree.Tree, name string) (account, error) {
 	all, err := accounts(t)
 	if err != nil {
@@ -100,7 +100,7 @@ func ensureUser(t *tree.Tree, name string) (account, error) {
 	return a, copySkeleton(t, a.home, owner)
 }
 
-// copySkeleton gives a new home the files of /etc/skel.
+// copySkeleton copies the files of /etc/skel to a new home.
 func copySkeleton(t *tree.Tree, home string, o tree.Owner) error {
 	names, err := t.ReadDir("/etc/skel")
 	if err != nil {
@@ -109,7 +109,7 @@ func copySkeleton(t *tree.Tree, home string, o tree.Owner) error {
 	for _, name := range names {
 		data, err := t.ReadFile(path.Join("/etc/skel", name), maxAccounts)
 		if err != nil {
-			continue // a directory or worse; nobody needs it
+			continue // not a regular file
 		}
 		if err := t.WriteFile(path.Join(home, name), data, 0o644, o); err != nil {
 			return err
@@ -138,7 +138,7 @@ func appendLine(t *tree.Tree, name, line string, mode uint32) error {
 	return t.WriteFile(name, append(data, line+"\n"...), fileMode(mode), owner)
 }
 
-// prepare makes what definition and sandboxes rely on: users, directories,
+// prepare creates what the definition and sandboxes need: users, directories and
 // files.
 func (j *job) prepare(tmpl *engi.Template) error {
 	for _, d := range []struct {
@@ -146,7 +146,7 @@ func (j *job) prepare(tmpl *engi.Template) error {
 		mode uint32
 	}{
 		{"/proc", 0o555}, {"/sys", 0o555}, {"/dev", 0o755}, {"/run", 0o755}, {"/etc", 0o755}, {"/root", 0o700},
-		{"/.engi", 0o755}, // where the guest's channel is mounted
+		{"/.engi", 0o755}, // mount point of the guest's channel
 	} {
 		if err := j.tree.MkdirAll(d.path, fileMode(d.mode), tree.Owner{}); err != nil {
 			return err
@@ -162,7 +162,7 @@ func (j *job) prepare(tmpl *engi.Template) error {
 	}
 	for _, f := range []struct{ path, text string }{
 		{"/etc/hosts", "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"},
-		{"/etc/resolv.conf", ""}, // sandboxes have no network unless somebody mounts one over it
+		{"/etc/resolv.conf", ""}, // sandboxes with network get one mounted over it
 		{"/etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n"},
 	} {
 		if st, err := j.tree.Lstat(f.path); err == nil && (f.path != "/etc/resolv.conf" || st.Mode&unix.S_IFMT == unix.S_IFREG) {
@@ -183,8 +183,8 @@ func (j *job) prepare(tmpl *engi.Template) error {
 	return j.writeFiles()
 }
 
-// account fills in who programs run as and where. The working directory is
-// made if it is missing and belongs to that user.
+// account fills in the user, environment, working directory and shell of programs.
+// The working directory is created for the user if it is missing.
 func (j *job) account(tmpl *engi.Template) error {
 	who := j.def.User
 	if who == "" {
@@ -230,21 +230,20 @@ func (j *job) account(tmpl *engi.Template) error {
 		shells = []string{a.shell, "/bin/bash", "/bin/sh", "/usr/bin/bash", "/usr/bin/sh"}
 	}
 	for _, s := range shells {
-		if path.IsAbs(s) && j.program(s) {
+		if path.IsAbs(s) && j.isProgram(s) {
 			tmpl.Shell = s
 			return nil
 		}
 	}
-	if j.def.Shell != "" && !j.maybeLater() {
-		return invalid("the template has no shell %s", j.def.Shell).WithRemedy("install it with 'packages', or name another as 'default_shell'")
+	if j.def.Shell != "" && !j.moreSteps() {
+		return invalid("the template has no shell %s", j.def.Shell).WithRemedy("install it with 'packages', or set another 'default_shell'")
 	}
-	tmpl.Shell = "/bin/sh" // an image without any: nothing will start it either
+	tmpl.Shell = "/bin/sh" // the image has none
 	return nil
 }
 
-// maybeLater reports whether steps are still to come that may make what is
-// missing now.
-func (j *job) maybeLater() bool {
+// moreSteps reports whether later steps may create what is missing now.
+func (j *job) moreSteps() bool {
 	return !j.finished && (len(j.def.Commands) > 0 || len(j.def.Packages) > 0 && !j.src.debian)
 }
 
@@ -267,14 +266,14 @@ func (j *job) resolveUser(who string) (account, error) {
 	case who == "root" || who == "0":
 		return account{name: "root", home: "/root", shell: "/bin/sh"}, nil
 	case numErr == nil && uid > 0 && uid < 1<<31:
-		// An image that runs as a number nobody has a name for.
+		// The image runs as a number without an account.
 		a := account{name: fmt.Sprintf("user%d", uid), uid: uid, gid: uid, home: "/", shell: "/bin/sh"}
 		return a, appendLine(j.tree, "/etc/passwd", fmt.Sprintf("%s:x:%d:%d::/:/bin/sh", a.name, a.uid, a.gid), 0o644)
 	}
-	return account{}, invalid("the image runs as %q, whom its /etc/passwd does not know", who).WithRemedy("set 'user' in the definition; it is made if it is missing")
+	return account{}, invalid("the image runs as %q, who is not in its /etc/passwd", who).WithRemedy("set 'user' in the definition; the user is created if missing")
 }
 
-// writeFiles puts the definition's files into the root.
+// writeFiles writes the definition's files to the root.
 func (j *job) writeFiles() error {
 	for _, f := range j.def.Files {
 		var o tree.Owner
@@ -308,8 +307,8 @@ func (j *job) writeFiles() error {
 	return nil
 }
 
-// interpreters are the programs that run each language, best first, and
-// whether a pool may start them before the code is known.
+// interpreters are the programs for each language, in order of preference, and
+// whether warm pools may start them before the code is known.
 var interpreters = map[engi.Language]struct {
 	programs []string
 	warm     bool
@@ -317,23 +316,23 @@ var interpreters = map[engi.Language]struct {
 	engi.Python:     {[]string{"python3", "python"}, true},
 	engi.JavaScript: {[]string{"node"}, true},
 	engi.TypeScript: {[]string{"deno"}, true},
-	engi.Go:         {[]string{"go"}, false}, // it compiles: there is nothing to start early
+	engi.Go:         {[]string{"go"}, false}, // it compiles first
 	engi.Bash:       {[]string{"bash"}, true},
 }
 
-// findLanguages looks for interpreters in the root.
+// findLanguages finds interpreters in the root.
 func (j *job) findLanguages(tmpl *engi.Template) error {
 	tmpl.Languages = map[engi.Language]engi.Interpreter{}
 	for lang, known := range interpreters {
 		at, wanted := j.def.Languages[lang]
 		if at == "" {
-			at = j.lookInside(tmpl.Env["PATH"], known.programs)
-		} else if !j.program(at) {
+			at = j.findProgram(tmpl.Env["PATH"], known.programs)
+		} else if !j.isProgram(at) {
 			return invalid("the template has no program %s for %s", at, lang)
 		}
 		if at == "" {
 			if wanted {
-				return invalid("the template has no %s for %s", known.programs[0], lang).WithRemedy("install it with 'packages' or 'commands', or take %s out of 'languages'", lang)
+				return invalid("the template has no %s for %s", known.programs[0], lang).WithRemedy("install it with 'packages' or 'commands', or remove %s from 'languages'", lang)
 			}
 			continue
 		}
@@ -351,10 +350,10 @@ func (j *job) findLanguages(tmpl *engi.Template) error {
 	return nil
 }
 
-func (j *job) lookInside(search string, programs []string) string {
+func (j *job) findProgram(search string, programs []string) string {
 	for _, p := range programs {
 		for dir := range strings.SplitSeq(search, ":") {
-			if at := path.Join(dir, p); path.IsAbs(at) && j.program(at) {
+			if at := path.Join(dir, p); path.IsAbs(at) && j.isProgram(at) {
 				return at
 			}
 		}
@@ -362,9 +361,9 @@ func (j *job) lookInside(search string, programs []string) string {
 	return ""
 }
 
-// program reports whether a path inside leads to something executable, in the
-// root or in what is mounted over it.
-func (j *job) program(at string) bool {
+// isProgram reports whether a path leads to an executable, in the root or in what
+// is mounted over it.
+func (j *job) isProgram(at string) bool {
 	st, err := j.stat(at)
 	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&0o111 != 0
 }

@@ -23,22 +23,22 @@ import (
 	"github.com/engi-dev/engi/disk/tree"
 )
 
-// recipeVersion is part of every digest. Raise it when the same definition
-// gives another root than before.
+// recipeVersion is part of every digest. Raise it when definitions give another
+// root than before.
 const recipeVersion = 2
 
-// A source is where a root file system comes from, looked up but not fetched.
+// A source is where a root file system comes from, resolved but not fetched.
 type source struct {
 	inputs []string                          // what identifies its content
 	step   string                            // what unpack does, for people
 	unpack func(context.Context, *job) error // fills the root
-	debian bool                              // packages are installed by unpack
-	base   string                            // digest of the build that the root begins with; empty if with nothing
-	image  image                             // what it says about itself; valid after unpack
+	debian bool                              // unpack installs packages
+	base   string                            // digest of the build that the root starts from; empty if none
+	image  image                             // valid after unpack
 	mounts []engi.Mount
 }
 
-// An image is what a base says about the programs in it.
+// An image is the configuration of a base.
 type image struct {
 	env     map[string]string
 	user    string // name or number, as in OCI images
@@ -49,7 +49,7 @@ type image struct {
 	kernels      []string
 }
 
-// A job is one build under way. It belongs to one goroutine.
+// A job is one build. It belongs to one goroutine.
 type job struct {
 	t        *Templates
 	def      recipe.Definition
@@ -57,38 +57,38 @@ type job struct {
 	inputs   []string // what the digest covers
 	dir      string   // of this build, in tmp
 	tree     *tree.Tree
-	rep      *report
+	report   *report
 	image    *image
-	finished bool // all steps that change the root are done
+	finished bool // nothing changes the root any more
 }
 
-// root is the directory of the root file system.
+// root returns the directory of the root file system.
 func (j *job) root() string { return filepath.Join(j.dir, "root") }
 
-// A flight is a build that several callers wait for.
-type flight struct {
+// An inflightBuild is a build that several callers may wait for.
+type inflightBuild struct {
 	rep  *report
 	done chan struct{}
 	tmpl engi.Template // valid after done
 	err  error         // valid after done
 }
 
-// Build implements [engi.Templates]. A definition becomes the name's once it is
-// built. Paths in it must lie in Options.Sources.
+// Build implements [engi.Templates]. The definition is stored for the name once it
+// is built. Paths in it must be in Options.Sources.
 func (t *Templates) Build(ctx context.Context, name string, definition []byte, progress func(engi.BuildEvent)) (_ engi.Template, err error) {
 	defer engi.Annotate(&err, "build template %s", name)
 	return t.build(ctx, name, definition, progress, nil)
 }
 
-// build is Build. above holds the names that wait for this one.
+// build is Build. above has the names of templates that are based on this one.
 func (t *Templates) build(ctx context.Context, name string, text []byte, progress func(engi.BuildEvent), above []string) (tmpl engi.Template, err error) {
 	if err := recipe.CheckName(name); err != nil {
 		return tmpl, err
 	}
 	entry := nameEntry{Definition: string(text)}
 	if text == nil {
-		if old, err := t.shelf.name(name); err == nil && old.Steps {
-			return t.find(name) // nobody but its builder knows how
+		if old, err := t.dir.readName(name); err == nil && old.Steps {
+			return t.find(name) // its spec was not stored
 		}
 		if text, entry.Definition, err = t.definitionOf(name); err != nil {
 			return tmpl, err
@@ -103,13 +103,13 @@ func (t *Templates) build(ctx context.Context, name string, text []byte, progres
 			return tmpl, err
 		}
 		entry.Digest = tmpl.Digest
-		return t.name(ctx, name, entry, tmpl)
+		return t.publishName(ctx, name, entry, tmpl)
 	}
 	src, err := t.resolve(ctx, def, progress, append(above, name))
 	if err != nil {
-		// A registry that does not answer is no reason to lose what is built.
+		// If a registry does not answer, the existing build stays usable.
 		if old, e := t.find(name); e == nil && engi.KindOf(err) == engi.Unavailable && t.unchanged(name, entry) {
-			t.o.Log.WarnContext(ctx, "template kept as it is", "template", name, "err", err)
+			t.o.Log.WarnContext(ctx, "template not rebuilt", "template", name, "err", err)
 			return old, nil
 		}
 		return tmpl, err
@@ -118,21 +118,21 @@ func (t *Templates) build(ctx context.Context, name string, text []byte, progres
 	if err != nil {
 		return tmpl, err
 	}
-	if tmpl, err = t.shelf.load(strings.TrimPrefix(digest, digestPrefix)); errors.Is(err, fs.ErrNotExist) {
-		tmpl, err = t.fly(ctx, digest, progress, func(rep *report) (engi.Template, error) {
-			return t.make(ctx, def, src, digest, inputs, rep)
+	if tmpl, err = t.dir.load(strings.TrimPrefix(digest, digestPrefix)); errors.Is(err, fs.ErrNotExist) {
+		tmpl, err = t.buildOnce(ctx, digest, progress, func(rep *report) (engi.Template, error) {
+			return t.buildRoot(ctx, def, src, digest, inputs, rep)
 		})
 	}
 	if err != nil {
 		return tmpl, err
 	}
 	entry.Digest = digest
-	return t.name(ctx, name, entry, tmpl)
+	return t.publishName(ctx, name, entry, tmpl)
 }
 
-// name lets a name mean a build.
-func (t *Templates) name(ctx context.Context, name string, entry nameEntry, tmpl engi.Template) (engi.Template, error) {
-	fresh, err := t.shelf.setName(name, entry)
+// publishName makes a name refer to a build.
+func (t *Templates) publishName(ctx context.Context, name string, entry nameEntry, tmpl engi.Template) (engi.Template, error) {
+	fresh, err := t.dir.setName(name, entry)
 	if err != nil {
 		return tmpl, err
 	}
@@ -144,36 +144,36 @@ func (t *Templates) name(ctx context.Context, name string, entry nameEntry, tmpl
 	return tmpl, nil
 }
 
-// buildDefined builds a definition that has steps: first what is before them,
-// as a template of its own unless it is one, then the steps on top.
+// buildDefined builds a definition with steps: first what comes before them, as an
+// unnamed template unless it is a template, then the steps.
 func (t *Templates) buildDefined(ctx context.Context, name string, def recipe.Definition, progress func(engi.BuildEvent), above []string) (tmpl engi.Template, err error) {
-	s := stepped{def: def, name: def.Base, open: t.openContext}
+	s := stepBuild{def: def, name: def.Base, open: t.openContext}
 	before := firstStep(progress, len(def.Steps)+2)
 	var release func()
 	if from, ok := strings.CutPrefix(def.Base, "template:"); ok && len(def.Packages)+len(def.Files)+len(def.Commands) == 0 && def.Go == nil {
 		if slices.Contains(above, from) || from == name || len(above) > 8 {
 			return tmpl, invalid("template %s is based on itself", from)
 		}
-		s.base, release, err = t.templateFoundation(ctx, from, before, append(above, name))
+		s.base, release, err = t.baseTemplate(ctx, from, before, append(above, name))
 	} else {
 		bare := def
 		bare.Steps, bare.Start, bare.Ready, bare.Kernels, bare.Languages, bare.Warm = nil, "", "", nil, nil, nil
 		var src source
 		if src, err = t.resolve(ctx, bare, before, append(above, name)); err == nil {
-			s.base, release, err = t.foundation(ctx, bare, src, before)
+			s.base, release, err = t.buildUnnamed(ctx, bare, src, before)
 		}
 	}
 	if err != nil {
 		return tmpl, err
 	}
 	defer release()
-	return t.takeSteps(ctx, &s, progress)
+	return t.buildSteps(ctx, &s, progress)
 }
 
-// definitionOf returns the text that a name was last built from, or the
+// definitionOf returns the definition that a name was last built from, or the
 // built-in one, and what to store as the name's definition.
 func (t *Templates) definitionOf(name string) ([]byte, string, error) {
-	entry, err := t.shelf.name(name)
+	entry, err := t.dir.readName(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, "", err
 	}
@@ -187,11 +187,11 @@ func (t *Templates) definitionOf(name string) ([]byte, string, error) {
 }
 
 func (t *Templates) unchanged(name string, e nameEntry) bool {
-	old, err := t.shelf.name(name)
+	old, err := t.dir.readName(name)
 	return err == nil && old.Definition == e.Definition
 }
 
-// digest covers the definition and everything it reads.
+// digest returns the digest of a definition and all its inputs.
 func (t *Templates) digest(def recipe.Definition, src source) (digest string, inputs []string, err error) {
 	inputs = append([]string{fmt.Sprintf("recipe %d for %s", recipeVersion, runtime.GOARCH)}, src.inputs...)
 	for _, f := range def.Files {
@@ -215,28 +215,28 @@ func (t *Templates) digest(def recipe.Definition, src source) (digest string, in
 
 func fileInput(f recipe.File, sum string) string { return fmt.Sprintf("file %s %s", f.Path, sum) }
 
-// fly builds once, however many callers ask for the same digest at a time.
-// Others wait for the first and see its progress; should it be cancelled, one
-// of them starts over.
-func (t *Templates) fly(ctx context.Context, digest string, progress func(engi.BuildEvent), build func(*report) (engi.Template, error)) (engi.Template, error) {
+// buildOnce calls build once for callers that ask for the same digest at the same
+// time. Others wait and see its progress. If the first one is cancelled, one of
+// them starts over.
+func (t *Templates) buildOnce(ctx context.Context, digest string, progress func(engi.BuildEvent), build func(*report) (engi.Template, error)) (engi.Template, error) {
 	for {
 		t.mu.Lock()
-		f := t.flights[digest]
+		f := t.inflight[digest]
 		if f == nil {
-			f = &flight{rep: newReport(), done: make(chan struct{})}
-			t.flights[digest] = f
+			f = &inflightBuild{rep: newReport(), done: make(chan struct{})}
+			t.inflight[digest] = f
 			t.mu.Unlock()
-			leave := f.rep.join(progress)
+			leave := f.rep.watch(progress)
 			f.tmpl, f.err = build(f.rep)
 			leave()
 			t.mu.Lock()
-			delete(t.flights, digest)
+			delete(t.inflight, digest)
 			t.mu.Unlock()
 			close(f.done)
 			return f.tmpl, f.err
 		}
 		t.mu.Unlock()
-		leave := f.rep.join(progress)
+		leave := f.rep.watch(progress)
 		select {
 		case <-f.done:
 			leave()
@@ -251,24 +251,24 @@ func (t *Templates) fly(ctx context.Context, digest string, progress func(engi.B
 	}
 }
 
-// make builds into a directory of its own and publishes that.
-func (t *Templates) make(ctx context.Context, def recipe.Definition, src source, digest string, inputs []string, rep *report) (_ engi.Template, err error) {
-	var s *stack
+// buildRoot builds in a temporary directory and publishes it.
+func (t *Templates) buildRoot(ctx context.Context, def recipe.Definition, src source, digest string, inputs []string, rep *report) (_ engi.Template, err error) {
+	var w *workspace
 	if src.base == "" {
-		s, err = t.empty()
+		w, err = t.emptyWorkspace()
 	} else {
 		base, release, e := t.Use(ctx, src.base)
 		if e != nil {
 			return engi.Template{}, e
 		}
 		defer release()
-		s, err = t.stackOn(ctx, []string{base.Root})
+		w, err = t.newWorkspace(ctx, []string{base.Root})
 	}
 	if err != nil {
 		return engi.Template{}, err
 	}
-	defer t.drop(s)
-	j := &job{t: t, def: def, src: src, inputs: inputs, dir: s.dir, tree: s.tree, rep: rep, image: &src.image}
+	defer t.discard(w)
+	j := &job{t: t, def: def, src: src, inputs: inputs, dir: w.dir, tree: w.tree, report: rep, image: &src.image}
 
 	tmpl := engi.Template{Digest: digest, Mounts: src.mounts, Size: def.Size}
 	if err := j.run(ctx, &tmpl); err != nil {
@@ -283,33 +283,33 @@ func (t *Templates) make(ctx context.Context, def recipe.Definition, src source,
 	if tmpl.Kernels = def.Kernels; tmpl.Kernels == nil {
 		tmpl.Kernels = src.image.kernels
 	}
-	if err := s.settle(ctx); err != nil {
+	if err := w.flatten(ctx); err != nil {
 		return engi.Template{}, err
 	}
 	tmpl.Built = now()
-	return t.shelf.publish(s.dir, entryOf(tmpl, inputs))
+	return t.dir.publish(w.dir, entryOf(tmpl, inputs))
 }
 
-// empty is a stack on nothing.
-func (t *Templates) empty() (_ *stack, err error) {
-	s := &stack{}
-	if s.dir, s.lock, err = t.shelf.temp(); err != nil {
+// emptyWorkspace returns a workspace with an empty root.
+func (t *Templates) emptyWorkspace() (_ *workspace, err error) {
+	w := &workspace{}
+	if w.dir, w.lock, err = t.dir.newBuildDir(); err != nil {
 		return nil, err
 	}
-	root := filepath.Join(s.dir, "root")
+	root := filepath.Join(w.dir, "root")
 	if err := os.Mkdir(root, 0o755); err != nil {
-		t.drop(s)
+		t.discard(w)
 		return nil, fileError(err)
 	}
-	if s.tree, err = tree.Open(root); err != nil {
-		t.drop(s)
+	if w.tree, err = tree.Open(root); err != nil {
+		t.discard(w)
 		return nil, err
 	}
-	return s, nil
+	return w, nil
 }
 
-// run takes all steps. They are known before the first, so that people see how
-// far it is.
+// run runs all steps. They are determined in advance, so that progress is
+// meaningful.
 func (j *job) run(ctx context.Context, tmpl *engi.Template) error {
 	type step struct {
 		name string
@@ -320,19 +320,19 @@ func (j *job) run(ctx context.Context, tmpl *engi.Template) error {
 		steps = append(steps, step{"install Go " + g.Version, func(ctx context.Context) error { return j.installGo(ctx, *g) }})
 	}
 	steps = append(steps, step{"prepare users and files", func(context.Context) error { return j.prepare(tmpl) }})
-	var box *sandbox
+	var sb *sandbox
 	inside := j.def.Commands
 	if len(j.def.Packages) > 0 && !j.src.debian {
 		inside = slices.Concat([]recipe.Command{{Run: ""}}, inside)
 	}
 	if len(inside) > 0 {
 		steps = append(steps, step{"open a sandbox", func(ctx context.Context) (err error) {
-			box, err = j.openSandbox(ctx, *tmpl)
+			sb, err = j.openSandbox(ctx, *tmpl)
 			return err
 		}})
 		defer func() {
-			if box != nil {
-				box.abandon()
+			if sb != nil {
+				sb.abandon()
 			}
 		}()
 	}
@@ -348,15 +348,15 @@ func (j *job) run(ctx context.Context, tmpl *engi.Template) error {
 					return err
 				}
 			}
-			return box.run(ctx, i+1, c)
+			return sb.run(ctx, i+1, c)
 		}})
 	}
 	steps = append(steps, step{"finish", func(ctx context.Context) error {
-		if box != nil {
-			if err := box.close(); err != nil {
+		if sb != nil {
+			if err := sb.close(); err != nil {
 				return err
 			}
-			box = nil
+			sb = nil
 		}
 		return j.finish(ctx, tmpl)
 	}})
@@ -364,21 +364,22 @@ func (j *job) run(ctx context.Context, tmpl *engi.Template) error {
 		if err := ctx.Err(); err != nil {
 			return engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
 		}
-		j.rep.step(i+1, len(steps), s.name)
+		j.report.step(i+1, len(steps), s.name)
 		if err := s.do(ctx); err != nil {
-			return j.rep.explain(s.name, err)
+			return j.report.explain(s.name, err)
 		}
 	}
 	return nil
 }
 
-// finish removes what only the build needed, finds the languages and measures.
+// finish removes what only the build needed, finds the interpreters and measures
+// the size.
 func (j *job) finish(ctx context.Context, tmpl *engi.Template) error {
 	if err := j.slim(); err != nil {
 		return err
 	}
 	j.finished = true
-	// Commands may have made the user or the shell that the definition names.
+	// Commands may have created the user or the shell that the definition names.
 	if err := j.account(tmpl); err != nil {
 		return err
 	}
@@ -390,8 +391,7 @@ func (j *job) finish(ctx context.Context, tmpl *engi.Template) error {
 	return err
 }
 
-// usage returns the bytes on disk below root. Files with several names count
-// once.
+// usage returns the bytes on disk below root. Files with several links count once.
 func usage(ctx context.Context, root string) (int64, error) {
 	type inode struct{ dev, ino uint64 }
 	var total int64
@@ -422,24 +422,24 @@ func usage(ctx context.Context, root string) (int64, error) {
 	return total, nil
 }
 
-// A report hands the progress of one build to everybody who watches it, and
-// keeps the end of its log. It is safe for concurrent use.
+// A report passes the progress of a build to its watchers and keeps the end of its
+// log. It is safe for concurrent use.
 type report struct {
-	mu    sync.Mutex
-	to    map[int]func(engi.BuildEvent) // guarded by mu, like all below
-	next  int
-	now   engi.BuildEvent // the current step, without a log line
-	tail  []string
-	ticks time.Time // of the last event that only counts
+	mu       sync.Mutex
+	watchers map[int]func(engi.BuildEvent) // guarded by mu, like all below
+	next     int
+	current  engi.BuildEvent // the current step, without a line of the log
+	tail     []string
+	ticks    time.Time // time of the last event with progress
 }
 
 const tailLines = 30
 
-func newReport() *report { return &report{to: map[int]func(engi.BuildEvent){}} }
+func newReport() *report { return &report{watchers: map[int]func(engi.BuildEvent){}} }
 
-// join adds a watcher, who first hears of the current step. After the returned
-// function, it hears nothing more.
-func (r *report) join(f func(engi.BuildEvent)) func() {
+// watch adds a watcher, which is first called with the current step. It is not
+// called after the returned function has returned.
+func (r *report) watch(f func(engi.BuildEvent)) func() {
 	if f == nil {
 		return func() {}
 	}
@@ -447,19 +447,19 @@ func (r *report) join(f func(engi.BuildEvent)) func() {
 	defer r.mu.Unlock()
 	id := r.next
 	r.next++
-	r.to[id] = f
-	if r.now.Step > 0 {
-		f(r.now)
+	r.watchers[id] = f
+	if r.current.Step > 0 {
+		f(r.current)
 	}
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		delete(r.to, id)
+		delete(r.watchers, id)
 	}
 }
 
 func (r *report) send(e engi.BuildEvent) {
-	for _, f := range r.to {
+	for _, f := range r.watchers {
 		f(e)
 	}
 }
@@ -467,12 +467,12 @@ func (r *report) send(e engi.BuildEvent) {
 func (r *report) step(n, of int, name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.now = engi.BuildEvent{Step: n, Steps: of, Name: name}
+	r.current = engi.BuildEvent{Step: n, Steps: of, Name: name}
 	r.tail = nil
-	r.send(r.now)
+	r.send(r.current)
 }
 
-// log passes on a line of output.
+// log reports a line of output.
 func (r *report) log(line string) {
 	line = printable(line)
 	if line == "" {
@@ -483,20 +483,19 @@ func (r *report) log(line string) {
 	if r.tail = append(r.tail, line); len(r.tail) > tailLines {
 		r.tail = r.tail[1:]
 	}
-	e := r.now
+	e := r.current
 	e.Log = line
 	r.send(e)
 }
 
-// progress says how much of the step is done. Watchers hear of it at most ten
-// times a second.
+// progress reports how much of the step is done, at most ten times a second.
 func (r *report) progress(done, total int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.now.Done, r.now.Total = done, total
+	r.current.Done, r.current.Total = done, total
 	if t := time.Now(); t.Sub(r.ticks) >= 100*time.Millisecond || done == total {
 		r.ticks = t
-		r.send(r.now)
+		r.send(r.current)
 	}
 }
 
@@ -518,11 +517,11 @@ func (r *report) explain(step string, err error) error {
 	return fmt.Errorf("%s: %w", step, err)
 }
 
-// printable makes a line of somebody's output safe to show: no control
-// characters or terminal sequences, valid, not endless.
+// printable makes a line of output safe to display: valid UTF-8 of limited length
+// without control characters and terminal sequences.
 func printable(line string) string {
 	if i := strings.LastIndexByte(strings.TrimRight(line, "\r\n"), '\r'); i >= 0 {
-		line = line[i+1:] // a progress bar: only its last state
+		line = line[i+1:] // of a progress bar, keep only the last state
 	}
 	var b strings.Builder
 	escape := 0

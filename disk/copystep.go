@@ -21,13 +21,13 @@ import (
 	"github.com/engi-dev/engi/disk/tree"
 )
 
-// copyStep copies what a pattern matches in an archive into the root, as
-// builders of images do: files into or onto the destination, directories' content
+// copyStep copies what matches a pattern in an archive to the root, as COPY does in
+// image builds: files into or onto the destination, the content of directories
 // into it.
-func (j *job) copyStep(ctx context.Context, st recipe.Step, at *stand, s *stepped) error {
+func (j *job) copyStep(ctx context.Context, st recipe.Step, state *stepState, s *stepBuild) error {
 	source, dest, user, mode := st.Args[0], st.Args[1], st.Args[2], st.Args[3]
 	if user == "" {
-		user = at.user
+		user = state.user
 	}
 	owner, err := j.owner(user)
 	if err != nil {
@@ -47,15 +47,15 @@ func (j *job) copyStep(ctx context.Context, st recipe.Step, at *stand, s *steppe
 		return err
 	}
 	defer from.Close()
-	found, err := matches(from, source)
+	found, err := glob(from, source)
 	if err != nil {
 		return err
 	}
 	if len(found) == 0 {
-		return invalid("copy: the archive has nothing that matches %s", source).WithRemedy("paths in the archive are relative to its root")
+		return invalid("copy: nothing in the archive matches %s", source).WithRemedy("paths in the archive are relative to its root")
 	}
 	into := strings.HasSuffix(dest, "/") || path.Base(dest) == "." || len(found) > 1
-	dest = inWorkDir(at.workDir, dest)
+	dest = joinWorkDir(state.workDir, dest)
 	if st, err := j.tree.Stat(dest); err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		into = true
 	}
@@ -76,15 +76,15 @@ func (j *job) copyStep(ctx context.Context, st recipe.Step, at *stand, s *steppe
 		if err := j.makeDirs(above, owner); err != nil {
 			return err
 		}
-		if err := c.entry(f, target, st); err != nil {
+		if err := c.copyEntry(f, target, st); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// unpackContext unpacks the archive of a step beside the root.
-func (j *job) unpackContext(ctx context.Context, archive string, s *stepped) (_ *tree.Tree, err error) {
+// unpackContext unpacks the archive of a step next to the root.
+func (j *job) unpackContext(ctx context.Context, archive string, s *stepBuild) (_ *tree.Tree, err error) {
 	f, err := s.open(archive)
 	if err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func (j *job) unpackContext(ctx context.Context, archive string, s *stepped) (_ 
 	if _, err := io.Copy(io.Discard, in); err != nil {
 		return nil, fileError(err)
 	}
-	noteSkipped(j.rep, skipped)
+	logSkipped(j.report, skipped)
 	if !slices.Contains(s.hashes, hex.EncodeToString(check.Sum(nil))) {
 		return nil, engi.Errorf(engi.Conflict, "%s changed while it was read", archive).WithRemedy("build again when it is complete")
 	}
@@ -129,8 +129,8 @@ func (j *job) unpackContext(ctx context.Context, archive string, s *stepped) (_ 
 
 const maxMatches = 10_000
 
-// matches returns the paths in a tree that a pattern matches, sorted.
-func matches(t *tree.Tree, pattern string) ([]string, error) {
+// glob returns the paths in a tree that match a pattern, sorted.
+func glob(t *tree.Tree, pattern string) ([]string, error) {
 	found := []string{"."}
 	for part := range strings.SplitSeq(path.Clean("/" + pattern)[1:], "/") {
 		if part == "" {
@@ -162,15 +162,15 @@ func matches(t *tree.Tree, pattern string) ([]string, error) {
 	return found, nil
 }
 
-// A copier copies from one tree into another, giving everything to one owner.
+// A copier copies from one tree to another and changes the owner.
 type copier struct {
 	ctx      context.Context
 	to, from *tree.Tree
 	owner    tree.Owner
-	mode     *fs.FileMode // of files; directories can be entered by who can read them
+	mode     *fs.FileMode // of files; directories are also executable for those who can read them
 }
 
-func (c *copier) entry(from, to string, st unix.Stat_t) error {
+func (c *copier) copyEntry(from, to string, st unix.Stat_t) error {
 	if c.ctx.Err() != nil {
 		return engi.Errorf(engi.Expired, "%v", context.Cause(c.ctx))
 	}
@@ -203,7 +203,7 @@ func (c *copier) entry(from, to string, st unix.Stat_t) error {
 				return err
 			}
 		}
-		if err := c.to.MkdirAll(to, mode, c.owner); err != nil { // one that is there stays as it is
+		if err := c.to.MkdirAll(to, mode, c.owner); err != nil { // does not change an existing one
 			return err
 		}
 		names, err := c.from.ReadDir(from)
@@ -217,16 +217,15 @@ func (c *copier) entry(from, to string, st unix.Stat_t) error {
 			if err != nil {
 				return err
 			}
-			if err := c.entry(at, path.Join(to, name), st); err != nil {
+			if err := c.copyEntry(at, path.Join(to, name), st); err != nil {
 				return err
 			}
 		}
 	}
-	return nil // pipes and the like stay behind
+	return nil // pipes and the like are not copied
 }
 
-// owner returns who a step's files belong to: a name or number, or user:group
-// of those.
+// owner parses the owner of a step's files: a name or number, or USER:GROUP.
 func (j *job) owner(who string) (tree.Owner, error) {
 	if who == "" {
 		return tree.Owner{}, nil
@@ -239,7 +238,7 @@ func (j *job) owner(who string) (tree.Owner, error) {
 	if !ok {
 		n, err := strconv.Atoi(name)
 		if err != nil || n < 0 || n >= 1<<31 {
-			return tree.Owner{}, invalid("unauthenticated: invalid username: '%s'", name).WithRemedy("name a user that is in /etc/passwd, or make it with a step before")
+			return tree.Owner{}, invalid("unauthenticated: invalid username: '%s'", name).WithRemedy("name a user that is in /etc/passwd, or create it in an earlier step")
 		}
 		a.uid, a.gid = n, n
 	}
@@ -270,7 +269,7 @@ func (j *job) group(who string) (int, error) {
 	return 0, invalid("there is no group '%s'", who).WithRemedy("name a group that is in /etc/group")
 }
 
-// makeDirs makes a directory and its missing parents for an owner.
+// makeDirs creates a directory and its missing parents for an owner.
 func (j *job) makeDirs(dir string, o tree.Owner) error {
 	if _, err := j.tree.Stat(dir); err == nil || dir == "/" || dir == "." {
 		return nil

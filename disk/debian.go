@@ -25,12 +25,12 @@ import (
 	"github.com/engi-dev/engi/disk/tree"
 )
 
-// A distribution is one that mmdebstrap can build.
+// A distribution can be built by mmdebstrap.
 type distribution struct {
-	mirror, security string // where it is if the node has no preference
+	mirror, security string // defaults if the node has none configured
 	components       string
-	keyring          string // file with the keys of its archive
-	keyPackage       string // Debian package that brings it
+	keyring          string // file with the archive's keys
+	keyPackage       string // Debian package with the keyring
 }
 
 var distributions = map[string]distribution{
@@ -44,17 +44,17 @@ var distributions = map[string]distribution{
 	},
 }
 
-// releases are names that people write for suites.
+// releases are other names of suites.
 var releases = map[string]string{
 	"debian-11": "debian:bullseye", "debian-12": "debian:bookworm", "debian-13": "debian:trixie",
 	"ubuntu-20.04": "ubuntu:focal", "ubuntu-22.04": "ubuntu:jammy", "ubuntu-24.04": "ubuntu:noble",
 }
 
-// rolling suites have no updates and security suites beside them.
+// rolling suites have no suites for updates and security.
 var rolling = []string{"sid", "unstable", "experimental"}
 
-// noDocs keeps documentation and translations out, now and when packages are
-// installed later. Copyright files stay: licences demand it.
+// noDocs excludes documentation and translations, also of packages that are
+// installed later. Licences require copyright files to stay.
 const noDocs = `path-exclude=/usr/share/doc/*
 path-include=/usr/share/doc/*/copyright
 path-exclude=/usr/share/man/*
@@ -66,7 +66,7 @@ path-exclude=/usr/share/lintian/*
 
 var suitePattern = regexp.MustCompile(`^[a-z][a-z0-9.-]{0,39}$`)
 
-// debianSource is a suite, built by mmdebstrap.
+// debianSource returns a suite that mmdebstrap builds.
 func (t *Templates) debianSource(def recipe.Definition, distro, suite string) (source, error) {
 	d := distributions[distro]
 	if !suitePattern.MatchString(suite) {
@@ -107,7 +107,7 @@ func (t *Templates) aptSources(d distribution, distro, suite, mirror string) str
 			lines = append(lines, line(s.uri, s.suite, s.components))
 		}
 	}
-	// Only updates would not do.
+	// Update suites alone are not enough.
 	if slices.ContainsFunc(lines, func(l string) bool { return strings.Contains(l, " "+suite+" ") }) {
 		slices.Sort(lines)
 		return strings.Join(lines, "\n")
@@ -122,14 +122,14 @@ func (t *Templates) aptSources(d distribution, distro, suite, mirror string) str
 // An aptSource is one line of a sources.list.
 type aptSource struct{ uri, suite, components string }
 
-// nodeSources reads the binary package sources of the node that anybody can
-// use: http and https, in both formats of apt.
+// nodeSources reads the node's sources of binary packages that need no password,
+// by http and https, in both formats of apt.
 func nodeSources(dir string) []aptSource {
 	var all []aptSource
 	add := func(uris, suites []string, components string) {
 		for _, uri := range uris {
 			if !recipe.ValidMirror(uri) || strings.Contains(uri, "@") {
-				continue // no other kinds, and nobody's password
+				continue // no other kinds, and no passwords
 			}
 			for _, suite := range suites {
 				if suitePattern.MatchString(suite) && components != "" {
@@ -142,7 +142,7 @@ func nodeSources(dir string) []aptSource {
 	for _, name := range append([]string{filepath.Join(dir, "sources.list")}, files...) {
 		data, err := os.ReadFile(name)
 		if err != nil {
-			continue // unreadable to us: then we do not use it
+			continue // unreadable files are not used
 		}
 		switch {
 		case strings.HasSuffix(name, ".list"):
@@ -185,29 +185,28 @@ func stanzaFields(stanza string) map[string][]string {
 	return fields
 }
 
-// bootstrap runs mmdebstrap: as root straight into the root directory, as
-// anybody else in a user namespace, through an archive.
+// bootstrap runs mmdebstrap: as root directly in the root directory, as another user
+// in a user namespace with an archive as output.
 func (j *job) bootstrap(ctx context.Context, program, suite, apt string) error {
 	args := []string{
 		"--variant=minbase", "--verbose", "--architectures=" + debianArch(),
 		`--aptopt=APT::Install-Recommends "false"`, `--aptopt=Acquire::Languages "none"`,
-		// The build is thrown away if the machine dies, and a sandbox too.
+		// If the machine crashes, the build is discarded anyway.
 		"--dpkgopt=force-unsafe-io",
 	}
 	if len(j.def.Packages) > 0 {
 		args = append(args, "--include="+strings.Join(j.def.Packages, ","))
 	}
 	if !j.def.Docs {
-		// As a hook: given as an option, it would be applied to every archive
-		// of the first stage by a slow filter.
+		// As a hook, since an option would apply a slow filter to every archive of
+		// the first stage.
 		args = append(args, `--essential-hook=mkdir -p "$1/etc/dpkg/dpkg.cfg.d" && printf '%s' '`+noDocs+`' > "$1/etc/dpkg/dpkg.cfg.d/10engi-no-docs"`)
 	}
 	env := append([]string{"PATH=" + defaultPath, "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "TMPDIR=" + j.dir}, j.t.proxies(ctx)...)
 
-	watch := &bootstrapWatch{rep: j.rep}
+	watch := &bootstrapWatch{rep: j.report}
 	lines := &lineWriter{to: watch.line}
-	// The kernel takes the end of the thread that starts a child for the death
-	// of its parent.
+	// Pdeathsig is sent when the thread that started the child ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if privileged {
@@ -223,8 +222,8 @@ func (j *job) bootstrap(ctx context.Context, program, suite, apt string) error {
 	cmd.Stderr = writerFunc(lines.write)
 	var unpackErr error
 	if privileged {
-		// A mount and a PID namespace of its own: however it dies, neither
-		// mounts nor processes stay.
+		// With its own mount and PID namespaces, neither mounts nor processes
+		// remain, however it dies.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 		cmd.Stdout = cmd.Stderr
 		if err := cmd.Start(); err != nil {
@@ -242,7 +241,7 @@ func (j *job) bootstrap(ctx context.Context, program, suite, apt string) error {
 		}
 		_, unpackErr = j.tree.Extract(ctx, bufio.NewReaderSize(out, 1<<20), tree.ExtractOptions{Budget: newBudget()})
 		if unpackErr == nil {
-			_, unpackErr = io.Copy(io.Discard, out) // what follows the archive's end
+			_, unpackErr = io.Copy(io.Discard, out) // what follows the archive
 		} else if err := cmd.Cancel(); err != nil {
 			j.t.o.Log.Warn("stop mmdebstrap", "err", err)
 		}
@@ -252,9 +251,9 @@ func (j *job) bootstrap(ctx context.Context, program, suite, apt string) error {
 	return j.bootstrapError(ctx, errors.Join(err, unpackErr), unpackErr)
 }
 
-// bootstrapError says whose fault it is that mmdebstrap failed.
+// bootstrapError classifies an error of mmdebstrap.
 func (j *job) bootstrapError(ctx context.Context, err, unpackErr error) error {
-	text := j.rep.text()
+	text := j.report.text()
 	switch {
 	case err == nil:
 		return nil
@@ -276,8 +275,8 @@ func (j *job) bootstrapError(ctx context.Context, err, unpackErr error) error {
 
 var missingPackage = regexp.MustCompile(`Unable to locate package \S+|Package '?\S+'? has no installation candidate|Version '\S+' for '\S+' was not found|Couldn't find any package by \S+ '\S+'`)
 
-// A bootstrapWatch counts what mmdebstrap reports. It is only called by the
-// goroutine that copies output.
+// A bootstrapWatch derives progress from the output of mmdebstrap. Only the
+// goroutine that copies output uses it.
 type bootstrapWatch struct {
 	rep         *report
 	done, total int64
@@ -290,7 +289,7 @@ func (w *bootstrapWatch) line(l string) {
 	if m := newlyInstalled.FindStringSubmatch(l); m != nil {
 		n, err := strconv.ParseInt(m[1], 10, 32)
 		if err == nil {
-			w.total += 3 * n // fetched, unpacked, set up
+			w.total += 3 * n // each is fetched, unpacked and set up
 		}
 	}
 	for _, sign := range []string{"Get:", "Unpacking ", "Setting up "} {
@@ -301,7 +300,7 @@ func (w *bootstrapWatch) line(l string) {
 	}
 }
 
-// debianArch is the distribution's name for this machine.
+// debianArch returns Debian's name for this architecture.
 func debianArch() string {
 	if runtime.GOARCH == "386" {
 		return "i386"
@@ -309,11 +308,11 @@ func debianArch() string {
 	return runtime.GOARCH
 }
 
-// proxies returns the node's proxy settings as environment: its own, else
-// apt's.
+// proxies returns the node's proxy settings as environment, from its environment or
+// else from apt.
 func (t *Templates) proxies(ctx context.Context) []string {
 	var env []string
-	for _, key := range passed[:10] {
+	for _, key := range passedVariables[:10] {
 		if v := t.env(key); v != "" {
 			env = append(env, key+"="+v)
 		}
@@ -330,7 +329,7 @@ func (t *Templates) proxies(ctx context.Context) []string {
 		out, err := exec.CommandContext(ctx, program, "shell", "P", "Acquire::"+scheme+"::Proxy").Output()
 		cancel()
 		if err != nil {
-			continue // apt is broken or absent: it has no proxy to tell
+			continue // apt does not work, so it has no proxy
 		}
 		_, v, _ := bytes.Cut(bytes.TrimSpace(out), []byte("="))
 		if p := strings.Trim(string(v), "'\""); p != "" && p != "DIRECT" && p != "false" {
@@ -340,12 +339,12 @@ func (t *Templates) proxies(ctx context.Context) []string {
 	return env
 }
 
-// checkSubordinateIDs reports Unsupported, with the remedy, unless mmdebstrap
-// can make a user namespace for this user.
+// checkSubordinateIDs reports Unsupported, with a remedy, unless mmdebstrap can
+// create a user namespace for this user.
 func (t *Templates) checkSubordinateIDs() error {
 	u, err := user.Current()
 	if err != nil {
-		return engi.Errorf(engi.Internal, "who are we: %v", err)
+		return engi.Errorf(engi.Internal, "current user: %v", err)
 	}
 	if _, ok := t.lookPath("newuidmap"); !ok {
 		return engi.Errorf(engi.Unsupported, "newuidmap, without which only root can build Debian templates, is not installed").WithRemedy("apt-get install uidmap")
@@ -362,14 +361,14 @@ func (t *Templates) checkSubordinateIDs() error {
 	return nil
 }
 
-// slim removes what no program needs: caches, logs, documentation of the
-// packages that came before dpkg was told.
+// slim removes what programs do not need from a Debian suite: caches, logs, and
+// documentation that was installed before dpkg was configured.
 func (j *job) slim() error {
 	if !j.src.debian {
-		return nil // what others put together is not ours to judge
+		return nil // other bases stay as they are
 	}
-	// The node's resolver and name, device nodes that gVisor does not use, and
-	// what package managers left.
+	// The node's resolver and name, unused device nodes, and leftovers of package
+	// managers.
 	for _, name := range []string{"/etc/hostname", "/var/cache/debconf/templates.dat-old", "/var/cache/debconf/config.dat-old", "/var/lib/dpkg/status-old"} {
 		if err := j.tree.RemoveAll(name); err != nil {
 			return err
@@ -400,7 +399,7 @@ func (j *job) slim() error {
 			at := path.Join("/usr/share/doc", p)
 			names, err := j.tree.ReadDir(at)
 			if err != nil {
-				continue // a link to another package's
+				continue // a link to another package's documentation
 			}
 			for _, name := range names {
 				if name != "copyright" {
@@ -414,7 +413,7 @@ func (j *job) slim() error {
 	for _, dir := range empty {
 		names, err := j.tree.ReadDir(dir)
 		if err != nil {
-			continue // this base does not have it
+			continue // the base does not have it
 		}
 		for _, name := range names {
 			if err := j.tree.RemoveAll(path.Join(dir, name)); err != nil {

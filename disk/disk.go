@@ -1,17 +1,17 @@
-// Package disk keeps what sandboxes start from: templates, which are root file
-// systems with the facts needed to run programs in them. It builds them from
-// YAML definitions (a Debian suite, an OCI image, an archive, or the node's own
-// programs), stores each build under the digest of everything it was made from,
-// and removes builds nobody needs. The format is described in
-// docs/templates.md, the built-in definitions are in disk/builtin.
+// Package disk manages templates, which are root file systems with what is needed
+// to know to run programs in them. It builds templates from YAML definitions (a
+// Debian suite, an OCI image, an archive, or the node's own programs), stores
+// each build under the digest of all its inputs, and removes unused builds. The
+// format is documented in docs/templates.md; the built-in definitions are in
+// disk/builtin.
 //
-// It is not for running sandboxes (package provider) nor for what a sandbox
-// writes (the provider's overlay). Commands of a definition run in a sandbox
-// that a [BuildRunner] opens; fleet supplies one.
+// It does not run sandboxes (see package provider), and does not handle what a
+// sandbox writes (see the provider's overlay). Commands of a definition run in a
+// sandbox that a [BuildRunner] opens; package fleet has one.
 //
-// Several processes may work on one directory: every build has a lock file that
-// its users hold shared, so a root in use is never removed, and a lock ends with
-// its process however that dies.
+// Several processes may use the same directory: every build has a lock file that
+// its users hold shared, so that a root in use is never removed. Locks end with
+// their process, however it dies.
 package disk
 
 import (
@@ -31,59 +31,62 @@ import (
 	"github.com/engi-dev/engi/disk/recipe"
 )
 
-// Options say where templates live and what builds may use. Only Dir is
-// needed.
+// Options say where templates are stored and what builds may use. Only Dir is
+// required.
 type Options struct {
-	Dir      string       // private directory for builds and the index; made if missing
-	Workshop BuildRunner  // runs commands of definitions; nil refuses definitions that have any
-	Log      *slog.Logger // nil discards
-	CA       []string     // files of certificates that builds trust beside the usual ones; nil means the node's own trust store
-	Env      []string     // environment the node's settings are read from (proxies, mirrors, PATH); nil means os.Environ
-	Sources  []string     // directories whose files definitions may read; nil means Dir/sources only
+	Dir     string       // private directory for builds and the index; created if missing
+	Runner  BuildRunner  // runs commands of definitions; nil refuses definitions with commands
+	Log     *slog.Logger // nil discards
+	CA      []string     // certificate files that builds trust in addition to the node's trust store
+	Env     []string     // environment with the node's settings (proxies, mirrors, PATH); nil means os.Environ
+	Sources []string     // directories with files that definitions may read; nil means Dir/sources only
 
-	Aliases map[string]string // references of images to the templates that stand for them, beside the usual ones
-	Mirror  string            // Debian's archive for definitions that name none; empty means the node's own sources
-	Grace   time.Duration     // Run removes builds that have had no name for so long; 0 means a day, less never
+	Aliases map[string]string // image references to templates that are used instead, in addition to the default ones
+	Mirror  string            // Debian archive for definitions that name none; empty means the node's own sources
+	Grace   time.Duration     // after which Run removes builds without a name; 0 means a day, negative never
 }
 
 // A BuildRunner opens sandboxes for build steps.
 type BuildRunner interface {
-	// Open boots a sandbox whose root file system is dir, written in place,
-	// with the node's network, and returns its guest. The function destroys
-	// the sandbox and waits until it is gone; the caller calls it once.
+	// Open boots a sandbox with the node's network whose root file system is
+	// dir, which it writes to directly, and returns its guest. The caller
+	// calls the function once: it destroys the sandbox and waits until it is
+	// gone.
 	Open(ctx context.Context, dir string) (engi.Guest, func() error, error)
 }
 
 // Templates builds, finds and removes templates. It implements
 // [engi.Templates] and is safe for concurrent use.
 type Templates struct {
-	o     Options
-	shelf shelf
+	o   Options
+	dir templateDir
 
-	mu      sync.Mutex
-	changed chan struct{}      // guarded by mu; closed when a name changes
-	pins    map[string]*pin    // guarded by mu; by digest
-	flights map[string]*flight // guarded by mu; by digest: builds under way
+	mu       sync.Mutex
+	changed  chan struct{}             // guarded by mu; closed when a name changes
+	pins     map[string]*pin           // guarded by mu; by digest
+	inflight map[string]*inflightBuild // guarded by mu; by digest
 
-	holding sync.Mutex // held while a note of Hold is written
+	completions map[string]completion // guarded by mu; by name: what Run builds
 
-	probe    sync.Once
-	overlays bool // valid after probe
+	holdMu sync.Mutex // held while Hold writes
 
-	host sync.Mutex // held while the host template is brought up to date
-	seen bool       // guarded by host: it was, in this process
+	overlayProbe sync.Once
+	overlays     bool // valid after overlayProbe
+
+	hostMu    sync.Mutex // held while the host template is refreshed
+	hostFresh bool       // guarded by hostMu; it was refreshed by this process
 }
 
 var _ engi.Templates = (*Templates)(nil)
 
-// A pin holds the lock of one build, shared, for n users in this process.
+// A pin holds the shared lock of a build for n users in this process.
 type pin struct {
 	lock *os.File
 	n    int
 }
 
-// Open prepares o.Dir, removes what a crash left there, and returns the
-// templates in it. Nothing runs in the background, so nothing must be closed.
+// Open prepares o.Dir, removes what a crash left there, and returns the templates
+// in it. It starts no goroutines, and Templates need not be closed.
 func Open(ctx context.Context, o Options) (_ *Templates, err error) {
 	defer engi.Annotate(&err, "open templates in %s", o.Dir)
 	if o.Log == nil {
@@ -102,10 +105,10 @@ func Open(ctx context.Context, o Options) (_ *Templates, err error) {
 		o.Sources = []string{filepath.Join(o.Dir, "sources")}
 	}
 	t := &Templates{
-		o: o, shelf: shelf{o.Dir}, changed: make(chan struct{}),
-		pins: map[string]*pin{}, flights: map[string]*flight{},
+		o: o, dir: templateDir{o.Dir}, changed: make(chan struct{}),
+		pins: map[string]*pin{}, inflight: map[string]*inflightBuild{}, completions: map[string]completion{},
 	}
-	left, err := t.shelf.open(ctx)
+	left, err := t.dir.prepare(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -115,8 +118,8 @@ func Open(ctx context.Context, o Options) (_ *Templates, err error) {
 	return t, nil
 }
 
-// Get implements [engi.Templates]. The host template is made on the way: it
-// costs nothing.
+// Get implements [engi.Templates]. It builds the host template if needed, which is
+// cheap.
 func (t *Templates) Get(ctx context.Context, name string) (_ engi.Template, err error) {
 	defer engi.Annotate(&err, "template %s", name)
 	if name == hostName {
@@ -129,18 +132,18 @@ func (t *Templates) Get(ctx context.Context, name string) (_ engi.Template, err 
 
 func (t *Templates) find(name string) (engi.Template, error) {
 	if hex, ok := strings.CutPrefix(name, digestPrefix); ok {
-		tmpl, err := t.shelf.load(hex)
+		tmpl, err := t.dir.load(hex)
 		if errors.Is(err, fs.ErrNotExist) {
-			return tmpl, engi.Errorf(engi.NotFound, "there is no such build").WithRemedy("use a template's name; 'engi template list' shows them")
+			return tmpl, engi.Errorf(engi.NotFound, "there is no such build").WithRemedy("use the name of a template; 'engi template list' shows them")
 		}
 		return tmpl, err
 	}
 	if !recipe.ValidName(name) {
 		return engi.Template{}, unknown()
 	}
-	entry, err := t.shelf.name(name)
+	entry, err := t.dir.readName(name)
 	if err == nil {
-		tmpl, err := t.shelf.load(strings.TrimPrefix(entry.Digest, digestPrefix))
+		tmpl, err := t.dir.load(strings.TrimPrefix(entry.Digest, digestPrefix))
 		if err == nil {
 			tmpl.Name, tmpl.Owner = name, entry.Owner
 			return tmpl, nil
@@ -154,17 +157,21 @@ func (t *Templates) find(name string) (engi.Template, error) {
 	if _, builtin := builtins()[name]; !builtin && err != nil {
 		return engi.Template{}, unknown()
 	}
+	if _, ok := t.partial(name); ok {
+		// Without a hint to try again: who only looks need not wait.
+		return engi.Template{}, engi.Errorf(engi.Unavailable, "%v", t.Incomplete(name)).WithRemedy("run 'engi template build %s', which waits", name)
+	}
 	return engi.Template{}, engi.Errorf(engi.Unavailable, "it is not built yet").WithRemedy("run 'engi template build %s'", name)
 }
 
 func unknown() error {
-	return engi.Errorf(engi.NotFound, "there is no such template").WithRemedy("'engi template list' shows what there is; 'engi template build FILE.yaml' makes one")
+	return engi.Errorf(engi.NotFound, "there is no such template").WithRemedy("'engi template list' shows all; 'engi template build FILE.yaml' builds one")
 }
 
 // List implements [engi.Templates], in the order of names.
 func (t *Templates) List(ctx context.Context) (_ []engi.Template, err error) {
 	defer engi.Annotate(&err, "list templates")
-	names, err := t.shelf.names()
+	names, err := t.dir.names()
 	if err != nil {
 		return nil, err
 	}
@@ -176,8 +183,8 @@ func (t *Templates) List(ctx context.Context) (_ []engi.Template, err error) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		tmpl, err := t.Get(ctx, name)
 		if err != nil {
-			// A machine whose programs do not do for the host template still
-			// has others.
+			// If the host template does not work on this machine, others
+			// still do.
 			if engi.KindOf(err) != engi.Unavailable && name != hostName {
 				return nil, err
 			}
@@ -188,13 +195,21 @@ func (t *Templates) List(ctx context.Context) (_ []engi.Template, err error) {
 	return list, nil
 }
 
-// Use is Get for somebody who starts sandboxes: until release is called (it may
-// be called twice), the build is neither removed nor pruned. Pins are of this
-// process only; after a restart, whoever re-adopts sandboxes uses their
-// templates again, by digest, before anything is pruned.
+// Use is Get for callers that start sandboxes: the build is not removed or pruned
+// until release is called, which may be repeated. After a restart, whoever
+// re-adopts sandboxes must call Use for their templates, by digest, before
+// anything is pruned.
+//
+// Of a template that is built in parts, Use returns the first one, with Partial
+// set, until all are built.
 func (t *Templates) Use(ctx context.Context, nameOrDigest string) (_ engi.Template, release func(), err error) {
 	for range 100 {
 		tmpl, err := t.Get(ctx, nameOrDigest)
+		if engi.KindOf(err) == engi.Unavailable {
+			if first, ok := t.partial(nameOrDigest); ok {
+				tmpl, err = first, nil
+			}
+		}
 		if err != nil {
 			return tmpl, nil, err
 		}
@@ -205,15 +220,15 @@ func (t *Templates) Use(ctx context.Context, nameOrDigest string) (_ engi.Templa
 		if ok {
 			return tmpl, sync.OnceFunc(func() { t.unpin(tmpl.Digest) }), nil
 		}
-		// Between Get and pin somebody removed it, or its builder has not let
-		// go yet: the name may mean another now.
+		// It was removed after Get, or its builder still holds the lock. The
+		// name may refer to another build now.
 		select {
 		case <-time.After(2 * time.Millisecond):
 		case <-ctx.Done():
 			return tmpl, nil, engi.Errorf(engi.Expired, "use template %s: %v", nameOrDigest, context.Cause(ctx))
 		}
 	}
-	return engi.Template{}, nil, engi.Errorf(engi.Unavailable, "use template %s: it is being replaced all the time", nameOrDigest)
+	return engi.Template{}, nil, engi.Errorf(engi.Unavailable, "use template %s: it is being replaced repeatedly", nameOrDigest)
 }
 
 func (t *Templates) pin(digest string) (bool, error) {
@@ -223,7 +238,7 @@ func (t *Templates) pin(digest string) (bool, error) {
 		p.n++
 		return true, nil
 	}
-	lock, err := t.shelf.share(strings.TrimPrefix(digest, digestPrefix))
+	lock, err := t.dir.lockShared(strings.TrimPrefix(digest, digestPrefix))
 	if lock == nil || err != nil {
 		return false, err
 	}
@@ -244,9 +259,9 @@ func (t *Templates) unpin(digest string) {
 	}
 }
 
-// Hold keeps a build from being removed for as long as path, absolute, exists:
-// whoever asks, and whatever runs. A second time for the same path changes
-// nothing. It is for what outlives processes, like snapshots.
+// Hold keeps a build from being removed as long as path, which is absolute,
+// exists, also when this process ends. Repeating it for the same path has no
+// effect. It is for what outlives processes, like snapshots.
 func (t *Templates) Hold(ctx context.Context, digest, path string) (err error) {
 	defer engi.Annotate(&err, "hold template %s for %s", digest, path)
 	if !filepath.IsAbs(path) {
@@ -257,24 +272,31 @@ func (t *Templates) Hold(ctx context.Context, digest, path string) (err error) {
 		return err
 	}
 	defer release()
-	t.holding.Lock()
-	defer t.holding.Unlock()
-	return t.shelf.hold(strings.TrimPrefix(digest, digestPrefix), path)
+	t.holdMu.Lock()
+	defer t.holdMu.Unlock()
+	return t.dir.addHold(strings.TrimPrefix(digest, digestPrefix), path)
 }
 
-// gcEvery is how often Run looks for builds nobody needs.
+// gcEvery is how often Run looks for unused builds.
 const gcEvery = 10 * time.Minute
 
-// Run removes builds that have had no name for longer than Options.Grace and
-// that nobody uses or holds, and steps of builds that were not repeated for as
-// long, until ctx ends. Whoever re-adopts sandboxes uses their templates before.
+// Run completes templates of which only the first part is built. Until ctx ends,
+// it also removes builds without a name, and cached steps, that were not used for
+// longer than Options.Grace. Builds that are in use or held stay. Callers that
+// re-adopt sandboxes must call Use for their templates before.
 func (t *Templates) Run(ctx context.Context, ready func()) error {
 	ready()
+	completed := make(chan struct{})
+	go func() {
+		defer close(completed)
+		t.completeStages(ctx)
+	}()
+	defer func() { <-completed }()
 	tick := time.NewTicker(gcEvery)
 	defer tick.Stop()
 	for {
 		if err := t.collect(ctx); err != nil && ctx.Err() == nil {
-			t.o.Log.ErrorContext(ctx, "remove templates nobody needs", "err", err)
+			t.o.Log.ErrorContext(ctx, "remove unused templates", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -288,7 +310,7 @@ func (t *Templates) collect(ctx context.Context) error {
 	if t.o.Grace < 0 {
 		return nil
 	}
-	hexes, err := t.shelf.builds()
+	hexes, err := t.dir.builds()
 	if err != nil {
 		return err
 	}
@@ -296,34 +318,33 @@ func (t *Templates) collect(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if _, err := t.shelf.held(hex); err != nil { // forgets who is gone
+		if _, err := t.dir.held(hex); err != nil { // drops expired holds
 			return err
 		}
-		since, orphan, err := t.shelf.orphaned(hex)
+		since, orphan, err := t.dir.orphaned(hex)
 		if err != nil {
 			return err
 		}
 		if !orphan || time.Since(since) < t.o.Grace {
 			continue
 		}
-		freed, gone, err := t.shelf.remove(hex)
+		freed, gone, err := t.dir.remove(hex)
 		if err != nil {
 			return err
 		}
 		if gone {
-			t.o.Log.InfoContext(ctx, "removed a build that had no name", "digest", digestPrefix+hex, "bytes", freed)
+			t.o.Log.InfoContext(ctx, "removed a build without a name", "digest", digestPrefix+hex, "bytes", freed)
 		}
 	}
-	freed, err := t.shelf.pruneLayers(ctx, t.o.Grace)
+	freed, err := t.dir.pruneLayers(ctx, t.o.Grace)
 	if freed > 0 {
-		t.o.Log.InfoContext(ctx, "removed steps of builds that were not repeated", "bytes", freed)
+		t.o.Log.InfoContext(ctx, "removed unused build steps", "bytes", freed)
 	}
 	return err
 }
 
-// Changed returns a channel that is closed when next a name comes to mean
-// another build, or none, by the doing of this process. Call it before Get,
-// wait on it after.
+// Changed returns a channel that is closed when this process next changes what
+// build a name refers to. Call it before Get and wait on it afterwards.
 func (t *Templates) Changed() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -337,19 +358,19 @@ func (t *Templates) announce() {
 	t.changed = make(chan struct{})
 }
 
-// Remove implements [engi.Templates]. The definition of a built-in one stays
-// known. A digest removes a build that no name refers to.
+// Remove implements [engi.Templates]. Built-in definitions remain available. A
+// digest removes a build that no name refers to.
 func (t *Templates) Remove(ctx context.Context, name string) (err error) {
 	defer engi.Annotate(&err, "remove template %s", name)
 	tmpl, err := t.find(name)
 	if err != nil {
-		if engi.KindOf(err) == engi.Unavailable && t.shelf.forget(name) == nil {
+		if engi.KindOf(err) == engi.Unavailable && t.dir.removeName(name) == nil {
 			t.announce()
-			return nil // its build was gone already
+			return nil // its build was removed already
 		}
 		return err
 	}
-	users, err := t.shelf.users(tmpl.Digest)
+	users, err := t.dir.namesOf(tmpl.Digest)
 	if err != nil {
 		return err
 	}
@@ -357,17 +378,17 @@ func (t *Templates) Remove(ctx context.Context, name string) (err error) {
 		return engi.Errorf(engi.Conflict, "it is the build of %s", strings.Join(users, ", ")).WithRemedy("remove the template by its name")
 	}
 	if others := slices.DeleteFunc(users, func(u string) bool { return u == name }); len(others) == 0 {
-		// The build first: when it cannot go, nothing has changed.
-		_, gone, err := t.shelf.remove(strings.TrimPrefix(tmpl.Digest, digestPrefix))
+		// The build first: if it cannot be removed, nothing has changed.
+		_, gone, err := t.dir.remove(strings.TrimPrefix(tmpl.Digest, digestPrefix))
 		if err != nil {
 			return err
 		}
 		if !gone {
-			return engi.Errorf(engi.Conflict, "sandboxes or snapshots use it").WithRemedy("stop or remove them, and take the template out of the pools' configuration")
+			return engi.Errorf(engi.Conflict, "sandboxes or snapshots use it").WithRemedy("stop or remove them, and remove the template from the configuration of pools")
 		}
 	}
 	if name != tmpl.Digest {
-		if err := t.shelf.forget(name); err != nil {
+		if err := t.dir.removeName(name); err != nil {
 			return err
 		}
 	}
@@ -378,7 +399,7 @@ func (t *Templates) Remove(ctx context.Context, name string) (err error) {
 // Prune implements [engi.Templates].
 func (t *Templates) Prune(ctx context.Context) (freed int64, err error) {
 	defer engi.Annotate(&err, "prune templates")
-	hexes, err := t.shelf.builds()
+	hexes, err := t.dir.builds()
 	if err != nil {
 		return 0, err
 	}
@@ -386,35 +407,35 @@ func (t *Templates) Prune(ctx context.Context) (freed int64, err error) {
 		if err := ctx.Err(); err != nil {
 			return freed, engi.Errorf(engi.Expired, "%v", err)
 		}
-		users, err := t.shelf.users(digestPrefix + hex)
+		users, err := t.dir.namesOf(digestPrefix + hex)
 		if err != nil {
 			return freed, err
 		}
 		if len(users) > 0 {
 			continue
 		}
-		bytes, _, err := t.shelf.remove(hex)
+		bytes, _, err := t.dir.remove(hex)
 		if err != nil {
 			return freed, err
 		}
 		freed += bytes
 	}
-	bytes, err := t.shelf.pruneLayers(ctx, 0)
+	bytes, err := t.dir.pruneLayers(ctx, 0)
 	return freed + bytes, err
 }
 
-// refreshHost makes the host template anew, once in each process: the node's
-// programs may have changed since the last.
+// refreshHost builds the host template, once in each process, because the node's
+// programs may have changed.
 func (t *Templates) refreshHost(ctx context.Context) error {
-	t.host.Lock()
-	defer t.host.Unlock()
-	if t.seen {
+	t.hostMu.Lock()
+	defer t.hostMu.Unlock()
+	if t.hostFresh {
 		return nil
 	}
 	if _, err := t.Build(ctx, hostName, nil, nil); err != nil {
 		return err
 	}
-	t.seen = true
+	t.hostFresh = true
 	return nil
 }
 
@@ -428,7 +449,7 @@ func (t *Templates) env(key string) string {
 	return ""
 }
 
-// lookPath finds a program of the node in the PATH of its settings.
+// lookPath finds a program of the node in the PATH of Options.Env.
 func (t *Templates) lookPath(program string) (string, bool) {
 	for _, dir := range filepath.SplitList(t.env("PATH")) {
 		if !filepath.IsAbs(dir) {

@@ -29,8 +29,8 @@ const (
 	maxToolchain = 1 << 30 // bytes of the archive
 )
 
-// installGo puts a release of Go into the root. It comes as a module, so that
-// the node's proxy settings and the checksum database hold for it.
+// installGo installs a release of Go in the root. It is downloaded as a module, so
+// that the node's proxy settings and the checksum database apply.
 func (j *job) installGo(ctx context.Context, g recipe.Toolchain) error {
 	version := fmt.Sprintf("v0.0.1-go%s.linux-%s", g.Version, runtime.GOARCH)
 	archive := filepath.Join(j.dir, "go.zip")
@@ -39,17 +39,17 @@ func (j *job) installGo(ctx context.Context, g recipe.Toolchain) error {
 	var err error
 	switch {
 	case want != "":
-		// We can check it ourselves, and spare us the go command's unpacking.
+		// The sum can be checked here, without the go command, which unpacks.
 		err = j.downloadPlain(ctx, j.t.goProxy(ctx, program), version, archive)
 		if err == nil || !haveGo || engi.KindOf(err) != engi.Unavailable {
 			break
 		}
-		j.rep.log(err.Error() + "; trying the go command, which may know more")
+		j.report.log(err.Error() + "; trying the go command")
 		fallthrough
 	case haveGo:
 		archive, err = j.downloadWithGo(ctx, program, version)
 	default:
-		err = engi.Errorf(engi.Unsupported, "there is no go command to check the download with").
+		err = engi.Errorf(engi.Unsupported, "there is no go command to verify the download").
 			WithRemedy("install Go, or give the sum of golang.org/toolchain %s for %s under 'go: sum:'", version, runtime.GOARCH)
 	}
 	if err != nil {
@@ -58,8 +58,8 @@ func (j *job) installGo(ctx context.Context, g recipe.Toolchain) error {
 	return j.unpackGo(ctx, archive, "golang.org/toolchain@"+version+"/", want)
 }
 
-// goProxy returns the first module proxy that plain HTTP can ask, by the
-// node's settings; empty if they name none.
+// goProxy returns the first HTTP module proxy in the node's settings; empty if there
+// is none.
 func (t *Templates) goProxy(ctx context.Context, program string) string {
 	setting := t.env("GOPROXY")
 	if setting == "" && program != "" {
@@ -81,8 +81,8 @@ func (t *Templates) goProxy(ctx context.Context, program string) string {
 	return ""
 }
 
-// downloadWithGo lets the node's go command fetch and check the module. Its
-// cache is ours, or the node's would grow by half a gigabyte.
+// downloadWithGo downloads and verifies the module with the node's go command. It
+// uses a temporary cache, so that the node's does not grow by half a gigabyte.
 func (j *job) downloadWithGo(ctx context.Context, program, version string) (string, error) {
 	cache := filepath.Join(j.dir, "modcache")
 	cmd := exec.CommandContext(ctx, program, "mod", "download", "-x", "-json", "golang.org/toolchain@"+version)
@@ -90,7 +90,7 @@ func (j *job) downloadWithGo(ctx context.Context, program, version string) (stri
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = append(slices.Clone(j.t.o.Env), "GOMODCACHE="+cache, "GOFLAGS=-modcacherw", "GOTOOLCHAIN=local", "GOWORK=off", "GO111MODULE=on")
 	var out bytes.Buffer
-	lines := &lineWriter{to: j.rep.log}
+	lines := &lineWriter{to: j.report.log}
 	cmd.Stdout, cmd.Stderr = &out, writerFunc(lines.write)
 	err := cmd.Run()
 	lines.flush()
@@ -105,17 +105,17 @@ func (j *job) downloadWithGo(ctx context.Context, program, version string) (stri
 	case strings.Contains(answer.Error, "404") || strings.Contains(answer.Error, "410") || strings.Contains(answer.Error, "unknown revision"):
 		return "", invalid("there is no such release: %s", printable(answer.Error)).WithRemedy("correct the version under 'go'")
 	case strings.Contains(answer.Error, "SECURITY ERROR"):
-		return "", invalid("go mod download: %s", printable(answer.Error)).WithRemedy("do not use this proxy until its owner has explained that")
+		return "", invalid("go mod download: %s", printable(answer.Error)).WithRemedy("do not use this proxy until its owner has explained this")
 	case answer.Error != "" || err != nil:
 		return "", engi.Errorf(engi.Unavailable, "go mod download: %s %v", printable(answer.Error), err).WithRemedy("check this machine's network and GOPROXY, then build again")
 	}
 	return answer.Zip, nil
 }
 
-// downloadPlain fetches the module from a proxy. The caller checks its sum.
+// downloadPlain downloads the module from a proxy. The caller checks the sum.
 func (j *job) downloadPlain(ctx context.Context, proxy, version, to string) error {
 	if proxy == "" {
-		return engi.Errorf(engi.Unavailable, "download Go: GOPROXY names no proxy that can be asked by HTTP").WithRemedy("set GOPROXY to a module proxy, or install Go")
+		return engi.Errorf(engi.Unavailable, "download Go: GOPROXY has no HTTP proxy").WithRemedy("set GOPROXY to a module proxy, or install Go")
 	}
 	client, err := j.t.client()
 	if err != nil {
@@ -145,18 +145,18 @@ func (j *job) downloadPlain(ctx context.Context, proxy, version, to string) erro
 		return fileError(err)
 	}
 	defer f.Close()
-	n, err := io.Copy(f, io.TeeReader(io.LimitReader(resp.Body, maxToolchain), &meter{rep: j.rep, total: resp.ContentLength}))
+	n, err := io.Copy(f, io.TeeReader(io.LimitReader(resp.Body, maxToolchain), &meter{rep: j.report, total: resp.ContentLength}))
 	if err != nil {
 		return unavailable(err)
 	}
 	if n == maxToolchain {
-		return invalid("download Go: the archive has no end")
+		return invalid("download Go: the archive is too long")
 	}
 	return fileError(f.Close())
 }
 
-// unpackGo checks the sum of the whole archive and extracts what a toolchain
-// needs to compile: no tests, no test data.
+// unpackGo checks the sum of the archive and extracts what is needed to compile,
+// without tests and test data.
 func (j *job) unpackGo(ctx context.Context, archive, prefix, want string) error {
 	z, err := zip.OpenReader(archive)
 	if err != nil {
@@ -169,7 +169,7 @@ func (j *job) unpackGo(ctx context.Context, archive, prefix, want string) error 
 			return err
 		}
 		if got != want {
-			return invalid("the archive of Go has the sum %s, the definition wants %s", got, want).WithRemedy("check the proxy; if it is right, correct 'go: sum:'")
+			return invalid("the archive of Go has the sum %s, but the definition has %s", got, want).WithRemedy("check the proxy; if it is right, correct 'go: sum:'")
 		}
 	}
 	budget := newBudget()
@@ -177,7 +177,7 @@ func (j *job) unpackGo(ctx context.Context, archive, prefix, want string) error 
 		if err := ctx.Err(); err != nil {
 			return engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
 		}
-		j.rep.progress(int64(i+1), int64(len(z.File)))
+		j.report.progress(int64(i+1), int64(len(z.File)))
 		name, ok := strings.CutPrefix(f.Name, prefix)
 		if !ok || path.Clean("/" + name)[1:] != name {
 			return invalid("the archive of Go has a file %q", f.Name)
@@ -203,7 +203,7 @@ func (j *job) unpackGo(ctx context.Context, archive, prefix, want string) error 
 		}
 		budget.Bytes -= n
 	}
-	// The archive and its unpacked form are as large as what was installed.
+	// They are as large as what was installed.
 	for _, scrap := range []string{"modcache", "go.zip"} {
 		if at := filepath.Join(j.dir, scrap); exists(at) {
 			if err := removeTree(at); err != nil {
@@ -223,7 +223,7 @@ func goNeeds(name string) bool {
 	return !strings.Contains(name, "/testdata/") && !strings.HasSuffix(name, "_test.go")
 }
 
-// moduleSum is the h1 sum that go.sum files and the checksum database have.
+// moduleSum returns the h1 sum of a module, as in go.sum.
 func moduleSum(z *zip.Reader) (string, error) {
 	files := slices.Clone(z.File)
 	slices.SortFunc(files, func(a, b *zip.File) int { return strings.Compare(a.Name, b.Name) })

@@ -22,15 +22,15 @@ const (
 	maxHostEtc = 4 << 20 // bytes of one file copied from /etc
 )
 
-// hostEtc is what of the node's /etc its programs need. Nothing else of it is
+// hostEtcFiles are the files in /etc that the node's programs need. No others are
 // visible.
-var hostEtc = []string{
+var hostEtcFiles = []string{
 	"ld.so.cache", "ld.so.conf", "ld.so.conf.d/*", "alternatives/*", "ssl/openssl.cnf", "ssl/certs/ca-certificates.crt",
 	"pki/tls/certs/ca-bundle.crt", "protocols", "services", "mime.types", "os-release", "debian_version",
 	"python3*/*.py", "profile", "bash.bashrc",
 }
 
-// A hostPart is something of the host template's own root.
+// A hostPart is an entry in the root of the host template.
 type hostPart struct {
 	path string // absolute
 	link string // target of a symbolic link
@@ -38,15 +38,15 @@ type hostPart struct {
 	dir  bool
 }
 
-// hostSource is the node's own programs: /usr mounted read only into a root
-// that has little else.
+// hostSource returns the node's own programs: /usr mounted read only in an otherwise
+// almost empty root.
 func (t *Templates) hostSource() (source, error) {
-	src := source{step: "look at this machine's programs", mounts: []engi.Mount{{Source: "/usr", Target: "/usr"}}}
+	src := source{step: "find this machine's programs", mounts: []engi.Mount{{Source: "/usr", Target: "/usr"}}}
 	parts := []hostPart{{path: "/usr", dir: true}}
 	for _, name := range []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"} {
 		st, err := os.Lstat(name)
 		if err != nil {
-			continue // this machine does without
+			continue // this machine does not have it
 		}
 		if target, err := os.Readlink(name); err == nil {
 			parts = append(parts, hostPart{path: name, link: target})
@@ -55,10 +55,10 @@ func (t *Templates) hostSource() (source, error) {
 			parts = append(parts, hostPart{path: name, dir: true})
 		}
 	}
-	for _, pattern := range hostEtc {
+	for _, pattern := range hostEtcFiles {
 		found, err := filepath.Glob(filepath.Join("/etc", pattern))
 		if err != nil {
-			panic(err) // the patterns are constant
+			panic(err) // unreachable: the patterns are constant
 		}
 		for _, name := range found {
 			if part, ok := etcPart(name); ok {
@@ -75,7 +75,7 @@ func (t *Templates) hostSource() (source, error) {
 		}
 		st, err := os.Stat(at)
 		if err != nil {
-			continue // gone since
+			continue // removed meanwhile
 		}
 		src.inputs = append(src.inputs, fmt.Sprintf("%s is %s, %d bytes of %s", lang, at, st.Size(), st.ModTime().UTC().Format("2006-01-02T15:04:05.000Z")))
 		dir := filepath.Dir(at)
@@ -85,7 +85,7 @@ func (t *Templates) hostSource() (source, error) {
 			}
 			continue
 		}
-		prefix, ok := installation(at)
+		prefix, ok := installPrefix(at)
 		if !ok {
 			continue
 		}
@@ -97,7 +97,7 @@ func (t *Templates) hostSource() (source, error) {
 	}
 	src.image = image{env: map[string]string{
 		"PATH": strings.Join(slices.Concat([]string{"/usr/local/sbin"}, search, []string{"/usr/sbin", "/sbin"}), ":"),
-		// Compilers and package managers of the node are not all there.
+		// The node's compilers and package managers are incomplete here.
 		"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOTELEMETRY": "off", "DENO_NO_UPDATE_CHECK": "1",
 	}}
 	for _, p := range parts {
@@ -123,8 +123,8 @@ func (t *Templates) hostSource() (source, error) {
 	return src, nil
 }
 
-// etcPart copies one file or link of /etc. What others may not read is left
-// out, even if we can.
+// etcPart returns a file or link in /etc. Files that are not readable by everybody
+// are left out.
 func etcPart(name string) (hostPart, bool) {
 	st, err := os.Lstat(name)
 	if err != nil {
@@ -149,8 +149,8 @@ func etcPart(name string) (hostPart, bool) {
 	return hostPart{path: name, data: data}, true
 }
 
-// findELF returns the first real program of the names in dirs. Scripts do not
-// count: version managers put some in PATH that look elsewhere for the program.
+// findELF returns the first ELF program with one of the names in dirs. Scripts are
+// ignored, because those of version managers look for the program elsewhere.
 func findELF(dirs, names []string) (string, bool) {
 	for _, name := range names {
 		for _, dir := range dirs {
@@ -176,10 +176,10 @@ func findELF(dirs, names []string) (string, bool) {
 	return "", false
 }
 
-// installation returns the directory that a program outside /usr is installed
-// in, if it is safe to show: a directory of its own, not a home or a system
+// installPrefix returns the directory in which a program outside of /usr is
+// installed, if it is safe to mount: a directory of its own, not a home or system
 // directory.
-func installation(program string) (string, bool) {
+func installPrefix(program string) (string, bool) {
 	real, err := filepath.EvalSymlinks(program)
 	if err != nil || real != program || filepath.Base(filepath.Dir(real)) != "bin" {
 		return "", false
@@ -194,7 +194,7 @@ func installation(program string) (string, bool) {
 	if depth < 2 {
 		return "", false
 	}
-	// Everybody on this machine may see it anyway, or it stays ours.
+	// It must be readable by everybody on this machine.
 	for dir := prefix; dir != "/"; dir = filepath.Dir(dir) {
 		if st, err := os.Stat(dir); err != nil || st.Mode()&0o005 != 0o005 {
 			return "", false
@@ -203,7 +203,7 @@ func installation(program string) (string, bool) {
 	return prefix, true
 }
 
-// stat looks at a path inside, through the mounts.
+// stat returns the status of a path in the sandbox, taking mounts into account.
 func (j *job) stat(at string) (unix.Stat_t, error) {
 	for _, m := range j.src.mounts {
 		if rest, ok := strings.CutPrefix(at, m.Target+"/"); ok {
@@ -212,7 +212,7 @@ func (j *job) stat(at string) (unix.Stat_t, error) {
 			return st, err
 		}
 	}
-	if len(j.src.mounts) > 0 { // a link into a mount: /bin/sh
+	if len(j.src.mounts) > 0 { // a link into a mount, like /bin/sh
 		if dir, base := filepath.Split(at); dir != "/" {
 			if target, err := j.tree.Readlink(filepath.Clean(dir)); err == nil {
 				return j.stat(filepath.Join("/", target, base))

@@ -34,12 +34,12 @@ const (
 	maxLayers   = 500
 )
 
-// imageSource is an image in a registry. Its manifest is looked up now, so that
-// the digest says which image a tag meant.
+// imageSource returns an image in a registry. It resolves tags now, so that the
+// digest identifies the image.
 func (t *Templates) imageSource(ctx context.Context, ref string, login engi.RegistryLogin) (source, error) {
 	r, err := name.ParseReference(ref)
 	if err != nil {
-		return source{}, invalid("%q is neither a base that we know nor an image reference: %v", ref, err).
+		return source{}, invalid("%q is neither a known base nor an image reference: %v", ref, err).
 			WithRemedy("write the base as debian:SUITE, ubuntu:SUITE, oci:IMAGE, oci-archive:PATH, docker-archive:PATH, tar:PATH, template:NAME or host")
 	}
 	client, err := t.client()
@@ -51,7 +51,7 @@ func (t *Templates) imageSource(ctx context.Context, ref string, login engi.Regi
 		auth = remote.WithAuth(&authn.Basic{Username: login.User, Password: login.Password})
 	}
 	options := []remote.Option{
-		remote.WithContext(ctx), remote.WithTransport(limited{client.Transport}), auth, remote.WithPlatform(platform()),
+		remote.WithContext(ctx), remote.WithTransport(limitedTransport{client.Transport}), auth, remote.WithPlatform(platform()),
 	}
 	desc, err := remote.Get(r, options...)
 	if err != nil {
@@ -67,7 +67,7 @@ func (t *Templates) imageSource(ctx context.Context, ref string, login engi.Regi
 	}
 	src := source{inputs: []string{"image " + digest.String()}, step: "pull " + ref}
 	src.unpack = func(ctx context.Context, j *job) error {
-		// By digest and with this context: the tag may have moved on.
+		// By digest, since the tag may have changed, and with this context.
 		again, err := remote.Image(r.Context().Digest(digest.String()), append(slices.Clone(options), remote.WithContext(ctx))...)
 		if err != nil {
 			return registryError(ref, err)
@@ -77,8 +77,8 @@ func (t *Templates) imageSource(ctx context.Context, ref string, login engi.Regi
 	return src, nil
 }
 
-// archiveSource is an image in a file: an OCI layout in a tar, or what docker
-// save wrote.
+// archiveSource returns an image in a file: a tar of an OCI layout, or the output of
+// docker save.
 func (t *Templates) archiveSource(ctx context.Context, kind, file string) (source, error) {
 	sum, err := t.sumSource(file)
 	if err != nil {
@@ -89,7 +89,7 @@ func (t *Templates) archiveSource(ctx context.Context, kind, file string) (sourc
 		if kind == "docker-archive" {
 			img, err := tarball.Image(func() (io.ReadCloser, error) { return t.openSource(file) }, nil)
 			if err != nil {
-				return invalid("%s is not what docker save writes: %v", file, err)
+				return invalid("%s is not an archive of docker save: %v", file, err)
 			}
 			return j.flatten(ctx, file, img)
 		}
@@ -103,8 +103,8 @@ func (t *Templates) archiveSource(ctx context.Context, kind, file string) (sourc
 	return src, nil
 }
 
-// layoutImage unpacks an OCI layout beside the root and finds the image for
-// this machine in it.
+// layoutImage unpacks an OCI layout next to the root and finds the image for this
+// machine in it.
 func (t *Templates) layoutImage(ctx context.Context, j *job, file string) (v1.Image, error) {
 	f, err := t.openSource(file)
 	if err != nil {
@@ -164,11 +164,11 @@ func (t *Templates) layoutImage(ctx context.Context, j *job, file string) (v1.Im
 			return nil, bad(err)
 		}
 	}
-	return nil, invalid("%s has an index in an index in an index", file)
+	return nil, invalid("%s has too many nested indexes", file)
 }
 
-// flatten applies the layers of an image to the root, lowest first, and reads
-// what its configuration says.
+// flatten applies the layers of an image to the root, lowest first, and reads the
+// configuration.
 func (j *job) flatten(ctx context.Context, ref string, img v1.Image) error {
 	manifest, err := img.Manifest()
 	if err != nil {
@@ -198,10 +198,10 @@ func (j *job) flatten(ctx context.Context, ref string, img v1.Image) error {
 	for _, d := range manifest.Layers {
 		total += d.Size
 	}
-	progress := &meter{rep: j.rep, total: total}
+	progress := &meter{rep: j.report, total: total}
 	budget := newBudget()
 	for i, layer := range layers {
-		j.rep.log(fmt.Sprintf("layer %d of %d: %s", i+1, len(layers), manifest.Layers[i].Digest))
+		j.report.log(fmt.Sprintf("layer %d of %d: %s", i+1, len(layers), manifest.Layers[i].Digest))
 		if err := j.apply(ctx, layer, config.RootFS.DiffIDs[i], budget, progress); err != nil {
 			return registryError(ref, err)
 		}
@@ -223,10 +223,10 @@ func (j *job) flatten(ctx context.Context, ref string, img v1.Image) error {
 	return nil
 }
 
-// apply unpacks one layer and checks both of its digests: that of the
-// compressed blob, which the manifest names, and that of the content, which the
-// configuration names. Layers are read as streams, so a bad one is found after
-// it was unpacked; the build is thrown away then.
+// apply unpacks a layer and checks both of its digests: that of the compressed blob,
+// from the manifest, and that of the content, from the configuration. Layers are
+// streamed, so a bad one is detected only after it was unpacked; the build is
+// discarded then.
 func (j *job) apply(ctx context.Context, layer v1.Layer, want v1.Hash, budget *tree.Budget, progress io.Writer) error {
 	digest, err := layer.Digest()
 	if err != nil {
@@ -238,7 +238,7 @@ func (j *job) apply(ctx context.Context, layer v1.Layer, want v1.Hash, budget *t
 	}
 	defer blob.Close()
 	packed := sha256.New()
-	wire := &remembering{r: blob}
+	wire := &errReader{r: blob}
 	in := io.TeeReader(wire, io.MultiWriter(packed, progress))
 	plain, err := decompress(in)
 	if err != nil {
@@ -251,34 +251,35 @@ func (j *job) apply(ctx context.Context, layer v1.Layer, want v1.Hash, budget *t
 	if err != nil {
 		return cmp.Or(wire.err, err)
 	}
-	// The archive's end is not the end of the stream, which the digests cover.
+	// The stream, which the digests cover, may be longer than the archive.
 	if _, err := io.Copy(io.Discard, out); err != nil {
 		return cmp.Or(wire.err, error(invalid("layer %s is broken: %v", digest, err)))
 	}
 	if _, err := io.Copy(io.Discard, in); err != nil {
 		return err
 	}
-	noteSkipped(j.rep, skipped)
+	logSkipped(j.report, skipped)
 	for _, check := range []struct {
 		what string
 		want v1.Hash
 		got  []byte
 	}{{"layer", digest, packed.Sum(nil)}, {"content of layer", want, unpacked.Sum(nil)}} {
 		if got := hex.EncodeToString(check.got); check.want.Algorithm != "sha256" || check.want.Hex != got {
-			return invalid("the %s %s has the digest sha256:%s: it is not what the image names", check.what, check.want, got).
-				WithRemedy("do not use this image until its publisher has explained that")
+			return invalid("the %s %s has the digest sha256:%s, which is not the one in the image", check.what, check.want, got).
+				WithRemedy("do not use this image until its publisher has explained this")
 		}
 	}
 	return nil
 }
 
-// remembering tells an error of the transport from one of the content.
-type remembering struct {
+// An errReader records errors of the transport, to tell them from errors in the
+// content.
+type errReader struct {
 	r   io.Reader
-	err error // the first, other than the end
+	err error // the first one other than io.EOF
 }
 
-func (r *remembering) Read(p []byte) (int, error) {
+func (r *errReader) Read(p []byte) (int, error) {
 	n, err := r.r.Read(p)
 	if err != nil && err != io.EOF && r.err == nil {
 		r.err = err
@@ -288,7 +289,7 @@ func (r *remembering) Read(p []byte) (int, error) {
 
 func platform() v1.Platform { return v1.Platform{OS: "linux", Architecture: runtime.GOARCH} }
 
-// registryError classifies what a registry or its client said.
+// registryError classifies an error of a registry or its client.
 func registryError(ref string, err error) error {
 	if _, ok := errors.AsType[*engi.Error](err); ok {
 		return err
@@ -296,10 +297,10 @@ func registryError(ref string, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return engi.Errorf(engi.Expired, "pull %s: %v", ref, err)
 	}
-	// The client gives a mismatch no type.
+	// The client has no error type for mismatches.
 	if text := err.Error(); strings.Contains(text, "verifying sha256") || strings.Contains(text, "does not match requested digest") ||
 		strings.Contains(text, "verifying manifest") || strings.Contains(text, "verifying SHA256") {
-		return invalid("pull %s: %v", ref, err).WithRemedy("do not use this image until its publisher has explained that")
+		return invalid("pull %s: %v", ref, err).WithRemedy("do not use this image until its publisher has explained this")
 	}
 	if e, ok := errors.AsType[*transport.Error](err); ok {
 		switch {
@@ -312,11 +313,11 @@ func registryError(ref string, err error) error {
 	return engi.Errorf(engi.Unavailable, "pull %s: %v", ref, err).WithRemedy("check this machine's network, proxy and registry, then build again")
 }
 
-// limited bounds what registries answer where clients read it all at once:
-// everything but layers.
-type limited struct{ next http.RoundTripper }
+// A limitedTransport bounds responses that the client reads at once: all except
+// layers.
+type limitedTransport struct{ next http.RoundTripper }
 
-func (l limited) RoundTrip(req *http.Request) (*http.Response, error) {
+func (l limitedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := l.next.RoundTrip(req)
 	if err == nil && !strings.Contains(req.URL.Path, "/blobs/") {
 		resp.Body = struct {

@@ -29,7 +29,7 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// layerOf makes a layer of a tar.
+// layerOf returns a layer with the content of a tar.
 func layerOf(t *testing.T, data []byte) v1.Layer {
 	t.Helper()
 	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil })
@@ -72,7 +72,7 @@ func tarOf(t *testing.T, parts ...part) []byte {
 
 func file(name, text string) part { return part{tar.Header{Name: name}, text} }
 
-// imageOf makes an image for this machine.
+// imageOf returns an image for this machine.
 func imageOf(t *testing.T, config v1.Config, layers ...[]byte) v1.Image {
 	t.Helper()
 	img := empty.Image
@@ -94,8 +94,7 @@ func imageOf(t *testing.T, config v1.Config, layers ...[]byte) v1.Image {
 	return img
 }
 
-// A testRegistry is a registry in this process. spoil may change what it
-// answers.
+// A testRegistry is a registry in this process. spoil may change its responses.
 type testRegistry struct {
 	host  string
 	spoil atomic.Pointer[func(path string, body []byte) []byte]
@@ -153,7 +152,7 @@ func TestImagesAreFlattened(t *testing.T) {
 		tarOf(t, file("old", "1"), file("d/old", "1"), file("d/sub/old", "1"), file("bin/python3", "link")),
 		tarOf(t, file(".wh.old", ""), file("d/.wh..wh..opq", ""), file("d/new", "2"), part{Header: tar.Header{Name: "dev/sda", Typeflag: tar.TypeBlock}}),
 	))
-	d := shelfWith(t, Options{}, nil)
+	d := openTemplates(t, Options{}, nil)
 	var lines []string
 	tmpl, err := d.Build(t.Context(), "app", []byte("base: oci:"+r.host+"/team/app:1\nenv: {FROM: definition}\n"), func(e engi.BuildEvent) { lines = append(lines, e.Log) })
 	if err != nil {
@@ -174,13 +173,13 @@ func TestImagesAreFlattened(t *testing.T) {
 		t.Errorf("nothing said of the device node: %q", lines)
 	}
 
-	// The same tag with the same content pulls nothing; with other content, it
-	// builds anew.
+	// The same tag with the same content pulls nothing; with other content, the
+	// template is rebuilt.
 	before := r.reads.Load()
 	if _, err := d.Build(t.Context(), "app", nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	if n := r.reads.Load() - before; n > 1 { // its configuration at most
+	if n := r.reads.Load() - before; n > 1 { // at most its configuration
 		t.Errorf("read %d blobs though nothing changed", n)
 	}
 	r.push(t, "team/app:1", imageOf(t, v1.Config{}, tinyRoot(t)))
@@ -212,7 +211,7 @@ func TestImageOfManyPlatforms(t *testing.T) {
 	if err := remote.WriteIndex(tag, index); err != nil {
 		t.Fatal(err)
 	}
-	d := shelfWith(t, Options{}, nil)
+	d := openTemplates(t, Options{}, nil)
 	if tmpl := build(t, d, "many", "base: oci:"+r.host+"/many:1"); !exists(filepath.Join(tmpl.Root, "right")) || exists(filepath.Join(tmpl.Root, "wrong")) {
 		t.Error("took the image of another machine")
 	}
@@ -237,7 +236,7 @@ func TestImageOfManyPlatforms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d = shelfWith(t, Options{}, map[string][]byte{"oci.tar": buf.Bytes(), "docker.tar": docker})
+	d = openTemplates(t, Options{}, map[string][]byte{"oci.tar": buf.Bytes(), "docker.tar": docker})
 	for _, base := range []string{"oci-archive:oci.tar", "docker-archive:docker.tar"} {
 		tmpl := build(t, d, "archive", "base: "+base)
 		if !exists(filepath.Join(tmpl.Root, "right")) || exists(filepath.Join(filepath.Dir(tmpl.Root), "layout")) {
@@ -248,7 +247,7 @@ func TestImageOfManyPlatforms(t *testing.T) {
 
 func TestHostileImagesAreRefused(t *testing.T) {
 	r := newRegistry(t)
-	d := shelfWith(t, Options{}, nil)
+	d := openTemplates(t, Options{}, nil)
 	outside := filepath.Join(d.o.Dir, "evil")
 	link := func(name, to string, kind byte) part {
 		return part{Header: tar.Header{Name: name, Linkname: to, Typeflag: kind}}
@@ -263,7 +262,7 @@ func TestHostileImagesAreRefused(t *testing.T) {
 		{tarOf(t, link("a", "/etc/shadow", tar.TypeLink)), false},
 		{tarOf(t, link("usr", "../../..", tar.TypeSymlink), file("usr/.wh.builds", "")), true},
 		{tarOf(t, file("usr/.wh...", "")), false},
-		{tarOf(t, link("etc", d.o.Dir, tar.TypeSymlink)), true}, // what we write to /etc lands inside
+		{tarOf(t, link("etc", d.o.Dir, tar.TypeSymlink)), true}, // what is written to /etc stays inside
 		{[]byte("not a tar"), false},
 	} {
 		ref := fmt.Sprintf("evil:%d", i)
@@ -278,7 +277,7 @@ func TestHostileImagesAreRefused(t *testing.T) {
 			t.Errorf("layer %d: %v", i, err)
 		}
 	}
-	if left := d.shelf.scraps(); len(left) > 0 {
+	if left := d.dir.leftovers(); len(left) > 0 {
 		t.Errorf("left %q", left)
 	}
 }
@@ -308,7 +307,7 @@ func TestWrongDigestsAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := shelfWith(t, Options{}, nil)
+	d := openTemplates(t, Options{}, nil)
 	spoil := func(part string, f func([]byte) []byte) {
 		g := func(path string, body []byte) []byte {
 			if strings.Contains(path, part) {
@@ -335,7 +334,7 @@ func TestWrongDigestsAreRefused(t *testing.T) {
 			t.Errorf("%s: kind %s: %v", what, kind, err)
 		}
 	}
-	// A configuration that names another content than the layers have.
+	// A configuration with other digests than the layers have.
 	r.spoil.Store(nil)
 	cf, err := img.ConfigFile()
 	if err != nil {
@@ -349,7 +348,7 @@ func TestWrongDigestsAreRefused(t *testing.T) {
 	}
 	r.push(t, "lying:1", lying)
 	_, err = d.Build(t.Context(), "app", []byte("base: oci:"+r.host+"/lying:1"), nil)
-	wantKind(t, err, engi.Invalid, "not what the image names")
+	wantKind(t, err, engi.Invalid, "not the one in the image")
 	if _, err := d.Build(t.Context(), "app", []byte("base: oci:"+r.host+"/app:1"), nil); err != nil {
 		t.Errorf("the good one: %v", err)
 	}
@@ -357,7 +356,7 @@ func TestWrongDigestsAreRefused(t *testing.T) {
 
 func TestRegistryTrouble(t *testing.T) {
 	r := newRegistry(t)
-	d := shelfWith(t, Options{}, nil)
+	d := openTemplates(t, Options{}, nil)
 	_, err := d.Build(t.Context(), "app", []byte("base: oci:"+r.host+"/missing:1"), nil)
 	wantKind(t, err, engi.Invalid, "does not have it")
 
@@ -375,7 +374,7 @@ func TestRegistryTrouble(t *testing.T) {
 	_, err = d.Build(t.Context(), "app", []byte("base: oci:"+strings.TrimPrefix(locked.URL, "http://")+"/app:1"), nil)
 	wantKind(t, err, engi.Denied)
 
-	// What is built stays usable when the registry goes away.
+	// Builds stay usable when the registry does not answer.
 	srv := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	gone := &testRegistry{host: strings.TrimPrefix(srv.URL, "http://")}
 	gone.push(t, "app:1", imageOf(t, v1.Config{}, tinyRoot(t)))
@@ -408,7 +407,7 @@ func TestStepsOnAnImageWithALogin(t *testing.T) {
 		ran = append(ran, c)
 		return engi.Exit{Cause: engi.CauseExited}
 	}}
-	d := shelfWith(t, Options{Workshop: w}, nil)
+	d := openTemplates(t, Options{Runner: w}, nil)
 	spec := engi.BuildSpec{Name: "mine", FromImage: r.host + "/app:1", Steps: []engi.BuildStep{run("one")}}
 	wantKind(t, buildErr(d, spec), engi.Denied)
 	spec.Login = engi.RegistryLogin{User: "ann", Password: "wrong"}
@@ -421,7 +420,7 @@ func TestStepsOnAnImageWithALogin(t *testing.T) {
 	if tmpl.User != "user" || tmpl.WorkDir != "/home/user" || tmpl.Env["FROM"] != "image" || len(ran) != 1 || ran[0].User != "user" || ran[0].Dir != "/home/user" {
 		t.Errorf("template %+v, ran %+v", tmpl, ran)
 	}
-	// The password is kept nowhere.
+	// The password is not stored.
 	err = filepath.WalkDir(d.o.Dir, func(path string, e os.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
 			return err

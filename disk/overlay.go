@@ -17,32 +17,31 @@ import (
 	"github.com/engi-dev/engi/disk/tree"
 )
 
-// overlayWorks reports whether builds can begin on top of others without a copy
-// of them, which the kernel's overlay file system makes possible: what a build
-// changes goes to a directory of its own, and the rest of the template shares
-// its files, as further names, with what it was made from. No file that several
-// templates share is ever written, since builds only see them through overlays.
+// overlayWorks reports whether builds can start from others without a copy, by the
+// kernel's overlay file system: changes go to a separate directory, and the other
+// files of the template are hard links to those of its base. Files that templates
+// share are never written, since builds see them through overlays only.
 func (t *Templates) overlayWorks() bool {
-	t.probe.Do(func() {
+	t.overlayProbe.Do(func() {
 		if !privileged {
 			return
 		}
-		dir, lock, err := t.shelf.temp()
+		dir, lock, err := t.dir.newBuildDir()
 		if err != nil {
 			return
 		}
 		defer lock.Close()
 		defer func() {
 			if err := removeTree(dir); err != nil {
-				t.o.Log.Error("remove the probe for overlays", "err", err)
+				t.o.Log.Error("remove the overlay probe", "err", err)
 			}
 		}()
 		lower := filepath.Join(dir, "lower")
 		if err := os.Mkdir(lower, 0o755); err != nil {
 			return
 		}
-		if err := overlay(dir, []string{lower}); err != nil {
-			t.o.Log.Debug("templates are copied to build on them", "err", err)
+		if err := mountOverlay(dir, []string{lower}); err != nil {
+			t.o.Log.Debug("overlays do not work, so builds copy their base", "err", err)
 			return
 		}
 		t.overlays = true
@@ -50,25 +49,25 @@ func (t *Templates) overlayWorks() bool {
 	return t.overlays
 }
 
-// overlay mounts dir/root over the directories below, topmost first. What is
-// changed there goes to dir/tree.
-func overlay(dir string, below []string) error {
+// mountOverlay mounts dir/root over the directories in lower, topmost first. Changes
+// go to dir/tree.
+func mountOverlay(dir string, lower []string) error {
 	for _, name := range []string{"root", "tree", "work"} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fileError(err)
 		}
 	}
-	// The upper directory's own mode and owner are those of the whole.
+	// The root of the overlay has mode and owner of the upper directory.
 	var st unix.Stat_t
-	if err := unix.Stat(below[0], &st); err != nil {
+	if err := unix.Stat(lower[0], &st); err != nil {
 		return fileError(err)
 	}
 	upper := filepath.Join(dir, "tree")
 	if err := errors.Join(os.Chown(upper, int(st.Uid), int(st.Gid)), unix.Chmod(upper, st.Mode&0o7777)); err != nil {
 		return fileError(err)
 	}
-	// Options fit into one page, whatever the directory is called: so they name
-	// descriptors.
+	// Options must fit into a page whatever the directories are called, so they use
+	// file descriptors.
 	open := func(path string) (string, error) {
 		fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
@@ -85,7 +84,7 @@ func overlay(dir string, below []string) error {
 			}
 		}
 	}()
-	for _, path := range append([]string{upper, filepath.Join(dir, "work")}, below...) {
+	for _, path := range append([]string{upper, filepath.Join(dir, "work")}, lower...) {
 		p, err := open(path)
 		if err != nil {
 			return err
@@ -94,24 +93,23 @@ func overlay(dir string, below []string) error {
 	}
 	options := "upperdir=" + at[0] + ",workdir=" + at[1] + ",lowerdir=" + strings.Join(at[2:], ":") + ",redirect_dir=off,metacopy=off,index=off,xino=off"
 	if err := unix.Mount("engi", filepath.Join(dir, "root"), "overlay", 0, options); err != nil {
-		return engi.Errorf(engi.Internal, "mount an overlay of %d directories: %v", len(below), err)
+		return engi.Errorf(engi.Internal, "mount an overlay of %d directories: %v", len(lower), err)
 	}
 	return nil
 }
 
-// busyTime is how long an overlay that has just been written may be in use:
-// a process that is being started holds copies of everything that is open
-// here until its own program runs.
-const busyTime = 5 * time.Second
+// busyTimeout is how long an overlay may be busy after a build: child processes of
+// this one inherit all open files until they exec.
+const busyTimeout = 5 * time.Second
 
-// lay takes the overlay in dir apart: what it changed stays in dir/tree.
-func lay(dir string) error {
+// unmountOverlay unmounts the overlay in dir. Changes stay in dir/tree.
+func unmountOverlay(dir string) error {
 	for began := time.Now(); ; time.Sleep(2 * time.Millisecond) {
 		err := unix.Unmount(filepath.Join(dir, "root"), unix.UMOUNT_NOFOLLOW)
 		if err == nil {
 			break
 		}
-		if err != unix.EBUSY || time.Since(began) > busyTime {
+		if err != unix.EBUSY || time.Since(began) > busyTimeout {
 			return engi.Errorf(engi.Internal, "unmount an overlay: %v", err)
 		}
 	}
@@ -121,9 +119,9 @@ func lay(dir string) error {
 	return removeTree(filepath.Join(dir, "work"))
 }
 
-// flatten turns the overlay in dir, over the directories below, into an
-// ordinary directory dir/root. Files that it did not change get one name more.
-func flatten(ctx context.Context, dir string, below []string) (err error) {
+// flattenOverlay turns the overlay in dir, over the directories in lower, into an
+// ordinary directory dir/root. Unchanged files become hard links.
+func flattenOverlay(ctx context.Context, dir string, lower []string) (err error) {
 	flat := filepath.Join(dir, "flat")
 	if err := os.Mkdir(flat, 0o755); err != nil {
 		return fileError(err)
@@ -138,7 +136,7 @@ func flatten(ctx context.Context, dir string, below []string) (err error) {
 			unix.Close(fd)
 		}
 	}()
-	for _, path := range append([]string{filepath.Join(dir, "tree")}, below...) {
+	for _, path := range append([]string{filepath.Join(dir, "tree")}, lower...) {
 		fd, err := openDir(unix.AT_FDCWD, path)
 		if err != nil {
 			unix.Close(merged)
@@ -156,7 +154,7 @@ func flatten(ctx context.Context, dir string, below []string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := lay(dir); err != nil {
+	if err := unmountOverlay(dir); err != nil {
 		return err
 	}
 	if err := removeTree(filepath.Join(dir, "tree")); err != nil {
@@ -176,8 +174,8 @@ func openDir(at int, path string) (int, error) {
 	return fd, nil
 }
 
-// flattenDir fills the directory to with what is in merged, which it closes.
-// layers are the same directory in those of the overlay's parts that have it,
+// flattenDir fills the directory to with the content of merged, which it closes.
+// layers are the same directory in those layers of the overlay that have it,
 // topmost first.
 func flattenDir(ctx context.Context, merged, to int, layers []int) error {
 	dir := os.NewFile(uintptr(merged), "merged")
@@ -233,7 +231,7 @@ func flattenEntry(ctx context.Context, merged, to int, layers []int, name string
 			}
 			return fileError(err)
 		}
-		return engi.Errorf(engi.Internal, "no part of the overlay has %s", name)
+		return engi.Errorf(engi.Internal, "no layer of the overlay has %s", name)
 	}
 	if err := unix.Mkdirat(to, name, 0o700); err != nil {
 		return fileError(err)
@@ -255,7 +253,7 @@ func flattenEntry(ctx context.Context, merged, to int, layers []int, name string
 			continue
 		}
 		if err != nil {
-			break // something else is there, which hides what is below it
+			break // not a directory, which hides lower ones
 		}
 		parts = append(parts, fd)
 	}
@@ -266,7 +264,7 @@ func flattenEntry(ctx context.Context, merged, to int, layers []int, name string
 	return flattenDir(ctx, next, below, parts)
 }
 
-// copyFile copies a regular file that has as many names as it can have.
+// copyFile copies a regular file that cannot have more links.
 func copyFile(from, to int, name string, st unix.Stat_t) error {
 	fd, err := unix.Openat(from, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -284,72 +282,72 @@ func copyFile(from, to int, name string, st unix.Stat_t) error {
 	return fileError(err)
 }
 
-// A stack is a build that begins on top of others: in an overlay, or, where
-// that does not work, in a copy.
-type stack struct {
+// A workspace is a temporary directory with the root of a build that starts from
+// other directories: an overlay over them, or where that does not work, a copy.
+type workspace struct {
 	dir   string
 	lock  *os.File
 	tree  *tree.Tree
-	below []string // nil if it is a copy
+	lower []string // nil unless it is an overlay
 }
 
-// stackOn makes one over the directories below, topmost first; only one can be
-// copied.
-func (t *Templates) stackOn(ctx context.Context, below []string) (_ *stack, err error) {
-	s := &stack{}
-	if s.dir, s.lock, err = t.shelf.temp(); err != nil {
+// newWorkspace returns a workspace that starts from the directories in lower, topmost
+// first. Without overlays there can be only one.
+func (t *Templates) newWorkspace(ctx context.Context, lower []string) (_ *workspace, err error) {
+	w := &workspace{}
+	if w.dir, w.lock, err = t.dir.newBuildDir(); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			t.drop(s)
+			t.discard(w)
 		}
 	}()
 	if t.overlayWorks() {
-		if err := overlay(s.dir, below); err != nil {
+		if err := mountOverlay(w.dir, lower); err != nil {
 			return nil, err
 		}
-		s.below = below
-	} else if err := os.Mkdir(filepath.Join(s.dir, "root"), 0o755); err != nil {
+		w.lower = lower
+	} else if err := os.Mkdir(filepath.Join(w.dir, "root"), 0o755); err != nil {
 		return nil, fileError(err)
 	}
-	if s.tree, err = tree.Open(filepath.Join(s.dir, "root")); err != nil {
+	if w.tree, err = tree.Open(filepath.Join(w.dir, "root")); err != nil {
 		return nil, err
 	}
-	if s.below != nil {
-		return s, nil
+	if w.lower != nil {
+		return w, nil
 	}
-	from, err := tree.Open(below[0])
+	from, err := tree.Open(lower[0])
 	if err != nil {
 		return nil, err
 	}
 	defer from.Close()
-	return s, tree.Copy(ctx, s.tree, from, nil)
+	return w, tree.Copy(ctx, w.tree, from, nil)
 }
 
-// settle makes dir/root an ordinary directory.
-func (s *stack) settle(ctx context.Context) error {
-	if err := s.tree.Close(); err != nil {
+// flatten makes dir/root an ordinary directory.
+func (w *workspace) flatten(ctx context.Context) error {
+	if err := w.tree.Close(); err != nil {
 		return fileError(err)
 	}
-	s.tree = nil
-	if s.below == nil {
+	w.tree = nil
+	if w.lower == nil {
 		return nil
 	}
-	return flatten(ctx, s.dir, s.below)
+	return flattenOverlay(ctx, w.dir, w.lower)
 }
 
-// drop lets go of a stack, and deletes it unless it was published.
-func (t *Templates) drop(s *stack) {
-	if s.tree != nil {
-		s.tree.Close()
+// discard releases a workspace and deletes it unless it was published.
+func (t *Templates) discard(w *workspace) {
+	if w.tree != nil {
+		w.tree.Close()
 	}
-	if exists(s.dir) {
-		if err := removeTree(s.dir); err != nil {
-			t.o.Log.Error("remove unfinished template build", "dir", s.dir, "err", err)
+	if exists(w.dir) {
+		if err := removeTree(w.dir); err != nil {
+			t.o.Log.Error("remove unfinished template build", "dir", w.dir, "err", err)
 		}
 	}
-	if s.lock != nil {
-		s.lock.Close()
+	if w.lock != nil {
+		w.lock.Close()
 	}
 }

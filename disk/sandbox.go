@@ -21,17 +21,17 @@ import (
 
 const (
 	commandTimeout = 30 * time.Minute
-	commandOutput  = 1 << 20 // bytes kept in the guest for a slow reader
+	commandOutput  = 1 << 20 // bytes that the guest buffers
 
-	buildCA    = "/usr/local/share/ca-certificates/engi-build.crt" // where update-ca-certificates finds it, too
-	buildCAAll = "/usr/local/share/engi-build-ca.pem"              // for programs that want the whole trust store
+	buildCA    = "/usr/local/share/ca-certificates/engi-build.crt" // where update-ca-certificates also finds it
+	buildCAAll = "/usr/local/share/engi-build-ca.pem"              // for programs that need the complete trust store
 	systemCA   = "/etc/ssl/certs/ca-certificates.crt"
 	maxCA      = 8 << 20
 )
 
-// passed are settings of the node that package managers inside understand.
-// They are passed to commands and never stored.
-var passed = []string{
+// passedVariables are settings of the node for package managers. They are passed
+// to commands and never stored.
+var passedVariables = []string{
 	"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy",
 	"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY", "NO_PROXY",
 	"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "UV_INDEX_URL",
@@ -39,41 +39,41 @@ var passed = []string{
 	"GOPROXY", "GOSUMDB", "GONOSUMDB", "GONOSUMCHECK", "GOPRIVATE", "GONOPROXY",
 }
 
-// caVariables name a trust store for programs that ignore the system's.
+// caVariables set the trust store for programs that do not use the system's.
 var caVariables = []string{
 	"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO",
 	"NODE_EXTRA_CA_CERTS", "npm_config_cafile", "DENO_CERT", "CARGO_HTTP_CAINFO",
 }
 
-// A sandbox runs the commands of one build. It belongs to one goroutine.
+// A sandbox runs commands of a build. It belongs to one goroutine.
 type sandbox struct {
-	j      *job
-	guest  engi.Guest
-	end    func() error
-	env    map[string]string
-	before []saved // files of the root that the build replaced
+	j        *job
+	guest    engi.Guest
+	destroy  func() error
+	env      map[string]string
+	replaced []savedFile // files of the root that are restored by close
 }
 
-// saved is what a file of the root was before.
-type saved struct {
+// A savedFile is the original content of a file in the root.
+type savedFile struct {
 	path   string
-	link   string // target, if it was a link
+	link   string // target, if it was a symbolic link
 	data   []byte
 	mode   uint32
 	exists bool
 }
 
-// openSandbox boots the workshop's sandbox in the root, with what commands
-// need of the node: its resolver, certificates and proxies.
+// openSandbox boots a sandbox in the root, with the node's resolver, certificates
+// and proxies.
 func (j *job) openSandbox(ctx context.Context, tmpl engi.Template) (_ *sandbox, err error) {
-	if j.t.o.Workshop == nil {
-		return nil, engi.Errorf(engi.Unsupported, "there is no sandbox to run the definition's commands in").WithRemedy("run 'engi doctor' to see why sandboxes do not work here")
+	if j.t.o.Runner == nil {
+		return nil, engi.Errorf(engi.Unsupported, "commands of definitions cannot run, because there are no sandboxes").WithRemedy("run 'engi doctor' to see why sandboxes do not work here")
 	}
 	b := &sandbox{j: j, env: map[string]string{
 		"DEBIAN_FRONTEND": "noninteractive", "PIP_ROOT_USER_ACTION": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 		"npm_config_update_notifier": "false", "npm_config_fund": "false", "npm_config_audit": "false",
 	}}
-	for _, key := range passed {
+	for _, key := range passedVariables {
 		if v := j.t.env(key); v != "" {
 			b.env[key] = v
 		}
@@ -87,20 +87,20 @@ func (j *job) openSandbox(ctx context.Context, tmpl engi.Template) (_ *sandbox, 
 	for _, name := range []string{"/etc/resolv.conf", "/etc/hosts"} {
 		data, err := os.ReadFile(name)
 		if err != nil {
-			continue // a node without: names do not work here either
+			continue // the node does not have it
 		}
 		if err := b.replace(name, data); err != nil {
 			return nil, err
 		}
 	}
-	if b.guest, b.end, err = j.t.o.Workshop.Open(ctx, j.root()); err != nil {
+	if b.guest, b.destroy, err = j.t.o.Runner.Open(ctx, j.root()); err != nil {
 		return nil, err
 	}
 	return b, nil
 }
 
-// trust makes programs inside believe the certificates that the node believes
-// beyond the usual ones: companies intercept their traffic.
+// trust makes programs trust the certificates that the node trusts in addition to
+// the usual ones, since companies intercept their traffic.
 func (b *sandbox) trust() error {
 	node, err := b.j.t.nodeCA()
 	if err != nil {
@@ -131,13 +131,13 @@ func (b *sandbox) trust() error {
 	if len(own) == 0 {
 		return nil
 	}
-	// For programs that sudo or a shell cut off from the environment. Not with
-	// replace: a package may bring a new bundle meanwhile.
+	// For programs that do not get the environment, for instance from sudo. Not
+	// with replace, because a package may update the bundle meanwhile.
 	return t.WriteFile(systemCA, all, 0o644, tree.Owner{})
 }
 
-// distrust takes the node's certificates out again.
-func (b *sandbox) distrust() error {
+// removeTrust removes the node's certificates.
+func (b *sandbox) removeTrust() error {
 	t := b.j.tree
 	extra, err := t.ReadFile(buildCA, maxCA)
 	if err != nil {
@@ -173,7 +173,7 @@ func (b *sandbox) distrust() error {
 	return nil
 }
 
-// missingCertificates returns the certificates of a that b does not have.
+// missingCertificates returns the certificates in a that are not in b.
 func missingCertificates(a, b []byte) []byte {
 	have := map[string]bool{}
 	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
@@ -213,10 +213,10 @@ func (t *Templates) nodeCA() ([]byte, error) {
 	return all, nil
 }
 
-// replace puts a file into the root until close.
+// replace replaces a file in the root until close.
 func (b *sandbox) replace(name string, data []byte) error {
 	t := b.j.tree
-	old := saved{path: name, mode: 0o644}
+	old := savedFile{path: name, mode: 0o644}
 	if st, err := t.Lstat(name); err == nil {
 		old.exists, old.mode = true, st.Mode&0o777
 		if st.Mode&unix.S_IFMT == unix.S_IFLNK {
@@ -227,13 +227,13 @@ func (b *sandbox) replace(name string, data []byte) error {
 			return err
 		}
 	}
-	b.before = append(b.before, old)
+	b.replaced = append(b.replaced, old)
 	return t.WriteFile(name, data, 0o644, tree.Owner{})
 }
 
 func (b *sandbox) restore() error {
 	t := b.j.tree
-	for _, old := range b.before {
+	for _, old := range b.replaced {
 		var err error
 		switch {
 		case !old.exists:
@@ -270,15 +270,15 @@ func (b *sandbox) run(ctx context.Context, n int, c recipe.Command) error {
 	switch {
 	case exit.Cause != engi.CauseExited:
 		return invalid("command %d ended: %s", n, exit.Cause).WithRemedy("%s", exit.Cause.Remedy())
-	case exit.Code != 0 && networkTrouble.MatchString(b.j.rep.text()):
+	case exit.Code != 0 && networkTrouble.MatchString(b.j.report.text()):
 		return engi.Errorf(engi.Unavailable, "command %d could not reach the network", n).WithRemedy("check this machine's network, proxy and mirrors, then build again")
 	case exit.Code != 0:
-		return invalid("command %d ended with exit code %d", n, exit.Code).WithRemedy("correct the command; the end of its output is in the error")
+		return invalid("command %d exited with code %d", n, exit.Code).WithRemedy("correct the command; the error contains the end of its output")
 	}
 	return nil
 }
 
-// exec runs a program to its end and streams its output to the report.
+// exec runs a program to completion and streams its output to the report.
 func (b *sandbox) exec(ctx context.Context, c engi.Command) (engi.Exit, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout+time.Minute)
 	defer cancel()
@@ -286,7 +286,7 @@ func (b *sandbox) exec(ctx context.Context, c engi.Command) (engi.Exit, error) {
 	if err != nil {
 		return engi.Exit{}, err
 	}
-	lines := lineWriter{to: b.j.rep.log}
+	lines := lineWriter{to: b.j.report.log}
 	for chunk, err := range p.Output(ctx, 0) {
 		if err != nil {
 			return engi.Exit{}, err
@@ -299,25 +299,25 @@ func (b *sandbox) exec(ctx context.Context, c engi.Command) (engi.Exit, error) {
 
 var networkTrouble = regexp.MustCompile(`(?i)temporary failure (in name resolution|resolving)|could not resolve|network is unreachable|connection (timed out|refused)|no route to host|EAI_AGAIN|ENOTFOUND|failed to establish a new connection|i/o timeout|no such host`)
 
-// close ends the sandbox and takes back what the build lent it.
+// close destroys the sandbox and restores the files that were changed for it.
 func (b *sandbox) close() error {
-	if err := b.end(); err != nil {
+	if err := b.destroy(); err != nil {
 		return err
 	}
-	if err := b.distrust(); err != nil {
+	if err := b.removeTrust(); err != nil {
 		return err
 	}
 	return b.restore()
 }
 
-// abandon ends the sandbox of a build that has failed.
+// abandon destroys the sandbox of a failed build.
 func (b *sandbox) abandon() {
-	if err := b.end(); err != nil {
-		b.j.t.o.Log.Error("end the sandbox of a template build", "err", err)
+	if err := b.destroy(); err != nil {
+		b.j.t.o.Log.Error("destroy the sandbox of a template build", "err", err)
 	}
 }
 
-// managers install packages in bases that are not built from Debian suites.
+// managers are the package managers for bases that are not Debian suites.
 var managers = []struct{ program, install string }{
 	{"/usr/bin/apt-get", "apt-get update -q && apt-get install -y -q --no-install-recommends %s && apt-get clean && rm -rf /var/lib/apt/lists/*"},
 	{"/sbin/apk", "apk add --no-cache %s"},
@@ -325,17 +325,18 @@ var managers = []struct{ program, install string }{
 	{"/usr/bin/microdnf", "microdnf install -y %s && microdnf clean all"},
 }
 
-// installCommand installs the definition's packages with what the base has.
+// installCommand returns the command that installs the definition's packages with
+// the base's package manager.
 func (j *job) installCommand() (recipe.Command, error) {
 	for _, m := range managers {
-		if j.program(m.program) {
+		if j.isProgram(m.program) {
 			return recipe.Command{Run: fmt.Sprintf(m.install, strings.Join(j.def.Packages, " "))}, nil
 		}
 	}
-	return recipe.Command{}, invalid("the base has no package manager that we know (apt-get, apk, dnf)").WithRemedy("install what you need with 'commands', or use another base")
+	return recipe.Command{}, invalid("the base has no known package manager (apt-get, apk, dnf)").WithRemedy("install what you need with 'commands', or use another base")
 }
 
-// A lineWriter cuts a stream of bytes into lines.
+// A lineWriter splits a stream of bytes into lines.
 type lineWriter struct {
 	to   func(string)
 	part []byte

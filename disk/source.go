@@ -26,7 +26,7 @@ import (
 	"github.com/engi-dev/engi/disk/tree"
 )
 
-// What a template may unpack to.
+// Bounds of an unpacked template.
 const (
 	maxRootBytes   = 64 << 30
 	maxRootEntries = 2_000_000
@@ -34,8 +34,8 @@ const (
 
 func newBudget() *tree.Budget { return &tree.Budget{Bytes: maxRootBytes, Entries: maxRootEntries} }
 
-// resolve looks up where a definition's root comes from. It may ask the
-// network but fetches nothing big.
+// resolve returns where a definition's root comes from. It may use the network, but
+// only for small requests.
 func (t *Templates) resolve(ctx context.Context, def recipe.Definition, progress func(engi.BuildEvent), above []string) (source, error) {
 	base := def.Base
 	if suite, ok := releases[base]; ok {
@@ -45,7 +45,7 @@ func (t *Templates) resolve(ctx context.Context, def recipe.Definition, progress
 	switch kind {
 	case "host":
 		if rest != "" || len(def.Packages) > 0 || len(def.Commands) > 0 || def.Go != nil {
-			return source{}, invalid("base host is the node's own programs: it takes no packages, commands or Go").WithRemedy("use 'base: debian:bookworm'")
+			return source{}, invalid("base host has the node's own programs: it takes no packages, commands or Go").WithRemedy("use 'base: debian:bookworm'")
 		}
 		return t.hostSource()
 	case "template":
@@ -63,19 +63,19 @@ func (t *Templates) resolve(ctx context.Context, def recipe.Definition, progress
 	return t.imageSource(ctx, base, engi.RegistryLogin{})
 }
 
-// templateSource begins with another template, building it first if need be.
+// templateSource returns another template, which it builds if needed.
 func (t *Templates) templateSource(ctx context.Context, name string, progress func(engi.BuildEvent), above []string) (source, error) {
 	if slices.Contains(above, name) || len(above) > 8 {
 		return source{}, invalid("template %s is based on itself", name)
 	}
-	base, release, err := t.templateFoundation(ctx, name, progress, above)
+	base, release, err := t.baseTemplate(ctx, name, progress, above)
 	if err != nil {
 		return source{}, err
 	}
-	release() // make takes it again: nothing is held between the two
+	release() // buildRoot takes it again
 	return source{
 		inputs: []string{"template " + base.Digest},
-		step:   "begin with template " + name,
+		step:   "start from template " + name,
 		base:   base.Digest,
 		image: image{
 			env: base.Env, user: base.User, workDir: base.WorkDir, ports: base.Ports,
@@ -85,7 +85,7 @@ func (t *Templates) templateSource(ctx context.Context, name string, progress fu
 	}, nil
 }
 
-// tarSource is an archive of a root file system.
+// tarSource returns an archive of a root file system.
 func (t *Templates) tarSource(name string) (source, error) {
 	sum, err := t.sumSource(name)
 	if err != nil {
@@ -105,7 +105,7 @@ func (t *Templates) tarSource(name string) (source, error) {
 				return fileError(err)
 			}
 			check := sha256.New()
-			in := io.TeeReader(f, io.MultiWriter(check, &meter{rep: j.rep, total: st.Size()}))
+			in := io.TeeReader(f, io.MultiWriter(check, &meter{rep: j.report, total: st.Size()}))
 			plain, err := decompress(in)
 			if err != nil {
 				return err
@@ -121,22 +121,22 @@ func (t *Templates) tarSource(name string) (source, error) {
 			if got := hex.EncodeToString(check.Sum(nil)); got != sum {
 				return engi.Errorf(engi.Conflict, "%s changed while it was read", name).WithRemedy("build again when it is complete")
 			}
-			noteSkipped(j.rep, skipped)
+			logSkipped(j.report, skipped)
 			return nil
 		},
 	}, nil
 }
 
-func noteSkipped(rep *report, s tree.Skipped) {
+func logSkipped(rep *report, s tree.Skipped) {
 	if s.Devices > 0 {
-		rep.log(fmt.Sprintf("left out %d device nodes: sandboxes have a /dev of their own", s.Devices))
+		rep.log(fmt.Sprintf("skipped %d device nodes: sandboxes have their own /dev", s.Devices))
 	}
 	if s.Other > 0 {
-		rep.log(fmt.Sprintf("left out %d entries of unknown types", s.Other))
+		rep.log(fmt.Sprintf("skipped %d entries of unknown types", s.Other))
 	}
 }
 
-// decompress recognizes how a stream is compressed, if it is.
+// decompress detects how a stream is compressed, if at all, and decompresses it.
 func decompress(r io.Reader) (io.ReadCloser, error) {
 	in := bufio.NewReaderSize(r, 1<<20)
 	magic, err := in.Peek(6)
@@ -159,14 +159,14 @@ func decompress(r io.Reader) (io.ReadCloser, error) {
 	case strings.HasPrefix(m, "BZh"):
 		return io.NopCloser(bzip2.NewReader(in)), nil
 	case strings.HasPrefix(m, "\xfd7zXZ"):
-		return nil, engi.Errorf(engi.Unsupported, "the archive is compressed with xz, which we cannot read").WithRemedy("xz -dc ARCHIVE | zstd > ARCHIVE.zst")
+		return nil, engi.Errorf(engi.Unsupported, "the archive is compressed with xz, which is not supported").WithRemedy("xz -dc ARCHIVE | zstd > ARCHIVE.zst")
 	}
 	return io.NopCloser(in), nil
 }
 
-// openSource opens a file of the node that a definition names. Only the
-// directories of Options.Sources are open to it, whatever links lie there: who
-// may build templates need not be who owns this machine.
+// openSource opens a file of the node that a definition names. It must be in one of
+// Options.Sources, also after following links: users who may build templates need
+// not have access to the machine.
 func (t *Templates) openSource(name string) (*os.File, error) {
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(t.o.Sources[0], name)
@@ -195,8 +195,8 @@ func (t *Templates) openSource(name string) (*os.File, error) {
 		WithRemedy("put it into %s", t.o.Sources[0])
 }
 
-// openContext is openSource for what a copy step copies from, which may be a
-// directory, too: then it is packed into a file without a name.
+// openContext is openSource for copy steps, which may also copy from a directory: it
+// is packed into an unnamed file.
 func (t *Templates) openContext(name string) (*os.File, error) {
 	f, err := t.openSource(name)
 	if err == nil || engi.KindOf(err) != engi.Invalid {
@@ -216,7 +216,7 @@ func (t *Templates) openContext(name string) (*os.File, error) {
 			return nil, sourceError(name, e)
 		}
 		defer root.Close()
-		below, e := root.OpenRoot(rel) // no link leads out
+		below, e := root.OpenRoot(rel) // links must not lead out of it
 		if e != nil {
 			return nil, err
 		}
@@ -226,7 +226,7 @@ func (t *Templates) openContext(name string) (*os.File, error) {
 	return nil, err
 }
 
-// packed returns a directory as a tar, in a file that goes with its closing.
+// packed returns a directory as a tar in a file that is removed when it is closed.
 func (t *Templates) packed(dir *os.Root) (_ *os.File, err error) {
 	self, err := dir.Open(".")
 	if err != nil {

@@ -20,14 +20,14 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// stacks runs a test with overlays, where they work, and with copies.
-func stacks(t *testing.T, f func(t *testing.T, open func(w *fakeRunner) *Templates, cached bool)) {
+// withWorkspaces runs a test with overlays, where they work, and with copies.
+func withWorkspaces(t *testing.T, f func(t *testing.T, open func(w *fakeRunner) *Templates, cached bool)) {
 	for _, cached := range []bool{true, false} {
 		t.Run(map[bool]string{true: "overlay", false: "copy"}[cached], func(t *testing.T) {
 			f(t, func(w *fakeRunner) *Templates {
-				d := shelfWith(t, Options{Workshop: w}, map[string][]byte{"root.tar": tinyRoot(t)})
+				d := openTemplates(t, Options{Runner: w}, map[string][]byte{"root.tar": tinyRoot(t)})
 				if !cached {
-					d.probe.Do(func() {})
+					d.overlayProbe.Do(func() {})
 				} else {
 					need(t, d.overlayWorks(), "overlay mounts")
 				}
@@ -38,9 +38,9 @@ func stacks(t *testing.T, f func(t *testing.T, open func(w *fakeRunner) *Templat
 	}
 }
 
-// shellTwin is a workshop that appends what is run to /etc/motd, in place, and
-// keeps what it was asked.
-func shellTwin(t *testing.T, commands *[]engi.Command) *fakeRunner {
+// A shellRunner is a BuildRunner that appends commands to /etc/motd instead of running
+// them, and records them.
+func shellRunner(t *testing.T, commands *[]engi.Command) *fakeRunner {
 	return &fakeRunner{run: func(_ context.Context, dir string, c engi.Command, out io.Writer) engi.Exit {
 		*commands = append(*commands, c)
 		text := c.Args[2]
@@ -82,15 +82,15 @@ func noMounts(t *testing.T, d *Templates) {
 	if points, err := mountsBelow(d.o.Dir); err != nil || len(points) > 0 {
 		t.Errorf("mounts are left: %q, %v", points, err)
 	}
-	if left := d.shelf.scraps(); len(left) > 0 {
+	if left := d.dir.leftovers(); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 }
 
 func TestSteps(t *testing.T) {
-	stacks(t, func(t *testing.T, open func(*fakeRunner) *Templates, cached bool) {
+	withWorkspaces(t, func(t *testing.T, open func(*fakeRunner) *Templates, cached bool) {
 		var ran []engi.Command
-		d := open(shellTwin(t, &ran))
+		d := open(shellRunner(t, &ran))
 		spec := engi.BuildSpec{Name: "mine", Owner: "ann", FromTemplate: "low", Ready: "true", Start: "other", Size: engi.Size{Memory: 1 << 30}, Steps: []engi.BuildStep{
 			{Type: engi.StepEnv, Args: []string{"B", "1", "A", "mine"}},
 			run("one"),
@@ -140,7 +140,7 @@ func TestSteps(t *testing.T) {
 			t.Errorf("last event %+v", last)
 		}
 
-		// Nothing changed: nothing is done. A changed step repeats what follows.
+		// Unchanged steps are cached. After a changed step, the following run again.
 		ran = nil
 		if again, err := d.BuildSteps(t.Context(), spec, nil); err != nil || again.Digest != tmpl.Digest || len(ran) > 0 && cached {
 			t.Errorf("again: %v, %d commands", err, len(ran))
@@ -152,7 +152,7 @@ func TestSteps(t *testing.T) {
 		if err != nil || changed.Digest == tmpl.Digest || motd(t, changed) != "low+one+changed+three" || len(ran) != 2 && cached {
 			t.Errorf("changed: %v, %d commands, %q", err, len(ran), motd(t, changed))
 		}
-		// A forced step is repeated, and what it made is what later builds use.
+		// A forced step runs again, and later builds use its result.
 		ran = nil
 		spec.Steps[3].Force = true
 		forced, err := d.BuildSteps(t.Context(), spec, nil)
@@ -171,7 +171,7 @@ func TestSteps(t *testing.T) {
 		}
 		noMounts(t, d)
 
-		// On top of it, by digest too.
+		// On top of it, also by digest.
 		top, err := d.BuildSteps(t.Context(), engi.BuildSpec{Name: "top", FromTemplate: tmpl.Digest}, nil)
 		if err != nil || motd(t, top) != "low+one+two+three" || top.User != "daemon" || top.Start != "other" {
 			t.Errorf("top: %+v, %v", top, err)
@@ -190,9 +190,9 @@ func buildErr(d *Templates, spec engi.BuildSpec) error {
 }
 
 func TestStepsThatFail(t *testing.T) {
-	stacks(t, func(t *testing.T, open func(*fakeRunner) *Templates, cached bool) {
+	withWorkspaces(t, func(t *testing.T, open func(*fakeRunner) *Templates, cached bool) {
 		var ran []engi.Command
-		d := open(shellTwin(t, &ran))
+		d := open(shellRunner(t, &ran))
 		archive := filepath.Join(t.TempDir(), "a.tar")
 		if err := os.WriteFile(archive, packed(t, false, map[string]string{"a": "x"}), 0o600); err != nil {
 			t.Fatal(err)
@@ -235,8 +235,8 @@ func TestStepsThatFail(t *testing.T) {
 	})
 }
 
-// packed is an archive of files; a name that ends in a slash is a directory, a
-// text that begins with -> a link.
+// packed returns an archive of files. A name that ends in a slash is a directory, a
+// text that begins with -> is a link.
 func packed(t *testing.T, zip bool, files map[string]string) []byte {
 	t.Helper()
 	var buf bytes.Buffer
@@ -274,7 +274,7 @@ func packed(t *testing.T, zip bool, files map[string]string) []byte {
 }
 
 func TestCopySteps(t *testing.T) {
-	stacks(t, func(t *testing.T, open func(*fakeRunner) *Templates, cached bool) {
+	withWorkspaces(t, func(t *testing.T, open func(*fakeRunner) *Templates, cached bool) {
 		d := open(nil)
 		archive := filepath.Join(t.TempDir(), "a.tgz")
 		if err := os.WriteFile(archive, packed(t, true, map[string]string{
@@ -333,7 +333,7 @@ func TestCopySteps(t *testing.T) {
 }
 
 func TestStepsCopyDirectoriesOfTheNode(t *testing.T) {
-	d := shelfWith(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t)})
+	d := openTemplates(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t)})
 	from := filepath.Join(d.o.Sources[0], "app", "sub")
 	if err := os.MkdirAll(from, 0o755); err != nil {
 		t.Fatal(err)
@@ -365,7 +365,7 @@ func TestStepsCopyDirectoriesOfTheNode(t *testing.T) {
 }
 
 func TestImagesThatTemplatesStandFor(t *testing.T) {
-	d := shelfWith(t, Options{Aliases: map[string]string{"ubuntu:22.04": "low", "registry.example.com/team/img": "low"}}, map[string][]byte{"root.tar": tinyRoot(t)})
+	d := openTemplates(t, Options{Aliases: map[string]string{"ubuntu:22.04": "low", "registry.example.com/team/img": "low"}}, map[string][]byte{"root.tar": tinyRoot(t)})
 	build(t, d, "low", "base: tar:root.tar\n")
 	for image, want := range map[string]string{
 		"ubuntu:22.04": "low", "docker.io/library/ubuntu:22.04": "low", "registry.example.com/team/img:v3": "low",
@@ -394,7 +394,7 @@ func TestImagesThatTemplatesStandFor(t *testing.T) {
 }
 
 func TestHeldBuildsStay(t *testing.T) {
-	d := shelfWith(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t)})
+	d := openTemplates(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t)})
 	old := build(t, d, "mine", "base: tar:root.tar")
 	needs := filepath.Join(t.TempDir(), "snapshot")
 	if err := os.Mkdir(needs, 0o700); err != nil {
@@ -420,7 +420,7 @@ func TestHeldBuildsStay(t *testing.T) {
 	wantKind(t, d.Hold(t.Context(), digestPrefix+strings.Repeat("0", 64), needs), engi.NotFound)
 	wantKind(t, d.Remove(t.Context(), "mine"), engi.Conflict)
 	build(t, d, "mine", "base: tar:root.tar\nversion: 2")
-	other, err := Open(t.Context(), Options{Dir: d.o.Dir}) // another process, and this one is gone
+	other, err := Open(t.Context(), Options{Dir: d.o.Dir}) // another process after this one has ended
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -436,7 +436,7 @@ func TestHeldBuildsStay(t *testing.T) {
 }
 
 func TestBuildsWithoutNamesGoAfterAWhile(t *testing.T) {
-	d := shelfWith(t, Options{Grace: time.Hour}, map[string][]byte{"root.tar": tinyRoot(t)})
+	d := openTemplates(t, Options{Grace: time.Hour}, map[string][]byte{"root.tar": tinyRoot(t)})
 	old := build(t, d, "mine", "base: tar:root.tar")
 	used := build(t, d, "mine", "base: tar:root.tar\nversion: 2")
 	_, release, err := d.Use(t.Context(), used.Digest)
@@ -464,13 +464,13 @@ func TestBuildsWithoutNamesGoAfterAWhile(t *testing.T) {
 	}
 	age(old)
 	age(used)
-	// A name that comes back takes the mark away.
+	// Naming the build again removes the mark.
 	build(t, d, "again", "base: tar:root.tar")
 	collect()
 	if !exists(old.Root) {
 		t.Error("a build went that a name means again")
 	}
-	if err := d.shelf.forget("again"); err != nil {
+	if err := d.dir.removeName("again"); err != nil {
 		t.Fatal(err)
 	}
 	collect()
@@ -482,7 +482,7 @@ func TestBuildsWithoutNamesGoAfterAWhile(t *testing.T) {
 	if exists(old.Root) || !exists(used.Root) || !exists(kept.Root) {
 		t.Errorf("old %v, used %v, kept %v", exists(old.Root), exists(used.Root), exists(kept.Root))
 	}
-	// And without limit nothing goes.
+	// With a negative grace nothing is removed.
 	d.o.Grace = -1
 	age(used)
 	release()
@@ -499,8 +499,8 @@ func TestBuildsWithoutNamesGoAfterAWhile(t *testing.T) {
 
 func TestLayersGoWhenNobodyRepeatsThem(t *testing.T) {
 	var ran []engi.Command
-	w := shellTwin(t, &ran)
-	d := shelfWith(t, Options{Workshop: w}, map[string][]byte{"root.tar": tinyRoot(t)})
+	w := shellRunner(t, &ran)
+	d := openTemplates(t, Options{Runner: w}, map[string][]byte{"root.tar": tinyRoot(t)})
 	need(t, d.overlayWorks(), "overlay mounts")
 	build(t, d, "low", "base: tar:root.tar\nfiles: [{path: /etc/motd, content: low}]")
 	spec := engi.BuildSpec{Name: "mine", FromTemplate: "low", Steps: []engi.BuildStep{run("one"), {Type: engi.StepRun, Args: []string{"two"}, Force: true}}}
@@ -518,35 +518,35 @@ func TestLayersGoWhenNobodyRepeatsThem(t *testing.T) {
 	if count("layers") != 2 || count("steps") != 1 {
 		t.Errorf("%d layers, %d notes", count("layers"), count("steps"))
 	}
-	if freed, err := d.shelf.pruneLayers(t.Context(), time.Hour); err != nil || freed != 0 {
+	if freed, err := d.dir.pruneLayers(t.Context(), time.Hour); err != nil || freed != 0 {
 		t.Errorf("freed %d, %v", freed, err)
 	}
 	list, err := os.ReadDir(filepath.Join(d.o.Dir, "layers"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	share, err := d.shelf.shareAt(d.shelf.layerDir(list[0].Name()))
-	if share == nil || err != nil {
+	lock, err := d.dir.lockDirShared(d.dir.layerDir(list[0].Name()))
+	if lock == nil || err != nil {
 		t.Fatal(err)
 	}
 	if _, err := d.Prune(t.Context()); err != nil || count("layers") != 1 {
 		t.Errorf("%d layers, one in use; %v", count("layers"), err)
 	}
-	share.Close()
+	lock.Close()
 	if _, err := d.Prune(t.Context()); err != nil || count("layers") != 0 || count("steps") != 0 {
 		t.Errorf("%d layers, %d notes; %v", count("layers"), count("steps"), err)
 	}
-	// The template does not need them.
+	// The template does not need the layers.
 	if motd(t, tmpl) != "low+one+two" {
 		t.Errorf("left %q", motd(t, tmpl))
 	}
 }
 
 func TestAnOverlayThatIsStillInUse(t *testing.T) {
-	d := shelfWith(t, Options{}, nil)
+	d := openTemplates(t, Options{}, nil)
 	need(t, d.overlayWorks(), "overlay mounts")
 	below, dir := t.TempDir(), t.TempDir()
-	if err := overlay(dir, []string{below}); err != nil {
+	if err := mountOverlay(dir, []string{below}); err != nil {
 		t.Fatal(err)
 	}
 	f, err := os.Create(filepath.Join(dir, "root", "file"))
@@ -554,7 +554,7 @@ func TestAnOverlayThatIsStillInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.AfterFunc(50*time.Millisecond, func() { f.Close() })
-	if err := lay(dir); err != nil {
+	if err := unmountOverlay(dir); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "tree", "file")); err != nil {
@@ -563,18 +563,18 @@ func TestAnOverlayThatIsStillInUse(t *testing.T) {
 }
 
 func TestOverlaysOfKilledBuildsAreTakenApart(t *testing.T) {
-	d := shelfWith(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t)})
+	d := openTemplates(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t)})
 	need(t, d.overlayWorks(), "overlay mounts")
 	low := build(t, d, "low", "base: tar:root.tar\nfiles: [{path: /etc/motd, content: low}]")
-	s, err := d.stackOn(t.Context(), []string{low.Root})
+	w, err := d.newWorkspace(t.Context(), []string{low.Root})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(s.dir, "root/etc/motd"), []byte("half"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(w.dir, "root/etc/motd"), []byte("half"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	s.tree.Close()
-	s.lock.Close() // with its process
+	w.tree.Close()
+	w.lock.Close() // as when its process ends
 	again, err := Open(t.Context(), Options{Dir: d.o.Dir})
 	if err != nil {
 		t.Fatal(err)
@@ -586,7 +586,7 @@ func TestOverlaysOfKilledBuildsAreTakenApart(t *testing.T) {
 }
 
 func TestFlattenKeepsEverything(t *testing.T) {
-	d := shelfWith(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t,
+	d := openTemplates(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t,
 		&tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o1777, ModTime: time.Unix(1e9, 0)},
 		&tar.Header{Name: "d/fifo", Typeflag: tar.TypeFifo, Mode: 0o600},
 		&tar.Header{Name: "d/link", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"},
@@ -599,12 +599,12 @@ func TestFlattenKeepsEverything(t *testing.T) {
 	)})
 	need(t, d.overlayWorks(), "overlay mounts")
 	low := build(t, d, "low", "base: tar:root.tar")
-	s, err := d.stackOn(t.Context(), []string{low.Root})
+	w, err := d.newWorkspace(t.Context(), []string{low.Root})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.drop(s)
-	root := filepath.Join(s.dir, "root")
+	defer d.discard(w)
+	root := filepath.Join(w.dir, "root")
 	for _, err := range []error{
 		os.RemoveAll(filepath.Join(root, "replaced")), os.WriteFile(filepath.Join(root, "replaced"), []byte("file"), 0o644),
 		os.RemoveAll(filepath.Join(root, "opaque")), os.Mkdir(filepath.Join(root, "opaque"), 0o700), os.WriteFile(filepath.Join(root, "opaque/new"), nil, 0o644),
@@ -616,7 +616,7 @@ func TestFlattenKeepsEverything(t *testing.T) {
 		}
 	}
 	want := listing(t, root)
-	if err := s.settle(t.Context()); err != nil {
+	if err := w.flatten(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := listing(t, root); !slices.Equal(got, want) {
@@ -627,7 +627,7 @@ func TestFlattenKeepsEverything(t *testing.T) {
 	}
 }
 
-// listing describes everything below a directory.
+// listing returns a description of everything below a directory.
 func listing(t *testing.T, root string) []string {
 	t.Helper()
 	var all []string

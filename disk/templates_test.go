@@ -23,7 +23,7 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// tinyRoot is the smallest root that a template can be made of, as a tar.
+// tinyRoot is a minimal root for a template, as a tar.
 func tinyRoot(t testing.TB, more ...*tar.Header) []byte {
 	t.Helper()
 	var buf bytes.Buffer
@@ -55,8 +55,8 @@ func tinyRoot(t testing.TB, more ...*tar.Header) []byte {
 	return buf.Bytes()
 }
 
-// shelfWith opens templates with files to read.
-func shelfWith(t testing.TB, o Options, files map[string][]byte) *Templates {
+// openTemplates opens templates with source files.
+func openTemplates(t testing.TB, o Options, files map[string][]byte) *Templates {
 	t.Helper()
 	if o.Dir == "" {
 		o.Dir = t.TempDir()
@@ -98,7 +98,7 @@ func wantKind(t testing.TB, err error, kind engi.Kind, words ...string) {
 }
 
 func TestBuildMakesATemplate(t *testing.T) {
-	d := shelfWith(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t), "tool": []byte("tool")})
+	d := openTemplates(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t), "tool": []byte("tool")})
 	var events []engi.BuildEvent
 	tmpl, err := d.Build(t.Context(), "mine", []byte(`
 base: tar:root.tar
@@ -165,13 +165,13 @@ warm: [python]
 	if st, err := os.Stat(d.o.Dir); err != nil || st.Mode().Perm() != 0o700 {
 		t.Errorf("the directory has mode %v (%v): others could run set-ID programs in it", st.Mode(), err)
 	}
-	if left := d.shelf.scraps(); len(left) > 0 {
+	if left := d.dir.leftovers(); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 }
 
 func TestBuildOnlyWhenSomethingChanged(t *testing.T) {
-	d := shelfWith(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t), "f": []byte("1")})
+	d := openTemplates(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t), "f": []byte("1")})
 	const text = "base: tar:root.tar\nfiles: [{path: /f, source: f}]\n"
 	first := build(t, d, "a", text)
 	steps := 0
@@ -211,7 +211,7 @@ func TestBuildOnlyWhenSomethingChanged(t *testing.T) {
 }
 
 func TestBuildReportsWhoseFaultItIs(t *testing.T) {
-	d := shelfWith(t, Options{Env: []string{"PATH=/nowhere"}}, map[string][]byte{
+	d := openTemplates(t, Options{Env: []string{"PATH=/nowhere"}}, map[string][]byte{
 		"root.tar": tinyRoot(t), "bad.tar": []byte("not an archive, but long enough to be looked at closely" + strings.Repeat(".", 1000)),
 		"evil.tar": tinyRoot(t, &tar.Header{Name: "../../evil", Typeflag: tar.TypeDir}), "root.tar.xz": []byte("\xfd7zXZ\x00rest"),
 	})
@@ -243,7 +243,7 @@ func TestBuildReportsWhoseFaultItIs(t *testing.T) {
 		{"base: template:nothing", engi.NotFound, nil},
 		{"base: template:host", engi.Invalid, []string{"no files"}},
 		{"base: host\npackages: [x]", engi.Invalid, []string{"takes no packages"}},
-		{"base: 'a b'", engi.Invalid, []string{"neither a base"}},
+		{"base: 'a b'", engi.Invalid, []string{"neither a known base"}},
 		{"base: tar:root.tar\ncommands: [true]", engi.Unsupported, []string{"no sandbox"}},
 		{"base: tar:root.tar\nlanguages: [go]", engi.Invalid, []string{"no go"}},
 		{"base: tar:root.tar\nlanguages: {go: /bin/go}", engi.Invalid, []string{"/bin/go"}},
@@ -260,16 +260,16 @@ func TestBuildReportsWhoseFaultItIs(t *testing.T) {
 	wantKind(t, err, engi.Invalid, "not a template name")
 	_, err = d.Build(t.Context(), "unknown", nil, nil)
 	wantKind(t, err, engi.NotFound)
-	if list, err := os.ReadDir(filepath.Join(d.o.Dir, "builds")); err != nil || len(list) > 1 { // host's
+	if list, err := os.ReadDir(filepath.Join(d.o.Dir, "builds")); err != nil || len(list) > 1 { // that of host
 		t.Errorf("failed builds left %v (%v)", list, err)
 	}
-	if left := d.shelf.scraps(); len(left) > 0 {
+	if left := d.dir.leftovers(); len(left) > 0 {
 		t.Errorf("failed builds left %q", left)
 	}
 }
 
 func TestGetAndList(t *testing.T) {
-	d := shelfWith(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t)})
+	d := openTemplates(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t)})
 	_, err := d.Get(t.Context(), "base")
 	wantKind(t, err, engi.Unavailable, "not built")
 	if !strings.Contains(engi.RemedyOf(err), "engi template build base") {
@@ -294,7 +294,7 @@ func TestGetAndList(t *testing.T) {
 			t.Errorf("%s built: %v", tmpl.Name, built)
 		}
 	}
-	if want := []string{"base", "blank-ubuntu", "code-interpreter-v1", "host", "mine", "node-fullstack", "node22", "python-dev", "python3.13"}; !slices.Equal(names, want) {
+	if want := []string{"base", "base-python", "blank-ubuntu", "code-interpreter-v1", "host", "mine", "node-fullstack", "node22", "python-dev", "python3.13"}; !slices.Equal(names, want) {
 		t.Errorf("names %q, want %q", names, want)
 	}
 	// Another process on the same directory sees the same.
@@ -308,8 +308,8 @@ func TestGetAndList(t *testing.T) {
 }
 
 func TestUsedTemplatesStay(t *testing.T) {
-	d := shelfWith(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t)})
-	other, err := Open(t.Context(), Options{Dir: d.o.Dir}) // stands for another process
+	d := openTemplates(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t)})
+	other, err := Open(t.Context(), Options{Dir: d.o.Dir}) // as another process
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -332,7 +332,7 @@ func TestUsedTemplatesStay(t *testing.T) {
 
 	fresh := build(t, d, "mine", "base: tar:root.tar\nversion: 2")
 	release()
-	release() // once is enough
+	release() // repeated calls do nothing
 	for _, who := range []*Templates{d, other} {
 		if freed, err := who.Prune(t.Context()); err != nil || freed != 0 || !exists(old.Root) {
 			t.Errorf("pruned a build in use: %d bytes, %v", freed, err)
@@ -352,7 +352,7 @@ func TestUsedTemplatesStay(t *testing.T) {
 }
 
 func TestRemoveKeepsWhatOthersMean(t *testing.T) {
-	d := shelfWith(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t)})
+	d := openTemplates(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t)})
 	a := build(t, d, "a", "base: tar:root.tar")
 	build(t, d, "b", "base: tar:root.tar")
 	if err := d.Remove(t.Context(), "a"); err != nil {
@@ -361,7 +361,7 @@ func TestRemoveKeepsWhatOthersMean(t *testing.T) {
 	if got, err := d.Get(t.Context(), "b"); err != nil || got.Digest != a.Digest || !exists(got.Root) {
 		t.Errorf("b went with a: %v", err)
 	}
-	// A name whose build somebody deleted can be built again, or removed.
+	// A name whose build was deleted can be built again or removed.
 	if err := os.RemoveAll(filepath.Dir(a.Root)); err != nil {
 		t.Fatal(err)
 	}
@@ -370,7 +370,7 @@ func TestRemoveKeepsWhatOthersMean(t *testing.T) {
 	if _, err := d.Build(t.Context(), "b", nil, nil); err != nil {
 		t.Error(err)
 	}
-	// The built-in definition is back when an own one of that name goes.
+	// Removing a template restores the built-in definition of that name.
 	build(t, d, "base", "base: tar:root.tar")
 	if err := d.Remove(t.Context(), "base"); err != nil {
 		t.Fatal(err)
@@ -380,17 +380,17 @@ func TestRemoveKeepsWhatOthersMean(t *testing.T) {
 }
 
 func TestCrashLeavesNothing(t *testing.T) {
-	d := shelfWith(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t)})
+	d := openTemplates(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t)})
 	mine := build(t, d, "mine", "base: tar:root.tar")
 	tmp := filepath.Join(d.o.Dir, "tmp")
-	// A build that another process works on, one whose process died, a
-	// removal cut short.
-	busy, lock, err := d.shelf.temp()
+	// A build of another process, one whose process died, and an interrupted
+	// removal.
+	busy, lock, err := d.dir.newBuildDir()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	dead, deadLock, err := d.shelf.temp()
+	dead, deadLock, err := d.dir.newBuildDir()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -423,7 +423,7 @@ func TestCrashLeavesNothing(t *testing.T) {
 	}
 }
 
-// A twinWorkshop runs a Go function instead of a sandbox.
+// A fakeRunner runs a Go function instead of a sandbox.
 type fakeRunner struct {
 	run   func(ctx context.Context, dir string, c engi.Command, out io.Writer) engi.Exit
 	open  atomic.Int32
@@ -455,7 +455,7 @@ type fakeProcess struct {
 
 func (p fakeProcess) Output(ctx context.Context, from int64) iter.Seq2[engi.Chunk, error] {
 	return func(yield func(engi.Chunk, error) bool) {
-		for chunk := range slices.Chunk(p.out, 7) { // lines must survive being cut
+		for chunk := range slices.Chunk(p.out, 7) { // lines may arrive in parts
 			if !yield(engi.Chunk{Data: chunk}, nil) {
 				return
 			}
@@ -496,7 +496,7 @@ func TestCommandsRunInTheSandbox(t *testing.T) {
 	if err := os.WriteFile(caFile, ca, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	d := shelfWith(t, Options{Workshop: w, Env: []string{"https_proxy=http://proxy:3128", "SECRET=x", "SSL_CERT_FILE=/nowhere"}, CA: []string{caFile}},
+	d := openTemplates(t, Options{Runner: w, Env: []string{"https_proxy=http://proxy:3128", "SECRET=x", "SSL_CERT_FILE=/nowhere"}, CA: []string{caFile}},
 		map[string][]byte{"root.tar": tinyRoot(t)})
 	var lines []string
 	tmpl, err := d.Build(t.Context(), "mine", []byte("base: tar:root.tar\nenv: {A: b}\nuser: user\ncommands:\n- first\n- {run: second, user: user, dir: /tmp}\n"), func(e engi.BuildEvent) {
@@ -521,7 +521,7 @@ func TestCommandsRunInTheSandbox(t *testing.T) {
 	if w.open.Load() != 0 || w.total.Load() != 1 {
 		t.Errorf("%d of %d sandboxes are open", w.open.Load(), w.total.Load())
 	}
-	// What the build lent is gone, what the commands made is there.
+	// Temporary files are gone, results of commands are there.
 	if tmpl.Env["https_proxy"] != "" || tmpl.Env["SSL_CERT_FILE"] != "" {
 		t.Errorf("the template keeps %v", tmpl.Env)
 	}
@@ -543,14 +543,14 @@ func TestCommandsRunInTheSandbox(t *testing.T) {
 
 func TestFailingCommandsCarryTheLog(t *testing.T) {
 	w := &fakeRunner{}
-	d := shelfWith(t, Options{Workshop: w}, map[string][]byte{"root.tar": tinyRoot(t)})
+	d := openTemplates(t, Options{Runner: w}, map[string][]byte{"root.tar": tinyRoot(t)})
 	for _, test := range []struct {
 		out  string
 		exit engi.Exit
 		kind engi.Kind
 		want string
 	}{
-		{"many\nlines\ncc: not found", engi.Exit{Code: 127, Cause: engi.CauseExited}, engi.Invalid, "exit code 127"},
+		{"many\nlines\ncc: not found", engi.Exit{Code: 127, Cause: engi.CauseExited}, engi.Invalid, "exited with code 127"},
 		{"E: Temporary failure resolving 'deb.example'", engi.Exit{Code: 100, Cause: engi.CauseExited}, engi.Unavailable, "network"},
 		{"too slow", engi.Exit{Code: -1, Cause: engi.CauseTimeout}, engi.Invalid, "timeout"},
 	} {
@@ -572,12 +572,12 @@ func TestPackagesUseWhatTheBaseHas(t *testing.T) {
 		run = append(run, c.Args[2])
 		return engi.Exit{Cause: engi.CauseExited}
 	}}
-	d := shelfWith(t, Options{Workshop: w}, map[string][]byte{
+	d := openTemplates(t, Options{Runner: w}, map[string][]byte{
 		"none.tar": tinyRoot(t), "apt.tar": tinyRoot(t, &tar.Header{Name: "usr/bin/apt-get", Typeflag: tar.TypeReg, Mode: 0o755}),
 		"apk.tar": tinyRoot(t, &tar.Header{Name: "sbin/apk", Typeflag: tar.TypeReg, Mode: 0o755}),
 	})
 	_, err := d.Build(t.Context(), "mine", []byte("base: tar:none.tar\npackages: [git]\n"), nil)
-	wantKind(t, err, engi.Invalid, "no package manager")
+	wantKind(t, err, engi.Invalid, "no known package manager")
 	build(t, d, "apt", "base: tar:apt.tar\npackages: [git, vim]\ncommands: [after]\n")
 	build(t, d, "apk", "base: tar:apk.tar\npackages: [git]\n")
 	if len(run) != 3 || !strings.Contains(run[0], "apt-get install -y -q --no-install-recommends git vim") || run[1] != "after" || !strings.Contains(run[2], "apk add --no-cache git") {
@@ -592,7 +592,7 @@ func TestConcurrentBuildsHappenOnce(t *testing.T) {
 		<-finish
 		return engi.Exit{Cause: engi.CauseExited}
 	}}
-	d := shelfWith(t, Options{Workshop: w}, map[string][]byte{"root.tar": tinyRoot(t)})
+	d := openTemplates(t, Options{Runner: w}, map[string][]byte{"root.tar": tinyRoot(t)})
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
@@ -619,7 +619,7 @@ func TestCancelledBuildPassesOn(t *testing.T) {
 		}
 		return engi.Exit{Cause: engi.CauseExited}
 	}
-	d := shelfWith(t, Options{Workshop: w}, map[string][]byte{"root.tar": tinyRoot(t)})
+	d := openTemplates(t, Options{Runner: w}, map[string][]byte{"root.tar": tinyRoot(t)})
 	text := []byte("base: tar:root.tar\ncommands: [x]\n")
 	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan error)
@@ -634,7 +634,7 @@ func TestCancelledBuildPassesOn(t *testing.T) {
 		_, err := d.Build(t.Context(), "mine", text, sync1(waits))
 		second <- err
 	}()
-	<-waits // it has joined the first and heard of its step
+	<-waits // it has joined the first build and got its step
 	cancel()
 	wantKind(t, <-first, engi.Expired)
 	if err := <-second; err != nil {
@@ -652,7 +652,7 @@ func sync1(c chan struct{}) func(engi.BuildEvent) {
 }
 
 func TestTemplateOnTemplate(t *testing.T) {
-	d := shelfWith(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t)})
+	d := openTemplates(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t)})
 	low := build(t, d, "low", "base: tar:root.tar\nuser: user\nenv: {A: low, B: low}\nworking_dir: /code\nfiles: [{path: /low, content: x}]\n")
 	high := build(t, d, "high", "base: template:low\nenv: {B: high}\nfiles: [{path: /high, content: x}]\n")
 	if high.Env["A"] != "low" || high.Env["B"] != "high" || high.User != "user" || high.UID != 1000 || high.WorkDir != "/code" {
@@ -665,7 +665,7 @@ func TestTemplateOnTemplate(t *testing.T) {
 	if again, err := d.Build(t.Context(), "high", nil, nil); err != nil || again.Digest == high.Digest {
 		t.Errorf("the base changed and the template did not (%v)", err)
 	}
-	// A circle is found, however long.
+	// Cycles of any length are found.
 	build(t, d, "c1", "base: tar:root.tar")
 	build(t, d, "c2", "base: template:c1")
 	build(t, d, "c3", "base: template:c2")
@@ -689,7 +689,7 @@ func TestCompressedArchives(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d := shelfWith(t, Options{}, map[string][]byte{"a.tar": plain, "a.tar.gz": gz.Bytes(), "a.tar.zst": zst.Bytes(), "cut.tar.gz": gz.Bytes()[:gz.Len()-20]})
+	d := openTemplates(t, Options{}, map[string][]byte{"a.tar": plain, "a.tar.gz": gz.Bytes(), "a.tar.zst": zst.Bytes(), "cut.tar.gz": gz.Bytes()[:gz.Len()-20]})
 	for _, name := range []string{"a.tar", "a.tar.gz", "a.tar.zst"} {
 		if tmpl := build(t, d, "x", "base: tar:"+name); !exists(filepath.Join(tmpl.Root, "usr/bin/python3")) {
 			t.Errorf("%s is incomplete", name)
@@ -700,7 +700,7 @@ func TestCompressedArchives(t *testing.T) {
 }
 
 func TestHostTemplate(t *testing.T) {
-	d := shelfWith(t, Options{}, nil)
+	d := openTemplates(t, Options{}, nil)
 	got, err := d.Get(t.Context(), "host")
 	if err != nil {
 		t.Fatal(err)

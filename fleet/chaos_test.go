@@ -141,7 +141,7 @@ func (c *chaos) step() {
 		c.note("hibernate %s: %v", id, err)
 	case 9:
 		var all []engi.Forked
-		if all, err = life.Fork(ctx, "alice", id, 1, 0); err == nil && all[0].Err == nil {
+		if all, err = life.Fork(ctx, "alice", id, engi.ForkSpec{Count: 1}); err == nil && all[0].Err == nil {
 			c.known[all[0].Sandbox.ID] = c.known[id]
 		}
 		c.note("fork %s: %v %+v", id, err, all)

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -44,7 +45,7 @@ func (s *sandboxes) Snapshot(ctx context.Context, owner engi.Owner, id engi.Sand
 		}
 		diskOnly := spec.DiskOnly || rec.State == engi.Hibernated && rec.Disk
 		want := engi.Snapshot{
-			ID: engi.NewSnapshotID(), Owner: sb.owner, Name: spec.Name, Sandbox: sb.id, Template: rec.Template, Digest: rec.Digest,
+			ID: cmp.Or(spec.ID, engi.NewSnapshotID()), Owner: sb.owner, Name: spec.Name, Sandbox: sb.id, Template: rec.Template, Digest: rec.Digest,
 			Tier: rec.Tier, Size: rec.Size, Env: rec.Env, Disk: diskOnly, Created: time.Now().UTC(),
 		}
 		if spec.TTL > 0 {
@@ -133,12 +134,15 @@ func (s *sandboxes) dropTemp(dir string) {
 }
 
 // Fork implements engi.Lifecycle.
-func (s *sandboxes) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxID, n int, timeout time.Duration) (_ []engi.Forked, err error) {
+func (s *sandboxes) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxID, spec engi.ForkSpec) (_ []engi.Forked, err error) {
 	defer engi.Annotate(&err, "fork sandbox %s", id)
-	if n < 1 || n > maxForks {
-		return nil, engi.Errorf(engi.Invalid, "%d copies: there may be 1 to %d", n, maxForks)
+	switch {
+	case spec.Count < 1 || spec.Count > maxForks:
+		return nil, engi.Errorf(engi.Invalid, "%d copies: there may be 1 to %d", spec.Count, maxForks)
+	case spec.IDs != nil && len(spec.IDs) != spec.Count:
+		return nil, engi.Errorf(engi.Invalid, "%d IDs for %d copies", len(spec.IDs), spec.Count)
 	}
-	if err := s.checkTimeout(timeout); err != nil {
+	if err := s.checkTimeout(spec.Timeout); err != nil {
 		return nil, err
 	}
 	sb, err := s.find(ctx, owner, id)
@@ -166,14 +170,18 @@ func (s *sandboxes) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxI
 		return nil, err
 	}
 	defer release()
-	all := make([]engi.Forked, n)
+	all := make([]engi.Forked, spec.Count)
 	var copies sync.WaitGroup
 	limit := make(chan struct{}, forkBoots)
 	for i := range all {
 		limit <- struct{}{}
+		id := engi.NewSandboxID()
+		if spec.IDs != nil {
+			id = spec.IDs[i]
+		}
 		copies.Go(func() {
 			defer func() { <-limit }()
-			all[i].Sandbox, all[i].Err = s.forkOne(ctx, rec, t, dir, timeout)
+			all[i].Sandbox, all[i].Err = s.forkOne(ctx, id, rec, t, dir, spec.Timeout)
 		})
 	}
 	copies.Wait()
@@ -182,7 +190,7 @@ func (s *sandboxes) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxI
 }
 
 // forkOne starts one copy of the sandbox with the given record from dir.
-func (s *sandboxes) forkOne(ctx context.Context, rec SandboxRecord, t engi.Template, dir string, timeout time.Duration) (_ engi.Sandbox, err error) {
+func (s *sandboxes) forkOne(ctx context.Context, id engi.SandboxID, rec SandboxRecord, t engi.Template, dir string, timeout time.Duration) (_ engi.Sandbox, err error) {
 	began := time.Now()
 	c := &creation{rec: rec, template: t, timeout: timeout}
 	if rec.State == engi.Hibernated && rec.Disk {
@@ -197,7 +205,7 @@ func (s *sandboxes) forkOne(ctx context.Context, rec SandboxRecord, t engi.Templ
 	defer s.unbook(c.booking)
 	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
-	sb, err := s.createFresh(ctx, c, engi.NewSandboxID())
+	sb, err := s.createFresh(ctx, c, id)
 	return s.created(sb, "fork", began, err)
 }
 

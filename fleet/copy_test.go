@@ -131,7 +131,7 @@ func TestSnapshots(t *testing.T) {
 			}
 			_, err = n.Lifecycle().Snapshot(t.Context(), "alice", s.ID, engi.SnapshotSpec{DiskOnly: diskOnly})
 			wantKind(t, "a snapshot beyond the quota", err, engi.Exhausted)
-			all, err := n.Lifecycle().Fork(t.Context(), "alice", s.ID, 2, 0)
+			all, err := n.Lifecycle().Fork(t.Context(), "alice", s.ID, engi.ForkSpec{Count: 2})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -206,7 +206,7 @@ func TestVolumes(t *testing.T) {
 	if got := fx.machines(); len(got) != 1 {
 		t.Errorf("machines %v", got)
 	}
-	_, err = n.Lifecycle().Fork(t.Context(), "alice", s.ID, 1, 0)
+	_, err = n.Lifecycle().Fork(t.Context(), "alice", s.ID, engi.ForkSpec{Count: 1})
 	wantKind(t, "a fork", err, engi.Unsupported)
 	_, err = n.Lifecycle().Snapshot(t.Context(), "alice", s.ID, engi.SnapshotSpec{})
 	wantKind(t, "a snapshot of its memory", err, engi.Unsupported)

@@ -99,7 +99,12 @@ func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *crea
 			return nil, err
 		}
 	}
-	if c.template, err = s.catalog.get(ctx, name); err != nil {
+	c.template, err = s.catalog.get(ctx, name)
+	if err == nil && c.template.Partial {
+		// It would lack the rest for as long as it lives.
+		err = s.incomplete(c.template)
+	}
+	if err != nil {
 		return nil, err
 	}
 	c.rec.Digest = c.template.Digest
@@ -321,7 +326,7 @@ func setupOf(t engi.Template, rec SandboxRecord, network *wire.NetworkSetup) wir
 		Shell:     t.Shell,
 		Processes: rec.Size.Processes,
 		OpenFiles: rec.Size.OpenFiles,
-		Wiring:    network,
+		Network:   network,
 	}
 }
 

@@ -139,7 +139,7 @@ func TestFork(t *testing.T) {
 	})
 	s := n.create(engi.SandboxSpec{Env: map[string]string{"A": "1"}, Metadata: map[string]string{"k": "v"}})
 	n.mustRun(s.ID, "echo shared > file")
-	all, err := n.Lifecycle().Fork(t.Context(), "alice", s.ID, 4, time.Hour)
+	all, err := n.Lifecycle().Fork(t.Context(), "alice", s.ID, engi.ForkSpec{Count: 4, Timeout: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestFork(t *testing.T) {
 		t.Errorf("files left: %v", left)
 	}
 	for _, count := range []int{0, 65} {
-		_, err := n.Lifecycle().Fork(t.Context(), "alice", s.ID, count, 0)
+		_, err := n.Lifecycle().Fork(t.Context(), "alice", s.ID, engi.ForkSpec{Count: count})
 		wantKind(t, "a bad count", err, engi.Invalid)
 	}
 }

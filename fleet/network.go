@@ -117,7 +117,7 @@ func (s *sandboxes) tellGuest(ctx context.Context, inst *instance, setup *wire.N
 	}
 	ctx, cancel := context.WithTimeout(ctx, networkTime)
 	defer cancel()
-	if err := g.Setup(ctx, wire.Setup{Wiring: setup}); err != nil {
+	if err := g.Setup(ctx, wire.Setup{Network: setup}); err != nil {
 		return engi.Errorf(engi.KindOf(err), "the policy is in force, but the sandbox could not be told: %w", err).
 			WithRemedy("set it again")
 	}

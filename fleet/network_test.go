@@ -339,7 +339,7 @@ func TestNetworksOfCopies(t *testing.T) {
 	wall := l.wall()
 	n := fx.start(walled(wall))
 	s := n.create(engi.SandboxSpec{Network: restricted("a.example")})
-	forks, err := n.Lifecycle().Fork(t.Context(), "alice", s.ID, 2, 0)
+	forks, err := n.Lifecycle().Fork(t.Context(), "alice", s.ID, engi.ForkSpec{Count: 2})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -261,7 +261,7 @@ func (p *pools) refreshTemplates(ctx context.Context) {
 				continue
 			}
 			for _, l := range wanted {
-				if l != "" && !can(l) {
+				if l != "" && !can(l) && !t.Partial {
 					p.log.Warn("a pool stays empty: its template cannot run its language", "template", name, "language", l)
 				}
 			}

@@ -256,7 +256,7 @@ func TestRealHibernation(t *testing.T) {
 	t.Run("fork", func(t *testing.T) {
 		before := n.tell(s.ID, "fork")
 		began := time.Now()
-		all, err := n.Lifecycle().Fork(t.Context(), "alice", s.ID, 3, time.Hour)
+		all, err := n.Lifecycle().Fork(t.Context(), "alice", s.ID, engi.ForkSpec{Count: 3, Timeout: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -299,7 +299,7 @@ func TestRealHibernation(t *testing.T) {
 		if err := n.Lifecycle().Pause(t.Context(), "alice", s.ID); err != nil {
 			t.Fatal(err)
 		}
-		all, err := n.Lifecycle().Fork(t.Context(), "alice", s.ID, 1, 0)
+		all, err := n.Lifecycle().Fork(t.Context(), "alice", s.ID, engi.ForkSpec{Count: 1})
 		if err != nil || all[0].Err != nil {
 			t.Fatal(err, all)
 		}
@@ -451,7 +451,7 @@ func BenchmarkRealLifecycle(b *testing.B) {
 			return err
 		})
 		measure("fork-1", func() error {
-			all, err := life.Fork(ctx, "alice", s.ID, 1, 0)
+			all, err := life.Fork(ctx, "alice", s.ID, engi.ForkSpec{Count: 1})
 			if err == nil && all[0].Err != nil {
 				err = all[0].Err
 			}

@@ -215,7 +215,7 @@ func (e *executions) setNetwork(r *run, inst *instance) error {
 	if err != nil {
 		return err
 	}
-	return inst.guest.Setup(ctx, wire.Setup{Wiring: setup})
+	return inst.guest.Setup(ctx, wire.Setup{Network: setup})
 }
 
 // launch starts a program. If the connection breaks, it asks the guest whether

@@ -2,14 +2,10 @@ package fleet
 
 import (
 	"context"
-	"encoding/json"
-	"io"
-	"net/http"
 	"sync"
 	"time"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/guest"
 	"github.com/engi-dev/engi/provider"
 )
 
@@ -160,44 +156,15 @@ func (s *sandboxes) sample(ctx context.Context, sb *sandbox) (engi.Sample, bool)
 		return one, false
 	}
 	if u, err := g.Usage(ctx); err == nil {
-		one.Processes = u.Processes
 		if !known {
 			cpu, one.Memory, known = u.CPU, u.Memory, true
 		}
-	}
-	if said, err := ask(ctx, g); err == nil {
-		one.DiskUsed = min(max(0, said.DiskUsed), max(one.DiskCapacity, said.DiskTotal))
-		one.MemoryCache = min(max(0, said.MemCache), one.Memory)
+		one.Processes = u.Processes
+		one.DiskUsed = min(u.DiskUsed, max(one.DiskCapacity, u.DiskTotal))
+		one.MemoryCache = min(u.MemoryCache, one.Memory)
 	}
 	if !known {
 		return one, false // it ended or sleeps meanwhile
 	}
 	return sb.samples.add(one, cpu), true
-}
-
-// measures are what a guest says of itself in its dialect.
-type measures struct {
-	DiskUsed  int64 `json:"disk_used"`
-	DiskTotal int64 `json:"disk_total"`
-	MemCache  int64 `json:"mem_cache"`
-}
-
-func ask(ctx context.Context, g *guest.Client) (said measures, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/metrics", nil)
-	if err != nil {
-		return said, err
-	}
-	resp, err := g.RoundTrip(req)
-	if err != nil {
-		return said, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-	if err != nil {
-		return said, engi.Errorf(engi.Unavailable, "read measures: %v", err)
-	}
-	if err := json.Unmarshal(body, &said); err != nil {
-		return said, engi.Errorf(engi.Unavailable, "the guest's measures make no sense")
-	}
-	return said, nil
 }

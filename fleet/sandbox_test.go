@@ -132,7 +132,8 @@ func TestCreateBootsWhatNoPoolHas(t *testing.T) {
 		t.Errorf("output %q", got)
 	}
 	samples, err := n.Sandboxes().Samples(t.Context(), "alice", s.ID, time.Time{}, time.Time{})
-	if err != nil || len(samples) == 0 || samples[0].MemoryLimit != 1<<30 || samples[0].Time.IsZero() {
+	if err != nil || len(samples) == 0 || samples[0].MemoryLimit != 1<<30 || samples[0].Time.IsZero() ||
+		samples[0].MemoryCache <= 0 || samples[0].DiskUsed <= 0 {
 		t.Errorf("samples %+v, %v", samples, err)
 	}
 }

@@ -32,6 +32,9 @@ type job struct {
 func (e *executions) job(spec engi.ExecutionSpec, t engi.Template) (*job, error) {
 	p := spec.Program
 	interp, ok := t.Languages[p.Language]
+	if !ok && t.Partial {
+		return nil, e.incomplete(t)
+	}
 	if !ok {
 		return nil, engi.Errorf(engi.Unsupported, "template %s cannot run %s", t.Name, p.Language).
 			WithRemedy("choose another template; 'engi template list' shows what each can run")
@@ -117,4 +120,15 @@ func fingerprint(spec any) string {
 	// which the store refuses.
 	_ = json.NewEncoder(h).Encode(spec)
 	return hex.EncodeToString(h.Sum(nil))
+}
+
+// incomplete is the error for whoever needs more of a template than its first
+// part.
+func (h *shared) incomplete(t engi.Template) error {
+	err := error(engi.Errorf(engi.Unavailable, "only its first part is built"))
+	if i, ok := h.opt.Templates.(interface{ Incomplete(name string) error }); ok {
+		err = i.Incomplete(t.Name)
+	}
+	engi.Annotate(&err, "template %s", t.Name)
+	return err
 }

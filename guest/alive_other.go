@@ -4,5 +4,5 @@ package guest
 
 import "net"
 
-// alive cannot look here; a dead connection shows when it is used.
+// alive cannot tell on this platform: a dead connection fails when it is used.
 func alive(net.Conn) bool { return true }

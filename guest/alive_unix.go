@@ -7,10 +7,9 @@ import (
 	"syscall"
 )
 
-// alive reports whether the guest still holds its end of a connection. One
-// that waited in a backlog may be left over from before the guest was saved or
-// started anew. The guest never speaks first, so a look that finds nothing to
-// read finds it alive.
+// alive reports whether the guest still has its end of a connection. One that
+// waited in the backlog may date from before the guest was saved or restarted.
+// The guest never sends first, so having nothing to read means alive.
 func alive(conn net.Conn) bool {
 	sc, ok := conn.(syscall.Conn)
 	if !ok {

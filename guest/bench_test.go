@@ -10,9 +10,9 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// BenchmarkRunWarm measures one run from the request to its finish, in a
-// waiting interpreter inside gVisor. Making the interpreter ready is not
-// counted: pools do that ahead.
+// BenchmarkRunWarm measures a run from the request to its finish, in a waiting
+// interpreter inside gVisor. It does not count the start of the interpreter, which
+// pools do in advance.
 func BenchmarkRunWarm(b *testing.B) {
 	for _, l := range []struct {
 		language    engi.Language
@@ -97,8 +97,8 @@ func BenchmarkStart(b *testing.B) {
 	p50(b, times)
 }
 
-// BenchmarkRunFirst measures the first run of a fresh sandbox, which is the
-// only one a member of a pool ever does.
+// BenchmarkRunFirst measures the first run of a fresh sandbox, which for one from
+// a pool is the only one.
 func BenchmarkRunFirst(b *testing.B) {
 	for l, path := range map[engi.Language]string{engi.Python: "/usr/bin/python3", engi.Bash: "/usr/bin/bash"} {
 		code := map[engi.Language]string{engi.Python: "print(1)\n", engi.Bash: "echo 1\n"}[l]

@@ -19,8 +19,7 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// runsc returns the runtime to boot sandboxes with, or skips saying what is
-// missing.
+// runsc returns the runtime to boot sandboxes with, or skips the test.
 func runsc(t testing.TB) string {
 	t.Helper()
 	missing := func(what string) {
@@ -46,10 +45,10 @@ func runsc(t testing.TB) string {
 	return ""
 }
 
-// built is the directory of the guest program this process built, if it did.
+// built is the directory of the guest program, if this process has built it.
 var built string
 
-// guestBinary returns the program to boot: that of $ENGI_GUEST, or a fresh one.
+// guestBinary returns the guest program: that of $ENGI_GUEST, or a fresh build.
 var guestBinary = sync.OnceValues(func() (string, error) {
 	if prebuilt := os.Getenv("ENGI_GUEST"); prebuilt != "" {
 		return prebuilt, nil
@@ -77,7 +76,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// sandbox is a machine booted by hand on the host's own /usr.
+// sandbox is a machine with the host's /usr, booted without package provider.
 type sandbox struct {
 	t     testing.TB
 	dir   string

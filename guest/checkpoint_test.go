@@ -13,7 +13,7 @@ import (
 )
 
 // TestSavedAndRestored quiesces a guest with a waiting interpreter, saves its
-// machine, restores it under another name and token, and runs the program.
+// machine, restores it with another host name and token, and runs a program.
 func TestSavedAndRestored(t *testing.T) {
 	sb := boot(t)
 	c := sb.open()
@@ -66,7 +66,7 @@ func TestSavedAndRestored(t *testing.T) {
 	if out != "42\n" || !fin.Warm {
 		t.Errorf("got %q, %+v", out, fin)
 	}
-	// The process that slept through it is still known, and goes on.
+	// The process from before is still known, and continues.
 	p, err = c.Attach(t.Context(), "sleeper")
 	must(t, err)
 	out = ""

@@ -1,13 +1,12 @@
-// Package guest is the host's side of a sandbox: a Client speaks to the guest
-// program over streams that a machine opens and implements [engi.Guest]; it
-// also runs programs with warm interpreters, collects artifacts and quiesces
-// the guest before a checkpoint. Package guest/wire is the protocol,
-// guest/guestd the program inside.
+// Package guest is the host side of a sandbox. A Client talks to the guest
+// program over streams that a machine opens, and implements [engi.Guest]. It
+// also runs programs in warm interpreters, collects artifacts, and quiesces the
+// guest before a checkpoint. Package guest/wire is the protocol, guest/guestd
+// the guest program.
 //
-// It is not for starting machines (package provider) nor for deciding what
-// runs where (package fleet). Everything a guest says is taken as hostile:
-// sizes, paths, digests and texts are checked, and nothing is read without a
-// bound.
+// Package provider starts machines, package fleet decides what runs where.
+// Everything a guest sends is treated as hostile: sizes, paths, digests and
+// texts are checked, and every read is bounded.
 package guest
 
 import (
@@ -16,10 +15,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -29,16 +30,16 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// A Client speaks to one guest. It is safe for concurrent use.
+// A Client talks to one guest. It is safe for concurrent use.
 type Client struct {
 	token string
 	http  *http.Client
 	hello wire.Hello
 
 	mu     sync.Mutex
-	conns  map[*watchedConn]bool
+	conns  map[*trackedConn]bool
 	closed bool
-	work   sync.WaitGroup // copies of port streams
+	work   sync.WaitGroup // goroutines that copy port streams
 }
 
 var (
@@ -48,12 +49,12 @@ var (
 	_ engi.Process   = (*process)(nil)
 )
 
-// Open speaks to a guest over streams that dial opens, checks token and
-// version, and returns once the guest said hello. The client owns its
-// connections; Close it. It reports Anonymous for a wrong token, Unsupported
-// for another version, Unavailable if nobody answers.
+// Open connects to a guest over streams that dial opens, checks token and
+// version, and returns once the guest has said hello. The client owns its
+// connections; close it. Open reports Anonymous for a wrong token, Unsupported
+// for another version, and Unavailable if there is no answer.
 func Open(ctx context.Context, dial func(context.Context) (net.Conn, error), token string) (*Client, error) {
-	c := &Client{token: token, conns: map[*watchedConn]bool{}}
+	c := &Client{token: token, conns: map[*trackedConn]bool{}}
 	var p http.Protocols
 	p.SetUnencryptedHTTP2(true)
 	c.http = &http.Client{
@@ -65,7 +66,7 @@ func Open(ctx context.Context, dial func(context.Context) (net.Conn, error), tok
 						return nil, err
 					}
 					if alive(conn) {
-						return c.own(conn)
+						return c.track(conn)
 					}
 					conn.Close()
 					if ctx.Err() != nil {
@@ -96,16 +97,16 @@ func Open(ctx context.Context, dial func(context.Context) (net.Conn, error), tok
 	return c, nil
 }
 
-// watchedConn knows when it was closed, by whichever side.
-type watchedConn struct {
+// trackedConn knows when either side has closed it.
+type trackedConn struct {
 	net.Conn
-	c    *Client
-	once sync.Once
-	gone chan struct{}
+	c      *Client
+	once   sync.Once
+	closed chan struct{}
 }
 
-func (c *Client) own(conn net.Conn) (net.Conn, error) {
-	w := &watchedConn{Conn: conn, c: c, gone: make(chan struct{})}
+func (c *Client) track(conn net.Conn) (net.Conn, error) {
+	w := &trackedConn{Conn: conn, c: c, closed: make(chan struct{})}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -116,22 +117,22 @@ func (c *Client) own(conn net.Conn) (net.Conn, error) {
 	return w, nil
 }
 
-func (w *watchedConn) Read(b []byte) (int, error) {
+func (w *trackedConn) Read(b []byte) (int, error) {
 	n, err := w.Conn.Read(b)
 	if err != nil {
-		w.forget()
+		w.untrack()
 	}
 	return n, err
 }
 
-func (w *watchedConn) Close() error {
-	w.forget()
+func (w *trackedConn) Close() error {
+	w.untrack()
 	return w.Conn.Close()
 }
 
-func (w *watchedConn) forget() {
+func (w *trackedConn) untrack() {
 	w.once.Do(func() {
-		close(w.gone)
+		close(w.closed)
 		w.c.mu.Lock()
 		delete(w.c.conns, w)
 		w.c.mu.Unlock()
@@ -140,14 +141,7 @@ func (w *watchedConn) forget() {
 
 // Close closes the connections. Runs and processes inside go on.
 func (c *Client) Close() error {
-	c.mu.Lock()
-	c.closed = true
-	var open []*watchedConn
-	for w := range c.conns {
-		open = append(open, w)
-	}
-	c.mu.Unlock()
-	for _, w := range open {
+	for _, w := range c.refuse() {
 		w.Close()
 	}
 	c.http.CloseIdleConnections()
@@ -155,56 +149,61 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Hello returns what the guest said of itself.
+// refuse refuses further connections and returns the open ones.
+func (c *Client) refuse() []*trackedConn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	return slices.Collect(maps.Keys(c.conns))
+}
+
+// Hello returns how the guest has introduced itself.
 func (c *Client) Hello() wire.Hello { return c.hello }
 
-// Setup says who programs run as; call it before all else. Called again it
-// changes what its non-zero fields name, a non-nil Env as a whole, for what is
-// started from then on: so a sandbox can get its owner's environment after it
-// booted. See [wire.Setup].
+// Setup says which user programs run as, and where. Call it before anything
+// else. A later call changes what its non-zero fields name, a non-nil Env as a
+// whole, for processes started from then on: that is how a sandbox that has
+// already booted gets its owner's environment. See [wire.Setup].
 func (c *Client) Setup(ctx context.Context, s wire.Setup) error {
 	return c.call(ctx, "POST", "setup", s, nil)
 }
 
-// Prepare starts an interpreter and returns once it waits for code. It
+// Prepare starts an interpreter and returns once it is waiting for code. It
 // reports Unsupported for a language whose interpreters cannot wait.
 func (c *Client) Prepare(ctx context.Context, p wire.Prepare) error {
 	return c.call(ctx, "POST", "prepare", p, nil)
 }
 
 // PrepareKernels starts the kernels of the code interpreter's default contexts
-// and returns once they wait for code, so that the first execution of each
-// language answers at once.
+// and returns once they are waiting for code, so that the first execution in
+// each language starts at once.
 func (c *Client) PrepareKernels(ctx context.Context, languages []string) error {
 	return c.call(ctx, "POST", "kernels", wire.Kernels{Languages: languages}, nil)
 }
 
-// Usage reports what the sandbox uses, as the guest sees it.
-func (c *Client) Usage(ctx context.Context) (engi.Usage, error) {
+// Usage reports what the sandbox uses, as the guest counts it. The numbers are
+// never negative, but the guest may have made them up.
+func (c *Client) Usage(ctx context.Context) (wire.Usage, error) {
 	var u wire.Usage
 	if err := c.call(ctx, "GET", "usage", nil, &u); err != nil {
-		return engi.Usage{}, err
+		return wire.Usage{}, err
 	}
-	return engi.Usage{CPU: max(0, u.CPU), Memory: max(0, u.Memory), Processes: max(0, u.Processes)}, nil
+	return wire.Usage{
+		CPU: max(0, u.CPU), Memory: max(0, u.Memory), MemoryCache: max(0, u.MemoryCache),
+		DiskUsed: max(0, u.DiskUsed), DiskTotal: max(0, u.DiskTotal), Processes: max(0, u.Processes),
+	}, nil
 }
 
 // Quiesce makes the guest close all its connections, and returns once they
-// are closed, so that its machine can be saved. The client is of no more use:
-// Close it and open another after the restore.
+// are closed, so that its machine can be saved. The client cannot be used
+// afterwards: close it, and open another one after the restore.
 func (c *Client) Quiesce(ctx context.Context) error {
 	if err := c.call(ctx, "POST", "quiesce", nil, nil); err != nil {
 		return err
 	}
-	c.mu.Lock()
-	c.closed = true // no new one must be dialed
-	var open []*watchedConn
-	for w := range c.conns {
-		open = append(open, w)
-	}
-	c.mu.Unlock()
-	for _, w := range open {
+	for _, w := range c.refuse() {
 		select {
-		case <-w.gone:
+		case <-w.closed:
 		case <-ctx.Done():
 			return engi.Errorf(engi.Expired, "quiesce: the guest keeps a connection: %v", ctx.Err())
 		}
@@ -212,30 +211,30 @@ func (c *Client) Quiesce(ctx context.Context) error {
 	return nil
 }
 
-// RoundTrip sends a request in a foreign dialect to the guest, see
-// [engi.Agent]: only path, query, headers and body of r are used. Requests of
-// the host's own protocol are Denied.
+// RoundTrip sends a request to one of the E2B APIs that the guest serves, see
+// [engi.GuestHTTP]. Only path, query, headers and body of r are used. Requests
+// of the host's own protocol are Denied.
 func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 	if p := path.Clean("/" + r.URL.Path); p+"/" == wire.Prefix || strings.HasPrefix(p, wire.Prefix) {
-		return nil, engi.Errorf(engi.Denied, "%.80q is not a path of a dialect", p)
+		return nil, engi.Errorf(engi.Denied, "%.80q is not a path of the E2B APIs", p)
 	}
 	req := r.Clone(r.Context())
 	req.URL.Scheme, req.URL.Host, req.Host, req.RequestURI = "http", "guest", "", ""
 	req.Header.Set(wire.TokenHeader, c.token)
 	resp, err := c.http.Transport.RoundTrip(req)
 	if err != nil {
-		return nil, broken(r.Context(), r.URL.Path, err)
+		return nil, connError(r.Context(), r.URL.Path, err)
 	}
 	return resp, nil
 }
 
-// PowerOff ends the guest program and with it the machine.
+// PowerOff ends the guest program, and with it the machine.
 func (c *Client) PowerOff(ctx context.Context) error {
 	return c.call(ctx, "POST", "poweroff", nil, nil)
 }
 
-// call sends in as JSON, if it is not nil, and decodes the answer into out, if
-// that is not nil.
+// call sends in as JSON unless it is nil, and decodes the answer into out
+// unless that is nil.
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {
@@ -252,7 +251,7 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, wire.MaxJSON+1))
 	if err != nil {
-		return broken(ctx, path, err)
+		return connError(ctx, path, err)
 	}
 	if out == nil {
 		return nil
@@ -261,13 +260,13 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 		return engi.Errorf(engi.Unavailable, "%s: the guest's answer is over %d bytes", path, wire.MaxJSON)
 	}
 	if err := json.Unmarshal(b, out); err != nil {
-		return engi.Errorf(engi.Unavailable, "%s: the guest's answer makes no sense: %v", path, err)
+		return engi.Errorf(engi.Unavailable, "%s: the guest's answer cannot be decoded: %v", path, err)
 	}
 	return nil
 }
 
-// do sends a request; an answer that is an error comes back as one. The
-// caller closes the body.
+// do sends a request. An error in the answer is returned as one. The caller
+// closes the body.
 func (c *Client) do(ctx context.Context, method, path string, body io.Reader, more ...func(*http.Request)) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://guest"+wire.Prefix+path, body)
 	if err != nil {
@@ -280,7 +279,7 @@ func (c *Client) do(ctx context.Context, method, path string, body io.Reader, mo
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, broken(ctx, path, err)
+		return nil, connError(ctx, path, err)
 	}
 	if resp.StatusCode < 300 {
 		return resp, nil
@@ -289,7 +288,7 @@ func (c *Client) do(ctx context.Context, method, path string, body io.Reader, mo
 	const most = 128 << 10
 	b, err := io.ReadAll(io.LimitReader(resp.Body, most))
 	if err != nil {
-		return nil, broken(ctx, path, err)
+		return nil, connError(ctx, path, err)
 	}
 	if resp.Header.Get(wire.ErrorHeader) == "" {
 		return nil, engi.Errorf(engi.Unavailable, "%s: the guest answered status %d", path, resp.StatusCode)
@@ -297,9 +296,9 @@ func (c *Client) do(ctx context.Context, method, path string, body io.Reader, mo
 	return nil, wire.DecodeError(b)
 }
 
-// broken classifies a failure of the connection. An error of ours that dial
-// returned keeps its kind.
-func broken(ctx context.Context, act string, err error) error {
+// connError classifies a failed connection. An error that already has a kind,
+// such as one from dial, keeps it.
+func connError(ctx context.Context, act string, err error) error {
 	if ctx.Err() != nil {
 		return engi.Errorf(engi.Expired, "%s: %v", act, context.Cause(ctx))
 	}
@@ -317,8 +316,8 @@ func query(pairs ...string) string {
 	return "?" + v.Encode()
 }
 
-// text makes a guest's text fit to show: bounded and valid.
-func text(s string) string {
+// sanitize makes text from a guest fit to show: bounded, and valid UTF-8.
+func sanitize(s string) string {
 	const most = 4 << 10
 	if len(s) > most {
 		s = s[:most] + "…"
@@ -329,9 +328,9 @@ func text(s string) string {
 	return s
 }
 
-// reconnects is how often, and how far apart, a broken stream is taken up
-// again before its guest counts as gone.
+// A broken stream is resumed this often, this far apart, before its guest
+// counts as gone.
 const (
-	reconnects   = 5
-	reconnectGap = 100 * time.Millisecond
+	maxReconnects  = 5
+	reconnectDelay = 100 * time.Millisecond
 )

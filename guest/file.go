@@ -20,32 +20,32 @@ import (
 
 // Open reads a regular file. The caller closes it.
 func (c *Client) Open(ctx context.Context, path string) (io.ReadCloser, error) {
-	resp, err := c.file(ctx, "GET", "file", path, nil)
+	resp, err := c.doFile(ctx, "GET", "file", path, nil)
 	if err != nil {
 		return nil, err
 	}
-	return sized{gulp(resp.Body), resp.ContentLength}, nil
+	return sized{buffered(resp.Body), resp.ContentLength}, nil
 }
 
-// sized is a file whose size is known before it was read.
+// sized is a file that knows its size before it has been read.
 type sized struct {
 	io.ReadCloser
-	size int64 // -1 if the guest did not say
+	size int64 // -1 if unknown
 }
 
-// Size returns the bytes of the file when it was opened; -1 if unknown.
+// Size returns the size of the file when it was opened, -1 if unknown.
 func (s sized) Size() int64 { return s.size }
 
-// gulp reads in large pieces, however small those asked for are: HTTP/2
-// acknowledges each read, and each acknowledgement wakes the guest.
-func gulp(body io.ReadCloser) io.ReadCloser {
+// buffered reads body in large pieces, however small the caller's reads are:
+// HTTP/2 acknowledges each read, and each acknowledgement wakes the guest.
+func buffered(body io.ReadCloser) io.ReadCloser {
 	return struct {
 		io.Reader
 		io.Closer
 	}{bufio.NewReaderSize(body, 256<<10), body}
 }
 
-func (c *Client) file(ctx context.Context, method, act, path string, body io.Reader, pairs ...string) (*http.Response, error) {
+func (c *Client) doFile(ctx context.Context, method, act, path string, body io.Reader, pairs ...string) (*http.Response, error) {
 	if err := wire.CheckAbsolute(path); err != nil {
 		return nil, err
 	}
@@ -61,9 +61,9 @@ func (c *Client) Write(ctx context.Context, path string, r io.Reader, o engi.Wri
 	if err := wire.CheckAbsolute(path); err != nil {
 		return err
 	}
-	body := &hashing{r: r}
+	body := &hashingReader{r: r}
 	if known, ok := r.(interface{ SHA256() string }); ok {
-		body.sum = known.SHA256 // the reader counts already
+		body.sum = known.SHA256 // the reader computes it already
 	} else {
 		h := sha256.New()
 		body.r = io.TeeReader(r, h)
@@ -81,14 +81,14 @@ func (c *Client) Write(ctx context.Context, path string, r io.Reader, o engi.Wri
 	return resp.Body.Close()
 }
 
-// hashing puts the digest of what it read into a trailer.
-type hashing struct {
+// hashingReader puts the digest of what it has read into a trailer.
+type hashingReader struct {
 	r       io.Reader
-	sum     func() string // of all, once it was read
+	sum     func() string // valid once all has been read
 	trailer http.Header
 }
 
-func (b *hashing) Read(p []byte) (int, error) {
+func (b *hashingReader) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	if err == io.EOF {
 		b.trailer.Set(wire.HashHeader, b.sum())
@@ -98,7 +98,7 @@ func (b *hashing) Read(p []byte) (int, error) {
 
 func info(w wire.FileInfo) engi.FileInfo {
 	return engi.FileInfo{Path: w.Path, Size: w.Size, Mode: fs.FileMode(w.Mode), UID: w.UID, GID: w.GID,
-		Owner: text(w.Owner), Group: text(w.Group), Modified: w.Modified, Target: w.Target}
+		Owner: sanitize(w.Owner), Group: sanitize(w.Group), Modified: w.Modified, Target: w.Target}
 }
 
 // Stat describes a file without following a final link.
@@ -113,7 +113,7 @@ func (c *Client) Stat(ctx context.Context, path string) (engi.FileInfo, error) {
 	return info(w), nil
 }
 
-// List yields what is below dir, depth levels deep, in path order; a depth of
+// List returns what is below dir, depth levels deep, in path order. A depth of
 // 0 means 1. It reports Exhausted for more than fits into one answer.
 func (c *Client) List(ctx context.Context, dir string, depth int) ([]engi.FileInfo, error) {
 	if err := wire.CheckAbsolute(dir); err != nil {
@@ -130,34 +130,34 @@ func (c *Client) List(ctx context.Context, dir string, depth int) ([]engi.FileIn
 	return all, nil
 }
 
-func (c *Client) change(ctx context.Context, act, path string, pairs ...string) error {
-	resp, err := c.file(ctx, "POST", act, path, nil, pairs...)
+func (c *Client) postFile(ctx context.Context, act, path string, pairs ...string) error {
+	resp, err := c.doFile(ctx, "POST", act, path, nil, pairs...)
 	if err != nil {
 		return err
 	}
 	return resp.Body.Close()
 }
 
-// MakeDir makes a directory and its parents; Conflict if it exists.
+// MakeDir creates a directory and its parents. It reports Conflict if it exists.
 func (c *Client) MakeDir(ctx context.Context, path string) error {
-	return c.change(ctx, "mkdir", path)
+	return c.postFile(ctx, "mkdir", path)
 }
 
-// Move renames, making parents of to.
+// Move renames from to to, creating the parents of to.
 func (c *Client) Move(ctx context.Context, from, to string) error {
 	if err := wire.CheckAbsolute(to); err != nil {
 		return err
 	}
-	return c.change(ctx, "move", from, "to", to)
+	return c.postFile(ctx, "move", from, "to", to)
 }
 
 // Remove deletes path and all below it; a missing path is no error.
 func (c *Client) Remove(ctx context.Context, path string) error {
-	return c.change(ctx, "remove", path)
+	return c.postFile(ctx, "remove", path)
 }
 
-// Watch yields changes below path until ctx ends. It begins when the first
-// value is asked for.
+// Watch yields changes below path until ctx ends. The watch begins when the
+// iteration does.
 func (c *Client) Watch(ctx context.Context, path string, recursive bool) iter.Seq2[engi.FileChange, error] {
 	return func(yield func(engi.FileChange, error) bool) {
 		fail := func(err error) { yield(engi.FileChange{}, engi.Errorf(engi.KindOf(err), "watch %s: %w", path, err)) }
@@ -167,7 +167,7 @@ func (c *Client) Watch(ctx context.Context, path string, recursive bool) iter.Se
 		}
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		resp, err := c.file(ctx, "GET", "watch", path, nil, "recursive", strconv.FormatBool(recursive))
+		resp, err := c.doFile(ctx, "GET", "watch", path, nil, "recursive", strconv.FormatBool(recursive))
 		if err != nil {
 			fail(err)
 			return
@@ -180,7 +180,7 @@ func (c *Client) Watch(ctx context.Context, path string, recursive bool) iter.Se
 			case ctx.Err() != nil:
 				return
 			case err == io.EOF:
-				fail(engi.Errorf(engi.Unavailable, "the guest broke off"))
+				fail(engi.Errorf(engi.Unavailable, "the guest closed the stream"))
 				return
 			case err != nil:
 				fail(err)
@@ -204,28 +204,28 @@ func (c *Client) Watch(ctx context.Context, path string, recursive bool) iter.Se
 	}
 }
 
-// Pack returns path and all below it as a tar stream. Names in it are
+// Pack returns path and everything below it as a tar stream. Names are
 // relative to path's parent directory. The caller closes it.
 func (c *Client) Pack(ctx context.Context, path string) (io.ReadCloser, error) {
-	resp, err := c.file(ctx, "GET", "pack", path, nil)
+	resp, err := c.doFile(ctx, "GET", "pack", path, nil)
 	if err != nil {
 		return nil, err
 	}
-	return gulp(resp.Body), nil
+	return buffered(resp.Body), nil
 }
 
-// Unpack extracts a tar stream below dir, which it makes if it is missing.
-// Names that lead out of dir are Invalid; what came before them stays.
+// Unpack extracts a tar stream below dir, which is created if missing. A name
+// that leads out of dir is Invalid; what was extracted before it stays.
 func (c *Client) Unpack(ctx context.Context, dir string, r io.Reader) error {
-	resp, err := c.file(ctx, "POST", "unpack", dir, io.NopCloser(r))
+	resp, err := c.doFile(ctx, "POST", "unpack", dir, io.NopCloser(r))
 	if err != nil {
 		return err
 	}
 	return resp.Body.Close()
 }
 
-// Dial connects to a TCP port that listens on loopback inside; Unavailable if
-// none does.
+// Dial connects to a TCP port on the sandbox's loopback. It reports Unavailable
+// if nothing listens there.
 func (c *Client) Dial(ctx context.Context, port int) (net.Conn, error) {
 	if port < 1 || port > 65535 {
 		return nil, engi.Errorf(engi.Invalid, "dial: %d is not a port", port)
@@ -238,10 +238,10 @@ func (c *Client) Dial(ctx context.Context, port int) (net.Conn, error) {
 	c.work.Add(2)
 	c.mu.Unlock()
 
-	long, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	streamCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
 	up, body := io.Pipe()
-	resp, err := c.do(long, "POST", "port/"+strconv.Itoa(port), up)
+	resp, err := c.do(streamCtx, "POST", "port/"+strconv.Itoa(port), up)
 	if !stop() && err == nil {
 		resp.Body.Close()
 		err = engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
@@ -249,60 +249,60 @@ func (c *Client) Dial(ctx context.Context, port int) (net.Conn, error) {
 	if err != nil {
 		cancel()
 		c.work.Add(-2)
-		return nil, engi.Errorf(engi.KindOf(err), "dial %d: %w", port, unExpire(ctx, "port", err))
+		return nil, engi.Errorf(engi.KindOf(err), "dial %d: %w", port, callerExpired(ctx, "port", err))
 	}
-	near, far := net.Pipe()
-	conn := &portConn{Conn: near, far: far, port: port, cancel: cancel}
+	local, remote := net.Pipe()
+	conn := &portConn{Conn: local, remote: remote, port: port, cancel: cancel}
 	go func() {
 		defer c.work.Done()
-		_, err := io.Copy(body, far)
-		if !conn.half() && err == nil {
-			cancel() // closed altogether
+		_, err := io.Copy(body, remote)
+		if !conn.writeClosed() && err == nil {
+			cancel() // both directions are closed
 		}
 		body.Close()
 	}()
 	go func() {
 		defer c.work.Done()
-		io.CopyBuffer(struct{ io.Writer }{far}, struct{ io.Reader }{resp.Body}, make([]byte, 64<<10)) // whatever ends it, the reader sees the end
+		io.CopyBuffer(struct{ io.Writer }{remote}, struct{ io.Reader }{resp.Body}, make([]byte, 64<<10)) // the reader sees the end, whatever its cause
 		resp.Body.Close()
-		far.Close()
+		remote.Close()
 	}()
 	return conn, nil
 }
 
-// portConn is one side of a pipe whose other side is copied to and from the
+// portConn is one end of a pipe whose other end is copied to and from the
 // guest. Deadlines are the pipe's.
 type portConn struct {
 	net.Conn
-	far    net.Conn
+	remote net.Conn
 	port   int
 	cancel context.CancelFunc
 
-	mu     sync.Mutex
-	closed bool // for writing only
+	mu          sync.Mutex
+	closedWrite bool
 }
 
-func (p *portConn) half() bool {
+func (p *portConn) writeClosed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.closed
+	return p.closedWrite
 }
 
 // Write implements net.Conn.
 func (p *portConn) Write(b []byte) (int, error) {
-	if p.half() {
+	if p.writeClosed() {
 		return 0, net.ErrClosed
 	}
 	return p.Conn.Write(b)
 }
 
-// CloseWrite tells the service inside that nothing more comes.
+// CloseWrite tells the service inside that nothing more will be sent.
 func (p *portConn) CloseWrite() error {
 	p.mu.Lock()
-	p.closed = true
+	p.closedWrite = true
 	p.mu.Unlock()
-	// What was written has been taken by the copier; this ends its next read.
-	return p.far.SetReadDeadline(time.Unix(1, 0))
+	// The copying goroutine has taken what was written; this ends its next read.
+	return p.remote.SetReadDeadline(time.Unix(1, 0))
 }
 
 // Close implements net.Conn.

@@ -15,10 +15,10 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// twin returns a client of a guest in this process, over pipes.
-func twin(t testing.TB) *guest.Client {
+// inProcess returns a client of a guest in this process, over pipes.
+func inProcess(t testing.TB) *guest.Client {
 	t.Helper()
-	s := guestd.New(guestd.Options{Root: t.TempDir(), Token: "secret", Twin: true})
+	s := guestd.New(guestd.Options{Root: t.TempDir(), Token: "secret", InProcess: true})
 	ctx, cancel := context.WithCancel(context.Background())
 	var serving sync.WaitGroup
 	c, err := guest.Open(t.Context(), func(context.Context) (net.Conn, error) {
@@ -39,7 +39,7 @@ func twin(t testing.TB) *guest.Client {
 	return c
 }
 
-// interpreters returns what this machine has.
+// interpreters returns the interpreters of this host.
 func interpreters(paths map[engi.Language][]string) map[engi.Language]string {
 	found := map[engi.Language]string{}
 	for l, names := range paths {
@@ -53,8 +53,8 @@ func interpreters(paths map[engi.Language][]string) map[engi.Language]string {
 	return found
 }
 
-func TestPromisesOfTwin(t *testing.T) {
-	guesttest.Run(t, twin(t), guesttest.Options{
+func TestPromisesInProcess(t *testing.T) {
+	guesttest.Run(t, inProcess(t), guesttest.Options{
 		Terminal: true,
 		Interpreters: interpreters(map[engi.Language][]string{
 			engi.Python: {"/usr/bin/python3"}, engi.JavaScript: {"node"}, engi.TypeScript: {os.Getenv("ENGI_TEST_DENO"), "deno"}, engi.Bash: {"bash"},
@@ -77,7 +77,7 @@ func TestPromisesInGVisor(t *testing.T) {
 }
 
 func TestOpenChecksToken(t *testing.T) {
-	s := guestd.New(guestd.Options{Root: t.TempDir(), Token: "secret", Twin: true})
+	s := guestd.New(guestd.Options{Root: t.TempDir(), Token: "secret", InProcess: true})
 	dial := func(context.Context) (net.Conn, error) {
 		a, b := net.Pipe()
 		go s.Serve(t.Context(), b)
@@ -90,9 +90,8 @@ func TestOpenChecksToken(t *testing.T) {
 	}
 }
 
-// TestRootInsideCannotEndTheGuest leaves out KILL and STOP, which gVisor lets
-// root send to PID 1: the host has deadlines of its own for a guest that is
-// dead or does not answer.
+// TestRootInsideCannotEndTheGuest leaves out KILL and STOP, which gVisor lets root
+// send to PID 1. The host detects a guest that has ended or does not answer.
 func TestRootInsideCannotEndTheGuest(t *testing.T) {
 	sb := boot(t)
 	c := sb.open()
@@ -107,9 +106,9 @@ func TestRootInsideCannotEndTheGuest(t *testing.T) {
 		t.Errorf("got %+v", exit)
 	}
 	if again := sb.open(); again.Hello().Boot != before {
-		t.Error("the guest started anew")
+		t.Error("the guest was restarted")
 	}
-	// As the template's user, the guest's channel is out of reach.
+	// The template's user cannot reach the guest's channel.
 	p, err = c.Start(t.Context(), engi.Command{Args: []string{"python3", "-c",
 		"import socket\ns = socket.socket(socket.AF_UNIX)\ns.connect('/.engi/sock')"}})
 	must(t, err)

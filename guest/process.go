@@ -15,26 +15,26 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// process is a program in the guest: one that Start made, or a run.
+// process is a program in the guest: one that Start started, or a run.
 type process struct {
-	c    *Client
-	path string // "process/ID" or "run/ID"
-	id   string
-	pid  int
-	most int64 // bytes of output there can be; 0 means any number
-	warm bool
+	c         *Client
+	path      string // "process/ID" or "run/ID"
+	id        string
+	pid       int
+	maxOutput int64 // bytes; 0 means unlimited
+	warm      bool
 
 	mu    sync.Mutex
-	first *stream // the answer that started it, until somebody reads it
+	first *stream // the answer to the request that started it, until it is read
 	fin   *wire.Finish
 	check func(*wire.Finish) error
 }
 
-// stream is an answer about a process, read up to an offset.
+// stream is the answer to a request about a process.
 type stream struct {
 	body   io.ReadCloser
 	in     *wire.Reader
-	at     int64
+	at     int64 // offset of the next byte of output
 	cancel context.CancelFunc
 }
 
@@ -43,10 +43,10 @@ func (s *stream) close() {
 	s.body.Close()
 }
 
-// open sends a request whose answer is a stream. The stream outlives ctx,
-// which only bounds its beginning.
+// open sends a request whose answer is a stream. ctx bounds only the wait for
+// its first frame; the stream outlives it.
 func (c *Client) open(ctx context.Context, method, path string, body io.Reader) (_ *stream, start wire.Start, err error) {
-	long, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	streamCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
 	defer func() {
 		if !stop() && err == nil {
@@ -56,34 +56,35 @@ func (c *Client) open(ctx context.Context, method, path string, body io.Reader) 
 			cancel()
 		}
 	}()
-	resp, err := c.do(long, method, path, body)
+	resp, err := c.do(streamCtx, method, path, body)
 	if err != nil {
-		return nil, start, unExpire(ctx, path, err)
+		return nil, start, callerExpired(ctx, path, err)
 	}
 	s := &stream{body: resp.Body, in: wire.NewReader(resp.Body), cancel: cancel}
 	if err := s.in.JSON(wire.Started, &start); err != nil {
 		s.close()
-		return nil, start, unExpire(ctx, path, err)
+		return nil, start, callerExpired(ctx, path, err)
 	}
 	if start.From < 0 || start.PID < 0 {
 		s.close()
-		return nil, start, engi.Errorf(engi.Unavailable, "%s: the guest's answer makes no sense", path)
+		return nil, start, engi.Errorf(engi.Unavailable, "%s: the guest's answer is out of range", path)
 	}
 	s.at = start.From
 	return s, start, nil
 }
 
-// unExpire tells the end of our own context from the end of the caller's.
-func unExpire(ctx context.Context, path string, err error) error {
+// callerExpired replaces the error of a request's own context by that of the
+// caller's, if that has ended.
+func callerExpired(ctx context.Context, path string, err error) error {
 	if engi.KindOf(err) == engi.Expired && ctx.Err() != nil {
 		return engi.Errorf(engi.Expired, "%s: %v", path, context.Cause(ctx))
 	}
 	return err
 }
 
-// Start runs a command; it goes on after ctx ends.
+// Start starts a command, which continues after ctx ends.
 func (c *Client) Start(ctx context.Context, cmd engi.Command) (engi.Process, error) {
-	in := wire.Command{Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, User: cmd.User, Tag: cmd.Tag,
+	in := wire.Command{ID: cmd.ID, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, User: cmd.User, Tag: cmd.Tag,
 		Input: cmd.Stdin == engi.StdinPipe, Timeout: cmd.Timeout, Output: cmd.Output}
 	if t := cmd.Terminal; t != nil {
 		in.Cols, in.Rows = max(1, t.Cols), max(1, t.Rows)
@@ -102,19 +103,19 @@ func (c *Client) Start(ctx context.Context, cmd engi.Command) (engi.Process, err
 func (c *Client) newProcess(prefix string, start wire.Start, s *stream) (*process, error) {
 	if err := wire.CheckID(start.ID); err != nil {
 		s.close()
-		return nil, engi.Errorf(engi.Unavailable, "the guest's answer makes no sense: %w", err)
+		return nil, engi.Errorf(engi.Unavailable, "the guest's answer is invalid: %w", err)
 	}
 	return &process{c: c, path: prefix + start.ID, id: start.ID, pid: start.PID, warm: start.Warm, first: s, check: checkExit}, nil
 }
 
-// Attach finds a process by ID or tag; NotFound if there is none.
+// Attach finds a process by ID or tag. It reports NotFound if there is none.
 func (c *Client) Attach(ctx context.Context, idOrTag string) (engi.Process, error) {
 	s, start, err := c.open(ctx, "GET", "process/"+url.PathEscape(idOrTag)+query("from", "-1"), nil)
 	if err != nil {
 		return nil, engi.Errorf(engi.KindOf(err), "attach %.80q: %w", idOrTag, err)
 	}
-	// Whoever attaches to send a signal never reads, and an open stream that
-	// nobody reads would hold the process back.
+	// A caller that attaches to send a signal may never read, and an open
+	// stream that nobody reads would block the process.
 	s.close()
 	p, err := c.newProcess("process/", start, s)
 	if err != nil {
@@ -124,7 +125,7 @@ func (c *Client) Attach(ctx context.Context, idOrTag string) (engi.Process, erro
 	return p, nil
 }
 
-// Processes lists what Start started and still remembers.
+// Processes lists the processes that Start started and the guest still knows.
 func (c *Client) Processes(ctx context.Context) ([]engi.ProcessInfo, error) {
 	var all []wire.Process
 	if err := c.call(ctx, "GET", "process", nil, &all); err != nil {
@@ -132,7 +133,7 @@ func (c *Client) Processes(ctx context.Context) ([]engi.ProcessInfo, error) {
 	}
 	infos := make([]engi.ProcessInfo, len(all))
 	for i, p := range all {
-		infos[i] = engi.ProcessInfo{ID: text(p.ID), PID: p.PID, Tag: text(p.Tag), Args: p.Args, Dir: text(p.Dir), Started: p.Started, Ended: p.Ended}
+		infos[i] = engi.ProcessInfo{ID: sanitize(p.ID), PID: p.PID, Tag: sanitize(p.Tag), Args: p.Args, Dir: sanitize(p.Dir), Started: p.Started, Ended: p.Ended}
 	}
 	return infos, nil
 }
@@ -140,8 +141,8 @@ func (c *Client) Processes(ctx context.Context) ([]engi.ProcessInfo, error) {
 func (p *process) ID() string { return p.id }
 func (p *process) PID() int   { return p.pid }
 
-// take returns the first stream if nobody has read from it and it begins at
-// from; negative takes it wherever it begins.
+// take returns the first stream if nobody has taken it and it begins at from;
+// a negative from takes it wherever it begins.
 func (p *process) take(from int64) *stream {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,8 +154,8 @@ func (p *process) take(from int64) *stream {
 	return s
 }
 
-// Release lets go of the stream that started the process, for callers that
-// are not going to read its output: else it would wait for them.
+// Release closes the stream that started the process. Callers that will not
+// read the output must call it, or the process blocks on them.
 func (p *process) Release() {
 	if s := p.take(-1); s != nil {
 		s.close()
@@ -167,8 +168,8 @@ func (p *process) finish() *wire.Finish {
 	return p.fin
 }
 
-// Output implements engi.Process. When the connection breaks it goes on over
-// a new one, where it stopped.
+// Output implements engi.Process. When the connection breaks, it continues over
+// a new one where it stopped.
 func (p *process) Output(ctx context.Context, from int64) iter.Seq2[engi.Chunk, error] {
 	return func(yield func(engi.Chunk, error) bool) {
 		if from < 0 && from != engi.OldestOutput {
@@ -181,8 +182,8 @@ func (p *process) Output(ctx context.Context, from int64) iter.Seq2[engi.Chunk, 
 	}
 }
 
-// read follows the process from an offset until it has ended or yield says
-// no. s may be nil; read closes it.
+// read follows the process from an offset until it has ended or yield returns
+// false. s may be nil; read closes it.
 func (p *process) read(ctx context.Context, s *stream, from int64, yield func(engi.Chunk) bool) error {
 	for try := 0; ; try++ {
 		if s == nil {
@@ -204,20 +205,20 @@ func (p *process) read(ctx context.Context, s *stream, from int64, yield func(en
 		if !more {
 			return err
 		}
-		if try >= reconnects {
+		if try >= maxReconnects {
 			return err
 		}
 		s = nil
 		select {
-		case <-time.After(reconnectGap):
+		case <-time.After(reconnectDelay):
 		case <-ctx.Done():
 			return engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
 		}
 	}
 }
 
-// drain reads one stream and closes it; more is true if it broke and another
-// may do better.
+// drain reads one stream and closes it; more is true if it broke and it is
+// worth trying another.
 func (p *process) drain(ctx context.Context, s *stream, yield func(engi.Chunk) bool) (more bool, err error) {
 	stop := context.AfterFunc(ctx, s.cancel)
 	defer stop()
@@ -225,7 +226,7 @@ func (p *process) drain(ctx context.Context, s *stream, yield func(engi.Chunk) b
 	for {
 		kind, payload, err := s.in.Next()
 		if err == io.EOF {
-			err = engi.Errorf(engi.Unavailable, "the guest broke off")
+			err = engi.Errorf(engi.Unavailable, "the guest closed the stream")
 		}
 		if ctx.Err() != nil {
 			return false, engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
@@ -238,7 +239,7 @@ func (p *process) drain(ctx context.Context, s *stream, yield func(engi.Chunk) b
 			name, _ := kind.Stream()
 			at := s.at
 			s.at += int64(len(payload))
-			if p.most > 0 && s.at > p.most {
+			if p.maxOutput > 0 && s.at > p.maxOutput {
 				return false, engi.Errorf(engi.Unavailable, "the guest sent more output than it may")
 			}
 			if !yield(engi.Chunk{Stream: name, Offset: at, Data: payload}) {
@@ -250,7 +251,7 @@ func (p *process) drain(ctx context.Context, s *stream, yield func(engi.Chunk) b
 				return false, engi.Errorf(engi.Unavailable, "%w", err)
 			}
 			if err := p.check(&fin); err != nil {
-				return false, engi.Errorf(engi.Unavailable, "the guest's answer makes no sense: %w", err)
+				return false, engi.Errorf(engi.Unavailable, "the guest's answer is invalid: %w", err)
 			}
 			p.mu.Lock()
 			p.fin = &fin
@@ -265,7 +266,7 @@ func (p *process) drain(ctx context.Context, s *stream, yield func(engi.Chunk) b
 	}
 }
 
-// end returns how the process ended, once it has.
+// end waits for the end of the process and returns how it ended.
 func (p *process) end(ctx context.Context) (wire.Finish, error) {
 	for {
 		if fin := p.finish(); fin != nil {
@@ -283,7 +284,7 @@ func (p *process) Wait(ctx context.Context) (engi.Exit, error) {
 	return fin.Exit, err
 }
 
-func (p *process) act(ctx context.Context, name string, in any) error {
+func (p *process) post(ctx context.Context, name string, in any) error {
 	if err := p.c.call(ctx, "POST", "process/"+p.id+"/"+name, in, nil); err != nil {
 		return engi.Errorf(engi.KindOf(err), "%s: %w", p.id, err)
 	}
@@ -306,14 +307,14 @@ func (p *process) Input(ctx context.Context, data []byte) error {
 }
 
 // CloseInput implements engi.Process.
-func (p *process) CloseInput(ctx context.Context) error { return p.act(ctx, "eof", nil) }
+func (p *process) CloseInput(ctx context.Context) error { return p.post(ctx, "eof", nil) }
 
 // Signal implements engi.Process.
 func (p *process) Signal(ctx context.Context, name string) error {
-	return p.act(ctx, "signal"+query("name", name), nil)
+	return p.post(ctx, "signal"+query("name", name), nil)
 }
 
 // Resize implements engi.Process.
 func (p *process) Resize(ctx context.Context, size engi.TerminalSize) error {
-	return p.act(ctx, "resize", wire.Size{Cols: size.Cols, Rows: size.Rows})
+	return p.post(ctx, "resize", wire.Size{Cols: size.Cols, Rows: size.Rows})
 }

@@ -3,6 +3,7 @@ package guest
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -15,53 +16,46 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// A Run is one program in the guest with its limits. It is an [engi.Process]
-// whose Output, Wait and Finish can be called in any order and number.
+// A Run is a program in the guest, with its limits. It is an [engi.Process]
+// whose Output, Wait and Finish can be called in any order, any number of times.
 type Run struct {
 	*process
-	bytes int64 // of artifacts, at most
-	count int
+	maxArtifactBytes int64 // of all artifacts together
+	maxArtifacts     int
 }
 
-// Run starts a program. It goes on when ctx ends. It reports Invalid for a
-// run that can never start and Conflict for an ID that is taken. After
-// Unavailable the run may have started or not: Reattach tells.
-func (c *Client) Run(ctx context.Context, r wire.Run) (*Run, error) {
+// Run starts a program, which continues after ctx ends. It reports Invalid for
+// a run that can never start and Conflict for an ID that is taken. After
+// Unavailable the run may or may not have started: Reattach tells.
+func (c *Client) Run(ctx context.Context, r wire.Run) (_ *Run, err error) {
+	defer engi.Annotate(&err, "run %s", r.ID)
 	r.Files = slices.Clone(r.Files)
 	for i := range r.Files {
 		r.Files[i].Size = int64(len(r.Files[i].Data))
 	}
 	r.StdinSize = int64(len(r.Stdin))
 	if err := r.Check(); err != nil {
-		return nil, engi.Errorf(engi.Invalid, "run %s: %w", r.ID, err)
+		return nil, err
 	}
 	body, err := encode(&r)
 	if err != nil {
-		return nil, engi.Errorf(engi.KindOf(err), "run %s: %w", r.ID, err)
+		return nil, err
 	}
 	s, start, err := c.open(ctx, "POST", "run", body)
 	if err != nil {
-		return nil, engi.Errorf(engi.KindOf(err), "run %s: %w", r.ID, err)
+		return nil, err
 	}
 	run, err := c.newRun(r.ID, start, s)
 	if err != nil {
 		return nil, err
 	}
-	if r.Output == 0 {
-		r.Output = wire.DefaultOutput
-	}
-	run.most = r.Output
-	if run.bytes = r.ArtifactBytes; run.bytes == 0 {
-		run.bytes = wire.DefaultArtifactBytes
-	}
-	if run.count = r.ArtifactCount; run.count == 0 {
-		run.count = wire.DefaultArtifactCount
-	}
+	run.maxOutput = cmp.Or(r.Output, wire.DefaultOutput)
+	run.maxArtifactBytes, run.maxArtifacts = cmp.Or(r.ArtifactBytes, wire.DefaultArtifactBytes), cmp.Or(r.ArtifactCount, wire.DefaultArtifactCount)
 	return run, nil
 }
 
-// encode returns the body of a run. Small ones are one piece; the data of
-// large ones is framed while it is sent.
+// encode returns the request body of a run. A small one is built in memory; a
+// large one is framed while it is sent.
 func encode(r *wire.Run) (io.Reader, error) {
 	head, err := wire.AppendJSON(nil, wire.Head, r)
 	if err != nil {
@@ -82,20 +76,20 @@ func encode(r *wire.Run) (io.Reader, error) {
 	}
 	parts := []io.Reader{bytes.NewReader(head)}
 	for _, f := range r.Files {
-		parts = append(parts, &framed{data: f.Data})
+		parts = append(parts, &frameReader{data: f.Data})
 	}
-	parts = append(parts, &framed{data: r.Stdin}, bytes.NewReader(end))
+	parts = append(parts, &frameReader{data: r.Stdin}, bytes.NewReader(end))
 	return io.MultiReader(parts...), nil
 }
 
-// framed is data as Data frames.
-type framed struct {
+// frameReader reads data as Data frames.
+type frameReader struct {
 	data []byte
 	buf  []byte
 	rest []byte
 }
 
-func (f *framed) Read(b []byte) (int, error) {
+func (f *frameReader) Read(b []byte) (int, error) {
 	if len(f.rest) == 0 {
 		if len(f.data) == 0 {
 			return 0, io.EOF
@@ -110,27 +104,28 @@ func (f *framed) Read(b []byte) (int, error) {
 }
 
 // Reattach finds a run again after the connection or the daemon died. It
-// reports NotFound if the guest never heard of it or has forgotten it.
-func (c *Client) Reattach(ctx context.Context, id string) (*Run, error) {
+// reports NotFound if the guest does not know the run, or no longer does.
+func (c *Client) Reattach(ctx context.Context, id string) (_ *Run, err error) {
 	if err := wire.CheckID(id); err != nil {
 		return nil, err
 	}
+	defer engi.Annotate(&err, "reattach to %s", id)
 	s, start, err := c.open(ctx, "GET", "run/"+id, nil)
 	if err != nil {
-		return nil, engi.Errorf(engi.KindOf(err), "reattach to %s: %w", id, err)
+		return nil, err
 	}
 	run, err := c.newRun(id, start, s)
 	if err != nil {
 		return nil, err
 	}
-	run.most, run.bytes, run.count = wire.MaxOutput, 1<<62, wire.MaxArtifactCount
+	run.maxOutput, run.maxArtifactBytes, run.maxArtifacts = wire.MaxOutput, 1<<62, wire.MaxArtifactCount
 	return run, nil
 }
 
 func (c *Client) newRun(id string, start wire.Start, s *stream) (*Run, error) {
 	if start.ID != id {
 		s.close()
-		return nil, engi.Errorf(engi.Unavailable, "run %s: the guest answers for another one", id)
+		return nil, engi.Errorf(engi.Unavailable, "the guest answered for another run")
 	}
 	p, err := c.newProcess("run/", start, s)
 	if err != nil {
@@ -141,21 +136,23 @@ func (c *Client) newRun(id string, start wire.Start, s *stream) (*Run, error) {
 	return r, nil
 }
 
-// Warm reports whether the program runs in an interpreter that waited.
+// Warm reports whether the program runs in an interpreter that was started
+// before the run.
 func (r *Run) Warm() bool { return r.warm }
 
-// Finish returns how the run ended, once it has. It may be called before,
-// during and after Output, and many times.
+// Finish waits for the end of the run and returns how it ended. It may be
+// called before, during and after Output, any number of times.
 func (r *Run) Finish(ctx context.Context) (wire.Finish, error) { return r.end(ctx) }
 
-// checkExit makes sure that an end can be shown to people and programs.
+// checkExit rejects an end that no guest could mean, and makes its text fit to
+// show.
 func checkExit(f *wire.Finish) error {
 	e := f.Exit
 	if e.Code < -1 || e.Code > 255 || !slices.Contains(engi.Causes(), e.Cause) || f.Duration < 0 ||
 		len(e.Signal) > 16 || strings.Trim(e.Signal, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-") != "" {
-		return engi.Errorf(engi.Invalid, "end %+v", e)
+		return engi.Errorf(engi.Invalid, "exit %+v", e)
 	}
-	f.Error = text(f.Error)
+	f.Error = sanitize(f.Error)
 	return nil
 }
 
@@ -163,8 +160,8 @@ func (r *Run) check(f *wire.Finish) error {
 	if err := checkExit(f); err != nil {
 		return err
 	}
-	if len(f.Artifacts) > r.count || f.ArtifactsLeft < 0 {
-		return engi.Errorf(engi.Invalid, "%d artifacts, where %d may be, and %d left out", len(f.Artifacts), r.count, f.ArtifactsLeft)
+	if len(f.Artifacts) > r.maxArtifacts || f.ArtifactsLeft < 0 {
+		return engi.Errorf(engi.Invalid, "%d artifacts where at most %d are allowed, and %d left out", len(f.Artifacts), r.maxArtifacts, f.ArtifactsLeft)
 	}
 	seen := make(map[string]bool, len(f.Artifacts))
 	var total int64
@@ -173,7 +170,7 @@ func (r *Run) check(f *wire.Finish) error {
 			return err
 		}
 		digest, err := hex.DecodeString(a.SHA256)
-		if err != nil || len(digest) != sha256.Size || a.Size < 0 || a.Size > r.bytes-total || a.Mode&^0o777 != 0 || seen[a.Path] {
+		if err != nil || len(digest) != sha256.Size || a.Size < 0 || a.Size > r.maxArtifactBytes-total || a.Mode&^0o777 != 0 || seen[a.Path] {
 			return engi.Errorf(engi.Invalid, "artifact %.200q", a.Path)
 		}
 		total += a.Size
@@ -182,9 +179,9 @@ func (r *Run) check(f *wire.Finish) error {
 	return nil
 }
 
-// Artifacts returns the files of Finish's manifest as a tar stream, in its
-// order; it waits for the end of the run. Every file has the size and digest
-// of the manifest, or Read reports Conflict. The caller closes it.
+// Artifacts waits for the end of the run and returns the files of Finish's
+// manifest as a tar stream, in the manifest's order. Each file has the size and
+// digest of the manifest, or Read reports Conflict. The caller closes it.
 func (r *Run) Artifacts(ctx context.Context) (io.ReadCloser, error) {
 	fin, err := r.Finish(ctx)
 	if err != nil {
@@ -201,7 +198,7 @@ func (r *Run) Artifacts(ctx context.Context) (io.ReadCloser, error) {
 	a.done.Add(1)
 	go func() {
 		defer a.done.Done()
-		pw.CloseWithError(writeTar(pw, gulp(resp.Body), fin.Artifacts))
+		pw.CloseWithError(writeTar(pw, buffered(resp.Body), fin.Artifacts))
 	}()
 	return a, nil
 }
@@ -221,8 +218,8 @@ func (a *archive) Close() error {
 	return nil
 }
 
-// writeTar makes the archive on this side: the guest supplies contents only,
-// so that nothing else can be in it.
+// writeTar makes the archive on the host, from contents alone, so that a guest
+// cannot put anything else into it.
 func writeTar(w io.Writer, contents io.Reader, manifest []wire.Artifact) error {
 	tw := tar.NewWriter(w)
 	for _, a := range manifest {
@@ -231,7 +228,7 @@ func writeTar(w io.Writer, contents io.Reader, manifest []wire.Artifact) error {
 		}
 		h := sha256.New()
 		if n, err := io.CopyN(io.MultiWriter(tw, h), contents, a.Size); err != nil {
-			return engi.Errorf(engi.Conflict, "artifact %s: %d of %d bytes came: %v", a.Path, n, a.Size, err).
+			return engi.Errorf(engi.Conflict, "artifact %s: got %d of %d bytes: %v", a.Path, n, a.Size, err).
 				WithRemedy("a program inside changed it, or the sandbox ended; run it again")
 		}
 		if hex.EncodeToString(h.Sum(nil)) != a.SHA256 {

@@ -23,7 +23,7 @@ func (n *Node) openDisk(ctx context.Context) (err error) {
 	}
 	log := n.log.With("room", "disk")
 	n.templates, err = disk.Open(ctx, disk.Options{
-		Dir: templatesDir(c), Log: log, Workshop: n.workshop,
+		Dir: templatesDir(c), Log: log, Runner: n.runner,
 		Sources: c.Templates.Sources, CA: c.Templates.CA, Aliases: aliases, Grace: time.Duration(c.Templates.Grace), Mirror: c.Mirrors.Apt,
 	})
 	if err != nil {

@@ -117,9 +117,14 @@ func (d *Diagnosis) examineTemplates(ctx context.Context, c config.Config) (root
 	if err != nil {
 		return "", err
 	}
-	base, err := ts.Get(ctx, "base")
+	base, release, err := ts.Use(ctx, "base")
 	check := provider.Check{Name: "template base", OK: err == nil, Detail: "built"}
-	if err != nil {
+	if err == nil {
+		release()
+		if base.Partial {
+			check.Detail, check.Fix = "only the first part is built, which runs Python and bash", "engi template build base"
+		}
+	} else {
 		check.Detail, check.Fix = "not built: only the template host can be used", "engi template build base"
 		if _, missing := exec.LookPath("mmdebstrap"); missing != nil {
 			check.Fix = "apt-get install mmdebstrap && engi template build base"

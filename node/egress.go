@@ -8,7 +8,6 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/fleet"
-	"github.com/engi-dev/engi/node/sessions"
 	"github.com/engi-dev/engi/node/wall"
 	"github.com/engi-dev/engi/store"
 )
@@ -44,7 +43,7 @@ func (n *Node) fleetWall() fleet.Wall {
 	if n.wall == nil {
 		return nil
 	}
-	return sessions.Wall(n.config, n.wall)
+	return n.wall
 }
 
 // networkLog is what remembers the wall's decisions; nil if there is none.

@@ -58,5 +58,5 @@ func (n *Node) Agents() engi.Agents {
 
 // openMCP makes the surface for agents of other programs.
 func (n *Node) openMCP(keys engi.Keys) (*mcp.Server, error) {
-	return mcp.New(mcp.Options{Places: n.places, Keys: keys, URL: n.previews.URL, Hosts: n.hosts(), Version: n.version, Log: n.log.With("room", "mcp")})
+	return mcp.New(mcp.Options{Services: n.places, Keys: keys, URL: n.previews.URL, Hosts: n.hosts(), Version: n.version, Log: n.log.With("room", "mcp")})
 }

@@ -39,6 +39,7 @@ import (
 	"github.com/engi-dev/engi/node/sessions"
 	"github.com/engi-dev/engi/node/wall"
 	"github.com/engi-dev/engi/node/workflows"
+	"github.com/engi-dev/engi/operation"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
 	"github.com/engi-dev/engi/script"
@@ -56,35 +57,36 @@ type Options struct {
 
 // A Node is one engi. It is safe for concurrent use.
 type Node struct {
-	config    config.Config
-	log       *slog.Logger
-	version   string
-	started   time.Time
-	programs  []bundle.Program
-	provider  provider.Provider
-	templates *disk.Templates
-	snapshots *snapshot.Registry
-	volumes   *volume.Manager
-	workshop  *fleet.BuildRunner
-	db        *store.DB
-	fleet     *fleet.Manager
-	script    *script.Runner       // nil if scripts are not served
-	sessions  *sessions.Sessions   // nil if there are none
-	library   *library.Library     // nil if there is none
-	agents    *agent.Runner        // nil if there are none
-	ledger    *agents.Ledger       // of what their models cost
-	workflows *workflows.Workflows // nil if there are none
-	remote    *remote.Remote       // servers of tools that they may use
-	places    tool.Services        // of agents
-	front     *listener.Listener
-	secrets   *secret.Service
-	wall      *wall.Wall // nil if sandboxes have no network
-	previews  *preview.Proxy
-	e2b       *e2b.Server
-	handler   http.Handler
-	leave     context.CancelFunc // ends streams
-	secret    string             // of the admin key
-	closers   undo
+	config     config.Config
+	log        *slog.Logger
+	version    string
+	started    time.Time
+	programs   []bundle.Program
+	provider   provider.Provider
+	templates  *disk.Templates
+	snapshots  *snapshot.Registry
+	volumes    *volume.Manager
+	runner     *fleet.BuildRunner
+	db         *store.DB
+	fleet      *fleet.Manager
+	script     *script.Runner       // nil if scripts are not served
+	sessions   *sessions.Sessions   // nil if there are none
+	library    *library.Library     // nil if there is none
+	agents     *agent.Runner        // nil if there are none
+	ledger     *agents.Ledger       // of what their models cost
+	workflows  *workflows.Workflows // nil if there are none
+	remote     *remote.Remote       // servers of tools that they may use
+	places     tool.Services        // of agents
+	operations *operation.Manager
+	front      *listener.Listener
+	secrets    *secret.Service
+	wall       *wall.Wall // nil if sandboxes have no network
+	previews   *preview.Proxy
+	e2b        *e2b.Server
+	handler    http.Handler
+	leave      context.CancelFunc // ends streams
+	secret     string             // of the admin key
+	closers    undo
 }
 
 // An undo remembers how to take back what was done; run takes it back,
@@ -154,7 +156,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if n.secret, err = key.Bootstrap(ctx, keys, filepath.Join(c.DataDir, datadir.KeyName)); err != nil {
 		return nil, err
 	}
-	n.workshop = fleet.NewBuildRunner(n.provider, engi.Size{})
+	n.runner = fleet.NewBuildRunner(n.provider, engi.Size{})
 	if err := n.openDisk(ctx); err != nil {
 		return nil, err
 	}
@@ -187,6 +189,10 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if err := n.openWorkflows(); err != nil {
 		return nil, err
 	}
+	n.operations = operation.New(ctx, operation.Options{
+		Store: store.Operations(n.db), Dir: filepath.Join(c.DataDir, "operations"), Log: n.log.With("room", "operations"),
+		Work: map[string]operation.Work{engi.OperationBuildTemplate: operation.BuildTemplate(n.templates)},
+	})
 	leave, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	n.leave = cancel
 	n.closers.add(cancel)
@@ -203,16 +209,43 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if err != nil {
 		return nil, err
 	}
-	n.handler = n.dispatch(leave, rest.New(rest.Options{
-		Executions: n.fleet.Executions(), Functions: n.Functions(), Events: n.Events(), Sandboxes: n.fleet.Sandboxes(), Scripts: n.Scripts(), Sessions: n.Sessions(), Agents: n.Agents(), Spending: n.ledger, ToolServers: n.remote, Library: n.Library(), Templates: n.templates, Pools: n.fleet, Keys: keys,
-		Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes, Quota: n.config.Quota.Of,
-		Secrets: n.secrets, Ports: n.previews, Networks: n.networkLog(),
-		Node:    rest.Node{Version: o.Version, Tier: n.provider.Tier(), NotEnforced: notEnforced, Started: n.started},
-		Metrics: metrics, Register: metrics, Log: n.log.With("room", "api"), Leave: leave,
+	n.handler = n.dispatch(leave, n.api(rest.Options{
+		Keys: keys, Idempotency: store.Idempotency(n.db), Secret: n.secrets.Derive("fingerprints of requests"), Version: o.Version, Started: n.started, Register: metrics, Log: n.log.With("room", "api"), Leave: leave, Hosts: n.hosts(),
 		// Base64 and JSON make a third more of the input.
-		MaxBody: int64(c.Admission.MaxInput)*3/2 + 1<<20, MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Hosts: n.hosts(),
+		MaxBody: int64(c.Admission.MaxInput)*3/2 + 1<<20,
+	}, rest.NodeInfo{
+		Pools: n.fleet, Sessions: n.Sessions(), Metrics: metrics, Tier: n.provider.Tier(), NotEnforced: notEnforced,
 	}), tools)
 	return n, nil
+}
+
+// api returns engi's own HTTP API: one line for each resource.
+func (n *Node) api(o rest.Options, about rest.NodeInfo) http.Handler {
+	sandboxes, lifecycle, limits := n.fleet.Sandboxes(), n.fleet.Lifecycle(), n.config.Admission
+	return rest.New(o,
+		rest.Executions(n.fleet.Executions(), rest.ExecutionLimits{MaxCode: int64(limits.MaxCode), MaxInput: int64(limits.MaxInput)}),
+		rest.Sandboxes(sandboxes, lifecycle, n.snapshots),
+		rest.Processes(sandboxes),
+		rest.Files(sandboxes),
+		rest.Ports(n.previews, sandboxes),
+		rest.Networks(sandboxes, n.networkLog()),
+		rest.Snapshots(n.snapshots, lifecycle),
+		rest.Volumes(n.volumes),
+		rest.Secrets(n.secrets),
+		rest.Scripts(n.Scripts()),
+		rest.Sessions(n.Sessions()),
+		rest.Agents(n.Agents()),
+		rest.ToolServers(n.remote),
+		rest.Library(n.Library()),
+		rest.Events(n.Events(), n.Functions()),
+		rest.Functions(n.Events(), n.Functions()),
+		rest.Templates(n.templates, n.operations),
+		rest.Operations(n.operations),
+		rest.Node(about),
+		rest.Pools(n.fleet),
+		rest.Usage(rest.Counted{Sandboxes: sandboxes, Snapshots: n.snapshots, Volumes: n.volumes, Spending: n.ledger, Quota: n.config.Quota.Of}),
+		rest.Keys(o.Keys),
+	)
 }
 
 // machinesDir is where the provider keeps machines. The name is short, since
@@ -238,9 +271,11 @@ func (n *Node) defaultTemplate(ctx context.Context) (string, error) {
 	if n.config.Templates.Default != "" {
 		return n.config.Templates.Default, nil
 	}
-	_, err := n.templates.Get(ctx, "base")
+	// Its first part will do.
+	_, release, err := n.templates.Use(ctx, "base")
 	switch {
 	case err == nil:
+		release()
 		return "base", nil
 	case engi.KindOf(err) == engi.Unavailable || engi.KindOf(err) == engi.NotFound:
 		n.log.Warn("the template base is not built: programs run with this machine's interpreters, read only",
@@ -254,7 +289,7 @@ func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template s
 	c := n.config
 	opt := fleet.Options{
 		Providers: []provider.Provider{n.provider}, Templates: mirrors.Templates{Templates: n.templates, Mirrors: c.Mirrors}, Store: store.Fleet(n.db),
-		Dir: filepath.Join(c.DataDir, "fleet"), Log: n.log.With("room", "fleet"), Metrics: metrics, Builds: n.workshop,
+		Dir: filepath.Join(c.DataDir, "fleet"), Log: n.log.With("room", "fleet"), Metrics: metrics, Builds: n.runner,
 		Snapshots: n.snapshots, Volumes: n.volumes, Template: template, Defaults: c.Limits.Limits(), Max: c.Max.Limits(), OnEmpty: engi.EmptyPool(c.Admission.OnEmpty),
 		ClaimTimeout: time.Duration(c.Admission.ClaimTimeout), MaxSandboxes: c.Admission.MaxSandboxes, MaxQueue: c.Admission.MaxQueue,
 		MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Boots: c.Admission.Boots,
@@ -305,6 +340,7 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 		{"e2b", n.e2b.Run, 30 * time.Second},
 	}
 	parts = append(parts, n.diskParts()...)
+	parts = append(parts, part{"operations", n.operations.Run, 60 * time.Second})
 	if n.sessions != nil {
 		parts = append(parts, part{"sessions", n.sessions.Run, 60 * time.Second})
 	}

@@ -77,9 +77,9 @@ func (n *Node) hosts() []string {
 func (n *Node) dispatch(leave context.Context, rest, tools http.Handler) http.Handler {
 	control, calls := n.e2b.Control(), n.workflows.Calls(leave)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch _, _, ok := n.previews.Target(r); {
-		case ok:
-			n.previews.ServeHTTP(w, r)
+		switch port := n.previews.Handler(r); {
+		case port != nil:
+			port.ServeHTTP(w, r)
 		case e2b.Serves(r.URL.Path):
 			control.ServeHTTP(w, r)
 		case r.URL.Path == mcpPath:

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/fetch"
 	"github.com/engi-dev/engi/node/bundle"
 	"github.com/engi-dev/engi/node/scripts"
 	"github.com/engi-dev/engi/script"
@@ -23,7 +24,7 @@ func (n *Node) openScripts(ctx context.Context) error {
 		n.log.Warn("scripts are not served", "error", err, "remedy", engi.RemedyOf(err))
 		return nil
 	}
-	var around script.Wall
+	var around fetch.Wall
 	if n.wall != nil {
 		around = n.wall
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/engi-dev/engi/gate/secret"
 	"github.com/engi-dev/engi/node/datadir"
+	"github.com/engi-dev/engi/node/sessions"
 	"github.com/engi-dev/engi/store"
 )
 
@@ -20,16 +21,16 @@ const (
 	secretKeyVariable = "ENGI_SECRET_KEY"
 )
 
-// secretOptions are the key of the node's secrets and the configured ones of its
-// environment. Those of packages are not among them: owners must not be able to
-// grant them to hosts of their own; see package node/sessions.
+// secretOptions are the key of the node's secrets and the secrets that are
+// configured, whose values are in the environment.
 func (n *Node) secretOptions() secret.Options {
 	o := secret.Options{
 		Path: filepath.Join(n.config.DataDir, secretKeyName), Key: os.Getenv(secretKeyVariable), Log: n.log.With("room", "secret"),
 	}
 	for _, s := range n.config.Secrets.List() {
-		o.Environment = append(o.Environment, secret.Fixed{Owner: s.Owner, Name: s.Name, Variable: s.Variable, Value: os.Getenv(s.Variable)})
+		o.Environment = append(o.Environment, secret.EnvSecret{Owner: s.Owner, Name: s.Name, Variable: s.Variable, Value: os.Getenv(s.Variable)})
 	}
+	o.Packages = sessions.Secrets(n.config)
 	return o
 }
 

@@ -119,7 +119,7 @@ func TestS2_2_FunctionsOfANode(t *testing.T) {
 			t.Errorf("exploring %s: %+v", id, r)
 		}
 	}
-	echoes, err := here.FunctionRuns(ctx, client.EventFilter{Function: "engi/debug/echo"})
+	echoes, err := here.FunctionRuns(ctx, client.FunctionFilter{Function: "engi/debug/echo"})
 	if err != nil || len(echoes) != 2 {
 		t.Fatalf("%+v %v", echoes, err)
 	}

@@ -15,22 +15,21 @@ import (
 	"github.com/engi-dev/engi/script/wire"
 )
 
-// An API is a host function that scripts call as api.NAME(…) and await. It is
-// registered in Options; documentation and declarations come from it.
+// An API is a host function, which scripts call as api.NAME(…) and await. Its
+// documentation and declarations are generated.
 type API struct {
 	engi.ScriptAPI
-	// Call answers one call with a value that encoding/json can write. Its
-	// context ends with the run. What it returns as an error is thrown
-	// inside; only the text of errors of ours is shown. It is called
-	// concurrently, and it must return soon after its context has ended: the
-	// script's answer waits for it.
+	// Call returns a value that encoding/json can encode. An error is thrown in
+	// the script, with its text unless it is Internal. Call must be safe for
+	// concurrent use, and return soon after ctx ends, which it does with the
+	// run: the script's result waits for it.
 	Call func(ctx context.Context, c Call) (any, error)
-	// Most bounds the calls at once of all scripts together; more are
-	// refused inside. 0 means 256.
+	// Most is the number of calls of all scripts at the same time; others fail.
+	// 0 means 256.
 	Most int
 }
 
-// A function is an API with those who call it.
+// A function is an API with a limit of concurrent calls.
 type function struct {
 	API
 	slots chan struct{}
@@ -40,28 +39,27 @@ func newFunction(a API) *function {
 	return &function{API: a, slots: make(chan struct{}, cmp.Or(a.Most, 256))}
 }
 
-// A Call is one call of a host function. Hints and Args come
-// from strangers.
+// A Call is a call of a host function. Hints and Args are not trusted.
 type Call struct {
 	Owner   engi.Owner
-	Session *engi.Session     // nil if the run has none; not to be changed
-	Hints   map[string]string // of the run; not to be changed
-	Args    json.RawMessage   // a list
+	Session *engi.Session     // nil if the run has none; read-only
+	Hints   map[string]string // of the run; read-only
+	Args    json.RawMessage   // a JSON array
 
-	visit *visit
+	invocation *invocation
 }
 
-// Sandbox returns the inside of the session's sandbox, which is started if
-// there is none. It is good until the run ends. It reports Unsupported for a
-// run without a session.
-func (c Call) Sandbox(ctx context.Context) (engi.Guest, error) { return c.visit.sandbox(ctx) }
+// Sandbox returns the sandbox of the session, and starts one if there is none. It
+// can be used until the run ends. Sandbox reports Unsupported for a run without a
+// session.
+func (c Call) Sandbox(ctx context.Context) (engi.Guest, error) { return c.invocation.sandbox(ctx) }
 
-// Into decodes the arguments, in order, into pointers. Missing ones leave
-// theirs alone; it reports Invalid for too many and for wrong types.
+// Into decodes the arguments, in order, into pointers. It skips missing ones, and
+// reports Invalid for too many arguments and for wrong types.
 func (c Call) Into(args ...any) error {
 	var list []json.RawMessage
 	if err := json.Unmarshal(c.Args, &list); err != nil {
-		return engi.Errorf(engi.Invalid, "the arguments make no sense")
+		return engi.Errorf(engi.Invalid, "the arguments are not valid")
 	}
 	if len(list) > len(args) {
 		return engi.Errorf(engi.Invalid, "%d arguments, %d at most", len(list), len(args))
@@ -79,20 +77,20 @@ func (c Call) Into(args ...any) error {
 
 var apiName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]{0,39}(\.[A-Za-z][A-Za-z0-9]{0,39}){0,3}$`)
 
-// reserved would be found on the prototype of whatever holds them.
-var reserved = map[string]bool{"constructor": true, "hasOwnProperty": true, "toString": true, "valueOf": true, "then": true}
+// reservedNames exist on the prototypes of objects.
+var reservedNames = map[string]bool{"constructor": true, "hasOwnProperty": true, "toString": true, "valueOf": true, "then": true}
 
 func (a API) check() error {
 	if !apiName.MatchString(a.Name) || a.Call == nil {
-		return engi.Errorf(engi.Invalid, "api function %.80q needs a name like getWeather or kv.get, and a handler", a.Name)
+		return engi.Errorf(engi.Invalid, "api function %.80q needs a name like getWeather or kv.get, and a Call", a.Name)
 	}
 	for part := range strings.SplitSeq(a.Name, ".") {
-		if reserved[part] {
-			return engi.Errorf(engi.Invalid, "api function %s: %s means something else in JavaScript", a.Name, part)
+		if reservedNames[part] {
+			return engi.Errorf(engi.Invalid, "api function %s: %s has another meaning in JavaScript", a.Name, part)
 		}
 	}
 	if a.Most < 0 {
-		return engi.Errorf(engi.Invalid, "api function %s: %d calls at once make no sense", a.Name, a.Most)
+		return engi.Errorf(engi.Invalid, "api function %s: %d calls at once is not a limit", a.Name, a.Most)
 	}
 	if a.Signature == "" || a.Description == "" {
 		return engi.Errorf(engi.Invalid, "api function %s has no signature or description", a.Name)
@@ -103,30 +101,30 @@ func (a API) check() error {
 	return nil
 }
 
-// thrown names the exception that a kind of error becomes.
-var thrown = map[engi.Kind]string{engi.Invalid: "TypeError", engi.NotFound: "NotFoundError", engi.Denied: "DeniedError",
+// exceptionNames are the names of exceptions by kind of error.
+var exceptionNames = map[engi.Kind]string{engi.Invalid: "TypeError", engi.NotFound: "NotFoundError", engi.Denied: "DeniedError",
 	engi.Exhausted: "RangeError", engi.Expired: "TimeoutError"}
 
-// answer calls a host function, and notes that in the log.
-func (r *Runner) answer(ctx context.Context, v *visit, c wire.Call) wire.Answer {
+// handleCall calls a host function and logs it.
+func (r *Runner) handleCall(ctx context.Context, inv *invocation, c wire.Call) wire.Answer {
 	began := time.Now()
-	v.calls.Add(1)
+	inv.calls.Add(1)
 	f, ok := r.apis[c.API]
-	if !ok || f.Session && v.session == nil {
-		r.o.Log.Warn("script asks for a function it does not have", "owner", v.spec.Owner, "api", fmt.Sprintf("%.80q", c.API))
+	if !ok || f.Session && inv.session == nil {
+		r.o.Log.Warn("script calls a function that it does not have", "owner", inv.spec.Owner, "api", fmt.Sprintf("%.80q", c.API))
 		return wire.Answer{Call: c.ID, Name: "TypeError", Error: "there is no such function"}
 	}
-	value, err := r.ask(ctx, f, v, c)
+	value, err := r.invoke(ctx, f, inv, c)
 	outcome := "ok"
 	if err != nil {
 		outcome = engi.KindOf(err).String()
 	}
-	r.o.Log.LogAttrs(ctx, slog.LevelInfo, "script called", slog.String("owner", string(v.spec.Owner)), slog.String("api", f.Name),
+	r.o.Log.LogAttrs(ctx, slog.LevelInfo, "script called", slog.String("owner", string(inv.spec.Owner)), slog.String("api", f.Name),
 		slog.String("outcome", outcome), slog.Float64("took_ms", float64(time.Since(began).Microseconds())/1000))
 	if err == nil {
 		return wire.Answer{Call: c.ID, Value: value}
 	}
-	out := wire.Answer{Call: c.ID, Name: cmp.Or(thrown[engi.KindOf(err)], "Error"), Error: err.Error()}
+	out := wire.Answer{Call: c.ID, Name: cmp.Or(exceptionNames[engi.KindOf(err)], "Error"), Error: err.Error()}
 	if engi.KindOf(err) == engi.Internal {
 		r.o.Log.Error("api function failed", "api", f.Name, "error", err)
 		out.Error = "the function failed"
@@ -134,20 +132,20 @@ func (r *Runner) answer(ctx context.Context, v *visit, c wire.Call) wire.Answer 
 	return out
 }
 
-// ask is the call itself.
-func (r *Runner) ask(ctx context.Context, f *function, v *visit, c wire.Call) (value json.RawMessage, err error) {
+// invoke calls a host function.
+func (r *Runner) invoke(ctx context.Context, f *function, inv *invocation, c wire.Call) (value json.RawMessage, err error) {
 	select {
 	case f.slots <- struct{}{}:
 		defer func() { <-f.slots }()
 	default:
-		return nil, engi.Errorf(engi.Exhausted, "%d calls of this function are under way, which is the most", cap(f.slots))
+		return nil, engi.Errorf(engi.Exhausted, "%d calls of this function are in progress, which is the limit", cap(f.slots))
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			err = engi.Errorf(engi.Internal, "panic: %v\n%s", p, debug.Stack())
+			err = engi.Errorf(engi.Internal, "panic: %inv\n%s", p, debug.Stack())
 		}
 	}()
-	out, err := f.Call(ctx, Call{Owner: v.spec.Owner, Session: v.session, Hints: v.spec.Hints, Args: c.Args, visit: v})
+	out, err := f.Call(ctx, Call{Owner: inv.spec.Owner, Session: inv.session, Hints: inv.spec.Hints, Args: c.Args, invocation: inv})
 	if err != nil {
 		if ctx.Err() != nil && engi.KindOf(err) == engi.Internal {
 			return nil, engi.Errorf(engi.Expired, "the program ended first")
@@ -155,7 +153,7 @@ func (r *Runner) ask(ctx context.Context, f *function, v *visit, c wire.Call) (v
 		return nil, err
 	}
 	if value, err = json.Marshal(out); err != nil {
-		return nil, engi.Errorf(engi.Internal, "write the answer: %v", err)
+		return nil, engi.Errorf(engi.Internal, "encode the answer: %inv", err)
 	}
 	if len(value) > wire.MaxFrame/2 {
 		return nil, engi.Errorf(engi.Exhausted, "the answer has %d bytes, %d at most", len(value), wire.MaxFrame/2)
@@ -166,12 +164,12 @@ func (r *Runner) ask(ctx context.Context, f *function, v *visit, c wire.Call) (v
 // Declarations returns TypeScript declarations of the host functions, for
 // editors and for models.
 func Declarations(apis []engi.ScriptAPI) string {
-	type space struct {
+	type namespace struct {
 		functions []string
 		names     []string
-		below     map[string]*space
+		below     map[string]*namespace
 	}
-	root := &space{below: map[string]*space{}}
+	root := &namespace{below: map[string]*namespace{}}
 	var types []string
 	for _, a := range apis {
 		if a.Types != "" {
@@ -181,7 +179,7 @@ func Declarations(apis []engi.ScriptAPI) string {
 		path := strings.Split(a.Name, ".")
 		for _, p := range path[:len(path)-1] {
 			if at.below[p] == nil {
-				at.below[p] = &space{below: map[string]*space{}}
+				at.below[p] = &namespace{below: map[string]*namespace{}}
 				at.names = append(at.names, p)
 			}
 			at = at.below[p]
@@ -192,14 +190,14 @@ func Declarations(apis []engi.ScriptAPI) string {
 	for _, t := range types {
 		b.WriteString(t + "\n\n")
 	}
-	var write func(s *space, indent string)
-	write = func(s *space, indent string) {
-		for _, f := range s.functions {
+	var write func(n *namespace, indent string)
+	write = func(n *namespace, indent string) {
+		for _, f := range n.functions {
 			b.WriteString(indent + strings.ReplaceAll(f, "\n", "\n"+indent) + "\n")
 		}
-		for _, n := range s.names {
-			b.WriteString(indent + n + ": {\n")
-			write(s.below[n], indent+"  ")
+		for _, name := range n.names {
+			b.WriteString(indent + name + ": {\n")
+			write(n.below[name], indent+"  ")
 			b.WriteString(indent + "};\n")
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// TestEmbeddersFunction is the worked example of docs/scripts.md, running.
+// TestEmbeddersFunction is the worked example of a function in Go, running.
 func TestEmbeddersFunction(t *testing.T) {
 	stock := map[string]int{"nuts": 12, "bolts": 0}
 	r := runner(t, func(o *Options) {
@@ -37,7 +37,7 @@ func TestEmbeddersFunction(t *testing.T) {
 			t.Errorf("%s: got %s, %+v, want %s", code, x.Value, x.Error, want)
 		}
 	}
-	// More calls than the function takes at once are refused, one by one.
+	// Calls over the limit fail one by one.
 	busy := runner(t, func(o *Options) {
 		o.APIs = []API{{
 			ScriptAPI: engi.ScriptAPI{Name: "wait", Signature: "() => Promise<void>", Description: "Waits."},

@@ -9,12 +9,11 @@ import (
 	"github.com/engi-dev/engi/script"
 )
 
-// stock is what the example's program knows.
+// stock is the data of the example.
 var stock = map[string]int{"nuts": 12, "bolts": 0}
 
-// inStock is a function of the program that scripts call as api.stock.count.
-// Everything that callers see of it, its declaration and its schema included,
-// comes from here.
+// inStock is a host function that scripts call as api.stock.count. Its declaration
+// and schema for callers are defined here, too.
 var inStock = script.API{
 	ScriptAPI: engi.ScriptAPI{
 		Name:        "stock.count",
@@ -36,8 +35,7 @@ var inStock = script.API{
 	},
 }
 
-// A program that embeds the script tier gives it its own functions, and runs
-// scripts until it ends itself.
+// A program that embeds the script tier adds its own functions.
 func Example() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -2,289 +2,168 @@ package script
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
-	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
-	"time"
 	"unicode/utf8"
 
 	"github.com/engi-dev/engi"
 )
 
-// A FetchPolicy says what api.fetch and the other functions that ask the
-// network may reach. The zero value reaches nothing.
-type FetchPolicy struct {
-	Hosts   []string // names, or *.suffix; with :port for another than 80 and 443
-	Private []string // addresses and networks that names may stand for although they are not public
-}
-
 const (
-	fetchBytes     = 1 << 20 // of a response that are read
-	fetchRedirects = 5
-	fetchHeaders   = 50
+	fetchMaxBytes   = 1 << 20 // of a response
+	fetchMaxHeaders = 50
 )
 
-// allows reports whether a URL may be asked.
-func (p FetchPolicy) allows(u *url.URL) error {
-	if err := plain(u); err != nil {
-		return err
-	}
-	host, port := strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")), u.Port()
-	usual := port == "" || u.Scheme == "https" && port == "443" || u.Scheme == "http" && port == "80"
-	for _, h := range p.Hosts {
-		name, only, ok := strings.Cut(strings.ToLower(h), ":")
-		if ok && only != port || !ok && !usual {
-			continue
-		}
-		if suffix, any := strings.CutPrefix(name, "*"); name == host || any && strings.HasPrefix(suffix, ".") && strings.HasSuffix(host, suffix) {
-			return nil
-		}
-	}
-	return engi.Errorf(engi.Denied, "host %.100q is not on the list of hosts that scripts may reach", u.Host).
-		WithRemedy("the operator adds it to script.fetch_hosts in config.toml")
-}
-
-// plain reports Denied for URLs that are not of the web, or carry a secret.
-func plain(u *url.URL) error {
-	if u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
-		return engi.Errorf(engi.Denied, "scheme %.20q is not allowed", u.Scheme)
-	}
-	if u.User != nil {
-		return engi.Errorf(engi.Denied, "a URL must not carry a user")
-	}
-	return nil
-}
-
-// special is what no public name should stand for.
-var special = func() (all []netip.Prefix) {
-	for _, s := range []string{
-		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24",
-		"192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
-		"::/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16", "fc00::/7", "fe80::/10", "ff00::/8",
-	} {
-		all = append(all, netip.MustParsePrefix(s))
-	}
-	return all
-}()
-
-// Client returns a client that keeps to the policy at every step: the URL
-// asked for, each redirect, and the address that each name turns out to be.
-// It reports Invalid for a policy that makes no sense.
-func (p FetchPolicy) Client() (*http.Client, error) {
-	var private []netip.Prefix
-	for _, s := range p.Private {
-		prefix, err := netip.ParsePrefix(s)
-		if err != nil {
-			addr, err2 := netip.ParseAddr(s)
-			if err2 != nil {
-				return nil, engi.Errorf(engi.Invalid, "%.80q is neither an address nor a network", s)
-			}
-			prefix = netip.PrefixFrom(addr, addr.BitLen())
-		}
-		private = append(private, prefix)
-	}
-	dialer := &net.Dialer{
-		Timeout: 5 * time.Second,
-		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
-			at, err := netip.ParseAddrPort(address)
-			if err != nil {
-				return engi.Errorf(engi.Internal, "address %q: %v", address, err)
-			}
-			addr := at.Addr().Unmap().WithZone("")
-			in := func(all []netip.Prefix) bool {
-				return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(addr) })
-			}
-			if in(special) && !in(private) {
-				return engi.Errorf(engi.Denied, "the name stands for %s, which is not a public address", addr)
-			}
-			return nil
-		},
-	}
-	return &http.Client{
-		Transport: &http.Transport{
-			DialContext: dialer.DialContext, MaxIdleConnsPerHost: 4, MaxConnsPerHost: 16, IdleConnTimeout: 30 * time.Second,
-			TLSHandshakeTimeout: 5 * time.Second, MaxResponseHeaderBytes: 64 << 10, ForceAttemptHTTP2: true,
-		},
-		CheckRedirect: func(r *http.Request, via []*http.Request) error {
-			if len(via) > fetchRedirects {
-				return engi.Errorf(engi.Denied, "more than %d redirects", fetchRedirects)
-			}
-			return p.allows(r.URL)
-		},
-	}, nil
-}
-
-// A Wall carries requests on an owner's behalf, within a policy: package
-// gate/egress.
-type Wall interface {
-	Transport(owner engi.Owner, policy engi.NetworkPolicy) (http.RoundTripper, error)
-}
-
-// Fetch returns api.fetch, which asks for a URL: within the network policy of
-// the run's session if it has one and there is a wall to hold it, else within
-// p. With a p that allows nothing, only scripts of sessions have it.
-func Fetch(p FetchPolicy, wall Wall) (API, error) {
-	client, err := p.Client()
-	if err != nil {
-		return API{}, err
-	}
-	// through returns who asks for u in this run, or why nobody may.
-	through := func(c Call, u *url.URL) (*http.Client, error) {
-		if c.Session == nil || wall == nil {
-			return client, p.allows(u)
-		}
-		if err := plain(u); err != nil {
-			return nil, err
-		}
-		transport, err := wall.Transport(c.Owner, c.Session.Network)
-		if err != nil {
-			return nil, err
-		}
-		return &http.Client{
-			Transport: transport,
-			CheckRedirect: func(r *http.Request, via []*http.Request) error {
-				if len(via) > fetchRedirects {
-					return engi.Errorf(engi.Denied, "more than %d redirects", fetchRedirects)
-				}
-				return plain(r.URL)
-			},
-		}, nil
-	}
-	type init struct {
-		Method  string            `json:"method"`
-		Headers map[string]string `json:"headers"`
-		Body    *string           `json:"body"`
-	}
-	type response struct {
-		OK         bool              `json:"ok"`
-		Status     int               `json:"status"`
-		StatusText string            `json:"statusText"`
-		URL        string            `json:"url"`
-		Headers    map[string]string `json:"headers"`
-		Body       string            `json:"body"`
-		Truncated  bool              `json:"truncated"`
-	}
+// Fetch returns api.fetch. Scripts of sessions use the client that session returns,
+// others use outside. Without session, all use outside; without outside, only
+// scripts of sessions have the function. The clients decide what may be reached; see
+// package gate/fetch.
+func Fetch(outside *http.Client, session func(engi.Owner, engi.NetworkPolicy) (*http.Client, error)) API {
+	f := &fetcher{outside: outside, session: session}
 	return API{
 		ScriptAPI: engi.ScriptAPI{
 			Name:      "fetch",
 			Signature: "(url: string, init?: FetchInit) => Promise<FetchResponse>",
 			Types: `interface FetchInit { method?: string; headers?: Record<string, string>; body?: string }
 interface FetchResponse { ok: boolean; status: number; statusText: string; url: string; headers: Record<string, string>; body: string; truncated: boolean }`,
-			Description: "Asks for a URL on a host the operator or the session's network policy allows. The body is text, at most 1 MiB of it; JSON.parse it yourself.",
+			Description: "Fetches a URL on a host that the operator or the session's network policy allows. The body is text, at most 1 MiB; parse JSON yourself.",
 			Schema: schema(`{"type":"string"},{"type":"object","properties":{"method":{"type":"string"},` +
 				`"headers":{"type":"object","additionalProperties":{"type":"string"}},"body":{"type":"string"}}}`),
-			Session: len(p.Hosts) == 0,
+			Session: outside == nil,
 		},
-		Call: func(ctx context.Context, c Call) (any, error) {
-			var address string
-			var in init
-			if err := c.Into(&address, &in); err != nil {
-				return nil, err
-			}
-			u, err := url.Parse(address)
-			if err != nil {
-				return nil, engi.Errorf(engi.Invalid, "%.100q is no URL", address)
-			}
-			client, err := through(c, u)
-			if err != nil {
-				return nil, err
-			}
-			method := strings.ToUpper(in.Method)
-			if method == "" {
-				method = http.MethodGet
-			}
-			if !slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, method) {
-				return nil, engi.Errorf(engi.Invalid, "method %.20q is not known", method)
-			}
-			var body io.Reader
-			if in.Body != nil {
-				body = strings.NewReader(*in.Body)
-			}
-			req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
-			if err != nil {
-				return nil, engi.Errorf(engi.Invalid, "%.100q cannot be asked", address)
-			}
-			for k, v := range in.Headers {
-				req.Header.Set(k, v)
-			}
-			req.Header.Del("Host")
-			if c.Session != nil && wall != nil {
-				defer client.CloseIdleConnections() // the transport is this call's
-			}
-			resp, err := client.Do(req)
-			if err != nil {
-				return nil, unreachable(ctx, u.Host, err)
-			}
-			defer resp.Body.Close()
-			text, err := io.ReadAll(io.LimitReader(resp.Body, fetchBytes+1))
-			if err != nil {
-				return nil, unreachable(ctx, u.Host, err)
-			}
-			out := response{
-				OK: resp.StatusCode/100 == 2, Status: resp.StatusCode, StatusText: http.StatusText(resp.StatusCode),
-				URL: resp.Request.URL.String(), Headers: map[string]string{}, Truncated: len(text) > fetchBytes,
-			}
-			for k, v := range resp.Header {
-				if len(out.Headers) < fetchHeaders {
-					out.Headers[strings.ToLower(k)] = strings.Join(v, ", ")
-				}
-			}
-			out.Body = strings.ToValidUTF8(string(text[:min(len(text), fetchBytes)]), "\uFFFD")
-			return out, nil
-		},
-	}, nil
+		Call: f.call,
+	}
 }
 
-// unreachable classifies what went wrong on the way.
-func unreachable(ctx context.Context, host string, err error) error {
+type fetcher struct {
+	outside *http.Client // may be nil
+	session func(engi.Owner, engi.NetworkPolicy) (*http.Client, error)
+}
+
+// clientFor returns the client for a run. The caller must call release after the
+// response.
+func (f *fetcher) clientFor(c Call) (client *http.Client, release func(), err error) {
+	switch {
+	case c.Session != nil && f.session != nil:
+		client, err = f.session(c.Owner, c.Session.Network)
+		if err != nil {
+			return nil, nil, err
+		}
+		return client, client.CloseIdleConnections, nil
+	case f.outside == nil:
+		return nil, nil, engi.Errorf(engi.Denied, "scripts may fetch nothing outside of sessions")
+	}
+	return f.outside, func() {}, nil
+}
+
+type fetchInit struct {
+	Method  string            `json:"method"`
+	Headers map[string]string `json:"headers"`
+	Body    *string           `json:"body"`
+}
+
+type fetchResponse struct {
+	OK         bool              `json:"ok"`
+	Status     int               `json:"status"`
+	StatusText string            `json:"statusText"`
+	URL        string            `json:"url"`
+	Headers    map[string]string `json:"headers"`
+	Body       string            `json:"body"`
+	Truncated  bool              `json:"truncated"`
+}
+
+func (f *fetcher) call(ctx context.Context, c Call) (any, error) {
+	var address string
+	var in fetchInit
+	if err := c.Into(&address, &in); err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, engi.Errorf(engi.Invalid, "%.100q is not a URL", address)
+	}
+	client, release, err := f.clientFor(c)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	method := cmp.Or(strings.ToUpper(in.Method), http.MethodGet)
+	if !slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, method) {
+		return nil, engi.Errorf(engi.Invalid, "method %.20q is not known", method)
+	}
+	var body io.Reader
+	if in.Body != nil {
+		body = strings.NewReader(*in.Body)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
+	if err != nil {
+		return nil, engi.Errorf(engi.Invalid, "%.100q cannot be fetched", address)
+	}
+	for k, v := range in.Headers {
+		req.Header.Set(k, v)
+	}
+	req.Header.Del("Host")
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, fetchError(ctx, u.Host, err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, fetchMaxBytes+1))
+	if err != nil {
+		return nil, fetchError(ctx, u.Host, err)
+	}
+	out := fetchResponse{
+		OK: resp.StatusCode/100 == 2, Status: resp.StatusCode, StatusText: http.StatusText(resp.StatusCode),
+		URL: resp.Request.URL.String(), Headers: map[string]string{}, Truncated: len(text) > fetchMaxBytes,
+	}
+	for k, v := range resp.Header {
+		if len(out.Headers) < fetchMaxHeaders {
+			out.Headers[strings.ToLower(k)] = strings.Join(v, ", ")
+		}
+	}
+	out.Body = strings.ToValidUTF8(string(text[:min(len(text), fetchMaxBytes)]), "\uFFFD")
+	return out, nil
+}
+
+// fetchError classifies an error of a request.
+func fetchError(ctx context.Context, host string, err error) error {
 	if ctx.Err() != nil {
 		return engi.Errorf(engi.Expired, "%.100s did not answer in time", host)
 	}
-	for e := err; e != nil; {
-		if ours, ok := e.(*engi.Error); ok {
-			return ours
-		}
-		u, ok := e.(interface{ Unwrap() error })
-		if !ok {
-			break
-		}
-		e = u.Unwrap()
+	if ours, ok := errors.AsType[*engi.Error](err); ok {
+		return ours
 	}
 	return engi.Errorf(engi.Unavailable, "%.100s cannot be reached", host)
 }
 
-// An HTTPFunction is a host function that asks a URL: what an operator can
-// add in configuration, without Go.
+// An HTTPFunction is a host function that fetches a URL, which operators can add in
+// the configuration.
 type HTTPFunction struct {
 	Name        string
 	Description string
-	Signature   string            // empty means one of strings for each placeholder
+	Signature   string            // empty means a string or number for each placeholder
 	Method      string            // empty means GET
-	URL         string            // {0}, {1} … are the arguments, escaped
-	Headers     map[string]string // sent with each call; may hold secrets
+	URL         string            // {0}, {1} … are replaced by the escaped arguments
+	Headers     map[string]string // sent with each call; may contain secrets
 }
 
-// API makes the function. The URL's own host is allowed, and no other. It
-// reports Invalid.
-func (f HTTPFunction) API(private []string) (API, error) {
+// API returns the host function, which uses the client for the host of the URL.
+// API reports Invalid for definitions that are not valid.
+func (f HTTPFunction) API(clientFor func(host string) *http.Client) (API, error) {
 	u, err := url.Parse(strings.NewReplacer("{", "", "}", "").Replace(f.URL))
-	if err != nil || u.Host == "" || strings.ContainsAny(hostPart(f.URL), "{}") {
-		return API{}, engi.Errorf(engi.Invalid, "api function %s: %.100q is no URL, or its host is not fixed", f.Name, f.URL)
+	if err != nil || u.Host == "" || strings.ContainsAny(hostOf(f.URL), "{}") {
+		return API{}, engi.Errorf(engi.Invalid, "api function %s: %.100q is not a URL, or its host is not fixed", f.Name, f.URL)
 	}
-	policy := FetchPolicy{Hosts: []string{u.Host}, Private: private}
-	client, err := policy.Client()
-	if err != nil {
-		return API{}, err
-	}
+	client := clientFor(u.Host)
 	arguments := 0
 	for strings.Contains(f.URL, "{"+strconv.Itoa(arguments)+"}") {
 		arguments++
@@ -324,45 +203,41 @@ func (f HTTPFunction) API(private []string) (API, error) {
 				}
 				address = strings.ReplaceAll(address, "{"+strconv.Itoa(i)+"}", escape(text))
 			}
-			method := f.Method
-			if method == "" {
-				method = http.MethodGet
-			}
-			req, err := http.NewRequestWithContext(ctx, method, address, nil)
+			req, err := http.NewRequestWithContext(ctx, cmp.Or(f.Method, http.MethodGet), address, nil)
 			if err != nil {
-				return nil, engi.Errorf(engi.Invalid, "the arguments make no URL")
+				return nil, engi.Errorf(engi.Invalid, "the arguments do not give a URL")
 			}
 			for k, v := range f.Headers {
 				req.Header.Set(k, v)
 			}
-			return ask(ctx, client, req)
+			return fetchJSON(ctx, client, req)
 		},
 	}, nil
 }
 
-// escape makes text fit for a path and for a query alike.
+// escape escapes text for use in a path or a query.
 func escape(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "+", "%20") }
 
-func hostPart(address string) string {
+func hostOf(address string) string {
 	_, rest, _ := strings.Cut(address, "://")
 	host, _, _ := strings.Cut(rest, "/")
 	host, _, _ = strings.Cut(host, "?")
 	return host
 }
 
-// ask returns a response's JSON, or its text if it is none.
-func ask(ctx context.Context, client *http.Client, req *http.Request) (any, error) {
+// fetchJSON returns a response's JSON, or its text if it is not JSON.
+func fetchJSON(ctx context.Context, client *http.Client, req *http.Request) (any, error) {
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, unreachable(ctx, req.URL.Host, err)
+		return nil, fetchError(ctx, req.URL.Host, err)
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, fetchBytes+1))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, fetchMaxBytes+1))
 	if err != nil {
-		return nil, unreachable(ctx, req.URL.Host, err)
+		return nil, fetchError(ctx, req.URL.Host, err)
 	}
-	if len(body) > fetchBytes {
-		return nil, engi.Errorf(engi.Exhausted, "the answer has more than %d bytes", fetchBytes)
+	if len(body) > fetchMaxBytes {
+		return nil, engi.Errorf(engi.Exhausted, "the answer has more than %d bytes", fetchMaxBytes)
 	}
 	if resp.StatusCode/100 != 2 {
 		return nil, engi.Errorf(engi.Unavailable, "the service answered status %d", resp.StatusCode)

@@ -18,30 +18,30 @@ import (
 )
 
 const (
-	startTime = 10 * time.Second
-	// grace is how much longer than its program a helper may take. The
-	// interpreter ends programs itself, but for loops inside its own
-	// functions: those end here.
+	startTimeout = 10 * time.Second
+	// grace is how much longer than the program's timeout a helper may take. The
+	// interpreter enforces the timeout, except in loops of its own functions;
+	// for those the helper is killed.
 	grace = 100 * time.Millisecond
 )
 
-// A helper is one process of engi-js. It runs one program at a time.
+// A helper is a process of engi-js. It runs one program at a time.
 type helper struct {
-	owner  engi.Owner // whom it has served
-	served int        // programs
-	idle   time.Time
+	owner     engi.Owner // the only one it serves
+	runs      int        // number of programs it has run
+	idleSince time.Time
 
-	cmd   *exec.Cmd
-	in    *os.File // to it
-	out   *os.File // from it
-	r     *bufio.Reader
-	frame int           // bytes of one frame from it
-	dead  chan struct{} // closed when it is gone
-	once  sync.Once
-	write sync.Mutex
+	cmd      *exec.Cmd
+	in       *os.File // its standard input
+	out      *os.File // its standard output
+	r        *bufio.Reader
+	maxFrame int           // of a frame from it, in bytes
+	dead     chan struct{} // closed when it has exited
+	killOnce sync.Once
+	writeMu  sync.Mutex
 }
 
-// start starts a helper and returns once it has locked itself in.
+// start starts a helper and returns once it has confined itself.
 func start(ctx context.Context, path, root string, frame int) (_ *helper, err error) {
 	defer engi.Annotate(&err, "start script helper")
 	stdinR, stdinW, err := os.Pipe()
@@ -54,7 +54,7 @@ func start(ctx context.Context, path, root string, frame int) (_ *helper, err er
 		stdinW.Close()
 		return nil, engi.Errorf(engi.Exhausted, "%v", err)
 	}
-	said := &tail{}
+	said := &limitedBuffer{}
 	cmd := exec.Command(path)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdinR, stdoutW, said
 	cmd.Dir = "/"
@@ -78,15 +78,15 @@ func start(ctx context.Context, path, root string, frame int) (_ *helper, err er
 		return nil, engi.Errorf(engi.Unavailable, "%v", err).
 			WithRemedy("the kernel must allow namespaces: run as root, or allow user namespaces")
 	}
-	h := &helper{cmd: cmd, in: stdinW, out: stdoutR, r: bufio.NewReader(stdoutR), frame: frame, dead: make(chan struct{})}
+	h := &helper{cmd: cmd, in: stdinW, out: stdoutR, r: bufio.NewReader(stdoutR), maxFrame: frame, dead: make(chan struct{})}
 	go func() {
-		// Wait ends when the process has, and its standard error is read.
-		_ = cmd.Wait() // how it ended does not matter: it is over
+		// Wait also waits for the end of standard error.
+		_ = cmd.Wait() // its status does not matter
 		close(h.dead)
 	}()
 	stop := context.AfterFunc(ctx, h.signal)
 	defer stop()
-	_, err = h.receive(time.Now().Add(startTime)) // it is locked in
+	_, err = h.receive(time.Now().Add(startTimeout)) // reports that it is confined
 	switch {
 	case err == nil:
 		return h, nil
@@ -95,32 +95,32 @@ func start(ctx context.Context, path, root string, frame int) (_ *helper, err er
 		return nil, engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
 	case h.isDead():
 		h.kill()
-		return nil, engi.Errorf(engi.Unavailable, "it ended at once: %s", said).WithRemedy("run engi doctor")
+		return nil, engi.Errorf(engi.Unavailable, "it exited during its start: %s", said).WithRemedy("run 'engi doctor'")
 	default:
 		h.kill()
-		return nil, engi.Errorf(engi.Unavailable, "it does not come up: %s", said).WithRemedy("run engi doctor")
+		return nil, engi.Errorf(engi.Unavailable, "it did not become ready: %s", said).WithRemedy("run 'engi doctor'")
 	}
 }
 
-// receive returns the next frame, until then at most. After an error the
-// helper is of no more use: it is gone, late, or talks nonsense, which a sound
-// one never does.
+// receive returns the next frame. After an error the helper cannot be used any more:
+// it has exited, is late, or has violated the protocol.
 func (h *helper) receive(until time.Time) (f wire.From, err error) {
 	if err := h.out.SetReadDeadline(until); err != nil {
 		return f, engi.Errorf(engi.Unavailable, "%v", err)
 	}
-	err = wire.Read(h.r, &f, h.frame)
+	err = wire.Read(h.r, &f, h.maxFrame)
 	return f, err
 }
 
 func (h *helper) signal() {
-	h.once.Do(func() {
+	h.killOnce.Do(func() {
 		h.in.Close()
-		_ = h.cmd.Process.Kill() // an error means it is gone
+		_ = h.cmd.Process.Kill() // fails if it has exited
 	})
 }
 
-// kill ends the process and waits until it is gone. Nobody reads from it.
+// kill kills the process and waits for its end. There must be no receive in
+// progress.
 func (h *helper) kill() {
 	h.signal()
 	<-h.dead
@@ -128,13 +128,13 @@ func (h *helper) kill() {
 }
 
 func (h *helper) send(to wire.To) error {
-	h.write.Lock()
-	defer h.write.Unlock()
+	h.writeMu.Lock()
+	defer h.writeMu.Unlock()
 	return wire.Write(h.in, to, wire.MaxFrame)
 }
 
-// errGone says that a helper was gone before it could see the program.
-var errGone = engi.Errorf(engi.Unavailable, "the interpreter is gone").WithRetry(engi.Retry{AfterMillis: 100})
+// errHelperGone reports that a helper had exited before it received the program.
+var errHelperGone = engi.Errorf(engi.Unavailable, "the interpreter has exited").WithRetry(engi.Retry{AfterMillis: 100})
 
 func (h *helper) isDead() bool {
 	select {
@@ -145,10 +145,11 @@ func (h *helper) isDead() bool {
 	}
 }
 
-// run runs one program. When healthy is false the helper is of no more use.
-// The error says that ctx ended, or is errGone.
+// run runs a program. If healthy is false, the helper cannot be used any more. The
+// error is Expired if ctx has ended, errHelperGone, or Invalid for a program that is
+// too large.
 func (h *helper) run(ctx context.Context, run wire.Run, answer func(context.Context, wire.Call) wire.Answer) (done wire.Done, healthy bool, err error) {
-	h.served++
+	h.runs++
 	timeout := time.Duration(run.Limits.Timeout)
 	began := time.Now()
 	until := began.Add(timeout + grace)
@@ -159,12 +160,12 @@ func (h *helper) run(ctx context.Context, run wire.Run, answer func(context.Cont
 	stop := context.AfterFunc(ctx, h.signal)
 	defer func() {
 		if !stop() {
-			healthy = false // it was ended a moment after its last word
+			healthy = false // it was killed just after it had finished
 		}
 	}()
 
-	// The interpreter ends programs itself and says so. When it does not,
-	// something is wrong with it, or it is in a loop of its own.
+	// The interpreter ends programs itself and reports it. If it does not, it is
+	// broken, or in a loop of one of its own functions.
 	lost := func(text string) (wire.Done, bool, error) {
 		h.kill()
 		e := &wire.Error{Kind: engi.ScriptLost, Name: "Error", Message: text}
@@ -177,7 +178,7 @@ func (h *helper) run(ctx context.Context, run wire.Run, answer func(context.Cont
 		return wire.Done{Error: e, Duration: int64(time.Since(began))}, false, nil
 	}
 	if err := h.in.SetWriteDeadline(until); err != nil {
-		return wire.Done{}, false, errGone
+		return wire.Done{}, false, errHelperGone
 	}
 	if err := h.send(wire.To{Run: &run}); err != nil {
 		if engi.KindOf(err) == engi.Invalid {
@@ -186,19 +187,19 @@ func (h *helper) run(ctx context.Context, run wire.Run, answer func(context.Cont
 		if time.Until(until) <= 0 || ctx.Err() != nil {
 			return lost("")
 		}
-		return wire.Done{}, false, errGone
+		return wire.Done{}, false, errHelperGone
 	}
-	var open atomic.Int64 // calls that are not answered
+	var open atomic.Int64 // calls in progress
 	for all := 0; ; {
 		f, err := h.receive(until)
 		switch {
 		case err != nil:
-			return lost("the interpreter died under the program")
-		case f.Done != nil && f.Done.Run == run.ID && sound(f.Done):
+			return lost("the interpreter exited while it ran the program")
+		case f.Done != nil && f.Done.Run == run.ID && valid(f.Done):
 			return *f.Done, true, nil
 		case f.Call != nil && f.Call.Run == run.ID:
-			// The engine keeps to these bounds; one that does not was taken
-			// over.
+			// The engine enforces these limits. If they are exceeded, the program
+			// has taken over the helper.
 			if all++; all > run.Limits.AllCalls || open.Add(1) > int64(run.Limits.Calls) {
 				return lost("the interpreter calls api functions too often")
 			}
@@ -207,18 +208,18 @@ func (h *helper) run(ctx context.Context, run wire.Run, answer func(context.Cont
 				a := answer(calling, c)
 				open.Add(-1)
 				if calling.Err() == nil {
-					_ = h.send(wire.To{Answer: &a}) // a helper that is gone needs no answer
+					_ = h.send(wire.To{Answer: &a}) // fails if the helper has exited
 				}
 			})
 		default:
-			return lost("the interpreter talks nonsense")
+			return lost("the interpreter violated the protocol")
 		}
 	}
 }
 
-// sound reports whether the last word on a run is one that the engine could
-// say, and takes nothing else from it.
-func sound(d *wire.Done) bool {
+// valid reports whether the engine could have sent d. It removes the value if there
+// is an error.
+func valid(d *wire.Done) bool {
 	if d.Duration < 0 || len(d.Warnings) > 1000 {
 		return false
 	}
@@ -226,25 +227,25 @@ func sound(d *wire.Done) bool {
 		return true
 	}
 	d.Value = nil
-	return slices.Contains(kinds, d.Error.Kind) && d.Error.Line >= 0 && d.Error.Column >= 0
+	return slices.Contains(errorKinds, d.Error.Kind) && d.Error.Line >= 0 && d.Error.Column >= 0
 }
 
-var kinds = []engi.ScriptErrorKind{engi.ScriptSyntax, engi.ScriptThrown, engi.ScriptTimeout, engi.ScriptMemory, engi.ScriptStalled}
+var errorKinds = []engi.ScriptErrorKind{engi.ScriptSyntax, engi.ScriptThrown, engi.ScriptTimeout, engi.ScriptMemory, engi.ScriptStalled}
 
-// A tail keeps the beginning of what is written to it, for people.
-type tail struct {
+// A limitedBuffer keeps the first 4 KiB of what is written to it.
+type limitedBuffer struct {
 	mu   sync.Mutex
 	text []byte
 }
 
-func (t *tail) Write(b []byte) (int, error) {
+func (t *limitedBuffer) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.text = append(t.text, b[:min(len(b), 4096-len(t.text))]...)
 	return len(b), nil
 }
 
-func (t *tail) String() string {
+func (t *limitedBuffer) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return string(t.text)

@@ -16,9 +16,8 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// hostile are programs that want more than there is, or something else than
-// there is, by what they go for. None needs to fail: what counts is that each
-// is over in time, and that nobody else notices.
+// hostile are programs that exceed limits or try to break out, by topic. They need
+// not fail, but must end in time and not affect other programs.
 var hostile = map[string][]string{
 	"loops": {
 		"for (;;);",
@@ -253,9 +252,9 @@ var hostile = map[string][]string{
 	},
 }
 
-// innocent is what others run meanwhile, and what comes after: a program with
-// a number in it, and the answer.
-func innocent(n int) (code, want string) {
+// harmless returns a program that runs at the same time or afterwards, and its
+// result.
+func harmless(n int) (code, want string) {
 	s := strconv.Itoa(n)
 	switch n % 4 {
 	case 0:
@@ -269,8 +268,8 @@ func innocent(n int) (code, want string) {
 	}
 }
 
-func checkInnocent(r *Runner, owner engi.Owner, n int) error {
-	code, want := innocent(n)
+func checkHarmless(r *Runner, owner engi.Owner, n int) error {
+	code, want := harmless(n)
 	want = strings.ReplaceAll(want, "OWNER", string(owner))
 	for try := 0; ; try++ {
 		x, err := r.Scripts().Run(context.Background(), engi.ScriptSpec{Owner: owner, Code: code, Timeout: 30 * time.Second})
@@ -287,8 +286,8 @@ func checkInnocent(r *Runner, owner engi.Owner, n int) error {
 	}
 }
 
-// sane checks what holds for every answer, whatever the program did.
-func sane(x engi.ScriptResult) error {
+// checkSane checks what must hold for every result.
+func checkSane(x engi.ScriptResult) error {
 	b, err := json.Marshal(x.Value)
 	switch {
 	case err != nil || len(x.Value) > 0 && !json.Valid(x.Value):
@@ -305,9 +304,9 @@ func sane(x engi.ScriptResult) error {
 	return nil
 }
 
-// TestHostileScripts runs each hostile program on its own: its answer is sane,
-// comes in time, and the next program of the same owner, which may get the
-// same helper, finds nothing of it.
+// TestHostileScripts runs each hostile program on its own. Its result must be sane
+// and in time, and must not affect the next program, which may run on the same
+// helper.
 func TestHostileScripts(t *testing.T) {
 	r := runner(t, func(o *Options) {
 		o.Limits.MinTimeout, o.Limits.Timeout, o.Limits.MaxTimeout = 20*time.Millisecond, 60*time.Millisecond, 30*time.Second
@@ -319,13 +318,13 @@ func TestHostileScripts(t *testing.T) {
 			t.Errorf("%s: %v", code, err)
 			return
 		}
-		if err := sane(x); err != nil {
+		if err := checkSane(x); err != nil {
 			t.Errorf("%s: %v", code, err)
 		}
 		if took := time.Since(began); took > 30*time.Second { // 0.2 s, where nothing else runs
 			t.Errorf("%s: took %v", code, took)
 		}
-		if err := checkInnocent(r, owner, n); err != nil {
+		if err := checkHarmless(r, owner, n); err != nil {
 			t.Errorf("after %s: %v", code, err)
 		}
 	}
@@ -353,10 +352,10 @@ func TestHostileScripts(t *testing.T) {
 	}
 }
 
-// TestHostileAmongInnocent runs hostile and innocent programs of several
-// owners at once, on fewer helpers than there are callers, and checks every
-// innocent answer.
-func TestHostileAmongInnocent(t *testing.T) {
+// TestHostileAmongHarmless runs hostile and harmless programs of several owners at the
+// same time, on fewer helpers than callers, and checks the results of the harmless
+// ones.
+func TestHostileAmongHarmless(t *testing.T) {
 	r := runner(t, func(o *Options) {
 		o.Max, o.Warm = 5, 2
 		o.Limits.MinTimeout, o.Limits.Timeout, o.Limits.MaxTimeout = 20*time.Millisecond, 40*time.Millisecond, 30*time.Second
@@ -375,7 +374,7 @@ func TestHostileAmongInnocent(t *testing.T) {
 			for ctx.Err() == nil {
 				code := codes[random.IntN(len(codes))]
 				if x, err := r.Scripts().Run(ctx, engi.ScriptSpec{Owner: engi.Owner("eve" + strconv.Itoa(i%2)), Code: code}); err == nil {
-					if err := sane(x); err != nil {
+					if err := checkSane(x); err != nil {
 						t.Errorf("%s: %v", code, err)
 					}
 				} else if ctx.Err() == nil && engi.KindOf(err) != engi.Exhausted {
@@ -389,7 +388,7 @@ func TestHostileAmongInnocent(t *testing.T) {
 		owner := []engi.Owner{"ann", "bob", "eve0", "eve1"}[i] // two of them share owner with an attacker
 		victims.Go(func() {
 			for n := i * 1_000_000; ctx.Err() == nil; n++ {
-				if err := checkInnocent(r, owner, n); err != nil {
+				if err := checkHarmless(r, owner, n); err != nil {
 					t.Errorf("%s: %v", owner, err)
 					return
 				}
@@ -405,16 +404,16 @@ func TestHostileAmongInnocent(t *testing.T) {
 	}
 }
 
-// TestHelperKilled ends helpers under programs and between them: the program
-// says so, and the next one gets another helper.
+// TestHelperKilled kills helpers during and between programs. The result must say so,
+// and the next program must get another helper.
 func TestHelperKilled(t *testing.T) {
 	r := runner(t, func(o *Options) { o.Limits.Timeout, o.Limits.MaxTimeout = 20*time.Second, 20*time.Second })
 	for i := range 5 {
-		h, err := r.pool.take(t.Context(), "ann")
+		h, err := r.pool.acquire(t.Context(), "ann")
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.pool.put(h, true)
+		r.pool.giveBack(h, true)
 		if i%2 == 0 {
 			h.cmd.Process.Kill()
 			<-h.dead

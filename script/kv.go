@@ -9,106 +9,106 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Bounds of the scratch that KV keeps.
+// Bounds of KV.
 const (
-	kvOwner = 100       // scratches of one owner: their own and those of sessions
-	kvAll   = 256 << 20 // bytes of all
-	kvKeys  = 1000      // of each
-	kvBytes = 1 << 20   // of each, keys included
-	kvKey   = 256
-	kvIdle  = time.Hour
+	kvSpacesPerOwner = 100       // spaces of one owner: its own and those of its sessions
+	kvTotalBytes     = 256 << 20 // bytes of all
+	kvMaxKeys        = 1000      // of each
+	kvMaxBytes       = 1 << 20   // of each, keys included
+	kvMaxKey         = 256
+	kvIdleTime       = time.Hour
 )
 
-// A scratch is what one owner, or one session of an owner, keeps.
-type scratch struct {
+// A kvSpace has the values of an owner, or of a session of an owner.
+type kvSpace struct {
 	values map[string]json.RawMessage
 	bytes  int
 	used   time.Time
 }
 
-type scratchKey struct {
+type kvSpaceKey struct {
 	owner   engi.Owner
 	session engi.SessionID
 }
 
-// A cupboard has all scratches.
-type processCache struct {
-	mu  sync.Mutex
-	all map[scratchKey]*scratch
+// A kvStore has all spaces.
+type kvStore struct {
+	mu     sync.Mutex
+	spaces map[kvSpaceKey]*kvSpace
 }
 
-// of returns a scratch. c.mu is held.
-func (c *processCache) of(key scratchKey) *scratch {
+// space returns a space, which it creates if needed. c.mu is held.
+func (c *kvStore) space(key kvSpaceKey) *kvSpace {
 	now := time.Now()
-	s := c.all[key]
-	if s == nil || now.Sub(s.used) > kvIdle {
-		c.tidy(now, key.owner)
-		s = &scratch{values: map[string]json.RawMessage{}}
-		c.all[key] = s
+	s := c.spaces[key]
+	if s == nil || now.Sub(s.used) > kvIdleTime {
+		c.evictFor(now, key.owner)
+		s = &kvSpace{values: map[string]json.RawMessage{}}
+		c.spaces[key] = s
 	}
 	s.used = now
 	return s
 }
 
-// tidy drops what is too old and makes room for another of owner.
-func (c *processCache) tidy(now time.Time, owner engi.Owner) {
+// evictFor drops spaces that have expired, and one of owner if that has too many.
+func (c *kvStore) evictFor(now time.Time, owner engi.Owner) {
 	mine := 0
-	for k, s := range c.all {
-		if now.Sub(s.used) > kvIdle {
-			delete(c.all, k)
+	for k, s := range c.spaces {
+		if now.Sub(s.used) > kvIdleTime {
+			delete(c.spaces, k)
 		} else if k.owner == owner {
 			mine++
 		}
 	}
-	if mine >= kvOwner {
-		c.drop(func(k scratchKey) bool { return k.owner == owner })
+	if mine >= kvSpacesPerOwner {
+		c.dropOldest(func(k kvSpaceKey) bool { return k.owner == owner })
 	}
 }
 
-// drop forgets the one among those that has not been used for longest.
-func (c *processCache) drop(among func(scratchKey) bool) {
-	var oldest *scratchKey
-	for k, s := range c.all {
-		if among(k) && (oldest == nil || s.used.Before(c.all[*oldest].used)) {
+// dropOldest drops the least recently used space that matches among.
+func (c *kvStore) dropOldest(among func(kvSpaceKey) bool) {
+	var oldest *kvSpaceKey
+	for k, s := range c.spaces {
+		if among(k) && (oldest == nil || s.used.Before(c.spaces[*oldest].used)) {
 			oldest = &k
 		}
 	}
 	if oldest != nil {
-		delete(c.all, *oldest)
+		delete(c.spaces, *oldest)
 	}
 }
 
-// fits drops others until s may grow by n bytes.
-func (c *processCache) fits(key scratchKey, n int) {
+// makeRoom drops other spaces until that of key may grow by n bytes.
+func (c *kvStore) makeRoom(key kvSpaceKey, n int) {
 	for {
 		total := n
-		for _, s := range c.all {
+		for _, s := range c.spaces {
 			total += s.bytes
 		}
-		if total <= kvAll || len(c.all) == 1 {
+		if total <= kvTotalBytes || len(c.spaces) == 1 {
 			return
 		}
-		c.drop(func(k scratchKey) bool { return k != key })
+		c.dropOldest(func(k kvSpaceKey) bool { return k != key })
 	}
 }
 
-// KV returns api.kv: values that scripts leave for the owner's next ones, or,
-// in a session, for the session's. They live in memory, for an hour after the
+// KV returns api.kv, which keeps values for later scripts of the same owner, or in a
+// session for those of the session. They are kept in memory, for an hour after the
 // last use.
 func KV() []API {
-	all := &processCache{all: map[scratchKey]*scratch{}}
-	keyOf := func(c Call) scratchKey {
-		k := scratchKey{owner: c.Owner}
+	all := &kvStore{spaces: map[kvSpaceKey]*kvSpace{}}
+	keyOf := func(c Call) kvSpaceKey {
+		k := kvSpaceKey{owner: c.Owner}
 		if c.Session != nil {
 			k.session = c.Session.ID
 		}
 		return k
 	}
-	with := func(f func(s *scratch, c Call) (any, error)) func(context.Context, Call) (any, error) {
+	with := func(f func(s *kvSpace, c Call) (any, error)) func(context.Context, Call) (any, error) {
 		return func(_ context.Context, c Call) (any, error) {
 			all.mu.Lock()
 			defer all.mu.Unlock()
-			return f(all.of(keyOf(c)), c)
+			return f(all.space(keyOf(c)), c)
 		}
 	}
 	key := func(c Call, more ...any) (string, error) {
@@ -116,15 +116,15 @@ func KV() []API {
 		if err := c.Into(append([]any{&k}, more...)...); err != nil {
 			return "", err
 		}
-		if k == "" || len(k) > kvKey {
-			return "", engi.Errorf(engi.Invalid, "a key has 1 to %d bytes", kvKey)
+		if k == "" || len(k) > kvMaxKey {
+			return "", engi.Errorf(engi.Invalid, "a key has 1 to %d bytes", kvMaxKey)
 		}
 		return k, nil
 	}
 	return []API{
 		{ScriptAPI: engi.ScriptAPI{Name: "kv.get", Signature: "(key: string) => Promise<any>", Schema: schema(`{"type":"string"}`),
-			Description: "Returns what an earlier script of yours kept under the key, or null."},
-			Call: with(func(s *scratch, c Call) (any, error) {
+			Description: "Returns the value that an earlier script of yours has set for the key, or null."},
+			Call: with(func(s *kvSpace, c Call) (any, error) {
 				k, err := key(c)
 				if err != nil {
 					return nil, err
@@ -132,8 +132,8 @@ func KV() []API {
 				return s.values[k], nil
 			})},
 		{ScriptAPI: engi.ScriptAPI{Name: "kv.set", Signature: "(key: string, value: any) => Promise<void>", Schema: schema(`{"type":"string"},{}`),
-			Description: "Keeps a value for your next scripts, for an hour after the last use; null forgets it."},
-			Call: with(func(s *scratch, c Call) (any, error) {
+			Description: "Keeps a value for your later scripts, for an hour after the last use; null removes it."},
+			Call: with(func(s *kvSpace, c Call) (any, error) {
 				var v json.RawMessage
 				k, err := key(c, &v)
 				if err != nil {
@@ -149,20 +149,20 @@ func KV() []API {
 					s.bytes = size
 					return nil, nil
 				}
-				if !had && len(s.values) >= kvKeys || size+len(k)+len(v) > kvBytes {
-					return nil, engi.Errorf(engi.Exhausted, "%d keys and %d bytes can be kept", kvKeys, kvBytes)
+				if !had && len(s.values) >= kvMaxKeys || size+len(k)+len(v) > kvMaxBytes {
+					return nil, engi.Errorf(engi.Exhausted, "%d keys and %d bytes can be kept", kvMaxKeys, kvMaxBytes)
 				}
-				all.fits(keyOf(c), size+len(k)+len(v)-s.bytes)
+				all.makeRoom(keyOf(c), size+len(k)+len(v)-s.bytes)
 				s.values[k], s.bytes = v, size+len(k)+len(v)
 				return nil, nil
 			})},
 		{ScriptAPI: engi.ScriptAPI{Name: "kv.keys", Signature: "() => Promise<string[]>", Schema: schema(``),
-			Description: "Returns the keys that have a value, in order."},
-			Call: with(func(s *scratch, c Call) (any, error) { return sortedKeys(s.values), nil })},
+			Description: "Returns the keys that have a value, sorted."},
+			Call: with(func(s *kvSpace, c Call) (any, error) { return sortedKeys(s.values), nil })},
 	}
 }
 
-// schema is that of a list of arguments of which any may be left out.
+// schema returns the schema of a list of optional arguments.
 func schema(items string) json.RawMessage {
 	return json.RawMessage(`{"type":"array","prefixItems":[` + items + `]}`)
 }

@@ -9,56 +9,56 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A pool keeps helpers. Fresh ones wait for whoever comes; one that has
-// served an owner serves nobody else, and waits for that owner a while.
+// A pool has helpers. Fresh ones can serve any owner. One that has served an owner
+// serves no other, and is kept for a while in case that owner comes back.
 type pool struct {
 	o     Options
 	empty string
 
 	mu      sync.Mutex
-	life    context.Context // of run; nil before and after
+	ctx     context.Context // of run; nil while run does not run
 	fresh   []*helper
-	used    []*helper // idle, each with its owner, the longest idle first
-	alive   int       // helpers that run, idle or not, and those that start
+	idle    []*helper // with an owner, the longest idle first
+	alive   int       // helpers, including those that are being started
 	waiting []chan struct{}
 	work    sync.WaitGroup
 }
 
 const (
-	// idleTime is how long a helper waits for its owner to come back.
-	idleTime = 30 * time.Second
-	// maxRuns is how many programs one helper runs.
+	// helperIdleTime is how long a helper with an owner is kept idle.
+	helperIdleTime = 30 * time.Second
+	// maxRuns is the number of programs that a helper runs.
 	maxRuns = 10_000
-	// patience is how long a script waits for a helper.
-	patience = 2 * time.Second
-	// maxWaiting bounds the scripts that wait.
+	// acquireTimeout is how long a script waits for a helper.
+	acquireTimeout = 2 * time.Second
+	// maxWaiting bounds the number of scripts that wait.
 	maxWaiting = 1024
 )
 
 func newPool(o Options, empty string) *pool { return &pool{o: o, empty: empty} }
 
-var errClosed = engi.Errorf(engi.Unavailable, "the node does not take scripts now").WithRemedy("it starts or stops: try again in a moment")
+var errClosed = engi.Errorf(engi.Unavailable, "the node does not accept scripts now").WithRemedy("it is starting or stopping: try again in a moment")
 
 // run keeps helpers warm until ctx ends.
 func (p *pool) run(ctx context.Context, ready func()) error {
 	p.mu.Lock()
-	p.life = ctx
+	p.ctx = ctx
 	p.mu.Unlock()
 	p.refill()
 	ready()
-	tick := time.NewTicker(idleTime / 4)
+	tick := time.NewTicker(helperIdleTime / 4)
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		select {
 		case <-tick.C:
-			p.retire(time.Now().Add(-idleTime))
+			p.retire(time.Now().Add(-helperIdleTime))
 		case <-ctx.Done():
 		}
 	}
 	p.mu.Lock()
-	p.life = nil
-	idle := append(p.fresh, p.used...)
-	p.fresh, p.used = nil, nil
+	p.ctx = nil
+	idle := append(p.fresh, p.idle...)
+	p.fresh, p.idle = nil, nil
 	for _, w := range p.waiting {
 		close(w)
 	}
@@ -75,46 +75,46 @@ func (p *pool) run(ctx context.Context, ready func()) error {
 func (p *pool) refill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.life == nil {
+	if p.ctx == nil {
 		return
 	}
 	for n := len(p.fresh); n < p.o.Warm && p.alive < p.o.Max; n++ {
 		p.alive++
-		ctx := p.life
+		ctx := p.ctx
 		p.work.Go(func() {
 			h, err := start(ctx, p.o.Helper, p.empty, p.o.Limits.wire(0).Frame())
 			if err != nil {
 				if ctx.Err() == nil {
 					p.o.Log.Error("start script helper", "error", err)
 				}
-				p.gone()
+				p.release()
 				return
 			}
-			p.offer(h)
+			p.add(h)
 		})
 	}
 }
 
-// offer makes a helper available, or ends it if the pool is closed.
-func (p *pool) offer(h *helper) {
+// add makes a helper available, or ends it if the pool is closed.
+func (p *pool) add(h *helper) {
 	p.mu.Lock()
-	if p.life == nil {
+	if p.ctx == nil {
 		p.mu.Unlock()
 		h.kill()
-		p.gone()
+		p.release()
 		return
 	}
-	if h.served == 0 {
+	if h.runs == 0 {
 		p.fresh = append(p.fresh, h)
 	} else {
-		h.idle = time.Now()
-		p.used = append(p.used, h)
+		h.idleSince = time.Now()
+		p.idle = append(p.idle, h)
 	}
 	p.wake()
 	p.mu.Unlock()
 }
 
-// wake lets one that waits look again. p.mu is held.
+// wake wakes one waiting script. p.mu is held.
 func (p *pool) wake() {
 	if len(p.waiting) > 0 {
 		close(p.waiting[0])
@@ -122,21 +122,21 @@ func (p *pool) wake() {
 	}
 }
 
-// gone says that a helper is no more.
-func (p *pool) gone() {
+// release reports that a helper has ended.
+func (p *pool) release() {
 	p.mu.Lock()
 	p.alive--
 	p.wake()
 	p.mu.Unlock()
 }
 
-// retire ends helpers that nobody came back for since before, and forgets
-// those that died.
+// retire ends helpers that have been idle since before, and removes those that have
+// died.
 func (p *pool) retire(before time.Time) {
 	p.mu.Lock()
 	var old []*helper
-	p.used = slices.DeleteFunc(p.used, func(h *helper) bool {
-		if !h.isDead() && !h.idle.Before(before) {
+	p.idle = slices.DeleteFunc(p.idle, func(h *helper) bool {
+		if !h.isDead() && !h.idleSince.Before(before) {
 			return false
 		}
 		old = append(old, h)
@@ -145,35 +145,35 @@ func (p *pool) retire(before time.Time) {
 	p.mu.Unlock()
 	for _, h := range old {
 		h.kill()
-		p.gone()
+		p.release()
 	}
 }
 
-// take returns a helper that owner alone has used. It reports Exhausted if
-// none comes free in time.
-func (p *pool) take(ctx context.Context, owner engi.Owner) (*helper, error) {
-	deadline := time.NewTimer(patience)
+// acquire returns a helper that no other owner has used. It reports Exhausted if
+// none becomes free in time.
+func (p *pool) acquire(ctx context.Context, owner engi.Owner) (*helper, error) {
+	deadline := time.NewTimer(acquireTimeout)
 	defer deadline.Stop()
 	for {
-		h, wait, err := p.look(ctx, owner)
+		h, wait, err := p.tryAcquire(ctx, owner)
 		if h != nil || err != nil {
 			return h, err
 		}
 		select {
 		case <-wait:
 		case <-deadline.C:
-			p.forget(wait)
+			p.stopWaiting(wait)
 			return nil, engi.Errorf(engi.Exhausted, "all %d script helpers are busy", p.o.Max).WithRetry(engi.Retry{AfterMillis: 1000})
 		case <-ctx.Done():
-			p.forget(wait)
+			p.stopWaiting(wait)
 			return nil, engi.Errorf(engi.Expired, "wait for a script helper: %v", context.Cause(ctx))
 		}
 	}
 }
 
-// forget says that nobody waits on wait any more; a call that came too late
-// goes to the next.
-func (p *pool) forget(wait chan struct{}) {
+// stopWaiting removes wait from the queue. If it was woken already, the next one is
+// woken instead.
+func (p *pool) stopWaiting(wait chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if i := slices.Index(p.waiting, wait); i >= 0 {
@@ -183,16 +183,17 @@ func (p *pool) forget(wait chan struct{}) {
 	p.wake()
 }
 
-// look returns a helper, starts one, or returns what to wait for.
-func (p *pool) look(ctx context.Context, owner engi.Owner) (*helper, chan struct{}, error) {
+// tryAcquire returns a helper, which it may have to start, or a channel to wait on
+// if there is none.
+func (p *pool) tryAcquire(ctx context.Context, owner engi.Owner) (*helper, chan struct{}, error) {
 	p.mu.Lock()
-	if p.life == nil {
+	if p.ctx == nil {
 		p.mu.Unlock()
 		return nil, nil, errClosed
 	}
-	for i := len(p.used) - 1; i >= 0; i-- {
-		if h := p.used[i]; h.owner == owner && !h.isDead() {
-			p.used = append(p.used[:i], p.used[i+1:]...)
+	for i := len(p.idle) - 1; i >= 0; i-- {
+		if h := p.idle[i]; h.owner == owner && !h.isDead() {
+			p.idle = append(p.idle[:i], p.idle[i+1:]...)
 			p.mu.Unlock()
 			return h, nil, nil
 		}
@@ -211,7 +212,7 @@ func (p *pool) look(ctx context.Context, owner engi.Owner) (*helper, chan struct
 	}
 	var evicted *helper
 	if p.alive >= p.o.Max {
-		if len(p.used) == 0 {
+		if len(p.idle) == 0 {
 			if len(p.waiting) >= maxWaiting {
 				p.mu.Unlock()
 				return nil, nil, engi.Errorf(engi.Exhausted, "%d scripts wait for a helper", maxWaiting).WithRetry(engi.Retry{AfterMillis: 1000})
@@ -221,8 +222,8 @@ func (p *pool) look(ctx context.Context, owner engi.Owner) (*helper, chan struct
 			p.mu.Unlock()
 			return nil, wait, nil
 		}
-		evicted = p.used[0]
-		p.used = p.used[1:]
+		evicted = p.idle[0]
+		p.idle = p.idle[1:]
 	} else {
 		p.alive++
 	}
@@ -232,20 +233,20 @@ func (p *pool) look(ctx context.Context, owner engi.Owner) (*helper, chan struct
 	}
 	h, err := start(ctx, p.o.Helper, p.empty, p.o.Limits.wire(0).Frame())
 	if err != nil {
-		p.gone()
+		p.release()
 		return nil, nil, err
 	}
 	h.owner = owner
 	return h, nil, nil
 }
 
-// put takes a helper back.
-func (p *pool) put(h *helper, healthy bool) {
-	if healthy && h.served < maxRuns {
-		p.offer(h)
+// giveBack returns a helper to the pool.
+func (p *pool) giveBack(h *helper, healthy bool) {
+	if healthy && h.runs < maxRuns {
+		p.add(h)
 		return
 	}
 	h.kill()
-	p.gone()
+	p.release()
 	p.refill()
 }

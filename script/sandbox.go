@@ -15,65 +15,64 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Bounds of what passes between a script and the sandbox of its session.
+// Bounds of the functions of api.sandbox.
 const (
-	sandboxFile    = 1 << 20   // bytes of a file read or written
-	sandboxOutput  = 128 << 10 // bytes kept of each stream of a command
-	sandboxFlood   = 16 << 20  // bytes a command may print before it is killed
-	sandboxEntries = 5000      // of a listing
-	sandboxDepth   = 20        // levels of a listing
-	// sandboxHome is where paths that are not absolute begin: the volume of
-	// the session.
+	sandboxFileSize  = 1 << 20   // size of a file, in bytes
+	sandboxOutput    = 128 << 10 // bytes kept of each stream of a command
+	sandboxMaxOutput = 16 << 20  // bytes a command may print before it is killed
+	sandboxEntries   = 5000      // of a listing
+	sandboxDepth     = 20        // levels of a listing
+	// sandboxHome is the base of relative paths: the volume of the session.
 	sandboxHome = "/workspace"
-	// killTime is how long the end of a command that is too late may take.
-	killTime = 2 * time.Second
+	// killTimeout bounds killing a command when its script has ended.
+	killTimeout = 2 * time.Second
 )
 
-// Sandbox returns api.sandbox: files and commands of the sandbox of the
-// script's session. Scripts without a session do not have it. What comes out
-// of a sandbox is as hostile as the program in it, which may be the caller's.
+// Sandbox returns api.sandbox: functions for files and commands in the sandbox of
+// the script's session. Scripts without a session do not have them. Everything
+// from a sandbox is treated as hostile.
 func Sandbox() []API {
 	describe := func(name, signature, description, items string) engi.ScriptAPI {
 		return engi.ScriptAPI{Name: "sandbox." + name, Signature: signature, Description: description, Schema: schema(items), Session: true}
 	}
 	const file = `{"type":"string","minLength":1}`
 	read := describe("read", "(path: string, options?: { encoding?: \"utf8\" | \"base64\" }) => Promise<string>",
-		"Returns a file's content, 1 MiB at most. Paths that are not absolute begin at /workspace.",
+		"Returns a file's content, at most 1 MiB. Relative paths begin at /workspace.",
 		file+`,{"type":"object","properties":{"encoding":{"enum":["utf8","base64"]}}}`)
 	write := describe("write", "(path: string, content: string, options?: { encoding?: \"utf8\" | \"base64\" }) => Promise<void>",
-		"Replaces a file's content and makes the directories above it.",
+		"Replaces a file's content and creates its parent directories.",
 		file+`,{"type":"string"},{"type":"object","properties":{"encoding":{"enum":["utf8","base64"]}}}`)
 	list := describe("list", "(path?: string, options?: { depth?: number }) => Promise<SandboxFile[]>",
-		"Lists what is in a directory, depth levels deep, 1 unless told.",
+		"Lists a directory, depth levels deep, by default 1.",
 		`{"type":"string"},{"type":"object","properties":{"depth":{"type":"integer","minimum":1,"maximum":20}}}`)
 	list.Types = `interface SandboxFile { path: string; type: "file" | "dir" | "link" | "other"; size: number; modified: string; target?: string }
 interface SandboxExit { exitCode: number; signal?: string; cause: string; stdout: string; stderr: string; truncated: boolean }`
 	run := describe("run", "(command: string | string[], options?: { dir?: string; env?: Record<string, string>; stdin?: string; timeout?: number }) => Promise<SandboxExit>",
-		"Runs a command and waits for its end: a string by the shell, a list as it is. It is killed after timeout milliseconds, and when the script ends.",
+		"Runs a command and waits for its end: a string is run by the shell, a list directly. It is killed after timeout milliseconds, and when the script ends.",
 		`{"anyOf":[{"type":"string","minLength":1},{"type":"array","items":{"type":"string"},"minItems":1}]},{"type":"object","properties":{`+
 			`"dir":{"type":"string"},"env":{"type":"object","additionalProperties":{"type":"string"}},"stdin":{"type":"string"},"timeout":{"type":"number","minimum":1}}}`)
 	return []API{
 		{ScriptAPI: read, Call: readFile},
 		{ScriptAPI: write, Call: writeFile},
 		{ScriptAPI: list, Call: listFiles},
-		{ScriptAPI: describe("stat", "(path: string) => Promise<SandboxFile>", "Describes a file or directory; links are not followed.", file), Call: onPath(
+		{ScriptAPI: describe("stat", "(path: string) => Promise<SandboxFile>", "Describes a file or directory, without following links.", file), Call: onPath(
 			func(ctx context.Context, g engi.Guest, at string) (any, error) {
 				fi, err := g.Stat(ctx, at)
-				return entryOf(fi), err
+				return newFileEntry(fi), err
 			})},
-		{ScriptAPI: describe("mkdir", "(path: string) => Promise<void>", "Makes a directory and those above it.", file), Call: onPath(
+		{ScriptAPI: describe("mkdir", "(path: string) => Promise<void>", "Creates a directory and its parents.", file), Call: onPath(
 			func(ctx context.Context, g engi.Guest, at string) (any, error) { return nil, g.MakeDir(ctx, at) })},
-		{ScriptAPI: describe("remove", "(path: string) => Promise<void>", "Deletes a file, or a directory with all that is in it; what is not there is no error.", file), Call: onPath(
+		{ScriptAPI: describe("remove", "(path: string) => Promise<void>", "Deletes a file, or a directory with everything in it. A missing path is not an error.", file), Call: onPath(
 			func(ctx context.Context, g engi.Guest, at string) (any, error) { return nil, g.Remove(ctx, at) })},
 		{ScriptAPI: describe("move", "(from: string, to: string) => Promise<void>", "Renames a file or directory.", file+","+file), Call: moveFile},
 		{ScriptAPI: run, Call: runCommand},
 	}
 }
 
-// absolute is a path inside as guests take it.
-func absolute(at string) (string, error) {
+// absolutePath returns an absolute path for a guest.
+func absolutePath(at string) (string, error) {
 	if at == "" || len(at) > 4096 || strings.ContainsRune(at, 0) || !utf8.ValidString(at) {
-		return "", engi.Errorf(engi.Invalid, "%.80q is no path", at)
+		return "", engi.Errorf(engi.Invalid, "%.80q is not a path", at)
 	}
 	if !path.IsAbs(at) {
 		at = path.Join(sandboxHome, at)
@@ -81,14 +80,14 @@ func absolute(at string) (string, error) {
 	return path.Clean(at), nil
 }
 
-// onPath makes a function of one path.
+// onPath makes a host function of a function of one path.
 func onPath(f func(ctx context.Context, g engi.Guest, at string) (any, error)) func(context.Context, Call) (any, error) {
 	return func(ctx context.Context, c Call) (any, error) {
 		var at string
 		if err := c.Into(&at); err != nil {
 			return nil, err
 		}
-		at, err := absolute(at)
+		at, err := absolutePath(at)
 		if err != nil {
 			return nil, err
 		}
@@ -100,11 +99,11 @@ func onPath(f func(ctx context.Context, g engi.Guest, at string) (any, error)) f
 	}
 }
 
-type encoded struct {
+type encoding struct {
 	Encoding string `json:"encoding"`
 }
 
-func (e encoded) check() error {
+func (e encoding) check() error {
 	if e.Encoding != "" && e.Encoding != "utf8" && e.Encoding != "base64" {
 		return engi.Errorf(engi.Invalid, "encoding %.20q is neither utf8 nor base64", e.Encoding)
 	}
@@ -113,14 +112,14 @@ func (e encoded) check() error {
 
 func readFile(ctx context.Context, c Call) (any, error) {
 	var at string
-	var o encoded
+	var o encoding
 	if err := c.Into(&at, &o); err != nil {
 		return nil, err
 	}
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	at, err := absolute(at)
+	at, err := absolutePath(at)
 	if err != nil {
 		return nil, err
 	}
@@ -133,13 +132,13 @@ func readFile(ctx context.Context, c Call) (any, error) {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, sandboxFile+1))
+	data, err := io.ReadAll(io.LimitReader(f, sandboxFileSize+1))
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case len(data) > sandboxFile:
-		return nil, engi.Errorf(engi.Exhausted, "%.200s has more than %d bytes", at, sandboxFile)
+	case len(data) > sandboxFileSize:
+		return nil, engi.Errorf(engi.Exhausted, "%.200s has more than %d bytes", at, sandboxFileSize)
 	case o.Encoding == "base64":
 		return base64.StdEncoding.EncodeToString(data), nil
 	case !utf8.Valid(data):
@@ -151,7 +150,7 @@ func readFile(ctx context.Context, c Call) (any, error) {
 func writeFile(ctx context.Context, c Call) (any, error) {
 	var at string
 	var content *string
-	var o encoded
+	var o encoding
 	if err := c.Into(&at, &content, &o); err != nil {
 		return nil, err
 	}
@@ -162,7 +161,7 @@ func writeFile(ctx context.Context, c Call) (any, error) {
 		return nil, engi.Errorf(engi.Invalid, "the content is missing")
 	}
 	data := []byte(*content)
-	at, err := absolute(at)
+	at, err := absolutePath(at)
 	if err != nil {
 		return nil, err
 	}
@@ -171,8 +170,8 @@ func writeFile(ctx context.Context, c Call) (any, error) {
 			return nil, engi.Errorf(engi.Invalid, "the content is not base64")
 		}
 	}
-	if len(data) > sandboxFile {
-		return nil, engi.Errorf(engi.Exhausted, "%d bytes, %d at most", len(data), sandboxFile)
+	if len(data) > sandboxFileSize {
+		return nil, engi.Errorf(engi.Exhausted, "%d bytes, %d at most", len(data), sandboxFileSize)
 	}
 	g, err := c.Sandbox(ctx)
 	if err != nil {
@@ -181,8 +180,8 @@ func writeFile(ctx context.Context, c Call) (any, error) {
 	return nil, g.Write(ctx, at, strings.NewReader(string(data)), engi.WriteOptions{})
 }
 
-// An entry is a file as scripts see it.
-type entry struct {
+// A fileEntry describes a file to scripts.
+type fileEntry struct {
 	Path     string    `json:"path"`
 	Type     string    `json:"type"`
 	Size     int64     `json:"size"`
@@ -190,8 +189,8 @@ type entry struct {
 	Target   string    `json:"target,omitempty"`
 }
 
-func entryOf(fi engi.FileInfo) entry {
-	e := entry{Path: fi.Path, Type: "other", Size: fi.Size, Modified: fi.Modified.UTC(), Target: fi.Target}
+func newFileEntry(fi engi.FileInfo) fileEntry {
+	e := fileEntry{Path: fi.Path, Type: "other", Size: fi.Size, Modified: fi.Modified.UTC(), Target: fi.Target}
 	switch {
 	case fi.Mode.IsRegular():
 		e.Type = "file"
@@ -200,7 +199,7 @@ func entryOf(fi engi.FileInfo) entry {
 	case fi.Target != "":
 		e.Type = "link"
 	}
-	if y := e.Modified.Year(); y < 0 || y > 9999 { // JSON has no word for it
+	if y := e.Modified.Year(); y < 0 || y > 9999 { // cannot be encoded
 		e.Modified = time.Time{}
 	}
 	return e
@@ -217,7 +216,7 @@ func listFiles(ctx context.Context, c Call) (any, error) {
 	if !(o.Depth >= 1 && o.Depth <= sandboxDepth) {
 		return nil, engi.Errorf(engi.Invalid, "depth %g is not between 1 and %d", o.Depth, sandboxDepth)
 	}
-	at, err := absolute(at)
+	at, err := absolutePath(at)
 	if err != nil {
 		return nil, err
 	}
@@ -232,9 +231,9 @@ func listFiles(ctx context.Context, c Call) (any, error) {
 	if len(found) > sandboxEntries {
 		return nil, engi.Errorf(engi.Exhausted, "%.200s holds %d entries, %d at most are listed", at, len(found), sandboxEntries)
 	}
-	entries := make([]entry, len(found))
+	entries := make([]fileEntry, len(found))
 	for i, fi := range found {
-		entries[i] = entryOf(fi)
+		entries[i] = newFileEntry(fi)
 	}
 	return entries, nil
 }
@@ -244,11 +243,11 @@ func moveFile(ctx context.Context, c Call) (any, error) {
 	if err := c.Into(&from, &to); err != nil {
 		return nil, err
 	}
-	from, err := absolute(from)
+	from, err := absolutePath(from)
 	if err != nil {
 		return nil, err
 	}
-	if to, err = absolute(to); err != nil {
+	if to, err = absolutePath(to); err != nil {
 		return nil, err
 	}
 	g, err := c.Sandbox(ctx)
@@ -258,22 +257,22 @@ func moveFile(ctx context.Context, c Call) (any, error) {
 	return nil, g.Move(ctx, from, to)
 }
 
-// words are a command: a list, or a string for the shell.
-type words []string
+// commandLine is a command: a list, or a string for the shell.
+type commandLine []string
 
-func (w *words) UnmarshalJSON(b []byte) error {
+func (w *commandLine) UnmarshalJSON(b []byte) error {
 	var line string
 	if json.Unmarshal(b, &line) == nil {
 		if *w = nil; strings.TrimSpace(line) != "" {
-			*w = words{"/bin/sh", "-c", line}
+			*w = commandLine{"/bin/sh", "-c", line}
 		}
 		return nil
 	}
 	return json.Unmarshal(b, (*[]string)(w))
 }
 
-// An exit is the end of a command as scripts see it.
-type exit struct {
+// commandResult describes the end of a command to scripts.
+type commandResult struct {
 	ExitCode  int    `json:"exitCode"`
 	Signal    string `json:"signal,omitempty"`
 	Cause     string `json:"cause"`
@@ -283,7 +282,7 @@ type exit struct {
 }
 
 func runCommand(ctx context.Context, c Call) (any, error) {
-	var command words
+	var command commandLine
 	var o struct {
 		Dir     string            `json:"dir"`
 		Env     map[string]string `json:"env"`
@@ -294,22 +293,22 @@ func runCommand(ctx context.Context, c Call) (any, error) {
 		return nil, err
 	}
 	if len(command) == 0 || command[0] == "" || slices.ContainsFunc(command, func(w string) bool { return strings.ContainsRune(w, 0) }) {
-		return nil, engi.Errorf(engi.Invalid, "there is no command to run, or a NUL in it")
+		return nil, engi.Errorf(engi.Invalid, "the command is empty or contains a NUL")
 	}
 	if o.Timeout < 0 || o.Timeout > 1e9 {
-		return nil, engi.Errorf(engi.Invalid, "timeout %g is no number of milliseconds", o.Timeout)
+		return nil, engi.Errorf(engi.Invalid, "timeout %g is not a number of milliseconds", o.Timeout)
 	}
 	cmd := engi.Command{Args: command, Env: maps.Clone(o.Env), Dir: sandboxHome, Timeout: time.Duration(o.Timeout * float64(time.Millisecond)), Output: 2 * sandboxOutput}
 	var err error
 	if o.Dir != "" {
-		if cmd.Dir, err = absolute(o.Dir); err != nil {
+		if cmd.Dir, err = absolutePath(o.Dir); err != nil {
 			return nil, err
 		}
 	}
 	if o.Stdin != nil {
 		cmd.Stdin = engi.StdinPipe
 	}
-	// The sandbox outlives the script; what the script started does not.
+	// The sandbox outlives the script, but commands of the script do not.
 	if deadline, ok := ctx.Deadline(); ok {
 		left := max(time.Until(deadline), time.Millisecond)
 		if cmd.Timeout == 0 || cmd.Timeout > left {
@@ -324,21 +323,21 @@ func runCommand(ctx context.Context, c Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := attend(ctx, p, o.Stdin)
+	out, err := runToEnd(ctx, p, o.Stdin)
 	if err != nil && ctx.Err() != nil {
-		// One that cannot be reached is ended by its own timeout.
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTime)
+		// If this fails, the command is killed by its own timeout.
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 		defer cancel()
 		_ = p.Signal(late, "KILL")
 	}
 	return out, err
 }
 
-// attend feeds a command and returns how it ended.
-func attend(ctx context.Context, p engi.Process, stdin *string) (out exit, err error) {
+// runToEnd sends standard input to a command and returns how it ended.
+func runToEnd(ctx context.Context, p engi.Process, stdin *string) (out commandResult, err error) {
 	if stdin != nil {
-		// It may print before it has read everything: both go on at once.
-		// Input that is not wanted any more is no error.
+		// The command may print before it has read everything, so write and read
+		// at the same time. It may also close its input early.
 		ctx, cancel := context.WithCancel(ctx)
 		fed := make(chan struct{})
 		go func() {
@@ -357,7 +356,7 @@ func attend(ctx context.Context, p engi.Process, stdin *string) (out exit, err e
 	var kept [2]strings.Builder
 	total, flooded := 0, false
 	for chunk, err := range p.Output(ctx, 0) {
-		if engi.KindOf(err) == engi.Conflict { // it printed faster than was read
+		if engi.KindOf(err) == engi.Conflict { // it printed faster than this reads
 			out.Truncated = true
 			break
 		}
@@ -371,7 +370,7 @@ func attend(ctx context.Context, p engi.Process, stdin *string) (out exit, err e
 		room := min(len(chunk.Data), sandboxOutput-into.Len())
 		into.Write(chunk.Data[:room])
 		out.Truncated = out.Truncated || room < len(chunk.Data)
-		if total += len(chunk.Data); total > sandboxFlood {
+		if total += len(chunk.Data); total > sandboxMaxOutput {
 			flooded = true
 			if err := p.Signal(ctx, "KILL"); err != nil && engi.KindOf(err) != engi.NotFound {
 				return out, err

@@ -19,7 +19,7 @@ import (
 	jswire "github.com/engi-dev/engi/script/wire"
 )
 
-// sessions has the sessions of ann: each a guest in this process.
+// sessions has ann's sessions, each with a guest in this process.
 type sessions struct {
 	mu      sync.Mutex
 	all     map[string]engi.Session
@@ -47,14 +47,14 @@ func (s *sessions) Enter(ctx context.Context, owner engi.Owner, id string) (engi
 	return s.guests[x.ID], sync.OnceFunc(func() { s.mu.Lock(); s.inside--; s.mu.Unlock() }), nil
 }
 
-// twinGuest is a guest in this process; what it runs, this machine runs.
-func twinGuest(t *testing.T) (engi.Guest, string) {
+// inProcessGuest returns a guest in this process, which runs programs of this host.
+func inProcessGuest(t *testing.T) (engi.Guest, string) {
 	t.Helper()
 	root := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(root, "workspace"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s := guestd.New(guestd.Options{Root: root, Token: "t", Twin: true})
+	s := guestd.New(guestd.Options{Root: root, Token: "t", InProcess: true})
 	ctx, cancel := context.WithCancel(context.Background())
 	var serving sync.WaitGroup
 	c, err := guest.Open(t.Context(), func(context.Context) (net.Conn, error) {
@@ -77,10 +77,10 @@ func twinGuest(t *testing.T) (engi.Guest, string) {
 	return c, root
 }
 
-// sessionRunner has a session "work" of ann's, one that is over, and kv.
+// sessionRunner has kv, and of ann's sessions "work" and one that has ended.
 func sessionRunner(t *testing.T, change func(*Options)) (*Runner, *sessions, string) {
 	t.Helper()
-	g, root := twinGuest(t)
+	g, root := inProcessGuest(t)
 	s := &sessions{
 		all: map[string]engi.Session{
 			"work":  {ID: "ses_1", Owner: "ann", State: engi.SessionIdle, Network: engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"api.example.com"}}},
@@ -154,8 +154,7 @@ func TestSandboxOfSession(t *testing.T) {
 	}
 }
 
-// TestSandboxRefuses asks for what makes no sense, which never reaches the
-// sandbox.
+// TestSandboxRefuses makes invalid calls, which must not reach the sandbox.
 func TestSandboxRefuses(t *testing.T) {
 	r, s, _ := sessionRunner(t, nil)
 	for _, call := range []string{
@@ -191,15 +190,15 @@ func TestSessionsOfScripts(t *testing.T) {
 	if x := mustRun(t, r, "ann", "typeof api.sandbox"); string(x.Value) != `"undefined"` || strings.Contains(strings.Join(x.Environment.APIs, " "), "sandbox") {
 		t.Errorf("without a session: %s, %v", x.Value, x.Environment.APIs)
 	}
-	// A helper that was taken over does not ask whether a function is there.
-	v, err := r.visit(t.Context(), engi.ScriptSpec{Owner: "ann"})
+	// A helper that was taken over may call functions that the script does not have.
+	v, err := r.newInvocation(t.Context(), engi.ScriptSpec{Owner: "ann"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a := r.answer(t.Context(), v, jswire.Call{API: "sandbox.read", Args: []byte(`["/etc/passwd"]`)}); a.Error == "" {
+	if a := r.handleCall(t.Context(), v, jswire.Call{API: "sandbox.read", Args: []byte(`["/etc/passwd"]`)}); a.Error == "" {
 		t.Errorf("without a session: %+v", a)
 	}
-	// Scratch belongs to the session.
+	// Values belong to the session.
 	runIn(t, r, "work", "await api.kv.set('k', 1)")
 	for session, want := range map[string]string{"work": "1", "ses_1": "1", "other": "null", "": "null"} {
 		if x := runIn(t, r, session, "await api.kv.get('k')"); string(x.Value) != want {
@@ -212,8 +211,7 @@ func TestSessionsOfScripts(t *testing.T) {
 	}
 }
 
-// TestCommandEndsWithScript shows that nothing a script started in its
-// sandbox goes on without it.
+// TestCommandEndsWithScript: commands of a script are killed when it ends.
 func TestCommandEndsWithScript(t *testing.T) {
 	r, s, _ := sessionRunner(t, func(o *Options) { o.Limits.MinTimeout = 10 * time.Millisecond })
 	for _, code := range []string{
@@ -251,24 +249,23 @@ func TestCommandEndsWithScript(t *testing.T) {
 	}
 }
 
-// wall carries requests to one server, whatever they ask for, and remembers
-// on whose behalf.
-type wall struct {
+// fakeWall sends all requests to one server, and records their owners.
+type fakeWall struct {
 	to     *httptest.Server
 	owner  engi.Owner
 	policy engi.NetworkPolicy
 }
 
-func (w *wall) Transport(owner engi.Owner, policy engi.NetworkPolicy) (http.RoundTripper, error) {
+func (w *fakeWall) client(owner engi.Owner, policy engi.NetworkPolicy) (*http.Client, error) {
 	w.owner, w.policy = owner, policy
-	return roundTrip(func(r *http.Request) (*http.Response, error) {
-		if r.URL.Hostname() != "api.example.com" {
+	return &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+		if r.URL.Hostname() != "api.example.com" || r.URL.User != nil {
 			return nil, engi.Errorf(engi.Denied, "host %s is not allowed", r.URL.Hostname())
 		}
 		r = r.Clone(r.Context())
 		r.URL.Scheme, r.URL.Host = "http", strings.TrimPrefix(w.to.URL, "http://")
 		return http.DefaultTransport.RoundTrip(r)
-	}), nil
+	})}, nil
 }
 
 type roundTrip func(*http.Request) (*http.Response, error)
@@ -287,11 +284,8 @@ func TestFetchThroughWall(t *testing.T) {
 		}
 	}))
 	defer srv.Close()
-	w := &wall{to: srv}
-	fetch, err := Fetch(FetchPolicy{}, w)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := &fakeWall{to: srv}
+	fetch := Fetch(nil, w.client)
 	r, _, _ := sessionRunner(t, func(o *Options) { o.APIs = append(o.APIs, fetch) })
 	for code, want := range map[string]string{
 		"(await api.fetch('https://api.example.com/x')).body":                                `"hello"`,

@@ -1,12 +1,11 @@
-// Package script is the lightest tier: small programs in JavaScript and
-// TypeScript that answer in a millisecond. Each runs in a fresh realm of an
-// interpreter (script/engine) inside a helper process (cmd/engi-js) that has
-// no files, no network, no privileges and few system calls, and that is
-// killed when it does not answer in time. A helper serves one owner only.
-// Host functions below the name api are the only way out.
+// Package script is the lightest tier: it runs small programs in JavaScript and
+// TypeScript in about a millisecond. Each runs in a new realm of an interpreter
+// (script/engine) in a helper process (cmd/engi-js) that has no files, network or
+// privileges, few system calls, and is killed if it does not answer in time. A
+// helper serves only one owner. Programs can only reach host functions, which are
+// below the name api.
 //
-// It is not for programs that need modules, files or minutes: those are
-// executions.
+// Programs that need modules, files or minutes are executions.
 package script
 
 import (
@@ -26,45 +25,44 @@ import (
 	"github.com/engi-dev/engi/script/wire"
 )
 
-// Options say what a Runner works with. Helper and Dir must be set; every
-// other zero value has a sensible meaning.
+// Options configure a Runner. Helper and Dir must be set.
 type Options struct {
 	Helper string // path of engi-js
-	Dir    string // private directory; an empty one below it becomes the helpers' root
-	APIs   []API  // host functions, besides none
+	Dir    string // a directory of the runner's own; an empty one below it is the helpers' root
+	APIs   []API  // host functions
 	Log    *slog.Logger
 
-	Sessions Sessions // nil: no script can be one of a session
+	Sessions Sessions // nil: scripts cannot belong to a session
 
 	Limits Limits
-	Warm   int // helpers that wait for an owner; 0 means one per processor
-	Max    int // helpers at most; 0 means 4 per processor, 8 at least
+	Warm   int // idle helpers without an owner; 0 means one per processor
+	Max    int // helpers; 0 means 4 per processor, at least 8
 }
 
-// Sessions is what scripts need of [engi.Sessions].
+// Sessions is the part of [engi.Sessions] that scripts need.
 type Sessions interface {
 	Get(ctx context.Context, owner engi.Owner, idOrName string) (engi.Session, error)
 	Enter(ctx context.Context, owner engi.Owner, idOrName string) (g engi.Guest, release func(), err error)
 }
 
-// Limits bound scripts. Zero fields mean those of DefaultLimits.
+// Limits are those of scripts. Zero fields mean those of DefaultLimits.
 type Limits struct {
 	Code       int           // characters of a program
-	Timeout    time.Duration // when none is asked for
-	MinTimeout time.Duration // what is asked for is clamped
+	Timeout    time.Duration // if the script has none
+	MinTimeout time.Duration // timeouts of scripts are clamped
 	MaxTimeout time.Duration
 	Memory     int64 // bytes of one program's values
-	Stack      int   // calls within calls
+	Stack      int   // nested calls
 	Lines      int   // of console output
 	Text       int   // bytes of one line, and of all strings of a result together
 	Depth      int   // levels of a result
 	Nodes      int   // values in a result
-	Calls      int   // of host functions at once, 64 at most
+	Calls      int   // of host functions at the same time, at most 64
 	AllCalls   int   // of host functions in one run
 }
 
-// DefaultLimits are those of seed S1. Its 512 KB of stack are about 4000 calls
-// of a small function within each other.
+// DefaultLimits returns the default limits. The stack is about what 512 KB hold of
+// calls of a small function.
 func DefaultLimits() Limits {
 	return Limits{
 		Code: 12_000, Timeout: 3 * time.Second, MinTimeout: 250 * time.Millisecond, MaxTimeout: 5 * time.Second,
@@ -73,7 +71,7 @@ func DefaultLimits() Limits {
 	}
 }
 
-// wire returns the limits of one run.
+// wire returns the limits of a run.
 func (l Limits) wire(timeout time.Duration) wire.Limits {
 	return wire.Limits{
 		Timeout: int64(timeout), Memory: l.Memory, Stack: l.Stack, Lines: l.Lines, Text: l.Text,
@@ -81,24 +79,21 @@ func (l Limits) wire(timeout time.Duration) wire.Limits {
 	}
 }
 
-// maxCode is the most that an operator may allow; see engine.MaxCode.
+// maxCode is the largest Limits.Code, in characters; see engine.MaxCode.
 const maxCode = 250_000
 
 // A Runner runs scripts. It is safe for concurrent use.
 type Runner struct {
 	o    Options
 	apis map[string]*function
-	list []engi.ScriptAPI
+	all  []engi.ScriptAPI
 	pool *pool
 
-	plain, inSession []string // names of what a script has
+	names, sessionNames []string // functions of scripts without and with a session
 }
 
-// New checks o and returns a Runner. It starts nothing before Run. It reports
-// Invalid for options that make no sense.
-func New(o Options) (*Runner, error) {
-	d := DefaultLimits()
-	l := &o.Limits
+// or fills in defaults, and reports Invalid for limits that cannot work.
+func (l Limits) or(d Limits) (Limits, error) {
 	l.Code, l.Stack, l.Lines, l.Text = cmp.Or(l.Code, d.Code), cmp.Or(l.Stack, d.Stack), cmp.Or(l.Lines, d.Lines), cmp.Or(l.Text, d.Text)
 	l.Depth, l.Nodes, l.Calls, l.Memory = cmp.Or(l.Depth, d.Depth), cmp.Or(l.Nodes, d.Nodes), cmp.Or(l.Calls, d.Calls), cmp.Or(l.Memory, d.Memory)
 	l.AllCalls = cmp.Or(l.AllCalls, d.AllCalls)
@@ -106,12 +101,22 @@ func New(o Options) (*Runner, error) {
 	l.Timeout = cmp.Or(l.Timeout, min(d.Timeout, l.MaxTimeout))
 	if min(l.Code, l.Stack, l.Lines, l.Text, l.Depth, l.Nodes, l.Calls, l.AllCalls) < 1 || l.Memory < 1<<20 ||
 		l.MinTimeout < 0 || l.Timeout < l.MinTimeout || l.MaxTimeout < l.Timeout {
-		return nil, engi.Errorf(engi.Invalid, "script limits %+v make no sense", *l)
+		return l, engi.Errorf(engi.Invalid, "script limits %+v are not valid", l)
 	}
 	if l.Code > maxCode || l.Text > 1<<20 || l.Lines > 10_000 || l.Memory > 512<<20 || l.Stack > 10_000 ||
 		l.Depth > 200 || l.Nodes > 200_000 || l.Calls > 64 || l.AllCalls > 1_000_000 {
-		return nil, engi.Errorf(engi.Invalid, "script limits %+v are more than a helper can hold", *l).
+		return l, engi.Errorf(engi.Invalid, "script limits %+v are more than a helper can hold", l).
 			WithRemedy("code 250,000, text 1 MiB, lines 10,000, memory 512 MiB, stack 10,000, depth 200, nodes 200,000 and calls 64 are the most")
+	}
+	return l, nil
+}
+
+// New returns a Runner, which starts nothing before Run. It reports Invalid for
+// options that cannot work.
+func New(o Options) (*Runner, error) {
+	var err error
+	if o.Limits, err = o.Limits.or(DefaultLimits()); err != nil {
+		return nil, err
 	}
 	if !filepath.IsAbs(o.Dir) || !filepath.IsAbs(o.Helper) {
 		return nil, engi.Errorf(engi.Invalid, "scripts need absolute paths of a directory and of engi-js")
@@ -125,27 +130,8 @@ func New(o Options) (*Runner, error) {
 		return nil, engi.Errorf(engi.Invalid, "%d warm helpers of %d at most", o.Warm, o.Max)
 	}
 	r := &Runner{o: o, apis: map[string]*function{}}
-	for _, a := range o.APIs {
-		if err := a.check(); err != nil {
-			return nil, err
-		}
-		if _, twice := r.apis[a.Name]; twice {
-			return nil, engi.Errorf(engi.Invalid, "api function %s is there twice", a.Name)
-		}
-		r.apis[a.Name] = newFunction(a)
-		r.list = append(r.list, a.ScriptAPI)
-	}
-	slices.SortFunc(r.list, func(a, b engi.ScriptAPI) int { return strings.Compare(a.Name, b.Name) })
-	for i := 1; i < len(r.list); i++ {
-		if strings.HasPrefix(r.list[i].Name, r.list[i-1].Name+".") {
-			return nil, engi.Errorf(engi.Invalid, "api name %s is a function and holds %s", r.list[i-1].Name, r.list[i].Name)
-		}
-	}
-	for _, a := range r.list {
-		r.inSession = append(r.inSession, a.Name)
-		if !a.Session {
-			r.plain = append(r.plain, a.Name)
-		}
+	if err := r.register(o.APIs); err != nil {
+		return nil, err
 	}
 	empty := filepath.Join(o.Dir, "empty")
 	if err := os.MkdirAll(empty, 0o755); err != nil {
@@ -155,47 +141,72 @@ func New(o Options) (*Runner, error) {
 	return r, nil
 }
 
-// Run keeps helpers warm until ctx ends; then it ends them all. Call it once.
+// register adds host functions.
+func (r *Runner) register(apis []API) error {
+	for _, a := range apis {
+		if err := a.check(); err != nil {
+			return err
+		}
+		if _, twice := r.apis[a.Name]; twice {
+			return engi.Errorf(engi.Invalid, "api function %s is defined twice", a.Name)
+		}
+		r.apis[a.Name] = newFunction(a)
+		r.all = append(r.all, a.ScriptAPI)
+	}
+	slices.SortFunc(r.all, func(a, b engi.ScriptAPI) int { return strings.Compare(a.Name, b.Name) })
+	for i, a := range r.all {
+		if i > 0 && strings.HasPrefix(a.Name, r.all[i-1].Name+".") {
+			return engi.Errorf(engi.Invalid, "api name %s is a function and also contains %s", r.all[i-1].Name, a.Name)
+		}
+		r.sessionNames = append(r.sessionNames, a.Name)
+		if !a.Session {
+			r.names = append(r.names, a.Name)
+		}
+	}
+	return nil
+}
+
+// Run keeps helpers warm until ctx ends, and then ends them. Call it once.
 func (r *Runner) Run(ctx context.Context, ready func()) error { return r.pool.run(ctx, ready) }
 
-// Scripts returns the front desk.
+// Scripts returns the service that runs scripts.
 func (r *Runner) Scripts() engi.Scripts { return service{r} }
 
 type service struct{ r *Runner }
 
-func (d service) APIs() []engi.ScriptAPI { return slices.Clone(d.r.list) }
+func (s service) APIs() []engi.ScriptAPI { return slices.Clone(s.r.all) }
 
-func (d service) Declarations() string { return Declarations(d.r.list) }
+func (s service) Declarations() string { return Declarations(s.r.all) }
 
-func (d service) Run(ctx context.Context, spec engi.ScriptSpec) (engi.ScriptResult, error) {
+func (s service) Run(ctx context.Context, spec engi.ScriptSpec) (engi.ScriptResult, error) {
 	began := time.Now()
-	visit, result, err := d.r.run(ctx, spec)
-	d.r.note(ctx, spec, visit, result, err, time.Since(began))
+	inv, result, err := s.r.run(ctx, spec)
+	s.r.logRun(ctx, spec, inv, result, err, time.Since(began))
 	return result, err
 }
 
-func (r *Runner) run(ctx context.Context, spec engi.ScriptSpec) (visit *visit, result engi.ScriptResult, err error) {
+func (r *Runner) run(ctx context.Context, spec engi.ScriptSpec) (inv *invocation, result engi.ScriptResult, err error) {
 	if err := r.check(&spec); err != nil {
 		return nil, result, err
 	}
-	if visit, err = r.visit(ctx, spec); err != nil {
+	if inv, err = r.newInvocation(ctx, spec); err != nil {
 		return nil, result, err
 	}
-	defer visit.end()
+	defer inv.release()
 	l := r.o.Limits
 	timeout := cmp.Or(spec.Timeout, l.Timeout)
 	clamped := min(max(timeout, l.MinTimeout), l.MaxTimeout)
-	names := r.plain
-	if visit.session != nil {
-		names = r.inSession
+	names := r.names
+	if inv.session != nil {
+		names = r.sessionNames
 	}
 	run := wire.Run{
 		ID: rand.Uint64(), Language: spec.Language, Code: spec.Code, APIs: names,
 		Limits: l.wire(clamped),
 	}
-	done, err := r.try(ctx, spec.Owner, run, visit)
+	done, err := r.runOnHelper(ctx, spec.Owner, run, inv)
 	if err != nil {
-		return visit, result, err
+		return inv, result, err
 	}
 	result = engi.ScriptResult{
 		OK: done.Error == nil, Value: done.Value, Stdout: done.Stdout, Stderr: done.Stderr, Warnings: done.Warnings,
@@ -204,8 +215,8 @@ func (r *Runner) run(ctx context.Context, spec engi.ScriptSpec) (visit *visit, r
 			Engine: "quickjs", Tier: engi.TierScript, Timeout: clamped, Memory: l.Memory, APIs: slices.Clone(names),
 		},
 	}
-	if visit.session != nil {
-		result.Environment.Session = visit.session.ID
+	if inv.session != nil {
+		result.Environment.Session = inv.session.ID
 	}
 	if clamped != timeout {
 		result.Warnings = append(result.Warnings, "the timeout was set to "+clamped.String()+", between "+l.MinTimeout.String()+" and "+l.MaxTimeout.String())
@@ -213,30 +224,31 @@ func (r *Runner) run(ctx context.Context, spec engi.ScriptSpec) (visit *visit, r
 	if e := done.Error; e != nil {
 		result.Error = &engi.ScriptError{Kind: e.Kind, Name: e.Name, Message: e.Message, Line: e.Line, Column: e.Column, Stack: e.Stack}
 	}
-	return visit, result, nil
+	return inv, result, nil
 }
 
-// try runs a program on a helper, and on another if that one had died idle.
-func (r *Runner) try(ctx context.Context, owner engi.Owner, run wire.Run, v *visit) (done wire.Done, err error) {
+// runOnHelper runs a program on a helper, or on another one if that had died while
+// it was idle.
+func (r *Runner) runOnHelper(ctx context.Context, owner engi.Owner, run wire.Run, inv *invocation) (done wire.Done, err error) {
 	for range 3 {
-		h, e := r.pool.take(ctx, owner)
+		h, e := r.pool.acquire(ctx, owner)
 		if e != nil {
 			return done, e
 		}
 		var healthy bool
-		done, healthy, err = h.run(ctx, run, func(ctx context.Context, c wire.Call) wire.Answer { return r.answer(ctx, v, c) })
-		r.pool.put(h, healthy)
-		if err != errGone {
+		done, healthy, err = h.run(ctx, run, func(ctx context.Context, c wire.Call) wire.Answer { return r.handleCall(ctx, inv, c) })
+		r.pool.giveBack(h, healthy)
+		if err != errHelperGone {
 			break
 		}
-		r.o.Log.Warn("script helper died idle")
+		r.o.Log.Warn("script helper died while idle")
 	}
 	return done, err
 }
 
-// note writes the one line that a run leaves in the log. What the program was,
-// said and returned is its owner's and not in it.
-func (r *Runner) note(ctx context.Context, spec engi.ScriptSpec, v *visit, x engi.ScriptResult, err error, took time.Duration) {
+// logRun writes the log line of a run. It does not contain the program, its output
+// or its result.
+func (r *Runner) logRun(ctx context.Context, spec engi.ScriptSpec, inv *invocation, x engi.ScriptResult, err error, duration time.Duration) {
 	level, outcome := slog.LevelInfo, "ok"
 	switch {
 	case err != nil:
@@ -252,26 +264,27 @@ func (r *Runner) note(ctx context.Context, spec engi.ScriptSpec, v *visit, x eng
 	}
 	attrs := []slog.Attr{
 		slog.String("owner", string(spec.Owner)), slog.String("language", string(spec.Language)), slog.Int("code", len(spec.Code)),
-		slog.String("outcome", outcome), slog.Float64("took_ms", float64(took.Microseconds())/1000),
+		slog.String("outcome", outcome), slog.Float64("took_ms", float64(duration.Microseconds())/1000),
 	}
-	if v != nil {
-		if v.session != nil {
-			attrs = append(attrs, slog.String("session", string(v.session.ID)))
+	if inv != nil {
+		if inv.session != nil {
+			attrs = append(attrs, slog.String("session", string(inv.session.ID)))
 		}
-		if n := v.calls.Load(); n > 0 {
+		if n := inv.calls.Load(); n > 0 {
 			attrs = append(attrs, slog.Int64("calls", n))
 		}
 	}
 	r.o.Log.LogAttrs(ctx, level, "script", attrs...)
 }
 
-// check reports Invalid, and fills in the language.
+// check reports Invalid for a script that cannot run, and sets its language if it
+// has none.
 func (r *Runner) check(spec *engi.ScriptSpec) error {
 	spec.Language = cmp.Or(spec.Language, engi.JavaScript)
 	switch {
 	case spec.Language != engi.JavaScript && spec.Language != engi.TypeScript:
 		return engi.Errorf(engi.Invalid, "scripts are JavaScript or TypeScript, not %.40q", spec.Language).
-			WithRemedy("send other languages to /v1/executions")
+			WithRemedy("send programs in other languages to /v1/executions")
 	case strings.TrimSpace(spec.Code) == "":
 		return engi.Errorf(engi.Invalid, "the script has no code").WithRemedy("send it in 'code'")
 	case !utf8.ValidString(spec.Code):
@@ -279,17 +292,17 @@ func (r *Runner) check(spec *engi.ScriptSpec) error {
 	case strings.ContainsRune(spec.Code, 0):
 		return engi.Errorf(engi.Invalid, "the script has a NUL in it").WithRemedy(`write \0 in a string instead`)
 	case spec.Timeout < 0:
-		return engi.Errorf(engi.Invalid, "timeout %v is negative", spec.Timeout).WithRemedy("leave it out to get the default")
+		return engi.Errorf(engi.Invalid, "timeout %v is negative", spec.Timeout).WithRemedy("leave it out to use the default")
 	case spec.Session != "" && r.o.Sessions == nil:
-		return engi.Errorf(engi.Unsupported, "this node has no sessions for scripts to be part of").WithRemedy("leave 'session' out")
+		return engi.Errorf(engi.Unsupported, "this node has no sessions for scripts").WithRemedy("leave 'session' out")
 	case len(spec.Session) > 128:
 		return engi.Errorf(engi.NotFound, "session %.40q", spec.Session)
 	case len(spec.Hints) > 16:
-		return engi.Errorf(engi.Invalid, "%d hints, 16 at most", len(spec.Hints)).WithRemedy("send those that host functions use, like latitude and longitude")
+		return engi.Errorf(engi.Invalid, "%d hints, 16 at most", len(spec.Hints)).WithRemedy("send only those that host functions use, like latitude and longitude")
 	}
 	for k, v := range spec.Hints {
 		if len(k) > 64 || len(v) > 256 {
-			return engi.Errorf(engi.Invalid, "hint %.40q is too long", k).WithRemedy("names have 64 bytes at most, values 256")
+			return engi.Errorf(engi.Invalid, "hint %.40q is too long", k).WithRemedy("names may have 64 bytes, values 256")
 		}
 	}
 	if n := utf8.RuneCountInString(spec.Code); n > r.o.Limits.Code {

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// runner starts a Runner for the length of the test.
+// runner starts a Runner that ends with the test.
 func runner(t testing.TB, change func(*Options)) *Runner {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -50,7 +50,7 @@ func runner(t testing.TB, change func(*Options)) *Runner {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	// Helpers become another user before they can be told where they are.
+	// Helpers change their user, who must be able to reach the directory.
 	for d := dir; d != "/"; d = filepath.Dir(d) {
 		if fi, err := os.Stat(d); err == nil && fi.Mode().Perm()&0o001 == 0 {
 			os.Chmod(d, fi.Mode().Perm()|0o011)
@@ -143,9 +143,8 @@ func TestBadSpecs(t *testing.T) {
 	}
 }
 
-// TestContained runs what the interpreter itself cannot stop, and what asks
-// for more than there is. Each comes back in time, and the next program finds
-// nothing of it.
+// TestContained runs programs that the interpreter cannot interrupt, or that exceed
+// limits. Each must end in time and not affect the next one.
 func TestContained(t *testing.T) {
 	r := runner(t, func(o *Options) { o.Limits.MaxTimeout, o.Limits.Timeout = 400*time.Millisecond, 400*time.Millisecond })
 	for _, code := range []string{
@@ -181,9 +180,8 @@ func TestContained(t *testing.T) {
 	}
 }
 
-// TestWalls shows that the helper cannot do what an interpreter that was
-// taken over would try. /proc tells what the kernel thinks of it.
-func TestWalls(t *testing.T) {
+// TestHelperIsConfined checks in /proc what a helper could do if it was taken over.
+func TestHelperIsConfined(t *testing.T) {
 	r := runner(t, nil)
 	h, err := start(t.Context(), r.o.Helper, r.pool.empty, jswire.MaxFrame)
 	if err != nil {
@@ -223,8 +221,7 @@ func TestWalls(t *testing.T) {
 
 func jsonNumber(n int) string { b, _ := json.Marshal(n); return string(b) }
 
-// TestOwnersShareNoHelper holds the pool to its promise with more owners than
-// helpers.
+// TestOwnersShareNoHelper has more owners than helpers.
 func TestOwnersShareNoHelper(t *testing.T) {
 	r := runner(t, func(o *Options) { o.Max = 4 })
 	var mu sync.Mutex
@@ -233,9 +230,9 @@ func TestOwnersShareNoHelper(t *testing.T) {
 	for i := range 60 {
 		owner := engi.Owner(rune('a' + i%7))
 		wg.Go(func() {
-			h, err := r.pool.take(t.Context(), owner)
+			h, err := r.pool.acquire(t.Context(), owner)
 			for engi.KindOf(err) == engi.Exhausted && t.Context().Err() == nil { // on a slow machine
-				h, err = r.pool.take(t.Context(), owner)
+				h, err = r.pool.acquire(t.Context(), owner)
 			}
 			if err != nil {
 				t.Errorf("take: %v", err)
@@ -247,9 +244,9 @@ func TestOwnersShareNoHelper(t *testing.T) {
 			}
 			served[h] = owner
 			mu.Unlock()
-			h.served++
+			h.runs++
 			time.Sleep(time.Millisecond)
-			r.pool.put(h, i%5 != 0)
+			r.pool.giveBack(h, i%5 != 0)
 		})
 	}
 	wg.Wait()
@@ -262,20 +259,20 @@ func TestOwnersShareNoHelper(t *testing.T) {
 
 func TestBusyIsRefused(t *testing.T) {
 	r := runner(t, func(o *Options) { o.Max, o.Warm = 1, 1 })
-	h, err := r.pool.take(t.Context(), "a")
+	h, err := r.pool.acquire(t.Context(), "a")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := r.pool.take(ctx, "b"); engi.KindOf(err) != engi.Expired {
+	if _, err := r.pool.acquire(ctx, "b"); engi.KindOf(err) != engi.Expired {
 		t.Errorf("got %v", err)
 	}
-	r.pool.put(h, true)
-	if h, err = r.pool.take(t.Context(), "b"); err != nil {
+	r.pool.giveBack(h, true)
+	if h, err = r.pool.acquire(t.Context(), "b"); err != nil {
 		t.Fatal(err)
 	}
-	r.pool.put(h, true)
+	r.pool.giveBack(h, true)
 }
 
 func TestCancel(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// frame is how the shell says body.
-func frame(body string) string {
+// shellFrame returns a shell command that prints body as a frame.
+func shellFrame(body string) string {
 	n := len(body)
 	octal := func(b int) string {
 		return "\\" + string(rune('0'+b>>6&7)) + string(rune('0'+b>>3&7)) + string(rune('0'+b&7))
@@ -21,22 +21,21 @@ func frame(body string) string {
 	return "printf '" + octal(n>>24&255) + octal(n>>16&255) + octal(n>>8&255) + octal(n&255) + strings.NewReplacer(`\`, `\\`, `%`, `%%`, `'`, `'\''`).Replace(body) + "'\n"
 }
 
-// taken is a helper that a program took over: it says that it is locked in,
-// and then does as the shell tells. It cannot read more than the head of what
-// it is sent, and knows of a run only what run tells it.
-func taken(t *testing.T, then string) string {
+// takenOverHelper returns a helper that reports that it is confined, then runs a shell
+// command.
+func takenOverHelper(t *testing.T, then string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "engi-js")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+frame("{}")+then), 0o755); err != nil {
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+shellFrame("{}")+then), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
 
-// TestHelperTakenOver runs programs on helpers that do what no interpreter
-// does. Each ends as lost, or late, and takes nothing along.
+// TestHelperTakenOver runs programs on helpers that violate the protocol. Each result
+// must be lost or a timeout, and nothing may be left.
 func TestHelperTakenOver(t *testing.T) {
-	// The number of the run is in the first bytes of what the helper gets.
+	// The ID of the run is in the first bytes that the helper receives.
 	const know = `id=$(head -c 200 | tr -dc '[:print:]' | sed 's/.*"id":\([0-9]*\).*/\1/')
 say() { body=$(printf "$1" "$id"); n=${#body}; printf "\\$(printf %03o $((n>>24&255)))\\$(printf %03o $((n>>16&255)))\\$(printf %03o $((n>>8&255)))\\$(printf %03o $((n&255)))%s" "$body"; }
 `
@@ -62,9 +61,9 @@ say() { body=$(printf "$1" "$id"); n=${#body}; printf "\\$(printf %03o $((n>>24&
 		"announces much":   {`printf '\377\377\377\377'; exec sleep 1000`, engi.ScriptLost},
 		"breaks off":       {`printf '\000\000\020\000{'; exit`, engi.ScriptLost},
 		"never ends one":   {`printf '\000\000\020\000{'; exec sleep 1000`, engi.ScriptTimeout},
-		"empty frames":     {know + "while :; do " + strings.TrimSpace(frame("{}")) + "; done", engi.ScriptLost},
-		"knows the answer": {frame(`{"done":{"run":1,"value":42}}`) + "cat >/dev/null", engi.ScriptLost},
-		"asks early":       {frame(`{"call":{"run":1,"id":1,"api":"slow","args":[]}}`) + "cat >/dev/null", engi.ScriptLost},
+		"empty frames":     {know + "while :; do " + strings.TrimSpace(shellFrame("{}")) + "; done", engi.ScriptLost},
+		"knows the answer": {shellFrame(`{"done":{"run":1,"value":42}}`) + "cat >/dev/null", engi.ScriptLost},
+		"asks early":       {shellFrame(`{"call":{"run":1,"id":1,"api":"slow","args":[]}}`) + "cat >/dev/null", engi.ScriptLost},
 		"asks much":        {know + `while :; do say '{"call":{"run":%s,"id":1,"api":"slow","args":[]}}'; done`, engi.ScriptLost},
 		"asks the unknown": {know + `say '{"call":{"run":%s,"id":1,"api":"../x","args":null}}'; exec sleep 1000`, engi.ScriptTimeout},
 		"odd error":        {know + `say '{"done":{"run":%s,"error":{"kind":"odd","message":""}}}'; cat >/dev/null`, engi.ScriptLost},
@@ -76,7 +75,7 @@ say() { body=$(printf "$1" "$id"); n=${#body}; printf "\\$(printf %03o $((n>>24&
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := runner(t, func(o *Options) {
-				o.Helper, o.APIs = taken(t, c.then), []API{slow}
+				o.Helper, o.APIs = takenOverHelper(t, c.then), []API{slow}
 				o.Limits.MinTimeout, o.Limits.Timeout, o.Limits.Calls = 50*time.Millisecond, 2*time.Second, 4
 				o.Warm, o.Max = 1, 2
 			})

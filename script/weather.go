@@ -9,21 +9,18 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// WeatherURL is the public service of Open-Meteo.
+// WeatherURL is the public API of Open-Meteo.
 const WeatherURL = "https://api.open-meteo.com/v1/forecast"
 
-// Weather returns api.getWeather: the present weather at a place, from
-// Open-Meteo or a service that speaks like it. Coordinates that are left out
-// come from the hints of the run. (Seed S1.)
-func Weather(service string, private []string) (API, error) {
+// Weather returns api.getWeather: the current weather at a place, from Open-Meteo or
+// a service with the same API. Missing coordinates are taken from the hints of the
+// run. It uses the client for the host of the service.
+func Weather(service string, clientFor func(host string) *http.Client) (API, error) {
 	u, err := url.Parse(service)
 	if err != nil || u.Host == "" {
-		return API{}, engi.Errorf(engi.Invalid, "%.100q is no URL of a weather service", service)
+		return API{}, engi.Errorf(engi.Invalid, "%.100q is not the URL of a weather service", service)
 	}
-	client, err := FetchPolicy{Hosts: []string{u.Host}, Private: private}.Client()
-	if err != nil {
-		return API{}, err
-	}
+	client := clientFor(u.Host)
 	type place struct {
 		Latitude  *float64 `json:"latitude"`
 		Longitude *float64 `json:"longitude"`
@@ -37,7 +34,7 @@ func Weather(service string, private []string) (API, error) {
   current: Record<string, number | string>; current_units: Record<string, string>;
   daily?: Record<string, (number | string)[]>; hourly?: Record<string, (number | string)[]>;
 }`,
-			Description: "Returns the weather at a place now; without coordinates, where the request came from.",
+			Description: "Returns the current weather at a place; without coordinates, at that of the request.",
 			Schema:      schema(`{"type":"object","properties":{"latitude":{"type":"number"},"longitude":{"type":"number"}}}`),
 		},
 		Call: func(ctx context.Context, c Call) (any, error) {
@@ -45,11 +42,11 @@ func Weather(service string, private []string) (API, error) {
 			if err := c.Into(&at); err != nil {
 				return nil, err
 			}
-			latitude, err := coordinate("latitude", at.Latitude, c.Hints, 90)
+			latitude, err := coordinateOf("latitude", at.Latitude, c.Hints, 90)
 			if err != nil {
 				return nil, err
 			}
-			longitude, err := coordinate("longitude", at.Longitude, c.Hints, 180)
+			longitude, err := coordinateOf("longitude", at.Longitude, c.Hints, 180)
 			if err != nil {
 				return nil, err
 			}
@@ -63,15 +60,15 @@ func Weather(service string, private []string) (API, error) {
 			question.RawQuery = q.Encode()
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, question.String(), nil)
 			if err != nil {
-				return nil, engi.Errorf(engi.Internal, "ask for the weather: %v", err)
+				return nil, engi.Errorf(engi.Internal, "get the weather: %v", err)
 			}
-			return ask(ctx, client, req)
+			return fetchJSON(ctx, client, req)
 		},
 	}, nil
 }
 
-// coordinate is what was passed, or else what the hints say.
-func coordinate(name string, passed *float64, hints map[string]string, most float64) (string, error) {
+// coordinateOf returns a coordinate from the argument, or else from the hints.
+func coordinateOf(name string, passed *float64, hints map[string]string, most float64) (string, error) {
 	var v float64
 	switch hint, ok := hints[name]; {
 	case passed != nil:

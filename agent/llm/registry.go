@@ -10,12 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"charm.land/fantasy"
-	"charm.land/fantasy/providers/anthropic"
-	"charm.land/fantasy/providers/google"
-	"charm.land/fantasy/providers/openai"
-	"charm.land/fantasy/providers/openaicompat"
-
 	"github.com/engi-dev/engi"
 )
 
@@ -110,7 +104,7 @@ func New(opt Options) (*Registry, error) {
 		p.Dialect = cmp.Or(p.Dialect, k.Dialect, Compatible)
 		p.URL = cmp.Or(p.URL, k.URL)
 		switch {
-		case !slices.Contains([]Dialect{OpenAI, Compatible, Anthropic, Gemini}, p.Dialect):
+		case formats[p.Dialect] == nil:
 			return nil, engi.Errorf(engi.Invalid, "provider %s has the unknown dialect %.40q", name, p.Dialect).
 				WithRemedy("use openai, compatible, anthropic or gemini")
 		case p.URL == "":
@@ -191,14 +185,10 @@ func (r *Registry) single(ref string) (Model, error) {
 	if m := r.made[ref]; m != nil {
 		return m, nil
 	}
-	m, err := r.dial(p, model)
-	if err != nil {
-		return nil, engi.Errorf(engi.Invalid, "model %s: %s", ref, line(err.Error()))
-	}
 	if len(r.made) >= maxMade {
 		clear(r.made)
 	}
-	made := &adapter{name: ref, model: m, quiet: r.opt.IdleTimeout, native: p.Dialect == Gemini}
+	made := &remote{name: ref, model: model, provider: p, client: r.clientOf(p), format: formats[p.Dialect], quiet: r.opt.IdleTimeout, native: p.Dialect == Gemini}
 	r.made[ref] = made
 	return made, nil
 }
@@ -206,34 +196,15 @@ func (r *Registry) single(ref string) (Model, error) {
 // maxMade bounds the models kept: their names come from callers.
 const maxMade = 256
 
-// dial makes a model. Nothing is sent yet.
-func (r *Registry) dial(p Provider, model string) (fantasy.LanguageModel, error) {
-	const agent = "engi"
-	client := r.opt.Client
+// clientOf returns the client for requests to a provider.
+func (r *Registry) clientOf(p Provider) *http.Client {
 	if p.Client != nil {
-		client = p.Client
+		return p.Client
 	}
-	var made fantasy.Provider
-	var err error
-	switch p.Dialect {
-	case OpenAI:
-		made, err = openai.New(openai.WithBaseURL(p.URL), openai.WithAPIKey(p.Key), openai.WithHeaders(p.Headers),
-			openai.WithHTTPClient(client), openai.WithUserAgent(agent))
-	case Anthropic:
-		made, err = anthropic.New(anthropic.WithBaseURL(p.URL), anthropic.WithAPIKey(p.Key), anthropic.WithHeaders(p.Headers),
-			anthropic.WithHTTPClient(client), anthropic.WithUserAgent(agent))
-	case Gemini:
-		made, err = google.New(google.WithBaseURL(p.URL), google.WithGeminiAPIKey(p.Key), google.WithHeaders(p.Headers),
-			google.WithHTTPClient(counting(client)), google.WithUserAgent(agent))
-	default:
-		made, err = openaicompat.New(openaicompat.WithBaseURL(p.URL), openaicompat.WithAPIKey(p.Key), openaicompat.WithHeaders(p.Headers),
-			openaicompat.WithHTTPClient(client), openaicompat.WithUserAgent(agent))
-	}
-	if err != nil {
-		return nil, err
-	}
-	return made.LanguageModel(context.Background(), model)
+	return r.opt.Client
 }
+
+var formats = map[Dialect]format{OpenAI: openaiFormat{}, Compatible: openaiFormat{}, Anthropic: anthropicFormat{}, Gemini: geminiFormat{}}
 
 // price returns what tokens of a model cost, in millionths.
 func (r *Registry) price(ref string, t engi.Tokens) int64 {

@@ -1,15 +1,11 @@
 package llm
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"io"
 	"math"
 	"net/http"
-	"strings"
-
-	"charm.land/fantasy"
 
 	"github.com/engi-dev/engi"
 )
@@ -104,46 +100,19 @@ func (e *reranker) ask(ctx context.Context, query string, texts []string) ([]flo
 	return scores, t, nil
 }
 
-// post sends a request in JSON to a path of a provider that the library of
-// wire formats does not know, and returns the answer, limit bytes at most.
+// post sends a request that has no format of its own, and returns the answer,
+// limit bytes at most.
 func (r *Registry) post(ctx context.Context, name string, p Provider, url string, limit int64, request any) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opt.Timeout)
 	defer cancel()
-	body, err := json.Marshal(request)
+	resp, err := send(ctx, r.clientOf(p), name, url, request, func(h http.Header) { p.headers(openaiFormat{}, h) })
 	if err != nil {
-		return nil, engi.Errorf(engi.Internal, "ask %s: %v", name, err)
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
-	if err != nil {
-		return nil, engi.Errorf(engi.Invalid, "ask %s: its URL is none", name)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	if p.Key != "" {
-		req.Header.Set("Authorization", "Bearer "+p.Key)
-	}
-	for k, v := range p.Headers {
-		req.Header.Set(k, v)
-	}
-	client := r.opt.Client
-	if p.Client != nil {
-		client = p.Client
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return nil, classify(name, err)
+		return nil, err
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	if err != nil {
 		return nil, classify(name, err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		headers := map[string]string{}
-		for k := range resp.Header {
-			headers[k] = resp.Header.Get(k)
-		}
-		said := strings.ToValidUTF8(string(raw[:min(len(raw), maxSaid)]), "")
-		return nil, classify(name, &fantasy.ProviderError{Message: said, StatusCode: resp.StatusCode, ResponseHeaders: headers})
 	}
 	if int64(len(raw)) > limit {
 		return nil, tooLong(name)

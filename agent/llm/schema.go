@@ -3,9 +3,6 @@ package llm
 import (
 	"encoding/json"
 	"slices"
-	"strings"
-
-	"charm.land/fantasy"
 
 	"github.com/engi-dev/engi"
 )
@@ -22,16 +19,6 @@ func plain(raw json.RawMessage) (map[string]any, error) {
 	out, _ := p.node(root, 0).(map[string]any)
 	delete(out, "$defs")
 	delete(out, "definitions")
-	// The library takes the names for what they are only as strings.
-	if names, ok := out["required"].([]any); ok {
-		required := make([]string, 0, len(names))
-		for _, n := range names {
-			if name, ok := n.(string); ok {
-				required = append(required, name)
-			}
-		}
-		out["required"] = required
-	}
 	return out, nil
 }
 
@@ -100,52 +87,4 @@ func unwrap(text string, wrapped bool) string {
 		return string(o[wrapping])
 	}
 	return text
-}
-
-// simple is the part of a JSON schema that the library can check objects
-// against. With half it holds for objects that are not complete yet: the
-// names that must be there are then said in words.
-func simple(m map[string]any, half bool) *fantasy.Schema {
-	s := &fantasy.Schema{}
-	s.Type, _ = m["type"].(string)
-	s.Description, _ = m["description"].(string)
-	s.Format, _ = m["format"].(string)
-	s.Enum, _ = m["enum"].([]any)
-	if f, ok := m["minimum"].(float64); ok {
-		s.Minimum = &f
-	}
-	if f, ok := m["maximum"].(float64); ok {
-		s.Maximum = &f
-	}
-	if f, ok := m["minLength"].(float64); ok && !half {
-		s.MinLength = new(int(f))
-	}
-	if f, ok := m["maxLength"].(float64); ok {
-		s.MaxLength = new(int(f))
-	}
-	if props, ok := m["properties"].(map[string]any); ok {
-		s.Properties = make(map[string]*fantasy.Schema, len(props))
-		for name, p := range props {
-			inner, _ := p.(map[string]any)
-			s.Properties[name] = simple(inner, half)
-		}
-	}
-	switch names := m["required"].(type) {
-	case []string:
-		s.Required = slices.Clone(names)
-	case []any:
-		for _, n := range names {
-			if name, ok := n.(string); ok {
-				s.Required = append(s.Required, name)
-			}
-		}
-	}
-	if half && len(s.Required) > 0 {
-		s.Description = strings.TrimSpace(s.Description + " (must have " + strings.Join(s.Required, ", ") + ")")
-		s.Required = nil
-	}
-	if items, ok := m["items"].(map[string]any); ok {
-		s.Items = simple(items, half)
-	}
-	return s
 }

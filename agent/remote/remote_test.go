@@ -28,7 +28,7 @@ import (
 // A fixture is a Remote with fake services.
 type fixture struct {
 	*remote.Remote
-	services *apitest.Services
+	services *apitest.Fixture
 	logs     *bytes.Buffer
 	env      tool.Env
 }

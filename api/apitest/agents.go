@@ -4,15 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"iter"
+	"reflect"
 	"sync"
 	"time"
 
 	"github.com/engi-dev/engi"
 )
 
-// Agents is a twin of agents: one called echo, whose runs end at once with
-// what they were told, after one use of a tool; told "wait" they last until
-// they are cancelled. It is safe for concurrent use.
+// Agents is a fake with one agent, echo. Its runs call one tool and answer with
+// their input; with the input "wait" they run until they are cancelled. It is
+// safe for concurrent use.
 type Agents struct {
 	mu  sync.Mutex
 	all []*agentRun
@@ -21,7 +22,7 @@ type Agents struct {
 type agentRun struct {
 	engi.Run
 	input string
-	key   string
+	spec  engi.RunSpec // as asked for
 	done  chan struct{}
 }
 
@@ -45,16 +46,20 @@ func (a *Agents) Start(_ context.Context, spec engi.RunSpec) (engi.Run, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, r := range a.all {
-		if spec.Idempotency != "" && r.key == spec.Idempotency && r.Owner == spec.Owner {
-			return r.Run, nil
+		if spec.Idempotency == "" || r.spec.Idempotency != spec.Idempotency || r.Owner != spec.Owner {
+			continue
 		}
+		if !reflect.DeepEqual(r.spec, spec) {
+			return engi.Run{}, errRepeated
+		}
+		return r.Run, nil
 	}
 	now := time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)
 	conversation := spec.Conversation
 	if conversation == "" {
 		conversation = engi.NewConversationID()
 	}
-	r := &agentRun{input: spec.Input, key: spec.Idempotency, done: make(chan struct{}), Run: engi.Run{
+	r := &agentRun{input: spec.Input, spec: spec, done: make(chan struct{}), Run: engi.Run{
 		ID: engi.NewRunID(), Owner: spec.Owner, Agent: "echo", Model: "demo:script", Conversation: conversation, Sandbox: spec.Sandbox, Session: spec.Session,
 		State: engi.RunRunning, Created: now,
 	}}

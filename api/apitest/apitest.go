@@ -1,15 +1,14 @@
-// Package apitest is a small world behind the HTTP surface, for tests of the
-// surface and of its clients: everything that package rest serves, in memory,
-// behaving as engi's interfaces promise. Executions run in no sandbox and
-// speak a language of five words; sandboxes have the real guest program inside
-// this process, so what is done in them is done on the host. It is not for
-// anything but tests.
+// Package apitest serves the HTTP API with fakes behind it, for tests of the API
+// and of its clients. The fakes behave as engi's interfaces promise. Executions
+// interpret a language of a few commands; sandboxes have the real guest, running
+// in this process, so that what is done in them is done on the host.
 package apitest
 
 import (
 	"context"
-	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -19,77 +18,167 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/rest"
 	"github.com/engi-dev/engi/gate/key"
-	"github.com/engi-dev/engi/gate/key/keytest"
+	"github.com/engi-dev/engi/operation"
+	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/store/storetest"
 )
 
-// A World is a server with everything behind it.
-type Services struct {
+// A Fixture is a server with everything behind it.
+type Fixture struct {
 	Executions *Executions
 	Sandboxes  *Sandboxes
 	Templates  *Templates
 	Pools      *Pools
 	Volumes    *Volumes
 	Networks   *Networks
+	Operations *operation.Manager
 	Keys       *key.Keyring
 
-	stop    func() // of functions
-	Handler http.Handler
+	Handler *rest.Server
 	Admin   string // secret of an admin key
 	User    string // secret of a key of owner "ann"
 	Other   string // secret of a key of owner "bob"
+
+	db   *store.DB
+	dir  string // of db and Operations
+	stop func() // stops Operations
 }
 
-// New returns a world; change says how its surface differs from the usual,
-// and may be nil. Close ends it.
-func New(change func(*rest.Options)) *Services {
-	w := &Services{
+// Options are the options and services of the server, for tests to change.
+type Options struct {
+	rest.Options
+
+	Executions  engi.Executions
+	Limits      rest.ExecutionLimits
+	Sandboxes   engi.Sandboxes
+	Lifecycle   engi.Lifecycle
+	Snapshots   engi.Snapshots
+	Volumes     engi.Volumes
+	Secrets     engi.Secrets
+	Templates   engi.Templates
+	Operations  engi.Operations
+	Pools       engi.Pools
+	Ports       rest.PortService
+	Networks    engi.NetworkLog
+	Scripts     engi.Scripts
+	Sessions    engi.Sessions
+	Agents      engi.Agents
+	ToolServers engi.ToolServers
+	Spending    engi.UsageReporter
+	Library     engi.Library
+	Events      engi.Events
+	Functions   engi.Functions
+	Quota       func(engi.Owner) engi.Quota
+	Metrics     prometheus.Gatherer
+}
+
+// Serve returns the API of o.
+func (o *Options) Serve() *rest.Server {
+	return rest.New(o.Options,
+		rest.Executions(o.Executions, o.Limits),
+		rest.Sandboxes(o.Sandboxes, o.Lifecycle, o.Snapshots),
+		rest.Processes(o.Sandboxes),
+		rest.Files(o.Sandboxes),
+		rest.Ports(o.Ports, o.Sandboxes),
+		rest.Networks(o.Sandboxes, o.Networks),
+		rest.Snapshots(o.Snapshots, o.Lifecycle),
+		rest.Volumes(o.Volumes),
+		rest.Secrets(o.Secrets),
+		rest.Scripts(o.Scripts),
+		rest.Sessions(o.Sessions),
+		rest.Agents(o.Agents),
+		rest.ToolServers(o.ToolServers),
+		rest.Library(o.Library),
+		rest.Events(o.Events, o.Functions),
+		rest.Functions(o.Events, o.Functions),
+		rest.Templates(o.Templates, o.Operations),
+		rest.Operations(o.Operations),
+		rest.Node(rest.NodeInfo{Pools: o.Pools, Sessions: o.Sessions, Metrics: o.Metrics, Tier: engi.TierMemory, NotEnforced: []string{"memory"}}),
+		rest.Pools(o.Pools),
+		rest.Usage(rest.Counted{Sandboxes: o.Sandboxes, Snapshots: o.Snapshots, Volumes: o.Volumes, Spending: o.Spending, Quota: o.Quota}),
+		rest.Keys(o.Keys),
+	)
+}
+
+// New returns a fixture, which the caller must close. change, if not nil,
+// modifies the default options.
+func New(change func(*Options)) *Fixture {
+	w := &Fixture{
 		Executions: NewExecutions(),
 		Templates:  NewTemplates(),
 		Pools:      &Pools{},
-		Keys:       key.New(new(keytest.Memory)),
 	}
+	var err error
+	if w.dir, err = os.MkdirTemp("", "engi-apitest-*"); err != nil {
+		panic(err)
+	}
+	if w.db, err = storetest.Create(w.dir); err != nil {
+		panic(err)
+	}
+	w.Keys = key.New(store.Keys(w.db))
+	functions, stopFunctions := functions(w.db)
 	w.Sandboxes = NewSandboxes(w.Executions)
 	w.Volumes, w.Networks = &Volumes{}, NewNetworks(w.Sandboxes)
 	reg := prometheus.NewRegistry()
-	o := rest.Options{
-		Executions: w.Executions, Sandboxes: w.Sandboxes, Templates: w.Templates, Pools: w.Pools, Keys: w.Keys,
-		Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes, Secrets: &Secrets{}, Ports: ports{w.Sandboxes}, Scripts: scripts{}, Sessions: &Sessions{}, Agents: &Agents{}, ToolServers: &Agents{}, Library: &Library{}, Networks: w.Networks,
-		Quota:   func(engi.Owner) engi.Quota { return engi.Quota{Sandboxes: 100, Volumes: 10} },
-		Node:    rest.Node{Version: "0.0.0-test", Tier: engi.TierMemory, NotEnforced: []string{"memory"}, Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
-		Metrics: reg, Register: reg,
+	o := Options{
+		Options:    rest.Options{Keys: w.Keys, Idempotency: store.Idempotency(w.db), Secret: []byte("of fingerprints"), Register: reg, Version: "0.0.0-test", Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
+		Executions: w.Executions, Sandboxes: w.Sandboxes, Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes,
+		Secrets: &Secrets{}, Templates: w.Templates, Pools: w.Pools, Ports: ports{w.Sandboxes}, Networks: w.Networks, Scripts: scripts{}, Sessions: &Sessions{},
+		Agents: &Agents{}, ToolServers: &Agents{}, Library: &Library{}, Events: store.Events(w.db), Functions: functions, Metrics: reg,
+		Quota: func(engi.Owner) engi.Quota { return engi.Quota{Sandboxes: 100, Volumes: 10} },
 	}
-	o.Functions, o.Events, w.stop = functions()
 	if change != nil {
 		change(&o)
+	}
+	w.Operations = operation.New(context.Background(), operation.Options{
+		Store: store.Operations(w.db), Dir: filepath.Join(w.dir, "operations"),
+		Work: map[string]operation.Work{engi.OperationBuildTemplate: operation.BuildTemplate(o.Templates)},
+	})
+	if o.Operations == nil {
+		o.Operations = w.Operations
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := w.Operations.Run(ctx, func() {}); err != nil {
+			panic(err)
+		}
+	})
+	w.stop = func() {
+		cancel()
+		running.Wait()
+		stopFunctions()
 	}
 	if l, ok := o.Library.(*Library); ok && l.Sessions == nil {
 		l.Sessions = o.Sessions
 	}
-	w.Handler = rest.New(o)
+	w.Handler = o.Serve()
 	w.Admin = w.key(engi.Key{Admin: true, Name: "root"})
 	w.User = w.key(engi.Key{Owner: "ann"})
 	w.Other = w.key(engi.Key{Owner: "bob"})
 	return w
 }
 
-func (w *Services) key(k engi.Key) string {
+func (w *Fixture) key(k engi.Key) string {
 	_, secret, err := w.Keys.Create(context.Background(), k)
 	if err != nil {
-		panic(err) // the keys above are good
+		panic(err) // the keys above are valid
 	}
 	return secret
 }
 
-// Close ends what runs and waits for it.
-func (w *Services) Close() {
+// Close stops everything and waits for it.
+func (w *Fixture) Close() {
 	w.Executions.Close()
 	w.Sandboxes.Close()
 	w.Volumes.close()
 	w.stop()
+	w.db.Close()
+	os.RemoveAll(w.dir)
 }
 
-// Serve returns a world that listens, until the end of t, and its address.
-func Serve(t testing.TB, change func(*rest.Options)) (*Services, *httptest.Server) {
+// Serve returns a fixture that listens until the end of t, and its server.
+func Serve(t testing.TB, change func(*Options)) (*Fixture, *httptest.Server) {
 	w := New(change)
 	srv := httptest.NewUnstartedServer(w.Handler)
 	srv.Config = rest.NewServer(w.Handler, nil)
@@ -102,7 +191,7 @@ func Serve(t testing.TB, change func(*rest.Options)) (*Services, *httptest.Serve
 	return w, srv
 }
 
-// Templates has "host" and "base", and builds whatever it is given.
+// Templates is a fake that has "host" and "base", and builds any definition.
 type Templates struct {
 	mu  sync.Mutex
 	all []engi.Template
@@ -110,7 +199,7 @@ type Templates struct {
 
 var _ engi.Templates = (*Templates)(nil)
 
-// NewTemplates returns the two.
+// NewTemplates returns the fake.
 func NewTemplates() *Templates {
 	built := time.Date(2026, 11, 20, 19, 0, 0, 0, time.UTC)
 	python := map[engi.Language]engi.Interpreter{engi.Python: {Path: "/usr/bin/python3", Warm: true}}
@@ -137,15 +226,15 @@ func (t *Templates) Get(ctx context.Context, name string) (engi.Template, error)
 	return engi.Template{}, engi.Errorf(engi.NotFound, "no template %q", name)
 }
 
-// List returns all.
+// List returns all templates.
 func (t *Templates) List(ctx context.Context) ([]engi.Template, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return append([]engi.Template{}, t.all...), nil
 }
 
-// Build takes three steps. The definition "bad" is refused after the first,
-// "slow" takes until ctx ends.
+// Build takes three steps. The definition "bad" fails after the first, "slow"
+// takes until ctx ends.
 func (t *Templates) Build(ctx context.Context, name string, definition []byte, progress func(engi.BuildEvent)) (engi.Template, error) {
 	if definition == nil {
 		return t.Get(ctx, name)
@@ -184,10 +273,10 @@ func (t *Templates) Remove(ctx context.Context, name string) error {
 	return engi.Errorf(engi.NotFound, "no template %q", name)
 }
 
-// Prune says it freed a mebibyte.
+// Prune reports that it freed a mebibyte.
 func (t *Templates) Prune(ctx context.Context) (int64, error) { return 1 << 20, nil }
 
-// Pools has one pool, which is warm unless Cold says otherwise.
+// Pools is a fake with one pool, which is warm unless SetCold says otherwise.
 type Pools struct {
 	mu   sync.Mutex
 	cold bool
@@ -195,14 +284,14 @@ type Pools struct {
 
 var _ engi.Pools = (*Pools)(nil)
 
-// Chill makes the pool cold, or warm again.
-func (p *Pools) Chill(cold bool) {
+// SetCold makes the pool cold, or warm again.
+func (p *Pools) SetCold(cold bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cold = cold
 }
 
-// Pools returns the one.
+// Pools returns the pool.
 func (p *Pools) Pools(ctx context.Context) []engi.PoolStatus {
 	return []engi.PoolStatus{{Template: "base", Digest: "sha256:ba5e", Language: engi.Python, Target: 4, Max: 16, Ready: 3, Booting: 1, Used: 2}}
 }
@@ -217,7 +306,7 @@ func (p *Pools) Warm(ctx context.Context) error {
 	return nil
 }
 
-// scripts answer 42 to all that they are asked.
+// scripts is a fake whose scripts all return 42.
 type scripts struct{}
 
 func (scripts) Run(ctx context.Context, spec engi.ScriptSpec) (engi.ScriptResult, error) {

@@ -3,7 +3,6 @@ package apitest
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -12,15 +11,10 @@ import (
 	"github.com/engi-dev/engi/workflow/memory"
 )
 
-// functions are the real ones on a database in memory: echo, on
-// engi/debug/echo, returns the event's data in one step; fail, on
-// engi/debug/fail, fails; wait, on engi/debug/wait, lasts until it is cancelled.
-// They run until stop.
-func functions() (f engi.Functions, log engi.EventLog, stop func()) {
-	db, err := store.Open(context.Background(), store.Memory)
-	if err != nil {
-		panic(err)
-	}
+// functions starts the real functions on a database: echo, on engi/debug/echo,
+// returns the event's data in one step; fail, on engi/debug/fail, fails; wait, on
+// engi/debug/wait, lasts until it is cancelled. The caller must call stop.
+func functions(db *store.DB) (f engi.Functions, stop func()) {
 	function := func(x engi.Function, run func(ctx context.Context, r *workflow.Run) (any, error)) workflow.Function {
 		return workflow.Function{Function: x, Run: func(ctx context.Context, r *workflow.Run) (any, error) {
 			return workflow.Step(ctx, r, x.Name, func(ctx context.Context) (any, error) { return run(ctx, r) })
@@ -48,9 +42,9 @@ func functions() (f engi.Functions, log engi.EventLog, stop func()) {
 	ready, gone := make(chan struct{}), make(chan error, 1)
 	go func() { gone <- runner.Serve(ctx, func() { close(ready) }) }()
 	<-ready
-	return runner, store.Events(db), func() {
+	return runner, func() {
 		cancel()
-		if err := errors.Join(<-gone, db.Close()); err != nil {
+		if err := <-gone; err != nil {
 			panic(err)
 		}
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Executions is engi.Executions in memory. Programs, in whatever language,
-// are commands divided by ';' or ends of lines:
+// Executions is a fake. Programs, in whatever language, are commands separated
+// by ';' or newlines:
 //
 //	echo TEXT    prints TEXT and a newline; with >&2 at the end, to stderr
 //	put TEXT     prints TEXT, which is a quoted Go string
@@ -32,7 +32,7 @@ import (
 // Anything else prints "42" if it is print(6*7), and fails otherwise.
 type Executions struct {
 	mu       sync.Mutex
-	capacity int    // runs at once; guarded by mu
+	capacity int    // concurrent runs; guarded by mu
 	all      []*run // oldest first; guarded by mu
 	running  sync.WaitGroup
 	closed   context.Context
@@ -41,21 +41,21 @@ type Executions struct {
 
 var _ engi.Executions = (*Executions)(nil)
 
-// NewExecutions returns none yet, with room for 100 at once.
+// NewExecutions returns a fake without executions, which can run 100 at a time.
 func NewExecutions() *Executions {
 	x := &Executions{capacity: 100}
 	x.closed, x.close = context.WithCancel(context.Background())
 	return x
 }
 
-// SetCapacity bounds how many run at once.
+// SetCapacity limits how many run at a time.
 func (x *Executions) SetCapacity(n int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.capacity = n
 }
 
-// Close ends all runs and waits for them.
+// Close cancels all runs and waits for them.
 func (x *Executions) Close() {
 	x.close()
 	x.running.Wait()
@@ -68,10 +68,10 @@ type run struct {
 
 	mu     sync.Mutex
 	record engi.Execution // guarded by mu
-	tape   []piece        // guarded by mu
+	output []piece        // guarded by mu
 	length int64          // guarded by mu
 	files  []file         // guarded by mu
-	change chan struct{}  // closed and replaced whenever the run goes on; guarded by mu
+	change chan struct{}  // closed and replaced with each change; guarded by mu
 }
 
 type piece struct {
@@ -85,7 +85,7 @@ type file struct {
 	data []byte
 }
 
-// Start admits an execution.
+// Start starts an execution.
 func (x *Executions) Start(ctx context.Context, spec engi.ExecutionSpec) (engi.Execution, error) {
 	if spec.Template == "" {
 		spec.Template = "base"
@@ -124,7 +124,7 @@ func (x *Executions) Start(ctx context.Context, spec engi.ExecutionSpec) (engi.E
 		Template: spec.Template, Sandbox: engi.NewSandboxID(), Created: now, Started: now,
 	}}
 	x.all = append(x.all, r)
-	x.running.Go(func() { r.do(runCtx) })
+	x.running.Go(func() { r.execute(runCtx) })
 	return r.snapshot(), nil
 }
 
@@ -134,8 +134,8 @@ func (r *run) snapshot() engi.Execution {
 	return r.record
 }
 
-// do runs the program.
-func (r *run) do(ctx context.Context) {
+// execute runs the program.
+func (r *run) execute(ctx context.Context) {
 	defer r.cancel()
 	timeout := r.spec.Limits.Timeout
 	if timeout == 0 {
@@ -153,7 +153,7 @@ func (r *run) do(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	res := &engi.Result{Exit: exit, Duration: time.Since(r.record.Started), Tier: engi.TierMemory, Warm: true, NotEnforced: []string{"memory"}}
-	for _, p := range r.tape {
+	for _, p := range r.output {
 		if p.stream == engi.EventStdout {
 			res.Stdout = append(res.Stdout, p.data...)
 		} else {
@@ -177,7 +177,7 @@ func (r *run) goOnLocked() {
 func (r *run) print(s engi.ExecutionEventType, data string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.tape = append(r.tape, piece{s, r.length, []byte(data)})
+	r.output = append(r.output, piece{s, r.length, []byte(data)})
 	r.length += int64(len(data))
 	r.goOnLocked()
 }
@@ -256,7 +256,7 @@ func (x *Executions) find(owner engi.Owner, id engi.ExecutionID) (*run, error) {
 	return nil, engi.Errorf(engi.NotFound, "no execution %s", id)
 }
 
-// Get returns the record as it is now.
+// Get returns an execution.
 func (x *Executions) Get(ctx context.Context, owner engi.Owner, id engi.ExecutionID) (engi.Execution, error) {
 	r, err := x.find(owner, id)
 	if err != nil {
@@ -265,7 +265,7 @@ func (x *Executions) Get(ctx context.Context, owner engi.Owner, id engi.Executio
 	return r.snapshot(), nil
 }
 
-// Wait returns the record once it is done.
+// Wait returns an execution once it is done.
 func (x *Executions) Wait(ctx context.Context, owner engi.Owner, id engi.ExecutionID) (engi.Execution, error) {
 	r, err := x.find(owner, id)
 	if err != nil {
@@ -279,7 +279,7 @@ func (x *Executions) Wait(ctx context.Context, owner engi.Owner, id engi.Executi
 	}
 }
 
-// Watch yields the run's events from an offset on.
+// Watch yields the events from an offset.
 func (x *Executions) Watch(ctx context.Context, owner engi.Owner, id engi.ExecutionID, from int64) iter.Seq2[engi.ExecutionEvent, error] {
 	return func(yield func(engi.ExecutionEvent, error) bool) {
 		r, err := x.find(owner, id)
@@ -293,10 +293,10 @@ func (x *Executions) Watch(ctx context.Context, owner engi.Owner, id engi.Execut
 				return
 			}
 		}
-		buf := []byte(nil) // reused, as Watch may
+		buf := []byte(nil) // reused, as implementations may
 		for at := from; ; {
 			r.mu.Lock()
-			tape, record, change := r.tape, r.record, r.change
+			tape, record, change := r.output, r.record, r.change
 			r.mu.Unlock()
 			for _, p := range tape {
 				if end := p.offset + int64(len(p.data)); end > at {
@@ -311,7 +311,7 @@ func (x *Executions) Watch(ctx context.Context, owner engi.Owner, id engi.Execut
 			}
 			if record.State == engi.ExecutionDone {
 				result := *record.Result
-				result.Stdout, result.Stderr = nil, nil // they were events; fleet does so too
+				result.Stdout, result.Stderr = nil, nil // as package fleet does
 				record.Result = &result
 				yield(engi.ExecutionEvent{Type: engi.EventResult, Offset: max(at, r.length), Execution: &record}, nil)
 				return
@@ -326,7 +326,7 @@ func (x *Executions) Watch(ctx context.Context, owner engi.Owner, id engi.Execut
 	}
 }
 
-// Cancel ends the run.
+// Cancel ends an execution.
 func (x *Executions) Cancel(ctx context.Context, owner engi.Owner, id engi.ExecutionID) error {
 	r, err := x.find(owner, id)
 	if err != nil {
@@ -341,7 +341,7 @@ func (x *Executions) Cancel(ctx context.Context, owner engi.Owner, id engi.Execu
 	}
 }
 
-// List returns the newest first.
+// List returns executions, newest first.
 func (x *Executions) List(ctx context.Context, owner engi.Owner, f engi.ExecutionFilter) ([]engi.Execution, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -366,7 +366,7 @@ func (x *Executions) List(ctx context.Context, owner engi.Owner, f engi.Executio
 	return list, nil
 }
 
-// Artifact opens a file the run left.
+// Artifact opens an artifact.
 func (x *Executions) Artifact(ctx context.Context, owner engi.Owner, id engi.ExecutionID, path string) (io.ReadCloser, error) {
 	r, err := x.find(owner, id)
 	if err != nil {

@@ -15,13 +15,13 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Library is a twin of the library: it finds pieces that have words of the
-// question, counted. It fetches nothing: an address has a page about its own
-// last part, but for those of denied.example and down.example. The text "full"
-// is too much for an owner's share; files of modules are there unless they are
-// called missing.ts. It is safe for concurrent use.
+// Library is a fake. Search ranks passages by how many words of the query they
+// contain. Nothing is fetched: a URL has a page about its own last element,
+// except those of denied.example and down.example, which fail. The text "full"
+// exceeds the quota, and files of modules exist unless they are called
+// missing.ts. It is safe for concurrent use.
 type Library struct {
-	Sessions engi.Sessions // may be nil: then all sessions are there, and their names are IDs
+	Sessions engi.Sessions // if nil every session exists, and names are IDs
 
 	mu      sync.Mutex
 	all     []text
@@ -42,8 +42,8 @@ var _ engi.Library = (*Library)(nil)
 
 var shelved = time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
 
-// sees reports whether a viewer sees what is an owner's.
-func sees(viewer, owner engi.Owner) bool { return viewer == "" || owner == "" || viewer == owner }
+// visible reports whether a viewer may see an owner's object.
+func visible(viewer, owner engi.Owner) bool { return viewer == "" || owner == "" || viewer == owner }
 
 // Add implements engi.Library.
 func (l *Library) Add(_ context.Context, spec engi.DocumentSpec) (engi.Document, error) {
@@ -84,7 +84,7 @@ func (l *Library) Add(_ context.Context, spec engi.DocumentSpec) (engi.Document,
 	return d.Document, nil
 }
 
-// pieces cuts a text before headings of the second level.
+// pieces splits a text before headings of the second level.
 func pieces(s string) []string { return strings.Split(s, "\n## ") }
 
 // Documents implements engi.Library.
@@ -92,7 +92,7 @@ func (l *Library) Documents(_ context.Context, owner engi.Owner) (all []engi.Doc
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, d := range l.all {
-		if sees(owner, d.Owner) {
+		if visible(owner, d.Owner) {
 			all = append(all, d.Document)
 		}
 	}
@@ -139,7 +139,7 @@ func (l *Library) Search(ctx context.Context, spec engi.SearchSpec) (f engi.Sear
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, d := range l.all {
-		if !sees(spec.Owner, d.Owner) || spec.Package != "" && d.Package != spec.Package {
+		if !visible(spec.Owner, d.Owner) || spec.Package != "" && d.Package != spec.Package {
 			continue
 		}
 		for _, p := range pieces(d.text) {
@@ -157,12 +157,12 @@ func (l *Library) Search(ctx context.Context, spec engi.SearchSpec) (f engi.Sear
 	slices.SortStableFunc(f.Hits, func(a, b engi.SearchHit) int { return cmp.Compare(b.Score, a.Score) })
 	f.Hits = f.Hits[:min(len(f.Hits), cmp.Or(spec.Limit, 5))]
 	if spec.Mode != engi.SearchKeyword {
-		f.Embedder, f.Note = "twin:words", "the twin counts words"
+		f.Embedder, f.Note = "fake:words", "the fake counts words"
 	}
 	return f, nil
 }
 
-// Refresh implements engi.Library: everything is as it was.
+// Refresh implements engi.Library. Nothing ever changes.
 func (l *Library) Refresh(_ context.Context, owner engi.Owner, id engi.DocumentID) (all []engi.Document, _ error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,7 +182,7 @@ func (l *Library) Refresh(_ context.Context, owner engi.Owner, id engi.DocumentI
 func (l *Library) Remove(_ context.Context, owner engi.Owner, id engi.DocumentID) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i := slices.IndexFunc(l.all, func(d text) bool { return d.ID == id && sees(owner, d.Owner) })
+	i := slices.IndexFunc(l.all, func(d text) bool { return d.ID == id && visible(owner, d.Owner) })
 	if i < 0 {
 		return engi.Errorf(engi.NotFound, "there is no such document")
 	}

@@ -2,49 +2,49 @@ package apitest
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/gate/egress/egresstest"
 	"github.com/engi-dev/engi/gate/egress/policy"
 )
 
-// Networks is the log of a wall that tests write to: nothing crosses this one.
-// It is safe for concurrent use.
+// Networks is a fake network log, which tests write with Add. It is safe for
+// concurrent use.
 type Networks struct {
-	s     *Sandboxes
-	store egresstest.Memory
+	s *Sandboxes
 
 	mu      sync.Mutex
-	changed chan struct{} // closed and replaced by Add; guarded by mu
+	events  map[engi.SandboxID][]engi.NetworkEvent // guarded by mu
+	changed chan struct{}                          // closed and replaced by Add; guarded by mu
 }
 
 var _ engi.NetworkLog = (*Networks)(nil)
 
-// NewNetworks returns an empty log of sandboxes.
-func NewNetworks(s *Sandboxes) *Networks { return &Networks{s: s, changed: make(chan struct{})} }
+// NewNetworks returns an empty log.
+func NewNetworks(s *Sandboxes) *Networks {
+	return &Networks{s: s, events: map[engi.SandboxID][]engi.NetworkEvent{}, changed: make(chan struct{})}
+}
 
-// Add appends events, whose sandboxes, owners and times it fills in.
+// Add appends events. It sets their sandbox, owner and time.
 func (n *Networks) Add(ctx context.Context, id engi.SandboxID, events ...engi.NetworkEvent) error {
 	b, err := n.s.Get(ctx, "", id)
 	if err != nil {
 		return err
 	}
-	for i := range events {
-		events[i].Sandbox, events[i].Owner, events[i].Time = id, b.Owner, time.Now().UTC()
-	}
-	if err := n.store.Append(ctx, events); err != nil {
-		return err
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	for _, e := range events {
+		e.Sandbox, e.Owner, e.Time, e.Seq = id, b.Owner, time.Now().UTC(), int64(len(n.events[id])+1)
+		n.events[id] = append(n.events[id], e)
+	}
 	close(n.changed)
 	n.changed = make(chan struct{})
 	return nil
 }
 
-// Events returns what is there after seq.
+// Events returns the events after seq.
 func (n *Networks) Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int, wait bool) ([]engi.NetworkEvent, error) {
 	if limit == 0 {
 		limit = 1000
@@ -54,11 +54,11 @@ func (n *Networks) Events(ctx context.Context, owner engi.Owner, id engi.Sandbox
 	}
 	for {
 		n.mu.Lock()
-		changed := n.changed
+		changed, all := n.changed, n.events[id]
 		n.mu.Unlock()
-		list, err := n.store.Events(ctx, owner, id, seq, limit)
-		if err != nil || len(list) > 0 || !wait {
-			return list, err
+		list := slices.Clone(all[min(seq, int64(len(all))):])
+		if list = list[:min(limit, len(list))]; len(list) > 0 || !wait {
+			return list, nil
 		}
 		select {
 		case <-changed:
@@ -68,8 +68,7 @@ func (n *Networks) Events(ctx context.Context, owner engi.Owner, id engi.Sandbox
 	}
 }
 
-// checkNetwork is what the wall says of a policy where the operator opened
-// nothing.
+// checkNetwork validates a policy as on a node without a network configuration.
 func checkNetwork(p engi.NetworkPolicy) error {
 	_, err := policy.Compile(p, policy.Node{})
 	return err

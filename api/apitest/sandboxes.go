@@ -1,10 +1,12 @@
 package apitest
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -16,31 +18,34 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// Sandboxes are rooms with a guest of their own inside this process, and one
-// for each execution that is going on, which nobody can enter. It is safe for
+// Sandboxes is a fake whose sandboxes have a guest in this process. Each running
+// execution has a sandbox, too, which cannot be entered. It is safe for
 // concurrent use.
 type Sandboxes struct {
 	x *Executions
 
+	creating sync.Mutex // held by Create
+
 	mu    sync.Mutex
-	all   []*room // oldest first
+	all   []*sandbox // oldest first
 	kept  []engi.Snapshot
-	limit int // sandboxes at most; 0 means any number
+	limit int // of sandboxes; 0 means none
 }
 
 var _ engi.Sandboxes = (*Sandboxes)(nil)
 
-// NewSandboxes returns none but those of x.
+// NewSandboxes returns a fake with only the sandboxes of x.
 func NewSandboxes(x *Executions) *Sandboxes { return &Sandboxes{x: x} }
 
-// SetLimit bounds how many there may be; Create reports Exhausted then.
+// SetLimit limits how many sandboxes there may be; beyond it Create reports
+// Exhausted.
 func (s *Sandboxes) SetLimit(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.limit = n
 }
 
-// Close ends them all.
+// Close stops all sandboxes.
 func (s *Sandboxes) Close() {
 	s.mu.Lock()
 	all := slices.Clone(s.all)
@@ -50,10 +55,10 @@ func (s *Sandboxes) Close() {
 	}
 }
 
-// A room is a sandbox with a guest.
-type room struct {
-	rec    engi.Sandbox // guarded by Sandboxes.mu
-	key    string       // idempotency; immutable
+// A sandbox is a record and a guest.
+type sandbox struct {
+	rec    engi.Sandbox     // guarded by Sandboxes.mu
+	spec   engi.SandboxSpec // it was created with; immutable
 	dir    string
 	server *guestd.Server
 	guest  *guest.Client
@@ -62,12 +67,12 @@ type room struct {
 	once   sync.Once
 }
 
-func newRoom(ctx context.Context, env map[string]string) (*room, error) {
+func newRoom(ctx context.Context, env map[string]string) (*sandbox, error) {
 	dir, err := os.MkdirTemp("", "engi-apitest-")
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "%v", err)
 	}
-	r := &room{dir: dir, server: guestd.New(guestd.Options{Root: dir, Token: "secret", Twin: true})}
+	r := &sandbox{dir: dir, server: guestd.New(guestd.Options{Root: dir, Token: "secret", InProcess: true})}
 	long, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r.cancel = cancel
 	r.guest, err = guest.Open(ctx, func(context.Context) (net.Conn, error) {
@@ -88,7 +93,7 @@ func newRoom(ctx context.Context, env map[string]string) (*room, error) {
 	return r, nil
 }
 
-func (r *room) close() {
+func (r *sandbox) close() {
 	r.once.Do(func() {
 		if r.guest != nil {
 			r.guest.Close()
@@ -100,7 +105,7 @@ func (r *room) close() {
 	})
 }
 
-// Create makes a room. The template "nope" is not there.
+// Create creates a sandbox. The template "nope" does not exist.
 func (s *Sandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (engi.Sandbox, error) {
 	if spec.Template == "nope" {
 		return engi.Sandbox{}, engi.Errorf(engi.NotFound, "no template %q", spec.Template)
@@ -108,13 +113,35 @@ func (s *Sandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (engi.San
 	if err := checkNetwork(spec.Network); err != nil {
 		return engi.Sandbox{}, err
 	}
-	s.mu.Lock()
-	for _, r := range s.all {
-		if spec.Idempotency != "" && r.key == spec.Idempotency && r.rec.Owner == spec.Owner {
-			defer s.mu.Unlock()
-			return r.rec, nil
-		}
+	s.creating.Lock()
+	defer s.creating.Unlock()
+	if first, err := s.repeated(spec); err != nil || first.ID != "" {
+		return first, err
 	}
+	return s.create(ctx, engi.NewSandboxID(), spec)
+}
+
+// repeated returns what the same request created before.
+func (s *Sandboxes) repeated(spec engi.SandboxSpec) (first engi.Sandbox, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.all {
+		if spec.Idempotency == "" || r.spec.Idempotency != spec.Idempotency || r.rec.Owner != spec.Owner {
+			continue
+		}
+		if !reflect.DeepEqual(r.spec, spec) {
+			return first, errRepeated
+		}
+		return r.rec, nil
+	}
+	return first, nil
+}
+
+var errRepeated = engi.Errorf(engi.Conflict, "this Idempotency-Key was used for another request")
+
+func (s *Sandboxes) create(ctx context.Context, id engi.SandboxID, spec engi.SandboxSpec) (engi.Sandbox, error) {
+	asked := spec
+	s.mu.Lock()
 	full := s.limit > 0 && len(s.all) >= s.limit
 	s.mu.Unlock()
 	if full {
@@ -135,9 +162,9 @@ func (s *Sandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (engi.San
 		spec.Template = "base"
 	}
 	now := time.Now().UTC()
-	r.key = spec.Idempotency
+	r.spec = asked
 	r.rec = engi.Sandbox{
-		ID: engi.NewSandboxID(), Owner: spec.Owner, Template: spec.Template, Digest: "sha256:ba5e", Tier: engi.TierMemory,
+		ID: id, Owner: spec.Owner, Template: spec.Template, Digest: "sha256:ba5e", Tier: engi.TierMemory,
 		Size: spec.Size.Or(engi.Size{VCPUs: 1, Memory: 512 << 20, Disk: 512 << 20}), State: engi.Running, Created: now,
 		Lifetime: l, Deadline: now.Add(l.Timeout), Started: now, Active: now, Snapshot: spec.Snapshot, Metadata: spec.Metadata, Env: spec.Env,
 		Volumes: spec.Volumes, Network: spec.Network, Ports: spec.Ports,
@@ -160,8 +187,8 @@ func (s *Sandboxes) runs(ctx context.Context, owner engi.Owner) ([]engi.Sandbox,
 	return list, err
 }
 
-// find returns a room; the caller holds mu.
-func (s *Sandboxes) find(owner engi.Owner, id engi.SandboxID) (*room, error) {
+// find returns a sandbox; the caller holds mu.
+func (s *Sandboxes) find(owner engi.Owner, id engi.SandboxID) (*sandbox, error) {
 	for _, r := range s.all {
 		if r.rec.ID == id && (owner == "" || r.rec.Owner == owner) {
 			return r, nil
@@ -170,7 +197,7 @@ func (s *Sandboxes) find(owner engi.Owner, id engi.SandboxID) (*room, error) {
 	return nil, engi.Errorf(engi.NotFound, "no sandbox %s", id)
 }
 
-// Get returns one sandbox's record.
+// Get returns a sandbox.
 func (s *Sandboxes) Get(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Sandbox, error) {
 	runs, err := s.runs(ctx, owner)
 	if err != nil {
@@ -190,7 +217,7 @@ func (s *Sandboxes) Get(ctx context.Context, owner engi.Owner, id engi.SandboxID
 	return r.rec, nil
 }
 
-// List returns those that f selects.
+// List returns the sandboxes that f selects.
 func (s *Sandboxes) List(ctx context.Context, owner engi.Owner, f engi.SandboxFilter) ([]engi.Sandbox, error) {
 	all, err := s.runs(ctx, owner)
 	if err != nil {
@@ -267,7 +294,7 @@ func (s *Sandboxes) Update(ctx context.Context, owner engi.Owner, id engi.Sandbo
 	return r.rec, nil
 }
 
-// Stop ends a sandbox, or the run in it.
+// Stop stops a sandbox, or the execution in it.
 func (s *Sandboxes) Stop(ctx context.Context, owner engi.Owner, id engi.SandboxID) error {
 	b, err := s.Get(ctx, owner, id)
 	if err != nil {
@@ -289,7 +316,7 @@ func (s *Sandboxes) Stop(ctx context.Context, owner engi.Owner, id engi.SandboxI
 	return nil
 }
 
-// Enter returns the inside of a sandbox.
+// Enter returns the guest of a sandbox.
 func (s *Sandboxes) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -307,7 +334,7 @@ func (s *Sandboxes) Enter(ctx context.Context, owner engi.Owner, id engi.Sandbox
 	return r.guest, func() {}, nil
 }
 
-// Samples returns one.
+// Samples returns one sample.
 func (s *Sandboxes) Samples(ctx context.Context, owner engi.Owner, id engi.SandboxID, from, to time.Time) ([]engi.Sample, error) {
 	b, err := s.Get(ctx, owner, id)
 	if err != nil {
@@ -316,12 +343,13 @@ func (s *Sandboxes) Samples(ctx context.Context, owner engi.Owner, id engi.Sandb
 	return []engi.Sample{{Time: b.Created, VCPUs: 1, CPUPercent: 12.5, Memory: 1 << 20, MemoryLimit: 512 << 20, MemoryCache: 1 << 10, DiskUsed: 1 << 12, DiskCapacity: 512 << 20, Processes: 2}}, nil
 }
 
-// Lifecycle moves between states; nothing sleeps really.
+// Lifecycle returns a fake that changes the states of sandboxes and nothing
+// else.
 func (s *Sandboxes) Lifecycle() engi.Lifecycle { return lifecycle{s} }
 
 type lifecycle struct{ s *Sandboxes }
 
-func (l lifecycle) to(owner engi.Owner, id engi.SandboxID, from []engi.State, to engi.State) (*room, error) {
+func (l lifecycle) to(owner engi.Owner, id engi.SandboxID, from []engi.State, to engi.State) (*sandbox, error) {
 	r, err := l.s.find(owner, id)
 	if err != nil {
 		return nil, err
@@ -379,7 +407,7 @@ func (l lifecycle) Snapshot(ctx context.Context, owner engi.Owner, id engi.Sandb
 		return engi.Snapshot{}, err
 	}
 	x := engi.Snapshot{
-		ID: engi.NewSnapshotID(), Owner: r.rec.Owner, Name: spec.Name, Sandbox: id, Template: r.rec.Template, Digest: r.rec.Digest, Tier: r.rec.Tier,
+		ID: cmp.Or(spec.ID, engi.NewSnapshotID()), Owner: r.rec.Owner, Name: spec.Name, Sandbox: id, Template: r.rec.Template, Digest: r.rec.Digest, Tier: r.rec.Tier,
 		Size: r.rec.Size, Disk: spec.DiskOnly, Bytes: 1 << 20, Created: time.Now().UTC(),
 	}
 	if spec.TTL > 0 {
@@ -389,25 +417,29 @@ func (l lifecycle) Snapshot(ctx context.Context, owner engi.Owner, id engi.Sandb
 	return x, nil
 }
 
-// Fork copies nothing; the third copy fails.
-func (l lifecycle) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxID, n int, timeout time.Duration) ([]engi.Forked, error) {
+// Fork creates fresh sandboxes; the third of a request fails.
+func (l lifecycle) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxID, spec engi.ForkSpec) ([]engi.Forked, error) {
 	b, err := l.s.Get(ctx, owner, id)
 	if err != nil {
 		return nil, err
 	}
 	var forks []engi.Forked
-	for i := range n {
+	for i := range spec.Count {
 		if i == 2 {
-			forks = append(forks, engi.Forked{Err: engi.Errorf(engi.Exhausted, "there is room for two copies")})
+			forks = append(forks, engi.Forked{Err: engi.Errorf(engi.Exhausted, "there is capacity for two copies")})
 			continue
 		}
-		c, err := l.s.Create(ctx, engi.SandboxSpec{Owner: b.Owner, Template: b.Template, Lifetime: b.Lifetime})
+		id := engi.NewSandboxID()
+		if spec.IDs != nil {
+			id = spec.IDs[i]
+		}
+		c, err := l.s.create(ctx, id, engi.SandboxSpec{Owner: b.Owner, Template: b.Template, Lifetime: b.Lifetime})
 		forks = append(forks, engi.Forked{Sandbox: c, Err: err})
 	}
 	return forks, nil
 }
 
-// Snapshots are what the life cycle kept.
+// Snapshots returns the snapshots that Lifecycle created.
 func (s *Sandboxes) Snapshots() engi.Snapshots { return snapshots{s} }
 
 type snapshots struct{ s *Sandboxes }
@@ -453,7 +485,7 @@ func (k snapshots) Remove(ctx context.Context, owner engi.Owner, name string) er
 	return err
 }
 
-// ports are those that the test says.
+// ports is a fake of engi.Ports.
 type ports struct{ s *Sandboxes }
 
 func (p ports) Listening(ctx context.Context, owner engi.Owner, id engi.SandboxID) ([]preview.Port, error) {

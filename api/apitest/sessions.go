@@ -3,6 +3,7 @@ package apitest
 import (
 	"context"
 	"encoding/json"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
@@ -10,13 +11,20 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Sessions is a twin of sessions: code is what it prints, but for "throw",
-// which fails, "lost", which the node cannot answer, and "wait", which lasts
-// until it is cancelled. It is safe for concurrent use.
+// Sessions is a fake. Code prints itself, except "throw", which fails, "lost",
+// whose run is lost, and "wait", which runs until it is cancelled. It is safe
+// for concurrent use.
 type Sessions struct {
-	mu   sync.Mutex
-	all  []engi.Session
-	Last engi.CodeSpec // that was run
+	mu    sync.Mutex
+	all   []engi.Session
+	specs map[string]repeated // by owner and Idempotency-Key
+	Last  engi.CodeSpec       // most recent
+}
+
+// repeated is a request with an Idempotency-Key and what it created.
+type repeated struct {
+	spec    engi.SessionSpec
+	session engi.Session
 }
 
 var _ engi.Sessions = (*Sessions)(nil)
@@ -25,6 +33,13 @@ var _ engi.Sessions = (*Sessions)(nil)
 func (s *Sessions) Create(_ context.Context, spec engi.SessionSpec) (engi.Session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	key := string(spec.Owner) + "\x00" + spec.Idempotency
+	if first, ok := s.specs[key]; ok && spec.Idempotency != "" {
+		if !reflect.DeepEqual(first.spec, spec) {
+			return engi.Session{}, errRepeated
+		}
+		return first.session, nil
+	}
 	for _, x := range s.all {
 		if spec.Name != "" && x.Name == spec.Name && x.Owner == spec.Owner {
 			return engi.Session{}, engi.Errorf(engi.Conflict, "there is one of that name")
@@ -37,6 +52,10 @@ func (s *Sessions) Create(_ context.Context, spec engi.SessionSpec) (engi.Sessio
 		Metadata: spec.Metadata, Env: spec.Env, Created: now, Used: now, Expires: now.Add(30 * time.Minute),
 	}
 	s.all = append(s.all, x)
+	if s.specs == nil {
+		s.specs = map[string]repeated{}
+	}
+	s.specs[key] = repeated{spec, x}
 	return x, nil
 }
 
@@ -74,7 +93,7 @@ func (s *Sessions) List(_ context.Context, owner engi.Owner) (list []engi.Sessio
 
 // Enter implements engi.Sessions.
 func (s *Sessions) Enter(context.Context, engi.Owner, string) (engi.Guest, func(), error) {
-	return nil, nil, engi.Errorf(engi.Unsupported, "the twin has no inside")
+	return nil, nil, engi.Errorf(engi.Unsupported, "the fake has no guest")
 }
 
 // RunCode implements engi.Sessions.
@@ -89,7 +108,7 @@ func (s *Sessions) RunCode(ctx context.Context, owner engi.Owner, idOrName strin
 	r := engi.CodeResult{OK: true, Stdout: spec.Code, Duration: time.Millisecond, Sandbox: x.Sandbox}
 	s.mu.Unlock()
 	if out != nil {
-		// In two pieces, which cut a character if there is one to cut.
+		// In two pieces, which may split a character.
 		n := len(spec.Code) / 2
 		out(engi.Chunk{Stream: engi.Stdout, Data: []byte(spec.Code[:n])})
 		out(engi.Chunk{Stream: engi.Stdout, Offset: int64(n), Data: []byte(spec.Code[n:])})

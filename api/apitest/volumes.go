@@ -1,6 +1,7 @@
 package apitest
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"io/fs"
@@ -14,7 +15,8 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Volumes are directories of the host. It is safe for concurrent use.
+// Volumes is a fake whose volumes are directories of the host. It is safe for
+// concurrent use.
 type Volumes struct {
 	mu  sync.Mutex
 	all []volume
@@ -42,7 +44,7 @@ func (v *Volumes) at(owner engi.Owner, name string) (int, error) {
 	return 0, engi.Errorf(engi.NotFound, "no volume %q", name)
 }
 
-// Create makes a volume.
+// Create creates a volume.
 func (v *Volumes) Create(ctx context.Context, spec engi.VolumeSpec) (engi.Volume, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -61,7 +63,7 @@ func (v *Volumes) Create(ctx context.Context, spec engi.VolumeSpec) (engi.Volume
 	if spec.Capacity == 0 {
 		spec.Capacity = 1 << 30
 	}
-	x := engi.Volume{ID: engi.NewVolumeID(), Owner: spec.Owner, Name: spec.Name, Capacity: spec.Capacity, Created: time.Now().UTC()}
+	x := engi.Volume{ID: cmp.Or(spec.ID, engi.NewVolumeID()), Owner: spec.Owner, Name: spec.Name, Capacity: spec.Capacity, Created: time.Now().UTC()}
 	v.all = append(v.all, volume{x, dir})
 	return x, nil
 }
@@ -104,7 +106,7 @@ func (v *Volumes) Remove(ctx context.Context, owner engi.Owner, name string) err
 	return nil
 }
 
-// Files opens the content.
+// Files opens the files of a volume.
 func (v *Volumes) Files(ctx context.Context, owner engi.Owner, name string) (engi.VolumeFiles, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -209,7 +211,7 @@ func (f files) Remove(ctx context.Context, path string) error {
 	return classify(f.root.RemoveAll(rel(path)))
 }
 
-// Secrets keeps secrets without their values. It is safe for concurrent use.
+// Secrets is a fake that keeps no values. It is safe for concurrent use.
 type Secrets struct {
 	mu  sync.Mutex
 	all []engi.Secret
@@ -235,7 +237,7 @@ func (s *Secrets) Create(ctx context.Context, x engi.Secret, value string) (engi
 			return x, engi.Errorf(engi.Conflict, "there is a secret %q already", x.Name)
 		}
 	}
-	x.ID, x.Version, x.Created = engi.NewSecretID(), 1, time.Now().UTC()
+	x.ID, x.Version, x.Created = cmp.Or(x.ID, engi.NewSecretID()), 1, time.Now().UTC()
 	x.Updated = x.Created
 	s.all = append(s.all, x)
 	return x, nil
@@ -265,7 +267,7 @@ func (s *Secrets) List(ctx context.Context, owner engi.Owner) ([]engi.Secret, er
 	return list, nil
 }
 
-// Update counts versions.
+// Update increments the version.
 func (s *Secrets) Update(ctx context.Context, owner engi.Owner, name, value string, metadata map[string]string) (engi.Secret, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -292,7 +294,7 @@ func (s *Secrets) Remove(ctx context.Context, owner engi.Owner, name string) err
 	return err
 }
 
-// Reveal is not for surfaces.
+// Reveal is not used by the API.
 func (s *Secrets) Reveal(ctx context.Context, owner engi.Owner, name string) (string, error) {
 	panic("apitest: a surface asks for the value of a secret")
 }

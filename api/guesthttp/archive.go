@@ -15,37 +15,38 @@ import (
 	"github.com/engi-dev/engi/api/httpio"
 )
 
-// Formats of archives, with their types.
+// archives has the media types of the formats of archives.
 var archives = map[string]string{"tar": "application/x-tar", "tar.gz": "application/gzip", "zip": "application/zip"}
 
-// Pack answers with an archive out of a tar stream of p and all below it.
-func (d *Handler) Pack(p, format string, in io.Reader) error {
+// Pack responds with an archive made from in, a tar stream of the file tree at
+// p. On an error the response has started, and must be cut off.
+func (h *Handler) Pack(p, format string, in io.Reader) error {
 	base := path.Base(p)
 	if base == "/" {
 		base = "root"
 	}
-	attachment(d.W.Header(), base+"."+format, archives[format])
-	w := httpio.DeadlineWriter{W: d.W}
+	attachment(h.W.Header(), base+"."+format, archives[format])
+	w := httpio.DeadlineWriter{W: h.W}
 	var err error
 	switch format {
 	case "tar":
 		_, err = io.CopyBuffer(w, onlyReader{in}, make([]byte, copySize))
 	case "tar.gz":
-		z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // the level is good
+		z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // fails only for invalid levels
 		if _, err = io.CopyBuffer(z, onlyReader{in}, make([]byte, copySize)); err == nil {
 			err = z.Close()
 		}
 	default:
 		err = zipOf(w, in)
 	}
-	if err != nil && !d.gone() {
-		return engi.Errorf(engi.Unavailable, "pack %s: %v", p, err) // the answer has begun: it is cut off
+	if err != nil && !h.gone() {
+		return engi.Errorf(engi.Unavailable, "pack %s: %v", p, err)
 	}
 	return nil
 }
 
-// zipOf writes the files, directories and links of a tar stream as a zip
-// archive. What zip has no form for, such as devices, is left out.
+// zipOf writes the files, directories and symlinks of a tar stream as a zip
+// archive. Zip has no form for other types, such as devices: they are left out.
 func zipOf(w io.Writer, in io.Reader) error {
 	z := zip.NewWriter(w)
 	t := tar.NewReader(in)
@@ -84,38 +85,38 @@ func zipOf(w io.Writer, in io.Reader) error {
 	}
 }
 
-// Unpack hands the body to extract as a tar stream, unpacked if it is
-// compressed with gzip. How much comes out is bounded by the disk it goes to.
-func (d *Handler) Unpack(extract func(io.Reader) error) error {
-	body := httpio.NewBody(d.W, d.R)
-	in := &classify{}
-	err := inflate(bufio.NewReaderSize(body, 64<<10), in)
+// Unpack passes the request body to extract as a tar stream, decompressed if it
+// is gzip. The size of the result is limited only by the disk it is written to.
+func (h *Handler) Unpack(extract func(io.Reader) error) error {
+	body := httpio.NewBody(h.W, h.R)
+	in := &archiveReader{}
+	err := in.open(bufio.NewReaderSize(body, 64<<10))
 	if err == nil {
 		err = extract(in)
 	}
 	body.Stop()
 	if err != nil {
-		return d.refused(body, in.fault(), err)
+		return h.uploadFailed(body, in.fault(), err)
 	}
-	// After the archive's end there may be more: padding, or anything.
-	if !body.Whole() {
-		httpio.Drain(d.W, d.R)
+	// Padding, or anything, may follow the end of the archive.
+	if !body.Complete() {
+		httpio.Drain(h.W, h.R)
 	}
 	return nil
 }
 
-// inflate makes out read the tar stream in in.
-func inflate(in *bufio.Reader, out *classify) error {
-	out.r = in
+// open prepares to read the tar stream in in.
+func (b *archiveReader) open(in *bufio.Reader) error {
+	b.r = in
 	magic, err := in.Peek(4)
 	switch {
 	case len(magic) >= 2 && magic[0] == 0x1f && magic[1] == 0x8b:
-		if out.r, err = gzip.NewReader(in); err != nil {
+		if b.r, err = gzip.NewReader(in); err != nil {
 			return notAnArchive("its gzip header is broken: " + err.Error())
 		}
-		out.z = true
+		b.gzip = true
 	case len(magic) == 4 && string(magic) == "PK\x03\x04":
-		return httpio.Errorf(http.StatusUnsupportedMediaType, "send a tar archive, plain or compressed with gzip", "zip archives cannot be unpacked while they arrive")
+		return httpio.Errorf(http.StatusUnsupportedMediaType, "send a tar archive, plain or compressed with gzip", "zip archives cannot be unpacked while they are received")
 	case len(magic) == 0 && err == io.EOF:
 		return notAnArchive("it is empty")
 	}
@@ -123,26 +124,27 @@ func inflate(in *bufio.Reader, out *classify) error {
 }
 
 func notAnArchive(why string) error {
-	return httpio.Errorf(0, "send a tar archive, plain or compressed with gzip", "the body is no archive: %s", why)
+	return httpio.Errorf(0, "send a tar archive, plain or compressed with gzip", "the body is not an archive: %s", why)
 }
 
-// blame remembers what is wrong with compressed data.
-type classify struct {
-	r   io.Reader
-	z   bool
-	mu  sync.Mutex // guards err: a reader that was given up may still be at it
-	err error
+// An archiveReader reads an uploaded tar stream, and remembers the error if it
+// was not valid gzip.
+type archiveReader struct {
+	r    io.Reader
+	gzip bool
+	mu   sync.Mutex // guards err: an abandoned extraction may still be reading
+	err  error
 }
 
-func (b *classify) fault() error {
+func (b *archiveReader) fault() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.err
 }
 
-func (b *classify) Read(p []byte) (int, error) {
+func (b *archiveReader) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
-	if b.z && err != nil && err != io.EOF {
+	if b.gzip && err != nil && err != io.EOF {
 		err = notAnArchive(err.Error())
 		b.mu.Lock()
 		b.err = err

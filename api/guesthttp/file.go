@@ -20,8 +20,9 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 )
 
-// CheckPath reports Invalid unless p can be the path of a file. The mux never
-// sees it, so nothing has tidied it up, and nothing may: names are bytes.
+// CheckPath reports Invalid unless p can be the path of a file. Paths are
+// parameters, not part of the URL's path, so that nothing cleans them: names
+// are bytes.
 func CheckPath(field, p string) error {
 	switch {
 	case p == "":
@@ -31,7 +32,7 @@ func CheckPath(field, p string) error {
 	case len(p) > 4095:
 		return fault(field, "it is longer than 4095 bytes")
 	case strings.ContainsRune(p, 0):
-		return fault(field, "it has a NUL byte in it")
+		return fault(field, "it contains a NUL byte")
 	}
 	return nil
 }
@@ -40,7 +41,7 @@ func fault(field, detail string) error {
 	return httpio.Invalid([]v1.Fault{{Field: field, Detail: detail}})
 }
 
-// InfoOf translates a file's description.
+// InfoOf converts the description of a file.
 func InfoOf(x engi.FileInfo) v1.FileInfo {
 	f := v1.FileInfo{
 		Type: "other", Size: v1.Bytes(max(0, x.Size)), Mode: v1.Mode(x.Mode.Perm()), UID: x.UID, GID: x.GID,
@@ -58,7 +59,7 @@ func InfoOf(x engi.FileInfo) v1.FileInfo {
 	return f
 }
 
-// name returns a path as text, and as bytes too if the text cannot hold them.
+// name returns a path as text, and also as bytes if it is not UTF-8.
 func name(p string) (string, []byte) {
 	if utf8.ValidString(p) {
 		return p, nil
@@ -66,45 +67,46 @@ func name(p string) (string, []byte) {
 	return strings.ToValidUTF8(p, "\uFFFD"), []byte(p)
 }
 
-// Download answers with a file. size is -1 if nobody knows it.
-func (d *Handler) Download(p string, f io.Reader, size int64) error {
-	h := d.W.Header()
-	attachment(h, path.Base(p), "application/octet-stream")
-	h.Set("Accept-Ranges", "bytes")
-	from, n, part, err := byteRange(d.R.Header.Get("Range"), size)
+// Download responds with a file, or the range of it that is asked for. size is
+// -1 if it is unknown.
+func (h *Handler) Download(p string, f io.Reader, size int64) error {
+	header := h.W.Header()
+	attachment(header, path.Base(p), "application/octet-stream")
+	header.Set("Accept-Ranges", "bytes")
+	from, n, part, err := byteRange(h.R.Header.Get("Range"), size)
 	if err != nil {
 		return err
 	}
 	if size >= 0 {
-		h.Set(v1.SizeHeader, strconv.FormatInt(size, 10))
+		header.Set(v1.SizeHeader, strconv.FormatInt(size, 10))
 	}
-	// Only who can read trailers is sent one: Content-Length is worth more.
+	// HTTP/1 excludes Content-Length with a trailer, so a trailer is only sent
+	// to clients that say they read it.
 	sum := &digest{}
 	switch {
 	case part:
-		h.Set("Content-Range", "bytes "+strconv.FormatInt(from, 10)+"-"+strconv.FormatInt(from+n-1, 10)+"/"+strconv.FormatInt(size, 10))
-		h.Set("Content-Length", strconv.FormatInt(n, 10))
-	case strings.Contains(d.R.Header.Get("TE"), "trailers"):
+		header.Set("Content-Range", "bytes "+strconv.FormatInt(from, 10)+"-"+strconv.FormatInt(from+n-1, 10)+"/"+strconv.FormatInt(size, 10))
+		header.Set("Content-Length", strconv.FormatInt(n, 10))
+	case strings.Contains(h.R.Header.Get("TE"), "trailers"):
 		sum = &digest{sha256.New(), v1.HashHeader}
-		if d.R.Header.Get(v1.WantHeader) == "crc32c" {
+		if h.R.Header.Get(v1.WantHeader) == "crc32c" {
 			sum = &digest{crc32.New(castagnoli), v1.CRCHeader}
 		}
-		h.Set("Trailer", sum.header)
+		header.Set("Trailer", sum.header)
 	case size >= 0:
-		h.Set("Content-Length", strconv.FormatInt(size, 10))
+		header.Set("Content-Length", strconv.FormatInt(size, 10))
 	}
 	if part {
 		if _, err := io.CopyN(io.Discard, f, from); err != nil {
 			return engi.Errorf(engi.Unavailable, "read %s: %v", p, err)
 		}
 		f = io.LimitReader(f, n)
-		d.W.WriteHeader(http.StatusPartialContent)
+		h.W.WriteHeader(http.StatusPartialContent)
 	}
-	return d.copy(f, size, n, part, sum)
+	return h.copy(f, size, n, part, sum)
 }
 
-// A digest is a hash and the trailer that carries it; without a header there
-// is none.
+// A digest is a hash and the trailer it is sent in; an empty header means none.
 type digest struct {
 	hash.Hash
 	header string
@@ -112,7 +114,7 @@ type digest struct {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func (d *Handler) copy(f io.Reader, size, n int64, part bool, sum *digest) error {
+func (h *Handler) copy(f io.Reader, size, n int64, part bool, sum *digest) error {
 	want := size
 	if part {
 		want = n
@@ -120,27 +122,28 @@ func (d *Handler) copy(f io.Reader, size, n int64, part bool, sum *digest) error
 	if sum.header != "" {
 		f = io.TeeReader(f, sum)
 	}
-	sent, err := io.CopyBuffer(httpio.DeadlineWriter{W: d.W}, onlyReader{f}, make([]byte, copySize))
+	sent, err := io.CopyBuffer(httpio.DeadlineWriter{W: h.W}, onlyReader{f}, make([]byte, copySize))
 	switch {
-	case d.gone():
+	case h.gone():
 		return nil
 	case err != nil:
-		return engi.Errorf(engi.Unavailable, "the file broke off after %d bytes: %v", sent, err)
+		return engi.Errorf(engi.Unavailable, "reading the file failed after %d bytes: %v", sent, err)
 	case want >= 0 && sent != want:
-		return engi.Errorf(engi.Unavailable, "the file broke off after %d of %d bytes", sent, want)
+		return engi.Errorf(engi.Unavailable, "the file ended after %d of %d bytes", sent, want)
 	}
 	if sum.header != "" {
-		d.W.Header().Set(sum.header, hex.EncodeToString(sum.Sum(nil)))
+		h.W.Header().Set(sum.header, hex.EncodeToString(sum.Sum(nil)))
 	}
 	return nil
 }
 
-// copySize is that of one read and one write of large content.
-const copySize = 256 << 10
+const copySize = 256 << 10 // bytes per read and write of large content
 
-type onlyReader struct{ io.Reader } // whose size of buffer we choose
+// onlyReader hides WriteTo, so that io.CopyBuffer uses its buffer.
+type onlyReader struct{ io.Reader }
 
-// attachment keeps browsers from taking what programs made for a page.
+// attachment keeps browsers from rendering files of sandboxes as pages of this
+// server.
 func attachment(h http.Header, name, kind string) {
 	h.Set("Content-Type", kind)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -151,19 +154,21 @@ func attachment(h http.Header, name, kind string) {
 	}
 }
 
-// byteRange reads a Range header of one range; part is false if there is none
-// to heed. A range that begins after the end has a status of its own.
+// byteRange parses a Range header. part is false if the whole file is to be
+// sent: RFC 9110 lets servers ignore ranges, as this does with several, and
+// requires it for malformed ones. A range that begins after the end is an error
+// with status 416.
 func byteRange(text string, size int64) (from, n int64, part bool, err error) {
 	spec, ok := strings.CutPrefix(text, "bytes=")
 	if !ok || size < 0 || strings.Contains(spec, ",") {
-		return 0, 0, false, nil // as RFC 9110 has it: what is not understood is ignored
+		return 0, 0, false, nil
 	}
 	first, last, ok := strings.Cut(strings.TrimSpace(spec), "-")
 	if !ok {
 		return 0, 0, false, nil
 	}
 	end := size - 1
-	if first == "" { // the last bytes
+	if first == "" { // a suffix range: the last bytes
 		k, err := strconv.ParseUint(last, 10, 63)
 		if err != nil {
 			return 0, 0, false, nil
@@ -187,23 +192,23 @@ func byteRange(text string, size int64) (from, n int64, part bool, err error) {
 		}
 	}
 	if from >= size {
-		e := httpio.Errorf(http.StatusRequestedRangeNotSatisfiable, "ask for bytes that are there", "the file has %d bytes; there is nothing at %d", size, from)
+		e := httpio.Errorf(http.StatusRequestedRangeNotSatisfiable, "ask for a range within the file", "the file has %d bytes; there is nothing at %d", size, from)
 		e.Header = http.Header{"Content-Range": {"bytes */" + strconv.FormatInt(size, 10)}}
 		return 0, 0, false, e
 	}
 	return from, end - from + 1, true, nil
 }
 
-// An upload is a body on its way into a file: it is hashed, and ends with an
-// error instead of io.EOF if it is not what its sender said.
+// An upload reads a body that is written to a file and hashes it. It ends with
+// an error instead of io.EOF if the hash is not the one the client announced.
 type upload struct {
 	body *httpio.Body
 	r    *http.Request
 	sum  hash.Hash
-	mu   sync.Mutex // guards what follows: a reader that was given up may still be at it
-	hex  string     // of all, once it was read
+	mu   sync.Mutex // guards the fields below: an abandoned write may still be reading
+	hex  string     // of the whole body, once it was read
 	size int64
-	err  error // that the sender is to blame for
+	err  error // of the client
 }
 
 func (u *upload) Read(p []byte) (int, error) {
@@ -229,7 +234,7 @@ func (u *upload) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// SHA256 returns the hash of what was read, once all of it was.
+// SHA256 returns the hash of the whole body, once it was read.
 func (u *upload) SHA256() string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -242,33 +247,34 @@ func (u *upload) fault() error {
 	return u.err
 }
 
-// Upload hands the body to write, which must leave things as they were if
-// reading fails, and says what arrived.
-func (d *Handler) Upload(p string, write func(io.Reader) error) (v1.Written, error) {
-	u := &upload{body: httpio.NewBody(d.W, d.R), r: d.R, sum: sha256.New()}
+// Upload passes the request body to write, which must change nothing if reading
+// fails.
+func (h *Handler) Upload(p string, write func(io.Reader) error) (v1.Written, error) {
+	u := &upload{body: httpio.NewBody(h.W, h.R), r: h.R, sum: sha256.New()}
 	err := write(u)
 	u.body.Stop()
 	if err != nil {
-		return v1.Written{}, d.refused(u.body, u.fault(), err)
+		return v1.Written{}, h.uploadFailed(u.body, u.fault(), err)
 	}
 	text, _ := name(p)
 	return v1.Written{Path: text, Size: v1.Bytes(u.size), SHA256: u.SHA256()}, nil
 }
 
-// refused finds out whose fault it is that a body was not taken.
-func (d *Handler) refused(body *httpio.Body, sender, err error) error {
+// uploadFailed returns the error for a body that could not be stored. invalid
+// is what is wrong with its content, if anything, and err how storing failed.
+func (h *Handler) uploadFailed(body *httpio.Body, invalid, err error) error {
 	switch bad := body.Err(); {
-	case sender != nil:
-		err = sender
+	case invalid != nil:
+		err = invalid
 	case bad != nil && !errors.Is(bad, http.ErrBodyReadAfterClose):
-		return slow(d, bad)
+		return h.receiveFailed(bad)
 	}
 	if engi.KindOf(err) == engi.Exhausted {
 		if e, ok := errors.AsType[*engi.Error](err); ok {
 			full := engi.Errorf(engi.Exhausted, "%w", err).WithRetry(e.Retry)
 			full.Remedy = engi.RemedyOf(err)
 			if e.Remedy == "" {
-				full.Remedy = "delete something in it, or use one with a larger disk"
+				full.Remedy = "delete files in it, or use one with a larger disk"
 			}
 			return &httpio.Error{Err: full, Status: http.StatusInsufficientStorage}
 		}
@@ -276,11 +282,11 @@ func (d *Handler) refused(body *httpio.Body, sender, err error) error {
 	return err
 }
 
-// slow says why a body did not arrive.
-func slow(d *Handler, err error) error {
-	if d.gone() {
-		return engi.Errorf(engi.Expired, "the caller left while sending")
+// receiveFailed returns the error for a body that could not be read.
+func (h *Handler) receiveFailed(err error) error {
+	if h.gone() {
+		return engi.Errorf(engi.Expired, "the client disconnected while sending the body")
 	}
-	d.W.Header().Set("Connection", "close")
+	h.W.Header().Set("Connection", "close")
 	return httpio.Errorf(http.StatusRequestTimeout, "send the body faster, or in smaller parts", "reading the body: %v", err)
 }

@@ -1,7 +1,7 @@
-// Package guesthttp moves bytes between HTTP and the inside of a sandbox: output
-// of processes as streams of events, terminals over WebSockets, files and
-// archives of any size, changes of files. It decides nothing about who may do
-// what and finds no sandboxes: package rest does, and hands over what it found.
+// Package guesthttp serves what is in a sandbox over HTTP: the output of
+// processes as streams of events, terminals over WebSockets, files and archives
+// of any size, and changes of files. Package rest checks permissions and finds
+// the sandbox.
 package guesthttp
 
 import (
@@ -12,19 +12,28 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 )
 
-// A Handler answers one request. Its fields are not changed while it does.
+// A Handler serves one request. All fields are required.
 type Handler struct {
 	W http.ResponseWriter
 	R *http.Request
 
-	// Ctx ends when the caller leaves, and when the server does.
+	// Ctx ends when the client disconnects or the server shuts down.
 	Ctx context.Context
-	// Beat is how long a stream may be silent before it says it is alive.
-	Beat time.Duration
-	// Describe returns what the caller is told about an error, once a stream
-	// has begun.
+	// Heartbeat is how long a stream may be silent before a heartbeat is sent.
+	Heartbeat time.Duration
+	// Describe returns what the client is told about an error after the
+	// response has started.
 	Describe func(error) v1.Problem
 }
 
-// gone reports whether nobody listens any more.
-func (d *Handler) gone() bool { return d.R.Context().Err() != nil }
+// tell returns what the client is told about an error after the response has
+// started; false if it has disconnected.
+func (h *Handler) tell(err error) (v1.Problem, bool) {
+	if h.gone() {
+		return v1.Problem{}, false
+	}
+	return h.Describe(err), true
+}
+
+// gone reports whether the client has disconnected.
+func (h *Handler) gone() bool { return h.R.Context().Err() != nil }

@@ -14,31 +14,31 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 )
 
-// TerminalOptions says how a terminal is looked at.
+// TerminalOptions says how a client attaches to a terminal.
 type TerminalOptions struct {
-	From     int64 // offset of the first byte to show; engi.OldestOutput shows all that is kept
-	ReadOnly bool  // what the viewer types and how large its window is do not matter
+	From     int64 // offset of the first byte to send; engi.OldestOutput sends all that is kept
+	ReadOnly bool  // ignore input and resizing
 }
 
-const maxTyped = 256 << 10 // bytes of one message of a viewer
+const maxMessage = 256 << 10 // bytes of one message of a client
 
-// Terminal serves a process's terminal over a WebSocket until the process
-// ends or the viewer leaves, which changes nothing for the process. Many may
-// look at one terminal; all see everything, and the last resize counts.
-func (d *Handler) Terminal(p engi.Process, v TerminalOptions) error {
-	ws, err := websocket.Accept(d.W, d.R, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
+// Terminal serves a process's terminal over a WebSocket until the process ends
+// or the client disconnects, which does not affect the process. Several clients
+// may attach to one terminal: all get its output, and the last resize wins.
+func (h *Handler) Terminal(p engi.Process, v TerminalOptions) error {
+	ws, err := websocket.Accept(h.W, h.R, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
-		return nil // the answer says why
+		return nil // Accept has responded
 	}
 	defer ws.CloseNow()
-	ws.SetReadLimit(maxTyped)
-	// The request's context ends with the handler; the one of a hijacked
-	// connection does not notice that the viewer left, but reading does.
-	ctx, cancel := context.WithCancel(d.Ctx)
+	ws.SetReadLimit(maxMessage)
+	// The context of a hijacked connection does not end when the client
+	// disconnects; reading does.
+	ctx, cancel := context.WithCancel(h.Ctx)
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		defer cancel()
-		d.listen(ctx, ws, p, v.ReadOnly)
+		h.listen(ctx, ws, p, v.ReadOnly)
 	})
 	defer reading.Wait()
 	defer cancel()
@@ -46,15 +46,15 @@ func (d *Handler) Terminal(p engi.Process, v TerminalOptions) error {
 	source := httpio.Pull(p.Output(ctx, v.From))
 	defer source.Stop()
 	defer cancel()
-	beat := time.NewTicker(d.Beat)
+	beat := time.NewTicker(h.Heartbeat)
 	defer beat.Stop()
 	started := false
 	for {
 		select {
 		case <-ctx.Done():
-			if d.Ctx.Err() != nil && d.R.Context().Err() == nil { // the server leaves
-				problem := d.Describe(context.Cause(d.Ctx))
-				d.bye(ws, v1.TerminalControl{Type: v1.EventError, Error: &problem})
+			if h.Ctx.Err() != nil && h.R.Context().Err() == nil { // the server shuts down
+				problem := h.Describe(context.Cause(h.Ctx))
+				h.bye(ws, v1.TerminalControl{Type: v1.EventError, Error: &problem})
 			}
 			return nil
 		case <-beat.C:
@@ -68,16 +68,16 @@ func (d *Handler) Terminal(p engi.Process, v TerminalOptions) error {
 			if !ok {
 				exit, err := p.Wait(ctx)
 				if err != nil {
-					d.broke(ws, err)
+					h.broke(ws, err)
 					return nil
 				}
-				d.bye(ws, v1.TerminalControl{Type: v1.EventExit, Exit: ExitOf(exit)})
+				h.bye(ws, v1.TerminalControl{Type: v1.EventExit, Exit: ExitOf(exit)})
 				return nil
 			}
 			if e.Err != nil {
 				source.Release()
 				if ctx.Err() == nil {
-					d.broke(ws, e.Err)
+					h.broke(ws, e.Err)
 				}
 				return nil
 			}
@@ -91,14 +91,14 @@ func (d *Handler) Terminal(p engi.Process, v TerminalOptions) error {
 			}
 			source.Release()
 			if err != nil {
-				return nil // the viewer left, or does not read
+				return nil // the client has disconnected, or does not read
 			}
 		}
 	}
 }
 
-// listen passes on what the viewer sends until it leaves.
-func (d *Handler) listen(ctx context.Context, ws *websocket.Conn, p engi.Process, readOnly bool) {
+// listen passes input and resizing to the process until the client disconnects.
+func (h *Handler) listen(ctx context.Context, ws *websocket.Conn, p engi.Process, readOnly bool) {
 	for {
 		kind, data, err := ws.Read(ctx)
 		if err != nil {
@@ -110,24 +110,24 @@ func (d *Handler) listen(ctx context.Context, ws *websocket.Conn, p engi.Process
 		if kind == websocket.MessageBinary {
 			err = p.Input(ctx, data)
 		} else {
-			err = d.resize(ctx, p, data)
+			err = h.resize(ctx, p, data)
 		}
-		// A process that has ended takes nothing more; what it said last may
-		// still be on its way.
+		// A process that has ended refuses input, but the client may not have
+		// received all its output yet.
 		if err != nil && engi.KindOf(err) != engi.Conflict && engi.KindOf(err) != engi.NotFound {
 			if ctx.Err() == nil {
-				d.broke(ws, err)
+				h.broke(ws, err)
 			}
 			return
 		}
 	}
 }
 
-func (d *Handler) resize(ctx context.Context, p engi.Process, data []byte) error {
+func (h *Handler) resize(ctx context.Context, p engi.Process, data []byte) error {
 	var c v1.TerminalControl
 	if err := json.Unmarshal(data, &c); err != nil || c.Type != "resize" {
 		return engi.Errorf(engi.Invalid, "%.80q is not a control message of a terminal", data).
-			WithRemedy(`send {"type":"resize","cols":80,"rows":24}, and what was typed as binary messages`)
+			WithRemedy(`send {"type":"resize","cols":80,"rows":24}, and input as binary messages`)
 	}
 	size, err := SizeOf(v1.TerminalSize{Cols: c.Cols, Rows: c.Rows})
 	if err != nil {
@@ -136,7 +136,7 @@ func (d *Handler) resize(ctx context.Context, p engi.Process, data []byte) error
 	return p.Resize(ctx, size)
 }
 
-// SizeOf translates a terminal's size. It reports Invalid.
+// SizeOf converts the size of a terminal. It reports Invalid.
 func SizeOf(s v1.TerminalSize) (engi.TerminalSize, error) {
 	if s.Cols < 1 || s.Rows < 1 || s.Cols > 0xffff || s.Rows > 0xffff {
 		return engi.TerminalSize{}, engi.Errorf(engi.Invalid, "a terminal cannot have %d columns and %d rows", s.Cols, s.Rows).
@@ -148,7 +148,7 @@ func SizeOf(s v1.TerminalSize) (engi.TerminalSize, error) {
 func control(ctx context.Context, ws *websocket.Conn, c v1.TerminalControl) error {
 	text, err := json.Marshal(c)
 	if err != nil {
-		return engi.Errorf(engi.Internal, "write control message: %v", err) // unreachable: all types of package v1 can be written
+		return engi.Errorf(engi.Internal, "write control message: %v", err) // unreachable: all types of package v1 can be marshalled
 	}
 	return write(ctx, ws, websocket.MessageText, text)
 }
@@ -159,14 +159,14 @@ func write(ctx context.Context, ws *websocket.Conn, kind websocket.MessageType, 
 	return ws.Write(ctx, kind, data)
 }
 
-func (d *Handler) broke(ws *websocket.Conn, err error) {
-	problem := d.Describe(err)
-	d.bye(ws, v1.TerminalControl{Type: v1.EventError, Error: &problem})
+func (h *Handler) broke(ws *websocket.Conn, err error) {
+	problem := h.Describe(err)
+	h.bye(ws, v1.TerminalControl{Type: v1.EventError, Error: &problem})
 }
 
-// bye sends the last message and closes.
-func (d *Handler) bye(ws *websocket.Conn, c v1.TerminalControl) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.Ctx), 5*time.Second)
+// bye sends the last message and closes the connection.
+func (h *Handler) bye(ws *websocket.Conn, c v1.TerminalControl) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.Ctx), 5*time.Second)
 	defer cancel()
 	if err := control(ctx, ws, c); err != nil {
 		return
@@ -176,6 +176,6 @@ func (d *Handler) bye(ws *websocket.Conn, c v1.TerminalControl) {
 		code = websocket.StatusTryAgainLater
 	}
 	if err := ws.Close(code, ""); err != nil && !errors.Is(err, context.Canceled) {
-		return // the viewer was faster
+		return // the client has disconnected
 	}
 }

@@ -9,74 +9,42 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 )
 
-// Watch answers with what happens to files below a directory until the caller
-// leaves. It reports what is wrong with the directory before the stream
-// begins.
-func (d *Handler) Watch(form httpio.Format, g engi.Guest, dir string, recursive bool) error {
-	info, err := g.Stat(d.Ctx, dir)
+// Watch responds with the changes of files below a directory until the client
+// disconnects. A directory that cannot be watched is reported before the
+// response starts.
+func (h *Handler) Watch(form httpio.Format, g engi.Guest, dir string, recursive bool) error {
+	info, err := g.Stat(h.Ctx, dir)
 	if err != nil {
 		return err
 	}
 	if !info.Mode.IsDir() && info.Target == "" {
 		return engi.Errorf(engi.Invalid, "%s is not a directory", dir).WithRemedy("watch the directory it is in")
 	}
-	ctx, cancel := context.WithCancel(d.Ctx)
-	source := httpio.Pull(g.Watch(ctx, dir, recursive))
-	defer source.Stop()
-	defer cancel()
-
-	out := httpio.NewEventWriter(d.W, form)
-	begun := false
-	begin := func() bool {
-		if begun {
-			return true
-		}
-		begun = true
-		return out.Begin() == nil && out.Send(v1.EventStarted, "", v1.FileEvent{Type: v1.EventStarted}) == nil
-	}
-	// The watch is in force, or has failed, within a moment.
-	soon := time.NewTimer(settled)
-	defer soon.Stop()
-	beat := time.NewTicker(d.Beat)
-	defer beat.Stop()
-	for {
-		select {
-		case <-soon.C:
-			if !begin() {
+	ctx, cancel := context.WithCancel(h.Ctx)
+	return httpio.Stream[engi.FileChange]{
+		W: h.W, Format: form, Heartbeat: h.Heartbeat, Describe: h.tell, Grace: startGrace,
+		First: func(out *httpio.EventWriter) error {
+			return out.Send(v1.EventStarted, "", v1.FileEvent{Type: v1.EventStarted})
+		},
+		Each: func(out *httpio.EventWriter, e engi.FileChange) (bool, error) {
+			change := v1.FileEvent{Type: string(e.Op)}
+			change.Path, change.PathBase64 = name(e.Path)
+			return false, out.Send(change.Type, "", change)
+		},
+		End: func(out *httpio.EventWriter) error {
+			if h.Ctx.Err() == nil {
 				return nil
 			}
-		case <-beat.C:
-			if begun && out.Beat(v1.FileEvent{Type: v1.EventHeartbeat}, d.Beat) != nil {
-				return nil
-			}
-		case e, ok := <-source.Events:
+			problem, ok := h.tell(context.Cause(h.Ctx)) // the server shuts down
 			if !ok {
-				return d.Ctx.Err() // nil unless the server leaves
-			}
-			if e.Err != nil && !begun {
-				source.Release()
-				return e.Err
-			}
-			if !begin() {
 				return nil
 			}
-			if e.Err != nil {
-				source.Release()
-				if !d.gone() {
-					problem := d.Describe(e.Err)
-					_ = out.Send(v1.EventError, "", v1.FileEvent{Type: v1.EventError, Error: &problem}) // the caller may have left
-				}
-				return nil
-			}
-			change := v1.FileEvent{Type: string(e.Event.Op)}
-			change.Path, change.PathBase64 = name(e.Event.Path)
-			err := out.Send(change.Type, "", change)
-			source.Release()
-			if err != nil {
-				return nil
-			}
-		}
-	}
+			return out.Send(v1.EventError, "", v1.FileEvent{Type: v1.EventError, Error: &problem})
+		},
+		Marker: func(kind string, problem *v1.Problem) any { return v1.FileEvent{Type: kind, Error: problem} },
+	}.Serve(ctx, cancel, g.Watch(ctx, dir, recursive))
 }
 
-const settled = 25 * time.Millisecond
+// startGrace is how long a stream waits for an early error, which can then be
+// the response's status instead of an event.
+const startGrace = 25 * time.Millisecond

@@ -8,30 +8,29 @@ import (
 	"time"
 )
 
-// BodyTimeout is how long a caller may take to send each MiB of a body.
+// BodyTimeout is how long a client may take to send each MiB of a body.
 const BodyTimeout = 60 * time.Second
 
-// A Body reads what a caller sends, piece by piece: each MiB has its own
-// deadline, and Stop ends it for good, whoever may still be reading. It
-// remembers why it ended.
+// A Body reads a request body with a deadline for each MiB. Stop ends it even
+// while another goroutine is reading.
 type Body struct {
 	r    io.Reader
 	rc   *http.ResponseController
-	wake bool // a read that waits can be woken without harm to the connection
+	wake bool // a blocked read can be interrupted without breaking the connection
 
-	mu      sync.Mutex // guards what follows
-	left    int64      // of the piece whose deadline is set
+	mu      sync.Mutex // guards the fields below
+	left    int64      // bytes until the next deadline is set
 	done    bool
-	reading chan struct{} // closed when the read that is going on has ended; nil for none
-	err     error         // of the caller's side; io.EOF if all was read
+	reading chan struct{} // closed when the current read returns; nil without one
+	err     error         // of reading; io.EOF if everything was read
 }
 
-// NewBody returns the body of r. The caller stops it.
+// NewBody returns the body of r. The caller must call Stop.
 func NewBody(w http.ResponseWriter, r *http.Request) *Body {
 	return &Body{r: r.Body, rc: http.NewResponseController(w), wake: r.ProtoMajor > 1}
 }
 
-// Read implements io.Reader. It is for one goroutine.
+// Read implements io.Reader. Only one goroutine may use it.
 func (b *Body) Read(p []byte) (int, error) {
 	ended := make(chan struct{})
 	defer close(ended)
@@ -41,7 +40,7 @@ func (b *Body) Read(p []byte) (int, error) {
 		return 0, http.ErrBodyReadAfterClose
 	}
 	if b.left <= 0 {
-		_ = b.rc.SetReadDeadline(time.Now().Add(BodyTimeout)) // tests have writers without deadlines
+		_ = b.rc.SetReadDeadline(time.Now().Add(BodyTimeout)) // fails only for writers of tests
 		b.left = 1 << 20
 	}
 	b.reading = ended
@@ -56,16 +55,16 @@ func (b *Body) Read(p []byte) (int, error) {
 	if err != nil {
 		b.err = err
 		if !b.done {
-			// The server goes on to listen whether the caller hangs up.
+			// The server keeps reading to notice a disconnect.
 			_ = b.rc.SetReadDeadline(time.Time{})
 		}
 	}
 	return n, err
 }
 
-// Stop ends reading and takes the deadline back. In HTTP/1, a read that is
-// going on ends when more arrives, or when a [Listener] loses its patience:
-// who wakes it breaks the connection, and with it the answer.
+// Stop makes further reads fail and removes the deadline. In HTTP/1, a blocked
+// read goes on until data arrives or [RespondEarly] gives up, since interrupting
+// it would break the connection before the response is sent.
 func (b *Body) Stop() {
 	b.mu.Lock()
 	b.done = true
@@ -80,7 +79,7 @@ func (b *Body) Stop() {
 	}
 }
 
-// Err returns what went wrong on the caller's side; nil if nothing did.
+// Err returns the error of reading, if any.
 func (b *Body) Err() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -90,14 +89,16 @@ func (b *Body) Err() error {
 	return b.err
 }
 
-// Whole reports whether everything was read.
-func (b *Body) Whole() bool {
+// Complete reports whether the whole body was read.
+func (b *Body) Complete() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return errors.Is(b.err, io.EOF)
 }
 
-// Drain throws away what follows what was needed of a body, within reason.
+// Drain discards the rest of a body that was read as far as needed, so that an
+// HTTP/1 connection can be used again. It closes the connection if that takes
+// too long.
 func Drain(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor > 1 {
 		return

@@ -10,18 +10,19 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Check reports Denied for a request to a name that is not served. Names that
-// can only mean this machine, and addresses, cannot be rebound; * serves all.
+// CheckHost reports Denied for a request to a host name that is not served,
+// which protects from DNS rebinding. localhost and addresses are always served;
+// "*" in served allows every name.
 func CheckHost(r *http.Request, served []string) error {
 	if name := plain(r.Host); !known(name, served) {
-		return engi.Errorf(engi.Denied, "this server does not answer to the name %.80q", name).
+		return engi.Errorf(engi.Denied, "this server does not serve the host name %.80q", name).
 			WithRemedy("use the server's address, or add the name to its configured host names")
 	}
 	return nil
 }
 
-// CheckOrigin reports Denied for a request that a page of a name sent that is
-// not served. Programs that are no browsers say nothing about pages.
+// CheckOrigin reports Denied for a request from a page of a host name that is
+// not served. Only browsers send Origin.
 func CheckOrigin(r *http.Request, served []string) error {
 	origin := r.Header.Get("Origin")
 	if origin == "" {
@@ -29,13 +30,13 @@ func CheckOrigin(r *http.Request, served []string) error {
 	}
 	u, err := url.Parse(origin)
 	if err != nil || !known(plain(u.Host), served) {
-		return engi.Errorf(engi.Denied, "this server does not answer pages of %.80q", origin).
+		return engi.Errorf(engi.Denied, "this server accepts no requests from pages of %.80q", origin).
 			WithRemedy("add the name to the server's configured host names")
 	}
 	return nil
 }
 
-// plain is a name without port, brackets and a final dot.
+// plain returns a host name in lower case, without port, brackets and final dot.
 func plain(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h

@@ -7,7 +7,7 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-func TestCheck(t *testing.T) {
+func TestCheckHost(t *testing.T) {
 	served := []string{"Engi.example.com."}
 	for name, ok := range map[string]bool{
 		"localhost": true, "localhost:7777": true, "5173-x.localhost": true, "127.0.0.1:1": true, "[::1]:1": true, "192.0.2.1": true,

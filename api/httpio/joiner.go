@@ -7,11 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// ChunkSize bounds the data of one event, whatever its source yields.
+// ChunkSize is the most data in one event.
 const ChunkSize = 64 << 10
 
-// A Chunk is output of one stream on its way into an event: Text, or Bytes if
-// it is no UTF-8. Offset is where to come back once it has arrived.
+// A Chunk is output of one stream for an event: Text, or Bytes if it is not
+// UTF-8. Offset is where to resume after it.
 type Chunk struct {
 	Stream string
 	Offset int64
@@ -19,11 +19,12 @@ type Chunk struct {
 	Bytes  []byte
 }
 
-// A Joiner puts characters together that their source cut in two. It holds back
-// at most three bytes of each stream. It is for one goroutine.
+// A Joiner puts characters back together that were split between chunks of
+// output. It buffers at most three bytes of each stream. Only one goroutine may
+// use it.
 type Joiner struct {
-	next int64 // offset after everything seen
-	held []part
+	next    int64 // offset after everything seen
+	pending []part
 }
 
 type part struct {
@@ -32,58 +33,73 @@ type part struct {
 	at     int64  // its offset
 }
 
-// NewJoiner returns a seam for output from an offset on.
+// NewJoiner returns a Joiner for output from an offset.
 func NewJoiner(from int64) *Joiner { return &Joiner{next: from} }
 
-func (s *Joiner) part(stream string) *part {
-	for i := range s.held {
-		if s.held[i].stream == stream {
-			return &s.held[i]
+func (j *Joiner) part(stream string) *part {
+	for i := range j.pending {
+		if j.pending[i].stream == stream {
+			return &j.pending[i]
 		}
 	}
-	s.held = append(s.held, part{stream: stream})
-	return &s.held[len(s.held)-1]
+	j.pending = append(j.pending, part{stream: stream})
+	return &j.pending[len(j.pending)-1]
 }
 
-// Add returns the piece for output, less the beginning of a character at its
-// end; false if nothing is left.
-func (s *Joiner) Add(stream string, offset int64, data []byte) (Chunk, bool) {
-	held := s.part(stream)
+// Add returns the chunk for output without an incomplete character at its end;
+// false if nothing is left.
+func (j *Joiner) Add(stream string, offset int64, data []byte) (Chunk, bool) {
+	pending := j.part(stream)
 	end := offset + int64(len(data))
-	s.next = max(s.next, end)
-	grown := len(held.data) > 0
+	j.next = max(j.next, end)
+	grown := len(pending.data) > 0
 	if grown {
-		data = append(held.data, data...)
-		held.data = nil
+		data = append(pending.data, data...)
+		pending.data = nil
 	}
-	if n := unfinished(data); n > 0 {
-		if !grown || n < len(data) { // else it is the same character, still not whole
-			held.at = end - int64(n)
+	if n := incomplete(data); n > 0 {
+		if !grown || n < len(data) { // otherwise it is the same character, still incomplete
+			pending.at = end - int64(n)
 		}
-		held.data = bytes.Clone(data[len(data)-n:])
+		pending.data = bytes.Clone(data[len(data)-n:])
 		data = data[:len(data)-n]
 	}
-	return s.piece(stream, data), len(data) > 0
+	return j.chunk(stream, data), len(data) > 0
 }
 
-// Flush returns what is held back, in order of offsets: no more is coming.
-func (s *Joiner) Flush() []Chunk {
-	slices.SortFunc(s.held, func(a, b part) int { return cmp.Compare(a.at, b.at) })
-	var pieces []Chunk
-	for i := range s.held {
-		if held := &s.held[i]; len(held.data) > 0 {
-			data := held.data
-			held.data = nil
-			pieces = append(pieces, s.piece(held.stream, data))
+// Split sends output in chunks of at most [ChunkSize].
+func (j *Joiner) Split(stream string, offset int64, data []byte, send func(Chunk) error) error {
+	for len(data) > 0 {
+		n := min(len(data), ChunkSize)
+		if c, ok := j.Add(stream, offset, data[:n]); ok {
+			if err := send(c); err != nil {
+				return err
+			}
+		}
+		offset, data = offset+int64(n), data[n:]
+	}
+	return nil
+}
+
+// Flush returns the incomplete characters at the end of all output, in order of
+// offsets.
+func (j *Joiner) Flush() []Chunk {
+	slices.SortFunc(j.pending, func(a, b part) int { return cmp.Compare(a.at, b.at) })
+	var chunks []Chunk
+	for i := range j.pending {
+		if pending := &j.pending[i]; len(pending.data) > 0 {
+			data := pending.data
+			pending.data = nil
+			chunks = append(chunks, j.chunk(pending.stream, data))
 		}
 	}
-	return pieces
+	return chunks
 }
 
-// Resume is where to come back without losing a byte.
-func (s *Joiner) Resume() int64 {
-	at := s.next
-	for _, h := range s.held {
+// Resume returns where to resume without losing a byte.
+func (j *Joiner) Resume() int64 {
+	at := j.next
+	for _, h := range j.pending {
 		if len(h.data) > 0 {
 			at = min(at, h.at)
 		}
@@ -91,8 +107,8 @@ func (s *Joiner) Resume() int64 {
 	return at
 }
 
-func (s *Joiner) piece(stream string, data []byte) Chunk {
-	p := Chunk{Stream: stream, Offset: s.Resume()}
+func (j *Joiner) chunk(stream string, data []byte) Chunk {
+	p := Chunk{Stream: stream, Offset: j.Resume()}
 	if utf8.Valid(data) {
 		p.Text = string(data)
 	} else {
@@ -101,9 +117,9 @@ func (s *Joiner) piece(stream string, data []byte) Chunk {
 	return p
 }
 
-// unfinished returns the length of the beginning of a character at the end
-// of b: 0 to 3.
-func unfinished(b []byte) int {
+// incomplete returns the length of an incomplete character at the end of b: 0 to
+// 3.
+func incomplete(b []byte) int {
 	for n := 1; n <= min(3, len(b)); n++ {
 		if tail := b[len(b)-n:]; utf8.RuneStart(tail[0]) {
 			if utf8.FullRune(tail) {

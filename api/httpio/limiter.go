@@ -6,22 +6,22 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Limiter bounds how many streams one sandbox, and the server, has open. The
-// zero value is empty. It is safe for concurrent use.
+// A Limiter limits how many streams are open at a time, for each sandbox and in
+// total. The zero value is ready to use. It is safe for concurrent use.
 type Limiter struct {
 	mu  sync.Mutex
 	all int
 	of  map[engi.SandboxID]int
 }
 
-// Bounds of streams that are open at the same time.
+// The most streams that may be open at a time.
 const (
 	maxStreams        = 8192
 	maxSandboxStreams = 512
 )
 
-// Join counts a stream; the caller leaves when it ends, once. It reports
-// Exhausted for one too many.
+// Join counts a stream, until leave is called, once. It reports Exhausted if
+// too many are open.
 func (c *Limiter) Join(id engi.SandboxID) (leave func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 )
 
-// Statuses is the one place where kinds of error become HTTP.
+// Statuses has the HTTP status of each kind of error.
 var Statuses = [...]int{
 	engi.Internal:    http.StatusInternalServerError,
 	engi.Invalid:     http.StatusBadRequest,
@@ -24,13 +24,13 @@ var Statuses = [...]int{
 	engi.Expired:     http.StatusGatewayTimeout,
 }
 
-// A Error is an error of a surface that has more to say than its kind: the
-// exact status, or several faults.
+// An Error is an error with more than its kind determines: another status,
+// several faults, or headers.
 type Error struct {
 	Err    *engi.Error
 	Status int // 0 means that of the kind
 	Faults []v1.Fault
-	Header http.Header // sent along; may be nil
+	Header http.Header // of the response; may be nil
 }
 
 // Error returns the text.
@@ -39,12 +39,12 @@ func (r *Error) Error() string { return r.Err.Text }
 // Unwrap returns the classified error.
 func (r *Error) Unwrap() error { return r.Err }
 
-// Errorf returns an Invalid error with a status of its own.
+// Errorf returns an Invalid error with a status; 0 means 400.
 func Errorf(status int, remedy, format string, args ...any) *Error {
 	return &Error{Err: engi.Errorf(engi.Invalid, format, args...).WithRemedy("%s", remedy), Status: status}
 }
 
-// Invalid returns the error for the faults of a request; nil for none.
+// Invalid returns the error for the faults of a request; nil if there are none.
 func Invalid(faults []v1.Fault) error {
 	if len(faults) == 0 {
 		return nil
@@ -56,8 +56,8 @@ func Invalid(faults []v1.Fault) error {
 	return r
 }
 
-// Describe returns the problem document of err. Texts of internal errors stay
-// in the log.
+// Describe returns the problem document for err. The text of an internal error
+// is not disclosed: callers log it.
 func Describe(err error, request string) v1.Problem {
 	kind := engi.KindOf(err)
 	p := v1.Problem{

@@ -7,11 +7,11 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Puller is an iterator that runs in a goroutine of its own, so that its
-// user can wait for other things too. It is one event ahead at most.
+// A Puller runs an iterator in a goroutine, so that its events can be used in a
+// select. It is at most one event ahead.
 type Puller[T any] struct {
 	Events <-chan Pulled[T]
-	next   chan struct{} // the event has been used
+	next   chan struct{} // the event was released
 	quit   chan struct{}
 	done   chan struct{}
 }
@@ -22,7 +22,8 @@ type Pulled[T any] struct {
 	Err   error
 }
 
-// Pull starts to iterate. The caller stops the puller.
+// Pull starts the iteration. The caller must call Stop, and Release after each
+// event.
 func Pull[T any](seq iter.Seq2[T, error]) *Puller[T] {
 	events := make(chan Pulled[T])
 	p := &Puller[T]{events, make(chan struct{}), make(chan struct{}), make(chan struct{})}
@@ -43,7 +44,7 @@ func Pull[T any](seq iter.Seq2[T, error]) *Puller[T] {
 			case <-p.quit:
 				return
 			}
-			// The event's data may be gone once the iterator goes on.
+			// The event's data may be invalid once the iterator continues.
 			select {
 			case <-p.next:
 			case <-p.quit:
@@ -54,7 +55,7 @@ func Pull[T any](seq iter.Seq2[T, error]) *Puller[T] {
 	return p
 }
 
-// Release gives the event back. After an iterator's panic nobody takes it.
+// Release lets the iterator continue: the event must no longer be used.
 func (p *Puller[T]) Release() {
 	select {
 	case p.next <- struct{}{}:
@@ -62,8 +63,8 @@ func (p *Puller[T]) Release() {
 	}
 }
 
-// Stop ends the iteration and waits until its goroutine is gone. The context
-// of the iterator must have ended.
+// Stop ends the iteration and waits for its goroutine. The iterator's context
+// must have ended.
 func (p *Puller[T]) Stop() {
 	close(p.quit)
 	<-p.done

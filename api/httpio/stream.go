@@ -14,19 +14,18 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 )
 
-// How long a caller may take for what we write.
+// How long a client may take to receive.
 const (
-	ResponseTimeout = 60 * time.Second // a whole answer, or one piece of a long one
+	ResponseTimeout = 60 * time.Second // a response, or one write of a long one
 	EventTimeout    = 30 * time.Second // one event of a stream
 )
 
-// Extend gives the caller d more to take what we write.
+// Extend sets the write deadline to d from now.
 func Extend(w http.ResponseWriter, d time.Duration) {
-	// Writers that know no deadlines are those of tests.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d)) // fails only for writers of tests
 }
 
-// A DeadlineWriter gives the caller time for each piece, not for the whole.
+// A DeadlineWriter extends the write deadline with each write.
 type DeadlineWriter struct{ W http.ResponseWriter }
 
 // Write implements io.Writer.
@@ -35,40 +34,40 @@ func (p DeadlineWriter) Write(b []byte) (int, error) {
 	return p.W.Write(b)
 }
 
-// An EventWriter writes events as they come. It is for one goroutine.
+// An EventWriter writes a stream of events. Only one goroutine may use it.
 type EventWriter struct {
-	w    http.ResponseWriter
-	form Format
-	rc   *http.ResponseController
-	sent time.Time
+	w      http.ResponseWriter
+	format Format
+	rc     *http.ResponseController
+	sent   time.Time
 }
 
-// NewEventWriter returns a pipe that has not begun.
+// NewEventWriter returns an EventWriter that has written nothing yet.
 func NewEventWriter(w http.ResponseWriter, f Format) *EventWriter {
-	return &EventWriter{w: w, form: f, rc: http.NewResponseController(w)}
+	return &EventWriter{w: w, format: f, rc: http.NewResponseController(w)}
 }
 
-// Begin sends the header, so that the caller knows that all is well.
+// Begin sends the header of the response.
 func (p *EventWriter) Begin() error {
 	h := p.w.Header()
-	h.Set("Content-Type", string(p.form))
+	h.Set("Content-Type", string(p.format))
 	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // proxies that buffer by default
+	h.Set("X-Accel-Buffering", "no") // for nginx, which buffers by default
 	h.Set("X-Content-Type-Options", "nosniff")
 	p.w.WriteHeader(http.StatusOK)
 	return p.write(nil)
 }
 
-// Send writes one event, whose JSON has only ASCII characters: readers exist
-// that decode each chunk they get on its own, and cut characters in two. An
-// empty id means that nobody can come back to it.
+// Send writes one event. Its JSON is ASCII, since some clients decode each read
+// by itself and would break characters that are split between two. An event
+// without id is not a place to resume from.
 func (p *EventWriter) Send(kind, id string, v any) error {
 	body, err := Marshal(v)
 	if err != nil {
-		return engi.Errorf(engi.Internal, "write %s event: %v", kind, err) // unreachable: all types of package v1 can be written
+		return engi.Errorf(engi.Internal, "write %s event: %v", kind, err) // unreachable: all types of package v1 can be marshalled
 	}
 	body = ascii(body)
-	if p.form != SSE {
+	if p.format != SSE {
 		return p.write(body)
 	}
 	b := make([]byte, 0, len(body)+64)
@@ -76,16 +75,16 @@ func (p *EventWriter) Send(kind, id string, v any) error {
 		b = append(append(append(b, "id: "...), id...), '\n')
 	}
 	b = append(append(append(b, "event: "...), kind...), '\n')
-	b = append(append(append(b, "data: "...), body...), '\n') // body ends its own line
+	b = append(append(append(b, "data: "...), body...), '\n') // body ends with a newline
 	return p.write(b)
 }
 
-// Beat says that the stream is alive if it has been silent for a while.
-func (p *EventWriter) Beat(e any, after time.Duration) error {
+// Heartbeat writes a heartbeat if nothing was written for a while.
+func (p *EventWriter) Heartbeat(e any, after time.Duration) error {
 	if time.Since(p.sent) < after {
 		return nil
 	}
-	if p.form == SSE {
+	if p.format == SSE {
 		return p.write([]byte(": alive\n\n"))
 	}
 	return p.Send(v1.EventHeartbeat, "", e)
@@ -93,7 +92,6 @@ func (p *EventWriter) Beat(e any, after time.Duration) error {
 
 func (p *EventWriter) write(b []byte) error {
 	p.sent = time.Now()
-	// A caller that does not read must not keep us, nor what we hold for it.
 	Extend(p.w, EventTimeout)
 	if _, err := p.w.Write(b); err != nil {
 		return err
@@ -101,8 +99,7 @@ func (p *EventWriter) write(b []byte) error {
 	return p.rc.Flush()
 }
 
-// ascii replaces what is not ASCII in JSON by escapes. Such characters occur
-// in strings only.
+// ascii escapes all other characters in JSON, which can only be in strings.
 func ascii(b []byte) []byte {
 	if !slices.ContainsFunc(b, func(c byte) bool { return c >= utf8.RuneSelf }) {
 		return b
@@ -129,8 +126,7 @@ func escape(b []byte, r rune) []byte {
 	return append(b, '\\', 'u', hex[r>>12&15], hex[r>>8&15], hex[r>>4&15], hex[r&15])
 }
 
-// Marshal writes v and the end of a line, without escaping what only HTML
-// needs escaped.
+// Marshal returns v as a line of JSON, without escaping for HTML.
 func Marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -141,17 +137,17 @@ func Marshal(v any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// WriteJSON answers with v.
+// WriteJSON responds with v.
 func WriteJSON(w http.ResponseWriter, status int, contentType string, v any) error {
 	body, err := Marshal(v)
 	if err != nil {
-		return engi.Errorf(engi.Internal, "write answer: %v", err) // unreachable: all types of package v1 can be written
+		return engi.Errorf(engi.Internal, "write response: %v", err) // unreachable: all types of package v1 can be marshalled
 	}
 	h := w.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	Extend(w, ResponseTimeout)
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // the caller may have left; nobody to tell
+	_, _ = w.Write(body) // the client may have disconnected
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 )
 
-func TestSeamKeepsCharactersWhole(t *testing.T) {
+func TestJoinerSplitsNoCharacter(t *testing.T) {
 	type in struct {
 		t    string
 		data string
@@ -67,13 +67,13 @@ func index(stream string) int {
 	return 0
 }
 
-// FuzzSeam cuts output at random places and comes back at a random event: no
-// byte is lost or moved, nothing that is text is cut, and what is sent twice
+// FuzzJoiner cuts output at random places and resumes after a random event: no
+// byte is lost or moved, no character is split, and what is sent twice
 // is what the documentation of v1.Event says.
-func FuzzSeam(f *testing.F) {
+func FuzzJoiner(f *testing.F) {
 	f.Add([]byte("a€😀b\xff\xe2\x82"), []byte{1, 0x83, 2, 0x81, 1}, uint8(2))
 	f.Add([]byte("€€€€€€€€€€€€"), []byte{1, 0x81, 1, 0x81, 1, 0x82, 2, 0x83, 1, 0x81}, uint8(3))
-	f.Fuzz(func(t *testing.T, tape, cuts []byte, back uint8) {
+	f.Fuzz(func(t *testing.T, output, cuts []byte, back uint8) {
 		type chunk struct {
 			t    string
 			at   int64
@@ -81,7 +81,7 @@ func FuzzSeam(f *testing.F) {
 		}
 		var chunks []chunk
 		var want [2][]byte
-		for i, at := 0, 0; at < len(tape); i++ {
+		for i, at := 0, 0; at < len(output); i++ {
 			kind, n := "stdout", 1
 			if len(cuts) > 0 {
 				c := cuts[i%len(cuts)]
@@ -90,9 +90,9 @@ func FuzzSeam(f *testing.F) {
 					kind = "stderr"
 				}
 			}
-			n = min(n, len(tape)-at)
-			chunks = append(chunks, chunk{kind, int64(at), tape[at : at+n]})
-			want[index(kind)] = append(want[index(kind)], tape[at:at+n]...)
+			n = min(n, len(output)-at)
+			chunks = append(chunks, chunk{kind, int64(at), output[at : at+n]})
+			want[index(kind)] = append(want[index(kind)], output[at:at+n]...)
 			at += n
 		}
 		// run replays from an offset, as Watch does.
@@ -131,8 +131,8 @@ func FuzzSeam(f *testing.F) {
 		if len(all) == 0 {
 			return
 		}
-		// Come back after some event: what was sent before, less what is sent
-		// again, and what comes then are the whole.
+		// Resume after some event: what was sent before, without what is sent
+		// again, and what is sent then are all output.
 		n := 1 + int(back)%len(all)
 		var resumed [2][]byte
 		collect(&resumed, all[:n])
@@ -145,7 +145,7 @@ func FuzzSeam(f *testing.F) {
 		resumed[i] = resumed[i][:int64(len(resumed[i]))-extra]
 		collect(&resumed, run(last.Offset))
 		if !bytes.Equal(resumed[0], want[0]) || !bytes.Equal(resumed[1], want[1]) {
-			t.Fatalf("came back at %d after event %d: got %q, want %q", last.Offset, n, resumed, want)
+			t.Fatalf("resumed at %d after event %d: got %q, want %q", last.Offset, n, resumed, want)
 		}
 	})
 }

@@ -1,12 +1,12 @@
-// Package mcp serves engi to other people's agents by the Model Context
-// Protocol, over streamable HTTP: sandboxes, what is in them, programs and
-// sessions as tools; files and outputs as resources; what programs print as
-// progress. It uses the tools that engi's own agents use (package tool of
-// room agent) and adds those that make and end sandboxes, which our agents do
-// not have.
+// Package mcp serves engi to agents elsewhere by the Model Context Protocol,
+// over streamable HTTP: sandboxes, programs and sessions as tools, files and
+// outputs as resources, and what programs print as progress. The tools are those
+// of engi's own agents (package agent/tool) and some that create and delete
+// sandboxes and sessions.
 //
-// Everything is done in the name of the key that a request brings. Standard
-// input and output are for cmd/engi, which passes messages on to here.
+// Requests act for the owner of their API key. For clients that use standard
+// input and output there is the command engi mcp, which forwards messages to
+// this server.
 package mcp
 
 import (
@@ -25,15 +25,15 @@ import (
 	"github.com/engi-dev/engi/api/httpio"
 )
 
-// Options are what the surface serves.
+// Options configure a [Server]. Keys is required.
 type Options struct {
-	Places  tool.Services
-	Keys    engi.Keys
-	URL     func(id engi.SandboxID, port int) string // where a port is seen from outside; nil means nowhere
-	Hosts   []string                                 // names that requests may use beside loopback ones; * accepts any
-	Version string
-	Log     *slog.Logger  // nil discards
-	Idle    time.Duration // a client's session ends after that; 0 means 1 h
+	Services tool.Services
+	Keys     engi.Keys
+	URL      func(id engi.SandboxID, port int) string // of a port; nil if ports have none
+	Hosts    []string                                 // accepted host names beside localhost; * accepts any
+	Version  string
+	Log      *slog.Logger  // nil discards
+	Idle     time.Duration // after which a client's session ends; 0 means 1 h
 }
 
 // A Server is an http.Handler for one path. It is safe for concurrent use.
@@ -41,20 +41,19 @@ type Server struct {
 	opt   Options
 	tools []tool.Tool
 
-	mu    sync.Mutex
-	doors map[string]*services // by ID of key
+	mu   sync.Mutex
+	keys map[string]*keyServer // by ID of key
 }
 
-// A door is what one key sees: sessions of one are not there for another.
-type services struct {
+// A keyServer serves one key: MCP sessions of other keys do not exist for it.
+type keyServer struct {
 	handler http.Handler
 	used    time.Time
 }
 
-// maxDoors bounds the keys that are served at once.
-const maxDoors = 1024
+const maxKeys = 1024 // that are served at a time
 
-// New returns the surface.
+// New returns a server.
 func New(opt Options) (*Server, error) {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
@@ -62,17 +61,17 @@ func New(opt Options) (*Server, error) {
 	if opt.Idle == 0 {
 		opt.Idle = time.Hour
 	}
-	builtin, err := tool.Builtin(opt.Places)
+	builtin, err := tool.Builtin(opt.Services)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opt: opt, doors: map[string]*services{}}
+	s := &Server{opt: opt, keys: map[string]*keyServer{}}
 	for _, t := range builtin {
-		if t.Name != "read_result" { // clients keep results themselves
+		if t.Name != "read_result" { // results are not stored for clients
 			s.tools = append(s.tools, t)
 		}
 	}
-	own, err := s.own()
+	own, err := s.ownTools()
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +97,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// admit finds out who is calling, and by what name.
+// admit authenticates a request and returns the handler for its key.
 func (s *Server) admit(r *http.Request) (http.Handler, error) {
 	if err := httpio.CheckHost(r, s.opt.Hosts); err != nil {
 		return nil, err
@@ -114,36 +113,36 @@ func (s *Server) admit(r *http.Request) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.door(key)
+	return s.keyHandler(key)
 }
 
-func (s *Server) door(key engi.Key) (http.Handler, error) {
+func (s *Server) keyHandler(key engi.Key) (http.Handler, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	if d := s.doors[key.ID]; d != nil {
-		d.used = now
-		return d.handler, nil
+	if k := s.keys[key.ID]; k != nil {
+		k.used = now
+		return k.handler, nil
 	}
-	if len(s.doors) >= maxDoors {
-		for id, d := range s.doors {
-			if now.Sub(d.used) > s.opt.Idle {
-				delete(s.doors, id)
+	if len(s.keys) >= maxKeys {
+		for id, k := range s.keys {
+			if now.Sub(k.used) > s.opt.Idle {
+				delete(s.keys, id)
 			}
 		}
-		if len(s.doors) >= maxDoors {
-			return nil, engi.Errorf(engi.Exhausted, "%d keys have clients here", len(s.doors)).WithRetry(engi.Retry{AfterMillis: 60_000})
+		if len(s.keys) >= maxKeys {
+			return nil, engi.Errorf(engi.Exhausted, "clients with %d keys are connected already", len(s.keys)).WithRetry(engi.Retry{AfterMillis: 60_000})
 		}
 	}
 	server := s.server(key)
 	h := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{
 		SessionTimeout: s.opt.Idle,
-		// Names are judged by admit, which knows those that the node was given.
+		// admit has checked the host name.
 		DisableLocalhostProtection:   true,
 		MaxRequestBodyBytes:          16 << 20,
 		PropagateRequestCancellation: true,
 	})
-	s.doors[key.ID] = &services{h, now}
+	s.keys[key.ID] = &keyServer{h, now}
 	return h, nil
 }
 
@@ -151,7 +150,7 @@ const instructions = `engi runs code in sandboxes.
 execute_code runs a whole program in a sandbox of its own and throws it away; use it for anything that stands alone.
 For work that goes on, make a sandbox with create_sandbox and give its ID to the tools that work on files and commands; end it with stop_sandbox.`
 
-// server is what one key sees.
+// server returns the MCP server for one key.
 func (s *Server) server(key engi.Key) *sdk.Server {
 	server := sdk.NewServer(&sdk.Implementation{Name: "engi", Title: "engi sandboxes", Version: s.opt.Version}, &sdk.ServerOptions{
 		Instructions: instructions, Capabilities: &sdk.ServerCapabilities{},
@@ -165,8 +164,8 @@ func (s *Server) server(key engi.Key) *sdk.Server {
 	return server
 }
 
-// scope is what a key must be for to use a tool, and whether the tool changes
-// anything.
+// scope returns the scope that a key needs for a tool, and whether the tool
+// changes anything.
 func scope(t tool.Tool) (engi.Scope, bool) {
 	switch t.Name {
 	case "execute_code":
@@ -181,23 +180,23 @@ func scope(t tool.Tool) (engi.Scope, bool) {
 	return engi.ScopeSandboxes, true
 }
 
-// place is where a tool works, as an argument beside its own.
-type place struct {
+// A location is where a tool works. Clients give it as additional arguments.
+type location struct {
 	Sandbox string `json:"sandbox"`
 	Session string `json:"session"`
 }
 
-// describe is a tool as clients see it: where it works is an argument.
+// describe returns a tool as clients see it.
 func describe(t tool.Tool) *sdk.Tool {
 	_, writes := scope(t)
 	return &sdk.Tool{
-		Name: t.Name, Description: t.Description, InputSchema: placed(t),
+		Name: t.Name, Description: t.Description, InputSchema: inputSchema(t),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: !writes, IdempotentHint: t.Repeatable, OpenWorldHint: new(t.Name == "fetch_url"), DestructiveHint: new(writes)},
 	}
 }
 
-// placed is the schema of a tool's arguments with those that say where.
-func placed(t tool.Tool) json.RawMessage {
+// inputSchema returns the schema of a tool's arguments and its location.
+func inputSchema(t tool.Tool) json.RawMessage {
 	if t.Needs == tool.NeedNothing {
 		return t.Schema
 	}
@@ -228,27 +227,27 @@ func placed(t tool.Tool) json.RawMessage {
 	return raw
 }
 
-// split takes where a tool works out of its arguments.
-func split(t tool.Tool, raw json.RawMessage) (place, string, error) {
+// split separates the location from the tool's own arguments.
+func split(t tool.Tool, raw json.RawMessage) (location, string, error) {
 	if len(raw) == 0 {
 		raw = json.RawMessage("{}")
 	}
 	if t.Needs == tool.NeedNothing {
-		return place{}, string(raw), nil
+		return location{}, string(raw), nil
 	}
-	var p place
+	var p location
 	var rest map[string]json.RawMessage
 	if json.Unmarshal(raw, &rest) != nil || json.Unmarshal(raw, &p) != nil {
-		return p, "", engi.Errorf(engi.Invalid, "the arguments are no object, or sandbox or session is no text")
+		return p, "", engi.Errorf(engi.Invalid, "the arguments are not an object, or sandbox or session is not a string")
 	}
 	delete(rest, "sandbox")
 	delete(rest, "session")
 	own, err := json.Marshal(rest)
 	if err != nil {
-		return p, "", engi.Errorf(engi.Invalid, "the arguments are no object")
+		return p, "", engi.Errorf(engi.Invalid, "the arguments are not an object")
 	}
 	if (p.Sandbox == "") == (p.Session == "") && t.Needs != tool.WantSession {
-		return p, "", engi.Errorf(engi.Invalid, "it must be said where: sandbox or session, one of them").WithRemedy("create_sandbox makes a sandbox")
+		return p, "", engi.Errorf(engi.Invalid, "the tool needs either sandbox or session").WithRemedy("create_sandbox creates a sandbox")
 	}
 	if p.Sandbox != "" {
 		if _, err := engi.ParseSandboxID(p.Sandbox); err != nil {
@@ -258,11 +257,10 @@ func split(t tool.Tool, raw json.RawMessage) (place, string, error) {
 	return p, string(own), nil
 }
 
-// maxText is how much of a result goes out.
-const maxText = 128 << 10
+const maxText = 128 << 10 // bytes of text in a result
 
 func (s *Server) call(ctx context.Context, key engi.Key, t tool.Tool, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-	answer := func(r tool.Result) *sdk.CallToolResult {
+	result := func(r tool.Result) *sdk.CallToolResult {
 		text := strings.ToValidUTF8(r.Text, "\ufffd")
 		if len(text) > maxText {
 			cut := len(text) - maxText
@@ -275,11 +273,11 @@ func (s *Server) call(ctx context.Context, key engi.Key, t tool.Tool, req *sdk.C
 		return out
 	}
 	if err := key.May(scope(t)); err != nil {
-		return answer(tool.Failure(err)), nil
+		return result(tool.Failure(err)), nil
 	}
 	where, own, err := split(t, req.Params.Arguments)
 	if err != nil {
-		return answer(tool.Failure(err)), nil
+		return result(tool.Failure(err)), nil
 	}
 	p := &progress{ctx: ctx, session: req.Session, token: req.Params.GetProgressToken()}
 	c := &tool.Call{
@@ -293,25 +291,24 @@ func (s *Server) call(ctx context.Context, key engi.Key, t tool.Tool, req *sdk.C
 	if err != nil {
 		return nil, err
 	}
-	return answer(r), nil
+	return result(r), nil
 }
 
-// progress tells a client what a program prints, not more often than somebody
-// can read.
+// progress reports to a client what a program prints.
 type progress struct {
 	ctx     context.Context
 	session *sdk.ServerSession
 	token   any
 
-	mu    sync.Mutex
-	text  []byte // that has not been told
-	total float64
-	told  time.Time
+	mu       sync.Mutex
+	text     []byte // not reported yet
+	total    float64
+	reported time.Time
 }
 
 const (
-	tellEvery = 100 * time.Millisecond
-	maxTell   = 4 << 10
+	reportInterval = 100 * time.Millisecond
+	maxReport      = 4 << 10
 )
 
 func (p *progress) out(_ engi.Stream, data []byte) {
@@ -322,11 +319,11 @@ func (p *progress) out(_ engi.Stream, data []byte) {
 	defer p.mu.Unlock()
 	p.total += float64(len(data))
 	p.text = append(p.text, data...)
-	if len(p.text) > maxTell {
-		p.text = p.text[len(p.text)-maxTell:]
+	if len(p.text) > maxReport {
+		p.text = p.text[len(p.text)-maxReport:]
 	}
-	if time.Since(p.told) >= tellEvery {
-		p.tell()
+	if time.Since(p.reported) >= reportInterval {
+		p.report()
 	}
 }
 
@@ -334,13 +331,13 @@ func (p *progress) flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.text) > 0 {
-		p.tell()
+		p.report()
 	}
 }
 
-func (p *progress) tell() {
-	p.told = time.Now()
-	// A client that does not listen any more gets its result, or not.
+func (p *progress) report() {
+	p.reported = time.Now()
+	// Progress is best effort: a client that is gone will not get the result, either.
 	_ = p.session.NotifyProgress(p.ctx, &sdk.ProgressNotificationParams{
 		ProgressToken: p.token, Progress: p.total, Message: strings.ToValidUTF8(string(p.text), "\ufffd"),
 	})

@@ -29,13 +29,13 @@ func (c carrying) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-func serve(t *testing.T) (*apitest.Services, string) {
+func serve(t *testing.T) (*apitest.Fixture, string) {
 	t.Helper()
 	w := apitest.New(nil)
 	t.Cleanup(w.Close)
 	sessions := &apitest.Sessions{}
 	s, err := mcp.New(mcp.Options{
-		Places: tool.Services{Executions: w.Executions, Sandboxes: w.Sandboxes, Sessions: sessions, Library: &apitest.Library{Sessions: sessions}}, Keys: w.Keys, Version: "1",
+		Services: tool.Services{Executions: w.Executions, Sandboxes: w.Sandboxes, Sessions: sessions, Library: &apitest.Library{Sessions: sessions}}, Keys: w.Keys, Version: "1",
 		URL: func(id engi.SandboxID, port int) string { return fmt.Sprintf("http://%d-%s.test", port, id.Label()) },
 	})
 	if err != nil {
@@ -80,7 +80,6 @@ func use(t *testing.T, c *sdk.ClientSession, name string, args any) string {
 
 type args = map[string]any
 
-// TestEveryTool uses all tools that are listed.
 func TestEveryTool(t *testing.T) {
 	w, url := serve(t)
 	c := connect(t, url, w.User, nil)
@@ -156,9 +155,9 @@ func TestRefusals(t *testing.T) {
 		"another's":     {"run_command", args{"sandbox": made.Sandbox, "command": "id"}, "no sandbox"},
 		"another's end": {"stop_sandbox", args{"sandbox": made.Sandbox}, "no sandbox"},
 		"nowhere":       {"run_command", args{"command": "id"}, "sandbox or session"},
-		"both":          {"read_file", args{"sandbox": made.Sandbox, "session": "x", "path": "/x"}, "one of them"},
+		"both":          {"read_file", args{"sandbox": made.Sandbox, "session": "x", "path": "/x"}, "either sandbox or session"},
 		"no ID":         {"read_file", args{"sandbox": "../../x", "path": "/x"}, "not a sandbox ID"},
-		"wrong type":    {"read_file", args{"sandbox": 7, "path": "/x"}, "no text"},
+		"wrong type":    {"read_file", args{"sandbox": 7, "path": "/x"}, "not a string"},
 		"unknown":       {"execute_code", args{"language": "cobol", "code": "x"}, "python"},
 		"extra":         {"execute_code", args{"language": "bash", "code": "x", "sudo": true}, "sudo"},
 		"missing":       {"execute_code", args{"language": "bash"}, "code"},
@@ -200,7 +199,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestSessionsOfClients has one key come with the session of another.
+// A key cannot use the MCP session of another.
 func TestSessionsOfClients(t *testing.T) {
 	w, url := serve(t)
 	ann := connect(t, url, w.User, nil)
@@ -255,7 +254,7 @@ func TestProgressAndGivingUp(t *testing.T) {
 	if _, err := c.CallTool(ctx, &sdk.CallToolParams{Name: "run_command", Arguments: args{"sandbox": made.Sandbox, "command": "sleep 300 & echo $! > /tmp/p-" + made.Sandbox[4:] + "; wait"}}); err == nil {
 		t.Error("a call that was given up answers")
 	}
-	// What ran for it ends.
+	// What it was running ends.
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		g, release, err := w.Sandboxes.Enter(t.Context(), "ann", engi.SandboxID(made.Sandbox))
 		if err != nil {
@@ -336,8 +335,8 @@ func TestResources(t *testing.T) {
 	}
 }
 
-// TestNames sees that pages that point their names here are refused.
-func TestNames(t *testing.T) {
+// Pages whose host names point here are refused.
+func TestForeignHostNamesAreRefused(t *testing.T) {
 	w, url := serve(t)
 	for name, value := range map[string]string{"Host": "evil.example.com", "Origin": "http://evil.example.com"} {
 		req, err := http.NewRequestWithContext(t.Context(), "POST", url, strings.NewReader(`{}`))
@@ -360,7 +359,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestBrokenRequests sends what is no message of the protocol.
+// Bodies that are not messages of the protocol are refused.
 func TestBrokenRequests(t *testing.T) {
 	w, url := serve(t)
 	c := connect(t, url, w.User, nil)

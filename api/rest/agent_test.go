@@ -17,8 +17,7 @@ import (
 	"github.com/engi-dev/engi/agent/llm/scripted"
 	"github.com/engi-dev/engi/agent/tool"
 	"github.com/engi-dev/engi/api/apitest"
-	"github.com/engi-dev/engi/api/rest"
-	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/store"
 )
 
@@ -60,9 +59,9 @@ func office(t *testing.T, places func() tool.Services, play func(scripted.Conver
 	return o
 }
 
-func agentWorld(t *testing.T, play func(scripted.Conversation) scripted.Answer) (*apitest.Services, *httptest.Server) {
+func agentWorld(t *testing.T, play func(scripted.Conversation) scripted.Answer) (*apitest.Fixture, *httptest.Server) {
 	t.Helper()
-	return apitest.Serve(t, func(o *rest.Options) {
+	return apitest.Serve(t, func(o *apitest.Options) {
 		o.Agents = office(t, func() tool.Services { return tool.Services{Executions: o.Executions, Sandboxes: o.Sandboxes} }, play)
 	})
 }
@@ -124,7 +123,7 @@ func (spending) ModelUsage(_ context.Context, owner engi.Owner, since time.Time)
 }
 
 func TestSpending(t *testing.T) {
-	w, _ := apitest.Serve(t, func(o *rest.Options) { o.Spending = spending{} })
+	w, _ := apitest.Serve(t, func(o *apitest.Options) { o.Spending = spending{} })
 	u := read[v1.Usage](t, ask(t, w, "GET", "/v1/usage", ""), 200)
 	if len(u.Models) != 1 || u.Models[0].Day != "2026-11-22" || u.Models[0].Owner != u.Owner || u.Models[0].Cost != 1.5 || u.Models[0].ModelCalls != 2 {
 		t.Errorf("%+v", u)
@@ -137,7 +136,7 @@ func TestSpending(t *testing.T) {
 // TestBudget refuses to begin what an owner cannot pay, and says when to come
 // back.
 func TestBudget(t *testing.T) {
-	w, _ := apitest.Serve(t, func(o *rest.Options) { o.Agents = &broke{} })
+	w, _ := apitest.Serve(t, func(o *apitest.Options) { o.Agents = &broke{} })
 	rec := ask(t, w, "POST", "/v1/chat", `{"message":"x"}`)
 	if rec.Header().Get("Retry-After") != "3600" {
 		t.Errorf("%v", rec.Header())

@@ -11,7 +11,6 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/apitest"
-	"github.com/engi-dev/engi/api/rest"
 )
 
 // instant runs nothing, so that only the surface is measured.
@@ -32,7 +31,7 @@ func (instant) Wait(context.Context, engi.Owner, engi.ExecutionID) (engi.Executi
 // BenchmarkExecute measures what the surface adds to a run: authentication,
 // validation, JSON, log and metrics; net adds a connection on loopback.
 func BenchmarkExecute(b *testing.B) {
-	w := apitest.New(func(o *rest.Options) { o.Executions = instant{} })
+	w := apitest.New(func(o *apitest.Options) { o.Executions = instant{} })
 	defer w.Close()
 	body := func(code string) string {
 		out, err := json.Marshal(map[string]any{"language": "python", "code": code})

@@ -15,32 +15,27 @@ import (
 	v1 "github.com/engi-dev/engi/api/v1"
 )
 
-// decode reads the body of r as a T, strictly: unknown fields, text that is
-// not UTF-8 and anything after the value are refused.
-func decode[T any](s *server, w http.ResponseWriter, r *http.Request) (T, error) {
-	var v T
-	typed := checkContentType(r)
-	if typed != nil && r.Header.Get("Content-Type") != curlType {
-		return v, typed
+// decode reads the body into v, a pointer to a struct, strictly: unknown
+// fields, text that is not UTF-8 and anything after the value are refused.
+func (c *call) decode(v any) error {
+	typed := checkContentType(c.r)
+	if typed != nil && c.r.Header.Get("Content-Type") != curlType {
+		return typed
 	}
-	body, err := s.read(w, r)
+	body, err := c.readBody()
 	if err != nil {
-		return v, err
+		return err
 	}
-	defer s.held.Add(-int64(len(body)))
+	defer c.s.held.Add(-int64(len(body)))
 	if typed != nil && !bytes.HasPrefix(bytes.TrimSpace(body), []byte("{")) {
-		return v, typed
+		return typed
 	}
-	return v, wrong(strict.Unmarshal(body, &v))
+	return wrong(strict.Unmarshal(body, v))
 }
 
-// decodeIfAny reads the body of r as a T; no body is the zero T.
-func decodeIfAny[T any](s *server, w http.ResponseWriter, r *http.Request) (T, error) {
-	if r.ContentLength == 0 || r.Body == nil || r.Body == http.NoBody {
-		var v T
-		return v, nil
-	}
-	return decode[T](s, w, r)
+// emptyBody reports whether there is no body.
+func (c *call) emptyBody() bool {
+	return c.r.ContentLength == 0 || c.r.Body == nil || c.r.Body == http.NoBody
 }
 
 // wrong classifies what a strict reader found.
@@ -76,13 +71,14 @@ func checkContentType(r *http.Request) error {
 	return nil
 }
 
-// read returns the body of r, which counts as held until the caller says
+// readBody returns the body, which counts as held until the caller says
 // otherwise. On an error nothing is held.
-func (s *server) read(w http.ResponseWriter, r *http.Request) (_ []byte, err error) {
+func (c *call) readBody() (_ []byte, err error) {
+	s, r := c.s, c.r
 	if r.ContentLength > s.maxBody {
 		return nil, s.tooLarge()
 	}
-	rc := http.NewResponseController(w)
+	rc := http.NewResponseController(c)
 	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
 
 	var buf bytes.Buffer
@@ -115,7 +111,7 @@ func (s *server) read(w http.ResponseWriter, r *http.Request) (_ []byte, err err
 }
 
 // tooLarge refuses a body.
-func (s *server) tooLarge() error {
+func (s *Server) tooLarge() error {
 	return httpio.Errorf(http.StatusRequestEntityTooLarge,
 		"put large data into the template, or fetch it in parts", "the body is larger than the %s this server accepts", v1.Bytes(s.maxBody))
 }

@@ -10,39 +10,50 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/guesthttp"
 	"github.com/engi-dev/engi/api/httpio"
+	"github.com/engi-dev/engi/api/v1"
 )
 
-// A call is one request, from the first byte to the last. It belongs to the
-// goroutine that serves it.
+// A call is one request, from its first byte to the last of its answer: the
+// request's context, the writer of the answer, and who is asking. It belongs
+// to the goroutine that serves it.
 type call struct {
-	http.ResponseWriter // what the handlers write to
+	context.Context
+	http.ResponseWriter
 
-	id     string   // of the request
-	route  string   // pattern that matched; empty if none did
-	key    engi.Key // who is calling; zero on open routes
-	status int      // of the answer; 0 before it begins
-	bytes  int64    // of the answer's body
-	wrote  bool     // the answer has begun
-	left   bool     // the caller did not wait for it
+	s *Server
+	r *http.Request
+
+	id    string        // of the request
+	route *Route        // nil if none matched
+	auth  engi.Key      // who is asking; zero on open routes
+	form  httpio.Format // of the answer, on routes that stream
+	key   string        // the Idempotency-Key; empty if there is none, or the route takes none
+
+	status int   // of the answer; 0 before it begins
+	bytes  int64 // of the answer's body
+	wrote  bool  // the answer has begun
+	left   bool  // the caller did not wait for it
 }
 
-type callKey struct{}
-
-// callOf returns the call that ctx serves; a blank one outside of any.
-func callOf(ctx context.Context) *call {
-	if c, ok := ctx.Value(callKey{}).(*call); ok {
-		return c
+// owner is whose objects the route is about; see [Objects].
+func (c *call) owner() engi.Owner {
+	switch c.route.Objects {
+	case Owned:
+		return c.auth.Owner
+	case Shared:
+		panic("rest: " + c.route.Pattern + " is about the node's objects") // every test would show it
 	}
-	return &call{}
+	return c.viewer()
 }
 
 // viewer is whose objects the caller sees: everybody's for an admin.
 func (c *call) viewer() engi.Owner {
-	if c.key.Admin {
+	if c.auth.Admin {
 		return ""
 	}
-	return c.key.Owner
+	return c.auth.Owner
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -68,64 +79,62 @@ func (c *call) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
 // ServeHTTP is the outermost layer: it names the request, keeps foreign pages
 // out, catches panics, and writes the one line in the log.
-func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	c := &call{ResponseWriter: w, id: requestID(r)}
-	r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
+	c := &call{Context: r.Context(), ResponseWriter: w, s: s, r: r, id: requestID(r)}
 	c.Header().Set("X-Request-Id", c.id)
-	done := s.meter.begin()
+	s.meter.begin()
 	defer func() {
 		p := recover()
 		if p != nil && p != http.ErrAbortHandler {
-			s.log.LogAttrs(r.Context(), slog.LevelError, "panic",
+			s.log.LogAttrs(c, slog.LevelError, "panic",
 				slog.String("request_id", c.id), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 			if !c.wrote {
 				p = nil
-				s.fail(c, r, engi.Errorf(engi.Internal, "a panic, logged above"))
+				c.fail(engi.Errorf(engi.Internal, "a panic, logged above"))
 			}
 		}
 		took := time.Since(start)
-		done(c, r, took)
-		s.logCall(r, c, took)
+		s.meter.end(c, took)
+		s.logCall(c, took)
 		if p != nil {
 			panic(http.ErrAbortHandler) // so that the caller sees a broken answer, not a short one
 		}
 	}()
-
 	if err := httpio.CheckHost(r, s.hosts); err != nil {
-		s.fail(c, r, err)
+		c.fail(err)
 		return
 	}
 	s.mux.ServeHTTP(c, r)
 }
 
-func (s *server) logCall(r *http.Request, c *call, took time.Duration) {
+func (s *Server) logCall(c *call, took time.Duration) {
 	level := slog.LevelInfo
 	switch {
 	case c.status >= 500 && c.status != http.StatusServiceUnavailable:
 		level = slog.LevelWarn
-	case c.route == "GET /healthz" || c.route == "GET /readyz" || c.route == "GET /metrics":
+	case c.route != nil && c.route.Quiet:
 		level = slog.LevelDebug
 	}
-	if !s.log.Enabled(r.Context(), level) {
+	if !s.log.Enabled(c, level) {
 		return
 	}
 	attrs := []slog.Attr{
 		slog.String("request_id", c.id),
-		slog.String("method", r.Method),
-		slog.String("path", r.URL.Path), // never the query: people put secrets there
+		slog.String("method", c.r.Method),
+		slog.String("path", c.r.URL.Path), // never the query: people put secrets there
 		slog.Int("status", c.status),
 		slog.Int64("bytes", c.bytes),
 		slog.Float64("took_ms", float64(took.Microseconds())/1000),
-		slog.String("remote", r.RemoteAddr),
+		slog.String("remote", c.r.RemoteAddr),
 	}
-	if c.key.ID != "" {
-		attrs = append(attrs, slog.String("key", c.key.ID), slog.String("owner", string(c.key.Owner)))
+	if c.auth.ID != "" {
+		attrs = append(attrs, slog.String("key", c.auth.ID), slog.String("owner", string(c.auth.Owner)))
 	}
 	if c.left {
 		attrs = append(attrs, slog.Bool("left", true))
 	}
-	s.log.LogAttrs(r.Context(), level, "request", attrs...)
+	s.log.LogAttrs(c, level, "request", attrs...)
 }
 
 // requestID takes over the caller's own ID if it is harmless in a log.
@@ -151,44 +160,51 @@ func secretOf(r *http.Request) string {
 	return r.Header.Get("X-API-Key")
 }
 
-// admit finds out who is calling and whether that is enough for the route.
-func (s *server) admit(r *http.Request, need rule) error {
-	if need.open {
+// admit finds out who is asking and whether that is enough for the route.
+func (c *call) admit() error {
+	if c.route.Access.Open {
 		return nil
 	}
-	secret := secretOf(r)
+	secret := secretOf(c.r)
 	if secret == "" {
 		return engi.Errorf(engi.Anonymous, "this request carries no API key")
 	}
-	k, err := s.keys.Authenticate(r.Context(), secret)
+	k, err := c.s.keys.Authenticate(c, secret)
 	if err != nil {
 		return err
 	}
-	c := callOf(r.Context())
-	c.key = k
+	c.auth = k
 	if k.Owner == "" && !k.Admin {
 		// The empty owner would see everything.
 		return engi.Errorf(engi.Internal, "key %s has no owner", k.ID)
 	}
-	return need.check(k)
+	return c.route.Allows(k)
 }
 
-// gone reports whether r's caller has left, and remembers it for the log.
-func (s *server) gone(r *http.Request) bool {
-	if r.Context().Err() == nil || s.leaving() {
+// reply answers with v, or with nothing if v is none.
+func (c *call) reply(status int, v any) error {
+	return httpio.WriteJSON(c, status, string(httpio.JSON), v)
+}
+
+// location says where the object is that an answer is about.
+func (c *call) location(parts ...string) { c.Header().Set("Location", strings.Join(parts, "/")) }
+
+// gone reports whether the caller has left, and remembers it for the log.
+func (c *call) gone() bool {
+	if c.r.Context().Err() == nil || c.s.leaving() {
 		return false
 	}
-	callOf(r.Context()).left = true
+	c.left = true
 	return true
 }
 
-func (s *server) leaving() bool { return s.leave.Err() != nil }
+func (s *Server) leaving() bool { return s.leave.Err() != nil }
 
-// waiting returns a context for waits on behalf of r: it ends when the caller
-// leaves, and when the server does.
-func (s *server) waiting(r *http.Request) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(r.Context())
-	stop := context.AfterFunc(s.leave, func() { cancel(errLeaving) })
+// waiting returns a context for waits on the caller's behalf: it ends when the
+// caller leaves, and when the server does.
+func (c *call) waiting() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(c.Context)
+	stop := context.AfterFunc(c.s.leave, func() { cancel(errLeaving) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
@@ -196,10 +212,28 @@ var errLeaving = engi.Errorf(engi.Unavailable, "this server is going away").
 	WithRemedy("try again: runs go on, and the next server takes them over").
 	WithRetry(engi.Retry{AfterMillis: 1000})
 
-// whole replaces what ctx's end made of err by the reason for that end.
-func whole(ctx context.Context, err error) error {
+// orLeaving returns errLeaving if err came about because the server leaves,
+// which ended ctx; else err.
+func orLeaving(ctx context.Context, err error) error {
 	if err != nil && errors.Is(context.Cause(ctx), errLeaving) {
 		return errLeaving
 	}
 	return err
+}
+
+// guest returns what package guesthttp needs to answer this request. The
+// caller cancels.
+func (c *call) guest() (*guesthttp.Handler, context.CancelFunc) {
+	ctx, cancel := c.waiting()
+	return &guesthttp.Handler{W: c, R: c.r, Ctx: ctx, Heartbeat: c.s.beat, Describe: c.describe}, cancel
+}
+
+// describe returns what the caller is told of an error after its answer has
+// begun, and logs what it is not told.
+func (c *call) describe(err error) v1.Problem {
+	if c.s.leaving() {
+		err = errLeaving
+	}
+	c.logInternal(err)
+	return httpio.Describe(err, c.id)
 }

@@ -64,7 +64,7 @@ func full() map[string]any {
 		"volume": volumeOf(engi.Volume{
 			ID: "vol_1", Owner: "ann", Name: "n", Capacity: 2, Used: 1, Holder: "sbx_1", Created: at(0), Accessed: at(1), Expires: at(2),
 		}),
-		"secret": secretOfRecord(engi.Secret{
+		"secret": secretOn(engi.Secret{
 			ID: "sec_1", Owner: "ann", Name: "n", Version: 2, Metadata: map[string]string{"a": "b"}, Created: at(0), Updated: at(1),
 		}),
 		"network event": networkEventOf(engi.NetworkEvent{
@@ -86,8 +86,8 @@ func full() map[string]any {
 			Template: "base", Digest: "sha256:1", Language: engi.Python, Target: 1, Max: 2, Ready: 3, Booting: 4, Used: 5, Waiting: 6,
 		}),
 		"key":            keyOf(engi.Key{ID: "key_1", Owner: "ann", Name: "laptop", Admin: true, Scopes: []engi.Scope{engi.ScopeRead}, Created: at(0), Expires: at(1), Revoked: at(2)}),
-		"build log":      buildEventOf(engi.BuildEvent{Step: 1, Steps: 2, Name: "fetch", Log: "a\xff", Done: 3, Total: 4}),
-		"build progress": buildEventOf(engi.BuildEvent{Step: 1, Steps: 2, Name: "fetch", Done: 3, Total: 4}),
+		"build log":      buildEventOf(engi.Progress{Step: 1, Steps: 2, Name: "fetch", Log: "a\xff", Done: 3, Total: 4}),
+		"build progress": buildEventOf(engi.Progress{Step: 1, Steps: 2, Name: "fetch", Done: 3, Total: 4}),
 	}
 }
 

@@ -2,7 +2,6 @@ package rest
 
 import (
 	"embed"
-	"encoding/json"
 	"net/http"
 )
 
@@ -14,21 +13,29 @@ var docs embed.FS
 const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-func (s *server) serveDocs() {
-	spec, err := json.Marshal(s.api.OpenAPI())
-	if err != nil {
-		panic(err) // a schema that cannot be written; every test would show it
+type docsFile struct {
+	File string `path:"file"`
+}
+
+// pages are the description and its viewer.
+func pages(spec []byte) Resource {
+	page := func(pattern string, serve func(*call, *none, none) error) Route {
+		return raw(Route{Pattern: pattern, Access: open, Objects: Shared}, serve)
 	}
-	s.route("GET /openapi.json", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Cache-Control", "no-cache")
-		_, _ = w.Write(spec)
-	})
-	s.route("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, "/docs", http.StatusFound)
-	})
-	s.route("GET /docs", func(w http.ResponseWriter, r *http.Request) { s.docsFile(w, r, "index.html") })
-	s.route("GET /docs/{file}", func(w http.ResponseWriter, r *http.Request) { s.docsFile(w, r, r.PathValue("file")) })
+	return Resource{routes: []Route{
+		page("GET /openapi.json", func(c *call, _ *none, _ none) error {
+			c.Header().Set("Content-Type", "application/json")
+			c.Header().Set("Cache-Control", "no-cache")
+			_, _ = c.Write(spec) // the caller may have left
+			return nil
+		}),
+		page("GET /{$}", func(c *call, _ *none, _ none) error {
+			http.Redirect(c, c.r, "/docs", http.StatusFound)
+			return nil
+		}),
+		page("GET /docs", func(c *call, _ *none, _ none) error { return c.docsFile("index.html") }),
+		raw(Route{Pattern: "GET /docs/{file}", Access: open, Objects: Shared}, func(c *call, in *docsFile, _ none) error { return c.docsFile(in.File) }),
+	}}
 }
 
 var docsTypes = map[string]string{
@@ -37,22 +44,21 @@ var docsTypes = map[string]string{
 	"docs.css":   "text/css; charset=utf-8",
 }
 
-func (s *server) docsFile(w http.ResponseWriter, r *http.Request, name string) {
+func (c *call) docsFile(name string) error {
 	kind, ok := docsTypes[name]
 	if !ok {
-		s.stray(w, r)
-		return
+		return errNothing(c.r)
 	}
 	body, err := docs.ReadFile("docs/" + name)
 	if err != nil {
-		s.fail(w, r, err) // unreachable: the table names what is embedded
-		return
+		return err // unreachable: the table names what is embedded
 	}
-	h := w.Header()
+	h := c.Header()
 	h.Set("Content-Type", kind)
 	h.Set("Content-Security-Policy", docsPolicy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-cache")
-	_, _ = w.Write(body)
+	_, _ = c.Write(body)
+	return nil
 }

@@ -1,12 +1,12 @@
 package rest
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
+	"iter"
 	"net/http"
-	"time"
-
-	"github.com/danielgtaylor/huma/v2"
+	"slices"
+	"strings"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/httpio"
@@ -14,219 +14,219 @@ import (
 )
 
 const (
-	events    = "/v1/events"
-	functions = "/v1/functions"
+	eventPath    = "/v1/events"
+	functionPath = "/v1/functions"
 )
 
-type postEvent struct {
-	Idempotency string `header:"Idempotency-Key" maxLength:"255" doc:"a repeated key returns the first event and starts nothing"`
-}
-
-type listEvents struct {
-	Name  string `query:"name" maxLength:"128" doc:"only events of this name"`
-	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+type events struct {
+	log       engi.Events
+	functions engi.Functions
 }
 
 type anEvent struct {
-	ID string `path:"id" doc:"of the event"`
+	ID engi.EventID `path:"id" doc:"of the event"`
 }
 
-type listFunctionRuns struct {
-	Function string `query:"function" maxLength:"128" doc:"only runs of this one"`
-	Event    string `query:"event" doc:"only runs that the event of this ID started"`
-	Name     string `query:"name" maxLength:"128" doc:"only runs that events of this name started"`
-	State    string `query:"state" enum:"queued,running,waiting,done,failed,cancelled" doc:"only these"`
-	Limit    int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+type listEvents struct {
+	Type      string `query:"type" maxLength:"1000" doc:"only events of these types, separated by commas; sandbox.* stands for all that begin so"`
+	Name      string `query:"name" maxLength:"128" doc:"the same as type"`
+	Subject   string `query:"subject" maxLength:"128" doc:"only events about this ID"`
+	Owner     string `query:"owner" maxLength:"128" doc:"only events of this owner, for admins"`
+	After     int64  `query:"after" minimum:"-1" default:"-1" doc:"only events after this seq, oldest first; -1 lists the newest, or streams what happens from now on"`
+	LastEvent string `header:"Last-Event-ID" doc:"the same as after, as browsers send it; goes before it"`
+	Limit     int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"of a list; streams go on"`
 }
 
 type aFunctionRun struct {
-	ID string `path:"id" doc:"of the run"`
+	ID engi.FunctionRunID `path:"id" doc:"of the run"`
+}
+
+type listFunctionRuns struct {
+	Function string       `query:"function" maxLength:"128" doc:"only runs of this one"`
+	Event    engi.EventID `query:"event" doc:"only runs that the event of this ID started"`
+	Name     string       `query:"name" maxLength:"128" doc:"only runs that events of this type started"`
+	State    string       `query:"state" enum:"queued,running,waiting,done,failed,cancelled" doc:"only these"`
+	Limit    int          `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
 type getFunctionRun struct {
-	ID   string `path:"id" doc:"of the run"`
+	aFunctionRun
 	Wait string `query:"wait" example:"30s" doc:"wait that long for the run to end; at most 60s"`
 }
 
-func (s *server) serveEvents() {
-	handle(s, s.opSendEvent(), s.sendEvent)
-	handle(s, s.opListEvents(), s.listEvents)
-	handle(s, s.opGetEvent(), s.getEvent)
-	handle(s, s.opReplayEvent(), s.replayEvent)
-	handle(s, s.opListFunctions(), s.listFunctions)
-	handle(s, s.opListFunctionRuns(), s.listFunctionRuns)
-	handle(s, s.opGetFunctionRun(), s.getFunctionRun)
-	handle(s, s.opCancelFunctionRun(), s.cancelFunctionRun)
+// Events shows the log of what happens.
+func Events(log engi.Events, functions engi.Functions) Resource {
+	e := &events{log, functions}
+	return Resource{tag: "events", about: "what has happened, and the durable functions that it starts", routes: []Route{
+		raw(Route{
+			Pattern: "GET " + eventPath, ID: "list-events", Summary: "List or follow events", Access: reads(engi.ScopeEvents),
+			Text: "A list has the newest first, or, with after, the oldest. Asked for NDJSON or SSE by Accept, the answer goes on with what happens: " +
+				"whoever comes back with the seq of the last event seen misses nothing and gets nothing twice, also after a restart of the server. " +
+				"Where events that were asked for have been dropped to keep the log within its bounds, one of type events.dropped comes first.",
+			Answers: append([]answer{jsonOf[v1.List[v1.LogEvent]](http.StatusOK, nil)}, streamOf[v1.LogEvent](nil, httpio.NDJSON, httpio.SSE)...),
+		}, e.list),
+		fetch(Route{Pattern: "GET " + eventPath + "/{id}", ID: "get-event", Summary: "Get an event", Access: reads(engi.ScopeEvents)}, e.get),
+	}}
 }
 
-var errNoEvents = engi.Errorf(engi.Unsupported, "this node takes no events").
-	WithRemedy("switch them on in its configuration, section [events]")
-
-func (s *server) sendEvent(w http.ResponseWriter, r *http.Request, in *postEvent) error {
-	if s.functions == nil {
-		return errNoEvents
+// Functions takes in events that start durable functions; service may be nil.
+func Functions(log engi.Events, service engi.Functions) Resource {
+	var absent error
+	if service == nil {
+		absent = engi.Errorf(engi.Unsupported, "this node has no functions").WithRemedy("switch them on in its configuration, section [events]")
 	}
-	q, err := decode[v1.EventRequest](s, w, r)
-	if err != nil {
-		return err
-	}
-	var c checker
-	if q.Name == "" {
-		c.addf("name", "it is missing")
-	}
-	if text := checkIdempotency(in.Idempotency); text != "" {
-		c.addf("header.Idempotency-Key", "%s", text)
-	}
-	if err := httpio.Invalid(c.faults); err != nil {
-		return err
-	}
-	x, runs, err := s.functions.Send(r.Context(), engi.EventSpec{Owner: callOf(r.Context()).key.Owner, Type: q.Name, Data: q.Data, Idempotency: in.Idempotency})
-	if err != nil {
-		return err
-	}
-	return s.replyEvent(w, x, runs)
+	f := &events{log, service}
+	look, change := reads(engi.ScopeEvents), writes(engi.ScopeEvents)
+	return Resource{tag: "events", missing: absent, routes: []Route{
+		send(Route{
+			Pattern: "POST " + eventPath, ID: "send-event", Summary: "Send an event", Access: change, Objects: Owned,
+			Text: "Once this is answered, the functions that are bound to the event's type will run, whatever happens to the node. " +
+				"Data that one of them does not take is refused. An event that nothing is bound to is kept and does nothing.",
+			Creates: "a repeated key returns the first event and starts nothing",
+			Status:  http.StatusAccepted, Location: "address of the event",
+			Bodies: []example{{"echo", "the data come back as output", `{"type": "engi/debug/echo", "data": {"hello": "world"}}`}},
+		}, f.send),
+		send(Route{
+			Pattern: "POST " + eventPath + "/{id}/replay", ID: "replay-event", Summary: "Send an event again", Access: change,
+			Text:    "Makes a new event with the same type and data, for all functions that are bound to it now, or for one.",
+			Creates: "a repeated key returns the first new event and starts nothing",
+			Status:  http.StatusAccepted, Location: "address of the new event", Optional: true,
+		}, f.replay),
+		list(Route{Pattern: "GET " + functionPath, ID: "list-functions", Summary: "List functions", Text: "What can be started by events, or starts by the clock.", Access: look, Objects: Shared},
+			func(*call, *none) ([]engi.Function, error) { return service.Functions(), nil }, functionOf),
+		list(Route{Pattern: "GET " + functionPath + "/runs", ID: "list-function-runs", Summary: "List runs of functions", Text: "The newest come first, without their steps.", Access: look},
+			func(c *call, in *listFunctionRuns) ([]engi.FunctionRun, error) {
+				return service.Runs(c, c.owner(), engi.FunctionFilter{Type: in.Name, Function: in.Function, Event: in.Event, State: engi.FunctionState(in.State), Limit: in.Limit})
+			}, functionRunOf),
+		fetch(Route{
+			Pattern: "GET " + functionPath + "/runs/{id}", ID: "get-function-run", Summary: "Get a run of a function", Access: look,
+			Text: "Returns the run as it is, or with wait as it is when it has ended or the time is over.",
+		}, f.run),
+		act(Route{
+			Pattern: "DELETE " + functionPath + "/runs/{id}", ID: "cancel-function-run", Summary: "Cancel a run of a function", Access: change,
+			Text: "It ends after the step it is in. Cancelling a run that has ended changes nothing and is no error.",
+		}, func(c *call, in *aFunctionRun, _ none) error { return service.Cancel(c, c.owner(), in.ID) }),
+	}}
 }
 
-// replyEvent answers with an event that was just taken in.
-func (s *server) replyEvent(w http.ResponseWriter, x engi.Event, runs []engi.FunctionRunID) error {
-	w.Header().Set("Location", events+"/"+string(x.ID))
-	return s.reply(w, http.StatusAccepted, sentEventOf(x, runs))
-}
-
-func (s *server) listEvents(w http.ResponseWriter, r *http.Request, in *listEvents) error {
-	if s.functions == nil {
-		return errNoEvents
+// list answers with events, or with those that happen from now on.
+func (e *events) list(c *call, in *listEvents, _ none) error {
+	f := engi.EventFilter{Owner: engi.Owner(in.Owner), Subject: in.Subject, Limit: in.Limit}
+	if in.Type != "" {
+		f.Types = strings.Split(in.Type, ",")
 	}
-	f := engi.EventFilter{Limit: in.Limit}
 	if in.Name != "" {
-		f.Types = []string{in.Name}
+		f.Types = append(f.Types, in.Name)
 	}
-	xs, err := s.log_.List(r.Context(), callOf(r.Context()).viewer(), f)
+	after, err := lastEvent(in.LastEvent, in.After)
 	if err != nil {
 		return err
 	}
-	return s.reply(w, http.StatusOK, listOf(xs, func(x engi.Event) v1.SentEvent { return sentEventOf(x, nil) }))
-}
-
-func (s *server) getEvent(w http.ResponseWriter, r *http.Request, in *anEvent) error {
-	if s.functions == nil {
-		return errNoEvents
+	if c.form == httpio.JSON {
+		f.After, f.Oldest = max(after, 0), after >= 0
+		all, err := e.log.List(c, c.owner(), f)
+		if err != nil {
+			return err
+		}
+		return c.reply(http.StatusOK, listOf(all, eventOf))
 	}
-	id, err := engi.ParseEventID(in.ID)
-	if err != nil {
-		return err
-	}
-	x, err := s.log_.Get(r.Context(), callOf(r.Context()).viewer(), id)
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, sentEventOf(x, nil))
-}
-
-func (s *server) replayEvent(w http.ResponseWriter, r *http.Request, in *anEvent) error {
-	if s.functions == nil {
-		return errNoEvents
-	}
-	id, err := engi.ParseEventID(in.ID)
-	if err != nil {
-		return err
-	}
-	q, err := decodeIfAny[v1.ReplayRequest](s, w, r)
-	if err != nil {
-		return err
-	}
-	x, runs, err := s.functions.Replay(r.Context(), callOf(r.Context()).viewer(), id, q.Function)
-	if err != nil {
-		return err
-	}
-	return s.replyEvent(w, x, runs)
-}
-
-func (s *server) listFunctions(w http.ResponseWriter, _ *http.Request, _ *nothing) error {
-	if s.functions == nil {
-		return errNoEvents
-	}
-	return s.reply(w, http.StatusOK, listOf(s.functions.Functions(), functionOf))
-}
-
-func (s *server) listFunctionRuns(w http.ResponseWriter, r *http.Request, in *listFunctionRuns) error {
-	if s.functions == nil {
-		return errNoEvents
-	}
-	f := engi.FunctionFilter{Type: in.Name, Function: in.Function, State: engi.FunctionState(in.State), Limit: in.Limit}
-	if in.Event != "" {
-		var err error
-		if f.Event, err = engi.ParseEventID(in.Event); err != nil {
+	if after < 0 {
+		if after, err = e.log.Last(c); err != nil {
 			return err
 		}
 	}
-	xs, err := s.functions.Runs(r.Context(), callOf(r.Context()).viewer(), f)
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, listOf(xs, functionRunOf))
+	f.After = after
+	return stream(c, func(ctx context.Context) iter.Seq2[engi.Event, error] { return e.log.Follow(ctx, c.owner(), f) },
+		func(out *httpio.EventWriter, x engi.Event) (bool, error) {
+			after = x.Seq
+			return false, out.Send("message", atOffset(x.Seq), eventOf(x))
+		},
+		func(kind string, p *v1.Problem) any { return v1.LogEvent{Type: kind, Seq: after, Error: p} })
 }
 
-func (s *server) getFunctionRun(w http.ResponseWriter, r *http.Request, in *getFunctionRun) error {
-	if s.functions == nil {
-		return errNoEvents
-	}
-	id, err := engi.ParseFunctionRunID(in.ID)
+func (e *events) get(c *call, in *anEvent) (v1.LogEvent, error) {
+	x, err := e.log.Get(c, c.owner(), in.ID)
 	if err != nil {
-		return err
+		return v1.LogEvent{}, err
 	}
-	var wait time.Duration
-	if in.Wait != "" {
-		d, err := v1.ParseDuration(in.Wait)
-		if err != nil {
-			return httpio.Invalid([]v1.Fault{{Field: "query.wait", Detail: err.Error()}})
-		}
-		wait = min(d.Std(), maxWait)
-	}
-	x, err := s.runEnded(r, id, wait)
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, functionRunOf(x))
+	return e.withRuns(c, x)
 }
 
-// runEnded returns a run when it has ended or d has passed, whichever is first.
-func (s *server) runEnded(r *http.Request, id engi.FunctionRunID, d time.Duration) (engi.FunctionRun, error) {
-	waiting, cancel := s.waiting(r)
+// withRuns returns an event with the runs that it has started.
+func (e *events) withRuns(c *call, x engi.Event) (v1.LogEvent, error) {
+	out := eventOf(x)
+	if e.functions == nil {
+		return out, nil
+	}
+	runs, err := e.functions.Runs(c, x.Owner, engi.FunctionFilter{Event: x.ID})
+	slices.Reverse(runs) // the order in which they were started
+	for _, r := range runs {
+		out.RunIDs = append(out.RunIDs, string(r.ID))
+	}
+	return out, err
+}
+
+func (e *events) send(c *call, _ *none, q v1.EventRequest) (v1.LogEvent, error) {
+	kind := cmp.Or(q.Type, q.Name)
+	switch {
+	case kind == "":
+		return v1.LogEvent{}, invalid("type", "it is missing")
+	case q.Name != "" && q.Name != kind:
+		return v1.LogEvent{}, invalid("name", "it says something else than type; send one of the two")
+	}
+	// The service remembers the key, but not what came with it.
+	x, err := once(c, q, creation[engi.Event]{work: func([]string) (engi.Event, error) {
+		x, _, err := e.functions.Send(c, engi.EventSpec{Owner: c.owner(), Type: kind, Data: q.Data, Idempotency: c.key})
+		return x, err
+	}})
+	return e.sent(c, x, err)
+}
+
+func (e *events) replay(c *call, in *anEvent, q v1.ReplayRequest) (v1.LogEvent, error) {
+	x, err := once(c, q, creation[engi.Event]{
+		work: func([]string) (engi.Event, error) {
+			x, _, err := e.functions.Replay(c, c.owner(), in.ID, q.Function)
+			return x, err
+		},
+		made: func(x engi.Event) []string { return []string{string(x.ID)} },
+		find: func(ids []string, _ bool) (engi.Event, error) {
+			return e.log.Get(c, c.owner(), engi.EventID(ids[0]))
+		},
+	})
+	return e.sent(c, x, err)
+}
+
+// sent answers with an event that was just appended.
+func (e *events) sent(c *call, x engi.Event, err error) (v1.LogEvent, error) {
+	if err != nil {
+		return v1.LogEvent{}, err
+	}
+	c.location(eventPath, string(x.ID))
+	return e.withRuns(c, x)
+}
+
+// run returns a run when it has ended or the caller has waited long enough.
+func (e *events) run(c *call, in *getFunctionRun) (v1.FunctionRun, error) {
+	wait, err := waitOf(in.Wait)
+	if err != nil {
+		return v1.FunctionRun{}, err
+	}
+	waiting, cancel := c.waiting()
 	defer cancel()
-	ctx, cancel := context.WithTimeout(waiting, d)
+	ctx, cancel := context.WithTimeout(waiting, wait)
 	defer cancel()
-	x, err := s.functions.Wait(ctx, callOf(r.Context()).viewer(), id)
-	if engi.KindOf(err) == engi.Expired && !x.Created.IsZero() && waiting.Err() == nil {
-		err = nil // the time is over: as it is
+	x, err := e.functions.Wait(ctx, c.owner(), in.ID)
+	if engi.KindOf(err) == engi.Expired && waiting.Err() == nil {
+		x, err = e.functions.Run(c, c.owner(), in.ID) // the time is over: as it is
 	}
-	return x, whole(waiting, err)
+	return functionRunOf(x), orLeaving(waiting, err)
 }
 
-func (s *server) cancelFunctionRun(w http.ResponseWriter, r *http.Request, in *aFunctionRun) error {
-	if s.functions == nil {
-		return errNoEvents
+func eventOf(x engi.Event) v1.LogEvent {
+	return v1.LogEvent{
+		Seq: x.Seq, ID: string(x.ID), Owner: string(x.Owner), Subject: x.Subject, Type: x.Type, Name: x.Type, Actor: x.Actor,
+		Data: x.Data, ReplayOf: string(x.Replay), CreatedAt: x.Time.UTC(),
 	}
-	id, err := engi.ParseFunctionRunID(in.ID)
-	if err != nil {
-		return err
-	}
-	if err := s.functions.Cancel(r.Context(), callOf(r.Context()).viewer(), id); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
-}
-
-func sentEventOf(x engi.Event, runs []engi.FunctionRunID) v1.SentEvent {
-	out := v1.SentEvent{ID: string(x.ID), Owner: string(x.Owner), Name: x.Type, Data: x.Data, ReplayOf: string(x.Replay), RunIDs: []string{}, CreatedAt: x.Time.UTC()}
-	if len(out.Data) == 0 {
-		out.Data = json.RawMessage("{}")
-	}
-	for _, id := range runs {
-		out.RunIDs = append(out.RunIDs, string(id))
-	}
-	return out
 }
 
 func functionOf(f engi.Function) v1.Function {
@@ -247,69 +247,4 @@ func functionRunOf(x engi.FunctionRun) v1.FunctionRun {
 		})
 	}
 	return out
-}
-
-// problemOf describes an error that a record keeps.
-func problemOf(e *engi.Error) *v1.Problem {
-	if e == nil {
-		return nil
-	}
-	return new(httpio.Describe(e, ""))
-}
-
-func (s *server) opSendEvent() huma.Operation {
-	op := s.operation(http.MethodPost, events, "send-event", "events", "Send an event",
-		"Once this is answered, the functions that are bound to the event's name will run, whatever happens to the node. "+
-			"Data that one of them does not take is refused. An event that nothing is bound to is kept and does nothing.", http.StatusAccepted)
-	accepts[v1.EventRequest](s, &op, map[string]*huma.Example{
-		"echo": {Summary: "the data come back as output", Value: json.RawMessage(`{"name": "engi/debug/echo", "data": {"hello": "world"}}`)},
-	})
-	answers[v1.SentEvent](s, &op, http.StatusAccepted, string(httpio.JSON), nil)
-	header(&op, http.StatusAccepted, "Location", "address of the event")
-	return op
-}
-
-func (s *server) opListEvents() huma.Operation {
-	op := s.operation(http.MethodGet, events, "list-events", "events", "List events", "The newest come first.", http.StatusOK)
-	answers[v1.List[v1.SentEvent]](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opGetEvent() huma.Operation {
-	op := s.operation(http.MethodGet, events+"/{id}", "get-event", "events", "Get an event", "", http.StatusOK)
-	answers[v1.SentEvent](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opReplayEvent() huma.Operation {
-	op := s.operation(http.MethodPost, events+"/{id}/replay", "replay-event", "events", "Send an event again",
-		"Makes a new event with the same name and data, for all functions that are bound to it now, or for one.", http.StatusAccepted)
-	mayAccept[v1.ReplayRequest](s, &op)
-	answers[v1.SentEvent](s, &op, http.StatusAccepted, string(httpio.JSON), nil)
-	header(&op, http.StatusAccepted, "Location", "address of the new event")
-	return op
-}
-
-func (s *server) opListFunctions() huma.Operation {
-	op := s.operation(http.MethodGet, functions, "list-functions", "events", "List functions", "What can be started by events, or starts by the clock.", http.StatusOK)
-	answers[v1.List[v1.Function]](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opListFunctionRuns() huma.Operation {
-	op := s.operation(http.MethodGet, functions+"/runs", "list-function-runs", "events", "List runs of functions", "The newest come first, without their steps.", http.StatusOK)
-	answers[v1.List[v1.FunctionRun]](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opGetFunctionRun() huma.Operation {
-	op := s.operation(http.MethodGet, functions+"/runs/{id}", "get-function-run", "events", "Get a run of a function",
-		"Returns the run as it is, or with wait as it is when it has ended or the time is over.", http.StatusOK)
-	answers[v1.FunctionRun](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opCancelFunctionRun() huma.Operation {
-	return s.operation(http.MethodDelete, functions+"/runs/{id}", "cancel-function-run", "events", "Cancel a run of a function",
-		"It ends after the step it is in. Cancelling a run that has ended changes nothing and is no error.", http.StatusNoContent)
 }

@@ -4,12 +4,18 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"fmt"
 	"io"
+	"iter"
 	"mime"
 	"net/http"
+	"net/url"
 	"path"
 	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/httpio"
@@ -17,14 +23,29 @@ import (
 )
 
 const (
-	maxWait    = 60 * time.Second // of one long poll
 	cancelTime = 10 * time.Second // to cancel a run whose caller left
 	inlineSize = 1 << 20          // bytes of artifacts that travel with a result
 )
 
-type postExecution struct {
-	Idempotency string `header:"Idempotency-Key" maxLength:"255" doc:"a repeated key returns the first execution instead of starting another; a run with a key goes on when its caller leaves"`
-	LastEvent   string `header:"Last-Event-ID" doc:"with a stream and a repeated Idempotency-Key: the offset to come back to"`
+// ExecutionLimits are bounds on programs that have an HTTP status of their
+// own. Zero fields leave it to Executions.
+type ExecutionLimits struct {
+	MaxCode  int64 // bytes of one file of a program
+	MaxInput int64 // bytes of all files and standard input
+}
+
+type executions struct {
+	engi.Executions
+	limits ExecutionLimits
+}
+
+type anExecution struct {
+	ID engi.ExecutionID `path:"id" doc:"of the execution"`
+}
+
+type createExecution struct {
+	LastEvent string `header:"Last-Event-ID" doc:"with a stream and a repeated Idempotency-Key: the offset to come back to"`
+	prefer
 }
 
 type listExecutions struct {
@@ -34,127 +55,159 @@ type listExecutions struct {
 }
 
 type getExecution struct {
-	ID   string `path:"id" doc:"of the execution"`
+	anExecution
 	Wait string `query:"wait" example:"30s" doc:"wait that long for the run to end; at most 60s"`
 }
 
 type watchExecution struct {
-	ID        string `path:"id" doc:"of the execution"`
+	anExecution
 	Offset    int64  `query:"offset" minimum:"0" doc:"where to begin: the offset of the last event seen"`
 	LastEvent string `header:"Last-Event-ID" doc:"the same, as browsers send it; goes before offset"`
 }
 
-type anExecution struct {
-	ID string `path:"id" doc:"of the execution"`
-}
-
 type anArtifact struct {
-	ID   string `path:"id" doc:"of the execution"`
+	anExecution
 	Path string `path:"path" doc:"of the artifact; slashes are not escaped"`
 }
 
-func (s *server) serveExecutions() {
-	handle(s, s.opCreateExecution(), s.createExecution)
-	handle(s, s.opListExecutions(), s.listExecutions)
-	handle(s, s.opGetExecution(), s.getExecution)
-	handle(s, s.opCancelExecution(), s.cancelExecution)
-	handle(s, s.opWatchExecution(), s.watchExecution)
-	handle(s, s.opGetArtifact(), s.getArtifact)
+// Executions runs code.
+func Executions(service engi.Executions, limits ExecutionLimits) Resource {
+	x := &executions{service, limits}
+	const path = "/v1/executions"
+	exampleEvent := json.RawMessage(`{"type": "stdout", "offset": 3, "data": "42\\n"}`)
+	located := map[string]string{"Location": "path of the execution"}
+	done, later := jsonOf[v1.Execution](http.StatusOK, exampleExecution), jsonOf[v1.Execution](http.StatusAccepted, nil)
+	done.headers, later.headers = located, located
+	return Resource{tag: "executions", about: "one run of code in a sandbox nobody else ever used", routes: []Route{
+		raw(Route{
+			Pattern: "POST " + path, ID: "create-execution", Summary: "Run code", Access: writes(engi.ScopeExecutions), Objects: Owned,
+			Text: "Runs a program in a sandbox nobody else ever used. How the answer comes is decided by Accept: as one JSON document when the program has ended, " +
+				"or as a stream of events while it runs. With async the answer is 202 at once. " +
+				"A caller that waits for JSON and leaves cancels its run, unless it sent an Idempotency-Key; leaving a stream cancels nothing.",
+			Creates: "a repeated key returns the first execution instead of starting another; a run with a key goes on when its caller leaves",
+			Bodies: []example{
+				{"a line", "a line of Python", `{"language": "python", "code": "print(6*7)"}`},
+				{"files", "several files, with limits", `{
+			"language": "go", "entry": "main.go", "args": ["world"], "timeout": "30s", "memory": "512MiB",
+			"files": [
+				{"path": "go.mod", "content": "module example\n\ngo 1.26\n"},
+				{"path": "main.go", "content": "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() { fmt.Println(\"hello\", os.Args[1]) }\n"}
+			]}`},
+				{"later", "without waiting", `{"language": "bash", "code": "sleep 5; date", "async": true}`},
+			},
+			Answers: append([]answer{done, later}, streamOf[v1.Event](exampleEvent, httpio.SSE, httpio.NDJSON)...),
+		}, x.create),
+		fetch(Route{
+			Pattern: "GET " + path, ID: "list-executions", Summary: "List executions", Access: reads(engi.ScopeExecutions),
+			Text: "The newest come first.",
+		}, x.list),
+		fetch(Route{
+			Pattern: "GET " + path + "/{id}", ID: "get-execution", Summary: "Get an execution", Access: reads(engi.ScopeExecutions),
+			Text:    "Returns the record as it is, or with wait as it is when the run has ended or the time is over.",
+			Example: exampleExecution,
+		}, x.get),
+		act(Route{
+			Pattern: "DELETE " + path + "/{id}", ID: "cancel-execution", Summary: "Cancel an execution", Access: writes(engi.ScopeExecutions),
+			Text: "Ends the run with cause cancelled. The record stays. Cancelling a run that has ended changes nothing and is no error.",
+		}, func(c *call, in *anExecution, _ none) error { return x.Cancel(c, c.owner(), in.ID) }),
+		raw(Route{
+			Pattern: "GET " + path + "/{id}/events", ID: "watch-execution", Summary: "Watch an execution", Access: reads(engi.ScopeExecutions),
+			Text: "Streams the run's events from an offset on: started when the offset is 0, then output as it comes, and the result, which is the last. " +
+				"Whoever comes back with the offset of the last event seen loses nothing. Idle streams have heartbeats: events of that type on NDJSON, comments on SSE.",
+			Answers: streamOf[v1.Event](exampleEvent, httpio.NDJSON, httpio.SSE),
+		}, x.watch),
+		raw(Route{
+			Pattern: "GET " + path + "/{id}/artifacts/{path...}", ID: "get-artifact", Summary: "Get a file that an execution left", Access: reads(engi.ScopeExecutions),
+			Text:    "The answer is the file, always as an attachment of unknown type: programs make these files. The ETag is its SHA-256.",
+			Answers: []answer{bytesOf(http.StatusOK, "application/octet-stream", map[string]string{"ETag": "SHA-256 of the file, in hex and quotes"})},
+		}, x.artifact),
+	}}
 }
 
-func (s *server) createExecution(w http.ResponseWriter, r *http.Request, in *postExecution) error {
-	form, err := httpio.Negotiate(r, httpio.JSON, httpio.SSE, httpio.NDJSON)
-	if err != nil {
-		return err
-	}
+var exampleExecution = json.RawMessage(`{
+	"id": "exe_u2dmwmlezjgprkqrgppgcz2mgu", "state": "done", "language": "python", "template": "base", "sandbox_id": "sbx_qjpm5zk6v3nqc7xw2a4tdroeyi",
+	"created_at": "2026-11-20T20:00:00Z", "started_at": "2026-11-20T20:00:00.002Z", "ended_at": "2026-11-20T20:00:00.008Z",
+	"result": {
+		"exit_code": 0, "cause": "exited", "stdout": "42\n", "stderr": "", "stdout_truncated": false, "stderr_truncated": false, "artifacts": [],
+		"duration": "5.1ms", "queue_time": "0s", "claim_time": "412µs", "warm": true, "tier": "gvisor", "not_enforced": []
+	}}`)
+
+func (x *executions) create(c *call, in *createExecution, q v1.ExecutionRequest) error {
 	from, err := lastEvent(in.LastEvent, 0)
 	if err != nil {
 		return err
 	}
-	q, err := decode[v1.ExecutionRequest](s, w, r)
+	spec, err := specOf(c.owner(), c.key, q)
 	if err != nil {
 		return err
 	}
-	who := callOf(r.Context()).key.Owner
-	spec, err := specOf(who, in.Idempotency, q)
+	if err := x.checkAmount(spec.Program); err != nil {
+		return err
+	}
+	started, err := x.Start(c, spec)
 	if err != nil {
 		return err
 	}
-	if err := s.checkAmount(spec.Program); err != nil {
-		return err
-	}
-	x, err := s.executions.Start(r.Context(), spec)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Location", "/v1/executions/"+string(x.ID))
+	c.location("/v1/executions", string(started.ID))
 	switch {
-	case q.Async:
-		return s.reply(w, http.StatusAccepted, executionOf(x))
-	case form == httpio.JSON:
-		return s.await(w, r, x.ID, in.Idempotency != "")
-	default:
-		return s.stream(w, r, form, x.ID, from)
+	case q.Async || in.async():
+		return c.reply(http.StatusAccepted, executionOf(started))
+	case c.form == httpio.JSON:
+		return x.await(c, started.ID)
 	}
+	return x.stream(c, started.ID, from)
 }
 
 // checkAmount refuses more than the node takes, with the status that says so.
-func (s *server) checkAmount(p engi.Program) error {
+func (x *executions) checkAmount(p engi.Program) error {
 	const remedy = "put large data into the template, or let the program fetch it"
 	total := int64(len(p.Stdin))
 	for _, f := range p.Files {
 		n := int64(len(f.Data))
-		if s.maxCode > 0 && n > s.maxCode {
-			return httpio.Errorf(http.StatusRequestEntityTooLarge, remedy, "file %.200q has %d bytes; this server takes %s at most", f.Path, n, v1.Bytes(s.maxCode))
+		if x.limits.MaxCode > 0 && n > x.limits.MaxCode {
+			return httpio.Errorf(http.StatusRequestEntityTooLarge, remedy, "file %.200q has %d bytes; this server takes %s at most", f.Path, n, v1.Bytes(x.limits.MaxCode))
 		}
 		total += n
 	}
-	if s.maxInput > 0 && total > s.maxInput {
-		return httpio.Errorf(http.StatusRequestEntityTooLarge, remedy, "the program and its input have %d bytes; this server takes %s at most", total, v1.Bytes(s.maxInput))
+	if x.limits.MaxInput > 0 && total > x.limits.MaxInput {
+		return httpio.Errorf(http.StatusRequestEntityTooLarge, remedy, "the program and its input have %d bytes; this server takes %s at most", total, v1.Bytes(x.limits.MaxInput))
 	}
 	return nil
 }
 
 // await answers with the run's result. If the caller leaves before it is
-// there, nobody else will ask for it, unless the run was made to be asked for
-// again.
-func (s *server) await(w http.ResponseWriter, r *http.Request, id engi.ExecutionID, keep bool) error {
-	ctx, cancel := s.waiting(r)
+// there, nobody else will ask for it, unless the run has a key to ask again
+// with.
+func (x *executions) await(c *call, id engi.ExecutionID) error {
+	ctx, cancel := c.waiting()
 	defer cancel()
-	viewer := callOf(r.Context()).viewer()
-	x, err := s.executions.Wait(ctx, viewer, id)
+	done, err := x.Wait(ctx, c.viewer(), id)
 	if err != nil {
-		if s.gone(r) && !keep {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), cancelTime)
+		if c.gone() && c.key == "" {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(c), cancelTime)
 			defer cancel()
-			if err := s.executions.Cancel(ctx, viewer, id); err != nil && engi.KindOf(err) != engi.NotFound {
+			if err := x.Cancel(ctx, c.viewer(), id); err != nil && engi.KindOf(err) != engi.NotFound {
 				return engi.Errorf(engi.Internal, "cancel %s, whose caller left: %w", id, err)
 			}
 		}
-		return whole(ctx, err)
+		return orLeaving(ctx, err)
 	}
-	return s.replyExecution(w, r, x)
+	return c.reply(http.StatusOK, x.whole(c, done))
 }
 
-// replyExecution answers with a record and small artifacts inside.
-func (s *server) replyExecution(w http.ResponseWriter, r *http.Request, x engi.Execution) error {
-	e := executionOf(x)
-	s.inline(r.Context(), callOf(r.Context()).viewer(), &e, x)
-	return s.reply(w, http.StatusOK, e)
-}
-
-// inline puts artifacts into e as long as they are small together. One that
-// cannot be read has its URL to say why.
-func (s *server) inline(ctx context.Context, viewer engi.Owner, e *v1.Execution, x engi.Execution) {
-	if x.Result == nil {
-		return
+// whole is a record with small artifacts inside. One that cannot be read has
+// its URL to say why.
+func (x *executions) whole(c *call, of engi.Execution) v1.Execution {
+	e := executionOf(of)
+	if of.Result == nil {
+		return e
 	}
-	room := int64(inlineSize)
-	for i, a := range x.Result.Artifacts {
-		if a.Size > room {
+	left := int64(inlineSize)
+	for i, a := range of.Result.Artifacts {
+		if a.Size > left {
 			continue
 		}
-		f, err := s.executions.Artifact(ctx, viewer, x.ID, a.Path)
+		f, err := x.Artifact(c, c.viewer(), of.ID, a.Path)
 		if err != nil {
 			continue
 		}
@@ -164,154 +217,144 @@ func (s *server) inline(ctx context.Context, viewer engi.Owner, e *v1.Execution,
 			continue
 		}
 		e.Result.Artifacts[i].ContentBase64 = data
-		room -= a.Size
+		left -= a.Size
 	}
+	return e
 }
 
-func (s *server) listExecutions(w http.ResponseWriter, r *http.Request, in *listExecutions) error {
+func (x *executions) list(c *call, in *listExecutions) (v1.List[v1.ExecutionSummary], error) {
 	f := engi.ExecutionFilter{State: engi.ExecutionState(in.State), Limit: in.Limit}
 	if in.Cursor != "" {
 		before, err := engi.ParseExecutionID(in.Cursor)
 		if err != nil {
-			return httpio.Invalid([]v1.Fault{{Field: "query.cursor", Detail: "this is not a next_cursor of a page before"}})
+			return v1.List[v1.ExecutionSummary]{}, errCursor
 		}
 		f.Before = before
 	}
-	xs, err := s.executions.List(r.Context(), callOf(r.Context()).viewer(), f)
-	if err != nil {
-		return err
-	}
-	list := listOf(xs, summaryOf)
+	xs, err := x.List(c, c.owner(), f)
+	page := listOf(xs, summaryOf)
 	if len(xs) == in.Limit {
-		list.NextCursor = string(xs[len(xs)-1].ID)
+		page.NextCursor = string(xs[len(xs)-1].ID)
 	}
-	return s.reply(w, http.StatusOK, list)
+	return page, err
 }
 
-func (s *server) getExecution(w http.ResponseWriter, r *http.Request, in *getExecution) error {
-	id, err := engi.ParseExecutionID(in.ID)
+var errCursor = invalid("query.cursor", "this is not a next_cursor of a page before")
+
+func (x *executions) get(c *call, in *getExecution) (v1.Execution, error) {
+	wait, err := waitOf(in.Wait)
 	if err != nil {
-		return err
+		return v1.Execution{}, err
 	}
-	viewer := callOf(r.Context()).viewer()
-	if in.Wait != "" {
-		d, err := v1.ParseDuration(in.Wait)
-		if err != nil {
-			return httpio.Invalid([]v1.Fault{{Field: "query.wait", Detail: err.Error()}})
+	if wait > 0 {
+		waiting, cancel := c.waiting()
+		defer cancel()
+		ctx, cancel := context.WithTimeout(waiting, wait)
+		defer cancel()
+		// A refusal is the record's to tell; anything else Get reports again.
+		if _, err := x.Wait(ctx, c.owner(), in.ID); err != nil && waiting.Err() != nil {
+			return v1.Execution{}, orLeaving(waiting, err)
 		}
-		if err := s.waitFor(r, viewer, id, min(d.Std(), maxWait)); err != nil {
-			return err
-		}
 	}
-	x, err := s.executions.Get(r.Context(), viewer, id)
+	found, err := x.Get(c, c.owner(), in.ID)
 	if err != nil {
-		return err
+		return v1.Execution{}, err
 	}
-	return s.replyExecution(w, r, x)
+	return x.whole(c, found), nil
 }
 
-// waitFor returns when the run has ended or d has passed, whichever is first.
-func (s *server) waitFor(r *http.Request, viewer engi.Owner, id engi.ExecutionID, d time.Duration) error {
-	waiting, cancel := s.waiting(r)
-	defer cancel()
-	ctx, cancel := context.WithTimeout(waiting, d)
-	defer cancel()
-	_, err := s.executions.Wait(ctx, viewer, id)
-	if err == nil || ctx.Err() != nil && waiting.Err() == nil {
-		return nil
-	}
-	if waiting.Err() != nil {
-		return whole(waiting, err)
-	}
-	// A refusal is the record's to tell; anything else Get reports again.
-	return nil
-}
-
-func (s *server) cancelExecution(w http.ResponseWriter, r *http.Request, in *anExecution) error {
-	id, err := engi.ParseExecutionID(in.ID)
-	if err != nil {
-		return err
-	}
-	if err := s.executions.Cancel(r.Context(), callOf(r.Context()).viewer(), id); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
-}
-
-func (s *server) watchExecution(w http.ResponseWriter, r *http.Request, in *watchExecution) error {
-	id, err := engi.ParseExecutionID(in.ID)
-	if err != nil {
-		return err
-	}
-	form, err := httpio.Negotiate(r, httpio.NDJSON, httpio.SSE)
-	if err != nil {
-		return err
-	}
+func (x *executions) watch(c *call, in *watchExecution, _ none) error {
 	from, err := lastEvent(in.LastEvent, in.Offset)
 	if err != nil {
 		return err
 	}
 	// What is not there, or not the caller's, is told before the stream begins.
-	if _, err := s.executions.Get(r.Context(), callOf(r.Context()).viewer(), id); err != nil {
+	if _, err := x.Get(c, c.owner(), in.ID); err != nil {
 		return err
 	}
-	return s.stream(w, r, form, id, from)
+	return x.stream(c, in.ID, from)
 }
 
-// lastEvent reads a Last-Event-ID; an empty one is other.
-func lastEvent(id string, other int64) (int64, error) {
-	if id == "" {
-		return other, nil
-	}
-	n, err := strconv.ParseUint(id, 10, 63)
-	if err != nil {
-		return 0, httpio.Invalid([]v1.Fault{{Field: "header.Last-Event-ID", Detail: "this is not the id of an event of a run: those are whole numbers"}})
-	}
-	return int64(n), nil
+// stream answers with the events of a run from an offset on. A caller that
+// leaves changes nothing for the run.
+func (x *executions) stream(c *call, id engi.ExecutionID, from int64) error {
+	joiner := httpio.NewJoiner(from)
+	return stream(c, func(ctx context.Context) iter.Seq2[engi.ExecutionEvent, error] {
+		return x.Watch(ctx, c.viewer(), id, from)
+	},
+		func(out *httpio.EventWriter, e engi.ExecutionEvent) (last bool, err error) {
+			send := func(e v1.Event) error { return out.Send(e.Type, atOffset(e.Offset), e) }
+			output := func(p httpio.Chunk) error {
+				return send(v1.Event{Type: p.Stream, Offset: p.Offset, Data: p.Text, DataBase64: p.Bytes})
+			}
+			switch e.Type {
+			case engi.EventStdout, engi.EventStderr:
+				return false, joiner.Split(string(e.Type), e.Offset, e.Data, output)
+			case engi.EventResult:
+				last = true
+				for _, rest := range joiner.Flush() {
+					if err := output(rest); err != nil {
+						return false, err
+					}
+				}
+			}
+			event := v1.Event{Type: string(e.Type), Offset: joiner.Resume()}
+			switch {
+			case e.Execution == nil:
+			case last:
+				// The event's record has no output, since that came before; a
+				// result has all of it.
+				of := *e.Execution
+				if found, err := x.Get(c, c.viewer(), of.ID); err == nil {
+					of = found
+				}
+				event.Execution = new(x.whole(c, of))
+			default: // the record may be of today; the event is of the beginning
+				wire := executionOf(*e.Execution)
+				wire.State, wire.EndedAt, wire.Result = v1.Running, nil, nil
+				event.Execution = &wire
+			}
+			return last, send(event)
+		},
+		func(kind string, p *v1.Problem) any { return v1.Event{Type: kind, Offset: joiner.Resume(), Error: p} })
 }
 
-func (s *server) getArtifact(w http.ResponseWriter, r *http.Request, in *anArtifact) error {
-	id, err := engi.ParseExecutionID(in.ID)
+func (x *executions) artifact(c *call, in *anArtifact, _ none) error {
+	of, err := x.Get(c, c.owner(), in.ID)
 	if err != nil {
 		return err
 	}
-	viewer := callOf(r.Context()).viewer()
-	x, err := s.executions.Get(r.Context(), viewer, id)
+	a, err := artifactOf(of, in.Path)
 	if err != nil {
 		return err
 	}
-	a, err := artifactOf(x, in.Path)
-	if err != nil {
-		return err
-	}
-	f, err := s.executions.Artifact(r.Context(), viewer, id, in.Path)
+	f, err := x.Artifact(c, c.owner(), in.ID, in.Path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 
 	// Programs make these files, so no browser may take one for a page.
-	h := w.Header()
+	h := c.Header()
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("Content-Disposition", disposition(a.Path))
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	h.Set("Content-Length", strconv.FormatInt(a.Size, 10))
 	h.Set("ETag", `"`+a.SHA256+`"`)
-	if r.Header.Get("If-None-Match") == `"`+a.SHA256+`"` {
+	if c.r.Header.Get("If-None-Match") == `"`+a.SHA256+`"` {
 		h.Del("Content-Length")
-		w.WriteHeader(http.StatusNotModified)
+		c.WriteHeader(http.StatusNotModified)
 		return nil
 	}
-	if r.Method == http.MethodHead {
+	if c.r.Method == http.MethodHead {
 		return nil
 	}
-	n, err := io.Copy(httpio.DeadlineWriter{W: w}, io.LimitReader(f, a.Size))
+	n, err := io.Copy(httpio.DeadlineWriter{W: c}, io.LimitReader(f, a.Size))
 	if err == nil && n < a.Size {
-		err = engi.Errorf(engi.Internal, "artifact %.80q of %s ends %d bytes early", a.Path, id, a.Size-n)
+		err = engi.Errorf(engi.Internal, "artifact %.80q of %s ends %d bytes early", a.Path, in.ID, a.Size-n)
 	}
-	if s.gone(r) {
+	if c.gone() {
 		return nil
 	}
 	return err
@@ -338,7 +381,239 @@ func disposition(name string) string {
 	return "attachment"
 }
 
-// reply answers with v.
-func (s *server) reply(w http.ResponseWriter, status int, v any) error {
-	return httpio.WriteJSON(w, status, "application/json", v)
+// entries are the names that lone code is saved under.
+var entries = map[engi.Language]string{
+	engi.Python:     "main.py",
+	engi.JavaScript: "main.js",
+	engi.TypeScript: "main.ts",
+	engi.Go:         "main.go",
+	engi.Bash:       "main.sh",
+}
+
+// otherNames are what people call languages; suggestions only, since a
+// request says what it means.
+var otherNames = map[string]engi.Language{
+	"py": engi.Python, "python3": engi.Python, "js": engi.JavaScript, "node": engi.JavaScript, "nodejs": engi.JavaScript,
+	"ts": engi.TypeScript, "deno": engi.TypeScript, "golang": engi.Go, "sh": engi.Bash, "shell": engi.Bash,
+}
+
+// specOf translates a request, or reports Invalid with every fault of it.
+func specOf(who engi.Owner, idempotency string, q v1.ExecutionRequest) (engi.ExecutionSpec, error) {
+	var c checker
+	p := program(&c, &q)
+
+	var network engi.NetworkPolicy
+	if q.Network != nil {
+		network = networkOf(&c, "network", (*v1.NetworkPolicy)(q.Network))
+	}
+	c.oneOf("min_tier", q.MinTier, tiers)
+	c.oneOf("on_empty", q.OnEmpty, words(engi.PoolWait, engi.PoolBootSync, engi.PoolReject))
+	c.natural("vcpus", q.VCPUs)
+	c.natural("inodes", float64(q.Inodes))
+	c.natural("processes", float64(q.Processes))
+	c.natural("open_files", float64(q.OpenFiles))
+	c.natural("artifacts.max_count", float64(q.Artifacts.MaxCount))
+	if len(q.Template) > 200 {
+		c.addf("template", "it is longer than 200 bytes")
+	}
+	c.text("template", q.Template)
+	c.text("output_dir", q.OutputDir)
+	if d := q.OutputDir; d != "" && (!strings.HasPrefix(d, "/") || path.Clean(d) != d || len(d) > maxPath) {
+		c.addf("output_dir", "%.80q is not a plain absolute path", d)
+	}
+	if err := c.err(); err != nil {
+		return engi.ExecutionSpec{}, err
+	}
+	return engi.ExecutionSpec{
+		Owner:    who,
+		Program:  p,
+		Template: q.Template,
+		Limits: engi.Limits{
+			Size: engi.Size{
+				VCPUs: q.VCPUs, Memory: int64(q.Memory), Disk: int64(q.Disk), Inodes: q.Inodes,
+				Processes: q.Processes, OpenFiles: q.OpenFiles,
+			},
+			Timeout:       q.Timeout.Std(),
+			Output:        int64(q.Output),
+			ArtifactBytes: int64(q.Artifacts.MaxBytes),
+			ArtifactCount: q.Artifacts.MaxCount,
+		},
+		Network:      network,
+		MinTier:      engi.Tier(q.MinTier),
+		OnEmpty:      engi.EmptyPool(q.OnEmpty),
+		ClaimTimeout: q.ClaimTimeout.Std(),
+		OutputDir:    q.OutputDir,
+		Idempotency:  idempotency,
+	}, nil
+}
+
+func program(c *checker, q *v1.ExecutionRequest) engi.Program {
+	language := engi.Language(q.Language)
+	if q.Language == "" {
+		c.addf("language", "it is missing; say one of %s", strings.Join(languages(), ", "))
+	} else if meant, ok := otherNames[strings.ToLower(q.Language)]; ok {
+		c.addf("language", "%q is not one of %s; did you mean %q?", q.Language, strings.Join(languages(), ", "), meant)
+	} else {
+		c.oneOf("language", q.Language, languages())
+	}
+
+	p := engi.Program{Language: language, Entry: q.Entry, Args: q.Args, Env: q.Env, Stdin: q.StdinBase64}
+	if q.Stdin != "" {
+		if len(q.StdinBase64) > 0 {
+			c.addf("stdin_base64", "there is stdin already; send one of them")
+		}
+		p.Stdin = []byte(q.Stdin)
+	}
+	sources(c, q, &p)
+
+	if len(q.Args) > maxArgs {
+		c.addf("args", "there are more than %d", maxArgs)
+	}
+	for i, a := range q.Args {
+		c.text(fmt.Sprintf("args[%d]", i), a)
+	}
+	c.env(q.Env)
+	return p
+}
+
+// sources collects the files of a program and checks that one of them can be
+// run.
+func sources(c *checker, q *v1.ExecutionRequest, p *engi.Program) {
+	if len(q.Files) > maxFiles {
+		c.addf("files", "there are more than %d", maxFiles)
+		return
+	}
+	seen := map[string]bool{}
+	if q.Code != "" {
+		name := entries[p.Language]
+		if q.Entry != "" && q.Entry != name {
+			c.addf("entry", "code is saved as %q and is what runs; leave entry out, or send the program in files", name)
+		}
+		p.Entry = name
+		p.Files = append(p.Files, engi.SourceFile{Path: name, Data: []byte(q.Code)})
+		seen[name] = true
+	}
+	for i, f := range q.Files {
+		field := fmt.Sprintf("files[%d]", i)
+		c.relative(field+".path", f.Path)
+		if seen[f.Path] {
+			c.addf(field+".path", "%.80q is there twice", f.Path)
+		}
+		seen[f.Path] = true
+		if f.Content != "" && len(f.ContentBase64) > 0 {
+			c.addf(field, "it has both content and content_base64; send one of them")
+		}
+		data := f.ContentBase64
+		if f.Content != "" {
+			data = []byte(f.Content)
+		}
+		p.Files = append(p.Files, engi.SourceFile{Path: f.Path, Data: data, Mode: uint32(f.Mode)})
+	}
+	for _, f := range p.Files {
+		for dir := path.Dir(f.Path); dir != "." && dir != "/"; dir = path.Dir(dir) {
+			if seen[dir] {
+				c.addf("files", "%.80q is both a file and a directory", dir)
+			}
+		}
+	}
+	switch {
+	case len(p.Files) == 0:
+		c.addf("code", "there is no program: send code, or files")
+	case q.Code != "":
+	case q.Entry == "" && len(p.Files) > 1:
+		c.addf("entry", "it is missing: say which of the %d files to run", len(p.Files))
+	case q.Entry == "":
+		p.Entry = p.Files[0].Path
+	case !seen[q.Entry]:
+		c.addf("entry", "%.80q is not one of the files", q.Entry)
+	}
+}
+
+func languages() []string { return words(engi.Languages()...) }
+
+var tiers = words(engi.TierScript, engi.TierGVisor, engi.TierMicroVM)
+
+// artifactURL is relative to the server: we do not know the name that the
+// caller reached us by.
+func artifactURL(id engi.ExecutionID, name string) string {
+	u := url.URL{Path: "/v1/executions/" + string(id) + "/artifacts/" + name}
+	return u.EscapedPath()
+}
+
+// executionOf translates a record whole, but for the contents of artifacts.
+func executionOf(x engi.Execution) v1.Execution {
+	e := v1.Execution{
+		ID:        string(x.ID),
+		Owner:     string(x.Owner),
+		State:     string(x.State),
+		Language:  string(x.Language),
+		Template:  x.Template,
+		SandboxID: string(x.Sandbox),
+		CreatedAt: x.Created.UTC(),
+		StartedAt: moment(x.Started),
+		EndedAt:   moment(x.Ended),
+		Refusal:   problemOf(x.Refusal),
+	}
+	if x.Result != nil {
+		r := resultOf(x.ID, *x.Result)
+		e.Result = &r
+	}
+	return e
+}
+
+func summaryOf(x engi.Execution) v1.ExecutionSummary {
+	e := v1.ExecutionSummary{
+		ID:        string(x.ID),
+		Owner:     string(x.Owner),
+		State:     string(x.State),
+		Language:  string(x.Language),
+		Template:  x.Template,
+		SandboxID: string(x.Sandbox),
+		CreatedAt: x.Created.UTC(),
+		StartedAt: moment(x.Started),
+		EndedAt:   moment(x.Ended),
+		Refusal:   problemOf(x.Refusal),
+	}
+	if x.Result != nil {
+		code := x.Result.Exit.Code
+		e.ExitCode, e.Cause, e.Duration = &code, string(x.Result.Exit.Cause), length(x.Result.Duration)
+	}
+	return e
+}
+
+func resultOf(id engi.ExecutionID, x engi.Result) v1.Result {
+	r := v1.Result{
+		ExitCode:        x.Exit.Code,
+		Signal:          x.Exit.Signal,
+		Cause:           string(x.Exit.Cause),
+		Remedy:          x.Exit.Cause.Remedy(),
+		Error:           x.Error,
+		StdoutTruncated: x.StdoutTruncated,
+		StderrTruncated: x.StderrTruncated,
+		Artifacts:       []v1.Artifact{},
+		ArtifactsLeft:   x.ArtifactsLeft,
+		Duration:        length(x.Duration),
+		QueueTime:       length(x.Queued),
+		ClaimTime:       length(x.Claim),
+		Warm:            x.Warm,
+		Tier:            string(x.Tier),
+		NotEnforced:     append([]string{}, x.NotEnforced...),
+	}
+	r.Stdout, r.StdoutBase64 = textOf(x.Stdout)
+	r.Stderr, r.StderrBase64 = textOf(x.Stderr)
+	for _, a := range x.Artifacts {
+		r.Artifacts = append(r.Artifacts, v1.Artifact{
+			Path: a.Path, Size: v1.Bytes(a.Size), Mode: v1.Mode(a.Mode), SHA256: a.SHA256, URL: artifactURL(id, a.Path),
+		})
+	}
+	return r
+}
+
+// textOf returns output as text, and the bytes too if the text cannot hold
+// them.
+func textOf(b []byte) (string, []byte) {
+	if utf8.Valid(b) {
+		return string(b), nil
+	}
+	return strings.ToValidUTF8(string(b), "\uFFFD"), b
 }

@@ -23,8 +23,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/apitest"
-	"github.com/engi-dev/engi/api/rest"
-	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/api/v1"
 )
 
 // full is a sandbox whose disk takes limit bytes.
@@ -56,7 +55,7 @@ func (g fullGuest) Write(ctx context.Context, path string, r io.Reader, o engi.W
 }
 func (g fullGuest) Unpack(ctx context.Context, dir string, r io.Reader) error { return g.take(r) }
 
-func aSandbox(t *testing.T, w *apitest.Services) string {
+func aSandbox(t *testing.T, w *apitest.Fixture) string {
 	t.Helper()
 	return "/v1/sandboxes/" + read[v1.Sandbox](t, ask(t, w, "POST", "/v1/sandboxes", `{}`), 201).ID
 }
@@ -94,7 +93,7 @@ func TestHostilePaths(t *testing.T) {
 }
 
 func TestDiskFull(t *testing.T) {
-	w, srv := apitest.Serve(t, func(o *rest.Options) { o.Sandboxes = full{o.Sandboxes, 1 << 20} })
+	w, srv := apitest.Serve(t, func(o *apitest.Options) { o.Sandboxes = full{o.Sandboxes, 1 << 20} })
 	b := aSandbox(t, w)
 	var zipped bytes.Buffer // 64 MiB of zeros in 64 KiB
 	z := gzip.NewWriter(&zipped)
@@ -182,7 +181,7 @@ func dial(t *testing.T, to string) (net.Conn, *bufio.Reader) {
 }
 
 // sendFirst puts size bytes and reads nothing before all are sent.
-func sendFirst(t *testing.T, w *apitest.Services, to, path string, size int64, chunked bool) *http.Response {
+func sendFirst(t *testing.T, w *apitest.Fixture, to, path string, size int64, chunked bool) *http.Response {
 	t.Helper()
 	conn, in := dial(t, to)
 	length := fmt.Sprintf("Content-Length: %d", size)

@@ -5,20 +5,19 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/httpio"
-	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/api/v1"
 )
 
-const documents = "/v1/docs"
+const documentPath = "/v1/docs"
+
+type library struct{ engi.Library }
 
 type aDocument struct {
-	ID string `path:"id" doc:"of the document"`
+	ID engi.DocumentID `path:"id" doc:"of the document"`
 }
 
-type getSearch struct {
+type searchDocuments struct {
 	Query   string `query:"query" required:"true" minLength:"1" maxLength:"4096" doc:"what you want to do or know"`
 	Package string `query:"package" maxLength:"214" doc:"only what is about it"`
 	Session string `query:"session" maxLength:"128" doc:"ID or name: its modules are found, too"`
@@ -26,209 +25,142 @@ type getSearch struct {
 	Limit   int    `query:"limit" minimum:"1" maximum:"50" default:"5"`
 }
 
-func (s *server) serveLibrary() {
-	handle(s, s.opAddDocument(), s.addDocument)
-	handle(s, s.opListDocuments(), s.listDocuments)
-	handle(s, s.opSearchDocuments(), s.searchDocuments)
-	handle(s, s.opDocumentPackages(), s.documentPackages)
-	handle(s, s.opRefreshDocuments(), s.refreshDocuments)
-	handle(s, s.opRefreshDocument(), s.refreshDocument)
-	handle(s, s.opGetDocument(), s.getDocument)
-	handle(s, s.opRemoveDocument(), s.removeDocument)
-	handle(s, s.opSaveModules(), s.saveModules)
-	handle(s, s.opSessionModules(), s.sessionModules)
-	handle(s, s.opModules(), s.modules)
+// Library keeps documentation and remembers modules of code; service may be
+// nil.
+func Library(service engi.Library) Resource {
+	l := &library{service}
+	var absent error
+	if service == nil {
+		absent = engi.Errorf(engi.Unsupported, "this node has no library").WithRemedy("switch it on in its configuration: off = false in section [docs]")
+	}
+	look, change := reads(engi.ScopeDocs), writes(engi.ScopeDocs)
+	return Resource{tag: "docs", about: "documentation and modules of code that agents search", missing: absent, routes: []Route{
+		send(Route{
+			Pattern: "POST " + documentPath, ID: "add-document", Summary: "Add a document", Access: change, Objects: Owned,
+			Text: "Answers once it can be found. One of the same package and url (or title, without url) is replaced. What an admin without an owner adds is the node's, and everybody finds it. " +
+				"Addresses are fetched where the node's operator allows it; text can always be sent.",
+			Creates: "a repeated key returns the first document without reading it again",
+			Status:  http.StatusCreated, Location: "address of the document",
+		}, l.add),
+		list(Route{Pattern: "GET " + documentPath, ID: "list-documents", Summary: "List documents", Text: "By package and title: the caller's and the node's.", Access: look},
+			func(c *call, _ *none) ([]engi.Document, error) { return l.Documents(c, c.owner()) }, documentOf),
+		fetch(Route{
+			Pattern: "GET " + documentPath + "/search", ID: "search-documents", Summary: "Search documents and modules", Access: look,
+			Text: "Pieces of documents, by meaning and by words, and modules that were saved. The answer names the embedder that compared meanings.",
+		}, func(c *call, in *searchDocuments) (v1.Finding, error) {
+			x, err := l.Search(c, engi.SearchSpec{
+				Owner: c.owner(), Session: in.Session, Text: in.Query, Package: in.Package, Mode: engi.SearchMode(in.Mode), Limit: in.Limit,
+			})
+			return v1.Finding{Hits: listOf(x.Hits, hitOf).Items, Embedder: x.Embedder, Note: x.Note}, err
+		}),
+		list(Route{Pattern: "GET " + documentPath + "/packages", ID: "list-document-packages", Summary: "List packages", Text: "What documents are about, by name.", Access: look},
+			func(c *call, _ *none) ([]engi.DocumentPackage, error) { return l.Packages(c, c.owner()) },
+			func(x engi.DocumentPackage) v1.DocumentPackage { return v1.DocumentPackage(x) }),
+		list(Route{
+			Pattern: "POST " + documentPath + "/refresh", ID: "refresh-documents", Summary: "Refresh documents", Access: change,
+			Text: "Looks whether the caller's documents have changed where they were fetched from, and reads those that have.",
+		}, func(c *call, _ *none) ([]engi.Document, error) { return l.Refresh(c, c.owner(), "") }, documentOf),
+		fetch(Route{
+			Pattern: "POST " + documentPath + "/{id}/refresh", ID: "refresh-document", Summary: "Refresh a document", Access: change,
+			Text: "One that could not be read keeps its older text, and says why.",
+		}, func(c *call, in *aDocument) (v1.Document, error) {
+			xs, err := l.Refresh(c, c.owner(), in.ID)
+			if err == nil && len(xs) != 1 {
+				err = engi.Errorf(engi.Internal, "refresh %s: %d documents", in.ID, len(xs))
+			}
+			if err != nil {
+				return v1.Document{}, err
+			}
+			return documentOf(xs[0]), nil
+		}),
+		fetch(Route{
+			Pattern: "GET " + documentPath + "/{id}", ID: "get-document", Summary: "Get a document", Access: look,
+			Text: "What is known of it; its text is found by searching.",
+		}, func(c *call, in *aDocument) (v1.Document, error) {
+			return to(documentOf)(l.find(c, in.ID))
+		}),
+		act(Route{
+			Pattern: "DELETE " + documentPath + "/{id}", ID: "remove-document", Summary: "Remove a document", Access: change,
+			Text: "It is found no more. The node's documents are for admins to remove.",
+		}, func(c *call, in *aDocument, _ none) error { return l.Remove(c, c.owner(), in.ID) }),
+		send(Route{
+			Pattern: "POST " + sessionPath + "/{id}/modules", ID: "save-modules", Summary: "Save modules of a session", Access: change,
+			Text: "Says what files below /workspace are good for, so that searches find them. The volume keeps the source; with scope user a copy is kept for the owner's other sessions. " +
+				"Answers with all modules that the session finds.",
+		}, l.save),
+		list(Route{Pattern: "GET " + sessionPath + "/{id}/modules", ID: "list-session-modules", Summary: "List modules that a session finds", Text: "Its own, and those of its owner with scope user.", Access: look},
+			func(c *call, in *aSession) ([]engi.CodeModule, error) { return l.Modules(c, c.owner(), in.ID) }, moduleOf),
+		list(Route{Pattern: "GET /v1/modules", ID: "list-modules", Summary: "List modules of scope user", Text: "All sessions of their owner find them.", Access: look},
+			func(c *call, _ *none) ([]engi.CodeModule, error) { return l.Modules(c, c.owner(), "") }, moduleOf),
+	}}
 }
 
-var errNoLibrary = engi.Errorf(engi.Unsupported, "this node has no library").WithRemedy("switch it on in its configuration: off = false in section [docs]")
-
-func (s *server) addDocument(w http.ResponseWriter, r *http.Request, _ *nothing) error {
-	if s.library == nil {
-		return errNoLibrary
-	}
-	q, err := decode[v1.DocumentRequest](s, w, r)
+func (l *library) find(c *call, id engi.DocumentID) (engi.Document, error) {
+	xs, err := l.Documents(c, c.viewer())
 	if err != nil {
-		return err
+		return engi.Document{}, err
 	}
-	var c checker
+	if i := slices.IndexFunc(xs, func(x engi.Document) bool { return x.ID == id }); i >= 0 {
+		return xs[i], nil
+	}
+	return engi.Document{}, engi.Errorf(engi.NotFound, "there is no document %s", id)
+}
+
+func (l *library) add(c *call, _ *none, q v1.DocumentRequest) (v1.Document, error) {
+	var check checker
 	if q.URL == "" && q.Text == "" {
-		c.addf("text", "it is missing: send text, or url")
+		check.addf("text", "it is missing: send text, or url")
 	}
 	for field, text := range map[string]string{"package": q.Package, "title": q.Title, "url": q.URL, "text": q.Text} {
-		c.text(field, text)
+		check.text(field, text)
 	}
-	if err := httpio.Invalid(c.faults); err != nil {
-		return err
+	if err := check.err(); err != nil {
+		return v1.Document{}, err
 	}
 	// An admin without an owner adds what everybody finds.
-	x, err := s.library.Add(r.Context(), engi.DocumentSpec{Owner: callOf(r.Context()).key.Owner, Package: q.Package, Title: q.Title, URL: q.URL, Text: q.Text})
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Location", documents+"/"+string(x.ID))
-	return s.reply(w, http.StatusCreated, documentOf(x))
-}
-
-func (s *server) listDocuments(w http.ResponseWriter, r *http.Request, _ *nothing) error {
-	if s.library == nil {
-		return errNoLibrary
-	}
-	xs, err := s.library.Documents(r.Context(), callOf(r.Context()).viewer())
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, listOf(xs, documentOf))
-}
-
-// document returns the ID of a path and who asks.
-func (s *server) document(r *http.Request, id string) (engi.Owner, engi.DocumentID, error) {
-	if s.library == nil {
-		return "", "", errNoLibrary
-	}
-	x, err := engi.ParseDocumentID(id)
-	return callOf(r.Context()).viewer(), x, err
-}
-
-func (s *server) getDocument(w http.ResponseWriter, r *http.Request, in *aDocument) error {
-	viewer, id, err := s.document(r, in.ID)
-	if err != nil {
-		return err
-	}
-	xs, err := s.library.Documents(r.Context(), viewer)
-	if err != nil {
-		return err
-	}
-	i := slices.IndexFunc(xs, func(x engi.Document) bool { return x.ID == id })
-	if i < 0 {
-		return engi.Errorf(engi.NotFound, "there is no document %s", id)
-	}
-	return s.reply(w, http.StatusOK, documentOf(xs[i]))
-}
-
-func (s *server) removeDocument(w http.ResponseWriter, r *http.Request, in *aDocument) error {
-	viewer, id, err := s.document(r, in.ID)
-	if err != nil {
-		return err
-	}
-	if err := s.library.Remove(r.Context(), viewer, id); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
-}
-
-func (s *server) refreshDocuments(w http.ResponseWriter, r *http.Request, _ *nothing) error {
-	if s.library == nil {
-		return errNoLibrary
-	}
-	xs, err := s.library.Refresh(r.Context(), callOf(r.Context()).viewer(), "")
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, listOf(xs, documentOf))
-}
-
-func (s *server) refreshDocument(w http.ResponseWriter, r *http.Request, in *aDocument) error {
-	viewer, id, err := s.document(r, in.ID)
-	if err != nil {
-		return err
-	}
-	xs, err := s.library.Refresh(r.Context(), viewer, id)
-	if err != nil {
-		return err
-	}
-	if len(xs) != 1 {
-		return engi.Errorf(engi.Internal, "refresh %s: %d documents", id, len(xs))
-	}
-	return s.reply(w, http.StatusOK, documentOf(xs[0]))
-}
-
-func (s *server) searchDocuments(w http.ResponseWriter, r *http.Request, in *getSearch) error {
-	if s.library == nil {
-		return errNoLibrary
-	}
-	x, err := s.library.Search(r.Context(), engi.SearchSpec{
-		Owner: callOf(r.Context()).viewer(), Session: in.Session, Text: in.Query, Package: in.Package, Mode: engi.SearchMode(in.Mode), Limit: in.Limit,
+	x, err := once(c, q, creation[engi.Document]{
+		work: func([]string) (engi.Document, error) {
+			return l.Add(c, engi.DocumentSpec{Owner: c.owner(), Package: q.Package, Title: q.Title, URL: q.URL, Text: q.Text})
+		},
+		made: func(x engi.Document) []string { return []string{string(x.ID)} },
+		find: func(ids []string, _ bool) (engi.Document, error) { return l.find(c, engi.DocumentID(ids[0])) },
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		c.location(documentPath, string(x.ID))
 	}
-	return s.reply(w, http.StatusOK, v1.Finding{Hits: listOf(x.Hits, hitOf).Items, Embedder: x.Embedder, Note: x.Note})
+	return documentOf(x), err
 }
 
-func (s *server) documentPackages(w http.ResponseWriter, r *http.Request, _ *nothing) error {
-	if s.library == nil {
-		return errNoLibrary
-	}
-	xs, err := s.library.Packages(r.Context(), callOf(r.Context()).viewer())
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, listOf(xs, func(x engi.DocumentPackage) v1.DocumentPackage { return v1.DocumentPackage(x) }))
-}
-
-func (s *server) saveModules(w http.ResponseWriter, r *http.Request, in *aSession) error {
-	if s.library == nil {
-		return errNoLibrary
-	}
-	q, err := decode[v1.CodeModulesRequest](s, w, r)
-	if err != nil {
-		return err
-	}
-	var c checker
+func (l *library) save(c *call, in *aSession, q v1.CodeModulesRequest) (v1.List[v1.CodeModule], error) {
+	var check checker
 	if len(q.Modules) == 0 {
-		c.addf("modules", "it is missing")
+		check.addf("modules", "it is missing")
 	}
 	var all []engi.CodeModule
 	for i, m := range q.Modules {
 		field := fmt.Sprintf("modules[%d].", i)
-		c.relative(field+"path", m.Path)
-		c.oneOf(field+"scope", m.Scope, []string{string(engi.ModuleSession), string(engi.ModuleUser)})
-		c.text(field+"description", m.Description)
-		c.text(field+"usage", m.Usage)
+		check.relative(field+"path", m.Path)
+		check.oneOf(field+"scope", m.Scope, words(engi.ModuleSession, engi.ModuleUser))
+		check.text(field+"description", m.Description)
+		check.text(field+"usage", m.Usage)
 		all = append(all, engi.CodeModule{Path: m.Path, Description: m.Description, Exports: m.Exports, Usage: m.Usage, Scope: engi.ModuleScope(m.Scope)})
 	}
-	if err := httpio.Invalid(c.faults); err != nil {
-		return err
+	err := check.err()
+	if err == nil {
+		err = l.SaveModules(c, c.owner(), in.ID, all)
 	}
-	viewer := callOf(r.Context()).viewer()
-	if err := s.library.SaveModules(r.Context(), viewer, in.ID, all); err != nil {
-		return err
-	}
-	return s.replyModules(w, r, in.ID)
-}
-
-func (s *server) sessionModules(w http.ResponseWriter, r *http.Request, in *aSession) error {
-	if s.library == nil {
-		return errNoLibrary
-	}
-	return s.replyModules(w, r, in.ID)
-}
-
-func (s *server) modules(w http.ResponseWriter, r *http.Request, _ *nothing) error {
-	if s.library == nil {
-		return errNoLibrary
-	}
-	return s.replyModules(w, r, "")
-}
-
-func (s *server) replyModules(w http.ResponseWriter, r *http.Request, session string) error {
-	xs, err := s.library.Modules(r.Context(), callOf(r.Context()).viewer(), session)
 	if err != nil {
-		return err
+		return v1.List[v1.CodeModule]{}, err
 	}
-	return s.reply(w, http.StatusOK, listOf(xs, moduleOf))
+	xs, err := l.Modules(c, c.owner(), in.ID)
+	return listOf(xs, moduleOf), err
 }
 
 func documentOf(x engi.Document) v1.Document {
-	out := v1.Document{
+	return v1.Document{
 		ID: string(x.ID), Owner: string(x.Owner), Package: x.Package, Title: x.Title, URL: x.URL, Fetched: x.Fetched, Bytes: v1.Bytes(x.Bytes),
-		Chunks: x.Chunks, Digest: x.Digest, State: string(x.State), CheckedAt: x.Checked, ChangedAt: x.Changed,
+		Chunks: x.Chunks, Digest: x.Digest, State: string(x.State), CheckedAt: x.Checked, ChangedAt: x.Changed, Error: problemOf(x.Error),
 	}
-	if x.Error != nil {
-		out.Error = new(httpio.Describe(x.Error, ""))
-	}
-	return out
 }
 
 func hitOf(x engi.SearchHit) v1.Hit {
@@ -243,77 +175,4 @@ func moduleOf(x engi.CodeModule) v1.CodeModule {
 	return v1.CodeModule{
 		Path: x.Path, Description: x.Description, Exports: x.Exports, Usage: x.Usage, Scope: string(x.Scope), Source: x.Source, SessionID: string(x.Session), SavedAt: x.Saved,
 	}
-}
-
-func (s *server) opAddDocument() huma.Operation {
-	op := s.operation(http.MethodPost, documents, "add-document", "docs", "Add a document",
-		"Answers once it can be found. One of the same package and url (or title, without url) is replaced. What an admin without an owner adds is the node's, and everybody finds it. "+
-			"Addresses are fetched where the node's operator allows it; text can always be sent.", http.StatusCreated)
-	accepts[v1.DocumentRequest](s, &op, nil)
-	answers[v1.Document](s, &op, http.StatusCreated, string(httpio.JSON), nil)
-	header(&op, http.StatusCreated, "Location", "address of the document")
-	return op
-}
-
-func (s *server) opListDocuments() huma.Operation {
-	op := s.operation(http.MethodGet, documents, "list-documents", "docs", "List documents", "By package and title: the caller's and the node's.", http.StatusOK)
-	answers[v1.List[v1.Document]](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opSearchDocuments() huma.Operation {
-	op := s.operation(http.MethodGet, documents+"/search", "search-documents", "docs", "Search documents and modules",
-		"Pieces of documents, by meaning and by words, and modules that were saved. The answer names the embedder that compared meanings.", http.StatusOK)
-	answers[v1.Finding](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opDocumentPackages() huma.Operation {
-	op := s.operation(http.MethodGet, documents+"/packages", "list-document-packages", "docs", "List packages", "What documents are about, by name.", http.StatusOK)
-	answers[v1.List[v1.DocumentPackage]](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opRefreshDocuments() huma.Operation {
-	op := s.operation(http.MethodPost, documents+"/refresh", "refresh-documents", "docs", "Refresh documents",
-		"Looks whether the caller's documents have changed where they were fetched from, and reads those that have.", http.StatusOK)
-	answers[v1.List[v1.Document]](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opRefreshDocument() huma.Operation {
-	op := s.operation(http.MethodPost, documents+"/{id}/refresh", "refresh-document", "docs", "Refresh a document", "One that could not be read keeps its older text, and says why.", http.StatusOK)
-	answers[v1.Document](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opGetDocument() huma.Operation {
-	op := s.operation(http.MethodGet, documents+"/{id}", "get-document", "docs", "Get a document", "What is known of it; its text is found by searching.", http.StatusOK)
-	answers[v1.Document](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opRemoveDocument() huma.Operation {
-	return s.operation(http.MethodDelete, documents+"/{id}", "remove-document", "docs", "Remove a document", "It is found no more. The node's documents are for admins to remove.", http.StatusNoContent)
-}
-
-func (s *server) opSaveModules() huma.Operation {
-	op := s.operation(http.MethodPost, sessions+"/{id}/modules", "save-modules", "docs", "Save modules of a session",
-		"Says what files below /workspace are good for, so that searches find them. The volume keeps the source; with scope user a copy is kept for the owner's other sessions. "+
-			"Answers with all modules that the session finds.", http.StatusOK)
-	accepts[v1.CodeModulesRequest](s, &op, nil)
-	answers[v1.List[v1.CodeModule]](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opSessionModules() huma.Operation {
-	op := s.operation(http.MethodGet, sessions+"/{id}/modules", "list-session-modules", "docs", "List modules that a session finds", "Its own, and those of its owner with scope user.", http.StatusOK)
-	answers[v1.List[v1.CodeModule]](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opModules() huma.Operation {
-	op := s.operation(http.MethodGet, "/v1/modules", "list-modules", "docs", "List modules of scope user", "All sessions of their owner find them.", http.StatusOK)
-	answers[v1.List[v1.CodeModule]](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/rest"
-	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/api/apitest"
+	"github.com/engi-dev/engi/api/v1"
 )
 
 func TestDocuments(t *testing.T) {
@@ -113,9 +113,10 @@ func TestModules(t *testing.T) {
 // TestS0_1_NodeWithoutLibrary checks that every route of the library says what
 // to do where a node has none.
 func TestS0_1_NodeWithoutLibrary(t *testing.T) {
-	w := world(t, func(o *rest.Options) { o.Library = nil })
+	w := world(t, func(o *apitest.Options) { o.Library = nil })
 	tried := 0
-	for pattern := range rest.Routes() {
+	for _, route := range w.Handler.Routes() {
+		pattern := route.Pattern
 		if !strings.Contains(pattern, "/v1/docs") && !strings.HasSuffix(pattern, "/modules") {
 			continue
 		}

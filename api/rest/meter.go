@@ -2,7 +2,6 @@ package rest
 
 import (
 	"errors"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -51,19 +50,23 @@ func register[C prometheus.Collector](reg prometheus.Registerer, c C) C {
 	return c
 }
 
-// begin counts a request in flight; the function it returns counts its end.
-func (m *meter) begin() func(*call, *http.Request, time.Duration) {
+// begin counts a request in flight.
+func (m *meter) begin() {
+	if m != nil {
+		m.flying.Inc()
+	}
+}
+
+// end counts a request that was answered.
+func (m *meter) end(c *call, took time.Duration) {
 	if m == nil {
-		return func(*call, *http.Request, time.Duration) {}
+		return
 	}
-	m.flying.Inc()
-	return func(c *call, r *http.Request, took time.Duration) {
-		m.flying.Dec()
-		route := c.route
-		if route == "" {
-			route = "none"
-		}
-		m.requests.WithLabelValues(route, strconv.Itoa(c.status)).Inc()
-		m.seconds.WithLabelValues(route).Observe(took.Seconds())
+	m.flying.Dec()
+	route := "none"
+	if c.route != nil {
+		route = c.route.Pattern
 	}
+	m.requests.WithLabelValues(route, strconv.Itoa(c.status)).Inc()
+	m.seconds.WithLabelValues(route).Observe(took.Seconds())
 }

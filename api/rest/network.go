@@ -4,15 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
-	"net/http"
 	"net/netip"
-	"reflect"
-	"strconv"
 	"strings"
 	"time"
-
-	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/httpio"
@@ -31,30 +27,58 @@ const (
 // the sandbox is still there.
 const followSlice = 5 * time.Second
 
+type networks struct {
+	sandboxes engi.Sandboxes
+	log       engi.NetworkLog
+}
+
 type getNetworkEvents struct {
-	ID        string `path:"id" doc:"of the sandbox"`
+	aSandbox
 	After     int64  `query:"after" minimum:"0" doc:"only events after this seq: that of the last one seen"`
 	Limit     int    `query:"limit" minimum:"1" maximum:"10000" default:"1000" doc:"events at most, unless a stream follows"`
 	Follow    bool   `query:"follow" doc:"a stream goes on until the sandbox stops; JSON waits half a minute for the first event"`
 	LastEvent string `header:"Last-Event-ID" doc:"the same as after, as browsers send it; goes before it"`
 }
 
-func (s *server) serveNetwork() {
-	handle(s, s.opGetNetwork(), s.getNetwork)
-	handle(s, s.opSetNetwork(), s.setNetwork)
-	handle(s, s.opNetworkEvents(), s.getNetworkEvents)
+// Networks says what sandboxes may reach, and what they tried to; log may be
+// nil.
+func Networks(sandboxes engi.Sandboxes, log engi.NetworkLog) Resource {
+	n := &networks{sandboxes, log}
+	const path = sandboxPath + "/{id}/network"
+	exampleEvent := json.RawMessage(`{"type": "connect", "seq": 7, "time": "2026-11-20T20:00:00Z", "sandbox_id": "sbx_u2dmwmlezjgprkqrgppgcz2mgu", "allowed": false, "protocol": "tcp", "address": "169.254.169.254:80", "reason": "metadata address"}`)
+	return Resource{tag: "network", about: "what crosses the wall around a sandbox", routes: []Route{
+		fetch(Route{
+			Pattern: "GET " + path, ID: "get-network", Summary: "What may a sandbox reach?", Access: reads(engi.ScopeSandboxes),
+			Text: "The policy as it was asked for. Passwords of proxies are never shown.",
+		}, func(c *call, in *aSandbox) (v1.NetworkPolicy, error) {
+			x, err := sandboxes.Get(c, c.owner(), in.ID)
+			return policyOf(x.Network), err
+		}),
+		send(Route{
+			Pattern: "PUT " + path, ID: "set-network", Summary: "Replace what a sandbox may reach", Access: writes(engi.ScopeSandboxes),
+			Text: "Whatever is absent is gone, and {} is the node's default. It is in force when the answer comes: connections that are not allowed any more break.",
+			Bodies: []example{
+				{"packages", "two registries and nothing else", `{"mode": "restricted", "allow": ["registry.example.com", "*.packages.example.com:443", "packages.example.com"]}`},
+				{"secret", "a secret that never enters the sandbox", `{
+		"mode": "restricted", "grants": [{"secret": "github", "hosts": ["api.github.com"], "as": "bearer", "strip": true}]}`},
+				{"open", "the internet, but for one network", `{"mode": "open", "deny": ["203.0.113.0/24"], "limits": {"down": "10MiB", "total": "1GiB"}}`},
+				{"group", "a sandbox that its group finds as db.shop.internal", `{"mode": "isolated", "group": "shop", "name": "db"}`},
+			},
+		}, n.set),
+		raw(Route{
+			Pattern: "GET " + path + "/events", ID: "list-network-events", Summary: "What did a sandbox try to reach?", Access: reads(engi.ScopeSandboxes),
+			missing: missing(log != nil, "log of what crosses the wall"),
+			Text: "Every decision of the wall, the oldest first: what was allowed, what was not, by which rule and why. The last ones of each sandbox are kept. " +
+				"Whoever comes back with the seq of the last event seen loses nothing that is kept. Followed streams have heartbeats: events of that type on NDJSON, comments on SSE.",
+			Answers: append([]answer{jsonOf[v1.List[v1.NetworkEvent]](200, nil)}, streamOf[v1.NetworkEvent](exampleEvent, httpio.SSE, httpio.NDJSON)...),
+		}, n.events),
+	}}
 }
 
 // networkModes are the words of policies.
-func networkModes() []string {
-	var all []string
-	for _, m := range engi.Networks() {
-		all = append(all, string(m))
-	}
-	return all
-}
+func networkModes() []string { return words(engi.Networks()...) }
 
-var grantUses = []string{string(engi.GrantHeader), string(engi.GrantBearer), string(engi.GrantBasic), string(engi.GrantQuery), string(engi.GrantPlaceholder)}
+var grantUses = words(engi.GrantHeader, engi.GrantBearer, engi.GrantBasic, engi.GrantQuery, engi.GrantPlaceholder)
 
 // networkOf translates a policy. Field is where it stands in the request,
 // empty if it is the whole.
@@ -229,11 +253,11 @@ func networkEventOf(e engi.NetworkEvent) v1.NetworkEvent {
 
 // keepPassword fills in the password of a proxy that stays as it was: whoever
 // reads a policy and sends it back changed never saw it.
-func (s *server) keepPassword(ctx context.Context, viewer engi.Owner, id engi.SandboxID, p *engi.NetworkPolicy) error {
+func keepPassword(c *call, sandboxes engi.Sandboxes, id engi.SandboxID, p *engi.NetworkPolicy) error {
 	if p.Proxy == nil || p.Proxy.User == "" || p.Proxy.Password != "" {
 		return nil
 	}
-	x, err := s.sandboxes.Get(ctx, viewer, id)
+	x, err := sandboxes.Get(c, c.owner(), id)
 	if err != nil {
 		return err
 	}
@@ -243,192 +267,102 @@ func (s *server) keepPassword(ctx context.Context, viewer engi.Owner, id engi.Sa
 	return nil
 }
 
-func (s *server) getNetwork(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
-	viewer, id, err := subject(r, in.ID)
-	if err != nil {
-		return err
+func (n *networks) set(c *call, in *aSandbox, q v1.NetworkPolicy) (v1.NetworkPolicy, error) {
+	var check checker
+	p := networkOf(&check, "", &q)
+	if err := check.err(); err != nil {
+		return q, err
 	}
-	x, err := s.sandboxes.Get(r.Context(), viewer, id)
-	if err != nil {
-		return err
+	if err := keepPassword(c, n.sandboxes, in.ID, &p); err != nil {
+		return q, err
 	}
-	return s.reply(w, http.StatusOK, policyOf(x.Network))
+	x, err := n.sandboxes.Update(c, c.owner(), in.ID, engi.SandboxUpdate{Network: &p})
+	return policyOf(x.Network), err
 }
 
-func (s *server) setNetwork(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
-	viewer, id, err := subject(r, in.ID)
-	if err != nil {
-		return err
-	}
-	q, err := decode[v1.NetworkPolicy](s, w, r)
-	if err != nil {
-		return err
-	}
-	var c checker
-	p := networkOf(&c, "", &q)
-	if err := httpio.Invalid(c.faults); err != nil {
-		return err
-	}
-	if err := s.keepPassword(r.Context(), viewer, id, &p); err != nil {
-		return err
-	}
-	x, err := s.sandboxes.Update(r.Context(), viewer, id, engi.SandboxUpdate{Network: &p})
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, policyOf(x.Network))
-}
-
-func (s *server) getNetworkEvents(w http.ResponseWriter, r *http.Request, in *getNetworkEvents) error {
-	viewer, id, err := subject(r, in.ID)
-	if err != nil {
-		return err
-	}
-	form, err := httpio.Negotiate(r, httpio.JSON, httpio.SSE, httpio.NDJSON)
-	if err != nil {
-		return err
-	}
+func (n *networks) events(c *call, in *getNetworkEvents, _ none) (err error) {
 	if in.After, err = lastEvent(in.LastEvent, in.After); err != nil {
 		return err
 	}
-	if err := needed(s.networks != nil, "log of what crosses the wall"); err != nil {
+	if _, err := n.sandboxes.Get(c, c.owner(), in.ID); err != nil {
 		return err
 	}
-	if _, err := s.sandboxes.Get(r.Context(), viewer, id); err != nil {
-		return err
-	}
-	if in.Follow || form != httpio.JSON {
-		leave, err := s.watches.Join(id)
+	if in.Follow || c.form != httpio.JSON {
+		leave, err := c.s.watches.Join(in.ID)
 		if err != nil {
 			return err
 		}
 		defer leave()
 	}
-	ctx, cancel := s.waiting(r)
-	defer cancel()
-	if form != httpio.JSON {
-		return s.streamNetwork(ctx, w, r, form, viewer, id, in)
+	if c.form != httpio.JSON {
+		return n.stream(c, in)
 	}
+	ctx, cancel := c.waiting()
+	defer cancel()
 	if in.Follow {
 		var stop context.CancelFunc
 		ctx, stop = context.WithTimeout(ctx, maxWait)
 		defer stop()
 	}
-	list, err := s.networks.Events(ctx, viewer, id, in.After, in.Limit, in.Follow)
+	all, err := n.log.Events(ctx, c.owner(), in.ID, in.After, in.Limit, in.Follow)
 	if err != nil {
-		return whole(ctx, err)
+		return orLeaving(ctx, err)
 	}
-	return s.reply(w, http.StatusOK, listOf(list, networkEventOf))
+	return c.reply(200, listOf(all, networkEventOf))
 }
 
-// streamNetwork sends events from one on, and what comes if that was asked for.
-func (s *server) streamNetwork(ctx context.Context, w http.ResponseWriter, r *http.Request, f httpio.Format, viewer engi.Owner, id engi.SandboxID, in *getNetworkEvents) error {
-	out := httpio.NewEventWriter(w, f)
-	if err := out.Begin(); err != nil {
-		return nil // the caller has left
-	}
-	send := func(e v1.NetworkEvent) bool {
-		if out.Send(e.Type, strconv.FormatInt(e.Seq, 10), e) != nil {
-			s.gone(r)
-			return false
-		}
-		return true
-	}
-	fail := func(seq int64, err error) error {
-		if s.gone(r) {
-			return nil
-		}
-		if s.leaving() {
-			err = errLeaving
-		}
-		s.logInternal(r, err)
-		send(v1.NetworkEvent{Type: v1.EventError, Seq: seq, Error: new(httpio.Describe(err, callOf(r.Context()).id))})
-		return nil
-	}
-	// A sandbox that has stopped leaves events behind for a moment: what is
-	// there after it was seen stopped is all.
-	for seq, stopped, left := in.After, false, in.Limit; ; {
-		slice, stop := context.WithTimeout(ctx, min(followSlice, s.beat))
-		list, err := s.networks.Events(slice, viewer, id, seq, left, in.Follow && !stopped)
-		stop()
-		if err != nil {
-			return fail(seq, whole(ctx, err))
-		}
-		for _, e := range list {
-			if !send(networkEventOf(e)) {
-				return nil
-			}
+// stream sends events from one on, and what comes if that was asked for.
+func (n *networks) stream(c *call, in *getNetworkEvents) error {
+	seq := in.After
+	return stream(c, func(ctx context.Context) iter.Seq2[engi.NetworkEvent, error] { return n.follow(ctx, c.owner(), in) },
+		func(out *httpio.EventWriter, e engi.NetworkEvent) (bool, error) {
 			seq = e.Seq
-		}
-		switch {
-		case !in.Follow:
-			if left -= len(list); left <= 0 || len(list) == 0 {
-				return nil
+			return false, out.Send(string(e.Kind), atOffset(e.Seq), networkEventOf(e))
+		},
+		func(kind string, p *v1.Problem) any { return v1.NetworkEvent{Type: kind, Seq: seq, Error: p} })
+}
+
+// follow yields events until the limit, or, if that was asked for, until the
+// sandbox has stopped.
+func (n *networks) follow(ctx context.Context, owner engi.Owner, in *getNetworkEvents) iter.Seq2[engi.NetworkEvent, error] {
+	return func(yield func(engi.NetworkEvent, error) bool) {
+		// A sandbox that has stopped leaves events behind for a moment: what is
+		// there after it was seen stopped is all.
+		for seq, stopped, left := in.After, false, in.Limit; ; {
+			slice, stop := context.WithTimeout(ctx, followSlice)
+			all, err := n.log.Events(slice, owner, in.ID, seq, left, in.Follow && !stopped)
+			stop()
+			if err == nil && in.Follow {
+				err = context.Cause(ctx)
 			}
-			continue
-		case ctx.Err() != nil:
-			return fail(seq, context.Cause(ctx))
-		case len(list) > 0:
-			continue
-		case stopped:
-			return nil
+			if err != nil {
+				yield(engi.NetworkEvent{}, err)
+				return
+			}
+			for _, e := range all {
+				if !yield(e, nil) {
+					return
+				}
+				seq = e.Seq
+			}
+			if !in.Follow {
+				if left -= len(all); left <= 0 || len(all) == 0 {
+					return
+				}
+				continue
+			}
+			if len(all) > 0 {
+				continue
+			}
+			if stopped {
+				return
+			}
+			x, err := n.sandboxes.Get(ctx, owner, in.ID)
+			if err != nil {
+				yield(engi.NetworkEvent{}, err)
+				return
+			}
+			stopped = x.State == engi.Stopped
 		}
-		if out.Beat(v1.NetworkEvent{Type: v1.EventHeartbeat, Seq: seq}, s.beat) != nil {
-			s.gone(r)
-			return nil
-		}
-		x, err := s.sandboxes.Get(ctx, viewer, id)
-		if err != nil {
-			return fail(seq, whole(ctx, err))
-		}
-		stopped = x.State == engi.Stopped
 	}
-}
-
-// choiceSchema describes v1.NetworkChoice.
-type choiceSchema struct{}
-
-func (choiceSchema) Schema(reg huma.Registry) *huma.Schema {
-	modes := &huma.Schema{Type: huma.TypeString}
-	for _, m := range networkModes() {
-		modes.Enum = append(modes.Enum, m)
-	}
-	return &huma.Schema{
-		OneOf:       []*huma.Schema{modes, reg.Schema(reflect.TypeFor[v1.NetworkPolicy](), true, "")},
-		Description: "a policy, or its mode alone",
-	}
-}
-
-var exampleNetwork = map[string]*huma.Example{
-	"packages": {Summary: "two registries and nothing else", Value: json.RawMessage(`{"mode": "restricted", "allow": ["registry.example.com", "*.packages.example.com:443", "packages.example.com"]}`)},
-	"secret": {Summary: "a secret that never enters the sandbox", Value: json.RawMessage(`{
-		"mode": "restricted", "grants": [{"secret": "github", "hosts": ["api.github.com"], "as": "bearer", "strip": true}]}`)},
-	"open":  {Summary: "the internet, but for one network", Value: json.RawMessage(`{"mode": "open", "deny": ["203.0.113.0/24"], "limits": {"down": "10MiB", "total": "1GiB"}}`)},
-	"group": {Summary: "a sandbox that its group finds as db.shop.internal", Value: json.RawMessage(`{"mode": "isolated", "group": "shop", "name": "db"}`)},
-}
-
-func (s *server) opGetNetwork() huma.Operation {
-	op := s.operation(http.MethodGet, sandboxes+"/{id}/network", "get-network", "network", "What may a sandbox reach?",
-		"The policy as it was asked for. Passwords of proxies are never shown.", http.StatusOK)
-	answers[v1.NetworkPolicy](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opSetNetwork() huma.Operation {
-	op := s.operation(http.MethodPut, sandboxes+"/{id}/network", "set-network", "network", "Replace what a sandbox may reach",
-		"Whatever is absent is gone, and {} is the node's default. It is in force when the answer comes: connections that are not allowed any more break.", http.StatusOK)
-	accepts[v1.NetworkPolicy](s, &op, exampleNetwork)
-	answers[v1.NetworkPolicy](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opNetworkEvents() huma.Operation {
-	op := s.operation(http.MethodGet, sandboxes+"/{id}/network/events", "list-network-events", "network", "What did a sandbox try to reach?",
-		"Every decision of the wall, the oldest first: what was allowed, what was not, by which rule and why. The last ones of each sandbox are kept. "+
-			"Whoever comes back with the seq of the last event seen loses nothing that is kept. Followed streams have heartbeats: events of that type on NDJSON, comments on SSE.", http.StatusOK)
-	example := json.RawMessage(`{"type": "connect", "seq": 7, "time": "2026-11-20T20:00:00Z", "sandbox_id": "sbx_u2dmwmlezjgprkqrgppgcz2mgu", "allowed": false, "protocol": "tcp", "address": "169.254.169.254:80", "reason": "metadata address"}`)
-	answers[v1.List[v1.NetworkEvent]](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	answers[v1.NetworkEvent](s, &op, http.StatusOK, string(httpio.NDJSON), example)
-	answers[v1.NetworkEvent](s, &op, http.StatusOK, string(httpio.SSE), nil)
-	return op
 }

@@ -16,8 +16,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/apitest"
-	"github.com/engi-dev/engi/api/rest"
-	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/api/v1"
 )
 
 const wholePolicy = `{
@@ -209,7 +208,7 @@ func TestNetworkEvents(t *testing.T) {
 	if rec := ask(t, w, "GET", path, "", "Last-Event-ID", "x"); rec.Code != 400 {
 		t.Errorf("status %d of an odd event", rec.Code)
 	}
-	bare := world(t, func(o *rest.Options) { o.Networks = nil })
+	bare := world(t, func(o *apitest.Options) { o.Networks = nil })
 	id = read[v1.Sandbox](t, ask(t, bare, "POST", "/v1/sandboxes", `{}`), 201).ID
 	if rec := ask(t, bare, "GET", "/v1/sandboxes/"+id+"/network/events", ""); rec.Code != 501 {
 		t.Errorf("status %d without a log", rec.Code)
@@ -260,7 +259,7 @@ func TestNetworkEventsAreFollowed(t *testing.T) {
 		}
 	})
 	t.Run("to the end", func(t *testing.T) {
-		w := world(t, func(o *rest.Options) { o.Beat = 20 * time.Millisecond })
+		w := world(t, func(o *apitest.Options) { o.Beat = 20 * time.Millisecond })
 		id := read[v1.Sandbox](t, ask(t, w, "POST", "/v1/sandboxes", `{}`), 201).ID
 		if err := w.Networks.Add(t.Context(), engi.SandboxID(id), engi.NetworkEvent{Kind: engi.NetworkLookup}); err != nil {
 			t.Fatal(err)
@@ -319,7 +318,7 @@ func TestNetworkFollowersAreBounded(t *testing.T) {
 	}
 }
 
-func eventsJSON(t *testing.T, w *apitest.Services, path string) string {
+func eventsJSON(t *testing.T, w *apitest.Fixture, path string) string {
 	var all []string
 	for _, e := range read[v1.List[v1.NetworkEvent]](t, ask(t, w, "GET", path, ""), 200).Items {
 		all = append(all, fmt.Sprintf("%s@%d", e.Type, e.Seq))

@@ -57,7 +57,7 @@ type contract struct {
 	used map[string]bool // "METHOD path status" that was checked
 }
 
-func newContract(t *testing.T, w *apitest.Services) *contract {
+func newContract(t *testing.T, w *apitest.Fixture) *contract {
 	c := &contract{t: t, used: map[string]bool{}}
 	if err := json.Unmarshal(ask(t, w, "GET", "/openapi.json", "").Body.Bytes(), &c.spec); err != nil {
 		t.Fatal(err)
@@ -301,6 +301,13 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		do("POST", "/v1/templates", `{"name":"mine","definition":"good"}`, "Accept", form)
 		do("POST", "/v1/templates", `{"name":"mine","definition":"bad"}`, "Accept", form)
 	}
+	build := "/v1/operations/" + read[v1.Operation](t, do("POST", "/v1/templates", `{"name":"mine","definition":"good","async":true}`), 202).ID
+	do("GET", build+"?wait=10s", "")
+	do("GET", build+"/events", "", "Accept", sse)
+	do("GET", build+"/events", "", "Accept", ndjson)
+	do("DELETE", build, "")
+	do("GET", "/v1/operations", "")
+	do("GET", "/v1/operations?state=failed&limit=1", "")
 	do("DELETE", "/v1/templates/mine", "")
 	do("POST", "/v1/templates/prune", "")
 	do("GET", "/v1/pools", "")
@@ -311,7 +318,7 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 
 	do("GET", "/healthz", "")
 	do("GET", "/readyz", "")
-	w.Pools.Chill(true)
+	w.Pools.SetCold(true)
 	do("GET", "/readyz", "")
 
 	insideSandboxes(t, w, c, do)
@@ -358,7 +365,7 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	do("POST", "/v1/docs/refresh", "")
 	do("DELETE", document, "")
 
-	sent := read[v1.SentEvent](t, do("POST", "/v1/events", `{"name":"engi/debug/echo","data":{"a":1}}`), 202)
+	sent := read[v1.LogEvent](t, do("POST", "/v1/events", `{"name":"engi/debug/echo","data":{"a":1}}`), 202)
 	do("POST", "/v1/events", `{"name":"engi/debug/fail"}`)
 	do("GET", "/v1/events", "")
 	do("GET", "/v1/events/"+sent.ID, "")
@@ -452,7 +459,7 @@ func TestExamplesAreTrue(t *testing.T) {
 }
 
 // insideSandboxes asks for everything about sandboxes.
-func insideSandboxes(t *testing.T, w *apitest.Services, c *contract, do func(method, path, body string, header ...string) *httptest.ResponseRecorder) {
+func insideSandboxes(t *testing.T, w *apitest.Fixture, c *contract, do func(method, path, body string, header ...string) *httptest.ResponseRecorder) {
 	const sse, ndjson, plain = "text/event-stream", "application/x-ndjson", "application/json"
 	id := read[v1.Sandbox](t, do("POST", "/v1/sandboxes", `{"timeout":"1h","idle_timeout":"10m","metadata":{"a":"b"},"network":{"mode":"none"},"ports":{"private":true}}`, "Idempotency-Key", "k"), 201).ID
 	b := "/v1/sandboxes/" + id

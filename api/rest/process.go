@@ -2,13 +2,12 @@ package rest
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/guesthttp"
@@ -16,50 +15,100 @@ import (
 	v1 "github.com/engi-dev/engi/api/v1"
 )
 
+type processes struct{ sandboxes engi.Sandboxes }
+
 type aProcess struct {
-	ID      string `path:"id" doc:"of the sandbox"`
+	aSandbox
 	Process string `path:"process" maxLength:"128" doc:"ID or tag of the process"`
 }
 
 type watchProcess struct {
-	ID        string `path:"id" doc:"of the sandbox"`
-	Process   string `path:"process" maxLength:"128" doc:"ID or tag of the process"`
+	aProcess
 	Offset    int64  `query:"offset" minimum:"0" doc:"where to begin: the offset of the last event seen"`
 	LastEvent string `header:"Last-Event-ID" doc:"the same, as browsers send it; goes before offset"`
 }
 
 type viewTerminal struct {
-	ID       string `path:"id" doc:"of the sandbox"`
-	Process  string `path:"process" maxLength:"128" doc:"ID or tag of the process"`
-	Offset   int64  `query:"offset" minimum:"-1" default:"-1" doc:"where to begin; -1 shows all that is kept"`
-	ReadOnly bool   `query:"read_only" doc:"ignore what the viewer types"`
+	aProcess
+	Offset   int64 `query:"offset" minimum:"-1" default:"-1" doc:"where to begin; -1 shows all that is kept"`
+	ReadOnly bool  `query:"read_only" doc:"ignore what the viewer types"`
 }
 
-func (s *server) serveProcesses() {
-	handle(s, s.opStartProcess(), s.startProcess)
-	handle(s, s.opListProcesses(), s.listProcesses)
-	handle(s, s.opGetProcess(), s.getProcess)
-	handle(s, s.opWatchProcess(), s.watchProcess)
-	handle(s, s.opInput(), s.processInput)
-	handle(s, s.opProcessAct("close-input", "close-process-input", "End a process's standard input"), s.closeInput)
-	handle(s, s.opSignal(), s.signalProcess)
-	handle(s, s.opResize(), s.resizeProcess)
-	handle(s, s.opTerminal(), s.viewTerminal)
-}
-
-// desk is what package inside needs to answer r. The caller cancels.
-func (s *server) desk(w http.ResponseWriter, r *http.Request) (*guesthttp.Handler, context.CancelFunc) {
-	ctx, cancel := s.waiting(r)
-	return &guesthttp.Handler{
-		W: w, R: r, Ctx: ctx, Beat: s.beat,
-		Describe: func(err error) v1.Problem {
-			if s.leaving() {
-				err = errLeaving
+// Processes starts programs in sandboxes and attaches to them.
+func Processes(sandboxes engi.Sandboxes) Resource {
+	p := &processes{sandboxes}
+	const path = sandboxPath + "/{id}/processes"
+	located := map[string]string{"Location": "path of the process"}
+	done, detached := jsonOf[v1.ProcessResult](http.StatusOK, nil), jsonOf[v1.Process](http.StatusCreated, nil)
+	done.headers, detached.headers = located, located
+	exampleEvent := json.RawMessage(`{"type": "stdout", "offset": 3, "data": "42\\n"}`)
+	change := writes(engi.ScopeSandboxes)
+	return Resource{tag: "processes", about: "programs in a sandbox, their output, input and terminals", routes: []Route{
+		raw(Route{
+			Pattern: "POST " + path, ID: "start-process", Summary: "Start a program in a sandbox", Access: change,
+			Text: "Answers with a stream of events: started, output as it comes, and exit, which is the last. Who wants one JSON document when the program has ended accepts application/json. " +
+				"With detach the answer is 201 at once. A caller that waits for JSON and leaves kills the program; leaving a stream changes nothing.",
+			Creates: "a repeated key returns the first process, with its output from the beginning, instead of starting another; a process with a key goes on when its caller leaves",
+			Bodies: []example{
+				{"a line", "a line for a shell", `{"command": "echo $((6*7))"}`},
+				{"program", "a program with a time limit", `{"args": ["/bin/sh", "-c", "echo hello"], "timeout": "30s", "env": {"A": "b"}}`},
+				{"server", "a server in the background", `{"command": "sleep 30", "tag": "server", "detach": true}`},
+			},
+			Answers: append(streamOf[v1.ProcessEvent](exampleEvent, httpio.NDJSON, httpio.SSE), done, detached),
+		}, p.start),
+		list(Route{
+			Pattern: "GET " + path, ID: "list-processes", Summary: "List processes", Access: reads(engi.ScopeSandboxes),
+			Text: "The newest come first. Ended ones are remembered for a while.",
+		}, p.list, processOf),
+		fetch(Route{
+			Pattern: "GET " + path + "/{process}", ID: "get-process", Summary: "Get a process", Access: reads(engi.ScopeSandboxes),
+		}, p.get),
+		raw(Route{
+			Pattern: "GET " + path + "/{process}/events", ID: "watch-process", Summary: "Watch a process", Access: reads(engi.ScopeSandboxes),
+			Text: "Streams its events from an offset on: started, output as it comes, and exit, which is the last. Whoever comes back with the offset of the last event seen loses nothing, " +
+				"as long as it is kept; else it is a conflict.",
+			Answers: streamOf[v1.ProcessEvent](nil, httpio.NDJSON, httpio.SSE),
+		}, p.watch),
+		act(Route{
+			Pattern: "POST " + path + "/{process}/input", ID: "send-process-input", Summary: "Send input to a process", Access: change,
+			Text: "The body is what it reads, of any size; it is passed on as it comes.", Uploads: []string{"application/octet-stream"},
+		}, func(c *call, in *aProcess, _ none) error {
+			d, cancel := c.guest()
+			defer cancel()
+			return p.attached(c, in, d.Input)
+		}),
+		act(Route{
+			Pattern: "POST " + path + "/{process}/close-input", ID: "close-process-input", Summary: "End a process's standard input", Access: change,
+		}, func(c *call, in *aProcess, _ none) error {
+			return p.attached(c, in, func(p engi.Process) error { return p.CloseInput(c) })
+		}),
+		act(Route{
+			Pattern: "POST " + path + "/{process}/signal", ID: "signal-process", Summary: "Send a signal to a process", Access: change,
+		}, func(c *call, in *aProcess, q v1.SignalRequest) error {
+			name := strings.TrimPrefix(strings.ToUpper(q.Signal), "SIG")
+			if name == "" || len(name) > 16 {
+				return invalid("signal", "it is not the name of a signal, such as TERM")
 			}
-			s.logInternal(r, err)
-			return httpio.Describe(err, callOf(r.Context()).id)
-		},
-	}, cancel
+			return p.attached(c, in, func(p engi.Process) error { return p.Signal(c, name) })
+		}),
+		act(Route{
+			Pattern: "POST " + path + "/{process}/resize", ID: "resize-process", Summary: "Tell a terminal its size", Access: change,
+		}, func(c *call, in *aProcess, q v1.TerminalSize) error {
+			size, err := guesthttp.SizeOf(q)
+			if err != nil {
+				return err
+			}
+			return p.attached(c, in, func(p engi.Process) error { return p.Resize(c, size) })
+		}),
+		raw(Route{
+			// Whoever looks at a terminal types into it.
+			Pattern: "GET " + path + "/{process}/terminal", ID: "view-terminal", Summary: "Look at a terminal", Access: change,
+			Text: "A WebSocket: binary messages are bytes, both ways; text messages are control messages in JSON: " +
+				`{"type": "resize", "cols": 80, "rows": 24} to the server, {"type": "started", "offset": 0}, {"type": "exit", "exit": {…}} and {"type": "error", "error": {…}} from it. ` +
+				"It begins with what was printed before. Many may look at one terminal.",
+			Answers: []answer{{status: http.StatusSwitchingProtocols, headers: map[string]string{"Upgrade": "websocket"}}},
+		}, p.terminal),
+	}}
 }
 
 // commandOf translates a request, or reports every fault of it.
@@ -106,60 +155,70 @@ func commandOf(q v1.ProcessRequest) (engi.Command, error) {
 		}
 		cmd.Terminal = &size
 	}
-	return cmd, httpio.Invalid(c.faults)
+	return cmd, c.err()
 }
 
-func (s *server) startProcess(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
-	form, err := httpio.Negotiate(r, httpio.NDJSON, httpio.SSE, httpio.JSON)
-	if err != nil {
-		return err
-	}
-	q, err := decode[v1.ProcessRequest](s, w, r)
-	if err != nil {
-		return err
-	}
+func (p *processes) start(c *call, in *aSandbox, q v1.ProcessRequest) error {
 	cmd, err := commandOf(q)
 	if err != nil {
 		return err
 	}
-	g, id, release, err := s.enter(r, in.ID)
-	if err != nil {
-		return err
-	}
-	defer release()
-	leave, err := s.streams.Join(id)
+	g, leave, err := p.enter(c, in.ID)
 	if err != nil {
 		return err
 	}
 	defer leave()
 	began := time.Now().UTC()
-	p, err := g.Start(r.Context(), cmd)
+	// The guest remembers the ID, and attaches to the process if it has one
+	// already.
+	started, err := once(c, q, creation[engi.Process]{
+		ids: []string{"prc_" + strings.ToLower(rand.Text())},
+		work: func(ids []string) (engi.Process, error) {
+			cmd.ID = firstID[string](ids)
+			return g.Start(c, cmd)
+		},
+		find: func(ids []string, _ bool) (engi.Process, error) { return g.Attach(c, ids[0]) },
+	})
 	if err != nil {
 		return err
 	}
-	about := v1.Process{ID: p.ID(), PID: p.PID(), Tag: cmd.Tag, Args: cmd.Args, Dir: cmd.Dir, Running: true, StartedAt: &began}
-	w.Header().Set("Location", sandboxes+"/"+string(id)+"/processes/"+p.ID())
+	about := v1.Process{ID: started.ID(), PID: started.PID(), Tag: cmd.Tag, Args: cmd.Args, Dir: cmd.Dir, Running: true, StartedAt: &began}
+	c.location(sandboxPath, string(in.ID), "processes", about.ID)
 	if q.Detach {
-		letGo(p)
-		return s.reply(w, http.StatusCreated, about)
+		letGo(started)
+		return c.reply(http.StatusCreated, about)
 	}
-	d, cancel := s.desk(w, r)
+	d, cancel := c.guest()
 	defer cancel()
-	if form != httpio.JSON {
-		return d.Follow(form, p, about, 0)
+	if c.form != httpio.JSON {
+		return d.Follow(c.form, started, about, 0)
 	}
-	res, err := guesthttp.Collect(d.Ctx, p, about)
+	res, err := guesthttp.Collect(d.Ctx, started, about)
 	if err != nil {
-		if s.gone(r) { // nobody else will ask for the answer
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), cancelTime)
+		if c.gone() && c.key == "" { // nobody else will ask for the answer
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(c), cancelTime)
 			defer cancel()
-			if err := p.Signal(ctx, "KILL"); err != nil && engi.KindOf(err) != engi.NotFound {
-				return engi.Errorf(engi.Internal, "kill %s in %s, whose caller left: %w", p.ID(), id, err)
+			if err := started.Signal(ctx, "KILL"); err != nil && engi.KindOf(err) != engi.NotFound {
+				return engi.Errorf(engi.Internal, "kill %s in %s, whose caller left: %w", about.ID, in.ID, err)
 			}
 		}
-		return whole(d.Ctx, err)
+		return orLeaving(d.Ctx, err)
 	}
-	return s.reply(w, http.StatusOK, res)
+	return c.reply(http.StatusOK, res)
+}
+
+// enter enters a sandbox for a stream, which counts as one until leave.
+func (p *processes) enter(c *call, id engi.SandboxID) (_ engi.Guest, leave func(), _ error) {
+	g, release, err := p.sandboxes.Enter(c, c.owner(), id)
+	if err != nil {
+		return nil, nil, err
+	}
+	free, err := c.s.streams.Join(id)
+	if err != nil {
+		release()
+		return nil, nil, err
+	}
+	return g, func() { free(); release() }, nil
 }
 
 // letGo tells a guest that nobody here is going to read p's output.
@@ -169,18 +228,15 @@ func letGo(p engi.Process) {
 	}
 }
 
-func (s *server) listProcesses(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
-	g, _, release, err := s.enter(r, in.ID)
+func (p *processes) list(c *call, in *aSandbox) ([]engi.ProcessInfo, error) {
+	g, release, err := p.sandboxes.Enter(c, c.owner(), in.ID)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer release()
-	xs, err := g.Processes(r.Context())
-	if err != nil {
-		return err
-	}
+	xs, err := g.Processes(c)
 	slices.SortStableFunc(xs, func(a, b engi.ProcessInfo) int { return b.Started.Compare(a.Started) })
-	return s.reply(w, http.StatusOK, listOf(xs, processOf))
+	return xs, err
 }
 
 func processOf(x engi.ProcessInfo) v1.Process {
@@ -216,209 +272,73 @@ func findProcess(ctx context.Context, g engi.Guest, name string) (v1.Process, er
 	return processOf(*best), nil
 }
 
-func (s *server) getProcess(w http.ResponseWriter, r *http.Request, in *aProcess) error {
-	g, _, release, err := s.enter(r, in.ID)
+func (p *processes) get(c *call, in *aProcess) (v1.Process, error) {
+	g, release, err := p.sandboxes.Enter(c, c.owner(), in.ID)
 	if err != nil {
-		return err
+		return v1.Process{}, err
 	}
 	defer release()
-	p, err := findProcess(r.Context(), g, in.Process)
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, p)
+	return findProcess(c, g, in.Process)
 }
 
-func (s *server) watchProcess(w http.ResponseWriter, r *http.Request, in *watchProcess) error {
-	form, err := httpio.Negotiate(r, httpio.NDJSON, httpio.SSE)
-	if err != nil {
-		return err
-	}
+func (p *processes) watch(c *call, in *watchProcess, _ none) error {
 	from, err := lastEvent(in.LastEvent, in.Offset)
 	if err != nil {
 		return err
 	}
-	g, id, release, err := s.enter(r, in.ID)
-	if err != nil {
-		return err
-	}
-	defer release()
-	leave, err := s.streams.Join(id)
+	g, leave, err := p.enter(c, in.ID)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	about, err := findProcess(r.Context(), g, in.Process)
+	about, err := findProcess(c, g, in.Process)
 	if err != nil {
 		return err
 	}
-	p, err := g.Attach(r.Context(), about.ID)
+	found, err := g.Attach(c, about.ID)
 	if err != nil {
 		return err
 	}
-	d, cancel := s.desk(w, r)
+	d, cancel := c.guest()
 	defer cancel()
-	return d.Follow(form, p, about, from)
+	return d.Follow(c.form, found, about, from)
 }
 
-// onProcess makes a handler of an act on a process that says nothing.
-func (s *server) onProcess(w http.ResponseWriter, r *http.Request, in *aProcess, act func(engi.Process) error) error {
-	g, _, release, err := s.enter(r, in.ID)
+// attached does something to a process.
+func (p *processes) attached(c *call, in *aProcess, do func(engi.Process) error) error {
+	g, release, err := p.sandboxes.Enter(c, c.owner(), in.ID)
 	if err != nil {
 		return err
 	}
 	defer release()
-	p, err := g.Attach(r.Context(), in.Process)
+	found, err := g.Attach(c, in.Process)
 	if err != nil {
 		return err
 	}
-	letGo(p)
-	if err := act(p); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	letGo(found)
+	return do(found)
 }
 
-func (s *server) processInput(w http.ResponseWriter, r *http.Request, in *aProcess) error {
-	d, cancel := s.desk(w, r)
-	defer cancel()
-	return s.onProcess(w, r, in, d.Input)
-}
-
-func (s *server) closeInput(w http.ResponseWriter, r *http.Request, in *aProcess) error {
-	return s.onProcess(w, r, in, func(p engi.Process) error { return p.CloseInput(r.Context()) })
-}
-
-func (s *server) signalProcess(w http.ResponseWriter, r *http.Request, in *aProcess) error {
-	q, err := decode[v1.SignalRequest](s, w, r)
-	if err != nil {
-		return err
-	}
-	name := strings.TrimPrefix(strings.ToUpper(q.Signal), "SIG")
-	if name == "" || len(name) > 16 {
-		return httpio.Invalid([]v1.Fault{{Field: "signal", Detail: "it is not the name of a signal, such as TERM"}})
-	}
-	return s.onProcess(w, r, in, func(p engi.Process) error { return p.Signal(r.Context(), name) })
-}
-
-func (s *server) resizeProcess(w http.ResponseWriter, r *http.Request, in *aProcess) error {
-	q, err := decode[v1.TerminalSize](s, w, r)
-	if err != nil {
-		return err
-	}
-	size, err := guesthttp.SizeOf(q)
-	if err != nil {
-		return err
-	}
-	return s.onProcess(w, r, in, func(p engi.Process) error { return p.Resize(r.Context(), size) })
-}
-
-func (s *server) viewTerminal(w http.ResponseWriter, r *http.Request, in *viewTerminal) error {
-	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+func (p *processes) terminal(c *call, in *viewTerminal, _ none) error {
+	if !strings.EqualFold(c.r.Header.Get("Upgrade"), "websocket") {
 		e := httpio.Errorf(http.StatusUpgradeRequired, "connect with a WebSocket client", "a terminal is a WebSocket")
 		e.Header = http.Header{"Upgrade": {"websocket"}, "Connection": {"Upgrade"}}
 		return e
 	}
-	g, id, release, err := s.enter(r, in.ID)
-	if err != nil {
-		return err
-	}
-	defer release()
-	leave, err := s.streams.Join(id)
+	g, leave, err := p.enter(c, in.ID)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	p, err := g.Attach(r.Context(), in.Process)
+	found, err := g.Attach(c, in.Process)
 	if err != nil {
 		return err
 	}
-	d, cancel := s.desk(w, r)
+	d, cancel := c.guest()
 	defer cancel()
 	from := in.Offset
 	if from < 0 {
 		from = engi.OldestOutput
 	}
-	return d.Terminal(p, guesthttp.TerminalOptions{From: from, ReadOnly: in.ReadOnly})
-}
-
-const processes = sandboxes + "/{id}/processes"
-
-func (s *server) opStartProcess() huma.Operation {
-	op := s.operation(http.MethodPost, processes, "start-process", "processes", "Start a program in a sandbox",
-		"Answers with a stream of events: started, output as it comes, and exit, which is the last. Who wants one JSON document when the program has ended accepts application/json. "+
-			"With detach the answer is 201 at once. A caller that waits for JSON and leaves kills the program; leaving a stream changes nothing.", http.StatusOK)
-	accepts[v1.ProcessRequest](s, &op, map[string]*huma.Example{
-		"a line":  {Summary: "a line for a shell", Value: json.RawMessage(`{"command": "echo $((6*7))"}`)},
-		"program": {Summary: "a program with a time limit", Value: json.RawMessage(`{"args": ["/bin/sh", "-c", "echo hello"], "timeout": "30s", "env": {"A": "b"}}`)},
-		"server":  {Summary: "a server in the background", Value: json.RawMessage(`{"command": "sleep 30", "tag": "server", "detach": true}`)},
-	})
-	event := json.RawMessage(`{"type": "stdout", "offset": 3, "data": "42\\n"}`)
-	answers[v1.ProcessEvent](s, &op, http.StatusOK, string(httpio.NDJSON), event)
-	answers[v1.ProcessEvent](s, &op, http.StatusOK, string(httpio.SSE), nil)
-	answers[v1.ProcessResult](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	answers[v1.Process](s, &op, http.StatusCreated, string(httpio.JSON), nil)
-	header(&op, http.StatusOK, "Location", "path of the process")
-	header(&op, http.StatusCreated, "Location", "path of the process")
-	return op
-}
-
-func (s *server) opListProcesses() huma.Operation {
-	op := s.operation(http.MethodGet, processes, "list-processes", "processes", "List processes", "The newest come first. Ended ones are remembered for a while.", http.StatusOK)
-	answers[v1.List[v1.Process]](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opGetProcess() huma.Operation {
-	op := s.operation(http.MethodGet, processes+"/{process}", "get-process", "processes", "Get a process", "", http.StatusOK)
-	answers[v1.Process](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opWatchProcess() huma.Operation {
-	op := s.operation(http.MethodGet, processes+"/{process}/events", "watch-process", "processes", "Watch a process",
-		"Streams its events from an offset on: started, output as it comes, and exit, which is the last. Whoever comes back with the offset of the last event seen loses nothing, "+
-			"as long as it is kept; else it is a conflict.", http.StatusOK)
-	answers[v1.ProcessEvent](s, &op, http.StatusOK, string(httpio.NDJSON), nil)
-	answers[v1.ProcessEvent](s, &op, http.StatusOK, string(httpio.SSE), nil)
-	return op
-}
-
-func (s *server) opInput() huma.Operation {
-	op := s.opProcessAct("input", "send-process-input", "Send input to a process")
-	op.Description = "The body is what it reads, of any size; it is passed on as it comes."
-	op.RequestBody = binaryBody()
-	return op
-}
-
-func binaryBody() *huma.RequestBody {
-	return &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
-		"application/octet-stream": {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
-	}}
-}
-
-func (s *server) opProcessAct(act, id, summary string) huma.Operation {
-	return s.operation(http.MethodPost, processes+"/{process}/"+act, id, "processes", summary, "", http.StatusNoContent)
-}
-
-func (s *server) opSignal() huma.Operation {
-	op := s.opProcessAct("signal", "signal-process", "Send a signal to a process")
-	accepts[v1.SignalRequest](s, &op, nil)
-	return op
-}
-
-func (s *server) opResize() huma.Operation {
-	op := s.opProcessAct("resize", "resize-process", "Tell a terminal its size")
-	accepts[v1.TerminalSize](s, &op, nil)
-	return op
-}
-
-func (s *server) opTerminal() huma.Operation {
-	op := s.operation(http.MethodGet, processes+"/{process}/terminal", "view-terminal", "processes", "Look at a terminal",
-		"A WebSocket: binary messages are bytes, both ways; text messages are control messages in JSON: "+
-			`{"type": "resize", "cols": 80, "rows": 24} to the server, {"type": "started", "offset": 0}, {"type": "exit", "exit": {…}} and {"type": "error", "error": {…}} from it. `+
-			"It begins with what was printed before. Many may look at one terminal.", http.StatusSwitchingProtocols)
-	header(&op, http.StatusSwitchingProtocols, "Upgrade", "websocket")
-	return op
+	return d.Terminal(found, guesthttp.TerminalOptions{From: from, ReadOnly: in.ReadOnly})
 }

@@ -2,13 +2,10 @@ package rest
 
 import (
 	"io/fs"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/strict"
@@ -72,26 +69,3 @@ func FuzzPaths(f *testing.F) {
 		}
 	})
 }
-
-// TestTableIsAlive holds that every line of the table of access is a route.
-func TestTableIsAlive(t *testing.T) {
-	s := New(Options{
-		Executions: struct{ engi.Executions }{}, Sandboxes: struct{ engi.Sandboxes }{}, Templates: struct{ engi.Templates }{},
-		Pools: noPools{}, Keys: struct{ engi.Keys }{}, Metrics: prometheus.NewRegistry(),
-	}).(*server)
-	for pattern, need := range table {
-		method, path, _ := strings.Cut(pattern, " ")
-		path = strings.NewReplacer("{$}", "", "{path...}", "a/b", "{id}", "x", "{name}", "x", "{file}", "x").Replace(path)
-		if _, got := s.mux.Handler(httptest.NewRequest(method, path, nil)); got != pattern {
-			t.Errorf("%s is served by %q", pattern, got)
-		}
-		if need == open && (method != http.MethodGet || strings.HasPrefix(path, "/v1/")) {
-			t.Errorf("%s is open to everybody", pattern)
-		}
-	}
-}
-
-// noPools embeds under another name: the interface has a method Pools.
-type noPools struct{ pools }
-
-type pools = engi.Pools

@@ -21,8 +21,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/apitest"
-	"github.com/engi-dev/engi/api/rest"
-	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/api/v1"
 )
 
 func TestMain(m *testing.M) {
@@ -30,7 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 // ask sends one request to a world's handler, without a network.
-func ask(t *testing.T, w *apitest.Services, method, path, body string, header ...string) *httptest.ResponseRecorder {
+func ask(t *testing.T, w *apitest.Fixture, method, path, body string, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+path, strings.NewReader(body))
 	r.Header.Set("Authorization", "Bearer "+w.User)
@@ -42,7 +41,7 @@ func ask(t *testing.T, w *apitest.Services, method, path, body string, header ..
 	return rec
 }
 
-func world(t *testing.T, change func(*rest.Options)) *apitest.Services {
+func world(t *testing.T, change func(*apitest.Options)) *apitest.Fixture {
 	w := apitest.New(change)
 	t.Cleanup(w.Close)
 	return w
@@ -102,7 +101,7 @@ func TestAnswerIsTheResult(t *testing.T) {
 }
 
 func TestBadInput(t *testing.T) {
-	w := world(t, func(o *rest.Options) { o.MaxBody, o.MaxCode, o.MaxInput = 1<<20, 1<<16, 1<<17 })
+	w := world(t, func(o *apitest.Options) { o.MaxBody, o.Limits.MaxCode, o.Limits.MaxInput = 1<<20, 1<<16, 1<<17 })
 	const post, x = "POST", "/v1/executions"
 	files := func(paths ...string) string {
 		var list []map[string]string
@@ -333,7 +332,7 @@ func TestRepeatedRequestMakesOneKey(t *testing.T) {
 }
 
 func TestForeignNamesAreRefused(t *testing.T) {
-	w := world(t, func(o *rest.Options) { o.Hosts = []string{"Engi.Example.com."} })
+	w := world(t, func(o *apitest.Options) { o.Hosts = []string{"Engi.Example.com."} })
 	for host, want := range map[string]int{
 		"localhost": 200, "localhost:7777": 200, "LOCALHOST.": 200, "a.localhost": 200, "127.0.0.1:80": 200, "[::1]:7777": 200, "[::1]": 200, "10.1.2.3": 200,
 		"engi.example.com:443": 200, "evil.example.com": 403, "localhost.evil.com": 403, "engi.example.com.evil.com": 403, "": 403,
@@ -395,7 +394,7 @@ func TestRepeatedKeyIsOneRun(t *testing.T) {
 
 // leave sends a request whose caller leaves as soon as the run is going on,
 // and returns the run.
-func leave(t *testing.T, w *apitest.Services, header ...string) engi.Execution {
+func leave(t *testing.T, w *apitest.Fixture, header ...string) engi.Execution {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r := httptest.NewRequestWithContext(ctx, "POST", "http://localhost/v1/executions", strings.NewReader(program("sleep 30s")))
@@ -441,7 +440,7 @@ func TestServerLeaves(t *testing.T) {
 	for _, form := range []string{"application/json", "application/x-ndjson"} {
 		synctest.Test(t, func(t *testing.T) {
 			going, goes := context.WithCancel(t.Context())
-			w := world(t, func(o *rest.Options) { o.Leave = going })
+			w := world(t, func(o *apitest.Options) { o.Leave = going })
 			var rec *httptest.ResponseRecorder
 			var served sync.WaitGroup
 			served.Go(func() { rec = ask(t, w, "POST", "/v1/executions", program("echo a; sleep 30s"), "Accept", form) })
@@ -735,7 +734,7 @@ func TestSandboxes(t *testing.T) {
 func TestHealth(t *testing.T) {
 	w := world(t, nil)
 	for cold, want := range map[bool]int{true: 503, false: 200} {
-		w.Pools.Chill(cold)
+		w.Pools.SetCold(cold)
 		if r := read[v1.Readiness](t, ask(t, w, "GET", "/readyz", ""), want); r.Ready == cold || cold && !strings.Contains(r.Reason, "base/python") {
 			t.Errorf("cold %t: %+v", cold, r)
 		}
@@ -757,7 +756,7 @@ func TestHealth(t *testing.T) {
 
 func TestLogHasOneLineAndNoSecrets(t *testing.T) {
 	var log bytes.Buffer
-	w := world(t, func(o *rest.Options) { o.Log = slog.New(slog.NewJSONHandler(&log, nil)) })
+	w := world(t, func(o *apitest.Options) { o.Log = slog.New(slog.NewJSONHandler(&log, nil)) })
 	ask(t, w, "POST", "/v1/executions?token=QUERYSECRET", program("CODESECRET"))
 	ask(t, w, "POST", "/v1/executions", program("echo CODESECRET"), "X-Request-Id", "my-id.1")
 	ask(t, w, "GET", "/v1/node", "", "X-Request-Id", "evil\nid", "Authorization", "Bearer engi_nonsense")
@@ -790,7 +789,7 @@ func (broken) List(context.Context, engi.Owner, engi.ExecutionFilter) ([]engi.Ex
 
 func TestFaultsOfOursStayInTheLog(t *testing.T) {
 	var log bytes.Buffer
-	w := world(t, func(o *rest.Options) {
+	w := world(t, func(o *apitest.Options) {
 		o.Executions = broken{}
 		o.Log = slog.New(slog.NewJSONHandler(&log, nil))
 	})
@@ -810,7 +809,7 @@ func TestFaultsOfOursStayInTheLog(t *testing.T) {
 // TestTooMuch sends more than is taken over a real connection, as clients do
 // that listen only when they have sent everything, and uses it again.
 func TestTooMuch(t *testing.T) {
-	w, srv := apitest.Serve(t, func(o *rest.Options) { o.MaxBody = 1 << 20 })
+	w, srv := apitest.Serve(t, func(o *apitest.Options) { o.MaxBody = 1 << 20 })
 	body := program(strings.Repeat("x", 50<<20))
 	send := func(length int64, header ...string) (status, used string) {
 		conn, err := net.Dial("tcp", srv.Listener.Addr().String())
@@ -867,7 +866,7 @@ func TestTooMuch(t *testing.T) {
 }
 
 func TestManyLargeBodiesAreRefused(t *testing.T) {
-	w := world(t, func(o *rest.Options) { o.MaxBody, o.MaxHeld = 1<<20, 1<<10 })
+	w := world(t, func(o *apitest.Options) { o.MaxBody, o.MaxHeld = 1<<20, 1<<10 })
 	rec := ask(t, w, "POST", "/v1/executions", program(strings.Repeat("x", 2<<10)))
 	refused(t, rec, 429, engi.Exhausted)
 	for range 3 { // what was refused does not count for ever

@@ -1,29 +1,27 @@
 package rest
 
 import (
-	"encoding/json"
+	"cmp"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/httpio"
-	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/api/v1"
 )
 
-const sandboxes = "/v1/sandboxes"
+const sandboxPath = "/v1/sandboxes"
 
-type aSandbox struct {
-	ID string `path:"id" doc:"of the sandbox"`
+type sandboxes struct {
+	engi.Sandboxes
+	lifecycle engi.Lifecycle
+	snapshots engi.Snapshots
 }
 
-type postSandbox struct {
-	Idempotency string `header:"Idempotency-Key" maxLength:"255" doc:"a repeated key returns the first sandbox instead of making another"`
+type aSandbox struct {
+	ID engi.SandboxID `path:"id" doc:"of the sandbox"`
 }
 
 type listSandboxes struct {
@@ -38,84 +36,120 @@ type listSandboxes struct {
 }
 
 type getMetrics struct {
-	ID   string `path:"id" doc:"of the sandbox"`
+	aSandbox
 	From string `query:"from" format:"date-time" doc:"absent means as far back as is remembered"`
 	To   string `query:"to" format:"date-time" doc:"absent means now"`
 }
 
-type aPort struct {
-	ID   string `path:"id" doc:"of the sandbox"`
-	Port int    `path:"port" minimum:"1" maximum:"65535" doc:"TCP port inside"`
+// Sandboxes creates sandboxes and changes their state. Without lifecycle they
+// never sleep and cannot be copied; snapshots may be nil.
+func Sandboxes(service engi.Sandboxes, lifecycle engi.Lifecycle, snapshots engi.Snapshots) Resource {
+	s := &sandboxes{service, lifecycle, snapshots}
+	sleep := missing(lifecycle != nil, "sandboxes that sleep")
+	change := writes(engi.ScopeSandboxes)
+	return Resource{tag: "sandboxes", about: "isolated environments that live until their owner, their deadline or their idleness ends them", routes: []Route{
+		send(Route{
+			Pattern: "POST " + sandboxPath, ID: "create-sandbox", Summary: "Create a sandbox", Access: change, Objects: Owned,
+			Text:    "Answers when it runs. It lives until it is stopped, or its timeout or idleness ends it.",
+			Creates: "a repeated key returns the first sandbox instead of making another",
+			Status:  http.StatusCreated, Location: "path of the sandbox",
+			Bodies: []example{
+				{"plain", "for ten minutes", `{"template": "base", "timeout": "10m"}`},
+				{"sleeper", "one that sleeps when nobody uses it", `{
+			"template": "base", "memory": "1GiB", "idle_timeout": "5m", "on_timeout": "hibernate", "auto_resume": true,
+			"metadata": {"task": "42"}, "env": {"LANG": "C.UTF-8"}}`},
+				{"online", "one that may install packages and ask one service with a secret it never sees", `{
+			"template": "base", "network": {"mode": "restricted", "allow": ["registry.example.com"], "grants": [{"secret": "github", "hosts": ["api.github.com"]}]}}`},
+			},
+		}, s.create),
+		fetch(Route{
+			Pattern: "GET " + sandboxPath, ID: "list-sandboxes", Summary: "List sandboxes", Access: reads(engi.ScopeSandboxes),
+			Text: "The newest come first, unless asked otherwise.",
+		}, s.list),
+		fetch(Route{
+			Pattern: "GET " + sandboxPath + "/{id}", ID: "get-sandbox", Summary: "Get a sandbox", Access: reads(engi.ScopeSandboxes),
+			Text: "Stopped ones too, for as long as they are remembered.",
+		}, s.get),
+		send(Route{
+			Pattern: "PATCH " + sandboxPath + "/{id}", ID: "update-sandbox", Summary: "Change a sandbox", Access: change,
+			Text: "What is absent stays as it is.",
+		}, s.update),
+		act(Route{
+			Pattern: "DELETE " + sandboxPath + "/{id}", ID: "stop-sandbox", Summary: "Stop a sandbox", Access: change,
+			Text: "Destroys it and answers when it is gone. Stopping it twice is no error.",
+		}, func(c *call, in *aSandbox, _ none) error { return s.Stop(c, c.owner(), in.ID) }),
+		fetch(Route{
+			Pattern: "POST " + sandboxPath + "/{id}/pause", ID: "pause-sandbox", Summary: "Freeze a sandbox in memory", Access: change, missing: sleep,
+			Text: "Nothing in it runs until it is resumed. Pausing it twice is no error.",
+		}, func(c *call, in *aSandbox) (v1.Sandbox, error) {
+			return s.after(c, in, lifecycle.Pause(c, c.owner(), in.ID))
+		}),
+		send(Route{
+			Pattern: "POST " + sandboxPath + "/{id}/hibernate", ID: "hibernate-sandbox", Summary: "Write a sandbox to disk", Access: change, missing: sleep,
+			Text:     "Its processes, memory and files are there again when it is resumed; meanwhile it needs nothing but disk. The body may be left out.",
+			Optional: true,
+		}, func(c *call, in *aSandbox, q v1.HibernateRequest) (v1.Sandbox, error) {
+			return s.after(c, in, lifecycle.Hibernate(c, c.owner(), in.ID, q.DiskOnly))
+		}),
+		send(Route{
+			Pattern: "POST " + sandboxPath + "/{id}/resume", ID: "resume-sandbox", Summary: "Wake a sandbox", Access: change, missing: sleep,
+			Text:     "Whether it is frozen or on disk. One that runs gets the deadline, if that is farther than its own. The body may be left out.",
+			Optional: true,
+		}, func(c *call, in *aSandbox, q v1.ResumeRequest) (v1.Sandbox, error) {
+			return to(sandboxOf)(lifecycle.Resume(c, c.owner(), in.ID, q.Timeout.Std(), q.Cold))
+		}),
+		send(Route{
+			Pattern: "POST " + sandboxPath + "/{id}/extend", ID: "extend-sandbox", Summary: "Move a sandbox's deadline away", Access: change,
+			Text: "It never comes nearer by this; PATCH can do that.",
+		}, func(c *call, in *aSandbox, q v1.ExtendRequest) (v1.Sandbox, error) {
+			if q.Timeout == 0 {
+				return v1.Sandbox{}, invalid("timeout", "it is missing; say how far away the new deadline is")
+			}
+			return to(sandboxOf)(s.Update(c, c.owner(), in.ID, engi.SandboxUpdate{Extend: new(q.Timeout.Std())}))
+		}),
+		send(Route{
+			Pattern: "POST " + sandboxPath + "/{id}/fork", ID: "fork-sandbox", Summary: "Start copies of a sandbox", Access: change, missing: sleep,
+			Text:    "The sandbox goes on. Each copy has its own outcome. The body may be left out.",
+			Creates: "a repeated key returns the first copies instead of starting more",
+			Status:  http.StatusCreated, Optional: true,
+		}, s.fork),
+		fetch(Route{
+			Pattern: "GET " + sandboxPath + "/{id}/metrics", ID: "get-sandbox-metrics", Summary: "What a sandbox used", Access: reads(engi.ScopeSandboxes),
+			Text: "The oldest sample comes first.",
+		}, s.metrics),
+	}}
 }
 
-func (s *server) serveSandboxes() {
-	handle(s, s.opCreateSandbox(), s.createSandbox)
-	handle(s, s.opListSandboxes(), s.listSandboxes)
-	handle(s, s.opGetSandbox(), s.getSandbox)
-	handle(s, s.opUpdateSandbox(), s.updateSandbox)
-	handle(s, s.opStopSandbox(), s.stopSandbox)
-	handle(s, s.opMove("pause", "Freeze a sandbox in memory", "Nothing in it runs until it is resumed. Pausing it twice is no error."), s.pauseSandbox)
-	handle(s, s.opHibernate(), s.hibernateSandbox)
-	handle(s, s.opResume(), s.resumeSandbox)
-	handle(s, s.opExtend(), s.extendSandbox)
-	handle(s, s.opSnapshot(), s.snapshotSandbox)
-	handle(s, s.opFork(), s.forkSandbox)
-	handle(s, s.opMetrics(), s.getMetrics)
-	handle(s, s.opListPorts(), s.listPorts)
-	handle(s, s.opGetPort(), s.getPort)
-	handle(s, s.opLinkPort(), s.linkPort)
-}
-
-// subject returns whose objects the caller sees, and the sandbox that the
-// request is about.
-func subject(r *http.Request, text string) (engi.Owner, engi.SandboxID, error) {
-	id, err := engi.ParseSandboxID(text)
-	return callOf(r.Context()).viewer(), id, err
-}
-
-// needed returns the error for a part of the node that is not there.
-func needed(there bool, what string) error {
+// missing returns the error for a part of the node that is not there.
+func missing(there bool, what string) error {
 	if there {
 		return nil
 	}
 	return engi.Errorf(engi.Unsupported, "this server has no %s", what)
 }
 
-func (s *server) createSandbox(w http.ResponseWriter, r *http.Request, in *postSandbox) error {
-	q, err := decode[v1.SandboxRequest](s, w, r)
-	if err != nil {
-		return err
+func (s *sandboxes) create(c *call, _ *none, q v1.SandboxRequest) (v1.Sandbox, error) {
+	var check checker
+	spec := sandboxSpec(&check, &q)
+	if err := check.err(); err != nil {
+		return v1.Sandbox{}, err
 	}
-	var c checker
-	spec := sandboxSpec(&c, &q)
-	if text := checkIdempotency(in.Idempotency); text != "" {
-		c.addf("header.Idempotency-Key", "%s", text)
+	spec.Owner, spec.Idempotency = c.owner(), c.key
+	if q.Snapshot != "" {
+		if err := missing(s.snapshots != nil, "snapshots"); err != nil {
+			return v1.Sandbox{}, err
+		}
+		x, err := s.snapshots.Get(c, c.viewer(), q.Snapshot)
+		if err != nil {
+			return v1.Sandbox{}, err
+		}
+		spec.Snapshot = x.ID
 	}
-	if err := httpio.Invalid(c.faults); err != nil {
-		return err
+	x, err := s.Create(c, spec)
+	if err == nil {
+		c.location(sandboxPath, string(x.ID))
 	}
-	spec.Owner, spec.Idempotency = callOf(r.Context()).key.Owner, in.Idempotency
-	if spec.Snapshot, err = s.snapshotID(r, q.Snapshot); err != nil {
-		return err
-	}
-	x, err := s.sandboxes.Create(r.Context(), spec)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Location", sandboxes+"/"+string(x.ID))
-	return s.reply(w, http.StatusCreated, sandboxOf(x))
-}
-
-// snapshotID finds a snapshot by ID or name; empty is none.
-func (s *server) snapshotID(r *http.Request, idOrName string) (engi.SnapshotID, error) {
-	if idOrName == "" {
-		return "", nil
-	}
-	if err := needed(s.snapshots != nil, "snapshots"); err != nil {
-		return "", err
-	}
-	x, err := s.snapshots.Get(r.Context(), callOf(r.Context()).viewer(), idOrName)
-	return x.ID, err
+	return sandboxOf(x), err
 }
 
 // sandboxSpec translates a request but for its owner and its snapshot.
@@ -127,7 +161,7 @@ func sandboxSpec(c *checker, q *v1.SandboxRequest) engi.SandboxSpec {
 	if q.Template != "" && q.Snapshot != "" {
 		c.addf("snapshot", "there is a template already; send one of them")
 	}
-	c.oneOf("min_tier", q.MinTier, []string{string(engi.TierScript), string(engi.TierGVisor), string(engi.TierMicroVM)})
+	c.oneOf("min_tier", q.MinTier, tiers)
 	c.natural("vcpus", q.VCPUs)
 	c.natural("inodes", float64(q.Inodes))
 	c.natural("processes", float64(q.Processes))
@@ -167,148 +201,82 @@ func sandboxSpec(c *checker, q *v1.SandboxRequest) engi.SandboxSpec {
 	return spec
 }
 
-var endPolicies = []string{string(engi.EndKill), string(engi.EndHibernate)}
+var endPolicies = words(engi.EndKill, engi.EndHibernate)
 
-// absolute checks a path inside.
-func (c *checker) absolute(field, p string) {
-	switch {
-	case p == "":
-		c.addf(field, "it is missing")
-	case p[0] != '/':
-		c.addf(field, "%.80q is not absolute", p)
-	case len(p) > 4095:
-		c.addf(field, "it is longer than 4095 bytes")
-	}
-	c.text(field, p)
-}
-
-func (c *checker) host(field, h string) {
-	if len(h) > 255 || strings.ContainsFunc(h, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '/' || r == '@' }) {
-		c.addf(field, "%.80q cannot be a host", h)
-	}
-}
-
-func (c *checker) metadata(m map[string]string) {
-	if len(m) > 64 {
-		c.addf("metadata", "there are more than 64 pairs")
-	}
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		if k == "" || len(k) > 256 || len(m[k]) > 256 {
-			c.addf("metadata", "the pair %.40q has a name or a value that is empty or longer than 256 bytes", k)
-		}
-		c.text("metadata", k+m[k])
-	}
-}
-
-func (s *server) listSandboxes(w http.ResponseWriter, r *http.Request, in *listSandboxes) error {
-	var c checker
+func (s *sandboxes) list(c *call, in *listSandboxes) (v1.List[v1.Sandbox], error) {
+	var check checker
 	f := engi.SandboxFilter{Template: in.Template, Owned: in.Owned, Oldest: in.Oldest, Limit: in.Limit}
 	for _, text := range in.State {
-		c.oneOf("query.state", text, stateNames())
+		check.oneOf("query.state", text, words(engi.States()...))
 		f.States = append(f.States, engi.State(text))
 	}
 	for _, pair := range in.Metadata {
 		k, v, ok := strings.Cut(pair, "=")
 		if !ok {
-			c.addf("query.metadata", "%.40q has no '='", pair)
+			check.addf("query.metadata", "%.40q has no '='", pair)
 		}
 		if f.Metadata == nil {
 			f.Metadata = map[string]string{}
 		}
 		f.Metadata[k] = v
 	}
-	f.Since = c.time("query.since", in.Since)
+	f.Since = check.time("query.since", in.Since)
 	if in.Cursor != "" {
 		after, err := engi.ParseSandboxID(in.Cursor)
 		if err != nil {
-			c.addf("query.cursor", "this is not a next_cursor of a page before")
+			return v1.List[v1.Sandbox]{}, errCursor
 		}
 		f.After = after
 	}
-	if err := httpio.Invalid(c.faults); err != nil {
-		return err
+	if err := check.err(); err != nil {
+		return v1.List[v1.Sandbox]{}, err
 	}
-	xs, err := s.sandboxes.List(r.Context(), callOf(r.Context()).viewer(), f)
-	if err != nil {
-		return err
-	}
-	list := listOf(xs, sandboxOf)
+	xs, err := s.List(c, c.owner(), f)
+	page := listOf(xs, sandboxOf)
 	if len(xs) == in.Limit {
-		list.NextCursor = string(xs[len(xs)-1].ID)
+		page.NextCursor = string(xs[len(xs)-1].ID)
 	}
-	return s.reply(w, http.StatusOK, list)
+	return page, err
 }
 
-func stateNames() []string {
-	var names []string
-	for _, s := range engi.States() {
-		names = append(names, string(s))
-	}
-	return names
+func (s *sandboxes) get(c *call, in *aSandbox) (v1.Sandbox, error) {
+	return to(sandboxOf)(s.Get(c, c.owner(), in.ID))
 }
 
-// time reads a moment; an empty one is zero.
-func (c *checker) time(field, text string) time.Time {
-	if text == "" {
-		return time.Time{}
-	}
-	t, err := time.Parse(time.RFC3339, text)
+// after returns a sandbox after something was done with it.
+func (s *sandboxes) after(c *call, in *aSandbox, err error) (v1.Sandbox, error) {
 	if err != nil {
-		c.addf(field, "%.40q is not a time such as 2026-11-20T20:00:00Z", text)
+		return v1.Sandbox{}, err
 	}
-	return t
+	return s.get(c, in)
 }
 
-func (s *server) getSandbox(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
-	viewer, id, err := subject(r, in.ID)
-	if err != nil {
-		return err
-	}
-	return s.replySandbox(w, r, viewer, id)
-}
-
-func (s *server) replySandbox(w http.ResponseWriter, r *http.Request, viewer engi.Owner, id engi.SandboxID) error {
-	x, err := s.sandboxes.Get(r.Context(), viewer, id)
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, sandboxOf(x))
-}
-
-func (s *server) updateSandbox(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
-	viewer, id, err := subject(r, in.ID)
-	if err != nil {
-		return err
-	}
-	q, err := decode[v1.SandboxUpdate](s, w, r)
-	if err != nil {
-		return err
-	}
-	var c checker
+func (s *sandboxes) update(c *call, in *aSandbox, q v1.SandboxUpdate) (v1.Sandbox, error) {
+	var check checker
 	u := engi.SandboxUpdate{Metadata: q.Metadata}
 	if q.Timeout != nil {
 		u.Timeout = new(q.Timeout.Std())
 	}
 	if q.OnTimeout != nil {
-		c.oneOf("on_timeout", *q.OnTimeout, endPolicies)
+		check.oneOf("on_timeout", *q.OnTimeout, endPolicies)
 	}
 	if q.Metadata != nil {
-		c.metadata(*q.Metadata)
+		check.metadata(*q.Metadata)
 	}
 	if q.Network != nil {
-		u.Network = new(networkOf(&c, "network", q.Network))
+		u.Network = new(networkOf(&check, "network", q.Network))
 	}
 	if q.Ports != nil {
-		c.host("ports.host", q.Ports.Host)
+		check.host("ports.host", q.Ports.Host)
 		u.Ports = &engi.PortPolicy{Private: q.Ports.Private, Host: q.Ports.Host}
 	}
-	if err := httpio.Invalid(c.faults); err != nil {
-		return err
+	if err := check.err(); err != nil {
+		return v1.Sandbox{}, err
 	}
 	if q.IdleTimeout != nil || q.MaxDuration != nil || q.OnTimeout != nil || q.DiskOnly != nil || q.AutoResume != nil {
-		x, err := s.sandboxes.Get(r.Context(), viewer, id)
+		x, err := s.Get(c, c.owner(), in.ID)
 		if err != nil {
-			return err
+			return v1.Sandbox{}, err
 		}
 		l := x.Lifetime
 		set(&l.Idle, q.IdleTimeout, v1.Duration.Std)
@@ -319,15 +287,11 @@ func (s *server) updateSandbox(w http.ResponseWriter, r *http.Request, in *aSand
 		u.Lifetime = &l
 	}
 	if u.Network != nil {
-		if err := s.keepPassword(r.Context(), viewer, id, u.Network); err != nil {
-			return err
+		if err := keepPassword(c, s, in.ID, u.Network); err != nil {
+			return v1.Sandbox{}, err
 		}
 	}
-	x, err := s.sandboxes.Update(r.Context(), viewer, id, u)
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, sandboxOf(x))
+	return to(sandboxOf)(s.Update(c, c.owner(), in.ID, u))
 }
 
 // set translates from to to unless it is absent.
@@ -337,332 +301,108 @@ func set[T, F any](to *T, from *F, f func(F) T) {
 	}
 }
 
-func (s *server) extendSandbox(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
-	viewer, id, err := subject(r, in.ID)
-	if err != nil {
-		return err
-	}
-	q, err := decode[v1.ExtendRequest](s, w, r)
-	if err != nil {
-		return err
-	}
-	if q.Timeout == 0 {
-		return httpio.Invalid([]v1.Fault{{Field: "timeout", Detail: "it is missing; say how far away the new deadline is"}})
-	}
-	x, err := s.sandboxes.Update(r.Context(), viewer, id, engi.SandboxUpdate{Extend: new(q.Timeout.Std())})
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, sandboxOf(x))
-}
-
-func (s *server) stopSandbox(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
-	viewer, id, err := subject(r, in.ID)
-	if err != nil {
-		return err
-	}
-	if err := s.sandboxes.Stop(r.Context(), viewer, id); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
-}
-
-func (s *server) pauseSandbox(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
-	viewer, id, err := s.movable(r, in.ID)
-	if err != nil {
-		return err
-	}
-	if err := s.lifecycle.Pause(r.Context(), viewer, id); err != nil {
-		return err
-	}
-	return s.replySandbox(w, r, viewer, id)
-}
-
-func (s *server) movable(r *http.Request, text string) (engi.Owner, engi.SandboxID, error) {
-	viewer, id, err := subject(r, text)
-	if err == nil {
-		err = needed(s.lifecycle != nil, "sandboxes that sleep")
-	}
-	return viewer, id, err
-}
-
-func (s *server) hibernateSandbox(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
-	viewer, id, err := s.movable(r, in.ID)
-	if err != nil {
-		return err
-	}
-	q, err := decodeIfAny[v1.HibernateRequest](s, w, r)
-	if err != nil {
-		return err
-	}
-	if err := s.lifecycle.Hibernate(r.Context(), viewer, id, q.DiskOnly); err != nil {
-		return err
-	}
-	return s.replySandbox(w, r, viewer, id)
-}
-
-func (s *server) resumeSandbox(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
-	viewer, id, err := s.movable(r, in.ID)
-	if err != nil {
-		return err
-	}
-	q, err := decodeIfAny[v1.ResumeRequest](s, w, r)
-	if err != nil {
-		return err
-	}
-	x, err := s.lifecycle.Resume(r.Context(), viewer, id, q.Timeout.Std(), q.Cold)
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, sandboxOf(x))
-}
-
-func (s *server) snapshotSandbox(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
-	viewer, id, err := s.movable(r, in.ID)
-	if err != nil {
-		return err
-	}
-	q, err := decodeIfAny[v1.SnapshotRequest](s, w, r)
-	if err != nil {
-		return err
-	}
-	x, err := s.lifecycle.Snapshot(r.Context(), viewer, id, engi.SnapshotSpec{Name: q.Name, DiskOnly: q.DiskOnly, TTL: q.TTL.Std()})
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Location", "/v1/snapshots/"+string(x.ID))
-	return s.reply(w, http.StatusCreated, snapshotOf(x))
-}
-
-func (s *server) forkSandbox(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
-	viewer, id, err := s.movable(r, in.ID)
-	if err != nil {
-		return err
-	}
-	q, err := decodeIfAny[v1.ForkRequest](s, w, r)
-	if err != nil {
-		return err
-	}
+func (s *sandboxes) fork(c *call, in *aSandbox, q v1.ForkRequest) (v1.List[v1.Fork], error) {
 	if q.Count < 0 || q.Count > 100 {
-		return httpio.Invalid([]v1.Fault{{Field: "count", Detail: "it is not a number from 1 to 100"}})
+		return v1.List[v1.Fork]{}, invalid("count", "it is not a number from 1 to 100")
 	}
-	forks, err := s.lifecycle.Fork(r.Context(), viewer, id, max(1, q.Count), q.Timeout.Std())
-	if err != nil {
-		return err
+	q.Count = max(1, q.Count)
+	ids := make([]string, q.Count)
+	for i := range ids {
+		ids[i] = string(engi.NewSandboxID())
 	}
-	return s.reply(w, http.StatusCreated, listOf(forks, func(x engi.Forked) v1.Fork {
+	fork := func(ids []string) ([]engi.Forked, error) {
+		spec := engi.ForkSpec{Count: cmp.Or(len(ids), q.Count), Timeout: q.Timeout.Std()}
+		for _, id := range ids {
+			spec.IDs = append(spec.IDs, engi.SandboxID(id))
+		}
+		return s.lifecycle.Fork(c, c.owner(), in.ID, spec)
+	}
+	forks, err := once(c, q, creation[[]engi.Forked]{ids: ids, work: fork, find: func(ids []string, ended bool) ([]engi.Forked, error) {
+		forks := make([]engi.Forked, len(ids))
+		var missing []string
+		for i, id := range ids {
+			if forks[i].Sandbox, forks[i].Err = s.Get(c, c.owner(), engi.SandboxID(id)); engi.KindOf(forks[i].Err) == engi.NotFound && forks[i].Err != nil {
+				missing = append(missing, id)
+			}
+		}
+		if len(missing) == len(ids) {
+			return nil, forks[0].Err
+		}
+		if ended || len(missing) == 0 {
+			return forks, nil
+		}
+		more, err := fork(missing)
+		for i := range forks {
+			if n := slices.Index(missing, ids[i]); err == nil && n >= 0 {
+				forks[i] = more[n]
+			}
+		}
+		return forks, err
+	}})
+	return listOf(forks, func(x engi.Forked) v1.Fork {
 		if x.Err != nil {
-			s.logInternal(r, x.Err)
-			return v1.Fork{Error: new(httpio.Describe(x.Err, callOf(r.Context()).id))}
+			return v1.Fork{Error: new(c.describe(x.Err))}
 		}
 		return v1.Fork{Sandbox: new(sandboxOf(x.Sandbox))}
-	}))
+	}), err
 }
 
-func (s *server) getMetrics(w http.ResponseWriter, r *http.Request, in *getMetrics) error {
-	viewer, id, err := subject(r, in.ID)
-	if err != nil {
-		return err
+func (s *sandboxes) metrics(c *call, in *getMetrics) (v1.List[v1.Sample], error) {
+	var check checker
+	from, until := check.time("query.from", in.From), check.time("query.to", in.To)
+	if err := check.err(); err != nil {
+		return v1.List[v1.Sample]{}, err
 	}
-	var c checker
-	from, to := c.time("query.from", in.From), c.time("query.to", in.To)
-	if err := httpio.Invalid(c.faults); err != nil {
-		return err
+	if until.IsZero() {
+		until = time.Now()
 	}
-	if to.IsZero() {
-		to = time.Now()
+	xs, err := s.Samples(c, c.owner(), in.ID, from, until)
+	return listOf(xs, sampleOf), err
+}
+
+func sandboxOf(x engi.Sandbox) v1.Sandbox {
+	b := v1.Sandbox{
+		ID:          string(x.ID),
+		Owner:       string(x.Owner),
+		State:       string(x.State),
+		Template:    x.Template,
+		Digest:      x.Digest,
+		SnapshotID:  string(x.Snapshot),
+		Pool:        x.Pool,
+		Tier:        string(x.Tier),
+		Size:        sizeOf(x.Size),
+		ExecutionID: string(x.Execution),
+		Cause:       string(x.End),
+		CreatedAt:   x.Created.UTC(),
+		StartedAt:   moment(x.Started),
+		ActiveAt:    moment(x.Active),
+		DeadlineAt:  moment(x.Deadline),
+		StoppedAt:   moment(x.Stopped),
+		Metadata:    x.Metadata,
+		DiskOnly:    x.Disk,
 	}
-	xs, err := s.sandboxes.Samples(r.Context(), viewer, id, from, to)
-	if err != nil {
-		return err
+	if l := x.Lifetime; l != (engi.Lifetime{}) {
+		b.Lifetime = &v1.Lifetime{
+			Timeout: length(l.Timeout), IdleTimeout: length(l.Idle), MaxDuration: length(l.Max),
+			OnTimeout: string(l.OnTimeout), DiskOnly: l.DiskOnly, AutoResume: l.AutoResume,
+		}
 	}
-	return s.reply(w, http.StatusOK, listOf(xs, sampleOf))
-}
-
-func (s *server) listPorts(w http.ResponseWriter, r *http.Request, in *aSandbox) error {
-	viewer, id, err := subject(r, in.ID)
-	if err != nil {
-		return err
+	for _, m := range x.Volumes {
+		b.Volumes = append(b.Volumes, v1.VolumeMount{Volume: m.Volume, Path: m.Path})
 	}
-	if err := needed(s.ports != nil, "previews of ports"); err != nil {
-		return err
+	if !emptyNetwork(x.Network) {
+		b.Network = new(policyOf(x.Network))
 	}
-	xs, err := s.ports.Listening(r.Context(), viewer, id)
-	if err != nil {
-		return err
+	if x.Ports != (engi.PortPolicy{}) {
+		b.Ports = &v1.PortPolicy{Private: x.Ports.Private, Host: x.Ports.Host}
 	}
-	list := v1.List[v1.Port]{Items: []v1.Port{}}
-	for _, x := range xs {
-		list.Items = append(list.Items, v1.Port{Port: x.Port, Listening: true, Process: strings.ToValidUTF8(x.Process, "\uFFFD"), URL: x.URL})
+	return b
+}
+
+func sampleOf(x engi.Sample) v1.Sample {
+	size := func(n int64) v1.Bytes { return v1.Bytes(max(0, n)) }
+	return v1.Sample{
+		Time: x.Time.UTC(), VCPUs: x.VCPUs, CPUPercent: x.CPUPercent, Memory: size(x.Memory), MemoryLimit: size(x.MemoryLimit), MemoryCache: size(x.MemoryCache),
+		DiskUsed: size(x.DiskUsed), DiskCapacity: size(x.DiskCapacity), Processes: x.Processes,
 	}
-	return s.reply(w, http.StatusOK, list)
-}
-
-// getPort asks the port itself, which is cheaper than asking what listens.
-func (s *server) getPort(w http.ResponseWriter, r *http.Request, in *aPort) error {
-	g, _, release, err := s.enter(r, in.ID)
-	if err != nil {
-		return err
-	}
-	defer release()
-	p := v1.Port{Port: in.Port}
-	conn, err := g.Dial(r.Context(), in.Port)
-	switch {
-	case err == nil:
-		conn.Close()
-		p.Listening = true
-	case engi.KindOf(err) != engi.Unavailable:
-		return err
-	}
-	if s.ports != nil {
-		p.URL = s.ports.URL(engi.SandboxID(in.ID), in.Port)
-	}
-	return s.reply(w, http.StatusOK, p)
-}
-
-func (s *server) linkPort(w http.ResponseWriter, r *http.Request, in *aPort) error {
-	viewer, id, err := subject(r, in.ID)
-	if err != nil {
-		return err
-	}
-	q, err := decodeIfAny[v1.LinkRequest](s, w, r)
-	if err != nil {
-		return err
-	}
-	if err := needed(s.ports != nil, "previews of ports"); err != nil {
-		return err
-	}
-	if _, err := s.sandboxes.Get(r.Context(), viewer, id); err != nil {
-		return err
-	}
-	good := q.TTL.Std()
-	if good == 0 {
-		good = time.Hour
-	}
-	address, expires, err := s.ports.Sign(id, in.Port, good)
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusCreated, v1.Link{URL: address, ExpiresAt: expires.UTC()})
-}
-
-// enter returns the inside of the sandbox that the request is about.
-func (s *server) enter(r *http.Request, text string) (engi.Guest, engi.SandboxID, func(), error) {
-	viewer, id, err := subject(r, text)
-	if err != nil {
-		return nil, id, nil, err
-	}
-	g, release, err := s.sandboxes.Enter(r.Context(), viewer, id)
-	return g, id, release, err
-}
-
-func (s *server) opCreateSandbox() huma.Operation {
-	op := s.operation(http.MethodPost, sandboxes, "create-sandbox", "sandboxes", "Create a sandbox",
-		"Answers when it runs. It lives until it is stopped, or its timeout or idleness ends it.", http.StatusCreated)
-	accepts[v1.SandboxRequest](s, &op, map[string]*huma.Example{
-		"plain": {Summary: "for ten minutes", Value: json.RawMessage(`{"template": "base", "timeout": "10m"}`)},
-		"sleeper": {Summary: "one that sleeps when nobody uses it", Value: json.RawMessage(`{
-			"template": "base", "memory": "1GiB", "idle_timeout": "5m", "on_timeout": "hibernate", "auto_resume": true,
-			"metadata": {"task": "42"}, "env": {"LANG": "C.UTF-8"}}`)},
-		"online": {Summary: "one that may install packages and ask one service with a secret it never sees", Value: json.RawMessage(`{
-			"template": "base", "network": {"mode": "restricted", "allow": ["registry.example.com"], "grants": [{"secret": "github", "hosts": ["api.github.com"]}]}}`)},
-	})
-	answers[v1.Sandbox](s, &op, http.StatusCreated, string(httpio.JSON), nil)
-	header(&op, http.StatusCreated, "Location", "path of the sandbox")
-	return op
-}
-
-func (s *server) opListSandboxes() huma.Operation {
-	op := s.operation(http.MethodGet, sandboxes, "list-sandboxes", "sandboxes", "List sandboxes", "The newest come first, unless asked otherwise.", http.StatusOK)
-	answers[v1.List[v1.Sandbox]](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opGetSandbox() huma.Operation {
-	op := s.operation(http.MethodGet, sandboxes+"/{id}", "get-sandbox", "sandboxes", "Get a sandbox", "Stopped ones too, for as long as they are remembered.", http.StatusOK)
-	answers[v1.Sandbox](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opUpdateSandbox() huma.Operation {
-	op := s.operation(http.MethodPatch, sandboxes+"/{id}", "update-sandbox", "sandboxes", "Change a sandbox",
-		"What is absent stays as it is.", http.StatusOK)
-	accepts[v1.SandboxUpdate](s, &op, nil)
-	answers[v1.Sandbox](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opStopSandbox() huma.Operation {
-	return s.operation(http.MethodDelete, sandboxes+"/{id}", "stop-sandbox", "sandboxes", "Stop a sandbox",
-		"Destroys it and answers when it is gone. Stopping it twice is no error.", http.StatusNoContent)
-}
-
-// opMove describes an act that needs no body and answers with the sandbox.
-func (s *server) opMove(act, summary, description string) huma.Operation {
-	op := s.operation(http.MethodPost, sandboxes+"/{id}/"+act, act+"-sandbox", "sandboxes", summary, description, http.StatusOK)
-	answers[v1.Sandbox](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opHibernate() huma.Operation {
-	op := s.opMove("hibernate", "Write a sandbox to disk", "Its processes, memory and files are there again when it is resumed; meanwhile it needs nothing but disk. The body may be left out.")
-	mayAccept[v1.HibernateRequest](s, &op)
-	return op
-}
-
-func (s *server) opResume() huma.Operation {
-	op := s.opMove("resume", "Wake a sandbox", "Whether it is frozen or on disk. One that runs gets the deadline, if that is farther than its own. The body may be left out.")
-	mayAccept[v1.ResumeRequest](s, &op)
-	return op
-}
-
-func (s *server) opExtend() huma.Operation {
-	op := s.opMove("extend", "Move a sandbox's deadline away", "It never comes nearer by this; PATCH can do that.")
-	accepts[v1.ExtendRequest](s, &op, nil)
-	return op
-}
-
-func (s *server) opSnapshot() huma.Operation {
-	op := s.operation(http.MethodPost, sandboxes+"/{id}/snapshot", "snapshot-sandbox", "sandboxes", "Keep a copy of a sandbox",
-		"The sandbox goes on. Start others with it as the snapshot of POST /v1/sandboxes. The body may be left out.", http.StatusCreated)
-	mayAccept[v1.SnapshotRequest](s, &op)
-	answers[v1.Snapshot](s, &op, http.StatusCreated, string(httpio.JSON), nil)
-	header(&op, http.StatusCreated, "Location", "path of the snapshot")
-	return op
-}
-
-func (s *server) opFork() huma.Operation {
-	op := s.operation(http.MethodPost, sandboxes+"/{id}/fork", "fork-sandbox", "sandboxes", "Start copies of a sandbox",
-		"The sandbox goes on. Each copy has its own outcome. The body may be left out.", http.StatusCreated)
-	mayAccept[v1.ForkRequest](s, &op)
-	answers[v1.List[v1.Fork]](s, &op, http.StatusCreated, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opMetrics() huma.Operation {
-	op := s.operation(http.MethodGet, sandboxes+"/{id}/metrics", "get-sandbox-metrics", "sandboxes", "What a sandbox used", "The oldest sample comes first.", http.StatusOK)
-	answers[v1.List[v1.Sample]](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opListPorts() huma.Operation {
-	op := s.operation(http.MethodGet, sandboxes+"/{id}/ports", "list-ports", "sandboxes", "List ports that something listens on",
-		"With where they are reached from outside. Wakes nothing: a sandbox that sleeps is a conflict.", http.StatusOK)
-	answers[v1.List[v1.Port]](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opGetPort() huma.Operation {
-	op := s.operation(http.MethodGet, sandboxes+"/{id}/ports/{port}", "get-port", "sandboxes", "Does something listen on a port?", "", http.StatusOK)
-	answers[v1.Port](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opLinkPort() huma.Operation {
-	op := s.operation(http.MethodPost, sandboxes+"/{id}/ports/{port}/link", "link-port", "sandboxes", "Make a link to a private port",
-		"Whoever has it can visit the port until it expires. The body may be left out.", http.StatusCreated)
-	mayAccept[v1.LinkRequest](s, &op)
-	answers[v1.Link](s, &op, http.StatusCreated, string(httpio.JSON), nil)
-	return op
 }

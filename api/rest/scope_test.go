@@ -3,7 +3,6 @@ package rest_test
 import (
 	"context"
 	"encoding/json"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -19,10 +18,10 @@ import (
 )
 
 // held is one object of each kind that belongs to one owner.
-type held struct{ execution, sandbox, process, snapshot, volume, secret, key, session, run, event, functionRun, document string }
+type held struct{ execution, sandbox, process, snapshot, volume, secret, key, session, run, event, functionRun, document, operation string }
 
 // hold makes one of each for the owner of the world's User.
-func hold(t *testing.T, w *apitest.Services) held {
+func hold(t *testing.T, w *apitest.Fixture) held {
 	t.Helper()
 	var h held
 	h.execution = read[v1.Execution](t, ask(t, w, "POST", "/v1/executions", program("save f.txt data")), 200).ID
@@ -36,9 +35,14 @@ func hold(t *testing.T, w *apitest.Services) held {
 	h.secret = read[v1.Secret](t, ask(t, w, "POST", "/v1/secrets", `{"name":"s","value":"hunter2"}`), 201).ID
 	h.session = read[v1.Session](t, ask(t, w, "POST", "/v1/sessions", ""), 201).ID
 	h.run = read[v1.AgentRun](t, ask(t, w, "POST", "/v1/agents/echo/runs", `{"input":"wait"}`), 202).ID
-	sent := read[v1.SentEvent](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/wait"}`), 202)
+	sent := read[v1.LogEvent](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/wait"}`), 202)
 	h.event, h.functionRun = sent.ID, sent.RunIDs[0]
 	h.document = read[v1.Document](t, ask(t, w, "POST", "/v1/docs", `{"title":"mine","text":"# mine"}`), 201).ID
+	build, err := w.Operations.Start(t.Context(), engi.OperationSpec{Owner: "ann", Type: engi.OperationBuildTemplate, Subject: "slow", Input: json.RawMessage(`{"definition":"slow"}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.operation = string(build.ID)
 	for _, k := range read[v1.List[v1.Key]](t, ask(t, w, "GET", "/v1/keys", ""), 200).Items {
 		h.key = k.ID
 	}
@@ -49,7 +53,7 @@ func hold(t *testing.T, w *apitest.Services) held {
 func (h held) requestFor(pattern string) (method, path, body string) {
 	method, path, _ = strings.Cut(pattern, " ")
 	noun := strings.Split(path, "/")[min(2, strings.Count(path, "/"))]
-	id := map[string]string{"executions": h.execution, "sandboxes": h.sandbox, "keys": h.key, "sessions": h.session, "runs": h.run, "events": h.event, "functions": h.functionRun, "docs": h.document}[noun]
+	id := map[string]string{"executions": h.execution, "sandboxes": h.sandbox, "keys": h.key, "sessions": h.session, "runs": h.run, "events": h.event, "functions": h.functionRun, "docs": h.document, "operations": h.operation}[noun]
 	name := map[string]string{"volumes": h.volume, "secrets": h.secret, "snapshots": h.snapshot, "templates": "base", "agents": "echo"}[noun]
 	path = strings.NewReplacer("{id}", id, "{name}", name, "{process}", h.process, "{port}", "8080", "{path...}", "f.txt", "{call}", "c1").Replace(path)
 	switch {
@@ -76,7 +80,7 @@ func (h held) requestFor(pattern string) (method, path, body string) {
 }
 
 // askSoon is ask for answers that may never end.
-func askSoon(t *testing.T, w *apitest.Services, secret, method, path, body string) *httptest.ResponseRecorder {
+func askSoon(t *testing.T, w *apitest.Fixture, secret, method, path, body string) *httptest.ResponseRecorder {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 80*time.Millisecond)
 	defer cancel()
@@ -94,9 +98,10 @@ func TestEveryRouteKeepsOwnersApart(t *testing.T) {
 	mine := hold(t, w)
 	named := regexp.MustCompile(`\{(id|name)\}`)
 	tried := 0
-	for _, pattern := range slices.Sorted(maps.Keys(rest.Routes())) {
-		if !named.MatchString(pattern) || strings.Contains(pattern, "/v1/templates") || strings.Contains(pattern, "/v1/agents") {
-			continue // templates and agents are everybody's
+	for _, route := range w.Handler.Routes() {
+		pattern := route.Pattern
+		if !named.MatchString(pattern) || route.Objects == rest.Shared || strings.Contains(pattern, "/v1/agents") {
+			continue // agents are everybody's, but their runs are not
 		}
 		tried++
 		method, path, body := mine.requestFor(pattern)
@@ -112,7 +117,7 @@ func TestEveryRouteKeepsOwnersApart(t *testing.T) {
 			t.Errorf("%s as somebody else: %s", pattern, rec.Body)
 		}
 		// What never was looks the same.
-		other := held{string(engi.NewExecutionID()), string(engi.NewSandboxID()), "p1", string(engi.NewSnapshotID()), string(engi.NewVolumeID()), string(engi.NewSecretID()), "key_x", string(engi.NewSessionID()), string(engi.NewRunID()), string(engi.NewEventID()), string(engi.NewFunctionRunID()), string(engi.NewDocumentID())}
+		other := held{string(engi.NewExecutionID()), string(engi.NewSandboxID()), "p1", string(engi.NewSnapshotID()), string(engi.NewVolumeID()), string(engi.NewSecretID()), "key_x", string(engi.NewSessionID()), string(engi.NewRunID()), string(engi.NewEventID()), string(engi.NewFunctionRunID()), string(engi.NewDocumentID()), string(engi.NewOperationID())}
 		method, path, body = other.requestFor(pattern)
 		if rec := askSoon(t, w, w.User, method, path, body); rec.Code != 404 {
 			t.Errorf("%s of what never was: status %d: %s", pattern, rec.Code, rec.Body)
@@ -121,7 +126,7 @@ func TestEveryRouteKeepsOwnersApart(t *testing.T) {
 	if tried < 40 {
 		t.Errorf("only %d routes", tried)
 	}
-	for _, list := range []string{"executions", "sandboxes", "snapshots", "volumes", "secrets", "sessions", "runs", "docs", "modules", "events", "functions/runs", "sandboxes?state=stopped"} {
+	for _, list := range []string{"executions", "sandboxes", "snapshots", "volumes", "secrets", "sessions", "runs", "docs", "modules", "events", "functions/runs", "operations", "sandboxes?state=stopped"} {
 		if items := read[v1.List[map[string]any]](t, ask(t, w, "GET", "/v1/"+list, "", "Authorization", "Bearer "+w.Other), 200).Items; len(items) != 0 {
 			t.Errorf("somebody else sees %s %v", list, items)
 		}
@@ -148,13 +153,14 @@ func TestEveryRouteAsksForItsScope(t *testing.T) {
 			t.Fatal(err)
 		}
 		allowed := 0
-		for _, pattern := range slices.Sorted(maps.Keys(rest.Routes())) {
-			if strings.HasPrefix(pattern, "DELETE /v1/sandboxes/{id}") || pattern == "GET /metrics" {
+		for _, route := range w.Handler.Routes() {
+			pattern := route.Pattern
+			if route.Access.Open || strings.HasPrefix(pattern, "DELETE /v1/sandboxes/{id}") || pattern == "GET /metrics" {
 				continue // what follows needs them
 			}
 			method, path, body := mine.requestFor(pattern)
 			rec := askSoon(t, w, secret, method, path, body)
-			want := rest.Routes()[pattern](key)
+			want := route.Allows(key)
 			switch {
 			case want != nil && rec.Code != 403:
 				t.Errorf("scope %s: %s: status %d, want 403: %s", scope, pattern, rec.Code, rec.Body)
@@ -173,6 +179,15 @@ func TestEveryRouteAsksForItsScope(t *testing.T) {
 		}
 		if allowed < 4 {
 			t.Errorf("scope %s allows %d routes only", scope, allowed)
+		}
+	}
+}
+
+// TestOpenRoutes holds that strangers get to pages and probes only.
+func TestOpenRoutes(t *testing.T) {
+	for _, route := range world(t, nil).Handler.Routes() {
+		if route.Access.Open && (!strings.HasPrefix(route.Pattern, "GET /") || strings.Contains(route.Pattern, "/v1/")) {
+			t.Errorf("%s is open to everybody", route.Pattern)
 		}
 	}
 }

@@ -10,13 +10,12 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/apitest"
-	"github.com/engi-dev/engi/api/rest"
-	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/api/v1"
 )
 
 func TestSessions(t *testing.T) {
 	twin := &apitest.Sessions{}
-	w := world(t, func(o *rest.Options) { o.Sessions = twin })
+	w := world(t, func(o *apitest.Options) { o.Sessions = twin })
 	made := ask(t, w, "POST", "/v1/sessions", `{"name":"chat","memory":"512MiB","network":{"allow":["a.example.com"]},"metadata":{"a":"b"}}`)
 	s := read[v1.Session](t, made, 201)
 	if made.Header().Get("Location") != "/v1/sessions/"+s.ID || s.Owner != "ann" || s.Size.Memory != 512<<20 || s.Network == nil || s.Network.Mode != "restricted" {
@@ -64,7 +63,7 @@ func TestSessions(t *testing.T) {
 // last, in both forms, and that a caller that leaves ends the run.
 func TestCodeAsAStream(t *testing.T) {
 	twin := &apitest.Sessions{}
-	w := world(t, func(o *rest.Options) { o.Sessions = twin })
+	w := world(t, func(o *apitest.Options) { o.Sessions = twin })
 	read[v1.Session](t, ask(t, w, "POST", "/v1/sessions", `{"name":"s"}`), 201)
 	for form, want := range map[string][]string{
 		"application/x-ndjson": {`{"type":"stdout","offset":0,"data":"\u00e4\u00f6"}`, `{"type":"stdout","offset":4,"data":"\u00fc"}`, `"type":"result"`},
@@ -111,7 +110,7 @@ func TestCodeAsAStream(t *testing.T) {
 // TestS0_1_NodeWithoutSessions checks that every route of sessions says what to
 // do where a node has none.
 func TestS0_1_NodeWithoutSessions(t *testing.T) {
-	w := world(t, func(o *rest.Options) { o.Sessions = nil })
+	w := world(t, func(o *apitest.Options) { o.Sessions = nil })
 	for _, route := range []string{
 		"POST /v1/sessions", "GET /v1/sessions", "GET /v1/sessions/x", "DELETE /v1/sessions/x", "POST /v1/sessions/x/run_code", "POST /v1/sessions/x/release", "GET /v1/dependencies",
 	} {

@@ -1,248 +1,145 @@
 package rest
 
 import (
-	"context"
-	"encoding/json"
 	"io"
 	"net/http"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/guesthttp"
-	"github.com/engi-dev/engi/api/httpio"
-	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/api/v1"
 )
 
-const volumes = "/v1/volumes"
+const volumePath = "/v1/volumes"
+
+type volumes struct{ engi.Volumes }
 
 type aVolume struct {
 	Name string `path:"name" maxLength:"128" doc:"ID or name of the volume"`
 }
 
 type aVolumeFile struct {
-	Name string `path:"name" maxLength:"128" doc:"ID or name of the volume"`
+	aVolume
 	Path string `query:"path" required:"true" doc:"absolute path in the volume"`
 }
 
 type getVolumeFile struct {
-	Name  string `path:"name" maxLength:"128" doc:"ID or name of the volume"`
-	Path  string `query:"path" required:"true" doc:"absolute path in the volume"`
-	Range string `header:"Range" doc:"one range of bytes" example:"bytes=0-1023"`
-	TE    string `header:"TE" doc:"with trailers, the answer ends with a hash of the file and has no Content-Length"`
-	Want  string `header:"Engi-Want-Hash" enum:"sha256,crc32c" default:"sha256" doc:"which hash the answer ends with, in the trailer Engi-Sha256 or Engi-Crc32c"`
+	aVolumeFile
+	download
 }
 
 type putVolumeFile struct {
-	Name string `path:"name" maxLength:"128" doc:"ID or name of the volume"`
+	aVolume
 	Path string `query:"path" required:"true" doc:"absolute path in the volume; parents are made"`
-	Mode string `query:"mode" doc:"permission bits in octal; absent means 0644" example:"0755"`
-	Hash string `header:"Engi-Sha256" doc:"SHA-256 of the content, in hex; what does not match changes nothing"`
+	upload
 }
 
 type listVolumeDir struct {
-	Name  string `path:"name" maxLength:"128" doc:"ID or name of the volume"`
+	aVolume
 	Path  string `query:"path" required:"true" doc:"absolute path of a directory in the volume"`
 	Depth int    `query:"depth" minimum:"1" maximum:"64" default:"1" doc:"how many levels deep"`
 }
 
-func (s *server) serveVolumes() {
-	handle(s, s.opCreateVolume(), s.createVolume)
-	handle(s, s.opListVolumes(), s.listVolumes)
-	handle(s, s.opGetVolume(), s.getVolume)
-	handle(s, s.opRemoveVolume(), s.removeVolume)
-	const in = volumes + "/{name}"
-	handle(s, s.opDownload(in), s.getVolumeFile)
-	handle(s, s.opUpload(in), s.putVolumeFile)
-	handle(s, s.opRemove(in), s.removeVolumeFile)
-	handle(s, s.opStat(in), s.statVolumeFile)
-	handle(s, s.opList(in), s.listVolumeDir)
-	handle(s, s.opMkdir(in), s.makeVolumeDir)
+// Volumes keeps directories that outlive sandboxes; service may be nil.
+func Volumes(service engi.Volumes) Resource {
+	v := &volumes{service}
+	const one = volumePath + "/{name}"
+	look, change := reads(engi.ScopeVolumes), writes(engi.ScopeVolumes)
+	return Resource{tag: "volumes", about: "directories that outlive sandboxes", missing: missing(service != nil, "volumes"), routes: []Route{
+		send(Route{
+			Pattern: "POST " + volumePath, ID: "create-volume", Summary: "Make a volume", Access: change, Objects: Owned,
+			Text:    "An empty one; a name that exists is a conflict.",
+			Creates: "a repeated key returns the first volume instead of making another",
+			Status:  http.StatusCreated, Location: "path of the volume",
+			Bodies: []example{{"a gigabyte", "of a gigabyte", `{"name": "models", "capacity": "1GiB"}`}},
+		}, v.create),
+		list(Route{Pattern: "GET " + volumePath, ID: "list-volumes", Summary: "List volumes", Text: "By name.", Access: look},
+			func(c *call, _ *none) ([]engi.Volume, error) { return v.List(c, c.owner()) }, volumeOf),
+		fetch(Route{Pattern: "GET " + one, ID: "get-volume", Summary: "Get a volume", Access: look},
+			func(c *call, in *aVolume) (v1.Volume, error) { return to(volumeOf)(v.Get(c, c.owner(), in.Name)) }),
+		act(Route{
+			Pattern: "DELETE " + one, ID: "remove-volume", Summary: "Delete a volume with all that is in it", Access: change,
+			Text: "A conflict while a sandbox has it.",
+		}, func(c *call, in *aVolume, _ none) error { return v.Remove(c, c.owner(), in.Name) }),
+		raw(fileRoute(downloadFile, one, "get-volume-file", look), func(c *call, in *getVolumeFile, _ none) error {
+			return v.files(c, in.Name, in.Path, func(f engi.VolumeFiles) error { return downloadFrom(c, in.Path, f.Open) })
+		}),
+		send(fileRoute(uploadFile, one, "put-volume-file", change), v.put),
+		act(fileRoute(removeFile, one, "remove-volume-file", change), func(c *call, in *aVolumeFile, _ none) error {
+			return v.files(c, in.Name, in.Path, func(f engi.VolumeFiles) error { return f.Remove(c, in.Path) })
+		}),
+		fetch(fileRoute(statFile, one, "stat-volume-file", look), func(c *call, in *aVolumeFile) (v1.FileInfo, error) {
+			return valueOf(c, v, in.Name, in.Path, func(f engi.VolumeFiles) (v1.FileInfo, error) { return to(guesthttp.InfoOf)(f.Stat(c, in.Path)) })
+		}),
+		list(fileRoute(listFiles, one, "list-volume-files", look), func(c *call, in *listVolumeDir) ([]engi.FileInfo, error) {
+			return valueOf(c, v, in.Name, in.Path, func(f engi.VolumeFiles) ([]engi.FileInfo, error) { return f.List(c, in.Path, in.Depth) })
+		}, guesthttp.InfoOf),
+		send(fileRoute(makeDir, one, "make-volume-directory", change), func(c *call, in *aVolume, q v1.PathRequest) (v1.FileInfo, error) {
+			return valueOf(c, v, in.Name, q.Path, func(f engi.VolumeFiles) (v1.FileInfo, error) {
+				return to(guesthttp.InfoOf)(f.MakeDir(c, q.Path, engi.FileAttr{}))
+			})
+		}),
+	}}
 }
 
-func (s *server) createVolume(w http.ResponseWriter, r *http.Request, _ *nothing) error {
-	q, err := decode[v1.VolumeRequest](s, w, r)
-	if err != nil {
-		return err
-	}
-	if err := needed(s.volumes != nil, "volumes"); err != nil {
-		return err
-	}
-	x, err := s.volumes.Create(r.Context(), engi.VolumeSpec{
-		Owner: callOf(r.Context()).key.Owner, Name: q.Name, Capacity: int64(q.Capacity), TTL: q.TTL.Std(),
+func (v *volumes) create(c *call, _ *none, q v1.VolumeRequest) (v1.Volume, error) {
+	x, err := once(c, q, creation[engi.Volume]{
+		ids: []string{string(engi.NewVolumeID())},
+		work: func(ids []string) (engi.Volume, error) {
+			return v.Create(c, engi.VolumeSpec{ID: firstID[engi.VolumeID](ids), Owner: c.owner(), Name: q.Name, Capacity: int64(q.Capacity), TTL: q.TTL.Std()})
+		},
+		find: func(ids []string, _ bool) (engi.Volume, error) { return v.Get(c, c.owner(), ids[0]) },
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		c.location(volumePath, string(x.ID))
 	}
-	w.Header().Set("Location", volumes+"/"+string(x.ID))
-	return s.reply(w, http.StatusCreated, volumeOf(x))
+	return volumeOf(x), err
 }
 
-func (s *server) listVolumes(w http.ResponseWriter, r *http.Request, _ *nothing) error {
-	if err := needed(s.volumes != nil, "volumes"); err != nil {
-		return err
-	}
-	xs, err := s.volumes.List(r.Context(), callOf(r.Context()).viewer())
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, listOf(xs, volumeOf))
-}
-
-func (s *server) getVolume(w http.ResponseWriter, r *http.Request, in *aVolume) error {
-	if err := needed(s.volumes != nil, "volumes"); err != nil {
-		return err
-	}
-	x, err := s.volumes.Get(r.Context(), callOf(r.Context()).viewer(), in.Name)
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, volumeOf(x))
-}
-
-func (s *server) removeVolume(w http.ResponseWriter, r *http.Request, in *aVolume) error {
-	if err := needed(s.volumes != nil, "volumes"); err != nil {
-		return err
-	}
-	if err := s.volumes.Remove(r.Context(), callOf(r.Context()).viewer(), in.Name); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
-}
-
-// volumeFiles opens a volume's content. The caller closes it.
-func (s *server) volumeFiles(ctx context.Context, name, path string) (engi.VolumeFiles, error) {
-	if err := needed(s.volumes != nil, "volumes"); err != nil {
-		return nil, err
-	}
+// files opens a volume's content for work on a path.
+func (v *volumes) files(c *call, name, path string, do func(engi.VolumeFiles) error) error {
 	if err := guesthttp.CheckPath("query.path", path); err != nil {
-		return nil, err
-	}
-	return s.volumes.Files(ctx, callOf(ctx).viewer(), name)
-}
-
-func (s *server) getVolumeFile(w http.ResponseWriter, r *http.Request, in *getVolumeFile) error {
-	files, err := s.volumeFiles(r.Context(), in.Name, in.Path)
-	if err != nil {
 		return err
 	}
-	defer files.Close()
-	d, cancel := s.desk(w, r)
-	defer cancel()
-	f, err := files.Open(d.Ctx, in.Path)
+	f, err := v.Files(c, c.owner(), name)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return d.Download(in.Path, f, sizeOfFile(f))
+	return do(f)
 }
 
-func (s *server) putVolumeFile(w http.ResponseWriter, r *http.Request, in *putVolumeFile) error {
+// valueOf is files for work that has a result.
+func valueOf[T any](c *call, v *volumes, name, path string, do func(engi.VolumeFiles) (T, error)) (x T, err error) {
+	err = v.files(c, name, path, func(f engi.VolumeFiles) (err error) {
+		x, err = do(f)
+		return err
+	})
+	return x, err
+}
+
+func (v *volumes) put(c *call, in *putVolumeFile, _ none) (v1.Written, error) {
 	mode, err := modeOf(in.Mode)
 	if err != nil {
-		return err
+		return v1.Written{}, err
 	}
-	files, err := s.volumeFiles(r.Context(), in.Name, in.Path)
-	if err != nil {
-		return err
-	}
-	defer files.Close()
 	var attr engi.FileAttr
 	if in.Mode != "" {
 		attr.Mode = &mode
 	}
-	d, cancel := s.desk(w, r)
-	defer cancel()
-	x, err := d.Upload(in.Path, func(body io.Reader) error {
-		_, err := files.Write(d.Ctx, in.Path, body, attr)
-		return err
+	return valueOf(c, v, in.Name, in.Path, func(f engi.VolumeFiles) (v1.Written, error) {
+		d, cancel := c.guest()
+		defer cancel()
+		x, err := d.Upload(in.Path, func(body io.Reader) error {
+			_, err := f.Write(d.Ctx, in.Path, body, attr)
+			return err
+		})
+		return x, orLeaving(d.Ctx, err)
 	})
-	if err != nil {
-		return whole(d.Ctx, err)
-	}
-	return s.reply(w, http.StatusOK, x)
 }
 
-func (s *server) removeVolumeFile(w http.ResponseWriter, r *http.Request, in *aVolumeFile) error {
-	files, err := s.volumeFiles(r.Context(), in.Name, in.Path)
-	if err != nil {
-		return err
+func volumeOf(x engi.Volume) v1.Volume {
+	return v1.Volume{
+		ID: string(x.ID), Owner: string(x.Owner), Name: x.Name, Capacity: v1.Bytes(max(0, x.Capacity)), Used: v1.Bytes(max(0, x.Used)),
+		SandboxID: string(x.Holder), CreatedAt: x.Created.UTC(), AccessedAt: moment(x.Accessed), ExpiresAt: moment(x.Expires),
 	}
-	defer files.Close()
-	if err := files.Remove(r.Context(), in.Path); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
-}
-
-func (s *server) statVolumeFile(w http.ResponseWriter, r *http.Request, in *aVolumeFile) error {
-	files, err := s.volumeFiles(r.Context(), in.Name, in.Path)
-	if err != nil {
-		return err
-	}
-	defer files.Close()
-	x, err := files.Stat(r.Context(), in.Path)
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, guesthttp.InfoOf(x))
-}
-
-func (s *server) listVolumeDir(w http.ResponseWriter, r *http.Request, in *listVolumeDir) error {
-	files, err := s.volumeFiles(r.Context(), in.Name, in.Path)
-	if err != nil {
-		return err
-	}
-	defer files.Close()
-	xs, err := files.List(r.Context(), in.Path, in.Depth)
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusOK, listOf(xs, guesthttp.InfoOf))
-}
-
-func (s *server) makeVolumeDir(w http.ResponseWriter, r *http.Request, in *aVolume) error {
-	q, err := decode[v1.PathRequest](s, w, r)
-	if err != nil {
-		return err
-	}
-	files, err := s.volumeFiles(r.Context(), in.Name, q.Path)
-	if err != nil {
-		return err
-	}
-	defer files.Close()
-	x, err := files.MakeDir(r.Context(), q.Path, engi.FileAttr{})
-	if err != nil {
-		return err
-	}
-	return s.reply(w, http.StatusCreated, guesthttp.InfoOf(x))
-}
-
-func (s *server) opCreateVolume() huma.Operation {
-	op := s.operation(http.MethodPost, volumes, "create-volume", "volumes", "Make a volume", "An empty one; a name that exists is a conflict.", http.StatusCreated)
-	accepts[v1.VolumeRequest](s, &op, map[string]*huma.Example{
-		"a gigabyte": {Summary: "of a gigabyte", Value: json.RawMessage(`{"name": "models", "capacity": "1GiB"}`)},
-	})
-	answers[v1.Volume](s, &op, http.StatusCreated, string(httpio.JSON), nil)
-	header(&op, http.StatusCreated, "Location", "path of the volume")
-	return op
-}
-
-func (s *server) opListVolumes() huma.Operation {
-	op := s.operation(http.MethodGet, volumes, "list-volumes", "volumes", "List volumes", "By name.", http.StatusOK)
-	answers[v1.List[v1.Volume]](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opGetVolume() huma.Operation {
-	op := s.operation(http.MethodGet, volumes+"/{name}", "get-volume", "volumes", "Get a volume", "", http.StatusOK)
-	answers[v1.Volume](s, &op, http.StatusOK, string(httpio.JSON), nil)
-	return op
-}
-
-func (s *server) opRemoveVolume() huma.Operation {
-	return s.operation(http.MethodDelete, volumes+"/{name}", "remove-volume", "volumes", "Delete a volume with all that is in it",
-		"A conflict while a sandbox has it.", http.StatusNoContent)
 }

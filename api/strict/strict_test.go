@@ -18,13 +18,18 @@ func TestWhatIsWrongWithABody(t *testing.T) {
 		"  \n":                     "the body is empty",
 		`{"language":`:             "the body is not JSON: it ends too early, at line 1, column 13",
 		"{\n  \"language\": nope}": "the body is not JSON: invalid character 'o' in literal null (expecting 'u') at line 2, column 16",
-		`{"language":"go"} x`:      "there is more after the JSON value, at line 1, column 18",
+		`{"language":"go"} x`:      "there is more after the JSON value, at line 1, column 19",
+		`{"code":"x","code":"y"}`:  `the field "code" comes twice, again at line 1, column 13`,
+		`{"Code":"x"}`:             `Code: there is no such field; did you mean "code"?`,
 		`{"language":"go"}{}`:      "there is more after the JSON value, at line 1, column 18",
 		`[]`:                       "want an object, not a list",
 		`"go"`:                     "want an object, not a string",
 		`7`:                        "want an object, not the number 7",
 		"{\"code\":\"\xff\"}":      "the body is not UTF-8",
 		`{"code":"\ud800x"}`:       "the text at line 1, column 10 has half of a surrogate pair, which is no character",
+		`{"code":"\uDE00"}`:        "the text at line 1, column 10 has half of a surrogate pair, which is no character",
+		`{"code":"\ud83d\n"}`:      "the text at line 1, column 10 has half of a surrogate pair, which is no character",
+		`{"code":"\ud83z"}`:        "the body is not JSON: invalid escape sequence `\\ud83z` in string at line 1, column 10",
 		`{"lang":"go"}`:            `lang: there is no such field; did you mean "language"?`,
 		`{"codee":"x"}`:            `codee: there is no such field; did you mean "code"?`,
 		`{"zzzzzz":1}`:             `zzzzzz: there is no such field`,
@@ -67,33 +72,43 @@ func TestFaultsAreBounded(t *testing.T) {
 	}
 }
 
-func TestLoneSurrogates(t *testing.T) {
-	for body, want := range map[string]int{
-		`"plain"`: -1, `"\ud83d\ude00"`: -1, `"\uD83D\uDE00\u00e9"`: -1, `"\\ud800"`: -1, `"\\\\ud800"`: -1,
-		`"\ud83d"`: 1, `"\ud83dx\ude00"`: 1, `"\ud83d\n"`: 1, `"\ude00"`: 1, `"\ud83d\ud83d\ude00"`: 1, `"a\\\udfff"`: 4, `"\u00e9\ud83d"`: 7,
-		`\`: -1, `\u`: -1, `"\ud8`: -1,
+func TestUnescape(t *testing.T) {
+	for _, raw := range []string{
+		`plain`, ``, `\"\\\/\b\f\n\r\t`, `\u0041\u00e9ü\u2028`, `\ud83d\ude00`, `a\\ud800`, `\\\\`,
 	} {
-		if got := loneSurrogate([]byte(body)); got != want {
-			t.Errorf("loneSurrogate(%s) = %d, want %d", body, got, want)
+		var want string
+		if err := json.Unmarshal([]byte(`"`+raw+`"`), &want); err != nil {
+			t.Fatal(err)
+		}
+		if got := unescape([]byte(raw)); got != want {
+			t.Errorf("unescape(%s) = %q, want %q", raw, got, want)
 		}
 	}
 }
 
-func TestNearest(t *testing.T) {
-	fields := []string{"language", "code", "files", "timeout", "memory"}
-	for name, want := range map[string]string{
-		"langauge": "language", "Language": "language", "lang": "language", "cod": "code", "cdoe": "code", "file": "files",
-		"time_out": "timeout", "timout": "timeout", "x": "", "memroy": "memory", "completely": "",
+// Strings of long bodies are read another way; nothing else may differ.
+func TestLongBodies(t *testing.T) {
+	pad := strings.Repeat(" ", longBody)
+	for _, body := range []string{
+		`{"language":"go","code":"a\n\u00e9\ud83d\ude00","stdin":null,"env":{"A\n":"\t"},"args":["","x"],"memory":"1MiB"}`,
+		`{"files":[{"path":"a","content":"b"},{"path":"c","content_base64":"aGk=","mode":"0600"}]}`,
+		`{"code":"\ud83d"}`, `{"code":"\ude00\ud83d"}`, `{"code":"\u00g0"}`, `{"code":"\x"}`, "{\"code\":\"\x01\"}", "{\"code\":\"\xff\"}",
+		`{"code":7}`, `{"args":[1]}`, `{"code":"x","code":"y"}`, `{"Code":"x"}`, `{"code":"x`, `{"code":"x"}{}`, `{"stdin_base64":"%"}`, "{\"stdin_base64\":\"aGk=\\n\"}",
 	} {
-		if got := Nearest(name, fields); got != want {
-			t.Errorf("Nearest(%q) = %q, want %q", name, got, want)
+		var short, long v1.ExecutionRequest
+		shortErr, longErr := Unmarshal([]byte(body), &short), Unmarshal([]byte(body+pad), &long)
+		if (shortErr == nil) != (longErr == nil) || shortErr != nil && shortErr.Error() != longErr.Error() && !strings.Contains(body, `"x`) {
+			t.Errorf("%s: %v when short, %v when long", body, shortErr, longErr)
+		}
+		if d := cmp.Diff(short, long); d != "" && shortErr == nil {
+			t.Errorf("%s (-short +long):\n%s", body, d)
 		}
 	}
 }
 
-// FuzzUnmarshal holds the strict reader to what encoding/json reads: it must
-// neither accept what that refuses nor change what it reads, except for text
-// that is no text.
+// FuzzUnmarshal compares with encoding/json: what that refuses must not be
+// accepted, and what is accepted must be read the same, whether the body is
+// short or long.
 func FuzzUnmarshal(f *testing.F) {
 	for _, s := range []string{
 		`{"language":"go","code":"x","files":[{"path":"a","content":"b","mode":"0644"}],"env":{"A":"b"},"memory":"1MiB"}`,
@@ -115,6 +130,13 @@ func FuzzUnmarshal(f *testing.F) {
 		}
 		if d := cmp.Diff(want, got); d != "" {
 			t.Fatalf("%q (-want +got):\n%s", body, d)
+		}
+		var padded v1.ExecutionRequest
+		if err := Unmarshal(append(body, strings.Repeat(" ", longBody)...), &padded); err != nil {
+			t.Fatalf("%q was refused when long: %v", body, err)
+		}
+		if d := cmp.Diff(want, padded); d != "" {
+			t.Fatalf("%q when long (-want +got):\n%s", body, d)
 		}
 	})
 }

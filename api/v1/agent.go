@@ -14,28 +14,28 @@ const (
 	AgentCancelled = "cancelled"
 )
 
-// An Agent is a language model with a purpose and with tools.
+// An Agent is a language model with instructions and tools.
 type Agent struct {
 	Name        string          `json:"name" example:"coder"`
 	Description string          `json:"description,omitempty"`
 	Model       string          `json:"model,omitempty" doc:"provider:model; absent means the node's default" example:"openai:gpt-4o"`
-	Tools       []string        `json:"tools" doc:"* means all that the node has"`
-	Steps       int             `json:"steps" doc:"answers of the model per run at most"`
-	Output      json.RawMessage `json:"output,omitempty" doc:"JSON schema of its answers; absent means prose"`
+	Tools       []string        `json:"tools" doc:"* means every one the node has"`
+	Steps       int             `json:"steps" doc:"maximum of the model's answers per run"`
+	Output      json.RawMessage `json:"output,omitempty" doc:"JSON schema of its answers; absent means text"`
 }
 
-// A ToolServer is a server of tools elsewhere that agents may use.
+// A ToolServer is an MCP server whose tools agents may use.
 type ToolServer struct {
 	Name      string     `json:"name" example:"github"`
 	Kind      string     `json:"kind" enum:"url,command" doc:"commands run in sandboxes"`
 	State     string     `json:"state" enum:"unused,ready,failed" doc:"unused means that no agent has asked it yet"`
-	Tools     []string   `json:"tools" doc:"by the names that models see"`
-	Left      []string   `json:"left_out,omitempty" doc:"tools that cannot be offered, and why"`
+	Tools     []string   `json:"tools" doc:"as models see their names"`
+	Left      []string   `json:"left_out,omitempty" doc:"tools that cannot be used, and why"`
 	Error     string     `json:"error,omitempty"`
 	CheckedAt *time.Time `json:"checked_at,omitempty"`
 }
 
-// An Image is something to look at.
+// An Image is an image in a message.
 type Image struct {
 	MediaType string `json:"media_type" enum:"image/png,image/jpeg,image/webp,image/gif"`
 	Data      []byte `json:"data" doc:"base64"`
@@ -45,20 +45,20 @@ type Image struct {
 type Message struct {
 	Role    string       `json:"role" enum:"user,assistant,tool"`
 	Text    string       `json:"text,omitempty"`
-	Thought string       `json:"thought,omitempty" doc:"reasoning the model showed"`
+	Thought string       `json:"thought,omitempty" doc:"the model's reasoning"`
 	Images  []Image      `json:"images,omitempty"`
-	Calls   []ToolCall   `json:"calls,omitempty" doc:"tools that the assistant wants to use"`
-	Results []ToolResult `json:"results,omitempty" doc:"what came of them"`
+	Calls   []ToolCall   `json:"calls,omitempty" doc:"tools that the assistant calls"`
+	Results []ToolResult `json:"results,omitempty" doc:"their results"`
 }
 
-// A ToolCall is a model's wish to use a tool.
+// A ToolCall is a model's request to call a tool.
 type ToolCall struct {
 	ID        string `json:"id"`
 	Name      string `json:"name" example:"execute_code"`
-	Arguments string `json:"arguments,omitempty" doc:"a JSON object, if the model did well"`
+	Arguments string `json:"arguments,omitempty" doc:"a JSON object, unless the model made a mistake"`
 }
 
-// A ToolResult is what the model saw of a call.
+// A ToolResult is the result of a call as the model saw it.
 type ToolResult struct {
 	CallID string  `json:"call_id"`
 	Name   string  `json:"name,omitempty"`
@@ -67,7 +67,7 @@ type ToolResult struct {
 	Failed bool    `json:"failed,omitempty"`
 }
 
-// A ContextPart is something an agent should know when it is asked.
+// A ContextPart is background that an agent is given with a question.
 type ContextPart struct {
 	Name string `json:"name" minLength:"1" maxLength:"64" doc:"printable, without brackets, not NOW" example:"RECENT CHANGES"`
 	Text string `json:"text" doc:"a part without text is left out"`
@@ -75,34 +75,34 @@ type ContextPart struct {
 
 // A RunRequest asks an agent to work.
 type RunRequest struct {
-	Input          string          `json:"input,omitempty" doc:"what you say to the agent" example:"Write a function that parses CSV and show me that it works."`
+	Input          string          `json:"input,omitempty" doc:"the message to the agent" example:"Write a function that parses CSV and show me that it works."`
 	Context        []ContextPart   `json:"context,omitempty" maxItems:"32" doc:"what the agent should know, before the input; what changes least comes first, for providers' caches"`
 	Images         []Image         `json:"images,omitempty"`
-	Messages       []Message       `json:"messages,omitempty" doc:"what was said before, if you keep it yourself"`
-	ConversationID string          `json:"conversation_id,omitempty" doc:"go on with this one; absent begins a new one"`
+	Messages       []Message       `json:"messages,omitempty" doc:"the conversation so far, if you keep it yourself"`
+	ConversationID string          `json:"conversation_id,omitempty" doc:"continue this one; absent starts a new one"`
 	Model          string          `json:"model,omitempty" doc:"instead of the agent's" example:"anthropic:claude-sonnet-4-5"`
 	System         string          `json:"system,omitempty" doc:"added to the agent's instructions"`
 	SandboxID      string          `json:"sandbox_id,omitempty" doc:"its tools work in this sandbox"`
 	Session        string          `json:"session,omitempty" doc:"its tools work in this session, by ID or name"`
-	Output         json.RawMessage `json:"output,omitempty" doc:"JSON schema of the answer; absent means the agent's, or prose"`
+	Output         json.RawMessage `json:"output,omitempty" doc:"JSON schema of the answer; absent means the agent's, or text"`
 }
 
-// A ChatRequest says something to an agent and waits for the answer.
+// A ChatRequest sends a message to an agent and waits for its answer.
 type ChatRequest struct {
 	Agent   string `json:"agent,omitempty" doc:"absent means the node's default"`
 	Message string `json:"message,omitempty" doc:"the same as input" example:"What is 6*7? Run it."`
 	RunRequest
 }
 
-// A ChatAnswer is what an agent said.
+// A ChatAnswer is an agent's answer.
 type ChatAnswer struct {
 	Response       string          `json:"response"`
-	Output         json.RawMessage `json:"output,omitempty" doc:"if an answer of a schema was asked for"`
+	Output         json.RawMessage `json:"output,omitempty" doc:"if the request has a schema"`
 	ConversationID string          `json:"conversation_id"`
 	Run            AgentRun        `json:"run"`
 }
 
-// An AgentRun is one answer of an agent, with all it did for it.
+// An AgentRun is one run of an agent, with every step it took.
 type AgentRun struct {
 	ID             string          `json:"id" example:"run_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Owner          string          `json:"owner,omitempty"`
@@ -112,8 +112,8 @@ type AgentRun struct {
 	SandboxID      string          `json:"sandbox_id,omitempty"`
 	Session        string          `json:"session,omitempty"`
 	State          string          `json:"state" enum:"running,done,stopped,failed,cancelled"`
-	Reason         string          `json:"reason,omitempty" enum:"steps,budget,length,filter" doc:"the limit that stopped it"`
-	Text           string          `json:"text,omitempty" doc:"the last words of the model"`
+	Reason         string          `json:"reason,omitempty" enum:"steps,budget,length,filter" doc:"the limit that ended it"`
+	Text           string          `json:"text,omitempty" doc:"the last text of the model"`
 	Output         json.RawMessage `json:"output,omitempty"`
 	Error          *Problem        `json:"error,omitempty" doc:"why it failed"`
 	Steps          int             `json:"steps"`
@@ -122,7 +122,7 @@ type AgentRun struct {
 	EndedAt        *time.Time      `json:"ended_at,omitempty"`
 }
 
-// A TokenUsage is what models read and wrote.
+// A TokenUsage counts the tokens that models read and wrote.
 type TokenUsage struct {
 	InputTokens      int64   `json:"input_tokens"`
 	OutputTokens     int64   `json:"output_tokens"`
@@ -130,18 +130,18 @@ type TokenUsage struct {
 	CacheReadTokens  int64   `json:"cache_read_tokens,omitempty"`
 	CacheWriteTokens int64   `json:"cache_write_tokens,omitempty"`
 	ModelCalls       int     `json:"model_calls"`
-	Cost             float64 `json:"cost,omitempty" doc:"by the node's price table, in its currency"`
+	Cost             float64 `json:"cost,omitempty" doc:"by the node's prices, in their currency"`
 }
 
-// An AgentEvent is something that happened in a run.
+// An AgentEvent is something that happened in a run of an agent.
 type AgentEvent struct {
-	Type   string          `json:"type" enum:"text,thought,again,call,stdout,stderr,result,partial,done,heartbeat,error" doc:"again: text, thoughts and partial objects of this step are void"`
-	Offset int64           `json:"offset" doc:"to come back with"`
+	Type   string          `json:"type" enum:"text,thought,again,call,stdout,stderr,result,partial,done,heartbeat,error" doc:"the step is tried again: discard its text, reasoning and partial objects"`
+	Offset int64           `json:"offset" doc:"to resume with"`
 	Step   int             `json:"step,omitempty"`
 	Text   string          `json:"text,omitempty"`
 	Call   *ToolCall       `json:"call,omitempty"`
 	Result *ToolResult     `json:"result,omitempty"`
-	Object json.RawMessage `json:"object,omitempty" doc:"as far as it is known"`
+	Object json.RawMessage `json:"object,omitempty" doc:"as far as known"`
 	Run    *AgentRun       `json:"run,omitempty"`
 	Error  *Problem        `json:"error,omitempty"`
 }

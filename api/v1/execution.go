@@ -2,9 +2,8 @@ package v1
 
 import "time"
 
-// An ExecutionRequest is one run of code in a sandbox nobody else ever used.
-// The program is Code, or Files with Entry; Code with Files is the program
-// with what it reads.
+// An ExecutionRequest runs a program once, in a fresh sandbox. The program is
+// Code, or Files with Entry; Files next to Code are its input.
 type ExecutionRequest struct {
 	Language string `json:"language" enum:"python,javascript,typescript,go,bash" doc:"what the program is written in"`
 	Code     string `json:"code,omitempty" doc:"the program; saved as main.py, main.js, main.ts, main.go or main.sh and run" example:"print(6*7)"`
@@ -18,33 +17,33 @@ type ExecutionRequest struct {
 
 	Template  string         `json:"template,omitempty" doc:"absent means the node's default" example:"base"`
 	Network   *NetworkChoice `json:"network,omitempty" doc:"what the program may reach; absent means the node's default"`
-	MinTier   string         `json:"min_tier,omitempty" enum:"script,gvisor,microvm" doc:"the weakest wall that will do; absent accepts any"`
-	VCPUs     float64        `json:"vcpus,omitempty" minimum:"0" doc:"processors' worth of time" example:"1"`
+	MinTier   string         `json:"min_tier,omitempty" enum:"script,gvisor,microvm" doc:"the weakest acceptable isolation; absent means any"`
+	VCPUs     float64        `json:"vcpus,omitempty" minimum:"0" doc:"number of processors" example:"1"`
 	Memory    Bytes          `json:"memory,omitempty"`
 	Disk      Bytes          `json:"disk,omitempty" doc:"what the program may write"`
 	Inodes    int64          `json:"inodes,omitempty" minimum:"0" doc:"files it may create"`
 	Processes int            `json:"processes,omitempty" minimum:"0" doc:"processes and threads alive at once"`
 	OpenFiles int            `json:"open_files,omitempty" minimum:"0" doc:"descriptors per process"`
 
-	Timeout   Duration       `json:"timeout,omitempty" doc:"wall clock of the program, from its start" example:"30s"`
+	Timeout   Duration       `json:"timeout,omitempty" doc:"elapsed time of the program" example:"30s"`
 	Output    Bytes          `json:"output,omitempty" doc:"of stdout and stderr together"`
 	OutputDir string         `json:"output_dir,omitempty" doc:"absolute path of the directory whose new and changed files come back; absent means the working directory" example:"/workspace"`
-	Artifacts ArtifactLimits `json:"artifacts,omitzero" doc:"bounds what comes back"`
+	Artifacts ArtifactLimits `json:"artifacts,omitzero" doc:"limits on the artifacts"`
 
 	OnEmpty      string   `json:"on_empty,omitempty" enum:"wait,boot_sync,reject" doc:"what happens if no warm sandbox is there; absent means the pool's policy"`
 	ClaimTimeout Duration `json:"claim_timeout,omitempty" doc:"how long to wait for one" example:"10s"`
-	Async        bool     `json:"async,omitempty" doc:"answer 202 at once instead of waiting for the result"`
+	Async        bool     `json:"async,omitempty" doc:"respond with 202 at once instead of waiting for the result"`
 }
 
 // A File is one file of a program, with Content or ContentBase64.
 type File struct {
-	Path          string `json:"path" minLength:"1" doc:"relative to the working directory, slash-separated, never upwards" example:"pkg/data.csv"`
+	Path          string `json:"path" minLength:"1" doc:"relative to the working directory, slash-separated, without .." example:"pkg/data.csv"`
 	Content       string `json:"content,omitempty"`
 	ContentBase64 []byte `json:"content_base64,omitempty" doc:"for bytes that are not UTF-8"`
 	Mode          Mode   `json:"mode,omitempty" doc:"permission bits; absent means 0644" example:"0755"`
 }
 
-// ArtifactLimits bound the files that come back.
+// ArtifactLimits bound the artifacts of an execution.
 type ArtifactLimits struct {
 	MaxBytes Bytes `json:"max_bytes,omitempty" doc:"of all together"`
 	MaxCount int   `json:"max_count,omitempty" minimum:"0" example:"100"`
@@ -68,12 +67,12 @@ type Execution struct {
 	SandboxID string     `json:"sandbox_id,omitempty" doc:"absent while queued"`
 	CreatedAt time.Time  `json:"created_at"`
 	StartedAt *time.Time `json:"started_at,omitempty" doc:"of the program; absent while queued"`
-	EndedAt   *time.Time `json:"ended_at,omitempty" doc:"absent until it ended"`
+	EndedAt   *time.Time `json:"ended_at,omitempty" doc:"absent until it has ended"`
 	Result    *Result    `json:"result,omitempty" doc:"with state done"`
 	Refusal   *Problem   `json:"refusal,omitempty" doc:"with state refused"`
 }
 
-// An ExecutionSummary is an execution as lists have it: without output.
+// An ExecutionSummary is an execution without its output, as in lists.
 type ExecutionSummary struct {
 	ID        string     `json:"id" example:"exe_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Owner     string     `json:"owner,omitempty" doc:"who may see it"`
@@ -90,12 +89,11 @@ type ExecutionSummary struct {
 	Refusal   *Problem   `json:"refusal,omitempty" doc:"with state refused"`
 }
 
-// A Result is the answer of an execution. A program that fails is an answer
-// too.
+// A Result is how an execution ended. A program that failed has one, too.
 type Result struct {
 	ExitCode        int        `json:"exit_code" doc:"0 to 255, or -1 if a signal ended the program" example:"0"`
 	Signal          string     `json:"signal,omitempty" doc:"that ended it, without SIG" example:"KILL"`
-	Cause           string     `json:"cause" enum:"exited,timeout,memory,processes,disk,output,cancelled,sandbox_lost" doc:"how it ended: by itself, or by what"`
+	Cause           string     `json:"cause" enum:"exited,timeout,memory,processes,disk,output,cancelled,sandbox_lost" doc:"how it ended"`
 	Remedy          string     `json:"remedy,omitempty" doc:"what to do about a cause other than exited"`
 	Error           string     `json:"error,omitempty" doc:"more about a cause other than exited"`
 	Stdout          string     `json:"stdout" doc:"with U+FFFD for what is not UTF-8"`
@@ -107,10 +105,10 @@ type Result struct {
 	Artifacts       []Artifact `json:"artifacts" doc:"files the program left"`
 	ArtifactsLeft   int        `json:"artifacts_left,omitempty" doc:"files over the limits, which were not collected"`
 	Duration        Duration   `json:"duration" doc:"of the program" example:"31.5ms"`
-	QueueTime       Duration   `json:"queue_time" doc:"from admission until it was this run's turn" example:"0s"`
-	ClaimTime       Duration   `json:"claim_time" doc:"to get a sandbox then" example:"412µs"`
+	QueueTime       Duration   `json:"queue_time" doc:"from acceptance until this run's turn" example:"0s"`
+	ClaimTime       Duration   `json:"claim_time" doc:"to start a sandbox then" example:"412µs"`
 	Warm            bool       `json:"warm" doc:"the interpreter was started before the code was known"`
-	Tier            string     `json:"tier" enum:"script,gvisor,microvm,memory" doc:"how strong the wall was"`
+	Tier            string     `json:"tier" enum:"script,gvisor,microvm,memory" doc:"the strength of its isolation"`
 	NotEnforced     []string   `json:"not_enforced" doc:"limits that this machine cannot enforce"`
 }
 
@@ -120,7 +118,7 @@ type Artifact struct {
 	Size          Bytes  `json:"size"`
 	Mode          Mode   `json:"mode" doc:"permission bits"`
 	SHA256        string `json:"sha256" doc:"in hex"`
-	URL           string `json:"url" format:"uri-reference" doc:"where to get it, relative to the server" example:"/v1/executions/exe_u2dmwmlezjgprkqrgppgcz2mgu/artifacts/plot.png"`
+	URL           string `json:"url" format:"uri-reference" doc:"path to download it from" example:"/v1/executions/exe_u2dmwmlezjgprkqrgppgcz2mgu/artifacts/plot.png"`
 	ContentBase64 []byte `json:"content_base64,omitempty" doc:"the file, if all such files together are at most 1 MiB"`
 }
 
@@ -134,16 +132,15 @@ const (
 	EventHeartbeat = "heartbeat" // nothing happened for a while; only on NDJSON
 )
 
-// An Event is one step of a run, as streams deliver it.
+// An Event is one step of an execution in a stream.
 //
-// Offset is where to come back: the number of output bytes, of both streams
-// together, that need not be sent again once this event has arrived. A stream
-// never cuts a character in two. If a character of one stream is not complete
-// while the other stream goes on, Offset stays before that character; after
-// coming back there, the other stream's bytes since then are sent again.
+// Offset is where to resume after this event: the number of output bytes, of
+// both streams together, that have been delivered. Events never split a
+// character. While a character of one stream is incomplete, Offset stays
+// before it, so resuming there repeats what the other stream has written since.
 type Event struct {
 	Type       string     `json:"type" enum:"started,stdout,stderr,result,error,heartbeat"`
-	Offset     int64      `json:"offset" minimum:"0" doc:"come back with this number and nothing is lost" example:"3"`
+	Offset     int64      `json:"offset" minimum:"0" doc:"resume here and nothing is lost" example:"3"`
 	Data       string     `json:"data,omitempty" doc:"with types stdout and stderr" example:"42\n"`
 	DataBase64 []byte     `json:"data_base64,omitempty" doc:"instead of data, if the bytes are not UTF-8"`
 	Execution  *Execution `json:"execution,omitempty" doc:"with types started and result"`

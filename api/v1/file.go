@@ -2,20 +2,20 @@ package v1
 
 import "time"
 
-// HashHeader carries the SHA-256 of a file's content, in hex: with an upload
-// as header or trailer, which the server compares; with a download as
-// trailer, if the request says "TE: trailers".
+// HashHeader is the SHA-256 of a file's content, in hex. Uploads may have it as
+// a header or trailer, which the server verifies; downloads have it as a
+// trailer if the request says "TE: trailers".
 const HashHeader = "Engi-Sha256"
 
-// CRCHeader carries the CRC-32C of a file's content, eight digits in hex, with
-// a download whose request says "Engi-Want-Hash: crc32c": enough to notice
-// damage, and a fraction of the work.
+// CRCHeader is the CRC-32C of a file's content, eight hex digits, as a trailer
+// of downloads whose request says "Engi-Want-Hash: crc32c". It detects damage
+// at a fraction of the cost of SHA-256.
 const CRCHeader = "Engi-Crc32c"
 
-// WantHeader says which hash a download with trailers ends with.
+// WantHeader selects the hash in a download's trailer.
 const WantHeader = "Engi-Want-Hash"
 
-// SizeHeader carries the size of a file in bytes where Content-Length cannot.
+// SizeHeader is a file's size in bytes, for responses without Content-Length.
 const SizeHeader = "Engi-Size"
 
 // A FileInfo describes a file in a sandbox or a volume.
@@ -33,7 +33,7 @@ type FileInfo struct {
 	Target     string    `json:"target,omitempty" doc:"of a symbolic link"`
 }
 
-// A Written says what an upload left.
+// A Written describes the file that an upload wrote.
 type Written struct {
 	Path   string `json:"path" example:"/workspace/data.csv"`
 	Size   Bytes  `json:"size"`
@@ -45,15 +45,14 @@ type PathRequest struct {
 	Path string `json:"path" minLength:"1" doc:"absolute" example:"/workspace/out"`
 }
 
-// A MoveRequest renames.
+// A MoveRequest renames a file or directory.
 type MoveRequest struct {
 	From string `json:"from" minLength:"1" doc:"absolute" example:"/workspace/a"`
 	To   string `json:"to" minLength:"1" doc:"absolute; parents are made" example:"/workspace/b"`
 }
 
-// A FileEvent is something that happened below a watched directory. Types
-// besides those of changes: started (the watch is in force), heartbeat, and
-// error, the last.
+// A FileEvent is a change below a watched directory, or one of the types
+// started (the watch is in place), heartbeat and error (the last).
 type FileEvent struct {
 	Type       string   `json:"type" enum:"started,create,write,remove,rename,chmod,error,heartbeat"`
 	Path       string   `json:"path,omitempty" doc:"absolute"`

@@ -21,20 +21,20 @@ type NetworkPolicy struct {
 	Mode    string         `json:"mode,omitempty" enum:"none,isolated,restricted,open" doc:"absent means the node's default; restricted if there is allow or grants"`
 	Allow   []string       `json:"allow,omitempty" doc:"rules [PROTOCOL://]TARGET[:PORT[-PORT]]: names, *.SUFFIX, addresses, networks; allow wins over deny" example:"[\"api.example.com\",\"*.example.org:443\",\"1.1.1.0/24\"]"`
 	Deny    []string       `json:"deny,omitempty" doc:"rules of the same form" example:"[\"203.0.113.0/24\"]"`
-	Grants  []Grant        `json:"grants,omitempty" doc:"secrets that are put into requests on their way out, and never enter the sandbox"`
-	Headers []HeaderRule   `json:"headers,omitempty" doc:"headers that are set in requests on their way out"`
-	Proxy   *UpstreamProxy `json:"proxy,omitempty" doc:"everything that leaves goes through it"`
-	Group   string         `json:"group,omitempty" maxLength:"63" doc:"sandboxes of one owner and group reach each other" example:"shop"`
+	Grants  []Grant        `json:"grants,omitempty" doc:"secrets that are put into outgoing requests and never enter the sandbox"`
+	Headers []HeaderRule   `json:"headers,omitempty" doc:"headers that are set in outgoing requests"`
+	Proxy   *UpstreamProxy `json:"proxy,omitempty" doc:"all traffic goes through it"`
+	Group   string         `json:"group,omitempty" maxLength:"63" doc:"sandboxes of one owner and group can reach each other" example:"shop"`
 	Name    string         `json:"name,omitempty" maxLength:"63" doc:"in its group, where it is found as NAME.GROUP.internal" example:"db"`
 	Limits  *NetworkLimits `json:"limits,omitempty" doc:"of its traffic; absent means the node's"`
 }
 
-// A NetworkChoice is the policy of an execution: on the wire an object, or
-// the mode alone.
+// A NetworkChoice is the policy of an execution: in JSON an object, or just the
+// mode.
 type NetworkChoice NetworkPolicy
 
-// UnmarshalJSON implements json.Unmarshaler. It knows requests only, in which
-// an unknown field is a mistake.
+// UnmarshalJSON implements json.Unmarshaler. It is for requests, so it refuses
+// unknown fields.
 func (n *NetworkChoice) UnmarshalJSON(data []byte) error {
 	if string(data) == "null" {
 		return nil
@@ -57,15 +57,15 @@ func (n *NetworkChoice) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// A Grant lets requests to some hosts have a secret.
+// A Grant puts a secret into requests to some hosts.
 type Grant struct {
 	Secret string   `json:"secret" minLength:"1" maxLength:"128" doc:"ID or name" example:"github"`
 	Hosts  []string `json:"hosts" doc:"names and *.SUFFIX, with :PORT if others are not meant, and http:// in front if the secret may go without encryption; reachable over TLS although allow does not name them" example:"[\"api.github.com\"]"`
 	As     string   `json:"as,omitempty" enum:"header,bearer,basic,query,placeholder" doc:"how it is applied; absent means placeholder if there is env, else bearer"`
 	Name   string   `json:"name,omitempty" maxLength:"256" doc:"of the header or the query parameter; the user for basic" example:"X-API-Key"`
 	Format string   `json:"format,omitempty" maxLength:"1024" doc:"of the header's value, {} being the secret" example:"token {}"`
-	Env    string   `json:"env,omitempty" maxLength:"256" doc:"variable inside that holds a placeholder for the secret" example:"GITHUB_TOKEN"`
-	Strip  bool     `json:"strip,omitempty" doc:"the value is cut out of answers that echo it"`
+	Env    string   `json:"env,omitempty" maxLength:"256" doc:"environment variable in the sandbox that is set to a placeholder for the secret" example:"GITHUB_TOKEN"`
+	Strip  bool     `json:"strip,omitempty" doc:"the value is removed from responses that contain it"`
 }
 
 // A HeaderRule sets headers in requests to a host.
@@ -74,11 +74,11 @@ type HeaderRule struct {
 	Headers map[string]string `json:"headers" doc:"values may name secrets as ${secrets.NAME}" example:"{\"X-Team\":\"blue\"}"`
 }
 
-// An UpstreamProxy is one that everything goes through.
+// An UpstreamProxy is a proxy that all traffic goes through.
 type UpstreamProxy struct {
 	Address  string `json:"address" minLength:"1" maxLength:"512" doc:"socks5://host:port, http://host:port or https://host:port; host:port means socks5" example:"socks5://proxy.example.com:1080"`
 	User     string `json:"user,omitempty" maxLength:"255"`
-	Password string `json:"password,omitempty" maxLength:"255" doc:"never in an answer; absent keeps the one there is, if address and user stay"`
+	Password string `json:"password,omitempty" maxLength:"255" doc:"never in a response; absent keeps the current one if address and user are unchanged"`
 }
 
 // NetworkLimits bound the traffic of one sandbox.
@@ -88,7 +88,7 @@ type NetworkLimits struct {
 	Connections    int   `json:"connections,omitempty" minimum:"0" doc:"open at once" example:"100"`
 	NewConnections int   `json:"new_connections,omitempty" minimum:"0" doc:"per second" example:"20"`
 	Lookups        int   `json:"lookups,omitempty" minimum:"0" doc:"DNS questions per second" example:"20"`
-	Total          Bytes `json:"total,omitempty" doc:"both ways, until the sandbox is cut off"`
+	Total          Bytes `json:"total,omitempty" doc:"in both directions, after which the sandbox is cut off"`
 }
 
 // Types of network events.
@@ -113,7 +113,7 @@ type NetworkEvent struct {
 	Host      string     `json:"host,omitempty" doc:"name that was asked for or claimed" example:"api.example.com"`
 	Address   string     `json:"address,omitempty" doc:"IP address, with a port if it has one" example:"192.0.2.7:443"`
 	Rule      string     `json:"rule,omitempty" doc:"that decided, as written; absent if none did" example:"*.example.com"`
-	Reason    string     `json:"reason,omitempty" doc:"in words"`
+	Reason    string     `json:"reason,omitempty" doc:"as text"`
 	Up        Bytes      `json:"up,omitempty" doc:"that left, with type close"`
 	Down      Bytes      `json:"down,omitempty" doc:"that arrived, with type close"`
 	Error     *Problem   `json:"error,omitempty" doc:"with type error"`

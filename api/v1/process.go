@@ -14,20 +14,20 @@ type ProcessRequest struct {
 	Stdin    bool              `json:"stdin,omitempty" doc:"it reads what is sent to …/input; else it reads nothing"`
 	Terminal *TerminalSize     `json:"terminal,omitempty" doc:"run it in a terminal of that size, which reads …/input too"`
 	Timeout  Duration          `json:"timeout,omitempty" doc:"after which it is killed; absent means never" example:"30s"`
-	Output   Bytes             `json:"output,omitempty" doc:"of output kept for readers who come back; absent means 1 MiB"`
-	Detach   bool              `json:"detach,omitempty" doc:"answer 201 at once instead of streaming output"`
+	Output   Bytes             `json:"output,omitempty" doc:"of output kept for clients that resume; absent means 1 MiB"`
+	Detach   bool              `json:"detach,omitempty" doc:"respond with 201 at once instead of streaming the output"`
 }
 
-// A TerminalSize is in characters.
+// A TerminalSize is the size of a terminal in characters.
 type TerminalSize struct {
 	Cols int `json:"cols" minimum:"1" maximum:"65535" example:"80"`
 	Rows int `json:"rows" minimum:"1" maximum:"65535" example:"24"`
 }
 
-// A Process is a program that was started in a sandbox.
+// A Process is a program started in a sandbox.
 type Process struct {
 	ID        string     `json:"id" doc:"names it for as long as the sandbox lives" example:"p1"`
-	PID       int        `json:"pid" doc:"that programs inside know it by"`
+	PID       int        `json:"pid" doc:"for its programs"`
 	Tag       string     `json:"tag,omitempty"`
 	Args      []string   `json:"args"`
 	Dir       string     `json:"dir,omitempty"`
@@ -43,11 +43,11 @@ type Exit struct {
 	Remedy   string `json:"remedy,omitempty" doc:"what to do about a cause other than exited"`
 }
 
-// A ProcessResult is what a process said and how it ended.
+// A ProcessResult is the output of a process and how it ended.
 type ProcessResult struct {
 	Process Process `json:"process"`
 	Exit
-	Stdout          string `json:"stdout" doc:"and what went to the terminal; with U+FFFD for what is not UTF-8"`
+	Stdout          string `json:"stdout" doc:"and of the terminal; with U+FFFD for what is not UTF-8"`
 	Stderr          string `json:"stderr"`
 	StdoutBase64    []byte `json:"stdout_base64,omitempty" doc:"the exact bytes, only if they are not UTF-8"`
 	StderrBase64    []byte `json:"stderr_base64,omitempty"`
@@ -55,17 +55,16 @@ type ProcessResult struct {
 	StderrTruncated bool   `json:"stderr_truncated"`
 }
 
-// More types of events: those of processes.
+// Types of events that only processes have.
 const (
 	EventTerminal = "terminal"
 	EventExit     = "exit" // the last
 )
 
-// A ProcessEvent is one step of a process, as streams deliver it. Offset is as
-// in [Event].
+// A ProcessEvent is one step of a process in a stream. Offset is as in [Event].
 type ProcessEvent struct {
 	Type       string   `json:"type" enum:"started,stdout,stderr,terminal,exit,error,heartbeat"`
-	Offset     int64    `json:"offset" minimum:"0" doc:"come back with this number and nothing is lost" example:"3"`
+	Offset     int64    `json:"offset" minimum:"0" doc:"resume here and nothing is lost" example:"3"`
 	Data       string   `json:"data,omitempty" doc:"with types stdout, stderr and terminal" example:"42\n"`
 	DataBase64 []byte   `json:"data_base64,omitempty" doc:"instead of data, if the bytes are not UTF-8"`
 	Process    *Process `json:"process,omitempty" doc:"with type started"`
@@ -78,9 +77,9 @@ type SignalRequest struct {
 	Signal string `json:"signal" minLength:"1" maxLength:"16" doc:"without SIG" example:"TERM"`
 }
 
-// A TerminalControl is what crosses a terminal's WebSocket as text; bytes
-// cross as binary messages. From the server: started (Offset is that of the
-// first byte that follows), exit and error, the last. To the server: resize.
+// A TerminalControl is a text message on a terminal's WebSocket; input and
+// output are binary messages. The server sends started (Offset is that of the
+// first byte that follows), and exit or error as the last; clients send resize.
 type TerminalControl struct {
 	Type   string   `json:"type" enum:"started,exit,error,resize"`
 	Offset int64    `json:"offset,omitempty"`

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// A Duration is a length of time, never negative; on the wire a string of
-// decimal numbers with units: "1.5s", "2m30s", "7d". Units are ns, us (or
-// µs), ms, s, m, h, and d for 24 hours.
+// A Duration is a length of time, never negative; in JSON a string of decimal
+// numbers with units: "1.5s", "2m30s", "7d". Units are ns, us (or µs), ms, s, m,
+// h, and d for 24 hours.
 type Duration time.Duration
 
 // ParseDuration is the inverse of String.
@@ -40,10 +40,10 @@ func errDuration(s string) error {
 	return fmt.Errorf(`%.40q is not a duration: write a number with a unit, such as "500ms", "30s" or "2h"`, s)
 }
 
-// Std returns d as the standard library has it.
+// Std returns d as a time.Duration.
 func (d Duration) Std() time.Duration { return time.Duration(d) }
 
-// String returns d as it crosses the wire.
+// String returns d as in JSON.
 func (d Duration) String() string { return time.Duration(d).String() }
 
 // MarshalJSON implements json.Marshaler.
@@ -65,9 +65,9 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// Bytes is a size, never negative; on the wire a whole number, or a string of
-// a decimal number and a unit: B, kB, MB, GB, TB (powers of 1000), KiB, MiB,
-// GiB, TiB (powers of 1024).
+// Bytes is a size, never negative; in JSON a whole number, or a string of a
+// decimal number and a unit: B, kB, MB, GB, TB (powers of 1000), KiB, MiB, GiB,
+// TiB (powers of 1024).
 type Bytes int64
 
 var byteUnits = map[string]int64{
@@ -90,7 +90,7 @@ func ParseBytes(s string) (Bytes, error) {
 		return Bytes(n * unit), nil
 	}
 	f, err := strconv.ParseFloat(digits, 64)
-	// 2^63 is the first float that no int64 holds.
+	// 2^63 is the smallest float that overflows an int64.
 	if f *= float64(unit); err != nil || unit == 1 || f >= 1<<63 {
 		return 0, errBytes(s)
 	}
@@ -101,7 +101,7 @@ func errBytes(s string) error {
 	return fmt.Errorf(`%.40q is not a size: write a number of bytes, or a number with B, kB, MB, GB, KiB, MiB or GiB, such as "512MiB"`, s)
 }
 
-// String returns b with the largest unit that needs no fraction.
+// String returns b in the largest unit that needs no fraction.
 func (b Bytes) String() string {
 	for _, u := range [...]string{"TiB", "GiB", "MiB", "KiB"} {
 		if n := Bytes(byteUnits[u]); b != 0 && b%n == 0 {
@@ -132,7 +132,7 @@ func (b *Bytes) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Mode is the permission bits of a file; on the wire an octal string, "0644".
+// Mode is the permission bits of a file; in JSON an octal string, "0644".
 type Mode uint32
 
 // ParseMode is the inverse of String.
@@ -144,7 +144,7 @@ func ParseMode(s string) (Mode, error) {
 	return Mode(n), nil
 }
 
-// String returns m as it crosses the wire.
+// String returns m as in JSON.
 func (m Mode) String() string { return fmt.Sprintf("%04o", uint32(m)) }
 
 // MarshalJSON implements json.Marshaler.
@@ -167,9 +167,8 @@ func (m *Mode) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// unquote reads a JSON string without escapes; none of this package's values
-// has a reason to escape anything but µ, which readers and writers leave as
-// it is or write as µ.
+// unquote reads a JSON string without escapes other than of µ, which some
+// encoders write; nothing else in this package's values needs one.
 func unquote(b []byte) (string, bool) {
 	if len(b) < 2 || b[0] != '"' || b[len(b)-1] != '"' {
 		return "", false

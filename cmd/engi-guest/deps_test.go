@@ -8,10 +8,9 @@ import (
 	"testing"
 )
 
-// TestDependencies compares what the guest program consists of with
-// deps.txt. The guest is attack surface, memory and start-up time of every
-// sandbox, so each new package is a decision: change the list on purpose.
-// UPDATE_DEPS=1 writes it.
+// TestDependencies compares the packages of the guest program with deps.txt. Each
+// adds attack surface, memory and start-up time to every sandbox, so the list
+// must be changed on purpose. UPDATE_DEPS=1 writes it.
 func TestDependencies(t *testing.T) {
 	cmd := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")

@@ -1,5 +1,5 @@
-// Command engi-guest is PID 1 of a sandbox. The host starts it; it reads
-// /.engi/guest.json, dials the host and does what package guestd says.
+// Command engi-guest is PID 1 of a sandbox. The host starts it. It reads
+// /.engi/guest.json, dials the host and serves it; see package guestd.
 package main
 
 import (
@@ -15,17 +15,17 @@ import (
 )
 
 func main() {
-	// The heap of an idle guest is far below the least at which the collector
-	// starts, so a short run never meets it.
+	// The heap of an idle guest is far below the size at which a collection
+	// starts, so there is none during a short run.
 	debug.SetMemoryLimit(64 << 20)
-	// One thread of Go code at a time: handing work between threads costs more
-	// under gVisor than it gains, and the processors are the program's.
+	// One thread of Go code at a time: switching between threads costs more
+	// under gVisor than it gains, and leaves the processors to programs.
 	runtime.GOMAXPROCS(1)
 
 	err := guestd.New(guestd.Options{}).Run(context.Background())
 	unix.Sync()
 	if os.Getpid() == 1 {
-		unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF) // under gVisor the end of PID 1 does it
+		unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF) // under gVisor the end of PID 1 suffices
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "engi-guest:", err)

@@ -11,26 +11,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The host gives the process namespaces of its own (network, processes,
-// mounts, IPC, host name); everything else the process gives up by itself,
-// before it has seen a byte of a stranger's.
+// The host starts the process in new namespaces (network, PID, mount, IPC, UTS). The
+// process drops everything else itself, before it reads a byte of a program.
 
 const (
 	nobody = 65534
-	// space bounds the address space: the interpreter's limit is far below,
-	// this one is for an interpreter that was taken over.
-	space = 4 << 30
-	// cpuSeconds is how long a helper may compute in all its life.
+	// maxAddressSpace is far above the limit of the interpreter, in case that is
+	// taken over, in bytes.
+	maxAddressSpace = 4 << 30
+	// cpuSeconds bounds the processor time of a helper over its life.
 	cpuSeconds = 600
 )
 
 func confine() error {
 	debug.SetMemoryLimit(128 << 20)
-	// In a user namespace of one user there is nobody else to become; its
-	// capabilities go with the system calls that need them.
+	// A user namespace with one user has no other to change to. Its capabilities
+	// are useless without the system calls that need them.
 	empty, alone := os.Getenv("ENGI_JS_ROOT"), os.Getenv("ENGI_JS_ALONE") != ""
 	if empty == "" {
-		return fmt.Errorf("ENGI_JS_ROOT names no directory to be locked in")
+		return fmt.Errorf("ENGI_JS_ROOT is not set")
 	}
 	os.Clearenv()
 	if err := unix.Chroot(empty); err != nil {
@@ -43,7 +42,7 @@ func confine() error {
 		which int
 		value uint64
 	}{
-		{unix.RLIMIT_CORE, 0}, {unix.RLIMIT_FSIZE, 0}, {unix.RLIMIT_AS, space}, {unix.RLIMIT_CPU, cpuSeconds}, {unix.RLIMIT_NOFILE, 16},
+		{unix.RLIMIT_CORE, 0}, {unix.RLIMIT_FSIZE, 0}, {unix.RLIMIT_AS, maxAddressSpace}, {unix.RLIMIT_CPU, cpuSeconds}, {unix.RLIMIT_NOFILE, 16},
 		{unix.RLIMIT_MEMLOCK, 0}, {unix.RLIMIT_MSGQUEUE, 0},
 	} {
 		if err := unix.Setrlimit(l.which, &unix.Rlimit{Cur: l.value, Max: l.value}); err != nil {
@@ -67,10 +66,9 @@ func confine() error {
 	return filter()
 }
 
-// allowed is what the Go runtime and the interpreter need once they run: to
-// read and write what is open, to sleep and wake, to have memory and threads,
-// to tell the time, and to end.
-var allowed = []uint32{
+// allowedSyscalls are those that the Go runtime and the interpreter need once they
+// run: for open files, sleeping, memory, threads, the time, and to exit.
+var allowedSyscalls = []uint32{
 	unix.SYS_READ, unix.SYS_WRITE, unix.SYS_CLOSE, unix.SYS_FUTEX, unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP,
 	unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EVENTFD2, unix.SYS_FCNTL,
 	unix.SYS_MUNMAP, unix.SYS_MADVISE, unix.SYS_MREMAP, unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGPROCMASK, unix.SYS_RT_SIGRETURN,
@@ -79,17 +77,17 @@ var allowed = []uint32{
 	unix.SYS_SET_ROBUST_LIST, unix.SYS_RSEQ, unix.SYS_TIMER_CREATE, unix.SYS_TIMER_SETTIME, unix.SYS_TIMER_DELETE, unix.SYS_SETITIMER,
 }
 
-// Places in what the kernel shows a filter: struct seccomp_data.
+// Offsets in struct seccomp_data.
 const (
-	atNumber = 0
-	atArch   = 4
-	atArg0   = 16
-	atArg2   = 32
+	offsetNumber = 0
+	offsetArch   = 4
+	offsetArg0   = 16
+	offsetArg2   = 32
 )
 
-// filter installs a list of system calls for all threads, for ever: memory
-// cannot be made executable, clone makes threads only, and whatever is not on
-// the list ends the process.
+// filter installs a seccomp filter for all threads: memory cannot be made executable,
+// clone can only create threads, and system calls that are not allowed kill the
+// process.
 func filter() error {
 	arch, ok := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
 	if !ok {
@@ -104,18 +102,18 @@ func filter() error {
 		kill  = unix.SECCOMP_RET_KILL_PROCESS
 	)
 	p := []unix.SockFilter{
-		{Code: load, K: atArch},
+		{Code: load, K: offsetArch},
 		{Code: equal, K: arch, Jt: 1},
 		{Code: ret, K: kill},
-		{Code: load, K: atNumber},
+		{Code: load, K: offsetNumber},
 	}
-	for _, nr := range allowed {
+	for _, nr := range allowedSyscalls {
 		p = append(p, unix.SockFilter{Code: equal, K: nr, Jf: 1}, unix.SockFilter{Code: ret, K: allow})
 	}
 	for _, nr := range []uint32{unix.SYS_MMAP, unix.SYS_MPROTECT} {
 		p = append(p,
 			unix.SockFilter{Code: equal, K: nr, Jf: 4},
-			unix.SockFilter{Code: load, K: atArg2},
+			unix.SockFilter{Code: load, K: offsetArg2},
 			unix.SockFilter{Code: set, K: unix.PROT_EXEC, Jt: 1},
 			unix.SockFilter{Code: ret, K: allow},
 			unix.SockFilter{Code: ret, K: kill},
@@ -123,14 +121,14 @@ func filter() error {
 	}
 	p = append(p,
 		unix.SockFilter{Code: equal, K: unix.SYS_CLONE, Jf: 4},
-		unix.SockFilter{Code: load, K: atArg0},
+		unix.SockFilter{Code: load, K: offsetArg0},
 		unix.SockFilter{Code: set, K: unix.CLONE_THREAD, Jf: 1},
 		unix.SockFilter{Code: ret, K: allow},
 		unix.SockFilter{Code: ret, K: kill},
-		// clone3 hides its flags behind a pointer; without it, clone is tried.
+		// The flags of clone3 cannot be checked. Without it, clone is used.
 		unix.SockFilter{Code: equal, K: unix.SYS_CLONE3, Jf: 1},
 		unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
-		// The transpiler asks whether it writes to a terminal.
+		// The TypeScript compiler checks for a terminal.
 		unix.SockFilter{Code: equal, K: unix.SYS_IOCTL, Jf: 1},
 		unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOTTY)},
 		unix.SockFilter{Code: ret, K: kill},

@@ -1,9 +1,8 @@
 //go:build linux
 
-// Command engi-js is the helper of the script tier: it locks itself in, then
-// runs small programs that arrive on standard input, one at a time, and
-// answers on standard output. Package script starts it; see script/wire for
-// what is said.
+// Command engi-js is the helper process of the script tier. It confines itself, then
+// runs small programs from standard input, one at a time, and writes results to
+// standard output. Package script starts it; package script/wire is the protocol.
 package main
 
 import (
@@ -32,7 +31,7 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	// What does not block can be waited for until some moment.
+	// Deadlines need a descriptor in non-blocking mode.
 	if err := unix.SetNonblock(0, true); err != nil {
 		return fmt.Errorf("standard input: %v", err)
 	}
@@ -41,14 +40,14 @@ func serve() error {
 	if err := confine(); err != nil {
 		return err
 	}
-	// The first frame says that the walls stand.
+	// The first frame reports that this process is confined.
 	if err := wire.Write(os.Stdout, wire.From{}, wire.MaxFrame); err != nil {
 		return err
 	}
 	for {
 		run, err := h.next()
 		if engi.KindOf(err) == engi.Unavailable {
-			return nil // we are not needed any more
+			return nil // the host has closed the pipe
 		}
 		if err != nil {
 			return err
@@ -62,13 +61,13 @@ func serve() error {
 	}
 }
 
-// A host is who started us: frames come in order, and one at a time.
+// A host is the process that started this one.
 type host struct {
 	in *os.File
 	r  *bufio.Reader
 }
 
-// next returns the next run. Answers to one before may come first.
+// next returns the next run. It skips late answers to the one before.
 func (h *host) next() (*wire.Run, error) {
 	if err := h.in.SetReadDeadline(time.Time{}); err != nil {
 		return nil, fmt.Errorf("standard input: %v", err)
@@ -84,7 +83,7 @@ func (h *host) next() (*wire.Run, error) {
 	}
 }
 
-// serve answers one run.
+// serve runs a program and writes its result.
 func (h *host) serve(e *engine.Engine, run wire.Run) error {
 	done, err := e.Run(run, engine.Host{
 		Answer: h.answer,
@@ -98,14 +97,14 @@ func (h *host) serve(e *engine.Engine, run wire.Run) error {
 	}
 	done.Run = run.ID
 	err = wire.Write(os.Stdout, wire.From{Done: &done}, run.Limits.Frame())
-	if engi.KindOf(err) == engi.Invalid { // the engine's bounds should not let that be
+	if engi.KindOf(err) == engi.Invalid { // the engine's limits should prevent this
 		done = wire.Done{Run: run.ID, Duration: done.Duration, Error: &wire.Error{Kind: engi.ScriptMemory, Name: "RangeError", Message: "the answer is too large"}}
 		err = wire.Write(os.Stdout, wire.From{Done: &done}, run.Limits.Frame())
 	}
 	return err
 }
 
-// answer waits for an answer. Once its first byte is there the rest follows.
+// answer waits for an answer. Once its first byte has arrived, it waits for the rest.
 func (h *host) answer(until time.Time) (a wire.Answer, ok bool, err error) {
 	if err := h.in.SetReadDeadline(until); err != nil {
 		return a, false, fmt.Errorf("standard input: %v", err)
@@ -121,7 +120,7 @@ func (h *host) answer(until time.Time) (a wire.Answer, ok bool, err error) {
 		return a, false, err
 	}
 	if to.Answer == nil {
-		return a, false, engi.Errorf(engi.Invalid, "a frame that is no answer")
+		return a, false, engi.Errorf(engi.Invalid, "got a frame that is not an answer")
 	}
 	return *to.Answer, true, nil
 }

@@ -210,37 +210,35 @@ Examples:
 func (l *docsList) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *localNode) error {
 		all, err := d.Documents(ctx)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case g.JSON:
-			return g.printJSON(all)
 		}
-		if !l.Quiet {
-			g.showDocuments(all)
+		if l.Quiet && !g.JSON {
+			for _, x := range all {
+				fmt.Fprintln(g.out, x.ID)
+			}
 			return nil
 		}
-		for _, x := range all {
-			fmt.Fprintln(g.out, x.ID)
-		}
-		return nil
+		return g.showDocuments(all)
 	})
 }
 
-func (g *globals) showDocuments(all []v1.Document) {
-	var rows [][]string
-	for _, x := range all {
-		rows = append(rows, []string{
-			x.ID, cmp.Or(x.Owner, "node"), orDash(printable(x.Package)), printable(fmt.Sprintf("%.60s", x.Title)), fmt.Sprint(x.Chunks),
-			fmt.Sprintf("%d KiB", (x.Bytes+1023)>>10), x.State, ago(x.CheckedAt),
-		})
+// showDocuments prints documents, and says what is wrong with them.
+func (g *globals) showDocuments(all []v1.Document) error {
+	documents := table[v1.Document]{"ID\tOWNER\tPACKAGE\tTITLE\tPIECES\tSIZE\tSTATE\tCHECKED", func(x v1.Document) []any {
+		return []any{
+			x.ID, cmp.Or(x.Owner, "node"), x.Package, fmt.Sprintf("%.60s", x.Title), x.Chunks, fmt.Sprintf("%d KiB", (x.Bytes+1023)>>10), x.State, ago(x.CheckedAt),
+		}
+	}, nil}
+	if err := documents.print(g, all); err != nil || g.JSON {
+		return err
 	}
-	g.table("ID\tOWNER\tPACKAGE\tTITLE\tPIECES\tSIZE\tSTATE\tCHECKED", rows)
 	for _, x := range all {
 		if x.Error != nil {
 			g.note("%s: %s", x.ID, printable(x.Error.Detail))
 		}
 	}
+	return nil
 }
 
 type docsSearch struct {
@@ -363,21 +361,8 @@ func (docsPackages) Help() string {
 
 // Run implements the command.
 func (docsPackages) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		all, err := d.DocumentPackages(ctx)
-		switch {
-		case err != nil:
-			return err
-		case g.JSON:
-			return g.printJSON(all)
-		}
-		var rows [][]string
-		for _, x := range all {
-			rows = append(rows, []string{printable(x.Name), fmt.Sprint(x.Documents), fmt.Sprint(x.Chunks)})
-		}
-		g.table("PACKAGE\tDOCUMENTS\tPIECES", rows)
-		return nil
-	})
+	packages := table[v1.DocumentPackage]{"PACKAGE\tDOCUMENTS\tPIECES", func(x v1.DocumentPackage) []any { return []any{x.Name, x.Documents, x.Chunks} }, nil}
+	return packages.list(ctx, g, false, func(d *localNode) ([]v1.DocumentPackage, error) { return d.DocumentPackages(ctx) })
 }
 
 type docsRefresh struct {
@@ -395,7 +380,7 @@ Examples:
 // Run implements the command.
 func (r *docsRefresh) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *localNode) (err error) {
-		var all []v1.Document
+		all := []v1.Document{}
 		var errs []error
 		if len(r.IDs) == 0 {
 			if all, err = d.RefreshDocuments(ctx); err != nil {
@@ -410,12 +395,7 @@ func (r *docsRefresh) Run(ctx context.Context, g *globals) error {
 			}
 			all = append(all, x)
 		}
-		if g.JSON {
-			err = g.printJSON(append([]v1.Document{}, all...))
-		} else {
-			g.showDocuments(all)
-		}
-		if err != nil {
+		if err := g.showDocuments(all); err != nil {
 			return err
 		}
 		return g.several(errs)
@@ -451,24 +431,13 @@ Examples:
 
 // Run implements the command.
 func (m *docsModules) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) (err error) {
-		var all []v1.CodeModule
+	modules := table[v1.CodeModule]{"PATH\tSCOPE\tSESSION\tSAVED\tWHAT IT IS FOR", func(x v1.CodeModule) []any {
+		return []any{x.Path, x.Scope, x.SessionID, ago(x.SavedAt), x.Description}
+	}, nil}
+	return modules.list(ctx, g, false, func(d *localNode) ([]v1.CodeModule, error) {
 		if m.Session == "" {
-			all, err = d.Modules(ctx)
-		} else {
-			all, err = d.SessionModules(ctx, m.Session)
+			return d.Modules(ctx)
 		}
-		switch {
-		case err != nil:
-			return err
-		case g.JSON:
-			return g.printJSON(all)
-		}
-		var rows [][]string
-		for _, x := range all {
-			rows = append(rows, []string{printable(x.Path), x.Scope, x.SessionID, ago(x.SavedAt), printable(x.Description)})
-		}
-		g.table("PATH\tSCOPE\tSESSION\tSAVED\tWHAT IT IS FOR", rows)
-		return nil
+		return d.SessionModules(ctx, m.Session)
 	})
 }

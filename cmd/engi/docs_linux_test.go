@@ -27,7 +27,7 @@ This page is made from the program: ` + "`go test ./cmd/engi -run TestDocs -upda
 engi needs no configuration. What is chosen is looked up in this order, and each wins over those before: defaults; the file
 ` + "`config.toml`" + ` in the data directory, else ` + "`/etc/engi/config.toml`" + `, or the one named by ` + "`--config`" + `; environment variables; flags.
 ` + "`engi config show`" + ` prints what is in force, where each value is from, as a valid file. Unknown keys are errors, with the nearest
-known one. Every key can be set on a command line with ` + "`--set KEY=VALUE`" + `.
+known one. Every key can be set on a command line with ` + "`--set KEY=VALUE`" + `; tables, which have no variable, in TOML.
 
 Sizes are numbers of bytes or strings like ` + "`\"512MiB\"`" + `, durations strings like ` + "`\"30s\"`" + ` or ` + "`\"7d\"`" + `. A limit of 0 means its default.
 
@@ -44,7 +44,11 @@ Sizes are numbers of bytes or strings like ` + "`\"512MiB\"`" + `, durations str
 			}
 		}
 		help, _, _ := strings.Cut(k.Help, "; in the environment:")
-		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s |\n", k.Name, config.Variable(k.Name), def, help)
+		variable := "-"
+		if k.Variable != "" {
+			variable = "`" + k.Variable + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", k.Name, variable, def, help)
 	}
 	b.WriteString(`
 ## Pools

@@ -69,7 +69,7 @@ func TestDocsCommands(t *testing.T) {
 		t.Errorf("%d documents:\n%s", n, list)
 	}
 	out, said := run(0, "", "docs", "search", "open", "issues", "-n", "1")
-	if !strings.HasPrefix(out, "1. acme  guide/issues.md > Open\n") || !strings.Contains(out, "issues.open()") || strings.Contains(out, "\x1b") || !strings.Contains(said, "searched by words and likeness (twin:words); the twin counts words") {
+	if !strings.HasPrefix(out, "1. acme  guide/issues.md > Open\n") || !strings.Contains(out, "issues.open()") || strings.Contains(out, "\x1b") || !strings.Contains(said, "searched by words and likeness (fake:words); the fake counts words") {
 		t.Errorf("%q %q", out, said)
 	}
 	if out, said := run(0, "", "docs", "search", "zebra", "--mode", "keyword"); out != "" || !strings.Contains(said, "nothing found; searched by words") {

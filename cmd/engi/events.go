@@ -17,6 +17,7 @@ import (
 type eventsCommand struct {
 	Send      eventsSend      `cmd:"" help:"Send an event, which starts the functions that are bound to it."`
 	List      eventsList      `cmd:"" aliases:"ls" help:"List events."`
+	Follow    eventsFollow    `cmd:"" help:"Follow events as they happen."`
 	Show      eventsShow      `cmd:"" aliases:"get" help:"Show an event and what came of it, or a run with its steps."`
 	Replay    eventsReplay    `cmd:"" help:"Send an event again."`
 	Functions eventsFunctions `cmd:"" help:"List functions."`
@@ -51,7 +52,7 @@ func (e *eventsSend) Run(ctx context.Context, g *globals) error {
 		return err
 	}
 	return g.atServer(ctx, func(d *localNode) error {
-		x, err := d.SendEvent(ctx, v1.EventRequest{Name: e.Name, Data: data}, e.Once)
+		x, err := d.SendEvent(ctx, v1.EventRequest{Type: e.Name, Data: data}, e.Once)
 		if err != nil {
 			return err
 		}
@@ -82,7 +83,7 @@ func (e *eventsSend) data(g *globals) (json.RawMessage, error) {
 }
 
 // sent says what was sent, or what came of it.
-func (g *globals) sent(ctx context.Context, d *localNode, x v1.SentEvent, wait bool) error {
+func (g *globals) sent(ctx context.Context, d *localNode, x v1.LogEvent, wait bool) error {
 	if !wait {
 		if g.JSON {
 			return g.printJSON(x)
@@ -91,12 +92,12 @@ func (g *globals) sent(ctx context.Context, d *localNode, x v1.SentEvent, wait b
 		return nil
 	}
 	if len(x.RunIDs) == 0 {
-		g.note("no function is bound to %s", x.Name)
+		g.note("no function is bound to %s", x.Type)
 	}
 	runs := []v1.FunctionRun{}
 	failed := false
 	for _, id := range x.RunIDs {
-		r, err := g.follow(ctx, d, id)
+		r, err := g.follow(ctx, d, x, id)
 		if err != nil {
 			if ctx.Err() != nil {
 				g.note("run %s goes on; 'engi events show %s' says how it is", id, id)
@@ -120,16 +121,13 @@ func (g *globals) sent(ctx context.Context, d *localNode, x v1.SentEvent, wait b
 	return nil
 }
 
-// lookAgain is the pause between two looks at a run, for people who watch.
-const lookAgain = 200 * time.Millisecond
-
-// follow waits for a run, and tells of its steps as they end.
-func (g *globals) follow(ctx context.Context, d *localNode, id string) (v1.FunctionRun, error) {
+// follow waits for a run that an event has started, and tells of its steps as
+// they end.
+func (g *globals) follow(ctx context.Context, d *localNode, sent v1.LogEvent, id string) (x v1.FunctionRun, err error) {
 	told, attempt := map[string]bool{}, 0
-	for {
-		x, err := d.FunctionRun(ctx, id)
-		if err != nil {
-			return x, err
+	look := func() (over bool, err error) {
+		if x, err = d.FunctionRun(ctx, id); err != nil {
+			return true, err
 		}
 		if !g.JSON {
 			for _, st := range x.Steps {
@@ -143,15 +141,20 @@ func (g *globals) follow(ctx context.Context, d *localNode, id string) (v1.Funct
 				g.note("%s: attempt %d failed, and is made again: %s", x.Function, x.Attempt, printable(x.Error.Detail))
 			}
 		}
-		if x.Over() {
-			return x, nil
+		return x.Over(), nil
+	}
+	if over, err := look(); over {
+		return x, err
+	}
+	for _, err := range d.FollowEvents(ctx, sent.Seq, client.EventFilter{Subject: id}) {
+		if err != nil {
+			return x, err
 		}
-		select {
-		case <-time.After(lookAgain):
-		case <-ctx.Done():
-			return x, context.Cause(ctx)
+		if over, err := look(); over {
+			return x, err
 		}
 	}
+	return x, context.Cause(ctx)
 }
 
 // stepLine is a step in one line.
@@ -186,9 +189,25 @@ func (g *globals) outcome(x v1.FunctionRun) {
 	}
 }
 
+// An eventSelection says which events.
+type eventSelection struct {
+	Type    []string `help:"Only events of these types; sandbox.* stands for all that begin so." placeholder:"TYPE"`
+	Name    string   `help:"The same as --type." hidden:""`
+	Subject string   `help:"Only events about this ID." placeholder:"ID"`
+	Owner   string   `help:"Only events of this owner, for admins." placeholder:"OWNER"`
+}
+
+func (e eventSelection) filter() client.EventFilter {
+	f := client.EventFilter{Types: e.Type, Subject: e.Subject, Owner: e.Owner}
+	if e.Name != "" {
+		f.Types = append(f.Types, e.Name)
+	}
+	return f
+}
+
 type eventsList struct {
-	Name  string `help:"Only events of this name." placeholder:"NAME"`
-	Limit int    `help:"How many at most." default:"20" placeholder:"N"`
+	eventSelection
+	Limit int `help:"How many at most." default:"20" placeholder:"N"`
 }
 
 func (eventsList) Help() string {
@@ -196,24 +215,56 @@ func (eventsList) Help() string {
 
 Examples:
   engi events list
-  engi events list --name engi/agents/code --limit 5`
+  engi events list --type 'sandbox.*' --limit 5
+  engi events list --subject sbx_u2dmwmlezjgprkqrgppgcz2mgu --json`
 }
 
 // Run implements the command.
 func (e *eventsList) Run(ctx context.Context, g *globals) error {
+	events := table[v1.LogEvent]{"SEQ\tEVENT\tTYPE\tSUBJECT\tACTOR\tTIME", func(x v1.LogEvent) []any {
+		return []any{x.Seq, x.ID, printable(x.Type), x.Subject, x.Actor, ago(x.CreatedAt)}
+	}, nil}
+	return events.list(ctx, g, false, func(d *localNode) ([]v1.LogEvent, error) {
+		f := e.filter()
+		f.Limit = e.Limit
+		return d.Events(ctx, f)
+	})
+}
+
+type eventsFollow struct {
+	eventSelection
+	After int64 `help:"Begin after this seq; -1 begins with what happens next." default:"-1" placeholder:"SEQ"`
+}
+
+func (eventsFollow) Help() string {
+	return `Prints each event in a line until Ctrl-C: seq, time, type, subject and data; with --json the whole event.
+Comes back by itself when the connection breaks or the server is restarted, and misses nothing.
+
+Examples:
+  engi events follow
+  engi events follow --type 'sandbox.*' --type execution.done
+  engi events follow --after 4711 --json`
+}
+
+// Run implements the command.
+func (e *eventsFollow) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *localNode) error {
-		all, err := d.Events(ctx, client.EventFilter{Name: e.Name, Limit: e.Limit})
-		if err != nil {
-			return err
+		for x, err := range d.FollowEvents(ctx, e.After, e.filter()) {
+			switch {
+			case err != nil && ctx.Err() != nil:
+				return nil
+			case err != nil:
+				return err
+			case g.JSON:
+				line, err := json.Marshal(x)
+				if err != nil {
+					return engi.Errorf(engi.Internal, "event %s: %v", x.ID, err)
+				}
+				fmt.Fprintf(g.out, "%s\n", line)
+			default:
+				fmt.Fprintf(g.out, "%d  %s  %s  %s  %s\n", x.Seq, x.CreatedAt.Local().Format(time.TimeOnly), printable(x.Type), x.Subject, x.Data)
+			}
 		}
-		if g.JSON {
-			return g.printJSON(all)
-		}
-		var rows [][]string
-		for _, x := range all {
-			rows = append(rows, []string{x.ID, x.Name, fmt.Sprint(len(x.RunIDs)), ago(x.CreatedAt), orDash(x.ReplayOf)})
-		}
-		g.table("EVENT\tNAME\tRUNS\tSENT\tREPLAY OF", rows)
 		return nil
 	})
 }
@@ -257,11 +308,15 @@ func (e *eventsShow) Run(ctx context.Context, g *globals) error {
 		if g.JSON {
 			return g.printJSON(map[string]any{"event": x, "runs": runs})
 		}
-		fmt.Fprintf(g.out, "%-10s %s\n%-10s %s\n%-10s %s\n", "event", x.ID, "name", x.Name, "sent", ago(x.CreatedAt))
-		if x.ReplayOf != "" {
-			fmt.Fprintf(g.out, "%-10s %s\n", "replay of", x.ReplayOf)
-		}
-		fmt.Fprintf(g.out, "%-10s %s\n", "data", x.Data)
+		var f facts
+		f.add("event", "%s", x.ID)
+		f.add("type", "%s", x.Type)
+		f.add("subject", "%s", x.Subject)
+		f.add("actor", "%s", x.Actor)
+		f.add("sent", "%s", ago(x.CreatedAt))
+		f.add("replay of", "%s", x.ReplayOf)
+		f.add("data", "%s", x.Data)
+		f.print(g)
 		for _, r := range runs {
 			fmt.Fprintln(g.out)
 			g.showFunctionRun(r)
@@ -272,24 +327,19 @@ func (e *eventsShow) Run(ctx context.Context, g *globals) error {
 
 // showFunctionRun prints a run with its steps.
 func (g *globals) showFunctionRun(x v1.FunctionRun) {
-	row := func(name, format string, args ...any) {
-		fmt.Fprintf(g.out, "%-10s %s\n", name, fmt.Sprintf(format, args...))
-	}
-	row("run", "%s", x.ID)
-	row("function", "%s", x.Function)
-	row("state", "%s, attempt %d, created %s", x.State, x.Attempt, ago(x.CreatedAt))
+	var f facts
+	f.add("run", "%s", x.ID)
+	f.add("function", "%s", x.Function)
+	f.add("state", "%s, attempt %d, created %s", x.State, x.Attempt, ago(x.CreatedAt))
 	for _, st := range x.Steps {
-		row("step", "%s", stepLine(st))
+		f.add("step", "%s", stepLine(st))
 	}
-	if len(x.Output) > 0 {
-		row("output", "%s", x.Output)
-	}
+	f.add("output", "%s", x.Output)
 	if x.Error != nil {
-		row("error", "%s", printable(x.Error.Detail))
-		if x.Error.Remedy != "" {
-			row("remedy", "%s", printable(x.Error.Remedy))
-		}
+		f.add("error", "%s", x.Error.Detail)
+		f.add("remedy", "%s", x.Error.Remedy)
 	}
+	f.print(g)
 }
 
 type eventsReplay struct {
@@ -329,21 +379,10 @@ Examples:
 
 // Run implements the command.
 func (eventsFunctions) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		all, err := d.Functions(ctx)
-		if err != nil {
-			return err
-		}
-		if g.JSON {
-			return g.printJSON(all)
-		}
-		var rows [][]string
-		for _, f := range all {
-			rows = append(rows, []string{f.Name, orDash(f.Event), orDash(f.Cron), fmt.Sprint(f.Retries), f.Description})
-		}
-		g.table("FUNCTION\tEVENT\tCRON\tRETRIES\tDESCRIPTION", rows)
-		return nil
-	})
+	functions := table[v1.Function]{"FUNCTION\tEVENT\tCRON\tRETRIES\tDESCRIPTION", func(f v1.Function) []any {
+		return []any{f.Name, f.Event, f.Cron, f.Retries, f.Description}
+	}, nil}
+	return functions.list(ctx, g, false, func(d *localNode) ([]v1.Function, error) { return d.Functions(ctx) })
 }
 
 type eventsRuns struct {
@@ -363,24 +402,15 @@ Examples:
 
 // Run implements the command.
 func (e *eventsRuns) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		all, err := d.FunctionRuns(ctx, client.EventFilter{Function: e.Function, Event: e.Event, State: e.State, Limit: e.Limit})
-		if err != nil {
-			return err
+	runs := table[v1.FunctionRun]{"RUN\tFUNCTION\tSTATE\tATTEMPT\tCREATED\tERROR", func(x v1.FunctionRun) []any {
+		why := ""
+		if x.Error != nil {
+			why = x.Error.Detail
 		}
-		if g.JSON {
-			return g.printJSON(all)
-		}
-		var rows [][]string
-		for _, x := range all {
-			why := "-"
-			if x.Error != nil {
-				why = printable(x.Error.Detail)
-			}
-			rows = append(rows, []string{x.ID, x.Function, x.State, fmt.Sprint(x.Attempt), ago(x.CreatedAt), why})
-		}
-		g.table("RUN\tFUNCTION\tSTATE\tATTEMPT\tCREATED\tERROR", rows)
-		return nil
+		return []any{x.ID, x.Function, x.State, x.Attempt, ago(x.CreatedAt), why}
+	}, nil}
+	return runs.list(ctx, g, false, func(d *localNode) ([]v1.FunctionRun, error) {
+		return d.FunctionRuns(ctx, client.FunctionFilter{Function: e.Function, Event: e.Event, State: e.State, Limit: e.Limit})
 	})
 }
 

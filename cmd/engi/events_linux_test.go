@@ -70,7 +70,7 @@ func TestEventsCommand(t *testing.T) {
 		t.Errorf("the same key made %s and %s", first, again)
 	}
 	var sent struct {
-		Event v1.SentEvent
+		Event v1.LogEvent
 		Runs  []v1.FunctionRun
 	}
 	code, out, _ := at("replay", strings.TrimSpace(first), "--wait", "--json")

@@ -38,25 +38,16 @@ func (k *keyCreate) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	d, err := g.connect(ctx, serverOnly)
-	if err != nil {
-		return err
-	}
-	defer d.close()
-	made, err := d.CreateKey(ctx, v1.KeyRequest{Name: k.Name, Owner: k.Owner, Admin: k.Admin, Scopes: k.Scope, ExpiresIn: expires})
-	if err != nil {
-		return err
-	}
-	if g.JSON {
-		return g.printJSON(made)
-	}
-	until := "never expires"
-	if made.ExpiresAt != nil {
-		until = "expires " + made.ExpiresAt.Format(time.RFC3339)
-	}
-	g.note("made %s for %s; it %s; the secret is not shown again", made.ID, orDash(made.Owner), until)
-	fmt.Fprintln(g.out, made.Secret)
-	return nil
+	return show(ctx, g, func(d *localNode) (v1.Key, error) {
+		return d.CreateKey(ctx, v1.KeyRequest{Name: k.Name, Owner: k.Owner, Admin: k.Admin, Scopes: k.Scope, ExpiresIn: expires})
+	}, func(made v1.Key) {
+		until := "never expires"
+		if made.ExpiresAt != nil {
+			until = "expires " + made.ExpiresAt.Format(time.RFC3339)
+		}
+		g.note("made %s for %s; it %s; the secret is not shown again", made.ID, orDash(made.Owner), until)
+		fmt.Fprintln(g.out, made.Secret)
+	})
 }
 
 type keyList struct{}
@@ -68,20 +59,7 @@ func (keyList) Help() string {
 
 // Run implements the command.
 func (keyList) Run(ctx context.Context, g *globals) error {
-	d, err := g.connect(ctx, serverOnly)
-	if err != nil {
-		return err
-	}
-	defer d.close()
-	keys, err := d.Keys(ctx)
-	if err != nil {
-		return err
-	}
-	if g.JSON {
-		return g.printJSON(keys)
-	}
-	var rows [][]string
-	for _, k := range keys {
+	keys := table[v1.Key]{"ID\tNAME\tOWNER\tSCOPES\tSTATE\tCREATED", func(k v1.Key) []any {
 		state := "in force"
 		switch {
 		case k.RevokedAt != nil:
@@ -95,10 +73,9 @@ func (keyList) Run(ctx context.Context, g *globals) error {
 		if k.Admin {
 			who += " (admin)"
 		}
-		rows = append(rows, []string{k.ID, orDash(k.Name), who, orDash(strings.Join(k.Scopes, " ")), state, ago(k.CreatedAt)})
-	}
-	g.table("ID\tNAME\tOWNER\tSCOPES\tSTATE\tCREATED", rows)
-	return nil
+		return []any{k.ID, k.Name, who, strings.Join(k.Scopes, " "), state, ago(k.CreatedAt)}
+	}, nil}
+	return keys.list(ctx, g, false, func(d *localNode) ([]v1.Key, error) { return d.Keys(ctx) })
 }
 
 type keyRevoke struct {
@@ -112,18 +89,5 @@ func (keyRevoke) Help() string {
 
 // Run implements the command.
 func (k *keyRevoke) Run(ctx context.Context, g *globals) error {
-	d, err := g.connect(ctx, serverOnly)
-	if err != nil {
-		return err
-	}
-	defer d.close()
-	for _, id := range k.IDs {
-		if err := d.RevokeKey(ctx, id); err != nil {
-			return err
-		}
-	}
-	if g.JSON {
-		return g.printJSON(map[string]any{"revoked": k.IDs})
-	}
-	return nil
+	return g.removeAll(ctx, "revoked", k.IDs, func(d *localNode, id string) error { return d.RevokeKey(ctx, id) })
 }

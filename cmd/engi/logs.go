@@ -76,18 +76,5 @@ func (cancelCommand) Help() string {
 
 // Run implements the command.
 func (c *cancelCommand) Run(ctx context.Context, g *globals) error {
-	d, err := g.connect(ctx, serverOnly)
-	if err != nil {
-		return err
-	}
-	defer d.close()
-	for _, id := range c.IDs {
-		if err := d.Cancel(ctx, id); err != nil {
-			return err
-		}
-	}
-	if g.JSON {
-		return g.printJSON(map[string]any{"cancelled": c.IDs})
-	}
-	return nil
+	return g.removeAll(ctx, "cancelled", c.IDs, func(d *localNode, id string) error { return d.Cancel(ctx, id) })
 }

@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -62,33 +61,34 @@ type globals struct {
 type commands struct {
 	globals
 
-	Run      runCommand      `cmd:"" help:"Run a program in a sandbox."`
-	Js       jsCommand       `cmd:"" name:"js" help:"Run a small JavaScript or TypeScript program at once."`
-	Serve    serveCommand    `cmd:"" help:"Serve the API."`
-	Status   statusCommand   `cmd:"" help:"Say whether a server runs, where, and whether it is ready."`
-	Stop     stopCommand     `cmd:"" help:"Stop the server of the data directory; sandboxes live on."`
-	Ps       psCommand       `cmd:"" help:"List executions, sandboxes or pools."`
-	Logs     logsCommand     `cmd:"" help:"Print the output of an execution."`
-	Cancel   cancelCommand   `cmd:"" help:"Cancel executions."`
-	Shell    shellCommand    `cmd:"" help:"Open a terminal in a sandbox of its own."`
-	Sandbox  sandboxCommand  `cmd:"" aliases:"box" help:"Create and use sandboxes that live."`
-	Net      netCommand      `cmd:"" help:"Say and see what crosses the wall around a sandbox."`
-	Session  sessionCommand  `cmd:"" help:"Run code in long-lived contexts, with packages and files that stay."`
-	Chat     chatCommand     `cmd:"" help:"Talk to an agent that runs code."`
-	Agent    agentCommand    `cmd:"" help:"Look at agents and their runs."`
-	Events   eventsCommand   `cmd:"" help:"Send events, and look at the durable functions that they start."`
-	Mcp      mcpCommand      `cmd:"" name:"mcp" help:"Offer sandboxes to agents of other programs (MCP), or see whose tools agents here use."`
-	Docs     docsCommand     `cmd:"" help:"Keep documentation that agents search."`
-	Volume   volumeCommand   `cmd:"" help:"Make and fill directories that outlive sandboxes."`
-	Snapshot snapshotCommand `cmd:"" help:"Look after copies of sandboxes."`
-	Secret   secretCommand   `cmd:"" help:"Keep values that never enter a sandbox."`
-	Template templateCommand `cmd:"" help:"Build and look after templates."`
-	Key      keyCommand      `cmd:"" name:"key" help:"Make, list and revoke API keys."`
-	TLS      tlsCommand      `cmd:"" name:"tls" help:"Make certificates for https."`
-	Doctor   doctorCommand   `cmd:"" help:"Examine this machine: boot a sandbox, find what is missing."`
-	Bench    benchCommand    `cmd:"" help:"Measure."`
-	Config   configCommand   `cmd:"" name:"config" help:"Show and check the configuration."`
-	Version  versionCommand  `cmd:"" help:"Print versions and digests."`
+	Run       runCommand       `cmd:"" help:"Run a program in a sandbox."`
+	Js        jsCommand        `cmd:"" name:"js" help:"Run a small JavaScript or TypeScript program at once."`
+	Serve     serveCommand     `cmd:"" help:"Serve the API."`
+	Status    statusCommand    `cmd:"" help:"Say whether a server runs, where, and whether it is ready."`
+	Stop      stopCommand      `cmd:"" help:"Stop the server of the data directory; sandboxes live on."`
+	Ps        psCommand        `cmd:"" help:"List executions, sandboxes or pools."`
+	Logs      logsCommand      `cmd:"" help:"Print the output of an execution."`
+	Cancel    cancelCommand    `cmd:"" help:"Cancel executions."`
+	Shell     shellCommand     `cmd:"" help:"Open a terminal in a sandbox of its own."`
+	Sandbox   sandboxCommand   `cmd:"" aliases:"box" help:"Create and use sandboxes that live."`
+	Net       netCommand       `cmd:"" help:"Say and see what crosses the wall around a sandbox."`
+	Session   sessionCommand   `cmd:"" help:"Run code in long-lived contexts, with packages and files that stay."`
+	Chat      chatCommand      `cmd:"" help:"Talk to an agent that runs code."`
+	Agent     agentCommand     `cmd:"" help:"Look at agents and their runs."`
+	Events    eventsCommand    `cmd:"" help:"Send events, and look at the durable functions that they start."`
+	Mcp       mcpCommand       `cmd:"" name:"mcp" help:"Offer sandboxes to agents of other programs (MCP), or see whose tools agents here use."`
+	Docs      docsCommand      `cmd:"" help:"Keep documentation that agents search."`
+	Volume    volumeCommand    `cmd:"" help:"Make and fill directories that outlive sandboxes."`
+	Snapshot  snapshotCommand  `cmd:"" help:"Look after copies of sandboxes."`
+	Secret    secretCommand    `cmd:"" help:"Keep values that never enter a sandbox."`
+	Template  templateCommand  `cmd:"" help:"Build and look after templates."`
+	Operation operationCommand `cmd:"" help:"Watch and cancel work that goes on in the background."`
+	Key       keyCommand       `cmd:"" name:"key" help:"Make, list and revoke API keys."`
+	TLS       tlsCommand       `cmd:"" name:"tls" help:"Make certificates for https."`
+	Doctor    doctorCommand    `cmd:"" help:"Examine this machine: boot a sandbox, find what is missing."`
+	Bench     benchCommand     `cmd:"" help:"Measure."`
+	Config    configCommand    `cmd:"" name:"config" help:"Show and check the configuration."`
+	Version   versionCommand   `cmd:"" help:"Print versions and digests."`
 }
 
 func main() {
@@ -217,28 +217,6 @@ func (g *globals) printJSON(v any) error {
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
-}
-
-// table prints rows under a head, in columns.
-func (g *globals) table(head string, rows [][]string) {
-	all := append([][]string{strings.Split(head, "\t")}, rows...)
-	width := make([]int, len(all[0]))
-	for _, row := range all {
-		for i, cell := range row {
-			width[i] = max(width[i], len([]rune(cell)))
-		}
-	}
-	for _, row := range all {
-		var b strings.Builder
-		for i, cell := range row {
-			if i == len(row)-1 {
-				b.WriteString(cell)
-				break
-			}
-			fmt.Fprintf(&b, "%-*s", width[i]+2, cell)
-		}
-		fmt.Fprintln(g.out, strings.TrimRight(b.String(), " "))
-	}
 }
 
 // isTerminal reports whether w is a terminal that a person looks at.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
 )
 
 type mcpCommand struct {
@@ -118,23 +120,8 @@ Examples:
 
 // Run implements the command.
 func (mcpServers) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		all, err := d.ToolServers(ctx)
-		if err != nil {
-			return err
-		}
-		if g.JSON {
-			return g.printJSON(all)
-		}
-		var rows [][]string
-		for _, s := range all {
-			tools := strings.Join(s.Tools, ",")
-			if s.Error != "" {
-				tools = s.Error
-			}
-			rows = append(rows, []string{s.Name, s.Kind, s.State, tools})
-		}
-		g.table("NAME\tKIND\tSTATE\tTOOLS", rows)
-		return nil
-	})
+	servers := table[v1.ToolServer]{"NAME\tKIND\tSTATE\tTOOLS", func(s v1.ToolServer) []any {
+		return []any{s.Name, s.Kind, s.State, cmp.Or(s.Error, strings.Join(s.Tools, ","))}
+	}, nil}
+	return servers.list(ctx, g, false, func(d *localNode) ([]v1.ToolServer, error) { return d.ToolServers(ctx) })
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
 )
 
 type psCommand struct {
@@ -25,46 +26,38 @@ func (psCommand) Help() string {
 
 // Run implements the command.
 func (p *psCommand) Run(ctx context.Context, g *globals) error {
-	d, err := g.connect(ctx, serverOnly)
-	if err != nil {
-		return err
-	}
-	defer d.close()
 	switch {
 	case p.Sandboxes:
-		return p.sandboxes(ctx, g, d)
+		sandboxes := table[v1.Sandbox]{"ID\tSTATE\tTIER\tTEMPLATE\tPOOL\tEXECUTION\tCREATED", func(s v1.Sandbox) []any {
+			return []any{s.ID, s.State, s.Tier, s.Template, s.Pool, s.ExecutionID, ago(s.CreatedAt)}
+		}, nil}
+		return sandboxes.list(ctx, g, false, func(d *localNode) ([]v1.Sandbox, error) {
+			return upTo(p.Limit, d.FindSandboxes(ctx, client.SandboxFilter{}))
+		})
 	case p.Pools:
-		return p.pools(ctx, g, d)
+		pools := table[v1.Pool]{"TEMPLATE\tLANGUAGE\tTARGET\tREADY\tBOOTING\tUSED\tWAITING", func(p v1.Pool) []any {
+			return []any{p.Template, p.Language, p.Target, p.Ready, p.Booting, p.Used, p.Waiting}
+		}, nil}
+		return pools.list(ctx, g, false, func(d *localNode) ([]v1.Pool, error) { return d.Pools(ctx) })
 	}
-	return p.executions(ctx, g, d)
-}
-
-func (p *psCommand) executions(ctx context.Context, g *globals, d *localNode) error {
-	states := []string{v1.Running, v1.Queued}
-	if p.All {
-		states = []string{""}
-	}
-	found := []v1.ExecutionSummary{}
-	for _, s := range states {
-		for x, err := range d.Executions(ctx, s) {
-			if err != nil {
-				return err
-			}
-			if len(found) == p.Limit {
-				break
-			}
-			found = append(found, x)
+	executions := table[v1.ExecutionSummary]{"ID\tSTATE\tLANGUAGE\tTEMPLATE\tOUTCOME\tCREATED", func(x v1.ExecutionSummary) []any {
+		return []any{x.ID, x.State, x.Language, x.Template, outcome(x), ago(x.CreatedAt)}
+	}, nil}
+	return executions.list(ctx, g, false, func(d *localNode) ([]v1.ExecutionSummary, error) {
+		states := []string{v1.Running, v1.Queued}
+		if p.All {
+			states = []string{""}
 		}
-	}
-	if g.JSON {
-		return g.printJSON(found)
-	}
-	var rows [][]string
-	for _, x := range found {
-		rows = append(rows, []string{x.ID, x.State, x.Language, x.Template, outcome(x), ago(x.CreatedAt)})
-	}
-	g.table("ID\tSTATE\tLANGUAGE\tTEMPLATE\tOUTCOME\tCREATED", rows)
-	return nil
+		found := []v1.ExecutionSummary{}
+		for _, s := range states {
+			more, err := upTo(p.Limit-len(found), d.Executions(ctx, s))
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, more...)
+		}
+		return found, nil
+	})
 }
 
 func outcome(x v1.ExecutionSummary) string {
@@ -79,41 +72,6 @@ func outcome(x v1.ExecutionSummary) string {
 		return "running for " + short(time.Since(*x.StartedAt))
 	}
 	return "-"
-}
-
-func (p *psCommand) sandboxes(ctx context.Context, g *globals, d *localNode) error {
-	found, err := d.Sandboxes(ctx)
-	if err != nil {
-		return err
-	}
-	if len(found) > p.Limit {
-		found = found[:p.Limit]
-	}
-	if g.JSON {
-		return g.printJSON(found)
-	}
-	var rows [][]string
-	for _, s := range found {
-		rows = append(rows, []string{s.ID, s.State, s.Tier, s.Template, orDash(s.Pool), orDash(s.ExecutionID), ago(s.CreatedAt)})
-	}
-	g.table("ID\tSTATE\tTIER\tTEMPLATE\tPOOL\tEXECUTION\tCREATED", rows)
-	return nil
-}
-
-func (p *psCommand) pools(ctx context.Context, g *globals, d *localNode) error {
-	found, err := d.Pools(ctx)
-	if err != nil {
-		return err
-	}
-	if g.JSON {
-		return g.printJSON(found)
-	}
-	var rows [][]string
-	for _, p := range found {
-		rows = append(rows, []string{p.Template, orDash(p.Language), fmt.Sprint(p.Target), fmt.Sprint(p.Ready), fmt.Sprint(p.Booting), fmt.Sprint(p.Used), fmt.Sprint(p.Waiting)})
-	}
-	g.table("TEMPLATE\tLANGUAGE\tTARGET\tREADY\tBOOTING\tUSED\tWAITING", rows)
-	return nil
 }
 
 func orDash(s string) string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"time"
 
@@ -110,27 +111,7 @@ func (s *sandboxCreate) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.atServer(ctx, func(d *localNode) error {
-		b, err := d.CreateSandbox(ctx, q)
-		if err != nil {
-			return err
-		}
-		if g.JSON {
-			return g.printJSON(b)
-		}
-		fmt.Fprintln(g.out, b.ID)
-		return nil
-	})
-}
-
-// atServer runs f with a client of the running server.
-func (g *globals) atServer(ctx context.Context, f func(*localNode) error) error {
-	d, err := g.connect(ctx, serverOnly)
-	if err != nil {
-		return err
-	}
-	defer d.close()
-	return f(d)
+	return create(ctx, g, func(d *localNode) (v1.Sandbox, error) { return d.CreateSandbox(ctx, q) }, func(x v1.Sandbox) string { return x.ID })
 }
 
 type sandboxList struct {
@@ -156,33 +137,22 @@ func (s *sandboxList) Run(ctx context.Context, g *globals) error {
 			f.States = append(f.States, string(state))
 		}
 	}
-	return g.atServer(ctx, func(d *localNode) error {
-		found := []v1.Sandbox{}
-		for b, err := range d.FindSandboxes(ctx, f) {
-			if err != nil {
-				return err
-			}
-			if len(found) == s.Limit {
-				break
-			}
-			found = append(found, b)
+	sandboxes := table[v1.Sandbox]{"ID\tSTATE\tTEMPLATE\tMEMORY\tDEADLINE\tWORDS\tCREATED", func(x v1.Sandbox) []any {
+		return []any{x.ID, x.State, x.Template, x.Size.Memory, until(x.DeadlineAt), words(x.Metadata), ago(x.CreatedAt)}
+	}, func(x v1.Sandbox) string { return x.ID }}
+	return sandboxes.list(ctx, g, s.Quiet, func(d *localNode) ([]v1.Sandbox, error) { return upTo(s.Limit, d.FindSandboxes(ctx, f)) })
+}
+
+// upTo returns the beginning of a sequence, limit at most.
+func upTo[T any](limit int, all iter.Seq2[T, error]) ([]T, error) {
+	found := []T{}
+	for x, err := range all {
+		if err != nil || len(found) == limit {
+			return found, err
 		}
-		switch {
-		case g.JSON:
-			return g.printJSON(found)
-		case s.Quiet:
-			for _, b := range found {
-				fmt.Fprintln(g.out, b.ID)
-			}
-			return nil
-		}
-		var rows [][]string
-		for _, b := range found {
-			rows = append(rows, []string{b.ID, b.State, b.Template, b.Size.Memory.String(), until(b.DeadlineAt), words(b.Metadata), ago(b.CreatedAt)})
-		}
-		g.table("ID\tSTATE\tTEMPLATE\tMEMORY\tDEADLINE\tWORDS\tCREATED", rows)
-		return nil
-	})
+		found = append(found, x)
+	}
+	return found, nil
 }
 
 // until says how far something is away, for people.
@@ -215,91 +185,47 @@ func (sandboxGet) Help() string {
 
 // Run implements the command.
 func (s *sandboxGet) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		b, err := d.Sandbox(ctx, s.ID)
-		if err != nil {
-			return err
-		}
-		return g.showSandbox(b)
-	})
+	return show(ctx, g, func(d *localNode) (v1.Sandbox, error) { return d.Sandbox(ctx, s.ID) }, g.showSandbox)
 }
 
-func (g *globals) showSandbox(b v1.Sandbox) error {
-	if g.JSON {
-		return g.printJSON(b)
+func (g *globals) showSandbox(x v1.Sandbox) {
+	var f facts
+	f.add("id", "%s", x.ID)
+	state := x.State
+	if x.Cause != "" {
+		state += " (" + x.Cause + ")"
 	}
-	row := func(name, format string, args ...any) {
-		fmt.Fprintf(g.out, "%-11s%s\n", name, fmt.Sprintf(format, args...))
+	f.add("state", "%s", state)
+	f.add("template", "%s", x.Template)
+	f.add("snapshot", "%s", x.SnapshotID)
+	f.add("size", "%g vcpus, %s memory, %s disk", x.Size.VCPUs, x.Size.Memory, x.Size.Disk)
+	f.add("tier", "%s", x.Tier)
+	f.add("created", "%s (%s)", x.CreatedAt.Format(time.RFC3339), ago(x.CreatedAt))
+	if x.DeadlineAt != nil {
+		f.add("deadline", "%s (%s)", x.DeadlineAt.Format(time.RFC3339), until(x.DeadlineAt))
 	}
-	row("id", "%s", b.ID)
-	state := b.State
-	if b.Cause != "" {
-		state += " (" + b.Cause + ")"
-	}
-	row("state", "%s", state)
-	row("template", "%s", b.Template)
-	if b.SnapshotID != "" {
-		row("snapshot", "%s", b.SnapshotID)
-	}
-	row("size", "%g vcpus, %s memory, %s disk", b.Size.VCPUs, b.Size.Memory, b.Size.Disk)
-	row("tier", "%s", b.Tier)
-	row("created", "%s (%s)", b.CreatedAt.Format(time.RFC3339), ago(b.CreatedAt))
-	if b.DeadlineAt != nil {
-		row("deadline", "%s (%s)", b.DeadlineAt.Format(time.RFC3339), until(b.DeadlineAt))
-	}
-	if l := b.Lifetime; l != nil {
-		row("then", "%s", orDash(l.OnTimeout))
+	if l := x.Lifetime; l != nil {
+		f.add("then", "%s", orDash(l.OnTimeout))
 		if l.IdleTimeout > 0 {
-			row("idle", "%s at most", l.IdleTimeout)
+			f.add("idle", "%s at most", l.IdleTimeout)
 		}
-		row("wakes", "%t", l.AutoResume)
+		f.add("wakes", "%t", l.AutoResume)
 	}
-	for _, v := range b.Volumes {
-		row("volume", "%s at %s", v.Volume, v.Path)
+	for _, v := range x.Volumes {
+		f.add("volume", "%s at %s", v.Volume, v.Path)
 	}
-	if n := b.Network; n != nil && n.Mode != "" {
-		row("network", "%s", n.Mode)
+	if n := x.Network; n != nil {
+		f.add("network", "%s", n.Mode)
 	}
-	if len(b.Metadata) > 0 {
-		row("words", "%s", words(b.Metadata))
+	if len(x.Metadata) > 0 {
+		f.add("words", "%s", words(x.Metadata))
 	}
-	return nil
+	f.print(g)
 }
 
-// each does the same to several sandboxes and prints their states.
-func (g *globals) each(ctx context.Context, ids []string, act func(*localNode, string) (v1.Sandbox, error)) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		all := []v1.Sandbox{}
-		var errs []error
-		for _, id := range ids {
-			b, err := act(d, id)
-			if err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			all = append(all, b)
-			if !g.JSON {
-				fmt.Fprintln(g.out, b.ID, b.State)
-			}
-		}
-		if g.JSON {
-			if err := g.printJSON(all); err != nil {
-				return err
-			}
-		}
-		return g.several(errs)
-	})
-}
-
-// several reports all of errs; the last as the command's own.
-func (g *globals) several(errs []error) error {
-	for i, err := range errs {
-		if i == len(errs)-1 {
-			return err
-		}
-		g.complain(err)
-	}
-	return nil
+// change does the same to several sandboxes and prints their states.
+func (g *globals) change(ctx context.Context, ids []string, act func(*localNode, string) (v1.Sandbox, error)) error {
+	return each(ctx, g, ids, act, func(x v1.Sandbox) string { return x.ID + " " + x.State })
 }
 
 type sandboxPause struct {
@@ -313,7 +239,7 @@ func (sandboxPause) Help() string {
 
 // Run implements the command.
 func (s *sandboxPause) Run(ctx context.Context, g *globals) error {
-	return g.each(ctx, s.IDs, func(d *localNode, id string) (v1.Sandbox, error) { return d.PauseSandbox(ctx, id) })
+	return g.change(ctx, s.IDs, func(d *localNode, id string) (v1.Sandbox, error) { return d.PauseSandbox(ctx, id) })
 }
 
 type sandboxHibernate struct {
@@ -331,7 +257,7 @@ Examples:
 
 // Run implements the command.
 func (s *sandboxHibernate) Run(ctx context.Context, g *globals) error {
-	return g.each(ctx, s.IDs, func(d *localNode, id string) (v1.Sandbox, error) { return d.HibernateSandbox(ctx, id, s.DiskOnly) })
+	return g.change(ctx, s.IDs, func(d *localNode, id string) (v1.Sandbox, error) { return d.HibernateSandbox(ctx, id, s.DiskOnly) })
 }
 
 type sandboxResume struct {
@@ -351,7 +277,7 @@ func (s *sandboxResume) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.each(ctx, s.IDs, func(d *localNode, id string) (v1.Sandbox, error) {
+	return g.change(ctx, s.IDs, func(d *localNode, id string) (v1.Sandbox, error) {
 		return d.ResumeSandbox(ctx, id, v1.ResumeRequest{Timeout: timeout, Cold: s.Cold})
 	})
 }
@@ -372,7 +298,7 @@ func (s *sandboxExtend) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.each(ctx, s.IDs, func(d *localNode, id string) (v1.Sandbox, error) { return d.ExtendSandbox(ctx, id, timeout.Std()) })
+	return g.change(ctx, s.IDs, func(d *localNode, id string) (v1.Sandbox, error) { return d.ExtendSandbox(ctx, id, timeout.Std()) })
 }
 
 type sandboxKill struct {
@@ -410,17 +336,9 @@ func (s *sandboxSnapshot) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.atServer(ctx, func(d *localNode) error {
-		x, err := d.SnapshotSandbox(ctx, s.ID, v1.SnapshotRequest{Name: s.Name, DiskOnly: s.DiskOnly, TTL: ttl})
-		if err != nil {
-			return err
-		}
-		if g.JSON {
-			return g.printJSON(x)
-		}
-		fmt.Fprintln(g.out, x.ID)
-		return nil
-	})
+	return create(ctx, g, func(d *localNode) (v1.Snapshot, error) {
+		return d.SnapshotSandbox(ctx, s.ID, v1.SnapshotRequest{Name: s.Name, DiskOnly: s.DiskOnly, TTL: ttl})
+	}, func(x v1.Snapshot) string { return x.ID })
 }
 
 type sandboxFork struct {
@@ -483,32 +401,11 @@ func (s *sandboxPorts) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.atServer(ctx, func(d *localNode) error {
-		if s.Link != 0 {
-			l, err := d.LinkPort(ctx, s.ID, s.Link, ttl.Std())
-			if err != nil {
-				return err
-			}
-			if g.JSON {
-				return g.printJSON(l)
-			}
-			fmt.Fprintln(g.out, l.URL)
-			return nil
-		}
-		ports, err := d.Ports(ctx, s.ID)
-		if err != nil {
-			return err
-		}
-		if g.JSON {
-			return g.printJSON(ports)
-		}
-		var rows [][]string
-		for _, p := range ports {
-			rows = append(rows, []string{fmt.Sprint(p.Port), orDash(p.Process), orDash(p.URL)})
-		}
-		g.table("PORT\tPROGRAM\tURL", rows)
-		return nil
-	})
+	if s.Link != 0 {
+		return create(ctx, g, func(d *localNode) (v1.Link, error) { return d.LinkPort(ctx, s.ID, s.Link, ttl.Std()) }, func(l v1.Link) string { return l.URL })
+	}
+	ports := table[v1.Port]{"PORT\tPROGRAM\tURL", func(p v1.Port) []any { return []any{p.Port, p.Process, p.URL} }, nil}
+	return ports.list(ctx, g, false, func(d *localNode) ([]v1.Port, error) { return d.Ports(ctx, s.ID) })
 }
 
 type sandboxMetrics struct {
@@ -531,24 +428,13 @@ func (s *sandboxMetrics) Run(ctx context.Context, g *globals) error {
 	if since > 0 {
 		from = time.Now().Add(-since.Std())
 	}
-	return g.atServer(ctx, func(d *localNode) error {
-		samples, err := d.SandboxMetrics(ctx, s.ID, from, time.Time{})
-		if err != nil {
-			return err
+	samples := table[v1.Sample]{"TIME\tCPU\tMEMORY\tDISK\tPROCESSES", func(x v1.Sample) []any {
+		return []any{
+			x.Time.Local().Format(time.TimeOnly), fmt.Sprintf("%.1f%% of %g", x.CPUPercent, x.VCPUs), fmt.Sprintf("%d of %d MiB", x.Memory>>20, x.MemoryLimit>>20),
+			fmt.Sprintf("%d of %d MiB", x.DiskUsed>>20, x.DiskCapacity>>20), x.Processes,
 		}
-		if g.JSON {
-			return g.printJSON(samples)
-		}
-		var rows [][]string
-		for _, x := range samples {
-			rows = append(rows, []string{
-				x.Time.Local().Format(time.TimeOnly), fmt.Sprintf("%.1f%% of %g", x.CPUPercent, x.VCPUs), fmt.Sprintf("%d of %d MiB", x.Memory>>20, x.MemoryLimit>>20),
-				fmt.Sprintf("%d of %d MiB", x.DiskUsed>>20, x.DiskCapacity>>20), fmt.Sprint(x.Processes),
-			})
-		}
-		g.table("TIME\tCPU\tMEMORY\tDISK\tPROCESSES", rows)
-		return nil
-	})
+	}, nil}
+	return samples.list(ctx, g, false, func(d *localNode) ([]v1.Sample, error) { return d.SandboxMetrics(ctx, s.ID, from, time.Time{}) })
 }
 
 type sandboxProcesses struct {
@@ -562,28 +448,17 @@ func (sandboxProcesses) Help() string {
 
 // Run implements the command.
 func (s *sandboxProcesses) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		all, err := d.Processes(ctx, s.ID)
-		if err != nil {
-			return err
+	processes := table[v1.Process]{"ID\tPID\tTAG\tSTATE\tSTARTED\tPROGRAM", func(p v1.Process) []any {
+		state, began := "ended", ""
+		if p.Running {
+			state = "running"
 		}
-		if g.JSON {
-			return g.printJSON(all)
+		if p.StartedAt != nil {
+			began = ago(*p.StartedAt)
 		}
-		var rows [][]string
-		for _, p := range all {
-			state, began := "ended", "-"
-			if p.Running {
-				state = "running"
-			}
-			if p.StartedAt != nil {
-				began = ago(*p.StartedAt)
-			}
-			rows = append(rows, []string{p.ID, fmt.Sprint(p.PID), orDash(p.Tag), state, began, fmt.Sprintf("%.60s", strings.Join(p.Args, " "))})
-		}
-		g.table("ID\tPID\tTAG\tSTATE\tSTARTED\tPROGRAM", rows)
-		return nil
-	})
+		return []any{p.ID, p.PID, p.Tag, state, began, fmt.Sprintf("%.60s", strings.Join(p.Args, " "))}
+	}, nil}
+	return processes.list(ctx, g, false, func(d *localNode) ([]v1.Process, error) { return d.Processes(ctx, s.ID) })
 }
 
 type sandboxLogs struct {

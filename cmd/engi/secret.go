@@ -43,24 +43,17 @@ func (s *secretSet) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.atServer(ctx, func(d *localNode) error {
+	return show(ctx, g, func(d *localNode) (v1.Secret, error) {
 		x, err := d.CreateSecret(ctx, v1.SecretRequest{Name: s.Name, Value: value, Metadata: s.Meta})
-		if client.IsKind(err, v1.Conflict) {
-			u := v1.SecretUpdate{Value: value}
-			if s.Meta != nil {
-				u.Metadata = &s.Meta
-			}
-			x, err = d.UpdateSecret(ctx, s.Name, u)
+		if !client.IsKind(err, v1.Conflict) {
+			return x, err
 		}
-		if err != nil {
-			return err
+		u := v1.SecretUpdate{Value: value}
+		if s.Meta != nil {
+			u.Metadata = &s.Meta
 		}
-		if g.JSON {
-			return g.printJSON(x)
-		}
-		g.note("%s is stored, version %d", x.Name, x.Version)
-		return nil
-	})
+		return d.UpdateSecret(ctx, s.Name, u)
+	}, func(x v1.Secret) { g.note("%s is stored, version %d", x.Name, x.Version) })
 }
 
 // secretValue reads a value that nobody may look at.
@@ -96,21 +89,10 @@ func (secretList) Help() string {
 
 // Run implements the command.
 func (secretList) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		all, err := d.Secrets(ctx)
-		if err != nil {
-			return err
-		}
-		if g.JSON {
-			return g.printJSON(all)
-		}
-		var rows [][]string
-		for _, x := range all {
-			rows = append(rows, []string{x.Name, x.ID, fmt.Sprint(x.Version), words(x.Metadata), ago(x.UpdatedAt)})
-		}
-		g.table("NAME\tID\tVERSION\tWORDS\tUPDATED", rows)
-		return nil
-	})
+	secrets := table[v1.Secret]{"NAME\tID\tVERSION\tWORDS\tUPDATED", func(x v1.Secret) []any {
+		return []any{x.Name, x.ID, x.Version, words(x.Metadata), ago(x.UpdatedAt)}
+	}, nil}
+	return secrets.list(ctx, g, false, func(d *localNode) ([]v1.Secret, error) { return d.Secrets(ctx) })
 }
 
 type secretGet struct {
@@ -124,19 +106,17 @@ func (secretGet) Help() string {
 
 // Run implements the command.
 func (s *secretGet) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		x, err := d.Secret(ctx, s.Name)
-		if err != nil {
-			return err
-		}
-		if g.JSON {
-			return g.printJSON(x)
-		}
-		fmt.Fprintf(g.out, "name     %s\nid       %s\nversion  %d\ncreated  %s\nupdated  %s\n", x.Name, x.ID, x.Version, ago(x.CreatedAt), ago(x.UpdatedAt))
+	return show(ctx, g, func(d *localNode) (v1.Secret, error) { return d.Secret(ctx, s.Name) }, func(x v1.Secret) {
+		var f facts
+		f.add("name", "%s", x.Name)
+		f.add("id", "%s", x.ID)
+		f.add("version", "%d", x.Version)
+		f.add("created", "%s", ago(x.CreatedAt))
+		f.add("updated", "%s", ago(x.UpdatedAt))
 		if len(x.Metadata) > 0 {
-			fmt.Fprintf(g.out, "words    %s\n", words(x.Metadata))
+			f.add("words", "%s", words(x.Metadata))
 		}
-		return nil
+		f.print(g)
 	})
 }
 

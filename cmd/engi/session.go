@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,17 +73,7 @@ func (s *sessionCreate) Run(ctx context.Context, g *globals) (err error) {
 	if q.Network, err = s.policy(); err != nil {
 		return err
 	}
-	return g.atServer(ctx, func(d *localNode) error {
-		x, err := d.CreateSession(ctx, q)
-		if err != nil {
-			return err
-		}
-		if g.JSON {
-			return g.printJSON(x)
-		}
-		fmt.Fprintln(g.out, x.ID)
-		return nil
-	})
+	return create(ctx, g, func(d *localNode) (v1.Session, error) { return d.CreateSession(ctx, q) }, func(x v1.Session) string { return x.ID })
 }
 
 type sessionList struct {
@@ -97,27 +88,10 @@ func (sessionList) Help() string {
 
 // Run implements the command.
 func (s *sessionList) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		all, err := d.Sessions(ctx)
-		switch {
-		case err != nil:
-			return err
-		case g.JSON:
-			return g.printJSON(all)
-		}
-		var rows [][]string
-		for _, x := range all {
-			if s.Quiet {
-				fmt.Fprintln(g.out, x.ID)
-				continue
-			}
-			rows = append(rows, []string{orDash(x.Name), x.ID, x.State, orDash(x.SandboxID), ago(x.UsedAt), short(time.Until(x.ExpiresAt))})
-		}
-		if !s.Quiet {
-			g.table("NAME\tID\tSTATE\tSANDBOX\tUSED\tENDS IN", rows)
-		}
-		return nil
-	})
+	sessions := table[v1.Session]{"NAME\tID\tSTATE\tSANDBOX\tUSED\tENDS IN", func(x v1.Session) []any {
+		return []any{x.Name, x.ID, x.State, x.SandboxID, ago(x.UsedAt), short(time.Until(x.ExpiresAt))}
+	}, func(x v1.Session) string { return x.ID }}
+	return sessions.list(ctx, g, s.Quiet, func(d *localNode) ([]v1.Session, error) { return d.Sessions(ctx) })
 }
 
 type sessionShow struct {
@@ -132,41 +106,26 @@ func (sessionShow) Help() string {
 
 // Run implements the command.
 func (s *sessionShow) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		x, err := d.Session(ctx, s.ID)
-		if err != nil {
-			return err
+	return show(ctx, g, func(d *localNode) (v1.Session, error) { return d.Session(ctx, s.ID) }, func(x v1.Session) {
+		var f facts
+		f.add("session", "%s", x.ID)
+		f.add("name", "%s", x.Name)
+		f.add("state", "%s, mode %s, persistence %s", x.State, x.Mode, x.Persistence)
+		f.add("sandbox", "%s", orDash(x.SandboxID))
+		f.add("volume", "%s, %s", orDash(x.VolumeID), x.Capacity)
+		f.add("memory", "%s", x.Size.Memory)
+		if x.Network != nil {
+			f.add("network", "%s %s", x.Network.Mode, strings.Join(x.Network.Allow, " "))
 		}
-		return g.showSession(x)
+		f.add("used", "%s", ago(x.UsedAt))
+		if x.State != string(engi.SessionTerminated) {
+			f.add("ends in", "%s without use", short(time.Until(x.ExpiresAt)))
+		}
+		if len(x.Metadata) > 0 {
+			f.add("words", "%s", words(x.Metadata))
+		}
+		f.print(g)
 	})
-}
-
-func (g *globals) showSession(x v1.Session) error {
-	if g.JSON {
-		return g.printJSON(x)
-	}
-	row := func(name, format string, args ...any) {
-		fmt.Fprintf(g.out, "%-12s %s\n", name, fmt.Sprintf(format, args...))
-	}
-	row("session", "%s", x.ID)
-	if x.Name != "" {
-		row("name", "%s", x.Name)
-	}
-	row("state", "%s, mode %s, persistence %s", x.State, x.Mode, x.Persistence)
-	row("sandbox", "%s", orDash(x.SandboxID))
-	row("volume", "%s, %s", orDash(x.VolumeID), x.Capacity)
-	row("memory", "%s", x.Size.Memory)
-	if x.Network != nil {
-		row("network", "%s %s", x.Network.Mode, strings.Join(x.Network.Allow, " "))
-	}
-	row("used", "%s", ago(x.UsedAt))
-	if x.State != string(engi.SessionTerminated) {
-		row("ends in", "%s without use", short(time.Until(x.ExpiresAt)))
-	}
-	if len(x.Metadata) > 0 {
-		row("words", "%s", words(x.Metadata))
-	}
-	return nil
 }
 
 type sessionRun struct {
@@ -273,27 +232,8 @@ func (sessionRelease) Help() string {
 
 // Run implements the command.
 func (s *sessionRelease) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		all := []v1.Session{}
-		var errs []error
-		for _, id := range s.IDs {
-			x, err := d.ReleaseSession(ctx, id)
-			if err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			all = append(all, x)
-			if !g.JSON {
-				fmt.Fprintln(g.out, x.ID, x.State)
-			}
-		}
-		if g.JSON {
-			if err := g.printJSON(all); err != nil {
-				return err
-			}
-		}
-		return g.several(errs)
-	})
+	return each(ctx, g, s.IDs, func(d *localNode, id string) (v1.Session, error) { return d.ReleaseSession(ctx, id) },
+		func(x v1.Session) string { return x.ID + " " + x.State })
 }
 
 type sessionKill struct {
@@ -307,15 +247,7 @@ func (sessionKill) Help() string {
 
 // Run implements the command.
 func (s *sessionKill) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		var errs []error
-		for _, id := range s.IDs {
-			if err := d.TerminateSession(ctx, id); err != nil {
-				errs = append(errs, err)
-			}
-		}
-		return g.several(errs)
-	})
+	return g.removeAll(ctx, "terminated", s.IDs, func(d *localNode, id string) error { return d.TerminateSession(ctx, id) })
 }
 
 type sessionDeps struct {
@@ -364,15 +296,12 @@ func (g *globals) showDependencies(x v1.Dependencies) error {
 	if g.JSON {
 		return g.printJSON(x)
 	}
-	var rows [][]string
-	for _, p := range x.Packages {
-		version := p.Version
-		if version == "" {
-			version = "newest"
-		}
-		rows = append(rows, []string{p.Package, version, orDash(p.SecretEnv), orDash(strings.Join(p.Hosts, " "))})
+	packages := table[v1.Dependency]{"PACKAGE\tVERSION\tSECRET\tHOSTS", func(p v1.Dependency) []any {
+		return []any{p.Package, cmp.Or(p.Version, "newest"), p.SecretEnv, strings.Join(p.Hosts, " ")}
+	}, nil}
+	if err := packages.print(g, x.Packages); err != nil {
+		return err
 	}
-	g.table("PACKAGE\tVERSION\tSECRET\tHOSTS", rows)
 	fmt.Fprintf(g.out, "\n%s: template %s\n", x.State, x.Wanted)
 	if x.Step != "" {
 		fmt.Fprintln(g.out, "now:", x.Step)

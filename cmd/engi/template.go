@@ -1,9 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -27,15 +27,17 @@ type templateCommand struct {
 }
 
 type templateBuild struct {
-	Name string `arg:"" help:"Built-in template (base, host), or a YAML file." placeholder:"NAME|FILE"`
-	As   string `help:"Name of the template; else the file's name." placeholder:"NAME"`
+	Name   string `arg:"" help:"Built-in template (base, host), or a YAML file." placeholder:"NAME|FILE"`
+	As     string `help:"Name of the template; else the file's name." placeholder:"NAME"`
+	Detach bool   `short:"d" help:"Build in the background: print the ID of the operation and do not wait."`
 }
 
 func (templateBuild) Help() string {
 	return `Examples:
   engi template build base
   engi template build ./python-data.yaml
-  engi template build ./python-data.yaml --as data`
+  engi template build ./python-data.yaml --as data
+  engi operation watch $(engi template build base --detach)`
 }
 
 // Run implements the command.
@@ -50,6 +52,9 @@ func (t *templateBuild) Run(ctx context.Context, g *globals) error {
 	}
 	if t.As != "" {
 		req.Name = t.As
+	}
+	if t.Detach {
+		return create(ctx, g, func(d *localNode) (v1.Operation, error) { return d.StartBuild(ctx, req) }, func(x v1.Operation) string { return x.ID })
 	}
 	d, err := g.connect(ctx, orPrivate)
 	if err != nil {
@@ -121,7 +126,7 @@ func (p *progress) step(e v1.BuildEvent) {
 		case p.bars != nil:
 			p.bar = p.bars.New(0, mpb.BarStyle().Rbound("]"),
 				mpb.PrependDecorators(decor.Name(fmt.Sprintf("%s %-40.40s ", count(e), e.Name))),
-				mpb.AppendDecorators(decor.Elapsed(decor.ET_STYLE_MMSS)))
+				mpb.AppendDecorators(decor.Elapsed(decor.ET_STYLE_MMSS), decor.Any(left(time.Now()))))
 		default:
 			fmt.Fprintf(p.g.err, "%s %s\n", count(e), e.Name)
 		}
@@ -130,6 +135,18 @@ func (p *progress) step(e v1.BuildEvent) {
 		p.known = true
 		p.bar.SetTotal(e.Total, false)
 		p.bar.SetCurrent(e.Done)
+	}
+}
+
+// left returns what says how long a step that has begun still takes, if that
+// can be told.
+func left(began time.Time) decor.DecorFunc {
+	return func(s decor.Statistics) string {
+		took := time.Since(began)
+		if s.Completed || s.Total <= 0 || s.Current <= 0 || took < 2*time.Second {
+			return ""
+		}
+		return " " + short(time.Duration(float64(took)*float64(s.Total-s.Current)/float64(s.Current))) + " left"
 	}
 }
 
@@ -181,31 +198,17 @@ func (templateList) Help() string {
 
 // Run implements the command.
 func (templateList) Run(ctx context.Context, g *globals) error {
-	d, err := g.connect(ctx, orPrivate)
-	if err != nil {
-		return err
-	}
-	defer d.close()
-	all, err := d.Templates(ctx)
-	if err != nil {
-		return err
-	}
-	if g.JSON {
-		return g.printJSON(all)
-	}
-	var rows [][]string
-	for _, t := range all {
-		built, size := "not built", "-"
+	templates := table[v1.Template]{"NAME\tBUILT\tSIZE\tLANGUAGES", func(t v1.Template) []any {
+		built, size := "not built", ""
 		if t.Built && t.BuiltAt != nil {
 			built = ago(*t.BuiltAt)
 		}
 		if t.Bytes > 0 {
 			size = fmt.Sprintf("%d MiB", t.Bytes>>20)
 		}
-		rows = append(rows, []string{t.Name, built, size, orDash(strings.Join(slices.Sorted(maps.Keys(t.Languages)), " "))})
-	}
-	g.table("NAME\tBUILT\tSIZE\tLANGUAGES", rows)
-	return nil
+		return []any{t.Name, built, size, strings.Join(slices.Sorted(maps.Keys(t.Languages)), " ")}
+	}, nil}
+	return templates.listAt(ctx, g, orPrivate, false, func(d *localNode) ([]v1.Template, error) { return d.Templates(ctx) })
 }
 
 type templateShow struct {
@@ -219,45 +222,44 @@ func (templateShow) Help() string {
 
 // Run implements the command.
 func (s *templateShow) Run(ctx context.Context, g *globals) error {
-	d, err := g.connect(ctx, orPrivate)
-	if err != nil {
-		return err
-	}
-	defer d.close()
-	t, err := d.Template(ctx, s.Name)
-	if err != nil {
-		return err
-	}
-	if g.JSON {
-		return g.printJSON(t)
-	}
-	showTemplate(g.out, t)
-	return nil
+	return g.at(ctx, orPrivate, func(d *localNode) error {
+		t, err := d.Template(ctx, s.Name)
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(t)
+		}
+		showTemplate(g, t)
+		return nil
+	})
 }
 
-func showTemplate(w io.Writer, t v1.Template) {
-	user := t.User
-	if user == "" {
-		user = "root"
-	}
-	fmt.Fprintf(w, "name       %s\ndigest     %s\nuser       %s (home %s)\nwork dir   %s\nshell      %s\nsize       %d MiB\n",
-		t.Name, orDash(t.Digest), user, orDash(t.Home), orDash(t.WorkDir), orDash(t.Shell), t.Bytes>>20)
+func showTemplate(g *globals, t v1.Template) {
+	var f facts
+	f.add("name", "%s", t.Name)
+	f.add("digest", "%s", orDash(t.Digest))
+	f.add("user", "%s (home %s)", cmp.Or(t.User, "root"), orDash(t.Home))
+	f.add("work dir", "%s", orDash(t.WorkDir))
+	f.add("shell", "%s", orDash(t.Shell))
+	f.add("size", "%d MiB", t.Bytes>>20)
 	if t.BuiltAt != nil {
-		fmt.Fprintf(w, "built      %s (%s)\n", t.BuiltAt.Format(time.RFC3339), ago(*t.BuiltAt))
+		f.add("built", "%s (%s)", t.BuiltAt.Format(time.RFC3339), ago(*t.BuiltAt))
 	}
 	for _, l := range slices.Sorted(maps.Keys(t.Languages)) {
 		warm := ""
 		if t.Languages[l].Warm {
 			warm = ", can wait started"
 		}
-		fmt.Fprintf(w, "language   %s: %s%s\n", l, t.Languages[l].Path, warm)
+		f.add("language", "%s: %s%s", l, t.Languages[l].Path, warm)
 	}
 	for _, k := range slices.Sorted(maps.Keys(t.Env)) {
-		fmt.Fprintf(w, "env        %s=%s\n", k, t.Env[k])
+		f.add("env", "%s=%s", k, t.Env[k])
 	}
 	if len(t.Ports) > 0 {
-		fmt.Fprintf(w, "ports      %v\n", t.Ports)
+		f.add("ports", "%v", t.Ports)
 	}
+	f.print(g)
 }
 
 type templateRemove struct {
@@ -271,20 +273,17 @@ func (templateRemove) Help() string {
 
 // Run implements the command.
 func (r *templateRemove) Run(ctx context.Context, g *globals) error {
-	d, err := g.connect(ctx, orPrivate)
-	if err != nil {
-		return err
-	}
-	defer d.close()
-	for _, name := range r.Names {
-		if err := d.RemoveTemplate(ctx, name); err != nil {
-			return err
+	return g.at(ctx, orPrivate, func(d *localNode) error {
+		for _, name := range r.Names {
+			if err := d.RemoveTemplate(ctx, name); err != nil {
+				return err
+			}
 		}
-	}
-	if g.JSON {
-		return g.printJSON(map[string]any{"removed": r.Names})
-	}
-	return nil
+		if g.JSON {
+			return g.printJSON(map[string]any{"removed": r.Names})
+		}
+		return nil
+	})
 }
 
 type templatePrune struct{}
@@ -296,18 +295,15 @@ func (templatePrune) Help() string {
 
 // Run implements the command.
 func (templatePrune) Run(ctx context.Context, g *globals) error {
-	d, err := g.connect(ctx, orPrivate)
-	if err != nil {
-		return err
-	}
-	defer d.close()
-	freed, err := d.PruneTemplates(ctx)
-	if err != nil {
-		return err
-	}
-	if g.JSON {
-		return g.printJSON(v1.Pruned{Freed: freed})
-	}
-	fmt.Fprintf(g.out, "freed %d MiB\n", freed>>20)
-	return nil
+	return g.at(ctx, orPrivate, func(d *localNode) error {
+		freed, err := d.PruneTemplates(ctx)
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(v1.Pruned{Freed: freed})
+		}
+		fmt.Fprintf(g.out, "freed %d MiB\n", freed>>20)
+		return nil
+	})
 }

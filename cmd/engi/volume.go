@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	v1 "github.com/engi-dev/engi/api/v1"
 )
@@ -16,6 +15,10 @@ type volumeCommand struct {
 	Remove volumeRemove `cmd:"" aliases:"rm" help:"Delete volumes with all that is in them."`
 	Cp     volumeCopy   `cmd:"" name:"cp" help:"Copy files and directories into a volume or out of it."`
 }
+
+var volumes = table[v1.Volume]{"NAME\tID\tUSED\tMOUNTED IN\tCREATED", func(x v1.Volume) []any {
+	return []any{x.Name, x.ID, fmt.Sprintf("%d of %d MiB", x.Used>>20, x.Capacity>>20), x.SandboxID, ago(x.CreatedAt)}
+}, nil}
 
 func sorted(all []string) []string {
 	slices.Sort(all)
@@ -44,17 +47,9 @@ func (v *volumeCreate) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.atServer(ctx, func(d *localNode) error {
-		x, err := d.CreateVolume(ctx, v1.VolumeRequest{Name: v.Name, Capacity: capacity, TTL: ttl})
-		if err != nil {
-			return err
-		}
-		if g.JSON {
-			return g.printJSON(x)
-		}
-		fmt.Fprintln(g.out, x.ID)
-		return nil
-	})
+	return create(ctx, g, func(d *localNode) (v1.Volume, error) {
+		return d.CreateVolume(ctx, v1.VolumeRequest{Name: v.Name, Capacity: capacity, TTL: ttl})
+	}, func(x v1.Volume) string { return x.ID })
 }
 
 type volumeList struct{}
@@ -66,25 +61,7 @@ func (volumeList) Help() string {
 
 // Run implements the command.
 func (volumeList) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		all, err := d.Volumes(ctx)
-		if err != nil {
-			return err
-		}
-		return g.showVolumes(all)
-	})
-}
-
-func (g *globals) showVolumes(all []v1.Volume) error {
-	if g.JSON {
-		return g.printJSON(all)
-	}
-	var rows [][]string
-	for _, x := range all {
-		rows = append(rows, []string{x.Name, x.ID, fmt.Sprintf("%d of %d MiB", x.Used>>20, x.Capacity>>20), orDash(x.SandboxID), ago(x.CreatedAt)})
-	}
-	g.table("NAME\tID\tUSED\tMOUNTED IN\tCREATED", rows)
-	return nil
+	return volumes.list(ctx, g, false, func(d *localNode) ([]v1.Volume, error) { return d.Volumes(ctx) })
 }
 
 type volumeGet struct {
@@ -98,16 +75,7 @@ func (volumeGet) Help() string {
 
 // Run implements the command.
 func (v *volumeGet) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		x, err := d.Volume(ctx, v.Name)
-		if err != nil {
-			return err
-		}
-		if g.JSON {
-			return g.printJSON(x)
-		}
-		return g.showVolumes([]v1.Volume{x})
-	})
+	return volumes.get(ctx, g, func(d *localNode) (v1.Volume, error) { return d.Volume(ctx, v.Name) })
 }
 
 type volumeRemove struct {
@@ -122,27 +90,6 @@ func (volumeRemove) Help() string {
 // Run implements the command.
 func (v *volumeRemove) Run(ctx context.Context, g *globals) error {
 	return g.removeAll(ctx, "removed", v.Names, func(d *localNode, name string) error { return d.RemoveVolume(ctx, name) })
-}
-
-// removeAll removes objects by name, and says under done which are gone.
-func (g *globals) removeAll(ctx context.Context, done string, names []string, remove func(*localNode, string) error) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		var errs []error
-		removed := []string{}
-		for _, name := range names {
-			if err := remove(d, name); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			removed = append(removed, name)
-		}
-		if g.JSON {
-			if err := g.printJSON(map[string]any{done: removed}); err != nil {
-				return err
-			}
-		}
-		return g.several(errs)
-	})
 }
 
 type volumeCopy struct {
@@ -161,87 +108,4 @@ Examples:
 // Run implements the command.
 func (v *volumeCopy) Run(ctx context.Context, g *globals) error {
 	return g.copy(ctx, v.From, v.To, func(d *localNode, name string) remoteFile { return remoteFile{Files: d.VolumeFiles(name)} })
-}
-
-type snapshotCommand struct {
-	List   snapshotList   `cmd:"" aliases:"ls" help:"List snapshots."`
-	Get    snapshotGet    `cmd:"" help:"Show a snapshot."`
-	Remove snapshotRemove `cmd:"" aliases:"rm" help:"Let snapshots go."`
-}
-
-type snapshotList struct {
-	Sandbox string `help:"Only those of this sandbox." placeholder:"ID"`
-}
-
-func (snapshotList) Help() string {
-	return `Examples:
-  engi snapshot list`
-}
-
-// Run implements the command.
-func (s *snapshotList) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		all, err := d.Snapshots(ctx, s.Sandbox)
-		if err != nil {
-			return err
-		}
-		return g.showSnapshots(all)
-	})
-}
-
-func (g *globals) showSnapshots(all []v1.Snapshot) error {
-	if g.JSON {
-		return g.printJSON(all)
-	}
-	var rows [][]string
-	for _, x := range all {
-		what := "memory and disk"
-		if x.DiskOnly {
-			what = "disk"
-		}
-		expires := "never"
-		if x.ExpiresAt != nil {
-			expires = x.ExpiresAt.Format(time.DateTime)
-		}
-		rows = append(rows, []string{x.ID, orDash(x.Name), what, x.Template, fmt.Sprintf("%d MiB", x.Bytes>>20), expires, ago(x.CreatedAt)})
-	}
-	g.table("ID\tNAME\tHOLDS\tTEMPLATE\tSIZE\tEXPIRES\tCREATED", rows)
-	return nil
-}
-
-type snapshotGet struct {
-	Name string `arg:"" help:"ID or name." placeholder:"NAME"`
-}
-
-func (snapshotGet) Help() string {
-	return `Examples:
-  engi snapshot get ready --json`
-}
-
-// Run implements the command.
-func (s *snapshotGet) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
-		x, err := d.Snapshot(ctx, s.Name)
-		if err != nil {
-			return err
-		}
-		if g.JSON {
-			return g.printJSON(x)
-		}
-		return g.showSnapshots([]v1.Snapshot{x})
-	})
-}
-
-type snapshotRemove struct {
-	Names []string `arg:"" name:"name" help:"IDs or names." placeholder:"NAME"`
-}
-
-func (snapshotRemove) Help() string {
-	return `Examples:
-  engi snapshot remove ready`
-}
-
-// Run implements the command.
-func (s *snapshotRemove) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "removed", s.Names, func(d *localNode, name string) error { return d.RemoveSnapshot(ctx, name) })
 }

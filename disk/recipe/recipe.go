@@ -1,14 +1,12 @@
-// Package recipe reads the YAML definitions of templates: it turns what people
-// write into a checked Definition, or says in which line they erred and what
-// they may have meant. docs/templates.md describes the format.
+// Package recipe parses the YAML definitions of templates. It returns a validated
+// Definition, or an error with the line and what may have been meant.
+// docs/templates.md describes the format.
 //
-// It only reads text: whether a base exists or a file can be read is for
-// package disk to find out.
+// It does not check whether bases and files exist, which package disk does.
 package recipe
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +24,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/spelling"
 )
 
 const (
@@ -33,8 +32,8 @@ const (
 	maxItems      = 1000      // of any list
 )
 
-// A Definition is what one template is made from, checked and complete except
-// for what only its base knows. Its JSON form is part of the digest.
+// A Definition is the validated definition of a template. What it leaves out comes
+// from the base. Its JSON form is part of the digest.
 type Definition struct {
 	Base      string
 	Mirror    string            `json:",omitempty"`
@@ -49,8 +48,8 @@ type Definition struct {
 	Shell     string            `json:",omitempty"`
 	Ports     []int             `json:",omitempty"`
 	Size      engi.Size
-	Languages map[engi.Language]string `json:",omitempty"` // wanted, with the path or empty to look for it
-	Warm      []engi.Language          // nil means those that can
+	Languages map[engi.Language]string `json:",omitempty"` // required ones with the path of the interpreter, or empty to search for it
+	Warm      []engi.Language          // nil means all that can be
 	Docs      bool                     `json:",omitempty"`
 	Steps     []Step                   `json:",omitempty"`
 	Start     string                   `json:",omitempty"`
@@ -58,7 +57,7 @@ type Definition struct {
 	Kernels   []string                 `json:",omitzero"` // nil means those of the base
 }
 
-// A Step is one that is cached by its content.
+// A Step is a build step that is cached by its content.
 type Step struct {
 	Type    engi.StepType
 	Args    []string // as in engi.BuildStep
@@ -66,13 +65,13 @@ type Step struct {
 	Force   bool     `json:"-"`
 }
 
-// A File is one file to put into the root.
+// A File is a file to write to the root.
 type File struct {
 	Path    string
 	Content string `json:",omitempty"`
 	Source  string `json:",omitempty"` // path on the node
 	Mode    fs.FileMode
-	Owner   string `json:",omitempty"` // name inside; empty means root
+	Owner   string `json:",omitempty"` // name of a user in the root; empty means root
 }
 
 // A Command is a step that runs in a sandbox.
@@ -88,7 +87,7 @@ type Toolchain struct {
 	Sums    map[string]string `json:",omitempty"`
 }
 
-// rawDefinition is the YAML form. Every key that people write is here.
+// rawDefinition is the YAML form with all keys.
 type rawDefinition struct {
 	Name        string            `yaml:"name"`
 	Base        string            `yaml:"base"`
@@ -113,7 +112,7 @@ type rawDefinition struct {
 	Ready       string            `yaml:"ready"`
 	Kernels     *[]string         `yaml:"kernels"`
 
-	// Templates holds several definitions instead of the keys above.
+	// Templates has several definitions instead of the keys above.
 	Templates map[string]rawDefinition `yaml:"templates"`
 }
 
@@ -136,7 +135,7 @@ type rawResources struct {
 	OpenFiles int     `yaml:"open_files"`
 }
 
-// rawString also takes numbers, as people write them for versions.
+// rawString also accepts numbers, for versions.
 type rawString string
 
 func (s *rawString) UnmarshalYAML(b []byte) error {
@@ -144,7 +143,7 @@ func (s *rawString) UnmarshalYAML(b []byte) error {
 	return nil
 }
 
-// rawMode is octal however it is written.
+// rawMode is octal, however it is written.
 type rawMode string
 
 func (m *rawMode) UnmarshalYAML(b []byte) error {
@@ -152,7 +151,7 @@ func (m *rawMode) UnmarshalYAML(b []byte) error {
 	return nil
 }
 
-// rawSize is bytes, or a number with a unit.
+// rawSize is a number of bytes, or a number with a unit.
 type rawSize string
 
 func (s *rawSize) UnmarshalYAML(b []byte) error {
@@ -160,7 +159,7 @@ func (s *rawSize) UnmarshalYAML(b []byte) error {
 	return nil
 }
 
-// rawCommand is a shell text, or a map with more about it.
+// rawCommand is a shell command, or a map with a command, user and directory.
 type rawCommand struct {
 	Run  string `yaml:"run"`
 	User string `yaml:"user"`
@@ -212,7 +211,7 @@ func (l *rawLanguages) UnmarshalYAML(decode func(any) error) error {
 	return decode((*map[string]string)(l))
 }
 
-// Parse returns the definition of name in a YAML text.
+// Parse returns the definition of a template in a YAML text.
 func Parse(name string, text []byte) (Definition, error) {
 	doc, err := parseDocument(text)
 	if err != nil {
@@ -243,7 +242,7 @@ func parseDocument(text []byte) (rawDefinition, error) {
 	if len(text) > maxDefinition {
 		return doc, invalid("the definition has %d bytes; %d are allowed", len(text), maxDefinition)
 	}
-	// Aliases multiply a short text into a long one, and nothing here needs them.
+	// Aliases could expand a short text to a very long one, and are not needed.
 	for _, t := range lexer.Tokenize(string(text)) {
 		if t.Type == token.AliasType {
 			return doc, invalid("line %d: aliases are not supported: write the value out", t.Position.Line)
@@ -251,7 +250,7 @@ func parseDocument(text []byte) (rawDefinition, error) {
 	}
 	err := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(&doc)
 	if errors.Is(err, io.EOF) {
-		return doc, invalid("the definition is empty").WithRemedy("give it at least 'base: debian:bookworm'")
+		return doc, invalid("the definition is empty").WithRemedy("write at least 'base: debian:bookworm'")
 	}
 	if err != nil {
 		return doc, yamlError(err)
@@ -265,7 +264,7 @@ func invalid(format string, args ...any) *engi.Error {
 
 var unknownField = regexp.MustCompile(`unknown field "([^"]*)"`)
 
-// yamlError turns an error of the parser into one line for people.
+// yamlError turns an error of the parser into one line.
 func yamlError(err error) error {
 	var y yaml.Error
 	if !errors.As(err, &y) {
@@ -278,37 +277,27 @@ func yamlError(err error) error {
 	m := unknownField.FindStringSubmatch(y.GetMessage())
 	if m == nil {
 		if t, ok := errors.AsType[*yaml.TypeError](err); ok {
-			return invalid("line %d: this value must be %s", line, people[t.DstType.Kind()])
+			return invalid("line %d: this value must be %s", line, kindNames[t.DstType.Kind()])
 		}
 		return invalid("line %d: %s", line, y.GetMessage())
 	}
 	e := invalid("line %d: unknown key %q", line, m[1])
-	if near := nearest(m[1]); near != "" {
+	if near := spelling.Nearest(m[1], keysOf(definitionTypes...)); near != "" {
 		return e.WithRemedy("did you mean %q?", near)
 	}
 	return e.WithRemedy("the keys of a template are %s", strings.Join(keysOf(definitionTypes[0]), ", "))
 }
 
-// people call the kinds of values by these names.
-var people = map[reflect.Kind]string{
+// kindNames are names of kinds of values for error texts.
+var kindNames = map[reflect.Kind]string{
 	reflect.String: "text", reflect.Int: "a whole number", reflect.Int64: "a whole number", reflect.Float64: "a number",
 	reflect.Bool: "true or false", reflect.Slice: "a list", reflect.Map: "a map", reflect.Struct: "a map",
 }
 
-// definitionTypes are the types whose keys people write.
+// definitionTypes are the types with keys.
 var definitionTypes = []reflect.Type{
 	reflect.TypeFor[rawDefinition](), reflect.TypeFor[rawFile](), reflect.TypeFor[rawCommand](),
 	reflect.TypeFor[rawResources](), reflect.TypeFor[rawToolchain](), reflect.TypeFor[rawStep](), reflect.TypeFor[rawCopy](),
-}
-
-// nearest returns the known key most like the one written, if it is close.
-func nearest(key string) string {
-	known := keysOf(definitionTypes...)
-	best := slices.MinFunc(known, func(a, b string) int { return cmp.Compare(distance(key, a), distance(key, b)) })
-	if distance(key, best) > max(2, len(key)/3) {
-		return ""
-	}
-	return best
 }
 
 func keysOf(types ...reflect.Type) []string {
@@ -323,27 +312,6 @@ func keysOf(types ...reflect.Type) []string {
 	return keys
 }
 
-// distance is the number of single-character edits between two words.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
-}
-
 var (
 	namePattern    = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 	packagePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9+._~:=/@-]{0,127}$`)
@@ -353,18 +321,18 @@ var (
 	mirrorPattern  = regexp.MustCompile(`^https?://[^\s\[\]]+$`)
 )
 
-// ValidName reports whether name can be a template's.
+// ValidName reports whether name is valid for a template.
 func ValidName(name string) bool { return namePattern.MatchString(name) }
 
-// ValidVariable reports whether key and value can be in an environment.
+// ValidVariable reports whether key and value are valid in an environment.
 func ValidVariable(key, value string) bool {
 	return envPattern.MatchString(key) && !strings.ContainsRune(value, 0)
 }
 
-// ValidMirror reports whether url can be an archive of packages.
+// ValidMirror reports whether url can be a package archive.
 func ValidMirror(url string) bool { return mirrorPattern.MatchString(url) }
 
-// CheckName reports Invalid, with the rule, unless name can be a template's.
+// CheckName reports Invalid, with the rule, unless name is valid for a template.
 func CheckName(name string) error {
 	if !ValidName(name) {
 		return invalid("%q is not a template name", name).WithRemedy("use lower-case letters, digits, '.', '_' and '-', at most 63, and begin with a letter or a digit")
@@ -372,7 +340,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// check turns what was written into a definition, or says what is wrong.
+// check validates the YAML form and returns the definition.
 func (r rawDefinition) check() (d Definition, err error) {
 	if r.Base == "" {
 		return d, invalid("'base' is missing").WithRemedy("set it to debian:bookworm, oci:IMAGE, tar:PATH, template:NAME or host")
@@ -425,10 +393,10 @@ func (r rawDefinition) check() (d Definition, err error) {
 	if r.User != "" && !userPattern.MatchString(r.User) {
 		return d, invalid("%q is not a user name", r.User)
 	}
-	if d.WorkDir, err = insidePath("working_dir", r.WorkingDir); err != nil {
+	if d.WorkDir, err = checkPath("working_dir", r.WorkingDir); err != nil {
 		return d, err
 	}
-	if d.Shell, err = insidePath("default_shell", r.Shell); err != nil {
+	if d.Shell, err = checkPath("default_shell", r.Shell); err != nil {
 		return d, err
 	}
 	if r.ExposePorts != nil {
@@ -450,7 +418,7 @@ func (r rawDefinition) check() (d Definition, err error) {
 		if err != nil {
 			return d, err
 		}
-		if d.Languages[lang], err = insidePath("languages", at); err != nil {
+		if d.Languages[lang], err = checkPath("languages", at); err != nil {
 			return d, err
 		}
 	}
@@ -490,8 +458,8 @@ func language(name string) (engi.Language, error) {
 	return "", invalid("%q is not a language", name).WithRemedy("the languages are %v", engi.Languages())
 }
 
-// insidePath checks an optional absolute path in the root.
-func insidePath(key, p string) (string, error) {
+// checkPath validates an optional absolute path in the root.
+func checkPath(key, p string) (string, error) {
 	if p == "" {
 		return "", nil
 	}
@@ -509,7 +477,7 @@ func insidePath(key, p string) (string, error) {
 func (f rawFile) check() (File, error) {
 	d := File{Source: f.Source, Mode: 0o644, Owner: f.Owner}
 	var err error
-	if d.Path, err = insidePath("files.path", f.Path); err != nil {
+	if d.Path, err = checkPath("files.path", f.Path); err != nil {
 		return d, err
 	}
 	if d.Path == "" {
@@ -596,7 +564,7 @@ func (s rawSize) bytes(key string) (int64, error) {
 	return 0, invalid("'%s' is not a size: %q", key, string(s)).WithRemedy("write it like 512MiB or 2GiB, or in bytes")
 }
 
-// String names the command in progress reports: its first line, shortened.
+// String returns the first line of the command, shortened, for progress reports.
 func (c Command) String() string {
 	line, _, more := strings.Cut(strings.TrimSpace(c.Run), "\n")
 	if len(line) > 60 {

@@ -217,7 +217,7 @@ kernels: [python, javascript]
 		"steps: [{env: {'a b': c}}]":                              "environment variable",
 		"steps: [{rum: a}]":                                       `unknown key "rum"`,
 		"kernels: [cobol]":                                        "not a language",
-		"steps: [" + strings.Repeat("{run: a},", 181) + "]":       "180 are allowed",
+		"steps: [" + strings.Repeat("{run: a},", 181) + "]":       "more than 180",
 	} {
 		_, err := Parse("x", []byte("base: template:base\n"+text+"\n"))
 		if err == nil || engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), words) {

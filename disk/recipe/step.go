@@ -13,16 +13,16 @@ import (
 
 const (
 	maxText  = 64 << 10 // bytes of a command or a value
-	maxSteps = 180      // each may be a layer, and a file system takes so many
+	maxSteps = 180      // each may be a layer, whose number is limited in an overlay
 )
 
-// rawStep is a map with one key that says what the step does.
+// rawStep is a map with one key for the kind of step.
 type rawStep struct {
 	Run     string            `yaml:"run"`
 	Copy    *rawCopy          `yaml:"copy"`
 	Env     map[string]string `yaml:"env"`
 	Workdir string            `yaml:"workdir"`
-	User    string            `yaml:"user"` // with run: who runs it
+	User    string            `yaml:"user"` // for run: the user who runs it
 }
 
 type rawCopy struct {
@@ -33,7 +33,7 @@ type rawCopy struct {
 	Mode   rawMode `yaml:"mode"`
 }
 
-// step turns what was written into a step, or says that it is none or two.
+// step returns the step, or an error unless there is exactly one.
 func (r rawStep) step() (Step, error) {
 	var all []Step
 	if r.Run != "" {
@@ -61,7 +61,7 @@ func (r rawStep) step() (Step, error) {
 		all = append(all, Step{Type: engi.StepUser, Args: []string{r.User}})
 	}
 	if len(all) != 1 {
-		return Step{}, invalid("it has %d of the keys run, copy, env, workdir and user", len(all)).WithRemedy("write one step per item; only run may have a user beside it")
+		return Step{}, invalid("it has %d of the keys run, copy, env, workdir and user", len(all)).WithRemedy("write one step per item; only run may also have a user")
 	}
 	return all[0], nil
 }
@@ -78,11 +78,11 @@ func checkSteps(raw []rawStep) ([]Step, error) {
 	return steps, CheckSteps(steps)
 }
 
-// CheckSteps reports Invalid, with the step's number, unless steps can be
-// taken. It fills in missing arguments.
+// CheckSteps validates steps and fills in missing arguments. It reports Invalid with
+// the number of the step.
 func CheckSteps(steps []Step) error {
 	if len(steps) > maxSteps {
-		return invalid("there are %d steps; %d are allowed", len(steps), maxSteps).WithRemedy("put several commands into one step")
+		return invalid("there are %d steps, more than %d", len(steps), maxSteps).WithRemedy("put several commands into one step")
 	}
 	for i := range steps {
 		if err := steps[i].check(); err != nil {
@@ -151,7 +151,7 @@ func (s *Step) check() error {
 	return nil
 }
 
-// String names the step in progress reports.
+// String returns a name for progress reports.
 func (s Step) String() string {
 	switch s.Type {
 	case engi.StepRun:

@@ -1,9 +1,9 @@
-// Package snapshot keeps copies of sandboxes that others start from: a
-// directory of files for each, and a record of what they are. Files stay for as
-// long as somebody starts from them, and no longer than their record.
+// Package snapshot stores snapshots, which are copies of sandboxes that others can
+// start from: a directory of files and a record for each. Files are not deleted
+// while in use, and never outlive their record.
 //
-// It does not know what is in the files (the provider writes and reads them),
-// nor how a sandbox is started (package fleet).
+// It does not know the content of the files, which the provider writes and reads,
+// or how sandboxes start (see package fleet).
 package snapshot
 
 import (
@@ -22,79 +22,81 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Store remembers snapshots. What a method has written survives a kill. All
-// lookups see only what owner owns, or everything for the empty owner, and
-// neither removed snapshots nor those that expired before now.
+// A Store keeps records of snapshots. What a method has written survives a kill.
+// Lookups see only what owner owns, or everything for the empty owner, and neither
+// removed snapshots nor those that expired before now.
 type Store interface {
-	// Put records a new snapshot. An older one of its owner and name loses
-	// the name in the same step.
+	// Put stores a new snapshot. In the same transaction, an older one of its
+	// owner loses the name.
 	Put(ctx context.Context, s engi.Snapshot) error
 	// Find returns a snapshot by ID or name; NotFound. A name that several
-	// owners use is Conflict for the empty owner, unless it is its own.
+	// owners use is Conflict for the empty owner, unless it owns one.
 	Find(ctx context.Context, owner engi.Owner, idOrName string, now time.Time) (engi.Snapshot, error)
-	// List returns the newest first; of one sandbox unless that is empty.
+	// List returns snapshots of a sandbox, or of all if it is empty, newest first.
 	List(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, now time.Time) ([]engi.Snapshot, error)
-	// Touch sets when a snapshot was last used; none is no error.
+	// Touch sets when a snapshot was last used. It is no error if it does not
+	// exist.
 	Touch(ctx context.Context, id engi.SnapshotID, at time.Time) error
-	// Remove marks a snapshot as removed and takes its name; NotFound.
+	// Remove marks a snapshot as removed and frees its name; NotFound.
 	Remove(ctx context.Context, id engi.SnapshotID) error
 	// Expire removes all that expired before now.
 	Expire(ctx context.Context, now time.Time) error
-	// Removed returns those marked, oldest first.
+	// Removed returns removed snapshots, oldest first.
 	Removed(ctx context.Context) ([]engi.Snapshot, error)
-	// Forget deletes the record of a removed snapshot; none is no error.
+	// Forget deletes the record of a removed snapshot. It is no error if there is
+	// none.
 	Forget(ctx context.Context, id engi.SnapshotID) error
 }
 
-// Options say where snapshots live. Hold and Log may be nil.
+// Options say where snapshots are stored. Hold and Log may be nil.
 type Options struct {
-	Dir   string // private directory of the registry; made if missing
+	Dir   string // private directory of the registry; created if missing
 	Store Store
 	Log   *slog.Logger
 
-	// Hold keeps a template for as long as path exists.
+	// Hold keeps a template from being removed as long as path exists.
 	Hold func(ctx context.Context, digest, path string) error
 }
 
-// sweepEvery is how often expired snapshots are looked for.
+// sweepEvery is how often Run looks for expired snapshots.
 const sweepEvery = 15 * time.Second
 
-// A Registry keeps snapshots in a directory. It implements [engi.Snapshots]
-// and is safe for concurrent use. One process at a time may have it open.
+// A Registry stores snapshots in a directory. It implements [engi.Snapshots] and is
+// safe for concurrent use. Only one process at a time may use the directory.
 type Registry struct {
 	o    Options
 	now  func() time.Time
-	kick chan struct{} // asks Run to collect; holds one request
+	wake chan struct{} // has Run clean up; buffers one request
 
-	mu    sync.Mutex
-	users map[engi.SnapshotID]int      // guarded by mu; no zeros
-	going map[engi.SnapshotID]struct{} // guarded by mu: files are being deleted
+	mu       sync.Mutex
+	users    map[engi.SnapshotID]int      // guarded by mu; never 0
+	deleting map[engi.SnapshotID]struct{} // guarded by mu: files are being deleted
 }
 
 var _ engi.Snapshots = (*Registry)(nil)
 
-// Open prepares o.Dir and removes what has no record there: what a kill left of
-// snapshots that were being made. Removed ones stay until Run, so that those who
-// still start from them can say so. Nothing must be closed.
+// Open prepares o.Dir and removes files without a record, which a kill left of
+// snapshots that were being created. Files of removed snapshots stay until Run, so
+// that callers that still need them can call Use. The Registry need not be closed.
 func Open(ctx context.Context, o Options) (_ *Registry, err error) {
 	defer engi.Annotate(&err, "open snapshots in %s", o.Dir)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, fault(err)
+		return nil, fileError(err)
 	}
 	r := &Registry{
-		o: o, now: time.Now, kick: make(chan struct{}, 1),
-		users: map[engi.SnapshotID]int{}, going: map[engi.SnapshotID]struct{}{},
+		o: o, now: time.Now, wake: make(chan struct{}, 1),
+		users: map[engi.SnapshotID]int{}, deleting: map[engi.SnapshotID]struct{}{},
 	}
 	return r, r.sweep(ctx)
 }
 
-// sweep removes directories without record, and records without directory,
-// which a power cut may leave.
+// sweep removes directories without a record, and records without a directory,
+// which a power failure may leave.
 func (r *Registry) sweep(ctx context.Context) error {
-	// Those that expired are still on record.
+	// The zero time includes expired ones.
 	kept, err := r.o.Store.List(ctx, "", "", time.Time{})
 	if err != nil {
 		return err
@@ -110,7 +112,7 @@ func (r *Registry) sweep(ctx context.Context) error {
 	for _, s := range kept {
 		known[string(s.ID)] = true
 		if _, err := os.Stat(r.dir(s.ID)); errors.Is(err, fs.ErrNotExist) {
-			r.o.Log.ErrorContext(ctx, "the files of a snapshot are gone", "snapshot", s.ID)
+			r.o.Log.ErrorContext(ctx, "the files of a snapshot are missing", "snapshot", s.ID)
 			if err := r.o.Store.Remove(ctx, s.ID); err != nil {
 				return err
 			}
@@ -118,7 +120,7 @@ func (r *Registry) sweep(ctx context.Context) error {
 	}
 	entries, err := os.ReadDir(r.o.Dir)
 	if err != nil {
-		return fault(err)
+		return fileError(err)
 	}
 	for _, e := range entries {
 		if known[e.Name()] {
@@ -126,7 +128,7 @@ func (r *Registry) sweep(ctx context.Context) error {
 		}
 		r.o.Log.InfoContext(ctx, "remove the files of an unfinished snapshot", "snapshot", e.Name())
 		if err := os.RemoveAll(filepath.Join(r.o.Dir, e.Name())); err != nil {
-			return fault(err)
+			return fileError(err)
 		}
 	}
 	return nil
@@ -136,7 +138,7 @@ func (r *Registry) dir(id engi.SnapshotID) string { return filepath.Join(r.o.Dir
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$`)
 
-// CheckName reports Invalid unless name is empty or can be a snapshot's.
+// CheckName reports Invalid unless name is empty or a valid name for a snapshot.
 func CheckName(name string) error {
 	if name == "" {
 		return nil
@@ -149,10 +151,10 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Create keeps what fill writes into a fresh directory, described by s, and
-// returns s as it is recorded: with an ID, if it has none, its time and its
-// size. An older snapshot of the same owner and name loses the name. When
-// Create or the process fails, nothing is left.
+// Create stores what fill writes to a new directory as a snapshot described by s. It
+// returns s with ID, unless it has one, time and size filled in. An older snapshot
+// of the same owner loses the name. If Create or the process fails, nothing is
+// left.
 func (r *Registry) Create(ctx context.Context, s engi.Snapshot, fill func(dir string) error) (_ engi.Snapshot, err error) {
 	if s.ID == "" {
 		s.ID = engi.NewSnapshotID()
@@ -167,9 +169,9 @@ func (r *Registry) Create(ctx context.Context, s engi.Snapshot, fill func(dir st
 	dir := r.dir(s.ID)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		if errors.Is(err, fs.ErrExist) {
-			return engi.Snapshot{}, engi.Errorf(engi.Conflict, "it is there already")
+			return engi.Snapshot{}, engi.Errorf(engi.Conflict, "it exists already")
 		}
-		return engi.Snapshot{}, fault(err)
+		return engi.Snapshot{}, fileError(err)
 	}
 	recorded := false
 	defer func() {
@@ -188,11 +190,11 @@ func (r *Registry) Create(ctx context.Context, s engi.Snapshot, fill func(dir st
 	if err := fill(dir); err != nil {
 		return engi.Snapshot{}, err
 	}
-	// The record must not outlive a power cut that the files do not.
-	if s.Bytes, err = settle(ctx, dir); err != nil {
+	// The files must be on disk before the record.
+	if s.Bytes, err = syncTree(ctx, dir); err != nil {
 		return engi.Snapshot{}, err
 	}
-	if err := settleDir(r.o.Dir); err != nil {
+	if err := syncDir(r.o.Dir); err != nil {
 		return engi.Snapshot{}, err
 	}
 	s.Created = r.now().UTC().Truncate(time.Millisecond)
@@ -201,14 +203,14 @@ func (r *Registry) Create(ctx context.Context, s engi.Snapshot, fill func(dir st
 		s.Expires = s.Expires.UTC()
 	}
 	if err := r.o.Store.Put(ctx, s); err != nil {
-		// It may be on record in spite of the error.
+		// It may have been stored in spite of the error.
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		if e := r.o.Store.Remove(late, s.ID); e == nil {
 			recorded = true
 			r.collect(late, s.ID)
 		} else if engi.KindOf(e) != engi.NotFound {
-			recorded = true // the next Open knows better
+			recorded = true // unknown: the next Open decides
 		}
 		return engi.Snapshot{}, err
 	}
@@ -216,21 +218,21 @@ func (r *Registry) Create(ctx context.Context, s engi.Snapshot, fill func(dir st
 	return s, nil
 }
 
-// Use returns a snapshot with the directory of its files, which stay until
-// release is called (twice is fine), even if the snapshot is removed. It sees as
-// [engi.Snapshots]; the empty owner finds by ID what is removed but still there,
-// too, so that users can come back after a restart.
+// Use returns a snapshot and the directory of its files, which are not deleted until
+// release is called, even if the snapshot is removed; release may be repeated. The
+// empty owner also finds removed snapshots by ID if their files still exist, so
+// that they can be used again after a restart.
 func (r *Registry) Use(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Snapshot, dir string, release func(), err error) {
 	defer engi.Annotate(&err, "use snapshot %s", idOrName)
 	s, err := r.find(ctx, owner, idOrName)
 	if err != nil {
 		return engi.Snapshot{}, "", nil, err
 	}
-	if !r.enter(s.ID) {
+	if !r.addUser(s.ID) {
 		return engi.Snapshot{}, "", nil, unknown()
 	}
-	release = sync.OnceFunc(func() { r.leave(s.ID) })
-	// Between find and enter it may have gone.
+	release = sync.OnceFunc(func() { r.removeUser(s.ID) })
+	// It may have been deleted between find and addUser.
 	if s, err = r.find(ctx, owner, string(s.ID)); err == nil {
 		s.Used = r.now().UTC().Truncate(time.Millisecond)
 		err = r.o.Store.Touch(ctx, s.ID, s.Used)
@@ -263,18 +265,18 @@ func unknown() error {
 	return engi.Errorf(engi.NotFound, "there is no such snapshot").WithRemedy("'engi snapshot list' shows yours")
 }
 
-// enter counts a user, unless the files are going.
-func (r *Registry) enter(id engi.SnapshotID) bool {
+// addUser counts a user. It returns false if the files are being deleted.
+func (r *Registry) addUser(id engi.SnapshotID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, going := r.going[id]; going {
+	if _, going := r.deleting[id]; going {
 		return false
 	}
 	r.users[id]++
 	return true
 }
 
-func (r *Registry) leave(id engi.SnapshotID) {
+func (r *Registry) removeUser(id engi.SnapshotID) {
 	r.mu.Lock()
 	last := r.users[id] == 1
 	if r.users[id]--; last {
@@ -283,7 +285,7 @@ func (r *Registry) leave(id engi.SnapshotID) {
 	r.mu.Unlock()
 	if last {
 		select {
-		case r.kick <- struct{}{}:
+		case r.wake <- struct{}{}:
 		default:
 		}
 	}
@@ -316,7 +318,7 @@ func (r *Registry) Remove(ctx context.Context, owner engi.Owner, idOrName string
 }
 
 // Usage returns how many snapshots an owner has and the bytes of their files,
-// which may be more than the listed ones'.
+// including removed ones whose files still exist.
 func (r *Registry) Usage(ctx context.Context, owner engi.Owner) (count int, bytes int64, err error) {
 	defer engi.Annotate(&err, "measure snapshots")
 	kept, err := r.o.Store.List(ctx, owner, "", time.Time{})
@@ -338,7 +340,7 @@ func (r *Registry) Usage(ctx context.Context, owner engi.Owner) (count int, byte
 	return len(kept), bytes, nil
 }
 
-// Digests returns the templates that snapshots need.
+// Digests returns the digests of templates that snapshots need.
 func (r *Registry) Digests(ctx context.Context) (_ []string, err error) {
 	defer engi.Annotate(&err, "list the templates of snapshots")
 	kept, err := r.o.Store.List(ctx, "", "", time.Time{})
@@ -360,26 +362,26 @@ func (r *Registry) Digests(ctx context.Context) (_ []string, err error) {
 	return digests, nil
 }
 
-// Run removes what expires and deletes the files of what was removed, until
-// ctx ends. Whoever uses removed snapshots after a restart says so before.
+// Run removes expired snapshots and deletes the files of removed ones until ctx ends.
+// Callers that still need removed snapshots after a restart call Use before.
 func (r *Registry) Run(ctx context.Context, ready func()) error {
 	ready()
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for {
-		if err := r.tidy(ctx); err != nil && ctx.Err() == nil {
-			r.o.Log.ErrorContext(ctx, "tidy snapshots", "err", err)
+		if err := r.cleanUp(ctx); err != nil && ctx.Err() == nil {
+			r.o.Log.ErrorContext(ctx, "clean up snapshots", "err", err)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-r.kick:
+		case <-r.wake:
 		case <-tick.C:
 		}
 	}
 }
 
-func (r *Registry) tidy(ctx context.Context) error {
+func (r *Registry) cleanUp(ctx context.Context) error {
 	if err := r.o.Store.Expire(ctx, r.now()); err != nil {
 		return err
 	}
@@ -393,20 +395,20 @@ func (r *Registry) tidy(ctx context.Context) error {
 	return nil
 }
 
-// collect deletes the files of a removed snapshot, then its record, unless
-// somebody uses it. What fails is tried again later.
+// collect deletes the files of a removed snapshot and then its record, unless it is
+// in use. Failures are retried later.
 func (r *Registry) collect(ctx context.Context, id engi.SnapshotID) {
 	r.mu.Lock()
-	_, going := r.going[id]
+	_, going := r.deleting[id]
 	if going || r.users[id] > 0 {
 		r.mu.Unlock()
 		return
 	}
-	r.going[id] = struct{}{}
+	r.deleting[id] = struct{}{}
 	r.mu.Unlock()
 	defer func() {
 		r.mu.Lock()
-		delete(r.going, id)
+		delete(r.deleting, id)
 		r.mu.Unlock()
 	}()
 	err := os.RemoveAll(r.dir(id))
@@ -418,12 +420,12 @@ func (r *Registry) collect(ctx context.Context, id engi.SnapshotID) {
 	}
 }
 
-// settle brings everything below dir to disk and returns its bytes there.
-func settle(ctx context.Context, dir string) (int64, error) {
+// syncTree syncs all files below dir and returns their bytes on disk.
+func syncTree(ctx context.Context, dir string) (int64, error) {
 	var total int64
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return fault(err)
+			return fileError(err)
 		}
 		if ctx.Err() != nil {
 			return engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
@@ -433,40 +435,40 @@ func settle(ctx context.Context, dir string) (int64, error) {
 		}
 		f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 		if err != nil {
-			return fault(err)
+			return fileError(err)
 		}
 		defer f.Close()
 		var st unix.Stat_t
 		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-			return fault(err)
+			return fileError(err)
 		}
 		total += st.Blocks * 512
 		if err := f.Sync(); err != nil {
-			return fault(err)
+			return fileError(err)
 		}
 		return nil
 	})
 	return total, err
 }
 
-func settleDir(dir string) error {
+func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
-		return fault(err)
+		return fileError(err)
 	}
 	defer d.Close()
 	if err := d.Sync(); err != nil {
-		return fault(err)
+		return fileError(err)
 	}
 	return nil
 }
 
-// fault classifies an error of our own files.
-func fault(err error) error {
+// fileError classifies an error of files in the data directory.
+func fileError(err error) error {
 	switch {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		return engi.Errorf(engi.Exhausted, "the disk of the data directory is full: %v", err).
-			WithRemedy("free space, for instance by removing snapshots nobody needs: 'engi snapshot list'")
+			WithRemedy("free space, for instance by removing unused snapshots: 'engi snapshot list'")
 	case errors.Is(err, fs.ErrPermission):
 		return engi.Errorf(engi.Denied, "%v", err).WithRemedy("run as the user who owns the data directory")
 	}

@@ -222,7 +222,7 @@ func TestFilesStayWhileUsed(t *testing.T) {
 	wantKind(t, err, engi.NotFound)
 	_, _, _, err = r.Use(t.Context(), "ann", string(s.ID))
 	wantKind(t, err, engi.NotFound)
-	// The node itself may come back to it, as after a restart.
+	// The node itself can use it again, as after a restart.
 	_, _, third, err := r.Use(t.Context(), "", string(s.ID))
 	if err != nil {
 		t.Fatal(err)
@@ -285,13 +285,13 @@ func TestTemplatesAreHeldBeforeTheyAreOnRecord(t *testing.T) {
 	wantKind(t, err, engi.NotFound)
 }
 
-// A dyingStore hangs for ever before or after its nth call, as a process does
-// that is killed there. What comes after never happens.
+// A dyingStore blocks forever before or after its nth call, like a process that is
+// killed there.
 type failingStore struct {
 	snapshot.Store
 	calls atomic.Int64
 	at    int64
-	after bool // hang after the call instead of before
+	after bool // block after the call instead of before
 	dead  chan struct{}
 	once  sync.Once
 }
@@ -310,7 +310,7 @@ func (d *failingStore) around(f func() error) error {
 
 func (d *failingStore) die() {
 	d.once.Do(func() { close(d.dead) })
-	select {} // with the test's process
+	select {} // until the test process ends
 }
 
 func (d *failingStore) Put(ctx context.Context, s engi.Snapshot) error {
@@ -383,7 +383,7 @@ func TestKilledWhileFilling(t *testing.T) {
 	dir := t.TempDir()
 	s := store.Snapshots(database(t))
 	kept := create(t, open(t, dir, s), engi.Snapshot{Name: "kept"})
-	// What a killed process leaves.
+	// Leftovers of a killed process.
 	half := filepath.Join(dir, string(engi.NewSnapshotID()))
 	if err := os.MkdirAll(filepath.Join(half, "below"), 0o700); err != nil {
 		t.Fatal(err)

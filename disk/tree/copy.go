@@ -16,9 +16,9 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Copy copies everything in from to to: owners, modes, times, links, names that
-// share a file. Sockets and device nodes stay behind. progress, which may be
-// nil, is called with the bytes of each file.
+// Copy copies the content of from to to, with owners, modes, times and links, but
+// without sockets and device nodes. progress, which may be nil, is called with the
+// bytes of each file.
 func Copy(ctx context.Context, to, from *Tree, progress func(bytes int64)) error {
 	pr, pw := io.Pipe()
 	packed := make(chan error, 1)
@@ -29,7 +29,7 @@ func Copy(ctx context.Context, to, from *Tree, progress func(bytes int64)) error
 	}()
 	_, err := to.Extract(ctx, pr, ExtractOptions{Budget: &Budget{Bytes: 1 << 60, Entries: 1 << 30}, Progress: progress})
 	if err == nil {
-		_, err = io.Copy(io.Discard, pr) // the padding after the archive's end
+		_, err = io.Copy(io.Discard, pr) // padding after the archive
 	}
 	pr.CloseWithError(io.ErrClosedPipe)
 	if packErr := <-packed; packErr != nil && !errors.Is(packErr, io.ErrClosedPipe) {
@@ -38,7 +38,7 @@ func Copy(ctx context.Context, to, from *Tree, progress func(bytes int64)) error
 	return err
 }
 
-// Pack writes the tree as a tar stream, in the order of names.
+// Pack writes the tree as a tar stream in the order of names.
 func (t *Tree) Pack(ctx context.Context, w io.Writer) error {
 	p := packer{ctx: ctx, w: tar.NewWriter(w), seen: map[[2]uint64]string{}, buf: make([]byte, 256<<10)}
 	if err := p.dir(int(t.root.Fd()), ""); err != nil {
@@ -50,7 +50,7 @@ func (t *Tree) Pack(ctx context.Context, w io.Writer) error {
 type packer struct {
 	ctx  context.Context
 	w    *tar.Writer
-	seen map[[2]uint64]string // first names of files that have several
+	seen map[[2]uint64]string // first names of files with several links
 	buf  []byte
 }
 

@@ -15,14 +15,14 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Names of whiteouts in OCI layers: a marker deletes what lower layers have.
+// Names of whiteouts in OCI layers, which delete what lower layers have.
 const (
 	whiteout     = ".wh."
 	whiteoutMeta = ".wh..wh."
 	opaque       = ".wh..wh..opq"
 )
 
-// A Budget bounds what a series of archives may unpack to. It belongs to one
+// A Budget bounds the unpacked size of a series of archives. It belongs to one
 // goroutine.
 type Budget struct {
 	Bytes   int64 // of file content left
@@ -31,27 +31,27 @@ type Budget struct {
 
 // ExtractOptions say how an archive is applied.
 type ExtractOptions struct {
-	Whiteouts bool              // it is an OCI layer over what is there
-	FilesOnly bool              // links and everything that is neither file nor directory is Invalid
-	Budget    *Budget           // required; counted down
-	Progress  func(bytes int64) // called now and then with the bytes of the entry just written; may be nil
+	Whiteouts bool              // the archive is an OCI layer for the existing tree
+	FilesOnly bool              // anything else than files and directories is Invalid
+	Budget    *Budget           // required; it is decremented
+	Progress  func(bytes int64) // called with the bytes of entries as they are written; may be nil
 }
 
-// Skipped counts what an archive had and a template may not have.
+// Skipped counts entries of an archive that were not extracted.
 type Skipped struct {
 	Devices int // device nodes
-	Other   int // entries of types we do not know
+	Other   int // entries of unknown types
 }
 
-// Extract applies a tar stream to the tree. Entries replace what is there, but
-// a directory over a directory merges. Names with ".." and hard links to what
-// the tree does not have are Invalid, what exceeds the budget is Exhausted. Set-ID
-// bits are kept, so a tree belongs in a directory that only its owner can
-// enter. On an error the tree is half done: throw it away.
+// Extract extracts a tar stream to the tree. Entries replace what exists, but
+// directories are merged. It reports Invalid for names with ".." and for hard links
+// to missing files, and Exhausted if the budget is exceeded. It keeps set-ID bits,
+// so the tree must be in a directory that other users cannot access. After an
+// error, the tree is incomplete and must be discarded.
 func (t *Tree) Extract(ctx context.Context, r io.Reader, o ExtractOptions) (Skipped, error) {
-	x := extraction{t: t, o: o, late: map[string]fs.FileMode{}}
+	x := extraction{t: t, o: o, lateModes: map[string]fs.FileMode{}}
 	if o.Whiteouts {
-		x.seed, x.mine = maphash.MakeSeed(), map[uint64]struct{}{}
+		x.seed, x.added = maphash.MakeSeed(), map[uint64]struct{}{}
 	}
 	tr := tar.NewReader(r)
 	for {
@@ -72,12 +72,12 @@ func (t *Tree) Extract(ctx context.Context, r io.Reader, o ExtractOptions) (Skip
 }
 
 type extraction struct {
-	t       *Tree
-	o       ExtractOptions
-	skipped Skipped
-	seed    maphash.Seed
-	mine    map[uint64]struct{}    // hashes of the names this layer brought, parents included
-	late    map[string]fs.FileMode // directories that would lock us out before the end
+	t         *Tree
+	o         ExtractOptions
+	skipped   Skipped
+	seed      maphash.Seed
+	added     map[uint64]struct{}    // hashes of the names in this layer, with parents
+	lateModes map[string]fs.FileMode // modes of directories that are set at the end, since they would deny us access
 }
 
 func (x *extraction) entry(h *tar.Header, content io.Reader) error {
@@ -98,15 +98,15 @@ func (x *extraction) entry(h *tar.Header, content io.Reader) error {
 	mode := h.FileInfo().Mode()
 
 	if x.o.Whiteouts && strings.HasPrefix(path.Base(name), whiteout) {
-		return x.white(name)
+		return x.whiteout(name)
 	}
 	if name == "." {
 		if h.Typeflag != tar.TypeDir {
 			return engi.Errorf(engi.Invalid, "extract: the archive replaces the root directory")
 		}
-		return nil // its mode and owner are ours to choose
+		return nil // mode and owner of the root are not taken from archives
 	}
-	x.remember(name)
+	x.markAdded(name)
 
 	if x.o.FilesOnly && h.Typeflag != tar.TypeDir && h.Typeflag != tar.TypeReg {
 		return engi.Errorf(engi.Invalid, "extract %s: only files and directories are allowed here", name)
@@ -118,7 +118,7 @@ func (x *extraction) entry(h *tar.Header, content io.Reader) error {
 		if h.Size > x.o.Budget.Bytes {
 			return tooBig()
 		}
-		n, err := x.t.Create(name, &spender{content, x.o.Budget}, File{
+		n, err := x.t.Create(name, &budgetReader{content, x.o.Budget}, File{
 			Mode: mode, Owner: owner, Modified: h.ModTime,
 			caps: h.PAXRecords["SCHILY.xattr.security.capability"],
 		})
@@ -157,7 +157,7 @@ func (x *extraction) entry(h *tar.Header, content io.Reader) error {
 
 func (x *extraction) dir(name string, mode fs.FileMode, o Owner) error {
 	if mode&0o700 != 0o700 && !privileged {
-		x.late[name] = mode
+		x.lateModes[name] = mode
 		mode |= 0o700
 	}
 	st, err := x.t.Lstat(name)
@@ -167,7 +167,7 @@ func (x *extraction) dir(name string, mode fs.FileMode, o Owner) error {
 		}
 		return x.t.Chmod(name, mode)
 	}
-	dir, _, err := x.t.place(name)
+	dir, _, err := x.t.replace(name)
 	if err != nil {
 		return err
 	}
@@ -175,9 +175,9 @@ func (x *extraction) dir(name string, mode fs.FileMode, o Owner) error {
 	return wrap("make directory", name, x.t.mkdir(name, mode, o))
 }
 
-// white applies a whiteout: it deletes what lower layers brought, and spares
-// what this one did, whatever the order of the entries.
-func (x *extraction) white(name string) error {
+// whiteout applies a whiteout: it deletes what lower layers have, but not what this
+// one has, whatever the order of entries.
+func (x *extraction) whiteout(name string) error {
 	dir, base := path.Split(name)
 	if base == opaque {
 		fd, err := x.t.open(dir, unix.O_PATH|unix.O_DIRECTORY)
@@ -191,7 +191,7 @@ func (x *extraction) white(name string) error {
 		return wrap("clear", dir, removeBelow(fd, ".", "", x.keeps(dir)))
 	}
 	if strings.HasPrefix(base, whiteoutMeta) {
-		return nil // bookkeeping of another union file system
+		return nil // metadata of another union file system
 	}
 	gone := strings.TrimPrefix(base, whiteout)
 	if gone == "" || gone == "." || gone == ".." {
@@ -206,7 +206,7 @@ func (x *extraction) white(name string) error {
 		return wrap("remove", victim, err)
 	}
 	defer unix.Close(fd)
-	if !x.brought(victim) {
+	if !x.wasAdded(victim) {
 		return wrap("remove", victim, removeAll(fd, base, nil))
 	}
 	var st unix.Stat_t
@@ -220,30 +220,30 @@ func (x *extraction) white(name string) error {
 }
 
 func (x *extraction) keeps(dir string) func(string) bool {
-	return func(rel string) bool { return x.brought(path.Join(dir, rel)) }
+	return func(rel string) bool { return x.wasAdded(path.Join(dir, rel)) }
 }
 
-func (x *extraction) remember(name string) {
-	if x.mine == nil {
+func (x *extraction) markAdded(name string) {
+	if x.added == nil {
 		return
 	}
 	for name != "." && name != "/" {
 		h := maphash.String(x.seed, name)
-		if _, known := x.mine[h]; known {
-			return // and so are its parents
+		if _, known := x.added[h]; known {
+			return // its parents are marked, too
 		}
-		x.mine[h] = struct{}{}
+		x.added[h] = struct{}{}
 		name = path.Dir(name)
 	}
 }
 
-func (x *extraction) brought(name string) bool {
-	_, ok := x.mine[maphash.String(x.seed, path.Clean(name))]
+func (x *extraction) wasAdded(name string) bool {
+	_, ok := x.added[maphash.String(x.seed, path.Clean(name))]
 	return ok
 }
 
 func (x *extraction) finish() error {
-	for name, mode := range x.late {
+	for name, mode := range x.lateModes {
 		if err := x.t.Chmod(name, mode); err != nil && engi.KindOf(err) != engi.NotFound {
 			return err
 		}
@@ -271,13 +271,13 @@ func clean(name string) (string, error) {
 	return c, nil
 }
 
-// A spender counts content down from a budget.
-type spender struct {
+// A budgetReader decrements a budget by what is read.
+type budgetReader struct {
 	r io.Reader
 	b *Budget
 }
 
-func (s *spender) Read(p []byte) (int, error) {
+func (s *budgetReader) Read(p []byte) (int, error) {
 	n, err := s.r.Read(p)
 	if s.b.Bytes -= int64(n); s.b.Bytes < 0 {
 		return n, tooBig()
@@ -292,8 +292,8 @@ func tooBig() error {
 	return engi.Errorf(engi.Exhausted, "extract: the archive unpacks to more than a template may have").WithRemedy("remove files that the template does not need")
 }
 
-// readError classifies an error of reading an archive: what is not ours is a
-// broken archive.
+// readError classifies an error of reading an archive. Errors that are not ours mean
+// that the archive is broken.
 func readError(err error) error {
 	if _, ok := errors.AsType[*engi.Error](err); ok {
 		return err

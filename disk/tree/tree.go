@@ -1,12 +1,11 @@
-// Package tree writes into a directory that stands for somebody else's root
-// file system. Every path is resolved as it would be inside, by a process whose
-// root the directory is: absolute links and links upwards lead to places in the
-// directory and nowhere else, so neither an archive nor a program that ran
-// there can make us touch a file outside.
+// Package tree writes to a directory that is the root file system of a sandbox.
+// Paths are resolved as by a process with that root: absolute links and links
+// upwards stay in the directory, so neither an archive nor a program that ran
+// there can make us access files outside.
 //
-// It is for building templates (package disk) and needs a kernel with openat2
-// (Linux 5.6). It is not for directories that others change meanwhile: it never
-// leaves the directory then either, but results may surprise.
+// It is for building templates (see package disk) and needs openat2 (Linux 5.6).
+// If others change the directory at the same time, it still never leaves the
+// directory, but results may be inconsistent.
 package tree
 
 import (
@@ -24,8 +23,8 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Tree is an open root file system. It is safe for concurrent use as far as
-// the operations do not contradict each other.
+// A Tree is an open root file system. It is safe for concurrent use on different
+// paths.
 type Tree struct {
 	dir  string
 	root *os.File
@@ -40,21 +39,21 @@ func Open(dir string) (*Tree, error) {
 	return &Tree{dir: dir, root: os.NewFile(uintptr(fd), dir)}, nil
 }
 
-// Close gives the directory back.
+// Close closes the directory.
 func (t *Tree) Close() error { return t.root.Close() }
 
 // Dir returns the directory on the node.
 func (t *Tree) Dir() string { return t.dir }
 
-// An Owner is who a file belongs to. Only root can give files away: for
-// anybody else owners are ignored and everything belongs to the caller.
+// An Owner is the owner of a file. Unless the process is root, owners are ignored,
+// and files belong to the current user.
 type Owner struct{ UID, GID int }
 
-var privileged = os.Geteuid() == 0 && knowsOthers()
+var privileged = os.Geteuid() == 0 && hasOtherUsers()
 
-// knowsOthers reports whether there are other users to give files to: in a
-// user namespace that somebody without rights made, there are none.
-func knowsOthers() bool {
+// hasOtherUsers reports whether files can have other owners. In a user namespace of
+// an unprivileged user, there are no others.
+func hasOtherUsers() bool {
 	m, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {
 		return true
@@ -66,7 +65,7 @@ func knowsOthers() bool {
 	return size > 1
 }
 
-// Stat describes what path leads to. It reports NotFound.
+// Stat returns the status of what a path leads to. It reports NotFound.
 func (t *Tree) Stat(name string) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	fd, err := t.open(name, unix.O_PATH)
@@ -80,8 +79,7 @@ func (t *Tree) Stat(name string) (unix.Stat_t, error) {
 	return st, nil
 }
 
-// Lstat describes path itself, without following a final link. It reports
-// NotFound.
+// Lstat is Stat without following a final link.
 func (t *Tree) Lstat(name string) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	fd, err := t.open(name, unix.O_PATH|unix.O_NOFOLLOW)
@@ -97,7 +95,7 @@ func (t *Tree) Lstat(name string) (unix.Stat_t, error) {
 
 // OpenFile opens the regular file that name leads to, for reading.
 func (t *Tree) OpenFile(name string) (*os.File, error) {
-	// Non-blocking, or a pipe planted there would hold us for ever.
+	// Non-blocking, since opening a pipe might never return.
 	fd, err := t.open(name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
 		return nil, wrap("open", name, err)
@@ -114,8 +112,7 @@ func (t *Tree) OpenFile(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// ReadFile reads a regular file of at most limit bytes. A longer one is
-// Invalid.
+// ReadFile reads a regular file. It reports Invalid for more than limit bytes.
 func (t *Tree) ReadFile(name string, limit int64) ([]byte, error) {
 	f, err := t.OpenFile(name)
 	if err != nil {
@@ -132,8 +129,7 @@ func (t *Tree) ReadFile(name string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// ReadDir returns the names in a directory, in no order. A missing directory
-// is NotFound.
+// ReadDir returns the names in a directory in no order. It reports NotFound.
 func (t *Tree) ReadDir(name string) ([]string, error) {
 	fd, err := t.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
@@ -148,7 +144,7 @@ func (t *Tree) ReadDir(name string) ([]string, error) {
 	return names, nil
 }
 
-// Readlink returns the text of a symbolic link.
+// Readlink returns the target of a symbolic link as it is written.
 func (t *Tree) Readlink(name string) (string, error) {
 	fd, err := t.open(name, unix.O_PATH|unix.O_NOFOLLOW)
 	if err != nil {
@@ -163,8 +159,8 @@ func (t *Tree) Readlink(name string) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// MkdirAll makes a directory and its parents; what is already there stays as
-// it is. New parents have mode 0755 and belong to root.
+// MkdirAll creates a directory and its parents. Existing ones are not changed. New
+// parents have mode 0755 and belong to root.
 func (t *Tree) MkdirAll(name string, mode fs.FileMode, o Owner) error {
 	parts := split(name)
 	for i := range parts {
@@ -201,14 +197,14 @@ func (t *Tree) mkdir(name string, mode fs.FileMode, o Owner) error {
 	return unix.Fchmodat(dir, base, unixMode(mode), 0)
 }
 
-// WriteFile replaces name, whatever it was, by a regular file of its own.
-// Parents are made.
+// WriteFile replaces name, whatever it was, by a new regular file. It creates
+// parents.
 func (t *Tree) WriteFile(name string, data []byte, mode fs.FileMode, o Owner) error {
 	_, err := t.Create(name, strings.NewReader(string(data)), File{Mode: mode, Owner: o})
 	return err
 }
 
-// A File says how Create makes one.
+// A File has the attributes of a file for Create.
 type File struct {
 	Mode     fs.FileMode // permissions, set-ID and sticky bits
 	Owner    Owner
@@ -216,10 +212,10 @@ type File struct {
 	caps     string    // value of the security.capability attribute
 }
 
-// Create replaces name, whatever it was (a directory goes with all below it),
-// by a regular file with what r holds, and returns its size. Parents are made.
+// Create replaces name, whatever it was, by a regular file with the content of r, and
+// returns its size. It creates parents, and deletes a directory with its content.
 func (t *Tree) Create(name string, r io.Reader, f File) (n int64, err error) {
-	dir, base, err := t.place(name)
+	dir, base, err := t.replace(name)
 	if err != nil {
 		return 0, err
 	}
@@ -242,7 +238,7 @@ func (t *Tree) Create(name string, r io.Reader, f File) (n int64, err error) {
 			return n, wrap("change owner of", name, err)
 		}
 		if f.caps != "" {
-			// A file system without attributes loses only what ping needs.
+			// Without attributes, only programs like ping are affected.
 			if err := unix.Fsetxattr(fd, "security.capability", []byte(f.caps), 0); err != nil && !errors.Is(err, unix.ENOTSUP) && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EINVAL) {
 				return n, wrap("set capabilities of", name, err)
 			}
@@ -261,10 +257,10 @@ func (t *Tree) Create(name string, r io.Reader, f File) (n int64, err error) {
 	return n, nil
 }
 
-// Symlink replaces name by a symbolic link. The target is text: it is never
-// followed here except inside the tree.
+// Symlink replaces name by a symbolic link. The target may be any text; it is only
+// ever resolved in the tree.
 func (t *Tree) Symlink(target, name string, o Owner) error {
-	dir, base, err := t.place(name)
+	dir, base, err := t.replace(name)
 	if err != nil {
 		return err
 	}
@@ -275,7 +271,7 @@ func (t *Tree) Symlink(target, name string, o Owner) error {
 	return wrap("change owner of", name, chown(dir, base, o))
 }
 
-// Link replaces name by another name of the file old.
+// Link replaces name by a hard link to the file old.
 func (t *Tree) Link(old, name string) error {
 	from, fromBase, err := t.parent(old)
 	if err != nil {
@@ -293,10 +289,10 @@ func (t *Tree) Link(old, name string) error {
 		err := unix.Fstatat(to, base, &b, unix.AT_SYMLINK_NOFOLLOW)
 		unix.Close(to)
 		if err == nil && a.Dev == b.Dev && a.Ino == b.Ino {
-			return nil // it is that already; removing it first would lose it
+			return nil // it is the same file, which must not be removed
 		}
 	}
-	dir, base, err := t.place(name)
+	dir, base, err := t.replace(name)
 	if err != nil {
 		return err
 	}
@@ -306,7 +302,7 @@ func (t *Tree) Link(old, name string) error {
 
 // Fifo replaces name by a named pipe.
 func (t *Tree) Fifo(name string, mode fs.FileMode, o Owner) error {
-	dir, base, err := t.place(name)
+	dir, base, err := t.replace(name)
 	if err != nil {
 		return err
 	}
@@ -330,7 +326,7 @@ func (t *Tree) Chmod(name string, mode fs.FileMode) error {
 	return wrap("change mode of", name, unix.Fchmod(fd, unixMode(mode)))
 }
 
-// Chown gives name itself, not what it leads to, to somebody.
+// Chown changes the owner of name itself, not of what it leads to.
 func (t *Tree) Chown(name string, o Owner) error {
 	dir, base, err := t.parent(name)
 	if err != nil {
@@ -340,7 +336,7 @@ func (t *Tree) Chown(name string, o Owner) error {
 	return wrap("change owner of", name, chown(dir, base, o))
 }
 
-// Touch sets the time of change of name itself.
+// Touch sets the modification time of name itself.
 func (t *Tree) Touch(name string, at time.Time) error {
 	dir, base, err := t.parent(name)
 	if err != nil {
@@ -351,7 +347,7 @@ func (t *Tree) Touch(name string, at time.Time) error {
 	return wrap("set time of", name, unix.UtimesNanoAt(dir, base, ts, unix.AT_SYMLINK_NOFOLLOW))
 }
 
-// RemoveAll deletes name and all below it. A missing name is no error.
+// RemoveAll deletes name and its content. It is no error if it does not exist.
 func (t *Tree) RemoveAll(name string) error {
 	dir, base, err := t.parent(name)
 	if errors.Is(err, unix.ENOENT) {
@@ -364,8 +360,8 @@ func (t *Tree) RemoveAll(name string) error {
 	return wrap("remove", name, removeAll(dir, base, nil))
 }
 
-// removeAll deletes base in dir and all below it, except directories that hold
-// something keep wants, which is asked with paths relative to base.
+// removeAll deletes base in dir and its content, except what keep returns true for,
+// which is called with paths relative to base, and its parents.
 func removeAll(dir int, base string, keep func(rel string) bool) error {
 	err := unix.Unlinkat(dir, base, 0)
 	if err == nil || errors.Is(err, unix.ENOENT) {
@@ -384,10 +380,10 @@ func removeAll(dir int, base string, keep func(rel string) bool) error {
 	return err
 }
 
-// removeBelow deletes what is in the directory base of dir.
+// removeBelow deletes the content of the directory base in dir.
 func removeBelow(dir int, base, rel string, keep func(rel string) bool) error {
 	if !privileged {
-		// A directory of our own that forbids us to empty it.
+		// It is our own, but its mode forbids it.
 		_ = unix.Fchmodat(dir, base, 0o700, 0)
 	}
 	fd, err := unix.Openat(dir, base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -432,7 +428,7 @@ func removeBelow(dir int, base, rel string, keep func(rel string) bool) error {
 	}
 }
 
-// open opens name as a process inside would. flags may hold O_NOFOLLOW.
+// open opens name as a process with this root would. flags may contain O_NOFOLLOW.
 func (t *Tree) open(name string, flags int) (int, error) {
 	clean := path.Clean("/" + name)[1:]
 	if clean == "" {
@@ -445,7 +441,7 @@ func (t *Tree) openat2(name string, flags int, resolve uint64) (int, error) {
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: resolve}
 	for {
 		fd, err := unix.Openat2(int(t.root.Fd()), name, &how)
-		// EAGAIN: a rename somewhere raced with the walk.
+		// EAGAIN means that a rename raced with the path walk.
 		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
 			continue
 		}
@@ -453,20 +449,20 @@ func (t *Tree) openat2(name string, flags int, resolve uint64) (int, error) {
 	}
 }
 
-// parent opens the directory that holds name, and returns name's last part.
+// parent opens the parent directory of name and returns the last part of name.
 func (t *Tree) parent(name string) (int, string, error) {
 	clean := path.Clean("/" + name)[1:]
 	if clean == "" {
-		return -1, "", unix.EBUSY // the root has no place in itself
+		return -1, "", unix.EBUSY // the root has no parent
 	}
 	dir, base := path.Split(clean)
 	fd, err := t.open(dir, unix.O_PATH|unix.O_DIRECTORY)
 	return fd, base, err
 }
 
-// place makes the parents of name, removes what is there and returns where to
-// make something new.
-func (t *Tree) place(name string) (int, string, error) {
+// replace creates the parents of name, removes name, and returns its parent directory
+// and last part, for creating something new.
+func (t *Tree) replace(name string) (int, string, error) {
 	dir, base, err := t.parent(name)
 	if errors.Is(err, unix.ENOENT) {
 		if err := t.MkdirAll(path.Dir(path.Clean("/"+name)), 0o755, Owner{}); err != nil {
@@ -513,14 +509,14 @@ func unixMode(m fs.FileMode) uint32 {
 	return u
 }
 
-// timespec clamps: archives may carry times no file system can keep.
+// timespec clamps times that file systems cannot store.
 func timespec(t time.Time) unix.Timespec {
 	const last = 1 << 33 // year 2242
 	sec := min(max(t.Unix(), 0), last)
 	return unix.Timespec{Sec: sec, Nsec: int64(t.Nanosecond())}
 }
 
-// wrap classifies an error of the kernel. Errors of ours pass.
+// wrap classifies an error of the kernel. It returns our own errors unchanged.
 func wrap(act, name string, err error) error {
 	if err == nil {
 		return nil

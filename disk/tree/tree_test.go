@@ -17,8 +17,8 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// cage makes a tree in a directory whose surroundings must never change: the
-// test fails if they do.
+// cage creates a tree in a directory. The test fails if anything outside of the
+// directory changes.
 func cage(t testing.TB) *Tree {
 	t.Helper()
 	outer := t.TempDir()
@@ -79,7 +79,7 @@ func surroundings(t testing.TB, outer string) []string {
 	return all
 }
 
-// an entry of a test archive.
+// An entry of a test archive.
 type entry struct {
 	name string
 	kind byte // tar type; 0 is a regular file
@@ -189,14 +189,13 @@ func TestExtractKeepsWhatTheArchiveSays(t *testing.T) {
 	}
 }
 
-// TestHostileNamesAreRefusedOrHarmless holds every trick that leads out of a
-// root; cage checks that none does.
+// TestHostileNamesAreRefusedOrHarmless tries all known ways out of a root.
 func TestHostileNamesAreRefusedOrHarmless(t *testing.T) {
 	long := strings.Repeat("x", 256)
 	tests := []struct {
 		name    string
 		entries []entry
-		kind    engi.Kind // of the error; 0 (Internal) means it must work
+		kind    engi.Kind // of the error; 0 (Internal) means none
 		want    string    // listing if it works
 	}{
 		{"dots", []entry{{name: "../secret", text: "pwned"}}, engi.Invalid, ""},
@@ -254,11 +253,11 @@ func TestWhiteoutsDeleteLowerLayersOnly(t *testing.T) {
 	}
 	upper := []entry{
 		{name: ".wh.gone"}, {name: ".wh.missing"}, {name: "nowhere/.wh.x"},
-		{name: "dir/deep/new", text: "2"}, {name: ".wh.dir"}, // its own content stays, whatever the order
+		{name: "dir/deep/new", text: "2"}, {name: ".wh.dir"}, // its content stays, whatever the order
 		{name: "opaque/new", text: "2"}, {name: "opaque/.wh..wh..opq"}, {name: "opaque/later", text: "2"},
 		{name: "file/", kind: tar.TypeDir}, {name: "file/in", text: "2"}, // a directory over a file
 		{name: "tree", text: "2"},         // and a file over a directory
-		{name: ".wh..wh.plnk", text: "2"}, // another file system's bookkeeping
+		{name: ".wh..wh.plnk", text: "2"}, // metadata of another file system
 	}
 	tr := cage(t)
 	mustExtract(t, tr, ExtractOptions{Whiteouts: true}, lower...)
@@ -266,7 +265,7 @@ func TestWhiteoutsDeleteLowerLayersOnly(t *testing.T) {
 	if got, want := listing(t, tr), "dir dir/deep dir/deep/new file file/in keep opaque opaque/later opaque/new tree"; got != want {
 		t.Errorf("tree has %q, want %q", got, want)
 	}
-	// Without the option, they are names like any other.
+	// Without the option, they are ordinary names.
 	plain := cage(t)
 	mustExtract(t, plain, ExtractOptions{}, entry{name: "a", text: "x"}, entry{name: ".wh.a", text: "x"})
 	if got, want := listing(t, plain), ".wh.a a"; got != want {
@@ -287,7 +286,7 @@ func TestBudgetHolds(t *testing.T) {
 			}
 		})
 	}
-	// The budget is one for a series of archives.
+	// The budget is for a series of archives.
 	b, tr := &Budget{Bytes: 300, Entries: 100}, cage(t)
 	if _, err := extract(t, tr, ExtractOptions{Budget: b}, archive(t, many...)); err != nil {
 		t.Fatal(err)
@@ -304,7 +303,7 @@ func TestBrokenArchivesAreInvalid(t *testing.T) {
 			t.Errorf("%s: error %v, want Invalid", name, err)
 		}
 	}
-	// What a reader says about itself is more than we know.
+	// Errors of the reader are passed on.
 	fault := engi.Errorf(engi.Unavailable, "the network is gone")
 	_, err := cage(t).Extract(t.Context(), io.MultiReader(bytes.NewReader(whole[:2000]), failing{fault}), ExtractOptions{Budget: budget()})
 	if !errors.Is(err, fault) {
@@ -410,8 +409,7 @@ func TestOperationsStayInside(t *testing.T) {
 	}
 }
 
-// FuzzExtract throws archives at a tree; cage sees to it that nothing outside
-// changes.
+// FuzzExtract extracts arbitrary archives; cage checks that nothing outside changes.
 func FuzzExtract(f *testing.F) {
 	f.Add(archive(f, entry{name: "a", kind: tar.TypeSymlink, link: "../.."}, entry{name: "a/secret", text: "x"}), true)
 	f.Add(archive(f, entry{name: "d/f", text: "x"}, entry{name: "d/.wh.f"}, entry{name: "h", kind: tar.TypeLink, link: "d/f"}), true)

@@ -1,4 +1,4 @@
 package volume
 
-// SetListed bounds listings to n entries, before the keeper is used.
-func (k *Manager) SetListed(n int) { k.listed = n }
+// SetListed bounds listings to n entries. Call it before the manager is used.
+func (m *Manager) SetListed(n int) { m.maxListed = n }

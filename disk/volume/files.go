@@ -24,47 +24,47 @@ import (
 const (
 	maxPath   = 4096
 	maxListed = 100_000 // entries of one listing
-	maxDepth  = 256     // levels of one
-	maxLinks  = 8       // followed at the end of a path
+	maxDepth  = 256     // levels of a listing
+	maxLinks  = 8       // that are followed at the end of a path
 )
 
-// files is the content of one volume. Programs inside may change it at the same
-// time, and mean harm: every step is taken relative to an open directory, and
-// what is no regular file is never read.
+// files is the content of a volume. Hostile programs in a sandbox may change it at
+// the same time, so every operation is relative to an open directory, and only
+// regular files are read.
 type files struct {
-	k    *Manager
-	s    *slot
-	r    Record
-	root *os.Root
-	tmp  *os.File // the directory for files being written
-	once sync.Once
+	manager *Manager
+	state   *state
+	record  Record
+	root    *os.Root
+	tmp     *os.File // the directory for files being written
+	once    sync.Once
 }
 
 // Files implements [engi.Volumes].
-func (k *Manager) Files(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.VolumeFiles, err error) {
+func (m *Manager) Files(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.VolumeFiles, err error) {
 	defer engi.Annotate(&err, "open volume %.140s", idOrName)
-	r, err := k.o.Store.Find(ctx, owner, idOrName)
+	r, err := m.o.Store.Find(ctx, owner, idOrName)
 	if err != nil {
 		return nil, err
 	}
-	s := k.lock(r.ID)
+	s := m.lock(r.ID)
 	defer s.mu.Unlock()
-	if s.gone {
+	if s.removed {
 		return nil, unknown()
 	}
-	if err := k.attach(ctx, s, r); err != nil {
+	if err := m.mount(ctx, s, r); err != nil {
 		return nil, err
 	}
-	f := &files{k: k, s: s, r: r}
-	if f.root, err = os.OpenRoot(k.data(r.ID)); err != nil {
+	f := &files{manager: m, state: s, record: r}
+	if f.root, err = os.OpenRoot(m.dataDir(r.ID)); err != nil {
 		return nil, fault("open", "/", err)
 	}
-	if f.tmp, err = os.OpenFile(filepath.Join(k.at(r.ID), "tmp"), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0); err != nil {
+	if f.tmp, err = os.OpenFile(filepath.Join(m.mountPoint(r.ID), "tmp"), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0); err != nil {
 		f.root.Close()
 		return nil, fault("open", "tmp", err)
 	}
 	s.users++
-	if err := k.o.Store.Touch(ctx, r.ID, k.measured(r).Used, k.now().UTC()); err != nil {
+	if err := m.o.Store.Touch(ctx, r.ID, m.withUsage(r).Used, m.now().UTC()); err != nil {
 		s.users--
 		f.root.Close()
 		f.tmp.Close()
@@ -73,41 +73,41 @@ func (k *Manager) Files(ctx context.Context, owner engi.Owner, idOrName string) 
 	return f, nil
 }
 
-// Close implements io.Closer. A second call does nothing.
+// Close implements io.Closer. It may be repeated.
 func (f *files) Close() error {
 	f.once.Do(func() {
 		f.root.Close()
 		f.tmp.Close()
-		f.leave(true)
+		f.release(true)
 	})
 	return nil
 }
 
-// leave counts one user less, and unmounts the volume after the last if no
-// sandbox has it.
-func (f *files) leave(note bool) {
+// release uncounts a user and unmounts the volume after the last one, if no sandbox
+// has it.
+func (f *files) release(note bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	f.s.mu.Lock()
-	defer f.s.mu.Unlock()
-	f.s.users--
-	if f.s.gone {
+	f.state.mu.Lock()
+	defer f.state.mu.Unlock()
+	f.state.users--
+	if f.state.removed {
 		return
 	}
-	now, err := f.k.o.Store.Find(ctx, "", string(f.r.ID))
+	now, err := f.manager.o.Store.Find(ctx, "", string(f.record.ID))
 	if err != nil {
-		return // tidy unmounts it
+		return // cleanUp unmounts it
 	}
 	if note {
-		f.k.note(ctx, f.s, now)
+		f.manager.recordUse(ctx, f.state, now)
 	}
 	if now.Holder == "" {
-		f.k.rest(ctx, f.s, now)
+		f.manager.unmountIdle(ctx, f.state, now)
 	}
 }
 
-// inside returns the relative form of a path in the volume.
-func inside(p string) (string, error) {
+// relPath returns the relative form of a path in the volume.
+func relPath(p string) (string, error) {
 	if !path.IsAbs(p) || strings.ContainsRune(p, 0) || len(p) > maxPath {
 		return "", engi.Errorf(engi.Invalid, "%.100q is not an absolute path of at most %d bytes", p, maxPath)
 	}
@@ -119,12 +119,12 @@ func inside(p string) (string, error) {
 
 // Open implements [engi.VolumeFiles].
 func (f *files) Open(ctx context.Context, name string) (_ io.ReadCloser, err error) {
-	rel, err := inside(name)
+	rel, err := relPath(name)
 	if err != nil {
 		return nil, err
 	}
-	// Looked at before it is opened, since opening a device may do something;
-	// not blocking, since a pipe would wait for ever.
+	// Check the type first, since opening a device may have effects, and do not
+	// block, since opening a pipe might never return.
 	if st, err := f.root.Stat(rel); err != nil {
 		return nil, fault("open", name, err)
 	} else if !st.Mode().IsRegular() {
@@ -138,9 +138,9 @@ func (f *files) Open(ctx context.Context, name string) (_ io.ReadCloser, err err
 		in.Close()
 		return nil, engi.Errorf(engi.Conflict, "open %s: not a regular file", name)
 	}
-	f.s.mu.Lock()
-	f.s.users++
-	f.s.mu.Unlock()
+	f.state.mu.Lock()
+	f.state.users++
+	f.state.mu.Unlock()
 	return &reader{File: in, f: f}, nil
 }
 
@@ -154,19 +154,19 @@ type reader struct {
 func (r *reader) Close() (err error) {
 	r.once.Do(func() {
 		err = r.File.Close()
-		r.f.leave(false)
+		r.f.release(false)
 	})
 	return err
 }
 
-// Write implements [engi.VolumeFiles]. A link at the end of the path is followed
-// if it leads to a regular file of the volume, else replaced.
+// Write implements [engi.VolumeFiles]. A link at the end of the path is followed if
+// it leads to a regular file in the volume, else it is replaced.
 func (f *files) Write(ctx context.Context, name string, r io.Reader, a engi.FileAttr) (_ engi.FileInfo, err error) {
-	rel, err := inside(name)
+	rel, err := relPath(name)
 	if err != nil {
 		return engi.FileInfo{}, err
 	}
-	if rel, err = f.target(rel); err != nil {
+	if rel, err = f.resolveLinks(rel); err != nil {
 		return engi.FileInfo{}, err
 	}
 	if rel == "." {
@@ -193,18 +193,18 @@ func (f *files) Write(ctx context.Context, name string, r io.Reader, a engi.File
 	if a.Mode != nil {
 		mode = *a.Mode
 	}
-	if err := f.parents(path.Dir(rel)); err != nil {
-		return engi.FileInfo{}, f.full(err)
+	if err := f.makeParents(path.Dir(rel)); err != nil {
+		return engi.FileInfo{}, f.volumeFull(err)
 	}
 
 	temp := rand.Text()
 	fd, err := unix.Openat(int(f.tmp.Fd()), temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return engi.FileInfo{}, f.full(fault("write", name, err))
+		return engi.FileInfo{}, f.volumeFull(fault("write", name, err))
 	}
 	out := os.NewFile(uintptr(fd), name)
 	src := &source{ctx: ctx, r: r}
-	if !f.r.Image {
+	if !f.record.Image {
 		src.budget = f.budget
 	}
 	placed := false
@@ -212,14 +212,14 @@ func (f *files) Write(ctx context.Context, name string, r io.Reader, a engi.File
 		out.Close()
 		if !placed {
 			f.refund(src.spent)
-			_ = unix.Unlinkat(int(f.tmp.Fd()), temp, 0) // gone with the next attach, at the latest
+			_ = unix.Unlinkat(int(f.tmp.Fd()), temp, 0) // the next process removes it otherwise
 		}
 	}()
 	if _, err := io.CopyBuffer(struct{ io.Writer }{out}, src, make([]byte, 256<<10)); err != nil {
 		if src.err != nil {
-			return engi.FileInfo{}, f.full(src.err)
+			return engi.FileInfo{}, f.volumeFull(src.err)
 		}
-		return engi.FileInfo{}, f.full(fault("write", name, err))
+		return engi.FileInfo{}, f.volumeFull(fault("write", name, err))
 	}
 	if privileged {
 		if err := out.Chown(uid, gid); err != nil {
@@ -230,7 +230,7 @@ func (f *files) Write(ctx context.Context, name string, r io.Reader, a engi.File
 		return engi.FileInfo{}, fault("change mode of", name, err)
 	}
 	if err := out.Sync(); err != nil {
-		return engi.FileInfo{}, f.full(fault("write", name, err))
+		return engi.FileInfo{}, f.volumeFull(fault("write", name, err))
 	}
 	dir, err := f.openDir(path.Dir(rel))
 	if err != nil {
@@ -238,15 +238,15 @@ func (f *files) Write(ctx context.Context, name string, r io.Reader, a engi.File
 	}
 	defer dir.Close()
 	if err := unix.Renameat(int(f.tmp.Fd()), temp, int(dir.Fd()), path.Base(rel)); err != nil {
-		return engi.FileInfo{}, f.full(fault("write", name, err))
+		return engi.FileInfo{}, f.volumeFull(fault("write", name, err))
 	}
 	placed = true
 	return statAt(int(dir.Fd()), path.Base(rel), "/"+rel)
 }
 
-// target follows links at the end of a path as far as they lead to regular
-// files of the volume.
-func (f *files) target(rel string) (string, error) {
+// resolveLinks follows links at the end of a path as far as they lead to regular
+// files in the volume.
+func (f *files) resolveLinks(rel string) (string, error) {
 	at := rel
 	for range maxLinks {
 		st, err := f.root.Lstat(at)
@@ -267,34 +267,34 @@ func (f *files) target(rel string) (string, error) {
 	return rel, nil
 }
 
-// budget takes n bytes of what a plain directory may still hold.
+// budget reserves n bytes of the capacity of a plain directory.
 func (f *files) budget(n int) error {
-	f.s.mu.Lock()
-	defer f.s.mu.Unlock()
-	if f.s.used+int64(n) > f.r.Capacity {
+	f.state.mu.Lock()
+	defer f.state.mu.Unlock()
+	if f.state.used+int64(n) > f.record.Capacity {
 		return unix.ENOSPC
 	}
-	f.s.used += int64(n)
+	f.state.used += int64(n)
 	return nil
 }
 
 func (f *files) refund(n int64) {
-	f.s.mu.Lock()
-	defer f.s.mu.Unlock()
-	f.s.used -= n
+	f.state.mu.Lock()
+	defer f.state.mu.Unlock()
+	f.state.used -= n
 }
 
-// full names the volume in an error that says that a disk is full.
-func (f *files) full(err error) error {
+// volumeFull replaces an error about a full disk by one that names the volume.
+func (f *files) volumeFull(err error) error {
 	if engi.KindOf(err) != engi.Exhausted {
 		return err
 	}
-	return engi.Errorf(engi.Exhausted, "volume %s is full: it holds %d bytes", f.r.Name, f.r.Capacity).
+	return engi.Errorf(engi.Exhausted, "volume %s is full: its capacity is %d bytes", f.record.Name, f.record.Capacity).
 		WithRemedy("delete files in it, or make a larger volume and copy what is in this one")
 }
 
-// A source reads until ctx ends or the budget, if there is one, is spent. It
-// keeps the error that was not end of file.
+// A source reads until ctx ends or the budget, if there is one, is used up. It keeps
+// errors other than io.EOF.
 type source struct {
 	ctx    context.Context
 	r      io.Reader
@@ -319,14 +319,14 @@ func (s *source) Read(p []byte) (int, error) {
 	if err != nil && err != io.EOF {
 		s.err = err
 		if _, ok := errors.AsType[*engi.Error](err); !ok && s.ctx.Err() == nil {
-			s.err = engi.Errorf(engi.Invalid, "the content broke off: %v", err)
+			s.err = engi.Errorf(engi.Invalid, "reading the content failed: %v", err)
 		}
 	}
 	return n, err
 }
 
-// parents makes a directory and those above it.
-func (f *files) parents(rel string) error {
+// makeParents creates a directory and its parents.
+func (f *files) makeParents(rel string) error {
 	if rel == "." {
 		return nil
 	}
@@ -336,7 +336,7 @@ func (f *files) parents(rel string) error {
 		}
 		return nil
 	}
-	if err := f.parents(path.Dir(rel)); err != nil {
+	if err := f.makeParents(path.Dir(rel)); err != nil {
 		return err
 	}
 	return f.mkdir(rel, 0o755, defaultUID, defaultGID, true)
@@ -345,7 +345,7 @@ func (f *files) parents(rel string) error {
 func (f *files) mkdir(rel string, mode fs.FileMode, uid, gid int, existing bool) error {
 	err := f.root.Mkdir(rel, 0o700)
 	if errors.Is(err, fs.ErrExist) && existing {
-		return nil // somebody inside was faster
+		return nil // a program in the sandbox created it
 	}
 	if err != nil {
 		return fault("make directory", "/"+rel, err)
@@ -371,7 +371,7 @@ func (f *files) openDir(rel string) (*os.File, error) {
 
 // Stat implements [engi.VolumeFiles].
 func (f *files) Stat(ctx context.Context, name string) (engi.FileInfo, error) {
-	rel, err := inside(name)
+	rel, err := relPath(name)
 	if err != nil {
 		return engi.FileInfo{}, err
 	}
@@ -391,7 +391,7 @@ func (f *files) Stat(ctx context.Context, name string) (engi.FileInfo, error) {
 	return statAt(int(dir.Fd()), path.Base(rel), "/"+rel)
 }
 
-// statAt describes a file of an open directory, or that itself.
+// statAt returns the status of a file in an open directory, or of the directory.
 func statAt(dir int, base, name string) (engi.FileInfo, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH); err != nil {
@@ -442,7 +442,7 @@ func modeOf(m uint32) fs.FileMode {
 
 // List implements [engi.VolumeFiles].
 func (f *files) List(ctx context.Context, name string, depth int) ([]engi.FileInfo, error) {
-	rel, err := inside(name)
+	rel, err := relPath(name)
 	if err != nil {
 		return nil, err
 	}
@@ -450,7 +450,7 @@ func (f *files) List(ctx context.Context, name string, depth int) ([]engi.FileIn
 	if err != nil {
 		return nil, err
 	}
-	l := lister{ctx: ctx, most: f.k.listed, all: []engi.FileInfo{}}
+	l := lister{ctx: ctx, most: f.manager.maxListed, all: []engi.FileInfo{}}
 	if err := l.list(dir, path.Join("/", rel), min(max(depth, 1), maxDepth)); err != nil {
 		return nil, err
 	}
@@ -463,7 +463,7 @@ type lister struct {
 	all  []engi.FileInfo
 }
 
-// list appends what is in a directory, which it closes.
+// list appends the entries of a directory, which it closes.
 func (l *lister) list(dir *os.File, name string, depth int) error {
 	defer dir.Close()
 	var bases []string
@@ -487,7 +487,7 @@ func (l *lister) list(dir *os.File, name string, depth int) error {
 		at := path.Join(name, base)
 		fi, err := statAt(int(dir.Fd()), base, at)
 		if engi.KindOf(err) == engi.NotFound && err != nil {
-			continue // gone meanwhile
+			continue // removed meanwhile
 		}
 		if err != nil {
 			return err
@@ -498,7 +498,7 @@ func (l *lister) list(dir *os.File, name string, depth int) error {
 		}
 		fd, err := unix.Openat(int(dir.Fd()), base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err != nil {
-			continue // gone, or no directory any more
+			continue // removed, or no longer a directory
 		}
 		if err := l.list(os.NewFile(uintptr(fd), at), at, depth-1); err != nil {
 			return err
@@ -509,18 +509,18 @@ func (l *lister) list(dir *os.File, name string, depth int) error {
 
 // MakeDir implements [engi.VolumeFiles].
 func (f *files) MakeDir(ctx context.Context, name string, a engi.FileAttr) (engi.FileInfo, error) {
-	rel, err := inside(name)
+	rel, err := relPath(name)
 	if err != nil {
 		return engi.FileInfo{}, err
 	}
 	if rel == "." {
-		return engi.FileInfo{}, engi.Errorf(engi.Conflict, "make directory /: it is there")
+		return engi.FileInfo{}, engi.Errorf(engi.Conflict, "make directory /: it exists")
 	}
 	if err := checkAttr(name, a); err != nil {
 		return engi.FileInfo{}, err
 	}
-	if err := f.parents(path.Dir(rel)); err != nil {
-		return engi.FileInfo{}, f.full(err)
+	if err := f.makeParents(path.Dir(rel)); err != nil {
+		return engi.FileInfo{}, f.volumeFull(err)
 	}
 	uid, gid, mode := defaultUID, defaultGID, fs.FileMode(0o755)
 	if a.UID != nil {
@@ -533,14 +533,14 @@ func (f *files) MakeDir(ctx context.Context, name string, a engi.FileAttr) (engi
 		mode = *a.Mode
 	}
 	if err := f.mkdir(rel, mode, uid, gid, false); err != nil {
-		return engi.FileInfo{}, f.full(err)
+		return engi.FileInfo{}, f.volumeFull(err)
 	}
 	return f.Stat(ctx, name)
 }
 
 // Change implements [engi.VolumeFiles].
 func (f *files) Change(ctx context.Context, name string, a engi.FileAttr) (engi.FileInfo, error) {
-	rel, err := inside(name)
+	rel, err := relPath(name)
 	if err != nil {
 		return engi.FileInfo{}, err
 	}
@@ -581,12 +581,12 @@ func checkAttr(name string, a engi.FileAttr) error {
 
 // Remove implements [engi.VolumeFiles].
 func (f *files) Remove(ctx context.Context, name string) error {
-	rel, err := inside(name)
+	rel, err := relPath(name)
 	if err != nil {
 		return err
 	}
 	if rel == "." {
-		return engi.Errorf(engi.Denied, "remove /: the root of a volume stays").WithRemedy("remove what is in it, or the volume")
+		return engi.Errorf(engi.Denied, "remove /: the root of a volume cannot be removed").WithRemedy("remove what is in it, or the volume")
 	}
 	if _, err := f.root.Lstat(rel); err != nil {
 		return fault("remove", name, err)
@@ -594,14 +594,14 @@ func (f *files) Remove(ctx context.Context, name string) error {
 	if err := f.root.RemoveAll(rel); err != nil {
 		return fault("remove", name, err)
 	}
-	if !f.r.Image {
-		used, err := treeBytes(f.k.data(f.r.ID))
+	if !f.record.Image {
+		used, err := treeBytes(f.manager.dataDir(f.record.ID))
 		if err != nil {
 			return err
 		}
-		f.s.mu.Lock()
-		f.s.used = used
-		f.s.mu.Unlock()
+		f.state.mu.Lock()
+		f.state.used = used
+		f.state.mu.Unlock()
 	}
 	return nil
 }

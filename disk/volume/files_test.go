@@ -25,7 +25,7 @@ func paths(list []engi.FileInfo) []string {
 }
 
 func TestFiles(t *testing.T) {
-	kinds(t, func(t *testing.T, h *house) {
+	kinds(t, func(t *testing.T, h *fixture) {
 		v := h.create(engi.VolumeSpec{Name: "x"})
 		f := h.files("x")
 		ctx := t.Context()
@@ -125,7 +125,7 @@ func TestAContentThatBreaksOffChangesNothing(t *testing.T) {
 	if left, err := os.ReadDir(tmp); err != nil || len(left) != 0 {
 		t.Errorf("left %v, %v", left, err)
 	}
-	// What a killed process was writing goes with the next use.
+	// Leftovers of a killed process are removed by the next use.
 	if err := os.WriteFile(filepath.Join(tmp, "half"), []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func (brokenReader) Read(p []byte) (int, error) {
 }
 
 func TestHostileContent(t *testing.T) {
-	kinds(t, func(t *testing.T, h *house) {
+	kinds(t, func(t *testing.T, h *fixture) {
 		secret := filepath.Join(t.TempDir(), "secret")
 		if err := os.WriteFile(secret, []byte("secret"), 0o644); err != nil {
 			t.Fatal(err)
@@ -244,7 +244,7 @@ func TestListingsAreBounded(t *testing.T) {
 		if err := os.WriteFile(first, nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		for j := range 30 { // names are cheaper than files
+		for j := range 30 { // links are cheaper than files
 			if err := os.Link(first, filepath.Join(sub, fmt.Sprint(j))); err != nil {
 				t.Fatal(err)
 			}

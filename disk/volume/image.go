@@ -19,8 +19,8 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Who files from outside belong to, unless it is said: the user of most
-// templates. The directory itself is open to every user of a sandbox.
+// Default owner of files written through Files: the user of most templates. The
+// directory of a volume is writable by every user.
 const (
 	defaultUID = 1000
 	defaultGID = 1000
@@ -30,8 +30,8 @@ const loopControl = "/dev/loop-control"
 
 var privileged = os.Geteuid() == 0
 
-// Images reports whether volumes can be images here: nil, or Unsupported, with
-// what to do about it.
+// Images returns nil if volumes can be images on this host, else Unsupported with a
+// remedy.
 func Images() error {
 	_, err := probe()
 	return err
@@ -40,7 +40,7 @@ func Images() error {
 // probe returns the path of mkfs.ext4 if images work here.
 func probe() (mkfs string, err error) {
 	no := func(remedy, format string, args ...any) (string, error) {
-		return "", engi.Errorf(engi.Unsupported, "volumes are plain directories, whose capacity programs inside can exceed: "+format, args...).WithRemedy("%s", remedy)
+		return "", engi.Errorf(engi.Unsupported, "volumes are plain directories, whose capacity programs can exceed: "+format, args...).WithRemedy("%s", remedy)
 	}
 	if !privileged {
 		return no("run engi as root if capacities matter", "engi does not run as root")
@@ -72,23 +72,23 @@ func probe() (mkfs string, err error) {
 
 func loopDevice(n int) string { return "/dev/loop" + strconv.Itoa(n) }
 
-// build makes the files of a volume.
-func (k *Manager) build(ctx context.Context, r Record) error {
-	dir := k.dir(r.ID)
+// create creates the files of a volume.
+func (m *Manager) create(ctx context.Context, r Record) error {
+	dir := m.dir(r.ID)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return fault("make directory", dir, err)
 	}
-	if err := os.Mkdir(k.at(r.ID), 0o700); err != nil {
+	if err := os.Mkdir(m.mountPoint(r.ID), 0o700); err != nil {
 		return fault("make directory", dir, err)
 	}
 	if !r.Image {
-		return k.layOut(k.at(r.ID))
+		return m.makeDirs(m.mountPoint(r.ID))
 	}
 	first := filepath.Join(dir, "first")
 	if err := os.Mkdir(first, 0o755); err != nil {
 		return fault("make directory", first, err)
 	}
-	if err := k.layOut(first); err != nil {
+	if err := m.makeDirs(first); err != nil {
 		return err
 	}
 	image := filepath.Join(dir, "image")
@@ -102,9 +102,9 @@ func (k *Manager) build(ctx context.Context, r Record) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	// Everything is written now, so that no thread of the kernel does it
-	// later, and nothing is reserved for root.
-	cmd := exec.CommandContext(ctx, k.mkfs, "-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0",
+	// Initialize everything now, not in a kernel thread later, and reserve nothing
+	// for root.
+	cmd := exec.CommandContext(ctx, m.mkfs, "-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0",
 		"-E", "lazy_itable_init=0,lazy_journal_init=0", "-O", "^resize_inode", "-d", first, image)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
 	cmd.Cancel = func() error { return cmd.Process.Kill() }
@@ -113,13 +113,13 @@ func (k *Manager) build(ctx context.Context, r Record) error {
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
-			return engi.Errorf(engi.Expired, "make a file system: %v", context.Cause(ctx))
+			return engi.Errorf(engi.Expired, "create a file system: %v", context.Cause(ctx))
 		}
 		text := strings.TrimSpace(out.String())
 		if strings.Contains(text, "No space left") {
-			return engi.Errorf(engi.Exhausted, "make a file system: the disk of the data directory is full").WithRemedy("free space on it")
+			return engi.Errorf(engi.Exhausted, "create a file system: the disk of the data directory is full").WithRemedy("free space on it")
 		}
-		return engi.Errorf(engi.Internal, "make a file system: %v: %.500s", err, text)
+		return engi.Errorf(engi.Internal, "create a file system: %v: %.500s", err, text)
 	}
 	if err := f.Sync(); err != nil {
 		return fault("write", image, err)
@@ -138,8 +138,8 @@ func (k *Manager) build(ctx context.Context, r Record) error {
 	return nil
 }
 
-// layOut makes what every volume has.
-func (k *Manager) layOut(at string) error {
+// makeDirs creates the directories of every volume.
+func (m *Manager) makeDirs(at string) error {
 	for _, d := range []struct {
 		name string
 		mode fs.FileMode
@@ -160,19 +160,19 @@ func (k *Manager) layOut(at string) error {
 	return nil
 }
 
-// attach makes the files of a volume reachable. Its slot is locked.
-func (k *Manager) attach(ctx context.Context, s *slot, r Record) error {
-	at := k.at(r.ID)
+// mount mounts a volume unless it is mounted. The caller holds the lock of its state.
+func (m *Manager) mount(ctx context.Context, s *state, r Record) error {
+	at := m.mountPoint(r.ID)
 	if r.Image && !mounted(at) {
 		if !privileged {
-			return engi.Errorf(engi.Denied, "it is an image, which only root can mount").WithRemedy("run engi as root, as when the volume was made")
+			return engi.Errorf(engi.Denied, "it is an image, which only root can mount").WithRemedy("run engi as root, as when the volume was created")
 		}
-		if err := mountImage(filepath.Join(k.dir(r.ID), "image"), at); err != nil {
+		if err := mountImage(filepath.Join(m.dir(r.ID), "image"), at); err != nil {
 			return err
 		}
-		s.clean = false
+		s.cleaned = false
 	}
-	if !s.clean {
+	if !s.cleaned {
 		tmp := filepath.Join(at, "tmp")
 		if err := os.RemoveAll(tmp); err != nil {
 			return fault("clear", tmp, err)
@@ -181,20 +181,20 @@ func (k *Manager) attach(ctx context.Context, s *slot, r Record) error {
 			return fault("make directory", tmp, err)
 		}
 		if !r.Image {
-			used, err := treeBytes(k.data(r.ID))
+			used, err := treeBytes(m.dataDir(r.ID))
 			if err != nil {
 				return err
 			}
 			s.used = used
 		}
-		s.clean = true
+		s.cleaned = true
 	}
 	return nil
 }
 
-// mountImage mounts an image through a loop device, which goes with the last
-// mount. If one has the image already, because a sandbox that outlived its
-// volume's mount still does, the same is used: two would ruin the file system.
+// mountImage mounts an image with a loop device, which is freed with the last mount.
+// If a device has the image already, because a sandbox still has a copy of an
+// earlier mount, it is used: two devices would corrupt the file system.
 func mountImage(image, at string) error {
 	var err error
 	for range 20 {
@@ -208,7 +208,7 @@ func mountImage(image, at string) error {
 			}
 		}
 		if dev == nil {
-			time.Sleep(2 * time.Millisecond) // somebody took the free one
+			time.Sleep(2 * time.Millisecond) // another process took the free device
 			continue
 		}
 		err = unix.Mount(dev.Name(), at, "ext4", unix.MS_NOSUID|unix.MS_NODEV, "errors=remount-ro,discard")
@@ -217,14 +217,14 @@ func mountImage(image, at string) error {
 		case err == nil:
 			return nil
 		case errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EBUSY):
-			continue // the device was on its way out
+			continue // the device was being freed
 		}
 		return engi.Errorf(engi.Internal, "mount %s: %v", image, err).WithRemedy("check it with 'e2fsck -f %s'", image)
 	}
 	return engi.Errorf(engi.Unavailable, "mount %s: no loop device is free: %v", image, err).WithRemedy("try again; other programs use loop devices, too")
 }
 
-// loopOf returns the device that has an image, nil if none has.
+// loopOf returns the loop device that has an image; nil if there is none.
 func loopOf(image string) (*os.File, error) {
 	var want unix.Stat_t
 	if err := unix.Stat(image, &want); err != nil {
@@ -232,7 +232,7 @@ func loopOf(image string) (*os.File, error) {
 	}
 	found, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	if err != nil {
-		panic(err) // the pattern is constant
+		panic(err) // unreachable: the pattern is constant
 	}
 	for _, file := range found {
 		text, err := os.ReadFile(file)
@@ -242,7 +242,7 @@ func loopOf(image string) (*os.File, error) {
 		name := "/dev/" + strings.Split(file, "/")[3]
 		dev, err := os.OpenFile(name, os.O_RDWR, 0)
 		if err != nil {
-			continue // it was on its way out
+			continue // it was being freed
 		}
 		info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
 		if err == nil && info.Inode == want.Ino {
@@ -253,7 +253,8 @@ func loopOf(image string) (*os.File, error) {
 	return nil, nil
 }
 
-// newLoop gives an image to a free device; nil if somebody was faster.
+// newLoop attaches an image to a free loop device. It returns nil if another process
+// took the device.
 func newLoop(image string) (*os.File, error) {
 	ctl, err := os.OpenFile(loopControl, os.O_RDWR, 0)
 	if err != nil {
@@ -280,15 +281,15 @@ func newLoop(image string) (*os.File, error) {
 		if errors.Is(err, unix.EBUSY) {
 			return nil, nil
 		}
-		return nil, fault("give "+image+" to", loopDevice(n), err)
+		return nil, fault("attach "+image+" to", loopDevice(n), err)
 	}
 	return dev, nil
 }
 
-// empty gives back the blocks of an image that is about to be deleted. A sandbox
-// that started while it was mounted has a mount of it somewhere out of everybody's
-// reach, so that the file would keep them until that sandbox ends.
-func empty(image string) error {
+// freeBlocks frees the blocks of an image that is about to be deleted. Sandboxes that
+// started while it was mounted have a copy of the mount, which would keep the
+// blocks allocated until they end.
+func freeBlocks(image string) error {
 	f, err := os.OpenFile(image, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -304,7 +305,7 @@ func empty(image string) error {
 	if st.Size() == 0 {
 		return nil
 	}
-	// Not shorter: the kernel would report errors of a device that ends early.
+	// The size stays, or the kernel would report errors of the device.
 	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, st.Size())
 	if err != nil && !errors.Is(err, unix.ENOTSUP) {
 		return fault("empty", image, err)
@@ -312,22 +313,21 @@ func empty(image string) error {
 	return nil
 }
 
-// mounted reports whether something is mounted on a directory of ours.
+// mounted reports whether something is mounted on a directory.
 func mounted(at string) bool {
 	var here, above unix.Stat_t
 	return unix.Lstat(at, &here) == nil && unix.Lstat(filepath.Dir(at), &above) == nil && here.Dev != above.Dev
 }
 
-// detach unmounts what is mounted on a directory of ours, if anything is.
-func detach(at string) error {
+// unmount unmounts what is mounted on a directory, if anything.
+func unmount(at string) error {
 	for mounted(at) {
 		if err := flush(at); err != nil {
 			return err
 		}
-		// A process that is being started holds copies of everything that is
-		// open here until its own program runs.
+		// Child processes of this one inherit all open files until they exec.
 		err := unix.Unmount(at, unix.UMOUNT_NOFOLLOW)
-		for began := time.Now(); err == unix.EBUSY && time.Since(began) < busyTime; err = unix.Unmount(at, unix.UMOUNT_NOFOLLOW) {
+		for began := time.Now(); err == unix.EBUSY && time.Since(began) < busyTimeout; err = unix.Unmount(at, unix.UMOUNT_NOFOLLOW) {
 			time.Sleep(2 * time.Millisecond)
 		}
 		if err != nil {
@@ -337,12 +337,11 @@ func detach(at string) error {
 	return nil
 }
 
-// busyTime is how long a volume may be in use by what is already leaving.
-const busyTime = time.Second
+// busyTimeout is how long a volume may stay busy after its last user.
+const busyTimeout = time.Second
 
-// flush writes a mounted file system to its image. Unmounting does so only if no
-// sandbox has a copy of the mount, and what is written after an image was removed
-// would take up space again.
+// flush syncs a mounted file system. Unmounting does so only if no sandbox has a copy
+// of the mount, and what is written to an image after its removal uses space again.
 func flush(at string) error {
 	fd, err := unix.Open(at, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -355,9 +354,9 @@ func flush(at string) error {
 	return nil
 }
 
-// detachAll takes away everything mounted below a directory of ours, whoever
-// still looks at it.
-func detachAll(dir string) error {
+// unmountAll detaches everything that is mounted below a directory, even if it is in
+// use.
+func unmountAll(dir string) error {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return fault("read", "/proc/self/mountinfo", err)
@@ -378,7 +377,7 @@ func detachAll(dir string) error {
 		return fault("read", "/proc/self/mountinfo", err)
 	}
 	for _, at := range slices.Backward(points) {
-		// What cannot be written is going to be deleted.
+		// Errors do not matter, since the content is deleted anyway.
 		_ = flush(at)
 		if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 			return fault("unmount", at, err)
@@ -389,13 +388,13 @@ func detachAll(dir string) error {
 
 var mountEscapes = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// allocated returns the bytes of the node's disk that a volume has taken.
-func (k *Manager) allocated(r Record) int64 {
+// allocated returns the bytes that a volume uses on the node's disk.
+func (m *Manager) allocated(r Record) int64 {
 	if !r.Image {
 		return r.Used
 	}
 	var st unix.Stat_t
-	if unix.Stat(filepath.Join(k.dir(r.ID), "image"), &st) != nil {
+	if unix.Stat(filepath.Join(m.dir(r.ID), "image"), &st) != nil {
 		return 0
 	}
 	return st.Blocks * 512
@@ -409,8 +408,8 @@ func freeBytes(dir string) (int64, error) {
 	return int64(st.Bavail) * st.Bsize, nil
 }
 
-// usedBytes returns what the file system mounted at a directory holds, if one
-// is.
+// usedBytes returns the bytes in the file system that is mounted on a directory, if
+// one is.
 func usedBytes(at string) (int64, bool) {
 	var st unix.Statfs_t
 	if !mounted(at) || unix.Statfs(at, &st) != nil {
@@ -425,7 +424,7 @@ func treeBytes(dir string) (int64, error) {
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-				return nil // others work there
+				return nil // it may change at the same time
 			}
 			return err
 		}
@@ -448,7 +447,7 @@ func treeBytes(dir string) (int64, error) {
 // fault classifies an error of the kernel or of os.
 func fault(act, path string, err error) *engi.Error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
-		err = pe.Err // it repeats the path
+		err = pe.Err // its text would repeat the path
 	}
 	kind := engi.Internal
 	switch {
@@ -459,7 +458,7 @@ func fault(act, path string, err error) *engi.Error {
 	case errors.Is(err, unix.EEXIST), errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EISDIR), errors.Is(err, unix.EBUSY):
 		kind = engi.Conflict
 	case strings.Contains(err.Error(), "path escapes from parent"):
-		return engi.Errorf(engi.Denied, "%s %s: a link on the way leads out of the volume", act, path).WithRemedy("use the path that the link stands for, if that is in the volume")
+		return engi.Errorf(engi.Denied, "%s %s: a link leads out of the volume", act, path).WithRemedy("use the path that the link refers to, if that is in the volume")
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
 		kind = engi.Denied
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENXIO), errors.Is(err, unix.EXDEV):

@@ -1,14 +1,15 @@
-// Package volume keeps volumes: directories with a capacity that outlive the
-// sandboxes that mount them. As root, each is a sparse image with a file system
-// of its own, so that the kernel enforces the capacity and nothing in a volume
-// can reach the node's disk; else it is a directory, and [Manager.NotEnforced]
-// says what that costs. docs/decisions/0005 says why.
+// Package volume manages volumes: directories with a capacity that outlive the
+// sandboxes that mount them. As root, each is a sparse image with its own file
+// system, so that the kernel enforces the capacity and nothing in a volume can
+// reach the node's disk. Otherwise it is a directory, and [Manager.NotEnforced]
+// says what that means. docs/decisions/0005 gives the reasons.
 //
-// It does not put volumes into sandboxes (the provider binds the directory that
-// Mount returns) and does not decide who may have them (package fleet).
+// It does not mount volumes in sandboxes (the provider binds the directory that
+// Mount returns) and does not decide who may have them (see package fleet).
 package volume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,96 +24,98 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Record is what is remembered of a volume.
+// A Record is the stored state of a volume.
 type Record struct {
 	engi.Volume               // Expires is not stored: it follows from TTL
-	TTL         time.Duration // 0 means for ever
+	TTL         time.Duration // 0 means forever
 	Image       bool          // it is an image, not a directory
 }
 
-// A Store remembers volumes. What a method has written survives a kill. Lookups
-// see only what owner owns, or everything for the empty owner, and no removed
-// volumes.
+// A Store keeps records of volumes. What a method has written survives a kill.
+// Lookups see only what owner owns, or everything for the empty owner, and no
+// removed volumes.
 type Store interface {
-	// Put records a new volume; Conflict if its owner has one of its name.
+	// Put stores a new volume; Conflict if its owner has one of its name.
 	Put(ctx context.Context, r Record) error
 	// Find returns a volume by ID or name; NotFound. A name that several
-	// owners use is Conflict for the empty owner, unless it is its own.
+	// owners use is Conflict for the empty owner, unless it owns one.
 	Find(ctx context.Context, owner engi.Owner, idOrName string) (Record, error)
 	// List returns volumes by name, then owner.
 	List(ctx context.Context, owner engi.Owner) ([]Record, error)
-	// Pass gives a volume that from has to to; empty is nobody. It reports
-	// NotFound, and Conflict, naming the holder, if neither of the two has it.
+	// Pass changes the holder of a volume from from to to; empty means none. It
+	// reports NotFound, and Conflict, naming the holder, if neither has it.
 	Pass(ctx context.Context, id engi.VolumeID, from, to engi.SandboxID, at time.Time) error
-	// Touch sets what a volume uses and when it was last used; none is no error.
+	// Touch sets a volume's usage and time of access. It is no error if the
+	// volume does not exist.
 	Touch(ctx context.Context, id engi.VolumeID, used int64, at time.Time) error
 	// Remove marks a volume as removed, which frees its name. It reports
 	// Conflict, naming the holder, if a sandbox has it, NotFound, and, unless
 	// before is zero, Conflict if it was used then or later.
 	Remove(ctx context.Context, id engi.VolumeID, before time.Time) error
-	// Removed returns the removed ones, oldest first.
+	// Removed returns removed volumes, oldest first.
 	Removed(ctx context.Context) ([]engi.VolumeID, error)
-	// Forget deletes the record of a removed volume; none is no error.
+	// Forget deletes the record of a removed volume. It is no error if there is
+	// none.
 	Forget(ctx context.Context, id engi.VolumeID) error
 }
 
-// Options say where volumes live. Only Dir and Store are needed.
+// Options say where volumes are stored. Only Dir and Store are required.
 type Options struct {
-	Dir      string // private directory of the keeper; made if missing
+	Dir      string // private directory of the manager; created if missing
 	Store    Store
 	Log      *slog.Logger                                     // nil discards
-	Capacity int64                                            // of volumes that do not say; 0 means 1 GiB
-	Quota    func(engi.Owner) engi.Quota                      // its Volumes and Disk are kept to; nil means no limits
-	Disk     func(context.Context, engi.Owner) (int64, error) // bytes of the owner's other things, for Quota; nil means none
-	Plain    bool                                             // use directories even where images would do
+	Capacity int64                                            // default for volumes; 0 means 1 GiB
+	Quota    func(engi.Owner) engi.Quota                      // of which Volumes and Disk are enforced; nil means no limits
+	Disk     func(context.Context, engi.Owner) (int64, error) // bytes that count for Quota beside volumes; nil means none
+	Plain    bool                                             // use directories even where images work
 }
 
 const (
 	defaultCapacity = 1 << 30
-	minCapacity     = 16 << 20 // a file system needs some of it for itself
+	minCapacity     = 16 << 20 // a file system needs some of it itself
 	maxCapacity     = 16 << 40
 	maxTTL          = 100 * 365 * 24 * time.Hour
-	reserve         = 256 << 20 // bytes of the node's disk that are never promised
-	tidyEvery       = 15 * time.Second
+	reservedBytes   = 256 << 20 // of the node's disk, never given to volumes
+	cleanUpEvery    = 15 * time.Second
 )
 
-// A Manager keeps volumes in a directory. It implements [engi.Volumes] and is
-// safe for concurrent use. One process at a time may have it open.
+// A Manager stores volumes in a directory. It implements [engi.Volumes] and is safe
+// for concurrent use. Only one process at a time may use the directory.
 //
-// Its directory holds one directory for each volume:
+// The directory has one directory for each volume:
 //
-//	ID/image     the file system, if it is one
-//	ID/at        where that is mounted; else a plain directory
+//	ID/image     the file system, if the volume is an image
+//	ID/at        where the image is mounted, or a plain directory
 //	ID/at/data   what sandboxes see
-//	ID/at/tmp    files that are being written from outside
+//	ID/at/tmp    files that are being written through Files
 type Manager struct {
-	o    Options
-	now  func() time.Time
-	mkfs string // path of mkfs.ext4; empty if volumes are directories
-	why  error  // they are
+	o           Options
+	now         func() time.Time
+	mkfs        string // path of mkfs.ext4; empty if volumes are directories
+	notEnforced error  // why they are; nil if they are images
 
-	listed int // entries of one listing
+	maxListed int // entries of one listing
 
-	creating sync.Mutex // held from the check of quotas to the record
+	creating sync.Mutex // held from the check of quotas until the volume is stored
 
-	mu    sync.Mutex
-	slots map[engi.VolumeID]*slot // guarded by mu
+	mu     sync.Mutex
+	states map[engi.VolumeID]*state // guarded by mu
 }
 
 var _ engi.Volumes = (*Manager)(nil)
 
-// A slot is the state of one volume in this process.
-type slot struct {
-	mu    sync.Mutex // held while the volume is mounted, unmounted or removed
-	users int        // guarded by mu; open Files and readers
-	clean bool       // guarded by mu; what an earlier process was writing is gone
-	gone  bool       // guarded by mu; removed
-	used  int64      // guarded by mu; bytes in a plain directory, as far as we know
+// A state is the state of one volume in this process.
+type state struct {
+	mu      sync.Mutex // held while the volume is mounted, unmounted or removed
+	users   int        // guarded by mu; open Files and readers
+	cleaned bool       // guarded by mu; leftovers of earlier processes were removed
+	removed bool       // guarded by mu; removed
+	used    int64      // guarded by mu; bytes in a plain directory, approximately
 }
 
-// Open prepares o.Dir and brings it in line with the records: volumes half made
-// or half removed go, and what is mounted without need is unmounted. Volumes
-// that sandboxes have stay as they are. Nothing must be closed.
+// Open prepares o.Dir and reconciles it with the store: it deletes volumes that were
+// not completely created or removed, and unmounts those that no sandbox has. The
+// Manager need not be closed.
 func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	defer engi.Annotate(&err, "open volumes in %s", o.Dir)
 	if o.Log == nil {
@@ -124,28 +127,28 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fault("make directory", o.Dir, err)
 	}
-	// As the kernel will name it.
+	// In the form in which the kernel lists mounts.
 	if o.Dir, err = filepath.EvalSymlinks(o.Dir); err == nil {
 		o.Dir, err = filepath.Abs(o.Dir)
 	}
 	if err != nil {
 		return nil, fault("resolve", o.Dir, err)
 	}
-	k := &Manager{o: o, now: time.Now, listed: maxListed, slots: map[engi.VolumeID]*slot{}}
+	m := &Manager{o: o, now: time.Now, maxListed: maxListed, states: map[engi.VolumeID]*state{}}
 	if o.Plain {
-		k.why = engi.Errorf(engi.Unsupported, "volumes are plain directories, whose capacity programs inside can exceed: the configuration says so").
-			WithRemedy("take volumes.plain out of it")
+		m.notEnforced = engi.Errorf(engi.Unsupported, "volumes are plain directories, whose capacity programs can exceed, because the configuration says so").
+			WithRemedy("remove volumes.plain from the configuration")
 	} else {
-		k.mkfs, k.why = probe()
+		m.mkfs, m.notEnforced = probe()
 	}
-	if k.why != nil {
-		o.Log.InfoContext(ctx, "capacities of volumes are not enforced", "why", k.why, "remedy", engi.RemedyOf(k.why))
+	if m.notEnforced != nil {
+		o.Log.InfoContext(ctx, "capacities of volumes are not enforced", "why", m.notEnforced, "remedy", engi.RemedyOf(m.notEnforced))
 	}
-	return k, k.sweep(ctx)
+	return m, m.sweep(ctx)
 }
 
-func (k *Manager) sweep(ctx context.Context) error {
-	all, err := k.o.Store.List(ctx, "")
+func (m *Manager) sweep(ctx context.Context) error {
+	all, err := m.o.Store.List(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -153,59 +156,59 @@ func (k *Manager) sweep(ctx context.Context) error {
 	for _, r := range all {
 		known[string(r.ID)] = r
 	}
-	entries, err := os.ReadDir(k.o.Dir)
+	entries, err := os.ReadDir(m.o.Dir)
 	if err != nil {
-		return fault("list", k.o.Dir, err)
+		return fault("list", m.o.Dir, err)
 	}
 	for _, e := range entries {
-		at := filepath.Join(k.o.Dir, e.Name())
+		at := filepath.Join(m.o.Dir, e.Name())
 		r, ok := known[e.Name()]
 		switch {
 		case !ok:
-			k.o.Log.InfoContext(ctx, "remove the files of no volume", "volume", e.Name())
-			if err := discard(at); err != nil {
+			m.o.Log.InfoContext(ctx, "remove files that belong to no volume", "volume", e.Name())
+			if err := removeDir(at); err != nil {
 				return err
 			}
 		case r.Holder == "":
-			if err := detach(filepath.Join(at, "at")); err != nil {
-				k.o.Log.WarnContext(ctx, "unmount a volume", "volume", r.ID, "err", err)
+			if err := unmount(filepath.Join(at, "at")); err != nil {
+				m.o.Log.WarnContext(ctx, "unmount a volume", "volume", r.ID, "err", err)
 			}
 		}
 	}
-	// Their directories had no record among the living.
-	removed, err := k.o.Store.Removed(ctx)
+	// Their directories were removed above.
+	removed, err := m.o.Store.Removed(ctx)
 	if err != nil {
 		return err
 	}
 	for _, id := range removed {
-		if err := k.o.Store.Forget(ctx, id); err != nil {
+		if err := m.o.Store.Forget(ctx, id); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// NotEnforced says what is not enforced here, each with its remedy.
-func (k *Manager) NotEnforced() []string {
-	if k.mkfs != "" {
+// NotEnforced returns what is not enforced on this host, with remedies.
+func (m *Manager) NotEnforced() []string {
+	if m.mkfs != "" {
 		return nil
 	}
-	return []string{fmt.Sprintf("capacity of volumes (%v: %s)", k.why, engi.RemedyOf(k.why))}
+	return []string{fmt.Sprintf("capacity of volumes (%v: %s)", m.notEnforced, engi.RemedyOf(m.notEnforced))}
 }
 
-func (k *Manager) dir(id engi.VolumeID) string  { return filepath.Join(k.o.Dir, string(id)) }
-func (k *Manager) at(id engi.VolumeID) string   { return filepath.Join(k.dir(id), "at") }
-func (k *Manager) data(id engi.VolumeID) string { return filepath.Join(k.at(id), "data") }
+func (m *Manager) dir(id engi.VolumeID) string        { return filepath.Join(m.o.Dir, string(id)) }
+func (m *Manager) mountPoint(id engi.VolumeID) string { return filepath.Join(m.dir(id), "at") }
+func (m *Manager) dataDir(id engi.VolumeID) string    { return filepath.Join(m.mountPoint(id), "data") }
 
-// lock returns the slot of a volume, locked.
-func (k *Manager) lock(id engi.VolumeID) *slot {
-	k.mu.Lock()
-	s := k.slots[id]
+// lock returns the locked state of a volume.
+func (m *Manager) lock(id engi.VolumeID) *state {
+	m.mu.Lock()
+	s := m.states[id]
 	if s == nil {
-		s = &slot{}
-		k.slots[id] = s
+		s = &state{}
+		m.states[id] = s
 	}
-	k.mu.Unlock()
+	m.mu.Unlock()
 	s.mu.Lock()
 	return s
 }
@@ -222,67 +225,67 @@ func checkName(name string) error {
 }
 
 // Create implements [engi.Volumes].
-func (k *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volume, err error) {
+func (m *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volume, err error) {
 	defer engi.Annotate(&err, "create volume %.140s", spec.Name)
 	if err := checkName(spec.Name); err != nil {
 		return engi.Volume{}, err
 	}
 	if spec.Capacity == 0 {
-		spec.Capacity = k.o.Capacity
+		spec.Capacity = m.o.Capacity
 	}
 	if spec.Capacity < minCapacity || spec.Capacity > maxCapacity {
 		return engi.Volume{}, engi.Errorf(engi.Invalid, "a capacity of %d bytes", spec.Capacity).
-			WithRemedy("ask for %d bytes at least and %d at most", minCapacity, maxCapacity)
+			WithRemedy("ask for %d to %d bytes", minCapacity, maxCapacity)
 	}
 	if spec.TTL < 0 || spec.TTL > maxTTL {
-		return engi.Volume{}, engi.Errorf(engi.Invalid, "a time to live of %v", spec.TTL).WithRemedy("ask for at most 100 years, or 0 for ever")
+		return engi.Volume{}, engi.Errorf(engi.Invalid, "a time to live of %v", spec.TTL).WithRemedy("ask for at most 100 years, or 0 for no limit")
 	}
-	k.creating.Lock()
-	defer k.creating.Unlock()
-	if _, err := k.o.Store.Find(ctx, spec.Owner, spec.Name); err == nil && spec.Owner != "" {
-		return engi.Volume{}, engi.Errorf(engi.Conflict, "there is one of that name").WithRemedy("use it, remove it, or choose another name")
+	m.creating.Lock()
+	defer m.creating.Unlock()
+	if _, err := m.o.Store.Find(ctx, spec.Owner, spec.Name); err == nil && spec.Owner != "" {
+		return engi.Volume{}, engi.Errorf(engi.Conflict, "there is one with that name").WithRemedy("use it, remove it, or choose another name")
 	} else if err != nil && engi.KindOf(err) != engi.NotFound && spec.Owner != "" {
 		return engi.Volume{}, err
 	}
-	if err := k.room(ctx, spec); err != nil {
+	if err := m.checkSpace(ctx, spec); err != nil {
 		return engi.Volume{}, err
 	}
-	now := k.now().UTC().Truncate(time.Millisecond)
-	r := Record{TTL: spec.TTL, Image: k.mkfs != "", Volume: engi.Volume{
-		ID: engi.NewVolumeID(), Owner: spec.Owner, Name: spec.Name, Capacity: spec.Capacity, Created: now, Accessed: now,
+	now := m.now().UTC().Truncate(time.Millisecond)
+	r := Record{TTL: spec.TTL, Image: m.mkfs != "", Volume: engi.Volume{
+		ID: cmp.Or(spec.ID, engi.NewVolumeID()), Owner: spec.Owner, Name: spec.Name, Capacity: spec.Capacity, Created: now, Accessed: now,
 	}}
 	recorded := false
 	defer func() {
 		if recorded {
 			return
 		}
-		if e := discard(k.dir(r.ID)); e != nil {
-			k.o.Log.ErrorContext(ctx, "remove the files of a failed volume", "volume", r.ID, "err", e)
+		if e := removeDir(m.dir(r.ID)); e != nil {
+			m.o.Log.ErrorContext(ctx, "remove the files of a failed volume", "volume", r.ID, "err", e)
 		}
 	}()
-	if err := k.build(ctx, r); err != nil {
+	if err := m.create(ctx, r); err != nil {
 		return engi.Volume{}, err
 	}
-	if err := k.o.Store.Put(ctx, r); err != nil {
-		// It may be on record in spite of the error: then its files must be there.
+	if err := m.o.Store.Put(ctx, r); err != nil {
+		// It may have been stored in spite of the error. Then its files must exist.
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		if _, e := k.o.Store.Find(late, "", string(r.ID)); e == nil || engi.KindOf(e) != engi.NotFound {
+		if _, e := m.o.Store.Find(late, "", string(r.ID)); e == nil || engi.KindOf(e) != engi.NotFound {
 			recorded = true
 			if e == nil {
-				_ = k.remove(late, r.ID, time.Time{}) // it stays, unasked for, at worst
+				_ = m.remove(late, r.ID, time.Time{}) // at worst it remains
 			}
 		}
 		return engi.Volume{}, err
 	}
 	recorded = true
-	return r.shown(), nil
+	return r.public(), nil
 }
 
-// room reports Exhausted if spec exceeds its owner's quota, or what the disk
-// still has when every volume is filled to its capacity.
-func (k *Manager) room(ctx context.Context, spec engi.VolumeSpec) error {
-	all, err := k.o.Store.List(ctx, "")
+// checkSpace reports Exhausted if spec exceeds its owner's quota, or the space that
+// is left on the disk when every volume is full.
+func (m *Manager) checkSpace(ctx context.Context, spec engi.VolumeSpec) error {
+	all, err := m.o.Store.List(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -293,16 +296,16 @@ func (k *Manager) room(ctx context.Context, spec engi.VolumeSpec) error {
 			count++
 			disk += r.Capacity
 		}
-		promised += max(0, r.Capacity-k.allocated(r))
+		promised += max(0, r.Capacity-m.allocated(r))
 	}
-	if k.o.Quota != nil {
-		q := k.o.Quota(spec.Owner)
+	if m.o.Quota != nil {
+		q := m.o.Quota(spec.Owner)
 		if q.Volumes > 0 && count >= q.Volumes {
 			return engi.Errorf(engi.Exhausted, "the owner has %d volumes, which is the quota", count).WithRemedy("remove one, or raise the quota")
 		}
 		if q.Disk > 0 {
-			if k.o.Disk != nil {
-				more, err := k.o.Disk(ctx, spec.Owner)
+			if m.o.Disk != nil {
+				more, err := m.o.Disk(ctx, spec.Owner)
 				if err != nil {
 					return err
 				}
@@ -314,19 +317,19 @@ func (k *Manager) room(ctx context.Context, spec engi.VolumeSpec) error {
 			}
 		}
 	}
-	free, err := freeBytes(k.o.Dir)
+	free, err := freeBytes(m.o.Dir)
 	if err != nil {
 		return err
 	}
-	if spec.Capacity > free-promised-reserve {
-		return engi.Errorf(engi.Exhausted, "the disk has %d bytes left, of which %d are promised to volumes", free, promised).
+	if spec.Capacity > free-promised-reservedBytes {
+		return engi.Errorf(engi.Exhausted, "the disk has %d bytes left, of which %d are reserved for volumes", free, promised).
 			WithRemedy("ask for a smaller capacity, remove volumes, or put the data directory on a larger disk")
 	}
 	return nil
 }
 
-// shown is the volume as others see it.
-func (r Record) shown() engi.Volume {
+// public returns the volume with Expires filled in.
+func (r Record) public() engi.Volume {
 	v := r.Volume
 	v.Expires = time.Time{}
 	if r.TTL > 0 {
@@ -336,33 +339,33 @@ func (r Record) shown() engi.Volume {
 }
 
 // Get implements [engi.Volumes].
-func (k *Manager) Get(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Volume, err error) {
+func (m *Manager) Get(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Volume, err error) {
 	defer engi.Annotate(&err, "volume %.140s", idOrName)
-	r, err := k.o.Store.Find(ctx, owner, idOrName)
+	r, err := m.o.Store.Find(ctx, owner, idOrName)
 	if err != nil {
 		return engi.Volume{}, err
 	}
-	return k.measured(r).shown(), nil
+	return m.withUsage(r).public(), nil
 }
 
 // List implements [engi.Volumes].
-func (k *Manager) List(ctx context.Context, owner engi.Owner) (_ []engi.Volume, err error) {
+func (m *Manager) List(ctx context.Context, owner engi.Owner) (_ []engi.Volume, err error) {
 	defer engi.Annotate(&err, "list volumes")
-	all, err := k.o.Store.List(ctx, owner)
+	all, err := m.o.Store.List(ctx, owner)
 	if err != nil {
 		return nil, err
 	}
 	list := []engi.Volume{}
 	for _, r := range all {
-		list = append(list, k.measured(r).shown())
+		list = append(list, m.withUsage(r).public())
 	}
 	return list, nil
 }
 
-// measured brings Used up to date, where that costs nothing.
-func (k *Manager) measured(r Record) Record {
+// withUsage updates Used where that is cheap.
+func (m *Manager) withUsage(r Record) Record {
 	if r.Image {
-		if used, ok := usedBytes(k.at(r.ID)); ok {
+		if used, ok := usedBytes(m.mountPoint(r.ID)); ok {
 			r.Used = used
 		}
 	}
@@ -370,45 +373,45 @@ func (k *Manager) measured(r Record) Record {
 }
 
 // Remove implements [engi.Volumes].
-func (k *Manager) Remove(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
+func (m *Manager) Remove(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
 	defer engi.Annotate(&err, "remove volume %.140s", idOrName)
-	r, err := k.o.Store.Find(ctx, owner, idOrName)
+	r, err := m.o.Store.Find(ctx, owner, idOrName)
 	if err != nil {
 		return err
 	}
-	return k.remove(ctx, r.ID, time.Time{})
+	return m.remove(ctx, r.ID, time.Time{})
 }
 
-// remove marks a volume as removed, deletes its files, then its record. What is
-// left by a failure goes with the next tidying.
-func (k *Manager) remove(ctx context.Context, id engi.VolumeID, before time.Time) error {
-	s := k.lock(id)
+// remove marks a volume as removed and deletes its files, then its record. After a
+// failure, cleanUp tries again.
+func (m *Manager) remove(ctx context.Context, id engi.VolumeID, before time.Time) error {
+	s := m.lock(id)
 	defer s.mu.Unlock()
-	if s.gone {
+	if s.removed {
 		return unknown()
 	}
-	if err := k.o.Store.Remove(ctx, id, before); err != nil {
+	if err := m.o.Store.Remove(ctx, id, before); err != nil {
 		return err
 	}
-	s.gone = true
-	if err := k.bury(context.WithoutCancel(ctx), id); err != nil {
-		k.o.Log.ErrorContext(ctx, "delete the files of a volume", "volume", id, "err", err)
+	s.removed = true
+	if err := m.deleteFiles(context.WithoutCancel(ctx), id); err != nil {
+		m.o.Log.ErrorContext(ctx, "delete the files of a volume", "volume", id, "err", err)
 	}
 	return nil
 }
 
-// bury deletes the files and the record of a removed volume, whose slot is
-// locked.
-func (k *Manager) bury(ctx context.Context, id engi.VolumeID) error {
-	if err := discard(k.dir(id)); err != nil {
+// deleteFiles deletes the files and the record of a removed volume. The caller holds
+// the lock of its state.
+func (m *Manager) deleteFiles(ctx context.Context, id engi.VolumeID) error {
+	if err := removeDir(m.dir(id)); err != nil {
 		return err
 	}
-	if err := k.o.Store.Forget(ctx, id); err != nil {
+	if err := m.o.Store.Forget(ctx, id); err != nil {
 		return err
 	}
-	k.mu.Lock()
-	delete(k.slots, id)
-	k.mu.Unlock()
+	m.mu.Lock()
+	delete(m.states, id)
+	m.mu.Unlock()
 	return nil
 }
 
@@ -416,45 +419,44 @@ func unknown() *engi.Error {
 	return engi.Errorf(engi.NotFound, "there is no such volume").WithRemedy("'engi volume list' shows yours")
 }
 
-// Mount gives a volume to holder and returns the directory of the node that
-// sandboxes see. For the same holder it may be called again, and must be after
-// the node has started anew. It reports Conflict, naming the holder, if another
-// sandbox has it.
-func (k *Manager) Mount(ctx context.Context, owner engi.Owner, idOrName string, holder engi.SandboxID) (_ engi.Volume, source string, err error) {
+// Mount makes holder the holder of a volume and returns the directory that sandboxes
+// see. It may be repeated for the same holder, and must be after the node has
+// rebooted. It reports Conflict, naming the holder, if another sandbox has it.
+func (m *Manager) Mount(ctx context.Context, owner engi.Owner, idOrName string, holder engi.SandboxID) (_ engi.Volume, source string, err error) {
 	defer engi.Annotate(&err, "mount volume %.140s", idOrName)
-	r, err := k.o.Store.Find(ctx, owner, idOrName)
+	r, err := m.o.Store.Find(ctx, owner, idOrName)
 	if err != nil {
 		return engi.Volume{}, "", err
 	}
-	s := k.lock(r.ID)
+	s := m.lock(r.ID)
 	defer s.mu.Unlock()
-	if s.gone {
+	if s.removed {
 		return engi.Volume{}, "", unknown()
 	}
 	before := r.Holder
-	r.Accessed = k.now().UTC().Truncate(time.Millisecond)
-	if err := k.o.Store.Pass(ctx, r.ID, "", holder, r.Accessed); err != nil {
+	r.Accessed = m.now().UTC().Truncate(time.Millisecond)
+	if err := m.o.Store.Pass(ctx, r.ID, "", holder, r.Accessed); err != nil {
 		return engi.Volume{}, "", err
 	}
 	r.Holder = holder
-	if err := k.attach(ctx, s, r); err != nil {
+	if err := m.mount(ctx, s, r); err != nil {
 		if before == "" {
 			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 			defer cancel()
-			if e := k.o.Store.Pass(late, r.ID, holder, "", r.Accessed); e != nil {
-				k.o.Log.ErrorContext(ctx, "let go of a volume that could not be mounted", "volume", r.ID, "err", e)
+			if e := m.o.Store.Pass(late, r.ID, holder, "", r.Accessed); e != nil {
+				m.o.Log.ErrorContext(ctx, "release a volume that could not be mounted", "volume", r.ID, "err", e)
 			}
 		}
 		return engi.Volume{}, "", err
 	}
-	return k.measured(r).shown(), k.data(r.ID), nil
+	return m.withUsage(r).public(), m.dataDir(r.ID), nil
 }
 
-// Unmount lets go of all volumes of holder, which is gone or about to start
-// without them. Having none is no error.
-func (k *Manager) Unmount(ctx context.Context, holder engi.SandboxID) (err error) {
+// Unmount releases all volumes of holder, which has ended or will start without
+// them. It is no error if it has none.
+func (m *Manager) Unmount(ctx context.Context, holder engi.SandboxID) (err error) {
 	defer engi.Annotate(&err, "unmount the volumes of %s", holder)
-	all, err := k.o.Store.List(ctx, "")
+	all, err := m.o.Store.List(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -462,54 +464,54 @@ func (k *Manager) Unmount(ctx context.Context, holder engi.SandboxID) (err error
 		if r.Holder != holder {
 			continue
 		}
-		if err := k.letGo(ctx, r); err != nil {
+		if err := m.release(ctx, r); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (k *Manager) letGo(ctx context.Context, r Record) error {
-	s := k.lock(r.ID)
+func (m *Manager) release(ctx context.Context, r Record) error {
+	s := m.lock(r.ID)
 	defer s.mu.Unlock()
-	k.note(ctx, s, r)
-	k.rest(ctx, s, r)
-	err := k.o.Store.Pass(ctx, r.ID, r.Holder, "", k.now().UTC())
+	m.recordUse(ctx, s, r)
+	m.unmountIdle(ctx, s, r)
+	err := m.o.Store.Pass(ctx, r.ID, r.Holder, "", m.now().UTC())
 	if kind := engi.KindOf(err); err != nil && (kind == engi.Conflict || kind == engi.NotFound) {
-		return nil // somebody else let go of it first
+		return nil // it was released already
 	}
 	return err
 }
 
-// note records what a volume uses, and that it was used.
-func (k *Manager) note(ctx context.Context, s *slot, r Record) {
+// recordUse stores the usage and the time of access of a volume.
+func (m *Manager) recordUse(ctx context.Context, s *state, r Record) {
 	used := r.Used
 	if r.Image {
-		used = k.measured(r).Used
-	} else if n, err := treeBytes(k.data(r.ID)); err == nil {
+		used = m.withUsage(r).Used
+	} else if n, err := treeBytes(m.dataDir(r.ID)); err == nil {
 		used, s.used = n, n
 	}
-	if err := k.o.Store.Touch(ctx, r.ID, used, k.now().UTC()); err != nil {
-		k.o.Log.ErrorContext(ctx, "record the use of a volume", "volume", r.ID, "err", err)
+	if err := m.o.Store.Touch(ctx, r.ID, used, m.now().UTC()); err != nil {
+		m.o.Log.ErrorContext(ctx, "record the use of a volume", "volume", r.ID, "err", err)
 	}
 }
 
-// rest unmounts a volume nobody needs. Its slot is locked, and no sandbox will
-// have it.
-func (k *Manager) rest(ctx context.Context, s *slot, r Record) {
-	if !r.Image || s.users > 0 || s.gone {
+// unmountIdle unmounts a volume that is not in use. The caller holds the lock of its
+// state, and no sandbox has the volume.
+func (m *Manager) unmountIdle(ctx context.Context, s *state, r Record) {
+	if !r.Image || s.users > 0 || s.removed {
 		return
 	}
-	if err := detach(k.at(r.ID)); err != nil {
-		// Somebody is slow to leave; tidy tries again.
-		k.o.Log.DebugContext(ctx, "unmount a volume", "volume", r.ID, "err", err)
+	if err := unmount(m.mountPoint(r.ID)); err != nil {
+		// It is still busy; cleanUp tries again.
+		m.o.Log.DebugContext(ctx, "unmount a volume", "volume", r.ID, "err", err)
 	}
 }
 
 // Holders returns the sandboxes that have volumes.
-func (k *Manager) Holders(ctx context.Context) (_ []engi.SandboxID, err error) {
-	defer engi.Annotate(&err, "list who has volumes")
-	all, err := k.o.Store.List(ctx, "")
+func (m *Manager) Holders(ctx context.Context) (_ []engi.SandboxID, err error) {
+	defer engi.Annotate(&err, "list holders of volumes")
+	all, err := m.o.Store.List(ctx, "")
 	if err != nil {
 		return nil, err
 	}
@@ -524,15 +526,15 @@ func (k *Manager) Holders(ctx context.Context) (_ []engi.SandboxID, err error) {
 	return holders, nil
 }
 
-// Run removes volumes whose time is over and finishes what was left undone,
-// until ctx ends. It never touches one that a sandbox has.
-func (k *Manager) Run(ctx context.Context, ready func()) error {
+// Run removes expired volumes and completes interrupted removals until ctx ends. It
+// does not touch volumes that sandboxes have.
+func (m *Manager) Run(ctx context.Context, ready func()) error {
 	ready()
-	tick := time.NewTicker(tidyEvery)
+	tick := time.NewTicker(cleanUpEvery)
 	defer tick.Stop()
 	for {
-		if err := k.tidy(ctx); err != nil && ctx.Err() == nil {
-			k.o.Log.ErrorContext(ctx, "tidy volumes", "err", err)
+		if err := m.cleanUp(ctx); err != nil && ctx.Err() == nil {
+			m.o.Log.ErrorContext(ctx, "clean up volumes", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -542,8 +544,8 @@ func (k *Manager) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-func (k *Manager) tidy(ctx context.Context) error {
-	all, err := k.o.Store.List(ctx, "")
+func (m *Manager) cleanUp(ctx context.Context) error {
+	all, err := m.o.Store.List(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -554,34 +556,34 @@ func (k *Manager) tidy(ctx context.Context) error {
 		if r.Holder != "" {
 			continue
 		}
-		expired := r.TTL > 0 && r.Accessed.Add(r.TTL).Before(k.now())
-		s := k.lock(r.ID)
+		expired := r.TTL > 0 && r.Accessed.Add(r.TTL).Before(m.now())
+		s := m.lock(r.ID)
 		idle := s.users == 0
 		if idle && !expired {
-			// It may have got a holder meanwhile.
-			if now, err := k.o.Store.Find(ctx, "", string(r.ID)); err == nil && now.Holder == "" {
-				k.rest(ctx, s, now)
+			// It may have a holder meanwhile.
+			if now, err := m.o.Store.Find(ctx, "", string(r.ID)); err == nil && now.Holder == "" {
+				m.unmountIdle(ctx, s, now)
 			}
 		}
 		s.mu.Unlock()
 		if !idle || !expired {
 			continue
 		}
-		err := k.remove(ctx, r.ID, k.now().Add(-r.TTL))
+		err := m.remove(ctx, r.ID, m.now().Add(-r.TTL))
 		if err == nil {
-			k.o.Log.InfoContext(ctx, "removed a volume whose time was over", "volume", r.ID, "accessed", r.Accessed)
+			m.o.Log.InfoContext(ctx, "removed an expired volume", "volume", r.ID, "accessed", r.Accessed)
 		} else if kind := engi.KindOf(err); kind != engi.Conflict && kind != engi.NotFound {
 			return err
 		}
 	}
-	removed, err := k.o.Store.Removed(ctx)
+	removed, err := m.o.Store.Removed(ctx)
 	if err != nil {
 		return err
 	}
 	for _, id := range removed {
-		s := k.lock(id)
-		s.gone = true
-		err := k.bury(ctx, id)
+		s := m.lock(id)
+		s.removed = true
+		err := m.deleteFiles(ctx, id)
 		s.mu.Unlock()
 		if err != nil {
 			return err
@@ -590,12 +592,12 @@ func (k *Manager) tidy(ctx context.Context) error {
 	return nil
 }
 
-// discard deletes the directory of a volume, unmounting what is in it.
-func discard(dir string) error {
-	if err := detachAll(dir); err != nil {
+// removeDir deletes the directory of a volume and unmounts what is mounted in it.
+func removeDir(dir string) error {
+	if err := unmountAll(dir); err != nil {
 		return err
 	}
-	if err := empty(filepath.Join(dir, "image")); err != nil {
+	if err := freeBlocks(filepath.Join(dir, "image")); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {

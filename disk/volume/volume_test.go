@@ -23,8 +23,8 @@ import (
 	"github.com/engi-dev/engi/store"
 )
 
-// A house is a keeper with what it stands on.
-type house struct {
+// A fixture is a manager with its directory and store.
+type fixture struct {
 	*volume.Manager
 	t     *testing.T
 	dir   string
@@ -32,8 +32,8 @@ type house struct {
 	o     volume.Options
 }
 
-// kinds runs a test with directories and, where that works, with images.
-func kinds(t *testing.T, f func(t *testing.T, h *house)) {
+// kinds runs a test with directories and, where they work, with images.
+func kinds(t *testing.T, f func(t *testing.T, h *fixture)) {
 	for _, plain := range []bool{false, true} {
 		t.Run(map[bool]string{false: "image", true: "plain"}[plain], func(t *testing.T) {
 			h := open(t, volume.Options{Plain: plain})
@@ -53,7 +53,7 @@ func lacking(t *testing.T, why string) {
 	t.Skip(why)
 }
 
-func open(t *testing.T, o volume.Options) *house {
+func open(t *testing.T, o volume.Options) *fixture {
 	t.Helper()
 	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
 	if err != nil {
@@ -68,14 +68,14 @@ func open(t *testing.T, o volume.Options) *house {
 		o.Capacity = 32 << 20
 	}
 	o.Dir, o.Store = t.TempDir(), store.Volumes(db)
-	h := &house{t: t, dir: o.Dir, store: o.Store, o: o}
+	h := &fixture{t: t, dir: o.Dir, store: o.Store, o: o}
 	t.Cleanup(h.clear)
 	h.again()
 	return h
 }
 
-// again opens the keeper as a new process would.
-func (h *house) again() {
+// again reopens the manager as a new process would.
+func (h *fixture) again() {
 	h.t.Helper()
 	var err error
 	if h.Manager, err = volume.Open(h.t.Context(), h.o); err != nil {
@@ -84,7 +84,7 @@ func (h *house) again() {
 }
 
 // clear unmounts what a test has left.
-func (h *house) clear() {
+func (h *fixture) clear() {
 	found, err := filepath.Glob(filepath.Join(h.dir, "*", "at"))
 	if err != nil {
 		h.t.Fatal(err)
@@ -95,7 +95,7 @@ func (h *house) clear() {
 	}
 }
 
-func (h *house) create(spec engi.VolumeSpec) engi.Volume {
+func (h *fixture) create(spec engi.VolumeSpec) engi.Volume {
 	h.t.Helper()
 	v, err := h.Create(h.t.Context(), spec)
 	if err != nil {
@@ -104,7 +104,7 @@ func (h *house) create(spec engi.VolumeSpec) engi.Volume {
 	return v
 }
 
-func (h *house) files(name string) engi.VolumeFiles {
+func (h *fixture) files(name string) engi.VolumeFiles {
 	h.t.Helper()
 	f, err := h.Files(h.t.Context(), "", name)
 	if err != nil {
@@ -114,7 +114,7 @@ func (h *house) files(name string) engi.VolumeFiles {
 	return f
 }
 
-func (h *house) mount(name string, holder engi.SandboxID) string {
+func (h *fixture) mount(name string, holder engi.SandboxID) string {
 	h.t.Helper()
 	_, source, err := h.Mount(h.t.Context(), "", name, holder)
 	if err != nil {
@@ -123,7 +123,7 @@ func (h *house) mount(name string, holder engi.SandboxID) string {
 	return source
 }
 
-func (h *house) mounted(v engi.Volume) bool {
+func (h *fixture) mounted(v engi.Volume) bool {
 	var here, above unix.Stat_t
 	at := filepath.Join(h.dir, string(v.ID), "at")
 	if unix.Stat(at, &here) != nil || unix.Stat(filepath.Dir(at), &above) != nil {
@@ -169,10 +169,10 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func run(t *testing.T, k *volume.Manager) {
+func run(t *testing.T, m *volume.Manager) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- k.Run(ctx, func() {}) }()
+	go func() { done <- m.Run(ctx, func() {}) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -182,7 +182,7 @@ func run(t *testing.T, k *volume.Manager) {
 }
 
 func TestAVolumeOutlivesItsSandboxes(t *testing.T) {
-	kinds(t, func(t *testing.T, h *house) {
+	kinds(t, func(t *testing.T, h *fixture) {
 		v := h.create(engi.VolumeSpec{Owner: "ann", Name: "data"})
 		if v.Capacity != 32<<20 || v.Holder != "" || !v.Expires.IsZero() || v.Used != 0 {
 			t.Errorf("%+v", v)
@@ -273,7 +273,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		wantKind(t, err, engi.Invalid)
 	}
 	_, err := h.Create(t.Context(), engi.VolumeSpec{Name: "x", Capacity: 10 << 40})
-	wantKind(t, err, engi.Exhausted) // no disk of ours has that
+	wantKind(t, err, engi.Exhausted) // more than any disk has
 	if left, err := os.ReadDir(h.dir); err != nil || len(left) != 0 {
 		t.Errorf("left %v, %v", left, err)
 	}
@@ -304,7 +304,7 @@ func TestQuotas(t *testing.T) {
 }
 
 func TestCapacityIsEnforced(t *testing.T) {
-	kinds(t, func(t *testing.T, h *house) {
+	kinds(t, func(t *testing.T, h *fixture) {
 		h.create(engi.VolumeSpec{Name: "small", Capacity: 16 << 20})
 		f := h.files("small")
 		write(t, f, "/kept", "kept")
@@ -335,14 +335,14 @@ func TestTheKernelEnforcesCapacityInside(t *testing.T) {
 	if !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("32 MiB into 16: %v", err)
 	}
-	f := h.files("small") // beside the sandbox
+	f := h.files("small") // while the sandbox has it
 	if _, err := f.Write(t.Context(), "/more", io.LimitReader(endless{}, 1<<20), engi.FileAttr{}); engi.KindOf(err) != engi.Exhausted {
 		t.Errorf("from outside: %v", err)
 	}
 	if err := f.Remove(t.Context(), "/big"); err != nil {
 		t.Fatal(err)
 	}
-	// What is deleted is given back to the node's disk.
+	// Deleted blocks are freed on the node's disk.
 	if err := unix.Access(at, unix.F_OK); err != nil {
 		t.Fatal(err)
 	}
@@ -358,14 +358,14 @@ type endless struct{}
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
 func TestAfterAKillWithASandboxAlive(t *testing.T) {
-	kinds(t, func(t *testing.T, h *house) {
+	kinds(t, func(t *testing.T, h *fixture) {
 		h.create(engi.VolumeSpec{Name: "x"})
 		holder := engi.NewSandboxID()
 		at := h.mount("x", holder)
 		if err := os.WriteFile(filepath.Join(at, "f"), []byte("kept"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		open, err := os.Open(filepath.Join(at, "f")) // as a sandbox that lives on has
+		open, err := os.Open(filepath.Join(at, "f")) // as a sandbox that keeps running has
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -395,7 +395,7 @@ func TestAfterTheMachineWentDown(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(at, "f"), []byte("kept"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	h.clear() // no mount outlives a reboot
+	h.clear() // a reboot removes all mounts
 	h.again()
 	if h.mounted(v) {
 		t.Fatal("it is mounted already")
@@ -403,7 +403,7 @@ func TestAfterTheMachineWentDown(t *testing.T) {
 	if data, err := os.ReadFile(filepath.Join(h.mount("x", holder), "f")); err != nil || string(data) != "kept" {
 		t.Errorf("%q, %v", data, err)
 	}
-	// And a daemon that comes back when nobody has the volume any more.
+	// A daemon that restarts when no sandbox has the volume any more.
 	if err := h.store.Pass(t.Context(), v.ID, holder, "", time.Now()); err != nil {
 		t.Fatal(err)
 	}
@@ -474,7 +474,7 @@ func TestARemovedVolumeGivesItsSpaceBackAtOnce(t *testing.T) {
 }
 
 func TestUnusedVolumesExpire(t *testing.T) {
-	kinds(t, func(t *testing.T, h *house) {
+	kinds(t, func(t *testing.T, h *fixture) {
 		held := h.create(engi.VolumeSpec{Name: "held", TTL: time.Millisecond})
 		h.mount("held", engi.NewSandboxID())
 		h.create(engi.VolumeSpec{Name: "gone", TTL: time.Millisecond})
@@ -501,8 +501,8 @@ func TestUnusedVolumesExpire(t *testing.T) {
 	})
 }
 
-// A dyingStore hangs for ever before or after its nth change, as a process does
-// that is killed there.
+// A dyingStore blocks forever before or after its nth change, like a process that is
+// killed there.
 type failingStore struct {
 	volume.Store
 	calls atomic.Int64
@@ -526,7 +526,7 @@ func (d *failingStore) around(f func() error) error {
 
 func (d *failingStore) die() {
 	d.once.Do(func() { close(d.dead) })
-	select {} // with the test's process
+	select {} // until the test process ends
 }
 
 func (d *failingStore) Put(ctx context.Context, r volume.Record) error {
@@ -546,24 +546,24 @@ func (d *failingStore) Forget(ctx context.Context, id engi.VolumeID) error {
 }
 
 func TestKilledAnywhere(t *testing.T) {
-	kinds(t, func(t *testing.T, h *house) {
+	kinds(t, func(t *testing.T, h *fixture) {
 		for at := int64(1); at <= 5; at++ {
 			for _, after := range []bool{false, true} {
 				h := open(t, volume.Options{Plain: h.o.Plain})
 				d := &failingStore{Store: h.store, at: at, after: after, dead: make(chan struct{})}
 				h.o.Store = d
 				h.again()
-				k := h.Manager
+				m := h.Manager
 				holder := engi.NewSandboxID()
 				finished := make(chan error, 1)
 				wrote := make(chan struct{}, 1)
 				go func() {
 					finished <- func() error {
 						ctx := context.Background()
-						if _, err := k.Create(ctx, engi.VolumeSpec{Name: "x"}); err != nil {
+						if _, err := m.Create(ctx, engi.VolumeSpec{Name: "x"}); err != nil {
 							return err
 						}
-						_, source, err := k.Mount(ctx, "", "x", holder)
+						_, source, err := m.Mount(ctx, "", "x", holder)
 						if err != nil {
 							return err
 						}
@@ -571,10 +571,10 @@ func TestKilledAnywhere(t *testing.T) {
 							return err
 						}
 						wrote <- struct{}{}
-						if err := k.Unmount(ctx, holder); err != nil {
+						if err := m.Unmount(ctx, holder); err != nil {
 							return err
 						}
-						return k.Remove(ctx, "", "x")
+						return m.Remove(ctx, "", "x")
 					}()
 				}()
 				select {
@@ -588,7 +588,7 @@ func TestKilledAnywhere(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, gone := range holders { // as fleet does with sandboxes that are gone
+				for _, gone := range holders { // as fleet does for sandboxes that have ended
 					if err := h.Unmount(t.Context(), gone); err != nil {
 						t.Error(err)
 					}
@@ -622,7 +622,7 @@ func TestKilledAnywhere(t *testing.T) {
 }
 
 func TestManyAtOnce(t *testing.T) {
-	kinds(t, func(t *testing.T, h *house) {
+	kinds(t, func(t *testing.T, h *fixture) {
 		h.create(engi.VolumeSpec{Name: "x"})
 		var all sync.WaitGroup
 		var winners atomic.Int64

@@ -22,25 +22,26 @@ import (
 
 const (
 	authorityLife = 10 * 365 * 24 * time.Hour
-	// Some systems refuse longer ones even from authorities of their own.
+	// Some systems refuse longer lifetimes even from private authorities.
 	certificateLife = 397 * 24 * time.Hour
 )
 
-// Made is what Make has made, and where it lies.
+// Files says where the files of [Make] are, and what the certificate is good for.
 type Files struct {
-	Authority string    `json:"authority"` // certificate that clients must trust
-	Cert      string    `json:"cert"`      // certificate of the server
-	Key       string    `json:"key"`       // its key
-	Names     []string  `json:"names"`     // that it is good for
-	Expires   time.Time `json:"expires"`   // the server's; the authority's is later
-	Fresh     bool      `json:"fresh"`     // the authority is new
+	Authority string    `json:"authority"` // path of the certificate that clients must trust
+	Cert      string    `json:"cert"`      // path of the server's certificate
+	Key       string    `json:"key"`       // path of the server's key
+	Names     []string  `json:"names"`     // that the server's certificate is valid for
+	Expires   time.Time `json:"expires"`   // of the server's certificate; the authority expires later
+	Fresh     bool      `json:"fresh"`     // this call created the authority
 }
 
-// Make puts a certificate for domains, all names one level below them, and
-// this machine's own loopback names into dir, signed by an authority that it
-// makes there if there is none. The authority can sign for those domains only,
-// so that trusting it endangers nobody else's. It reports Conflict for an
-// authority that cannot sign for a domain; anew replaces it.
+// Make writes a certificate for domains, all names one level below them and
+// the loopback names of this machine to dir. It is signed by the authority in
+// dir, which is created if there is none. The authority is constrained to these
+// domains, so that trusting it puts no other names at risk. Make reports
+// Conflict if the authority cannot sign for a domain or expires soon; anew
+// replaces it.
 func Make(dir string, domains []string, anew bool) (_ Files, err error) {
 	defer engi.Annotate(&err, "make certificates in %s", dir)
 	for _, d := range domains {
@@ -62,8 +63,8 @@ func Make(dir string, domains []string, anew bool) (_ Files, err error) {
 			return Files{}, err
 		}
 		m.Fresh = true
-		// The key first: an authority without key is of no use, and is made
-		// again by the next call.
+		// The key first: should this process die in between, the next call
+		// finds no certificate and starts over.
 		if err := writeKey(filepath.Join(dir, "ca-key.pem"), caKey); err != nil {
 			return Files{}, err
 		}
@@ -71,17 +72,17 @@ func Make(dir string, domains []string, anew bool) (_ Files, err error) {
 			return Files{}, err
 		}
 	case err != nil:
-		return Files{}, engi.Errorf(engi.Invalid, "%v", err).WithRemedy("move the files away, or make a new authority with --force, which clients must be told to trust again")
+		return Files{}, engi.Errorf(engi.Invalid, "%v", err).WithRemedy("move the files away, or create a new authority with --force, which clients must be told to trust")
 	}
 	for _, d := range domains {
 		if !slices.Contains(ca.PermittedDNSDomains, d) {
 			return Files{}, engi.Errorf(engi.Conflict, "the authority in %s cannot sign for %s", dir, d).
-				WithRemedy("make a new one with --force; clients must be told to trust it")
+				WithRemedy("create a new one with --force; clients must be told to trust it")
 		}
 	}
 	if time.Until(ca.NotAfter) < certificateLife {
 		return Files{}, engi.Errorf(engi.Conflict, "the authority in %s expires on %s", dir, ca.NotAfter.Format(time.DateOnly)).
-			WithRemedy("make a new one with --force; clients must be told to trust it")
+			WithRemedy("create a new one with --force; clients must be told to trust it")
 	}
 
 	key, err := newKey()
@@ -166,7 +167,8 @@ func template(name string, life time.Duration) *x509.Certificate {
 	}
 }
 
-// readAuthority keeps fs.ErrNotExist.
+// readAuthority reads an authority. Its error is fs.ErrNotExist if a file is
+// missing.
 func readAuthority(certFile, keyFile string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	certPEM, err := os.ReadFile(certFile)
 	if err != nil {
@@ -204,8 +206,7 @@ func writeKey(path string, key *ecdsa.PrivateKey) error {
 	return write(path, "PRIVATE KEY", raw)
 }
 
-// write puts PEM blocks into a file only this user can read, whole or not at
-// all.
+// write atomically writes PEM blocks to a file that only this user can read.
 func write(path, kind string, blocks ...[]byte) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".engi-tls-*") // mode 0600
 	if err != nil {

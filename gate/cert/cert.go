@@ -1,11 +1,10 @@
-// Package cert finds the certificates that a server shows: those in files,
-// read again when they change, and those that a certificate authority hands
-// out by ACME. It also makes a private authority for networks that no public
-// one knows.
+// Package cert provides a server's certificates: from files, which are reloaded
+// when they change, and from a certificate authority by ACME. It also creates a
+// private authority, for networks that no public one serves.
 //
-// ACME is used with the challenge that needs nothing but the server itself.
-// Public authorities give no wildcard names that way, and every preview has a
-// host name of its own: previews need a wildcard certificate in a file.
+// ACME is used with the TLS-ALPN challenge, which needs nothing but the server
+// itself. It cannot give wildcard certificates, and every preview has a host
+// name of its own, so previews need a wildcard certificate in a file.
 package cert
 
 import (
@@ -33,16 +32,17 @@ type Options struct {
 	Log       *slog.Logger // nil discards
 }
 
-// ACME says which names to get certificates for, and from whom.
+// ACME says which names to get certificates for, and from which authority.
 type ACME struct {
-	Names     []string // none means that ACME is not used; no wildcards
-	Email     string   // whom the authority writes to; may be empty
+	Names     []string // no wildcards; empty means that ACME is not used
+	Email     string   // contact for the authority; may be empty
 	Directory string   // address of the authority's directory; empty means Let's Encrypt
 	Dir       string   // where certificates and the account are kept
-	Port      int      // that is served, to which the authority's 443 leads
+	Port      int      // local port that receives what is sent to port 443
 }
 
-// A Manager shows certificates. It is safe for concurrent use.
+// A Manager provides certificates to TLS listeners. It is safe for concurrent
+// use.
 type Manager struct {
 	o     Options
 	magic *certmagic.Config // nil without ACME
@@ -54,18 +54,18 @@ type Manager struct {
 	checked time.Time        // guarded by mu
 }
 
-// fresh is how long files are not looked at again.
-const fresh = 5 * time.Second
+// checkInterval is how often files are checked for changes at most.
+const checkInterval = 5 * time.Second
 
 // Open returns a Manager. It reports Invalid for files and names that cannot
-// be used. Only Run asks the authority for anything.
+// be used. The authority is not contacted before Run.
 func Open(o Options) (*Manager, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	k := &Manager{o: o}
+	m := &Manager{o: o}
 	if o.Cert != "" || o.Key != "" {
-		if err := k.read(); err != nil {
+		if err := m.read(); err != nil {
 			return nil, err
 		}
 	}
@@ -73,22 +73,22 @@ func Open(o Options) (*Manager, error) {
 		return nil, err
 	}
 	if len(o.ACME.Names) > 0 {
-		k.openACME()
+		m.openACME()
 	}
-	if k.pair == nil && k.magic == nil {
+	if m.pair == nil && m.magic == nil {
 		return nil, engi.Errorf(engi.Invalid, "tls: there is neither a certificate nor a name to get one for").
 			WithRemedy("set tls.cert and tls.key, or tls.acme_names")
 	}
-	return k, nil
+	return m, nil
 }
 
-// CheckNames reports Invalid for names that no authority would give by ACME
-// without access to the name server.
+// CheckNames reports Invalid for names that no authority certifies without a
+// DNS challenge: wildcards and names that are not public.
 func CheckNames(names []string) error {
 	for _, n := range names {
 		switch {
 		case strings.Contains(n, "*"):
-			return engi.Errorf(engi.Invalid, "acme: %.80q needs a change in the name server, which engi cannot make", n).
+			return engi.Errorf(engi.Invalid, "acme: %.80q needs a DNS challenge, which engi cannot do", n).
 				WithRemedy("get a wildcard certificate elsewhere and set tls.cert and tls.key; list only full names here")
 		case net.ParseIP(n) != nil || !strings.Contains(n, ".") || strings.ContainsAny(n, " /:") || strings.HasSuffix(n, ".localhost") || strings.HasPrefix(n, "."):
 			return engi.Errorf(engi.Invalid, "acme: %.80q is not a public host name", n).
@@ -98,22 +98,22 @@ func CheckNames(names []string) error {
 	return nil
 }
 
-func (k *Manager) openACME() {
-	a := k.o.ACME
-	quiet := zap.NewNop() // events say what matters
-	k.cache = certmagic.NewCache(certmagic.CacheOptions{
-		GetConfigForCert: func(certmagic.Certificate) (*certmagic.Config, error) { return k.magic, nil },
+func (m *Manager) openACME() {
+	a := m.o.ACME
+	quiet := zap.NewNop() // OnEvent logs what matters
+	m.cache = certmagic.NewCache(certmagic.CacheOptions{
+		GetConfigForCert: func(certmagic.Certificate) (*certmagic.Config, error) { return m.magic, nil },
 		Logger:           quiet,
 	})
-	k.magic = certmagic.New(k.cache, certmagic.Config{
+	m.magic = certmagic.New(m.cache, certmagic.Config{
 		Storage: &certmagic.FileStorage{Path: a.Dir},
 		Logger:  quiet,
 		OnEvent: func(_ context.Context, event string, data map[string]any) error {
 			switch event {
 			case "cert_obtained":
-				k.o.Log.Info("certificate obtained", "name", data["identifier"], "renewal", data["renewal"])
+				m.o.Log.Info("certificate obtained", "name", data["identifier"], "renewal", data["renewal"])
 			case "cert_failed":
-				k.o.Log.Error("no certificate", "name", data["identifier"], "err", data["error"])
+				m.o.Log.Error("no certificate", "name", data["identifier"], "err", data["error"])
 			}
 			return nil
 		},
@@ -122,35 +122,35 @@ func (k *Manager) openACME() {
 	if directory == "" {
 		directory = certmagic.LetsEncryptProductionCA
 	}
-	k.magic.Issuers = []certmagic.Issuer{certmagic.NewACMEIssuer(k.magic, certmagic.ACMEIssuer{
+	m.magic.Issuers = []certmagic.Issuer{certmagic.NewACMEIssuer(m.magic, certmagic.ACMEIssuer{
 		CA: directory, Email: a.Email, Agreed: true, DisableHTTPChallenge: true, AltTLSALPNPort: a.Port, Logger: quiet,
 	})}
 }
 
-// Config returns what a TLS listener needs. HTTP/2 is offered.
-func (k *Manager) Config() *tls.Config {
+// Config returns the configuration for a TLS listener, with HTTP/2.
+func (m *Manager) Config() *tls.Config {
 	c := &tls.Config{
 		MinVersion:     tls.VersionTLS12,
 		NextProtos:     []string{"h2", "http/1.1"},
-		GetCertificate: k.certificate,
+		GetCertificate: m.certificate,
 	}
-	if k.magic != nil {
+	if m.magic != nil {
 		c.NextProtos = append(c.NextProtos, "acme-tls/1")
 	}
 	return c
 }
 
-// certificate chooses by the name the caller wants: a file's if it fits, then
-// an authority's, else the file's after all, so that the caller can say what
-// is wrong with it.
-func (k *Manager) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-	pair := k.current()
+// certificate chooses by the name that the client asks for: the file's if it is
+// valid for the name, then the authority's. If there is neither, the client gets
+// the file's all the same and can tell its user what is wrong with it.
+func (m *Manager) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	pair := m.current()
 	challenge := slices.Contains(hello.SupportedProtos, "acme-tls/1")
-	if pair != nil && !challenge && (k.magic == nil || fits(pair, hello.ServerName)) {
+	if pair != nil && !challenge && (m.magic == nil || validFor(pair, hello.ServerName)) {
 		return pair, nil
 	}
-	if k.magic != nil {
-		got, err := k.magic.GetCertificate(hello)
+	if m.magic != nil {
+		got, err := m.magic.GetCertificate(hello)
 		if err == nil || pair == nil {
 			return got, err
 		}
@@ -158,46 +158,47 @@ func (k *Manager) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, err
 	return pair, nil
 }
 
-func fits(pair *tls.Certificate, name string) bool {
+func validFor(pair *tls.Certificate, name string) bool {
 	return name != "" && pair.Leaf != nil && pair.Leaf.VerifyHostname(name) == nil
 }
 
-// current returns the certificate of the files, as they are now.
-func (k *Manager) current() *tls.Certificate {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.pair == nil || time.Since(k.checked) < fresh {
-		return k.pair
+// current returns the certificate in the files, reloaded if they changed; nil
+// if there is none.
+func (m *Manager) current() *tls.Certificate {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.pair == nil || time.Since(m.checked) < checkInterval {
+		return m.pair
 	}
-	k.checked = time.Now()
-	if stamp, err := stampOf(k.o); err != nil || stamp != k.stamp {
-		// Whoever replaces two files is between them sometimes.
-		if err := k.readLocked(); err != nil {
-			k.o.Log.Warn("the certificate on disk cannot be used: the former one is shown", "err", err)
+	m.checked = time.Now()
+	if stamp, err := stampOf(m.o); err != nil || stamp != m.stamp {
+		// Certificate and key cannot be replaced at the same moment.
+		if err := m.readLocked(); err != nil {
+			m.o.Log.Warn("the certificate on disk cannot be used, the previous one stays in use", "err", err)
 		}
 	}
-	return k.pair
+	return m.pair
 }
 
-func (k *Manager) read() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.readLocked()
+func (m *Manager) read() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.readLocked()
 }
 
-func (k *Manager) readLocked() error {
-	stamp, err := stampOf(k.o)
+func (m *Manager) readLocked() error {
+	stamp, err := stampOf(m.o)
 	if err != nil {
 		return err
 	}
-	pair, err := tls.LoadX509KeyPair(k.o.Cert, k.o.Key)
+	pair, err := tls.LoadX509KeyPair(m.o.Cert, m.o.Key)
 	if err != nil {
-		return engi.Errorf(engi.Invalid, "tls: %v", err).WithRemedy("give PEM files that belong together in tls.cert and tls.key")
+		return engi.Errorf(engi.Invalid, "tls: %v", err).WithRemedy("set tls.cert and tls.key to PEM files that belong together")
 	}
 	if time.Now().After(pair.Leaf.NotAfter) {
-		k.o.Log.Warn("the certificate has expired", "file", k.o.Cert, "at", pair.Leaf.NotAfter)
+		m.o.Log.Warn("the certificate has expired", "file", m.o.Cert, "at", pair.Leaf.NotAfter)
 	}
-	k.pair, k.stamp, k.checked = &pair, stamp, time.Now()
+	m.pair, m.stamp, m.checked = &pair, stamp, time.Now()
 	return nil
 }
 
@@ -205,24 +206,24 @@ func stampOf(o Options) (stamp [2]time.Time, err error) {
 	for i, name := range []string{o.Cert, o.Key} {
 		info, err := os.Stat(name)
 		if err != nil {
-			return stamp, engi.Errorf(engi.Invalid, "tls: %v", err).WithRemedy("give PEM files in tls.cert and tls.key, or run 'engi tls init'")
+			return stamp, engi.Errorf(engi.Invalid, "tls: %v", err).WithRemedy("set tls.cert and tls.key to PEM files, or run 'engi tls init'")
 		}
 		stamp[i] = info.ModTime()
 	}
 	return stamp, nil
 }
 
-// Run keeps the certificates of an authority valid until ctx ends. A Manager
-// without ACME has nothing to do.
-func (k *Manager) Run(ctx context.Context, ready func()) error {
+// Run obtains and renews certificates by ACME until ctx ends. Without ACME it
+// does nothing else.
+func (m *Manager) Run(ctx context.Context, ready func()) error {
 	ready()
-	if k.magic == nil {
+	if m.magic == nil {
 		<-ctx.Done()
 		return nil
 	}
-	defer k.cache.Stop()
-	if err := k.magic.ManageAsync(ctx, k.o.ACME.Names); err != nil {
-		k.o.Log.Error("certificates by ACME", "err", err)
+	defer m.cache.Stop()
+	if err := m.magic.ManageAsync(ctx, m.o.ACME.Names); err != nil {
+		m.o.Log.Error("certificates by ACME", "err", err)
 	}
 	<-ctx.Done()
 	return nil

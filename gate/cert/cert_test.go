@@ -30,7 +30,8 @@ func roots(t *testing.T, file string) *x509.CertPool {
 	return pool
 }
 
-// verify says whether whoever trusts m's authority trusts m's server as name.
+// verify checks m's certificate for name the way a client that trusts m's
+// authority does.
 func verify(t *testing.T, m Files, name string) error {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(m.Cert, m.Key)
@@ -65,7 +66,7 @@ func TestMake(t *testing.T) {
 		}
 	}
 
-	// The same authority signs again; whoever trusts it need do nothing.
+	// The same authority signs again, so clients need not change anything.
 	trusted := roots(t, m.Authority)
 	again, err := Make(dir, []string{"sbx.example.com"}, false)
 	if err != nil || again.Fresh {
@@ -98,9 +99,8 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// TestAuthorityIsConfined checks that its key, if stolen, signs for nobody
-// else's names.
-func TestAuthorityIsConfined(t *testing.T) {
+// TestAuthorityIsConstrained checks that a stolen key signs for no other names.
+func TestAuthorityIsConstrained(t *testing.T) {
 	dir := t.TempDir()
 	m, err := Make(dir, []string{"sbx.example.com"}, false)
 	if err != nil {
@@ -155,7 +155,7 @@ func TestServing(t *testing.T) {
 	if err != nil || proto != "HTTP/2.0" {
 		t.Fatalf("%s, %v", proto, err)
 	}
-	// Renewed files are shown without a restart; broken ones are not.
+	// Renewed files are picked up without a restart; broken ones are ignored.
 	if _, err := Make(dir, []string{"sbx.test"}, false); err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestACMEConfiguration asks no authority: it looks at what would be asked.
+// TestACMEConfiguration contacts no authority: it checks what would be sent.
 func TestACMEConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	m, err := Make(dir, []string{"sbx.test"}, false)

@@ -36,13 +36,13 @@ func named(names ...string) egress.Options {
 	return o
 }
 
-// TestTLSClaims has clients say in TLS whom they want.
+// TestTLSClaims has clients claim hosts in TLS.
 func TestTLSClaims(t *testing.T) {
 	web := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, "secure") }))
 	defer web.Close()
 	to := netip.MustParseAddrPort(web.Listener.Addr().String())
-	w := newWorld(t, named("example.com", "hidden.test"))
-	g := w.guest(restricted(fmt.Sprintf("example.com:%d", to.Port())))
+	f := newFixture(t, named("example.com", "hidden.test"))
+	g := f.guest(restricted(fmt.Sprintf("example.com:%d", to.Port())))
 	if _, err := g.lookup("example.com"); err != nil {
 		t.Fatal(err)
 	}
@@ -62,14 +62,14 @@ func TestTLSClaims(t *testing.T) {
 		if err := shake(name); err == nil {
 			t.Errorf("%q was let through", name)
 		}
-		w.expect(g, fmt.Sprintf("the claim %q was refused", name), func(e engi.NetworkEvent) bool {
+		f.expect(g, fmt.Sprintf("the claim %q was refused", name), func(e engi.NetworkEvent) bool {
 			return e.Kind == engi.NetworkClaim && !e.Allowed && e.Host == name
 		})
 	}
 }
 
-// TestServerSpeaksFirst has a protocol on another port than those of the web:
-// there the server greets, and the client names no host.
+// TestServerSpeaksFirst uses a protocol on a port other than those of the web, in
+// which the server greets and the client names no host.
 func TestServerSpeaksFirst(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -90,8 +90,8 @@ func TestServerSpeaksFirst(t *testing.T) {
 		}
 	}()
 	to := netip.MustParseAddrPort(l.Addr().String())
-	w := newWorld(t, named("mail.test"))
-	g := w.guest(restricted(fmt.Sprintf("mail.test:%d", to.Port())))
+	f := newFixture(t, named("mail.test"))
+	g := f.guest(restricted(fmt.Sprintf("mail.test:%d", to.Port())))
 	if _, err := g.lookup("mail.test"); err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestServerSpeaksFirst(t *testing.T) {
 			t.Fatalf("%q, %v", line, err)
 		}
 	}
-	// The same server is no way to smuggle a request for another host.
+	// The same server cannot be used to smuggle a request for another host.
 	bad, err := g.dial(to)
 	if err != nil {
 		t.Fatal(err)
@@ -127,8 +127,8 @@ func TestServerSpeaksFirst(t *testing.T) {
 }
 
 func TestEcho(t *testing.T) {
-	w := newWorld(t, loopback())
-	g := w.guest(restricted("icmp://127.0.0.1"))
+	f := newFixture(t, loopback())
+	g := f.guest(restricted("icmp://127.0.0.1"))
 	ping := func(to string) bool {
 		var wq waiter.Queue
 		ep, terr := g.s.NewEndpoint(icmp.ProtocolNumber4, ipv4.ProtocolNumber, &wq)
@@ -160,10 +160,10 @@ func TestEcho(t *testing.T) {
 	if ping("192.0.2.1") {
 		t.Error("an answer from who may not be reached")
 	}
-	w.expect(g, "an echo request was refused", func(e engi.NetworkEvent) bool { return e.Protocol == "icmp" && !e.Allowed })
+	f.expect(g, "an echo request was refused", func(e engi.NetworkEvent) bool { return e.Protocol == "icmp" && !e.Allowed })
 }
 
-// socks5 is a proxy that wants a password and connects anywhere.
+// socks5 is a proxy that requires a password and connects anywhere.
 func socks5(t *testing.T) (at netip.AddrPort, asked chan string) {
 	asked = make(chan string, 16)
 	return server(t, "127.0.0.1:0", func(c net.Conn) {
@@ -197,7 +197,7 @@ func socks5(t *testing.T) (at netip.AddrPort, asked chan string) {
 	}), asked
 }
 
-// connectProxy is a proxy that knows CONNECT.
+// connectProxy is a proxy for CONNECT.
 func connectProxy(t *testing.T) (at netip.AddrPort, asked chan string) {
 	asked = make(chan string, 16)
 	return server(t, "127.0.0.1:0", func(c net.Conn) {
@@ -223,13 +223,13 @@ func connectProxy(t *testing.T) (at netip.AddrPort, asked chan string) {
 }
 
 func TestUpstreamProxy(t *testing.T) {
-	w := newWorld(t, loopback())
+	f := newFixture(t, loopback())
 	to := echo(t, "127.0.0.1:0")
 	for scheme, start := range map[string]func(*testing.T) (netip.AddrPort, chan string){"socks5": socks5, "http": connectProxy} {
 		at, asked := start(t)
 		p := restricted("127.0.0.1")
 		p.Proxy = &engi.UpstreamProxy{Address: fmt.Sprintf("%s://%s", scheme, at), User: "me", Password: "pass"}
-		g := w.guest(p)
+		g := f.guest(p)
 		c, err := g.dial(to)
 		if err != nil {
 			t.Fatalf("%s: %v", scheme, err)
@@ -247,19 +247,19 @@ func TestUpstreamProxy(t *testing.T) {
 		}
 		udp := g.dialUDP(to)
 		udp.Write([]byte("x"))
-		w.expect(g, "datagrams do not go through a proxy", func(e engi.NetworkEvent) bool {
+		f.expect(g, "datagrams do not go through a proxy", func(e engi.NetworkEvent) bool {
 			return e.Protocol == "udp" && !e.Allowed && strings.Contains(e.Reason, "proxy")
 		})
 		wrong := restricted("127.0.0.1")
 		wrong.Proxy = &engi.UpstreamProxy{Address: p.Proxy.Address, User: "me", Password: "other"}
-		if c, err := w.guest(wrong).dial(to); err == nil {
+		if c, err := f.guest(wrong).dial(to); err == nil {
 			c.Close()
 			t.Errorf("%s: a wrong password works", scheme)
 		}
 	}
 }
 
-// TestIntercepted has a secret put into a request on its way out.
+// TestIntercepted checks that a secret is put into a request.
 func TestIntercepted(t *testing.T) {
 	got := make(chan string, 4)
 	web := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -277,9 +277,9 @@ func TestIntercepted(t *testing.T) {
 		}
 		return "s3cret", nil
 	}
-	w := newWorld(t, o)
-	g := w.guest(engi.NetworkPolicy{})
-	wiring := w.open(g, engi.NetworkPolicy{Mode: engi.NetworkRestricted, Grants: []engi.Grant{
+	f := newFixture(t, o)
+	g := f.guest(engi.NetworkPolicy{})
+	wiring := f.open(g, engi.NetworkPolicy{Mode: engi.NetworkRestricted, Grants: []engi.Grant{
 		{Secret: "token", Hosts: []string{fmt.Sprintf("example.com:%d", to.Port())}, As: engi.GrantBearer}}})
 	if len(wiring.Authority) == 0 || wiring.Resolver != egress.Gateway4 {
 		t.Fatalf("wiring %+v", wiring)
@@ -289,13 +289,13 @@ func TestIntercepted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inside := x509.NewCertPool()
-	inside.AddCert(ca)
+	pool := x509.NewCertPool()
+	pool.AddCert(ca)
 	client := g.client()
-	client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: inside}
+	client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: pool}
 	resp, err := client.Get(fmt.Sprintf("https://example.com:%d/", to.Port()))
 	if err != nil {
-		for _, e := range w.events(g) {
+		for _, e := range f.events(g) {
 			t.Logf("%+v", e)
 		}
 		t.Fatal(err)
@@ -307,10 +307,10 @@ func TestIntercepted(t *testing.T) {
 	if auth := <-got; auth != "Bearer s3cret" {
 		t.Errorf("the server saw %q", auth)
 	}
-	w.expect(g, "a request was intercepted", func(e engi.NetworkEvent) bool {
+	f.expect(g, "a request was intercepted", func(e engi.NetworkEvent) bool {
 		return e.Kind == engi.NetworkRequest && e.Allowed && e.Host == "example.com"
 	})
-	for _, e := range w.events(g) {
+	for _, e := range f.events(g) {
 		if strings.Contains(fmt.Sprintf("%+v", e), "s3cret") {
 			t.Errorf("the log holds the secret: %+v", e)
 		}
@@ -322,16 +322,16 @@ func TestMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures for seconds: run it without -short")
 	}
-	w := newWorld(t, loopback())
+	f := newFixture(t, loopback())
 	const n = 100
 	var guests []*guest
 	for range n {
-		w.next++
-		id := engi.SandboxID(fmt.Sprintf("sbx_%d", w.next))
-		if _, err := w.g.Attach(t.Context(), id); err != nil {
+		f.next++
+		id := engi.SandboxID(fmt.Sprintf("sbx_%d", f.next))
+		if _, err := f.g.Attach(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
-		guests = append(guests, &guest{t: t, id: id, slot: w.slots.m[id]})
+		guests = append(guests, &guest{t: t, id: id, slot: f.links.m[id]})
 	}
 	used := func() (bytes uint64, goroutines int) {
 		runtime.GC()
@@ -342,7 +342,7 @@ func TestMemory(t *testing.T) {
 	}
 	before, some := used()
 	for _, g := range guests {
-		w.open(g, restricted("127.0.0.1"))
+		f.open(g, restricted("127.0.0.1"))
 	}
 	after, more := used()
 	each, each2 := int64(after-before)/n, (more-some)/n
@@ -351,7 +351,7 @@ func TestMemory(t *testing.T) {
 		t.Errorf("an idle sandbox with network costs %d bytes", each)
 	}
 	for _, g := range guests {
-		w.g.Shut(g.id)
+		f.g.Shut(g.id)
 	}
 	if _, left := used(); left > some+5 {
 		t.Errorf("%d goroutines after Shut, %d before Open", left, some)

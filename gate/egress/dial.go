@@ -24,18 +24,18 @@ import (
 	"github.com/engi-dev/engi/gate/egress/policy"
 )
 
-// keepAlive finds out when the other side of a silent connection has gone.
+// keepAlive detects that the other side of an idle connection is gone.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 15 * time.Second, Count: 4}
 
-// A refusal is a decision against a connection that could only be made when it
-// was there.
+// A refusal is a decision against a connection that is made only after the policy
+// allowed it.
 type refusal struct{ reason string }
 
 func (r refusal) Error() string { return r.reason }
 
-// dial connects to an address that the policy allowed, and to no other.
+// dial connects to an address that a policy allows, and to no other.
 func (g *Gateway) dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, g.o.Dial)
+	ctx, cancel := context.WithTimeout(ctx, g.o.DialTimeout)
 	defer cancel()
 	began := time.Now()
 	d := net.Dialer{KeepAliveConfig: keepAlive, ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
@@ -49,17 +49,17 @@ func (g *Gateway) dial(ctx context.Context, network string, to netip.AddrPort) (
 		return nil, err
 	}
 	g.metrics.dial.Observe(time.Since(began).Seconds())
-	if g.turnedBack(c, to) {
+	if g.loopsBack(c, to) {
 		c.Close()
-		return nil, refusal{"the address is this host's own"}
+		return nil, refusal{"the address is one of this host"}
 	}
 	return c, nil
 }
 
-// turnedBack reports whether a connection leads to this host itself although
-// no operator opened that: the kernel knows all addresses of the host, also
-// those that are younger than the policy.
-func (g *Gateway) turnedBack(c net.Conn, to netip.AddrPort) bool {
+// loopsBack reports whether a connection leads to this host itself although the
+// operator did not open that address. The kernel knows all addresses of the
+// host, also those that were added after the policy was compiled.
+func (g *Gateway) loopsBack(c net.Conn, to netip.AddrPort) bool {
 	local, err := netip.ParseAddrPort(c.LocalAddr().String())
 	if err != nil || local.Addr().Unmap().WithZone("") != to.Addr() {
 		return false
@@ -79,21 +79,22 @@ func (g *Gateway) turnedBack(c net.Conn, to netip.AddrPort) bool {
 	return true
 }
 
-// out connects for a policy: directly, or through its upstream proxy.
-func (g *Gateway) out(ctx context.Context, p *policy.Policy, to netip.AddrPort) (net.Conn, error) {
+// connect connects to an address, through the policy's upstream proxy if it has
+// one.
+func (g *Gateway) connect(ctx context.Context, p *policy.Policy, to netip.AddrPort) (net.Conn, error) {
 	if up := p.Proxy(); up != nil {
-		return g.through(ctx, p, up, to)
+		return g.connectProxy(ctx, p, up, to)
 	}
 	return g.dial(ctx, "tcp", to)
 }
 
-// through connects through an upstream proxy. Its own address must be one that
-// the node may connect to.
-func (g *Gateway) through(ctx context.Context, p *policy.Policy, up *policy.Proxy, to netip.AddrPort) (c net.Conn, err error) {
+// connectProxy connects through an upstream proxy, whose own address the policy
+// must allow.
+func (g *Gateway) connectProxy(ctx context.Context, p *policy.Policy, up *policy.Proxy, to netip.AddrPort) (c net.Conn, err error) {
 	defer engi.Annotate(&err, "upstream proxy %s", up.Host)
-	ctx, cancel := context.WithTimeout(ctx, g.o.Dial)
+	ctx, cancel := context.WithTimeout(ctx, g.o.DialTimeout)
 	defer cancel()
-	addrs, err := g.addrsOf(ctx, p, up.Host)
+	addrs, err := g.resolve(ctx, p, up.Host)
 	if err != nil {
 		return nil, err
 	}
@@ -143,23 +144,25 @@ func connectSOCKS(ctx context.Context, conn net.Conn, up *policy.Proxy, to netip
 	if up.User != "" || up.Password != "" {
 		auth = &proxy.Auth{User: up.User, Password: up.Password}
 	}
-	d, err := proxy.SOCKS5("tcp", conn.RemoteAddr().String(), auth, given{conn})
+	d, err := proxy.SOCKS5("tcp", conn.RemoteAddr().String(), auth, fixedDialer{conn})
 	if err != nil {
 		return nil, engi.Errorf(engi.Invalid, "SOCKS5: %v", err)
 	}
 	c, err := d.(proxy.ContextDialer).DialContext(ctx, "tcp", to.String())
 	if err != nil {
-		// Its text can hold an address and a reason, never credentials.
+		// Its text may contain an address and a reason, but no credentials.
 		return nil, engi.Errorf(engi.Unavailable, "SOCKS5: %v", err)
 	}
 	return c, nil
 }
 
-// given is a dialer of a connection that is there.
-type given struct{ conn net.Conn }
+// A fixedDialer returns an existing connection.
+type fixedDialer struct{ conn net.Conn }
 
-func (g given) Dial(string, string) (net.Conn, error)                         { return g.conn, nil }
-func (g given) DialContext(context.Context, string, string) (net.Conn, error) { return g.conn, nil }
+func (g fixedDialer) Dial(string, string) (net.Conn, error) { return g.conn, nil }
+func (g fixedDialer) DialContext(context.Context, string, string) (net.Conn, error) {
+	return g.conn, nil
+}
 
 func connectHTTP(conn net.Conn, up *policy.Proxy, to netip.AddrPort) (net.Conn, error) {
 	q := &http.Request{Method: http.MethodConnect, URL: &url.URL{Opaque: to.String()}, Host: to.String(), Header: http.Header{}}
@@ -181,30 +184,30 @@ func connectHTTP(conn net.Conn, up *policy.Proxy, to netip.AddrPort) (net.Conn, 
 	}
 	if n := from.Buffered(); n > 0 {
 		early, _ := from.Peek(n)
-		return &prefixed{Conn: conn, early: append([]byte(nil), early...)}, nil
+		return &prefixedConn{Conn: conn, prefix: append([]byte(nil), early...)}, nil
 	}
 	return conn, nil
 }
 
-// A prefixed connection gives out first what was read of it before.
-type prefixed struct {
+// A prefixedConn first returns what was read of the connection before.
+type prefixedConn struct {
 	net.Conn
-	early []byte
+	prefix []byte
 }
 
-func (p *prefixed) Read(b []byte) (int, error) {
-	if len(p.early) > 0 {
-		n := copy(b, p.early)
-		if p.early = p.early[n:]; len(p.early) == 0 {
-			p.early = nil
+func (p *prefixedConn) Read(b []byte) (int, error) {
+	if len(p.prefix) > 0 {
+		n := copy(b, p.prefix)
+		if p.prefix = p.prefix[n:]; len(p.prefix) == 0 {
+			p.prefix = nil
 		}
 		return n, nil
 	}
 	return p.Conn.Read(b)
 }
 
-// CloseWrite ends one way.
-func (p *prefixed) CloseWrite() error { return closeWrite(p.Conn) }
+// CloseWrite closes the writing side.
+func (p *prefixedConn) CloseWrite() error { return closeWrite(p.Conn) }
 
 func closeWrite(c net.Conn) error {
 	if w, ok := c.(interface{ CloseWrite() error }); ok {
@@ -213,9 +216,9 @@ func closeWrite(c net.Conn) error {
 	return nil
 }
 
-// addrsOf resolves a name for the node itself. Static addresses go first; an
-// address is its own.
-func (g *Gateway) addrsOf(ctx context.Context, p *policy.Policy, host string) ([]netip.Addr, error) {
+// resolve resolves a name for the node itself. Fixed addresses take precedence;
+// an address resolves to itself.
+func (g *Gateway) resolve(ctx context.Context, p *policy.Policy, host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
 		return []netip.Addr{a.Unmap()}, nil
 	}
@@ -230,12 +233,13 @@ func (g *Gateway) addrsOf(ctx context.Context, p *policy.Policy, host string) ([
 	return append(v4.Addrs, v6.Addrs...), nil
 }
 
-// resolveFor resolves a name as the policy lets its sandbox see it.
-func (g *Gateway) resolveFor(ctx context.Context, p *policy.Policy, host string) ([]netip.Addr, error) {
+// resolveAllowed resolves a name to the addresses that a policy lets a sandbox
+// see.
+func (g *Gateway) resolveAllowed(ctx context.Context, p *policy.Policy, host string) ([]netip.Addr, error) {
 	if v := p.Lookup(host); !v.Allowed {
 		return nil, engi.Errorf(engi.Denied, "%s: %s", host, v.Reason)
 	}
-	all, err := g.addrsOf(ctx, p, host)
+	all, err := g.resolve(ctx, p, host)
 	if err != nil {
 		return nil, err
 	}
@@ -254,7 +258,7 @@ func (g *Gateway) resolveFor(ctx context.Context, p *policy.Policy, host string)
 	return addrs, nil
 }
 
-// dialName connects to a host by name, or by address, as a policy allows it.
+// dialName connects to a host by name or address, as a policy allows.
 func (g *Gateway) dialName(ctx context.Context, p *policy.Policy, host string, port uint16) (net.Conn, error) {
 	var names []string
 	var addrs []netip.Addr
@@ -265,7 +269,7 @@ func (g *Gateway) dialName(ctx context.Context, p *policy.Policy, host string, p
 		if err != nil {
 			return nil, err
 		}
-		if addrs, err = g.resolveFor(ctx, p, name); err != nil {
+		if addrs, err = g.resolveAllowed(ctx, p, name); err != nil {
 			return nil, err
 		}
 		names = []string{name}
@@ -278,7 +282,7 @@ func (g *Gateway) dialName(ctx context.Context, p *policy.Policy, host string, p
 			last = engi.Errorf(engi.Denied, "%s: %s", net.JoinHostPort(host, strconv.Itoa(int(port))), v.Reason)
 			continue
 		}
-		c, err := g.out(ctx, p, ap)
+		c, err := g.connect(ctx, p, ap)
 		if err == nil {
 			return c, nil
 		}
@@ -290,15 +294,15 @@ func (g *Gateway) dialName(ctx context.Context, p *policy.Policy, host string, p
 	return nil, last
 }
 
-// dialHost connects on behalf of an intercepted request.
+// dialHost connects on behalf of an intercepted request of a sandbox.
 func (g *Gateway) dialHost(ctx context.Context, id engi.SandboxID, host string, port uint16) (net.Conn, error) {
-	r, err := g.room(id, nil)
+	s, err := g.sandbox(id, nil)
 	if err != nil {
 		return nil, err
 	}
 	var set *rules
-	if r != nil {
-		set = r.rules.Load()
+	if s != nil {
+		set = s.rules.Load()
 	}
 	if set == nil {
 		return nil, engi.Errorf(engi.Denied, "connect %s to %s: its network is shut", id, host)
@@ -306,9 +310,10 @@ func (g *Gateway) dialHost(ctx context.Context, id engi.SandboxID, host string, 
 	return g.dialName(ctx, set.policy, host, port)
 }
 
-// reset reports whether an error means that the other side is there and does
-// not want the connection, or that the way there is known not to exist.
-func reset(err error) bool {
+// shouldReset reports whether a failure to connect is passed on to the sandbox as
+// a reset: the destination refused, or is known to be unreachable. Otherwise the
+// sandbox sees a timeout, too.
+func shouldReset(err error) bool {
 	var no refusal
 	return errors.As(err, &no) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENETUNREACH) ||
 		errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EADDRNOTAVAIL) ||
@@ -322,7 +327,7 @@ func dialReason(err error) string {
 	}
 	var op *net.OpError
 	if errors.As(err, &op) {
-		return fmt.Sprintf("the host outside did not answer: %v", op.Err)
+		return fmt.Sprintf("the destination did not answer: %v", op.Err)
 	}
-	return fmt.Sprintf("the host outside did not answer: %v", err)
+	return fmt.Sprintf("the destination did not answer: %v", err)
 }

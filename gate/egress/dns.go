@@ -17,48 +17,48 @@ import (
 )
 
 const (
-	maxQuestion  = 512 // bytes of a message that asks
-	maxQuestions = 64  // of one sandbox, under way
-	plainUDP     = 512 // bytes of an answer over UDP to who does not say that it takes more
-	maxUDP       = 1232
-	minTTL       = 5 * time.Second
-	peerTTL      = 5 * time.Second // peers come and go
+	maxQuery   = 512 // bytes of a query
+	maxQueries = 64  // of one sandbox at once
+	plainUDP   = 512 // bytes of a response over UDP, unless the client accepts more
+	maxUDP     = 1232
+	minTTL     = 5 * time.Second
+	peerTTL    = 5 * time.Second // short, since peers come and go
 
 	typeSVCB, typeHTTPS dnsmessage.Type = 64, 65
 )
 
-// serveDNS answers questions that come as datagrams, until the side ends.
-func (r *sandbox) serveDNS(s *side) error {
-	slots := make(chan struct{}, maxQuestions)
+// serveDNS answers queries over UDP until the stack is closed.
+func (s *sandbox) serveDNS(n *netstack) error {
+	slots := make(chan struct{}, maxQueries)
 	for _, a := range []netip.Addr{Gateway4, Gateway6} {
 		local, proto := fullAddr(netip.AddrPortFrom(a, 53))
-		c, err := gonet.DialUDP(s.stack, &local, nil, proto)
+		c, err := gonet.DialUDP(n.stack, &local, nil, proto)
 		if err != nil {
-			return engi.Errorf(engi.Internal, "DNS of %s: %v", r.id, err)
+			return engi.Errorf(engi.Internal, "DNS of %s: %v", s.id, err)
 		}
-		stop := context.AfterFunc(s.ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
-		s.work.Go(func() {
+		stop := context.AfterFunc(n.ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
+		n.workers.Go(func() {
 			defer c.Close()
 			defer stop()
-			buf := make([]byte, maxQuestion)
+			buf := make([]byte, maxQuery)
 			for {
-				n, from, err := c.ReadFrom(buf)
+				size, from, err := c.ReadFrom(buf)
 				if err != nil {
 					return
 				}
-				set := r.rules.Load()
-				if set == nil || n == len(buf) {
+				set := s.rules.Load()
+				if set == nil || size == len(buf) {
 					continue
 				}
 				select {
 				case slots <- struct{}{}:
 				default:
-					continue // whoever wants an answer asks again
+					continue // clients repeat their queries
 				}
-				msg := append([]byte(nil), buf[:n]...)
-				s.work.Go(func() {
+				msg := append([]byte(nil), buf[:size]...)
+				n.workers.Go(func() {
 					defer func() { <-slots }()
-					if answer := r.answer(s.ctx, set, msg, true); answer != nil {
+					if answer := s.answerQuery(n.ctx, set, msg, true); answer != nil {
 						c.WriteTo(answer, from)
 					}
 				})
@@ -68,8 +68,8 @@ func (r *sandbox) serveDNS(s *side) error {
 	return nil
 }
 
-// serveDNSOver answers questions of one connection, one after the other.
-func (r *sandbox) serveDNSOver(ctx context.Context, set *rules, in *inside) {
+// serveDNSConn answers queries over one TCP connection, one after the other.
+func (s *sandbox) serveDNSConn(ctx context.Context, set *rules, in *sandboxConn) {
 	stop := context.AfterFunc(ctx, func() { in.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for {
@@ -82,14 +82,14 @@ func (r *sandbox) serveDNSOver(ctx context.Context, set *rules, in *inside) {
 			return
 		}
 		n := int(binary.BigEndian.Uint16(size[:]))
-		if n > maxQuestion {
+		if n > maxQuery {
 			return
 		}
 		msg := make([]byte, n)
 		if _, err := io.ReadFull(in, msg); err != nil {
 			return
 		}
-		answer := r.answer(ctx, set, msg, false)
+		answer := s.answerQuery(ctx, set, msg, false)
 		if answer == nil {
 			return
 		}
@@ -99,25 +99,24 @@ func (r *sandbox) serveDNSOver(ctx context.Context, set *rules, in *inside) {
 	}
 }
 
-// ask is a question of a sandbox.
-type ask struct {
-	id      uint16
-	recurse bool
-	q       dnsmessage.Question
-	size    int // bytes that an answer over UDP may have
-	name    string
+// A query is a DNS query of a sandbox.
+type query struct {
+	id       uint16
+	recurse  bool
+	question dnsmessage.Question
+	size     int // bytes that a response over UDP may have
+	name     string
 }
 
-// parseAsk reads a question. It returns nil for what is none that could be
-// answered at all.
-func parseAsk(msg []byte) *ask {
+// parseQuery parses a query. It returns nil for anything else.
+func parseQuery(msg []byte) *query {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)
 	if err != nil || h.Response || h.OpCode != 0 {
 		return nil
 	}
-	a := &ask{id: h.ID, recurse: h.RecursionDesired, size: plainUDP}
-	if a.q, err = p.Question(); err != nil {
+	q := &query{id: h.ID, recurse: h.RecursionDesired, size: plainUDP}
+	if q.question, err = p.Question(); err != nil {
 		return nil
 	}
 	if _, err := p.Question(); err != dnsmessage.ErrSectionDone {
@@ -132,49 +131,49 @@ func parseAsk(msg []byte) *ask {
 			break
 		}
 		if extra.Type == dnsmessage.TypeOPT {
-			a.size = min(max(int(extra.Class), plainUDP), maxUDP)
+			q.size = min(max(int(extra.Class), plainUDP), maxUDP)
 		}
 		if p.SkipAdditional() != nil {
 			break
 		}
 	}
-	a.name = strings.ToLower(strings.TrimSuffix(a.q.Name.String(), "."))
-	return a
+	q.name = strings.ToLower(strings.TrimSuffix(q.question.Name.String(), "."))
+	return q
 }
 
-// answer returns the answer to a message; nil to say nothing.
-func (r *sandbox) answer(ctx context.Context, set *rules, msg []byte, datagram bool) []byte {
-	a := parseAsk(msg)
-	if a == nil {
-		r.event(set, engi.NetworkEvent{Kind: engi.NetworkLookup, Reason: "a malformed DNS message"})
+// answerQuery returns the response to a message; nil for none.
+func (s *sandbox) answerQuery(ctx context.Context, set *rules, msg []byte, datagram bool) []byte {
+	q := parseQuery(msg)
+	if q == nil {
+		s.logEvent(set, engi.NetworkEvent{Kind: engi.NetworkLookup, Reason: "a malformed DNS message"})
 		return nil
 	}
 	if set.lookups != nil && !set.lookups.Allow() {
-		r.limited(set, "", netip.AddrPort{}, "the sandbox asks more DNS questions per second than its policy allows")
-		return a.reply(dnsmessage.RCodeRefused, nil, datagram)
+		s.logLimit(set, "", netip.AddrPort{}, "the sandbox sends more DNS queries per second than its policy allows")
+		return q.reply(dnsmessage.RCodeRefused, nil, datagram)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 8*time.Second)
 	defer cancel()
-	code, records := r.lookup(ctx, set, a)
-	return a.reply(code, records, datagram)
+	code, records := s.lookup(ctx, set, q)
+	return q.reply(code, records, datagram)
 }
 
-// record is one of an answer; its name is that of the question.
+// A record of a response. Its name is that of the question.
 type record struct {
 	ttl  time.Duration
 	body dnsmessage.ResourceBody
 }
 
-func (a *ask) reply(code dnsmessage.RCode, records []record, datagram bool) []byte {
+func (q *query) reply(code dnsmessage.RCode, records []record, datagram bool) []byte {
 	cut := false
 	for {
-		b := dnsmessage.NewBuilder(make([]byte, 0, 512), dnsmessage.Header{ID: a.id, Response: true, RecursionDesired: a.recurse,
+		b := dnsmessage.NewBuilder(make([]byte, 0, 512), dnsmessage.Header{ID: q.id, Response: true, RecursionDesired: q.recurse,
 			RecursionAvailable: true, RCode: code, Truncated: cut})
 		b.EnableCompression()
-		ok := b.StartQuestions() == nil && b.Question(a.q) == nil && b.StartAnswers() == nil
+		ok := b.StartQuestions() == nil && b.Question(q.question) == nil && b.StartAnswers() == nil
 		for _, rec := range records {
-			h := dnsmessage.ResourceHeader{Name: a.q.Name, Class: dnsmessage.ClassINET, TTL: uint32(max(rec.ttl, time.Second) / time.Second)}
-			ok = ok && add(&b, h, rec.body) == nil
+			h := dnsmessage.ResourceHeader{Name: q.question.Name, Class: dnsmessage.ClassINET, TTL: uint32(max(rec.ttl, time.Second) / time.Second)}
+			ok = ok && addRecord(&b, h, rec.body) == nil
 		}
 		msg, err := b.Finish()
 		if !ok || err != nil || len(msg) > 0xffff {
@@ -184,7 +183,7 @@ func (a *ask) reply(code dnsmessage.RCode, records []record, datagram bool) []by
 			code, records = dnsmessage.RCodeServerFailure, nil
 			continue
 		}
-		if datagram && len(msg) > a.size && len(records) > 0 {
+		if datagram && len(msg) > q.size && len(records) > 0 {
 			cut, records = true, nil
 			continue
 		}
@@ -192,7 +191,7 @@ func (a *ask) reply(code dnsmessage.RCode, records []record, datagram bool) []by
 	}
 }
 
-func add(b *dnsmessage.Builder, h dnsmessage.ResourceHeader, body dnsmessage.ResourceBody) error {
+func addRecord(b *dnsmessage.Builder, h dnsmessage.ResourceHeader, body dnsmessage.ResourceBody) error {
 	switch v := body.(type) {
 	case *dnsmessage.AResource:
 		return b.AResource(h, *v)
@@ -210,72 +209,72 @@ func add(b *dnsmessage.Builder, h dnsmessage.ResourceHeader, body dnsmessage.Res
 	return engi.Errorf(engi.Internal, "a DNS record of another kind")
 }
 
-// lookup judges and answers a question.
-func (r *sandbox) lookup(ctx context.Context, set *rules, a *ask) (dnsmessage.RCode, []record) {
-	e := engi.NetworkEvent{Kind: engi.NetworkLookup, Host: clip(a.name)}
+// lookup judges a query and resolves it.
+func (s *sandbox) lookup(ctx context.Context, set *rules, q *query) (dnsmessage.RCode, []record) {
+	e := engi.NetworkEvent{Kind: engi.NetworkLookup, Host: printable(q.name)}
 	refuse := func(reason string) (dnsmessage.RCode, []record) {
 		e.Reason = reason
-		r.event(set, e)
+		s.logEvent(set, e)
 		return dnsmessage.RCodeNameError, nil
 	}
-	if a.q.Class != dnsmessage.ClassINET {
-		e.Reason = "a DNS question of another class than Internet"
-		r.event(set, e)
+	if q.question.Class != dnsmessage.ClassINET {
+		e.Reason = "a DNS query for a class other than Internet"
+		s.logEvent(set, e)
 		return dnsmessage.RCodeRefused, nil
 	}
 	if own := set.policy.Source().Group; own != "" {
-		if member, group, ok := inGroup(a.name); ok && group == own {
-			return r.lookupPeer(set, a, e, member)
+		if member, group, ok := splitGroupName(q.name); ok && group == own {
+			return s.lookupPeer(set, q, e, member)
 		}
 	}
-	if a.q.Type == dnsmessage.TypePTR {
-		return dnsmessage.RCodeNameError, nil // programs only want it for show
+	if q.question.Type == dnsmessage.TypePTR {
+		return dnsmessage.RCodeNameError, nil // programs want it for display only
 	}
-	v := set.policy.Lookup(a.name)
+	v := set.policy.Lookup(q.name)
 	e.Allowed, e.Rule, e.Reason = v.Allowed, v.Rule, v.Reason
 	if !v.Allowed {
 		return refuse(v.Reason)
 	}
-	name, err := policy.CheckName(a.name)
+	name, err := policy.CheckName(q.name)
 	if err != nil {
 		e.Allowed = false
 		return refuse(err.Error())
 	}
-	if v.Rule != name && (len(name) > maxName || !r.budget.spend(name)) {
+	if v.Rule != name && (len(name) > maxName || !s.lookupBudget.allow(name)) {
 		e.Kind, e.Allowed = engi.NetworkLimit, false
-		return refuse("names below one domain say more than DNS is for")
+		return refuse("DNS names below one domain carry too much data")
 	}
-	switch a.q.Type {
+	switch q.question.Type {
 	case dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeCNAME, dnsmessage.TypeMX, dnsmessage.TypeSRV, dnsmessage.TypeTXT:
 	default:
-		// Among them HTTPS, whose answers could hold addresses of their own and
-		// keys that hide the name a client claims: there are none. Browsers ask
-		// for them with each name, which says nothing.
-		if a.q.Type != typeSVCB && a.q.Type != typeHTTPS {
-			e.Allowed, e.Reason = false, "our DNS has no records of this kind"
-			r.event(set, e)
+		// Among them HTTPS records, which could contain addresses and keys
+		// that hide the name a client claims. Browsers look them up together
+		// with each name, so that is not logged.
+		if q.question.Type != typeSVCB && q.question.Type != typeHTTPS {
+			e.Allowed, e.Reason = false, "DNS records of this type are not supported"
+			s.logEvent(set, e)
 		}
 		return dnsmessage.RCodeSuccess, nil
 	}
 	began := time.Now()
-	answer, err := r.resolve(ctx, set, name, a.q.Type)
+	answer, err := s.resolve(ctx, set, name, q.question.Type)
 	if err != nil {
 		e.Reason = err.Error()
-		r.event(set, e)
+		s.logEvent(set, e)
 		return dnsmessage.RCodeServerFailure, nil
 	}
-	r.g.metrics.lookup.Observe(time.Since(began).Seconds())
+	s.g.metrics.lookup.Observe(time.Since(began).Seconds())
 	if answer.Missing {
-		e.Reason = "there is no such name"
-		r.event(set, e)
+		e.Reason = "the name does not exist"
+		s.logEvent(set, e)
 		return dnsmessage.RCodeNameError, nil
 	}
-	records := r.take(set, a, name, e, answer)
+	records := s.allowedRecords(set, q, name, e, answer)
 	return dnsmessage.RCodeSuccess, records
 }
 
-// resolve asks the operator's table, and then the node's resolver.
-func (r *sandbox) resolve(ctx context.Context, set *rules, name string, kind dnsmessage.Type) (resolve.Answer, error) {
+// resolve looks a name up in the operator's hosts, else with the resolver.
+func (s *sandbox) resolve(ctx context.Context, set *rules, name string, kind dnsmessage.Type) (resolve.Answer, error) {
 	if addrs, ok := set.policy.Static(name); ok {
 		a := resolve.Answer{TTL: time.Minute}
 		for _, ip := range addrs {
@@ -285,28 +284,28 @@ func (r *sandbox) resolve(ctx context.Context, set *rules, name string, kind dns
 		}
 		return a, nil
 	}
-	return r.g.resolver.Lookup(ctx, name, kind)
+	return s.g.resolver.Lookup(ctx, name, kind)
 }
 
-// take makes records of what the sandbox may know of an answer, and remembers
-// the addresses in them.
-func (r *sandbox) take(set *rules, a *ask, name string, e engi.NetworkEvent, answer resolve.Answer) []record {
+// allowedRecords returns the records of an answer that the sandbox may see, and
+// binds the addresses in them to the name.
+func (s *sandbox) allowedRecords(set *rules, q *query, name string, e engi.NetworkEvent, answer resolve.Answer) []record {
 	ttl := max(answer.TTL, minTTL)
 	var records []record
-	switch a.q.Type {
+	switch q.question.Type {
 	case dnsmessage.TypeA, dnsmessage.TypeAAAA:
 		for _, ip := range answer.Addrs {
 			ip = ip.Unmap()
 			if v := set.policy.Answer(name, ip); !v.Allowed {
 				refused := e
 				refused.Allowed, refused.Address, refused.Rule, refused.Reason = false, netip.AddrPortFrom(ip, 0), v.Rule, v.Reason
-				r.event(set, refused)
+				s.logEvent(set, refused)
 				continue
 			}
-			if ip.Is4() != (a.q.Type == dnsmessage.TypeA) {
+			if ip.Is4() != (q.question.Type == dnsmessage.TypeA) {
 				continue
 			}
-			r.names.bind(name, ip, ttl)
+			s.bindings.bind(name, ip, ttl)
 			if ip.Is4() {
 				records = append(records, record{ttl, &dnsmessage.AResource{A: ip.As4()}})
 			} else {
@@ -323,32 +322,32 @@ func (r *sandbox) take(set *rules, a *ask, name string, e engi.NetworkEvent, ans
 		}
 	}
 	if len(records) > 0 || len(answer.Addrs) == 0 {
-		r.event(set, e)
+		s.logEvent(set, e)
 	}
 	return records
 }
 
-// lookupPeer answers for the sandbox's own group.
-func (r *sandbox) lookupPeer(set *rules, a *ask, e engi.NetworkEvent, member string) (dnsmessage.RCode, []record) {
-	addr, ok := r.g.groups.named(r, member)
+// lookupPeer answers queries for names of the sandbox's own group.
+func (s *sandbox) lookupPeer(set *rules, q *query, e engi.NetworkEvent, member string) (dnsmessage.RCode, []record) {
+	addr, ok := s.g.groups.memberAddr(s, member)
 	if !ok {
 		if member != "" && strings.Contains(member, ".") {
-			return dnsmessage.RCodeNameError, nil // another name, tried in the search domain
+			return dnsmessage.RCodeNameError, nil // another name with the search domain appended
 		}
 		e.Reason = "no sandbox of the group has this name"
-		r.event(set, e)
+		s.logEvent(set, e)
 		return dnsmessage.RCodeNameError, nil
 	}
 	e.Allowed, e.Rule = true, "group"
-	r.event(set, e)
-	if a.q.Type != dnsmessage.TypeA {
+	s.logEvent(set, e)
+	if q.question.Type != dnsmessage.TypeA {
 		return dnsmessage.RCodeSuccess, nil
 	}
 	return dnsmessage.RCodeSuccess, []record{{peerTTL, &dnsmessage.AResource{A: addr.As4()}}}
 }
 
-// clip keeps a name from outside short and printable.
-func clip(name string) string {
+// printable shortens an untrusted name and replaces what cannot be printed.
+func printable(name string) string {
 	if len(name) > 253 {
 		name = name[:253]
 	}

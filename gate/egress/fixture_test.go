@@ -28,41 +28,14 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/egress"
+	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/store/storetest"
 )
-
-// A memory is a Store that keeps everything.
-type memory struct {
-	mu  sync.Mutex
-	all map[engi.SandboxID][]engi.NetworkEvent
-}
-
-func (m *memory) Append(_ context.Context, events []engi.NetworkEvent) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i := range events {
-		e := &events[i]
-		e.Seq = int64(len(m.all[e.Sandbox]) + 1)
-		m.all[e.Sandbox] = append(m.all[e.Sandbox], *e)
-	}
-	return nil
-}
-
-func (m *memory) Events(_ context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int) ([]engi.NetworkEvent, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var out []engi.NetworkEvent
-	for _, e := range m.all[id] {
-		if e.Seq > seq && len(out) < limit && (owner == "" || e.Owner == owner) {
-			out = append(out, e)
-		}
-	}
-	return out, nil
-}
 
 const mtu = 65000
 
-// A fakeLink is a fakeLink in this process: what one end sends is delivered at the
-// other by a goroutine of its own.
+// A fakeLink is a link in this process: what one end sends, a goroutine delivers at
+// the other.
 type fakeLink struct {
 	t     testing.TB
 	guest *channel.Endpoint
@@ -75,7 +48,7 @@ type fakeLink struct {
 	stop    context.CancelFunc
 }
 
-func newSlot(t testing.TB) *fakeLink {
+func newFakeLink(t testing.TB) *fakeLink {
 	s := &fakeLink{t: t, guest: channel.New(1024, mtu, "")}
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
@@ -89,7 +62,7 @@ func newSlot(t testing.TB) *fakeLink {
 			to := s.ours
 			s.mu.Unlock()
 			if to != nil {
-				carry(pkt, to)
+				keepLimiter(pkt, to)
 			}
 			pkt.DecRef()
 		}
@@ -97,7 +70,7 @@ func newSlot(t testing.TB) *fakeLink {
 	return s
 }
 
-func carry(pkt *stack.PacketBuffer, to *channel.Endpoint) {
+func keepLimiter(pkt *stack.PacketBuffer, to *channel.Endpoint) {
 	v := pkt.ToView()
 	fresh := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithView(v)})
 	to.InjectInbound(pkt.NetworkProtocolNumber, fresh)
@@ -106,7 +79,7 @@ func carry(pkt *stack.PacketBuffer, to *channel.Endpoint) {
 
 func (s *fakeLink) Netns() string { return "/test" }
 
-// An end is the gateway's.
+// An end is the gateway's end of a fakeLink.
 type end struct {
 	*channel.Endpoint
 	slot *fakeLink
@@ -144,7 +117,7 @@ func (s *fakeLink) Endpoint() (stack.LinkEndpoint, error) {
 			if pkt == nil {
 				return
 			}
-			carry(pkt, s.guest)
+			keepLimiter(pkt, s.guest)
 			pkt.DecRef()
 		}
 	}()
@@ -168,7 +141,7 @@ func (s *links) Take(_ context.Context, id engi.SandboxID) (egress.Link, error) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.m[id] == nil {
-		s.m[id] = newSlot(s.t)
+		s.m[id] = newFakeLink(s.t)
 	}
 	return s.m[id], nil
 }
@@ -195,7 +168,7 @@ func (s *links) Retain(_ context.Context, ids []engi.SandboxID) error {
 
 func (s *links) Close() error { return nil }
 
-// A guest is a sandbox: a stack with the addresses inside.
+// A guest is a sandbox: a stack with the sandbox's addresses.
 type guest struct {
 	t    testing.TB
 	s    *stack.Stack
@@ -203,62 +176,62 @@ type guest struct {
 	slot *fakeLink
 }
 
-// A world is a gateway with guests.
+// A fixture is a gateway with guests.
 type fixture struct {
 	t     testing.TB
 	g     *egress.Gateway
 	o     egress.Options
-	slots *links
-	store *memory
+	links *links
+	store egress.Store
 	next  int
 }
 
 const owner engi.Owner = "own_1"
 
-func newWorld(t testing.TB, o egress.Options) *fixture {
-	w := &fixture{t: t, slots: &links{t: t, m: make(map[engi.SandboxID]*fakeLink)}, store: &memory{all: make(map[engi.SandboxID][]engi.NetworkEvent)}}
-	o.Slots, o.Store = w.slots, w.store
+func newFixture(t testing.TB, o egress.Options) *fixture {
+	f := &fixture{t: t, links: &links{t: t, m: make(map[engi.SandboxID]*fakeLink)}, store: store.Egress(storetest.Open(t), 0, 0)}
+	o.Links, o.Store = f.links, f.store
 	if o.Resolver == nil {
 		o.Resolver = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}
 	}
-	w.o = o
+	f.o = o
 	g, err := egress.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.g = g
+	f.g = g
 	t.Cleanup(func() {
-		if err := w.g.Close(); err != nil {
+		if err := f.g.Close(); err != nil {
 			t.Error(err)
 		}
-		for _, s := range w.slots.m {
+		for _, s := range f.links.m {
 			s.stop()
 			s.work.Wait()
 		}
 	})
-	return w
+	return f
 }
 
-func (w *fixture) guest(p engi.NetworkPolicy) *guest {
-	w.t.Helper()
-	w.next++
-	id := engi.SandboxID(fmt.Sprintf("sbx_%d", w.next))
-	if _, err := w.g.Attach(w.t.Context(), id); err != nil {
-		w.t.Fatal(err)
+func (f *fixture) guest(p engi.NetworkPolicy) *guest {
+	f.t.Helper()
+	f.next++
+	id := engi.SandboxID(fmt.Sprintf("sbx_%d", f.next))
+	if _, err := f.g.Attach(f.t.Context(), id); err != nil {
+		f.t.Fatal(err)
 	}
-	g := &guest{t: w.t, id: id, slot: w.slots.m[id]}
-	g.s = guestStack(w.t, g.slot.guest)
+	g := &guest{t: f.t, id: id, slot: f.links.m[id]}
+	g.s = guestStack(f.t, g.slot.guest)
 	if p.Mode != "" {
-		w.open(g, p)
+		f.open(g, p)
 	}
 	return g
 }
 
-func (w *fixture) open(g *guest, p engi.NetworkPolicy) engi.NetworkSetup {
-	w.t.Helper()
-	wiring, err := w.g.Open(w.t.Context(), g.id, owner, p)
+func (f *fixture) open(g *guest, p engi.NetworkPolicy) engi.NetworkSetup {
+	f.t.Helper()
+	wiring, err := f.g.Open(f.t.Context(), g.id, owner, p)
 	if err != nil {
-		w.t.Fatalf("Open: %v", err)
+		f.t.Fatalf("Open: %v", err)
 	}
 	return wiring
 }
@@ -274,7 +247,7 @@ func guestStack(t testing.TB, link stack.LinkEndpoint) *stack.Stack {
 	if err := s.CreateNIC(1, link); err != nil {
 		t.Fatal(err)
 	}
-	for _, a := range []netip.Prefix{netip.PrefixFrom(egress.Inside4, 30), netip.PrefixFrom(egress.Inside6, 126)} {
+	for _, a := range []netip.Prefix{netip.PrefixFrom(egress.Sandbox4, 30), netip.PrefixFrom(egress.Sandbox6, 126)} {
 		proto := ipv4.ProtocolNumber
 		if a.Addr().Is6() {
 			proto = ipv6.ProtocolNumber
@@ -297,7 +270,7 @@ func full(ap netip.AddrPort) (tcpip.FullAddress, tcpip.NetworkProtocolNumber) {
 	return tcpip.FullAddress{NIC: 1, Addr: tcpip.AddrFromSlice(ap.Addr().AsSlice()), Port: ap.Port()}, proto
 }
 
-// dial connects from inside.
+// dial connects from the sandbox.
 func (g *guest) dial(to netip.AddrPort) (*gonet.TCPConn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -316,7 +289,7 @@ func (g *guest) dialUDP(to netip.AddrPort) *gonet.UDPConn {
 	return c
 }
 
-// resolver asks the gateway's DNS from inside.
+// resolver returns a resolver that asks the gateway's DNS from the sandbox.
 func (g *guest) resolver(network string) *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, n, _ string) (net.Conn, error) {
 		addr, proto := full(netip.AddrPortFrom(egress.Gateway4, 53))
@@ -333,7 +306,7 @@ func (g *guest) lookup(name string) ([]netip.Addr, error) {
 	return g.resolver("udp").LookupNetIP(ctx, "ip", name+".")
 }
 
-// client is an HTTP client inside.
+// client returns an HTTP client in the sandbox.
 func (g *guest) client() *http.Client {
 	return &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
 		DialContext: func(_ context.Context, _, address string) (net.Conn, error) {
@@ -353,34 +326,34 @@ func (g *guest) client() *http.Client {
 		}}}
 }
 
-func (w *fixture) events(g *guest) []engi.NetworkEvent {
-	w.t.Helper()
-	all, err := w.g.Events(context.Background(), owner, g.id, 0, 0, false)
+func (f *fixture) events(g *guest) []engi.NetworkEvent {
+	f.t.Helper()
+	all, err := f.g.Events(context.Background(), owner, g.id, 0, 0, false)
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	return all
 }
 
-// expect fails unless there is an event that fits.
-func (w *fixture) expect(g *guest, what string, fits func(e engi.NetworkEvent) bool) {
-	w.t.Helper()
+// expect fails unless there is an event that matches.
+func (f *fixture) expect(g *guest, what string, fits func(e engi.NetworkEvent) bool) {
+	f.t.Helper()
 	var all []engi.NetworkEvent
 	for until := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if all = w.events(g); slices.ContainsFunc(all, fits) {
+		if all = f.events(g); slices.ContainsFunc(all, fits) {
 			return
 		}
 		if time.Now().After(until) {
 			break
 		}
 	}
-	w.t.Errorf("no event says: %s", what)
+	f.t.Errorf("no event says: %s", what)
 	for _, e := range all {
-		w.t.Logf("%+v", e)
+		f.t.Logf("%+v", e)
 	}
 }
 
-// echo serves on loopback: what comes goes back.
+// echo serves on loopback and sends back what it receives.
 func echo(t testing.TB, address string) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -403,8 +376,8 @@ func echo(t testing.TB, address string) netip.AddrPort {
 	return netip.MustParseAddrPort(l.Addr().String())
 }
 
-// A zone is what an upstream server answers; names are without a dot at the
-// end. An address in it may change at any time.
+// A zone has the answers of an upstream server; names have no dot at the end. It
+// may change at any time.
 type zone struct {
 	mu    sync.Mutex
 	addrs map[string][]netip.Addr
@@ -475,10 +448,10 @@ func listenInside(g *guest, port uint16) (net.Listener, error) {
 	return gonet.ListenTCP(g.s, tcpip.FullAddress{NIC: 1, Port: port}, ipv4.ProtocolNumber)
 }
 
-// syn sends the begin of a handshake that nobody will go on with.
+// syn begins a handshake that is never completed.
 func (s *fakeLink) syn(to netip.AddrPort, port uint16) {
 	b := make([]byte, header.IPv4MinimumSize+header.TCPMinimumSize)
-	src, dst := tcpip.AddrFromSlice(egress.Inside4.AsSlice()), tcpip.AddrFromSlice(to.Addr().AsSlice())
+	src, dst := tcpip.AddrFromSlice(egress.Sandbox4.AsSlice()), tcpip.AddrFromSlice(to.Addr().AsSlice())
 	header.IPv4(b).Encode(&header.IPv4Fields{TotalLength: uint16(len(b)), TTL: 64, Protocol: uint8(header.TCPProtocolNumber), SrcAddr: src, DstAddr: dst})
 	header.IPv4(b).SetChecksum(^header.IPv4(b).CalculateChecksum())
 	seg := header.TCP(b[header.IPv4MinimumSize:])
@@ -487,7 +460,7 @@ func (s *fakeLink) syn(to netip.AddrPort, port uint16) {
 	s.inject(b)
 }
 
-// inject delivers a packet to the gateway as it is.
+// inject delivers a raw packet to the gateway.
 func (s *fakeLink) inject(b []byte) {
 	s.mu.Lock()
 	to := s.ours

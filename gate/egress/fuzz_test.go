@@ -19,7 +19,7 @@ import (
 func packet4(protocol byte, to string, payload int, change func(b []byte)) []byte {
 	b := make([]byte, header.IPv4MinimumSize+payload)
 	header.IPv4(b).Encode(&header.IPv4Fields{TotalLength: uint16(len(b)), TTL: 64, Protocol: protocol,
-		SrcAddr: tcpip.AddrFromSlice(Inside4.AsSlice()), DstAddr: tcpip.AddrFromSlice(netip.MustParseAddr(to).AsSlice())})
+		SrcAddr: tcpip.AddrFromSlice(Sandbox4.AsSlice()), DstAddr: tcpip.AddrFromSlice(netip.MustParseAddr(to).AsSlice())})
 	if change != nil {
 		change(b)
 	}
@@ -31,7 +31,7 @@ func packet4(protocol byte, to string, payload int, change func(b []byte)) []byt
 func packet6(protocol byte, to string, payload int) []byte {
 	b := make([]byte, header.IPv6MinimumSize+payload)
 	header.IPv6(b).Encode(&header.IPv6Fields{PayloadLength: uint16(payload), TransportProtocol: tcpip.TransportProtocolNumber(protocol), HopLimit: 64,
-		SrcAddr: tcpip.AddrFromSlice(Inside6.AsSlice()), DstAddr: tcpip.AddrFromSlice(netip.MustParseAddr(to).AsSlice())})
+		SrcAddr: tcpip.AddrFromSlice(Sandbox6.AsSlice()), DstAddr: tcpip.AddrFromSlice(netip.MustParseAddr(to).AsSlice())})
 	return b
 }
 
@@ -43,47 +43,46 @@ func TestAdmit(t *testing.T) {
 	}{
 		"tcp":           {b: packet4(6, "192.0.2.1", 20, nil), ok: true},
 		"udp":           {b: packet4(17, "192.0.2.1", 8, nil), ok: true},
-		"sctp":          {b: packet4(132, "192.0.2.1", 20, nil), reason: oddProtocol},
-		"gre":           {b: packet4(47, "192.0.2.1", 20, nil), reason: oddProtocol},
-		"first part":    {b: packet4(17, "192.0.2.1", 8, func(b []byte) { b[6] = 0x20 }), reason: oddFragment},
-		"last part":     {b: packet4(17, "192.0.2.1", 8, func(b []byte) { b[7] = 1 }), reason: oddFragment},
-		"options":       {b: packet4(17, "192.0.2.1", 8, func(b []byte) { b[0] = 0x46 }), reason: oddOptions},
-		"forged":        {b: packet4(17, "192.0.2.1", 8, func(b []byte) { b[15] = 9 }), reason: oddSource},
-		"from loopback": {b: packet4(17, "192.0.2.1", 8, func(b []byte) { copy(b[12:], []byte{127, 0, 0, 1}) }), reason: oddSource},
-		"too long":      {b: packet4(17, "192.0.2.1", 8, func(b []byte) { b[2] = 0xff }), reason: oddPacket},
-		"too short":     {b: packet4(17, "192.0.2.1", 8, nil)[:19], reason: oddPacket},
+		"sctp":          {b: packet4(132, "192.0.2.1", 20, nil), reason: otherProtocol},
+		"gre":           {b: packet4(47, "192.0.2.1", 20, nil), reason: otherProtocol},
+		"first part":    {b: packet4(17, "192.0.2.1", 8, func(b []byte) { b[6] = 0x20 }), reason: fragmentedPacket},
+		"last part":     {b: packet4(17, "192.0.2.1", 8, func(b []byte) { b[7] = 1 }), reason: fragmentedPacket},
+		"options":       {b: packet4(17, "192.0.2.1", 8, func(b []byte) { b[0] = 0x46 }), reason: packetWithOptions},
+		"forged":        {b: packet4(17, "192.0.2.1", 8, func(b []byte) { b[15] = 9 }), reason: forgedPacket},
+		"from loopback": {b: packet4(17, "192.0.2.1", 8, func(b []byte) { copy(b[12:], []byte{127, 0, 0, 1}) }), reason: forgedPacket},
+		"too long":      {b: packet4(17, "192.0.2.1", 8, func(b []byte) { b[2] = 0xff }), reason: malformedPacket},
+		"too short":     {b: packet4(17, "192.0.2.1", 8, nil)[:19], reason: malformedPacket},
 		"broadcast":     {b: packet4(17, "255.255.255.255", 8, nil)},
 		"multicast":     {b: packet4(17, "224.0.0.251", 8, nil)},
 		"redirect":      {b: packet4(1, "192.0.2.1", 8, func(b []byte) { b[20] = 5 })},
 		"echo":          {b: packet4(1, "192.0.2.1", 8, func(b []byte) { b[20] = 8 }), ok: true},
 		"tcp6":          {b: packet6(6, "2001:db8::1", 20), ok: true},
-		"fragment6":     {b: packet6(44, "2001:db8::1", 20), reason: oddFragment},
-		"routing6":      {b: packet6(43, "2001:db8::1", 20), reason: oddOptions},
-		"options6":      {b: packet6(60, "2001:db8::1", 20), reason: oddProtocol},
-		"mapped":        {b: packet6(6, "::ffff:169.254.169.254", 20), reason: oddPacket},
+		"fragment6":     {b: packet6(44, "2001:db8::1", 20), reason: fragmentedPacket},
+		"routing6":      {b: packet6(43, "2001:db8::1", 20), reason: packetWithOptions},
+		"options6":      {b: packet6(60, "2001:db8::1", 20), reason: otherProtocol},
+		"mapped":        {b: packet6(6, "::ffff:169.254.169.254", 20), reason: malformedPacket},
 		"tiny": {b: packet4(6, "192.0.2.1", 24, func(b []byte) {
 			copy(b[32:], []byte{0x60, 2})
 			copy(b[40:], []byte{2, 4, 0, 100})
-		}), reason: oddSegment},
+		}), reason: tinySegments},
 		"syn": {b: packet4(6, "192.0.2.1", 24, func(b []byte) {
 			copy(b[32:], []byte{0x60, 2})
 			copy(b[40:], []byte{2, 4, 5, 180})
 		}), ok: true},
-		"syn that lies": {b: packet4(6, "192.0.2.1", 24, func(b []byte) { copy(b[32:], []byte{0xf0, 2}) }), reason: oddPacket},
+		"syn that lies": {b: packet4(6, "192.0.2.1", 24, func(b []byte) { copy(b[32:], []byte{0xf0, 2}) }), reason: malformedPacket},
 		"advert6":       {b: packet6(58, "2001:db8::1", 8)},
 	} {
 		proto := ipv4.ProtocolNumber
 		if len(c.b) > 0 && c.b[0]>>4 == 6 {
 			proto = ipv6.ProtocolNumber
 		}
-		if ok, reason := admit(proto, c.b, len(c.b)); ok != c.ok || reason != c.reason {
+		if ok, reason := checkPacket(proto, c.b, len(c.b)); ok != c.ok || reason != c.reason {
 			t.Errorf("%s: %v %q, want %v %q", name, ok, reason, c.ok, c.reason)
 		}
 	}
 }
 
-// FuzzPackets gives a stack with everything we hang into it whatever comes
-// over a link.
+// FuzzPackets passes arbitrary packets to a stack with all our handlers.
 func FuzzPackets(f *testing.F) {
 	f.Add(packet4(6, "192.0.2.1", 20, nil))
 	f.Add(packet4(17, "10.88.0.1", 40, func(b []byte) { b[23] = 53 }))
@@ -96,14 +95,14 @@ func FuzzPackets(f *testing.F) {
 	f.Add(packet6(44, "2001:db8::1", 20))
 	link := channel.New(64, 65520, "")
 	drops := 0
-	s := newSieve(link, func(string) { drops++ })
+	s := newPacketFilter(link, func(string) { drops++ })
 	st, err := newStack(s)
 	if err != nil {
 		f.Fatal(err)
 	}
 	defer st.Destroy()
 	st.SetTransportProtocolHandler(udp.ProtocolNumber, func(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
-		if src := addrOf(id.RemoteAddress); src != Inside4 && src != Inside6 {
+		if src := addrOf(id.RemoteAddress); src != Sandbox4 && src != Sandbox6 {
 			f.Errorf("a datagram from %v", src)
 		}
 		return false
@@ -116,7 +115,7 @@ func FuzzPackets(f *testing.F) {
 	}
 	st.SetTransportProtocolHandler(header.ICMPv4ProtocolNumber, echo(ipv4.ProtocolNumber))
 	st.SetTransportProtocolHandler(header.ICMPv6ProtocolNumber, echo(ipv6.ProtocolNumber))
-	s.begin()
+	s.enable()
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) == 0 || len(b) > 65535 {
 			return
@@ -147,28 +146,28 @@ func FuzzQuestion(f *testing.F) {
 	f.Add(append(question("example.com.", dnsmessage.TypeTXT), 0, 0, 41, 16, 0, 0, 0, 0, 0, 0, 0))
 	f.Add([]byte{0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xc0, 12, 0, 1, 0, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		a := parseAsk(b)
-		if a == nil {
+		q := parseQuery(b)
+		if q == nil {
 			return
 		}
-		if a.size < plainUDP || a.size > maxUDP {
-			t.Errorf("an answer may have %d bytes", a.size)
+		if q.size < plainUDP || q.size > maxUDP {
+			t.Errorf("an answer may have %d bytes", q.size)
 		}
-		if strings.ContainsAny(clip(a.name), "\n\r\x00 ") {
-			t.Errorf("%q goes into the log", clip(a.name))
+		if strings.ContainsAny(printable(q.name), "\n\r\x00 ") {
+			t.Errorf("%q goes into the log", printable(q.name))
 		}
 		var many []record
 		for i := range 40 {
 			many = append(many, record{minTTL, &dnsmessage.AResource{A: [4]byte{192, 0, 2, byte(i)}}})
 		}
 		for _, datagram := range []bool{true, false} {
-			got := a.reply(dnsmessage.RCodeSuccess, many, datagram)
+			got := q.reply(dnsmessage.RCodeSuccess, many, datagram)
 			var m dnsmessage.Message
-			if got == nil || m.Unpack(got) != nil || m.ID != a.id || !m.Response {
-				t.Errorf("a bad answer to %q: %x", a.name, got)
+			if got == nil || m.Unpack(got) != nil || m.ID != q.id || !m.Response {
+				t.Errorf("a bad answer to %q: %x", q.name, got)
 			}
-			if datagram && len(got) > a.size {
-				t.Errorf("%d bytes for who takes %d", len(got), a.size)
+			if datagram && len(got) > q.size {
+				t.Errorf("%d bytes for who takes %d", len(got), q.size)
 			}
 		}
 	})

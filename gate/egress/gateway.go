@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"net"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -17,35 +16,34 @@ import (
 	"github.com/engi-dev/engi/gate/egress/resolve"
 )
 
-// Limits of a sandbox where neither its policy nor the operator sets any.
-// Bandwidth and total are unlimited then.
+// Default limits of a sandbox. Bandwidth and total are not limited by default.
 const (
-	usualConnections = 512
-	usualNew         = 200
-	usualLookups     = 100
+	defaultConnections    = 512
+	defaultNewConnections = 200
+	defaultLookups        = 100
 )
 
-// A Gateway is the wall of one node. It is safe for concurrent use.
+// A Gateway implements the wall of one node. It is safe for concurrent use.
 type Gateway struct {
-	o        Options
-	log      *slog.Logger
-	journal  *journal.Journal
-	metrics  *metrics
-	resolver *resolve.Resolver
-	over     *intercept.Interceptor // nil if there are no secrets
-	groups   groups
+	o           Options
+	log         *slog.Logger
+	journal     *journal.Journal
+	metrics     *metrics
+	resolver    *resolve.Resolver
+	interceptor *intercept.Interceptor // nil without secrets
+	groups      groups
 
-	mu     sync.Mutex
-	rooms  map[engi.SandboxID]*sandbox // guarded by mu
-	closed bool                        // guarded by mu
+	mu        sync.Mutex
+	sandboxes map[engi.SandboxID]*sandbox // guarded by mu
+	closed    bool                        // guarded by mu
 }
 
 var _ engi.NetworkLog = (*Gateway)(nil)
 
-// New returns a Gateway of no sandbox. The caller calls Close.
+// New returns a Gateway without sandboxes. The caller closes it.
 func New(o Options) (*Gateway, error) {
-	if o.Slots == nil || o.Store == nil {
-		return nil, engi.Errorf(engi.Invalid, "a gateway needs slots and a store")
+	if o.Links == nil || o.Store == nil {
+		return nil, engi.Errorf(engi.Invalid, "a gateway needs links and a store")
 	}
 	if o.Mode == "" {
 		o.Mode = engi.NetworkNone
@@ -53,15 +51,15 @@ func New(o Options) (*Gateway, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	o.Dial = cmp.Or(o.Dial, 15*time.Second)
-	o.Idle = cmp.Or(o.Idle, 15*time.Minute)
-	o.Flow = cmp.Or(o.Flow, time.Minute)
-	o.Claim = cmp.Or(o.Claim, 10*time.Second)
-	g := &Gateway{o: o, log: o.Log, rooms: make(map[engi.SandboxID]*sandbox), resolver: resolve.New(o.Resolver)}
+	o.DialTimeout = cmp.Or(o.DialTimeout, 15*time.Second)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, 15*time.Minute)
+	o.DatagramTimeout = cmp.Or(o.DatagramTimeout, time.Minute)
+	o.ClaimTimeout = cmp.Or(o.ClaimTimeout, 10*time.Second)
+	g := &Gateway{o: o, log: o.Log, sandboxes: make(map[engi.SandboxID]*sandbox), resolver: resolve.New(o.Resolver)}
 	if o.Reveal != nil {
 		var err error
-		if g.over, err = intercept.New(intercept.Options{
-			Key: o.Key, Reveal: o.Reveal, Dial: g.dialHost, Events: g.intercepted, Roots: o.Roots, Idle: o.Idle, Log: o.Log,
+		if g.interceptor, err = intercept.New(intercept.Options{
+			Key: o.Key, Reveal: o.Reveal, Dial: g.dialHost, Events: g.intercepted, Roots: o.Roots, IdleTimeout: o.IdleTimeout, Log: o.Log,
 		}); err != nil {
 			return nil, err
 		}
@@ -75,179 +73,166 @@ func New(o Options) (*Gateway, error) {
 	return g, nil
 }
 
-// Close shuts every sandbox, keeps their links, and waits.
+// Close shuts the network of every sandbox and waits until all connections have
+// ended. Links stay.
 func (g *Gateway) Close() error {
 	g.mu.Lock()
 	g.closed = true
-	rooms := g.rooms
-	g.rooms = make(map[engi.SandboxID]*sandbox)
+	sandboxes := g.sandboxes
+	g.sandboxes = make(map[engi.SandboxID]*sandbox)
 	g.mu.Unlock()
-	for _, r := range rooms {
-		r.leaveForGood()
+	for _, s := range sandboxes {
+		s.detach()
 	}
 	var err error
-	if g.over != nil {
-		err = g.over.Close()
+	if g.interceptor != nil {
+		err = g.interceptor.Close()
 	}
 	g.journal.Close()
 	return err
 }
 
-// node is what policies are compiled for. The host's own addresses are asked
-// for anew, because they change.
+// node returns what policies are compiled for. It reads the host's addresses each
+// time, because they change.
 func (g *Gateway) node() policy.Node {
 	n := policy.Node{Default: g.o.Mode, Private: g.o.Private, Hosts: g.o.Hosts}
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
-		g.log.Warn("the addresses of this host are unknown", "error", err)
+		g.log.Warn("read the addresses of this host", "error", err)
 	}
-	for _, a := range addrs {
-		ipnet, ok := a.(*net.IPNet)
-		if !ok {
-			continue
-		}
-		if ip, ok := netip.AddrFromSlice(ipnet.IP); ok {
-			ip = ip.Unmap()
-			n.Own = append(n.Own, netip.PrefixFrom(ip, ip.BitLen()))
-			// A network as wide as half the world is no neighbourhood.
-			if bits, _ := ipnet.Mask.Size(); ip.Is4() && bits >= 16 || ip.Is6() && bits >= 48 {
-				n.Near = append(n.Near, netip.PrefixFrom(ip, bits).Masked())
-			}
-		}
-	}
+	n.Own, n.Near = policy.HostNetworks(addrs)
 	return n
 }
 
-// Check implements fleet's Wall.
+// Check reports whether a policy can be put in force, and what is wrong if not.
 func (g *Gateway) Check(p engi.NetworkPolicy) error {
 	_, err := g.compile(p)
 	return err
 }
 
 func (g *Gateway) compile(p engi.NetworkPolicy) (*policy.Policy, error) {
-	if len(p.Grants)+len(p.Headers) > 0 {
-		if g.over == nil {
-			return nil, engi.Errorf(engi.Unsupported, "this node has no secrets to grant").WithRemedy("leave grants and header rules out")
-		}
-		if err := intercept.Check(p); err != nil {
-			return nil, err
-		}
+	if len(p.Grants)+len(p.Headers) > 0 && g.interceptor == nil {
+		return nil, engi.Errorf(engi.Unsupported, "this node has no secrets to grant").WithRemedy("leave out grants and header rules")
 	}
 	return policy.Compile(p, g.node())
 }
 
-// room returns the room of a sandbox; with link, it makes one that is shut.
-func (g *Gateway) room(id engi.SandboxID, slot Link) (*sandbox, error) {
+// sandbox returns the state of a sandbox; nil if there is none. Unless link is
+// nil, it creates one that is shut.
+func (g *Gateway) sandbox(id engi.SandboxID, link Link) (*sandbox, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
 		return nil, engi.Errorf(engi.Unavailable, "network of %s: this node is closing", id)
 	}
-	r := g.rooms[id]
-	if r == nil && slot != nil {
-		r = &sandbox{g: g, id: id, slot: slot, conns: make(map[*conn]struct{}), page: g.journal.Page()}
-		g.rooms[id] = r
+	s := g.sandboxes[id]
+	if s == nil && link != nil {
+		s = &sandbox{g: g, id: id, link: link, conns: make(map[*conn]struct{}), log: g.journal.NewLog()}
+		g.sandboxes[id] = s
 	}
-	return r, nil
+	return s, nil
 }
 
-// Attach implements fleet's Wall.
+// Attach gives a sandbox that is about to start a link, and returns the path of
+// its network namespace. Its network is shut until Open.
 func (g *Gateway) Attach(ctx context.Context, id engi.SandboxID) (netns string, err error) {
 	defer engi.Annotate(&err, "attach %s to the network", id)
-	slot, err := g.o.Slots.Take(ctx, id)
+	link, err := g.o.Links.Take(ctx, id)
 	if err != nil {
 		return "", err
 	}
-	if _, err := g.room(id, slot); err != nil {
-		slot.Close()
+	if _, err := g.sandbox(id, link); err != nil {
+		link.Close()
 		return "", err
 	}
-	return slot.Netns(), nil
+	return link.Netns(), nil
 }
 
-// Open implements fleet's Wall.
+// Open puts a policy in force for a sandbox, instead of the current one if there
+// is one: connections that it does not allow are closed.
 func (g *Gateway) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (_ engi.NetworkSetup, err error) {
 	defer engi.Annotate(&err, "open the network of %s", id)
 	compiled, err := g.compile(p)
 	if err != nil {
 		return engi.NetworkSetup{}, err
 	}
-	r, err := g.room(id, nil)
+	s, err := g.sandbox(id, nil)
 	if err != nil {
 		return engi.NetworkSetup{}, err
 	}
 	if compiled.Mode() == engi.NetworkNone {
-		if r != nil {
-			r.shut()
+		if s != nil {
+			s.shut()
 		}
 		return engi.NetworkSetup{}, nil
 	}
-	if r == nil {
-		slot, err := g.o.Slots.Find(ctx, id)
+	if s == nil {
+		link, err := g.o.Links.Find(ctx, id)
 		if err != nil {
 			return engi.NetworkSetup{}, err
 		}
-		if r, err = g.room(id, slot); err != nil {
+		if s, err = g.sandbox(id, link); err != nil {
 			return engi.NetworkSetup{}, err
 		}
 	}
-	return r.open(owner, compiled)
+	return s.open(owner, compiled)
 }
 
-// Shut implements fleet's Wall.
+// Shut closes all connections of a sandbox and allows no more until Open.
 func (g *Gateway) Shut(id engi.SandboxID) {
-	if r, err := g.room(id, nil); err == nil && r != nil {
-		r.shut()
+	if s, err := g.sandbox(id, nil); err == nil && s != nil {
+		s.shut()
 	}
 }
 
-// Detach implements fleet's Wall.
+// Detach removes the link of a sandbox. It is no error if it has none.
 func (g *Gateway) Detach(ctx context.Context, id engi.SandboxID) (err error) {
 	defer engi.Annotate(&err, "detach %s from the network", id)
 	g.mu.Lock()
-	r := g.rooms[id]
-	delete(g.rooms, id)
+	s := g.sandboxes[id]
+	delete(g.sandboxes, id)
 	g.mu.Unlock()
-	var slot Link
-	if r != nil {
-		r.leaveForGood()
-		slot = r.slot
-	} else if slot, err = g.o.Slots.Find(ctx, id); err != nil {
+	var link Link
+	if s != nil {
+		s.detach()
+		link = s.link
+	} else if link, err = g.o.Links.Find(ctx, id); err != nil {
 		if engi.KindOf(err) == engi.NotFound {
 			return nil
 		}
 		return err
 	}
-	return slot.Close()
+	return link.Close()
 }
 
-// Adopt implements fleet's Wall.
+// Adopt takes over the links of sandboxes that an earlier process started, and
+// removes those of all others. Their networks are shut until Open.
 func (g *Gateway) Adopt(ctx context.Context, ids []engi.SandboxID) (err error) {
 	defer engi.Annotate(&err, "adopt the network of %d sandboxes", len(ids))
 	g.mu.Lock()
 	var gone []*sandbox
-	for id, r := range g.rooms {
+	for id, s := range g.sandboxes {
 		if !slices.Contains(ids, id) {
-			gone = append(gone, r)
-			delete(g.rooms, id)
+			gone = append(gone, s)
+			delete(g.sandboxes, id)
 		}
 	}
 	g.mu.Unlock()
-	for _, r := range gone {
-		r.leaveForGood()
+	for _, s := range gone {
+		s.detach()
 	}
-	if err := g.o.Slots.Retain(ctx, ids); err != nil {
+	if err := g.o.Links.Retain(ctx, ids); err != nil {
 		return err
 	}
 	for _, id := range ids {
-		slot, err := g.o.Slots.Find(ctx, id)
+		link, err := g.o.Links.Find(ctx, id)
 		if engi.KindOf(err) == engi.NotFound && err != nil {
 			continue // it has no network
 		}
 		if err != nil {
 			return err
 		}
-		if _, err := g.room(id, slot); err != nil {
+		if _, err := g.sandbox(id, link); err != nil {
 			return err
 		}
 	}
@@ -259,18 +244,18 @@ func (g *Gateway) Events(ctx context.Context, owner engi.Owner, id engi.SandboxI
 	return g.journal.Events(ctx, owner, id, seq, limit, wait)
 }
 
-// intercepted writes down what package intercept decided.
+// intercepted logs a decision of package intercept.
 func (g *Gateway) intercepted(e engi.NetworkEvent) {
 	g.metrics.decided(e)
 	g.mu.Lock()
-	r := g.rooms[e.Sandbox]
+	s := g.sandboxes[e.Sandbox]
 	g.mu.Unlock()
-	if r != nil {
-		r.page.Add(e)
+	if s != nil {
+		s.log.Add(e)
 	}
 }
 
-// limits fills in what a policy leaves open. Negative fields, which mean no
+// limits fills in what a policy does not set. Negative fields, which mean no
 // limit, become zero.
 func (g *Gateway) limits(l engi.NetworkLimits) engi.NetworkLimits {
 	o := g.o.Limits
@@ -278,9 +263,9 @@ func (g *Gateway) limits(l engi.NetworkLimits) engi.NetworkLimits {
 	return engi.NetworkLimits{
 		Up:             fill(l.Up, o.Up, 0),
 		Down:           fill(l.Down, o.Down, 0),
-		Connections:    int(fill(int64(l.Connections), int64(o.Connections), usualConnections)),
-		NewConnections: int(fill(int64(l.NewConnections), int64(o.NewConnections), usualNew)),
-		Lookups:        int(fill(int64(l.Lookups), int64(o.Lookups), usualLookups)),
+		Connections:    int(fill(int64(l.Connections), int64(o.Connections), defaultConnections)),
+		NewConnections: int(fill(int64(l.NewConnections), int64(o.NewConnections), defaultNewConnections)),
+		Lookups:        int(fill(int64(l.Lookups), int64(o.Lookups), defaultLookups)),
 		Total:          fill(l.Total, o.Total, 0),
 	}
 }

@@ -29,9 +29,9 @@ func restricted(allow ...string) engi.NetworkPolicy {
 }
 
 func TestBytesArrive(t *testing.T) {
-	w := newWorld(t, loopback())
+	f := newFixture(t, loopback())
 	to := echo(t, "127.0.0.1:0")
-	g := w.guest(restricted("127.0.0.1"))
+	g := f.guest(restricted("127.0.0.1"))
 	c, err := g.dial(to)
 	if err != nil {
 		t.Fatal(err)
@@ -54,24 +54,24 @@ func TestBytesArrive(t *testing.T) {
 		t.Error("what came back is not what was sent")
 	}
 	c.Close()
-	w.expect(g, "8 MiB were moved each way", func(e engi.NetworkEvent) bool {
+	f.expect(g, "8 MiB were moved each way", func(e engi.NetworkEvent) bool {
 		return e.Kind == engi.NetworkClose && e.Up == int64(len(data)) && e.Down == int64(len(data)) && e.Address == to
 	})
 }
 
 func TestRefusedAsOutside(t *testing.T) {
-	w := newWorld(t, loopback())
+	f := newFixture(t, loopback())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	closed := netip.MustParseAddrPort(l.Addr().String())
 	l.Close()
-	g := w.guest(restricted("127.0.0.1"))
+	g := f.guest(restricted("127.0.0.1"))
 	for _, to := range []netip.AddrPort{closed, netip.MustParseAddrPort("169.254.169.254:80"), netip.MustParseAddrPort("192.0.2.1:443"),
 		netip.MustParseAddrPort("10.88.0.1:22"), netip.MustParseAddrPort("[fd00:e1::1]:80"), netip.MustParseAddrPort("[::ffff:169.254.169.254]:80"), netip.MustParseAddrPort("127.0.0.2:1")} {
 		if to.Addr().Is4In6() {
-			continue // a stack sends no such packet; see FuzzAdmit
+			continue // stacks send no such packets
 		}
 		began := time.Now()
 		c, err := g.dial(to)
@@ -83,20 +83,20 @@ func TestRefusedAsOutside(t *testing.T) {
 		if !strings.Contains(err.Error(), "refused") {
 			t.Errorf("%s after %v: %v, want refused", to, time.Since(began), err)
 		}
-		w.expect(g, fmt.Sprint(to, " was decided on"), func(e engi.NetworkEvent) bool {
+		f.expect(g, fmt.Sprint(to, " was decided on"), func(e engi.NetworkEvent) bool {
 			return e.Kind == engi.NetworkConnect && e.Address == to && e.Allowed == (to == closed) && e.Reason != ""
 		})
 	}
 }
 
 func TestNothingBeforeOpenAndAfterShut(t *testing.T) {
-	w := newWorld(t, loopback())
+	f := newFixture(t, loopback())
 	to := echo(t, "127.0.0.1:0")
-	g := w.guest(engi.NetworkPolicy{})
+	g := f.guest(engi.NetworkPolicy{})
 	if g.slot.opened != 0 {
 		t.Fatal("the link is read although nothing is open")
 	}
-	w.open(g, restricted("127.0.0.1"))
+	f.open(g, restricted("127.0.0.1"))
 	c, err := g.dial(to)
 	if err != nil {
 		t.Fatal(err)
@@ -104,13 +104,13 @@ func TestNothingBeforeOpenAndAfterShut(t *testing.T) {
 	if _, err := c.Write([]byte("hi")); err != nil {
 		t.Fatal(err)
 	}
-	w.g.Shut(g.id)
+	f.g.Shut(g.id)
 	if g.slot.ours != nil {
 		t.Error("the link is open after Shut")
 	}
-	w.g.Shut(g.id)
-	// Connections of before the new policy are reset at their next packet.
-	w.open(g, restricted("127.0.0.1"))
+	f.g.Shut(g.id)
+	// Connections from before the new policy are reset at their next packet.
+	f.open(g, restricted("127.0.0.1"))
 	c.SetReadDeadline(time.Now().Add(20 * time.Second))
 	_, werr := c.Write([]byte("more"))
 	if _, err := io.ReadAll(c); !strings.Contains(fmt.Sprint(werr, err), "reset") {
@@ -121,21 +121,21 @@ func TestNothingBeforeOpenAndAfterShut(t *testing.T) {
 		t.Fatal(err)
 	}
 	again.Close()
-	if err := w.g.Detach(t.Context(), g.id); err != nil {
+	if err := f.g.Detach(t.Context(), g.id); err != nil {
 		t.Fatal(err)
 	}
 	if !g.slot.removed {
 		t.Error("the link is there after Detach")
 	}
-	if err := w.g.Detach(t.Context(), g.id); err != nil {
+	if err := f.g.Detach(t.Context(), g.id); err != nil {
 		t.Errorf("Detach again: %v", err)
 	}
 }
 
 func TestPolicyChange(t *testing.T) {
-	w := newWorld(t, loopback())
+	f := newFixture(t, loopback())
 	a, b := echo(t, "127.0.0.1:0"), echo(t, "127.0.0.1:0")
-	g := w.guest(restricted(a.String(), b.String()))
+	g := f.guest(restricted(a.String(), b.String()))
 	ca, err := g.dial(a)
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +157,7 @@ func TestPolicyChange(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.open(g, restricted(b.String()))
+	f.open(g, restricted(b.String()))
 	if err := talk(ca); err == nil {
 		t.Error("a connection that is not allowed any more lives")
 	}
@@ -175,13 +175,13 @@ func TestNames(t *testing.T) {
 	o := loopback()
 	o.Resolver = []netip.AddrPort{server}
 	o.Hosts = map[string][]netip.Addr{"web.test": {netip.MustParseAddr("127.0.0.1")}, "hidden.test": {netip.MustParseAddr("127.0.0.1")}}
-	w := newWorld(t, o)
+	f := newFixture(t, o)
 	web := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, r.Host) }))
 	defer web.Close()
 	to := netip.MustParseAddrPort(web.Listener.Addr().String())
-	g := w.guest(restricted("web.test", "*.example.com"))
+	g := f.guest(restricted("web.test", "*.example.com"))
 
-	// Before the name is resolved, its address is nothing.
+	// Before the name is resolved, its address is not allowed.
 	if c, err := g.dial(to); err == nil {
 		c.Close()
 		t.Fatal("an address answers that no name was resolved to")
@@ -205,7 +205,7 @@ func TestNames(t *testing.T) {
 	if body, err := get(url, "hidden.test"); err == nil {
 		t.Errorf("another Host got %q", body)
 	}
-	w.expect(g, "another host was claimed", func(e engi.NetworkEvent) bool {
+	f.expect(g, "another host was claimed", func(e engi.NetworkEvent) bool {
 		return e.Kind == engi.NetworkClaim && !e.Allowed && e.Host == "hidden.test"
 	})
 	// The second request of a connection is judged as well.
@@ -223,7 +223,7 @@ func TestNames(t *testing.T) {
 		if addrs, err := g.lookup(name); err == nil {
 			t.Errorf("%s is %v", name, addrs)
 		}
-		w.expect(g, name+" was refused", func(e engi.NetworkEvent) bool {
+		f.expect(g, name+" was refused", func(e engi.NetworkEvent) bool {
 			return e.Kind == engi.NetworkLookup && !e.Allowed && e.Host == name && e.Reason != ""
 		})
 	}
@@ -231,12 +231,12 @@ func TestNames(t *testing.T) {
 	z.set("a.example.com", "198.51.100.7")
 	z.set("b.example.com", "169.254.169.254", "10.0.0.1", "127.0.0.1", "::1", "198.51.100.8")
 	if addrs, err := g.lookup("b.example.com"); err != nil || len(addrs) != 1 || addrs[0].Unmap().String() != "198.51.100.8" {
-		// Documentation networks are no public ones for every policy.
+		// Documentation networks are not public for any policy.
 		if err == nil {
 			t.Errorf("b.example.com is %v", addrs)
 		}
 	}
-	w.expect(g, "the metadata address was left out", func(e engi.NetworkEvent) bool {
+	f.expect(g, "the metadata address was left out", func(e engi.NetworkEvent) bool {
 		return e.Kind == engi.NetworkLookup && !e.Allowed && e.Address.Addr().String() == "169.254.169.254"
 	})
 	z.mu.Lock()
@@ -250,8 +250,8 @@ func TestNames(t *testing.T) {
 func TestDNSOverTCP(t *testing.T) {
 	o := loopback()
 	o.Hosts = map[string][]netip.Addr{"web.test": {netip.MustParseAddr("127.0.0.1")}}
-	w := newWorld(t, o)
-	g := w.guest(restricted("web.test"))
+	f := newFixture(t, o)
+	g := f.guest(restricted("web.test"))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	addrs, err := g.resolver("tcp").LookupNetIP(ctx, "ip4", "web.test.")
@@ -271,13 +271,13 @@ func TestTunnel(t *testing.T) {
 	o := loopback()
 	o.Resolver = []netip.AddrPort{server}
 	o.Limits.Lookups = -1
-	w := newWorld(t, o)
-	g := w.guest(restricted("*.example.com"))
+	f := newFixture(t, o)
+	g := f.guest(restricted("*.example.com"))
 	z.set("www.example.com", "93.184.216.34")
 	for i := range 300 {
 		g.lookup(fmt.Sprintf("%s%04d.example.com", strings.Repeat("x", 50), i))
 	}
-	w.expect(g, "the tunnel was cut", func(e engi.NetworkEvent) bool {
+	f.expect(g, "the tunnel was cut", func(e engi.NetworkEvent) bool {
 		return e.Kind == engi.NetworkLimit && strings.Contains(e.Reason, "DNS")
 	})
 	z.mu.Lock()
@@ -294,7 +294,7 @@ func TestTunnel(t *testing.T) {
 }
 
 func TestUDP(t *testing.T) {
-	w := newWorld(t, loopback())
+	f := newFixture(t, loopback())
 	l, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -311,7 +311,7 @@ func TestUDP(t *testing.T) {
 		}
 	}()
 	to := netip.MustParseAddrPort(l.LocalAddr().String())
-	g := w.guest(restricted("udp://127.0.0.1"))
+	g := f.guest(restricted("udp://127.0.0.1"))
 	c := g.dialUDP(to)
 	for _, size := range []int{0, 1, 1400, 30000} {
 		if _, err := c.Write(make([]byte, size)); err != nil {
@@ -324,15 +324,15 @@ func TestUDP(t *testing.T) {
 	}
 	bad := g.dialUDP(netip.MustParseAddrPort("192.0.2.1:4000"))
 	bad.Write([]byte("x"))
-	w.expect(g, "a datagram was refused", func(e engi.NetworkEvent) bool {
+	f.expect(g, "a datagram was refused", func(e engi.NetworkEvent) bool {
 		return e.Kind == engi.NetworkConnect && e.Protocol == "udp" && !e.Allowed && e.Address.Port() == 4000
 	})
 }
 
 func TestGroup(t *testing.T) {
-	w := newWorld(t, loopback())
+	f := newFixture(t, loopback())
 	in := func(group, name string) *guest {
-		return w.guest(engi.NetworkPolicy{Mode: engi.NetworkIsolated, Group: group, Name: name})
+		return f.guest(engi.NetworkPolicy{Mode: engi.NetworkIsolated, Group: group, Name: name})
 	}
 	a, b, stranger := in("shop", "web"), in("shop", "db"), in("other", "spy")
 	l, err := listenInside(b, 5432)
@@ -376,7 +376,7 @@ func TestGroup(t *testing.T) {
 		c.Close()
 		t.Error("a stranger connects")
 	}
-	if _, err := w.g.Open(t.Context(), stranger.id, owner, engi.NetworkPolicy{Mode: engi.NetworkIsolated, Group: "shop", Name: "db"}); engi.KindOf(err) != engi.Conflict {
+	if _, err := f.g.Open(t.Context(), stranger.id, owner, engi.NetworkPolicy{Mode: engi.NetworkIsolated, Group: "shop", Name: "db"}); engi.KindOf(err) != engi.Conflict {
 		t.Errorf("a name that is taken: %v", err)
 	}
 	unnamed := in("shop", "")
@@ -384,7 +384,7 @@ func TestGroup(t *testing.T) {
 		t.Errorf("a sandbox by its label is %v, %v", addrs, err)
 	}
 	// The same group of another owner is another group.
-	if _, err := w.g.Open(t.Context(), stranger.id, "own_2", engi.NetworkPolicy{Mode: engi.NetworkIsolated, Group: "shop", Name: "x"}); err != nil {
+	if _, err := f.g.Open(t.Context(), stranger.id, "own_2", engi.NetworkPolicy{Mode: engi.NetworkIsolated, Group: "shop", Name: "x"}); err != nil {
 		t.Fatal(err)
 	}
 	if addrs, err := stranger.lookup("db.shop.internal"); err == nil {
@@ -393,11 +393,11 @@ func TestGroup(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	w := newWorld(t, loopback())
+	f := newFixture(t, loopback())
 	to := echo(t, "127.0.0.1:0")
 	p := restricted("127.0.0.1")
 	p.Limits = engi.NetworkLimits{Connections: 3, NewConnections: 1000, Total: 1 << 20}
-	g := w.guest(p)
+	g := f.guest(p)
 	var open []net.Conn
 	for range 3 {
 		c, err := g.dial(to)
@@ -411,7 +411,7 @@ func TestLimits(t *testing.T) {
 		c.Close()
 		t.Error("a fourth connection of three")
 	}
-	w.expect(g, "too many connections", func(e engi.NetworkEvent) bool {
+	f.expect(g, "too many connections", func(e engi.NetworkEvent) bool {
 		return e.Kind == engi.NetworkLimit && strings.Contains(e.Reason, "connections open")
 	})
 	go open[0].Write(make([]byte, 2<<20))
@@ -425,7 +425,7 @@ func TestLimits(t *testing.T) {
 	}
 
 	p.Limits = engi.NetworkLimits{Up: 256 << 10}
-	slow := w.guest(p)
+	slow := f.guest(p)
 	c, err := slow.dial(to)
 	if err != nil {
 		t.Fatal(err)
@@ -441,14 +441,14 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestFlood has many connections made and broken at once, and the network shut
-// in the middle.
+// TestFlood opens and breaks many connections at once, and shuts the network
+// meanwhile.
 func TestFlood(t *testing.T) {
-	w := newWorld(t, loopback())
+	f := newFixture(t, loopback())
 	to := echo(t, "127.0.0.1:0")
 	p := restricted("127.0.0.1")
 	p.Limits.NewConnections = -1
-	g := w.guest(p)
+	g := f.guest(p)
 	var work sync.WaitGroup
 	for i := range 60 {
 		work.Go(func() {
@@ -472,18 +472,18 @@ func TestFlood(t *testing.T) {
 		})
 	}
 	time.Sleep(20 * time.Millisecond)
-	w.g.Shut(g.id)
+	f.g.Shut(g.id)
 	g.s.Close()
 	work.Wait()
 }
 
-// TestManyConnections has more connections move bytes than get large buffers.
+// TestManyConnections moves bytes on more connections than get large buffers.
 func TestManyConnections(t *testing.T) {
-	w := newWorld(t, loopback())
+	f := newFixture(t, loopback())
 	to := echo(t, "127.0.0.1:0")
 	p := restricted("127.0.0.1")
 	p.Limits.NewConnections = -1
-	g := w.guest(p)
+	g := f.guest(p)
 	var open, work sync.WaitGroup
 	open.Add(90)
 	for range 90 {
@@ -511,15 +511,15 @@ func TestManyConnections(t *testing.T) {
 
 // TestHalfOpen shuts while the sandbox leaves handshakes unanswered.
 func TestHalfOpen(t *testing.T) {
-	w := newWorld(t, loopback())
+	f := newFixture(t, loopback())
 	to := echo(t, "127.0.0.1:0")
-	g := w.guest(restricted("127.0.0.1"))
+	g := f.guest(restricted("127.0.0.1"))
 	for i := range 50 {
 		g.slot.syn(to, uint16(10000+i))
 	}
-	w.expect(g, "the connection was allowed", func(e engi.NetworkEvent) bool { return e.Kind == engi.NetworkConnect && e.Allowed })
+	f.expect(g, "the connection was allowed", func(e engi.NetworkEvent) bool { return e.Kind == engi.NetworkConnect && e.Allowed })
 	done := make(chan struct{})
-	go func() { w.g.Shut(g.id); close(done) }()
+	go func() { f.g.Shut(g.id); close(done) }()
 	select {
 	case <-done:
 	case <-time.After(20 * time.Second):
@@ -531,7 +531,7 @@ func TestTransport(t *testing.T) {
 	o := loopback()
 	o.Private = nil
 	o.Hosts = map[string][]netip.Addr{"web.test": {netip.MustParseAddr("127.0.0.1")}}
-	w := newWorld(t, o)
+	f := newFixture(t, o)
 	web := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if to := r.FormValue("to"); to != "" {
 			http.Redirect(rw, r, to, http.StatusFound)
@@ -541,7 +541,7 @@ func TestTransport(t *testing.T) {
 	}))
 	defer web.Close()
 	_, port, _ := net.SplitHostPort(web.Listener.Addr().String())
-	rt, err := w.g.Transport(owner, restricted("web.test"))
+	rt, err := f.g.Transport(owner, restricted("web.test"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -565,15 +565,15 @@ func TestTransport(t *testing.T) {
 }
 
 func TestIsAWall(t *testing.T) {
-	w := newWorld(t, egress.Options{})
-	if err := w.g.Check(engi.NetworkPolicy{Mode: "sideways"}); engi.KindOf(err) != engi.Invalid {
+	f := newFixture(t, egress.Options{})
+	if err := f.g.Check(engi.NetworkPolicy{Mode: "sideways"}); engi.KindOf(err) != engi.Invalid {
 		t.Errorf("Check: %v", err)
 	}
-	if err := w.g.Check(restricted("10.0.0.1")); err == nil {
+	if err := f.g.Check(restricted("10.0.0.1")); err == nil {
 		t.Error("a private address is allowed that nobody opened")
 	}
-	a, b := w.guest(engi.NetworkPolicy{}), w.guest(engi.NetworkPolicy{})
-	if err := w.g.Adopt(t.Context(), []engi.SandboxID{a.id, "sbx_without"}); err != nil {
+	a, b := f.guest(engi.NetworkPolicy{}), f.guest(engi.NetworkPolicy{})
+	if err := f.g.Adopt(t.Context(), []engi.SandboxID{a.id, "sbx_without"}); err != nil {
 		t.Fatal(err)
 	}
 	if a.slot.removed || !b.slot.removed {

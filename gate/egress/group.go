@@ -9,16 +9,16 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Internal is the domain of groups: sandboxes are NAME.GROUP.internal.
+// internal is the domain of groups: sandboxes are NAME.GROUP.internal.
 const internal = "internal"
 
-// groups know which sandboxes see each other. It is safe for concurrent use;
-// the zero value knows none.
+// groups records which sandboxes see each other. The zero value is empty. It is
+// safe for concurrent use.
 type groups struct {
 	mu     sync.Mutex
 	all    map[groupKey]*group // guarded by mu
-	byAddr map[netip.Addr]bool // guarded by mu; in use
-	next   netip.Addr          // guarded by mu
+	byAddr map[netip.Addr]bool // guarded by mu; addresses in use
+	next   netip.Addr          // guarded by mu; last address assigned
 }
 
 type groupKey struct {
@@ -26,40 +26,40 @@ type groupKey struct {
 	name  string
 }
 
-// A group is the sandboxes of one owner that name the same group. It is
-// guarded by its groups' mu.
+// A group is the sandboxes of one owner whose policies name the same group. It is
+// guarded by mu of groups.
 type group struct {
 	key     groupKey
 	members map[*sandbox]*member
 }
 
 type member struct {
-	room *sandbox
-	name string
-	addr netip.Addr
+	sandbox *sandbox
+	name    string
+	addr    netip.Addr
 }
 
-// join makes a sandbox a member of the group its policy names, in the place of
-// the one before. It reports Conflict if another has the name.
-func (gs *groups) join(r *sandbox, owner engi.Owner, p engi.NetworkPolicy) (*group, error) {
+// join makes a sandbox a member of the group that its policy names, instead of
+// its current one. It reports Conflict if another member has its name.
+func (gs *groups) join(s *sandbox, owner engi.Owner, p engi.NetworkPolicy) (*group, error) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	key := groupKey{owner, p.Group}
-	name := cmp.Or(p.Name, r.id.Label())
+	name := cmp.Or(p.Name, s.id.Label())
 	g := gs.all[key]
 	if g != nil {
 		for _, m := range g.members {
-			if m.room != r && m.name == name {
-				return nil, engi.Errorf(engi.Conflict, "group %s has a sandbox %s already: %s", p.Group, name, m.room.id).
+			if m.sandbox != s && m.name == name {
+				return nil, engi.Errorf(engi.Conflict, "group %s already has a sandbox %s: %s", p.Group, name, m.sandbox.id).
 					WithRemedy("choose another name, or end the other sandbox")
 			}
 		}
 	}
-	if old := r.group; old != nil && old.key == key {
-		old.members[r].name = name
+	if old := s.group; old != nil && old.key == key {
+		old.members[s].name = name
 		return old, nil
 	}
-	gs.leave(r)
+	gs.leaveLocked(s)
 	if p.Group == "" {
 		return nil, nil
 	}
@@ -74,44 +74,44 @@ func (gs *groups) join(r *sandbox, owner engi.Owner, p engi.NetworkPolicy) (*gro
 		if gs.next = gs.next.Next(); !Peers.Contains(gs.next) {
 			gs.next = Peers.Addr().Next()
 		}
-		if !gs.byAddr[gs.next] { // far more addresses than sandboxes
+		if !gs.byAddr[gs.next] { // there are far more addresses than sandboxes
 			break
 		}
 	}
 	gs.byAddr[gs.next] = true
-	g.members[r] = &member{room: r, name: name, addr: gs.next}
-	r.group = g
+	g.members[s] = &member{sandbox: s, name: name, addr: gs.next}
+	s.group = g
 	return g, nil
 }
 
-// leave ends a sandbox's membership. The caller holds gs.mu.
-func (gs *groups) leave(r *sandbox) {
-	g := r.group
+// leaveLocked ends a sandbox's membership. The caller holds gs.mu.
+func (gs *groups) leaveLocked(s *sandbox) {
+	g := s.group
 	if g == nil {
 		return
 	}
-	delete(gs.byAddr, g.members[r].addr)
-	delete(g.members, r)
+	delete(gs.byAddr, g.members[s].addr)
+	delete(g.members, s)
 	if len(g.members) == 0 {
 		delete(gs.all, g.key)
 	}
-	r.group = nil
+	s.group = nil
 }
 
-func (gs *groups) part(r *sandbox) {
+func (gs *groups) leave(s *sandbox) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
-	gs.leave(r)
+	gs.leaveLocked(s)
 }
 
-// named returns the address of a member of r's group, by its name.
-func (gs *groups) named(r *sandbox, name string) (netip.Addr, bool) {
+// memberAddr returns the address of a member of s's group by its name.
+func (gs *groups) memberAddr(s *sandbox, name string) (netip.Addr, bool) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
-	if r.group == nil {
+	if s.group == nil {
 		return netip.Addr{}, false
 	}
-	for _, m := range r.group.members {
+	for _, m := range s.group.members {
 		if m.name == name {
 			return m.addr, true
 		}
@@ -119,24 +119,24 @@ func (gs *groups) named(r *sandbox, name string) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// peer returns the member of r's group that has an address, and r's own.
-func (gs *groups) peer(r *sandbox, a netip.Addr) (to *sandbox, name string, from netip.Addr) {
+// peer returns the member of s's group that has an address, its full name, and
+// the address of s.
+func (gs *groups) peer(s *sandbox, a netip.Addr) (to *sandbox, name string, from netip.Addr) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
-	if r.group == nil {
+	if s.group == nil {
 		return nil, "", netip.Addr{}
 	}
-	for _, m := range r.group.members {
+	for _, m := range s.group.members {
 		if m.addr == a {
-			return m.room, m.name + "." + r.group.key.name + "." + internal, r.group.members[r].addr
+			return m.sandbox, m.name + "." + s.group.key.name + "." + internal, s.group.members[s].addr
 		}
 	}
 	return nil, "", netip.Addr{}
 }
 
-// inGroup splits a name in the domain of a group into that of a member, which
-// may be empty, and of the group.
-func inGroup(name string) (member, group string, ok bool) {
+// splitGroupName splits NAME.GROUP.internal; member is empty for GROUP.internal.
+func splitGroupName(name string) (member, group string, ok bool) {
 	rest, ok := strings.CutSuffix(name, "."+internal)
 	if !ok {
 		return "", "", false

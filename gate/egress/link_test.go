@@ -15,10 +15,12 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/egress"
 	"github.com/engi-dev/engi/gate/egress/link"
+	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/store/storetest"
 )
 
-// A wired world has a real link: a tap whose other end is in a namespace, and
-// there this machine's own kernel for a sandbox.
+// A wired fixture has a real link: a tap whose other end is in a namespace, with
+// this machine's own kernel in the place of a sandbox.
 func wired(t testing.TB) (dial func(to netip.AddrPort) (net.Conn, error)) {
 	stock, err := link.Open(t.Context(), link.Options{})
 	if err != nil {
@@ -29,7 +31,7 @@ func wired(t testing.TB) (dial func(to netip.AddrPort) (net.Conn, error)) {
 	}
 	t.Cleanup(func() { stock.Close() })
 	o := egress.Options{Private: []netip.Prefix{netip.PrefixFrom(hostAddr(t), 32)}}
-	o.Slots, o.Store = stock, &memory{all: make(map[engi.SandboxID][]engi.NetworkEvent)}
+	o.Links, o.Store = stock, store.Egress(storetest.Open(t), 0, 0)
 	g, err := egress.New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -88,8 +90,8 @@ func dialIn(netns string, to netip.AddrPort) (net.Conn, error) {
 	return d.c, d.err
 }
 
-// hostAddr returns an address of the host's that is not loopback, which a
-// kernel inside would take for its own.
+// hostAddr returns an address of the host other than loopback, which the kernel in
+// the namespace would take for its own.
 func hostAddr(t testing.TB) netip.Addr {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
@@ -204,15 +206,15 @@ func BenchmarkConnect(b *testing.B) {
 	}
 }
 
-// BenchmarkHold opens networks and keeps them all: what a node with that many
-// sandboxes holds.
+// BenchmarkHold opens networks and keeps them all, to measure what they cost a
+// node.
 func BenchmarkHold(b *testing.B) {
 	stock, err := link.Open(b.Context(), link.Options{})
 	if err != nil {
 		b.Skipf("no links here: %v", err)
 	}
 	defer stock.Close()
-	g, err := egress.New(egress.Options{Slots: stock, Store: &memory{all: make(map[engi.SandboxID][]engi.NetworkEvent)}})
+	g, err := egress.New(egress.Options{Links: stock, Store: store.Egress(storetest.Open(b), 0, 0)})
 	if err != nil {
 		b.Fatal(err)
 	}

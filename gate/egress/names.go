@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	maxBound = 4096             // pairs of name and address of one sandbox
-	grace    = 10 * time.Minute // after an answer's time to live: programs keep answers longer than they should
-	maxNamed = 64               // names of one address
+	maxBindings     = 4096             // pairs of name and address of one sandbox
+	bindingGrace    = 10 * time.Minute // after an answer's time to live: programs keep answers longer than they should
+	maxNamesPerAddr = 64               // names of one address
 )
 
-// names remembers which names our DNS gave an address for. It is safe for
-// concurrent use; the zero value knows nothing.
-type names struct {
+// bindings records for which names our DNS gave out an address. The zero value
+// is empty. It is safe for concurrent use.
+type bindings struct {
 	mu    sync.Mutex
 	bound map[netip.Addr][]binding // guarded by mu
 	pairs int                      // guarded by mu
@@ -28,25 +28,25 @@ type binding struct {
 	until time.Time
 }
 
-// bind remembers that a name was answered with an address.
-func (n *names) bind(name string, a netip.Addr, ttl time.Duration) {
+// bind records that a name was resolved to an address.
+func (bs *bindings) bind(name string, a netip.Addr, ttl time.Duration) {
 	now := time.Now()
-	until := now.Add(ttl + grace)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.bound == nil {
-		n.bound = make(map[netip.Addr][]binding)
+	until := now.Add(ttl + bindingGrace)
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	if bs.bound == nil {
+		bs.bound = make(map[netip.Addr][]binding)
 	}
-	list := n.bound[a]
+	list := bs.bound[a]
 	if i := slices.IndexFunc(list, func(b binding) bool { return b.name == name }); i >= 0 {
 		list[i].until = until
 		return
 	}
-	if n.pairs >= maxBound {
-		n.evict(now)
+	if bs.pairs >= maxBindings {
+		bs.evict(now)
 	}
-	list = n.bound[a]
-	if len(list) >= maxNamed {
+	list = bs.bound[a]
+	if len(list) >= maxNamesPerAddr {
 		oldest := 0
 		for i := range list {
 			if list[i].until.Before(list[oldest].until) {
@@ -56,15 +56,15 @@ func (n *names) bind(name string, a netip.Addr, ttl time.Duration) {
 		list[oldest] = binding{name, until}
 		return
 	}
-	n.bound[a] = append(list, binding{name, until})
-	n.pairs++
+	bs.bound[a] = append(list, binding{name, until})
+	bs.pairs++
 }
 
-// evict drops what has ended, and if that is little, the quarter that ends
-// first. The caller holds n.mu.
-func (n *names) evict(now time.Time) {
-	ends := make([]time.Time, 0, n.pairs)
-	for _, list := range n.bound {
+// evict drops expired bindings, and at least the quarter that expires first. The
+// caller holds bs.mu.
+func (bs *bindings) evict(now time.Time) {
+	ends := make([]time.Time, 0, bs.pairs)
+	for _, list := range bs.bound {
 		for _, b := range list {
 			ends = append(ends, b.until)
 		}
@@ -74,24 +74,24 @@ func (n *names) evict(now time.Time) {
 	if limit.Before(now) {
 		limit = now
 	}
-	n.pairs = 0
-	for a, list := range n.bound {
+	bs.pairs = 0
+	for a, list := range bs.bound {
 		list = slices.DeleteFunc(list, func(b binding) bool { return !b.until.After(limit) })
-		if n.pairs += len(list); len(list) == 0 {
-			delete(n.bound, a)
+		if bs.pairs += len(list); len(list) == 0 {
+			delete(bs.bound, a)
 		} else {
-			n.bound[a] = list
+			bs.bound[a] = list
 		}
 	}
 }
 
-// of returns the names that an address was given out for.
-func (n *names) of(a netip.Addr) []string {
+// names returns the names that an address was given out for.
+func (bs *bindings) names(a netip.Addr) []string {
 	now := time.Now()
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
 	var all []string
-	for _, b := range n.bound[a] {
+	for _, b := range bs.bound[a] {
 		if now.Before(b.until) {
 			all = append(all, b.name)
 		}
@@ -99,40 +99,41 @@ func (n *names) of(a netip.Addr) []string {
 	return all
 }
 
-// Bounds against tunnels through DNS: what one sandbox can say to the owner of
-// a domain by asking for names below it.
+// Bounds against tunnels through DNS: how much a sandbox can tell the owner of a
+// domain by looking up names below it.
 const (
 	maxName     = 200              // characters of a name
-	budgetSpan  = 10 * time.Minute // in which
-	budgetChars = 8 << 10          // characters of different names below one domain can be asked for,
-	budgetNames = 16 << 10         // and so many different names in all
+	budgetSpan  = 10 * time.Minute // within which the following two hold
+	budgetChars = 8 << 10          // characters of different names below one domain
+	budgetNames = 16 << 10         // different names in all
 )
 
-// A budget counts what names say. It is safe for concurrent use.
-type budget struct {
+// A nameBudget bounds the information in looked-up names. The zero value is
+// unused. It is safe for concurrent use.
+type nameBudget struct {
 	mu      sync.Mutex
-	domains map[string]*spent // guarded by mu
-	total   int               // guarded by mu; names in domains
+	domains map[string]*domainBudget // guarded by mu
+	total   int                      // guarded by mu; names in domains
 }
 
-type spent struct {
+type domainBudget struct {
 	since time.Time
 	chars int
 	names map[string]bool
 }
 
-// spend reports whether a name may be asked for. The same name again is free.
-func (b *budget) spend(name string) bool {
+// allow reports whether a name may be looked up. Repeating a name costs nothing.
+func (b *nameBudget) allow(name string) bool {
 	domain, err := publicsuffix.EffectiveTLDPlusOne(name)
 	if err != nil || domain == name {
-		return true // nothing is said below it
+		return true // there is no part that the sandbox could choose
 	}
 	below := len(name) - len(domain) - 1
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.domains == nil {
-		b.domains = make(map[string]*spent)
+		b.domains = make(map[string]*domainBudget)
 	}
 	s := b.domains[domain]
 	if s != nil && now.Sub(s.since) > budgetSpan {
@@ -140,7 +141,7 @@ func (b *budget) spend(name string) bool {
 		s = nil
 	}
 	if s == nil {
-		s = &spent{since: now, names: make(map[string]bool)}
+		s = &domainBudget{since: now, names: make(map[string]bool)}
 		b.domains[domain] = s
 	}
 	if s.names[name] {

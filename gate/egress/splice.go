@@ -15,29 +15,30 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-const pieceSize = 128 << 10
+const bufSize = 128 << 10
 
-// pieces are lent while bytes move: a silent connection has none.
-var pieces = sync.Pool{New: func() any { return new([pieceSize]byte) }}
+// pieces has buffers for bytes in transit; an idle connection holds none.
+var bufPool = sync.Pool{New: func() any { return new([bufSize]byte) }}
 
-// splice copies both ways until both have ended, either breaks, nothing moves
-// for too long, or ctx ends. It closes the sandbox's end, not out.
-func (r *sandbox) splice(ctx context.Context, c *conn, in *inside, out net.Conn, early []byte) {
+// splice copies both ways, after sending early, until both directions have ended,
+// either fails, the connection is idle for too long, or ctx ends. It closes in,
+// but not out.
+func (s *sandbox) splice(ctx context.Context, c *conn, in *sandboxConn, out net.Conn, early []byte) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stop := context.AfterFunc(ctx, func() {
 		out.SetDeadline(time.Unix(1, 0))
 		in.ep.Abort()
 	})
-	idle := r.watch(c, r.g.o.Idle, func() { cancel(errIdle) })
+	idle := s.watchIdle(c, s.g.o.IdleTimeout, func() { cancel(errIdle) })
 	var up error
 	var pump sync.WaitGroup
 	pump.Go(func() {
-		if up = r.pumpUp(ctx, c, in, out, early); up != nil {
+		if up = s.copyUp(ctx, c, in, out, early); up != nil {
 			cancel(up)
 		}
 	})
-	down := r.pumpDown(ctx, c, in, out, nil)
+	down := s.copyDown(ctx, c, in, out, nil)
 	if down != nil {
 		cancel(down)
 	}
@@ -54,22 +55,22 @@ func (r *sandbox) splice(ctx context.Context, c *conn, in *inside, out net.Conn,
 	in.finish(ctx)
 }
 
-var errIdle = errors.New("nothing moved for too long")
+var errIdle = errors.New("the connection was idle for too long")
 
-// watch calls end when nothing has moved on a connection for too long, until
-// the function it returns is called.
-func (r *sandbox) watch(c *conn, idle time.Duration, end func()) (stop func()) {
-	c.last.Store(time.Now().UnixNano())
+// watchIdle calls end when nothing has moved on a connection for idle. The caller
+// calls stop.
+func (s *sandbox) watchIdle(c *conn, idle time.Duration, end func()) (stop func()) {
+	c.lastMoved.Store(time.Now().UnixNano())
 	var mu sync.Mutex
 	var timer *time.Timer
-	over := false
+	stopped := false
 	check := func() {
 		mu.Lock()
 		defer mu.Unlock()
-		if over {
+		if stopped {
 			return
 		}
-		left := idle - time.Since(time.Unix(0, c.last.Load()))
+		left := idle - time.Since(time.Unix(0, c.lastMoved.Load()))
 		if left <= 0 {
 			end()
 			return
@@ -82,20 +83,21 @@ func (r *sandbox) watch(c *conn, idle time.Duration, end func()) (stop func()) {
 	return func() {
 		mu.Lock()
 		defer mu.Unlock()
-		over = true
+		stopped = true
 		timer.Stop()
 	}
 }
 
-// finish closes the sandbox's end after both ways have ended, and waits until
-// the sandbox has what was sent, so that it counts as long as it costs.
-func (in *inside) finish(ctx context.Context) {
+// finish closes the connection after both directions have ended. It waits until
+// the sandbox has received everything, because the connection uses memory until
+// then and must count.
+func (in *sandboxConn) finish(ctx context.Context) {
 	until := time.Now().Add(30 * time.Second)
 	for wait := time.Millisecond; ; wait = min(2*wait, time.Second) {
 		switch tcp.EndpointState(in.ep.State()) {
 		case tcp.StateFinWait1, tcp.StateClosing, tcp.StateLastAck:
 		default:
-			in.done = true
+			in.closed = true
 			in.TCPConn.Close()
 			return
 		}
@@ -112,11 +114,11 @@ func (in *inside) finish(ctx context.Context) {
 	}
 }
 
-// pumpUp copies from the sandbox, after what was read of it before. It ends
-// without an error when the sandbox has sent everything.
-func (r *sandbox) pumpUp(ctx context.Context, c *conn, in *inside, out net.Conn, early []byte) error {
+// copyUp sends early and then copies from the sandbox to out. It returns nil when
+// the sandbox has closed its side.
+func (s *sandbox) copyUp(ctx context.Context, c *conn, in *sandboxConn, out net.Conn, early []byte) error {
 	if len(early) > 0 {
-		if err := r.moved(ctx, c, len(early), true); err != nil {
+		if err := s.account(ctx, c, len(early), true); err != nil {
 			return err
 		}
 		if _, err := out.Write(early); err != nil {
@@ -127,11 +129,11 @@ func (r *sandbox) pumpUp(ctx context.Context, c *conn, in *inside, out net.Conn,
 	in.wq.EventRegister(&entry)
 	defer in.wq.EventUnregister(&entry)
 	for {
-		piece := pieces.Get().(*[pieceSize]byte)
-		w := tcpip.SliceWriter(piece[:])
+		buf := bufPool.Get().(*[bufSize]byte)
+		w := tcpip.SliceWriter(buf[:])
 		res, terr := in.ep.Read(&w, tcpip.ReadOptions{})
 		if terr != nil {
-			pieces.Put(piece)
+			bufPool.Put(buf)
 			switch terr.(type) {
 			case *tcpip.ErrWouldBlock:
 				select {
@@ -146,30 +148,30 @@ func (r *sandbox) pumpUp(ctx context.Context, c *conn, in *inside, out net.Conn,
 			return errors.New(terr.String())
 		}
 		in.ep.ModerateRecvBuf(res.Count)
-		err := r.moved(ctx, c, res.Count, true)
+		err := s.account(ctx, c, res.Count, true)
 		if err == nil {
-			_, err = out.Write(piece[:res.Count])
+			_, err = out.Write(buf[:res.Count])
 		}
-		pieces.Put(piece)
+		bufPool.Put(buf)
 		if err != nil {
 			return err
 		}
 	}
 }
 
-// pumpDown copies to the sandbox. It ends without an error when the other side
-// has sent everything. Hush, if it is not nil, is asked at each deadline that
-// passes, and ends the pump without ending this way.
-func (r *sandbox) pumpDown(ctx context.Context, c *conn, in *inside, out net.Conn, hush func() bool) error {
-	next := reader(out)
+// copyDown copies from out to the sandbox. It returns nil when the other side has
+// closed its side. If pause is not nil, it is called when reading fails, and if
+// it returns true, copyDown returns nil without closing the sandbox's side.
+func (s *sandbox) copyDown(ctx context.Context, c *conn, in *sandboxConn, out net.Conn, pause func() bool) error {
+	next := bufReader(out)
 	for {
-		piece, n, err := next()
+		buf, n, err := next()
 		if n > 0 || err == nil {
-			moved := r.moved(ctx, c, n, false)
+			moved := s.account(ctx, c, n, false)
 			if moved == nil {
-				_, moved = in.Write(piece[:n])
+				_, moved = in.Write(buf[:n])
 			}
-			pieces.Put(piece)
+			bufPool.Put(buf)
 			if moved != nil {
 				return moved
 			}
@@ -178,7 +180,7 @@ func (r *sandbox) pumpDown(ctx context.Context, c *conn, in *inside, out net.Con
 		case err == nil:
 		case errors.Is(err, io.EOF):
 			return in.CloseWrite()
-		case hush != nil && hush():
+		case pause != nil && pause():
 			return nil
 		default:
 			return err
@@ -186,38 +188,38 @@ func (r *sandbox) pumpDown(ctx context.Context, c *conn, in *inside, out net.Con
 	}
 }
 
-// reader returns a function that reads the next piece of a connection, or
-// datagram; it must be put back unless there is an error and n is 0. From a socket it takes a piece only when there is
-// something to read.
-func reader(c net.Conn) func() (piece *[pieceSize]byte, n int, err error) {
+// bufReader returns a function that reads from c, one datagram at a time if it is
+// a UDP socket. The caller returns buf to bufPool, unless there is an error and
+// n is 0. For sockets, a buffer is taken only when there is something to read.
+func bufReader(c net.Conn) func() (buf *[bufSize]byte, n int, err error) {
 	if t, ok := c.(syscall.Conn); ok {
 		if raw, err := t.SyscallConn(); err == nil {
 			_, stream := c.(*net.TCPConn)
-			return func() (*[pieceSize]byte, int, error) { return readRaw(raw, stream) }
+			return func() (*[bufSize]byte, int, error) { return readRaw(raw, stream) }
 		}
 	}
-	return func() (*[pieceSize]byte, int, error) {
-		piece := pieces.Get().(*[pieceSize]byte)
-		n, err := c.Read(piece[:])
+	return func() (*[bufSize]byte, int, error) {
+		buf := bufPool.Get().(*[bufSize]byte)
+		n, err := c.Read(buf[:])
 		if n <= 0 && err != nil {
-			pieces.Put(piece)
+			bufPool.Put(buf)
 		}
-		return piece, n, err
+		return buf, n, err
 	}
 }
 
-func readRaw(raw syscall.RawConn, stream bool) (piece *[pieceSize]byte, n int, err error) {
+func readRaw(raw syscall.RawConn, stream bool) (buf *[bufSize]byte, n int, err error) {
 	var failed error
 	err = raw.Read(func(fd uintptr) bool {
-		piece = pieces.Get().(*[pieceSize]byte)
+		buf = bufPool.Get().(*[bufSize]byte)
 		for {
-			n, failed = unix.Read(int(fd), piece[:])
+			n, failed = unix.Read(int(fd), buf[:])
 			if failed != unix.EINTR {
 				break
 			}
 		}
 		if failed != nil || n == 0 && stream {
-			pieces.Put(piece)
+			bufPool.Put(buf)
 			n = 0
 		}
 		return failed != unix.EAGAIN
@@ -230,34 +232,34 @@ func readRaw(raw syscall.RawConn, stream bool) (piece *[pieceSize]byte, n int, e
 	case n == 0 && stream:
 		return nil, 0, io.EOF
 	}
-	return piece, n, nil
+	return buf, n, nil
 }
 
-// A counted connection is a sandbox's end whose bytes count, and wait for
-// their bandwidth.
-type counted struct {
+// A meteredConn is a sandbox's end of a connection. What is read and written is
+// accounted for.
+type meteredConn struct {
 	net.Conn
-	room *sandbox
-	conn *conn
-	ctx  context.Context
+	sandbox *sandbox
+	conn    *conn
+	ctx     context.Context
 }
 
-func (c *counted) Read(b []byte) (int, error) {
+func (c *meteredConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if n > 0 {
-		if err := c.room.moved(c.ctx, c.conn, n, true); err != nil {
+		if err := c.sandbox.account(c.ctx, c.conn, n, true); err != nil {
 			return 0, err
 		}
 	}
 	return n, err
 }
 
-func (c *counted) Write(b []byte) (int, error) {
-	if err := c.room.moved(c.ctx, c.conn, len(b), false); err != nil {
+func (c *meteredConn) Write(b []byte) (int, error) {
+	if err := c.sandbox.account(c.ctx, c.conn, len(b), false); err != nil {
 		return 0, err
 	}
 	return c.Conn.Write(b)
 }
 
-// CloseWrite ends one way.
-func (c *counted) CloseWrite() error { return closeWrite(c.Conn) }
+// CloseWrite closes the writing side.
+func (c *meteredConn) CloseWrite() error { return closeWrite(c.Conn) }

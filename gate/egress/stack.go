@@ -28,89 +28,88 @@ const (
 	bufferMin     = 4 << 10
 	bufferDefault = 256 << 10
 	bufferMax     = 1 << 20
-	bufferMany    = 32 << 10 // of connections beyond manyConns, so that all of them together stay small
+	bufferMany    = 32 << 10 // for connections beyond manyConns, to bound their sum
 	manyConns     = 64
-	minSegment    = 216 // bytes; smaller ones would cost us far more than the sandbox
-	maxHandshakes = 256 // connections that are being made at once; further SYNs are lost
+	minSegment    = 216 // bytes; smaller segments cost us far more than the sandbox
+	maxHandshakes = 256 // at once; further SYNs are dropped
 )
 
-// A sieve lets packets through to a stack that are worth its time: whole,
-// of the only two addresses there are inside, and of protocols that the wall
-// knows. So nothing is ever reassembled, routed by options or taken from a
-// forged sender. What it drops is no decision about a destination; it only
-// reports that it happened.
-type sieve struct {
+// A packetFilter passes on only packets that are whole, come from one of the
+// sandbox's two addresses and are of a protocol that the wall supports. So the
+// stack never reassembles packets, handles IP options or sees a forged source.
+// Dropping a packet is no decision about a destination and is only counted.
+type packetFilter struct {
 	nested.Endpoint
 	dropped func(reason string)
 
-	mu   sync.RWMutex // read while a packet is in the stack
-	open bool         // guarded by mu
+	mu      sync.RWMutex // held for reading while a packet is in the stack
+	enabled bool         // guarded by mu
 }
 
-func newSieve(lower stack.LinkEndpoint, dropped func(reason string)) *sieve {
-	s := &sieve{dropped: dropped}
-	s.Init(lower, s)
-	return s
+func newPacketFilter(lower stack.LinkEndpoint, dropped func(reason string)) *packetFilter {
+	f := &packetFilter{dropped: dropped}
+	f.Init(lower, f)
+	return f
 }
 
-// begin lets packets in.
-func (s *sieve) begin() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.open = true
+// enable lets packets pass.
+func (f *packetFilter) enable() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.enabled = true
 }
 
-// stop lets no packet in any more; none is inside when it returns. A stack
-// that is being taken down with packets in it can come to wait for itself.
-func (s *sieve) stop() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.open = false
+// disable lets no more packets pass. When it returns, none is in the stack: one
+// that is removed with packets in it can deadlock.
+func (f *packetFilter) disable() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.enabled = false
 }
 
 // DeliverNetworkPacket implements stack.NetworkDispatcher.
-func (s *sieve) DeliverNetworkPacket(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) {
+func (f *packetFilter) DeliverNetworkPacket(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) {
 	head, ok := pkt.Data().PullUp(min(pkt.Data().Size(), header.IPv6MinimumSize+header.TCPHeaderMaximumSize))
 	if !ok {
 		return
 	}
-	ok, reason := admit(proto, head, pkt.Data().Size())
+	ok, reason := checkPacket(proto, head, pkt.Data().Size())
 	switch {
 	case ok:
-		s.mu.RLock()
-		defer s.mu.RUnlock()
-		if s.open {
-			s.Endpoint.DeliverNetworkPacket(proto, pkt)
+		f.mu.RLock()
+		defer f.mu.RUnlock()
+		if f.enabled {
+			f.Endpoint.DeliverNetworkPacket(proto, pkt)
 		}
 	case reason != "":
-		s.dropped(reason)
+		f.dropped(reason)
 	}
 }
 
-// admit judges a packet by its first bytes and its whole size. A packet that
-// is dropped without a reason is one that every system sends by itself.
-func admit(proto tcpip.NetworkProtocolNumber, b []byte, size int) (ok bool, reason string) {
+// checkPacket judges a packet by its first bytes and its size. Packets that every
+// system sends by itself, such as multicast reports, are dropped without reason.
+func checkPacket(proto tcpip.NetworkProtocolNumber, b []byte, size int) (ok bool, reason string) {
 	switch proto {
 	case ipv4.ProtocolNumber:
-		return admit4(b, size)
+		return checkIPv4(b, size)
 	case ipv6.ProtocolNumber:
-		return admit6(b, size)
+		return checkIPv6(b, size)
 	}
 	return false, ""
 }
 
 const (
-	oddPacket   = "a malformed packet"
-	oddFragment = "a fragment of a packet"
-	oddOptions  = "a packet with IP options"
-	oddSource   = "a packet with a forged source address"
-	oddSegment  = "a connection in tiny segments"
-	oddProtocol = "a packet of another protocol than TCP, UDP and ICMP"
+	malformedPacket   = "a malformed packet"
+	fragmentedPacket  = "a fragment of a packet"
+	packetWithOptions = "a packet with IP options"
+	forgedPacket      = "a packet with a forged source address"
+	tinySegments      = "a connection with tiny segments"
+	otherProtocol     = "a packet of a protocol other than TCP, UDP and ICMP"
 )
 
-func admit4(b []byte, size int) (bool, string) {
+func checkIPv4(b []byte, size int) (bool, string) {
 	if len(b) < header.IPv4MinimumSize || b[0]>>4 != 4 {
-		return false, oddPacket
+		return false, malformedPacket
 	}
 	whole := int(binary.BigEndian.Uint16(b[2:]))
 	switch {
@@ -118,24 +117,24 @@ func admit4(b []byte, size int) (bool, string) {
 		if b[9] == 2 { // IGMP reports carry the router alert option
 			return false, ""
 		}
-		return false, oddOptions
+		return false, packetWithOptions
 	case whole < header.IPv4MinimumSize || whole > size:
-		return false, oddPacket
-	case [4]byte(b[12:16]) != Inside4.As4():
-		return false, oddSource
+		return false, malformedPacket
+	case [4]byte(b[12:16]) != Sandbox4.As4():
+		return false, forgedPacket
 	case binary.BigEndian.Uint16(b[6:])&0x3fff != 0: // more fragments, or an offset
-		return false, oddFragment
+		return false, fragmentedPacket
 	}
 	to := netip.AddrFrom4([4]byte(b[16:20]))
-	return admitTo(to, b[9], b[header.IPv4MinimumSize:])
+	return checkTransport(to, b[9], b[header.IPv4MinimumSize:])
 }
 
-func admit6(b []byte, size int) (bool, string) {
+func checkIPv6(b []byte, size int) (bool, string) {
 	if len(b) < header.IPv6MinimumSize || b[0]>>4 != 6 {
-		return false, oddPacket
+		return false, malformedPacket
 	}
 	if int(binary.BigEndian.Uint16(b[4:]))+header.IPv6MinimumSize > size {
-		return false, oddPacket
+		return false, malformedPacket
 	}
 	from, to := netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40]))
 	next, rest := b[6], b[header.IPv6MinimumSize:]
@@ -143,29 +142,29 @@ func admit6(b []byte, size int) (bool, string) {
 	case 0: // hop by hop options: multicast listener reports
 		return false, ""
 	case 43:
-		return false, oddOptions
+		return false, packetWithOptions
 	case 44:
-		return false, oddFragment
+		return false, fragmentedPacket
 	}
-	if from != Inside6 {
+	if from != Sandbox6 {
 		if from.IsLinkLocalUnicast() || from.IsUnspecified() {
 			return false, "" // there is nobody to talk to on the link
 		}
-		return false, oddSource
+		return false, forgedPacket
 	}
 	if to.Is4In6() {
-		return false, oddPacket
+		return false, malformedPacket
 	}
-	return admitTo(to, next, rest)
+	return checkTransport(to, next, rest)
 }
 
-func admitTo(to netip.Addr, protocol uint8, rest []byte) (bool, string) {
+func checkTransport(to netip.Addr, protocol uint8, rest []byte) (bool, string) {
 	if to.IsMulticast() || to == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 		return false, ""
 	}
 	switch tcpip.TransportProtocolNumber(protocol) {
 	case header.TCPProtocolNumber:
-		return admitTCP(rest)
+		return checkTCP(rest)
 	case header.UDPProtocolNumber:
 		return true, ""
 	case header.ICMPv4ProtocolNumber:
@@ -177,32 +176,32 @@ func admitTo(to netip.Addr, protocol uint8, rest []byte) (bool, string) {
 	case 2: // IGMP
 		return false, ""
 	}
-	return false, oddProtocol
+	return false, otherProtocol
 }
 
-// admitTCP refuses to begin connections that cut what we send into crumbs.
-func admitTCP(b []byte) (bool, string) {
+// checkTCP refuses connections whose maximum segment size is tiny.
+func checkTCP(b []byte) (bool, string) {
 	if len(b) < header.TCPMinimumSize {
-		return false, oddPacket
+		return false, malformedPacket
 	}
 	h := header.TCP(b)
 	if !h.Flags().Contains(header.TCPFlagSyn) {
 		return true, ""
 	}
 	if n := int(h.DataOffset()); n < header.TCPMinimumSize || n > len(b) {
-		return false, oddPacket
+		return false, malformedPacket
 	}
 	if mss := header.ParseSynOptions(h.Options(), h.Flags().Contains(header.TCPFlagAck)).MSS; mss < minSegment {
-		return false, oddSegment
+		return false, tinySegments
 	}
 	return true, ""
 }
 
-// newStack returns a stack that takes every packet as meant for it.
+// newStack returns a stack that accepts packets for any address.
 func newStack(link stack.LinkEndpoint) (*stack.Stack, error) {
 	s := stack.New(stack.Options{
 		NetworkProtocols: []stack.NetworkProtocolFactory{
-			// Loopback addresses are the policy's to refuse, so that it is seen.
+			// The policy refuses loopback addresses, so that the refusal is logged.
 			ipv4.NewProtocolWithOptions(ipv4.Options{AllowExternalLoopbackTraffic: true}),
 			ipv6.NewProtocolWithOptions(ipv6.Options{AllowExternalLoopbackTraffic: true}),
 		},
@@ -211,8 +210,8 @@ func newStack(link stack.LinkEndpoint) (*stack.Stack, error) {
 		},
 	})
 	fail := func(act string, err tcpip.Error) (*stack.Stack, error) {
-		s.RemoveNIC(nicID) // closes the link, if it is there already
-		link.Wait()        // not by the stack, which has a lock then that a reader needs
+		s.RemoveNIC(nicID) // closes the link if it was added
+		link.Wait()        // the stack must not wait: it holds a lock that readers need
 		s.Destroy()
 		return nil, engi.Errorf(engi.Internal, "%s of a network stack: %s", act, err)
 	}
@@ -221,9 +220,9 @@ func newStack(link stack.LinkEndpoint) (*stack.Stack, error) {
 	moderate := tcpip.TCPModerateReceiveBufferOption(true)
 	sack := tcpip.TCPSACKEnabled(true)
 	linger := tcpip.TCPTimeWaitTimeoutOption(time.Second)
-	// There is no way to go: what is late by this much is lost.
-	late := tcpip.TCPMinRTOOption(50 * time.Millisecond)
-	for _, o := range []tcpip.SettableTransportProtocolOption{&rcv, &snd, &moderate, &sack, &linger, &late} {
+	// The link is within this host, so what is late by this much is lost.
+	minRTO := tcpip.TCPMinRTOOption(50 * time.Millisecond)
+	for _, o := range []tcpip.SettableTransportProtocolOption{&rcv, &snd, &moderate, &sack, &linger, &minRTO} {
 		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
 			return fail("buffers", err)
 		}
@@ -245,7 +244,7 @@ func newStack(link stack.LinkEndpoint) (*stack.Stack, error) {
 			return fail("address", err)
 		}
 	}
-	// Answers come from every address there is, so both ways lead to the link.
+	// Responses have any source address, and all of them leave by the link.
 	if err := s.SetPromiscuousMode(nicID, true); err != nil {
 		return fail("promiscuous mode", err)
 	}
@@ -259,7 +258,7 @@ func newStack(link stack.LinkEndpoint) (*stack.Stack, error) {
 	return s, nil
 }
 
-// addrOf returns an address of a stack; not valid if it is none.
+// addrOf converts an address of a stack. The result may be invalid.
 func addrOf(a tcpip.Address) netip.Addr {
 	ip, _ := netip.AddrFromSlice(a.AsSlice())
 	return ip

@@ -17,15 +17,15 @@ import (
 	"github.com/engi-dev/engi/gate/egress/policy"
 )
 
-// handleTCP serves a connection that the sandbox wants to make. The sandbox
-// hears that it is made when it is made outside.
-func (r *sandbox) handleTCP(s *side, q *tcp.ForwarderRequest) {
-	if !r.begin(s) {
+// handleTCP serves a connection that the sandbox opens. Its handshake completes
+// only after the destination was reached.
+func (s *sandbox) handleTCP(n *netstack, q *tcp.ForwarderRequest) {
+	if !s.addWorker(n) {
 		q.Complete(false)
 		return
 	}
-	defer s.work.Done()
-	set := r.rules.Load()
+	defer n.workers.Done()
+	set := s.rules.Load()
 	if set == nil {
 		q.Complete(false)
 		return
@@ -33,53 +33,53 @@ func (r *sandbox) handleTCP(s *side, q *tcp.ForwarderRequest) {
 	id := q.ID()
 	to := netip.AddrPortFrom(addrOf(id.LocalAddress), id.LocalPort)
 	c := &conn{rules: set, protocol: "tcp", address: to}
-	ctx, cancel := context.WithCancel(s.ctx)
+	ctx, cancel := context.WithCancel(n.ctx)
 	defer cancel()
 	c.onAbort(cancel)
-	if reason := r.admit(set, c); reason != "" {
+	if reason := s.admit(set, c); reason != "" {
 		q.Complete(true)
-		r.limited(set, "tcp", to, reason)
+		s.logLimit(set, "tcp", to, reason)
 		return
 	}
-	defer r.leave(c)
+	defer s.release(c)
 	switch {
 	case isGateway(to.Addr()) && to.Port() == 53:
-		if in := r.accept(q, c); in != nil {
+		if in := s.accept(q, c); in != nil {
 			defer in.abort()
-			r.serveDNSOver(ctx, set, in)
+			s.serveDNSConn(ctx, set, in)
 		}
 	case isGateway(to.Addr()):
 		q.Complete(true)
-		r.event(set, engi.NetworkEvent{Kind: engi.NetworkConnect, Protocol: "tcp", Address: to, Reason: "the gateway serves nothing but DNS"})
+		s.logEvent(set, engi.NetworkEvent{Kind: engi.NetworkConnect, Protocol: "tcp", Address: to, Reason: "the gateway serves nothing but DNS"})
 	case Peers.Contains(to.Addr()):
-		r.handlePeer(ctx, q, c)
+		s.handlePeer(ctx, q, c)
 	default:
-		r.handleOut(ctx, q, c)
+		s.handleOutbound(ctx, q, c)
 	}
 }
 
-// An inside is the sandbox's end of a connection.
-type inside struct {
+// A sandboxConn is the sandbox's end of a connection.
+type sandboxConn struct {
 	*gonet.TCPConn
-	ep   *tcp.Endpoint
-	wq   *waiter.Queue
-	done bool // closed; only who serves it looks
+	ep     *tcp.Endpoint
+	wq     *waiter.Queue
+	closed bool // used only by the goroutine that serves the connection
 }
 
-// abort ends it with a reset, if it is not closed yet.
-func (in *inside) abort() {
-	if !in.done {
-		in.done = true
+// abort resets the connection unless it is closed already.
+func (in *sandboxConn) abort() {
+	if !in.closed {
+		in.closed = true
 		in.ep.Abort()
 		in.TCPConn.Close()
 	}
 }
 
-// accept answers the sandbox's SYN. It returns nil if the sandbox does not go
-// on with it. From then on c.abort breaks the connection.
-func (r *sandbox) accept(q *tcp.ForwarderRequest, c *conn) *inside {
-	in := &inside{wq: new(waiter.Queue)}
-	c.onAbort(func() { in.wq.Notify(waiter.WritableEvents) }) // ends the wait for the handshake
+// accept completes the sandbox's handshake. It returns nil if the sandbox does not
+// continue it. From then on, c.abort resets the connection.
+func (s *sandbox) accept(q *tcp.ForwarderRequest, c *conn) *sandboxConn {
+	in := &sandboxConn{wq: new(waiter.Queue)}
+	c.onAbort(func() { in.wq.Notify(waiter.WritableEvents) }) // ends waiting for the handshake
 	ep, err := q.CreateEndpoint(in.wq)
 	q.Complete(false)
 	if err != nil {
@@ -88,7 +88,7 @@ func (r *sandbox) accept(q *tcp.ForwarderRequest, c *conn) *inside {
 	in.ep = ep.(*tcp.Endpoint)
 	o := in.ep.SocketOptions()
 	o.SetKeepAlive(true)
-	if c.many {
+	if c.manyOpen {
 		o.SetReceiveBufferSize(bufferMany, true)
 		o.SetSendBufferSize(bufferMany, true)
 	}
@@ -96,7 +96,7 @@ func (r *sandbox) accept(q *tcp.ForwarderRequest, c *conn) *inside {
 	for _, opt := range []tcpip.SettableSocketOption{
 		new(tcpip.KeepaliveIdleOption(keepAlive.Idle)), new(tcpip.KeepaliveIntervalOption(keepAlive.Interval)),
 	} {
-		_ = in.ep.SetSockOpt(opt) // a silent sandbox is noticed by idleness at the latest
+		_ = in.ep.SetSockOpt(opt) // the idle timeout applies anyway
 	}
 	_ = in.ep.SetSockOptInt(tcpip.KeepaliveCountOption, keepAlive.Count)
 	in.TCPConn = gonet.NewTCPConn(in.wq, in.ep)
@@ -105,61 +105,61 @@ func (r *sandbox) accept(q *tcp.ForwarderRequest, c *conn) *inside {
 }
 
 // handlePeer connects to another sandbox of the group.
-func (r *sandbox) handlePeer(ctx context.Context, q *tcp.ForwarderRequest, c *conn) {
+func (s *sandbox) handlePeer(ctx context.Context, q *tcp.ForwarderRequest, c *conn) {
 	e := engi.NetworkEvent{Kind: engi.NetworkConnect, Protocol: "tcp", Address: c.address}
-	peer, name, from := r.g.groups.peer(r, c.address.Addr())
+	peer, name, from := s.g.groups.peer(s, c.address.Addr())
 	if peer == nil {
 		q.Complete(true)
 		e.Reason = "no sandbox of the group has this address"
-		r.event(c.rules, e)
+		s.logEvent(c.rules, e)
 		return
 	}
 	c.peer = true
 	e.Host, e.Allowed, e.Rule = name, true, "group"
-	dialing, cancel := context.WithTimeout(ctx, r.g.o.Dial)
-	out, err := peer.enter(dialing, from, c.address.Port())
+	dialing, cancel := context.WithTimeout(ctx, s.g.o.DialTimeout)
+	out, err := peer.dialTCP(dialing, from, c.address.Port())
 	cancel()
 	if err != nil {
 		q.Complete(true)
 		e.Reason = err.Error()
-		r.event(c.rules, e)
+		s.logEvent(c.rules, e)
 		return
 	}
-	r.event(c.rules, e)
+	s.logEvent(c.rules, e)
 	defer out.Close()
-	in := r.accept(q, c)
+	in := s.accept(q, c)
 	if in == nil {
 		return
 	}
-	r.splice(ctx, c, in, out, nil)
-	r.ended(c, name)
+	s.splice(ctx, c, in, out, nil)
+	s.logClose(c, name)
 }
 
-// enter connects to a port of the room's own sandbox, for a peer.
-func (r *sandbox) enter(ctx context.Context, from netip.Addr, port uint16) (net.Conn, error) {
-	r.mu.Lock()
-	s := r.side
-	if s != nil {
-		s.work.Add(1)
+// dialTCP connects to a port of the sandbox itself, on behalf of a peer.
+func (s *sandbox) dialTCP(ctx context.Context, from netip.Addr, port uint16) (net.Conn, error) {
+	s.mu.Lock()
+	n := s.stack
+	if n != nil {
+		n.workers.Add(1)
 	}
-	r.mu.Unlock()
-	if s == nil {
-		return nil, engi.Errorf(engi.Unavailable, "the network of %s is shut", r.id)
+	s.mu.Unlock()
+	if n == nil {
+		return nil, engi.Errorf(engi.Unavailable, "the network of %s is shut", s.id)
 	}
-	defer s.work.Done()
+	defer n.workers.Done()
 	local, _ := fullAddr(netip.AddrPortFrom(from, 0))
-	remote, proto := fullAddr(netip.AddrPortFrom(Inside4, port))
-	c, err := gonet.DialTCPWithBind(ctx, s.stack, local, remote, proto)
+	remote, proto := fullAddr(netip.AddrPortFrom(Sandbox4, port))
+	c, err := gonet.DialTCPWithBind(ctx, n.stack, local, remote, proto)
 	if err != nil {
 		return nil, engi.Errorf(engi.Unavailable, "the sandbox does not answer there: %v", err)
 	}
 	return c, nil
 }
 
-// handleOut connects to an address outside.
-func (r *sandbox) handleOut(ctx context.Context, q *tcp.ForwarderRequest, c *conn) {
+// handleOutbound connects to an address outside of the group.
+func (s *sandbox) handleOutbound(ctx context.Context, q *tcp.ForwarderRequest, c *conn) {
 	set := c.rules
-	c.names = r.names.of(c.address.Addr())
+	c.names = s.bindings.names(c.address.Addr())
 	v := set.policy.Connect("tcp", c.address, c.names)
 	c.check = v.Check
 	e := engi.NetworkEvent{Kind: engi.NetworkConnect, Allowed: v.Allowed, Protocol: "tcp", Address: c.address, Rule: v.Rule, Reason: v.Reason}
@@ -168,94 +168,94 @@ func (r *sandbox) handleOut(ctx context.Context, q *tcp.ForwarderRequest, c *con
 	}
 	if !v.Allowed {
 		q.Complete(true)
-		r.event(set, e)
+		s.logEvent(set, e)
 		return
 	}
-	out, err := r.g.out(ctx, set.policy, c.address)
+	out, err := s.g.connect(ctx, set.policy, c.address)
 	if err != nil {
-		// A host that says no is there, and one that is silent stays silent.
-		q.Complete(reset(err))
+		// A refusal is passed on as a reset, a timeout as a timeout.
+		q.Complete(shouldReset(err))
 		e.Reason = dialReason(err)
 		e.Allowed = !isRefusal(err)
-		r.event(set, e)
+		s.logEvent(set, e)
 		return
 	}
-	r.event(set, e)
+	s.logEvent(set, e)
 	defer out.Close()
-	in := r.accept(q, c)
+	in := s.accept(q, c)
 	if in == nil {
 		return
 	}
 	defer in.abort()
 	stop := context.AfterFunc(ctx, in.ep.Abort)
 	defer stop()
-	r.mu.Lock()
-	stands := r.rules.Load() == set || r.rules.Load() != nil && r.stands(r.rules.Load(), c)
-	r.mu.Unlock()
+	s.mu.Lock()
+	stands := s.rules.Load() == set || s.rules.Load() != nil && s.stillAllowed(s.rules.Load(), c)
+	s.mu.Unlock()
 	if !stands {
-		return // the policy changed while we dialed
+		return // the policy changed meanwhile
 	}
 	if v.Check == policy.CheckNone {
-		r.splice(ctx, c, in, out, nil)
-		r.ended(c, e.Host)
+		s.splice(ctx, c, in, out, nil)
+		s.logClose(c, e.Host)
 		return
 	}
-	r.serveClaimed(ctx, c, in, out)
+	s.serveClaimed(ctx, c, in, out)
 }
 
-// claim is what the first bytes of a connection said.
+// A claim is what the first bytes of a connection say about its host.
 type claim struct {
 	protocol policy.Protocol
 	host     string
 	verdict  policy.Verdict
-	bytes    []byte // read so far; they go on if the verdict is good
+	bytes    []byte // read so far; they are passed on if the verdict allows it
 }
 
-// serveClaimed lets a connection go on when the client has claimed a host that
-// fits.
-func (r *sandbox) serveClaimed(ctx context.Context, c *conn, in *inside, out net.Conn) {
+// serveClaimed serves a connection whose client must first claim a host that the
+// policy allows.
+func (s *sandbox) serveClaimed(ctx context.Context, c *conn, in *sandboxConn, out net.Conn) {
 	var first *claim
 	var err error
 	if c.check == policy.CheckAny {
-		// The server may speak first. What is neither TLS nor HTTP passes.
+		// The server may speak first, and other protocols than TLS and HTTP pass.
 		var spoke bool
-		if first, spoke, err = r.claimWhileServed(ctx, c, in, out); err == nil && first != nil && spoke && first.protocol != policy.Other {
+		if first, spoke, err = s.readClaimWhileForwarding(ctx, c, in, out); err == nil && first != nil && spoke && first.protocol != policy.Other {
 			first.verdict = policy.Verdict{Reason: "the server spoke before the client named its host"}
 		}
 	} else {
-		in.SetReadDeadline(time.Now().Add(r.g.o.Claim))
-		first, err = r.claim(c, in)
+		in.SetReadDeadline(time.Now().Add(s.g.o.ClaimTimeout))
+		first, err = s.readClaim(c, in)
 		in.SetReadDeadline(time.Time{})
 	}
 	if err != nil || first == nil {
 		return
 	}
 	if first.protocol == policy.Other && first.verdict.Allowed {
-		r.splice(ctx, c, in, out, first.bytes)
-		r.ended(c, firstOf(c.names))
+		s.splice(ctx, c, in, out, first.bytes)
+		s.logClose(c, firstOf(c.names))
 		return
 	}
-	r.event(c.rules, engi.NetworkEvent{Kind: engi.NetworkClaim, Allowed: first.verdict.Allowed, Protocol: "tcp", Host: first.host,
+	s.logEvent(c.rules, engi.NetworkEvent{Kind: engi.NetworkClaim, Allowed: first.verdict.Allowed, Protocol: "tcp", Host: first.host,
 		Address: c.address, Rule: first.verdict.Rule, Reason: first.verdict.Reason})
 	if !first.verdict.Allowed {
 		return // the deferred abort resets
 	}
-	r.mu.Lock()
+	s.mu.Lock()
 	c.host = first.host
-	r.mu.Unlock()
-	defer func() { r.ended(c, first.host) }()
+	s.mu.Unlock()
+	defer func() { s.logClose(c, first.host) }()
 	switch secure := first.protocol == policy.TLS; {
-	case r.g.over != nil && r.g.over.Intercepts(r.id, first.host, c.address.Port(), secure):
-		out.Close() // each request is judged, and dialed for, by itself
-		served := &counted{Conn: &prefixed{Conn: in, early: first.bytes}, room: r, conn: c, ctx: ctx}
-		err := r.g.over.Serve(ctx, served, intercept.Target{Sandbox: r.id, Host: first.host, Port: c.address.Port(), TLS: secure, Address: c.address})
+	case s.g.interceptor != nil && s.g.interceptor.Intercepts(s.id, first.host, c.address.Port(), secure):
+		out.Close() // the interceptor judges and dials for each request
+		metered := &meteredConn{Conn: &prefixedConn{Conn: in, prefix: first.bytes}, sandbox: s, conn: c, ctx: ctx}
+		err := s.g.interceptor.Serve(ctx, metered, intercept.Target{Sandbox: s.id, Host: first.host, Port: c.address.Port(), TLS: secure, Address: c.address})
 		if err != nil {
-			r.g.log.Debug("an intercepted connection ended", "sandbox", r.id, "host", first.host, "error", err)
+			s.g.log.Debug("an intercepted connection ended", "sandbox", s.id, "host", first.host, "error", err)
 		}
 	case first.protocol == policy.HTTP:
-		r.serveHTTP(ctx, c, &prefixed{Conn: in, early: first.bytes}, out)
+		s.serveHTTP(ctx, c, &prefixedConn{Conn: in, prefix: first.bytes}, out)
 	default:
-		r.splice(ctx, c, in, out, first.bytes)
+		s.splice(ctx, c, in, out, first.bytes)
 	}
 }
 
@@ -266,9 +266,9 @@ func firstOf(names []string) string {
 	return ""
 }
 
-// claim reads until it is clear which host the client wants. It returns nil if
-// there is nothing to judge: the client has said nothing.
-func (r *sandbox) claim(c *conn, in net.Conn) (*claim, error) {
+// readClaim reads until it is clear which host the client wants. It returns an
+// error if the connection ends before.
+func (s *sandbox) readClaim(c *conn, in net.Conn) (*claim, error) {
 	buf := make([]byte, 0, 2<<10)
 	need := 1
 	for {
@@ -282,13 +282,13 @@ func (r *sandbox) claim(c *conn, in net.Conn) (*claim, error) {
 				if len(buf) == 0 && c.check == policy.CheckAny {
 					return nil, err
 				}
-				r.event(c.rules, engi.NetworkEvent{Kind: engi.NetworkClaim, Protocol: "tcp", Host: firstOf(c.names), Address: c.address,
-					Reason: "the client ended, or fell silent, before it named its host"})
+				s.logEvent(c.rules, engi.NetworkEvent{Kind: engi.NetworkClaim, Protocol: "tcp", Host: firstOf(c.names), Address: c.address,
+					Reason: "the connection ended or timed out before the client named its host"})
 				return nil, err
 			}
 		}
-		k := &claim{protocol: policy.Sniff(buf), bytes: buf}
-		switch k.protocol {
+		got := &claim{protocol: policy.Sniff(buf), bytes: buf}
+		switch got.protocol {
 		case policy.Undecided:
 			need = len(buf) + 1
 			continue
@@ -299,10 +299,10 @@ func (r *sandbox) claim(c *conn, in net.Conn) (*claim, error) {
 				continue
 			}
 			if err != nil || more > len(buf) {
-				k.verdict = unreadable("ClientHello", err)
-				return k, nil
+				got.verdict = unreadable("ClientHello", err)
+				return got, nil
 			}
-			k.host, k.verdict = hello.ServerName, c.rules.policy.ClaimTLS(hello, c.address, c.names)
+			got.host, got.verdict = hello.ServerName, c.rules.policy.ClaimTLS(hello, c.address, c.names)
 		case policy.HTTP:
 			head, more, err := policy.HTTPHost(buf)
 			if err == nil && more > len(buf) && more <= policy.MaxHead {
@@ -310,17 +310,17 @@ func (r *sandbox) claim(c *conn, in net.Conn) (*claim, error) {
 				continue
 			}
 			if err != nil || more > len(buf) {
-				k.verdict = unreadable("HTTP request", err)
-				return k, nil
+				got.verdict = unreadable("HTTP request", err)
+				return got, nil
 			}
-			k.host, k.verdict = head.Host, c.rules.policy.ClaimHTTP(head, c.address, c.names)
+			got.host, got.verdict = head.Host, c.rules.policy.ClaimHTTP(head, c.address, c.names)
 		default:
-			k.verdict.Allowed = c.check == policy.CheckAny
-			if !k.verdict.Allowed {
-				k.verdict.Reason = "the client speaks neither TLS nor HTTP, and so names no host"
+			got.verdict.Allowed = c.check == policy.CheckAny
+			if !got.verdict.Allowed {
+				got.verdict.Reason = "the client speaks neither TLS nor HTTP and so names no host"
 			}
 		}
-		return k, nil
+		return got, nil
 	}
 }
 
@@ -331,22 +331,21 @@ func unreadable(what string, err error) policy.Verdict {
 	return policy.Verdict{Reason: "bad " + what + ": " + err.Error()}
 }
 
-// claimWhileServed is claim for a connection on which the server may speak
-// first. Spoke says whether it did. A nil claim means that the connection has
-// ended.
-func (r *sandbox) claimWhileServed(ctx context.Context, c *conn, in *inside, out net.Conn) (k *claim, spoke bool, err error) {
+// readClaimWhileForwarding is readClaim for a connection on which the server may
+// speak first; spoke says whether it did.
+func (s *sandbox) readClaimWhileForwarding(ctx context.Context, c *conn, in *sandboxConn, out net.Conn) (got *claim, spoke bool, err error) {
 	done := make(chan error, 1)
 	before := c.down.Load()
-	var hushed atomic.Bool
-	go func() { done <- r.pumpDown(ctx, c, in, out, hushed.Load) }()
-	idle := r.watch(c, r.g.o.Idle, c.abort)
+	var paused atomic.Bool
+	go func() { done <- s.copyDown(ctx, c, in, out, paused.Load) }()
+	idle := s.watchIdle(c, s.g.o.IdleTimeout, c.abort)
 	defer idle()
-	k, err = r.claim(c, in)
-	hushed.Store(true)
+	got, err = s.readClaim(c, in)
+	paused.Store(true)
 	out.SetReadDeadline(time.Unix(1, 0))
 	<-done
 	out.SetReadDeadline(time.Time{})
-	return k, c.down.Load() != before, err
+	return got, c.down.Load() != before, err
 }
 
 func isRefusal(err error) bool {

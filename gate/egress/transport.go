@@ -13,16 +13,16 @@ import (
 	"github.com/engi-dev/engi/gate/egress/policy"
 )
 
-// Transport returns a way for this node to fetch on an owner's behalf what the
-// policy lets a sandbox reach, and nothing else: each connection, also one
-// that a redirect leads to, is judged by name and address. Decisions are
-// logged under no sandbox. Grants are not applied. It reports what Check does.
+// Transport returns a transport for requests on an owner's behalf, which reach
+// what the policy lets a sandbox reach: each connection is judged by name and
+// address. Decisions are logged without a sandbox. Grants are not applied. It
+// reports what Check does.
 func (g *Gateway) Transport(owner engi.Owner, p engi.NetworkPolicy) (http.RoundTripper, error) {
 	compiled, err := policy.Compile(p, g.node())
 	if err != nil {
 		return nil, err
 	}
-	page := g.journal.Page()
+	log := g.journal.NewLog()
 	return &http.Transport{
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 			host, text, err := net.SplitHostPort(address)
@@ -34,14 +34,14 @@ func (g *Gateway) Transport(owner engi.Owner, p engi.NetworkPolicy) (http.RoundT
 				return nil, engi.Errorf(engi.Invalid, "fetch from %.100q: %v", address, err)
 			}
 			c, err := g.dialName(ctx, compiled, host, uint16(port))
-			e := engi.NetworkEvent{Time: time.Now(), Owner: owner, Kind: engi.NetworkConnect, Allowed: err == nil, Protocol: "tcp", Host: clip(host)}
+			e := engi.NetworkEvent{Time: time.Now(), Owner: owner, Kind: engi.NetworkConnect, Allowed: err == nil, Protocol: "tcp", Host: printable(host)}
 			if err != nil {
 				e.Reason = err.Error()
 			} else if e.Address, err = netip.ParseAddrPort(c.RemoteAddr().String()); err != nil {
 				e.Address = netip.AddrPort{} // through a proxy
 			}
 			g.metrics.decided(e)
-			page.Add(e)
+			log.Add(e)
 			if !e.Allowed {
 				return nil, err
 			}

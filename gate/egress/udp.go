@@ -19,13 +19,14 @@ import (
 	"github.com/engi-dev/engi/gate/egress/policy"
 )
 
-// quiet is for servers whose complaints are about what sandboxes send.
-var quiet = log.New(io.Discard, "", 0)
+// discardLog is for servers whose errors are about what sandboxes send.
+var discardLog = log.New(io.Discard, "", 0)
 
-// handleUDP judges the first datagram of an exchange. It runs where packets
-// are read and does not wait. False has the sandbox told that nobody listens.
-func (r *sandbox) handleUDP(s *side, id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
-	set := r.rules.Load()
+// handleUDP judges the first datagram of an exchange. It is called where packets
+// are read and does not block. If it returns false, the stack answers that the
+// port is closed.
+func (s *sandbox) handleUDP(n *netstack, id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
+	set := s.rules.Load()
 	if set == nil {
 		return true
 	}
@@ -39,7 +40,7 @@ func (r *sandbox) handleUDP(s *side, id stack.TransportEndpointID, pkt *stack.Pa
 		e.Reason = "the gateway serves nothing but DNS"
 	case Peers.Contains(to.Addr()):
 		c.peer = true
-		if peer, e.Host, from = r.g.groups.peer(r, to.Addr()); peer == nil {
+		if peer, e.Host, from = s.g.groups.peer(s, to.Addr()); peer == nil {
 			e.Reason = "no sandbox of the group has this address"
 		} else {
 			e.Allowed, e.Rule = true, "group"
@@ -47,7 +48,7 @@ func (r *sandbox) handleUDP(s *side, id stack.TransportEndpointID, pkt *stack.Pa
 	case set.policy.Proxy() != nil:
 		e.Reason = "datagrams cannot go through the upstream proxy"
 	default:
-		c.names = r.names.of(to.Addr())
+		c.names = s.bindings.names(to.Addr())
 		v := set.policy.Connect("udp", to, c.names)
 		e.Allowed, e.Rule, e.Reason, e.Host = v.Allowed, v.Rule, v.Reason, firstOf(c.names)
 		if v.Allowed && v.Check != policy.CheckNone && v.Check != policy.CheckAny {
@@ -55,73 +56,73 @@ func (r *sandbox) handleUDP(s *side, id stack.TransportEndpointID, pkt *stack.Pa
 		}
 	}
 	if !e.Allowed {
-		r.event(set, e)
+		s.logEvent(set, e)
 		return false
 	}
-	if !r.begin(s) {
+	if !s.addWorker(n) {
 		return true
 	}
-	if reason := r.admit(set, c); reason != "" {
-		s.work.Done()
-		r.limited(set, "udp", to, reason)
+	if reason := s.admit(set, c); reason != "" {
+		n.workers.Done()
+		s.logLimit(set, "udp", to, reason)
 		return true
 	}
-	r.event(set, e)
+	s.logEvent(set, e)
 	wq := new(waiter.Queue)
 	clone := pkt.Clone()
 	defer clone.DecRef()
-	ep, err := udp.NewForwarderRequest(s.stack, id, clone).CreateEndpoint(wq)
+	ep, err := udp.NewForwarderRequest(n.stack, id, clone).CreateEndpoint(wq)
 	if err != nil {
-		r.leave(c)
-		s.work.Done()
+		s.release(c)
+		n.workers.Done()
 		return true
 	}
 	ep.SocketOptions().SetReceiveBufferSize(256<<10, false)
 	in := gonet.NewUDPConn(wq, ep)
 	go func() {
-		defer s.work.Done()
-		defer r.leave(c)
+		defer n.workers.Done()
+		defer s.release(c)
 		defer in.Close()
-		ctx, cancel := context.WithCancel(s.ctx)
+		ctx, cancel := context.WithCancel(n.ctx)
 		defer cancel()
 		c.onAbort(cancel)
 		var out net.Conn
 		var err error
 		if peer != nil {
-			out, err = peer.enterUDP(from, to.Port())
+			out, err = peer.dialUDP(from, to.Port())
 		} else {
-			out, err = r.g.dial(ctx, "udp", to)
+			out, err = s.g.dial(ctx, "udp", to)
 		}
 		if err != nil {
 			e.Allowed, e.Reason = false, dialReason(err)
-			r.event(set, e)
+			s.logEvent(set, e)
 			return
 		}
 		defer out.Close()
-		r.exchange(ctx, c, in, ep, wq, out)
-		r.ended(c, e.Host)
+		s.relay(ctx, c, in, ep, wq, out)
+		s.logClose(c, e.Host)
 	}()
 	return true
 }
 
-// enterUDP opens an exchange with the room's own sandbox, for a peer.
-func (r *sandbox) enterUDP(from netip.Addr, port uint16) (net.Conn, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.side == nil {
-		return nil, engi.Errorf(engi.Unavailable, "the network of %s is shut", r.id)
+// dialUDP opens an exchange with the sandbox itself, on behalf of a peer.
+func (s *sandbox) dialUDP(from netip.Addr, port uint16) (net.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stack == nil {
+		return nil, engi.Errorf(engi.Unavailable, "the network of %s is shut", s.id)
 	}
 	local, _ := fullAddr(netip.AddrPortFrom(from, 0))
-	remote, proto := fullAddr(netip.AddrPortFrom(Inside4, port))
-	c, err := gonet.DialUDP(r.side.stack, &local, &remote, proto)
+	remote, proto := fullAddr(netip.AddrPortFrom(Sandbox4, port))
+	c, err := gonet.DialUDP(s.stack.stack, &local, &remote, proto)
 	if err != nil {
 		return nil, engi.Errorf(engi.Unavailable, "the sandbox does not answer there: %v", err)
 	}
 	return c, nil
 }
 
-// exchange copies datagrams both ways until there are none for a while.
-func (r *sandbox) exchange(ctx context.Context, c *conn, in *gonet.UDPConn, ep tcpip.Endpoint, wq *waiter.Queue, out net.Conn) {
+// relay copies datagrams both ways until there have been none for a while.
+func (s *sandbox) relay(ctx context.Context, c *conn, in *gonet.UDPConn, ep tcpip.Endpoint, wq *waiter.Queue, out net.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	end := func() {
@@ -130,27 +131,27 @@ func (r *sandbox) exchange(ctx context.Context, c *conn, in *gonet.UDPConn, ep t
 	}
 	stop := context.AfterFunc(ctx, end)
 	defer stop()
-	defer r.watch(c, r.g.o.Flow, cancel)()
+	defer s.watchIdle(c, s.g.o.DatagramTimeout, cancel)()
 	var pump sync.WaitGroup
 	pump.Go(func() {
 		defer cancel()
 		entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr)
 		wq.EventRegister(&entry)
 		defer wq.EventUnregister(&entry)
-		for r.datagramUp(ctx, c, ep, ready, out) {
+		for s.relayUp(ctx, c, ep, ready, out) {
 		}
 	})
-	next := reader(out)
+	next := bufReader(out)
 	for {
-		piece, n, err := next()
+		buf, n, err := next()
 		if err != nil && n <= 0 {
 			break
 		}
-		err = r.moved(ctx, c, n, false)
+		err = s.account(ctx, c, n, false)
 		if err == nil {
-			_, err = in.Write(piece[:n])
+			_, err = in.Write(buf[:n])
 		}
-		pieces.Put(piece)
+		bufPool.Put(buf)
 		if err != nil && ctx.Err() != nil {
 			break
 		}
@@ -159,9 +160,9 @@ func (r *sandbox) exchange(ctx context.Context, c *conn, in *gonet.UDPConn, ep t
 	pump.Wait()
 }
 
-// datagramUp carries one datagram out of the sandbox, if there is one, and
-// else waits. It reports whether there may be more.
-func (r *sandbox) datagramUp(ctx context.Context, c *conn, ep tcpip.Endpoint, ready <-chan struct{}, out net.Conn) bool {
+// relayUp sends one datagram of the sandbox if there is one, else it waits. It
+// returns false when there will be no more.
+func (s *sandbox) relayUp(ctx context.Context, c *conn, ep tcpip.Endpoint, ready <-chan struct{}, out net.Conn) bool {
 	if ep.Readiness(waiter.ReadableEvents) == 0 {
 		select {
 		case <-ready:
@@ -170,9 +171,9 @@ func (r *sandbox) datagramUp(ctx context.Context, c *conn, ep tcpip.Endpoint, re
 			return false
 		}
 	}
-	piece := pieces.Get().(*[pieceSize]byte)
-	defer pieces.Put(piece)
-	w := tcpip.SliceWriter(piece[:])
+	buf := bufPool.Get().(*[bufSize]byte)
+	defer bufPool.Put(buf)
+	w := tcpip.SliceWriter(buf[:])
 	res, terr := ep.Read(&w, tcpip.ReadOptions{})
 	if _, ok := terr.(*tcpip.ErrWouldBlock); ok {
 		return true
@@ -180,9 +181,9 @@ func (r *sandbox) datagramUp(ctx context.Context, c *conn, ep tcpip.Endpoint, re
 	if terr != nil {
 		return false
 	}
-	if err := r.moved(ctx, c, res.Count, true); err != nil {
+	if err := s.account(ctx, c, res.Count, true); err != nil {
 		return false
 	}
-	out.Write(piece[:res.Count]) // what is lost is lost, as on any network
+	out.Write(buf[:res.Count]) // networks may lose datagrams
 	return ctx.Err() == nil
 }

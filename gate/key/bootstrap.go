@@ -13,19 +13,18 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// fileKeyName is the name of the one key whose secret lies in a file, so that
-// it can be told from keys that were asked for.
+// fileKeyName is the name of the key whose secret is in the file, which tells it
+// from keys that users created.
 const fileKeyName = "admin.key"
 
-// Bootstrap makes sure that there is an admin key and that the file at path,
-// which only this user can read, holds its secret in one line. It returns the
-// secret. The file is the truth: a store that has lost the key gets it back,
-// and when somebody deletes the file, the next start makes a new key and
-// revokes the old one. Bootstrap may be killed and repeated at any point.
+// Bootstrap ensures that there is an admin key and that the file at path, which
+// only this user can read, holds its secret in one line. It returns the secret.
+// The file is authoritative: a key that is missing from the store is added
+// again, and if the file was deleted, a new key is created and the old one
+// revoked. Bootstrap may be killed and repeated at any point.
 //
 // It reports Denied for a file that others may read, Invalid for one that
-// holds no key, and Anonymous for one whose key was revoked; each with the
-// way out.
+// holds no key, and Anonymous for one whose key was revoked, each with a remedy.
 func Bootstrap(ctx context.Context, keys *Keyring, path string) (secret string, err error) {
 	defer engi.Annotate(&err, "read admin key %s", path)
 	secret, err = readFile(path)
@@ -33,7 +32,7 @@ func Bootstrap(ctx context.Context, keys *Keyring, path string) (secret string, 
 		if err := writeFile(path, newSecret()); err != nil {
 			return "", classified(err)
 		}
-		// Another process may have won the race; its key is as good.
+		// If another process was faster, its key is used.
 		secret, err = readFile(path)
 	}
 	if err != nil {
@@ -44,14 +43,14 @@ func Bootstrap(ctx context.Context, keys *Keyring, path string) (secret string, 
 	switch {
 	case err == nil && !k.Admin:
 		return "", engi.Errorf(engi.Invalid, "the file holds key %s, which is not an admin's", k.ID).
-			WithRemedy("delete %s and start again: a new admin key is made", path)
+			WithRemedy("delete %s and start again: a new admin key is created", path)
 	case err == nil:
 	case engi.KindOf(err) == engi.Anonymous:
-		// Unknown and ended look alike from outside; only the former may be
-		// put into the store.
+		// Anonymous is an unknown key as well as one that has expired or was
+		// revoked. Only an unknown one may be put into the store.
 		if _, found := keys.store.Find(ctx, sha256.Sum256([]byte(secret))); found == nil {
 			return "", engi.Errorf(engi.Anonymous, "%w", err).
-				WithRemedy("delete %s and start again: a new admin key is made", path)
+				WithRemedy("delete %s and start again: a new admin key is created", path)
 		} else if engi.KindOf(found) != engi.NotFound {
 			return "", found
 		}
@@ -64,7 +63,7 @@ func Bootstrap(ctx context.Context, keys *Keyring, path string) (secret string, 
 	return secret, revokeOthers(ctx, keys, k)
 }
 
-// revokeOthers ends admin keys whose file is gone.
+// revokeOthers revokes admin keys whose file is gone.
 func revokeOthers(ctx context.Context, keys *Keyring, current engi.Key) error {
 	all, err := keys.List(ctx, "")
 	if err != nil {
@@ -99,11 +98,11 @@ func readFile(path string) (secret string, err error) {
 	}
 	if !info.Mode().IsRegular() {
 		return "", engi.Errorf(engi.Invalid, "it is not a regular file").
-			WithRemedy("move %s away and start again: a new admin key is made", path)
+			WithRemedy("move %s away and start again: a new admin key is created", path)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
 		return "", engi.Errorf(engi.Denied, "its mode is %#o, so others on this machine may use the key", info.Mode().Perm()).
-			WithRemedy("run 'chmod 600 %s'; if others may have read it, delete it and start again: a new admin key is made", path)
+			WithRemedy("run 'chmod 600 %s'; if others may have read it, delete it and start again: a new admin key is created", path)
 	}
 	data, err := io.ReadAll(io.LimitReader(f, 1024))
 	if err != nil {
@@ -112,13 +111,13 @@ func readFile(path string) (secret string, err error) {
 	secret = string(bytes.TrimSpace(data))
 	if !wellFormed(secret) {
 		return "", engi.Errorf(engi.Invalid, "it does not hold an engi key").
-			WithRemedy("delete %s and start again: a new admin key is made", path)
+			WithRemedy("delete %s and start again: a new admin key is created", path)
 	}
 	return secret, nil
 }
 
-// writeFile makes path with the secret in it, whole or not at all. It leaves
-// a file that is there already as it is.
+// writeFile atomically creates the file at path with the secret in it. It leaves
+// an existing file alone.
 func writeFile(path, secret string) (err error) {
 	dir := filepath.Dir(path)
 	tmp, err := os.CreateTemp(dir, ".admin.key-*") // mode 0600

@@ -1,12 +1,12 @@
-// Package key decides who is calling: it makes API keys, keeps their hashes,
+// Package key authenticates callers: it creates API keys, stores their hashes
 // and recognizes callers by the secret they send. What a caller may do is
-// decided elsewhere (package rest has the table).
+// decided elsewhere; package rest has the table.
 //
-// A secret is 256 random bits and more, so a plain SHA-256 of it is enough to
-// store: there is nothing to guess, and a slow hash would only slow down
-// requests. Secrets are compared by looking up their hashes. An attacker
-// cannot choose a secret whose hash begins as he likes, so the time that a
-// look-up takes tells him nothing about the hashes that are there.
+// A secret has more than 256 random bits, so storing a plain SHA-256 of it is
+// enough: it cannot be guessed, and a slow hash would only slow down requests.
+// Secrets are compared by looking up their hashes. Attackers cannot control
+// the leading bits of a hash, so the duration of a look-up tells them nothing
+// about the hashes in the store.
 package key
 
 import (
@@ -23,18 +23,18 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Hash is the SHA-256 of a key's secret: all that is kept of it.
+// A Hash is the SHA-256 of a key's secret, all that is stored of it.
 type Hash [sha256.Size]byte
 
-// A Store is all the memory this room needs. It is safe for concurrent use.
-// Package keytest holds its promises as tests.
+// A Store keeps keys. It is safe for concurrent use. Package keytest has its
+// promises as tests.
 //
-//  1. Put stores a new key; Conflict if its ID or its hash is there already.
+//  1. Put stores a new key; Conflict if its ID or its hash exists already.
 //  2. Find returns the key with that hash, whatever its state, or NotFound.
 //  3. List returns the keys of owner, or everybody's if owner is empty,
 //     newest first.
-//  4. Revoke stores when the key was revoked. A second time changes nothing
-//     and is no error. A key that is not there, or is not owner's, is
+//  4. Revoke stores when the key was revoked. Revoking again changes nothing
+//     and is no error. A key that does not exist or is not owner's is
 //     NotFound; the empty owner may revoke any.
 type Store interface {
 	Put(ctx context.Context, k engi.Key, h Hash) error
@@ -51,40 +51,39 @@ const (
 
 	nameLimit = 100 // bytes of a key's name
 
-	// How long a key may be remembered. It bounds how long a key goes on
-	// working after another process revoked it in a shared store.
-	fresh     = 5 * time.Second
+	// cacheTTL bounds how long a key goes on working after another process
+	// revoked it in a shared store.
+	cacheTTL  = 5 * time.Second
 	cacheSize = 4096
 )
 
 var ownerForm = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._@-]{0,63}$`)
 
-// A Keyring is a store's keys, implementing [engi.Keys]. It is safe for
-// concurrent use.
+// A Keyring implements [engi.Keys] on a store. It is safe for concurrent use.
 type Keyring struct {
 	store Store
 
 	mu      sync.RWMutex
-	known   map[Hash]seen // guarded by mu
-	revoked int           // revocations so far; guarded by mu
+	cache   map[Hash]cached // guarded by mu
+	revoked int             // revocations so far; guarded by mu
 }
 
-// seen is a key as the store had it at a moment.
-type seen struct {
+// A cached key is as the store had it at that time.
+type cached struct {
 	key engi.Key
 	at  time.Time
 }
 
 var _ engi.Keys = (*Keyring)(nil)
 
-// New returns the keys in store. They stay its only writer in this process.
-func New(store Store) *Keyring { return &Keyring{store: store, known: map[Hash]seen{}} }
+// New returns the keys in store. Nothing else in this process may write to it.
+func New(store Store) *Keyring { return &Keyring{store: store, cache: map[Hash]cached{}} }
 
-// Authenticate returns the key behind secret. It reports Anonymous, with a
-// text that says which it is, for an unknown, expired or revoked one.
+// Authenticate returns the key with this secret. It reports Anonymous for an
+// unknown, expired or revoked one; the text says which.
 func (r *Keyring) Authenticate(ctx context.Context, secret string) (engi.Key, error) {
 	if !wellFormed(secret) {
-		return engi.Key{}, errUnknown("this is not an engi key")
+		return engi.Key{}, engi.Errorf(engi.Anonymous, "this is not an engi key")
 	}
 	k, err := r.find(ctx, sha256.Sum256([]byte(secret)))
 	if err != nil {
@@ -92,11 +91,11 @@ func (r *Keyring) Authenticate(ctx context.Context, secret string) (engi.Key, er
 	}
 	if !k.Revoked.IsZero() {
 		return engi.Key{}, engi.Errorf(engi.Anonymous, "key %s was revoked at %s", k.ID, k.Revoked.Format(time.RFC3339)).
-			WithRemedy("ask for a new key; whoever holds the admin key can make one")
+			WithRemedy("ask for a new key; whoever has the admin key can create one")
 	}
 	if !k.Expires.IsZero() && !time.Now().Before(k.Expires) {
 		return engi.Key{}, engi.Errorf(engi.Anonymous, "key %s expired at %s", k.ID, k.Expires.Format(time.RFC3339)).
-			WithRemedy("ask for a new key; whoever holds the admin key can make one")
+			WithRemedy("ask for a new key; whoever has the admin key can create one")
 	}
 	return k, nil
 }
@@ -104,15 +103,15 @@ func (r *Keyring) Authenticate(ctx context.Context, secret string) (engi.Key, er
 func (r *Keyring) find(ctx context.Context, h Hash) (engi.Key, error) {
 	now := time.Now()
 	r.mu.RLock()
-	s, ok := r.known[h]
+	c, ok := r.cache[h]
 	before := r.revoked
 	r.mu.RUnlock()
-	if ok && now.Sub(s.at) < fresh {
-		return s.key, nil
+	if ok && now.Sub(c.at) < cacheTTL {
+		return c.key, nil
 	}
 	k, err := r.store.Find(ctx, h)
 	if engi.KindOf(err) == engi.NotFound {
-		return engi.Key{}, errUnknown("unknown key")
+		return engi.Key{}, engi.Errorf(engi.Anonymous, "unknown key")
 	}
 	if err != nil {
 		return engi.Key{}, err
@@ -120,27 +119,27 @@ func (r *Keyring) find(ctx context.Context, h Hash) (engi.Key, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.revoked != before {
-		return k, nil // perhaps k itself was revoked after it was read
+		return k, nil // k may be the one that was revoked after it was read
 	}
-	if len(r.known) >= cacheSize {
-		clear(r.known)
+	if len(r.cache) >= cacheSize {
+		clear(r.cache)
 	}
-	r.known[h] = seen{k, now}
+	r.cache[h] = cached{k, now}
 	return k, nil
 }
 
-// IDFor returns the ID of the key that a request with that idempotency key
-// makes for its caller: the same for the same two, and nobody else's.
+// IDFor returns the ID of the key that a request with this idempotency key
+// creates for its caller. It is the same whenever the request is repeated, and
+// differs for any other caller.
 func IDFor(caller, idempotency string) string {
 	sum := sha256.Sum256([]byte(caller + "\x00" + idempotency))
 	return idPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:26]
 }
 
 // Create stores a new key with k's Owner, Name, Admin, Scopes and Expires, and
-// returns it with its secret, which nobody will ever see again. An empty ID
-// means a fresh one; else it is one of [IDFor]. It reports Invalid for a key
-// that could not be told from the node itself, one that has expired already,
-// and bad names, and Conflict for an ID that is there.
+// returns it with its secret, which cannot be read again. ID is empty, meaning a
+// random one, or from [IDFor]. It reports Invalid for bad names and scopes, no
+// owner and an expiry in the past, and Conflict for an ID that exists.
 func (r *Keyring) Create(ctx context.Context, k engi.Key) (engi.Key, string, error) {
 	if k.Name == fileKeyName {
 		return engi.Key{}, "", engi.Errorf(engi.Invalid, "the name %q belongs to the key in the data directory", fileKeyName).
@@ -173,9 +172,8 @@ func (r *Keyring) put(ctx context.Context, k engi.Key, secret string) (engi.Key,
 
 func check(k engi.Key) error {
 	switch {
-	case k.Owner == "" && !k.Admin:
-		// The empty owner sees everything.
-		return engi.Errorf(engi.Invalid, "a key that is not an admin's needs an owner").
+	case k.Owner == "" && !k.Admin: // the empty owner sees everything
+		return engi.Errorf(engi.Invalid, "a key needs an owner unless it is an admin key").
 			WithRemedy("name an owner, such as a team or a service")
 	case k.Owner != "" && !ownerForm.MatchString(string(k.Owner)):
 		return engi.Errorf(engi.Invalid, "%.80q cannot be an owner", string(k.Owner)).
@@ -184,11 +182,11 @@ func check(k engi.Key) error {
 		return engi.Errorf(engi.Invalid, "%.40q cannot be a key's name", k.Name).
 			WithRemedy("use at most %d bytes of printable text", nameLimit)
 	case k.Admin && len(k.Scopes) > 0:
-		return engi.Errorf(engi.Invalid, "an admin's key has no scopes: it may do everything").
+		return engi.Errorf(engi.Invalid, "an admin key has no scopes, because it may do everything").
 			WithRemedy("leave out one or the other")
 	case !k.Expires.IsZero() && !k.Expires.After(k.Created):
-		return engi.Errorf(engi.Invalid, "a key that expires at %s would be useless from the start", k.Expires.Format(time.RFC3339)).
-			WithRemedy("choose a time to come, or leave it out for a key that never expires")
+		return engi.Errorf(engi.Invalid, "expiry %s is in the past", k.Expires.Format(time.RFC3339)).
+			WithRemedy("choose a time in the future, or leave it out for a key that never expires")
 	}
 	for _, s := range k.Scopes {
 		if !slices.Contains(engi.Scopes(), s) {
@@ -198,7 +196,7 @@ func check(k engi.Key) error {
 	return nil
 }
 
-// ScopeNames lists the scopes there are, for people.
+// ScopeNames lists all scopes, for error texts.
 func ScopeNames() string {
 	var names []string
 	for _, s := range engi.Scopes() {
@@ -213,8 +211,9 @@ func (r *Keyring) List(ctx context.Context, owner engi.Owner) ([]engi.Key, error
 	return r.store.List(ctx, owner)
 }
 
-// Revoke ends a key for ever, at once in this process. Ending it twice is no
-// error. It reports NotFound, also for the keys of others.
+// Revoke ends a key for good, at once in this process and within a few seconds
+// in others. Revoking again is no error. It reports NotFound, also for keys of
+// other owners.
 func (r *Keyring) Revoke(ctx context.Context, owner engi.Owner, id string) (err error) {
 	defer engi.Annotate(&err, "revoke key %.40q", id)
 	if err := r.store.Revoke(ctx, owner, id, now()); err != nil {
@@ -223,15 +222,13 @@ func (r *Keyring) Revoke(ctx context.Context, owner engi.Owner, id string) (err 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.revoked++
-	for h, s := range r.known {
-		if s.key.ID == id {
-			delete(r.known, h)
+	for h, c := range r.cache {
+		if c.key.ID == id {
+			delete(r.cache, h)
 		}
 	}
 	return nil
 }
-
-func errUnknown(text string) error { return engi.Errorf(engi.Anonymous, "%s", text) }
 
 func newSecret() string { return secretPrefix + strings.ToLower(rand.Text()+rand.Text()) }
 
@@ -240,5 +237,5 @@ func wellFormed(secret string) bool {
 	return ok && len(rest) == secretLength && strings.Trim(rest, alphabet) == ""
 }
 
-// now is the time as stores keep it.
+// now returns the time with the precision of stores.
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }

@@ -12,11 +12,14 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/key"
-	"github.com/engi-dev/engi/gate/key/keytest"
+	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/store/storetest"
 )
 
-func TestMemoryKeepsThePromises(t *testing.T) {
-	keytest.Run(t, func(*testing.T) key.Store { return new(keytest.Memory) })
+// empty returns a store without keys.
+func empty(t testing.TB) key.Store {
+	t.Helper()
+	return store.Keys(storetest.Open(t))
 }
 
 func create(t *testing.T, r *key.Keyring, k engi.Key) (engi.Key, string) {
@@ -29,7 +32,7 @@ func create(t *testing.T, r *key.Keyring, k engi.Key) (engi.Key, string) {
 }
 
 func TestSecretOpensItsKeyOnly(t *testing.T) {
-	store := new(keytest.Memory)
+	store := empty(t)
 	r := key.New(store)
 	a, secretA := create(t, r, engi.Key{Owner: "ann", Name: "a"})
 	_, secretB := create(t, r, engi.Key{Owner: "bob"})
@@ -52,10 +55,10 @@ func TestSecretOpensItsKeyOnly(t *testing.T) {
 
 func TestEndsOfKeysAreToldApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := key.New(new(keytest.Memory))
+		r := key.New(empty(t))
 		k, secret := create(t, r, engi.Key{Owner: "ann", Expires: time.Now().Add(time.Hour)})
 		other, revoked := create(t, r, engi.Key{Owner: "ann"})
-		for range 2 { // the second time from memory
+		for range 2 { // the second time from the cache
 			if _, err := r.Authenticate(t.Context(), secret); err != nil {
 				t.Fatal(err)
 			}
@@ -84,7 +87,7 @@ func TestEndsOfKeysAreToldApart(t *testing.T) {
 
 func TestRevocationElsewhereIsNoticed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := new(keytest.Memory)
+		store := empty(t)
 		here, there := key.New(store), key.New(store)
 		k, secret := create(t, here, engi.Key{Owner: "ann"})
 		if _, err := here.Authenticate(t.Context(), secret); err != nil {
@@ -101,7 +104,7 @@ func TestRevocationElsewhereIsNoticed(t *testing.T) {
 }
 
 func TestUselessKeysAreRefused(t *testing.T) {
-	r := key.New(new(keytest.Memory))
+	r := key.New(empty(t))
 	for name, k := range map[string]engi.Key{
 		"no owner":     {Name: "x"},
 		"owner form":   {Owner: "../x"},
@@ -135,7 +138,7 @@ func TestBootstrap(t *testing.T) {
 	}
 
 	t.Run("makes one line for this user only, and keeps it", func(t *testing.T) {
-		store, path := new(keytest.Memory), file(t)
+		store, path := empty(t), file(t)
 		secret, _ := start(t, store, path)
 		if again, _ := start(t, store, path); again != secret {
 			t.Errorf("second start: another key")
@@ -154,13 +157,13 @@ func TestBootstrap(t *testing.T) {
 	})
 	t.Run("repairs a store that lost the key", func(t *testing.T) {
 		path := file(t)
-		secret, _ := start(t, new(keytest.Memory), path)
-		if again, _ := start(t, new(keytest.Memory), path); again != secret {
+		secret, _ := start(t, empty(t), path)
+		if again, _ := start(t, empty(t), path); again != secret {
 			t.Errorf("another key")
 		}
 	})
 	t.Run("a deleted file means a new key and the end of the old", func(t *testing.T) {
-		store, path := new(keytest.Memory), file(t)
+		store, path := empty(t), file(t)
 		old, r := start(t, store, path)
 		_, mine := create(t, r, engi.Key{Admin: true, Name: "mine"})
 		if err := os.Remove(path); err != nil {
@@ -187,7 +190,7 @@ func TestBootstrap(t *testing.T) {
 				must(t, os.Mkdir(path, 0o700))
 			}, engi.Invalid},
 		} {
-			store, path := new(keytest.Memory), file(t)
+			store, path := empty(t), file(t)
 			start(t, store, path)
 			c.prepare(t, path)
 			_, err := key.Bootstrap(t.Context(), key.New(store), path)
@@ -197,7 +200,7 @@ func TestBootstrap(t *testing.T) {
 		}
 	})
 	t.Run("refuses a revoked key and one that is not an admin's", func(t *testing.T) {
-		store, path := new(keytest.Memory), file(t)
+		store, path := empty(t), file(t)
 		secret, r := start(t, store, path)
 		k, err := r.Authenticate(t.Context(), secret)
 		must(t, err)
@@ -221,7 +224,7 @@ func must(t *testing.T, err error) {
 }
 
 func BenchmarkAuthenticate(b *testing.B) {
-	r := key.New(new(keytest.Memory))
+	r := key.New(empty(b))
 	_, secret, err := r.Create(b.Context(), engi.Key{Owner: "ann"})
 	if err != nil {
 		b.Fatal(err)

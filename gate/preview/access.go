@@ -16,28 +16,28 @@ import (
 
 const (
 	tokenParameter = "engi_token"     // of a signed link
-	tokenCookie    = "engi_preview"   // what a signed link leaves behind
-	keyPrefix      = "engi_"          // of every secret of an API key
-	hexPrefix      = "e2b_656e67695f" // of the same as E2B's older clients want keys to look
+	tokenCookie    = "engi_preview"   // set by a signed link
+	keyPrefix      = "engi_"          // of the secret of any key
+	hexPrefix      = "e2b_656e67695f" // the same in the form that E2B's older clients require
 
-	// LongestLink is how long a signed link may be good.
+	// LongestLink is how long a signed link may be valid.
 	LongestLink = 30 * 24 * time.Hour
 
-	maxCookies = 64 // of ours that are tried: neighbours may have set some in a browser
+	maxCookies = 64 // that are tried; other previews may have set some in a browser
 )
 
-// Sign returns an address that lets everybody who has it visit a port of a
-// private sandbox until it expires. It reports Invalid for a time that is not
-// between a second and [LongestLink].
-func (p *Proxy) Sign(id engi.SandboxID, port int, good time.Duration) (address string, expires time.Time, err error) {
-	if good < time.Second || good > LongestLink {
-		return "", time.Time{}, engi.Errorf(engi.Invalid, "a link cannot be good for %s", good).
+// Sign returns a URL that gives everybody who has it access to a port of a private
+// sandbox until it expires. It reports Invalid unless ttl is between a second and
+// [LongestLink].
+func (p *Proxy) Sign(id engi.SandboxID, port int, ttl time.Duration) (address string, expires time.Time, err error) {
+	if ttl < time.Second || ttl > LongestLink {
+		return "", time.Time{}, engi.Errorf(engi.Invalid, "a link cannot be valid for %s", ttl).
 			WithRemedy("choose a time between 1s and %s", LongestLink)
 	}
 	if port < 1 || port > 65535 {
 		return "", time.Time{}, engi.Errorf(engi.Invalid, "%d is not a port", port)
 	}
-	expires = time.Now().Add(good).UTC().Truncate(time.Second)
+	expires = time.Now().Add(ttl).UTC().Truncate(time.Second)
 	return p.URL(id, port) + "?" + tokenParameter + "=" + p.token(id, port, expires), expires, nil
 }
 
@@ -52,9 +52,9 @@ func (p *Proxy) mac(id engi.SandboxID, port int, expires []byte) []byte {
 	return h.Sum(nil)
 }
 
-// good reports when a token expires, if it is one of ours, for that port, and
-// has not yet.
-func (p *Proxy) good(token string, id engi.SandboxID, port int) (time.Time, bool) {
+// checkToken returns when a token expires; ok is false unless it is valid for that
+// port now.
+func (p *Proxy) checkToken(token string, id engi.SandboxID, port int) (time.Time, bool) {
 	if len(token) > 128 {
 		return time.Time{}, false
 	}
@@ -66,8 +66,9 @@ func (p *Proxy) good(token string, id engi.SandboxID, port int) (time.Time, bool
 	return expires, time.Now().Before(expires)
 }
 
-// admit lets a request in, or answers it and says so.
-func (p *Proxy) admit(w http.ResponseWriter, r *http.Request, t target, s engi.Sandbox) (done bool) {
+// authorize checks access to a sandbox. It returns true if it has responded to the
+// request, which must not be proxied then.
+func (p *Proxy) authorize(w http.ResponseWriter, r *http.Request, t target, s engi.Sandbox) (done bool) {
 	if !p.o.Private && !s.Ports.Private {
 		return false
 	}
@@ -83,18 +84,18 @@ func (p *Proxy) admit(w http.ResponseWriter, r *http.Request, t target, s engi.S
 			return false
 		}
 		if k := engi.KindOf(err); k != engi.Denied && k != engi.Anonymous {
-			p.fail(w, r, t, err)
+			p.respondError(w, r, t, err)
 			return true
 		}
-		p.refuse(w, r, t, http.StatusForbidden, "The key does not open this sandbox")
+		p.refuse(w, r, t, http.StatusForbidden, "The key does not give access to this sandbox")
 		return true
 	}
 	if token := tokenIn(r.URL.RawQuery); token != "" {
-		if expires, ok := p.good(token, t.id, t.port); ok {
+		if expires, ok := p.checkToken(token, t.id, t.port); ok {
 			if !navigation(r) {
 				return false
 			}
-			p.remember(w, r, t, token, expires)
+			p.setTokenCookie(w, r, t, token, expires)
 			return true
 		}
 	}
@@ -103,7 +104,7 @@ func (p *Proxy) admit(w http.ResponseWriter, r *http.Request, t target, s engi.S
 		if tried++; tried > maxCookies || !p.ownOrigin(r, t) {
 			break
 		}
-		if _, ok := p.good(c.Value, t.id, t.port); ok {
+		if _, ok := p.checkToken(c.Value, t.id, t.port); ok {
 			return false
 		}
 	}
@@ -113,17 +114,17 @@ func (p *Proxy) admit(w http.ResponseWriter, r *http.Request, t target, s engi.S
 			return false
 		}
 		if k := engi.KindOf(err); k != engi.Denied && k != engi.Anonymous {
-			p.fail(w, r, t, err)
+			p.respondError(w, r, t, err)
 			return true
 		}
 	}
-	p.refuse(w, r, t, http.StatusForbidden, private)
+	p.refuse(w, r, t, http.StatusForbidden, needsAccess)
 	return true
 }
 
-// ownOrigin reports whether a request that a browser adds cookies to was made
-// by a page of the same sandbox, or by no page. Pages of other sandboxes are
-// neighbours on the same site, so that cookies alone prove nothing.
+// ownOrigin reports whether a request was made by a page of the same sandbox, or
+// by no page. Browsers send cookies with requests from pages of other sandboxes,
+// too, since they are on the same site.
 func (p *Proxy) ownOrigin(r *http.Request, t target) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" || sameHost(origin, r.Host) {
@@ -137,9 +138,9 @@ func (p *Proxy) ownOrigin(r *http.Request, t target) bool {
 	return ok && from.id == t.id
 }
 
-// remember moves a token from the address, where it would be seen, copied and
-// sent on, into a cookie that only this preview gets back.
-func (p *Proxy) remember(w http.ResponseWriter, r *http.Request, t target, token string, expires time.Time) {
+// setTokenCookie moves a token from the URL, where it could be seen, copied and
+// passed on, to a cookie for this preview only.
+func (p *Proxy) setTokenCookie(w http.ResponseWriter, r *http.Request, t target, token string, expires time.Time) {
 	path := t.prefix + "/"
 	http.SetCookie(w, &http.Cookie{
 		Name: tokenCookie, Value: token, Path: path, Expires: expires, MaxAge: max(1, int(time.Until(expires).Seconds())),
@@ -148,12 +149,12 @@ func (p *Proxy) remember(w http.ResponseWriter, r *http.Request, t target, token
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("Referrer-Policy", "no-referrer")
-	h.Set("Location", local(r.URL.EscapedPath(), withoutToken(r.URL.RawQuery)))
+	h.Set("Location", localRef(r.URL.EscapedPath(), withoutToken(r.URL.RawQuery)))
 	w.WriteHeader(http.StatusSeeOther)
 }
 
-// navigation reports whether a browser is about to show what r gets. Other
-// clients may keep no cookies.
+// navigation reports whether a browser will display the response. Other clients
+// may not store cookies.
 func navigation(r *http.Request) bool {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead || r.Header.Get("Upgrade") != "" {
 		return false
@@ -177,11 +178,11 @@ func secretOf(h http.Header) string {
 	return ""
 }
 
-// stripCredentials takes out of h what opens engi, and nothing else.
+// stripCredentials removes credentials for engi from h, and nothing else.
 func stripCredentials(h http.Header, byHeader bool) {
 	for _, name := range []string{"Authorization", "X-Api-Key"} {
 		for _, v := range h[name] {
-			if holdsKey(v) {
+			if containsKey(v) {
 				h.Del(name)
 				break
 			}
@@ -209,9 +210,9 @@ func stripCredentials(h http.Header, byHeader bool) {
 	}
 }
 
-// holdsKey reports whether the value of a header carries the secret of a key,
-// also as the password or name of the Basic scheme.
-func holdsKey(v string) bool {
+// containsKey reports whether the value of a header contains the secret of a key,
+// also as Basic credentials.
+func containsKey(v string) bool {
 	if strings.Contains(v, keyPrefix) || strings.Contains(strings.ToLower(v), hexPrefix) {
 		return true
 	}
@@ -226,28 +227,28 @@ func holdsKey(v string) bool {
 // tokenIn returns the token in a query; empty if there is none.
 func tokenIn(rawQuery string) string {
 	for pair := range strings.SplitSeq(rawQuery, "&") {
-		if name, value, _ := strings.Cut(pair, "="); isToken(name) {
+		if name, value, _ := strings.Cut(pair, "="); isTokenParameter(name) {
 			return value
 		}
 	}
 	return ""
 }
 
-// withoutToken is a query without our parameter, and otherwise to the letter.
+// withoutToken returns a query without our parameter and otherwise unchanged.
 func withoutToken(rawQuery string) string {
 	if !strings.Contains(rawQuery, "engi") && !strings.Contains(rawQuery, "%") {
 		return rawQuery
 	}
 	var kept []string
 	for pair := range strings.SplitSeq(rawQuery, "&") {
-		if name, _, _ := strings.Cut(pair, "="); !isToken(name) {
+		if name, _, _ := strings.Cut(pair, "="); !isTokenParameter(name) {
 			kept = append(kept, pair)
 		}
 	}
 	return strings.Join(kept, "&")
 }
 
-func isToken(name string) bool {
+func isTokenParameter(name string) bool {
 	plain, err := url.QueryUnescape(name)
 	return err == nil && plain == tokenParameter
 }

@@ -12,7 +12,7 @@ import (
 )
 
 func TestPrivate(t *testing.T) {
-	w := newWorld(t, func(o *Options) {
+	f := newFixture(t, func(o *Options) {
 		o.Allow = func(r *http.Request, s engi.Sandbox, port int) error {
 			if want := s.Notes["token"]; want != "" && r.Header.Get("E2b-Traffic-Access-Token") == want && port == 3000 {
 				return nil
@@ -20,13 +20,13 @@ func TestPrivate(t *testing.T) {
 			return engi.Errorf(engi.Denied, "no")
 		}
 	})
-	b := w.box(echo)
+	b := f.sandbox(echo)
 	b.change(func(s *engi.Sandbox) { s.Ports.Private, s.Notes = true, map[string]string{"token": "tok"} })
 	secret := map[string]string{}
 	for name, k := range map[string]engi.Key{
 		"owner": {Owner: "ann"}, "other": {Owner: "bob"}, "admin": {Admin: true}, "scoped": {Owner: "ann", Scopes: []engi.Scope{engi.ScopeVolumes}},
 	} {
-		_, s, err := w.keys.Create(t.Context(), k)
+		_, s, err := f.keys.Create(t.Context(), k)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,17 +58,17 @@ func TestPrivate(t *testing.T) {
 	}
 	b.change(func(s *engi.Sandbox) { s.Ports.Private = false })
 	look(t, b.request("GET", "/", nil))
-	w.proxy.o.Private = true
+	f.proxy.o.Private = true
 	if res, _ := do(t, b.request("GET", "/", nil)); res.StatusCode != 403 {
 		t.Errorf("private by default: %d", res.StatusCode)
 	}
 }
 
 func TestSignedLinks(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Private = true })
-	b, other := w.box(echo), w.box(echo)
+	f := newFixture(t, func(o *Options) { o.Private = true })
+	b, other := f.sandbox(echo), f.sandbox(echo)
 	b.ports[3001] = b.ports[3000]
-	link, expires, err := w.proxy.Sign(b.record.ID, 3000, time.Hour)
+	link, expires, err := f.proxy.Sign(b.record.ID, 3000, time.Hour)
 	if err != nil || time.Until(expires) > time.Hour || time.Until(expires) < 59*time.Minute {
 		t.Fatal(err, expires)
 	}
@@ -78,11 +78,11 @@ func TestSignedLinks(t *testing.T) {
 	}
 	token := u.Query().Get("engi_token")
 
-	// Programs use it as it is.
+	// Programs use the link directly.
 	if s := look(t, b.request("GET", "/?a=1&"+u.RawQuery, nil)); s.URI != "/?a=1" {
 		t.Errorf("the service saw %s", s.URI)
 	}
-	// Browsers are sent on with a cookie.
+	// Browsers are redirected with a cookie.
 	r := b.request("GET", "//evil.test/p?"+u.RawQuery+"&a=1", nil)
 	r.Header.Set("Accept", "text/html")
 	res, _ := do(t, r)
@@ -127,11 +127,11 @@ func TestSignedLinks(t *testing.T) {
 		}
 	}
 	for _, d := range []time.Duration{0, -time.Hour, LongestLink + 1} {
-		if _, _, err := w.proxy.Sign(b.record.ID, 3000, d); engi.KindOf(err) != engi.Invalid {
+		if _, _, err := f.proxy.Sign(b.record.ID, 3000, d); engi.KindOf(err) != engi.Invalid {
 			t.Errorf("a link for %s: %v", d, err)
 		}
 	}
-	if _, _, err := w.proxy.Sign(b.record.ID, 0, time.Hour); engi.KindOf(err) != engi.Invalid {
+	if _, _, err := f.proxy.Sign(b.record.ID, 0, time.Hour); engi.KindOf(err) != engi.Invalid {
 		t.Errorf("port 0: %v", err)
 	}
 }
@@ -145,11 +145,11 @@ func TestLinksExpire(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, token, _ := strings.Cut(link, "engi_token=")
-		if _, ok := p.good(token, id, 80); !ok {
+		if _, ok := p.checkToken(token, id, 80); !ok {
 			t.Error("it is not good from the start")
 		}
 		time.Sleep(time.Minute + time.Second)
-		if _, ok := p.good(token, id, 80); ok {
+		if _, ok := p.checkToken(token, id, 80); ok {
 			t.Error("it is good for ever")
 		}
 	})
@@ -161,7 +161,7 @@ func FuzzToken(f *testing.F) {
 	f.Add(p.token(id, 81, time.Unix(1<<40, 0)), "a=b&engi_token=x;")
 	f.Add("", "%65ngi_token=1&%zz")
 	f.Fuzz(func(t *testing.T, token, query string) {
-		if _, ok := p.good(token, id, 80); ok {
+		if _, ok := p.checkToken(token, id, 80); ok {
 			t.Errorf("%q opens", token)
 		}
 		if tokenIn(withoutToken(query)) != "" {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// BenchmarkProxy measures what the way through the proxy adds: the same small
-// request and the same large answer, to the service itself and through.
+// BenchmarkProxy measures the cost of the proxy: the same small request and large
+// response, directly from the service and through the proxy.
 func BenchmarkProxy(b *testing.B) {
 	const size = 64 << 20
 	service := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -17,9 +17,9 @@ func BenchmarkProxy(b *testing.B) {
 		}
 		_, _ = io.WriteString(w, "hello\n")
 	})
-	w := newWorld(b, func(o *Options) { o.Rate = 1e9 })
-	box := w.box(service)
-	for name, address := range map[string]string{"direct": "http://" + box.ports[3000], "through": w.http.URL} {
+	f := newFixture(b, func(o *Options) { o.Rate = 1e9 })
+	box := f.sandbox(service)
+	for name, address := range map[string]string{"direct": "http://" + box.ports[3000], "through": f.http.URL} {
 		for path, bytes := range map[string]int64{"/small": 0, "/large": size} {
 			b.Run(name+path, func(b *testing.B) {
 				b.SetBytes(bytes)

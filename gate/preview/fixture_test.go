@@ -15,25 +15,26 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/key"
-	"github.com/engi-dev/engi/gate/key/keytest"
+	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/store/storetest"
 )
 
-// world is a node with sandboxes whose ports are listeners of this process.
+// A fixture is a node with sandboxes whose ports are listeners of this process.
 type fixture struct {
-	engi.Sandboxes // what is not used here
+	engi.Sandboxes // nil: other methods are not used
 
 	t     testing.TB
 	keys  *key.Keyring
 	proxy *Proxy
 	http  *httptest.Server
 
-	mu     sync.Mutex
-	boxes  map[engi.SandboxID]*sandboxCache
-	inside int // Enter without release
+	mu        sync.Mutex
+	sandboxes map[engi.SandboxID]*fakeSandbox
+	entered   int // calls of Enter that were not released
 }
 
-// box is a sandbox and, as engi.Guest, its inside.
-type sandboxCache struct {
+// A fakeSandbox is a sandbox and its engi.Guest.
+type fakeSandbox struct {
 	engi.Guest
 
 	w       *fixture
@@ -46,43 +47,43 @@ type sandboxCache struct {
 	refusal error // of Enter
 }
 
-func newWorld(t testing.TB, change func(*Options)) *fixture {
+func newFixture(t testing.TB, change func(*Options)) *fixture {
 	t.Helper()
-	w := &fixture{t: t, keys: key.New(new(keytest.Memory)), boxes: map[engi.SandboxID]*sandboxCache{}}
-	o := Options{Sandboxes: w, Keys: w.keys, LinkKey: make([]byte, 32), Domains: []string{"sbx.test"}}
+	f := &fixture{t: t, keys: key.New(store.Keys(storetest.Open(t))), sandboxes: map[engi.SandboxID]*fakeSandbox{}}
+	o := Options{Sandboxes: f, Keys: f.keys, LinkKey: make([]byte, 32), Domains: []string{"sbx.test"}}
 	if change != nil {
 		change(&o)
 	}
-	w.proxy = New(o)
-	w.http = httptest.NewUnstartedServer(w.proxy)
+	f.proxy = New(o)
+	f.http = httptest.NewUnstartedServer(f.proxy)
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
 	p.SetUnencryptedHTTP2(true)
-	w.http.Config.Protocols = p
-	w.http.Start()
+	f.http.Config.Protocols = p
+	f.http.Start()
 	t.Cleanup(func() {
-		w.http.CloseClientConnections()
-		w.http.Close()
+		f.http.CloseClientConnections()
+		f.http.Close()
 		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-			w.mu.Lock()
-			n := w.inside
-			w.mu.Unlock()
+			f.mu.Lock()
+			n := f.entered
+			f.mu.Unlock()
 			if n == 0 {
 				break
 			}
 			if time.Now().After(deadline) {
-				t.Errorf("%d visits did not leave", n)
+				t.Errorf("%d requests did not release their sandbox", n)
 				break
 			}
 		}
 	})
-	return w
+	return f
 }
 
-func (w *fixture) Get(_ context.Context, owner engi.Owner, id engi.SandboxID) (engi.Sandbox, error) {
-	w.mu.Lock()
-	b := w.boxes[id]
-	w.mu.Unlock()
+func (f *fixture) Get(_ context.Context, owner engi.Owner, id engi.SandboxID) (engi.Sandbox, error) {
+	f.mu.Lock()
+	b := f.sandboxes[id]
+	f.mu.Unlock()
 	if b == nil || owner != "" && b.record.Owner != owner {
 		return engi.Sandbox{}, engi.Errorf(engi.NotFound, "no sandbox %s", id)
 	}
@@ -91,31 +92,31 @@ func (w *fixture) Get(_ context.Context, owner engi.Owner, id engi.SandboxID) (e
 	return b.record, nil
 }
 
-func (w *fixture) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
-	if _, err := w.Get(ctx, owner, id); err != nil {
+func (f *fixture) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
+	if _, err := f.Get(ctx, owner, id); err != nil {
 		return nil, nil, err
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	b := w.boxes[id]
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b := f.sandboxes[id]
 	if b.refusal != nil {
 		return nil, nil, b.refusal
 	}
-	w.inside++
+	f.entered++
 	return b, sync.OnceFunc(func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.inside--
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.entered--
 	}), nil
 }
 
-// box makes a sandbox whose port 3000 is served by h.
-func (w *fixture) box(h http.Handler) *sandboxCache {
-	b := &sandboxCache{w: w, ports: map[int]string{}, conns: map[net.Conn]bool{}}
+// sandbox creates a sandbox whose port 3000 is served by h.
+func (f *fixture) sandbox(h http.Handler) *fakeSandbox {
+	b := &fakeSandbox{w: f, ports: map[int]string{}, conns: map[net.Conn]bool{}}
 	b.record = engi.Sandbox{ID: engi.NewSandboxID(), Owner: "ann", State: engi.Running, Started: time.Now()}
-	w.mu.Lock()
-	w.boxes[b.record.ID] = b
-	w.mu.Unlock()
+	f.mu.Lock()
+	f.sandboxes[b.record.ID] = b
+	f.mu.Unlock()
 	if h != nil {
 		s := httptest.NewUnstartedServer(h)
 		p := new(http.Protocols)
@@ -123,14 +124,14 @@ func (w *fixture) box(h http.Handler) *sandboxCache {
 		p.SetUnencryptedHTTP2(true)
 		s.Config.Protocols = p
 		s.Start()
-		w.t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
+		f.t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
 		b.ports[3000] = s.Listener.Addr().String()
 	}
 	return b
 }
 
 // raw serves port 3000 with f, connection by connection.
-func (b *sandboxCache) raw(f func(net.Conn)) {
+func (b *fakeSandbox) raw(f func(net.Conn)) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.w.t.Fatal(err)
@@ -148,7 +149,7 @@ func (b *sandboxCache) raw(f func(net.Conn)) {
 	b.ports[3000] = l.Addr().String()
 }
 
-func (b *sandboxCache) Dial(ctx context.Context, port int) (net.Conn, error) {
+func (b *fakeSandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.dials++
@@ -163,7 +164,7 @@ func (b *sandboxCache) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return c, err
 }
 
-func (b *sandboxCache) Stat(context.Context, string) (engi.FileInfo, error) {
+func (b *fakeSandbox) Stat(context.Context, string) (engi.FileInfo, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.record.State != engi.Running {
@@ -172,14 +173,14 @@ func (b *sandboxCache) Stat(context.Context, string) (engi.FileInfo, error) {
 	return engi.FileInfo{}, nil
 }
 
-func (b *sandboxCache) Open(_ context.Context, name string) (io.ReadCloser, error) {
+func (b *fakeSandbox) Open(_ context.Context, name string) (io.ReadCloser, error) {
 	if text, ok := b.files[name]; ok {
 		return io.NopCloser(strings.NewReader(text)), nil
 	}
 	return nil, engi.Errorf(engi.NotFound, "no file %s", name)
 }
 
-func (b *sandboxCache) List(_ context.Context, dir string, _ int) ([]engi.FileInfo, error) {
+func (b *fakeSandbox) List(_ context.Context, dir string, _ int) ([]engi.FileInfo, error) {
 	var list []engi.FileInfo
 	for name, text := range b.files {
 		if rest, ok := strings.CutPrefix(name, dir+"/"); ok && !strings.Contains(rest, "/") {
@@ -189,8 +190,8 @@ func (b *sandboxCache) List(_ context.Context, dir string, _ int) ([]engi.FileIn
 	return list, nil
 }
 
-// end kills the sandbox.
-func (b *sandboxCache) end() {
+// end stops the sandbox.
+func (b *fakeSandbox) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.record.State = engi.Stopped
@@ -199,19 +200,19 @@ func (b *sandboxCache) end() {
 	}
 }
 
-func (b *sandboxCache) change(f func(*engi.Sandbox)) {
+func (b *fakeSandbox) change(f func(*engi.Sandbox)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	f(&b.record)
 }
 
-// host is the name of a port.
-func (b *sandboxCache) host(port int) string {
+// host returns the host name of a port.
+func (b *fakeSandbox) host(port int) string {
 	return strconv.Itoa(port) + "-" + b.record.ID.Label() + ".sbx.test"
 }
 
-// request makes a request to port 3000.
-func (b *sandboxCache) request(method, path string, body io.Reader) *http.Request {
+// request returns a request to port 3000.
+func (b *fakeSandbox) request(method, path string, body io.Reader) *http.Request {
 	r, err := http.NewRequestWithContext(b.w.t.Context(), method, b.w.http.URL+path, body)
 	if err != nil {
 		b.w.t.Fatal(err)
@@ -220,7 +221,7 @@ func (b *sandboxCache) request(method, path string, body io.Reader) *http.Reques
 	return r
 }
 
-// client follows no redirects.
+// client returns a client that follows no redirects.
 var client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
 func do(t *testing.T, r *http.Request) (*http.Response, string) {

@@ -13,20 +13,20 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Port is one that something inside a sandbox listens on.
+// A Port is one that a program in a sandbox listens on.
 type Port struct {
 	Port    int
-	Process string // name of the program; empty if it runs as somebody the guest program may not ask about
-	URL     string // where it is seen from outside
+	Process string // name of the program; empty if the guest may not see its files
+	URL     string // of the preview
 }
 
 const (
-	maxTable     = 4 << 20 // bytes of the guest's table of sockets
-	maxProcesses = 512     // that are asked what they listen on
+	maxTable     = 4 << 20 // bytes of the guest's socket table
+	maxProcesses = 512     // that are inspected
 )
 
-// Listening returns the ports of a sandbox that [Proxy.ServeHTTP] would
-// reach, lowest first. It wakes nothing: Conflict if the sandbox sleeps.
+// Listening returns the ports of a sandbox that [Proxy.ServeHTTP] would reach, in
+// order. It does not resume the sandbox, but reports Conflict if it is not running.
 func (p *Proxy) Listening(ctx context.Context, owner engi.Owner, id engi.SandboxID) (_ []Port, err error) {
 	defer engi.Annotate(&err, "list ports of %s", id)
 	s, err := p.o.Sandboxes.Get(ctx, owner, id)
@@ -51,13 +51,13 @@ func (p *Proxy) Listening(ctx context.Context, owner engi.Owner, id engi.Sandbox
 		if err != nil {
 			return nil, err
 		}
-		err = readTable(io.LimitReader(f, maxTable), inodes)
+		err = parseSockets(io.LimitReader(f, maxTable), inodes)
 		f.Close()
 		if err != nil {
 			return nil, engi.Errorf(engi.Unavailable, "read %s: %v", name, err)
 		}
 	}
-	names := p.listeners(ctx, g, inodes)
+	names := p.programNames(ctx, g, inodes)
 	var ports []Port
 	for port, inode := range inodes {
 		if port == guestPort {
@@ -69,12 +69,13 @@ func (p *Proxy) Listening(ctx context.Context, owner engi.Owner, id engi.Sandbox
 	return ports, nil
 }
 
-// guestPort is none of the owner's: E2B's clients reach the guest program by
-// it.
+// guestPort is not a service of the owner: E2B's clients reach the guest program
+// by it.
 const guestPort = 49983
 
-// readTable collects listening sockets out of a table of Linux's form.
-func readTable(r io.Reader, inodes map[int]string) error {
+// parseSockets collects listening sockets from a table in the format of
+// /proc/net/tcp.
+func parseSockets(r io.Reader, inodes map[int]string) error {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
 		f := strings.Fields(lines.Text())
@@ -83,7 +84,7 @@ func readTable(r io.Reader, inodes map[int]string) error {
 		}
 		address, number, _ := strings.Cut(f[1], ":")
 		port, err := strconv.ParseUint(number, 16, 16)
-		if err != nil || port == 0 || !reachable(address) {
+		if err != nil || port == 0 || !reachableByLoopback(address) {
 			continue
 		}
 		if known := inodes[int(port)]; known == "" {
@@ -93,10 +94,10 @@ func readTable(r io.Reader, inodes map[int]string) error {
 	return lines.Err()
 }
 
-// reachable reports whether a socket on an address, as the table writes it,
-// takes connections on loopback: each word is in the machine's order, which
-// is little endian wherever we run.
-func reachable(address string) bool {
+// reachableByLoopback reports whether a socket on an address, as in the table,
+// accepts connections on loopback. Each word is in the machine's byte order, which
+// is little endian on all supported machines.
+func reachableByLoopback(address string) bool {
 	b, err := hex.DecodeString(address)
 	if err != nil || len(b)%4 != 0 {
 		return false
@@ -116,9 +117,9 @@ func reachable(address string) bool {
 
 func allZero(b []byte) bool { return !slices.ContainsFunc(b, func(c byte) bool { return c != 0 }) }
 
-// listeners finds the names of programs that hold sockets. It is a courtesy:
-// what cannot be found is left out.
-func (p *Proxy) listeners(ctx context.Context, g engi.Guest, wanted map[int]string) map[string]string {
+// programNames finds the names of programs by the inodes of their sockets. What
+// cannot be found is left out.
+func (p *Proxy) programNames(ctx context.Context, g engi.Guest, wanted map[int]string) map[string]string {
 	missing := map[string]bool{}
 	for _, inode := range wanted {
 		if inode != "" && inode != "0" {
@@ -146,7 +147,7 @@ func (p *Proxy) listeners(ctx context.Context, g engi.Guest, wanted map[int]stri
 			continue
 		}
 		for _, f := range files {
-			// Targets come resolved, although these are no paths.
+			// Targets are made absolute, although these are not paths.
 			inode, ok := strings.CutPrefix(path.Base(f.Target), "socket:[")
 			inode = strings.TrimSuffix(inode, "]")
 			if !ok || !missing[inode] {

@@ -24,28 +24,28 @@ const table6 = `  sl  local_address                         remote_address      
 `
 
 func TestListening(t *testing.T) {
-	w := newWorld(t, nil)
-	b := w.box(nil)
+	f := newFixture(t, nil)
+	b := f.sandbox(nil)
 	b.files = map[string]string{
 		"/proc/net/tcp": table4, "/proc/net/tcp6": table6,
 		"/proc/1": "", "/proc/7": "", "/proc/self": "",
 		"/proc/7/fd/3": "/proc/7/fd/socket:[105]", "/proc/7/fd/4": "socket:[101]", "/proc/7/fd/0": "/dev/null", "/proc/1/fd/9": "socket:[102]",
 		"/proc/7/comm": "node\n", "/proc/1/comm": "ngi\x1b[2Jnx\n",
 	}
-	got, err := w.proxy.Listening(t.Context(), "ann", b.record.ID)
+	got, err := f.proxy.Listening(t.Context(), "ann", b.record.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	url := func(p int) string { return w.proxy.URL(b.record.ID, p) }
+	url := func(p int) string { return f.proxy.URL(b.record.ID, p) }
 	want := []Port{{80, "ngi[2Jnx", url(80)}, {3000, "node", url(3000)}, {5173, "node", url(5173)}, {49999, "", url(49999)}}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("ports (-want +got):\n%s", d)
 	}
-	if _, err := w.proxy.Listening(t.Context(), "bob", b.record.ID); engi.KindOf(err) != engi.NotFound {
+	if _, err := f.proxy.Listening(t.Context(), "bob", b.record.ID); engi.KindOf(err) != engi.NotFound {
 		t.Errorf("another's ports: %v", err)
 	}
 	b.change(func(s *engi.Sandbox) { s.State, s.Started = engi.Paused, time.Now() })
-	if _, err := w.proxy.Listening(t.Context(), "ann", b.record.ID); engi.KindOf(err) != engi.Conflict {
+	if _, err := f.proxy.Listening(t.Context(), "ann", b.record.ID); engi.KindOf(err) != engi.Conflict {
 		t.Errorf("ports of one that sleeps: %v", err)
 	}
 }
@@ -56,7 +56,7 @@ func FuzzTable(f *testing.F) {
 	f.Add("0: :: 0A\n0: 0:FFFFF 0 0A 1 2 3 4 5 6 7 8 9\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		ports := map[int]string{}
-		_ = readTable(strings.NewReader(text), ports)
+		_ = parseSockets(strings.NewReader(text), ports)
 		for p := range ports {
 			if p < 1 || p > 65535 {
 				t.Errorf("port %d", p)

@@ -1,13 +1,12 @@
-// Package preview brings requests from outside to services that listen inside
-// sandboxes. A service has a host name of its own, PORT-LABEL.DOMAIN, or, if
-// the node's owner wants that, a path; E2B's clients may name it in headers.
+// Package preview proxies requests to services that listen in sandboxes. A
+// service has a host name of its own, PORT-LABEL.DOMAIN, or, if the operator
+// wants that, a path. E2B's clients may name it in headers.
 //
-// Both sides are strangers to each other and to us. Requests lose every
-// credential of engi before they enter a sandbox, and services see themselves
-// as what they are on their own loopback, so that development servers accept
-// them. Answers cannot set cookies for other previews, nor speak for the
-// origin of others. Package preview does not serve the dialects of programs
-// inside sandboxes (see Options.Special), and it does not listen itself.
+// Neither side is trusted. All credentials for engi are removed from requests,
+// and requests look as if they were made to the service's own loopback, so that
+// development servers accept them. Responses cannot set cookies for other
+// previews or affect their origins. Package preview does not serve the protocols
+// of E2B's ports (see Options.Special), and it does not listen itself.
 package preview
 
 import (
@@ -26,41 +25,42 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Options are what a Proxy serves. Sandboxes, Keys and LinkKey are needed;
-// the zero value of everything else is useful.
+// Options configure a Proxy. Sandboxes, Keys and LinkKey are required; everything
+// else has a useful zero value.
 type Options struct {
 	Sandboxes engi.Sandboxes
-	Keys      engi.Keys // recognize owners of private sandboxes
+	Keys      engi.Keys // authenticates owners of private sandboxes
 	LinkKey   []byte    // signs links; 32 bytes
 
-	Domains []string // names are made below the first; localhost is always one more
-	Hosts   []string // further names under which paths and headers lead to sandboxes; "*" is any
+	Domains []string // URLs use the first; localhost is always accepted
+	Hosts   []string // other host names for routing by path and by header; "*" means any
 	Path    string   // base of routes by path, like "/preview"; empty means none
-	Scheme  string   // of addresses that are handed out: http (the default) or https
-	Port    string   // of addresses that are handed out; empty means the scheme's own
+	Scheme  string   // of URLs: http (the default) or https
+	Port    string   // of URLs; empty means the scheme's default
 	Private bool     // treat every sandbox as private, whatever its policy
 
-	// Special serves ports that belong to a dialect instead of a service.
-	// Its handlers find their sandbox with [SandboxOf]; neither privacy nor
-	// limits apply to them.
+	// Special has handlers for ports that are served here instead of by the
+	// sandbox. They find the sandbox with [SandboxOf]. Neither access control
+	// nor limits apply to them.
 	Special map[int]http.Handler
-	// Allow lets requests into a private sandbox that carry neither its
-	// owner's key nor a signed link, if it returns nil. Nil refuses them.
+	// Allow is called for requests to a private sandbox that have neither its
+	// owner's key nor a signed link. They pass if it returns nil. A nil Allow
+	// refuses all of them.
 	Allow func(r *http.Request, s engi.Sandbox, port int) error
 
-	Rate    float64       // requests per second and sandbox; 0 means 500
-	Burst   int           // requests at once on top of Rate; 0 means 4 times Rate
-	Open    int           // requests and connections open at once per sandbox; 0 means 1024
-	Idle    time.Duration // silence after which a request or connection is cut; 0 means 10 minutes
-	Headers int64         // bytes of an answer's headers; 0 means 64 KiB
+	Rate        float64       // requests per second and sandbox; 0 means 500
+	Burst       int           // requests beyond Rate at once; 0 means 4 times Rate
+	MaxOpen     int           // open requests and connections per sandbox; 0 means 1024
+	IdleTimeout time.Duration // without traffic, after which a request or connection is closed; 0 means 10 minutes
+	MaxHeader   int64         // bytes of a response's header; 0 means 64 KiB
 
 	Log *slog.Logger // nil discards
-	// Leave, when it ends, cuts event streams and upgraded connections, which
-	// would otherwise keep a server from shutting down. Nil means never.
+	// Leave closes event streams and upgraded connections when it ends. They
+	// would keep a server from shutting down. Nil means never.
 	Leave context.Context
 }
 
-// A Proxy is the way in. It is safe for concurrent use.
+// A Proxy routes requests to services in sandboxes. It is safe for concurrent use.
 type Proxy struct {
 	o       Options
 	domains []string // lower case, localhost among them
@@ -68,14 +68,14 @@ type Proxy struct {
 	log     *slog.Logger
 	proxy   *httputil.ReverseProxy
 
-	mu    sync.Mutex
-	rooms *sandboxTable // guarded by mu
+	mu        sync.Mutex
+	sandboxes *sandboxTable // guarded by mu
 }
 
 var _ http.Handler = (*Proxy)(nil)
 
-// New returns a Proxy. It starts nothing. It panics if one of the needed
-// options is missing.
+// New returns a Proxy. It starts no goroutines. It panics if a required option is
+// missing.
 func New(o Options) *Proxy {
 	if o.Sandboxes == nil || o.Keys == nil || len(o.LinkKey) < 32 {
 		panic("preview: Sandboxes, Keys or LinkKey is missing in Options")
@@ -86,14 +86,14 @@ func New(o Options) *Proxy {
 	if o.Burst <= 0 {
 		o.Burst = int(4 * o.Rate)
 	}
-	if o.Open <= 0 {
-		o.Open = 1024
+	if o.MaxOpen <= 0 {
+		o.MaxOpen = 1024
 	}
-	if o.Idle <= 0 {
-		o.Idle = 10 * time.Minute
+	if o.IdleTimeout <= 0 {
+		o.IdleTimeout = 10 * time.Minute
 	}
-	if o.Headers <= 0 {
-		o.Headers = 64 << 10
+	if o.MaxHeader <= 0 {
+		o.MaxHeader = 64 << 10
 	}
 	if o.Scheme == "" {
 		o.Scheme = "http"
@@ -105,7 +105,7 @@ func New(o Options) *Proxy {
 		o.Leave = context.Background()
 	}
 	o.Path = strings.TrimRight(o.Path, "/")
-	p := &Proxy{o: o, log: o.Log, rooms: newRooms()}
+	p := &Proxy{o: o, log: o.Log, sandboxes: newSandboxTable()}
 	for _, d := range o.Domains {
 		if d = plainHost(d); d != "" && d != localhost {
 			p.domains = append(p.domains, d)
@@ -116,56 +116,69 @@ func New(o Options) *Proxy {
 		p.hosts = append(p.hosts, plainHost(h))
 	}
 	p.proxy = &httputil.ReverseProxy{
-		Rewrite: rewrite, Transport: doors{}, FlushInterval: -1, BufferPool: &buffers, ModifyResponse: p.answered,
-		ErrorHandler: p.broke, ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
+		Rewrite: rewrite, Transport: portTransport{}, FlushInterval: -1, BufferPool: &buffers, ModifyResponse: p.modifyResponse,
+		ErrorHandler: p.proxyError, ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 	}
 	return p
 }
 
-// A visit is one request on its way in. It belongs to the goroutine that
-// serves it, but for what is atomic and for silence.
-type visit struct {
-	target  target
-	sandbox engi.Sandbox
-	in      *http.Request
-	guest   engi.Guest
-	door    *door
-	as      string // what the service sees as Host
-	origin  string // the caller's Origin if it was replaced
-	silence *silence
-	began   atomic.Bool // the service has answered
-	tunnel  bool        // and the connection is the two sides' own
-	cancel  context.CancelCauseFunc
-	stop    func() bool // no longer cut at Leave; nil if it never was
+// An exchange is a request that is being proxied. It belongs to the goroutine that
+// serves it, except for idle and what is atomic.
+type exchange struct {
+	target      target
+	sandbox     engi.Sandbox
+	in          *http.Request
+	guest       engi.Guest
+	conns       *portConns
+	serviceHost string // Host as the service sees it
+	origin      string // the client's Origin if it was replaced
+	idle        *idleTimer
+	responded   atomic.Bool // the service has responded
+	tunnel      bool        // the connection was upgraded
+	cancel      context.CancelCauseFunc
+	stop        func() bool // detaches from Leave; nil if it was not attached
 }
 
-type visitKey struct{}
+type exchangeKey struct{}
 
-func visitOf(ctx context.Context) *visit { return ctx.Value(visitKey{}).(*visit) }
+func exchangeOf(ctx context.Context) *exchange { return ctx.Value(exchangeKey{}).(*exchange) }
 
-type sandboxKey struct{}
+type targetKey struct{}
 
-// SandboxOf returns the sandbox that a request to a special port is for.
-func SandboxOf(ctx context.Context) (engi.SandboxID, bool) {
-	id, ok := ctx.Value(sandboxKey{}).(engi.SandboxID)
-	return id, ok
+// TargetOf returns what a request to a special port is for.
+func TargetOf(ctx context.Context) (id engi.SandboxID, port int, ok bool) {
+	t, ok := ctx.Value(targetKey{}).(target)
+	return t.id, t.port, ok
 }
 
-// ServeHTTP sends a request to the port that [Proxy.Target] finds.
+// Handler returns what serves r, or nil if r is not for a port of a sandbox.
+func (p *Proxy) Handler(r *http.Request) http.Handler {
+	t, ok := p.find(r)
+	if !ok {
+		return nil
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.serveTarget(w, r, t) })
+}
+
+// ServeHTTP sends a request to the port that it is for.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t, ok := p.find(r)
 	if !ok {
 		p.refuse(w, r, target{}, http.StatusNotFound, "This address names no sandbox")
 		return
 	}
+	p.serveTarget(w, r, t)
+}
+
+func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 	if t.id == "" {
 		p.refuse(w, r, t, http.StatusBadGateway, notFound)
 		return
 	}
 	if h := p.o.Special[t.port]; h != nil {
-		r = r.WithContext(context.WithValue(r.Context(), sandboxKey{}, t.id))
+		r = r.WithContext(context.WithValue(r.Context(), targetKey{}, t))
 		if t.prefix != "" {
-			r.URL = stripped(r.URL, t.prefix)
+			r.URL = stripPrefix(r.URL, t.prefix)
 		}
 		h.ServeHTTP(w, r)
 		return
@@ -175,38 +188,38 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if t.bare {
-		w.Header().Set("Location", local(t.prefix+"/", r.URL.RawQuery))
+		w.Header().Set("Location", localRef(t.prefix+"/", r.URL.RawQuery))
 		w.WriteHeader(http.StatusPermanentRedirect)
 		return
 	}
 	s, err := p.o.Sandboxes.Get(r.Context(), "", t.id)
 	if err != nil && engi.KindOf(err) != engi.NotFound {
-		p.fail(w, r, t, err)
+		p.respondError(w, r, t, err)
 		return
 	}
-	// Sandboxes of pools and of executions are nobody's to visit.
+	// Sandboxes of pools and of executions have no previews.
 	if err != nil || s.State == engi.Stopped || s.State == engi.Stopping || s.State == engi.Ready || s.Execution != "" {
 		p.forget(t.id)
 		p.refuse(w, r, t, http.StatusBadGateway, notFound)
 		return
 	}
-	if done := p.admit(w, r, t, s); done {
+	if done := p.authorize(w, r, t, s); done {
 		return
 	}
-	leave, door, err := p.enter(s, t.port)
+	leave, conns, err := p.acquire(s, t.port)
 	if err != nil {
-		p.fail(w, r, t, err)
+		p.respondError(w, r, t, err)
 		return
 	}
 	defer leave()
-	p.serve(w, r, t, s, door)
+	p.serve(w, r, t, s, conns)
 }
 
-// serve takes an admitted request inside.
-func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, t target, s engi.Sandbox, d *door) {
+// serve proxies an authorized request.
+func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, t target, s engi.Sandbox, conns *portConns) {
 	g, release, err := p.o.Sandboxes.Enter(r.Context(), "", t.id)
 	if err != nil {
-		p.fail(w, r, t, err)
+		p.respondError(w, r, t, err)
 		return
 	}
 	defer release()
@@ -214,69 +227,68 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, t target, s engi.S
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	rc := http.NewResponseController(w)
-	v := &visit{target: t, sandbox: s, in: r, guest: g, door: d, as: presented(s, t.port), cancel: cancel}
-	v.silence = breakSilence(p.o.Idle, func() {
-		cancel(errSilence)
-		if v.began.Load() {
-			// A caller that takes nothing, or sends nothing into a tunnel,
-			// keeps us waiting where no context reaches. Writers that know no
-			// deadlines are those of tests.
+	x := &exchange{target: t, sandbox: s, in: r, guest: g, conns: conns, serviceHost: serviceHost(s, t.port), cancel: cancel}
+	x.idle = newIdleTimer(p.o.IdleTimeout, func() {
+		cancel(errIdle)
+		if x.responded.Load() {
+			// Reads from and writes to the client do not end with the
+			// context. Only the writers of tests do not support deadlines.
 			_ = rc.SetReadDeadline(time.Unix(1, 0))
 			_ = rc.SetWriteDeadline(time.Unix(1, 0))
 		}
 	})
-	defer v.silence.stop()
+	defer x.idle.stop()
 	defer func() {
-		if v.stop != nil {
-			v.stop()
+		if x.stop != nil {
+			x.stop()
 		}
 	}()
 
-	whole := false // else the answer broke off
-	in := r.WithContext(context.WithValue(ctx, visitKey{}, v))
+	complete := false // the response was not cut short
+	in := r.WithContext(context.WithValue(ctx, exchangeKey{}, x))
 	if r.Body != nil && r.Body != http.NoBody {
-		// Services may answer while they still read. HTTP/2 always lets them.
+		// Services may respond while they still read, as is usual in HTTP/2.
 		_ = rc.EnableFullDuplex()
-		up := &upload{heard: heard{r.Body, v.silence}}
+		up := &uploadBody{activeBody: activeBody{r.Body, x.idle}}
 		in.Body = up
 		if r.ProtoMajor == 1 {
 			defer func() {
-				if !whole || v.tunnel {
-					up.ended.Store(true)
-					return // the connection ends, or is no longer the server's
+				if !complete || x.tunnel {
+					up.responded.Store(true)
+					return // the connection will be closed or is no longer the server's
 				}
 				up.finish(ctx, rc, r.Header.Get("Expect") != "")
 			}()
 		}
 	}
 	if strings.EqualFold(in.Header.Get("Upgrade"), "h2c") {
-		// What goes through such a tunnel is a connection of its own, whose
-		// requests nobody would look at. Ignoring the wish is allowed.
+		// Requests in such a tunnel would not be checked. Servers may ignore
+		// the header.
 		in.Header = in.Header.Clone()
 		in.Header.Del("Upgrade")
 		in.Header.Del("Http2-Settings")
 	}
 	p.proxy.ServeHTTP(w, in)
-	whole = true
+	complete = true
 }
 
-var errSilence = errors.New("nothing was sent or taken for too long")
+var errIdle = errors.New("nothing was sent or received for too long")
 
-// silence acts when nothing has been heard for a time.
-type silence struct {
-	mu    sync.Mutex
-	last  time.Time   // guarded by mu
-	timer *time.Timer // guarded by mu
-	most  time.Duration
+// An idleTimer calls a function when it was not touched for some time.
+type idleTimer struct {
+	mu      sync.Mutex
+	last    time.Time   // guarded by mu
+	timer   *time.Timer // guarded by mu
+	timeout time.Duration
 }
 
-func breakSilence(most time.Duration, act func()) *silence {
-	s := &silence{most: most, last: time.Now()}
+func newIdleTimer(most time.Duration, act func()) *idleTimer {
+	s := &idleTimer{timeout: most, last: time.Now()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.timer = time.AfterFunc(most, func() {
 		s.mu.Lock()
-		rest := s.most - time.Since(s.last)
+		rest := s.timeout - time.Since(s.last)
 		if rest > 0 {
 			s.timer.Reset(rest)
 		}
@@ -288,64 +300,64 @@ func breakSilence(most time.Duration, act func()) *silence {
 	return s
 }
 
-func (s *silence) hear() {
+func (s *idleTimer) touch() {
 	s.mu.Lock()
 	s.last = time.Now()
 	s.mu.Unlock()
 }
 
-func (s *silence) stop() {
+func (s *idleTimer) stop() {
 	s.mu.Lock()
 	s.timer.Stop()
 	s.mu.Unlock()
 }
 
-// heard is a body that breaks the silence.
-type heard struct {
+// An activeBody is a body that touches the idle timer.
+type activeBody struct {
 	io.ReadCloser
-	silence *silence
+	idle *idleTimer
 }
 
-func (h *heard) Read(b []byte) (int, error) {
+func (h *activeBody) Read(b []byte) (int, error) {
 	n, err := h.ReadCloser.Read(b)
 	if n > 0 {
-		h.silence.hear()
+		h.idle.touch()
 	}
 	return n, err
 }
 
-// uploadGrace is how long a caller may take to send the rest of a body after
-// the service has given its whole answer.
+// uploadGrace is how long a client may take to send the rest of a body after the
+// response is complete.
 const uploadGrace = 10 * time.Second
 
-// upload is the body of a request of HTTP/1. A service may answer before it
-// has all of it; the server must not look for the next request while somebody
-// still reads.
-type upload struct {
-	heard
-	mu    sync.Mutex // held while somebody reads
-	begun bool       // guarded by mu
-	ended atomic.Bool
+// An uploadBody is the body of an HTTP/1 request. A service may respond before it
+// has read all of it; the server must not read the next request while somebody
+// still reads the body.
+type uploadBody struct {
+	activeBody
+	mu        sync.Mutex // held while somebody reads
+	started   bool       // guarded by mu
+	responded atomic.Bool
 }
 
-func (u *upload) Read(b []byte) (int, error) {
+func (u *uploadBody) Read(b []byte) (int, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.ended.Load() {
-		return 0, errEnded
+	if u.responded.Load() {
+		return 0, errResponded
 	}
-	u.begun = true
-	return u.heard.Read(b)
+	u.started = true
+	return u.activeBody.Read(b)
 }
 
-var errEnded = errors.New("the request has been answered")
+var errResponded = errors.New("the response is complete")
 
-// finish reads what the service did not want, so that the connection can go
-// on. A caller that takes too long loses it. One that waits to be asked for
-// the body is not asked now: the server closes the connection instead.
-func (u *upload) finish(ctx context.Context, rc *http.ResponseController, waits bool) {
-	u.ended.Store(true)
-	if !u.mu.TryLock() { // somebody waits for the caller
+// finish reads the rest of the body, so that the connection can be reused. If the
+// client takes too long, the connection is closed. A client that waits for "100
+// Continue" gets none: the server closes the connection instead.
+func (u *uploadBody) finish(ctx context.Context, rc *http.ResponseController, waits bool) {
+	u.responded.Store(true)
+	if !u.mu.TryLock() { // somebody is waiting for the client
 		_ = rc.Flush()
 		t := time.AfterFunc(uploadGrace, func() { _ = rc.SetReadDeadline(time.Unix(1, 0)) })
 		u.mu.Lock()
@@ -354,12 +366,12 @@ func (u *upload) finish(ctx context.Context, rc *http.ResponseController, waits 
 		}
 	}
 	defer u.mu.Unlock()
-	if waits && !u.begun {
+	if waits && !u.started {
 		return
 	}
-	// Left to the server, this ends in a panic: when it finds the end of a
-	// body after the handler in full duplex, it reads the next request twice
-	// at once (seen with Go 1.26.8).
+	// The server cannot do this: if it finds the end of a body after the
+	// handler returned in full duplex, it reads the next request twice at the
+	// same time and panics (seen with Go 1.26.8).
 	if n, err := u.ReadCloser.Read(make([]byte, 1)); n == 0 && err == io.EOF {
 		return
 	}
@@ -371,7 +383,7 @@ func (u *upload) finish(ctx context.Context, rc *http.ResponseController, waits 
 	_ = rc.SetReadDeadline(time.Time{})
 }
 
-// buffers are lent to copies of bodies.
+// buffers is a pool for copying bodies.
 var buffers bufferPool
 
 type bufferPool struct{ pool sync.Pool }

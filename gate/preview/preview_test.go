@@ -27,7 +27,7 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// echo tells what it saw.
+// echo responds with what it received.
 var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	json.NewEncoder(w).Encode(map[string]any{
 		"host": r.Host, "uri": r.RequestURI, "method": r.Method, "header": r.Header, "proto": r.Proto,
@@ -50,7 +50,7 @@ func look(t *testing.T, r *http.Request) seen {
 }
 
 func TestTarget(t *testing.T) {
-	w := newWorld(t, func(o *Options) {
+	f := newFixture(t, func(o *Options) {
 		o.Domains = []string{"Sbx.Example.com", "other.test."}
 		o.Path = "/preview/"
 		o.Hosts = []string{"named.test"}
@@ -102,12 +102,13 @@ func TestTarget(t *testing.T) {
 			r.Header.Set("E2b-Sandbox-Id", id)
 			r.Header.Set("E2b-Sandbox-Port", port)
 		}
-		id, port, ok := w.proxy.Target(r)
+		found, ok := f.proxy.find(r)
+		id, port := found.id, found.port
 		if id != c.id || port != c.port && c.id != "" || ok != c.ok {
 			t.Errorf("%s%s (%s): %q %d %t, want %q %d %t", c.host, c.path, c.header, id, port, ok, c.id, c.port, c.ok)
 		}
 	}
-	if got, want := w.proxy.URL(id, 5173), "http://5173-"+l+".sbx.example.com/"; got != want {
+	if got, want := f.proxy.URL(id, 5173), "http://5173-"+l+".sbx.example.com/"; got != want {
 		t.Errorf("URL %s, want %s", got, want)
 	}
 }
@@ -119,7 +120,8 @@ func FuzzTarget(f *testing.F) {
 	p := New(Options{Sandboxes: new(fixture), Keys: new(fixture).keys, LinkKey: make([]byte, 32), Domains: []string{"sbx.test"}, Path: "/preview"})
 	f.Fuzz(func(t *testing.T, host, path, id, port string) {
 		r := &http.Request{Host: host, URL: &url.URL{Path: path}, Header: http.Header{"E2b-Sandbox-Id": {id}, "E2b-Sandbox-Port": {port}}}
-		got, n, ok := p.Target(r)
+		found, ok := p.find(r)
+		got, n := found.id, found.port
 		if !ok && (got != "" || n != 0) || got != "" && (n < 1 || n > 65535) {
 			t.Errorf("%q %d %t", got, n, ok)
 		}
@@ -132,8 +134,8 @@ func FuzzTarget(f *testing.F) {
 }
 
 func TestWhatServicesSee(t *testing.T) {
-	w := newWorld(t, nil)
-	b := w.box(echo)
+	f := newFixture(t, nil)
+	b := f.sandbox(echo)
 	r := b.request("POST", "/a%2Fb//c;d?x=1;y=%zz&&engi_token=abc&q", strings.NewReader("hi"))
 	for k, v := range map[string]string{
 		"Authorization": "Bearer engi_secret", "X-Api-Key": "engi_other", "E2b-Traffic-Access-Token": "tok",
@@ -160,7 +162,7 @@ func TestWhatServicesSee(t *testing.T) {
 		t.Errorf("headers (-want +got):\n%s", d)
 	}
 
-	// Credentials of others are the service's business, as are other origins.
+	// Credentials and origins that are not ours are passed on.
 	r = b.request("GET", "/", nil)
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("me:engi_secret"))
 	r.Header.Set("Authorization", basic)
@@ -184,8 +186,8 @@ func TestWhatServicesSee(t *testing.T) {
 }
 
 func TestWhatCallersSee(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Path = "/preview" })
-	b := w.box(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	f := newFixture(t, func(o *Options) { o.Path = "/preview" })
+	b := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Add("Set-Cookie", "a=1; Domain=sbx.test; Path=/x; HttpOnly")
 		h.Add("Set-Cookie", "engi_preview=forged; Path=/")
@@ -231,7 +233,7 @@ func TestWhatCallersSee(t *testing.T) {
 	if res, _ := do(t, r); res.StatusCode != 308 || res.Header.Get("Location") != prefix+"/?q" {
 		t.Errorf("without slash: %d %q", res.StatusCode, res.Header.Get("Location"))
 	}
-	e := w.box(echo)
+	e := f.sandbox(echo)
 	r = e.request("GET", "/preview/"+e.record.ID.Label()+"/3000/d%2Fe/f?x", nil)
 	r.Host = "127.0.0.1:80"
 	if s := look(t, r); s.URI != "/d%2Fe/f?x" || s.Header.Get("X-Forwarded-Prefix") == "" || s.Host != "localhost:3000" {
@@ -240,8 +242,8 @@ func TestWhatCallersSee(t *testing.T) {
 }
 
 func TestRoutesByHeader(t *testing.T) {
-	w := newWorld(t, nil)
-	b := w.box(echo)
+	f := newFixture(t, nil)
+	b := f.sandbox(echo)
 	r := b.request("GET", "/h", nil)
 	r.Host = "localhost"
 	r.Header.Set("E2b-Sandbox-Id", b.record.ID.Label())
@@ -254,14 +256,14 @@ func TestRoutesByHeader(t *testing.T) {
 func TestSpecialPorts(t *testing.T) {
 	var got engi.SandboxID
 	var path string
-	w := newWorld(t, func(o *Options) {
+	f := newFixture(t, func(o *Options) {
 		o.Path = "/preview"
 		o.Special = map[int]http.Handler{49983: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			got, _ = SandboxOf(r.Context())
+			got, _, _ = TargetOf(r.Context())
 			path = r.URL.Path
 		})}
 	})
-	b := w.box(nil)
+	b := f.sandbox(nil)
 	r := b.request("GET", "/health", nil)
 	r.Host = b.host(49983)
 	if res, _ := do(t, r); res.StatusCode != 200 || got != b.record.ID || path != "/health" {
@@ -275,20 +277,20 @@ func TestSpecialPorts(t *testing.T) {
 }
 
 func TestAnswersWithoutService(t *testing.T) {
-	w := newWorld(t, nil)
-	open := w.box(echo)
+	f := newFixture(t, nil)
+	open := f.sandbox(echo)
 	label := open.record.ID.Label()
-	dead := w.box(echo)
+	dead := f.sandbox(echo)
 	dead.end()
-	warm := w.box(echo)
+	warm := f.sandbox(echo)
 	warm.change(func(s *engi.Sandbox) { s.State, s.Owner, s.Pool = engi.Ready, "", "p" })
-	used := w.box(echo)
+	used := f.sandbox(echo)
 	used.change(func(s *engi.Sandbox) { s.Execution = engi.NewExecutionID() })
-	asleep := w.box(echo)
+	asleep := f.sandbox(echo)
 	asleep.refusal = engi.Errorf(engi.Conflict, "it is being written to disk")
-	full := w.box(echo)
+	full := f.sandbox(echo)
 	full.refusal = engi.Errorf(engi.Exhausted, "no memory to wake it").WithRetry(engi.Retry{AfterMillis: 1500})
-	down := w.box(echo)
+	down := f.sandbox(echo)
 	down.refusal = engi.Errorf(engi.Unavailable, "later")
 	missing := engi.NewSandboxID().Label()
 	for _, c := range []struct {
@@ -324,14 +326,14 @@ func TestAnswersWithoutService(t *testing.T) {
 	r.Host = `3000-"><script>.localhost`
 	rec := httptest.NewRecorder()
 	r.Header.Set("Accept", "text/html")
-	w.proxy.ServeHTTP(rec, r)
+	f.proxy.ServeHTTP(rec, r)
 	if rec.Code != 502 || strings.Contains(rec.Body.String(), "<script>") {
 		t.Errorf("%d %s", rec.Code, rec.Body)
 	}
 }
 
 func TestHostileServices(t *testing.T) {
-	w := newWorld(t, nil)
+	f := newFixture(t, nil)
 	for name, text := range map[string]string{
 		"no HTTP":         "SSH-2.0-OpenSSH\r\n",
 		"silence":         "",
@@ -340,7 +342,7 @@ func TestHostileServices(t *testing.T) {
 		"two lengths":     "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
 		"unasked upgrade": "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n",
 	} {
-		b := w.box(nil)
+		b := f.sandbox(nil)
 		b.raw(func(c net.Conn) {
 			defer c.Close()
 			http.ReadRequest(bufio.NewReader(c))
@@ -351,8 +353,8 @@ func TestHostileServices(t *testing.T) {
 			t.Errorf("%s: %d %.200s", name, res.StatusCode, body)
 		}
 	}
-	// One that answers two times gets its second answer to nobody.
-	b := w.box(nil)
+	// The second of two responses is not delivered to anybody.
+	b := f.sandbox(nil)
 	b.raw(func(c net.Conn) {
 		defer c.Close()
 		in := bufio.NewReader(c)
@@ -371,12 +373,12 @@ func TestHostileServices(t *testing.T) {
 	}
 }
 
-// TestSmuggling sends requests whose end two parsers could see in different
-// places, byte by byte.
+// TestSmuggling sends requests whose end parsers could see in different places,
+// byte by byte.
 func TestSmuggling(t *testing.T) {
-	w := newWorld(t, nil)
+	f := newFixture(t, nil)
 	var uris []string
-	b := w.box(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	b := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		uris = append(uris, r.RequestURI)
 	}))
@@ -392,7 +394,7 @@ func TestSmuggling(t *testing.T) {
 		"h2c":                "GET /8 HTTP/1.1\r\nHost: " + host + "\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 		"absolute form":      "GET http://" + host + "/9 HTTP/1.1\r\nHost: evil\r\n\r\n",
 	} {
-		c, err := net.Dial("tcp", w.http.Listener.Addr().String())
+		c, err := net.Dial("tcp", f.http.Listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -408,7 +410,7 @@ func TestSmuggling(t *testing.T) {
 			t.Errorf("%s: %s", name, answer)
 		}
 	}
-	w.http.CloseClientConnections()
+	f.http.CloseClientConnections()
 	if slices.Contains(uris, "/smuggled") {
 		t.Errorf("a request was smuggled: %q", uris)
 	}
@@ -418,8 +420,8 @@ func TestSmuggling(t *testing.T) {
 }
 
 func TestTrailersAndContinue(t *testing.T) {
-	w := newWorld(t, nil)
-	b := w.box(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	f := newFixture(t, nil)
+	b := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "X-Sum")
 		n, err := io.Copy(io.Discard, r.Body)
 		if err != nil {
@@ -436,8 +438,8 @@ func TestTrailersAndContinue(t *testing.T) {
 		t.Errorf("%q, trailer %v", body, res.Trailer)
 	}
 
-	refuse := w.box(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(413) }))
-	for want, b := range map[int]*sandboxCache{200: b, 413: refuse} {
+	refuse := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(413) }))
+	for want, b := range map[int]*fakeSandbox{200: b, 413: refuse} {
 		read := false
 		r := b.request("PUT", "/", readerFunc(func([]byte) (int, error) { read = true; return 0, io.EOF }))
 		r.ContentLength = -1
@@ -455,7 +457,7 @@ func TestTrailersAndContinue(t *testing.T) {
 		}
 	}
 
-	hints := w.box(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	hints := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Link", "</a.css>")
 		w.WriteHeader(103)
 	}))
@@ -472,10 +474,10 @@ type readerFunc func([]byte) (int, error)
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
 func TestLargeBodiesBothWays(t *testing.T) {
-	w := newWorld(t, nil)
-	b := w.box(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	f := newFixture(t, nil)
+	b := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.NewResponseController(w).EnableFullDuplex()
-		io.Copy(w, r.Body) // answers while it reads
+		io.Copy(w, r.Body) // responds while it reads
 	}))
 	const size = 64 << 20
 	for _, second := range []bool{false, true} {
@@ -507,8 +509,8 @@ func (zeros) Read(b []byte) (int, error) {
 }
 
 func TestHTTP2TowardsServices(t *testing.T) {
-	w := newWorld(t, nil)
-	b := w.box(echo)
+	f := newFixture(t, nil)
+	b := f.sandbox(echo)
 	tr := &http.Transport{Protocols: new(http.Protocols)}
 	tr.Protocols.SetUnencryptedHTTP2(true)
 	defer tr.CloseIdleConnections()
@@ -531,7 +533,7 @@ func TestHTTP2TowardsServices(t *testing.T) {
 	}
 }
 
-// events serves one event, then waits for the caller to leave.
+// events serves one event, then waits until the client is gone.
 func events(entered chan<- struct{}) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -544,7 +546,7 @@ func events(entered chan<- struct{}) http.Handler {
 	})
 }
 
-func firstEvent(t *testing.T, b *sandboxCache) (*http.Response, *bufio.Reader) {
+func firstEvent(t *testing.T, b *fakeSandbox) (*http.Response, *bufio.Reader) {
 	t.Helper()
 	res, err := client.Do(b.request("GET", "/", nil))
 	if err != nil {
@@ -560,8 +562,8 @@ func firstEvent(t *testing.T, b *sandboxCache) (*http.Response, *bufio.Reader) {
 
 func TestEndsOfStreams(t *testing.T) {
 	leave, left := context.WithCancel(t.Context())
-	w := newWorld(t, func(o *Options) { o.Leave = leave })
-	stream := w.box(events(nil))
+	f := newFixture(t, func(o *Options) { o.Leave = leave })
+	stream := f.sandbox(events(nil))
 	_, in := firstEvent(t, stream)
 	stream.end()
 	if rest, err := io.ReadAll(in); err == nil {
@@ -570,7 +572,7 @@ func TestEndsOfStreams(t *testing.T) {
 
 	// A body without length, which ends with the connection.
 	for _, killed := range []bool{false, true} {
-		b := w.box(nil)
+		b := f.sandbox(nil)
 		read := make(chan struct{})
 		b.raw(func(c net.Conn) {
 			http.ReadRequest(bufio.NewReader(c))
@@ -589,10 +591,10 @@ func TestEndsOfStreams(t *testing.T) {
 		}
 	}
 
-	third := w.box(events(nil))
+	third := f.sandbox(events(nil))
 	_, in = firstEvent(t, third)
-	socket := w.box(http.HandlerFunc(echoSocket))
-	ws, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(w.http.URL, "http"), &websocket.DialOptions{Host: socket.host(3000)})
+	socket := f.sandbox(http.HandlerFunc(echoSocket))
+	ws, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(f.http.URL, "http"), &websocket.DialOptions{Host: socket.host(3000)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -625,10 +627,10 @@ func echoSocket(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestWebSocket(t *testing.T) {
-	w := newWorld(t, nil)
-	b := w.box(http.HandlerFunc(echoSocket))
+	f := newFixture(t, nil)
+	b := f.sandbox(http.HandlerFunc(echoSocket))
 	dial := func(origin string) (*websocket.Conn, error) {
-		c, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(w.http.URL, "http"), &websocket.DialOptions{
+		c, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(f.http.URL, "http"), &websocket.DialOptions{
 			Host: b.host(3000), HTTPHeader: http.Header{"Origin": {origin}},
 		})
 		return c, err
@@ -659,27 +661,27 @@ func TestWebSocket(t *testing.T) {
 }
 
 func TestSilenceIsCut(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Idle = 200 * time.Millisecond })
-	b := w.box(events(nil))
+	f := newFixture(t, func(o *Options) { o.IdleTimeout = 200 * time.Millisecond })
+	b := f.sandbox(events(nil))
 	_, in := firstEvent(t, b)
 	if _, err := io.ReadAll(in); err == nil {
 		t.Error("a silent stream went on")
 	}
-	mute := w.box(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	mute := f.sandbox(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	if res, body := do(t, mute.request("GET", "/", nil)); res.StatusCode != 504 {
 		t.Errorf("%d %s", res.StatusCode, body)
 	}
-	// A caller that stops taking must not hold its place for ever.
-	flood := w.box(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(w, zeros{}) }))
+	// A client that stops reading must not keep its place forever.
+	flood := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(w, zeros{}) }))
 	res, err := client.Do(flood.request("GET", "/", nil))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		w.mu.Lock()
-		n := w.inside
-		w.mu.Unlock()
+		f.mu.Lock()
+		n := f.entered
+		f.mu.Unlock()
 		if n == 0 {
 			break
 		}
@@ -687,8 +689,8 @@ func TestSilenceIsCut(t *testing.T) {
 			t.Fatal("it still does")
 		}
 	}
-	sock := w.box(http.HandlerFunc(echoSocket))
-	c, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(w.http.URL, "http"), &websocket.DialOptions{Host: sock.host(3000)})
+	sock := f.sandbox(http.HandlerFunc(echoSocket))
+	c, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(f.http.URL, "http"), &websocket.DialOptions{Host: sock.host(3000)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -699,8 +701,8 @@ func TestSilenceIsCut(t *testing.T) {
 }
 
 func TestSlowIsNotSilent(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Idle = 1500 * time.Millisecond })
-	b := w.box(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	f := newFixture(t, func(o *Options) { o.IdleTimeout = 1500 * time.Millisecond })
+	b := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for range 20 {
 			io.WriteString(w, "x")
 			http.NewResponseController(w).Flush()
@@ -713,9 +715,9 @@ func TestSlowIsNotSilent(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Rate, o.Burst, o.Open = 0.001, 3, 2 })
+	f := newFixture(t, func(o *Options) { o.Rate, o.Burst, o.MaxOpen = 0.001, 3, 2 })
 	entered := make(chan struct{}, 8)
-	b := w.box(events(entered))
+	b := f.sandbox(events(entered))
 	for range 2 {
 		firstEvent(t, b)
 		<-entered
@@ -728,14 +730,14 @@ func TestLimits(t *testing.T) {
 	if res.StatusCode != 429 || !strings.Contains(body, "per second") {
 		t.Errorf("%d %s", res.StatusCode, body)
 	}
-	if other := w.box(echo); look(t, other.request("GET", "/", nil)).Host == "" {
+	if other := f.sandbox(echo); look(t, other.request("GET", "/", nil)).Host == "" {
 		t.Error("one sandbox's limit is another's")
 	}
 }
 
 func TestConnectionsAreKeptAndDropped(t *testing.T) {
-	w := newWorld(t, nil)
-	b := w.box(echo)
+	f := newFixture(t, nil)
+	b := f.sandbox(echo)
 	for range 5 {
 		look(t, b.request("GET", "/", nil))
 	}
@@ -747,12 +749,12 @@ func TestConnectionsAreKeptAndDropped(t *testing.T) {
 	if b.dials != 2 {
 		t.Errorf("%d connections: those of a former life are used", b.dials)
 	}
-	for i := range maxRooms + 10 {
-		w.proxy.mu.Lock()
-		w.proxy.room(engi.SandboxID(fmt.Sprint(i)))
-		n := len(w.proxy.rooms.known)
-		w.proxy.mu.Unlock()
-		if n > maxRooms {
+	for i := range maxSandboxes + 10 {
+		f.proxy.mu.Lock()
+		f.proxy.connsOf(engi.SandboxID(fmt.Sprint(i)))
+		n := len(f.proxy.sandboxes.byID)
+		f.proxy.mu.Unlock()
+		if n > maxSandboxes {
 			t.Fatalf("%d rooms", n)
 		}
 	}

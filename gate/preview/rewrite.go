@@ -14,48 +14,48 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// presented is what a service sees as Host.
-func presented(s engi.Sandbox, port int) string {
+// serviceHost returns Host as a service sees it.
+func serviceHost(s engi.Sandbox, port int) string {
 	if s.Ports.Host == "" {
 		return localhost + ":" + strconv.Itoa(port)
 	}
 	return strings.ReplaceAll(s.Ports.Host, "${PORT}", strconv.Itoa(port))
 }
 
-// rewrite makes of a caller's request one that a service on its own loopback
-// would expect.
+// rewrite turns a client's request into one that a service expects on its own
+// loopback.
 func rewrite(pr *httputil.ProxyRequest) {
-	v := visitOf(pr.In.Context())
+	x := exchangeOf(pr.In.Context())
 	out := pr.Out
-	out.URL.Scheme, out.URL.Host, out.Host = "http", v.as, v.as
-	if v.target.prefix != "" {
-		u := stripped(out.URL, v.target.prefix)
+	out.URL.Scheme, out.URL.Host, out.Host = "http", x.serviceHost, x.serviceHost
+	if x.target.prefix != "" {
+		u := stripPrefix(out.URL, x.target.prefix)
 		out.URL.Path, out.URL.RawPath = u.Path, u.RawPath
-		out.Header.Set("X-Forwarded-Prefix", v.target.prefix)
+		out.Header.Set("X-Forwarded-Prefix", x.target.prefix)
 	} else {
 		out.Header.Del("X-Forwarded-Prefix")
 	}
-	// To the letter: services have their own ideas of queries.
+	// Unchanged, since services parse queries differently.
 	out.URL.RawQuery = withoutToken(pr.In.URL.RawQuery)
 	out.URL.ForceQuery = pr.In.URL.ForceQuery
-	// The map is filled when the body has been read.
+	// It is filled after the body was read.
 	out.Trailer = pr.In.Trailer
 
-	stripCredentials(out.Header, v.target.header)
+	stripCredentials(out.Header, x.target.header)
 	pr.SetXForwarded()
 	if origin := out.Header.Get("Origin"); origin != "" && sameHost(origin, pr.In.Host) {
-		// A service compares Origin with Host, or with the forwarded pair. It
-		// must find all three of one kind.
-		v.origin = origin
-		out.Header.Set("Origin", "http://"+v.as)
-		out.Header.Set("X-Forwarded-Host", v.as)
+		// Services compare Origin with Host or with the forwarded headers, so
+		// all of them must agree.
+		x.origin = origin
+		out.Header.Set("Origin", "http://"+x.serviceHost)
+		out.Header.Set("X-Forwarded-Host", x.serviceHost)
 		out.Header.Set("X-Forwarded-Proto", "http")
 	}
 	if ref := out.Header.Get("Referer"); ref != "" && sameHost(ref, pr.In.Host) {
 		if u, err := url.Parse(ref); err == nil {
-			u.Scheme, u.Host, u.User = "http", v.as, nil
-			if v.target.prefix != "" {
-				u = stripped(u, v.target.prefix)
+			u.Scheme, u.Host, u.User = "http", x.serviceHost, nil
+			if x.target.prefix != "" {
+				u = stripPrefix(u, x.target.prefix)
 			}
 			u.RawQuery = withoutToken(u.RawQuery)
 			out.Header.Set("Referer", u.String())
@@ -65,30 +65,30 @@ func rewrite(pr *httputil.ProxyRequest) {
 	}
 }
 
-// sameHost reports whether an address is on host. Its scheme does not count:
-// a proxy before us may have taken TLS off.
+// sameHost reports whether a URL is on host, with any scheme: a proxy in front of
+// us may terminate TLS.
 func sameHost(address, host string) bool {
 	u, err := url.Parse(address)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && strings.EqualFold(u.Host, host)
 }
 
-// answered makes of a service's answer one that is true outside, and that
-// concerns nobody but this preview.
-func (p *Proxy) answered(res *http.Response) error {
-	v := visitOf(res.Request.Context())
-	v.began.Store(true)
+// modifyResponse translates URLs in a response to what clients see, and restricts
+// it to this preview.
+func (p *Proxy) modifyResponse(res *http.Response) error {
+	x := exchangeOf(res.Request.Context())
+	x.responded.Store(true)
 	h := res.Header
-	h.Del("Alt-Svc") // leads clients past us
+	h.Del("Alt-Svc") // would lead clients around us
 	if loc := h.Get("Location"); loc != "" {
-		h.Set("Location", v.location(loc))
+		h.Set("Location", x.location(loc))
 	}
-	if h.Get("Access-Control-Allow-Origin") == "http://"+v.as && v.origin != "" {
-		h.Set("Access-Control-Allow-Origin", v.origin)
+	if h.Get("Access-Control-Allow-Origin") == "http://"+x.serviceHost && x.origin != "" {
+		h.Set("Access-Control-Allow-Origin", x.origin)
 	}
-	v.cookies(h)
-	if v.target.prefix != "" {
-		// The page shares its origin with other sandboxes and with the API.
-		// These would speak for all of it.
+	x.cookies(h)
+	if x.target.prefix != "" {
+		// The page shares its origin with other sandboxes and with the API,
+		// and these headers apply to the whole origin.
 		for _, name := range []string{"Clear-Site-Data", "Service-Worker-Allowed", "Strict-Transport-Security", "Nel", "Report-To", "Reporting-Endpoints"} {
 			h.Del(name)
 		}
@@ -97,48 +97,48 @@ func (p *Proxy) answered(res *http.Response) error {
 
 	stream, _, _ := strings.Cut(h.Get("Content-Type"), ";")
 	if res.StatusCode == http.StatusSwitchingProtocols || strings.TrimSpace(stream) == "text/event-stream" {
-		v.stop = context.AfterFunc(p.o.Leave, func() { v.cancel(errLeaving) })
+		x.stop = context.AfterFunc(p.o.Leave, func() { x.cancel(errShutdown) })
 	}
 	if tunnel, ok := res.Body.(io.ReadWriteCloser); ok && res.StatusCode == http.StatusSwitchingProtocols {
 		if !strings.EqualFold(h.Get("Upgrade"), res.Request.Header.Get("Upgrade")) {
-			return errors.New("it switches to a protocol nobody asked for")
+			return errors.New("the service switches to a protocol that was not requested")
 		}
-		v.tunnel = true
-		res.Body = &heardTunnel{ReadWriteCloser: tunnel, v: v}
+		x.tunnel = true
+		res.Body = &activeTunnel{ReadWriteCloser: tunnel, v: x}
 		return nil
 	}
-	body := &heard{ReadCloser: res.Body, silence: v.silence}
+	body := &activeBody{ReadCloser: res.Body, idle: x.idle}
 	res.Body = body
 	if res.ProtoMajor == 1 && res.ContentLength < 0 && len(res.TransferEncoding) == 0 && !res.Uncompressed {
-		res.Body = &openEnded{heard: body, v: v}
+		res.Body = &openEnded{activeBody: body, v: x}
 	}
 	return nil
 }
 
-var errLeaving = errors.New("this server is going away")
+var errShutdown = errors.New("the server is shutting down")
 
-// location translates an address of the service as itself knows it.
-func (v *visit) location(loc string) string {
+// location translates a redirect of the service.
+func (x *exchange) location(loc string) string {
 	u, err := url.Parse(loc)
 	if err != nil {
-		return loc // the caller's client will not know what to do with it either
+		return loc // the client cannot parse it either
 	}
 	if u.Host != "" {
-		if !strings.EqualFold(u.Host, v.as) || u.Scheme != "" && u.Scheme != "http" && u.Scheme != "https" {
+		if !strings.EqualFold(u.Host, x.serviceHost) || u.Scheme != "" && u.Scheme != "http" && u.Scheme != "https" {
 			return loc
 		}
-	} else if u.Scheme != "" || v.target.prefix == "" || !strings.HasPrefix(loc, "/") {
+	} else if u.Scheme != "" || x.target.prefix == "" || !strings.HasPrefix(loc, "/") {
 		return loc
 	}
-	ref := local(v.target.prefix+"/"+strings.TrimPrefix(u.EscapedPath(), "/"), u.RawQuery)
+	ref := localRef(x.target.prefix+"/"+strings.TrimPrefix(u.EscapedPath(), "/"), u.RawQuery)
 	if u.Fragment != "" {
 		ref += "#" + u.EscapedFragment()
 	}
 	return ref
 }
 
-// cookies keeps cookies with this preview.
-func (v *visit) cookies(h http.Header) {
+// cookies restricts cookies to this preview.
+func (x *exchange) cookies(h http.Header) {
 	lines := h["Set-Cookie"]
 	if len(lines) == 0 {
 		return
@@ -153,21 +153,21 @@ func (v *visit) cookies(h http.Header) {
 		for _, a := range parts[1:] {
 			name, value, _ := strings.Cut(a, "=")
 			switch strings.ToLower(strings.TrimSpace(name)) {
-			case "domain": // without it, the cookie is this host's alone
+			case "domain": // without it, the cookie is for this host only
 				continue
 			case "path":
-				if v.target.prefix != "" {
+				if x.target.prefix != "" {
 					if pathed {
 						continue
 					}
 					pathed = true
-					a = " Path=" + v.target.prefix + "/" + strings.TrimLeft(strings.TrimSpace(value), "/")
+					a = " Path=" + x.target.prefix + "/" + strings.TrimLeft(strings.TrimSpace(value), "/")
 				}
 			}
 			attrs = append(attrs, a)
 		}
-		if v.target.prefix != "" && !pathed {
-			attrs = append(attrs, " Path="+v.target.prefix+"/")
+		if x.target.prefix != "" && !pathed {
+			attrs = append(attrs, " Path="+x.target.prefix+"/")
 		}
 		kept = append(kept, strings.Join(attrs, ";"))
 	}
@@ -176,58 +176,58 @@ func (v *visit) cookies(h http.Header) {
 	}
 }
 
-// openEnded is a body that ends when the service closes the connection, which
-// looks the same as the end of its sandbox.
+// An openEnded body ends when the service closes the connection, which looks the
+// same as the end of its sandbox.
 type openEnded struct {
-	*heard
-	v *visit
+	*activeBody
+	v *exchange
 }
 
 func (o *openEnded) Read(b []byte) (int, error) {
-	n, err := o.heard.Read(b)
+	n, err := o.activeBody.Read(b)
 	if err == io.EOF && !o.v.alive() {
 		err = io.ErrUnexpectedEOF
 	}
 	return n, err
 }
 
-// alive reports whether the guest still answers.
-func (v *visit) alive() bool {
-	ctx, cancel := context.WithTimeout(v.in.Context(), 5*time.Second)
+// alive reports whether the guest still responds.
+func (x *exchange) alive() bool {
+	ctx, cancel := context.WithTimeout(x.in.Context(), 5*time.Second)
 	defer cancel()
-	_, err := v.guest.Stat(ctx, "/")
+	_, err := x.guest.Stat(ctx, "/")
 	return err == nil
 }
 
-// heardTunnel is an upgraded connection that breaks the silence.
-type heardTunnel struct {
+// An activeTunnel is an upgraded connection that touches the idle timer.
+type activeTunnel struct {
 	io.ReadWriteCloser
-	v *visit
+	v *exchange
 }
 
-func (h *heardTunnel) Read(b []byte) (int, error) {
-	n, err := h.ReadWriteCloser.Read(b)
+func (t *activeTunnel) Read(b []byte) (int, error) {
+	n, err := t.ReadWriteCloser.Read(b)
 	if n > 0 {
-		h.v.silence.hear()
+		t.v.idle.touch()
 	}
-	if err == io.EOF && !h.v.alive() {
-		err = io.ErrUnexpectedEOF // and no waiting for the caller to end his half
+	if err == io.EOF && !t.v.alive() {
+		err = io.ErrUnexpectedEOF // so that the proxy does not wait for the client to close its side
 	}
 	return n, err
 }
 
-func (h *heardTunnel) Write(b []byte) (int, error) {
-	n, err := h.ReadWriteCloser.Write(b)
+func (t *activeTunnel) Write(b []byte) (int, error) {
+	n, err := t.ReadWriteCloser.Write(b)
 	if n > 0 {
-		h.v.silence.hear()
+		t.v.idle.touch()
 	}
 	return n, err
 }
 
-// CloseWrite tells the service that nothing more comes.
-func (h *heardTunnel) CloseWrite() error {
-	if half, ok := h.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
+// CloseWrite closes the writing side.
+func (t *activeTunnel) CloseWrite() error {
+	if half, ok := t.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
-	return h.Close()
+	return t.Close()
 }

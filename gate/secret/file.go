@@ -14,33 +14,34 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A keyFile is what the key file holds: a line with the key, one with the key
-// before it while secrets are sealed anew, and one with the fingerprints of
-// keys that somebody gave up, if there are any.
+// A keyFile is the content of a key file: a line with the key, one with the
+// previous key during a rotation, and one with the fingerprints of keys that
+// were given up, if there are any.
 type keyFile struct {
 	key     []byte // nil if the file is empty
-	former  []byte // nil but during a rotation
+	former  []byte // nil unless a rotation is under way
 	givenUp []string
 }
 
-// readKey returns what is in the file at path. If there is no file, or an
-// empty one, it makes a key that takes the place of those that known names.
-// But a file that is needed must not be missing.
+// readKey reads the key file at path. If the file is empty, it creates a key and
+// notes that the keys with the fingerprints known were given up. If the file is
+// missing, it creates a key unless there are known ones: then it reports
+// Conflict.
 func readKey(path string, known []string) (keyFile, error) {
 	f, err := readFile(path)
 	switch {
 	case err == nil && f.key != nil:
 		return f, nil
 	case errors.Is(err, fs.ErrNotExist) && len(known) > 0:
-		return f, engi.Errorf(engi.Conflict, "%s is lost, and there are secrets that only it opens", path).
-			WithRemedy("put it back from a backup; to give the secrets up, make an empty file of that name: a new key is made")
+		return f, engi.Errorf(engi.Conflict, "%s is missing, and there are secrets that only it decrypts", path).
+			WithRemedy("restore it from a backup; to give the secrets up, create an empty file with that name: a new key is created")
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return f, err
 	}
 	if err := writeFile(path, keyFile{key: newKey(), givenUp: known}); err != nil {
 		return f, err
 	}
-	// What is in the file now counts, whoever wrote it.
+	// Another process may have written it meanwhile, too: the file decides.
 	if f, err = readFile(path); err == nil && f.key == nil {
 		err = engi.Errorf(engi.Internal, "%s is empty although it was just written", path)
 	}
@@ -61,7 +62,7 @@ func readFile(path string) (k keyFile, err error) {
 		return k, engi.Errorf(engi.Internal, "%v", err)
 	}
 	if !info.Mode().IsRegular() {
-		return k, engi.Errorf(engi.Invalid, "%s is not a regular file", path).WithRemedy("put the key file there, or nothing")
+		return k, engi.Errorf(engi.Invalid, "%s is not a regular file", path).WithRemedy("replace it with the key file, or remove it")
 	}
 	data, err := io.ReadAll(io.LimitReader(f, 64<<10))
 	if err != nil {
@@ -78,12 +79,12 @@ func readFile(path string) (k keyFile, err error) {
 	k, err = parseKey(string(data))
 	if err != nil {
 		return keyFile{}, engi.Errorf(engi.Invalid, "%s does not hold a key of %d bytes in base64", path, keySize).
-			WithRemedy("put the right file back from a backup; to give the secrets up, empty the file: a new key is made")
+			WithRemedy("restore the right file from a backup; to give the secrets up, empty the file: a new key is created")
 	}
 	return k, nil
 }
 
-// parseKey reads what a key file holds.
+// parseKey parses the content of a key file.
 func parseKey(text string) (k keyFile, err error) {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	k.key, err = decodeKey(lines[0])
@@ -99,13 +100,13 @@ func parseKey(text string) (k keyFile, err error) {
 	return k, err
 }
 
-// givenKey reads a key that is not from the file at path. That of the file,
-// if there is one, was before it.
-func givenKey(text, path string) (keyFile, error) {
+// parseGivenKey parses a key that replaces the file at path. A different key in
+// that file is the previous one.
+func parseGivenKey(text, path string) (keyFile, error) {
 	k, err := parseKey(text)
 	if err != nil {
 		return keyFile{}, engi.Errorf(engi.Invalid, "the key from the environment is not %d bytes in base64", keySize).
-			WithRemedy("make one with 'openssl rand -base64 %d'; what is in a key file fits, too", keySize)
+			WithRemedy("create one with 'openssl rand -base64 %d', or use the content of a key file", keySize)
 	}
 	f, err := readFile(path)
 	switch {
@@ -139,7 +140,7 @@ func newKey() []byte {
 	return key
 }
 
-// writeFile puts f at path, whole or not at all.
+// writeFile atomically writes f to path.
 func writeFile(path string, f keyFile) (err error) {
 	defer func() {
 		if err != nil {

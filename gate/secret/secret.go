@@ -1,13 +1,13 @@
-// Package secret keeps named values encrypted, so that neither a copy of the
-// database nor a look into a log gives one away. Only the wall asks for values
-// (Reveal), to put them into requests on their way out of a sandbox. Beside
-// them there are the operator's, from the environment of the server, which are
-// kept nowhere.
+// Package secret stores named values encrypted, so that neither a copy of the
+// database nor a log reveals one. Values are read ([Service.Reveal]) only by the
+// wall, which puts them into requests that leave a sandbox. The operator's
+// secrets come from the server's environment and are not stored: those for
+// owners to use ([EnvSecret]) and those of installed packages ([Package]).
 //
-// Each value is sealed with AES-256-GCM under a key from a file, together with
-// the secret's ID, owner and version: a row of the database that somebody
-// moved to another owner or back in time does not open. Package secret does
-// not guard against whoever can read the file as well.
+// Each value is sealed with AES-256-GCM under a key from a file, bound to the
+// secret's ID, owner and version: a row that was moved to another owner or
+// restored from an older version cannot be decrypted. There is no protection
+// against somebody who can read the key file as well.
 package secret
 
 import (
@@ -38,30 +38,30 @@ const (
 	maxText     = 256      // bytes of each side of a pair
 	idPrefix    = "sec_"
 	keySize     = 32
-	tries       = 8 // of an update among others
+	maxAttempts = 8 // to update a secret that others update too
 )
 
 var nameForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 
 // Sealed is an encrypted value.
 type Sealed struct {
-	Key  string // fingerprint of the key that opens it
+	Key  string // fingerprint of the key that decrypts it
 	Data []byte // nonce and ciphertext
 }
 
-// A Store is all the memory this room needs. It is safe for concurrent use.
-// Package secrettest holds its promises as tests.
+// A Store keeps sealed secrets. It is safe for concurrent use. Package
+// secrettest has its promises as tests.
 //
 //  1. Put stores a new secret; Conflict if its ID, or its name for its owner,
-//     is there already.
+//     exists already.
 //  2. Find returns a secret by ID or name. Only owner's are found; the empty
-//     owner finds all, but Conflict by a name that several owners use.
+//     owner finds all, with Conflict for a name that several owners use.
 //  3. List returns the secrets of owner, or everybody's if owner is empty, by
 //     name, then owner.
 //  4. Replace stores metadata, version, time of update and value of the
 //     secret with s.ID if its version is still was; else Conflict, and
-//     NotFound if it is gone.
-//  5. Remove deletes by ID; NotFound if it is not there.
+//     NotFound if it does not exist.
+//  5. Remove deletes by ID; NotFound if it does not exist.
 //  6. Keys returns the fingerprints of all sealed values, each once.
 type Store interface {
 	Put(ctx context.Context, s engi.Secret, v Sealed) error
@@ -72,29 +72,32 @@ type Store interface {
 	Keys(ctx context.Context) ([]string, error)
 }
 
-// Options say where the key is, and what there is beside the store's secrets.
+// Options say where the key is, and which secrets there are beside the stored.
 type Options struct {
-	// Path is the key file. It is made if there is none yet.
+	// Path is the key file. It is created if it does not exist.
 	Path string
-	// Key, if it is not empty, is what a key file would hold, from elsewhere.
-	// The key of the file then only opens what it has sealed, until Rotate.
+	// Key, unless empty, replaces the key file: it is what the file would hold.
+	// The key in the file then only decrypts what was sealed with it, until
+	// Rotate.
 	Key string
-	// Environment has the operator's secrets. They cannot be changed.
-	Environment []Fixed
+	// Environment has the operator's secrets for owners. They cannot be changed.
+	Environment []EnvSecret
+	Packages    []Package    // with secrets of their own
 	Log         *slog.Logger // nil discards
 }
 
-// A Service is a store's secrets, and the operator's, implementing
-// [engi.Secrets]. It is safe for concurrent use.
+// A Service implements [engi.Secrets] on a store and the environment. It is safe
+// for concurrent use.
 type Service struct {
-	store Store
-	path  string // of the key file, for messages
-	fixed []fixed
-	key   sealer
-	old   *sealer // opens what a rotation that broke off left; nil if none did
+	store    Store
+	path     string // of the key file, for messages
+	env      []envSecret
+	packages []Package
+	key      sealer
+	old      *sealer // decrypts what an unfinished rotation has not sealed anew; nil if there is none
 }
 
-// A sealer is a key and what is made from it.
+// A sealer is a master key and the keys derived from it.
 type sealer struct {
 	master      []byte
 	aead        cipher.AEAD
@@ -117,17 +120,17 @@ func newSealer(master []byte) (sealer, error) {
 func (k sealer) derive(purpose string, size int) []byte {
 	b, err := hkdf.Key(sha256.New, k.master, nil, "engi secret: "+purpose, size)
 	if err != nil {
-		panic(err) // only for sizes out of range
+		panic(err) // unreachable: the size is in range
 	}
 	return b
 }
 
 var _ engi.Secrets = (*Service)(nil)
 
-// Open returns the secrets in store, and those of the environment. It reports
-// Conflict if the key is lost or another one although secrets are there,
-// Denied if others may read its file, Invalid if it is no key or a secret of
-// the environment is none; each with the way out.
+// Open returns the secrets in store and those of o. It reports Conflict if
+// secrets exist that the key cannot decrypt, Denied if others may read the key
+// file, and Invalid for a malformed key or secret of the environment, each with
+// a remedy.
 func Open(ctx context.Context, store Store, o Options) (_ *Service, err error) {
 	defer engi.Annotate(&err, "open secrets")
 	if o.Log == nil {
@@ -141,8 +144,8 @@ func Open(ctx context.Context, store Store, o Options) (_ *Service, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{store: store, path: o.origin()}
-	if s.fixed, err = fix(o.Environment); err != nil {
+	s := &Service{store: store, path: o.keyOrigin(), packages: o.Packages}
+	if s.env, err = loadEnv(o.Environment); err != nil {
 		return nil, err
 	}
 	if s.key, err = newSealer(f.key); err != nil {
@@ -159,54 +162,53 @@ func Open(ctx context.Context, store Store, o Options) (_ *Service, err error) {
 		switch {
 		case k == s.key.fingerprint, s.old != nil && k == s.old.fingerprint:
 		case slices.Contains(f.givenUp, k):
-			o.Log.Warn("some secrets cannot be read, since their key was given up: store them again", "key", o.origin())
+			o.Log.Warn("some secrets cannot be read because their key was given up: store them again", "key", o.keyOrigin())
 		case o.Key != "":
-			return nil, engi.Errorf(engi.Conflict, "the key from the environment does not open all secrets in the database").
-				WithRemedy("add the key before it as another line, 'former: KEY', and run 'engi secret rekey'")
+			return nil, engi.Errorf(engi.Conflict, "the key from the environment does not decrypt all secrets in the database").
+				WithRemedy("add the previous key as another line, 'former: KEY', and run 'engi secret rekey'")
 		default:
-			return nil, engi.Errorf(engi.Conflict, "the key in %s does not open all secrets in the database", o.Path).
-				WithRemedy("put the right file back from a backup; to give the secrets up, empty the file: a new key is made")
+			return nil, engi.Errorf(engi.Conflict, "the key in %s does not decrypt all secrets in the database", o.Path).
+				WithRemedy("restore the right file from a backup; to give the secrets up, empty the file: a new key is created")
 		}
 	}
 	return s, nil
 }
 
-// key returns the key, which is made in the file if there is none.
+// key returns the key. It creates the file if there is none.
 func (o Options) key(known []string) (keyFile, error) {
 	if o.Key != "" {
-		return givenKey(o.Key, o.Path)
+		return parseGivenKey(o.Key, o.Path)
 	}
 	return readKey(o.Path, known)
 }
 
-// origin says where the key is, for messages.
-func (o Options) origin() string {
+// keyOrigin says where the key is from, for messages.
+func (o Options) keyOrigin() string {
 	if o.Key != "" {
 		return "the environment"
 	}
 	return o.Path
 }
 
-// Derive returns 32 bytes for another purpose, which tell nothing of the key
-// and stay the same as long as it does.
+// Derive returns a key of 32 bytes for another purpose. It changes only when the
+// service's key does, and reveals nothing of it.
 func (s *Service) Derive(purpose string) []byte { return s.key.derive("other "+purpose, keySize) }
 
-// Rotate makes a new key, seals every secret in store under it, and forgets
-// the key before. If the key is given, it is the new one, and the file of the
-// one before is removed at the end. Rotate may break off anywhere and be
-// called again; between, all secrets open. Nobody else may use the store and
-// the file meanwhile. It returns how many secrets it has sealed anew; those
-// whose keys were given up before stay lost. What was derived from the key
-// changes.
+// Rotate creates a new key, seals every secret in store with it and drops the
+// previous key. If o.Key is set, that is the new key, and the key file is
+// removed at the end. Rotate may be killed at any point and called again; until
+// then all secrets stay readable. Nothing else may use the store and the file
+// meanwhile. It returns how many secrets it sealed anew; those whose keys were
+// given up stay lost. Keys from [Service.Derive] change.
 func Rotate(ctx context.Context, store Store, o Options) (n int, err error) {
-	defer engi.Annotate(&err, "rotate %s", o.origin())
-	s, err := Open(ctx, store, o) // also whether it is the right key
+	defer engi.Annotate(&err, "rotate %s", o.keyOrigin())
+	s, err := Open(ctx, store, o) // checks that it is the right key, too
 	if err != nil {
 		return 0, err
 	}
 	if s.old == nil && o.Key != "" {
-		return 0, engi.Errorf(engi.Conflict, "all secrets are sealed under the key from the environment already").
-			WithRemedy("put a new key there, and the one before as another line, 'former: KEY'")
+		return 0, engi.Errorf(engi.Conflict, "all secrets are sealed with the key from the environment already").
+			WithRemedy("set a new key, with the previous one as another line, 'former: KEY'")
 	}
 	if s.old == nil {
 		f, err := readFile(o.Path)
@@ -242,45 +244,45 @@ func Rotate(ctx context.Context, store Store, o Options) (n int, err error) {
 		}
 		n++
 	}
-	return n, o.forget()
+	return n, o.dropOldKey()
 }
 
-// bound is what a sealed value belongs to.
-func bound(s engi.Secret) []byte {
+// additionalData is what a sealed value is bound to.
+func additionalData(s engi.Secret) []byte {
 	return fmt.Appendf(nil, "engi secret\x00%s\x00%s\x00%d", s.ID, s.Owner, s.Version)
 }
 
 func (s *Service) seal(of engi.Secret, value string) Sealed {
 	nonce := make([]byte, s.key.aead.NonceSize())
 	rand.Read(nonce) // never fails
-	return Sealed{Key: s.key.fingerprint, Data: s.key.aead.Seal(nonce, nonce, []byte(value), bound(of))}
+	return Sealed{Key: s.key.fingerprint, Data: s.key.aead.Seal(nonce, nonce, []byte(value), additionalData(of))}
 }
 
 func (s *Service) unseal(of engi.Secret, v Sealed) (string, error) {
 	k := &s.key
 	if v.Key != k.fingerprint {
 		if k = s.old; k == nil || v.Key != k.fingerprint {
-			return "", engi.Errorf(engi.Conflict, "it was sealed under another key than that in %s", s.path).
-				WithRemedy("store its value again, or put the former key file back and restart")
+			return "", engi.Errorf(engi.Conflict, "it was sealed with another key than that in %s", s.path).
+				WithRemedy("store its value again, or restore the previous key file and restart")
 		}
 	}
 	n := k.aead.NonceSize()
 	if len(v.Data) < n {
 		return "", errDamaged
 	}
-	value, err := k.aead.Open(nil, v.Data[:n], v.Data[n:], bound(of))
+	value, err := k.aead.Open(nil, v.Data[:n], v.Data[n:], additionalData(of))
 	if err != nil {
 		return "", errDamaged
 	}
 	return string(value), nil
 }
 
-var errDamaged = engi.Errorf(engi.Internal, "what is stored was changed by somebody else").
+var errDamaged = engi.Errorf(engi.Internal, "the stored value was changed outside of engi").
 	WithRemedy("store its value again, and find out who writes to the database")
 
 // Create stores a secret with sec's Owner, Name and Metadata. It reports
 // Invalid for bad names, values and metadata, Conflict if the owner has one of
-// that name, Exhausted if he has too many.
+// that name, and Exhausted if the owner has too many.
 func (s *Service) Create(ctx context.Context, sec engi.Secret, value string) (_ engi.Secret, err error) {
 	defer engi.Annotate(&err, "create secret %.40q", sec.Name)
 	if !nameForm.MatchString(sec.Name) || strings.HasPrefix(sec.Name, idPrefix) {
@@ -290,8 +292,8 @@ func (s *Service) Create(ctx context.Context, sec engi.Secret, value string) (_ 
 	if err := check(value, sec.Metadata); err != nil {
 		return engi.Secret{}, err
 	}
-	if _, ok := s.fixedOf(sec.Owner, sec.Name); ok {
-		return engi.Secret{}, errFixed
+	if _, ok := s.findEnv(sec.Owner, sec.Name); ok {
+		return engi.Secret{}, errFromEnv
 	}
 	have, err := s.store.List(ctx, sec.Owner)
 	if err != nil {
@@ -300,7 +302,7 @@ func (s *Service) Create(ctx context.Context, sec engi.Secret, value string) (_ 
 	if len(have) >= maxSecrets {
 		return engi.Secret{}, engi.Errorf(engi.Exhausted, "there are %d secrets already", len(have)).WithRemedy("remove some")
 	}
-	sec.ID, sec.Version, sec.Metadata = engi.NewSecretID(), 1, maps.Clone(sec.Metadata)
+	sec.ID, sec.Version, sec.Metadata = cmp.Or(sec.ID, engi.NewSecretID()), 1, maps.Clone(sec.Metadata)
 	sec.Created = now()
 	sec.Updated = sec.Created
 	return sec, s.store.Put(ctx, sec, s.seal(sec, value))
@@ -310,22 +312,22 @@ func (s *Service) Create(ctx context.Context, sec engi.Secret, value string) (_ 
 func (s *Service) Get(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Secret, err error) {
 	defer engi.Annotate(&err, "get secret %.40q", idOrName)
 	sec, _, err := s.store.Find(ctx, owner, idOrName)
-	if f, ok := s.fixedOf(owner, idOrName); ok && engi.KindOf(err) == engi.NotFound {
+	if f, ok := s.findEnv(owner, idOrName); ok && engi.KindOf(err) == engi.NotFound {
 		return f.Secret, nil
 	}
 	return sec, err
 }
 
-// List returns secrets by name, with those of the environment.
+// List returns secrets, those from the environment among them, by name.
 func (s *Service) List(ctx context.Context, owner engi.Owner) ([]engi.Secret, error) {
 	all, err := s.store.List(ctx, owner)
 	if err != nil {
 		return nil, err
 	}
 	stored := len(all)
-	for _, f := range s.fixed {
+	for _, f := range s.env {
 		hidden := func(x engi.Secret) bool { return x.Name == f.Name && (x.Owner == owner || x.Owner == f.Owner) }
-		if f.serves(owner) && !slices.ContainsFunc(all[:stored], hidden) {
+		if f.visibleTo(owner) && !slices.ContainsFunc(all[:stored], hidden) {
 			all = append(all, f.Secret)
 		}
 	}
@@ -341,10 +343,10 @@ func (s *Service) Update(ctx context.Context, owner engi.Owner, idOrName, value 
 	if err := check(value, metadata); err != nil {
 		return engi.Secret{}, err
 	}
-	for try := 1; ; try++ {
+	for attempt := 1; ; attempt++ {
 		sec, _, err := s.store.Find(ctx, owner, idOrName)
 		if err != nil {
-			return engi.Secret{}, s.orFixed(owner, idOrName, err)
+			return engi.Secret{}, s.explainEnv(owner, idOrName, err)
 		}
 		was := sec.Version
 		sec.Version++
@@ -353,7 +355,7 @@ func (s *Service) Update(ctx context.Context, owner engi.Owner, idOrName, value 
 			sec.Metadata = maps.Clone(metadata)
 		}
 		err = s.store.Replace(ctx, sec, s.seal(sec, value), was)
-		if err == nil || engi.KindOf(err) != engi.Conflict || try == tries {
+		if err == nil || engi.KindOf(err) != engi.Conflict || attempt == maxAttempts {
 			return sec, err
 		}
 	}
@@ -364,16 +366,20 @@ func (s *Service) Remove(ctx context.Context, owner engi.Owner, idOrName string)
 	defer engi.Annotate(&err, "remove secret %.40q", idOrName)
 	sec, _, err := s.store.Find(ctx, owner, idOrName)
 	if err != nil {
-		return s.orFixed(owner, idOrName, err)
+		return s.explainEnv(owner, idOrName, err)
 	}
 	return s.store.Remove(ctx, sec.ID)
 }
 
-// Reveal returns the value. It reports Conflict for one whose key is lost.
+// Reveal returns a value. It reports Conflict for one whose key is lost. It
+// returns secrets of packages to every owner; see [Service.Check].
 func (s *Service) Reveal(ctx context.Context, owner engi.Owner, idOrName string) (_ string, err error) {
 	defer engi.Annotate(&err, "reveal secret %.40q", idOrName)
+	if v, ok := s.packageValue(idOrName); ok {
+		return v, nil
+	}
 	sec, v, err := s.store.Find(ctx, owner, idOrName)
-	if f, ok := s.fixedOf(owner, idOrName); ok && engi.KindOf(err) == engi.NotFound {
+	if f, ok := s.findEnv(owner, idOrName); ok && engi.KindOf(err) == engi.NotFound {
 		return f.value(), nil
 	}
 	if err != nil {
@@ -382,7 +388,7 @@ func (s *Service) Reveal(ctx context.Context, owner engi.Owner, idOrName string)
 	return s.unseal(sec, v)
 }
 
-// check never repeats what it refuses.
+// check checks a value and metadata. Its errors do not contain them.
 func check(value string, metadata map[string]string) error {
 	if value == "" || len(value) > maxValue {
 		return engi.Errorf(engi.Invalid, "the value has %d bytes", len(value)).WithRemedy("use 1 to %d bytes", maxValue)
@@ -392,12 +398,12 @@ func check(value string, metadata map[string]string) error {
 	}
 	for k, v := range metadata {
 		if k == "" || len(k) > maxText || len(v) > maxText || !utf8.ValidString(k+v) || strings.ContainsRune(k+v, 0) {
-			return engi.Errorf(engi.Invalid, "a pair of metadata is empty, too long or no text").
+			return engi.Errorf(engi.Invalid, "a pair of metadata has no key, is too long or is not text").
 				WithRemedy("use at most %d bytes of UTF-8 on each side", maxText)
 		}
 	}
 	return nil
 }
 
-// now is the time as stores keep it.
+// now returns the time with the precision of stores.
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }

@@ -13,11 +13,14 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/secret"
-	"github.com/engi-dev/engi/gate/secret/secrettest"
+	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/store/storetest"
 )
 
-func TestMemoryKeepsThePromises(t *testing.T) {
-	secrettest.Run(t, func(*testing.T) secret.Store { return new(secrettest.Memory) })
+// empty returns a store without secrets.
+func empty(t testing.TB) secret.Store {
+	t.Helper()
+	return store.Secrets(storetest.Open(t))
 }
 
 func open(t *testing.T, store secret.Store, path string) *secret.Service {
@@ -32,7 +35,7 @@ func open(t *testing.T, store secret.Store, path string) *secret.Service {
 const value = "s3cr3t-value-that-must-not-show"
 
 func TestLifeOfASecret(t *testing.T) {
-	store, path := new(secrettest.Memory), filepath.Join(t.TempDir(), "secret.key")
+	store, path := empty(t), filepath.Join(t.TempDir(), "secret.key")
 	s := open(t, store, path)
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Fatal(info.Mode(), err)
@@ -80,7 +83,7 @@ func TestLifeOfASecret(t *testing.T) {
 }
 
 func TestUpdatesDoNotGetLost(t *testing.T) {
-	s := open(t, new(secrettest.Memory), filepath.Join(t.TempDir(), "secret.key"))
+	s := open(t, empty(t), filepath.Join(t.TempDir(), "secret.key"))
 	if _, err := s.Create(t.Context(), engi.Secret{Owner: "ann", Name: "x"}, "0"); err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +102,7 @@ func TestUpdatesDoNotGetLost(t *testing.T) {
 }
 
 func TestMovedRowsDoNotOpen(t *testing.T) {
-	store := new(secrettest.Memory)
+	store := empty(t)
 	s := open(t, store, filepath.Join(t.TempDir(), "secret.key"))
 	a, err := s.Create(t.Context(), engi.Secret{Owner: "ann", Name: "x"}, value)
 	if err != nil {
@@ -145,7 +148,7 @@ func TestMovedRowsDoNotOpen(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	s := open(t, new(secrettest.Memory), filepath.Join(t.TempDir(), "secret.key"))
+	s := open(t, empty(t), filepath.Join(t.TempDir(), "secret.key"))
 	big := map[string]string{}
 	for i := range 65 {
 		big[fmt.Sprint(i)] = ""
@@ -185,7 +188,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestKeyFile(t *testing.T) {
-	store, path := new(secrettest.Memory), filepath.Join(t.TempDir(), "secret.key")
+	store, path := empty(t), filepath.Join(t.TempDir(), "secret.key")
 	s := open(t, store, path)
 	if _, err := s.Create(t.Context(), engi.Secret{Owner: "ann", Name: "old"}, value); err != nil {
 		t.Fatal(err)
@@ -242,7 +245,7 @@ func TestKeyFile(t *testing.T) {
 
 // breaking is a store that fails when it is told to.
 type breaking struct {
-	*secrettest.Memory
+	secret.Store
 	left int // replacements that work
 }
 
@@ -250,11 +253,11 @@ func (b *breaking) Replace(ctx context.Context, s engi.Secret, v secret.Sealed, 
 	if b.left--; b.left < 0 {
 		return engi.Errorf(engi.Unavailable, "broken off")
 	}
-	return b.Memory.Replace(ctx, s, v, was)
+	return b.Store.Replace(ctx, s, v, was)
 }
 
 func TestRotation(t *testing.T) {
-	store, path := &breaking{new(secrettest.Memory), 100}, filepath.Join(t.TempDir(), "secret.key")
+	store, path := &breaking{empty(t), 100}, filepath.Join(t.TempDir(), "secret.key")
 	s := open(t, store, path)
 	const secrets = 5
 	for i := range secrets {
@@ -303,13 +306,13 @@ func TestRotation(t *testing.T) {
 }
 
 func TestSecretsOfTheEnvironment(t *testing.T) {
-	store, path := new(secrettest.Memory), filepath.Join(t.TempDir(), "secret.key")
+	store, path := empty(t), filepath.Join(t.TempDir(), "secret.key")
 	o := secret.Options{Path: path}
 	before := open(t, store, path)
 	if _, err := before.Create(t.Context(), engi.Secret{Owner: "ann", Name: "mine"}, "stored"); err != nil {
 		t.Fatal(err)
 	}
-	o.Environment = []secret.Fixed{
+	o.Environment = []secret.EnvSecret{
 		{Name: "all", Variable: "ALL_KEY", Value: value}, {Name: "all", Owner: "bob", Variable: "BOB", Value: "bob's"},
 		{Name: "ann", Owner: "ann", Variable: "ANN", Value: "ann's"}, {Name: "mine", Variable: "MINE", Value: "fixed"},
 	}
@@ -365,8 +368,8 @@ func TestSecretsOfTheEnvironment(t *testing.T) {
 	if strings.Contains(fmt.Sprintf("%v %+v %#v", s, *s, *s), value) {
 		t.Error("it prints")
 	}
-	for name, f := range map[string]secret.Fixed{"no name": {Value: "x"}, "no value": {Name: "x", Variable: "X"}, "long": {Name: "x", Value: strings.Repeat(value, 10_000)}, "ID": {Name: string(engi.NewSecretID()), Value: "x"}} {
-		_, err := secret.Open(t.Context(), store, secret.Options{Path: path, Environment: []secret.Fixed{f}})
+	for name, f := range map[string]secret.EnvSecret{"no name": {Value: "x"}, "no value": {Name: "x", Variable: "X"}, "long": {Name: "x", Value: strings.Repeat(value, 10_000)}, "ID": {Name: string(engi.NewSecretID()), Value: "x"}} {
+		_, err := secret.Open(t.Context(), store, secret.Options{Path: path, Environment: []secret.EnvSecret{f}})
 		if engi.KindOf(err) != engi.Invalid || strings.Contains(fmt.Sprint(err), value) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -374,7 +377,7 @@ func TestSecretsOfTheEnvironment(t *testing.T) {
 }
 
 func TestKeyFromTheEnvironment(t *testing.T) {
-	store, path := new(secrettest.Memory), filepath.Join(t.TempDir(), "secret.key")
+	store, path := empty(t), filepath.Join(t.TempDir(), "secret.key")
 	key := func(b byte) string { return base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{b}, 32)) }
 	reveals := func(when string, o secret.Options) {
 		t.Helper()

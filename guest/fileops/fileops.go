@@ -1,10 +1,10 @@
-// Package fileops does with the files of a sandbox what agents do all day:
-// read, glob, grep, write and edit. It works over any [engi.Guest], needs no
-// program inside, and answers in types, so that every surface shows the same.
+// Package fileops has the file operations that agents use most: read, glob,
+// grep, write and edit. It works with any [engi.Guest] and needs no program in
+// the sandbox. Results are typed, so that every API shows the same.
 //
-// Whatever a guest says is hostile: sizes are bounded here, and what does not
-// fit is said to be truncated. Paths are absolute and slash-separated. It is
-// not for moving data (package guest) nor for whole trees of one's own disk.
+// Everything a guest sends is treated as hostile: sizes are bounded, and results
+// say when they are truncated. Paths are absolute and slash-separated. To move
+// data in bulk use package guest.
 package fileops
 
 import (
@@ -18,29 +18,29 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Limits of what is read into memory, in bytes.
+// Limits in bytes.
 const (
-	MaxText   = 16 << 20 // of a file that Read, Write or Edit takes whole
-	MaxImage  = 5 << 20  // of an image that Read returns
-	MaxAnswer = 256 << 10
+	MaxText   = 16 << 20  // of a file that Read, Write or Edit takes as a whole
+	MaxImage  = 5 << 20   // of an image that Read returns
+	MaxAnswer = 256 << 10 // of the text in one result
 )
 
-// clean checks a path and returns it without detours.
-func clean(name string) (string, error) {
+// cleanPath checks a path and returns it in its shortest form.
+func cleanPath(name string) (string, error) {
 	switch {
 	case name == "":
-		return "", engi.Errorf(engi.Invalid, "no path is given")
+		return "", engi.Errorf(engi.Invalid, "the path is empty")
 	case !path.IsAbs(name):
 		return "", engi.Errorf(engi.Invalid, "the path %.200q is not absolute", name).WithRemedy("begin it with /")
 	case strings.ContainsRune(name, 0):
-		return "", engi.Errorf(engi.Invalid, "the path %.200q has a zero byte", name)
+		return "", engi.Errorf(engi.Invalid, "the path %.200q contains a NUL", name)
 	}
 	return path.Clean(name), nil
 }
 
-// load reads a whole file. It reports Invalid for one with more than limit
+// readAll reads a whole file. It reports Invalid for one of more than limit
 // bytes.
-func load(ctx context.Context, g engi.Guest, name string, limit int64) ([]byte, error) {
+func readAll(ctx context.Context, g engi.Guest, name string, limit int64) ([]byte, error) {
 	r, err := g.Open(ctx, name)
 	if err != nil {
 		return nil, err
@@ -66,8 +66,8 @@ func digest(raw []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// cut shortens a line to at most limit bytes, at the end of a character.
-func cut(line string, limit int) (string, bool) {
+// truncate shortens a line to at most limit bytes, without splitting a character.
+func truncate(line string, limit int) (string, bool) {
 	if len(line) <= limit {
 		return line, false
 	}

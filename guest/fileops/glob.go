@@ -4,179 +4,89 @@ import (
 	"cmp"
 	"context"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/bmatcuk/doublestar/v4"
+
 	"github.com/engi-dev/engi"
 )
 
-// A Pattern is a compiled glob: * and ? stay within one name, ** spans any
-// number of directories, [a-z] and [!a-z] are classes, {a,b} alternatives, and
-// a backslash takes the next character as it is. Names that begin with a dot
-// are names like others.
-type Pattern struct{ re *regexp.Regexp }
-
 const (
-	maxPattern      = 4 << 10
-	maxAlternatives = 1000
-	maxStars        = 32 // each makes every match take longer
+	maxPattern    = 4 << 10 // bytes
+	maxExpansions = 256     // of alternatives; each is matched on its own
 )
 
-// ParsePattern compiles a glob. It reports Invalid for one that cannot be.
-func ParsePattern(glob string) (Pattern, error) {
-	bad := func(why string) (Pattern, error) {
-		return Pattern{}, engi.Errorf(engi.Invalid, "the pattern %.100q %s", glob, why)
+// checkGlob reports Invalid unless glob is a pattern that can be matched in
+// bounded time.
+func checkGlob(glob string) error {
+	why := ""
+	switch {
+	case glob == "" || len(glob) > maxPattern:
+		why = "is empty or too long"
+	case !doublestar.ValidatePattern(glob):
+		why = "is not valid: check its brackets and braces, and write \\ before characters that stand for themselves"
+	case expansions(glob) > maxExpansions:
+		why = "has too many alternatives"
+	default:
+		return nil
 	}
-	if glob == "" || len(glob) > maxPattern {
-		return bad("is empty or too long")
-	}
-	alternatives, stars := 0, 0
-	depth := 0
-	var out strings.Builder
-	out.WriteString(`(?s)\A`)
-	for i := 0; i < len(glob); i++ {
-		switch ch := glob[i]; ch {
+	return engi.Errorf(engi.Invalid, "the pattern %.100q %s", glob, why)
+}
+
+// expansions returns how many patterns the alternatives of a valid glob stand
+// for, or more if groups are nested; it stops counting beyond maxExpansions.
+func expansions(glob string) int {
+	n := 1
+	var open []int // alternatives of each group around the current position
+	for i := 0; i < len(glob) && n <= maxExpansions; i++ {
+		switch last := len(open) - 1; glob[i] {
 		case '\\':
-			if i++; i == len(glob) {
-				return bad("ends with a backslash")
-			}
-			n := runeLen(glob[i:])
-			out.WriteString(regexp.QuoteMeta(glob[i : i+n]))
-			i += n - 1
-		case '*':
-			if stars++; stars > maxStars {
-				return bad("has too many stars")
-			}
-			if i+1 == len(glob) || glob[i+1] != '*' {
-				out.WriteString(`[^/]*`)
-				continue
-			}
 			i++
-			begins := i == 1 || strings.IndexByte("/{,", glob[i-2]) >= 0
-			switch {
-			case begins && i+1 < len(glob) && glob[i+1] == '/':
-				out.WriteString(`(?:[^/]+/)*`)
-				i++
-			case begins && (i+1 == len(glob) || strings.IndexByte("},", glob[i+1]) >= 0):
-				out.WriteString(`.*`)
-			default:
-				out.WriteString(`[^/]*`) // as part of a name it is a star
-			}
-		case '?':
-			out.WriteString(`[^/]`)
-		case '[':
-			class, n := parseClass(glob[i:])
-			if n == 0 {
-				return bad("has a [ without its ]")
-			}
-			out.WriteString(class)
-			i += n - 1
 		case '{':
-			depth++
-			out.WriteString(`(?:`)
-		case '}':
-			if depth == 0 {
-				return bad("has a } without its {")
-			}
-			depth--
-			out.WriteString(`)`)
+			open = append(open, 1)
 		case ',':
-			if depth == 0 {
-				out.WriteString(`,`)
-				continue
+			if last >= 0 {
+				open[last]++
 			}
-			if alternatives++; alternatives > maxAlternatives {
-				return bad("has too many alternatives")
+		case '}':
+			if last >= 0 {
+				n *= open[last]
+				open = open[:last]
 			}
-			out.WriteString(`|`)
-		default:
-			n := runeLen(glob[i:])
-			out.WriteString(regexp.QuoteMeta(glob[i : i+n]))
-			i += n - 1
 		}
 	}
-	if depth > 0 {
-		return bad("has a { without its }")
-	}
-	out.WriteString(`\z`)
-	re, err := regexp.Compile(out.String())
-	if err != nil {
-		return bad("cannot be compiled")
-	}
-	return Pattern{re}, nil
+	return n
 }
 
-// runeLen is the length of the first character of s, which is not empty.
-func runeLen(s string) int {
-	for i := range s {
-		if i > 0 {
-			return i
-		}
-	}
-	return len(s)
-}
-
-// parseClass translates the class that s begins with and returns its length;
-// 0 if it does not end.
-func parseClass(s string) (string, int) {
-	var out strings.Builder
-	out.WriteByte('[')
-	i := 1
-	if i < len(s) && (s[i] == '!' || s[i] == '^') {
-		out.WriteString("^/")
-		i++
-	}
-	for start := i; i < len(s); i++ {
-		switch ch := s[i]; {
-		case ch == ']' && i > start:
-			out.WriteByte(']')
-			return out.String(), i + 1
-		case ch == '-' && i > start && i+1 < len(s) && s[i+1] != ']':
-			out.WriteByte('-')
-		default:
-			if ch == '\\' && i+1 < len(s) {
-				i++
-			}
-			n := runeLen(s[i:])
-			if strings.Contains(`\]^-[&~:`, s[i:i+n]) {
-				out.WriteByte('\\')
-			}
-			out.WriteString(s[i : i+n])
-			i += n - 1
-		}
-	}
-	return "", 0
-}
-
-// Match reports whether a slash-separated relative path matches.
-func (p Pattern) Match(name string) bool { return p.re.MatchString(name) }
-
-// A GlobRequest asks for files by name.
+// A GlobRequest finds files by name. In patterns * and ? stay within one name, **
+// spans any number of directories, [a-z] and [!a-z] are classes, {a,b} are
+// alternatives, and a backslash escapes the next character. Names that begin with
+// a dot are not special.
 type GlobRequest struct {
 	Pattern string // relative to Dir, or absolute
 	Dir     string // empty means /
 	Limit   int    // files; 0 means 1000
-	All     bool   // what is in directories called .git, too
+	All     bool   // include directories named .git
 }
 
-// A File is one that Glob found.
+// A File is a file that Glob found.
 type File struct {
 	Path     string
 	Size     int64
 	Modified time.Time
 }
 
-// A Listing is what Glob found: the files that changed last come first.
+// A Listing is the result of Glob, the most recently changed files first.
 type Listing struct {
 	Files     []File
-	Total     int  // that match, those left out included
+	Total     int  // number of matching files, including those left out
 	Truncated bool // there are more than Files, or more than can be listed
 }
 
-// Glob finds files by name; directories are not listed. It reports NotFound if
-// Dir is not there.
+// Glob finds files by name. It does not list directories, and reports NotFound
+// if Dir does not exist.
 func Glob(ctx context.Context, g engi.Guest, q GlobRequest) (_ Listing, err error) {
 	defer engi.Annotate(&err, "glob")
 	dir, pattern := q.Dir, q.Pattern
@@ -186,11 +96,11 @@ func Glob(ctx context.Context, g engi.Guest, q GlobRequest) (_ Listing, err erro
 	if dir == "" {
 		dir = "/"
 	}
-	if dir, err = clean(dir); err != nil {
+	if dir, err = cleanPath(dir); err != nil {
 		return Listing{}, err
 	}
-	p, err := ParsePattern(strings.TrimPrefix(pattern, "./"))
-	if err != nil {
+	pattern = strings.TrimPrefix(pattern, "./")
+	if err := checkGlob(pattern); err != nil {
 		return Listing{}, err
 	}
 	limit := q.Limit
@@ -200,16 +110,16 @@ func Glob(ctx context.Context, g engi.Guest, q GlobRequest) (_ Listing, err erro
 	if limit < 0 {
 		return Listing{}, engi.Errorf(engi.Invalid, "the limit is negative")
 	}
-	files, whole, err := walk(ctx, g, dir, q.All)
+	files, complete, err := walk(ctx, g, dir, q.All)
 	if err != nil {
 		return Listing{}, err
 	}
-	l := Listing{Files: []File{}, Truncated: !whole}
-	for i, fi := range files {
-		if i%1024 == 0 && ctx.Err() != nil {
+	l := Listing{Files: []File{}, Truncated: !complete}
+	for _, fi := range files {
+		if ctx.Err() != nil {
 			return Listing{}, engi.Errorf(engi.Expired, "%w", context.Cause(ctx))
 		}
-		if p.Match(below(dir, fi.Path)) {
+		if doublestar.MatchUnvalidated(pattern, relativeTo(dir, fi.Path)) {
 			l.Files = append(l.Files, File{fi.Path, fi.Size, fi.Modified})
 		}
 	}
@@ -223,7 +133,8 @@ func Glob(ctx context.Context, g engi.Guest, q GlobRequest) (_ Listing, err erro
 	return l, nil
 }
 
-// splitPattern takes the directories that are no patterns off an absolute one.
+// splitPattern splits an absolute pattern after its last leading directory
+// without wildcards.
 func splitPattern(pattern string) (dir, rest string) {
 	parts := strings.Split(strings.TrimLeft(pattern, "/"), "/")
 	n := 0
@@ -233,17 +144,17 @@ func splitPattern(pattern string) (dir, rest string) {
 	return "/" + strings.Join(parts[:n], "/"), strings.Join(parts[n:], "/")
 }
 
-// below returns name relative to dir.
-func below(dir, name string) string {
+// relativeTo returns name relative to dir.
+func relativeTo(dir, name string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(name, dir), "/")
 }
 
-// maxWalk bounds the entries one walk looks at.
+// maxWalk bounds the entries of one walk.
 const maxWalk = 200_000
 
-// walk lists the files below dir, in path order; whole is false if there are
-// more than it looks at.
-func walk(ctx context.Context, g engi.Guest, dir string, all bool) (files []engi.FileInfo, whole bool, err error) {
+// walk lists the files below dir, in path order; complete is false if there are
+// more than maxWalk entries.
+func walk(ctx context.Context, g engi.Guest, dir string, all bool) (files []engi.FileInfo, complete bool, err error) {
 	seen := 0
 	var visit func(dir string) error
 	visit = func(dir string) error {
@@ -259,7 +170,7 @@ func walk(ctx context.Context, g engi.Guest, dir string, all bool) (files []engi
 			if seen++; seen > maxWalk {
 				return nil
 			}
-			rel := below(dir, fi.Path)
+			rel := relativeTo(dir, fi.Path)
 			if !all && inGit(rel) {
 				continue
 			}

@@ -12,67 +12,69 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/bmatcuk/doublestar/v4"
+
 	"github.com/engi-dev/engi"
 )
 
-// A GrepRequest asks for lines that match.
+// A GrepRequest searches files for lines that match a pattern.
 type GrepRequest struct {
-	Pattern    string // a regular expression of Go's, for one line at a time
-	Literal    bool   // Pattern is the text itself
+	Pattern    string // a regular expression in Go's syntax, matched line by line
+	Literal    bool   // Pattern is plain text
 	IgnoreCase bool
 	Path       string // a directory, or one file; empty means /
-	Glob       string // only files of that name; without a slash, at any depth; empty means all
+	Glob       string // only files whose path matches, or whose name if it has no slash; empty means all
 	Mode       GrepMode
 	Before     int  // lines of context before each match, at most 50
-	After      int  // and after it
+	After      int  // lines of context after each match, at most 50
 	Limit      int  // matches, or files, depending on Mode; 0 means 250
-	MaxLine    int  // bytes of a line; longer ones are cut; 0 means 500
-	All        bool // what is in directories called .git, too
+	MaxLine    int  // bytes of a line; longer ones are truncated; 0 means 500
+	All        bool // include directories named .git
 }
 
 // A GrepMode says what Grep returns.
 type GrepMode string
 
 const (
-	GrepContent GrepMode = "content" // lines; the default
-	GrepFiles   GrepMode = "files"   // names of files that match
-	GrepCount   GrepMode = "count"   // and how many lines of each match
+	GrepContent GrepMode = "content" // matching lines; the default
+	GrepFiles   GrepMode = "files"   // names of files with a match
+	GrepCount   GrepMode = "count"   // names, and the number of matching lines
 )
 
-// A Match is one line.
+// A Match is a line that matches.
 type Match struct {
 	Path          string
 	Line          int // from 1
-	Column        int // of the first match, in bytes from 1
+	Column        int // of the first match in the line, in bytes from 1
 	Text          string
-	Before, After []string // context, without lines that are matches of their own
+	Before, After []string // context, without lines that match themselves
 }
 
-// A Count is how many lines of a file match.
+// A Count is the number of lines of a file that match.
 type Count struct {
 	Path  string
 	Lines int
 }
 
-// A Finding is what Grep found, in path order.
+// A Finding is the result of Grep, in path order.
 type Finding struct {
 	Matches   []Match // mode content
 	Files     []Count // modes files and count
 	Searched  int     // files
-	Skipped   int     // files that are no text, or larger than MaxText
-	Truncated bool    // there is more
+	Skipped   int     // files that are not text, or larger than MaxText
+	Truncated bool    // there may be more matches
 }
 
 const (
 	maxContext = 50
-	fewFiles   = 48 // so few are opened one by one, more are read as one archive
+	maxOpened  = 48 // files opened one by one; more are read as one archive
 )
 
-// errEnough ends a search whose answer is full.
+// errEnough ends a search whose result is full.
 var errEnough = errors.New("enough")
 
-// Grep searches files. It reports Invalid for a bad pattern and NotFound if
-// Path is not there. Links are not followed.
+// Grep searches files. It reports Invalid for a bad pattern and NotFound if Path
+// does not exist. It does not follow links.
 func Grep(ctx context.Context, g engi.Guest, q GrepRequest) (_ Finding, err error) {
 	defer engi.Annotate(&err, "grep")
 	s, err := newSearch(q)
@@ -83,29 +85,28 @@ func Grep(ctx context.Context, g engi.Guest, q GrepRequest) (_ Finding, err erro
 	if root == "" {
 		root = "/"
 	}
-	if root, err = clean(root); err != nil {
+	if root, err = cleanPath(root); err != nil {
 		return Finding{}, err
 	}
 	err = s.run(ctx, g, root)
 	if errors.Is(err, errEnough) {
-		s.found.Truncated, err = true, nil
+		s.result.Truncated, err = true, nil
 	}
 	if err != nil {
 		return Finding{}, err
 	}
-	slices.SortStableFunc(s.found.Matches, func(a, b Match) int { return strings.Compare(a.Path, b.Path) })
-	slices.SortFunc(s.found.Files, func(a, b Count) int { return strings.Compare(a.Path, b.Path) })
-	return s.found, nil
+	slices.SortStableFunc(s.result.Matches, func(a, b Match) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(s.result.Files, func(a, b Count) int { return strings.Compare(a.Path, b.Path) })
+	return s.result, nil
 }
 
-// A search is one Grep. It belongs to one goroutine.
+// A search is one call of Grep. It is not safe for concurrent use.
 type search struct {
-	q     GrepRequest
-	re    *regexp.Regexp
-	glob  *Pattern
-	base  bool // glob is matched with the last name of a path
-	found Finding
-	room  int // bytes of text that still fit into the answer
+	q        GrepRequest
+	re       *regexp.Regexp
+	baseName bool // match glob against the last element of a path
+	result   Finding
+	budget   int // bytes of text that still fit into the result
 }
 
 func newSearch(q GrepRequest) (*search, error) {
@@ -117,7 +118,7 @@ func newSearch(q GrepRequest) (*search, error) {
 		q.Mode = GrepContent
 	case GrepContent, GrepFiles, GrepCount:
 	default:
-		return nil, engi.Errorf(engi.Invalid, "%.40q is no mode", q.Mode).WithRemedy("use content, files or count")
+		return nil, engi.Errorf(engi.Invalid, "%.40q is not a mode", q.Mode).WithRemedy("use content, files or count")
 	}
 	if q.Limit == 0 {
 		q.Limit = 250
@@ -135,33 +136,33 @@ func newSearch(q GrepRequest) (*search, error) {
 	if q.IgnoreCase {
 		text = "(?i)" + text
 	}
-	s := &search{q: q, room: MaxAnswer, found: Finding{Matches: []Match{}, Files: []Count{}}}
+	s := &search{q: q, budget: MaxAnswer, result: Finding{Matches: []Match{}, Files: []Count{}}}
 	var err error
 	if s.re, err = regexp.Compile(text); err != nil {
-		return nil, engi.Errorf(engi.Invalid, "the pattern is no regular expression: %v", err).
-			WithRemedy("use Go's syntax, or ask for a literal search")
+		return nil, engi.Errorf(engi.Invalid, "the pattern is not a regular expression: %v", err).
+			WithRemedy("use Go's syntax, or search for literal text")
 	}
 	if q.Glob != "" {
-		p, err := ParsePattern(q.Glob)
-		if err != nil {
+		if err := checkGlob(q.Glob); err != nil {
 			return nil, err
 		}
-		s.glob, s.base = &p, !strings.Contains(q.Glob, "/")
+		s.baseName = !strings.Contains(q.Glob, "/")
 	}
 	return s, nil
 }
 
-// wanted tells whether a file, relative to where the search began, is searched.
+// wanted reports whether to search the file at a path relative to the root of
+// the search.
 func (s *search) wanted(rel string) bool {
 	switch {
 	case !s.q.All && inGit(rel):
 		return false
-	case s.glob == nil:
+	case s.q.Glob == "":
 		return true
-	case s.base:
-		return s.glob.Match(path.Base(rel))
+	case s.baseName:
+		rel = path.Base(rel)
 	}
-	return s.glob.Match(rel)
+	return doublestar.MatchUnvalidated(s.q.Glob, rel)
 }
 
 func (s *search) run(ctx context.Context, g engi.Guest, root string) error {
@@ -170,17 +171,17 @@ func (s *search) run(ctx context.Context, g engi.Guest, root string) error {
 		return err
 	}
 	if !fi.Mode.IsDir() && fi.Target == "" {
-		return s.one(ctx, g, root)
+		return s.open(ctx, g, root)
 	}
-	files, whole, err := walk(ctx, g, root, s.q.All)
+	files, complete, err := walk(ctx, g, root, s.q.All)
 	if err != nil {
 		return err
 	}
-	s.found.Truncated = !whole
+	s.result.Truncated = !complete
 	var names []string
-	parent := "" // of all of them
+	parent := "" // the common parent
 	for _, fi := range files {
-		if fi.Mode.IsRegular() && s.wanted(below(root, fi.Path)) {
+		if fi.Mode.IsRegular() && s.wanted(relativeTo(root, fi.Path)) {
 			if len(names) == 0 {
 				parent = path.Dir(fi.Path)
 			}
@@ -190,29 +191,30 @@ func (s *search) run(ctx context.Context, g engi.Guest, root string) error {
 			names = append(names, fi.Path)
 		}
 	}
-	if len(names) <= fewFiles {
+	if len(names) <= maxOpened {
 		for _, name := range names {
-			if err := s.one(ctx, g, name); err != nil && engi.KindOf(err) != engi.NotFound {
+			if err := s.open(ctx, g, name); err != nil && engi.KindOf(err) != engi.NotFound {
 				return err
 			}
 		}
 		return nil
 	}
-	return s.archive(ctx, g, root, parent)
+	return s.scanArchive(ctx, g, root, parent)
 }
 
-func (s *search) one(ctx context.Context, g engi.Guest, name string) error {
+// open searches one file.
+func (s *search) open(ctx context.Context, g engi.Guest, name string) error {
 	r, err := g.Open(ctx, name)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	return s.file(name, r)
+	return s.scan(name, r)
 }
 
-// archive searches what is below dir, one stream for all files: opening each
-// takes ten times as long.
-func (s *search) archive(ctx context.Context, g engi.Guest, root, dir string) error {
+// scanArchive searches everything below dir in one stream, which takes a tenth
+// of the time of opening each file.
+func (s *search) scanArchive(ctx context.Context, g engi.Guest, root, dir string) error {
 	r, err := g.Pack(ctx, dir)
 	if err != nil {
 		return err
@@ -228,32 +230,32 @@ func (s *search) archive(ctx context.Context, g engi.Guest, root, dir string) er
 			if ctx.Err() != nil {
 				return engi.Errorf(engi.Expired, "%v", ctx.Err())
 			}
-			return engi.Errorf(engi.Unavailable, "the guest broke off: %v", err)
+			return engi.Errorf(engi.Unavailable, "the guest closed the stream: %v", err)
 		}
-		// Names begin with that of dir itself, unless it is the root.
+		// Names begin with the name of dir, unless that is the root.
 		name := path.Clean("/" + h.Name)
 		if dir != "/" {
 			_, rest, _ := strings.Cut(strings.TrimPrefix(name, "/"), "/")
 			name = path.Join(dir, rest)
 		}
-		if h.Typeflag != tar.TypeReg || !s.wanted(below(root, name)) {
+		if h.Typeflag != tar.TypeReg || !s.wanted(relativeTo(root, name)) {
 			continue
 		}
-		if err := s.file(name, in); err != nil {
+		if err := s.scan(name, in); err != nil {
 			return err
 		}
 	}
 }
 
-// file searches one file.
-func (s *search) file(name string, r io.Reader) error {
+// scan searches the content of one file.
+func (s *search) scan(name string, r io.Reader) error {
 	in := bufio.NewReaderSize(io.LimitReader(r, MaxText+1), 64<<10)
-	head, err := in.Peek(sniffed)
+	head, err := in.Peek(sniffLen)
 	if err != nil && err != io.EOF {
 		return engi.Errorf(engi.KindOf(err), "read %s: %v", name, err)
 	}
-	if binary(head) {
-		s.found.Skipped++
+	if isBinary(head) {
+		s.result.Skipped++
 		return nil
 	}
 	raw, err := io.ReadAll(in)
@@ -261,16 +263,16 @@ func (s *search) file(name string, r io.Reader) error {
 		return engi.Errorf(engi.KindOf(err), "read %s: %v", name, err)
 	}
 	if len(raw) > MaxText {
-		s.found.Skipped++
+		s.result.Skipped++
 		return nil
 	}
-	s.found.Searched++
-	return s.text(name, raw)
+	s.result.Searched++
+	return s.scanLines(name, raw)
 }
 
-func (s *search) text(name string, raw []byte) error {
-	// Most files have no match at all, and one look tells. Anchors are about
-	// lines below, so they cannot be looked for this way.
+func (s *search) scanLines(name string, raw []byte) error {
+	// Most files have no match, which one search of the whole text shows. A
+	// regular expression may have anchors, which refer to single lines.
 	if s.q.Literal && !s.q.IgnoreCase && !bytes.Contains(raw, []byte(s.q.Pattern)) {
 		return nil
 	}
@@ -291,25 +293,25 @@ func (s *search) text(name string, raw []byte) error {
 		return nil
 	}
 	if s.q.Mode != GrepContent {
-		if len(s.found.Files) == s.q.Limit {
+		if len(s.result.Files) == s.q.Limit {
 			return errEnough
 		}
-		s.found.Files = append(s.found.Files, Count{name, len(hits)})
+		s.result.Files = append(s.result.Files, Count{name, len(hits)})
 		return nil
 	}
 	for k, i := range hits {
-		if len(s.found.Matches) == s.q.Limit || s.room <= 0 {
+		if len(s.result.Matches) == s.q.Limit || s.budget <= 0 {
 			return errEnough
 		}
 		from, to := max(0, i-s.q.Before), min(len(lines), i+1+s.q.After)
-		if k > 0 { // lines between two matches are told once
+		if k > 0 { // lines between two matches appear once
 			from = max(from, hits[k-1]+1, min(hits[k-1]+1+s.q.After, i))
 		}
 		if k+1 < len(hits) {
 			to = min(to, hits[k+1])
 		}
 		at := s.re.FindStringIndex(lines[i])
-		s.found.Matches = append(s.found.Matches, Match{
+		s.result.Matches = append(s.result.Matches, Match{
 			Path: name, Line: i + 1, Column: at[0] + 1, Text: s.show(lines[i]),
 			Before: s.showAll(lines[from:i]), After: s.showAll(lines[i+1 : to]),
 		})
@@ -318,8 +320,8 @@ func (s *search) text(name string, raw []byte) error {
 }
 
 func (s *search) show(line string) string {
-	line, _ = cut(line, s.q.MaxLine)
-	s.room -= len(line) + 1
+	line, _ = truncate(line, s.q.MaxLine)
+	s.budget -= len(line) + 1
 	return strings.ToValidUTF8(line, "\uFFFD")
 }
 
@@ -331,7 +333,7 @@ func (s *search) showAll(lines []string) []string {
 	return all
 }
 
-// readFull fills buf as far as r goes.
+// readFull fills buf, or reads r to its end.
 func readFull(r io.Reader, buf []byte) (int, error) {
 	n, err := io.ReadFull(r, buf)
 	if err == io.EOF || err == io.ErrUnexpectedEOF {

@@ -10,61 +10,61 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A ReadRequest asks for a part of a file. Zero limits mean the defaults.
+// A ReadRequest reads a part of a file.
 type ReadRequest struct {
 	Path     string
 	Offset   int  // first line, from 1; 0 means 1, -n the last n lines
 	Limit    int  // lines; 0 means 2000
-	Numbered bool // each line of Text begins with its number and a tab
-	MaxLine  int  // bytes of a line; longer ones are cut; 0 means 2000
+	Numbered bool // prefix each line of Text with its number and a tab
+	MaxLine  int  // bytes of a line; longer ones are truncated; 0 means 2000
 }
 
-// A Kind is what a file is to a reader.
+// A Kind is a kind of content.
 type Kind string
 
 const (
 	Text   Kind = "text"
 	Image  Kind = "image"
-	Binary Kind = "binary" // size and type are all there is to tell
+	Binary Kind = "binary" // anything else; only size and type are known
 )
 
-// A Content is what Read found.
+// A Content is the result of Read.
 type Content struct {
 	Path   string
 	Kind   Kind
 	MIME   string
 	Size   int64  // bytes of the whole file
-	SHA256 string // of the whole file; empty if Binary
+	SHA256 string // of the whole file; empty for Binary
 
-	// Of text. Bytes that are no UTF-8 are shown as U+FFFD.
+	// For Text. Bytes that are not UTF-8 are replaced by U+FFFD.
 	Text       string
-	First      int  // number of the first line in Text; 0 if there is none
+	First      int  // number of the first line in Text; 0 if Text is empty
 	Last       int  // number of the last line in Text
 	TotalLines int  // of the file
-	LongLines  int  // lines in Text that were cut
-	Truncated  bool // there are lines after Last
+	LongLines  int  // number of lines in Text that were truncated
+	Truncated  bool // the file has lines after Last
 
-	Data []byte // of an image
+	Data []byte // for Image
 }
 
 const (
-	defaultLines = 2000
-	defaultLine  = 2000
-	sniffed      = 8 << 10 // bytes that tell text from the rest
+	defaultLines   = 2000
+	defaultLineLen = 2000
+	sniffLen       = 8 << 10 // bytes looked at to tell text from other content
 )
 
-// Read reads a file. It reports Invalid for a directory and for what is too
-// large, NotFound for what is not there.
+// Read reads a file. It reports Invalid for a directory and for a file that is
+// too large, NotFound for one that does not exist.
 func Read(ctx context.Context, g engi.Guest, q ReadRequest) (_ Content, err error) {
 	defer engi.Annotate(&err, "read")
-	name, err := clean(q.Path)
+	name, err := cleanPath(q.Path)
 	if err != nil {
 		return Content{}, err
 	}
 	if q.Limit < 0 || q.MaxLine < 0 {
 		return Content{}, engi.Errorf(engi.Invalid, "a limit is negative")
 	}
-	raw, size, err := head(ctx, g, name)
+	raw, size, err := readHead(ctx, g, name)
 	if err != nil {
 		return Content{}, err
 	}
@@ -75,12 +75,12 @@ func Read(ctx context.Context, g engi.Guest, q ReadRequest) (_ Content, err erro
 		if size > MaxImage {
 			return Content{}, tooLarge(name, MaxImage)
 		}
-		if c.Data, err = load(ctx, g, name, MaxImage); err != nil {
+		if c.Data, err = readAll(ctx, g, name, MaxImage); err != nil {
 			return Content{}, err
 		}
 		c.Size, c.SHA256 = int64(len(c.Data)), digest(c.Data)
 		return c, nil
-	case binary(raw):
+	case isBinary(raw):
 		c.Kind = Binary
 		if strings.HasPrefix(c.MIME, "text/plain; charset=utf-8") {
 			c.MIME = "application/octet-stream"
@@ -88,7 +88,7 @@ func Read(ctx context.Context, g engi.Guest, q ReadRequest) (_ Content, err erro
 		return c, nil
 	}
 	c.Kind = Text
-	if raw, err = load(ctx, g, name, MaxText); err != nil {
+	if raw, err = readAll(ctx, g, name, MaxText); err != nil {
 		return Content{}, err
 	}
 	c.Size, c.SHA256 = int64(len(raw)), digest(raw)
@@ -96,8 +96,8 @@ func Read(ctx context.Context, g engi.Guest, q ReadRequest) (_ Content, err erro
 	return c, nil
 }
 
-// head returns the beginning of a file and its size.
-func head(ctx context.Context, g engi.Guest, name string) ([]byte, int64, error) {
+// readHead returns the beginning of a file, and its size.
+func readHead(ctx context.Context, g engi.Guest, name string) ([]byte, int64, error) {
 	fi, err := g.Stat(ctx, name)
 	if err != nil {
 		return nil, 0, err
@@ -110,31 +110,31 @@ func head(ctx context.Context, g engi.Guest, name string) ([]byte, int64, error)
 		return nil, 0, err
 	}
 	defer r.Close()
-	buf := make([]byte, sniffed)
+	buf := make([]byte, sniffLen)
 	n, err := readFull(r, buf)
 	if err != nil {
 		return nil, 0, engi.Errorf(engi.KindOf(err), "read %s: %v", name, err)
 	}
 	size := fi.Size
 	if s, ok := r.(interface{ Size() int64 }); ok && s.Size() >= 0 {
-		size = s.Size() // of what a link leads to
+		size = s.Size() // of the target, if it is a link
 	}
 	return buf[:n], max(size, int64(n)), nil
 }
 
-// binary tells from its beginning whether a file is no text.
-func binary(head []byte) bool {
-	return bytes.IndexByte(head[:min(len(head), sniffed)], 0) >= 0
+// isBinary reports whether content that begins with head is not text.
+func isBinary(head []byte) bool {
+	return bytes.IndexByte(head[:min(len(head), sniffLen)], 0) >= 0
 }
 
-// lines puts the part of raw that was asked for into c.
+// lines sets the text of c to the requested part of raw.
 func (c *Content) lines(raw []byte, q ReadRequest) {
 	limit, width := q.Limit, q.MaxLine
 	if limit == 0 {
 		limit = defaultLines
 	}
 	if width == 0 {
-		width = defaultLine
+		width = defaultLineLen
 	}
 	c.TotalLines = bytes.Count(raw, []byte("\n"))
 	if len(raw) > 0 && raw[len(raw)-1] != '\n' {
@@ -158,7 +158,7 @@ func (c *Content) lines(raw []byte, q ReadRequest) {
 		if len(line) < len(text) {
 			end = "\n"
 		}
-		line, long := cut(line, width)
+		line, long := truncate(line, width)
 		if long {
 			c.LongLines++
 		}

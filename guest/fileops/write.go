@@ -10,18 +10,18 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Absent as IfHash means that the file must not be there yet.
+// Absent as IfHash means that the file must not exist.
 const Absent = "absent"
 
-// A WriteRequest replaces a file, or makes it, with its directories.
+// A WriteRequest replaces a file, or creates it and its parents.
 type WriteRequest struct {
 	Path    string
 	Content []byte
-	Mode    fs.FileMode // 0 keeps what is there, else means 0644
-	IfHash  string      // write only over content of that SHA-256, or Absent; empty means over any
+	Mode    fs.FileMode // 0 keeps that of an existing file, or means 0644
+	IfHash  string      // replace only content of this SHA-256, or Absent; empty means any
 }
 
-// A Written is what came of a write.
+// A Written is the result of Write.
 type Written struct {
 	Path    string
 	Created bool
@@ -29,37 +29,37 @@ type Written struct {
 	SHA256  string
 }
 
-// Write writes a file. It reports Conflict if the file is not what IfHash
-// says, Invalid for a directory and for what is too large. The owner of an
-// existing file stays; a new one belongs to the template's user.
+// Write writes a file. It reports Conflict if IfHash does not match, and Invalid
+// for a directory and for content that is too large. An existing file keeps its
+// owner; a new one belongs to the template's user.
 func Write(ctx context.Context, g engi.Guest, q WriteRequest) (_ Written, err error) {
 	defer engi.Annotate(&err, "write")
-	name, err := clean(q.Path)
+	name, err := cleanPath(q.Path)
 	if err != nil {
 		return Written{}, err
 	}
 	if len(q.Content) > MaxText {
-		return Written{}, engi.Errorf(engi.Invalid, "%d bytes are too many", len(q.Content)).
-			WithRemedy("upload files of more than %d MiB", MaxText>>20)
+		return Written{}, engi.Errorf(engi.Invalid, "%d bytes are too much", len(q.Content)).
+			WithRemedy("upload files that are larger than %d MiB", MaxText>>20)
 	}
 	fi, err := g.Stat(ctx, name)
 	created := err != nil && engi.KindOf(err) == engi.NotFound
 	switch {
 	case created && q.IfHash != "" && q.IfHash != Absent:
-		return Written{}, engi.Errorf(engi.Conflict, "%s is not there any more", name).WithRemedy("read what is there first")
+		return Written{}, engi.Errorf(engi.Conflict, "%s does not exist any more", name).WithRemedy("look at what is there now")
 	case created:
 	case err != nil:
 		return Written{}, err
 	case fi.Mode.IsDir():
 		return Written{}, engi.Errorf(engi.Invalid, "%s is a directory", name)
 	case q.IfHash == Absent:
-		return Written{}, engi.Errorf(engi.Conflict, "%s is there already", name).WithRemedy("read it first, or edit it")
+		return Written{}, engi.Errorf(engi.Conflict, "%s exists already", name).WithRemedy("read it first, or edit it")
 	case q.IfHash != "":
-		raw, err := load(ctx, g, name, MaxText)
+		raw, err := readAll(ctx, g, name, MaxText)
 		if err != nil {
 			return Written{}, err
 		}
-		if err := same(name, raw, q.IfHash); err != nil {
+		if err := checkHash(name, raw, q.IfHash); err != nil {
 			return Written{}, err
 		}
 	}
@@ -73,28 +73,28 @@ func Write(ctx context.Context, g engi.Guest, q WriteRequest) (_ Written, err er
 	return Written{Path: name, Created: created, Size: int64(len(q.Content)), SHA256: digest(q.Content)}, nil
 }
 
-func same(name string, raw []byte, want string) error {
+func checkHash(name string, raw []byte, want string) error {
 	if got := digest(raw); !strings.EqualFold(got, want) {
 		return engi.Errorf(engi.Conflict, "%s has changed: its SHA-256 is %s", name, got).WithRemedy("read it again")
 	}
 	return nil
 }
 
-// A Replacement is one edit: Old becomes New.
+// A Replacement replaces Old by New.
 type Replacement struct {
 	Old, New string
-	All      bool // every occurrence; else there must be exactly one
+	All      bool // every occurrence; otherwise there must be exactly one
 }
 
-// An EditRequest changes parts of a text file. The edits are made one after
-// another, each in what those before it have left, all or none.
+// An EditRequest changes parts of a text file. Each edit applies to the result
+// of those before it; either all are made or none.
 type EditRequest struct {
 	Path   string
 	Edits  []Replacement
-	IfHash string // edit only content of that SHA-256; empty means any
+	IfHash string // edit only content of this SHA-256; empty means any
 }
 
-// An Edited is what came of an edit.
+// An Edited is the result of Edit.
 type Edited struct {
 	Path     string
 	Replaced int // occurrences
@@ -105,14 +105,14 @@ type Edited struct {
 
 const maxEdits = 100
 
-// Edit edits a file. It reports Conflict if a text to replace is not there, is
-// there more than once, or the file is not what IfHash says, and Invalid for
-// what is no text. Line ends stay what they are: in a file with CRLF, a line
-// end in Old and New means CRLF. Somebody who writes at the same time may be
-// overwritten; IfHash tells of those who did before.
+// Edit edits a file. It reports Conflict if a text to replace does not occur or
+// occurs more than once, or if IfHash does not match, and Invalid for a file
+// that is not text. Line endings are kept: in a file with CRLF, a newline in Old
+// and New means CRLF. A write at the same time may be lost; IfHash only detects
+// earlier ones.
 func Edit(ctx context.Context, g engi.Guest, q EditRequest) (_ Edited, err error) {
 	defer engi.Annotate(&err, "edit")
-	name, err := clean(q.Path)
+	name, err := cleanPath(q.Path)
 	if err != nil {
 		return Edited{}, err
 	}
@@ -126,15 +126,15 @@ func Edit(ctx context.Context, g engi.Guest, q EditRequest) (_ Edited, err error
 	if fi.Mode.IsDir() {
 		return Edited{}, engi.Errorf(engi.Invalid, "%s is a directory", name)
 	}
-	raw, err := load(ctx, g, name, MaxText)
+	raw, err := readAll(ctx, g, name, MaxText)
 	if err != nil {
 		return Edited{}, err
 	}
-	if binary(raw) {
-		return Edited{}, engi.Errorf(engi.Invalid, "%s is no text", name).WithRemedy("write it as a whole")
+	if isBinary(raw) {
+		return Edited{}, engi.Errorf(engi.Invalid, "%s is not text", name).WithRemedy("write it as a whole")
 	}
 	if q.IfHash != "" {
-		if err := same(name, raw, q.IfHash); err != nil {
+		if err := checkHash(name, raw, q.IfHash); err != nil {
 			return Edited{}, err
 		}
 	}
@@ -155,7 +155,7 @@ func Edit(ctx context.Context, g engi.Guest, q EditRequest) (_ Edited, err error
 	return e, nil
 }
 
-// apply makes all edits, or reports which one cannot be made.
+// apply makes all edits, or reports the first one that cannot be made.
 func apply(text string, edits []Replacement) (string, int, error) {
 	crlf := 2*strings.Count(text, "\r\n") > strings.Count(text, "\n")
 	replaced := 0
@@ -165,7 +165,7 @@ func apply(text string, edits []Replacement) (string, int, error) {
 			which = fmt.Sprintf("edit %d: ", i+1)
 		}
 		if e.Old == "" {
-			return "", 0, engi.Errorf(engi.Invalid, "%sthe text to replace is empty", which).WithRemedy("say where to insert by replacing a line by itself and more")
+			return "", 0, engi.Errorf(engi.Invalid, "%sthe text to replace is empty", which).WithRemedy("to insert text, replace a nearby line by itself and the text")
 		}
 		if e.Old == e.New {
 			return "", 0, engi.Errorf(engi.Invalid, "%sthe old text and the new are the same", which)
@@ -176,18 +176,18 @@ func apply(text string, edits []Replacement) (string, int, error) {
 		}
 		n := strings.Count(text, from)
 		if n == 0 && strings.HasSuffix(text, strings.TrimRight(from, "\r\n")) && strings.TrimRight(from, "\r\n") != "" {
-			// The last line has no end, and the edit says it has one.
+			// The edit ends in a newline, which the last line of the file lacks.
 			if short := strings.TrimRight(from, "\r\n"); strings.Count(text, short) == 1 || e.All {
 				from, to, n = short, strings.TrimRight(to, "\r\n"), strings.Count(text, short)
 			}
 		}
 		switch {
 		case n == 0:
-			return "", 0, engi.Errorf(engi.Conflict, "%sthe text to replace does not occur%s", which, nearest(text, from)).
-				WithRemedy("read the file again and copy the text as it is, spaces included")
+			return "", 0, engi.Errorf(engi.Conflict, "%sthe text to replace does not occur%s", which, closestLine(text, from)).
+				WithRemedy("read the file again and copy the text exactly, including white space")
 		case n > 1 && !e.All:
-			return "", 0, engi.Errorf(engi.Conflict, "%sthe text to replace occurs %d times, in lines %s", which, n, places(text, from)).
-				WithRemedy("give more of the lines around it, or replace all")
+			return "", 0, engi.Errorf(engi.Conflict, "%sthe text to replace occurs %d times, in lines %s", which, n, lineNumbers(text, from)).
+				WithRemedy("include more of the lines around it, or replace all")
 		}
 		if grown := int64(len(text)) + int64(n)*int64(len(to)-len(from)); grown > MaxText {
 			return "", 0, engi.Errorf(engi.Invalid, "%sthe file would have %d bytes", which, grown).WithRemedy("make it smaller than %d MiB", MaxText>>20)
@@ -202,8 +202,8 @@ func toCRLF(s string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(s, "\r\n", "\n"), "\n", "\r\n")
 }
 
-// places names the lines in which s begins, the first few of them.
-func places(text, s string) string {
+// lineNumbers lists the lines in which s begins, at most ten.
+func lineNumbers(text, s string) string {
 	var all []string
 	for at, line := 0, 1; len(all) < 10; {
 		i := strings.Index(text[at:], s)
@@ -218,8 +218,9 @@ func places(text, s string) string {
 	return strings.Join(all, ", ")
 }
 
-// nearest says which line is most like the first one of s that is not blank.
-func nearest(text, s string) string {
+// closestLine describes the line that is most similar to the first line of s
+// that is not blank.
+func closestLine(text, s string) string {
 	want := ""
 	for line := range strings.Lines(s) {
 		if want = strings.TrimSpace(line); want != "" {
@@ -234,7 +235,7 @@ func nearest(text, s string) string {
 	for line := range strings.Lines(text) {
 		n++
 		if trimmed := strings.TrimSpace(line); trimmed != "" {
-			if score := likeness(trimmed, want); score > best {
+			if score := similarity(trimmed, want); score > best {
 				best, at, shown = score, n, strings.TrimRight(line, "\r\n")
 			}
 		}
@@ -245,13 +246,13 @@ func nearest(text, s string) string {
 	if best < 0.5 {
 		return ""
 	}
-	shown, _ = cut(strings.ToValidUTF8(shown, "\uFFFD"), 200)
+	shown, _ = truncate(strings.ToValidUTF8(shown, "\uFFFD"), 200)
 	return fmt.Sprintf("; line %d is most like it: %q", at, shown)
 }
 
-// likeness is the share of pairs of neighbouring bytes that a and b have in
-// common, from 0 to 1.
-func likeness(a, b string) float64 {
+// similarity is the share of byte pairs that a and b have in common, from 0 to 1
+// (the Sørensen–Dice coefficient of their bigrams).
+func similarity(a, b string) float64 {
 	a, b = a[:min(len(a), 500)], b[:min(len(b), 500)]
 	if a == b {
 		return 1

@@ -23,17 +23,17 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// sdk speaks the dialect as E2B's clients do.
-type sdk struct {
+// e2bClient sends requests like E2B's SDKs do.
+type e2bClient struct {
 	t    *testing.T
 	http *http.Client
 	root string
 }
 
-func newSDK(t *testing.T) *sdk {
+func newE2BClient(t *testing.T) *e2bClient {
 	t.Helper()
 	root := t.TempDir()
-	s := guestd.New(guestd.Options{Root: root, Token: "secret", Twin: true})
+	s := guestd.New(guestd.Options{Root: root, Token: "secret", InProcess: true})
 	ctx, cancel := context.WithCancel(context.Background())
 	tr := &http.Transport{DisableCompression: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
 		a, b := net.Pipe()
@@ -41,7 +41,7 @@ func newSDK(t *testing.T) *sdk {
 		return a, nil
 	}}
 	t.Cleanup(func() { tr.CloseIdleConnections(); cancel(); s.Close() })
-	c := &sdk{t: t, http: &http.Client{Transport: tr}, root: root}
+	c := &e2bClient{t: t, http: &http.Client{Transport: tr}, root: root}
 	resp := c.raw("POST", wire.Prefix+"setup", "application/json", strings.NewReader(`{"user":"user","home":"/home/user","env":{"SANDBOX":"yes"}}`), nil)
 	if resp.StatusCode != 204 {
 		t.Fatalf("setup: %d", resp.StatusCode)
@@ -49,7 +49,7 @@ func newSDK(t *testing.T) *sdk {
 	return c
 }
 
-func (c *sdk) raw(method, path, kind string, body io.Reader, header http.Header) *http.Response {
+func (c *e2bClient) raw(method, path, kind string, body io.Reader, header http.Header) *http.Response {
 	c.t.Helper()
 	req, err := http.NewRequestWithContext(c.t.Context(), method, "http://guest"+path, body)
 	if err != nil {
@@ -68,7 +68,7 @@ func (c *sdk) raw(method, path, kind string, body io.Reader, header http.Header)
 	return resp
 }
 
-func (c *sdk) unary(method, in string) (int, map[string]any) {
+func (c *e2bClient) unary(method, in string) (int, map[string]any) {
 	c.t.Helper()
 	resp := c.raw("POST", "/"+method, "application/json", strings.NewReader(in), nil)
 	b, err := io.ReadAll(resp.Body)
@@ -88,8 +88,8 @@ func frame(s string) io.Reader {
 	return bytes.NewReader(append(b, s...))
 }
 
-// stream returns a function that yields the messages; end is true for the last.
-func (c *sdk) stream(method, in string, header http.Header) func() (m map[string]any, end bool) {
+// stream returns a function that returns the messages; end is true for the last.
+func (c *e2bClient) stream(method, in string, header http.Header) func() (m map[string]any, end bool) {
 	c.t.Helper()
 	resp := c.raw("POST", "/"+method, "application/connect+json", frame(in), header)
 	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "application/connect+json" {
@@ -149,8 +149,8 @@ func events(t *testing.T, next func() (map[string]any, bool)) (pid float64, out,
 	}
 }
 
-func TestDialectNeedsToken(t *testing.T) {
-	c := newSDK(t)
+func TestE2BNeedsToken(t *testing.T) {
+	c := newE2BClient(t)
 	for _, path := range []string{"/health", "/files?path=x", "/envs"} {
 		resp, err := c.http.Get("http://guest" + path)
 		if err != nil {
@@ -166,14 +166,14 @@ func TestDialectNeedsToken(t *testing.T) {
 	}
 }
 
-func TestDialectProcess(t *testing.T) {
-	c := newSDK(t)
+func TestE2BProcess(t *testing.T) {
+	c := newE2BClient(t)
 	pid, out, errs, end, failure := events(t, c.stream("process.Process/Start",
 		`{"process":{"cmd":"/bin/sh","args":["-c","echo $SANDBOX $FOO; echo err >&2; exit 3"],"envs":{"FOO":"bar"}},"stdin":false}`, nil))
 	if pid <= 0 || out != "yes bar\n" || errs != "err\n" || end["exitCode"] != 3.0 || end["status"] != "exit status 3" || end["exited"] != true || failure != nil {
 		t.Errorf("got %v %q %q %v %v", pid, out, errs, end, failure)
 	}
-	// Input: an absent stdin field means that it is enabled.
+	// Without a stdin field, input is enabled.
 	next := c.stream("process.Process/Start", `{"process":{"cmd":"cat"},"tag":"t1"}`, nil)
 	next()
 	if status, m := c.unary("process.Process/SendInput", `{"process":{"tag":"t1"},"input":{"stdin":"aGk="}}`); status != 200 {
@@ -210,7 +210,7 @@ func TestDialectProcess(t *testing.T) {
 			t.Errorf("%s: %v, want %s", in, m, want)
 		}
 	}
-	// Errors of a stream come in its last frame.
+	// Errors of a stream are in its last frame.
 	m, last := c.stream("process.Process/Start", `{"process":{"cmd":"true","cwd":"/no/such"}}`, nil)()
 	if !last || at(m, "error", "code") != "invalid_argument" || at(m, "error", "message") != "cwd '"+c.root+"/no/such' does not exist" {
 		t.Errorf("got %v", m)
@@ -222,8 +222,8 @@ func TestDialectProcess(t *testing.T) {
 	}
 }
 
-func TestDialectConnect(t *testing.T) {
-	c := newSDK(t)
+func TestE2BConnect(t *testing.T) {
+	c := newE2BClient(t)
 	next := c.stream("process.Process/Start", `{"process":{"cmd":"sh","args":["-c","echo old; read x; echo new"]},"tag":"c"}`, nil)
 	next()
 	next()
@@ -238,8 +238,8 @@ func TestDialectConnect(t *testing.T) {
 	}
 }
 
-func TestDialectTerminal(t *testing.T) {
-	c := newSDK(t)
+func TestE2BTerminal(t *testing.T) {
+	c := newE2BClient(t)
 	next := c.stream("process.Process/Start", `{"process":{"cmd":"sh","args":["-c","stty size; read x; stty size"]},"pty":{"size":{"cols":80,"rows":24}},"tag":"p"}`, nil)
 	next()
 	seen := ""
@@ -257,8 +257,8 @@ func TestDialectTerminal(t *testing.T) {
 	}
 }
 
-func TestDialectFilesystem(t *testing.T) {
-	c := newSDK(t)
+func TestE2BFilesystem(t *testing.T) {
+	c := newE2BClient(t)
 	const fs = "filesystem.Filesystem/"
 	if status, m := c.unary(fs+"MakeDir", `{"path":"d/e"}`); status != 200 || at(m, "entry", "type") != "FILE_TYPE_DIRECTORY" || at(m, "entry", "path") != "/home/user/d/e" {
 		t.Errorf("make: %d %v", status, m)
@@ -324,8 +324,8 @@ func TestDialectFilesystem(t *testing.T) {
 	}
 }
 
-func TestDialectFiles(t *testing.T) {
-	c := newSDK(t)
+func TestE2BFiles(t *testing.T) {
+	c := newE2BClient(t)
 	var form bytes.Buffer
 	w := multipart.NewWriter(&form)
 	for _, name := range []string{"a/b.txt", "/tmp/c d.txt"} {
@@ -346,7 +346,7 @@ func TestDialectFiles(t *testing.T) {
 	if b, _ := io.ReadAll(resp.Body); string(b) != "content of a/b.txt" {
 		t.Errorf("download: %d %s", resp.StatusCode, b)
 	}
-	// What gets smaller by it is compressed for those who want that.
+	// Files that compress well are compressed for clients that accept it.
 	noise := make([]byte, 200<<10)
 	rand.Read(noise)
 	for name, f := range map[string]struct {
@@ -397,11 +397,11 @@ func TestDialectFiles(t *testing.T) {
 	}
 }
 
-func FuzzDialect(f *testing.F) {
+func FuzzE2B(f *testing.F) {
 	f.Add([]byte(`{"process":{"cmd":""}}`), byte(0))
 	f.Add([]byte(`{"start":{"process":{"pid":1}}}`), byte(0))
 	f.Add([]byte("\xff\xff"), byte(1))
-	s := guestd.New(guestd.Options{Root: f.TempDir(), Token: "secret", Twin: true})
+	s := guestd.New(guestd.Options{Root: f.TempDir(), Token: "secret", InProcess: true})
 	f.Cleanup(func() { s.Close() })
 	a, b := net.Pipe()
 	go s.Serve(context.Background(), b)

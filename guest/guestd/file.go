@@ -15,7 +15,7 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// filePath returns the checked path of a request, as this program opens it.
+// filePath returns the path in a request, checked, as this program can open it.
 func (s *Server) filePath(r *http.Request, key string) (string, error) {
 	p := r.URL.Query().Get(key)
 	if err := wire.CheckAbsolute(p); err != nil {
@@ -24,8 +24,8 @@ func (s *Server) filePath(r *http.Request, key string) (string, error) {
 	return s.resolve(p, "/"), nil
 }
 
-// onFile makes an act of one that works on the path of its request.
-func (s *Server) onFile(f func(w http.ResponseWriter, r *http.Request, path string) error) act {
+// withPath makes a handler of a function that takes the path of its request.
+func (s *Server) withPath(f func(w http.ResponseWriter, r *http.Request, path string) error) handlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		path, err := s.filePath(r, "path")
 		if err != nil {
@@ -48,9 +48,9 @@ func (s *Server) fileRoutes(mux *http.ServeMux) {
 		"GET " + wire.Prefix + "pack":    s.pack,
 		"POST " + wire.Prefix + "unpack": s.unpack,
 	} {
-		mux.Handle(pattern, s.onFile(f))
+		mux.Handle(pattern, s.withPath(f))
 	}
-	mux.Handle("POST "+wire.Prefix+"port/{port}", act(s.port))
+	mux.Handle("POST "+wire.Prefix+"port/{port}", handlerFunc(s.port))
 }
 
 func (s *Server) readFile(w http.ResponseWriter, r *http.Request, path string) error {
@@ -65,40 +65,28 @@ func (s *Server) readFile(w http.ResponseWriter, r *http.Request, path string) e
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if fi.Size() == 0 {
-		// Files below /proc and /sys say so and have something to read.
+		// Files below /proc and /sys have size 0 but may have content.
 		first := make([]byte, 64<<10)
 		if n, _ := io.ReadFull(f, first); n > 0 {
-			return send(w, io.MultiReader(bytes.NewReader(first[:n]), io.LimitReader(f, maxUnsized)), -1)
+			return sendExactly(w, io.MultiReader(bytes.NewReader(first[:n]), io.LimitReader(f, maxUnsized)), -1)
 		}
 	}
 	w.Header().Set("Content-Length", strconv.FormatInt(fi.Size(), 10))
-	return send(w, io.LimitReader(f, fi.Size()), fi.Size())
+	return sendExactly(w, io.LimitReader(f, fi.Size()), fi.Size())
 }
 
-// maxUnsized bounds what is read of a file that does not know its size: some
-// never end.
+// maxUnsized bounds what is read of a file of unknown size, some of which never
+// end.
 const maxUnsized = 64 << 20
 
-// send writes exactly size bytes of r, or breaks the answer.
-func send(w io.Writer, r io.Reader, size int64) error {
+// sendExactly writes size bytes of r, or all if size is negative, or aborts the
+// answer.
+func sendExactly(w io.Writer, r io.Reader, size int64) error {
 	n, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, make([]byte, 256<<10))
 	if err != nil || size >= 0 && n != size {
-		panic(http.ErrAbortHandler) // the answer has begun: break it
+		panic(http.ErrAbortHandler) // the answer has begun: abort it
 	}
 	return nil
-}
-
-// ownerOf returns who new files belong to.
-func (s *Server) ownerOf(user string) (tree.Owner, error) {
-	a := s.account()
-	if user == "" || user == a.User || s.o.Twin {
-		return a.owner, nil
-	}
-	u, _, err := s.lookUp(user)
-	if err != nil {
-		return tree.Owner{}, err
-	}
-	return tree.Owner{UID: u.UID, GID: u.GID}, nil
 }
 
 func (s *Server) writeFile(w http.ResponseWriter, r *http.Request, path string) error {
@@ -110,7 +98,7 @@ func (s *Server) writeFile(w http.ResponseWriter, r *http.Request, path string) 
 			return engi.Errorf(engi.Invalid, "mode %.20q is not an octal number up to 777", m)
 		}
 	}
-	owner, err := s.ownerOf(q.Get("user"))
+	_, owner, err := s.home(q.Get("user"))
 	if err != nil {
 		return err
 	}
@@ -123,25 +111,45 @@ func (s *Server) writeFile(w http.ResponseWriter, r *http.Request, path string) 
 	if err != nil {
 		return err
 	}
-	return empty(w)
+	return noContent(w)
 }
 
-// described completes what tree says of a file for those outside.
-func (s *Server) described(fi wire.FileInfo) wire.FileInfo {
-	fi.Path = s.inside(fi.Path)
-	if fi.Target != "" {
-		fi.Target = s.inside(fi.Target)
+// describe completes descriptions with what package tree does not know. It looks
+// up each owner once.
+func (s *Server) describe(files []wire.FileInfo) {
+	users, groups := map[int]string{}, map[int]string{}
+	name := func(names map[int]string, file string, id int) string {
+		if _, ok := names[id]; !ok {
+			names[id] = s.lookupName(file, id)
+		}
+		return names[id]
 	}
-	fi.Owner, fi.Group = s.nameOf("/etc/passwd", fi.UID), s.nameOf("/etc/group", fi.GID)
-	return fi
+	for i := range files {
+		fi := &files[i]
+		fi.Owner, fi.Group = name(users, "/etc/passwd", fi.UID), name(groups, "/etc/group", fi.GID)
+		fi.Path = s.inside(fi.Path)
+		if fi.Target != "" {
+			fi.Target = s.inside(fi.Target)
+		}
+	}
+}
+
+func (s *Server) stat(path string) (wire.FileInfo, error) {
+	fi, err := tree.Stat(path)
+	if err != nil {
+		return fi, err
+	}
+	one := []wire.FileInfo{fi}
+	s.describe(one)
+	return one[0], nil
 }
 
 func (s *Server) statFile(w http.ResponseWriter, r *http.Request, path string) error {
-	fi, err := tree.Stat(path)
+	fi, err := s.stat(path)
 	if err != nil {
 		return err
 	}
-	return reply(w, s.described(fi))
+	return wire.WriteJSON(w, fi)
 }
 
 func (s *Server) listDir(w http.ResponseWriter, r *http.Request, path string) error {
@@ -152,44 +160,27 @@ func (s *Server) listDir(w http.ResponseWriter, r *http.Request, path string) er
 			return engi.Errorf(engi.Invalid, "depth %.20q is not a number of levels", d)
 		}
 	}
-	all, err := s.entries(path, depth)
+	all, err := s.listEntries(path, depth)
 	if err != nil {
 		return err
 	}
-	return reply(w, all)
+	return wire.WriteJSON(w, all)
 }
 
-// entries lists with names of owners, each looked up once.
-func (s *Server) entries(path string, depth int) ([]wire.FileInfo, error) {
+func (s *Server) listEntries(path string, depth int) ([]wire.FileInfo, error) {
 	all, err := tree.List(path, depth)
 	if err != nil {
 		return nil, err
 	}
-	users, groups := map[int]string{}, map[int]string{}
-	for i := range all {
-		fi := &all[i]
-		if _, ok := users[fi.UID]; !ok {
-			users[fi.UID] = s.nameOf("/etc/passwd", fi.UID)
-		}
-		if _, ok := groups[fi.GID]; !ok {
-			groups[fi.GID] = s.nameOf("/etc/group", fi.GID)
-		}
-		fi.Owner, fi.Group, fi.Path = users[fi.UID], groups[fi.GID], s.inside(fi.Path)
-		if fi.Target != "" {
-			fi.Target = s.inside(fi.Target)
-		}
-	}
-	if all == nil {
-		all = []wire.FileInfo{}
-	}
+	s.describe(all)
 	return all, nil
 }
 
 func (s *Server) makeDir(w http.ResponseWriter, r *http.Request, path string) error {
-	if err := tree.MakeDir(path, s.account().owner); err != nil {
+	if err := tree.MakeDir(path, s.settings().owner); err != nil {
 		return err
 	}
-	return empty(w)
+	return noContent(w)
 }
 
 func (s *Server) moveFile(w http.ResponseWriter, r *http.Request, path string) error {
@@ -197,10 +188,10 @@ func (s *Server) moveFile(w http.ResponseWriter, r *http.Request, path string) e
 	if err != nil {
 		return err
 	}
-	if err := tree.Move(path, to, s.account().owner); err != nil {
+	if err := tree.Move(path, to, s.settings().owner); err != nil {
 		return err
 	}
-	return empty(w)
+	return noContent(w)
 }
 
 func (s *Server) removeFile(w http.ResponseWriter, r *http.Request, path string) error {
@@ -210,7 +201,7 @@ func (s *Server) removeFile(w http.ResponseWriter, r *http.Request, path string)
 	if err := tree.Remove(path); err != nil {
 		return err
 	}
-	return empty(w)
+	return noContent(w)
 }
 
 func (s *Server) watchDir(w http.ResponseWriter, r *http.Request, path string) error {
@@ -221,7 +212,7 @@ func (s *Server) watchDir(w http.ResponseWriter, r *http.Request, path string) e
 	defer watch.Close()
 	rc := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "application/octet-stream")
-	buf := wire.AppendFrame(nil, wire.Alive, nil) // the watch is in force
+	buf := wire.AppendFrame(nil, wire.Alive, nil) // the watch has begun
 	for {
 		if _, err := w.Write(buf); err != nil {
 			return nil
@@ -232,7 +223,7 @@ func (s *Server) watchDir(w http.ResponseWriter, r *http.Request, path string) e
 		ch, err := watch.Next(r.Context())
 		if err != nil {
 			if r.Context().Err() == nil {
-				w.Write(wire.AppendFrame(nil, wire.Failure, wire.EncodeError(err))) // a host that left hears nothing
+				w.Write(wire.AppendFrame(nil, wire.Failure, wire.EncodeError(err))) // fails if the host has left
 			}
 			return nil
 		}
@@ -249,21 +240,21 @@ func (s *Server) pack(w http.ResponseWriter, r *http.Request, path string) error
 	}
 	w.Header().Set("Content-Type", "application/x-tar")
 	if err := tree.Pack(w, path); err != nil {
-		panic(http.ErrAbortHandler) // the answer has begun: break it
+		panic(http.ErrAbortHandler) // the answer has begun: abort it
 	}
 	return nil
 }
 
 func (s *Server) unpack(w http.ResponseWriter, r *http.Request, path string) error {
-	if err := tree.Unpack(path, r.Body, s.account().owner); err != nil {
+	if err := tree.Unpack(path, r.Body, s.settings().owner); err != nil {
 		return err
 	}
-	return empty(w)
+	return noContent(w)
 }
 
 const dialTimeout = 5 * time.Second
 
-// port connects the request and its answer to a port on loopback.
+// port connects the request and its answer to a TCP port on loopback.
 func (s *Server) port(w http.ResponseWriter, r *http.Request) error {
 	port, err := strconv.ParseUint(r.PathValue("port"), 10, 16)
 	if err != nil || port == 0 {
@@ -272,7 +263,7 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request) error {
 	number := strconv.FormatUint(port, 10)
 	conn, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", number), dialTimeout)
 	if err != nil {
-		// Servers that chose IPv6 only are on loopback, too.
+		// Some servers listen on IPv6 only.
 		if conn, err = net.DialTimeout("tcp", net.JoinHostPort("::1", number), dialTimeout); err != nil {
 			return engi.Errorf(engi.Unavailable, "nothing listens on port %d", port)
 		}
@@ -289,10 +280,10 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request) error {
 		defer close(done)
 		_, err := io.CopyBuffer(struct{ io.Writer }{conn}, struct{ io.Reader }{r.Body}, make([]byte, 64<<10))
 		if err != nil {
-			conn.Close() // the host hung up
+			conn.Close() // the host closed the stream
 			return
 		}
-		conn.(*net.TCPConn).CloseWrite() // a broken connection shows on the other side
+		conn.(*net.TCPConn).CloseWrite() // if it fails, so does the read below
 	}()
 	buf := make([]byte, 64<<10)
 	for {
@@ -310,7 +301,7 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	conn.Close()
-	r.Body.Close() // unblocks the other direction
+	r.Body.Close() // unblocks the goroutine
 	<-done
 	return nil
 }

@@ -15,90 +15,90 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// A Go program is built, then executed in place of the builder, so that exit
-// code and signals are the program's own: go run would replace them.
+// A Go program is built, then executed in place of the shell, so that exit code
+// and signals are those of the program. go run would hide them.
 const goScript = `go=$1 out=$2 target=$3
 shift 3
 GOTOOLCHAIN=local "$go" build -o "$out" "$target" || exit
 exec "$out" "$@"`
 
-// goStart returns how to build and run the package that entry is in.
-func (s *Server) goStart(r *run, a *account, entry string, env map[string]string) (st warm.Start, err error) {
+// goStart returns the command that builds and runs the package of entry.
+func (s *Server) goStart(r *run, cfg *settings, entry string, env map[string]string) (st warm.Command, err error) {
 	defer engi.Annotate(&err, "go program")
 	out := s.path("/tmp") + "/engi-" + r.ID
-	if err := tree.MakeDirAll(filepath.Dir(out), tree.Nobody); err != nil {
+	if err := tree.MakeDirAll(filepath.Dir(out), tree.KeepOwner); err != nil {
 		return st, err
 	}
 	if err := os.Mkdir(out, 0o755); err != nil {
 		return st, tree.Classify(err, "make directory", out)
 	}
-	r.scratch = append(r.scratch, out)
-	if a.owner.UID >= 0 {
-		if err := os.Lchown(out, a.owner.UID, a.owner.GID); err != nil {
+	r.temp = append(r.temp, out)
+	if cfg.owner.UID >= 0 {
+		if err := os.Lchown(out, cfg.owner.UID, cfg.owner.GID); err != nil {
 			return st, tree.Classify(err, "give away", out)
 		}
 	}
-	if err := s.ensureModule(r, a, entry); err != nil {
+	if err := s.ensureModule(r, cfg, entry); err != nil {
 		return st, err
 	}
-	s.keepGoCache(a, env)
+	s.touchGoCache(cfg, env)
 	target := "."
 	if d := path.Dir(entry); d != "." {
 		target = "./" + d
 	}
 	name := "main"
 	args := []string{"/bin/sh", "-c", goScript, "engi", r.Interpreter, out + "/" + name, target}
-	return warm.Start{Args: append(args, r.Args...), Env: env}, nil
+	return warm.Command{Args: append(args, r.Args...), Env: env}, nil
 }
 
-// keepGoCache tells the go command that its cache was tidied just now. Once a
-// day it looks at every file in there, and in a sandbox that lives for one
-// program every day is the first: half a second of each run.
-func (s *Server) keepGoCache(a *account, env map[string]string) {
+// touchGoCache marks the build cache as trimmed just now. The go command looks
+// at every file in it once a day, which in a sandbox made for one run is always
+// due, and takes half a second.
+func (s *Server) touchGoCache(cfg *settings, env map[string]string) {
 	at := env["GOCACHE"]
 	if at == "" {
-		at = filepath.Join(a.Home, ".cache", "go-build")
+		at = filepath.Join(cfg.Home, ".cache", "go-build")
 	}
 	dir, err := tree.OpenDir(at)
 	if err != nil {
-		return // no cache, nothing to tidy
+		return // there is no cache to trim
 	}
 	defer dir.Close()
 	now := strconv.FormatInt(time.Now().Unix(), 10)
-	// Without it the program is only slower.
-	_, _ = dir.Create("trim.txt", 0o644, a.owner, strings.NewReader(now), int64(len(now)))
+	// If this fails, the run is only slower.
+	_, _ = dir.Create("trim.txt", 0o644, cfg.owner, strings.NewReader(now), int64(len(now)))
 }
 
-// ensureModule writes a go.mod if no directory from the entry's upwards to the
-// working directory has one.
-func (s *Server) ensureModule(r *run, a *account, entry string) error {
+// ensureModule writes a go.mod to the working directory if neither that nor any
+// directory between it and the entry has one.
+func (s *Server) ensureModule(r *run, cfg *settings, entry string) error {
 	for d := path.Dir(entry); ; d = path.Dir(d) {
-		if _, err := os.Lstat(filepath.Join(a.WorkDir, d, "go.mod")); err == nil {
+		if _, err := os.Lstat(filepath.Join(cfg.WorkDir, d, "go.mod")); err == nil {
 			return nil
 		}
 		if d == "." {
 			break
 		}
 	}
-	dir, err := tree.OpenDir(a.WorkDir)
+	dir, err := tree.OpenDir(cfg.WorkDir)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	text := "module " + s.moduleName(r, a) + "\n"
+	text := "module " + s.moduleName(r, cfg) + "\n"
 	if v := goVersion(r.Interpreter); v != "" {
 		text += "\ngo " + v + "\n"
 	}
-	stamp, err := dir.Create("go.mod", 0o644, a.owner, strings.NewReader(text), int64(len(text)))
+	stamp, err := dir.Create("go.mod", 0o644, cfg.owner, strings.NewReader(text), int64(len(text)))
 	if err != nil {
 		return err
 	}
-	r.known[a.WorkDir+"/go.mod"] = stamp
+	r.inputs[cfg.WorkDir+"/go.mod"] = stamp
 	return nil
 }
 
-// goVersion returns the language version of a toolchain, from the file every
-// one carries; empty if it cannot be found.
+// goVersion returns the language version of a toolchain from its VERSION file,
+// or "" if it is unknown.
 func goVersion(interpreter string) string {
 	bin, err := filepath.EvalSymlinks(interpreter)
 	if err != nil {
@@ -123,9 +123,9 @@ func goVersion(interpreter string) string {
 }
 
 // moduleName guesses the module's path from how the program imports its own
-// packages: a program that has a directory util and imports "example/util" is
-// module example. Without such imports it is main.
-func (s *Server) moduleName(r *run, a *account) string {
+// packages: a program with a directory util that imports "example/util" is
+// module example. The default is main.
+func (s *Server) moduleName(r *run, cfg *settings) string {
 	var dirs []string
 	for _, f := range r.Files {
 		for d := path.Dir(f.Path); d != "."; d = path.Dir(d) {
@@ -137,21 +137,21 @@ func (s *Server) moduleName(r *run, a *account) string {
 	if len(dirs) == 0 {
 		return "main"
 	}
-	// The longest directory first: of "x/a/b" the prefix before "a/b" is meant.
+	// The longest directory first: of "x/a/b", "a/b" is the better match.
 	slices.SortFunc(dirs, func(x, y string) int { return len(y) - len(x) })
 	for _, f := range r.Files {
 		if !strings.HasSuffix(f.Path, ".go") || f.Size > 1<<20 {
 			continue
 		}
-		file, err := tree.OpenBelow(a.WorkDir, f.Path)
+		file, err := tree.OpenBelow(cfg.WorkDir, f.Path)
 		if err != nil {
 			continue
 		}
 		text := make([]byte, f.Size)
 		n, _ := file.Read(text)
 		file.Close()
-		// Strings alone on a line or after a name are what imports look like; a
-		// parser would cost this program more memory than a wrong guess costs.
+		// The first string on a line may be an import. A parser would cost this
+		// program more memory than a wrong guess is worth.
 		for line := range strings.Lines(string(text[:n])) {
 			_, quoted, _ := strings.Cut(line, `"`)
 			name, _, ok := strings.Cut(quoted, `"`)

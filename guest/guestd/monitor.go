@@ -6,33 +6,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// monitor watches whether a run reaches limits that the kernel enforces
-// without telling us. It belongs to the run's goroutine.
+// monitor polls whether a run reaches limits that the kernel enforces without
+// notice. It is owned by the run's goroutine.
 type monitor struct {
-	paths []string // of the file systems that may fill
-	limit int      // processes and threads; 0 means not watched
+	paths []string // one on each file system that may fill up
+	limit int      // processes and threads; 0 means none to watch
 	count func() int
 	timer *time.Timer
 	every time.Duration
 
-	processes    bool // the limit was reached at some moment
-	processesNow bool // and at the last look
+	processes    bool // the process limit was reached at some check
+	processesNow bool // and at the last one
 	disk         bool
 }
 
 const (
-	firstLook = 20 * time.Millisecond
-	lastLook  = 200 * time.Millisecond
+	minCheckInterval = 20 * time.Millisecond
+	maxCheckInterval = 200 * time.Millisecond
 )
 
 func (s *Server) newMonitor(r *run) *monitor {
-	a := s.account()
-	m := &monitor{paths: []string{a.WorkDir}, every: firstLook, timer: time.NewTimer(firstLook)}
-	if !s.o.Twin {
-		m.paths = append(m.paths, "/tmp") // one of its own, as large
+	cfg := s.settings()
+	m := &monitor{paths: []string{cfg.WorkDir}, every: minCheckInterval, timer: time.NewTimer(minCheckInterval)}
+	if !s.o.InProcess {
+		m.paths = append(m.paths, "/tmp") // a file system of its own
 	}
-	if !s.o.Twin && a.Processes > 0 {
-		m.limit, m.count = a.Processes, s.table.Count
+	if !s.o.InProcess && cfg.Processes > 0 {
+		m.limit, m.count = cfg.Processes, s.table.Count
 	}
 	return m
 }
@@ -40,12 +40,12 @@ func (s *Server) newMonitor(r *run) *monitor {
 func (m *monitor) stop()                  { m.timer.Stop() }
 func (m *monitor) tick() <-chan time.Time { return m.timer.C }
 
-func (m *monitor) look() {
-	m.every = min(2*m.every, lastLook)
+func (m *monitor) check() {
+	m.every = min(2*m.every, maxCheckInterval)
 	m.timer.Reset(m.every)
 	if m.limit > 0 {
-		// A fork in flight counts already for the kernel and not yet for us,
-		// so almost reached is reached.
+		// The kernel counts a fork in progress that is not in /proc yet, so
+		// nearly reaching the limit counts as reaching it.
 		m.processesNow = m.busy() && m.count() >= m.limit-max(1, m.limit/32)
 		m.processes = m.processes || m.processesNow
 	}
@@ -58,8 +58,7 @@ func (m *monitor) look() {
 	}
 }
 
-// busy is a cheap first question before the exact count: the number of tasks
-// the kernel has.
+// busy is a cheap check before the exact count: the kernel's number of tasks.
 func (m *monitor) busy() bool {
 	var si unix.Sysinfo_t
 	return unix.Sysinfo(&si) != nil || int(si.Procs) >= m.limit/2

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -23,18 +22,18 @@ import (
 )
 
 const (
-	firstBackoff = 10 * time.Millisecond
-	lastBackoff  = 250 * time.Millisecond
-	resumePoll   = 10 * time.Millisecond
-	lastWord     = 10 * time.Millisecond // for an answer to get out before its connection closes
+	minBackoff = 10 * time.Millisecond
+	maxBackoff = 250 * time.Millisecond
+	resumePoll = 10 * time.Millisecond
+	flushDelay = 10 * time.Millisecond // lets an answer get out before its connection is closed
 )
 
-// Run is the life of PID 1: it reads guest.json, dials the host and serves
-// for ever. It returns only when ctx ends or on power-off.
+// Run is the main loop of PID 1: it reads guest.json, dials the host and serves
+// it. It returns when ctx ends or on power-off.
 func (s *Server) Run(ctx context.Context) error {
-	if !s.o.Twin {
+	if !s.o.InProcess {
 		defer holdSignals()()
-		go s.table.Reap() // for as long as PID 1 lives
+		go s.table.Reap() // until PID 1 ends
 	}
 	if err := s.configure(false); err != nil {
 		return err
@@ -46,24 +45,24 @@ func (s *Server) Run(ctx context.Context) error {
 		dialed := make(chan struct{})
 		go func() {
 			defer close(dialed)
-			s.dialForever(live, ctx)
+			s.keepDialing(live, ctx)
 		}()
 		select {
-		case <-s.off:
-			time.Sleep(lastWord)
+		case <-s.poweredOff:
+			time.Sleep(flushDelay)
 			cancel()
 			<-dialed
-			s.hangUp()
+			s.closeConns()
 			return nil
 		case <-ctx.Done():
 			cancel()
 			<-dialed
-		case sign := <-s.quiet:
-			time.Sleep(lastWord)
+		case token := <-s.quiesced:
+			time.Sleep(flushDelay)
 			cancel()
 			<-dialed // the spare connection is closed before those in use
-			s.hangUp()
-			if err := s.sleep(ctx, sign); err != nil {
+			s.closeConns()
+			if err := s.awaitResume(ctx, token); err != nil {
 				return err
 			}
 		}
@@ -71,8 +70,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return engi.Errorf(engi.Expired, "run the guest: %v", ctx.Err())
 }
 
-// holdSignals keeps signals from inside from ending PID 1. They are not
-// ignored, because programs would inherit that.
+// holdSignals keeps signals from programs from ending PID 1. It does not ignore
+// them, because programs would inherit that.
 func holdSignals() (release func()) {
 	drop := make(chan os.Signal, 1)
 	for n := syscall.Signal(1); n < 32; n++ {
@@ -85,13 +84,12 @@ func holdSignals() (release func()) {
 	return func() { signal.Stop(drop) }
 }
 
-// channel returns the path of a file of the host's directory.
-func (s *Server) channel(name string) string { return filepath.Join(s.path(wire.Dir), name) }
+// channelPath returns the path of a file in the host's directory.
+func (s *Server) channelPath(name string) string { return filepath.Join(s.path(wire.Dir), name) }
 
-// configure reads guest.json. After a restore it also sets what the saved
-// machine has wrong.
+// configure applies guest.json. After a restore that includes the clock.
 func (s *Server) configure(restored bool) error {
-	b, err := os.ReadFile(s.channel(wire.ConfigName))
+	b, err := os.ReadFile(s.channelPath(wire.ConfigName))
 	if err != nil {
 		return engi.Errorf(engi.Internal, "read configuration: %v", err)
 	}
@@ -102,10 +100,10 @@ func (s *Server) configure(restored bool) error {
 	if s.o.Token == "" {
 		s.token.Store(&c.Token)
 	}
-	if s.o.Twin {
+	if s.o.InProcess {
 		return nil
 	}
-	// A kernel that refuses these is one whose machine set them already.
+	// A kernel that does not permit these has them set already.
 	if c.Hostname != "" {
 		if err := unix.Sethostname([]byte(c.Hostname)); err != nil && !errors.Is(err, unix.EPERM) {
 			log.Printf("engi-guest: set host name: %v", err)
@@ -125,20 +123,20 @@ func (s *Server) configure(restored bool) error {
 	return nil
 }
 
-// dialForever keeps one spare connection with the host until ctx ends. Those
-// in use are served until serving ends.
-func (s *Server) dialForever(ctx, serving context.Context) {
+// keepDialing keeps one spare connection to the host until ctx ends.
+// Connections in use are served until serving ends.
+func (s *Server) keepDialing(ctx, serving context.Context) {
 	var d net.Dialer
-	for wait := firstBackoff; ctx.Err() == nil; {
-		conn, err := d.DialContext(ctx, "unix", s.channel(wire.SocketName))
+	for wait := minBackoff; ctx.Err() == nil; {
+		conn, err := d.DialContext(ctx, "unix", s.channelPath(wire.SocketName))
 		if err == nil {
 			var first []byte
-			if first, err = firstBytes(ctx, conn); err == nil {
-				wait = firstBackoff
+			if first, err = readFirst(ctx, conn); err == nil {
+				wait = minBackoff
 				s.work.Add(1)
 				go func() {
 					defer s.work.Done()
-					s.Serve(serving, &begun{Conn: conn, first: first})
+					s.Serve(serving, &prefixedConn{Conn: conn, prefix: first})
 				}()
 				continue
 			}
@@ -148,12 +146,12 @@ func (s *Server) dialForever(ctx, serving context.Context) {
 		case <-time.After(wait):
 		case <-ctx.Done():
 		}
-		wait = min(2*wait, lastBackoff)
+		wait = min(2*wait, maxBackoff)
 	}
 }
 
-// firstBytes waits until the host uses a connection.
-func firstBytes(ctx context.Context, conn net.Conn) ([]byte, error) {
+// readFirst waits until the host uses a connection, and returns the first bytes.
+func readFirst(ctx context.Context, conn net.Conn) ([]byte, error) {
 	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	b := make([]byte, 64)
@@ -167,47 +165,47 @@ func firstBytes(ctx context.Context, conn net.Conn) ([]byte, error) {
 	return nil, err
 }
 
-// begun is a connection whose first bytes were read already.
-type begun struct {
+// prefixedConn is a connection whose first bytes have been read.
+type prefixedConn struct {
 	net.Conn
-	first []byte // for the one goroutine that reads
+	prefix []byte // owned by the goroutine that reads
 }
 
-func (b *begun) Read(p []byte) (int, error) {
-	if len(b.first) > 0 {
-		n := copy(p, b.first)
-		b.first = b.first[n:]
+func (b *prefixedConn) Read(p []byte) (int, error) {
+	if len(b.prefix) > 0 {
+		n := copy(p, b.prefix)
+		b.prefix = b.prefix[n:]
 		return n, nil
 	}
 	return b.Conn.Read(p)
 }
 
-// quiesce answers, then closes every connection. The host knows that none is
-// left when it sees the end of the one it asked on.
+// quiesce answers; then every connection is closed. The host knows that none is
+// left when it sees the end of the connection it asked on.
 func (s *Server) quiesce(w http.ResponseWriter, r *http.Request) error {
 	if !s.dialing.Load() {
 		return engi.Errorf(engi.Unsupported, "quiesce: this guest does not dial its host")
 	}
-	sign, err := s.resumeSign()
+	token, err := s.readResume()
 	if err != nil {
 		return engi.Errorf(engi.Internal, "quiesce: %v", err)
 	}
 	select {
-	case s.quiet <- sign:
+	case s.quiesced <- token:
 	default:
-		return engi.Errorf(engi.Conflict, "quiesce: the guest does so already")
+		return engi.Errorf(engi.Conflict, "quiesce: in progress already")
 	}
-	return empty(w)
+	return noContent(w)
 }
 
-// sleep waits until the host's sign is another than that of before, and takes
-// up the new configuration.
-func (s *Server) sleep(ctx context.Context, before string) error {
+// awaitResume waits until the resume token is not before any more, and applies
+// the new configuration.
+func (s *Server) awaitResume(ctx context.Context, before string) error {
 	for {
-		sign, err := s.resumeSign()
+		token, err := s.readResume()
 		if err != nil {
 			log.Printf("engi-guest: look for %s: %v", wire.ResumeName, err)
-		} else if sign != before {
+		} else if token != before {
 			return s.configure(true)
 		}
 		select {
@@ -218,66 +216,19 @@ func (s *Server) sleep(ctx context.Context, before string) error {
 	}
 }
 
-// resumeSign reads the host's sign to go on; empty if there is none.
-func (s *Server) resumeSign() (string, error) {
-	b, err := os.ReadFile(s.channel(wire.ResumeName))
+// readResume returns the current resume token, empty if there is none.
+func (s *Server) readResume() (string, error) {
+	b, err := os.ReadFile(s.channelPath(wire.ResumeName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
-	return "sign " + string(b), err
+	return "token " + string(b), err
 }
 
 func (s *Server) powerOff(w http.ResponseWriter, r *http.Request) error {
 	if !s.dialing.Load() {
-		return engi.Errorf(engi.Unsupported, "power off: this guest lives in another program")
+		return engi.Errorf(engi.Unsupported, "power off: this guest runs inside another program")
 	}
-	s.offOnce.Do(func() { close(s.off) })
-	return empty(w)
-}
-
-func (s *Server) usage(w http.ResponseWriter, r *http.Request) error {
-	u := wire.Usage{Processes: s.table.Count(), CPU: s.cpu()}
-	total, free := meminfo()
-	u.Memory = total - free
-	return reply(w, u)
-}
-
-// cpu returns the processor time of everything inside, the dead included.
-func (s *Server) cpu() time.Duration {
-	total := s.table.CPU()
-	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
-		var ru unix.Rusage
-		if unix.Getrusage(who, &ru) == nil {
-			total += time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
-		}
-	}
-	return total
-}
-
-// meminfo returns bytes of memory the kernel says it has and can give.
-func meminfo() (total, available int64) {
-	b, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0, 0
-	}
-	free := int64(0)
-	for line := range strings.Lines(string(b)) {
-		f := strings.Fields(line)
-		if len(f) < 2 {
-			continue
-		}
-		n := atoi(f[1]) << 10
-		switch f[0] {
-		case "MemTotal:":
-			total = n
-		case "MemFree:":
-			free = n
-		case "MemAvailable:":
-			available = n
-		}
-	}
-	if available == 0 {
-		available = free
-	}
-	return total, available
+	s.powerOffOnce.Do(func() { close(s.poweredOff) })
+	return noContent(w)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// host is the directory a guest dials through.
+// host is a directory with the socket that a guest dials.
 type host struct {
 	t   *testing.T
 	dir string
@@ -69,7 +69,7 @@ func (h *host) open(token string) *guest.Client {
 	return c
 }
 
-// shortDir returns a directory whose path fits into a socket's address.
+// shortDir returns a directory whose path is short enough for a socket.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "g")
@@ -82,7 +82,7 @@ func shortDir(t *testing.T) string {
 
 func run(t *testing.T, root string) (s *guestd.Server, ended chan error) {
 	t.Helper()
-	s = guestd.New(guestd.Options{Root: root, Twin: true})
+	s = guestd.New(guestd.Options{Root: root, InProcess: true})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended = make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
@@ -97,7 +97,7 @@ func TestSpareConnection(t *testing.T) {
 	root := shortDir(t)
 	h := newHost(t, root)
 	run(t, root)
-	// Clients side by side, each on the spare connection of its moment.
+	// Several clients, each on what is the spare connection at that time.
 	var all []*guest.Client
 	for range 3 {
 		all = append(all, h.open("secret"))
@@ -127,7 +127,7 @@ func TestDaemonDies(t *testing.T) {
 			break
 		}
 	}
-	// All that the daemon holds goes at once.
+	// Close everything that the daemon has open.
 	h.l.Close()
 	c.Close()
 	if _, err := r.Finish(t.Context()); engi.KindOf(err) != engi.Unavailable {
@@ -199,7 +199,7 @@ func TestQuiesce(t *testing.T) {
 	if _, err := other.Usage(contextFor(t, 100*time.Millisecond)); err == nil {
 		t.Error("another client is still connected")
 	}
-	// Nothing dials while the guest sleeps; a spare one was closed.
+	// A quiesced guest has closed the spare connection, and does not dial.
 	h.l.SetDeadline(time.Now().Add(200 * time.Millisecond))
 	for {
 		conn, err := h.l.Accept()

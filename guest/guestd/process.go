@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sort"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,55 +21,55 @@ import (
 )
 
 const (
-	// grace is how long output may still come after a program's own end from
-	// others that hold its streams.
-	grace = 100 * time.Millisecond
-	// killing bounds how long the guest tries to kill what multiplies.
-	killing = 5 * time.Second
-	// remembered is how many ended processes and runs can still be found.
-	remembered = 64
-	// rememberedFor is how long an ended process can be found at least while
-	// others end.
-	rememberedFor = 30 * time.Second
+	// outputGrace is how long output is read after a program's end while other
+	// processes hold its streams.
+	outputGrace = 100 * time.Millisecond
+	// killTimeout bounds the attempt to kill processes that keep forking.
+	killTimeout = 5 * time.Second
+	// maxEnded is the number of ended processes, or runs, that can be found.
+	maxEnded = 64
+	// minEndedAge is the least time an ended process can be found, even if
+	// there are more.
+	minEndedAge = 30 * time.Second
 )
 
-// proc is a process with its streams. Its log is closed and its exit set when
-// ended is closed.
+// proc is a process with its streams. When ended is closed, its log is closed
+// and exit and endedAt are set.
 type proc struct {
 	id, tag string
 	args    []string
 	dir     string
-	env     map[string]string // of the request, for listings
+	env     map[string]string // from the request, for listings
 	started time.Time
 	child   *child.Child
 	log     *child.Log
-	output  []stream     // our ends of them; immutable
-	read    atomic.Int64 // bytes that pumps have put into the log
+	output  []stream     // the guest's ends; immutable
+	read    atomic.Int64 // bytes that pumps have moved into the log
 	pumps   atomic.Int32
 	drained chan struct{} // closed when all pumps are done
-	stop    chan struct{} // closed to let pumps go that wait for readers
+	stop    chan struct{} // closed to release pumps that wait for readers
 	ended   chan struct{}
 
 	inputMu sync.Mutex
-	input   *os.File // write end of standard input, or the terminal; nil when closed
+	input   *os.File // write end of standard input, or the terminal; nil once closed
 	tty     bool
 
-	exit    engi.Exit // immutable after ended
+	exit    engi.Exit
 	endedAt time.Time
 }
 
-// procs remembers processes; guarded by Server.mu.
+// procs has the processes by ID; guarded by Server.mu.
 type procs struct {
 	byID map[string]*proc
 	last int
 }
 
-// streams are the two ends of a process's standard streams.
+// streams are both ends of a process's standard streams.
 type streams struct {
-	theirs [3]int
-	input  *os.File
-	output []stream
-	tty    bool
+	childFDs [3]int
+	input    *os.File
+	output   []stream
+	tty      bool
 }
 
 type stream struct {
@@ -77,18 +77,18 @@ type stream struct {
 	file *os.File
 }
 
-// pipes makes standard streams. Without input the process reads /dev/null.
+// pipes creates standard streams. Without input the process reads /dev/null.
 func pipes(input bool) (*streams, error) {
-	st := &streams{theirs: [3]int{-1, -1, -1}}
+	st := &streams{childFDs: [3]int{-1, -1, -1}}
 	pair := func(i, mine int) (*os.File, error) {
 		var fd [2]int
 		if err := syscall.Pipe2(fd[:], syscall.O_CLOEXEC); err != nil {
-			return nil, engi.Errorf(engi.Exhausted, "make pipe: %v", err)
+			return nil, engi.Errorf(engi.Exhausted, "create pipe: %v", err)
 		}
-		st.theirs[i] = fd[1-mine]
+		st.childFDs[i] = fd[1-mine]
 		if err := syscall.SetNonblock(fd[mine], true); err != nil {
 			syscall.Close(fd[mine])
-			return nil, engi.Errorf(engi.Internal, "make pipe: %v", err)
+			return nil, engi.Errorf(engi.Internal, "create pipe: %v", err)
 		}
 		return os.NewFile(uintptr(fd[mine]), "stream"), nil
 	}
@@ -96,7 +96,7 @@ func pipes(input bool) (*streams, error) {
 	if input {
 		st.input, err = pair(0, 1)
 	} else {
-		st.theirs[0], err = syscall.Open("/dev/null", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+		st.childFDs[0], err = syscall.Open("/dev/null", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 		if err != nil {
 			err = engi.Errorf(engi.Internal, "open /dev/null: %v", err)
 		}
@@ -116,13 +116,13 @@ func pipes(input bool) (*streams, error) {
 	return st, nil
 }
 
-// terminal makes a pseudo-terminal and takes it for all three streams.
+// terminal creates a pseudo-terminal and uses it for all three streams.
 func terminal(size wire.Size, u *child.User) (*streams, error) {
 	master, err := syscall.Open("/dev/ptmx", syscall.O_RDWR|syscall.O_CLOEXEC|syscall.O_NOCTTY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, engi.Errorf(engi.Unsupported, "open a terminal: %v", err)
 	}
-	st := &streams{theirs: [3]int{-1, -1, -1}, tty: true}
+	st := &streams{childFDs: [3]int{-1, -1, -1}, tty: true}
 	st.input = os.NewFile(uintptr(master), "terminal")
 	n, err := unix.IoctlGetInt(master, unix.TIOCGPTN)
 	if err == nil {
@@ -131,17 +131,17 @@ func terminal(size wire.Size, u *child.User) (*streams, error) {
 	if err == nil {
 		err = unix.IoctlSetWinsize(master, unix.TIOCSWINSZ, &unix.Winsize{Row: size.Rows, Col: size.Cols})
 	}
-	name := "/dev/pts/" + itoa(n)
+	name := "/dev/pts/" + strconv.Itoa(n)
 	if err == nil && u != nil {
-		// The terminal belongs to who uses it, as a login would make it. Where
-		// the file system does not allow that, programs still work.
+		// Give the terminal to its user, as a login does. Programs also work if
+		// the file system does not allow it.
 		unix.Chown(name, u.UID, u.GID)
 	}
 	if err == nil {
-		st.theirs[0], err = syscall.Open(name, syscall.O_RDWR|syscall.O_CLOEXEC|syscall.O_NOCTTY, 0)
+		st.childFDs[0], err = syscall.Open(name, syscall.O_RDWR|syscall.O_CLOEXEC|syscall.O_NOCTTY, 0)
 	}
 	for i := 1; i < 3 && err == nil; i++ {
-		st.theirs[i], err = unix.FcntlInt(uintptr(st.theirs[0]), unix.F_DUPFD_CLOEXEC, 3)
+		st.childFDs[i], err = unix.FcntlInt(uintptr(st.childFDs[0]), unix.F_DUPFD_CLOEXEC, 3)
 	}
 	if err != nil {
 		st.close()
@@ -151,19 +151,19 @@ func terminal(size wire.Size, u *child.User) (*streams, error) {
 	return st, nil
 }
 
-// handed closes the process's ends once it has them.
-func (st *streams) handed() {
-	for i, fd := range st.theirs {
+// closeChildEnds closes the process's ends, once it has its copies.
+func (st *streams) closeChildEnds() {
+	for i, fd := range st.childFDs {
 		if fd >= 0 {
 			syscall.Close(fd)
-			st.theirs[i] = -1
+			st.childFDs[i] = -1
 		}
 	}
 }
 
 // close undoes pipes or terminal.
 func (st *streams) close() {
-	st.handed()
+	st.closeChildEnds()
 	if st.input != nil {
 		st.input.Close()
 	}
@@ -174,8 +174,8 @@ func (st *streams) close() {
 	}
 }
 
-// adopt makes a proc of a started child; its pumps run from now on.
-func (s *Server) adopt(p *proc, st *streams) {
+// startPumps connects p to its streams and starts reading its output.
+func (s *Server) startPumps(p *proc, st *streams) {
 	p.stop, p.ended, p.drained = make(chan struct{}), make(chan struct{}), make(chan struct{})
 	p.input, p.tty, p.output = st.input, st.tty, st.output
 	p.pumps.Store(int32(len(st.output)))
@@ -191,17 +191,17 @@ func (s *Server) adopt(p *proc, st *streams) {
 	}
 }
 
-var pieces = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+var pumpBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
-// pump moves a stream into the log until its last writer is gone. After the
-// log was closed it goes on reading, so that a process in the background does
-// not die of a broken pipe.
+// pump copies a stream to the log until its last writer has closed it. It keeps
+// reading after the log is closed, so that background processes do not die of a
+// broken pipe.
 func pump(p *proc, o stream) {
 	if !p.tty {
 		defer o.file.Close()
 	}
-	buf := pieces.Get().(*[32 << 10]byte)
-	defer pieces.Put(buf)
+	buf := pumpBuffers.Get().(*[32 << 10]byte)
+	defer pumpBuffers.Put(buf)
 	for {
 		n, err := o.file.Read(buf[:])
 		if n > 0 {
@@ -209,25 +209,25 @@ func pump(p *proc, o stream) {
 			p.read.Add(int64(n))
 		}
 		if err != nil {
-			return // end of file, or EIO from a terminal nobody holds any more
+			return // end of file, or EIO from a terminal that no process has open
 		}
 	}
 }
 
-// behind is how often settle grants its limit again to pumps that have not
-// read what was there in time: on a busy machine they may not have had a turn.
-const behind = 50
+// maxExtensions is how often waitDrained extends its limit for pumps that have
+// not read what was there in time: on a busy host they may not have run yet.
+const maxExtensions = 50
 
-// settle waits until the pumps are done, at most for limit, or until they have
-// read what was there by then.
-func (p *proc) settle(limit time.Duration) bool {
+// waitDrained waits until the pumps are done or limit has passed, and in that
+// case until they have read what was there by then.
+func (p *proc) waitDrained(limit time.Duration) bool {
 	select {
 	case <-p.drained:
 		return true
 	default:
 	}
 	due := int64(-1)
-	for range behind {
+	for range maxExtensions {
 		t := time.NewTimer(limit)
 		select {
 		case <-p.drained:
@@ -245,7 +245,7 @@ func (p *proc) settle(limit time.Duration) bool {
 	return false
 }
 
-// unread is how many bytes of output no pump has read yet.
+// unread is the number of bytes of output in the pipes.
 func (p *proc) unread() (total int64) {
 	for _, o := range p.output {
 		raw, err := o.file.SyscallConn()
@@ -260,7 +260,7 @@ func (p *proc) unread() (total int64) {
 	return total
 }
 
-// finish sets the exit and tells everybody.
+// finish sets the exit and announces the end.
 func (p *proc) finish(exit engi.Exit) {
 	p.closeInput()
 	p.log.Close()
@@ -294,12 +294,12 @@ func (p *proc) write(ctx context.Context, data []byte) error {
 		if ctx.Err() != nil {
 			return engi.Errorf(engi.Expired, "write to process %d: %v", p.child.PID, ctx.Err())
 		}
-		return engi.Errorf(engi.Conflict, "write to process %d: it does not read any more", p.child.PID)
+		return engi.Errorf(engi.Conflict, "write to process %d: it has closed its input", p.child.PID)
 	}
 	return nil
 }
 
-// spawn starts a command as the host asked.
+// spawn starts a command of the host.
 func (s *Server) spawn(c wire.Command) (p *proc, err error) {
 	if len(c.Args) == 0 || c.Args[0] == "" {
 		return nil, engi.Errorf(engi.Invalid, "the command is empty")
@@ -307,11 +307,11 @@ func (s *Server) spawn(c wire.Command) (p *proc, err error) {
 	if err := wire.CheckEnv(c.Env); err != nil {
 		return nil, err
 	}
-	a := s.account()
-	user, env, dir := a.user, maps.Clone(a.env), a.Home
-	if c.User != "" && c.User != a.User && !s.o.Twin {
+	cfg := s.settings()
+	user, env, dir := cfg.user, maps.Clone(cfg.env), cfg.Home
+	if c.User != "" && c.User != cfg.User && !s.o.InProcess {
 		var home string
-		if user, home, err = s.lookUp(c.User); err != nil {
+		if user, home, err = s.lookupUser(c.User); err != nil {
 			return nil, err
 		}
 		env["HOME"], env["USER"], env["LOGNAME"] = home, c.User, c.User
@@ -321,7 +321,7 @@ func (s *Server) spawn(c wire.Command) (p *proc, err error) {
 	if c.Dir != "" {
 		dir = s.resolve(c.Dir, dir)
 	} else if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
-		dir = s.path("/") // as a login does for a user without a home
+		dir = s.path("/") // like a login without a home directory
 	}
 	tty := c.Rows > 0 || c.Cols > 0
 	if tty && env["TERM"] == "" {
@@ -340,21 +340,21 @@ func (s *Server) spawn(c wire.Command) (p *proc, err error) {
 	if err != nil {
 		return nil, err
 	}
-	ch, err := s.table.Start(child.Spec{Path: path, Args: c.Args, Env: list(env), Dir: dir, User: user,
-		Limits: a.limits(user), Files: st.theirs, Terminal: tty})
+	ch, err := s.table.Start(child.Spec{Path: path, Args: c.Args, Env: environ(env), Dir: dir, User: user,
+		Limits: cfg.limits(user), Files: st.childFDs, Terminal: tty})
 	if err != nil {
 		st.close()
 		return nil, err
 	}
-	st.handed()
+	st.closeChildEnds()
 	keep := c.Output
 	if keep <= 0 {
 		keep = wire.DefaultOutput
 	}
-	p = &proc{tag: c.Tag, args: c.Args, dir: s.inside(dir), env: c.Env, started: time.Now(), child: ch,
+	p = &proc{id: c.ID, tag: c.Tag, args: c.Args, dir: s.inside(dir), env: c.Env, started: time.Now(), child: ch,
 		log: child.NewLog(min(keep, wire.MaxOutput), 0)}
-	s.adopt(p, st)
-	s.remember(p)
+	s.startPumps(p, st)
+	s.addProc(p)
 	s.work.Add(1)
 	go func() {
 		defer s.work.Done()
@@ -363,33 +363,35 @@ func (s *Server) spawn(c wire.Command) (p *proc, err error) {
 	return p, nil
 }
 
-// watch ends p: by itself or by its timeout.
+// watch waits for the end of p, or kills it at its timeout.
 func (s *Server) watch(p *proc, timeout time.Duration) {
-	var late <-chan time.Time
+	var expired <-chan time.Time
 	if timeout > 0 {
 		t := time.NewTimer(timeout)
 		defer t.Stop()
-		late = t.C
+		expired = t.C
 	}
 	cause := engi.CauseExited
 	select {
 	case <-p.child.Done():
-	case <-late:
+	case <-expired:
 		cause = engi.CauseTimeout
 		s.table.KillSession(p.child)
 		<-p.child.Done()
 	}
-	p.settle(grace)
+	p.waitDrained(outputGrace)
 	exit := p.child.Exit()
 	exit.Cause = cause
 	p.finish(exit)
 }
 
-func (s *Server) remember(p *proc) {
+func (s *Server) addProc(p *proc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.procs.last++
-	p.id = "p" + itoa(s.procs.last)
+	if p.id == "" {
+		s.procs.last++
+		p.id = "p" + strconv.Itoa(s.procs.last)
+	}
 	s.procs.byID[p.id] = p
 	var ended []*proc
 	for _, q := range s.procs.byID {
@@ -399,19 +401,19 @@ func (s *Server) remember(p *proc) {
 		default:
 		}
 	}
-	if len(ended) <= remembered {
+	if len(ended) <= maxEnded {
 		return
 	}
-	sort.Slice(ended, func(i, j int) bool { return ended[i].endedAt.Before(ended[j].endedAt) })
-	for i, q := range ended[:len(ended)-remembered] {
-		if len(ended)-i > 16*remembered || time.Since(q.endedAt) > rememberedFor {
+	slices.SortFunc(ended, func(p, q *proc) int { return p.endedAt.Compare(q.endedAt) })
+	for i, q := range ended[:len(ended)-maxEnded] {
+		if len(ended)-i > 16*maxEnded || time.Since(q.endedAt) > minEndedAge {
 			delete(s.procs.byID, q.id)
 		}
 	}
 }
 
-// find returns a process by ID or tag. Of those with one tag the last that
-// still runs wins, then the last.
+// find returns a process by ID or tag. Of several with the same tag it prefers
+// those that run, then the latest.
 func (s *Server) find(name string) (*proc, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -423,17 +425,17 @@ func (s *Server) find(name string) (*proc, error) {
 	}
 	var best *proc
 	for _, p := range s.procs.byID {
-		if p.tag == name && name != "" && (best == nil || better(p, best)) {
+		if p.tag == name && name != "" && (best == nil || preferred(p, best)) {
 			best = p
 		}
 	}
 	if best == nil {
-		return nil, engi.Errorf(engi.NotFound, "there is no process %.80q", name)
+		return nil, engi.Errorf(engi.NotFound, "process %.80q does not exist", name)
 	}
 	return best, nil
 }
 
-func better(p, q *proc) bool {
+func preferred(p, q *proc) bool {
 	if p.live() != q.live() {
 		return p.live()
 	}
@@ -449,8 +451,9 @@ func (p *proc) live() bool {
 	}
 }
 
-// sessions returns those of everything that is not part of the run with id.
-func (s *Server) sessions(id string) map[int]bool {
+// otherSessions returns the sessions of all processes that do not belong to the
+// run with this ID.
+func (s *Server) otherSessions(id string) map[int]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	spared := map[int]bool{}
@@ -464,7 +467,7 @@ func (s *Server) sessions(id string) map[int]bool {
 			spared[p.child.PID] = true
 		}
 	}
-	for _, w := range s.waits {
+	for _, w := range s.warm {
 		spared[w.child.PID] = true
 	}
 	for _, pid := range s.kernels.PIDs() {
@@ -473,8 +476,8 @@ func (s *Server) sessions(id string) map[int]bool {
 	return spared
 }
 
-// resolve makes a path of a request one this program can open: absolute as it
-// is, else below home.
+// resolve turns a path in a request, relative to home if it is relative, into
+// one that this program can open.
 func (s *Server) resolve(path, home string) string {
 	switch {
 	case path == "~":
@@ -490,7 +493,7 @@ func (s *Server) resolve(path, home string) string {
 	return filepath.Join(home, path)
 }
 
-// lookPath finds a program the way a shell would.
+// lookPath finds a program like a shell does.
 func lookPath(name, dir, path string) (string, error) {
 	if strings.Contains(name, "/") {
 		if !filepath.IsAbs(name) {
@@ -510,7 +513,7 @@ func lookPath(name, dir, path string) (string, error) {
 	return "", engi.Errorf(engi.NotFound, "%q is not in PATH", name)
 }
 
-func list(env map[string]string) []string {
+func environ(env map[string]string) []string {
 	l := make([]string, 0, len(env))
 	for k, v := range env {
 		l = append(l, k+"="+v)

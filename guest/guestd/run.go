@@ -1,6 +1,8 @@
 package guestd
 
 import (
+	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -19,29 +21,29 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// run is one program with limits. fin is set when over is closed.
+// run is a program with limits.
 type run struct {
 	wire.Run
-	proc    *proc
-	warm    bool
-	began   time.Time // when the first input was written, by the file system's clock
-	known   map[string]tree.Stamp
-	scratch []string // removed at the end
-	over    chan struct{}
-	fin     wire.Finish // immutable after over
+	proc      *proc
+	warm      bool
+	inputTime time.Time // when the first input was written, by the file system's clock
+	inputs    map[string]tree.Stamp
+	temp      []string // paths to remove at the end
+	done      chan struct{}
+	finish    wire.Finish // valid once done is closed
 }
 
-// run serves the hot path: one request that carries everything, one answer.
+// run is the hot path: one request that carries everything, and one answer.
 func (s *Server) run(w http.ResponseWriter, req *http.Request) error {
-	r, err := s.begin(req.Body)
+	r, err := s.startRun(req.Body)
 	if err != nil {
 		return err
 	}
-	return s.followRun(w, req, r, 0)
+	return s.followRun(req.Context(), w, r, 0)
 }
 
-func (s *Server) followRun(w http.ResponseWriter, req *http.Request, r *run, from int64) error {
-	return s.follow(w, req.Context(), r.proc, from, r.warm, gathering, r.over, func() (wire.Kind, any) { return wire.Exited, r.fin })
+func (s *Server) followRun(ctx context.Context, w http.ResponseWriter, r *run, from int64) error {
+	return s.follow(ctx, w, followed{proc: r.proc, warm: r.warm, linger: coalesceDelay, done: r.done, finish: func() wire.Finish { return r.finish }}, from)
 }
 
 func (s *Server) reattach(w http.ResponseWriter, req *http.Request) error {
@@ -53,7 +55,7 @@ func (s *Server) reattach(w http.ResponseWriter, req *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.followRun(w, req, r, from)
+	return s.followRun(req.Context(), w, r, from)
 }
 
 func (s *Server) findRun(id string) (*run, error) {
@@ -62,13 +64,13 @@ func (s *Server) findRun(id string) (*run, error) {
 	if r := s.runs[id]; r != nil && r.proc != nil {
 		return r, nil
 	}
-	return nil, engi.Errorf(engi.NotFound, "there is no run %.80q", id)
+	return nil, engi.Errorf(engi.NotFound, "run %.80q does not exist", id)
 }
 
-// begin reads a run, writes its files and starts its program.
-func (s *Server) begin(body io.Reader) (_ *run, err error) {
+// startRun reads a run, writes its files and starts its program.
+func (s *Server) startRun(body io.Reader) (_ *run, err error) {
 	in := wire.NewReader(body)
-	r := &run{over: make(chan struct{}), known: map[string]tree.Stamp{}}
+	r := &run{done: make(chan struct{}), inputs: map[string]tree.Stamp{}}
 	if err := in.JSON(wire.Head, &r.Run); err != nil {
 		return nil, err
 	}
@@ -79,19 +81,13 @@ func (s *Server) begin(body io.Reader) (_ *run, err error) {
 	if entry == "" {
 		entry = r.Files[0].Path
 	}
-	for n, def := range map[*int64]int64{&r.Output: wire.DefaultOutput, &r.ArtifactBytes: wire.DefaultArtifactBytes} {
-		if *n == 0 {
-			*n = def
-		}
-	}
-	if r.ArtifactCount == 0 {
-		r.ArtifactCount = wire.DefaultArtifactCount
-	}
-	a := s.account()
+	r.Output, r.ArtifactBytes = cmp.Or(r.Output, wire.DefaultOutput), cmp.Or(r.ArtifactBytes, wire.DefaultArtifactBytes)
+	r.ArtifactCount = cmp.Or(r.ArtifactCount, wire.DefaultArtifactCount)
+	cfg := s.settings()
 	switch {
 	case r.OutputDir == "":
-		r.OutputDir = a.OutputDir
-	case s.o.Twin:
+		r.OutputDir = cfg.OutputDir
+	case s.o.InProcess:
 		r.OutputDir = s.path(r.OutputDir)
 	}
 	if err := s.reserve(r); err != nil {
@@ -102,63 +98,59 @@ func (s *Server) begin(body io.Reader) (_ *run, err error) {
 			s.mu.Lock()
 			delete(s.runs, r.ID)
 			s.mu.Unlock()
-			for _, p := range r.scratch {
+			for _, p := range r.temp {
 				os.RemoveAll(p)
 			}
 		}
 	}()
-	if err := s.writeInputs(r, &a, in); err != nil {
+	if err := s.writeInputs(r, &cfg, in); err != nil {
 		return nil, err
 	}
-	if r.OutputDir != a.WorkDir {
-		if err := tree.MakeDirAll(r.OutputDir, a.owner); err != nil {
+	if r.OutputDir != cfg.WorkDir {
+		if err := tree.MakeDirAll(r.OutputDir, cfg.owner); err != nil {
 			return nil, err
 		}
 	}
-	return r, s.launch(r, &a, entry)
+	return r, s.launch(r, &cfg, entry)
 }
 
-// reserve makes the run's ID known, so that none starts twice.
+// reserve registers the run's ID, so that no run starts twice.
 func (s *Server) reserve(r *run) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.runs[r.ID] != nil {
-		return engi.Errorf(engi.Conflict, "run %s exists already", r.ID).WithRemedy("reattach to it, or choose a fresh ID")
+		return engi.Errorf(engi.Conflict, "run %s exists already", r.ID).WithRemedy("reattach to it, or choose another ID")
 	}
 	s.runs[r.ID] = r
 	return nil
 }
 
-// writeInputs stores the files and standard input that follow the head.
-func (s *Server) writeInputs(r *run, a *account, in *wire.Reader) (err error) {
-	dir, err := tree.OpenDir(a.WorkDir)
+// writeInputs stores the files and the standard input that follow the head.
+func (s *Server) writeInputs(r *run, cfg *settings, in *wire.Reader) (err error) {
+	dir, err := tree.OpenDir(cfg.WorkDir)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
 	data := &payload{in: in}
 	for _, f := range r.Files {
-		mode := f.Mode
-		if mode == 0 {
-			mode = 0o644
-		}
-		st, err := dir.Create(f.Path, mode, a.owner, data, f.Size)
+		st, err := dir.Create(f.Path, cmp.Or(f.Mode, 0o644), cfg.owner, data, f.Size)
 		if err != nil {
 			return err
 		}
-		r.known[a.WorkDir+"/"+f.Path] = st
-		if r.began.IsZero() || st.Changed().Before(r.began) {
-			r.began = st.Changed()
+		r.inputs[cfg.WorkDir+"/"+f.Path] = st
+		if r.inputTime.IsZero() || st.Changed().Before(r.inputTime) {
+			r.inputTime = st.Changed()
 		}
 	}
 	r.Stdin = make([]byte, r.StdinSize)
 	if _, err := io.ReadFull(data, r.Stdin); err != nil {
 		return engi.Errorf(engi.Invalid, "standard input: %v", err)
 	}
-	return data.end()
+	return data.checkEnd()
 }
 
-// payload reads the bytes of the Data frames up to End.
+// payload reads the bytes of Data frames up to the End frame.
 type payload struct {
 	in   *wire.Reader
 	rest []byte
@@ -179,7 +171,7 @@ func (p *payload) Read(b []byte) (int, error) {
 		case k == wire.Data:
 			p.rest = data
 		default:
-			return 0, engi.Errorf(engi.Invalid, "frame %q came among data", byte(k))
+			return 0, engi.Errorf(engi.Invalid, "got frame %q, want data", byte(k))
 		}
 	}
 	n := copy(b, p.rest)
@@ -187,8 +179,8 @@ func (p *payload) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// end reports Invalid unless all data was used and End came.
-func (p *payload) end() error {
+// checkEnd reports Invalid unless all data has been read and the End frame came.
+func (p *payload) checkEnd() error {
 	if len(p.rest) == 0 && !p.done {
 		var b [1]byte
 		if n, err := p.Read(b[:]); n == 0 && err == io.EOF {
@@ -201,36 +193,36 @@ func (p *payload) end() error {
 	return engi.Errorf(engi.Invalid, "the data does not match the sizes in the head")
 }
 
-// launch starts the program, in a waiting interpreter if one fits.
-func (s *Server) launch(r *run, a *account, entry string) error {
-	p := &proc{id: r.ID, dir: s.inside(a.WorkDir), log: child.NewLog(r.Output, r.Output)}
+// launch starts the program, in a waiting interpreter if one is suitable.
+func (s *Server) launch(r *run, cfg *settings, entry string) error {
+	p := &proc{id: r.ID, dir: s.inside(cfg.WorkDir), log: child.NewLog(r.Output, r.Output)}
 	env := map[string]string{}
 	maps.Copy(env, r.Env)
-	if r.OutputDir != a.OutputDir {
+	if r.OutputDir != cfg.OutputDir {
 		env["ENGI_OUTPUT_DIR"] = r.OutputDir
 	}
-	if s.o.Twin || len(s.sessions(r.ID)) > 0 {
-		env["ENGI_RUN"] = r.ID // how its processes are told from others when it ends
+	if s.o.InProcess || len(s.otherSessions(r.ID)) > 0 {
+		env["ENGI_RUN"] = r.ID // marks its processes, to find them when it ends
 	}
 	var st *streams
-	// The rest of its environment a waiting interpreter has.
-	told := map[string]string{}
-	maps.Copy(told, a.wired)
-	maps.Copy(told, r.Env)
-	if wt := s.claim(&r.Run, entry, told); wt != nil {
-		maps.Copy(told, env)
+	// A waiting interpreter has the rest of its environment already.
+	vars := map[string]string{}
+	maps.Copy(vars, cfg.networkEnv)
+	maps.Copy(vars, r.Env)
+	if wt := s.claimWarm(&r.Run, entry, vars); wt != nil {
+		maps.Copy(vars, env)
 		p.started = time.Now()
-		if err := wt.hook.Go(r.Args, told); err == nil {
+		if err := wt.preload.Release(r.Args, vars); err == nil {
 			p.child, st, r.warm = wt.child, wt.streams, true
-			r.scratch = append(r.scratch, wt.hook.Dir)
+			r.temp = append(r.temp, wt.preload.Dir)
 		} else {
-			s.giveUp(wt)
+			s.discard(wt)
 		}
 	}
 	if p.child == nil {
-		full := maps.Clone(a.env)
+		full := maps.Clone(cfg.env)
 		maps.Copy(full, env)
-		start, err := s.cold(r, a, entry, full)
+		start, err := s.cold(r, cfg, entry, full)
 		if err != nil {
 			return err
 		}
@@ -238,15 +230,15 @@ func (s *Server) launch(r *run, a *account, entry string) error {
 			return err
 		}
 		p.started = time.Now()
-		p.child, err = s.table.Start(child.Spec{Path: start.Args[0], Args: start.Args, Env: list(start.Env), Dir: a.WorkDir,
-			User: a.user, Limits: a.limits(a.user), Files: st.theirs})
+		p.child, err = s.table.Start(child.Spec{Path: start.Args[0], Args: start.Args, Env: environ(start.Env), Dir: cfg.WorkDir,
+			User: cfg.user, Limits: cfg.limits(cfg.user), Files: st.childFDs})
 		if err != nil {
 			st.close()
 			return err
 		}
-		st.handed()
+		st.closeChildEnds()
 	}
-	s.adopt(p, st)
+	s.startPumps(p, st)
 	s.mu.Lock()
 	r.proc = p
 	s.mu.Unlock()
@@ -257,7 +249,7 @@ func (s *Server) launch(r *run, a *account, entry string) error {
 	}()
 	go func() {
 		defer s.work.Done()
-		for data := r.Stdin; len(data) > 0; { // a program need not read it all
+		for data := r.Stdin; len(data) > 0; { // a program may not read it all
 			n := min(len(data), 64<<10)
 			if p.feed(data[:n]) != nil {
 				break
@@ -269,8 +261,8 @@ func (s *Server) launch(r *run, a *account, entry string) error {
 	return nil
 }
 
-// feed writes standard input without a deadline: closing the pipe or the end
-// of the program unblocks it.
+// feed writes to standard input without a deadline: it returns when the pipe is
+// closed or the program ends.
 func (p *proc) feed(data []byte) error {
 	p.inputMu.Lock()
 	input := p.input
@@ -282,78 +274,79 @@ func (p *proc) feed(data []byte) error {
 	return err
 }
 
-// cold returns how to start the program the ordinary way.
-func (s *Server) cold(r *run, a *account, entry string, env map[string]string) (warm.Start, error) {
+// cold returns the command that starts the program in a fresh interpreter.
+func (s *Server) cold(r *run, cfg *settings, entry string, env map[string]string) (warm.Command, error) {
 	if r.Language == engi.Go {
-		return s.goStart(r, a, entry, env)
+		return s.goStart(r, cfg, entry, env)
 	}
-	hook := s.coldHook(r.Language, a)
-	if hook != "" {
-		r.scratch = append(r.scratch, hook)
+	preload := s.coldPreload(r.Language, cfg)
+	if preload != "" {
+		r.temp = append(r.temp, preload)
 	}
-	return warm.Cold(r.Language, r.Interpreter, entry, r.Args, env, hook), nil
+	return warm.ColdCommand(r.Language, r.Interpreter, entry, r.Args, env, preload), nil
 }
 
-// supervise ends a run, whatever it does, and collects what it leaves.
+// supervise waits for the end of a run or enforces it, and collects the
+// artifacts.
 func (s *Server) supervise(r *run) {
 	p := r.proc
-	var late <-chan time.Time
+	var timeout <-chan time.Time
 	if r.Timeout > 0 {
 		t := time.NewTimer(r.Timeout)
 		defer t.Stop()
-		late = t.C
+		timeout = t.C
 	}
 	m := s.newMonitor(r)
 	defer m.stop()
-	herd := child.ProcessTree{Child: p.child, Marker: "ENGI_RUN=" + r.ID, Spare: func() map[int]bool { return s.sessions(r.ID) }}
+	processes := child.ProcessTree{Child: p.child, Marker: "ENGI_RUN=" + r.ID, Exclude: func() map[int]bool { return s.otherSessions(r.ID) }}
 	cause := engi.CauseExited
 	for cause == engi.CauseExited {
 		select {
 		case <-p.child.Done():
-		case <-late:
+		case <-timeout:
 			cause = engi.CauseTimeout
-		case <-p.log.Over():
+		case <-p.log.LimitReached():
 			cause = engi.CauseOutput
 		case <-m.tick():
-			m.look()
+			m.check()
 			continue
 		}
 		break
 	}
 	ended := time.Now()
-	m.look()
+	m.check()
 	if cause == engi.CauseExited {
-		// What was printed is still on its way, perhaps from others that hold
-		// the streams. They get a moment, then the run is over.
-		p.settle(grace)
+		// Output may still be in the pipes, and other processes may hold them.
+		// They get a moment, then the run is over.
+		p.waitDrained(outputGrace)
 	}
-	if cause != engi.CauseExited || !s.table.Alone(herd) {
-		s.table.Kill(herd, killing)
+	if cause != engi.CauseExited || !s.table.Gone(processes) {
+		s.table.Kill(processes, killTimeout)
 	}
 	select {
 	case <-p.child.Done():
-	case <-time.After(killing): // only if the kernel does not obey
+	case <-time.After(killTimeout): // only if the kernel fails to kill it
 	}
-	p.settle(grace)
+	p.waitDrained(outputGrace)
 	select {
-	case <-p.log.Over(): // the last words of a program that has ended are output too
+	case <-p.log.LimitReached(): // by output that was read after the end
 		if cause == engi.CauseExited {
 			cause = engi.CauseOutput
 		}
 	default:
 	}
-	r.fin = s.result(r, m, cause)
-	r.fin.Duration = ended.Sub(p.started)
+	r.finish = s.result(r, m, cause)
+	r.finish.Duration = ended.Sub(p.started)
 	s.collect(r)
-	for _, path := range r.scratch {
+	for _, path := range r.temp {
 		os.RemoveAll(path)
 	}
-	p.finish(r.fin.Exit)
-	close(r.over)
-	s.forget(r)
+	p.finish(r.finish.Exit)
+	close(r.done)
+	s.evictRuns(r)
 }
 
-// result says how the run ended and why.
+// result returns how the run ended and why.
 func (s *Server) result(r *run, m *monitor, cause engi.Cause) wire.Finish {
 	fin := wire.Finish{Warm: r.warm}
 	select {
@@ -365,7 +358,7 @@ func (s *Server) result(r *run, m *monitor, cause engi.Cause) wire.Finish {
 	failed := fin.Exit.Code != 0
 	switch {
 	case cause == engi.CauseTimeout && m.processesNow:
-		cause = engi.CauseProcesses // it hung because it could not start any more
+		cause = engi.CauseProcesses // it hung because it could not start another
 	case cause == engi.CauseExited && failed && m.processes:
 		cause = engi.CauseProcesses
 	case cause == engi.CauseExited && failed && m.disk:
@@ -382,33 +375,33 @@ func (s *Server) result(r *run, m *monitor, cause engi.Cause) wire.Finish {
 	case engi.CauseDisk:
 		fin.Error = "the program filled the disk"
 	}
-	fin.StdoutBytes, fin.StdoutTruncated = r.proc.log.Kept(engi.Stdout)
-	fin.StderrBytes, fin.StderrTruncated = r.proc.log.Kept(engi.Stderr)
+	fin.StdoutBytes, fin.StdoutTruncated = r.proc.log.Accepted(engi.Stdout)
+	fin.StderrBytes, fin.StderrTruncated = r.proc.log.Accepted(engi.Stderr)
 	return fin
 }
 
-// collect makes the manifest. A directory that cannot be read is said in the
-// error text, not hidden.
+// collect makes the manifest. The error text says so if the output directory
+// cannot be read.
 func (s *Server) collect(r *run) {
 	known := map[string]tree.Stamp{}
-	for p, st := range r.known {
-		if rel, ok := below(r.OutputDir, p); ok {
+	for p, st := range r.inputs {
+		if rel, ok := relativeTo(r.OutputDir, p); ok {
 			known[rel] = st
 		}
 	}
-	found, left, err := tree.Collect(r.OutputDir, tree.Search{Since: r.began, Known: known, Bytes: r.ArtifactBytes, Count: r.ArtifactCount})
+	found, left, err := tree.Collect(r.OutputDir, tree.Search{Since: r.inputTime, Known: known, Bytes: r.ArtifactBytes, Count: r.ArtifactCount})
 	if err != nil {
-		r.fin.ArtifactsLeft++
-		if r.fin.Error == "" {
-			r.fin.Error = "collect artifacts: " + err.Error()
+		r.finish.ArtifactsLeft++
+		if r.finish.Error == "" {
+			r.finish.Error = "collect artifacts: " + err.Error()
 		}
 		return
 	}
-	r.fin.Artifacts, r.fin.ArtifactsLeft = found, left
+	r.finish.Artifacts, r.finish.ArtifactsLeft = found, left
 }
 
-// below returns p relative to dir, if it is below it.
-func below(dir, p string) (string, bool) {
+// relativeTo returns p relative to dir, if it is below dir.
+func relativeTo(dir, p string) (string, bool) {
 	dir = path.Clean(dir)
 	if dir == "/" {
 		return p[1:], true
@@ -419,8 +412,9 @@ func below(dir, p string) (string, bool) {
 	return "", false
 }
 
-// forget drops the oldest finished runs once there are many or they are large.
-func (s *Server) forget(r *run) {
+// evictRuns records that r has finished, and drops the oldest finished runs if
+// they are too many or too large.
+func (s *Server) evictRuns(r *run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = append(s.ended, r.ID)
@@ -429,7 +423,7 @@ func (s *Server) forget(r *run) {
 		if old := s.runs[s.ended[i]]; old != nil {
 			size += old.proc.log.End()
 		}
-		if i < len(s.ended)-1 && (len(s.ended)-i > remembered || size > wire.MaxOutput) {
+		if i < len(s.ended)-1 && (len(s.ended)-i > maxEnded || size > wire.MaxOutput) {
 			for _, id := range s.ended[:i+1] {
 				delete(s.runs, id)
 			}
@@ -439,16 +433,15 @@ func (s *Server) forget(r *run) {
 	}
 }
 
-// artifacts sends the files of the manifest one after the other, nothing
-// between them. The host knows the sizes and digests; a file that changed
-// meanwhile breaks the stream.
+// artifacts sends the contents of the manifest's files, concatenated: the host
+// knows their sizes and digests. If a file has changed, the answer is aborted.
 func (s *Server) artifacts(w http.ResponseWriter, req *http.Request) error {
 	r, err := s.findRun(req.PathValue("id"))
 	if err != nil {
 		return err
 	}
 	select {
-	case <-r.over:
+	case <-r.done:
 	default:
 		return engi.Errorf(engi.Conflict, "run %s has not ended", r.ID)
 	}
@@ -456,9 +449,9 @@ func (s *Server) artifacts(w http.ResponseWriter, req *http.Request) error {
 	if err := http.NewResponseController(w).Flush(); err != nil {
 		return nil
 	}
-	for _, a := range r.fin.Artifacts {
+	for _, a := range r.finish.Artifacts {
 		if err := sendArtifact(w, r.OutputDir, a); err != nil {
-			panic(http.ErrAbortHandler) // the answer has begun: break it
+			panic(http.ErrAbortHandler) // the answer has begun: abort it
 		}
 	}
 	return nil

@@ -1,12 +1,12 @@
-// Package guestd is the program inside a sandbox: it starts processes and
-// warm interpreters, serves files, ports and terminals, collects what runs
-// leave behind, and reaps what dies. As PID 1 it dials the host over the
-// socket of package guest/wire; in-process twins are served over any stream.
+// Package guestd is the program inside a sandbox. It starts processes and warm
+// interpreters, serves files, ports and terminals, collects artifacts of runs,
+// and reaps processes. As PID 1 it dials the host over the socket of package
+// guest/wire; tests run it in their own process and serve any stream.
 //
-// It decides nothing about who may do what: whoever holds the token may do
-// everything the sandbox can. Its parts below know nothing of each other:
-// child starts and reaps, warm prepares interpreters, tree touches files,
-// envd speaks E2B's dialect, kernel is the code interpreter.
+// It does not authorize: whoever holds the token may do anything the sandbox
+// can. Of the packages below, child starts and reaps processes, warm prepares
+// interpreters, tree works on files, envd serves the API of E2B's envd, and
+// kernel that of its code interpreter.
 package guestd
 
 import (
@@ -34,11 +34,11 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// Options say where a Server lives. The zero value is a sandbox's PID 1.
+// Options configure a Server. The zero value is for PID 1 of a sandbox.
 type Options struct {
-	Root  string // directory that stands for /; empty means the real one
-	Token string // that requests must carry; empty means the one of guest.json
-	Twin  bool   // not PID 1: reap and kill only what this server started, change no user, leave the kernel alone
+	Root      string // directory to use as /; empty means the real one
+	Token     string // required of requests; empty means the one in guest.json
+	InProcess bool   // for tests: not PID 1, so reap and kill only own children, and change neither users nor kernel settings
 }
 
 // A Server is one guest. It is safe for concurrent use.
@@ -48,45 +48,47 @@ type Server struct {
 	table *child.Table
 	http  *http.Server
 
-	dialect *envd.Handler
+	e2b     *envd.Handler
 	kernels *kernel.Kernels
 	token   atomic.Pointer[string]
 
-	dialing atomic.Bool   // Run dials the host
-	off     chan struct{} // closed on power-off
-	offOnce sync.Once
-	quiet   chan string // receives when the host asks for silence: its last sign to go on
-	work    sync.WaitGroup
+	dialing      atomic.Bool   // Run is dialing the host
+	poweredOff   chan struct{} // closed on power-off
+	powerOffOnce sync.Once
+	quiesced     chan string // receives the current resume token when the host asks to quiesce
+	work         sync.WaitGroup
 
-	settingUp sync.Mutex // held over a whole set-up
+	setupMu sync.Mutex // serializes setup requests
 
-	mu    sync.Mutex
-	setup account
-	procs procs
-	runs  map[string]*run
-	ended []string // IDs of finished runs, oldest first
-	waits map[engi.Language]*waiting
-	conns map[net.Conn]bool
+	chosenMu sync.Mutex // held while a process starts whose ID the host has chosen
+
+	mu      sync.Mutex
+	current settings
+	procs   procs
+	runs    map[string]*run
+	ended   []string // IDs of finished runs, oldest first
+	warm    map[engi.Language]*warmInterpreter
+	conns   map[net.Conn]bool
 }
 
-// New returns a server that does nothing until Serve or Run is called.
+// New returns a server. It does nothing until Serve or Run is called.
 func New(o Options) *Server {
 	s := &Server{
-		o:     o,
-		boot:  rand.Text(),
-		table: child.NewTable(!o.Twin),
-		off:   make(chan struct{}),
-		quiet: make(chan string, 1),
-		procs: procs{byID: map[string]*proc{}},
-		runs:  map[string]*run{},
-		waits: map[engi.Language]*waiting{},
-		conns: map[net.Conn]bool{},
+		o:          o,
+		boot:       rand.Text(),
+		table:      child.NewTable(!o.InProcess),
+		poweredOff: make(chan struct{}),
+		quiesced:   make(chan string, 1),
+		procs:      procs{byID: map[string]*proc{}},
+		runs:       map[string]*run{},
+		warm:       map[engi.Language]*warmInterpreter{},
+		conns:      map[net.Conn]bool{},
 	}
 	s.token.Store(&o.Token)
-	s.setup = s.defaultAccount()
+	s.current = s.defaultSettings()
 	var p http.Protocols
 	p.SetUnencryptedHTTP2(true)
-	p.SetHTTP1(true) // for people with curl
+	p.SetHTTP1(true) // for debugging with curl
 	s.http = &http.Server{
 		Handler:   s.handler(),
 		Protocols: &p,
@@ -102,9 +104,9 @@ func New(o Options) *Server {
 	return s
 }
 
-// Serve speaks to a host over conn until conn or ctx ends, and closes conn.
+// Serve serves a host on conn until conn or ctx ends, and closes conn.
 func (s *Server) Serve(ctx context.Context, conn net.Conn) error {
-	l := newSingle(conn)
+	l := newSingleListener(conn)
 	s.mu.Lock()
 	s.conns[l.conn] = true
 	s.mu.Unlock()
@@ -115,7 +117,7 @@ func (s *Server) Serve(ctx context.Context, conn net.Conn) error {
 	}()
 	stop := context.AfterFunc(ctx, func() { l.conn.Close() })
 	defer stop()
-	s.http.Serve(l) // it ends when the only connection did
+	s.http.Serve(l) // returns when the only connection has ended
 	<-l.conn.done
 	if err := context.Cause(ctx); err != nil {
 		return engi.Errorf(engi.Expired, "serve: %v", err)
@@ -123,7 +125,7 @@ func (s *Server) Serve(ctx context.Context, conn net.Conn) error {
 	return nil
 }
 
-// Close kills everything the server started and waits until it is gone.
+// Close kills everything that the server has started and waits for its end.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	var all []*child.Child
@@ -131,26 +133,26 @@ func (s *Server) Close() error {
 		all = append(all, p.child)
 	}
 	for _, r := range s.runs {
-		if r.proc != nil { // nil while its input is on the way
+		if r.proc != nil { // nil while its input is being received
 			all = append(all, r.proc.child)
 		}
 	}
-	for _, w := range s.waits {
-		w.hook.Close()
+	for _, w := range s.warm {
+		w.preload.Close()
 	}
 	s.mu.Unlock()
-	s.hangUp()
+	s.closeConns()
 	s.kernels.Close()
 	s.table.Close()
-	for _, c := range all { // what ended may have left others behind
+	for _, c := range all { // one that has ended may have left descendants
 		s.table.KillSession(c)
 	}
 	s.work.Wait()
 	return nil
 }
 
-// hangUp closes every connection.
-func (s *Server) hangUp() {
+// closeConns closes every connection.
+func (s *Server) closeConns() {
 	s.mu.Lock()
 	conns := slices.Collect(maps.Keys(s.conns))
 	s.mu.Unlock()
@@ -159,7 +161,7 @@ func (s *Server) hangUp() {
 	}
 }
 
-// handler demands the token, survives whatever a request does, and routes.
+// handler checks the token, recovers from panics, and routes requests.
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	s.routes(mux)
@@ -168,35 +170,35 @@ func (s *Server) handler() http.Handler {
 			switch p := recover(); p {
 			case nil:
 			case http.ErrAbortHandler:
-				panic(p) // an answer that began and cannot be finished
+				panic(p) // abort an answer that has begun
 			default:
 				buf := make([]byte, 8<<10)
 				log.Printf("engi-guest: %s %s: panic: %v\n%s", r.Method, r.URL.Path, p, buf[:runtime.Stack(buf, false)])
-				fail(w, engi.Errorf(engi.Internal, "the guest program panicked"))
+				writeError(w, engi.Errorf(engi.Internal, "the guest program panicked"))
 			}
 		}()
 		want, got := *s.token.Load(), r.Header.Get(wire.TokenHeader)
 		if want == "" || subtle.ConstantTimeCompare([]byte(want), []byte(got)) != 1 {
-			fail(w, engi.Errorf(engi.Anonymous, "the token is missing or wrong"))
+			writeError(w, engi.Errorf(engi.Anonymous, "the token is missing or wrong"))
 			return
 		}
 		mux.ServeHTTP(w, r)
 	})
 }
 
-// act is a request handler that may fail before it has answered anything.
-type act func(w http.ResponseWriter, r *http.Request) error
+// handlerFunc is a handler that may fail before it has written anything.
+type handlerFunc func(w http.ResponseWriter, r *http.Request) error
 
-func (f act) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (f handlerFunc) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := f(w, r); err != nil {
-		fail(w, err)
+		writeError(w, err)
 	}
 }
 
 func (s *Server) routes(mux *http.ServeMux) {
-	for pattern, f := range map[string]act{
+	for pattern, f := range map[string]handlerFunc{
 		"GET " + wire.Prefix + "hello":                s.hello,
-		"POST " + wire.Prefix + "setup":               s.doSetup,
+		"POST " + wire.Prefix + "setup":               s.setup,
 		"POST " + wire.Prefix + "prepare":             s.prepare,
 		"POST " + wire.Prefix + "kernels":             s.prepareKernels,
 		"POST " + wire.Prefix + "run":                 s.run,
@@ -216,13 +218,13 @@ func (s *Server) routes(mux *http.ServeMux) {
 		mux.Handle(pattern, f)
 	}
 	s.fileRoutes(mux)
-	s.dialect = envd.New(&dialect{Server: s})
-	mux.Handle("/", s.dialect)
-	s.kernels = kernel.New(interpreter{s})
+	s.e2b = envd.New(&e2bSandbox{Server: s})
+	mux.Handle("/", s.e2b)
+	s.kernels = kernel.New(kernelSandbox{s})
 	mux.Handle(kernel.Prefix, s.kernels.Handler())
 }
 
-// path maps an absolute path inside to one this program can open.
+// path maps an absolute path in the sandbox to one that this program can open.
 func (s *Server) path(inside string) string {
 	if s.o.Root == "" {
 		return filepath.Clean(inside)
@@ -245,11 +247,11 @@ func (s *Server) hello(w http.ResponseWriter, r *http.Request) error {
 		kernel = unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:])
 	}
 	caps := []string{wire.CapRun, wire.CapProcess, wire.CapFile, wire.CapPort, wire.CapE2B, wire.CapKernels}
-	if !s.o.Twin {
+	if !s.o.InProcess {
 		caps = append(caps, wire.CapProcesses)
 	}
 	if s.dialing.Load() {
 		caps = append(caps, wire.CapQuiesce, wire.CapPowerOff)
 	}
-	return reply(w, wire.Hello{Version: wire.Version, Boot: s.boot, Kernel: kernel, Arch: runtime.GOARCH, Capabilities: caps})
+	return wire.WriteJSON(w, wire.Hello{Version: wire.Version, Boot: s.boot, Kernel: kernel, Arch: runtime.GOARCH, Capabilities: caps})
 }

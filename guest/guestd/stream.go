@@ -14,122 +14,151 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-func itoa(n int) string { return strconv.Itoa(n) }
-
-// atoi is for numbers of the kernel: what is none is 0.
+// atoi parses a number from the kernel; 0 if it is not one.
 func atoi(s string) int64 {
 	n, _ := strconv.ParseInt(s, 10, 64)
 	return n
 }
 
-// alive is how often an idle stream says so, which lets a host tell a quiet
-// program from a dead guest.
-const alive = 15 * time.Second
+// keepaliveInterval lets a host tell a silent program from a dead guest.
+const keepaliveInterval = 15 * time.Second
 
-// gathering is how long output may wait for more.
-const gathering = 4 * time.Millisecond
+// coalesceDelay is how long output is held back to send more at once.
+const coalesceDelay = 4 * time.Millisecond
 
-// follow streams a process: started, output from an offset on, and what last
-// returns once the process has ended.
-func (s *Server) follow(w http.ResponseWriter, ctx context.Context, p *proc, from int64, warm bool, linger time.Duration, ended <-chan struct{}, last func() (wire.Kind, any)) error {
-	out, err := p.log.Read(from)
+// maxBuffered is how much output is sent at once, in bytes.
+const maxBuffered = 256 << 10
+
+// A followed is a process or run to stream to the host.
+type followed struct {
+	*proc
+	warm   bool
+	linger time.Duration      // how long to hold back output
+	done   <-chan struct{}    // closed when finish can be called
+	finish func() wire.Finish // returns the end
+}
+
+// follow streams a process: a Started frame, output from an offset on, and an
+// Exited frame.
+func (s *Server) follow(ctx context.Context, w http.ResponseWriter, f followed, from int64) error {
+	out, err := f.log.Read(from)
 	if err != nil {
 		return err
 	}
 	defer out.Close()
 	w.Header().Set("Content-Type", "application/octet-stream")
 	rc := http.NewResponseController(w)
-	buf, err := wire.AppendJSON(nil, wire.Started, wire.Start{ID: p.id, PID: p.child.PID, From: out.At(), Warm: warm})
+	buf, err := wire.AppendJSON(nil, wire.Started, wire.Start{ID: f.id, PID: f.child.PID, From: out.At(), Warm: f.warm})
 	if err != nil {
 		return err
 	}
-	idle := time.NewTicker(alive)
+	idle := time.NewTicker(keepaliveInterval)
 	defer idle.Stop()
-	// Each write wakes the host, which costs as much as a small program. So
-	// what comes within a moment goes out together.
-	var gather *time.Timer
-	var flush <-chan time.Time
-	if linger > 0 {
-		gather = time.NewTimer(linger)
-		defer gather.Stop()
-		flush = gather.C
-	}
-	now := linger <= 0
+	// Each write wakes the host, which costs as much as a small program, so
+	// output within a moment is sent together.
+	flush := time.NewTimer(f.linger)
+	defer flush.Stop()
+	now := f.linger <= 0
 	for {
 		ready := out.Ready()
-		stream, data, done := out.TryNext()
-		if len(data) > 0 && len(buf) == 0 && gather != nil {
-			gather.Reset(linger)
+		before := len(buf)
+		var end bool
+		buf, end = appendOutput(buf, out)
+		if before == 0 && len(buf) > 0 && f.linger > 0 {
+			flush.Reset(f.linger)
 		}
-		got := len(data) > 0
-		for len(data) > 0 {
-			buf = wire.AppendData(buf, wire.StreamKind(stream), data)
-			if len(buf) >= 256<<10 {
-				now = true
-				break
-			}
-			stream, data, done = out.TryNext()
-		}
-		if done {
+		if end {
 			select {
-			case <-ended:
-				kind, v := last()
-				if buf, err = wire.AppendJSON(buf, kind, v); err != nil {
+			case <-f.done:
+				if buf, err = wire.AppendJSON(buf, wire.Exited, f.finish()); err != nil {
 					buf = wire.AppendFrame(buf, wire.Failure, wire.EncodeError(err))
 				}
-				w.Write(buf) // a host that left hears nothing
+				w.Write(buf) // fails if the host has left
 				return nil
 			default:
 			}
-			ready = ended
+			ready = f.done
 		}
-		if now && len(buf) > 0 {
+		if (now || len(buf) >= maxBuffered) && len(buf) > 0 {
 			if _, err := w.Write(buf); err != nil {
 				return nil
 			}
 			if err := rc.Flush(); err != nil {
 				return nil
 			}
-			buf, now = buf[:0], linger <= 0
+			buf, now = buf[:0], f.linger <= 0
 			continue
 		}
-		if got {
-			continue // ready is from before
+		if len(buf) > before {
+			continue // ready is out of date
 		}
 		select {
 		case <-ready:
-		case <-flush:
+		case <-flush.C:
 			now = true
 		case <-idle.C:
 			buf, now = wire.AppendFrame(buf, wire.Alive, nil), true
 		case <-ctx.Done():
 			return nil
-		case <-s.off:
+		case <-s.poweredOff:
 			return nil
 		}
 	}
 }
 
+// appendOutput appends the output so far to buf, up to about maxBuffered bytes; end
+// reports whether there will be no more.
+func appendOutput(buf []byte, out *child.LogReader) (_ []byte, end bool) {
+	for len(buf) < maxBuffered {
+		stream, data, end := out.TryNext()
+		if len(data) == 0 {
+			return buf, end
+		}
+		buf = wire.AppendData(buf, wire.StreamKind(stream), data)
+	}
+	return buf, false
+}
+
 func (s *Server) start(w http.ResponseWriter, r *http.Request) error {
 	var c wire.Command
-	if err := receive(r, &c); err != nil {
+	if err := readJSON(r, &c); err != nil {
 		return err
 	}
-	p, err := s.spawn(c)
+	p, err := s.spawnOnce(c)
 	if err != nil {
 		return err
 	}
-	return s.followProc(w, r.Context(), p, 0)
+	return s.followProc(r.Context(), w, p, 0)
 }
 
-func (s *Server) followProc(w http.ResponseWriter, ctx context.Context, p *proc, from int64) error {
-	linger := gathering
-	if p.tty {
-		linger = 0 // somebody types and looks
+// spawnOnce is spawn, unless there is a process with the ID that the host has
+// chosen: then the host asks again, and gets that one.
+func (s *Server) spawnOnce(c wire.Command) (*proc, error) {
+	if c.ID == "" {
+		return s.spawn(c)
 	}
-	return s.follow(w, ctx, p, from, false, linger, p.ended, func() (wire.Kind, any) {
-		return wire.Exited, wire.Finish{Exit: p.exit, Duration: p.endedAt.Sub(p.started)}
-	})
+	if err := wire.CheckID(c.ID); err != nil {
+		return nil, err
+	}
+	s.chosenMu.Lock()
+	defer s.chosenMu.Unlock()
+	s.mu.Lock()
+	p := s.procs.byID[c.ID]
+	s.mu.Unlock()
+	if p != nil {
+		return p, nil
+	}
+	return s.spawn(c)
+}
+
+func (s *Server) followProc(ctx context.Context, w http.ResponseWriter, p *proc, from int64) error {
+	linger := coalesceDelay
+	if p.tty {
+		linger = 0 // somebody is typing
+	}
+	return s.follow(ctx, w, followed{proc: p, linger: linger, done: p.ended, finish: func() wire.Finish {
+		return wire.Finish{Exit: p.exit, Duration: p.endedAt.Sub(p.started)}
+	}}, from)
 }
 
 func (s *Server) attach(w http.ResponseWriter, r *http.Request) error {
@@ -141,7 +170,7 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.followProc(w, r.Context(), p, from)
+	return s.followProc(r.Context(), w, p, from)
 }
 
 func offset(r *http.Request) (int64, error) {
@@ -163,10 +192,10 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) error {
 		all = append(all, wire.Process{ID: p.id, PID: p.child.PID, Tag: p.tag, Args: p.args, Dir: p.dir, Started: p.started, Ended: !p.live()})
 	}
 	s.mu.Unlock()
-	return reply(w, all)
+	return wire.WriteJSON(w, all)
 }
 
-// maxInput bounds one piece of input.
+// maxInput bounds one input request, in bytes.
 const maxInput = 1 << 20
 
 func (s *Server) input(w http.ResponseWriter, r *http.Request) error {
@@ -179,12 +208,12 @@ func (s *Server) input(w http.ResponseWriter, r *http.Request) error {
 		return engi.Errorf(engi.Unavailable, "read input: %v", err)
 	}
 	if len(data) > maxInput {
-		return engi.Errorf(engi.Invalid, "a piece of input is over %d bytes", maxInput)
+		return engi.Errorf(engi.Invalid, "the input is larger than %d bytes", maxInput)
 	}
 	if err := p.write(r.Context(), data); err != nil {
 		return err
 	}
-	return empty(w)
+	return noContent(w)
 }
 
 func (s *Server) closeInput(w http.ResponseWriter, r *http.Request) error {
@@ -192,15 +221,15 @@ func (s *Server) closeInput(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := p.endInput(r.Context()); err != nil {
+	if err := p.sendEOF(r.Context()); err != nil {
 		return err
 	}
-	return empty(w)
+	return noContent(w)
 }
 
-// endInput ends the program's standard input. A terminal stays open: it gets
-// the character that means end of file.
-func (p *proc) endInput(ctx context.Context) error {
+// sendEOF ends the program's standard input. A terminal stays open: it gets the
+// end-of-file character.
+func (p *proc) sendEOF(ctx context.Context) error {
 	if p.tty {
 		return p.write(ctx, []byte{4})
 	}
@@ -220,7 +249,7 @@ func (s *Server) signal(w http.ResponseWriter, r *http.Request) error {
 	if err := s.table.Signal(p.child, sig); err != nil {
 		return err
 	}
-	return empty(w)
+	return noContent(w)
 }
 
 func (s *Server) resize(w http.ResponseWriter, r *http.Request) error {
@@ -229,13 +258,13 @@ func (s *Server) resize(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var size wire.Size
-	if err := receive(r, &size); err != nil {
+	if err := readJSON(r, &size); err != nil {
 		return err
 	}
 	if err := p.resize(size); err != nil {
 		return err
 	}
-	return empty(w)
+	return noContent(w)
 }
 
 func (p *proc) resize(size wire.Size) error {

@@ -132,7 +132,7 @@ func (s suite) watch(t *testing.T) {
 			seen <- ch
 		}
 	}()
-	// The watch begins at some moment: touch files until it has.
+	// Write files until the watch has begun.
 	want := map[engi.FileChange]bool{{Path: "/workspace/w/sub/f", Op: engi.FileCreated}: true, {Path: "/workspace/w/new/g", Op: engi.FileCreated}: true, {Path: "/workspace/w/sub/f", Op: engi.FileRemoved}: true}
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

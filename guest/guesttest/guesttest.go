@@ -1,6 +1,6 @@
-// Package guesttest holds what every guest promises as tests. A provider's
-// tests open a client to a machine, set it up, and call [Run]; promises that
-// need an interpreter are skipped, saying so, where Options name none.
+// Package guesttest has tests for what every guest promises. A provider's tests
+// open a client to a machine, set it up, and call [Run]. Tests that need an
+// interpreter are skipped if Options have none.
 package guesttest
 
 import (
@@ -21,19 +21,19 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// Options say what the guest under test has.
+// Options describe the guest under test.
 type Options struct {
-	// Interpreters by language; a missing one skips its promises.
+	// Interpreters has paths by language. Tests of others are skipped.
 	Interpreters map[engi.Language]string
-	// Limited says that process and disk limits are in force: Processes of
-	// Setup, and a disk of at most 128 MiB.
+	// Limited says that limits are enforced: Processes of Setup, and a disk of
+	// at most 128 MiB.
 	Limited bool
-	// Terminal says that the guest can open one.
+	// Terminal says that the guest can open a terminal.
 	Terminal bool
 }
 
-// Run checks every promise against one guest, which must be set up. The suite
-// leaves files and dead processes behind: the machine is of no more use.
+// Run tests a guest, which must be set up. It leaves files and ended processes
+// behind.
 func Run(t *testing.T, c *guest.Client, o Options) {
 	s := suite{c, o}
 	for _, p := range []struct {
@@ -45,6 +45,7 @@ func Run(t *testing.T, c *guest.Client, o Options) {
 		{"Process/output of both streams", s.output},
 		{"Process/input", s.input},
 		{"Process/attach by tag from any offset", s.attach},
+		{"Process/one ID is one process", s.chosen},
 		{"Process/old output is Conflict", s.forgotten},
 		{"Process/timeout", s.timeout},
 		{"Process/missing things", s.missing},
@@ -103,7 +104,7 @@ func wantKind(t *testing.T, err error, want engi.Kind) {
 	}
 }
 
-// text collects the output of a process by stream.
+// text returns the output of a process by stream.
 func text(t *testing.T, ctx context.Context, p engi.Process, from int64) (out, errs string) {
 	t.Helper()
 	at := from
@@ -218,6 +219,24 @@ func (s suite) attach(t *testing.T) {
 	wantKind(t, err, engi.NotFound)
 }
 
+func (s suite) chosen(t *testing.T) {
+	cmd := engi.Command{ID: id(), Args: []string{"sh", "-c", "echo $$"}}
+	p, err := s.c.Start(t.Context(), cmd)
+	ok(t, err)
+	if p.ID() != cmd.ID {
+		t.Errorf("started %s, want %s", p.ID(), cmd.ID)
+	}
+	first, _ := text(t, t.Context(), p, 0)
+	again, err := s.c.Start(t.Context(), cmd)
+	ok(t, err)
+	if second, _ := text(t, t.Context(), again, 0); again.PID() != p.PID() || second != first {
+		t.Errorf("process %d printed %q, the same again %d %q", p.PID(), first, again.PID(), second)
+	}
+	cmd.ID = "../x"
+	_, err = s.c.Start(t.Context(), cmd)
+	wantKind(t, err, engi.Invalid)
+}
+
 func (s suite) forgotten(t *testing.T) {
 	p, err := s.c.Start(t.Context(), engi.Command{Args: []string{"sh", "-c", "head -c 1000000 /dev/zero"}, Output: 100_000})
 	ok(t, err)
@@ -317,12 +336,12 @@ func (s suite) terminal(t *testing.T) {
 func (s suite) usage(t *testing.T) {
 	u, err := s.c.Usage(t.Context())
 	ok(t, err)
-	if u.Memory <= 0 || u.CPU <= 0 {
+	if u.Memory <= 0 || u.MemoryCache <= 0 || u.CPU <= 0 || u.DiskUsed < 0 || u.DiskTotal <= u.DiskUsed {
 		t.Errorf("got %+v", u)
 	}
 }
 
-// id returns a fresh name for a run.
+// id returns a new ID for a run.
 func id() string { return "t" + strings.ToLower(rand.Text()) }
 
 func tarOf(t *testing.T, headers ...*tar.Header) []byte {

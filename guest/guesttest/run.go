@@ -18,7 +18,7 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// program returns a run of a lone code string, or skips.
+// program returns a run of a single string of code, or skips the test.
 func (s suite) program(t *testing.T, l engi.Language, code string) wire.Run {
 	t.Helper()
 	path := s.o.Interpreters[l]
@@ -73,19 +73,19 @@ func (s suite) everything(t *testing.T) {
 	}
 }
 
-// probes show whatever a program could notice of how it was started.
+// probes print everything that a program could notice about its start.
 var probes = map[engi.Language]string{
 	engi.Python: `import sys, os, __main__
 print(sys.argv, sys.path, __name__, __file__, sys.flags, sys.orig_argv[1:])
 print([m for m in sys.modules if 'site' in m or 'engi' in m.lower()], len(sys.path_hooks), sys.path_hooks[0])
 print(sorted((k, v) for k, v in os.environ.items() if k != 'ENGI_RUN'), os.getcwd())
 print(sorted(vars(__main__)), sys.stdin.read(), sorted(os.listdir('/proc/self/fd')))
-print(os.popen('env | grep -c -i -e hook -e PYTHONPATH').read(), sys.path_importer_cache.keys())
+print(os.popen('env | grep -c -i -e preload -e PYTHONPATH').read(), sys.path_importer_cache.keys())
 def f(): raise ValueError('boom')
 f()`,
 	engi.JavaScript: `console.log(process.argv, process.execArgv, __filename, require.main === module, Object.keys(require.cache), module.children)
 console.log(Object.entries(process.env).filter(([k]) => k != 'ENGI_RUN').sort(), process.cwd(), Object.keys(globalThis))
-console.log(require('fs').readFileSync(0, 'utf8'), require('child_process').execSync('env | grep -c -i -e hook -e NODE_OPTIONS || true').toString())
+console.log(require('fs').readFileSync(0, 'utf8'), require('child_process').execSync('env | grep -c -i -e preload -e NODE_OPTIONS || true').toString())
 console.log(process.listeners('exit').length, module.parent, module.paths.length)
 setTimeout(() => { throw new Error('boom') }, 1)`,
 	engi.TypeScript: `const n: number = 1
@@ -94,7 +94,7 @@ const env = Object.entries(Deno.env.toObject()).filter(([k]) => k != 'ENGI_RUN')
 console.log(env, new TextDecoder().decode(await new Response(Deno.stdin.readable).arrayBuffer()))
 function f(): never { throw new Error('boom') }
 f()`,
-	engi.Bash: `echo "$0 $# $*"; env | grep -v -e ^ENGI_RUN= -e ^_= | sort; set -o; declare -F; declare -p | grep -i -e hook -e BASH_ENV -e ENGI_CODE -e ENGI_GO
+	engi.Bash: `echo "$0 $# $*"; env | grep -v -e ^ENGI_RUN= -e ^_= | sort; set -o; declare -F; declare -p | grep -i -e preload -e BASH_ENV -e ENGI_CODE -e ENGI_GO
 cat; ls /proc/self/fd; shopt; trap; echo $LINENO $BASH_SUBSHELL $SHLVL $-
 nosuchcommand; exit 7`,
 }
@@ -315,8 +315,8 @@ func (s suite) runOutput(t *testing.T) {
 
 func (s suite) together(t *testing.T) {
 	long := s.program(t, engi.Bash, "echo long; sleep 0.6; (sleep 0.1; echo child); echo end")
-	// The working directory is shared: a name of its own keeps its file from
-	// being replaced before it is read.
+	// Both runs share the working directory, so this one's file needs a name of
+	// its own.
 	long.Files[0].Path = "long.sh"
 	run, err := s.c.Run(t.Context(), long)
 	ok(t, err)
@@ -456,7 +456,7 @@ echo changed >> input; : > empty; : > __pycache__/x.pyc; ln -s /etc/passwd link;
 	})
 	diff(t, "contents", s.untar(t, run), map[string]string{"bin": "\x00\xff", "empty": "", "input": "was\nchanged\n", "sub/deep/new": "new"})
 
-	// A directory of their own, and one that does not exist yet.
+	// Another output directory, and one that does not exist yet.
 	r = s.program(t, engi.Bash, `echo $ENGI_OUTPUT_DIR; echo x > "$ENGI_OUTPUT_DIR/f"; echo y > not-there`)
 	r.OutputDir = "/tmp/own/out"
 	got := s.do(t, r)
@@ -485,7 +485,7 @@ func (s suite) hostileArtifacts(t *testing.T) {
 	if len(fin.Artifacts) != 1 || fin.Artifacts[0].Path != "new\nline" || fin.ArtifactsLeft < 2 {
 		t.Errorf("got %+v", fin)
 	}
-	// A file that changes after the run breaks the archive.
+	// The archive fails if a file has changed after the run.
 	s.sh(t, `cd $ENGI_OUTPUT_DIR && printf y > 'new
 line'`)
 	tarball, err := run.Artifacts(t.Context())

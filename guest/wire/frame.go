@@ -14,19 +14,19 @@ type Kind byte
 
 const (
 	Head     Kind = 'H' // JSON: the first frame of a request
-	Data     Kind = 'D' // bytes of files and input, in the order the head names them
-	End      Kind = 'E' // nothing: the last frame of a request
+	Data     Kind = 'D' // bytes of files and input, in the order of the head
+	End      Kind = 'E' // empty: the last frame of a request
 	Started  Kind = 'S' // JSON Start: the first frame of an answer
 	Stdout   Kind = '1' // bytes of output
 	Stderr   Kind = '2'
 	Terminal Kind = 'T'
 	Exited   Kind = 'X' // JSON Finish: the last frame of an answer
 	Failure  Kind = '!' // JSON Error: the last frame of an answer that failed
-	Change   Kind = 'C' // JSON change of a file
-	Alive    Kind = 'K' // nothing: sent when nothing else was for a while
+	Change   Kind = 'C' // JSON FileChange
+	Alive    Kind = 'K' // empty: sent when nothing else has been for a while
 )
 
-// Bounds of frames. A longer one is a fault of the sender and ends the stream.
+// Bounds of frames. A longer one ends the stream.
 const (
 	MaxData = 256 << 10 // payload of Data, Stdout, Stderr and Terminal
 	MaxJSON = 8 << 20   // payload of all others
@@ -57,8 +57,8 @@ func StreamKind(s engi.Stream) Kind {
 	return Stdout
 }
 
-// Stream returns the stream an output frame belongs to; ok is false for
-// frames that carry no output.
+// Stream returns the stream that an output frame belongs to; ok is false for
+// other frames.
 func (k Kind) Stream() (s engi.Stream, ok bool) {
 	switch k {
 	case Stdout:
@@ -71,7 +71,7 @@ func (k Kind) Stream() (s engi.Stream, ok bool) {
 	return "", false
 }
 
-// AppendFrame appends a frame to b. The caller keeps payloads within bounds.
+// AppendFrame appends a frame to b. The caller keeps the payload within bounds.
 func AppendFrame(b []byte, k Kind, payload []byte) []byte {
 	b = append(b, byte(k), 0, 0, 0, 0)
 	binary.BigEndian.PutUint32(b[len(b)-4:], uint32(len(payload)))
@@ -90,7 +90,7 @@ func AppendJSON(b []byte, k Kind, v any) ([]byte, error) {
 	return AppendFrame(b, k, payload), nil
 }
 
-// AppendData appends data as as many frames of kind k as it takes.
+// AppendData appends data in as many frames of kind k as needed.
 func AppendData(b []byte, k Kind, data []byte) []byte {
 	for len(data) > 0 {
 		n := min(len(data), MaxData)
@@ -100,7 +100,7 @@ func AppendData(b []byte, k Kind, data []byte) []byte {
 	return b
 }
 
-// A Reader reads frames. It is for one goroutine.
+// A Reader reads frames. It is not safe for concurrent use.
 type Reader struct {
 	r   *bufio.Reader
 	buf []byte
@@ -110,16 +110,15 @@ type Reader struct {
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 64<<10)} }
 
 // Next returns the next frame; its payload is valid until the following call.
-// At a clean end between frames it returns io.EOF itself. Any other error is
-// classified: Invalid for a frame that breaks the rules, Unavailable for a
-// stream that broke.
+// At a clean end between frames it returns io.EOF itself. Other errors are
+// Invalid for a malformed frame and Unavailable for a stream that broke.
 func (r *Reader) Next() (Kind, []byte, error) {
 	header, err := r.r.Peek(headerSize)
 	if err != nil {
 		if err == io.EOF && len(header) == 0 {
 			return 0, nil, io.EOF
 		}
-		return 0, nil, engi.Errorf(engi.Unavailable, "read frame: %v", noEOF(err))
+		return 0, nil, engi.Errorf(engi.Unavailable, "read frame: %v", unexpectedEOF(err))
 	}
 	k := Kind(header[0])
 	n := int64(binary.BigEndian.Uint32(header[1:]))
@@ -132,24 +131,24 @@ func (r *Reader) Next() (Kind, []byte, error) {
 	if _, err := r.r.Discard(headerSize); err != nil {
 		return 0, nil, engi.Errorf(engi.Unavailable, "read frame: %v", err)
 	}
-	// The buffer grows with what really arrives, not with what is announced.
+	// The buffer grows with what arrives, not with what is announced.
 	r.buf = r.buf[:0]
 	for int64(len(r.buf)) < n {
 		step := int(min(n-int64(len(r.buf)), 64<<10))
 		r.buf = append(r.buf, make([]byte, step)...)
 		if _, err := io.ReadFull(r.r, r.buf[len(r.buf)-step:]); err != nil {
-			return 0, nil, engi.Errorf(engi.Unavailable, "read frame: %v", noEOF(err))
+			return 0, nil, engi.Errorf(engi.Unavailable, "read frame: %v", unexpectedEOF(err))
 		}
 	}
 	payload := r.buf
-	if cap(r.buf) > 1<<20 { // do not keep the memory of a rare large frame
+	if cap(r.buf) > 1<<20 { // free the memory of a rare large frame
 		r.buf = nil
 	}
 	return k, payload, nil
 }
 
-// JSON reads the next frame, which must be of kind k, into v. A Failure frame
-// comes back as the error it carries.
+// JSON decodes the next frame, which must be of kind k, into v. A Failure frame
+// is returned as the error it carries.
 func (r *Reader) JSON(k Kind, v any) error {
 	got, payload, err := r.Next()
 	switch {
@@ -160,12 +159,12 @@ func (r *Reader) JSON(k Kind, v any) error {
 	case got == Failure:
 		return DecodeError(payload)
 	case got != k:
-		return engi.Errorf(engi.Invalid, "frame %q came where %q should", byte(got), byte(k))
+		return engi.Errorf(engi.Invalid, "got frame %q, want %q", byte(got), byte(k))
 	}
 	return Decode(payload, v)
 }
 
-// Decode parses JSON that the other side wrote.
+// Decode parses JSON from the other side.
 func Decode(payload []byte, v any) error {
 	if err := json.Unmarshal(payload, v); err != nil {
 		return engi.Errorf(engi.Invalid, "bad message: %v", err)
@@ -173,14 +172,14 @@ func Decode(payload []byte, v any) error {
 	return nil
 }
 
-func noEOF(err error) error {
+func unexpectedEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// Error is how an error crosses.
+// Error is the JSON form of an error.
 type Error struct {
 	Kind   string `json:"kind"`
 	Text   string `json:"text"`
@@ -204,7 +203,7 @@ func EncodeError(err error) []byte {
 	return b
 }
 
-// DecodeError returns the error behind payload.
+// DecodeError returns the error in payload.
 func DecodeError(payload []byte) error {
 	var e Error
 	if err := Decode(payload, &e); err != nil {

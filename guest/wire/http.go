@@ -1,16 +1,17 @@
 package wire
 
 import (
+	"encoding/json"
 	"net/http"
 
 	"github.com/engi-dev/engi"
 )
 
 const (
-	Prefix      = "/engi/"         // of every path of our own service
-	TokenHeader = "X-Access-Token" // the same as E2B's
-	ErrorHeader = "Engi-Error"     // present on answers whose body is an Error
-	HashHeader  = "Engi-Sha256"    // hex digest of a body; a header or a trailer
+	Prefix      = "/engi/"         // of every path of engi's own API
+	TokenHeader = "X-Access-Token" // as in E2B's envd
+	ErrorHeader = "Engi-Error"     // set on answers whose body is an Error
+	HashHeader  = "Engi-Sha256"    // hex digest of a body; header or trailer
 )
 
 var statuses = map[engi.Kind]int{
@@ -26,5 +27,17 @@ var statuses = map[engi.Kind]int{
 	engi.Expired:     http.StatusGatewayTimeout,
 }
 
-// Status returns the HTTP status errors of a kind cross with.
+// Status returns the HTTP status of errors of a kind.
 func Status(k engi.Kind) int { return statuses[k] }
+
+// WriteJSON answers a request with v. It reports Internal, before it has written
+// anything, if v cannot be encoded.
+func WriteJSON(w http.ResponseWriter, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return engi.Errorf(engi.Internal, "encode answer: %v", err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Write(b) // fails if the client has left
+	return nil
+}

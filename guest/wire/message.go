@@ -7,20 +7,20 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Version is the number of the protocol this package describes. A host talks
-// only to guests of the same version: both come from one build.
+// Version is the version of the protocol. A host talks only to guests of the
+// same version.
 const Version = 1
 
 // Hello is the guest's first answer.
 type Hello struct {
 	Version      int      `json:"version"`
-	Boot         string   `json:"boot"` // fresh at each start of the guest program
+	Boot         string   `json:"boot"` // differs at each start of the guest program
 	Kernel       string   `json:"kernel"`
 	Arch         string   `json:"arch"`
 	Capabilities []string `json:"capabilities"` // see the constants named Cap…
 }
 
-// Capabilities name what this guest can do here.
+// Capabilities of a guest.
 const (
 	CapRun       = "run"       // runs of programs with warm interpreters
 	CapProcess   = "process"   // processes and terminals
@@ -28,15 +28,15 @@ const (
 	CapPort      = "port"      // streams to TCP ports
 	CapQuiesce   = "quiesce"   // quiesce and resume
 	CapPowerOff  = "poweroff"  // ends its machine on request
-	CapE2B       = "e2b"       // E2B's in-sandbox services
+	CapE2B       = "e2b"       // the API of E2B's envd
 	CapKernels   = "kernels"   // the code interpreter
 	CapProcesses = "processes" // the kernel enforces the process limit
 )
 
-// Setup says who programs run as and where. A second one changes only what it
-// names: a zero field keeps what was said before, UID, GID, Groups and Home go
-// with User, and a non-nil Env, even an empty one, replaces the former Env as
-// a whole. What runs already keeps what it was started with.
+// Setup says which user programs run as, and where. A later one changes only
+// what it names: a zero field keeps the earlier value, UID, GID, Groups and Home
+// belong to User, and a non-nil Env, even an empty one, replaces the earlier Env
+// as a whole. Processes that run already are not affected.
 type Setup struct {
 	Env       map[string]string `json:"env,omitzero"`   // added to PATH, HOME and the like
 	User      string            `json:"user,omitempty"` // name; empty means root
@@ -49,27 +49,28 @@ type Setup struct {
 	Processes int               `json:"processes,omitempty"`
 	OpenFiles int               `json:"open_files,omitempty"`
 	OutputDir string            `json:"output_dir,omitempty"` // of runs that name none; empty means WorkDir
-	Wiring    *NetworkSetup     `json:"wiring,omitempty"`     // nil keeps what was said before; at first, that there is no network
+	Network   *NetworkSetup     `json:"wiring,omitempty"`     // nil keeps the earlier one; at first, no network
 }
 
-// NetworkSetup is what there must be inside for the network to work.
+// NetworkSetup is what the sandbox needs for its network to work.
 type NetworkSetup struct {
-	Resolver  string            `json:"resolver,omitempty"`  // address for /etc/resolv.conf; empty means none
-	Search    string            `json:"search,omitempty"`    // domain for /etc/resolv.conf
-	Authority []byte            `json:"authority,omitempty"` // PEM of a certificate to trust beside the system's; see AuthorityPath
-	Env       map[string]string `json:"env,omitempty"`       // for all programs; Setup.Env goes before
+	Resolver  string            `json:"resolver,omitempty"`  // address, for /etc/resolv.conf; empty means none
+	Search    string            `json:"search,omitempty"`    // domain, for /etc/resolv.conf
+	Authority []byte            `json:"authority,omitempty"` // PEM of a certificate to trust besides the system's; see AuthorityPath
+	Env       map[string]string `json:"env,omitempty"`       // for all programs; Setup.Env takes precedence
 }
 
-// Where the authority's certificate goes. Values of NetworkSetup.Env that are one of
-// these paths name another file where the root has none to be written.
+// Where the authority's certificate is written. If the root is read-only there,
+// it is written elsewhere, and values of NetworkSetup.Env that are one of these
+// paths are changed to match.
 const (
-	AuthorityPath = "/usr/local/share/ca-certificates/engi-wall.crt" // alone
-	BundlePath    = "/etc/ssl/certs/ca-certificates.crt"             // behind the system's
-	// MaxAuthority bounds it, in bytes.
+	AuthorityPath = "/usr/local/share/ca-certificates/engi-wall.crt" // by itself
+	BundlePath    = "/etc/ssl/certs/ca-certificates.crt"             // appended to the system's
+	// MaxAuthority bounds the certificate, in bytes.
 	MaxAuthority = 64 << 10
 )
 
-// Prepare asks for a started interpreter that waits for code.
+// Prepare asks for an interpreter that is started and waits for code.
 type Prepare struct {
 	Language    engi.Language `json:"language"`
 	Interpreter string        `json:"interpreter"` // absolute path of the program
@@ -80,7 +81,7 @@ type Kernels struct {
 	Languages []string `json:"languages"` // python, javascript, typescript, bash
 }
 
-// A File is one file of a run, relative to the working directory. Data crosses
+// A File is one file of a run, relative to the working directory. Data is sent
 // in frames of its own, after the head.
 type File struct {
 	Path string `json:"path"`
@@ -89,13 +90,13 @@ type File struct {
 	Data []byte `json:"-"`
 }
 
-// A Run is a program with everything it reads and its limits.
+// A Run is a program with all its input and its limits.
 type Run struct {
-	ID          string            `json:"id"` // chosen by the host, fresh; see ValidID
+	ID          string            `json:"id"` // chosen by the host, unique; see CheckID
 	Language    engi.Language     `json:"language"`
 	Interpreter string            `json:"interpreter"` // absolute path of the program
 	Files       []File            `json:"files"`
-	Entry       string            `json:"entry,omitempty"` // file to run; empty if there is one file
+	Entry       string            `json:"entry,omitempty"` // file to run; may be empty if there is only one
 	Args        []string          `json:"args,omitempty"`
 	Env         map[string]string `json:"env,omitempty"` // added to that of Setup
 	StdinSize   int64             `json:"stdin_size,omitempty"`
@@ -120,7 +121,7 @@ const (
 	MaxStdin             = 64 << 20
 )
 
-// An Artifact is a regular file a run left in its output directory.
+// An Artifact is a regular file that a run left in its output directory.
 type Artifact struct {
 	Path   string `json:"path"` // relative to the output directory
 	Size   int64  `json:"size"`
@@ -128,18 +129,18 @@ type Artifact struct {
 	SHA256 string `json:"sha256"`
 }
 
-// Finish is the last word on a run.
+// Finish is how a run ended.
 type Finish struct {
 	Exit            engi.Exit
 	Duration        time.Duration // of the program
-	Warm            bool          // the interpreter was already started
+	Warm            bool          // the interpreter was started before the run
 	StdoutBytes     int64         // kept, of each stream
 	StderrBytes     int64
-	StdoutTruncated bool // more was printed than is kept
+	StdoutTruncated bool // the program printed more than is kept
 	StderrTruncated bool
 	Artifacts       []Artifact
-	ArtifactsLeft   int    // files over the limits or unreadable, not collected
-	Error           string // text for causes other than exited
+	ArtifactsLeft   int    // files not collected: over the limits, or unreadable
+	Error           string // for causes other than exited
 }
 
 // finish is the JSON form of Finish.
@@ -175,7 +176,8 @@ func (f *Finish) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Entry returns the name a lone code string of a language is saved under.
+// Entry returns the file name for a program of a language that is a single
+// string of code.
 func Entry(l engi.Language) string { return l.MainFile() }
 
 // A Start is the first frame of an answer about a process or a run.
@@ -188,6 +190,7 @@ type Start struct {
 
 // A Command asks for a process; see [engi.Command].
 type Command struct {
+	ID      string            `json:"id,omitempty"` // empty means that the guest chooses
 	Args    []string          `json:"args"`
 	Env     map[string]string `json:"env,omitempty"`
 	Dir     string            `json:"dir,omitempty"`
@@ -200,7 +203,7 @@ type Command struct {
 	Output  int64             `json:"output,omitempty"` // bytes kept; 0 means DefaultOutput
 }
 
-// A Process describes a process that was started.
+// A Process describes a process that the host started.
 type Process struct {
 	ID      string    `json:"id"`
 	PID     int       `json:"pid"`
@@ -211,7 +214,7 @@ type Process struct {
 	Ended   bool      `json:"ended,omitempty"`
 }
 
-// A Size is that of a terminal, in characters.
+// A Size is the size of a terminal, in characters.
 type Size struct {
 	Cols uint16 `json:"cols"`
 	Rows uint16 `json:"rows"`
@@ -236,9 +239,13 @@ type FileChange struct {
 	Op   engi.FileOp `json:"op"`
 }
 
-// Usage is what the sandbox uses, as seen from inside.
+// Usage is what the sandbox uses, as its own kernel counts it. Sizes are in
+// bytes.
 type Usage struct {
-	CPU       time.Duration `json:"cpu"`
-	Memory    int64         `json:"memory"`
-	Processes int           `json:"processes"`
+	CPU         time.Duration `json:"cpu"`
+	Memory      int64         `json:"memory"`       // not available to programs; includes MemoryCache
+	MemoryCache int64         `json:"memory_cache"` // mapped files, and files on tmpfs
+	DiskUsed    int64         `json:"disk_used"`    // in the root file system's writable layer
+	DiskTotal   int64         `json:"disk_total"`
+	Processes   int           `json:"processes"`
 }

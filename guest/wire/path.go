@@ -7,16 +7,16 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Bounds of names, which are those of Linux.
+// Bounds of names, the same as Linux's.
 const (
 	MaxPath = 4095
 	MaxName = 255
 	maxID   = 64
 )
 
-// CheckRelative reports Invalid unless p names a file below a directory: it is
-// valid UTF-8, relative, clean, without NUL, and goes nowhere upwards. Both
-// sides check every path of inputs and artifacts with it.
+// CheckRelative reports Invalid unless p can name a file below a directory: it
+// must be valid UTF-8, relative, clean, without NUL and without "..". Both sides
+// check every path of inputs and artifacts with it.
 func CheckRelative(p string) error {
 	switch {
 	case p == "":
@@ -35,7 +35,7 @@ func CheckRelative(p string) error {
 		case name == "" || name == ".":
 			return engi.Errorf(engi.Invalid, "path %.200q is not clean", p).WithRemedy("leave out empty and '.' parts")
 		case name == "..":
-			return engi.Errorf(engi.Invalid, "path %.200q goes upwards", p).WithRemedy("keep it inside the working directory")
+			return engi.Errorf(engi.Invalid, "path %.200q contains '..'", p).WithRemedy("stay inside the working directory")
 		case len(name) > MaxName:
 			return engi.Errorf(engi.Invalid, "path %.200q… has a name longer than %d bytes", p, MaxName)
 		}
@@ -69,8 +69,8 @@ func CheckID(id string) error {
 	return nil
 }
 
-// Check reports Invalid unless the guest can run r as it is. It does not look
-// at the files' data.
+// Check reports Invalid unless r is a run that a guest can start. It does not
+// look at the files' data.
 func (r *Run) Check() error {
 	if err := CheckID(r.ID); err != nil {
 		return err
@@ -79,7 +79,7 @@ func (r *Run) Check() error {
 		return err
 	}
 	if len(r.Files) > MaxFiles {
-		return engi.Errorf(engi.Invalid, "%d files are over %d", len(r.Files), MaxFiles)
+		return engi.Errorf(engi.Invalid, "%d files are more than %d", len(r.Files), MaxFiles)
 	}
 	var total int64
 	seen := make(map[string]bool, len(r.Files))
@@ -88,26 +88,26 @@ func (r *Run) Check() error {
 			return err
 		}
 		if seen[f.Path] {
-			return engi.Errorf(engi.Invalid, "file %.200q is there twice", f.Path)
+			return engi.Errorf(engi.Invalid, "file %.200q is listed twice", f.Path)
 		}
 		seen[f.Path] = true
 		if f.Size < 0 || f.Mode&^0o777 != 0 {
 			return engi.Errorf(engi.Invalid, "file %.200q has size %d and mode %o", f.Path, f.Size, f.Mode)
 		}
 		if total += f.Size; total > MaxFileBytes || f.Size > MaxFileBytes {
-			return engi.Errorf(engi.Invalid, "the files together are over %d bytes", MaxFileBytes)
+			return engi.Errorf(engi.Invalid, "the files together are larger than %d bytes", MaxFileBytes)
 		}
 	}
 	if r.Entry == "" && len(r.Files) == 1 {
-		return r.checkRest()
+		return r.checkProgram()
 	}
 	if err := CheckRelative(r.Entry); err != nil {
 		return engi.Errorf(engi.Invalid, "entry: %w", err).WithRemedy("name the file to run")
 	}
-	return r.checkRest()
+	return r.checkProgram()
 }
 
-func (r *Run) checkRest() error {
+func (r *Run) checkProgram() error {
 	for _, a := range r.Args {
 		if strings.IndexByte(a, 0) >= 0 {
 			return engi.Errorf(engi.Invalid, "an argument contains a NUL")
@@ -118,7 +118,7 @@ func (r *Run) checkRest() error {
 	}
 	switch {
 	case r.StdinSize < 0 || r.StdinSize > MaxStdin:
-		return engi.Errorf(engi.Invalid, "standard input of %d bytes is over %d", r.StdinSize, MaxStdin)
+		return engi.Errorf(engi.Invalid, "standard input of %d bytes is larger than %d", r.StdinSize, MaxStdin)
 	case r.Timeout < 0:
 		return engi.Errorf(engi.Invalid, "timeout %v is negative", r.Timeout)
 	case r.Output < 0 || r.Output > MaxOutput:
@@ -139,7 +139,7 @@ func CheckEnv(env map[string]string) error {
 	for k, v := range env {
 		if k == "" || strings.ContainsAny(k, "=\x00") || strings.IndexByte(v, 0) >= 0 {
 			return engi.Errorf(engi.Invalid, "environment variable %.80q cannot be set", k).
-				WithRemedy("names have no '=' and nothing contains a NUL")
+				WithRemedy("names may not contain '=', and neither names nor values a NUL")
 		}
 	}
 	return nil

@@ -84,7 +84,7 @@ func TestErrorsSurvive(t *testing.T) {
 	}
 }
 
-// TestGolden fixes the JSON of messages, which older and newer builds share.
+// TestGolden pins the JSON of messages, which other builds rely on.
 func TestGolden(t *testing.T) {
 	for _, x := range []struct {
 		v    any

@@ -17,6 +17,7 @@ import (
 	"github.com/engi-dev/engi/agent/llm/scripted"
 	"github.com/engi-dev/engi/agent/remote"
 	"github.com/engi-dev/engi/agent/tool"
+	"github.com/engi-dev/engi/gate/fetch"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/store"
 )
@@ -80,38 +81,15 @@ func Remote(c config.Config, places tool.Services, version string, log *slog.Log
 	return remote.New(remote.Options{Servers: servers, Sandboxes: places.Sandboxes, Sessions: places.Sessions, Version: version, Log: log})
 }
 
-// A Wall fetches what a policy allows.
-type Wall interface {
-	Check(p engi.NetworkPolicy) error
-	Transport(owner engi.Owner, p engi.NetworkPolicy) (http.RoundTripper, error)
-}
-
 // Fetch returns what the tool fetch_url goes through; nil where agents may
 // fetch nothing. It reports Invalid for rules that make no sense.
-func Fetch(c config.Models, w Wall) (func(engi.Owner) http.RoundTripper, error) {
+func Fetch(c config.Models, w fetch.Wall) (func(engi.Owner) http.RoundTripper, error) {
 	if len(c.Fetch) == 0 {
 		return nil, nil
 	}
-	return Through(w, "models.fetch", c.Fetch)
-}
-
-// Through returns what requests in the name of an owner go through, to what
-// rules allow; key is where the rules are from.
-func Through(w Wall, key string, rules []string) (func(engi.Owner) http.RoundTripper, error) {
-	p := engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: rules}
-	if err := w.Check(p); err != nil {
-		return nil, engi.Errorf(engi.KindOf(err), "%s: %w", key, err)
+	client, err := fetch.ForOwners(w, engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: c.Fetch}, fetch.Options{})
+	if err != nil {
+		return nil, engi.Errorf(engi.KindOf(err), "models.fetch: %w", err)
 	}
-	return func(owner engi.Owner) http.RoundTripper {
-		t, err := w.Transport(owner, p)
-		if err != nil {
-			return broken{err}
-		}
-		return t
-	}, nil
+	return func(owner engi.Owner) http.RoundTripper { return client(owner).Transport }, nil
 }
-
-// broken answers every request with why it cannot be made.
-type broken struct{ err error }
-
-func (b broken) RoundTrip(*http.Request) (*http.Response, error) { return nil, b.err }

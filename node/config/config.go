@@ -28,6 +28,7 @@ import (
 	"github.com/engi-dev/engi/fleet"
 	"github.com/engi-dev/engi/gate/cert"
 	"github.com/engi-dev/engi/script"
+	"github.com/engi-dev/engi/spelling"
 )
 
 // A Config is everything about a node that can be chosen. Zero fields mean
@@ -420,7 +421,12 @@ var otherVariables = []string{"ENGI_URL", "ENGI_KEY", "ENGI_CONFIG", "ENGI_BIN",
 func readEnv(c *Config, vars map[string]string, from Sources) error {
 	known := map[string]string{} // variable: key
 	for _, k := range Keys(c) {
-		known[Variable(k.Name)] = k.Name
+		if k.Variable != "" {
+			known[k.Variable] = k.Name
+		} else if name := variable(k.Name); vars[name] != "" {
+			return engi.Errorf(engi.Invalid, "environment variable %s: %s is a table, which no variable can hold", name, k.Name).
+				WithRemedy("write it into a file, see 'engi config show', or give it as --set %s=VALUE", k.Name)
+		}
 	}
 	for name := range vars {
 		if !strings.HasPrefix(name, "ENGI_") || known[name] != "" ||
@@ -429,7 +435,7 @@ func readEnv(c *Config, vars map[string]string, from Sources) error {
 		}
 		// Other programs may use the prefix too: only what looks like a
 		// slip is worth stopping for.
-		if near := nearest(name, known); near != "" {
+		if near := spelling.Nearest(name, slices.Sorted(maps.Keys(known))); near != "" {
 			return engi.Errorf(engi.Invalid, "unknown environment variable %s", name).WithRemedy("did you mean %s?", near)
 		}
 	}

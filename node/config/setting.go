@@ -17,6 +17,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/spelling"
 )
 
 // Bytes is a size, read and written as on the wire: "512MiB", or a number.
@@ -72,9 +73,10 @@ func (d Duration) String() string {
 
 // A Key is one setting of a struct.
 type Key struct {
-	Name  string // with dots: "limits.memory"
-	Help  string
-	Value reflect.Value
+	Name     string // with dots: "limits.memory"
+	Variable string // of the environment: ENGI_LIMITS_MEMORY; empty for tables, which only files and --set can have
+	Help     string
+	Value    reflect.Value
 }
 
 var textual = reflect.TypeFor[encoding.TextUnmarshaler]()
@@ -92,13 +94,17 @@ func keys(v reflect.Value, prefix string) []Key {
 			all = append(all, keys(v.Field(i), name+".")...)
 			continue
 		}
-		all = append(all, Key{Name: name, Help: f.Tag.Get("help"), Value: v.Field(i)})
+		k := Key{Name: name, Help: f.Tag.Get("help"), Value: v.Field(i)}
+		if f.Tag.Get("env") != "-" {
+			k.Variable = variable(name)
+		}
+		all = append(all, k)
 	}
 	return all
 }
 
-// Variable is the environment variable of a key: ENGI_LIMITS_MEMORY.
-func Variable(key string) string {
+// variable is the name that the environment has for a key.
+func variable(key string) string {
 	return "ENGI_" + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
 }
 
@@ -149,7 +155,7 @@ func check(file map[string]any, t reflect.Type, prefix string) error {
 	for _, name := range slices.Sorted(maps.Keys(file)) {
 		ft, ok := fields[name]
 		if !ok {
-			near := nearest(name, fields)
+			near := spelling.Nearest(name, slices.Sorted(maps.Keys(fields)))
 			err := engi.Errorf(engi.Invalid, "unknown key %s%s", prefix, name)
 			if near != "" {
 				return err.WithRemedy("did you mean %s%s?", prefix, near)
@@ -186,12 +192,12 @@ func check(file map[string]any, t reflect.Type, prefix string) error {
 }
 
 func unknown(key string, ptr any) error {
-	names := map[string]bool{}
+	var names []string
 	for _, k := range Keys(ptr) {
-		names[k.Name] = true
+		names = append(names, k.Name)
 	}
 	err := engi.Errorf(engi.Invalid, "unknown key %s", key)
-	if near := nearest(key, names); near != "" {
+	if near := spelling.Nearest(key, names); near != "" {
 		return err.WithRemedy("did you mean %s?", near)
 	}
 	return err.WithRemedy("'engi config show' lists every key")
@@ -232,42 +238,6 @@ func remedyIn(err error) string {
 		return ours.Remedy
 	}
 	return ""
-}
-
-// nearest returns the key of names most like s, or "" if none is alike.
-func nearest[V any](s string, names map[string]V) string {
-	best, least := "", 1+len(s)/4
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if d := distance(s, name); d <= least && (best == "" || d < least) {
-			best, least = name, d
-		}
-	}
-	return best
-}
-
-// distance counts the single-letter changes, neighbours swapped included,
-// that turn a into b.
-func distance(a, b string) int {
-	prev2, prev := make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range prev {
-		prev[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		cur := make([]int, len(b)+1)
-		cur[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			cur[j] = min(prev[j]+1, cur[j-1]+1, prev[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				cur[j] = min(cur[j], prev2[j-2]+1)
-			}
-		}
-		prev2, prev = prev, cur
-	}
-	return prev[len(b)]
 }
 
 // isRoot reports whether root started us. In a user namespace that engi made

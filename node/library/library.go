@@ -12,11 +12,10 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent/llm"
+	"github.com/engi-dev/engi/gate/fetch"
 	room "github.com/engi-dev/engi/library"
-	"github.com/engi-dev/engi/node/agents"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/node/wall"
-	"github.com/engi-dev/engi/script"
 	"github.com/engi-dev/engi/store"
 )
 
@@ -39,11 +38,10 @@ func Open(ctx context.Context, c config.Config, r Options) (*room.Library, error
 		MaxAge: time.Duration(c.Docs.Refresh), Log: r.Log,
 	}
 	opt.Sources, opt.Files = c.Documents()
-	own, err := newOutlet(opt.Sources)
-	if err != nil {
-		return nil, err
-	}
-	opt.NodeTransport = own
+	own := fetch.New(fetch.Options{
+		Trusted: hostsOf(opt.Sources), Remedy: "send the text of the document; private addresses are for hosts of [[docs.sources]] in the configuration",
+	})
+	opt.NodeTransport = own.Transport
 	if r.Sessions != nil {
 		opt.Sessions = r.Sessions
 	}
@@ -51,19 +49,30 @@ func Open(ctx context.Context, c config.Config, r Options) (*room.Library, error
 		if r.Wall == nil {
 			r.Log.Warn("documents of owners are not fetched: this node has no wall", "remedy", "'engi doctor' says why; owners can send the text")
 		} else {
-			through, err := agents.Through(r.Wall, "docs.hosts", c.Docs.Hosts)
+			client, err := fetch.ForOwners(r.Wall, engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: c.Docs.Hosts}, fetch.Options{
+				Remedy: "send the text of the document; the operator says with docs.hosts where owners' documents may be fetched from",
+			})
 			if err != nil {
-				return nil, err
+				return nil, engi.Errorf(engi.KindOf(err), "docs.hosts: %w", err)
 			}
-			opt.OwnerTransport = func(owner engi.Owner) http.RoundTripper {
-				return helpful{through(owner), "send the text of the document; the operator says with docs.hosts where owners' documents may be fetched from"}
-			}
+			opt.OwnerTransport = func(owner engi.Owner) http.RoundTripper { return client(owner).Transport }
 		}
 	}
 	if err := choose(c, r.Models, &opt); err != nil {
 		return nil, err
 	}
 	return room.Open(ctx, opt)
+}
+
+// hostsOf returns the hosts of documents that the configuration names.
+func hostsOf(sources []engi.DocumentSpec) []string {
+	var hosts []string
+	for _, s := range sources {
+		if u, err := url.Parse(s.URL); err == nil {
+			hosts = append(hosts, u.Host)
+		}
+	}
+	return hosts
 }
 
 // choose sets what compares meanings and what puts answers in order: the
@@ -87,60 +96,4 @@ func choose(c config.Config, models *llm.Registry, opt *room.Options) error {
 		opt.Reranker = r
 	}
 	return nil
-}
-
-// An outlet fetches the node's own documents: from anywhere the operator has
-// named in the configuration, else from public addresses only.
-type outlet struct {
-	named  map[string]bool // host, with port if it has one
-	plain  *http.Transport
-	public http.RoundTripper
-}
-
-func newOutlet(sources []engi.DocumentSpec) (*outlet, error) {
-	public, err := script.FetchPolicy{}.Client()
-	if err != nil {
-		return nil, err
-	}
-	o := &outlet{named: map[string]bool{}, plain: http.DefaultTransport.(*http.Transport).Clone(), public: helpful{public.Transport, "send the text of the document; private addresses are for hosts of [[docs.sources]] in the configuration"}}
-	for _, s := range sources {
-		if u, err := url.Parse(s.URL); err == nil {
-			o.named[u.Host] = true
-		}
-	}
-	return o, nil
-}
-
-// RoundTrip implements http.RoundTripper.
-func (o *outlet) RoundTrip(r *http.Request) (*http.Response, error) {
-	if o.named[r.URL.Host] {
-		return o.plain.RoundTrip(r)
-	}
-	return o.public.RoundTrip(r)
-}
-
-// CloseIdleConnections is for http.Client's.
-func (o *outlet) CloseIdleConnections() {
-	o.plain.CloseIdleConnections()
-	(&http.Client{Transport: o.public}).CloseIdleConnections()
-}
-
-// helpful says what to do about what is denied.
-type helpful struct {
-	http.RoundTripper
-	remedy string
-}
-
-// RoundTrip implements http.RoundTripper.
-func (h helpful) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := h.RoundTripper.RoundTrip(r)
-	if engi.KindOf(err) == engi.Denied {
-		err = engi.Errorf(engi.Denied, "%w", err).WithRemedy("%s", h.remedy)
-	}
-	return resp, err
-}
-
-// CloseIdleConnections is for http.Client's.
-func (h helpful) CloseIdleConnections() {
-	(&http.Client{Transport: h.RoundTripper}).CloseIdleConnections()
 }

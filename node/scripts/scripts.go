@@ -4,16 +4,26 @@ package scripts
 
 import (
 	"cmp"
+	"net/http"
 	"os"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/fetch"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/script"
 )
 
 // APIs returns the functions that scripts get. Wall may be nil; inSessions
 // says whether scripts can be part of sessions.
-func APIs(c config.Script, wall script.Wall, inSessions bool) ([]script.API, error) {
+func APIs(c config.Script, wall fetch.Wall, inSessions bool) ([]script.API, error) {
+	private, err := fetch.ParseNetworks(c.FetchPrivate)
+	if err != nil {
+		return nil, engi.Errorf(engi.Invalid, "script.fetch_private: %w", err)
+	}
+	client := func(hosts ...string) *http.Client {
+		return fetch.New(fetch.Options{Hosts: hosts, Private: private, Remedy: "the operator lists hosts in script.fetch_hosts and private addresses in script.fetch_private of config.toml"})
+	}
+	of := func(host string) *http.Client { return client(host) }
 	apis := script.KV()
 	if inSessions {
 		apis = append(apis, script.Sandbox()...)
@@ -22,16 +32,25 @@ func APIs(c config.Script, wall script.Wall, inSessions bool) ([]script.API, err
 		apis = append(apis, a)
 		return err
 	}
-	var err error
-	if len(c.FetchHosts) > 0 || inSessions && wall != nil {
-		err = add(script.Fetch(script.FetchPolicy{Hosts: c.FetchHosts, Private: c.FetchPrivate}, wall))
+	var outside *http.Client
+	if len(c.FetchHosts) > 0 {
+		outside = client(c.FetchHosts...)
+	}
+	var session func(engi.Owner, engi.NetworkPolicy) (*http.Client, error)
+	if inSessions && wall != nil {
+		session = func(owner engi.Owner, p engi.NetworkPolicy) (*http.Client, error) {
+			return fetch.Through(wall, owner, p, fetch.Options{})
+		}
+	}
+	if outside != nil || session != nil {
+		apis = append(apis, script.Fetch(outside, session))
 	}
 	if c.Weather != "" && err == nil {
 		service := c.Weather
 		if service == "open-meteo" {
 			service = script.WeatherURL
 		}
-		err = add(script.Weather(service, c.FetchPrivate))
+		err = add(script.Weather(service, of))
 	}
 	for _, a := range c.APIs {
 		if err != nil {
@@ -48,7 +67,7 @@ func APIs(c config.Script, wall script.Wall, inSessions bool) ([]script.API, err
 		}
 		err = add(script.HTTPFunction{
 			Name: a.Name, Description: cmp.Or(a.Description, "Asks "+a.URL), Signature: a.Signature, Method: a.Method, URL: a.URL, Headers: headers,
-		}.API(c.FetchPrivate))
+		}.API(of))
 	}
 	return apis, err
 }

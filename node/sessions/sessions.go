@@ -1,6 +1,6 @@
 // Package sessions assembles the sessions of a node from its configuration:
-// what is installed for them, what they may reach, where the secrets of
-// packages go, what is counted. Only package node uses it.
+// what is installed for them, what they may reach, what is counted. Only package
+// node uses it.
 package sessions
 
 import (
@@ -11,14 +11,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/disk"
-	"github.com/engi-dev/engi/fleet"
+	"github.com/engi-dev/engi/gate/secret"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/session"
 	"github.com/engi-dev/engi/session/deps"
@@ -59,11 +58,12 @@ func Open(ctx context.Context, c config.Config, r Options) (_ *Sessions, err err
 		return nil, err
 	}
 	ttl, timeout, capacity, memory := s.Values()
+	policy, grants := network(c)
 	m, err := session.Open(ctx, session.Options{
 		Sandboxes: r.Sandboxes, Lifecycle: r.Lifecycle, Volumes: r.Volumes, Store: r.Store, Packages: packages, Meter: newMeter(r.Metrics), Log: r.Log,
 		Defaults: session.Defaults{
 			Mode: engi.SessionMode(s.Mode), Size: engi.Size{Memory: memory}, Capacity: capacity, TTL: ttl, Dormancy: time.Duration(s.Dormancy),
-			Timeout: timeout, MaxAwake: time.Duration(c.Sandboxes.Max), Network: network(s), Grants: grants(s),
+			Timeout: timeout, MaxAwake: time.Duration(c.Sandboxes.Max), Network: policy, Grants: grants,
 		},
 	})
 	return &Sessions{m, packages}, err
@@ -79,108 +79,35 @@ func (s *Sessions) Run(ctx context.Context, ready func()) error {
 	return errors.Join(err, <-installed)
 }
 
-// network is what sessions may reach: the hosts of packages and what the operator
-// allows beside them.
-func network(s config.Sessions) engi.NetworkPolicy {
-	p := engi.NetworkPolicy{Mode: engi.NetworkNone, Allow: slices.Clone(s.Allow)}
-	for _, d := range s.Packages() {
+// network returns what sessions may reach, the hosts of packages and what the
+// operator allows beside them, and the grants of packages' secrets.
+func network(c config.Config) (p engi.NetworkPolicy, grants []engi.Grant) {
+	p = engi.NetworkPolicy{Mode: engi.NetworkNone, Allow: slices.Clone(c.Sessions.Allow)}
+	for _, d := range c.Sessions.Packages() {
 		if d.Secret == "" {
 			p.Allow = append(p.Allow, d.Hosts...)
 		}
 	}
-	if len(p.Allow) > 0 || len(grants(s)) > 0 {
+	for _, s := range Secrets(c) {
+		grants = append(grants, s.Grant())
+	}
+	if len(p.Allow)+len(grants) > 0 {
 		p.Mode = engi.NetworkRestricted
 	}
-	return p
+	return p, grants
 }
 
-// packageSecret begins the names of packages' secrets. They are not the
-// owners', and may go nowhere but to the hosts of their package.
-const packageSecret = "sandbox."
-
-func grants(s config.Sessions) (all []engi.Grant) {
-	for _, d := range s.Packages() {
+// Secrets returns those of packages, with values from the environment.
+func Secrets(c config.Config) (all []secret.Package) {
+	if !c.Sessions.Enabled {
+		return nil
+	}
+	for _, d := range c.Sessions.Packages() {
 		if d.Secret != "" {
-			all = append(all, engi.Grant{Secret: packageSecret + d.Secret, Hosts: d.Hosts, As: engi.GrantPlaceholder, Env: d.Secret})
+			all = append(all, secret.Package{Variable: d.Secret, Hosts: d.Hosts, Value: os.Getenv(d.Secret)})
 		}
 	}
 	return all
-}
-
-// Reveal is reveal, but for the secrets of packages, whose values are in the
-// environment.
-func Reveal(c config.Config, reveal func(context.Context, engi.Owner, string) (string, error)) func(context.Context, engi.Owner, string) (string, error) {
-	return func(ctx context.Context, owner engi.Owner, name string) (string, error) {
-		variable, ok := strings.CutPrefix(name, packageSecret)
-		if ok && c.Sessions.Enabled {
-			for _, g := range grants(c.Sessions) {
-				if g.Env == variable {
-					if v, ok := os.LookupEnv(variable); ok {
-						return v, nil
-					}
-				}
-			}
-		}
-		return reveal(ctx, owner, name)
-	}
-}
-
-// A wall keeps the secrets of packages to their hosts, whoever asks.
-type wall struct {
-	fleet.Wall
-	grants []engi.Grant
-}
-
-// Wall is w, which in addition refuses policies that let the secrets of packages
-// go elsewhere than to the packages' hosts. Nil stays nil.
-func Wall(c config.Config, w fleet.Wall) fleet.Wall {
-	if w == nil {
-		return nil
-	}
-	var own []engi.Grant
-	if c.Sessions.Enabled {
-		own = grants(c.Sessions)
-	}
-	return wall{w, own}
-}
-
-func (w wall) check(p engi.NetworkPolicy) error {
-	for _, g := range p.Grants {
-		if !strings.HasPrefix(g.Secret, packageSecret) {
-			continue
-		}
-		ours := slices.ContainsFunc(w.grants, func(own engi.Grant) bool {
-			return own.Secret == g.Secret && !slices.ContainsFunc(g.Hosts, func(h string) bool { return !slices.Contains(own.Hosts, h) })
-		})
-		if !ours {
-			return engi.Errorf(engi.Denied, "secret %s may not go to %s", g.Secret, strings.Join(g.Hosts, ", ")).
-				WithRemedy("it belongs to a package of [[sandbox.dependencies]] and goes to that package's hosts only")
-		}
-	}
-	for _, h := range p.Headers {
-		for _, v := range h.Headers {
-			if strings.Contains(v, "secrets."+packageSecret) {
-				return engi.Errorf(engi.Denied, "a header names the secret of a package").WithRemedy("use a secret of your own")
-			}
-		}
-	}
-	return nil
-}
-
-// Check implements fleet.Wall.
-func (w wall) Check(p engi.NetworkPolicy) error {
-	if err := w.check(p); err != nil {
-		return err
-	}
-	return w.Wall.Check(p)
-}
-
-// Open implements fleet.Wall.
-func (w wall) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (engi.NetworkSetup, error) {
-	if err := w.check(p); err != nil {
-		return engi.NetworkSetup{}, err
-	}
-	return w.Wall.Open(ctx, id, owner, p)
 }
 
 // Diagnose says what is wrong with the section of c, and else how its packages

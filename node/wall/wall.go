@@ -18,7 +18,6 @@ import (
 	"github.com/engi-dev/engi/gate/egress/link"
 	"github.com/engi-dev/engi/gate/secret"
 	"github.com/engi-dev/engi/node/config"
-	"github.com/engi-dev/engi/node/sessions"
 	"github.com/engi-dev/engi/provider"
 )
 
@@ -34,8 +33,9 @@ type Options struct {
 // A Wall is a node's. It is safe for concurrent use.
 type Wall struct {
 	*egress.Gateway
-	links  *link.Pool
-	config config.Network
+	links   *link.Pool
+	secrets *secret.Service
+	config  config.Network
 
 	mu     sync.Mutex
 	opened map[engi.SandboxID]bool // may be more than shut
@@ -48,13 +48,13 @@ func Open(ctx context.Context, c config.Config, r Options) (_ *Wall, err error) 
 	if !ok {
 		return nil, engi.Errorf(engi.Unsupported, "machines of the %s tier have no links", r.Provider.Tier())
 	}
-	w := &Wall{config: c.Network, opened: map[engi.SandboxID]bool{}}
+	w := &Wall{secrets: r.Secrets, config: c.Network, opened: map[engi.SandboxID]bool{}}
 	if w.links, err = link.Open(ctx, link.Options{Spare: c.Network.Spare, Locate: wired.Netns, Log: r.Log}); err != nil {
 		return nil, err
 	}
 	w.Gateway, err = egress.New(egress.Options{
-		Slots: w.links, Store: r.Store, Private: c.Network.PrivatePrefixes(), Hosts: c.Network.StaticHosts(), Resolver: c.Network.Resolvers(),
-		Limits: c.Network.Limits.Limits(), Reveal: sessions.Reveal(c, r.Secrets.Reveal), Key: r.Secrets.Derive("certificates and placeholders"),
+		Links: w.links, Store: r.Store, Private: c.Network.PrivatePrefixes(), Hosts: c.Network.StaticHosts(), Resolver: c.Network.Resolvers(),
+		Limits: c.Network.Limits.Limits(), Reveal: r.Secrets.Reveal, Key: r.Secrets.Derive("certificates and placeholders"),
 		Metrics: r.Metrics, Log: r.Log,
 	})
 	if err != nil {
@@ -71,8 +71,12 @@ func (w *Wall) Close() error {
 	return cmp.Or(err, w.links.Close())
 }
 
-// complete fills in what a policy leaves to the node.
+// complete fills in what a policy leaves to the node, and refuses what the node
+// does not allow. Every policy goes through it.
 func (w *Wall) complete(p engi.NetworkPolicy) (engi.NetworkPolicy, error) {
+	if err := w.secrets.Check(p); err != nil {
+		return p, err
+	}
 	if err := w.config.Limits.Bound(p.Limits); err != nil {
 		return p, err
 	}

@@ -18,7 +18,7 @@ import (
 
 var benchSize = engi.Size{VCPUs: 1, Memory: 256 << 20, Disk: 256 << 20, Inodes: 10000, Processes: 100, OpenFiles: 1024}
 
-// bench prepares a root with nothing in it but what a boot needs.
+// bench returns a provider, and specs with a minimal root.
 func bench(b *testing.B) (provider.Provider, func() provider.Spec) {
 	b.Helper()
 	need(b)
@@ -28,7 +28,7 @@ func bench(b *testing.B) (provider.Provider, func() provider.Spec) {
 	}
 }
 
-// report prints the median and the slowest twentieth.
+// report prints the median and the 95th percentile.
 func report(b *testing.B, what string, all []time.Duration) {
 	slices.Sort(all)
 	b.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, what+"-p50-ms")
@@ -115,8 +115,7 @@ func BenchmarkLive(b *testing.B) {
 	})
 }
 
-// benchTemplate returns the root of a template that was built here; empty if
-// there is none.
+// benchTemplate returns the root of a template in ENGI_TEST_TEMPLATES, or "".
 func benchTemplate(b *testing.B, name string) string {
 	templates := os.Getenv("ENGI_TEST_TEMPLATES")
 	raw, err := os.ReadFile(filepath.Join(templates, "names", name+".json"))
@@ -132,8 +131,8 @@ func benchTemplate(b *testing.B, name string) string {
 	return filepath.Join(templates, "builds", strings.TrimPrefix(named.Digest, "sha256:"), "root")
 }
 
-// BenchmarkSave measures the ways to disk and back of a machine with an idle
-// Python in it, from the template "base" if ENGI_TEST_TEMPLATES has it.
+// BenchmarkSave measures saving and restoring a machine with an idle Python, from
+// the template "base" if ENGI_TEST_TEMPLATES has it.
 func BenchmarkSave(b *testing.B) {
 	p, spec := bench(b)
 	root := benchTemplate(b, "base")

@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// consoleSize bounds what a machine can print over its life.
+// consoleSize bounds the output of a machine's runtime and guest, in bytes.
 const consoleSize = 32 << 10
 
-// A console receives what runsc and the guest program print. It is memory of
-// a fixed size: when it is full, printing fails, and nothing a guest does
-// makes it grow. It outlives us in the machine's processes.
+// A console receives the output of runsc and the guest program. It is memory of a
+// fixed size that a guest cannot make grow: when it is full, writes fail. The
+// machine's processes keep it when this process exits.
 type console struct {
 	file *os.File
 }
@@ -35,7 +35,7 @@ func newConsole() (*console, error) {
 	return c, nil
 }
 
-// String returns what has been printed, at most its last 4 KiB.
+// String returns the last 4 KiB of the output.
 func (c *console) String() string {
 	if c == nil {
 		return ""

@@ -24,17 +24,16 @@ const (
 	methodSaveDisk   = "containerManager.FSSave"
 )
 
-// maxReply bounds what a kernel may answer.
+// maxReply bounds an answer, in bytes.
 const maxReply = 1 << 20
 
-// ask calls a method of the sandbox's kernel. Going through a command of
-// runsc would say the same with a process more, which costs as much as the
-// rest of what is asked for here. When ctx ends first, the kernel goes on
-// with what it does.
-func (m *machine) ask(ctx context.Context, method string, arg any, files ...*os.File) (err error) {
+// call calls a method of the sandbox's kernel. A command of runsc would do the
+// same, but starting it takes as long as the rest. When ctx ends first, the
+// kernel completes the call anyway.
+func (m *machine) call(ctx context.Context, method string, arg any, files ...*os.File) (err error) {
 	conn, err := m.d.dialControl(m.id)
 	if err != nil {
-		return m.gone(err)
+		return m.callError(err)
 	}
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
@@ -70,7 +69,7 @@ func (m *machine) ask(ctx context.Context, method string, arg any, files ...*os.
 	case err != nil && ctx.Err() != nil:
 		return engi.Errorf(engi.Expired, "%v", ctx.Err())
 	case err != nil:
-		return m.gone(err)
+		return m.callError(err)
 	case !reply.Success && strings.Contains(reply.Err, unix.ENOSPC.Error()):
 		return engi.Errorf(engi.Exhausted, "the host's disk is full").WithRemedy("free space where engi keeps its data")
 	case !reply.Success:
@@ -79,17 +78,17 @@ func (m *machine) ask(ctx context.Context, method string, arg any, files ...*os.
 	return nil
 }
 
-// gone is the error for a kernel that does not answer.
-func (m *machine) gone(err error) error {
-	// A connection that breaks is news of an end that Done tells later.
+// callError returns the error for a call that was not answered.
+func (m *machine) callError(err error) error {
+	// The connection breaks when the machine ends, which done shows later.
 	select {
 	case <-m.done:
 	case <-time.After(time.Second):
 		if !errors.Is(err, io.EOF) && !errors.Is(err, unix.ECONNREFUSED) {
-			return engi.Errorf(engi.Internal, "ask the sandbox's kernel: %v", err)
+			return engi.Errorf(engi.Internal, "call the sandbox's kernel: %v", err)
 		}
 	}
-	return engi.Errorf(engi.Unavailable, "the machine has ended")
+	return errEnded()
 }
 
 func (d machineDir) dialControl(id engi.SandboxID) (*net.UnixConn, error) {

@@ -20,9 +20,9 @@ import (
 	"github.com/engi-dev/engi/provider/gvisor"
 )
 
-// daemon is what this program does when a test runs it again: "start" starts a
-// machine and stays; "takeover" adopts or removes every machine that daemons
-// before it have left, and fails if anything remains.
+// daemon runs when a test executes this program again: "start" starts a machine and
+// waits; "takeover" adopts or removes every machine of earlier daemons, and fails
+// if anything remains.
 func daemon(mode string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -136,7 +136,7 @@ func newCrash(t *testing.T, asNobody bool, cgroups gvisor.Cgroups) *crash {
 		}
 		c.command = func(env ...string) *exec.Cmd {
 			cmd := exec.Command(self)
-			cmd.Env = append(append(os.Environ(), "ENGI_RUNSC="+place.runsc, "ENGI_GUEST="+place.guest), env...)
+			cmd.Env = append(append(os.Environ(), "ENGI_RUNSC="+programs.runsc, "ENGI_GUEST="+programs.guest), env...)
 			return cmd
 		}
 	}
@@ -150,8 +150,7 @@ func newCrash(t *testing.T, asNobody bool, cgroups gvisor.Cgroups) *crash {
 	return c
 }
 
-// start runs a daemon that starts a machine, and returns after it has printed
-// line.
+// start runs a daemon that starts a machine, and returns once it has printed line.
 func (c *crash) start(line string) *exec.Cmd {
 	c.t.Helper()
 	cmd := c.command(append(c.env, "ENGI_TEST_DAEMON=start")...)
@@ -184,7 +183,7 @@ func (c *crash) takeover(env ...string) string {
 	return string(out)
 }
 
-// survive kills a daemon whose machine has booted: the next one must get it.
+// survive kills a daemon whose machine has booted. The next one must adopt it.
 func (c *crash) survive() {
 	c.t.Helper()
 	cmd := c.start("ready")
@@ -195,8 +194,7 @@ func (c *crash) survive() {
 	}
 }
 
-// anywhere kills daemons at random moments of a start: whatever there is, the
-// next one cleans.
+// anywhere kills daemons at random moments of a start. The next one must clean up.
 func (c *crash) anywhere(rounds int) {
 	c.t.Helper()
 	seed := uint64(time.Now().UnixNano())
@@ -223,7 +221,7 @@ func TestCrashWithoutGroups(t *testing.T) {
 	c.anywhere(5)
 }
 
-// TestCrashRootless gives the machines of one user namespace to another.
+// TestCrashRootless adopts machines from another user namespace.
 func TestCrashRootless(t *testing.T) {
 	c := newCrash(t, true, gvisor.CgroupsAuto)
 	c.survive()

@@ -21,18 +21,17 @@ import (
 	"github.com/engi-dev/engi/provider"
 )
 
-// A machineDir is the directory of one machine. It is made before and removed
-// after everything else of the machine, so that whatever there is of one, its
-// directory tells.
+// A machineDir is the directory of a machine. It is created before anything else
+// of the machine and removed after it, so that no trace is without a directory.
 //
-//	chan/         the guest sees it read only at /.engi
-//	bundle/       the runtime's description
-//	root/         the runtime's own state
-//	overlay/      where what the guest writes is kept (the file has no name)
+//	chan/         mounted read-only at /.engi in the sandbox
+//	bundle/       the OCI bundle
+//	root/         runsc's state
+//	overlay/      holds the (unlinked) file with what the sandbox writes
 //	machine.json  a record
-//	run.json      a running
-//	panic.log     last words of the sandbox's kernel
-//	still         there while the sandbox's kernel may be stopped
+//	run.json      a processRecord
+//	panic.log     the panic of the sandbox's kernel, if any
+//	still         exists while the sandbox's kernel may be stopped
 type machineDir string
 
 func (p *Provider) dir(id engi.SandboxID) machineDir {
@@ -43,39 +42,39 @@ func (d machineDir) path(elem ...string) string {
 	return filepath.Join(append([]string{string(d)}, elem...)...)
 }
 
-// A record is what must be known of a machine whoever started it.
+// A record is what a later owner must know of a machine.
 type record struct {
-	Size     engi.Size            `json:"size"`
-	Writable bool                 `json:"writable"`
-	Network  provider.HostNetwork `json:"network"`
-	Wired    bool                 `json:"wired,omitempty"` // it has a link
-	Shares   bool                 `json:"shares"`          // it can write to files of the host
-	Created  time.Time            `json:"created"`
+	Size       engi.Size            `json:"size"`
+	Writable   bool                 `json:"writable"`
+	Network    provider.HostNetwork `json:"network"`
+	HasLink    bool                 `json:"wired,omitempty"` // it has a link
+	WritesHost bool                 `json:"shares"`          // it can write to files of the host
+	Created    time.Time            `json:"created"`
 }
 
 func recordOf(spec provider.Spec) record {
-	rec := record{Size: spec.Size, Writable: spec.Writable, Network: spec.Network, Wired: spec.Netns != "", Created: time.Now().UTC()}
+	rec := record{Size: spec.Size, Writable: spec.Writable, Network: spec.Network, HasLink: spec.Netns != "", Created: time.Now().UTC()}
 	for _, m := range spec.Mounts {
-		rec.Shares = rec.Shares || m.Writable
+		rec.WritesHost = rec.WritesHost || m.Writable
 	}
 	return rec
 }
 
-// A running names the processes of a booted machine.
-type running struct {
-	HostBoot string  `json:"host_boot"` // the host's boot; process IDs mean nothing in another
+// A processRecord has the processes of a booted machine.
+type processRecord struct {
+	HostBoot string  `json:"host_boot"` // ID of the host's boot; process IDs are invalid in another
 	Sandbox  procRef `json:"sandbox"`
 	Gofer    procRef `json:"gofer"`
 }
 
-// make makes the directory and all of its content but the channel's socket.
-// It reports Conflict if the machine exists.
-func (d machineDir) make(spec provider.Spec, guest string) error {
+// create creates the directory with everything but the socket of the channel. It
+// reports Conflict if the machine exists.
+func (d machineDir) create(spec provider.Spec, guest string) error {
 	if err := os.Mkdir(string(d), 0o700); err != nil {
 		if errors.Is(err, fs.ErrExist) {
 			return engi.Errorf(engi.Conflict, "the machine exists already")
 		}
-		return fmt.Errorf("make the directory: %v", err)
+		return fmt.Errorf("create the directory: %v", err)
 	}
 	if err := d.save("machine.json", recordOf(spec)); err != nil {
 		return err
@@ -94,29 +93,29 @@ func (d machineDir) make(spec provider.Spec, guest string) error {
 		}
 	}
 	if err := os.Link(guest, d.path("chan", wire.BinaryName)); err != nil {
-		return fmt.Errorf("show the guest program: %v", err)
+		return fmt.Errorf("link the guest program: %v", err)
 	}
-	// The guest may know the file, and a saved one wants to find what it knows.
-	// A sign that is new to it wakes it as soon as it runs.
-	if err := d.resume(); err != nil {
+	// A restored guest expects the file to exist. A new token wakes it as soon
+	// as it runs.
+	if err := d.writeResume(); err != nil {
 		return err
 	}
-	// Places for mounts that have none in the root.
+	// Mount points for mounts that have none in the root.
 	for i, m := range spec.Mounts {
-		if present(spec.Root, m) {
+		if hasMountPoint(spec.Root, m) {
 			continue
 		}
-		if err := d.makePlace(m.Source, strconv.Itoa(i)); err != nil {
-			return fmt.Errorf("make a place for a mount: %v", err)
+		if err := d.makeMountPoint(m.Source, strconv.Itoa(i)); err != nil {
+			return fmt.Errorf("create a mount point: %v", err)
 		}
 	}
 	return d.bundle(spec)
 }
 
-// mountsName is the directory of such places.
+// mountsName is the directory of mount points below chan.
 const mountsName = "mnt"
 
-func (d machineDir) makePlace(source, name string) error {
+func (d machineDir) makeMountPoint(source, name string) error {
 	fi, err := os.Stat(source)
 	if err != nil {
 		return err
@@ -131,7 +130,7 @@ func (d machineDir) makePlace(source, name string) error {
 	return os.WriteFile(place, nil, 0o600)
 }
 
-// configure tells the guest what it must know.
+// configure writes the configuration of the guest.
 func (d machineDir) configure(spec provider.Spec, restored bool) error {
 	c := wire.Config{Token: spec.Token, Hostname: spec.Hostname}
 	if restored {
@@ -140,7 +139,7 @@ func (d machineDir) configure(spec provider.Spec, restored bool) error {
 	return d.writeConfig(c)
 }
 
-// reconfigure tells the guest anew what changes while a machine is saved.
+// reconfigure updates what changes while a machine is saved.
 func (d machineDir) reconfigure() error {
 	raw, err := os.ReadFile(d.path("chan", wire.ConfigName))
 	if err != nil {
@@ -160,39 +159,38 @@ func refresh(c *wire.Config) {
 	rand.Read(c.Entropy)
 }
 
-// writeConfig replaces the configuration in one step.
+// writeConfig replaces the configuration atomically.
 func (d machineDir) writeConfig(c wire.Config) error {
 	raw, err := json.Marshal(c)
 	if err != nil {
 		return err
 	}
-	return replace(d.path("chan", wire.ConfigName), raw)
+	return replaceFile(d.path("chan", wire.ConfigName), raw)
 }
 
-// resume lets a guest that sleeps go on: it waits for another sign than the
-// last.
-func (d machineDir) resume() error {
-	return replace(d.path("chan", wire.ResumeName), []byte(rand.Text()))
+// writeResume makes a quiesced guest continue: it waits for a new token.
+func (d machineDir) writeResume() error {
+	return replaceFile(d.path("chan", wire.ResumeName), []byte(rand.Text()))
 }
 
-// replace writes a file in one step.
-func replace(file string, text []byte) error {
-	os.Remove(file + ".new") // of one who was killed here
+// replaceFile replaces a file atomically.
+func replaceFile(file string, text []byte) error {
+	os.Remove(file + ".new") // left by a process that was killed here
 	if err := os.WriteFile(file+".new", text, 0o400); err != nil {
 		return err
 	}
 	return os.Rename(file+".new", file)
 }
 
-// listen makes the channel's socket, in place of one that a daemon before this
-// one may have left.
+// listen creates the socket of the channel, and replaces one of an earlier
+// daemon.
 func (d machineDir) listen() (*net.UnixListener, error) {
 	dir, err := os.OpenFile(d.path("chan"), unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
-	// A socket's path may have a hundred bytes at most; ours may be longer.
+	// The path of a socket is limited to a hundred bytes; this one may be longer.
 	short := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), wire.SocketName)
 	if err := os.Remove(short); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -209,12 +207,13 @@ func (d machineDir) listen() (*net.UnixListener, error) {
 	return l, nil
 }
 
-// recordSize is what a record takes on disk, with room for larger numbers.
+// recordSize is the size of a record on disk, in bytes.
 const recordSize = 512
 
-// save writes a record in one piece: whoever is killed meanwhile leaves the
-// old one, the new one, or, the first time, an empty file, which counts as
-// none. A rename would do the same for more than all else that a change costs.
+// save writes a record of constant size in one write. If the process is killed, it
+// leaves the old record, the new one or, the first time, an empty file, which
+// counts as none. A rename would have the same effect but cost more than
+// everything else in a change.
 func (d machineDir) save(name string, v any) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -240,8 +239,8 @@ func (d machineDir) load(name string, v any) error {
 	return json.Unmarshal(raw, v)
 }
 
-// tail returns the end of a file, at most n bytes.
-func tail(file string, n int64) string {
+// readTail returns the end of a file, at most n bytes.
+func readTail(file string, n int64) string {
 	f, err := os.Open(file)
 	if err != nil {
 		return ""
@@ -254,17 +253,17 @@ func tail(file string, n int64) string {
 	return string(raw)
 }
 
-// linkable returns a path of the guest program that can be linked into the
-// directories of machines: itself, or a copy on the right file system.
-func (p *Provider) linkable() (string, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// guestBinary returns a path of the guest program that can be linked into the
+// directories of machines, which is that of a copy on the same file system.
+func (p *Provider) guestBinary() (string, error) {
+	p.guestMu.Lock()
+	defer p.guestMu.Unlock()
 	fi, err := os.Stat(p.opt.Guest)
 	if err != nil {
 		return "", fmt.Errorf("the guest program: %v", err)
 	}
-	// Its name tells the version, since machines keep what they were booted
-	// with and the program may be replaced under us.
+	// The name identifies the version: the program may be replaced at any time,
+	// while machines keep the one that they were booted with.
 	file := filepath.Join(p.opt.Dir, fmt.Sprintf("guest-%x-%x", fi.Size(), fi.ModTime().UnixNano()))
 	if _, err := os.Stat(file); err == nil {
 		return file, nil

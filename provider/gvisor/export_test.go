@@ -9,9 +9,9 @@ import (
 	"github.com/engi-dev/engi/provider"
 )
 
-// Crash lets go of everything that the end of a process lets go of, so that
-// another provider can take over as after a kill -9. The handles of before go
-// on watching, which the dead do not.
+// Crash releases everything that a process releases when it exits, so that another
+// provider can take over like after a kill -9. Unlike then, existing machines
+// continue to watch their processes.
 func (p *Provider) Crash() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -19,27 +19,27 @@ func (p *Provider) Crash() {
 		if m != nil {
 			m.listener.Close()
 			m.accepts <- struct{}{}
-			if m.spare != nil {
-				m.spare.Close()
-				m.spare = nil
+			if m.firstConn != nil {
+				m.firstConn.Close()
+				m.firstConn = nil
 			}
 			<-m.accepts
 		}
 	}
 }
 
-// Still stops the kernel of a machine as Checkpoint does.
-func (p *Provider) Still(t testing.TB, m provider.Machine) {
+// StopForSave stops the kernel of a machine like Checkpoint does.
+func (p *Provider) StopForSave(t testing.TB, m provider.Machine) {
 	t.Helper()
-	if _, err := m.(*machine).still(t.Context()); err != nil {
+	if _, err := m.(*machine).stopForSave(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// MarkStill does what Checkpoint does before it stops a kernel.
-func (p *Provider) MarkStill(t testing.TB, id engi.SandboxID) {
+// MarkStopped does what Checkpoint does before it stops a kernel.
+func (p *Provider) MarkStopped(t testing.TB, id engi.SandboxID) {
 	t.Helper()
-	if err := os.WriteFile(p.dir(id).path(stillName), nil, 0o600); err != nil {
+	if err := os.WriteFile(p.dir(id).path(stoppedName), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,11 +1,10 @@
-// Package gvisor is the kind of provider whose machines are gVisor sandboxes:
-// each is a user-space kernel in processes of its own, started by runsc, that
-// run on when the process that started them dies.
+// Package gvisor is the provider whose machines are gVisor sandboxes. Each is a
+// user-space kernel in processes of its own, started by runsc, which continue
+// when the process that started them dies.
 //
-// It runs as root, with control groups of either version, or as anybody else
-// after [EnterNamespaces], without them. It is not for building root file
-// systems (package disk) and knows nothing of what is said to the guest
-// program (package guest).
+// It runs as root, with control groups of either version, or without them as any
+// other user after [EnterNamespaces]. Package disk builds root file systems,
+// package guest talks to the guest program.
 package gvisor
 
 import (
@@ -29,41 +28,44 @@ import (
 	"github.com/engi-dev/engi/provider/gvisor/cgroup"
 )
 
-// Options say where a Provider finds and keeps things. Runsc, Guest and Dir
-// must be set.
+// Options configure a Provider. Runsc, Guest and Dir must be set.
 type Options struct {
 	Runsc      string       // absolute path of a static runsc
 	Guest      string       // absolute path of the static guest program
-	Dir        string       // absolute; private directory of this provider; machines live below it
+	Dir        string       // absolute; a directory for this provider alone, with its machines
 	Log        *slog.Logger // nil discards
 	Cgroups    Cgroups      // zero means CgroupsAuto
 	CgroupRoot string       // empty means /sys/fs/cgroup; for tests
-	Boots      int          // machines that boot at the same time; 0 means the number of processors
+	Boots      int          // machines that may boot at the same time; 0 means the number of processors
 }
 
-// Cgroups says how limits are enforced.
+// Cgroups says which control groups enforce limits.
 type Cgroups string
 
 const (
-	CgroupsAuto Cgroups = "auto" // whatever the host has and lets us use
+	CgroupsAuto Cgroups = "auto" // what the host has and permits
 	CgroupsV1   Cgroups = "v1"
 	CgroupsV2   Cgroups = "v2"
-	CgroupsNone Cgroups = "none" // memory is watched; see NotEnforced
+	CgroupsNone Cgroups = "none" // memory is polled instead; see NotEnforced
 )
 
-// A Provider starts gVisor machines. It is safe for concurrent use. It needs
-// no Close: machines belong to the host.
+// A Provider starts gVisor machines. It is safe for concurrent use. It has no
+// Close, since machines outlive it.
 type Provider struct {
 	opt      Options
 	log      *slog.Logger
 	groups   *cgroup.Tree  // nil without control groups
 	missing  []string      // controllers the host lacks
-	boots    chan struct{} // holds a token for each machine that boots
-	features func() string // of the runsc in use
+	boots    chan struct{} // holds a token for each machine that is booting
+	features func() string // of runsc; see askFeatures
 
-	mu      sync.Mutex
-	network *os.File                    // an empty network namespace for file servers; nil before the first start
-	live    map[engi.SandboxID]*machine // nil while it boots or is adopted
+	networkMu sync.Mutex
+	network   *os.File // an empty network namespace for file servers; nil before the first start
+
+	guestMu sync.Mutex // held while the guest program is copied
+
+	mu   sync.Mutex
+	live map[engi.SandboxID]*machine // nil values are being booted or adopted
 }
 
 var (
@@ -75,13 +77,12 @@ var (
 	_ provider.Networked = (*Provider)(nil)
 )
 
-// New returns a provider on o.Dir. It starts nothing, and touches nothing but
-// o.Dir and, to see whether it may, the host's control groups. It reports
-// Invalid for options that cannot work.
+// New returns a provider on o.Dir. It creates that directory, and tries whether
+// control groups can be used. It reports Invalid for options that cannot work.
 func New(o Options) (*Provider, error) {
 	for _, path := range []string{o.Runsc, o.Guest, o.Dir} {
 		if !filepath.IsAbs(path) {
-			return nil, engi.Errorf(engi.Invalid, "gvisor: %q is no absolute path", path)
+			return nil, engi.Errorf(engi.Invalid, "gvisor: %q is not an absolute path", path)
 		}
 	}
 	o.Dir = filepath.Clean(o.Dir)
@@ -99,22 +100,22 @@ func New(o Options) (*Provider, error) {
 	if err := os.MkdirAll(filepath.Join(o.Dir, "m"), 0o700); err != nil {
 		return nil, engi.Errorf(engi.Internal, "gvisor: %v", err)
 	}
-	// Names of processes and mounts show resolved paths.
-	real, err := filepath.EvalSymlinks(o.Dir)
+	// The kernel shows resolved paths in command lines and mounts.
+	resolved, err := filepath.EvalSymlinks(o.Dir)
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "gvisor: %v", err)
 	}
-	p.opt.Dir = real
+	p.opt.Dir = resolved
 	if err := p.openGroups(); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// probeGroup comes and goes while a provider is opened.
+// probeGroup exists while a provider is opened.
 const probeGroup = "probe"
 
-// openGroups chooses how limits are enforced.
+// openGroups opens the control groups, if there are any to use.
 func (p *Provider) openGroups() error {
 	if p.opt.Cgroups == CgroupsNone {
 		return nil
@@ -127,7 +128,7 @@ func (p *Provider) openGroups() error {
 			return engi.Errorf(engi.Invalid, "gvisor: the host has control groups %s, not %s", version, p.opt.Cgroups)
 		}
 	default:
-		return engi.Errorf(engi.Invalid, "gvisor: %q is no kind of control groups", p.opt.Cgroups).
+		return engi.Errorf(engi.Invalid, "gvisor: %q is not a version of control groups", p.opt.Cgroups).
 			WithRemedy("use auto, v1, v2 or none")
 	}
 	if version == cgroup.None {
@@ -139,7 +140,7 @@ func (p *Provider) openGroups() error {
 	if err == nil {
 		err = probe.Limit(cgroup.Limits{Memory: 1 << 30})
 	}
-	if rmErr := probe.Remove(deadline(stopTime)); err == nil {
+	if rmErr := probe.Remove(deadline(stopTimeout)); err == nil {
 		err = rmErr
 	}
 	switch {
@@ -153,8 +154,9 @@ func (p *Provider) openGroups() error {
 	return nil
 }
 
-// groupName is the parent of this provider's groups: one for each directory,
-// so that several providers on a host never take each other's for leaks.
+// groupName is the name of the parent of this provider's groups. It depends on
+// the directory, so that providers on one host do not take each other's groups
+// for leaks.
 func (p *Provider) groupName() string {
 	return "engi-" + shortHash(p.opt.Dir)
 }
@@ -162,7 +164,7 @@ func (p *Provider) groupName() string {
 // Tier returns TierGVisor.
 func (p *Provider) Tier() engi.Tier { return engi.TierGVisor }
 
-// NotEnforced names the limits that are not enforced on this host.
+// NotEnforced returns the names of limits that are not enforced on this host.
 func (p *Provider) NotEnforced() []string {
 	var names []string
 	if p.groups == nil || slices.Contains(p.missing, "cpu") {
@@ -174,7 +176,7 @@ func (p *Provider) NotEnforced() []string {
 	return names
 }
 
-// askFeatures asks runsc what it can do beyond upstream's.
+// askFeatures asks runsc which of engi's extensions it has.
 func (p *Provider) askFeatures() string {
 	out, err := exec.Command(p.opt.Runsc, "engi-features").Output()
 	if err != nil {
@@ -194,8 +196,8 @@ func (p *Provider) Start(ctx context.Context, spec provider.Spec) (_ provider.Ma
 	return p.boot(ctx, spec, "")
 }
 
-// Restore boots a machine from what Checkpoint or Snapshot wrote, with the disk
-// it had then, whatever spec.Disk says.
+// Restore boots a machine from what Checkpoint or Snapshot wrote, including its
+// disk. It ignores spec.Disk.
 func (p *Provider) Restore(ctx context.Context, spec provider.Spec, dir string) (_ provider.Machine, err error) {
 	defer engi.Annotate(&err, "restore %s", spec.ID)
 	if err := checkImage(dir, imageMemory); err != nil {
@@ -204,8 +206,8 @@ func (p *Provider) Restore(ctx context.Context, spec provider.Spec, dir string) 
 	return p.boot(ctx, spec, dir)
 }
 
-// Netns returns a path of the network namespace of a machine that runs and was
-// started with one, or NotFound.
+// Netns returns a path of the network namespace of a running machine. It reports
+// NotFound if the machine does not run or was started without one.
 func (p *Provider) Netns(ctx context.Context, id engi.SandboxID) (_ string, err error) {
 	defer engi.Annotate(&err, "find the network of %s", id)
 	if _, err := engi.ParseSandboxID(string(id)); err != nil {
@@ -213,8 +215,8 @@ func (p *Provider) Netns(ctx context.Context, id engi.SandboxID) (_ string, err 
 	}
 	d := p.dir(id)
 	var rec record
-	var run running
-	if d.load("machine.json", &rec) != nil || !rec.Wired || d.load("run.json", &run) != nil || run.HostBoot != hostBoot() {
+	var run processRecord
+	if d.load("machine.json", &rec) != nil || !rec.HasLink || d.load("run.json", &run) != nil || run.HostBoot != hostBoot() {
 		return "", engi.Errorf(engi.NotFound, "it has no link")
 	}
 	if start, err := startTime(run.Sandbox.PID); err != nil || start != run.Sandbox.Start {
@@ -254,35 +256,31 @@ func (p *Provider) Found(ctx context.Context) ([]engi.SandboxID, error) {
 func (p *Provider) Remove(ctx context.Context, id engi.SandboxID) (err error) {
 	defer engi.Annotate(&err, "remove %s", id)
 	if _, err := engi.ParseSandboxID(string(id)); err != nil {
-		return nil // never a machine of ours
+		return nil // not an ID of a machine
 	}
 	d := p.dir(id)
-	var run running
-	known := d.load("run.json", &run) == nil && run.HostBoot == hostBoot()
-	if !known && p.groups == nil {
-		// It died while it booted: nobody wrote down what runs.
-		if err := p.killAll(id, deadline(stopTime)); err != nil {
+	var run processRecord
+	switch {
+	case d.load("run.json", &run) == nil && run.HostBoot == hostBoot():
+		for _, ref := range []procRef{run.Sandbox, run.Gofer} {
+			if proc, err := openProcess(ref); err == nil {
+				proc.kill()
+				proc.close()
+			}
+		}
+	case p.groups == nil:
+		// Its owner died during the boot: there is no record of processes.
+		if err := p.killAll(id, deadline(stopTimeout)); err != nil {
 			return engi.Errorf(engi.Internal, "%v", err)
 		}
-	}
-	for _, ref := range []procRef{run.Sandbox, run.Gofer} {
-		if !known {
-			break
-		}
-		proc, err := openProcess(ref)
-		if err != nil {
-			continue
-		}
-		proc.kill()
-		defer proc.close()
 	}
 	return p.erase(id)
 }
 
-// erase removes everything of a machine whose processes have been killed.
+// erase removes all traces of a machine whose processes have been killed.
 func (p *Provider) erase(id engi.SandboxID) error {
 	if p.groups != nil {
-		if err := p.groups.Group(string(id)).Remove(deadline(stopTime)); err != nil {
+		if err := p.groups.Group(string(id)).Remove(deadline(stopTimeout)); err != nil {
 			return engi.Errorf(engi.Internal, "%v", err)
 		}
 	}
@@ -293,7 +291,7 @@ func (p *Provider) erase(id engi.SandboxID) error {
 }
 
 // reserve makes sure that a machine has one owner in this process. It reports
-// Conflict if there is one.
+// Conflict if it has one already.
 func (p *Provider) reserve(id engi.SandboxID) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -316,16 +314,15 @@ func (p *Provider) forget(id engi.SandboxID) {
 	delete(p.live, id)
 }
 
-// emptyNetwork returns a path of a network namespace with nothing in it, in
-// which file servers run. It lives as long as this process, leaves no mount
-// behind, and saves every start the making of one. Empty means that there is
-// none.
+// emptyNetwork returns a path of an empty network namespace for file servers, or
+// "" if none can be created. It exists as long as this process, needs no mount,
+// and saves creating one for each machine.
 func (p *Provider) emptyNetwork() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.networkMu.Lock()
+	defer p.networkMu.Unlock()
 	if p.network == nil {
 		made := make(chan *os.File, 1)
-		go apart(func() {
+		go onOwnThread(func() {
 			if unix.Unshare(unix.CLONE_NEWNET) != nil {
 				made <- nil
 				return
@@ -343,19 +340,18 @@ func (p *Provider) emptyNetwork() string {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), p.network.Fd())
 }
 
-// apart runs f on a thread that ends with the goroutine that called apart,
-// which must do nothing else then. The main thread never ends, so f is not run
-// there.
-func apart(f func()) {
+// onOwnThread runs f on a thread that exits with the calling goroutine, which must
+// return afterwards. The main thread never exits, so f does not run there.
+func onOwnThread(f func()) {
 	runtime.LockOSThread()
 	if unix.Gettid() != os.Getpid() {
-		f() // and the thread stays locked
+		f() // the thread stays locked, and exits with the goroutine
 		return
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		apart(f) // on another thread: this one is taken
+		onOwnThread(f) // on another thread, since this one is locked
 	}()
 	<-done
 	runtime.UnlockOSThread()

@@ -19,9 +19,8 @@ import (
 	"github.com/engi-dev/engi/provider/providertest"
 )
 
-// place is where these tests find the programs they need; an empty runsc says
-// why they must skip.
-var place struct{ runsc, guest, why string }
+// programs has the programs that tests need, or why they must be skipped.
+var programs struct{ runsc, guest, why string }
 
 func TestMain(m *testing.M) {
 	code, err := run(m)
@@ -45,23 +44,23 @@ func run(m *testing.M) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	place.runsc = env("ENGI_RUNSC", filepath.Join(bin, "runsc"))
-	place.guest = env("ENGI_GUEST", filepath.Join(bin, "engi-guest"))
-	switch _, err := os.Stat(place.runsc); {
+	programs.runsc = env("ENGI_RUNSC", filepath.Join(bin, "runsc"))
+	programs.guest = env("ENGI_GUEST", filepath.Join(bin, "engi-guest"))
+	switch _, err := os.Stat(programs.runsc); {
 	case err != nil:
-		place.why = "no runsc: run 'make build' or set ENGI_RUNSC"
+		programs.why = "no runsc: run 'make build' or set ENGI_RUNSC"
 	case os.Geteuid() != 0:
-		place.why = "machines need root, or the namespaces that TestRootless makes"
+		programs.why = "machines need root, or the namespaces that TestRootless makes"
 	}
-	if place.why == "" || os.Getenv("ENGI_TEST_REQUIRE") != "" {
-		if _, err := os.Stat(place.guest); err != nil {
+	if programs.why == "" || os.Getenv("ENGI_TEST_REQUIRE") != "" {
+		if _, err := os.Stat(programs.guest); err != nil {
 			dir, err := os.MkdirTemp("", "engi-guest")
 			if err != nil {
 				return 0, err
 			}
 			defer os.RemoveAll(dir)
-			place.guest = filepath.Join(dir, "engi-guest")
-			cmd := exec.Command("go", "build", "-o", place.guest, "../../cmd/engi-guest")
+			programs.guest = filepath.Join(dir, "engi-guest")
+			cmd := exec.Command("go", "build", "-o", programs.guest, "../../cmd/engi-guest")
 			cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 			if out, err := cmd.CombinedOutput(); err != nil {
 				return 0, fmt.Errorf("build the guest program: %v: %s", err, out)
@@ -78,8 +77,8 @@ func env(key, def string) string {
 	return def
 }
 
-// nobody makes a directory with all that is needed to test as somebody who is
-// nobody on this host, and returns how to run the test program there.
+// nobody creates a directory with all that is needed to run the tests as user
+// nobody, and returns a function that makes commands that do.
 func nobody(t *testing.T) (dir string, command func(env ...string) *exec.Cmd) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "engi")
@@ -98,7 +97,7 @@ func nobody(t *testing.T) (dir string, command func(env ...string) *exec.Cmd) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, from := range map[string]string{"test": self, "runsc": place.runsc, "engi-guest": place.guest} {
+	for name, from := range map[string]string{"test": self, "runsc": programs.runsc, "engi-guest": programs.guest} {
 		raw, err := os.ReadFile(from)
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, name), raw, 0o755)
@@ -117,16 +116,16 @@ func nobody(t *testing.T) (dir string, command func(env ...string) *exec.Cmd) {
 	}
 }
 
-// need skips a test that cannot boot machines here.
+// need skips a test if machines cannot be booted here.
 func need(t testing.TB) {
 	t.Helper()
-	if place.why != "" {
-		lacks(t, place.why)
+	if programs.why != "" {
+		lacks(t, programs.why)
 	}
 }
 
-// lacks skips a test that needs what is not here, or fails it where all must
-// be here.
+// lacks skips a test whose requirements are missing, or fails it if
+// ENGI_TEST_REQUIRE is set.
 func lacks(t testing.TB, what string) {
 	t.Helper()
 	if os.Getenv("ENGI_TEST_REQUIRE") != "" {
@@ -135,7 +134,7 @@ func lacks(t testing.TB, what string) {
 	t.Skip(what)
 }
 
-// newRoot makes a root file system that has its programs from the host.
+// newRoot creates a root file system that has the programs of the host.
 func newRoot(t testing.TB) (string, []provider.Mount) {
 	t.Helper()
 	root := t.TempDir()
@@ -169,7 +168,7 @@ func newRoot(t testing.TB) (string, []provider.Mount) {
 func newProvider(t testing.TB, dir string) *gvisor.Provider {
 	t.Helper()
 	p, err := gvisor.New(gvisor.Options{
-		Runsc: place.runsc, Guest: place.guest, Dir: dir,
+		Runsc: programs.runsc, Guest: programs.guest, Dir: dir,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {
@@ -187,20 +186,20 @@ func TestPromises(t *testing.T) {
 	providertest.Run(t, p, providertest.Env{
 		Root:   root,
 		Mounts: mounts,
-		Again: func(t *testing.T) provider.Provider {
+		Restart: func(t *testing.T) provider.Provider {
 			last.Crash()
 			last = newProvider(t, dir)
 			return last
 		},
-		Kill:     kill,
-		Limited:  true,
-		Kernel:   true,
-		Link:     links(t),
-		EchoAddr: egress.Gateway4.String(),
+		Kill:      kill,
+		Limited:   true,
+		OwnKernel: true,
+		Link:      links(t),
+		EchoAddr:  egress.Gateway4.String(),
 	})
 }
 
-// kill ends the sandbox's process of a machine.
+// kill kills the sandbox process of a machine.
 func kill(t *testing.T, id engi.SandboxID) {
 	t.Helper()
 	for _, pid := range processes(t, "runsc-sandbox", id) {
@@ -210,7 +209,7 @@ func kill(t *testing.T, id engi.SandboxID) {
 	}
 }
 
-// processes returns those that are called name and belong to a machine.
+// processes returns the processes called name of a machine.
 func processes(t *testing.T, name string, id engi.SandboxID) []int {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -235,7 +234,7 @@ func processes(t *testing.T, name string, id engi.SandboxID) []int {
 	return pids
 }
 
-// TestPromisesRootless keeps the promises without being root.
+// TestPromisesRootless tests the promises without being root.
 func TestPromisesRootless(t *testing.T) {
 	need(t)
 	_, command := nobody(t)
@@ -248,7 +247,7 @@ func TestPromisesRootless(t *testing.T) {
 	}
 }
 
-// TestFileServerIsKilled ends a machine whose files cannot be reached.
+// TestFileServerIsKilled expects the end of a machine without its file server.
 func TestFileServerIsKilled(t *testing.T) {
 	b := boot(t, nil)
 	pids := processes(t, "runsc-gofer", b.m.ID())

@@ -67,9 +67,8 @@ func (p *Provider) Leaks(ctx context.Context, live []engi.SandboxID) ([]provider
 	return leaks, nil
 }
 
-// Builds returns the machines that write their root in place: builds of
-// templates, which are no sandboxes of anybody. Only the node that runs them
-// knows whether they are wanted.
+// Builds returns the machines with a writable root, which are builds of templates
+// and not sandboxes. Only the node that runs the builds knows which it needs.
 func (p *Provider) Builds() ([]engi.SandboxID, error) {
 	dirs, err := os.ReadDir(filepath.Join(p.opt.Dir, "m"))
 	if err != nil {
@@ -104,7 +103,7 @@ func (p *Provider) mounts() ([]string, error) {
 			continue
 		}
 		point := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(fields[4])
-		if under(point, p.opt.Dir) {
+		if isBelow(point, p.opt.Dir) {
 			points = append(points, point)
 		}
 	}

@@ -15,15 +15,15 @@ import (
 	"github.com/engi-dev/engi/provider"
 )
 
-// A box is a booted machine and its guest.
-type container struct {
+// A sandbox is a booted machine and its guest.
+type sandbox struct {
 	t testing.TB
 	m provider.Machine
 	c *guest.Client
 }
 
-// boot starts a machine; change may alter its spec.
-func boot(t testing.TB, change func(*provider.Spec)) *container {
+// boot starts a machine; change may modify its spec.
+func boot(t testing.TB, change func(*provider.Spec)) *sandbox {
 	t.Helper()
 	need(t)
 	root, mounts := newRoot(t)
@@ -51,37 +51,37 @@ func boot(t testing.TB, change func(*provider.Spec)) *container {
 	if err := c.Setup(t.Context(), wire.Setup{Processes: spec.Size.Processes, OpenFiles: spec.Size.OpenFiles}); err != nil {
 		t.Fatal(err)
 	}
-	return &container{t, m, c}
+	return &sandbox{t, m, c}
 }
 
-// sh runs a shell command inside as root.
-func (b *container) sh(script string) (string, engi.Exit) {
-	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
+// sh runs a shell command in the sandbox as root.
+func (sb *sandbox) sh(script string) (string, engi.Exit) {
+	sb.t.Helper()
+	ctx, cancel := context.WithTimeout(sb.t.Context(), 2*time.Minute)
 	defer cancel()
-	proc, err := b.c.Start(ctx, engi.Command{Args: []string{"/bin/sh", "-c", script}, Dir: "/", User: "root"})
+	proc, err := sb.c.Start(ctx, engi.Command{Args: []string{"/bin/sh", "-c", script}, Dir: "/", User: "root"})
 	if err != nil {
-		b.t.Fatal(err)
+		sb.t.Fatal(err)
 	}
 	var out bytes.Buffer
 	for chunk, err := range proc.Output(ctx, 0) {
 		if err != nil {
-			b.t.Fatalf("%s: %v\n%s", script, err, b.m.(provider.Diagnoser).Diagnose(ctx))
+			sb.t.Fatalf("%s: %v\n%s", script, err, sb.m.(provider.Diagnoser).Diagnose(ctx))
 		}
 		out.Write(chunk.Data)
 	}
 	exit, err := proc.Wait(ctx)
 	if err != nil {
-		b.t.Fatal(err)
+		sb.t.Fatal(err)
 	}
 	return strings.TrimSpace(out.String()), exit
 }
 
-// want fails if a command does not print what it should.
-func (b *container) want(script, want string) {
-	b.t.Helper()
-	if got, exit := b.sh(script); got != want {
-		b.t.Errorf("%s: got %q (%+v), want %q", script, got, exit, want)
+// want runs a shell command and compares its output.
+func (sb *sandbox) want(script, want string) {
+	sb.t.Helper()
+	if got, exit := sb.sh(script); got != want {
+		sb.t.Errorf("%s: got %q (%+v), want %q", script, got, exit, want)
 	}
 }
 
@@ -94,8 +94,8 @@ func TestDiskLimit(t *testing.T) {
 	b.want("dd if=/dev/zero of=/tmp/some bs=1M count=20 2>/dev/null; stat -c %s /tmp/some", "20971520")
 }
 
-// TestDiskIsNotMemory writes more than the memory limit: files are not
-// processes' memory, however fast they are written.
+// TestDiskIsNotMemory writes more than the memory limit: files on disk do not count
+// as memory, however fast they are written.
 func TestDiskIsNotMemory(t *testing.T) {
 	b := boot(t, func(s *provider.Spec) { s.Size.Disk = 500 << 20 })
 	b.want("for i in 1 2 3; do dd if=/dev/zero of=/workspace/$i bs=1M count=150 2>/dev/null || echo failed; done; ls /workspace | wc -l", "3")
@@ -113,7 +113,7 @@ func TestProcessLimit(t *testing.T) {
 	b := boot(t, nil)
 	b.sh("i=0; while test $i -lt 500; do sleep 1000 & i=$((i+1)); done 2>/dev/null; true")
 	b.sh("b() { b | b & }; b 2>/dev/null; sleep 1")
-	// The machine is alive, whatever room is left inside.
+	// The machine works, even if it cannot start another process.
 	if _, err := b.c.Stat(t.Context(), "/"); err != nil {
 		t.Fatal(err)
 	}
@@ -143,6 +143,31 @@ func TestProcessorLimit(t *testing.T) {
 	}
 	if share := float64(after.CPU-before.CPU) / float64(time.Since(begin)); share > 0.7 {
 		t.Errorf("half a processor gave %.2f", share)
+	}
+}
+
+// TestGuestUsage writes to disk and to tmpfs, and compares the guest's usage.
+func TestGuestUsage(t *testing.T) {
+	b := boot(t, nil)
+	usage := func() wire.Usage {
+		u, err := b.c.Usage(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u
+	}
+	before := usage()
+	if before.DiskTotal != 64<<20 || before.MemoryCache <= 0 || before.MemoryCache > before.Memory {
+		t.Errorf("after the boot: %+v", before)
+	}
+	const disk, memory = 20 << 20, 10 << 20
+	b.sh("dd if=/dev/zero of=/workspace/file bs=1M count=20; dd if=/dev/zero of=/dev/shm/file bs=1M count=10")
+	after := usage()
+	if grown := after.DiskUsed - before.DiskUsed; grown < disk || grown > disk+1<<20 {
+		t.Errorf("a file of %d bytes takes %d bytes of the disk", disk, grown)
+	}
+	if grown := after.MemoryCache - before.MemoryCache; grown < memory || grown > memory+1<<20 {
+		t.Errorf("a file of %d bytes on tmpfs takes %d bytes of the cache", memory, grown)
 	}
 }
 
@@ -181,8 +206,8 @@ func TestInside(t *testing.T) {
 	b.want("cat /proc/net/dev | grep -c eth", "0")
 }
 
-// TestEmptyTmp boots from a root whose /tmp is empty, where the sandbox's
-// kernel wants to help.
+// TestEmptyTmp boots from a root whose /tmp is empty, where the sandbox's kernel
+// would mount a tmpfs by default.
 func TestEmptyTmp(t *testing.T) {
 	b := boot(t, func(s *provider.Spec) {
 		if err := os.Remove(filepath.Join(s.Root, "tmp", ".keep")); err != nil {

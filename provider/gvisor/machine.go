@@ -20,32 +20,35 @@ import (
 
 // A machine is a running gVisor sandbox.
 type machine struct {
-	p        *Provider
-	id       engi.SandboxID
-	d        machineDir
-	group    *cgroup.Group // nil without control groups
-	sandbox  *process
-	gofer    *process
-	listener *net.UnixListener
-	console  *console // nil for an adopted machine
-	done     chan struct{}
-	end      engi.Cause    // valid after done
-	accepts  chan struct{} // holds a token while somebody accepts
-	watched  sync.WaitGroup
-	ledger   ledger // of a machine without a control group
-	shares   bool   // it can write to files of the host
+	p          *Provider
+	id         engi.SandboxID
+	d          machineDir
+	group      *cgroup.Group // nil without control groups
+	sandbox    *process
+	gofer      *process
+	listener   *net.UnixListener
+	console    *console // nil for an adopted machine
+	done       chan struct{}
+	end        engi.Cause    // valid once done is closed
+	accepts    chan struct{} // holds a token while Guest accepts
+	resizes    chan struct{} // holds a token while Resize runs
+	watched    sync.WaitGroup
+	cpuTotal   cpuTotal // for a machine without a control group
+	writesHost bool     // it can write to files of the host
 
-	spare net.Conn // the connection Start waited for; taken by the holder of the token
+	firstConn net.Conn // the connection that Start waited for; owned by the holder of the accepts token
 
-	mu      sync.Mutex // guards what follows; never held while waiting
-	closing bool       // Close has been called: the end is cancelled
-	full    bool       // we killed it for its memory
-	size    engi.Size
-	saving  bool // somebody saves it
-	paused  bool
+	waking sync.Mutex // held while the guest's configuration is replaced
 
-	erase sync.Mutex // held while traces are removed
-	clean bool       // guarded by erase
+	mu          sync.Mutex // guards what follows; never held during I/O or while waiting
+	closing     bool       // Close has been called: the cause of the end is cancelled
+	outOfMemory bool       // it was killed for its memory
+	size        engi.Size
+	saving      bool // it is being saved
+	paused      bool
+
+	eraseMu sync.Mutex // held while traces are removed
+	erased  bool       // guarded by erase
 }
 
 var (
@@ -59,8 +62,8 @@ var (
 	_ provider.Diagnoser    = (*machine)(nil)
 )
 
-// attach takes hold of the processes of a machine and starts to watch them.
-func (p *Provider) attach(id engi.SandboxID, d machineDir, run running, group *cgroup.Group, rec record) (*machine, error) {
+// attach opens the processes of a machine and begins to watch them.
+func (p *Provider) attach(id engi.SandboxID, d machineDir, run processRecord, group *cgroup.Group, rec record) (*machine, error) {
 	sandbox, err := openProcess(run.Sandbox)
 	if err != nil {
 		return nil, err
@@ -71,13 +74,13 @@ func (p *Provider) attach(id engi.SandboxID, d machineDir, run running, group *c
 		return nil, err
 	}
 	m := &machine{
-		p: p, id: id, d: d, group: group, sandbox: sandbox, gofer: gofer, size: rec.Size, shares: rec.Shares,
-		done: make(chan struct{}), accepts: make(chan struct{}, 1),
+		p: p, id: id, d: d, group: group, sandbox: sandbox, gofer: gofer, size: rec.Size, writesHost: rec.WritesHost,
+		done: make(chan struct{}), accepts: make(chan struct{}, 1), resizes: make(chan struct{}, 1),
 	}
 	m.watchMemory()
 	go m.watch()
 	if gofer == nil {
-		m.sandbox.kill() // it cannot reach a file any more
+		m.sandbox.kill() // it cannot access files any more
 	}
 	return m, nil
 }
@@ -103,18 +106,18 @@ func (p *Provider) Adopt(ctx context.Context, id engi.SandboxID) (_ provider.Mac
 func (p *Provider) adopt(id engi.SandboxID) (*machine, error) {
 	d := p.dir(id)
 	var rec record
-	var run running
+	var run processRecord
 	if err := errors.Join(d.load("machine.json", &rec), d.load("run.json", &run)); err != nil {
 		return nil, engi.Errorf(engi.NotFound, "it has not booted: %v", err)
 	}
 	if run.HostBoot != hostBoot() {
-		return nil, engi.Errorf(engi.NotFound, "it ran before the host was started")
+		return nil, engi.Errorf(engi.NotFound, "it ran before the host was rebooted")
 	}
 	var group *cgroup.Group
 	if p.groups != nil {
 		group = p.groups.Group(string(id))
 	}
-	// Its first owner may have died before the processor limit was set.
+	// The owner may have died before it set the processor limit.
 	if group != nil {
 		if err := group.Limit(cgroup.Limits{VCPUs: rec.Size.VCPUs}); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, engi.Errorf(engi.Internal, "limit: %v", err)
@@ -133,30 +136,30 @@ func (p *Provider) adopt(id engi.SandboxID) (*machine, error) {
 		return nil, engi.Errorf(engi.Internal, "%v", err)
 	}
 	m.listener = listener
-	if err := m.rouse(); err != nil {
-		m.p.log.Warn("a machine that was being saved may sleep on", "sandbox", id, "error", err)
+	if err := m.resumeAfterCrash(); err != nil {
+		m.p.log.Warn("a machine that was being saved may not continue", "sandbox", id, "error", err)
 	}
 	return m, nil
 }
 
-// rouse makes a machine go on whose owner died while it saved it.
-func (m *machine) rouse() error {
+// resumeAfterCrash makes a machine continue whose owner died while saving it.
+func (m *machine) resumeAfterCrash() error {
 	if err := m.wake(); err != nil {
 		return err
 	}
-	if _, err := os.Stat(m.d.path(stillName)); err != nil {
+	if _, err := os.Stat(m.d.path(stoppedName)); err != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	if err := m.ask(ctx, methodResume, struct{}{}); err != nil {
+	if err := m.call(ctx, methodResume, struct{}{}); err != nil {
 		return err
 	}
-	return os.Remove(m.d.path(stillName))
+	return os.Remove(m.d.path(stoppedName))
 }
 
-// watch waits for the end of the machine: of either process, since neither is
-// of use without the other.
+// watch waits for the end of the machine. When one of its processes ends, it
+// kills the other, which is useless then.
 func (m *machine) watch() {
 	served := make(chan struct{})
 	go func() {
@@ -168,7 +171,7 @@ func (m *machine) watch() {
 	}()
 	m.sandbox.wait()
 	if m.gofer != nil {
-		m.gofer.kill() // it would end by itself, later
+		m.gofer.kill() // it would end by itself, but later
 	}
 	<-served
 	if m.gofer != nil {
@@ -176,19 +179,20 @@ func (m *machine) watch() {
 	}
 	m.end = m.cause()
 	if m.end == engi.CauseSandboxLost {
-		m.p.log.Warn("a machine ended by itself", "sandbox", m.id, "console", m.console.String(), "last words", tail(m.d.path("panic.log"), 4<<10))
+		m.p.log.Warn("a machine ended unexpectedly", "sandbox", m.id, "console", m.console.String(), "panic", readTail(m.d.path("panic.log"), 4<<10))
 	}
 	m.sandbox.close()
 	close(m.done)
 	m.watched.Wait()
 }
 
-// cause tells why the machine has ended.
+// cause returns why the machine has ended.
 func (m *machine) cause() engi.Cause {
+	killed := m.group != nil && m.group.MemoryKills() > 0
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case m.full, m.group != nil && m.group.MemoryKills() > 0:
+	case m.outOfMemory || killed:
 		return engi.CauseMemory
 	case m.closing:
 		return engi.CauseCancelled
@@ -196,37 +200,43 @@ func (m *machine) cause() engi.Cause {
 	return engi.CauseSandboxLost
 }
 
+func errEnded() error { return engi.Errorf(engi.Unavailable, "the machine has ended") }
+
+func (m *machine) hasEnded() bool {
+	select {
+	case <-m.done:
+		return true
+	default:
+		return false
+	}
+}
+
 func (m *machine) ID() engi.SandboxID    { return m.id }
 func (m *machine) Done() <-chan struct{} { return m.done }
 
 func (m *machine) End() engi.Cause {
-	select {
-	case <-m.done:
-		return m.end
-	default:
+	if !m.hasEnded() {
 		return ""
 	}
+	return m.end
 }
 
-// Guest returns a fresh stream to the guest program.
+// Guest returns a new stream to the guest program.
 func (m *machine) Guest(ctx context.Context) (_ net.Conn, err error) {
 	defer engi.Annotate(&err, "reach the guest of %s", m.id)
-	gone := engi.Errorf(engi.Unavailable, "the machine has ended")
-	select {
-	case <-m.done:
-		return nil, gone
-	default:
+	if m.hasEnded() {
+		return nil, errEnded()
 	}
 	select {
 	case m.accepts <- struct{}{}:
 		defer func() { <-m.accepts }()
 	case <-m.done:
-		return nil, gone
+		return nil, errEnded()
 	case <-ctx.Done():
 		return nil, engi.Errorf(engi.Expired, "the guest does not answer: %v", ctx.Err())
 	}
-	if conn := m.spare; conn != nil {
-		m.spare = nil
+	if conn := m.firstConn; conn != nil {
+		m.firstConn = nil
 		if alive(conn) {
 			return conn, nil
 		}
@@ -246,9 +256,9 @@ func (m *machine) Guest(ctx context.Context) (_ net.Conn, err error) {
 		m.listener.SetDeadline(time.Unix(1, 0))
 	}()
 	defer func() { close(stop); <-stopped }()
-	// A guest that was quiesced for a save that never came sleeps until it is
-	// woken, and whoever wants to speak to it has given the save up.
-	nudge := time.AfterFunc(dozeTime, func() {
+	// A guest that was quiesced but never saved waits to be woken. A caller that
+	// wants to talk to it has given up the save.
+	nudge := time.AfterFunc(wakeDelay, func() {
 		m.mu.Lock()
 		saving := m.saving
 		m.mu.Unlock()
@@ -256,7 +266,7 @@ func (m *machine) Guest(ctx context.Context) (_ net.Conn, err error) {
 			return
 		}
 		if err := m.wake(); err != nil {
-			m.p.log.Warn("cannot wake a guest", "sandbox", m.id, "error", err)
+			m.p.log.Warn("a guest cannot be woken", "sandbox", m.id, "error", err)
 		}
 	})
 	defer nudge.Stop()
@@ -264,22 +274,22 @@ func (m *machine) Guest(ctx context.Context) (_ net.Conn, err error) {
 		conn, err := m.listener.Accept()
 		switch {
 		case err == nil && !alive(conn):
-			conn.Close() // opened and left, as by a guest that was quiesced
+			conn.Close() // closed by the guest, for example to quiesce
 		case err == nil:
 			return conn, nil
 		case ctx.Err() != nil:
 			return nil, engi.Errorf(engi.Expired, "the guest does not answer: %v", ctx.Err())
 		default:
-			return nil, gone
+			return nil, errEnded()
 		}
 	}
 }
 
-// dozeTime is longer than a guest that is awake takes to dial.
-const dozeTime = 400 * time.Millisecond
+// wakeDelay is longer than a guest that is not quiesced takes to dial.
+const wakeDelay = 400 * time.Millisecond
 
-// alive reports whether the other end of conn is open, without taking what it
-// has said.
+// alive reports whether the other end of conn is open. It leaves received data
+// unread.
 func alive(conn net.Conn) bool {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
@@ -293,30 +303,24 @@ func alive(conn net.Conn) bool {
 	return ok && err == nil
 }
 
-// wake lets a guest that was quiesced go on.
+// wake makes a quiesced guest continue.
 func (m *machine) wake() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.waking.Lock()
+	defer m.waking.Unlock()
 	if err := m.d.reconfigure(); err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
-	if err := m.d.resume(); err != nil {
+	if err := m.d.writeResume(); err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
 	return nil
 }
 
-// kill ends the processes, frozen or not.
+// kill kills the processes.
 func (m *machine) kill() {
 	m.sandbox.kill()
 	if m.gofer != nil {
 		m.gofer.kill()
-	}
-	if m.group != nil && m.group.CanFreeze() && m.p.groups.Version() == cgroup.V1 {
-		// Frozen processes of version 1 do not even die.
-		if frozen, _ := m.group.Frozen(); frozen {
-			m.group.Thaw(deadline(stopTime))
-		}
 	}
 }
 
@@ -329,61 +333,51 @@ func (m *machine) Close() (err error) {
 	m.kill()
 	select {
 	case <-m.done:
-	case <-time.After(stopTime):
-		return engi.Errorf(engi.Internal, "its processes do not end")
+	case <-time.After(stopTimeout):
+		return engi.Errorf(engi.Internal, "its processes do not exit")
 	}
-	m.erase.Lock()
-	defer m.erase.Unlock()
-	if m.clean {
+	m.eraseMu.Lock()
+	defer m.eraseMu.Unlock()
+	if m.erased {
 		return nil
 	}
 	if m.listener != nil {
 		m.listener.Close()
 	}
 	m.console.close()
-	m.accepts <- struct{}{} // nobody accepts any more
-	if m.spare != nil {
-		m.spare.Close()
-		m.spare = nil
+	m.accepts <- struct{}{} // wait for Guest
+	if m.firstConn != nil {
+		m.firstConn.Close()
+		m.firstConn = nil
 	}
 	<-m.accepts
 	if err := m.p.erase(m.id); err != nil {
 		return err
 	}
-	m.clean = true
+	m.erased = true
 	m.p.forget(m.id)
 	return nil
 }
 
-// Pause freezes the machine.
+// Pause pauses the machine.
 func (m *machine) Pause(ctx context.Context) (err error) {
 	defer engi.Annotate(&err, "pause %s", m.id)
-	return m.freeze(ctx, true)
+	return m.setPaused(ctx, true)
 }
 
-// Resume lets it go on.
+// Resume makes a paused machine continue.
 func (m *machine) Resume(ctx context.Context) (err error) {
 	defer engi.Annotate(&err, "resume %s", m.id)
-	return m.freeze(ctx, false)
+	return m.setPaused(ctx, false)
 }
 
-// freeze stops the sandbox's kernel from running programs, or lets it go on.
-// Control groups could stop the processes of the host instead, but a kernel
-// whose system calls are broken off that way now and then takes it for an
-// attack and ends.
-func (m *machine) freeze(ctx context.Context, on bool) error {
-	select {
-	case <-m.done:
-		return engi.Errorf(engi.Unavailable, "the machine has ended")
-	default:
-	}
-	if !on && m.group != nil && m.group.CanFreeze() {
-		if frozen, err := m.group.Frozen(); err == nil && frozen { // by an older version
-			if err := m.group.Thaw(deadline(stopTime)); err != nil {
-				return engi.Errorf(engi.Internal, "%v", err)
-			}
-			return nil
-		}
+// setPaused stops the sandbox's kernel from running programs, or lets it
+// continue. Control groups could freeze the processes on the host instead, but
+// the kernel sometimes takes system calls that are interrupted that way for an
+// attack and exits.
+func (m *machine) setPaused(ctx context.Context, on bool) error {
+	if m.hasEnded() {
+		return errEnded()
 	}
 	m.mu.Lock()
 	saving := m.saving
@@ -397,9 +391,9 @@ func (m *machine) freeze(ctx context.Context, on bool) error {
 		if on {
 			method = methodPause
 		}
-		err = m.ask(ctx, method, struct{}{})
+		err = m.call(ctx, method, struct{}{})
 	} else {
-		err = m.stopKernel(ctx, on)
+		err = m.setPausedByCommand(ctx, on)
 	}
 	if err == nil {
 		m.mu.Lock()
@@ -409,22 +403,22 @@ func (m *machine) freeze(ctx context.Context, on bool) error {
 	return err
 }
 
-// stopKernel does what freeze does with the commands of a runsc that takes
-// being told twice amiss, and remembers for it.
-func (m *machine) stopKernel(ctx context.Context, on bool) error {
+// setPausedByCommand does the same with commands of upstream's runsc, which fail
+// if there is nothing to change.
+func (m *machine) setPausedByCommand(ctx context.Context, on bool) error {
 	verb, was := "resume", "running"
 	if on {
 		verb, was = "pause", "paused"
 	}
-	out, err := m.command(ctx, verb)
+	out, err := m.runscCommand(ctx, verb)
 	if err != nil && !strings.Contains(out, "in state "+was) {
 		return err
 	}
 	return nil
 }
 
-// command runs a command of runsc on the machine and returns what it printed.
-func (m *machine) command(ctx context.Context, verb string, args ...string) (string, error) {
+// runscCommand runs a command of runsc on the machine and returns its output.
+func (m *machine) runscCommand(ctx context.Context, verb string, args ...string) (string, error) {
 	var rec record
 	if err := m.d.load("machine.json", &rec); err != nil {
 		return "", engi.Errorf(engi.Unavailable, "the machine has ended: %v", err)
@@ -446,56 +440,45 @@ func (m *machine) command(ctx context.Context, verb string, args ...string) (str
 		<-exited
 		return "", engi.Errorf(engi.Expired, "%v", ctx.Err())
 	}
-	if err != nil {
-		select {
-		case <-m.done:
-			return out.String(), engi.Errorf(engi.Unavailable, "the machine has ended")
-		default:
-			return out.String(), engi.Errorf(engi.Internal, "runsc %s: %v: %s", verb, err, strings.TrimSpace(out.String()))
-		}
+	switch {
+	case err == nil:
+		return out.String(), nil
+	case m.hasEnded():
+		return out.String(), errEnded()
 	}
-	return out.String(), nil
+	return out.String(), engi.Errorf(engi.Internal, "runsc %s: %v: %s", verb, err, strings.TrimSpace(out.String()))
 }
 
-// Resize puts a new size in force.
+// Resize puts a new size in force. Calls at the same time take turns.
 func (m *machine) Resize(ctx context.Context, size engi.Size) (err error) {
 	defer engi.Annotate(&err, "resize %s", m.id)
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	select {
+	case m.resizes <- struct{}{}:
+		defer func() { <-m.resizes }()
 	case <-m.done:
-		return engi.Errorf(engi.Unavailable, "the machine has ended")
-	default:
+		return errEnded()
+	case <-ctx.Done():
+		return engi.Errorf(engi.Expired, "wait for another resize: %v", ctx.Err())
 	}
-	next := m.size
+	if m.hasEnded() {
+		return errEnded()
+	}
+	m.mu.Lock()
+	old := m.size
+	m.mu.Unlock()
+	next := old
 	next.VCPUs, next.Memory, next.Processes = size.VCPUs, size.Memory, size.Processes
-	next = next.Or(m.size)
+	next = next.Or(old)
 	if err := next.Validate(); err != nil {
 		return err
 	}
 	if next.Memory < minMemory {
-		return engi.Errorf(engi.Invalid, "%d bytes of memory are too few", next.Memory).
+		return engi.Errorf(engi.Invalid, "%d bytes of memory are not enough", next.Memory).
 			WithRemedy("leave at least %d MiB", minMemory>>20)
 	}
 	if m.group != nil {
-		// Each limit costs the kernel something: only what changes is set.
-		limits := limitsOf(next)
-		if next.VCPUs == m.size.VCPUs {
-			limits.VCPUs = 0
-		}
-		if next.Memory == m.size.Memory {
-			limits.Memory = 0
-		}
-		if next.Processes == m.size.Processes {
-			limits.Tasks = 0
-		}
-		err := m.limit(ctx, limits)
-		if errors.Is(err, cgroup.ErrInUse) {
-			return engi.Errorf(engi.Conflict, "it uses more than %d MiB of memory", next.Memory>>20).
-				WithRemedy("end programs inside first")
-		}
-		if err != nil {
-			return engi.Errorf(engi.Internal, "%v", err)
+		if err := m.limit(ctx, old, next); err != nil {
+			return err
 		}
 	}
 	var rec record
@@ -506,41 +489,61 @@ func (m *machine) Resize(ctx context.Context, size engi.Size) (err error) {
 	if err := m.d.save("machine.json", rec); err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
+	m.mu.Lock()
 	m.size = next
+	m.mu.Unlock()
 	return nil
 }
 
-// limit puts limits in force. Memory that programs gave up a moment ago is
-// still on its way back to the host.
-func (m *machine) limit(ctx context.Context, limits cgroup.Limits) error {
+// limit changes the group's limits from those of old to those of next. Memory
+// that programs freed a moment ago may not have reached the host yet, so it
+// tries a few times to go below what is in use.
+func (m *machine) limit(ctx context.Context, old, next engi.Size) error {
+	// Each write costs the kernel something: set only what changes.
+	limits := limitsOf(next)
+	if next.VCPUs == old.VCPUs {
+		limits.VCPUs = 0
+	}
+	if next.Memory == old.Memory {
+		limits.Memory = 0
+	}
+	if next.Processes == old.Processes {
+		limits.Tasks = 0
+	}
 	for attempt := 0; ; attempt++ {
 		err := m.group.Limit(limits)
-		if !errors.Is(err, cgroup.ErrInUse) || attempt == 5 {
-			return err
+		switch {
+		case err == nil:
+			return nil
+		case m.hasEnded():
+			return errEnded()
+		case !errors.Is(err, cgroup.ErrInUse):
+			return engi.Errorf(engi.Internal, "%v", err)
+		case attempt == 5 || ctx.Err() != nil:
+			return engi.Errorf(engi.Conflict, "it uses more than %d MiB of memory", next.Memory>>20).
+				WithRemedy("end programs inside first")
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-m.done:
-			return err
 		case <-ctx.Done():
-			return err
 		}
 	}
 }
 
-// Usage tells what the machine has used and uses.
+// Usage returns what the machine uses.
 func (m *machine) Usage(ctx context.Context) (_ engi.Usage, err error) {
 	defer engi.Annotate(&err, "usage of %s", m.id)
 	if m.group == nil {
-		t, err := m.tally()
+		t, err := m.hostUsage()
 		if err != nil {
-			return engi.Usage{}, engi.Errorf(engi.Unavailable, "the machine has ended")
+			return engi.Usage{}, errEnded()
 		}
 		return engi.Usage{CPU: t.cpu, Memory: t.memory}, nil
 	}
 	u, err := m.group.Usage()
 	if errors.Is(err, fs.ErrNotExist) {
-		return engi.Usage{}, engi.Errorf(engi.Unavailable, "the machine has ended")
+		return engi.Usage{}, errEnded()
 	}
 	if err != nil {
 		return engi.Usage{}, engi.Errorf(engi.Internal, "%v", err)
@@ -548,13 +551,12 @@ func (m *machine) Usage(ctx context.Context) (_ engi.Usage, err error) {
 	return engi.Usage{CPU: u.CPU, Memory: u.Memory, MemoryPeak: u.Peak}, nil
 }
 
-// Diagnose describes the machine's state for people.
+// Diagnose describes the machine's state to people.
 func (m *machine) Diagnose(ctx context.Context) string {
 	var b strings.Builder
-	select {
-	case <-m.done:
+	if m.hasEnded() {
 		fmt.Fprintf(&b, "ended: %s\n", m.end)
-	default:
+	} else {
 		fmt.Fprintln(&b, "running")
 	}
 	for name, proc := range map[string]*process{"kernel": m.sandbox, "files": m.gofer} {
@@ -570,15 +572,14 @@ func (m *machine) Diagnose(ctx context.Context) string {
 		fmt.Fprintf(&b, "%s: process %d, state %s, %s threads, memory %s\n", name, proc.ref.PID, status["State"], status["Threads"], status["VmRSS"])
 	}
 	if m.group != nil {
-		frozen, _ := m.group.Frozen()
 		u, _ := m.group.Usage()
-		fmt.Fprintf(&b, "group: frozen %v, processor %v, memory %d bytes, peak %d, killed for memory %d\n", frozen, u.CPU, u.Memory, u.Peak, m.group.MemoryKills())
+		fmt.Fprintf(&b, "group: processor %v, memory %d bytes, peak %d, killed for memory %d\n", u.CPU, u.Memory, u.Peak, m.group.MemoryKills())
 	}
 	if text := m.console.String(); text != "" {
 		fmt.Fprintf(&b, "console:\n%s\n", text)
 	}
-	if text := tail(m.d.path("panic.log"), 8<<10); text != "" {
-		fmt.Fprintf(&b, "last words of the kernel:\n%s\n", text)
+	if text := readTail(m.d.path("panic.log"), 8<<10); text != "" {
+		fmt.Fprintf(&b, "panic of the kernel:\n%s\n", text)
 	}
 	return b.String()
 }

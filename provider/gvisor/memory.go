@@ -14,8 +14,8 @@ import (
 	"github.com/engi-dev/engi/provider/gvisor/cgroup"
 )
 
-// watchMemory ends the machine when its memory is full, on hosts where the
-// kernel does not end it as a whole.
+// watchMemory ends the machine when its memory is full, on hosts where the kernel
+// does not kill all of its processes together.
 func (m *machine) watchMemory() {
 	if m.group == nil {
 		m.watched.Go(m.pollMemory)
@@ -27,7 +27,7 @@ func (m *machine) watchMemory() {
 		return
 	}
 	if m.group.MemoryKills() > 0 && m.p.groups.Version() == cgroup.V1 {
-		m.killFull() // half of it was killed while nobody watched
+		m.killForMemory() // a part of it was killed while it had no owner
 	}
 	if event == nil {
 		return
@@ -35,31 +35,31 @@ func (m *machine) watchMemory() {
 	m.watched.Go(func() {
 		defer event.Close()
 		go func() { <-m.done; event.SetDeadline(time.Unix(1, 0)) }()
-		// The kernel is about to kill one process of it, which may be any;
-		// what would be left is no sandbox. The removal of the group is
-		// an event too, after the end.
+		// The kernel is about to kill one of the processes, and the sandbox is
+		// broken without it. The removal of the group, after the end, is an
+		// event too.
 		if _, err := event.Read(make([]byte, 8)); err == nil {
-			m.killFull()
+			m.killForMemory()
 		}
 	})
 }
 
-func (m *machine) killFull() {
+func (m *machine) killForMemory() {
 	m.mu.Lock()
-	m.full = m.full || !m.closing
+	m.outOfMemory = m.outOfMemory || !m.closing
 	m.mu.Unlock()
 	m.kill()
 }
 
-// Memory grows at most so fast, in bytes per second; the watch looks often
-// enough to notice.
-const growth = 2 << 30
+// maxGrowth is how fast memory can grow, in bytes per second. It determines how
+// often to poll.
+const maxGrowth = 2 << 30
 
-// maxPoll is also what a program may use of the processor, at most, without
-// being counted.
+// maxPoll is the longest interval. Processor time of processes that live shorter
+// may not be counted.
 const maxPoll = 250 * time.Millisecond
 
-// pollMemory watches a machine without a control group.
+// pollMemory ends a machine without a control group when its memory is full.
 func (m *machine) pollMemory() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -69,34 +69,34 @@ func (m *machine) pollMemory() {
 			return
 		case <-timer.C:
 		}
-		t, err := m.tally()
+		t, err := m.hostUsage()
 		if err != nil {
 			timer.Reset(maxPoll)
 			continue
 		}
 		m.mu.Lock()
-		room := m.size.Memory - t.memory
+		free := m.size.Memory - t.memory
 		m.mu.Unlock()
-		if room < 0 {
-			m.killFull()
+		if free < 0 {
+			m.killForMemory()
 			return
 		}
-		wait := time.Duration(float64(room) / growth * float64(time.Second))
+		wait := time.Duration(float64(free) / maxGrowth * float64(time.Second))
 		timer.Reset(min(max(wait, 20*time.Millisecond), maxPoll))
 	}
 }
 
-// A tally is what the processes of a machine use, read from /proc.
-type tally struct {
+// hostUsage is what the processes of a machine use on the host.
+type hostUsage struct {
 	memory int64 // bytes
 	cpu    time.Duration
 }
 
-// tally adds up the machine's processes. What programs inside use is shared
-// between the sandbox's kernel and the processes that run them: it counts
-// once.
-func (m *machine) tally() (tally, error) {
-	var t tally
+// hostUsage adds up the use of the machine's processes from /proc. The memory of
+// programs is shared between the sandbox's kernel and the processes that run
+// them, and is counted once.
+func (m *machine) hostUsage() (hostUsage, error) {
+	var t hostUsage
 	var shared int64
 	used := map[procRef]time.Duration{}
 	pids := append(descendants(m.sandbox.ref.PID, nil), m.sandbox.ref.PID)
@@ -118,39 +118,38 @@ func (m *machine) tally() (tally, error) {
 		}
 	}
 	t.memory += shared
-	t.cpu = m.ledger.enter(used)
+	t.cpu = m.cpuTotal.update(used)
 	return t, nil
 }
 
-// A ledger adds up the processor time of processes that come and go: nothing
-// else remembers what the gone ones have used. It is safe for concurrent use.
-type ledger struct {
-	mu   sync.Mutex
-	last map[procRef]time.Duration // of those that were there
-	past time.Duration             // of those that are gone
+// A cpuTotal adds up the processor time of processes, including those that have
+// ended. It is safe for concurrent use.
+type cpuTotal struct {
+	mu    sync.Mutex
+	last  map[procRef]time.Duration // of the processes at the last update
+	ended time.Duration             // sum over processes that have ended
 }
 
-// enter takes what is used by those that are there, and returns what all have
-// used.
-func (l *ledger) enter(used map[procRef]time.Duration) time.Duration {
+// update takes the times of the current processes, and returns the sum over all.
+func (l *cpuTotal) update(used map[procRef]time.Duration) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for ref, cpu := range l.last {
 		if now, there := used[ref]; !there {
-			l.past += cpu
+			l.ended += cpu
 		} else if now < cpu {
-			used[ref] = cpu // looked at by two at once, the other later
+			used[ref] = cpu // a concurrent update has a later value
 		}
 	}
 	l.last = used
-	sum := l.past
+	sum := l.ended
 	for _, cpu := range used {
 		sum += cpu
 	}
 	return sum
 }
 
-// descendants returns all processes below pid.
+// descendants appends the descendants of pid to found.
 func descendants(pid int, found []int) []int {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	if err != nil {
@@ -190,14 +189,14 @@ func kibibytes(s string) int64 {
 	return n << 10
 }
 
-// processorTime names a process and returns what it has used.
+// processorTime returns a process and the processor time that it has used.
 func processorTime(pid int) (procRef, time.Duration, bool) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return procRef{}, 0, false
 	}
 	fields := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
-	// Fields are counted from 1, and two are cut off.
+	// Fields are numbered from 1, and the first two have been removed.
 	const utime, stime, start, hertz = 14 - 3, 15 - 3, 22 - 3, 100
 	if len(fields) <= start {
 		return procRef{}, 0, false

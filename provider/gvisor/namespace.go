@@ -15,38 +15,37 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// inside marks a process that EnterNamespaces started.
-const inside = "ENGI_IN_NAMESPACES"
+// namespacesEnv is set in a process that EnterNamespaces has started.
+const namespacesEnv = "ENGI_IN_NAMESPACES"
 
-// EnterNamespaces lets a program that was not started by root run machines. To
-// be called first thing in main: for root it does nothing. For anybody else it
-// runs this program again, with the same arguments, as the root of a user and
-// mount namespace of its own, passes signals on to it, and exits with its exit
-// code; it returns, with Unsupported, only if the host does not allow that.
+// EnterNamespaces lets a program run machines without being root. Call it first in
+// main. For root it does nothing. For other users it runs this program again, with
+// the same arguments, as root of a new user and mount namespace, forwards signals
+// to it, and exits with its exit code. It returns only if the host does not allow
+// that, with Unsupported.
 //
-// Inside, files belong to root that belong to the user outside, and there is
-// no other user: machines cannot write to a root directory in the name of
-// others, as builds with Writable want. What machines write into their own
-// layer is not affected.
+// In the namespace, the user's files belong to root, and there is no other user:
+// machines cannot write files of other owners to a root directory, as builds with
+// Writable do. What machines write into their own layer is not affected.
 func EnterNamespaces() error {
 	if os.Geteuid() == 0 {
-		os.Unsetenv(inside)
+		os.Unsetenv(namespacesEnv)
 		return nil
 	}
-	if os.Getenv(inside) != "" {
-		return engi.Errorf(engi.Unsupported, "enter namespaces: still user %d inside", os.Geteuid())
+	if os.Getenv(namespacesEnv) != "" {
+		return engi.Errorf(engi.Unsupported, "enter namespaces: still user %d in the namespace", os.Geteuid())
 	}
 	self, err := os.Executable()
 	if err != nil {
 		return engi.Errorf(engi.Internal, "enter namespaces: %v", err)
 	}
-	// The child must not outlive this process, and the kernel ties that to
-	// the thread that starts it.
+	// Pdeathsig kills the child when the thread that started it exits, which must
+	// not happen before this process does.
 	runtime.LockOSThread()
 	cmd := exec.Command(self, os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.Env = append(os.Environ(), namespacesEnv+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
@@ -81,7 +80,7 @@ func EnterNamespaces() error {
 	return engi.Errorf(engi.Internal, "enter namespaces: %v", err)
 }
 
-// namespaceFix names the setting that most likely forbids namespaces.
+// namespaceFix returns how to change the setting that forbids namespaces.
 func namespaceFix() string {
 	for _, s := range []struct{ file, bad, fix string }{
 		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"},
@@ -92,10 +91,10 @@ func namespaceFix() string {
 			return "as root: " + s.fix
 		}
 	}
-	return "run engi as root, or let users make user namespaces"
+	return "run engi as root, or allow users to create user namespaces"
 }
 
-// rootless reports whether we are root only in a namespace of our own.
+// rootless reports whether this process is not root, or only in a namespace.
 func rootless() bool {
 	raw, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {

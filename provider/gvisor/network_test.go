@@ -21,8 +21,8 @@ import (
 	"github.com/engi-dev/engi/provider"
 )
 
-// links returns what makes links whose other ends echo, nil where there can be
-// none.
+// links returns a function that creates links whose other ends echo, or nil if that
+// is not possible here.
 func links(t testing.TB) func(t testing.TB) string {
 	t.Helper()
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
@@ -50,7 +50,7 @@ func links(t testing.TB) func(t testing.TB) string {
 	}
 }
 
-// echo puts a stack at our end of a link that echoes on port 7.
+// echo starts a network stack at the other end of a link that echoes on port 7.
 func echo(t testing.TB, slot egress.Link) {
 	t.Helper()
 	end, err := slot.Endpoint()
@@ -100,8 +100,7 @@ func echo(t testing.TB, slot egress.Link) {
 	}
 }
 
-// BenchmarkLink compares machines with and without a link, one after the
-// other.
+// BenchmarkLink compares machines with and without a link, alternating.
 func BenchmarkLink(b *testing.B) {
 	p, spec := bench(b)
 	stock, err := link.Open(b.Context(), link.Options{Spare: 4})
@@ -143,8 +142,8 @@ func BenchmarkLink(b *testing.B) {
 	report(b, "take", takes)
 }
 
-// BenchmarkLinkMemory compares what idle machines are charged for. A namespace
-// itself is nobody's: see BenchmarkSlots of package link.
+// BenchmarkLinkMemory compares the memory of idle machines. That of a namespace is
+// not accounted to them: see BenchmarkSlots of package link.
 func BenchmarkLinkMemory(b *testing.B) {
 	p, spec := bench(b)
 	stock, err := link.Open(b.Context(), link.Options{})

@@ -8,9 +8,8 @@ import (
 	"github.com/engi-dev/engi/provider"
 )
 
-// TestPauseOften pauses a machine again and again while its programs map
-// memory and start others, which is when the kernel cannot stand to be broken
-// off.
+// TestPauseOften pauses a machine repeatedly while its programs map memory and
+// fork, when the kernel is most sensitive to interrupted system calls.
 func TestPauseOften(t *testing.T) {
 	b := boot(t, nil)
 	if _, err := b.c.Start(t.Context(), engi.Command{Args: []string{"python3", "-c", `

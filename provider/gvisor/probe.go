@@ -15,10 +15,10 @@ import (
 	"github.com/engi-dev/engi/provider"
 )
 
-// probeSize is enough for any machine that only boots.
+// probeSize is enough to boot.
 var probeSize = engi.Size{VCPUs: 1, Memory: 256 << 20, Disk: 64 << 20, Inodes: 10000, Processes: 64, OpenFiles: 1024}
 
-const diskWanted = 2 << 30 // free bytes below which machines run into trouble soon
+const diskWanted = 2 << 30 // bytes that should be free
 
 // Probe boots a machine from root and reports what works.
 func (p *Provider) Probe(ctx context.Context, root string) (provider.Report, error) {
@@ -26,7 +26,7 @@ func (p *Provider) Probe(ctx context.Context, root string) (provider.Report, err
 	r.Checks = []provider.Check{p.checkRunsc(), p.checkGuest(), checkUser(), p.checkGroups(), p.checkDisk(), checkClock()}
 	for _, c := range r.Checks[:2] {
 		if !c.OK {
-			return r, nil // without them there is nothing to boot
+			return r, nil // cannot boot without them
 		}
 	}
 	boot := p.checkBoot(ctx, root)
@@ -46,10 +46,10 @@ func (p *Provider) checkRunsc() provider.Check {
 		c.Detail = fmt.Sprintf("%s: %v", p.opt.Runsc, err)
 		return c
 	case dynamic(p.opt.Runsc):
-		c.Detail = p.opt.Runsc + " is linked dynamically and cannot run in its own root"
+		c.Detail = p.opt.Runsc + " is linked dynamically and cannot run in its chroot"
 		return c
 	case p.features() == "":
-		c.OK, c.Detail = true, p.opt.Runsc+" is not engi's: the number of files is not limited and starts are slower"
+		c.OK, c.Detail = true, p.opt.Runsc+" is not engi's: the number of files is not limited, and starts are slower"
 		return c
 	}
 	first, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
@@ -66,7 +66,7 @@ func (p *Provider) checkGuest() provider.Check {
 	case fi.Mode()&0o111 == 0:
 		c.Detail += " is not executable"
 	case dynamic(p.opt.Guest):
-		c.Detail += " is linked dynamically: it needs libraries that templates may lack"
+		c.Detail += " is linked dynamically: it needs libraries that templates may not have"
 	default:
 		c.OK = true
 		return c
@@ -75,7 +75,7 @@ func (p *Provider) checkGuest() provider.Check {
 	return c
 }
 
-// dynamic reports whether an ELF file asks for an interpreter.
+// dynamic reports whether an ELF file has an interpreter.
 func dynamic(file string) bool {
 	f, err := os.Open(file)
 	if err != nil {
@@ -99,10 +99,10 @@ func (p *Provider) checkGroups() provider.Check {
 	c := provider.Check{Name: "control groups", OK: true}
 	switch {
 	case p.groups == nil && rootless():
-		c.OK, c.Detail = false, "not for users other than root: processor time is not limited, memory is watched every few milliseconds"
-		c.Fix = "run engi as root to have every limit enforced by the kernel"
+		c.OK, c.Detail = false, "only for root: processor time is not limited, and memory is polled"
+		c.Fix = "run engi as root to let the kernel enforce every limit"
 	case p.groups == nil:
-		c.OK, c.Detail = false, "none that can be used: processor time is not limited, memory is watched every few milliseconds"
+		c.OK, c.Detail = false, "none that can be used: processor time is not limited, and memory is polled"
 		c.Fix = "mount control groups read-write at " + p.opt.CgroupRoot
 	case len(p.missing) > 0:
 		c.OK, c.Detail = false, fmt.Sprintf("%s without %s", p.groups.Version(), strings.Join(p.missing, ", "))
@@ -128,8 +128,8 @@ func (p *Provider) checkDisk() provider.Check {
 	return c
 }
 
-// checkClock looks at what the sandbox's kernel reads the time from: without
-// a counter that programs can read, each reading is a trap.
+// checkClock checks the clock source. If programs cannot read it directly, each
+// reading of the time in a sandbox is a system call.
 func checkClock() provider.Check {
 	c := provider.Check{Name: "clock"}
 	raw, err := os.ReadFile("/sys/devices/system/clocksource/clocksource0/current_clocksource")
@@ -145,7 +145,7 @@ func checkClock() provider.Check {
 	return c
 }
 
-// checkBoot boots a machine and looks whether it was limited.
+// checkBoot boots a machine and checks that its disk is limited.
 func (p *Provider) checkBoot(ctx context.Context, root string) provider.Check {
 	c := provider.Check{Name: "boot"}
 	begin := time.Now()
@@ -156,22 +156,22 @@ func (p *Provider) checkBoot(ctx context.Context, root string) provider.Check {
 		return c
 	}
 	took := time.Since(begin)
-	sealed := overlaid(m.(*machine).gofer)
+	limited := hasOverlay(m.(*machine).gofer)
 	if err := m.Close(); err != nil {
-		c.Detail = fmt.Sprintf("boots, but is not destroyed: %v", err)
+		c.Detail = fmt.Sprintf("a machine boots but cannot be destroyed: %v", err)
 		return c
 	}
-	if !sealed {
-		c.Detail, c.Fix = "the layer that machines write to was not limited", "use the runsc that was built with engi"
+	if !limited {
+		c.Detail, c.Fix = "the writable layer of the machine was not limited", "use the runsc that comes with engi"
 		return c
 	}
 	c.OK, c.Detail = true, fmt.Sprintf("a machine booted in %d ms and was destroyed", took.Milliseconds())
 	return c
 }
 
-// overlaid reports whether a file server was told that its root has a limited
-// layer above it.
-func overlaid(gofer *process) bool {
+// hasOverlay reports whether a file server was started with a limited writable
+// layer.
+func hasOverlay(gofer *process) bool {
 	if gofer == nil {
 		return false
 	}
@@ -179,7 +179,7 @@ func overlaid(gofer *process) bool {
 	return err == nil && strings.Contains(string(raw), fmt.Sprintf("size=%d", probeSize.Disk))
 }
 
-// bootFix guesses from what the boot said what is wrong with the host.
+// bootFix guesses from the error of a boot how to fix the host.
 func (p *Provider) bootFix(err error) string {
 	text := err.Error()
 	switch {
@@ -188,7 +188,7 @@ func (p *Provider) bootFix(err error) string {
 	case strings.Contains(text, "no space left"):
 		return "free disk space in " + p.opt.Dir
 	case strings.Contains(text, "seccomp"):
-		return "allow seccomp, ptrace and namespaces to the container that engi runs in (docker: --privileged)"
+		return "allow seccomp, ptrace and namespaces in the container that engi runs in (docker: --privileged)"
 	}
 	return engi.RemedyOf(err)
 }

@@ -16,18 +16,18 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A procRef names a process for as long as the host runs: its number alone may
-// be given to another one.
+// A procRef identifies a process until the host reboots. A PID alone may be
+// reused.
 type procRef struct {
 	PID   int    `json:"pid"`
-	Start uint64 `json:"start"` // in ticks of the host since its boot
+	Start uint64 `json:"start"` // ticks since the host's boot
 }
 
-// A process is a running process of a machine, whoever started it. It is safe
+// A process is a running process of a machine, not necessarily a child. It is safe
 // for concurrent use.
 type process struct {
 	ref  procRef
-	file *os.File // a pidfd, in the poller: waiting for it takes no thread
+	file *os.File // a pidfd, registered with the poller, so that waiting takes no thread
 	raw  syscall.RawConn
 }
 
@@ -48,8 +48,7 @@ func openProcess(ref procRef) (*process, error) {
 		file.Close()
 		return nil, err
 	}
-	// The number cannot change hands any more; had it before, the times of
-	// start differ.
+	// The PID cannot be reused any more. If it was before, the start differs.
 	start, err := startTime(ref.PID)
 	if err != nil || start != ref.Start {
 		file.Close()
@@ -62,7 +61,7 @@ func openProcess(ref procRef) (*process, error) {
 func (p *process) wait() {
 	p.raw.Read(func(fd uintptr) bool { return ended(int(fd)) })
 	p.raw.Control(func(fd uintptr) {
-		// Init reaps orphans. If we are init, nobody else does.
+		// Needed if this process is init, to which orphans are reparented.
 		unix.Waitid(unix.P_PIDFD, int(fd), nil, unix.WEXITED|unix.WNOHANG, nil)
 	})
 }
@@ -77,7 +76,7 @@ func ended(fd int) bool {
 	}
 }
 
-// kill ends the process. One that is gone is no error.
+// kill kills the process, if it still runs.
 func (p *process) kill() {
 	p.raw.Control(func(fd uintptr) {
 		unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0)
@@ -92,9 +91,9 @@ func startTime(pid int) (uint64, error) {
 	if err != nil {
 		return 0, errGone
 	}
-	// The second field is a name in parentheses that may contain anything.
+	// The second field is a name in parentheses, which may contain anything.
 	fields := strings.Fields(string(raw[bytes.LastIndexByte(raw, ')')+1:]))
-	const start = 22 - 3 // fields are counted from 1, and two are cut off
+	const start = 22 - 3 // fields are numbered from 1, and the first two have been removed
 	if len(fields) <= start {
 		return 0, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
 	}
@@ -110,8 +109,8 @@ func hostBoot() string {
 	return strings.TrimSpace(string(raw))
 }
 
-// scan finds the processes of this provider's machines by the directory that
-// they were started with.
+// scan finds the processes of this provider's machines by the directory in their
+// command lines.
 func (p *Provider) scan() (map[engi.SandboxID][]procRef, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -138,7 +137,7 @@ func (p *Provider) scan() (map[engi.SandboxID][]procRef, error) {
 	return found, nil
 }
 
-// owner tells from a command line which machine of ours a process belongs to.
+// owner returns the machine that a process with this command line belongs to.
 func (p *Provider) owner(cmdline []byte) (engi.SandboxID, bool) {
 	prefix := []byte(rootFlag + filepath.Join(p.opt.Dir, "m") + "/")
 	for arg := range bytes.SplitSeq(cmdline, []byte{0}) {
@@ -153,11 +152,11 @@ func (p *Provider) owner(cmdline []byte) (engi.SandboxID, bool) {
 	return "", false
 }
 
-// killAll ends every process of a machine, among them those that nobody wrote
-// down, and returns when none is left.
+// killAll kills every process of a machine, including those without a record, and
+// returns when none is left.
 func (p *Provider) killAll(id engi.SandboxID, deadline time.Time) error {
-	// One that is killed may just have started another, which for a moment
-	// has no command line yet: only two clean looks in a row count.
+	// A process that is killed may just have forked another one, which has no
+	// command line yet: stop after two scans in a row without a process.
 	clean := 0
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		found, err := p.scan()
@@ -177,7 +176,7 @@ func (p *Provider) killAll(id engi.SandboxID, deadline time.Time) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%d processes do not end", len(found[id]))
+			return fmt.Errorf("%d processes do not exit", len(found[id]))
 		}
 		time.Sleep(wait)
 	}

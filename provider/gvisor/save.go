@@ -14,31 +14,31 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// An image is what a directory of saved state says of itself. It is written
-// last: a directory without one is not complete.
+// An image describes a directory of saved state. It is written last, so a
+// directory without one is incomplete.
 type image struct {
 	Kind  imageKind        `json:"kind"`
-	Files map[string]int64 `json:"files"` // and their sizes
+	Files map[string]int64 `json:"files"` // sizes by name
 }
 
 type imageKind string
 
 const (
-	imageMemory imageKind = "memory" // all of a machine
-	imageDisk   imageKind = "disk"   // what differs from its root
+	imageMemory imageKind = "memory" // a whole machine
+	imageDisk   imageKind = "disk"   // differences from its root
 )
 
 const imageName = "image.json"
 
-// imageFiles are the names that runsc looks for, in the order in which the
-// sandbox's kernel takes the files.
+// imageFiles are the names that runsc expects, in the order in which the sandbox's
+// kernel expects the files.
 var imageFiles = map[imageKind][]string{
 	imageMemory: {"checkpoint.img", "pages_meta.img", "pages.img"},
 	imageDisk:   {"fscheckpoint.pb", "multitar.img", "pages_meta.img", "pages.img"},
 }
 
-// writeImage makes the files of an image in dir, lets fill write them, and
-// leaves all or nothing.
+// writeImage creates the files of an image in dir and calls fill to write them. If
+// it fails, it removes them.
 func writeImage(dir string, kind imageKind, fill func(files []*os.File) error) (err error) {
 	img := image{Kind: kind, Files: map[string]int64{}}
 	var files []*os.File
@@ -58,10 +58,10 @@ func writeImage(dir string, kind imageKind, fill func(files []*os.File) error) (
 	for _, name := range imageFiles[kind] {
 		f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 		if errors.Is(err, fs.ErrExist) {
-			return engi.Errorf(engi.Conflict, "there is an image in %s", dir)
+			return engi.Errorf(engi.Conflict, "%s has an image already", dir)
 		}
 		if err != nil {
-			return engi.Errorf(engi.Invalid, "make an image: %v", err)
+			return engi.Errorf(engi.Invalid, "create an image: %v", err)
 		}
 		files = append(files, f)
 	}
@@ -85,7 +85,7 @@ func writeImage(dir string, kind imageKind, fill func(files []*os.File) error) (
 	return nil
 }
 
-// checkImage reports Invalid if there is no whole image of that kind in dir.
+// checkImage reports Invalid unless dir has a complete image of a kind.
 func checkImage(dir string, kind imageKind) error {
 	var img image
 	raw, err := os.ReadFile(filepath.Join(dir, imageName))
@@ -105,14 +105,14 @@ func checkImage(dir string, kind imageKind) error {
 		}
 	}
 	if err != nil {
-		return engi.Errorf(engi.Invalid, "no image to start from in %s: %v", dir, err)
+		return engi.Errorf(engi.Invalid, "no usable image in %s: %v", dir, err)
 	}
 	return nil
 }
 
-// save reserves the machine for one who saves it, while programs run unless
-// stopped is fine, too. The caller calls release.
-func (m *machine) save(stopped bool) (release func(), err error) {
+// beginSave reserves the machine for a save. A paused machine is refused unless
+// stopped is set. The caller must call release.
+func (m *machine) beginSave(stopped bool) (release func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.saving {
@@ -129,77 +129,76 @@ func (m *machine) save(stopped bool) (release func(), err error) {
 	}, nil
 }
 
-// writeMemory writes all of the machine to dir. Its programs go on when that
-// is done, whatever came of it.
+// writeMemory writes the whole machine to dir. Its programs continue afterwards,
+// also if it fails.
 func (m *machine) writeMemory(ctx context.Context, dir string) error {
 	return writeImage(dir, imageMemory, func(files []*os.File) error {
-		return m.ask(ctx, methodCheckpoint, map[string]any{
+		return m.call(ctx, methodCheckpoint, map[string]any{
 			"metadata":                            map[string]string{"compression": "none"},
 			"app_mf_exclude_committed_zero_pages": true,
 			"have_pages_file":                     true,
-			// A kernel that is told to end after it has saved itself does so
-			// even if it could not.
+			// Without this the kernel exits afterwards even if it fails.
 			"Resume": true,
 		}, files...)
 	})
 }
 
 // Checkpoint writes the machine to dir and ends it. If that fails, the machine
-// goes on.
+// continues.
 func (m *machine) Checkpoint(ctx context.Context, dir string) (err error) {
 	defer engi.Annotate(&err, "checkpoint %s", m.id)
-	release, err := m.save(false)
+	release, err := m.beginSave(false)
 	if err != nil {
 		return err
 	}
 	defer release()
-	resume, err := m.still(ctx)
+	resume, err := m.stopForSave(ctx)
 	if err != nil {
 		return errors.Join(err, m.wake())
 	}
 	if err := m.writeMemory(ctx, dir); err != nil {
 		if err := resume(); err != nil {
-			m.p.log.Error("a machine that was not saved does not go on", "sandbox", m.id, "error", err)
+			m.p.log.Error("a machine that was not saved does not continue", "sandbox", m.id, "error", err)
 		}
 		if err := m.wake(); err != nil {
-			m.p.log.Error("a machine that was not saved does not go on", "sandbox", m.id, "error", err)
+			m.p.log.Error("a machine that was not saved does not continue", "sandbox", m.id, "error", err)
 		}
 		return err
 	}
 	return m.Close()
 }
 
-// still stops the programs of a machine that writes to the host, so that
-// nothing is written after the image was made. The others may do what they
-// like until they are gone: nobody sees it.
-func (m *machine) still(ctx context.Context) (resume func() error, err error) {
-	if !m.shares || !strings.Contains(m.p.features(), "pause") {
+// stopForSave stops the programs of a machine that can write to the host, so that
+// nothing is written after the image. What others do until they end has no
+// effect.
+func (m *machine) stopForSave(ctx context.Context) (resume func() error, err error) {
+	if !m.writesHost || !strings.Contains(m.p.features(), "pause") {
 		return func() error { return nil }, nil
 	}
-	// Whoever adopts the machine must know that it may be stopped.
-	if err := os.WriteFile(m.d.path(stillName), nil, 0o600); err != nil {
+	// A later owner must know that the machine may be stopped.
+	if err := os.WriteFile(m.d.path(stoppedName), nil, 0o600); err != nil {
 		return nil, engi.Errorf(engi.Internal, "%v", err)
 	}
-	if err := m.ask(ctx, methodPause, struct{}{}); err != nil {
+	if err := m.call(ctx, methodPause, struct{}{}); err != nil {
 		return nil, err
 	}
 	return func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		if err := m.ask(ctx, methodResume, struct{}{}); err != nil {
+		if err := m.call(ctx, methodResume, struct{}{}); err != nil {
 			return err
 		}
-		return os.Remove(m.d.path(stillName))
+		return os.Remove(m.d.path(stoppedName))
 	}, nil
 }
 
-// stillName is a file that is there while a machine's kernel may be stopped.
-const stillName = "still"
+// stoppedName is a file that exists while a machine's kernel may be stopped.
+const stoppedName = "still"
 
-// Snapshot writes the machine to dir and lets it go on.
+// Snapshot writes the machine to dir. The machine continues.
 func (m *machine) Snapshot(ctx context.Context, dir string) (err error) {
 	defer engi.Annotate(&err, "snapshot %s", m.id)
-	release, err := m.save(false)
+	release, err := m.beginSave(false)
 	if err != nil {
 		return err
 	}
@@ -211,16 +210,16 @@ func (m *machine) Snapshot(ctx context.Context, dir string) (err error) {
 	return err
 }
 
-// SaveDisk writes what the machine changed on its disk to dir.
+// SaveDisk writes the changes on the machine's disk to dir.
 func (m *machine) SaveDisk(ctx context.Context, dir string) (err error) {
 	defer engi.Annotate(&err, "save the disk of %s", m.id)
-	release, err := m.save(true)
+	release, err := m.beginSave(true)
 	if err != nil {
 		return err
 	}
 	defer release()
 	return writeImage(dir, imageDisk, func(files []*os.File) error {
-		return m.ask(ctx, methodSaveDisk, map[string]any{
+		return m.call(ctx, methodSaveDisk, map[string]any{
 			"paths": []map[string]string{{"path": "/"}},
 		}, files...)
 	})

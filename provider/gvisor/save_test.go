@@ -13,8 +13,8 @@ import (
 	"github.com/engi-dev/engi/provider"
 )
 
-// on starts a machine on the root of another one.
-func on(t *testing.T, p provider.Provider, spec provider.Spec) *container {
+// on starts a machine with the root of another one.
+func on(t *testing.T, p provider.Provider, spec provider.Spec) *sandbox {
 	t.Helper()
 	m, err := p.Start(t.Context(), spec)
 	if err != nil {
@@ -23,7 +23,7 @@ func on(t *testing.T, p provider.Provider, spec provider.Spec) *container {
 	return enter(t, m, spec.Token)
 }
 
-func enter(t *testing.T, m provider.Machine, token string) *container {
+func enter(t *testing.T, m provider.Machine, token string) *sandbox {
 	t.Helper()
 	t.Cleanup(func() {
 		if err := m.Close(); err != nil {
@@ -35,7 +35,7 @@ func enter(t *testing.T, m provider.Machine, token string) *container {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	return &container{t: t, m: m, c: c}
+	return &sandbox{t: t, m: m, c: c}
 }
 
 func newSpec(t *testing.T) provider.Spec {
@@ -46,8 +46,7 @@ func newSpec(t *testing.T) provider.Spec {
 	}
 }
 
-// TestSaveDiskHostile keeps what programs do to a disk to annoy those who keep
-// it.
+// TestSaveDiskHostile saves disks that programs have made hard to save.
 func TestSaveDiskHostile(t *testing.T) {
 	need(t)
 	p := newProvider(t, t.TempDir())
@@ -97,7 +96,7 @@ for i in range(3000):
 assert os.stat("many-0").st_nlink == 201
 print("all there")
 `
-	python := func(b *container, script, want string) {
+	python := func(b *sandbox, script, want string) {
 		t.Helper()
 		if err := b.c.Write(t.Context(), "/tmp/script.py", strings.NewReader(script), engi.WriteOptions{User: "root"}); err != nil {
 			t.Fatal(err)
@@ -116,7 +115,7 @@ print("all there")
 	spec.ID, spec.Disk = engi.NewSandboxID(), dir
 	python(on(t, p, spec), check, "all there")
 
-	// What cannot be kept is an error, and the machine goes on.
+	// What cannot be saved is an error, and the machine continues.
 	python(b, `
 import os
 for i in range(40):
@@ -127,7 +126,7 @@ for i in range(40):
 	}
 	b.want("echo alive", "alive")
 
-	// Less room than the disk had is too little.
+	// A disk limit below what was saved is an error.
 	small := spec
 	small.ID, small.Size.Inodes = engi.NewSandboxID(), 100
 	if m, err := p.Start(t.Context(), small); err == nil {
@@ -137,7 +136,7 @@ for i in range(40):
 	}
 }
 
-// allocated is what the files in dir take on disk.
+// allocated returns the disk space of the files in dir.
 func allocated(t *testing.T, dir string) int64 {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -155,8 +154,8 @@ func allocated(t *testing.T, dir string) int64 {
 	return sum
 }
 
-// TestOwnerDiesWhileItSaves lets a provider die at every step of a save: the
-// next one finds the machine running, with all that was acknowledged.
+// TestOwnerDiesWhileItSaves crashes a provider at every step of a save. The next
+// one must find the machine running, with everything that was acknowledged.
 func TestOwnerDiesWhileItSaves(t *testing.T) {
 	need(t)
 	dir := t.TempDir()
@@ -173,10 +172,10 @@ func TestOwnerDiesWhileItSaves(t *testing.T) {
 	}
 	for step, die := range map[string]func(){
 		"quiesced": func() {},
-		"marked":   func() { p.MarkStill(t, spec.ID) },
-		"stopped":  func() { p.Still(t, m) },
+		"marked":   func() { p.MarkStopped(t, spec.ID) },
+		"stopped":  func() { p.StopForSave(t, m) },
 		"saved": func() {
-			p.Still(t, m)
+			p.StopForSave(t, m)
 			if err := p.WriteMemory(m, t.TempDir()); err != nil {
 				t.Fatal(err)
 			}
@@ -203,8 +202,8 @@ func TestOwnerDiesWhileItSaves(t *testing.T) {
 	}
 }
 
-// TestSaveWhileLoading saves a machine again while its memory is still being
-// read from the image that it began with.
+// TestSaveWhileLoading saves a machine while its memory is still being loaded from
+// the image that it was restored from.
 func TestSaveWhileLoading(t *testing.T) {
 	need(t)
 	p := newProvider(t, t.TempDir())

@@ -23,33 +23,33 @@ import (
 )
 
 const (
-	bootTime = time.Minute      // a machine that has not booted by then never will
-	stopTime = 10 * time.Second // killed processes are gone by then
+	bootTimeout = time.Minute
+	stopTimeout = 10 * time.Second // for killed processes to be gone
 )
 
 func deadline(d time.Duration) time.Time { return time.Now().Add(d) }
 
-// boot starts a machine anew, or from a checkpoint in image if that is not
-// empty. Whatever it made is taken back if it fails.
+// boot starts a machine, from the checkpoint in image if that is not empty. If it
+// fails, it cleans up.
 func (p *Provider) boot(ctx context.Context, spec provider.Spec, image string) (_ *machine, err error) {
-	if err := check(spec); err != nil {
+	if err := checkSpec(spec); err != nil {
 		return nil, err
 	}
-	if slices.ContainsFunc(spec.Mounts, func(m provider.Mount) bool { return !present(spec.Root, m) }) &&
+	if slices.ContainsFunc(spec.Mounts, func(m provider.Mount) bool { return !hasMountPoint(spec.Root, m) }) &&
 		!strings.Contains(p.features(), "mounts") {
-		return nil, engi.Errorf(engi.Unsupported, "this runsc mounts only where the root has a place").
+		return nil, engi.Errorf(engi.Unsupported, "this runsc needs a mount point in the root for each mount").
 			WithRemedy("use the runsc that comes with engi")
 	}
 	select {
 	case p.boots <- struct{}{}:
 		defer func() { <-p.boots }()
 	case <-ctx.Done():
-		return nil, engi.Errorf(engi.Expired, "waited for other machines to boot: %v", ctx.Err())
+		return nil, engi.Errorf(engi.Expired, "wait for other machines to boot: %v", ctx.Err())
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, engi.Errorf(engi.Expired, "%v", err)
 	}
-	guest, err := p.linkable()
+	guest, err := p.guestBinary()
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "%v", err)
 	}
@@ -68,14 +68,14 @@ func (p *Provider) boot(ctx context.Context, spec provider.Spec, image string) (
 
 func (p *Provider) build(ctx context.Context, spec provider.Spec, image, guest string) (*machine, error) {
 	d := p.dir(spec.ID)
-	if err := d.make(spec, guest); err != nil {
+	if err := d.create(spec, guest); err != nil {
 		if engi.KindOf(err) == engi.Conflict {
 			return nil, err
 		}
 		os.RemoveAll(string(d))
 		return nil, engi.Errorf(engi.Internal, "%v", err)
 	}
-	b := &booting{p: p, d: d, spec: spec, image: image}
+	b := &bootAttempt{p: p, d: d, spec: spec, image: image}
 	m, err := b.run(ctx)
 	if err != nil {
 		b.undo()
@@ -84,8 +84,8 @@ func (p *Provider) build(ctx context.Context, spec provider.Spec, image, guest s
 	return m, nil
 }
 
-// booting is a machine that is not there yet. It belongs to one goroutine.
-type booting struct {
+// bootAttempt is the boot of a machine. It is owned by one goroutine.
+type bootAttempt struct {
 	p        *Provider
 	d        machineDir
 	spec     provider.Spec
@@ -93,13 +93,13 @@ type booting struct {
 	group    *cgroup.Group // nil without control groups
 	listener *net.UnixListener
 	console  *console
-	exited   chan error // gets the end of runsc
-	machine  *machine   // nil before its processes are known
+	exited   chan error // receives the result of runsc; nil once that was received
+	machine  *machine   // nil until its processes are known
 	timeout  <-chan time.Time
 }
 
-func (b *booting) run(ctx context.Context) (*machine, error) {
-	timeout := time.NewTimer(bootTime)
+func (b *bootAttempt) run(ctx context.Context) (*machine, error) {
+	timeout := time.NewTimer(bootTimeout)
 	defer timeout.Stop()
 	b.timeout = timeout.C
 	var err error
@@ -112,10 +112,9 @@ func (b *booting) run(ctx context.Context) (*machine, error) {
 	if b.p.groups != nil {
 		b.group = b.p.groups.Group(string(b.spec.ID))
 		if err := b.group.Create(); err != nil {
-			return nil, engi.Errorf(engi.Internal, "make a control group: %v", err)
+			return nil, engi.Errorf(engi.Internal, "create a control group: %v", err)
 		}
-		// The processor limit follows after the boot, which would otherwise
-		// wait for its share.
+		// The processor limit is set after the boot, which it would slow down.
 		limits := limitsOf(b.spec.Size)
 		limits.VCPUs = 0
 		if err := b.group.Limit(limits); err != nil {
@@ -123,11 +122,11 @@ func (b *booting) run(ctx context.Context) (*machine, error) {
 		}
 	}
 	if b.console, err = newConsole(); err != nil {
-		return nil, engi.Errorf(engi.Internal, "make a console: %v", err)
+		return nil, engi.Errorf(engi.Internal, "create a console: %v", err)
 	}
 	if err := b.start(); err != nil {
 		return nil, engi.Errorf(engi.Internal, "runsc: %v", err).
-			WithRemedy("check that runsc is there and may be executed: engi doctor")
+			WithRemedy("run 'engi doctor' to check runsc")
 	}
 
 	accepted := make(chan net.Conn, 1)
@@ -138,7 +137,7 @@ func (b *booting) run(ctx context.Context) (*machine, error) {
 		}
 		accepted <- conn
 	}()
-	conn, err := b.await(ctx, accepted)
+	conn, err := b.awaitGuest(ctx, accepted)
 	if err != nil {
 		b.listener.Close()
 		if c := <-accepted; c != nil {
@@ -147,7 +146,7 @@ func (b *booting) run(ctx context.Context) (*machine, error) {
 		return nil, err
 	}
 	m := b.machine
-	m.spare = conn
+	m.firstConn = conn
 	if b.group != nil {
 		if err := b.group.Limit(cgroup.Limits{VCPUs: b.spec.Size.VCPUs}); err != nil {
 			return nil, engi.Errorf(engi.Internal, "limit processors: %v", err)
@@ -156,8 +155,8 @@ func (b *booting) run(ctx context.Context) (*machine, error) {
 	return m, nil
 }
 
-// start starts runsc, which ends when the sandbox's program runs.
-func (b *booting) start() error {
+// start starts runsc, which exits when the guest program has been started.
+func (b *bootAttempt) start() error {
 	args := b.p.flags(b.d, recordOf(b.spec))
 	switch {
 	case b.image != "":
@@ -184,8 +183,8 @@ func (b *booting) start() error {
 	return nil
 }
 
-// runsc returns a command. Nothing that this process has open or in its
-// environment gets through to sandboxes.
+// runsc returns a command of runsc. It inherits neither open files nor the
+// environment of this process.
 func (p *Provider) runsc(args ...string) *exec.Cmd {
 	closeOnExec()
 	cmd := exec.Command(p.opt.Runsc, args...)
@@ -195,25 +194,25 @@ func (p *Provider) runsc(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// closeOnExec keeps descriptors that we inherited to ourselves.
+// closeOnExec keeps inherited descriptors from being inherited further.
 var closeOnExec = sync.OnceFunc(func() {
 	unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 })
 
-// await returns the guest's first connection.
-func (b *booting) await(ctx context.Context, accepted chan net.Conn) (net.Conn, error) {
+// awaitGuest waits for the boot and returns the guest's first connection.
+func (b *bootAttempt) awaitGuest(ctx context.Context, accepted chan net.Conn) (net.Conn, error) {
 	select {
 	case err := <-b.exited:
 		b.exited = nil
 		if err != nil {
-			return nil, b.failed(fmt.Sprintf("runsc: %v", err))
+			return nil, b.bootError(fmt.Sprintf("runsc: %v", err))
 		}
 	case <-ctx.Done():
-		return nil, engi.Errorf(engi.Expired, "given up while it booted: %v", ctx.Err())
+		return nil, engi.Errorf(engi.Expired, "cancelled during the boot: %v", ctx.Err())
 	case <-b.timeout:
-		return nil, b.failed("it does not boot")
+		return nil, b.bootError("the boot timed out")
 	}
-	if err := b.adopt(); err != nil {
+	if err := b.attach(); err != nil {
 		return nil, err
 	}
 	select {
@@ -228,54 +227,54 @@ func (b *booting) await(ctx context.Context, accepted chan net.Conn) (net.Conn, 
 			return nil, engi.Errorf(engi.Invalid, "the machine needs more memory than its %d MiB to boot", b.spec.Size.Memory>>20).
 				WithRemedy("give the sandbox more memory")
 		}
-		return nil, engi.Errorf(engi.Invalid, "the machine ended while it booted; it said: %s", b.said()).
+		return nil, engi.Errorf(engi.Invalid, "the machine ended during the boot; output: %s", b.output()).
 			WithRemedy("the template cannot boot: build it again")
 	case <-ctx.Done():
-		return nil, engi.Errorf(engi.Expired, "given up while it booted: %v", ctx.Err())
+		return nil, engi.Errorf(engi.Expired, "cancelled during the boot: %v", ctx.Err())
 	case <-b.timeout:
-		return nil, b.failed("it does not boot")
+		return nil, b.bootError("the boot timed out")
 	}
 }
 
-// adopt takes note of the processes that runsc has left.
-func (b *booting) adopt() error {
-	run, err := b.d.booted(b.spec.ID)
+// attach records the processes that runsc has started.
+func (b *bootAttempt) attach() error {
+	run, err := b.d.readProcesses(b.spec.ID)
 	if err == nil {
 		err = b.d.save("run.json", run)
 	}
 	if err != nil {
-		return b.failed(err.Error())
+		return b.bootError(err.Error())
 	}
 	m, err := b.p.attach(b.spec.ID, b.d, run, b.group, recordOf(b.spec))
 	if err != nil {
-		return b.failed(fmt.Sprintf("the machine ended at once: %v", err))
+		return b.bootError(fmt.Sprintf("the machine ended at once: %v", err))
 	}
 	m.listener, m.console = b.listener, b.console
 	b.machine = m
 	return nil
 }
 
-// failed is the error for a boot that runsc gave up.
-func (b *booting) failed(what string) error {
+// bootError returns the error for a failed boot.
+func (b *bootAttempt) bootError(what string) error {
 	if b.group != nil && b.group.MemoryKills() > 0 {
 		return engi.Errorf(engi.Invalid, "the machine needs more memory than its %d MiB to boot", b.spec.Size.Memory>>20).
 			WithRemedy("give the sandbox more memory")
 	}
-	return engi.Errorf(engi.Internal, "%s; it said: %s", what, b.said()).
-		WithRemedy("run engi doctor; if all is well there, report this")
+	return engi.Errorf(engi.Internal, "%s; output: %s", what, b.output()).
+		WithRemedy("run 'engi doctor'; if that finds nothing, report this")
 }
 
-// said is the end of what the machine printed.
-func (b *booting) said() string {
-	text := b.console.String() + tail(b.d.path("panic.log"), 2<<10)
+// output returns the end of the machine's console and panic log.
+func (b *bootAttempt) output() string {
+	text := b.console.String() + readTail(b.d.path("panic.log"), 2<<10)
 	if text = strings.TrimSpace(text); text == "" {
-		return "nothing"
+		return "none"
 	}
 	return text
 }
 
-// undo takes back a boot that failed.
-func (b *booting) undo() {
+// undo cleans up after a failed boot.
+func (b *bootAttempt) undo() {
 	if b.listener != nil {
 		b.listener.Close()
 	}
@@ -285,9 +284,9 @@ func (b *booting) undo() {
 		}
 	}
 	if b.group != nil {
-		// Kills everything in it, runsc included.
-		b.group.Remove(deadline(stopTime))
-	} else if err := b.p.killAll(b.spec.ID, deadline(stopTime)); err != nil {
+		// Kills everything in it, including runsc.
+		b.group.Remove(deadline(stopTimeout))
+	} else if err := b.p.killAll(b.spec.ID, deadline(stopTimeout)); err != nil {
 		b.p.log.Error("processes of a failed start remain", "sandbox", b.spec.ID, "error", err)
 	}
 	if b.exited != nil {
@@ -301,8 +300,8 @@ func (b *booting) undo() {
 	}
 }
 
-// booted reads from runsc's own records which processes it has left running.
-func (d machineDir) booted(id engi.SandboxID) (running, error) {
+// readProcesses reads the processes of a machine from runsc's state.
+func (d machineDir) readProcesses(id engi.SandboxID) (processRecord, error) {
 	var state struct {
 		Gofer   int `json:"goferPid"`
 		Sandbox struct {
@@ -314,20 +313,20 @@ func (d machineDir) booted(id engi.SandboxID) (running, error) {
 		err = json.Unmarshal(raw, &state)
 	}
 	if err != nil {
-		return running{}, fmt.Errorf("read runsc's record: %v", err)
+		return processRecord{}, fmt.Errorf("read runsc's state: %v", err)
 	}
-	run := running{HostBoot: hostBoot(), Sandbox: procRef{PID: state.Sandbox.PID}, Gofer: procRef{PID: state.Gofer}}
+	run := processRecord{HostBoot: hostBoot(), Sandbox: procRef{PID: state.Sandbox.PID}, Gofer: procRef{PID: state.Gofer}}
 	for _, ref := range []*procRef{&run.Sandbox, &run.Gofer} {
 		if ref.Start, err = startTime(ref.PID); err != nil {
-			return running{}, fmt.Errorf("process %d: %v", ref.PID, err)
+			return processRecord{}, fmt.Errorf("process %d: %v", ref.PID, err)
 		}
 	}
 	return run, nil
 }
 
-// limitsOf translates a size to what the host enforces. The number of tasks
-// is a wall far behind the limit inside: each process there may take several
-// here, and a sandbox's kernel that gets none breaks.
+// limitsOf translates a size to limits on the host. The limit of tasks is far
+// above that in the sandbox: each process there may take several here, and a
+// sandbox's kernel breaks if it gets none.
 func limitsOf(s engi.Size) cgroup.Limits {
 	return cgroup.Limits{VCPUs: s.VCPUs, Memory: s.Memory, Tasks: 1024 + 16*s.Processes}
 }

@@ -12,18 +12,18 @@ import (
 	"github.com/engi-dev/engi/provider"
 )
 
-// copyTree makes to a copy of the directory from: directories, regular files
-// and links, with modes and times, and owners if we may. The rest, such as
-// sockets, stays behind.
+// copyTree copies the directory from to to: directories, regular files and links,
+// with modes and times, and with owners if this process is root. It skips other
+// files, such as sockets.
 func copyTree(from, to string) error {
 	type dirTimes struct {
 		path string
 		info fs.FileInfo
 	}
-	var dirs []dirTimes // get their times when nothing is put into them any more
+	var dirs []dirTimes // times are set last, since creating files changes them
 	err := filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) && path != from {
-			return nil // removed under us
+			return nil // removed concurrently
 		}
 		if err != nil {
 			return err
@@ -57,12 +57,12 @@ func copyTree(from, to string) error {
 			if err := copyFile(path, dest); err != nil {
 				return err
 			}
-			return dress(dest, info)
+			return setAttributes(dest, info)
 		}
 		return nil
 	})
 	for i := len(dirs) - 1; i >= 0 && err == nil; i-- {
-		err = dress(dirs[i].path, dirs[i].info)
+		err = setAttributes(dirs[i].path, dirs[i].info)
 	}
 	return err
 }
@@ -84,8 +84,8 @@ func copyFile(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// dress gives path the owner, mode and time of info.
-func dress(path string, info fs.FileInfo) error {
+// setAttributes sets owner, mode and time of path to those of info.
+func setAttributes(path string, info fs.FileInfo) error {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
 		if err := os.Lchown(path, int(st.Uid), int(st.Gid)); err != nil {
 			return err
@@ -97,7 +97,7 @@ func dress(path string, info fs.FileInfo) error {
 	return os.Chtimes(path, info.ModTime(), info.ModTime())
 }
 
-// Names in a directory that a machine was saved to. The second is made last.
+// Names in the directory of a saved machine. savedMark is created last.
 const (
 	savedRoot = "root"
 	savedMark = "saved"
@@ -110,7 +110,7 @@ func saveTree(root, dir string) error {
 		return engi.Errorf(engi.Invalid, "%v", err)
 	}
 	if len(entries) > 0 {
-		return engi.Errorf(engi.Conflict, "there is an image in %s", dir)
+		return engi.Errorf(engi.Conflict, "%s has an image already", dir)
 	}
 	err = copyTree(root, filepath.Join(dir, savedRoot))
 	if err == nil {
@@ -123,15 +123,15 @@ func saveTree(root, dir string) error {
 	return nil
 }
 
-// savedTree returns the root that was saved to dir.
+// savedTree returns the root in the directory of a saved machine.
 func savedTree(dir string) (string, error) {
 	if _, err := os.Stat(filepath.Join(dir, savedMark)); err != nil {
-		return "", engi.Errorf(engi.Invalid, "no image to start from in %s: %v", dir, err)
+		return "", engi.Errorf(engi.Invalid, "no usable image in %s: %v", dir, err)
 	}
 	return filepath.Join(dir, savedRoot), nil
 }
 
-// mount shows host paths below root, as links.
+// mount creates links to host paths below root.
 func mount(root string, mounts []provider.Mount) error {
 	for _, m := range mounts {
 		at := filepath.Join(root, m.Target)

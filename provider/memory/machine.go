@@ -9,10 +9,10 @@ import (
 	"github.com/engi-dev/engi/provider"
 )
 
-// A machine is one owner's hold on a box.
+// A machine is an owner's handle of a container.
 type machine struct {
-	host *Host
-	box  *container
+	host      *Host
+	container *container
 }
 
 var (
@@ -24,59 +24,59 @@ var (
 	_ provider.Diagnoser    = (*machine)(nil)
 )
 
-func (m *machine) ID() engi.SandboxID    { return m.box.id }
-func (m *machine) Done() <-chan struct{} { return m.box.done }
+func (m *machine) ID() engi.SandboxID    { return m.container.id }
+func (m *machine) Done() <-chan struct{} { return m.container.done }
 
 func (m *machine) Guest(ctx context.Context) (_ net.Conn, err error) {
-	defer engi.Annotate(&err, "reach the guest of %s", m.box.id)
+	defer engi.Annotate(&err, "reach the guest of %s", m.container.id)
 	if err := ctx.Err(); err != nil {
 		return nil, engi.Errorf(engi.Expired, "%v", err)
 	}
-	return m.box.stream()
+	return m.container.stream()
 }
 
 func (m *machine) End() engi.Cause {
 	select {
-	case <-m.box.done:
-		return m.box.cause
+	case <-m.container.done:
+		return m.container.cause
 	default:
 		return ""
 	}
 }
 
 func (m *machine) Close() (err error) {
-	defer engi.Annotate(&err, "destroy %s", m.box.id)
-	if m.host.box(m.box.id) != m.box {
-		m.box.stop(engi.CauseCancelled) // its traces are gone already
+	defer engi.Annotate(&err, "destroy %s", m.container.id)
+	if m.host.container(m.container.id) != m.container {
+		m.container.stop(engi.CauseCancelled) // its traces are gone already
 		return nil
 	}
-	return m.host.remove(m.box.id, engi.CauseCancelled)
+	return m.host.remove(m.container.id, engi.CauseCancelled)
 }
 
-// Pause holds back whatever the guest says.
+// Pause blocks the streams to the guest.
 func (m *machine) Pause(ctx context.Context) error {
 	select {
-	case <-m.box.done:
-		return engi.Errorf(engi.Unavailable, "pause %s: the machine has ended", m.box.id)
+	case <-m.container.done:
+		return engi.Errorf(engi.Unavailable, "pause %s: the machine has ended", m.container.id)
 	default:
-		m.box.gate.shut()
+		m.container.gate.shut()
 		return nil
 	}
 }
 
 func (m *machine) Resume(ctx context.Context) error {
 	select {
-	case <-m.box.done:
-		return engi.Errorf(engi.Unavailable, "resume %s: the machine has ended", m.box.id)
+	case <-m.container.done:
+		return engi.Errorf(engi.Unavailable, "resume %s: the machine has ended", m.container.id)
 	default:
-		m.box.gate.open()
+		m.container.gate.open()
 		return nil
 	}
 }
 
 // Checkpoint writes the files of the machine to dir and ends it.
 func (m *machine) Checkpoint(ctx context.Context, dir string) (err error) {
-	defer engi.Annotate(&err, "checkpoint %s", m.box.id)
+	defer engi.Annotate(&err, "checkpoint %s", m.container.id)
 	if err := m.save(dir); err != nil {
 		return err
 	}
@@ -85,22 +85,22 @@ func (m *machine) Checkpoint(ctx context.Context, dir string) (err error) {
 
 // Snapshot writes the files of the machine to dir.
 func (m *machine) Snapshot(ctx context.Context, dir string) (err error) {
-	defer engi.Annotate(&err, "snapshot %s", m.box.id)
+	defer engi.Annotate(&err, "snapshot %s", m.container.id)
 	return m.save(dir)
 }
 
-// SaveDisk does the same: there is nothing else to keep.
+// SaveDisk does the same, since there is no other state.
 func (m *machine) SaveDisk(ctx context.Context, dir string) (err error) {
-	defer engi.Annotate(&err, "save the disk of %s", m.box.id)
+	defer engi.Annotate(&err, "save the disk of %s", m.container.id)
 	return m.save(dir)
 }
 
 func (m *machine) save(dir string) error {
 	select {
-	case <-m.box.done:
+	case <-m.container.done:
 		return engi.Errorf(engi.Unavailable, "the machine has ended")
 	default:
-		return saveTree(m.box.root, dir)
+		return saveTree(m.container.root, dir)
 	}
 }
 
@@ -111,13 +111,13 @@ func (m *machine) Diagnose(ctx context.Context) string {
 	return "running inside this process"
 }
 
-// A gate stops traffic while it is shut. The zero gate is open.
-type gate struct {
+// A pauseGate blocks traffic while it is shut. The zero value is open.
+type pauseGate struct {
 	mu   sync.Mutex
 	wait chan struct{} // closed when the gate opens; nil while it is open
 }
 
-func (g *gate) shut() {
+func (g *pauseGate) shut() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.wait == nil {
@@ -125,7 +125,7 @@ func (g *gate) shut() {
 	}
 }
 
-func (g *gate) open() {
+func (g *pauseGate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.wait != nil {
@@ -134,8 +134,8 @@ func (g *gate) open() {
 	}
 }
 
-// pass returns when the gate is open or stop is closed.
-func (g *gate) pass(stop <-chan struct{}) {
+// pass waits until the gate is open or stop is closed.
+func (g *pauseGate) pass(stop <-chan struct{}) {
 	for {
 		g.mu.Lock()
 		wait := g.wait
@@ -151,26 +151,26 @@ func (g *gate) pass(stop <-chan struct{}) {
 	}
 }
 
-// gated is the host's end of a stream.
-type gated struct {
+// pausableConn is the host's end of a stream.
+type pausableConn struct {
 	net.Conn
-	gate   *gate
+	gate   *pauseGate
 	once   sync.Once
 	closed chan struct{}
 }
 
-func (c *gated) Read(b []byte) (int, error) {
+func (c *pausableConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.gate.pass(c.closed)
 	return n, err
 }
 
-func (c *gated) Write(b []byte) (int, error) {
+func (c *pausableConn) Write(b []byte) (int, error) {
 	c.gate.pass(c.closed)
 	return c.Conn.Write(b)
 }
 
-func (c *gated) Close() error {
+func (c *pausableConn) Close() error {
 	c.once.Do(func() { close(c.closed) })
 	return c.Conn.Close()
 }

@@ -1,13 +1,11 @@
-// Package memory is the twin of the isolating kinds of provider, for tests:
-// its machines are guest servers inside this process, reached through pipes,
-// with the interpreters of the host and a directory as their root. It keeps
-// the promises of the seam, isolates nothing and limits nothing, so it must
-// never be offered to users.
+// Package memory is a fake provider for tests. Its machines are guest servers in
+// this process, reached through pipes, with a directory as their root and the
+// programs of the host. It keeps the promises of package provider but neither
+// isolates nor limits anything, so it must never be offered to users.
 //
-// A machine that is saved keeps its files and nothing else: the processes of a
-// restored one are gone, as after a cold start, since they are processes of
-// the host. Mounts are links, writable all of them. Spec.Netns is not looked
-// at: programs have the host's network, whatever a wall says.
+// A saved machine keeps only its files: a restored one has no processes, since
+// those are processes of the host. Mounts are links, and all of them are
+// writable. Spec.Netns is ignored: programs use the host's network.
 package memory
 
 import (
@@ -28,32 +26,32 @@ import (
 )
 
 // A Host is what machines run on. It outlives providers, as a kernel outlives
-// daemons: a second New on the same Host finds the machines of the first. It
+// daemons: another provider on the same Host finds the machines of the first. It
 // is safe for concurrent use.
 type Host struct {
 	dir string
 
-	mu       sync.Mutex
-	boxes    map[engi.SandboxID]*container
-	starting map[engi.SandboxID]bool
+	mu         sync.Mutex
+	containers map[engi.SandboxID]*container
+	starting   map[engi.SandboxID]bool
 }
 
 // NewHost returns a host whose machines keep their files below dir.
 func NewHost(dir string) *Host {
-	return &Host{dir: dir, boxes: map[engi.SandboxID]*container{}, starting: map[engi.SandboxID]bool{}}
+	return &Host{dir: dir, containers: map[engi.SandboxID]*container{}, starting: map[engi.SandboxID]bool{}}
 }
 
-// Kill ends a machine from outside, as the kill of its processes would:
-// its owner is told, and its traces stay. Unknown machines are no error.
+// Kill ends a machine, like killing its processes: Done is closed, and its traces
+// remain. Unknown IDs are ignored.
 func (h *Host) Kill(id engi.SandboxID) { h.end(id, engi.CauseSandboxLost) }
 
-// FillMemory ends a machine as its memory limit would.
+// FillMemory ends a machine like its memory limit does.
 func (h *Host) FillMemory(id engi.SandboxID) { h.end(id, engi.CauseMemory) }
 
 // Close destroys every machine.
 func (h *Host) Close() error {
 	h.mu.Lock()
-	ids := slices.Collect(maps.Keys(h.boxes))
+	ids := slices.Collect(maps.Keys(h.containers))
 	h.mu.Unlock()
 	var errs []error
 	for _, id := range ids {
@@ -62,38 +60,37 @@ func (h *Host) Close() error {
 	return errors.Join(errs...)
 }
 
-func (h *Host) box(id engi.SandboxID) *container {
+func (h *Host) container(id engi.SandboxID) *container {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.boxes[id]
+	return h.containers[id]
 }
 
 func (h *Host) end(id engi.SandboxID, cause engi.Cause) {
-	if b := h.box(id); b != nil {
-		b.stop(cause)
+	if c := h.container(id); c != nil {
+		c.stop(cause)
 	}
 }
 
-// remove ends a machine and its traces.
+// remove ends a machine and removes its traces.
 func (h *Host) remove(id engi.SandboxID, cause engi.Cause) error {
-	b := h.box(id)
-	if b == nil {
+	c := h.container(id)
+	if c == nil {
 		return nil
 	}
-	b.stop(cause)
-	if b.dir != "" {
-		if err := removeAll(b.dir); err != nil {
+	c.stop(cause)
+	if c.dir != "" {
+		if err := removeAll(c.dir); err != nil {
 			return engi.Errorf(engi.Internal, "%v", err)
 		}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.boxes, id)
+	delete(h.containers, id)
 	return nil
 }
 
-// removeAll removes a directory that programs killed a moment ago may still
-// be writing to.
+// removeAll removes a directory to which killed programs may still be writing.
 func removeAll(dir string) (err error) {
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		if err = os.RemoveAll(dir); err == nil || time.Now().After(end) {
@@ -102,52 +99,52 @@ func removeAll(dir string) (err error) {
 	}
 }
 
-// A box is the part of a machine that lives on the host.
+// A container is the part of a machine that belongs to the host.
 type container struct {
 	id     engi.SandboxID
 	root   string
-	dir    string // to remove; empty if the root is the caller's
+	dir    string // to be removed; empty if the root is the caller's
 	server *guestd.Server
-	gate   gate
+	gate   pauseGate
 	ctx    context.Context // ends with the machine
 	cancel context.CancelFunc
 	work   sync.WaitGroup // streams
 	done   chan struct{}
 
 	mu    sync.Mutex
-	cause engi.Cause // why it ends; empty while it runs
+	cause engi.Cause // why it has ended; empty while it runs
 }
 
-// stop ends the machine and returns when nothing of it runs. The first cause
+// stop ends the machine, and returns when nothing of it runs. Only the first cause
 // counts.
-func (b *container) stop(cause engi.Cause) {
-	b.mu.Lock()
-	first := b.cause == ""
+func (c *container) stop(cause engi.Cause) {
+	c.mu.Lock()
+	first := c.cause == ""
 	if first {
-		b.cause = cause
+		c.cause = cause
 	}
-	b.mu.Unlock()
+	c.mu.Unlock()
 	if !first {
-		<-b.done
+		<-c.done
 		return
 	}
-	b.gate.open()
-	b.server.Close()
-	b.cancel()
-	b.work.Wait()
-	close(b.done)
+	c.gate.open()
+	c.server.Close()
+	c.cancel()
+	c.work.Wait()
+	close(c.done)
 }
 
 // stream opens a stream to the guest.
-func (b *container) stream() (net.Conn, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.cause != "" {
+func (c *container) stream() (net.Conn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cause != "" {
 		return nil, engi.Errorf(engi.Unavailable, "the machine has ended")
 	}
 	ours, theirs := net.Pipe()
-	b.work.Go(func() { b.server.Serve(b.ctx, theirs) })
-	return &gated{Conn: ours, gate: &b.gate, closed: make(chan struct{})}, nil
+	c.work.Go(func() { c.server.Serve(c.ctx, theirs) })
+	return &pausableConn{Conn: ours, gate: &c.gate, closed: make(chan struct{})}, nil
 }
 
 // A Provider starts machines on a Host. It is safe for concurrent use.
@@ -167,13 +164,13 @@ func New(host *Host) *Provider { return &Provider{host: host} }
 // Tier returns TierMemory.
 func (p *Provider) Tier() engi.Tier { return engi.TierMemory }
 
-// NotEnforced names every limit.
+// NotEnforced returns all limits.
 func (p *Provider) NotEnforced() []string {
 	return []string{"vcpus", "memory", "disk", "inodes", "processes", "openfiles"}
 }
 
-// Start boots a machine whose root is a copy of spec.Root, or of what was saved
-// in spec.Disk, or, if it is Writable, spec.Root itself.
+// Start boots a machine. Its root is a copy of spec.Root or of what was saved in
+// spec.Disk, or spec.Root itself if that is Writable.
 func (p *Provider) Start(ctx context.Context, spec provider.Spec) (_ provider.Machine, err error) {
 	defer engi.Annotate(&err, "start %s", spec.ID)
 	return p.start(ctx, spec, spec.Disk)
@@ -186,7 +183,7 @@ func (p *Provider) Restore(ctx context.Context, spec provider.Spec, dir string) 
 }
 
 func (p *Provider) start(ctx context.Context, spec provider.Spec, image string) (provider.Machine, error) {
-	if err := check(spec); err != nil {
+	if err := checkSpec(spec); err != nil {
 		return nil, err
 	}
 	from := spec.Root
@@ -203,11 +200,11 @@ func (p *Provider) start(ctx context.Context, spec provider.Spec, image string) 
 	if err := h.reserve(spec.ID); err != nil {
 		return nil, err
 	}
-	b, err := h.build(ctx, spec, from)
+	c, err := h.build(ctx, spec, from)
 	h.mu.Lock()
 	delete(h.starting, spec.ID)
 	if err == nil {
-		h.boxes[spec.ID] = b
+		h.containers[spec.ID] = c
 	}
 	h.mu.Unlock()
 	if err != nil {
@@ -219,14 +216,14 @@ func (p *Provider) start(ctx context.Context, spec provider.Spec, image string) 
 		}
 		return nil, engi.Errorf(engi.Expired, "%v", err)
 	}
-	return &machine{host: h, box: b}, nil
+	return &machine{host: h, container: c}, nil
 }
 
-// reserve makes sure that an ID is used once.
+// reserve makes sure that an ID is used only once.
 func (h *Host) reserve(id engi.SandboxID) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.boxes[id] != nil || h.starting[id] {
+	if h.containers[id] != nil || h.starting[id] {
 		return engi.Errorf(engi.Conflict, "the machine exists already")
 	}
 	h.starting[id] = true
@@ -234,11 +231,11 @@ func (h *Host) reserve(id engi.SandboxID) error {
 }
 
 func (h *Host) build(ctx context.Context, spec provider.Spec, from string) (*container, error) {
-	b := &container{id: spec.ID, done: make(chan struct{})}
+	c := &container{id: spec.ID, done: make(chan struct{})}
 	root := spec.Root
 	if !spec.Writable {
 		root = filepath.Join(h.dir, string(spec.ID))
-		b.dir = root
+		c.dir = root
 		if err := copyTree(from, root); err != nil {
 			os.RemoveAll(root)
 			return nil, engi.Errorf(engi.Internal, "copy the root: %v", err)
@@ -248,29 +245,29 @@ func (h *Host) build(ctx context.Context, spec provider.Spec, from string) (*con
 			return nil, engi.Errorf(engi.Internal, "mount: %v", err)
 		}
 	}
-	b.root = root
-	b.ctx, b.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	b.server = guestd.New(guestd.Options{Root: root, Token: spec.Token, Twin: true})
-	return b, nil
+	c.root = root
+	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	c.server = guestd.New(guestd.Options{Root: root, Token: spec.Token, InProcess: true})
+	return c, nil
 }
 
-// check refuses what the other kinds refuse.
-func check(spec provider.Spec) error {
+// checkSpec reports Invalid for specs that other providers do not accept either.
+func checkSpec(spec provider.Spec) error {
 	if _, err := engi.ParseSandboxID(string(spec.ID)); err != nil {
 		return err
 	}
 	if fi, err := os.Stat(spec.Root); err != nil || !fi.IsDir() {
-		return engi.Errorf(engi.Invalid, "the root %q is no directory", spec.Root).
+		return engi.Errorf(engi.Invalid, "the root %q is not a directory", spec.Root).
 			WithRemedy("build the template again")
 	}
 	s := spec.Size
 	if s.VCPUs <= 0 || s.Memory <= 0 || s.Disk <= 0 || s.Inodes <= 0 || s.Processes <= 0 || s.OpenFiles <= 0 {
 		return engi.Errorf(engi.Invalid, "the size %+v is not complete", s).
-			WithRemedy("every limit must be larger than zero")
+			WithRemedy("set every limit to more than zero")
 	}
 	for _, m := range spec.Mounts {
 		if !filepath.IsAbs(m.Source) || !filepath.IsAbs(m.Target) || filepath.Clean(m.Target) != m.Target || m.Target == "/" {
-			return engi.Errorf(engi.Invalid, "the mount %q at %q is not absolute", m.Source, m.Target)
+			return engi.Errorf(engi.Invalid, "the mount of %q at %q has a path that is not absolute and clean", m.Source, m.Target)
 		}
 		if _, err := os.Stat(m.Source); err != nil {
 			return engi.Errorf(engi.Invalid, "the source of the mount at %q: %v", m.Target, err)
@@ -281,15 +278,15 @@ func check(spec provider.Spec) error {
 
 // Adopt takes over a machine that another provider on the same host started.
 func (p *Provider) Adopt(ctx context.Context, id engi.SandboxID) (provider.Machine, error) {
-	b := p.host.box(id)
-	if b == nil {
+	c := p.host.container(id)
+	if c == nil {
 		return nil, engi.Errorf(engi.NotFound, "adopt %s: no such machine", id)
 	}
 	select {
-	case <-b.done:
+	case <-c.done:
 		return nil, engi.Errorf(engi.NotFound, "adopt %s: it does not run any more", id)
 	default:
-		return &machine{host: p.host, box: b}, nil
+		return &machine{host: p.host, container: c}, nil
 	}
 }
 
@@ -297,7 +294,7 @@ func (p *Provider) Adopt(ctx context.Context, id engi.SandboxID) (provider.Machi
 func (p *Provider) Found(ctx context.Context) ([]engi.SandboxID, error) {
 	p.host.mu.Lock()
 	defer p.host.mu.Unlock()
-	return slices.Sorted(maps.Keys(p.host.boxes)), nil
+	return slices.Sorted(maps.Keys(p.host.containers)), nil
 }
 
 // Remove destroys a machine that nobody adopted.

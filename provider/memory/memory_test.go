@@ -25,9 +25,9 @@ func TestPromises(t *testing.T) {
 		}
 	})
 	providertest.Run(t, memory.New(host), providertest.Env{
-		Root:  root,
-		Again: func(t *testing.T) provider.Provider { return memory.New(host) },
-		Kill:  func(t *testing.T, id engi.SandboxID) { host.Kill(id) },
+		Root:    root,
+		Restart: func(t *testing.T) provider.Provider { return memory.New(host) },
+		Kill:    func(t *testing.T, id engi.SandboxID) { host.Kill(id) },
 	})
 }
 

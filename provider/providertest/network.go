@@ -12,8 +12,8 @@ import (
 	"github.com/engi-dev/engi/provider"
 )
 
-// startWired starts a machine with a link.
-func (s *suite) startWired(t *testing.T) (provider.Machine, provider.Spec, *guest.Client) {
+// startLinked starts a machine with a link.
+func (s *suite) startLinked(t *testing.T) (provider.Machine, provider.Spec, *guest.Client) {
 	t.Helper()
 	spec := s.spec()
 	spec.Netns = s.env.Link(t)
@@ -25,7 +25,7 @@ func (s *suite) startWired(t *testing.T) (provider.Machine, provider.Spec, *gues
 	return m, spec, open(t, m, spec)
 }
 
-// echoes fails unless lines come back from the other end of the link.
+// echoes fails the test unless the other end of the link echoes.
 func (s *suite) echoes(t *testing.T, c *guest.Client) {
 	t.Helper()
 	script := fmt.Sprintf(`exec bash -c 'exec 3<>/dev/tcp/%s/7; for i in 1 2 3; do echo line $i >&3; read -t 20 -u 3 l; echo "$l"; done'`, s.env.EchoAddr)
@@ -34,7 +34,7 @@ func (s *suite) echoes(t *testing.T, c *guest.Client) {
 	}
 }
 
-// ownLoopback fails unless programs inside reach each other.
+// ownLoopback fails the test unless programs can connect over loopback.
 func ownLoopback(t *testing.T, c *guest.Client) {
 	t.Helper()
 	for _, addr := range []string{"127.0.0.1", "::1"} {
@@ -45,11 +45,11 @@ func ownLoopback(t *testing.T, c *guest.Client) {
 	}
 }
 
-func (s *suite) wired(t *testing.T) {
+func (s *suite) linked(t *testing.T) {
 	if s.env.Link == nil {
 		t.Skip("these machines have no links")
 	}
-	m, spec, c := s.startWired(t)
+	m, spec, c := s.startLinked(t)
 	s.echoes(t, c)
 	if w, ok := s.p.(provider.Networked); !ok {
 		t.Error("nobody finds the namespace of a machine again")
@@ -60,7 +60,7 @@ func (s *suite) wired(t *testing.T) {
 	if got := mustSh(t, c, `bash -c 'exec 3<>/dev/tcp/'`+s.env.EchoAddr+`'/8' 2>&1; true`); !strings.Contains(got, "refused") {
 		t.Errorf("a closed port at the other end: %q, want refused", got)
 	}
-	if got := mustSh(t, c, "grep CapEff /proc/self/status"); capable(got, 13) {
+	if got := mustSh(t, c, "grep CapEff /proc/self/status"); hasCapability(got, 13) {
 		t.Errorf("programs may use raw sockets: %s", got)
 	}
 
@@ -68,7 +68,7 @@ func (s *suite) wired(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// One without a link has nothing but its loopback.
+	// Without a link there is only loopback.
 	m, spec = s.start(t)
 	_, err := s.p.(provider.Networked).Netns(t.Context(), spec.ID)
 	wantKind(t, err, engi.NotFound)
@@ -92,23 +92,23 @@ func sameFile(t *testing.T, a, b string) bool {
 	return os.SameFile(x, y)
 }
 
-// capable reports whether a line of /proc/self/status has a capability.
-func capable(line string, bit int) bool {
+// hasCapability reports whether a line of /proc/self/status has a capability.
+func hasCapability(line string, bit int) bool {
 	var set uint64
 	fmt.Sscanf(line, "CapEff: %x", &set)
 	return set&(1<<bit) != 0
 }
 
-func (s *suite) wiredRestore(t *testing.T) {
+func (s *suite) linkedRestore(t *testing.T) {
 	if s.env.Link == nil {
 		t.Skip("these machines have no links")
 	}
-	m, spec, c := s.startWired(t)
+	m, spec, c := s.startLinked(t)
 	if _, ok := m.(provider.Snapshotter); !ok {
 		t.Skip("this kind of machine cannot be saved")
 	}
 	s.echoes(t, c)
-	// One program holds a connection: it writes when it is told to.
+	// A program keeps a connection open and writes to it on request.
 	_, err := c.Start(t.Context(), engi.Command{User: "root", Dir: "/", Args: []string{"bash", "-c", fmt.Sprintf(
 		`exec 3<>/dev/tcp/%s/7; echo one >&3; read -t 20 -u 3 l; echo got $l > /tmp/said; trap '' PIPE
 		while ! test -e /tmp/go; do sleep 0.05; done; echo two >&3; if read -t 20 -u 3 l; then echo got $l; else echo broken; fi >> /tmp/said; echo end >> /tmp/said`,
@@ -119,7 +119,7 @@ func (s *suite) wiredRestore(t *testing.T) {
 	said := func(c *guest.Client, want string) {
 		t.Helper()
 		var got string
-		for until := time.Now().Add(patience); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+		for until := time.Now().Add(timeout); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
 			if got = mustSh(t, c, "cat /tmp/said 2>/dev/null; true"); got == want {
 				return
 			}
@@ -132,13 +132,13 @@ func (s *suite) wiredRestore(t *testing.T) {
 	if err := provider.Snapshot(t.Context(), m, dir); err != nil {
 		t.Fatal(err)
 	}
-	// What went on keeps its connections.
+	// The original keeps its connections.
 	c = open(t, m, spec)
 	s.echoes(t, c)
 	mustSh(t, c, "touch /tmp/go")
 	said(c, "got one\ngot two\nend")
 
-	// Copies have broken ones, and make new ones, side by side.
+	// Copies have broken ones, and can open new ones at the same time.
 	for range 2 {
 		fresh := s.spec()
 		fresh.Netns = s.env.Link(t)
@@ -148,14 +148,14 @@ func (s *suite) wiredRestore(t *testing.T) {
 		mustSh(t, c, "touch /tmp/go")
 		said(c, "got one\nbroken\nend")
 	}
-	// A copy may do without.
+	// A copy may have no link.
 	_, c = s.restore(t, s.spec(), dir)
 	ownLoopback(t, c)
 	if got := mustSh(t, c, `timeout 5 bash -c 'exec 3<>/dev/tcp/'`+s.env.EchoAddr+`'/7' 2>&1; true`); !strings.Contains(got, "unreachable") {
 		t.Errorf("a copy without a link: %q, want unreachable", got)
 	}
 
-	// One that never had a link may get one.
+	// A copy of a machine without a link may have one.
 	m, spec = s.start(t)
 	c = open(t, m, spec)
 	quiesce(t, c)

@@ -1,6 +1,6 @@
-// Package providertest holds the numbered promises of package provider as
-// tests that every kind of provider runs. A kind that cannot run on a host
-// must skip before it calls Run, and say why.
+// Package providertest has tests of the numbered promises of package provider, for
+// all providers. If a provider cannot run on a host, its test must skip before it
+// calls Run.
 package providertest
 
 import (
@@ -22,37 +22,37 @@ import (
 	"github.com/engi-dev/engi/provider"
 )
 
-// Env is what the promises are tested with.
+// Env is the environment of the tests.
 type Env struct {
-	// Root is a root file system. It, together with Mounts, has a shell and
+	// Root is a root file system that, together with Mounts, has a shell and
 	// coreutils.
 	Root   string
 	Mounts []provider.Mount
-	// Again returns another provider for the machines of the one under test,
-	// as the daemon has it that comes after a kill -9.
-	Again func(t *testing.T) provider.Provider
-	// Kill ends a machine from outside, as a kill -9 of its processes.
+	// Restart returns another provider for the machines of the one under test,
+	// like that of a daemon after a kill -9.
+	Restart func(t *testing.T) provider.Provider
+	// Kill ends a machine, like a kill -9 of its processes.
 	Kill func(t *testing.T, id engi.SandboxID)
-	// Limited says that limits of memory are enforced.
+	// Limited says that memory limits are enforced.
 	Limited bool
-	// Kernel says that machines have a kernel of their own: what is saved
-	// keeps its processes, mounts can be read only, and clock, host name and
-	// random numbers are the machine's. Without it only files are kept.
-	Kernel bool
-	// Link makes a link, at whose other end something echoes lines that are
-	// sent to TCP port 7 of EchoAddr, and returns the network namespace that
-	// has its inner end. Nil: machines have no links.
+	// OwnKernel says that machines have a kernel of their own: saved machines
+	// keep their processes, mounts can be read-only, and clock, host name and
+	// random numbers are the machine's. Otherwise only files are saved.
+	OwnKernel bool
+	// Link creates a link, at the other end of which TCP port 7 of EchoAddr
+	// echoes lines, and returns the network namespace of this end. It is nil if
+	// machines have no links.
 	Link     func(t testing.TB) (netns string)
 	EchoAddr string
 }
 
-// size is roomy enough for shells and small enough to overflow.
+// size is large enough for shells and small enough to exceed.
 var size = engi.Size{VCPUs: 2, Memory: 96 << 20, Disk: 64 << 20, Inodes: 5000, Processes: 100, OpenFiles: 1000}
 
-// patience is more than anything here takes, on slow machines too.
-const patience = time.Minute
+// timeout is more than anything here takes, even on slow hosts.
+const timeout = time.Minute
 
-// Run checks every promise against p.
+// Run tests every promise of p.
 func Run(t *testing.T, p provider.Provider, env Env) {
 	s := &suite{p: p, env: env}
 	for _, promise := range []struct {
@@ -85,8 +85,8 @@ func Run(t *testing.T, p provider.Provider, env Env) {
 		{"12/Resize/memory", (*suite).resize},
 		{"13/Snapshot/the machine goes on", (*suite).snapshot},
 		{"14/SaveDisk/keeps files", (*suite).saveDisk},
-		{"15/Netns/reaches the other end and nothing else", (*suite).wired},
-		{"16/Netns/a restored machine has a link of its own", (*suite).wiredRestore},
+		{"15/Netns/reaches the other end and nothing else", (*suite).linked},
+		{"16/Netns/a restored machine has a link of its own", (*suite).linkedRestore},
 		{"Mount/writable", (*suite).mountWritable},
 		{"Mount/survives being saved", (*suite).mountSaved},
 		{"Usage/counts", (*suite).usage},
@@ -142,7 +142,7 @@ func (s *suite) closeAfter(t *testing.T, m provider.Machine) {
 // open opens a client to the guest.
 func open(t *testing.T, m provider.Machine, spec provider.Spec) *guest.Client {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	c, err := guest.Open(ctx, m.Guest, spec.Token)
 	if err != nil {
@@ -159,10 +159,10 @@ func diagnosis(m provider.Machine) string {
 	return ""
 }
 
-// sh runs a shell command inside and returns what it prints.
+// sh runs a shell command in the sandbox and returns its output.
 func sh(t *testing.T, c *guest.Client, script string) (string, engi.Exit, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	proc, err := c.Start(ctx, engi.Command{Args: []string{"/bin/sh", "-c", script}, Dir: "/", User: "root"})
 	if err != nil {
@@ -193,7 +193,7 @@ func wantDone(t *testing.T, m provider.Machine, want engi.Cause) {
 	t.Helper()
 	select {
 	case <-m.Done():
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Fatalf("%s does not end\n%s", m.ID(), diagnosis(m))
 	}
 	if got := m.End(); got != want {
@@ -208,8 +208,8 @@ func wantKind(t *testing.T, err error, want engi.Kind) {
 	}
 }
 
-// gone fails if p still knows id, or has traces of it.
-func (s *suite) gone(t *testing.T, id engi.SandboxID) {
+// wantGone fails the test if p still has id, or traces of it.
+func (s *suite) wantGone(t *testing.T, id engi.SandboxID) {
 	t.Helper()
 	ids, err := s.p.Found(t.Context())
 	if err != nil {
@@ -259,7 +259,7 @@ func (s *suite) startUndoes(t *testing.T) {
 		if kind := engi.KindOf(err); err == nil || kind != engi.Invalid {
 			t.Errorf("%s: got %v, want kind invalid", name, err)
 		}
-		s.gone(t, spec.ID)
+		s.wantGone(t, spec.ID)
 	}
 }
 
@@ -274,7 +274,7 @@ func (s *suite) startExpires(t *testing.T) {
 		} else if err := m.Close(); err != nil {
 			t.Error(err)
 		}
-		s.gone(t, spec.ID)
+		s.wantGone(t, spec.ID)
 	}
 }
 
@@ -328,7 +328,7 @@ func (s *suite) adopt(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	again := s.env.Again(t)
+	again := s.env.Restart(t)
 	for range 2 {
 		adopted, err := again.Adopt(t.Context(), spec.ID)
 		if err != nil {
@@ -342,7 +342,7 @@ func (s *suite) adopt(t *testing.T) {
 		if _, err := c2.Attach(t.Context(), proc.ID()); err != nil {
 			t.Errorf("a process of before is gone: %v", err)
 		}
-		again = s.env.Again(t)
+		again = s.env.Restart(t)
 	}
 	last, err := again.Adopt(t.Context(), spec.ID)
 	if err != nil {
@@ -354,10 +354,10 @@ func (s *suite) adopt(t *testing.T) {
 	wantDone(t, last, engi.CauseCancelled)
 	select {
 	case <-m.Done():
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Error("its first owner is not told of the end")
 	}
-	s.gone(t, spec.ID)
+	s.wantGone(t, spec.ID)
 	_, err = again.Adopt(t.Context(), spec.ID)
 	wantKind(t, err, engi.NotFound)
 }
@@ -374,7 +374,7 @@ func (s *suite) adoptUnknown(t *testing.T) {
 
 func (s *suite) found(t *testing.T) {
 	m, spec := s.start(t)
-	ids, err := s.env.Again(t).Found(t.Context())
+	ids, err := s.env.Restart(t).Found(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -394,19 +394,19 @@ func (s *suite) found(t *testing.T) {
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s.gone(t, spec.ID)
+	s.wantGone(t, spec.ID)
 }
 
 func (s *suite) remove(t *testing.T) {
 	m, spec := s.start(t)
-	again := s.env.Again(t)
+	again := s.env.Restart(t)
 	for range 2 {
 		if err := again.Remove(t.Context(), spec.ID); err != nil {
 			t.Fatal(err)
 		}
 	}
 	wantDone(t, m, engi.CauseSandboxLost)
-	s.gone(t, spec.ID)
+	s.wantGone(t, spec.ID)
 	if err := again.Remove(t.Context(), engi.NewSandboxID()); err != nil {
 		t.Errorf("remove of an unknown machine: %v", err)
 	}
@@ -418,7 +418,7 @@ func (s *suite) guestMany(t *testing.T) {
 	conns := make(chan net.Conn, 16)
 	for range cap(conns) {
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
 			// Each is used before the next is dialed, as HTTP/2 clients do.
 			c, err := guest.Open(ctx, func(ctx context.Context) (net.Conn, error) {
@@ -462,9 +462,9 @@ func (s *suite) guestExpires(t *testing.T) {
 	m, _ := s.start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	// Guests that dial keep one unused connection: a second is not dialed
-	// before the first is used, so somebody waits in vain. Others never let
-	// wait; they end with the context.
+	// Guests that dial keep one unused connection and dial another once it is
+	// used, so that a call blocks until its context ends. With other providers
+	// no call blocks.
 	for range 1000 {
 		conn, err := m.Guest(ctx)
 		if err != nil {
@@ -495,20 +495,20 @@ func (s *suite) doneByGuest(t *testing.T) {
 	if err := c.PowerOff(t.Context()); err != nil && engi.KindOf(err) != engi.Unavailable {
 		t.Fatal(err)
 	}
-	s.lost(t, m)
+	s.wantLost(t, m)
 }
 
 func (s *suite) doneByKill(t *testing.T) {
 	m, spec := s.start(t)
 	c := open(t, m, spec)
 	s.env.Kill(t, spec.ID)
-	s.lost(t, m)
+	s.wantLost(t, m)
 	_, err := c.Stat(t.Context(), "/")
 	wantKind(t, err, engi.Unavailable)
 }
 
-// lost checks what is promised of a machine that ended by itself.
-func (s *suite) lost(t *testing.T, m provider.Machine) {
+// wantLost checks what is promised of a machine that has ended unexpectedly.
+func (s *suite) wantLost(t *testing.T, m provider.Machine) {
 	t.Helper()
 	wantDone(t, m, engi.CauseSandboxLost)
 	_, err := s.p.Adopt(t.Context(), m.ID())
@@ -525,10 +525,10 @@ func (s *suite) lost(t *testing.T, m provider.Machine) {
 		t.Fatal(err)
 	}
 	wantDone(t, m, engi.CauseSandboxLost)
-	s.gone(t, m.ID())
+	s.wantGone(t, m.ID())
 }
 
-// hog touches n bytes of memory at once.
+// hog returns a command that uses n bytes of memory at once.
 func hog(n int64) string { return fmt.Sprintf("dd if=/dev/zero of=/dev/null bs=%d count=1", n) }
 
 func (s *suite) endMemory(t *testing.T) {
@@ -576,7 +576,7 @@ func (s *suite) closes(t *testing.T) {
 	if err := m.Close(); err != nil {
 		t.Error(err)
 	}
-	s.gone(t, spec.ID)
+	s.wantGone(t, spec.ID)
 }
 
 func (s *suite) pause(t *testing.T) {
@@ -631,7 +631,7 @@ func (s *suite) pause(t *testing.T) {
 	}
 	select {
 	case <-ticks:
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Error("the stream does not go on")
 	}
 	if _, err := c.Stat(t.Context(), "/"); err != nil {
@@ -650,7 +650,7 @@ func (s *suite) pauseClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantDone(t, m, engi.CauseCancelled)
-	s.gone(t, spec.ID)
+	s.wantGone(t, spec.ID)
 }
 
 func (s *suite) resize(t *testing.T) {
@@ -687,12 +687,12 @@ func (s *suite) usage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Where nothing but watching tells, short work may be overlooked, and
-	// what was counted stays counted.
+	// Where usage is polled, short processes may not be counted, but the count
+	// never decreases.
 	c := open(t, m, spec)
 	after := before
 	for began := time.Now(); after.CPU < before.CPU+100*time.Millisecond; {
-		if time.Since(began) > patience {
+		if time.Since(began) > timeout {
 			t.Fatalf("work is not counted: %+v, then %+v", before, after)
 		}
 		mustSh(t, c, "i=0; while test $i -lt 100000; do i=$((i+1)); done")

@@ -17,7 +17,7 @@ import (
 	"github.com/engi-dev/engi/provider"
 )
 
-// quiesce prepares a machine to be saved; c is of no use after it.
+// quiesce prepares a machine for a save. c cannot be used afterwards.
 func quiesce(t *testing.T, c *guest.Client) {
 	t.Helper()
 	if slices.Contains(c.Hello().Capabilities, wire.CapQuiesce) {
@@ -28,8 +28,8 @@ func quiesce(t *testing.T, c *guest.Client) {
 	c.Close()
 }
 
-// count starts a program that counts in the file /count; counts fails if it
-// does not run.
+// count starts a program that counts in the file /count. wantCounting fails the
+// test if it does not run.
 func (s *suite) count(t *testing.T, c *guest.Client) engi.Process {
 	t.Helper()
 	proc, err := c.Start(t.Context(), engi.Command{
@@ -40,7 +40,7 @@ func (s *suite) count(t *testing.T, c *guest.Client) engi.Process {
 	return proc
 }
 
-func counts(t *testing.T, c *guest.Client, proc engi.Process) {
+func wantCounting(t *testing.T, c *guest.Client, proc engi.Process) {
 	t.Helper()
 	if got := mustSh(t, c, "a=$(cat tmp/count); sleep 0.3; b=$(cat tmp/count); test $b -gt $a && echo counts"); got != "counts" {
 		t.Error("a process of before does not run")
@@ -77,7 +77,7 @@ func (s *suite) checkpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantDone(t, m, engi.CauseCancelled)
-	s.gone(t, spec.ID)
+	s.wantGone(t, spec.ID)
 	for i := range 2 {
 		fresh := s.spec()
 		fresh.Hostname = fmt.Sprintf("restored-%d", i)
@@ -85,8 +85,8 @@ func (s *suite) checkpoint(t *testing.T) {
 		if got := mustSh(t, c, "cat tmp/state"); got != "kept" {
 			t.Errorf("restored: got %q, want kept", got)
 		}
-		if s.env.Kernel {
-			counts(t, c, proc)
+		if s.env.OwnKernel {
+			wantCounting(t, c, proc)
 		}
 		_, err := guest.Open(t.Context(), m.Guest, spec.Token)
 		wantKind(t, err, engi.Anonymous)
@@ -102,14 +102,14 @@ func (s *suite) checkpoint(t *testing.T) {
 		if got := mustSh(t, c, "cat tmp/state"); got != "kept\nmore" {
 			t.Errorf("restored twice: got %q, want kept, more", got)
 		}
-		if s.env.Kernel {
-			counts(t, c, proc)
+		if s.env.OwnKernel {
+			wantCounting(t, c, proc)
 		}
 		if err := m.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// What is not complete is refused, and nothing is left of the attempt.
+	// An incomplete image is refused, and the attempt leaves nothing.
 	for _, dir := range []string{t.TempDir(), truncated(t, dir)} {
 		fresh := s.spec()
 		m, err := provider.Restore(t.Context(), s.p, fresh, dir)
@@ -117,11 +117,11 @@ func (s *suite) checkpoint(t *testing.T) {
 			m.Close()
 		}
 		wantKind(t, err, engi.Invalid)
-		s.gone(t, fresh.ID)
+		s.wantGone(t, fresh.ID)
 	}
 }
 
-// truncated returns a copy of an image that lacks its last file.
+// truncated returns a copy of an image without its last file.
 func truncated(t *testing.T, dir string) string {
 	t.Helper()
 	copied := t.TempDir()
@@ -144,7 +144,7 @@ func truncated(t *testing.T, dir string) string {
 	return ""
 }
 
-// checkpointFails saves to where nothing can be written.
+// checkpointFails saves to a directory that is not writable.
 func (s *suite) checkpointFails(t *testing.T) {
 	m, spec := s.start(t)
 	if _, ok := m.(provider.Checkpointer); !ok {
@@ -160,7 +160,7 @@ func (s *suite) checkpointFails(t *testing.T) {
 	if got := mustSh(t, c, "cat tmp/state"); got != "kept" {
 		t.Errorf("got %q, want kept", got)
 	}
-	// One that was quiesced in vain comes back to who asks for it.
+	// A guest that was quiesced but not saved can be reached again.
 	quiesce(t, c)
 	c = open(t, m, spec)
 	// It can still be saved.
@@ -175,8 +175,8 @@ func (s *suite) checkpointFails(t *testing.T) {
 	}
 }
 
-// held is how long an image lies before it is restored.
-const held = 3 * time.Second
+// imageAge is the time between a save and its restore.
+const imageAge = 3 * time.Second
 
 func (s *suite) restoreLater(t *testing.T) {
 	m, spec := s.start(t)
@@ -192,7 +192,7 @@ func (s *suite) restoreLater(t *testing.T) {
 	}
 	_, err := s.p.Adopt(t.Context(), spec.ID)
 	wantKind(t, err, engi.NotFound)
-	time.Sleep(held)
+	time.Sleep(imageAge)
 
 	spec.Token = string(engi.NewRequestID())
 	random := map[string]bool{}
@@ -202,13 +202,13 @@ func (s *suite) restoreLater(t *testing.T) {
 		if got := mustSh(t, c, "cat tmp/state"); got != "kept" {
 			t.Errorf("restored: got %q, want kept", got)
 		}
-		if s.env.Kernel {
+		if s.env.OwnKernel {
 			before := time.Now()
 			ns, err := strconv.ParseInt(mustSh(t, c, "date +%s%N"), 10, 64)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if inside := time.Unix(0, ns); inside.Before(before.Add(-held/2)) || inside.After(time.Now().Add(held/2)) {
+			if inside := time.Unix(0, ns); inside.Before(before.Add(-imageAge/2)) || inside.After(time.Now().Add(imageAge/2)) {
 				t.Errorf("the clock says %s, it is %s", inside, time.Now())
 			}
 			if got := mustSh(t, c, "uname -n"); got != spec.Hostname {
@@ -247,7 +247,7 @@ func (s *suite) snapshot(t *testing.T) {
 		dirs = append(dirs, dir)
 		// The guest comes back by itself, and nothing of it was lost.
 		c = open(t, m, spec)
-		counts(t, c, proc)
+		wantCounting(t, c, proc)
 		mustSh(t, c, fmt.Sprintf("echo after-%d >> tmp/state", i))
 	}
 	for i, dir := range dirs {
@@ -256,8 +256,8 @@ func (s *suite) snapshot(t *testing.T) {
 		if got := mustSh(t, cc, "cat tmp/state"); got != want {
 			t.Errorf("copy %d: got %q, want %q", i, got, want)
 		}
-		if s.env.Kernel {
-			counts(t, cc, proc)
+		if s.env.OwnKernel {
+			wantCounting(t, cc, proc)
 		}
 		mustSh(t, cc, "echo copy >> tmp/state")
 		if err := copied.Close(); err != nil {
@@ -267,13 +267,13 @@ func (s *suite) snapshot(t *testing.T) {
 	if got := mustSh(t, c, "cat tmp/state"); got != "before\nafter-0\nafter-1" {
 		t.Errorf("the original: %q", got)
 	}
-	counts(t, c, proc)
+	wantCounting(t, c, proc)
 }
 
-// litter makes files of every kind that must be kept; describe prints all
-// there is to know about them, sums of contents included.
+// makeFiles creates every kind of file that must be saved; describe prints all
+// about them, including checksums.
 const (
-	litter = `
+	makeFiles = `
 mkdir -p d/sub d/empty 'd/with space' && cd d
 echo plain > plain; chown 12:34 plain; chmod 4711 plain; touch -d '2001-02-03 04:05:06.789' plain
 printf 'caf\351' > "$(printf 'name\351\n')"
@@ -313,7 +313,7 @@ func (s *suite) saveDisk(t *testing.T) {
 	}
 	c := open(t, m, spec)
 	const work = "cd workspace; "
-	mustSh(t, c, work+"rm removed; echo new > replaced; rm -r old; mkdir old; echo new > old/b; "+litter)
+	mustSh(t, c, work+"rm removed; echo new > replaced; rm -r old; mkdir old; echo new > old/b; "+makeFiles)
 	want := mustSh(t, c, work+describe)
 	if !strings.Contains(want, "plain") {
 		t.Fatalf("no files were made: %s", want)
@@ -335,7 +335,7 @@ func (s *suite) saveDisk(t *testing.T) {
 		}
 		s.closeAfter(t, m)
 		c := open(t, m, fresh)
-		if s.env.Kernel {
+		if s.env.OwnKernel {
 			if got := mustSh(t, c, work+describe); got != want {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
@@ -367,10 +367,10 @@ func (s *suite) saveDisk(t *testing.T) {
 	} else {
 		wantKind(t, err, engi.Invalid)
 	}
-	s.gone(t, fresh.ID)
+	s.wantGone(t, fresh.ID)
 }
 
-// volume is where these tests mount; the root has no such place.
+// volume is the target of mounts, which the root does not have.
 const volume = "/data/volumes/one"
 
 func (s *suite) mountWritable(t *testing.T) {
@@ -398,8 +398,7 @@ func (s *suite) mountWritable(t *testing.T) {
 	if got := mustSh(t, c, in+"cat old"); got != "of the host" {
 		t.Errorf("inside: %q", got)
 	}
-	// What was written is there when the write has returned, and the other
-	// way round.
+	// A write is visible on the other side when it has returned.
 	for i := range 3 {
 		text := fmt.Sprintf("round %d", i)
 		mustSh(t, c, in+"mkdir -p sub; printf '"+text+"' > sub/new; printf '"+text+"' > old")
@@ -422,7 +421,7 @@ func (s *suite) mountWritable(t *testing.T) {
 	if got := mustSh(t, c, "cat data/read-only/old"); got != "of the host" {
 		t.Errorf("read-only: %q", got)
 	}
-	if s.env.Kernel {
+	if s.env.OwnKernel {
 		if out, exit, err := sh(t, c, "echo x > data/read-only/old"); err != nil || exit.Code == 0 {
 			t.Errorf("wrote to what is read only: %v: %s", err, out)
 		}
@@ -445,7 +444,7 @@ func (s *suite) mountWritable(t *testing.T) {
 	} else {
 		wantKind(t, err, engi.Invalid)
 	}
-	s.gone(t, spec.ID)
+	s.wantGone(t, spec.ID)
 }
 
 func (s *suite) mountSaved(t *testing.T) {
@@ -485,7 +484,7 @@ func (s *suite) mountSaved(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The same source, and, for a copy, another one.
+	// With the same source and, for a copy, with another one.
 	spec.Token = string(engi.NewRequestID())
 	_, c = s.restore(t, spec, dir)
 	mustSh(t, c, in+"echo after >> log")

@@ -1,6 +1,6 @@
-// Runs before a stranger's program, in the same realm. Whatever that program
-// does to objects it can reach, nothing here looks anything up in them later:
-// what is needed is taken now. What it can still do is spoil its own result.
+// Runs before an untrusted program, in the same realm. It takes everything it needs
+// from the global objects now and looks nothing up later, so that the program cannot
+// affect it by changing them. It can only spoil its own result.
 (function (send, clock, names, max) {
   "use strict";
   const { apply, ownKeys, getOwnPropertyDescriptor: describe, get: reflectGet } = Reflect;
@@ -24,7 +24,7 @@
   const tries = (f, otherwise) => { try { return f(); } catch { return otherwise; } };
   const is = (method, v) => tries(() => { call(method, v); return true; }, false);
 
-  // What is told.
+  // Results.
   const warnings = [], lines = { __proto__: null, stdout: [], stderr: [] };
   let printed = 0, shown = 0, text = 0, nodes = 0;
   const push = (list, v) => defineProperty(list, list.length, { __proto__: null, value: v, writable: true, enumerable: true, configurable: true });
@@ -35,7 +35,7 @@
     return call(proto.slice, s, 0, max.text);
   };
 
-  // say writes a string as JSON and counts it.
+  // say encodes a string as JSON and counts its characters.
   const say = (s, what) => {
     if (text > max.text) { warn(`the result has more than ${max.text} characters: the rest is left out`); return '""'; }
     s = cut(s, what);
@@ -43,7 +43,7 @@
     return stringify(s);
   };
 
-  // fit writes v as JSON, whatever v is.
+  // fit encodes any value as JSON.
   function fit(v, depth, above) {
     if (++nodes > max.nodes) { warn(`the result has more than ${max.nodes} values: the rest is left out`); return "null"; }
     switch (typeof v) {
@@ -109,7 +109,7 @@
   function nameOf(f) { const n = tries(() => f.name, ""); return typeof n === "string" && n ? cut(n, "a name") : "anonymous"; }
   function textOf(v, key, otherwise) { return tries(() => { const t = v[key]; return typeof t === "string" ? t : t === undefined ? otherwise : S(t); }, otherwise); }
 
-  // line is what console shows of its arguments.
+  // show formats an argument of console.
   function show(v) {
     if (typeof v === "string") return v;
     if (v === undefined) return "undefined";
@@ -121,7 +121,7 @@
     const n = nodes, t = text, w = warnings.length;
     nodes = 0; text = 0;
     const out = fit(v, 0, null);
-    nodes = n; text = t; warnings.length = w; // console may show what a result may not
+    nodes = n; text = t; warnings.length = w; // these apply only to the result
     return out;
   }
   const print = (list) => (...args) => {
@@ -183,11 +183,11 @@
   const seal = (o) => { for (const k of ownKeys(o)) if (typeof o[k] === "object") seal(o[k]); return freeze(o); };
   defineProperty(globalThis, "api", { __proto__: null, value: seal(api), writable: false, configurable: false, enumerable: false });
 
-  // What the host calls.
+  // Methods for the host.
   let state = "running", value, failure;
   const end = (v) => {
     if (state !== "running") return;
-    if (v !== undefined) value = fit(v, 0, null); // what it throws is the program's failure
+    if (v !== undefined) value = fit(v, 0, null); // an exception here is a failure of the program
     state = "done";
   };
   const fail = (e) => {
@@ -215,7 +215,7 @@
       if (name && !kinds[name]) defineProperty(e, "name", { __proto__: null, value: name, configurable: true, writable: true });
       w.reject(e);
     },
-    // next is the time of the next timer, or -1.
+    // next returns the time of the next timer, or -1.
     next: () => { let t = -1; call(proto.mapEach, timers, (x) => { if (t < 0 || x.due < t) t = x.due; }); return t; },
     fire: () => {
       const now = clock();

@@ -12,10 +12,10 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-var update = flag.Bool("update", false, "write what testdata/language.txt expects anew, with ENGI_TEST_DENO as the oracle")
+var update = flag.Bool("update", false, "update the results in testdata/language.txt with those of ENGI_TEST_DENO")
 
-// A sample is a program with what it returns: JSON, undefined, or ! and the
-// name of what it throws.
+// A sample is a program and its result: JSON, undefined, or ! and the name of the
+// exception.
 type sample struct{ code, want string }
 
 const languageFile = "testdata/language.txt"
@@ -40,15 +40,14 @@ func samples(t *testing.T) (all []sample) {
 	return all
 }
 
-// differs is what this engine is known to do otherwise, as docs/scripts.md
-// says. A program that comes to do the right thing fails the test too.
-var differs = map[string]string{
-	"function f(a, a2 = () => a) { a = 5; return a2() } return f(1)": "1",          // a default's closure sees the parameter as it was
-	"const r = new WeakRef({a: 1}); return r.deref().a":              "!TypeError", // what only a WeakRef holds goes at once
+// knownDifferences are those in docs/scripts.md. The test also fails if one of them
+// disappears.
+var knownDifferences = map[string]string{
+	"function f(a, a2 = () => a) { a = 5; return a2() } return f(1)": "1",          // a closure in a default value sees the old value of the parameter
+	"const r = new WeakRef({a: 1}); return r.deref().a":              "!TypeError", // collects the target of a WeakRef at once
 }
 
-// TestConformance holds the engine to what JavaScript is, in more than three
-// hundred small programs.
+// TestConformance checks the results of several hundred small programs.
 func TestConformance(t *testing.T) {
 	all := samples(t)
 	if len(all) < 300 {
@@ -62,7 +61,7 @@ func TestConformance(t *testing.T) {
 		} else if got == "" {
 			got = "undefined"
 		}
-		if known, ok := differs[s.code]; ok {
+		if known, ok := knownDifferences[s.code]; ok {
 			s.want = known
 		}
 		if !sameJSON(got, s.want) {
@@ -74,8 +73,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestConformanceOfDeno shows that the samples say what JavaScript is, and not
-// what this engine does.
+// TestConformanceOfDeno checks that the results are those of another engine, too.
 func TestConformanceOfDeno(t *testing.T) {
 	deno := os.Getenv("ENGI_TEST_DENO")
 	if deno == "" {
@@ -150,7 +148,7 @@ func rewrite(t *testing.T, results []string) {
 	}
 }
 
-// sameJSON compares texts, or the values they stand for.
+// sameJSON compares texts, or else their values.
 func sameJSON(a, b string) bool {
 	if a == b {
 		return true

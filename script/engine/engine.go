@@ -1,10 +1,10 @@
-// Package engine runs one script at a time in QuickJS: a fresh realm for each,
-// console and timers, host functions as promises, and a result made fit for
-// JSON. TypeScript is turned into JavaScript first.
+// Package engine runs scripts in QuickJS, one at a time: each in a new realm, with
+// console, timers and host functions as promises, and a result that is converted to
+// JSON. TypeScript is translated to JavaScript first.
 //
-// It is not a wall. The interpreter is C turned into Go, a bug in it is a bug
-// in the process, and some of its loops cannot be interrupted: so it lives in
-// a helper process (cmd/engi-js) that is locked down and can be killed.
+// It does not isolate. The interpreter is C translated to Go, so that one of its
+// bugs may take over the process, and some of its loops cannot be interrupted.
+// Therefore it runs in a confined helper process (cmd/engi-js) that can be killed.
 package engine
 
 import (
@@ -28,24 +28,25 @@ import (
 var bootstrap string
 
 const (
-	// evalAsync makes an evaluation a promise of {value} and allows await at
-	// the top: JS_EVAL_FLAG_ASYNC of the engine.
+	// evalAsync is JS_EVAL_FLAG_ASYNC of QuickJS: an evaluation returns a promise
+	// of {value}, and await is allowed at the top level.
 	evalAsync = quickjs.EvalGlobal | 1<<7
-	// bootstrapLine is where bootstrap's lines begin, far behind those of any
-	// program, to tell their frames apart.
+	// bootstrapLine is the first line number of bootstrap, higher than those of any
+	// program, to recognize its stack frames.
 	bootstrapLine = MaxCode
 	// MaxCode bounds a program, in bytes.
 	MaxCode = 1_000_000
-	// bootMemory is what a realm takes before the program has anything.
-	bootMemory = 1 << 20
-	// tellMemory is what it takes to tell the result of one that used it up.
-	tellMemory = 16 << 20
+	// realmMemory is what a realm uses before the program runs, in bytes.
+	realmMemory = 1 << 20
+	// reportMemory is added to report the result of a program that has used up its
+	// memory, in bytes.
+	reportMemory = 16 << 20
 )
 
-// An Engine runs programs, one at a time. It is not safe for concurrent use.
+// An Engine runs programs. It is not safe for concurrent use.
 type Engine struct {
 	boot []byte   // bytecode of bootstrap
-	next *program // a realm that is ready, or nil
+	next *program // a realm prepared for the next program; may be nil
 }
 
 // New returns an engine.
@@ -62,20 +63,17 @@ func New() (*Engine, error) {
 	return &Engine{boot: code}, nil
 }
 
-// Version names the interpreter.
-func Version() string { return "quickjs " + quickjs.Version() }
-
-// A Host is where calls of host functions go.
+// A Host handles calls of host functions.
 type Host struct {
-	// Call hands on a call; it must not block for long.
+	// Call forwards a call. It must not block for long.
 	Call func(wire.Call) error
-	// Answer waits for what comes back, until then at most; ok is false if
-	// nothing came.
+	// Answer waits for an answer, at most until a certain time; ok is false if
+	// none came.
 	Answer func(until time.Time) (a wire.Answer, ok bool, err error)
 }
 
-// Run runs a program to its end, its failure or its deadline. Whatever the
-// program does, it is an answer; the error is for a host that is gone.
+// Run runs a program to its end or its timeout. Failures of the program are part of
+// the result. The error reports that the host is gone.
 func (e *Engine) Run(run wire.Run, host Host) (wire.Done, error) {
 	began := time.Now()
 	done, err := e.run(run, host, began.Add(time.Duration(run.Limits.Timeout)))
@@ -83,7 +81,7 @@ func (e *Engine) Run(run wire.Run, host Host) (wire.Done, error) {
 	return done, err
 }
 
-// A program is one run.
+// A program is a realm with the program that runs in it.
 type program struct {
 	vm       *quickjs.VM
 	memory   uintptr // limit
@@ -93,17 +91,17 @@ type program struct {
 	deadline time.Time
 	began    time.Time
 	source   source
-	lost     error // of the host
+	hostErr  error // set once the host is gone
 
 	started bool          // handle is set
-	handle  quickjs.Value // of what bootstrap returned
+	handle  quickjs.Value // of the object that bootstrap returned
 	methods map[string]quickjs.Value
 }
 
-// Prepare makes a realm ready for a program like the one before, so that the
-// next does not wait for it.
+// Prepare prepares a realm for a program like the last one, so that the next run is
+// faster.
 func (e *Engine) Prepare(like wire.Run) error {
-	if e.next != nil && e.next.fits(like) {
+	if e.next != nil && e.next.matches(like) {
 		return nil
 	}
 	if e.next != nil {
@@ -115,14 +113,14 @@ func (e *Engine) Prepare(like wire.Run) error {
 	return err
 }
 
-// realm makes a realm for programs of run's limits and host functions.
+// realm creates a realm with the limits and host functions of run.
 func (e *Engine) realm(run wire.Run) (*program, error) {
 	vm, err := quickjs.NewVM()
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "start the interpreter: %v", err)
 	}
 	p := &program{
-		vm: vm, memory: uintptr(run.Limits.Memory + bootMemory), began: time.Now(), methods: map[string]quickjs.Value{},
+		vm: vm, memory: uintptr(run.Limits.Memory + realmMemory), began: time.Now(), methods: map[string]quickjs.Value{},
 		limits: run.Limits, apis: run.APIs,
 	}
 	vm.SetMemoryLimit(p.memory)
@@ -130,7 +128,7 @@ func (e *Engine) realm(run wire.Run) (*program, error) {
 	vm.SetGCThreshold(uintptr(run.Limits.Memory / 8))
 	if err := p.start(e.boot); err != nil {
 		p.close()
-		return nil, err
+		return nil, engi.Errorf(engi.Internal, "start a realm: %v", err)
 	}
 	return p, nil
 }
@@ -139,7 +137,7 @@ func (e *Engine) run(run wire.Run, host Host, deadline time.Time) (done wire.Don
 	if len(run.Code) > MaxCode {
 		return wire.Done{Error: &wire.Error{Kind: engi.ScriptSyntax, Name: "SyntaxError", Message: "the program is too long"}}, nil
 	}
-	src, bad := prepare(run.Language, run.Code)
+	src, bad := prepareSource(run.Language, run.Code)
 	if bad != nil {
 		return wire.Done{Error: bad}, nil
 	}
@@ -150,85 +148,89 @@ func (e *Engine) run(run wire.Run, host Host, deadline time.Time) (done wire.Don
 	e.next = nil
 	defer p.close()
 	p.host, p.deadline, p.began, p.source = host, deadline, time.Now(), src
-	done = p.finish(p.drive())
-	return done, p.lost
+	done = p.finish(p.execute())
+	return done, p.hostErr
 }
 
-// start makes console, timers and api, and takes hold of what bootstrap
-// returns.
+// start sets up console, timers and api, and gets the methods that bootstrap returns.
 func (p *program) start(boot []byte) error {
 	const send, clock = "__send", "__clock"
-	err := p.vm.RegisterHostFunc(send, func(args []any) (any, error) {
-		if len(args) != 3 {
-			return nil, errors.New("bad call")
-		}
-		id, _ := args[0].(int)
-		name, _ := args[1].(string)
-		list, _ := args[2].(string)
-		if err := p.host.Call(wire.Call{ID: id, API: name, Args: json.RawMessage(list)}); err != nil {
-			if engi.KindOf(err) == engi.Invalid {
-				return nil, errors.New("the arguments are too large")
-			}
-			p.lost = err
-			return nil, errors.New("the host is gone")
-		}
-		return nil, nil
+	if err := p.vm.RegisterHostFunc(send, p.send); err != nil {
+		return err
+	}
+	err := p.vm.RegisterHostFunc(clock, func([]any) (any, error) {
+		return float64(time.Since(p.began)) / float64(time.Millisecond), nil
 	})
-	if err == nil {
-		err = p.vm.RegisterHostFunc(clock, func([]any) (any, error) {
-			return float64(time.Since(p.began)) / float64(time.Millisecond), nil
-		})
-	}
 	if err != nil {
-		return engi.Errorf(engi.Internal, "register: %v", err)
+		return err
 	}
-	l := p.limits
-	// One call of the engine: the two functions leave the global object
-	// before a stranger sees it.
+	// Pass the two functions to bootstrap, and remove them from the global object
+	// before the program can see them.
 	f, err := p.vm.EvalBytecodeValue(boot)
 	if err != nil {
-		return engi.Errorf(engi.Internal, "bootstrap: %v", err)
+		return err
 	}
 	defer f.Free()
 	global := p.vm.GlobalObject()
 	defer global.Free()
 	var args []any
 	for _, name := range []string{send, clock} {
-		atom, err := p.vm.NewAtom(name)
+		v, err := p.property(global, name)
 		if err != nil {
-			return engi.Errorf(engi.Internal, "bootstrap: %v", err)
-		}
-		v, err := p.vm.GetPropertyValue(global, atom)
-		if err != nil {
-			return engi.Errorf(engi.Internal, "bootstrap: %v", err)
+			return err
 		}
 		defer v.Free()
 		args = append(args, v)
 	}
 	if _, err := p.vm.Eval("delete globalThis."+send+"; delete globalThis."+clock, quickjs.EvalGlobal); err != nil {
-		return engi.Errorf(engi.Internal, "bootstrap: %v", err)
+		return err
 	}
+	l := p.limits
 	args = append(args, append([]string{}, p.apis...), map[string]int{
 		"lines": l.Lines, "text": l.Text, "depth": l.Depth, "nodes": l.Nodes, "calls": l.Calls, "all": l.AllCalls, "console": l.Console(),
 	})
 	if p.handle, err = f.CallValue(quickjs.UndefinedValue, args...); err != nil {
-		return engi.Errorf(engi.Internal, "bootstrap: %v", err)
+		return err
 	}
 	p.started = true
 	for _, name := range []string{"watch", "answer", "next", "fire", "state", "waits", "report"} {
-		atom, err := p.vm.NewAtom(name)
-		if err != nil {
-			return engi.Errorf(engi.Internal, "bootstrap: %v", err)
-		}
-		if p.methods[name], err = p.vm.GetPropertyValue(p.handle, atom); err != nil {
-			return engi.Errorf(engi.Internal, "bootstrap: %v", err)
+		if p.methods[name], err = p.property(p.handle, name); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// fits reports whether the realm is like one made for run.
-func (p *program) fits(run wire.Run) bool {
+// send forwards a call of a host function: its ID, its name and its arguments as
+// JSON.
+func (p *program) send(args []any) (any, error) {
+	if len(args) != 3 {
+		return nil, errors.New("bad call")
+	}
+	id, _ := args[0].(int)
+	name, _ := args[1].(string)
+	list, _ := args[2].(string)
+	err := p.host.Call(wire.Call{ID: id, API: name, Args: json.RawMessage(list)})
+	switch {
+	case err == nil:
+		return nil, nil
+	case engi.KindOf(err) == engi.Invalid:
+		return nil, errors.New("the arguments are too large")
+	}
+	p.hostErr = err
+	return nil, errors.New("the host is gone")
+}
+
+func (p *program) property(of quickjs.Value, name string) (quickjs.Value, error) {
+	atom, err := p.vm.NewAtom(name)
+	if err != nil {
+		return quickjs.Value{}, err
+	}
+	return p.vm.GetPropertyValue(of, atom)
+}
+
+// matches reports whether the realm has the limits and host functions of run.
+func (p *program) matches(run wire.Run) bool {
 	have, want := p.limits, run.Limits
 	have.Timeout, want.Timeout = 0, 0
 	return have == want && slices.Equal(p.apis, run.APIs)
@@ -241,33 +243,34 @@ func (p *program) close() {
 	if p.started {
 		p.handle.Free()
 	}
-	// What a program did to its realm ends with it; there is nobody to tell.
+	// Errors are due to what the program did to its realm, which is gone now.
 	_ = p.vm.Close()
 }
 
-var errLate = errors.New("deadline")
+var errDeadline = errors.New("deadline")
 
-// left bounds the next call of the engine. It reports errLate when no time
-// is left.
-func (p *program) left() error {
+// setTimeout sets the timeout of the next call to the time left. It reports
+// errDeadline if there is none.
+func (p *program) setTimeout() error {
 	left := time.Until(p.deadline)
 	if left <= 0 {
-		return errLate
+		return errDeadline
 	}
 	return p.vm.SetEvalTimeout(left)
 }
 
-// call calls one of bootstrap's functions.
+// call calls a method of bootstrap.
 func (p *program) call(method string, args ...any) (any, error) {
-	if err := p.left(); err != nil {
+	if err := p.setTimeout(); err != nil {
 		return nil, err
 	}
 	return p.methods[method].Call(quickjs.UndefinedValue, args...)
 }
 
-// drive runs the program until it has settled, or returns why it cannot.
-func (p *program) drive() error {
-	if err := p.left(); err != nil {
+// execute runs the program until its promise has settled, or returns why that is not
+// possible.
+func (p *program) execute() error {
+	if err := p.setTimeout(); err != nil {
 		return err
 	}
 	v, err := p.vm.EvalValue(p.source.code, evalAsync)
@@ -275,38 +278,37 @@ func (p *program) drive() error {
 		return err
 	}
 	defer v.Free()
-	err = p.settled(v)
+	err = p.waitSettled(v)
 	if errors.Is(err, errStalled) {
-		// One that has used up its memory may have had none left to hear of
-		// its end: with some more it hears again.
-		p.vm.SetMemoryLimit(p.memory + tellMemory)
-		err = p.settled(v)
+		// With its memory used up, it may not have been able to settle. Give it
+		// some more and wait again.
+		p.vm.SetMemoryLimit(p.memory + reportMemory)
+		err = p.waitSettled(v)
 	}
 	return err
 }
 
-// settled lets a program go on until its promise has settled.
-func (p *program) settled(promise quickjs.Value) error {
+// waitSettled runs jobs, timers and answers until a promise has settled.
+func (p *program) waitSettled(promise quickjs.Value) error {
 	if _, err := p.call("watch", promise); err != nil {
 		return err
 	}
 	for {
-		if err := p.left(); err != nil {
+		if err := p.setTimeout(); err != nil {
 			return err
 		}
-		// What a job throws is a rejection nobody handles, or the program's
-		// end, which watch sees.
+		// Exceptions of jobs are unhandled rejections, or settle the promise.
 		if _, err := p.vm.ExecutePendingJobs(); err != nil && time.Until(p.deadline) <= 0 {
-			return errLate
+			return errDeadline
 		}
-		if p.lost != nil {
-			return p.lost
+		if p.hostErr != nil {
+			return p.hostErr
 		}
 		state, err := p.call("state")
 		if err != nil || state != "running" {
 			return err
 		}
-		if again, err := p.idle(); err != nil || !again {
+		if again, err := p.waitForEvent(); err != nil || !again {
 			return err
 		}
 	}
@@ -314,8 +316,8 @@ func (p *program) settled(promise quickjs.Value) error {
 
 var errStalled = errors.New("stalled")
 
-// idle waits for a timer or an answer.
-func (p *program) idle() (bool, error) {
+// waitForEvent waits for a timer or an answer, and handles it.
+func (p *program) waitForEvent() (bool, error) {
 	next, err := p.call("next")
 	if err != nil {
 		return false, err
@@ -337,18 +339,18 @@ func (p *program) idle() (bool, error) {
 	a, ok, err := p.host.Answer(until)
 	switch {
 	case err != nil:
-		p.lost = err
+		p.hostErr = err
 		return false, err
 	case ok:
-		return true, p.settle(a)
+		return true, p.answer(a)
 	case time.Until(p.deadline) <= 0:
-		return false, errLate
+		return false, errDeadline
 	}
 	_, err = p.call("fire")
 	return true, err
 }
 
-func (p *program) settle(a wire.Answer) error {
+func (p *program) answer(a wire.Answer) error {
 	value := string(a.Value)
 	if value == "" {
 		value = "null"
@@ -371,12 +373,12 @@ func number(v any) float64 {
 	return -1
 }
 
-// finish makes the last word out of what bootstrap reports and why the
-// program ended, if it did not settle.
+// finish returns the result, from the report of bootstrap and the reason why the
+// program did not settle, if any.
 func (p *program) finish(why error) (done wire.Done) {
-	// Telling takes time of its own, but not much.
+	// The report needs a little time of its own.
 	p.deadline = time.Now().Add(50 * time.Millisecond)
-	p.vm.SetMemoryLimit(p.memory + tellMemory)
+	p.vm.SetMemoryLimit(p.memory + reportMemory)
 	report, err := p.call("report")
 	text, _ := report.(string)
 	if err == nil {
@@ -390,11 +392,11 @@ func (p *program) finish(why error) (done wire.Done) {
 	}
 	switch {
 	case why == nil && done.Error == nil:
-	case errors.Is(why, errLate) || interrupted(why) || done.Error != nil && interruptedText(done.Error):
+	case errors.Is(why, errDeadline) || interrupted(why) || done.Error != nil && interruptedText(done.Error):
 		done.Value = nil
 		done.Error = &wire.Error{Kind: engi.ScriptTimeout, Name: "TimeoutError", Message: "the program did not end in time"}
 	case errors.Is(why, errStalled):
-		done.Error = &wire.Error{Kind: engi.ScriptStalled, Name: "Error", Message: "the program waits for a promise that nothing can settle"}
+		done.Error = &wire.Error{Kind: engi.ScriptStalled, Name: "Error", Message: "the program waits for a promise that nothing will settle"}
 	case why == nil:
 		p.locate(done.Error)
 	default:
@@ -416,7 +418,7 @@ func interruptedText(e *wire.Error) bool {
 	return e.Name == "InternalError" && e.Message == "interrupted"
 }
 
-// exception translates an error of the engine.
+// exception translates an error of QuickJS.
 func (p *program) exception(err error) *wire.Error {
 	e, ok := errors.AsType[*quickjs.Error](err)
 	if !ok {
@@ -426,24 +428,24 @@ func (p *program) exception(err error) *wire.Error {
 	p.locate(out)
 	if e.LineNumber > 0 {
 		out.Kind = engi.ScriptSyntax
-		out.Line, out.Column = p.source.at(e.LineNumber, e.ColumnNumber)
+		out.Line, out.Column = p.source.position(e.LineNumber, e.ColumnNumber)
 	}
 	return out
 }
 
-var frame = regexp.MustCompile(`<eval>:(\d+)(?::(\d+))?`)
+var framePattern = regexp.MustCompile(`<eval>:(\d+)(?::(\d+))?`)
 
 const maxFrames = 20
 
-// locate gives an error the place in the caller's own source, and cleans its
-// stack of frames that are not the caller's.
+// locate sets the position of an error in the original source, and removes frames of
+// bootstrap from its stack.
 func (p *program) locate(e *wire.Error) {
 	if e.Kind == "" {
 		e.Kind = engi.ScriptThrown
 	}
 	var kept []string
 	for line := range strings.SplitSeq(strings.TrimRight(e.Stack, "\n"), "\n") {
-		m := frame.FindStringSubmatchIndex(line)
+		m := framePattern.FindStringSubmatchIndex(line)
 		if m == nil {
 			if strings.Contains(line, "(native)") && len(kept) < maxFrames {
 				kept = append(kept, strings.TrimSpace(line))
@@ -458,7 +460,7 @@ func (p *program) locate(e *wire.Error) {
 		if m[4] >= 0 {
 			column, _ = strconv.Atoi(line[m[4]:m[5]])
 		}
-		n, column = p.source.at(n, column)
+		n, column = p.source.position(n, column)
 		if e.Line == 0 {
 			e.Line, e.Column = n, column
 		}

@@ -19,8 +19,8 @@ func limits() wire.Limits {
 
 var newEngine = sync.OnceValues(New)
 
-// run runs a program whose host functions answer with their arguments, after
-// a moment; api.fail fails.
+// run runs a program. Host functions return their arguments after a moment; api.fail
+// fails.
 func run(t testing.TB, l engi.Language, code string, change ...func(*wire.Run)) wire.Done {
 	t.Helper()
 	e, err := newEngine()
@@ -48,7 +48,7 @@ func run(t testing.TB, l engi.Language, code string, change ...func(*wire.Run)) 
 	return done
 }
 
-// from waits for what comes out of a channel.
+// from returns Host.Answer for the answers in a channel.
 func from(answers <-chan wire.Answer) func(time.Time) (wire.Answer, bool, error) {
 	return func(until time.Time) (a wire.Answer, ok bool, err error) {
 		timer := time.NewTimer(time.Until(until))
@@ -206,8 +206,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestHostile runs programs that want to spoil what is around them: the next
-// program is not touched, and the answer comes.
+// TestHostile runs programs that try to damage their environment. Each must have a
+// result, and must not affect the next one.
 func TestHostile(t *testing.T) {
 	for _, code := range []string{
 		"Object.prototype.toJSON = () => 'spoilt'; Array.prototype.toJSON = Object.prototype.toJSON; ({a: [1]})",
@@ -285,7 +285,7 @@ func BenchmarkRun(b *testing.B) {
 	}
 }
 
-func FuzzMarks(f *testing.F) {
+func FuzzMappings(f *testing.F) {
 	f.Add("AAAA;AACA,CAAC")
 	f.Add("gggggggggggggggggggB")
 	f.Fuzz(func(t *testing.T, mappings string) {
@@ -293,9 +293,9 @@ func FuzzMarks(f *testing.F) {
 		if err != nil {
 			t.Skip()
 		}
-		s := source{marks: marksOf(raw)}
-		s.at(1, 1)
-		s.at(100, 100)
+		s := source{mappings: parseMappings(raw)}
+		s.position(1, 1)
+		s.position(100, 100)
 	})
 }
 
@@ -310,12 +310,12 @@ func ExampleEngine() {
 	// Output: 42 <nil>
 }
 
-// FuzzLocate cleans stacks that a program may have written itself.
+// FuzzLocate cleans stacks, which programs can set to anything.
 func FuzzLocate(f *testing.F) {
 	f.Add("    at f (<eval>:1:2)\n    at <eval> (<eval>:3:4)\n", "m")
 	f.Add("<eval>:99999999999999999999:1\n<eval>:-1\n<eval>:0:0", "\xff")
 	f.Fuzz(func(t *testing.T, stack, message string) {
-		p := &program{source: source{code: "1", wrapped: 3, marks: []mapping{{line: 1, column: 2, fromLine: 0, fromColumn: 1}}}}
+		p := &program{source: source{code: "1", wrapped: 3, mappings: []mapping{{line: 1, column: 2, fromLine: 0, fromColumn: 1}}}}
 		e := &wire.Error{Name: "E", Message: message, Stack: stack}
 		p.locate(e)
 		if e.Line < 0 || e.Column < 0 || strings.Count(e.Stack, "\n") >= maxFrames || !utf8.ValidString(e.Message) {

@@ -13,22 +13,23 @@ import (
 	"github.com/engi-dev/engi/script/wire"
 )
 
-// A source is a program as the engine gets it, and the way back to the text
-// its author wrote.
+// A source is a program as QuickJS runs it, with the mapping of positions to the
+// original text.
 type source struct {
-	code    string
-	wrapped int       // characters put before the first line
-	marks   []mapping // in order; nil if lines are the author's own
+	code     string
+	wrapped  int       // number of characters inserted before the first line
+	mappings []mapping // sorted; nil if positions are those of the original
 }
 
-// A mapping says that a place in the code comes from a place in the text.
-// Lines and columns count from 0.
+// A mapping maps a position in the code to one in the original text. Lines and
+// columns count from 0.
 type mapping struct{ line, column, fromLine, fromColumn int }
 
-const wrapper = "(async () => { "
+const wrapperPrefix = "(async () => { "
 
-// prepare turns TypeScript into JavaScript and lets return stand at the top.
-func prepare(l engi.Language, code string) (source, *wire.Error) {
+// prepareSource translates TypeScript to JavaScript, and wraps code with a return at
+// the top level in a function.
+func prepareSource(l engi.Language, code string) (source, *wire.Error) {
 	s := source{code: code}
 	if l == engi.TypeScript {
 		result := api.Transform(code, api.TransformOptions{
@@ -36,46 +37,46 @@ func prepare(l engi.Language, code string) (source, *wire.Error) {
 			LogLevel: api.LogLevelSilent, Charset: api.CharsetUTF8, TsconfigRaw: `{"compilerOptions":{"verbatimModuleSyntax":false}}`,
 			Supported: map[string]bool{"top-level-await": true},
 		})
-		// A return at the top is an error here too; inside a function it is
-		// none, and the mapping stays right.
+		// A return at the top level is an error here too: translate it within a
+		// function, which keeps the mapping right.
 		if len(result.Errors) > 0 {
 			if !strings.Contains(result.Errors[0].Text, "return") {
-				return s, syntax(result.Errors[0])
+				return s, syntaxError(result.Errors[0])
 			}
 			return prepareWrapped(code)
 		}
-		s.code, s.marks = string(result.Code), marksOf(result.Map)
+		s.code, s.mappings = string(result.Code), parseMappings(result.Map)
 	}
 	if !returns(s.code) {
 		return s, nil
 	}
-	s.code, s.wrapped = wrapper+s.code+"\n})()", len(wrapper)
+	s.code, s.wrapped = wrapperPrefix+s.code+"\n})()", len(wrapperPrefix)
 	return s, nil
 }
 
-// prepareWrapped is prepare for TypeScript with a return at the top.
+// prepareWrapped is prepareSource for TypeScript with a return at the top level.
 func prepareWrapped(code string) (source, *wire.Error) {
-	result := api.Transform(wrapper+code+"\n})()", api.TransformOptions{
+	result := api.Transform(wrapperPrefix+code+"\n})()", api.TransformOptions{
 		Loader: api.LoaderTS, Target: api.ES2023, Sourcemap: api.SourceMapExternal, Sourcefile: "script",
 		LogLevel: api.LogLevelSilent, Charset: api.CharsetUTF8,
 	})
 	if len(result.Errors) > 0 {
-		e := syntax(result.Errors[0])
+		e := syntaxError(result.Errors[0])
 		if e.Line == 1 {
-			e.Column = max(1, e.Column-len(wrapper))
+			e.Column = max(1, e.Column-len(wrapperPrefix))
 		}
 		return source{}, e
 	}
-	s := source{code: string(result.Code), marks: marksOf(result.Map)}
-	for i, m := range s.marks {
+	s := source{code: string(result.Code), mappings: parseMappings(result.Map)}
+	for i, m := range s.mappings {
 		if m.fromLine == 0 {
-			s.marks[i].fromColumn = max(0, m.fromColumn-len(wrapper))
+			s.mappings[i].fromColumn = max(0, m.fromColumn-len(wrapperPrefix))
 		}
 	}
 	return s, nil
 }
 
-func syntax(m api.Message) *wire.Error {
+func syntaxError(m api.Message) *wire.Error {
 	e := &wire.Error{Kind: engi.ScriptSyntax, Name: "SyntaxError", Message: m.Text}
 	if m.Location != nil {
 		e.Line, e.Column = m.Location.Line, m.Location.Column+1
@@ -83,7 +84,7 @@ func syntax(m api.Message) *wire.Error {
 	return e
 }
 
-// returns reports whether code is a program only with return at its top.
+// returns reports whether code has a return at the top level.
 func returns(code string) bool {
 	if !strings.Contains(code, "return") {
 		return false
@@ -98,9 +99,10 @@ func returns(code string) bool {
 	return err != nil && strings.Contains(err.Error(), "return not in a function")
 }
 
-// at maps a place in the code to one in the author's text; both count from 1.
-func (s source) at(line, column int) (int, int) {
-	if s.marks == nil {
+// position maps a position in the code to one in the original text. Both count from
+// 1.
+func (s source) position(line, column int) (int, int) {
+	if s.mappings == nil {
 		if line == 1 && s.wrapped > 0 {
 			column = max(1, column-s.wrapped)
 		}
@@ -110,20 +112,20 @@ func (s source) at(line, column int) (int, int) {
 		column = max(1, column-s.wrapped)
 	}
 	line, column = line-1, column-1
-	i := sort.Search(len(s.marks), func(i int) bool {
-		m := s.marks[i]
+	i := sort.Search(len(s.mappings), func(i int) bool {
+		m := s.mappings[i]
 		return m.line > line || m.line == line && m.column > column
 	})
 	if i == 0 {
 		return line + 1, column + 1
 	}
-	m := s.marks[i-1]
+	m := s.mappings[i-1]
 	return m.fromLine + 1, m.fromColumn + 1
 }
 
-// marksOf reads a source map (ECMA-426): of each segment the first four
-// numbers, each relative to the one before.
-func marksOf(raw []byte) (marks []mapping) {
+// parseMappings parses the first four numbers of each segment of a source map
+// (ECMA-426). Each is relative to the one before.
+func parseMappings(raw []byte) (marks []mapping) {
 	var file struct {
 		Mappings string `json:"mappings"`
 	}
@@ -135,7 +137,7 @@ func marksOf(raw []byte) (marks []mapping) {
 	for i, line := range strings.Split(file.Mappings, ";") {
 		m.line, m.column = i, 0
 		for segment := range strings.SplitSeq(line, ",") {
-			n, ok := numbers(segment)
+			n, ok := decodeVLQ(segment)
 			if !ok || len(n) == 0 {
 				continue
 			}
@@ -150,14 +152,15 @@ func marksOf(raw []byte) (marks []mapping) {
 	return marks
 }
 
-const base64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+const base64Digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
-// numbers reads base64 VLQ: five bits a digit, least significant first, the
-// sixth says that more follow, and the lowest bit of all is the sign.
-func numbers(s string) (all []int, ok bool) {
+// decodeVLQ decodes base64 VLQ numbers: digits have five bits, least significant
+// first, and a sixth one that says that more follow. The lowest bit of a number is
+// its sign.
+func decodeVLQ(s string) (all []int, ok bool) {
 	value, shift := 0, 0
 	for i := range len(s) {
-		d := strings.IndexByte(base64, s[i])
+		d := strings.IndexByte(base64Digits, s[i])
 		if d < 0 || shift > 30 {
 			return nil, false
 		}

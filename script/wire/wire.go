@@ -1,11 +1,11 @@
-// Package wire is what the script room and its helper process say to each
-// other over two pipes: frames of four bytes of length, most significant
-// first, and that many bytes of JSON. The host sends a Run, the helper
-// answers with any number of Calls and one Done; each Call is answered by an
-// Answer, in any order. The helper runs one program at a time.
+// Package wire is the protocol between package script and its helper process, over
+// two pipes. A frame is four bytes of length, most significant first, and that many
+// bytes of JSON. The host sends a Run. The helper sends any number of Calls, which
+// the host answers with Answers in any order, and one Done. It runs one program at
+// a time.
 //
-// What the helper says is hostile to the host: the interpreter in it ran a
-// stranger's program.
+// Everything the helper sends is hostile to the host, since a program may have taken
+// it over.
 package wire
 
 import (
@@ -16,47 +16,47 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// MaxFrame bounds one frame to the helper, in bytes. [Limits.Frame] bounds
-// those from it.
+// MaxFrame bounds a frame to the helper, in bytes. [Limits.Frame] bounds those from
+// it.
 const MaxFrame = 4 << 20
 
 // A Run is a program with its limits.
 type Run struct {
-	ID       uint64        `json:"id"` // nobody could guess it before
+	ID       uint64        `json:"id"` // random, so that earlier programs cannot guess it
 	Language engi.Language `json:"language"`
 	Code     string        `json:"code"`
 	Limits   Limits        `json:"limits"`
 	APIs     []string      `json:"apis"`
 }
 
-// Limits bound one run. Every field is set.
+// Limits are those of a run. Every field must be set.
 type Limits struct {
-	Timeout int64 `json:"timeout_ns"` // from the moment the helper has the program
+	Timeout int64 `json:"timeout_ns"` // from when the helper has the program
 	Memory  int64 `json:"memory"`     // bytes
-	Stack   int   `json:"stack"`      // calls within calls
+	Stack   int   `json:"stack"`      // nested calls
 	Lines   int   `json:"lines"`      // of console output
 	Text    int   `json:"text"`       // bytes of one line, and of all text in the result
 	Depth   int   `json:"depth"`      // levels of the result
 	Nodes   int   `json:"nodes"`      // values in the result
-	Calls   int   `json:"calls"`      // of host functions at once
+	Calls   int   `json:"calls"`      // of host functions at the same time
 
 	AllCalls int `json:"all_calls"` // of host functions in the run
 }
 
-// Console returns how many characters a program may print.
+// Console returns the number of characters a program may print.
 func (l Limits) Console() int { return 8 * l.Text }
 
-// Frame bounds one frame from the helper, in bytes: one that has all that a
-// program may print and return, and a character may take six bytes of JSON.
+// Frame bounds a frame from the helper, in bytes. It has room for everything that a
+// program may print and return, with six bytes of JSON per character.
 func (l Limits) Frame() int { return 80*l.Text + 64*l.Nodes + 1<<20 }
 
-// To is what the host sends: one of its fields.
+// To is a message of the host. One field is set.
 type To struct {
 	Run    *Run    `json:"run,omitempty"`
 	Answer *Answer `json:"answer,omitempty"`
 }
 
-// An Answer settles a call.
+// An Answer is the result of a call.
 type Answer struct {
 	Call  int             `json:"call"`
 	Value json.RawMessage `json:"value,omitempty"` // JSON; null if absent
@@ -64,21 +64,21 @@ type Answer struct {
 	Error string          `json:"error,omitempty"` // why it failed
 }
 
-// From is what the helper sends: one of its fields.
+// From is a message of the helper. One field is set.
 type From struct {
 	Call *Call `json:"call,omitempty"`
 	Done *Done `json:"done,omitempty"`
 }
 
-// A Call asks for a host function.
+// A Call is a call of a host function.
 type Call struct {
 	Run  uint64          `json:"run"`
-	ID   int             `json:"id"` // fresh within the run
+	ID   int             `json:"id"` // unique within the run
 	API  string          `json:"api"`
-	Args json.RawMessage `json:"args"` // a list
+	Args json.RawMessage `json:"args"` // an array
 }
 
-// Done is the last word on a run.
+// Done is the result of a run.
 type Done struct {
 	Run      uint64          `json:"run"`
 	Value    json.RawMessage `json:"value,omitempty"`
@@ -89,7 +89,7 @@ type Done struct {
 	Duration int64           `json:"duration_ns"`
 }
 
-// Error is a [engi.ScriptError] on the wire.
+// Error is the JSON form of [engi.ScriptError].
 type Error struct {
 	Kind    engi.ScriptErrorKind `json:"kind"`
 	Name    string               `json:"name,omitempty"`
@@ -99,8 +99,8 @@ type Error struct {
 	Stack   string               `json:"stack,omitempty"`
 }
 
-// Write sends v as one frame of most bytes at most, in one write. It reports
-// Invalid, and sends nothing, for one that is larger.
+// Write sends v as one frame in one write. It reports Invalid, and sends nothing, if
+// the frame would have more than most bytes.
 func Write(w io.Writer, v any, most int) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -116,9 +116,8 @@ func Write(w io.Writer, v any, most int) error {
 	return nil
 }
 
-// Read receives one frame of most bytes at most into v, which is a pointer. It
-// reports Unavailable when the other side is gone, and Invalid for what is no
-// frame.
+// Read decodes a frame of at most most bytes into v, a pointer. It reports
+// Unavailable when the other side is gone, and Invalid for a malformed frame.
 func Read(r io.Reader, v any, most int) error {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -128,13 +127,13 @@ func Read(r io.Reader, v any, most int) error {
 	if size > int64(most) {
 		return engi.Errorf(engi.Invalid, "a frame of %d bytes, %d at most", size, most)
 	}
-	// What is announced is not allocated before it has arrived.
+	// The buffer grows with what arrives, not with what is announced.
 	body, err := io.ReadAll(io.LimitReader(r, size))
 	if err != nil || int64(len(body)) < size {
-		return engi.Errorf(engi.Unavailable, "a frame broke off after %d of %d bytes", len(body), size)
+		return engi.Errorf(engi.Unavailable, "a frame ended after %d of %d bytes", len(body), size)
 	}
 	if err := json.Unmarshal(body, v); err != nil {
-		return engi.Errorf(engi.Invalid, "a frame makes no sense: %v", err)
+		return engi.Errorf(engi.Invalid, "a frame is not valid: %v", err)
 	}
 	return nil
 }

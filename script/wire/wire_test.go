@@ -71,7 +71,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// FuzzRead reads what a helper that was taken over may say.
+// FuzzRead reads anything that a helper may send.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x02{}"))
 	f.Add([]byte("\x00\x00\x00\x20{\"done\":{\"run\":1,\"value\":[1,2]}}"))

@@ -9,13 +9,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/node"
 	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/test/env"
 )
 
 // A testNode is a private node with real sandboxes, shared by the tests of
@@ -23,14 +23,11 @@ import (
 type testNode struct {
 	executions engi.Executions
 	private    *node.Private
-	dir        string
 }
 
-var shared struct {
-	sync.Mutex
-	node *testNode
-	skip string
-}
+var shared = env.Shared{Configure: func(c *config.Config) {
+	c.Pools = []config.Pool{{Language: "python", Target: 4}, {Language: "javascript", Target: 1}, {Language: "typescript", Target: 1}, {Language: "bash", Target: 2}}
+}}
 
 // The canary is a file and a listener of the host that no sandbox may see.
 const (
@@ -54,71 +51,14 @@ func run(m *testing.M) int {
 	if l, err := net.Listen("tcp", "127.0.0.1:"+canaryPort); err == nil {
 		defer l.Close()
 	}
-	defer func() {
-		if n := shared.node; n != nil {
-			if err := n.private.Close(); err != nil {
-				fmt.Fprintln(os.Stderr, "close the node:", err)
-			}
-			os.RemoveAll(n.dir)
-		}
-	}()
-	return m.Run()
-}
-
-// missing says what this machine lacks for real sandboxes; "" if nothing.
-func missing() string {
-	if os.Geteuid() != 0 {
-		return "root"
-	}
-	for _, v := range []string{"ENGI_RUNSC", "ENGI_GUEST"} {
-		if _, err := os.Stat(os.Getenv(v)); err != nil {
-			return "a program named by " + v + " (make build)"
-		}
-	}
-	return ""
+	return shared.Main(m)
 }
 
 // sharedNode returns the shared node, or skips.
 func sharedNode(t *testing.T) *testNode {
 	t.Helper()
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.node == nil && shared.skip == "" {
-		if shared.skip = missing(); shared.skip == "" {
-			shared.node = open(t)
-		}
-	}
-	if shared.skip != "" {
-		if os.Getenv("ENGI_TEST_REQUIRE") == "1" {
-			t.Fatalf("needs %s", shared.skip)
-		}
-		t.Skipf("needs %s", shared.skip)
-	}
-	return shared.node
-}
-
-func open(t *testing.T) *testNode {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "engi-e2e-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, _, err := config.Load(config.From{Env: os.Environ()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.DataDir = dir
-	c.Pools = []config.Pool{{Language: "python", Target: 4}, {Language: "javascript", Target: 1}, {Language: "typescript", Target: 1}, {Language: "bash", Target: 2}}
-	p, err := node.OpenPrivate(context.Background(), c, node.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	base, err := p.Templates().Get(t.Context(), "base")
-	if err != nil || base.Digest == "" {
-		p.Close()
-		t.Fatalf("these tests need the base template: %v (make template)", err)
-	}
-	return &testNode{executions: p.Executions(), private: p, dir: dir}
+	p := shared.Node(t)
+	return &testNode{executions: p.Executions(), private: p}
 }
 
 func program(l engi.Language, code string) engi.ExecutionSpec {

@@ -449,7 +449,7 @@ func (s *Server) fork(w http.ResponseWriter, r *http.Request, who caller, box en
 	if n < 1 || n > maxForks {
 		return engi.Errorf(engi.Invalid, "count %d is not between 1 and %d", n, maxForks)
 	}
-	copies, err := s.Lifecycle.Fork(r.Context(), who.viewer, box.ID, n, timeout)
+	copies, err := s.Lifecycle.Fork(r.Context(), who.viewer, box.ID, engi.ForkSpec{Count: n, Timeout: timeout})
 	if err != nil {
 		return err
 	}

@@ -1,10 +1,7 @@
-// Package egresstest holds the promises of [egress.Store] as tests, and a
-// store in memory that keeps them. It is not for running servers: what it
-// holds dies with the process.
+// Package egresstest holds the promises of [egress.Store] as tests.
 package egresstest
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -17,64 +14,6 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/egress"
 )
-
-// Memory is an egress.Store in memory. The zero value is empty. It is safe
-// for concurrent use.
-type Memory struct {
-	Keep int           // events of one sandbox; 0 means any number
-	Age  time.Duration // of an event; 0 means any
-
-	mu   sync.Mutex
-	logs map[engi.SandboxID]*log
-}
-
-type log struct {
-	last   int64
-	events []engi.NetworkEvent
-}
-
-var _ egress.Store = (*Memory)(nil)
-
-// Append adds events.
-func (m *Memory) Append(_ context.Context, events []engi.NetworkEvent) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.logs == nil {
-		m.logs = map[engi.SandboxID]*log{}
-	}
-	for i := range events {
-		e := &events[i]
-		l := m.logs[e.Sandbox]
-		if l == nil {
-			l = &log{}
-			m.logs[e.Sandbox] = l
-		}
-		l.last++
-		e.Seq = l.last
-		l.events = append(l.events, *e)
-		if m.Keep > 0 && len(l.events) > m.Keep {
-			l.events = l.events[1:]
-		}
-	}
-	return nil
-}
-
-// Events returns what is there after seq.
-func (m *Memory) Events(_ context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int) ([]engi.NetworkEvent, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	l := m.logs[id]
-	if l == nil {
-		return nil, nil
-	}
-	var list []engi.NetworkEvent
-	for _, e := range l.events {
-		if len(list) < limit && e.Seq > seq && (owner == "" || e.Owner == owner) && (m.Age == 0 || time.Since(e.Time) < m.Age) {
-			list = append(list, e)
-		}
-	}
-	return list, nil
-}
 
 // Run tests a store. open returns an empty one that keeps so many events of
 // each sandbox, none older than age, until the end of t.

@@ -19,17 +19,18 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Where the sandbox finds what it must trust.
+// Files in the sandbox with what programs must trust.
 const (
-	// AuthorityPath is the file that has the authority's certificate alone,
-	// where update-ca-certificates finds it, too.
+	// AuthorityPath is the file with the authority's certificate alone, where
+	// update-ca-certificates also finds it.
 	AuthorityPath = "/usr/local/share/ca-certificates/engi-wall.crt"
-	// BundlePath is the file that has the system's certificates and the
-	// authority's behind them.
+	// BundlePath is the file with the system's certificates, followed by the
+	// authority's.
 	BundlePath = "/etc/ssl/certs/ca-certificates.crt"
 )
 
-// trustEnv makes programs that do not ask the system trust the authority.
+// trustEnv makes programs trust the authority that do not use the system's bundle
+// by default. Package policy has the names, too: they cannot be placeholders'.
 var trustEnv = map[string]string{
 	"SSL_CERT_FILE":       BundlePath, // OpenSSL, Go, Rust, Ruby
 	"CURL_CA_BUNDLE":      BundlePath,
@@ -42,23 +43,14 @@ var trustEnv = map[string]string{
 	"DENO_CERT":           AuthorityPath,
 }
 
-// reservedEnv are variables that grants cannot have.
-var reservedEnv = func() map[string]bool {
-	all := map[string]bool{"PATH": true, "HOME": true, "LD_PRELOAD": true, "LD_LIBRARY_PATH": true}
-	for name := range trustEnv {
-		all[name] = true
-	}
-	return all
-}()
-
 const (
 	authorityMonths = 14                   // from the beginning of a month
-	authorityLeft   = 365 * 24 * time.Hour // of it when a policy is put in force, at least
+	authorityLeft   = 365 * 24 * time.Hour // minimum when a policy is put in force
 	leafLife        = 24 * time.Hour
-	maxLeaves       = 1024 // kept for one sandbox
+	maxLeaves       = 1024 // cached for one sandbox
 )
 
-// An authority signs for the hosts of one sandbox.
+// An authority signs certificates for the hosts of one sandbox.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -68,27 +60,26 @@ type authority struct {
 	leaves map[string]*tls.Certificate // by host; guarded by mu
 }
 
-// derive returns size bytes that tell nothing of the key.
+// derive returns size bytes derived from the key.
 func (i *Interceptor) derive(size int, purpose ...string) []byte {
 	b, err := hkdf.Key(sha256.New, i.key, nil, "engi intercept: "+strings.Join(purpose, "\x00"), size)
 	if err != nil {
-		panic(err) // only for sizes out of range
+		panic(err) // unreachable: sizes are in range
 	}
 	return b
 }
 
-// placeholder returns what stands for a grant's secret in a sandbox. Nothing
-// in it needs escaping anywhere.
+// placeholder returns what programs see instead of a grant's secret. It needs no
+// escaping anywhere.
 func (i *Interceptor) placeholder(id engi.SandboxID, g engi.Grant) string {
 	return "engi-secret-" + hex.EncodeToString(i.derive(16, "placeholder", string(id), g.Secret, g.Env))
 }
 
-// newAuthority returns the authority of a sandbox, always with the same key,
-// and in the same month with the same bytes: what is the same is not installed
-// again.
+// newAuthority returns the authority of a sandbox, always with the same key and,
+// within a month, the same bytes, so that it need not be installed again.
 func (i *Interceptor) newAuthority(id engi.SandboxID) (_ *authority, err error) {
 	a := &authority{leaves: map[string]*tls.Certificate{}}
-	for try := byte(0); ; try++ { // one in four billion is no key
+	for try := byte(0); ; try++ { // one in four billion is not a valid key
 		a.key, err = ecdsa.ParseRawPrivateKey(elliptic.P256(), i.derive(32, "authority", string(id), string([]byte{try})))
 		if err == nil {
 			break
@@ -109,7 +100,7 @@ func (i *Interceptor) newAuthority(id engi.SandboxID) (_ *authority, err error) 
 		MaxPathLenZero:        true,
 		KeyUsage:              x509.KeyUsageCertSign,
 	}
-	raw, err := x509.CreateCertificate(nil, t, t, &a.key.PublicKey, a.key) // without randomness: always the same
+	raw, err := x509.CreateCertificate(nil, t, t, &a.key.PublicKey, a.key) // deterministic without randomness
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "%v", err)
 	}
@@ -120,7 +111,7 @@ func (i *Interceptor) newAuthority(id engi.SandboxID) (_ *authority, err error) 
 	return a, nil
 }
 
-// leaf returns a certificate for host, which is granted.
+// leaf returns a certificate for a host, cached or new.
 func (a *authority) leaf(host string) (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -142,7 +133,7 @@ func (a *authority) leaf(host string) (*tls.Certificate, error) {
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
-	if len(host) <= 64 { // what a common name may have
+	if len(host) <= 64 { // the limit for common names
 		t.Subject = pkix.Name{CommonName: host}
 	}
 	raw, err := x509.CreateCertificate(rand.Reader, t, a.cert, &key.PublicKey, a.key)

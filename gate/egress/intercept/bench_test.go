@@ -11,20 +11,20 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// BenchmarkRequest measures what the wall adds: the same request straight to
-// the host, through the wall, and through it with answers searched.
+// BenchmarkRequest measures what interception costs: the same request directly to
+// the host, intercepted, and intercepted with the response masked.
 func BenchmarkRequest(b *testing.B) {
 	for name, p := range map[string]engi.NetworkPolicy{"straight": {}, "granted": grant(engi.GrantBearer, token), "stripped": grant(engi.GrantBearer, token, strip)} {
 		b.Run(name, func(b *testing.B) {
-			w := newWorld(b, p)
-			s := w.upstream(host, true, func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, "fine") })
-			t := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: w.ca.pool}, ForceAttemptHTTP2: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			f := newFixture(b, p)
+			s := f.upstream(host, true, func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, "fine") })
+			t := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: f.ca.pool}, ForceAttemptHTTP2: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return new(net.Dialer).DialContext(ctx, "tcp", s.Listener.Addr().String())
 			}}
 			b.Cleanup(t.CloseIdleConnections)
 			c, url := &http.Client{Transport: t}, "https://"+host+"/"
 			if len(p.Grants) > 0 {
-				c = w.client(true)
+				c = f.client(true)
 			}
 			for b.Loop() {
 				res, err := c.Get(url)

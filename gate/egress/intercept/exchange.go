@@ -21,53 +21,55 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/egress/policy"
 )
 
-// maxOut bounds the headers and the query of a request with secrets in them.
-const maxOut = 1 << 20
+// maxRewritten is how many bytes the header and the query of a request may have
+// with secrets in them.
+const maxRewritten = 1 << 20
 
-// An exchange is one request and its answer.
+// An exchange is one request and its response.
 type exchange struct {
-	i      *Interceptor
-	box    *sandbox
-	target Target
-	rules  []rule
-	values map[string]string
-	back   *strings.Replacer // values that placeholders stand for, for redirects
-	forms  [][]byte          // of all values: never in a header of the answer
-	strip  [][]byte          // of those that are cut out of the body
-	header http.Header       // of the request as it leaves
-	query  string            // of the request as it leaves
-	line   string            // method and path, for events
-	noted  sync.Once
+	i            *Interceptor
+	sandbox      *sandbox
+	target       Target
+	rules        []rule
+	values       map[string]string
+	placeholders *strings.Replacer // replaces values by their placeholders in redirects
+	allForms     [][]byte          // of all values; masked in headers of the response
+	stripForms   [][]byte          // of those that are masked in the body, too
+	header       http.Header       // of the request to the host
+	query        string            // of the request to the host
+	requestLine  string            // method and path, for events
+	logged       sync.Once
 }
 
 type exchangeKey struct{}
 
 func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
 
-// serve judges a request and sends it on.
+// serve checks a request and sends it on.
 func (i *Interceptor) serve(w http.ResponseWriter, r *http.Request, proxy http.Handler) {
-	c := r.Context().Value(clientKey{}).(*client)
-	if !c.begin() {
+	c := r.Context().Value(connKey{}).(*sandboxConn)
+	if !c.addRequest() {
 		return
 	}
-	defer c.running.Done()
-	box := i.find(c.target.Sandbox)
+	defer c.requests.Done()
+	s := i.sandbox(c.target.Sandbox)
 	x := &exchange{
-		i: i, box: box, target: c.target, rules: box.at(c.target.Host, c.target.Port, c.target.TLS),
-		values: map[string]string{}, line: r.Method + " " + r.URL.EscapedPath(),
+		i: i, sandbox: s, target: c.target, rules: s.rulesFor(c.target.Host, c.target.Port, c.target.TLS),
+		values: map[string]string{}, requestLine: r.Method + " " + r.URL.EscapedPath(),
 	}
-	if status, err := x.judge(r); err != nil {
+	if status, err := x.check(r); err != nil {
 		w.Header().Set("Connection", "close")
 		x.refuse(w, status, err)
 		return
 	}
-	defer box.upstream.busy.Add(-1)
-	if box.upstream.busy.Add(1) > maxRequests {
+	defer s.upstream.requests.Add(-1)
+	if s.upstream.requests.Add(1) > maxRequests {
 		w.Header().Set("Retry-After", "1")
-		x.refuse(w, http.StatusServiceUnavailable, engi.Errorf(engi.Exhausted, "the sandbox waits for answers to %d requests already", maxRequests).
-			WithRemedy("read the answers, or send fewer requests at once"))
+		x.refuse(w, http.StatusServiceUnavailable, engi.Errorf(engi.Exhausted, "the sandbox has %d requests in progress already", maxRequests).
+			WithRemedy("read the responses, or send fewer requests at once"))
 		return
 	}
 	ctx := context.WithValue(r.Context(), exchangeKey{}, x)
@@ -76,35 +78,36 @@ func (i *Interceptor) serve(w http.ResponseWriter, r *http.Request, proxy http.H
 		return
 	}
 	if r.ProtoMajor == 1 && r.Body != http.NoBody {
-		// Answers may begin before the request has ended. Every connection
-		// here can do it.
+		// Responses may begin before the request has ended. All connections
+		// here support it.
 		_ = http.NewResponseController(w).EnableFullDuplex()
 	}
-	proxy.ServeHTTP(&answer{ResponseWriter: w, x: x}, r.WithContext(ctx))
+	proxy.ServeHTTP(&responseWriter{ResponseWriter: w, x: x}, r.WithContext(ctx))
 }
 
-// judge reports what is wrong with a request, and the status to answer.
-func (x *exchange) judge(r *http.Request) (int, error) {
-	if x.box == nil || x.target.TLS && len(x.rules) == 0 {
+// check reports what is wrong with a request, and the status to respond with.
+func (x *exchange) check(r *http.Request) (int, error) {
+	if x.sandbox == nil || x.target.TLS && len(x.rules) == 0 {
 		return http.StatusForbidden, engi.Errorf(engi.Denied, "nothing is granted to %s any more", x.target.Host).WithRemedy("connect again")
 	}
 	if r.Method == http.MethodConnect {
-		return http.StatusMethodNotAllowed, engi.Errorf(engi.Denied, "CONNECT would make a way around the wall").WithRemedy("connect to the host itself")
+		return http.StatusMethodNotAllowed, engi.Errorf(engi.Denied, "CONNECT would bypass the network policy").WithRemedy("connect to the host itself")
 	}
-	hosts := append([]string{r.Host}, r.Header["Host"]...) // the latter may stand beside :authority
+	hosts := append([]string{r.Host}, r.Header["Host"]...) // HTTP/2 may have Host beside :authority
 	if r.URL.Host != "" {
 		hosts = append(hosts, r.URL.Host)
 	}
 	for _, host := range hosts {
-		if !x.target.named(host) {
-			return http.StatusMisdirectedRequest, engi.Errorf(engi.Denied, "the request is for %q, the connection is to %s", clean(host, 80), x.target.Host).
-				WithRemedy("use a connection of its own for each host")
+		if !x.target.matches(host) {
+			return http.StatusMisdirectedRequest, engi.Errorf(engi.Denied, "the request is for %q, the connection is to %s", printable(host, 80), x.target.Host).
+				WithRemedy("use a separate connection for each host")
 		}
 	}
 	return 0, nil
 }
 
-// prepare finds out what the request is to look like when it leaves.
+// prepare reveals the secrets and determines header and query of the request to
+// the host.
 func (x *exchange) prepare(ctx context.Context, r *http.Request) (int, error) {
 	var pairs []string
 	forms, stripped := map[string][][]byte{}, map[string]bool{}
@@ -113,30 +116,30 @@ func (x *exchange) prepare(ctx context.Context, r *http.Request) (int, error) {
 			value, known := x.values[name]
 			if !known {
 				var err error
-				if value, err = x.i.o.Reveal(ctx, x.box.owner, name); err != nil {
+				if value, err = x.i.o.Reveal(ctx, x.sandbox.owner, name); err != nil {
 					return http.StatusBadGateway, engi.Errorf(engi.KindOf(err), "secret %s cannot be read: %s", name, engi.KindOf(err)).
-						WithRemedy("store it again under this name")
+						WithRemedy("store a secret under this name")
 				}
 				x.values[name] = value
-				forms[name] = x.box.upstream.formsOf(name, value)
-				x.forms = append(x.forms, forms[name]...)
+				forms[name] = x.sandbox.upstream.formsOf(name, value)
+				x.allForms = append(x.allForms, forms[name]...)
 			}
 			if rule.grant.Strip && !stripped[name] {
 				stripped[name] = true
-				x.strip = append(x.strip, forms[name]...)
+				x.stripForms = append(x.stripForms, forms[name]...)
 			}
 		}
-		if rule.holder != "" {
+		if rule.placeholder != "" {
 			value := x.values[rule.grant.Secret]
 			for _, form := range []string{value, url.QueryEscape(value), url.PathEscape(value)} {
-				if len(form) >= minForm {
-					pairs = append(pairs, form, rule.holder)
+				if len(form) >= minFormLength {
+					pairs = append(pairs, form, rule.placeholder)
 				}
 			}
 		}
 	}
-	x.back = strings.NewReplacer(pairs...)
-	x.header, x.query = passing(r.Header), r.URL.RawQuery
+	x.placeholders = strings.NewReplacer(pairs...)
+	x.header, x.query = endToEndHeaders(r.Header), r.URL.RawQuery
 	for _, rule := range x.rules {
 		if err := x.apply(rule); err != nil {
 			return http.StatusBadGateway, err
@@ -147,17 +150,17 @@ func (x *exchange) prepare(ctx context.Context, r *http.Request) (int, error) {
 		for _, v := range values {
 			size += len(name) + len(v)
 			if !httpguts.ValidHeaderFieldValue(v) {
-				return http.StatusBadGateway, engi.Errorf(engi.Invalid, "header %s would have a line break or another byte that no header may have", name).
+				return http.StatusBadGateway, engi.Errorf(engi.Invalid, "header %s would contain a line break or another invalid byte", name).
 					WithRemedy("store the secret without the line break at its end")
 			}
 		}
 	}
-	if size > maxOut {
-		return http.StatusRequestHeaderFieldsTooLarge, engi.Errorf(engi.Invalid, "the request would have headers and a query of %d bytes, %d at most", size, maxOut).
+	if size > maxRewritten {
+		return http.StatusRequestHeaderFieldsTooLarge, engi.Errorf(engi.Invalid, "header and query of the request would have %d bytes, more than %d", size, maxRewritten).
 			WithRemedy("use the placeholder less often")
 	}
-	if len(x.strip) > 0 {
-		// What comes back must be readable here, and whole.
+	if len(x.stripForms) > 0 {
+		// The response must be readable and complete to be masked.
 		x.header.Set("Accept-Encoding", "identity")
 		if x.header["Grpc-Accept-Encoding"] != nil {
 			x.header.Set("Grpc-Accept-Encoding", "identity")
@@ -169,7 +172,7 @@ func (x *exchange) prepare(ctx context.Context, r *http.Request) (int, error) {
 	return 0, nil
 }
 
-// apply puts a rule's secrets into the request that leaves.
+// apply applies a rule to header and query.
 func (x *exchange) apply(r rule) error {
 	g, value := r.grant, x.values[r.grant.Secret]
 	switch g.As {
@@ -180,31 +183,31 @@ func (x *exchange) apply(r rule) error {
 	case engi.GrantBasic:
 		pair := base64.StdEncoding.EncodeToString([]byte(g.Name + ":" + value))
 		x.header.Set("Authorization", "Basic "+pair)
-		x.forms = append(x.forms, []byte(pair))
+		x.allForms = append(x.allForms, []byte(pair))
 		if g.Strip {
-			x.strip = append(x.strip, []byte(pair))
+			x.stripForms = append(x.stripForms, []byte(pair))
 		}
 	case engi.GrantQuery:
 		x.query = setQuery(x.query, g.Name, value)
 	case engi.GrantPlaceholder:
-		return x.replace(r.holder, value)
+		return x.replace(r.placeholder, value)
 	default:
 		for name, text := range r.headers {
-			x.header.Set(name, reference.ReplaceAllStringFunc(text, func(ref string) string {
-				return x.values[reference.FindStringSubmatch(ref)[1]]
+			x.header.Set(name, policy.SecretReference.ReplaceAllStringFunc(text, func(ref string) string {
+				return x.values[policy.SecretReference.FindStringSubmatch(ref)[1]]
 			}))
 		}
 	}
 	return nil
 }
 
-// replace puts a value where its placeholder is.
+// replace replaces a placeholder by the value.
 func (x *exchange) replace(holder, value string) error {
-	left := maxOut
+	left := maxRewritten
 	put := func(text, value string) (string, error) {
 		n := strings.Count(text, holder)
 		if left -= n * len(value); left < 0 {
-			return "", engi.Errorf(engi.Invalid, "the request would have headers and a query of more than %d bytes", maxOut).WithRemedy("use the placeholder less often")
+			return "", engi.Errorf(engi.Invalid, "header and query of the request would have more than %d bytes", maxRewritten).WithRemedy("use the placeholder less often")
 		}
 		if n == 0 {
 			return text, nil
@@ -218,12 +221,12 @@ func (x *exchange) replace(holder, value string) error {
 	for name, values := range x.header {
 		for i, v := range values {
 			if name == "Authorization" {
-				if pair, ok := basic(v); ok && strings.Contains(pair, holder) {
+				if pair, ok := basicPair(v); ok && strings.Contains(pair, holder) {
 					if pair, err = put(pair, value); err != nil {
 						return err
 					}
 					pair = base64.StdEncoding.EncodeToString([]byte(pair))
-					x.forms = append(x.forms, []byte(pair))
+					x.allForms = append(x.allForms, []byte(pair))
 					values[i] = "Basic " + pair
 					continue
 				}
@@ -236,8 +239,8 @@ func (x *exchange) replace(holder, value string) error {
 	return nil
 }
 
-// basic returns the user and password of a header.
-func basic(header string) (string, bool) {
+// basicPair returns USER:PASSWORD of Basic credentials.
+func basicPair(header string) (string, bool) {
 	scheme, text, ok := strings.Cut(strings.TrimSpace(header), " ")
 	if !ok || !strings.EqualFold(scheme, "basic") {
 		return "", false
@@ -250,8 +253,8 @@ func basic(header string) (string, bool) {
 	return string(pair), err == nil
 }
 
-// setQuery returns a query with one parameter of this name, the last one, and
-// leaves everything else as it is.
+// setQuery returns a query with a single parameter of this name, at the end, and
+// everything else unchanged.
 func setQuery(query, name, value string) string {
 	var kept []string
 	for part := range strings.SplitSeq(query, "&") {
@@ -264,20 +267,20 @@ func setQuery(query, name, value string) string {
 	return strings.Join(append(kept, url.QueryEscape(name)+"="+url.QueryEscape(value)), "&")
 }
 
-// rewrite makes the request that leaves.
+// rewrite prepares the request to the host.
 func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	out := p.Out
 	out.URL.Scheme = "http"
 	if x.target.TLS {
 		out.URL.Scheme = "https"
 	}
-	out.URL.Host = x.target.address()
+	out.URL.Host = x.target.urlHost()
 	out.URL.RawQuery = x.query
 	out.URL.User = nil
 	out.Host = p.In.Host
 	out.Trailer = p.In.Trailer // filled while the body is read
-	// What the proxy has kept for an upgrade or trailers; the rest is ours,
-	// without what proxies say about themselves.
+	// From the proxy, keep only what upgrades and trailers need, and nothing
+	// that proxies add about themselves.
 	for _, name := range []string{"Connection", "Upgrade", "Te"} {
 		if v := out.Header[name]; v != nil {
 			x.header[name] = v
@@ -286,8 +289,8 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	out.Header = x.header
 }
 
-// passing returns the headers that are for the host, not for the connection.
-func passing(h http.Header) http.Header {
+// endToEndHeaders returns the headers that are not specific to the connection.
+func endToEndHeaders(h http.Header) http.Header {
 	h = h.Clone()
 	for _, value := range h["Connection"] {
 		for name := range strings.SplitSeq(value, ",") {
@@ -303,54 +306,54 @@ func passing(h http.Header) http.Header {
 	return h
 }
 
-// answer changes an answer before it enters the sandbox.
-func (x *exchange) answer(r *http.Response) error {
+// modifyResponse masks secrets in a response.
+func (x *exchange) modifyResponse(r *http.Response) error {
 	for _, name := range []string{"Location", "Content-Location", "Link", "Refresh"} {
 		for n, v := range r.Header[name] {
-			r.Header[name][n] = x.back.Replace(v)
+			r.Header[name][n] = x.placeholders.Replace(v)
 		}
 	}
-	x.hide(r.Header)
-	r.Header.Del("Alt-Svc") // would lead to HTTP/3, which does not pass
-	if len(x.strip) > 0 && r.Body != nil && r.Body != http.NoBody {
+	x.maskHeaders(r.Header)
+	r.Header.Del("Alt-Svc") // it could lead to HTTP/3, which is not supported
+	if len(x.stripForms) > 0 && r.Body != nil && r.Body != http.NoBody {
 		if err := x.stripBody(r); err != nil {
 			return err
 		}
 	}
 	if r.StatusCode != http.StatusSwitchingProtocols {
-		r.Body = &trailing{ReadCloser: r.Body, x: x, of: r}
+		r.Body = &trailerBody{ReadCloser: r.Body, x: x, of: r}
 	}
-	x.note(r.StatusCode, "")
+	x.log(r.StatusCode, "")
 	return nil
 }
 
-// hide masks values in headers.
-func (x *exchange) hide(h http.Header) {
+// maskHeaders masks values in headers.
+func (x *exchange) maskHeaders(h http.Header) {
 	for name, values := range h {
 		if name == "Content-Length" || name == "Date" {
-			continue // digits by chance
+			continue // contains digits that may match by chance
 		}
 		for n, v := range values {
-			values[n] = mask(v, x.forms)
+			values[n] = mask(v, x.allForms)
 		}
 	}
 }
 
-// stripBody masks values in a body, or in what an upgraded connection brings.
+// stripBody masks values in a body, or in what an upgraded connection receives.
 func (x *exchange) stripBody(r *http.Response) error {
 	switch enc := strings.ToLower(strings.Join(r.Header["Content-Encoding"], ",")); enc {
 	case "", "identity":
 	case "gzip", "x-gzip":
-		r.Body = &unzipped{from: r.Body}
+		r.Body = &gunzipBody{from: r.Body}
 		r.Header.Del("Content-Encoding")
 		r.Header.Del("Content-Length")
 		r.ContentLength = -1
 	default:
-		return engi.Errorf(engi.Unsupported, "the answer of %s is encoded as %s, which cannot be searched for secrets", x.target.Host, clean(enc, 40)).
+		return engi.Errorf(engi.Unsupported, "the response of %s is encoded as %s, which cannot be searched for secrets", x.target.Host, printable(enc, 40)).
 			WithRemedy("grant the secret without strip")
 	}
-	masked := newMaskReader(r.Body, x.strip)
-	if w, ok := r.Body.(io.Writer); ok { // of an upgraded connection
+	masked := newMaskReader(r.Body, x.stripForms)
+	if w, ok := r.Body.(io.Writer); ok { // an upgraded connection
 		r.Body = &maskedConn{maskReader: masked, Writer: w}
 		return nil
 	}
@@ -363,13 +366,13 @@ type maskedConn struct {
 	io.Writer
 }
 
-// An unzipped body begins to read when it is read.
-type unzipped struct {
+// A gunzipBody decompresses a body. It reads nothing before the first Read.
+type gunzipBody struct {
 	from io.ReadCloser
 	zip  *gzip.Reader
 }
 
-func (u *unzipped) Read(p []byte) (int, error) {
+func (u *gunzipBody) Read(p []byte) (int, error) {
 	if u.zip == nil {
 		z, err := gzip.NewReader(u.from)
 		if err != nil {
@@ -380,38 +383,38 @@ func (u *unzipped) Read(p []byte) (int, error) {
 	return u.zip.Read(p)
 }
 
-func (u *unzipped) Close() error { return u.from.Close() }
+func (u *gunzipBody) Close() error { return u.from.Close() }
 
-// A trailing body masks the trailers, which are there when it is closed.
-type trailing struct {
+// A trailerBody masks the trailers, which are complete when it is closed.
+type trailerBody struct {
 	io.ReadCloser
 	x  *exchange
 	of *http.Response
 }
 
-func (t *trailing) Close() error {
+func (t *trailerBody) Close() error {
 	err := t.ReadCloser.Close()
-	t.x.hide(t.of.Trailer)
+	t.x.maskHeaders(t.of.Trailer)
 	return err
 }
 
-// An answer writer masks what comes before the answer, like early hints.
-type answer struct {
+// A responseWriter masks informational responses, like early hints.
+type responseWriter struct {
 	http.ResponseWriter
 	x *exchange
 }
 
-func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+func (a *responseWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-func (a *answer) WriteHeader(status int) {
+func (a *responseWriter) WriteHeader(status int) {
 	if status < 200 {
-		a.x.hide(a.Header())
+		a.x.maskHeaders(a.Header())
 	}
 	a.ResponseWriter.WriteHeader(status)
 }
 
-// fail answers a request whose host gave no answer. The texts of foreign
-// errors may have parts of one in them: they stay here.
+// fail responds to a request that got no response. Texts of foreign errors are not
+// passed on, since they may contain parts of secrets.
 func (x *exchange) fail(w http.ResponseWriter, err error) {
 	status, host := http.StatusBadGateway, x.target.Host
 	var untrusted *tls.CertificateVerificationError
@@ -424,9 +427,9 @@ func (x *exchange) fail(w http.ResponseWriter, err error) {
 	case ok:
 		err = known
 	case errors.Is(err, context.Canceled):
-		err = engi.Errorf(engi.Expired, "the client went away before %s answered", host)
+		err = engi.Errorf(engi.Expired, "the client closed the connection before %s answered", host)
 	case errors.As(err, &untrusted):
-		err = engi.Errorf(engi.Denied, "the certificate of %s is not good: %s", host, untrustedWhy(untrusted.Err)).
+		err = engi.Errorf(engi.Denied, "the certificate of %s is not valid: %s", host, untrustedReason(untrusted.Err)).
 			WithRemedy("have the operator add its authority to those that the node trusts")
 	case errors.As(err, &timeout) && timeout.Timeout():
 		status = http.StatusGatewayTimeout
@@ -434,52 +437,52 @@ func (x *exchange) fail(w http.ResponseWriter, err error) {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		err = engi.Errorf(engi.Unavailable, "%s refuses connections to port %d", host, x.target.Port).WithRemedy("try again")
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.EPIPE):
-		err = engi.Errorf(engi.Unavailable, "%s ended the connection without an answer", host).WithRemedy("try again")
+		err = engi.Errorf(engi.Unavailable, "%s closed the connection without an answer", host).WithRemedy("try again")
 	default:
-		err = engi.Errorf(engi.Unavailable, "%s cannot be reached, or does not speak HTTP over TLS", host).WithRemedy("try again, or have a look at the host")
+		err = engi.Errorf(engi.Unavailable, "%s cannot be reached, or does not speak HTTP over TLS", host).WithRemedy("try again, or check the host")
 	}
 	x.refuse(w, status, err)
 }
 
-func untrustedWhy(err error) string {
+func untrustedReason(err error) string {
 	switch {
 	case errors.As(err, new(x509.UnknownAuthorityError)):
-		return "nobody that the node trusts has signed it"
+		return "it is not signed by an authority that the node trusts"
 	case errors.As(err, new(x509.HostnameError)):
 		return "it is for another name"
 	case errors.As(err, new(x509.CertificateInvalidError)):
-		return "it has expired, or is not for servers"
+		return "it has expired or is not for servers"
 	}
 	return "it cannot be verified"
 }
 
-// refuse answers instead of the host, and says why.
+// refuse responds in place of the host and says why.
 func (x *exchange) refuse(w http.ResponseWriter, status int, err error) {
-	text := mask(clean(err.Error(), 300), x.forms)
+	text := mask(printable(err.Error(), 300), x.allForms)
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Engi-Error", text)
-	x.note(status, text)
+	x.log(status, text)
 	w.WriteHeader(status)
 	if remedy := engi.RemedyOf(err); remedy != "" {
-		text += "\n" + mask(clean(remedy, 300), x.forms)
+		text += "\n" + mask(printable(remedy, 300), x.allForms)
 	}
-	_, _ = io.WriteString(w, "engi: "+text+"\n") // a client that is gone hears nothing
+	_, _ = io.WriteString(w, "engi: "+text+"\n") // the client may be gone
 }
 
-// note makes the event of a request, once; refused is empty if it was sent.
-func (x *exchange) note(status int, refused string) {
-	x.noted.Do(func() {
-		if x.box == nil {
-			return // the sandbox is shut: nobody is left to tell
+// log logs the request, once; refused is empty if it was sent.
+func (x *exchange) log(status int, refused string) {
+	x.logged.Do(func() {
+		if x.sandbox == nil {
+			return // the sandbox is shut
 		}
-		e := x.i.event(x.box, x.target, engi.NetworkRequest)
+		e := x.i.event(x.sandbox, x.target, engi.NetworkRequest)
 		e.Allowed = refused == ""
-		line := mask(clean(x.line, 200), x.forms)
+		line := mask(printable(x.requestLine, 200), x.allForms)
 		var names []string
 		for _, r := range x.rules {
-			e.Rule = r.describe() // the most exact one
+			e.Rule = r.describe() // the most exact one is last
 			for _, name := range r.secrets() {
 				if !slices.Contains(names, name) {
 					names = append(names, name)

@@ -24,16 +24,17 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/egress/intercept"
+	"github.com/engi-dev/engi/gate/egress/policy"
 )
 
 const (
 	host   = "api.example.com"
 	value  = "sk-live/Zq+8&vX=41?ü<secret>%20"
-	plain  = "tok3n0fTheOthers" // fits into every header
+	plain  = "tok3n0fTheOthers" // valid in any header
 	secret = "KEY"
 )
 
-// A world is an interceptor between clients and real servers.
+// A fixture is an interceptor between clients and real servers.
 type fixture struct {
 	t   testing.TB
 	i   *intercept.Interceptor
@@ -87,25 +88,25 @@ func (ca *testCA) leaf(t testing.TB, names ...string) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: ca.key}
 }
 
-func newWorld(t testing.TB, p engi.NetworkPolicy, change ...func(*intercept.Options)) *fixture {
+func newFixture(t testing.TB, p engi.NetworkPolicy, change ...func(*intercept.Options)) *fixture {
 	t.Helper()
-	w := &fixture{t: t, id: engi.NewSandboxID(), ca: newTestCA(t), routes: map[string]string{}, secrets: map[string]string{secret: value, "TOKEN": plain}}
+	f := &fixture{t: t, id: engi.NewSandboxID(), ca: newTestCA(t), routes: map[string]string{}, secrets: map[string]string{secret: value, "TOKEN": plain}}
 	o := intercept.Options{
 		Reveal: func(_ context.Context, owner engi.Owner, name string) (string, error) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			v, ok := w.secrets[name]
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			v, ok := f.secrets[name]
 			if !ok || owner != "ann" {
 				return "", engi.Errorf(engi.NotFound, "no such secret")
 			}
 			return v, nil
 		},
 		Dial: func(ctx context.Context, id engi.SandboxID, host string, port uint16) (net.Conn, error) {
-			w.mu.Lock()
-			to, ok := w.routes[host+":"+strconv.Itoa(int(port))]
-			w.dials = append(w.dials, host)
-			w.mu.Unlock()
-			if id != w.id {
+			f.mu.Lock()
+			to, ok := f.routes[host+":"+strconv.Itoa(int(port))]
+			f.dials = append(f.dials, host)
+			f.mu.Unlock()
+			if id != f.id {
 				t.Errorf("dialled for %s", id)
 			}
 			if !ok {
@@ -114,161 +115,163 @@ func newWorld(t testing.TB, p engi.NetworkPolicy, change ...func(*intercept.Opti
 			return new(net.Dialer).DialContext(ctx, "tcp", to)
 		},
 		Events: func(e engi.NetworkEvent) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.events = append(w.events, e)
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.events = append(f.events, e)
 		},
-		Roots: w.ca.pool,
+		Roots: f.ca.pool,
 	}
 	for _, c := range change {
 		c(&o)
 	}
 	var err error
-	if w.i, err = intercept.New(o); err != nil {
+	if f.i, err = intercept.New(o); err != nil {
 		t.Fatal(err)
 	}
 	var cancel context.CancelFunc
-	w.ctx, cancel = context.WithCancel(context.Background())
+	f.ctx, cancel = context.WithCancel(context.Background())
 	t.Cleanup(func() {
 		cancel()
-		w.serving.Wait()
-		if err := w.i.Close(); err != nil {
+		f.serving.Wait()
+		if err := f.i.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	w.open(p)
-	return w
+	f.open(p)
+	return f
 }
 
-func (w *fixture) open(p engi.NetworkPolicy) {
-	w.t.Helper()
-	var err error
-	if w.w, err = w.i.Open(w.id, "ann", p); err != nil {
-		w.t.Fatal(err)
+func (f *fixture) open(p engi.NetworkPolicy) {
+	f.t.Helper()
+	compiled, err := policy.Compile(p, policy.Node{Default: engi.NetworkRestricted})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if f.w, err = f.i.Open(f.id, "ann", compiled); err != nil {
+		f.t.Fatal(err)
 	}
 }
 
 // upstream starts a server for a host.
-func (w *fixture) upstream(name string, two bool, h http.HandlerFunc) *httptest.Server {
+func (f *fixture) upstream(name string, two bool, h http.HandlerFunc) *httptest.Server {
 	s := httptest.NewUnstartedServer(h)
 	s.EnableHTTP2 = two
-	s.TLS = &tls.Config{Certificates: []tls.Certificate{w.ca.leaf(w.t, name)}}
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{f.ca.leaf(f.t, name)}}
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	s.StartTLS()
-	w.t.Cleanup(s.Close)
-	w.route(name+":443", s.Listener.Addr().String())
+	f.t.Cleanup(s.Close)
+	f.route(name+":443", s.Listener.Addr().String())
 	return s
 }
 
-func (w *fixture) route(from, to string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.routes[from] = to
+func (f *fixture) route(from, to string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.routes[from] = to
 }
 
-// connect returns a connection as the sandbox has it.
-func (w *fixture) connect(target intercept.Target) net.Conn {
-	w.t.Helper()
+// connect returns a sandbox's connection.
+func (f *fixture) connect(target intercept.Target) net.Conn {
+	f.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	w.serving.Go(func() {
+	f.serving.Go(func() {
 		conn, err := l.Accept()
 		l.Close()
 		if err != nil {
 			return
 		}
-		_ = w.i.Serve(w.ctx, conn, target) // events say what went wrong
+		_ = f.i.Serve(f.ctx, conn, target) // events have what went wrong
 	})
 	conn, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	w.t.Cleanup(func() { conn.Close() })
+	f.t.Cleanup(func() { conn.Close() })
 	return conn
 }
 
-func (w *fixture) target() intercept.Target {
-	return intercept.Target{Sandbox: w.id, Host: host, Port: 443, TLS: true, Address: netip.MustParseAddrPort("192.0.2.1:443")}
+func (f *fixture) target() intercept.Target {
+	return intercept.Target{Sandbox: f.id, Host: host, Port: 443, TLS: true, Address: netip.MustParseAddrPort("192.0.2.1:443")}
 }
 
-func (w *fixture) roots() *x509.CertPool {
+func (f *fixture) roots() *x509.CertPool {
 	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(w.w.Authority) {
-		w.t.Fatal("the wiring has no authority")
+	if !pool.AppendCertsFromPEM(f.w.Authority) {
+		f.t.Fatal("the wiring has no authority")
 	}
 	return pool
 }
 
-// dial returns a TLS connection inside.
-func (w *fixture) dial(protos ...string) *tls.Conn {
-	w.t.Helper()
-	conn := tls.Client(w.connect(w.target()), &tls.Config{ServerName: host, RootCAs: w.roots(), NextProtos: protos})
-	if err := conn.HandshakeContext(w.t.Context()); err != nil {
-		w.t.Fatal(err)
+// dial returns a TLS connection of the sandbox.
+func (f *fixture) dial(protos ...string) *tls.Conn {
+	f.t.Helper()
+	conn := tls.Client(f.connect(f.target()), &tls.Config{ServerName: host, RootCAs: f.roots(), NextProtos: protos})
+	if err := conn.HandshakeContext(f.t.Context()); err != nil {
+		f.t.Fatal(err)
 	}
 	return conn
 }
 
-// client returns a client inside; all that it asks for goes to the host that
-// the address names.
-func (w *fixture) client(two bool) *http.Client {
+// client returns a client in the sandbox. Its requests go to the host in the URL.
+func (f *fixture) client(two bool) *http.Client {
 	t := &http.Transport{
 		DialContext: func(_ context.Context, _, address string) (net.Conn, error) {
 			name, port, _ := net.SplitHostPort(address)
 			n, _ := strconv.ParseUint(port, 10, 16)
-			return w.connect(intercept.Target{Sandbox: w.id, Host: name, Port: uint16(n), TLS: n != 80}), nil
+			return f.connect(intercept.Target{Sandbox: f.id, Host: name, Port: uint16(n), TLS: n != 80}), nil
 		},
 		Protocols: new(http.Protocols),
 	}
-	if w.w.Authority != nil {
-		t.TLSClientConfig = &tls.Config{RootCAs: w.roots()}
+	if f.w.Authority != nil {
+		t.TLSClientConfig = &tls.Config{RootCAs: f.roots()}
 	}
 	t.Protocols.SetHTTP1(!two)
 	t.Protocols.SetHTTP2(two)
-	w.t.Cleanup(t.CloseIdleConnections)
+	f.t.Cleanup(t.CloseIdleConnections)
 	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // do sends a request and returns status, header and body.
-func (w *fixture) do(c *http.Client, r *http.Request) (*http.Response, string) {
-	w.t.Helper()
+func (f *fixture) do(c *http.Client, r *http.Request) (*http.Response, string) {
+	f.t.Helper()
 	res, err := c.Do(r)
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	return res, string(body)
 }
 
-func (w *fixture) get(c *http.Client, url string) (*http.Response, string) {
-	w.t.Helper()
-	r, err := http.NewRequestWithContext(w.t.Context(), "GET", url, nil)
+func (f *fixture) get(c *http.Client, url string) (*http.Response, string) {
+	f.t.Helper()
+	r, err := http.NewRequestWithContext(f.t.Context(), "GET", url, nil)
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	return w.do(c, r)
+	return f.do(c, r)
 }
 
 // seen returns the events so far.
-func (w *fixture) seen() []engi.NetworkEvent {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return append([]engi.NetworkEvent(nil), w.events...)
+func (f *fixture) seen() []engi.NetworkEvent {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]engi.NetworkEvent(nil), f.events...)
 }
 
-// clean fails if a value shows in an event.
-func (w *fixture) clean() {
-	w.t.Helper()
-	for _, e := range w.seen() {
-		for _, v := range w.secrets {
+// clean fails if an event contains a value.
+func (f *fixture) clean() {
+	f.t.Helper()
+	for _, e := range f.seen() {
+		for _, v := range f.secrets {
 			if text := fmt.Sprintf("%+v", e); strings.Contains(text, v) {
-				w.t.Errorf("an event has a value: %s", text)
+				f.t.Errorf("an event has a value: %s", text)
 			}
 		}
 	}

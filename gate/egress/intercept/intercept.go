@@ -1,30 +1,28 @@
-// Package intercept puts secrets into HTTP requests of sandboxes on their way
-// out, and takes them out of the answers, so that no value is ever inside. It
-// ends the TLS of the sandbox with a certificate of an authority that this
-// sandbox alone trusts, judges each request by itself, changes what grants and
-// header rules say, and sends it on over verified TLS of its own. HTTP/1.1 and
-// HTTP/2 both ways, streams, trailers and upgrades pass.
+// Package intercept puts secrets into HTTP requests that leave sandboxes, and
+// removes them from responses, so that values never enter a sandbox. It
+// terminates the sandbox's TLS with a certificate of an authority that only this
+// sandbox trusts, judges each request, applies grants and header rules, and sends
+// it on over TLS of its own. HTTP/1.1 and HTTP/2 on both sides, streams, trailers
+// and upgrades are supported.
 //
-// TLS is opened only to hosts of grants and header rules. A host is written
-// [http://|https://]NAME|*.SUFFIX[:PORT]; without a port it means TLS on every
-// port. Over plain HTTP no secret is ever sent but to a host that is written
-// with http://, on port 80 if it names none, and only if the policy lets the
-// sandbox connect there anyway: a grant by itself opens TLS alone.
+// Only TLS to the hosts of grants and header rules is intercepted. Over plain
+// HTTP, secrets are sent only to hosts that are written with http://, and only
+// if the policy lets the sandbox connect there anyway: grants make hosts
+// reachable over TLS alone.
 //
-// The authority's key is made from [Options.Key] and the sandbox's ID. It is
-// nowhere but in memory, and the same after a restart of this process, so that
-// programs that are running go on trusting it. Placeholders are made in the
-// same way: nobody without the key can guess them, and they stay the same for
-// as long as the sandbox lives.
+// The authority's key is derived from [Options.Key] and the sandbox's ID. It is
+// kept in memory only, and is the same after a restart of this process, so that
+// running programs continue to trust it. Placeholders are derived in the same
+// way: they cannot be guessed without the key, and stay the same as long as the
+// sandbox exists.
 //
-// Placeholders are replaced in the values of headers, inside of Basic
-// credentials, and in the query; never in bodies, because much that is sent in
-// a body can be read back later. Whoever may write at a granted host where it
-// may also read, and a host that helps, can always get at a value: a grant
-// trusts its hosts.
+// Placeholders are replaced in values of headers, in Basic credentials and in the
+// query, but never in bodies, because much of what is sent in a body can be read
+// back later. A sandbox that can both write to and read from a granted host, or
+// has a host that cooperates, can always obtain a value: a grant trusts its hosts.
 //
-// Package intercept does not decide who may connect where, and opens no
-// connections: see packages policy and egress.
+// Package intercept does not decide who may connect where and does not dial: see
+// packages policy and egress.
 package intercept
 
 import (
@@ -41,75 +39,75 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/egress/policy"
 )
 
-// Options are what an Interceptor works with. Reveal and Dial are needed; the
-// zero value of everything else is useful.
+// Options configure an Interceptor. Reveal and Dial are required; everything else
+// has a useful zero value.
 type Options struct {
-	// Key is what authorities and placeholders are made from, 32 bytes that
-	// survive restarts. Nil: a random one.
+	// Key is what authorities and placeholders are derived from, 32 bytes that
+	// survive restarts. Nil means random ones.
 	Key []byte
-	// Reveal returns the value of an owner's secret, by ID or name. It is
-	// asked at each request.
+	// Reveal returns the value of an owner's secret by ID or name. It is
+	// called for each request.
 	Reveal func(ctx context.Context, owner engi.Owner, idOrName string) (string, error)
-	// Dial connects to a host that is granted, as the sandbox's policy lets
-	// it. TLS is added here.
+	// Dial connects to a host as the sandbox's policy allows, without TLS.
 	Dial func(ctx context.Context, id engi.SandboxID, host string, port uint16) (net.Conn, error)
-	// Events gets one event per request, without Seq. It must not block. Nil
-	// discards.
+	// Events is called with one event per request, without Seq. It must not
+	// block. Nil discards.
 	Events func(engi.NetworkEvent)
-	// Roots are trusted upstream. Nil: those of the system.
+	// Roots are trusted for connections to hosts. Nil means the system's.
 	Roots *x509.CertPool
 
-	Handshake time.Duration // of TLS, both sides; 0 means 10 s
-	Header    time.Duration // for the header of a request to arrive, and between requests; 0 means 1 minute
-	Answer    time.Duration // from a request to the header of its answer; 0 means 15 minutes
-	Idle      time.Duration // without a byte either way in a request or upgraded connection; 0 means 15 minutes
+	HandshakeTimeout time.Duration // for TLS handshakes on both sides; 0 means 10 s
+	HeaderTimeout    time.Duration // for receiving the header of a request, and between requests; 0 means 1 minute
+	ResponseTimeout  time.Duration // from a request to the header of its response; 0 means 15 minutes
+	IdleTimeout      time.Duration // without a byte either way in a request or upgraded connection; 0 means 15 minutes
 
 	Log *slog.Logger // nil discards
 }
 
-// A Target is what the claim on a connection was, and where it was going.
+// A Target is the destination of a connection and the host that its client claimed.
 type Target struct {
 	Sandbox engi.SandboxID
-	Host    string         // that the client claimed and the policy allowed: lower case, no dot at the end
-	Port    uint16         // it connected to
-	TLS     bool           // it begins with a ClientHello, else with a request
-	Address netip.AddrPort // it connected to, for events
+	Host    string         // claimed by the client and allowed by the policy; canonical
+	Port    uint16         // that the client connected to
+	TLS     bool           // the connection begins with a ClientHello, else with a request
+	Address netip.AddrPort // that the client connected to, for events
 }
 
-// An Interceptor holds the authorities and rules of a node's sandboxes. It is
-// safe for concurrent use.
+// An Interceptor has the authorities and rules of a node's sandboxes. It is safe
+// for concurrent use.
 type Interceptor struct {
 	o      Options
 	key    []byte
 	server *http.Server
 
-	mu   sync.Mutex
-	open map[engi.SandboxID]*sandbox // guarded by mu
+	mu        sync.Mutex
+	sandboxes map[engi.SandboxID]*sandbox // guarded by mu
 }
 
-// A sandbox is what a policy made of one sandbox. It is immutable but for its
-// authority's cache: another policy makes another one, with the same authority.
+// A sandbox has the rules of one sandbox. It is immutable; another policy is
+// another sandbox that shares authority and upstream.
 type sandbox struct {
-	id       engi.SandboxID
-	owner    engi.Owner
-	rules    []rule
-	ca       *authority // nil if no TLS is intercepted
-	upstream *upstream
+	id        engi.SandboxID
+	owner     engi.Owner
+	rules     []rule
+	authority *authority // nil if no TLS is intercepted
+	upstream  *upstream
 }
 
-// New returns an Interceptor that knows no sandbox.
+// New returns an Interceptor without sandboxes. The caller closes it.
 func New(o Options) (*Interceptor, error) {
 	if o.Reveal == nil || o.Dial == nil {
-		return nil, engi.Errorf(engi.Invalid, "an interceptor needs secrets and a way out")
+		return nil, engi.Errorf(engi.Invalid, "an interceptor needs Reveal and Dial")
 	}
 	if o.Key == nil {
 		o.Key = make([]byte, 32)
 		rand.Read(o.Key) // never fails
 	}
 	if len(o.Key) < 32 {
-		return nil, engi.Errorf(engi.Invalid, "the key of an interceptor has %d bytes, 32 are needed", len(o.Key))
+		return nil, engi.Errorf(engi.Invalid, "the key of an interceptor has %d bytes instead of 32", len(o.Key))
 	}
 	if o.Events == nil {
 		o.Events = func(engi.NetworkEvent) {}
@@ -118,47 +116,23 @@ func New(o Options) (*Interceptor, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	for d, usual := range map[*time.Duration]time.Duration{
-		&o.Handshake: 10 * time.Second, &o.Header: time.Minute, &o.Answer: 15 * time.Minute, &o.Idle: 15 * time.Minute,
+		&o.HandshakeTimeout: 10 * time.Second, &o.HeaderTimeout: time.Minute, &o.ResponseTimeout: 15 * time.Minute, &o.IdleTimeout: 15 * time.Minute,
 	} {
 		if *d <= 0 {
 			*d = usual
 		}
 	}
-	i := &Interceptor{o: o, key: slices.Clone(o.Key), open: map[engi.SandboxID]*sandbox{}}
+	i := &Interceptor{o: o, key: slices.Clone(o.Key), sandboxes: map[engi.SandboxID]*sandbox{}}
 	i.o.Key = nil
 	i.server = i.newServer()
 	return i, nil
 }
 
-// Check reports Invalid for grants and header rules that make no sense.
-// Whether their secrets exist is asked at each request.
-func Check(p engi.NetworkPolicy) error {
-	_, err := rulesOf(p)
-	return err
-}
-
-// Hosts returns where p's grants and header rules hold, each once: what the
-// policy must let the sandbox reach, and what is intercepted.
-func Hosts(p engi.NetworkPolicy) ([]Host, error) {
-	rules, err := rulesOf(p)
-	if err != nil {
-		return nil, err
-	}
-	var all []Host
-	for _, r := range rules {
-		if !slices.Contains(all, r.host) {
-			all = append(all, r.host)
-		}
-	}
-	return all, nil
-}
-
-// Open puts the grants and header rules of a policy in force, instead of
-// those before, also for connections that there are. It returns what the
-// sandbox needs inside: Authority, which is nil if nothing is intercepted, and
-// Env. Authority belongs into the files [AuthorityPath] and [BundlePath]. It
-// reports Invalid as [Check] does.
-func (i *Interceptor) Open(id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (_ engi.NetworkSetup, err error) {
+// Open puts the grants and header rules of a policy in force instead of the
+// previous ones, also for existing connections. Of what the sandbox needs, it
+// returns Env and Authority, which is nil if nothing is intercepted. Authority
+// belongs in the files [AuthorityPath] and [BundlePath].
+func (i *Interceptor) Open(id engi.SandboxID, owner engi.Owner, p *policy.Policy) (_ engi.NetworkSetup, err error) {
 	defer engi.Annotate(&err, "intercept for %s", id)
 	rules, err := rulesOf(p)
 	if err != nil {
@@ -167,71 +141,72 @@ func (i *Interceptor) Open(id engi.SandboxID, owner engi.Owner, p engi.NetworkPo
 	w := engi.NetworkSetup{Env: map[string]string{}}
 	for n := range rules {
 		if g := rules[n].grant; g.Env != "" {
-			rules[n].holder = i.placeholder(id, g)
-			w.Env[g.Env] = rules[n].holder
+			rules[n].placeholder = i.placeholder(id, g)
+			w.Env[g.Env] = rules[n].placeholder
 		}
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	was := i.open[id]
+	old := i.sandboxes[id]
 	s := &sandbox{id: id, owner: owner, rules: rules}
-	if was != nil && was.owner == owner {
-		s.ca, s.upstream = was.ca, was.upstream
+	if old != nil && old.owner == owner {
+		s.authority, s.upstream = old.authority, old.upstream
 	} else {
-		was.end()
+		old.closeIdle()
 		s.upstream = i.newUpstream(id)
 	}
 	if slices.ContainsFunc(rules, func(r rule) bool { return r.host.TLS }) {
-		if s.ca == nil || time.Until(s.ca.cert.NotAfter) < authorityLeft {
-			if s.ca, err = i.newAuthority(id); err != nil {
+		if s.authority == nil || time.Until(s.authority.cert.NotAfter) < authorityLeft {
+			if s.authority, err = i.newAuthority(id); err != nil {
 				return engi.NetworkSetup{}, err
 			}
 		}
-		w.Authority = slices.Clone(s.ca.pem)
+		w.Authority = slices.Clone(s.authority.pem)
 		maps.Copy(w.Env, trustEnv)
 	}
-	i.open[id] = s
+	i.sandboxes[id] = s
 	return w, nil
 }
 
-// Shut forgets a sandbox: its requests are refused from now on.
+// Shut removes a sandbox. From then on its requests are refused.
 func (i *Interceptor) Shut(id engi.SandboxID) {
 	i.mu.Lock()
-	was := i.open[id]
-	delete(i.open, id)
+	old := i.sandboxes[id]
+	delete(i.sandboxes, id)
 	i.mu.Unlock()
-	was.end()
+	old.closeIdle()
 }
 
-// Intercepts reports whether there are rules for a connection of a sandbox to
-// a host that it has claimed. TLS without belongs to the two ends alone.
+// Intercepts reports whether there are rules for a connection of a sandbox to a
+// host that its client claimed. TLS without rules is not to be terminated.
 func (i *Interceptor) Intercepts(id engi.SandboxID, host string, port uint16, tls bool) bool {
-	return len(i.find(id).at(host, port, tls)) > 0
+	return len(i.sandbox(id).rulesFor(host, port, tls)) > 0
 }
 
-// Close ends all connections and waits for nobody: each Serve returns soon.
+// Close closes all connections. It does not wait for calls of Serve, which return
+// soon.
 func (i *Interceptor) Close() error {
 	err := i.server.Close()
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	for _, s := range i.open {
-		s.end()
+	for _, s := range i.sandboxes {
+		s.closeIdle()
 	}
-	clear(i.open)
+	clear(i.sandboxes)
 	if err != nil {
 		return engi.Errorf(engi.Internal, "close interceptor: %v", err)
 	}
 	return nil
 }
 
-func (i *Interceptor) find(id engi.SandboxID) *sandbox {
+func (i *Interceptor) sandbox(id engi.SandboxID) *sandbox {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.open[id]
+	return i.sandboxes[id]
 }
 
-// at returns the rules that hold for a host; s may be nil.
-func (s *sandbox) at(host string, port uint16, tls bool) []rule {
+// rulesFor returns the rules for a host; s may be nil.
+func (s *sandbox) rulesFor(host string, port uint16, tls bool) []rule {
 	if s == nil {
 		return nil
 	}
@@ -244,9 +219,9 @@ func (s *sandbox) at(host string, port uint16, tls bool) []rule {
 	return found
 }
 
-// end lets connections go that nobody uses; s may be nil.
-func (s *sandbox) end() {
+// closeIdle closes idle connections to hosts; s may be nil.
+func (s *sandbox) closeIdle() {
 	if s != nil {
-		s.upstream.close()
+		s.upstream.closeIdle()
 	}
 }

@@ -30,7 +30,7 @@ func TestUses(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy engi.NetworkPolicy
 		send   func(*http.Request, string) // with the placeholder
-		want   func(*http.Request) string  // the got, if it is not
+		want   func(*http.Request) string  // what was wrong; empty if nothing was
 	}{
 		"header": {grant(engi.GrantHeader, token, func(g *engi.Grant) { g.Name, g.Format = "X-Api-Key", "key={};" }),
 			func(r *http.Request, _ string) { r.Header.Set("X-Api-Key", "mine"); r.Header.Add("x-api-key", "more") },
@@ -75,9 +75,9 @@ func TestUses(t *testing.T) {
 	} {
 		for _, two := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/http2=%v", name, two), func(t *testing.T) {
-				w := newWorld(t, c.policy)
+				f := newFixture(t, c.policy)
 				var got string
-				w.upstream(host, two, func(rw http.ResponseWriter, r *http.Request) {
+				f.upstream(host, two, func(rw http.ResponseWriter, r *http.Request) {
 					got = c.want(r)
 					if r.ProtoMajor == 2 != two {
 						got += fmt.Sprintf(" by %s", r.Proto)
@@ -85,20 +85,20 @@ func TestUses(t *testing.T) {
 				})
 				r, _ := http.NewRequestWithContext(t.Context(), "GET", "https://"+host+"/v1/x", nil)
 				if c.send != nil {
-					c.send(r, w.w.Env["API_KEY"])
+					c.send(r, f.w.Env["API_KEY"])
 				}
 				if two {
 					r.Header.Del("Connection")
 				}
-				if res, body := w.do(w.client(two), r); res.StatusCode != 200 || got != "" {
+				if res, body := f.do(f.client(two), r); res.StatusCode != 200 || got != "" {
 					t.Errorf("%s %q: %s", res.Status, body, got)
 				}
-				e := w.seen()
+				e := f.seen()
 				if len(e) != 1 || !e[0].Allowed || e[0].Kind != engi.NetworkRequest || e[0].Host != host || e[0].Owner != "ann" ||
 					!strings.HasPrefix(e[0].Reason, "GET /v1/x: 200, with ") || e[0].Rule == "" {
 					t.Errorf("events %+v", e)
 				}
-				w.clean()
+				f.clean()
 			})
 		}
 	}
@@ -118,37 +118,37 @@ func wrong(got []string, want ...string) string {
 }
 
 func TestPlaceholderStaysInBodies(t *testing.T) {
-	w := newWorld(t, grant(engi.GrantPlaceholder, token))
-	w.upstream(host, true, func(rw http.ResponseWriter, r *http.Request) { io.Copy(rw, r.Body) })
-	p := w.w.Env["API_KEY"]
+	f := newFixture(t, grant(engi.GrantPlaceholder, token))
+	f.upstream(host, true, func(rw http.ResponseWriter, r *http.Request) { io.Copy(rw, r.Body) })
+	p := f.w.Env["API_KEY"]
 	if len(p) < 32 || strings.ContainsAny(p, "+/=%&?:; ") {
 		t.Errorf("placeholder %q", p)
 	}
 	r, _ := http.NewRequestWithContext(t.Context(), "POST", "https://"+host+"/", strings.NewReader("token="+p))
-	if _, body := w.do(w.client(true), r); body != "token="+p {
+	if _, body := f.do(f.client(true), r); body != "token="+p {
 		t.Errorf("%q", body)
 	}
-	other := newWorld(t, grant(engi.GrantPlaceholder, token))
+	other := newFixture(t, grant(engi.GrantPlaceholder, token))
 	if other.w.Env["API_KEY"] == p {
 		t.Error("two sandboxes have the same placeholder")
 	}
 }
 
 func TestOtherHostsGetNothing(t *testing.T) {
-	w := newWorld(t, engi.NetworkPolicy{
+	f := newFixture(t, engi.NetworkPolicy{
 		Grants:  []engi.Grant{{Secret: "TOKEN", Hosts: []string{host}, Env: "API_KEY"}, {Secret: secret, Hosts: []string{"*.other.example"}, As: engi.GrantQuery, Name: "k"}, {Secret: "TOKEN", Hosts: []string{"port.example:8443"}}},
 		Headers: []engi.HeaderRule{{Host: "third.example", Headers: map[string]string{"X-A": "b"}}},
 	})
 	for _, name := range []string{host, "a.other.example", "third.example"} {
-		w.upstream(name, true, func(rw http.ResponseWriter, r *http.Request) {
+		f.upstream(name, true, func(rw http.ResponseWriter, r *http.Request) {
 			fmt.Fprintf(rw, "%s %v %s", r.URL, r.Header, r.Host)
 		})
 	}
-	c := w.client(false)
+	c := f.client(false)
 	for name, want := range map[string]string{host: plain, "a.other.example": url.QueryEscape(value), "third.example": ""} {
 		r, _ := http.NewRequestWithContext(t.Context(), "GET", "https://"+name+"/", nil)
-		r.Header.Set("X-Any", w.w.Env["API_KEY"])
-		_, body := w.do(c, r)
+		r.Header.Set("X-Any", f.w.Env["API_KEY"])
+		_, body := f.do(c, r)
 		for _, v := range []string{plain, url.QueryEscape(value)} {
 			if strings.Contains(body, v) != (v == want) {
 				t.Errorf("%s gets %s", name, body)
@@ -165,19 +165,19 @@ func TestOtherHostsGetNothing(t *testing.T) {
 		{"other.example", 443, true, false}, {"a.b.other.example", 443, true, true}, {"evilother.example", 443, true, false}, {".other.example", 443, true, false}, {"", 443, true, false},
 		{"port.example", 8443, true, true}, {"port.example", 443, true, false}, {"port.example", 8443, false, false},
 	} {
-		if got := w.i.Intercepts(w.id, c.name, c.port, c.tls); got != c.want {
+		if got := f.i.Intercepts(f.id, c.name, c.port, c.tls); got != c.want {
 			t.Errorf("Intercepts(%q, %d, %v) = %v", c.name, c.port, c.tls, got)
 		}
 	}
-	if w.i.Intercepts(engi.NewSandboxID(), host, 443, true) {
+	if f.i.Intercepts(engi.NewSandboxID(), host, 443, true) {
 		t.Error("another sandbox is intercepted")
 	}
 }
 
 func TestHostMismatchIsRefused(t *testing.T) {
-	w := newWorld(t, grant(engi.GrantBearer, token))
+	f := newFixture(t, grant(engi.GrantBearer, token))
 	var asked atomic.Int64
-	w.upstream(host, true, func(http.ResponseWriter, *http.Request) { asked.Add(1) })
+	f.upstream(host, true, func(http.ResponseWriter, *http.Request) { asked.Add(1) })
 	for _, two := range []bool{false, true} {
 		for _, name := range []string{"evil.example", "", "api.example.com.evil.example", host + ":444", "api.example.com@evil.example", "evil.example, " + host, "192.0.2.1"} {
 			if name == "" && two {
@@ -186,14 +186,14 @@ func TestHostMismatchIsRefused(t *testing.T) {
 			r, _ := http.NewRequestWithContext(t.Context(), "GET", "https://"+host+"/", nil)
 			r.Host = name
 			if name == "" {
-				conn := w.dial("http/1.1")
+				conn := f.dial("http/1.1")
 				fmt.Fprintf(conn, "GET / HTTP/1.0\r\n\r\n")
 				if line, _ := bufio.NewReader(conn).ReadString('\n'); !strings.Contains(line, " 421 ") && !strings.Contains(line, " 400 ") {
 					t.Errorf("no host: %q", line)
 				}
 				continue
 			}
-			res, err := w.client(two).Do(r)
+			res, err := f.client(two).Do(r)
 			if err != nil {
 				if !strings.Contains(err.Error(), "invalid Host header") { // the client's own words
 					t.Errorf("%q: %v", name, err)
@@ -209,7 +209,7 @@ func TestHostMismatchIsRefused(t *testing.T) {
 	if asked.Load() != 0 {
 		t.Error("the host was asked")
 	}
-	events := w.seen()
+	events := f.seen()
 	if len(events) < 6 {
 		t.Errorf("%d events", len(events))
 	}
@@ -221,35 +221,35 @@ func TestHostMismatchIsRefused(t *testing.T) {
 	for _, name := range []string{strings.ToUpper(host), host + ".", host + ":443"} {
 		r, _ := http.NewRequestWithContext(t.Context(), "GET", "https://"+host+"/", nil)
 		r.Host = name
-		if res, _ := w.do(w.client(true), r); res.StatusCode != 200 {
+		if res, _ := f.do(f.client(true), r); res.StatusCode != 200 {
 			t.Errorf("%q: %s", name, res.Status)
 		}
 	}
 }
 
 func TestWrongServerName(t *testing.T) {
-	w := newWorld(t, grant(engi.GrantBearer, token))
+	f := newFixture(t, grant(engi.GrantBearer, token))
 	for _, name := range []string{"evil.example", ""} {
-		conn := tls.Client(w.connect(w.target()), &tls.Config{ServerName: name, InsecureSkipVerify: true})
+		conn := tls.Client(f.connect(f.target()), &tls.Config{ServerName: name, InsecureSkipVerify: true})
 		if err := conn.HandshakeContext(t.Context()); err == nil {
 			t.Errorf("a client that asks for %q gets a certificate", name)
 		}
 	}
-	// One that does not trust us leaves an event that says so.
-	conn := tls.Client(w.connect(w.target()), &tls.Config{ServerName: host, RootCAs: w.ca.pool})
+	// A client that does not trust the authority leaves an event that says so.
+	conn := tls.Client(f.connect(f.target()), &tls.Config{ServerName: host, RootCAs: f.ca.pool})
 	if err := conn.HandshakeContext(t.Context()); err == nil {
 		t.Error("no error")
 	}
 	conn.Close()
-	for deadline := time.Now().Add(10 * time.Second); len(w.seen()) < 3 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); len(f.seen()) < 3 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 	}
-	events := w.seen()
+	events := f.seen()
 	said := 0
-	for _, e := range events { // connections are not told of in order
+	for _, e := range events { // events of connections are in no order
 		if e.Kind != engi.NetworkClaim || e.Allowed {
 			t.Errorf("%+v", e)
 		}
-		if strings.Contains(e.Reason, "client ended the TLS handshake: tls: bad certificate") {
+		if strings.Contains(e.Reason, "client aborted the TLS handshake: tls: bad certificate") {
 			said++
 		}
 	}
@@ -259,25 +259,25 @@ func TestWrongServerName(t *testing.T) {
 }
 
 func TestRedirectsStayAsTheyAre(t *testing.T) {
-	w := newWorld(t, grant(engi.GrantQuery, func(g *engi.Grant) { g.Name = "key" }))
-	w.upstream(host, false, func(rw http.ResponseWriter, r *http.Request) {
+	f := newFixture(t, grant(engi.GrantQuery, func(g *engi.Grant) { g.Name = "key" }))
+	f.upstream(host, false, func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Location", "https://evil.example/next?"+r.URL.RawQuery)
 		rw.WriteHeader(302)
 	})
-	res, _ := w.get(w.client(false), "https://"+host+"/x?a=b")
+	res, _ := f.get(f.client(false), "https://"+host+"/x?a=b")
 	where := res.Header.Get("Location")
 	if res.StatusCode != 302 || !strings.HasPrefix(where, "https://evil.example/next?a=b&key=") || strings.Contains(where, "Zq") {
 		t.Errorf("%s %q", res.Status, where)
 	}
-	if len(w.dials) != 1 {
-		t.Errorf("dialled %q", w.dials)
+	if len(f.dials) != 1 {
+		t.Errorf("dialled %q", f.dials)
 	}
-	w = newWorld(t, grant(engi.GrantPlaceholder))
-	w.upstream(host, false, func(rw http.ResponseWriter, r *http.Request) {
+	f = newFixture(t, grant(engi.GrantPlaceholder))
+	f.upstream(host, false, func(rw http.ResponseWriter, r *http.Request) {
 		http.Redirect(rw, r, "/next?"+r.URL.RawQuery, 307)
 	})
-	p := w.w.Env["API_KEY"]
-	if res, _ := w.get(w.client(false), "https://"+host+"/x?k="+p); res.Header.Get("Location") != "/next?k="+p {
+	p := f.w.Env["API_KEY"]
+	if res, _ := f.get(f.client(false), "https://"+host+"/x?k="+p); res.Header.Get("Location") != "/next?k="+p {
 		t.Errorf("%q", res.Header.Get("Location"))
 	}
 }
@@ -294,8 +294,8 @@ func TestStrip(t *testing.T) {
 	for name, text := range echoes {
 		for cut := range []int{0, 1, 2} {
 			t.Run(fmt.Sprintf("%s/%d", name, cut), func(t *testing.T) {
-				w := newWorld(t, grant(engi.GrantQuery, strip, func(g *engi.Grant) { g.Name = "k" }))
-				w.upstream(host, cut == 1, func(rw http.ResponseWriter, r *http.Request) {
+				f := newFixture(t, grant(engi.GrantQuery, strip, func(g *engi.Grant) { g.Name = "k" }))
+				f.upstream(host, cut == 1, func(rw http.ResponseWriter, r *http.Request) {
 					if r.Header.Get("Accept-Encoding") != "identity" || r.Header.Get("Range") != "" {
 						t.Errorf("asked for %v", r.Header)
 					}
@@ -318,7 +318,7 @@ func TestStrip(t *testing.T) {
 				r, _ := http.NewRequestWithContext(t.Context(), "GET", "https://"+host+"/", nil)
 				r.Header.Set("Accept-Encoding", "gzip, br")
 				r.Header.Set("Range", "bytes=0-3")
-				res, body := w.do(w.client(cut == 2), r)
+				res, body := f.do(f.client(cut == 2), r)
 				all := body + res.Header.Get("X-Echo") + res.Trailer.Get("X-End")
 				for form, bad := range echoes {
 					if form != "lower" && strings.Contains(all, bad) {
@@ -345,67 +345,67 @@ func quoted(s string) string {
 }
 
 func TestStripOfEncodedAnswers(t *testing.T) {
-	w := newWorld(t, grant(engi.GrantBearer, strip, token))
-	w.upstream(host, true, func(rw http.ResponseWriter, r *http.Request) {
+	f := newFixture(t, grant(engi.GrantBearer, strip, token))
+	f.upstream(host, true, func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Encoding", r.URL.Query().Get("e"))
 		z := gzip.NewWriter(rw)
 		io.WriteString(z, "you sent "+r.Header.Get("Authorization"))
 		z.Close()
 	})
-	res, body := w.get(w.client(true), "https://"+host+"/?e=gzip")
+	res, body := f.get(f.client(true), "https://"+host+"/?e=gzip")
 	if body != "you sent Bearer "+strings.Repeat("*", len(plain)) || res.Header.Get("Content-Encoding") != "" {
 		t.Errorf("%v %q", res.Header, body)
 	}
-	res, body = w.get(w.client(true), "https://"+host+"/?e=br")
+	res, body = f.get(f.client(true), "https://"+host+"/?e=br")
 	if res.StatusCode != 502 || !strings.Contains(res.Header.Get("X-Engi-Error"), "encoded as br") || strings.Contains(body, plain) {
 		t.Errorf("%s %v %q", res.Status, res.Header, body)
 	}
 }
 
 func TestUpstreamFaults(t *testing.T) {
-	w := newWorld(t, engi.NetworkPolicy{Grants: []engi.Grant{{Secret: "TOKEN", Hosts: []string{"*.example.com"}}, {Secret: "NONE", Hosts: []string{"none.example.com"}}, {Secret: "LINES", Hosts: []string{"lines.example.com"}}}},
-		func(o *intercept.Options) { o.Answer = 200 * time.Millisecond })
-	w.secrets["LINES"] = "a\r\nX-Injected: yes"
+	f := newFixture(t, engi.NetworkPolicy{Grants: []engi.Grant{{Secret: "TOKEN", Hosts: []string{"*.example.com"}}, {Secret: "NONE", Hosts: []string{"none.example.com"}}, {Secret: "LINES", Hosts: []string{"lines.example.com"}}}},
+		func(o *intercept.Options) { o.ResponseTimeout = 200 * time.Millisecond })
+	f.secrets["LINES"] = "a\r\nX-Injected: yes"
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.route("refused.example.com:443", free.Addr().String())
+	f.route("refused.example.com:443", free.Addr().String())
 	free.Close()
-	w.upstream("other.example", true, nil)
-	w.route("name.example.com:443", w.routes["other.example:443"])
+	f.upstream("other.example", true, nil)
+	f.route("name.example.com:443", f.routes["other.example:443"])
 	selfsigned := httptest.NewTLSServer(nil)
 	defer selfsigned.Close()
-	w.route("self.example.com:443", selfsigned.Listener.Addr().String())
-	w.upstream("slow.example.com", true, func(rw http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	w.upstream("gone.example.com", false, func(rw http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) })
-	w.upstream("bad.example.com", false, func(rw http.ResponseWriter, r *http.Request) {
+	f.route("self.example.com:443", selfsigned.Listener.Addr().String())
+	f.upstream("slow.example.com", true, func(rw http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	f.upstream("gone.example.com", false, func(rw http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) })
+	f.upstream("bad.example.com", false, func(rw http.ResponseWriter, r *http.Request) {
 		conn, _, _ := http.NewResponseController(rw).Hijack()
 		io.WriteString(conn, "you sent "+r.Header.Get("Authorization")+"\r\n\r\n")
 		conn.Close()
 	})
-	w.upstream("lines.example.com", false, func(http.ResponseWriter, *http.Request) { t.Error("the request was sent") })
+	f.upstream("lines.example.com", false, func(http.ResponseWriter, *http.Request) { t.Error("the request was sent") })
 	for name, c := range map[string]struct {
 		status int
 		text   string
 	}{
-		"refused": {502, "refuses connections"}, "name": {502, "another name"}, "self": {502, "nobody that the node trusts"}, "slow": {504, "in time"},
+		"refused": {502, "refuses connections"}, "name": {502, "another name"}, "self": {502, "not signed by an authority"}, "slow": {504, "in time"},
 		"gone": {502, "without an answer"}, "bad": {502, "cannot be reached, or"}, "denied": {403, "policy does not allow"},
 		"none": {502, "secret NONE cannot be read: not_found"}, "lines": {502, "line break"},
 	} {
-		res, body := w.get(w.client(true), "https://"+name+".example.com/")
+		res, body := f.get(f.client(true), "https://"+name+".example.com/")
 		if res.StatusCode != c.status || !strings.Contains(res.Header.Get("X-Engi-Error"), c.text) || !strings.HasPrefix(body, "engi: ") || strings.Contains(fmt.Sprint(res.Header, body), plain) {
 			t.Errorf("%s: %s %v %q", name, res.Status, res.Header, body)
 		}
 	}
-	if n := len(w.seen()); n != 9 {
+	if n := len(f.seen()); n != 9 {
 		t.Errorf("%d events", n)
 	}
-	w.clean()
+	f.clean()
 }
 
 func TestPlainHTTP(t *testing.T) {
-	w := newWorld(t, engi.NetworkPolicy{
+	f := newFixture(t, engi.NetworkPolicy{
 		Grants: []engi.Grant{
 			{Secret: "TOKEN", Hosts: []string{"safe.example", "http://open.example", "http://*.deep.example:8080"}, Env: "API_KEY"},
 		},
@@ -413,11 +413,11 @@ func TestPlainHTTP(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, r.Host, r.Header) }))
 	defer s.Close()
 	for _, to := range []string{"safe.example:80", "open.example:80", "free.example:80", "a.deep.example:8080"} {
-		w.route(to, s.Listener.Addr().String())
+		f.route(to, s.Listener.Addr().String())
 	}
 	ask := func(name string, port uint16, as string) string {
-		conn := w.connect(intercept.Target{Sandbox: w.id, Host: name, Port: port})
-		fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nX-Key: %s\r\n\r\n", as, w.w.Env["API_KEY"])
+		conn := f.connect(intercept.Target{Sandbox: f.id, Host: name, Port: port})
+		fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nX-Key: %s\r\n\r\n", as, f.w.Env["API_KEY"])
 		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -438,39 +438,39 @@ func TestPlainHTTP(t *testing.T) {
 	if got := ask("free.example", 80, "open.example"); !strings.HasPrefix(got, "421 ") {
 		t.Errorf("mismatch: %s", got)
 	}
-	w.i.Shut(w.id)
-	conn := w.connect(intercept.Target{Sandbox: w.id, Host: "free.example", Port: 80})
+	f.i.Shut(f.id)
+	conn := f.connect(intercept.Target{Sandbox: f.id, Host: "free.example", Port: 80})
 	if n, err := conn.Read(make([]byte, 1)); n != 0 || err == nil {
 		t.Error("it is served after it was shut")
 	}
 }
 
 func TestPoliciesChange(t *testing.T) {
-	w := newWorld(t, grant(engi.GrantBearer, token))
-	w.upstream(host, true, func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, r.Header.Get("Authorization")) })
-	c := w.client(true)
-	before := w.w.Authority
-	if _, body := w.get(c, "https://"+host+"/"); body != "Bearer "+plain {
+	f := newFixture(t, grant(engi.GrantBearer, token))
+	f.upstream(host, true, func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, r.Header.Get("Authorization")) })
+	c := f.client(true)
+	before := f.w.Authority
+	if _, body := f.get(c, "https://"+host+"/"); body != "Bearer "+plain {
 		t.Error(body)
 	}
-	w.mu.Lock()
-	w.secrets["TOKEN"] = "rotated"
-	w.mu.Unlock()
-	if _, body := w.get(c, "https://"+host+"/"); body != "Bearer rotated" {
+	f.mu.Lock()
+	f.secrets["TOKEN"] = "rotated"
+	f.mu.Unlock()
+	if _, body := f.get(c, "https://"+host+"/"); body != "Bearer rotated" {
 		t.Error(body)
 	}
-	w.open(engi.NetworkPolicy{Headers: []engi.HeaderRule{{Host: host, Headers: map[string]string{"X-A": "b"}}}})
-	if !bytes.Equal(before, w.w.Authority) {
+	f.open(engi.NetworkPolicy{Headers: []engi.HeaderRule{{Host: host, Headers: map[string]string{"X-A": "b"}}}})
+	if !bytes.Equal(before, f.w.Authority) {
 		t.Error("there is another authority")
 	}
-	if _, body := w.get(c, "https://"+host+"/"); body != "" {
+	if _, body := f.get(c, "https://"+host+"/"); body != "" {
 		t.Errorf("the grant is gone, and %q is sent", body)
 	}
-	w.open(engi.NetworkPolicy{})
-	if w.w.Authority != nil || len(w.w.Env) != 0 {
-		t.Errorf("%+v", w.w)
+	f.open(engi.NetworkPolicy{})
+	if f.w.Authority != nil || len(f.w.Env) != 0 {
+		t.Errorf("%+v", f.w)
 	}
-	if res, _ := w.get(c, "https://"+host+"/"); res.StatusCode != 403 {
+	if res, _ := f.get(c, "https://"+host+"/"); res.StatusCode != 403 {
 		t.Error(res.Status)
 	}
 }
@@ -478,8 +478,8 @@ func TestPoliciesChange(t *testing.T) {
 func TestAuthorityOutlivesTheProcess(t *testing.T) {
 	key := bytes.Repeat([]byte{7}, 32)
 	same := func(o *intercept.Options) { o.Key = key }
-	a := newWorld(t, grant(engi.GrantPlaceholder), same)
-	b := newWorld(t, grant(engi.GrantPlaceholder), same)
+	a := newFixture(t, grant(engi.GrantPlaceholder), same)
+	b := newFixture(t, grant(engi.GrantPlaceholder), same)
 	if bytes.Equal(a.w.Authority, b.w.Authority) {
 		t.Error("two sandboxes have one authority")
 	}
@@ -493,7 +493,7 @@ func TestAuthorityOutlivesTheProcess(t *testing.T) {
 	if res, _ := b.get(b.client(true), "https://"+host+"/"); res.StatusCode != 200 {
 		t.Error(res.Status)
 	}
-	other := newWorld(t, grant(engi.GrantPlaceholder), func(o *intercept.Options) { sum := sha256.Sum256(key); o.Key = sum[:] })
+	other := newFixture(t, grant(engi.GrantPlaceholder), func(o *intercept.Options) { sum := sha256.Sum256(key); o.Key = sum[:] })
 	other.id = a.id
 	other.open(grant(engi.GrantPlaceholder))
 	if bytes.Equal(a.w.Authority, other.w.Authority) {
@@ -502,12 +502,12 @@ func TestAuthorityOutlivesTheProcess(t *testing.T) {
 }
 
 func TestConnectionsEnd(t *testing.T) {
-	w := newWorld(t, grant(engi.GrantBearer, token), func(o *intercept.Options) {
-		o.Handshake, o.Header, o.Idle = 100*time.Millisecond, 200*time.Millisecond, 400*time.Millisecond
+	f := newFixture(t, grant(engi.GrantBearer, token), func(o *intercept.Options) {
+		o.HandshakeTimeout, o.HeaderTimeout, o.IdleTimeout = 100*time.Millisecond, 200*time.Millisecond, 400*time.Millisecond
 	})
-	w.upstream(host, false, func(rw http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) })
+	f.upstream(host, false, func(rw http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) })
 	for name, send := range map[string]string{"nothing": "", "half a header": "GET / HTTP/1.1\r\nHost: x", "half a body": "POST / HTTP/1.1\r\nHost: " + host + "\r\nContent-Length: 10\r\n\r\nhalf"} {
-		conn := w.dial("http/1.1")
+		conn := f.dial("http/1.1")
 		io.WriteString(conn, send)
 		conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 		if _, err := io.Copy(io.Discard, conn); err != nil {
@@ -516,7 +516,7 @@ func TestConnectionsEnd(t *testing.T) {
 			}
 		}
 	}
-	raw := w.connect(w.target())
+	raw := f.connect(f.target())
 	raw.SetReadDeadline(time.Now().Add(20 * time.Second))
 	if _, err := io.Copy(io.Discard, raw); err != nil {
 		if e, ok := err.(net.Error); ok && e.Timeout() {
@@ -526,9 +526,9 @@ func TestConnectionsEnd(t *testing.T) {
 }
 
 func TestServeEndsWithItsContext(t *testing.T) {
-	w := newWorld(t, grant(engi.GrantBearer, token))
+	f := newFixture(t, grant(engi.GrantBearer, token))
 	in, out := make(chan struct{}), make(chan struct{})
-	w.upstream(host, true, func(rw http.ResponseWriter, r *http.Request) {
+	f.upstream(host, true, func(rw http.ResponseWriter, r *http.Request) {
 		close(in)
 		<-r.Context().Done()
 		close(out)
@@ -536,8 +536,8 @@ func TestServeEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	a, b := net.Pipe()
 	done := make(chan error)
-	go func() { done <- w.i.Serve(ctx, b, w.target()) }()
-	conn := tls.Client(a, &tls.Config{ServerName: host, RootCAs: w.roots()})
+	go func() { done <- f.i.Serve(ctx, b, f.target()) }()
+	conn := tls.Client(a, &tls.Config{ServerName: host, RootCAs: f.roots()})
 	go fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", host)
 	go io.Copy(io.Discard, conn)
 	<-in

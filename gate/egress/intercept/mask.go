@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// minForm is the length of what is looked for at least: shorter ones are
-	// found everywhere.
-	minForm = 6
-	star    = '*'
+	// minFormLength is the minimum length of masked text. Shorter values would
+	// match everywhere.
+	minFormLength = 6
+	maskByte      = '*'
 )
 
-// formsOf returns the ways in which a value may come back: as it is, escaped
-// for URLs, JSON and HTML, in hexadecimal digits and in base64, also as a part
+// formsOf returns the encodings in which a value may appear in a response: as it
+// is, escaped for URLs, JSON and HTML, in hexadecimal and in base64, also as part
 // of something longer.
 func formsOf(value string) [][]byte {
-	lower := func(s string) string { // of percent escapes only
+	lower := func(s string) string { // lowers percent escapes only
 		b := []byte(s)
 		for i := 0; i+2 < len(b); i++ {
 			if b[i] == '%' {
@@ -48,7 +48,7 @@ func formsOf(value string) [][]byte {
 	}
 	for skip := range 3 {
 		raw := append(make([]byte, skip), value...)
-		// The first and the last digit may be made of neighbours, too.
+		// The first and the last digit may depend on neighbouring bytes.
 		first, last := (skip*8+5)/6, len(raw)*8/6
 		for _, enc := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
 			if text := enc.EncodeToString(raw); first < last {
@@ -64,72 +64,72 @@ func formsOf(value string) [][]byte {
 	var forms [][]byte
 	slices.Sort(texts)
 	for _, t := range slices.Compact(texts) {
-		if len(t) >= minForm && len(value) >= minForm {
+		if len(t) >= minFormLength && len(value) >= minFormLength {
 			forms = append(forms, []byte(t))
 		}
 	}
 	return forms
 }
 
-// A masker overwrites forms in a stream, byte for byte, so that lengths stay
-// what the other end said. The zero value overwrites nothing.
+// A masker overwrites forms in a stream byte by byte, so that lengths do not
+// change. The zero value overwrites nothing.
 //
-// What may be the beginning of a form is held back until more is there, but
-// for a few bytes: streams of events would stop at each byte that a value
+// What may be the beginning of a form is held back until more arrives, except for
+// a few bytes: otherwise event streams would stall at each byte that a value
 // begins with.
 type masker struct {
-	forms [][]byte
-	raw   []byte // the last bytes, which may begin a form
-	shown []byte // what becomes of them
-	out   int    // how many of them are out already
+	forms    [][]byte
+	pending  []byte // the last bytes of the stream, which may begin a form
+	masked   []byte // the same bytes, masked
+	released int    // how many of them were returned already
 }
 
-// next takes a part of the stream and returns what may go out. The result is
-// valid until the next call; end says that nothing follows.
+// next adds part to the stream and returns what can be passed on. With end,
+// nothing follows and everything is returned.
 func (m *masker) next(part []byte, end bool) []byte {
 	if len(m.forms) == 0 {
 		return part
 	}
-	m.raw = append(m.raw, part...)
-	m.shown = append(m.shown, part...)
-	old := len(m.raw) - len(part)
+	m.pending = append(m.pending, part...)
+	m.masked = append(m.masked, part...)
+	old := len(m.pending) - len(part)
 	for _, f := range m.forms {
-		// A match ends behind what was searched before.
+		// New matches end in part.
 		from := max(old-len(f)+1, 0)
 		for {
-			at := bytes.Index(m.raw[from:], f)
+			at := bytes.Index(m.pending[from:], f)
 			if at < 0 {
 				break
 			}
 			at += from
 			for n := at; n < at+len(f); n++ {
-				m.shown[n] = star
+				m.masked[n] = maskByte
 			}
 			from = at + 1
 		}
 	}
 	hold := 0
 	if !end {
-		hold = m.begun()
+		hold = m.heldBack()
 	}
-	keep := len(m.raw) - hold
+	keep := len(m.pending) - hold
 	free := keep
 	if hold > 0 {
-		free += early(hold, m.forms, m.raw[keep:])
+		free += releasable(hold, m.forms, m.pending[keep:])
 	}
-	free = max(free, m.out)
-	result := bytes.Clone(m.shown[m.out:free])
-	m.raw = append(m.raw[:0], m.raw[keep:]...)
-	m.shown = append(m.shown[:0], m.shown[keep:]...)
-	m.out = free - keep
+	free = max(free, m.released)
+	result := bytes.Clone(m.masked[m.released:free])
+	m.pending = append(m.pending[:0], m.pending[keep:]...)
+	m.masked = append(m.masked[:0], m.masked[keep:]...)
+	m.released = free - keep
 	return result
 }
 
-// begun returns the length of the longest end of raw that begins a form.
-func (m *masker) begun() int {
+// heldBack returns the length of the longest suffix of pending that begins a form.
+func (m *masker) heldBack() int {
 	longest := 0
 	for _, f := range m.forms {
-		tail := m.raw[max(len(m.raw)-len(f)+1, 0):]
+		tail := m.pending[max(len(m.pending)-len(f)+1, 0):]
 		for len(tail) > longest {
 			at := bytes.IndexByte(tail, f[0])
 			if at < 0 {
@@ -145,10 +145,9 @@ func (m *masker) begun() int {
 	return longest
 }
 
-// early returns how many bytes of a beginning may go out before it is known
-// what follows: nothing of what is longer than a few bytes, or a notable part
-// of a form.
-func early(hold int, forms [][]byte, tail []byte) int {
+// releasable returns how many of the held-back bytes may be passed on anyway: all
+// if they are few and a small part of any form, else none.
+func releasable(hold int, forms [][]byte, tail []byte) int {
 	for _, f := range forms {
 		if bytes.HasPrefix(f, tail) && hold > min(3, len(f)/4) {
 			return 0
@@ -157,7 +156,7 @@ func early(hold int, forms [][]byte, tail []byte) int {
 	return hold
 }
 
-// text masks a whole text.
+// mask masks a complete text.
 func mask(text string, forms [][]byte) string {
 	if len(forms) == 0 {
 		return text
@@ -166,7 +165,7 @@ func mask(text string, forms [][]byte) string {
 	return string(m.next([]byte(text), true))
 }
 
-// A maskReader masks what it reads. Done runs once, after the end or Close.
+// A maskReader masks what it reads.
 type maskReader struct {
 	from io.ReadCloser
 	mask masker
@@ -194,7 +193,7 @@ func (r *maskReader) Read(p []byte) (int, error) {
 		}
 		var n int
 		n, r.err = r.from.Read(r.buf)
-		// After an error that is no end, what was held back stays back.
+		// After errors other than EOF, what is held back is not returned.
 		r.rest = r.mask.next(r.buf[:n], r.err == io.EOF)
 	}
 	n := copy(p, r.rest)

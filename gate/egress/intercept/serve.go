@@ -23,20 +23,20 @@ const (
 
 // newServer returns the server of all sandboxes' connections.
 func (i *Interceptor) newServer() *http.Server {
-	quiet := log.New(io.Discard, "", 0) // events say what matters, without values
+	quiet := log.New(io.Discard, "", 0) // events have what matters, without values
 	proxy := &httputil.ReverseProxy{
 		Rewrite:        func(r *httputil.ProxyRequest) { exchangeOf(r.In).rewrite(r) },
-		Transport:      roundTripper(func(r *http.Request) (*http.Response, error) { return exchangeOf(r).box.upstream.RoundTrip(r) }),
+		Transport:      roundTripper(func(r *http.Request) (*http.Response, error) { return exchangeOf(r).sandbox.upstream.RoundTrip(r) }),
 		FlushInterval:  -1,
 		ErrorLog:       quiet,
 		BufferPool:     new(buffers),
-		ModifyResponse: func(r *http.Response) error { return exchangeOf(r.Request).answer(r) },
+		ModifyResponse: func(r *http.Response) error { return exchangeOf(r.Request).modifyResponse(r) },
 		ErrorHandler:   func(w http.ResponseWriter, r *http.Request, err error) { exchangeOf(r).fail(w, err) },
 	}
 	s := &http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { i.serve(w, r, proxy) }),
-		ReadHeaderTimeout: i.o.Header,
-		IdleTimeout:       i.o.Header,
+		ReadHeaderTimeout: i.o.HeaderTimeout,
+		IdleTimeout:       i.o.HeaderTimeout,
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          quiet,
 		Protocols:         new(http.Protocols),
@@ -45,7 +45,7 @@ func (i *Interceptor) newServer() *http.Server {
 			if t, ok := conn.(*tls.Conn); ok {
 				conn = t.NetConn()
 			}
-			return context.WithValue(ctx, clientKey{}, conn)
+			return context.WithValue(ctx, connKey{}, conn)
 		},
 	}
 	s.Protocols.SetHTTP1(true)
@@ -57,11 +57,11 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-type clientKey struct{}
+type connKey struct{}
 
-// A client is a connection of a sandbox. It ends itself when nothing went
-// either way for a while.
-type client struct {
+// A sandboxConn is a connection of a sandbox. It closes itself when it is idle for
+// too long.
+type sandboxConn struct {
 	net.Conn
 	target Target
 	idle   time.Duration
@@ -69,12 +69,12 @@ type client struct {
 	closed chan struct{}
 	once   sync.Once
 
-	mu      sync.Mutex
-	over    bool // guarded by mu
-	running sync.WaitGroup
+	mu       sync.Mutex
+	closing  bool // guarded by mu
+	requests sync.WaitGroup
 }
 
-func (c *client) Read(p []byte) (int, error) {
+func (c *sandboxConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 {
 		c.timer.Reset(c.idle)
@@ -82,7 +82,7 @@ func (c *client) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (c *client) Write(p []byte) (int, error) {
+func (c *sandboxConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if n > 0 {
 		c.timer.Reset(c.idle)
@@ -90,7 +90,7 @@ func (c *client) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func (c *client) Close() error {
+func (c *sandboxConn) Close() error {
 	err := net.ErrClosed
 	c.once.Do(func() {
 		c.timer.Stop()
@@ -100,40 +100,40 @@ func (c *client) Close() error {
 	return err
 }
 
-// CloseWrite lets an upgraded connection end one way first.
-func (c *client) CloseWrite() error {
+// CloseWrite closes the writing side of an upgraded connection.
+func (c *sandboxConn) CloseWrite() error {
 	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()
 	}
 	return c.Close()
 }
 
-// begin counts a request; false if the connection is over.
-func (c *client) begin() bool {
+// addRequest counts a request. It returns false if the connection is closing.
+func (c *sandboxConn) addRequest() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.over {
-		c.running.Add(1)
+	if !c.closing {
+		c.requests.Add(1)
 	}
-	return !c.over
+	return !c.closing
 }
 
-// wait returns when the last request has ended.
-func (c *client) wait() {
+// wait allows no more requests and returns when the last has ended.
+func (c *sandboxConn) wait() {
 	c.mu.Lock()
-	c.over = true
+	c.closing = true
 	c.mu.Unlock()
-	c.running.Wait()
+	c.requests.Wait()
 }
 
-// A single is a listener with one connection.
-type single struct {
+// A oneConnListener is a listener with a single connection.
+type oneConnListener struct {
 	conn   chan net.Conn
 	closed <-chan struct{}
 	addr   net.Addr
 }
 
-func (l *single) Accept() (net.Conn, error) {
+func (l *oneConnListener) Accept() (net.Conn, error) {
 	select {
 	case conn := <-l.conn:
 		return conn, nil
@@ -143,40 +143,39 @@ func (l *single) Accept() (net.Conn, error) {
 	return nil, net.ErrClosed
 }
 
-func (l *single) Close() error   { return nil }
-func (l *single) Addr() net.Addr { return l.addr }
+func (l *oneConnListener) Close() error   { return nil }
+func (l *oneConnListener) Addr() net.Addr { return l.addr }
 
-// Serve serves a connection of a sandbox until it ends, or ctx does, and
-// closes it. What the gateway has read of it to learn the claim must come out
-// of it again. Serve returns when nothing of the connection is left. It
-// reports Conflict if the sandbox is not open, or nothing is granted at a
-// target with TLS (any more), and Denied if the client ends the handshake, as
-// those do that do not trust the authority.
+// Serve serves a connection of a sandbox until it ends or ctx does, and closes it.
+// Reading conn must return everything the client sent, also what was read to
+// learn the claim. Serve waits for all requests. It reports Conflict if the
+// sandbox is not open or has no rules for a target with TLS, and Denied if the
+// client aborts the handshake, as clients do that do not trust the authority.
 func (i *Interceptor) Serve(ctx context.Context, conn net.Conn, t Target) (err error) {
 	defer engi.Annotate(&err, "serve %s for %s", t.Host, t.Sandbox)
-	c := &client{Conn: conn, target: t, idle: i.o.Idle, closed: make(chan struct{})}
+	c := &sandboxConn{Conn: conn, target: t, idle: i.o.IdleTimeout, closed: make(chan struct{})}
 	c.timer = time.AfterFunc(c.idle, func() { c.Close() })
 	defer c.wait()
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
 
-	box := i.find(t.Sandbox)
-	if box == nil || t.TLS && len(box.at(t.Host, t.Port, true)) == 0 {
+	s := i.sandbox(t.Sandbox)
+	if s == nil || t.TLS && len(s.rulesFor(t.Host, t.Port, true)) == 0 {
 		return engi.Errorf(engi.Conflict, "nothing is granted there").WithRemedy("connect again: the policy has changed")
 	}
 	served := net.Conn(c)
 	if t.TLS {
-		secure := tls.Server(c, box.tls(t))
-		in, cancel := context.WithTimeout(ctx, i.o.Handshake)
+		secure := tls.Server(c, s.tlsConfig(t))
+		in, cancel := context.WithTimeout(ctx, i.o.HandshakeTimeout)
 		err := secure.HandshakeContext(in)
 		cancel()
 		if err != nil {
-			return i.broken(ctx, box, t, err)
+			return i.handshakeFailed(ctx, s, t, err)
 		}
 		served = secure
 	}
-	l := &single{conn: make(chan net.Conn, 1), closed: c.closed, addr: c.LocalAddr()}
+	l := &oneConnListener{conn: make(chan net.Conn, 1), closed: c.closed, addr: c.LocalAddr()}
 	l.conn <- served
 	if err := i.server.Serve(l); errors.Is(err, http.ErrServerClosed) {
 		return engi.Errorf(engi.Unavailable, "this node is closing")
@@ -184,55 +183,55 @@ func (i *Interceptor) Serve(ctx context.Context, conn net.Conn, t Target) (err e
 	return nil
 }
 
-// tls returns the configuration for a client that claimed a target.
-func (s *sandbox) tls(t Target) *tls.Config {
+// tlsConfig returns the configuration for a client that claimed a target.
+func (s *sandbox) tlsConfig(t Target) *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS12,
 		NextProtos:             []string{"h2", "http/1.1"},
-		SessionTicketsDisabled: true, // each configuration serves one connection
+		SessionTicketsDisabled: true, // each configuration is for one connection
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 			if name := strings.TrimSuffix(strings.ToLower(hello.ServerName), "."); name != t.Host {
 				return nil, engi.Errorf(engi.Denied, "the client asks for %.80q", name)
 			}
-			return s.ca.leaf(t.Host)
+			return s.authority.leaf(t.Host)
 		},
 	}
 }
 
-// broken makes an event of a handshake that failed.
-func (i *Interceptor) broken(ctx context.Context, s *sandbox, t Target, err error) error {
+// handshakeFailed logs a failed handshake and returns an error for it.
+func (i *Interceptor) handshakeFailed(ctx context.Context, s *sandbox, t Target, err error) error {
 	if ctx.Err() != nil {
-		return engi.Errorf(engi.Expired, "the connection was ended in the TLS handshake")
+		return engi.Errorf(engi.Expired, "the connection was closed during the TLS handshake")
 	}
-	reason := "the client ended the TLS handshake"
+	reason := "the client aborted the TLS handshake"
 	var op *net.OpError
 	switch {
 	case errors.As(err, &op) && op.Op == "remote error": // an alert
-		reason = "the client ended the TLS handshake: " + clean(op.Err.Error(), 100)
+		reason = "the client aborted the TLS handshake: " + printable(op.Err.Error(), 100)
 	case engi.KindOf(err) == engi.Denied:
 		reason = err.Error()
 	case errors.Is(err, context.DeadlineExceeded):
 		reason = "the TLS handshake took too long"
 	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
 	default:
-		reason = "the TLS handshake broke off: " + clean(err.Error(), 200)
+		reason = "the TLS handshake failed: " + printable(err.Error(), 200)
 	}
 	e := i.event(s, t, engi.NetworkClaim)
 	e.Reason = reason
 	i.o.Events(e)
 	return engi.Errorf(engi.Denied, "%s", reason).
-		WithRemedy("make the program trust the certificates in %s, or the one in %s", BundlePath, AuthorityPath)
+		WithRemedy("make the program trust the certificates in %s or the one in %s", BundlePath, AuthorityPath)
 }
 
-// event returns an event of a sandbox to fill.
+// event returns an event with the common fields set.
 func (i *Interceptor) event(s *sandbox, t Target, kind engi.NetworkEventKind) engi.NetworkEvent {
 	return engi.NetworkEvent{
 		Time: time.Now(), Sandbox: s.id, Owner: s.owner, Kind: kind, Protocol: "tcp", Host: t.Host, Address: t.Address,
 	}
 }
 
-// clean makes a text from outside fit for a line of a log.
-func clean(text string, size int) string {
+// printable shortens untrusted text and replaces what does not fit on a line.
+func printable(text string, size int) string {
 	text = strings.ToValidUTF8(text, "?")
 	if len(text) > size {
 		text = strings.ToValidUTF8(text[:size], "") + "…"
@@ -245,7 +244,7 @@ func clean(text string, size int) string {
 	}, text)
 }
 
-// buffers are what bodies are copied through.
+// buffers is a pool for copying bodies.
 type buffers struct{ pool sync.Pool }
 
 func (b *buffers) Get() []byte {
@@ -256,6 +255,6 @@ func (b *buffers) Get() []byte {
 }
 
 func (b *buffers) Put(p []byte) {
-	clear(p) // some came from upstream
+	clear(p) // it may contain secrets
 	b.pool.Put((*[readSize]byte)(p))
 }

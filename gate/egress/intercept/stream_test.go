@@ -18,9 +18,9 @@ import (
 func TestStreams(t *testing.T) {
 	for _, two := range []bool{false, true} {
 		for _, p := range []engi.NetworkPolicy{grant(engi.GrantBearer, token), grant(engi.GrantBearer, token, strip)} {
-			w := newWorld(t, p)
+			f := newFixture(t, p)
 			next := make(chan string)
-			w.upstream(host, two, func(rw http.ResponseWriter, r *http.Request) {
+			f.upstream(host, two, func(rw http.ResponseWriter, r *http.Request) {
 				rw.Header().Set("Content-Type", "text/event-stream")
 				rw.WriteHeader(103)
 				http.NewResponseController(rw).Flush()
@@ -30,13 +30,13 @@ func TestStreams(t *testing.T) {
 				}
 			})
 			r, _ := http.NewRequestWithContext(t.Context(), "GET", "https://"+host+"/", nil)
-			res, err := w.client(two).Do(r)
+			res, err := f.client(two).Do(r)
 			if err != nil {
 				t.Fatal(err)
 			}
 			in := bufio.NewReader(res.Body)
 			for _, text := range []string{"one", "two that ends like " + plain[:1], "three " + plain[:2], "four"} {
-				next <- text // the host sends the next one only when this one was read
+				next <- text // the host sends the next one only after this one was read
 				line, err := in.ReadString('\n')
 				if err != nil || line != "data: "+text+"\n" {
 					t.Fatalf("%q, %v", line, err)
@@ -52,7 +52,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// zeros is a body of n bytes that nobody keeps.
+// zeros is a body of n zero bytes.
 type zeros struct{ n int64 }
 
 func (z *zeros) Read(p []byte) (int, error) {
@@ -68,11 +68,11 @@ func (z *zeros) Read(p []byte) (int, error) {
 func TestLargeBodiesNeedNoMemory(t *testing.T) {
 	size := int64(64 << 20)
 	if os.Getenv("ENGI_TEST_REQUIRE") != "" {
-		size = 1 << 30 // where tests may take their time
+		size = 1 << 30 // unless tests should be short
 	}
 	for _, two := range []bool{false, true} {
-		w := newWorld(t, grant(engi.GrantBearer, token, strip))
-		w.upstream(host, two, func(rw http.ResponseWriter, r *http.Request) {
+		f := newFixture(t, grant(engi.GrantBearer, token, strip))
+		f.upstream(host, two, func(rw http.ResponseWriter, r *http.Request) {
 			if r.Method == "POST" {
 				n, err := io.Copy(io.Discard, r.Body)
 				fmt.Fprint(rw, n, err)
@@ -95,11 +95,11 @@ func TestLargeBodiesNeedNoMemory(t *testing.T) {
 				}
 			}
 		}()
-		c := w.client(two)
+		c := f.client(two)
 		started := time.Now()
 		r, _ := http.NewRequestWithContext(t.Context(), "POST", "https://"+host+"/", &zeros{size})
 		r.ContentLength = size
-		if _, body := w.do(c, r); body != fmt.Sprint(size, nil) {
+		if _, body := f.do(c, r); body != fmt.Sprint(size, nil) {
 			t.Errorf("up: %q", body)
 		}
 		up := time.Since(started)
@@ -123,8 +123,8 @@ func TestLargeBodiesNeedNoMemory(t *testing.T) {
 
 func TestBothWaysAtOnce(t *testing.T) {
 	for _, two := range []bool{false, true} {
-		w := newWorld(t, grant(engi.GrantBearer, token))
-		w.upstream(host, two, func(rw http.ResponseWriter, r *http.Request) {
+		f := newFixture(t, grant(engi.GrantBearer, token))
+		f.upstream(host, two, func(rw http.ResponseWriter, r *http.Request) {
 			rc := http.NewResponseController(rw)
 			if !two {
 				rc.EnableFullDuplex()
@@ -143,7 +143,7 @@ func TestBothWaysAtOnce(t *testing.T) {
 		})
 		pr, pw := io.Pipe()
 		r, _ := http.NewRequestWithContext(t.Context(), "POST", "https://"+host+"/", pr)
-		res, err := w.client(two).Do(r)
+		res, err := f.client(two).Do(r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -164,8 +164,8 @@ func TestBothWaysAtOnce(t *testing.T) {
 
 func TestTrailers(t *testing.T) {
 	for _, two := range []bool{false, true} {
-		w := newWorld(t, grant(engi.GrantBearer, token))
-		w.upstream(host, two, func(rw http.ResponseWriter, r *http.Request) {
+		f := newFixture(t, grant(engi.GrantBearer, token))
+		f.upstream(host, two, func(rw http.ResponseWriter, r *http.Request) {
 			io.Copy(io.Discard, r.Body)
 			rw.Header().Set("Trailer", "Grpc-Status")
 			io.WriteString(rw, "te="+r.Header.Get("Te")+" sum="+r.Trailer.Get("X-Sum"))
@@ -175,7 +175,7 @@ func TestTrailers(t *testing.T) {
 		r, _ := http.NewRequestWithContext(t.Context(), "POST", "https://"+host+"/", io.MultiReader(strings.NewReader("body")))
 		r.Header.Set("Te", "trailers")
 		r.Trailer = http.Header{"X-Sum": {"42"}}
-		res, body := w.do(w.client(two), r)
+		res, body := f.do(f.client(two), r)
 		if body != "te=trailers sum=42" || res.Trailer.Get("Grpc-Status") != "0" || res.Trailer.Get("X-Late") != "late "+strings.Repeat("*", len(plain)) {
 			t.Errorf("http2=%v: %q %v", two, body, res.Trailer)
 		}
@@ -183,15 +183,15 @@ func TestTrailers(t *testing.T) {
 }
 
 func TestContinue(t *testing.T) {
-	w := newWorld(t, grant(engi.GrantBearer, token))
-	w.upstream(host, false, func(rw http.ResponseWriter, r *http.Request) {
+	f := newFixture(t, grant(engi.GrantBearer, token))
+	f.upstream(host, false, func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/no" {
 			http.Error(rw, "too big", 413)
 			return
 		}
 		io.Copy(rw, r.Body)
 	})
-	conn := w.dial("http/1.1")
+	conn := f.dial("http/1.1")
 	fmt.Fprintf(conn, "POST /yes HTTP/1.1\r\nHost: %s\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n", host)
 	in := bufio.NewReader(conn)
 	if line, err := in.ReadString('\n'); err != nil || !strings.Contains(line, "100 Continue") {
@@ -214,8 +214,8 @@ func TestContinue(t *testing.T) {
 
 func TestUpgrade(t *testing.T) {
 	for _, p := range []engi.NetworkPolicy{grant(engi.GrantBearer, token), grant(engi.GrantBearer, token, strip)} {
-		w := newWorld(t, p)
-		w.upstream(host, true, func(rw http.ResponseWriter, r *http.Request) {
+		f := newFixture(t, p)
+		f.upstream(host, true, func(rw http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Authorization") != "Bearer "+plain || r.Header.Get("Upgrade") != "websocket" || r.ProtoMajor != 1 {
 				http.Error(rw, fmt.Sprint(r.Proto, r.Header), 400)
 				return
@@ -238,7 +238,7 @@ func TestUpgrade(t *testing.T) {
 				io.WriteString(conn, "echo "+line)
 			}
 		})
-		conn := w.dial("http/1.1")
+		conn := f.dial("http/1.1")
 		fmt.Fprintf(conn, "GET /ws HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n", host)
 		in := bufio.NewReader(conn)
 		res, err := http.ReadResponse(in, nil)

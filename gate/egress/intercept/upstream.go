@@ -15,36 +15,38 @@ import (
 )
 
 const (
-	maxAnswerHeader = 256 << 10
-	maxUpstream     = 256 // connections of one sandbox to one host
-	maxRequests     = 512 // of one sandbox at once
+	maxResponseHeader = 256 << 10
+	maxConnsPerHost   = 256  // of one sandbox
+	maxRequests       = 512  // of one sandbox at once
+	maxForms          = 1000 // secrets whose forms are kept
 )
 
-// An upstream is the way out of one sandbox. Connections are kept for its
-// next requests and for nobody else's.
+// An upstream sends the requests of one sandbox. Its connections are not shared
+// with other sandboxes.
 type upstream struct {
-	both *http.Transport // HTTP/2 where the host speaks it
-	one  *http.Transport // HTTP/1.1, for upgrades
-	busy atomic.Int64    // requests that are served
+	http2    *http.Transport // HTTP/2 if the host supports it
+	http1    *http.Transport // HTTP/1.1, for upgrades
+	requests atomic.Int64    // in progress
 
 	mu    sync.Mutex
-	forms map[string]known // by secret; guarded by mu
+	forms map[string]secretForms // by secret; guarded by mu
 }
 
-// A known value is one whose forms are known.
-type known struct {
+// secretForms caches the forms of a secret's value.
+type secretForms struct {
 	value string
 	forms [][]byte
 }
 
-// formsOf returns formsOf a secret's value, which seldom changes.
+// formsOf returns the forms of a secret's value, cached because values seldom
+// change.
 func (u *upstream) formsOf(name, value string) [][]byte {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	k, ok := u.forms[name]
 	if !ok || k.value != value {
-		k = known{value, formsOf(value)}
-		if len(u.forms) >= maxHosts {
+		k = secretForms{value, formsOf(value)}
+		if len(u.forms) >= maxForms {
 			clear(u.forms)
 		}
 		u.forms[name] = k
@@ -67,15 +69,15 @@ func (i *Interceptor) newUpstream(id engi.SandboxID) *upstream {
 				return i.o.Dial(ctx, id, host, uint16(port))
 			},
 			TLSClientConfig:        &tls.Config{RootCAs: i.o.Roots, MinVersion: tls.VersionTLS12},
-			TLSHandshakeTimeout:    i.o.Handshake,
-			DisableCompression:     true, // what the sandbox asks for is what it gets
+			TLSHandshakeTimeout:    i.o.HandshakeTimeout,
+			DisableCompression:     true, // the sandbox decides about compression
 			MaxIdleConns:           64,
 			MaxIdleConnsPerHost:    8,
-			MaxConnsPerHost:        maxUpstream,
+			MaxConnsPerHost:        maxConnsPerHost,
 			IdleConnTimeout:        90 * time.Second,
-			ResponseHeaderTimeout:  i.o.Answer,
+			ResponseHeaderTimeout:  i.o.ResponseTimeout,
 			ExpectContinueTimeout:  5 * time.Second,
-			MaxResponseHeaderBytes: maxAnswerHeader,
+			MaxResponseHeaderBytes: maxResponseHeader,
 			WriteBufferSize:        32 << 10,
 			ReadBufferSize:         32 << 10,
 			Protocols:              new(http.Protocols),
@@ -85,34 +87,34 @@ func (i *Interceptor) newUpstream(id engi.SandboxID) *upstream {
 		t.Protocols.SetHTTP2(two)
 		return t
 	}
-	return &upstream{both: made(true), one: made(false), forms: map[string]known{}}
+	return &upstream{http2: made(true), http1: made(false), forms: map[string]secretForms{}}
 }
 
-// RoundTrip sends a request that leaves the sandbox.
+// RoundTrip implements [http.RoundTripper].
 func (u *upstream) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Header.Get("Upgrade") != "" {
-		return u.one.RoundTrip(r)
+		return u.http1.RoundTrip(r)
 	}
-	return u.both.RoundTrip(r)
+	return u.http2.RoundTrip(r)
 }
 
-// close ends connections that carry nothing; others end with their requests.
-func (u *upstream) close() {
-	u.both.CloseIdleConnections()
-	u.one.CloseIdleConnections()
+// closeIdle closes idle connections. Others are closed when their requests end.
+func (u *upstream) closeIdle() {
+	u.http2.CloseIdleConnections()
+	u.http1.CloseIdleConnections()
 }
 
-// address is where a request to a target goes, as URLs have it.
-func (t Target) address() string {
+// urlHost returns the target as the host of a URL.
+func (t Target) urlHost() string {
 	if t.TLS && t.Port == 443 || !t.TLS && t.Port == 80 {
 		return t.Host
 	}
 	return t.Host + ":" + strconv.Itoa(int(t.Port))
 }
 
-// named reports whether a request's host, as the client wrote it, is t. A port
-// may be left out: the connection says which one is meant.
-func (t Target) named(host string) bool {
+// matches reports whether the host of a request, as written by the client, is t.
+// The port may be left out.
+func (t Target) matches(host string) bool {
 	name, port, ok := strings.Cut(strings.ToLower(host), ":")
 	if ok && port != strconv.Itoa(int(t.Port)) {
 		return false

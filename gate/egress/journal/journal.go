@@ -1,8 +1,7 @@
-// Package journal writes down what the wall decides, without ever making a
-// decision wait. Events go through one bounded queue and in batches to a
-// store. What one sandbox repeats is said once and counted, and how much of the
-// log one sandbox can fill in a second is bounded, so that a flood of refusals
-// pushes nothing out that was of interest.
+// Package journal logs the decisions of the wall without ever blocking them.
+// Events go through one bounded queue and in batches to a store. Repeated events
+// of a sandbox are logged once and counted, and the rate of events per sandbox
+// is limited, so that a flood of refusals does not displace what is of interest.
 package journal
 
 import (
@@ -25,13 +24,13 @@ type Store interface {
 }
 
 const (
-	queued   = 8192 // events that wait for the store
-	batch    = 512  // events that the store gets at once
-	linger   = 20 * time.Millisecond
-	repeated = 10 * time.Second // how long the same is said once
-	distinct = 256              // different things that one sandbox may repeat at once
-	perSec   = 100              // events of one sandbox
-	burst    = 1000             // and at once
+	queueSize      = 8192 // events waiting for the store
+	batchSize      = 512  // events written at once
+	batchDelay     = 20 * time.Millisecond
+	repeatInterval = 10 * time.Second // within which equal events are logged once
+	maxRepeats     = 256              // different events of one sandbox that are tracked as repeated
+	perSecond      = 100              // events of one sandbox
+	burst          = 1000             // events of one sandbox at once
 )
 
 // A Journal is the log of all sandboxes. It is safe for concurrent use.
@@ -39,7 +38,7 @@ type Journal struct {
 	store Store
 	log   *slog.Logger
 	queue chan entry
-	lost  atomic.Int64 // events that found the queue full
+	lost  atomic.Int64 // events dropped because the queue was full or the store failed
 	done  sync.WaitGroup
 	stop  context.CancelFunc
 
@@ -50,19 +49,19 @@ type Journal struct {
 
 type entry struct {
 	event engi.NetworkEvent
-	flush chan struct{} // closed when everything before is in the store; then there is no event
+	flush chan struct{} // if not nil, there is no event, and it is closed when everything before is in the store
 }
 
-// New returns a Journal that is running.
+// New returns a running Journal. The caller closes it.
 func New(store Store, log *slog.Logger) *Journal {
 	ctx, stop := context.WithCancel(context.Background())
-	j := &Journal{store: store, log: log, queue: make(chan entry, queued), stop: stop,
+	j := &Journal{store: store, log: log, queue: make(chan entry, queueSize), stop: stop,
 		waiters: make(map[engi.SandboxID]map[chan struct{}]bool)}
 	j.done.Go(func() { j.run(ctx) })
 	return j
 }
 
-// Close writes what is queued and ends the journal.
+// Close writes what is queued and stops the journal.
 func (j *Journal) Close() {
 	j.mu.Lock()
 	j.closed = true
@@ -71,7 +70,7 @@ func (j *Journal) Close() {
 	j.done.Wait()
 }
 
-// Lost returns how many events were not written.
+// Lost returns how many events were not stored.
 func (j *Journal) Lost() int64 { return j.lost.Load() }
 
 func (j *Journal) add(e engi.NetworkEvent) {
@@ -84,18 +83,18 @@ func (j *Journal) add(e engi.NetworkEvent) {
 
 func (j *Journal) run(ctx context.Context) {
 	var events []engi.NetworkEvent
-	var told int64
+	var reported int64
 	write := func() {
-		if n := j.lost.Load(); n > told && len(events) > 0 {
+		if n := j.lost.Load(); n > reported && len(events) > 0 {
 			last := events[len(events)-1]
 			events = append(events, engi.NetworkEvent{Time: time.Now(), Sandbox: last.Sandbox, Owner: last.Owner, Kind: engi.NetworkLimit,
-				Reason: fmt.Sprintf("%d events of this node were not written, because there were too many at once", n-told)})
-			told = n
+				Reason: fmt.Sprintf("%d events of this node were not logged because there were too many at once", n-reported)})
+			reported = n
 		}
 		j.write(events)
 		events = events[:0]
 	}
-	timer := time.NewTimer(linger)
+	timer := time.NewTimer(batchDelay)
 	defer timer.Stop()
 	for {
 		select {
@@ -121,9 +120,9 @@ func (j *Journal) run(ctx context.Context) {
 				continue
 			}
 			if events = append(events, e.event); len(events) == 1 {
-				timer.Reset(linger)
+				timer.Reset(batchDelay)
 			}
-			if len(events) >= batch {
+			if len(events) >= batchSize {
 				write()
 			}
 		case <-timer.C:
@@ -164,7 +163,7 @@ func (j *Journal) flush(ctx context.Context) {
 		return
 	}
 	e := entry{flush: make(chan struct{})}
-	t := time.NewTimer(time.Second) // a store that is slow, or an end that came between
+	t := time.NewTimer(time.Second) // the store may be slow, or the journal may have stopped
 	defer t.Stop()
 	select {
 	case j.queue <- e:
@@ -228,17 +227,17 @@ func (j *Journal) unwatch(id engi.SandboxID, c chan struct{}) {
 	}
 }
 
-// A Log is the part of the journal that is about one sandbox. It is safe for
-// concurrent use.
+// A Log adds the events of one sandbox to a journal. It is safe for concurrent
+// use.
 type Log struct {
 	journal *Journal
 	limit   *rate.Limiter
 
-	mu       sync.Mutex
-	same     map[engi.NetworkEvent]*repeats // guarded by mu; keys have no time and no count of bytes
-	silenced int                            // guarded by mu; beyond limit
-	last     engi.NetworkEvent              // guarded by mu; of those
-	timer    *time.Timer                    // guarded by mu; runs while something is repeated
+	mu         sync.Mutex
+	repeats    map[engi.NetworkEvent]*repeats // guarded by mu; by repeatKey
+	suppressed int                            // guarded by mu; events beyond limit
+	last       engi.NetworkEvent              // guarded by mu; the last of those
+	timer      *time.Timer                    // guarded by mu; runs while there is something to sweep
 }
 
 type repeats struct {
@@ -246,86 +245,87 @@ type repeats struct {
 	until time.Time
 }
 
-// Log returns a page for a sandbox.
-func (j *Journal) Page() *Log {
-	return &Log{journal: j, limit: rate.NewLimiter(perSec, burst), same: make(map[engi.NetworkEvent]*repeats)}
+// NewLog returns a Log for one sandbox. The caller closes it.
+func (j *Journal) NewLog() *Log {
+	return &Log{journal: j, limit: rate.NewLimiter(perSecond, burst), repeats: make(map[engi.NetworkEvent]*repeats)}
 }
 
-// Add writes an event down. It does not wait.
-func (p *Log) Add(e engi.NetworkEvent) {
+// Add logs an event. It does not block.
+func (l *Log) Add(e engi.NetworkEvent) {
 	now := time.Now()
 	if e.Time.IsZero() {
 		e.Time = now
 	}
 	e.Seq = 0
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if e.Kind != engi.NetworkClose && e.Kind != engi.NetworkRequest {
-		key := keyOf(e)
-		if r := p.same[key]; r != nil && now.Before(r.until) {
+		key := repeatKey(e)
+		if r := l.repeats[key]; r != nil && now.Before(r.until) {
 			r.more++
 			return
 		}
-		if len(p.same) < distinct {
-			p.same[key] = &repeats{until: now.Add(repeated)}
-			p.arm()
+		if len(l.repeats) < maxRepeats {
+			l.repeats[key] = &repeats{until: now.Add(repeatInterval)}
+			l.scheduleSweep()
 		}
 	}
-	if !p.limit.AllowN(now, 1) {
-		p.silenced++
-		p.last = e
-		p.arm()
+	if !l.limit.AllowN(now, 1) {
+		l.suppressed++
+		l.last = e
+		l.scheduleSweep()
 		return
 	}
-	p.journal.add(e)
+	l.journal.add(e)
 }
 
-// keyOf makes events equal that say the same.
-func keyOf(e engi.NetworkEvent) engi.NetworkEvent {
+// repeatKey makes events equal if they differ in time and counts only.
+func repeatKey(e engi.NetworkEvent) engi.NetworkEvent {
 	e.Time, e.Up, e.Down = time.Time{}, 0, 0
 	return e
 }
 
-// arm has the page swept later. The caller holds p.mu.
-func (p *Log) arm() {
-	if p.timer == nil {
-		p.timer = time.AfterFunc(repeated, func() { p.sweep(false) })
+// scheduleSweep has sweep called later. The caller holds l.mu.
+func (l *Log) scheduleSweep() {
+	if l.timer == nil {
+		l.timer = time.AfterFunc(repeatInterval, func() { l.sweep(false) })
 	}
 }
 
-// sweep says how often what was said was repeated.
-func (p *Log) sweep(all bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.timer = nil
+// sweep logs how often events were repeated, those whose interval has passed or
+// all.
+func (l *Log) sweep(all bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.timer = nil
 	now := time.Now()
-	for key, r := range p.same {
+	for key, r := range l.repeats {
 		if !all && now.Before(r.until) {
 			continue
 		}
-		delete(p.same, key)
+		delete(l.repeats, key)
 		if r.more > 0 {
 			key.Time = now
-			key.Reason = fmt.Sprintf("%s (%d times more within %v)", key.Reason, r.more, repeated)
-			p.journal.add(key)
+			key.Reason = fmt.Sprintf("%s (%d times more within %v)", key.Reason, r.more, repeatInterval)
+			l.journal.add(key)
 		}
 	}
-	if p.silenced > 0 {
-		p.journal.add(engi.NetworkEvent{Time: now, Sandbox: p.last.Sandbox, Owner: p.last.Owner, Kind: engi.NetworkLimit,
-			Reason: fmt.Sprintf("%d events more than the log takes from one sandbox were not written", p.silenced)})
-		p.silenced = 0
+	if l.suppressed > 0 {
+		l.journal.add(engi.NetworkEvent{Time: now, Sandbox: l.last.Sandbox, Owner: l.last.Owner, Kind: engi.NetworkLimit,
+			Reason: fmt.Sprintf("%d events beyond the rate limit of a sandbox were not logged", l.suppressed)})
+		l.suppressed = 0
 	}
-	if !all && len(p.same) > 0 {
-		p.arm()
+	if !all && len(l.repeats) > 0 {
+		l.scheduleSweep()
 	}
 }
 
-// Close says what is left to say.
-func (p *Log) Close() {
-	p.mu.Lock()
-	if p.timer != nil {
-		p.timer.Stop()
+// Close logs the repeats that are left.
+func (l *Log) Close() {
+	l.mu.Lock()
+	if l.timer != nil {
+		l.timer.Stop()
 	}
-	p.mu.Unlock()
-	p.sweep(true)
+	l.mu.Unlock()
+	l.sweep(true)
 }

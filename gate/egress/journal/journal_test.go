@@ -16,7 +16,7 @@ import (
 type memory struct {
 	mu    sync.Mutex
 	all   []engi.NetworkEvent
-	block chan struct{} // closed to let Append go on; nil does not hold it
+	block chan struct{} // closed to let Append continue; nil does not block it
 }
 
 func (m *memory) Append(_ context.Context, events []engi.NetworkEvent) error {
@@ -47,14 +47,14 @@ func (m *memory) Events(_ context.Context, _ engi.Owner, id engi.SandboxID, seq 
 func TestWaitsForEvents(t *testing.T) {
 	j := journal.New(&memory{}, slog.New(slog.DiscardHandler))
 	defer j.Close()
-	p := j.Page()
+	l := j.NewLog()
 	got := make(chan []engi.NetworkEvent)
 	go func() {
 		events, _ := j.Events(t.Context(), "", "sbx_1", 0, 0, true)
 		got <- events
 	}()
-	p.Add(engi.NetworkEvent{Sandbox: "sbx_2", Kind: engi.NetworkLookup})
-	p.Add(engi.NetworkEvent{Sandbox: "sbx_1", Kind: engi.NetworkLookup, Host: "x"})
+	l.Add(engi.NetworkEvent{Sandbox: "sbx_2", Kind: engi.NetworkLookup})
+	l.Add(engi.NetworkEvent{Sandbox: "sbx_1", Kind: engi.NetworkLookup, Host: "x"})
 	if events := <-got; len(events) != 1 || events[0].Host != "x" || events[0].Time.IsZero() {
 		t.Errorf("%+v", events)
 	}
@@ -68,11 +68,11 @@ func TestWaitsForEvents(t *testing.T) {
 func TestRepeatsAreSaidOnce(t *testing.T) {
 	m := &memory{}
 	j := journal.New(m, slog.New(slog.DiscardHandler))
-	p := j.Page()
+	l := j.NewLog()
 	for range 500 {
-		p.Add(engi.NetworkEvent{Sandbox: "sbx_1", Kind: engi.NetworkConnect, Reason: "no"})
+		l.Add(engi.NetworkEvent{Sandbox: "sbx_1", Kind: engi.NetworkConnect, Reason: "no"})
 	}
-	p.Close()
+	l.Close()
 	j.Close()
 	if len(m.all) != 2 || !strings.Contains(m.all[1].Reason, "499 times more") {
 		t.Errorf("%+v", m.all)
@@ -82,16 +82,16 @@ func TestRepeatsAreSaidOnce(t *testing.T) {
 func TestFloodIsBounded(t *testing.T) {
 	m := &memory{}
 	j := journal.New(m, slog.New(slog.DiscardHandler))
-	p := j.Page()
+	l := j.NewLog()
 	for i := range 5000 {
-		p.Add(engi.NetworkEvent{Sandbox: "sbx_1", Kind: engi.NetworkConnect, Host: fmt.Sprint(i)})
+		l.Add(engi.NetworkEvent{Sandbox: "sbx_1", Kind: engi.NetworkConnect, Host: fmt.Sprint(i)})
 	}
-	p.Close()
+	l.Close()
 	j.Close()
 	if n := len(m.all); n < 1000 || n > 2000 {
 		t.Errorf("%d events", n)
 	}
-	if last := m.all[len(m.all)-1]; last.Kind != engi.NetworkLimit || !strings.Contains(last.Reason, "not written") {
+	if last := m.all[len(m.all)-1]; last.Kind != engi.NetworkLimit || !strings.Contains(last.Reason, "not logged") {
 		t.Errorf("%+v", last)
 	}
 }
@@ -100,9 +100,9 @@ func TestNeverWaits(t *testing.T) {
 	m := &memory{block: make(chan struct{})}
 	j := journal.New(m, slog.New(slog.DiscardHandler))
 	for i := range 40 {
-		p := j.Page()
+		l := j.NewLog()
 		for k := range 900 {
-			p.Add(engi.NetworkEvent{Sandbox: engi.SandboxID(fmt.Sprint("sbx_", i)), Kind: engi.NetworkConnect, Host: fmt.Sprint(k)})
+			l.Add(engi.NetworkEvent{Sandbox: engi.SandboxID(fmt.Sprint("sbx_", i)), Kind: engi.NetworkConnect, Host: fmt.Sprint(k)})
 		}
 	}
 	if j.Lost() == 0 {
@@ -110,7 +110,7 @@ func TestNeverWaits(t *testing.T) {
 	}
 	close(m.block)
 	j.Close()
-	if last := m.all[len(m.all)-1]; !strings.Contains(last.Reason, "of this node were not written") && !strings.Contains(fmt.Sprint(m.all), "of this node were not written") {
+	if last := m.all[len(m.all)-1]; !strings.Contains(last.Reason, "of this node were not logged") && !strings.Contains(fmt.Sprint(m.all), "of this node were not logged") {
 		t.Error("nobody says that events were lost")
 	}
 }

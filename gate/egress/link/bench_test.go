@@ -10,13 +10,13 @@ import (
 	"github.com/engi-dev/engi/gate/egress/link"
 )
 
-// BenchmarkSlots makes links and tells what one costs the host's kernel.
+// BenchmarkSlots creates links and measures what one costs the host's kernel.
 func BenchmarkSlots(b *testing.B) {
-	s := open(b, link.Options{})
+	p := open(b, link.Options{})
 	before := kernelMemory(b)
 	var slots []egress.Link
 	for b.Loop() {
-		slots = append(slots, take(b, s))
+		slots = append(slots, take(b, p))
 	}
 	b.ReportMetric(float64(kernelMemory(b)-before)/float64(len(slots)), "KiB/slot")
 	for _, slot := range slots {
@@ -24,7 +24,7 @@ func BenchmarkSlots(b *testing.B) {
 	}
 }
 
-// kernelMemory is what the kernel uses for itself, in KiB.
+// kernelMemory returns how much the kernel uses itself, in KiB.
 func kernelMemory(b *testing.B) (sum int) {
 	b.Helper()
 	raw, err := os.ReadFile("/proc/meminfo")

@@ -15,9 +15,8 @@ import (
 )
 
 // An endpoint is our end of a tap. To its stack it is a link without hardware
-// addresses: it writes the only ones there are itself, and drops what is not
-// for us. It reads when the runtime's poller says so: an idle link costs one
-// goroutine and no thread.
+// addresses: it adds the fixed ones itself and drops frames that are not for us.
+// It uses the runtime's poller: an idle link costs a goroutine, but no thread.
 type endpoint struct {
 	file *os.File
 	raw  syscall.RawConn
@@ -33,7 +32,7 @@ type endpoint struct {
 
 var _ stack.LinkEndpoint = (*endpoint)(nil)
 
-// newEndpoint takes fd over.
+// newEndpoint takes ownership of fd.
 func newEndpoint(fd int) (*endpoint, error) {
 	e := &endpoint{file: os.NewFile(uintptr(fd), tun), done: make(chan struct{})}
 	e.mtu.Store(mtu)
@@ -69,9 +68,9 @@ func (e *endpoint) LinkAddress() tcpip.LinkAddress { return "" }
 // SetLinkAddress implements stack.LinkEndpoint.
 func (e *endpoint) SetLinkAddress(tcpip.LinkAddress) {}
 
-// Capabilities implements stack.LinkEndpoint. Frames do not change on their
-// way through one kernel: nobody checks checksums. Ours are right, for
-// sandboxes with a kernel that does.
+// Capabilities implements stack.LinkEndpoint. Frames do not change on their way
+// through one kernel, so we do not verify checksums. We do compute them, for
+// sandboxes whose kernel verifies them.
 func (e *endpoint) Capabilities() stack.LinkEndpointCapabilities {
 	return stack.CapabilityRXChecksumOffload
 }
@@ -85,8 +84,8 @@ func (e *endpoint) AddHeader(*stack.PacketBuffer) {}
 // ParseHeader implements stack.LinkEndpoint.
 func (e *endpoint) ParseHeader(*stack.PacketBuffer) bool { return true }
 
-// Attach implements stack.LinkEndpoint. Frames are read as long as there is
-// somebody to deliver them to.
+// Attach implements stack.LinkEndpoint. Frames are read while a dispatcher is
+// attached.
 func (e *endpoint) Attach(d stack.NetworkDispatcher) {
 	e.mu.Lock()
 	was := e.dispatcher
@@ -96,7 +95,7 @@ func (e *endpoint) Attach(d stack.NetworkDispatcher) {
 	case d == nil:
 		e.file.SetReadDeadline(time.Unix(1, 0)) // wakes the reader
 	case was == nil && !e.closed():
-		e.Wait() // for the one before
+		e.Wait() // for the previous reader
 		e.file.SetReadDeadline(time.Time{})
 		e.readers.Go(e.read)
 	}
@@ -119,8 +118,8 @@ func (e *endpoint) SetOnCloseAction(f func()) {
 	e.onClose = f
 }
 
-// Close implements stack.LinkEndpoint. It may be repeated, also by what it
-// does: a stack whose link is closed closes the link.
+// Close implements stack.LinkEndpoint. It may be repeated, also from onClose: a
+// stack closes its links when they are closed.
 func (e *endpoint) Close() {
 	e.mu.Lock()
 	if e.closed() {
@@ -138,20 +137,20 @@ func (e *endpoint) Close() {
 
 const frameSize = header.EthernetMinimumSize + mtu
 
-// frames are lent while frames are read: an idle link has none.
+// frames has buffers for reading; an idle link holds none.
 var frames = sync.Pool{New: func() any { return new([frameSize]byte) }}
 
-// batch is how many frames are read in a row before the buffer is given back.
-const batch = 64
+// batch is how many frames are read before the buffer is returned.
+const readBatch = 64
 
 // read reads frames until the endpoint is closed or detached.
 func (e *endpoint) read() {
-	gone := false // the device is
+	gone := false // the device no longer exists
 	for !gone {
 		err := e.raw.Read(func(fd uintptr) bool {
 			frame := frames.Get().(*[frameSize]byte)
 			defer frames.Put(frame)
-			for range batch {
+			for range readBatch {
 				n, err := unix.Read(int(fd), frame[:])
 				switch err {
 				case nil:
@@ -172,14 +171,14 @@ func (e *endpoint) read() {
 	}
 }
 
-// deliver hands a frame's packet to the stack, if it is one for us.
+// deliver passes a frame's packet to the stack if it is for us.
 func (e *endpoint) deliver(frame []byte) {
 	if len(frame) <= header.EthernetMinimumSize {
 		return
 	}
 	h := header.Ethernet(frame)
 	proto := h.Type()
-	if h.DestinationAddress() != gatewayLink || proto != header.IPv4ProtocolNumber && proto != header.IPv6ProtocolNumber {
+	if h.DestinationAddress() != gatewayLinkAddr || proto != header.IPv4ProtocolNumber && proto != header.IPv6ProtocolNumber {
 		return
 	}
 	e.mu.RLock()
@@ -194,19 +193,19 @@ func (e *endpoint) deliver(frame []byte) {
 }
 
 var (
-	insideLink  = tcpip.LinkAddress(insideMAC)
-	gatewayLink = tcpip.LinkAddress(gatewayMAC)
+	sandboxLinkAddr = tcpip.LinkAddress(sandboxMAC)
+	gatewayLinkAddr = tcpip.LinkAddress(gatewayMAC)
 )
 
-// WritePackets implements stack.LinkEndpoint. What the kernel does not take is
-// lost, as on any link.
+// WritePackets implements stack.LinkEndpoint. Packets that the kernel does not
+// take are lost, as on any link.
 func (e *endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 	sent := 0
 	err := e.raw.Write(func(fd uintptr) bool {
 		var eth [header.EthernetMinimumSize]byte
 		var parts [8][]byte
 		for _, pkt := range pkts.AsSlice() {
-			header.Ethernet(eth[:]).Encode(&header.EthernetFields{SrcAddr: gatewayLink, DstAddr: insideLink, Type: pkt.NetworkProtocolNumber})
+			header.Ethernet(eth[:]).Encode(&header.EthernetFields{SrcAddr: gatewayLinkAddr, DstAddr: sandboxLinkAddr, Type: pkt.NetworkProtocolNumber})
 			frame := append(parts[:0], eth[:])
 			frame = append(frame, pkt.AsSlices()...)
 			for {

@@ -1,4 +1,4 @@
 package link
 
-// Apart is apart, for tests that enter namespaces.
-func Apart(f func()) { apart(f) }
+// Apart exports onOwnThread for tests that enter namespaces.
+func Apart(f func()) { onOwnThread(f) }

@@ -1,13 +1,14 @@
-// Package link makes the links of sandboxes: each is a network namespace that
-// holds nothing but a loopback and a tap device with a sandbox's addresses,
-// and our end of the tap as an endpoint of a TCP/IP stack in this process.
+// Package link creates the network links of sandboxes. A link is a network
+// namespace with nothing but a loopback and a tap device with the sandbox's
+// addresses in it, and our end of the tap as an endpoint for a TCP/IP stack in
+// this process.
 //
-// A namespace lives as long as somebody has it open: this process until the
-// sandbox runs, from then on the sandbox itself. So a link outlives this
-// process exactly if its sandbox does, and nobody has to clean up: there are
-// no mounts, no named namespaces, nothing in the host's own network.
+// A namespace exists as long as somebody has it open: this process until the
+// sandbox runs, and from then on the sandbox itself. So a link outlives this
+// process exactly if its sandbox does, and nothing has to be cleaned up: there
+// are no mounts, no named namespaces and nothing in the host's own network.
 //
-// It is not for what may cross a link; that is package egress.
+// What may cross a link is decided in package egress.
 package link
 
 import (
@@ -24,18 +25,18 @@ import (
 	"github.com/engi-dev/engi/gate/egress"
 )
 
-// Options say how links are made. All but Locate may be zero.
+// Options configure a Pool. The zero value is useful, without links from before.
 type Options struct {
-	// Spare is how many links are prepared ahead; 0 means none.
+	// Spare is how many links are prepared in advance; 0 means none.
 	Spare int
-	// Locate returns a path of the network namespace in which a sandbox runs
-	// that this process did not start; NotFound if it does not run or has no
-	// link. Nil: there are none.
+	// Locate returns a path of the network namespace of a sandbox that an
+	// earlier process started; NotFound if it does not run or has no link. Nil
+	// means that there are none.
 	Locate func(ctx context.Context, id engi.SandboxID) (string, error)
 	Log    *slog.Logger // nil discards
 }
 
-// A Pool makes links and prepares some ahead. It is safe for concurrent use.
+// A Pool creates links, some of them in advance. It is safe for concurrent use.
 type Pool struct {
 	opt  Options
 	log  *slog.Logger
@@ -45,210 +46,212 @@ type Pool struct {
 
 	mu     sync.Mutex
 	closed bool
-	spares []*wire
-	taken  map[engi.SandboxID]*Link
+	spares []*namespace
+	links  map[engi.SandboxID]*Link
 }
 
 var _ egress.Links = (*Pool)(nil)
 
-// Open returns a stock, whose spare links are made in the background, after a
-// first one that shows that links can be made here: it reports Unsupported,
-// with a remedy, if they cannot. The caller calls Close.
+// Open returns a Pool, which creates spare links in the background. It reports
+// Unsupported, with a remedy, if this host does not let it create links. The
+// caller closes it.
 func Open(ctx context.Context, o Options) (*Pool, error) {
-	s := &Pool{opt: o, log: o.Log, wake: make(chan struct{}, 1), stop: make(chan struct{}), taken: map[engi.SandboxID]*Link{}}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
+	p := &Pool{opt: o, log: o.Log, wake: make(chan struct{}, 1), stop: make(chan struct{}), links: map[engi.SandboxID]*Link{}}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
 	}
-	first, err := newWire()
+	first, err := newNamespace()
 	if err != nil {
-		return nil, refuse(err)
+		return nil, explain(err)
 	}
 	if o.Spare <= 0 {
 		first.close()
-		return s, nil
+		return p, nil
 	}
-	s.spares = append(s.spares, first)
-	s.work.Go(s.prepare)
-	return s, nil
+	p.spares = append(p.spares, first)
+	p.work.Go(p.prepare)
+	return p, nil
 }
 
-// prepare makes spare links until the stock is closed.
-func (s *Pool) prepare() {
+// prepare creates spare links until the pool is closed.
+func (p *Pool) prepare() {
 	for {
-		s.mu.Lock()
-		short := s.opt.Spare - len(s.spares)
-		s.mu.Unlock()
-		for ; short > 0 && !s.stopping(); short-- {
-			w, err := newWire()
+		p.mu.Lock()
+		short := p.opt.Spare - len(p.spares)
+		p.mu.Unlock()
+		for ; short > 0 && !p.stopping(); short-- {
+			n, err := newNamespace()
 			if err != nil {
-				s.log.Warn("prepare a link; the next sandbox makes its own", "error", err)
+				p.log.Warn("prepare a link; the next sandbox creates its own", "error", err)
 				break
 			}
-			s.mu.Lock()
-			s.spares = append(s.spares, w)
-			s.mu.Unlock()
+			p.mu.Lock()
+			p.spares = append(p.spares, n)
+			p.mu.Unlock()
 		}
 		select {
-		case <-s.wake:
-		case <-s.stop:
+		case <-p.wake:
+		case <-p.stop:
 			return
 		}
 	}
 }
 
-func (s *Pool) stopping() bool {
+func (p *Pool) stopping() bool {
 	select {
-	case <-s.stop:
+	case <-p.stop:
 		return true
 	default:
 		return false
 	}
 }
 
-// Take gives a sandbox that is going to start a link of its own. It reports
+// Take gives a sandbox that is about to start a link of its own. It reports
 // Conflict if it has one.
-func (s *Pool) Take(ctx context.Context, id engi.SandboxID) (_ egress.Link, err error) {
+func (p *Pool) Take(_ context.Context, id engi.SandboxID) (_ egress.Link, err error) {
 	defer engi.Annotate(&err, "link %s", id)
-	slot, err := s.reserve(id)
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	if n := len(s.spares); n > 0 {
-		slot.wire, s.spares = s.spares[n-1], s.spares[:n-1]
-	}
-	s.mu.Unlock()
-	if slot.wire != nil {
-		select {
-		case s.wake <- struct{}{}:
-		default:
+	n := p.takeSpare()
+	if n == nil {
+		if n, err = newNamespace(); err != nil {
+			return nil, explain(err)
 		}
-		return slot, nil
 	}
-	if slot.wire, err = newWire(); err != nil {
-		s.forget(slot)
-		return nil, refuse(err)
-	}
-	return slot, nil
+	return p.add(id, n)
 }
 
-// Find returns the link of a sandbox: one that was taken, or that of a sandbox
-// that runs since before this process.
-func (s *Pool) Find(ctx context.Context, id engi.SandboxID) (_ egress.Link, err error) {
-	defer engi.Annotate(&err, "find the link of %s", id)
-	s.mu.Lock()
-	slot := s.taken[id]
-	s.mu.Unlock()
-	if slot != nil && slot.wire != nil {
-		return slot, nil
+// takeSpare returns a prepared namespace, or nil if there is none.
+func (p *Pool) takeSpare() *namespace {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last := len(p.spares) - 1
+	if last < 0 {
+		return nil
 	}
-	if s.opt.Locate == nil {
+	n := p.spares[last]
+	p.spares = p.spares[:last]
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+	return n
+}
+
+// Find returns the link of a sandbox, which may have been started by an earlier
+// process.
+func (p *Pool) Find(ctx context.Context, id engi.SandboxID) (_ egress.Link, err error) {
+	defer engi.Annotate(&err, "find the link of %s", id)
+	p.mu.Lock()
+	l := p.links[id]
+	p.mu.Unlock()
+	if l != nil {
+		return l, nil
+	}
+	if p.opt.Locate == nil {
 		return nil, engi.Errorf(engi.NotFound, "it has none")
 	}
-	path, err := s.opt.Locate(ctx, id)
+	path, err := p.opt.Locate(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	if slot, err = s.reserve(id); err != nil {
-		return nil, err
-	}
-	if slot.wire, err = foundWire(path); err != nil {
-		s.forget(slot)
+	n, err := openNamespace(path)
+	if err != nil {
 		return nil, engi.Errorf(engi.NotFound, "%v", err)
 	}
-	return slot, nil
+	return p.add(id, n)
+}
+
+// add makes n the link of a sandbox, or closes it.
+func (p *Pool) add(id engi.SandboxID, n *namespace) (egress.Link, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		n.close()
+		return nil, engi.Errorf(engi.Unavailable, "no more links are created: the node is stopping")
+	case p.links[id] != nil:
+		n.close()
+		return nil, engi.Errorf(engi.Conflict, "it has a link")
+	}
+	l := &Link{pool: p, id: id, ns: n}
+	p.links[id] = l
+	return l, nil
 }
 
 // Retain closes the links of all sandboxes except these.
-func (s *Pool) Retain(ctx context.Context, ids []engi.SandboxID) error {
-	s.mu.Lock()
+func (p *Pool) Retain(ctx context.Context, ids []engi.SandboxID) error {
+	p.mu.Lock()
 	var gone []*Link
-	for id, slot := range s.taken {
+	for id, l := range p.links {
 		if !slices.Contains(ids, id) {
-			gone = append(gone, slot)
+			gone = append(gone, l)
 		}
 	}
-	s.mu.Unlock()
-	for _, slot := range gone {
-		slot.Close()
+	p.mu.Unlock()
+	for _, l := range gone {
+		l.Close()
 	}
 	return nil
 }
 
-// Close ends the preparation. Links of sandboxes that run stay, with nobody at
-// our end.
-func (s *Pool) Close() error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+// Close stops creating links and closes our ends. The links of running sandboxes
+// stay.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
 		return nil
 	}
-	s.closed = true
-	close(s.stop)
-	s.mu.Unlock()
-	s.work.Wait()
-	s.mu.Lock()
-	spares := s.spares
-	s.spares = nil
-	s.mu.Unlock()
-	for _, w := range spares {
-		w.close()
+	p.closed = true
+	close(p.stop)
+	p.mu.Unlock()
+	p.work.Wait()
+	p.mu.Lock()
+	spares := p.spares
+	p.spares = nil
+	p.mu.Unlock()
+	for _, n := range spares {
+		n.close()
 	}
-	return s.Retain(context.Background(), nil)
+	return p.Retain(context.Background(), nil)
 }
 
-// reserve makes a link without a wire, so that nobody else makes one.
-func (s *Pool) reserve(id engi.SandboxID) (*Link, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.closed:
-		return nil, engi.Errorf(engi.Unavailable, "no links are made any more: the node stops")
-	case s.taken[id] != nil:
-		return nil, engi.Errorf(engi.Conflict, "it has a link")
-	}
-	slot := &Link{stock: s, id: id}
-	s.taken[id] = slot
-	return slot, nil
-}
-
-func (s *Pool) forget(slot *Link) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.taken[slot.id] == slot {
-		delete(s.taken, slot.id)
+func (p *Pool) remove(l *Link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.links[l.id] == l {
+		delete(p.links, l.id)
 	}
 }
 
 // A Link is the link of one sandbox. It is safe for concurrent use.
 type Link struct {
-	stock *Pool
-	id    engi.SandboxID
-	wire  *wire // nil while it is made
+	pool *Pool
+	id   engi.SandboxID
+	ns   *namespace
 }
 
-// ID names the sandbox.
+// ID returns the sandbox's ID.
 func (l *Link) ID() engi.SandboxID { return l.id }
 
-// Netns is a path of the namespace, for programs that this process starts
+// Netns returns a path of the namespace, for programs that this process starts
 // while the link is open.
 func (l *Link) Netns() string {
-	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), l.wire.ns.Fd())
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), l.ns.ns.Fd())
 }
 
-// Endpoint opens our end. Until then, and when it is closed, what the sandbox
-// sends is dropped. It reports Conflict while it is open.
+// Endpoint opens our end. While it is not open, what the sandbox sends is
+// dropped. It reports Conflict if it is open already.
 func (l *Link) Endpoint() (stack.LinkEndpoint, error) {
-	e, err := l.wire.open()
+	e, err := l.ns.open()
 	if err != nil {
 		return nil, engi.Errorf(engi.KindOf(err), "open the link of %s: %w", l.id, err)
 	}
 	return e, nil
 }
 
-// Close lets go of the link, which ends with its sandbox. It may be repeated.
+// Close releases the link, which disappears with its sandbox. It may be repeated.
 func (l *Link) Close() error {
-	l.stock.forget(l)
-	l.wire.close()
+	l.pool.remove(l)
+	l.ns.close()
 	return nil
 }

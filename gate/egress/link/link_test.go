@@ -29,10 +29,10 @@ import (
 	"github.com/engi-dev/engi/gate/egress/link"
 )
 
-// open returns a stock, or skips the test where there can be none.
+// open returns a pool, or skips the test where links cannot be created.
 func open(t testing.TB, o link.Options) *link.Pool {
 	t.Helper()
-	s, err := link.Open(t.Context(), o)
+	p, err := link.Open(t.Context(), o)
 	if engi.KindOf(err) == engi.Unsupported && err != nil {
 		if os.Getenv("ENGI_TEST_REQUIRE") == "1" && os.Geteuid() == 0 {
 			t.Fatalf("no links here: %v (%s)", err, engi.RemedyOf(err))
@@ -42,13 +42,13 @@ func open(t testing.TB, o link.Options) *link.Pool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.Close() })
-	return s
+	t.Cleanup(func() { p.Close() })
+	return p
 }
 
-func take(t testing.TB, s *link.Pool) egress.Link {
+func take(t testing.TB, p *link.Pool) egress.Link {
 	t.Helper()
-	slot, err := s.Take(t.Context(), engi.NewSandboxID())
+	slot, err := p.Take(t.Context(), engi.NewSandboxID())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func take(t testing.TB, s *link.Pool) egress.Link {
 	return slot
 }
 
-// serve puts a stack that has the gateway's addresses at our end.
+// serve attaches a stack with the gateway's addresses to our end.
 func serve(t testing.TB, slot egress.Link) *stack.Stack {
 	t.Helper()
 	end, err := slot.Endpoint()
@@ -84,7 +84,7 @@ func serve(t testing.TB, slot egress.Link) *stack.Stack {
 	}
 	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}, {Destination: header.IPv6EmptySubnet, NIC: 1}})
 	t.Cleanup(func() {
-		// A stack waits for its links with a lock that their readers need.
+		// A stack holds a lock that readers of its links need while it waits for them.
 		s.RemoveNIC(1)
 		end.Wait()
 		s.Destroy()
@@ -120,8 +120,8 @@ func echo(t testing.TB, s *stack.Stack) {
 	}
 }
 
-// inside dials from within a link's namespace with this machine's own stack,
-// as a sandbox would with its own.
+// inside dials from a link's namespace with this machine's own stack, as a sandbox
+// would with its own.
 func inside(slot egress.Link, addr netip.Addr, port uint16) (net.Conn, error) {
 	type dialled struct {
 		conn net.Conn
@@ -140,7 +140,7 @@ func inside(slot egress.Link, addr netip.Addr, port uint16) (net.Conn, error) {
 		if d.err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); d.err != nil {
 			return
 		}
-		// A socket stays in the namespace in which it was made.
+		// A socket stays in the namespace in which it was created.
 		family := unix.AF_INET
 		var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(port), Addr: four(addr)}
 		if addr.Is6() {
@@ -206,8 +206,8 @@ func chat(c net.Conn, n int) error {
 }
 
 func TestPackets(t *testing.T) {
-	s := open(t, link.Options{})
-	slot := take(t, s)
+	p := open(t, link.Options{})
+	slot := take(t, p)
 	echo(t, serve(t, slot))
 	for _, addr := range []netip.Addr{egress.Gateway4, egress.Gateway6} {
 		c, err := inside(slot, addr, 7)
@@ -226,10 +226,10 @@ func TestPackets(t *testing.T) {
 }
 
 func TestSlotsAreApart(t *testing.T) {
-	s := open(t, link.Options{})
-	a, b := take(t, s), take(t, s)
+	p := open(t, link.Options{})
+	a, b := take(t, p), take(t, p)
 	echo(t, serve(t, a))
-	serve(t, b) // nobody listens there
+	serve(t, b) // nothing listens there
 	if c, err := inside(a, egress.Gateway4, 7); err != nil {
 		t.Error(err)
 	} else {
@@ -245,8 +245,8 @@ func TestSlotsAreApart(t *testing.T) {
 
 // TestClose closes a link under its stack and opens it again.
 func TestClose(t *testing.T) {
-	s := open(t, link.Options{})
-	slot := take(t, s)
+	p := open(t, link.Options{})
+	slot := take(t, p)
 	for range 3 {
 		end, err := slot.Endpoint()
 		if err != nil {
@@ -284,7 +284,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// threads is how many this process has.
+// threads returns how many threads this process has.
 func threads(t *testing.T) int {
 	t.Helper()
 	all, err := os.ReadDir("/proc/self/task")
@@ -294,7 +294,7 @@ func threads(t *testing.T) int {
 	return len(all)
 }
 
-// TestManyLinks keeps many links busy without a thread for each.
+// TestManyLinks checks that many busy links do not need a thread each.
 func TestManyLinks(t *testing.T) {
 	const many = 100 // ENGI_TEST_LINKS has another number
 	n := many
@@ -303,11 +303,11 @@ func TestManyLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := open(t, link.Options{Spare: 2})
+	p := open(t, link.Options{Spare: 2})
 	slots := make([]egress.Link, n)
 	began := time.Now()
 	for i := range slots {
-		slots[i] = take(t, s)
+		slots[i] = take(t, p)
 		echo(t, serve(t, slots[i]))
 	}
 	t.Logf("%d links made in %v", n, time.Since(began))
@@ -327,13 +327,12 @@ func TestManyLinks(t *testing.T) {
 	t.Logf("%d links: %d threads, %d goroutines", n, threads(t), runtime.NumGoroutine())
 }
 
-// TestFoundAgain finds the link of a sandbox that another process started,
-// which is all there is left of that process's links.
+// TestFoundAgain finds the link of a sandbox that an earlier process started.
 func TestFoundAgain(t *testing.T) {
 	before := open(t, link.Options{})
 	slot := take(t, before)
 	id := slot.(*link.Link).ID()
-	// What the sandbox is for its namespace, an open file is here.
+	// An open file keeps the namespace in place of a sandbox.
 	ns, err := os.Open(slot.Netns())
 	if err != nil {
 		t.Fatal(err)
@@ -355,7 +354,7 @@ func TestFoundAgain(t *testing.T) {
 		case id:
 			return held, nil
 		case stranger:
-			return "/proc/self/ns/net", nil // that of the host
+			return "/proc/self/ns/net", nil // the host's
 		}
 		return "", engi.Errorf(engi.NotFound, "it does not run")
 	}})
@@ -391,11 +390,11 @@ func TestFoundAgain(t *testing.T) {
 	}
 }
 
-// TestNoThreadStaysAway looks where every thread is after links were made.
+// TestNoThreadStaysAway checks the namespace of every thread after links were made.
 func TestNoThreadStaysAway(t *testing.T) {
-	s := open(t, link.Options{Spare: 3})
+	p := open(t, link.Options{Spare: 3})
 	for range 10 {
-		slot := take(t, s)
+		slot := take(t, p)
 		serve(t, slot)
 		slot.Close()
 	}

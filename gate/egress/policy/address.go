@@ -1,27 +1,27 @@
 package policy
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 )
 
-// A class is a closed range of addresses.
-type class struct {
-	net  netip.Prefix
-	name string // completes "is …"
-	one  bool   // opened only address by address
+// A closedRange is a range of addresses that are not public.
+type closedRange struct {
+	net       netip.Prefix
+	name      string // completes "it is …"
+	exactOnly bool   // the operator opens it only address by address
 }
 
 const (
-	ownName      = "an address of the host"
-	metadataName = "an address of a metadata service"
-	nearName     = "an address on a network of the host"
+	ownAddress      = "an address of the host"
+	metadataAddress = "an address of a metadata service"
+	nearAddress     = "an address on a network of the host"
 )
 
-// metadata are the addresses where clouds answer questions about the host,
-// credentials among them. The list is longer than link-local: some are
-// private, one is public.
-var metadata = addresses(
+// metadata are the addresses of cloud metadata services, which hand out
+// credentials of the host. Most are link-local, some private, one is public.
+var metadata = parseAddrs(
 	"169.254.169.254", "169.254.169.253", "169.254.169.123", // AWS, Google, Azure, and most others
 	"169.254.170.2", "169.254.170.23", // AWS, containers
 	"169.254.42.42", "169.254.0.23", "169.254.10.10", // Scaleway, Tencent
@@ -30,8 +30,8 @@ var metadata = addresses(
 	"fd00:ec2::254", "fd00:ec2::253", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42", "fe80::a9fe:a9fe",
 )
 
-// closed are the ranges that are no public internet, the specific ones first.
-var closed = classes([][2]string{
+// closedRanges are the ranges that are not public, specific ones first.
+var closedRanges = parseRanges([][2]string{
 	{"0.0.0.0/8", "an address of this network"},
 	{"10.0.0.0/8", "a private address"},
 	{"100.64.0.0/10", "a shared (carrier) address"},
@@ -64,23 +64,23 @@ var closed = classes([][2]string{
 	{"fe80::/10", "a link-local address"},
 	{"fec0::/10", "a site-local address"},
 	{"ff00::/8", "a multicast address"},
-	// What is left outside 2000::/3 is not given out.
+	// The rest outside of 2000::/3 is not allocated.
 	{"::/3", "a reserved address"},
 	{"4000::/2", "a reserved address"},
 	{"8000::/1", "a reserved address"},
 })
 
-// translated is the well-known prefix of NAT64: the IPv4 address at its end is
-// where packets go.
-var translated = netip.MustParsePrefix("64:ff9b::/96")
+// nat64 is the well-known prefix of NAT64. Packets go to the IPv4 address at its
+// end.
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// plain returns the address that a counts as: the IPv4 address inside mapped
-// and translated ones.
-func plain(a netip.Addr) netip.Addr {
+// canonicalAddr returns the address that a is judged as: for mapped and translated
+// addresses, the IPv4 address in them.
+func canonicalAddr(a netip.Addr) netip.Addr {
 	a = a.Unmap()
 	if !a.Is4() {
 		a = a.WithZone("")
-		if translated.Contains(a) {
+		if nat64.Contains(a) {
 			b := a.As16()
 			return netip.AddrFrom4([4]byte(b[12:]))
 		}
@@ -88,54 +88,88 @@ func plain(a netip.Addr) netip.Addr {
 	return a
 }
 
-// A ground is what the operator's Node says about addresses.
-type ground struct {
+// HostNetworks returns what [Node] has in Own and Near, from the addresses of a
+// host's interfaces.
+func HostNetworks(addrs []net.Addr) (own, near []netip.Prefix) {
+	for _, a := range addrs {
+		ipnet, ok := a.(*net.IPNet)
+		if !ok {
+			continue
+		}
+		ip, ok := netip.AddrFromSlice(ipnet.IP)
+		if !ok {
+			continue
+		}
+		ip = ip.Unmap()
+		own = append(own, netip.PrefixFrom(ip, ip.BitLen()))
+		// A very wide network says nothing about who is a neighbour.
+		if bits, _ := ipnet.Mask.Size(); ip.Is4() && bits >= 16 || ip.Is6() && bits >= 48 {
+			near = append(near, netip.PrefixFrom(ip, bits).Masked())
+		}
+	}
+	return own, near
+}
+
+// NotPublic says what an address is if it is not one of the public internet,
+// completing "it is …"; empty if it is. Addresses in Private are not excepted.
+func (n Node) NotPublic(a netip.Addr) string {
+	if !a.IsValid() {
+		return "no address"
+	}
+	g := hostNetworks{own: n.Own, near: n.Near}
+	c, _ := g.closedRange(canonicalAddr(a))
+	return c.name
+}
+
+// hostNetworks is what a Node says about addresses.
+type hostNetworks struct {
 	own    []netip.Prefix
 	near   []netip.Prefix
 	opened []netip.Prefix
 	static map[string][]netip.Addr
 }
 
-// class returns the closed class of a plain address; false if it is public.
-func (g *ground) class(a netip.Addr) (class, bool) {
+// closedRange returns the range of a canonical address that is closed; false if
+// the address is public.
+func (g *hostNetworks) closedRange(a netip.Addr) (closedRange, bool) {
 	if g.isOwn(a) {
-		return class{netip.PrefixFrom(a, a.BitLen()), ownName, true}, true
+		return closedRange{netip.PrefixFrom(a, a.BitLen()), ownAddress, true}, true
 	}
 	if slices.Contains(metadata, a) {
-		return class{netip.PrefixFrom(a, a.BitLen()), metadataName, true}, true
+		return closedRange{netip.PrefixFrom(a, a.BitLen()), metadataAddress, true}, true
 	}
-	for _, c := range closed {
+	for _, c := range closedRanges {
 		if c.net.Contains(a) {
 			return c, true
 		}
 	}
 	for _, n := range g.near {
 		if n.Contains(a) {
-			return class{n, nearName, false}, true
+			return closedRange{n, nearAddress, false}, true
 		}
 	}
-	return class{}, false
+	return closedRange{}, false
 }
 
-// classOf returns the closed class that holds all of n.
-func (g *ground) classOf(n netip.Prefix) (class, bool) {
+// closedRangeOf returns the range that contains all of n.
+func (g *hostNetworks) closedRangeOf(n netip.Prefix) (closedRange, bool) {
 	if n.IsSingleIP() {
-		return g.class(n.Addr())
+		return g.closedRange(n.Addr())
 	}
-	for _, c := range closed {
+	for _, c := range closedRanges {
 		if c.net.Bits() <= n.Bits() && c.net.Contains(n.Addr()) {
 			return c, true
 		}
 	}
 	for _, near := range g.near {
 		if near.Bits() <= n.Bits() && near.Contains(n.Addr()) {
-			return class{near, nearName, false}, true
+			return closedRange{near, nearAddress, false}, true
 		}
 	}
-	return class{}, false
+	return closedRange{}, false
 }
 
-func (g *ground) isOwn(a netip.Addr) bool {
+func (g *hostNetworks) isOwn(a netip.Addr) bool {
 	for _, n := range g.own {
 		if n.Contains(a) {
 			return true
@@ -144,10 +178,10 @@ func (g *ground) isOwn(a netip.Addr) bool {
 	return false
 }
 
-// isOpened reports whether the operator opened an address of class c.
-func (g *ground) isOpened(a netip.Addr, c class) bool {
+// isOpened reports whether the operator opened an address in c.
+func (g *hostNetworks) isOpened(a netip.Addr, c closedRange) bool {
 	for _, n := range g.opened {
-		if n.Contains(a) && (!c.one || n.IsSingleIP()) {
+		if n.Contains(a) && (!c.exactOnly || n.IsSingleIP()) {
 			return true
 		}
 	}
@@ -155,11 +189,11 @@ func (g *ground) isOpened(a netip.Addr, c class) bool {
 }
 
 // isStatic reports whether the operator gave name the address a.
-func (g *ground) isStatic(name string, a netip.Addr) bool {
+func (g *hostNetworks) isStatic(name string, a netip.Addr) bool {
 	return slices.Contains(g.static[name], a)
 }
 
-func addresses(texts ...string) []netip.Addr {
+func parseAddrs(texts ...string) []netip.Addr {
 	all := make([]netip.Addr, len(texts))
 	for i, t := range texts {
 		all[i] = netip.MustParseAddr(t)
@@ -167,10 +201,10 @@ func addresses(texts ...string) []netip.Addr {
 	return all
 }
 
-func classes(rows [][2]string) []class {
-	all := make([]class, len(rows))
+func parseRanges(rows [][2]string) []closedRange {
+	all := make([]closedRange, len(rows))
 	for i, r := range rows {
-		all[i] = class{net: netip.MustParsePrefix(r[0]), name: r[1]}
+		all[i] = closedRange{net: netip.MustParsePrefix(r[0]), name: r[1]}
 	}
 	return all
 }

@@ -15,11 +15,11 @@ type Request struct {
 	Port   uint16 // 0 if the request names none
 }
 
-// HTTPHost reads the head of the HTTP/1 request at the start of b. Need and
-// err are those of [ClientHello]. Whatever two readers could understand
-// differently is an error: two Host fields, a Host that differs from an
-// absolute target, folded lines, spaces before a colon, user information,
-// bare line feeds or carriage returns, NULs.
+// HTTPHost parses the head of the HTTP/1 request at the start of b. Need and err
+// are as for [ClientHello]. Anything that parsers could interpret differently is
+// an error: two Host fields, a Host that differs from an absolute target, folded
+// lines, spaces before a colon, user information, bare line feeds or carriage
+// returns, NULs.
 func HTTPHost(b []byte) (r Request, need int, err error) {
 	end := bytes.Index(b, []byte("\r\n\r\n"))
 	if end < 0 {
@@ -39,7 +39,7 @@ func HTTPHost(b []byte) (r Request, need int, err error) {
 	if end+4 > MaxHead {
 		return Request{}, 0, badHead("its head is too long")
 	}
-	r, problem := readHead(string(b[:end]))
+	r, problem := parseHead(string(b[:end]))
 	if problem != "" {
 		return Request{}, 0, badHead(problem)
 	}
@@ -50,7 +50,7 @@ func badHead(problem string) *engi.Error {
 	return engi.Errorf(engi.Invalid, "read the client's HTTP request: %s", problem)
 }
 
-func readHead(head string) (r Request, problem string) {
+func parseHead(head string) (r Request, problem string) {
 	line, fields, _ := strings.Cut(head, "\r\n")
 	method, rest, ok := strings.Cut(line, " ")
 	target, version, ok2 := strings.Cut(rest, " ")
@@ -66,7 +66,7 @@ func readHead(head string) (r Request, problem string) {
 	for fields != "" {
 		line, fields, _ = strings.Cut(fields, "\r\n")
 		name, value, ok := strings.Cut(line, ":")
-		if !ok || !isToken(name) { // folded lines and spaces before the colon among it
+		if !ok || !isToken(name) { // also for folded lines and spaces before the colon
 			return Request{}, "a field is malformed"
 		}
 		if strings.ContainsFunc(value, isControl) {
@@ -85,7 +85,7 @@ func readHead(head string) (r Request, problem string) {
 	}
 	r.Method = method
 	if hosts == 1 {
-		if r.Host, r.Port, problem = readAuthority(host); problem != "" {
+		if r.Host, r.Port, problem = parseAuthority(host); problem != "" {
 			return Request{}, "its Host " + problem
 		}
 	}
@@ -105,7 +105,7 @@ func readHead(head string) (r Request, problem string) {
 		}
 		authority = after
 	}
-	h, p, problem := readAuthority(authority)
+	h, p, problem := parseAuthority(authority)
 	if problem != "" {
 		return Request{}, "its target " + problem
 	}
@@ -116,8 +116,8 @@ func readHead(head string) (r Request, problem string) {
 	return r, ""
 }
 
-// readAuthority reads HOST[:PORT].
-func readAuthority(s string) (host string, port uint16, problem string) {
+// parseAuthority parses HOST[:PORT].
+func parseAuthority(s string) (host string, port uint16, problem string) {
 	if strings.Contains(s, "@") {
 		return "", 0, "has a user in it"
 	}

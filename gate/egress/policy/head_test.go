@@ -115,7 +115,7 @@ func FuzzHTTPHost(f *testing.F) {
 		}
 		host, port, problem := "", uint16(0), ""
 		if q.Host != "" {
-			host, port, problem = readAuthority(q.Host)
+			host, port, problem = parseAuthority(q.Host)
 		}
 		if problem != "" || host != r.Host || port != r.Port || q.Method != r.Method {
 			t.Fatalf("net/http reads %s %q, we read %+v", q.Method, q.Host, r)
@@ -148,7 +148,7 @@ func TestCheckName(t *testing.T) {
 		strings.Repeat("a", 64) + ".com", strings.Repeat("ü", 60) + ".com", strings.Repeat("a.", 127) + "a", strings.Repeat("a", 5000),
 	} {
 		if got, err := CheckName(in); err == nil {
-			t.Errorf("%q: %q and no error", short(in), got)
+			t.Errorf("%q: %q and no error", truncate(in), got)
 		}
 	}
 }

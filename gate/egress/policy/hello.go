@@ -13,14 +13,14 @@ type Protocol uint8
 const (
 	Undecided Protocol = iota // more bytes are needed
 	TLS
-	HTTP  // or what somebody could take for it, also HTTP/2 in the clear, which HTTPHost refuses
+	HTTP  // or what a lenient server could take for it, and plain HTTP/2, which HTTPHost refuses
 	Other // anything else
 )
 
-// Sniff says what the first bytes a client sent look like. TLS is decided on
-// two bytes, and most else on a few; what may become HTTP, on its first line,
-// because mail, shells and databases begin with a word and a space too. It is
-// never Undecided on 16 KiB.
+// Sniff says what the first bytes from a client look like. It recognizes TLS by
+// two bytes and most other protocols by a few. HTTP takes the whole first line,
+// because other protocols begin with a word and a space, too. It is never
+// Undecided on 16 KiB.
 func Sniff(b []byte) Protocol {
 	if len(b) == 0 {
 		return Undecided
@@ -35,9 +35,8 @@ func Sniff(b []byte) Protocol {
 			return Other
 		}
 	}
-	// What lenient servers would take for a request is one here, and then for
-	// HTTPHost to refuse: empty lines before it, other blanks than spaces, no
-	// version.
+	// What lenient servers take for a request is HTTP, which HTTPHost then
+	// refuses: empty lines before it, other blanks than spaces, no version.
 	line := bytes.TrimLeft(b, blanks)
 	word := 0
 	for word < len(line) && tokenByte(line[word]) {
@@ -74,23 +73,23 @@ func Sniff(b []byte) Protocol {
 	return Other
 }
 
-// maxLine is how long a first line may be; what is longer is no other protocol.
+// maxLine is how long the first line of another protocol than HTTP may be.
 const maxLine = 16 << 10
 
-// blanks are what some server or other skips.
+// blanks are the characters that lenient servers skip.
 const blanks = " \t\r\n\v\f"
 
-// Bounds of what a client may send before it has said whom it wants to talk to.
+// Bounds of what a client may send before it has named a host.
 const (
 	MaxHello = 32 << 10 // bytes of TLS records that hold a ClientHello
 	MaxHead  = 64 << 10 // bytes of an HTTP request's head
 )
 
-// A Hello is what a TLS ClientHello says in the clear.
+// A Hello is the unencrypted content of a TLS ClientHello.
 type Hello struct {
 	ServerName string   // canonical, as [CheckName] returns it; empty if there is none
 	ALPN       []string // application protocols, in the client's order
-	ECH        bool     // the real name may be in an encrypted part
+	ECH        bool     // the actual name may be in an encrypted part
 }
 
 const (
@@ -103,21 +102,21 @@ const (
 	extALPN       = 16
 )
 
-// encrypted are the extensions that carry an encrypted ClientHello or name:
-// the standard one and the drafts that were in use.
-var encrypted = map[uint16]bool{
+// echExtensions carry an encrypted ClientHello or server name: the standard one
+// and drafts that were in use.
+var echExtensions = map[uint16]bool{
 	0xfe0d: true, 0xfe0c: true, 0xfe0b: true, 0xfe0a: true, 0xfe09: true, 0xfe08: true,
 	0xff03: true, 0xff02: true, 0xffce: true,
 }
 
-// ClientHello reads the ClientHello at the start of b, which may be spread
-// over several records. If b ends too early, need is the least total length to
-// try again with, and err is nil. An error means that it is not a proper
-// ClientHello or names an improper host; b must never reach the server then.
+// ClientHello parses the ClientHello at the start of b, which may be spread over
+// several records. If b is too short, need is the minimum length to try again
+// with, and err is nil. An error means that it is malformed or names an invalid
+// host; b must not be passed on then.
 func ClientHello(b []byte) (h Hello, need int, err error) {
-	body, need, problem := helloBody(b)
+	body, need, problem := joinRecords(b)
 	if problem == "" && need == 0 {
-		h, problem = readHello(body)
+		h, problem = parseHello(body)
 	}
 	if problem != "" {
 		return Hello{}, 0, engi.Errorf(engi.Invalid, "read the client's TLS hello: %s", problem)
@@ -125,8 +124,8 @@ func ClientHello(b []byte) (h Hello, need int, err error) {
 	return h, need, nil
 }
 
-// helloBody joins the records.
-func helloBody(b []byte) (body []byte, need int, problem string) {
+// joinRecords returns the body of the ClientHello in a series of TLS records.
+func joinRecords(b []byte) (body []byte, need int, problem string) {
 	var msg []byte
 	for at, records := 0, 0; ; records++ {
 		if records == maxRecords {
@@ -171,8 +170,8 @@ func helloBody(b []byte) (body []byte, need int, problem string) {
 	}
 }
 
-// A reader takes length-prefixed parts off its front. After a failure
-// everything it returns is empty and ok is false for good.
+// A reader reads length-prefixed parts. After a failure, everything it returns is
+// empty and ok is false.
 type reader struct {
 	b  []byte
 	ok bool
@@ -202,7 +201,7 @@ func (r *reader) part(size int) reader {
 	return reader{r.take(r.number(size)), r.ok}
 }
 
-func readHello(body []byte) (h Hello, problem string) {
+func parseHello(body []byte) (h Hello, problem string) {
 	const cut = "it is cut short or malformed"
 	r := &reader{body, true}
 	r.take(2 + 32) // version, random
@@ -213,7 +212,7 @@ func readHello(body []byte) (h Hello, problem string) {
 		return Hello{}, cut
 	}
 	if len(r.b) == 0 {
-		return h, "" // a client so old that it names nothing
+		return h, "" // old clients send no extensions
 	}
 	all := r.part(2)
 	if !r.ok || len(r.b) != 0 {
@@ -232,29 +231,29 @@ func readHello(body []byte) (h Hello, problem string) {
 		seen[kind] = true
 		switch {
 		case kind == extServerName:
-			if h.ServerName, problem = readServerName(ext); problem != "" {
+			if h.ServerName, problem = parseServerName(ext); problem != "" {
 				return Hello{}, problem
 			}
 		case kind == extALPN:
-			if h.ALPN, problem = readALPN(ext); problem != "" {
+			if h.ALPN, problem = parseALPN(ext); problem != "" {
 				return Hello{}, problem
 			}
-		case encrypted[uint16(kind)]:
+		case echExtensions[uint16(kind)]:
 			h.ECH = true
 		}
 	}
 	return h, ""
 }
 
-func readServerName(ext reader) (name, problem string) {
+func parseServerName(ext reader) (name, problem string) {
 	list := ext.part(2)
 	kind := list.number(1)
 	host := list.part(2)
 	if !list.ok || len(ext.b) != 0 || len(list.b) != 0 || kind != 0 {
 		return "", "its server name is malformed"
 	}
-	// The dot at the end is left out in this place; servers differ in what
-	// they make of one.
+	// Server names have no dot at the end, and servers differ in how they treat
+	// one.
 	if n := len(host.b); n == 0 || host.b[n-1] == '.' {
 		return "", "its server name is malformed"
 	}
@@ -265,7 +264,7 @@ func readServerName(ext reader) (name, problem string) {
 	return name, ""
 }
 
-func readALPN(ext reader) (protocols []string, problem string) {
+func parseALPN(ext reader) (protocols []string, problem string) {
 	const malformed = "its list of protocols is malformed"
 	list := ext.part(2)
 	if !list.ok || len(ext.b) != 0 || len(list.b) == 0 {

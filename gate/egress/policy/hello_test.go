@@ -166,7 +166,7 @@ func TestSniff(t *testing.T) {
 	}
 }
 
-// theirs asks crypto/tls what it reads; ok is false if it refuses.
+// theirs returns what crypto/tls reads; ok is false if it refuses.
 func theirs(b []byte) (name string, alpn []string, ok bool) {
 	enough := errors.New("enough")
 	c := &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -177,7 +177,7 @@ func theirs(b []byte) (name string, alpn []string, ok bool) {
 	return name, alpn, ok
 }
 
-// input is a connection that has only something to read.
+// input is a connection that can only be read.
 type input struct{ io.Reader }
 
 func (input) Write(b []byte) (int, error)      { return len(b), nil }

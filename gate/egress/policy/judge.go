@@ -8,18 +8,18 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Claim judges the host that a client names on a TCP connection to ap that
-// Connect allowed with these names. An empty host means it names none.
+// Claim judges the host that a client names on a TCP connection to ap, which
+// Connect allowed with these names. An empty host means that it names none.
 func (p *Policy) Claim(host string, ap netip.AddrPort, names []string) Verdict {
 	return p.claim(host, ap, names, true)
 }
 
-// ClaimTLS is Claim for a ClientHello: it also refuses what would hide the
-// host (encrypted ClientHello) unless the connection is to be intercepted, and
-// DNS over TLS on any port.
+// ClaimTLS is Claim for a ClientHello. It also refuses encrypted ClientHellos,
+// which hide the host, unless the connection is intercepted, and DNS over TLS on
+// any port.
 func (p *Policy) ClaimTLS(h Hello, ap netip.AddrPort, names []string) Verdict {
 	v := p.claim(h.ServerName, ap, names, true)
-	if !v.Allowed || p.free(ap) {
+	if !v.Allowed || p.allowedByAddr(ap) {
 		return v
 	}
 	if h.ECH && !p.Intercepts(h.ServerName) {
@@ -31,43 +31,42 @@ func (p *Policy) ClaimTLS(h Hello, ap netip.AddrPort, names []string) Verdict {
 	return v
 }
 
-// ClaimHTTP is Claim for an HTTP request in the clear: it also refuses
-// CONNECT, a port in the Host header that is not ap's, and hosts that only a
-// grant opens.
+// ClaimHTTP is Claim for a plain HTTP request. It also refuses CONNECT, a port in
+// the Host header that is not ap's, and hosts that only a grant allows.
 func (p *Policy) ClaimHTTP(r Request, ap netip.AddrPort, names []string) Verdict {
 	v := p.claim(r.Host, ap, names, false)
-	if !v.Allowed || p.free(ap) {
+	if !v.Allowed || p.allowedByAddr(ap) {
 		return v
 	}
 	if r.Method == "CONNECT" {
 		return Verdict{Rule: v.Rule, Reason: "a tunnel through a proxy hides where it leads"}
 	}
 	if r.Port != 0 && r.Port != ap.Port() {
-		return Verdict{Rule: v.Rule, Reason: "the port in the Host header is not the connection's"}
+		return Verdict{Rule: v.Rule, Reason: "the port in the Host header is not that of the connection"}
 	}
 	return v
 }
 
-// free reports whether a rule opens the address itself, so that what is said
-// on a connection to it decides nothing.
-func (p *Policy) free(ap netip.AddrPort) bool {
-	a := plain(ap.Addr())
-	c, isClosed := p.ground.class(a)
-	return p.byAddr(a, c, isClosed, tcp, ap.Port()) != nil
+// allowedByAddr reports whether a rule allows the address itself, whatever the
+// client claims.
+func (p *Policy) allowedByAddr(ap netip.AddrPort) bool {
+	a := canonicalAddr(ap.Addr())
+	c, closed := p.networks.closedRange(a)
+	return p.byAddr(a, c, closed, tcp, ap.Port()) != nil
 }
 
 func (p *Policy) claim(host string, ap netip.AddrPort, names []string, tls bool) Verdict {
-	if p.closed() {
+	if p.noNetwork() {
 		return p.refuseMode()
 	}
-	a, port := plain(ap.Addr()), ap.Port()
+	a, port := canonicalAddr(ap.Addr()), ap.Port()
 	if !a.IsValid() {
 		return Verdict{Reason: "no address"}
 	}
-	c, isClosed := p.ground.class(a)
-	byAddr := p.byAddr(a, c, isClosed, tcp, port)
+	c, closed := p.networks.closedRange(a)
+	byAddr := p.byAddr(a, c, closed, tcp, port)
 	var open Verdict
-	if p.mode == engi.NetworkOpen && !isClosed {
+	if p.mode == engi.NetworkOpen && !closed {
 		open = p.open(a, tcp, port, nil, false)
 	}
 	literal := isLiteral(host)
@@ -95,9 +94,9 @@ func (p *Policy) claim(host string, ap netip.AddrPort, names []string, tls bool)
 		return Verdict{Reason: reasonUnbound}
 	}
 	rule := p.allow.byName(name, tcp, port)
-	grant, granted := p.grants.opens(name, port)
+	grant, granted := p.grants.granting(name, port)
 	granted = granted && port != portDNS && port != portDoT
-	if bound && (!isClosed || p.ground.isStatic(name, a)) {
+	if bound && (!closed || p.networks.isStatic(name, a)) {
 		switch {
 		case rule != nil:
 			return allowed(rule)
@@ -115,12 +114,12 @@ func (p *Policy) claim(host string, ap netip.AddrPort, names []string, tls bool)
 		return Verdict{Allowed: true, Reason: "mode open"}
 	}
 	switch {
-	case isClosed:
+	case closed:
 		return p.refuseClosed(c)
 	case rule != nil:
 		return refused(rule, reasonUnbound)
 	case granted && bound:
-		return Verdict{Rule: grant, Reason: "a grant opens TLS only"}
+		return Verdict{Rule: grant, Reason: "a grant allows TLS only"}
 	case granted:
 		return Verdict{Rule: grant, Reason: reasonUnbound}
 	default:
@@ -138,4 +137,4 @@ func isLiteral(host string) bool {
 	return err == nil
 }
 
-const reasonUnbound = "the address was not given out for the name the client says"
+const reasonUnbound = "the address was not given out for the name that the client claims"

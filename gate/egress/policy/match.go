@@ -7,80 +7,80 @@ import (
 )
 
 // A Policy is a compiled policy. It is immutable and safe for concurrent use.
-// Names given to its methods may be in any case and end in a dot; those that
-// are not valid are refused.
+// Names passed to its methods may be in any case and end in a dot; invalid ones
+// are refused.
 type Policy struct {
-	source  engi.NetworkPolicy
-	mode    engi.Network
-	ground  ground
-	allow   *table
-	deny    *table
-	grants  *hostIndex
-	headers *hostIndex
-	proxy   *Proxy
-	denies  bool // some name is denied, so what names a host must show it
+	source   engi.NetworkPolicy
+	mode     engi.Network
+	networks hostNetworks
+	allow    *table
+	deny     *table
+	grants   *hostIndex
+	headers  *hostIndex
+	proxy    *Proxy
+	denies   bool // some names are denied, so clients must show theirs
 }
 
-// Mode returns the mode in force; never empty.
+// Mode returns the mode, which is never empty.
 func (p *Policy) Mode() engi.Network { return p.mode }
 
-// Source returns the policy this was compiled from, with Mode filled in. It is
-// shared: do not change what it points to.
+// Source returns the policy that p was compiled from, with Mode filled in. It is
+// shared; do not modify what it points to.
 func (p *Policy) Source() engi.NetworkPolicy { return p.source }
 
 // Proxy returns the upstream proxy, or nil.
 func (p *Policy) Proxy() *Proxy { return p.proxy }
 
-// Static returns the operator's fixed addresses of a name; ok is false if it
-// has none. It does not say that the name is allowed.
+// Static returns the operator's fixed addresses for a name; ok is false if there
+// are none. It does not mean that the name is allowed.
 func (p *Policy) Static(name string) (addrs []netip.Addr, ok bool) {
 	name, problem := canonical(name)
 	if problem != "" {
 		return nil, false
 	}
-	addrs, ok = p.ground.static[name]
+	addrs, ok = p.networks.static[name]
 	return addrs, ok
 }
 
-// maxLookup bounds names that are not named exactly: what is longer is more
-// likely data than a name.
+// maxLookup bounds the length of names that no rule names in full: longer ones are
+// more likely to carry data.
 const maxLookup = 160
 
-// Lookup judges a DNS question for a name. Names of the sandbox's own group
-// (NAME.GROUP.internal) are the gateway's to answer before it asks.
+// Lookup judges a DNS query for a name. The gateway answers names of the sandbox's
+// own group (NAME.GROUP.internal) without asking.
 func (p *Policy) Lookup(name string) Verdict {
-	if p.closed() {
+	if p.noNetwork() {
 		return p.refuseMode()
 	}
 	name, problem := canonical(name)
 	if problem != "" {
 		return Verdict{Reason: "the name " + problem}
 	}
-	if r := p.allow.names(name, false); r != nil {
+	if r := p.allow.ruleFor(name, false); r != nil {
 		if len(name) > maxLookup && r.host == "" {
 			return Verdict{Rule: r.text, Reason: "the name is too long for a rule that does not name it in full"}
 		}
 		return allowed(r)
 	}
-	if g, ok := p.grants.opens(name, 0); ok {
+	if g, ok := p.grants.granting(name, 0); ok {
 		return Verdict{Allowed: true, Rule: g, Reason: "allowed by a grant"}
 	}
 	var open *rule
 	if p.mode != engi.NetworkOpen {
-		if open = p.allow.of(p.allow.all, false); open == nil {
+		if open = p.allow.first(p.allow.all, false); open == nil {
 			return Verdict{Reason: "no rule names it"}
 		}
 	}
-	if r := p.deny.names(name, true); r != nil {
+	if r := p.deny.ruleFor(name, true); r != nil {
 		return refused(r, "the name is denied")
 	}
-	if r := p.deny.of(p.deny.all, true); r != nil {
+	if r := p.deny.first(p.deny.all, true); r != nil {
 		return refused(r, "everything is denied that is not allowed")
 	}
-	switch _, static := p.ground.static[name]; {
+	switch _, static := p.networks.static[name]; {
 	case static:
 	case isSpecial(name):
-		return Verdict{Reason: "the name is not one of the public internet; only a rule that names it opens it"}
+		return Verdict{Reason: "the name is not a public one; only a rule that names it opens it"}
 	case isResolverName(name):
 		return Verdict{Reason: "another resolver; only a rule that names it opens it"}
 	case len(name) > maxLookup:
@@ -92,43 +92,43 @@ func (p *Policy) Lookup(name string) Verdict {
 	return Verdict{Allowed: true, Reason: "mode open"}
 }
 
-// Answer judges one address in the DNS answer for a name that Lookup allowed.
-// An address it refuses must be left out of the answer: that is what makes
-// rebinding to private addresses fail, and shows it in the log.
+// Answer judges one address in the DNS answer for a name that Lookup allowed. A
+// refused address must be left out of the answer, so that rebinding to private
+// addresses fails and is logged.
 func (p *Policy) Answer(name string, a netip.Addr) Verdict {
-	if p.closed() {
+	if p.noNetwork() {
 		return p.refuseMode()
 	}
 	name, problem := canonical(name)
 	if problem != "" {
 		return Verdict{Reason: "the name " + problem}
 	}
-	a = plain(a)
+	a = canonicalAddr(a)
 	if !a.IsValid() {
 		return Verdict{Reason: "no address"}
 	}
-	c, isClosed := p.ground.class(a)
+	c, closed := p.networks.closedRange(a)
 	switch {
-	case !isClosed:
+	case !closed:
 		return Verdict{Allowed: true, Reason: "a public address"}
-	case p.ground.isStatic(name, a):
-		return Verdict{Allowed: true, Reason: "fixed by the operator"}
+	case p.networks.isStatic(name, a):
+		return Verdict{Allowed: true, Reason: "configured by the operator"}
 	}
-	if r := p.allow.holds(a); r != nil && p.ground.isOpened(a, c) {
+	if r := p.allow.forAddr(a); r != nil && p.networks.isOpened(a, c) {
 		return allowed(r)
 	}
 	return Verdict{Reason: "the name leads to " + c.name}
 }
 
 // Connect judges a connection or a first datagram. proto is tcp, udp or icmp
-// (port 0); names are those our DNS answered with ap's address in this
-// sandbox and whose time to live has not passed. Addresses of the resolver and
-// of peers in the group are the gateway's to know before it asks.
+// (port 0); names are those that our DNS resolved to ap's address in this
+// sandbox and that have not expired. The gateway handles addresses of the
+// resolver and of peers in the group without asking.
 func (p *Policy) Connect(proto string, ap netip.AddrPort, names []string) Verdict {
-	if p.closed() {
+	if p.noNetwork() {
 		return p.refuseMode()
 	}
-	pr, a, port := protoNamed(proto), plain(ap.Addr()), ap.Port()
+	pr, a, port := protoNamed(proto), canonicalAddr(ap.Addr()), ap.Port()
 	switch {
 	case pr == 0:
 		return Verdict{Reason: "only tcp, udp and icmp leave the sandbox"}
@@ -137,27 +137,27 @@ func (p *Policy) Connect(proto string, ap netip.AddrPort, names []string) Verdic
 	case port == 0 && pr != icmp:
 		return Verdict{Reason: "no port"}
 	}
-	c, isClosed := p.ground.class(a)
-	meets := p.intercepted(names)
+	c, closed := p.networks.closedRange(a)
+	intercepted := p.anyIntercepted(names)
 
-	r := p.byAddr(a, c, isClosed, pr, port)
-	if r != nil && !(r.all && p.hidesHost(pr, port, meets)) {
+	r := p.byAddr(a, c, closed, pr, port)
+	if r != nil && !(r.all && p.hidesHost(pr, port, intercepted)) {
 		v := allowed(r)
-		if pr == tcp && meets {
+		if pr == tcp && intercepted {
 			v.Check = CheckAny
 		}
 		return v
 	}
-	named := p.byNames(a, isClosed, pr, port, names)
-	if p.mode == engi.NetworkOpen && !isClosed {
-		if v := p.open(a, pr, port, names, meets); !named.Allowed || v.Allowed && v.Check < named.Check {
+	named := p.byNames(a, closed, pr, port, names)
+	if p.mode == engi.NetworkOpen && !closed {
+		if v := p.open(a, pr, port, names, intercepted); !named.Allowed || v.Allowed && v.Check < named.Check {
 			return v
 		}
 	}
 	switch {
 	case named.Allowed:
 		return named
-	case isClosed:
+	case closed:
 		return p.refuseClosed(c)
 	default:
 		return p.refuseUnnamed(a, pr, port, names, r != nil)
@@ -165,7 +165,7 @@ func (p *Policy) Connect(proto string, ap netip.AddrPort, names []string) Verdic
 }
 
 // open judges a connection to a public address in mode open.
-func (p *Policy) open(a netip.Addr, pr proto, port uint16, names []string, meets bool) Verdict {
+func (p *Policy) open(a netip.Addr, pr proto, port uint16, names []string, intercepted bool) Verdict {
 	if isResolver(a, pr, port) {
 		return Verdict{Reason: reasonResolver}
 	}
@@ -175,11 +175,11 @@ func (p *Policy) open(a netip.Addr, pr proto, port uint16, names []string, meets
 	if r := p.deniedNames(pr, port, names); r != nil {
 		return refused(r, "the name is denied")
 	}
-	if p.hidesHost(pr, port, meets) {
+	if p.hidesHost(pr, port, intercepted) {
 		return Verdict{Reason: reasonQUIC}
 	}
 	v := Verdict{Allowed: true, Reason: "mode open"}
-	if pr == tcp && (p.denies || meets) {
+	if pr == tcp && (p.denies || intercepted) {
 		v.Check = CheckAny
 	}
 	return v
@@ -190,35 +190,34 @@ const (
 	reasonQUIC     = "QUIC hides the host it names; programs fall back to TCP"
 )
 
-// byAddr returns the rule that allows a connection whatever its name.
-func (p *Policy) byAddr(a netip.Addr, c class, isClosed bool, pr proto, port uint16) *rule {
+// byAddr returns the rule that allows a connection by its address.
+func (p *Policy) byAddr(a netip.Addr, c closedRange, closed bool, pr proto, port uint16) *rule {
 	r := p.allow.byAddr(a, pr, port)
 	switch {
 	case r != nil && r.net.Bits() > 0:
-		if isClosed && !p.ground.isOpened(a, c) {
+		if closed && !p.networks.isOpened(a, c) {
 			return nil
 		}
 		return r
-	case isClosed:
+	case closed:
 		return nil
 	case r == nil:
-		r = p.allow.any(pr, port)
+		r = p.allow.forAll(pr, port)
 	}
-	// A rule for everything does not mean resolvers, unless it says their port.
-	if r != nil && isResolver(a, pr, port) && (!r.ported || port == portHTTPS) {
+	// A rule for everything does not include resolvers unless it has their port.
+	if r != nil && isResolver(a, pr, port) && (!r.hasPorts || port == portHTTPS) {
 		return nil
 	}
 	return r
 }
 
-// byNames judges by the names the address was given out for. The check is the
-// weakest that one of them asks for: whichever the client means, it has to
-// name it.
-func (p *Policy) byNames(a netip.Addr, isClosed bool, pr proto, port uint16, names []string) Verdict {
+// byNames judges by the names that the address was given out for. The check is
+// the weakest that any of them needs, since the client has to claim one anyway.
+func (p *Policy) byNames(a netip.Addr, closed bool, pr proto, port uint16, names []string) Verdict {
 	var best Verdict
 	for _, n := range names {
 		n, problem := canonical(n)
-		if problem != "" || isClosed && !p.ground.isStatic(n, a) {
+		if problem != "" || closed && !p.networks.isStatic(n, a) {
 			continue
 		}
 		if r := p.allow.byName(n, pr, port); r != nil {
@@ -226,7 +225,7 @@ func (p *Policy) byNames(a netip.Addr, isClosed bool, pr proto, port uint16, nam
 			switch {
 			case pr != tcp:
 				return v
-			case r.ported && port != portHTTP && port != portHTTPS:
+			case r.hasPorts && port != portHTTP && port != portHTTPS:
 				v.Check = CheckAny
 			default:
 				v.Check = CheckWeb
@@ -238,7 +237,7 @@ func (p *Policy) byNames(a netip.Addr, isClosed bool, pr proto, port uint16, nam
 		if best.Allowed || pr != tcp || port == portDNS || port == portDoT {
 			continue
 		}
-		if g, ok := p.grants.opens(n, port); ok {
+		if g, ok := p.grants.granting(n, port); ok {
 			best = Verdict{Allowed: true, Check: CheckTLS, Rule: g, Reason: "allowed by a grant"}
 		}
 	}
@@ -250,7 +249,7 @@ func (p *Policy) denied(a netip.Addr, pr proto, port uint16) *rule {
 	if r := p.deny.byAddr(a, pr, port); r != nil {
 		return r
 	}
-	return p.deny.any(pr, port)
+	return p.deny.forAll(pr, port)
 }
 
 // deniedNames returns a deny rule if every name is denied.
@@ -270,14 +269,14 @@ func (p *Policy) deniedNames(pr proto, port uint16, names []string) (last *rule)
 	return last
 }
 
-// hidesHost reports whether a datagram could be QUIC to a host that must show
-// its name: one that is denied, or one that is to be intercepted.
-func (p *Policy) hidesHost(pr proto, port uint16, meets bool) bool {
-	return pr == udp && (port == portHTTPS || port == portHTTP) && (p.denies && p.mode == engi.NetworkOpen || meets)
+// hidesHost reports whether a datagram could be QUIC, which hides the host, while
+// hosts matter because some are denied or intercepted.
+func (p *Policy) hidesHost(pr proto, port uint16, intercepted bool) bool {
+	return pr == udp && (port == portHTTPS || port == portHTTP) && (p.denies && p.mode == engi.NetworkOpen || intercepted)
 }
 
-// intercepted reports whether one of names is intercepted.
-func (p *Policy) intercepted(names []string) bool {
+// anyIntercepted reports whether one of names is intercepted.
+func (p *Policy) anyIntercepted(names []string) bool {
 	if p.grants.empty() && p.headers.empty() {
 		return false
 	}
@@ -289,33 +288,32 @@ func (p *Policy) intercepted(names []string) bool {
 	return false
 }
 
-// closed reports whether nothing at all is reachable from here.
-func (p *Policy) closed() bool {
+// noNetwork reports whether the mode allows nothing beyond the group.
+func (p *Policy) noNetwork() bool {
 	return p.mode == engi.NetworkNone || p.mode == engi.NetworkIsolated
 }
 
 func (p *Policy) refuseMode() Verdict {
 	if p.mode == engi.NetworkIsolated {
-		return Verdict{Reason: "mode isolated: only peers of its group"}
+		return Verdict{Reason: "mode isolated: only sandboxes of its group"}
 	}
 	return Verdict{Reason: "mode none: no network"}
 }
 
-func (p *Policy) refuseClosed(c class) Verdict {
+func (p *Policy) refuseClosed(c closedRange) Verdict {
 	return Verdict{Reason: closedReasons[c.name]}
 }
 
-// closedReasons are made once, so that a flood of refused packets costs no
-// memory.
+// closedReasons has the reasons by range, so that refusing costs no allocation.
 var closedReasons = func() map[string]string {
 	m := map[string]string{}
-	for _, c := range append(closed, class{name: ownName}, class{name: metadataName}, class{name: nearName}) {
-		m[c.name] = "it is " + c.name + "; such are closed unless the operator opens it and a rule names it by address"
+	for _, c := range append(closedRanges, closedRange{name: ownAddress}, closedRange{name: metadataAddress}, closedRange{name: nearAddress}) {
+		m[c.name] = "it is " + c.name + ", which is closed unless the operator opens it and a rule names it by address"
 	}
 	return m
 }()
 
-// refuseUnnamed says what is missing in mode restricted.
+// refuseUnnamed says which rule is missing in mode restricted.
 func (p *Policy) refuseUnnamed(a netip.Addr, pr proto, port uint16, names []string, quic bool) Verdict {
 	if quic {
 		return Verdict{Reason: reasonQUIC}
@@ -325,10 +323,10 @@ func (p *Policy) refuseUnnamed(a netip.Addr, pr proto, port uint16, names []stri
 		if problem != "" {
 			continue
 		}
-		switch r := p.allow.names(n, false); {
+		switch r := p.allow.ruleFor(n, false); {
 		case r == nil:
 		case pr == icmp:
-			return Verdict{Rule: r.text, Reason: "the rule does not mean icmp; one with icmp:// would"}
+			return Verdict{Rule: r.text, Reason: "the rule does not include icmp; one with icmp:// would"}
 		case pr == udp && p.allow.byName(n, tcp, port) != nil:
 			return Verdict{Rule: r.text, Reason: "by name, udp needs a rule that says udp://; programs that tried QUIC fall back to TCP"}
 		case port == portDNS || port == portDoT:
@@ -347,18 +345,18 @@ func (p *Policy) refuseUnnamed(a netip.Addr, pr proto, port uint16, names []stri
 	}
 }
 
-// Upstream judges an address that the node itself connects to because of this
-// policy (its upstream proxy): public ones, and closed ones the operator opened.
+// Upstream judges an address of the upstream proxy, which the node connects to on
+// the policy's behalf: public addresses and those the operator opened are allowed.
 func (p *Policy) Upstream(a netip.Addr) Verdict {
-	a = plain(a)
+	a = canonicalAddr(a)
 	if !a.IsValid() {
 		return Verdict{Reason: "no address"}
 	}
-	c, isClosed := p.ground.class(a)
+	c, closed := p.networks.closedRange(a)
 	switch {
-	case !isClosed:
+	case !closed:
 		return Verdict{Allowed: true, Reason: "a public address"}
-	case p.ground.isOpened(a, c):
+	case p.networks.isOpened(a, c):
 		return Verdict{Allowed: true, Reason: "opened by the operator"}
 	}
 	return p.refuseClosed(c)

@@ -11,44 +11,44 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// slow judges as the documentation says, rule by rule, without tables. It
-// knows testNode's classes through ground only.
-type slow struct {
+// A referencePolicy judges rule by rule, as documented, without tables. Of testNode
+// it uses the closed ranges.
+type referencePolicy struct {
 	p           *Policy
 	allow, deny []rule
 }
 
-func (s *slow) targets(r *rule, a netip.Addr, names []string) (byAddr, byName bool) {
+func (s *referencePolicy) targets(r *rule, a netip.Addr, names []string) (byAddr, byName bool) {
 	for _, n := range names {
 		byName = byName || r.host != "" && r.host == n || r.suffix != "" && strings.HasSuffix(n, "."+r.suffix)
 	}
 	return r.all || r.net.IsValid() && r.net.Contains(a), byName
 }
 
-// opensPort spells out which ports an allow rule opens, see [rule.opens].
-func (s *slow) opensPort(r *rule, pr proto, port uint16) bool {
+// opensPort spells out which ports an allow rule opens, see [rule.openPorts].
+func (s *referencePolicy) opensPort(r *rule, pr proto, port uint16) bool {
 	if r.proto&pr == 0 || pr != icmp && (port < r.lo || port > r.hi) {
 		return false
 	}
 	resolver := pr != icmp && (port == portDNS || port == portDoT)
-	if resolver && !r.ported {
+	if resolver && !r.hasPorts {
 		return false
 	}
-	if pr == udp && r.isName() && !r.said {
-		return r.ported && port != portHTTP && port != portHTTPS
+	if pr == udp && r.isName() && !r.protoGiven {
+		return r.hasPorts && port != portHTTP && port != portHTTPS
 	}
 	return true
 }
 
-func (s *slow) connect(pr proto, ap netip.AddrPort, names []string) bool {
-	if s.p.closed() {
+func (s *referencePolicy) connect(pr proto, ap netip.AddrPort, names []string) bool {
+	if s.p.noNetwork() {
 		return false
 	}
-	a, port := plain(ap.Addr()), ap.Port()
-	c, isClosed := s.p.ground.class(a)
-	meets := false
+	a, port := canonicalAddr(ap.Addr()), ap.Port()
+	c, closed := s.p.networks.closedRange(a)
+	intercepted := false
 	for _, n := range names {
-		meets = meets || s.p.Intercepts(n)
+		intercepted = intercepted || s.p.Intercepts(n)
 	}
 	quic := pr == udp && (port == portHTTP || port == portHTTPS)
 	for i := range s.allow {
@@ -58,26 +58,26 @@ func (s *slow) connect(pr proto, ap netip.AddrPort, names []string) bool {
 		}
 		byAddr, _ := s.targets(r, a, nil)
 		switch {
-		case byAddr && !r.all && r.net.Bits() > 0 && (!isClosed || s.p.ground.isOpened(a, c)):
+		case byAddr && !r.all && r.net.Bits() > 0 && (!closed || s.p.networks.isOpened(a, c)):
 			return true
-		case byAddr && !isClosed && (!isResolver(a, pr, port) || r.ported && port != portHTTPS) &&
-			!(r.all && quic && (meets || s.p.denies && s.p.mode == engi.NetworkOpen)):
+		case byAddr && !closed && (!isResolver(a, pr, port) || r.hasPorts && port != portHTTPS) &&
+			!(r.all && quic && (intercepted || s.p.denies && s.p.mode == engi.NetworkOpen)):
 			return true
 		}
 		for _, n := range names {
-			if _, byName := s.targets(r, a, []string{n}); byName && (!isClosed || s.p.ground.isStatic(n, a)) {
+			if _, byName := s.targets(r, a, []string{n}); byName && (!closed || s.p.networks.isStatic(n, a)) {
 				return true
 			}
 		}
 	}
 	if pr == tcp && port != portDNS && port != portDoT {
 		for _, n := range names {
-			if len(s.p.Grants(n)) > 0 && (!isClosed || s.p.ground.isStatic(n, a)) {
+			if s.p.grants.applies(n) && (!closed || s.p.networks.isStatic(n, a)) {
 				return true
 			}
 		}
 	}
-	if isClosed || s.p.mode != engi.NetworkOpen || isResolver(a, pr, port) || quic && (s.p.denies || meets) {
+	if closed || s.p.mode != engi.NetworkOpen || isResolver(a, pr, port) || quic && (s.p.denies || intercepted) {
 		return false
 	}
 	free := 0
@@ -128,7 +128,7 @@ func drawRule(t *rapid.T) string {
 	return pr + target
 }
 
-// matches compares the tables with slow.
+// matches compares the tables with the referencePolicy.
 func matches(t *rapid.T) {
 	p := engi.NetworkPolicy{
 		Mode:  rapid.SampledFrom([]engi.Network{engi.NetworkRestricted, engi.NetworkOpen}).Draw(t, "mode"),
@@ -148,7 +148,7 @@ func matches(t *rapid.T) {
 			t.Fatal(err)
 		}
 	}
-	s := &slow{p: c}
+	s := &referencePolicy{p: c}
 	for _, text := range p.Allow {
 		r, _ := parseRule(text)
 		s.allow = append(s.allow, r)
@@ -168,8 +168,8 @@ func matches(t *rapid.T) {
 		if v.Reason == "" || v.Allowed && pr != "tcp" && v.Check != CheckNone {
 			t.Fatalf("%s %s %q: %+v", pr, ap, names, v)
 		}
-		// Who may not connect may not be claimed either, and what is looked up
-		// and allowed on some port was allowed to be looked up.
+		// What may not be connected to may not be claimed, and a name that is
+		// allowed on some port may be looked up.
 		for _, n := range names {
 			if cl := c.Claim(n, ap, names); pr == "tcp" && cl.Allowed && !v.Allowed {
 				t.Fatalf("%s %q: connect %+v, claim %+v\n%+v", ap, n, v, cl, p)
@@ -197,7 +197,7 @@ func FuzzCompile(f *testing.F) {
 		for _, a := range someAddrs {
 			ap := netip.AddrPortFrom(netip.MustParseAddr(a), 443)
 			v := c.Connect("tcp", ap, []string{name})
-			if c, isClosed := c.ground.class(plain(ap.Addr())); v.Allowed && isClosed && (c.one && !ap.Addr().IsPrivate() || !c.one && !strings.HasPrefix(a, "10.1.") && !strings.HasPrefix(a, "fd12:") && a != "64:ff9b::a01:203") {
+			if c, closed := c.networks.closedRange(canonicalAddr(ap.Addr())); v.Allowed && closed && (c.exactOnly && !ap.Addr().IsPrivate() || !c.exactOnly && !strings.HasPrefix(a, "10.1.") && !strings.HasPrefix(a, "fd12:") && a != "64:ff9b::a01:203") {
 				t.Fatalf("%q opened %s, %s", allow, a, c.name)
 			}
 			c.Claim(name, ap, []string{name})
@@ -241,7 +241,7 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-// TestNoGarbage holds the paths that every packet or question may take.
+// TestNoGarbage checks that the paths of every packet and query do not allocate.
 func TestNoGarbage(t *testing.T) {
 	p := must(t, large())
 	ap := netip.MustParseAddrPort("1.2.3.4:443")

@@ -12,26 +12,26 @@ import (
 // international maps names as browsers do, but leaves characters that are
 // ASCII to canonical, which is stricter about some and laxer about underscores
 // and dashes in third place.
-var international = idna.New(idna.MapForLookup(), idna.BidiRule(), idna.Transitional(false),
+var idnaProfile = idna.New(idna.MapForLookup(), idna.BidiRule(), idna.Transitional(false),
 	idna.StrictDomainName(false), idna.CheckHyphens(false))
 
 // CheckName returns the canonical form of a host name: lower-case ASCII
-// (international names in their xn-- form), no dot at the end. It refuses what
-// is not a proper name or could be read as an address: labels and names that
+// (international names as xn--), without a dot at the end. It reports Invalid for
+// what is not a valid name or could be read as an address: labels and names that
 // are too long or empty, characters other than letters, digits, dashes and
 // underscores, dashes at the ends of labels, a last label that is a number.
 func CheckName(name string) (string, error) {
-	if len(name) > 4*maxName { // even before work is put into mapping it
+	if len(name) > 4*maxName { // checked first, since mapping is expensive
 		return "", badName(name, "is too long")
 	}
 	if !utf8.ValidString(name) || strings.ContainsRune(name, utf8.RuneError) {
-		return "", badName(name, "is not proper text")
+		return "", badName(name, "is not valid UTF-8")
 	}
 	ascii := name
 	if !isASCII(name) || strings.Contains(strings.ToLower(name), "xn--") {
-		mapped, err := international.ToASCII(name)
+		mapped, err := idnaProfile.ToASCII(name)
 		if err != nil {
-			return "", badName(name, "is not a proper international name")
+			return "", badName(name, "is not a valid international name")
 		}
 		ascii = mapped
 	}
@@ -43,17 +43,17 @@ func CheckName(name string) (string, error) {
 }
 
 func badName(name, problem string) *engi.Error {
-	return engi.Errorf(engi.Invalid, "host name %q %s", short(name), problem).
+	return engi.Errorf(engi.Invalid, "host name %q %s", truncate(name), problem).
 		WithRemedy("write a name such as example.com or *.example.com, or an address")
 }
 
 const (
-	maxName  = 253 // of the Domain Name System, without the last dot
+	maxName  = 253 // as in DNS, without the final dot
 	maxLabel = 63
 )
 
 // canonical is CheckName for names in ASCII. It allocates only if the name has
-// capital letters. The problem is empty if the name is proper.
+// capital letters. The problem is empty if the name is valid.
 func canonical(name string) (c, problem string) {
 	if n := len(name); n > 0 && name[n-1] == '.' {
 		name = name[:n-1]
@@ -72,7 +72,7 @@ func canonical(name string) (c, problem string) {
 				capitals = true
 			case b >= 'a' && b <= 'z', b >= '0' && b <= '9', b == '-', b == '_':
 			default:
-				return "", "has characters that names do not have"
+				return "", "has invalid characters"
 			}
 			continue
 		}
@@ -85,7 +85,7 @@ func canonical(name string) (c, problem string) {
 			return "", "has a part that begins or ends with a dash"
 		}
 		if i == len(name) && isNumber(name[label:]) {
-			return "", "ends in a number: it is neither a name nor an address in its usual notation"
+			return "", "ends in a number: it is neither a name nor an address in the usual notation"
 		}
 		label = i + 1
 	}
@@ -95,8 +95,8 @@ func canonical(name string) (c, problem string) {
 	return name, ""
 }
 
-// isNumber reports whether some programs would take a last label for a part of
-// an IPv4 address.
+// isNumber reports whether some programs would take a label for a part of an IPv4
+// address.
 func isNumber(label string) bool {
 	if hex, ok := strings.CutPrefix(strings.ToLower(label), "0x"); ok {
 		return strings.Trim(hex, "0123456789abcdef") == ""
@@ -113,14 +113,14 @@ func isASCII(s string) bool {
 	return true
 }
 
-// below reports whether name is suffix or below it.
-func below(name, suffix string) bool {
+// isBelow reports whether name is suffix or ends in it.
+func isBelow(name, suffix string) bool {
 	return strings.HasSuffix(name, suffix) &&
 		(len(name) == len(suffix) || name[len(name)-len(suffix)-1] == '.')
 }
 
-// short keeps hostile text out of errors and logs in its full length.
-func short(s string) string {
+// truncate bounds the length of untrusted text in errors and logs.
+func truncate(s string) string {
 	if len(s) > 100 {
 		return s[:100] + "…"
 	}

@@ -1,30 +1,29 @@
 // Package policy decides what a sandbox may reach. It compiles an
-// [engi.NetworkPolicy] into a [Policy] that answers, without any I/O and in
-// about a microsecond, the questions the gateway asks: may this name be looked
-// up, may this address be connected to, may this TLS or HTTP client name that
-// host, is this connection to be intercepted. It also reads the first bytes of
-// a connection ([Hello], [Request]) and checks names.
+// [engi.NetworkPolicy] into a [Policy] that answers the gateway's questions
+// without I/O, each in about a microsecond: may this name be looked up, may this
+// address be connected to, may this TLS or HTTP client name that host, is this
+// connection to be intercepted. It also parses the first bytes of connections
+// ([Hello], [Request]) and checks names.
 //
-// It is not for resolving names, for remembering which names an address was
-// given out for, or for limits of rate: the gateway does that and passes in
-// what it knows.
+// It does not resolve names, record which names an address was given out for, or
+// enforce rate limits: the gateway does that and passes in what it knows.
 //
 // # How a connection is judged
 //
-// For a DNS question: [Policy.Lookup], and for every address in the answer
-// [Policy.Answer]. For a connection or a first datagram: [Policy.Connect] with
-// the names our DNS answered with that address in this sandbox. If it is
-// allowed, [Verdict].Check says what must be seen before data may pass:
-// [CheckNone] nothing, [CheckWeb] a TLS ClientHello or an HTTP request whose
-// host stands the test, [CheckTLS] a ClientHello that does, [CheckAny] the
-// same if it is TLS or HTTP while other protocols pass. [Sniff] tells which it
-// is, [ClientHello] and [HTTPHost] read it, [Policy.ClaimTLS] and
-// [Policy.ClaimHTTP] judge it.
+// For a DNS query: [Policy.Lookup], and [Policy.Answer] for every address in the
+// answer. For a connection or a first datagram: [Policy.Connect] with the names
+// that our DNS resolved to the address in this sandbox. If it is allowed,
+// [Verdict].Check says what must be seen before data may pass: nothing
+// ([CheckNone]), a TLS ClientHello or an HTTP request with an allowed host
+// ([CheckWeb]), only a ClientHello ([CheckTLS]), or either if it is TLS or HTTP,
+// while other protocols pass ([CheckAny]). [Sniff] tells the protocol,
+// [ClientHello] and [HTTPHost] parse, [Policy.ClaimTLS] and [Policy.ClaimHTTP]
+// judge.
 //
 // A plain HTTP connection can carry many requests, each with its own Host. So
-// after a claim was needed, HTTP must be served request by request (package
-// intercept does) with ClaimHTTP asked for each; judging the first request and
-// copying the rest would leave the door open.
+// where a claim is needed, HTTP must be served request by request, as package
+// intercept does, with ClaimHTTP for each. Judging the first request only and
+// copying the rest would let the others through.
 package policy
 
 import (
@@ -36,22 +35,23 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Node is what the operator of this node says about its networks. The zero
-// Node opens nothing that is closed by default.
+// A Node describes the networks of a node. The zero Node opens nothing that is
+// closed by default.
 type Node struct {
-	// Default is the mode of policies that have none. Empty means none.
+	// Default is the mode of policies without one. Empty means none.
 	Default engi.Network
-	// Private are networks out of closed ranges (private, link-local, …) that
-	// policies may name. An address of the host itself or of a metadata service
-	// is opened only by a prefix that is that one address.
+	// Private are networks in closed ranges (private, link-local, …) that the
+	// operator lets policies name. An address of the host itself or of a
+	// metadata service is opened only by a prefix of that single address.
 	Private []netip.Prefix
 	// Hosts are names with fixed addresses. Where a policy allows such a name,
-	// its addresses are open under it even if they are in closed ranges.
+	// its addresses may be connected to even if they are in closed ranges.
 	Hosts map[string][]netip.Addr
 	// Own are the host's addresses and whatever else belongs to the host.
 	Own []netip.Prefix
-	// Near are the networks that the host is on. Public addresses in them are
-	// those of its neighbours, as in IPv6 at home: closed like private ones.
+	// Near are the networks that the host is on. Public addresses in them
+	// belong to its neighbours, as with IPv6 at home, and are closed like
+	// private ones.
 	Near []netip.Prefix
 }
 
@@ -60,7 +60,7 @@ type Verdict struct {
 	Allowed bool
 	Check   Check  // of an allowed Connect: what must be seen before data passes
 	Rule    string // that decided, as written in the policy; empty if none did
-	Reason  string // in words, for people; never empty if not allowed
+	Reason  string // for people; never empty if not allowed
 }
 
 // A Check says what an allowed connection must show first.
@@ -68,26 +68,26 @@ type Check uint8
 
 const (
 	CheckNone Check = iota // nothing: it is allowed by address, or everything is
-	CheckAny               // if it is TLS or HTTP, its host; anything else may pass
-	CheckWeb               // TLS or HTTP, and its host; anything else is refused
-	CheckTLS               // TLS, and its host; anything else is refused
+	CheckAny               // if it is TLS or HTTP, an allowed host; anything else passes
+	CheckWeb               // TLS or HTTP with an allowed host; anything else is refused
+	CheckTLS               // TLS with an allowed host; anything else is refused
 )
 
-// A Proxy is a checked [engi.UpstreamProxy].
+// A Proxy is a validated [engi.UpstreamProxy].
 type Proxy struct {
 	Scheme         string // socks5, http or https
-	Host           string // name in canonical form, or an address
+	Host           string // canonical name, or an address
 	Port           uint16
 	User, Password string
 }
 
-// MaxRules bounds the rules of one policy: those in Allow and Deny, the hosts
-// of grants, and the header rules.
+// MaxRules is how many rules a policy may have: those in Allow and Deny, the hosts
+// of grants and the header rules.
 const MaxRules = 10_000
 
-// Compile checks p and prepares it for matching. What can never work is
-// Invalid; a closed network that the operator did not open is Denied. Errors
-// name the rule and say what to do.
+// Compile validates p and prepares it for matching. It reports Invalid for what
+// can never work, and Denied for closed networks that the operator did not
+// open. Errors name the rule and have a remedy.
 func Compile(p engi.NetworkPolicy, n Node) (*Policy, error) {
 	c, err := compile(p, n)
 	if err != nil {
@@ -110,7 +110,7 @@ func compile(p engi.NetworkPolicy, n Node) (*Policy, *engi.Error) {
 	if err := c.checkMode(); err != nil {
 		return nil, err
 	}
-	if err := c.ground.lay(n); err != nil {
+	if err := c.networks.load(n); err != nil {
 		return nil, err
 	}
 	allow, err := parseRules("allow", p.Allow)
@@ -122,7 +122,7 @@ func compile(p engi.NetworkPolicy, n Node) (*Policy, *engi.Error) {
 		return nil, err
 	}
 	for i := range allow {
-		if err := c.ground.admit(&allow[i]); err != nil {
+		if err := c.networks.checkAllowed(&allow[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -130,7 +130,7 @@ func compile(p engi.NetworkPolicy, n Node) (*Policy, *engi.Error) {
 	if err := c.contradiction(); err != nil {
 		return nil, err
 	}
-	c.denies = len(c.deny.hosts) > 0 || len(c.deny.under) > 0
+	c.denies = len(c.deny.hosts) > 0 || len(c.deny.suffixes) > 0
 	if err := c.addGrants(p.Grants); err != nil {
 		return nil, err
 	}
@@ -153,12 +153,17 @@ func compile(p engi.NetworkPolicy, n Node) (*Policy, *engi.Error) {
 
 func (p *Policy) checkSize() *engi.Error {
 	n := len(p.source.Allow) + len(p.source.Deny) + len(p.source.Headers)
+	hosts := len(p.source.Headers)
 	for _, g := range p.source.Grants {
 		n += max(1, len(g.Hosts))
+		hosts += len(g.Hosts)
+	}
+	if hosts > maxGrantHosts {
+		return engi.Errorf(engi.Invalid, "grants and header rules have %d hosts", hosts).WithRemedy("use at most %d, and *.SUFFIX instead of names", maxGrantHosts)
 	}
 	if n > MaxRules {
 		return engi.Errorf(engi.Invalid, "a network policy of %d rules has more than %d", n, MaxRules).
-			WithRemedy("use networks in place of addresses, and *.SUFFIX in place of names")
+			WithRemedy("use networks instead of addresses, and *.SUFFIX instead of names")
 	}
 	return nil
 }
@@ -166,10 +171,10 @@ func (p *Policy) checkSize() *engi.Error {
 func (p *Policy) checkMode() *engi.Error {
 	s := p.source
 	if !slices.Contains(engi.Networks(), p.mode) {
-		return engi.Errorf(engi.Invalid, "network mode %q is unknown", short(string(p.mode))).
+		return engi.Errorf(engi.Invalid, "network mode %q is unknown", truncate(string(p.mode))).
 			WithRemedy("the modes are none, isolated, restricted and open")
 	}
-	if p.closed() {
+	if p.noNetwork() {
 		for _, part := range []struct {
 			set  bool
 			what string
@@ -181,12 +186,12 @@ func (p *Policy) checkMode() *engi.Error {
 		}
 	}
 	if p.mode == engi.NetworkNone && s.Group != "" {
-		return engi.Errorf(engi.Invalid, "network mode none with group %q, which it can never reach", short(s.Group)).
+		return engi.Errorf(engi.Invalid, "network mode none with group %q, which it can never reach", truncate(s.Group)).
 			WithRemedy("choose mode isolated, or leave the group out")
 	}
 	for _, l := range []struct{ what, text string }{{"group", s.Group}, {"name", s.Name}} {
 		if l.text != "" && !isLabel(l.text) {
-			return engi.Errorf(engi.Invalid, "network %s %q cannot be part of a host name", l.what, short(l.text)).
+			return engi.Errorf(engi.Invalid, "network %s %q cannot be part of a host name", l.what, truncate(l.text)).
 				WithRemedy("use lower-case letters, digits and dashes, 63 at most, none of the dashes first or last")
 		}
 	}
@@ -197,26 +202,26 @@ func isLabel(s string) bool {
 	return len(s) <= maxLabel && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == "" && s[0] != '-' && s[len(s)-1] != '-'
 }
 
-// lay takes over what the operator says. Its faults are the operator's.
-func (g *ground) lay(n Node) *engi.Error {
+// load validates what the operator configured.
+func (g *hostNetworks) load(n Node) *engi.Error {
 	for _, o := range n.Own {
 		if !o.IsValid() {
 			return engi.Errorf(engi.Internal, "an invalid network among the host's own")
 		}
-		g.own = append(g.own, plainNet(o))
+		g.own = append(g.own, canonicalNet(o))
 	}
 	for _, o := range n.Near {
 		if !o.IsValid() {
 			return engi.Errorf(engi.Internal, "an invalid network among those the host is on")
 		}
-		g.near = append(g.near, plainNet(o))
+		g.near = append(g.near, canonicalNet(o))
 	}
 	for _, o := range n.Private {
 		if !o.IsValid() {
 			return engi.Errorf(engi.Invalid, "an invalid network among those the operator opens").
 				WithRemedy("write networks such as 10.1.0.0/16 into private in [network] of the node's configuration")
 		}
-		g.opened = append(g.opened, plainNet(o))
+		g.opened = append(g.opened, canonicalNet(o))
 	}
 	g.static = make(map[string][]netip.Addr, len(n.Hosts))
 	for _, name := range slices.Sorted(maps.Keys(n.Hosts)) {
@@ -226,7 +231,7 @@ func (g *ground) lay(n Node) *engi.Error {
 				WithRemedy("correct hosts in [network] of the node's configuration")
 		}
 		for _, a := range n.Hosts[name] {
-			if a = plain(a); !a.IsValid() {
+			if a = canonicalAddr(a); !a.IsValid() {
 				return engi.Errorf(engi.Invalid, "hosts of the node: %s has an invalid address", c).
 					WithRemedy("correct hosts in [network] of the node's configuration")
 			}
@@ -236,7 +241,7 @@ func (g *ground) lay(n Node) *engi.Error {
 	return nil
 }
 
-func plainNet(n netip.Prefix) netip.Prefix {
+func canonicalNet(n netip.Prefix) netip.Prefix {
 	if n.Addr().Is4In6() && n.Bits() >= 96 {
 		n = netip.PrefixFrom(n.Addr().Unmap(), n.Bits()-96)
 	}
@@ -255,14 +260,15 @@ func parseRules(list string, texts []string) ([]rule, *engi.Error) {
 	return rules, nil
 }
 
-// admit refuses an allow rule for a closed network that the operator did not
-// open. Networks that are closed only in part open only what is public.
-func (g *ground) admit(r *rule) *engi.Error {
+// checkAllowed refuses an allow rule for a closed network that the operator did
+// not open. Of a network that is only partly closed, the rule opens the public
+// part.
+func (g *hostNetworks) checkAllowed(r *rule) *engi.Error {
 	if !r.net.IsValid() {
 		return nil
 	}
-	c, isClosed := g.classOf(r.net)
-	if !isClosed {
+	c, closed := g.closedRangeOf(r.net)
+	if !closed {
 		return nil
 	}
 	if r.net.IsSingleIP() && g.isOpened(r.net.Addr(), c) {
@@ -291,8 +297,8 @@ func nameOf(n netip.Prefix) string {
 	return n.String()
 }
 
-// contradiction finds a deny rule that can never have an effect because an
-// allow rule, which wins, means all of it.
+// contradiction reports a deny rule that has no effect because an allow rule,
+// which wins, covers all of it.
 func (p *Policy) contradiction() *engi.Error {
 	for i := range p.deny.rules {
 		d := &p.deny.rules[i]
@@ -311,12 +317,12 @@ func (p *Policy) contradiction() *engi.Error {
 	return nil
 }
 
-// hasOnlyClosed reports whether a rule is for a closed network, which a rule
-// for everything does not mean.
+// hasOnlyClosed reports whether a rule is for a closed network, which rules for
+// everything do not include.
 func (p *Policy) hasOnlyClosed(r *rule) bool {
 	if !r.net.IsValid() {
 		return false
 	}
-	_, isClosed := p.ground.classOf(r.net)
-	return isClosed
+	_, closed := p.networks.closedRangeOf(r.net)
+	return closed
 }

@@ -2,13 +2,13 @@ package policy
 
 import "net/netip"
 
-// resolvers are names of public resolvers that speak DNS over HTTPS. Asking
-// one of them gets around our own DNS, so a rule for everything does not mean
-// them; one that names them does. No such list is complete: in mode open it
-// keeps programs from doing so by default, in mode restricted nothing that is
-// not named is reachable anyway. The last is the name browsers ask for to
-// learn whether they should leave DNS alone.
-var resolvers = set(
+// resolvers are names of public resolvers with DNS over HTTPS. Using one bypasses
+// our own DNS, so a rule for everything does not include them, only one that
+// names them. No such list is complete: in mode open it stops programs that do
+// so by default, and in mode restricted nothing else is reachable anyway. The
+// last one is looked up by browsers to learn whether they should not use DNS
+// over HTTPS.
+var resolvers = setOf(
 	"dns.google", "8888.google", "cloudflare-dns.com", "one.one.one.one", "quad9.net", "nextdns.io",
 	"opendns.com", "doh.umbrella.com", "dns.adguard.com", "adguard-dns.com", "cleanbrowsing.org",
 	"doh.dns.sb", "dns.alidns.com", "doh.pub", "dns.pub", "doh.mullvad.net", "dns.mullvad.net",
@@ -20,7 +20,7 @@ var resolvers = set(
 )
 
 // resolverNets are addresses of some of them.
-var resolverNets = networks(
+var resolverNets = parseNetworks(
 	"1.1.1.0/29", "1.0.0.0/29", "8.8.8.8/32", "8.8.4.4/32", "9.9.9.8/29", "149.112.112.0/24",
 	"208.67.222.222/32", "208.67.220.220/32", "94.140.14.0/23", "45.90.28.0/22", "185.228.168.0/23",
 	"223.5.5.5/32", "223.6.6.6/32", "119.29.29.29/32", "194.242.2.0/24", "76.76.2.0/24", "193.110.81.0/24",
@@ -39,7 +39,7 @@ func isResolverName(name string) bool {
 	return false
 }
 
-// isResolver reports whether a connection would be one to another resolver.
+// isResolver reports whether a connection leads to another DNS resolver.
 func isResolver(a netip.Addr, pr proto, port uint16) bool {
 	switch {
 	case pr == icmp:
@@ -57,25 +57,25 @@ func isResolver(a netip.Addr, pr proto, port uint16) bool {
 	return false
 }
 
-// special are endings of names that are not the public internet's: asked
-// upstream, they would leak or lead to the host's own network.
-var special = set("localhost", "local", "localdomain", "internal", "intranet", "lan", "home", "corp", "home.arpa", "onion", "invalid", "alt")
+// specialSuffixes are endings of names that are not public: looked up upstream,
+// they would leak or lead to the host's own network.
+var specialSuffixes = setOf("localhost", "local", "localdomain", "internal", "intranet", "lan", "home", "corp", "home.arpa", "onion", "invalid", "alt")
 
-// isSpecial reports whether only a rule that names it opens a name.
+// isSpecial reports whether a name is allowed only by a rule that names it.
 func isSpecial(name string) bool {
 	dot := false
 	for i := range len(name) {
 		if name[i] == '.' {
 			dot = true
-			if special[name[i+1:]] {
+			if specialSuffixes[name[i+1:]] {
 				return true
 			}
 		}
 	}
-	return !dot // names without a dot are of the host's network
+	return !dot // names without a dot belong to the host's network
 }
 
-func set(names ...string) map[string]bool {
+func setOf(names ...string) map[string]bool {
 	m := make(map[string]bool, len(names))
 	for _, n := range names {
 		m[n] = true
@@ -83,7 +83,7 @@ func set(names ...string) map[string]bool {
 	return m
 }
 
-func networks(texts ...string) []netip.Prefix {
+func parseNetworks(texts ...string) []netip.Prefix {
 	all := make([]netip.Prefix, len(texts))
 	for i, t := range texts {
 		all[i] = netip.MustParsePrefix(t)

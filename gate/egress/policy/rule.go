@@ -9,7 +9,7 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A proto is a bit set of protocols.
+// A proto is a set of protocols.
 type proto uint8
 
 const (
@@ -33,24 +33,23 @@ func protoNamed(name string) proto {
 	return 0
 }
 
-// A rule is one parsed rule: what it names is exactly one of all, suffix,
-// host and net.
+// A rule is a parsed rule. Its target is exactly one of all, suffix, host and net.
 type rule struct {
-	text   string
-	proto  proto
-	said   bool   // the protocol is written
-	host   string // canonical
-	suffix string // of *.SUFFIX, canonical
-	net    netip.Prefix
-	all    bool
-	lo, hi uint16 // 0 to 65535 if no port is written
-	ported bool
+	text       string
+	proto      proto
+	protoGiven bool   // the rule names a protocol
+	host       string // canonical
+	suffix     string // of *.SUFFIX, canonical
+	net        netip.Prefix
+	all        bool
+	lo, hi     uint16 // 0 to 65535 if the rule names no ports
+	hasPorts   bool
 }
 
 func (r *rule) isName() bool { return r.host != "" || r.suffix != "" }
 
-// covers reports whether r means everything that o means, public addresses
-// being all that * means.
+// covers reports whether r includes everything that o does, * being all public
+// addresses.
 func (r *rule) covers(o *rule) bool {
 	if o.proto&^r.proto != 0 || o.lo < r.lo || o.hi > r.hi {
 		return false
@@ -61,7 +60,7 @@ func (r *rule) covers(o *rule) bool {
 	case r.host != "":
 		return r.host == o.host
 	case r.suffix != "":
-		return o.host != r.suffix && o.host != "" && below(o.host, r.suffix) || o.suffix != "" && below(o.suffix, r.suffix)
+		return o.host != r.suffix && o.host != "" && isBelow(o.host, r.suffix) || o.suffix != "" && isBelow(o.suffix, r.suffix)
 	default:
 		return o.net.IsValid() && r.net.Bits() <= o.net.Bits() && r.net.Contains(o.net.Addr())
 	}
@@ -69,13 +68,13 @@ func (r *rule) covers(o *rule) bool {
 
 const maxRuleText = 400 // longer than any name with protocol and ports
 
-// everything is what people, and the E2B documents, write for *.
-const everything = "0.0.0.0/0"
+// allIPv4 is what people, and E2B's documentation, write instead of *.
+const allIPv4 = "0.0.0.0/0"
 
-// parseRule reads one rule. Errors lack what list the rule is in.
+// parseRule parses one rule. The caller adds to errors where the rule is.
 func parseRule(text string) (rule, *engi.Error) {
 	bad := func(format string, args ...any) *engi.Error {
-		return engi.Errorf(engi.Invalid, "network rule %q "+format, append([]any{short(text)}, args...)...)
+		return engi.Errorf(engi.Invalid, "network rule %q "+format, append([]any{truncate(text)}, args...)...)
 	}
 	const forms = "a rule is [PROTOCOL://]TARGET[:PORT[-PORT]], the target a name, *.SUFFIX, an address, a network or *"
 	switch {
@@ -84,7 +83,7 @@ func parseRule(text string) (rule, *engi.Error) {
 	case len(text) > maxRuleText:
 		return rule{}, bad("is longer than %d characters", maxRuleText).WithRemedy(forms)
 	case strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' || c == 0x7f || c == '\ufffd' }):
-		return rule{}, bad("has spaces or control characters in it").WithRemedy("one rule is one string; " + forms)
+		return rule{}, bad("contains spaces or control characters").WithRemedy("one rule is one string; " + forms)
 	}
 	r := rule{text: text, proto: tcp | udp, hi: 65535}
 	target := text
@@ -93,9 +92,9 @@ func parseRule(text string) (rule, *engi.Error) {
 			if name == "http" || name == "https" {
 				return rule{}, bad("is a URL").WithRemedy("a rule names a host, not a page: write %q", hostOfURL(rest))
 			}
-			return rule{}, bad("has the unknown protocol %q", short(name)).WithRemedy("the protocols are tcp, udp and icmp; leave it out for tcp and udp")
+			return rule{}, bad("has the unknown protocol %q", truncate(name)).WithRemedy("the protocols are tcp, udp and icmp; leave it out for tcp and udp")
 		}
-		r.said, target = true, rest
+		r.protoGiven, target = true, rest
 	}
 	target, port, problem := splitPort(target)
 	if problem != "" {
@@ -103,13 +102,13 @@ func parseRule(text string) (rule, *engi.Error) {
 	}
 	if port != "" {
 		if r.proto == icmp {
-			return rule{}, bad("has a port, and icmp has none").WithRemedy("write %q", "icmp://"+target)
+			return rule{}, bad("has a port, but icmp has none").WithRemedy("write %q", "icmp://"+target)
 		}
 		var ok bool
 		if r.lo, r.hi, ok = parsePorts(port); !ok {
-			return rule{}, bad("has a bad port %q", short(port)).WithRemedy("a port is a number from 1 to 65535, a range two of them with a dash, the smaller first")
+			return rule{}, bad("has a bad port %q", truncate(port)).WithRemedy("a port is a number from 1 to 65535, a range two of them with a dash, the smaller first")
 		}
-		r.ported = true
+		r.hasPorts = true
 	}
 	if err := r.parseTarget(target, bad); err != nil {
 		return rule{}, err
@@ -120,8 +119,8 @@ func parseRule(text string) (rule, *engi.Error) {
 func (r *rule) parseTarget(target string, bad func(string, ...any) *engi.Error) *engi.Error {
 	switch {
 	case target == "":
-		return bad("names nothing").WithRemedy("put a name, an address, a network or * before the port")
-	case target == "*" || target == everything:
+		return bad("has no target").WithRemedy("put a name, an address, a network or * before the port")
+	case target == "*" || target == allIPv4:
 		r.all = true
 		return nil
 	case strings.Contains(target, "%"):
@@ -155,11 +154,11 @@ func (r *rule) parseTarget(target string, bad func(string, ...any) *engi.Error) 
 	}
 	name, wild := strings.CutPrefix(target, "*.")
 	if strings.Contains(name, "*") {
-		return bad("has a * where none can be").WithRemedy("* stands alone for everything public, or first for every name below another, as in *.example.com")
+		return bad("has a * in the wrong place").WithRemedy("use * alone for everything public, or first for all names below another, as in *.example.com")
 	}
 	c, err := CheckName(name)
 	if err != nil {
-		e := bad("names no proper host: %v", err)
+		e := bad("names no valid host: %v", err)
 		if last := name[strings.LastIndexByte(name, '.')+1:]; last != "" && isNumber(last) {
 			return e.WithRemedy("write an IPv4 address as four decimal numbers without leading zeros")
 		}
@@ -173,7 +172,7 @@ func (r *rule) parseTarget(target string, bad func(string, ...any) *engi.Error) 
 	return nil
 }
 
-// splitPort takes TARGET[:PORT] apart.
+// splitPort splits TARGET[:PORT].
 func splitPort(s string) (target, port, problem string) {
 	if inner, ok := strings.CutPrefix(s, "["); ok {
 		target, rest, ok := strings.Cut(inner, "]")
@@ -181,7 +180,7 @@ func splitPort(s string) (target, port, problem string) {
 			return "", "", "lacks a ]"
 		}
 		if !strings.Contains(target, ":") {
-			return "", "", "has brackets around what is no IPv6 address"
+			return "", "", "has brackets around something other than an IPv6 address"
 		}
 		if bits, ok := strings.CutPrefix(rest, "/"); ok { // [ADDRESS]/BITS:PORT is written too
 			bits, rest, ok = strings.Cut(bits, ":")
@@ -220,7 +219,7 @@ func parsePorts(s string) (lo, hi uint16, ok bool) {
 	return lo, hi, ok && lo <= hi
 }
 
-// parsePort reads a port strictly: no sign, no leading zero, not 0.
+// parsePort parses a port strictly: no sign, no leading zero, not 0.
 func parsePort(s string) (uint16, bool) {
 	if s == "" || len(s) > 5 || s[0] == '0' || strings.Trim(s, "0123456789") != "" {
 		return 0, false
@@ -233,5 +232,5 @@ func hostOfURL(rest string) string {
 	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
 		rest = rest[:i]
 	}
-	return short(rest)
+	return truncate(rest)
 }

@@ -10,35 +10,34 @@ import (
 	"sort"
 )
 
-// A table finds the rules of one list that match. Names are looked up by the
-// whole name and by each of its endings, addresses by each length of network
-// that occurs, ports by binary search: some dozen steps whatever the number of
-// rules.
+// A table finds matching rules of one list. Names are looked up in full and by
+// each of their suffixes, addresses by each prefix length that occurs, ports by
+// binary search: about a dozen steps for any number of rules.
 type table struct {
-	rules []rule
-	all   *ports
-	hosts map[string]*ports
-	under map[string]*ports // by SUFFIX of *.SUFFIX
-	nets  map[netip.Prefix]*ports
-	bits4 []int // lengths that occur, the longest first
-	bits6 []int
+	rules    []rule
+	all      *portRules
+	hosts    map[string]*portRules
+	suffixes map[string]*portRules // by SUFFIX of *.SUFFIX
+	nets     map[netip.Prefix]*portRules
+	bits4    []int // prefix lengths that occur, longest first
+	bits6    []int
 }
 
-// ports are the rules for one target, by protocol and port.
-type ports struct {
-	rules []int32 // indexes, as written
-	spans [protocols][]span
-	whole int32 // rule that means all of tcp and udp; -1 if none does
+// portRules are the rules for one target, by protocol and port.
+type portRules struct {
+	rules        []int32 // indexes, in their order
+	spans        [protocols][]span
+	allPortsRule int32 // index of a rule for all of tcp and udp; -1 if there is none
 }
 
-// A span is a range of ports and the rule that decides there. Spans of one
-// list are sorted and do not overlap.
+// A span is a range of ports and the rule that decides for it. Spans of one list
+// are sorted and do not overlap.
 type span struct {
 	lo, hi uint16
 	rule   int32
 }
 
-// Ports with a meaning of their own.
+// Ports that are treated specially.
 const (
 	portDNS   = 53
 	portHTTP  = 80
@@ -48,24 +47,24 @@ const (
 
 func newTable(rules []rule, allow bool) *table {
 	t := &table{
-		rules: rules,
-		hosts: map[string]*ports{},
-		under: map[string]*ports{},
-		nets:  map[netip.Prefix]*ports{},
+		rules:    rules,
+		hosts:    map[string]*portRules{},
+		suffixes: map[string]*portRules{},
+		nets:     map[netip.Prefix]*portRules{},
 	}
 	for i := range rules {
 		r := &rules[i]
-		var p *ports
+		var p *portRules
 		switch {
 		case r.all:
 			if t.all == nil {
-				t.all = &ports{}
+				t.all = &portRules{}
 			}
 			p = t.all
 		case r.host != "":
 			p = entry(t.hosts, r.host)
 		case r.suffix != "":
-			p = entry(t.under, r.suffix)
+			p = entry(t.suffixes, r.suffix)
 		default:
 			p = entry(t.nets, r.net)
 		}
@@ -78,25 +77,25 @@ func newTable(rules []rule, allow bool) *table {
 		} else {
 			b6[n.Bits()] = true
 		}
-		p.paint(rules, allow)
+		p.buildSpans(rules, allow)
 	}
 	t.bits4, t.bits6 = longestFirst(b4), longestFirst(b6)
 	for _, p := range t.hosts {
-		p.paint(rules, allow)
+		p.buildSpans(rules, allow)
 	}
-	for _, p := range t.under {
-		p.paint(rules, allow)
+	for _, p := range t.suffixes {
+		p.buildSpans(rules, allow)
 	}
 	if t.all != nil {
-		t.all.paint(rules, allow)
+		t.all.buildSpans(rules, allow)
 	}
 	return t
 }
 
-func entry[K comparable](m map[K]*ports, key K) *ports {
+func entry[K comparable](m map[K]*portRules, key K) *portRules {
 	p := m[key]
 	if p == nil {
-		p = &ports{}
+		p = &portRules{}
 		m[key] = p
 	}
 	return p
@@ -108,13 +107,13 @@ func longestFirst(set map[int]bool) []int {
 	return all
 }
 
-// opens returns the ports of one protocol that an allow rule opens; the others
-// of its range need a rule that says more. Up to four ranges.
+// openPorts returns the ports of one protocol that an allow rule opens, in up to
+// four ranges. Other ports in its range need a more explicit rule.
 //
-// Resolvers are opened only by a rule with ports, so that nobody gets around
-// our own by accident. By name, UDP shows no host that could be checked: it
-// needs a rule with ports or with udp://, and on the ports of QUIC udp://.
-func (r *rule) opens(p proto) [][2]uint16 {
+// Resolvers are opened only by a rule with ports, so that our own is not bypassed
+// by accident. UDP shows no host name that could be checked: if the target is a
+// name, it needs a rule with ports or udp://, and for the ports of QUIC udp://.
+func (r *rule) openPorts(p proto) [][2]uint16 {
 	if r.proto&p == 0 {
 		return nil
 	}
@@ -123,11 +122,11 @@ func (r *rule) opens(p proto) [][2]uint16 {
 	switch {
 	case p == icmp:
 		return [][2]uint16{{0, 65535}}
-	case p == udp && r.isName() && !r.said && !r.ported:
+	case p == udp && r.isName() && !r.protoGiven && !r.hasPorts:
 		return nil
-	case p == udp && r.isName() && !r.said:
+	case p == udp && r.isName() && !r.protoGiven:
 		shut = []uint16{portHTTP, portHTTPS}
-	case !r.ported:
+	case !r.hasPorts:
 		shut = []uint16{portDNS, portDoT}
 	}
 	var open [][2]uint16
@@ -146,52 +145,52 @@ func (r *rule) opens(p proto) [][2]uint16 {
 	return append(open, [2]uint16{lo, hi})
 }
 
-// paint fills the spans. Where rules overlap, one that names ports goes before
-// one that does not, then the narrower, then the earlier.
-func (p *ports) paint(rules []rule, allow bool) {
+// buildSpans fills in spans. Where rules overlap, those with ports take precedence
+// over those without, then narrower ones, then earlier ones.
+func (p *portRules) buildSpans(rules []rule, allow bool) {
 	order := slices.Clone(p.rules)
 	slices.SortStableFunc(order, func(a, b int32) int {
 		x, y := &rules[a], &rules[b]
-		if x.ported != y.ported {
-			if x.ported {
+		if x.hasPorts != y.hasPorts {
+			if x.hasPorts {
 				return -1
 			}
 			return 1
 		}
 		return cmp.Compare(x.hi-x.lo, y.hi-y.lo)
 	})
-	p.whole = -1
+	p.allPortsRule = -1
 	for _, i := range p.rules {
-		if r := &rules[i]; !r.ported && r.proto == tcp|udp {
-			p.whole = i
+		if r := &rules[i]; !r.hasPorts && r.proto == tcp|udp {
+			p.allPortsRule = i
 			break
 		}
 	}
 	for k := range p.spans {
-		var all []claimed
+		var all []rankedSpan
 		for rank, i := range order {
 			switch {
 			case allow:
-				for _, g := range rules[i].opens(1 << k) {
-					all = append(all, claimed{span{g[0], g[1], i}, rank})
+				for _, g := range rules[i].openPorts(1 << k) {
+					all = append(all, rankedSpan{span{g[0], g[1], i}, rank})
 				}
 			case rules[i].proto&(1<<k) != 0:
-				all = append(all, claimed{span{rules[i].lo, rules[i].hi, i}, rank})
+				all = append(all, rankedSpan{span{rules[i].lo, rules[i].hi, i}, rank})
 			}
 		}
-		p.spans[k] = settle(all)
+		p.spans[k] = mergeSpans(all)
 	}
 }
 
-// A claimed span is one among others that may overlap; the lowest rank wins.
-type claimed struct {
+// A rankedSpan is one of several that may overlap; the lowest rank wins.
+type rankedSpan struct {
 	span
 	rank int
 }
 
-// settle turns claims into spans, in n log n steps.
-func settle(all []claimed) []span {
-	slices.SortFunc(all, func(a, b claimed) int { return cmp.Compare(a.lo, b.lo) })
+// mergeSpans resolves overlaps, in n log n steps.
+func mergeSpans(all []rankedSpan) []span {
+	slices.SortFunc(all, func(a, b rankedSpan) int { return cmp.Compare(a.lo, b.lo) })
 	edges := make([]int, 0, 2*len(all))
 	for _, c := range all {
 		edges = append(edges, int(c.lo), int(c.hi)+1)
@@ -199,7 +198,7 @@ func settle(all []claimed) []span {
 	slices.Sort(edges)
 	edges = slices.Compact(edges)
 	var spans []span
-	var active claims
+	var active spanHeap
 	for i, lo := range edges {
 		for len(all) > 0 && int(all[0].lo) <= lo {
 			heap.Push(&active, all[0])
@@ -221,21 +220,21 @@ func settle(all []claimed) []span {
 	return spans
 }
 
-// claims is a heap of claimed spans, the lowest rank first.
-type claims []claimed
+// A spanHeap is a heap of spans, lowest rank first.
+type spanHeap []rankedSpan
 
-func (c claims) Len() int           { return len(c) }
-func (c claims) Less(i, j int) bool { return c[i].rank < c[j].rank }
-func (c claims) Swap(i, j int)      { c[i], c[j] = c[j], c[i] }
-func (c *claims) Push(x any)        { *c = append(*c, x.(claimed)) }
-func (c *claims) Pop() any {
+func (c spanHeap) Len() int           { return len(c) }
+func (c spanHeap) Less(i, j int) bool { return c[i].rank < c[j].rank }
+func (c spanHeap) Swap(i, j int)      { c[i], c[j] = c[j], c[i] }
+func (c *spanHeap) Push(x any)        { *c = append(*c, x.(rankedSpan)) }
+func (c *spanHeap) Pop() any {
 	last := (*c)[len(*c)-1]
 	*c = (*c)[:len(*c)-1]
 	return last
 }
 
 // find returns the rule for a port, or -1.
-func (p *ports) find(pr proto, port uint16) int32 {
+func (p *portRules) find(pr proto, port uint16) int32 {
 	if p == nil {
 		return -1
 	}
@@ -247,18 +246,18 @@ func (p *ports) find(pr proto, port uint16) int32 {
 	return spans[i].rule
 }
 
-// byName returns the rule for a canonical name, the most specific target
-// first, or nil.
+// byName returns the rule with the most specific target for a canonical name, or
+// nil.
 func (t *table) byName(name string, pr proto, port uint16) *rule {
 	if i := t.hosts[name].find(pr, port); i >= 0 {
 		return &t.rules[i]
 	}
-	if len(t.under) == 0 {
+	if len(t.suffixes) == 0 {
 		return nil
 	}
 	for i := range len(name) {
 		if name[i] == '.' {
-			if i := t.under[name[i+1:]].find(pr, port); i >= 0 {
+			if i := t.suffixes[name[i+1:]].find(pr, port); i >= 0 {
 				return &t.rules[i]
 			}
 		}
@@ -266,18 +265,18 @@ func (t *table) byName(name string, pr proto, port uint16) *rule {
 	return nil
 }
 
-// names returns a rule that names name, whatever the port; with whole, one
-// that means all of tcp and udp.
-func (t *table) names(name string, whole bool) *rule {
-	if r := t.of(t.hosts[name], whole); r != nil {
+// ruleFor returns a rule for a canonical name and any port, or nil; with
+// allPorts, one for all of tcp and udp.
+func (t *table) ruleFor(name string, allPorts bool) *rule {
+	if r := t.first(t.hosts[name], allPorts); r != nil {
 		return r
 	}
-	if len(t.under) == 0 {
+	if len(t.suffixes) == 0 {
 		return nil
 	}
 	for i := range len(name) {
 		if name[i] == '.' {
-			if r := t.of(t.under[name[i+1:]], whole); r != nil {
+			if r := t.first(t.suffixes[name[i+1:]], allPorts); r != nil {
 				return r
 			}
 		}
@@ -285,25 +284,26 @@ func (t *table) names(name string, whole bool) *rule {
 	return nil
 }
 
-// of returns the first rule of p, or the first that is whole.
-func (t *table) of(p *ports, whole bool) *rule {
+// first returns the first rule of p, or with allPorts, the first for all of tcp
+// and udp; nil if there is none.
+func (t *table) first(p *portRules, allPorts bool) *rule {
 	switch {
-	case p == nil || whole && p.whole < 0:
+	case p == nil || allPorts && p.allPortsRule < 0:
 		return nil
-	case whole:
-		return &t.rules[p.whole]
+	case allPorts:
+		return &t.rules[p.allPortsRule]
 	default:
 		return &t.rules[p.rules[0]]
 	}
 }
 
-// byAddr returns the rule that names a plain address by itself or by a
-// network, the longest first, or nil. A rule for everything is not asked.
+// byAddr returns the rule with the longest prefix for a canonical address, or nil.
+// Rules for everything are not considered.
 func (t *table) byAddr(a netip.Addr, pr proto, port uint16) *rule {
 	for _, bits := range t.lengths(a) {
 		n, err := a.Prefix(bits)
 		if err != nil {
-			continue // lengths fit the family
+			continue // unreachable: lengths are of the address's family
 		}
 		if i := t.nets[n].find(pr, port); i >= 0 {
 			return &t.rules[i]
@@ -312,14 +312,14 @@ func (t *table) byAddr(a netip.Addr, pr proto, port uint16) *rule {
 	return nil
 }
 
-// holds returns a rule that names a plain address, whatever the port, or nil.
-func (t *table) holds(a netip.Addr) *rule {
+// forAddr returns a rule for a canonical address and any port, or nil.
+func (t *table) forAddr(a netip.Addr) *rule {
 	for _, bits := range t.lengths(a) {
 		n, err := a.Prefix(bits)
 		if err != nil {
 			continue
 		}
-		if r := t.of(t.nets[n], false); r != nil {
+		if r := t.first(t.nets[n], false); r != nil {
 			return r
 		}
 	}
@@ -333,27 +333,27 @@ func (t *table) lengths(a netip.Addr) []int {
 	return t.bits6
 }
 
-// any returns the rule for everything on a port, or nil.
-func (t *table) any(pr proto, port uint16) *rule {
+// forAll returns the rule for everything on a port, or nil.
+func (t *table) forAll(pr proto, port uint16) *rule {
 	if i := t.all.find(pr, port); i >= 0 {
 		return &t.rules[i]
 	}
 	return nil
 }
 
-// coverers yields the rules whose targets hold all of the target of r.
+// coverers yields the rules whose targets include all of the target of r.
 func (t *table) coverers(r *rule) iter.Seq[*rule] {
 	return func(yield func(*rule) bool) {
-		var targets []*ports
+		var targets []*portRules
 		targets = append(targets, t.all, t.hosts[r.host])
 		name := r.host
 		if r.suffix != "" {
 			name = r.suffix
-			targets = append(targets, t.under[name])
+			targets = append(targets, t.suffixes[name])
 		}
 		for i := range len(name) {
 			if name[i] == '.' {
-				targets = append(targets, t.under[name[i+1:]])
+				targets = append(targets, t.suffixes[name[i+1:]])
 			}
 		}
 		if r.net.IsValid() {

@@ -1,9 +1,9 @@
-// Package resolve asks DNS servers, for sandboxes that may not ask any
-// themselves. It sends each question over UDP, over TCP if the answer is cut
-// short, keeps answers for as long as they say, and takes nothing from a
-// message but the records that were asked for.
+// Package resolve queries DNS servers on behalf of sandboxes, which cannot reach
+// any themselves. It sends each query over UDP, then over TCP if the response is
+// truncated, caches answers for their time to live, and takes nothing from a
+// response but the records that were asked for.
 //
-// It decides nothing about names and addresses: see package policy.
+// Which names and addresses are allowed is decided in package policy.
 package resolve
 
 import (
@@ -23,24 +23,24 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Bounds of what is taken from a server and kept.
+// Bounds of what is accepted from servers and cached.
 const (
-	MaxAddrs   = 32      // addresses of one answer
-	MaxRecords = 32      // records of another kind
-	maxAliases = 8       // of a name that is another's
-	maxMessage = 8 << 10 // bytes of an answer
-	maxCached  = 4096    // answers
-	maxTTL     = 5 * time.Minute
-	negative   = 5 * time.Second // how long a name is known not to exist
-	attempt    = 2 * time.Second // for one server
+	MaxAddrs      = 32      // addresses of one answer
+	MaxRecords    = 32      // other records of one answer
+	maxAliases    = 8       // in a chain
+	maxMessage    = 8 << 10 // bytes of a response over UDP
+	maxCached     = 4096    // answers
+	maxTTL        = 5 * time.Minute
+	negativeTTL   = 5 * time.Second // for names that do not exist or have no records
+	serverTimeout = 2 * time.Second // for each attempt
 )
 
-// An Answer is what is known about a name.
+// An Answer is the result of a lookup.
 type Answer struct {
 	Missing bool                  // the name does not exist
-	Alias   string                // the name it stands for, canonical; empty if none
-	Addrs   []netip.Addr          // of A and AAAA questions
-	Records []dnsmessage.Resource // of other questions, as they came
+	Alias   string                // the target of the name's CNAME record, canonical; empty if there is none
+	Addrs   []netip.Addr          // for A and AAAA
+	Records []dnsmessage.Resource // for other types
 	TTL     time.Duration         // at most 5 minutes
 }
 
@@ -49,31 +49,31 @@ type question struct {
 	kind dnsmessage.Type
 }
 
-type kept struct {
+type cached struct {
 	Answer
 	until time.Time
 }
 
-// A Resolver asks servers. It is safe for concurrent use.
+// A Resolver queries servers and caches answers. It is safe for concurrent use.
 type Resolver struct {
 	servers []netip.AddrPort
-	slots   chan struct{} // one per question under way
+	slots   chan struct{} // one per query in flight
 
 	mu    sync.Mutex
-	cache map[question]kept // guarded by mu
+	cache map[question]cached // guarded by mu
 }
 
-// New returns a Resolver of some servers; of those in the host's
-// /etc/resolv.conf if there are none. Without any, each question fails.
+// New returns a Resolver that asks these servers, or those in the host's
+// /etc/resolv.conf if servers is empty. If there are none, every lookup fails.
 func New(servers []netip.AddrPort) *Resolver {
 	if len(servers) == 0 {
-		servers = Host("/etc/resolv.conf")
+		servers = HostServers("/etc/resolv.conf")
 	}
-	return &Resolver{servers: servers, slots: make(chan struct{}, 256), cache: make(map[question]kept)}
+	return &Resolver{servers: servers, slots: make(chan struct{}, 256), cache: make(map[question]cached)}
 }
 
-// Host returns the servers that a resolv.conf names, three at most.
-func Host(path string) []netip.AddrPort {
+// HostServers returns the servers in a resolv.conf, at most three.
+func HostServers(path string) []netip.AddrPort {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil
@@ -91,8 +91,8 @@ func Host(path string) []netip.AddrPort {
 	return all
 }
 
-// Lookup answers one question about a canonical name. It reports Unavailable
-// if no server gave a usable answer.
+// Lookup looks up records of a canonical name. It reports Unavailable if no server
+// gave a usable answer.
 func (r *Resolver) Lookup(ctx context.Context, name string, kind dnsmessage.Type) (Answer, error) {
 	q := question{name, kind}
 	now := time.Now()
@@ -114,8 +114,8 @@ func (r *Resolver) Lookup(ctx context.Context, name string, kind dnsmessage.Type
 	for range 2 {
 		for _, server := range r.servers {
 			var a Answer
-			if a, err = ask(ctx, server, q); err == nil {
-				r.keep(q, a)
+			if a, err = queryServer(ctx, server, q); err == nil {
+				r.store(q, a)
 				return a, nil
 			}
 			if ctx.Err() != nil {
@@ -126,7 +126,7 @@ func (r *Resolver) Lookup(ctx context.Context, name string, kind dnsmessage.Type
 	return Answer{}, err
 }
 
-func (r *Resolver) keep(q question, a Answer) {
+func (r *Resolver) store(q question, a Answer) {
 	if a.TTL <= 0 {
 		return
 	}
@@ -134,21 +134,21 @@ func (r *Resolver) keep(q question, a Answer) {
 	defer r.mu.Unlock()
 	if len(r.cache) >= maxCached {
 		now, n := time.Now(), 0
-		for old, k := range r.cache { // in no order: what is dropped is any eighth
+		for old, k := range r.cache { // drops expired answers and a random eighth of the others
 			if n++; now.After(k.until) || n%8 == 0 {
 				delete(r.cache, old)
 			}
 		}
 	}
-	r.cache[q] = kept{a, time.Now().Add(a.TTL)}
+	r.cache[q] = cached{a, time.Now().Add(a.TTL)}
 }
 
-func ask(ctx context.Context, server netip.AddrPort, q question) (Answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, attempt)
+func queryServer(ctx context.Context, server netip.AddrPort, q question) (Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, serverTimeout)
 	defer cancel()
 	var id [2]byte
 	rand.Read(id[:])
-	msg, err := pack(q, binary.BigEndian.Uint16(id[:]))
+	msg, err := packQuery(q, binary.BigEndian.Uint16(id[:]))
 	if err != nil {
 		return Answer{}, engi.Errorf(engi.Invalid, "look up %.80q: %v", q.name, err)
 	}
@@ -161,10 +161,10 @@ func ask(ctx context.Context, server netip.AddrPort, q question) (Answer, error)
 			return a, nil
 		}
 	}
-	return Answer{}, engi.Errorf(engi.Unavailable, "look up %s: server %s sends no whole answer", q.name, server)
+	return Answer{}, engi.Errorf(engi.Unavailable, "look up %s: server %s sends no complete response", q.name, server)
 }
 
-func pack(q question, id uint16) ([]byte, error) {
+func packQuery(q question, id uint16) ([]byte, error) {
 	name, err := dnsmessage.NewName(q.name + ".")
 	if err != nil {
 		return nil, err
@@ -187,11 +187,11 @@ func pack(q question, id uint16) ([]byte, error) {
 	if err := b.OPTResource(opt, dnsmessage.OPTResource{}); err != nil {
 		return nil, err
 	}
-	return b.Finish() // the first two bytes are left for the length
+	return b.Finish() // the first two bytes are reserved for the length
 }
 
-// exchange sends a message, prefixed with room for its length, and waits for
-// the answer to it; others are passed over.
+// exchange sends a message, which begins with two bytes for its length, and waits
+// for the response to it, ignoring others.
 func exchange(ctx context.Context, network string, server netip.AddrPort, q question, msg []byte) (a Answer, cut bool, err error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, network, server.String())
@@ -224,7 +224,7 @@ func exchange(ctx context.Context, network string, server netip.AddrPort, q ques
 		return Answer{}, false, err
 	}
 	buf := make([]byte, maxMessage)
-	for range 16 { // forged answers must not keep us here
+	for range 16 { // forged responses must not keep us here
 		n, err := c.Read(buf)
 		if err != nil {
 			return Answer{}, false, err
@@ -234,12 +234,12 @@ func exchange(ctx context.Context, network string, server netip.AddrPort, q ques
 			return a, cut, err
 		}
 	}
-	return Answer{}, false, engi.Errorf(engi.Unavailable, "no answer to the question")
+	return Answer{}, false, engi.Errorf(engi.Unavailable, "no response to the query")
 }
 
-// Parse reads a server's answer to a question. Unavailable means that the
-// server could not answer, Invalid that it is no answer to this question. Cut
-// means that the whole answer must be asked for over TCP.
+// Parse parses a server's response to a query. It reports Unavailable if the
+// server could not answer, and Invalid if it is no response to this query. If
+// cut is true, the query must be repeated over TCP.
 func Parse(b []byte, id uint16, name string, kind dnsmessage.Type) (a Answer, cut bool, err error) {
 	var p dnsmessage.Parser
 	h, err := p.Start(b)
@@ -247,16 +247,16 @@ func Parse(b []byte, id uint16, name string, kind dnsmessage.Type) (a Answer, cu
 		return Answer{}, false, engi.Errorf(engi.Invalid, "bad message: %v", err)
 	}
 	if !h.Response || h.ID != id || h.OpCode != 0 {
-		return Answer{}, false, engi.Errorf(engi.Invalid, "not an answer to the question")
+		return Answer{}, false, engi.Errorf(engi.Invalid, "not a response to the query")
 	}
 	qs, err := p.Question()
 	if err != nil || canonical(qs.Name) != name || qs.Type != kind || qs.Class != dnsmessage.ClassINET {
-		return Answer{}, false, engi.Errorf(engi.Invalid, "an answer to another question")
+		return Answer{}, false, engi.Errorf(engi.Invalid, "a response to another query")
 	}
 	switch h.RCode {
 	case dnsmessage.RCodeSuccess:
 	case dnsmessage.RCodeNameError:
-		return Answer{Missing: true, TTL: negative}, false, nil
+		return Answer{Missing: true, TTL: negativeTTL}, false, nil
 	default:
 		return Answer{}, false, engi.Errorf(engi.Unavailable, "the server says %v", h.RCode)
 	}
@@ -266,11 +266,11 @@ func Parse(b []byte, id uint16, name string, kind dnsmessage.Type) (a Answer, cu
 	if err := p.SkipAllQuestions(); err != nil {
 		return Answer{}, false, engi.Errorf(engi.Invalid, "bad message: %v", err)
 	}
-	a, err = records(&p, name, kind)
+	a, err = parseRecords(&p, name, kind)
 	return a, false, err
 }
 
-func records(p *dnsmessage.Parser, name string, kind dnsmessage.Type) (Answer, error) {
+func parseRecords(p *dnsmessage.Parser, name string, kind dnsmessage.Type) (Answer, error) {
 	a := Answer{TTL: maxTTL}
 	alias := make(map[string]string)
 	byName := make(map[string][]netip.Addr)
@@ -341,12 +341,12 @@ func records(p *dnsmessage.Parser, name string, kind dnsmessage.Type) (Answer, e
 		a.Addrs = a.Addrs[:MaxAddrs]
 	}
 	if len(a.Addrs)+len(a.Records) == 0 && a.Alias == "" {
-		a.TTL = negative
+		a.TTL = negativeTTL
 	}
 	return a, nil
 }
 
-// canonical is a name as this package's callers write it.
+// canonical returns a name in lower case without the final dot.
 func canonical(n dnsmessage.Name) string {
 	return strings.ToLower(strings.TrimSuffix(n.String(), "."))
 }

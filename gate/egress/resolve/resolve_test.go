@@ -34,7 +34,7 @@ func alias(s, to string) dnsmessage.Resource {
 	return dnsmessage.Resource{Header: head(s, dnsmessage.TypeCNAME, 60), Body: &dnsmessage.CNAMEResource{CNAME: name(to)}}
 }
 
-func pack(t testing.TB, m dnsmessage.Message) []byte {
+func packQuery(t testing.TB, m dnsmessage.Message) []byte {
 	t.Helper()
 	b, err := m.Pack()
 	if err != nil {
@@ -44,12 +44,12 @@ func pack(t testing.TB, m dnsmessage.Message) []byte {
 }
 
 func TestParse(t *testing.T) {
-	good := pack(t, message(7, alias("www.example.com", "cdn.example.net"), a("cdn.example.net", 30, "192.0.2.1"), a("other.example.org", 30, "192.0.2.66")))
+	good := packQuery(t, message(7, alias("www.example.com", "cdn.example.net"), a("cdn.example.net", 30, "192.0.2.1"), a("other.example.org", 30, "192.0.2.66")))
 	got, cut, err := resolve.Parse(good, 7, "www.example.com", dnsmessage.TypeA)
 	if err != nil || cut || len(got.Addrs) != 1 || got.Addrs[0].String() != "192.0.2.1" || got.Alias != "cdn.example.net" || got.TTL.Seconds() != 30 {
 		t.Errorf("%+v, %v, %v", got, cut, err)
 	}
-	loop := pack(t, message(7, alias("www.example.com", "a.example.com"), alias("a.example.com", "www.example.com")))
+	loop := packQuery(t, message(7, alias("www.example.com", "a.example.com"), alias("a.example.com", "www.example.com")))
 	if got, _, err := resolve.Parse(loop, 7, "www.example.com", dnsmessage.TypeA); err != nil || len(got.Addrs) != 0 {
 		t.Errorf("names in a circle: %+v, %v", got, err)
 	}
@@ -64,12 +64,12 @@ func TestParse(t *testing.T) {
 	}
 	missing := message(7)
 	missing.RCode = dnsmessage.RCodeNameError
-	if got, _, err := resolve.Parse(pack(t, missing), 7, "www.example.com", dnsmessage.TypeA); err != nil || !got.Missing {
+	if got, _, err := resolve.Parse(packQuery(t, missing), 7, "www.example.com", dnsmessage.TypeA); err != nil || !got.Missing {
 		t.Errorf("a missing name: %+v, %v", got, err)
 	}
 }
 
-// bothWays listens for datagrams and connections on one port.
+// bothWays listens for UDP and TCP on one port.
 func bothWays(t *testing.T) (net.PacketConn, net.Listener) {
 	t.Helper()
 	for range 20 {
@@ -81,7 +81,7 @@ func bothWays(t *testing.T) (net.PacketConn, net.Listener) {
 		if err == nil {
 			return c, l
 		}
-		c.Close() // somebody has the port for TCP
+		c.Close() // the port is taken for TCP
 	}
 	t.Fatal("no port is free both ways")
 	return nil, nil
@@ -102,7 +102,7 @@ func TestLookup(t *testing.T) {
 			asked.Add(1)
 			id := uint16(buf[0])<<8 | uint16(buf[1])
 			_ = n
-			// First what somebody else may send, then the answer, cut short.
+			// First a forged response, then the truncated one.
 			forged, _ := ptr(message(id+1, a("www.example.com", 60, "192.0.2.66"))).Pack()
 			c.WriteTo(forged, from)
 			short := message(id)
@@ -148,17 +148,17 @@ func TestHost(t *testing.T) {
 	if err := os.WriteFile(path, []byte("# x\nnameserver 192.0.2.1\nsearch a b\nnameserver fe80::1%eth0\nnameserver nonsense\nnameserver\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := resolve.Host(path); len(got) != 2 || got[0].String() != "192.0.2.1:53" {
+	if got := resolve.HostServers(path); len(got) != 2 || got[0].String() != "192.0.2.1:53" {
 		t.Errorf("%v", got)
 	}
-	if got := resolve.Host(path + ".none"); got != nil {
+	if got := resolve.HostServers(path + ".none"); got != nil {
 		t.Errorf("%v", got)
 	}
 }
 
 func FuzzAnswer(f *testing.F) {
-	f.Add(pack(f, message(7, alias("www.example.com", "cdn.example.net"), a("cdn.example.net", 30, "192.0.2.1"))))
-	f.Add(pack(f, message(7, alias("www.example.com", "www.example.com"))))
+	f.Add(packQuery(f, message(7, alias("www.example.com", "cdn.example.net"), a("cdn.example.net", 30, "192.0.2.1"))))
+	f.Add(packQuery(f, message(7, alias("www.example.com", "www.example.com"))))
 	f.Add([]byte{0, 7, 0x80, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0xc0, 12})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, kind := range []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeTXT, dnsmessage.TypeSRV} {

@@ -1,12 +1,7 @@
-// Package keytest holds the promises of [key.Store] as tests, and a store in
-// memory that keeps them, for tests of whoever needs keys. It is not for
-// running servers: what it holds dies with the process.
+// Package keytest holds the promises of [key.Store] as tests.
 package keytest
 
 import (
-	"context"
-	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,75 +11,7 @@ import (
 	"github.com/engi-dev/engi/gate/key"
 )
 
-// Memory is a key.Store in memory. The zero value is empty. It is safe for
-// concurrent use.
-type Memory struct {
-	mu   sync.Mutex
-	keys []stored // oldest first
-}
-
-type stored struct {
-	key  engi.Key
-	hash key.Hash
-}
-
-var _ key.Store = (*Memory)(nil)
-
-// Put stores a new key.
-func (m *Memory) Put(ctx context.Context, k engi.Key, h key.Hash) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, s := range m.keys {
-		if s.key.ID == k.ID || s.hash == h {
-			return engi.Errorf(engi.Conflict, "key %s is there already", k.ID)
-		}
-	}
-	m.keys = append(m.keys, stored{k, h})
-	return nil
-}
-
-// Find returns the key with that hash.
-func (m *Memory) Find(ctx context.Context, h key.Hash) (engi.Key, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, s := range m.keys {
-		if s.hash == h {
-			return s.key, nil
-		}
-	}
-	return engi.Key{}, engi.Errorf(engi.NotFound, "no such key")
-}
-
-// List returns the keys of owner, newest first.
-func (m *Memory) List(ctx context.Context, owner engi.Owner) ([]engi.Key, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var list []engi.Key
-	for _, s := range slices.Backward(m.keys) {
-		if owner == "" || s.key.Owner == owner {
-			list = append(list, s.key)
-		}
-	}
-	return list, nil
-}
-
-// Revoke stores when a key was revoked.
-func (m *Memory) Revoke(ctx context.Context, owner engi.Owner, id string, at time.Time) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i := range m.keys {
-		if k := &m.keys[i].key; k.ID == id && (owner == "" || k.Owner == owner) {
-			if k.Revoked.IsZero() {
-				k.Revoked = at
-			}
-			return nil
-		}
-	}
-	return engi.Errorf(engi.NotFound, "no such key")
-}
-
-// Run checks every promise of key.Store against what open returns: a fresh,
-// empty store for each call.
+// Run tests every promise of key.Store. Each call of open returns an empty store.
 func Run(t *testing.T, open func(t *testing.T) key.Store) {
 	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	mine := engi.Key{ID: "key_a", Owner: "ann", Name: "laptop", Scopes: []engi.Scope{engi.ScopeRead, engi.ScopeSandboxes}, Created: at, Expires: at.Add(time.Hour)}
@@ -126,7 +53,7 @@ func Run(t *testing.T, open func(t *testing.T) key.Store) {
 			t.Errorf("unknown hash: %v, want not_found", err)
 		}
 	})
-	t.Run("List/shows an owner his own, newest first", func(t *testing.T) {
+	t.Run("List/shows owners their own, newest first", func(t *testing.T) {
 		s := fill(t)
 		for owner, want := range map[engi.Owner][]engi.Key{"": {admin, other, mine}, "ann": {mine}, "eve": nil} {
 			got, err := s.List(t.Context(), owner)

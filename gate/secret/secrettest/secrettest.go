@@ -1,124 +1,16 @@
-// Package secrettest holds the promises of [secret.Store] as tests, and a
-// store in memory that keeps them. It is not for running servers: what it
-// holds dies with the process.
+// Package secrettest holds the promises of [secret.Store] as tests.
 package secrettest
 
 import (
-	"cmp"
-	"context"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/secret"
 )
-
-// Memory is a secret.Store in memory. The zero value is empty. It is safe for
-// concurrent use.
-type Memory struct {
-	mu   sync.Mutex
-	rows []row
-}
-
-type row struct {
-	secret engi.Secret
-	value  secret.Sealed
-}
-
-var _ secret.Store = (*Memory)(nil)
-
-// Put stores a new secret.
-func (m *Memory) Put(_ context.Context, s engi.Secret, v secret.Sealed) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, r := range m.rows {
-		if r.secret.ID == s.ID || r.secret.Owner == s.Owner && r.secret.Name == s.Name {
-			return engi.Errorf(engi.Conflict, "it is there already")
-		}
-	}
-	m.rows = append(m.rows, row{s, v})
-	return nil
-}
-
-// Find returns a secret by ID or name.
-func (m *Memory) Find(_ context.Context, owner engi.Owner, idOrName string) (engi.Secret, secret.Sealed, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var found []row
-	for _, r := range m.rows {
-		if (owner == "" || r.secret.Owner == owner) && (string(r.secret.ID) == idOrName || r.secret.Name == idOrName) {
-			found = append(found, r)
-		}
-	}
-	switch len(found) {
-	case 0:
-		return engi.Secret{}, secret.Sealed{}, engi.Errorf(engi.NotFound, "no such secret")
-	case 1:
-		return found[0].secret, found[0].value, nil
-	}
-	return engi.Secret{}, secret.Sealed{}, engi.Errorf(engi.Conflict, "several owners have one of that name").WithRemedy("use its ID")
-}
-
-// List returns secrets by name.
-func (m *Memory) List(_ context.Context, owner engi.Owner) ([]engi.Secret, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var list []engi.Secret
-	for _, r := range m.rows {
-		if owner == "" || r.secret.Owner == owner {
-			list = append(list, r.secret)
-		}
-	}
-	slices.SortFunc(list, func(a, b engi.Secret) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Owner, b.Owner))
-	})
-	return list, nil
-}
-
-// Replace stores a new version.
-func (m *Memory) Replace(_ context.Context, s engi.Secret, v secret.Sealed, was int) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i, r := range m.rows {
-		if r.secret.ID != s.ID {
-			continue
-		}
-		if r.secret.Version != was {
-			return engi.Errorf(engi.Conflict, "it has changed meanwhile")
-		}
-		r.secret.Version, r.secret.Updated, r.secret.Metadata = s.Version, s.Updated, s.Metadata
-		m.rows[i] = row{r.secret, v}
-		return nil
-	}
-	return engi.Errorf(engi.NotFound, "no such secret")
-}
-
-// Remove deletes a secret.
-func (m *Memory) Remove(_ context.Context, id engi.SecretID) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	n := len(m.rows)
-	if m.rows = slices.DeleteFunc(m.rows, func(r row) bool { return r.secret.ID == id }); len(m.rows) == n {
-		return engi.Errorf(engi.NotFound, "no such secret")
-	}
-	return nil
-}
-
-// Keys returns fingerprints.
-func (m *Memory) Keys(context.Context) ([]string, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var keys []string
-	for _, r := range m.rows {
-		keys = append(keys, r.value.Key)
-	}
-	slices.Sort(keys)
-	return slices.Compact(keys), nil
-}
 
 // Run holds a store to its promises. Each call of open returns an empty one.
 func Run(t *testing.T, open func(*testing.T) secret.Store) {
@@ -161,8 +53,8 @@ func Run(t *testing.T, open func(*testing.T) secret.Store) {
 			want  engi.Secret
 		}{{"ann", "x", a}, {"ann", string(a.ID), a}, {"bob", "x", b}, {"", string(b.ID), b}, {"", "only", only}} {
 			got, v, err := s.Find(t.Context(), c.owner, c.by)
-			if err != nil || gocmp.Diff(c.want, got) != "" || string(v.Data) != string(c.want.ID) {
-				t.Errorf("find %s of %q: %v\n%s", c.by, c.owner, err, gocmp.Diff(c.want, got))
+			if err != nil || cmp.Diff(c.want, got) != "" || string(v.Data) != string(c.want.ID) {
+				t.Errorf("find %s of %q: %v\n%s", c.by, c.owner, err, cmp.Diff(c.want, got))
 			}
 		}
 		for _, c := range []struct {
@@ -180,7 +72,7 @@ func Run(t *testing.T, open func(*testing.T) secret.Store) {
 		b, a2, a1 := put(t, s, of("bob", "m"), "k"), put(t, s, of("ann", "m"), "k"), put(t, s, of("ann", "b"), "k")
 		for owner, want := range map[engi.Owner][]engi.Secret{"ann": {a1, a2}, "bob": {b}, "": {a1, a2, b}, "eve": nil} {
 			got, err := s.List(t.Context(), owner)
-			if d := gocmp.Diff(want, got); err != nil || d != "" {
+			if d := cmp.Diff(want, got); err != nil || d != "" {
 				t.Errorf("list of %q: %v\n%s", owner, err, d)
 			}
 		}
@@ -193,7 +85,7 @@ func Run(t *testing.T, open func(*testing.T) secret.Store) {
 			t.Fatal(err)
 		}
 		got, v, err := s.Find(t.Context(), "ann", "x")
-		if d := gocmp.Diff(a, got); err != nil || d != "" || string(v.Data) != "new" || v.Key != "k9" {
+		if d := cmp.Diff(a, got); err != nil || d != "" || string(v.Data) != "new" || v.Key != "k9" {
 			t.Errorf("%v %+v\n%s", err, v, d)
 		}
 		wantKind(t, "stale version", s.Replace(t.Context(), a, secret.Sealed{}, 1), engi.Conflict)

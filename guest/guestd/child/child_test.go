@@ -64,9 +64,8 @@ func TestStartWithFreshSignals(t *testing.T) {
 	c, out := start(t, NewTable(false), Spec{Path: "/bin/grep", Args: []string{"grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"}})
 	got := out()
 	<-c.Done()
-	// The C library keeps signals 32 and 33 to itself; whoever started this
-	// test may ignore them, or the end of the terminal, as nohup does, and
-	// nothing in between can change that.
+	// The C library reserves signals 32 and 33. The parent of this test may
+	// ignore those, or SIGHUP, as nohup does, and this program inherits that.
 	allowed := uint64(3 << 31)
 	if signal.Ignored(syscall.SIGHUP) {
 		allowed |= 1
@@ -108,7 +107,7 @@ func TestStartFails(t *testing.T) {
 	}
 }
 
-// TestManyStarts stresses the hand-written fork against a busy runtime.
+// TestManyStarts stresses the custom fork with a busy runtime.
 func TestManyStarts(t *testing.T) {
 	table := NewTable(false)
 	stop := make(chan struct{})
@@ -215,16 +214,16 @@ func TestLogLimit(t *testing.T) {
 	l.Append(engi.Stdout, []byte("012345678"), nil)
 	l.Append(engi.Stderr, []byte("x"), nil)
 	select {
-	case <-l.Over():
+	case <-l.LimitReached():
 		t.Error("over at the limit")
 	default:
 	}
 	l.Append(engi.Stdout, []byte("y"), nil)
-	<-l.Over()
-	if n, lost := l.Kept(engi.Stdout); n != 9 || !lost {
+	<-l.LimitReached()
+	if n, lost := l.Accepted(engi.Stdout); n != 9 || !lost {
 		t.Errorf("stdout: %d, %v", n, lost)
 	}
-	if n, lost := l.Kept(engi.Stderr); n != 1 || lost {
+	if n, lost := l.Accepted(engi.Stderr); n != 1 || lost {
 		t.Errorf("stderr: %d, %v", n, lost)
 	}
 }
@@ -258,7 +257,7 @@ func TestLogWaitsForReaders(t *testing.T) {
 	}
 	r.Close()
 
-	// A reader that leaves, and a stop, let the writer go on.
+	// A reader that leaves, or stop, unblocks the writer.
 	l = NewLog(1, 0)
 	r, _ = l.Read(0)
 	stop, done := make(chan struct{}), make(chan struct{})

@@ -8,24 +8,24 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Log is the output of a process: one sequence of bytes over all its
-// streams, of which the last ones are kept. It is safe for concurrent use.
+// A Log is the output of a process: one sequence of bytes over all its streams,
+// the last of which are kept. It is safe for concurrent use.
 type Log struct {
-	keep int64         // bytes to keep at least
-	most int64         // bytes to accept in all; 0 means no end
-	over chan struct{} // closed when more than most came
+	keep         int64         // bytes to keep at least
+	limit        int64         // bytes to accept in all; 0 means unlimited
+	limitReached chan struct{} // closed when more than limit came
 
-	mu        sync.Mutex
-	blocks    []block // oldest first
-	start     int64   // offset of the first byte kept
-	end       int64   // offset after the last byte
-	lost      map[engi.Stream]bool
-	count     map[engi.Stream]int64
-	closed    bool
-	exceeded  bool
-	more      chan struct{} // closed and replaced at each change
-	readers   map[*int64]bool
-	readerHas chan struct{} // closed and replaced when a reader moved or left; nil while nobody waits
+	mu          sync.Mutex
+	blocks      []block // oldest first
+	start       int64   // offset of the first byte kept
+	end         int64   // offset after the last byte
+	truncated   map[engi.Stream]bool
+	count       map[engi.Stream]int64
+	closed      bool
+	exceeded    bool
+	changed     chan struct{} // closed and replaced at each change
+	readers     map[*int64]bool
+	readerMoved chan struct{} // closed when a reader moves or leaves; nil while nothing waits for that
 }
 
 type block struct {
@@ -36,27 +36,27 @@ type block struct {
 
 const blockSize = 32 << 10
 
-// NewLog returns a log that keeps the last keep bytes, or a little more. If most is positive it
-// accepts no more than that, and Over tells.
-func NewLog(keep, most int64) *Log {
+// NewLog returns a log that keeps the last keep bytes, or a little more. If limit
+// is positive, it accepts no more bytes than that.
+func NewLog(keep, limit int64) *Log {
 	return &Log{
-		keep: max(keep, 2*blockSize), most: most,
-		over: make(chan struct{}), more: make(chan struct{}),
-		lost: map[engi.Stream]bool{}, count: map[engi.Stream]int64{},
+		keep: max(keep, 2*blockSize), limit: limit,
+		limitReached: make(chan struct{}), changed: make(chan struct{}),
+		truncated: map[engi.Stream]bool{}, count: map[engi.Stream]int64{},
 		readers: map[*int64]bool{},
 	}
 }
 
-// Over is closed when more came than the log accepts.
-func (l *Log) Over() <-chan struct{} { return l.over }
+// LimitReached is closed when more came than the log accepts.
+func (l *Log) LimitReached() <-chan struct{} { return l.limitReached }
 
-// Append adds data to the log. While a reader is further behind than what is
-// kept it waits for it, as a pipe would, until stop is closed; without readers
-// the oldest bytes go.
+// Append adds data to the log. While a reader would lose bytes by it, Append
+// blocks, like a pipe, until stop is closed. Without readers the oldest bytes
+// are dropped.
 func (l *Log) Append(s engi.Stream, data []byte, stop <-chan struct{}) {
 	for len(data) > 0 {
 		n := min(len(data), blockSize)
-		if !l.wait(int64(n), stop) {
+		if !l.waitForReaders(int64(n), stop) {
 			return
 		}
 		l.append(s, data[:n])
@@ -70,12 +70,12 @@ func (l *Log) append(s engi.Stream, data []byte) {
 	if l.closed {
 		return
 	}
-	if l.most > 0 && l.end+int64(len(data)) > l.most {
-		data = data[:l.most-l.end]
-		l.lost[s] = true
+	if l.limit > 0 && l.end+int64(len(data)) > l.limit {
+		data = data[:l.limit-l.end]
+		l.truncated[s] = true
 		if !l.exceeded {
 			l.exceeded = true
-			close(l.over)
+			close(l.limitReached)
 		}
 	}
 	if len(data) == 0 {
@@ -84,12 +84,12 @@ func (l *Log) append(s engi.Stream, data []byte) {
 	l.count[s] += int64(len(data))
 	l.end += int64(len(data))
 	if n := len(l.blocks); n > 0 && l.blocks[n-1].stream == s && len(l.blocks[n-1].data)+len(data) <= blockSize {
-		// Readers hold slices of the block; appending does not change what they see.
+		// Readers hold slices of the block, which appending does not change.
 		l.blocks[n-1].data = append(l.blocks[n-1].data, data...)
 	} else {
 		l.blocks = append(l.blocks, block{s, l.end - int64(len(data)), append(make([]byte, 0, max(len(data), 256)), data...)})
 	}
-	slowest := l.end // what a reader has yet to read stays
+	slowest := l.end // keep what a reader has yet to read
 	for at := range l.readers {
 		slowest = min(slowest, *at)
 	}
@@ -101,8 +101,9 @@ func (l *Log) append(s engi.Stream, data []byte) {
 	l.wakeLocked()
 }
 
-// wait returns when n bytes can be appended without a reader losing any.
-func (l *Log) wait(n int64, stop <-chan struct{}) bool {
+// waitForReaders waits until n bytes can be appended without a reader losing
+// any. It returns false if stop is closed first.
+func (l *Log) waitForReaders(n int64, stop <-chan struct{}) bool {
 	for {
 		l.mu.Lock()
 		slow := false
@@ -113,10 +114,10 @@ func (l *Log) wait(n int64, stop <-chan struct{}) bool {
 			l.mu.Unlock()
 			return true
 		}
-		if l.readerHas == nil {
-			l.readerHas = make(chan struct{})
+		if l.readerMoved == nil {
+			l.readerMoved = make(chan struct{})
 		}
-		moved := l.readerHas
+		moved := l.readerMoved
 		l.mu.Unlock()
 		select {
 		case <-moved:
@@ -127,11 +128,11 @@ func (l *Log) wait(n int64, stop <-chan struct{}) bool {
 }
 
 func (l *Log) wakeLocked() {
-	close(l.more)
-	l.more = make(chan struct{})
+	close(l.changed)
+	l.changed = make(chan struct{})
 }
 
-// Close says that nothing more will come.
+// Close marks the end of the output.
 func (l *Log) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,9 +144,9 @@ func (l *Log) Close() {
 }
 
 func (l *Log) movedLocked() {
-	if l.readerHas != nil {
-		close(l.readerHas)
-		l.readerHas = nil
+	if l.readerMoved != nil {
+		close(l.readerMoved)
+		l.readerMoved = nil
 	}
 }
 
@@ -156,22 +157,23 @@ func (l *Log) End() int64 {
 	return l.end
 }
 
-// Kept returns how many bytes of s were accepted, and whether some were not.
-func (l *Log) Kept(s engi.Stream) (n int64, truncated bool) {
+// Accepted returns how many bytes of a stream were accepted, and whether some
+// were not.
+func (l *Log) Accepted(s engi.Stream) (n int64, truncated bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.count[s], l.lost[s]
+	return l.count[s], l.truncated[s]
 }
 
-// A LogReader follows a log. It is for one goroutine; Close it.
+// A LogReader reads a log. It is not safe for concurrent use. Close it.
 type LogReader struct {
 	l  *Log
 	at int64 // guarded by l.mu
 }
 
-// Read returns a reader at offset from; negative means the end, that is, only
-// what comes from now on, but for engi.OldestOutput. It reports Conflict if the log has forgotten the
-// byte at from, Invalid if it is not there yet.
+// Read returns a reader at offset from, which may also be engi.OldestOutput.
+// Other negative offsets mean the current end. Read reports Conflict if the byte
+// at from is not kept any more, and Invalid if it does not exist yet.
 func (l *Log) Read(from int64) (*LogReader, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -184,14 +186,14 @@ func (l *Log) Read(from int64) (*LogReader, error) {
 		return nil, engi.Errorf(engi.Conflict, "output before byte %d is no longer kept", l.start).
 			WithRemedy("read from %d on", l.start)
 	case from > l.end:
-		return nil, engi.Errorf(engi.Invalid, "offset %d is after the %d bytes there are", from, l.end)
+		return nil, engi.Errorf(engi.Invalid, "offset %d is beyond the %d bytes of output", from, l.end)
 	}
 	r := &LogReader{l: l, at: from}
 	l.readers[&r.at] = true
 	return r, nil
 }
 
-// Close ends the reader.
+// Close releases the reader.
 func (r *LogReader) Close() {
 	r.l.mu.Lock()
 	defer r.l.mu.Unlock()
@@ -206,19 +208,19 @@ func (r *LogReader) At() int64 {
 	return r.at
 }
 
-// Ready returns a channel that is closed once Next has something to say; it
-// is nil if that is so already.
+// Ready returns a channel that is closed once TryNext has something to return.
+// Call it before TryNext, and wait if that returned nothing.
 func (r *LogReader) Ready() <-chan struct{} {
 	r.l.mu.Lock()
 	defer r.l.mu.Unlock()
 	if r.at < r.l.end || r.l.closed {
 		return nil
 	}
-	return r.l.more
+	return r.l.changed
 }
 
-// TryNext returns the next piece without waiting. With no data, done says
-// whether there will never be more.
+// TryNext returns the next piece without waiting. Without data, done reports
+// whether the log has ended.
 func (r *LogReader) TryNext() (s engi.Stream, data []byte, done bool) {
 	l := r.l
 	l.mu.Lock()
@@ -234,7 +236,7 @@ func (r *LogReader) TryNext() (s engi.Stream, data []byte, done bool) {
 	return b.stream, data[:len(data):len(data)], false
 }
 
-// Next returns the next piece. At the end of the log data is nil.
+// Next waits for the next piece. At the end of the log data is nil.
 func (r *LogReader) Next(ctx context.Context) (engi.Stream, []byte, error) {
 	for {
 		ready := r.Ready()

@@ -9,22 +9,21 @@ import (
 	"time"
 )
 
-// process is a line of the process table.
+// process is an entry of /proc.
 type process struct {
 	pid, parent, session int
 	zombie               bool
-	ticks                int64 // processor time
+	ticks                int64 // processor time, in 1/100 s
 }
 
-// processes lists what runs, threads not counted. It is empty where there is
-// no /proc.
+// processes lists all processes. It is empty where there is no /proc.
 func processes() []process {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil
 	}
 	defer dir.Close()
-	names, _ := dir.Readdirnames(-1) // what could be read is what can be killed
+	names, _ := dir.Readdirnames(-1) // after an error, use what was read
 	var all []process
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
@@ -46,8 +45,8 @@ func stat(pid int) (p process, ok bool) {
 	return parseStat(pid, b)
 }
 
-// parseStat reads a line of /proc/PID/stat. The name in the middle is the
-// program's choice and may contain anything, parentheses too.
+// parseStat parses /proc/PID/stat. The program chooses the name in the middle,
+// which may contain anything, including parentheses.
 func parseStat(pid int, b []byte) (p process, ok bool) {
 	i := bytes.LastIndexByte(b, ')')
 	if i < 0 {
@@ -64,14 +63,14 @@ func parseStat(pid int, b []byte) (p process, ok bool) {
 	}
 	p = process{pid: pid, parent: parent, session: session, zombie: fields[0] == "Z"}
 	if len(fields) > 12 {
-		user, _ := strconv.ParseInt(fields[11], 10, 64) // a kernel that does not say counts nothing
+		user, _ := strconv.ParseInt(fields[11], 10, 64) // 0 if the kernel does not say
 		system, _ := strconv.ParseInt(fields[12], 10, 64)
 		p.ticks = user + system
 	}
 	return p, true
 }
 
-// Count returns how many processes and threads there are besides the server's.
+// Count returns the number of processes and threads, without this program's.
 func (t *Table) Count() int {
 	n, self := 0, os.Getpid()
 	for _, p := range processes() {
@@ -89,7 +88,7 @@ func (t *Table) Count() int {
 	return n
 }
 
-// CPU returns the processor time of all live processes but the server.
+// CPU returns the processor time of all live processes, without this program's.
 func (t *Table) CPU() time.Duration {
 	var ticks int64
 	for _, p := range processes() {
@@ -100,48 +99,48 @@ func (t *Table) CPU() time.Duration {
 	return time.Duration(ticks) * time.Second / 100
 }
 
-// A Herd is a child and everything that descends from it.
+// A ProcessTree is a child and its descendants.
 type ProcessTree struct {
-	Child  *Child
-	Marker string              // NAME=value in the environment of every member; may be empty
-	Spare  func() map[int]bool // sessions that are somebody else's; nil means none
+	Child   *Child
+	Marker  string              // NAME=value in the environment of every process; may be empty
+	Exclude func() map[int]bool // sessions that do not belong to it; nil means none
 }
 
-// Alone reports whether nothing but PID 1 and spared sessions is alive.
-func (t *Table) Alone(h ProcessTree) bool {
-	if t.init && len(h.spared()) == 0 {
+// Gone reports whether no process of the tree is alive.
+func (t *Table) Gone(tree ProcessTree) bool {
+	if t.init && len(tree.excluded()) == 0 {
 		return syscall.Kill(-1, 0) == syscall.ESRCH
 	}
-	return len(t.members(h)) == 0
+	return len(t.members(tree)) == 0
 }
 
-func (h ProcessTree) spared() map[int]bool {
-	if h.Spare == nil {
+func (tree ProcessTree) excluded() map[int]bool {
+	if tree.Exclude == nil {
 		return nil
 	}
-	return h.Spare()
+	return tree.Exclude()
 }
 
-// Kill kills every member of the herd until none is left, however fast they
-// multiply, and reports whether it managed to within limit.
+// Kill kills the processes of a tree until none is left, however fast they fork,
+// and reports whether that succeeded within limit.
 //
-// PID 1 with nobody to spare kills all there is: the kernel signals every
-// process in one step, which no fork bomb outruns. Else the members are found
-// by session, by descent and by the marker in their environment, and stopped
-// before they are killed so that they cannot make new ones meanwhile.
-func (t *Table) Kill(h ProcessTree, limit time.Duration) bool {
+// PID 1 with no session to exclude kills everything: the kernel signals all
+// processes in one step, which no fork bomb outruns. Otherwise the processes are
+// found by session, by descent and by the marker in their environment, and
+// stopped before they are killed, so that they cannot fork meanwhile.
+func (t *Table) Kill(tree ProcessTree, limit time.Duration) bool {
 	deadline := time.Now().Add(limit)
 	for wait := time.Millisecond; ; wait = min(2*wait, 20*time.Millisecond) {
 		gone := false
-		if t.init && len(h.spared()) == 0 {
+		if t.init && len(tree.excluded()) == 0 {
 			gone = syscall.Kill(-1, syscall.SIGKILL) == syscall.ESRCH
 		} else {
-			found := t.members(h)
+			found := t.members(tree)
 			for _, pid := range found {
 				syscall.Kill(pid, syscall.SIGSTOP)
 			}
 			if len(found) > 0 {
-				found = t.members(h)
+				found = t.members(tree)
 			}
 			for _, pid := range found {
 				syscall.Kill(pid, syscall.SIGKILL)
@@ -161,35 +160,35 @@ func (t *Table) Kill(h ProcessTree, limit time.Duration) bool {
 	}
 }
 
-// members lists the live processes of h.
-func (t *Table) members(h ProcessTree) []int {
-	all, self, spared := processes(), os.Getpid(), h.spared()
+// members lists the live processes of a tree.
+func (t *Table) members(tree ProcessTree) []int {
+	all, self, excluded := processes(), os.Getpid(), tree.excluded()
 	in := map[int]bool{}
-	if h.Child != nil {
-		in[h.Child.PID] = true
+	if tree.Child != nil {
+		in[tree.Child.PID] = true
 	}
 	for grown := true; grown; {
 		grown = false
 		for _, p := range all {
-			if in[p.pid] || p.pid == self || spared[p.session] {
+			if in[p.pid] || p.pid == self || excluded[p.session] {
 				continue
 			}
-			if h.Child != nil && p.session == h.Child.PID || in[p.parent] || p.parent == 1 && h.marked(p.pid) {
+			if tree.Child != nil && p.session == tree.Child.PID || in[p.parent] || p.parent == 1 && tree.marked(p.pid) {
 				in[p.pid], grown = true, true
 			}
 		}
 	}
 	var live []int
 	for _, p := range all {
-		if in[p.pid] && !p.zombie && p.pid != self && p.pid != 1 && !spared[p.session] {
+		if in[p.pid] && !p.zombie && p.pid != self && p.pid != 1 && !excluded[p.session] {
 			live = append(live, p.pid)
 		}
 	}
 	return live
 }
 
-func (h ProcessTree) marked(pid int) bool {
-	if h.Marker == "" {
+func (tree ProcessTree) marked(pid int) bool {
+	if tree.Marker == "" {
 		return false
 	}
 	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
@@ -197,7 +196,7 @@ func (h ProcessTree) marked(pid int) bool {
 		return false
 	}
 	for v := range bytes.SplitSeq(env, []byte{0}) {
-		if string(v) == h.Marker {
+		if string(v) == tree.Marker {
 			return true
 		}
 	}

@@ -10,40 +10,40 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Spec is all about a process to start. Nothing is taken from the server's
-// own environment.
+// A Spec describes a process to start. It inherits nothing from this program's
+// environment.
 type Spec struct {
 	Path   string   // absolute
-	Args   []string // the program's name first
+	Args   []string // beginning with the program's name
 	Env    []string
 	Dir    string
-	User   *User  // nil keeps the server's
-	Limits Limits // zero fields keep the server's
-	Files  [3]int // descriptors for 0, 1 and 2; each above 2
+	User   *User  // nil means this program's
+	Limits Limits // zero fields mean this program's
+	Files  [3]int // descriptors for 0, 1 and 2; must be above 2
 
 	// Terminal makes descriptor 0 the controlling terminal.
 	Terminal bool
-	// Placed enters Dir before it becomes User, who may not be allowed to.
-	Placed bool
+	// ChdirFirst enters Dir before changing to User, who may not be allowed to.
+	ChdirFirst bool
 }
 
-// A User is who a process runs as.
+// A User is the user a process runs as.
 type User struct {
 	UID, GID int
 	Groups   []int
 }
 
-// Limits bound every process a child becomes or makes.
+// Limits apply to a child and its descendants.
 type Limits struct {
-	Processes int // processes and threads of its user
+	Processes int // processes and threads of the user
 	OpenFiles int
-	Group     int // descriptor of a cgroup's cgroup.procs to join; 0 means none
+	Cgroup    int // descriptor of the cgroup.procs of a cgroup to join; 0 means none
 }
 
-// Go's own fork cannot set limits, and a limit set from outside comes after
-// the program's first instructions. So the steps between fork and exec are
-// here. They follow the rules of package syscall: once the runtime was told of
-// the fork, the child calls nothing that could allocate or grow the stack.
+// Package syscall cannot set limits between fork and exec, and limits set from
+// outside come after the program's first instructions. So the steps between fork
+// and exec are implemented here. They follow the rules of package syscall: after
+// beforeFork, the child calls nothing that could allocate or grow the stack.
 
 //go:linkname beforeFork syscall.runtime_BeforeFork
 func beforeFork()
@@ -54,11 +54,11 @@ func afterFork()
 //go:noescape
 func vfork(flags uintptr) (pid, errno uintptr)
 
-// The step at which a child failed.
+// The steps of a child, to report which one failed.
 const (
 	stepFork = iota
 	stepSession
-	stepGroup
+	stepCgroup
 	stepLimit
 	stepUser
 	stepDir
@@ -67,36 +67,36 @@ const (
 	stepExec
 )
 
-var stepNames = [...]string{"fork", "make a session", "join the process group", "set limits", "become the user",
+var stepNames = [...]string{"fork", "make a session", "join the cgroup", "set limits", "change the user",
 	"enter the working directory", "connect standard streams", "take the terminal", "execute"}
 
-// plan is what the child needs, in the form the kernel takes it.
-type plan struct {
+// execParams has what the child needs, in the form that system calls take.
+type execParams struct {
 	path, dir  *byte
 	argv, envv **byte
 	groups     *uint32
 	ngroups    uintptr
 	uid, gid   uintptr
-	become     bool
-	group      uintptr
+	setUser    bool
+	cgroup     uintptr
 	zero       [1]byte
 	limits     [2]struct {
 		which uintptr
 		set   bool
 		rlim  [2]uint64
 	}
-	files     [3]uintptr
-	terminal  bool
-	placed    bool
-	unblocked uint64 // the empty signal mask
+	files      [3]uintptr
+	terminal   bool
+	chdirFirst bool
+	unblocked  uint64 // the empty signal mask
 
-	// Written by the child in the parent's memory.
+	// Written by the child, which shares the parent's memory.
 	step  uintptr
 	errno syscall.Errno
 }
 
 func fork(s *Spec) (pid int, err error) {
-	p, err := newPlan(s)
+	p, err := newExecParams(s)
 	if err != nil {
 		return 0, err
 	}
@@ -108,7 +108,7 @@ func fork(s *Spec) (pid int, err error) {
 	if errno != 0 {
 		return 0, classify(s, stepFork, syscall.Errno(errno))
 	}
-	// The child has left already; nobody else must find its body.
+	// The child has exited: reap it.
 	for {
 		var ws syscall.WaitStatus
 		if _, err := syscall.Wait4(int(got), &ws, 0, nil); err != syscall.EINTR {
@@ -135,8 +135,8 @@ func classify(s *Spec, step int, errno syscall.Errno) error {
 	return engi.Errorf(engi.Internal, "%s %s: %s", name, s.Path, errno)
 }
 
-func newPlan(s *Spec) (*plan, error) {
-	p := &plan{zero: [1]byte{'0'}, terminal: s.Terminal, placed: s.Placed, group: uintptr(s.Limits.Group)}
+func newExecParams(s *Spec) (*execParams, error) {
+	p := &execParams{zero: [1]byte{'0'}, terminal: s.Terminal, chdirFirst: s.ChdirFirst, cgroup: uintptr(s.Limits.Cgroup)}
 	var err error
 	if p.path, err = syscall.BytePtrFromString(s.Path); err != nil {
 		return nil, engi.Errorf(engi.Invalid, "program %.80q: %v", s.Path, err)
@@ -154,7 +154,7 @@ func newPlan(s *Spec) (*plan, error) {
 	}
 	p.argv, p.envv = &argv[0], &envv[0]
 	if u := s.User; u != nil {
-		p.become, p.uid, p.gid, p.ngroups = true, uintptr(u.UID), uintptr(u.GID), uintptr(len(u.Groups))
+		p.setUser, p.uid, p.gid, p.ngroups = true, uintptr(u.UID), uintptr(u.GID), uintptr(len(u.Groups))
 		groups := make([]uint32, len(u.Groups)+1)
 		for i, g := range u.Groups {
 			groups[i] = uint32(g)
@@ -176,29 +176,29 @@ func newPlan(s *Spec) (*plan, error) {
 	return p, nil
 }
 
-// forkExec returns in the parent only.
+// forkExec returns only in the parent.
 //
 //go:noinline
 //go:norace
 //go:nocheckptr
-func forkExec(p *plan) (pid, errno uintptr) {
+func forkExec(p *execParams) (pid, errno uintptr) {
 	pid, errno = vforkExec(p)
 	afterFork()
 	return pid, errno
 }
 
-// vforkExec must be a frame of its own: the parent leaves it at once, since
-// the child has written all over it.
+// vforkExec must have a stack frame of its own, which the parent leaves at once:
+// the child has overwritten it.
 //
 //go:noinline
 //go:norace
 //go:nocheckptr
-func vforkExec(p *plan) (pid, errno uintptr) {
+func vforkExec(p *execParams) (pid, errno uintptr) {
 	var (
 		e syscall.Errno
 		i int
 	)
-	beforeFork() // from here on only assembly and functions that need no stack check
+	beforeFork() // from here on only assembly, and functions without a stack check
 	pid, errno = vfork(syscall.CLONE_VFORK | syscall.CLONE_VM | uintptr(syscall.SIGCHLD))
 	if pid != 0 || errno != 0 {
 		return pid, errno
@@ -208,9 +208,9 @@ func vforkExec(p *plan) (pid, errno uintptr) {
 	if _, _, e = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0); e != 0 {
 		goto failed
 	}
-	if p.group != 0 {
-		p.step = stepGroup
-		if _, _, e = syscall.RawSyscall(syscall.SYS_WRITE, p.group, uintptr(unsafe.Pointer(&p.zero[0])), 1); e != 0 {
+	if p.cgroup != 0 {
+		p.step = stepCgroup
+		if _, _, e = syscall.RawSyscall(syscall.SYS_WRITE, p.cgroup, uintptr(unsafe.Pointer(&p.zero[0])), 1); e != 0 {
 			goto failed
 		}
 	}
@@ -223,13 +223,13 @@ func vforkExec(p *plan) (pid, errno uintptr) {
 			goto failed
 		}
 	}
-	if p.placed {
+	if p.chdirFirst {
 		p.step = stepDir
 		if _, _, e = syscall.RawSyscall(syscall.SYS_CHDIR, uintptr(unsafe.Pointer(p.dir)), 0, 0); e != 0 {
 			goto failed
 		}
 	}
-	if p.become {
+	if p.setUser {
 		p.step = stepUser
 		if _, _, e = syscall.RawSyscall(syscall.SYS_SETGROUPS, p.ngroups, uintptr(unsafe.Pointer(p.groups)), 0); e != 0 {
 			goto failed
@@ -241,7 +241,7 @@ func vforkExec(p *plan) (pid, errno uintptr) {
 			goto failed
 		}
 	}
-	if !p.placed {
+	if !p.chdirFirst {
 		p.step = stepDir
 		if _, _, e = syscall.RawSyscall(syscall.SYS_CHDIR, uintptr(unsafe.Pointer(p.dir)), 0, 0); e != 0 {
 			goto failed
@@ -260,10 +260,10 @@ func vforkExec(p *plan) (pid, errno uintptr) {
 		}
 	}
 	p.step = stepExec
-	// All signals have been blocked since before the fork, and executing resets
-	// their handlers, so there is no need to reset each of them here, which
-	// would be sixty calls. A signal in the instant between these two calls is
-	// handled as if the parent had got it, in whose place this thread runs.
+	// All signals have been blocked since before the fork, and exec resets their
+	// handlers, which saves sixty system calls here. A signal between these two
+	// calls is handled as if the parent had received it, since its thread is
+	// suspended in the meantime.
 	if _, _, e = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&p.unblocked)), 0, unsafe.Sizeof(p.unblocked), 0, 0); e != 0 {
 		goto failed
 	}

@@ -1,9 +1,9 @@
-// Package child starts processes, waits for them and keeps what they print.
-// It is the only part of the guest that forks.
+// Package child starts processes, waits for them and keeps their output. It is
+// the only part of the guest that forks.
 //
-// A [Table] of PID 1 reaps whatever dies in the sandbox; that of an in-process
-// twin reaps only what it started. A [Log] is the bounded output of a process
-// that readers may come back to.
+// The [Table] of PID 1 reaps every process of the sandbox; another one reaps
+// only what it has started. A [Log] is the bounded output of a process, which
+// can be read from any offset that is kept.
 package child
 
 import (
@@ -16,33 +16,34 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Table knows the processes it started. It is safe for concurrent use.
+// A Table has the processes it started. It is safe for concurrent use.
 type Table struct {
-	init bool
-	born chan struct{} // has one token when there may be children Reap does not know of
+	init    bool
+	started chan struct{} // holds a token when there may be children that Reap has not seen
 
-	mu       sync.Mutex // held over a fork, so that no child can be reaped before it is known
+	mu       sync.Mutex // held during a fork, so that no child is reaped before it is in children
 	children map[int]*Child
 	closed   bool
 }
 
-// NewTable returns an empty table. With init it is PID 1's, and Reap must run.
+// NewTable returns an empty table. With init it is that of PID 1, and Reap must
+// run.
 func NewTable(init bool) *Table {
-	return &Table{init: init, born: make(chan struct{}, 1), children: make(map[int]*Child)}
+	return &Table{init: init, started: make(chan struct{}, 1), children: make(map[int]*Child)}
 }
 
-// A Child is a process the table started.
+// A Child is a process that a table started.
 type Child struct {
 	PID    int
 	done   chan struct{}
-	status syscall.WaitStatus // immutable after done
+	status syscall.WaitStatus // valid once done is closed
 }
 
 // Done is closed when the process itself has ended; others of its session may
-// live on.
+// still run.
 func (c *Child) Done() <-chan struct{} { return c.done }
 
-// Exit is meaningful after Done.
+// Exit returns how the process ended. It is valid once Done is closed.
 func (c *Child) Exit() engi.Exit {
 	if c.status.Signaled() {
 		return engi.Exit{Code: -1, Signal: SignalName(c.status.Signal()), Cause: engi.CauseExited}
@@ -50,9 +51,9 @@ func (c *Child) Exit() engi.Exit {
 	return engi.Exit{Code: c.status.ExitStatus(), Cause: engi.CauseExited}
 }
 
-// Start starts a process in a session of its own. It reports NotFound and
-// Denied for programs that cannot be executed, Invalid for what can never
-// start, and Exhausted when the kernel has no room.
+// Start starts a process in a session of its own. It reports NotFound or Denied
+// for a program that cannot be executed, Invalid for a Spec that can never work,
+// and Exhausted if the kernel lacks resources.
 func (t *Table) Start(s Spec) (*Child, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -67,7 +68,7 @@ func (t *Table) Start(s Spec) (*Child, error) {
 	t.children[pid] = c
 	if t.init {
 		select {
-		case t.born <- struct{}{}:
+		case t.started <- struct{}{}:
 		default:
 		}
 	} else {
@@ -76,8 +77,8 @@ func (t *Table) Start(s Spec) (*Child, error) {
 	return c, nil
 }
 
-// wait is how a twin reaps: it must not take the children of the process it
-// lives in.
+// wait reaps one child, for tables that are not PID 1's: those must not reap the
+// children of the program they are part of.
 func (t *Table) wait(c *Child) {
 	var ws syscall.WaitStatus
 	for {
@@ -86,7 +87,7 @@ func (t *Table) wait(c *Child) {
 			break
 		}
 		if err != syscall.EINTR {
-			ws = syscall.WaitStatus(syscall.SIGKILL) // somebody else reaped it: how it ended is lost
+			ws = syscall.WaitStatus(syscall.SIGKILL) // something else reaped it: its status is lost
 			break
 		}
 	}
@@ -103,24 +104,24 @@ func (t *Table) endLocked(pid int, ws syscall.WaitStatus) {
 	}
 }
 
-// Reap collects the dead for ever. It blocks in the kernel, which is told of a
-// death sooner than a signal handler.
+// Reap reaps processes for ever. It blocks in the kernel, which is faster than a
+// handler of SIGCHLD.
 func (t *Table) Reap() {
 	for {
 		var ws syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &ws, 0, nil)
 		switch {
 		case err == nil:
-			t.mu.Lock() // a fork that is not finished holds it, so the child is known
+			t.mu.Lock() // waits for a fork in progress, so the child is known
 			t.endLocked(pid, ws)
 			t.mu.Unlock()
 		case err == syscall.ECHILD:
-			<-t.born
+			<-t.started
 		}
 	}
 }
 
-// reap collects who is dead now.
+// reap reaps the processes that have ended by now.
 func (t *Table) reap() {
 	for {
 		var ws syscall.WaitStatus
@@ -139,34 +140,25 @@ func (t *Table) reap() {
 
 // Signal sends a signal to the process itself. It reports NotFound if it has
 // ended.
-func (t *Table) Signal(c *Child, sig syscall.Signal) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.children[c.PID] != c { // its number may be another's by now
-		return engi.Errorf(engi.NotFound, "process %d has ended", c.PID)
-	}
-	if err := syscall.Kill(c.PID, sig); err != nil {
-		return engi.Errorf(engi.Internal, "signal %d: %v", c.PID, err)
-	}
-	return nil
-}
+func (t *Table) Signal(c *Child, sig syscall.Signal) error { return t.signal(c, c.PID, sig) }
 
 // SignalGroup sends a signal to the process group that the process leads. It
 // reports NotFound if the process has ended.
-func (t *Table) SignalGroup(c *Child, sig syscall.Signal) error {
+func (t *Table) SignalGroup(c *Child, sig syscall.Signal) error { return t.signal(c, -c.PID, sig) }
+
+func (t *Table) signal(c *Child, to int, sig syscall.Signal) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.children[c.PID] != c {
+	if t.children[c.PID] != c { // the PID may have been reused
 		return engi.Errorf(engi.NotFound, "process %d has ended", c.PID)
 	}
-	if err := syscall.Kill(-c.PID, sig); err != nil {
-		return engi.Errorf(engi.Internal, "signal group %d: %v", c.PID, err)
+	if err := syscall.Kill(to, sig); err != nil {
+		return engi.Errorf(engi.Internal, "signal %d: %v", to, err)
 	}
 	return nil
 }
 
-// KillSession kills what is left of the session of c, as far as its members
-// have not left it.
+// KillSession kills the processes that are still in the session of c.
 func (t *Table) KillSession(c *Child) {
 	t.mu.Lock()
 	if t.children[c.PID] == c {
@@ -181,8 +173,7 @@ func (t *Table) KillSession(c *Child) {
 	}
 }
 
-// Close refuses further starts, kills what was started and waits until it is
-// gone.
+// Close refuses further starts, kills the children and waits for their end.
 func (t *Table) Close() {
 	t.mu.Lock()
 	t.closed = true
@@ -199,7 +190,7 @@ func (t *Table) Close() {
 	}
 }
 
-// SignalName returns the name of sig without SIG.
+// SignalName returns the name of sig without the prefix SIG.
 func SignalName(sig syscall.Signal) string {
 	if name := unix.SignalName(sig); len(name) > 3 {
 		return name[3:]
@@ -207,10 +198,10 @@ func SignalName(sig syscall.Signal) string {
 	return strconv.Itoa(int(sig))
 }
 
-// ParseSignal is the inverse of SignalName; it reports Invalid.
+// ParseSignal is the inverse of SignalName. It reports Invalid for other names.
 func ParseSignal(name string) (syscall.Signal, error) {
 	if sig := unix.SignalNum("SIG" + name); sig != 0 {
 		return sig, nil
 	}
-	return 0, engi.Errorf(engi.Invalid, "%.40q is not a signal", name).WithRemedy("name it without SIG: TERM, KILL, INT …")
+	return 0, engi.Errorf(engi.Invalid, "%.40q is not a signal", name).WithRemedy("use a name without SIG: TERM, KILL, INT …")
 }

@@ -2,9 +2,9 @@
 
 // func vfork(flags uintptr) (pid, errno uintptr)
 //
-// The child borrows the parent's memory, stack included, until it executes.
-// What it does there overwrites the return address this call pushed, so the
-// address waits in a register: the kernel keeps the parent's registers.
+// The child shares the parent's memory, including the stack, until it calls exec.
+// It overwrites the return address that this call pushed, so the address is kept
+// in a register: the kernel preserves the parent's registers.
 TEXT ·vfork(SB),NOSPLIT|NOFRAME,$0-24
 	MOVQ	flags+0(FP), DI
 	XORL	SI, SI

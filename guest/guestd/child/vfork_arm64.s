@@ -2,7 +2,7 @@
 
 // func vfork(flags uintptr) (pid, errno uintptr)
 //
-// See the amd64 one. Here the return address is in the link register anyway.
+// See vfork_amd64.s. Here the return address is in the link register.
 TEXT ·vfork(SB),NOSPLIT,$0-24
 	MOVD	flags+0(FP), R0
 	MOVD	ZR, R1

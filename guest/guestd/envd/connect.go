@@ -9,19 +9,21 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/guest/wire"
 )
 
-// The Connect protocol with its JSON codec. A message of a stream is one byte
-// of flags, four of length and JSON; the last one of an answer has flag end.
+// The Connect protocol with the JSON codec. A message of a stream has one byte of
+// flags, four of length, and JSON. The last message of an answer has the end
+// flag.
 const (
 	flagCompressed = 1
 	flagEnd        = 2
 
-	// maxMessage bounds a message of a request. Input arrives as base64.
+	// maxMessage bounds a message, in bytes. Input arrives as base64.
 	maxMessage = 4 << 20
 )
 
-// codes are Connect's names for our kinds, and their HTTP status.
+// codes are Connect's codes for kinds of errors, and their HTTP status.
 var codes = map[engi.Kind]struct {
 	name   string
 	status int
@@ -52,7 +54,7 @@ func unary[In any](f func(r *http.Request, in *In) (any, error)) http.HandlerFun
 		case err != nil:
 			err = engi.Errorf(engi.Unavailable, "read request: %v", err)
 		case len(b) > maxMessage:
-			err = engi.Errorf(engi.Exhausted, "the message is over %d bytes", maxMessage)
+			err = engi.Errorf(engi.Exhausted, "the message is larger than %d bytes", maxMessage)
 		case len(b) > 0:
 			err = parse(b, &in)
 		}
@@ -61,32 +63,32 @@ func unary[In any](f func(r *http.Request, in *In) (any, error)) http.HandlerFun
 			out, err = f(r, &in)
 		}
 		if err == nil {
-			if err = answer(w, out); err == nil {
+			if err = wire.WriteJSON(w, out); err == nil {
 				return
 			}
 		}
 		code := codes[engi.KindOf(err)]
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code.status)
-		json.NewEncoder(w).Encode(connectError{code.name, err.Error()}) // a client that left hears nothing
+		json.NewEncoder(w).Encode(connectError{code.name, err.Error()}) // fails if the client has left
 	}
 }
 
 func parse(b []byte, v any) error {
 	if err := json.Unmarshal(b, v); err != nil {
-		return engi.Errorf(engi.Invalid, "the message makes no sense: %v", err)
+		return engi.Errorf(engi.Invalid, "the message is not valid: %v", err)
 	}
 	return nil
 }
 
-// A sender sends messages of a stream. It is for one goroutine.
-type sender struct {
+// streamWriter writes messages of a stream. It is not safe for concurrent use.
+type streamWriter struct {
 	w   http.ResponseWriter
 	rc  *http.ResponseController
 	buf []byte
 }
 
-func (s *sender) frame(flags byte, v any) error {
+func (s *streamWriter) frame(flags byte, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return engi.Errorf(engi.Internal, "encode message: %v", err)
@@ -100,8 +102,8 @@ func (s *sender) frame(flags byte, v any) error {
 	return nil
 }
 
-// send sends a message at once.
-func (s *sender) send(v any) error {
+// send writes a message and flushes it.
+func (s *streamWriter) send(v any) error {
 	if err := s.frame(0, v); err != nil {
 		return err
 	}
@@ -113,10 +115,10 @@ func (s *sender) send(v any) error {
 
 // stream handles a method whose answer is a stream. f has a deadline if the
 // client set one.
-func stream[In any](f func(r *http.Request, in *In, out *sender, deadline time.Duration) error) http.HandlerFunc {
+func stream[In any](f func(r *http.Request, in *In, out *streamWriter, deadline time.Duration) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/connect+json")
-		out := &sender{w: w, rc: http.NewResponseController(w)}
+		out := &streamWriter{w: w, rc: http.NewResponseController(w)}
 		var in In
 		b, err := readMessage(r.Body)
 		if err == nil {
@@ -129,11 +131,11 @@ func stream[In any](f func(r *http.Request, in *In, out *sender, deadline time.D
 		if err != nil {
 			end["error"] = connectError{codes[engi.KindOf(err)].name, err.Error()}
 		}
-		out.frame(flagEnd, end) // a client that left hears nothing
+		out.frame(flagEnd, end) // fails if the client has left
 	}
 }
 
-// timeoutOf returns what the client asked for; 0 means no limit.
+// timeoutOf returns the timeout in a request's header; 0 means none.
 func timeoutOf(r *http.Request) time.Duration {
 	ms, err := strconv.ParseInt(r.Header.Get("Connect-Timeout-Ms"), 10, 64)
 	if err != nil || ms <= 0 || ms > int64(1<<62/time.Millisecond) {
@@ -157,9 +159,9 @@ func readMessage(r io.Reader) ([]byte, error) {
 	}
 	n := binary.BigEndian.Uint32(header[1:])
 	if n > maxMessage {
-		return nil, engi.Errorf(engi.Exhausted, "read message: %d bytes are over %d", n, maxMessage)
+		return nil, engi.Errorf(engi.Exhausted, "read message: %d bytes are more than %d", n, maxMessage)
 	}
-	// The buffer grows with what really arrives, not with what is announced.
+	// The buffer grows with what arrives, not with what is announced.
 	b, err := io.ReadAll(io.LimitReader(r, int64(n)))
 	if err != nil || len(b) < int(n) {
 		return nil, engi.Errorf(engi.Invalid, "read message: %d of %d bytes: %v", len(b), n, err)
@@ -167,7 +169,7 @@ func readMessage(r io.Reader) ([]byte, error) {
 	return b, nil
 }
 
-// keepalive is how often an idle stream says so.
+// keepalive returns how often to send a message on an idle stream.
 func keepalive(r *http.Request) time.Duration {
 	s, err := strconv.Atoi(r.Header.Get("Keepalive-Ping-Interval"))
 	if err != nil || s <= 0 || s > 3600 {

@@ -1,9 +1,7 @@
-// Package envd speaks the dialect of E2B's in-sandbox agent: REST for files,
-// metrics and environment, and the Connect services process.Process and
-// filesystem.Filesystem with their JSON codec. It translates only: what
-// happens is package guestd's and its tree's doing.
-//
-// It does not authenticate. Whoever serves it has done so.
+// Package envd serves the API of E2B's envd: REST for files, metrics and
+// environment, and the Connect services process.Process and
+// filesystem.Filesystem with the JSON codec. It only translates; the work is done
+// by packages guestd and tree. The caller authenticates requests.
 package envd
 
 import (
@@ -21,38 +19,38 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// A Sandbox is what the dialect talks about.
+// A Sandbox is what the API needs of package guestd.
 type Sandbox interface {
-	// Start starts a command; it goes on when nobody watches.
+	// Start starts a command, which continues when nobody follows it.
 	Start(c wire.Command) (Process, error)
-	// Find returns a process by its number or tag; NotFound.
+	// Find returns a process by PID or tag. It reports NotFound.
 	Find(pid int, tag string) (Process, error)
-	// Processes lists those that run.
+	// Processes lists the running processes.
 	Processes() []Config
-	// User returns the home and the owner number of a user; the empty name is
-	// the sandbox's own. It reports Anonymous for an unknown one.
+	// User returns the home and the IDs of a user; the empty name is the
+	// sandbox's default. It reports Anonymous for an unknown one.
 	User(name string) (home string, o tree.Owner, err error)
-	// Env is what every program starts from.
+	// Env returns the environment of every program. The caller may change it.
 	Env() map[string]string
-	// Resolve makes a path of a request one that can be opened.
+	// Resolve turns a path in a request into one that can be opened.
 	Resolve(path, home string) string
-	// Describe returns the file at a resolved path, with names.
+	// Describe describes the file at a resolved path, with names of owners.
 	Describe(path string) (wire.FileInfo, error)
-	// Entries lists a directory, with names.
+	// Entries lists a directory, with names of owners.
 	Entries(path string, depth int) ([]wire.FileInfo, error)
-	// Inside turns a resolved path into what programs inside call it.
+	// Inside is the inverse of Resolve.
 	Inside(path string) string
-	// Metrics reports what is in use.
+	// Metrics reports the use of resources.
 	Metrics() Metrics
 }
 
-// A Process is one that was started.
+// A Process is a process that was started.
 type Process interface {
 	PID() int
 	Terminal() bool
 	Log() *child.Log
 	Ended() <-chan struct{}
-	Exit() engi.Exit // after Ended
+	Exit() engi.Exit // valid once Ended is closed
 	Write(ctx context.Context, data []byte) error
 	CloseInput()
 	Signal(name string) error
@@ -68,30 +66,30 @@ type Config struct {
 	Dir  string
 }
 
-// Metrics is a moment of the sandbox.
+// Metrics is the use of resources at one moment.
 type Metrics struct {
-	CPUs             int
-	CPUPercent       float64
-	MemUsed, MemFull int64
-	DiskUsed, Disk   int64
+	wire.Usage
+	CPUs        int
+	CPUPercent  float64 // of one processor
+	MemoryTotal int64   // bytes
 }
 
-// Handler serves the dialect.
+// Handler serves the API.
 type Handler struct {
-	box Sandbox
-	mux *http.ServeMux
+	sandbox Sandbox
+	mux     *http.ServeMux
 
 	mu       sync.Mutex
 	watchers map[string]*watcher
 }
 
-// New returns a handler; it starts nothing until a request comes.
-func New(box Sandbox) *Handler {
-	h := &Handler{box: box, mux: http.NewServeMux(), watchers: map[string]*watcher{}}
+// New returns a handler. Close it.
+func New(sandbox Sandbox) *Handler {
+	h := &Handler{sandbox: sandbox, mux: http.NewServeMux(), watchers: map[string]*watcher{}}
 	h.mux.HandleFunc("GET /health", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	h.rest("GET /files", h.download)
 	h.rest("POST /files", h.upload)
-	h.rest("GET /envs", func(w http.ResponseWriter, r *http.Request) error { return answer(w, box.Env()) })
+	h.rest("GET /envs", func(w http.ResponseWriter, r *http.Request) error { return wire.WriteJSON(w, sandbox.Env()) })
 	h.rest("GET /metrics", h.metrics)
 	const p, f = "POST /process.Process/", "POST /filesystem.Filesystem/"
 	h.mux.HandleFunc(p+"Start", stream(h.start))
@@ -117,19 +115,20 @@ func New(box Sandbox) *Handler {
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.ServeHTTP(w, r) }
 
-// rest handles a path whose errors are {code, message} with a status.
+// rest registers a REST path, whose errors are {code, message} with a status.
 func (h *Handler) rest(pattern string, f func(http.ResponseWriter, *http.Request) error) {
 	h.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		if err := f(w, r); err != nil {
 			status := restStatus(err)
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(status)
-			json.NewEncoder(w).Encode(map[string]any{"code": status, "message": err.Error()}) // a client that left hears nothing
+			json.NewEncoder(w).Encode(map[string]any{"code": status, "message": err.Error()}) // fails if the client has left
 		}
 	})
 }
 
-// restStatus is what E2B's clients expect: a full disk has a status of its own.
+// restStatus is the status that E2B's clients expect, which differs for a full
+// disk and for conflicts.
 func restStatus(err error) int {
 	switch k := engi.KindOf(err); k {
 	case engi.Exhausted:
@@ -141,18 +140,8 @@ func restStatus(err error) int {
 	}
 }
 
-func answer(w http.ResponseWriter, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return engi.Errorf(engi.Internal, "encode answer: %v", err)
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Write(b) // a client that left hears nothing
-	return nil
-}
-
-// userOf returns the user a request names: in the query of REST paths, else as
-// the name of basic authentication.
+// userOf returns the user that a request names, in its query or as the user of
+// basic authentication.
 func userOf(r *http.Request) string {
 	if u := r.URL.Query().Get("username"); u != "" {
 		return u
@@ -170,16 +159,17 @@ func userOf(r *http.Request) string {
 }
 
 func (h *Handler) metrics(w http.ResponseWriter, r *http.Request) error {
-	m := h.box.Metrics()
-	return answer(w, map[string]any{
+	m := h.sandbox.Metrics()
+	return wire.WriteJSON(w, map[string]any{
 		"ts": time.Now().Unix(), "cpu_count": m.CPUs, "cpu_used_pct": m.CPUPercent,
-		"mem_used": m.MemUsed, "mem_total": m.MemFull, "disk_used": m.DiskUsed, "disk_total": m.Disk,
+		"mem_used": m.Memory, "mem_total": m.MemoryTotal, "mem_cache": m.MemoryCache,
+		"disk_used": m.DiskUsed, "disk_total": m.DiskTotal,
 	})
 }
 
-// file resolves a path of a request below the home of its user.
-func (h *Handler) file(r *http.Request, path string) (resolved string, o tree.Owner, err error) {
-	home, o, err := h.box.User(userOf(r))
+// resolve resolves a path in a request, relative to the home of its user.
+func (h *Handler) resolve(r *http.Request, path string) (resolved string, o tree.Owner, err error) {
+	home, o, err := h.sandbox.User(userOf(r))
 	if err != nil {
 		return "", o, err
 	}
@@ -187,7 +177,7 @@ func (h *Handler) file(r *http.Request, path string) (resolved string, o tree.Ow
 		return "", o, engi.Errorf(engi.Invalid, "the path is empty")
 	}
 	if strings.IndexByte(path, 0) >= 0 || len(path) > wire.MaxPath {
-		return "", o, engi.Errorf(engi.Invalid, "path %.80q cannot be a path", path)
+		return "", o, engi.Errorf(engi.Invalid, "path %.80q is not valid", path)
 	}
-	return h.box.Resolve(path, home), o, nil
+	return h.sandbox.Resolve(path, home), o, nil
 }

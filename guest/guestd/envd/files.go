@@ -12,10 +12,11 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/guest/guestd/tree"
+	"github.com/engi-dev/engi/guest/wire"
 )
 
 func (h *Handler) download(w http.ResponseWriter, r *http.Request) error {
-	path, _, err := h.file(r, r.URL.Query().Get("path"))
+	path, _, err := h.resolve(r, r.URL.Query().Get("path"))
 	if err != nil {
 		return err
 	}
@@ -32,7 +33,7 @@ func (h *Handler) download(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Disposition", mime.FormatMediaType("inline", map[string]string{"filename": filepath.Base(path)}))
 	w.Header().Set("Vary", "Accept-Encoding")
 	var out io.Writer = w
-	if accepts(r, "gzip") && shrinks(f, fi.Size()) {
+	if acceptsEncoding(r, "gzip") && compresses(f, fi.Size()) {
 		w.Header().Set("Content-Encoding", "gzip")
 		zw, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
 		if err != nil {
@@ -45,32 +46,32 @@ func (h *Handler) download(w http.ResponseWriter, r *http.Request) error {
 	}
 	n, err := io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{io.LimitReader(f, fi.Size())}, make([]byte, 256<<10))
 	if err != nil || n != fi.Size() {
-		panic(http.ErrAbortHandler) // the answer has begun: break it
+		panic(http.ErrAbortHandler) // the answer has begun: abort it
 	}
 	return nil
 }
 
-// sample is how much is looked at of the beginning, the middle and the end of
-// a file.
-const sample = 32 << 10
+// sampleSize is how much compresses reads of the beginning, the middle and the
+// end of a file, in bytes.
+const sampleSize = 32 << 10
 
-// shrinks reports whether compressing a file is worth it, going by samples.
-// Packing what is packed already costs both sides much, and Node.js unpacks
-// long answers many times slower than they come.
-func shrinks(f io.ReaderAt, size int64) bool {
+// compresses reports, from samples, whether a file is worth compressing. With
+// data that is compressed already both sides waste time, and Node.js decompresses
+// many times slower than the data arrives.
+func compresses(f io.ReaderAt, size int64) bool {
 	var packed counter
 	zw, err := gzip.NewWriterLevel(&packed, gzip.BestSpeed)
 	if err != nil {
 		return false // unreachable: the level exists
 	}
-	seen, buf := int64(0), make([]byte, min(size, sample))
-	for _, at := range []int64{0, (size - sample) / 2, size - sample} {
+	seen, buf := int64(0), make([]byte, min(size, sampleSize))
+	for _, at := range []int64{0, (size - sampleSize) / 2, size - sampleSize} {
 		n, err := f.ReadAt(buf, max(0, at))
 		if err != nil && err != io.EOF {
-			return false // reading it will tell
+			return false // the download will report it
 		}
 		zw.Write(buf[:n])
-		if seen += int64(n); size <= sample {
+		if seen += int64(n); size <= sampleSize {
 			break
 		}
 	}
@@ -78,7 +79,7 @@ func shrinks(f io.ReaderAt, size int64) bool {
 	return int64(packed) < seen*7/8
 }
 
-// counter counts what is written.
+// counter counts the bytes written to it.
 type counter int64
 
 func (c *counter) Write(p []byte) (int, error) {
@@ -86,7 +87,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func accepts(r *http.Request, encoding string) bool {
+func acceptsEncoding(r *http.Request, encoding string) bool {
 	for e := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
 		name, q, _ := strings.Cut(strings.TrimSpace(e), ";")
 		if strings.TrimSpace(name) == encoding && strings.ReplaceAll(q, " ", "") != "q=0" {
@@ -96,7 +97,7 @@ func accepts(r *http.Request, encoding string) bool {
 	return false
 }
 
-type written struct {
+type uploadInfo struct {
 	Name     string            `json:"name"`
 	Path     string            `json:"path"`
 	Type     string            `json:"type"`
@@ -119,20 +120,20 @@ func (h *Handler) upload(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	done := []written{}
+	done := []uploadInfo{}
 	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != "multipart/form-data" {
 		one, err := h.store(r, r.URL.Query().Get("path"), body, meta)
 		if err != nil {
 			return err
 		}
-		return answer(w, append(done, one))
+		return wire.WriteJSON(w, append(done, one))
 	}
 	mr := multipart.NewReader(body, params["boundary"])
 	for {
 		part, err := mr.NextPart()
 		if err == io.EOF {
-			return answer(w, done)
+			return wire.WriteJSON(w, done)
 		}
 		if err != nil {
 			return engi.Errorf(engi.Invalid, "the form is damaged: %v", err)
@@ -157,8 +158,8 @@ func (h *Handler) upload(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// partPath returns the file name of a part as it is. The standard library
-// would cut its directories off, but here it is the whole path.
+// partPath returns the whole file name of a part, which is a path here. The
+// standard library would remove its directories.
 func partPath(disposition string) (string, error) {
 	_, params, err := mime.ParseMediaType(disposition)
 	if err != nil {
@@ -171,25 +172,25 @@ func partPath(disposition string) (string, error) {
 	return name, nil
 }
 
-func (h *Handler) store(r *http.Request, path string, body io.Reader, meta map[string]string) (written, error) {
-	resolved, o, err := h.file(r, path)
+func (h *Handler) store(r *http.Request, path string, body io.Reader, meta map[string]string) (uploadInfo, error) {
+	resolved, o, err := h.resolve(r, path)
 	if err != nil {
-		return written{}, err
+		return uploadInfo{}, err
 	}
 	if err := tree.Overwrite(resolved, body, o); err != nil {
-		return written{}, err
+		return uploadInfo{}, err
 	}
 	if len(meta) > 0 {
 		if err := tree.SetMetadata(resolved, meta); err != nil {
-			return written{}, err
+			return uploadInfo{}, err
 		}
 	}
-	return written{Name: filepath.Base(resolved), Path: h.box.Inside(resolved), Type: "file", Metadata: meta}, nil
+	return uploadInfo{Name: filepath.Base(resolved), Path: h.sandbox.Inside(resolved), Type: "file", Metadata: meta}, nil
 }
 
 const metadataHeader = "X-Metadata-"
 
-// metadata returns what a request says about its files.
+// metadata returns the metadata for files in a request's headers.
 func metadata(r *http.Request) (map[string]string, error) {
 	var meta map[string]string
 	for name, values := range r.Header {

@@ -20,7 +20,7 @@ type entryInfo struct {
 	Name          string            `json:"name"`
 	Type          string            `json:"type"`
 	Path          string            `json:"path"`
-	Size          string            `json:"size"` // int64 crosses as a string
+	Size          string            `json:"size"` // an int64 is a string in JSON
 	Mode          uint32            `json:"mode"`
 	Permissions   string            `json:"permissions"`
 	Owner         string            `json:"owner"`
@@ -42,13 +42,13 @@ func (h *Handler) entry(fi wire.FileInfo) entryInfo {
 	e := entryInfo{Name: filepath.Base(fi.Path), Type: kind, Path: fi.Path, Size: strconv.FormatInt(fi.Size, 10), Mode: uint32(mode.Perm()),
 		Permissions: mode.String(), Owner: fi.Owner, Group: fi.Group, ModifiedTime: fi.Modified.UTC().Format(time.RFC3339Nano), SymlinkTarget: fi.Target}
 	if mode.IsRegular() {
-		e.Metadata = tree.Metadata(h.box.Resolve(fi.Path, "/"))
+		e.Metadata = tree.Metadata(h.sandbox.Resolve(fi.Path, "/"))
 	}
 	return e
 }
 
 func (h *Handler) entryAt(path string) (any, error) {
-	fi, err := h.box.Describe(path)
+	fi, err := h.sandbox.Describe(path)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ type pathRequest struct {
 }
 
 func (h *Handler) stat(r *http.Request, in *pathRequest) (any, error) {
-	path, _, err := h.file(r, in.Path)
+	path, _, err := h.resolve(r, in.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (h *Handler) stat(r *http.Request, in *pathRequest) (any, error) {
 }
 
 func (h *Handler) makeDir(r *http.Request, in *pathRequest) (any, error) {
-	path, o, err := h.file(r, in.Path)
+	path, o, err := h.resolve(r, in.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -82,11 +82,11 @@ func (h *Handler) move(r *http.Request, in *struct {
 	Source      string `json:"source"`
 	Destination string `json:"destination"`
 }) (any, error) {
-	from, _, err := h.file(r, in.Source)
+	from, _, err := h.resolve(r, in.Source)
 	if err != nil {
 		return nil, err
 	}
-	to, o, err := h.file(r, in.Destination)
+	to, o, err := h.resolve(r, in.Destination)
 	if err != nil {
 		return nil, err
 	}
@@ -100,11 +100,11 @@ func (h *Handler) listDir(r *http.Request, in *struct {
 	Path  string `json:"path"`
 	Depth uint32 `json:"depth"`
 }) (any, error) {
-	path, _, err := h.file(r, in.Path)
+	path, _, err := h.resolve(r, in.Path)
 	if err != nil {
 		return nil, err
 	}
-	all, err := h.box.Entries(path, int(min(max(in.Depth, 1), 1<<20)))
+	all, err := h.sandbox.Entries(path, int(min(max(in.Depth, 1), 1<<20)))
 	if err != nil {
 		return nil, err
 	}
@@ -116,11 +116,11 @@ func (h *Handler) listDir(r *http.Request, in *struct {
 }
 
 func (h *Handler) remove(r *http.Request, in *pathRequest) (any, error) {
-	path, _, err := h.file(r, in.Path)
+	path, _, err := h.resolve(r, in.Path)
 	if err != nil {
 		return nil, err
 	}
-	return nothing, tree.Remove(path)
+	return empty, tree.Remove(path)
 }
 
 type watchRequest struct {
@@ -143,10 +143,10 @@ var eventTypes = map[engi.FileOp]string{
 	engi.FileMode:    "EVENT_TYPE_CHMOD",
 }
 
-func (h *Handler) change(dir string, in *watchRequest, ch wire.FileChange) watchEvent {
+func (h *Handler) watchEvent(dir string, in *watchRequest, ch wire.FileChange) watchEvent {
 	e := watchEvent{Name: strings.TrimPrefix(ch.Path, dir+"/"), Type: eventTypes[ch.Op]}
 	if in.IncludeEntry {
-		if fi, err := h.box.Describe(ch.Path); err == nil { // else it is gone already
+		if fi, err := h.sandbox.Describe(ch.Path); err == nil { // otherwise it is gone by now
 			entry := h.entry(fi)
 			e.Entry = &entry
 		}
@@ -154,8 +154,8 @@ func (h *Handler) change(dir string, in *watchRequest, ch wire.FileChange) watch
 	return e
 }
 
-func (h *Handler) watchDir(r *http.Request, in *watchRequest, out *sender, deadline time.Duration) error {
-	path, _, err := h.file(r, in.Path)
+func (h *Handler) watchDir(r *http.Request, in *watchRequest, out *streamWriter, deadline time.Duration) error {
+	path, _, err := h.resolve(r, in.Path)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (h *Handler) watchDir(r *http.Request, in *watchRequest, out *sender, deadl
 	defer reading.Wait()
 	defer w.Close()
 	defer cancel()
-	if err := out.send(map[string]any{"start": nothing}); err != nil {
+	if err := out.send(map[string]any{"start": empty}); err != nil {
 		return err
 	}
 	type next struct {
@@ -202,11 +202,11 @@ func (h *Handler) watchDir(r *http.Request, in *watchRequest, out *sender, deadl
 			if n.err != nil {
 				return n.err
 			}
-			if err := out.send(map[string]any{"filesystem": h.change(path, in, n.ch)}); err != nil {
+			if err := out.send(map[string]any{"filesystem": h.watchEvent(path, in, n.ch)}); err != nil {
 				return err
 			}
 		case <-idle.C:
-			if err := out.send(map[string]any{"keepalive": nothing}); err != nil {
+			if err := out.send(map[string]any{"keepalive": empty}); err != nil {
 				return err
 			}
 		case <-ctx.Done():
@@ -215,12 +215,12 @@ func (h *Handler) watchDir(r *http.Request, in *watchRequest, out *sender, deadl
 	}
 }
 
-// Bounds of the polling variant.
+// Bounds of watchers that clients poll.
 const (
-	maxWatchers    = 64
-	maxEvents      = 10_000
-	watcherIsIdle  = time.Hour
-	maxWatcherName = 64
+	maxWatchers     = 64
+	maxEvents       = 10_000
+	watcherIdleTime = time.Hour
+	maxWatcherName  = 64
 )
 
 // watcher collects changes for a client that polls.
@@ -228,21 +228,21 @@ type watcher struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 
-	mu     sync.Mutex
-	events []watchEvent
-	err    error
-	asked  time.Time
+	mu         sync.Mutex
+	events     []watchEvent
+	err        error
+	lastPolled time.Time
 }
 
 func (h *Handler) createWatcher(r *http.Request, in *watchRequest) (any, error) {
-	path, _, err := h.file(r, in.Path)
+	path, _, err := h.resolve(r, in.Path)
 	if err != nil {
 		return nil, err
 	}
 	h.mu.Lock()
-	for id, w := range h.watchers { // clients forget to remove theirs
+	for id, w := range h.watchers { // remove those that clients have forgotten
 		w.mu.Lock()
-		idle := time.Since(w.asked) > watcherIsIdle
+		idle := time.Since(w.lastPolled) > watcherIdleTime
 		w.mu.Unlock()
 		if idle {
 			w.cancel()
@@ -259,7 +259,7 @@ func (h *Handler) createWatcher(r *http.Request, in *watchRequest) (any, error) 
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &watcher{cancel: cancel, done: make(chan struct{}), asked: time.Now()}
+	w := &watcher{cancel: cancel, done: make(chan struct{}), lastPolled: time.Now()}
 	go func() {
 		defer close(w.done)
 		defer tw.Close()
@@ -267,20 +267,20 @@ func (h *Handler) createWatcher(r *http.Request, in *watchRequest) (any, error) 
 			ch, err := tw.Next(ctx)
 			w.mu.Lock()
 			if err == nil && len(w.events) >= maxEvents {
-				err = engi.Errorf(engi.Exhausted, "watcher: %d changes waited and nobody asked", maxEvents).WithRemedy("ask more often, or list the directory again with a new watcher")
+				err = engi.Errorf(engi.Exhausted, "watcher: %d changes were not polled", maxEvents).WithRemedy("poll more often, or create a new watcher and list the directory again")
 			}
 			if err != nil {
 				w.err = err
 				w.mu.Unlock()
 				return
 			}
-			w.events = append(w.events, h.change(path, in, ch))
+			w.events = append(w.events, h.watchEvent(path, in, ch))
 			w.mu.Unlock()
 		}
 	}()
 	id := "w" + strings.ToLower(rand.Text())
 	h.mu.Lock()
-	if full = len(h.watchers) >= maxWatchers; !full { // others may have come meanwhile
+	if full = len(h.watchers) >= maxWatchers; !full { // others may have been added meanwhile
 		h.watchers[id] = w
 	}
 	h.mu.Unlock()
@@ -310,7 +310,7 @@ func (h *Handler) watcherEvents(r *http.Request, in *watcherRequest) (any, error
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	events, err := w.events, w.err
-	w.events, w.asked = nil, time.Now()
+	w.events, w.lastPolled = nil, time.Now()
 	if events == nil {
 		if err != nil {
 			return nil, err
@@ -330,10 +330,10 @@ func (h *Handler) removeWatcher(r *http.Request, in *watcherRequest) (any, error
 	}
 	w.cancel()
 	<-w.done
-	return nothing, nil
+	return empty, nil
 }
 
-// Close ends what requests have left running.
+// Close ends the watchers.
 func (h *Handler) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

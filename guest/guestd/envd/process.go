@@ -29,7 +29,7 @@ type startRequest struct {
 	Process processConfig `json:"process"`
 	Pty     *pty          `json:"pty"`
 	Tag     string        `json:"tag"`
-	Stdin   *bool         `json:"stdin"` // absent means enabled
+	Stdin   *bool         `json:"stdin"` // nil means true
 }
 
 type selector struct {
@@ -42,15 +42,15 @@ type inputBytes struct {
 	Pty   []byte `json:"pty"`
 }
 
-type targeted struct {
+type processRequest struct {
 	Process selector `json:"process"`
 }
 
-func (h *Handler) find(s selector) (Process, error) { return h.box.Find(s.PID, s.Tag) }
+func (h *Handler) find(s selector) (Process, error) { return h.sandbox.Find(s.PID, s.Tag) }
 
-func (h *Handler) start(r *http.Request, in *startRequest, out *sender, deadline time.Duration) error {
+func (h *Handler) start(r *http.Request, in *startRequest, out *streamWriter, deadline time.Duration) error {
 	user := userOf(r)
-	if _, _, err := h.box.User(user); err != nil {
+	if _, _, err := h.sandbox.User(user); err != nil {
 		return err
 	}
 	c := wire.Command{Args: append([]string{in.Process.Cmd}, in.Process.Args...), Env: in.Process.Envs, Dir: in.Process.Cwd,
@@ -58,14 +58,14 @@ func (h *Handler) start(r *http.Request, in *startRequest, out *sender, deadline
 	if in.Pty != nil {
 		c.Cols, c.Rows = max(1, in.Pty.Size.Cols), max(1, in.Pty.Size.Rows)
 	}
-	p, err := h.box.Start(c)
+	p, err := h.sandbox.Start(c)
 	if err != nil {
 		return err
 	}
 	return h.events(r, p, 0, out, 0)
 }
 
-func (h *Handler) connect(r *http.Request, in *targeted, out *sender, deadline time.Duration) error {
+func (h *Handler) connect(r *http.Request, in *processRequest, out *streamWriter, deadline time.Duration) error {
 	p, err := h.find(in.Process)
 	if err != nil {
 		return err
@@ -73,7 +73,7 @@ func (h *Handler) connect(r *http.Request, in *targeted, out *sender, deadline t
 	return h.events(r, p, -1, out, deadline)
 }
 
-// Bounds of a piece of output in one event.
+// Bounds of the output in one event, in bytes.
 const (
 	maxPiece    = 32 << 10
 	maxTerminal = 16 << 10
@@ -85,7 +85,7 @@ func event(name string, v any) any {
 
 // events follows a process until it ends, the client leaves or the deadline
 // passes.
-func (h *Handler) events(r *http.Request, p Process, from int64, out *sender, deadline time.Duration) error {
+func (h *Handler) events(r *http.Request, p Process, from int64, out *streamWriter, deadline time.Duration) error {
 	log, err := p.Log().Read(from)
 	if err != nil {
 		return err
@@ -134,7 +134,7 @@ func (h *Handler) events(r *http.Request, p Process, from int64, out *sender, de
 	case <-r.Context().Done():
 		return engi.Errorf(engi.Expired, "the client left")
 	}
-	if err := out.send(event("end", end(p.Exit()))); err != nil {
+	if err := out.send(event("end", endEvent(p.Exit()))); err != nil {
 		return err
 	}
 	if p.Exit().Cause == engi.CauseTimeout {
@@ -143,7 +143,7 @@ func (h *Handler) events(r *http.Request, p Process, from int64, out *sender, de
 	return nil
 }
 
-func sendOutput(out *sender, s engi.Stream, data []byte) error {
+func sendOutput(out *streamWriter, s engi.Stream, data []byte) error {
 	name, most := "stdout", maxPiece
 	switch s {
 	case engi.Stderr:
@@ -161,9 +161,8 @@ func sendOutput(out *sender, s engi.Stream, data []byte) error {
 	return nil
 }
 
-// end describes an exit the way Go's os/exec words it, which is what clients
-// show.
-func end(e engi.Exit) map[string]any {
+// endEvent describes an exit in the words of os/exec, which clients show.
+func endEvent(e engi.Exit) map[string]any {
 	status := "exit status " + strconv.Itoa(e.Code)
 	if e.Signal != "" {
 		status = "signal: " + e.Signal
@@ -185,13 +184,13 @@ func (h *Handler) list(r *http.Request, in *struct{}) (any, error) {
 		Tag    string        `json:"tag,omitempty"`
 	}
 	all := []info{}
-	for _, c := range h.box.Processes() {
+	for _, c := range h.sandbox.Processes() {
 		all = append(all, info{processConfig{c.Args[0], c.Args[1:], c.Envs, c.Dir}, c.PID, c.Tag})
 	}
 	return map[string]any{"processes": all}, nil
 }
 
-var nothing = struct{}{}
+var empty = struct{}{}
 
 func (h *Handler) sendInput(r *http.Request, in *struct {
 	Process selector   `json:"process"`
@@ -201,7 +200,7 @@ func (h *Handler) sendInput(r *http.Request, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return nothing, write(r, p, in.Input)
+	return empty, write(r, p, in.Input)
 }
 
 func write(r *http.Request, p Process, in inputBytes) error {
@@ -223,7 +222,7 @@ func write(r *http.Request, p Process, in inputBytes) error {
 	return nil
 }
 
-func (h *Handler) closeStdin(r *http.Request, in *targeted) (any, error) {
+func (h *Handler) closeStdin(r *http.Request, in *processRequest) (any, error) {
 	p, err := h.find(in.Process)
 	if err != nil {
 		return nil, err
@@ -232,7 +231,7 @@ func (h *Handler) closeStdin(r *http.Request, in *targeted) (any, error) {
 		return nil, engi.Errorf(engi.Internal, "a terminal cannot be closed: send the character 4 as pty input")
 	}
 	p.CloseInput()
-	return nothing, nil
+	return empty, nil
 }
 
 func (h *Handler) sendSignal(r *http.Request, in *struct {
@@ -251,7 +250,7 @@ func (h *Handler) sendSignal(r *http.Request, in *struct {
 	default:
 		err = engi.Errorf(engi.Unsupported, "invalid signal: %.40s", in.Signal)
 	}
-	return nothing, err
+	return empty, err
 }
 
 func (h *Handler) update(r *http.Request, in *struct {
@@ -263,24 +262,24 @@ func (h *Handler) update(r *http.Request, in *struct {
 		return nil, err
 	}
 	if in.Pty == nil {
-		return nothing, nil
+		return empty, nil
 	}
 	if err := p.Resize(wire.Size{Cols: in.Pty.Size.Cols, Rows: in.Pty.Size.Rows}); err != nil {
 		return nil, engi.Errorf(engi.Internal, "tty not assigned to process: %w", err)
 	}
-	return nothing, nil
+	return empty, nil
 }
 
-// streamInput takes input as a stream of messages.
+// streamInput reads input as a stream of messages.
 func (h *Handler) streamInput(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/connect+json")
-	out := &sender{w: w, rc: http.NewResponseController(w)}
+	out := &streamWriter{w: w, rc: http.NewResponseController(w)}
 	err := h.inputs(r)
 	end := map[string]any{}
 	if err != nil {
 		end["error"] = connectError{codes[engi.KindOf(err)].name, err.Error()}
 	} else {
-		out.frame(0, nothing) // a client that left hears nothing
+		out.frame(0, empty) // fails if the client has left
 	}
 	out.frame(flagEnd, end)
 }
@@ -296,7 +295,7 @@ func (h *Handler) inputs(r *http.Request) error {
 			return err
 		}
 		var m struct {
-			Start *targeted `json:"start"`
+			Start *processRequest `json:"start"`
 			Data  *struct {
 				Input inputBytes `json:"input"`
 			} `json:"data"`

@@ -1,4 +1,4 @@
-# Describes a matplotlib figure as data, in the form E2B's clients parse.
+# Describes a matplotlib figure as data, in the format of E2B's clients.
 import re
 
 from matplotlib import axes as mpl_axes
@@ -7,7 +7,7 @@ from matplotlib import patches as mpl_patches
 from matplotlib.collections import PathCollection
 from matplotlib.container import BarContainer
 
-MOST = 20_000  # points of a chart
+MOST = 20_000  # points of a chart, at most
 
 
 def number(value):
@@ -31,7 +31,7 @@ def is_date(axis):
 
 
 def categories(axis):
-    """Names by position, if the axis has names."""
+    """The category names by position, or None."""
     mapping = getattr(axis.units, "_mapping", None)
     return {position: str(name) for name, position in mapping.items()} if mapping else None
 
@@ -46,7 +46,7 @@ def scale(axis):
 
 
 def reader(axis):
-    """A function that turns a coordinate into what the user had given."""
+    """Returns a function that turns a coordinate back into the user's value."""
     if is_date(axis):
         def date(value):
             try:
@@ -108,7 +108,7 @@ def bar(ax):
             near = min(names, key=lambda t: abs(t - at), default=None)
             if near is not None and abs(near - at) < 0.5 * abs(patch.get_height() if flat_bars else patch.get_width()):
                 label = names[near]
-            elif len(places) == len(box.patches):  # one of several bars beside each name
+            elif len(places) == len(box.patches):  # one of several bars per category
                 label = names[places[i]]
             else:
                 label = str(read(at))
@@ -130,7 +130,7 @@ def pie(ax):
 
 
 def boxes(ax):
-    """The boxes of a box plot: closed shapes, or filled ones, with whiskers."""
+    """The boxes of a box plot: closed or filled shapes with whiskers."""
     across, found = True, []
     shapes = [(p.get_path().vertices, p) for p in ax.patches if isinstance(p, mpl_patches.PathPatch)]
     lines = [(l.get_xydata(), l) for l in ax.get_lines()]
@@ -142,7 +142,7 @@ def boxes(ax):
     if not found:
         return None
     whiskers = [v for v, _ in lines if len(v) == 2]
-    # In an upright plot a whisker has one x, that of its box's middle.
+    # In a vertical plot a whisker has the x of its box's center.
     upright = sum(1 for v in whiskers for b in found if v[0][0] == v[1][0] and abs(v[0][0] - (b[0] + b[1]) / 2) < 1e-9)
     flat_ones = sum(1 for v in whiskers for b in found if v[0][1] == v[1][1] and abs(v[0][1] - (b[2] + b[3]) / 2) < 1e-9)
     across = upright >= flat_ones
@@ -191,7 +191,7 @@ def describe_axes(ax):
 
 
 def describe(figure):
-    """The chart in a figure; None without one."""
+    """The chart in a figure, or None."""
     figure.canvas.draw_idle()
     charts = [describe_axes(ax) for ax in figure.axes
               if isinstance(ax, mpl_axes.Axes) and ax.get_visible() and ax.get_label() != "<colorbar>"]

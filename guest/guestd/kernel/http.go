@@ -12,13 +12,13 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// Prefix is that of every path of the dialect.
+// Prefix begins every path of the API.
 const Prefix = "/interpreter/"
 
-// maxBody bounds a request. Code is text that people and models write.
+// maxBody bounds a request, in bytes.
 const maxBody = 16 << 20
 
-// Handler serves the dialect.
+// Handler serves the API.
 func (k *Kernels) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for pattern, f := range map[string]func(http.ResponseWriter, *http.Request) error{
@@ -31,43 +31,33 @@ func (k *Kernels) Handler() http.Handler {
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			if err := f(w, r); err != nil {
-				refuse(w, err)
+				writeError(w, err)
 			}
 		})
 	}
 	return mux
 }
 
-// refuse answers with the text of an error, which is what clients show.
-func refuse(w http.ResponseWriter, err error) {
+// writeError answers with the text of an error, which clients show.
+func writeError(w http.ResponseWriter, err error) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(wire.Status(engi.KindOf(err)))
-	io.WriteString(w, err.Error()) // a client that left hears nothing
+	io.WriteString(w, err.Error()) // fails if the client has left
 }
 
-func answer(w http.ResponseWriter, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return engi.Errorf(engi.Internal, "encode answer: %v", err)
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Write(b) // a client that left hears nothing
-	return nil
-}
-
-// receive reads a JSON body; none at all leaves v as it is.
-func receive(r *http.Request, v any) error {
+// readJSON decodes a JSON body; an empty one leaves v as it is.
+func readJSON(r *http.Request, v any) error {
 	b, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 	switch {
 	case err != nil:
 		return engi.Errorf(engi.Unavailable, "read request: %v", err)
 	case len(b) > maxBody:
-		return engi.Errorf(engi.Invalid, "the request is over %d bytes", maxBody).WithRemedy("write the data to a file and read it from the code")
+		return engi.Errorf(engi.Invalid, "the request is larger than %d bytes", maxBody).WithRemedy("write the data to a file and read it from the code")
 	case len(b) == 0:
 		return nil
 	}
 	if err := json.Unmarshal(b, v); err != nil {
-		return engi.Errorf(engi.Invalid, "the request makes no sense: %v", err)
+		return engi.Errorf(engi.Invalid, "the request is not valid: %v", err)
 	}
 	return nil
 }
@@ -78,21 +68,21 @@ func (k *Kernels) health(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// description is a context as clients see it.
-type description struct {
+// contextInfo describes a context to clients.
+type contextInfo struct {
 	ID       string `json:"id"`
 	Language string `json:"language"`
 	Dir      string `json:"cwd"`
 }
 
-func (s *session) describe() description { return description{s.id, s.language, s.dir} }
+func (s *codeContext) info() contextInfo { return contextInfo{s.id, s.language, s.dir} }
 
 func (k *Kernels) listContexts(w http.ResponseWriter, r *http.Request) error {
-	all := []description{}
+	all := []contextInfo{}
 	for _, s := range k.list() {
-		all = append(all, s.describe())
+		all = append(all, s.info())
 	}
-	return answer(w, all)
+	return wire.WriteJSON(w, all)
 }
 
 func (k *Kernels) createContext(w http.ResponseWriter, r *http.Request) error {
@@ -100,7 +90,7 @@ func (k *Kernels) createContext(w http.ResponseWriter, r *http.Request) error {
 		Language string `json:"language"`
 		Dir      string `json:"cwd"`
 	}
-	if err := receive(r, &in); err != nil {
+	if err := readJSON(r, &in); err != nil {
 		return err
 	}
 	l, err := language(in.Language)
@@ -117,23 +107,23 @@ func (k *Kernels) createContext(w http.ResponseWriter, r *http.Request) error {
 		if len(dir) > wire.MaxPath || strings.IndexByte(dir, 0) >= 0 {
 			return engi.Errorf(engi.Invalid, "cwd %.80q cannot be a path", dir)
 		}
-		home := k.box.Account().Home
-		resolved := k.box.Resolve(dir, home)
+		home := k.sandbox.User().Home
+		resolved := k.sandbox.Resolve(dir, home)
 		if fi, err := os.Stat(resolved); err != nil || !fi.IsDir() {
-			return engi.Errorf(engi.Invalid, "cwd '%s' does not exist", dir).WithRemedy("make the directory first")
+			return engi.Errorf(engi.Invalid, "cwd '%s' does not exist", dir).WithRemedy("create the directory first")
 		}
-		dir = k.box.Inside(resolved)
+		dir = k.sandbox.Inside(resolved)
 	}
 	s, err := k.add(l, dir)
 	if err != nil {
 		return err
 	}
-	// The kernel starts at once: a context that cannot run is told here.
+	// Start the kernel now, to report here if it cannot run.
 	if err := k.warm(context.WithoutCancel(r.Context()), s); err != nil {
 		k.remove(s.id)
 		return err
 	}
-	return answer(w, s.describe())
+	return wire.WriteJSON(w, s.info())
 }
 
 func (k *Kernels) removeContext(w http.ResponseWriter, r *http.Request) error {
@@ -152,29 +142,29 @@ func (k *Kernels) restartContext(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// execution is the body of a request to run code.
-type execution struct {
+// executeRequest is the body of a request to run code.
+type executeRequest struct {
 	Code     string            `json:"code"`
 	Context  string            `json:"context_id"`
 	Language string            `json:"language"`
 	Env      map[string]string `json:"env_vars"`
 }
 
-// choose returns the context an execution belongs to.
-func (k *Kernels) choose(in execution) (*session, error) {
+// contextFor returns the context that a request names.
+func (k *Kernels) contextFor(in executeRequest) (*codeContext, error) {
 	if in.Context != "" && in.Language != "" {
 		return nil, engi.Errorf(engi.Invalid, "Only one of context_id or language can be provided")
 	}
 	if err := wire.CheckEnv(in.Env); err != nil {
 		return nil, err
 	}
-	var s *session
+	var s *codeContext
 	l, err := language(in.Language)
 	switch {
 	case in.Context != "" && in.Context != "default":
 		s, err = k.find(in.Context)
 	case err == nil:
-		s, err = k.byLanguage(l)
+		s, err = k.defaultContext(l)
 	}
 	if err != nil {
 		return nil, err
@@ -186,29 +176,29 @@ func (k *Kernels) choose(in execution) (*session, error) {
 }
 
 func (k *Kernels) execute(w http.ResponseWriter, r *http.Request) error {
-	var in execution
-	if err := receive(r, &in); err != nil {
+	var in executeRequest
+	if err := readJSON(r, &in); err != nil {
 		return err
 	}
-	s, err := k.choose(in)
+	s, err := k.contextFor(in)
 	if err != nil {
 		return err
 	}
 	st := newStream(r.Context(), w)
 	defer st.stop()
-	// It may wait for others, and for the kernel to start.
+	// Waits for other executions, and for the kernel to start.
 	var p *process
-	entered := false
+	acquired := false
 	defer func() {
-		if entered {
-			s.leave()
+		if acquired {
+			s.release()
 		}
 	}()
-	err = st.during(func() (err error) {
-		if err = s.enter(r.Context()); err != nil {
+	err = st.keepAliveDuring(func() (err error) {
+		if err = s.acquire(r.Context()); err != nil {
 			return err
 		}
-		entered = true
+		acquired = true
 		p, err = k.running(context.WithoutCancel(r.Context()), s)
 		return err
 	})
@@ -222,11 +212,11 @@ func (k *Kernels) execute(w http.ResponseWriter, r *http.Request) error {
 	s.mu.Unlock()
 	st.send(message{Type: "number_of_executions", Count: count})
 	p.last++
-	msg, err := p.message(command{ID: p.last, Code: in.Code, Count: count, Own: in.Env}, k.box.Account().Env)
+	msg, err := p.encode(command{ID: p.last, Code: in.Code, Count: count, Own: in.Env}, k.sandbox.User().Env)
 	if err == nil {
 		events := p.listen()
 		defer p.unlisten()
-		if err = p.tell(msg); err == nil {
+		if err = p.write(msg); err == nil {
 			st.follow(p, events, p.last)
 			return nil
 		}

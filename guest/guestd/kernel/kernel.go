@@ -1,15 +1,13 @@
-// Package kernel is the code interpreter of a sandbox: contexts, each a
-// long-lived interpreter (a kernel) that runs pieces of code one after the
-// other and remembers what they defined, served in the dialect of E2B's code
-// interpreter.
+// Package kernel is the code interpreter of a sandbox, with the API of E2B's. It
+// has contexts, each with a kernel: a long-lived interpreter that runs pieces of
+// code one after the other and remembers what they defined.
 //
-// Kernels are programs of ours, embedded here, that run inside a template's
-// own python3, deno, node or bash. They get code through a named pipe and
-// answer through another, both unlinked once they are open, so that nothing of
-// it is in anybody's argv or standard streams.
+// Kernels are scripts, embedded here, that run in a template's own python3, deno,
+// node or bash. They receive code through a named pipe and send events through
+// another, both unlinked once they are open, so that neither appears in arguments
+// or standard streams.
 //
-// It is not for programs that run once; those are runs and processes of
-// package guestd.
+// Programs that run once are runs and processes of package guestd.
 package kernel
 
 import (
@@ -28,84 +26,82 @@ import (
 	"github.com/engi-dev/engi/guest/guestd/child"
 )
 
-// A Sandbox is where kernels live.
+// A Sandbox is what kernels need of package guestd.
 type Sandbox interface {
-	// Account returns who programs run as now.
-	Account() Account
-	// LookPath finds a program; NotFound.
+	// User returns the user that programs currently run as.
+	User() User
+	// LookPath finds a program. It reports NotFound.
 	LookPath(name string) (string, error)
-	// Start starts a program as the sandbox's user, with its limits. stdin is
-	// nil for none. The caller closes the read ends of what it prints.
+	// Start starts a program as the sandbox's user, with its limits, and returns
+	// the read ends of standard output and error, for the caller to close.
 	Start(p Program) (*child.Child, [2]*os.File, error)
-	// Signal sends a signal to a program, with group also to what it started
-	// in its process group.
+	// Signal sends a signal to a program, or with group to its process group.
 	Signal(c *child.Child, sig syscall.Signal, group bool)
-	// Kill kills a program and what is left of its session.
+	// Kill kills a program and the rest of its session.
 	Kill(c *child.Child)
-	// Resolve makes a path of a request one that can be opened.
+	// Resolve turns a path in a request into one that can be opened.
 	Resolve(path, home string) string
 	// Inside is the inverse of Resolve.
 	Inside(path string) string
-	// Private names a fresh directory that programs do not look into.
+	// Private returns a new path for a directory of the guest's own.
 	Private() string
 }
 
-// An Account is who programs run as.
-type Account struct {
-	UID, GID int               // negative means the server's own
+// A User is the user that programs run as.
+type User struct {
+	UID, GID int               // negative means this program's own
 	Home     string            // resolved
-	Env      map[string]string // complete; not to be changed
+	Env      map[string]string // complete; read-only
 }
 
 // A Program is a kernel to start.
 type Program struct {
-	Args  []string // its absolute path first
+	Args  []string // beginning with the absolute path of the program
 	Env   map[string]string
-	Dir   string // resolved
-	Stdin *os.File
+	Dir   string   // resolved
+	Stdin *os.File // nil means /dev/null
 }
 
 const (
-	// maxContexts bounds what a client may start; each is a process or more.
+	// maxContexts bounds the contexts, each of which has a process or more.
 	maxContexts = 64
-	// startup bounds how long a kernel may take until it takes code.
-	startup = 60 * time.Second
-	// yields is how long an interrupted kernel has to end what it does. One
-	// that does takes milliseconds, unless the machine is very busy; one that
-	// does not costs the next execution this much and a start.
-	yields = 1500 * time.Millisecond
+	// startTimeout bounds the time a kernel takes until it accepts code.
+	startTimeout = 60 * time.Second
+	// interruptTimeout is the time an interrupted kernel has to stop. Most take
+	// milliseconds, unless the host is very busy. One that takes longer is
+	// killed, and the next execution has to start another.
+	interruptTimeout = 1500 * time.Millisecond
 )
 
-// Kernels are the contexts of a sandbox. They are safe for concurrent use.
+// Kernels are the contexts of a sandbox. It is safe for concurrent use.
 type Kernels struct {
-	box Sandbox
+	sandbox Sandbox
 
 	mu       sync.Mutex
-	sessions []*session          // in the order they were made
-	defaults map[string]*session // by language
-	alive    map[*process]bool
+	contexts []*codeContext          // in order of creation
+	defaults map[string]*codeContext // by language
+	live     map[*process]bool
 	closed   bool
 	work     sync.WaitGroup
 }
 
-// New returns the contexts every sandbox has; no kernel is started until one
-// is needed.
-func New(box Sandbox) *Kernels {
-	return &Kernels{box: box, defaults: map[string]*session{}, alive: map[*process]bool{}}
+// New returns the contexts of a sandbox. It starts no kernel.
+func New(sandbox Sandbox) *Kernels {
+	return &Kernels{sandbox: sandbox, defaults: map[string]*codeContext{}, live: map[*process]bool{}}
 }
 
-// session is a context: a language, a directory, and at most one kernel.
-type session struct {
+// codeContext is a context: a language, a directory, and at most one kernel.
+type codeContext struct {
 	id, language, dir string        // dir as programs see it
-	turn              chan struct{} // holds a token while somebody uses the kernel
-	gone              chan struct{} // closed when the context is removed
+	lock              chan struct{} // holds a token while the kernel is in use
+	removed           chan struct{} // closed when the context is removed
 
 	mu    sync.Mutex
-	proc  *process // nil, or the last one started
-	count int      // executions of proc
+	proc  *process // the last one started; may be nil
+	count int      // number of executions
 }
 
-// languages maps every name of a language to its own.
+// languages maps the names and aliases of languages to their names.
 var languages = map[string]string{
 	"": "python", "python": "python", "python3": "python", "py": "python",
 	"javascript": "javascript", "js": "javascript",
@@ -120,22 +116,22 @@ func language(name string) (string, error) {
 	return "", engi.Errorf(engi.Invalid, "there is no kernel for language %.40q", name).WithRemedy("use python, javascript, typescript or bash")
 }
 
-// byDefault are the contexts a client finds before it has made any.
-var byDefault = []string{"python", "javascript"}
+// initialContexts are the languages of the contexts that exist from the start.
+var initialContexts = []string{"python", "javascript"}
 
 // list returns all contexts.
-func (k *Kernels) list() []*session {
-	for _, l := range byDefault {
-		k.byLanguage(l)
+func (k *Kernels) list() []*codeContext {
+	for _, l := range initialContexts {
+		k.defaultContext(l)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return slices.Clone(k.sessions)
+	return slices.Clone(k.contexts)
 }
 
-// byLanguage returns the default context of a language, and makes it if it is
-// not there.
-func (k *Kernels) byLanguage(l string) (*session, error) {
+// defaultContext returns the default context of a language, which it creates if
+// needed.
+func (k *Kernels) defaultContext(l string) (*codeContext, error) {
 	dir := k.defaultDir()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -149,44 +145,45 @@ func (k *Kernels) byLanguage(l string) (*session, error) {
 	return s, err
 }
 
-// defaultDir is where E2B's contexts start, if it is there.
+// defaultDir is the directory of contexts: E2B's default if it exists, or else
+// the user's home.
 func (k *Kernels) defaultDir() string {
 	const dir = "/home/user"
-	home := k.box.Account().Home
-	if fi, err := os.Stat(k.box.Resolve(dir, home)); err == nil && fi.IsDir() {
+	home := k.sandbox.User().Home
+	if fi, err := os.Stat(k.sandbox.Resolve(dir, home)); err == nil && fi.IsDir() {
 		return dir
 	}
-	return k.box.Inside(home)
+	return k.sandbox.Inside(home)
 }
 
-func (k *Kernels) add(l, dir string) (*session, error) {
+func (k *Kernels) add(l, dir string) (*codeContext, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.addLocked(l, dir)
 }
 
-func (k *Kernels) addLocked(l, dir string) (*session, error) {
+func (k *Kernels) addLocked(l, dir string) (*codeContext, error) {
 	if k.closed {
 		return nil, engi.Errorf(engi.Unavailable, "the guest is closing")
 	}
-	if len(k.sessions) >= maxContexts {
+	if len(k.contexts) >= maxContexts {
 		return nil, engi.Errorf(engi.Exhausted, "there are %d contexts already", maxContexts).WithRemedy("remove one that is not needed")
 	}
-	s := &session{id: newID(), language: l, dir: dir, turn: make(chan struct{}, 1), gone: make(chan struct{})}
-	k.sessions = append(k.sessions, s)
+	s := &codeContext{id: newID(), language: l, dir: dir, lock: make(chan struct{}, 1), removed: make(chan struct{})}
+	k.contexts = append(k.contexts, s)
 	return s, nil
 }
 
-// newID returns a random UUID, which is what clients expect to see.
+// newID returns a random UUID, which clients expect.
 func newID() string {
 	var b [16]byte
-	rand.Read(b[:]) // it never fails
+	rand.Read(b[:]) // never fails
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
 	h := hex.EncodeToString(b[:])
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 }
 
-func (k *Kernels) find(id string) (*session, error) {
+func (k *Kernels) find(id string) (*codeContext, error) {
 	for _, s := range k.list() {
 		if s.id == id {
 			return s, nil
@@ -195,59 +192,59 @@ func (k *Kernels) find(id string) (*session, error) {
 	return nil, engi.Errorf(engi.NotFound, "Context %.80s not found", id)
 }
 
-// remove ends a context and its kernel.
+// remove removes a context and kills its kernel.
 func (k *Kernels) remove(id string) error {
 	s, err := k.find(id)
 	if err != nil {
 		return err
 	}
 	k.mu.Lock()
-	i := slices.Index(k.sessions, s)
+	i := slices.Index(k.contexts, s)
 	if i < 0 {
 		k.mu.Unlock()
 		return engi.Errorf(engi.NotFound, "Context %.80s not found", id)
 	}
-	k.sessions = slices.Delete(k.sessions, i, i+1)
+	k.contexts = slices.Delete(k.contexts, i, i+1)
 	if k.defaults[s.language] == s {
 		delete(k.defaults, s.language)
 	}
 	k.mu.Unlock()
-	close(s.gone)
-	k.end(s)
+	close(s.removed)
+	k.killKernel(s)
 	return nil
 }
 
-// end kills the kernel of a context and what it started.
-func (k *Kernels) end(s *session) {
+// killKernel kills the kernel of a context and the rest of its session.
+func (k *Kernels) killKernel(s *codeContext) {
 	s.mu.Lock()
 	p := s.proc
 	s.mu.Unlock()
 	if p != nil {
-		k.box.Kill(p.child)
+		k.sandbox.Kill(p.child)
 		<-p.child.Done()
 	}
 }
 
-// restart gives a context a fresh kernel. What runs in the old one ends.
+// restart replaces the kernel of a context. What runs in it is killed.
 func (k *Kernels) restart(ctx context.Context, id string) error {
 	s, err := k.find(id)
 	if err != nil {
 		return err
 	}
-	k.end(s)
+	k.killKernel(s)
 	return k.warm(ctx, s)
 }
 
-// Prepare starts the kernels of the default contexts of languages and returns
-// once they wait for code.
+// Prepare starts the kernels of the default contexts of languages, and returns
+// once they are waiting for code.
 func (k *Kernels) Prepare(ctx context.Context, names []string) error {
-	var all []*session
+	var all []*codeContext
 	for _, name := range names {
 		l, err := language(name)
 		if err != nil {
 			return err
 		}
-		s, err := k.byLanguage(l)
+		s, err := k.defaultContext(l)
 		if err != nil {
 			return err
 		}
@@ -262,34 +259,34 @@ func (k *Kernels) Prepare(ctx context.Context, names []string) error {
 	return errors.Join(errs...)
 }
 
-// warm starts the kernel of a context, if it has none.
-func (k *Kernels) warm(ctx context.Context, s *session) error {
-	if err := s.enter(ctx); err != nil {
+// warm starts the kernel of a context if it is not running.
+func (k *Kernels) warm(ctx context.Context, s *codeContext) error {
+	if err := s.acquire(ctx); err != nil {
 		return err
 	}
-	defer s.leave()
+	defer s.release()
 	_, err := k.running(ctx, s)
 	return err
 }
 
-// enter waits until nobody else uses the kernel.
-func (s *session) enter(ctx context.Context) error {
+// acquire waits until the kernel is not in use.
+func (s *codeContext) acquire(ctx context.Context) error {
 	select {
-	case s.turn <- struct{}{}:
+	case s.lock <- struct{}{}:
 		return nil
-	case <-s.gone:
+	case <-s.removed:
 		return engi.Errorf(engi.NotFound, "Context %s not found", s.id)
 	case <-ctx.Done():
 		return engi.Errorf(engi.Expired, "wait for the context: %v", context.Cause(ctx))
 	}
 }
 
-func (s *session) leave() { <-s.turn }
+func (s *codeContext) release() { <-s.lock }
 
-// running returns the kernel of a context that the caller has entered; a
-// fresh one if there is none, it has died, or is somebody else's.
-func (k *Kernels) running(ctx context.Context, s *session) (*process, error) {
-	a := k.box.Account()
+// running returns the kernel of a context that the caller has acquired. It starts
+// one if there is none, it has died, or it runs as another user.
+func (k *Kernels) running(ctx context.Context, s *codeContext) (*process, error) {
+	a := k.sandbox.User()
 	s.mu.Lock()
 	p := s.proc
 	s.mu.Unlock()
@@ -297,7 +294,7 @@ func (k *Kernels) running(ctx context.Context, s *session) (*process, error) {
 		if p.uid == a.UID && p.gid == a.GID {
 			return p, nil
 		}
-		k.box.Kill(p.child)
+		k.sandbox.Kill(p.child)
 		<-p.child.Done()
 	}
 	p, err := k.start(ctx, s, a)
@@ -308,8 +305,8 @@ func (k *Kernels) running(ctx context.Context, s *session) (*process, error) {
 	s.proc, s.count = p, 0
 	s.mu.Unlock()
 	select {
-	case <-s.gone: // it was removed meanwhile
-		k.box.Kill(p.child)
+	case <-s.removed: // it was removed meanwhile
+		k.sandbox.Kill(p.child)
 		return nil, engi.Errorf(engi.NotFound, "Context %s not found", s.id)
 	default:
 		return p, nil
@@ -321,7 +318,7 @@ func (k *Kernels) PIDs() []int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var all []int
-	for p := range k.alive {
+	for p := range k.live {
 		all = append(all, p.child.PID)
 	}
 	return all
@@ -332,12 +329,12 @@ func (k *Kernels) Close() {
 	k.mu.Lock()
 	k.closed = true
 	var all []*process
-	for p := range k.alive {
+	for p := range k.live {
 		all = append(all, p)
 	}
 	k.mu.Unlock()
 	for _, p := range all {
-		k.box.Kill(p.child)
+		k.sandbox.Kill(p.child)
 	}
 	for _, p := range all {
 		<-p.child.Done()

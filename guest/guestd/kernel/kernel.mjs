@@ -1,8 +1,8 @@
-// The kernel of JavaScript and TypeScript, under Deno or Node. It reads
-// commands from the named pipe in, one JSON object per line, and writes events
-// to the named pipe out. Cells run in V8's own mode for consoles: variables of
-// one cell are there in the next, const and let may be declared again, and
-// await works everywhere. What user code prints goes to descriptors 1 and 2.
+// The kernel of JavaScript and TypeScript, for Deno and Node. It reads commands
+// from the named pipe in, one JSON object per line, and writes events to the
+// named pipe out. Cells run in V8's REPL mode: variables persist between cells,
+// const and let may be redeclared, and await works at the top level. User code
+// prints to descriptors 1 and 2.
 import fs from "node:fs";
 import inspector from "node:inspector";
 import nodeModule from "node:module";
@@ -13,7 +13,7 @@ import util from "node:util";
 
 const here = path.dirname(url.fileURLToPath(import.meta.url));
 const language = process.argv[2];
-const most = 12 << 20; // bytes of an event; the guest takes no longer line
+const most = 12 << 20; // bytes of an event; the guest accepts no more
 const input = fs.openSync(here + "/in", "r");
 const output = fs.openSync(here + "/out", "w");
 
@@ -28,7 +28,7 @@ function send(event) {
   }
 }
 
-// ---- displaying
+// ---- display
 
 const symbol = Symbol.for("Jupyter.display");
 const names = { html: "text/html", md: "text/markdown", markdown: "text/markdown", svg: "image/svg+xml", latex: "text/latex" };
@@ -56,7 +56,7 @@ async function bundleOf(value) {
   return { "text/plain": typeof value === "string" ? value : util.inspect(value, { colors: false, depth: 4, maxArrayLength: 200 }) };
 }
 
-// Displaying is asynchronous; a cell ends when all of its displays did.
+// Displaying is asynchronous. A cell ends when all of its displays have.
 let pending = [];
 function display(value, options) {
   const done = (async () => {
@@ -81,7 +81,7 @@ if (globalThis.Deno) {
   try {
     Deno.jupyter = jupyter; // it has a setter for this
   } catch {
-    // a version that seals it: display works all the same
+    // this version seals it; display works without
   }
 }
 // The names other notebooks for JavaScript use.
@@ -117,9 +117,9 @@ const meta = {
   resolve: (name) => new URL(name, url.pathToFileURL(base())).href,
 };
 
-// rewrite makes import declarations, which only modules can have, calls, and
-// takes export away. It goes over the source once, past strings, comments,
-// templates and regular expressions.
+// rewrite turns import declarations, which only modules can have, into calls, and
+// removes export. It scans the source once and skips strings, comments, templates
+// and regular expressions.
 const declaration = /import\s+(?:(type)\s+)?(?:([^'"();]*?)\s*from\s*)?(['"])((?:(?!\3)[^\\\n])+)\3(?:\s*with\s*(\{[^}]*\}))?[ \t]*;?/y;
 const exported = /export\s+(?:default\s+)?(?=(?:const|let|var|function|class|async|enum|interface|type|abstract|namespace)\b)/y;
 
@@ -223,9 +223,9 @@ function parses(code) {
 
 function toScript(code) {
   code = rewrite(code);
-  // An object alone, not a block with labels: as people type it at a console.
+  // An object literal, not a block with labels, as in a console.
   if (/^\s*\{/.test(code) && /\}\s*$/.test(code) && parses(`return (${code}\n)`)) code = `(${code}\n)`;
-  // What does not parse perhaps has types; else V8 tells best what is wrong.
+  // Code that does not parse may have types. If not, V8 has the best error.
   if (language !== "typescript" && parses(code)) return code;
   if (!nodeModule.stripTypeScriptTypes) {
     if (language !== "typescript") return code;
@@ -241,7 +241,7 @@ function toScript(code) {
   }
 }
 
-// ---- running
+// ---- execution
 
 const session = new inspector.Session();
 session.connect();
@@ -254,7 +254,7 @@ for (const [k, v] of Object.entries({ display, $$: show, require: nodeModule.cre
 }
 const globalObject = (await post("Runtime.evaluate", { expression: "globalThis" })).result.objectId;
 
-// valueOf returns the value behind what the inspector sent.
+// valueOf returns the value of a remote object of the inspector.
 async function valueOf(remote) {
   if (remote.type === "undefined") return undefined;
   if (remote.subtype === "null") return null;
@@ -271,7 +271,7 @@ function errorEvent(error) {
     const text = typeof error === "string" ? error : util.inspect(error, { colors: false });
     return { event: "error", name: "Error", value: text, traceback: "Uncaught " + text };
   }
-  // Frames below the cell's own are this program's.
+  // Frames below those of the cell belong to this program.
   const lines = String(error.stack).split("\n");
   const last = lines.findLastIndex((l) => /^\s+at .*<anonymous>:\d+:\d+/.test(l));
   const own = lines.findIndex((l) => l.includes(here) || /^\s+at (async )?(Session\.post|post) /.test(l));
@@ -282,8 +282,8 @@ function errorEvent(error) {
 let interrupt = () => {};
 process.on("SIGINT", () => interrupt());
 
-// Code that exits ends its cell, then the kernel. It cannot end it right
-// there, in the middle of an evaluation.
+// Code that exits ends its cell, then the kernel, which cannot exit in the middle
+// of an evaluation.
 let exitCode = null;
 let leave = () => {};
 function exit(code) {
@@ -295,7 +295,7 @@ process.exit = exit;
 try {
   if (globalThis.Deno) Deno.exit = exit;
 } catch {
-  // a version that seals it: there it ends the kernel at once
+  // this version seals it, so that it ends the kernel at once
 }
 
 async function cell(code) {
@@ -343,14 +343,14 @@ async function execute(c) {
   }
   if (event) send(event);
   send({ event: "end", id: c.id, over });
-  // The evaluation that exited is still under way beneath this one's microtask,
-  // and Node would wait for the thread that reads commands.
+  // The evaluation that exited is still below this microtask on the stack, and
+  // Node would wait for the thread that reads commands.
   if (over) setTimeout(() => process.kill(process.pid, "SIGKILL"), 0);
 }
 
-// What user code leaves behind may fail later; that must not end the kernel.
+// Background work of user code may fail later, which must not end the kernel.
 const complain = (e) => {
-  if (exitCode === null) console.error("Uncaught (in background)", e); // else it says that it exits
+  if (exitCode === null) console.error("Uncaught (in background)", e); // otherwise it is the error of exit
 };
 if (globalThis.Deno) {
   globalThis.addEventListener("unhandledrejection", (e) => { e.preventDefault(); complain(e.reason); });
@@ -360,7 +360,7 @@ if (globalThis.Deno) {
   process.on("unhandledRejection", complain);
 }
 
-await cell("1 + 1"); // the first one is slow
+await cell("1 + 1"); // warm up
 if (language === "typescript") toScript("let x: number");
 send({ event: "ready" });
 let rest = "";

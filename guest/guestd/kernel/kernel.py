@@ -1,6 +1,6 @@
-# The Python kernel: it reads commands from the named pipe in, one JSON object
-# per line, and writes events to the named pipe out. What user code prints goes
-# to descriptors 1 and 2, which the guest reads. Run as "python3 kernel.py".
+# The Python kernel. It reads commands from the named pipe in, one JSON object per
+# line, and writes events to the named pipe out. User code prints to descriptors
+# 1 and 2, which the guest reads.
 import asyncio
 import base64
 import json
@@ -12,12 +12,12 @@ import threading
 import types
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-MOST = 12 << 20  # bytes of an event; the guest takes no longer line
+MOST = 12 << 20  # bytes of an event; the guest accepts no more
 ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
 class Channel:
-    """The two pipes. Only the process that opened them uses them."""
+    """The two pipes. Only the process that opened them may use them."""
 
     def __init__(self):
         self.commands = os.open(HERE + "/in", os.O_RDONLY | os.O_CLOEXEC)
@@ -28,7 +28,7 @@ class Channel:
 
     def send(self, event):
         if os.getpid() != self.pid:
-            return  # a fork of user code
+            return  # a process forked by user code
         line = json.dumps(event, default=str).encode("utf-8", "backslashreplace") + b"\n"
         if len(line) > MOST:
             sys.stderr.write("a result of %d bytes is left out: it is over %d\n" % (len(line), MOST))
@@ -39,7 +39,7 @@ class Channel:
                 view = view[os.write(self.events, view):]
 
     async def receive(self):
-        """The next command; None at the end."""
+        """Returns the next command, None at the end."""
         loop = asyncio.get_running_loop()
         while b"\n" not in self.rest:
             ready = loop.create_future()
@@ -60,7 +60,7 @@ channel = Channel()
 
 
 def clean(value):
-    """Makes a value one that JSON has, and any JSON parser reads."""
+    """Converts a value to one that every JSON parser accepts."""
     if isinstance(value, float):
         return value if value == value and abs(value) != float("inf") else None
     if isinstance(value, (bytes, bytearray)):
@@ -102,7 +102,7 @@ def no_input(prompt="", *_):
 
 
 def frame_data(frame):
-    """Columns of a data frame as lists, with times as text."""
+    """Returns the columns of a data frame as lists, with times as text."""
     if frame.size > 100_000:
         return None
     cols = json.loads(frame.to_json(orient="split", date_format="iso"))
@@ -122,7 +122,7 @@ def figure_data(figure):
 
 
 class ImageHook:
-    """Shows what PIL's Image.show and Image.save of user code show and save."""
+    """Displays images that user code shows or saves with PIL."""
 
     def find_spec(self, name, path=None, target=None):
         if name != "PIL.Image":
@@ -195,14 +195,14 @@ def ipython_shell():
         _return_type = dict
 
         def __call__(self, value):
-            # Not registered for the type: the inline backend takes away every
-            # printer of figures but its own.
+            # Not registered for the type, because the inline backend removes all
+            # other formatters of figures.
             module = sys.modules.get("matplotlib.figure")
             if module is None or not isinstance(value, module.Figure):
                 return None
             try:
                 return figure_data(value)
-            except Exception:  # of a figure we do not understand, which is drawn all the same
+            except Exception:  # unknown kind of figure; its image is shown anyway
                 return {"type": "unknown", "title": None, "elements": []}
 
     class Shell(InteractiveShell):
@@ -234,7 +234,7 @@ def ipython_shell():
     main = types.ModuleType("__main__", "Automatically created module for IPython interactive environment")
     shell = Shell.instance(config=config, user_module=main, ipython_dir=HERE + "/tmp",
                            profile_dir=ProfileDir(location=HERE + "/tmp/profile"))
-    shell.db = {}  # its directory goes away
+    shell.db = {}  # its directory is removed
     formatters = shell.display_formatter.formatters
     data, chart = Data(parent=shell.display_formatter), Chart(parent=shell.display_formatter)
     data.for_type_by_name("pandas", "DataFrame", frame_data)
@@ -249,7 +249,7 @@ class WithIPython:
     def __init__(self):
         self.shell = ipython_shell()
         os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-        self.shell.run_cell("1", store_history=False, silent=True)  # the first one is slow
+        self.shell.run_cell("1", store_history=False, silent=True)  # warm up
 
     def is_async(self, code):
         shell = self.shell
@@ -296,7 +296,7 @@ class Plain:
                     try:
                         data[mime] = show()
                     except Exception:
-                        continue  # the text is there in any case
+                        continue  # the text representation remains
                     if isinstance(data[mime], tuple):
                         data[mime] = data[mime][0]
         return data
@@ -385,7 +385,7 @@ class Kernel:
             return
         task = self.task
         if task is not None and (frame is None or frame.f_code.co_filename.startswith(LOOP)):
-            # The loop waits, and would go on waiting after this handler.
+            # The event loop is waiting, and would continue to after this handler.
             task.get_loop().call_soon_threadsafe(task.cancel)
             return
         raise KeyboardInterrupt
@@ -413,7 +413,7 @@ class Kernel:
         environ(own)
         stop = threading.Event()
         threading.Thread(target=flusher, args=(stop,), daemon=True).start()
-        signal.signal(signal.SIGINT, self.interrupt)  # servers and the like set their own
+        signal.signal(signal.SIGINT, self.interrupt)  # user code may have set its own
         self.busy = True
         try:
             await self.cell(c["code"])
@@ -432,7 +432,7 @@ class Kernel:
             try:
                 await self.execute(c)
             except KeyboardInterrupt:
-                pass  # it came when the cell had just ended
+                pass  # it came just after the end of the cell
             except Exception as e:
                 send_error(type(e), e, ["the kernel itself failed"])
             if os.getpid() != channel.pid:
@@ -456,11 +456,11 @@ def flush():
         try:
             s.flush()
         except Exception:
-            pass  # user code replaced or closed it
+            pass  # user code has replaced or closed it
 
 
 def flusher(stop):
-    """Shows what was printed without a line's end while a cell runs."""
+    """Flushes incomplete lines while a cell runs."""
     while not stop.wait(0.1):
         flush()
 
@@ -472,7 +472,7 @@ def main():
     import builtins
     for s in (sys.stdout, sys.stderr):
         s.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
-    signal.signal(signal.SIGINT, kernel.interrupt)  # before the first cell, too
+    signal.signal(signal.SIGINT, kernel.interrupt)  # also before the first cell
     sys.argv[:] = [""]
     sys.path[0] = ""
     builtins.input = no_input
@@ -496,7 +496,7 @@ def main():
             loop.run_until_complete(task)
         except (RuntimeError, KeyboardInterrupt):
             if task.done():
-                break  # else user code stopped the loop, which goes on
+                break  # otherwise user code has stopped the loop: continue
     flush()
 
 

@@ -1,6 +1,6 @@
-# The first words to the bash kernel: an interactive bash, because only such a
-# one goes on with its next command after an interrupt, that behaves like one
-# without a terminal. Events go to the named pipe out.
+# The first input of the bash kernel. The bash is interactive, because only then
+# does it continue with the next command after an interrupt, but should behave
+# like one without a terminal. Events go to the named pipe out.
 PS1= PS2= PS4='+ '
 unset HISTFILE MAILCHECK PROMPT_COMMAND
 set +o history +H

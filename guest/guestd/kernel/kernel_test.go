@@ -48,10 +48,10 @@ func TestResult(t *testing.T) {
 	want := map[string]any{"type": "result", "is_main_result": true, "text": raw(`"é"`), "json": raw("[1]"), "chart": raw(`{"type":"line"}`),
 		"data": raw(`"no"`), "a/b": raw(`{"c":null}`), "extra": map[string]any{"a/b": raw(`{"c":null}`)}}
 	delete(want, "data")
-	if d := cmp.Diff(want, result(e)); d != "" {
+	if d := cmp.Diff(want, resultMessage(e)); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if r := result(event{Data: map[string]json.RawMessage{"text/html": raw("null")}}); r != nil {
+	if r := resultMessage(event{Data: map[string]json.RawMessage{"text/html": raw("null")}}); r != nil {
 		t.Errorf("nothing became %v", r)
 	}
 }
@@ -71,8 +71,8 @@ func TestBashMessage(t *testing.T) {
 	}
 }
 
-// FuzzEvents reads what a kernel may write: whatever it is, reading ends, and
-// what is sent for it is lines of ASCII that are JSON.
+// FuzzEvents reads anything a kernel may write. Reading must end, and everything
+// sent for it must be lines of ASCII with JSON.
 func FuzzEvents(f *testing.F) {
 	f.Add([]byte(`{"event":"ready"}` + "\n" + `{"event":"result","main":true,"data":{"text/plain":"x","image/png":"AA=="}}` + "\n"))
 	f.Add([]byte(`{"event":"error","name":"E","value":"\ud83d","traceback":"` + "\xff\xfe" + `"}` + "\n" + `{"event":"end","id":1,"status":-1}` + "\n"))
@@ -89,7 +89,7 @@ func FuzzEvents(f *testing.F) {
 				}
 				return
 			}
-			for _, v := range []any{result(e), failure{"error", e.Name, e.Value, e.Traceback}} {
+			for _, v := range []any{resultMessage(e), errorMessage{"error", e.Name, e.Value, e.Traceback}} {
 				b, err := json.Marshal(v)
 				if err != nil {
 					t.Fatalf("%v of %q", err, data)

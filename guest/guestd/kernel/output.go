@@ -9,36 +9,36 @@ import (
 	"unicode/utf8"
 )
 
-// output collects what a kernel and its children print. While nobody listens
-// it is read and forgotten, so that nothing in the background waits.
+// output collects what a kernel and its children print. Between executions it is
+// read and dropped, so that background processes do not block.
 type output struct {
 	files [2]*os.File   // standard output and error
-	news  chan struct{} // has a token when something came
+	ready chan struct{} // holds a token when there is new output
 
 	mu     sync.Mutex
-	on     bool
+	keep   bool
 	closed bool
 	buf    [2][]byte
-	room   *sync.Cond
+	space  *sync.Cond
 }
 
 const (
-	// maxBuffered is how much is read ahead of a client; then the kernel waits.
+	// maxBuffered is how much is buffered for a client before the kernel blocks.
 	maxBuffered = 1 << 20
-	// maxDrained bounds what is taken at an execution's end from children that
+	// maxDrained bounds what is read at an execution's end, in case children
 	// never stop printing.
 	maxDrained = 4 << 20
 )
 
 func newOutput(files [2]*os.File) *output {
-	o := &output{files: files, news: make(chan struct{}, 1), on: true}
-	o.room = sync.NewCond(&o.mu)
+	o := &output{files: files, ready: make(chan struct{}, 1), keep: true}
+	o.space = sync.NewCond(&o.mu)
 	return o
 }
 
-var pieces = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+var readBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
-// pump reads one stream until its last writer is gone or close is called.
+// pump reads one stream until its last writer has closed it or close is called.
 func (o *output) pump(i int) {
 	defer o.files[i].Close()
 	raw, err := o.files[i].SyscallConn()
@@ -49,8 +49,8 @@ func (o *output) pump(i int) {
 		err := raw.Read(func(fd uintptr) (done bool) {
 			o.mu.Lock()
 			defer o.mu.Unlock()
-			for o.on && !o.closed && len(o.buf[i]) >= maxBuffered {
-				o.room.Wait()
+			for o.keep && !o.closed && len(o.buf[i]) >= maxBuffered {
+				o.space.Wait()
 			}
 			n, again := o.readLocked(i, fd)
 			end = n <= 0 && !again
@@ -62,20 +62,20 @@ func (o *output) pump(i int) {
 	}
 }
 
-// readLocked moves what is in the pipe into the buffer. The read happens under
-// the lock, so that drain knows of every byte where it is.
+// readLocked moves bytes from the pipe to the buffer. It reads with mu held, so
+// that every byte is either in the pipe or in the buffer when drain looks.
 func (o *output) readLocked(i int, fd uintptr) (n int, again bool) {
-	piece := pieces.Get().(*[32 << 10]byte)
-	defer pieces.Put(piece)
+	piece := readBuffers.Get().(*[32 << 10]byte)
+	defer readBuffers.Put(piece)
 	for {
 		n, err := syscall.Read(int(fd), piece[:])
 		if err == syscall.EINTR {
 			continue
 		}
-		if n > 0 && o.on {
+		if n > 0 && o.keep {
 			o.buf[i] = append(o.buf[i], piece[:n]...)
 			select {
-			case o.news <- struct{}{}:
+			case o.ready <- struct{}{}:
 			default:
 			}
 		}
@@ -83,12 +83,12 @@ func (o *output) readLocked(i int, fd uintptr) (n int, again bool) {
 	}
 }
 
-// drain takes what is in the pipes now, without waiting.
+// drain moves what is in the pipes to the buffers, without blocking.
 func (o *output) drain() {
 	for i, f := range o.files {
 		raw, err := f.SyscallConn()
 		if err != nil {
-			continue // closed: there is nothing in it
+			continue // closed: it is empty
 		}
 		raw.Control(func(fd uintptr) {
 			o.mu.Lock()
@@ -104,34 +104,34 @@ func (o *output) drain() {
 	}
 }
 
-// listen keeps what comes from now on.
+// listen begins to keep output.
 func (o *output) listen() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.on, o.buf = true, [2][]byte{}
+	o.keep, o.buf = true, [2][]byte{}
 	select {
-	case <-o.news:
+	case <-o.ready:
 	default:
 	}
 }
 
-// drop forgets what came and what comes.
-func (o *output) drop() {
+// discard drops the output so far, and from now on.
+func (o *output) discard() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.on, o.buf = false, [2][]byte{}
-	o.room.Broadcast()
+	o.keep, o.buf = false, [2][]byte{}
+	o.space.Broadcast()
 }
 
-// full reports whether a kernel waits for its output to be taken.
+// full reports whether a buffer is full, so that the kernel blocks.
 func (o *output) full() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.buf[0]) >= maxBuffered || len(o.buf[1]) >= maxBuffered
 }
 
-// take returns what came as text. Unless it is the last, a character of which
-// not all bytes have come stays.
+// take returns the buffered output as text. Unless last is set, an incomplete
+// character at the end stays in the buffer.
 func (o *output) take(last bool) (texts [2]string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -140,25 +140,24 @@ func (o *output) take(last bool) (texts [2]string) {
 		if !last {
 			n -= partial(b)
 			if end := bytes.LastIndexByte(b, '\n') + 1; len(b) >= maxBuffered && end > 0 {
-				n = end // so much comes that lines are cut: cut between them
+				n = end // with much output, split it at line ends
 			}
 		}
 		texts[i] = strings.ToValidUTF8(string(b[:n]), "\ufffd")
 		o.buf[i] = append([]byte(nil), b[n:]...)
 	}
-	o.room.Broadcast()
+	o.space.Broadcast()
 	return texts
 }
 
-// text returns what came on one stream, which stays.
+// text returns the buffered output of one stream, and leaves it in the buffer.
 func (o *output) text(i int) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return string(o.buf[i])
 }
 
-// partial returns how many bytes at the end of b begin a character that is not
-// complete.
+// partial returns the length of an incomplete character at the end of b.
 func partial(b []byte) int {
 	for n := 1; n <= min(len(b), utf8.UTFMax-1); n++ {
 		if c := b[len(b)-n]; utf8.RuneStart(c) {
@@ -171,11 +170,11 @@ func partial(b []byte) int {
 	return 0
 }
 
-// close ends the pumps although others may still hold the pipes.
+// close ends the pumps even if processes still have the pipes open.
 func (o *output) close() {
 	o.mu.Lock()
 	o.closed = true
-	o.room.Broadcast()
+	o.space.Broadcast()
 	o.mu.Unlock()
 	for _, f := range o.files {
 		f.Close()

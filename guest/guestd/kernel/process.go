@@ -6,7 +6,6 @@ import (
 	"context"
 	_ "embed"
 	"encoding/json"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/guest/guestd/child"
+	"github.com/engi-dev/engi/guest/guestd/warm"
 )
 
 //go:embed kernel.py
@@ -32,21 +32,21 @@ var programJavaScript []byte
 //go:embed kernel.sh
 var programBash string
 
-// process is a kernel. One goroutine at a time executes in it.
+// process is a running kernel. It executes for one goroutine at a time.
 type process struct {
 	language string
 	uid, gid int
 	child    *child.Child
-	in       *os.File // write end of the commands
+	in       *os.File // write end of the pipe for commands
 	out      *output
 	events   chan event // of the execution in progress; others are dropped
 	env      map[string]string
-	last     int64 // number of the last execution
-	box      Sandbox
+	last     int64 // ID of the last execution
+	sandbox  Sandbox
 
-	mu       sync.Mutex
-	wanted   bool          // somebody reads events
-	unwanted chan struct{} // closed when nobody does any more
+	mu         sync.Mutex
+	listening  bool          // somebody reads events
+	unlistened chan struct{} // closed when nobody does any more
 }
 
 func (p *process) dead() bool {
@@ -58,7 +58,7 @@ func (p *process) dead() bool {
 	}
 }
 
-// interpreters are the programs that can be a language's kernel, best first.
+// interpreters are the programs that can run a language's kernel, best first.
 var interpreters = map[string][]string{
 	"python": {"python3", "python"}, "javascript": {"deno", "node"}, "typescript": {"deno", "node"}, "bash": {"bash"},
 }
@@ -66,7 +66,7 @@ var interpreters = map[string][]string{
 // interpreter finds the program for a language.
 func (k *Kernels) interpreter(l string) (string, error) {
 	for _, name := range interpreters[l] {
-		if path, err := k.box.LookPath(name); err == nil {
+		if path, err := k.sandbox.LookPath(name); err == nil {
 			return path, nil
 		}
 	}
@@ -74,41 +74,25 @@ func (k *Kernels) interpreter(l string) (string, error) {
 		WithRemedy("use the template code-interpreter-v1 or one made from it")
 }
 
-// start starts a kernel and returns once it takes code.
-func (k *Kernels) start(ctx context.Context, s *session, a Account) (_ *process, err error) {
+// start starts a kernel and returns once it accepts code.
+func (k *Kernels) start(ctx context.Context, s *codeContext, a User) (_ *process, err error) {
 	path, err := k.interpreter(s.language)
 	if err != nil {
 		return nil, err
 	}
-	dir := k.box.Private()
-	in, out, err := furnish(dir, s.language, a)
+	dir := k.sandbox.Private()
+	in, out, err := writeFiles(dir, s.language, a)
 	if in != nil {
-		defer os.RemoveAll(dir) // the kernel has read it, or never will
+		defer os.RemoveAll(dir) // the kernel has read it by now, or never will
 	}
 	if err != nil {
 		return nil, err
 	}
-	p := &process{language: s.language, uid: a.UID, gid: a.GID, in: in, events: make(chan event), env: a.Env, box: k.box}
-	prog := Program{Env: a.Env, Dir: k.box.Resolve(s.dir, a.Home)}
-	switch s.language {
-	case "python":
-		prog.Args = []string{path, dir + "/kernel.py"}
-	case "bash":
-		prog.Args = []string{path, "--norc", "--noprofile", "--noediting", "-i", "-s"}
-		prog.Env = maps.Clone(a.Env)
-		prog.Env["ENGI_KERNEL"] = dir
-		if prog.Stdin, err = os.Open(dir + "/in"); err != nil { // does not wait: in is open for both directions
-			err = engi.Errorf(engi.Internal, "open pipe: %v", err)
-		}
-	default:
-		prog.Args = []string{path, "--no-warnings", dir + "/kernel.mjs", s.language}
-		if filepath.Base(path) == "deno" {
-			prog.Args = []string{path, "run", "--quiet", "--allow-all", "--no-config", "--no-lock", dir + "/kernel.mjs", s.language}
-		}
-	}
+	p := &process{language: s.language, uid: a.UID, gid: a.GID, in: in, events: make(chan event), env: a.Env, sandbox: k.sandbox}
+	prog, err := k.program(s, a, path, dir)
 	var printed [2]*os.File
 	if err == nil {
-		p.child, printed, err = k.box.Start(prog)
+		p.child, printed, err = k.sandbox.Start(prog)
 	}
 	if prog.Stdin != nil {
 		prog.Stdin.Close()
@@ -120,43 +104,66 @@ func (k *Kernels) start(ctx context.Context, s *session, a Account) (_ *process,
 	}
 	p.out = newOutput(printed)
 	k.mu.Lock()
-	k.alive[p] = true
-	late := k.closed
+	k.live[p] = true
+	closed := k.closed
 	k.mu.Unlock()
 	k.work.Go(func() { p.out.pump(0) })
 	k.work.Go(func() { p.out.pump(1) })
 	k.work.Go(func() { p.read(out) })
 	k.work.Go(func() {
 		<-p.child.Done()
-		p.in.Close() // whoever writes a command learns of it
-		out.SetReadDeadline(time.Now().Add(lastWords))
+		p.in.Close() // fails pending writes
+		out.SetReadDeadline(time.Now().Add(drainTimeout))
 		k.mu.Lock()
-		delete(k.alive, p)
+		delete(k.live, p)
 		k.mu.Unlock()
 	})
-	if late {
-		k.box.Kill(p.child)
+	if closed {
+		k.sandbox.Kill(p.child)
 		p.out.close()
 	}
 	if err := p.ready(ctx); err != nil {
-		k.box.Kill(p.child)
+		k.sandbox.Kill(p.child)
 		<-p.child.Done()
 		return nil, err
 	}
 	return p, nil
 }
 
-// lastWords is how long after a kernel's end its events are still looked for.
-const lastWords = 20 * time.Millisecond
+// program returns the program of a context's kernel, which is in dir.
+func (k *Kernels) program(s *codeContext, a User, interpreter, dir string) (Program, error) {
+	p := Program{Env: a.Env, Dir: k.sandbox.Resolve(s.dir, a.Home)}
+	switch {
+	case s.language == "python":
+		p.Args = []string{interpreter, dir + "/kernel.py"}
+	case s.language == "bash":
+		p.Args = []string{interpreter, "--norc", "--noprofile", "--noediting", "-i", "-s"}
+		p.Env = maps.Clone(a.Env)
+		p.Env["ENGI_KERNEL"] = dir
+		stdin, err := os.Open(dir + "/in") // does not block: the pipe is open for both directions
+		if err != nil {
+			return p, engi.Errorf(engi.Internal, "open pipe: %v", err)
+		}
+		p.Stdin = stdin
+	case filepath.Base(interpreter) == "deno":
+		p.Args = []string{interpreter, "run", "--quiet", "--allow-all", "--no-config", "--no-lock", dir + "/kernel.mjs", s.language}
+	default:
+		p.Args = []string{interpreter, "--no-warnings", dir + "/kernel.mjs", s.language}
+	}
+	return p, nil
+}
 
-// furnish fills a private directory with what a kernel reads. The files are
-// the guest's ends of the pipes.
-func furnish(dir, language string, a Account) (in, out *os.File, err error) {
+// drainTimeout is how long events are read after a kernel's end.
+const drainTimeout = 20 * time.Millisecond
+
+// writeFiles creates a directory with the files of a kernel, and returns the
+// guest's ends of its pipes.
+func writeFiles(dir, language string, a User) (in, out *os.File, err error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
-		return nil, nil, engi.Errorf(engi.Internal, "furnish kernel: %v", err)
+		return nil, nil, engi.Errorf(engi.Internal, "write the kernel's files: %v", err)
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		return nil, nil, engi.Errorf(engi.Internal, "furnish kernel: %v", err)
+		return nil, nil, engi.Errorf(engi.Internal, "write the kernel's files: %v", err)
 	}
 	fail := func(err error) (*os.File, *os.File, error) {
 		os.RemoveAll(dir)
@@ -164,7 +171,7 @@ func furnish(dir, language string, a Account) (in, out *os.File, err error) {
 			in.Close()
 		}
 		if _, ours := err.(*engi.Error); !ours {
-			err = engi.Errorf(engi.Internal, "furnish kernel: %v", err)
+			err = engi.Errorf(engi.Internal, "write the kernel's files: %v", err)
 		}
 		return nil, nil, err
 	}
@@ -188,91 +195,72 @@ func furnish(dir, language string, a Account) (in, out *os.File, err error) {
 			return fail(err)
 		}
 	}
-	if in, err = pipe(dir+"/in", a); err != nil {
+	if in, err = warm.MakeFIFO(dir+"/in", a.UID, a.GID); err != nil {
 		return fail(err)
 	}
-	if out, err = pipe(dir+"/out", a); err != nil {
+	if out, err = warm.MakeFIFO(dir+"/out", a.UID, a.GID); err != nil {
 		return fail(err)
 	}
 	return in, out, nil
 }
 
-// pipe makes a named pipe and opens it for both directions, so that neither
-// side waits for the other.
-func pipe(name string, a Account) (*os.File, error) {
-	if err := syscall.Mkfifo(name, 0o600); err != nil {
-		return nil, engi.Errorf(engi.Internal, "make pipe: %v", err)
-	}
-	f, err := os.OpenFile(name, os.O_RDWR|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, engi.Errorf(engi.Internal, "open pipe: %v", err)
-	}
-	if a.UID >= 0 {
-		if err := f.Chown(a.UID, a.GID); err != nil {
-			f.Close()
-			return nil, engi.Errorf(engi.Internal, "give away pipe: %v", err)
-		}
-	}
-	return f, nil
-}
-
 // ready waits for a kernel's first event.
 func (p *process) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startup)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	events := p.listen()
 	defer p.unlisten()
 	if p.language == "bash" {
-		if err := p.tell([]byte(programBash)); err != nil {
+		if err := p.write([]byte(programBash)); err != nil {
 			return err
 		}
 	}
 	select {
 	case e := <-events:
 		if e.Event == "ready" {
-			p.out.drain() // an interactive bash complains and prompts
+			p.out.drain() // an interactive bash prints a warning and a prompt
 			return nil
 		}
-		return engi.Errorf(engi.Unavailable, "it began with event %.40q", e.Event)
+		return engi.Errorf(engi.Unavailable, "the kernel began with event %.40q", e.Event)
 	case <-p.child.Done():
 		p.out.drain()
 		said := p.out.text(0) + p.out.text(1)
 		if len(said) > 4<<10 {
 			said = said[len(said)-4<<10:]
 		}
-		return engi.Errorf(engi.Unavailable, "it ended instead: %s", strings.TrimSpace(strings.ToValidUTF8(said, "?")))
+		return engi.Errorf(engi.Unavailable, "the kernel ended during its start: %s", strings.TrimSpace(strings.ToValidUTF8(said, "?")))
 	case <-ctx.Done():
-		return engi.Errorf(engi.Expired, "it did not start: %v", context.Cause(ctx))
+		return engi.Errorf(engi.Expired, "the kernel did not start: %v", context.Cause(ctx))
 	}
 }
 
-func (p *process) tell(command []byte) error {
-	p.in.SetWriteDeadline(time.Now().Add(startup)) // an idle kernel reads at once
+func (p *process) write(command []byte) error {
+	p.in.SetWriteDeadline(time.Now().Add(startTimeout)) // an idle kernel reads at once
 	if _, err := p.in.Write(command); err != nil {
-		return engi.Errorf(engi.Unavailable, "tell the kernel: %v", err)
+		return engi.Errorf(engi.Unavailable, "write to the kernel: %v", err)
 	}
 	return nil
 }
 
-// listen says that somebody wants the events from now on; it must unlisten.
+// listen begins to deliver events. The caller must call unlisten.
 func (p *process) listen() <-chan event {
 	p.out.listen()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.wanted, p.unwanted = true, make(chan struct{})
+	p.listening, p.unlistened = true, make(chan struct{})
 	return p.events
 }
 
 func (p *process) unlisten() {
-	p.out.drop()
+	p.out.discard()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.wanted = false
-	close(p.unwanted)
+	p.listening = false
+	close(p.unlistened)
 }
 
-// read hands events to whoever listens until the kernel is dead. A kernel that
-// does not keep to the protocol is killed.
+// read delivers events until the kernel has ended. A kernel that violates the
+// protocol is killed.
 func (p *process) read(out *os.File) {
 	defer out.Close()
 	in := bufio.NewReaderSize(out, 64<<10)
@@ -280,15 +268,15 @@ func (p *process) read(out *os.File) {
 		e, err := readEvent(in)
 		if err != nil {
 			if engi.KindOf(err) == engi.Invalid {
-				p.box.Kill(p.child)
+				p.sandbox.Kill(p.child)
 			}
 			return
 		}
 		p.mu.Lock()
-		wanted, unwanted := p.wanted, p.unwanted
+		wanted, unwanted := p.listening, p.unlistened
 		p.mu.Unlock()
 		if !wanted {
-			continue // of something in the background
+			continue // from something in the background
 		}
 		select {
 		case p.events <- e:
@@ -297,17 +285,17 @@ func (p *process) read(out *os.File) {
 	}
 }
 
-// command is an execution as kernels are told, except bash.
+// command is the message that makes a kernel other than bash execute code.
 type command struct {
 	ID    int64              `json:"id"`
 	Code  string             `json:"code"`
 	Count int                `json:"count"`
-	Env   map[string]*string `json:"env,omitempty"` // changes that stay; nil unsets
-	Own   map[string]string  `json:"own,omitempty"` // of this execution
+	Env   map[string]*string `json:"env,omitempty"` // permanent changes; nil unsets
+	Own   map[string]string  `json:"own,omitempty"` // for this execution
 }
 
-// message returns what to tell the kernel, and remembers the environment.
-func (p *process) message(c command, env map[string]string) ([]byte, error) {
+// encode returns the message for a command, and records its environment.
+func (p *process) encode(c command, env map[string]string) ([]byte, error) {
 	c.Env = map[string]*string{}
 	for k, v := range env {
 		if old, ok := p.env[k]; !ok || old != v {
@@ -332,47 +320,36 @@ func (p *process) message(c command, env map[string]string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// bashMessage writes an execution as a script. The code is evaluated in a
-// command of its own, so that an interrupt ends it and no more.
+// bashMessage returns a command as a script. The code is evaluated by a command
+// of its own, so that an interrupt ends only that.
 func bashMessage(c command) []byte {
 	var b bytes.Buffer
 	b.WriteString("{\n")
 	for k, v := range c.Env {
-		if !identifier(k) {
-			continue // no variable of a shell
+		if !warm.IsIdentifier(k) {
+			continue // not a shell variable
 		}
 		if v == nil {
 			b.WriteString("unset -v " + k + "\n")
 		} else {
-			b.WriteString("export " + k + "=" + quote(*v) + "\n")
+			b.WriteString("export " + k + "=" + warm.Quote(*v) + "\n")
 		}
 	}
 	for k, v := range c.Own {
-		if identifier(k) {
-			b.WriteString("__engi_set " + k + " " + quote(v) + "\n")
+		if warm.IsIdentifier(k) {
+			b.WriteString("__engi_set " + k + " " + warm.Quote(v) + "\n")
 		}
 	}
-	b.WriteString(":\n} 2>/dev/null\neval " + quote(strings.ReplaceAll(c.Code, "\x00", "")) + " </dev/null {__engi_events}>&-\n")
+	b.WriteString(":\n} 2>/dev/null\neval " + warm.Quote(strings.ReplaceAll(c.Code, "\x00", "")) + " </dev/null {__engi_events}>&-\n")
 	b.WriteString("{ __engi_end " + strconv.FormatInt(c.ID, 10) + " $?; } 2>/dev/null\n")
 	return b.Bytes()
 }
 
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
-
-func identifier(s string) bool {
-	for i, c := range []byte(s) {
-		if !(c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || i > 0 && '0' <= c && c <= '9') {
-			return false
-		}
-	}
-	return s != ""
-}
-
-// interrupt makes the kernel end what it does, within yields. One that does
-// not is killed; what it started lives on.
+// interrupt makes the kernel stop executing, or kills it after interruptTimeout.
+// Processes that the code has started continue.
 func (p *process) interrupt(events <-chan event, id int64) {
-	p.box.Signal(p.child, syscall.SIGINT, p.language == "bash")
-	patience := time.NewTimer(yields)
+	p.sandbox.Signal(p.child, syscall.SIGINT, p.language == "bash")
+	patience := time.NewTimer(interruptTimeout)
 	defer patience.Stop()
 	for {
 		select {
@@ -380,31 +357,31 @@ func (p *process) interrupt(events <-chan event, id int64) {
 			if e.Event == "end" && e.ID == id {
 				return
 			}
-		case <-p.out.news:
+		case <-p.out.ready:
 			p.out.take(true)
 		case <-p.child.Done():
 			return
 		case <-patience.C:
-			p.box.Signal(p.child, syscall.SIGKILL, false)
+			p.sandbox.Signal(p.child, syscall.SIGKILL, false)
 			<-p.child.Done()
 			return
 		}
 	}
 }
 
-// expire waits for a kernel that says it ends, as code has told it to.
-func (p *process) expire() {
-	patience := time.NewTimer(yields)
+// awaitExit waits for the end of a kernel that has announced it.
+func (p *process) awaitExit() {
+	patience := time.NewTimer(interruptTimeout)
 	defer patience.Stop()
 	select {
 	case <-p.child.Done():
 	case <-patience.C:
-		p.box.Signal(p.child, syscall.SIGKILL, false)
+		p.sandbox.Signal(p.child, syscall.SIGKILL, false)
 		<-p.child.Done()
 	}
 }
 
-// an event is what a kernel says.
+// event is a message from a kernel.
 type event struct {
 	Event     string                     `json:"event"` // ready, result, error, end
 	ID        int64                      `json:"id"`
@@ -414,20 +391,20 @@ type event struct {
 	Value     string                     `json:"value"`
 	Traceback string                     `json:"traceback"`
 	Status    int                        `json:"status"` // of bash
-	Over      bool                       `json:"over"`   // the kernel ends after this
+	Over      bool                       `json:"over"`   // the kernel exits after this
 }
 
-// maxEvent bounds a line of events; kernels leave larger results out.
+// maxEvent bounds an event, in bytes. Kernels leave out larger results.
 const maxEvent = 16 << 20
 
-// readEvent reads one line. It reports Invalid for what no kernel of ours
-// says, Unavailable at the end.
+// readEvent reads one event. It reports Invalid for a malformed one and
+// Unavailable at the end.
 func readEvent(in *bufio.Reader) (event, error) {
 	var line []byte
 	for {
 		piece, err := in.ReadSlice('\n')
 		if len(line)+len(piece) > maxEvent {
-			return event{}, engi.Errorf(engi.Invalid, "an event is over %d bytes", maxEvent)
+			return event{}, engi.Errorf(engi.Invalid, "an event is larger than %d bytes", maxEvent)
 		}
 		switch {
 		case err == nil && line == nil:
@@ -436,16 +413,16 @@ func readEvent(in *bufio.Reader) (event, error) {
 			return parseEvent(append(line, piece...))
 		case err == bufio.ErrBufferFull:
 			line = append(line, piece...)
-		case err == io.EOF || err != nil:
+		default:
 			return event{}, engi.Errorf(engi.Unavailable, "read events: %v", err)
 		}
 	}
 }
 
-// parseEvent reports Invalid for what no kernel of ours says.
+// parseEvent reports Invalid for a malformed event.
 func parseEvent(line []byte) (e event, err error) {
 	if err := json.Unmarshal(line, &e); err != nil {
-		return event{}, engi.Errorf(engi.Invalid, "an event makes no sense: %v", err)
+		return event{}, engi.Errorf(engi.Invalid, "an event is not valid: %v", err)
 	}
 	switch e.Event {
 	case "ready", "result", "error", "end":

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// coalescing is how long output is held back for more of it. Clients keep
-	// each message apart and join them with line ends, so there must be few.
-	coalescing = 200 * time.Millisecond
-	// keepalive is how often a client hears something at least.
-	keepalive = 5 * time.Second
+	// coalesceDelay is how long output is held back to send more at once.
+	// Clients join messages with newlines, so there must be few.
+	coalesceDelay = 200 * time.Millisecond
+	// keepaliveInterval is the longest time without a message.
+	keepaliveInterval = 5 * time.Second
 )
 
-// message is a line of an execution's answer. Absent fields are absent: some
-// clients take null for a value.
+// message is a line of an execution's answer. Empty fields are left out: some
+// clients treat null as a value.
 type message struct {
 	Type      string `json:"type"`
 	Count     int    `json:"execution_count,omitempty"`
@@ -30,8 +30,8 @@ type message struct {
 	Timestamp int64  `json:"timestamp,omitempty"` // unix nanoseconds
 }
 
-// stream writes the answer to one execution. It belongs to the goroutine of
-// its request.
+// stream writes the answer to one execution. It is owned by the goroutine of the
+// request.
 type stream struct {
 	ctx   context.Context
 	w     http.ResponseWriter
@@ -43,25 +43,25 @@ func newStream(ctx context.Context, w http.ResponseWriter) *stream {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("Cache-Control", "no-cache")
 	w.WriteHeader(http.StatusOK)
-	st := &stream{ctx: ctx, w: w, flush: http.NewResponseController(w).Flush, alive: time.NewTicker(keepalive)}
-	st.flush() // clients bound how long they wait for the head
+	st := &stream{ctx: ctx, w: w, flush: http.NewResponseController(w).Flush, alive: time.NewTicker(keepaliveInterval)}
+	st.flush() // clients limit the wait for the header
 	return st
 }
 
 func (st *stream) stop() { st.alive.Stop() }
 
-// send writes one line. That the client has gone is learned from the context.
+// send writes one line. If the client has left, ctx ends.
 func (st *stream) send(v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
-		return // there is no such value
+		return // unreachable: values can be encoded
 	}
 	st.w.Write(append(ascii(b), '\n'))
 	st.flush()
 }
 
-// ascii escapes what is not ASCII, because clients decode pieces of the stream
-// that may end within a character.
+// ascii escapes characters that are not ASCII, because clients decode pieces of
+// the stream that may split a character.
 func ascii(b []byte) []byte {
 	i := bytes.IndexFunc(b, func(r rune) bool { return r >= utf8.RuneSelf })
 	if i < 0 {
@@ -91,8 +91,8 @@ func appendEscape(b []byte, r rune) []byte {
 	return append(b, '\\', 'u', hex[r>>12&15], hex[r>>8&15], hex[r>>4&15], hex[r&15])
 }
 
-// during keeps the client alive while f works.
-func (st *stream) during(f func() error) error {
+// keepAliveDuring sends keepalives while f runs.
+func (st *stream) keepAliveDuring(f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
 	for {
@@ -107,55 +107,55 @@ func (st *stream) during(f func() error) error {
 
 // fail ends the answer of an execution whose kernel is lost.
 func (st *stream) fail(name, why string) {
-	st.send(failure{"error", name, why, ""})
+	st.send(errorMessage{"error", name, why, ""})
 	st.send(message{Type: "unexpected_end_of_execution"})
 }
 
-type failure struct {
+type errorMessage struct {
 	Type      string `json:"type"`
 	Name      string `json:"name"`
 	Value     string `json:"value"`
 	Traceback string `json:"traceback"`
 }
 
-// follow sends what an execution gives until it has ended. When the client
-// leaves first it interrupts the kernel.
+// follow sends the output and results of an execution until it has ended. If the
+// client leaves first, it interrupts the kernel.
 func (st *stream) follow(p *process, events <-chan event, id int64) {
 	var hold <-chan time.Time
 	for {
 		select {
 		case e := <-events:
-			// What was printed before came before; it is in the pipe already.
+			// What was printed before the event is in the pipe already.
 			p.out.drain()
 			switch e.Event {
 			case "result":
-				if r := result(e); r != nil {
+				if r := resultMessage(e); r != nil {
 					st.print(p, false)
 					st.send(r)
 				}
 			case "error":
 				st.print(p, true)
-				st.send(failure{"error", e.Name, e.Value, e.Traceback})
+				st.send(errorMessage{"error", e.Name, e.Value, e.Traceback})
 			case "end":
 				if e.ID != id {
 					continue
 				}
 				st.print(p, true)
 				if e.Status != 0 {
-					st.exit(e.Status)
+					st.sendExitError(e.Status)
 				}
 				if e.Over {
-					p.expire()
+					p.awaitExit()
 				}
 				st.send(message{Type: "end_of_execution"})
 				return
 			}
-		case <-p.out.news:
+		case <-p.out.ready:
 			if p.out.full() {
 				st.print(p, false)
 				hold = nil
 			} else if hold == nil {
-				hold = time.After(coalescing)
+				hold = time.After(coalesceDelay)
 			}
 		case <-hold:
 			hold = nil
@@ -163,7 +163,7 @@ func (st *stream) follow(p *process, events <-chan event, id int64) {
 		case <-st.alive.C:
 			st.send(message{Type: "keepalive"})
 		case <-p.child.Done():
-			st.last(p, events)
+			st.drainAfterExit(p, events)
 			return
 		case <-st.ctx.Done():
 			p.interrupt(events, id)
@@ -172,7 +172,7 @@ func (st *stream) follow(p *process, events <-chan event, id int64) {
 	}
 }
 
-// print sends what has been printed so far.
+// print sends the buffered output.
 func (st *stream) print(p *process, last bool) {
 	for i, text := range p.out.take(last) {
 		if text != "" {
@@ -181,19 +181,20 @@ func (st *stream) print(p *process, last bool) {
 	}
 }
 
-// exit reports the status of a bash execution that is not zero.
-func (st *stream) exit(status int) {
+// sendExitError reports that bash has ended an execution with another status
+// than 0.
+func (st *stream) sendExitError(status int) {
 	text := "exit status " + strconv.Itoa(status)
-	st.send(failure{"error", "ExitError", text, text})
+	st.send(errorMessage{"error", "ExitError", text, text})
 }
 
-// last sends the last words of a kernel that has ended on its own.
-func (st *stream) last(p *process, events <-chan event) {
-	wait := time.After(2 * lastWords)
+// drainAfterExit sends the remaining output of a kernel that has exited.
+func (st *stream) drainAfterExit(p *process, events <-chan event) {
+	wait := time.After(2 * drainTimeout)
 	for more := true; more; {
 		select {
 		case e := <-events:
-			if r := result(e); e.Event == "result" && r != nil {
+			if r := resultMessage(e); e.Event == "result" && r != nil {
 				st.send(r)
 			}
 		case <-wait:
@@ -205,42 +206,42 @@ func (st *stream) last(p *process, events <-chan event) {
 	how := p.child.Exit()
 	if p.language == "bash" && how.Signal == "" {
 		if how.Code != 0 {
-			st.exit(how.Code)
+			st.sendExitError(how.Code)
 		}
-		st.send(message{Type: "end_of_execution"}) // the code said exit
+		st.send(message{Type: "end_of_execution"}) // the code has called exit
 		return
 	}
-	st.fail("KernelDied", "the kernel ended "+ended(how)+"; what it had defined is lost, and the next execution gets a fresh one")
+	st.fail("KernelDied", "the kernel ended "+describeExit(how)+"; its variables are lost, and the next execution starts another")
 }
 
-func ended(how engi.Exit) string {
+func describeExit(how engi.Exit) string {
 	if how.Signal != "" {
 		return "by signal " + how.Signal
 	}
 	return "with exit status " + strconv.Itoa(how.Code)
 }
 
-// fields are the names of MIME types in a result.
-var fields = map[string]string{
+// resultFields are the fields of a result by MIME type.
+var resultFields = map[string]string{
 	"text/plain": "text", "text/html": "html", "text/markdown": "markdown", "image/svg+xml": "svg",
 	"image/png": "png", "image/jpeg": "jpeg", "application/pdf": "pdf", "text/latex": "latex",
 	"application/json": "json", "application/javascript": "javascript", "e2b/data": "data", "e2b/chart": "chart",
 }
 
-// result is a line for a result; nil if there is nothing in it. What has no
-// field of its own is an extra, which one client looks for at the top and
+// resultMessage returns the line for a result, nil if that is empty. MIME types
+// without a field are extras, which one client expects at the top level and
 // another below extra.
-func result(e event) map[string]any {
+func resultMessage(e event) map[string]any {
 	r, extra := map[string]any{}, map[string]any{}
 	for mime, v := range e.Data {
 		if len(v) == 0 || string(v) == "null" {
 			continue
 		}
-		name, known := fields[mime]
+		name, known := resultFields[mime]
 		switch {
 		case !known:
 			if !strings.Contains(mime, "/") {
-				continue // no MIME type, and perhaps the name of a field
+				continue // not a MIME type; could collide with a field
 			}
 			r[mime], extra[mime] = v, v
 		case name == "data" || name == "chart":

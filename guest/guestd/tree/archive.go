@@ -16,12 +16,12 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// Pack writes path and all below it as a tar archive. Names begin with the
-// last part of path. Sockets, pipes and devices are left out; files that
-// vanish meanwhile, too. A file that shrinks breaks the archive.
+// Pack writes dir and everything below it as a tar archive. Names begin with the
+// last element of dir. It skips sockets, pipes, devices and files that vanish,
+// and fails if a file shrinks.
 func Pack(w io.Writer, dir string) error {
 	if _, err := os.Lstat(dir); err != nil {
-		return classify(err, "pack", dir)
+		return Classify(err, "pack", dir)
 	}
 	tw := tar.NewWriter(w)
 	base := filepath.Dir(filepath.Clean(dir))
@@ -31,7 +31,7 @@ func Pack(w io.Writer, dir string) error {
 			if os.IsNotExist(err) {
 				return nil
 			}
-			return classify(err, "pack", p)
+			return Classify(err, "pack", p)
 		}
 		rel, err := filepath.Rel(base, p)
 		if err != nil || rel == "." {
@@ -39,7 +39,7 @@ func Pack(w io.Writer, dir string) error {
 		}
 		fi, err := e.Info()
 		if err != nil {
-			return nil // gone meanwhile
+			return nil // gone by now
 		}
 		return packOne(tw, p, rel, fi, buf)
 	})
@@ -79,7 +79,7 @@ func packOne(tw *tar.Writer, p, rel string, fi fs.FileInfo, buf []byte) error {
 		defer f.Close()
 		now, err := f.Stat()
 		if err != nil {
-			return classify(err, "pack", p)
+			return Classify(err, "pack", p)
 		}
 		file, h.Typeflag, h.Size = f, tar.TypeReg, now.Size()
 	default:
@@ -98,9 +98,9 @@ func packOne(tw *tar.Writer, p, rel string, fi fs.FileInfo, buf []byte) error {
 	return nil
 }
 
-// Unpack extracts a tar archive below dir, which it makes if it is missing.
-// No name and no link of the archive leads out of dir; hard links are made
-// within it, devices and pipes are Invalid. Existing files are replaced.
+// Unpack extracts a tar archive below dir, which it creates if missing. It never
+// writes outside of dir, whatever the names and links in the archive. Devices
+// and pipes are Invalid. Existing files are replaced.
 func Unpack(dir string, r io.Reader, o Owner) (err error) {
 	defer engi.Annotate(&err, "unpack into %s", dir)
 	if err := MakeDirAll(dir, o); err != nil {
@@ -115,7 +115,7 @@ func Unpack(dir string, r io.Reader, o Owner) (err error) {
 	for {
 		h, err := tr.Next()
 		if err == io.EOF {
-			// Let the sender finish, so that it sees the answer.
+			// Read the padding, so that the sender finishes and sees the answer.
 			io.Copy(io.Discard, io.LimitReader(r, 1<<20))
 			return nil
 		}
@@ -138,14 +138,14 @@ func (d *Dir) unpackOne(h *tar.Header, r io.Reader, o Owner) error {
 	}
 	name = path.Clean(name)
 	if strings.HasPrefix(h.Name, "/") || strings.HasPrefix(name, "../") || name == ".." {
-		return engi.Errorf(engi.Invalid, "name %.200q leads out of the directory", h.Name)
+		return engi.Errorf(engi.Invalid, "name %.200q is outside of the directory", h.Name)
 	}
 	if err := wire.CheckRelative(name); err != nil {
 		return err
 	}
 	perm := uint32(h.Mode & 0o777)
 	if h.Typeflag != tar.TypeDir {
-		// What is there goes, also a link, so that nothing is written through it.
+		// Remove what is there, which may be a link that Create would follow.
 		if err := d.unlink(name, o); err != nil {
 			return err
 		}
@@ -165,7 +165,7 @@ func (d *Dir) unpackOne(h *tar.Header, r io.Reader, o Owner) error {
 		}
 		defer unix.Close(fd)
 		if err := unix.Fchmod(fd, perm|0o700); err != nil {
-			return classify(err, "set mode of", name)
+			return Classify(err, "set mode of", name)
 		}
 	case tar.TypeReg:
 		if _, err := d.Create(name, perm, o, r, h.Size); err != nil {
@@ -194,15 +194,16 @@ func (d *Dir) unpackOne(h *tar.Header, r io.Reader, o Owner) error {
 			defer unix.Close(from)
 		}
 		return d.link(name, o, func(parent int, last string) error {
-			return unix.Linkat(from, base, parent, last, 0) // links are not followed
+			return unix.Linkat(from, base, parent, last, 0) // does not follow links
 		})
 	default:
-		return engi.Errorf(engi.Invalid, "%.200q is neither file, directory nor link", h.Name)
+		return engi.Errorf(engi.Invalid, "%.200q is not a file, directory or link", h.Name)
 	}
 	return nil
 }
 
-func (d *Dir) link(name string, o Owner, make func(parent int, last string) error) error {
+// link calls create with the parent of name and its last element.
+func (d *Dir) link(name string, o Owner, create func(parent int, last string) error) error {
 	parent, last, err := d.parent(name, o)
 	if err != nil {
 		return err
@@ -210,13 +211,13 @@ func (d *Dir) link(name string, o Owner, make func(parent int, last string) erro
 	if parent != d.fd {
 		defer unix.Close(parent)
 	}
-	if err := make(parent, last); err != nil {
-		return classify(err, "link", name)
+	if err := create(parent, last); err != nil {
+		return Classify(err, "link", name)
 	}
 	return nil
 }
 
-// unlink removes a file or link at name; a directory is a Conflict.
+// unlink removes a file or link at name. It reports Conflict for a directory.
 func (d *Dir) unlink(name string, o Owner) error {
 	parent, last, err := d.parent(name, o)
 	if err != nil {
@@ -226,7 +227,7 @@ func (d *Dir) unlink(name string, o Owner) error {
 		defer unix.Close(parent)
 	}
 	if err := unix.Unlinkat(parent, last, 0); err != nil && err != unix.ENOENT {
-		return classify(err, "replace", name)
+		return Classify(err, "replace", name)
 	}
 	return nil
 }

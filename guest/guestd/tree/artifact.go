@@ -6,7 +6,8 @@ import (
 	"io"
 	"os"
 	"path"
-	"sort"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,15 +16,15 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// A Search says what to collect.
+// A Search selects the files to collect.
 type Search struct {
-	Since time.Time        // files whose inode last changed before are old
-	Known map[string]Stamp // inputs by path relative to the directory
-	Bytes int64            // of all artifacts together
-	Count int
+	Since time.Time        // skip files whose inode changed before
+	Known map[string]Stamp // skip these, by path relative to the directory, if unchanged
+	Bytes int64            // at most, of all artifacts together
+	Count int              // of artifacts, at most
 }
 
-// Bounds of a walk through a hostile tree.
+// Bounds of a walk, since programs choose what there is.
 const (
 	maxDepth   = 64
 	maxEntries = 200_000
@@ -31,12 +32,12 @@ const (
 )
 
 // Collect lists the regular files below dir that are new or changed, in path
-// order, and the number of those left out: over the limits, unreadable, or
-// with names that cannot cross.
-func Collect(dir string, s Search) (found []wire.Artifact, left int, err error) {
+// order, and counts those it skips because they are over the limits, unreadable,
+// or have invalid names.
+func Collect(dir string, s Search) (found []wire.Artifact, skipped int, err error) {
 	d, err := OpenDir(dir)
 	if engi.KindOf(err) == engi.NotFound && err != nil {
-		return nil, 0, nil // the program removed it: it left nothing
+		return nil, 0, nil // the program has removed it
 	}
 	if err != nil {
 		return nil, 0, err
@@ -44,7 +45,7 @@ func Collect(dir string, s Search) (found []wire.Artifact, left int, err error) 
 	defer d.Close()
 	w := &walk{s: s, deadline: time.Now().Add(maxWalk)}
 	w.dir(d.fd, "", 0)
-	return w.found, w.left, nil
+	return w.found, w.skipped, nil
 }
 
 type walk struct {
@@ -53,25 +54,25 @@ type walk struct {
 	entries  int
 	bytes    int64
 	found    []wire.Artifact
-	left     int
+	skipped  int
 }
 
-// dir visits a directory; the caller closes fd.
+// dir walks a directory. The caller closes fd.
 func (w *walk) dir(fd int, rel string, depth int) {
 	names, err := readNames(fd, maxEntries-w.entries)
 	if err != nil {
-		w.left++
+		w.skipped++
 	}
-	sort.Strings(names)
+	slices.Sort(names)
 	for _, name := range names {
 		if w.entries++; w.entries >= maxEntries || time.Now().After(w.deadline) {
-			w.left++
+			w.skipped++
 			return
 		}
 		p := path.Join(rel, name)
 		var st unix.Stat_t
 		if err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			continue // gone meanwhile
+			continue // gone by now
 		}
 		switch st.Mode & unix.S_IFMT {
 		case unix.S_IFDIR:
@@ -79,12 +80,12 @@ func (w *walk) dir(fd int, rel string, depth int) {
 				continue
 			}
 			if depth >= maxDepth || wire.CheckRelative(p) != nil {
-				w.left++
+				w.skipped++
 				continue
 			}
 			sub, err := openDirAt(fd, name)
 			if err != nil {
-				w.left++
+				w.skipped++
 				continue
 			}
 			w.dir(sub, p, depth+1)
@@ -103,26 +104,26 @@ func (w *walk) file(fd int, name, p string, st *unix.Stat_t) {
 		return
 	}
 	if wire.CheckRelative(p) != nil || len(w.found) >= w.s.Count || st.Size > w.s.Bytes-w.bytes {
-		w.left++
+		w.skipped++
 		return
 	}
 	f, err := openFile(fd, name)
 	if err != nil {
-		w.left++
+		w.skipped++
 		return
 	}
 	defer f.Close()
 	h := sha256.New()
 	n, err := io.Copy(h, io.LimitReader(f, w.s.Bytes-w.bytes+1))
 	if err != nil || n > w.s.Bytes-w.bytes {
-		w.left++
+		w.skipped++
 		return
 	}
 	w.bytes += n
 	w.found = append(w.found, wire.Artifact{Path: p, Size: n, Mode: st.Mode & 0o777, SHA256: hex.EncodeToString(h.Sum(nil))})
 }
 
-// openFile opens a regular file without following a link or waiting for a pipe.
+// openFile opens a regular file without following a link or blocking on a pipe.
 func openFile(fd int, name string) (*os.File, error) {
 	got, err := retry(func() (int, error) {
 		return unix.Openat(fd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -138,7 +139,7 @@ func openFile(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(got), name), nil
 }
 
-// OpenBelow opens the regular file rel below dir, following no link.
+// OpenBelow opens the regular file rel below dir, without following links.
 func OpenBelow(dir, rel string) (*os.File, error) {
 	d, err := OpenDir(dir)
 	if err != nil {
@@ -147,7 +148,7 @@ func OpenBelow(dir, rel string) (*os.File, error) {
 	defer d.Close()
 	fd := d.fd
 	for {
-		first, rest, more := cut(rel)
+		first, rest, more := strings.Cut(rel, "/")
 		if !more {
 			break
 		}
@@ -156,7 +157,7 @@ func OpenBelow(dir, rel string) (*os.File, error) {
 			unix.Close(fd)
 		}
 		if err != nil {
-			return nil, classify(err, "enter", first)
+			return nil, Classify(err, "enter", first)
 		}
 		fd, rel = next, rest
 	}
@@ -165,23 +166,14 @@ func OpenBelow(dir, rel string) (*os.File, error) {
 		unix.Close(fd)
 	}
 	if err != nil {
-		return nil, classify(err, "open", rel)
+		return nil, Classify(err, "open", rel)
 	}
 	return f, nil
 }
 
-func cut(rel string) (first, rest string, more bool) {
-	for i := 0; i < len(rel); i++ {
-		if rel[i] == '/' {
-			return rel[:i], rel[i+1:], true
-		}
-	}
-	return rel, "", false
-}
-
-// readNames reads at most n names of an open directory.
+// readNames returns at most n names in an open directory.
 func readNames(fd, n int) ([]string, error) {
-	// A copy of the descriptor, because os.File would close it.
+	// Use a copy of the descriptor: the finalizer of os.File closes it.
 	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return nil, err

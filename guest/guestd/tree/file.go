@@ -17,15 +17,15 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-// MaxListed bounds one listing.
+// MaxListed bounds the entries of one listing.
 const MaxListed = 20_000
 
-// Stat describes a file without following a final link. Names of owners are
-// left to the caller.
+// Stat describes a file without following a final link. It leaves the names of
+// the owners empty.
 func Stat(path string) (wire.FileInfo, error) {
 	fi, err := os.Lstat(path)
 	if err != nil {
-		return wire.FileInfo{}, classify(err, "stat", path)
+		return wire.FileInfo{}, Classify(err, "stat", path)
 	}
 	return info(path, fi), nil
 }
@@ -36,7 +36,7 @@ func info(path string, fi fs.FileInfo) wire.FileInfo {
 		w.UID, w.GID = int(st.Uid), int(st.Gid)
 	}
 	if fi.Mode()&fs.ModeSymlink != 0 {
-		if target, err := os.Readlink(path); err == nil { // else it is gone meanwhile
+		if target, err := os.Readlink(path); err == nil { // otherwise it is gone by now
 			if !filepath.IsAbs(target) {
 				target = filepath.Join(filepath.Dir(path), target)
 			}
@@ -46,17 +46,17 @@ func info(path string, fi fs.FileInfo) wire.FileInfo {
 	return w
 }
 
-// List describes what is below dir, depth levels deep, in path order. Links
-// are not followed. It reports Exhausted for more than MaxListed entries.
+// List describes what is below dir, depth levels deep, in path order. It does
+// not follow links, and reports Exhausted for more than MaxListed entries.
 func List(dir string, depth int) ([]wire.FileInfo, error) {
 	fi, err := os.Stat(dir)
 	if err != nil {
-		return nil, classify(err, "list", dir)
+		return nil, Classify(err, "list", dir)
 	}
 	if !fi.IsDir() {
 		return nil, engi.Errorf(engi.Invalid, "path is not a directory: %s", dir)
 	}
-	var all []wire.FileInfo
+	all := []wire.FileInfo{}
 	err = list(dir, max(1, depth), &all)
 	return all, err
 }
@@ -64,12 +64,12 @@ func List(dir string, depth int) ([]wire.FileInfo, error) {
 func list(dir string, depth int, all *[]wire.FileInfo) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return classify(err, "list", dir)
+		return Classify(err, "list", dir)
 	}
 	for _, e := range entries {
 		fi, err := e.Info()
 		if err != nil {
-			continue // gone meanwhile
+			continue // gone by now
 		}
 		if len(*all) >= MaxListed {
 			return engi.Errorf(engi.Exhausted, "list %s: more than %d entries", dir, MaxListed).WithRemedy("list smaller directories, or with a smaller depth")
@@ -85,15 +85,15 @@ func list(dir string, depth int, all *[]wire.FileInfo) error {
 	return nil
 }
 
-// tempPrefix begins the names of files that are being written. Watches do not
-// tell of them.
+// tempPrefix begins the names of files that are being written. Watches ignore
+// them.
 const tempPrefix = ".engi-"
 
 // Write replaces the file at path with all of r, or leaves it as it was: the
-// new content is written beside it, checked, and takes its name in one step.
-// digest is asked for once r has ended and returns the hex SHA-256 the content
-// must have, or "" for any. A link at path is replaced, not followed, unless it
-// leads to a regular file: then that file is replaced.
+// content is written to a temporary file, checked, and renamed. digest is called
+// once r has ended, and returns the hex SHA-256 that the content must have, or
+// "" for any. If path is a link to an existing file, that file is replaced;
+// other links are replaced themselves.
 func Write(path string, r io.Reader, perm fs.FileMode, o Owner, digest func() string) (n int64, err error) {
 	defer engi.Annotate(&err, "write %s", path)
 	if target, err := filepath.EvalSymlinks(path); err == nil {
@@ -104,7 +104,7 @@ func Write(path string, r io.Reader, perm fs.FileMode, o Owner, digest func() st
 			return 0, engi.Errorf(engi.Invalid, "path is a directory")
 		}
 		if st, ok := fi.Sys().(*syscall.Stat_t); ok && fi.Mode().IsRegular() && perm == 0 {
-			perm = fs.FileMode(st.Mode).Perm() // an unspecified mode keeps what is there
+			perm = fs.FileMode(st.Mode).Perm() // unspecified: keep the mode
 		}
 	}
 	if perm == 0 {
@@ -116,7 +116,7 @@ func Write(path string, r io.Reader, perm fs.FileMode, o Owner, digest func() st
 	temp := filepath.Join(filepath.Dir(path), tempPrefix+strings.ToLower(rand.Text()[:12]))
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, perm)
 	if err != nil {
-		return 0, classify(err, "create beside", path)
+		return 0, Classify(err, "create beside", path)
 	}
 	defer func() {
 		if err != nil {
@@ -129,29 +129,29 @@ func Write(path string, r io.Reader, perm fs.FileMode, o Owner, digest func() st
 	n, err = io.CopyBuffer(struct{ io.Writer }{io.MultiWriter(f, h)}, struct{ io.Reader }{r}, buf)
 	if err != nil {
 		if pe, ok := err.(*os.PathError); ok {
-			return n, classify(pe, "write beside", path)
+			return n, Classify(pe, "write beside", path)
 		}
 		return n, engi.Errorf(engi.Unavailable, "after %d bytes: %v", n, err)
 	}
 	if want := digest(); want != "" && !strings.EqualFold(want, hex.EncodeToString(h.Sum(nil))) {
-		return n, engi.Errorf(engi.Unavailable, "the content was damaged on its way")
+		return n, engi.Errorf(engi.Unavailable, "the content was damaged in transit")
 	}
 	if err := f.Chmod(perm); err != nil {
-		return n, classify(err, "set mode of", path)
+		return n, Classify(err, "set mode of", path)
 	}
 	if o.UID >= 0 {
 		if err := f.Chown(o.UID, o.GID); err != nil {
-			return n, classify(err, "give away", path)
+			return n, Classify(err, "give away", path)
 		}
 	}
 	if err := os.Rename(temp, path); err != nil {
-		return n, classify(err, "rename to", path)
+		return n, Classify(err, "rename to", path)
 	}
 	return n, nil
 }
 
-// Overwrite puts all of r into the file at path itself, which may be found half
-// written meanwhile: what watches the file sees it written, not replaced.
+// Overwrite writes all of r to the file at path itself: watches see it written,
+// not replaced, and readers may see it half written.
 func Overwrite(path string, r io.Reader, o Owner) (err error) {
 	defer engi.Annotate(&err, "write %s", path)
 	if fi, err := os.Stat(path); err == nil && fi.IsDir() {
@@ -162,7 +162,7 @@ func Overwrite(path string, r io.Reader, o Owner) (err error) {
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK, 0o644)
 	if err != nil {
-		return classify(err, "open", path)
+		return Classify(err, "open", path)
 	}
 	defer f.Close()
 	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
@@ -170,19 +170,19 @@ func Overwrite(path string, r io.Reader, o Owner) (err error) {
 	}
 	if o.UID >= 0 {
 		if err := f.Chown(o.UID, o.GID); err != nil {
-			return classify(err, "give away", path)
+			return Classify(err, "give away", path)
 		}
 	}
 	if n, err := io.CopyBuffer(struct{ io.Writer }{f}, struct{ io.Reader }{r}, make([]byte, 256<<10)); err != nil {
 		if pe, ok := err.(*os.PathError); ok {
-			return classify(pe, "write", path)
+			return Classify(pe, "write", path)
 		}
 		return engi.Errorf(engi.Unavailable, "after %d bytes: %v", n, err)
 	}
 	return nil
 }
 
-// MakeDir makes a directory and its parents; Conflict if it exists.
+// MakeDir creates a directory and its parents. It reports Conflict if it exists.
 func MakeDir(path string, o Owner) error {
 	if fi, err := os.Lstat(path); err == nil {
 		what := "a file"
@@ -194,27 +194,27 @@ func MakeDir(path string, o Owner) error {
 	return MakeDirAll(path, o)
 }
 
-// Move renames, making parents of to.
+// Move renames from to to, and creates the parents of to.
 func Move(from, to string, o Owner) error {
 	if _, err := os.Lstat(from); err != nil {
-		return classify(err, "move", from)
+		return Classify(err, "move", from)
 	}
 	if err := MakeDirAll(filepath.Dir(to), o); err != nil {
 		return err
 	}
 	if err := os.Rename(from, to); err != nil {
-		return classify(err, "move", from)
+		return Classify(err, "move", from)
 	}
 	return nil
 }
 
-// Remove deletes path and all below it; a missing path is no error.
+// Remove deletes path and everything below it. A missing path is not an error.
 func Remove(path string) error {
 	if filepath.Clean(path) == "/" {
 		return engi.Errorf(engi.Denied, "remove /: the root stays")
 	}
 	if err := os.RemoveAll(path); err != nil {
-		return classify(err, "remove", path)
+		return Classify(err, "remove", path)
 	}
 	return nil
 }

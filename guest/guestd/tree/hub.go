@@ -12,54 +12,54 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Bounds of what waits for watches that read slowly.
+// Bounds of the queues of watches that are read slowly.
 const (
-	maxWaiting    = 16 << 10  // of one watch, as the kernel has it
-	maxAllWaiting = 256 << 10 // of all watches together
-	maxDrain      = 64        // readings before a directory is added
+	maxQueued    = 16 << 10  // events of one watch, like the kernel's default
+	maxAllQueued = 256 << 10 // events of all watches together
+	maxDrain     = 64        // reads before a directory is added
 )
 
-// A hub is the one inotify instance of this program: instances are few (a user
-// of the host has 128), directories of an instance are many. It hands every
-// event to the watches of its directory. It begins with the first watch and
-// ends with the last.
+// A hub is the only inotify instance of this program, since instances are
+// limited (by default 128 per user) while one can have many directories. It
+// delivers each event to the watches of its directory. It is created for the
+// first watch and closed with the last.
 type hub struct {
 	f    *os.File
-	done chan struct{} // closed when the reader has left
+	done chan struct{} // closed when run has returned
 
 	mu      sync.Mutex
 	buf     []byte
 	watches map[*Watch]bool
 	dirs    map[int32]map[*Watch]bool // by watch descriptor
-	waiting int                       // events in all queues
+	queued  int                       // events in all queues
 }
 
-// An event is one of the kernel, for the watch that knows the directory.
+// An event is an inotify event. The watch knows its directory.
 type event struct {
 	wd   int32
 	mask uint32
 	name string
 }
 
-var theHub struct {
+var sharedHub struct {
 	mu sync.Mutex
 	*hub
 }
 
-// join adds a watch to the hub.
+// join adds a watch to the hub, and creates that if needed.
 func join(w *Watch) error {
-	theHub.mu.Lock()
-	defer theHub.mu.Unlock()
-	if theHub.hub == nil {
+	sharedHub.mu.Lock()
+	defer sharedHub.mu.Unlock()
+	if sharedHub.hub == nil {
 		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 		if err != nil {
-			return scarce(classify(err, "watch", w.top))
+			return addInotifyRemedy(Classify(err, "watch", w.top))
 		}
 		h := newHub(os.NewFile(uintptr(fd), "inotify"))
 		go h.run()
-		theHub.hub = h
+		sharedHub.hub = h
 	}
-	w.hub = theHub.hub
+	w.hub = sharedHub.hub
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()
 	w.hub.watches[w] = true
@@ -70,42 +70,42 @@ func newHub(f *os.File) *hub {
 	return &hub{f: f, done: make(chan struct{}), buf: make([]byte, 64<<10), watches: map[*Watch]bool{}, dirs: map[int32]map[*Watch]bool{}}
 }
 
-// leave takes a watch and its directories out of the hub.
+// leave removes a watch and its directories from the hub.
 func (h *hub) leave(w *Watch) {
-	theHub.mu.Lock()
+	sharedHub.mu.Lock()
 	h.mu.Lock()
 	if !h.watches[w] {
 		h.mu.Unlock()
-		theHub.mu.Unlock()
+		sharedHub.mu.Unlock()
 		return
 	}
 	delete(h.watches, w)
 	for wd := range w.dirs {
 		h.drop(w, wd)
 	}
-	h.waiting -= len(w.events)
+	h.queued -= len(w.events)
 	w.events = nil
 	last := len(h.watches) == 0
 	h.mu.Unlock()
-	if last && theHub.hub == h {
-		theHub.hub = nil
+	if last && sharedHub.hub == h {
+		sharedHub.hub = nil
 	}
-	theHub.mu.Unlock()
+	sharedHub.mu.Unlock()
 	if last {
 		h.f.Close()
 		<-h.done
 	}
 }
 
-// scarce says what to do when the kernel has no more of what watches are made of.
-func scarce(err error) error {
+// addInotifyRemedy says what to do if the kernel's limits are exhausted.
+func addInotifyRemedy(err error) error {
 	if e, ok := err.(*engi.Error); ok && e.Kind == engi.Exhausted {
 		return e.WithRemedy("end other watches, or raise fs.inotify.max_user_instances, fs.inotify.max_user_watches and the limit of open files")
 	}
 	return err
 }
 
-// watch asks for the events of a directory on behalf of w.
+// watch subscribes w to the events of a directory.
 func (h *hub) watch(w *Watch, dir string, flags uint32) (int32, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -116,7 +116,7 @@ func (h *hub) watch(w *Watch, dir string, flags uint32) (int32, error) {
 	var wd int
 	var werr error
 	err = c.Control(func(fd uintptr) {
-		// What happened before now is for those who watched before now.
+		// Deliver earlier events to the earlier watches first.
 		for range maxDrain {
 			if !h.read(fd) {
 				break
@@ -139,7 +139,7 @@ func (h *hub) watch(w *Watch, dir string, flags uint32) (int32, error) {
 	return int32(wd), nil
 }
 
-// forget ends the events of a directory for w.
+// forget unsubscribes w from the events of a directory.
 func (h *hub) forget(w *Watch, wd int32) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -156,12 +156,12 @@ func (h *hub) drop(w *Watch, wd int32) {
 	}
 	delete(h.dirs, wd)
 	if c, err := h.f.SyscallConn(); err == nil {
-		// It may be gone with its directory already.
+		// It fails if the directory is gone, and its watch with it.
 		_ = c.Control(func(fd uintptr) { _, _ = unix.InotifyRmWatch(int(fd), uint32(wd)) })
 	}
 }
 
-// run hands out events until the last watch has left.
+// run delivers events until the last watch has left.
 func (h *hub) run() {
 	defer close(h.done)
 	c, err := h.f.SyscallConn()
@@ -174,12 +174,12 @@ func (h *hub) run() {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for w := range h.watches { // none if this is the end that leave brings
-		w.fail(classify(err, "watch", w.top))
+	for w := range h.watches { // none if the last one has left
+		w.fail(Classify(err, "watch", w.top))
 	}
 }
 
-// read hands out what one reading yields; false when there was nothing.
+// read delivers the events of one read. It returns false if there were none.
 func (h *hub) read(fd uintptr) bool {
 	n, err := unix.Read(int(fd), h.buf)
 	if err == unix.EINTR {
@@ -204,17 +204,17 @@ func (h *hub) parse(b []byte) {
 		b = b[size:]
 		if e.mask&unix.IN_Q_OVERFLOW != 0 {
 			for w := range h.watches {
-				w.fail(tooFast())
+				w.fail(errOverflow())
 			}
 			continue
 		}
-		// A name that is none is of the directory itself, which its parent
-		// reports; some files are ours.
+		// Skip events of the directory itself, which its parent reports, and of
+		// temporary files.
 		if e.mask&unix.IN_IGNORED == 0 && (e.name == "" || filepath.Base(e.name) != e.name || e.name == ".." || strings.HasPrefix(e.name, tempPrefix)) {
 			continue
 		}
 		for w := range h.dirs[e.wd] {
-			h.hand(w, e)
+			h.deliver(w, e)
 		}
 		if e.mask&unix.IN_IGNORED != 0 {
 			delete(h.dirs, e.wd)
@@ -222,21 +222,22 @@ func (h *hub) parse(b []byte) {
 	}
 }
 
-// hand gives a watch an event, or the news that it reads too slowly.
-func (h *hub) hand(w *Watch, e event) {
+// deliver queues an event for a watch, or fails the watch if its queue is full.
+func (h *hub) deliver(w *Watch, e event) {
 	if w.err != nil {
 		return
 	}
-	if n := len(w.events); n >= maxWaiting || h.waiting >= maxAllWaiting && n >= maxAllWaiting/len(h.watches) {
-		w.fail(tooFast())
+	if n := len(w.events); n >= maxQueued || h.queued >= maxAllQueued && n >= maxAllQueued/len(h.watches) {
+		w.fail(errOverflow())
 		return
 	}
-	h.waiting++
+	h.queued++
 	w.events = append(w.events, e)
 	w.wake()
 }
 
-// take returns what waits for w, or why nothing comes any more.
+// take returns the queued events of w. If there are none, it returns the error
+// that has ended the watch, if any.
 func (h *hub) take(w *Watch) ([]event, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -245,19 +246,19 @@ func (h *hub) take(w *Watch) ([]event, error) {
 	}
 	events := w.events
 	w.events = nil
-	h.waiting -= len(events)
+	h.queued -= len(events)
 	return events, nil
 }
 
-// end lets nothing come to w any more but err.
+// end drops the queued events of w and fails it.
 func (h *hub) end(w *Watch, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.waiting -= len(w.events)
+	h.queued -= len(w.events)
 	w.events = nil
 	w.fail(err)
 }
 
-func tooFast() error {
+func errOverflow() error {
 	return engi.Errorf(engi.Exhausted, "watch: changes came faster than they were read").WithRemedy("list the directory again")
 }

@@ -6,21 +6,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// metadataPrefix is where E2B's agent keeps what callers say about a file.
+// metadataPrefix begins the extended attributes in which E2B's envd keeps
+// callers' metadata of a file.
 const metadataPrefix = "user.e2b."
 
-// SetMetadata stores notes about a file as extended attributes. It reports
-// Unsupported where the file system has none.
+// SetMetadata stores metadata of a file as extended attributes. It reports
+// Unsupported if the file system has none.
 func SetMetadata(path string, meta map[string]string) error {
 	for k, v := range meta {
 		if err := unix.Setxattr(path, metadataPrefix+k, []byte(v), 0); err != nil {
-			return classify(err, "store metadata of", path)
+			return Classify(err, "store metadata of", path)
 		}
 	}
 	return nil
 }
 
-// Metadata returns the notes about a file; nil if there are none.
+// Metadata returns the metadata of a file, nil if there is none.
 func Metadata(path string) map[string]string {
 	names := make([]byte, 8<<10)
 	n, err := unix.Llistxattr(path, names)
@@ -36,7 +37,7 @@ func Metadata(path string) map[string]string {
 		value := make([]byte, 4<<10)
 		n, err := unix.Lgetxattr(path, name, value)
 		if err != nil {
-			continue // gone meanwhile
+			continue // gone by now
 		}
 		if meta == nil {
 			meta = map[string]string{}

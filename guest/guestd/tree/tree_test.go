@@ -28,7 +28,7 @@ func TestCreateRefusesLinks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = d.Create(rel, 0o644, Nobody, strings.NewReader("x"), 1)
+		_, err = d.Create(rel, 0o644, KeepOwner, strings.NewReader("x"), 1)
 		d.Close()
 		if k := engi.KindOf(err); err == nil || k != engi.Invalid && k != engi.Conflict {
 			t.Errorf("%s: %v of kind %v", name, err, engi.KindOf(err))
@@ -47,7 +47,7 @@ func TestCreateReplaces(t *testing.T) {
 	}
 	defer d.Close()
 	for _, content := range []string{"long content", "short"} {
-		st, err := d.Create("a/b/c", 0o751, Nobody, strings.NewReader(content), int64(len(content)))
+		st, err := d.Create("a/b/c", 0o751, KeepOwner, strings.NewReader(content), int64(len(content)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +58,7 @@ func TestCreateReplaces(t *testing.T) {
 	if fi, err := os.Stat(filepath.Join(dir, "a/b/c")); err != nil || fi.Mode() != 0o751 {
 		t.Errorf("got %v, %v", fi.Mode(), err)
 	}
-	if _, err := d.Create("short", 0o644, Nobody, strings.NewReader("ab"), 3); engi.KindOf(err) != engi.Invalid {
+	if _, err := d.Create("short", 0o644, KeepOwner, strings.NewReader("ab"), 3); engi.KindOf(err) != engi.Invalid {
 		t.Errorf("a source that ends early: %v", err)
 	}
 }
@@ -81,7 +81,7 @@ func TestCollect(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	same, err := d.Create("same", 0o644, Nobody, strings.NewReader("s"), 1)
+	same, err := d.Create("same", 0o644, KeepOwner, strings.NewReader("s"), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestWriteThroughLinkKeepsMode(t *testing.T) {
 	if err := os.Symlink(file, link); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Write(link, strings.NewReader("x"), 0, Nobody, func() string { return "" }); err != nil {
+	if _, err := Write(link, strings.NewReader("x"), 0, KeepOwner, func() string { return "" }); err != nil {
 		t.Fatal(err)
 	}
 	if fi, err := os.Lstat(link); err != nil || fi.Mode()&os.ModeSymlink == 0 {
@@ -123,7 +123,7 @@ func TestWriteThroughLinkKeepsMode(t *testing.T) {
 	if fi, err := os.Stat(file); err != nil || fi.Mode() != 0o755 || fi.Size() != 1 {
 		t.Errorf("the file: %v, %v", fi, err)
 	}
-	if _, err := Write(file, strings.NewReader("y"), 0, Nobody, func() string { return strings.Repeat("0", 64) }); engi.KindOf(err) != engi.Unavailable {
+	if _, err := Write(file, strings.NewReader("y"), 0, KeepOwner, func() string { return strings.Repeat("0", 64) }); engi.KindOf(err) != engi.Unavailable {
 		t.Errorf("a wrong digest: %v", err)
 	}
 	if b, _ := os.ReadFile(file); string(b) != "x" {
@@ -131,7 +131,7 @@ func TestWriteThroughLinkKeepsMode(t *testing.T) {
 	}
 }
 
-// FuzzUnpack extracts anything and checks that nothing appears beside the
+// FuzzUnpack extracts anything, and checks that nothing appears outside of the
 // directory.
 func FuzzUnpack(f *testing.F) {
 	archive := func(hs ...tar.Header) []byte {
@@ -158,7 +158,7 @@ func FuzzUnpack(f *testing.F) {
 		if err := os.WriteFile(filepath.Join(top, "victim"), []byte("safe"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		Unpack(filepath.Join(top, "dir"), io.LimitReader(bytes.NewReader(b), 1<<20), Nobody) // any error will do
+		Unpack(filepath.Join(top, "dir"), io.LimitReader(bytes.NewReader(b), 1<<20), KeepOwner) // any error will do
 		names, err := os.ReadDir(top)
 		if err != nil {
 			t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 // maxWatched bounds the directories of one watch.
 const maxWatched = 8192
 
-// A Watch reports changes below a directory. It is for one goroutine.
+// A Watch reports changes below a directory. It is not safe for concurrent use.
 type Watch struct {
 	top       string
 	recursive bool
@@ -23,19 +23,19 @@ type Watch struct {
 	dirs      map[int32]string // by watch descriptor
 	queue     []wire.FileChange
 
-	// The hub's, under its lock.
+	// Guarded by hub.mu.
 	events []event
 	err    error
-	ready  chan struct{} // has room for one
+	ready  chan struct{} // has capacity 1
 }
 
 const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ATTRIB
 
-// NewWatch watches a directory; changes from now on are reported. Close it.
+// NewWatch begins to watch a directory. Close it.
 func NewWatch(dir string, recursive bool) (*Watch, error) {
 	fi, err := os.Stat(dir)
 	if err != nil {
-		return nil, classify(err, "watch", dir)
+		return nil, Classify(err, "watch", dir)
 	}
 	if !fi.IsDir() {
 		return nil, engi.Errorf(engi.Invalid, "path %s not a directory", dir)
@@ -55,10 +55,10 @@ func newWatch(dir string, recursive bool) *Watch {
 	return &Watch{top: dir, recursive: recursive, dirs: map[int32]string{}, ready: make(chan struct{}, 1)}
 }
 
-// Close ends the watch; more than once does no harm.
+// Close ends the watch. It may be called more than once.
 func (w *Watch) Close() { w.hub.leave(w) }
 
-// fail lets Next report err after what waits.
+// fail makes Next report err after the queued changes. hub.mu is held.
 func (w *Watch) fail(err error) {
 	if w.err == nil {
 		w.err = err
@@ -73,26 +73,26 @@ func (w *Watch) wake() {
 	}
 }
 
-// add watches a directory and, if recursive, those below. With fresh it also
-// reports what is in them: they were made after the watch began.
+// add watches a directory and, if the watch is recursive, those below. With
+// fresh it also reports their content: they appeared after the watch began.
 func (w *Watch) add(dir string, fresh bool) error {
 	if len(w.dirs) >= maxWatched {
 		return engi.Errorf(engi.Exhausted, "watch %s: more than %d directories", dir, maxWatched).WithRemedy("watch a smaller directory, or not recursively")
 	}
 	wd, err := w.hub.watch(w, dir, unix.IN_DONT_FOLLOW)
 	if err == unix.ENOTDIR || err == unix.ELOOP || err == unix.EINVAL {
-		// The top directory may be behind a link; others are not followed.
+		// The top directory may be a link; others are not followed.
 		if len(w.dirs) > 0 {
 			return nil
 		}
-		real, rerr := filepath.EvalSymlinks(dir)
+		resolved, rerr := filepath.EvalSymlinks(dir)
 		if rerr != nil {
-			return classify(rerr, "watch", dir)
+			return Classify(rerr, "watch", dir)
 		}
-		wd, err = w.hub.watch(w, real, 0)
+		wd, err = w.hub.watch(w, resolved, 0)
 	}
 	if err != nil {
-		return scarce(classify(err, "watch", dir))
+		return addInotifyRemedy(Classify(err, "watch", dir))
 	}
 	w.dirs[wd] = dir
 	if !w.recursive {
@@ -100,13 +100,13 @@ func (w *Watch) add(dir string, fresh bool) error {
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil // gone meanwhile
+		return nil // gone by now
 	}
 	for _, e := range entries {
 		p := filepath.Join(dir, e.Name())
 		if fresh {
-			if len(w.queue) >= maxWaiting {
-				return tooFast()
+			if len(w.queue) >= maxQueued {
+				return errOverflow()
 			}
 			w.queue = append(w.queue, wire.FileChange{Path: p, Op: engi.FileCreated})
 		}
@@ -119,8 +119,8 @@ func (w *Watch) add(dir string, fresh bool) error {
 	return nil
 }
 
-// Next returns the next change. It reports Expired when ctx ends and
-// Exhausted when changes came faster than they were read.
+// Next waits for the next change. It reports Expired when ctx ends and Exhausted
+// if changes came faster than they were read.
 func (w *Watch) Next(ctx context.Context) (wire.FileChange, error) {
 	for len(w.queue) == 0 {
 		events, err := w.hub.take(w)
@@ -128,8 +128,8 @@ func (w *Watch) Next(ctx context.Context) (wire.FileChange, error) {
 			return wire.FileChange{}, err
 		}
 		for _, e := range events {
-			if err := w.see(e); err != nil {
-				w.hub.end(w, err) // after what came before it
+			if err := w.handle(e); err != nil {
+				w.hub.end(w, err) // reported after the changes before it
 				break
 			}
 		}
@@ -147,8 +147,8 @@ func (w *Watch) Next(ctx context.Context) (wire.FileChange, error) {
 	return ch, nil
 }
 
-// see turns an event into changes.
-func (w *Watch) see(e event) error {
+// handle turns an event into changes.
+func (w *Watch) handle(e event) error {
 	dir, known := w.dirs[e.wd]
 	if !known {
 		return nil
@@ -167,7 +167,7 @@ func (w *Watch) see(e event) error {
 		return nil
 	}
 	if e.mask&unix.IN_MOVED_FROM != 0 {
-		w.lose(p)
+		w.unwatchTree(p)
 	}
 	if e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0 {
 		if err := w.add(p, true); err != nil && engi.KindOf(err) == engi.Exhausted {
@@ -177,9 +177,9 @@ func (w *Watch) see(e event) error {
 	return nil
 }
 
-// lose ends the watch of a directory that was moved away, and of those below:
-// where it comes to rest, if that is watched, it is found again.
-func (w *Watch) lose(dir string) {
+// unwatchTree stops watching a directory that was moved away, and those below.
+// If it was moved to a watched directory, it is added again there.
+func (w *Watch) unwatchTree(dir string) {
 	for wd, p := range w.dirs {
 		if p == dir || strings.HasPrefix(p, dir+"/") {
 			delete(w.dirs, wd)

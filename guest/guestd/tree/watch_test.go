@@ -42,7 +42,7 @@ func watching(t *testing.T, dir string, recursive bool) *Watch {
 	return w
 }
 
-// until reads changes up to one.
+// until reads changes up to a certain one.
 func until(t *testing.T, w *Watch, op engi.FileOp, path string) []wire.FileChange {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -67,7 +67,8 @@ func touch(t *testing.T, path string) {
 	}
 }
 
-// More watches than a user of the host may have inotify instances need one.
+// TestWatchesShareAnInstance has more watches than a user may have inotify
+// instances.
 func TestWatchesShareAnInstance(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	var all []*Watch
@@ -109,7 +110,8 @@ func TestWatchesShareAnInstance(t *testing.T) {
 	}
 }
 
-// A watch reports what happens after it began, even if another began before.
+// TestWatchBeginsNow expects no changes from before a watch, even if an earlier
+// watch has the same directory.
 func TestWatchBeginsNow(t *testing.T) {
 	dir := t.TempDir()
 	first := watching(t, dir, false)
@@ -143,14 +145,14 @@ func TestWatchBelow(t *testing.T) {
 	touch(t, in("a/b/c/f"))
 	until(t, w, engi.FileCreated, in("a/b/c/f"))
 
-	// A directory that moves is found where it is.
+	// A directory that moves is watched at its new place.
 	must(os.Rename(in("a/b"), in("moved")))
 	until(t, w, engi.FileRenamed, in("a/b"))
 	until(t, w, engi.FileCreated, in("moved/c/f"))
 	touch(t, in("moved/c/g"))
 	until(t, w, engi.FileCreated, in("moved/c/g"))
 
-	// One that leaves is watched no more, and watched again when it is back.
+	// One that moves away is not watched any more, until it is back.
 	must(os.Rename(in("moved"), filepath.Join(away, "moved")))
 	until(t, w, engi.FileRenamed, in("moved"))
 	touch(t, filepath.Join(away, "moved/c/unseen"))
@@ -171,13 +173,13 @@ func TestWatchBelow(t *testing.T) {
 	}
 }
 
-// Who does not read loses the rest, is told so, and harms nobody.
+// TestSlowWatch fails a watch that is not read, and no other.
 func TestSlowWatch(t *testing.T) {
 	dir := t.TempDir()
 	slow, quick := watching(t, dir, false), watching(t, dir, false)
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	touch(t, a)
-	for range maxWaiting/2/64 + 64 {
+	for range maxQueued/2/64 + 64 {
 		for range 32 {
 			if err := os.Rename(a, b); err != nil {
 				t.Fatal(err)
@@ -201,8 +203,8 @@ func TestSlowWatch(t *testing.T) {
 			break
 		}
 	}
-	if n != maxWaiting {
-		t.Errorf("%d changes waited, want %d", n, maxWaiting)
+	if n != maxQueued {
+		t.Errorf("%d changes are queued, want %d", n, maxQueued)
 	}
 	touch(t, filepath.Join(dir, "after"))
 	until(t, quick, engi.FileCreated, filepath.Join(dir, "after"))
@@ -245,7 +247,7 @@ func TestWatchesThatComeAndGo(t *testing.T) {
 	}
 }
 
-// Where nothing is left to watch with, the refusal says what to do.
+// TestWatchWithoutInstances expects a remedy if no inotify instance is left.
 func TestWatchWithoutInstances(t *testing.T) {
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
@@ -274,11 +276,11 @@ func FuzzWatchParse(f *testing.F) {
 		w.hub, w.dirs[1] = h, "/nowhere"
 		h.watches[w], h.dirs[1] = true, map[*Watch]bool{w: true}
 		h.parse(b)
-		if h.waiting != len(w.events) {
-			t.Errorf("%d events wait, %d counted", len(w.events), h.waiting)
+		if h.queued != len(w.events) {
+			t.Errorf("%d events wait, %d counted", len(w.events), h.queued)
 		}
 		for _, e := range w.events {
-			if err := w.see(e); err != nil {
+			if err := w.handle(e); err != nil {
 				t.Error(err)
 			}
 		}

@@ -1,10 +1,10 @@
-// Package warm starts interpreters before their code is known. A started
-// interpreter waits in its own start-up sequence, just before it would open
-// the program's file, until it is told arguments and environment; what
-// follows is the interpreter's own normal start, so a program cannot tell.
+// Package warm starts interpreters before their program is known. A preloaded
+// script makes the interpreter wait during its start-up, just before it opens
+// the program's file, until it receives arguments and environment. It then
+// continues its normal start, so that a program cannot tell the difference.
 //
-// What a waiting interpreter cannot be told any more (another file name, a
-// variable it has read already) needs a cold start; [Fits] says when.
+// Some things come too late for a waiting interpreter, like another file name or
+// a variable that it has read already. Those need a cold start; see [CanServe].
 package warm
 
 import (
@@ -21,42 +21,43 @@ import (
 	"github.com/engi-dev/engi/guest/wire"
 )
 
-//go:embed hook.py
-var hookPython []byte
+//go:embed preload.py
+var preloadPython []byte
 
-//go:embed hook.cjs
-var hookNode []byte
+//go:embed preload.cjs
+var preloadNode []byte
 
-//go:embed hook.mjs
-var hookDeno []byte
+//go:embed preload.mjs
+var preloadDeno []byte
 
-//go:embed hook.sh
-var hookBash []byte
+//go:embed preload.sh
+var preloadBash []byte
 
-// A Start is how to start an interpreter.
-type Start struct {
-	Args []string // the program first, by its absolute path
+// A Command says how to start an interpreter.
+type Command struct {
+	Args []string // beginning with the absolute path of the program
 	Env  map[string]string
 }
 
-// Cold returns how to run entry of a language the ordinary way. hook is the
-// directory Install filled, or empty.
-func Cold(l engi.Language, interpreter, entry string, args []string, env map[string]string, hook string) Start {
-	s := Start{Args: append(command(l, interpreter, entry), args...), Env: env}
-	if l == engi.Python && hook != "" && env["PYTHONUNBUFFERED"] == "" {
-		s.Env = pythonEnv(env, hook, "cold")
+// ColdCommand returns the command that runs entry in a fresh interpreter.
+// preload is the directory of a Preload, or empty.
+func ColdCommand(l engi.Language, interpreter, entry string, args []string, env map[string]string, preload string) Command {
+	s := Command{Args: append(baseArgs(l, interpreter, entry), args...), Env: env}
+	if l == engi.Python && preload != "" && env["PYTHONUNBUFFERED"] == "" {
+		s.Env = pythonEnv(env, preload, "cold")
 	}
 	return s
 }
 
-func command(l engi.Language, interpreter, entry string) []string {
+func baseArgs(l engi.Language, interpreter, entry string) []string {
 	if l == engi.TypeScript {
 		return []string{interpreter, "run", "-A", "--no-remote", entry}
 	}
 	return []string{interpreter, entry}
 }
 
-func clone(env map[string]string, more ...string) map[string]string {
+// withVars returns a copy of env with more names and values.
+func withVars(env map[string]string, more ...string) map[string]string {
 	c := make(map[string]string, len(env)+len(more)/2)
 	for k, v := range env {
 		c[k] = v
@@ -67,99 +68,99 @@ func clone(env map[string]string, more ...string) map[string]string {
 	return c
 }
 
-// pythonEnv makes Python find the hook as its sitecustomize.
-func pythonEnv(env map[string]string, hook, mode string) map[string]string {
-	c := clone(env, "PYTHONPATH", hook, "ENGI_HOOK", mode)
+// pythonEnv makes Python load the preload as its sitecustomize.
+func pythonEnv(env map[string]string, preload, mode string) map[string]string {
+	c := withVars(env, "PYTHONPATH", preload, "ENGI_PRELOAD", mode)
 	if p, ok := env["PYTHONPATH"]; ok {
 		c["ENGI_PYTHONPATH"] = p
 		if p != "" {
-			c["PYTHONPATH"] = hook + ":" + p
+			c["PYTHONPATH"] = preload + ":" + p
 		}
 	}
 	return c
 }
 
-// Waiting returns how to start an interpreter that waits. hook is the
-// directory Install filled.
-func Waiting(l engi.Language, interpreter string, env map[string]string, hook string) (Start, error) {
+// WaitingCommand returns the command that starts an interpreter that waits.
+// preload is the directory of a Preload.
+func WaitingCommand(l engi.Language, interpreter string, env map[string]string, preload string) (Command, error) {
 	entry := wire.Entry(l)
 	switch l {
 	case engi.Python:
-		return Start{command(l, interpreter, entry), pythonEnv(env, hook, "wait")}, nil
+		return Command{baseArgs(l, interpreter, entry), pythonEnv(env, preload, "wait")}, nil
 	case engi.JavaScript:
-		options := "--require=" + filepath.Join(hook, "hook.cjs")
+		options := "--require=" + filepath.Join(preload, "preload.cjs")
 		if o, ok := env["NODE_OPTIONS"]; ok {
-			return Start{command(l, interpreter, entry), clone(env, "NODE_OPTIONS", options+" "+o, "ENGI_NODE_OPTIONS", o)}, nil
+			return Command{baseArgs(l, interpreter, entry), withVars(env, "NODE_OPTIONS", options+" "+o, "ENGI_NODE_OPTIONS", o)}, nil
 		}
-		return Start{command(l, interpreter, entry), clone(env, "NODE_OPTIONS", options)}, nil
+		return Command{baseArgs(l, interpreter, entry), withVars(env, "NODE_OPTIONS", options)}, nil
 	case engi.TypeScript:
-		args := []string{interpreter, "run", "-A", "--no-remote", "--preload", filepath.Join(hook, "hook.mjs"), entry}
-		return Start{args, env}, nil
+		args := []string{interpreter, "run", "-A", "--no-remote", "--preload", filepath.Join(preload, "preload.mjs"), entry}
+		return Command{args, env}, nil
 	case engi.Bash:
-		return Start{command(l, interpreter, entry), clone(env, "BASH_ENV", filepath.Join(hook, "hook.sh"), "ENGI_HOOK", hook)}, nil
+		return Command{baseArgs(l, interpreter, entry), withVars(env, "BASH_ENV", filepath.Join(preload, "preload.sh"), "ENGI_PRELOAD", preload)}, nil
 	}
-	return Start{}, engi.Errorf(engi.Unsupported, "%s has no interpreter that could wait", l)
+	return Command{}, engi.Errorf(engi.Unsupported, "interpreters of %s cannot wait", l)
 }
 
-// A Hook is a private directory with what a starting interpreter reads, and
-// the two named pipes by which it is told to go on.
-type Hook struct {
-	Dir      string // removed when the interpreter waits, or for its run's end
+// A Preload is a directory with the script that a starting interpreter loads,
+// and the two named pipes by which it reports that it waits and is released.
+type Preload struct {
+	Dir      string // removed once the interpreter waits; by the caller for JavaScript
 	language engi.Language
 	ready    *os.File
-	goOn     *os.File
+	release  *os.File
 }
 
-// Install makes the hook of a language in dir, which must not exist. uid and
-// gid are those of the interpreter; negative means the server's own.
-func Install(l engi.Language, dir string, uid, gid int) (_ *Hook, err error) {
-	name, text := hookFile(l)
+// NewPreload creates the preload of a language in dir, which must not exist. uid
+// and gid are those of the interpreter; negative means this program's own.
+func NewPreload(l engi.Language, dir string, uid, gid int) (_ *Preload, err error) {
+	name, text := preloadFile(l)
 	if name == "" {
-		return nil, engi.Errorf(engi.Unsupported, "%s has no interpreter that could wait", l)
+		return nil, engi.Errorf(engi.Unsupported, "interpreters of %s cannot wait", l)
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
-		return nil, engi.Errorf(engi.Internal, "install hook: %v", err)
+		return nil, engi.Errorf(engi.Internal, "install preload: %v", err)
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		return nil, engi.Errorf(engi.Internal, "install hook: %v", err)
+		return nil, engi.Errorf(engi.Internal, "install preload: %v", err)
 	}
-	made := &Hook{Dir: dir, language: l}
+	p := &Preload{Dir: dir, language: l}
 	defer func() {
 		if err != nil {
-			made.Close()
+			p.Close()
 		}
 	}()
 	if err := os.WriteFile(path.Join(dir, name), text, 0o644); err != nil {
-		return nil, engi.Errorf(engi.Internal, "install hook: %v", err)
+		return nil, engi.Errorf(engi.Internal, "install preload: %v", err)
 	}
-	if made.goOn, err = fifo(path.Join(dir, "go"), uid, gid); err != nil {
+	if p.release, err = MakeFIFO(path.Join(dir, "go"), uid, gid); err != nil {
 		return nil, err
 	}
-	if made.ready, err = fifo(path.Join(dir, "ready"), uid, gid); err != nil {
+	if p.ready, err = MakeFIFO(path.Join(dir, "ready"), uid, gid); err != nil {
 		return nil, err
 	}
-	return made, nil
+	return p, nil
 }
 
-func hookFile(l engi.Language) (name string, text []byte) {
+func preloadFile(l engi.Language) (name string, text []byte) {
 	switch l {
 	case engi.Python:
-		return "sitecustomize.py", hookPython
+		return "sitecustomize.py", preloadPython
 	case engi.JavaScript:
-		return "hook.cjs", hookNode
+		return "preload.cjs", preloadNode
 	case engi.TypeScript:
-		return "hook.mjs", hookDeno
+		return "preload.mjs", preloadDeno
 	case engi.Bash:
-		return "hook.sh", hookBash
+		return "preload.sh", preloadBash
 	}
 	return "", nil
 }
 
-// fifo makes a named pipe and opens it for both directions, so that neither
-// side waits for the other at open.
-func fifo(name string, uid, gid int) (*os.File, error) {
+// MakeFIFO creates a named pipe for a user and opens it for reading and writing, so
+// that neither side blocks in open. Negative IDs mean this program's own.
+func MakeFIFO(name string, uid, gid int) (*os.File, error) {
 	if err := syscall.Mkfifo(name, 0o600); err != nil {
-		return nil, engi.Errorf(engi.Internal, "make pipe %s: %v", name, err)
+		return nil, engi.Errorf(engi.Internal, "create pipe %s: %v", name, err)
 	}
 	f, err := os.OpenFile(name, os.O_RDWR|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -168,93 +169,94 @@ func fifo(name string, uid, gid int) (*os.File, error) {
 	if uid >= 0 {
 		if err := f.Chown(uid, gid); err != nil {
 			f.Close()
-			return nil, engi.Errorf(engi.Internal, "give away pipe %s: %v", name, err)
+			return nil, engi.Errorf(engi.Internal, "change the owner of pipe %s: %v", name, err)
 		}
 	}
 	return f, nil
 }
 
-// Wait returns once the interpreter waits, and removes what it has read. It
-// reports Unavailable if died is closed first, Expired after limit.
-func (h *Hook) Wait(died <-chan struct{}, limit time.Duration) error {
-	if err := h.ready.SetReadDeadline(time.Now().Add(limit)); err != nil {
-		return engi.Errorf(engi.Internal, "wait for interpreter: %v", err)
+// WaitReady returns once the interpreter waits, and removes the files that it
+// has read. It reports Unavailable if died is closed first, Expired after limit.
+func (p *Preload) WaitReady(died <-chan struct{}, limit time.Duration) error {
+	if err := p.ready.SetReadDeadline(time.Now().Add(limit)); err != nil {
+		return engi.Errorf(engi.Internal, "wait for the interpreter: %v", err)
 	}
 	done := make(chan error, 1)
 	go func() {
 		var b [1]byte
-		_, err := h.ready.Read(b[:])
+		_, err := p.ready.Read(b[:])
 		done <- err
 	}()
 	select {
 	case err := <-done:
 		if err != nil {
-			return engi.Errorf(engi.Expired, "the interpreter did not start to wait: %v", err)
+			return engi.Errorf(engi.Expired, "the interpreter did not become ready: %v", err)
 		}
 	case <-died:
-		h.ready.SetReadDeadline(time.Now())
+		p.ready.SetReadDeadline(time.Now())
 		if err := <-done; err != nil {
-			return engi.Errorf(engi.Unavailable, "the interpreter ended instead of waiting")
+			return engi.Errorf(engi.Unavailable, "the interpreter ended during its start")
 		}
 	}
-	h.ready.Close()
-	if h.language != engi.JavaScript {
-		os.RemoveAll(h.Dir)
+	p.ready.Close()
+	if p.language != engi.JavaScript {
+		os.RemoveAll(p.Dir)
 		return nil
 	}
-	// Worker threads of node load what their main thread preloaded: nothing.
-	if err := os.WriteFile(path.Join(h.Dir, "hook.cjs"), nil, 0o644); err != nil {
-		return engi.Errorf(engi.Internal, "empty hook: %v", err)
+	// Worker threads of node load the preload again: leave it empty for them.
+	if err := os.WriteFile(path.Join(p.Dir, "preload.cjs"), nil, 0o644); err != nil {
+		return engi.Errorf(engi.Internal, "empty the preload: %v", err)
 	}
 	for _, name := range []string{"go", "ready"} {
-		os.Remove(path.Join(h.Dir, name))
+		os.Remove(path.Join(p.Dir, name))
 	}
 	return nil
 }
 
-// Go tells a waiting interpreter its arguments and variables.
-func (h *Hook) Go(args []string, env map[string]string) error {
-	msg := message(h.language, args, env)
-	h.goOn.SetWriteDeadline(time.Now().Add(time.Second)) // it fits into the pipe, see Fits
-	if _, err := h.goOn.Write(msg); err != nil {
-		return engi.Errorf(engi.Unavailable, "tell the interpreter: %v", err)
+// Release sends a waiting interpreter its arguments and variables.
+func (p *Preload) Release(args []string, env map[string]string) error {
+	msg := releaseMessage(p.language, args, env)
+	p.release.SetWriteDeadline(time.Now().Add(time.Second)) // it fits into the pipe, see CanServe
+	if _, err := p.release.Write(msg); err != nil {
+		return engi.Errorf(engi.Unavailable, "release the interpreter: %v", err)
 	}
-	if err := h.goOn.Close(); err != nil {
-		return engi.Errorf(engi.Unavailable, "tell the interpreter: %v", err)
+	if err := p.release.Close(); err != nil {
+		return engi.Errorf(engi.Unavailable, "release the interpreter: %v", err)
 	}
 	return nil
 }
 
-// Close gives the interpreter up. It may be repeated.
-func (h *Hook) Close() {
-	if h.goOn != nil {
-		h.goOn.Close()
+// Close makes a waiting interpreter exit, and removes all files. It may be
+// called more than once.
+func (p *Preload) Close() {
+	if p.release != nil {
+		p.release.Close()
 	}
-	if h.ready != nil {
-		h.ready.Close()
+	if p.ready != nil {
+		p.ready.Close()
 	}
-	os.RemoveAll(h.Dir)
+	os.RemoveAll(p.Dir)
 }
 
-func message(l engi.Language, args []string, env map[string]string) []byte {
+func releaseMessage(l engi.Language, args []string, env map[string]string) []byte {
 	var b bytes.Buffer
 	if l == engi.Bash {
 		for k, v := range env {
-			b.WriteString("export " + k + "=" + quote(v) + "\n")
+			b.WriteString("export " + k + "=" + Quote(v) + "\n")
 		}
 		if len(args) > 0 {
 			b.WriteString("set --")
 			for _, a := range args {
-				b.WriteString(" " + quote(a))
+				b.WriteString(" " + Quote(a))
 			}
 			b.WriteByte('\n')
 		}
 		b.WriteByte(0)
 		return b.Bytes()
 	}
-	// Each list begins with a word that counts for nothing, so that an empty
-	// list and a list of an empty string differ. Two NULs in a row end a list;
-	// Fits has refused empty arguments, which would look the same.
+	// Each list begins with a dummy word, so that an empty list differs from a
+	// list of one empty string. Two NULs end a list; CanServe refuses empty
+	// arguments, which would look the same.
 	b.WriteByte('a')
 	for _, a := range args {
 		b.WriteByte(0)
@@ -269,11 +271,12 @@ func message(l engi.Language, args []string, env map[string]string) []byte {
 	return b.Bytes()
 }
 
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+// Quote quotes a word for a shell.
+func Quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// Fits reports whether a waiting interpreter can run entry exactly as a cold
-// one would.
-func Fits(l engi.Language, entry string, args []string, env map[string]string) bool {
+// CanServe reports whether a waiting interpreter can run entry exactly like a
+// fresh one.
+func CanServe(l engi.Language, entry string, args []string, env map[string]string) bool {
 	if entry != wire.Entry(l) {
 		return false
 	}
@@ -285,23 +288,23 @@ func Fits(l engi.Language, entry string, args []string, env map[string]string) b
 		size += len(a) + 8
 	}
 	for k, v := range env {
-		if startup(l, k) {
+		if readAtStartup(l, k) {
 			return false
 		}
-		if l == engi.Bash && !identifier(k) {
+		if l == engi.Bash && !IsIdentifier(k) {
 			return false
 		}
 		size += len(k) + len(v) + 16
 	}
 	if l == engi.Bash {
-		return size < 1<<10 // bash reads a pipe byte by byte
+		return size < 1<<10 // bash reads pipes byte by byte
 	}
 	return size < 32<<10
 }
 
-// startup reports whether an interpreter looks at a variable, or a library it
-// has loaded does, before the program starts.
-func startup(l engi.Language, name string) bool {
+// readAtStartup reports whether an interpreter, or a library that it loads, may
+// read a variable before the program starts.
+func readAtStartup(l engi.Language, name string) bool {
 	for _, p := range []string{"LD_", "LC_", "GLIBC_", "MALLOC_"} {
 		if strings.HasPrefix(name, p) {
 			return true
@@ -330,7 +333,8 @@ func startup(l engi.Language, name string) bool {
 	return false
 }
 
-func identifier(s string) bool {
+// IsIdentifier reports whether s can name a variable of a shell.
+func IsIdentifier(s string) bool {
 	for i, c := range []byte(s) {
 		if !(c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || i > 0 && '0' <= c && c <= '9') {
 			return false
@@ -339,8 +343,8 @@ func identifier(s string) bool {
 	return s != ""
 }
 
-// Forget closes the pipes of a hook whose interpreter will not wait.
-func (h *Hook) Forget() {
-	h.goOn.Close()
-	h.ready.Close()
+// ClosePipes closes the pipes of a preload whose interpreter will not wait.
+func (p *Preload) ClosePipes() {
+	p.release.Close()
+	p.ready.Close()
 }

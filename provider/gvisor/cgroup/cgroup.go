@@ -1,10 +1,10 @@
-// Package cgroup puts host processes into control groups, limits and freezes
-// them, and tells what they use. It knows version 1 (one tree per controller),
-// version 2 (one tree) and hosts that have both and use the first.
+// Package cgroup starts host processes in control groups, limits them, and measures
+// what they use. It supports version 1 (a hierarchy per controller), version 2 (one
+// hierarchy), and hosts that mount both and use the first.
 //
-// It writes the files of the kernel itself: a limit changes in microseconds,
-// and a group is entered by the process that is born in it. It is not for the
-// groups inside a sandbox, which the sandbox's own kernel makes.
+// It writes the kernel's files directly: changing a limit takes microseconds, and
+// processes are created in their group. The groups that programs see in a sandbox
+// belong to the sandbox's own kernel.
 package cgroup
 
 import (
@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Version is a generation of control groups.
+// A Version is a version of control groups.
 type Version int
 
 const (
@@ -35,50 +35,49 @@ const (
 // String returns "none", "v1" or "v2".
 func (v Version) String() string { return [...]string{"none", "v1", "v2"}[v] }
 
-// DefaultRoot is where hosts mount control groups.
+// DefaultRoot is where control groups are usually mounted.
 const DefaultRoot = "/sys/fs/cgroup"
 
-// wanted are the controllers that limits need. The freezer and the clock of
-// version 1 are extra: groups work without them.
-var wanted = []string{"memory", "cpu", "pids"}
+// controllers are those that limits need. cpuacct of version 1 is optional.
+var controllers = []string{"memory", "cpu", "pids"}
 
-// Detect reports which version serves the wanted controllers below root, and
-// which of them are missing there.
+// Detect reports which version has the controllers below root, and which of them
+// are missing there.
 func Detect(root string) (v Version, missing []string) {
 	if raw, err := os.ReadFile(filepath.Join(root, "cgroup.controllers")); err == nil {
 		have := strings.Fields(string(raw))
-		for _, c := range wanted {
+		for _, c := range controllers {
 			if !slices.Contains(have, c) {
 				missing = append(missing, c)
 			}
 		}
-		if len(missing) == len(wanted) {
+		if len(missing) == len(controllers) {
 			return None, missing
 		}
 		return V2, missing
 	}
-	for _, c := range wanted {
+	for _, c := range controllers {
 		if fi, err := os.Stat(filepath.Join(root, c)); err != nil || !fi.IsDir() {
 			missing = append(missing, c)
 		}
 	}
-	if len(missing) == len(wanted) {
+	if len(missing) == len(controllers) {
 		return None, missing
 	}
 	return V1, missing
 }
 
-// A Tree is a parent group that groups are made in. It is safe for concurrent
-// use. The parent appears with the first group and goes with the last.
+// A Tree is a parent of groups. It is created with the first group and removed
+// with the last. It is safe for concurrent use.
 type Tree struct {
 	root, name string
 	version    Version
-	dirs       map[string]string // controller to parent directory; "" for version 2
-	parents    []string          // the same directories, each once
-	homes      []string          // version 1: where this process itself is, in the same order
+	dirs       map[string]string // parent directory by controller; "" in version 2
+	parents    []string          // the same directories without duplicates
+	ownDirs    []string          // in version 1, the directories of this process, in the same order
 }
 
-// Open returns the tree called name below root. It makes nothing yet.
+// Open returns the tree called name below root. It creates nothing.
 func Open(root, name string, v Version) *Tree {
 	t := &Tree{root: root, name: name, version: v, dirs: map[string]string{}}
 	if v == V2 {
@@ -86,7 +85,7 @@ func Open(root, name string, v Version) *Tree {
 		t.parents = []string{t.dirs[""]}
 		return t
 	}
-	for _, c := range append([]string{"freezer", "cpuacct"}, wanted...) {
+	for _, c := range append([]string{"cpuacct"}, controllers...) {
 		// Controllers may share a hierarchy through symbolic links.
 		dir, err := filepath.EvalSymlinks(filepath.Join(root, c))
 		if err != nil {
@@ -96,7 +95,7 @@ func Open(root, name string, v Version) *Tree {
 		t.dirs[c] = dir
 		if !slices.Contains(t.parents, dir) {
 			t.parents = append(t.parents, dir)
-			t.homes = append(t.homes, home(root, c))
+			t.ownDirs = append(t.ownDirs, ownDir(root, c))
 		}
 	}
 	return t
@@ -122,13 +121,13 @@ func (t *Tree) List() ([]string, error) {
 	return names, nil
 }
 
-// A Group is one control group. It is a name: methods look at the files.
+// A Group is a control group. It holds only a name; methods use the files.
 type Group struct {
 	tree *Tree
 	name string
 }
 
-// Group returns the group called name, which need not exist.
+// Group returns the group called name, which may not exist.
 func (t *Tree) Group(name string) *Group { return &Group{tree: t, name: name} }
 
 func (g *Group) dirs() []string {
@@ -139,8 +138,8 @@ func (g *Group) dirs() []string {
 	return dirs
 }
 
-// file returns the path of a control file of a controller, and whether the
-// host has that controller.
+// file returns the path of a file of a controller, and whether the host has that
+// controller.
 func (g *Group) file(controller, name string) (string, bool) {
 	if g.tree.version == V2 {
 		return filepath.Join(g.tree.dirs[""], g.name, name), true
@@ -149,11 +148,11 @@ func (g *Group) file(controller, name string) (string, bool) {
 	return filepath.Join(dir, g.name, name), ok
 }
 
-// Create makes the group. An existing one is no error.
+// Create creates the group if it does not exist.
 func (g *Group) Create() error {
 	for attempt := 0; ; attempt++ {
 		err := g.create()
-		// The last group of before may just have taken the parent with it.
+		// The parent may just have been removed with its last group.
 		if err == nil || attempt == 10 || !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -178,7 +177,7 @@ func (g *Group) create() error {
 	return nil
 }
 
-// delegate passes the controllers of version 2 down to the groups of parent.
+// delegate enables the controllers of version 2 for the groups of parent.
 func (t *Tree) delegate(parent string) error {
 	raw, err := os.ReadFile(filepath.Join(t.root, "cgroup.controllers"))
 	if err != nil {
@@ -190,7 +189,7 @@ func (t *Tree) delegate(parent string) error {
 		if err != nil {
 			return err
 		}
-		for _, c := range wanted {
+		for _, c := range controllers {
 			if !slices.Contains(have, c) || slices.Contains(strings.Fields(string(on)), c) {
 				continue
 			}
@@ -202,20 +201,20 @@ func (t *Tree) delegate(parent string) error {
 	return nil
 }
 
-// Limits are what the processes of a group may use together. Zero fields are
-// not changed; a negative VCPUs lifts the limit.
+// Limits are what the processes of a group may use together. Zero fields do not
+// change; a negative VCPUs removes the limit.
 type Limits struct {
 	VCPUs  float64
 	Memory int64 // bytes
-	Tasks  int   // threads, on the host
+	Tasks  int   // threads on the host
 }
 
 const period = 100 * time.Millisecond // of processor quotas
 
-// ErrInUse reports that the group uses more memory than it should get.
+// ErrInUse reports that a group uses more memory than a new limit.
 var ErrInUse = errors.New("more memory is in use")
 
-// Limit puts l in force.
+// Limit sets limits. It reports ErrInUse if the group uses more than l.Memory.
 func (g *Group) Limit(l Limits) error {
 	if l.Memory > 0 {
 		if err := g.limitMemory(l.Memory); err != nil {
@@ -236,22 +235,22 @@ func (g *Group) Limit(l Limits) error {
 func (g *Group) limitMemory(n int64) error {
 	val := strconv.FormatInt(n, 10)
 	if g.tree.version == V2 {
-		// Lowering the limit below what is used would kill; version 1
-		// refuses it, and so do we.
+		// A limit below what is in use would kill the group. Version 1 refuses
+		// it, so refuse it here too.
 		if used, err := g.readInt("memory", "memory.current"); err == nil && used-g.reclaimable() > n {
 			return ErrInUse
 		}
 		if err := g.set("memory", "memory.max", val); err != nil {
 			return err
 		}
-		// One limit, one end: no swapping, and all processes go together.
+		// No swap, and kill all processes together.
 		if err := g.setOptional("memory", "memory.swap.max", "0"); err != nil {
 			return err
 		}
 		return g.setOptional("memory", "memory.oom.group", "1")
 	}
-	// The sum of memory and swap may never be below memory, so the order
-	// depends on the direction.
+	// The limit of memory and swap must not be below that of memory, so the order
+	// depends on the direction of the change.
 	err := g.set("memory", "memory.limit_in_bytes", val)
 	if err == nil || errors.Is(err, unix.EINVAL) {
 		if err := g.setOptional("memory", "memory.memsw.limit_in_bytes", val); err != nil {
@@ -289,11 +288,11 @@ func (g *Group) limitVCPUs(n float64) error {
 	return g.set("cpu", "cpu.cfs_quota_us", strconv.FormatInt(quota, 10))
 }
 
-// Usage is what a group has used and uses.
+// Usage is what a group uses.
 type Usage struct {
 	CPU    time.Duration
-	Memory int64 // bytes that cannot be taken back without harm
-	Peak   int64 // bytes; 0 if the host does not say
+	Memory int64 // bytes, without what the kernel can reclaim at once
+	Peak   int64 // bytes; 0 if unknown
 }
 
 // Usage reads the counters.
@@ -327,7 +326,7 @@ func (g *Group) Usage() (Usage, error) {
 	return u, nil
 }
 
-// reclaimable is the part of the memory that the kernel drops on demand.
+// reclaimable is the memory that the kernel can reclaim at once, in bytes.
 func (g *Group) reclaimable() int64 {
 	stat, err := g.readStat("memory", "memory.stat")
 	if err != nil {
@@ -339,8 +338,8 @@ func (g *Group) reclaimable() int64 {
 	return stat["inactive_file"]
 }
 
-// MemoryKills counts processes of the group that were killed because its
-// memory was full.
+// MemoryKills returns the number of processes that were killed because the group
+// had reached its memory limit.
 func (g *Group) MemoryKills() int64 {
 	name := "memory.oom_control"
 	if g.tree.version == V2 {
@@ -353,8 +352,8 @@ func (g *Group) MemoryKills() int64 {
 	return stat["oom_kill"]
 }
 
-// Remove kills what runs in the group and removes it. A missing group is no
-// error. It gives up at the deadline, if that is not zero.
+// Remove kills the processes of the group and removes it, if it exists. It gives up
+// at the deadline, if that is not zero.
 func (g *Group) Remove(deadline time.Time) error {
 	var last error
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
@@ -369,7 +368,7 @@ func (g *Group) Remove(deadline time.Time) error {
 		return fmt.Errorf("remove group %s: %v", g.name, last)
 	}
 	for _, parent := range g.tree.parents {
-		unix.Rmdir(parent) // fails as long as others need it
+		unix.Rmdir(parent) // fails while it has other groups
 	}
 	return nil
 }
@@ -384,7 +383,7 @@ func (g *Group) remove() error {
 	return last
 }
 
-// Exists reports whether any part of the group is there.
+// Exists reports whether any directory of the group exists.
 func (g *Group) Exists() bool {
 	return slices.ContainsFunc(g.dirs(), exists)
 }
@@ -397,7 +396,7 @@ func (g *Group) set(controller, name, val string) error {
 	return write(file, val)
 }
 
-// setOptional is set for files that not every kernel has.
+// setOptional is like set, for files that not every kernel has.
 func (g *Group) setOptional(controller, name, val string) error {
 	if err := g.set(controller, name, val); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -417,7 +416,7 @@ func (g *Group) readInt(controller, name string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
 }
 
-// readStat reads a file of lines with a name and a number.
+// readStat reads a file of lines with a name and a number each.
 func (g *Group) readStat(controller, name string) (map[string]int64, error) {
 	file, ok := g.file(controller, name)
 	if !ok {
@@ -445,7 +444,7 @@ func mkdir(dir string) error {
 	return nil
 }
 
-// write writes a control file, which must exist: the kernel makes them.
+// write writes to a control file, which must exist.
 func write(file, val string) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {

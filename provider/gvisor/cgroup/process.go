@@ -11,12 +11,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Start starts cmd inside the group, from its first instruction on.
+// Start starts cmd in the group, from its first instruction on.
 func (g *Group) Start(cmd *exec.Cmd) error {
 	if g.tree.version == V2 {
 		dir, err := os.Open(filepath.Join(g.tree.dirs[""], g.name))
@@ -31,9 +30,9 @@ func (g *Group) Start(cmd *exec.Cmd) error {
 		cmd.SysProcAttr.CgroupFD = int(dir.Fd())
 		return cmd.Start()
 	}
-	// In version 1 a child is born where the thread is that forks it. The
-	// thread moves itself, which is the one move that needs no lock over all
-	// processes of the host, and then back: it must not stay and be frozen.
+	// In version 1 a child starts in the group of the thread that forks it. Moving
+	// the own thread is the only move that needs no lock over all processes of the
+	// host. It moves back, since it must not be frozen with the group.
 	errc := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
@@ -43,7 +42,7 @@ func (g *Group) Start(cmd *exec.Cmd) error {
 		}
 		if g.tree.leave() == nil {
 			runtime.UnlockOSThread()
-		} // else the thread ends with this goroutine
+		} // otherwise the thread exits with this goroutine
 		errc <- err
 	}()
 	return <-errc
@@ -59,18 +58,18 @@ func (g *Group) enter() error {
 	return nil
 }
 
-// leave moves the calling thread back to where this process is.
+// leave moves the calling thread back to the group of this process.
 func (t *Tree) leave() error {
 	var errs []error
-	for _, dir := range t.homes {
+	for _, dir := range t.ownDirs {
 		errs = append(errs, write(filepath.Join(dir, "tasks"), "0"))
 	}
 	return errors.Join(errs...)
 }
 
-// home returns the directory of the group that this process is in, in the
-// hierarchy of version 1 that controller names.
-func home(root, controller string) string {
+// ownDir returns the directory of this process's group in the hierarchy of a
+// controller of version 1.
+func ownDir(root, controller string) string {
 	top := filepath.Join(root, controller)
 	raw, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -86,7 +85,7 @@ func home(root, controller string) string {
 			}
 		}
 	}
-	return top // the path may be the host's, where we see only a part
+	return top // in a container the path may be the host's
 }
 
 func exists(path string) bool {
@@ -94,8 +93,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Processes returns the IDs of the processes in the group, as the host numbers
-// them, without our own.
+// Processes returns the PIDs of the processes in the group, without this one.
 func (g *Group) Processes() ([]int, error) {
 	var pids []int
 	for _, dir := range g.dirs() {
@@ -107,8 +105,7 @@ func (g *Group) Processes() ([]int, error) {
 			return nil, err
 		}
 		for _, s := range strings.Fields(string(raw)) {
-			// A thread of ours that has just started something in the group
-			// makes us appear there for a moment.
+			// This process is listed while one of its threads is in Start.
 			if pid, err := strconv.Atoi(s); err == nil && pid > 0 && pid != os.Getpid() && !slices.Contains(pids, pid) {
 				pids = append(pids, pid)
 			}
@@ -117,7 +114,7 @@ func (g *Group) Processes() ([]int, error) {
 	return pids, nil
 }
 
-// kill kills every process of the group, frozen or not.
+// kill kills all processes of the group.
 func (g *Group) kill() {
 	if g.tree.version == V2 && g.set("", "cgroup.kill", "1") == nil {
 		return
@@ -129,72 +126,11 @@ func (g *Group) kill() {
 	for _, pid := range pids {
 		unix.Kill(pid, unix.SIGKILL)
 	}
-	g.setOptional("freezer", "freezer.state", "THAWED")
 }
 
-// CanFreeze reports whether the host can freeze the group.
-func (g *Group) CanFreeze() bool {
-	_, ok := g.file("freezer", "")
-	return ok
-}
-
-// Freeze stops every process of the group and returns when all stand still.
-func (g *Group) Freeze(deadline time.Time) error { return g.freeze(true, deadline) }
-
-// Thaw lets them go on.
-func (g *Group) Thaw(deadline time.Time) error { return g.freeze(false, deadline) }
-
-func (g *Group) freeze(on bool, deadline time.Time) error {
-	name, val, want := "freezer.state", "THAWED", "THAWED"
-	if on {
-		val, want = "FROZEN", "FROZEN"
-	}
-	if g.tree.version == V2 {
-		name, val = "cgroup.freeze", "0"
-		if on {
-			val = "1"
-		}
-	}
-	if err := g.set("freezer", name, val); err != nil {
-		return err
-	}
-	for wait := 50 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
-		frozen, err := g.Frozen()
-		if err != nil || frozen == on {
-			return err
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("group %s is not %s yet", g.name, strings.ToLower(want))
-		}
-		time.Sleep(wait)
-		if on && g.tree.version == V1 {
-			// A process in the middle of being born can keep a group of
-			// version 1 half frozen until it is asked again.
-			if err := g.set("freezer", name, val); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// Frozen reports whether every process of the group stands still.
-func (g *Group) Frozen() (bool, error) {
-	if g.tree.version == V2 {
-		stat, err := g.readStat("", "cgroup.events")
-		return stat["frozen"] == 1, err
-	}
-	file, ok := g.file("freezer", "freezer.state")
-	if !ok {
-		return false, nil
-	}
-	raw, err := os.ReadFile(file)
-	return strings.TrimSpace(string(raw)) == "FROZEN", err
-}
-
-// WatchMemory returns a descriptor that becomes readable each time the memory
-// of a version 1 group is full. The caller closes it. Version 2 needs none,
-// since there the kernel ends all processes of the group together: it returns
-// nil.
+// WatchMemory returns a file that becomes readable each time a group of version 1
+// reaches its memory limit. The caller closes it. For version 2 it returns nil:
+// there the kernel kills all processes of the group together.
 func (g *Group) WatchMemory() (*os.File, error) {
 	dir, ok := g.tree.dirs["memory"]
 	if g.tree.version != V1 || !ok {

@@ -40,8 +40,8 @@ func TestCrash(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-thinking
-		w.kill()
-		w.serve(t)
+		w.Kill()
+		w.Start()
 		w.over(t, x.ID, box, "All done.", "step-1\nstep-2\nstep-3\nstep-4\nstep-5\n")
 	})
 	t.Run("while a command runs", func(t *testing.T) {
@@ -78,8 +78,8 @@ func TestCrash(t *testing.T) {
 			last := all[len(all)-1]
 			return strings.Contains(w.sh(t, box, "cat /tmp/steps 2>/dev/null || true"), "begun") && len(last.Results) == 1
 		})
-		w.kill()
-		w.serve(t)
+		w.Kill()
+		w.Start()
 		w.over(t, x.ID, box, "All done.", "step-1\nquick\nbegun\nstep-3\n")
 		if !strings.Contains(told, "cut short by a restart") {
 			t.Errorf("the model was told %q", told)
@@ -88,7 +88,7 @@ func TestCrash(t *testing.T) {
 }
 
 // over holds that a run has ended with an answer and left lines in a sandbox.
-func (w *world) over(t *testing.T, id, box, text, lines string) {
+func (w *fixture) over(t *testing.T, id, box, text, lines string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -63,11 +63,11 @@ func TestTheLoop(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url+"/v1/chat", bytes.NewReader(body))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.URL+"/v1/chat", bytes.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
-		req.Header.Set("Authorization", "Bearer "+w.key)
+		req.Header.Set("Authorization", "Bearer "+w.Key)
 		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set("Accept", "text/event-stream")
 		resp, err := http.DefaultClient.Do(req)
@@ -116,7 +116,7 @@ func TestTheLoop(t *testing.T) {
 		}
 	})
 	t.Run("terminal", func(t *testing.T) {
-		cmd := w.engi("chat", wish)
+		cmd := w.Engi("chat", wish)
 		var out, work bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &work
 		if err := cmd.Run(); err != nil {

@@ -18,9 +18,10 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 // A result is one line of a runner's output.
@@ -58,49 +59,26 @@ var runners = []runner{
 // atOnce is how many runners run at the same time.
 const atOnce = 3
 
-// A server is a started engi with a data directory of its own.
+// A server is a started engi, for two callers with keys of their own.
 type server struct {
-	dir, domain, url, secure string
-	key, other               string
-	env                      []string
-	ns                       *namespace // where it runs; nil is here
+	*env.Server
+	domain, secure string
+	tls            string // directory with its certificate
+	ann, ben       string // keys
+	ns             *namespace
 }
 
-// missing says what this machine lacks; "" if nothing.
-func missing() string {
-	if os.Geteuid() != 0 {
-		return "root"
-	}
-	for _, v := range []string{"ENGI_BIN", "ENGI_RUNSC", "ENGI_GUEST"} {
-		if _, err := os.Stat(os.Getenv(v)); err != nil {
-			return "a program named by " + v + " (make build)"
-		}
-	}
+// needPackages looks for what the runners need.
+func needPackages(t *testing.T) {
+	t.Helper()
 	for _, f := range []string{"js/node_modules/e2b/package.json", "py/.venv/bin/python"} {
 		if _, err := os.Stat(f); err != nil {
-			return f + " (make setup)"
+			env.Need(t, f+" (make packages)")
 		}
 	}
 	if _, err := exec.LookPath("node"); err != nil {
-		return "node"
+		env.Need(t, "node")
 	}
-	return ""
-}
-
-// engi runs the program for s and returns what it prints.
-func (s *server) engi(t *testing.T, args ...string) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Getenv("ENGI_BIN"), args...)
-	cmd.Env = s.env
-	var failure bytes.Buffer
-	cmd.Stderr = &failure
-	out, err := s.output(ctx, cmd)
-	if err != nil {
-		t.Fatalf("engi %s: %v\n%s", strings.Join(args, " "), err, failure.Bytes())
-	}
-	return strings.TrimSpace(string(out))
 }
 
 // start starts an engi that ends with the test.
@@ -110,76 +88,23 @@ func start(t *testing.T) *server {
 }
 
 // startIn starts an engi in a namespace; nil is here.
-func startIn(t *testing.T, ns *namespace, env ...string) *server {
+func startIn(t *testing.T, ns *namespace, vars ...string) *server {
 	t.Helper()
-	// Sockets have short names, so the directory of a test would not do.
-	dir, err := os.MkdirTemp("", "engi-e2b-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &server{dir: dir, domain: "sbx.test", ns: ns}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "E2B_") {
-			s.env = append(s.env, v)
-		}
-	}
-	s.env = append(s.env, "ENGI_DATA_DIR="+dir, "ENGI_POOLS=none", "ENGI_LISTEN=127.0.0.1:0", "ENGI_PREVIEW_DOMAIN="+s.domain, "ENGI_KEEP_COUNT=100")
-	s.env = append(s.env, env...)
-	s.serveTLS(t)
-
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	cmd := exec.Command(os.Getenv("ENGI_BIN"), "serve")
-	cmd.Env, cmd.Stdout, cmd.Stderr = s.env, log, log
-	if err := ns.start(cmd); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	t.Cleanup(func() {
-		stop := exec.Command(os.Getenv("ENGI_BIN"), "stop", "--destroy")
-		stop.Env = s.env
-		var said bytes.Buffer
-		stop.Stderr = &said
-		if _, err := s.output(context.Background(), stop); err != nil {
-			t.Errorf("engi stop: %v\n%s", err, said.Bytes())
-		}
-		select {
-		case err := <-ended:
-			if err != nil {
-				t.Errorf("engi serve: %v", err)
-			}
-		case <-time.After(time.Minute):
-			cmd.Process.Signal(syscall.SIGKILL)
-			t.Error("engi serve did not end within a minute")
-		}
-		s.removeBuilds(t)
-		if t.Failed() {
-			if b, err := os.ReadFile(log.Name()); err == nil {
-				t.Logf("the end of the server's log:\n%s", b[max(0, len(b)-8<<10):])
-			}
-		}
+	s := &server{domain: "sbx.test", ns: ns, tls: env.Dir(t)}
+	vars = append(vars, "ENGI_PREVIEW_DOMAIN="+s.domain, "ENGI_KEEP_COUNT=100")
+	vars = append(vars, s.serveTLS(t)...)
+	s.Server = env.Serve(t, env.ServerOptions{
+		Env: vars, Without: []string{"E2B_"}, Start: ns.start, Ended: func(ended *env.Server) { removeBuilds(t, ended) },
 	})
-	var status struct {
-		URL string `json:"url"`
-	}
-	if err := json.Unmarshal([]byte(s.engi(t, "status", "--wait", "60s", "--json")), &status); err != nil {
-		t.Fatal(err)
-	}
-	s.url = status.URL
-	s.key = s.engi(t, "key", "create", "ann", "--owner", "ann")
-	s.other = s.engi(t, "key", "create", "ben", "--owner", "ben")
+	s.ann = s.Run("key", "create", "ann", "--owner", "ann")
+	s.ben = s.Run("key", "create", "ben", "--owner", "ben")
 	return s
 }
 
 // removeBuilds removes templates that could not be removed while something
 // was kept warm from them: they lie in a cache that nodes share.
-func (s *server) removeBuilds(t *testing.T) {
-	key, err := os.ReadFile(filepath.Join(s.dir, "tokens.key"))
+func removeBuilds(t *testing.T, s *env.Server) {
+	key, err := os.ReadFile(filepath.Join(s.Dir, "tokens.key"))
 	if err != nil {
 		t.Error(err)
 		return
@@ -192,17 +117,15 @@ func (s *server) removeBuilds(t *testing.T) {
 		t.Error(err)
 	}
 	for _, n := range names {
-		rm := exec.Command(os.Getenv("ENGI_BIN"), "template", "remove", strings.TrimSuffix(filepath.Base(n), ".json"))
-		rm.Env = s.env
-		if out, err := rm.CombinedOutput(); err != nil {
+		if out, err := s.Engi("template", "remove", strings.TrimSuffix(filepath.Base(n), ".json")).CombinedOutput(); err != nil {
 			t.Logf("engi template remove: %v\n%s", err, out)
 		}
 	}
 }
 
-// serveTLS gives s an https listener with a certificate of a private
-// authority, as E2B's clients before version 2 need one.
-func (s *server) serveTLS(t *testing.T) {
+// serveTLS returns what gives s an https listener with a certificate of a
+// private authority, as E2B's clients before version 2 need one.
+func (s *server) serveTLS(t *testing.T) []string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -210,22 +133,31 @@ func (s *server) serveTLS(t *testing.T) {
 	}
 	port := l.Addr().(*net.TCPAddr).Port
 	l.Close()
-	tls := filepath.Join(s.dir, "tls")
-	s.engi(t, "tls", "init", "--dir", tls, s.domain)
-	s.env = append(s.env, fmt.Sprintf("ENGI_TLS_LISTEN=127.0.0.1:%d", port),
-		"ENGI_TLS_CERT="+filepath.Join(tls, "cert.pem"), "ENGI_TLS_KEY="+filepath.Join(tls, "key.pem"))
 	s.secure = fmt.Sprintf("%s:%d", s.domain, port)
+	return append(initTLS(t, s.tls, s.domain), fmt.Sprintf("ENGI_TLS_LISTEN=127.0.0.1:%d", port))
+}
+
+// initTLS makes an authority and a certificate, and returns the variables that
+// name it.
+func initTLS(t *testing.T, dir string, names ...string) []string {
+	t.Helper()
+	cmd := exec.Command(os.Getenv("ENGI_BIN"), append([]string{"tls", "init", "--dir", dir}, names...)...)
+	cmd.Env = append(os.Environ(), "ENGI_DATA_DIR="+dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("engi tls init: %v\n%s", err, out)
+	}
+	return []string{"ENGI_TLS_CERT=" + filepath.Join(dir, "cert.pem"), "ENGI_TLS_KEY=" + filepath.Join(dir, "key.pem")}
 }
 
 // clientEnv is what an application is given, and nothing else of ours.
 func (s *server) clientEnv(r runner, image string) []string {
-	env := append(os.Environ(), "E2B_API_KEY="+s.key, "SCENARIO_OTHER_KEY="+s.other, "SCENARIO_DOMAIN="+s.domain, "SCENARIO_IMAGE="+image, "SCENARIO_SECRET="+secretValue,
-		"SCENARIO_SCHEME=https", "NODE_EXTRA_CA_CERTS="+filepath.Join(s.dir, "tls", "ca.pem"), "SSL_CERT_FILE="+filepath.Join(s.dir, "tls", "ca.pem"),
+	vars := append(os.Environ(), "E2B_API_KEY="+s.ann, "SCENARIO_OTHER_KEY="+s.ben, "SCENARIO_DOMAIN="+s.domain, "SCENARIO_IMAGE="+image, "SCENARIO_SECRET="+secretValue,
+		"SCENARIO_SCHEME=https", "NODE_EXTRA_CA_CERTS="+filepath.Join(s.tls, "ca.pem"), "SSL_CERT_FILE="+filepath.Join(s.tls, "ca.pem"),
 		"NODE_NO_WARNINGS=1", "PYTHONUNBUFFERED=1")
 	if r.tls {
-		return append(env, "E2B_DOMAIN="+s.secure)
+		return append(vars, "E2B_DOMAIN="+s.secure)
 	}
-	return append(env, "E2B_API_URL="+s.url, "E2B_SANDBOX_URL="+s.url, "E2B_VOLUME_API_URL="+s.url)
+	return append(vars, "E2B_API_URL="+s.URL, "E2B_SANDBOX_URL="+s.URL, "E2B_VOLUME_API_URL="+s.URL)
 }
 
 // run runs a runner and yields its results.
@@ -263,12 +195,8 @@ func (s *server) run(ctx context.Context, r runner, image string) ([]result, err
 }
 
 func TestE2B(t *testing.T) {
-	if what := missing(); what != "" {
-		if os.Getenv("ENGI_TEST_REQUIRE") == "1" {
-			t.Fatalf("needs %s", what)
-		}
-		t.Skipf("needs %s", what)
-	}
+	env.Machine(t, "ENGI_RUNSC", "ENGI_GUEST", "ENGI_BIN")
+	needPackages(t)
 	image := pushImage(t)
 	s, outer := start(t), startOutside(t)
 	list := scenarios(t)

@@ -127,11 +127,7 @@ func (ns *namespace) listen(t *testing.T, address string) net.Listener {
 func outside(t *testing.T, ns *namespace) (authority string) {
 	t.Helper()
 	dir := t.TempDir()
-	made := exec.Command(os.Getenv("ENGI_BIN"), "tls", "init", "--dir", dir, "one.test", "two.test")
-	made.Env = append(os.Environ(), "ENGI_DATA_DIR="+dir)
-	if out, err := made.CombinedOutput(); err != nil {
-		t.Fatalf("engi tls init: %v\n%s", err, out)
-	}
+	initTLS(t, dir, "one.test", "two.test")
 	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
 	if err != nil {
 		t.Fatal(err)

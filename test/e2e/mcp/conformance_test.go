@@ -74,7 +74,7 @@ func bearing(t *testing.T, target, key string) string {
 // TestConformance runs the protocol's own suite against our server, as far as
 // its scenarios ask for nothing that only the suite's own server has.
 func TestConformance(t *testing.T) {
-	n := serve(t, settings(t))
+	n := env.Run(t, settings(t))
 	at := bearing(t, n.Endpoint().URL+"/mcp", n.AdminKey())
 	for _, scenario := range []string{"server-initialize", "ping", "tools-list", "dns-rebinding-protection"} {
 		t.Run(scenario, func(t *testing.T) {
@@ -190,6 +190,7 @@ func fixture() *sdk.Server {
 	})
 	add("test_tool_with_logging", nil, func(ctx context.Context, req asked, _ map[string]any) ([]sdk.Content, error) {
 		for _, line := range []string{"started", "processing", "completed"} {
+			//lint:ignore SA1019 clients of older versions of the protocol use it
 			if err := req.Session.Log(ctx, &sdk.LoggingMessageParams{Level: "info", Data: line}); err != nil {
 				return nil, err
 			}
@@ -208,6 +209,7 @@ func fixture() *sdk.Server {
 		return map[string]any{"type": "object", "properties": map[string]any{name: map[string]any{"type": "string"}}, "required": []string{name}}
 	}
 	add("test_sampling", one("prompt"), func(ctx context.Context, req asked, args map[string]any) ([]sdk.Content, error) {
+		//lint:ignore SA1019 clients of older versions of the protocol use it
 		r, err := req.Session.CreateMessage(ctx, &sdk.CreateMessageParams{MaxTokens: 100, Messages: []*sdk.SamplingMessage{{Role: "user", Content: text(fmt.Sprint(args["prompt"]))}}})
 		if err != nil {
 			return nil, err
@@ -287,7 +289,7 @@ func fixture() *sdk.Server {
 // TestInspector has the protocol's inspector list and call every tool, over
 // both transports.
 func TestInspector(t *testing.T) {
-	n := serve(t, settings(t))
+	n := env.Run(t, settings(t))
 	at, key := n.Endpoint().URL, n.AdminKey()
 	t.Setenv("ENGI_URL", at)
 	t.Setenv("ENGI_KEY", key)

@@ -136,7 +136,7 @@ func TestServersOfOthers(t *testing.T) {
 		{Name: "own", Command: []string{"node", "-e", string(small)}, Env: map[string]string{"CANARY": canary}},
 		{Name: "web", URL: web.URL, KeyEnv: "ENGI_TEST_MCP_KEY"},
 	}
-	n := serve(t, c)
+	n := env.Run(t, c)
 	box, err := n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "ann"})
 	if err != nil {
 		t.Fatal(err)

@@ -74,7 +74,7 @@ func TestS0_3_UnreachableRegistry(t *testing.T) {
 	if res := n.code(t, own.ID, "6 * 7"); string(res.Value) != "42" {
 		t.Errorf("in a template of its own: %s", res.Value)
 	}
-	n.stop()
+	n.Stop()
 
 	// The registry is back: the session is there still, and works.
 	r.fail(false)
@@ -85,7 +85,7 @@ func TestS0_3_UnreachableRegistry(t *testing.T) {
 	}
 	n.code(t, s.ID, `import { Acme } from "@acme/sdk"; await Deno.writeTextFile("kept", new Acme({}).greet("x"))`)
 	before := n.installed(t)
-	n.stop()
+	n.Stop()
 
 	// A configuration that cannot be installed: the one before serves.
 	r.fail(true)

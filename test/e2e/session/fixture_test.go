@@ -5,8 +5,6 @@ package session
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,7 +12,6 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/disk"
-	"github.com/engi-dev/engi/node"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/session/deps"
 	"github.com/engi-dev/engi/test/env"
@@ -24,87 +21,39 @@ import (
 // and whose packages come from r.
 func settings(t *testing.T, r *registry, section string) config.Config {
 	t.Helper()
-	env.Machine(t, "ENGI_RUNSC", "ENGI_GUEST")
-	for _, name := range []string{"http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "npm_config_registry"} {
+	for _, name := range []string{"http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "npm_config_registry", "NPM_CONFIG_REGISTRY"} {
 		t.Setenv(name, "")
 	}
-	t.Setenv("NPM_CONFIG_REGISTRY", "")
-	// The path of a socket below it may have 107 bytes.
-	dir, err := os.MkdirTemp("", "engi-ses-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	file := filepath.Join(dir, "config.toml")
-	if err := os.WriteFile(file, []byte(section), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c, _, err := config.Load(config.From{File: file, Env: os.Environ()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.DataDir, c.Listen, c.Pools, c.Mirrors.NPM = filepath.Join(dir, "d"), "127.0.0.1:0", nil, r.address()
-	if ok, err := node.HasTemplate(c, "base"); err != nil || !ok {
-		env.Need(t, "the template base (make template)")
-	}
+	c := env.Config(t, section)
+	c.Mirrors.NPM = r.address()
 	return c
 }
 
 // A running is a node that runs until stop, or the end of the test.
 type running struct {
-	*node.Node
+	*env.Running
 	engi.Sessions
-	stop func() // its sandboxes live on
 }
 
 func run(t *testing.T, c config.Config) *running {
 	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	if os.Getenv("ENGI_TEST_LOG") != "" {
-		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	}
-	n, err := node.Open(t.Context(), c, node.Options{Version: "test", Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	ready, done := make(chan struct{}), make(chan error, 1)
-	go func() { done <- n.Run(ctx, func() { close(ready) }) }()
-	select {
-	case <-ready:
-	case err := <-done:
-		t.Fatalf("the node: %v", err)
-	case <-time.After(2 * time.Minute):
-		t.Fatal("the node is never ready")
-	}
-	stopped := false
-	stop := func() {
-		if stopped {
+	t.Cleanup(func() { forget(t, c) })
+	n := &running{Running: env.Run(t, c)}
+	n.Sessions = n.Node.Sessions()
+	t.Cleanup(func() {
+		if n.Stopped() {
 			return
 		}
-		stopped = true
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("the node: %v", err)
+		// So that no volume stays mounted.
+		all, err := n.List(context.Background(), "")
+		for _, s := range all {
+			err = errors.Join(err, n.Terminate(context.Background(), "", string(s.ID)))
 		}
-	}
-	t.Cleanup(func() {
-		if !stopped { // so that no volume stays mounted
-			all, err := n.Sessions().List(context.Background(), "")
-			for _, s := range all {
-				err = errors.Join(err, n.Sessions().Terminate(context.Background(), "", string(s.ID)))
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		}
-		stop()
-		if _, err := node.Destroy(context.Background(), c); err != nil {
+		if err != nil {
 			t.Error(err)
 		}
-		forget(t, c)
 	})
-	return &running{n, n.Sessions(), stop}
+	return n
 }
 
 // forget removes the packages of a test from the cache that nodes share.

@@ -62,7 +62,7 @@ func TestS0_3_SnapshotOfPackages(t *testing.T) {
 		res = n.code(t, second.ID, `1 + 1`)
 		t.Logf("code in a session that is awake: %v", res.Duration.Round(time.Millisecond))
 	}
-	n.stop()
+	n.Stop()
 
 	n = run(t, c)
 	if again := n.installed(t); again.Digest != d.Digest {

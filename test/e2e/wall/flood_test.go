@@ -105,7 +105,7 @@ print(ok)
 		if fmt.Sscan(out, &ok); ok == 0 || ok > 50*3+2*50 { // two seconds' worth may come at once
 			t.Errorf("%d connections in 2 s, and 50 a second are allowed", ok)
 		}
-		wantRefusal(t, flooder.refusals(t), `limit tcp .*new connections per second`)
+		wantRefusal(t, flooder.refusals(t), `limit tcp .*connections per second`)
 	})
 	t.Run("datagrams", func(t *testing.T) {
 		flooder.python(t, `
@@ -146,7 +146,7 @@ print(i, codes)
 		if n := len(w.whoHeard("tfloodlookup", "lookup")); n == 0 || n > 20*3+2*20 {
 			t.Errorf("%d questions got out in 2 s, and 20 a second are allowed (%s)", n, out)
 		}
-		wantRefusal(t, flooder.refusals(t), `limit .*DNS questions per second`)
+		wantRefusal(t, flooder.refusals(t), `limit .*DNS queries per second`)
 		proveAlive(t, witness, "restricted")
 	})
 	t.Run("garbage for the resolver", func(t *testing.T) {
@@ -208,7 +208,7 @@ for i in range(600):
 		if chars == 0 || chars > 12<<10 {
 			t.Errorf("%d characters got out through DNS", chars)
 		}
-		wantRefusal(t, b.refusals(t), `limit .*say more than DNS is for`)
+		wantRefusal(t, b.refusals(t), `limit .*carry too much data`)
 	})
 	t.Run("bytes", func(t *testing.T) {
 		p := policies["open"]

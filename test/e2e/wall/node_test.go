@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/node"
 	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/test/env"
 )
 
 // inside is set in the process that has a network namespace of its own.
@@ -26,19 +26,24 @@ const inside = "ENGI_TEST_WALL_INSIDE"
 // The canary listens on the test's host, where no sandbox may get.
 const canaryPort = 47113
 
-var shared struct {
-	world *internet
-	sync.Mutex
-	node *node.Private
-	dir  string
-}
+var (
+	internetOfTests *internet
+	shared          = env.Shared{Configure: func(c *config.Config) {
+		c.Network.Resolver = []string{resolver.String()}
+		c.Network.Private = opened
+		c.Network.Hosts = []string{"registry.internal=192.168.0.77"}
+		c.Network.Limits = config.NetworkLimits{Connections: 2000, NewConnections: 2000, Lookups: 2000}
+		c.Network.Max = string(engi.NetworkOpen)
+		c.Network.Events = 20_000
+	}}
+)
 
 // The first thread stays with TestMain: it is the one that names the process's
 // namespace, and whose end a child would take for the end of its parent.
 func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) {
-	if missing() == "" && os.Getenv(inside) == "" {
+	if env.Missing("ENGI_RUNSC", "ENGI_GUEST") == "" && os.Getenv(inside) == "" {
 		os.Exit(enter())
 	}
 	os.Exit(run(m))
@@ -65,73 +70,45 @@ func enter() int {
 }
 
 func run(m *testing.M) int {
-	defer func() {
-		if shared.node != nil {
-			if err := shared.node.Close(); err != nil {
-				fmt.Fprintln(os.Stderr, "close the node:", err)
-			}
-		}
-		if shared.dir != "" {
-			os.RemoveAll(shared.dir)
-		}
-	}()
 	if os.Getenv(inside) != "" {
 		if err := prepare(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 	}
-	return m.Run()
+	return shared.Main(m)
 }
 
 func prepare() (err error) {
-	if shared.dir, err = os.MkdirTemp("", "engi-wall-"); err != nil {
+	if shared.Dir, err = os.MkdirTemp("", "engi-wall-"); err != nil {
 		return err
 	}
-	if shared.world, err = newInternet(); err != nil {
+	if internetOfTests, err = newInternet(); err != nil {
 		return err
 	}
 	// What this process dials trusts the internet's authority.
-	roots := filepath.Join(shared.dir, "roots.pem")
-	if err := shared.world.root.bundle(roots); err != nil {
+	roots := filepath.Join(shared.Dir, "roots.pem")
+	if err := internetOfTests.root.bundle(roots); err != nil {
 		return err
 	}
 	os.Setenv("SSL_CERT_FILE", roots)
-	os.Setenv("SSL_CERT_DIR", shared.dir)
+	os.Setenv("SSL_CERT_DIR", shared.Dir)
 	l, err := net.Listen("tcp", fmt.Sprintf(":%d", canaryPort))
 	if err != nil {
 		return err
 	}
-	go shared.world.serveEach(l, func(c net.Conn) {
-		shared.world.hear("canary", c.LocalAddr(), "canary")
+	go internetOfTests.serveEach(l, func(c net.Conn) {
+		internetOfTests.hear("canary", c.LocalAddr(), "canary")
 		fmt.Fprintf(c, "%s canary\r\n", reached)
 	})
 	return nil
 }
 
-// missing says what this machine lacks for real sandboxes; "" if nothing.
-func missing() string {
-	if os.Geteuid() != 0 {
-		return "root"
-	}
-	for _, v := range []string{"ENGI_RUNSC", "ENGI_GUEST"} {
-		if _, err := os.Stat(os.Getenv(v)); err != nil {
-			return "a program named by " + v + " (make build)"
-		}
-	}
-	return ""
-}
-
 // world returns the internet, or skips.
 func world(t *testing.T) *internet {
 	t.Helper()
-	if need := missing(); need != "" {
-		if os.Getenv("ENGI_TEST_REQUIRE") == "1" {
-			t.Fatalf("needs %s", need)
-		}
-		t.Skipf("needs %s", need)
-	}
-	return shared.world
+	env.Machine(t, "ENGI_RUNSC", "ENGI_GUEST")
+	return internetOfTests
 }
 
 // opened are closed networks that this node's operator opened: policies may
@@ -141,36 +118,7 @@ var opened = []string{
 }
 
 // sharedNode returns the node of all tests.
-func sharedNode(t *testing.T) *node.Private {
-	t.Helper()
-	world(t)
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.node != nil {
-		return shared.node
-	}
-	c, _, err := config.Load(config.From{Env: os.Environ()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.DataDir = shared.dir
-	c.Pools = nil
-	c.Network.Resolver = []string{resolver.String()}
-	c.Network.Private = opened
-	c.Network.Hosts = []string{"registry.internal=192.168.0.77"}
-	c.Network.Limits = config.NetworkLimits{Connections: 2000, NewConnections: 2000, Lookups: 2000}
-	c.Network.Max = string(engi.NetworkOpen)
-	c.Network.Events = 20_000
-	p, err := node.OpenPrivate(context.Background(), c, node.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	shared.node = p
-	if base, err := p.Templates().Get(t.Context(), "base"); err != nil || base.Digest == "" {
-		t.Fatalf("these tests need the base template: %v (make template)", err)
-	}
-	return p
-}
+func sharedNode(t *testing.T) *node.Private { return shared.Node(t) }
 
 // A box is a sandbox with network.
 type sandbox struct {

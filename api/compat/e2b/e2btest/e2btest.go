@@ -1,124 +1,16 @@
-// Package e2btest holds the promises of [e2b.Store] as tests, and a store in
-// memory that keeps them. It is not for running servers: what it holds dies
-// with the process.
+// Package e2btest holds the promises of [e2b.Store] as tests.
 package e2btest
 
 import (
-	"cmp"
-	"context"
 	"fmt"
-	"slices"
-	"sync"
 	"testing"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/compat/e2b"
 )
-
-// Memory is an e2b.Store in memory. The zero value is empty. It is safe for
-// concurrent use.
-type Memory struct {
-	mu    sync.Mutex
-	all   map[string]e2b.Template
-	lines map[string]map[string][]e2b.LogLine // by template, then build
-}
-
-var _ e2b.Store = (*Memory)(nil)
-
-func clone(t e2b.Template) e2b.Template {
-	t.Builds, t.Tags = slices.Clone(t.Builds), slices.Clone(t.Tags)
-	return t
-}
-
-// Put stores a template.
-func (m *Memory) Put(ctx context.Context, t e2b.Template) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, other := range m.all {
-		if other.ID != t.ID && other.Owner == t.Owner && other.Name == t.Name {
-			return engi.Errorf(engi.Conflict, "there is a template %q", t.Name)
-		}
-	}
-	if m.all == nil {
-		m.all, m.lines = map[string]e2b.Template{}, map[string]map[string][]e2b.LogLine{}
-	}
-	m.all[t.ID] = clone(t)
-	for build := range m.lines[t.ID] {
-		if !slices.ContainsFunc(t.Builds, func(b e2b.Build) bool { return b.ID == build }) {
-			delete(m.lines[t.ID], build)
-		}
-	}
-	return nil
-}
-
-// Get returns a template by ID or name.
-func (m *Memory) Get(ctx context.Context, owner engi.Owner, idOrName string) (e2b.Template, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var found []e2b.Template
-	for _, t := range m.all {
-		if (owner == "" || t.Owner == owner) && (t.ID == idOrName || t.Name == idOrName) {
-			found = append(found, t)
-		}
-	}
-	if len(found) == 0 {
-		return e2b.Template{}, engi.Errorf(engi.NotFound, "no such template")
-	}
-	return clone(slices.MinFunc(found, func(a, b e2b.Template) int { return cmp.Compare(a.Owner, b.Owner) })), nil
-}
-
-// List returns templates by name.
-func (m *Memory) List(ctx context.Context, owner engi.Owner) ([]e2b.Template, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var list []e2b.Template
-	for _, t := range m.all {
-		if owner == "" || t.Owner == owner {
-			list = append(list, clone(t))
-		}
-	}
-	slices.SortFunc(list, func(a, b e2b.Template) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
-	return list, nil
-}
-
-// Remove deletes a template.
-func (m *Memory) Remove(ctx context.Context, id string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.all, id)
-	delete(m.lines, id)
-	return nil
-}
-
-// AddLines appends to a build's log.
-func (m *Memory) AddLines(ctx context.Context, template, build string, lines []e2b.LogLine) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, ok := m.all[template]; !ok {
-		return engi.Errorf(engi.NotFound, "no such template")
-	}
-	if m.lines[template] == nil {
-		m.lines[template] = map[string][]e2b.LogLine{}
-	}
-	m.lines[template][build] = append(m.lines[template][build], lines...)
-	return nil
-}
-
-// Lines returns a part of a build's log.
-func (m *Memory) Lines(ctx context.Context, build string, skip, limit int) ([]e2b.LogLine, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, builds := range m.lines {
-		if all := builds[build]; all != nil {
-			all = all[min(skip, len(all)):]
-			return slices.Clone(all[:min(limit, len(all))]), nil
-		}
-	}
-	return nil, nil
-}
 
 // Run holds a store to its promises; open returns an empty one.
 func Run(t *testing.T, open func(*testing.T) e2b.Store) {
@@ -151,7 +43,7 @@ func Run(t *testing.T, open func(*testing.T) e2b.Store) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d := gocmp.Diff(one, got); d != "" {
+			if d := cmp.Diff(one, got); d != "" {
 				t.Errorf("%s: %s", ref, d)
 			}
 		}
@@ -201,7 +93,7 @@ func Run(t *testing.T, open func(*testing.T) e2b.Store) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d := gocmp.Diff(want[c.from:c.to], got[:len(got):len(got)]); d != "" && len(got)+c.to-c.from > 0 {
+			if d := cmp.Diff(want[c.from:c.to], got[:len(got):len(got)]); d != "" && len(got)+c.to-c.from > 0 {
 				t.Errorf("skip %d limit %d: %s", c.skip, c.limit, d)
 			}
 		}

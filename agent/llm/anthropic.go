@@ -1,0 +1,211 @@
+package llm
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/engi-dev/engi"
+)
+
+// anthropicFormat is Anthropic's messages.
+type anthropicFormat struct{}
+
+// anthropicTokens is the longest answer when the caller names none; the format
+// demands a number.
+const anthropicTokens = 4096
+
+func encode(data []byte) string { return base64.StdEncoding.EncodeToString(data) }
+
+func (anthropicFormat) authorize(h http.Header, key string) {
+	h.Set("Anthropic-Version", "2023-06-01")
+	if key != "" {
+		h.Set("X-Api-Key", key)
+	}
+}
+
+func (anthropicFormat) request(c *call, stream bool) (string, any) {
+	body := obj{"model": c.model, "max_tokens": anthropicTokens}
+	if stream {
+		body["stream"] = true
+	}
+	if c.q.MaxTokens > 0 {
+		body["max_tokens"] = c.q.MaxTokens
+	}
+	if c.q.Temperature != nil {
+		body["temperature"] = *c.q.Temperature
+	}
+	if c.q.System != "" {
+		body["system"] = []obj{{"type": "text", "text": c.q.System}}
+	}
+	if strings.Contains(strings.ToLower(c.model), "claude-mythos-preview") {
+		body["thinking"] = obj{"type": "adaptive", "display": "summarized"}
+	}
+	// Roles take turns, and results are the user's.
+	messages := []obj{}
+	var role string
+	var blocks []obj
+	flush := func() {
+		if len(blocks) > 0 {
+			messages = append(messages, obj{"role": role, "content": blocks})
+		}
+		blocks = nil
+	}
+	for _, m := range c.messages {
+		next := "user"
+		if m.Role == engi.RoleAssistant {
+			next = "assistant"
+		}
+		if next != role {
+			flush()
+			role = next
+		}
+		if m.Text != "" {
+			blocks = append(blocks, obj{"type": "text", "text": m.Text})
+		}
+		for _, img := range m.Images {
+			blocks = append(blocks, obj{"type": "image", "source": obj{"type": "base64", "media_type": img.MediaType, "data": encode(img.Data)}})
+		}
+		for _, t := range m.Calls {
+			blocks = append(blocks, obj{"type": "tool_use", "id": t.ID, "name": t.Name, "input": json.RawMessage(t.Arguments)})
+		}
+		for _, r := range m.Results {
+			o := obj{"type": "tool_result", "tool_use_id": r.Call}
+			if r.Text != "" {
+				o["content"] = []obj{{"type": "text", "text": r.Text}}
+			}
+			if r.Failed {
+				o["is_error"] = true
+			}
+			blocks = append(blocks, o)
+		}
+	}
+	flush()
+	body["messages"] = messages
+	var tools []obj
+	for _, t := range c.tools {
+		// More than these is refused at the top of a schema.
+		input := obj{"type": "object", "properties": obj{}}
+		for _, key := range []string{"properties", "required"} {
+			if v, ok := t.input[key]; ok {
+				input[key] = v
+			}
+		}
+		tools = append(tools, obj{"name": t.name, "description": t.description, "input_schema": input})
+	}
+	if tools != nil {
+		body["tools"] = tools
+		switch choice := c.q.Choice; choice {
+		case "":
+		case ChoiceAuto, ChoiceNone:
+			body["tool_choice"] = obj{"type": choice}
+		case ChoiceRequired:
+			body["tool_choice"] = obj{"type": "any"}
+		default:
+			body["tool_choice"] = obj{"type": "tool", "name": choice}
+		}
+	}
+	return "/v1/messages", body
+}
+
+type anthropicBlock struct {
+	Type, Text, Thinking, ID, Name string
+	Input                          json.RawMessage
+	PartialJSON                    string `json:"partial_json"`
+}
+
+type anthropicUsage struct {
+	Input      int64 `json:"input_tokens"`
+	Output     int64 `json:"output_tokens"`
+	CacheRead  int64 `json:"cache_read_input_tokens"`
+	CacheWrite int64 `json:"cache_creation_input_tokens"`
+}
+
+// add takes counts over: those of a stream grow, and not every event has all.
+func (u anthropicUsage) add(t *engi.Tokens) {
+	t.Input, t.Output = max(t.Input, u.Input), max(t.Output, u.Output)
+	t.CacheRead, t.CacheWrite = max(t.CacheRead, u.CacheRead), max(t.CacheWrite, u.CacheWrite)
+}
+
+var anthropicStops = map[string]Stop{
+	"end_turn": StopEnd, "pause_turn": StopEnd, "stop_sequence": StopEnd, "tool_use": StopTools,
+	"max_tokens": StopLength, "model_context_window_exceeded": StopLength,
+	"refusal": StopFilter, "content_filtered": StopFilter, "guardrail_intervened": StopFilter,
+}
+
+func (anthropicFormat) whole(raw []byte, a *answer) error {
+	var o struct {
+		Content    []anthropicBlock
+		StopReason string `json:"stop_reason"`
+		Usage      anthropicUsage
+	}
+	if err := json.Unmarshal(raw, &o); err != nil {
+		return unreadable(a.name, err)
+	}
+	o.Usage.add(&a.tokens)
+	a.stop = stopOf(anthropicStops, o.StopReason)
+	for i, b := range o.Content {
+		if err := b.read(i, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read takes what is in a block.
+func (b anthropicBlock) read(number int, a *answer) error {
+	switch b.Type {
+	case "text", "text_delta":
+		return a.say(b.Text)
+	case "thinking", "thinking_delta":
+		return a.think(b.Thinking)
+	case "tool_use":
+		input := string(b.Input)
+		if input == "{}" || input == "null" {
+			input = "" // what is in it follows, or nothing
+		}
+		return a.call(number, b.ID, b.Name, input)
+	case "input_json_delta":
+		if a.find(number) != nil { // else it is a tool of the provider's own
+			return a.call(number, "", "", b.PartialJSON)
+		}
+	}
+	return nil
+}
+
+func (anthropicFormat) event(raw []byte, a *answer) error {
+	var e struct {
+		Type    string
+		Index   int
+		Message struct{ Usage anthropicUsage }
+		Block   anthropicBlock `json:"content_block"`
+		Delta   struct {
+			anthropicBlock
+			StopReason string `json:"stop_reason"`
+		}
+		Usage anthropicUsage
+	}
+	if err := json.Unmarshal(raw, &e); err != nil {
+		return unreadable(a.name, err)
+	}
+	e.Message.Usage.add(&a.tokens)
+	e.Usage.add(&a.tokens)
+	switch e.Type {
+	case "content_block_start":
+		return e.Block.read(e.Index, a)
+	case "content_block_delta":
+		return e.Delta.read(e.Index, a)
+	case "message_delta":
+		// Counted only with the end, which a stream that is cut off lacks.
+		a.pending = stopOf(anthropicStops, e.Delta.StopReason)
+	case "message_stop":
+		a.stop, a.done = a.pending, true
+		if a.stop == "" {
+			a.stop = StopOther
+		}
+	case "error":
+		return failed(a.name, raw)
+	}
+	return nil
+}

@@ -1,0 +1,155 @@
+package llm_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent/llm"
+)
+
+// TestAnswers reads what providers send beside the ordinary.
+func TestAnswers(t *testing.T) {
+	call := `{"index":0,"id":"c","type":"function","function":{"name":"weather","arguments":"{\"city\":"}}`
+	for _, test := range []struct {
+		name, provider, body string
+		stream               bool
+		want                 llm.Reply
+		kind                 engi.Kind
+	}{
+		{name: "thoughts in parts", provider: "mistral", body: `{"choices":[{"message":{"content":[{"type":"thinking","thinking":[{"type":"text","text":"hm"}]},{"type":"text","text":"yes"}]},"finish_reason":"stop"}]}`,
+			want: llm.Reply{Stop: llm.StopEnd, Message: engi.Message{Text: "yes", Thought: "hm"}}},
+		{name: "thoughts beside", provider: "groq", body: `{"choices":[{"message":{"content":"yes","reasoning":"hm"},"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":4},"completion_tokens_details":{"reasoning_tokens":5}}}`,
+			want: llm.Reply{Stop: llm.StopEnd, Message: engi.Message{Text: "yes", Thought: "hm"}, Tokens: engi.Tokens{Input: 6, CacheRead: 4, Output: 7, Reasoning: 5}}},
+		{name: "cut calls", provider: "openai", stream: true, body: "data: {\"choices\":[{\"delta\":{\"tool_calls\":[" + call + "]},\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n",
+			want: llm.Reply{Stop: llm.StopLength}},
+		{name: "no reason, whole call", provider: "ollama", stream: true, body: `data: {"choices":[{"delta":{"tool_calls":[{"id":"c","function":{"name":"weather","arguments":{"city":"Bonn"}}}]}}]}` + "\n\n",
+			want: llm.Reply{Stop: llm.StopTools, Message: engi.Message{Calls: []engi.ToolCall{{ID: "c", Name: "weather", Arguments: `{"city":"Bonn"}`}}}}},
+		{name: "no reason, half a call", provider: "ollama", stream: true, body: "data: {\"choices\":[{\"delta\":{\"tool_calls\":[" + call + "]}}]}\n\n", kind: engi.Unavailable},
+		{name: "no choices", provider: "openai", body: `{"choices":[]}`, kind: engi.Unavailable},
+		{name: "no JSON", provider: "openai", body: `<html>`, kind: engi.Unavailable},
+		{name: "an error in a stream", provider: "openai", stream: true, body: "data: {\"error\":{\"message\":\"overloaded\"}}\n\n", kind: engi.Unavailable},
+		{name: "too long in a stream", provider: "openai", stream: true, body: "data: {\"error\":{\"message\":\"maximum context length is 8192 tokens\"}}\n\n", kind: engi.Invalid},
+		{name: "thoughts and caches", provider: "anthropic", body: `{"content":[{"type":"thinking","thinking":"hm","signature":"s"},{"type":"redacted_thinking","data":"d"},{"type":"text","text":"yes"}],"stop_reason":"end_turn","usage":{"input_tokens":3,"output_tokens":4,"cache_read_input_tokens":5,"cache_creation_input_tokens":6}}`,
+			want: llm.Reply{Stop: llm.StopEnd, Message: engi.Message{Text: "yes", Thought: "hm"}, Tokens: engi.Tokens{Input: 3, Output: 4, CacheRead: 5, CacheWrite: 6}}},
+		{name: "a call without arguments", provider: "anthropic", body: `{"content":[{"type":"tool_use","id":"c","name":"now","input":{}}],"stop_reason":"tool_use"}`,
+			want: llm.Reply{Stop: llm.StopTools, Message: engi.Message{Calls: []engi.ToolCall{{ID: "c", Name: "now", Arguments: "{}"}}}}},
+		{name: "cut off before the end", provider: "anthropic", stream: true, body: "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n", kind: engi.Unavailable},
+		{name: "overloaded", provider: "anthropic", stream: true, body: "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"busy\"}}\n\n", kind: engi.Unavailable},
+		{name: "thoughts", provider: "gemini", stream: true, body: `data: {"candidates":[{"content":{"parts":[{"text":"hm","thought":true}]}}],"usageMetadata":{"promptTokenCount":9,"cachedContentTokenCount":2,"thoughtsTokenCount":3}}` + "\r\n\r\n" +
+			`data: {"candidates":[{"content":{"parts":[{"text":"yes"}]},"finishReason":"STOP"}],"usageMetadata":{"promptTokenCount":9,"cachedContentTokenCount":2,"thoughtsTokenCount":3,"candidatesTokenCount":1}}` + "\r\n\r\n",
+			want: llm.Reply{Stop: llm.StopEnd, Message: engi.Message{Text: "yes", Thought: "hm"}, Tokens: engi.Tokens{Input: 7, CacheRead: 2, Output: 4, Reasoning: 3}}},
+		{name: "blocked", provider: "gemini", body: `{"promptFeedback":{"blockReason":"SAFETY"}}`, want: llm.Reply{Stop: llm.StopFilter}},
+		{name: "cut off", provider: "gemini", stream: true, body: `data: {"candidates":[{"content":{"parts":[{"text":"yes"}]}}]}` + "\n\n", kind: engi.Unavailable},
+	} {
+		t.Run(test.provider+" "+test.name, func(t *testing.T) {
+			web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, test.body) }))
+			defer web.Close()
+			r, err := llm.New(llm.Options{Attempts: 1, Providers: map[string]llm.Provider{test.provider: {URL: web.URL}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out func(llm.Delta) error
+			if test.stream {
+				out = func(llm.Delta) error { return nil }
+			}
+			got, err := model(t, r, test.provider+":m").Generate(t.Context(), llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "?"}}}, out)
+			if test.kind != 0 {
+				if engi.KindOf(err) != test.kind {
+					t.Fatalf("%+v, %v", got, err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got.Took, test.want.Model, test.want.Message.Role, test.want.Tokens.Calls = 0, test.provider+":m", engi.RoleAssistant, 1
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestRefusals gives what providers refuse with its kind.
+func TestRefusals(t *testing.T) {
+	for _, test := range []struct {
+		status int
+		body   string
+		want   engi.Kind
+	}{
+		{400, `{"error":{"message":"maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens"}}`, engi.Invalid},
+		{400, `[{"error":{"code":400,"message":"The input token count (9000) exceeds the maximum number of tokens allowed (8192)."}}]`, engi.Invalid},
+		{403, `{"error":"go away"}`, engi.Denied},
+		{404, `{"message":"no such model"}`, engi.Invalid},
+		{408, ``, engi.Unavailable},
+		{429, `{"detail":"slower"}`, engi.Exhausted},
+		{529, `{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}`, engi.Unavailable},
+	} {
+		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Retry-After", "7")
+			w.WriteHeader(test.status)
+			io.WriteString(w, test.body)
+		}))
+		r, err := llm.New(llm.Options{Attempts: 1, Providers: map[string]llm.Provider{"openai": {URL: web.URL}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = model(t, r, "openai:m").Generate(t.Context(), llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "?"}}}, nil)
+		web.Close()
+		if engi.KindOf(err) != test.want {
+			t.Errorf("%d %s: %v", test.status, test.body, err)
+		}
+		if (test.want == engi.Exhausted || test.want == engi.Unavailable) && engi.RetryOf(err).AfterMillis != 7000 {
+			t.Errorf("%d: retry %+v", test.status, engi.RetryOf(err))
+		}
+		if strings.Contains(test.body, "token") && !strings.Contains(err.Error(), "too long") {
+			t.Errorf("%d: %v", test.status, err)
+		}
+	}
+}
+
+// TestRequests looks at the fields of requests that depend on the model.
+func TestRequests(t *testing.T) {
+	for ref, want := range map[string]map[string]any{
+		"openai:gpt-4o":        {"max_tokens": 7.0, "temperature": 0.5},
+		"openai:gpt-5-mini":    {"max_completion_tokens": 7.0},
+		"openai:o3":            {"max_completion_tokens": 7.0},
+		"anthropic:claude":     {"max_tokens": 7.0, "temperature": 0.5},
+		"gemini:gemini-2":      {"generationConfig": map[string]any{"maxOutputTokens": 7.0, "temperature": 0.5}},
+		"groq:openai/gpt-oss":  {"max_completion_tokens": 7.0},
+		"gemini:models/gemini": {},
+	} {
+		var body map[string]any
+		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+				t.Error(err)
+			}
+			if strings.Contains(r.URL.Path, "models/models") {
+				t.Errorf("%s: %s", ref, r.URL.Path)
+			}
+			w.WriteHeader(400)
+		}))
+		name, _, _ := strings.Cut(ref, ":")
+		r, err := llm.New(llm.Options{Attempts: 1, Providers: map[string]llm.Provider{name: {URL: web.URL}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		model(t, r, ref).Generate(t.Context(), llm.Request{MaxTokens: 7, Temperature: new(0.5), Messages: []engi.Message{{Role: engi.RoleUser, Text: "?"}}}, nil)
+		web.Close()
+		for key, v := range want {
+			if diff := cmp.Diff(v, body[key]); diff != "" {
+				t.Errorf("%s: %s: %s", ref, key, diff)
+			}
+		}
+		if _, ok := want["temperature"]; !ok && body["temperature"] != nil {
+			t.Errorf("%s: temperature %v", ref, body["temperature"])
+		}
+	}
+}

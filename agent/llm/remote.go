@@ -1,0 +1,290 @@
+package llm
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+)
+
+// remote is the Model of a provider.
+type remote struct {
+	name     string // provider:model
+	model    string
+	provider Provider
+	client   *http.Client
+	format   format
+	quiet    time.Duration // longest silence of an answer that is on its way
+
+	native bool // the format asks for objects of any schema by a field of the request
+}
+
+func (m *remote) Name() string { return m.name }
+
+func (m *remote) Generate(ctx context.Context, q Request, out func(Delta) error) (Reply, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// A provider that falls silent would hold the caller until its own
+	// deadline, which may be far.
+	watch := time.AfterFunc(m.quiet, func() {
+		cancel(engi.Errorf(engi.Unavailable, "ask %s: nothing was heard for %v", m.name, m.quiet))
+	})
+	defer watch.Stop()
+	alive := func() { watch.Reset(m.quiet) }
+
+	var r Reply
+	var err error
+	if q.Object != nil {
+		r, err = m.object(ctx, q, alive, out)
+	} else {
+		r, err = m.ask(ctx, q, nil, alive, out)
+	}
+	if err != nil {
+		if cause := context.Cause(ctx); ctx.Err() != nil && cause != context.Canceled {
+			err = cause
+		}
+		return Reply{}, classify(m.name, err)
+	}
+	r.Model = m.name
+	r.Message.Role = engi.RoleAssistant
+	r.Tokens.Calls = 1
+	return r, nil
+}
+
+// ask sends a request and reads the answer, as a stream if out is not nil.
+func (m *remote) ask(ctx context.Context, q Request, object map[string]any, alive func(), out func(Delta) error) (Reply, error) {
+	c, err := newCall(m.model, q)
+	if err != nil {
+		return Reply{}, err
+	}
+	c.object = object
+	path, body := m.format.request(c, out != nil)
+	resp, err := send(ctx, m.client, m.name, m.provider.URL+path, body, func(h http.Header) { m.provider.headers(m.format, h) })
+	if err != nil {
+		return Reply{}, err
+	}
+	defer resp.Body.Close()
+	a := &answer{name: m.name, out: out, ids: fmt.Sprintf("call_%d_", len(q.Messages))}
+	if out == nil {
+		raw, err := io.ReadAll(io.LimitReader(resp.Body, maxPiece+1))
+		if err != nil {
+			return Reply{}, err
+		}
+		if len(raw) > maxPiece {
+			return Reply{}, tooLong(m.name)
+		}
+		if err := m.format.whole(raw, a); err != nil {
+			return Reply{}, err
+		}
+		return a.reply()
+	}
+	err = events(resp.Body, func(data []byte) (bool, error) {
+		alive()
+		err := m.format.event(data, a)
+		return a.done, err
+	})
+	if err != nil {
+		return Reply{}, err
+	}
+	return a.reply()
+}
+
+// maxPiece bounds what is read at once: an answer that is not streamed, or one
+// event of a stream. Images are in one.
+const maxPiece = 32 << 20
+
+// events calls f with the data of each event of a stream until f says that it
+// was the last, or the stream ends.
+func events(body io.Reader, f func(data []byte) (last bool, err error)) error {
+	lines := bufio.NewReaderSize(body, 64<<10)
+	var data []byte
+	for {
+		line, err := readLine(lines)
+		if err != nil && err != io.EOF {
+			return err
+		}
+		if piece, ok := bytes.CutPrefix(line, []byte("data:")); ok {
+			if len(data) > 0 {
+				data = append(data, '\n')
+			}
+			data = append(data, bytes.TrimPrefix(piece, []byte(" "))...)
+			if len(data) > maxPiece {
+				return tooBig()
+			}
+		}
+		if len(data) > 0 && (len(line) == 0 || err == io.EOF) {
+			last, err := f(data)
+			if last || err != nil {
+				return err
+			}
+			data = data[:0]
+		}
+		if err == io.EOF {
+			return nil
+		}
+	}
+}
+
+func readLine(r *bufio.Reader) (line []byte, err error) {
+	for {
+		part, err := r.ReadSlice('\n')
+		if len(line)+len(part) > maxPiece {
+			return nil, tooBig()
+		}
+		if err == nil && line == nil {
+			return bytes.TrimRight(part, "\r\n"), nil
+		}
+		if line = append(line, part...); err != bufio.ErrBufferFull {
+			return bytes.TrimRight(line, "\r\n"), err
+		}
+	}
+}
+
+func tooBig() error {
+	return engi.Errorf(engi.Unavailable, "a piece of the answer has more than %d bytes", maxPiece)
+}
+
+// object asks for an object: by the field that the format has for schemas of
+// every kind, else as the arguments of a tool that must be called.
+func (m *remote) object(ctx context.Context, q Request, alive func(), out func(Delta) error) (Reply, error) {
+	schema, err := plain(q.Object)
+	if err != nil {
+		return Reply{}, engi.Errorf(engi.Invalid, "describe the object: %w", err)
+	}
+	q.Tools, q.Choice = nil, ""
+	if m.native {
+		if out != nil {
+			out = partial(false, out)
+		}
+		return m.ask(ctx, q, schema, alive, out)
+	}
+	schema, wrapped := wrap(schema)
+	raw, err := json.Marshal(schema)
+	if err != nil {
+		return Reply{}, engi.Errorf(engi.Internal, "describe the object: %v", err)
+	}
+	name := q.ObjectName
+	if name == "" {
+		name = "answer"
+	}
+	q.Tools, q.Choice = []engi.Tool{{Name: name, Description: "Gives the answer, in the form that is asked for.", Schema: raw}}, Choice(name)
+	if out != nil {
+		out = partial(wrapped, out)
+	}
+	r, err := m.ask(ctx, q, nil, alive, out)
+	if err != nil {
+		return r, err
+	}
+	text := r.Message.Text // of models that answer in prose nevertheless
+	if len(r.Message.Calls) > 0 {
+		text = r.Message.Calls[0].Arguments
+		if r.Stop == StopTools {
+			r.Stop = StopEnd
+		}
+	}
+	r.Message.Text, r.Message.Calls = unwrap(text, wrapped), nil
+	return r, nil
+}
+
+// partial tells out of an object as far as it has been written.
+func partial(wrapped bool, out func(Delta) error) func(Delta) error {
+	var text []byte
+	next, call := 1, ""
+	return func(d Delta) error {
+		if d.Thought != "" {
+			return out(d)
+		}
+		if d.Call != "" && d.Call != call {
+			if call != "" {
+				return nil // only the first call counts
+			}
+			call, text = d.Call, text[:0]
+		}
+		text = append(append(text, d.Arguments...), d.Text...)
+		// Looking at all of it at every piece would take time by its square.
+		if len(text) < next {
+			return nil
+		}
+		next = len(text) + len(text)/32 + 1
+		v, ok := half(text)
+		if o, is := v.(map[string]any); ok && wrapped && is {
+			v, ok = o[wrapping]
+		}
+		if !ok {
+			return nil
+		}
+		return out(Delta{Object: v})
+	}
+}
+
+// headers adds the key and the provider's own headers to a request.
+func (p Provider) headers(f format, h http.Header) {
+	f.authorize(h, p.Key)
+	for k, v := range p.Headers {
+		h.Set(k, v)
+	}
+}
+
+// send posts body as JSON and returns the response of a request that was
+// accepted; the caller closes its body. The error has its kind.
+func send(ctx context.Context, client *http.Client, name, url string, body any, header func(http.Header)) (*http.Response, error) {
+	raw, err := json.Marshal(body)
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "ask %s: %v", name, err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(raw))
+	if err != nil {
+		return nil, engi.Errorf(engi.Invalid, "ask %s: its URL cannot be used", name).WithRemedy("check the provider's url in the configuration")
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "engi")
+	header(req.Header)
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, classify(name, err)
+	}
+	if resp.StatusCode >= 200 && resp.StatusCode < 300 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	raw, err = io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if err != nil {
+		raw = nil // the status says enough
+	}
+	return nil, refused(name, resp.StatusCode, resp.Header, raw)
+}
+
+// said returns what an error of a provider says, in any of the usual forms.
+func said(raw []byte) string {
+	var e struct {
+		Error   json.RawMessage
+		Message string
+		Detail  string
+	}
+	if list := []json.RawMessage(nil); json.Unmarshal(raw, &list) == nil && len(list) > 0 {
+		raw = list[0] // Gemini's answers to streams
+	}
+	if json.Unmarshal(raw, &e) != nil {
+		return strings.ToValidUTF8(string(raw[:min(len(raw), 4*maxSaid)]), "")
+	}
+	var inner struct{ Message any }
+	var text string
+	switch {
+	case json.Unmarshal(e.Error, &text) == nil && text != "":
+		return text
+	case json.Unmarshal(e.Error, &inner) == nil && inner.Message != nil:
+		return fmt.Sprint(inner.Message)
+	case e.Message != "":
+		return e.Message
+	case e.Detail != "":
+		return e.Detail
+	}
+	return strings.ToValidUTF8(string(raw[:min(len(raw), 4*maxSaid)]), "")
+}

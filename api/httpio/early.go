@@ -1,0 +1,169 @@
+package httpio
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// How much of a body is discarded after it was refused.
+const (
+	discardTime  = 30 * time.Second
+	discardBytes = 16 << 30
+
+	// The same for clients without a valid key.
+	anonymousTime  = 5 * time.Second
+	anonymousBytes = 64 << 20
+
+	shortBody   = 256 << 10 // net/http itself discards what is left of these
+	maxBuffered = 64 << 10  // bytes of an early response whose length is not known
+)
+
+// RespondEarly lets HTTP/1 clients of h receive an error while they are still
+// sending a large body. net/http would close the connection, and the response
+// could be lost. Instead the response is sent at once, and then the rest of the
+// body is discarded for a while, for clients that read only after they have sent
+// everything; if its end arrives, the connection can be used again. Clients
+// that sent "Expect: 100-continue" and were not told to continue are not waited
+// for. When ctx ends, so does all waiting.
+func RespondEarly(h http.Handler, ctx context.Context) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor > 1 || r.Body == nil || r.Body == http.NoBody || r.ContentLength >= 0 && r.ContentLength <= shortBody {
+			h.ServeHTTP(w, r)
+			return
+		}
+		in := &countedBody{ReadCloser: r.Body, left: r.ContentLength}
+		if r.Header.Get("Expect") == "" {
+			in.begun.Store(true)
+		}
+		out := &earlyWriter{ResponseWriter: w, in: in}
+		counted := *r // r belongs to the server
+		counted.Body = in
+		h.ServeHTTP(out, &counted)
+		out.end()
+		switch {
+		case !out.early:
+		case out.status == http.StatusUnauthorized:
+			in.discard(ctx, http.NewResponseController(w), anonymousTime, anonymousBytes)
+		default:
+			in.discard(ctx, http.NewResponseController(w), discardTime, discardBytes)
+		}
+	})
+}
+
+// An earlyWriter notices when an error response starts before the body was read.
+// Only the goroutine of its request may use it.
+type earlyWriter struct {
+	http.ResponseWriter
+	in     *countedBody
+	status int
+	early  bool
+	buffer *bytes.Buffer // an early response without Content-Length; nil otherwise
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *earlyWriter) WriteHeader(status int) {
+	if status >= 200 && w.status == 0 {
+		w.status = status
+		if w.early = status >= 400 && !w.in.over.Load(); w.early {
+			// Otherwise net/http reads the body before it responds.
+			_ = http.NewResponseController(w.ResponseWriter).EnableFullDuplex()
+			if w.Header().Get("Content-Length") == "" {
+				w.buffer = &bytes.Buffer{} // a chunked response would end only after the request
+				return
+			}
+		}
+	}
+	if w.buffer == nil {
+		w.ResponseWriter.WriteHeader(status)
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (w *earlyWriter) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	if w.buffer != nil {
+		if w.buffer.Len()+len(p) <= maxBuffered {
+			return w.buffer.Write(p)
+		}
+		if err := w.release(); err != nil {
+			return 0, err
+		}
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+// release writes the buffer, and stops buffering.
+func (w *earlyWriter) release() error {
+	if w.buffer == nil {
+		return nil
+	}
+	b := w.buffer.Bytes()
+	w.buffer = nil
+	w.ResponseWriter.WriteHeader(w.status)
+	_, err := w.ResponseWriter.Write(b)
+	return err
+}
+
+// FlushError implements flushing for http.ResponseController.
+func (w *earlyWriter) FlushError() error {
+	if err := w.release(); err != nil {
+		return err
+	}
+	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+// end completes a buffered response, whose length is now known.
+func (w *earlyWriter) end() {
+	if w.buffer != nil {
+		w.Header().Set("Content-Length", strconv.Itoa(w.buffer.Len()))
+		_ = w.release() // the client may have disconnected
+	}
+}
+
+// Unwrap gives http.ResponseController access to the connection.
+func (w *earlyWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// A countedBody is a body that knows how far it was read. Only one goroutine may
+// read at a time.
+type countedBody struct {
+	io.ReadCloser
+	left  int64 // bytes; negative if unknown
+	begun atomic.Bool
+	over  atomic.Bool
+}
+
+// Read implements io.Reader.
+func (in *countedBody) Read(p []byte) (int, error) {
+	in.begun.Store(true) // reading sends 100 Continue
+	n, err := in.ReadCloser.Read(p)
+	if in.left >= 0 {
+		in.left -= int64(n)
+	}
+	if err == io.EOF || in.left == 0 {
+		in.over.Store(true)
+	}
+	return n, err
+}
+
+// discard reads the rest of the body, for a time and up to a number of bytes.
+func (in *countedBody) discard(ctx context.Context, rc *http.ResponseController, timeout time.Duration, most int64) {
+	if rc.Flush() != nil || !in.begun.Load() {
+		return
+	}
+	_ = rc.SetReadDeadline(time.Now().Add(timeout)) // fails only for writers of tests
+	stop := context.AfterFunc(ctx, func() { _ = rc.SetReadDeadline(time.Unix(1, 0)) })
+	defer func() {
+		if stop() {
+			_ = rc.SetReadDeadline(time.Time{})
+		}
+	}()
+	// net/http serializes reads: this waits for one that the handler abandoned.
+	_, _ = io.CopyN(io.Discard, in.ReadCloser, most)
+}

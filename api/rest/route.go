@@ -1,0 +1,231 @@
+package rest
+
+import (
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/httpio"
+	"github.com/engi-dev/engi/api/v1"
+)
+
+// A Resource is one kind of object with its routes. Functions named for
+// resources ([Volumes], [Sandboxes]) make them from the services that they
+// need, and [New] serves them.
+type Resource struct {
+	tag, about string
+	missing    error // why the node has none of it; nil if it does
+	routes     []Route
+}
+
+// A Route is one operation of the surface: what it is called, who may use it,
+// what goes in, what comes out, and the function that does it. Access control,
+// the mux, the OpenAPI description, the reading of parameters and bodies,
+// idempotency, and the tests that try every route all derive from this value.
+type Route struct {
+	Pattern string // method and path, as [http.ServeMux] has them
+	ID      string // of the operation; empty keeps it out of the description
+	Tag     string // empty means the resource's
+	Summary string // one line
+	Text    string // the rest; may be empty
+	Access  Access
+	Objects Objects
+
+	// Creates says what a repeated Idempotency-Key does; empty if the route
+	// takes none. See [once] and call.key.
+	Creates string
+
+	Status   int      // of success; 0 means 200, or 204 when nothing is answered
+	Location string   // what the Location of an answer leads to; empty if it has none
+	Example  any      // of the answer
+	Answers  []answer // of a raw route: all of them; else those beside the first
+	Optional bool     // the body may be left out
+	Bodies   []example
+	Uploads  []string // media types of a body that is not JSON
+	Quiet    bool     // successes are logged for debugging only
+
+	missing error // why the node cannot serve it; nil if it can
+	params  reflect.Type
+	body    reflect.Type // nil if there is none, or it is not JSON
+	reader  *params
+	forms   []httpio.Format // what Accept chooses from; empty unless one of them is a stream
+	serve   func(*call) error
+}
+
+// Access says who may use a route. The zero value admits every key.
+type Access struct {
+	Open  bool       // no key is needed
+	Admin bool       // only an admin's key will do
+	Scope engi.Scope // that a key must have; empty is what every key may do
+	Write bool       // something may change by it
+}
+
+var (
+	open      = Access{Open: true}
+	anyKey    = Access{}
+	adminOnly = Access{Admin: true, Write: true}
+)
+
+func reads(s engi.Scope) Access  { return Access{Scope: s} }
+func writes(s engi.Scope) Access { return Access{Scope: s, Write: true} }
+
+// Objects says whose objects a route is about, and so what call.owner is.
+type Objects int
+
+const (
+	Viewed Objects = iota // the caller's; everybody's for an admin
+	Owned                 // the caller's, an admin's too: what is made belongs to somebody
+	Shared                // the node's, which everybody sees alike
+)
+
+// Allows reports Denied unless k is good for the route.
+func (r *Route) Allows(k engi.Key) error {
+	if r.Access.Admin && !k.Admin {
+		return engi.Errorf(engi.Denied, "key %s is not an admin's", k.ID).
+			WithRemedy("use an admin key; the first one is in admin.key in the data directory")
+	}
+	return k.May(r.Access.Scope, r.Access.Write)
+}
+
+// method and path are the two parts of the pattern.
+func (r *Route) method() string { m, _, _ := strings.Cut(r.Pattern, " "); return m }
+func (r *Route) path() string   { _, p, _ := strings.Cut(r.Pattern, " "); return p }
+
+// An answer is one form that a response can have.
+type answer struct {
+	status  int
+	media   string       // type of its body; empty if there is none
+	of      reflect.Type // nil for bytes
+	example any
+	headers map[string]string // with what they mean
+}
+
+// jsonOf is an answer of a T.
+func jsonOf[T any](status int, example any) answer {
+	return answer{status: status, media: string(httpio.JSON), of: reflect.TypeFor[T](), example: example}
+}
+
+// bytesOf is an answer of bytes.
+func bytesOf(status int, media string, headers map[string]string) answer {
+	return answer{status: status, media: media, headers: headers}
+}
+
+// streamOf are answers of events, in the order of preference.
+func streamOf[T any](example any, forms ...httpio.Format) (all []answer) {
+	for _, f := range forms {
+		a := answer{status: http.StatusOK, media: string(f), of: reflect.TypeFor[T]()}
+		if f == httpio.NDJSON {
+			a.example = example
+		}
+		all = append(all, a)
+	}
+	return all
+}
+
+// An example is a request that works; tests send it.
+type example struct{ name, summary, body string }
+
+// none is the type of parameters, bodies and answers that are not there.
+type none struct{}
+
+// bind gives a route its function.
+func bind[P, B any](r Route, h func(*call, *P, B) error) Route {
+	r.params = reflect.TypeFor[P]()
+	if t := reflect.TypeFor[B](); t != reflect.TypeFor[none]() {
+		r.body = t
+	}
+	for _, a := range r.Answers {
+		if f := httpio.Format(a.media); !slices.Contains(r.forms, f) && slices.Contains([]httpio.Format{httpio.JSON, httpio.NDJSON, httpio.SSE}, f) {
+			r.forms = append(r.forms, f)
+		}
+	}
+	if !slices.Contains(r.forms, httpio.NDJSON) {
+		r.forms = nil // there is nothing to choose from
+	}
+	r.serve = func(c *call) error {
+		var p P
+		if err := c.route.reader.read(c, reflect.ValueOf(&p).Elem()); err != nil {
+			return err
+		}
+		if err := c.readKey(); err != nil {
+			return err
+		}
+		if len(c.route.forms) > 0 {
+			form, err := httpio.Negotiate(c.r, c.route.forms...)
+			if err != nil {
+				return err
+			}
+			c.form = form
+		}
+		var b B
+		if c.route.body != nil && !(c.route.Optional && c.emptyBody()) {
+			if err := c.decode(&b); err != nil {
+				return err
+			}
+		}
+		return h(c, &p, b)
+	}
+	return r
+}
+
+// send is a route that takes a B in JSON and answers with an R, or with
+// nothing if R is none.
+func send[P, B, R any](r Route, h func(*call, *P, B) (R, error)) Route {
+	if r.Status == 0 {
+		r.Status = http.StatusOK
+	}
+	first := jsonOf[R](r.Status, r.Example)
+	if r.Location != "" {
+		first.headers = map[string]string{"Location": r.Location}
+	}
+	r.Answers = append([]answer{first}, r.Answers...)
+	return bind(r, func(c *call, p *P, b B) error {
+		x, err := h(c, p, b)
+		if err != nil {
+			return err
+		}
+		return c.reply(c.route.Status, x)
+	})
+}
+
+// fetch is a route that takes no body and answers with an R.
+func fetch[P, R any](r Route, h func(*call, *P) (R, error)) Route {
+	return send(r, func(c *call, p *P, _ none) (R, error) { return h(c, p) })
+}
+
+// list is a route that answers with all of something.
+func list[P, X, T any](r Route, h func(*call, *P) ([]X, error), as func(X) T) Route {
+	return fetch(r, func(c *call, p *P) (v1.List[T], error) {
+		xs, err := h(c, p)
+		return listOf(xs, as), err
+	})
+}
+
+// act is a route that takes a B in JSON, or nothing if B is none, and answers
+// with nothing.
+func act[P, B any](r Route, h func(*call, *P, B) error) Route {
+	r.Answers = []answer{{status: http.StatusNoContent}}
+	return bind(r, func(c *call, p *P, b B) error {
+		if err := h(c, p, b); err != nil {
+			return err
+		}
+		c.WriteHeader(http.StatusNoContent)
+		return nil
+	})
+}
+
+// raw is a route whose function writes the answer itself.
+func raw[P, B any](r Route, h func(*call, *P, B) error) Route { return bind(r, h) }
+
+// to translates what a service returns: to(volumeOf)(volumes.Get(…)).
+func to[X, T any](as func(X) T) func(X, error) (T, error) {
+	return func(x X, err error) (T, error) {
+		if err != nil {
+			var zero T
+			return zero, err
+		}
+		return as(x), nil
+	}
+}

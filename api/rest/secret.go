@@ -1,0 +1,80 @@
+package rest
+
+import (
+	"net/http"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/v1"
+)
+
+const secretPath = "/v1/secrets"
+
+type aSecret struct {
+	Name string `path:"name" maxLength:"128" doc:"ID or name of the secret"`
+}
+
+// Secrets keeps values that never enter a sandbox; service may be nil.
+func Secrets(service engi.Secrets) Resource {
+	look, change := reads(engi.ScopeSecrets), writes(engi.ScopeSecrets)
+	return Resource{tag: "secrets", about: "values that never enter a sandbox", missing: missing(service != nil, "secrets"), routes: []Route{
+		send(Route{
+			Pattern: "POST " + secretPath, ID: "create-secret", Summary: "Store a secret", Access: change, Objects: Owned,
+			Text:    "Encrypted; its value is never shown again. A name that exists is a conflict.",
+			Creates: "a repeated key returns the first secret instead of storing another",
+			Status:  http.StatusCreated, Location: "path of the secret",
+			Bodies: []example{{"a token", "a token", `{"name": "registry", "value": "t0ken", "metadata": {"for": "ci"}}`}},
+		}, func(c *call, _ *none, q v1.SecretRequest) (v1.Secret, error) {
+			if err := checkValue(q.Value); err != nil {
+				return v1.Secret{}, err
+			}
+			x, err := once(c, q, creation[engi.Secret]{
+				ids: []string{string(engi.NewSecretID())},
+				work: func(ids []string) (engi.Secret, error) {
+					return service.Create(c, engi.Secret{ID: firstID[engi.SecretID](ids), Owner: c.owner(), Name: q.Name, Metadata: q.Metadata}, q.Value)
+				},
+				find: func(ids []string, _ bool) (engi.Secret, error) { return service.Get(c, c.owner(), ids[0]) },
+			})
+			if err == nil {
+				c.location(secretPath, string(x.ID))
+			}
+			return secretOn(x), err
+		}),
+		list(Route{Pattern: "GET " + secretPath, ID: "list-secrets", Summary: "List secrets", Text: "By name, without their values.", Access: look},
+			func(c *call, _ *none) ([]engi.Secret, error) { return service.List(c, c.owner()) }, secretOn),
+		fetch(Route{Pattern: "GET " + secretPath + "/{name}", ID: "get-secret", Summary: "Get a secret", Text: "Without its value.", Access: look},
+			func(c *call, in *aSecret) (v1.Secret, error) { return to(secretOn)(service.Get(c, c.owner(), in.Name)) }),
+		send(Route{Pattern: "PUT " + secretPath + "/{name}", ID: "update-secret", Summary: "Replace a secret's value", Access: change},
+			func(c *call, in *aSecret, q v1.SecretUpdate) (v1.Secret, error) {
+				if err := checkValue(q.Value); err != nil {
+					return v1.Secret{}, err
+				}
+				var metadata map[string]string
+				if q.Metadata != nil {
+					if metadata = *q.Metadata; metadata == nil {
+						metadata = map[string]string{}
+					}
+				}
+				return to(secretOn)(service.Update(c, c.owner(), in.Name, q.Value, metadata))
+			}),
+		act(Route{Pattern: "DELETE " + secretPath + "/{name}", ID: "remove-secret", Summary: "Delete a secret", Access: change},
+			func(c *call, in *aSecret, _ none) error { return service.Remove(c, c.owner(), in.Name) }),
+	}}
+}
+
+// checkValue refuses what could never be a secret's value.
+func checkValue(v string) error {
+	switch {
+	case v == "":
+		return invalid("value", "it is missing")
+	case len(v) > 64<<10:
+		return invalid("value", "it is longer than 64 KiB")
+	}
+	return nil
+}
+
+func secretOn(x engi.Secret) v1.Secret {
+	return v1.Secret{
+		ID: string(x.ID), Owner: string(x.Owner), Name: x.Name, Version: x.Version, Metadata: x.Metadata,
+		CreatedAt: x.Created.UTC(), UpdatedAt: x.Updated.UTC(),
+	}
+}

@@ -1,0 +1,22 @@
+package v1
+
+import "time"
+
+// A Port is a TCP port of a sandbox.
+type Port struct {
+	Port      int    `json:"port" minimum:"1" maximum:"65535" example:"8080"`
+	Listening bool   `json:"listening"`
+	Process   string `json:"process,omitempty" doc:"name of the program that listens, if it could be found" example:"node"`
+	URL       string `json:"url,omitempty" format:"uri" doc:"its URL; absent if the server has no previews" example:"http://8080-u2dmwmlezjgprkqrgppgcz2mgu.localhost:7777/"`
+}
+
+// A LinkRequest asks for a link to a private port.
+type LinkRequest struct {
+	TTL Duration `json:"ttl,omitempty" doc:"absent means an hour" example:"1h"`
+}
+
+// A Link gives whoever has it access to a private port until it expires.
+type Link struct {
+	URL       string    `json:"url" format:"uri"`
+	ExpiresAt time.Time `json:"expires_at"`
+}

@@ -1,0 +1,58 @@
+package client
+
+import (
+	"context"
+	"iter"
+	"net/http"
+
+	"github.com/engi-dev/engi/api/v1"
+)
+
+const operations = "/v1/operations"
+
+// An OperationFilter selects operations. Zero fields select all.
+type OperationFilter struct {
+	Type  string
+	State string // v1.OperationRunning …
+	Limit int    // 0 means 100; 1000 at most
+}
+
+// Operations returns operations, the newest first.
+func (c *Client) Operations(ctx context.Context, f OperationFilter) ([]v1.Operation, error) {
+	return list[v1.Operation](ctx, c, operations, set("type", f.Type, "state", f.State, "limit", number(f.Limit)))
+}
+
+// Operation returns an operation as it is now.
+func (c *Client) Operation(ctx context.Context, id string) (v1.Operation, error) {
+	return get[v1.Operation](ctx, c, operations+segment(id), nil)
+}
+
+// WaitOperation returns an operation once it has ended.
+func (c *Client) WaitOperation(ctx context.Context, id string) (v1.Operation, error) {
+	for {
+		x, err := get[v1.Operation](ctx, c, operations+segment(id), set("wait", longPoll.String()))
+		if err != nil || x.Over() {
+			return x, err
+		}
+	}
+}
+
+// WatchOperation yields what an operation does after an offset; the last event
+// has the operation as it ended. It comes back to a broken stream where it left
+// off.
+func (c *Client) WatchOperation(ctx context.Context, id string, after int64) iter.Seq2[v1.OperationEvent, error] {
+	next := func() *call {
+		return &call{method: http.MethodGet, path: operations + segment(id) + "/events", query: set("offset", offset(after)), header: ndjson()}
+	}
+	read := func(e v1.OperationEvent) (string, *v1.Problem) { return e.Type, e.Error }
+	return resumed(ctx, c, next, func() int64 { return after }, stream[v1.OperationEvent]{read: read, remedy: "the operation goes on: watch it again"}, func(e *v1.OperationEvent) (wanted, last bool) {
+		after = e.Offset
+		return true, e.Operation != nil
+	})
+}
+
+// CancelOperation ends an operation and returns when it has ended. One that has
+// ended stays as it is.
+func (c *Client) CancelOperation(ctx context.Context, id string) error {
+	return c.remove(ctx, operations+segment(id))
+}

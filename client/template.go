@@ -1,0 +1,50 @@
+package client
+
+import (
+	"context"
+	"iter"
+	"net/http"
+
+	"github.com/engi-dev/engi/api/v1"
+)
+
+const templates = "/v1/templates"
+
+// Templates returns all, those that are not built yet included.
+func (c *Client) Templates(ctx context.Context) ([]v1.Template, error) {
+	return list[v1.Template](ctx, c, templates, nil)
+}
+
+// Template returns a built template by name or digest.
+func (c *Client) Template(ctx context.Context, name string) (v1.Template, error) {
+	return get[v1.Template](ctx, c, templates+segment(name), nil)
+}
+
+// BuildTemplate builds a template and yields how far it is; the last event is
+// of type result and has the template. Leaving the loop, or the end of ctx,
+// cancels the build; finished steps stay cached. It needs an admin key.
+func (c *Client) BuildTemplate(ctx context.Context, q v1.TemplateRequest) iter.Seq2[v1.BuildEvent, error] {
+	q.Async = false
+	x := &call{method: http.MethodPost, path: templates, body: encode(q), header: ndjson()}
+	return events(ctx, c, x, "try again; finished steps are cached",
+		func(e v1.BuildEvent) (string, *v1.Problem) { return e.Type, e.Error }, func(e v1.BuildEvent) bool { return e.Type == v1.EventResult })
+}
+
+// StartBuild begins to build a template and returns the operation at once. A
+// broken connection starts no second one. It needs an admin key.
+func (c *Client) StartBuild(ctx context.Context, q v1.TemplateRequest) (v1.Operation, error) {
+	q.Async = true
+	return create[v1.Operation](ctx, c, templates, q)
+}
+
+// RemoveTemplate deletes a template. It needs an admin key.
+func (c *Client) RemoveTemplate(ctx context.Context, name string) error {
+	return c.remove(ctx, templates+segment(name))
+}
+
+// PruneTemplates deletes builds that no template refers to, and returns what
+// that freed. It needs an admin key.
+func (c *Client) PruneTemplates(ctx context.Context) (v1.Bytes, error) {
+	p, err := send[v1.Pruned](ctx, c, http.MethodPost, templates+"/prune", nil)
+	return p.Freed, err
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+type agentCommand struct {
+	List   agentList   `cmd:"" aliases:"ls" help:"List agents."`
+	Runs   agentRuns   `cmd:"" help:"List runs of agents."`
+	Show   agentShow   `cmd:"" help:"Print the transcript of a run."`
+	Cancel agentCancel `cmd:"" help:"Cancel runs."`
+	Usage  agentUsage  `cmd:"" help:"Show what was spent on models."`
+}
+
+type agentList struct{}
+
+func (agentList) Help() string {
+	return `The first is the one that answers if none is named. Agents come from [[agents]] in the configuration.
+
+Examples:
+  engi agent list`
+}
+
+// Run implements the command.
+func (agentList) Run(ctx context.Context, g *globals) error {
+	agents := table[v1.Agent]{"NAME\tMODEL\tTOOLS\tDESCRIPTION", func(a v1.Agent) []any {
+		return []any{a.Name, cmp.Or(a.Model, "(default)"), strings.Join(a.Tools, ","), a.Description}
+	}, nil}
+	return agents.listAt(ctx, g, orPrivate, false, func(d *localNode) ([]v1.Agent, error) { return d.Agents(ctx) })
+}
+
+type agentRuns struct {
+	Limit int `help:"How many at most." default:"20" placeholder:"N"`
+}
+
+func (agentRuns) Help() string {
+	return `The newest come first.
+
+Examples:
+  engi agent runs --limit 5`
+}
+
+// Run implements the command.
+func (a *agentRuns) Run(ctx context.Context, g *globals) error {
+	runs := table[v1.AgentRun]{"RUN\tAGENT\tSTATE\tSTEPS\tTOKENS\tCREATED", func(x v1.AgentRun) []any {
+		return []any{x.ID, x.Agent, x.State, x.Steps, x.Usage.InputTokens + x.Usage.OutputTokens, x.CreatedAt.Format(time.DateTime)}
+	}, nil}
+	return runs.list(ctx, g, false, func(d *localNode) ([]v1.AgentRun, error) { return d.Runs(ctx, a.Limit) })
+}
+
+type agentShow struct {
+	Run_ string `arg:"" name:"run" help:"ID of the run." placeholder:"RUN"`
+}
+
+func (agentShow) Help() string {
+	return `All that was said, from the beginning of the conversation, with what tools were asked and answered.
+
+Examples:
+  engi agent show run_u2dmwmlezjgprkqrgppgcz2mgu
+  engi agent show run_u2dmwmlezjgprkqrgppgcz2mgu --json`
+}
+
+// Run implements the command.
+func (a *agentShow) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *localNode) error {
+		all, err := d.RunMessages(ctx, a.Run_)
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(all)
+		}
+		for _, m := range all {
+			if m.Text != "" {
+				fmt.Fprintf(g.out, "%s: %s\n", m.Role, m.Text)
+			}
+			for _, c := range m.Calls {
+				fmt.Fprintf(g.out, "[%s] %s\n", c.Name, brief(c.Arguments))
+			}
+			for _, r := range m.Results {
+				fmt.Fprintf(g.out, "%s\n", strings.TrimRight(r.Text, "\n"))
+			}
+		}
+		return nil
+	})
+}
+
+type agentCancel struct {
+	Runs []string `arg:"" help:"IDs of runs." placeholder:"RUN"`
+}
+
+func (agentCancel) Help() string {
+	return `What their tools started ends, too.
+
+Examples:
+  engi agent cancel run_u2dmwmlezjgprkqrgppgcz2mgu`
+}
+
+// Run implements the command.
+func (a *agentCancel) Run(ctx context.Context, g *globals) error {
+	return g.removeAll(ctx, "cancelled", a.Runs, func(d *localNode, id string) error { return d.CancelRun(ctx, id) })
+}
+
+type agentUsage struct{}
+
+func (agentUsage) Help() string {
+	return `By day (UTC) and model, since the first of last month, the newest first. An admin sees everybody's. Costs are
+by the price table of the configuration, in its currency.
+
+Examples:
+  engi agent usage
+  engi agent usage --json`
+}
+
+// Run implements the command.
+func (agentUsage) Run(ctx context.Context, g *globals) error {
+	usage := table[v1.ModelUsage]{"DAY\tOWNER\tMODEL\tCALLS\tREAD\tWRITTEN\tCOST", func(x v1.ModelUsage) []any {
+		return []any{x.Day, x.Owner, x.Model, x.ModelCalls, x.InputTokens + x.CacheReadTokens + x.CacheWriteTokens, x.OutputTokens, fmt.Sprintf("%.4f", x.Cost)}
+	}, nil}
+	return usage.list(ctx, g, false, func(d *localNode) ([]v1.ModelUsage, error) {
+		u, err := d.Usage(ctx)
+		return append([]v1.ModelUsage{}, u.Models...), err
+	})
+}

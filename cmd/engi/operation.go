@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
+)
+
+type operationCommand struct {
+	List   operationList   `cmd:"" aliases:"ls" help:"List operations."`
+	Show   operationShow   `cmd:"" aliases:"get" help:"Show an operation."`
+	Watch  operationWatch  `cmd:"" help:"Show what an operation does, until it ends."`
+	Cancel operationCancel `cmd:"" help:"Cancel operations."`
+}
+
+type operationList struct {
+	State string `help:"Only those that are running, done, failed or cancelled." enum:"running,done,failed,cancelled," default:"" placeholder:"STATE"`
+	Limit int    `short:"n" help:"At most this many." default:"20" placeholder:"N"`
+}
+
+func (operationList) Help() string {
+	return `The newest come first.
+
+Examples:
+  engi operation list
+  engi operation list --state failed --json`
+}
+
+// Run implements the command.
+func (o *operationList) Run(ctx context.Context, g *globals) error {
+	operations := table[v1.Operation]{"ID\tTYPE\tSUBJECT\tSTATE\tCREATED\tERROR", func(x v1.Operation) []any {
+		why := ""
+		if x.Error != nil {
+			why = x.Error.Detail
+		}
+		return []any{x.ID, x.Type, x.Subject, x.State, ago(x.CreatedAt), why}
+	}, nil}
+	return operations.list(ctx, g, false, func(d *localNode) ([]v1.Operation, error) {
+		return d.Operations(ctx, client.OperationFilter{State: o.State, Limit: o.Limit})
+	})
+}
+
+type operationShow struct {
+	ID string `arg:"" help:"Operation." placeholder:"ID"`
+}
+
+func (operationShow) Help() string {
+	return `Examples:
+  engi operation show opn_u2dmwmlezjgprkqrgppgcz2mgu`
+}
+
+// Run implements the command.
+func (o *operationShow) Run(ctx context.Context, g *globals) error {
+	return show(ctx, g, func(d *localNode) (v1.Operation, error) { return d.Operation(ctx, o.ID) }, func(x v1.Operation) {
+		var f facts
+		f.add("operation", "%s", x.ID)
+		f.add("type", "%s", x.Type)
+		f.add("subject", "%s", x.Subject)
+		f.add("state", "%s, attempt %d, created %s", x.State, x.Attempt, ago(x.CreatedAt))
+		if x.EndedAt != nil {
+			f.add("took", "%s", short(x.EndedAt.Sub(x.CreatedAt)))
+		}
+		f.add("result", "%s", x.Result)
+		if x.Error != nil {
+			f.add("error", "%s", x.Error.Detail)
+			f.add("remedy", "%s", x.Error.Remedy)
+		}
+		f.print(g)
+	})
+}
+
+type operationWatch struct {
+	ID   string `arg:"" help:"Operation." placeholder:"ID"`
+	From int64  `help:"Offset of the last event seen; else all is shown." placeholder:"N"`
+}
+
+func (operationWatch) Help() string {
+	return `Exits with 1 if the operation has failed or was cancelled. With --json, one event per line.
+Ctrl-C ends the watching only.
+
+Examples:
+  engi operation watch opn_u2dmwmlezjgprkqrgppgcz2mgu
+  engi operation watch opn_u2dmwmlezjgprkqrgppgcz2mgu --verbose`
+}
+
+// Run implements the command.
+func (o *operationWatch) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *localNode) error {
+		p := newProgress(g)
+		for e, err := range d.WatchOperation(ctx, o.ID, o.From) {
+			if err != nil {
+				p.fail()
+				return err
+			}
+			if g.JSON {
+				if err := g.printLine(e); err != nil {
+					return err
+				}
+			}
+			switch x := e.Operation; {
+			case x == nil:
+				p.step(v1.BuildEvent{Step: e.Step, Steps: e.Steps, Name: e.Name, Done: e.Done, Total: e.Total, Log: e.Log})
+			case x.State == v1.OperationDone:
+				p.done()
+				g.note("%s %s is done", x.Type, x.Subject)
+			case x.Error != nil:
+				p.fail()
+				return &client.Error{Problem: *x.Error}
+			default:
+				p.fail()
+				return engi.Errorf(engi.Expired, "the operation was cancelled").WithRemedy("start it again")
+			}
+		}
+		return nil
+	})
+}
+
+type operationCancel struct {
+	IDs []string `arg:"" name:"id" help:"Operations." placeholder:"ID"`
+}
+
+func (operationCancel) Help() string {
+	return `Examples:
+  engi operation cancel opn_u2dmwmlezjgprkqrgppgcz2mgu`
+}
+
+// Run implements the command.
+func (o *operationCancel) Run(ctx context.Context, g *globals) error {
+	return g.removeAll(ctx, "cancelled", o.IDs, func(d *localNode, id string) error { return d.CancelOperation(ctx, id) })
+}

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+)
+
+// Commands for one kind of object are much alike: they create one and print its
+// ID, list, show or remove some, for people or as JSON. These helpers are that.
+
+// A table shows objects to people, in columns.
+type table[T any] struct {
+	head string         // names of the columns, with tabs between
+	row  func(T) []any  // cells; an empty text is shown as a dash
+	id   func(T) string // for lists of nothing else; nil if there are none
+}
+
+// print shows objects, or prints them as JSON.
+func (t table[T]) print(g *globals, all []T) error {
+	if g.JSON {
+		return g.printJSON(all)
+	}
+	rows := make([][]any, len(all))
+	for i, x := range all {
+		rows[i] = t.row(x)
+	}
+	g.columns(t.head, rows)
+	return nil
+}
+
+// list shows what from returns; quiet prints IDs only.
+func (t table[T]) list(ctx context.Context, g *globals, quiet bool, from func(*localNode) ([]T, error)) error {
+	return t.listAt(ctx, g, serverOnly, quiet, from)
+}
+
+func (t table[T]) listAt(ctx context.Context, g *globals, w where, quiet bool, from func(*localNode) ([]T, error)) error {
+	return g.at(ctx, w, func(d *localNode) error {
+		all, err := from(d)
+		switch {
+		case err != nil:
+			return err
+		case quiet && !g.JSON:
+			for _, x := range all {
+				fmt.Fprintln(g.out, t.id(x))
+			}
+			return nil
+		}
+		return t.print(g, all)
+	})
+}
+
+// get shows one object as a table of one row.
+func (t table[T]) get(ctx context.Context, g *globals, from func(*localNode) (T, error)) error {
+	return show(ctx, g, from, func(x T) { g.columns(t.head, [][]any{t.row(x)}) })
+}
+
+// show prints one object: as JSON, or as print does.
+func show[T any](ctx context.Context, g *globals, from func(*localNode) (T, error), print func(T)) error {
+	return g.at(ctx, serverOnly, func(d *localNode) error {
+		x, err := from(d)
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(x)
+		}
+		print(x)
+		return nil
+	})
+}
+
+// create prints the ID of a new object, and nothing else, so that scripts can
+// use it.
+func create[T any](ctx context.Context, g *globals, from func(*localNode) (T, error), id func(T) string) error {
+	return show(ctx, g, from, func(x T) { fmt.Fprintln(g.out, id(x)) })
+}
+
+// each does the same to several objects, and prints what became of them.
+func each[T any](ctx context.Context, g *globals, ids []string, act func(*localNode, string) (T, error), line func(T) string) error {
+	return g.at(ctx, serverOnly, func(d *localNode) error {
+		all := []T{}
+		var errs []error
+		for _, id := range ids {
+			x, err := act(d, id)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			all = append(all, x)
+			if !g.JSON {
+				fmt.Fprintln(g.out, line(x))
+			}
+		}
+		if g.JSON {
+			if err := g.printJSON(all); err != nil {
+				return err
+			}
+		}
+		return g.several(errs)
+	})
+}
+
+// removeAll removes objects by name, and says under done which are gone.
+func (g *globals) removeAll(ctx context.Context, done string, names []string, remove func(*localNode, string) error) error {
+	return g.at(ctx, serverOnly, func(d *localNode) error {
+		var errs []error
+		removed := []string{}
+		for _, name := range names {
+			if err := remove(d, name); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			removed = append(removed, name)
+		}
+		if g.JSON {
+			if err := g.printJSON(map[string]any{done: removed}); err != nil {
+				return err
+			}
+		}
+		return g.several(errs)
+	})
+}
+
+// at runs f with a client of a node.
+func (g *globals) at(ctx context.Context, w where, f func(*localNode) error) error {
+	d, err := g.connect(ctx, w)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	return f(d)
+}
+
+// atServer runs f with a client of the running server.
+func (g *globals) atServer(ctx context.Context, f func(*localNode) error) error {
+	return g.at(ctx, serverOnly, f)
+}
+
+// several reports all of errs; the last as the command's own.
+func (g *globals) several(errs []error) error {
+	for i, err := range errs {
+		if i == len(errs)-1 {
+			return err
+		}
+		g.complain(err)
+	}
+	return nil
+}
+
+// columns prints rows under a head. What comes from others cannot reach the
+// terminal as more than text.
+func (g *globals) columns(head string, rows [][]any) {
+	w := tabwriter.NewWriter(g.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, head)
+	for _, row := range rows {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = orDash(printable(fmt.Sprint(cell)))
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	_ = w.Flush() // who does not read it does not want it
+}
+
+// facts are what is known of one object, a name and a text for each.
+type facts [][2]string
+
+// add adds a fact, unless its text is empty.
+func (f *facts) add(name, format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); text != "" {
+		*f = append(*f, [2]string{name, text})
+	}
+}
+
+// print shows facts below each other.
+func (f facts) print(g *globals) {
+	w := tabwriter.NewWriter(g.out, 11, 0, 1, ' ', 0)
+	for _, x := range f {
+		fmt.Fprintf(w, "%s\t%s\n", x[0], printable(x[1]))
+	}
+	_ = w.Flush() // who does not read it does not want it
+}
+
+// table prints rows under a head.
+func (g *globals) table(head string, rows [][]string) {
+	all := make([][]any, len(rows))
+	for i, row := range rows {
+		for _, cell := range row {
+			all[i] = append(all[i], cell)
+		}
+	}
+	g.columns(head, all)
+}
