@@ -94,11 +94,11 @@ type UsageReporter interface {
 	ModelUsage(ctx context.Context, owner Owner, since time.Time) ([]ModelUsage, error)
 }
 
-// A RunEvent is one event in the stream of a run.
-type RunEvent struct {
+// A RunUpdate is one item in the stream of a run.
+type RunUpdate struct {
 	Seq    int64 // ascending, with gaps; a reader resumes after the last one it has seen
 	Time   time.Time
-	Kind   RunEventKind
+	Kind   RunUpdateKind
 	Step   int
 	Text   string          // of text, thought and output
 	Stream Stream          // of output
@@ -109,17 +109,17 @@ type RunEvent struct {
 }
 
 // A RunEventKind tells events of a run apart.
-type RunEventKind string
+type RunUpdateKind string
 
 const (
-	RunText    RunEventKind = "text"    // a piece of the answer
-	RunThought RunEventKind = "thought" // a piece of reasoning
-	RunReset   RunEventKind = "again"   // discard the text, thoughts and partial objects of this step: it starts over
-	RunCall    RunEventKind = "call"    // a tool call begins
-	RunOutput  RunEventKind = "output"  // what a tool prints while it works
-	RunResult  RunEventKind = "result"  // a tool call has ended
-	RunPartial RunEventKind = "partial" // the object as far as it has been written
-	RunEnd     RunEventKind = "done"    // the last event
+	RunText    RunUpdateKind = "text"    // a piece of the answer
+	RunThought RunUpdateKind = "thought" // a piece of reasoning
+	RunReset   RunUpdateKind = "again"   // discard the text, thoughts and partial objects of this step: it starts over
+	RunCall    RunUpdateKind = "call"    // a tool call begins
+	RunOutput  RunUpdateKind = "output"  // what a tool prints while it works
+	RunResult  RunUpdateKind = "result"  // a tool call has ended
+	RunPartial RunUpdateKind = "partial" // the object as far as it has been written
+	RunEnd     RunUpdateKind = "done"    // the last event
 )
 
 // Agents runs agents. All methods see only what owner owns; the rest is
@@ -143,7 +143,7 @@ type Agents interface {
 	// if ctx ends first, and Unavailable if the node stops: resume with the last
 	// Seq. A day after the end of a run, only whole texts, calls, results and
 	// the end are left.
-	Watch(ctx context.Context, owner Owner, id RunID, seq int64) iter.Seq2[RunEvent, error]
+	Watch(ctx context.Context, owner Owner, id RunID, seq int64) iter.Seq2[RunUpdate, error]
 	// FullResult returns the complete result of a tool call that was too long
 	// for the model.
 	FullResult(ctx context.Context, owner Owner, id RunID, call string) ([]byte, error)

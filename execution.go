@@ -26,7 +26,7 @@ func Languages() []Language {
 }
 
 // MainFile returns the usual name of a program's main file, under which code
-// without a name is saved.
+// without a name is saved; empty for an unknown language.
 func (l Language) MainFile() string {
 	switch l {
 	case Python:
@@ -40,7 +40,7 @@ func (l Language) MainFile() string {
 	case Bash:
 		return "main.sh"
 	}
-	return "main"
+	return ""
 }
 
 // A SourceFile is one file of a program.
@@ -182,24 +182,24 @@ type Artifact struct {
 	SHA256 string // hex
 }
 
-// An ExecutionEvent is one event of a stream that follows an execution. Offset
+// An ExecutionUpdate is one item of a stream that follows an execution. Offset
 // is the number of output bytes before the event: who resumes there misses
 // nothing.
-type ExecutionEvent struct {
-	Type      ExecutionEventType
+type ExecutionUpdate struct {
+	Type      ExecutionUpdateKind
 	Offset    int64
 	Data      []byte     // of stdout and stderr events
 	Execution *Execution // of started and result events
 }
 
-// ExecutionEventType names an ExecutionEvent.
-type ExecutionEventType string
+// ExecutionEventType names an ExecutionUpdate.
+type ExecutionUpdateKind string
 
 const (
-	EventStarted ExecutionEventType = "started"
-	EventStdout  ExecutionEventType = "stdout"
-	EventStderr  ExecutionEventType = "stderr"
-	EventResult  ExecutionEventType = "result"
+	EventStarted ExecutionUpdateKind = "started"
+	EventStdout  ExecutionUpdateKind = "stdout"
+	EventStderr  ExecutionUpdateKind = "stderr"
+	EventResult  ExecutionUpdateKind = "result"
 )
 
 // An ExecutionFilter selects executions. Zero fields select all.
@@ -226,7 +226,7 @@ type Executions interface {
 	// Watch yields the execution's events from the given offset on: started
 	// if from is 0, output, and at last the result. If the execution is
 	// refused, Watch yields the refusal as error.
-	Watch(ctx context.Context, owner Owner, id ExecutionID, from int64) iter.Seq2[ExecutionEvent, error]
+	Watch(ctx context.Context, owner Owner, id ExecutionID, from int64) iter.Seq2[ExecutionUpdate, error]
 	// Cancel ends the execution with cause cancelled. It is no error if it
 	// has ended already.
 	Cancel(ctx context.Context, owner Owner, id ExecutionID) error

@@ -91,13 +91,13 @@ type NetworkLimits struct {
 	Total          int64 // bytes both ways, after which nothing passes
 }
 
-// A NetworkEvent is one decision of the wall.
-type NetworkEvent struct {
+// A NetworkRecord is one decision of the wall.
+type NetworkRecord struct {
 	Seq      int64 // per sandbox, from 1; readers continue after the last one they saw
 	Time     time.Time
 	Sandbox  SandboxID
 	Owner    Owner
-	Kind     NetworkEventKind
+	Kind     NetworkRecordKind
 	Allowed  bool
 	Protocol string         // tcp, udp, icmp; empty for lookup
 	Host     string         // the name looked up or claimed; empty if there is none
@@ -108,15 +108,15 @@ type NetworkEvent struct {
 }
 
 // A NetworkEventKind says what was decided on.
-type NetworkEventKind string
+type NetworkRecordKind string
 
 const (
-	NetworkLookup  NetworkEventKind = "lookup"  // a DNS query
-	NetworkConnect NetworkEventKind = "connect" // a connection or the first datagram of an exchange
-	NetworkClaim   NetworkEventKind = "claim"   // the host that a TLS or HTTP client named
-	NetworkRequest NetworkEventKind = "request" // an intercepted HTTP request
-	NetworkLimit   NetworkEventKind = "limit"   // a limit was reached
-	NetworkClose   NetworkEventKind = "close"   // the end of what a connect event allowed
+	NetworkLookup  NetworkRecordKind = "lookup"  // a DNS query
+	NetworkConnect NetworkRecordKind = "connect" // a connection or the first datagram of an exchange
+	NetworkClaim   NetworkRecordKind = "claim"   // the host that a TLS or HTTP client named
+	NetworkRequest NetworkRecordKind = "request" // an intercepted HTTP request
+	NetworkLimit   NetworkRecordKind = "limit"   // a limit was reached
+	NetworkClose   NetworkRecordKind = "close"   // the end of what a connect event allowed
 )
 
 // NetworkLog has the latest decisions of the wall for each sandbox. Owners see
@@ -125,7 +125,7 @@ type NetworkLog interface {
 	// Events returns up to limit events after seq, oldest first; limit 0
 	// means 1000. With wait it blocks until there is one or ctx ends, which
 	// is no error then.
-	Events(ctx context.Context, owner Owner, id SandboxID, seq int64, limit int, wait bool) ([]NetworkEvent, error)
+	Events(ctx context.Context, owner Owner, id SandboxID, seq int64, limit int, wait bool) ([]NetworkRecord, error)
 }
 
 // NetworkSetup is what a sandbox needs for its network to work.

@@ -59,8 +59,8 @@ type OperationFilter struct {
 	Limit int // 0 means 100; 1000 at most
 }
 
-// An OperationEvent is a step of an operation, or, with Operation, its end.
-type OperationEvent struct {
+// An OperationUpdate is a step of an operation, or, with Operation, its end.
+type OperationUpdate struct {
 	Offset    int64 // come back with this, and nothing is lost or repeated
 	Progress  Progress
 	Operation *Operation // as it ended; the last event
@@ -92,7 +92,7 @@ type Operations interface {
 	Wait(ctx context.Context, owner Owner, id OperationID) (Operation, error)
 	// Watch yields the events after an offset, and as the last the end. It
 	// reports what Wait does.
-	Watch(ctx context.Context, owner Owner, id OperationID, after int64) iter.Seq2[OperationEvent, error]
+	Watch(ctx context.Context, owner Owner, id OperationID, after int64) iter.Seq2[OperationUpdate, error]
 	// Cancel ends an operation and waits for that. One that has ended stays as
 	// it is.
 	Cancel(ctx context.Context, owner Owner, id OperationID) error

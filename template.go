@@ -42,16 +42,6 @@ type Interpreter struct {
 	Warm bool   // warm pools may start it before the code is known
 }
 
-// A BuildEvent reports the progress of a template build.
-type BuildEvent struct {
-	Step  int    // 1-based
-	Steps int    // total; 0 if unknown
-	Name  string // what the step does, for people
-	Log   string // a line of its output; empty when the step starts
-	Done  int64  // bytes or items of the step done
-	Total int64  // 0 if unknown
-}
-
 // Templates builds and finds templates. It is safe for concurrent use.
 type Templates interface {
 	// Get returns a built template by name or digest. It reports NotFound
@@ -64,7 +54,7 @@ type Templates interface {
 	// Build builds a template from its YAML definition, or the built-in one
 	// of that name if definition is nil. It does nothing if nothing changed.
 	// An error in the definition is Invalid and carries the end of the log.
-	Build(ctx context.Context, name string, definition []byte, progress func(BuildEvent)) (Template, error)
+	Build(ctx context.Context, name string, definition []byte, progress func(Progress)) (Template, error)
 	// Remove deletes a template; Conflict while sandboxes use it.
 	Remove(ctx context.Context, name string) error
 	// Prune deletes builds no name refers to, and returns the bytes freed.
@@ -118,7 +108,7 @@ type TemplateBuilder interface {
 	// spec.Steps[i], the last completes the template. It reports Invalid for
 	// a bad spec and for a step that fails, Conflict for a name that another
 	// owner has, NotFound for a missing base.
-	BuildSteps(ctx context.Context, spec BuildSpec, progress func(BuildEvent)) (Template, error)
+	BuildSteps(ctx context.Context, spec BuildSpec, progress func(Progress)) (Template, error)
 }
 
 // PoolStatus describes a warm pool.

@@ -113,7 +113,7 @@ func (a *activeRun) run() {
 	if a.runner.opt.OnEnd != nil {
 		a.runner.opt.OnEnd(ctx, ended)
 	}
-	a.emit(engi.RunEvent{Kind: engi.RunEnd})
+	a.emit(engi.RunUpdate{Kind: engi.RunEnd})
 }
 
 // finish closes the event stream: with an error if the run is to be resumed.

@@ -92,7 +92,7 @@ func (b runnerSpec) open(t *testing.T) *fixture {
 }
 
 // finish starts a run and watches it to its end.
-func (f *fixture) finish(t *testing.T, spec engi.RunSpec) (engi.Run, []engi.RunEvent) {
+func (f *fixture) finish(t *testing.T, spec engi.RunSpec) (engi.Run, []engi.RunUpdate) {
 	t.Helper()
 	spec.Owner = "ann"
 	r, err := f.Start(t.Context(), spec)
@@ -102,11 +102,11 @@ func (f *fixture) finish(t *testing.T, spec engi.RunSpec) (engi.Run, []engi.RunE
 	return f.follow(t, r.ID)
 }
 
-func (f *fixture) follow(t *testing.T, id engi.RunID) (engi.Run, []engi.RunEvent) {
+func (f *fixture) follow(t *testing.T, id engi.RunID) (engi.Run, []engi.RunUpdate) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	var all []engi.RunEvent
+	var all []engi.RunUpdate
 	var last int64
 	for e, err := range f.Watch(ctx, "ann", id, 0) {
 		if err != nil {
@@ -162,7 +162,7 @@ func TestToolsAreCalledUntilTheAnswer(t *testing.T) {
 	if r.State != engi.RunDone || r.Text != "It is 10." || r.Steps != 3 || r.Tokens.Calls != 3 || r.Model != "openai:demo" {
 		t.Errorf("%+v", r)
 	}
-	kinds := map[engi.RunEventKind]int{}
+	kinds := map[engi.RunUpdateKind]int{}
 	text := ""
 	for _, e := range events {
 		kinds[e.Kind]++
@@ -482,7 +482,7 @@ func TestRestart(t *testing.T) {
 			t.Fatalf("%+v", m)
 		}
 	}
-	var seen []engi.RunEvent
+	var seen []engi.RunUpdate
 	watched := make(chan error, 1)
 	go func() {
 		for e, err := range f.Watch(t.Context(), "ann", r.ID, 0) {

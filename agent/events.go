@@ -31,20 +31,20 @@ const (
 
 // An eventLine is an event in the file.
 type eventLine struct {
-	Kind   engi.RunEventKind `json:"k"`
-	Step   int               `json:"s,omitempty"`
-	Time   int64             `json:"t"` // unix milliseconds
-	Text   string            `json:"x,omitempty"`
-	Stream engi.Stream       `json:"o,omitempty"`
-	Call   *engi.ToolCall    `json:"c,omitempty"`
-	Result *engi.ToolResult  `json:"r,omitempty"`
-	Object json.RawMessage   `json:"j,omitempty"`
+	Kind   engi.RunUpdateKind `json:"k"`
+	Step   int                `json:"s,omitempty"`
+	Time   int64              `json:"t"` // unix milliseconds
+	Text   string             `json:"x,omitempty"`
+	Stream engi.Stream        `json:"o,omitempty"`
+	Call   *engi.ToolCall     `json:"c,omitempty"`
+	Result *engi.ToolResult   `json:"r,omitempty"`
+	Object json.RawMessage    `json:"j,omitempty"`
 }
 
 func (r *Runner) eventFile(id engi.RunID) string { return filepath.Join(r.opt.Dir, string(id)) }
 
 // emit appends an event of the step in progress. It is safe for concurrent use.
-func (a *activeRun) emit(e engi.RunEvent) {
+func (a *activeRun) emit(e engi.RunUpdate) {
 	a.emitMu.Lock()
 	defer a.emitMu.Unlock()
 	if a.events.Len() > maxEventFile && (e.Kind == engi.RunOutput || e.Kind == engi.RunPartial) {
@@ -83,18 +83,18 @@ func (a *activeRun) emitMissing() error {
 	if n := len(a.messages); n > 0 && a.messages[n-1].Role == engi.RoleTool {
 		for _, r := range a.messages[n-1].Results {
 			if !emitted[r.Call] {
-				a.emit(engi.RunEvent{Kind: engi.RunResult, Call: &engi.ToolCall{ID: r.Call, Name: r.Name}, Result: &r})
+				a.emit(engi.RunUpdate{Kind: engi.RunResult, Call: &engi.ToolCall{ID: r.Call, Name: r.Name}, Result: &r})
 			}
 		}
 	}
-	a.emit(engi.RunEvent{Kind: engi.RunReset})
+	a.emit(engi.RunUpdate{Kind: engi.RunReset})
 	return nil
 }
 
 // readEvents yields the events that r returns, which starts at offset after,
 // and closes r.
-func readEvents(ctx context.Context, r *outputlog.Reader, after int64) iter.Seq2[engi.RunEvent, error] {
-	return func(yield func(engi.RunEvent, error) bool) {
+func readEvents(ctx context.Context, r *outputlog.Reader, after int64) iter.Seq2[engi.RunUpdate, error] {
+	return func(yield func(engi.RunUpdate, error) bool) {
 		defer r.Close()
 		var buf []byte // ends with an incomplete line
 		for {
@@ -103,7 +103,7 @@ func readEvents(ctx context.Context, r *outputlog.Reader, after int64) iter.Seq2
 				return
 			}
 			if err != nil {
-				yield(engi.RunEvent{}, err)
+				yield(engi.RunUpdate{}, err)
 				return
 			}
 			buf = append(buf, c.Data...)
@@ -118,7 +118,7 @@ func readEvents(ctx context.Context, r *outputlog.Reader, after int64) iter.Seq2
 				if err := json.Unmarshal(raw, &x); err != nil {
 					continue // the caller's after was within a line, so not the Seq of an event
 				}
-				if !yield(engi.RunEvent{
+				if !yield(engi.RunUpdate{
 					Seq: after, Time: time.UnixMilli(x.Time).UTC(), Kind: x.Kind, Step: x.Step, Text: x.Text, Stream: x.Stream,
 					Call: x.Call, Result: x.Result, Object: x.Object,
 				}, nil) {
@@ -130,16 +130,16 @@ func readEvents(ctx context.Context, r *outputlog.Reader, after int64) iter.Seq2
 }
 
 // Watch implements [engi.Agents].
-func (r *Runner) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq int64) iter.Seq2[engi.RunEvent, error] {
-	return func(yield func(engi.RunEvent, error) bool) {
+func (r *Runner) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq int64) iter.Seq2[engi.RunUpdate, error] {
+	return func(yield func(engi.RunUpdate, error) bool) {
 		rec, err := r.opt.Store.Get(ctx, owner, id)
 		if err != nil {
-			yield(engi.RunEvent{}, err)
+			yield(engi.RunUpdate{}, err)
 			return
 		}
 		events, err := r.eventsAfter(ctx, rec, max(seq, 0))
 		if err != nil {
-			yield(engi.RunEvent{}, err)
+			yield(engi.RunUpdate{}, err)
 			return
 		}
 		var end int64
@@ -160,21 +160,21 @@ func (r *Runner) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq
 			err = errStopping
 		}
 		if err != nil {
-			yield(engi.RunEvent{}, err)
+			yield(engi.RunUpdate{}, err)
 			return
 		}
 		if end == 0 && seq < rec.Seq { // a crash has prevented the end event
 			end = rec.Seq
 		}
 		if end > 0 {
-			yield(engi.RunEvent{Seq: end, Time: rec.Ended, Kind: engi.RunEnd, Step: rec.Steps, Run: &rec.Run}, nil)
+			yield(engi.RunUpdate{Seq: end, Time: rec.Ended, Kind: engi.RunEnd, Step: rec.Steps, Run: &rec.Run}, nil)
 		}
 	}
 }
 
 // eventsAfter returns the events of a run after seq; of an active run also those
 // to come.
-func (r *Runner) eventsAfter(ctx context.Context, rec Record, seq int64) (iter.Seq2[engi.RunEvent, error], error) {
+func (r *Runner) eventsAfter(ctx context.Context, rec Record, seq int64) (iter.Seq2[engi.RunUpdate, error], error) {
 	r.mu.Lock()
 	a := r.active[rec.ID]
 	r.mu.Unlock()
@@ -195,7 +195,7 @@ func (r *Runner) eventsAfter(ctx context.Context, rec Record, seq int64) (iter.S
 }
 
 // reconstructEvents returns events made of a run's messages.
-func (r *Runner) reconstructEvents(ctx context.Context, rec Record, seq int64) (iter.Seq2[engi.RunEvent, error], error) {
+func (r *Runner) reconstructEvents(ctx context.Context, rec Record, seq int64) (iter.Seq2[engi.RunUpdate, error], error) {
 	messages, err := r.opt.Store.Messages(ctx, rec.ID)
 	if err != nil {
 		return nil, err
@@ -204,27 +204,27 @@ func (r *Runner) reconstructEvents(ctx context.Context, rec Record, seq int64) (
 	for first > 0 && messages[first-1].Role != engi.RoleUser {
 		first--
 	}
-	var all []engi.RunEvent
-	add := func(e engi.RunEvent) { all = append(all, e) }
+	var all []engi.RunUpdate
+	add := func(e engi.RunUpdate) { all = append(all, e) }
 	step := 0
 	for _, m := range messages[first:] {
 		if m.Role == engi.RoleAssistant {
 			step++
 			if m.Thought != "" {
-				add(engi.RunEvent{Kind: engi.RunThought, Step: step, Text: m.Thought})
+				add(engi.RunUpdate{Kind: engi.RunThought, Step: step, Text: m.Thought})
 			}
 			if m.Text != "" {
-				add(engi.RunEvent{Kind: engi.RunText, Step: step, Text: m.Text})
+				add(engi.RunUpdate{Kind: engi.RunText, Step: step, Text: m.Text})
 			}
 			for _, c := range m.Calls {
-				add(engi.RunEvent{Kind: engi.RunCall, Step: step, Call: &c})
+				add(engi.RunUpdate{Kind: engi.RunCall, Step: step, Call: &c})
 			}
 		}
 		for _, result := range m.Results {
-			add(engi.RunEvent{Kind: engi.RunResult, Step: step, Call: &engi.ToolCall{ID: result.Call, Name: result.Name}, Result: &result})
+			add(engi.RunUpdate{Kind: engi.RunResult, Step: step, Call: &engi.ToolCall{ID: result.Call, Name: result.Name}, Result: &result})
 		}
 	}
-	return func(yield func(engi.RunEvent, error) bool) {
+	return func(yield func(engi.RunUpdate, error) bool) {
 		for i, e := range all {
 			// The original events were more and smaller. The last of these get
 			// the last of those numbers, so that a reader who has seen

@@ -145,7 +145,7 @@ func watch(ctx context.Context, runner *agent.Runner, dir, key string) error {
 }
 
 // journalLine returns an event as a line.
-func journalLine(e engi.RunEvent) string {
+func journalLine(e engi.RunUpdate) string {
 	text := fmt.Sprintf("%d %s %d %q", e.Seq, e.Kind, e.Step, e.Text)
 	if e.Call != nil {
 		text += " " + e.Call.ID

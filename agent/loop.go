@@ -177,14 +177,14 @@ func (a *activeRun) env() tool.Env {
 func (a *activeRun) emitDelta(d llm.Delta) error {
 	switch {
 	case d.Reset:
-		a.emit(engi.RunEvent{Kind: engi.RunReset})
+		a.emit(engi.RunUpdate{Kind: engi.RunReset})
 	case d.Text != "":
-		a.emit(engi.RunEvent{Kind: engi.RunText, Text: d.Text})
+		a.emit(engi.RunUpdate{Kind: engi.RunText, Text: d.Text})
 	case d.Thought != "":
-		a.emit(engi.RunEvent{Kind: engi.RunThought, Text: d.Thought})
+		a.emit(engi.RunUpdate{Kind: engi.RunThought, Text: d.Thought})
 	case d.Object != nil:
 		if raw, err := json.Marshal(d.Object); err == nil {
-			a.emit(engi.RunEvent{Kind: engi.RunPartial, Object: raw})
+			a.emit(engi.RunUpdate{Kind: engi.RunPartial, Object: raw})
 		}
 	}
 	return nil
@@ -250,7 +250,7 @@ func (a *activeRun) callTools(ctx context.Context, tools []tool.Tool, calls []en
 				err = a.save(ctx)
 			}
 			if err == nil {
-				a.emit(engi.RunEvent{Kind: engi.RunResult, Call: &engi.ToolCall{ID: c.ID, Name: c.Name}, Result: &r})
+				a.emit(engi.RunUpdate{Kind: engi.RunResult, Call: &engi.ToolCall{ID: c.ID, Name: c.Name}, Result: &r})
 			} else if first == nil {
 				first = err
 			}
@@ -264,7 +264,7 @@ func (a *activeRun) callTools(ctx context.Context, tools []tool.Tool, calls []en
 // result; an error ends the run.
 func (a *activeRun) callTool(ctx context.Context, tools []tool.Tool, c engi.ToolCall, i int, resumed bool) (_ engi.ToolResult, err error) {
 	result := engi.ToolResult{Call: c.ID, Name: c.Name}
-	a.emit(engi.RunEvent{Kind: engi.RunCall, Call: &c})
+	a.emit(engi.RunUpdate{Kind: engi.RunCall, Call: &c})
 	var r tool.Result
 	at := slices.IndexFunc(tools, func(t tool.Tool) bool { return t.Name == c.Name })
 	switch {
@@ -301,7 +301,7 @@ func (a *activeRun) runTool(ctx context.Context, t tool.Tool, c engi.ToolCall) (
 	}()
 	return t.Run(ctx, &tool.Call{Env: a.env(), ID: c.ID, Out: func(s engi.Stream, data []byte) {
 		if len(data) > 0 {
-			a.emit(engi.RunEvent{Kind: engi.RunOutput, Stream: s, Text: strings.ToValidUTF8(string(data), "\ufffd"), Call: &engi.ToolCall{ID: c.ID, Name: c.Name}})
+			a.emit(engi.RunUpdate{Kind: engi.RunOutput, Stream: s, Text: strings.ToValidUTF8(string(data), "\ufffd"), Call: &engi.ToolCall{ID: c.ID, Name: c.Name}})
 		}
 	}}, c.Arguments)
 }

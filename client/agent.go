@@ -55,12 +55,12 @@ func (c *Client) CancelRun(ctx context.Context, id string) error {
 
 // WatchRun yields what happens in a run after an offset; the last event has
 // the run as it ended. It comes back to a broken stream where it left off.
-func (c *Client) WatchRun(ctx context.Context, id string, after int64) iter.Seq2[v1.AgentEvent, error] {
+func (c *Client) WatchRun(ctx context.Context, id string, after int64) iter.Seq2[v1.AgentUpdate, error] {
 	next := func() *call {
 		return &call{method: http.MethodGet, path: runs + segment(id) + "/events", query: set("after", offset(after)), header: ndjson()}
 	}
-	read := func(e v1.AgentEvent) (string, *v1.Problem) { return e.Type, e.Error }
-	return resumed(ctx, c, next, func() int64 { return after }, stream[v1.AgentEvent]{read: read, remedy: "the run goes on: watch it again"}, func(e *v1.AgentEvent) (wanted, last bool) {
+	read := func(e v1.AgentUpdate) (string, *v1.Problem) { return e.Type, e.Error }
+	return resumed(ctx, c, next, func() int64 { return after }, stream[v1.AgentUpdate]{read: read, remedy: "the run goes on: watch it again"}, func(e *v1.AgentUpdate) (wanted, last bool) {
 		after = e.Offset
 		return true, e.Run != nil
 	})

@@ -179,7 +179,7 @@ func TestBrokenStreamsLoseNothing(t *testing.T) {
 			}
 			var got [2]bytes.Buffer
 			var started int
-			var last v1.Event
+			var last v1.ExecutionUpdate
 			for e, err := range c.Watch(t.Context(), x.ID, 0) {
 				if err != nil {
 					t.Fatal(err)

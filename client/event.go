@@ -42,27 +42,27 @@ type FunctionFilter struct {
 // to its name run. An event with the key of an earlier one is that event and
 // starts nothing. Without a key, a broken connection still makes no second
 // event.
-func (c *Client) SendEvent(ctx context.Context, q v1.EventRequest, key string) (v1.LogEvent, error) {
+func (c *Client) SendEvent(ctx context.Context, q v1.EventRequest, key string) (v1.Event, error) {
 	if key == "" {
 		key = rand.Text()
 	}
-	return ask[v1.LogEvent](ctx, c, &call{method: http.MethodPost, path: eventPath, body: encode(q), header: http.Header{keyHeader: {key}}})
+	return ask[v1.Event](ctx, c, &call{method: http.MethodPost, path: eventPath, body: encode(q), header: http.Header{keyHeader: {key}}})
 }
 
 // Events returns events, the newest first.
-func (c *Client) Events(ctx context.Context, f EventFilter) ([]v1.LogEvent, error) {
-	return list[v1.LogEvent](ctx, c, eventPath, f.query())
+func (c *Client) Events(ctx context.Context, f EventFilter) ([]v1.Event, error) {
+	return list[v1.Event](ctx, c, eventPath, f.query())
 }
 
 // FollowEvents yields events after a seq, oldest first, and goes on with those
 // that happen, also after the connection broke or the server was restarted. A
 // negative seq means from now on. It ends with ctx or an error.
-func (c *Client) FollowEvents(ctx context.Context, after int64, f EventFilter) iter.Seq2[v1.LogEvent, error] {
-	return func(yield func(v1.LogEvent, error) bool) {
+func (c *Client) FollowEvents(ctx context.Context, after int64, f EventFilter) iter.Seq2[v1.Event, error] {
+	return func(yield func(v1.Event, error) bool) {
 		if after < 0 { // the seq to come back to if the first connection breaks
 			newest, err := c.Events(ctx, EventFilter{Limit: 1})
 			if err != nil {
-				yield(v1.LogEvent{}, err)
+				yield(v1.Event{}, err)
 				return
 			}
 			after = 0
@@ -75,13 +75,13 @@ func (c *Client) FollowEvents(ctx context.Context, after int64, f EventFilter) i
 			query.Set("after", strconv.FormatInt(after, 10))
 			return &call{method: http.MethodGet, path: eventPath, query: query, header: ndjson()}
 		}
-		read := func(e v1.LogEvent) (string, *v1.Problem) {
+		read := func(e v1.Event) (string, *v1.Problem) {
 			if e.ID != "" {
 				return "", nil // its type is not the stream's
 			}
 			return e.Type, e.Error
 		}
-		resumed(ctx, c, next, func() int64 { return after }, stream[v1.LogEvent]{read: read}, func(e *v1.LogEvent) (wanted, last bool) {
+		resumed(ctx, c, next, func() int64 { return after }, stream[v1.Event]{read: read}, func(e *v1.Event) (wanted, last bool) {
 			after = e.Seq
 			return true, false
 		})(yield)
@@ -89,14 +89,14 @@ func (c *Client) FollowEvents(ctx context.Context, after int64, f EventFilter) i
 }
 
 // Event returns one event.
-func (c *Client) Event(ctx context.Context, id string) (v1.LogEvent, error) {
-	return get[v1.LogEvent](ctx, c, eventPath+segment(id), nil)
+func (c *Client) Event(ctx context.Context, id string) (v1.Event, error) {
+	return get[v1.Event](ctx, c, eventPath+segment(id), nil)
 }
 
 // ReplayEvent sends the same event again, for all functions that are bound to
 // it or for one. A broken connection starts nothing twice.
-func (c *Client) ReplayEvent(ctx context.Context, id, function string) (v1.LogEvent, error) {
-	return create[v1.LogEvent](ctx, c, eventPath+segment(id)+"/replay", v1.ReplayRequest{Function: function})
+func (c *Client) ReplayEvent(ctx context.Context, id, function string) (v1.Event, error) {
+	return create[v1.Event](ctx, c, eventPath+segment(id)+"/replay", v1.ReplayRequest{Function: function})
 }
 
 // Functions returns what events can start.

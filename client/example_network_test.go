@@ -23,8 +23,8 @@ func busySandbox() (*client.Client, string, func()) {
 	b, err := c.CreateSandbox(ctx, v1.SandboxRequest{})
 	if err == nil {
 		err = w.Networks.Add(ctx, engi.SandboxID(b.ID),
-			engi.NetworkEvent{Kind: engi.NetworkLookup, Host: "registry.example.com", Allowed: true, Rule: "registry.example.com"},
-			engi.NetworkEvent{Kind: engi.NetworkConnect, Protocol: "tcp", Address: netip.MustParseAddrPort("169.254.169.254:80"), Reason: "it is a metadata address"})
+			engi.NetworkRecord{Kind: engi.NetworkLookup, Host: "registry.example.com", Allowed: true, Rule: "registry.example.com"},
+			engi.NetworkRecord{Kind: engi.NetworkConnect, Protocol: "tcp", Address: netip.MustParseAddrPort("169.254.169.254:80"), Reason: "it is a metadata address"})
 	}
 	if err != nil {
 		log.Fatal(err)
@@ -65,10 +65,10 @@ func ExampleClient_Network() {
 	// Output: open [203.0.113.0/24]
 }
 
-func ExampleClient_NetworkEvents() {
+func ExampleClient_NetworkLog() {
 	c, box, stop := busySandbox()
 	defer stop()
-	for e, err := range c.NetworkEvents(context.Background(), box, 0) {
+	for e, err := range c.NetworkLog(context.Background(), box, 0) {
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -35,11 +35,11 @@ func (c *Client) Run(ctx context.Context, q v1.ExecutionRequest) (v1.Execution, 
 // Stream runs code and yields the run's events while it goes on; the last is
 // its result. When ctx ends, or the loop is left, before that, the run is
 // cancelled. A broken connection neither ends nor repeats anything.
-func (c *Client) Stream(ctx context.Context, q v1.ExecutionRequest) iter.Seq2[v1.Event, error] {
-	return func(yield func(v1.Event, error) bool) {
+func (c *Client) Stream(ctx context.Context, q v1.ExecutionRequest) iter.Seq2[v1.ExecutionUpdate, error] {
+	return func(yield func(v1.ExecutionUpdate, error) bool) {
 		x, err := c.Start(ctx, q)
 		if err != nil {
-			yield(v1.Event{}, err)
+			yield(v1.ExecutionUpdate{}, err)
 			return
 		}
 		done := false
@@ -132,14 +132,14 @@ func (c *Client) Artifact(ctx context.Context, id, path string) (io.ReadCloser, 
 // then output as it comes, and the result, which is the last. It comes back
 // to a broken stream where it left off. A refused run yields the refusal as
 // error. Leaving the loop, or the end of ctx, changes nothing for the run.
-func (c *Client) Watch(ctx context.Context, id string, from int64) iter.Seq2[v1.Event, error] {
+func (c *Client) Watch(ctx context.Context, id string, from int64) iter.Seq2[v1.ExecutionUpdate, error] {
 	w := watcher{at: from, seen: from}
 	next := func() *call {
 		w.comeBack()
 		return &call{method: http.MethodGet, path: executions + segment(id) + "/events", query: set("offset", offset(w.at)), header: ndjson()}
 	}
-	read := func(e v1.Event) (string, *v1.Problem) { return e.Type, e.Error }
-	return resumed(ctx, c, next, w.progress, stream[v1.Event]{read: read, remedy: "try again"}, func(e *v1.Event) (wanted, last bool) {
+	read := func(e v1.ExecutionUpdate) (string, *v1.Problem) { return e.Type, e.Error }
+	return resumed(ctx, c, next, w.progress, stream[v1.ExecutionUpdate]{read: read, remedy: "try again"}, func(e *v1.ExecutionUpdate) (wanted, last bool) {
 		return w.counts(e), e.Type == v1.EventResult
 	})
 }
@@ -168,7 +168,7 @@ func (w *watcher) progress() int64 {
 
 // counts counts an event, less what was yielded before; it returns false if
 // nothing of it is new.
-func (w *watcher) counts(e *v1.Event) bool {
+func (w *watcher) counts(e *v1.ExecutionUpdate) bool {
 	switch e.Type {
 	case v1.EventStarted:
 		was := w.started

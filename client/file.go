@@ -210,10 +210,10 @@ func (f *Files) Remove(ctx context.Context, path string) error {
 // Watch yields what happens to files below dir until ctx ends: started once
 // the watch is in force, then changes. A broken connection is an error, since
 // changes may have been missed.
-func (f *Files) Watch(ctx context.Context, dir string, recursive bool) iter.Seq2[v1.FileEvent, error] {
+func (f *Files) Watch(ctx context.Context, dir string, recursive bool) iter.Seq2[v1.FileChange, error] {
 	x := &call{method: http.MethodGet, path: f.path + "/watch", query: at(dir, "recursive", yes(recursive)), header: ndjson()}
 	return events(ctx, f.c, x, "watch again and look what has changed meanwhile",
-		func(e v1.FileEvent) (string, *v1.Problem) { return e.Type, e.Error }, func(v1.FileEvent) bool { return false })
+		func(e v1.FileChange) (string, *v1.Problem) { return e.Type, e.Error }, func(v1.FileChange) bool { return false })
 }
 
 // Pack downloads path and all below it as an archive: "tar", "tar.gz" or

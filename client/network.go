@@ -21,14 +21,14 @@ func (c *Client) SetNetwork(ctx context.Context, sandbox string, p v1.NetworkPol
 
 func networkOf(sandbox string) string { return sandboxes + segment(sandbox) + "/network" }
 
-// NetworkEvents yields what was allowed and refused to a sandbox after the
+// NetworkLog yields what was allowed and refused to a sandbox after the
 // event numbered after, oldest first; 0 begins with the oldest that is kept.
-func (c *Client) NetworkEvents(ctx context.Context, sandbox string, after int64) iter.Seq2[v1.NetworkEvent, error] {
-	return func(yield func(v1.NetworkEvent, error) bool) {
+func (c *Client) NetworkLog(ctx context.Context, sandbox string, after int64) iter.Seq2[v1.NetworkRecord, error] {
+	return func(yield func(v1.NetworkRecord, error) bool) {
 		for {
-			all, err := list[v1.NetworkEvent](ctx, c, networkOf(sandbox)+"/events", set("after", offset(after), "limit", page))
+			all, err := list[v1.NetworkRecord](ctx, c, networkOf(sandbox)+"/events", set("after", offset(after), "limit", page))
 			if err != nil {
-				yield(v1.NetworkEvent{}, err)
+				yield(v1.NetworkRecord{}, err)
 				return
 			}
 			for _, e := range all {
@@ -47,12 +47,12 @@ func (c *Client) NetworkEvents(ctx context.Context, sandbox string, after int64)
 // WatchNetwork yields what is allowed and refused to a sandbox, from the event
 // after the one numbered after on, until the sandbox stops. It comes back to a
 // broken stream where it left off.
-func (c *Client) WatchNetwork(ctx context.Context, sandbox string, after int64) iter.Seq2[v1.NetworkEvent, error] {
+func (c *Client) WatchNetwork(ctx context.Context, sandbox string, after int64) iter.Seq2[v1.NetworkRecord, error] {
 	next := func() *call {
 		return &call{method: http.MethodGet, path: networkOf(sandbox) + "/events", query: set("after", offset(after), "follow", "true"), header: ndjson()}
 	}
-	read := func(e v1.NetworkEvent) (string, *v1.Problem) { return e.Type, e.Error }
-	return resumed(ctx, c, next, func() int64 { return after }, stream[v1.NetworkEvent]{read: read, remedy: "try again", open: true}, func(e *v1.NetworkEvent) (wanted, last bool) {
+	read := func(e v1.NetworkRecord) (string, *v1.Problem) { return e.Type, e.Error }
+	return resumed(ctx, c, next, func() int64 { return after }, stream[v1.NetworkRecord]{read: read, remedy: "try again", open: true}, func(e *v1.NetworkRecord) (wanted, last bool) {
 		after = e.Seq
 		return true, false
 	})

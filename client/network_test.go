@@ -25,7 +25,7 @@ func TestNetworkEventsSurviveBrokenConnections(t *testing.T) {
 		}
 		const n = 40
 		for range n {
-			if err := world.Networks.Add(ctx, x.Sandbox, engi.NetworkEvent{Kind: engi.NetworkLookup, Host: "a.example.com"}); err != nil {
+			if err := world.Networks.Add(ctx, x.Sandbox, engi.NetworkRecord{Kind: engi.NetworkLookup, Host: "a.example.com"}); err != nil {
 				t.Fatal(err)
 			}
 		}

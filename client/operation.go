@@ -40,12 +40,12 @@ func (c *Client) WaitOperation(ctx context.Context, id string) (v1.Operation, er
 // WatchOperation yields what an operation does after an offset; the last event
 // has the operation as it ended. It comes back to a broken stream where it left
 // off.
-func (c *Client) WatchOperation(ctx context.Context, id string, after int64) iter.Seq2[v1.OperationEvent, error] {
+func (c *Client) WatchOperation(ctx context.Context, id string, after int64) iter.Seq2[v1.OperationUpdate, error] {
 	next := func() *call {
 		return &call{method: http.MethodGet, path: operations + segment(id) + "/events", query: set("offset", offset(after)), header: ndjson()}
 	}
-	read := func(e v1.OperationEvent) (string, *v1.Problem) { return e.Type, e.Error }
-	return resumed(ctx, c, next, func() int64 { return after }, stream[v1.OperationEvent]{read: read, remedy: "the operation goes on: watch it again"}, func(e *v1.OperationEvent) (wanted, last bool) {
+	read := func(e v1.OperationUpdate) (string, *v1.Problem) { return e.Type, e.Error }
+	return resumed(ctx, c, next, func() int64 { return after }, stream[v1.OperationUpdate]{read: read, remedy: "the operation goes on: watch it again"}, func(e *v1.OperationUpdate) (wanted, last bool) {
 		after = e.Offset
 		return true, e.Operation != nil
 	})

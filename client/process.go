@@ -89,7 +89,7 @@ func (c *Client) startStream(ctx context.Context, cancel context.CancelFunc, x *
 	}
 	o := &opened{bufio.NewReaderSize(resp.Body, 64<<10), resp.Body, cancel}
 	line, err := readLine(o.r)
-	var e v1.ProcessEvent
+	var e v1.ProcessUpdate
 	if err == nil {
 		err = json.Unmarshal(line, &e)
 	}
@@ -140,8 +140,8 @@ func (c *Client) Processes(ctx context.Context, sandbox string) ([]v1.Process, e
 // Output yields the output from an offset on, and exit, which is the last. It
 // comes back to a broken stream where it left off. Leaving the loop, or the
 // end of ctx, changes nothing for the process.
-func (p *Process) Output(ctx context.Context, from int64) iter.Seq2[v1.ProcessEvent, error] {
-	return func(yield func(v1.ProcessEvent, error) bool) {
+func (p *Process) Output(ctx context.Context, from int64) iter.Seq2[v1.ProcessUpdate, error] {
+	return func(yield func(v1.ProcessUpdate, error) bool) {
 		w := watcher{at: from, seen: from}
 		var o *opened
 		err := p.c.resume(ctx, func() *call {
@@ -152,18 +152,18 @@ func (p *Process) Output(ctx context.Context, from int64) iter.Seq2[v1.ProcessEv
 			return &call{method: http.MethodGet, path: p.path + "/events", query: set("offset", offset(w.at)), header: ndjson()}
 		}, w.progress, func(q *call) (bool, error) { return p.follow(ctx, &w, q, o, yield) })
 		if err != nil {
-			yield(v1.ProcessEvent{}, err)
+			yield(v1.ProcessUpdate{}, err)
 		}
 	}
 }
 
 // follow reads one connection: o, or if that is nil a new one. It returns
 // false when the caller has had everything, and else why it ended.
-func (p *Process) follow(ctx context.Context, w *watcher, q *call, o *opened, yield func(v1.ProcessEvent, error) bool) (more bool, err error) {
-	s := stream[v1.ProcessEvent]{
+func (p *Process) follow(ctx context.Context, w *watcher, q *call, o *opened, yield func(v1.ProcessUpdate, error) bool) (more bool, err error) {
+	s := stream[v1.ProcessUpdate]{
 		remedy: "try again",
-		read:   func(e v1.ProcessEvent) (string, *v1.Problem) { return e.Type, e.Error },
-		each: func(e v1.ProcessEvent) (more bool) {
+		read:   func(e v1.ProcessUpdate) (string, *v1.Problem) { return e.Type, e.Error },
+		each: func(e v1.ProcessUpdate) (more bool) {
 			switch e.Type {
 			case v1.EventStdout, v1.EventStderr, v1.EventTerminal:
 				data := w.take(e.Type, e.Offset, bytesOf(e.Data, e.DataBase64))

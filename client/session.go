@@ -43,10 +43,10 @@ func (c *Client) RunCode(ctx context.Context, session string, q v1.CodeRequest) 
 
 // StreamCode runs code in a session and yields what it prints while it runs,
 // then an event with its result. Leaving ends the run.
-func (c *Client) StreamCode(ctx context.Context, session string, q v1.CodeRequest) iter.Seq2[v1.CodeEvent, error] {
+func (c *Client) StreamCode(ctx context.Context, session string, q v1.CodeRequest) iter.Seq2[v1.CodeUpdate, error] {
 	x := &call{method: http.MethodPost, path: sessions + segment(session) + "/run_code", body: encode(q), once: true, header: ndjson()}
 	return events(ctx, c, x, "the session is there still: run it again if that does no harm",
-		func(e v1.CodeEvent) (string, *v1.Problem) { return e.Type, e.Error }, func(e v1.CodeEvent) bool { return e.Type == v1.EventResult })
+		func(e v1.CodeUpdate) (string, *v1.Problem) { return e.Type, e.Error }, func(e v1.CodeUpdate) bool { return e.Type == v1.EventResult })
 }
 
 // Dependencies returns what code in sessions may import, and how far its

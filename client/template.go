@@ -23,11 +23,11 @@ func (c *Client) Template(ctx context.Context, name string) (v1.Template, error)
 // BuildTemplate builds a template and yields how far it is; the last event is
 // of type result and has the template. Leaving the loop, or the end of ctx,
 // cancels the build; finished steps stay cached. It needs an admin key.
-func (c *Client) BuildTemplate(ctx context.Context, q v1.TemplateRequest) iter.Seq2[v1.BuildEvent, error] {
+func (c *Client) BuildTemplate(ctx context.Context, q v1.TemplateRequest) iter.Seq2[v1.BuildUpdate, error] {
 	q.Async = false
 	x := &call{method: http.MethodPost, path: templates, body: encode(q), header: ndjson()}
 	return events(ctx, c, x, "try again; finished steps are cached",
-		func(e v1.BuildEvent) (string, *v1.Problem) { return e.Type, e.Error }, func(e v1.BuildEvent) bool { return e.Type == v1.EventResult })
+		func(e v1.BuildUpdate) (string, *v1.Problem) { return e.Type, e.Error }, func(e v1.BuildUpdate) bool { return e.Type == v1.EventResult })
 }
 
 // StartBuild begins to build a template and returns the operation at once. A

@@ -75,13 +75,13 @@ type inflightBuild struct {
 
 // Build implements [engi.Templates]. The definition is stored for the name once it
 // is built. Paths in it must be in Options.Sources.
-func (t *Templates) Build(ctx context.Context, name string, definition []byte, progress func(engi.BuildEvent)) (_ engi.Template, err error) {
+func (t *Templates) Build(ctx context.Context, name string, definition []byte, progress func(engi.Progress)) (_ engi.Template, err error) {
 	defer engi.Annotate(&err, "build template %s", name)
 	return t.build(ctx, name, definition, progress, nil)
 }
 
 // build is Build. above has the names of templates that are based on this one.
-func (t *Templates) build(ctx context.Context, name string, text []byte, progress func(engi.BuildEvent), above []string) (tmpl engi.Template, err error) {
+func (t *Templates) build(ctx context.Context, name string, text []byte, progress func(engi.Progress), above []string) (tmpl engi.Template, err error) {
 	if err := recipe.CheckName(name); err != nil {
 		return tmpl, err
 	}
@@ -146,7 +146,7 @@ func (t *Templates) publishName(ctx context.Context, name string, entry nameEntr
 
 // buildDefined builds a definition with steps: first what comes before them, as an
 // unnamed template unless it is a template, then the steps.
-func (t *Templates) buildDefined(ctx context.Context, name string, def recipe.Definition, progress func(engi.BuildEvent), above []string) (tmpl engi.Template, err error) {
+func (t *Templates) buildDefined(ctx context.Context, name string, def recipe.Definition, progress func(engi.Progress), above []string) (tmpl engi.Template, err error) {
 	s := stepBuild{def: def, name: def.Base, open: t.openContext}
 	before := firstStep(progress, len(def.Steps)+2)
 	var release func()
@@ -218,7 +218,7 @@ func fileInput(f recipe.File, sum string) string { return fmt.Sprintf("file %s %
 // buildOnce calls build once for callers that ask for the same digest at the same
 // time. Others wait and see its progress. If the first one is cancelled, one of
 // them starts over.
-func (t *Templates) buildOnce(ctx context.Context, digest string, progress func(engi.BuildEvent), build func(*report) (engi.Template, error)) (engi.Template, error) {
+func (t *Templates) buildOnce(ctx context.Context, digest string, progress func(engi.Progress), build func(*report) (engi.Template, error)) (engi.Template, error) {
 	for {
 		t.mu.Lock()
 		f := t.inflight[digest]
@@ -426,20 +426,20 @@ func usage(ctx context.Context, root string) (int64, error) {
 // log. It is safe for concurrent use.
 type report struct {
 	mu       sync.Mutex
-	watchers map[int]func(engi.BuildEvent) // guarded by mu, like all below
+	watchers map[int]func(engi.Progress) // guarded by mu, like all below
 	next     int
-	current  engi.BuildEvent // the current step, without a line of the log
+	current  engi.Progress // the current step, without a line of the log
 	tail     []string
 	ticks    time.Time // time of the last event with progress
 }
 
 const tailLines = 30
 
-func newReport() *report { return &report{watchers: map[int]func(engi.BuildEvent){}} }
+func newReport() *report { return &report{watchers: map[int]func(engi.Progress){}} }
 
 // watch adds a watcher, which is first called with the current step. It is not
 // called after the returned function has returned.
-func (r *report) watch(f func(engi.BuildEvent)) func() {
+func (r *report) watch(f func(engi.Progress)) func() {
 	if f == nil {
 		return func() {}
 	}
@@ -458,7 +458,7 @@ func (r *report) watch(f func(engi.BuildEvent)) func() {
 	}
 }
 
-func (r *report) send(e engi.BuildEvent) {
+func (r *report) send(e engi.Progress) {
 	for _, f := range r.watchers {
 		f(e)
 	}
@@ -467,7 +467,7 @@ func (r *report) send(e engi.BuildEvent) {
 func (r *report) step(n, of int, name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.current = engi.BuildEvent{Step: n, Steps: of, Name: name}
+	r.current = engi.Progress{Step: n, Steps: of, Name: name}
 	r.tail = nil
 	r.send(r.current)
 }

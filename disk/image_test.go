@@ -154,7 +154,7 @@ func TestImagesAreFlattened(t *testing.T) {
 	))
 	d := openTemplates(t, Options{}, nil)
 	var lines []string
-	tmpl, err := d.Build(t.Context(), "app", []byte("base: oci:"+r.host+"/team/app:1\nenv: {FROM: definition}\n"), func(e engi.BuildEvent) { lines = append(lines, e.Log) })
+	tmpl, err := d.Build(t.Context(), "app", []byte("base: oci:"+r.host+"/team/app:1\nenv: {FROM: definition}\n"), func(e engi.Progress) { lines = append(lines, e.Log) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -195,10 +195,10 @@ func (p *runscProcess) Wait(ctx context.Context) (engi.Exit, error) {
 }
 
 // progressLog writes the progress of a build to the test's log.
-func progressLog(t *testing.T) func(engi.BuildEvent) {
+func progressLog(t *testing.T) func(engi.Progress) {
 	start := time.Now()
 	last := ""
-	return func(e engi.BuildEvent) {
+	return func(e engi.Progress) {
 		if e.Name != last {
 			last = e.Name
 			t.Logf("%6.1fs step %d/%d: %s", time.Since(start).Seconds(), e.Step, e.Steps, e.Name)

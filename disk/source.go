@@ -36,7 +36,7 @@ func newBudget() *tree.Budget { return &tree.Budget{Bytes: maxRootBytes, Entries
 
 // resolve returns where a definition's root comes from. It may use the network, but
 // only for small requests.
-func (t *Templates) resolve(ctx context.Context, def recipe.Definition, progress func(engi.BuildEvent), above []string) (source, error) {
+func (t *Templates) resolve(ctx context.Context, def recipe.Definition, progress func(engi.Progress), above []string) (source, error) {
 	base := def.Base
 	if suite, ok := releases[base]; ok {
 		base = suite
@@ -64,7 +64,7 @@ func (t *Templates) resolve(ctx context.Context, def recipe.Definition, progress
 }
 
 // templateSource returns another template, which it builds if needed.
-func (t *Templates) templateSource(ctx context.Context, name string, progress func(engi.BuildEvent), above []string) (source, error) {
+func (t *Templates) templateSource(ctx context.Context, name string, progress func(engi.Progress), above []string) (source, error) {
 	if slices.Contains(above, name) || len(above) > 8 {
 		return source{}, invalid("template %s is based on itself", name)
 	}

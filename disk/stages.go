@@ -25,7 +25,7 @@ var stages = map[string]stage{
 // A completion is the building of the rest of a template by Run.
 type completion struct {
 	began  time.Time
-	now    engi.BuildEvent
+	now    engi.Progress
 	since  time.Time // of the current step
 	failed error     // of the last attempt; nil while one is under way
 	again  time.Time // when it is tried again, with failed
@@ -108,7 +108,7 @@ func (t *Templates) completeStages(ctx context.Context) {
 			began := time.Now()
 			t.setCompletion(name, completion{began: began, since: began})
 			t.o.Log.InfoContext(ctx, "building the rest of a template", "template", name)
-			_, err := t.Build(ctx, name, nil, func(e engi.BuildEvent) { t.advance(name, e) })
+			_, err := t.Build(ctx, name, nil, func(e engi.Progress) { t.advance(name, e) })
 			if err == nil || ctx.Err() != nil {
 				break
 			}
@@ -133,7 +133,7 @@ func (t *Templates) setCompletion(name string, c completion) {
 }
 
 // advance notes how far a build is.
-func (t *Templates) advance(name string, e engi.BuildEvent) {
+func (t *Templates) advance(name string, e engi.Progress) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := t.completions[name]

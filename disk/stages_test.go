@@ -110,9 +110,9 @@ func TestProgressOfStages(t *testing.T) {
 		left  time.Duration
 	}{
 		{completion{began: began, since: began}, at(0), 0, 40 * time.Second},
-		{completion{began: began, since: began, now: engi.BuildEvent{Step: 1, Done: 1, Total: 2}}, at(5 * time.Second), 0.125, 35 * time.Second},
-		{completion{began: began, since: at(20 * time.Second), now: engi.BuildEvent{Step: 2}}, at(30 * time.Second), 0.5, 30 * time.Second}, // takes 1.5 times as long as usual
-		{completion{began: began, since: at(30 * time.Second), now: engi.BuildEvent{Step: 3}}, at(time.Hour), 0.975, 10 * time.Second},      // never done before it is
+		{completion{began: began, since: began, now: engi.Progress{Step: 1, Done: 1, Total: 2}}, at(5 * time.Second), 0.125, 35 * time.Second},
+		{completion{began: began, since: at(20 * time.Second), now: engi.Progress{Step: 2}}, at(30 * time.Second), 0.5, 30 * time.Second}, // takes 1.5 times as long as usual
+		{completion{began: began, since: at(30 * time.Second), now: engi.Progress{Step: 3}}, at(time.Hour), 0.975, 10 * time.Second},      // never done before it is
 	} {
 		share, left := c.c.progress(usual, c.at)
 		if share != c.share || left != c.left {

@@ -51,7 +51,7 @@ type stepState struct {
 
 // BuildSteps implements [engi.TemplateBuilder]. Images get an account "user" with a
 // home and permission to use sudo, and steps start as that user in that home.
-func (t *Templates) BuildSteps(ctx context.Context, spec engi.BuildSpec, progress func(engi.BuildEvent)) (tmpl engi.Template, err error) {
+func (t *Templates) BuildSteps(ctx context.Context, spec engi.BuildSpec, progress func(engi.Progress)) (tmpl engi.Template, err error) {
 	defer engi.Annotate(&err, "build template %s", spec.Name)
 	if err := recipe.CheckName(spec.Name); err != nil {
 		return tmpl, err
@@ -106,11 +106,11 @@ func (t *Templates) BuildSteps(ctx context.Context, spec engi.BuildSpec, progres
 }
 
 // firstStep reports the progress of another build as that of the first step.
-func firstStep(progress func(engi.BuildEvent), steps int) func(engi.BuildEvent) {
+func firstStep(progress func(engi.Progress), steps int) func(engi.Progress) {
 	if progress == nil {
 		return nil
 	}
-	return func(e engi.BuildEvent) {
+	return func(e engi.Progress) {
 		e.Step, e.Steps = 1, steps
 		progress(e)
 	}
@@ -152,7 +152,7 @@ func (t *Templates) alias(image string) (string, bool) {
 
 // baseTemplate returns a template to build on, which it builds if needed. The caller
 // calls the function to release it.
-func (t *Templates) baseTemplate(ctx context.Context, from string, progress func(engi.BuildEvent), above []string) (engi.Template, func(), error) {
+func (t *Templates) baseTemplate(ctx context.Context, from string, progress func(engi.Progress), above []string) (engi.Template, func(), error) {
 	if !strings.HasPrefix(from, digestPrefix) {
 		if _, err := t.build(ctx, from, nil, progress, above); err != nil {
 			return engi.Template{}, nil, fmt.Errorf("base template %s: %w", from, err)
@@ -171,7 +171,7 @@ func (t *Templates) baseTemplate(ctx context.Context, from string, progress func
 
 // baseImage returns an image as an unnamed template. The caller calls the function
 // to release it.
-func (t *Templates) baseImage(ctx context.Context, ref string, login engi.RegistryLogin, progress func(engi.BuildEvent)) (engi.Template, func(), error) {
+func (t *Templates) baseImage(ctx context.Context, ref string, login engi.RegistryLogin, progress func(engi.Progress)) (engi.Template, func(), error) {
 	def := recipe.Definition{Base: "oci:" + ref, User: "user", WorkDir: "/home/user", Files: []recipe.File{
 		{Path: "/etc/sudoers.d/engi-user", Content: "user ALL=(ALL:ALL) NOPASSWD:ALL\n", Mode: 0o440},
 	}}
@@ -218,7 +218,7 @@ func officialSuite(image string) (string, bool) {
 
 // buildUnnamed builds a definition without steps under no name. The caller calls the
 // function to release it.
-func (t *Templates) buildUnnamed(ctx context.Context, def recipe.Definition, src source, progress func(engi.BuildEvent)) (engi.Template, func(), error) {
+func (t *Templates) buildUnnamed(ctx context.Context, def recipe.Definition, src source, progress func(engi.Progress)) (engi.Template, func(), error) {
 	digest, inputs, err := t.digest(def, src)
 	if err != nil {
 		return engi.Template{}, nil, err
@@ -242,7 +242,7 @@ func (t *Templates) buildUnnamed(ctx context.Context, def recipe.Definition, src
 }
 
 // buildSteps runs the steps that are not cached and completes the template.
-func (t *Templates) buildSteps(ctx context.Context, s *stepBuild, progress func(engi.BuildEvent)) (engi.Template, error) {
+func (t *Templates) buildSteps(ctx context.Context, s *stepBuild, progress func(engi.Progress)) (engi.Template, error) {
 	seed := sha256.New()
 	fmt.Fprintf(seed, "steps %d on %s\n", recipeVersion, s.base.Digest)
 	s.hashes = make([]string, len(s.def.Steps))

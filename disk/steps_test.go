@@ -99,8 +99,8 @@ func TestSteps(t *testing.T) {
 			{Type: engi.StepUser, Args: []string{"daemon"}},
 			run("three"),
 		}}
-		var events []engi.BuildEvent
-		tmpl, err := d.BuildSteps(t.Context(), spec, func(e engi.BuildEvent) { events = append(events, e) })
+		var events []engi.Progress
+		tmpl, err := d.BuildSteps(t.Context(), spec, func(e engi.Progress) { events = append(events, e) })
 		if err != nil {
 			t.Fatal(err)
 		}

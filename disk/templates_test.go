@@ -99,7 +99,7 @@ func wantKind(t testing.TB, err error, kind engi.Kind, words ...string) {
 
 func TestBuildMakesATemplate(t *testing.T) {
 	d := openTemplates(t, Options{}, map[string][]byte{"root.tar": tinyRoot(t), "tool": []byte("tool")})
-	var events []engi.BuildEvent
+	var events []engi.Progress
 	tmpl, err := d.Build(t.Context(), "mine", []byte(`
 base: tar:root.tar
 user: user
@@ -111,7 +111,7 @@ files:
   - {path: /etc/motd, content: hello}
 languages: [python]
 warm: [python]
-`), func(e engi.BuildEvent) { events = append(events, e) })
+`), func(e engi.Progress) { events = append(events, e) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestBuildOnlyWhenSomethingChanged(t *testing.T) {
 	const text = "base: tar:root.tar\nfiles: [{path: /f, source: f}]\n"
 	first := build(t, d, "a", text)
 	steps := 0
-	count := func(engi.BuildEvent) { steps++ }
+	count := func(engi.Progress) { steps++ }
 	again, err := d.Build(t.Context(), "a", nil, count)
 	if err != nil || again.Digest != first.Digest || steps > 0 {
 		t.Errorf("built again: %v, %d events", err, steps)
@@ -499,7 +499,7 @@ func TestCommandsRunInTheSandbox(t *testing.T) {
 	d := openTemplates(t, Options{Runner: w, Env: []string{"https_proxy=http://proxy:3128", "SECRET=x", "SSL_CERT_FILE=/nowhere"}, CA: []string{caFile}},
 		map[string][]byte{"root.tar": tinyRoot(t)})
 	var lines []string
-	tmpl, err := d.Build(t.Context(), "mine", []byte("base: tar:root.tar\nenv: {A: b}\nuser: user\ncommands:\n- first\n- {run: second, user: user, dir: /tmp}\n"), func(e engi.BuildEvent) {
+	tmpl, err := d.Build(t.Context(), "mine", []byte("base: tar:root.tar\nenv: {A: b}\nuser: user\ncommands:\n- first\n- {run: second, user: user, dir: /tmp}\n"), func(e engi.Progress) {
 		if e.Log != "" {
 			lines = append(lines, e.Log)
 		}
@@ -596,7 +596,7 @@ func TestConcurrentBuildsHappenOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
-			if _, err := d.Build(t.Context(), fmt.Sprintf("t%d", i%3), []byte("base: tar:root.tar\ncommands: [x]\n"), func(engi.BuildEvent) {}); err != nil {
+			if _, err := d.Build(t.Context(), fmt.Sprintf("t%d", i%3), []byte("base: tar:root.tar\ncommands: [x]\n"), func(engi.Progress) {}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -646,9 +646,9 @@ func TestCancelledBuildPassesOn(t *testing.T) {
 }
 
 // sync1 returns a progress function that closes c once.
-func sync1(c chan struct{}) func(engi.BuildEvent) {
+func sync1(c chan struct{}) func(engi.Progress) {
 	once := sync.OnceFunc(func() { close(c) })
-	return func(engi.BuildEvent) { once() }
+	return func(engi.Progress) { once() }
 }
 
 func TestTemplateOnTemplate(t *testing.T) {

@@ -253,7 +253,7 @@ func (n *node) printed(id engi.ExecutionID, bytes int64) {
 }
 
 // watch collects a run's output from an offset to its result.
-func (n *node) watch(id engi.ExecutionID, from int64) (out string, kinds []engi.ExecutionEventType, err error) {
+func (n *node) watch(id engi.ExecutionID, from int64) (out string, kinds []engi.ExecutionUpdateKind, err error) {
 	ctx, cancel := context.WithTimeout(n.t.Context(), 20*time.Second)
 	defer cancel()
 	var b strings.Builder

@@ -63,7 +63,7 @@ func newRealFixture(t testing.TB, dir string) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := templates.Build(t.Context(), "host", nil, func(engi.BuildEvent) {}); err != nil {
+	if _, err := templates.Build(t.Context(), "host", nil, func(engi.Progress) {}); err != nil {
 		missing(t, "no host template: "+err.Error())
 	}
 	fx := &fixture{t: t, store: openStore(t, dir), templates: templates, dir: filepath.Join(dir, "fleet")}

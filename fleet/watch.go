@@ -94,10 +94,10 @@ func (e *executions) Wait(ctx context.Context, owner engi.Owner, id engi.Executi
 }
 
 // Watch implements engi.Executions.
-func (e *executions) Watch(ctx context.Context, owner engi.Owner, id engi.ExecutionID, from int64) iter.Seq2[engi.ExecutionEvent, error] {
-	return func(yield func(engi.ExecutionEvent, error) bool) {
+func (e *executions) Watch(ctx context.Context, owner engi.Owner, id engi.ExecutionID, from int64) iter.Seq2[engi.ExecutionUpdate, error] {
+	return func(yield func(engi.ExecutionUpdate, error) bool) {
 		if from < 0 {
-			yield(engi.ExecutionEvent{}, engi.Errorf(engi.Invalid, "negative offset %d", from))
+			yield(engi.ExecutionUpdate{}, engi.Errorf(engi.Invalid, "negative offset %d", from))
 			return
 		}
 		if r := e.get(owner, id); r != nil {
@@ -116,12 +116,12 @@ func (e *executions) Watch(ctx context.Context, owner engi.Owner, id engi.Execut
 			err = errNotServing
 		}
 		if err != nil {
-			yield(engi.ExecutionEvent{}, err)
+			yield(engi.ExecutionUpdate{}, err)
 			return
 		}
 		output, err := e.outputOf(rec)
 		if err != nil {
-			yield(engi.ExecutionEvent{}, err)
+			yield(engi.ExecutionUpdate{}, err)
 			return
 		}
 		defer output.Close()
@@ -131,19 +131,19 @@ func (e *executions) Watch(ctx context.Context, owner engi.Owner, id engi.Execut
 			return
 		}
 		if at, ok := play(ctx, reader, from, yield); ok {
-			yield(engi.ExecutionEvent{Type: engi.EventResult, Offset: at, Execution: &rec.Execution}, nil)
+			yield(engi.ExecutionUpdate{Type: engi.EventResult, Offset: at, Execution: &rec.Execution}, nil)
 		}
 	}
 }
 
 // started is the first event of a run, with the record as it was then.
-func started(x engi.Execution) engi.ExecutionEvent {
+func started(x engi.Execution) engi.ExecutionUpdate {
 	x.State, x.Ended, x.Result = engi.ExecutionRunning, time.Time{}, nil
-	return engi.ExecutionEvent{Type: engi.EventStarted, Execution: &x}
+	return engi.ExecutionUpdate{Type: engi.EventStarted, Execution: &x}
 }
 
 // watchRun follows a run that is going on.
-func watchRun(ctx context.Context, r *run, reader *outputlog.Reader, from int64, yield func(engi.ExecutionEvent, error) bool) {
+func watchRun(ctx context.Context, r *run, reader *outputlog.Reader, from int64, yield func(engi.ExecutionUpdate, error) bool) {
 	rec, ok := await(ctx, r, yield, func(rec Record) bool { return rec.State != engi.ExecutionQueued })
 	if !ok {
 		return
@@ -156,13 +156,13 @@ func watchRun(ctx context.Context, r *run, reader *outputlog.Reader, from int64,
 		return
 	}
 	if rec, ok = await(ctx, r, yield, func(rec Record) bool { return rec.State == engi.ExecutionDone }); ok {
-		yield(engi.ExecutionEvent{Type: engi.EventResult, Offset: at, Execution: &rec.Execution}, nil)
+		yield(engi.ExecutionUpdate{Type: engi.EventResult, Offset: at, Execution: &rec.Execution}, nil)
 	}
 }
 
 // await waits until good accepts the run's record. It reports false, after
 // yielding the error, if that will never be.
-func await(ctx context.Context, r *run, yield func(engi.ExecutionEvent, error) bool, good func(Record) bool) (Record, bool) {
+func await(ctx context.Context, r *run, yield func(engi.ExecutionUpdate, error) bool, good func(Record) bool) (Record, bool) {
 	for {
 		rec, trouble, err, changed := r.look()
 		switch {
@@ -182,14 +182,14 @@ func await(ctx context.Context, r *run, yield func(engi.ExecutionEvent, error) b
 				err = engi.Errorf(engi.Expired, "watch execution %s: %v", r.id, context.Cause(ctx))
 			}
 		}
-		yield(engi.ExecutionEvent{}, err)
+		yield(engi.ExecutionUpdate{}, err)
 		return rec, false
 	}
 }
 
 // play yields output to its end, and returns the offset there. It reports
 // false if the watcher has left or an error was yielded.
-func play(ctx context.Context, reader *outputlog.Reader, from int64, yield func(engi.ExecutionEvent, error) bool) (at int64, ok bool) {
+func play(ctx context.Context, reader *outputlog.Reader, from int64, yield func(engi.ExecutionUpdate, error) bool) (at int64, ok bool) {
 	at = from
 	for {
 		c, err := reader.Next(ctx)
@@ -197,7 +197,7 @@ func play(ctx context.Context, reader *outputlog.Reader, from int64, yield func(
 			return at, true
 		}
 		if err != nil {
-			yield(engi.ExecutionEvent{}, err)
+			yield(engi.ExecutionUpdate{}, err)
 			return at, false
 		}
 		kind := engi.EventStdout
@@ -205,7 +205,7 @@ func play(ctx context.Context, reader *outputlog.Reader, from int64, yield func(
 			kind = engi.EventStderr
 		}
 		at = c.Offset + int64(len(c.Data))
-		if !yield(engi.ExecutionEvent{Type: kind, Offset: c.Offset, Data: slices.Clone(c.Data)}, nil) {
+		if !yield(engi.ExecutionUpdate{Type: kind, Offset: c.Offset, Data: slices.Clone(c.Data)}, nil) {
 			return at, false
 		}
 	}

@@ -322,9 +322,9 @@ func (m *Manager) Wait(ctx context.Context, owner engi.Owner, id engi.OperationI
 }
 
 // Watch implements [engi.Operations].
-func (m *Manager) Watch(ctx context.Context, owner engi.Owner, id engi.OperationID, after int64) iter.Seq2[engi.OperationEvent, error] {
-	return func(yield func(engi.OperationEvent, error) bool) {
-		end, left, err := m.replay(ctx, owner, id, after, func(e engi.OperationEvent) bool { return yield(e, nil) })
+func (m *Manager) Watch(ctx context.Context, owner engi.Owner, id engi.OperationID, after int64) iter.Seq2[engi.OperationUpdate, error] {
+	return func(yield func(engi.OperationUpdate, error) bool) {
+		end, left, err := m.replay(ctx, owner, id, after, func(e engi.OperationUpdate) bool { return yield(e, nil) })
 		if left {
 			return
 		}
@@ -332,13 +332,13 @@ func (m *Manager) Watch(ctx context.Context, owner engi.Owner, id engi.Operation
 		if err == nil {
 			err = werr
 		}
-		yield(engi.OperationEvent{Offset: end, Operation: &op}, err)
+		yield(engi.OperationUpdate{Offset: end, Operation: &op}, err)
 	}
 }
 
 // replay yields what an operation said after an offset, until its log ends. It
 // returns where it ended, and whether the reader has left.
-func (m *Manager) replay(ctx context.Context, owner engi.Owner, id engi.OperationID, after int64, yield func(engi.OperationEvent) bool) (end int64, left bool, err error) {
+func (m *Manager) replay(ctx context.Context, owner engi.Owner, id engi.OperationID, after int64, yield func(engi.OperationUpdate) bool) (end int64, left bool, err error) {
 	r := m.find(id)
 	if _, err := m.o.Store.Get(ctx, owner, id); err != nil {
 		return after, false, err
@@ -371,7 +371,7 @@ func (m *Manager) replay(ctx context.Context, owner engi.Owner, id engi.Operatio
 			if json.Unmarshal(line, &p) != nil {
 				continue // not ours: a crash cut it off
 			}
-			if !yield(engi.OperationEvent{Offset: lines.offset, Progress: p}) {
+			if !yield(engi.OperationUpdate{Offset: lines.offset, Progress: p}) {
 				return lines.offset, true, nil
 			}
 		}

@@ -19,7 +19,7 @@ func BuildTemplate(templates engi.Templates) Work {
 		if in.Definition != "" {
 			definition = []byte(in.Definition)
 		}
-		_, err := templates.Build(ctx, op.Subject, definition, func(e engi.BuildEvent) { progress(engi.Progress(e)) })
+		_, err := templates.Build(ctx, op.Subject, definition, progress)
 		return err
 	}
 }

@@ -51,7 +51,7 @@ const (
 	sweepMost  = 5000
 )
 
-func (s egressStore) Append(ctx context.Context, events []engi.NetworkEvent) (err error) {
+func (s egressStore) Append(ctx context.Context, events []engi.NetworkRecord) (err error) {
 	if len(events) == 0 {
 		return nil
 	}
@@ -109,7 +109,7 @@ func (s egressStore) Append(ctx context.Context, events []engi.NetworkEvent) (er
 
 // recordRefusals appends one event for each sandbox that was refused something,
 // with how often and the first places.
-func recordRefusals(ctx context.Context, t *tx, events []engi.NetworkEvent) error {
+func recordRefusals(ctx context.Context, t *tx, events []engi.NetworkRecord) error {
 	const mostPlaces = 10
 	type refusals struct {
 		owner  engi.Owner
@@ -160,9 +160,9 @@ func (s egressStore) sweep(ctx context.Context, t *tx) error {
 	return nil
 }
 
-func (s egressStore) Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int) (_ []engi.NetworkEvent, err error) {
+func (s egressStore) Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int) (_ []engi.NetworkRecord, err error) {
 	defer engi.Annotate(&err, "read network events of %s", id)
-	return list(ctx, s.db.read, func(row scanner) (e engi.NetworkEvent, err error) {
+	return list(ctx, s.db.read, func(row scanner) (e engi.NetworkRecord, err error) {
 		var at int64
 		var address string
 		if err := row.Scan(&e.Sandbox, &e.Seq, &at, &e.Owner, &e.Kind, &e.Allowed, &e.Protocol, &e.Host, &address, &e.Rule, &e.Reason, &e.Up, &e.Down); err != nil {

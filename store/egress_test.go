@@ -41,7 +41,7 @@ func TestNetworkEventsGoWithTheSandbox(t *testing.T) {
 		if err := boxes.PutSandbox(t.Context(), fleet.SandboxRecord{Sandbox: engi.Sandbox{ID: id, Owner: "ann", State: engi.Running, Created: time.Now()}}); err != nil {
 			t.Fatal(err)
 		}
-		if err := wall.Append(t.Context(), []engi.NetworkEvent{{Sandbox: id, Owner: "ann", Time: time.Now(), Kind: engi.NetworkLookup}}); err != nil {
+		if err := wall.Append(t.Context(), []engi.NetworkRecord{{Sandbox: id, Owner: "ann", Time: time.Now(), Kind: engi.NetworkLookup}}); err != nil {
 			t.Fatal(err)
 		}
 	}

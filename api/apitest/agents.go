@@ -125,12 +125,12 @@ func (a *Agents) Messages(_ context.Context, owner engi.Owner, id engi.RunID) ([
 }
 
 // Watch implements engi.Agents.
-func (a *Agents) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq int64) iter.Seq2[engi.RunEvent, error] {
-	return func(yield func(engi.RunEvent, error) bool) {
+func (a *Agents) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq int64) iter.Seq2[engi.RunUpdate, error] {
+	return func(yield func(engi.RunUpdate, error) bool) {
 		for {
 			events, err := a.events(ctx, owner, id, seq)
 			if err != nil {
-				yield(engi.RunEvent{}, err)
+				yield(engi.RunUpdate{}, err)
 				return
 			}
 			if len(events) == 0 {
@@ -146,14 +146,14 @@ func (a *Agents) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq
 }
 
 // events returns what happened after seq, once there is something.
-func (a *Agents) events(ctx context.Context, owner engi.Owner, id engi.RunID, seq int64) ([]engi.RunEvent, error) {
+func (a *Agents) events(ctx context.Context, owner engi.Owner, id engi.RunID, seq int64) ([]engi.RunUpdate, error) {
 	r, err := a.find(owner, id)
 	if err != nil {
 		return nil, err
 	}
 	c := call()
 	named := &engi.ToolCall{ID: c.ID, Name: c.Name}
-	all := []engi.RunEvent{
+	all := []engi.RunUpdate{
 		{Kind: engi.RunThought, Step: 1, Text: "hm"}, {Kind: engi.RunCall, Step: 1, Call: &c}, {Kind: engi.RunOutput, Step: 1, Stream: engi.Stdout, Text: "hi", Call: named},
 		{Kind: engi.RunResult, Step: 1, Call: named, Result: &engi.ToolResult{Call: "c1", Name: "execute_code", Text: "hi"}},
 		{Kind: engi.RunText, Step: 2, Text: r.input}, {Kind: engi.RunReset, Step: 2}, {Kind: engi.RunText, Step: 2, Text: r.input}, {Kind: engi.RunPartial, Step: 2, Object: json.RawMessage(`{"a":1}`)},
@@ -168,7 +168,7 @@ func (a *Agents) events(ctx context.Context, owner engi.Owner, id engi.RunID, se
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if r.State != engi.RunRunning {
-		all = append(all, engi.RunEvent{Kind: engi.RunEnd, Step: 2, Run: new(r.Run)})
+		all = append(all, engi.RunUpdate{Kind: engi.RunEnd, Step: 2, Run: new(r.Run)})
 	}
 	for i := range all {
 		all[i].Seq, all[i].Time = int64(i+1), r.Created

@@ -235,13 +235,13 @@ func (t *Templates) List(ctx context.Context) ([]engi.Template, error) {
 
 // Build takes three steps. The definition "bad" fails after the first, "slow"
 // takes until ctx ends.
-func (t *Templates) Build(ctx context.Context, name string, definition []byte, progress func(engi.BuildEvent)) (engi.Template, error) {
+func (t *Templates) Build(ctx context.Context, name string, definition []byte, progress func(engi.Progress)) (engi.Template, error) {
 	if definition == nil {
 		return t.Get(ctx, name)
 	}
 	for i, step := range []string{"fetch", "unpack", "seal"} {
-		progress(engi.BuildEvent{Step: i + 1, Steps: 3, Name: step})
-		progress(engi.BuildEvent{Step: i + 1, Steps: 3, Name: step, Log: "log of " + step, Done: 1, Total: 1})
+		progress(engi.Progress{Step: i + 1, Steps: 3, Name: step})
+		progress(engi.Progress{Step: i + 1, Steps: 3, Name: step, Log: "log of " + step, Done: 1, Total: 1})
 		switch string(definition) {
 		case "bad":
 			return engi.Template{}, engi.Errorf(engi.Invalid, "template %s: step fetch: no such suite", name)

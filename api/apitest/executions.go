@@ -75,7 +75,7 @@ type run struct {
 }
 
 type piece struct {
-	stream engi.ExecutionEventType
+	stream engi.ExecutionUpdateKind
 	offset int64
 	data   []byte
 }
@@ -174,7 +174,7 @@ func (r *run) goOnLocked() {
 	r.change = make(chan struct{})
 }
 
-func (r *run) print(s engi.ExecutionEventType, data string) {
+func (r *run) print(s engi.ExecutionUpdateKind, data string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.output = append(r.output, piece{s, r.length, []byte(data)})
@@ -280,16 +280,16 @@ func (x *Executions) Wait(ctx context.Context, owner engi.Owner, id engi.Executi
 }
 
 // Watch yields the events from an offset.
-func (x *Executions) Watch(ctx context.Context, owner engi.Owner, id engi.ExecutionID, from int64) iter.Seq2[engi.ExecutionEvent, error] {
-	return func(yield func(engi.ExecutionEvent, error) bool) {
+func (x *Executions) Watch(ctx context.Context, owner engi.Owner, id engi.ExecutionID, from int64) iter.Seq2[engi.ExecutionUpdate, error] {
+	return func(yield func(engi.ExecutionUpdate, error) bool) {
 		r, err := x.find(owner, id)
 		if err != nil {
-			yield(engi.ExecutionEvent{}, err)
+			yield(engi.ExecutionUpdate{}, err)
 			return
 		}
 		if from == 0 {
 			s := r.snapshot()
-			if !yield(engi.ExecutionEvent{Type: engi.EventStarted, Execution: &s}, nil) {
+			if !yield(engi.ExecutionUpdate{Type: engi.EventStarted, Execution: &s}, nil) {
 				return
 			}
 		}
@@ -301,7 +301,7 @@ func (x *Executions) Watch(ctx context.Context, owner engi.Owner, id engi.Execut
 			for _, p := range tape {
 				if end := p.offset + int64(len(p.data)); end > at {
 					buf = append(buf[:0], p.data[max(0, at-p.offset):]...)
-					e := engi.ExecutionEvent{Type: p.stream, Offset: max(at, p.offset), Data: buf}
+					e := engi.ExecutionUpdate{Type: p.stream, Offset: max(at, p.offset), Data: buf}
 					if !yield(e, nil) {
 						return
 					}
@@ -313,13 +313,13 @@ func (x *Executions) Watch(ctx context.Context, owner engi.Owner, id engi.Execut
 				result := *record.Result
 				result.Stdout, result.Stderr = nil, nil // as package fleet does
 				record.Result = &result
-				yield(engi.ExecutionEvent{Type: engi.EventResult, Offset: max(at, r.length), Execution: &record}, nil)
+				yield(engi.ExecutionUpdate{Type: engi.EventResult, Offset: max(at, r.length), Execution: &record}, nil)
 				return
 			}
 			select {
 			case <-change:
 			case <-ctx.Done():
-				yield(engi.ExecutionEvent{}, engi.Errorf(engi.Expired, "watch %s: %v", id, context.Cause(ctx)))
+				yield(engi.ExecutionUpdate{}, engi.Errorf(engi.Expired, "watch %s: %v", id, context.Cause(ctx)))
 				return
 			}
 		}

@@ -16,19 +16,19 @@ type Networks struct {
 	s *Sandboxes
 
 	mu      sync.Mutex
-	events  map[engi.SandboxID][]engi.NetworkEvent // guarded by mu
-	changed chan struct{}                          // closed and replaced by Add; guarded by mu
+	events  map[engi.SandboxID][]engi.NetworkRecord // guarded by mu
+	changed chan struct{}                           // closed and replaced by Add; guarded by mu
 }
 
 var _ engi.NetworkLog = (*Networks)(nil)
 
 // NewNetworks returns an empty log.
 func NewNetworks(s *Sandboxes) *Networks {
-	return &Networks{s: s, events: map[engi.SandboxID][]engi.NetworkEvent{}, changed: make(chan struct{})}
+	return &Networks{s: s, events: map[engi.SandboxID][]engi.NetworkRecord{}, changed: make(chan struct{})}
 }
 
 // Add appends events. It sets their sandbox, owner and time.
-func (n *Networks) Add(ctx context.Context, id engi.SandboxID, events ...engi.NetworkEvent) error {
+func (n *Networks) Add(ctx context.Context, id engi.SandboxID, events ...engi.NetworkRecord) error {
 	b, err := n.s.Get(ctx, "", id)
 	if err != nil {
 		return err
@@ -45,7 +45,7 @@ func (n *Networks) Add(ctx context.Context, id engi.SandboxID, events ...engi.Ne
 }
 
 // Events returns the events after seq.
-func (n *Networks) Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int, wait bool) ([]engi.NetworkEvent, error) {
+func (n *Networks) Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int, wait bool) ([]engi.NetworkRecord, error) {
 	if limit == 0 {
 		limit = 1000
 	}

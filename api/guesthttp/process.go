@@ -19,18 +19,18 @@ var names = map[engi.Stream]string{engi.Stdout: v1.EventStdout, engi.Stderr: v1.
 // client does not affect the process.
 func (h *Handler) Follow(form httpio.Format, p engi.Process, about v1.Process, from int64) error {
 	joiner := httpio.NewJoiner(max(0, from))
-	send := func(out *httpio.EventWriter, e v1.ProcessEvent) error {
+	send := func(out *httpio.EventWriter, e v1.ProcessUpdate) error {
 		return out.Send(e.Type, strconv.FormatInt(e.Offset, 10), e)
 	}
 	output := func(out *httpio.EventWriter) func(httpio.Chunk) error {
 		return func(c httpio.Chunk) error {
-			return send(out, v1.ProcessEvent{Type: c.Stream, Offset: c.Offset, Data: c.Text, DataBase64: c.Bytes})
+			return send(out, v1.ProcessUpdate{Type: c.Stream, Offset: c.Offset, Data: c.Text, DataBase64: c.Bytes})
 		}
 	}
 	s := httpio.Stream[engi.Chunk]{
 		W: h.W, Format: form, Heartbeat: h.Heartbeat, Describe: h.tell,
 		First: func(out *httpio.EventWriter) error {
-			return send(out, v1.ProcessEvent{Type: v1.EventStarted, Offset: max(0, from), Process: &about})
+			return send(out, v1.ProcessUpdate{Type: v1.EventStarted, Offset: max(0, from), Process: &about})
 		},
 		Each: func(out *httpio.EventWriter, c engi.Chunk) (bool, error) {
 			return false, joiner.Split(names[c.Stream], c.Offset, c.Data, output(out))
@@ -41,7 +41,7 @@ func (h *Handler) Follow(form httpio.Format, p engi.Process, about v1.Process, f
 					return err
 				}
 			}
-			last := v1.ProcessEvent{Type: v1.EventExit, Offset: joiner.Resume()}
+			last := v1.ProcessUpdate{Type: v1.EventExit, Offset: joiner.Resume()}
 			if exit, err := p.Wait(h.Ctx); err == nil {
 				last.Exit = ExitOf(exit)
 			} else if problem, ok := h.tell(err); ok {
@@ -52,7 +52,7 @@ func (h *Handler) Follow(form httpio.Format, p engi.Process, about v1.Process, f
 			return send(out, last)
 		},
 		Marker: func(kind string, problem *v1.Problem) any {
-			return v1.ProcessEvent{Type: kind, Offset: joiner.Resume(), Error: problem}
+			return v1.ProcessUpdate{Type: kind, Offset: joiner.Resume(), Error: problem}
 		},
 	}
 	if from > 0 {

@@ -24,10 +24,10 @@ func (h *Handler) Watch(form httpio.Format, g engi.Guest, dir string, recursive 
 	return httpio.Stream[engi.FileChange]{
 		W: h.W, Format: form, Heartbeat: h.Heartbeat, Describe: h.tell, Grace: startGrace,
 		First: func(out *httpio.EventWriter) error {
-			return out.Send(v1.EventStarted, "", v1.FileEvent{Type: v1.EventStarted})
+			return out.Send(v1.EventStarted, "", v1.FileChange{Type: v1.EventStarted})
 		},
 		Each: func(out *httpio.EventWriter, e engi.FileChange) (bool, error) {
-			change := v1.FileEvent{Type: string(e.Op)}
+			change := v1.FileChange{Type: string(e.Op)}
 			change.Path, change.PathBase64 = name(e.Path)
 			return false, out.Send(change.Type, "", change)
 		},
@@ -39,9 +39,9 @@ func (h *Handler) Watch(form httpio.Format, g engi.Guest, dir string, recursive 
 			if !ok {
 				return nil
 			}
-			return out.Send(v1.EventError, "", v1.FileEvent{Type: v1.EventError, Error: &problem})
+			return out.Send(v1.EventError, "", v1.FileChange{Type: v1.EventError, Error: &problem})
 		},
-		Marker: func(kind string, problem *v1.Problem) any { return v1.FileEvent{Type: kind, Error: problem} },
+		Marker: func(kind string, problem *v1.Problem) any { return v1.FileChange{Type: kind, Error: problem} },
 	}.Serve(ctx, cancel, g.Watch(ctx, dir, recursive))
 }
 

@@ -179,7 +179,7 @@ func FuzzASCII(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		b, err := Marshal(v1.Event{Type: "stdout", Data: s})
+		b, err := Marshal(v1.ExecutionUpdate{Type: "stdout", Data: s})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +187,7 @@ func FuzzASCII(f *testing.F) {
 		if i := bytes.IndexFunc(line, func(r rune) bool { return r >= utf8.RuneSelf }); i >= 0 || bytes.IndexByte(line, '\n') != len(line)-1 {
 			t.Fatalf("%q is not one line of ASCII", line)
 		}
-		var e v1.Event
+		var e v1.ExecutionUpdate
 		if err := json.Unmarshal(line, &e); err != nil || e.Data != strings.ToValidUTF8(s, "\uFFFD") && utf8.ValidString(s) {
 			t.Fatalf("%q became %q, %v", s, e.Data, err)
 		}

@@ -110,8 +110,8 @@ func TestEveryTool(t *testing.T) {
 	}{
 		{"list_sandboxes", nil, id},
 		{"list_sessions", nil, talk.Session},
-		{"write_file", args{"sandbox": id, "path": "/workspace/a.txt", "content": "one\ntwo\n"}, "made"},
-		{"edit_file", args{"sandbox": id, "path": "/workspace/a.txt", "edits": []args{{"old": "two", "new": "zwei"}}}, "replaced 1"},
+		{"write_file", args{"sandbox": id, "path": "/workspace/a.txt", "content": "one\ntwo\n"}, "created"},
+		{"edit_file", args{"sandbox": id, "path": "/workspace/a.txt", "edits": []args{{"old": "two", "new": "zwei"}}}, "1 replacement"},
 		{"read_file", args{"sandbox": id, "path": "/workspace/a.txt"}, "zwei"},
 		{"list_files", args{"sandbox": id, "path": "/workspace"}, "a.txt"},
 		{"glob", args{"sandbox": id, "pattern": "**/*.txt", "dir": "/workspace"}, "/workspace/a.txt"},

@@ -58,12 +58,12 @@ func Agents(service engi.Agents) Resource {
 		raw(Route{
 			Pattern: "POST /v1/agents/{name}/runs", ID: "start-run", Summary: "Put an agent to work", Access: change, Objects: Owned,
 			Text:    "It goes on after this answer, and after a restart of the node. " + streamed,
-			Creates: repeated, Answers: append([]answer{started}, streamOf[v1.AgentEvent](nil, httpio.NDJSON, httpio.SSE)...),
+			Creates: repeated, Answers: append([]answer{started}, streamOf[v1.AgentUpdate](nil, httpio.NDJSON, httpio.SSE)...),
 		}, a.start),
 		raw(Route{
 			Pattern: "POST /v1/chat", ID: "chat", Summary: "Say something to an agent", Access: change, Objects: Owned,
 			Text:    "Waits for the answer. With conversation_id of the answer the next message goes on where this one ends. " + streamed,
-			Creates: repeated, Answers: append([]answer{jsonOf[v1.ChatAnswer](200, nil)}, streamOf[v1.AgentEvent](nil, httpio.NDJSON, httpio.SSE)...),
+			Creates: repeated, Answers: append([]answer{jsonOf[v1.ChatAnswer](200, nil)}, streamOf[v1.AgentUpdate](nil, httpio.NDJSON, httpio.SSE)...),
 		}, a.chat),
 		list(Route{Pattern: "GET " + runPath, ID: "list-runs", Summary: "List runs of agents", Text: "The newest come first.", Access: look},
 			func(c *call, in *listRuns) ([]engi.Run, error) { return service.List(c, c.owner(), in.Limit) }, runOf),
@@ -76,7 +76,7 @@ func Agents(service engi.Agents) Resource {
 		raw(Route{
 			Pattern: "GET " + runPath + "/{id}/events", ID: "watch-run", Summary: "Watch a run", Access: look,
 			Text:    "Come back with the offset of the last event seen. Of runs that ended a while ago, whole texts, calls, results and the end are left.",
-			Answers: streamOf[v1.AgentEvent](nil, httpio.SSE, httpio.NDJSON),
+			Answers: streamOf[v1.AgentUpdate](nil, httpio.SSE, httpio.NDJSON),
 		}, a.watch),
 		raw(Route{
 			Pattern: "GET " + runPath + "/{id}/results/{call}", ID: "get-run-result", Summary: "Read a long result", Access: look,
@@ -205,15 +205,15 @@ func (a *agents) end(c *call, x engi.Run) (engi.Run, error) {
 // nothing for it.
 func (a *agents) stream(c *call, id engi.RunID, after int64) error {
 	last := after
-	return stream(c, func(ctx context.Context) iter.Seq2[engi.RunEvent, error] {
+	return stream(c, func(ctx context.Context) iter.Seq2[engi.RunUpdate, error] {
 		return a.service.Watch(ctx, c.viewer(), id, after)
 	},
-		func(out *httpio.EventWriter, e engi.RunEvent) (bool, error) {
+		func(out *httpio.EventWriter, e engi.RunUpdate) (bool, error) {
 			last = e.Seq
 			wire := agentEventOf(e)
 			return wire.Run != nil, out.Send(wire.Type, atOffset(wire.Offset), wire)
 		},
-		func(kind string, p *v1.Problem) any { return v1.AgentEvent{Type: kind, Offset: last, Error: p} })
+		func(kind string, p *v1.Problem) any { return v1.AgentUpdate{Type: kind, Offset: last, Error: p} })
 }
 
 func (a *agents) watch(c *call, in *watchRun, _ none) error {
@@ -263,8 +263,8 @@ func tokensOf(t engi.Tokens) v1.TokenUsage {
 	}
 }
 
-func agentEventOf(e engi.RunEvent) v1.AgentEvent {
-	out := v1.AgentEvent{Type: string(e.Kind), Offset: e.Seq, Step: e.Step, Text: e.Text, Object: e.Object}
+func agentEventOf(e engi.RunUpdate) v1.AgentUpdate {
+	out := v1.AgentUpdate{Type: string(e.Kind), Offset: e.Seq, Step: e.Step, Text: e.Text, Object: e.Object}
 	if e.Kind == engi.RunOutput {
 		out.Type = string(e.Stream)
 	}

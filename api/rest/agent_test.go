@@ -38,7 +38,7 @@ func office(t *testing.T, places func() tool.Services, play func(scripted.Conver
 		t.Fatal(err)
 	}
 	o, err := agent.New(agent.Options{
-		Agents: []engi.AgentSpec{{Name: "coder", Tools: []string{"*"}}, {Name: "quiet"}}, Models: models.Model, Tools: tools, Store: store.Agents(db), Results: store.AgentResults(db),
+		Agents: []engi.AgentSpec{{Name: "coder", Tools: []string{"*"}}, {Name: "quiet"}}, Models: models.Model, Tools: tools, Store: store.Agents(db), Results: store.AgentResults(db), Dir: t.TempDir(),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestContext(t *testing.T) {
 
 func TestRunsAreStreamedAndComeBackTo(t *testing.T) {
 	w, srv := agentWorld(t, runsBash)
-	get := func(method, path, accept, body string) []v1.AgentEvent {
+	get := func(method, path, accept, body string) []v1.AgentUpdate {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, srv.URL+path, strings.NewReader(body))
 		if err != nil {
@@ -181,7 +181,7 @@ func TestRunsAreStreamedAndComeBackTo(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer resp.Body.Close()
-		var all []v1.AgentEvent
+		var all []v1.AgentUpdate
 		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
 			text := lines.Text()
 			if accept == "text/event-stream" {
@@ -190,7 +190,7 @@ func TestRunsAreStreamedAndComeBackTo(t *testing.T) {
 					continue
 				}
 			}
-			var e v1.AgentEvent
+			var e v1.AgentUpdate
 			if err := json.Unmarshal([]byte(text), &e); err != nil {
 				t.Fatalf("%v in %q", err, text)
 			}

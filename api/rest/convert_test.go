@@ -67,11 +67,11 @@ func full() map[string]any {
 		"secret": secretOn(engi.Secret{
 			ID: "sec_1", Owner: "ann", Name: "n", Version: 2, Metadata: map[string]string{"a": "b"}, Created: at(0), Updated: at(1),
 		}),
-		"network event": networkEventOf(engi.NetworkEvent{
+		"network event": networkEventOf(engi.NetworkRecord{
 			Seq: 1, Time: at(0), Sandbox: "sbx_1", Owner: "ann", Kind: engi.NetworkClose, Allowed: true, Protocol: "tcp", Host: "h\xff",
 			Address: netip.MustParseAddrPort("[2001:db8::1]:443"), Rule: "*.h", Reason: "because", Up: 2, Down: 3,
 		}),
-		"network event without port": networkEventOf(engi.NetworkEvent{Seq: 2, Kind: engi.NetworkConnect, Protocol: "icmp", Address: netip.MustParseAddrPort("192.0.2.7:0"), Up: -1}),
+		"network event without port": networkEventOf(engi.NetworkRecord{Seq: 2, Kind: engi.NetworkConnect, Protocol: "icmp", Address: netip.MustParseAddrPort("192.0.2.7:0"), Up: -1}),
 		"sample": sampleOf(engi.Sample{
 			Time: at(0), VCPUs: 1, CPUPercent: 2, Memory: 3, MemoryLimit: 4, MemoryCache: 5, DiskUsed: 6, DiskCapacity: 7, Processes: 8,
 		}),

@@ -34,7 +34,7 @@ type listEvents struct {
 	Owner     string `query:"owner" maxLength:"128" doc:"only events of this owner, for admins"`
 	After     int64  `query:"after" minimum:"-1" default:"-1" doc:"only events after this seq, oldest first; -1 lists the newest, or streams what happens from now on"`
 	LastEvent string `header:"Last-Event-ID" doc:"the same as after, as browsers send it; goes before it"`
-	Limit     int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"of a list; streams go on"`
+	Limit     int    `query:"limit" minimum:"0" maximum:"1000" doc:"how many at most; 0 means 100 in a list, and a stream without end"`
 }
 
 type aFunctionRun struct {
@@ -63,7 +63,7 @@ func Events(log engi.Events, functions engi.Functions) Resource {
 			Text: "A list has the newest first, or, with after, the oldest. Asked for NDJSON or SSE by Accept, the answer goes on with what happens: " +
 				"whoever comes back with the seq of the last event seen misses nothing and gets nothing twice, also after a restart of the server. " +
 				"Where events that were asked for have been dropped to keep the log within its bounds, one of type events.dropped comes first.",
-			Answers: append([]answer{jsonOf[v1.List[v1.LogEvent]](http.StatusOK, nil)}, streamOf[v1.LogEvent](nil, httpio.NDJSON, httpio.SSE)...),
+			Answers: append([]answer{jsonOf[v1.List[v1.Event]](http.StatusOK, nil)}, streamOf[v1.Event](nil, httpio.NDJSON, httpio.SSE)...),
 		}, e.list),
 		fetch(Route{Pattern: "GET " + eventPath + "/{id}", ID: "get-event", Summary: "Get an event", Access: reads(engi.ScopeEvents)}, e.get),
 	}}
@@ -136,24 +136,26 @@ func (e *events) list(c *call, in *listEvents, _ none) error {
 		}
 	}
 	f.After = after
+	sent := 0
 	return stream(c, func(ctx context.Context) iter.Seq2[engi.Event, error] { return e.log.Follow(ctx, c.owner(), f) },
 		func(out *httpio.EventWriter, x engi.Event) (bool, error) {
 			after = x.Seq
-			return false, out.Send("message", atOffset(x.Seq), eventOf(x))
+			sent++
+			return sent == in.Limit, out.Send("message", atOffset(x.Seq), eventOf(x))
 		},
-		func(kind string, p *v1.Problem) any { return v1.LogEvent{Type: kind, Seq: after, Error: p} })
+		func(kind string, p *v1.Problem) any { return v1.Event{Type: kind, Seq: after, Error: p} })
 }
 
-func (e *events) get(c *call, in *anEvent) (v1.LogEvent, error) {
+func (e *events) get(c *call, in *anEvent) (v1.Event, error) {
 	x, err := e.log.Get(c, c.owner(), in.ID)
 	if err != nil {
-		return v1.LogEvent{}, err
+		return v1.Event{}, err
 	}
 	return e.withRuns(c, x)
 }
 
 // withRuns returns an event with the runs that it has started.
-func (e *events) withRuns(c *call, x engi.Event) (v1.LogEvent, error) {
+func (e *events) withRuns(c *call, x engi.Event) (v1.Event, error) {
 	out := eventOf(x)
 	if e.functions == nil {
 		return out, nil
@@ -166,13 +168,13 @@ func (e *events) withRuns(c *call, x engi.Event) (v1.LogEvent, error) {
 	return out, err
 }
 
-func (e *events) send(c *call, _ *none, q v1.EventRequest) (v1.LogEvent, error) {
+func (e *events) send(c *call, _ *none, q v1.EventRequest) (v1.Event, error) {
 	kind := cmp.Or(q.Type, q.Name)
 	switch {
 	case kind == "":
-		return v1.LogEvent{}, invalid("type", "it is missing")
+		return v1.Event{}, invalid("type", "it is missing")
 	case q.Name != "" && q.Name != kind:
-		return v1.LogEvent{}, invalid("name", "it says something else than type; send one of the two")
+		return v1.Event{}, invalid("name", "it says something else than type; send one of the two")
 	}
 	// The service remembers the key, but not what came with it.
 	x, err := once(c, q, creation[engi.Event]{work: func([]string) (engi.Event, error) {
@@ -182,7 +184,7 @@ func (e *events) send(c *call, _ *none, q v1.EventRequest) (v1.LogEvent, error) 
 	return e.sent(c, x, err)
 }
 
-func (e *events) replay(c *call, in *anEvent, q v1.ReplayRequest) (v1.LogEvent, error) {
+func (e *events) replay(c *call, in *anEvent, q v1.ReplayRequest) (v1.Event, error) {
 	x, err := once(c, q, creation[engi.Event]{
 		work: func([]string) (engi.Event, error) {
 			x, _, err := e.functions.Replay(c, c.owner(), in.ID, q.Function)
@@ -197,9 +199,9 @@ func (e *events) replay(c *call, in *anEvent, q v1.ReplayRequest) (v1.LogEvent, 
 }
 
 // sent answers with an event that was just appended.
-func (e *events) sent(c *call, x engi.Event, err error) (v1.LogEvent, error) {
+func (e *events) sent(c *call, x engi.Event, err error) (v1.Event, error) {
 	if err != nil {
-		return v1.LogEvent{}, err
+		return v1.Event{}, err
 	}
 	c.location(eventPath, string(x.ID))
 	return e.withRuns(c, x)
@@ -222,8 +224,8 @@ func (e *events) run(c *call, in *getFunctionRun) (v1.FunctionRun, error) {
 	return functionRunOf(x), orLeaving(waiting, err)
 }
 
-func eventOf(x engi.Event) v1.LogEvent {
-	return v1.LogEvent{
+func eventOf(x engi.Event) v1.Event {
+	return v1.Event{
 		Seq: x.Seq, ID: string(x.ID), Owner: string(x.Owner), Subject: x.Subject, Type: x.Type, Name: x.Type, Actor: x.Actor,
 		Data: x.Data, ReplayOf: string(x.Replay), CreatedAt: x.Time.UTC(),
 	}

@@ -18,11 +18,11 @@ import (
 func TestEvents(t *testing.T) {
 	w := world(t, nil)
 	sent := ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/echo","data":{"a":[1,{"b":2}]}}`, "Idempotency-Key", "k1")
-	x := read[v1.LogEvent](t, sent, 202)
+	x := read[v1.Event](t, sent, 202)
 	if sent.Header().Get("Location") != "/v1/events/"+x.ID || x.Owner != "ann" || len(x.RunIDs) != 1 || string(x.Data) != `{"a":[1,{"b":2}]}` {
 		t.Errorf("%+v at %s", x, sent.Header().Get("Location"))
 	}
-	again := read[v1.LogEvent](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/echo","data":{"a":[1,{"b":2}]}}`, "Idempotency-Key", "k1"), 202)
+	again := read[v1.Event](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/echo","data":{"a":[1,{"b":2}]}}`, "Idempotency-Key", "k1"), 202)
 	if again.ID != x.ID {
 		t.Errorf("the same key made %s, then %s", x.ID, again.ID)
 	}
@@ -31,15 +31,15 @@ func TestEvents(t *testing.T) {
 	if run.State != v1.FunctionDone || string(run.Output) != string(x.Data) || len(run.Steps) != 1 || run.Steps[0].EndedAt == nil || run.EventID != x.ID || !run.Over() {
 		t.Errorf("%+v", run)
 	}
-	replay := read[v1.LogEvent](t, ask(t, w, "POST", "/v1/events/"+x.ID+"/replay", `{"function":"echo"}`), 202)
+	replay := read[v1.Event](t, ask(t, w, "POST", "/v1/events/"+x.ID+"/replay", `{"function":"echo"}`), 202)
 	if replay.ReplayOf != x.ID || replay.ID == x.ID || len(replay.RunIDs) != 1 {
 		t.Errorf("%+v", replay)
 	}
-	failed := read[v1.LogEvent](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/fail"}`), 202)
+	failed := read[v1.Event](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/fail"}`), 202)
 	if run := read[v1.FunctionRun](t, ask(t, w, "GET", "/v1/functions/runs/"+failed.RunIDs[0], ""), 200); run.Error == nil || run.Error.Kind != v1.NotFound || run.Error.Remedy == "" {
 		t.Errorf("%+v", run)
 	}
-	if idle := read[v1.LogEvent](t, ask(t, w, "POST", "/v1/events", `{"name":"nobody/cares"}`), 202); len(idle.RunIDs) != 0 || string(idle.Data) != "{}" {
+	if idle := read[v1.Event](t, ask(t, w, "POST", "/v1/events", `{"name":"nobody/cares"}`), 202); len(idle.RunIDs) != 0 || string(idle.Data) != "{}" {
 		t.Errorf("%+v", idle)
 	}
 	for query, want := range map[string][]string{
@@ -47,7 +47,7 @@ func TestEvents(t *testing.T) {
 		"?limit=1&name=engi/debug/fail": {failed.ID},
 	} {
 		var got []string
-		for _, e := range read[v1.List[v1.LogEvent]](t, ask(t, w, "GET", "/v1/events"+query, ""), 200).Items {
+		for _, e := range read[v1.List[v1.Event]](t, ask(t, w, "GET", "/v1/events"+query, ""), 200).Items {
 			got = append(got, e.ID)
 		}
 		if !slices.Equal(got, want) {
@@ -75,7 +75,7 @@ func TestEvents(t *testing.T) {
 
 func TestBadEvents(t *testing.T) {
 	w := world(t, nil)
-	x := read[v1.LogEvent](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/echo"}`), 202)
+	x := read[v1.Event](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/echo"}`), 202)
 	for _, body := range []string{
 		`{}`, `{"name":""}`, `{"name":"a b"}`, `{"name":"x","data":[]}`, `{"name":"x","data":"y"}`, `{"name":"x","nonsense":1}`, `{"name":7}`, `[]`,
 		`{"name":"x","data":{"long":"` + strings.Repeat("x", 256<<10) + `"}}`,
@@ -94,7 +94,7 @@ func TestWaitingForAFunction(t *testing.T) {
 		leaving, leave := context.WithCancel(t.Context())
 		defer leave()
 		w := world(t, func(o *apitest.Options) { o.Leave = leaving })
-		id := read[v1.LogEvent](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/wait"}`), 202).RunIDs[0]
+		id := read[v1.Event](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/wait"}`), 202).RunIDs[0]
 		wait := func(d string) (*httptest.ResponseRecorder, time.Duration) {
 			began := time.Now()
 			rec := ask(t, w, http.MethodGet, "/v1/functions/runs/"+id+"?wait="+d, "")
@@ -115,17 +115,17 @@ func TestWaitingForAFunction(t *testing.T) {
 		if rec := ask(t, w, http.MethodDelete, "/v1/functions/runs/"+id, ""); rec.Code != 204 {
 			t.Errorf("ending twice: %d %s", rec.Code, rec.Body)
 		}
-		id = read[v1.LogEvent](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/wait"}`), 202).RunIDs[0]
+		id = read[v1.Event](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/wait"}`), 202).RunIDs[0]
 		time.AfterFunc(time.Second, leave)
 		rec, _ = wait("30s")
 		refused(t, rec, 503, engi.Unavailable)
 	})
 }
 
-func TestNodeWithoutEvents(t *testing.T) {
-	w := world(t, func(o *apitest.Options) { o.Events = nil })
+func TestNodeWithoutFunctions(t *testing.T) {
+	w := world(t, func(o *apitest.Options) { o.Functions = nil })
 	for _, route := range []string{
-		"POST /v1/events", "GET /v1/events", "GET /v1/events/x", "POST /v1/events/x/replay",
+		"POST /v1/events", "POST /v1/events/x/replay",
 		"GET /v1/functions", "GET /v1/functions/runs", "GET /v1/functions/runs/x", "DELETE /v1/functions/runs/x",
 	} {
 		method, path, _ := strings.Cut(route, " ")

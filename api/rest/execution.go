@@ -95,7 +95,7 @@ func Executions(service engi.Executions, limits ExecutionLimits) Resource {
 			]}`},
 				{"later", "without waiting", `{"language": "bash", "code": "sleep 5; date", "async": true}`},
 			},
-			Answers: append([]answer{done, later}, streamOf[v1.Event](exampleEvent, httpio.SSE, httpio.NDJSON)...),
+			Answers: append([]answer{done, later}, streamOf[v1.ExecutionUpdate](exampleEvent, httpio.SSE, httpio.NDJSON)...),
 		}, x.create),
 		fetch(Route{
 			Pattern: "GET " + path, ID: "list-executions", Summary: "List executions", Access: reads(engi.ScopeExecutions),
@@ -114,7 +114,7 @@ func Executions(service engi.Executions, limits ExecutionLimits) Resource {
 			Pattern: "GET " + path + "/{id}/events", ID: "watch-execution", Summary: "Watch an execution", Access: reads(engi.ScopeExecutions),
 			Text: "Streams the run's events from an offset on: started when the offset is 0, then output as it comes, and the result, which is the last. " +
 				"Whoever comes back with the offset of the last event seen loses nothing. Idle streams have heartbeats: events of that type on NDJSON, comments on SSE.",
-			Answers: streamOf[v1.Event](exampleEvent, httpio.NDJSON, httpio.SSE),
+			Answers: streamOf[v1.ExecutionUpdate](exampleEvent, httpio.NDJSON, httpio.SSE),
 		}, x.watch),
 		raw(Route{
 			Pattern: "GET " + path + "/{id}/artifacts/{path...}", ID: "get-artifact", Summary: "Get a file that an execution left", Access: reads(engi.ScopeExecutions),
@@ -279,13 +279,13 @@ func (x *executions) watch(c *call, in *watchExecution, _ none) error {
 // leaves changes nothing for the run.
 func (x *executions) stream(c *call, id engi.ExecutionID, from int64) error {
 	joiner := httpio.NewJoiner(from)
-	return stream(c, func(ctx context.Context) iter.Seq2[engi.ExecutionEvent, error] {
+	return stream(c, func(ctx context.Context) iter.Seq2[engi.ExecutionUpdate, error] {
 		return x.Watch(ctx, c.viewer(), id, from)
 	},
-		func(out *httpio.EventWriter, e engi.ExecutionEvent) (last bool, err error) {
-			send := func(e v1.Event) error { return out.Send(e.Type, atOffset(e.Offset), e) }
+		func(out *httpio.EventWriter, e engi.ExecutionUpdate) (last bool, err error) {
+			send := func(e v1.ExecutionUpdate) error { return out.Send(e.Type, atOffset(e.Offset), e) }
 			output := func(p httpio.Chunk) error {
-				return send(v1.Event{Type: p.Stream, Offset: p.Offset, Data: p.Text, DataBase64: p.Bytes})
+				return send(v1.ExecutionUpdate{Type: p.Stream, Offset: p.Offset, Data: p.Text, DataBase64: p.Bytes})
 			}
 			switch e.Type {
 			case engi.EventStdout, engi.EventStderr:
@@ -298,7 +298,7 @@ func (x *executions) stream(c *call, id engi.ExecutionID, from int64) error {
 					}
 				}
 			}
-			event := v1.Event{Type: string(e.Type), Offset: joiner.Resume()}
+			event := v1.ExecutionUpdate{Type: string(e.Type), Offset: joiner.Resume()}
 			switch {
 			case e.Execution == nil:
 			case last:
@@ -316,7 +316,9 @@ func (x *executions) stream(c *call, id engi.ExecutionID, from int64) error {
 			}
 			return last, send(event)
 		},
-		func(kind string, p *v1.Problem) any { return v1.Event{Type: kind, Offset: joiner.Resume(), Error: p} })
+		func(kind string, p *v1.Problem) any {
+			return v1.ExecutionUpdate{Type: kind, Offset: joiner.Resume(), Error: p}
+		})
 }
 
 func (x *executions) artifact(c *call, in *anArtifact, _ none) error {

@@ -85,7 +85,7 @@ func Files(sandboxes engi.Sandboxes) Resource {
 		raw(Route{
 			Pattern: "GET " + path + "/files/watch", ID: "watch-files", Summary: "Watch a directory", Access: look,
 			Text:    "Streams what happens to files: started once the watch is in force, then changes until the caller leaves.",
-			Answers: streamOf[v1.FileEvent](nil, httpio.NDJSON, httpio.SSE),
+			Answers: streamOf[v1.FileChange](nil, httpio.NDJSON, httpio.SSE),
 		}, f.watch),
 		raw(Route{
 			Pattern: "GET " + path + "/files/archive", ID: "get-archive", Summary: "Download a path and all below it as an archive", Access: look,

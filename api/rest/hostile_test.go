@@ -465,7 +465,7 @@ func TestOutputFromAnywhere(t *testing.T) {
 		rec := ask(t, w, "GET", fmt.Sprintf("%s/processes/%s/events?offset=%d", b, p.ID, from), "")
 		var out, last string
 		for line := range strings.Lines(rec.Body.String()) {
-			var e v1.ProcessEvent
+			var e v1.ProcessUpdate
 			if err := json.Unmarshal([]byte(line), &e); err != nil {
 				t.Fatal(err)
 			}

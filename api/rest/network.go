@@ -70,7 +70,7 @@ func Networks(sandboxes engi.Sandboxes, log engi.NetworkLog) Resource {
 			missing: missing(log != nil, "log of what crosses the wall"),
 			Text: "Every decision of the wall, the oldest first: what was allowed, what was not, by which rule and why. The last ones of each sandbox are kept. " +
 				"Whoever comes back with the seq of the last event seen loses nothing that is kept. Followed streams have heartbeats: events of that type on NDJSON, comments on SSE.",
-			Answers: append([]answer{jsonOf[v1.List[v1.NetworkEvent]](200, nil)}, streamOf[v1.NetworkEvent](exampleEvent, httpio.SSE, httpio.NDJSON)...),
+			Answers: append([]answer{jsonOf[v1.List[v1.NetworkRecord]](200, nil)}, streamOf[v1.NetworkRecord](exampleEvent, httpio.SSE, httpio.NDJSON)...),
 		}, n.events),
 	}}
 }
@@ -235,8 +235,8 @@ func emptyNetwork(p engi.NetworkPolicy) bool {
 		p.Limits == (engi.NetworkLimits{})
 }
 
-func networkEventOf(e engi.NetworkEvent) v1.NetworkEvent {
-	x := v1.NetworkEvent{
+func networkEventOf(e engi.NetworkRecord) v1.NetworkRecord {
+	x := v1.NetworkRecord{
 		Type: string(e.Kind), Seq: e.Seq, Time: moment(e.Time), SandboxID: string(e.Sandbox), Allowed: e.Allowed, Protocol: e.Protocol,
 		Host: strings.ToValidUTF8(e.Host, "\uFFFD"), Rule: e.Rule, Reason: strings.ToValidUTF8(e.Reason, "\uFFFD"),
 		Up: v1.Bytes(max(0, e.Up)), Down: v1.Bytes(max(0, e.Down)),
@@ -314,18 +314,18 @@ func (n *networks) events(c *call, in *getNetworkEvents, _ none) (err error) {
 // stream sends events from one on, and what comes if that was asked for.
 func (n *networks) stream(c *call, in *getNetworkEvents) error {
 	seq := in.After
-	return stream(c, func(ctx context.Context) iter.Seq2[engi.NetworkEvent, error] { return n.follow(ctx, c.owner(), in) },
-		func(out *httpio.EventWriter, e engi.NetworkEvent) (bool, error) {
+	return stream(c, func(ctx context.Context) iter.Seq2[engi.NetworkRecord, error] { return n.follow(ctx, c.owner(), in) },
+		func(out *httpio.EventWriter, e engi.NetworkRecord) (bool, error) {
 			seq = e.Seq
 			return false, out.Send(string(e.Kind), atOffset(e.Seq), networkEventOf(e))
 		},
-		func(kind string, p *v1.Problem) any { return v1.NetworkEvent{Type: kind, Seq: seq, Error: p} })
+		func(kind string, p *v1.Problem) any { return v1.NetworkRecord{Type: kind, Seq: seq, Error: p} })
 }
 
 // follow yields events until the limit, or, if that was asked for, until the
 // sandbox has stopped.
-func (n *networks) follow(ctx context.Context, owner engi.Owner, in *getNetworkEvents) iter.Seq2[engi.NetworkEvent, error] {
-	return func(yield func(engi.NetworkEvent, error) bool) {
+func (n *networks) follow(ctx context.Context, owner engi.Owner, in *getNetworkEvents) iter.Seq2[engi.NetworkRecord, error] {
+	return func(yield func(engi.NetworkRecord, error) bool) {
 		// A sandbox that has stopped leaves events behind for a moment: what is
 		// there after it was seen stopped is all.
 		for seq, stopped, left := in.After, false, in.Limit; ; {
@@ -336,7 +336,7 @@ func (n *networks) follow(ctx context.Context, owner engi.Owner, in *getNetworkE
 				err = context.Cause(ctx)
 			}
 			if err != nil {
-				yield(engi.NetworkEvent{}, err)
+				yield(engi.NetworkRecord{}, err)
 				return
 			}
 			for _, e := range all {
@@ -359,7 +359,7 @@ func (n *networks) follow(ctx context.Context, owner engi.Owner, in *getNetworkE
 			}
 			x, err := n.sandboxes.Get(ctx, owner, in.ID)
 			if err != nil {
-				yield(engi.NetworkEvent{}, err)
+				yield(engi.NetworkRecord{}, err)
 				return
 			}
 			stopped = x.State == engi.Stopped

@@ -151,7 +151,7 @@ func eventsOf(t *testing.T, rec *httptest.ResponseRecorder) string {
 	var all []string
 	for line := range strings.Lines(rec.Body.String()) {
 		line = strings.TrimPrefix(line, "data: ")
-		var e v1.NetworkEvent
+		var e v1.NetworkRecord
 		if strings.HasPrefix(line, "{") {
 			if err := json.Unmarshal([]byte(line), &e); err != nil {
 				t.Fatal(err)
@@ -166,18 +166,18 @@ func TestNetworkEvents(t *testing.T) {
 	w := world(t, nil)
 	id := read[v1.Sandbox](t, ask(t, w, "POST", "/v1/sandboxes", `{}`), 201).ID
 	path := "/v1/sandboxes/" + id + "/network/events"
-	add := func(events ...engi.NetworkEvent) {
+	add := func(events ...engi.NetworkRecord) {
 		t.Helper()
 		if err := w.Networks.Add(t.Context(), engi.SandboxID(id), events...); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if list := read[v1.List[v1.NetworkEvent]](t, ask(t, w, "GET", path, ""), 200); list.Items == nil || len(list.Items) != 0 {
+	if list := read[v1.List[v1.NetworkRecord]](t, ask(t, w, "GET", path, ""), 200); list.Items == nil || len(list.Items) != 0 {
 		t.Errorf("no events are %+v", list)
 	}
-	add(engi.NetworkEvent{Kind: engi.NetworkLookup, Host: "ü\xff.example.com", Reason: "no rule"},
-		engi.NetworkEvent{Kind: engi.NetworkConnect, Protocol: "tcp", Address: netip.MustParseAddrPort("192.0.2.7:443"), Allowed: true, Rule: "192.0.2.0/24"},
-		engi.NetworkEvent{Kind: engi.NetworkClose, Protocol: "tcp", Up: 1, Down: 2})
+	add(engi.NetworkRecord{Kind: engi.NetworkLookup, Host: "ü\xff.example.com", Reason: "no rule"},
+		engi.NetworkRecord{Kind: engi.NetworkConnect, Protocol: "tcp", Address: netip.MustParseAddrPort("192.0.2.7:443"), Allowed: true, Rule: "192.0.2.0/24"},
+		engi.NetworkRecord{Kind: engi.NetworkClose, Protocol: "tcp", Up: 1, Down: 2})
 	for name, c := range map[string]struct {
 		path   string
 		header []string
@@ -197,7 +197,7 @@ func TestNetworkEvents(t *testing.T) {
 	if rec := ask(t, w, "GET", path, "", "Accept", "text/event-stream"); !strings.Contains(rec.Body.String(), "id: 2\nevent: connect\n") {
 		t.Errorf("SSE: %s", rec.Body)
 	}
-	if list := read[v1.List[v1.NetworkEvent]](t, ask(t, w, "GET", path+"?after=1&limit=1&follow=true", ""), 200); len(list.Items) != 1 || list.Items[0].Address != "192.0.2.7:443" {
+	if list := read[v1.List[v1.NetworkRecord]](t, ask(t, w, "GET", path+"?after=1&limit=1&follow=true", ""), 200); len(list.Items) != 1 || list.Items[0].Address != "192.0.2.7:443" {
 		t.Errorf("JSON: %+v", list)
 	}
 	for query, want := range map[string]int{"?after=-1": 400, "?limit=0": 400, "?limit=10001": 400, "?follow=maybe": 400, "?nonsense=1": 400} {
@@ -226,8 +226,8 @@ func TestNetworkEventsAreFollowed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		add := func(kind engi.NetworkEventKind) {
-			if err := w.Networks.Add(ctx, b.Sandbox, engi.NetworkEvent{Kind: kind}); err != nil {
+		add := func(kind engi.NetworkRecordKind) {
+			if err := w.Networks.Add(ctx, b.Sandbox, engi.NetworkRecord{Kind: kind}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -261,7 +261,7 @@ func TestNetworkEventsAreFollowed(t *testing.T) {
 	t.Run("to the end", func(t *testing.T) {
 		w := world(t, func(o *apitest.Options) { o.Beat = 20 * time.Millisecond })
 		id := read[v1.Sandbox](t, ask(t, w, "POST", "/v1/sandboxes", `{}`), 201).ID
-		if err := w.Networks.Add(t.Context(), engi.SandboxID(id), engi.NetworkEvent{Kind: engi.NetworkLookup}); err != nil {
+		if err := w.Networks.Add(t.Context(), engi.SandboxID(id), engi.NetworkRecord{Kind: engi.NetworkLookup}); err != nil {
 			t.Fatal(err)
 		}
 		done := make(chan string)
@@ -320,7 +320,7 @@ func TestNetworkFollowersAreBounded(t *testing.T) {
 
 func eventsJSON(t *testing.T, w *apitest.Fixture, path string) string {
 	var all []string
-	for _, e := range read[v1.List[v1.NetworkEvent]](t, ask(t, w, "GET", path, ""), 200).Items {
+	for _, e := range read[v1.List[v1.NetworkRecord]](t, ask(t, w, "GET", path, ""), 200).Items {
 		all = append(all, fmt.Sprintf("%s@%d", e.Type, e.Seq))
 	}
 	return strings.Join(all, " ")

@@ -365,9 +365,12 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	do("POST", "/v1/docs/refresh", "")
 	do("DELETE", document, "")
 
-	sent := read[v1.LogEvent](t, do("POST", "/v1/events", `{"name":"engi/debug/echo","data":{"a":1}}`), 202)
+	sent := read[v1.Event](t, do("POST", "/v1/events", `{"name":"engi/debug/echo","data":{"a":1}}`), 202)
 	do("POST", "/v1/events", `{"name":"engi/debug/fail"}`)
 	do("GET", "/v1/events", "")
+	for _, form := range []string{sse, ndjson} {
+		do("GET", "/v1/events?after=0&limit=3", "", "Accept", form)
+	}
 	do("GET", "/v1/events/"+sent.ID, "")
 	do("POST", "/v1/events/"+sent.ID+"/replay", "")
 	do("GET", "/v1/functions", "")
@@ -473,8 +476,8 @@ func insideSandboxes(t *testing.T, w *apitest.Fixture, c *contract, do func(meth
 	do("PUT", b+"/network", `{"mode":"open","deny":["203.0.113.0/24"],"grants":[{"secret":"s","hosts":["h.example.com"]}],"headers":[{"host":"h.example.com","headers":{"A":"b"}}],
 		"proxy":{"address":"p.example.com:1080","user":"u","password":"hidden"},"group":"g","name":"n","limits":{"up":"1MiB","connections":5}}`)
 	do("GET", b+"/network", "")
-	if err := w.Networks.Add(t.Context(), engi.SandboxID(id), engi.NetworkEvent{Kind: engi.NetworkLookup, Host: "a.example.com", Reason: "no rule allows it"},
-		engi.NetworkEvent{Kind: engi.NetworkClose, Protocol: "tcp", Address: netip.MustParseAddrPort("192.0.2.7:443"), Allowed: true, Up: 7, Down: 8}); err != nil {
+	if err := w.Networks.Add(t.Context(), engi.SandboxID(id), engi.NetworkRecord{Kind: engi.NetworkLookup, Host: "a.example.com", Reason: "no rule allows it"},
+		engi.NetworkRecord{Kind: engi.NetworkClose, Protocol: "tcp", Address: netip.MustParseAddrPort("192.0.2.7:443"), Allowed: true, Up: 7, Down: 8}); err != nil {
 		t.Fatal(err)
 	}
 	for _, form := range []string{sse, ndjson, plain} {

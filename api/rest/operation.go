@@ -52,7 +52,7 @@ func Operations(service engi.Operations) Resource {
 			Pattern: "GET " + one + "/events", ID: "watch-operation", Summary: "Watch an operation", Access: anyKey,
 			Text: "Streams what it does from an offset on, and its end as a result, which is the last. Whoever comes back with the offset of the last event seen loses nothing, " +
 				"also after a restart of the server, which begins the operation again.",
-			Answers: streamOf[v1.OperationEvent](nil, httpio.NDJSON, httpio.SSE),
+			Answers: streamOf[v1.OperationUpdate](nil, httpio.NDJSON, httpio.SSE),
 		}, o.watch),
 		act(Route{
 			Pattern: "DELETE " + one, ID: "cancel-operation", Summary: "Cancel an operation", Access: writes(""),
@@ -88,15 +88,15 @@ func (o *operations) watch(c *call, in *watchOperation, _ none) error {
 		return err // before a stream begins
 	}
 	last := from
-	return stream(c, func(ctx context.Context) iter.Seq2[engi.OperationEvent, error] {
+	return stream(c, func(ctx context.Context) iter.Seq2[engi.OperationUpdate, error] {
 		return o.Watch(ctx, c.owner(), in.ID, from)
 	},
-		func(out *httpio.EventWriter, e engi.OperationEvent) (bool, error) {
+		func(out *httpio.EventWriter, e engi.OperationUpdate) (bool, error) {
 			last = e.Offset
 			wire := operationEventOf(e)
 			return e.Operation != nil, out.Send(wire.Type, atOffset(wire.Offset), wire)
 		},
-		func(kind string, p *v1.Problem) any { return v1.OperationEvent{Type: kind, Offset: last, Error: p} })
+		func(kind string, p *v1.Problem) any { return v1.OperationUpdate{Type: kind, Offset: last, Error: p} })
 }
 
 func operationOf(x engi.Operation) v1.Operation {
@@ -110,9 +110,9 @@ func operationOf(x engi.Operation) v1.Operation {
 	return out
 }
 
-func operationEventOf(x engi.OperationEvent) v1.OperationEvent {
+func operationEventOf(x engi.OperationUpdate) v1.OperationUpdate {
 	p := x.Progress
-	out := v1.OperationEvent{Type: "progress", Offset: x.Offset, Step: p.Step, Steps: p.Steps, Name: p.Name, Done: p.Done, Total: p.Total}
+	out := v1.OperationUpdate{Type: "progress", Offset: x.Offset, Step: p.Step, Steps: p.Steps, Name: p.Name, Done: p.Done, Total: p.Total}
 	if p.Log != "" {
 		out.Type, out.Log = "log", strings.ToValidUTF8(p.Log, "\uFFFD")
 	}

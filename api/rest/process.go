@@ -54,7 +54,7 @@ func Processes(sandboxes engi.Sandboxes) Resource {
 				{"program", "a program with a time limit", `{"args": ["/bin/sh", "-c", "echo hello"], "timeout": "30s", "env": {"A": "b"}}`},
 				{"server", "a server in the background", `{"command": "sleep 30", "tag": "server", "detach": true}`},
 			},
-			Answers: append(streamOf[v1.ProcessEvent](exampleEvent, httpio.NDJSON, httpio.SSE), done, detached),
+			Answers: append(streamOf[v1.ProcessUpdate](exampleEvent, httpio.NDJSON, httpio.SSE), done, detached),
 		}, p.start),
 		list(Route{
 			Pattern: "GET " + path, ID: "list-processes", Summary: "List processes", Access: reads(engi.ScopeSandboxes),
@@ -67,7 +67,7 @@ func Processes(sandboxes engi.Sandboxes) Resource {
 			Pattern: "GET " + path + "/{process}/events", ID: "watch-process", Summary: "Watch a process", Access: reads(engi.ScopeSandboxes),
 			Text: "Streams its events from an offset on: started, output as it comes, and exit, which is the last. Whoever comes back with the offset of the last event seen loses nothing, " +
 				"as long as it is kept; else it is a conflict.",
-			Answers: streamOf[v1.ProcessEvent](nil, httpio.NDJSON, httpio.SSE),
+			Answers: streamOf[v1.ProcessUpdate](nil, httpio.NDJSON, httpio.SSE),
 		}, p.watch),
 		act(Route{
 			Pattern: "POST " + path + "/{process}/input", ID: "send-process-input", Summary: "Send input to a process", Access: change,

@@ -471,11 +471,11 @@ func TestServerLeaves(t *testing.T) {
 	}
 }
 
-func ndjson(t *testing.T, r io.Reader) []v1.Event {
+func ndjson(t *testing.T, r io.Reader) []v1.ExecutionUpdate {
 	t.Helper()
-	var events []v1.Event
+	var events []v1.ExecutionUpdate
 	for sc := bufio.NewScanner(r); sc.Scan(); {
-		var e v1.Event
+		var e v1.ExecutionUpdate
 		if err := json.Unmarshal(sc.Bytes(), &e); err != nil {
 			t.Fatalf("%v in %q", err, sc.Text())
 		}
@@ -485,7 +485,7 @@ func ndjson(t *testing.T, r io.Reader) []v1.Event {
 }
 
 // sse reads a stream as browsers do.
-func sse(t *testing.T, r io.Reader) (events []v1.Event, ids []string) {
+func sse(t *testing.T, r io.Reader) (events []v1.ExecutionUpdate, ids []string) {
 	t.Helper()
 	var id, kind, data string
 	for sc := bufio.NewScanner(r); sc.Scan(); {
@@ -493,7 +493,7 @@ func sse(t *testing.T, r io.Reader) (events []v1.Event, ids []string) {
 		value = strings.TrimPrefix(value, " ")
 		switch {
 		case sc.Text() == "" && data != "":
-			var e v1.Event
+			var e v1.ExecutionUpdate
 			if err := json.Unmarshal([]byte(data), &e); err != nil || e.Type != kind {
 				t.Fatalf("%v in %q of %s", err, data, kind)
 			}
@@ -510,7 +510,7 @@ func sse(t *testing.T, r io.Reader) (events []v1.Event, ids []string) {
 	return events, ids
 }
 
-func kinds(events []v1.Event) string {
+func kinds(events []v1.ExecutionUpdate) string {
 	var all []string
 	for _, e := range events {
 		all = append(all, fmt.Sprintf("%s@%d", e.Type, e.Offset))
@@ -672,7 +672,7 @@ func TestTemplatesAreBuilt(t *testing.T) {
 		rec := build(`{"name":"mine","definition":"`+definition+`"}`, "Accept", "application/x-ndjson")
 		var got []string
 		for sc := bufio.NewScanner(rec.Body); sc.Scan(); {
-			var e v1.BuildEvent
+			var e v1.BuildUpdate
 			if err := json.Unmarshal(sc.Bytes(), &e); err != nil {
 				t.Fatal(err)
 			}

@@ -53,7 +53,7 @@ func Sessions(service engi.Sessions) Resource {
 				{"value", "a value", `{"code": "const n: number = 6; n * 7"}`},
 				{"package", "a package", `{"code": "import { LinearClient } from \"@linear/sdk\";\nconst linear = new LinearClient({ apiKey: Deno.env.get(\"LINEAR_API_KEY\") });\n(await linear.issues()).nodes.map((i) => i.title)", "description": "titles of all issues"}`},
 			},
-			Answers: append([]answer{jsonOf[v1.CodeResult](200, nil)}, streamOf[v1.CodeEvent](nil, httpio.NDJSON, httpio.SSE)...),
+			Answers: append([]answer{jsonOf[v1.CodeResult](200, nil)}, streamOf[v1.CodeUpdate](nil, httpio.NDJSON, httpio.SSE)...),
 		}, s.run),
 		fetch(Route{
 			Pattern: "POST " + sessionPath + "/{id}/release", ID: "release-session", Summary: "Let a session's sandbox go", Access: change,
@@ -136,7 +136,7 @@ func (s *sessions) stream(c *call, id string, spec engi.CodeSpec) error {
 	return stream(c, func(ctx context.Context) iter.Seq2[codeStep, error] { return s.steps(ctx, c.owner(), id, spec) },
 		func(out *httpio.EventWriter, step codeStep) (bool, error) {
 			send := func(p httpio.Chunk) error {
-				return out.Send(p.Stream, "", v1.CodeEvent{Type: p.Stream, Offset: p.Offset, Data: p.Text, DataBase64: p.Bytes})
+				return out.Send(p.Stream, "", v1.CodeUpdate{Type: p.Stream, Offset: p.Offset, Data: p.Text, DataBase64: p.Bytes})
 			}
 			if step.result == nil {
 				return false, joiner.Split(string(step.chunk.Stream), step.chunk.Offset, step.chunk.Data, send)
@@ -146,10 +146,10 @@ func (s *sessions) stream(c *call, id string, spec engi.CodeSpec) error {
 					return false, err
 				}
 			}
-			return true, out.Send(v1.EventResult, "", v1.CodeEvent{Type: v1.EventResult, Offset: joiner.Resume(), Result: new(codeOf(*step.result))})
+			return true, out.Send(v1.EventResult, "", v1.CodeUpdate{Type: v1.EventResult, Offset: joiner.Resume(), Result: new(codeOf(*step.result))})
 		},
 		func(kind string, p *v1.Problem) any {
-			return v1.CodeEvent{Type: kind, Offset: joiner.Resume(), Error: p}
+			return v1.CodeUpdate{Type: kind, Offset: joiner.Resume(), Error: p}
 		})
 }
 

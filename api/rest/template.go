@@ -49,7 +49,7 @@ func Templates(service engi.Templates, operations engi.Operations) Resource {
 				{"built-in", "a built-in template", `{"name": "base"}`},
 				{"later", "without waiting", `{"name": "base", "async": true}`},
 			},
-			Answers: append([]answer{built, later}, streamOf[v1.BuildEvent](nil, httpio.SSE, httpio.NDJSON)...),
+			Answers: append([]answer{built, later}, streamOf[v1.BuildUpdate](nil, httpio.SSE, httpio.NDJSON)...),
 		}, t.build),
 		act(Route{Pattern: "DELETE " + one, ID: "remove-template", Summary: "Remove a template", Text: "Is refused while sandboxes use it. Needs an admin key.", Access: adminOnly, Objects: Shared},
 			func(c *call, in *aTemplate, _ none) error {
@@ -145,20 +145,20 @@ func (t *templates) result(c *call, op engi.Operation) (v1.Template, error) {
 // is the answer.
 func (t *templates) stream(c *call, id engi.OperationID) error {
 	ctx, cancel := c.waiting()
-	return httpio.Stream[v1.BuildEvent]{
+	return httpio.Stream[v1.BuildUpdate]{
 		W: c, Format: c.form, Heartbeat: c.s.beat, Grace: -1, Describe: c.tell,
-		Each: func(out *httpio.EventWriter, e v1.BuildEvent) (bool, error) {
+		Each: func(out *httpio.EventWriter, e v1.BuildUpdate) (bool, error) {
 			return e.Type == v1.EventResult, out.Send(e.Type, "", e)
 		},
-		Marker: func(kind string, p *v1.Problem) any { return v1.BuildEvent{Type: kind, Error: p} },
+		Marker: func(kind string, p *v1.Problem) any { return v1.BuildUpdate{Type: kind, Error: p} },
 	}.Serve(ctx, cancel, t.events(ctx, c, id))
 }
 
 // events yields the progress of a build, and its result.
-func (t *templates) events(ctx context.Context, c *call, id engi.OperationID) iter.Seq2[v1.BuildEvent, error] {
-	return func(yield func(v1.BuildEvent, error) bool) {
+func (t *templates) events(ctx context.Context, c *call, id engi.OperationID) iter.Seq2[v1.BuildUpdate, error] {
+	return func(yield func(v1.BuildUpdate, error) bool) {
 		for e, err := range t.operations.Watch(ctx, c.viewer(), id, 0) {
-			last := v1.BuildEvent{Type: v1.EventResult}
+			last := v1.BuildUpdate{Type: v1.EventResult}
 			switch {
 			case err != nil:
 				yield(last, orLeaving(ctx, err))
@@ -200,8 +200,8 @@ func templateOf(x engi.Template) v1.Template {
 	return t
 }
 
-func buildEventOf(x engi.Progress) v1.BuildEvent {
-	e := v1.BuildEvent{Type: "progress", Step: x.Step, Steps: x.Steps, Name: x.Name, Done: x.Done, Total: x.Total}
+func buildEventOf(x engi.Progress) v1.BuildUpdate {
+	e := v1.BuildUpdate{Type: "progress", Step: x.Step, Steps: x.Steps, Name: x.Name, Done: x.Done, Total: x.Total}
 	if x.Log != "" {
 		e.Type, e.Log = "log", strings.ToValidUTF8(x.Log, "\uFFFD")
 	}

@@ -133,8 +133,8 @@ type TokenUsage struct {
 	Cost             float64 `json:"cost,omitempty" doc:"by the node's prices, in their currency"`
 }
 
-// An AgentEvent is something that happened in a run of an agent.
-type AgentEvent struct {
+// An AgentUpdate is something that happened in a run of an agent.
+type AgentUpdate struct {
 	Type   string          `json:"type" enum:"text,thought,again,call,stdout,stderr,result,partial,done,heartbeat,error" doc:"the step is tried again: discard its text, reasoning and partial objects"`
 	Offset int64           `json:"offset" doc:"to resume with"`
 	Step   int             `json:"step,omitempty"`

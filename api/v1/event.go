@@ -24,7 +24,7 @@ type EventRequest struct {
 }
 
 // A LogEvent is an entry in the log of what has happened.
-type LogEvent struct {
+type Event struct {
 	Seq       int64           `json:"seq,omitempty" doc:"position in the log: ascending, with gaps" example:"4711"`
 	ID        string          `json:"id,omitempty" doc:"absent in a heartbeat and an error" example:"evt_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Owner     string          `json:"owner,omitempty"`

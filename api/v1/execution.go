@@ -138,7 +138,7 @@ const (
 // both streams together, that have been delivered. Events never split a
 // character. While a character of one stream is incomplete, Offset stays
 // before it, so resuming there repeats what the other stream has written since.
-type Event struct {
+type ExecutionUpdate struct {
 	Type       string     `json:"type" enum:"started,stdout,stderr,result,error,heartbeat"`
 	Offset     int64      `json:"offset" minimum:"0" doc:"resume here and nothing is lost" example:"3"`
 	Data       string     `json:"data,omitempty" doc:"with types stdout and stderr" example:"42\n"`

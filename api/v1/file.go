@@ -51,9 +51,9 @@ type MoveRequest struct {
 	To   string `json:"to" minLength:"1" doc:"absolute; parents are made" example:"/workspace/b"`
 }
 
-// A FileEvent is a change below a watched directory, or one of the types
+// A FileChange is a change below a watched directory, or one of the types
 // started (the watch is in place), heartbeat and error (the last).
-type FileEvent struct {
+type FileChange struct {
 	Type       string   `json:"type" enum:"started,create,write,remove,rename,chmod,error,heartbeat"`
 	Path       string   `json:"path,omitempty" doc:"absolute"`
 	PathBase64 []byte   `json:"path_base64,omitempty" doc:"the exact bytes, only if they are not UTF-8"`

@@ -101,9 +101,9 @@ const (
 	NetworkClose   = "close"   // the end of what connect allowed
 )
 
-// A NetworkEvent is one decision on what crosses the wall of a sandbox.
+// A NetworkRecord is one decision on what crosses the wall of a sandbox.
 // Streams also have the types error (the last) and heartbeat.
-type NetworkEvent struct {
+type NetworkRecord struct {
 	Type      string     `json:"type" enum:"lookup,connect,claim,request,limit,close,error,heartbeat"`
 	Seq       int64      `json:"seq" doc:"per sandbox, from 1; come back with the last as after" example:"7"`
 	Time      *time.Time `json:"time,omitempty"`

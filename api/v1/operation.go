@@ -27,10 +27,10 @@ type Operation struct {
 // Over reports whether the operation has ended.
 func (x Operation) Over() bool { return x.State != OperationRunning }
 
-// An OperationEvent is one step of an operation in a stream. Which fields are
+// An OperationUpdate is one step of an operation in a stream. Which fields are
 // set depends on Type: progress, log, result (the last: how it ended, which may
 // be a failure), error (the last: the stream broke off) or heartbeat.
-type OperationEvent struct {
+type OperationUpdate struct {
 	Type      string     `json:"type" enum:"progress,log,result,error,heartbeat"`
 	Offset    int64      `json:"offset" minimum:"0" doc:"resume here and nothing is lost or repeated"`
 	Step      int        `json:"step,omitempty" doc:"1 is the first"`

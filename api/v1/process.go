@@ -61,8 +61,8 @@ const (
 	EventExit     = "exit" // the last
 )
 
-// A ProcessEvent is one step of a process in a stream. Offset is as in [Event].
-type ProcessEvent struct {
+// A ProcessUpdate is one step of a process in a stream. Offset is as in [Event].
+type ProcessUpdate struct {
 	Type       string   `json:"type" enum:"started,stdout,stderr,terminal,exit,error,heartbeat"`
 	Offset     int64    `json:"offset" minimum:"0" doc:"resume here and nothing is lost" example:"3"`
 	Data       string   `json:"data,omitempty" doc:"with types stdout, stderr and terminal" example:"42\n"`

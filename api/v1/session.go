@@ -82,9 +82,9 @@ type CodeError struct {
 	Stack   string `json:"stack,omitempty" doc:"one line per frame; main.ts is the request's code"`
 }
 
-// A CodeEvent is one step of a run in a session in a stream. The last one is
+// A CodeUpdate is one step of a run in a session in a stream. The last one is
 // result or error.
-type CodeEvent struct {
+type CodeUpdate struct {
 	Type       string      `json:"type" enum:"stdout,stderr,result,error,heartbeat"`
 	Offset     int64       `json:"offset" minimum:"0" doc:"bytes printed before" example:"3"`
 	Data       string      `json:"data,omitempty" doc:"with types stdout and stderr" example:"42\n"`

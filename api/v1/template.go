@@ -32,9 +32,9 @@ type TemplateRequest struct {
 	Async      bool   `json:"async,omitempty" doc:"respond with 202 at once, with an operation to watch"`
 }
 
-// A BuildEvent is one step of a build in a stream. Which fields are set depends
+// A BuildUpdate is one step of a build in a stream. Which fields are set depends
 // on Type: progress, log, result (the last), error (the last) or heartbeat.
-type BuildEvent struct {
+type BuildUpdate struct {
 	Type     string    `json:"type" enum:"progress,log,result,error,heartbeat"`
 	Step     int       `json:"step,omitempty" doc:"1 is the first"`
 	Steps    int       `json:"steps,omitempty" doc:"absent if unknown"`

@@ -120,7 +120,7 @@ func (c *chatCommand) say(ctx context.Context, g *globals, d *localNode, agent s
 }
 
 // show prints one event: words on standard output, work on standard error.
-func (c *chatCommand) show(g *globals, e v1.AgentEvent) {
+func (c *chatCommand) show(g *globals, e v1.AgentUpdate) {
 	switch e.Type {
 	case "text":
 		fmt.Fprint(g.out, e.Text)

@@ -83,7 +83,7 @@ func (e *eventsSend) data(g *globals) (json.RawMessage, error) {
 }
 
 // sent says what was sent, or what came of it.
-func (g *globals) sent(ctx context.Context, d *localNode, x v1.LogEvent, wait bool) error {
+func (g *globals) sent(ctx context.Context, d *localNode, x v1.Event, wait bool) error {
 	if !wait {
 		if g.JSON {
 			return g.printJSON(x)
@@ -123,7 +123,7 @@ func (g *globals) sent(ctx context.Context, d *localNode, x v1.LogEvent, wait bo
 
 // follow waits for a run that an event has started, and tells of its steps as
 // they end.
-func (g *globals) follow(ctx context.Context, d *localNode, sent v1.LogEvent, id string) (x v1.FunctionRun, err error) {
+func (g *globals) follow(ctx context.Context, d *localNode, sent v1.Event, id string) (x v1.FunctionRun, err error) {
 	told, attempt := map[string]bool{}, 0
 	look := func() (over bool, err error) {
 		if x, err = d.FunctionRun(ctx, id); err != nil {
@@ -221,10 +221,10 @@ Examples:
 
 // Run implements the command.
 func (e *eventsList) Run(ctx context.Context, g *globals) error {
-	events := table[v1.LogEvent]{"SEQ\tEVENT\tTYPE\tSUBJECT\tACTOR\tTIME", func(x v1.LogEvent) []any {
+	events := table[v1.Event]{"SEQ\tEVENT\tTYPE\tSUBJECT\tACTOR\tTIME", func(x v1.Event) []any {
 		return []any{x.Seq, x.ID, printable(x.Type), x.Subject, x.Actor, ago(x.CreatedAt)}
 	}, nil}
-	return events.list(ctx, g, false, func(d *localNode) ([]v1.LogEvent, error) {
+	return events.list(ctx, g, false, func(d *localNode) ([]v1.Event, error) {
 		f := e.filter()
 		f.Limit = e.Limit
 		return d.Events(ctx, f)

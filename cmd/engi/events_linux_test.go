@@ -45,7 +45,7 @@ func TestEventsCommand(t *testing.T) {
 		code     int
 		out, err string // that are in it
 	}{
-		{[]string{"send", "engi/debug/echo", "--data", `{"a":1}`, "--wait"}, 0, "{\"a\":1}\n", "echo: echo in 1s"},
+		{[]string{"send", "engi/debug/echo", "--data", `{"a":1}`, "--wait"}, 0, "{\"a\":1}\n", "echo: echo in 0s"},
 		{[]string{"send", "engi/debug/echo", "-d", "@" + file, "-w"}, 0, "{\"from\":\"file\"}\n", ""},
 		{[]string{"send", "engi/debug/echo", "-d", "-", "-w"}, 0, "{\"from\":\"stdin\"}\n", ""},
 		{[]string{"send", "engi/debug/fail", "--wait"}, 1, "", "fail failed: there is no sandbox\n  send the ID of one that lives"},
@@ -53,8 +53,8 @@ func TestEventsCommand(t *testing.T) {
 		{[]string{"send", "nobody/cares", "--wait"}, 0, "", "no function is bound to nobody/cares"},
 		{[]string{"send", "x", "--data", "nonsense"}, 1, "", "--data is not JSON"},
 		{[]string{"send", "x", "--data", "@" + file + ".none"}, 1, "", "no such file"},
-		{[]string{"send", "x", "--data", "[]"}, 1, "", "is an object"},
-		{[]string{"list", "--name", "nobody/cares"}, 0, "nobody/cares  0", ""},
+		{[]string{"send", "x", "--data", "[]"}, 1, "", "is not a JSON object"},
+		{[]string{"list", "--name", "nobody/cares"}, 0, "  nobody/cares  evt_", ""},
 		{[]string{"functions"}, 0, "engi/debug/echo  -          3        says it again", ""},
 		{[]string{"runs", "--state", "failed"}, 0, "there is no sandbox", ""},
 		{[]string{"show", "evt_x"}, 1, "", "is not an event ID"},
@@ -70,14 +70,14 @@ func TestEventsCommand(t *testing.T) {
 		t.Errorf("the same key made %s and %s", first, again)
 	}
 	var sent struct {
-		Event v1.LogEvent
+		Event v1.Event
 		Runs  []v1.FunctionRun
 	}
 	code, out, _ := at("replay", strings.TrimSpace(first), "--wait", "--json")
 	if err := json.Unmarshal([]byte(out), &sent); err != nil || code != 0 || sent.Event.ReplayOf != strings.TrimSpace(first) || len(sent.Runs) != 1 {
 		t.Errorf("%d %s %v", code, out, err)
 	}
-	if code, out, _ := at("show", sent.Event.ID); code != 0 || !strings.Contains(out, "replay of  evt_") || !strings.Contains(out, "step       echo in 1s") {
+	if code, out, _ := at("show", sent.Event.ID); code != 0 || !strings.Contains(out, "replay of  evt_") || !strings.Contains(out, "step       echo in 0s") {
 		t.Errorf("%d %s", code, out)
 	}
 	_, out, _ = at("send", "engi/debug/wait", "--json")

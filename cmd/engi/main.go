@@ -183,7 +183,7 @@ func (g *globals) complain(err error) {
 
 // printEvent prints a step of a run: output to the stream it came from, or
 // the whole event as a line of JSON.
-func (g *globals) printEvent(e v1.Event) error {
+func (g *globals) printEvent(e v1.ExecutionUpdate) error {
 	if g.JSON {
 		return json.NewEncoder(g.out).Encode(e)
 	}

@@ -297,7 +297,7 @@ Examples:
 // Run implements the command.
 func (n *netLog) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *localNode) error {
-		events := d.NetworkEvents(ctx, n.ID, n.After)
+		events := d.NetworkLog(ctx, n.ID, n.After)
 		if n.Follow {
 			events = d.WatchNetwork(ctx, n.ID, n.After)
 		}
@@ -326,7 +326,7 @@ func (n *netLog) Run(ctx context.Context, g *globals) error {
 }
 
 // networkLine tells an event on one line. Names come from programs inside.
-func networkLine(e v1.NetworkEvent) string {
+func networkLine(e v1.NetworkRecord) string {
 	at := "-"
 	if e.Time != nil {
 		at = e.Time.Local().Format(time.DateTime)

@@ -58,11 +58,11 @@ func TestNetworkFlagsChangeWhatTheyName(t *testing.T) {
 // to a terminal what they want.
 func TestNetworkLinesAreLines(t *testing.T) {
 	at := time.Now()
-	line := networkLine(v1.NetworkEvent{Seq: 7, Type: v1.NetworkLookup, Time: &at, Host: "a\x1b[2J\r\n.com", Reason: "no rule\u202e", Rule: "x"})
+	line := networkLine(v1.NetworkRecord{Seq: 7, Type: v1.NetworkLookup, Time: &at, Host: "a\x1b[2J\r\n.com", Reason: "no rule\u202e", Rule: "x"})
 	if strings.ContainsAny(line, "\x1b\r\n\u202e") || !strings.Contains(line, "denied") || !strings.Contains(line, ".com") {
 		t.Errorf("line %q", line)
 	}
-	line = networkLine(v1.NetworkEvent{Type: v1.NetworkClose, Allowed: true, Protocol: "tcp", Host: "a.com", Address: "1.1.1.1:443", Up: 5, Down: 6})
+	line = networkLine(v1.NetworkRecord{Type: v1.NetworkClose, Allowed: true, Protocol: "tcp", Host: "a.com", Address: "1.1.1.1:443", Up: 5, Down: 6})
 	if !strings.HasSuffix(line, "tcp a.com 1.1.1.1:443  5 bytes out, 6 in") {
 		t.Errorf("line %q", line)
 	}

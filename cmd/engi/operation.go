@@ -101,7 +101,7 @@ func (o *operationWatch) Run(ctx context.Context, g *globals) error {
 			}
 			switch x := e.Operation; {
 			case x == nil:
-				p.step(v1.BuildEvent{Step: e.Step, Steps: e.Steps, Name: e.Name, Done: e.Done, Total: e.Total, Log: e.Log})
+				p.step(v1.BuildUpdate{Step: e.Step, Steps: e.Steps, Name: e.Name, Done: e.Done, Total: e.Total, Log: e.Log})
 			case x.State == v1.OperationDone:
 				p.done()
 				g.note("%s %s is done", x.Type, x.Subject)

@@ -520,8 +520,8 @@ func (s *sandboxLogs) Run(ctx context.Context, g *globals) error {
 }
 
 // printProcessEvent prints a step of a process.
-func (g *globals) printProcessEvent(e v1.ProcessEvent) error {
-	return g.printEvent(v1.Event{Type: streamName(e.Type), Offset: e.Offset, Data: e.Data, DataBase64: e.DataBase64})
+func (g *globals) printProcessEvent(e v1.ProcessUpdate) error {
+	return g.printEvent(v1.ExecutionUpdate{Type: streamName(e.Type), Offset: e.Offset, Data: e.Data, DataBase64: e.DataBase64})
 }
 
 // streamName says where output of a process goes here.

@@ -109,7 +109,7 @@ func newProgress(g *globals) *progress {
 	return p
 }
 
-func (p *progress) step(e v1.BuildEvent) {
+func (p *progress) step(e v1.BuildUpdate) {
 	if e.Log != "" {
 		p.lines = append(p.lines, e.Log)
 		p.lines = p.lines[max(0, len(p.lines)-20):]
@@ -150,7 +150,7 @@ func left(began time.Time) decor.DecorFunc {
 	}
 }
 
-func count(e v1.BuildEvent) string {
+func count(e v1.BuildUpdate) string {
 	if e.Steps > 0 {
 		return fmt.Sprintf("[%d/%d]", e.Step, e.Steps)
 	}

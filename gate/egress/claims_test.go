@@ -62,7 +62,7 @@ func TestTLSClaims(t *testing.T) {
 		if err := shake(name); err == nil {
 			t.Errorf("%q was let through", name)
 		}
-		f.expect(g, fmt.Sprintf("the claim %q was refused", name), func(e engi.NetworkEvent) bool {
+		f.expect(g, fmt.Sprintf("the claim %q was refused", name), func(e engi.NetworkRecord) bool {
 			return e.Kind == engi.NetworkClaim && !e.Allowed && e.Host == name
 		})
 	}
@@ -160,7 +160,7 @@ func TestEcho(t *testing.T) {
 	if ping("192.0.2.1") {
 		t.Error("an answer from who may not be reached")
 	}
-	f.expect(g, "an echo request was refused", func(e engi.NetworkEvent) bool { return e.Protocol == "icmp" && !e.Allowed })
+	f.expect(g, "an echo request was refused", func(e engi.NetworkRecord) bool { return e.Protocol == "icmp" && !e.Allowed })
 }
 
 // socks5 is a proxy that requires a password and connects anywhere.
@@ -247,7 +247,7 @@ func TestUpstreamProxy(t *testing.T) {
 		}
 		udp := g.dialUDP(to)
 		udp.Write([]byte("x"))
-		f.expect(g, "datagrams do not go through a proxy", func(e engi.NetworkEvent) bool {
+		f.expect(g, "datagrams do not go through a proxy", func(e engi.NetworkRecord) bool {
 			return e.Protocol == "udp" && !e.Allowed && strings.Contains(e.Reason, "proxy")
 		})
 		wrong := restricted("127.0.0.1")
@@ -307,7 +307,7 @@ func TestIntercepted(t *testing.T) {
 	if auth := <-got; auth != "Bearer s3cret" {
 		t.Errorf("the server saw %q", auth)
 	}
-	f.expect(g, "a request was intercepted", func(e engi.NetworkEvent) bool {
+	f.expect(g, "a request was intercepted", func(e engi.NetworkRecord) bool {
 		return e.Kind == engi.NetworkRequest && e.Allowed && e.Host == "example.com"
 	})
 	for _, e := range f.events(g) {

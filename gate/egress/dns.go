@@ -145,7 +145,7 @@ func parseQuery(msg []byte) *query {
 func (s *sandbox) answerQuery(ctx context.Context, set *rules, msg []byte, datagram bool) []byte {
 	q := parseQuery(msg)
 	if q == nil {
-		s.logEvent(set, engi.NetworkEvent{Kind: engi.NetworkLookup, Reason: "a malformed DNS message"})
+		s.logEvent(set, engi.NetworkRecord{Kind: engi.NetworkLookup, Reason: "a malformed DNS message"})
 		return nil
 	}
 	if set.lookups != nil && !set.lookups.Allow() {
@@ -211,7 +211,7 @@ func addRecord(b *dnsmessage.Builder, h dnsmessage.ResourceHeader, body dnsmessa
 
 // lookup judges a query and resolves it.
 func (s *sandbox) lookup(ctx context.Context, set *rules, q *query) (dnsmessage.RCode, []record) {
-	e := engi.NetworkEvent{Kind: engi.NetworkLookup, Host: printable(q.name)}
+	e := engi.NetworkRecord{Kind: engi.NetworkLookup, Host: printable(q.name)}
 	refuse := func(reason string) (dnsmessage.RCode, []record) {
 		e.Reason = reason
 		s.logEvent(set, e)
@@ -289,7 +289,7 @@ func (s *sandbox) resolve(ctx context.Context, set *rules, name string, kind dns
 
 // allowedRecords returns the records of an answer that the sandbox may see, and
 // binds the addresses in them to the name.
-func (s *sandbox) allowedRecords(set *rules, q *query, name string, e engi.NetworkEvent, answer resolve.Answer) []record {
+func (s *sandbox) allowedRecords(set *rules, q *query, name string, e engi.NetworkRecord, answer resolve.Answer) []record {
 	ttl := max(answer.TTL, minTTL)
 	var records []record
 	switch q.question.Type {
@@ -328,7 +328,7 @@ func (s *sandbox) allowedRecords(set *rules, q *query, name string, e engi.Netwo
 }
 
 // lookupPeer answers queries for names of the sandbox's own group.
-func (s *sandbox) lookupPeer(set *rules, q *query, e engi.NetworkEvent, member string) (dnsmessage.RCode, []record) {
+func (s *sandbox) lookupPeer(set *rules, q *query, e engi.NetworkRecord, member string) (dnsmessage.RCode, []record) {
 	addr, ok := s.g.groups.memberAddr(s, member)
 	if !ok {
 		if member != "" && strings.Contains(member, ".") {

@@ -67,9 +67,9 @@ var (
 type Store interface {
 	// Append adds events in order. It sets Seq of each to the next number of
 	// its sandbox, and drops the oldest events beyond its bounds.
-	Append(ctx context.Context, events []engi.NetworkEvent) error
+	Append(ctx context.Context, events []engi.NetworkRecord) error
 	// Events returns up to limit events of a sandbox after seq, oldest first.
-	Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int) ([]engi.NetworkEvent, error)
+	Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int) ([]engi.NetworkRecord, error)
 }
 
 // Options configure a Gateway. Links and Store are required; everything else has

@@ -326,7 +326,7 @@ func (g *guest) client() *http.Client {
 		}}}
 }
 
-func (f *fixture) events(g *guest) []engi.NetworkEvent {
+func (f *fixture) events(g *guest) []engi.NetworkRecord {
 	f.t.Helper()
 	all, err := f.g.Events(context.Background(), owner, g.id, 0, 0, false)
 	if err != nil {
@@ -336,9 +336,9 @@ func (f *fixture) events(g *guest) []engi.NetworkEvent {
 }
 
 // expect fails unless there is an event that matches.
-func (f *fixture) expect(g *guest, what string, fits func(e engi.NetworkEvent) bool) {
+func (f *fixture) expect(g *guest, what string, fits func(e engi.NetworkRecord) bool) {
 	f.t.Helper()
-	var all []engi.NetworkEvent
+	var all []engi.NetworkRecord
 	for until := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		if all = f.events(g); slices.ContainsFunc(all, fits) {
 			return

@@ -240,12 +240,12 @@ func (g *Gateway) Adopt(ctx context.Context, ids []engi.SandboxID) (err error) {
 }
 
 // Events implements engi.NetworkLog.
-func (g *Gateway) Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int, wait bool) ([]engi.NetworkEvent, error) {
+func (g *Gateway) Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int, wait bool) ([]engi.NetworkRecord, error) {
 	return g.journal.Events(ctx, owner, id, seq, limit, wait)
 }
 
 // intercepted logs a decision of package intercept.
-func (g *Gateway) intercepted(e engi.NetworkEvent) {
+func (g *Gateway) intercepted(e engi.NetworkRecord) {
 	g.metrics.decided(e)
 	g.mu.Lock()
 	s := g.sandboxes[e.Sandbox]

@@ -54,7 +54,7 @@ func TestBytesArrive(t *testing.T) {
 		t.Error("what came back is not what was sent")
 	}
 	c.Close()
-	f.expect(g, "8 MiB were moved each way", func(e engi.NetworkEvent) bool {
+	f.expect(g, "8 MiB were moved each way", func(e engi.NetworkRecord) bool {
 		return e.Kind == engi.NetworkClose && e.Up == int64(len(data)) && e.Down == int64(len(data)) && e.Address == to
 	})
 }
@@ -83,7 +83,7 @@ func TestRefusedAsOutside(t *testing.T) {
 		if !strings.Contains(err.Error(), "refused") {
 			t.Errorf("%s after %v: %v, want refused", to, time.Since(began), err)
 		}
-		f.expect(g, fmt.Sprint(to, " was decided on"), func(e engi.NetworkEvent) bool {
+		f.expect(g, fmt.Sprint(to, " was decided on"), func(e engi.NetworkRecord) bool {
 			return e.Kind == engi.NetworkConnect && e.Address == to && e.Allowed == (to == closed) && e.Reason != ""
 		})
 	}
@@ -205,7 +205,7 @@ func TestNames(t *testing.T) {
 	if body, err := get(url, "hidden.test"); err == nil {
 		t.Errorf("another Host got %q", body)
 	}
-	f.expect(g, "another host was claimed", func(e engi.NetworkEvent) bool {
+	f.expect(g, "another host was claimed", func(e engi.NetworkRecord) bool {
 		return e.Kind == engi.NetworkClaim && !e.Allowed && e.Host == "hidden.test"
 	})
 	// The second request of a connection is judged as well.
@@ -223,7 +223,7 @@ func TestNames(t *testing.T) {
 		if addrs, err := g.lookup(name); err == nil {
 			t.Errorf("%s is %v", name, addrs)
 		}
-		f.expect(g, name+" was refused", func(e engi.NetworkEvent) bool {
+		f.expect(g, name+" was refused", func(e engi.NetworkRecord) bool {
 			return e.Kind == engi.NetworkLookup && !e.Allowed && e.Host == name && e.Reason != ""
 		})
 	}
@@ -236,7 +236,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("b.example.com is %v", addrs)
 		}
 	}
-	f.expect(g, "the metadata address was left out", func(e engi.NetworkEvent) bool {
+	f.expect(g, "the metadata address was left out", func(e engi.NetworkRecord) bool {
 		return e.Kind == engi.NetworkLookup && !e.Allowed && e.Address.Addr().String() == "169.254.169.254"
 	})
 	z.mu.Lock()
@@ -277,7 +277,7 @@ func TestTunnel(t *testing.T) {
 	for i := range 300 {
 		g.lookup(fmt.Sprintf("%s%04d.example.com", strings.Repeat("x", 50), i))
 	}
-	f.expect(g, "the tunnel was cut", func(e engi.NetworkEvent) bool {
+	f.expect(g, "the tunnel was cut", func(e engi.NetworkRecord) bool {
 		return e.Kind == engi.NetworkLimit && strings.Contains(e.Reason, "DNS")
 	})
 	z.mu.Lock()
@@ -324,7 +324,7 @@ func TestUDP(t *testing.T) {
 	}
 	bad := g.dialUDP(netip.MustParseAddrPort("192.0.2.1:4000"))
 	bad.Write([]byte("x"))
-	f.expect(g, "a datagram was refused", func(e engi.NetworkEvent) bool {
+	f.expect(g, "a datagram was refused", func(e engi.NetworkRecord) bool {
 		return e.Kind == engi.NetworkConnect && e.Protocol == "udp" && !e.Allowed && e.Address.Port() == 4000
 	})
 }
@@ -411,7 +411,7 @@ func TestLimits(t *testing.T) {
 		c.Close()
 		t.Error("a fourth connection of three")
 	}
-	f.expect(g, "too many connections", func(e engi.NetworkEvent) bool {
+	f.expect(g, "too many connections", func(e engi.NetworkRecord) bool {
 		return e.Kind == engi.NetworkLimit && strings.Contains(e.Reason, "connections open")
 	})
 	go open[0].Write(make([]byte, 2<<20))
@@ -517,7 +517,7 @@ func TestHalfOpen(t *testing.T) {
 	for i := range 50 {
 		g.slot.syn(to, uint16(10000+i))
 	}
-	f.expect(g, "the connection was allowed", func(e engi.NetworkEvent) bool { return e.Kind == engi.NetworkConnect && e.Allowed })
+	f.expect(g, "the connection was allowed", func(e engi.NetworkRecord) bool { return e.Kind == engi.NetworkConnect && e.Allowed })
 	done := make(chan struct{})
 	go func() { f.g.Shut(g.id); close(done) }()
 	select {

@@ -99,7 +99,7 @@ func (s *sandbox) allowsRequest(c *conn, q *http.Request) bool {
 		v = policy.Verdict{Rule: v.Rule, Reason: "a request for a host with grants came over a connection to another host"}
 	}
 	if !v.Allowed {
-		s.logEvent(set, engi.NetworkEvent{Kind: engi.NetworkClaim, Protocol: "tcp", Host: asked.Host, Address: c.address, Rule: v.Rule, Reason: v.Reason})
+		s.logEvent(set, engi.NetworkRecord{Kind: engi.NetworkClaim, Protocol: "tcp", Host: asked.Host, Address: c.address, Rule: v.Rule, Reason: v.Reason})
 	}
 	return v.Allowed
 }

@@ -47,7 +47,7 @@ func newMetrics(reg prometheus.Registerer, lost func() float64) (*metrics, error
 	return m, nil
 }
 
-func (m *metrics) decided(e engi.NetworkEvent) {
+func (m *metrics) decided(e engi.NetworkRecord) {
 	allowed := "no"
 	if e.Allowed {
 		allowed = "yes"

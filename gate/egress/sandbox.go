@@ -357,7 +357,7 @@ func (s *sandbox) release(c *conn) {
 
 // logClose logs the end of a connection.
 func (s *sandbox) logClose(c *conn, host string) {
-	s.logEvent(c.rules, engi.NetworkEvent{Kind: engi.NetworkClose, Allowed: true, Protocol: c.protocol, Host: host,
+	s.logEvent(c.rules, engi.NetworkRecord{Kind: engi.NetworkClose, Allowed: true, Protocol: c.protocol, Host: host,
 		Address: c.address, Up: c.up.Load(), Down: c.down.Load()})
 }
 
@@ -392,14 +392,14 @@ func (s *sandbox) account(ctx context.Context, c *conn, n int, up bool) error {
 func burstOf(perSecond int64) int { return int(min(max(perSecond/8, 64<<10), 4<<20)) }
 
 // logEvent logs a decision.
-func (s *sandbox) logEvent(set *rules, e engi.NetworkEvent) {
+func (s *sandbox) logEvent(set *rules, e engi.NetworkRecord) {
 	e.Time, e.Sandbox, e.Owner = time.Now(), s.id, set.owner
 	s.g.metrics.decided(e)
 	s.log.Add(e)
 }
 
 func (s *sandbox) logLimit(set *rules, protocol string, ap netip.AddrPort, reason string) {
-	s.logEvent(set, engi.NetworkEvent{Kind: engi.NetworkLimit, Protocol: protocol, Address: ap, Reason: reason})
+	s.logEvent(set, engi.NetworkRecord{Kind: engi.NetworkLimit, Protocol: protocol, Address: ap, Reason: reason})
 }
 
 // logDropped is called for packets that the filter drops.
@@ -433,7 +433,7 @@ func (s *sandbox) handleEcho(n *netstack, proto tcpip.NetworkProtocolNumber, id 
 		}
 		if peer, _, _ := s.g.groups.peer(s, to); peer == nil {
 			v := set.policy.Connect("icmp", netip.AddrPortFrom(to, 0), s.bindings.names(to))
-			s.logEvent(set, engi.NetworkEvent{Kind: engi.NetworkConnect, Allowed: v.Allowed, Protocol: "icmp",
+			s.logEvent(set, engi.NetworkRecord{Kind: engi.NetworkConnect, Allowed: v.Allowed, Protocol: "icmp",
 				Address: netip.AddrPortFrom(to, 0), Rule: v.Rule, Reason: v.Reason})
 			if !v.Allowed {
 				return true

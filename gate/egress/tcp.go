@@ -50,7 +50,7 @@ func (s *sandbox) handleTCP(n *netstack, q *tcp.ForwarderRequest) {
 		}
 	case isGateway(to.Addr()):
 		q.Complete(true)
-		s.logEvent(set, engi.NetworkEvent{Kind: engi.NetworkConnect, Protocol: "tcp", Address: to, Reason: "the gateway serves nothing but DNS"})
+		s.logEvent(set, engi.NetworkRecord{Kind: engi.NetworkConnect, Protocol: "tcp", Address: to, Reason: "the gateway serves nothing but DNS"})
 	case Peers.Contains(to.Addr()):
 		s.handlePeer(ctx, q, c)
 	default:
@@ -106,7 +106,7 @@ func (s *sandbox) accept(q *tcp.ForwarderRequest, c *conn) *sandboxConn {
 
 // handlePeer connects to another sandbox of the group.
 func (s *sandbox) handlePeer(ctx context.Context, q *tcp.ForwarderRequest, c *conn) {
-	e := engi.NetworkEvent{Kind: engi.NetworkConnect, Protocol: "tcp", Address: c.address}
+	e := engi.NetworkRecord{Kind: engi.NetworkConnect, Protocol: "tcp", Address: c.address}
 	peer, name, from := s.g.groups.peer(s, c.address.Addr())
 	if peer == nil {
 		q.Complete(true)
@@ -162,7 +162,7 @@ func (s *sandbox) handleOutbound(ctx context.Context, q *tcp.ForwarderRequest, c
 	c.names = s.bindings.names(c.address.Addr())
 	v := set.policy.Connect("tcp", c.address, c.names)
 	c.check = v.Check
-	e := engi.NetworkEvent{Kind: engi.NetworkConnect, Allowed: v.Allowed, Protocol: "tcp", Address: c.address, Rule: v.Rule, Reason: v.Reason}
+	e := engi.NetworkRecord{Kind: engi.NetworkConnect, Allowed: v.Allowed, Protocol: "tcp", Address: c.address, Rule: v.Rule, Reason: v.Reason}
 	if len(c.names) == 1 {
 		e.Host = c.names[0]
 	}
@@ -235,7 +235,7 @@ func (s *sandbox) serveClaimed(ctx context.Context, c *conn, in *sandboxConn, ou
 		s.logClose(c, firstOf(c.names))
 		return
 	}
-	s.logEvent(c.rules, engi.NetworkEvent{Kind: engi.NetworkClaim, Allowed: first.verdict.Allowed, Protocol: "tcp", Host: first.host,
+	s.logEvent(c.rules, engi.NetworkRecord{Kind: engi.NetworkClaim, Allowed: first.verdict.Allowed, Protocol: "tcp", Host: first.host,
 		Address: c.address, Rule: first.verdict.Rule, Reason: first.verdict.Reason})
 	if !first.verdict.Allowed {
 		return // the deferred abort resets
@@ -282,7 +282,7 @@ func (s *sandbox) readClaim(c *conn, in net.Conn) (*claim, error) {
 				if len(buf) == 0 && c.check == policy.CheckAny {
 					return nil, err
 				}
-				s.logEvent(c.rules, engi.NetworkEvent{Kind: engi.NetworkClaim, Protocol: "tcp", Host: firstOf(c.names), Address: c.address,
+				s.logEvent(c.rules, engi.NetworkRecord{Kind: engi.NetworkClaim, Protocol: "tcp", Host: firstOf(c.names), Address: c.address,
 					Reason: "the connection ended or timed out before the client named its host"})
 				return nil, err
 			}

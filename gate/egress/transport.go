@@ -34,7 +34,7 @@ func (g *Gateway) Transport(owner engi.Owner, p engi.NetworkPolicy) (http.RoundT
 				return nil, engi.Errorf(engi.Invalid, "fetch from %.100q: %v", address, err)
 			}
 			c, err := g.dialName(ctx, compiled, host, uint16(port))
-			e := engi.NetworkEvent{Time: time.Now(), Owner: owner, Kind: engi.NetworkConnect, Allowed: err == nil, Protocol: "tcp", Host: printable(host)}
+			e := engi.NetworkRecord{Time: time.Now(), Owner: owner, Kind: engi.NetworkConnect, Allowed: err == nil, Protocol: "tcp", Host: printable(host)}
 			if err != nil {
 				e.Reason = err.Error()
 			} else if e.Address, err = netip.ParseAddrPort(c.RemoteAddr().String()); err != nil {

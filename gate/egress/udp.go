@@ -32,7 +32,7 @@ func (s *sandbox) handleUDP(n *netstack, id stack.TransportEndpointID, pkt *stac
 	}
 	to := netip.AddrPortFrom(addrOf(id.LocalAddress), id.LocalPort)
 	c := &conn{rules: set, protocol: "udp", address: to}
-	e := engi.NetworkEvent{Kind: engi.NetworkConnect, Protocol: "udp", Address: to}
+	e := engi.NetworkRecord{Kind: engi.NetworkConnect, Protocol: "udp", Address: to}
 	var peer *sandbox
 	var from netip.Addr
 	switch {

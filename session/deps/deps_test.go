@@ -132,9 +132,9 @@ func (s *fakeTemplates) List(context.Context) (all []engi.Template, _ error) {
 	return all, nil
 }
 
-func (s *fakeTemplates) Build(ctx context.Context, name string, definition []byte, progress func(engi.BuildEvent)) (engi.Template, error) {
-	progress(engi.BuildEvent{Step: 1, Steps: 2, Name: "install"})
-	progress(engi.BuildEvent{Step: 1, Steps: 2, Name: "install", Log: "Download a"})
+func (s *fakeTemplates) Build(ctx context.Context, name string, definition []byte, progress func(engi.Progress)) (engi.Template, error) {
+	progress(engi.Progress{Step: 1, Steps: 2, Name: "install"})
+	progress(engi.Progress{Step: 1, Steps: 2, Name: "install", Log: "Download a"})
 	s.mu.Lock()
 	slow := s.slow
 	s.mu.Unlock()

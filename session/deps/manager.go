@@ -17,7 +17,7 @@ import (
 type Templates interface {
 	Get(ctx context.Context, name string) (engi.Template, error)
 	List(ctx context.Context) ([]engi.Template, error)
-	Build(ctx context.Context, name string, definition []byte, progress func(engi.BuildEvent)) (engi.Template, error)
+	Build(ctx context.Context, name string, definition []byte, progress func(engi.Progress)) (engi.Template, error)
 	Remove(ctx context.Context, name string) error
 }
 
@@ -222,7 +222,7 @@ func (m *Manager) build(ctx context.Context) (err error) {
 }
 
 // progress keeps the log of a build.
-func (m *Manager) progress(e engi.BuildEvent) {
+func (m *Manager) progress(e engi.Progress) {
 	m.mu.Lock()
 	step := e.Name
 	fresh := step != m.status.Step && step != ""

@@ -483,7 +483,7 @@ func (w *workload) readSome(id string, offset *int64, got *strings.Builder, even
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 4<<20)
 	for lines.Scan() {
-		var e v1.Event
+		var e v1.ExecutionUpdate
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			return nil, err
 		}

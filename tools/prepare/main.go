@@ -72,7 +72,7 @@ func base(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = ts.Build(ctx, firstPart, nil, func(e engi.BuildEvent) {
+	_, err = ts.Build(ctx, firstPart, nil, func(e engi.Progress) {
 		if e.Step == 1 && e.Total > 0 && e.Log == "" {
 			fmt.Printf("share %.3f\n", float64(e.Done)/float64(e.Total))
 		}

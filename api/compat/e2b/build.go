@@ -494,7 +494,7 @@ func (l *buildLog) step() string {
 	return l.current
 }
 
-func (l *buildLog) progress(e engi.BuildEvent) {
+func (l *buildLog) progress(e engi.Progress) {
 	// The first step prepares what the others start from, the last one
 	// completes the template: clients call them base and finalize.
 	step := "base"

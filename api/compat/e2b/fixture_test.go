@@ -170,7 +170,7 @@ func (s *memoryStore) List(context.Context) (list []engi.Template, _ error) {
 	}
 	return list, nil
 }
-func (s *memoryStore) Build(context.Context, string, []byte, func(engi.BuildEvent)) (engi.Template, error) {
+func (s *memoryStore) Build(context.Context, string, []byte, func(engi.Progress)) (engi.Template, error) {
 	panic("not used")
 }
 func (s *memoryStore) Remove(_ context.Context, name string) error {
@@ -181,16 +181,16 @@ func (s *memoryStore) Remove(_ context.Context, name string) error {
 }
 func (s *memoryStore) Prune(context.Context) (int64, error) { return 0, nil }
 
-func (s *memoryStore) BuildSteps(_ context.Context, spec engi.BuildSpec, progress func(engi.BuildEvent)) (engi.Template, error) {
-	progress(engi.BuildEvent{Step: 1, Steps: 3, Name: "begin"})
-	progress(engi.BuildEvent{Step: 2, Steps: 3, Name: "run it"})
+func (s *memoryStore) BuildSteps(_ context.Context, spec engi.BuildSpec, progress func(engi.Progress)) (engi.Template, error) {
+	progress(engi.Progress{Step: 1, Steps: 3, Name: "begin"})
+	progress(engi.Progress{Step: 2, Steps: 3, Name: "run it"})
 	for _, st := range spec.Steps {
 		if st.Archive != "" {
 			b, err := os.ReadFile(st.Archive)
 			if err != nil {
 				return engi.Template{}, engi.Errorf(engi.Internal, "%v", err)
 			}
-			progress(engi.BuildEvent{Step: 2, Steps: 3, Log: string(b)})
+			progress(engi.Progress{Step: 2, Steps: 3, Log: string(b)})
 		}
 	}
 	if s.fail != nil {

@@ -33,7 +33,7 @@ func TestAgents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := agent.New(agent.Options{Agents: []engi.AgentSpec{{Name: "bench", Tools: []string{"*"}}}, Models: models.Model, Tools: tools, Store: store.Agents(db), Results: store.AgentResults(db)})
+	o, err := agent.New(agent.Options{Agents: []engi.AgentSpec{{Name: "bench", Tools: []string{"*"}}}, Models: models.Model, Tools: tools, Store: store.Agents(db), Results: store.AgentResults(db), Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,17 +20,17 @@ import (
 func Run(t *testing.T, open func(t *testing.T, keep int, age time.Duration) egress.Store) {
 	const a, b = engi.SandboxID("sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa"), engi.SandboxID("sbx_bbbbbbbbbbbbbbbbbbbbbbbbbb")
 	now := time.Now().UTC()
-	event := func(id engi.SandboxID, owner engi.Owner, host string) engi.NetworkEvent {
-		return engi.NetworkEvent{Sandbox: id, Owner: owner, Time: now, Kind: engi.NetworkLookup, Host: host}
+	event := func(id engi.SandboxID, owner engi.Owner, host string) engi.NetworkRecord {
+		return engi.NetworkRecord{Sandbox: id, Owner: owner, Time: now, Kind: engi.NetworkLookup, Host: host}
 	}
-	add := func(t *testing.T, s egress.Store, events ...engi.NetworkEvent) []engi.NetworkEvent {
+	add := func(t *testing.T, s egress.Store, events ...engi.NetworkRecord) []engi.NetworkRecord {
 		t.Helper()
 		if err := s.Append(t.Context(), events); err != nil {
 			t.Fatal(err)
 		}
 		return events
 	}
-	read := func(t *testing.T, s egress.Store, owner engi.Owner, id engi.SandboxID, seq int64, limit int) []engi.NetworkEvent {
+	read := func(t *testing.T, s egress.Store, owner engi.Owner, id engi.SandboxID, seq int64, limit int) []engi.NetworkRecord {
 		t.Helper()
 		list, err := s.Events(t.Context(), owner, id, seq, limit)
 		if err != nil {
@@ -38,13 +38,13 @@ func Run(t *testing.T, open func(t *testing.T, keep int, age time.Duration) egre
 		}
 		return list
 	}
-	seqs := func(events []engi.NetworkEvent) (all []int64) {
+	seqs := func(events []engi.NetworkRecord) (all []int64) {
 		for _, e := range events {
 			all = append(all, e.Seq)
 		}
 		return all
 	}
-	want := func(t *testing.T, got []engi.NetworkEvent, seq ...int64) {
+	want := func(t *testing.T, got []engi.NetworkRecord, seq ...int64) {
 		t.Helper()
 		if d := cmp.Diff(seq, seqs(got), cmpopts.EquateEmpty()); d != "" {
 			t.Errorf("events (-want +got):\n%s", d)
@@ -53,7 +53,7 @@ func Run(t *testing.T, open func(t *testing.T, keep int, age time.Duration) egre
 
 	t.Run("1 what was appended comes back whole", func(t *testing.T) {
 		s := open(t, 100, time.Hour)
-		all := []engi.NetworkEvent{
+		all := []engi.NetworkRecord{
 			{Sandbox: a, Owner: "ann", Time: now, Kind: engi.NetworkLookup, Host: "a.example.com", Rule: "*.example.com", Allowed: true, Reason: "allowed"},
 			{Sandbox: a, Owner: "ann", Time: now, Kind: engi.NetworkConnect, Protocol: "tcp", Address: netip.MustParseAddrPort("192.0.2.7:443"), Reason: "private"},
 			{Sandbox: a, Owner: "ann", Time: now, Kind: engi.NetworkConnect, Protocol: "icmp", Address: netip.MustParseAddrPort("[2001:db8::7]:0")},
@@ -99,7 +99,7 @@ func Run(t *testing.T, open func(t *testing.T, keep int, age time.Duration) egre
 		}
 		want(t, read(t, s, "ann", a, 0, 100), 6, 7, 8)
 		want(t, read(t, s, "ann", b, 0, 100), 1)
-		var many []engi.NetworkEvent
+		var many []engi.NetworkRecord
 		for range 10 {
 			many = append(many, event(a, "ann", "x"))
 		}
@@ -125,7 +125,7 @@ func Run(t *testing.T, open func(t *testing.T, keep int, age time.Duration) egre
 		for range 8 {
 			work.Go(func() {
 				for range 10 {
-					if err := s.Append(t.Context(), []engi.NetworkEvent{event(a, "ann", "x"), event(a, "ann", "y")}); err != nil {
+					if err := s.Append(t.Context(), []engi.NetworkRecord{event(a, "ann", "x"), event(a, "ann", "y")}); err != nil {
 						t.Error(err)
 					}
 				}

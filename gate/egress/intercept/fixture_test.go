@@ -46,7 +46,7 @@ type fixture struct {
 	mu      sync.Mutex
 	routes  map[string]string // host:port to the address of a server
 	secrets map[string]string
-	events  []engi.NetworkEvent
+	events  []engi.NetworkRecord
 	dials   []string
 	serving sync.WaitGroup
 }
@@ -114,7 +114,7 @@ func newFixture(t testing.TB, p engi.NetworkPolicy, change ...func(*intercept.Op
 			}
 			return new(net.Dialer).DialContext(ctx, "tcp", to)
 		},
-		Events: func(e engi.NetworkEvent) {
+		Events: func(e engi.NetworkRecord) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.events = append(f.events, e)
@@ -259,10 +259,10 @@ func (f *fixture) get(c *http.Client, url string) (*http.Response, string) {
 }
 
 // seen returns the events so far.
-func (f *fixture) seen() []engi.NetworkEvent {
+func (f *fixture) seen() []engi.NetworkRecord {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]engi.NetworkEvent(nil), f.events...)
+	return append([]engi.NetworkRecord(nil), f.events...)
 }
 
 // clean fails if an event contains a value.

@@ -55,7 +55,7 @@ type Options struct {
 	Dial func(ctx context.Context, id engi.SandboxID, host string, port uint16) (net.Conn, error)
 	// Events is called with one event per request, without Seq. It must not
 	// block. Nil discards.
-	Events func(engi.NetworkEvent)
+	Events func(engi.NetworkRecord)
 	// Roots are trusted for connections to hosts. Nil means the system's.
 	Roots *x509.CertPool
 
@@ -110,7 +110,7 @@ func New(o Options) (*Interceptor, error) {
 		return nil, engi.Errorf(engi.Invalid, "the key of an interceptor has %d bytes instead of 32", len(o.Key))
 	}
 	if o.Events == nil {
-		o.Events = func(engi.NetworkEvent) {}
+		o.Events = func(engi.NetworkRecord) {}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -224,8 +224,8 @@ func (i *Interceptor) handshakeFailed(ctx context.Context, s *sandbox, t Target,
 }
 
 // event returns an event with the common fields set.
-func (i *Interceptor) event(s *sandbox, t Target, kind engi.NetworkEventKind) engi.NetworkEvent {
-	return engi.NetworkEvent{
+func (i *Interceptor) event(s *sandbox, t Target, kind engi.NetworkRecordKind) engi.NetworkRecord {
+	return engi.NetworkRecord{
 		Time: time.Now(), Sandbox: s.id, Owner: s.owner, Kind: kind, Protocol: "tcp", Host: t.Host, Address: t.Address,
 	}
 }

@@ -19,8 +19,8 @@ import (
 
 // A Store keeps events; see egress.Store.
 type Store interface {
-	Append(ctx context.Context, events []engi.NetworkEvent) error
-	Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int) ([]engi.NetworkEvent, error)
+	Append(ctx context.Context, events []engi.NetworkRecord) error
+	Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int) ([]engi.NetworkRecord, error)
 }
 
 const (
@@ -48,7 +48,7 @@ type Journal struct {
 }
 
 type entry struct {
-	event engi.NetworkEvent
+	event engi.NetworkRecord
 	flush chan struct{} // if not nil, there is no event, and it is closed when everything before is in the store
 }
 
@@ -73,7 +73,7 @@ func (j *Journal) Close() {
 // Lost returns how many events were not stored.
 func (j *Journal) Lost() int64 { return j.lost.Load() }
 
-func (j *Journal) add(e engi.NetworkEvent) {
+func (j *Journal) add(e engi.NetworkRecord) {
 	select {
 	case j.queue <- entry{event: e}:
 	default:
@@ -82,12 +82,12 @@ func (j *Journal) add(e engi.NetworkEvent) {
 }
 
 func (j *Journal) run(ctx context.Context) {
-	var events []engi.NetworkEvent
+	var events []engi.NetworkRecord
 	var reported int64
 	write := func() {
 		if n := j.lost.Load(); n > reported && len(events) > 0 {
 			last := events[len(events)-1]
-			events = append(events, engi.NetworkEvent{Time: time.Now(), Sandbox: last.Sandbox, Owner: last.Owner, Kind: engi.NetworkLimit,
+			events = append(events, engi.NetworkRecord{Time: time.Now(), Sandbox: last.Sandbox, Owner: last.Owner, Kind: engi.NetworkLimit,
 				Reason: fmt.Sprintf("%d events of this node were not logged because there were too many at once", n-reported)})
 			reported = n
 		}
@@ -131,7 +131,7 @@ func (j *Journal) run(ctx context.Context) {
 	}
 }
 
-func (j *Journal) write(events []engi.NetworkEvent) {
+func (j *Journal) write(events []engi.NetworkRecord) {
 	if len(events) == 0 {
 		return
 	}
@@ -180,7 +180,7 @@ func (j *Journal) flush(ctx context.Context) {
 }
 
 // Events implements engi.NetworkLog.
-func (j *Journal) Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int, wait bool) ([]engi.NetworkEvent, error) {
+func (j *Journal) Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int, wait bool) ([]engi.NetworkRecord, error) {
 	if limit <= 0 {
 		limit = 1000
 	}
@@ -234,10 +234,10 @@ type Log struct {
 	limit   *rate.Limiter
 
 	mu         sync.Mutex
-	repeats    map[engi.NetworkEvent]*repeats // guarded by mu; by repeatKey
-	suppressed int                            // guarded by mu; events beyond limit
-	last       engi.NetworkEvent              // guarded by mu; the last of those
-	timer      *time.Timer                    // guarded by mu; runs while there is something to sweep
+	repeats    map[engi.NetworkRecord]*repeats // guarded by mu; by repeatKey
+	suppressed int                             // guarded by mu; events beyond limit
+	last       engi.NetworkRecord              // guarded by mu; the last of those
+	timer      *time.Timer                     // guarded by mu; runs while there is something to sweep
 }
 
 type repeats struct {
@@ -247,11 +247,11 @@ type repeats struct {
 
 // NewLog returns a Log for one sandbox. The caller closes it.
 func (j *Journal) NewLog() *Log {
-	return &Log{journal: j, limit: rate.NewLimiter(perSecond, burst), repeats: make(map[engi.NetworkEvent]*repeats)}
+	return &Log{journal: j, limit: rate.NewLimiter(perSecond, burst), repeats: make(map[engi.NetworkRecord]*repeats)}
 }
 
 // Add logs an event. It does not block.
-func (l *Log) Add(e engi.NetworkEvent) {
+func (l *Log) Add(e engi.NetworkRecord) {
 	now := time.Now()
 	if e.Time.IsZero() {
 		e.Time = now
@@ -280,7 +280,7 @@ func (l *Log) Add(e engi.NetworkEvent) {
 }
 
 // repeatKey makes events equal if they differ in time and counts only.
-func repeatKey(e engi.NetworkEvent) engi.NetworkEvent {
+func repeatKey(e engi.NetworkRecord) engi.NetworkRecord {
 	e.Time, e.Up, e.Down = time.Time{}, 0, 0
 	return e
 }
@@ -311,7 +311,7 @@ func (l *Log) sweep(all bool) {
 		}
 	}
 	if l.suppressed > 0 {
-		l.journal.add(engi.NetworkEvent{Time: now, Sandbox: l.last.Sandbox, Owner: l.last.Owner, Kind: engi.NetworkLimit,
+		l.journal.add(engi.NetworkRecord{Time: now, Sandbox: l.last.Sandbox, Owner: l.last.Owner, Kind: engi.NetworkLimit,
 			Reason: fmt.Sprintf("%d events beyond the rate limit of a sandbox were not logged", l.suppressed)})
 		l.suppressed = 0
 	}

@@ -15,11 +15,11 @@ import (
 
 type memory struct {
 	mu    sync.Mutex
-	all   []engi.NetworkEvent
+	all   []engi.NetworkRecord
 	block chan struct{} // closed to let Append continue; nil does not block it
 }
 
-func (m *memory) Append(_ context.Context, events []engi.NetworkEvent) error {
+func (m *memory) Append(_ context.Context, events []engi.NetworkRecord) error {
 	if m.block != nil {
 		<-m.block
 	}
@@ -32,10 +32,10 @@ func (m *memory) Append(_ context.Context, events []engi.NetworkEvent) error {
 	return nil
 }
 
-func (m *memory) Events(_ context.Context, _ engi.Owner, id engi.SandboxID, seq int64, limit int) ([]engi.NetworkEvent, error) {
+func (m *memory) Events(_ context.Context, _ engi.Owner, id engi.SandboxID, seq int64, limit int) ([]engi.NetworkRecord, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var out []engi.NetworkEvent
+	var out []engi.NetworkRecord
 	for _, e := range m.all {
 		if e.Sandbox == id && e.Seq > seq && len(out) < limit {
 			out = append(out, e)
@@ -48,13 +48,13 @@ func TestWaitsForEvents(t *testing.T) {
 	j := journal.New(&memory{}, slog.New(slog.DiscardHandler))
 	defer j.Close()
 	l := j.NewLog()
-	got := make(chan []engi.NetworkEvent)
+	got := make(chan []engi.NetworkRecord)
 	go func() {
 		events, _ := j.Events(t.Context(), "", "sbx_1", 0, 0, true)
 		got <- events
 	}()
-	l.Add(engi.NetworkEvent{Sandbox: "sbx_2", Kind: engi.NetworkLookup})
-	l.Add(engi.NetworkEvent{Sandbox: "sbx_1", Kind: engi.NetworkLookup, Host: "x"})
+	l.Add(engi.NetworkRecord{Sandbox: "sbx_2", Kind: engi.NetworkLookup})
+	l.Add(engi.NetworkRecord{Sandbox: "sbx_1", Kind: engi.NetworkLookup, Host: "x"})
 	if events := <-got; len(events) != 1 || events[0].Host != "x" || events[0].Time.IsZero() {
 		t.Errorf("%+v", events)
 	}
@@ -70,7 +70,7 @@ func TestRepeatsAreSaidOnce(t *testing.T) {
 	j := journal.New(m, slog.New(slog.DiscardHandler))
 	l := j.NewLog()
 	for range 500 {
-		l.Add(engi.NetworkEvent{Sandbox: "sbx_1", Kind: engi.NetworkConnect, Reason: "no"})
+		l.Add(engi.NetworkRecord{Sandbox: "sbx_1", Kind: engi.NetworkConnect, Reason: "no"})
 	}
 	l.Close()
 	j.Close()
@@ -84,7 +84,7 @@ func TestFloodIsBounded(t *testing.T) {
 	j := journal.New(m, slog.New(slog.DiscardHandler))
 	l := j.NewLog()
 	for i := range 5000 {
-		l.Add(engi.NetworkEvent{Sandbox: "sbx_1", Kind: engi.NetworkConnect, Host: fmt.Sprint(i)})
+		l.Add(engi.NetworkRecord{Sandbox: "sbx_1", Kind: engi.NetworkConnect, Host: fmt.Sprint(i)})
 	}
 	l.Close()
 	j.Close()
@@ -102,7 +102,7 @@ func TestNeverWaits(t *testing.T) {
 	for i := range 40 {
 		l := j.NewLog()
 		for k := range 900 {
-			l.Add(engi.NetworkEvent{Sandbox: engi.SandboxID(fmt.Sprint("sbx_", i)), Kind: engi.NetworkConnect, Host: fmt.Sprint(k)})
+			l.Add(engi.NetworkRecord{Sandbox: engi.SandboxID(fmt.Sprint("sbx_", i)), Kind: engi.NetworkConnect, Host: fmt.Sprint(k)})
 		}
 	}
 	if j.Lost() == 0 {

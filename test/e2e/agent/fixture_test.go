@@ -101,7 +101,7 @@ func (w *fixture) sh(t *testing.T, sandbox, line string) string {
 }
 
 // run has an agent work to the end.
-func (w *fixture) run(t *testing.T, agent string, q v1.RunRequest) (v1.AgentRun, []v1.AgentEvent) {
+func (w *fixture) run(t *testing.T, agent string, q v1.RunRequest) (v1.AgentRun, []v1.AgentUpdate) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -112,9 +112,9 @@ func (w *fixture) run(t *testing.T, agent string, q v1.RunRequest) (v1.AgentRun,
 	return w.follow(t, ctx, x.ID)
 }
 
-func (w *fixture) follow(t *testing.T, ctx context.Context, id string) (v1.AgentRun, []v1.AgentEvent) {
+func (w *fixture) follow(t *testing.T, ctx context.Context, id string) (v1.AgentRun, []v1.AgentUpdate) {
 	t.Helper()
-	var all []v1.AgentEvent
+	var all []v1.AgentUpdate
 	for e, err := range w.WatchRun(ctx, id, 0) {
 		if err != nil {
 			t.Fatal(err)

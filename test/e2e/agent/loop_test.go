@@ -84,7 +84,7 @@ func TestTheLoop(t *testing.T) {
 			if !ok {
 				continue
 			}
-			var e v1.AgentEvent
+			var e v1.AgentUpdate
 			if err := json.Unmarshal([]byte(data), &e); err != nil {
 				t.Fatalf("%v in %s", err, data)
 			}

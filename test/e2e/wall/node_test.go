@@ -191,9 +191,9 @@ func (b *sandbox) write(t *testing.T, path, content string) {
 }
 
 // events returns everything that the wall has written down about the sandbox.
-func (b *sandbox) events(t *testing.T) []engi.NetworkEvent {
+func (b *sandbox) events(t *testing.T) []engi.NetworkRecord {
 	t.Helper()
-	var all []engi.NetworkEvent
+	var all []engi.NetworkRecord
 	for seq := int64(0); ; {
 		page, err := b.node.NetworkLog().Events(t.Context(), b.owner, b.id, seq, 1000, false)
 		if err != nil {

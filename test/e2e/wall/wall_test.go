@@ -128,7 +128,7 @@ func attackFrom(t *testing.T, b *sandbox, where string, attacks []attack) map[st
 	return all
 }
 
-func describe(e engi.NetworkEvent) string {
+func describe(e engi.NetworkRecord) string {
 	address := ""
 	if e.Address.IsValid() {
 		address = strings.NewReplacer("[", "", "]", "").Replace(e.Address.String())
