@@ -96,7 +96,8 @@ func ExampleClient_FunctionRuns() {
 	defer stop()
 	ctx := context.Background()
 	must(c.SendEvent(ctx, v1.EventRequest{Type: "engi/debug/echo"}, ""))
-	must(c.SendEvent(ctx, v1.EventRequest{Type: "engi/debug/fail"}, ""))
+	e := must(c.SendEvent(ctx, v1.EventRequest{Type: "engi/debug/fail"}, ""))
+	must(c.WaitFunctionRun(ctx, e.RunIDs[0]))
 	for _, x := range must(c.FunctionRuns(ctx, client.FunctionFilter{State: v1.FunctionFailed})) {
 		fmt.Println(x.Function, x.Error.Detail)
 	}
@@ -108,6 +109,7 @@ func ExampleClient_FunctionRun() {
 	defer stop()
 	ctx := context.Background()
 	e := must(c.SendEvent(ctx, v1.EventRequest{Type: "engi/debug/echo"}, ""))
+	must(c.WaitFunctionRun(ctx, e.RunIDs[0]))
 	x := must(c.FunctionRun(ctx, e.RunIDs[0]))
 	for _, step := range x.Steps {
 		fmt.Println(step.Name, step.Attempts, x.State)
@@ -133,6 +135,6 @@ func ExampleClient_CancelFunctionRun() {
 	if err := c.CancelFunctionRun(ctx, e.RunIDs[0]); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(must(c.FunctionRun(ctx, e.RunIDs[0])).State)
+	fmt.Println(must(c.WaitFunctionRun(ctx, e.RunIDs[0])).State)
 	// Output: cancelled
 }

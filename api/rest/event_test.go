@@ -36,7 +36,7 @@ func TestEvents(t *testing.T) {
 		t.Errorf("%+v", replay)
 	}
 	failed := read[v1.Event](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/fail"}`), 202)
-	if run := read[v1.FunctionRun](t, ask(t, w, "GET", "/v1/functions/runs/"+failed.RunIDs[0], ""), 200); run.Error == nil || run.Error.Kind != v1.NotFound || run.Error.Remedy == "" {
+	if run := read[v1.FunctionRun](t, ask(t, w, "GET", "/v1/functions/runs/"+failed.RunIDs[0]+"?wait=30s", ""), 200); run.Error == nil || run.Error.Kind != v1.NotFound || run.Error.Remedy == "" {
 		t.Errorf("%+v", run)
 	}
 	if idle := read[v1.Event](t, ask(t, w, "POST", "/v1/events", `{"name":"nobody/cares"}`), 202); len(idle.RunIDs) != 0 || string(idle.Data) != "{}" {

@@ -67,14 +67,29 @@ func NewModel() (*Model, error) {
 			m.gaps = append(m.gaps, time.Since(m.ended))
 		}
 		m.mu.Unlock()
-		s.ServeHTTP(w, r)
-		m.mu.Lock()
-		m.ended = time.Now()
-		m.mu.Unlock()
+		s.ServeHTTP(&stamped{w, m}, r)
 	})}
 	go m.web.Serve(l)
 	return m, nil
 }
+
+// stamped notes when an answer ends: before its last bytes leave, since the
+// caller does not wait for the end of the connection.
+type stamped struct {
+	http.ResponseWriter
+	m *Model
+}
+
+// Write implements io.Writer.
+func (s *stamped) Write(b []byte) (int, error) {
+	s.m.mu.Lock()
+	s.m.ended = time.Now()
+	s.m.mu.Unlock()
+	return s.ResponseWriter.Write(b)
+}
+
+// Unwrap lets http.ResponseController flush.
+func (s *stamped) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
 // Close stops the model.
 func (m *Model) Close() { m.web.Close() }
