@@ -36,6 +36,8 @@ type (
 	FunctionRunID string
 	// An OperationID names one operation for ever.
 	OperationID string
+	// A WebhookID names one webhook for ever.
+	WebhookID string
 	// A RequestID names one request to a surface, for logs and errors.
 	RequestID string
 )
@@ -56,6 +58,7 @@ const (
 	eventPrefix     = "evt_"
 	functionPrefix  = "fnr_"
 	operationPrefix = "opn_"
+	webhookPrefix   = "whk_"
 	requestPrefix   = "req_"
 )
 
@@ -182,6 +185,15 @@ func ParseDocumentID(s string) (DocumentID, error) { return parse[DocumentID](s)
 
 // Check reports Invalid unless the ID is well-formed.
 func (id DocumentID) Check() error { return checkID(documentPrefix, "a document", string(id)) }
+
+// NewWebhookID returns a fresh, unguessable ID.
+func NewWebhookID() WebhookID { return WebhookID(newID(webhookPrefix)) }
+
+// ParseWebhookID is the only way in from outside. It reports Invalid.
+func ParseWebhookID(s string) (WebhookID, error) { return parse[WebhookID](s) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id WebhookID) Check() error { return checkID(webhookPrefix, "a webhook", string(id)) }
 
 // NewEventID returns a fresh ID. IDs made later sort near it.
 func NewEventID() EventID { return EventID(newOrderedID(eventPrefix)) }
