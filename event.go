@@ -98,11 +98,10 @@ const (
 	EventFunctionStepFailed = "function.step.failed"
 	EventFunctionLoop       = "function.loop" // a run that would have started itself was refused
 
-	EventWebhookCreated   = "webhook.created"
-	EventWebhookUpdated   = "webhook.updated"
-	EventWebhookRemoved   = "webhook.removed"
-	EventWebhookDelivered = "webhook.delivered"
-	EventWebhookFailed    = "webhook.failed"
+	EventWebhookCreated = "webhook.created"
+	EventWebhookUpdated = "webhook.updated"
+	EventWebhookRemoved = "webhook.removed"
+	EventWebhookDropped = "webhook.dropped" // events are not sent, because too many wait to be
 
 	// EventsDropped stands where older events were dropped to keep the log
 	// within its bounds; its data says up to which Seq and how many.
@@ -128,7 +127,7 @@ func EventTypes() []string {
 		types = append(types, EventFunctionPrefix+string(s))
 	}
 	return append(types, EventFunctionStepDone, EventFunctionStepFailed, EventFunctionLoop,
-		EventWebhookCreated, EventWebhookUpdated, EventWebhookRemoved, EventWebhookDelivered, EventWebhookFailed, EventsDropped)
+		EventWebhookCreated, EventWebhookUpdated, EventWebhookRemoved, EventWebhookDropped, EventsDropped)
 }
 
 // An EventFilter selects events. Zero fields select all.

@@ -72,7 +72,8 @@ type Webhooks interface {
 	List(ctx context.Context, owner Owner) ([]Webhook, error)
 	// Update changes a webhook. It returns the secret if that was changed.
 	Update(ctx context.Context, owner Owner, id WebhookID, u WebhookUpdate) (w Webhook, secret string, err error)
-	// Remove deletes a webhook. What is being delivered is cancelled.
+	// Remove deletes a webhook. What is not delivered
+	// yet is given up.
 	Remove(ctx context.Context, owner Owner, id WebhookID) error
 	// Deliveries returns up to limit deliveries, newest first; 0 means 100.
 	Deliveries(ctx context.Context, owner Owner, id WebhookID, limit int) ([]WebhookDelivery, error)
@@ -82,8 +83,9 @@ type Webhooks interface {
 
 // A WebhookFormat makes the requests of webhooks. It is safe for concurrent use.
 type WebhookFormat interface {
-	// Wants reports whether an event can be sent in this format.
-	Wants(e Event) bool
+	// Wants reports whether a webhook of this format gets an event. It is
+	// called instead of matching Types, and must be quick.
+	Wants(w Webhook, e Event) bool
 	// Request returns the body and the headers of an attempt to send an event.
 	// secret is what [Webhooks.Create] returned or was given; delivery is the
 	// same in all attempts.

@@ -92,7 +92,7 @@ var errYielded = errors.New("yielded")
 
 // attempt calls the function of a run. It converts panics to errors.
 func (r *Runner) attempt(ctx context.Context, rec Record, steps []engi.FunctionStep, active *activeRun, s Stepper) (out json.RawMessage, err error) {
-	f, ok := r.functions[rec.Function]
+	f, ok := r.function(rec.Function)
 	if !ok {
 		return nil, Final(engi.Errorf(engi.NotFound, "function %s no longer exists", rec.Function))
 	}
@@ -159,7 +159,8 @@ func (r *Runner) runAttempt(ctx context.Context, rec Record, steps []engi.Functi
 	case active.isCancelled():
 		return r.update(ctx, rec.ID, Outcome{Next: Ended}, cancel)
 	}
-	reason, f := toError(err), r.functions[rec.Function]
+	reason := toError(err)
+	f, _ := r.function(rec.Function)
 	wait := f.Backoff.after(rec.Attempt, reason.Retry)
 	next := time.Now().Add(wait).UTC()
 	late := f.Timeout > 0 && next.After(rec.Started.Add(f.Timeout))

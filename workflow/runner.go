@@ -20,6 +20,7 @@ import (
 // Options configure a Runner.
 type Options struct {
 	Functions   []Function
+	Source      Source // of more functions; nil for none
 	Store       Store
 	Events      engi.EventLog // the one that Store appends to
 	Engine      Engine
@@ -51,6 +52,9 @@ type Runner struct {
 	queue       []queuedRun // oldest first
 	slots       map[engi.FunctionRunID]queuedRun
 	active      map[engi.FunctionRunID]*activeRun
+	open        map[string]int    // runs that have not ended, by function
+	dynamic     int               // runs of Source's functions among queue and slots
+	dynamicBusy int               // slots of theirs
 	perFunction map[string]int    // slots in use, by function
 	perOwner    map[[2]string]int // slots in use, by function and owner
 }
@@ -60,6 +64,7 @@ type queuedRun struct {
 	id       engi.FunctionRunID
 	function string
 	owner    engi.Owner
+	dynamic  bool // its function is Source's
 }
 
 // An activeRun is a run that is being executed.
@@ -85,8 +90,9 @@ var (
 )
 
 const (
-	maxData = 256 << 10
-	maxKey  = 255
+	maxData    = 256 << 10
+	maxKey     = 255
+	maxDynamic = 1024 // slots of a Source's functions
 )
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9/._-]{0,127}$`)
@@ -104,7 +110,7 @@ func New(opt Options) (*Runner, error) {
 	r := &Runner{
 		opt: opt, functions: map[string]Function{}, inputs: map[string]*jsonschema.Resolved{}, schedules: map[string]schedule{},
 		wake: make(chan struct{}, 1), slots: map[engi.FunctionRunID]queuedRun{}, active: map[engi.FunctionRunID]*activeRun{},
-		perFunction: map[string]int{}, perOwner: map[[2]string]int{},
+		open: map[string]int{}, perFunction: map[string]int{}, perOwner: map[[2]string]int{},
 	}
 	for _, f := range opt.Functions {
 		if err := r.add(f); err != nil {
@@ -150,6 +156,14 @@ func (r *Runner) add(f Function) (err error) {
 	}
 	r.functions[f.Name] = f
 	return nil
+}
+
+// function returns a function by name.
+func (r *Runner) function(name string) (f Function, ok bool) {
+	if f, ok = r.functions[name]; !ok && r.opt.Source != nil {
+		f, ok = r.opt.Source.Function(name)
+	}
+	return f, ok
 }
 
 // Functions implements [engi.Functions] and [Executor].
@@ -261,6 +275,28 @@ func (r *Runner) send(ctx context.Context, spec engi.EventSpec, functions []Func
 	return e, ids, nil
 }
 
+// Start runs a function of the Source on an event, whatever it is bound to.
+func (r *Runner) Start(ctx context.Context, name string, event engi.EventID) (engi.FunctionRun, error) {
+	f, ok := r.function(name)
+	if !ok {
+		return engi.FunctionRun{}, engi.Errorf(engi.NotFound, "there is no function %.140q", name)
+	}
+	e, err := r.opt.Events.Get(ctx, f.Owner, event)
+	if err != nil {
+		return engi.FunctionRun{}, err
+	}
+	if r.isFull(f) {
+		return engi.FunctionRun{}, engi.Errorf(engi.Exhausted, "%d runs of function %s have not ended", f.MaxOpen, name).WithRemedy("wait, or cancel some").WithRetry(engi.Retry{AfterMillis: 5000})
+	}
+	rec := newRun(f, e)
+	rec.Owner = f.Owner
+	if err := r.opt.Store.Put(ctx, rec); err != nil {
+		return engi.FunctionRun{}, err
+	}
+	r.enqueue(rec)
+	return rec.FunctionRun, nil
+}
+
 // alreadySent returns an event that was sent before, with its runs.
 func (r *Runner) alreadySent(ctx context.Context, e engi.Event) (engi.Event, []engi.FunctionRunID, error) {
 	runs, err := r.opt.Store.Runs(ctx, e.Owner, Filter{FunctionFilter: engi.FunctionFilter{Event: e.ID}})
@@ -281,7 +317,7 @@ func newRun(f Function, e engi.Event) Record {
 func (r *Runner) checkQueue(n int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if n > 0 && len(r.queue)+len(r.slots)+n > r.opt.MaxQueue {
+	if n > 0 && len(r.queue)+len(r.slots)-r.dynamic+n > r.opt.MaxQueue {
 		return engi.Errorf(engi.Exhausted, "%d runs of functions are queued or active", r.opt.MaxQueue).WithRemedy("wait, or cancel some").WithRetry(engi.Retry{AfterMillis: 5000})
 	}
 	return nil
@@ -294,13 +330,39 @@ func (r *Runner) enqueue(runs ...Record) {
 	}
 	r.mu.Lock()
 	for _, rec := range runs {
-		r.queue = append(r.queue, queuedRunOf(rec))
+		r.queue = append(r.queue, r.opened(rec))
 	}
 	r.mu.Unlock()
 	r.wakeUp()
 }
 
-func queuedRunOf(r Record) queuedRun { return queuedRun{r.ID, r.Function, r.Owner} }
+// opened counts a run that is recorded and has not ended. The caller holds mu.
+func (r *Runner) opened(rec Record) queuedRun {
+	_, static := r.functions[rec.Function]
+	q := queuedRun{rec.ID, rec.Function, rec.Owner, !static && r.opt.Source != nil}
+	r.open[q.function]++
+	if q.dynamic {
+		r.dynamic++
+	}
+	return q
+}
+
+// ended takes back what opened has counted. The caller holds mu.
+func (r *Runner) ended(q queuedRun) {
+	if r.open[q.function]--; r.open[q.function] == 0 {
+		delete(r.open, q.function)
+	}
+	if q.dynamic {
+		r.dynamic--
+	}
+}
+
+// isFull reports whether an event must not start f any more.
+func (r *Runner) isFull(f Function) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return f.MaxOpen > 0 && r.open[f.Name] >= f.MaxOpen
+}
 
 func (r *Runner) wakeUp() {
 	select {
@@ -396,16 +458,25 @@ func endRun(r *Record, s engi.FunctionState) {
 func (r *Runner) release(id engi.FunctionRunID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.queue = slices.DeleteFunc(r.queue, func(q queuedRun) bool { return q.id == id })
+	if i := slices.IndexFunc(r.queue, func(q queuedRun) bool { return q.id == id }); i >= 0 {
+		r.ended(r.queue[i])
+		r.queue = slices.Delete(r.queue, i, i+1)
+	}
 	if q, ok := r.slots[id]; ok {
 		delete(r.slots, id)
+		r.ended(q)
 		r.count(q, -1)
 		r.wakeUp()
 	}
 }
 
 func (r *Runner) count(q queuedRun, n int) {
-	r.perFunction[q.function] += n
+	if q.dynamic {
+		r.dynamicBusy += n
+	}
+	if r.perFunction[q.function] += n; r.perFunction[q.function] == 0 {
+		delete(r.perFunction, q.function)
+	}
 	if r.perOwner[[2]string{q.function, string(q.owner)}] += n; r.perOwner[[2]string{q.function, string(q.owner)}] == 0 {
 		delete(r.perOwner, [2]string{q.function, string(q.owner)})
 	}
@@ -415,11 +486,15 @@ func (r *Runner) count(q queuedRun, n int) {
 func (r *Runner) next() (queuedRun, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.slots) >= r.opt.MaxRuns {
+	full := len(r.slots)-r.dynamicBusy >= r.opt.MaxRuns
+	if full && r.dynamicBusy == r.dynamic {
 		return queuedRun{}, false
 	}
 	i := slices.IndexFunc(r.queue, func(q queuedRun) bool {
-		f := r.functions[q.function]
+		if q.dynamic && r.dynamicBusy >= maxDynamic || !q.dynamic && full {
+			return false
+		}
+		f, _ := r.function(q.function) // the run of one that is gone fails at once
 		return (f.Concurrency == 0 || r.perFunction[q.function] < f.Concurrency) &&
 			(f.PerOwner == 0 || r.perOwner[[2]string{q.function, string(q.owner)}] < f.PerOwner)
 	})

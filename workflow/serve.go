@@ -21,7 +21,7 @@ func (r *Runner) Serve(ctx context.Context, ready func()) error {
 	var toStart []queuedRun
 	r.mu.Lock()
 	for _, rec := range open {
-		q := queuedRunOf(rec)
+		q := r.opened(rec)
 		if rec.State == engi.FunctionQueued {
 			r.queue = append(r.queue, q)
 			continue

@@ -14,9 +14,14 @@ import (
 // maxCauses bounds chains of functions that start each other.
 const maxCauses = 32
 
+// keepCursor is how often the cursor is stored while no event starts a
+// function. Events after it are looked at again after a crash, which starts
+// nothing twice.
+const keepCursor = time.Second
+
 // followEvents starts the functions that are bound to events that engi appends
-// itself, from the stored cursor on, until ctx ends. The caller waits for the
-// returned group.
+// itself, and those of the Source, from the stored cursor on, until ctx ends.
+// The caller waits for the returned group.
 func (r *Runner) followEvents(ctx context.Context) (*sync.WaitGroup, error) {
 	var following sync.WaitGroup
 	var types []string
@@ -25,7 +30,10 @@ func (r *Runner) followEvents(ctx context.Context) (*sync.WaitGroup, error) {
 			types = append(types, t)
 		}
 	}
-	if len(types) == 0 {
+	switch {
+	case r.opt.Source != nil:
+		types = nil // all
+	case len(types) == 0:
 		return &following, nil
 	}
 	after, err := r.opt.Store.Cursor(ctx)
@@ -41,10 +49,11 @@ func (r *Runner) followEvents(ctx context.Context) (*sync.WaitGroup, error) {
 		}
 	}
 	following.Go(func() {
+		stored := time.Now()
 		for ctx.Err() == nil {
 			for e, err := range r.opt.Events.Follow(ctx, "", engi.EventFilter{Types: types, After: after}) {
 				if err == nil && e.Type != engi.EventsDropped {
-					err = r.trigger(ctx, e)
+					err = r.trigger(ctx, e, &stored)
 				}
 				if err != nil {
 					if ctx.Err() == nil {
@@ -68,22 +77,60 @@ func sleep(ctx context.Context, d time.Duration) {
 }
 
 // trigger starts the functions that are bound to an event of engi's own, except
-// those that have caused the event, and advances the cursor past it.
-func (r *Runner) trigger(ctx context.Context, e engi.Event) error {
-	causes, err := r.causes(ctx, e)
+// those that have caused the event, and those of the Source, and advances the
+// cursor past it; stored is when it was last.
+func (r *Runner) trigger(ctx context.Context, e engi.Event, stored *time.Time) error {
+	runs, err := r.boundRuns(ctx, e)
 	if err != nil {
 		return err
 	}
-	var runs []Record
-	for _, f := range r.boundTo(e.Type) {
+	for r.checkQueue(len(runs)) != nil {
+		if sleep(ctx, time.Second); ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	if r.opt.Source != nil {
+		for _, f := range r.opt.Source.Bound(e) {
+			if r.isFull(f) {
+				r.opt.Source.Dropped(ctx, f.Name, e)
+				continue
+			}
+			rec := newRun(f, e)
+			rec.Owner, rec.Key = f.Owner, string(e.ID)+"/"+f.Name
+			runs = append(runs, rec)
+		}
+	}
+	if len(runs) == 0 && time.Since(*stored) < keepCursor {
+		return nil
+	}
+	*stored = time.Now()
+	runs, err = r.opt.Store.Advance(ctx, e.Seq, runs)
+	if err == nil {
+		r.enqueue(runs...)
+	}
+	return err
+}
+
+// boundRuns returns the runs that an event of engi's own starts. Those that
+// others send have started theirs already.
+func (r *Runner) boundRuns(ctx context.Context, e engi.Event) (runs []Record, err error) {
+	functions := r.boundTo(e.Type)
+	if len(functions) == 0 || !slices.Contains(engi.EventTypes(), e.Type) {
+		return nil, nil
+	}
+	causes, err := r.causes(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range functions {
 		if slices.Contains(causes, f.Name) {
 			r.opt.Log.WarnContext(ctx, "a function is not started on an event that it has caused", "function", f.Name, "event", e.Type, "subject", e.Subject)
 			data, err := json.Marshal(map[string]string{"function": f.Name, "event": string(e.ID), "type": e.Type})
 			if err != nil {
-				return engi.Errorf(engi.Internal, "%v", err)
+				return nil, engi.Errorf(engi.Internal, "%v", err)
 			}
 			if _, err := r.opt.Events.Append(ctx, engi.EventSpec{Owner: e.Owner, Subject: e.Subject, Type: engi.EventFunctionLoop, Data: data}); err != nil {
-				return err
+				return nil, err
 			}
 			continue
 		}
@@ -91,16 +138,7 @@ func (r *Runner) trigger(ctx context.Context, e engi.Event) error {
 		rec.Key = string(e.ID) + "/" + f.Name
 		runs = append(runs, rec)
 	}
-	for r.checkQueue(len(runs)) != nil {
-		if sleep(ctx, time.Second); ctx.Err() != nil {
-			return ctx.Err()
-		}
-	}
-	runs, err = r.opt.Store.Advance(ctx, e.Seq, runs)
-	if err == nil {
-		r.enqueue(runs...)
-	}
-	return err
+	return runs, nil
 }
 
 // causes returns the names of the functions that have caused an event: those

@@ -37,7 +37,25 @@ type Function struct {
 	engi.Function
 	Owner   engi.Owner // of the runs that its schedule starts
 	Backoff Backoff
+	MaxOpen int // of a [Source]: runs that have not ended; events beyond start none; 0 means no limit
 	Run     func(ctx context.Context, r *Run) (any, error)
+}
+
+// A Source has functions that come and go while a Runner runs, one for each
+// webhook for instance. Their runs are like those of other functions, but take
+// no place from them: they have slots of their own. It is safe for concurrent
+// use.
+type Source interface {
+	// Function returns a function by name; false if there is none, or none any
+	// more, which fails its runs.
+	Function(name string) (Function, bool)
+	// Bound returns the functions that an event starts, in the name of their
+	// Owner. It gets every event of the log, in order, some of them again
+	// after a restart, and must be quick.
+	Bound(e engi.Event) []Function
+	// Dropped is told of an event that does not start a function because that
+	// has MaxOpen runs already.
+	Dropped(ctx context.Context, name string, e engi.Event)
 }
 
 // A Backoff says how long a run waits for its next attempt: First, then twice as

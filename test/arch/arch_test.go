@@ -72,12 +72,14 @@ var rules = []rule{
 	{"workflow", ".", "github.com/google/jsonschema-go/... github.com/robfig/cron/v3"},
 	{"workflow/...", ". workflow", ""},
 
+	{"webhook", ". workflow", ""},
+
 	{"outputlog", ".", ""},
 	{"operation/operationtest", ". operation", "github.com/google/go-cmp/..."},
 	{"operation", ". outputlog", ""},
 
 	{"fleet/...", ". fleet/... outputlog provider guest guest/wire", "github.com/prometheus/client_golang/..."},
-	{"store/...", ". store/... workflow operation fleet disk/... gate/... session agent library api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
+	{"store/...", ". store/... workflow webhook operation fleet disk/... gate/... session agent library api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
 	{"api/v1", "", ""},
 	{"api/apitest", ". api/... gate/... guest guest/guestd guest/wire operation store store/storetest workflow workflow/memory", "github.com/prometheus/client_golang/..."},
