@@ -39,8 +39,8 @@ type WebhookSpec struct {
 
 // A WebhookUpdate changes a webhook. Nil fields stay as they are.
 type WebhookUpdate struct {
-	Name    *string
 	URL     *string
+	Name    *string
 	Types   *[]string
 	Secret  *string // empty means a fresh one
 	Enabled *bool

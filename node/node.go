@@ -44,6 +44,7 @@ import (
 	"github.com/engi-dev/engi/provider/gvisor"
 	"github.com/engi-dev/engi/script"
 	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/webhook"
 )
 
 // An Options is what a node needs beside its configuration. The zero value
@@ -75,6 +76,7 @@ type Node struct {
 	agents     *agent.Runner        // nil if there are none
 	ledger     *agents.Ledger       // of what their models cost
 	workflows  *workflows.Workflows // nil if there are none
+	webhooks   *webhook.Manager     // nil if there are no workflows
 	remote     *remote.Remote       // servers of tools that they may use
 	places     tool.Services        // of agents
 	operations *operation.Manager
@@ -147,6 +149,8 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if n.db, err = store.Open(ctx, filepath.Join(c.DataDir, datadir.DatabaseName)); err != nil {
 		return nil, err
 	}
+	n.db.Log = n.log.With("room", "store")
+	n.db.Keep = store.EventBounds{Age: time.Duration(c.Events.LogKeep), Count: c.Events.LogCount, Bytes: int64(c.Events.LogBytes)}
 	n.closers.add(func() {
 		if err := n.db.Close(); err != nil {
 			n.log.Error("close the database", "err", err)
@@ -186,7 +190,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if err := n.openAgents(ctx); err != nil {
 		return nil, err
 	}
-	if err := n.openWorkflows(); err != nil {
+	if err := n.openWorkflows(ctx); err != nil {
 		return nil, err
 	}
 	n.operations = operation.New(ctx, operation.Options{
@@ -239,6 +243,7 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) http.Handler {
 		rest.Library(n.Library()),
 		rest.Events(n.Events(), n.Functions()),
 		rest.Functions(n.Events(), n.Functions()),
+		rest.Webhooks(n.Webhooks()),
 		rest.Templates(n.templates, n.operations),
 		rest.Operations(n.operations),
 		rest.Node(about),

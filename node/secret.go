@@ -11,6 +11,7 @@ import (
 	"github.com/engi-dev/engi/node/datadir"
 	"github.com/engi-dev/engi/node/sessions"
 	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/webhook"
 )
 
 const (
@@ -48,6 +49,9 @@ func RotateSecrets(ctx context.Context, dataDir string, log *slog.Logger) (int, 
 	}
 	n, err := secret.Rotate(ctx, store.Secrets(db), secret.Options{
 		Path: filepath.Join(dataDir, secretKeyName), Key: os.Getenv(secretKeyVariable), Log: log,
+		Reseal: func(ctx context.Context, s *secret.Service) (int, error) {
+			return webhook.Reseal(ctx, store.Webhooks(db), s)
+		},
 	})
 	return n, cmp.Or(err, db.Close())
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent/llm/scripted"
-	"github.com/engi-dev/engi/api/v1"
+	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
 	"github.com/engi-dev/engi/node/config"
 )

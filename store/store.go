@@ -19,11 +19,13 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"embed"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -56,8 +58,10 @@ type DB struct {
 	prepared map[string]*sql.Stmt // of write, by text; immutable after Open
 	hub      *hub                 // of those who follow the log of events
 
-	// Keep bounds the log of events of each owner. Set it before Run.
+	// Keep bounds the log of events of each owner, and Log is told what Run
+	// cannot do; nil discards it. Set both before Run.
 	Keep EventBounds
+	Log  *slog.Logger
 }
 
 // hotQueries are prepared when the database opens, because they run all the
@@ -185,6 +189,7 @@ func migrate(ctx context.Context, db *sql.DB) error {
 // Run keeps the write-ahead log short until ctx ends, so that commits need
 // not, and the log of events within its bounds. A database works without it.
 func (db *DB) Run(ctx context.Context, ready func()) error {
+	log := cmp.Or(db.Log, slog.New(slog.DiscardHandler))
 	ready()
 	tick := time.NewTicker(checkpointEvery)
 	defer tick.Stop()
@@ -195,8 +200,9 @@ func (db *DB) Run(ctx context.Context, ready func()) error {
 		case <-ctx.Done():
 			return nil
 		case <-trim.C:
-			// What could not be dropped now is dropped next time.
-			_, _ = TrimEvents(ctx, db, db.Keep)
+			if _, err := TrimEvents(ctx, db, db.Keep); err != nil && ctx.Err() == nil {
+				log.WarnContext(ctx, "trim the log of events; it is tried again", "error", err)
+			}
 		case <-tick.C:
 			// A passive checkpoint waits for nobody; what it could not
 			// move now it moves next time.

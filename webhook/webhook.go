@@ -12,8 +12,6 @@ package webhook
 import (
 	"cmp"
 	"context"
-	"crypto/aes"
-	"crypto/cipher"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
@@ -46,6 +44,9 @@ const (
 	maxBackoff  = 30 * time.Minute
 	droppedBeat = time.Minute // between two events that tell of dropped ones
 )
+
+// Timeout is how long a receiver has to answer an attempt.
+const Timeout = 15 * time.Second
 
 // functionPrefix begins the names of functions that deliver.
 const functionPrefix = "webhook/"
@@ -80,12 +81,18 @@ type Fixed struct {
 	Secret       string
 }
 
+// A Sealer encrypts secrets; package secret has one.
+type Sealer interface {
+	Seal(purpose, value string) []byte
+	Unseal(purpose string, sealed []byte) (string, error)
+}
+
 // Options configure a Manager. Formats, Fixed and Log may be empty.
 type Options struct {
 	Store   Store
 	Events  engi.EventLog
 	Client  *http.Client // for deliveries; what it refuses fails them
-	Key     []byte       // 32 bytes that encrypt secrets
+	Seal    Sealer
 	Formats map[string]engi.WebhookFormat
 	Fixed   []Fixed
 	Log     *slog.Logger // nil discards
@@ -96,7 +103,6 @@ type Options struct {
 type Manager struct {
 	o       Options
 	client  *http.Client
-	seal    cipher.AEAD
 	formats map[string]engi.WebhookFormat
 	runs    Runs // set by Bind
 
@@ -124,26 +130,19 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	block, err := aes.NewCipher(o.Key)
-	if err != nil {
-		return nil, engi.Errorf(engi.Internal, "the key for secrets of webhooks: %v", err)
-	}
-	seal, err := cipher.NewGCMWithRandomNonce(block)
-	if err != nil {
-		return nil, engi.Errorf(engi.Internal, "the key for secrets of webhooks: %v", err)
-	}
 	client := *o.Client
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	m := &Manager{o: o, client: &client, seal: seal, formats: map[string]engi.WebhookFormat{engi.WebhookStandard: standard{}}, all: map[engi.WebhookID]*hook{}}
+	m := &Manager{o: o, client: &client, formats: map[string]engi.WebhookFormat{engi.WebhookStandard: standard{}}, all: map[engi.WebhookID]*hook{}}
 	maps.Copy(m.formats, o.Formats)
 	all, err := o.Store.All(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range all {
-		secret, err := m.unseal(r)
+		secret, err := o.Seal.Unseal(purpose(r.ID), r.Sealed)
 		if err != nil {
-			return nil, err
+			o.Log.WarnContext(ctx, "a webhook is disabled", "webhook", r.ID, "error", err)
+			r.Enabled, r.Reason = false, "its secret cannot be decrypted: set a new one"
 		}
 		m.all[r.ID] = &hook{Record: r, secret: secret}
 	}
@@ -215,7 +214,7 @@ func (m *Manager) Create(ctx context.Context, spec engi.WebhookSpec) (_ engi.Web
 	if n := len(m.list(func(h *hook) bool { return h.Owner == spec.Owner && !h.fixed })); n >= maxPerOwner {
 		return engi.Webhook{}, "", engi.Errorf(engi.Exhausted, "there are %d webhooks already", n).WithRemedy("remove one; a webhook may have many types of events")
 	}
-	r.Sealed = m.sealed(r.ID, secret)
+	r.Sealed = m.o.Seal.Seal(purpose(r.ID), secret)
 	if err := m.o.Store.Put(ctx, r); err != nil {
 		return engi.Webhook{}, "", err
 	}
@@ -253,7 +252,7 @@ func (m *Manager) Update(ctx context.Context, owner engi.Owner, id engi.WebhookI
 	}
 	if u.Secret != nil {
 		secret = cmp.Or(*u.Secret, newSecret())
-		h.secret, h.Sealed = secret, m.sealed(id, secret)
+		h.secret, h.Sealed = secret, m.o.Seal.Seal(purpose(id), secret)
 	}
 	h.Updated = time.Now().UTC()
 	if err := m.check(h.Webhook, h.secret); err != nil {
@@ -363,17 +362,28 @@ func (m *Manager) list(want func(*hook) bool) []engi.Webhook {
 	return all
 }
 
-// sealed encrypts the secret of a webhook, for it alone.
-func (m *Manager) sealed(id engi.WebhookID, secret string) []byte {
-	return m.seal.Seal(nil, nil, []byte(secret), []byte(id))
-}
+// purpose binds a secret to its webhook.
+func purpose(id engi.WebhookID) string { return "webhook " + string(id) }
 
-func (m *Manager) unseal(r Record) (string, error) {
-	secret, err := m.seal.Open(nil, nil, r.Sealed, []byte(r.ID))
+// Reseal encrypts the secrets of all webhooks anew and returns how many those
+// are. What cannot be decrypted stays as it is.
+func Reseal(ctx context.Context, s Store, seal Sealer) (n int, err error) {
+	all, err := s.All(ctx)
 	if err != nil {
-		return "", engi.Errorf(engi.Internal, "the secret of webhook %s cannot be decrypted", r.ID).WithRemedy("restore the key file that belongs to this database")
+		return 0, err
 	}
-	return string(secret), nil
+	for _, r := range all {
+		secret, err := seal.Unseal(purpose(r.ID), r.Sealed)
+		if err != nil {
+			continue // it was lost before
+		}
+		r.Sealed = seal.Seal(purpose(r.ID), secret)
+		if err := s.Update(ctx, r); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
 }
 
 // Function implements [workflow.Source].

@@ -10,6 +10,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +20,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/fetch"
+	"github.com/engi-dev/engi/gate/secret"
 	"github.com/engi-dev/engi/store"
 	"github.com/engi-dev/engi/webhook"
 	"github.com/engi-dev/engi/workflow"
@@ -126,10 +130,51 @@ func (fx *fixture) delivery(t *testing.T, w engi.Webhook, n int) engi.WebhookDel
 	return engi.WebhookDelivery{}
 }
 
+// keyFile is the same in all of a test.
+func keyFile(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(os.TempDir(), "engi-webhook-"+strconv.Itoa(os.Getpid())+"-"+t.Name())
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, "secret.key")
+}
+
+// TestKeyRotation seals secrets anew, under a key that alone decrypts them.
+func TestKeyRotation(t *testing.T) {
+	db := open(t)
+	fx, stop := serve(t, db, webhook.Options{})
+	r := newReceiver(t)
+	fx.create(t, engi.WebhookSpec{Owner: "ann", URL: r.URL, Types: []string{"x"}})
+	stop()
+	n, err := secret.Rotate(t.Context(), store.Secrets(db), secret.Options{Path: keyFile(t), Reseal: func(ctx context.Context, s *secret.Service) (int, error) {
+		return webhook.Reseal(ctx, store.Webhooks(db), s)
+	}})
+	if err != nil || n != 1 {
+		t.Fatalf("%d %v", n, err)
+	}
+	fx, stop = serve(t, db, webhook.Options{})
+	fx.append(t, "ann", "x")
+	r.want(t, "x")
+	stop()
+	if err := os.Remove(keyFile(t)); err != nil {
+		t.Fatal(err)
+	}
+	fx, _ = serve(t, db, webhook.Options{})
+	if all, err := fx.List(t.Context(), ""); err != nil || len(all) != 1 || all[0].Enabled || all[0].Reason == "" {
+		t.Errorf("with another key: %+v %v", all, err)
+	}
+}
+
 // serve runs webhooks on a database until stop.
 func serve(t *testing.T, db *store.DB, o webhook.Options) (fx *fixture, stop func()) {
 	t.Helper()
-	o.Store, o.Events, o.Key = store.Webhooks(db), store.Events(db), []byte(strings.Repeat("k", 32))
+	sealer, err := secret.Open(t.Context(), store.Secrets(db), secret.Options{Path: keyFile(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Store, o.Events, o.Seal = store.Webhooks(db), store.Events(db), sealer
 	if o.Client == nil {
 		o.Client = &http.Client{}
 	}

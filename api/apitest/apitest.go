@@ -68,6 +68,7 @@ type Options struct {
 	Library     engi.Library
 	Events      engi.Events
 	Functions   engi.Functions
+	Webhooks    engi.Webhooks
 	Quota       func(engi.Owner) engi.Quota
 	Metrics     prometheus.Gatherer
 }
@@ -91,6 +92,7 @@ func (o *Options) Serve() *rest.Server {
 		rest.Library(o.Library),
 		rest.Events(o.Events, o.Functions),
 		rest.Functions(o.Events, o.Functions),
+		rest.Webhooks(o.Webhooks),
 		rest.Templates(o.Templates, o.Operations),
 		rest.Operations(o.Operations),
 		rest.Node(rest.NodeInfo{Pools: o.Pools, Sessions: o.Sessions, Metrics: o.Metrics, Tier: engi.TierMemory, NotEnforced: []string{"memory"}}),
@@ -116,7 +118,7 @@ func New(change func(*Options)) *Fixture {
 		panic(err)
 	}
 	w.Keys = key.New(store.Keys(w.db))
-	functions, stopFunctions := functions(w.db)
+	functions, webhooks, stopFunctions := functions(w.db)
 	w.Sandboxes = NewSandboxes(w.Executions)
 	w.Volumes, w.Networks = &Volumes{}, NewNetworks(w.Sandboxes)
 	reg := prometheus.NewRegistry()
@@ -124,7 +126,7 @@ func New(change func(*Options)) *Fixture {
 		Options:    rest.Options{Keys: w.Keys, Idempotency: store.Idempotency(w.db), Secret: []byte("of fingerprints"), Register: reg, Version: "0.0.0-test", Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
 		Executions: w.Executions, Sandboxes: w.Sandboxes, Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes,
 		Secrets: &Secrets{}, Templates: w.Templates, Pools: w.Pools, Ports: ports{w.Sandboxes}, Networks: w.Networks, Scripts: scripts{}, Sessions: &Sessions{},
-		Agents: &Agents{}, ToolServers: &Agents{}, Library: &Library{}, Events: store.Events(w.db), Functions: functions, Metrics: reg,
+		Agents: &Agents{}, ToolServers: &Agents{}, Library: &Library{}, Events: store.Events(w.db), Functions: functions, Webhooks: webhooks, Metrics: reg,
 		Quota: func(engi.Owner) engi.Quota { return engi.Quota{Sandboxes: 100, Volumes: 10} },
 	}
 	if change != nil {

@@ -31,6 +31,8 @@ var twice = map[string][2]string{
 	"POST /v1/events":                   {`{"name":"a"}`, `{"name":"b"}`},
 	"POST /v1/events/{id}/replay":       {``, `{"function":"wait"}`},
 	"POST /v1/templates":                {`{"name":"base","async":true}`, `{"name":"host","async":true}`},
+	"POST /v1/webhooks":                 {`{"url":"http://127.0.0.1:1/","types":["never"]}`, `{"url":"http://127.0.0.1:1/"}`},
+	"POST /v1/webhooks/{id}/deliveries": {`{"event_id":"EVENT"}`, `{"event_id":"evt_u2dmwmlezjgprkqrgppgcz2mgu"}`},
 	"POST /v1/keys":                     {`{"name":"a"}`, `{"name":"b"}`},
 }
 
@@ -84,6 +86,7 @@ func TestRepeatedRequestsMakeOneThing(t *testing.T) {
 			continue
 		}
 		method, path, _ := mine.requestFor(pattern)
+		bodies[0] = strings.Replace(bodies[0], "EVENT", mine.event, 1)
 		send := func(key, body string) *httptest.ResponseRecorder {
 			key += strings.ReplaceAll(pattern, " ", "")
 			secret := w.User

@@ -373,6 +373,13 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	}
 	do("GET", "/v1/events/"+sent.ID, "")
 	do("POST", "/v1/events/"+sent.ID+"/replay", "")
+	hook := "/v1/webhooks/" + read[v1.Webhook](t, do("POST", "/v1/webhooks", `{"url":"http://127.0.0.1:1/","name":"n","types":["never"]}`), 201).ID
+	do("GET", "/v1/webhooks", "")
+	do("GET", hook, "")
+	do("PATCH", hook, `{"secret":"","name":"m"}`)
+	do("POST", hook+"/deliveries", `{"event_id":"`+sent.ID+`"}`)
+	do("GET", hook+"/deliveries", "")
+	do("DELETE", hook, "")
 	do("GET", "/v1/functions", "")
 	do("GET", "/v1/functions/runs?state=failed", "")
 	do("GET", "/v1/functions/runs/"+sent.RunIDs[0]+"?wait=1s", "")

@@ -75,7 +75,8 @@ type commands struct {
 	Session   sessionCommand   `cmd:"" help:"Run code in long-lived contexts, with packages and files that stay."`
 	Chat      chatCommand      `cmd:"" help:"Talk to an agent that runs code."`
 	Agent     agentCommand     `cmd:"" help:"Look at agents and their runs."`
-	Events    eventsCommand    `cmd:"" help:"Send events, and look at the durable functions that they start."`
+	Events    eventsCommand    `cmd:"" help:"Look at what happens, send events, and look at the durable functions that they start."`
+	Webhook   webhookCommand   `cmd:"" aliases:"webhooks" help:"Send events to URLs."`
 	Mcp       mcpCommand       `cmd:"" name:"mcp" help:"Offer sandboxes to agents of other programs (MCP), or see whose tools agents here use."`
 	Docs      docsCommand      `cmd:"" help:"Keep documentation that agents search."`
 	Volume    volumeCommand    `cmd:"" help:"Make and fill directories that outlive sandboxes."`

@@ -82,8 +82,11 @@ type Options struct {
 	Key string
 	// Environment has the operator's secrets for owners. They cannot be changed.
 	Environment []EnvSecret
-	Packages    []Package    // with secrets of their own
-	Log         *slog.Logger // nil discards
+	Packages    []Package // with secrets of their own
+	// Reseal seals again, for [Rotate], what others have sealed with Seal, and
+	// returns how much that was; nil if there is none.
+	Reseal func(ctx context.Context, s *Service) (int, error)
+	Log    *slog.Logger // nil discards
 }
 
 // A Service implements [engi.Secrets] on a store and the environment. It is safe
@@ -244,6 +247,12 @@ func Rotate(ctx context.Context, store Store, o Options) (n int, err error) {
 		}
 		n++
 	}
+	if o.Reseal != nil {
+		more, err := o.Reseal(ctx, s)
+		if n += more; err != nil {
+			return n, err
+		}
+	}
 	return n, o.dropOldKey()
 }
 
@@ -253,12 +262,35 @@ func additionalData(s engi.Secret) []byte {
 }
 
 func (s *Service) seal(of engi.Secret, value string) Sealed {
+	return s.sealFor(additionalData(of), value)
+}
+
+func (s *Service) sealFor(bound []byte, value string) Sealed {
 	nonce := make([]byte, s.key.aead.NonceSize())
 	rand.Read(nonce) // never fails
-	return Sealed{Key: s.key.fingerprint, Data: s.key.aead.Seal(nonce, nonce, []byte(value), additionalData(of))}
+	return Sealed{Key: s.key.fingerprint, Data: s.key.aead.Seal(nonce, nonce, []byte(value), bound)}
+}
+
+// Seal encrypts a value that somebody else stores, bound to what it is for.
+func (s *Service) Seal(purpose, value string) []byte {
+	v := s.sealFor([]byte("engi other\x00"+purpose), value)
+	return append([]byte(v.Key), v.Data...)
+}
+
+// Unseal decrypts what Seal has returned for the same purpose.
+func (s *Service) Unseal(purpose string, sealed []byte) (string, error) {
+	n := len(s.key.fingerprint)
+	if len(sealed) < n {
+		return "", errDamaged
+	}
+	return s.unsealFor([]byte("engi other\x00"+purpose), Sealed{Key: string(sealed[:n]), Data: sealed[n:]})
 }
 
 func (s *Service) unseal(of engi.Secret, v Sealed) (string, error) {
+	return s.unsealFor(additionalData(of), v)
+}
+
+func (s *Service) unsealFor(bound []byte, v Sealed) (string, error) {
 	k := &s.key
 	if v.Key != k.fingerprint {
 		if k = s.old; k == nil || v.Key != k.fingerprint {
@@ -270,7 +302,7 @@ func (s *Service) unseal(of engi.Secret, v Sealed) (string, error) {
 	if len(v.Data) < n {
 		return "", errDamaged
 	}
-	value, err := k.aead.Open(nil, v.Data[:n], v.Data[n:], additionalData(of))
+	value, err := k.aead.Open(nil, v.Data[:n], v.Data[n:], bound)
 	if err != nil {
 		return "", errDamaged
 	}

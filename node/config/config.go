@@ -70,6 +70,7 @@ type Config struct {
 	MCP       MCP       `toml:"mcp" envPrefix:"MCP_"`
 	Docs      Docs      `toml:"docs" envPrefix:"DOCS_"`
 	Events    Events    `toml:"events" envPrefix:"EVENTS_"`
+	Webhooks  Webhooks  `toml:"webhooks" envPrefix:"WEBHOOKS_"`
 
 	Pools []Pool `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
 }
@@ -521,7 +522,7 @@ func (c Config) Validate() error {
 	if c.Volumes.Capacity < 0 {
 		return engi.Errorf(engi.Invalid, "volumes.capacity is negative")
 	}
-	for _, check := range []func() error{c.Quota.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Sessions.validate, c.MCP.validate, c.Docs.validate, c.validateEvents} {
+	for _, check := range []func() error{c.Quota.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Sessions.validate, c.MCP.validate, c.Docs.validate, c.validateEvents, c.Webhooks.validate} {
 		if err := check(); err != nil {
 			return err
 		}

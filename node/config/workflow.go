@@ -16,8 +16,11 @@ type Events struct {
 	Engine    string            `toml:"engine" env:"ENGINE" help:"what executes functions: dbos, in this process and a file of the data directory, or inngest, a server of yours"`
 	MaxRuns   int               `toml:"max_runs" env:"MAX_RUNS" help:"runs of functions that have their turn at once"`
 	MaxQueue  int               `toml:"max_queue" env:"MAX_QUEUE" help:"runs of functions that have not ended; events are refused beyond"`
-	Keep      Duration          `toml:"keep" env:"KEEP" help:"how long ended runs and their events are remembered"`
-	KeepCount int               `toml:"keep_count" env:"KEEP_COUNT" help:"how many ended runs, and events, are remembered"`
+	Keep      Duration          `toml:"keep" env:"KEEP" help:"how long ended runs are remembered"`
+	KeepCount int               `toml:"keep_count" env:"KEEP_COUNT" help:"how many ended runs are remembered"`
+	LogKeep   Duration          `toml:"log_keep" env:"LOG_KEEP" help:"how long events stay in the log"`
+	LogCount  int64             `toml:"log_count" env:"LOG_COUNT" help:"how many events of each owner stay in the log"`
+	LogBytes  Bytes             `toml:"log_bytes" env:"LOG_BYTES" help:"how many bytes of each owner's events stay in the log"`
 	Inngest   Inngest           `toml:"inngest" envPrefix:"INNGEST_"`
 	Runtimes  map[string]string `toml:"runtimes" env:"-" help:"template of each runtime that engi/sandbox/create knows, beside node24, node22 and python3.13: [events.runtimes] NAME = \"TEMPLATE\""`
 }
@@ -29,7 +32,8 @@ const (
 )
 
 func defaultEvents() Events {
-	return Events{Engine: EngineDBOS, MaxRuns: 256, MaxQueue: 10000, Keep: Duration(30 * 24 * time.Hour), KeepCount: 100000}
+	return Events{Engine: EngineDBOS, MaxRuns: 256, MaxQueue: 10000, Keep: Duration(30 * 24 * time.Hour), KeepCount: 100000,
+		LogKeep: Duration(30 * 24 * time.Hour), LogCount: 200_000, LogBytes: 128 << 20}
 }
 
 // A Function is a durable function that puts an agent to work or runs a
@@ -102,7 +106,7 @@ func (c Config) validateEvents() error {
 	if !slices.Contains([]string{EngineDBOS, EngineInngest}, e.Engine) {
 		return engi.Errorf(engi.Invalid, "events.engine is %.40q", e.Engine).WithRemedy("use dbos or inngest")
 	}
-	if e.MaxRuns < 0 || e.MaxQueue < 0 || e.Keep < 0 || e.KeepCount < 0 {
+	if e.MaxRuns < 0 || e.MaxQueue < 0 || e.Keep < 0 || e.KeepCount < 0 || e.LogKeep < 0 || e.LogCount < 0 || e.LogBytes < 0 {
 		return engi.Errorf(engi.Invalid, "events has a negative value")
 	}
 	for name, template := range e.Runtimes {

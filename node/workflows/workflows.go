@@ -28,7 +28,8 @@ type Options struct {
 	Sandboxes  engi.Sandboxes
 	Templates  engi.Templates
 	Agents     engi.Agents // nil: there are none
-	URL        string      // where the node is reached
+	Source     workflow.Source
+	URL        string // where the node is reached
 	Log        *slog.Logger
 }
 
@@ -62,7 +63,7 @@ func Open(c config.Config, r Options) (*Workflows, error) {
 		functions = append(functions, f)
 	}
 	runner, err := workflow.New(workflow.Options{
-		Functions: functions, Store: store.Workflow(r.DB), Events: store.Events(r.DB), Engine: engine, Log: r.Log, MaxQueue: c.Events.MaxQueue, MaxRuns: c.Events.MaxRuns,
+		Functions: functions, Source: r.Source, Store: store.Workflow(r.DB), Events: store.Events(r.DB), Engine: engine, Log: r.Log, MaxQueue: c.Events.MaxQueue, MaxRuns: c.Events.MaxRuns,
 		Retention: time.Duration(c.Events.Keep), RetainCount: c.Events.KeepCount,
 	})
 	if err != nil {
@@ -93,6 +94,9 @@ func (w *Workflows) Functions() engi.Functions {
 	}
 	return w.runner
 }
+
+// Runs are those of the Source's functions.
+func (w *Workflows) Runs() *workflow.Runner { return w.runner }
 
 // Calls answers an engine elsewhere, at [config.InngestPath]; nil if there is
 // none. Nobody waits beyond leave.

@@ -82,7 +82,7 @@ var rules = []rule{
 	{"store/...", ". store/... workflow webhook operation fleet disk/... gate/... session agent library api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
 	{"api/v1", "", ""},
-	{"api/apitest", ". api/... gate/... guest guest/guestd guest/wire operation store store/storetest workflow workflow/memory", "github.com/prometheus/client_golang/..."},
+	{"api/apitest", ". api/... gate/... guest guest/guestd guest/wire operation store store/storetest webhook workflow workflow/memory", "github.com/prometheus/client_golang/..."},
 	{"api/mcp", ". agent/tool api/httpio", "github.com/modelcontextprotocol/go-sdk/..."},
 	{"api/compat/e2b/e2btest", ". api/compat/e2b", "github.com/google/go-cmp/..."},
 	{"api/compat/e2b", ". api/httpio", ""},

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"strings"
+
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+type webhookCommand struct {
+	Create     webhookCreate     `cmd:"" help:"Send events to a URL."`
+	List       webhookList       `cmd:"" aliases:"ls" help:"List webhooks."`
+	Show       webhookShow       `cmd:"" aliases:"get" help:"Show a webhook."`
+	Update     webhookUpdate     `cmd:"" help:"Change, enable or disable a webhook."`
+	Remove     webhookRemove     `cmd:"" aliases:"rm" help:"Delete webhooks."`
+	Deliveries webhookDeliveries `cmd:"" help:"List what was sent, and what came of it."`
+	Redeliver  webhookRedeliver  `cmd:"" help:"Send an event again."`
+}
+
+type webhookCreate struct {
+	URL      string   `arg:"" help:"Where to." placeholder:"URL"`
+	Type     []string `help:"Only events of these types; sandbox.* stands for all that begin so." placeholder:"TYPE"`
+	Name     string   `help:"A name for people." placeholder:"NAME"`
+	Disabled bool     `help:"Send nothing yet."`
+}
+
+func (webhookCreate) Help() string {
+	return `Prints its ID and the secret that requests are signed with, as Standard Webhooks say. The secret is
+not shown again. Private addresses get nothing unless webhooks.private in the configuration has them.
+
+Examples:
+  engi webhook create https://example.com/hooks/engi --type 'sandbox.*' --type execution.done
+  engi webhook create https://example.com/hooks/engi --json`
+}
+
+// Run implements the command.
+func (w *webhookCreate) Run(ctx context.Context, g *globals) error {
+	return show(ctx, g, func(d *localNode) (v1.Webhook, error) {
+		return d.CreateWebhook(ctx, v1.WebhookRequest{URL: w.URL, Name: w.Name, Types: w.Type, Disabled: w.Disabled})
+	}, g.showWebhook)
+}
+
+func (g *globals) showWebhook(x v1.Webhook) {
+	var f facts
+	f.add("webhook", "%s", x.ID)
+	f.add("name", "%s", printable(x.Name))
+	f.add("url", "%s", printable(x.URL))
+	f.add("types", "%s", strings.Join(x.Types, " "))
+	f.add("state", "%s", webhookState(x))
+	f.add("secret", "%s", x.Secret)
+	f.add("created", "%s", ago(x.CreatedAt))
+	f.print(g)
+}
+
+func webhookState(x v1.Webhook) string {
+	switch {
+	case x.Enabled:
+		return "enabled"
+	case x.Reason != "":
+		return "disabled: " + printable(x.Reason)
+	}
+	return "disabled"
+}
+
+type webhookList struct{}
+
+func (webhookList) Help() string {
+	return `Examples:
+  engi webhook list`
+}
+
+// Run implements the command.
+func (webhookList) Run(ctx context.Context, g *globals) error {
+	webhooks := table[v1.Webhook]{"WEBHOOK\tNAME\tURL\tTYPES\tSTATE\tCREATED", func(x v1.Webhook) []any {
+		return []any{x.ID, printable(x.Name), printable(x.URL), strings.Join(x.Types, " "), webhookState(x), ago(x.CreatedAt)}
+	}, nil}
+	return webhooks.list(ctx, g, false, func(d *localNode) ([]v1.Webhook, error) { return d.Webhooks(ctx) })
+}
+
+type webhookShow struct {
+	ID string `arg:"" help:"Webhook." placeholder:"ID"`
+}
+
+func (webhookShow) Help() string {
+	return `Examples:
+  engi webhook show whk_u2dmwmlezjgprkqrgppgcz2mgu`
+}
+
+// Run implements the command.
+func (w *webhookShow) Run(ctx context.Context, g *globals) error {
+	return show(ctx, g, func(d *localNode) (v1.Webhook, error) { return d.Webhook(ctx, w.ID) }, g.showWebhook)
+}
+
+type webhookUpdate struct {
+	ID      string    `arg:"" help:"Webhook." placeholder:"ID"`
+	To      *string   `help:"URL to send to." placeholder:"URL"`
+	Type    *[]string `help:"Types of events instead of those it has." placeholder:"TYPE"`
+	Name    *string   `help:"A name for people." placeholder:"NAME"`
+	Enable  bool      `help:"Send events from now on." xor:"enabled"`
+	Disable bool      `help:"Send nothing from now on." xor:"enabled"`
+	Rotate  bool      `help:"Sign with a fresh secret, which is shown."`
+}
+
+func (webhookUpdate) Help() string {
+	return `Examples:
+  engi webhook update whk_u2dmwmlezjgprkqrgppgcz2mgu --disable
+  engi webhook update whk_u2dmwmlezjgprkqrgppgcz2mgu --rotate`
+}
+
+// Run implements the command.
+func (w *webhookUpdate) Run(ctx context.Context, g *globals) error {
+	u := v1.WebhookUpdate{URL: w.To, Name: w.Name, Types: w.Type}
+	if w.Enable || w.Disable {
+		u.Enabled = &w.Enable
+	}
+	if w.Rotate {
+		u.Secret = new("")
+	}
+	return show(ctx, g, func(d *localNode) (v1.Webhook, error) { return d.UpdateWebhook(ctx, w.ID, u) }, g.showWebhook)
+}
+
+type webhookRemove struct {
+	IDs []string `arg:"" name:"id" help:"Webhooks." placeholder:"ID"`
+}
+
+func (webhookRemove) Help() string {
+	return `Examples:
+  engi webhook remove whk_u2dmwmlezjgprkqrgppgcz2mgu`
+}
+
+// Run implements the command.
+func (w *webhookRemove) Run(ctx context.Context, g *globals) error {
+	return g.removeAll(ctx, "removed", w.IDs, func(d *localNode, id string) error { return d.RemoveWebhook(ctx, id) })
+}
+
+type webhookDeliveries struct {
+	ID    string `arg:"" help:"Webhook." placeholder:"ID"`
+	Limit int    `help:"How many at most." default:"20" placeholder:"N"`
+}
+
+func (webhookDeliveries) Help() string {
+	return `The newest come first.
+
+Examples:
+  engi webhook deliveries whk_u2dmwmlezjgprkqrgppgcz2mgu`
+}
+
+// Run implements the command.
+func (w *webhookDeliveries) Run(ctx context.Context, g *globals) error {
+	deliveries := table[v1.WebhookDelivery]{"DELIVERY\tEVENT\tSTATE\tATTEMPTS\tCREATED\tERROR", func(x v1.WebhookDelivery) []any {
+		why := ""
+		if x.Error != nil {
+			why = printable(x.Error.Detail)
+		}
+		return []any{x.ID, x.EventID, x.State, x.Attempts, ago(x.CreatedAt), why}
+	}, nil}
+	return deliveries.list(ctx, g, false, func(d *localNode) ([]v1.WebhookDelivery, error) { return d.WebhookDeliveries(ctx, w.ID, w.Limit) })
+}
+
+type webhookRedeliver struct {
+	ID    string `arg:"" help:"Webhook." placeholder:"ID"`
+	Event string `arg:"" help:"Event." placeholder:"EVENT"`
+}
+
+func (webhookRedeliver) Help() string {
+	return `Examples:
+  engi webhook redeliver whk_u2dmwmlezjgprkqrgppgcz2mgu evt_u2dmwmlezjgprkqrgppgcz2mgu`
+}
+
+// Run implements the command.
+func (w *webhookRedeliver) Run(ctx context.Context, g *globals) error {
+	return show(ctx, g, func(d *localNode) (v1.WebhookDelivery, error) { return d.Redeliver(ctx, w.ID, w.Event) },
+		func(x v1.WebhookDelivery) { g.note("%s is sent as %s", x.EventID, x.ID) })
+}
