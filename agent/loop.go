@@ -299,7 +299,7 @@ func (a *activeRun) runTool(ctx context.Context, t tool.Tool, c engi.ToolCall) (
 			r, err = tool.Failure(engi.Errorf(engi.Internal, "the tool %s crashed", t.Name)), nil
 		}
 	}()
-	return t.Run(ctx, &tool.Call{Env: a.env(), ID: c.ID, Out: func(s engi.Stream, data []byte) {
+	return t.Run(engi.WithActor(ctx, string(a.rec.ID)), &tool.Call{Env: a.env(), ID: c.ID, Out: func(s engi.Stream, data []byte) {
 		if len(data) > 0 {
 			a.emit(engi.RunUpdate{Kind: engi.RunOutput, Stream: s, Text: strings.ToValidUTF8(string(data), "\ufffd"), Call: &engi.ToolCall{ID: c.ID, Name: c.Name}})
 		}

@@ -50,6 +50,7 @@ type Options struct {
 
 	Lifetime  Lifetime                    // of sandboxes that do not say
 	Quota     func(engi.Owner) engi.Quota // nil means no quotas
+	Refused   func(engi.Owner, string)    // is told of each refusal of a quota, by name; may be nil; must be quick
 	Snapshots SnapshotStore               // nil means there are no snapshots
 	Volumes   VolumeStore                 // nil means there are no volumes
 	Wall      Wall                        // nil means there is no network

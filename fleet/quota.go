@@ -33,6 +33,7 @@ func (s *sandboxes) book(ctx context.Context, owner engi.Owner, size engi.Size) 
 			return nil, err
 		}
 		if n >= q.PerDay {
+			s.refused(owner, "sandboxes per day")
 			return nil, engi.Errorf(engi.Exhausted, "%d sandboxes were created in the last 24 hours, %d are allowed", n, q.PerDay).
 				WithRemedy("use the sandboxes you have for longer, wait, or ask the node's administrator for a larger quota").
 				WithRetry(engi.Retry{AfterMillis: time.Hour.Milliseconds()})
@@ -61,7 +62,8 @@ func (s *sandboxes) bookWithin(q engi.Quota, b *booking, stored int64) (*booking
 	defer s.mu.Unlock()
 	if limited {
 		s.addUsageLocked(&used, b.owner)
-		if err := checkQuota(q, used, b, stored); err != nil {
+		if quota, err := checkQuota(q, used, b, stored); err != nil {
+			s.refused(b.owner, quota)
 			return nil, err
 		}
 	}
@@ -127,10 +129,18 @@ func (s *sandboxes) addUsageLocked(u *usage, owner engi.Owner) {
 	}
 }
 
-// checkQuota reports Exhausted if b is too much for q.
-func checkQuota(q engi.Quota, used usage, b *booking, stored int64) error {
-	refuse := func(what string, have, more, most any) error {
-		return engi.Errorf(engi.Exhausted, "the quota of %s is %v: %v are in use and %v more are wanted", what, most, have, more).
+// refused tells that a quota has refused something.
+func (s *sandboxes) refused(owner engi.Owner, quota string) {
+	if s.opt.Refused != nil {
+		s.opt.Refused(owner, quota)
+	}
+}
+
+// checkQuota reports Exhausted if b is too much for q, and the name of what has
+// refused it.
+func checkQuota(q engi.Quota, used usage, b *booking, stored int64) (quota string, err error) {
+	refuse := func(what string, have, more, most any) (string, error) {
+		return what, engi.Errorf(engi.Exhausted, "the quota of %s is %v: %v are in use and %v more are wanted", what, most, have, more).
 			WithRemedy("stop or hibernate a sandbox, ask for less, or ask the node's administrator for a larger quota").
 			WithRetry(engi.Retry{AfterMillis: (30 * time.Second).Milliseconds()})
 	}
@@ -144,7 +154,7 @@ func checkQuota(q engi.Quota, used usage, b *booking, stored int64) error {
 	case !b.resume && q.Disk > 0 && used.disk+stored+b.size.Disk > q.Disk:
 		return refuse("disk bytes", used.disk+stored, b.size.Disk, q.Disk)
 	}
-	return nil
+	return "", nil
 }
 
 // storedBytes is what an owner's snapshots and volumes may take, if the quota
@@ -187,6 +197,7 @@ func (s *sandboxes) checkSnapshotQuota(ctx context.Context, owner engi.Owner) er
 		return err
 	}
 	if len(all) >= q.Snapshots {
+		s.refused(owner, "snapshots")
 		return engi.Errorf(engi.Exhausted, "the quota of snapshots is %d, and there are %d", q.Snapshots, len(all)).
 			WithRemedy("remove a snapshot, or ask the node's administrator for a larger quota")
 	}

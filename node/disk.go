@@ -37,7 +37,7 @@ func (n *Node) openDisk(ctx context.Context) (err error) {
 	}
 	n.volumes, err = volume.Open(ctx, volume.Options{
 		Dir: filepath.Join(c.DataDir, "volumes"), Store: store.Volumes(n.db), Log: log,
-		Capacity: int64(c.Volumes.Capacity), Plain: c.Volumes.Plain, Quota: c.Quota.Of,
+		Capacity: int64(c.Volumes.Capacity), Plain: c.Volumes.Plain, Quota: c.Quota.Of, Refused: n.refusals.Add,
 		Disk: func(ctx context.Context, owner engi.Owner) (int64, error) {
 			_, bytes, err := n.snapshots.Usage(ctx, owner)
 			return bytes, err
@@ -51,7 +51,34 @@ func (n *Node) openDisk(ctx context.Context) (err error) {
 func (n *Node) diskParts() []part {
 	return []part{
 		{"templates", n.templates.Run, 10 * time.Second},
+		{"template events", n.announceTemplates, 10 * time.Second},
 		{"snapshots", n.snapshots.Run, 10 * time.Second},
 		{"volumes", n.volumes.Run, 10 * time.Second},
+	}
+}
+
+// announceEvery is how often templates that other processes built are noticed.
+const announceEvery = 10 * time.Second
+
+// announceTemplates tells the log of events what changes about templates.
+func (n *Node) announceTemplates(ctx context.Context, ready func()) error {
+	ready()
+	tick := time.NewTicker(announceEvery)
+	defer tick.Stop()
+	for {
+		changed := n.templates.Changed()
+		all, err := n.templates.List(ctx)
+		if err == nil {
+			err = store.Announce(ctx, n.db, all)
+		}
+		if err != nil && ctx.Err() == nil {
+			n.log.Warn("tell the log of events about templates; it is tried again", "error", err)
+		}
+		select {
+		case <-changed:
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
 	}
 }

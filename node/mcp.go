@@ -8,6 +8,7 @@ import (
 	"github.com/engi-dev/engi/api/mcp"
 	"github.com/engi-dev/engi/node/agents"
 	"github.com/engi-dev/engi/node/library"
+	"github.com/engi-dev/engi/store"
 )
 
 // mcpPath is where agents of other programs find their tools.
@@ -58,5 +59,5 @@ func (n *Node) Agents() engi.Agents {
 
 // openMCP makes the surface for agents of other programs.
 func (n *Node) openMCP(keys engi.Keys) (*mcp.Server, error) {
-	return mcp.New(mcp.Options{Services: n.places, Keys: keys, URL: n.previews.URL, Hosts: n.hosts(), Version: n.version, Log: n.log.With("room", "mcp")})
+	return mcp.New(mcp.Options{Services: n.places, Keys: keys, Events: store.Events(n.db), URL: n.previews.URL, Hosts: n.hosts(), Version: n.version, Log: n.log.With("room", "mcp")})
 }

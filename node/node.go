@@ -77,8 +77,9 @@ type Node struct {
 	ledger     *agents.Ledger       // of what their models cost
 	workflows  *workflows.Workflows // nil if there are none
 	webhooks   *webhook.Manager     // nil if there are no workflows
-	remote     *remote.Remote       // servers of tools that they may use
-	places     tool.Services        // of agents
+	refusals   *store.Refusals
+	remote     *remote.Remote // servers of tools that they may use
+	places     tool.Services  // of agents
 	operations *operation.Manager
 	front      *listener.Listener
 	secrets    *secret.Service
@@ -149,6 +150,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if n.db, err = store.Open(ctx, filepath.Join(c.DataDir, datadir.DatabaseName)); err != nil {
 		return nil, err
 	}
+	n.refusals = store.NewRefusals(n.db)
 	n.db.Log = n.log.With("room", "store")
 	n.db.Keep = store.EventBounds{Age: time.Duration(c.Events.LogKeep), Count: c.Events.LogCount, Bytes: int64(c.Events.LogBytes)}
 	n.closers.add(func() {
@@ -299,6 +301,7 @@ func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template s
 		ClaimTimeout: time.Duration(c.Admission.ClaimTimeout), MaxSandboxes: c.Admission.MaxSandboxes, MaxQueue: c.Admission.MaxQueue,
 		MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Boots: c.Admission.Boots,
 		Quota:     c.Quota.Of,
+		Refused:   n.refusals.Add,
 		Wall:      n.fleetWall(),
 		Spare:     c.Sandboxes.Spare,
 		Lifetime:  fleet.Lifetime{Timeout: time.Duration(c.Sandboxes.Timeout), Max: time.Duration(c.Sandboxes.Max)},
@@ -345,6 +348,7 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 		{"e2b", n.e2b.Run, 30 * time.Second},
 	}
 	parts = append(parts, n.diskParts()...)
+	parts = append(parts, part{"quotas", n.refusals.Run, 10 * time.Second})
 	parts = append(parts, part{"operations", n.operations.Run, 60 * time.Second})
 	if n.sessions != nil {
 		parts = append(parts, part{"sessions", n.sessions.Run, 60 * time.Second})

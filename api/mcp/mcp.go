@@ -29,6 +29,7 @@ import (
 type Options struct {
 	Services tool.Services
 	Keys     engi.Keys
+	Events   engi.EventLog                            // gets an event for each call; nil for none
 	URL      func(id engi.SandboxID, port int) string // of a port; nil if ports have none
 	Hosts    []string                                 // accepted host names beside localhost; * accepts any
 	Version  string
@@ -285,13 +286,32 @@ func (s *Server) call(ctx context.Context, key engi.Key, t tool.Tool, req *sdk.C
 		ID:  "mcp", Out: p.out,
 	}
 	began := time.Now()
+	ctx = engi.WithActor(ctx, key.ID)
 	r, err := t.Run(ctx, c, own)
 	p.flush()
+	s.record(ctx, c.Env, t.Name, r.Failed || err != nil, time.Since(began))
 	s.opt.Log.InfoContext(ctx, "mcp call", "tool", t.Name, "key", key.ID, "owner", string(key.Owner), "failed", r.Failed || err != nil, "ms", time.Since(began).Milliseconds())
 	if err != nil {
 		return nil, err
 	}
 	return result(r), nil
+}
+
+// record appends that a tool was called. What it was told and said may be
+// secret, and what it changed has events of its own.
+func (s *Server) record(ctx context.Context, env tool.Env, name string, failed bool, took time.Duration) {
+	if s.opt.Events == nil {
+		return
+	}
+	data, err := json.Marshal(map[string]any{
+		"tool": name, "failed": failed, "duration_ms": took.Milliseconds(), "sandbox_id": env.Sandbox, "session": env.Session, "client": "mcp",
+	})
+	if err == nil {
+		_, err = s.opt.Events.Append(context.WithoutCancel(ctx), engi.EventSpec{Owner: env.Owner, Subject: engi.ActorOf(ctx), Type: engi.EventToolResult, Data: data})
+	}
+	if err != nil {
+		s.opt.Log.ErrorContext(ctx, "append that a tool was called", "tool", name, "error", err)
+	}
 }
 
 // progress reports to a client what a program prints.

@@ -174,6 +174,7 @@ func (c *call) admit() error {
 		return err
 	}
 	c.auth = k
+	c.Context = engi.WithActor(c.Context, k.ID)
 	if k.Owner == "" && !k.Admin {
 		// The empty owner would see everything.
 		return engi.Errorf(engi.Internal, "key %s has no owner", k.ID)

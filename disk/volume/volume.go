@@ -66,6 +66,7 @@ type Options struct {
 	Log      *slog.Logger                                     // nil discards
 	Capacity int64                                            // default for volumes; 0 means 1 GiB
 	Quota    func(engi.Owner) engi.Quota                      // of which Volumes and Disk are enforced; nil means no limits
+	Refused  func(engi.Owner, string)                         // is told of each refusal of Quota, by name; may be nil; must be quick
 	Disk     func(context.Context, engi.Owner) (int64, error) // bytes that count for Quota beside volumes; nil means none
 	Plain    bool                                             // use directories even where images work
 }
@@ -300,7 +301,13 @@ func (m *Manager) checkSpace(ctx context.Context, spec engi.VolumeSpec) error {
 	}
 	if m.o.Quota != nil {
 		q := m.o.Quota(spec.Owner)
+		refused := func(quota string) {
+			if m.o.Refused != nil {
+				m.o.Refused(spec.Owner, quota)
+			}
+		}
 		if q.Volumes > 0 && count >= q.Volumes {
+			refused("volumes")
 			return engi.Errorf(engi.Exhausted, "the owner has %d volumes, which is the quota", count).WithRemedy("remove one, or raise the quota")
 		}
 		if q.Disk > 0 {
@@ -312,6 +319,7 @@ func (m *Manager) checkSpace(ctx context.Context, spec engi.VolumeSpec) error {
 				disk += more
 			}
 			if disk+spec.Capacity > q.Disk {
+				refused("disk bytes")
 				return engi.Errorf(engi.Exhausted, "%d bytes more than the %d in use exceed the owner's quota of %d", spec.Capacity, disk, q.Disk).
 					WithRemedy("ask for a smaller capacity, remove volumes or snapshots, or raise the quota")
 			}

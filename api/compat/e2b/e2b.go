@@ -177,6 +177,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 
 // A caller is who a request is from.
 type caller struct {
+	key    string     // ID of its key
 	owner  engi.Owner // of what it makes
 	viewer engi.Owner // whose objects it sees; empty sees all
 	writes bool       // and not only looks: else it gets no tokens
@@ -187,7 +188,7 @@ func (s *Server) handle(pattern string, f func(w http.ResponseWriter, r *http.Re
 	s.control.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		who, err := s.caller(r)
 		if err == nil {
-			err = f(w, r, who)
+			err = f(w, r.WithContext(engi.WithActor(r.Context(), who.key)), who)
 		}
 		if err != nil {
 			s.Log.Debug("refused", "method", r.Method, "path", r.URL.Path, "err", err)
@@ -216,7 +217,7 @@ func (s *Server) caller(r *http.Request) (caller, error) {
 	if err := k.May(scope, r.Method != http.MethodGet); err != nil {
 		return caller{}, err
 	}
-	who := caller{owner: k.Owner, viewer: k.Owner, writes: k.May(scope, true) == nil}
+	who := caller{key: k.ID, owner: k.Owner, viewer: k.Owner, writes: k.May(scope, true) == nil}
 	if k.Admin {
 		who.viewer = ""
 	}

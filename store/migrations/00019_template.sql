@@ -1,0 +1,7 @@
+-- +goose Up
+
+-- What the log of events says of templates. The templates are directories.
+CREATE TABLE templates (
+    name   TEXT PRIMARY KEY,
+    digest TEXT NOT NULL
+);
