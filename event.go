@@ -136,13 +136,14 @@ type EventFilter struct {
 	Subject string   // about this only
 	Types   []string // any of; one that ends in ".*" stands for all that begin so
 	After   int64    // only those with a greater Seq
+	Before  int64    // only those with a smaller Seq
 	Limit   int      // 0 means 100; 1000 at most
 	Oldest  bool     // oldest first; else newest
 }
 
 // Matches reports whether e is selected, Limit aside.
 func (f EventFilter) Matches(e Event) bool {
-	if e.Seq <= f.After || f.Owner != "" && e.Owner != f.Owner || f.Subject != "" && e.Subject != f.Subject {
+	if e.Seq <= f.After || f.Before != 0 && e.Seq >= f.Before || f.Owner != "" && e.Owner != f.Owner || f.Subject != "" && e.Subject != f.Subject {
 		return false
 	}
 	if len(f.Types) == 0 {
@@ -164,8 +165,8 @@ type Events interface {
 	// List returns the events that f selects.
 	List(ctx context.Context, owner Owner, f EventFilter) ([]Event, error)
 	// Follow yields the events that f selects, oldest first, each once, and
-	// then those that come, until ctx ends, which it reports as Expired. Limit
-	// and Oldest are ignored. Where events between f.After and the oldest that
+	// then those that come, until ctx ends, which it reports as Expired. Before,
+	// Limit and Oldest are ignored. Where events between f.After and the oldest that
 	// is left were dropped, one of type [EventsDropped] comes first.
 	Follow(ctx context.Context, owner Owner, f EventFilter) iter.Seq2[Event, error]
 	// Last returns the Seq of the newest event of all; 0 if there was none.
