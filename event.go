@@ -52,8 +52,9 @@ const (
 	EventExecutionDone    = "execution.done"
 	EventExecutionRefused = "execution.refused"
 
-	EventSandboxPrefix  = "sandbox." // followed by the state that it entered
-	EventSandboxUpdated = "sandbox.updated"
+	EventSandboxPrefix      = "sandbox." // followed by the state that it entered
+	EventSandboxUpdated     = "sandbox.updated"
+	EventSandboxSnapshotted = "sandbox.snapshotted" // a snapshot of it was made; the snapshot has an event of its own
 
 	EventSnapshotCreated = "snapshot.created"
 	EventSnapshotRemoved = "snapshot.removed"
@@ -115,7 +116,7 @@ func EventTypes() []string {
 	for _, s := range States() {
 		types = append(types, EventSandboxPrefix+string(s))
 	}
-	types = append(types, EventSandboxUpdated, EventSnapshotCreated, EventSnapshotRemoved,
+	types = append(types, EventSandboxUpdated, EventSandboxSnapshotted, EventSnapshotCreated, EventSnapshotRemoved,
 		EventVolumeCreated, EventVolumeAttached, EventVolumeDetached, EventVolumeRemoved,
 		EventSessionCreated, EventSessionStarted, EventSessionReleased, EventSessionTerminated,
 		EventTemplateBuilt, EventTemplateRemoved,
