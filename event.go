@@ -52,8 +52,9 @@ const (
 	EventExecutionDone    = "execution.done"
 	EventExecutionRefused = "execution.refused"
 
-	EventSandboxPrefix  = "sandbox." // followed by the state that it entered
-	EventSandboxUpdated = "sandbox.updated"
+	EventSandboxPrefix      = "sandbox." // followed by the state that it entered
+	EventSandboxUpdated     = "sandbox.updated"
+	EventSandboxSnapshotted = "sandbox.snapshotted" // a snapshot of it was made; the snapshot has an event of its own
 
 	EventSnapshotCreated = "snapshot.created"
 	EventSnapshotRemoved = "snapshot.removed"
@@ -115,7 +116,7 @@ func EventTypes() []string {
 	for _, s := range States() {
 		types = append(types, EventSandboxPrefix+string(s))
 	}
-	types = append(types, EventSandboxUpdated, EventSnapshotCreated, EventSnapshotRemoved,
+	types = append(types, EventSandboxUpdated, EventSandboxSnapshotted, EventSnapshotCreated, EventSnapshotRemoved,
 		EventVolumeCreated, EventVolumeAttached, EventVolumeDetached, EventVolumeRemoved,
 		EventSessionCreated, EventSessionStarted, EventSessionReleased, EventSessionTerminated,
 		EventTemplateBuilt, EventTemplateRemoved,
@@ -136,13 +137,14 @@ type EventFilter struct {
 	Subject string   // about this only
 	Types   []string // any of; one that ends in ".*" stands for all that begin so
 	After   int64    // only those with a greater Seq
+	Before  int64    // only those with a smaller Seq
 	Limit   int      // 0 means 100; 1000 at most
 	Oldest  bool     // oldest first; else newest
 }
 
 // Matches reports whether e is selected, Limit aside.
 func (f EventFilter) Matches(e Event) bool {
-	if e.Seq <= f.After || f.Owner != "" && e.Owner != f.Owner || f.Subject != "" && e.Subject != f.Subject {
+	if e.Seq <= f.After || f.Before != 0 && e.Seq >= f.Before || f.Owner != "" && e.Owner != f.Owner || f.Subject != "" && e.Subject != f.Subject {
 		return false
 	}
 	if len(f.Types) == 0 {
@@ -164,8 +166,8 @@ type Events interface {
 	// List returns the events that f selects.
 	List(ctx context.Context, owner Owner, f EventFilter) ([]Event, error)
 	// Follow yields the events that f selects, oldest first, each once, and
-	// then those that come, until ctx ends, which it reports as Expired. Limit
-	// and Oldest are ignored. Where events between f.After and the oldest that
+	// then those that come, until ctx ends, which it reports as Expired. Before,
+	// Limit and Oldest are ignored. Where events between f.After and the oldest that
 	// is left were dropped, one of type [EventsDropped] comes first.
 	Follow(ctx context.Context, owner Owner, f EventFilter) iter.Seq2[Event, error]
 	// Last returns the Seq of the newest event of all; 0 if there was none.

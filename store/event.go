@@ -104,10 +104,20 @@ func (l eventLog) Get(ctx context.Context, owner engi.Owner, id engi.EventID) (e
 
 // conditions are those of a filter.
 func conditions(owner engi.Owner, f engi.EventFilter) (w where) {
-	w.and(owner != "", `owner = ?`, string(owner))
-	w.and(f.Owner != "", `owner = ?`, string(f.Owner))
-	w.and(f.Subject != "", `subject = ?`, f.Subject)
+	owned := `owner = ?`
+	if f.Subject != "" {
+		// The events about a subject are in the same order by prev as by seq, and
+		// there is an index on that. The plus keeps SQLite from using the owner's,
+		// which would read everything of theirs.
+		owned = `+owner = ?`
+		w.and(true, `subject = ?`, f.Subject)
+		w.and(f.After > 0, `prev >= coalesce((SELECT max(prev) FROM events WHERE subject = ? AND prev <= ?), 0)`, f.Subject, f.After)
+		w.and(f.Before > 0, `prev < ?`, f.Before)
+	}
+	w.and(owner != "", owned, string(owner))
+	w.and(f.Owner != "", owned, string(f.Owner))
 	w.and(f.After > 0, `seq > ?`, f.After)
+	w.and(f.Before > 0, `seq < ?`, f.Before)
 	if len(f.Types) > 0 {
 		var anyOf []string
 		var args []any
@@ -128,14 +138,17 @@ func conditions(owner engi.Owner, f engi.EventFilter) (w where) {
 func (l eventLog) List(ctx context.Context, owner engi.Owner, f engi.EventFilter) (_ []engi.Event, err error) {
 	defer engi.Annotate(&err, "list events")
 	w := conditions(owner, f)
-	order := "DESC"
-	if f.Oldest {
-		order = "ASC"
+	order := "seq"
+	if f.Subject != "" {
+		order = "prev" // see conditions
+	}
+	if !f.Oldest {
+		order += " DESC"
 	}
 	if f.Limit <= 0 {
 		f.Limit = 100
 	}
-	return list(ctx, l.db.read, scanEvent, `SELECT `+eventColumns+` FROM events`+w.String()+` ORDER BY seq `+order+` LIMIT ?`, append(w.args, min(f.Limit, 1000))...)
+	return list(ctx, l.db.read, scanEvent, `SELECT `+eventColumns+` FROM events`+w.String()+` ORDER BY `+order+` LIMIT ?`, append(w.args, min(f.Limit, 1000))...)
 }
 
 // Last returns the Seq of the newest event.
@@ -145,7 +158,7 @@ func (l eventLog) Last(ctx context.Context) (int64, error) {
 
 // Follow yields events as they come.
 func (l eventLog) Follow(ctx context.Context, owner engi.Owner, f engi.EventFilter) iter.Seq2[engi.Event, error] {
-	f.Limit, f.Oldest = 0, true
+	f.Before, f.Limit, f.Oldest = 0, 0, true
 	if owner != "" && f.Owner != "" && owner != f.Owner {
 		f.Types = []string{""} // of nobody the caller may see
 	}

@@ -295,7 +295,7 @@ func agree(t *testing.T, file string, after int64) int64 {
 	wg.Wait()
 	states := map[string]string{} // what the last event about a subject says
 	for _, e := range all {
-		if e.Type != engi.EventSandboxUpdated && e.Type != engi.EventFunctionStepDone {
+		if e.Type != engi.EventSandboxUpdated && e.Type != engi.EventSandboxSnapshotted && e.Type != engi.EventFunctionStepDone {
 			states[e.Subject] = e.Type
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/compat/e2b"
 	"github.com/engi-dev/engi/fleet"
 )
 
@@ -48,25 +49,40 @@ func (f fleetStore) putSandbox(ctx context.Context, t *tx, s *fleet.SandboxRecor
 		}
 		return err
 	}
-	return f.sandboxEvent(ctx, t, s, state, before)
+	return f.appendEvent(ctx, t, s, state, before)
 }
 
-// sandboxEvent appends that s has entered its state, or that its owner has
-// changed it.
-func (f fleetStore) sandboxEvent(ctx context.Context, t *tx, s *fleet.SandboxRecord, before engi.State, detail string) error {
-	type data struct {
-		From      engi.State        `json:"from,omitempty"`
-		Template  string            `json:"template,omitempty"`
-		Execution engi.ExecutionID  `json:"execution_id,omitempty"`
-		Cause     engi.Cause        `json:"cause,omitempty"`
-		Metadata  map[string]string `json:"metadata,omitempty"`
-		Deadline  *time.Time        `json:"deadline,omitempty"`
-		Changed   []string          `json:"changed,omitempty"`
+// sandboxEvent is the data of events about sandboxes.
+type sandboxEvent struct {
+	From      engi.State        `json:"from,omitempty"`
+	Template  string            `json:"template,omitempty"`
+	Execution engi.ExecutionID  `json:"execution_id,omitempty"`
+	Cause     engi.Cause        `json:"cause,omitempty"`
+	Metadata  map[string]string `json:"metadata,omitempty"`
+	Deadline  time.Time         `json:"deadline,omitzero"`
+	Changed   []string          `json:"changed,omitempty"`
+	Snapshot  engi.SnapshotID   `json:"snapshot_id,omitempty"` // that was made of it
+
+	// Of sandboxes that owners have created and that have run.
+	Started time.Time         `json:"started,omitzero"`
+	VCPUs   float64           `json:"vcpus,omitempty"`
+	Memory  int64             `json:"memory,omitempty"` // bytes
+	Notes   map[string]string `json:"notes,omitempty"`
+}
+
+func newSandboxEvent(s *fleet.SandboxRecord) sandboxEvent {
+	d := sandboxEvent{Template: s.Template, Execution: s.Execution, Cause: s.End, Metadata: s.Metadata, Deadline: s.Deadline}
+	if s.Made && !s.Started.IsZero() {
+		d.Started, d.VCPUs, d.Memory, d.Notes = s.Started, s.Size.VCPUs, s.Size.Memory, e2b.EventNotes(s.Notes)
 	}
-	d := data{From: before, Template: s.Template, Execution: s.Execution, Cause: s.End, Metadata: s.Metadata}
-	if !s.Deadline.IsZero() {
-		d.Deadline = &s.Deadline
-	}
+	return d
+}
+
+// appendEvent appends that s has entered its state, which was before, or that
+// its owner has changed it.
+func (f fleetStore) appendEvent(ctx context.Context, t *tx, s *fleet.SandboxRecord, before engi.State, detail string) error {
+	d := newSandboxEvent(s)
+	d.From = before
 	kind := engi.EventSandboxPrefix + string(s.State)
 	if s.State == before {
 		if !s.Made || detail == "" {
@@ -124,8 +140,24 @@ func (f fleetStore) ListSandboxes(ctx context.Context, owner engi.Owner) (_ []fl
 
 func (f fleetStore) ForgetSandbox(ctx context.Context, id engi.SandboxID) (err error) {
 	defer engi.Annotate(&err, "forget sandbox %s", id)
-	_, err = f.db.exec(ctx, `DELETE FROM sandboxes WHERE id = ?`, id)
-	return err
+	return f.db.tx(ctx, func(t *tx) error {
+		s, err := first(ctx, t, errNoSandbox, scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE id = ?`, id)
+		if engi.KindOf(err) == engi.NotFound && err != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if s.Made && s.State != engi.Stopped { // its creation failed after others could see it
+			before := s.State
+			s.State = engi.Stopped
+			if err := f.appendEvent(ctx, t, &s, before, ""); err != nil {
+				return err
+			}
+		}
+		_, err = t.exec(ctx, `DELETE FROM sandboxes WHERE id = ?`, id)
+		return err
+	})
 }
 
 func scanSandbox(row scanner) (s fleet.SandboxRecord, err error) {

@@ -42,9 +42,21 @@ func (f snapshotStore) Put(ctx context.Context, s engi.Snapshot) (err error) {
 			nanos(s.Created), nanos(s.Used), nanos(s.Expires)); err != nil {
 			return err
 		}
-		return t.record(ctx, s.Owner, string(s.ID), engi.EventSnapshotCreated, map[string]any{
+		if err := t.record(ctx, s.Owner, string(s.ID), engi.EventSnapshotCreated, map[string]any{
 			"name": s.Name, "sandbox_id": s.Sandbox, "template": s.Template, "disk_only": s.Disk, "bytes": s.Bytes,
-		})
+		}); err != nil {
+			return err
+		}
+		box, err := first(ctx, t, errNoSandbox, scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE id = ?`, s.Sandbox)
+		if engi.KindOf(err) == engi.NotFound && err != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		d := newSandboxEvent(&box)
+		d.Snapshot = s.ID
+		return t.record(ctx, box.Owner, string(box.ID), engi.EventSandboxSnapshotted, d)
 	})
 }
 

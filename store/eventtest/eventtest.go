@@ -197,6 +197,12 @@ func lists(t *testing.T, log Log, _ func() Log) {
 		"type":            {"", engi.EventFilter{Types: []string{"sandbox.stopped"}}, func(e engi.Event) bool { return e.Type == "sandbox.stopped" }},
 		"types":           {"bert", engi.EventFilter{Types: []string{"sandbox.*", "nothing"}}, func(e engi.Event) bool { return e.Owner == "bert" && strings.HasPrefix(e.Type, "sandbox.") }},
 		"after":           {"", engi.EventFilter{After: all[20].Seq}, func(e engi.Event) bool { return e.Seq > all[20].Seq }},
+		"before":          {"", engi.EventFilter{Before: all[20].Seq}, func(e engi.Event) bool { return e.Seq < all[20].Seq }},
+		"between":         {"", engi.EventFilter{After: all[5].Seq, Before: all[20].Seq}, func(e engi.Event) bool { return e.Seq > all[5].Seq && e.Seq < all[20].Seq }},
+		"subject after":   {"", engi.EventFilter{Subject: "s2", After: all[12].Seq}, func(e engi.Event) bool { return e.Subject == "s2" && e.Seq > all[12].Seq }},
+		"subject later":   {"", engi.EventFilter{Subject: "s2", After: all[13].Seq}, func(e engi.Event) bool { return e.Subject == "s2" && e.Seq > all[13].Seq }},
+		"subject before":  {"anna", engi.EventFilter{Subject: "s2", Before: all[22].Seq}, func(e engi.Event) bool { return e.Owner == "anna" && e.Subject == "s2" && e.Seq < all[22].Seq }},
+		"subject earlier": {"", engi.EventFilter{Subject: "s2", After: all[1].Seq, Before: all[23].Seq}, func(e engi.Event) bool { return e.Subject == "s2" && e.Seq > all[1].Seq && e.Seq < all[23].Seq }},
 		"no pattern":      {"", engi.EventFilter{Types: []string{"sandbox[.]*"}}, func(e engi.Event) bool { return false }},
 	} {
 		for _, oldest := range []bool{true, false} {

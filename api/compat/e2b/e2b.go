@@ -1,7 +1,7 @@
 // Package e2b speaks E2B's protocol, so that programs made for E2B's packages
 // work against engi by configuration only: the control plane (sandboxes,
-// snapshots, templates, volumes, secrets), and the door to the agent and the
-// code interpreter inside sandboxes.
+// snapshots, templates, volumes, secrets, events, webhooks), and the door to
+// the agent and the code interpreter inside sandboxes.
 //
 // It translates. What happens is the doing of the interfaces it is given; the
 // only things of its own are tokens derived from one secret, the archives that
@@ -44,6 +44,8 @@ type Options struct {
 	Snapshots engi.Snapshots
 	Volumes   engi.Volumes
 	Secrets   engi.Secrets
+	Events    engi.Events
+	Webhooks  engi.Webhooks // that have [NewWebhookFormat]
 	Templates engi.Templates
 	Builder   engi.TemplateBuilder
 	Keys      engi.Keys
@@ -112,6 +114,8 @@ func New(o Options) *Server {
 	s.serveTemplates()
 	s.serveVolumes()
 	s.serveSecrets()
+	s.serveEvents()
+	s.serveWebhooks()
 	s.control.HandleFunc("GET /health", func(w http.ResponseWriter, r *http.Request) { answer(w, http.StatusOK, "engi is here") })
 	s.control.HandleFunc("/files", s.signedFile)
 	s.control.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -129,7 +133,7 @@ func def[N int | int64](p *N, n N) {
 // roots are the first elements of the control plane's paths.
 var roots = map[string]bool{
 	"sandboxes": true, "snapshots": true, "templates": true, "default-templates": true, "volumes": true,
-	"volumecontent": true, "secrets": true, "teams": true, "health": true, "files": true,
+	"volumecontent": true, "secrets": true, "events": true, "teams": true, "health": true, "files": true,
 }
 
 // Serves reports whether path belongs to the control plane.
@@ -239,6 +243,8 @@ func scopeOf(path string) engi.Scope {
 			return engi.ScopeVolumes
 		case "secrets":
 			return engi.ScopeSecrets
+		case "webhooks":
+			return engi.ScopeEvents
 		}
 	}
 	return ""
@@ -306,7 +312,7 @@ func refuse(w http.ResponseWriter, status int, text string) {
 }
 
 // errNone answers for a part that this node lacks.
-func errNone(part string) error {
+func errNone(part string) *engi.Error {
 	return engi.Errorf(engi.Unsupported, "this node offers no %s", part)
 }
 

@@ -29,10 +29,7 @@ func (s *Server) serveSandboxes() {
 	s.handle("GET /sandboxes/metrics", s.manyMetrics)
 	s.handle("GET /teams", func(w http.ResponseWriter, r *http.Request, who caller) error {
 		// E2B's command wants one; keys are not told again.
-		name := string(who.owner)
-		if name == "" {
-			name = "engi"
-		}
+		name := team(who.owner)
 		return answer(w, http.StatusOK, []map[string]any{{"teamID": name, "name": name, "apiKey": "", "isDefault": true}})
 	})
 	s.one("GET /sandboxes/{id}", func(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {

@@ -92,7 +92,7 @@ func (s *Server) resolve(ctx context.Context, who caller, ref string, spec *engi
 		if b == nil || b.State != BuildReady {
 			return errTemplate(ref)
 		}
-		spec.Notes[noteTemplate], spec.Notes[noteAlias] = t.ID, t.Name
+		spec.Notes[noteTemplate], spec.Notes[noteAlias], spec.Notes[noteFrom] = t.ID, t.Name, b.ID
 		if spec.Snapshot = b.Snapshot; b.Snapshot == "" {
 			spec.Template = b.Template
 		}

@@ -19,7 +19,23 @@ const (
 	noteMCP      = "e2b.mcp"      // as JSON
 	noteIAM      = "e2b.iam"      // as JSON
 	noteBuild    = "e2b.build"    // it belongs to this build; owners do not see it
+	noteFrom     = "e2b.from"     // ID of the build of the template that it began from
 )
+
+// EventNotes returns those of a sandbox's notes that its events carry, so that
+// they can be told in E2B's words when the sandbox is gone.
+func EventNotes(notes map[string]string) map[string]string {
+	var some map[string]string
+	for _, name := range []string{noteTemplate, noteBuild, noteFrom} {
+		if v := notes[name]; v != "" {
+			if some == nil {
+				some = map[string]string{}
+			}
+			some[name] = v
+		}
+	}
+	return some
+}
 
 // secure reports whether the inside of box needs a token. What other surfaces
 // made is secure.

@@ -211,4 +211,44 @@ scenario('fork of what is gone', async (t) => {
   await fails(() => s.fork(), SandboxNotFoundError)
 })
 
+about('Lifecycle events')
+
+const events = async (path, apiKey = process.env.E2B_API_KEY) => {
+  const r = await fetch(`${process.env.E2B_API_URL}/events/sandboxes${path}`, { headers: { 'X-API-Key': apiKey } })
+  assert.equal(r.status, 200)
+  return r.json()
+}
+const types = (list) => list.map((e) => e.type.replace('sandbox.lifecycle.', ''))
+
+scenario('a life is told from its creation to its end, which it outlives', async (t) => {
+  const s = await box(t, { metadata: { life: 'told' } })
+  await s.setTimeout(300_000)
+  const p = await s.createSnapshot()
+  t.after(() => Sandbox.deleteSnapshot(p.snapshotId))
+  await s.pause()
+  await s.connect()
+  await s.kill()
+  const list = await events(`/${s.sandboxId}?orderAsc=true&limit=100`)
+  const told = types(list)
+  assert.deepEqual(told.filter((x) => x !== 'updated'), ['created', 'checkpointed', 'paused', 'resumed', 'killed'])
+  assert.ok(told.includes('updated'))
+  for (const e of list) {
+    assert.equal(e.version, 'v2')
+    assert.equal(e.sandboxId, s.sandboxId)
+    assert.equal(e.sandboxTemplateId, 'base')
+    assert.equal(e.eventData.sandbox_metadata.life, 'told')
+    const execution = e.eventData.execution
+    assert.equal(Boolean(execution), /paused|killed/.test(e.type), e.type)
+    if (execution) assert.ok(execution.execution_time >= 0 && execution.execution_time < 120_000 && execution.memory_mb > 0, JSON.stringify(execution))
+  }
+  const of = (type) => list.find((e) => e.type === `sandbox.lifecycle.${type}`)
+  assert.equal(of('created').sandboxExecutionId, of('paused').sandboxExecutionId)
+  assert.equal(of('resumed').sandboxExecutionId, of('killed').sandboxExecutionId)
+  assert.notEqual(of('paused').sandboxExecutionId, of('killed').sandboxExecutionId)
+  assert.deepEqual(types(await events(`/${s.sandboxId}?limit=2`)), ['killed', 'resumed'])
+  assert.deepEqual(types(await events(`/${s.sandboxId}?types=sandbox.lifecycle.paused&types=sandbox.lifecycle.created`)), ['paused', 'created'])
+  assert.ok((await events('?limit=100&types=sandbox.lifecycle.killed')).some((e) => e.id === of('killed').id))
+  assert.deepEqual(await events(`/${s.sandboxId}`, process.env.SCENARIO_OTHER_KEY), [])
+})
+
 await run(2)
