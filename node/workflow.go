@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/compat/e2b"
 	"github.com/engi-dev/engi/node/workflows"
 	"github.com/engi-dev/engi/store"
 	"github.com/engi-dev/engi/webhook"
@@ -21,7 +22,8 @@ func (n *Node) openWorkflows(ctx context.Context) (err error) {
 	}
 	n.webhooks, err = webhook.Open(ctx, webhook.Options{
 		Store: store.Webhooks(n.db), Events: store.Events(n.db), Client: client, Seal: n.secrets, Fixed: n.config.Webhooks.Fixed(),
-		Log: n.log.With("room", "webhook"),
+		Formats: map[string]engi.WebhookFormat{e2b.WebhookFormat: e2b.NewWebhookFormat()},
+		Log:     n.log.With("room", "webhook"),
 	})
 	if err != nil {
 		return err
