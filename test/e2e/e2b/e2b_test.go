@@ -47,6 +47,7 @@ var runners = []runner{
 	{name: "js", file: "js/commands.mjs"},
 	{name: "js", file: "js/files.mjs"},
 	{name: "js", file: "js/lifecycle.mjs"},
+	{name: "js", file: "js/webhooks.mjs"},
 	{name: "js", file: "js/ports.mjs"},
 	{name: "js", file: "js/storage.mjs"},
 	{name: "js", file: "js/network.mjs", out: true},
@@ -91,7 +92,7 @@ func start(t *testing.T) *server {
 func startIn(t *testing.T, ns *namespace, vars ...string) *server {
 	t.Helper()
 	s := &server{domain: "sbx.test", ns: ns, tls: env.Dir(t)}
-	vars = append(vars, "ENGI_PREVIEW_DOMAIN="+s.domain, "ENGI_KEEP_COUNT=100")
+	vars = append(vars, "ENGI_PREVIEW_DOMAIN="+s.domain, "ENGI_KEEP_COUNT=100", "ENGI_WEBHOOKS_PRIVATE=127.0.0.1")
 	vars = append(vars, s.serveTLS(t)...)
 	s.Server = env.Serve(t, env.ServerOptions{
 		Env: vars, Without: []string{"E2B_"}, Start: ns.start, Ended: func(ended *env.Server) { removeBuilds(t, ended) },
