@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"net/http"
 	"reflect"
 	"slices"
@@ -187,6 +188,36 @@ func send[P, B, R any](r Route, h func(*call, *P, B) (R, error)) Route {
 			return err
 		}
 		return c.reply(c.route.Status, x)
+	})
+}
+
+// create is a route that makes one object of a Q in JSON, with a fresh ID, and
+// answers with it. The same request with the same Idempotency-Key is answered
+// with what find returns.
+func create[P, Q, X, T any, ID ~string](r Route, fresh func() ID, work func(*call, *P, ID, Q) (X, error), find func(*call, ID) (X, error), as func(X) T) Route {
+	r.Status, r.Location, r.Objects = http.StatusCreated, cmp.Or(r.Location, "path of what was made"), Owned
+	r.Creates = cmp.Or(r.Creates, "a repeated key returns what the first request made instead of making another")
+	return send(r, func(c *call, in *P, q Q) (T, error) {
+		id := string(fresh())
+		x, err := once(c, q, creation[X]{
+			ids: []string{id},
+			work: func(ids []string) (X, error) {
+				if len(ids) > 0 {
+					id = ids[0]
+				}
+				return work(c, in, ID(id), q)
+			},
+			find: func(ids []string, _ bool) (X, error) {
+				id = ids[0]
+				return find(c, ID(id))
+			},
+		})
+		if err != nil {
+			var none T
+			return none, err
+		}
+		c.location(c.route.path(), id)
+		return as(x), nil
 	})
 }
 

@@ -1,8 +1,6 @@
 package rest
 
 import (
-	"net/http"
-
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/v1"
 )
@@ -17,28 +15,17 @@ type aSecret struct {
 func Secrets(service engi.Secrets) Resource {
 	look, change := reads(engi.ScopeSecrets), writes(engi.ScopeSecrets)
 	return Resource{tag: "secrets", about: "values that never enter a sandbox", missing: missing(service != nil, "secrets"), routes: []Route{
-		send(Route{
-			Pattern: "POST " + secretPath, ID: "create-secret", Summary: "Store a secret", Access: change, Objects: Owned,
+		create(Route{
+			Pattern: "POST " + secretPath, ID: "create-secret", Summary: "Store a secret", Access: change,
 			Text:    "Encrypted; its value is never shown again. A name that exists is a conflict.",
-			Creates: "a repeated key returns the first secret instead of storing another",
-			Status:  http.StatusCreated, Location: "path of the secret",
+			Creates: "a repeated key returns the first secret instead of storing another", Location: "path of the secret",
 			Bodies: []example{{"a token", "a token", `{"name": "registry", "value": "t0ken", "metadata": {"for": "ci"}}`}},
-		}, func(c *call, _ *none, q v1.SecretRequest) (v1.Secret, error) {
+		}, engi.NewSecretID, func(c *call, _ *none, id engi.SecretID, q v1.SecretRequest) (engi.Secret, error) {
 			if err := checkValue(q.Value); err != nil {
-				return v1.Secret{}, err
+				return engi.Secret{}, err
 			}
-			x, err := once(c, q, creation[engi.Secret]{
-				ids: []string{string(engi.NewSecretID())},
-				work: func(ids []string) (engi.Secret, error) {
-					return service.Create(c, engi.Secret{ID: firstID[engi.SecretID](ids), Owner: c.owner(), Name: q.Name, Metadata: q.Metadata}, q.Value)
-				},
-				find: func(ids []string, _ bool) (engi.Secret, error) { return service.Get(c, c.owner(), ids[0]) },
-			})
-			if err == nil {
-				c.location(secretPath, string(x.ID))
-			}
-			return secretOn(x), err
-		}),
+			return service.Create(c, engi.Secret{ID: id, Owner: c.owner(), Name: q.Name, Metadata: q.Metadata}, q.Value)
+		}, func(c *call, id engi.SecretID) (engi.Secret, error) { return service.Get(c, c.owner(), string(id)) }, secretOn),
 		list(Route{Pattern: "GET " + secretPath, ID: "list-secrets", Summary: "List secrets", Text: "By name, without their values.", Access: look},
 			func(c *call, _ *none) ([]engi.Secret, error) { return service.List(c, c.owner()) }, secretOn),
 		fetch(Route{Pattern: "GET " + secretPath + "/{name}", ID: "get-secret", Summary: "Get a secret", Text: "Without its value.", Access: look},

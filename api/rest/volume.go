@@ -2,7 +2,6 @@ package rest
 
 import (
 	"io"
-	"net/http"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/guesthttp"
@@ -45,13 +44,14 @@ func Volumes(service engi.Volumes) Resource {
 	const one = volumePath + "/{name}"
 	look, change := reads(engi.ScopeVolumes), writes(engi.ScopeVolumes)
 	return Resource{tag: "volumes", about: "directories that outlive sandboxes", missing: missing(service != nil, "volumes"), routes: []Route{
-		send(Route{
-			Pattern: "POST " + volumePath, ID: "create-volume", Summary: "Make a volume", Access: change, Objects: Owned,
+		create(Route{
+			Pattern: "POST " + volumePath, ID: "create-volume", Summary: "Make a volume", Access: change,
 			Text:    "An empty one; a name that exists is a conflict.",
-			Creates: "a repeated key returns the first volume instead of making another",
-			Status:  http.StatusCreated, Location: "path of the volume",
+			Creates: "a repeated key returns the first volume instead of making another", Location: "path of the volume",
 			Bodies: []example{{"a gigabyte", "of a gigabyte", `{"name": "models", "capacity": "1GiB"}`}},
-		}, v.create),
+		}, engi.NewVolumeID, func(c *call, _ *none, id engi.VolumeID, q v1.VolumeRequest) (engi.Volume, error) {
+			return v.Create(c, engi.VolumeSpec{ID: id, Owner: c.owner(), Name: q.Name, Capacity: int64(q.Capacity), TTL: q.TTL.Std()})
+		}, func(c *call, id engi.VolumeID) (engi.Volume, error) { return v.Get(c, c.owner(), string(id)) }, volumeOf),
 		list(Route{Pattern: "GET " + volumePath, ID: "list-volumes", Summary: "List volumes", Text: "By name.", Access: look},
 			func(c *call, _ *none) ([]engi.Volume, error) { return v.List(c, c.owner()) }, volumeOf),
 		fetch(Route{Pattern: "GET " + one, ID: "get-volume", Summary: "Get a volume", Access: look},
@@ -79,20 +79,6 @@ func Volumes(service engi.Volumes) Resource {
 			})
 		}),
 	}}
-}
-
-func (v *volumes) create(c *call, _ *none, q v1.VolumeRequest) (v1.Volume, error) {
-	x, err := once(c, q, creation[engi.Volume]{
-		ids: []string{string(engi.NewVolumeID())},
-		work: func(ids []string) (engi.Volume, error) {
-			return v.Create(c, engi.VolumeSpec{ID: firstID[engi.VolumeID](ids), Owner: c.owner(), Name: q.Name, Capacity: int64(q.Capacity), TTL: q.TTL.Std()})
-		},
-		find: func(ids []string, _ bool) (engi.Volume, error) { return v.Get(c, c.owner(), ids[0]) },
-	})
-	if err == nil {
-		c.location(volumePath, string(x.ID))
-	}
-	return volumeOf(x), err
 }
 
 // files opens a volume's content for work on a path.

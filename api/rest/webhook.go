@@ -30,14 +30,16 @@ func Webhooks(service engi.Webhooks) Resource {
 	const one = webhookPath + "/{id}"
 	look, change := reads(engi.ScopeEvents), writes(engi.ScopeEvents)
 	return Resource{tag: "webhooks", about: "URLs that events are sent to", missing: absent, routes: []Route{
-		send(Route{
-			Pattern: "POST " + webhookPath, ID: "create-webhook", Summary: "Make a webhook", Access: change, Objects: Owned,
+		create(Route{
+			Pattern: "POST " + webhookPath, ID: "create-webhook", Summary: "Make a webhook", Access: change,
 			Text: "It gets the events from now on, signed as Standard Webhooks (standardwebhooks.com) say. An event that is not answered with a status of 2xx is sent again, " +
 				"24 times over about 8 hours; 410 disables the webhook. The answer has the secret, for the only time.",
-			Creates: "a repeated key returns the first webhook, without its secret, instead of making another",
-			Status:  http.StatusCreated, Location: "path of the webhook",
-			Bodies: []example{{"sandboxes", "what happens to sandboxes", `{"url": "https://example.com/hooks/engi", "types": ["sandbox.*"]}`}},
-		}, w.create),
+			Creates:  "a repeated key returns the first webhook, without its secret, instead of making another",
+			Location: "path of the webhook",
+			Bodies:   []example{{"sandboxes", "what happens to sandboxes", `{"url": "https://example.com/hooks/engi", "types": ["sandbox.*"]}`}},
+		}, engi.NewWebhookID, w.create, func(c *call, id engi.WebhookID) (v1.Webhook, error) {
+			return to(webhookOf)(w.Get(c, c.owner(), id))
+		}, func(x v1.Webhook) v1.Webhook { return x }),
 		list(Route{Pattern: "GET " + webhookPath, ID: "list-webhooks", Summary: "List webhooks", Text: "The oldest come first.", Access: look},
 			func(c *call, _ *none) ([]engi.Webhook, error) { return w.List(c, c.owner()) }, webhookOf),
 		fetch(Route{Pattern: "GET " + one, ID: "get-webhook", Summary: "Get a webhook", Access: look},
@@ -61,23 +63,9 @@ func Webhooks(service engi.Webhooks) Resource {
 	}}
 }
 
-func (w *webhooks) create(c *call, _ *none, q v1.WebhookRequest) (v1.Webhook, error) {
-	x, err := once(c, q, creation[v1.Webhook]{
-		ids: []string{string(engi.NewWebhookID())},
-		work: func(ids []string) (v1.Webhook, error) {
-			x, secret, err := w.Create(c, engi.WebhookSpec{
-				ID: firstID[engi.WebhookID](ids), Owner: c.owner(), Name: q.Name, URL: q.URL, Types: q.Types, Secret: q.Secret, Disabled: q.Disabled,
-			})
-			return withSecret(x, secret), err
-		},
-		find: func(ids []string, _ bool) (v1.Webhook, error) {
-			return to(webhookOf)(w.Get(c, c.owner(), engi.WebhookID(ids[0])))
-		},
-	})
-	if err == nil {
-		c.location(webhookPath, x.ID)
-	}
-	return x, err
+func (w *webhooks) create(c *call, _ *none, id engi.WebhookID, q v1.WebhookRequest) (v1.Webhook, error) {
+	x, secret, err := w.Create(c, engi.WebhookSpec{ID: id, Owner: c.owner(), Name: q.Name, URL: q.URL, Types: q.Types, Secret: q.Secret, Disabled: q.Disabled})
+	return withSecret(x, secret), err
 }
 
 func (w *webhooks) redeliver(c *call, in *aWebhook, q v1.RedeliveryRequest) (v1.WebhookDelivery, error) {
