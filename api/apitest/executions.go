@@ -87,6 +87,9 @@ type file struct {
 
 // Start starts an execution.
 func (x *Executions) Start(ctx context.Context, spec engi.ExecutionSpec) (engi.Execution, error) {
+	if err := spec.Faults(engi.Bounds{}).Err(); err != nil {
+		return engi.Execution{}, err
+	}
 	if spec.Template == "" {
 		spec.Template = "base"
 	}

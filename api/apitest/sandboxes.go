@@ -107,6 +107,9 @@ func (r *sandbox) close() {
 
 // Create creates a sandbox. The template "nope" does not exist.
 func (s *Sandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (engi.Sandbox, error) {
+	if err := spec.Faults(engi.Bounds{}).Err(); err != nil {
+		return engi.Sandbox{}, err
+	}
 	if spec.Template == "nope" {
 		return engi.Sandbox{}, engi.Errorf(engi.NotFound, "no template %q", spec.Template)
 	}
@@ -259,6 +262,9 @@ func (s *Sandboxes) List(ctx context.Context, owner engi.Owner, f engi.SandboxFi
 
 // Update changes a sandbox.
 func (s *Sandboxes) Update(ctx context.Context, owner engi.Owner, id engi.SandboxID, u engi.SandboxUpdate) (engi.Sandbox, error) {
+	if err := u.Faults(engi.Bounds{}).Err(); err != nil {
+		return engi.Sandbox{}, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, err := s.find(owner, id)

@@ -75,11 +75,20 @@ func Describe(err error, request string) v1.Problem {
 		p.RetryAfter = v1.Duration(time.Duration(retry.AfterMillis) * time.Millisecond)
 		p.QueuePosition = retry.Position
 	}
+	faults := engi.FaultsOf(err)
+	if len(faults) > 0 {
+		p.Remedy = "correct the request; /docs describes it"
+	}
+	if len(faults) > 1 {
+		for _, f := range faults {
+			p.Faults = append(p.Faults, v1.Fault(f))
+		}
+	}
 	if r, ok := errors.AsType[*Error](err); ok {
 		if r.Status != 0 {
 			p.Status = r.Status
 		}
-		p.Faults = r.Faults
+		p.Faults = append(p.Faults, r.Faults...)
 	}
 	p.Title = http.StatusText(p.Status)
 	return p

@@ -2,33 +2,29 @@ package rest
 
 import (
 	"fmt"
-	"maps"
 	"math"
-	"path"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/httpio"
-	"github.com/engi-dev/engi/api/strict"
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/spelling"
 )
 
-// Bounds on what one request may list. The size of a request bounds the rest.
-const (
-	maxFiles = 10_000
-	maxPath  = 1024 // bytes
-	maxArgs  = 10_000
-	maxEnv   = 10_000
-)
+// A checker collects what is wrong with a request: what its translation finds,
+// and, only if that is something, what the service would find too, so that a
+// caller gets to know all of it at once. Services check what gets to them
+// themselves.
+type checker struct{ engi.Faults }
 
-// A checker collects the faults of a request.
-type checker struct{ faults []v1.Fault }
+func (c *checker) addf(field, format string, args ...any) { c.Addf(field, format, args...) }
 
-func (c *checker) addf(field, format string, args ...any) {
-	if len(c.faults) < strict.MaxFaults {
-		c.faults = append(c.faults, v1.Fault{Field: field, Detail: fmt.Sprintf(format, args...)})
+// also adds what a service would find.
+func (c *checker) also(all engi.Faults) {
+	for _, f := range all {
+		c.Addf(f.Field, "%s", f.Detail)
 	}
 }
 
@@ -50,44 +46,9 @@ func (c *checker) natural(field string, n float64) {
 	}
 }
 
-func (c *checker) text(field, s string) {
-	if strings.ContainsRune(s, 0) {
-		c.addf(field, "it has a NUL byte in it")
-	}
-}
+func (c *checker) text(field, s string) { c.Text(field, s) }
 
-// relative checks a path below the working directory.
-func (c *checker) relative(field, p string) {
-	switch {
-	case p == "":
-		c.addf(field, "it is empty")
-	case len(p) > maxPath:
-		c.addf(field, "it is longer than %d bytes", maxPath)
-	case strings.ContainsRune(p, 0):
-		c.addf(field, "it has a NUL byte in it")
-	case strings.HasPrefix(p, "/"):
-		c.addf(field, "%.80q is absolute; paths are relative to the working directory", p)
-	case path.Clean(p) == ".." || strings.HasPrefix(path.Clean(p), "../"):
-		c.addf(field, "%.80q leads out of the working directory", p)
-	case path.Clean(p) != p || p == ".":
-		c.addf(field, "%.80q is not the plainest form of a file's path, which would be %.80q", p, path.Clean(p))
-	}
-}
-
-// env checks variables of an environment.
-func (c *checker) env(env map[string]string) {
-	if len(env) > maxEnv {
-		c.addf("env", "there are more than %d", maxEnv)
-	}
-	for _, name := range slices.Sorted(maps.Keys(env)) {
-		if name == "" || strings.ContainsAny(name, "=\x00") {
-			c.addf("env", "%.40q cannot be the name of a variable", name)
-		}
-		c.text("env."+name, env[name])
-	}
-}
-
-// absolute checks a path inside.
+// absolute checks a path in a sandbox, which may be / and need not be clean.
 func (c *checker) absolute(field, p string) {
 	switch {
 	case p == "":
@@ -98,24 +59,6 @@ func (c *checker) absolute(field, p string) {
 		c.addf(field, "it is longer than 4095 bytes")
 	}
 	c.text(field, p)
-}
-
-func (c *checker) host(field, h string) {
-	if len(h) > 255 || strings.ContainsFunc(h, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '/' || r == '@' }) {
-		c.addf(field, "%.80q cannot be a host", h)
-	}
-}
-
-func (c *checker) metadata(m map[string]string) {
-	if len(m) > 64 {
-		c.addf("metadata", "there are more than 64 pairs")
-	}
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		if k == "" || len(k) > 256 || len(m[k]) > 256 {
-			c.addf("metadata", "the pair %.40q has a name or a value that is empty or longer than 256 bytes", k)
-		}
-		c.text("metadata", k+m[k])
-	}
 }
 
 // time reads a moment; an empty one is zero.
@@ -136,7 +79,7 @@ func invalid(field, format string, args ...any) error {
 }
 
 // err reports the faults; nil if there are none.
-func (c *checker) err() error { return httpio.Invalid(c.faults) }
+func (c *checker) err() error { return c.Err() }
 
 // words are the values of a closed set as the wire has them.
 func words[W ~string](all ...W) []string {

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -19,7 +20,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/httpio"
-	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/api/v1"
 )
 
 const (
@@ -383,15 +384,6 @@ func disposition(name string) string {
 	return "attachment"
 }
 
-// entries are the names that lone code is saved under.
-var entries = map[engi.Language]string{
-	engi.Python:     "main.py",
-	engi.JavaScript: "main.js",
-	engi.TypeScript: "main.ts",
-	engi.Go:         "main.go",
-	engi.Bash:       "main.sh",
-}
-
 // otherNames are what people call languages; suggestions only, since a
 // request says what it means.
 var otherNames = map[string]engi.Language{
@@ -399,7 +391,8 @@ var otherNames = map[string]engi.Language{
 	"ts": engi.TypeScript, "deno": engi.TypeScript, "golang": engi.Go, "sh": engi.Bash, "shell": engi.Bash,
 }
 
-// specOf translates a request, or reports Invalid with every fault of it.
+// specOf translates a request. If that finds a fault, it reports Invalid with
+// every fault of it; else the service checks it.
 func specOf(who engi.Owner, idempotency string, q v1.ExecutionRequest) (engi.ExecutionSpec, error) {
 	var c checker
 	p := program(&c, &q)
@@ -410,23 +403,7 @@ func specOf(who engi.Owner, idempotency string, q v1.ExecutionRequest) (engi.Exe
 	}
 	c.oneOf("min_tier", q.MinTier, tiers)
 	c.oneOf("on_empty", q.OnEmpty, words(engi.PoolWait, engi.PoolBootSync, engi.PoolReject))
-	c.natural("vcpus", q.VCPUs)
-	c.natural("inodes", float64(q.Inodes))
-	c.natural("processes", float64(q.Processes))
-	c.natural("open_files", float64(q.OpenFiles))
-	c.natural("artifacts.max_count", float64(q.Artifacts.MaxCount))
-	if len(q.Template) > 200 {
-		c.addf("template", "it is longer than 200 bytes")
-	}
-	c.text("template", q.Template)
-	c.text("output_dir", q.OutputDir)
-	if d := q.OutputDir; d != "" && (!strings.HasPrefix(d, "/") || path.Clean(d) != d || len(d) > maxPath) {
-		c.addf("output_dir", "%.80q is not a plain absolute path", d)
-	}
-	if err := c.err(); err != nil {
-		return engi.ExecutionSpec{}, err
-	}
-	return engi.ExecutionSpec{
+	spec := engi.ExecutionSpec{
 		Owner:    who,
 		Program:  p,
 		Template: q.Template,
@@ -446,7 +423,11 @@ func specOf(who engi.Owner, idempotency string, q v1.ExecutionRequest) (engi.Exe
 		ClaimTimeout: q.ClaimTimeout.Std(),
 		OutputDir:    q.OutputDir,
 		Idempotency:  idempotency,
-	}, nil
+	}
+	if len(c.Faults) > 0 {
+		c.also(spec.Faults(engi.Bounds{}))
+	}
+	return spec, c.err()
 }
 
 func program(c *checker, q *v1.ExecutionRequest) engi.Program {
@@ -468,42 +449,19 @@ func program(c *checker, q *v1.ExecutionRequest) engi.Program {
 	}
 	sources(c, q, &p)
 
-	if len(q.Args) > maxArgs {
-		c.addf("args", "there are more than %d", maxArgs)
-	}
-	for i, a := range q.Args {
-		c.text(fmt.Sprintf("args[%d]", i), a)
-	}
-	c.env(q.Env)
 	return p
 }
 
-// sources collects the files of a program and checks that one of them can be
-// run.
+// sources collects the files of a program, code as the last of them.
 func sources(c *checker, q *v1.ExecutionRequest, p *engi.Program) {
-	if len(q.Files) > maxFiles {
-		c.addf("files", "there are more than %d", maxFiles)
-		return
-	}
-	seen := map[string]bool{}
-	if q.Code != "" {
-		name := entries[p.Language]
-		if q.Entry != "" && q.Entry != name {
-			c.addf("entry", "code is saved as %q and is what runs; leave entry out, or send the program in files", name)
-		}
-		p.Entry = name
-		p.Files = append(p.Files, engi.SourceFile{Path: name, Data: []byte(q.Code)})
-		seen[name] = true
-	}
+	name := cmp.Or(p.Language.MainFile(), "main")
 	for i, f := range q.Files {
 		field := fmt.Sprintf("files[%d]", i)
-		c.relative(field+".path", f.Path)
-		if seen[f.Path] {
-			c.addf(field+".path", "%.80q is there twice", f.Path)
-		}
-		seen[f.Path] = true
 		if f.Content != "" && len(f.ContentBase64) > 0 {
 			c.addf(field, "it has both content and content_base64; send one of them")
+		}
+		if q.Code != "" && f.Path == name {
+			c.addf(field+".path", "%.80q is there twice: code is saved as that", f.Path)
 		}
 		data := f.ContentBase64
 		if f.Content != "" {
@@ -511,24 +469,14 @@ func sources(c *checker, q *v1.ExecutionRequest, p *engi.Program) {
 		}
 		p.Files = append(p.Files, engi.SourceFile{Path: f.Path, Data: data, Mode: uint32(f.Mode)})
 	}
-	for _, f := range p.Files {
-		for dir := path.Dir(f.Path); dir != "." && dir != "/"; dir = path.Dir(dir) {
-			if seen[dir] {
-				c.addf("files", "%.80q is both a file and a directory", dir)
-			}
-		}
+	if q.Code == "" {
+		return
 	}
-	switch {
-	case len(p.Files) == 0:
-		c.addf("code", "there is no program: send code, or files")
-	case q.Code != "":
-	case q.Entry == "" && len(p.Files) > 1:
-		c.addf("entry", "it is missing: say which of the %d files to run", len(p.Files))
-	case q.Entry == "":
-		p.Entry = p.Files[0].Path
-	case !seen[q.Entry]:
-		c.addf("entry", "%.80q is not one of the files", q.Entry)
+	if q.Entry != "" && q.Entry != name {
+		c.addf("entry", "code is saved as %q and is what runs; leave entry out, or send the program in files", name)
 	}
+	p.Entry = name
+	p.Files = append(p.Files, engi.SourceFile{Path: name, Data: []byte(q.Code)})
 }
 
 func languages() []string { return words(engi.Languages()...) }

@@ -139,7 +139,7 @@ func (l *library) save(c *call, in *aSession, q v1.CodeModulesRequest) (v1.List[
 	var all []engi.CodeModule
 	for i, m := range q.Modules {
 		field := fmt.Sprintf("modules[%d].", i)
-		check.relative(field+"path", m.Path)
+		check.Path(field+"path", m.Path)
 		check.oneOf(field+"scope", m.Scope, words(engi.ModuleSession, engi.ModuleUser))
 		check.text(field+"description", m.Description)
 		check.text(field+"usage", m.Usage)

@@ -84,7 +84,7 @@ var grantUses = words(engi.GrantHeader, engi.GrantBearer, engi.GrantBasic, engi.
 // empty if it is the whole.
 func networkOf(c *checker, field string, q *v1.NetworkPolicy) engi.NetworkPolicy {
 	at := func(name string) string { return strings.TrimPrefix(field+"."+name, ".") }
-	before := len(c.faults)
+	before := len(c.Faults)
 	c.oneOf(at("mode"), q.Mode, networkModes())
 	p := engi.NetworkPolicy{Mode: engi.Network(q.Mode), Allow: q.Allow, Deny: q.Deny, Group: q.Group, Name: q.Name}
 	for name, list := range map[string][]string{"allow": q.Allow, "deny": q.Deny} {
@@ -153,7 +153,7 @@ func networkOf(c *checker, field string, q *v1.NetworkPolicy) engi.NetworkPolicy
 	if p.Mode == "" && len(p.Allow)+len(p.Grants) > 0 {
 		p.Mode = engi.NetworkRestricted
 	}
-	if len(c.faults) == before {
+	if len(c.Faults) == before {
 		c.rules(at, field, p)
 	}
 	return p
@@ -169,7 +169,7 @@ func (c *checker) rules(at func(string) string, field string, p engi.NetworkPoli
 	if err == nil || engi.KindOf(err) != engi.Invalid {
 		return
 	}
-	before := len(c.faults)
+	before := len(c.Faults)
 	try := func(where string, part engi.NetworkPolicy) {
 		if part.Mode == "" {
 			part.Mode = engi.NetworkRestricted
@@ -194,7 +194,7 @@ func (c *checker) rules(at func(string) string, field string, p engi.NetworkPoli
 	if p.Proxy != nil {
 		try(at("proxy"), engi.NetworkPolicy{Mode: engi.NetworkOpen, Proxy: p.Proxy})
 	}
-	if len(c.faults) == before { // the parts are good, but not together
+	if len(c.Faults) == before { // the parts are good, but not together
 		c.addf(field, "%s", reasonOf(err))
 	}
 }

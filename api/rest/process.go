@@ -128,13 +128,14 @@ func commandOf(q v1.ProcessRequest) (engi.Command, error) {
 	case q.Args[0] == "":
 		c.addf("args[0]", "it is empty")
 	}
-	if len(q.Args) > maxArgs {
-		c.addf("args", "there are more than %d", maxArgs)
+	const most = 10_000
+	if len(q.Args) > most {
+		c.addf("args", "there are more than %d", most)
 	}
 	if slices.ContainsFunc(q.Args, func(a string) bool { return strings.ContainsRune(a, 0) }) {
 		c.addf("args", "one has a NUL byte in it")
 	}
-	c.env(q.Env)
+	c.Env("env", q.Env)
 	if q.Dir != "" {
 		c.absolute("dir", q.Dir)
 	}

@@ -2,7 +2,6 @@ package rest
 
 import (
 	"cmp"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -154,21 +153,11 @@ func (s *sandboxes) create(c *call, _ *none, q v1.SandboxRequest) (v1.Sandbox, e
 
 // sandboxSpec translates a request but for its owner and its snapshot.
 func sandboxSpec(c *checker, q *v1.SandboxRequest) engi.SandboxSpec {
-	if len(q.Template) > 200 {
-		c.addf("template", "it is longer than 200 bytes")
-	}
-	c.text("template", q.Template)
 	if q.Template != "" && q.Snapshot != "" {
 		c.addf("snapshot", "there is a template already; send one of them")
 	}
 	c.oneOf("min_tier", q.MinTier, tiers)
-	c.natural("vcpus", q.VCPUs)
-	c.natural("inodes", float64(q.Inodes))
-	c.natural("processes", float64(q.Processes))
-	c.natural("open_files", float64(q.OpenFiles))
 	c.oneOf("on_timeout", q.OnTimeout, endPolicies)
-	c.metadata(q.Metadata)
-	c.env(q.Env)
 	spec := engi.SandboxSpec{
 		Template: q.Template,
 		Size: engi.Size{
@@ -182,13 +171,7 @@ func sandboxSpec(c *checker, q *v1.SandboxRequest) engi.SandboxSpec {
 		Metadata: q.Metadata,
 		Env:      q.Env,
 	}
-	for i, m := range q.Volumes {
-		field := fmt.Sprintf("volumes[%d]", i)
-		if m.Volume == "" {
-			c.addf(field+".volume", "it is missing")
-		}
-		c.text(field+".volume", m.Volume)
-		c.absolute(field+".path", m.Path)
+	for _, m := range q.Volumes {
 		spec.Volumes = append(spec.Volumes, engi.VolumeMount{Volume: m.Volume, Path: m.Path})
 	}
 	if q.Network != nil {
@@ -196,7 +179,9 @@ func sandboxSpec(c *checker, q *v1.SandboxRequest) engi.SandboxSpec {
 	}
 	if q.Ports != nil {
 		spec.Ports = engi.PortPolicy{Private: q.Ports.Private, Host: q.Ports.Host}
-		c.host("ports.host", q.Ports.Host)
+	}
+	if len(c.Faults) > 0 {
+		c.also(spec.Faults(engi.Bounds{}))
 	}
 	return spec
 }
@@ -260,14 +245,10 @@ func (s *sandboxes) update(c *call, in *aSandbox, q v1.SandboxUpdate) (v1.Sandbo
 	if q.OnTimeout != nil {
 		check.oneOf("on_timeout", *q.OnTimeout, endPolicies)
 	}
-	if q.Metadata != nil {
-		check.metadata(*q.Metadata)
-	}
 	if q.Network != nil {
 		u.Network = new(networkOf(&check, "network", q.Network))
 	}
 	if q.Ports != nil {
-		check.host("ports.host", q.Ports.Host)
 		u.Ports = &engi.PortPolicy{Private: q.Ports.Private, Host: q.Ports.Host}
 	}
 	if err := check.err(); err != nil {

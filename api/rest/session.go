@@ -78,8 +78,8 @@ func (s *sessions) create(c *call, _ *none, q v1.SessionRequest) (v1.Session, er
 	check.oneOf("persistence", q.Persistence, words(engi.PersistNone, engi.PersistSession, engi.PersistSnapshot))
 	check.natural("vcpus", q.VCPUs)
 	check.natural("processes", float64(q.Processes))
-	check.metadata(q.Metadata)
-	check.env(q.Env)
+	check.Metadata("metadata", q.Metadata)
+	check.Env("env", q.Env)
 	spec := engi.SessionSpec{
 		Owner: c.owner(), Name: q.Name, Template: q.Template, Mode: engi.SessionMode(q.Mode), Persistence: engi.Persistence(q.Persistence),
 		Size:     engi.Size{VCPUs: q.VCPUs, Memory: int64(q.Memory), Disk: int64(q.Disk), Processes: q.Processes},
@@ -104,7 +104,7 @@ func (s *sessions) run(c *call, in *aSession, q v1.CodeRequest) error {
 		check.addf("code", "it is missing")
 	}
 	check.oneOf("language", q.Language, words(engi.TypeScript, engi.JavaScript))
-	check.env(q.Env)
+	check.Env("env", q.Env)
 	if err := check.err(); err != nil {
 		return err
 	}
