@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent/budget"
 	"github.com/engi-dev/engi/agent/tool"
 	"github.com/engi-dev/engi/api/mcp"
 	"github.com/engi-dev/engi/node/agents"
@@ -23,8 +24,11 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 		}
 	}
 	log := n.log.With("room", "agent")
-	n.ledger = agents.NewLedger(n.config, n.db, log)
-	models, err := agents.Models(n.config, n.ledger, log)
+	n.budget = budget.New(budget.Options{
+		Store: store.Spending(n.db), Log: log,
+		Limit: func(owner engi.Owner) budget.Limit { return budget.Limit(n.config.Models.Budgets.Of(owner)) },
+	})
+	models, err := agents.Models(n.config, n.budget, log)
 	if err != nil {
 		return err
 	}
@@ -36,7 +40,7 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 	if n.remote, err = agents.Remote(n.config, n.places, n.version, n.log.With("room", "remote")); err != nil {
 		return err
 	}
-	n.agents, err = agents.Open(n.config, agents.Options{Models: models, Ledger: n.ledger, Places: n.places, Sources: n.remote.Sources(), DB: n.db, Ended: n.libraryRunEnded(), Log: log})
+	n.agents, err = agents.Open(n.config, agents.Options{Models: models, Ledger: n.budget, Places: n.places, Sources: n.remote.Sources(), DB: n.db, Ended: n.libraryRunEnded(), Log: log})
 	return err
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent"
+	"github.com/engi-dev/engi/agent/budget"
 	"github.com/engi-dev/engi/agent/remote"
 	"github.com/engi-dev/engi/agent/tool"
 	"github.com/engi-dev/engi/api/compat/e2b"
@@ -30,7 +31,6 @@ import (
 	"github.com/engi-dev/engi/gate/preview"
 	"github.com/engi-dev/engi/gate/secret"
 	"github.com/engi-dev/engi/library"
-	"github.com/engi-dev/engi/node/agents"
 	"github.com/engi-dev/engi/node/bundle"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/node/datadir"
@@ -74,7 +74,7 @@ type Node struct {
 	sessions   *sessions.Sessions   // nil if there are none
 	library    *library.Library     // nil if there is none
 	agents     *agent.Runner        // nil if there are none
-	ledger     *agents.Ledger       // of what their models cost
+	budget     *budget.Tracker      // of what models cost
 	workflows  *workflows.Workflows // nil if there are none
 	webhooks   *webhook.Manager     // nil if there are no workflows
 	refusals   *store.Refusals
@@ -250,7 +250,7 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) http.Handler {
 		rest.Operations(n.operations),
 		rest.Node(about),
 		rest.Pools(n.fleet),
-		rest.Usage(rest.Counted{Sandboxes: sandboxes, Snapshots: n.snapshots, Volumes: n.volumes, Spending: n.ledger, Quota: n.config.Quota.Of}),
+		rest.Usage(rest.Counted{Sandboxes: sandboxes, Snapshots: n.snapshots, Volumes: n.volumes, Spending: n.budget, Quota: n.config.Quota.Of}),
 		rest.Keys(o.Keys),
 	)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent"
+	"github.com/engi-dev/engi/agent/budget"
 	"github.com/engi-dev/engi/agent/llm"
 	"github.com/engi-dev/engi/agent/llm/scripted"
 	"github.com/engi-dev/engi/agent/remote"
@@ -22,9 +23,9 @@ import (
 	"github.com/engi-dev/engi/store"
 )
 
-// Models returns the models of c, whose calls go into ledger; nil where there
+// Models returns the models of c, whose calls ledger counts; nil where there
 // are no agents.
-func Models(c config.Config, ledger *Ledger, log *slog.Logger) (*llm.Registry, error) {
+func Models(c config.Config, ledger *budget.Tracker, log *slog.Logger) (*llm.Registry, error) {
 	if c.Models.Off {
 		return nil, nil
 	}
@@ -33,7 +34,7 @@ func Models(c config.Config, ledger *Ledger, log *slog.Logger) (*llm.Registry, e
 		return nil, err
 	}
 	opt.Timeout = time.Duration(c.Models.Timeout)
-	opt.OnCall, opt.CheckBudget = ledger.Spend, ledger.Afford
+	opt.OnCall, opt.CheckBudget = ledger.Record, ledger.Check
 	if _, taken := opt.Providers[config.Demo]; !taken {
 		demo := &scripted.Server{Play: scripted.Demo}
 		opt.Providers[config.Demo] = llm.Provider{Dialect: llm.OpenAI, URL: "http://demo.invalid/v1", Client: &http.Client{Transport: demo}}
@@ -48,8 +49,8 @@ func Models(c config.Config, ledger *Ledger, log *slog.Logger) (*llm.Registry, e
 
 // Rooms are those of the node that agents need.
 type Options struct {
-	Models  *llm.Registry // nil: there are no agents
-	Ledger  *Ledger       // that of Models
+	Models  *llm.Registry   // nil: there are no agents
+	Ledger  *budget.Tracker // that of Models
 	Places  tool.Services
 	Sources []tool.Source // of more tools
 	DB      *store.DB
@@ -68,7 +69,7 @@ func Open(c config.Config, r Options) (*agent.Runner, error) {
 	}
 	return agent.New(agent.Options{
 		Agents: c.AgentSpecs(), Models: r.Models.Model, Tools: tools, Sources: r.Sources, Store: store.Agents(r.DB), Results: store.AgentResults(r.DB), Dir: filepath.Join(c.DataDir, "runs"),
-		Log: r.Log, MaxRuns: c.Models.MaxRuns, CheckTarget: r.Places.CheckTarget, CheckBudget: r.Ledger.Afford, OnEnd: r.Ended,
+		Log: r.Log, MaxRuns: c.Models.MaxRuns, CheckTarget: r.Places.CheckTarget, CheckBudget: r.Ledger.Check, OnEnd: r.Ended,
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent"
+	"github.com/engi-dev/engi/agent/budget"
 	"github.com/engi-dev/engi/agent/llm/scripted"
 	"github.com/engi-dev/engi/agent/tool"
 	"github.com/engi-dev/engi/node/agents"
@@ -58,7 +59,7 @@ func TestSwitch(t *testing.T) {
 			}
 			defer db.Close()
 			log := slog.New(slog.DiscardHandler)
-			ledger := agents.NewLedger(c, db, log)
+			ledger := budget.New(budget.Options{Store: store.Spending(db), Limit: func(engi.Owner) budget.Limit { return budget.Limit{} }, Log: log})
 			models, err := agents.Models(c, ledger, log)
 			if err != nil {
 				t.Fatal(err)

@@ -59,6 +59,7 @@ var rules = []rule{
 	{"session/...", ". session/...", ""},
 	{"agent/llm/scripted", "", ""},
 	{"agent/agenttest", ". agent", "github.com/google/go-cmp/..."},
+	{"agent/budget", ". agent/llm", ""},
 	{"agent/tool", ". agent/llm guest/fileops", ""},
 	{"agent/remote", ". agent/llm agent/tool", "github.com/modelcontextprotocol/go-sdk/..."},
 	{"agent", ". agent/llm agent/tool outputlog", ""},
@@ -183,26 +184,27 @@ func TestAllowancesAreUsed(t *testing.T) {
 	}
 }
 
-// TestNodeStaysSmall keeps assembling free of logic.
+// TestNodeStaysSmall limits node and all packages below it, so that logic can
+// not be hidden in a package of its own there. Nearly half of the lines are
+// settings, in node/config.
 func TestNodeStaysSmall(t *testing.T) {
+	const limit = 5000
 	lines := 0
-	files, err := filepath.Glob(filepath.Join(root, "node", "*.go"))
+	err := filepath.WalkDir(filepath.Join(root, "node"), func(file string, d fs.DirEntry, err error) error {
+		if err != nil || path.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
+			return err
+		}
+		src, err := os.ReadFile(file)
+		lines += strings.Count(string(src), "\n")
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range files {
-		if strings.HasSuffix(f, "_test.go") {
-			continue
-		}
-		src, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		lines += strings.Count(string(src), "\n")
+	if lines > limit {
+		t.Errorf("node/... has %d lines, more than %d: node only assembles, logic belongs in the packages it uses", lines, limit)
 	}
-	if lines > 1400 {
-		t.Errorf("package node has %d lines: logic has leaked into it", lines)
-	}
+	t.Logf("node/... has %d lines", lines)
 }
 
 // TestInterfacesStaySmall allows more than eight methods only by name.
