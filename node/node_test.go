@@ -93,7 +93,7 @@ func TestNodeServes(t *testing.T) {
 	}
 	start(t, n)
 
-	at, key, err := Discover(c.DataDir)
+	at, key, err := datadir.Discover(c.DataDir)
 	if err != nil || at.URL != n.Endpoint().URL || key != n.AdminKey() {
 		t.Fatalf("Discover: %+v, %q, %v", at, key, err)
 	}

@@ -58,7 +58,7 @@ func TestNamesAndTLS(t *testing.T) {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(pem)
-	_, port := n.front.Outside()
+	_, port := n.listener.Public()
 	secure := net.JoinHostPort("127.0.0.1", port)
 	tr := &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: true,

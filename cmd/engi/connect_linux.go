@@ -12,6 +12,7 @@ import (
 	"github.com/engi-dev/engi/client"
 	"github.com/engi-dev/engi/node"
 	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/node/datadir"
 )
 
 // testOptions lets tests of this package run the real commands on machines
@@ -58,7 +59,7 @@ func (g *globals) connectHere(ctx context.Context, w where, secret string) (*loc
 	if err != nil {
 		return nil, err
 	}
-	at, key, err := node.Discover(c.DataDir)
+	at, key, err := datadir.Discover(c.DataDir)
 	if err == nil {
 		return &localNode{Client: client.New(at.URL, first(secret, key)), url: at.URL, secret: first(secret, key), close: func() {}}, nil
 	}

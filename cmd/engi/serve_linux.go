@@ -14,6 +14,7 @@ import (
 	"github.com/engi-dev/engi/client"
 	"github.com/engi-dev/engi/node"
 	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/node/datadir"
 )
 
 type serveCommand struct {
@@ -88,7 +89,7 @@ func (s *serveCommand) Run(ctx context.Context, g *globals) error {
 // detach starts the same command again as a session of its own and waits
 // until it answers.
 func (s *serveCommand) detach(ctx context.Context, g *globals, c config.Config) error {
-	if at, _, err := node.Discover(c.DataDir); err == nil {
+	if at, _, err := datadir.Discover(c.DataDir); err == nil {
 		return engi.Errorf(engi.Conflict, "a server runs on %s already: process %d, %s", c.DataDir, at.PID, at.URL)
 	}
 	self, err := os.Executable()
@@ -98,7 +99,7 @@ func (s *serveCommand) detach(ctx context.Context, g *globals, c config.Config) 
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return engi.Errorf(engi.Denied, "%v", err).WithRemedy("choose a directory you may write with --data-dir")
 	}
-	path := node.LogFile(c.DataDir)
+	path := datadir.LogFile(c.DataDir)
 	log, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return engi.Errorf(engi.Denied, "%v", err)
@@ -131,7 +132,7 @@ func (s *serveCommand) detach(ctx context.Context, g *globals, c config.Config) 
 	for {
 		select {
 		case <-tick.C:
-			at, _, err := node.Discover(c.DataDir)
+			at, _, err := datadir.Discover(c.DataDir)
 			if err != nil {
 				continue
 			}
@@ -172,7 +173,7 @@ Examples:
 }
 
 type status struct {
-	node.Endpoint
+	datadir.Endpoint
 	Ready  bool   `json:"ready"`
 	Reason string `json:"reason,omitempty"`
 }
@@ -205,7 +206,7 @@ func (s *statusCommand) Run(ctx context.Context, g *globals) error {
 }
 
 func look(ctx context.Context, c config.Config) (st status, err error) {
-	at, key, err := node.Discover(c.DataDir)
+	at, key, err := datadir.Discover(c.DataDir)
 	if err != nil {
 		return st, err
 	}
@@ -260,7 +261,7 @@ func (s *stopCommand) Run(ctx context.Context, g *globals) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait.Std())
 	defer cancel()
-	pid, err := node.Stop(ctx, c.DataDir)
+	pid, err := datadir.Stop(ctx, c.DataDir)
 	if err != nil && !(s.Destroy && engi.KindOf(err) == engi.NotFound) {
 		return err
 	}
