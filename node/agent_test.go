@@ -47,7 +47,7 @@ func TestSwitchProvider(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			own, opt := twin(t)
+			own, opt := fakeNode(t)
 			own.Models, own.Providers, own.Agents = c.Models, c.Providers, c.Agents
 			n, err := Open(t.Context(), own, opt)
 			if err != nil {
