@@ -22,12 +22,12 @@ func (n *Node) openPreviews(keys engi.Keys, leave context.Context) {
 		path = "/preview"
 	}
 	// The E2B server, which is opened later, serves two of the ports.
-	guest := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { n.e2b.Inside().ServeHTTP(w, r) })
+	guest := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { n.e2b.Proxy().ServeHTTP(w, r) })
 	n.previews = preview.New(preview.Options{
 		Sandboxes: n.fleet.Sandboxes(), Keys: keys, LinkKey: n.secrets.Derive("links to ports"),
 		Domains: append([]string{domain}, c.Domains...), Hosts: n.config.ServedHosts(), Path: path, Private: c.Private,
 		Scheme: scheme, Port: port, Rate: c.Rate, Log: n.log.With("component", "preview"), Leave: leave,
-		Special: map[int]http.Handler{e2b.AgentPort: guest, e2b.InterpreterPort: guest},
+		Special: map[int]http.Handler{e2b.EnvdPort: guest, e2b.InterpreterPort: guest},
 		Allow:   func(r *http.Request, s engi.Sandbox, port int) error { return n.e2b.Allow(r, s, port) },
 	})
 }
