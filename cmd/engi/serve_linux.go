@@ -23,7 +23,7 @@ type serveCommand struct {
 	TLSCert         string `name:"tls-cert" help:"PEM file with the certificate chain." placeholder:"FILE"`
 	TLSKey          string `name:"tls-key" help:"PEM file with its key." placeholder:"FILE"`
 	Pools           string `help:"Warm sandboxes, like python=4,bash=2:10, or none." placeholder:"LANG=N[:MAX],..."`
-	Template        string `short:"t" help:"Template of requests that name none." placeholder:"NAME"`
+	Template        string `short:"t" help:"Default template." placeholder:"NAME"`
 	Detach          bool   `short:"d" help:"Go to the background once the server answers; log to engi.log in the data directory."`
 }
 
@@ -69,8 +69,8 @@ func (s *serveCommand) Run(ctx context.Context, g *globals) error {
 		return err
 	}
 	slog.SetDefault(log)
-	// What libraries print can quote what strangers send, such as services in
-	// sandboxes that say something nobody asked.
+	// Libraries may log what untrusted peers send, such as unsolicited responses
+	// of services in sandboxes.
 	slog.SetLogLoggerLevel(slog.LevelDebug)
 	log.Info("engi starts", "version", version, "data_dir", c.DataDir, "chosen", from)
 	n, err := node.Open(ctx, c, g.options(log))
@@ -86,11 +86,11 @@ func (s *serveCommand) Run(ctx context.Context, g *globals) error {
 	return nil
 }
 
-// detach starts the same command again as a session of its own and waits
-// until it answers.
+// detach starts the same command in a session of its own and waits until it
+// serves.
 func (s *serveCommand) detach(ctx context.Context, g *globals, c config.Config) error {
 	if at, _, err := datadir.Discover(c.DataDir); err == nil {
-		return engi.Errorf(engi.Conflict, "a server runs on %s already: process %d, %s", c.DataDir, at.PID, at.URL)
+		return engi.Errorf(engi.Conflict, "a server already runs on %s: process %d, %s", c.DataDir, at.PID, at.URL)
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -119,7 +119,7 @@ func (s *serveCommand) detach(ctx context.Context, g *globals, c config.Config) 
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = "/"
 	if wd, err := os.Getwd(); err == nil {
-		cmd.Dir = wd // relative paths among the flags
+		cmd.Dir = wd // flags may have relative paths
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
@@ -239,7 +239,7 @@ func readiness(st status) string {
 
 type stopCommand struct {
 	Wait    string `help:"How long to wait for it to end." default:"30s" placeholder:"D"`
-	Destroy bool   `help:"Destroy its sandboxes too, with whatever runs in them."`
+	Destroy bool   `help:"Destroy its sandboxes, too, with everything that runs in them."`
 }
 
 func (stopCommand) Help() string {

@@ -35,7 +35,7 @@ Examples:
 
 // Run implements the command.
 func (w *webhookCreate) Run(ctx context.Context, g *globals) error {
-	return show(ctx, g, func(d *localNode) (v1.Webhook, error) {
+	return show(ctx, g, func(d *connection) (v1.Webhook, error) {
 		return d.CreateWebhook(ctx, v1.WebhookRequest{URL: w.URL, Name: w.Name, Types: w.Type, Disabled: w.Disabled})
 	}, g.showWebhook)
 }
@@ -74,7 +74,7 @@ func (webhookList) Run(ctx context.Context, g *globals) error {
 	webhooks := table[v1.Webhook]{"WEBHOOK\tNAME\tURL\tTYPES\tSTATE\tCREATED", func(x v1.Webhook) []any {
 		return []any{x.ID, printable(x.Name), printable(x.URL), strings.Join(x.Types, " "), webhookState(x), ago(x.CreatedAt)}
 	}, nil}
-	return webhooks.list(ctx, g, false, func(d *localNode) ([]v1.Webhook, error) { return d.Webhooks(ctx) })
+	return webhooks.list(ctx, g, false, func(d *connection) ([]v1.Webhook, error) { return d.Webhooks(ctx) })
 }
 
 type webhookShow struct {
@@ -88,7 +88,7 @@ func (webhookShow) Help() string {
 
 // Run implements the command.
 func (w *webhookShow) Run(ctx context.Context, g *globals) error {
-	return show(ctx, g, func(d *localNode) (v1.Webhook, error) { return d.Webhook(ctx, w.ID) }, g.showWebhook)
+	return show(ctx, g, func(d *connection) (v1.Webhook, error) { return d.Webhook(ctx, w.ID) }, g.showWebhook)
 }
 
 type webhookUpdate struct {
@@ -116,7 +116,7 @@ func (w *webhookUpdate) Run(ctx context.Context, g *globals) error {
 	if w.Rotate {
 		u.Secret = new("")
 	}
-	return show(ctx, g, func(d *localNode) (v1.Webhook, error) { return d.UpdateWebhook(ctx, w.ID, u) }, g.showWebhook)
+	return show(ctx, g, func(d *connection) (v1.Webhook, error) { return d.UpdateWebhook(ctx, w.ID, u) }, g.showWebhook)
 }
 
 type webhookRemove struct {
@@ -130,7 +130,7 @@ func (webhookRemove) Help() string {
 
 // Run implements the command.
 func (w *webhookRemove) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "removed", w.IDs, func(d *localNode, id string) error { return d.RemoveWebhook(ctx, id) })
+	return g.removeAll(ctx, "removed", w.IDs, func(d *connection, id string) error { return d.RemoveWebhook(ctx, id) })
 }
 
 type webhookDeliveries struct {
@@ -154,7 +154,7 @@ func (w *webhookDeliveries) Run(ctx context.Context, g *globals) error {
 		}
 		return []any{x.ID, x.EventID, x.State, x.Attempts, ago(x.CreatedAt), why}
 	}, nil}
-	return deliveries.list(ctx, g, false, func(d *localNode) ([]v1.WebhookDelivery, error) { return d.WebhookDeliveries(ctx, w.ID, w.Limit) })
+	return deliveries.list(ctx, g, false, func(d *connection) ([]v1.WebhookDelivery, error) { return d.WebhookDeliveries(ctx, w.ID, w.Limit) })
 }
 
 type webhookRedeliver struct {
@@ -169,6 +169,6 @@ func (webhookRedeliver) Help() string {
 
 // Run implements the command.
 func (w *webhookRedeliver) Run(ctx context.Context, g *globals) error {
-	return show(ctx, g, func(d *localNode) (v1.WebhookDelivery, error) { return d.Redeliver(ctx, w.ID, w.Event) },
+	return show(ctx, g, func(d *connection) (v1.WebhookDelivery, error) { return d.Redeliver(ctx, w.ID, w.Event) },
 		func(x v1.WebhookDelivery) { g.note("%s is sent as %s", x.EventID, x.ID) })
 }
