@@ -123,7 +123,7 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-func TestBoxKeepsHostileFilesIn(t *testing.T) {
+func TestOutputDirKeepsHostileFilesIn(t *testing.T) {
 	outside := t.TempDir()
 	secret := filepath.Join(outside, "secret")
 	if err := os.WriteFile(secret, []byte("untouched"), 0o600); err != nil {
