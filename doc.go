@@ -76,7 +76,8 @@
 // See docs/decisions/0009-a-loop-of-our-own.md. package library stores and
 // searches documentation and code modules. package workflow runs durable functions
 // on events and on schedules, executed by workflow/dbos or workflow/inngest.
-// package operation does work that takes longer than a request.
+// package webhook sends events to other servers, as runs of such functions. package
+// operation does work that takes longer than a request.
 //
 // APIs. api/v1 has the wire types and api/rest the HTTP API with its OpenAPI
 // description. A route is one value, a [rest.Route]: method and path, access,
@@ -120,7 +121,7 @@
 // so the log and the records never disagree. [Events] lists and follows the log,
 // [EventLog] appends to it; an append may name the event that it expects to be the
 // last one about its subject, and fails if another came in between. Waiting,
-// streams of changes and functions started by events all follow this log, see
+// streams of changes, webhooks and functions started by events all follow this log, see
 // docs/decisions/0013-one-event-log.md. Bulk output stays in output logs.
 //
 // [Functions.Send] appends an event and one run for each function that is bound to

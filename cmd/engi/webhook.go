@@ -13,13 +13,13 @@ type webhookCommand struct {
 	Show       webhookShow       `cmd:"" aliases:"get" help:"Show a webhook."`
 	Update     webhookUpdate     `cmd:"" help:"Change, enable or disable a webhook."`
 	Remove     webhookRemove     `cmd:"" aliases:"rm" help:"Delete webhooks."`
-	Deliveries webhookDeliveries `cmd:"" help:"List what was sent, and what came of it."`
+	Deliveries webhookDeliveries `cmd:"" help:"List deliveries and their results."`
 	Redeliver  webhookRedeliver  `cmd:"" help:"Send an event again."`
 }
 
 type webhookCreate struct {
-	URL      string   `arg:"" help:"Where to." placeholder:"URL"`
-	Type     []string `help:"Only events of these types; sandbox.* stands for all that begin so." placeholder:"TYPE"`
+	URL      string   `arg:"" help:"URL to send to." placeholder:"URL"`
+	Type     []string `help:"Only events of these types; sandbox.* means all with this prefix." placeholder:"TYPE"`
 	Name     string   `help:"A name for people." placeholder:"NAME"`
 	Disabled bool     `help:"Send nothing yet."`
 }
@@ -98,7 +98,7 @@ type webhookUpdate struct {
 	Name    *string   `help:"A name for people." placeholder:"NAME"`
 	Enable  bool      `help:"Send events from now on." xor:"enabled"`
 	Disable bool      `help:"Send nothing from now on." xor:"enabled"`
-	Rotate  bool      `help:"Sign with a fresh secret, which is shown."`
+	Rotate  bool      `help:"Sign with a new secret, which is printed."`
 }
 
 func (webhookUpdate) Help() string {

@@ -1,6 +1,6 @@
-// Package arch keeps the house in shape: who may import whom, what packages
-// are called and that each says what it is for. The table is the architecture;
-// changing it is a decision that belongs in docs/decisions.
+// Package arch tests the architecture: which package may import which, what
+// packages are called, and that each says what it is for. The table of imports is
+// the architecture; changing it is a decision that belongs in docs/decisions.
 package arch
 
 import (
@@ -98,14 +98,14 @@ var rules = []rule{
 	{"test/...", "...", "..."},
 }
 
-// junk are names that say where something was put, not what it is for.
+// junk are names that do not say what a package is for.
 const junk = " util utils common helper helpers misc shared base types models core lib pkg impl "
 
 func TestImports(t *testing.T) {
 	for pkg, p := range packages(t) {
 		r := ruleFor(pkg)
 		if r == nil {
-			t.Errorf("%s is in no room: move it, or add a rule and a decision record that says why", pkg)
+			t.Errorf("%s matches no rule: move it, or add a rule and a decision record that says why", pkg)
 			continue
 		}
 		for imp, file := range p.imports {
@@ -135,8 +135,7 @@ func TestNamesAndComments(t *testing.T) {
 	}
 }
 
-// TestRulesAreAlive fails when a rule names a package that is gone, so that
-// the table never promises a house that does not stand.
+// TestRulesAreAlive fails when a rule names a package that does not exist.
 func TestRulesAreAlive(t *testing.T) {
 	ps := packages(t)
 	for _, r := range rules {
@@ -152,8 +151,7 @@ func TestRulesAreAlive(t *testing.T) {
 	}
 }
 
-// TestAllowancesAreUsed fails when a rule allows an import that nobody makes:
-// the table says what is, not what may once be.
+// TestAllowancesAreUsed fails when a rule allows an import that no package makes.
 func TestAllowancesAreUsed(t *testing.T) {
 	used := map[[2]string]bool{} // rule and pattern
 	for pkg, p := range packages(t) {
@@ -210,10 +208,10 @@ func TestNodeStaysSmall(t *testing.T) {
 // TestInterfacesStaySmall allows more than eight methods only by name.
 func TestInterfacesStaySmall(t *testing.T) {
 	wide := map[string]string{
-		"engi.Guest":       "the whole inside of a sandbox; split would only rename it",
+		"engi.Guest":       "everything that the host can do in a sandbox; splitting it would only add names",
 		"engi.VolumeFiles": "the files of a volume; a disk has as many verbs",
 		"engi.Process":     "a handle: its methods are what one can do to a program",
-		"envd.Sandbox":     "what a foreign protocol asks of a sandbox, no more",
+		"envd.Sandbox":     "what E2B's protocol needs of a sandbox, no more",
 		"envd.Process":     "the same of a process",
 	}
 	for pkg, p := range packages(t) {
@@ -226,9 +224,9 @@ func TestInterfacesStaySmall(t *testing.T) {
 	}
 }
 
-var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:agent|api|client|cmd|disk|docs|fleet|outputlog|gate|guest|library|node|operation|provider|script|session|store|test|tools|workflow)/[\w./-]+)\b`)
+var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:agent|api|client|cmd|disk|docs|fleet|outputlog|gate|guest|library|node|operation|provider|script|session|store|test|tools|webhook|workflow)/[\w./-]+)\b`)
 
-// TestTourLinks resolves every name and path the tour mentions.
+// TestTourLinks resolves every name and path in the root package's comment.
 func TestTourLinks(t *testing.T) {
 	src, err := os.ReadFile(filepath.Join(root, "doc.go"))
 	if err != nil {
