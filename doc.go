@@ -1,130 +1,140 @@
-// Package engi is the vocabulary of the house: the nouns, their IDs and
-// states, the kinds of error, and the interfaces by which rooms meet. It
-// imports the standard library only and does nothing by itself; every other
-// package may import it.
+// Package engi defines the vocabulary of the program: the types of objects,
+// their IDs and states, the kinds of error, and the interfaces of services.
+// Every other package may import it; it imports only the standard library and
+// has no behaviour of its own. This comment is a tour of the code.
 //
 // # What engi is
 //
-// One program that runs the code language models write, in real sandboxes on
-// the user's own machines. A caller hands in a [Program]; engi runs it in a
-// sandbox nobody else ever used and gives back a [Result] with what it printed,
-// how it ended and the files it left. A program that fails is an answer, not
-// an error.
+// engi runs code that language models write, in sandboxes on the user's own
+// machines, as one program. A caller sends a [Program]; engi runs it in a new
+// sandbox and returns a [Result] with its output, how it ended and the files it
+// wrote. A program that fails is a result, not an error.
 //
-// # The words
+// # Terms
 //
-// An [Execution] is one run of code. A [Sandbox] is the durable record of one
-// isolated environment. A machine is the running thing a provider started for
-// it, see [provider.Machine]. The guest is the program inside, seen from
-// outside as [Guest]. A node is one server process. An [Owner] is who may see
-// and use an object; to everybody else it does not exist. A [Template] is a
-// root file system with the facts needed to run programs in it. A [Tier] says
-// how strong the wall is.
+//   - An [Execution] is one run of a program in a sandbox that is then destroyed.
+//   - A [Sandbox] is an isolated environment that an owner keeps, and its record.
+//   - An instance is one booted machine with its guest; a sandbox has one while it
+//     is awake. A machine is what a provider started, see [provider.Machine].
+//   - The guest is the program of engi in a sandbox; the host uses it as [Guest].
+//   - A node is one server process. An agent is a language model at work.
+//   - An [Owner] is who may see and use an object. Nobody else can tell that it
+//     exists.
+//   - A [Template] is a root file system with what is needed to know to run
+//     programs in it.
+//   - A [Tier] is a strength of isolation. The wall is the network boundary of a
+//     sandbox.
+//   - An [Event] is an entry in the log of what has happened.
 //
-// # The house, bottom-up
+// # The packages, bottom-up
 //
-// provider/provider.go is the seam to what isolates: start a machine, open a
-// stream to its guest, end it. Its promises are numbered, and
-// provider/providertest holds every kind to them: provider/gvisor, whose
-// machines outlive the daemon, and provider/memory, the twin that tests use.
+// Isolation. package provider is the interface to what isolates sandboxes: it
+// starts a machine, opens a stream to its guest, and ends it. Its promises are
+// numbered, and provider/providertest tests them for each implementation:
+// provider/gvisor, whose machines outlive the server, and provider/memory, a
+// fake without isolation for tests.
 //
-// guest/wire is the protocol between the two sides of the wall, guest/guestd
-// the program inside (built as cmd/engi-guest), guest the host's side of it.
-// The guest dials and the host listens, so that nothing inside can write to
-// the host: docs/decisions/0003-the-guest-dials.md.
+// The guest. guest/wire is the protocol between host and guest, guest/guestd the
+// program in the sandbox (built as cmd/engi-guest), package guest the host side.
+// The guest dials and the host listens, so that nothing in a sandbox can reach a
+// socket of the host: docs/decisions/0003-the-guest-dials.md. guest/fileops has
+// the file operations that agents use.
 //
-// disk keeps templates: it builds them from YAML definitions without Docker
-// and removes what nobody needs. disk/volume keeps directories that outlive
-// sandboxes, disk/snapshot copies of sandboxes that can start others.
+// Storage for sandboxes. package disk builds templates from YAML definitions
+// without Docker and removes unused builds. disk/volume keeps directories that
+// outlive sandboxes, disk/snapshot copies of sandboxes that others can start from.
 //
-// script is the lightest tier, for programs of a few lines that answer in a
-// millisecond: an interpreter in a locked-down helper (cmd/engi-js), and host
-// functions as the only way out.
+// Running programs. package fleet joins these three. It has three parts: pools,
+// which boot instances in advance with the interpreter already started,
+// executions and sandboxes. After a crash it reconciles what the store wants with
+// what providers find. It implements [Executions], [Sandboxes], [Lifecycle] and
+// [Pools], which is all that other packages see of it. Output goes to an
+// outputlog, which is written once, read from any offset and survives the process.
 //
-// fleet joins the three. It keeps warm pools, whose members have the
-// interpreter already started, runs executions, and after a crash compares
-// what is wanted (the store) with what is found (the provider's traces). It
-// serves [Executions], [Sandboxes] and [Pools]; nothing above it can tell a
-// fleet from anything else that serves them.
+// package script is the lightest tier, for programs of a few lines that answer in
+// a millisecond: an interpreter in a restricted helper process (cmd/engi-js),
+// whose only access to anything is host functions.
 //
-// store is the memory of the rooms, in SQL: each room says what small store it
-// needs, and store/store.go serves them all from one file.
+// The boundary. gate/key authenticates callers. gate/secret stores encrypted
+// values that never enter a sandbox. gate/egress is the wall: gate/egress/link
+// gives each sandbox a network namespace with one link, which ends in a TCP/IP
+// stack in this process, so that each DNS query and connection is a function call
+// that gate/egress/policy decides; gate/egress/intercept puts secrets into
+// requests on their way. gate/fetch makes HTTP clients for URLs that users name.
+// gate/preview proxies requests to services in sandboxes, gate/cert has the
+// server's certificates. See docs/decisions/0008-the-wall.md.
 //
-// gate is what crosses the wall. gate/key knows who calls: it recognizes keys
-// by their hash. gate/preview brings requests to ports inside sandboxes,
-// gate/cert has the certificates for their names, and gate/secret keeps values
-// that never enter a sandbox. gate/egress is the way out: gate/egress/link gives
-// each sandbox a network namespace with one cable, the other end of which is a
-// TCP/IP stack in this process, so that every question and every connection is a
-// function call that gate/egress/policy judges; gate/egress/intercept puts
-// secrets into requests on their way. gate/fetch makes the HTTP clients for URLs
-// that users name. See docs/decisions/0008-the-wall.md.
+// Records. package store has the SQL database of a node. Each package declares
+// the storage that it needs as an interface and store implements it, one file for
+// each. store also has the log of events, see below.
 //
-// session keeps callers' contexts, which outlive their sandboxes: session/deps
-// installs packages once for all of them, session/deno runs their TypeScript.
+// Services on top. package session manages long-lived contexts, which get a
+// sandbox when they need one; session/deps installs their packages, session/deno
+// runs TypeScript in them. package agent runs agents step by step and resumes them
+// after a restart: agent/llm talks to models, agent/tool has the tools,
+// agent/remote adds those of MCP servers, agent/budget limits what owners spend.
+// See docs/decisions/0009-a-loop-of-our-own.md. package library stores and
+// searches documentation and code modules. package workflow runs durable functions
+// on events and on schedules, executed by workflow/dbos or workflow/inngest.
+// package webhook sends events to other servers, as runs of such functions. package
+// operation does work that takes longer than a request.
 //
-// agent puts language models to work, step by step and across restarts:
-// agent/llm talks to providers, agent/tool is what a model can ask for, and
-// agent/remote brings tools of servers elsewhere, which run in sandboxes if they
-// are programs. See docs/decisions/0009-a-loop-of-our-own.md.
+// APIs. api/v1 has the wire types and api/rest the HTTP API with its OpenAPI
+// description. A route is one value, a [rest.Route]: method and path, access,
+// types, documentation, idempotency and handler. A resource is a list of routes,
+// made from the services that it needs. api/mcp serves tools to other programs'
+// agents, api/compat/e2b speaks E2B's protocol, so that its unmodified clients
+// work. What these three share is in api/httpio. package client is the Go SDK,
+// which uses the wire types alone.
 //
-// library reads documentation and remembers code modules, and finds pieces of
-// them by words and by likeness. It has an embedder of its own, so that it
-// works with no provider at all.
-//
-// workflow runs durable functions on events and at set times: it keeps events,
-// turns and states; an engine behind a seam, workflow/dbos or workflow/inngest,
-// sees to it that a run comes to its end with no finished step done twice.
-//
-// api/v1 has the wire types, api/rest the HTTP surface and its OpenAPI
-// description, client the Go SDK on top of the wire types alone. api/compat/e2b
-// speaks E2B's protocol, so that its unmodified clients work; api/mcp offers the
-// agents' tools to other people's agents.
-//
-// node assembles a running system from a configuration and decides nothing
-// itself; cmd/engi is the command line.
+// Assembly. package node makes a server of all this from a configuration
+// (node/config) and has no logic of its own; cmd/engi is the command line.
 //
 // # The life of an execution
 //
-// A request reaches api/rest, which authenticates the caller, reads the
-// program and hands an [ExecutionSpec] to [Executions]. The fleet checks it,
-// claims a warm member (a receive from a channel), records that this sandbox
-// now belongs to this execution, and only then sends the program in: one
-// request that carries files, arguments, environment and limits. The waiting
-// interpreter goes on with its ordinary start. Output comes back on the same
-// stream as numbered bytes, to everybody who watches and onto a tape that
-// survives the process; the last frame says how the program ended and what
-// files it left. The record is written before the caller hears of it, and the
-// sandbox is destroyed. If the daemon is killed at any point, the next one
-// finds the sandbox, attaches to the same run, and goes on at the next byte.
+// api/rest authenticates the caller, reads the program and passes an
+// [ExecutionSpec] to [Executions]. The fleet validates it, takes an instance from a
+// warm pool, records that this instance now belongs to this execution, and only
+// then sends the program: one request with files, arguments, environment and
+// limits, which the waiting interpreter runs. Output comes back on the same stream
+// with offsets, to everybody who watches and to the output log; the last frame
+// tells how the program ended and which files it left. The result is recorded
+// before the caller gets it, and the instance is destroyed. If the server is
+// killed at any point, the next one finds the machine, attaches to the same run
+// and continues at the next byte.
 //
 // # The life of a sandbox
 //
-// [Sandboxes.Create] takes a bare member of the pool, or boots a machine of the
-// wanted size with the wanted volumes, and records that it is its owner's before
-// anything of the owner goes in. [Sandboxes.Enter] is the one way in; whoever is
-// inside keeps it from being idle. One timekeeper looks at deadlines and
-// idleness and ends a sandbox or puts it to sleep. [Lifecycle] freezes it in
-// memory, writes it to disk and wakes it under the same ID, copies it into a
-// snapshot, or forks it. Each step is recorded before it is made, and the image
-// on disk goes only when the record says that the machine runs: whatever moment
-// the daemon is killed at, the next one finds the machine or the image. See
-// docs/decisions/0004-sandboxes-sleep.md.
+// [Sandboxes.Create] takes an instance from a pool, or boots one with the requested
+// size and volumes, and records the owner before any of the owner's data enters.
+// [Sandboxes.Enter] is the only way to use it; a sandbox in use is not idle. One
+// goroutine watches deadlines and idleness and deletes or hibernates sandboxes.
+// [Lifecycle] pauses a sandbox in memory, hibernates it to disk and resumes it
+// under the same ID, copies it into a snapshot, or forks it. Each step is recorded
+// before it is taken, and an image on disk is removed only after the record says
+// that the instance runs, so after a kill at any moment the next server finds the
+// one or the other. See docs/decisions/0004-sandboxes-sleep.md.
 //
-// # The life of an event
+// # The log of events
 //
-// [Events.Send] records an event and one run for each function that is bound to
-// it in one transaction, and only then tells the caller. A run waits for its
-// turn, is handed to the engine, and is carried out step by step; the result of
-// each step is kept before the next one begins. An attempt that fails is made
-// again later without the steps that are done. If the daemon is killed, the next
-// one hands over what was recorded and not begun, and the engine goes on with
-// what it knows.
+// Each change of a record in the store appends an [Event] in the same transaction,
+// so the log and the records never disagree. [Events] lists and follows the log,
+// [EventLog] appends to it; an append may name the event that it expects to be the
+// last one about its subject, and fails if another came in between. Waiting,
+// streams of changes, webhooks and functions started by events all follow this log, see
+// docs/decisions/0013-one-event-log.md. Bulk output stays in output logs.
+//
+// [Functions.Send] appends an event and one run for each function that is bound to
+// its type, in one transaction, and then returns. A run is queued, passed to the
+// engine and executed step by step; the result of each step is stored before the
+// next one begins, so a retry does not repeat completed steps. After a restart,
+// recorded runs that had not begun are passed to the engine again, and the engine
+// resumes the others.
 //
 // # Rules
 //
-// Who may import whom is the table in test/arch. An error is an [Error] of one
-// of ten kinds, see [Kinds]. Every end has a [Cause], and every cause other
-// than exited a remedy. State changes go through the table of [State]. Decisions are
-// recorded below docs/decisions.
+// test/arch has the table of which package may import which. An error is an
+// [Error] of one of the [Kinds]. Every way an execution ends is a [Cause], and
+// every cause other than exited comes with a remedy. State changes follow the
+// table of [State]. Decisions are recorded in docs/decisions.
 package engi

@@ -13,7 +13,7 @@ import (
 	"github.com/engi-dev/engi/store"
 )
 
-// openDisk opens what sandboxes start from and what outlives them.
+// openDisk opens templates, snapshots and volumes.
 func (n *Node) openDisk(ctx context.Context) (err error) {
 	c := n.config
 	aliases := map[string]string{}
@@ -21,7 +21,7 @@ func (n *Node) openDisk(ctx context.Context) (err error) {
 		image, template, _ := strings.Cut(a, "=")
 		aliases[strings.TrimSpace(image)] = strings.TrimSpace(template)
 	}
-	log := n.log.With("room", "disk")
+	log := n.log.With("component", "disk")
 	n.templates, err = disk.Open(ctx, disk.Options{
 		Dir: templatesDir(c), Log: log, Runner: n.runner,
 		Sources: c.Templates.Sources, CA: c.Templates.CA, Aliases: aliases, Grace: time.Duration(c.Templates.Grace), Mirror: c.Mirrors.Apt,
@@ -46,8 +46,8 @@ func (n *Node) openDisk(ctx context.Context) (err error) {
 	return err
 }
 
-// diskParts are what openDisk opened, running. They come after fleet, which says
-// by then what the sandboxes of an earlier process use.
+// diskParts returns what openDisk opened. They start after the fleet, which by
+// then has claimed what the sandboxes of an earlier process use.
 func (n *Node) diskParts() []part {
 	return []part{
 		{"templates", n.templates.Run, 10 * time.Second},

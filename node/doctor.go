@@ -19,14 +19,12 @@ import (
 	"github.com/engi-dev/engi/disk/volume"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/node/datadir"
-	"github.com/engi-dev/engi/node/sessions"
-	"github.com/engi-dev/engi/node/wall"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
 	"github.com/engi-dev/engi/store"
 )
 
-// What providers say about a machine, for those who may not know providers.
+// What providers report about a host, for cmd, which does not import provider.
 type (
 	Check  = provider.Check
 	Report = provider.Report
@@ -35,8 +33,8 @@ type (
 
 // A Diagnosis is what Doctor found.
 type Diagnosis struct {
-	Checks []Check  // of what tiers share
-	Tiers  []Report // each tier's own
+	Checks []Check // common to all tiers
+	Tiers  []Report
 }
 
 // Works reports whether programs can be run: whether any tier works.
@@ -57,13 +55,13 @@ func Doctor(ctx context.Context, c config.Config, o Options) (d Diagnosis, err e
 	}
 	add("configuration", c.Validate(), "valid")
 	for what, dir := range map[string]string{"data directory": c.DataDir, "cache directory": c.CacheDir} {
-		free, err := room(dir)
+		free, err := freeSpace(dir)
 		add(what, err, fmt.Sprintf("%s, %d GiB free", dir, free>>30))
 	}
 	if !c.Volumes.Plain {
 		add("volumes", volume.Images(), "images, whose capacity the kernel enforces")
 	}
-	took, err := wall.Probe(ctx)
+	took, err := probeLinks(ctx)
 	add("network", err, fmt.Sprintf("a link for a sandbox can be made, in %v", took.Round(100*time.Microsecond)))
 	programs, err := FindPrograms(ctx, c)
 	if !add("programs", err, "runsc and engi-guest are there") {
@@ -78,11 +76,11 @@ func Doctor(ctx context.Context, c config.Config, o Options) (d Diagnosis, err e
 	}
 
 	if c.Sessions.Enabled {
-		detail, err := sessions.Diagnose(ctx, c, templatesDir(c))
+		detail, err := diagnoseSessions(ctx, c)
 		add("packages of sessions", err, detail)
 	}
-	// A directory of its own, held like that of a private node, so that the
-	// next start removes what a killed doctor leaves.
+	// The directory is held like that of a private node, so that the next start
+	// removes what a killed doctor leaves.
 	dir := filepath.Join(c.DataDir, datadir.PrivateName, strings.ToLower(rand.Text()[:8]))
 	release, err := datadir.Hold(dir)
 	if !add("sandboxes' directory", err, dir) {
@@ -110,8 +108,8 @@ func probe(ctx context.Context, p provider.Provider, root string) (provider.Repo
 	return prober.Probe(ctx, root)
 }
 
-// examineTemplates says which templates are there and returns the root of one
-// to boot from.
+// examineTemplates checks which templates are built and returns the root of one
+// to boot from; empty if there is none.
 func (d *Diagnosis) examineTemplates(ctx context.Context, c config.Config) (root string, err error) {
 	ts, err := disk.Open(ctx, disk.Options{Dir: templatesDir(c)})
 	if err != nil {
@@ -144,20 +142,20 @@ func (d *Diagnosis) examineTemplates(ctx context.Context, c config.Config) (root
 
 // templatesDir is where templates are, without symbolic links on the way:
 // gVisor refuses a root file system behind one.
-func templatesDir(c config.Config) string { return straight(filepath.Join(c.CacheDir, "templates")) }
+func templatesDir(c config.Config) string { return resolve(filepath.Join(c.CacheDir, "templates")) }
 
-// straight returns path without symbolic links, or as it is if it cannot be
-// followed: whoever uses it next will say why.
-func straight(path string) string {
+// resolve returns path without symbolic links, or path itself if it cannot be
+// resolved: whoever uses it next reports why.
+func resolve(path string) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real
 	}
 	return path
 }
 
-// room makes dir and returns the bytes free on its disk; less than 2 GiB is
+// freeSpace makes dir and returns the bytes free on its disk; less than 2 GiB is
 // Exhausted.
-func room(dir string) (free int64, err error) {
+func freeSpace(dir string) (free int64, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return 0, engi.Errorf(engi.Denied, "%v", err).WithRemedy("choose a directory you may write")
 	}
@@ -175,11 +173,11 @@ func room(dir string) (free int64, err error) {
 	return free, nil
 }
 
-// Leaks lists traces of sandboxes that nobody wants, of this data directory
-// and of dead private nodes. live are the sandboxes of the running server; if
-// none runs, those that the next one will adopt are looked up. With fix, what
-// dead private nodes left is removed first, and without a server what nobody
-// will adopt.
+// Leaks lists what sandboxes left behind, in this data directory and in those of
+// dead private nodes. live are the sandboxes of the running server; if none
+// runs, those that the next one will adopt are looked up. With fix, it first
+// removes what dead private nodes left, and, if no server runs, what the next
+// one would not adopt.
 func Leaks(ctx context.Context, c config.Config, o Options, live []engi.SandboxID, fix bool) (leaks []provider.Leak, err error) {
 	if fix {
 		if err := sweepPrivate(ctx, c, o.Log); err != nil {
@@ -206,11 +204,11 @@ func Leaks(ctx context.Context, c config.Config, o Options, live []engi.SandboxI
 			return nil, err
 		}
 	}
-	places := map[string][]engi.SandboxID{machinesDir(c.DataDir): live}
+	machines := map[string][]engi.SandboxID{machinesDir(c.DataDir): live}
 	for _, dir := range dead {
-		places[machinesDir(dir)] = nil
+		machines[machinesDir(dir)] = nil
 	}
-	for dir, live := range places {
+	for dir, live := range machines {
 		if _, err := os.Stat(dir); err != nil {
 			continue
 		}
@@ -228,7 +226,7 @@ func Leaks(ctx context.Context, c config.Config, o Options, live []engi.SandboxI
 			if err != nil {
 				return nil, err
 			}
-			live = append(slices.Clone(live), builds...) // the server's, which removes those it does not want
+			live = append(slices.Clone(live), builds...) // of the server, which removes them itself
 		}
 		t, ok := provider.Provider(p).(provider.Tracer)
 		if !ok {

@@ -10,10 +10,10 @@ import (
 	"github.com/engi-dev/engi/store"
 )
 
-// tokensName is the file that holds the secret which tokens are made from.
+// tokensName is the file of the secret that tokens are derived from.
 const tokensName = "tokens.key"
 
-// openE2B opens the surface for E2B's clients.
+// openE2B opens the server for E2B's clients.
 func (n *Node) openE2B(keys engi.Keys, leave <-chan struct{}) (err error) {
 	secret, err := e2b.LoadSecret(filepath.Join(n.config.DataDir, tokensName))
 	if err != nil {
@@ -25,14 +25,14 @@ func (n *Node) openE2B(keys engi.Keys, leave <-chan struct{}) (err error) {
 		Templates: n.templates, Builder: builder,
 		Keys: keys, Store: store.E2B(n.db), Secret: secret, Dir: filepath.Join(n.config.DataDir, "e2b"),
 		Secrets: n.secrets, Events: n.Events(), Webhooks: n.Webhooks(), Domain: n.domain(), Target: func(r *http.Request) (engi.SandboxID, int, bool) { return preview.TargetOf(r.Context()) },
-		Log: n.log.With("room", "e2b"), Leave: leave, Internet: n.widest(),
+		Log: n.log.With("component", "e2b"), Leave: leave, Internet: n.maxNetwork(),
 	})
 	return nil
 }
 
-// widest is the widest mode of network that sandboxes may have; empty if they
-// have none.
-func (n *Node) widest() engi.Network {
+// maxNetwork returns the widest network mode of sandboxes; empty if they have no
+// network.
+func (n *Node) maxNetwork() engi.Network {
 	if n.wall == nil {
 		return ""
 	}

@@ -73,16 +73,16 @@ func talkative(t *testing.T) (*scripted.Server, string) {
 	return model, srv.URL
 }
 
-// TestS0_6_LibraryOfANode reads a document when the node starts, lets an agent
+// TestLibrary reads a document when the node starts, lets an agent
 // find the right piece of it, and reads it again when it has changed.
-func TestS0_6_LibraryOfANode(t *testing.T) {
+func TestLibrary(t *testing.T) {
 	site := &page{}
 	site.text.Store(acmeDocs)
 	web := httptest.NewServer(site)
 	defer web.Close()
 	model, address := talkative(t)
 
-	c, o := twin(t)
+	c, o := fakeNode(t)
 	c.Providers = map[string]config.Provider{"play": {URL: address}}
 	c.Models.Default = "play:m"
 	c.Docs.Sources = []config.DocsSource{{Package: "acme", URLs: []string{web.URL + "/sdk.md"}}}
@@ -152,13 +152,13 @@ func TestS0_6_LibraryOfANode(t *testing.T) {
 	}
 }
 
-// TestS0_8_NothingToSaySaysNothing holds that models hear of the library only
+// TestPromptsWithoutLibrary checks that models are told of the library only
 // where it has something.
-func TestS0_8_NothingToSaySaysNothing(t *testing.T) {
+func TestPromptsWithoutLibrary(t *testing.T) {
 	for name, off := range map[string]bool{"off": true, "empty": false} {
 		t.Run(name, func(t *testing.T) {
 			model, address := talkative(t)
-			c, o := twin(t)
+			c, o := fakeNode(t)
 			c.Providers = map[string]config.Provider{"play": {URL: address}}
 			c.Models.Default, c.Docs.Off = "play:m", off
 			n, err := Open(t.Context(), c, o)
@@ -209,7 +209,7 @@ func TestModelsOfTheLibrary(t *testing.T) {
 	})
 	srv := httptest.NewServer(mux)
 	defer srv.Close()
-	c, o := twin(t)
+	c, o := fakeNode(t)
 	c.Providers = map[string]config.Provider{"play": {URL: srv.URL}}
 	c.Models.Default, c.Models.Embedding, c.Models.Rerank = "play:m", "play:e", "play:r"
 	n, err := Open(t.Context(), c, o)

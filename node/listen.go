@@ -11,34 +11,35 @@ import (
 	"github.com/engi-dev/engi/node/listener"
 )
 
+// listen opens the addresses of the configuration.
 func (n *Node) listen(ctx context.Context) (err error) {
 	c := n.config
-	n.front, err = listener.Open(ctx, listener.Options{
-		Listen: c.Listen, Secure: c.TLS.Listen, TLS: c.TLS.On(), Log: n.log.With("room", "http"),
+	n.listener, err = listener.Open(ctx, listener.Options{
+		Listen: c.Listen, Secure: c.TLS.Listen, TLS: c.TLS.On(), Log: n.log.With("component", "http"),
 		Cert: cert.Options{
-			Cert: c.TLS.Cert, Key: c.TLS.Key, Log: n.log.With("room", "tls"),
+			Cert: c.TLS.Cert, Key: c.TLS.Key, Log: n.log.With("component", "tls"),
 			ACME: cert.ACME{Names: c.TLS.ACMENames, Email: c.TLS.ACMEEmail, Directory: c.TLS.ACMEDirectory, Dir: filepath.Join(c.DataDir, "acme")},
 		},
 	})
 	if err == nil {
-		n.closers.add(n.front.Close)
+		n.closers.add(n.listener.Close)
 	}
 	return err
 }
 
 // Endpoint says how to reach the node.
-func (n *Node) Endpoint() Endpoint {
-	return Endpoint{
-		URL: n.front.URL(), PID: os.Getpid(), Version: n.version, Started: n.started,
+func (n *Node) Endpoint() datadir.Endpoint {
+	return datadir.Endpoint{
+		URL: n.listener.URL(), PID: os.Getpid(), Version: n.version, Started: n.started,
 		DataDir: n.config.DataDir, KeyFile: filepath.Join(n.config.DataDir, datadir.KeyName),
 	}
 }
 
-// serve answers requests until ctx ends, then lets those in hand end.
+// serve publishes the endpoint and serves HTTP until ctx ends.
 func (n *Node) serve(ctx context.Context, ready func()) error {
 	if err := datadir.Publish(n.config.DataDir, n.Endpoint()); err != nil {
 		return err
 	}
 	defer os.Remove(filepath.Join(n.config.DataDir, datadir.EndpointName))
-	return n.front.Serve(ctx, rest.NewServer(n.handler, n.log.With("room", "http")), n.leave, ready)
+	return n.listener.Serve(ctx, rest.NewServer(n.handler, n.log.With("component", "http")), n.leave, ready)
 }

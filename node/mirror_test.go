@@ -20,7 +20,7 @@ func TestProgramsFindMirrors(t *testing.T) {
 		"for host": {config.Mirrors{NPM: "https://npm.example.com/", Go: "off", Template: map[string]config.Mirror{"host": {NPM: "-", Pip: "http://127.0.0.1:1/simple"}}}, "/http://127.0.0.1:1/simple/off"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, o := twin(t)
+			c, o := fakeNode(t)
 			c.Mirrors = try.mirrors
 			n, err := Open(t.Context(), c, o)
 			if err != nil {

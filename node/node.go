@@ -1,8 +1,9 @@
-// Package node assembles a running engi from a configuration: it opens the
-// rooms in order, serves HTTP, and closes them in reverse. A node holds its
-// data directory alone; what runs in its sandboxes outlives it.
+// Package node assembles a server from a configuration: it opens the services
+// in order, serves HTTP, and closes them in reverse. A node has its data
+// directory to itself; its sandboxes outlive it.
 //
-// It decides nothing itself. Only cmd/engi and whole-system tests use it.
+// Logic belongs in the packages that node uses. Only cmd/engi and end-to-end
+// tests import it.
 package node
 
 import (
@@ -18,6 +19,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent"
+	"github.com/engi-dev/engi/agent/budget"
 	"github.com/engi-dev/engi/agent/remote"
 	"github.com/engi-dev/engi/agent/tool"
 	"github.com/engi-dev/engi/api/compat/e2b"
@@ -30,25 +32,22 @@ import (
 	"github.com/engi-dev/engi/gate/preview"
 	"github.com/engi-dev/engi/gate/secret"
 	"github.com/engi-dev/engi/library"
-	"github.com/engi-dev/engi/node/agents"
 	"github.com/engi-dev/engi/node/bundle"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/node/datadir"
 	"github.com/engi-dev/engi/node/listener"
-	"github.com/engi-dev/engi/node/mirrors"
-	"github.com/engi-dev/engi/node/sessions"
-	"github.com/engi-dev/engi/node/wall"
-	"github.com/engi-dev/engi/node/workflows"
 	"github.com/engi-dev/engi/operation"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
 	"github.com/engi-dev/engi/script"
 	"github.com/engi-dev/engi/store"
 	"github.com/engi-dev/engi/webhook"
+	"github.com/engi-dev/engi/workflow"
+	"github.com/engi-dev/engi/workflow/inngest"
 )
 
-// An Options is what a node needs beside its configuration. The zero value
-// is an ordinary server.
+// Options are what a node needs besides its configuration. The zero value is
+// an ordinary server.
 type Options struct {
 	Version   string            // of this build
 	Log       *slog.Logger      // nil discards
@@ -56,7 +55,7 @@ type Options struct {
 	Ephemeral bool              // destroy every sandbox when Run ends
 }
 
-// A Node is one engi. It is safe for concurrent use.
+// A Node is one server. It is safe for concurrent use.
 type Node struct {
 	config     config.Config
 	log        *slog.Logger
@@ -70,30 +69,30 @@ type Node struct {
 	runner     *fleet.BuildRunner
 	db         *store.DB
 	fleet      *fleet.Manager
-	script     *script.Runner       // nil if scripts are not served
-	sessions   *sessions.Sessions   // nil if there are none
-	library    *library.Library     // nil if there is none
-	agents     *agent.Runner        // nil if there are none
-	ledger     *agents.Ledger       // of what their models cost
-	workflows  *workflows.Workflows // nil if there are none
-	webhooks   *webhook.Manager     // nil if there are no workflows
+	script     *script.Runner   // nil if scripts are not served
+	sessions   *sessions        // nil if they are not enabled
+	library    *library.Library // nil if it is off
+	agents     *agent.Runner    // nil if they are off
+	budget     *budget.Tracker
+	workflows  *workflow.Runner // nil if they are off
+	inngest    *inngest.Engine  // nil if it does not execute them
+	webhooks   *webhook.Manager // nil if workflows are off
 	refusals   *store.Refusals
-	remote     *remote.Remote // servers of tools that they may use
-	places     tool.Services  // of agents
+	remote     *remote.Remote // tool servers
+	services   tool.Services  // what tools use
 	operations *operation.Manager
-	front      *listener.Listener
+	listener   *listener.Listener
 	secrets    *secret.Service
-	wall       *wall.Wall // nil if sandboxes have no network
+	wall       *wall // nil if sandboxes have no network
 	previews   *preview.Proxy
 	e2b        *e2b.Server
 	handler    http.Handler
-	leave      context.CancelFunc // ends streams
+	leave      context.CancelFunc // ends streams, so that the server can stop
 	secret     string             // of the admin key
 	closers    undo
 }
 
-// An undo remembers how to take back what was done; run takes it back,
-// newest first.
+// undo is a stack of clean-up functions; run calls them, newest first.
 type undo []func()
 
 func (u *undo) add(f func()) { *u = append(*u, f) }
@@ -107,9 +106,8 @@ func (u *undo) run() {
 	}
 }
 
-// Open assembles a node on c.DataDir and listens; nothing runs before Run.
-// It reports Conflict if another process holds the directory or the port.
-// The caller calls Run, or Close if it does not.
+// Open assembles a node on c.DataDir and listens. It reports Conflict if another
+// process holds the directory or the port. The caller must call Run or Close.
 func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -141,7 +139,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		}
 		n.provider, err = gvisor.New(gvisor.Options{
 			Runsc: n.programs[0].Path, Guest: n.programs[1].Path, Dir: machinesDir(c.DataDir),
-			Log: n.log.With("room", "provider"), Boots: c.Admission.Boots,
+			Log: n.log.With("component", "provider"), Boots: c.Admission.Boots,
 		})
 		if err != nil {
 			return nil, err
@@ -151,7 +149,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.refusals = store.NewRefusals(n.db)
-	n.db.Log = n.log.With("room", "store")
+	n.db.Log = n.log.With("component", "store")
 	n.db.Keep = store.EventBounds{Age: time.Duration(c.Events.LogKeep), Count: c.Events.LogCount, Bytes: int64(c.Events.LogBytes)}
 	n.closers.add(func() {
 		if err := n.db.Close(); err != nil {
@@ -182,7 +180,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if n.fleet, err = fleet.Open(ctx, n.fleetOptions(o, metrics, name)); err != nil {
 		return nil, err
 	}
-	// Before scripts, which may be part of sessions.
+	// Sessions come before scripts, which may use them.
 	if err := n.openSessions(ctx, metrics); err != nil {
 		return nil, err
 	}
@@ -196,7 +194,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.operations = operation.New(ctx, operation.Options{
-		Store: store.Operations(n.db), Dir: filepath.Join(c.DataDir, "operations"), Log: n.log.With("room", "operations"),
+		Store: store.Operations(n.db), Dir: filepath.Join(c.DataDir, "operations"), Log: n.log.With("component", "operations"),
 		Work: map[string]operation.Work{engi.OperationBuildTemplate: operation.BuildTemplate(n.templates)},
 	})
 	leave, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -207,7 +205,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		notEnforced = e.NotEnforced()
 	}
 	notEnforced = append(notEnforced, n.volumes.NotEnforced()...)
-	n.openGates(keys, leave)
+	n.openPreviews(keys, leave)
 	if err := n.openE2B(keys, leave.Done()); err != nil {
 		return nil, err
 	}
@@ -216,8 +214,8 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.handler = n.dispatch(leave, n.api(rest.Options{
-		Keys: keys, Idempotency: store.Idempotency(n.db), Secret: n.secrets.Derive("fingerprints of requests"), Version: o.Version, Started: n.started, Register: metrics, Log: n.log.With("room", "api"), Leave: leave, Hosts: n.hosts(),
-		// Base64 and JSON make a third more of the input.
+		Keys: keys, Idempotency: store.Idempotency(n.db), Secret: n.secrets.Derive("fingerprints of requests"), Version: o.Version, Started: n.started, Register: metrics, Log: n.log.With("component", "api"), Leave: leave, Hosts: n.hosts(),
+		// Base64 in JSON makes the input a third longer.
 		MaxBody: int64(c.Admission.MaxInput)*3/2 + 1<<20,
 	}, rest.NodeInfo{
 		Pools: n.fleet, Sessions: n.Sessions(), Metrics: metrics, Tier: n.provider.Tier(), NotEnforced: notEnforced,
@@ -225,7 +223,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	return n, nil
 }
 
-// api returns engi's own HTTP API: one line for each resource.
+// api returns the HTTP API, with one line for each resource.
 func (n *Node) api(o rest.Options, about rest.NodeInfo) http.Handler {
 	sandboxes, lifecycle, limits := n.fleet.Sandboxes(), n.fleet.Lifecycle(), n.config.Admission
 	return rest.New(o,
@@ -234,7 +232,7 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) http.Handler {
 		rest.Processes(sandboxes),
 		rest.Files(sandboxes),
 		rest.Ports(n.previews, sandboxes),
-		rest.Networks(sandboxes, n.networkLog()),
+		rest.Networks(sandboxes, n.NetworkLog()),
 		rest.Snapshots(n.snapshots, lifecycle),
 		rest.Volumes(n.volumes),
 		rest.Secrets(n.secrets),
@@ -250,14 +248,14 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) http.Handler {
 		rest.Operations(n.operations),
 		rest.Node(about),
 		rest.Pools(n.fleet),
-		rest.Usage(rest.Counted{Sandboxes: sandboxes, Snapshots: n.snapshots, Volumes: n.volumes, Spending: n.ledger, Quota: n.config.Quota.Of}),
+		rest.Usage(rest.Counted{Sandboxes: sandboxes, Snapshots: n.snapshots, Volumes: n.volumes, Spending: n.budget, Quota: n.config.Quota.Of}),
 		rest.Keys(o.Keys),
 	)
 }
 
 // machinesDir is where the provider keeps machines. The name is short, since
 // the path of a Unix socket below it may have 107 bytes.
-func machinesDir(dataDir string) string { return filepath.Join(straight(dataDir), "m") }
+func machinesDir(dataDir string) string { return filepath.Join(resolve(dataDir), "m") }
 
 // FindPrograms returns runsc and the guest program, in this order.
 func FindPrograms(ctx context.Context, c config.Config) ([]bundle.Program, error) {
@@ -272,13 +270,13 @@ func FindPrograms(ctx context.Context, c config.Config) ([]bundle.Program, error
 	return all, nil
 }
 
-// defaultTemplate resolves an empty default: base once it is built, until
-// then the node's own programs, which need no building.
+// defaultTemplate returns the configured default template. An empty one means
+// base if it is built, and otherwise host, which needs no building.
 func (n *Node) defaultTemplate(ctx context.Context) (string, error) {
 	if n.config.Templates.Default != "" {
 		return n.config.Templates.Default, nil
 	}
-	// Its first part will do.
+	// A partly built base is good enough.
 	_, release, err := n.templates.Use(ctx, "base")
 	switch {
 	case err == nil:
@@ -295,8 +293,8 @@ func (n *Node) defaultTemplate(ctx context.Context) (string, error) {
 func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template string) fleet.Options {
 	c := n.config
 	opt := fleet.Options{
-		Providers: []provider.Provider{n.provider}, Templates: mirrors.Templates{Templates: n.templates, Mirrors: c.Mirrors}, Store: store.Fleet(n.db),
-		Dir: filepath.Join(c.DataDir, "fleet"), Log: n.log.With("room", "fleet"), Metrics: metrics, Builds: n.runner,
+		Providers: []provider.Provider{n.provider}, Templates: mirroredTemplates{n.templates, c.Mirrors}, Store: store.Fleet(n.db),
+		Dir: filepath.Join(c.DataDir, "fleet"), Log: n.log.With("component", "fleet"), Metrics: metrics, Builds: n.runner,
 		Snapshots: n.snapshots, Volumes: n.volumes, Template: template, Defaults: c.Limits.Limits(), Max: c.Max.Limits(), OnEmpty: engi.EmptyPool(c.Admission.OnEmpty),
 		ClaimTimeout: time.Duration(c.Admission.ClaimTimeout), MaxSandboxes: c.Admission.MaxSandboxes, MaxQueue: c.Admission.MaxQueue,
 		MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Boots: c.Admission.Boots,
@@ -319,27 +317,15 @@ func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template s
 // AdminKey returns the secret of the admin key.
 func (n *Node) AdminKey() string { return n.secret }
 
-// Executions, Pools and Templates are the node's front desks, for programs
-// that live in the same process.
+// The services of the node, for programs in the same process.
 func (n *Node) Executions() engi.Executions { return n.fleet.Executions() }
 func (n *Node) Sandboxes() engi.Sandboxes   { return n.fleet.Sandboxes() }
+func (n *Node) Lifecycle() engi.Lifecycle   { return n.fleet.Lifecycle() }
 func (n *Node) Pools() engi.Pools           { return n.fleet }
 func (n *Node) Templates() engi.Templates   { return n.templates }
 
-// Library is the library of documentation; nil if there is none.
-func (n *Node) Library() engi.Library {
-	if n.library == nil {
-		return nil
-	}
-	return n.library
-}
-
-// NetworkLog is what the wall decided about sandboxes; nil if there is none.
-func (n *Node) NetworkLog() engi.NetworkLog { return n.networkLog() }
-
 // Run runs the node until ctx ends; ready is called once it serves. When Run
-// returns, the node has let go of everything, and its sandboxes live on
-// unless it is ephemeral.
+// returns, the node is closed. Its sandboxes live on unless it is ephemeral.
 func (n *Node) Run(ctx context.Context, ready func()) error {
 	defer n.closers.run()
 	parts := []part{
@@ -363,11 +349,11 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 		parts = append(parts, part{"agents", n.agents.Run, 30 * time.Second})
 	}
 	if n.workflows != nil {
-		parts = append(parts, part{"events", n.workflows.Run, 30 * time.Second})
+		parts = append(parts, part{"workflows", n.workflows.Serve, 30 * time.Second})
 	}
-	parts = append(parts, part{"tls", n.front.Certificates, 10 * time.Second})
+	parts = append(parts, part{"tls", n.listener.Certificates, 10 * time.Second})
 	return runParts(ctx, n.log, ready, append(parts, part{"http", n.serve, 15 * time.Second})...)
 }
 
-// Close lets go of a node that was never run.
+// Close closes a node that was never run.
 func (n *Node) Close() { n.closers.run() }

@@ -26,8 +26,9 @@ import (
 	"github.com/engi-dev/engi/provider/memory"
 )
 
-// twin returns the configuration and options of a node without walls.
-func twin(t *testing.T) (config.Config, Options) {
+// fakeNode returns the configuration and options of a node whose sandboxes are not
+// isolated.
+func fakeNode(t *testing.T) (config.Config, Options) {
 	t.Helper()
 	c := config.Defaults()
 	c.DataDir, c.CacheDir, c.Listen, c.Pools = filepath.Join(t.TempDir(), "data"), t.TempDir(), "127.0.0.1:0", nil
@@ -78,7 +79,7 @@ func get(t *testing.T, h *http.Client, url, key string) (int, string, *http.Resp
 }
 
 func TestNodeServes(t *testing.T) {
-	c, o := twin(t)
+	c, o := fakeNode(t)
 	n, err := Open(t.Context(), c, o)
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +94,7 @@ func TestNodeServes(t *testing.T) {
 	}
 	start(t, n)
 
-	at, key, err := Discover(c.DataDir)
+	at, key, err := datadir.Discover(c.DataDir)
 	if err != nil || at.URL != n.Endpoint().URL || key != n.AdminKey() {
 		t.Fatalf("Discover: %+v, %q, %v", at, key, err)
 	}
@@ -123,7 +124,7 @@ func TestNodeServes(t *testing.T) {
 }
 
 func TestNodeLetsGoOfEverything(t *testing.T) {
-	c, o := twin(t)
+	c, o := fakeNode(t)
 	for i := range 3 {
 		n, err := Open(t.Context(), c, o)
 		if err != nil {
@@ -147,7 +148,7 @@ func TestNodeLetsGoOfEverything(t *testing.T) {
 }
 
 func TestPrivateNodeLeavesNothing(t *testing.T) {
-	c, o := twin(t)
+	c, o := fakeNode(t)
 	p, err := OpenPrivate(t.Context(), c, o)
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +175,7 @@ func TestPrivateNodeLeavesNothing(t *testing.T) {
 }
 
 func TestPrivateNodeThatCannotStartLeavesNothing(t *testing.T) {
-	c, o := twin(t)
+	c, o := fakeNode(t)
 	c.Templates.Default = "host"
 	c.CacheDir = filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(c.CacheDir, nil, 0o600); err != nil {
@@ -189,7 +190,7 @@ func TestPrivateNodeThatCannotStartLeavesNothing(t *testing.T) {
 }
 
 func TestNodeServesTLS(t *testing.T) {
-	c, o := twin(t)
+	c, o := fakeNode(t)
 	c.TLS = certificate(t)
 	n, err := Open(t.Context(), c, o)
 	if err != nil {

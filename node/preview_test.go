@@ -20,7 +20,7 @@ import (
 // TestNamesAndTLS asks one node by all its names, over https and http at the
 // same time.
 func TestNamesAndTLS(t *testing.T) {
-	c, o := twin(t)
+	c, o := fakeNode(t)
 	made, err := InitTLS(c.DataDir, t.TempDir(), []string{"sbx.test"}, false)
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func TestNamesAndTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	label := strings.TrimPrefix(s.ID, "sbx_")
-	service, err := net.Listen("tcp", "127.0.0.1:0") // the twin has no walls: this is inside, too
+	service, err := net.Listen("tcp", "127.0.0.1:0") // fake sandboxes share the network of the host
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestNamesAndTLS(t *testing.T) {
 		io.WriteString(w, r.Host+" "+r.Header.Get("X-Forwarded-Proto"))
 	}))
 	defer service.Close()
-	_, inside, _ := net.SplitHostPort(service.Addr().String())
+	_, servicePort, _ := net.SplitHostPort(service.Addr().String())
 
 	pem, err := os.ReadFile(made.Authority)
 	if err != nil {
@@ -58,7 +58,7 @@ func TestNamesAndTLS(t *testing.T) {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(pem)
-	_, port := n.front.Outside()
+	_, port := n.listener.Public()
 	secure := net.JoinHostPort("127.0.0.1", port)
 	tr := &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: true,
@@ -79,14 +79,14 @@ func TestNamesAndTLS(t *testing.T) {
 		{"https://api.sbx.test/v1/node", "Authorization: Bearer " + n.AdminKey(), 200, `"version":"test"`},
 		{"https://api.sbx.test/sandboxes", "X-API-Key: " + n.AdminKey(), 200, label},
 		{"https://sbx.test/v1/sandboxes/" + s.ID, "Authorization: Bearer " + n.AdminKey(), 200, s.ID},
-		{"https://" + inside + "-" + label + ".sbx.test/", "", 200, "localhost:" + inside + " https"},
-		{"https://sandbox.sbx.test/", "E2b-Sandbox-Id: " + label + " " + inside, 200, "localhost:" + inside},
+		{"https://" + servicePort + "-" + label + ".sbx.test/", "", 200, "localhost:" + servicePort + " https"},
+		{"https://sandbox.sbx.test/", "E2b-Sandbox-Id: " + label + " " + servicePort, 200, "localhost:" + servicePort},
 		{"https://1-" + label + ".sbx.test/", "", 502, "port is not open"},
 		{"https://1-iabc.sbx.test/", "", 502, "The sandbox was not found"},
 		{"https://49983-" + label + ".sbx.test/health", "", 204, ""},
 		{plain + "/v1/node", "Authorization: Bearer " + n.AdminKey(), 200, `"version":"test"`},
-		{plain + "/", "E2b-Sandbox-Id: " + label + " " + inside, 200, "http"},
-		{plain + "/preview/" + s.ID + "/" + inside + "/", "", 404, ""},
+		{plain + "/", "E2b-Sandbox-Id: " + label + " " + servicePort, 200, "http"},
+		{plain + "/preview/" + s.ID + "/" + servicePort + "/", "", 404, ""},
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), "GET", x.url, nil)
 		if err != nil {
@@ -137,7 +137,7 @@ func TestNamesAndTLS(t *testing.T) {
 }
 
 func TestAddressesBehindAProxy(t *testing.T) {
-	c, o := twin(t)
+	c, o := fakeNode(t)
 	c.Preview.Domain, c.Preview.Scheme = "sbx.example.com", "https"
 	n, err := Open(t.Context(), c, o)
 	if err != nil {
@@ -147,7 +147,7 @@ func TestAddressesBehindAProxy(t *testing.T) {
 	if got := n.previews.URL("sbx_abc", 80); got != "https://80-abc.sbx.example.com/" || n.domain() != "sbx.example.com" {
 		t.Errorf("%s, domain %s", got, n.domain())
 	}
-	c, o = twin(t)
+	c, o = fakeNode(t)
 	c.Preview.Domain = "localhost:8443"
 	m, err := Open(t.Context(), c, o)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/engi-dev/engi/provider/gvisor"
 )
 
-// A Private is a node inside this process, with a data directory of its own
-// that goes with it. Templates are those of the ordinary node. It is safe for
+// A Private is a node in this process with a data directory of its own, which
+// Close removes. It uses the templates of the ordinary node. It is safe for
 // concurrent use.
 type Private struct {
 	*Node
@@ -35,7 +35,7 @@ func OpenPrivate(ctx context.Context, c config.Config, o Options) (_ *Private, e
 	if err := sweepPrivate(ctx, c, o.Log); err != nil && o.Log != nil {
 		o.Log.Warn("remove what a killed private node left", "err", err)
 	}
-	// Few random letters, for the sake of socket paths; a clash is refused.
+	// Short, because the paths of sockets are limited; a clash is an error.
 	p := &Private{dir: filepath.Join(base, strings.ToLower(rand.Text()[:8])), done: make(chan error, 1)}
 	c.DataDir, c.Listen, c.TLS = p.dir, "127.0.0.1:0", config.TLS{}
 	o.Ephemeral = true
@@ -106,7 +106,7 @@ func sweepPrivate(ctx context.Context, c config.Config, log *slog.Logger) error 
 	for _, dir := range dead {
 		release, err := datadir.Hold(dir)
 		if err != nil {
-			continue // somebody else sweeps it, or it is just being made
+			continue // another process removes it or is just creating it
 		}
 		p, err := gvisor.New(gvisor.Options{Runsc: programs[0].Path, Guest: programs[1].Path, Dir: machinesDir(dir), Log: log})
 		if err == nil {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/engi-dev/engi/gate/secret"
 	"github.com/engi-dev/engi/node/datadir"
-	"github.com/engi-dev/engi/node/sessions"
 	"github.com/engi-dev/engi/store"
 	"github.com/engi-dev/engi/webhook"
 )
@@ -17,26 +16,27 @@ import (
 const (
 	// secretKeyName is the file without which secrets cannot be read.
 	secretKeyName = "secret.key"
-	// secretKeyVariable has what is in the file, for those who keep keys
+	// secretKeyVariable holds the content of the file, for those who keep keys
 	// elsewhere.
 	secretKeyVariable = "ENGI_SECRET_KEY"
 )
 
-// secretOptions are the key of the node's secrets and the secrets that are
-// configured, whose values are in the environment.
-func (n *Node) secretOptions() secret.Options {
+// openSecrets opens the store of secrets, with those of the configuration, whose
+// values are in the environment.
+func (n *Node) openSecrets(ctx context.Context) (err error) {
 	o := secret.Options{
-		Path: filepath.Join(n.config.DataDir, secretKeyName), Key: os.Getenv(secretKeyVariable), Log: n.log.With("room", "secret"),
+		Path: filepath.Join(n.config.DataDir, secretKeyName), Key: os.Getenv(secretKeyVariable), Log: n.log.With("component", "secret"),
 	}
 	for _, s := range n.config.Secrets.List() {
 		o.Environment = append(o.Environment, secret.EnvSecret{Owner: s.Owner, Name: s.Name, Variable: s.Variable, Value: os.Getenv(s.Variable)})
 	}
-	o.Packages = sessions.Secrets(n.config)
-	return o
+	o.Packages = packageSecrets(n.config)
+	n.secrets, err = secret.Open(ctx, store.Secrets(n.db), o)
+	return err
 }
 
 // RotateSecrets replaces the key of a data directory's secrets and returns how
-// many it has sealed anew. It reports Conflict while a server runs there.
+// many secrets it encrypted again. It reports Conflict while a server runs there.
 func RotateSecrets(ctx context.Context, dataDir string, log *slog.Logger) (int, error) {
 	release, err := datadir.Hold(dataDir)
 	if err != nil {

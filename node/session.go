@@ -2,27 +2,164 @@ package node
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/node/sessions"
+	"github.com/engi-dev/engi/disk"
+	"github.com/engi-dev/engi/gate/secret"
+	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/session"
+	"github.com/engi-dev/engi/session/deps"
 	"github.com/engi-dev/engi/store"
 )
 
-// openSessions makes sessions, or none where the configuration has none.
-func (n *Node) openSessions(ctx context.Context, metrics prometheus.Registerer) (err error) {
-	n.sessions, err = sessions.Open(ctx, n.config, sessions.Options{
-		Sandboxes: n.fleet.Sandboxes(), Lifecycle: n.fleet.Lifecycle(), Volumes: n.volumes, Templates: n.templates,
-		Store: store.Sessions(n.db), Metrics: metrics, Log: n.log.With("room", "session"),
-	})
-	return err
+// sessions are the session manager and what installs its packages.
+type sessions struct {
+	*session.Manager
+	packages *deps.Manager
 }
 
-// Sessions is the node's front desk of sessions; nil if it has none.
+// openSessions opens sessions if they are enabled.
+func (n *Node) openSessions(ctx context.Context, metrics prometheus.Registerer) error {
+	c, log := n.config, n.log.With("component", "session")
+	s := c.Sessions
+	if !s.Enabled {
+		return nil
+	}
+	if err := s.CheckEnvironment(os.LookupEnv); err != nil {
+		return err
+	}
+	for _, note := range s.Notes() {
+		log.Info(note)
+	}
+	packages, err := deps.New(ctx, deps.Options{
+		Templates: n.templates, Base: s.Template, Packages: s.Packages(), Registry: c.Mirrors.Of(s.Template).NPM, File: filepath.Join(c.DataDir, "packages"), Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	ttl, timeout, capacity, memory := s.Values()
+	policy, grants := sessionNetwork(c)
+	m, err := session.Open(ctx, session.Options{
+		Sandboxes: n.fleet.Sandboxes(), Lifecycle: n.fleet.Lifecycle(), Volumes: n.volumes, Store: store.Sessions(n.db), Packages: packages,
+		Meter: newSessionMeter(metrics), Log: log,
+		Defaults: session.Defaults{
+			Mode: engi.SessionMode(s.Mode), Size: engi.Size{Memory: memory}, Capacity: capacity, TTL: ttl, Dormancy: time.Duration(s.Dormancy),
+			Timeout: timeout, MaxAwake: time.Duration(c.Sandboxes.Max), Network: policy, Grants: grants,
+		},
+	})
+	if err != nil {
+		return err
+	}
+	n.sessions = &sessions{m, packages}
+	return nil
+}
+
+// Run installs packages and manages sessions until ctx ends.
+func (s *sessions) Run(ctx context.Context, ready func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	installed := make(chan error, 1)
+	go func() { installed <- s.packages.Run(ctx, func() {}) }()
+	err := s.Manager.Run(ctx, ready)
+	cancel()
+	return errors.Join(err, <-installed)
+}
+
+// Sessions manages sessions; nil if they are not enabled.
 func (n *Node) Sessions() engi.Sessions {
 	if n.sessions == nil {
 		return nil
 	}
 	return n.sessions
+}
+
+// sessionNetwork returns the network policy of sessions, which allows the hosts
+// of packages and those of the configuration, and the grants of packages'
+// secrets.
+func sessionNetwork(c config.Config) (p engi.NetworkPolicy, grants []engi.Grant) {
+	p = engi.NetworkPolicy{Mode: engi.NetworkNone, Allow: slices.Clone(c.Sessions.Allow)}
+	for _, d := range c.Sessions.Packages() {
+		if d.Secret == "" {
+			p.Allow = append(p.Allow, d.Hosts...)
+		}
+	}
+	for _, s := range packageSecrets(c) {
+		grants = append(grants, s.Grant())
+	}
+	if len(p.Allow)+len(grants) > 0 {
+		p.Mode = engi.NetworkRestricted
+	}
+	return p, grants
+}
+
+// packageSecrets returns the secrets of sessions' packages, with values from
+// the environment.
+func packageSecrets(c config.Config) (all []secret.Package) {
+	if !c.Sessions.Enabled {
+		return nil
+	}
+	for _, d := range c.Sessions.Packages() {
+		if d.Secret != "" {
+			all = append(all, secret.Package{Variable: d.Secret, Hosts: d.Hosts, Value: os.Getenv(d.Secret)})
+		}
+	}
+	return all
+}
+
+// diagnoseSessions checks the sessions section of c and says which template has
+// their packages.
+func diagnoseSessions(ctx context.Context, c config.Config) (detail string, err error) {
+	if err := c.Sessions.CheckEnvironment(os.LookupEnv); err != nil {
+		return "", err
+	}
+	templates, err := disk.Open(ctx, disk.Options{Dir: templatesDir(c)})
+	if err != nil {
+		return "", err
+	}
+	packages, err := deps.New(ctx, deps.Options{Templates: templates, Base: c.Sessions.Template, Packages: c.Sessions.Packages()})
+	if err != nil {
+		return "", err
+	}
+	s := packages.Status()
+	if s.State != engi.DependenciesReady {
+		return "", engi.Errorf(engi.Unavailable, "the template %s with the packages of sessions is not built", s.Wanted).
+			WithRemedy("the server builds it when it starts; 'engi session deps' shows how that goes")
+	}
+	return fmt.Sprintf("%d packages in template %s", len(s.Packages), s.Wanted), nil
+}
+
+// A sessionMeter implements [session.Meter] with Prometheus metrics.
+type sessionMeter struct {
+	boots, runs *prometheus.HistogramVec
+	sessions    *prometheus.GaugeVec
+}
+
+func newSessionMeter(r prometheus.Registerer) session.Meter {
+	buckets := []float64{.01, .025, .05, .1, .2, .3, .5, .75, 1, 2, 5, 10, 30, 60, 300}
+	m := sessionMeter{
+		boots:    prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "engi_session_boot_seconds", Help: "Time until a session had a sandbox.", Buckets: buckets}, nil),
+		runs:     prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "engi_session_code_seconds", Help: "Time of code run in sessions.", Buckets: buckets}, []string{"outcome"}),
+		sessions: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "engi_sessions", Help: "Sessions alive, those with a sandbox, and runs that wait for their turn."}, []string{"what"}),
+	}
+	r.MustRegister(m.boots, m.runs, m.sessions)
+	return m
+}
+
+func (m sessionMeter) Booted(took time.Duration) { m.boots.WithLabelValues().Observe(took.Seconds()) }
+
+func (m sessionMeter) Ran(outcome string, took time.Duration) {
+	m.runs.WithLabelValues(outcome).Observe(took.Seconds())
+}
+
+func (m sessionMeter) Sessions(alive, sandboxes, waiting int) {
+	m.sessions.WithLabelValues("alive").Set(float64(alive))
+	m.sessions.WithLabelValues("sandboxes").Set(float64(sandboxes))
+	m.sessions.WithLabelValues("waiting").Set(float64(waiting))
 }

@@ -2,43 +2,83 @@ package node
 
 import (
 	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/compat/e2b"
-	"github.com/engi-dev/engi/node/workflows"
+	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/node/datadir"
 	"github.com/engi-dev/engi/store"
 	"github.com/engi-dev/engi/webhook"
+	"github.com/engi-dev/engi/workflow"
+	"github.com/engi-dev/engi/workflow/builtin"
+	"github.com/engi-dev/engi/workflow/dbos"
+	"github.com/engi-dev/engi/workflow/inngest"
 )
 
-// openWorkflows makes durable functions and the webhooks that they serve, or
-// none where they are off.
-func (n *Node) openWorkflows(ctx context.Context) (err error) {
-	if n.config.Events.Off {
+// openWorkflows opens webhooks and durable functions, built-in and declared ones,
+// unless they are off. It reports Invalid for a declaration that cannot work.
+func (n *Node) openWorkflows(ctx context.Context) error {
+	c, log := n.config, n.log.With("component", "workflow")
+	if c.Events.Off {
 		return nil
 	}
-	client, err := n.config.Webhooks.Client()
+	client, err := c.Webhooks.Client()
 	if err != nil {
 		return err
 	}
 	n.webhooks, err = webhook.Open(ctx, webhook.Options{
-		Store: store.Webhooks(n.db), Events: store.Events(n.db), Client: client, Seal: n.secrets, Fixed: n.config.Webhooks.Fixed(),
+		Store: store.Webhooks(n.db), Events: store.Events(n.db), Client: client, Seal: n.secrets, Fixed: c.Webhooks.Fixed(),
 		Formats: map[string]engi.WebhookFormat{e2b.WebhookFormat: e2b.NewWebhookFormat()},
-		Log:     n.log.With("room", "webhook"),
+		Log:     n.log.With("component", "webhook"),
 	})
 	if err != nil {
 		return err
 	}
-	n.workflows, err = workflows.Open(n.config, workflows.Options{
-		DB: n.db, Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Agents: n.Agents(),
-		Source: n.webhooks, URL: n.Endpoint().URL, Log: n.log.With("room", "workflow"),
+	services := builtin.Services{
+		Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Executions: n.fleet.Executions(), Agents: n.Agents(), Runtimes: c.Events.RuntimeTemplates(),
+	}
+	functions := builtin.Functions(services)
+	declared, err := c.DeclaredFunctions(os.ReadFile)
+	if err != nil {
+		return err
+	}
+	for _, d := range declared {
+		f, err := services.Declare(d)
+		if err != nil {
+			return err
+		}
+		functions = append(functions, f)
+	}
+	var engine workflow.Engine
+	if c.Events.Engine == config.EngineInngest {
+		opt, err := c.Events.Inngest.Options(n.Endpoint().URL, os.LookupEnv)
+		if err != nil {
+			return err
+		}
+		opt.Log = log
+		e, err := inngest.New(opt)
+		if err != nil {
+			return err
+		}
+		engine, n.inngest = e, e
+	} else if engine, err = dbos.New(dbos.Options{File: filepath.Join(c.DataDir, datadir.FunctionsName), Log: log}); err != nil {
+		return err
+	}
+	n.workflows, err = workflow.New(workflow.Options{
+		Functions: functions, Source: n.webhooks, Store: store.Workflow(n.db), Events: store.Events(n.db), Engine: engine, Log: log, MaxQueue: c.Events.MaxQueue, MaxRuns: c.Events.MaxRuns,
+		Retention: time.Duration(c.Events.Keep), RetainCount: c.Events.KeepCount,
 	})
 	if err == nil {
-		n.webhooks.Bind(n.workflows.Runs())
+		n.webhooks.Bind(n.workflows)
 	}
 	return err
 }
 
-// Webhooks are where events are sent; nil if the node has no durable functions.
+// Webhooks sends events to other servers; nil if workflows are off.
 func (n *Node) Webhooks() engi.Webhooks {
 	if n.webhooks == nil {
 		return nil
@@ -46,8 +86,27 @@ func (n *Node) Webhooks() engi.Webhooks {
 	return n.webhooks
 }
 
-// Functions are the node's durable functions; nil if it has none.
-func (n *Node) Functions() engi.Functions { return n.workflows.Functions() }
+// Functions runs durable functions; nil if they are off.
+func (n *Node) Functions() engi.Functions {
+	if n.workflows == nil {
+		return nil
+	}
+	return n.workflows
+}
 
 // Events is the log of what has happened on the node.
 func (n *Node) Events() engi.Events { return store.Events(n.db) }
+
+// inngestHandler answers the calls of an Inngest server at [config.InngestPath],
+// until leave ends; nil if none is used.
+func (n *Node) inngestHandler(leave context.Context) http.Handler {
+	if n.inngest == nil {
+		return nil
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		defer context.AfterFunc(leave, cancel)()
+		n.inngest.ServeHTTP(w, r.WithContext(ctx))
+	})
+}

@@ -16,10 +16,10 @@ import (
 	"github.com/engi-dev/engi/node/config"
 )
 
-// TestS2_2_FunctionsOfANode goes the way of the seed: a sandbox is made by an
-// event, agents explore and work in it, each started by one, and one stops it.
-func TestS2_2_FunctionsOfANode(t *testing.T) {
-	note := filepath.Join(t.TempDir(), "note.txt") // the twin of a sandbox has the files of its host
+// TestFunctions sends the events that create a sandbox, start agents in it and stop
+// it.
+func TestFunctions(t *testing.T) {
+	note := filepath.Join(t.TempDir(), "note.txt") // fake sandboxes have the files of the host
 	model := &scripted.Server{Play: func(c scripted.Conversation) scripted.Answer {
 		if last := c.Last(); last.Role == "tool" {
 			return scripted.Answer{Text: "seen: " + last.Results[0].Text}
@@ -35,7 +35,7 @@ func TestS2_2_FunctionsOfANode(t *testing.T) {
 	srv := httptest.NewServer(model)
 	defer srv.Close()
 
-	c, o := twin(t)
+	c, o := fakeNode(t)
 	c.Providers = map[string]config.Provider{"play": {URL: srv.URL}}
 	c.Models.Default = "play:m"
 	c.Events.Runtimes = map[string]string{"node24": "host"}
@@ -80,8 +80,8 @@ func TestS2_2_FunctionsOfANode(t *testing.T) {
 		Sandbox string `json:"sandbox_id"`
 	}
 	done(run("engi/sandbox/create", map[string]any{"metadata": map[string]string{"who": "test"}, "timeout_seconds": 600}), &made)
-	if box, err := here.Sandbox(ctx, made.Sandbox); err != nil || box.State != "running" || box.Metadata["who"] != "test" {
-		t.Fatalf("%+v %v", box, err)
+	if sandbox, err := here.Sandbox(ctx, made.Sandbox); err != nil || sandbox.State != "running" || sandbox.Metadata["who"] != "test" {
+		t.Fatalf("%+v %v", sandbox, err)
 	}
 
 	var said struct {

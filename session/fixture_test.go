@@ -20,17 +20,17 @@ import (
 // A fixture is everything around sessions, as it is after a power cut: what was
 // done is done. With power off, nothing is done any more.
 type fixture struct {
-	mu       sync.Mutex
-	left     int // calls until the power goes; negative means never. guarded by mu, like all below
-	off      bool
-	records  map[engi.SessionID]Record
-	boxes    map[engi.SandboxID]*liveSandbox
-	volumes  map[engi.VolumeID]*volume
-	stopped  map[engi.SandboxID]bool
-	template string
-	why      error // there is no template
-	boots    int
-	running  int // pieces of code now
+	mu        sync.Mutex
+	left      int // calls until the power goes; negative means never. guarded by mu, like all below
+	off       bool
+	records   map[engi.SessionID]Record
+	sandboxes map[engi.SandboxID]*liveSandbox
+	volumes   map[engi.VolumeID]*volume
+	stopped   map[engi.SandboxID]bool
+	template  string
+	why       error // there is no template
+	boots     int
+	running   int // pieces of code now
 }
 
 type liveSandbox struct {
@@ -47,15 +47,15 @@ type volume struct {
 
 func newWorld() *fixture {
 	return &fixture{
-		left: -1, records: map[engi.SessionID]Record{}, boxes: map[engi.SandboxID]*liveSandbox{}, volumes: map[engi.VolumeID]*volume{},
+		left: -1, records: map[engi.SessionID]Record{}, sandboxes: map[engi.SandboxID]*liveSandbox{}, volumes: map[engi.VolumeID]*volume{},
 		stopped: map[engi.SandboxID]bool{}, template: "base",
 	}
 }
 
-func (f *fixture) count() (boxes, volumes, boots, running int) {
+func (f *fixture) count() (sandboxes, volumes, boots, running int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.boxes), len(f.volumes), f.boots, f.running
+	return len(f.sandboxes), len(f.volumes), f.boots, f.running
 }
 
 func (f *fixture) booted() int {
@@ -147,9 +147,9 @@ func (f *fixture) Forget(_ context.Context, id engi.SessionID) error {
 
 type liveSandboxes struct{ *fixture }
 
-// settle ends boxes whose time has come. The caller has mu.
+// settle ends sandboxes whose time has come. The caller has mu.
 func (f *fixture) settle() {
-	for id, b := range f.boxes {
+	for id, b := range f.sandboxes {
 		if b.State == engi.Running && b.uses == 0 && time.Since(b.Active) >= b.Lifetime.Idle {
 			if b.Lifetime.OnTimeout == engi.EndHibernate {
 				b.State = engi.Hibernated
@@ -166,7 +166,7 @@ func (f *fixture) drop(id engi.SandboxID) {
 			v.Holder, v.Accessed = "", time.Now()
 		}
 	}
-	delete(f.boxes, id)
+	delete(f.sandboxes, id)
 	f.stopped[id] = true
 }
 
@@ -188,7 +188,7 @@ func (s liveSandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (x eng
 			}
 			v.Holder, b.data = b.ID, v.data
 		}
-		s.boxes[b.ID] = b
+		s.sandboxes[b.ID] = b
 		s.boots++
 		x = b.Sandbox
 		return nil
@@ -199,7 +199,7 @@ func (s liveSandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (x eng
 func (s liveSandboxes) Get(_ context.Context, _ engi.Owner, id engi.SandboxID) (x engi.Sandbox, err error) {
 	err = s.act(func() error {
 		s.settle()
-		if b := s.boxes[id]; b != nil {
+		if b := s.sandboxes[id]; b != nil {
 			x = b.Sandbox
 			return nil
 		}
@@ -215,7 +215,7 @@ func (s liveSandboxes) Get(_ context.Context, _ engi.Owner, id engi.SandboxID) (
 func (s liveSandboxes) List(context.Context, engi.Owner, engi.SandboxFilter) (all []engi.Sandbox, err error) {
 	err = s.act(func() error {
 		s.settle()
-		for _, b := range s.boxes {
+		for _, b := range s.sandboxes {
 			all = append(all, b.Sandbox)
 		}
 		return nil
@@ -233,7 +233,7 @@ func (s liveSandboxes) Samples(context.Context, engi.Owner, engi.SandboxID, time
 
 func (s liveSandboxes) Stop(_ context.Context, _ engi.Owner, id engi.SandboxID) error {
 	return s.act(func() error {
-		if s.boxes[id] == nil {
+		if s.sandboxes[id] == nil {
 			return engi.Errorf(engi.NotFound, "there is no such sandbox")
 		}
 		s.drop(id)
@@ -244,7 +244,7 @@ func (s liveSandboxes) Stop(_ context.Context, _ engi.Owner, id engi.SandboxID) 
 func (s liveSandboxes) Enter(_ context.Context, _ engi.Owner, id engi.SandboxID) (g engi.Guest, release func(), err error) {
 	err = s.act(func() error {
 		s.settle()
-		b := s.boxes[id]
+		b := s.sandboxes[id]
 		switch {
 		case b == nil:
 			return engi.Errorf(engi.NotFound, "sandbox %s is stopped", id)
@@ -257,7 +257,7 @@ func (s liveSandboxes) Enter(_ context.Context, _ engi.Owner, id engi.SandboxID)
 		release = func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if b := s.boxes[id]; b != nil {
+			if b := s.sandboxes[id]; b != nil {
 				b.uses--
 				b.Active = time.Now()
 			}
@@ -274,7 +274,7 @@ type sleeper struct {
 
 func (n sleeper) Hibernate(_ context.Context, _ engi.Owner, id engi.SandboxID, _ bool) error {
 	return n.act(func() error {
-		b := n.boxes[id]
+		b := n.sandboxes[id]
 		switch {
 		case b == nil:
 			return engi.Errorf(engi.NotFound, "there is no such sandbox")
@@ -346,7 +346,7 @@ func (p packages) Template(context.Context) (string, string, error) {
 
 func (packages) Status() engi.Dependencies { return engi.Dependencies{State: engi.DependenciesReady} }
 
-// ---- the inside
+// ---- the guest
 
 // A guest runs the programs of tests in the place of Deno: lines of "set KEY
 // VALUE", "get KEY", "print TEXT", "sleep DURATION", "throw", "exit", and
@@ -356,9 +356,9 @@ type guest struct {
 	id engi.SandboxID
 }
 
-func (g guest) box(f func(*liveSandbox) error) error {
+func (g guest) with(f func(*liveSandbox) error) error {
 	return g.w.act(func() error {
-		b := g.w.boxes[g.id]
+		b := g.w.sandboxes[g.id]
 		if b == nil || b.State != engi.Running {
 			return engi.Errorf(engi.Unavailable, "sandbox %s is gone", g.id)
 		}
@@ -367,7 +367,7 @@ func (g guest) box(f func(*liveSandbox) error) error {
 }
 
 func (g guest) Stat(_ context.Context, path string) (engi.FileInfo, error) {
-	return engi.FileInfo{Path: path}, g.box(func(b *liveSandbox) error {
+	return engi.FileInfo{Path: path}, g.with(func(b *liveSandbox) error {
 		if !b.files[path] {
 			return engi.Errorf(engi.NotFound, "no %s", path)
 		}
@@ -377,13 +377,13 @@ func (g guest) Stat(_ context.Context, path string) (engi.FileInfo, error) {
 
 func (g guest) Write(_ context.Context, path string, r io.Reader, _ engi.WriteOptions) error {
 	_, _ = io.Copy(io.Discard, r)
-	return g.box(func(b *liveSandbox) error { b.files[path] = true; return nil })
+	return g.with(func(b *liveSandbox) error { b.files[path] = true; return nil })
 }
 
 func (g guest) Start(_ context.Context, cmd engi.Command) (engi.Process, error) {
 	time.Sleep(20 * time.Millisecond)
 	p := &process{guest: g, env: cmd.Env, killed: make(chan struct{}), ready: make(chan struct{}), done: make(chan struct{})}
-	return p, g.box(func(b *liveSandbox) error {
+	return p, g.with(func(b *liveSandbox) error {
 		for _, a := range cmd.Args {
 			if strings.HasSuffix(a, ".mjs") && !b.files[a] {
 				return engi.Errorf(engi.Invalid, "there is no %s", a)
@@ -426,7 +426,7 @@ func (p *process) ID() string { return "p" }
 func (p *process) PID() int   { return 1 }
 
 func (p *process) Input(_ context.Context, data []byte) error {
-	if err := p.guest.box(func(*liveSandbox) error { return nil }); err != nil {
+	if err := p.guest.with(func(*liveSandbox) error { return nil }); err != nil {
 		return err
 	}
 	if err := json.Unmarshal(bytes.TrimSpace(data), &p.input); err != nil {
@@ -469,7 +469,7 @@ func (p *process) run(ctx context.Context) {
 	for line := range strings.Lines(p.input.Code) {
 		words := strings.Fields(line)
 		var failed string
-		err := p.guest.box(func(b *liveSandbox) error {
+		err := p.guest.with(func(b *liveSandbox) error {
 			switch words[0] {
 			case "set":
 				b.data[words[1]] = words[2]

@@ -70,7 +70,7 @@ func runCode(t testing.TB, m *Manager, id engi.SessionID, code string) engi.Code
 	return res
 }
 
-func TestS0_10_LifeOfASession(t *testing.T) {
+func TestLifeOfASession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		m, stop := start(t, w)
@@ -99,8 +99,8 @@ func TestS0_10_LifeOfASession(t *testing.T) {
 			t.Errorf("%+v, %d boots", res, w.booted())
 		}
 		time.Sleep(31 * time.Minute)
-		if boxes, volumes, _, _ := w.count(); boxes+volumes != 0 {
-			t.Errorf("%d volumes, %d sandboxes after the time to live", volumes, boxes)
+		if sandboxes, volumes, _, _ := w.count(); sandboxes+volumes != 0 {
+			t.Errorf("%d volumes, %d sandboxes after the time to live", volumes, sandboxes)
 		}
 		_, err = m.RunCode(t.Context(), "ann", string(s.ID), engi.CodeSpec{Code: "get k"}, nil)
 		if engi.KindOf(err) != engi.NotFound || !strings.Contains(err.Error(), "nobody used it for 30m0s") {
@@ -118,7 +118,7 @@ func TestS0_10_LifeOfASession(t *testing.T) {
 	})
 }
 
-func TestS0_10_OneAfterTheOther(t *testing.T) {
+func TestRunsQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		m, stop := start(t, w)
@@ -318,7 +318,7 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 				stop()
 				w.mu.Lock()
 				w.off, w.left = false, -1
-				for _, b := range w.boxes {
+				for _, b := range w.sandboxes {
 					b.uses = 0
 				}
 				w.mu.Unlock()
@@ -392,7 +392,7 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 				"kill the sandbox": func(rt *rapid.T) {
 					w.mu.Lock()
 					defer w.mu.Unlock()
-					for id, b := range w.boxes {
+					for id, b := range w.sandboxes {
 						if b.uses == 0 && (b.Lifetime.OnTimeout != engi.EndHibernate) {
 							w.drop(id)
 							return
@@ -420,7 +420,7 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.settle()
-			for id, b := range w.boxes {
+			for id, b := range w.sandboxes {
 				r := w.records[engi.SessionID(b.Notes[noteKey])]
 				if r.Sandbox != id || !r.Ended.IsZero() {
 					rt.Fatalf("sandbox %s is nobody's: session %+v", id, r)

@@ -16,12 +16,12 @@ type agentStore struct{ db *DB }
 // Agents returns the store of runs of agents.
 func Agents(db *DB) agent.Store { return agentStore{db} }
 
-// AgentResults returns the store of what tools said in them at length.
+// AgentResults returns the store of long results of tools.
 func AgentResults(db *DB) agent.Results { return agentStore{db} }
 
 const agentColumns = `id, owner, conversation, state, created, ended, idempotency, detail`
 
-// agentDetail is what of a run nobody searches for.
+// agentDetail has the fields of a run that no query selects by.
 type agentDetail struct {
 	Agent       string          `json:"agent"`
 	Model       string          `json:"model"`
@@ -153,8 +153,8 @@ func decodeMessage(text string) (engi.Message, error) {
 	return m, nil
 }
 
-// putMessages keeps the messages from the n-th on, and returns those that were
-// kept there before.
+// putMessages stores the messages from the n-th on, and returns those that it
+// replaced.
 func putMessages(ctx context.Context, t *tx, id engi.RunID, n int, messages []engi.Message) (before []engi.Message, err error) {
 	if before, err = list(ctx, t, scanMessage, `SELECT message FROM agent_messages WHERE run = ? AND n >= ? ORDER BY n`, id, n); err != nil {
 		return nil, err
@@ -191,7 +191,7 @@ func (s agentStore) Put(ctx context.Context, r agent.Record, messages []engi.Mes
 	return s.db.tx(ctx, func(t *tx) error {
 		if _, err := t.exec(ctx, `INSERT INTO agent_runs (`+agentColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, values...); err != nil {
 			if engi.KindOf(err) == engi.Conflict {
-				return engi.Errorf(engi.Conflict, "there is a run of this idempotency key")
+				return engi.Errorf(engi.Conflict, "a run with this idempotency key exists")
 			}
 			return err
 		}
@@ -250,8 +250,8 @@ func (s agentStore) Update(ctx context.Context, r agent.Record, n int, messages 
 	})
 }
 
-// messageEvents appends what is new in a message that was old before: a step of
-// the model, the calls that may have begun, the results that came.
+// messageEvents appends events about how message old became m: a step of the
+// model, calls that may have begun, results.
 func (s agentStore) messageEvents(ctx context.Context, t *tx, r agent.Record, old, m engi.Message) error {
 	record := func(kind string, data any) error { return t.record(ctx, r.Owner, string(r.ID), kind, data) }
 	switch {
@@ -277,7 +277,7 @@ func (s agentStore) messageEvents(ctx context.Context, t *tx, r agent.Record, ol
 	return nil
 }
 
-// shorten returns the beginning of a text that is too long for an event.
+// shorten truncates a text that is too long for an event.
 func shorten(text string) string {
 	const most = 4 << 10
 	if len(text) <= most {

@@ -8,15 +8,15 @@ import (
 	"github.com/engi-dev/engi/api/compat/e2b"
 )
 
-// e2bShelf is the shelf of the surface for E2B's clients.
+// e2bStore implements [e2b.Store].
 type e2bStore struct{ db *DB }
 
 var _ e2b.Store = e2bStore{}
 
-// E2B returns the shelf of the surface for E2B's clients.
+// E2B returns the store of package e2b's templates.
 func E2B(db *DB) e2b.Store { return e2bStore{db} }
 
-// e2bDetail is the part of a template nobody selects by.
+// e2bDetail has the fields of a template that no query selects by.
 type e2bDetail struct {
 	Builds []e2bBuild `json:"builds,omitempty"`
 	Tags   []e2bTag   `json:"tags,omitempty"`

@@ -13,25 +13,25 @@ import (
 	"github.com/engi-dev/engi/gate/egress"
 )
 
-// Bounds on what is remembered of the wall, unless Egress is told otherwise.
+// Default bounds of the network log.
 const (
-	EgressKeep = 10_000             // events of one sandbox
-	EgressAge  = 7 * 24 * time.Hour // of an event
+	EgressKeep = 10_000 // records of one sandbox
+	EgressAge  = 7 * 24 * time.Hour
 )
 
-// egressShelf is the wall's shelf in the database.
+// egressStore implements [egress.Store].
 type egressStore struct {
 	db   *DB
 	keep int
 	age  time.Duration
 
-	swept *atomic.Int64 // when what is too old was last removed
+	swept *atomic.Int64 // when old records were last removed
 }
 
 var _ egress.Store = egressStore{}
 
-// Egress returns the wall's shelf, which remembers the last keep events of
-// each sandbox, no older than age; zero means EgressKeep and EgressAge.
+// Egress returns the store of the network log. It keeps the last keep records of
+// each sandbox, none older than age; zero means EgressKeep and EgressAge.
 func Egress(db *DB, keep int, age time.Duration) egress.Store {
 	if keep <= 0 {
 		keep = EgressKeep
@@ -44,8 +44,8 @@ func Egress(db *DB, keep int, age time.Duration) egress.Store {
 
 const egressColumns = `sandbox, seq, time, owner, kind, allowed, protocol, host, address, rule, reason, up, down`
 
-// sweepEvery is how often events are removed because of their age, and
-// sweepMost how many of them at a time, so that nobody waits long for it.
+// Records are removed by age every sweepEvery, at most sweepMost at a time so
+// that the transaction stays short.
 const (
 	sweepEvery = time.Minute
 	sweepMost  = 5000
@@ -56,7 +56,7 @@ func (s egressStore) Append(ctx context.Context, events []engi.NetworkRecord) (e
 		return nil
 	}
 	defer engi.Annotate(&err, "append %d network events", len(events))
-	seqs := make([]int64, len(events)) // events get theirs when they are stored
+	seqs := make([]int64, len(events)) // records get theirs when they are stored
 	err = s.db.tx(ctx, func(t *tx) error {
 		last := map[engi.SandboxID]int64{}
 		insert, err := t.PrepareContext(ctx, `INSERT INTO network_events (`+egressColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`)
@@ -107,8 +107,8 @@ func (s egressStore) Append(ctx context.Context, events []engi.NetworkRecord) (e
 	return nil
 }
 
-// recordRefusals appends one event for each sandbox that was refused something,
-// with how often and the first places.
+// recordRefusals appends one event for each sandbox with refused connections,
+// with their number and the first destinations.
 func recordRefusals(ctx context.Context, t *tx, events []engi.NetworkRecord) error {
 	const mostPlaces = 10
 	type refusals struct {
@@ -146,7 +146,7 @@ func recordRefusals(ctx context.Context, t *tx, events []engi.NetworkRecord) err
 	return nil
 }
 
-// sweep removes what is too old, once in a while.
+// sweep removes old records, at most every sweepEvery.
 func (s egressStore) sweep(ctx context.Context, t *tx) error {
 	now := time.Now()
 	if at := s.swept.Load(); now.Sub(time.Unix(0, at)) < sweepEvery || !s.swept.CompareAndSwap(at, now.UnixNano()) {

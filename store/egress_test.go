@@ -35,21 +35,21 @@ func TestEgressKeepsThePromises(t *testing.T) {
 // TestNetworkEventsGoWithTheSandbox removes a sandbox's record.
 func TestNetworkEventsGoWithTheSandbox(t *testing.T) {
 	db := openDB(t)
-	boxes, wall := store.Fleet(db), store.Egress(db, 0, 0)
+	sandboxes, log := store.Fleet(db), store.Egress(db, 0, 0)
 	a, b := engi.NewSandboxID(), engi.NewSandboxID()
 	for _, id := range []engi.SandboxID{a, b} {
-		if err := boxes.PutSandbox(t.Context(), fleet.SandboxRecord{Sandbox: engi.Sandbox{ID: id, Owner: "ann", State: engi.Running, Created: time.Now()}}); err != nil {
+		if err := sandboxes.PutSandbox(t.Context(), fleet.SandboxRecord{Sandbox: engi.Sandbox{ID: id, Owner: "ann", State: engi.Running, Created: time.Now()}}); err != nil {
 			t.Fatal(err)
 		}
-		if err := wall.Append(t.Context(), []engi.NetworkRecord{{Sandbox: id, Owner: "ann", Time: time.Now(), Kind: engi.NetworkLookup}}); err != nil {
+		if err := log.Append(t.Context(), []engi.NetworkRecord{{Sandbox: id, Owner: "ann", Time: time.Now(), Kind: engi.NetworkLookup}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := boxes.ForgetSandbox(t.Context(), a); err != nil {
+	if err := sandboxes.ForgetSandbox(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
 	for id, want := range map[engi.SandboxID]int{a: 0, b: 1} {
-		list, err := wall.Events(t.Context(), "", id, 0, 10)
+		list, err := log.Events(t.Context(), "", id, 0, 10)
 		if err != nil || len(list) != want {
 			t.Errorf("%s: %d events, %v; want %d", id, len(list), err, want)
 		}

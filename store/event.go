@@ -27,12 +27,12 @@ const (
 	RETURNING seq, prev`
 
 	maxEventData = 256 << 10 // bytes
-	eventPage    = 256       // events read at a time by those who follow
+	eventPage    = 256       // events that a follower reads at a time
 )
 
 var eventType = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9/._-]{0,127}$`)
 
-// append adds an event to the transaction's.
+// append adds an event in the transaction.
 func (t *tx) append(ctx context.Context, s engi.EventSpec) (e engi.Event, err error) {
 	defer engi.Annotate(&err, "append event %.140s", s.Type)
 	e = engi.Event{
@@ -48,9 +48,9 @@ func (t *tx) append(ctx context.Context, s engi.EventSpec) (e engi.Event, err er
 	}
 	switch {
 	case !eventType.MatchString(e.Type):
-		return e, engi.Errorf(engi.Invalid, "%.140q is no type of an event", e.Type).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
+		return e, engi.Errorf(engi.Invalid, "%.140q is not a type of event", e.Type).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
 	case len(e.Data) > maxEventData:
-		return e, engi.Errorf(engi.Invalid, "the data has %d bytes, %d at most", len(e.Data), maxEventData).WithRemedy("keep it in a file or a volume and send where it is")
+		return e, engi.Errorf(engi.Invalid, "the data has %d bytes, the limit is %d", len(e.Data), maxEventData).WithRemedy("put it into a file or a volume and send its path")
 	}
 	row := t.StmtContext(ctx, t.db.prepared[appendEvent]).QueryRowContext(ctx, string(e.ID), string(e.Owner), e.Subject, e.Type,
 		nanos(e.Time), e.Actor, string(e.Replay), s.Idempotency, string(e.Data))
@@ -58,13 +58,13 @@ func (t *tx) append(ctx context.Context, s engi.EventSpec) (e engi.Event, err er
 		return e, fault(ctx, err)
 	}
 	if s.Expect != 0 && e.Prev != max(s.Expect, 0) {
-		return e, engi.Errorf(engi.Conflict, "the last event about %s is %d, not %d", e.Subject, e.Prev, max(s.Expect, 0)).WithRemedy("read the events since, and decide again")
+		return e, engi.Errorf(engi.Conflict, "the last event about %s is %d, not %d", e.Subject, e.Prev, max(s.Expect, 0)).WithRemedy("read the events since then and try again")
 	}
 	t.events = append(t.events, e)
 	return e, nil
 }
 
-// record appends the event of a change of a record.
+// record appends an event about a change of a record.
 func (t *tx) record(ctx context.Context, owner engi.Owner, subject, kind string, data any) error {
 	raw, err := encode("event", data)
 	if err != nil {
@@ -102,7 +102,7 @@ func (l eventLog) Get(ctx context.Context, owner engi.Owner, id engi.EventID) (e
 	return first(ctx, l.db.read, missing, scanEvent, `SELECT `+eventColumns+` FROM events WHERE id = ? AND (? = '' OR owner = ?)`, string(id), string(owner), string(owner))
 }
 
-// conditions are those of a filter.
+// conditions returns the SQL conditions of a filter.
 func conditions(owner engi.Owner, f engi.EventFilter) (w where) {
 	owned := `owner = ?`
 	if f.Subject != "" {
@@ -123,7 +123,7 @@ func conditions(owner engi.Owner, f engi.EventFilter) (w where) {
 		var args []any
 		for _, t := range f.Types {
 			if prefix, tree := strings.CutSuffix(t, "*"); tree {
-				// GLOB would read other characters of the type as a pattern.
+				// Any other character could be a wildcard of GLOB.
 				anyOf, args = append(anyOf, `substr(type, 1, ?) = ?`), append(args, len(prefix), prefix)
 			} else {
 				anyOf, args = append(anyOf, `type = ?`), append(args, t)
@@ -160,7 +160,7 @@ func (l eventLog) Last(ctx context.Context) (int64, error) {
 func (l eventLog) Follow(ctx context.Context, owner engi.Owner, f engi.EventFilter) iter.Seq2[engi.Event, error] {
 	f.Before, f.Limit, f.Oldest = 0, 0, true
 	if owner != "" && f.Owner != "" && owner != f.Owner {
-		f.Types = []string{""} // of nobody the caller may see
+		f.Types = []string{""} // selects nothing
 	}
 	f.Owner = cmp.Or(owner, f.Owner)
 	return func(yield func(engi.Event, error) bool) {
@@ -199,8 +199,8 @@ func (l eventLog) Follow(ctx context.Context, owner engi.Owner, f engi.EventFilt
 	}
 }
 
-// page reads events of a filter from the database and returns how far that
-// goes; last is the newest event published so far.
+// page reads the next events that f selects from the database, and returns the
+// Seq up to which none is missing; last is the Seq of the newest published event.
 func (l eventLog) page(ctx context.Context, f engi.EventFilter, last int64) ([]engi.Event, int64, error) {
 	f.Limit = eventPage
 	events, err := l.List(ctx, "", f)
@@ -216,8 +216,8 @@ func (l eventLog) page(ctx context.Context, f engi.EventFilter, last int64) ([]e
 	return events, last, nil
 }
 
-// dropped returns the marker for events of f that were dropped; one without a
-// type if there are none.
+// dropped returns the marker for dropped events after f.After; its Type is empty
+// if none were dropped.
 func (l eventLog) dropped(ctx context.Context, f engi.EventFilter) (e engi.Event, err error) {
 	type gap struct{ count, through int64 }
 	g, err := first(ctx, l.db.read, nil, func(row scanner) (g gap, err error) {
@@ -232,26 +232,26 @@ func (l eventLog) dropped(ctx context.Context, f engi.EventFilter) (e engi.Event
 	}, nil
 }
 
-// EventBounds bound the log of each owner.
+// EventBounds limit the log of each owner.
 type EventBounds struct {
 	Age   time.Duration // 0 means 30 days
 	Count int64         // events; 0 means 200,000
 	Bytes int64         // of their data and names; 0 means 128 MiB
 }
 
-// eventBytes is what an event takes, about.
+// eventBytes is roughly the size of an event without its data.
 const eventBytes = `sum(150 + length(type) + length(subject) + length(actor) + length(data))`
 
-// dropMost bounds how many events are dropped in one transaction, so that
-// nobody waits long for it.
+// dropMost limits how many events are dropped in one transaction, so that it
+// stays short.
 const dropMost = 5000
 
-// TrimEvents drops the oldest events of owners that have more than b allows, but
-// none that a run of a function that has not ended needs, and returns how many.
+// TrimEvents drops the oldest events of owners that exceed b, except those that an
+// unfinished function run needs, and returns how many it dropped.
 func TrimEvents(ctx context.Context, db *DB, b EventBounds) (dropped int64, err error) {
 	defer engi.Annotate(&err, "trim the log of events")
 	b.Age, b.Count, b.Bytes = cmp.Or(b.Age, 30*24*time.Hour), cmp.Or(b.Count, 200_000), cmp.Or(b.Bytes, 128<<20)
-	// Only what came since the last time is counted.
+	// Only events since the last time are counted.
 	if _, err := db.exec(ctx, `INSERT INTO event_totals (owner, seq, count, bytes, dropped, through)
 		SELECT e.owner, max(e.seq), count(*), `+strings.NewReplacer("type", "e.type", "subject", "e.subject", "actor", "e.actor", "data", "e.data").Replace(eventBytes)+`, 0, 0
 		FROM events e WHERE e.seq > (SELECT coalesce(max(seq), 0) FROM event_totals) GROUP BY e.owner
@@ -292,7 +292,7 @@ func trim(ctx context.Context, db *DB, owner engi.Owner, b EventBounds) (n int64
 		most := int64(dropMost)
 		oldest := nanos(time.Now().Add(-b.Age))
 		excess := max(count-b.Count, 0)
-		if size > b.Bytes { // as many as have the excess on average
+		if size > b.Bytes { // as many as hold the excess on average
 			excess = max(excess, count*(size-b.Bytes)/max(size, 1)+1)
 		}
 		ids, err := list(ctx, t, value[int64], `SELECT seq FROM events e WHERE owner = ?1

@@ -9,15 +9,15 @@ import (
 	"github.com/engi-dev/engi/fleet"
 )
 
-// fleetShelf is the fleet room's shelf in the database.
+// fleetStore implements [fleet.Store].
 type fleetStore struct{ db *DB }
 
 var _ fleet.Store = fleetStore{}
 
-// Fleet returns the fleet room's shelf.
+// Fleet returns the store of executions and sandboxes.
 func Fleet(db *DB) fleet.Store { return fleetStore{db} }
 
-// What each execution does once or twice is prepared when the database opens.
+// Every execution runs these, so they are prepared when the database opens.
 const (
 	insertExecution = `INSERT INTO executions
 	(id, owner, state, language, template, sandbox, created, started, ended, idempotency, fingerprint, tape_file, detail, tape)
@@ -34,7 +34,7 @@ const (
 	stopped = excluded.stopped, made = excluded.made, idempotency = excluded.idempotency, detail = excluded.detail`
 )
 
-// fleetDetail is the part of an execution nobody selects by.
+// fleetDetail has the fields of an execution that no query selects by.
 type fleetDetail struct {
 	Limits    fleetLimits  `json:"limits"`
 	OutputDir string       `json:"output_dir,omitempty"`
@@ -107,7 +107,7 @@ func (f fleetStore) Create(ctx context.Context, r fleet.Record, s *fleet.Sandbox
 	if older, err = f.Repeated(ctx, r.Owner, r.Idempotency); err != nil {
 		return fleet.Record{}, err
 	}
-	return older, engi.Errorf(engi.Conflict, "idempotency key used before, by execution %s", older.ID)
+	return older, engi.Errorf(engi.Conflict, "idempotency key was used for execution %s", older.ID)
 }
 
 func (f fleetStore) Update(ctx context.Context, from engi.ExecutionState, r fleet.Record, s *fleet.SandboxRecord) (err error) {
@@ -137,7 +137,7 @@ func (f fleetStore) Update(ctx context.Context, from engi.ExecutionState, r flee
 	})
 }
 
-// executionEvent appends that r is in its state.
+// executionEvent appends the event of r's state.
 func (f fleetStore) executionEvent(ctx context.Context, t *tx, r fleet.Record) error {
 	data := struct {
 		Language engi.Language  `json:"language"`
@@ -185,8 +185,8 @@ func (f fleetStore) List(ctx context.Context, owner engi.Owner, q engi.Execution
 	return list(ctx, f.db.read, scanExecution(false), `SELECT `+executionColumns+` FROM executions`+w.String()+` ORDER BY seq DESC LIMIT ?`, append(w.args, limit(cmp.Or(max(q.Limit, 0), 100)))...)
 }
 
-// Expire looks for what is to go on a reading connection, so that those who
-// write wait for the deletions only.
+// Expire selects on a connection for reading, so that writers wait only for the
+// deletions.
 func (f fleetStore) Expire(ctx context.Context, before time.Time, keep, limit int) (_ []engi.ExecutionID, err error) {
 	defer engi.Annotate(&err, "expire executions")
 	var ended, old int

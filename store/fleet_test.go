@@ -102,13 +102,13 @@ func BenchmarkExecution(b *testing.B) {
 	s := openFleet(b)
 	ctx := context.Background()
 	for b.Loop() {
-		r, box := fleettest.Record("alice", engi.ExecutionRunning), fleettest.Sandbox("alice", engi.Running)
-		if _, err := s.Create(ctx, r, &box); err != nil {
+		r, sandbox := fleettest.Record("alice", engi.ExecutionRunning), fleettest.Sandbox("alice", engi.Running)
+		if _, err := s.Create(ctx, r, &sandbox); err != nil {
 			b.Fatal(err)
 		}
 		done := fleettest.Record("alice", engi.ExecutionDone)
-		done.ID, box.State = r.ID, engi.Stopping
-		if err := s.Update(ctx, engi.ExecutionRunning, done, &box); err != nil {
+		done.ID, sandbox.State = r.ID, engi.Stopping
+		if err := s.Update(ctx, engi.ExecutionRunning, done, &sandbox); err != nil {
 			b.Fatal(err)
 		}
 	}

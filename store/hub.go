@@ -7,9 +7,9 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A hub tells those who follow the log of events that there are new ones, and
-// keeps the newest so that they need not be read from the database. It is safe
-// for concurrent use.
+// A hub wakes followers of the log when there are events for them, and caches the
+// newest events, so that they need not read the database. It is safe for
+// concurrent use.
 type hub struct {
 	mu        sync.Mutex
 	last      int64        // Seq of the newest event
@@ -36,8 +36,8 @@ func newHub(last int64) *hub {
 	return &hub{last: last, bySubject: map[string]map[*follower]bool{}, byOwner: map[engi.Owner]map[*follower]bool{}, others: map[*follower]bool{}}
 }
 
-// publish adds events that are committed. Its callers hold the database's only
-// connection for writing.
+// publish adds committed events. Callers must hold the only connection for
+// writing, so that events come in the order of their commits.
 func (h *hub) publish(events []engi.Event) {
 	if len(events) == 0 {
 		return
@@ -78,7 +78,7 @@ func (f *follower) tell(e engi.Event) {
 	}
 }
 
-// follow adds a follower, until stop is called. After of the filter is ignored.
+// follow adds a follower until stop is called. It ignores filter.After.
 func (h *hub) follow(filter engi.EventFilter) (f *follower, stop func()) {
 	filter.After = 0
 	f = &follower{filter: filter, wake: make(chan struct{}, 1)}
@@ -115,8 +115,8 @@ func leave[K comparable](h *hub, m map[K]map[*follower]bool, key K, f *follower)
 	}
 }
 
-// after returns the events in memory that f selects, and how far that goes. It
-// is not ok if some since f.After are in the database only.
+// after returns the cached events that f selects, and the Seq up to which none is
+// missing. It is not ok if some events since f.After are not cached.
 func (h *hub) after(f engi.EventFilter) (events []engi.Event, through int64, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

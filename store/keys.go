@@ -9,12 +9,12 @@ import (
 	"github.com/engi-dev/engi/gate/key"
 )
 
-// keyShelf is the key room's shelf in the database.
+// keyStore implements [key.Store].
 type keyStore struct{ db *DB }
 
 var _ key.Store = keyStore{}
 
-// Keys returns the key room's shelf.
+// Keys returns the store of API keys.
 func Keys(db *DB) key.Store { return keyStore{db} }
 
 const keyColumns = `id, owner, name, admin, created, expires, revoked, scopes`
@@ -65,7 +65,7 @@ func scanKey(row scanner) (engi.Key, error) {
 	return k, err
 }
 
-// joinScopes writes scopes with spaces between; their names have none.
+// joinScopes joins scopes with spaces, which their names do not contain.
 func joinScopes(scopes []engi.Scope) string {
 	names := make([]string, len(scopes))
 	for i, s := range scopes {

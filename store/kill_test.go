@@ -72,32 +72,32 @@ func changeExecution(ctx context.Context, db *store.DB) error {
 	s := store.Fleet(db)
 	now := time.Now().UTC()
 	r := fleet.Record{Execution: engi.Execution{ID: engi.NewExecutionID(), Owner: "anna", State: engi.ExecutionQueued, Language: engi.Python, Created: now}}
-	box := fleet.SandboxRecord{Sandbox: engi.Sandbox{ID: engi.NewSandboxID(), State: engi.Ready, Created: now}}
+	sandbox := fleet.SandboxRecord{Sandbox: engi.Sandbox{ID: engi.NewSandboxID(), State: engi.Ready, Created: now}}
 	return each(
-		func() error { return s.PutSandbox(ctx, box) },
+		func() error { return s.PutSandbox(ctx, sandbox) },
 		func() error { _, err := s.Create(ctx, r, nil); return err },
 		func() error {
-			r.State, r.Sandbox, r.Started = engi.ExecutionRunning, box.ID, now
-			box.State, box.Owner, box.Execution = engi.Running, r.Owner, r.ID
-			return s.Update(ctx, engi.ExecutionQueued, r, &box)
+			r.State, r.Sandbox, r.Started = engi.ExecutionRunning, sandbox.ID, now
+			sandbox.State, sandbox.Owner, sandbox.Execution = engi.Running, r.Owner, r.ID
+			return s.Update(ctx, engi.ExecutionQueued, r, &sandbox)
 		},
 		func() error {
 			r.State, r.Ended, r.Result = engi.ExecutionDone, now, &engi.Result{Exit: engi.Exit{Cause: engi.CauseExited}}
-			box.State = engi.Stopping
-			return s.Update(ctx, engi.ExecutionRunning, r, &box)
+			sandbox.State = engi.Stopping
+			return s.Update(ctx, engi.ExecutionRunning, r, &sandbox)
 		},
-		func() error { box.State, box.Stopped = engi.Stopped, now; return s.PutSandbox(ctx, box) },
+		func() error { sandbox.State, sandbox.Stopped = engi.Stopped, now; return s.PutSandbox(ctx, sandbox) },
 	)
 }
 
 func changeSandbox(ctx context.Context, db *store.DB) error {
 	s := store.Fleet(db)
 	now := time.Now().UTC()
-	box := fleet.SandboxRecord{Made: true, Sandbox: engi.Sandbox{ID: engi.NewSandboxID(), Owner: "bert", State: engi.Running, Created: now}}
+	sandbox := fleet.SandboxRecord{Made: true, Sandbox: engi.Sandbox{ID: engi.NewSandboxID(), Owner: "bert", State: engi.Running, Created: now}}
 	for _, next := range []engi.State{engi.Running, engi.Paused, engi.Running, engi.Hibernating, engi.Hibernated, engi.Resuming, engi.Running, engi.Running, engi.Stopping, engi.Stopped} {
-		box.State = next
-		box.Metadata = map[string]string{"n": fmt.Sprint(rand.IntN(2))}
-		if err := s.PutSandbox(ctx, box); err != nil {
+		sandbox.State = next
+		sandbox.Metadata = map[string]string{"n": fmt.Sprint(rand.IntN(2))}
+		if err := s.PutSandbox(ctx, sandbox); err != nil {
 			return err
 		}
 	}
@@ -106,13 +106,13 @@ func changeSandbox(ctx context.Context, db *store.DB) error {
 
 func changeVolume(ctx context.Context, db *store.DB) error {
 	s := store.Volumes(db)
-	id, box, now := engi.NewVolumeID(), engi.NewSandboxID(), time.Now().UTC()
+	id, sandbox, now := engi.NewVolumeID(), engi.NewSandboxID(), time.Now().UTC()
 	return each(
 		func() error {
 			return s.Put(ctx, volume.Record{Volume: engi.Volume{ID: id, Owner: "anna", Name: string(id), Created: now, Accessed: now}})
 		},
-		func() error { return s.Pass(ctx, id, "", box, now) },
-		func() error { return s.Pass(ctx, id, box, "", now) },
+		func() error { return s.Pass(ctx, id, "", sandbox, now) },
+		func() error { return s.Pass(ctx, id, sandbox, "", now) },
 		func() error { return s.Remove(ctx, id, time.Time{}) },
 	)
 }

@@ -17,17 +17,17 @@ import (
 	"github.com/engi-dev/engi/library"
 )
 
-// libraryShelf is the library's shelf in the database.
+// libraryStore implements [library.Store].
 type libraryStore struct{ db *DB }
 
 var _ library.Store = libraryStore{}
 
-// Library returns the shelf for documents and modules.
+// Library returns the store of documents and modules.
 func Library(db *DB) library.Store { return libraryStore{db} }
 
 const libraryColumns = `id, shelf, package, place, title, bytes, module, detail`
 
-// libraryDetail is what of a record nobody searches for.
+// libraryDetail has the fields of a record that no query selects by.
 type libraryDetail struct {
 	Owner      engi.Owner         `json:"owner,omitempty"`
 	URL        string             `json:"url,omitempty"`
@@ -94,8 +94,8 @@ func (f libraryStore) Put(ctx context.Context, r library.Record, pieces []librar
 	return r, err
 }
 
-// withinQuota reports Exhausted if the shelf would have more than quota with
-// r. What there is of the same place goes.
+// withinQuota reports Exhausted if the collection would have more than quota with
+// r, which replaces a record with the same key.
 func withinQuota(ctx context.Context, t *tx, r library.Record, quota library.Quota) error {
 	if quota == (library.Quota{}) {
 		return nil
@@ -108,11 +108,11 @@ func withinQuota(ctx context.Context, t *tx, r library.Record, quota library.Quo
 		return fault(ctx, err)
 	}
 	if quota.Documents > 0 && n >= quota.Documents {
-		return engi.Errorf(engi.Exhausted, "there are %d already, which is the limit", n).WithRemedy("remove some, or ask who runs the node for more")
+		return engi.Errorf(engi.Exhausted, "there are already %d, which is the limit", n).WithRemedy("remove some, or ask the operator for a higher limit")
 	}
 	if quota.Bytes > 0 && bytes+r.Bytes > quota.Bytes {
-		return engi.Errorf(engi.Exhausted, "all of them would have %d bytes, %d is the limit", bytes+r.Bytes, quota.Bytes).
-			WithRemedy("remove some, or ask who runs the node for more")
+		return engi.Errorf(engi.Exhausted, "they would have %d bytes in total, the limit is %d", bytes+r.Bytes, quota.Bytes).
+			WithRemedy("remove some, or ask the operator for a higher limit")
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func insertPieces(ctx context.Context, t *tx, record int64, r library.Record, pi
 		return fault(ctx, err)
 	}
 	defer words.Close()
-	places := []string{placeOfShelf(r.Collection)}
+	places := []string{placeOfCollection(r.Collection)}
 	if !library.IsSessionCollection(r.Collection) {
 		places = append(places, everywhere)
 	}
@@ -168,20 +168,21 @@ func insertPieces(ctx context.Context, t *tx, record int64, r library.Record, pi
 	return nil
 }
 
-// everywhere, and words made by the two functions, are in the column places:
-// words that no tokenizer takes apart and no stemmer shortens.
+// The column places of the full-text index has words that say where a row belongs:
+// everywhere, and those of the two functions. No tokenizer splits them and no
+// stemmer changes them.
 const everywhere = "xx0"
 
-func placeOfShelf(s string) string   { return place("s", s) }
-func placeOfPackage(p string) string { return place("p", p) }
+func placeOfCollection(s string) string { return place("s", s) }
+func placeOfPackage(p string) string    { return place("p", p) }
 
 func place(kind, name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return "x" + kind + hex.EncodeToString(sum[:8]) + "0"
 }
 
-// enough rows have a word for BM25 to choose from; to rank all that have a
-// frequent one takes a hundred times as long as to find them.
+// enough is how many rows BM25 ranks. Ranking every row that has a frequent word
+// takes a hundred times as long as finding the rows.
 const enough = 500
 
 func (f libraryStore) Match(ctx context.Context, q library.Query) ([]int64, error) {
@@ -191,7 +192,7 @@ func (f libraryStore) Match(ctx context.Context, q library.Query) ([]int64, erro
 			places = append(places, everywhere)
 			continue
 		}
-		places = append(places, placeOfShelf(s))
+		places = append(places, placeOfCollection(s))
 	}
 	for _, w := range q.Words {
 		words = append(words, `"`+strings.ReplaceAll(strings.ReplaceAll(w, "\x00", ""), `"`, `""`)+`"`)
@@ -209,12 +210,12 @@ func (f libraryStore) Match(ctx context.Context, q library.Query) ([]int64, erro
 	}
 	all := anyOf(words)
 	if len(rare) < len(words) {
-		// Frequent words rank, but do not find.
+		// Frequent words only affect the ranking.
 		ids, err := f.rank(ctx, `(`+within+`) AND (`+anyOf(rare)+`) AND (`+all+`)`, q.Limit)
 		if err != nil || len(ids) == q.Limit {
 			return ids, err
 		}
-		// What has the rare words is others'.
+		// All rows with the rare words belong to others.
 	}
 	return f.rank(ctx, `(`+within+`) AND (`+all+`)`, q.Limit)
 }
@@ -223,8 +224,8 @@ func anyOf(words []string) string {
 	return `{headings body names} : (` + strings.Join(words, " OR ") + `)`
 }
 
-// rare returns the words that fewest rows have: as many as it takes to find
-// enough rows. It is empty if no row has any.
+// rare returns the least frequent words, as many as it takes to find enough rows.
+// It is empty if no row has any of them.
 func (f libraryStore) rare(ctx context.Context, words []string) ([]string, error) {
 	const count = `(SELECT count(*) FROM (SELECT 1 FROM library_words WHERE library_words MATCH ? LIMIT ?))`
 	args := make([]any, 0, 2*len(words))
@@ -257,7 +258,7 @@ func (f libraryStore) rare(ctx context.Context, words []string) ([]string, error
 	return found, nil
 }
 
-// rank returns the rows that match, the best first.
+// rank returns the rows that match, best first.
 func (f libraryStore) rank(ctx context.Context, match string, limit int) ([]int64, error) {
 	return list(ctx, f.db.read, value[int64], `SELECT rowid FROM library_words WHERE library_words MATCH ? AND rank MATCH 'bm25(2.0, 1.0, 0.5, 0.0)' ORDER BY rank LIMIT ?`, match, limit)
 }
@@ -271,14 +272,14 @@ func (f libraryStore) Records(ctx context.Context, q library.Filter) ([]library.
 	return list(ctx, f.db.read, scanLibrary, `SELECT `+libraryColumns+` FROM library_records`+w.String()+` ORDER BY package, title, seq`, w.args...)
 }
 
-func (f libraryStore) Remove(ctx context.Context, shelf string, ids []engi.DocumentID) error {
+func (f libraryStore) Remove(ctx context.Context, collection string, ids []engi.DocumentID) error {
 	const of = ` FROM library_records WHERE shelf = ? AND (? OR id = ?)`
 	one := func(t *tx, id engi.DocumentID) error {
 		for _, q := range []string{
 			`DELETE FROM library_words WHERE rowid IN (SELECT id FROM library_pieces WHERE record IN (SELECT seq` + of + `))`,
 			`DELETE` + of,
 		} {
-			if _, err := t.exec(ctx, q, shelf, id == "", string(id)); err != nil {
+			if _, err := t.exec(ctx, q, collection, id == "", string(id)); err != nil {
 				return err
 			}
 		}
@@ -332,9 +333,9 @@ func (f libraryStore) Chunks(ctx context.Context, ids []int64) ([]library.Chunk,
 	return list, nil
 }
 
-func (f libraryStore) Vectors(ctx context.Context, shelf string, id engi.DocumentID) ([]library.Chunk, error) {
+func (f libraryStore) Vectors(ctx context.Context, collection string, id engi.DocumentID) ([]library.Chunk, error) {
 	rows, err := f.db.read.QueryContext(ctx, `SELECT p.id, r.id, p.hash, p.embedder, p.vector
-		FROM library_records r JOIN library_pieces p ON p.record = r.seq WHERE r.shelf = ? AND (? = '' OR r.id = ?) ORDER BY p.id`, shelf, string(id), string(id))
+		FROM library_records r JOIN library_pieces p ON p.record = r.seq WHERE r.shelf = ? AND (? = '' OR r.id = ?) ORDER BY p.id`, collection, string(id), string(id))
 	if err != nil {
 		return nil, fault(ctx, err)
 	}
@@ -366,7 +367,7 @@ func (f libraryStore) SetVectors(ctx context.Context, embedder string, vectors m
 	})
 }
 
-// values are what stands for marks.
+// values returns the arguments for marks.
 func values[T any](all []T) []any {
 	args := make([]any, len(all))
 	for i, v := range all {
@@ -375,7 +376,7 @@ func values[T any](all []T) []any {
 	return args
 }
 
-// marks are the placeholders of n values.
+// marks returns n placeholders.
 func marks(n int) string { return strings.TrimSuffix(strings.Repeat("?, ", n), ", ") }
 
 // vectorBytes returns nil, which is NULL, for no vector.

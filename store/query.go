@@ -53,8 +53,8 @@ func first[T any](ctx context.Context, q querier, missing error, scan func(scann
 	return all[0], nil
 }
 
-// named returns the one row of a query by ID or name, whose rows the empty
-// owner's own come first in: two of other owners are a Conflict.
+// named returns the single row of a query by ID or name that sorts rows of the
+// empty owner first. Two rows of other owners are a Conflict.
 func named[T any](ctx context.Context, q querier, noun string, missing error, owner func(T) engi.Owner, scan func(scanner) (T, error), query string, args ...any) (none T, err error) {
 	all, err := list(ctx, q, scan, query, args...)
 	switch {
@@ -68,7 +68,7 @@ func named[T any](ctx context.Context, q querier, noun string, missing error, ow
 	return all[0], nil
 }
 
-// value scans the one column of a row.
+// value scans a row with one column.
 func value[T any](row scanner) (v T, err error) { return v, row.Scan(&v) }
 
 // exec runs a statement in a transaction of its own and returns how many rows
@@ -108,7 +108,7 @@ func changed(ctx context.Context) func(sql.Result, error) (int64, error) {
 }
 
 // tx runs f in one write transaction and publishes its events once they are
-// committed. An error of f takes everything back and is returned as it is.
+// committed. If f fails, the transaction is rolled back and its error is returned.
 func (db *DB) tx(ctx context.Context, f func(*tx) error) error {
 	// Holding the only connection until the events are published keeps
 	// followers in the order of the commits.
@@ -121,7 +121,7 @@ func (db *DB) tx(ctx context.Context, f func(*tx) error) error {
 	if err != nil {
 		return fault(ctx, err)
 	}
-	defer raw.Rollback() //nolint:errcheck // nothing to do about it; no error after a commit
+	defer raw.Rollback() //nolint:errcheck // no effect after a commit, and nothing to do about a failure
 	t := &tx{Tx: raw, db: db}
 	if err := f(t); err != nil {
 		return err
@@ -133,8 +133,8 @@ func (db *DB) tx(ctx context.Context, f func(*tx) error) error {
 	return nil
 }
 
-// fault classifies an error of the driver; one that is classified stays as it
-// is.
+// fault turns an error of the driver into an [engi.Error]. It returns others
+// unchanged.
 func fault(ctx context.Context, err error) error {
 	if _, ok := errors.AsType[*engi.Error](err); ok {
 		return err
@@ -145,13 +145,13 @@ func fault(ctx context.Context, err error) error {
 	text := err.Error()
 	switch {
 	case strings.Contains(text, "UNIQUE constraint"):
-		return engi.Errorf(engi.Conflict, "it is there already")
+		return engi.Errorf(engi.Conflict, "it already exists")
 	case strings.Contains(text, "FOREIGN KEY constraint"):
-		return engi.Errorf(engi.NotFound, "what it belongs to is not there")
+		return engi.Errorf(engi.NotFound, "the record that it refers to does not exist")
 	case strings.Contains(text, "SQLITE_FULL"), strings.Contains(text, "disk is full"):
 		return engi.Errorf(engi.Exhausted, "database: %v", err).WithRemedy("free space on the disk of the data directory")
 	case strings.Contains(text, "SQLITE_BUSY"), strings.Contains(text, "SQLITE_LOCKED"):
-		return engi.Errorf(engi.Unavailable, "database: %v", err).WithRemedy("try again; another process holds the database")
+		return engi.Errorf(engi.Unavailable, "database: %v", err).WithRemedy("try again; another process uses the database")
 	}
 	return engi.Errorf(engi.Internal, "database: %v", err)
 }
@@ -176,7 +176,7 @@ func (w *where) String() string {
 	return " WHERE " + strings.Join(w.text, " AND ")
 }
 
-// limit is a limit as SQL has it: none if n is not positive.
+// limit returns n as an SQL limit: none if it is not positive.
 func limit(n int) int {
 	if n <= 0 {
 		return -1
@@ -184,7 +184,7 @@ func limit(n int) int {
 	return n
 }
 
-// nanos is a time as it is stored: 0 for none.
+// nanos returns a time as it is stored: 0 for none.
 func nanos(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -215,8 +215,8 @@ func encode(what string, v any) (string, error) {
 	return string(text), nil
 }
 
-// decode reads JSON that encode wrote. The error does not show it, since it may
-// be secret.
+// decode reads JSON that encode wrote. The error does not contain any of it,
+// because it may be secret.
 func decode(what, text string, v any) error {
 	if json.Unmarshal([]byte(text), v) != nil {
 		return engi.Errorf(engi.Internal, "decode %s: the record is damaged", what)
@@ -224,12 +224,12 @@ func decode(what, text string, v any) error {
 	return nil
 }
 
-// keptError is an error as it is kept in the detail of a record.
+// keptError is an error in the detail of a record.
 type keptError struct {
 	Kind     string `json:"kind"`
 	Text     string `json:"text"`
 	Remedy   string `json:"remedy,omitempty"`
-	After    int64  `json:"after_ms,omitempty"` // of the hint to try again
+	After    int64  `json:"after_ms,omitempty"` // when to retry
 	Position int    `json:"position,omitempty"` // in a queue
 }
 

@@ -45,7 +45,7 @@ func (f fleetStore) putSandbox(ctx context.Context, t *tx, s *fleet.SandboxRecor
 		s.Execution, s.Token, s.Language, fixed, nanos(s.Created), nanos(s.Stopped), s.Made, nullable(s.Idempotency), detail)
 	if err != nil {
 		if engi.KindOf(err) == engi.Conflict {
-			return engi.Errorf(engi.Conflict, "idempotency key used before, by another sandbox")
+			return engi.Errorf(engi.Conflict, "idempotency key was used for another sandbox")
 		}
 		return err
 	}
@@ -78,8 +78,8 @@ func newSandboxEvent(s *fleet.SandboxRecord) sandboxEvent {
 	return d
 }
 
-// appendEvent appends that s has entered its state, which was before, or that
-// its owner has changed it.
+// appendEvent appends the event of s's new state, which was before, or of a change
+// by its owner.
 func (f fleetStore) appendEvent(ctx context.Context, t *tx, s *fleet.SandboxRecord, before engi.State, detail string) error {
 	d := newSandboxEvent(s)
 	d.From = before
@@ -100,7 +100,7 @@ func (f fleetStore) appendEvent(ctx context.Context, t *tx, s *fleet.SandboxReco
 	return t.record(ctx, s.Owner, string(s.ID), kind, d)
 }
 
-// changedFields names what an owner has changed of a sandbox.
+// changedFields returns the names of the fields that an owner has changed.
 func changedFields(s *fleet.SandboxRecord, old lifeDetail) (names []string) {
 	var was fleet.SandboxRecord
 	was.Made = true
@@ -194,8 +194,7 @@ func decodeSize(text string) (engi.Size, error) {
 	return engi.Size(size), err
 }
 
-// lifeDetail is the part of a sandbox that lives for its owner which nobody
-// selects by.
+// lifeDetail has the fields of an owner's sandbox that no query selects by.
 type lifeDetail struct {
 	Fingerprint string            `json:"fingerprint,omitempty"`
 	Timeout     int64             `json:"timeout_ns,omitempty"`
@@ -294,11 +293,11 @@ func decodeNetwork(d lifeNetwork) engi.NetworkPolicy {
 	return n
 }
 
-// encodeLife returns the detail of a sandbox, "" for one of a pool or an
-// execution.
+// encodeLife returns the detail of an owner's sandbox, "" for that of a pool or
+// an execution.
 func encodeLife(s *fleet.SandboxRecord) (string, error) {
 	network := encodeNetwork(s.Network)
-	if !s.Made { // an execution's has at most a network
+	if !s.Made { // that of an execution has at most a network
 		if s.Network.Mode == "" {
 			return "", nil
 		}
@@ -342,7 +341,7 @@ func decodeLife(text string, s *fleet.SandboxRecord) error {
 	return nil
 }
 
-// restore sets the fields of s that are kept in d.
+// restore sets the fields of s that d has.
 func (d lifeDetail) restore(s *fleet.SandboxRecord) {
 	if s.Network = decodeNetwork(d.Network); !s.Made {
 		return

@@ -8,12 +8,12 @@ import (
 	"github.com/engi-dev/engi/gate/secret"
 )
 
-// secretShelf is the secret room's shelf in the database.
+// secretStore implements [secret.Store].
 type secretStore struct{ db *DB }
 
 var _ secret.Store = secretStore{}
 
-// Secrets returns the secret room's shelf.
+// Secrets returns the store of secrets.
 func Secrets(db *DB) secret.Store { return secretStore{db} }
 
 const secretColumns = `id, owner, name, version, metadata, created, updated`
@@ -28,7 +28,7 @@ func (s secretStore) Put(ctx context.Context, sec engi.Secret, v secret.Sealed) 
 		_, err := t.exec(ctx, `INSERT INTO secrets (`+secretColumns+`, key, value) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 			sec.ID, sec.Owner, sec.Name, sec.Version, metadata, nanos(sec.Created), nanos(sec.Updated), v.Key, append([]byte{}, v.Data...))
 		if engi.KindOf(err) == engi.Conflict {
-			return engi.Errorf(engi.Conflict, "there is one of that name already").WithRemedy("update it, or choose another name")
+			return engi.Errorf(engi.Conflict, "a secret with that name exists").WithRemedy("update it, or choose another name")
 		}
 		if err != nil {
 			return err
@@ -67,13 +67,13 @@ func (s secretStore) Replace(ctx context.Context, sec engi.Secret, v secret.Seal
 			return err
 		}
 		if version != was {
-			return engi.Errorf(engi.Conflict, "it has changed meanwhile")
+			return engi.Errorf(engi.Conflict, "it has been changed since")
 		}
 		if _, err := t.exec(ctx, `UPDATE secrets SET version = ?, metadata = ?, updated = ?, key = ?, value = ? WHERE id = ?`,
 			sec.Version, metadata, nanos(sec.Updated), v.Key, v.Data, sec.ID); err != nil {
 			return err
 		}
-		if sec.Version == was { // encrypted anew
+		if sec.Version == was { // encrypted with another key
 			return nil
 		}
 		return t.record(ctx, sec.Owner, string(sec.ID), engi.EventSecretUpdated, map[string]any{"name": sec.Name, "version": sec.Version})

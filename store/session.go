@@ -8,17 +8,17 @@ import (
 	"github.com/engi-dev/engi/session"
 )
 
-// sessionShelf is the session room's shelf in the database.
+// sessionStore implements [session.Store].
 type sessionStore struct{ db *DB }
 
 var _ session.Store = sessionStore{}
 
-// Sessions returns the session room's shelf.
+// Sessions returns the store of sessions.
 func Sessions(db *DB) session.Store { return sessionStore{db} }
 
 const sessionColumns = `id, owner, name, volume, sandbox, created, used, ended, idempotency, fingerprint, detail`
 
-// sessionDetail is what of a session nobody searches for.
+// sessionDetail has the fields of a session that no query selects by.
 type sessionDetail struct {
 	Mode        engi.SessionMode   `json:"mode"`
 	Persistence engi.Persistence   `json:"persistence"`
@@ -58,7 +58,7 @@ func (f sessionStore) Put(ctx context.Context, r session.Record) (err error) {
 	return f.db.tx(ctx, func(t *tx) error {
 		_, err := t.exec(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, values...)
 		if engi.KindOf(err) == engi.Conflict {
-			return engi.Errorf(engi.Conflict, "there is one of that name or idempotency key").WithRemedy("use it, terminate it, or choose another name")
+			return engi.Errorf(engi.Conflict, "a session with that name or idempotency key exists").WithRemedy("use it, terminate it, or choose another name")
 		}
 		if err != nil {
 			return err

@@ -12,7 +12,7 @@ import (
 	"github.com/engi-dev/engi/store"
 )
 
-func TestS0_4_RegistryOfSessions(t *testing.T) {
+func TestSessionStore(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "engi.db")
 	db, err := store.Open(t.Context(), path)
 	if err != nil {

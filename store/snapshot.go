@@ -8,17 +8,17 @@ import (
 	"github.com/engi-dev/engi/disk/snapshot"
 )
 
-// snapshotShelf is the snapshot room's shelf in the database.
+// snapshotStore implements [snapshot.Store].
 type snapshotStore struct{ db *DB }
 
 var _ snapshot.Store = snapshotStore{}
 
-// Snapshots returns the snapshot room's shelf.
+// Snapshots returns the store of snapshots.
 func Snapshots(db *DB) snapshot.Store { return snapshotStore{db} }
 
 const snapshotColumns = `id, owner, name, sandbox, template, digest, tier, size, env, disk, bytes, created, used, expires`
 
-// snapshotSeen is what lookups of an owner at a moment see.
+// snapshotSeen selects the snapshots that an owner sees at a time.
 const snapshotSeen = `removed = 0 AND (? = '' OR owner = ?) AND (expires = 0 OR expires > ?)`
 
 func (f snapshotStore) Put(ctx context.Context, s engi.Snapshot) (err error) {
@@ -132,7 +132,7 @@ func scanSnapshot(row scanner) (s engi.Snapshot, err error) {
 	return s, err
 }
 
-// encodeEnv returns the JSON of an environment, "" for none.
+// encodeEnv returns an environment as JSON, "" for none.
 func encodeEnv(env map[string]string) (string, error) {
 	if len(env) == 0 {
 		return "", nil

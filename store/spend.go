@@ -7,37 +7,36 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A SpendShelf keeps what owners spent on language models, by day and model.
-// It is safe for concurrent use.
+// A SpendStore implements the store of package agent/budget. It is safe for concurrent use.
 type SpendStore struct{ db *DB }
 
-// Spending returns the shelf for it.
+// Spending returns the store for what owners spend on language models.
 func Spending(db *DB) SpendStore { return SpendStore{db} }
 
 const day = 24 * time.Hour
 
 func dayOf(t time.Time) int64 { return t.Unix() / int64(day/time.Second) }
 
-// Add adds what was spent on a day. What it has added survives a crash.
-func (s SpendStore) Add(ctx context.Context, x engi.ModelUsage) (err error) {
-	defer engi.Annotate(&err, "record what %s cost", x.Model)
-	t := x.Tokens
+// Add adds u to what its owner spent that day. It is durable when Add returns.
+func (s SpendStore) Add(ctx context.Context, u engi.ModelUsage) (err error) {
+	defer engi.Annotate(&err, "record what %s cost", u.Model)
+	t := u.Tokens
 	return s.db.tx(ctx, func(tx *tx) error {
 		if _, err := tx.exec(ctx, `INSERT INTO spend (owner, day, model, calls, input, output, reasoning, cache_read, cache_write, cost)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, day, model) DO UPDATE SET
 			calls = calls + excluded.calls, input = input + excluded.input, output = output + excluded.output, reasoning = reasoning + excluded.reasoning,
 			cache_read = cache_read + excluded.cache_read, cache_write = cache_write + excluded.cache_write, cost = cost + excluded.cost`,
-			x.Owner, dayOf(x.Day), x.Model, t.Calls, t.Input, t.Output, t.Reasoning, t.CacheRead, t.CacheWrite, t.Cost); err != nil {
+			u.Owner, dayOf(u.Day), u.Model, t.Calls, t.Input, t.Output, t.Reasoning, t.CacheRead, t.CacheWrite, t.Cost); err != nil {
 			return err
 		}
-		return tx.record(ctx, x.Owner, "", engi.EventModelCharge, struct {
+		return tx.record(ctx, u.Owner, "", engi.EventModelCharge, struct {
 			Model string `json:"model"`
 			agentTokens
-		}{x.Model, agentTokens(t)})
+		}{u.Model, agentTokens(t)})
 	})
 }
 
-// Total returns what one owner spent from a day on.
+// Total returns what owner has spent since the given day.
 func (s SpendStore) Total(ctx context.Context, owner engi.Owner, since time.Time) (t engi.Tokens, err error) {
 	defer engi.Annotate(&err, "sum up what %s spent", owner)
 	err = s.db.read.QueryRowContext(ctx, `SELECT coalesce(sum(calls), 0), coalesce(sum(input), 0), coalesce(sum(output), 0), coalesce(sum(reasoning), 0),
@@ -49,8 +48,7 @@ func (s SpendStore) Total(ctx context.Context, owner engi.Owner, since time.Time
 	return t, nil
 }
 
-// Spent returns what was spent from a day on, the newest first. The empty
-// owner sees all.
+// ModelUsage implements [engi.UsageReporter].
 func (s SpendStore) ModelUsage(ctx context.Context, owner engi.Owner, since time.Time) (_ []engi.ModelUsage, err error) {
 	defer engi.Annotate(&err, "list what was spent")
 	return list(ctx, s.db.read, func(row scanner) (x engi.ModelUsage, err error) {

@@ -1,16 +1,16 @@
-// Package store is the SQL memory of a node. Each room says in an interface
-// of its own what it must remember; here is one file per room that implements
-// it, and the migrations.
+// Package store keeps the records of a node in SQL. Each package declares the
+// storage that it needs as an interface; store has one file for each that
+// implements it, and the migrations.
 //
-// It is not for files (rooms keep those in their own directories) and decides
-// nothing. Only node opens a DB.
+// It is not for files, which packages keep in directories of their own, and has no
+// policies. Only node opens a DB.
 //
 // One connection writes, several read (SQLite in WAL mode: readers never wait
-// for the writer). What a method has written survives a kill -9; a power cut
-// may lose the last moments, but never the order of writes.
+// for the writer). What a method has written survives a kill -9; a power failure
+// may lose the last transactions, but never reorders them.
 //
-// Every method that changes a record appends the event that says so in the same
-// transaction (see event.go), and followers hear of it once it is committed.
+// Every method that changes a record appends an event in the same transaction (see
+// event.go), and followers get it once it is committed.
 //
 // To add a resource: a numbered file migrations/NNNNN_name.sql with its goose
 // "-- +goose Up" part (numbers are never reused, files never edited once
@@ -41,7 +41,7 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// readers is how many reads may go on at the same time.
+// readers is the number of connections for reading.
 const readers = 4
 
 // trimEvery is how often Run drops events beyond their bounds.
@@ -56,7 +56,7 @@ type DB struct {
 	read     *sql.DB
 	write    *sql.DB
 	prepared map[string]*sql.Stmt // of write, by text; immutable after Open
-	hub      *hub                 // of those who follow the log of events
+	hub      *hub                 // tells followers of new events
 
 	// Keep bounds the log of events of each owner, and Log is told what Run
 	// cannot do; nil discards it. Set both before Run.
@@ -64,17 +64,17 @@ type DB struct {
 	Log  *slog.Logger
 }
 
-// hotQueries are prepared when the database opens, because they run all the
-// time inside transactions.
+// hotQueries run often in transactions, so they are prepared when the database
+// opens.
 var hotQueries = []string{insertExecution, updateExecution, putSandbox, sandboxState, appendEvent}
 
-// Memory is a database that dies with its process, for tests.
+// Memory is the target of a database in memory, for tests.
 const Memory = ":memory:"
 
 // Open opens the database at target, an absolute path, a URL "sqlite:PATH", or
-// [Memory], makes it if it is not there, and brings its schema up to
-// date. It reports Unsupported for other kinds of URL and Conflict for a
-// database that a newer engi has written. The caller closes it.
+// [Memory]. It creates the database if there is none, and migrates its schema. It
+// reports Unsupported for other kinds of URL and Conflict for a database of a
+// newer version of engi. The caller closes it.
 func Open(ctx context.Context, target string) (_ *DB, err error) {
 	path := strings.TrimPrefix(target, "sqlite:")
 	if kind, _, ok := strings.Cut(path, "://"); ok {
@@ -88,8 +88,8 @@ func Open(ctx context.Context, target string) (_ *DB, err error) {
 		return nil, engi.Errorf(engi.Invalid, "open store %.80q: not an absolute path", target)
 	}
 	defer engi.Annotate(&err, "open store %s", path)
-	// SQLite would make the file with the umask's mode; it holds programs
-	// and hashes of keys.
+	// SQLite would create the file with the mode of the umask, but programs and
+	// hashes of keys are not for everybody to read.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "%v", err)
@@ -117,7 +117,7 @@ func open(ctx context.Context, path string) (_ *DB, err error) {
 		}
 	}
 	if path == Memory {
-		db.read = db.write // each connection would have a database of its own
+		db.read = db.write // each connection to a database in memory has its own
 	} else if db.read, err = connect(path, "ro", readers); err != nil {
 		db.write.Close()
 		return nil, err
@@ -130,8 +130,8 @@ func open(ctx context.Context, path string) (_ *DB, err error) {
 	return db, nil
 }
 
-// connect opens a pool of connections. The pragmas are in the name of the
-// source because each new connection must get them.
+// connect opens a pool of connections. The pragmas are part of the data source
+// name, because every new connection needs them.
 func connect(path, mode string, conns int) (*sql.DB, error) {
 	q := url.Values{
 		"mode": {mode},
@@ -186,8 +186,8 @@ func migrate(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// Run keeps the write-ahead log short until ctx ends, so that commits need
-// not, and the log of events within its bounds. A database works without it.
+// Run checkpoints the write-ahead log, so that commits need not, and trims the log
+// of events until ctx ends. A database works without it, too.
 func (db *DB) Run(ctx context.Context, ready func()) error {
 	log := cmp.Or(db.Log, slog.New(slog.DiscardHandler))
 	ready()
@@ -204,14 +204,14 @@ func (db *DB) Run(ctx context.Context, ready func()) error {
 				log.WarnContext(ctx, "trim the log of events; it is tried again", "error", err)
 			}
 		case <-tick.C:
-			// A passive checkpoint waits for nobody; what it could not
-			// move now it moves next time.
+			// A passive checkpoint waits for nobody. What it cannot move now, it
+			// moves next time.
 			_, _ = db.write.ExecContext(ctx, `PRAGMA wal_checkpoint(PASSIVE)`)
 		}
 	}
 }
 
-// Close closes the database. What was written stays written.
+// Close closes the database.
 func (db *DB) Close() error {
 	err := db.read.Close()
 	if e := db.write.Close(); err == nil {

@@ -8,12 +8,12 @@ import (
 	"github.com/engi-dev/engi/disk/volume"
 )
 
-// volumeShelf is the volume room's shelf in the database.
+// volumeStore implements [volume.Store].
 type volumeStore struct{ db *DB }
 
 var _ volume.Store = volumeStore{}
 
-// Volumes returns the volume room's shelf.
+// Volumes returns the store of volumes.
 func Volumes(db *DB) volume.Store { return volumeStore{db} }
 
 const volumeColumns = `id, owner, name, capacity, used, holder, image, created, accessed, ttl`
@@ -24,7 +24,7 @@ func (f volumeStore) Put(ctx context.Context, r volume.Record) (err error) {
 		_, err := t.exec(ctx, `INSERT INTO volumes (`+volumeColumns+`, removed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)`,
 			r.ID, r.Owner, r.Name, r.Capacity, r.Used, r.Holder, r.Image, nanos(r.Created), nanos(r.Accessed), int64(r.TTL))
 		if engi.KindOf(err) == engi.Conflict {
-			return engi.Errorf(engi.Conflict, "there is one of that name").WithRemedy("use it, remove it, or choose another name")
+			return engi.Errorf(engi.Conflict, "a volume with that name exists").WithRemedy("use it, remove it, or choose another name")
 		}
 		if err != nil {
 			return err
@@ -71,8 +71,8 @@ func (f volumeStore) Remove(ctx context.Context, id engi.VolumeID, before time.T
 		`UPDATE volumes SET removed = 1 WHERE id = ? AND removed = 0 AND holder = '' AND (? = 0 OR accessed < ?)`, id, nanos(before), nanos(before))
 }
 
-// change runs an update of one volume and appends the event of it, if kind is
-// not empty; it says why if nothing changed.
+// change runs an update of one volume and appends its event unless kind is empty.
+// If nothing changed, it reports why.
 func (f volumeStore) change(ctx context.Context, id engi.VolumeID, kind string, data any, update string, args ...any) error {
 	return f.db.tx(ctx, func(t *tx) error {
 		before, err := first(ctx, t, errNoVolume, scanVolume, `SELECT `+volumeColumns+` FROM volumes WHERE id = ? AND removed = 0`, id)
@@ -84,13 +84,13 @@ func (f volumeStore) change(ctx context.Context, id engi.VolumeID, kind string, 
 		case err != nil:
 			return err
 		case n > 0 && (kind == "" || kind == engi.EventVolumeAttached && before.Holder == args[0] || kind == engi.EventVolumeDetached && before.Holder == ""):
-			return nil // it was so before
+			return nil // no change
 		case n > 0:
 			return t.record(ctx, before.Owner, string(id), kind, data)
 		case before.Holder == "":
-			return engi.Errorf(engi.Conflict, "it was used meanwhile")
+			return engi.Errorf(engi.Conflict, "it has been used since")
 		}
-		return engi.Errorf(engi.Conflict, "sandbox %s has it", before.Holder).WithRemedy("stop the sandbox first: one at a time may have a volume")
+		return engi.Errorf(engi.Conflict, "sandbox %s has it", before.Holder).WithRemedy("stop the sandbox first: only one at a time can have a volume")
 	})
 }
 

@@ -17,7 +17,7 @@ func Workflow(db *DB) workflow.Store { return workflowStore{db} }
 
 const fnRunColumns = `id, owner, function, event, name, tick, state, ended, detail`
 
-// fnRunDetail is what of a run nobody searches for.
+// fnRunDetail has the fields of a run that no query selects by.
 type fnRunDetail struct {
 	Attempt int             `json:"attempt"`
 	Output  json.RawMessage `json:"output,omitempty"`
@@ -28,7 +28,6 @@ type fnRunDetail struct {
 	Next    int64           `json:"next,omitempty"`
 }
 
-// fnStepDetail is a step.
 type fnStepDetail struct {
 	Attempts int             `json:"attempts"`
 	Output   json.RawMessage `json:"output,omitempty"`
@@ -78,13 +77,13 @@ func (s workflowStore) Put(ctx context.Context, r workflow.Record) error {
 	return s.db.tx(ctx, func(t *tx) error {
 		fresh, err := s.insert(ctx, t, r)
 		if err == nil && !fresh {
-			err = engi.Errorf(engi.Conflict, "there is a run of %s", r.Key)
+			err = engi.Errorf(engi.Conflict, "run %s exists already", r.Key)
 		}
 		return err
 	})
 }
 
-// insert adds a run unless there is one of its key.
+// insert adds a run unless there is one with its key.
 func (s workflowStore) insert(ctx context.Context, t *tx, r workflow.Record) (fresh bool, err error) {
 	detail, err := fnRunDetailOf(r)
 	if err != nil {
@@ -98,7 +97,7 @@ func (s workflowStore) insert(ctx context.Context, t *tx, r workflow.Record) (fr
 	return true, s.event(ctx, t, r)
 }
 
-// event appends that a run is in its state.
+// event appends the event of a run's state.
 func (s workflowStore) event(ctx context.Context, t *tx, r workflow.Record) error {
 	data := struct {
 		Function string          `json:"function"`
@@ -121,8 +120,8 @@ func (s workflowStore) event(ctx context.Context, t *tx, r workflow.Record) erro
 	return t.record(ctx, r.Owner, string(r.ID), engi.EventFunctionPrefix+string(r.State), data)
 }
 
-// shownOutput bounds the output of a run or a step that its event shows, in
-// bytes; longer ones are in the record only.
+// shownOutput is how many bytes of output an event of a run or a step may have;
+// longer outputs are only in the record.
 const shownOutput = 16 << 10
 
 const functionCursor = "functions"

@@ -32,7 +32,7 @@ func (agentList) Run(ctx context.Context, g *globals) error {
 	agents := table[v1.Agent]{"NAME\tMODEL\tTOOLS\tDESCRIPTION", func(a v1.Agent) []any {
 		return []any{a.Name, cmp.Or(a.Model, "(default)"), strings.Join(a.Tools, ","), a.Description}
 	}, nil}
-	return agents.listAt(ctx, g, orPrivate, false, func(d *localNode) ([]v1.Agent, error) { return d.Agents(ctx) })
+	return agents.listAt(ctx, g, orPrivate, false, func(d *connection) ([]v1.Agent, error) { return d.Agents(ctx) })
 }
 
 type agentRuns struct {
@@ -51,7 +51,7 @@ func (a *agentRuns) Run(ctx context.Context, g *globals) error {
 	runs := table[v1.AgentRun]{"RUN\tAGENT\tSTATE\tSTEPS\tTOKENS\tCREATED", func(x v1.AgentRun) []any {
 		return []any{x.ID, x.Agent, x.State, x.Steps, x.Usage.InputTokens + x.Usage.OutputTokens, x.CreatedAt.Format(time.DateTime)}
 	}, nil}
-	return runs.list(ctx, g, false, func(d *localNode) ([]v1.AgentRun, error) { return d.Runs(ctx, a.Limit) })
+	return runs.list(ctx, g, false, func(d *connection) ([]v1.AgentRun, error) { return d.Runs(ctx, a.Limit) })
 }
 
 type agentShow struct {
@@ -68,7 +68,7 @@ Examples:
 
 // Run implements the command.
 func (a *agentShow) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
+	return g.atServer(ctx, func(d *connection) error {
 		all, err := d.RunMessages(ctx, a.Run_)
 		if err != nil {
 			return err
@@ -104,7 +104,7 @@ Examples:
 
 // Run implements the command.
 func (a *agentCancel) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "cancelled", a.Runs, func(d *localNode, id string) error { return d.CancelRun(ctx, id) })
+	return g.removeAll(ctx, "cancelled", a.Runs, func(d *connection, id string) error { return d.CancelRun(ctx, id) })
 }
 
 type agentUsage struct{}
@@ -123,7 +123,7 @@ func (agentUsage) Run(ctx context.Context, g *globals) error {
 	usage := table[v1.ModelUsage]{"DAY\tOWNER\tMODEL\tCALLS\tREAD\tWRITTEN\tCOST", func(x v1.ModelUsage) []any {
 		return []any{x.Day, x.Owner, x.Model, x.ModelCalls, x.InputTokens + x.CacheReadTokens + x.CacheWriteTokens, x.OutputTokens, fmt.Sprintf("%.4f", x.Cost)}
 	}, nil}
-	return usage.list(ctx, g, false, func(d *localNode) ([]v1.ModelUsage, error) {
+	return usage.list(ctx, g, false, func(d *connection) ([]v1.ModelUsage, error) {
 		u, err := d.Usage(ctx)
 		return append([]v1.ModelUsage{}, u.Models...), err
 	})

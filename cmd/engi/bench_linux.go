@@ -25,11 +25,11 @@ type benchCommand struct {
 	Boot      benchBoot      `cmd:"" help:"Time of a whole request when nothing is warm."`
 	Density   benchDensity   `cmd:"" help:"Memory of an idle warm sandbox."`
 	Replenish benchReplenish `cmd:"" help:"Sandboxes per second that a drained pool gets back."`
-	Sandbox   benchSandbox   `cmd:"" help:"Times of sandboxes that live: create, start a program, sleep and wake, copy; and of files."`
+	Sandbox   benchSandbox   `cmd:"" help:"Times of sandboxes: create, start a program, pause, hibernate and resume, copy; and of files."`
 	Script    benchScript    `cmd:"" help:"Time of a small script over HTTP, and scripts per second."`
 	Net       benchNet       `cmd:"" help:"Throughput and latency of sandboxes with network, against the kernel."`
 	Agent     benchAgent     `cmd:"" help:"What engi adds to a step of an agent, and questions to the library."`
-	Compare   benchCompare   `cmd:"" help:"The same program run by engi and by others, with ratios."`
+	Compare   benchCompare   `cmd:"" help:"Run the same program by engi and by others, and print ratios."`
 }
 
 func (benchCommand) Help() string {
@@ -42,7 +42,7 @@ Examples:
   engi bench compare --lang python`
 }
 
-// benchFlags are those of all benchmarks.
+// benchFlags are the flags of all benchmarks.
 type benchFlags struct {
 	N           int           `help:"Samples." placeholder:"N"`
 	Concurrency int           `help:"Requests at the same time; 1 waits for a quiet node before each." default:"1" placeholder:"C"`
@@ -70,7 +70,7 @@ func (b *benchFlags) prepare(n int, lang engi.Language) (err error) {
 	return nil
 }
 
-// rig starts a private node with one pool of target members.
+// rig starts a private node with a pool of target warm sandboxes.
 func (b *benchFlags) rig(ctx context.Context, g *globals, target int) (bench.Rig, *node.Private, error) {
 	c, _, err := g.config()
 	if err != nil {
@@ -218,7 +218,7 @@ func (b *benchReplenish) Run(ctx context.Context, g *globals) error {
 
 type benchDensity struct {
 	benchFlags
-	Bare bool `help:"Sandboxes without an interpreter inside."`
+	Bare bool `help:"Sandboxes without an interpreter."`
 }
 
 // Run implements the command.
@@ -239,7 +239,7 @@ func (b *benchDensity) Run(ctx context.Context, g *globals) error {
 	if err := rig.WaitFull(ctx); err != nil {
 		return err
 	}
-	time.Sleep(time.Second) // start-up garbage goes
+	time.Sleep(time.Second) // until the garbage of the start is collected
 	bytes, processes, err := bench.Shares(p.Endpoint().DataDir)
 	if err != nil {
 		return err
@@ -276,7 +276,7 @@ func (b *benchCompare) Run(ctx context.Context, g *globals) error {
 	c := bench.Comparison{Bench: "compare", Lang: string(b.lang), Template: warm.Template}
 	c.Rivals = append(c.Rivals, bench.FromTiming("engi warm", warm))
 
-	// A pool-less node, so that nothing refills while the others run.
+	// A node without pools, so that nothing is refilled while the others run.
 	cold, q, err := b.rig(ctx, g, 0)
 	if err != nil {
 		return err
@@ -306,8 +306,8 @@ func (b *benchCompare) Run(ctx context.Context, g *globals) error {
 	return nil
 }
 
-// rivals runs the program by other means, on the same root file system where
-// they can.
+// rivals runs the program by other means, on the same root file system if
+// possible.
 func (b *benchCompare) rivals(ctx context.Context, g *globals, p *node.Private, template string) ([]bench.Rival, error) {
 	t, err := p.Templates().Get(ctx, template)
 	if err != nil {
@@ -335,8 +335,8 @@ func (b *benchCompare) rivals(ctx context.Context, g *globals, p *node.Private, 
 	}
 	state := filepath.Join(tmp, "state")
 	defer func() {
-		// runsc keeps an empty network namespace here. Mounts that are still
-		// used, by one that was killed, go when it does.
+		// runsc keeps an empty network namespace here. Mounts in use by a killed
+		// runsc disappear when it has ended.
 		if points, err := filepath.Glob(filepath.Join(state, "null-netns*")); err == nil {
 			for _, point := range points {
 				syscall.Unmount(point, syscall.MNT_DETACH)
@@ -363,7 +363,7 @@ func (b *benchCompare) rivals(ctx context.Context, g *globals, p *node.Private, 
 			return exec.CommandContext(ctx, path, append([]string{"--unshare-all", "--die-with-parent", "--ro-bind", t.Root, "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"}, args...)...)
 		}))
 	}
-	// The same interpreter, as far as that can be had without a wall.
+	// The same interpreter, as far as possible without isolation.
 	path, sys := args[0], &syscall.SysProcAttr{Chroot: t.Root}
 	if os.Geteuid() != 0 {
 		if path, err = exec.LookPath(filepath.Base(args[0])); err != nil {

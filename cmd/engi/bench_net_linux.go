@@ -100,8 +100,8 @@ func (b *benchNet) gateway(ctx context.Context, p *node.Private, args []string) 
 	return x, err
 }
 
-// forwarded runs the program with the same interpreter and no gateway: in a
-// sandbox, and in none.
+// forwarded runs the program with the same interpreter without the gateway: in a
+// sandbox, and without one.
 func (b *benchNet) forwarded(ctx context.Context, g *globals, p *node.Private, rig *bench.NetRig, template string, args []string) ([]bench.Path, error) {
 	t, err := p.Templates().Get(ctx, template)
 	if err != nil {

@@ -17,7 +17,7 @@ type benchScript struct {
 	N           int           `help:"Samples." default:"2000" placeholder:"N"`
 	Concurrency int           `help:"Scripts at the same time." default:"1" placeholder:"C"`
 	TS          bool          `name:"ts" help:"Send TypeScript."`
-	Compare     bool          `help:"Hold it against goja and Node's vm, each inside one process, and Deno as a process."`
+	Compare     bool          `help:"Compare with goja and Node's vm, each in one process, and with Deno as a process."`
 	Goja        string        `help:"Program that times goja, of test/bench/goja; else bench-goja beside this program." type:"path" placeholder:"PATH"`
 	Node        string        `help:"Node to compare with; else the one in PATH." type:"path" placeholder:"PATH"`
 	Deno        string        `help:"Deno to compare with; else the one in PATH." type:"path" placeholder:"PATH"`
@@ -65,8 +65,8 @@ func (b *benchScript) Run(ctx context.Context, g *globals) error {
 	return failed(g, t.Failures, t.Failure)
 }
 
-// compare times others in the same minute as engi: they do without HTTP, and
-// but for Deno without a wall.
+// compare times others right after engi. They run without HTTP and, except for
+// Deno, without isolation.
 func (b *benchScript) compare(ctx context.Context, g *globals, run func(context.Context, v1.ScriptRequest) (v1.ScriptResult, error)) error {
 	const several = 4
 	bench.Scripts(ctx, run, engi.JavaScript, 50*several, several)
@@ -87,8 +87,8 @@ func (b *benchScript) compare(ctx context.Context, g *globals, run func(context.
 		}
 		c.Rivals = append(c.Rivals, f(path))
 	}
-	add("goja, inside a process", b.Goja, beside, func(path string) bench.Rival { return bench.Goja(ctx, "goja, inside a process", path, b.N) })
-	add("Node vm, inside a process", b.Node, "node", func(path string) bench.Rival { return bench.NodeVM(ctx, "Node vm, inside a process", path, b.N) })
+	add("goja, in one process", b.Goja, beside, func(path string) bench.Rival { return bench.Goja(ctx, "goja, in one process", path, b.N) })
+	add("Node vm, in one process", b.Node, "node", func(path string) bench.Rival { return bench.NodeVM(ctx, "Node vm, in one process", path, b.N) })
 	tmp, err := os.MkdirTemp("", "engi-bench-")
 	if err != nil {
 		return engi.Errorf(engi.Unavailable, "%v", err)

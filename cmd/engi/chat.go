@@ -14,11 +14,11 @@ import (
 
 type chatCommand struct {
 	Message string `arg:"" optional:"" help:"What to say; - reads it from standard input. Without it a conversation begins." placeholder:"MESSAGE"`
-	Agent   string `help:"Whom to talk to; 'engi agent list' shows them." placeholder:"NAME"`
+	Agent   string `help:"Agent to talk to; 'engi agent list' shows them." placeholder:"NAME"`
 	Model   string `help:"Model instead of the agent's, as provider:model." placeholder:"MODEL"`
-	Sandbox string `help:"Let its tools work in this sandbox." placeholder:"ID"`
-	Session string `help:"Let its tools work in this session." placeholder:"SESSION"`
-	Resume  string `help:"Go on with a conversation." placeholder:"ID"`
+	Sandbox string `help:"Sandbox that its tools use." placeholder:"ID"`
+	Session string `help:"Session that its tools use." placeholder:"SESSION"`
+	Resume  string `help:"Continue a conversation." placeholder:"ID"`
 }
 
 func (chatCommand) Help() string {
@@ -80,8 +80,8 @@ func (c *chatCommand) Run(ctx context.Context, g *globals) error {
 	}
 }
 
-// say sends one message and shows the answer while it comes.
-func (c *chatCommand) say(ctx context.Context, g *globals, d *localNode, agent string, q v1.RunRequest) (v1.AgentRun, error) {
+// say sends one message and prints the answer as it arrives.
+func (c *chatCommand) say(ctx context.Context, g *globals, d *connection, agent string, q v1.RunRequest) (v1.AgentRun, error) {
 	x, err := d.StartRun(ctx, agent, q)
 	if err != nil {
 		return x, err
@@ -119,7 +119,7 @@ func (c *chatCommand) say(ctx context.Context, g *globals, d *localNode, agent s
 	return x, nil
 }
 
-// show prints one event: words on standard output, work on standard error.
+// show prints one event: text on standard output, tool calls on standard error.
 func (c *chatCommand) show(g *globals, e v1.AgentUpdate) {
 	switch e.Type {
 	case "text":
@@ -137,7 +137,7 @@ func (c *chatCommand) show(g *globals, e v1.AgentUpdate) {
 	}
 }
 
-// brief is what a call says, for people: code as it is, the rest in one line.
+// brief returns a tool call for people: code as it is, the rest in one line.
 func brief(arguments string) string {
 	var a map[string]any
 	if json.Unmarshal([]byte(arguments), &a) != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 type configCommand struct {
-	Show  configShow  `cmd:"" help:"Print the configuration in force and where each value is from."`
+	Show  configShow  `cmd:"" help:"Print the configuration in effect and where each value comes from."`
 	Check configCheck `cmd:"" help:"Check a configuration file."`
 }
 
@@ -106,7 +106,7 @@ func plain(v reflect.Value) any {
 	return v.Interface()
 }
 
-// literal writes a value as TOML has it, on one line.
+// literal returns a value in TOML, on one line.
 func literal(v reflect.Value) string {
 	if text, ok := plain(v).(string); ok {
 		return strconv.Quote(text)

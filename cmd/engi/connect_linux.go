@@ -12,21 +12,22 @@ import (
 	"github.com/engi-dev/engi/client"
 	"github.com/engi-dev/engi/node"
 	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/node/datadir"
 )
 
-// testOptions lets tests of this package run the real commands on machines
-// that are not there; nothing else sets it.
+// testOptions lets tests of this package run commands on fake machines; nothing
+// else sets it.
 var testOptions node.Options
 
-// enter makes this process able to run sandboxes if it was not started by
-// root, for commands that may have a node inside.
+// enter makes this process able to run sandboxes if it was not started by root,
+// for commands that may start a node.
 func enter(args []string) {
 	if len(args) == 0 || !slices.Contains([]string{"run", "shell", "serve", "template", "doctor", "bench", "stop"}, args[0]) || os.Getenv("ENGI_URL") != "" ||
 		slices.ContainsFunc(args, func(a string) bool { return a == "--url" || a == "--help" || strings.HasPrefix(a, "--url=") }) {
 		return
 	}
-	// Where the host does not allow it, a server may still do the work, and
-	// the doctor says what is wrong.
+	// If the host does not allow it, there may be a server, and 'engi doctor'
+	// says what is wrong.
 	_ = node.EnterNamespaces()
 }
 
@@ -46,41 +47,41 @@ func (g *globals) config(flags ...config.Flag) (config.Config, config.Sources, e
 	return config.Load(config.From{File: first(g.Config, os.Getenv("ENGI_CONFIG")), Env: os.Environ(), Flags: append(all, flags...)})
 }
 
-// options returns what a node of this command needs; log may be nil.
+// options returns the options of a node in this process; log may be nil.
 func (g *globals) options(log *slog.Logger) node.Options {
 	o := testOptions
 	o.Version, o.Log = version, log
 	return o
 }
 
-func (g *globals) connectHere(ctx context.Context, w where, secret string) (*localNode, error) {
+func (g *globals) connectHere(ctx context.Context, w where, secret string) (*connection, error) {
 	c, _, err := g.config()
 	if err != nil {
 		return nil, err
 	}
-	at, key, err := node.Discover(c.DataDir)
+	at, key, err := datadir.Discover(c.DataDir)
 	if err == nil {
-		return &localNode{Client: client.New(at.URL, first(secret, key)), url: at.URL, secret: first(secret, key), close: func() {}}, nil
+		return &connection{Client: client.New(at.URL, first(secret, key)), url: at.URL, secret: first(secret, key), close: func() {}}, nil
 	}
 	if engi.KindOf(err) != engi.NotFound || w == serverOnly {
 		return nil, err
 	}
-	c.Pools = nil // nothing but what this command asks for
+	c.Pools = nil // only sandboxes that this command needs
 	p, err := g.openPrivate(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	return g.deskOf(p), nil
+	return g.connectPrivate(p), nil
 }
 
-// deskOf returns a desk at a private node, which closes the node.
-func (g *globals) deskOf(p *node.Private) *localNode {
+// connectPrivate returns a connection to a private node, which it closes.
+func (g *globals) connectPrivate(p *node.Private) *connection {
 	at := p.Endpoint()
-	return &localNode{Client: client.New(at.URL, p.AdminKey()), url: at.URL, secret: p.AdminKey(), private: true, close: func() { g.closePrivate(p) }}
+	return &connection{Client: client.New(at.URL, p.AdminKey()), url: at.URL, secret: p.AdminKey(), private: true, close: func() { g.closePrivate(p) }}
 }
 
-// openPrivate starts a node inside this process. It logs faults only, unless
-// the user wants to hear more.
+// openPrivate starts a node in this process. It logs only errors, unless the user
+// wants more.
 func (g *globals) openPrivate(ctx context.Context, c config.Config) (*node.Private, error) {
 	level := slog.LevelError
 	if g.Verbose {

@@ -8,7 +8,7 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-func (g *globals) connectHere(context.Context, where, string) (*localNode, error) {
+func (g *globals) connectHere(context.Context, where, string) (*connection, error) {
 	return nil, engi.Errorf(engi.Invalid, "no server named").
 		WithRemedy("sandboxes need Linux: set ENGI_URL and ENGI_KEY to use a server there")
 }

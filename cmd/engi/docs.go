@@ -19,12 +19,12 @@ import (
 )
 
 type docsCommand struct {
-	Add      docsAdd      `cmd:"" help:"Put documents into the library."`
+	Add      docsAdd      `cmd:"" help:"Add documents to the library."`
 	List     docsList     `cmd:"" aliases:"ls" help:"List documents."`
 	Search   docsSearch   `cmd:"" help:"Search documents, and modules that sessions have saved."`
-	Packages docsPackages `cmd:"" help:"List what documents are about."`
-	Refresh  docsRefresh  `cmd:"" help:"Read documents again that have changed where they come from."`
-	Remove   docsRemove   `cmd:"" aliases:"rm" help:"Make the library forget documents."`
+	Packages docsPackages `cmd:"" help:"List the packages that documents are about."`
+	Refresh  docsRefresh  `cmd:"" help:"Fetch documents again that have changed at their source."`
+	Remove   docsRemove   `cmd:"" aliases:"rm" help:"Remove documents from the library."`
 	Modules  docsModules  `cmd:"" help:"List modules that sessions have saved."`
 }
 
@@ -38,7 +38,7 @@ var documentNames = []string{".md", ".mdx", ".markdown", ".txt"}
 type docsAdd struct {
 	Sources []string `arg:"" name:"source" help:"File, directory, address, or - for standard input." placeholder:"SOURCE"`
 	Package string   `short:"p" help:"What they are about." placeholder:"NAME"`
-	Title   string   `short:"t" help:"Of one document; else the name of its file, or its first heading." placeholder:"TITLE"`
+	Title   string   `short:"t" help:"Title of a single document; else the name of its file, or its first heading." placeholder:"TITLE"`
 }
 
 func (docsAdd) Help() string {
@@ -53,7 +53,7 @@ Examples:
   engi docs list --json | engi docs add - --title "What there is"`
 }
 
-// A paper is one document to be added.
+// A document is a document to add.
 type report struct {
 	name string // for people
 	read func() (v1.DocumentRequest, error)
@@ -61,14 +61,14 @@ type report struct {
 
 // Run implements the command.
 func (a *docsAdd) Run(ctx context.Context, g *globals) error {
-	all, err := a.papers(g)
+	all, err := a.documentsOf(g)
 	if err != nil {
 		return err
 	}
 	if len(all) > 1 && a.Title != "" {
-		return engi.Errorf(engi.Invalid, "there are %d documents and one title", len(all)).WithRemedy("leave --title out")
+		return engi.Errorf(engi.Invalid, "%d documents cannot have one title", len(all)).WithRemedy("leave --title out")
 	}
-	return g.atServer(ctx, func(d *localNode) error {
+	return g.atServer(ctx, func(d *connection) error {
 		bar, done := g.documentBar(len(all))
 		added := []v1.Document{}
 		var errs []error
@@ -99,7 +99,7 @@ func (a *docsAdd) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-func (s report) add(ctx context.Context, d *localNode, a *docsAdd) (v1.Document, error) {
+func (s report) add(ctx context.Context, d *connection, a *docsAdd) (v1.Document, error) {
 	q, err := s.read()
 	if err != nil {
 		return v1.Document{}, err
@@ -111,9 +111,8 @@ func (s report) add(ctx context.Context, d *localNode, a *docsAdd) (v1.Document,
 	return d.AddDocument(ctx, q)
 }
 
-// papers lists what the arguments stand for. Nothing is read yet, but for
-// directories.
-func (a *docsAdd) papers(g *globals) (all []report, _ error) {
+// documentsOf returns the documents that the arguments name. It reads only directories.
+func (a *docsAdd) documentsOf(g *globals) (all []report, _ error) {
 	for _, arg := range a.Sources {
 		if strings.HasPrefix(arg, "http://") || strings.HasPrefix(arg, "https://") {
 			all = append(all, report{arg, func() (v1.DocumentRequest, error) { return v1.DocumentRequest{URL: arg}, nil }})
@@ -157,7 +156,7 @@ func (a *docsAdd) papers(g *globals) (all []report, _ error) {
 			return nil, err
 		}
 		if len(all) == n {
-			return nil, engi.Errorf(engi.Invalid, "%s has no documents", arg).WithRemedy("their names end in one of %s", strings.Join(documentNames, ", "))
+			return nil, engi.Errorf(engi.Invalid, "%s has no documents", arg).WithRemedy("documents end in one of %s", strings.Join(documentNames, ", "))
 		}
 	}
 	return all, nil
@@ -175,13 +174,13 @@ func paperOf(path, title string) report {
 			return v1.DocumentRequest{}, engi.Errorf(engi.Invalid, "%v", err)
 		}
 		if len(text) > maxDocument {
-			return v1.DocumentRequest{}, engi.Errorf(engi.Invalid, "it has more than %d MiB", maxDocument>>20).WithRemedy("cut it into several documents")
+			return v1.DocumentRequest{}, engi.Errorf(engi.Invalid, "it has more than %d MiB", maxDocument>>20).WithRemedy("split it into several documents")
 		}
 		return v1.DocumentRequest{Title: title, Text: string(text)}, nil
 	}}
 }
 
-// documentBar shows people how many of n documents are done.
+// documentBar shows how many of n documents are done.
 func (g *globals) documentBar(n int) (one, done func()) {
 	if n < 3 || g.JSON || width(g.err) < 60 {
 		return func() {}, func() {}
@@ -208,7 +207,7 @@ Examples:
 
 // Run implements the command.
 func (l *docsList) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
+	return g.atServer(ctx, func(d *connection) error {
 		all, err := d.Documents(ctx)
 		if err != nil {
 			return err
@@ -223,7 +222,7 @@ func (l *docsList) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-// showDocuments prints documents, and says what is wrong with them.
+// showDocuments prints documents and their errors.
 func (g *globals) showDocuments(all []v1.Document) error {
 	documents := table[v1.Document]{"ID\tOWNER\tPACKAGE\tTITLE\tPIECES\tSIZE\tSTATE\tCHECKED", func(x v1.Document) []any {
 		return []any{
@@ -264,7 +263,7 @@ Examples:
 // Run implements the command.
 func (s *docsSearch) Run(ctx context.Context, g *globals) error {
 	q := v1.SearchRequest{Query: strings.Join(s.Words, " "), Package: s.Package, Session: s.Session, Mode: s.Mode, Limit: s.Limit}
-	return g.atServer(ctx, func(d *localNode) error {
+	return g.atServer(ctx, func(d *connection) error {
 		x, err := d.SearchDocuments(ctx, q)
 		switch {
 		case err != nil:
@@ -307,7 +306,7 @@ func (s *docsSearch) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-// hitHead says where a piece is from, in a line or two.
+// hitHead returns where a piece comes from, in one or two lines.
 func hitHead(h v1.Hit) string {
 	if m := h.Module; m != nil {
 		return printable(fmt.Sprintf("module %s of scope %s: %s", m.Path, m.Scope, m.Description))
@@ -362,7 +361,7 @@ func (docsPackages) Help() string {
 // Run implements the command.
 func (docsPackages) Run(ctx context.Context, g *globals) error {
 	packages := table[v1.DocumentPackage]{"PACKAGE\tDOCUMENTS\tPIECES", func(x v1.DocumentPackage) []any { return []any{x.Name, x.Documents, x.Chunks} }, nil}
-	return packages.list(ctx, g, false, func(d *localNode) ([]v1.DocumentPackage, error) { return d.DocumentPackages(ctx) })
+	return packages.list(ctx, g, false, func(d *connection) ([]v1.DocumentPackage, error) { return d.DocumentPackages(ctx) })
 }
 
 type docsRefresh struct {
@@ -379,7 +378,7 @@ Examples:
 
 // Run implements the command.
 func (r *docsRefresh) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) (err error) {
+	return g.atServer(ctx, func(d *connection) (err error) {
 		all := []v1.Document{}
 		var errs []error
 		if len(r.IDs) == 0 {
@@ -414,7 +413,7 @@ func (docsRemove) Help() string {
 
 // Run implements the command.
 func (r *docsRemove) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "removed", r.IDs, func(d *localNode, id string) error { return d.RemoveDocument(ctx, id) })
+	return g.removeAll(ctx, "removed", r.IDs, func(d *connection, id string) error { return d.RemoveDocument(ctx, id) })
 }
 
 type docsModules struct {
@@ -434,7 +433,7 @@ func (m *docsModules) Run(ctx context.Context, g *globals) error {
 	modules := table[v1.CodeModule]{"PATH\tSCOPE\tSESSION\tSAVED\tWHAT IT IS FOR", func(x v1.CodeModule) []any {
 		return []any{x.Path, x.Scope, x.SessionID, ago(x.SavedAt), x.Description}
 	}, nil}
-	return modules.list(ctx, g, false, func(d *localNode) ([]v1.CodeModule, error) {
+	return modules.list(ctx, g, false, func(d *connection) ([]v1.CodeModule, error) {
 		if m.Session == "" {
 			return d.Modules(ctx)
 		}

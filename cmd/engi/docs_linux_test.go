@@ -60,7 +60,7 @@ and bash, and one bare sandbox. A file's pools replace all of these:
 [[pools]]
 template = ""              # empty is the default template
 language = "python"        # empty is a bare sandbox
-target = 4                 # members that wait
+target = 4                 # warm sandboxes
 max = 16                   # sandboxes at most, used ones included; 0 is no limit of its own
 on_empty = "wait"          # wait, boot_sync or reject; empty is admission.on_empty
 claim_timeout = "10s"      # for wait; 0 is admission.claim_timeout

@@ -13,8 +13,8 @@ import (
 )
 
 type doctorCommand struct {
-	Leaks bool `help:"List traces of sandboxes that nobody wants; end with 1 if there are any."`
-	Fix   bool `help:"With --leaks: remove what dead nodes left, then look."`
+	Leaks bool `help:"List remains of sandboxes that do not exist any more; exit with 1 if there are any."`
+	Fix   bool `help:"With --leaks: first remove what dead nodes left."`
 }
 
 func (doctorCommand) Help() string {
@@ -30,7 +30,7 @@ Examples:
 // Run implements the command.
 func (dr *doctorCommand) Run(ctx context.Context, g *globals) error {
 	if dr.Fix && !dr.Leaks {
-		return engi.Errorf(engi.Invalid, "--fix belongs to --leaks")
+		return engi.Errorf(engi.Invalid, "--fix needs --leaks")
 	}
 	if dr.Leaks {
 		return dr.leaks(ctx, g)
@@ -122,8 +122,8 @@ func (dr *doctorCommand) leaks(ctx context.Context, g *globals) error {
 		return err
 	}
 	found, served, err := g.look(ctx, c, dr.Fix)
-	// Beside a running server, what is just being made or destroyed looks
-	// like a leak; what is still there later is one.
+	// While a server runs, sandboxes that are being created or destroyed look
+	// like leaks. What is still there later is one.
 	for try := 0; err == nil && served && len(found) > 0 && try < 5; try++ {
 		select {
 		case <-ctx.Done():

@@ -18,20 +18,20 @@ type eventsCommand struct {
 	Send      eventsSend      `cmd:"" help:"Send an event, which starts the functions that are bound to it."`
 	List      eventsList      `cmd:"" aliases:"ls" help:"List events."`
 	Follow    eventsFollow    `cmd:"" help:"Follow events as they happen."`
-	Show      eventsShow      `cmd:"" aliases:"get" help:"Show an event and what came of it, or a run with its steps."`
+	Show      eventsShow      `cmd:"" aliases:"get" help:"Show an event and its runs, or a run with its steps."`
 	Replay    eventsReplay    `cmd:"" help:"Send an event again."`
 	Functions eventsFunctions `cmd:"" help:"List functions."`
 	Runs      eventsRuns      `cmd:"" help:"List runs of functions."`
 	Cancel    eventsCancel    `cmd:"" help:"Cancel runs."`
 }
 
-// maxData is more than an event may carry: the server says so better.
+// maxData is more than an event may have, for which the server has a better error.
 const maxData = 1 << 20
 
 type eventsSend struct {
-	Name string `arg:"" help:"Of the event, like engi/debug/echo." placeholder:"NAME"`
+	Name string `arg:"" help:"Type of the event, like engi/debug/echo." placeholder:"NAME"`
 	Data string `short:"d" help:"Its data, an object of JSON; @FILE reads a file, - standard input." placeholder:"JSON"`
-	Once string `help:"Idempotency key: an event that was sent with it already is not sent again." placeholder:"KEY"`
+	Once string `help:"Idempotency key: an event with the same key is sent only once." placeholder:"KEY"`
 	Wait bool   `short:"w" help:"Wait for its functions, show their steps, and print their output."`
 }
 
@@ -51,7 +51,7 @@ func (e *eventsSend) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.atServer(ctx, func(d *localNode) error {
+	return g.atServer(ctx, func(d *connection) error {
 		x, err := d.SendEvent(ctx, v1.EventRequest{Type: e.Name, Data: data}, e.Once)
 		if err != nil {
 			return err
@@ -70,7 +70,7 @@ func (e *eventsSend) data(g *globals) (json.RawMessage, error) {
 		var f *os.File
 		if f, err = os.Open(name); err == nil {
 			raw, err = io.ReadAll(io.LimitReader(f, maxData))
-			_ = f.Close() // it was only read
+			_ = f.Close() // opened for reading only
 		}
 	}
 	switch {
@@ -82,8 +82,8 @@ func (e *eventsSend) data(g *globals) (json.RawMessage, error) {
 	return raw, nil
 }
 
-// sent says what was sent, or what came of it.
-func (g *globals) sent(ctx context.Context, d *localNode, x v1.Event, wait bool) error {
+// sent prints what was sent, or its runs.
+func (g *globals) sent(ctx context.Context, d *connection, x v1.Event, wait bool) error {
 	if !wait {
 		if g.JSON {
 			return g.printJSON(x)
@@ -121,9 +121,9 @@ func (g *globals) sent(ctx context.Context, d *localNode, x v1.Event, wait bool)
 	return nil
 }
 
-// follow waits for a run that an event has started, and tells of its steps as
-// they end.
-func (g *globals) follow(ctx context.Context, d *localNode, sent v1.Event, id string) (x v1.FunctionRun, err error) {
+// follow waits for a run that an event has started, and prints its steps as they
+// end.
+func (g *globals) follow(ctx context.Context, d *connection, sent v1.Event, id string) (x v1.FunctionRun, err error) {
 	told, attempt := map[string]bool{}, 0
 	look := func() (over bool, err error) {
 		if x, err = d.FunctionRun(ctx, id); err != nil {
@@ -157,7 +157,7 @@ func (g *globals) follow(ctx context.Context, d *localNode, sent v1.Event, id st
 	return x, context.Cause(ctx)
 }
 
-// stepLine is a step in one line.
+// stepLine returns a step in one line.
 func stepLine(st v1.FunctionStep) string {
 	text := printable(st.Name)
 	switch {
@@ -174,7 +174,7 @@ func stepLine(st v1.FunctionStep) string {
 	return text
 }
 
-// outcome prints how a run ended: its output, or why there is none.
+// outcome prints the output of a run, or its error.
 func (g *globals) outcome(x v1.FunctionRun) {
 	switch {
 	case x.State == v1.FunctionDone && len(x.Output) > 0:
@@ -189,9 +189,9 @@ func (g *globals) outcome(x v1.FunctionRun) {
 	}
 }
 
-// An eventSelection says which events.
+// An eventSelection has the flags that select events.
 type eventSelection struct {
-	Type    []string `help:"Only events of these types; sandbox.* stands for all that begin so." placeholder:"TYPE"`
+	Type    []string `help:"Only events of these types; sandbox.* means all with this prefix." placeholder:"TYPE"`
 	Name    string   `help:"The same as --type." hidden:""`
 	Subject string   `help:"Only events about this ID." placeholder:"ID"`
 	Owner   string   `help:"Only events of this owner, for admins." placeholder:"OWNER"`
@@ -224,7 +224,7 @@ func (e *eventsList) Run(ctx context.Context, g *globals) error {
 	events := table[v1.Event]{"SEQ\tEVENT\tTYPE\tSUBJECT\tACTOR\tTIME", func(x v1.Event) []any {
 		return []any{x.Seq, x.ID, printable(x.Type), x.Subject, x.Actor, ago(x.CreatedAt)}
 	}, nil}
-	return events.list(ctx, g, false, func(d *localNode) ([]v1.Event, error) {
+	return events.list(ctx, g, false, func(d *connection) ([]v1.Event, error) {
 		f := e.filter()
 		f.Limit = e.Limit
 		return d.Events(ctx, f)
@@ -233,7 +233,7 @@ func (e *eventsList) Run(ctx context.Context, g *globals) error {
 
 type eventsFollow struct {
 	eventSelection
-	After int64 `help:"Begin after this seq; -1 begins with what happens next." default:"-1" placeholder:"SEQ"`
+	After int64 `help:"Begin after this seq; -1 begins with new events." default:"-1" placeholder:"SEQ"`
 }
 
 func (eventsFollow) Help() string {
@@ -248,7 +248,7 @@ Examples:
 
 // Run implements the command.
 func (e *eventsFollow) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
+	return g.atServer(ctx, func(d *connection) error {
 		for x, err := range d.FollowEvents(ctx, e.After, e.filter()) {
 			switch {
 			case err != nil && ctx.Err() != nil:
@@ -281,7 +281,7 @@ func (eventsShow) Help() string {
 
 // Run implements the command.
 func (e *eventsShow) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
+	return g.atServer(ctx, func(d *connection) error {
 		if strings.HasPrefix(e.ID, "fnr_") {
 			x, err := d.FunctionRun(ctx, e.ID)
 			if err != nil {
@@ -358,7 +358,7 @@ Examples:
 
 // Run implements the command.
 func (e *eventsReplay) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
+	return g.atServer(ctx, func(d *connection) error {
 		x, err := d.ReplayEvent(ctx, e.ID, e.Function)
 		if err != nil {
 			return err
@@ -382,7 +382,7 @@ func (eventsFunctions) Run(ctx context.Context, g *globals) error {
 	functions := table[v1.Function]{"FUNCTION\tEVENT\tCRON\tRETRIES\tDESCRIPTION", func(f v1.Function) []any {
 		return []any{f.Name, f.Event, f.Cron, f.Retries, f.Description}
 	}, nil}
-	return functions.list(ctx, g, false, func(d *localNode) ([]v1.Function, error) { return d.Functions(ctx) })
+	return functions.list(ctx, g, false, func(d *connection) ([]v1.Function, error) { return d.Functions(ctx) })
 }
 
 type eventsRuns struct {
@@ -409,7 +409,7 @@ func (e *eventsRuns) Run(ctx context.Context, g *globals) error {
 		}
 		return []any{x.ID, x.Function, x.State, x.Attempt, ago(x.CreatedAt), why}
 	}, nil}
-	return runs.list(ctx, g, false, func(d *localNode) ([]v1.FunctionRun, error) {
+	return runs.list(ctx, g, false, func(d *connection) ([]v1.FunctionRun, error) {
 		return d.FunctionRuns(ctx, client.FunctionFilter{Function: e.Function, Event: e.Event, State: e.State, Limit: e.Limit})
 	})
 }
@@ -427,5 +427,5 @@ Examples:
 
 // Run implements the command.
 func (e *eventsCancel) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "cancelled", e.Runs, func(d *localNode, id string) error { return d.CancelFunctionRun(ctx, id) })
+	return g.removeAll(ctx, "cancelled", e.Runs, func(d *connection, id string) error { return d.CancelFunctionRun(ctx, id) })
 }

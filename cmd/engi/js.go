@@ -34,7 +34,7 @@ Examples:
   engi js --apis > api.d.ts`
 }
 
-// maxScript bounds what is read, far above what any node takes.
+// maxScript bounds what is read, far above the limit of any node.
 const maxScript = 8 << 20
 
 // Run implements the command.
@@ -114,7 +114,7 @@ func (j *jsCommand) print(g *globals, x v1.ScriptResult) {
 	}
 }
 
-// program reads what is to run.
+// program reads the script.
 func (j *jsCommand) program() (string, error) {
 	switch {
 	case j.APIs:

@@ -10,17 +10,17 @@ import (
 )
 
 type keyCommand struct {
-	Create keyCreate `cmd:"" help:"Make a key; its secret is printed once."`
+	Create keyCreate `cmd:"" help:"Create a key; its secret is printed only once."`
 	List   keyList   `cmd:"" help:"List keys."`
-	Revoke keyRevoke `cmd:"" help:"End keys for ever."`
+	Revoke keyRevoke `cmd:"" help:"Revoke keys."`
 }
 
 type keyCreate struct {
 	Name    string   `arg:"" optional:"" help:"What it is for." placeholder:"NAME"`
-	Owner   string   `help:"Whom callers with this key act for." placeholder:"OWNER"`
-	Admin   bool     `help:"May see and do everything."`
+	Owner   string   `help:"Owner that callers with this key act for." placeholder:"OWNER"`
+	Admin   bool     `help:"Make it an admin key, which may do everything."`
 	Scope   []string `help:"What it is for: executions, sandboxes, templates, volumes, secrets, keys, or read for looking at everything; else everything but administration. May be repeated." placeholder:"SCOPE"`
-	Expires string   `help:"How long it is good, like 30d; else for ever." placeholder:"D"`
+	Expires string   `help:"How long it is valid, like 30d; else forever." placeholder:"D"`
 }
 
 func (keyCreate) Help() string {
@@ -38,7 +38,7 @@ func (k *keyCreate) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return show(ctx, g, func(d *localNode) (v1.Key, error) {
+	return show(ctx, g, func(d *connection) (v1.Key, error) {
 		return d.CreateKey(ctx, v1.KeyRequest{Name: k.Name, Owner: k.Owner, Admin: k.Admin, Scopes: k.Scope, ExpiresIn: expires})
 	}, func(made v1.Key) {
 		until := "never expires"
@@ -75,7 +75,7 @@ func (keyList) Run(ctx context.Context, g *globals) error {
 		}
 		return []any{k.ID, k.Name, who, strings.Join(k.Scopes, " "), state, ago(k.CreatedAt)}
 	}, nil}
-	return keys.list(ctx, g, false, func(d *localNode) ([]v1.Key, error) { return d.Keys(ctx) })
+	return keys.list(ctx, g, false, func(d *connection) ([]v1.Key, error) { return d.Keys(ctx) })
 }
 
 type keyRevoke struct {
@@ -89,5 +89,5 @@ func (keyRevoke) Help() string {
 
 // Run implements the command.
 func (k *keyRevoke) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "revoked", k.IDs, func(d *localNode, id string) error { return d.RevokeKey(ctx, id) })
+	return g.removeAll(ctx, "revoked", k.IDs, func(d *connection, id string) error { return d.RevokeKey(ctx, id) })
 }

@@ -9,7 +9,7 @@ import (
 
 type logsCommand struct {
 	ID     string `arg:"" help:"Execution." placeholder:"ID"`
-	Follow bool   `short:"f" help:"Go on until the execution ends, and end with its exit code."`
+	Follow bool   `short:"f" help:"Continue until the execution ends, and exit with its code."`
 	From   int64  `help:"Offset to begin at, in bytes of output." placeholder:"N"`
 }
 
@@ -22,8 +22,8 @@ Examples:
   engi logs -f $(engi run -d train.py)`
 }
 
-// quiet is how long a running execution may print nothing before what it
-// printed so far counts as read.
+// quiet is how long a running execution must print nothing until its output so far
+// counts as complete.
 const quiet = 300 * time.Millisecond
 
 // Run implements the command.
@@ -76,5 +76,5 @@ func (cancelCommand) Help() string {
 
 // Run implements the command.
 func (c *cancelCommand) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "cancelled", c.IDs, func(d *localNode, id string) error { return d.Cancel(ctx, id) })
+	return g.removeAll(ctx, "cancelled", c.IDs, func(d *connection, id string) error { return d.Cancel(ctx, id) })
 }

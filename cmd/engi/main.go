@@ -1,6 +1,6 @@
-// Command engi runs code in sandboxes: it is the server, the command line for
-// a server here or elsewhere, and, when none runs, a node of its own for the
-// length of one command. One file per command; package node does the work.
+// Command engi runs code in sandboxes. It is the server, the command line for local
+// and remote servers, and, if no server runs, a node for the duration of one
+// command. There is a file for each command; package node assembles the node.
 package main
 
 import (
@@ -31,7 +31,7 @@ var (
 // wins over all of them.
 const (
 	exitFailed    = 1   // engi could not do what was asked
-	exitUsage     = 2   // the command line makes no sense
+	exitUsage     = 2   // the command line is invalid
 	exitLimit     = 123 // run: a limit other than time and memory ended the program
 	exitTimeout   = 124 // run: the program ran too long
 	exitEngi      = 125 // run: engi failed, not the program
@@ -39,12 +39,12 @@ const (
 	exitMemory    = 137 // run: the program used too much memory
 )
 
-// An exitCode is an error that says nothing: everything was printed.
+// An exitCode ends engi without a message.
 type exitCode int
 
 func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// globals are flags that every command takes.
+// globals are the flags of all commands.
 type globals struct {
 	JSON    bool     `help:"Print JSON." group:"Everywhere"`
 	URL     string   `help:"Server to use (ENGI_URL); else the one of the data directory." placeholder:"URL" group:"Everywhere"`
@@ -52,7 +52,7 @@ type globals struct {
 	DataDir string   `help:"Data directory of the node (ENGI_DATA_DIR)." placeholder:"DIR" group:"Everywhere"`
 	Config  string   `help:"Configuration file (ENGI_CONFIG); else config.toml in the data directory or /etc/engi." placeholder:"FILE" group:"Everywhere"`
 	Set     []string `help:"Set one configuration key, like limits.memory=1GiB; may be repeated." placeholder:"KEY=VALUE" sep:"none" group:"Everywhere"`
-	Verbose bool     `short:"v" help:"Say more about what happens, on standard error." group:"Everywhere"`
+	Verbose bool     `short:"v" help:"Print more about what happens, on standard error." group:"Everywhere"`
 
 	in       *os.File
 	out, err io.Writer
@@ -64,30 +64,30 @@ type commands struct {
 	Run       runCommand       `cmd:"" help:"Run a program in a sandbox."`
 	Js        jsCommand        `cmd:"" name:"js" help:"Run a small JavaScript or TypeScript program at once."`
 	Serve     serveCommand     `cmd:"" help:"Serve the API."`
-	Status    statusCommand    `cmd:"" help:"Say whether a server runs, where, and whether it is ready."`
+	Status    statusCommand    `cmd:"" help:"Show whether a server runs, where, and whether it is ready."`
 	Stop      stopCommand      `cmd:"" help:"Stop the server of the data directory; sandboxes live on."`
 	Ps        psCommand        `cmd:"" help:"List executions, sandboxes or pools."`
 	Logs      logsCommand      `cmd:"" help:"Print the output of an execution."`
 	Cancel    cancelCommand    `cmd:"" help:"Cancel executions."`
-	Shell     shellCommand     `cmd:"" help:"Open a terminal in a sandbox of its own."`
-	Sandbox   sandboxCommand   `cmd:"" aliases:"box" help:"Create and use sandboxes that live."`
-	Net       netCommand       `cmd:"" help:"Say and see what crosses the wall around a sandbox."`
+	Shell     shellCommand     `cmd:"" help:"Open a terminal in a new sandbox."`
+	Sandbox   sandboxCommand   `cmd:"" aliases:"box" help:"Create and use sandboxes."`
+	Net       netCommand       `cmd:"" help:"Configure and log what sandboxes reach on the network."`
 	Session   sessionCommand   `cmd:"" help:"Run code in long-lived contexts, with packages and files that stay."`
 	Chat      chatCommand      `cmd:"" help:"Talk to an agent that runs code."`
 	Agent     agentCommand     `cmd:"" help:"Look at agents and their runs."`
 	Events    eventsCommand    `cmd:"" help:"Look at what happens, send events, and look at the durable functions that they start."`
 	Webhook   webhookCommand   `cmd:"" aliases:"webhooks" help:"Send events to URLs."`
-	Mcp       mcpCommand       `cmd:"" name:"mcp" help:"Offer sandboxes to agents of other programs (MCP), or see whose tools agents here use."`
-	Docs      docsCommand      `cmd:"" help:"Keep documentation that agents search."`
-	Volume    volumeCommand    `cmd:"" help:"Make and fill directories that outlive sandboxes."`
-	Snapshot  snapshotCommand  `cmd:"" help:"Look after copies of sandboxes."`
-	Secret    secretCommand    `cmd:"" help:"Keep values that never enter a sandbox."`
-	Template  templateCommand  `cmd:"" help:"Build and look after templates."`
-	Operation operationCommand `cmd:"" help:"Watch and cancel work that goes on in the background."`
-	Key       keyCommand       `cmd:"" name:"key" help:"Make, list and revoke API keys."`
-	TLS       tlsCommand       `cmd:"" name:"tls" help:"Make certificates for https."`
-	Doctor    doctorCommand    `cmd:"" help:"Examine this machine: boot a sandbox, find what is missing."`
-	Bench     benchCommand     `cmd:"" help:"Measure."`
+	Mcp       mcpCommand       `cmd:"" name:"mcp" help:"Offer sandboxes to agents of other programs (MCP), or list the MCP servers that agents here use."`
+	Docs      docsCommand      `cmd:"" help:"Manage documentation that agents search."`
+	Volume    volumeCommand    `cmd:"" help:"Create and fill directories that outlive sandboxes."`
+	Snapshot  snapshotCommand  `cmd:"" help:"Manage snapshots of sandboxes."`
+	Secret    secretCommand    `cmd:"" help:"Manage values that never enter a sandbox."`
+	Template  templateCommand  `cmd:"" help:"Build and manage templates."`
+	Operation operationCommand `cmd:"" help:"Watch and cancel work in the background."`
+	Key       keyCommand       `cmd:"" name:"key" help:"Create, list and revoke API keys."`
+	TLS       tlsCommand       `cmd:"" name:"tls" help:"Create certificates for HTTPS."`
+	Doctor    doctorCommand    `cmd:"" help:"Check whether this machine can run sandboxes."`
+	Bench     benchCommand     `cmd:"" help:"Run benchmarks."`
 	Config    configCommand    `cmd:"" name:"config" help:"Show and check the configuration."`
 	Version   versionCommand   `cmd:"" help:"Print versions and digests."`
 }
@@ -97,7 +97,7 @@ func main() {
 	os.Exit(engiMain(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// engiMain is the whole program but for the end of the process.
+// engiMain is the program without the exit of the process.
 func engiMain(args []string, in *os.File, out, errOut io.Writer) int {
 	var c commands
 	c.in, c.out, c.err = in, out, errOut
@@ -117,7 +117,7 @@ func engiMain(args []string, in *os.File, out, errOut io.Writer) int {
 	ours := exitFailed
 	if len(args) > 0 && (args[0] == "run" || args[0] == "shell") ||
 		len(args) > 1 && (args[0] == "sandbox" || args[0] == "box") && (args[1] == "exec" || args[1] == "shell") {
-		ours = exitEngi // a program's own codes are its own
+		ours = exitEngi // the program has the other codes
 	}
 	if err != nil {
 		fmt.Fprintf(errOut, "engi: %v\n", err)
@@ -132,8 +132,8 @@ func engiMain(args []string, in *os.File, out, errOut io.Writer) int {
 		}
 		return exitUsage
 	}
-	// A reader that goes away must not kill us before sandboxes are destroyed:
-	// writing fails instead, and the command ends in order.
+	// A closed pipe must not kill this process before sandboxes are destroyed:
+	// the write fails, and the command cleans up.
 	pipe := make(chan os.Signal, 1)
 	signal.Notify(pipe, syscall.SIGPIPE)
 	defer signal.Stop(pipe)
@@ -141,8 +141,7 @@ func engiMain(args []string, in *os.File, out, errOut io.Writer) int {
 	defer stop()
 	k.BindTo(ctx, (*context.Context)(nil))
 	err = k.Run(&c.globals)
-	// The library joins errors even if there is only one; remedies are found
-	// along single chains.
+	// Remedies are not found in joined errors, and kong joins even a single one.
 	if many, ok := err.(interface{ Unwrap() []error }); ok && len(many.Unwrap()) == 1 {
 		err = many.Unwrap()[0]
 	}
@@ -166,7 +165,7 @@ func newParser(c *commands, out, errOut io.Writer, exit func(int)) (*kong.Kong, 
 	)
 }
 
-// complain prints an error and what to do about it.
+// complain prints an error and its remedy.
 func (g *globals) complain(err error) {
 	text, remedy, kind := err.Error(), engi.RemedyOf(err), engi.KindOf(err).String()
 	if e, ok := errors.AsType[*client.Error](err); ok {
@@ -182,8 +181,8 @@ func (g *globals) complain(err error) {
 	}
 }
 
-// printEvent prints a step of a run: output to the stream it came from, or
-// the whole event as a line of JSON.
+// printEvent prints an event of an execution: its output to the same stream, or
+// the event as a line of JSON.
 func (g *globals) printEvent(e v1.ExecutionUpdate) error {
 	if g.JSON {
 		return json.NewEncoder(g.out).Encode(e)
@@ -207,7 +206,7 @@ func (g *globals) printEvent(e v1.ExecutionUpdate) error {
 // printLine prints v as one line of JSON.
 func (g *globals) printLine(v any) error { return json.NewEncoder(g.out).Encode(v) }
 
-// note tells a person something that is no part of the answer.
+// note prints a message for people, which is not part of the output.
 func (g *globals) note(format string, args ...any) {
 	fmt.Fprintf(g.err, "engi: "+format+"\n", args...)
 }
@@ -220,13 +219,13 @@ func (g *globals) printJSON(v any) error {
 	return e.Encode(v)
 }
 
-// isTerminal reports whether w is a terminal that a person looks at.
+// isTerminal reports whether w is a terminal.
 func isTerminal(w any) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// width returns the columns of the terminal w is; 0 if it is none.
+// width returns the number of columns of terminal w; 0 if it is not a terminal.
 func width(w any) int {
 	if f, ok := w.(*os.File); ok {
 		if columns, _, err := term.GetSize(int(f.Fd())); err == nil {

@@ -14,7 +14,7 @@ import (
 
 type mcpCommand struct {
 	Serve   mcpServe   `cmd:"" default:"withargs" help:"Offer sandboxes to agents of other programs on standard input and output."`
-	Servers mcpServers `cmd:"" help:"List the MCP servers that agents here may use."`
+	Servers mcpServers `cmd:"" help:"List the MCP servers that agents of this node may use."`
 }
 
 type mcpServe struct{}
@@ -41,7 +41,7 @@ func (mcpServe) Run(ctx context.Context, g *globals) error {
 	return passOn(ctx, d.url+"/mcp", d.secret, &sdk.StdioTransport{})
 }
 
-// bearing puts a key into requests.
+// bearing adds a key to requests.
 type bearing struct{ secret string }
 
 func (b bearing) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -50,16 +50,16 @@ func (b bearing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// passOn serves on near what the server at url offers, until the other end of
-// near closes it or ctx ends. Versions of the protocol are settled with each
-// side for itself.
+// passOn serves the tools and resources of the server at url on near, until the
+// client closes it or ctx ends. Protocol versions are negotiated separately on both
+// sides.
 func passOn(ctx context.Context, url, secret string, near sdk.Transport) error {
 	told := make(chan *sdk.ServerSession, 1)
 	client := sdk.NewClient(&sdk.Implementation{Name: "engi mcp", Version: version}, &sdk.ClientOptions{
 		ProgressNotificationHandler: func(ctx context.Context, n *sdk.ProgressNotificationClientRequest) {
 			s := <-told
 			told <- s
-			// Who does not listen any more misses it.
+			// The client may have gone.
 			_ = s.NotifyProgress(ctx, n.Params)
 		},
 	})
@@ -95,7 +95,7 @@ func passOn(ctx context.Context, url, secret string, near sdk.Transport) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		// How the other side hung up does not matter.
+		// It does not matter how the client disconnected.
 		_ = s.Wait()
 	}()
 	select {
@@ -123,5 +123,5 @@ func (mcpServers) Run(ctx context.Context, g *globals) error {
 	servers := table[v1.ToolServer]{"NAME\tKIND\tSTATE\tTOOLS", func(s v1.ToolServer) []any {
 		return []any{s.Name, s.Kind, s.State, cmp.Or(s.Error, strings.Join(s.Tools, ","))}
 	}, nil}
-	return servers.list(ctx, g, false, func(d *localNode) ([]v1.ToolServer, error) { return d.ToolServers(ctx) })
+	return servers.list(ctx, g, false, func(d *connection) ([]v1.ToolServer, error) { return d.ToolServers(ctx) })
 }

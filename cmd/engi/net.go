@@ -15,20 +15,20 @@ import (
 type netCommand struct {
 	Show netShow `cmd:"" help:"Show what a sandbox may reach."`
 	Set  netSet  `cmd:"" help:"Change what a sandbox may reach, at once."`
-	Log  netLog  `cmd:"" help:"Print what a sandbox reached, and what it was not let to."`
+	Log  netLog  `cmd:"" help:"Print what a sandbox connected to, and what was refused."`
 }
 
 // networkFlags say what a sandbox may reach.
 type networkFlags struct {
 	Net    string   `aliases:"mode" help:"What it may reach: none, isolated, restricted or open; with --allow or --secret restricted, else the node's default." placeholder:"MODE"`
 	Allow  []string `help:"Let it reach a name, *.SUFFIX, address or network, maybe with :PORT; may be repeated." placeholder:"RULE" sep:"none"`
-	Deny   []string `help:"Keep it from one, unless --allow says otherwise; may be repeated." placeholder:"RULE" sep:"none"`
+	Deny   []string `help:"Forbid one, unless --allow has it; may be repeated." placeholder:"RULE" sep:"none"`
 	Secret []string `aliases:"grant" help:"Put a secret into its requests to hosts; it never enters the sandbox. HOW is bearer, header=NAME, basic=USER, query=NAME or env=VARIABLE, then maybe :strip; may be repeated." placeholder:"NAME@HOST[,HOST][:HOW]" sep:"none"`
-	Group  string   `help:"Reach other sandboxes of this group, and be reached by them." placeholder:"GROUP"`
+	Group  string   `help:"Group of sandboxes that can reach each other." placeholder:"GROUP"`
 	As     string   `help:"Name in the group: NAME.GROUP.internal." placeholder:"NAME"`
 }
 
-// given reports whether there is any.
+// given reports whether any flag is set.
 func (f *networkFlags) given() bool {
 	return f.Net != "" || len(f.Allow)+len(f.Deny)+len(f.Secret) > 0 || f.Group != "" || f.As != ""
 }
@@ -88,7 +88,7 @@ func (f *networkFlags) policy() (*v1.NetworkPolicy, error) {
 
 const grantForm = "write it like github@api.github.com, or key@api.example.com:header=X-API-Key"
 
-// ways are how a secret can be used, on a command line.
+// ways are the ways to use a secret on a command line.
 var ways = []string{"bearer", "basic", "header", "query", "env", "format", "strip"}
 
 // grantOf reads NAME@HOST[,HOST][:HOW][:strip], where a host may have a scheme
@@ -96,7 +96,7 @@ var ways = []string{"bearer", "basic", "header", "query", "env", "format", "stri
 func grantOf(text string) (g v1.Grant, err error) {
 	name, rest, ok := strings.Cut(text, "@")
 	if !ok || name == "" || rest == "" {
-		return g, engi.Errorf(engi.Invalid, "--secret %.80q names no secret or no host", text).WithRemedy(grantForm)
+		return g, engi.Errorf(engi.Invalid, "--secret %.80q lacks a secret or a host", text).WithRemedy(grantForm)
 	}
 	parts := strings.Split(rest, ":")
 	first := slices.IndexFunc(parts, func(part string) bool {
@@ -112,7 +112,7 @@ func grantOf(text string) (g v1.Grant, err error) {
 			h = after
 		}
 		if host, port, ok := strings.Cut(h, ":"); host == "" || ok && strings.Trim(port, "0123456789") != "" || ok && port == "" {
-			return g, engi.Errorf(engi.Invalid, "--secret %.80q: %.80q is no host", text, h).WithRemedy(grantForm)
+			return g, engi.Errorf(engi.Invalid, "--secret %.80q: %.80q is not a host", text, h).WithRemedy(grantForm)
 		}
 	}
 	for _, part := range parts[first:] {
@@ -131,7 +131,7 @@ func grantOf(text string) (g v1.Grant, err error) {
 		case way == "format" && value != "":
 			g.Format = value
 		default:
-			return g, engi.Errorf(engi.Invalid, "--secret %.80q: %.40q is no way to use a secret", text, part).
+			return g, engi.Errorf(engi.Invalid, "--secret %.80q: %.40q is not a way to use a secret", text, part).
 				WithRemedy("use bearer, header=NAME, basic=USER, query=NAME or env=VARIABLE, then maybe format=TEXT or strip")
 		}
 	}
@@ -150,7 +150,7 @@ func (netShow) Help() string {
 
 // Run implements the command.
 func (n *netShow) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
+	return g.atServer(ctx, func(d *connection) error {
 		p, err := d.Network(ctx, n.ID)
 		if err != nil {
 			return err
@@ -235,7 +235,7 @@ func keysOf(m map[string]string) []string {
 type netSet struct {
 	ID string `arg:"" help:"Sandbox." placeholder:"SANDBOX"`
 	networkFlags
-	Replace bool `help:"Forget what is not given; else it stays."`
+	Replace bool `help:"Reset settings that are not given; else they stay."`
 }
 
 func (netSet) Help() string {
@@ -253,9 +253,9 @@ Examples:
 // Run implements the command.
 func (n *netSet) Run(ctx context.Context, g *globals) error {
 	if !n.given() && !n.Replace {
-		return engi.Errorf(engi.Invalid, "nothing to change").WithRemedy("say --mode, --allow, --deny, --grant or --group; 'engi net show' shows what is")
+		return engi.Errorf(engi.Invalid, "nothing to change").WithRemedy("give --mode, --allow, --deny, --grant or --group; 'engi net show' prints the current policy")
 	}
-	return g.atServer(ctx, func(d *localNode) error {
+	return g.atServer(ctx, func(d *connection) error {
 		var p v1.NetworkPolicy
 		if !n.Replace {
 			var err error
@@ -279,8 +279,8 @@ func (n *netSet) Run(ctx context.Context, g *globals) error {
 
 type netLog struct {
 	ID     string `arg:"" help:"Sandbox." placeholder:"SANDBOX"`
-	Follow bool   `short:"f" help:"Go on until the sandbox stops."`
-	Denied bool   `help:"Only what was not allowed."`
+	Follow bool   `short:"f" help:"Continue until the sandbox stops."`
+	Denied bool   `help:"Only what was refused."`
 	After  int64  `help:"Begin after this event." placeholder:"N"`
 }
 
@@ -296,7 +296,7 @@ Examples:
 
 // Run implements the command.
 func (n *netLog) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
+	return g.atServer(ctx, func(d *connection) error {
 		events := d.NetworkLog(ctx, n.ID, n.After)
 		if n.Follow {
 			events = d.WatchNetwork(ctx, n.ID, n.After)
@@ -325,7 +325,7 @@ func (n *netLog) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-// networkLine tells an event on one line. Names come from programs inside.
+// networkLine returns a record as one line. Names in it come from the sandbox.
 func networkLine(e v1.NetworkRecord) string {
 	at := "-"
 	if e.Time != nil {

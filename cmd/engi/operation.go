@@ -37,7 +37,7 @@ func (o *operationList) Run(ctx context.Context, g *globals) error {
 		}
 		return []any{x.ID, x.Type, x.Subject, x.State, ago(x.CreatedAt), why}
 	}, nil}
-	return operations.list(ctx, g, false, func(d *localNode) ([]v1.Operation, error) {
+	return operations.list(ctx, g, false, func(d *connection) ([]v1.Operation, error) {
 		return d.Operations(ctx, client.OperationFilter{State: o.State, Limit: o.Limit})
 	})
 }
@@ -53,7 +53,7 @@ func (operationShow) Help() string {
 
 // Run implements the command.
 func (o *operationShow) Run(ctx context.Context, g *globals) error {
-	return show(ctx, g, func(d *localNode) (v1.Operation, error) { return d.Operation(ctx, o.ID) }, func(x v1.Operation) {
+	return show(ctx, g, func(d *connection) (v1.Operation, error) { return d.Operation(ctx, o.ID) }, func(x v1.Operation) {
 		var f facts
 		f.add("operation", "%s", x.ID)
 		f.add("type", "%s", x.Type)
@@ -87,7 +87,7 @@ Examples:
 
 // Run implements the command.
 func (o *operationWatch) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
+	return g.atServer(ctx, func(d *connection) error {
 		p := newProgress(g)
 		for e, err := range d.WatchOperation(ctx, o.ID, o.From) {
 			if err != nil {
@@ -128,5 +128,5 @@ func (operationCancel) Help() string {
 
 // Run implements the command.
 func (o *operationCancel) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "cancelled", o.IDs, func(d *localNode, id string) error { return d.CancelOperation(ctx, id) })
+	return g.removeAll(ctx, "cancelled", o.IDs, func(d *connection, id string) error { return d.CancelOperation(ctx, id) })
 }

@@ -98,7 +98,7 @@ func TestDocsVariables(t *testing.T) {
 	for _, k := range config.Keys(&c) {
 		known[k.Variable] = true
 	}
-	// Of the client, of programs inside, of the environment of a build.
+	// Of the client, of programs in sandboxes, of the environment of a build.
 	for _, name := range []string{"ENGI_URL", "ENGI_KEY", "ENGI_CONFIG", "ENGI_OUTPUT_DIR", "ENGI_SANDBOX_ID", "ENGI_TEST_REQUIRE", "ENGI_SECRET_KEY", "ENGI_NO_INSTALL"} {
 		known[name] = true
 	}

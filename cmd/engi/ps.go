@@ -31,19 +31,19 @@ func (p *psCommand) Run(ctx context.Context, g *globals) error {
 		sandboxes := table[v1.Sandbox]{"ID\tSTATE\tTIER\tTEMPLATE\tPOOL\tEXECUTION\tCREATED", func(s v1.Sandbox) []any {
 			return []any{s.ID, s.State, s.Tier, s.Template, s.Pool, s.ExecutionID, ago(s.CreatedAt)}
 		}, nil}
-		return sandboxes.list(ctx, g, false, func(d *localNode) ([]v1.Sandbox, error) {
+		return sandboxes.list(ctx, g, false, func(d *connection) ([]v1.Sandbox, error) {
 			return upTo(p.Limit, d.FindSandboxes(ctx, client.SandboxFilter{}))
 		})
 	case p.Pools:
 		pools := table[v1.Pool]{"TEMPLATE\tLANGUAGE\tTARGET\tREADY\tBOOTING\tUSED\tWAITING", func(p v1.Pool) []any {
 			return []any{p.Template, p.Language, p.Target, p.Ready, p.Booting, p.Used, p.Waiting}
 		}, nil}
-		return pools.list(ctx, g, false, func(d *localNode) ([]v1.Pool, error) { return d.Pools(ctx) })
+		return pools.list(ctx, g, false, func(d *connection) ([]v1.Pool, error) { return d.Pools(ctx) })
 	}
 	executions := table[v1.ExecutionSummary]{"ID\tSTATE\tLANGUAGE\tTEMPLATE\tOUTCOME\tCREATED", func(x v1.ExecutionSummary) []any {
 		return []any{x.ID, x.State, x.Language, x.Template, outcome(x), ago(x.CreatedAt)}
 	}, nil}
-	return executions.list(ctx, g, false, func(d *localNode) ([]v1.ExecutionSummary, error) {
+	return executions.list(ctx, g, false, func(d *connection) ([]v1.ExecutionSummary, error) {
 		states := []string{v1.Running, v1.Queued}
 		if p.All {
 			states = []string{""}
@@ -81,7 +81,7 @@ func orDash(s string) string {
 	return s
 }
 
-// ago says how long something is past, for people.
+// ago returns how long ago a time is, for people.
 func ago(t time.Time) string {
 	if t.IsZero() {
 		return "-"

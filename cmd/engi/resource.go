@@ -7,10 +7,10 @@ import (
 	"text/tabwriter"
 )
 
-// Commands for one kind of object are much alike: they create one and print its
-// ID, list, show or remove some, for people or as JSON. These helpers are that.
+// These helpers implement the commands that are alike for all kinds of objects:
+// create, list, show and remove, for people or as JSON.
 
-// A table shows objects to people, in columns.
+// A table prints objects in columns.
 type table[T any] struct {
 	head string         // names of the columns, with tabs between
 	row  func(T) []any  // cells; an empty text is shown as a dash
@@ -31,12 +31,12 @@ func (t table[T]) print(g *globals, all []T) error {
 }
 
 // list shows what from returns; quiet prints IDs only.
-func (t table[T]) list(ctx context.Context, g *globals, quiet bool, from func(*localNode) ([]T, error)) error {
+func (t table[T]) list(ctx context.Context, g *globals, quiet bool, from func(*connection) ([]T, error)) error {
 	return t.listAt(ctx, g, serverOnly, quiet, from)
 }
 
-func (t table[T]) listAt(ctx context.Context, g *globals, w where, quiet bool, from func(*localNode) ([]T, error)) error {
-	return g.at(ctx, w, func(d *localNode) error {
+func (t table[T]) listAt(ctx context.Context, g *globals, w where, quiet bool, from func(*connection) ([]T, error)) error {
+	return g.at(ctx, w, func(d *connection) error {
 		all, err := from(d)
 		switch {
 		case err != nil:
@@ -52,13 +52,13 @@ func (t table[T]) listAt(ctx context.Context, g *globals, w where, quiet bool, f
 }
 
 // get shows one object as a table of one row.
-func (t table[T]) get(ctx context.Context, g *globals, from func(*localNode) (T, error)) error {
+func (t table[T]) get(ctx context.Context, g *globals, from func(*connection) (T, error)) error {
 	return show(ctx, g, from, func(x T) { g.columns(t.head, [][]any{t.row(x)}) })
 }
 
 // show prints one object: as JSON, or as print does.
-func show[T any](ctx context.Context, g *globals, from func(*localNode) (T, error), print func(T)) error {
-	return g.at(ctx, serverOnly, func(d *localNode) error {
+func show[T any](ctx context.Context, g *globals, from func(*connection) (T, error), print func(T)) error {
+	return g.at(ctx, serverOnly, func(d *connection) error {
 		x, err := from(d)
 		if err != nil {
 			return err
@@ -73,13 +73,13 @@ func show[T any](ctx context.Context, g *globals, from func(*localNode) (T, erro
 
 // create prints the ID of a new object, and nothing else, so that scripts can
 // use it.
-func create[T any](ctx context.Context, g *globals, from func(*localNode) (T, error), id func(T) string) error {
+func create[T any](ctx context.Context, g *globals, from func(*connection) (T, error), id func(T) string) error {
 	return show(ctx, g, from, func(x T) { fmt.Fprintln(g.out, id(x)) })
 }
 
-// each does the same to several objects, and prints what became of them.
-func each[T any](ctx context.Context, g *globals, ids []string, act func(*localNode, string) (T, error), line func(T) string) error {
-	return g.at(ctx, serverOnly, func(d *localNode) error {
+// each applies f to several objects and prints the results.
+func each[T any](ctx context.Context, g *globals, ids []string, act func(*connection, string) (T, error), line func(T) string) error {
+	return g.at(ctx, serverOnly, func(d *connection) error {
 		all := []T{}
 		var errs []error
 		for _, id := range ids {
@@ -102,9 +102,9 @@ func each[T any](ctx context.Context, g *globals, ids []string, act func(*localN
 	})
 }
 
-// removeAll removes objects by name, and says under done which are gone.
-func (g *globals) removeAll(ctx context.Context, done string, names []string, remove func(*localNode, string) error) error {
-	return g.at(ctx, serverOnly, func(d *localNode) error {
+// removeAll removes objects by name, and prints which, under the key done.
+func (g *globals) removeAll(ctx context.Context, done string, names []string, remove func(*connection, string) error) error {
+	return g.at(ctx, serverOnly, func(d *connection) error {
 		var errs []error
 		removed := []string{}
 		for _, name := range names {
@@ -124,7 +124,7 @@ func (g *globals) removeAll(ctx context.Context, done string, names []string, re
 }
 
 // at runs f with a client of a node.
-func (g *globals) at(ctx context.Context, w where, f func(*localNode) error) error {
+func (g *globals) at(ctx context.Context, w where, f func(*connection) error) error {
 	d, err := g.connect(ctx, w)
 	if err != nil {
 		return err
@@ -134,11 +134,11 @@ func (g *globals) at(ctx context.Context, w where, f func(*localNode) error) err
 }
 
 // atServer runs f with a client of the running server.
-func (g *globals) atServer(ctx context.Context, f func(*localNode) error) error {
+func (g *globals) atServer(ctx context.Context, f func(*connection) error) error {
 	return g.at(ctx, serverOnly, f)
 }
 
-// several reports all of errs; the last as the command's own.
+// several prints all of errs but the last, which it returns.
 func (g *globals) several(errs []error) error {
 	for i, err := range errs {
 		if i == len(errs)-1 {
@@ -149,8 +149,8 @@ func (g *globals) several(errs []error) error {
 	return nil
 }
 
-// columns prints rows under a head. What comes from others cannot reach the
-// terminal as more than text.
+// columns prints rows under a head. It escapes control characters, because values
+// may come from others.
 func (g *globals) columns(head string, rows [][]any) {
 	w := tabwriter.NewWriter(g.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, head)
@@ -161,10 +161,10 @@ func (g *globals) columns(head string, rows [][]any) {
 		}
 		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
-	_ = w.Flush() // who does not read it does not want it
+	_ = w.Flush() // nobody reads it any more
 }
 
-// facts are what is known of one object, a name and a text for each.
+// facts are the properties of one object, each with a name and a text.
 type facts [][2]string
 
 // add adds a fact, unless its text is empty.
@@ -180,7 +180,7 @@ func (f facts) print(g *globals) {
 	for _, x := range f {
 		fmt.Fprintf(w, "%s\t%s\n", x[0], printable(x[1]))
 	}
-	_ = w.Flush() // who does not read it does not want it
+	_ = w.Flush() // nobody reads it any more
 }
 
 // table prints rows under a head.

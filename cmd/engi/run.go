@@ -21,13 +21,13 @@ type runCommand struct {
 
 	Code     string            `short:"c" help:"Run this code instead of a file." placeholder:"CODE"`
 	Lang     string            `short:"l" help:"python, javascript, typescript, go or bash; else guessed from the file's name." placeholder:"LANG"`
-	File     []string          `short:"f" help:"Another file or directory that the program needs; PATH=NAME gives it another name inside." placeholder:"PATH" sep:"none"`
+	File     []string          `short:"f" help:"Another file or directory that the program needs; PATH=NAME gives it another name in the sandbox." placeholder:"PATH" sep:"none"`
 	Entry    string            `help:"File to run, when a directory is given." placeholder:"PATH"`
 	Output   string            `short:"o" help:"Write the files that the program leaves below this directory." placeholder:"DIR"`
 	Env      map[string]string `short:"e" help:"Environment variable of the program; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
 	Stdin    bool              `negatable:"" default:"true" help:"Give the program what is piped into engi."`
 	Template string            `short:"t" help:"Template to run in; else the node's default." placeholder:"NAME"`
-	Tier     string            `help:"script runs JavaScript and TypeScript in the script tier, without a sandbox; gvisor and microvm ask for at least that wall." placeholder:"TIER"`
+	Tier     string            `help:"script runs JavaScript and TypeScript in the script tier, without a sandbox; gvisor and microvm ask for at least that isolation." placeholder:"TIER"`
 	Timeout  string            `help:"Longest time the program may run, like 30s." placeholder:"D"`
 	Memory   string            `help:"Memory of the sandbox, like 512MiB." placeholder:"SIZE"`
 	VCPUs    float64           `name:"vcpus" help:"Processors' worth of time." placeholder:"N"`
@@ -152,7 +152,7 @@ func duration(flag, s string) (v1.Duration, error) {
 		return 0, engi.Errorf(engi.Invalid, "%s: %v", flag, err)
 	}
 	if d == 0 {
-		return 0, engi.Errorf(engi.Invalid, "%s: no program ends in no time", flag)
+		return 0, engi.Errorf(engi.Invalid, "%s: the timeout must be positive", flag)
 	}
 	return d, nil
 }
@@ -178,8 +178,7 @@ func (g *globals) pipedStdin(limit int64) ([]byte, error) {
 	if m := info.Mode(); !m.IsRegular() && m&(fs.ModeNamedPipe|fs.ModeSocket) == 0 {
 		return nil, nil
 	}
-	// Who starts engi with a pipe that nobody writes to should learn why it
-	// waits.
+	// If nobody writes to the pipe, the user should know why engi waits.
 	hint := time.AfterFunc(3*time.Second, func() {
 		g.note("waiting for the end of standard input; use --no-stdin if the program needs none")
 	})
@@ -198,9 +197,9 @@ func (g *globals) readStdin(limit int64) ([]byte, error) {
 	return data, nil
 }
 
-func (r *runCommand) detach(ctx context.Context, g *globals, d *localNode, req v1.ExecutionRequest) error {
+func (r *runCommand) detach(ctx context.Context, g *globals, d *connection, req v1.ExecutionRequest) error {
 	if d.private {
-		return engi.Errorf(engi.Invalid, "--detach needs a server that goes on").WithRemedy("start one with 'engi serve'")
+		return engi.Errorf(engi.Invalid, "--detach needs a running server").WithRemedy("start one with 'engi serve'")
 	}
 	x, err := d.Start(ctx, req)
 	if err != nil {
@@ -215,7 +214,7 @@ func (r *runCommand) detach(ctx context.Context, g *globals, d *localNode, req v
 
 // stream runs the program and passes its output on. When ctx ends, it cancels
 // the run and waits a moment for the result.
-func (r *runCommand) stream(ctx context.Context, g *globals, d *localNode, req v1.ExecutionRequest) (x v1.Execution, err error) {
+func (r *runCommand) stream(ctx context.Context, g *globals, d *connection, req v1.ExecutionRequest) (x v1.Execution, err error) {
 	x, err = d.Start(ctx, req)
 	if err != nil {
 		return x, err
@@ -256,7 +255,7 @@ func (r *runCommand) stream(ctx context.Context, g *globals, d *localNode, req v
 			continue // output is in the result
 		}
 		if err := g.printEvent(e); err != nil {
-			// Nobody reads any more: like any program of a pipe, end quietly.
+			// The reader has gone: exit quietly, like other programs in pipes.
 			soon, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 			defer done()
 			_ = d.Cancel(soon, x.ID)
@@ -267,7 +266,7 @@ func (r *runCommand) stream(ctx context.Context, g *globals, d *localNode, req v
 }
 
 // conclude collects artifacts and turns the result into an exit code.
-func (r *runCommand) conclude(ctx context.Context, g *globals, d *localNode, x v1.Execution) error {
+func (r *runCommand) conclude(ctx context.Context, g *globals, d *connection, x v1.Execution) error {
 	res := x.Result
 	saved := error(nil)
 	if r.Output != "" {
@@ -315,7 +314,7 @@ func (r *runCommand) remark(g *globals, x v1.Execution) {
 	}
 }
 
-// exitOf is the exit code that stands for a result.
+// exitOf returns the exit code for a result.
 func exitOf(res v1.Result) int {
 	switch engi.Cause(res.Cause) {
 	case engi.CauseTimeout:
@@ -327,7 +326,7 @@ func exitOf(res v1.Result) int {
 	case engi.CauseSandboxLost:
 		return exitEngi
 	case engi.CauseProcesses, engi.CauseDisk, engi.CauseOutput:
-		// The program may have met the limit and still have ended by itself.
+		// The program may have exited by itself when it met the limit.
 		if res.ExitCode > 0 {
 			return res.ExitCode
 		}
@@ -340,12 +339,12 @@ func exitOf(res v1.Result) int {
 }
 
 // save writes the artifacts of x below dir, each checked against its hash.
-func (g *globals) save(ctx context.Context, d *localNode, x v1.Execution, dir string) error {
-	box, err := program.OpenBox(dir)
+func (g *globals) save(ctx context.Context, d *connection, x v1.Execution, dir string) error {
+	outputDir, err := program.OpenOutputDir(dir)
 	if err != nil {
 		return err
 	}
-	defer box.Close()
+	defer outputDir.Close()
 	for _, a := range x.Result.Artifacts {
 		err := func() error {
 			body, err := d.Artifact(ctx, x.ID, a.Path)
@@ -353,7 +352,7 @@ func (g *globals) save(ctx context.Context, d *localNode, x v1.Execution, dir st
 				return err
 			}
 			defer body.Close()
-			return box.Write(a.Path, fs.FileMode(a.Mode), int64(a.Size), a.SHA256, body)
+			return outputDir.Write(a.Path, fs.FileMode(a.Mode), int64(a.Size), a.SHA256, body)
 		}()
 		if err != nil {
 			return fmt.Errorf("artifact %.200q: %w", a.Path, err)

@@ -9,16 +9,15 @@ import (
 	v1 "github.com/engi-dev/engi/api/v1"
 )
 
-// tier checks --tier. A wall may be stronger than what was asked for, and
-// never weaker; the script tier is something else than sandboxes, so it is
-// only used where it is named.
+// tier checks --tier. Isolation may be stronger than requested, never weaker. The
+// script tier is different from sandboxes and used only if it is named.
 func (r *runCommand) tier() error {
 	switch engi.Tier(r.Tier) {
 	case "", engi.TierGVisor, engi.TierMicroVM:
 		return nil
 	case engi.TierScript:
 	default:
-		return engi.Errorf(engi.Invalid, "--tier %.40q is no tier", r.Tier).WithRemedy("there are script, gvisor and microvm")
+		return engi.Errorf(engi.Invalid, "--tier %.40q is not a tier", r.Tier).WithRemedy("use script, gvisor or microvm")
 	}
 	for flag, given := range map[string]bool{
 		"an argument": len(r.Args) > 0, "--file": len(r.File) > 0, "--entry": r.Entry != "", "--output": r.Output != "", "--env": len(r.Env) > 0,
@@ -26,7 +25,7 @@ func (r *runCommand) tier() error {
 		"a flag of the network": r.networkFlags.given(),
 	} {
 		if given {
-			return engi.Errorf(engi.Invalid, "%s means nothing in the script tier: it has no arguments, files, network or sizes to choose", flag).
+			return engi.Errorf(engi.Invalid, "%s cannot be used in the script tier: it has no arguments, files, network or sizes to choose", flag).
 				WithRemedy("leave --tier out to run the program in a sandbox")
 		}
 	}
@@ -35,7 +34,7 @@ func (r *runCommand) tier() error {
 
 // script runs the program in the script tier. What it prints and its exit code
 // are as from a sandbox; 'engi js' prints values too.
-func (r *runCommand) script(ctx context.Context, g *globals, d *localNode, req v1.ExecutionRequest) error {
+func (r *runCommand) script(ctx context.Context, g *globals, d *connection, req v1.ExecutionRequest) error {
 	lang, code := engi.Language(req.Language), req.Code
 	if lang != engi.JavaScript && lang != engi.TypeScript {
 		return engi.Errorf(engi.Invalid, "the script tier runs JavaScript and TypeScript, not %s", lang).WithRemedy("leave --tier out to run it in a sandbox")

@@ -20,35 +20,35 @@ type sandboxCommand struct {
 	Exec      sandboxExec      `cmd:"" help:"Run a program in a sandbox."`
 	Shell     sandboxShell     `cmd:"" help:"Open a terminal in a sandbox, or come back to one."`
 	Cp        sandboxCopy      `cmd:"" name:"cp" help:"Copy files and directories into a sandbox or out of it."`
-	Logs      sandboxLogs      `cmd:"" help:"Print what a process in a sandbox printed."`
+	Logs      sandboxLogs      `cmd:"" help:"Print the output of a process in a sandbox."`
 	Processes sandboxProcesses `cmd:"" aliases:"top" help:"List the processes that were started in a sandbox."`
-	Ports     sandboxPorts     `cmd:"" help:"List ports that something listens on, and where they are reached."`
-	Metrics   sandboxMetrics   `cmd:"" help:"Show what a sandbox uses."`
-	Pause     sandboxPause     `cmd:"" help:"Freeze sandboxes in memory."`
+	Ports     sandboxPorts     `cmd:"" help:"List ports with listeners, and their URLs."`
+	Metrics   sandboxMetrics   `cmd:"" help:"Show the resource usage of a sandbox."`
+	Pause     sandboxPause     `cmd:"" help:"Pause sandboxes in memory."`
 	Hibernate sandboxHibernate `cmd:"" help:"Write sandboxes to disk."`
-	Resume    sandboxResume    `cmd:"" help:"Wake sandboxes."`
-	Snapshot  sandboxSnapshot  `cmd:"" help:"Keep a copy of a sandbox."`
+	Resume    sandboxResume    `cmd:"" help:"Resume sandboxes."`
+	Snapshot  sandboxSnapshot  `cmd:"" help:"Take a snapshot of a sandbox."`
 	Fork      sandboxFork      `cmd:"" help:"Start copies of a sandbox."`
-	Extend    sandboxExtend    `cmd:"" help:"Move the deadline of sandboxes away."`
+	Extend    sandboxExtend    `cmd:"" help:"Extend the deadline of sandboxes."`
 	Kill      sandboxKill      `cmd:"" aliases:"rm" help:"Destroy sandboxes."`
 }
 
-// sandboxFlags are what one can ask of a new sandbox.
+// sandboxFlags are the settings of a new sandbox.
 type sandboxFlags struct {
-	Snapshot    string            `help:"Begin as a copy of this snapshot." placeholder:"NAME"`
+	Snapshot    string            `help:"Start from this snapshot." placeholder:"NAME"`
 	Memory      string            `help:"Memory, like 512MiB." placeholder:"SIZE"`
 	VCPUs       float64           `name:"vcpus" help:"Processors' worth of time." placeholder:"N"`
 	Disk        string            `help:"Bytes that may be written, like 1GiB." placeholder:"SIZE"`
 	Pids        int               `name:"processes" help:"Processes and threads at once." placeholder:"N"`
 	Env         map[string]string `short:"e" help:"Environment variable of every program in it; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
-	Meta        map[string]string `short:"m" help:"Word of your own to find it by; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
-	Volume      []string          `help:"Show a volume inside; may be repeated." placeholder:"NAME:PATH" sep:"none"`
-	Timeout     string            `help:"From now to its deadline, like 10m." placeholder:"D"`
-	IdleTimeout string            `help:"Longest time without use from outside." placeholder:"D"`
+	Meta        map[string]string `short:"m" help:"Label to find it by; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Volume      []string          `help:"Mount a volume; may be repeated." placeholder:"NAME:PATH" sep:"none"`
+	Timeout     string            `help:"Time to its deadline, like 10m." placeholder:"D"`
+	IdleTimeout string            `help:"Longest time without requests." placeholder:"D"`
 	MaxDuration string            `help:"Longest time awake, however often extended." placeholder:"D"`
 	OnTimeout   string            `help:"What happens then: kill or hibernate." enum:"kill,hibernate," default:"" placeholder:"WHAT"`
-	AutoResume  bool              `help:"Use from outside wakes it."`
-	Private     bool              `help:"Only its owner and holders of links reach its ports."`
+	AutoResume  bool              `help:"Requests resume it."`
+	Private     bool              `help:"Only its owner and holders of links can reach its ports."`
 	networkFlags
 }
 
@@ -98,7 +98,7 @@ func (sandboxCreate) Help() string {
 
 Examples:
   engi sandbox create
-  box=$(engi sandbox create base --memory 1GiB --timeout 1h)
+  id=$(engi sandbox create base --memory 1GiB --timeout 1h)
   engi sandbox create --idle-timeout 5m --on-timeout hibernate --auto-resume
   engi sandbox create --snapshot ready --volume data:/data -m task=42
   engi sandbox create --allow registry.example.com --secret github@api.github.com
@@ -111,12 +111,12 @@ func (s *sandboxCreate) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return create(ctx, g, func(d *localNode) (v1.Sandbox, error) { return d.CreateSandbox(ctx, q) }, func(x v1.Sandbox) string { return x.ID })
+	return create(ctx, g, func(d *connection) (v1.Sandbox, error) { return d.CreateSandbox(ctx, q) }, func(x v1.Sandbox) string { return x.ID })
 }
 
 type sandboxList struct {
 	State []string          `short:"s" help:"Only these states, like running,hibernated." placeholder:"STATE"`
-	Meta  map[string]string `short:"m" help:"Only those with this word; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Meta  map[string]string `short:"m" help:"Only those with this label; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
 	All   bool              `short:"a" help:"Those of executions and pools, and stopped ones, too."`
 	Limit int               `short:"n" help:"At most this many." default:"100" placeholder:"N"`
 	Quiet bool              `short:"q" help:"Print IDs only."`
@@ -140,7 +140,7 @@ func (s *sandboxList) Run(ctx context.Context, g *globals) error {
 	sandboxes := table[v1.Sandbox]{"ID\tSTATE\tTEMPLATE\tMEMORY\tDEADLINE\tWORDS\tCREATED", func(x v1.Sandbox) []any {
 		return []any{x.ID, x.State, x.Template, x.Size.Memory, until(x.DeadlineAt), words(x.Metadata), ago(x.CreatedAt)}
 	}, func(x v1.Sandbox) string { return x.ID }}
-	return sandboxes.list(ctx, g, s.Quiet, func(d *localNode) ([]v1.Sandbox, error) { return upTo(s.Limit, d.FindSandboxes(ctx, f)) })
+	return sandboxes.list(ctx, g, s.Quiet, func(d *connection) ([]v1.Sandbox, error) { return upTo(s.Limit, d.FindSandboxes(ctx, f)) })
 }
 
 // upTo returns the beginning of a sequence, limit at most.
@@ -155,7 +155,7 @@ func upTo[T any](limit int, all iter.Seq2[T, error]) ([]T, error) {
 	return found, nil
 }
 
-// until says how far something is away, for people.
+// until returns how far away a time is, for people.
 func until(t *time.Time) string {
 	if t == nil {
 		return "-"
@@ -185,7 +185,7 @@ func (sandboxGet) Help() string {
 
 // Run implements the command.
 func (s *sandboxGet) Run(ctx context.Context, g *globals) error {
-	return show(ctx, g, func(d *localNode) (v1.Sandbox, error) { return d.Sandbox(ctx, s.ID) }, g.showSandbox)
+	return show(ctx, g, func(d *connection) (v1.Sandbox, error) { return d.Sandbox(ctx, s.ID) }, g.showSandbox)
 }
 
 func (g *globals) showSandbox(x v1.Sandbox) {
@@ -223,8 +223,8 @@ func (g *globals) showSandbox(x v1.Sandbox) {
 	f.print(g)
 }
 
-// change does the same to several sandboxes and prints their states.
-func (g *globals) change(ctx context.Context, ids []string, act func(*localNode, string) (v1.Sandbox, error)) error {
+// change applies f to several sandboxes and prints their states.
+func (g *globals) change(ctx context.Context, ids []string, act func(*connection, string) (v1.Sandbox, error)) error {
 	return each(ctx, g, ids, act, func(x v1.Sandbox) string { return x.ID + " " + x.State })
 }
 
@@ -239,12 +239,12 @@ func (sandboxPause) Help() string {
 
 // Run implements the command.
 func (s *sandboxPause) Run(ctx context.Context, g *globals) error {
-	return g.change(ctx, s.IDs, func(d *localNode, id string) (v1.Sandbox, error) { return d.PauseSandbox(ctx, id) })
+	return g.change(ctx, s.IDs, func(d *connection, id string) (v1.Sandbox, error) { return d.PauseSandbox(ctx, id) })
 }
 
 type sandboxHibernate struct {
 	IDs      []string `arg:"" name:"id" help:"Sandboxes." placeholder:"ID"`
-	DiskOnly bool     `help:"Keep the disk and let the memory go."`
+	DiskOnly bool     `help:"Keep only the disk, not the memory."`
 }
 
 func (sandboxHibernate) Help() string {
@@ -257,13 +257,13 @@ Examples:
 
 // Run implements the command.
 func (s *sandboxHibernate) Run(ctx context.Context, g *globals) error {
-	return g.change(ctx, s.IDs, func(d *localNode, id string) (v1.Sandbox, error) { return d.HibernateSandbox(ctx, id, s.DiskOnly) })
+	return g.change(ctx, s.IDs, func(d *connection, id string) (v1.Sandbox, error) { return d.HibernateSandbox(ctx, id, s.DiskOnly) })
 }
 
 type sandboxResume struct {
 	IDs     []string `arg:"" name:"id" help:"Sandboxes." placeholder:"ID"`
-	Timeout string   `help:"From now to the new deadline; else as before." placeholder:"D"`
-	Cold    bool     `help:"Boot it on its disk although its memory was kept."`
+	Timeout string   `help:"Time to the new deadline; else as before." placeholder:"D"`
+	Cold    bool     `help:"Boot it from its disk even if its memory was kept."`
 }
 
 func (sandboxResume) Help() string {
@@ -277,14 +277,14 @@ func (s *sandboxResume) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.change(ctx, s.IDs, func(d *localNode, id string) (v1.Sandbox, error) {
+	return g.change(ctx, s.IDs, func(d *connection, id string) (v1.Sandbox, error) {
 		return d.ResumeSandbox(ctx, id, v1.ResumeRequest{Timeout: timeout, Cold: s.Cold})
 	})
 }
 
 type sandboxExtend struct {
 	IDs     []string `arg:"" name:"id" help:"Sandboxes." placeholder:"ID"`
-	Timeout string   `required:"" help:"From now to the new deadline, unless the present one is farther." placeholder:"D"`
+	Timeout string   `required:"" help:"Time to the new deadline, unless the current one is later." placeholder:"D"`
 }
 
 func (sandboxExtend) Help() string {
@@ -298,7 +298,7 @@ func (s *sandboxExtend) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.change(ctx, s.IDs, func(d *localNode, id string) (v1.Sandbox, error) { return d.ExtendSandbox(ctx, id, timeout.Std()) })
+	return g.change(ctx, s.IDs, func(d *connection, id string) (v1.Sandbox, error) { return d.ExtendSandbox(ctx, id, timeout.Std()) })
 }
 
 type sandboxKill struct {
@@ -312,14 +312,14 @@ func (sandboxKill) Help() string {
 
 // Run implements the command.
 func (s *sandboxKill) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "killed", s.IDs, func(d *localNode, id string) error { return d.StopSandbox(ctx, id) })
+	return g.removeAll(ctx, "killed", s.IDs, func(d *connection, id string) error { return d.StopSandbox(ctx, id) })
 }
 
 type sandboxSnapshot struct {
 	ID       string `arg:"" help:"Sandbox." placeholder:"ID"`
-	Name     string `arg:"" optional:"" help:"Name of the snapshot; an older one of the name loses it." placeholder:"NAME"`
-	DiskOnly bool   `help:"Leave the memory out."`
-	TTL      string `help:"After which it goes, like 7d; else never." placeholder:"D"`
+	Name     string `arg:"" optional:"" help:"Name of the snapshot, which is taken from an older one." placeholder:"NAME"`
+	DiskOnly bool   `help:"Without the memory."`
+	TTL      string `help:"When to remove it, like 7d; else never." placeholder:"D"`
 }
 
 func (sandboxSnapshot) Help() string {
@@ -336,7 +336,7 @@ func (s *sandboxSnapshot) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return create(ctx, g, func(d *localNode) (v1.Snapshot, error) {
+	return create(ctx, g, func(d *connection) (v1.Snapshot, error) {
 		return d.SnapshotSandbox(ctx, s.ID, v1.SnapshotRequest{Name: s.Name, DiskOnly: s.DiskOnly, TTL: ttl})
 	}, func(x v1.Snapshot) string { return x.ID })
 }
@@ -344,7 +344,7 @@ func (s *sandboxSnapshot) Run(ctx context.Context, g *globals) error {
 type sandboxFork struct {
 	ID      string `arg:"" help:"Sandbox." placeholder:"ID"`
 	Count   int    `short:"n" help:"Copies." default:"1" placeholder:"N"`
-	Timeout string `help:"From now to the deadline of each; else as the original's." placeholder:"D"`
+	Timeout string `help:"Time to the deadline of each; else as the original's." placeholder:"D"`
 }
 
 func (sandboxFork) Help() string {
@@ -360,7 +360,7 @@ func (s *sandboxFork) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return g.atServer(ctx, func(d *localNode) error {
+	return g.atServer(ctx, func(d *connection) error {
 		forks, err := d.ForkSandbox(ctx, s.ID, v1.ForkRequest{Count: s.Count, Timeout: timeout})
 		if err != nil {
 			return err
@@ -386,7 +386,7 @@ func (s *sandboxFork) Run(ctx context.Context, g *globals) error {
 type sandboxPorts struct {
 	ID   string `arg:"" help:"Sandbox." placeholder:"ID"`
 	Link int    `help:"Print a link that opens this private port to whoever has it." placeholder:"PORT"`
-	TTL  string `name:"ttl" help:"How long the link is good; else an hour." placeholder:"D"`
+	TTL  string `name:"ttl" help:"How long the link is valid; else an hour." placeholder:"D"`
 }
 
 func (sandboxPorts) Help() string {
@@ -402,15 +402,15 @@ func (s *sandboxPorts) Run(ctx context.Context, g *globals) error {
 		return err
 	}
 	if s.Link != 0 {
-		return create(ctx, g, func(d *localNode) (v1.Link, error) { return d.LinkPort(ctx, s.ID, s.Link, ttl.Std()) }, func(l v1.Link) string { return l.URL })
+		return create(ctx, g, func(d *connection) (v1.Link, error) { return d.LinkPort(ctx, s.ID, s.Link, ttl.Std()) }, func(l v1.Link) string { return l.URL })
 	}
 	ports := table[v1.Port]{"PORT\tPROGRAM\tURL", func(p v1.Port) []any { return []any{p.Port, p.Process, p.URL} }, nil}
-	return ports.list(ctx, g, false, func(d *localNode) ([]v1.Port, error) { return d.Ports(ctx, s.ID) })
+	return ports.list(ctx, g, false, func(d *connection) ([]v1.Port, error) { return d.Ports(ctx, s.ID) })
 }
 
 type sandboxMetrics struct {
 	ID    string `arg:"" help:"Sandbox." placeholder:"ID"`
-	Since string `help:"How far back; else as far as is remembered." placeholder:"D"`
+	Since string `help:"How far back; else all samples." placeholder:"D"`
 }
 
 func (sandboxMetrics) Help() string {
@@ -434,7 +434,7 @@ func (s *sandboxMetrics) Run(ctx context.Context, g *globals) error {
 			fmt.Sprintf("%d of %d MiB", x.DiskUsed>>20, x.DiskCapacity>>20), x.Processes,
 		}
 	}, nil}
-	return samples.list(ctx, g, false, func(d *localNode) ([]v1.Sample, error) { return d.SandboxMetrics(ctx, s.ID, from, time.Time{}) })
+	return samples.list(ctx, g, false, func(d *connection) ([]v1.Sample, error) { return d.SandboxMetrics(ctx, s.ID, from, time.Time{}) })
 }
 
 type sandboxProcesses struct {
@@ -458,13 +458,13 @@ func (s *sandboxProcesses) Run(ctx context.Context, g *globals) error {
 		}
 		return []any{p.ID, p.PID, p.Tag, state, began, fmt.Sprintf("%.60s", strings.Join(p.Args, " "))}
 	}, nil}
-	return processes.list(ctx, g, false, func(d *localNode) ([]v1.Process, error) { return d.Processes(ctx, s.ID) })
+	return processes.list(ctx, g, false, func(d *connection) ([]v1.Process, error) { return d.Processes(ctx, s.ID) })
 }
 
 type sandboxLogs struct {
 	ID      string `arg:"" help:"Sandbox." placeholder:"ID"`
 	Process string `arg:"" optional:"" help:"ID or tag of a process; else the one started last." placeholder:"PROCESS"`
-	Follow  bool   `short:"f" help:"Go on until the process ends, and end with its exit code."`
+	Follow  bool   `short:"f" help:"Continue until the process ends, and exit with its code."`
 	From    int64  `help:"Offset to begin at, in bytes of output." placeholder:"N"`
 }
 
@@ -476,7 +476,7 @@ func (sandboxLogs) Help() string {
 
 // Run implements the command.
 func (s *sandboxLogs) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
+	return g.atServer(ctx, func(d *connection) error {
 		if s.Process == "" {
 			all, err := d.Processes(ctx, s.ID)
 			if err != nil {
@@ -524,7 +524,7 @@ func (g *globals) printProcessEvent(e v1.ProcessUpdate) error {
 	return g.printEvent(v1.ExecutionUpdate{Type: streamName(e.Type), Offset: e.Offset, Data: e.Data, DataBase64: e.DataBase64})
 }
 
-// streamName says where output of a process goes here.
+// streamName returns where output of a process goes.
 func streamName(kind string) string {
 	if kind == v1.EventTerminal {
 		return v1.EventStdout
@@ -532,7 +532,7 @@ func streamName(kind string) string {
 	return kind
 }
 
-// endLike is the end of a command that stands for a program's.
+// endLike ends a command like the program that it ran.
 func endLike(x v1.Exit) error {
 	if code := exitOf(v1.Result{ExitCode: x.ExitCode, Signal: x.Signal, Cause: x.Cause}); code != 0 {
 		return exitCode(code)

@@ -27,26 +27,26 @@ type sandboxCopy struct {
 
 func (sandboxCopy) Help() string {
 	return `Directories are copied with all that is in them. A destination that is a directory, or ends with
-a slash, gets the copy inside. The hashes of files are compared on both sides.
+a slash, receives the copy. The hashes of files are compared on both sides.
 
 Examples:
-  engi sandbox cp data.csv $box:/workspace/
-  engi sandbox cp src $box:/workspace/src
-  engi sandbox cp $box:/workspace/out results
-  engi sandbox cp $box:/workspace/plot.png - | display`
+  engi sandbox cp data.csv $id:/workspace/
+  engi sandbox cp src $id:/workspace/src
+  engi sandbox cp $id:/workspace/out results
+  engi sandbox cp $id:/workspace/plot.png - | display`
 }
 
 // Run implements the command.
 func (s *sandboxCopy) Run(ctx context.Context, g *globals) error {
-	return g.copy(ctx, s.From, s.To, func(d *localNode, name string) remoteFile {
+	return g.copy(ctx, s.From, s.To, func(d *connection, name string) remoteFile {
 		return remoteFile{Files: d.Files(name), trees: true}
 	})
 }
 
-// far are files of a sandbox or a volume.
+// remoteFile has the files of a sandbox or a volume.
 type remoteFile struct {
 	*client.Files
-	trees bool // they come and go as archives, too
+	trees bool // it supports archives
 }
 
 // place is one end of a copy.
@@ -55,8 +55,8 @@ type place struct {
 	path string
 }
 
-// placeOf reads an end of a copy. A path here that has a colon in it needs a
-// slash before it.
+// placeOf parses an end of a copy. A local path with a colon needs a slash before
+// it.
 func placeOf(s string) place {
 	name, p, ok := strings.Cut(s, ":")
 	if !ok || name == "" || strings.ContainsAny(name, `/\`) || !strings.HasPrefix(p, "/") {
@@ -65,7 +65,7 @@ func placeOf(s string) place {
 	return place{name, p}
 }
 
-// copied is what --json says of one file or directory.
+// copied is the JSON output for one file or directory.
 type copied struct {
 	From   string `json:"from"`
 	To     string `json:"to"`
@@ -74,13 +74,13 @@ type copied struct {
 	Files  int    `json:"files,omitempty"`
 }
 
-func (g *globals) copy(ctx context.Context, from, to string, open func(*localNode, string) remoteFile) error {
+func (g *globals) copy(ctx context.Context, from, to string, open func(*connection, string) remoteFile) error {
 	a, b := placeOf(from), placeOf(to)
 	if (a.name == "") == (b.name == "") {
-		return engi.Errorf(engi.Invalid, "one of %q and %q must be on the other side", from, to).
+		return engi.Errorf(engi.Invalid, "one of %q and %q must be in a sandbox or volume", from, to).
 			WithRemedy("write it like NAME:/absolute/path")
 	}
-	return g.atServer(ctx, func(d *localNode) (err error) {
+	return g.atServer(ctx, func(d *connection) (err error) {
 		var c copied
 		m := g.meterOf()
 		if b.name != "" {
@@ -198,7 +198,7 @@ func pack(w io.Writer, dir, base string, c *copied) error {
 				return err
 			}
 		case !info.Mode().IsRegular() && !info.IsDir():
-			return nil // sockets and devices are of this machine
+			return nil // sockets and devices are not copied
 		}
 		h, err := tar.FileInfoHeader(info, link)
 		if err != nil {
@@ -251,7 +251,7 @@ func (f remoteFile) uploadEach(ctx context.Context, from, to string, m *copyMete
 		}
 		info, err := d.Info()
 		if err != nil || !info.Mode().IsRegular() {
-			return nil // links and devices are of this machine
+			return nil // links and devices are not copied
 		}
 		w, err := f.uploadFile(ctx, p, target, info, m)
 		c.Bytes += int64(w.Size)
@@ -306,8 +306,8 @@ func (f remoteFile) downloadFile(ctx context.Context, from string, m *copyMeter,
 	return copied{Bytes: n, SHA256: in.SHA256()}, err
 }
 
-// downloadTree writes a directory of a stranger: no name and no link leads out
-// of the one it goes to.
+// downloadTree writes an untrusted directory. No name or link leads out of its
+// destination.
 func (f remoteFile) downloadTree(ctx context.Context, from, to string, m *copyMeter) (copied, error) {
 	c := copied{To: to}
 	if err := os.MkdirAll(to, 0o755); err != nil {
@@ -333,9 +333,9 @@ func (f remoteFile) downloadTree(ctx context.Context, from, to string, m *copyMe
 			return c, nil
 		}
 		if err != nil {
-			return c, engi.Errorf(engi.Unavailable, "the archive broke off: %v", err)
+			return c, engi.Errorf(engi.Unavailable, "the archive is truncated: %v", err)
 		}
-		// Names begin with the last name of what was asked for.
+		// Names begin with the last element of the requested path.
 		_, name, ok := strings.Cut(strings.TrimPrefix(path.Clean(h.Name), "/"), "/")
 		if from == "/" {
 			name, ok = strings.TrimPrefix(path.Clean(h.Name), "/"), true
@@ -360,7 +360,7 @@ func extract(root *os.Root, name string, h *tar.Header, r io.Reader, c *copied) 
 	case tar.TypeDir:
 		return root.MkdirAll(name, fs.FileMode(h.Mode).Perm()|0o700)
 	case tar.TypeSymlink:
-		_ = root.Remove(name) // whatever was there before
+		_ = root.Remove(name) // replace what was there
 		return root.Symlink(h.Linkname, name)
 	case tar.TypeReg:
 		_ = root.Remove(name)
@@ -373,7 +373,7 @@ func extract(root *os.Root, name string, h *tar.Header, r io.Reader, c *copied) 
 		c.Files++
 		return errors.Join(err, f.Close())
 	}
-	return nil // devices and sockets are of that machine
+	return nil // devices and sockets are not copied
 }
 
 func (f remoteFile) downloadEach(ctx context.Context, from string, root *os.Root, m *copyMeter, c *copied) error {
@@ -413,7 +413,7 @@ func (f remoteFile) downloadEach(ctx context.Context, from string, root *os.Root
 	return nil
 }
 
-// A copyMeter shows how far a copy is: bars for people, nothing for logs.
+// A copyMeter shows the progress of a copy on a terminal.
 type copyMeter struct {
 	bars *mpb.Progress // nil without a terminal
 	all  []*mpb.Bar
@@ -427,7 +427,7 @@ func (g *globals) meterOf() *copyMeter {
 	return m
 }
 
-// count shows what is read of r; size -1 is unknown. What is small needs no
+// count shows the progress of reading r; size -1 is unknown. Small sizes get no
 // bar.
 func (m *copyMeter) count(name string, size int64, r io.Reader) io.Reader {
 	if m.bars == nil || size >= 0 && size < 1<<20 {

@@ -24,12 +24,12 @@ type sandboxExec struct {
 	Command []string `arg:"" optional:"" help:"Program and arguments, after --." placeholder:"COMMAND"`
 
 	Code     string            `short:"c" help:"Run this line with /bin/sh instead." placeholder:"LINE"`
-	Stdin    bool              `short:"i" help:"Pass standard input on, also if it is a terminal."`
+	Stdin    bool              `short:"i" help:"Pass standard input on, even if it is a terminal."`
 	Terminal bool              `short:"t" name:"tty" help:"Run it in a terminal."`
-	Detach   bool              `short:"d" help:"Start it, print its ID and leave."`
+	Detach   bool              `short:"d" help:"Start it, print its ID and exit."`
 	Env      map[string]string `short:"e" help:"Environment variable of the program; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
 	Dir      string            `short:"w" help:"Directory to start in; else the user's home." placeholder:"DIR"`
-	User     string            `short:"u" help:"User inside; else the template's." placeholder:"USER"`
+	User     string            `short:"u" help:"User in the sandbox; else the template's." placeholder:"USER"`
 	Tag      string            `help:"Name to find the process by." placeholder:"TAG"`
 	Timeout  string            `help:"Longest time it may run." placeholder:"D"`
 }
@@ -40,11 +40,11 @@ code is that of engi; see 'engi run --help' for the others. Ctrl-C interrupts th
 -it it runs in a terminal, which Ctrl-] leaves without ending it.
 
 Examples:
-  engi sandbox exec $box -- python3 -c 'print(6*7)'
-  engi sandbox exec $box -c 'ls | wc -l'
-  tar c src | engi sandbox exec $box -- tar xC /workspace
-  engi sandbox exec -it $box -- python3
-  engi sandbox exec -d --tag server $box -- python3 -m http.server 8080`
+  engi sandbox exec $id -- python3 -c 'print(6*7)'
+  engi sandbox exec $id -c 'ls | wc -l'
+  tar c src | engi sandbox exec $id -- tar xC /workspace
+  engi sandbox exec -it $id -- python3
+  engi sandbox exec -d --tag server $id -- python3 -m http.server 8080`
 }
 
 // Run implements the command.
@@ -60,7 +60,7 @@ func (s *sandboxExec) Run(ctx context.Context, g *globals) error {
 	case len(s.Command) == 0:
 		return engi.Errorf(engi.Invalid, "nothing to run").WithRemedy("name a program after --, or give a line with -c")
 	}
-	return g.atServer(ctx, func(d *localNode) error {
+	return g.atServer(ctx, func(d *connection) error {
 		if s.Terminal && !s.Detach {
 			_, err := g.inTerminal(ctx, d, s.ID, q)
 			if errors.Is(err, errDetached) {
@@ -93,16 +93,16 @@ func (g *globals) piped() bool {
 	return err == nil && (info.Mode().IsRegular() || info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket) != 0)
 }
 
-// attend passes input and output on until the process ends, and ends like it.
-// The first signal interrupts the process, the second kills it.
+// attend passes input and output on until the process ends, and returns its exit
+// code. The first signal interrupts the process, the second kills it.
 func (g *globals) attend(ctx context.Context, p *client.Process, stdin bool) error {
 	watch, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	if stdin {
-		// Nobody waits for this: reading a terminal cannot be broken off.
+		// Nobody waits for this, because reading a terminal cannot be interrupted.
 		go func() {
 			if err := p.Input(watch, g.in); err == nil {
-				_ = p.CloseInput(watch) // a process that has ended needs none
+				_ = p.CloseInput(watch) // the process may have ended
 			}
 		}()
 	}
@@ -133,7 +133,7 @@ func (g *globals) attend(ctx context.Context, p *client.Process, stdin bool) err
 				return err
 			}
 		} else if err := g.printProcessEvent(e); err != nil {
-			_ = p.Signal(watch, "PIPE") // nobody reads any more
+			_ = p.Signal(watch, "PIPE") // the reader has gone
 			return exitCode(128 + signalNumber("PIPE"))
 		}
 		if e.Exit != nil {
@@ -151,7 +151,7 @@ const detachKey = 0x1d
 
 // inTerminal starts a program in a terminal and shows it here until it ends,
 // or until the user leaves: errDetached.
-func (g *globals) inTerminal(ctx context.Context, d *localNode, sandbox string, q v1.ProcessRequest) (*client.Process, error) {
+func (g *globals) inTerminal(ctx context.Context, d *connection, sandbox string, q v1.ProcessRequest) (*client.Process, error) {
 	cols, rows := g.windowSize()
 	q.Terminal = &v1.TerminalSize{Cols: cols, Rows: rows}
 	if v := os.Getenv("TERM"); v != "" && q.Env["TERM"] == "" {
@@ -180,9 +180,9 @@ func (g *globals) windowSize() (cols, rows int) {
 	return 80, 24
 }
 
-// show shows a process's terminal here.
+// show connects a process's terminal to this one.
 func (g *globals) show(ctx context.Context, p *client.Process) error {
-	// Signals go to the program as keys; those to engi end the view.
+	// Keys like Ctrl-C go to the program; signals to engi end the connection.
 	t, err := p.Terminal(ctx, false)
 	if err != nil {
 		return err
@@ -205,7 +205,7 @@ func (g *globals) show(ctx context.Context, p *client.Process) error {
 	go func() { // ends with ctx
 		for {
 			cols, rows := g.windowSize()
-			_ = t.Resize(ctx, cols, rows) // what breaks the view shows in Output
+			_ = t.Resize(ctx, cols, rows) // a broken connection shows in Output
 			select {
 			case <-resized:
 			case <-ctx.Done():
@@ -213,7 +213,7 @@ func (g *globals) show(ctx context.Context, p *client.Process) error {
 			}
 		}
 	}()
-	// Nobody waits for this: reading a terminal cannot be broken off.
+	// Nobody waits for this, because reading a terminal cannot be interrupted.
 	go func() {
 		buf := make([]byte, 4096)
 		for {
@@ -224,11 +224,11 @@ func (g *globals) show(ctx context.Context, p *client.Process) error {
 				return
 			}
 			if n > 0 {
-				_ = t.Write(ctx, buf[:n]) // a broken connection comes back; what was typed meanwhile is lost
+				_ = t.Write(ctx, buf[:n]) // the connection is resumed, but loses this input
 			}
 			if err != nil {
 				if err == io.EOF && !term.IsTerminal(int(g.in.Fd())) {
-					_ = t.Write(ctx, []byte{4}) // what a terminal makes of the end
+					_ = t.Write(ctx, []byte{4}) // end of input, as a terminal sends it
 				}
 				return
 			}
@@ -254,9 +254,9 @@ func (g *globals) show(ctx context.Context, p *client.Process) error {
 
 type sandboxShell struct {
 	ID   string `arg:"" help:"Sandbox." placeholder:"ID"`
-	User string `short:"u" help:"User inside; else the template's." placeholder:"USER"`
+	User string `short:"u" help:"User in the sandbox; else the template's." placeholder:"USER"`
 	Dir  string `short:"w" help:"Directory to start in." placeholder:"DIR"`
-	New  bool   `help:"Start another shell although one was left running."`
+	New  bool   `help:"Start another shell even if one was left running."`
 }
 
 func (sandboxShell) Help() string {
@@ -266,12 +266,12 @@ Examples:
   engi sandbox shell sbx_u2dmwmlezjgprkqrgppgcz2mgu`
 }
 
-// shellTag is what shells are found by.
+// shellTag is the tag of shells.
 const shellTag = "engi-shell"
 
 // Run implements the command.
 func (s *sandboxShell) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
+	return g.atServer(ctx, func(d *connection) error {
 		if !s.New {
 			p, err := d.Process(ctx, s.ID, shellTag)
 			if err == nil && p.Running {
@@ -290,7 +290,7 @@ func (s *sandboxShell) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-// leave tells who has left how to come back.
+// leave prints how to come back to a detached shell.
 func (g *globals) leave(err error, id string) error {
 	if !errors.Is(err, errDetached) {
 		return err
@@ -299,8 +299,8 @@ func (g *globals) leave(err error, id string) error {
 	return nil
 }
 
-// shellRequest starts the shell that the template has.
-func shellRequest(ctx context.Context, d *localNode, b v1.Sandbox, user, dir string) v1.ProcessRequest {
+// shellRequest returns the request for the template's shell.
+func shellRequest(ctx context.Context, d *connection, b v1.Sandbox, user, dir string) v1.ProcessRequest {
 	q := v1.ProcessRequest{Args: []string{"/bin/sh"}, Tag: shellTag, User: user, Dir: dir}
 	if t, err := d.Template(ctx, first(b.Digest, b.Template)); err == nil {
 		q.Args[0] = first(t.Shell, q.Args[0])
@@ -314,7 +314,7 @@ func shellRequest(ctx context.Context, d *localNode, b v1.Sandbox, user, dir str
 type shellCommand struct {
 	Template string `arg:"" optional:"" help:"Template; else the node's default." placeholder:"TEMPLATE"`
 	Keep     bool   `help:"Keep the sandbox when the shell ends."`
-	User     string `short:"u" help:"User inside; else the template's." placeholder:"USER"`
+	User     string `short:"u" help:"User in the sandbox; else the template's." placeholder:"USER"`
 	sandboxFlags
 }
 

@@ -17,12 +17,12 @@ type secretCommand struct {
 	Get    secretGet    `cmd:"" help:"Show a secret; never its value."`
 	List   secretList   `cmd:"" aliases:"ls" help:"List secrets; never their values."`
 	Remove secretRemove `cmd:"" aliases:"rm" help:"Delete secrets."`
-	Rekey  secretRekey  `cmd:"" help:"Seal all secrets under a new key."`
+	Rekey  secretRekey  `cmd:"" help:"Encrypt all secrets with a new key."`
 }
 
 type secretSet struct {
 	Name string            `arg:"" help:"Its name." placeholder:"NAME"`
-	Meta map[string]string `short:"m" help:"Word of your own; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Meta map[string]string `short:"m" help:"Label; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
 }
 
 func (secretSet) Help() string {
@@ -43,7 +43,7 @@ func (s *secretSet) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return show(ctx, g, func(d *localNode) (v1.Secret, error) {
+	return show(ctx, g, func(d *connection) (v1.Secret, error) {
 		x, err := d.CreateSecret(ctx, v1.SecretRequest{Name: s.Name, Value: value, Metadata: s.Meta})
 		if !client.IsKind(err, v1.Conflict) {
 			return x, err
@@ -56,7 +56,7 @@ func (s *secretSet) Run(ctx context.Context, g *globals) error {
 	}, func(x v1.Secret) { g.note("%s is stored, version %d", x.Name, x.Version) })
 }
 
-// secretValue reads a value that nobody may look at.
+// secretValue reads a value without showing it.
 func (g *globals) secretValue(name string) (string, error) {
 	var value []byte
 	var err error
@@ -92,7 +92,7 @@ func (secretList) Run(ctx context.Context, g *globals) error {
 	secrets := table[v1.Secret]{"NAME\tID\tVERSION\tWORDS\tUPDATED", func(x v1.Secret) []any {
 		return []any{x.Name, x.ID, x.Version, words(x.Metadata), ago(x.UpdatedAt)}
 	}, nil}
-	return secrets.list(ctx, g, false, func(d *localNode) ([]v1.Secret, error) { return d.Secrets(ctx) })
+	return secrets.list(ctx, g, false, func(d *connection) ([]v1.Secret, error) { return d.Secrets(ctx) })
 }
 
 type secretGet struct {
@@ -106,7 +106,7 @@ func (secretGet) Help() string {
 
 // Run implements the command.
 func (s *secretGet) Run(ctx context.Context, g *globals) error {
-	return show(ctx, g, func(d *localNode) (v1.Secret, error) { return d.Secret(ctx, s.Name) }, func(x v1.Secret) {
+	return show(ctx, g, func(d *connection) (v1.Secret, error) { return d.Secret(ctx, s.Name) }, func(x v1.Secret) {
 		var f facts
 		f.add("name", "%s", x.Name)
 		f.add("id", "%s", x.ID)
@@ -131,5 +131,5 @@ func (secretRemove) Help() string {
 
 // Run implements the command.
 func (s *secretRemove) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "removed", s.Names, func(d *localNode, name string) error { return d.RemoveSecret(ctx, name) })
+	return g.removeAll(ctx, "removed", s.Names, func(d *connection, name string) error { return d.RemoveSecret(ctx, name) })
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/engi-dev/engi/client"
 	"github.com/engi-dev/engi/node"
 	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/node/datadir"
 )
 
 type serveCommand struct {
@@ -22,7 +23,7 @@ type serveCommand struct {
 	TLSCert         string `name:"tls-cert" help:"PEM file with the certificate chain." placeholder:"FILE"`
 	TLSKey          string `name:"tls-key" help:"PEM file with its key." placeholder:"FILE"`
 	Pools           string `help:"Warm sandboxes, like python=4,bash=2:10, or none." placeholder:"LANG=N[:MAX],..."`
-	Template        string `short:"t" help:"Template of requests that name none." placeholder:"NAME"`
+	Template        string `short:"t" help:"Default template." placeholder:"NAME"`
 	Detach          bool   `short:"d" help:"Go to the background once the server answers; log to engi.log in the data directory."`
 }
 
@@ -68,8 +69,8 @@ func (s *serveCommand) Run(ctx context.Context, g *globals) error {
 		return err
 	}
 	slog.SetDefault(log)
-	// What libraries print can quote what strangers send, such as services in
-	// sandboxes that say something nobody asked.
+	// Libraries may log what untrusted peers send, such as unsolicited responses
+	// of services in sandboxes.
 	slog.SetLogLoggerLevel(slog.LevelDebug)
 	log.Info("engi starts", "version", version, "data_dir", c.DataDir, "chosen", from)
 	n, err := node.Open(ctx, c, g.options(log))
@@ -85,11 +86,11 @@ func (s *serveCommand) Run(ctx context.Context, g *globals) error {
 	return nil
 }
 
-// detach starts the same command again as a session of its own and waits
-// until it answers.
+// detach starts the same command in a session of its own and waits until it
+// serves.
 func (s *serveCommand) detach(ctx context.Context, g *globals, c config.Config) error {
-	if at, _, err := node.Discover(c.DataDir); err == nil {
-		return engi.Errorf(engi.Conflict, "a server runs on %s already: process %d, %s", c.DataDir, at.PID, at.URL)
+	if at, _, err := datadir.Discover(c.DataDir); err == nil {
+		return engi.Errorf(engi.Conflict, "a server already runs on %s: process %d, %s", c.DataDir, at.PID, at.URL)
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -98,7 +99,7 @@ func (s *serveCommand) detach(ctx context.Context, g *globals, c config.Config) 
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return engi.Errorf(engi.Denied, "%v", err).WithRemedy("choose a directory you may write with --data-dir")
 	}
-	path := node.LogFile(c.DataDir)
+	path := datadir.LogFile(c.DataDir)
 	log, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return engi.Errorf(engi.Denied, "%v", err)
@@ -118,7 +119,7 @@ func (s *serveCommand) detach(ctx context.Context, g *globals, c config.Config) 
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = "/"
 	if wd, err := os.Getwd(); err == nil {
-		cmd.Dir = wd // relative paths among the flags
+		cmd.Dir = wd // flags may have relative paths
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
@@ -131,7 +132,7 @@ func (s *serveCommand) detach(ctx context.Context, g *globals, c config.Config) 
 	for {
 		select {
 		case <-tick.C:
-			at, _, err := node.Discover(c.DataDir)
+			at, _, err := datadir.Discover(c.DataDir)
 			if err != nil {
 				continue
 			}
@@ -172,7 +173,7 @@ Examples:
 }
 
 type status struct {
-	node.Endpoint
+	datadir.Endpoint
 	Ready  bool   `json:"ready"`
 	Reason string `json:"reason,omitempty"`
 }
@@ -205,7 +206,7 @@ func (s *statusCommand) Run(ctx context.Context, g *globals) error {
 }
 
 func look(ctx context.Context, c config.Config) (st status, err error) {
-	at, key, err := node.Discover(c.DataDir)
+	at, key, err := datadir.Discover(c.DataDir)
 	if err != nil {
 		return st, err
 	}
@@ -238,7 +239,7 @@ func readiness(st status) string {
 
 type stopCommand struct {
 	Wait    string `help:"How long to wait for it to end." default:"30s" placeholder:"D"`
-	Destroy bool   `help:"Destroy its sandboxes too, with whatever runs in them."`
+	Destroy bool   `help:"Destroy its sandboxes, too, with everything that runs in them."`
 }
 
 func (stopCommand) Help() string {
@@ -260,7 +261,7 @@ func (s *stopCommand) Run(ctx context.Context, g *globals) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait.Std())
 	defer cancel()
-	pid, err := node.Stop(ctx, c.DataDir)
+	pid, err := datadir.Stop(ctx, c.DataDir)
 	if err != nil && !(s.Destroy && engi.KindOf(err) == engi.NotFound) {
 		return err
 	}

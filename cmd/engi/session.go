@@ -15,28 +15,28 @@ import (
 )
 
 type sessionCommand struct {
-	Create  sessionCreate  `cmd:"" help:"Make a session."`
+	Create  sessionCreate  `cmd:"" help:"Create a session."`
 	List    sessionList    `cmd:"" aliases:"ls" help:"List sessions."`
 	Show    sessionShow    `cmd:"" aliases:"get" help:"Show a session."`
 	Run     sessionRun     `cmd:"" help:"Run TypeScript in a session."`
-	Release sessionRelease `cmd:"" help:"Let sessions' sandboxes go; their volumes stay."`
+	Release sessionRelease `cmd:"" help:"Stop the sandboxes of sessions; their volumes stay."`
 	Kill    sessionKill    `cmd:"" aliases:"rm,terminate" help:"End sessions, with their volumes."`
-	Deps    sessionDeps    `cmd:"" help:"Show what code in sessions may import, and how far its installation is."`
+	Deps    sessionDeps    `cmd:"" help:"Show the packages that code in sessions may import, and whether they are installed."`
 }
 
 type sessionCreate struct {
-	Name        string            `arg:"" optional:"" help:"Its name, to find it by." placeholder:"NAME"`
+	Name        string            `arg:"" optional:"" help:"Name to find it by." placeholder:"NAME"`
 	Warm        bool              `help:"Boot its sandbox at once." xor:"mode"`
-	Lazy        bool              `help:"Boot it with its first use; one of the two is the node's default." xor:"mode"`
+	Lazy        bool              `help:"Boot its sandbox with the first use. The node's configuration has the default." xor:"mode"`
 	Persistence string            `help:"What outlives a sandbox: none, session (files below /workspace) or snapshot (everything)." enum:"none,session,snapshot," default:"" placeholder:"WHAT"`
 	Template    string            `help:"Template of its sandboxes; else the one with the node's packages." placeholder:"TEMPLATE"`
-	Capacity    string            `help:"Of its volume, like 300MiB." placeholder:"SIZE"`
-	TTL         string            `name:"ttl" help:"It and its volume go after so long without use." placeholder:"D"`
-	Dormancy    string            `help:"Its sandbox goes after so long without use." placeholder:"D"`
-	Memory      string            `help:"Of its sandboxes, like 1280MiB." placeholder:"SIZE"`
+	Capacity    string            `help:"Capacity of its volume, like 300MiB." placeholder:"SIZE"`
+	TTL         string            `name:"ttl" help:"How long it and its volume are kept without use." placeholder:"D"`
+	Dormancy    string            `help:"How long its sandbox is kept without use." placeholder:"D"`
+	Memory      string            `help:"Memory of its sandboxes, like 1280MiB." placeholder:"SIZE"`
 	VCPUs       float64           `name:"vcpus" help:"Processors' worth of time." placeholder:"N"`
 	Env         map[string]string `short:"e" help:"Environment variable of every program in it; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
-	Meta        map[string]string `short:"m" help:"Word of your own; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Meta        map[string]string `short:"m" help:"Label; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
 	networkFlags
 }
 
@@ -73,7 +73,7 @@ func (s *sessionCreate) Run(ctx context.Context, g *globals) (err error) {
 	if q.Network, err = s.policy(); err != nil {
 		return err
 	}
-	return create(ctx, g, func(d *localNode) (v1.Session, error) { return d.CreateSession(ctx, q) }, func(x v1.Session) string { return x.ID })
+	return create(ctx, g, func(d *connection) (v1.Session, error) { return d.CreateSession(ctx, q) }, func(x v1.Session) string { return x.ID })
 }
 
 type sessionList struct {
@@ -91,7 +91,7 @@ func (s *sessionList) Run(ctx context.Context, g *globals) error {
 	sessions := table[v1.Session]{"NAME\tID\tSTATE\tSANDBOX\tUSED\tENDS IN", func(x v1.Session) []any {
 		return []any{x.Name, x.ID, x.State, x.SandboxID, ago(x.UsedAt), short(time.Until(x.ExpiresAt))}
 	}, func(x v1.Session) string { return x.ID }}
-	return sessions.list(ctx, g, s.Quiet, func(d *localNode) ([]v1.Session, error) { return d.Sessions(ctx) })
+	return sessions.list(ctx, g, s.Quiet, func(d *connection) ([]v1.Session, error) { return d.Sessions(ctx) })
 }
 
 type sessionShow struct {
@@ -106,7 +106,7 @@ func (sessionShow) Help() string {
 
 // Run implements the command.
 func (s *sessionShow) Run(ctx context.Context, g *globals) error {
-	return show(ctx, g, func(d *localNode) (v1.Session, error) { return d.Session(ctx, s.ID) }, func(x v1.Session) {
+	return show(ctx, g, func(d *connection) (v1.Session, error) { return d.Session(ctx, s.ID) }, func(x v1.Session) {
 		var f facts
 		f.add("session", "%s", x.ID)
 		f.add("name", "%s", x.Name)
@@ -162,7 +162,7 @@ func (s *sessionRun) Run(ctx context.Context, g *globals) error {
 		q.Language = string(engi.JavaScript)
 	}
 	var x v1.CodeResult
-	err = g.atServer(ctx, func(d *localNode) error {
+	err = g.atServer(ctx, func(d *connection) error {
 		if g.JSON {
 			x, err = d.RunCode(ctx, s.ID, q)
 			return err
@@ -217,7 +217,7 @@ func (g *globals) showCode(x v1.CodeResult) {
 		return
 	}
 	if len(x.Result) > 0 {
-		_, _ = io.WriteString(g.out, string(x.Result)+"\n") // who does not read it does not want it
+		_, _ = io.WriteString(g.out, string(x.Result)+"\n") // nobody reads it any more
 	}
 }
 
@@ -232,7 +232,7 @@ func (sessionRelease) Help() string {
 
 // Run implements the command.
 func (s *sessionRelease) Run(ctx context.Context, g *globals) error {
-	return each(ctx, g, s.IDs, func(d *localNode, id string) (v1.Session, error) { return d.ReleaseSession(ctx, id) },
+	return each(ctx, g, s.IDs, func(d *connection, id string) (v1.Session, error) { return d.ReleaseSession(ctx, id) },
 		func(x v1.Session) string { return x.ID + " " + x.State })
 }
 
@@ -247,11 +247,11 @@ func (sessionKill) Help() string {
 
 // Run implements the command.
 func (s *sessionKill) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "terminated", s.IDs, func(d *localNode, id string) error { return d.TerminateSession(ctx, id) })
+	return g.removeAll(ctx, "terminated", s.IDs, func(d *connection, id string) error { return d.TerminateSession(ctx, id) })
 }
 
 type sessionDeps struct {
-	Wait bool `help:"Wait until they are installed, or that has failed."`
+	Wait bool `help:"Wait until they are installed or that has failed."`
 }
 
 func (sessionDeps) Help() string {
@@ -264,7 +264,7 @@ Examples:
 
 // Run implements the command.
 func (s *sessionDeps) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *localNode) error {
+	return g.atServer(ctx, func(d *connection) error {
 		x, err := d.Dependencies(ctx)
 		step := ""
 		for err == nil && s.Wait && x.State == string(engi.DependenciesBuilding) {

@@ -148,10 +148,10 @@ func TestShell(t *testing.T) {
 	p.types("\x03") // an interrupt is for the program
 	p.types("echo so$((1+1))far\n")
 	p.sees("so2far")
-	box := id.FindString(p.heard())
+	sandbox := id.FindString(p.heard())
 	p.types("exit 7\n")
 	p.ends(7)
-	if b, err := c.Sandbox(t.Context(), box); err != nil || b.State != "stopped" {
+	if b, err := c.Sandbox(t.Context(), sandbox); err != nil || b.State != "stopped" {
 		t.Errorf("after the shell the sandbox is %s, %v", b.State, err)
 	}
 
@@ -162,22 +162,22 @@ func TestShell(t *testing.T) {
 	p.sees("saw 42")
 	p.types("\x1d")
 	p.ends(0)
-	box = id.FindString(p.heard())
-	if !strings.Contains(p.heard(), "engi sandbox shell "+box) {
+	sandbox = id.FindString(p.heard())
+	if !strings.Contains(p.heard(), "engi sandbox shell "+sandbox) {
 		t.Errorf("it does not say how to come back: %s", p.heard())
 	}
-	p = sit(t, append([]string{"sandbox", "shell", box}, server...)...)
+	p = sit(t, append([]string{"sandbox", "shell", sandbox}, server...)...)
 	p.sees("saw 42") // what was there before
 	p.types("echo still $x\n")
 	p.sees("still 42")
 	p.types("exit\n")
 	p.ends(0)
-	if b, err := c.Sandbox(t.Context(), box); err != nil || b.State != "running" {
+	if b, err := c.Sandbox(t.Context(), sandbox); err != nil || b.State != "running" {
 		t.Errorf("the sandbox that was left is %s, %v", b.State, err)
 	}
 
 	// One program in a terminal.
-	p = sit(t, append(append([]string{"sandbox", "exec", "-t"}, server...), box, "--", "sh", "-c", "test -t 0 && echo a terminal; exit 4")...)
+	p = sit(t, append(append([]string{"sandbox", "exec", "-t"}, server...), sandbox, "--", "sh", "-c", "test -t 0 && echo a terminal; exit 4")...)
 	p.sees("a terminal")
 	p.ends(4)
 }

@@ -1,7 +1,7 @@
 package main
 
-// signalNumber returns the number of a signal by its name without SIG, as
-// Linux has it: the program ran there, wherever this command runs.
+// signalNumber returns Linux's number of a signal by its name without SIG. This
+// command may run on another system, but the program ran on Linux.
 func signalNumber(name string) int {
 	if n, ok := signals[name]; ok {
 		return n

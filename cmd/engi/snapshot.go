@@ -11,7 +11,7 @@ import (
 type snapshotCommand struct {
 	List   snapshotList   `cmd:"" aliases:"ls" help:"List snapshots."`
 	Get    snapshotGet    `cmd:"" help:"Show a snapshot."`
-	Remove snapshotRemove `cmd:"" aliases:"rm" help:"Let snapshots go."`
+	Remove snapshotRemove `cmd:"" aliases:"rm" help:"Remove snapshots."`
 }
 
 var snapshots = table[v1.Snapshot]{"ID\tNAME\tHOLDS\tTEMPLATE\tSIZE\tEXPIRES\tCREATED", func(x v1.Snapshot) []any {
@@ -36,7 +36,7 @@ func (snapshotList) Help() string {
 
 // Run implements the command.
 func (s *snapshotList) Run(ctx context.Context, g *globals) error {
-	return snapshots.list(ctx, g, false, func(d *localNode) ([]v1.Snapshot, error) { return d.Snapshots(ctx, s.Sandbox) })
+	return snapshots.list(ctx, g, false, func(d *connection) ([]v1.Snapshot, error) { return d.Snapshots(ctx, s.Sandbox) })
 }
 
 type snapshotGet struct {
@@ -50,7 +50,7 @@ func (snapshotGet) Help() string {
 
 // Run implements the command.
 func (s *snapshotGet) Run(ctx context.Context, g *globals) error {
-	return snapshots.get(ctx, g, func(d *localNode) (v1.Snapshot, error) { return d.Snapshot(ctx, s.Name) })
+	return snapshots.get(ctx, g, func(d *connection) (v1.Snapshot, error) { return d.Snapshot(ctx, s.Name) })
 }
 
 type snapshotRemove struct {
@@ -64,5 +64,5 @@ func (snapshotRemove) Help() string {
 
 // Run implements the command.
 func (s *snapshotRemove) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "removed", s.Names, func(d *localNode, name string) error { return d.RemoveSnapshot(ctx, name) })
+	return g.removeAll(ctx, "removed", s.Names, func(d *connection, name string) error { return d.RemoveSnapshot(ctx, name) })
 }

@@ -19,7 +19,7 @@ import (
 )
 
 type templateCommand struct {
-	Build  templateBuild  `cmd:"" help:"Build a template; does nothing if nothing changed."`
+	Build  templateBuild  `cmd:"" help:"Build a template, unless nothing has changed."`
 	List   templateList   `cmd:"" help:"List templates."`
 	Show   templateShow   `cmd:"" help:"Show a template."`
 	Remove templateRemove `cmd:"" help:"Remove templates."`
@@ -54,7 +54,7 @@ func (t *templateBuild) Run(ctx context.Context, g *globals) error {
 		req.Name = t.As
 	}
 	if t.Detach {
-		return create(ctx, g, func(d *localNode) (v1.Operation, error) { return d.StartBuild(ctx, req) }, func(x v1.Operation) string { return x.ID })
+		return create(ctx, g, func(d *connection) (v1.Operation, error) { return d.StartBuild(ctx, req) }, func(x v1.Operation) string { return x.ID })
 	}
 	d, err := g.connect(ctx, orPrivate)
 	if err != nil {
@@ -91,13 +91,13 @@ func (t *templateBuild) Run(ctx context.Context, g *globals) error {
 	return nil
 }
 
-// A progress shows how a build goes: bars for people, lines for logs.
+// A progress shows the progress of a build: bars on terminals, lines in logs.
 type progress struct {
 	g     *globals
 	bars  *mpb.Progress // nil without a terminal
 	bar   *mpb.Bar
 	now   int
-	known bool     // how much the step is
+	known bool     // the size of the step is known
 	lines []string // the last ones of the step, shown when it fails
 }
 
@@ -138,8 +138,8 @@ func (p *progress) step(e v1.BuildUpdate) {
 	}
 }
 
-// left returns what says how long a step that has begun still takes, if that
-// can be told.
+// left returns the decorator that shows how long a step still takes, if that is
+// known.
 func left(began time.Time) decor.DecorFunc {
 	return func(s decor.Statistics) string {
 		took := time.Since(began)
@@ -157,7 +157,7 @@ func count(e v1.BuildUpdate) string {
 	return fmt.Sprintf("[%d]", e.Step)
 }
 
-// end shows the step as done, also if nobody knew how much it was.
+// end shows the step as done, even if its size was unknown.
 func (p *progress) end() {
 	if p.bar != nil {
 		if !p.known {
@@ -208,7 +208,7 @@ func (templateList) Run(ctx context.Context, g *globals) error {
 		}
 		return []any{t.Name, built, size, strings.Join(slices.Sorted(maps.Keys(t.Languages)), " ")}
 	}, nil}
-	return templates.listAt(ctx, g, orPrivate, false, func(d *localNode) ([]v1.Template, error) { return d.Templates(ctx) })
+	return templates.listAt(ctx, g, orPrivate, false, func(d *connection) ([]v1.Template, error) { return d.Templates(ctx) })
 }
 
 type templateShow struct {
@@ -222,7 +222,7 @@ func (templateShow) Help() string {
 
 // Run implements the command.
 func (s *templateShow) Run(ctx context.Context, g *globals) error {
-	return g.at(ctx, orPrivate, func(d *localNode) error {
+	return g.at(ctx, orPrivate, func(d *connection) error {
 		t, err := d.Template(ctx, s.Name)
 		if err != nil {
 			return err
@@ -273,7 +273,7 @@ func (templateRemove) Help() string {
 
 // Run implements the command.
 func (r *templateRemove) Run(ctx context.Context, g *globals) error {
-	return g.at(ctx, orPrivate, func(d *localNode) error {
+	return g.at(ctx, orPrivate, func(d *connection) error {
 		for _, name := range r.Names {
 			if err := d.RemoveTemplate(ctx, name); err != nil {
 				return err
@@ -295,7 +295,7 @@ func (templatePrune) Help() string {
 
 // Run implements the command.
 func (templatePrune) Run(ctx context.Context, g *globals) error {
-	return g.at(ctx, orPrivate, func(d *localNode) error {
+	return g.at(ctx, orPrivate, func(d *connection) error {
 		freed, err := d.PruneTemplates(ctx)
 		if err != nil {
 			return err

@@ -10,13 +10,13 @@ import (
 )
 
 type tlsCommand struct {
-	Init tlsInit `cmd:"" help:"Make a certificate for the preview domains, signed by a private authority."`
+	Init tlsInit `cmd:"" help:"Create a certificate for the preview domains, signed by a private authority."`
 }
 
 type tlsInit struct {
-	Domains []string `arg:"" optional:"" help:"Domains beside the configured ones." placeholder:"DOMAIN"`
+	Domains []string `arg:"" optional:"" help:"Domains in addition to the configured ones." placeholder:"DOMAIN"`
 	Dir     string   `help:"Where to put the files; else tls in the data directory." placeholder:"DIR" type:"path"`
-	Force   bool     `help:"Replace the authority, which clients must then be told to trust again."`
+	Force   bool     `help:"Replace the authority, which clients must then be configured to trust again."`
 }
 
 func (tlsInit) Help() string {

@@ -9,10 +9,10 @@ import (
 )
 
 type volumeCommand struct {
-	Create volumeCreate `cmd:"" help:"Make a volume."`
+	Create volumeCreate `cmd:"" help:"Create a volume."`
 	List   volumeList   `cmd:"" aliases:"ls" help:"List volumes."`
 	Get    volumeGet    `cmd:"" help:"Show a volume."`
-	Remove volumeRemove `cmd:"" aliases:"rm" help:"Delete volumes with all that is in them."`
+	Remove volumeRemove `cmd:"" aliases:"rm" help:"Delete volumes and their files."`
 	Cp     volumeCopy   `cmd:"" name:"cp" help:"Copy files and directories into a volume or out of it."`
 }
 
@@ -27,8 +27,8 @@ func sorted(all []string) []string {
 
 type volumeCreate struct {
 	Name     string `arg:"" help:"Its name." placeholder:"NAME"`
-	Capacity string `help:"How much it holds, like 10GiB; else the node's default." placeholder:"SIZE"`
-	TTL      string `name:"ttl" help:"How long it is kept without being used, like 30d; else for ever." placeholder:"D"`
+	Capacity string `help:"Capacity, like 10GiB; else the node's default." placeholder:"SIZE"`
+	TTL      string `name:"ttl" help:"How long it is kept without use, like 30d; else forever." placeholder:"D"`
 }
 
 func (volumeCreate) Help() string {
@@ -47,7 +47,7 @@ func (v *volumeCreate) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	return create(ctx, g, func(d *localNode) (v1.Volume, error) {
+	return create(ctx, g, func(d *connection) (v1.Volume, error) {
 		return d.CreateVolume(ctx, v1.VolumeRequest{Name: v.Name, Capacity: capacity, TTL: ttl})
 	}, func(x v1.Volume) string { return x.ID })
 }
@@ -61,7 +61,7 @@ func (volumeList) Help() string {
 
 // Run implements the command.
 func (volumeList) Run(ctx context.Context, g *globals) error {
-	return volumes.list(ctx, g, false, func(d *localNode) ([]v1.Volume, error) { return d.Volumes(ctx) })
+	return volumes.list(ctx, g, false, func(d *connection) ([]v1.Volume, error) { return d.Volumes(ctx) })
 }
 
 type volumeGet struct {
@@ -75,7 +75,7 @@ func (volumeGet) Help() string {
 
 // Run implements the command.
 func (v *volumeGet) Run(ctx context.Context, g *globals) error {
-	return volumes.get(ctx, g, func(d *localNode) (v1.Volume, error) { return d.Volume(ctx, v.Name) })
+	return volumes.get(ctx, g, func(d *connection) (v1.Volume, error) { return d.Volume(ctx, v.Name) })
 }
 
 type volumeRemove struct {
@@ -89,7 +89,7 @@ func (volumeRemove) Help() string {
 
 // Run implements the command.
 func (v *volumeRemove) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "removed", v.Names, func(d *localNode, name string) error { return d.RemoveVolume(ctx, name) })
+	return g.removeAll(ctx, "removed", v.Names, func(d *connection, name string) error { return d.RemoveVolume(ctx, name) })
 }
 
 type volumeCopy struct {
@@ -107,5 +107,5 @@ Examples:
 
 // Run implements the command.
 func (v *volumeCopy) Run(ctx context.Context, g *globals) error {
-	return g.copy(ctx, v.From, v.To, func(d *localNode, name string) remoteFile { return remoteFile{Files: d.VolumeFiles(name)} })
+	return g.copy(ctx, v.From, v.To, func(d *connection, name string) remoteFile { return remoteFile{Files: d.VolumeFiles(name)} })
 }

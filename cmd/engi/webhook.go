@@ -13,13 +13,13 @@ type webhookCommand struct {
 	Show       webhookShow       `cmd:"" aliases:"get" help:"Show a webhook."`
 	Update     webhookUpdate     `cmd:"" help:"Change, enable or disable a webhook."`
 	Remove     webhookRemove     `cmd:"" aliases:"rm" help:"Delete webhooks."`
-	Deliveries webhookDeliveries `cmd:"" help:"List what was sent, and what came of it."`
+	Deliveries webhookDeliveries `cmd:"" help:"List deliveries and their results."`
 	Redeliver  webhookRedeliver  `cmd:"" help:"Send an event again."`
 }
 
 type webhookCreate struct {
-	URL      string   `arg:"" help:"Where to." placeholder:"URL"`
-	Type     []string `help:"Only events of these types; sandbox.* stands for all that begin so." placeholder:"TYPE"`
+	URL      string   `arg:"" help:"URL to send to." placeholder:"URL"`
+	Type     []string `help:"Only events of these types; sandbox.* means all with this prefix." placeholder:"TYPE"`
 	Name     string   `help:"A name for people." placeholder:"NAME"`
 	Disabled bool     `help:"Send nothing yet."`
 }
@@ -35,7 +35,7 @@ Examples:
 
 // Run implements the command.
 func (w *webhookCreate) Run(ctx context.Context, g *globals) error {
-	return show(ctx, g, func(d *localNode) (v1.Webhook, error) {
+	return show(ctx, g, func(d *connection) (v1.Webhook, error) {
 		return d.CreateWebhook(ctx, v1.WebhookRequest{URL: w.URL, Name: w.Name, Types: w.Type, Disabled: w.Disabled})
 	}, g.showWebhook)
 }
@@ -74,7 +74,7 @@ func (webhookList) Run(ctx context.Context, g *globals) error {
 	webhooks := table[v1.Webhook]{"WEBHOOK\tNAME\tURL\tTYPES\tSTATE\tCREATED", func(x v1.Webhook) []any {
 		return []any{x.ID, printable(x.Name), printable(x.URL), strings.Join(x.Types, " "), webhookState(x), ago(x.CreatedAt)}
 	}, nil}
-	return webhooks.list(ctx, g, false, func(d *localNode) ([]v1.Webhook, error) { return d.Webhooks(ctx) })
+	return webhooks.list(ctx, g, false, func(d *connection) ([]v1.Webhook, error) { return d.Webhooks(ctx) })
 }
 
 type webhookShow struct {
@@ -88,7 +88,7 @@ func (webhookShow) Help() string {
 
 // Run implements the command.
 func (w *webhookShow) Run(ctx context.Context, g *globals) error {
-	return show(ctx, g, func(d *localNode) (v1.Webhook, error) { return d.Webhook(ctx, w.ID) }, g.showWebhook)
+	return show(ctx, g, func(d *connection) (v1.Webhook, error) { return d.Webhook(ctx, w.ID) }, g.showWebhook)
 }
 
 type webhookUpdate struct {
@@ -98,7 +98,7 @@ type webhookUpdate struct {
 	Name    *string   `help:"A name for people." placeholder:"NAME"`
 	Enable  bool      `help:"Send events from now on." xor:"enabled"`
 	Disable bool      `help:"Send nothing from now on." xor:"enabled"`
-	Rotate  bool      `help:"Sign with a fresh secret, which is shown."`
+	Rotate  bool      `help:"Sign with a new secret, which is printed."`
 }
 
 func (webhookUpdate) Help() string {
@@ -116,7 +116,7 @@ func (w *webhookUpdate) Run(ctx context.Context, g *globals) error {
 	if w.Rotate {
 		u.Secret = new("")
 	}
-	return show(ctx, g, func(d *localNode) (v1.Webhook, error) { return d.UpdateWebhook(ctx, w.ID, u) }, g.showWebhook)
+	return show(ctx, g, func(d *connection) (v1.Webhook, error) { return d.UpdateWebhook(ctx, w.ID, u) }, g.showWebhook)
 }
 
 type webhookRemove struct {
@@ -130,7 +130,7 @@ func (webhookRemove) Help() string {
 
 // Run implements the command.
 func (w *webhookRemove) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "removed", w.IDs, func(d *localNode, id string) error { return d.RemoveWebhook(ctx, id) })
+	return g.removeAll(ctx, "removed", w.IDs, func(d *connection, id string) error { return d.RemoveWebhook(ctx, id) })
 }
 
 type webhookDeliveries struct {
@@ -154,7 +154,7 @@ func (w *webhookDeliveries) Run(ctx context.Context, g *globals) error {
 		}
 		return []any{x.ID, x.EventID, x.State, x.Attempts, ago(x.CreatedAt), why}
 	}, nil}
-	return deliveries.list(ctx, g, false, func(d *localNode) ([]v1.WebhookDelivery, error) { return d.WebhookDeliveries(ctx, w.ID, w.Limit) })
+	return deliveries.list(ctx, g, false, func(d *connection) ([]v1.WebhookDelivery, error) { return d.WebhookDeliveries(ctx, w.ID, w.Limit) })
 }
 
 type webhookRedeliver struct {
@@ -169,6 +169,6 @@ func (webhookRedeliver) Help() string {
 
 // Run implements the command.
 func (w *webhookRedeliver) Run(ctx context.Context, g *globals) error {
-	return show(ctx, g, func(d *localNode) (v1.WebhookDelivery, error) { return d.Redeliver(ctx, w.ID, w.Event) },
+	return show(ctx, g, func(d *connection) (v1.WebhookDelivery, error) { return d.Redeliver(ctx, w.ID, w.Event) },
 		func(x v1.WebhookDelivery) { g.note("%s is sent as %s", x.EventID, x.ID) })
 }

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// watchWindow tells when the window changes its size.
+// watchWindow sends to the channel when the window changes its size.
 func watchWindow() (changed <-chan os.Signal, stop func()) {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGWINCH)

@@ -1,12 +1,10 @@
-// Package bundle finds the programs that engi does not link in but starts:
-// runsc, the guest program and the script helper. A release carries them compressed in itself
-// and unpacks each once, under the digest of its content, into a directory
-// that all engi processes of a user share; a build from source finds them
-// beside its own executable.
+// Package bundle finds the programs that engi starts: runsc, the guest program and
+// the script helper. A release embeds them compressed and unpacks each once, under
+// the digest of its content, into a directory that all engi processes of a user
+// share; a build from source finds them next to its own executable.
 //
-// It is not for anything that runs inside a sandbox by itself (package disk)
-// and never looks in PATH: a program that builds walls must be the one that
-// was tested with this version.
+// It never searches PATH, because programs that isolate sandboxes must be those
+// that were tested with this version. Programs of templates are in package disk.
 package bundle
 
 import (
@@ -25,7 +23,7 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// The programs.
+// Names of the programs.
 const (
 	Runsc  = "runsc"
 	Guest  = "engi-guest"
@@ -43,7 +41,7 @@ type Program struct {
 	From   string // "release", "sibling" or "configured"
 }
 
-// gvisor is the module that runsc is made of.
+// gvisor is the module that runsc is built from.
 const gvisor = "gvisor.dev/gvisor"
 
 // Module returns what the program was built from, as "path@version": gVisor's
@@ -61,7 +59,7 @@ func (p Program) Module() string {
 	return info.Main.Path + "@" + info.Main.Version
 }
 
-// A Manifest describes the programs inside a release, in manifest.json.
+// A Manifest describes the programs in a release, in manifest.json.
 type Manifest struct {
 	Programs []Packed `json:"programs"`
 }
@@ -98,15 +96,15 @@ func ReadManifest(packed fs.FS) (m Manifest, err error) {
 	return m, nil
 }
 
-// IsRelease reports whether this build carries its programs in itself.
+// IsRelease reports whether this build embeds its programs.
 func IsRelease() bool {
 	_, err := ReadManifest(Packs())
 	return err == nil
 }
 
-// Find returns the named program. A configured path wins; then what this
-// release carries, unpacked below dir if it is not there yet; then a sibling
-// of our own executable. It reports NotFound, with what to do.
+// Find returns the named program: the configured one, or else the embedded one,
+// unpacked below dir, or else the one next to our own executable. It reports
+// NotFound with a remedy.
 func Find(ctx context.Context, dir, name, configured string) (Program, error) {
 	if configured != "" {
 		return at(name, configured, "configured")
@@ -145,7 +143,7 @@ func at(name, path, from string) (Program, error) {
 		return Program{}, missing(err)
 	}
 	if !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
-		return Program{}, engi.Errorf(engi.Invalid, "%s at %s is no executable file", name, path).
+		return Program{}, engi.Errorf(engi.Invalid, "%s at %s is not an executable file", name, path).
 			WithRemedy("point '%s' at a file that can be run", ConfigKey(name))
 	}
 	sum, _, err := digest(path)
@@ -155,7 +153,7 @@ func at(name, path, from string) (Program, error) {
 	return Program{Name: name, Path: path, Digest: sum, From: from}, nil
 }
 
-// ConfigKey is the configuration key that points at a program.
+// ConfigKey returns the configuration key for the path of a program.
 func ConfigKey(name string) string { return strings.TrimPrefix(name, "engi-") }
 
 func digest(path string) (sum string, size int64, err error) {

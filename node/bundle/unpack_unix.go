@@ -23,9 +23,9 @@ import (
 // while the directory around it is private.
 const mode = 0o755
 
-// Unpack makes sure that dir holds p's program, intact, and returns it. Many
-// processes may unpack into one dir at once; each gets a complete file. What
-// is there already is read and compared, so a damaged file is replaced.
+// Unpack makes sure that dir has an intact copy of p's program, and returns it.
+// Several processes may unpack into one dir at once; each gets a complete file. An
+// existing file is verified and replaced if it is damaged.
 func Unpack(ctx context.Context, packed fs.FS, p Packed, dir string) (_ Program, err error) {
 	defer engi.Annotate(&err, "unpack %s", p.Name)
 	home := filepath.Join(dir, p.SHA256[:16])
@@ -42,7 +42,7 @@ func Unpack(ctx context.Context, packed fs.FS, p Packed, dir string) (_ Program,
 		return Program{}, err
 	}
 	defer unlock()
-	if intact(out.Path, p) { // somebody else was faster
+	if intact(out.Path, p) { // another process was faster
 		return out, nil
 	}
 	return out, write(packed, p, out.Path)
@@ -73,7 +73,7 @@ func write(packed fs.FS, p Packed, path string) error {
 	if err != nil {
 		return engi.Errorf(engi.Unavailable, "%v", err)
 	}
-	defer os.Remove(tmp.Name()) // nothing after the rename
+	defer os.Remove(tmp.Name()) // no effect after the rename
 	defer tmp.Close()
 	h := sha256.New()
 	n, err := io.Copy(io.MultiWriter(tmp, h), io.LimitReader(z, p.Size+1))

@@ -1,7 +1,6 @@
-// Package config is what can be chosen about a node: one struct, read from
-// defaults, then a file, then the environment, then flags. Mistakes are
-// answered with the nearest right thing. It is the only package that reads
-// the environment (package node acts on the result).
+// Package config is the configuration of a node: one struct, read from defaults, a
+// file, the environment and flags, in this order. Errors suggest the nearest valid
+// key or value. Package node acts on the result.
 package config
 
 import (
@@ -31,24 +30,23 @@ import (
 	"github.com/engi-dev/engi/spelling"
 )
 
-// A Config is everything about a node that can be chosen. Zero fields mean
-// what [Defaults] says. The tags are the names in config.toml and, after
-// ENGI_, in the environment.
+// A Config is the configuration of a node. The tags are the names in config.toml
+// and, with the prefix ENGI_, in the environment.
 type Config struct {
 	Listen          string   `toml:"listen" env:"LISTEN" help:"address and port to serve on"`
 	DataDir         string   `toml:"data_dir" env:"DATA_DIR" help:"state of this node: database, keys, sandboxes; one server each"`
-	CacheDir        string   `toml:"cache_dir" env:"CACHE_DIR" help:"what can be made again and is shared by nodes: templates and unpacked programs"`
+	CacheDir        string   `toml:"cache_dir" env:"CACHE_DIR" help:"what can be recreated and is shared by nodes: templates and unpacked programs"`
 	AllowPublicHTTP bool     `toml:"allow_public_http" env:"ALLOW_PUBLIC_HTTP" help:"serve addresses others can reach without TLS"`
 	Hosts           []string `toml:"hosts" env:"HOSTS" help:"host names that requests may use besides loopback ones; * accepts any, as does an empty list on an address that is not loopback"`
 	Runsc           string   `toml:"runsc" env:"RUNSC" help:"path of runsc; empty finds the one that belongs to this engi"`
 	Guest           string   `toml:"guest" env:"GUEST" help:"path of engi-guest; empty finds the one that belongs to this engi"`
 	JS              string   `toml:"js" env:"JS" help:"path of engi-js; empty finds the one that belongs to this engi"`
-	Log             string   `toml:"log" env:"LOG" help:"form of the log: text, json, or auto (text on a terminal)"`
+	Log             string   `toml:"log" env:"LOG" help:"format of the log: text, json, or auto (text on a terminal)"`
 	LogLevel        string   `toml:"log_level" env:"LOG_LEVEL" help:"debug, info, warn or error"`
 
-	// Tables that only a file can have; keys of the top come before sections.
-	Providers map[string]Provider `toml:"providers" env:"-" help:"who runs language models: [providers.NAME] with api_key_env, and url and dialect unless NAME is openai, anthropic, gemini, ollama, mistral or groq"`
-	Agents    []Agent             `toml:"agents" env:"-" help:"models with a purpose and tools: name, description, model, system, tools, steps, budget, output, max_tokens, temperature"`
+	// Tables, which only a file can have. TOML wants them after plain keys.
+	Providers map[string]Provider `toml:"providers" env:"-" help:"services that run language models: [providers.NAME] with api_key_env, and url and dialect unless NAME is openai, anthropic, gemini, ollama, mistral or groq"`
+	Agents    []Agent             `toml:"agents" env:"-" help:"models with instructions and tools: name, description, model, system, tools, steps, budget, output, max_tokens, temperature"`
 	Functions []Function          `toml:"functions" env:"-" help:"durable functions: name, event or cron, retries, backoff, concurrency, per_owner, timeout, owner, and agent with input (and sandbox or session), or run = {language, code or file, template}"`
 
 	TLS       TLS       `toml:"tls" envPrefix:"TLS_"`
@@ -75,7 +73,7 @@ type Config struct {
 	Pools []Pool `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
 }
 
-// TLS says how to serve https.
+// TLS configures HTTPS.
 type TLS struct {
 	Cert          string   `toml:"cert" env:"CERT" help:"PEM file with the certificate chain"`
 	Key           string   `toml:"key" env:"KEY" help:"PEM file with its private key"`
@@ -85,16 +83,16 @@ type TLS struct {
 	ACMEDirectory string   `toml:"acme_directory" env:"ACME_DIRECTORY" help:"address of the authority's directory; empty means Let's Encrypt"`
 }
 
-// On reports whether https is served.
+// On reports whether HTTPS is served.
 func (t TLS) On() bool { return t.Cert != "" || len(t.ACMENames) > 0 }
 
-// Preview says how ports of sandboxes are seen from outside.
+// Preview configures how ports of sandboxes are reached.
 type Preview struct {
 	Domain  string   `toml:"domain" env:"DOMAIN" help:"names of ports are made below it, as PORT-SANDBOX.DOMAIN; with a port of its own if a proxy is in front, like sbx.example.com:8443"`
 	Domains []string `toml:"domains" env:"DOMAINS" help:"further domains whose names are served"`
 	Scheme  string   `toml:"scheme" env:"SCHEME" help:"http or https: what a proxy in front serves; empty if there is none"`
 	Path    bool     `toml:"path" env:"PATH" help:"serve ports at /preview/SANDBOX/PORT/ too, where all pages share one origin with the API"`
-	Private bool     `toml:"private" env:"PRIVATE" help:"let nobody in without a key or a signed link, whatever a sandbox says"`
+	Private bool     `toml:"private" env:"PRIVATE" help:"admit nobody without a key or a signed link, whatever a sandbox says"`
 	Rate    float64  `toml:"rate" env:"RATE" help:"requests per second to one sandbox, four times that at once"`
 }
 
@@ -125,7 +123,7 @@ func (p Preview) validate() error {
 	return nil
 }
 
-// Limits bound one execution.
+// Limits are those of one execution.
 type Limits struct {
 	VCPUs         float64  `toml:"vcpus" env:"VCPUS" help:"processors' worth of time"`
 	Memory        Bytes    `toml:"memory" env:"MEMORY" help:"memory of the whole sandbox"`
@@ -139,7 +137,7 @@ type Limits struct {
 	ArtifactCount int      `toml:"artifact_count" env:"ARTIFACT_COUNT" help:"files that come back"`
 }
 
-// Admission says what happens to more work than the machine takes at once.
+// Admission bounds the work of the node and says what happens beyond that.
 type Admission struct {
 	MaxSandboxes int      `toml:"max_sandboxes" env:"MAX_SANDBOXES" help:"sandboxes alive at once, warm ones included"`
 	MaxQueue     int      `toml:"max_queue" env:"MAX_QUEUE" help:"executions that may wait for a sandbox"`
@@ -150,50 +148,50 @@ type Admission struct {
 	MaxInput     Bytes    `toml:"max_input" env:"MAX_INPUT" help:"all files, input, arguments and environment of a request"`
 }
 
-// Templates says what sandboxes start from.
+// Templates configures templates.
 type Templates struct {
 	Default string   `toml:"default" env:"DEFAULT" help:"template of requests that name none; empty means base, or host until base is built"`
 	Sources []string `toml:"sources" env:"SOURCES" help:"directories whose files definitions of templates may read; empty means templates/sources in the cache directory"`
-	CA      []string `toml:"ca" env:"CA" help:"files of certificates that builds trust beside this machine's"`
-	Images  []string `toml:"images" env:"IMAGES" help:"references of images that templates stand for, like ubuntu:22.04=blank-ubuntu; e2bdev/base and e2bdev/code-interpreter are known"`
-	Grace   Duration `toml:"grace" env:"GRACE" help:"how long a build is kept that no name means any more and nothing uses; negative keeps all"`
+	CA      []string `toml:"ca" env:"CA" help:"files of certificates that builds trust besides those of this machine"`
+	Images  []string `toml:"images" env:"IMAGES" help:"images that templates stand for, like ubuntu:22.04=blank-ubuntu; e2bdev/base and e2bdev/code-interpreter are known"`
+	Grace   Duration `toml:"grace" env:"GRACE" help:"how long a build that no name refers to and nothing uses is kept; negative keeps all"`
 }
 
-// Volumes says what volumes are.
+// Volumes configures volumes.
 type Volumes struct {
 	Capacity Bytes `toml:"capacity" env:"CAPACITY" help:"of volumes that do not ask for one"`
-	Plain    bool  `toml:"plain" env:"PLAIN" help:"use directories, whose capacity programs inside can exceed, even where images work"`
+	Plain    bool  `toml:"plain" env:"PLAIN" help:"use directories, whose capacity programs can exceed, even where images work"`
 }
 
-// Sandboxes says how long sandboxes stay awake that live for their owners.
+// Sandboxes configures how long sandboxes of owners stay awake.
 type Sandboxes struct {
-	Timeout Duration `toml:"timeout" env:"TIMEOUT" help:"from creation or resumption to the deadline of those that do not say"`
-	Max     Duration `toml:"max" env:"MAX" help:"the same at most, however often a deadline is extended"`
-	Spare   int      `toml:"spare" env:"SPARE" help:"bare sandboxes kept ready of each template that one was created from in the last minutes"`
+	Timeout Duration `toml:"timeout" env:"TIMEOUT" help:"time from creation or resumption to the deadline, for requests that do not say"`
+	Max     Duration `toml:"max" env:"MAX" help:"longest such time, however often a deadline is extended"`
+	Spare   int      `toml:"spare" env:"SPARE" help:"sandboxes kept ready of each template that one was created from in the last minutes"`
 }
 
-// Keep says how long answers are kept.
+// Keep configures how long ended executions are kept.
 type Keep struct {
 	Count int      `toml:"count" env:"COUNT" help:"ended executions kept"`
 	Age   Duration `toml:"age" env:"AGE" help:"how long they are kept"`
 }
 
-// Script says what scripts may do; see package script.
+// Script configures scripts; see package script.
 type Script struct {
 	Off          bool        `toml:"off" env:"OFF" help:"serve no scripts"`
 	Code         int         `toml:"code" env:"CODE" help:"characters of one script"`
 	Timeout      Duration    `toml:"timeout" env:"TIMEOUT" help:"wall clock of a script that asks for none"`
-	MinTimeout   Duration    `toml:"min_timeout" env:"MIN_TIMEOUT" help:"what a script asks for is raised to this"`
-	MaxTimeout   Duration    `toml:"max_timeout" env:"MAX_TIMEOUT" help:"what a script asks for is lowered to this"`
+	MinTimeout   Duration    `toml:"min_timeout" env:"MIN_TIMEOUT" help:"shorter timeouts of scripts are raised to this"`
+	MaxTimeout   Duration    `toml:"max_timeout" env:"MAX_TIMEOUT" help:"longer timeouts of scripts are lowered to this"`
 	Memory       Bytes       `toml:"memory" env:"MEMORY" help:"memory of one script"`
 	Helpers      int         `toml:"helpers" env:"HELPERS" help:"processes that run scripts, at most"`
-	FetchHosts   []string    `toml:"fetch_hosts" env:"FETCH_HOSTS" help:"hosts that api.fetch may ask, like api.example.com or *.example.com; none switches it off"`
+	FetchHosts   []string    `toml:"fetch_hosts" env:"FETCH_HOSTS" help:"hosts that api.fetch may connect to, like api.example.com or *.example.com; none switches it off"`
 	FetchPrivate []string    `toml:"fetch_private" env:"FETCH_PRIVATE" help:"addresses and networks those hosts may have although they are not public"`
-	Weather      string      `toml:"weather" env:"WEATHER" help:"service that api.getWeather asks; open-meteo is the public one, empty switches it off"`
-	APIs         []ScriptAPI `toml:"apis" env:"-" help:"functions that ask a URL"`
+	Weather      string      `toml:"weather" env:"WEATHER" help:"service that api.getWeather uses; open-meteo is the public one, empty switches it off"`
+	APIs         []ScriptAPI `toml:"apis" env:"-" help:"functions that request a URL"`
 }
 
-// A ScriptAPI is a host function that asks a URL.
+// A ScriptAPI is a host function that requests a URL.
 type ScriptAPI struct {
 	Name        string            `toml:"name"`
 	Description string            `toml:"description"`
@@ -203,7 +201,7 @@ type ScriptAPI struct {
 	HeadersEnv  map[string]string `toml:"headers_env"` // header to the variable that has its value
 }
 
-// A Pool asks for warm sandboxes.
+// A Pool configures warm sandboxes.
 type Pool struct {
 	Template     string   `toml:"template"`
 	Language     string   `toml:"language"`
@@ -238,8 +236,7 @@ func (p *Pool) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Defaults returns the configuration of a node that nobody configured, on
-// this machine and for this user.
+// Defaults returns the default configuration for this machine and user.
 func Defaults() Config {
 	l, sl := fleet.DefaultLimits(), script.DefaultLimits()
 	c := Config{
@@ -271,9 +268,9 @@ func Defaults() Config {
 			Code: sl.Code, Timeout: Duration(sl.Timeout), MinTimeout: Duration(sl.MinTimeout), MaxTimeout: Duration(sl.MaxTimeout),
 			Memory: Bytes(sl.Memory), Helpers: max(8, 4*cpus()),
 		},
-		// A warm interpreter costs about 28 MiB; two of the most wanted and
-		// one of each other language are ready in seconds on two processors.
-		// Sandboxes that live for their owners begin bare.
+		// A warm interpreter takes about 28 MiB. Two of the most used language
+		// and one of each other are ready within seconds on two processors.
+		// Sandboxes of owners start without an interpreter.
 		Pools: []Pool{
 			{Target: 1},
 			{Language: string(engi.Python), Target: max(2, cpus())},
@@ -294,7 +291,7 @@ func limitsOf(l engi.Limits) Limits {
 	}
 }
 
-// Limits returns l as rooms take it.
+// Limits returns l as [engi.Limits].
 func (l Limits) Limits() engi.Limits {
 	return engi.Limits{
 		Size: engi.Size{
@@ -306,9 +303,9 @@ func (l Limits) Limits() engi.Limits {
 	}
 }
 
-// Sources tells for each key, like "limits.memory", where its value is from:
-// a file's path, an environment variable or a flag. A key that is missing has
-// its default.
+// Sources maps keys like "limits.memory" to where their value comes from: a
+// file's path, an environment variable or a flag. Keys with default values are
+// missing.
 type Sources map[string]string
 
 // From says where a configuration comes from.
@@ -323,13 +320,13 @@ type Flag struct{ Name, Key, Value string } // Name is for messages: "--listen"
 
 // Load returns the configuration: defaults, then the file, then the
 // environment, then flags; each wins over those before. It reports Invalid
-// for unknown keys and values that cannot be, with a suggestion.
+// for unknown keys and invalid values, with a suggestion.
 func Load(o From) (c Config, from Sources, err error) {
 	c, from = Defaults(), Sources{}
 	vars := env.ToMap(o.Env)
-	maps.DeleteFunc(vars, func(_, v string) bool { return v == "" }) // empty is as good as not set
+	maps.DeleteFunc(vars, func(_, v string) bool { return v == "" }) // an empty variable counts as not set
 
-	// The data directory holds a config file, so it must be known first.
+	// The data directory may have the config file, so it must be known first.
 	dir := c.DataDir
 	if v := vars["ENGI_DATA_DIR"]; v != "" {
 		dir = v
@@ -396,8 +393,8 @@ func readFile(c *Config, data []byte, path string, from Sources) error {
 	return nil
 }
 
-// culprit names the key whose value cannot be, as a prefix; "" if none is
-// found.
+// culprit returns the key with the invalid value as a prefix for a message; "" if
+// there is none.
 func culprit(keys map[string]any) string {
 	for _, name := range slices.Sorted(slices.Values(flatten(keys))) {
 		var v any = keys
@@ -416,7 +413,7 @@ func culprit(keys map[string]any) string {
 	return ""
 }
 
-// others are variables that begin with ENGI_ and are no keys of Config.
+// others are variables that begin with ENGI_ but are not keys of Config.
 var otherVariables = []string{"ENGI_URL", "ENGI_KEY", "ENGI_CONFIG", "ENGI_BIN", "ENGI_TEST_", "ENGI_CHAOS_", "ENGI_OUTPUT_DIR", "ENGI_SANDBOX_ID", "ENGI_NO_INSTALL", "ENGI_IN_NAMESPACES", "ENGI_DEBUG_"}
 
 func readEnv(c *Config, vars map[string]string, from Sources) error {
@@ -425,7 +422,7 @@ func readEnv(c *Config, vars map[string]string, from Sources) error {
 		if k.Variable != "" {
 			known[k.Variable] = k.Name
 		} else if name := variable(k.Name); vars[name] != "" {
-			return engi.Errorf(engi.Invalid, "environment variable %s: %s is a table, which no variable can hold", name, k.Name).
+			return engi.Errorf(engi.Invalid, "environment variable %s: %s is a table and cannot be set by a variable", name, k.Name).
 				WithRemedy("write it into a file, see 'engi config show', or give it as --set %s=VALUE", k.Name)
 		}
 	}
@@ -434,8 +431,8 @@ func readEnv(c *Config, vars map[string]string, from Sources) error {
 			slices.ContainsFunc(otherVariables, func(o string) bool { return strings.HasPrefix(name, o) }) {
 			continue
 		}
-		// Other programs may use the prefix too: only what looks like a
-		// slip is worth stopping for.
+		// Other programs may use the prefix, too, so only what looks like a typo
+		// is an error.
 		if near := spelling.Nearest(name, slices.Sorted(maps.Keys(known))); near != "" {
 			return engi.Errorf(engi.Invalid, "unknown environment variable %s", name).WithRemedy("did you mean %s?", near)
 		}
@@ -458,7 +455,7 @@ func readEnv(c *Config, vars map[string]string, from Sources) error {
 	return nil
 }
 
-// Validate reports Invalid for a configuration no node can run with.
+// Validate reports Invalid for a configuration that no node can run with.
 func (c Config) Validate() error {
 	host, port, err := net.SplitHostPort(c.Listen)
 	if err != nil || port == "" {
@@ -486,8 +483,8 @@ func (c Config) Validate() error {
 		return err
 	}
 	if !loopback(host) && !(c.TLS.On() && c.TLS.Listen == "") && !c.AllowPublicHTTP {
-		return engi.Errorf(engi.Invalid, "listen %s: others can reach this address and could read keys and programs on the way", c.Listen).
-			WithRemedy("set tls.cert and tls.key, put a TLS proxy before 127.0.0.1, or say --allow-public-http if the network is yours alone")
+		return engi.Errorf(engi.Invalid, "listen %s: others can reach this address and could read keys and programs in transit", c.Listen).
+			WithRemedy("set tls.cert and tls.key, put a TLS proxy in front of 127.0.0.1, or use --allow-public-http if you trust the network")
 	}
 	if !slices.Contains([]string{"text", "json", "auto"}, c.Log) {
 		return engi.Errorf(engi.Invalid, "log is %q", c.Log).WithRemedy("use text, json or auto")
@@ -511,7 +508,7 @@ func (c Config) Validate() error {
 	}
 	a := c.Admission
 	if a.MaxSandboxes < 1 || a.MaxQueue < 0 || a.Boots < 1 || a.ClaimTimeout < 0 || a.MaxCode < 1 || a.MaxInput < a.MaxCode {
-		return engi.Errorf(engi.Invalid, "[admission] has values that admit nothing").
+		return engi.Errorf(engi.Invalid, "[admission] has values with which nothing can run").
 			WithRemedy("max_sandboxes, boots and max_code are at least 1, max_input at least max_code")
 	}
 	for _, a := range c.Templates.Images {
@@ -533,7 +530,7 @@ func (c Config) Validate() error {
 			return engi.Errorf(engi.Invalid, "%s: unknown language %q", what, p.Language).WithRemedy("use one of %v, or leave it out for bare sandboxes", engi.Languages())
 		}
 		if p.Target < 0 || p.Max < 0 || p.Max > 0 && p.Max < p.Target || p.ClaimTimeout < 0 {
-			return engi.Errorf(engi.Invalid, "%s: target %d and max %d make no sense together", what, p.Target, p.Max)
+			return engi.Errorf(engi.Invalid, "%s: target %d and max %d contradict each other", what, p.Target, p.Max)
 		}
 		if err := emptyPool(what+".on_empty", p.OnEmpty); err != nil {
 			return err
@@ -550,7 +547,7 @@ func emptyPool(key, v string) error {
 	return engi.Errorf(engi.Invalid, "%s is %q", key, v).WithRemedy("use wait, boot_sync or reject")
 }
 
-// Level returns the least severe level that is logged.
+// Level returns the lowest level that is logged.
 func (c Config) Level() (l slog.Level, err error) {
 	if err := l.UnmarshalText([]byte(c.LogLevel)); err != nil {
 		return 0, engi.Errorf(engi.Invalid, "log_level is %q", c.LogLevel).WithRemedy("use debug, info, warn or error")
@@ -558,9 +555,9 @@ func (c Config) Level() (l slog.Level, err error) {
 	return l, nil
 }
 
-// ServedHosts returns the names that requests may use beside loopback ones.
-// Checking them protects servers on loopback from web pages that rebind a
-// name; whoever serves others without naming hosts is asked by any name.
+// ServedHosts returns the host names that requests may use besides loopback ones.
+// The check protects servers on loopback from DNS rebinding by web pages; a server
+// on another address without configured hosts accepts any name.
 func (c Config) ServedHosts() []string {
 	host, _, err := net.SplitHostPort(c.Listen)
 	if len(c.Hosts) == 0 && err == nil && !loopback(host) {

@@ -7,8 +7,8 @@ import (
 	"github.com/engi-dev/engi/workflow/inngest"
 )
 
-// Inngest says how to reach an Inngest server, which can execute durable
-// functions instead of the node itself.
+// Inngest configures the connection to an Inngest server that executes durable
+// functions in place of the node.
 type Inngest struct {
 	URL           string `toml:"url" env:"URL" help:"address of the Inngest server, for events.engine = inngest"`
 	ServeURL      string `toml:"serve_url" env:"SERVE_URL" help:"where that server reaches this node's /api/inngest; empty means the address this node listens on"`
@@ -20,8 +20,8 @@ type Inngest struct {
 // InngestPath is where the server calls the node.
 const InngestPath = "/api/inngest"
 
-// Options are what the engine takes; own is the node's own address, and lookup
-// reads the environment. It reports Invalid.
+// Options returns the engine's options; own is the node's address, lookup reads
+// the environment. It reports Invalid for missing values.
 func (i Inngest) Options(own string, lookup func(string) (string, bool)) (inngest.Options, error) {
 	o := inngest.Options{URL: i.URL, ServeURL: i.ServeURL, App: i.App}
 	if o.URL == "" {
@@ -49,8 +49,8 @@ func (i Inngest) Options(own string, lookup func(string) (string, bool)) (innges
 	return o, nil
 }
 
-// CheckEnvironment reports Invalid if functions are executed elsewhere and what
-// that needs is missing or makes no sense.
+// CheckEnvironment reports Invalid if an Inngest server is configured and its
+// settings are incomplete or wrong.
 func (e Events) CheckEnvironment(lookup func(string) (string, bool)) error {
 	if e.Off || e.Engine != EngineInngest {
 		return nil

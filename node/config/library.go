@@ -10,12 +10,12 @@ import (
 	"github.com/engi-dev/engi/library"
 )
 
-// Docs says what documentation agents search.
+// Docs configures the documentation that agents search.
 type Docs struct {
 	Off       bool         `toml:"off" env:"OFF" help:"keep no documentation, and offer agents no search"`
-	Refresh   Duration     `toml:"refresh" env:"REFRESH" help:"how old fetched documents get before somebody looks whether they have changed"`
-	Hosts     []string     `toml:"hosts" env:"HOSTS" help:"rules of what owners' documents may be fetched from, like *.example.com:443; without any, owners send the text"`
-	Documents int          `toml:"documents" env:"DOCUMENTS" help:"of one owner; those of the node are not bounded"`
+	Refresh   Duration     `toml:"refresh" env:"REFRESH" help:"age at which fetched documents are checked for changes"`
+	Hosts     []string     `toml:"hosts" env:"HOSTS" help:"rules for hosts that owners' documents may be fetched from, like *.example.com:443; without any, owners send the text"`
+	Documents int          `toml:"documents" env:"DOCUMENTS" help:"number of documents of one owner; those of the node are not limited"`
 	Bytes     Bytes        `toml:"bytes" env:"BYTES" help:"text of one owner's documents"`
 	Sources   []DocsSource `toml:"sources" env:"-" help:"documents that everybody finds: package, urls, files; those of sandbox.dependencies are added"`
 }
@@ -36,8 +36,8 @@ func defaultDocs() Docs {
 	return Docs{Refresh: Duration(defaultRefresh), Documents: 1000, Bytes: 64 << 20}
 }
 
-// Documents returns the documents of c that everybody finds. Those of packages
-// are among them only where sessions can import the packages.
+// Documents returns the documents that everybody finds. It includes those of
+// packages only if sessions are enabled, which can import them.
 func (c Config) Documents() (specs []engi.DocumentSpec, files []library.File) {
 	add := func(name string, urls []string) {
 		for _, u := range urls {
@@ -74,7 +74,7 @@ func (d Docs) validate() error {
 		}
 		for _, u := range s.URLs {
 			if !webAddress(u) {
-				return engi.Errorf(engi.Invalid, "docs.sources[%d]: %.100q is no address", i, u).WithRemedy("write it like https://example.com/sdk.md")
+				return engi.Errorf(engi.Invalid, "docs.sources[%d]: %.100q is not a URL", i, u).WithRemedy("write it like https://example.com/sdk.md")
 			}
 		}
 		if j := slices.IndexFunc(s.Files, func(f string) bool { return !filepath.IsAbs(f) }); j >= 0 {

@@ -21,9 +21,9 @@ urls = ["https://example.com/acme.md"]
 files = ["/srv/acme/*.md"]
 `
 
-// TestS0_1_DocsOfPackages checks that documentation of packages is read where
+// TestDocsOfPackages checks that documentation of packages is read where
 // sessions can import them, and only there.
-func TestS0_1_DocsOfPackages(t *testing.T) {
+func TestDocsOfPackages(t *testing.T) {
 	const section = `
 [sandbox]
 enabled = %s

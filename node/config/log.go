@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Logger returns the log of a node: text for people, JSON for programs.
-// terminal says whether w is one, for the form "auto".
+// Logger returns a logger in the configured format. terminal says whether w is a
+// terminal, for the format "auto".
 func (c Config) Logger(w io.Writer, terminal bool) (*slog.Logger, error) {
 	l, err := c.Level()
 	if err != nil {

@@ -13,23 +13,23 @@ import (
 	"github.com/engi-dev/engi/agent/remote"
 )
 
-// MCP says whose tools agents have beside those of this node.
+// MCP configures the servers whose tools agents get.
 type MCP struct {
-	Servers []MCPServer `toml:"servers" env:"-" help:"servers of tools: name, url and headers or command and env, template, network, where, tools, timeout"`
+	Servers []MCPServer `toml:"servers" env:"-" help:"tool servers: name, url and headers, or command and env, template, network, where, tools, timeout"`
 }
 
-// A MCPServer is a server of tools: one on the network, or a program.
+// An MCPServer is a tool server: one on the network, or a program.
 type MCPServer struct {
-	Name     string            `toml:"name"` // agents choose it by that, and the names of its tools begin with it
+	Name     string            `toml:"name"` // prefix of the names of its tools
 	URL      string            `toml:"url"`
 	KeyEnv   string            `toml:"api_key_env"` // variable of the server whose value is sent as bearer token
-	Headers  map[string]string `toml:"headers"`     // env:NAME stands for a variable of the server
+	Headers  map[string]string `toml:"headers"`     // env:NAME is the value of a variable of the server
 	Command  []string          `toml:"command"`
-	Env      map[string]string `toml:"env"` // of the command; secret:NAME stands for a secret, which the wall puts into its requests
+	Env      map[string]string `toml:"env"` // of the command; secret:NAME is a placeholder for a secret
 	Where    string            `toml:"where"`
 	Template string            `toml:"template"`
-	Network  []string          `toml:"network"` // rules of what the command may reach
-	Tools    []string          `toml:"tools"`   // that are offered; empty means all
+	Network  []string          `toml:"network"` // rules for what the command may reach
+	Tools    []string          `toml:"tools"`   // the tools to offer; empty means all
 	Timeout  Duration          `toml:"timeout"` // of a call, and of a start
 }
 
@@ -41,8 +41,7 @@ const (
 	fromSecret = "secret:"
 )
 
-// ToolServers returns the servers of tools as package remote takes them.
-// Lookup reads the environment.
+// ToolServers returns the servers for package remote. Lookup reads the environment.
 func (m MCP) ToolServers(lookup func(string) (string, bool)) ([]remote.Server, error) {
 	all := make([]remote.Server, len(m.Servers))
 	for i, s := range m.Servers {
@@ -98,7 +97,7 @@ func (s MCPServer) server(lookup func(string) (string, bool)) (remote.Server, er
 	return out, nil
 }
 
-// hostsOf returns the names among rules.
+// hostsOf returns the host names of rules.
 func hostsOf(rules []string) (hosts []string) {
 	for _, rule := range rules {
 		if _, rest, ok := strings.Cut(rule, "://"); ok {
@@ -114,7 +113,7 @@ func hostsOf(rules []string) (hosts []string) {
 }
 
 func (m MCP) validate() error {
-	// Whether the environment has what is needed is seen when a node starts.
+	// Whether the variables exist is checked when a node starts.
 	servers, err := m.ToolServers(func(string) (string, bool) { return "x", true })
 	if err != nil {
 		return err

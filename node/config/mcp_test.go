@@ -34,15 +34,15 @@ func TestMCPServers(t *testing.T) {
 func TestMCPServersThatCannotBe(t *testing.T) {
 	cmd := []string{"x"}
 	for name, s := range map[string]config.MCPServer{
-		"no name":         {URL: "https://x.test"},
-		"neither":         {Name: "x"},
-		"where":           {Name: "x", Command: cmd, Where: "there"},
-		"url where":       {Name: "x", URL: "https://x.test", Where: "run"},
-		"template inside": {Name: "x", Command: cmd, Where: "run", Template: "base"},
-		"secret inside":   {Name: "x", Command: cmd, Where: "run", Env: map[string]string{"A": "secret:b"}},
-		"secret nowhere":  {Name: "x", Command: cmd, Env: map[string]string{"A": "secret:b"}},
-		"key of command":  {Name: "x", Command: cmd, KeyEnv: "A"},
-		"timeout":         {Name: "x", Command: cmd, Timeout: -1},
+		"no name":           {URL: "https://x.test"},
+		"neither":           {Name: "x"},
+		"where":             {Name: "x", Command: cmd, Where: "there"},
+		"url where":         {Name: "x", URL: "https://x.test", Where: "run"},
+		"template in a run": {Name: "x", Command: cmd, Where: "run", Template: "base"},
+		"secret in a run":   {Name: "x", Command: cmd, Where: "run", Env: map[string]string{"A": "secret:b"}},
+		"secret nowhere":    {Name: "x", Command: cmd, Env: map[string]string{"A": "secret:b"}},
+		"key of command":    {Name: "x", Command: cmd, KeyEnv: "A"},
+		"timeout":           {Name: "x", Command: cmd, Timeout: -1},
 	} {
 		c := config.Defaults()
 		c.MCP.Servers = []config.MCPServer{s}

@@ -10,31 +10,31 @@ import (
 	"github.com/engi-dev/engi/agent/llm"
 )
 
-// Models says which language models agents use, and what they may cost.
+// Models configures the language models of agents and their budgets.
 type Models struct {
 	Off       bool                `toml:"off" env:"OFF" help:"serve no agents"`
 	Default   string              `toml:"default" env:"DEFAULT" help:"model of agents that name none, as provider:model; empty means demo:script, which follows a script and understands nothing"`
-	Embedding string              `toml:"embedding" env:"EMBEDDING" help:"model that turns texts into vectors, as provider:model"`
-	Rerank    string              `toml:"rerank" env:"RERANK" help:"model that says which pieces of documentation answer a question, as provider:model; empty means none"`
+	Embedding string              `toml:"embedding" env:"EMBEDDING" help:"embedding model, as provider:model"`
+	Rerank    string              `toml:"rerank" env:"RERANK" help:"model that ranks pieces of documentation by how well they answer a question, as provider:model; empty means none"`
 	Timeout   Duration            `toml:"timeout" env:"TIMEOUT" help:"longest wait for one answer of a model"`
-	Fetch     []string            `toml:"fetch" env:"FETCH" help:"rules of what agents may fetch pages from, like *.example.com:443; none switches the tool off"`
+	Fetch     []string            `toml:"fetch" env:"FETCH" help:"rules for hosts that agents may fetch pages from, like *.example.com:443; none switches the tool off"`
 	MaxRuns   int                 `toml:"max_runs" env:"MAX_RUNS" help:"runs of agents at once"`
 	Budgets   Budgets             `toml:"budgets" envPrefix:"BUDGETS_"`
-	Fallbacks map[string][]string `toml:"fallbacks" env:"-" help:"models to ask when one fails for a passing reason: \"provider:model\" = [\"provider:model\"]"`
+	Fallbacks map[string][]string `toml:"fallbacks" env:"-" help:"models to use when one fails temporarily: \"provider:model\" = [\"provider:model\"]"`
 	Prices    map[string]Price    `toml:"prices" env:"-" help:"what a million tokens cost: [models.prices.\"provider:model\"] input, output, cache_read, cache_write"`
 }
 
-// Budgets bound what each owner may spend on models, by the price table.
+// Budgets limit what each owner may spend on models, by the price table.
 type Budgets struct {
 	Day         float64           `toml:"day" env:"DAY" help:"what one owner may spend on models in a day (UTC), in the currency of the prices; 0 is no limit"`
 	Month       float64           `toml:"month" env:"MONTH" help:"the same in a calendar month; 0 is no limit"`
 	DayTokens   int64             `toml:"day_tokens" env:"DAY_TOKENS" help:"tokens that models may read and write for one owner in a day; 0 is no limit"`
 	MonthTokens int64             `toml:"month_tokens" env:"MONTH_TOKENS" help:"the same in a calendar month; 0 is no limit"`
-	Owner       map[string]Budget `toml:"owner" env:"-" help:"what single owners have instead: tables [models.budgets.owner.NAME] with the same keys; -1 is no limit"`
+	Owner       map[string]Budget `toml:"owner" env:"-" help:"overrides for single owners: tables [models.budgets.owner.NAME] with the same keys; -1 is no limit"`
 }
 
-// A Budget is what one owner has instead of what all have. Zero fields are as
-// for all; negative ones are no limit.
+// A Budget overrides Budgets for one owner. Zero fields override nothing; negative
+// ones are no limit.
 type Budget struct {
 	Day         float64 `toml:"day"`
 	Month       float64 `toml:"month"`
@@ -42,7 +42,7 @@ type Budget struct {
 	MonthTokens int64   `toml:"month_tokens"`
 }
 
-// Of returns what one owner may spend. Zero fields are no limit.
+// Of returns what owner may spend. Zero fields are no limit.
 func (b Budgets) Of(owner engi.Owner) Budget {
 	o := b.Owner[string(owner)]
 	return Budget{
@@ -61,7 +61,7 @@ type Price struct {
 	CacheWrite float64 `toml:"cache_write"`
 }
 
-// A Provider runs models.
+// A Provider is a service that runs language models.
 type Provider struct {
 	Dialect string            `toml:"dialect"`     // openai, compatible, anthropic or gemini; empty means that of the name
 	URL     string            `toml:"url"`         // empty means that of the name
@@ -69,7 +69,7 @@ type Provider struct {
 	Headers map[string]string `toml:"headers"`
 }
 
-// An Agent is a model with a purpose and with tools.
+// An Agent is a model with instructions and tools.
 type Agent struct {
 	Name        string   `toml:"name"`
 	Description string   `toml:"description"`
@@ -83,7 +83,7 @@ type Agent struct {
 	Temperature *float64 `toml:"temperature"`
 }
 
-// Demo is the name of the provider that follows a script.
+// Demo is the name of the provider whose model follows a script.
 const Demo = "demo"
 
 // Choices are the models of a configuration as package llm takes them.
@@ -109,8 +109,8 @@ func (c Config) LLMOptions(lookup func(string) (string, bool)) (llm.Options, err
 	return o, nil
 }
 
-// usual are the agents that there are if the configuration has none of their
-// names. The last two are those of durable functions.
+// usual are the built-in agents, which configured ones of the same names replace.
+// The last two are for durable functions.
 var defaultAgents = []engi.AgentSpec{{
 	Name: "coder", Description: "Writes programs and runs them in sandboxes.", Tools: []string{"*"},
 	System: "You help with programming. When you write code, run it with your tools before you say that it works, and show what it printed.",

@@ -10,32 +10,32 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Network says what sandboxes may reach.
+// Network configures what sandboxes may reach.
 type Network struct {
-	Mode     string        `toml:"mode" env:"MODE" help:"of sandboxes that do not say: none, isolated, restricted or open"`
-	Max      string        `toml:"max" env:"MAX" help:"the widest of these modes that sandboxes may ask for"`
-	Allow    []string      `toml:"allow" env:"ALLOW" help:"rules of restricted sandboxes that bring none, like registry.example.com or *.example.com:443"`
+	Mode     string        `toml:"mode" env:"MODE" help:"default mode of sandboxes: none, isolated, restricted or open"`
+	Max      string        `toml:"max" env:"MAX" help:"the widest mode that sandboxes may have"`
+	Allow    []string      `toml:"allow" env:"ALLOW" help:"default rules of restricted sandboxes, like registry.example.com or *.example.com:443"`
 	Private  []string      `toml:"private" env:"PRIVATE" help:"addresses and networks that rules may open although they are private or this machine's, like 10.1.2.0/24"`
-	Hosts    []string      `toml:"hosts" env:"HOSTS" help:"names that are not looked up, like registry.internal=10.1.2.3; may be repeated for more addresses"`
+	Hosts    []string      `toml:"hosts" env:"HOSTS" help:"fixed addresses of names, like registry.internal=10.1.2.3; a name may have several"`
 	Resolver []string      `toml:"resolver" env:"RESOLVER" help:"DNS servers that names of sandboxes are looked up with; empty means those of this machine"`
 	Spare    int           `toml:"spare" env:"SPARE" help:"links for sandboxes with network kept ready"`
 	Limits   NetworkLimits `toml:"limits" envPrefix:"LIMITS_"`
-	Events   int           `toml:"events" env:"EVENTS" help:"decisions on what crosses the wall remembered of one sandbox"`
-	KeepAge  Duration      `toml:"keep_age" env:"KEEP_AGE" help:"how long they are remembered"`
+	Events   int           `toml:"events" env:"EVENTS" help:"entries of the network log kept for one sandbox"`
+	KeepAge  Duration      `toml:"keep_age" env:"KEEP_AGE" help:"how long they are kept"`
 }
 
-// NetworkLimits bound the traffic of one sandbox: what policies may lower, and
-// not raise.
+// NetworkLimits limit the traffic of one sandbox. Policies may lower them, not
+// raise them.
 type NetworkLimits struct {
 	Up             Bytes `toml:"up" env:"UP" help:"bytes per second out of one sandbox; 0 is no limit"`
 	Down           Bytes `toml:"down" env:"DOWN" help:"bytes per second into one sandbox; 0 is no limit"`
 	Connections    int   `toml:"connections" env:"CONNECTIONS" help:"connections of one sandbox open at once; 0 is no limit"`
 	NewConnections int   `toml:"new_connections" env:"NEW_CONNECTIONS" help:"new connections of one sandbox per second; 0 is no limit"`
-	Lookups        int   `toml:"lookups" env:"LOOKUPS" help:"DNS questions of one sandbox per second; 0 is no limit"`
+	Lookups        int   `toml:"lookups" env:"LOOKUPS" help:"DNS queries of one sandbox per second; 0 is no limit"`
 	Total          Bytes `toml:"total" env:"TOTAL" help:"bytes both ways until a sandbox is cut off; 0 is no limit"`
 }
 
-// Limits returns l as rooms take it, where negative numbers are no limit.
+// Limits returns l as [engi.NetworkLimits], in which negative numbers are no limit.
 func (l NetworkLimits) Limits() engi.NetworkLimits {
 	return engi.NetworkLimits{
 		Up: orNone(int64(l.Up)), Down: orNone(int64(l.Down)), Connections: orNone(l.Connections),
@@ -67,8 +67,7 @@ func orNone[T int | int64](n T) T {
 	return n
 }
 
-// Opened returns the networks of Private. What is no network was refused by
-// Validate.
+// PrivatePrefixes returns the networks of Private, which Validate has checked.
 func (n Network) PrivatePrefixes() []netip.Prefix {
 	var all []netip.Prefix
 	for _, text := range n.Private {
@@ -79,7 +78,7 @@ func (n Network) PrivatePrefixes() []netip.Prefix {
 	return all
 }
 
-// Static returns the addresses of Hosts by name in lower case.
+// StaticHosts returns the addresses of Hosts by lower-case name.
 func (n Network) StaticHosts() map[string][]netip.Addr {
 	all := map[string][]netip.Addr{}
 	for _, text := range n.Hosts {
@@ -101,7 +100,7 @@ func (n Network) Resolvers() []netip.AddrPort {
 	return all
 }
 
-// Default returns the policy of sandboxes that bring none.
+// Default returns the policy of sandboxes without one.
 func (n Network) Default() engi.NetworkPolicy {
 	p := engi.NetworkPolicy{Mode: engi.Network(n.Mode)}
 	if p.Mode == engi.NetworkRestricted {
@@ -110,7 +109,7 @@ func (n Network) Default() engi.NetworkPolicy {
 	return p
 }
 
-// Allows reports whether sandboxes may ask for a mode.
+// Allows reports whether sandboxes may have a mode.
 func (n Network) Allows(mode engi.Network) bool {
 	all := engi.Networks()
 	return slices.Index(all, mode) <= slices.Index(all, engi.Network(n.Max))
@@ -149,21 +148,21 @@ func (n Network) validate() error {
 		}
 	}
 	if !n.Allows(engi.Network(n.Mode)) {
-		return engi.Errorf(engi.Invalid, "network.mode %s is wider than network.max %s", n.Mode, n.Max).WithRemedy("make one of them the other")
+		return engi.Errorf(engi.Invalid, "network.mode %s is wider than network.max %s", n.Mode, n.Max).WithRemedy("make them equal, or raise network.max")
 	}
 	for _, text := range n.Private {
 		if _, ok := parsePrefix(text); !ok {
-			return engi.Errorf(engi.Invalid, "network.private: %.60q is no address or network", text).WithRemedy("write it like 10.1.2.0/24")
+			return engi.Errorf(engi.Invalid, "network.private: %.60q is not an address or a network", text).WithRemedy("write it like 10.1.2.0/24")
 		}
 	}
 	for _, text := range n.Hosts {
 		if _, _, ok := parseHost(text); !ok {
-			return engi.Errorf(engi.Invalid, "network.hosts: %.80q is no name and address", text).WithRemedy("write it like registry.internal=10.1.2.3")
+			return engi.Errorf(engi.Invalid, "network.hosts: %.80q is not a name and an address", text).WithRemedy("write it like registry.internal=10.1.2.3")
 		}
 	}
 	for _, text := range n.Resolver {
 		if _, ok := parseServer(text); !ok {
-			return engi.Errorf(engi.Invalid, "network.resolver: %.60q is no address of a server", text).WithRemedy("write it like 10.1.2.3 or 10.1.2.3:53")
+			return engi.Errorf(engi.Invalid, "network.resolver: %.60q is not the address of a server", text).WithRemedy("write it like 10.1.2.3 or 10.1.2.3:53")
 		}
 	}
 	l := n.Limits
@@ -176,7 +175,7 @@ func (n Network) validate() error {
 	return nil
 }
 
-// Secrets says which secrets the operator gives to sandboxes' requests.
+// Secrets configures the operator's secrets for requests of sandboxes.
 type Secrets struct {
 	Environment []string `toml:"environment" env:"ENVIRONMENT" help:"variables of the server that grants may use as secrets, like github=GITHUB_TOKEN for every owner or ann/npm=NPM_TOKEN for one"`
 }
@@ -188,7 +187,7 @@ type EnvSecret struct {
 	Variable string     // of the environment
 }
 
-// List returns the secrets of the environment.
+// List returns the secrets whose values are in the environment.
 func (s Secrets) List() []EnvSecret {
 	var all []EnvSecret
 	for _, text := range s.Environment {
@@ -216,31 +215,31 @@ func (s Secrets) validate() error {
 	for _, text := range s.Environment {
 		x, ok := parseSecret(text)
 		if !ok {
-			// The text is not shown: people put values here by mistake.
+			// The text is not shown, because people put values here by mistake.
 			return engi.Errorf(engi.Invalid, "secrets.environment: one of the entries is not NAME=VARIABLE or OWNER/NAME=VARIABLE").
 				WithRemedy("write it like github=GITHUB_TOKEN; the value itself is never in the configuration")
 		}
 		x.Variable = ""
 		if seen[x] {
-			return engi.Errorf(engi.Invalid, "secrets.environment: %s is there twice", x.Name)
+			return engi.Errorf(engi.Invalid, "secrets.environment has %s twice", x.Name)
 		}
 		seen[x] = true
 	}
 	return nil
 }
 
-// Mirrors say where programs in sandboxes get packages, instead of the
-// registries that they know by themselves.
+// Mirrors configures package mirrors, which programs in sandboxes use in place of
+// their default registries.
 type Mirrors struct {
-	Apt      string            `toml:"apt" env:"APT" help:"Debian's archive that templates are built from and install packages from, like https://deb.example.com/debian, unless a definition names its own; builds that are there stay as they are"`
+	Apt      string            `toml:"apt" env:"APT" help:"Debian's archive that templates are built from and install packages from, like https://deb.example.com/debian, unless a definition names its own; existing builds stay as they are"`
 	NPM      string            `toml:"npm" env:"NPM" help:"registry of npm, pnpm, yarn, bun and deno"`
 	Pip      string            `toml:"pip" env:"PIP" help:"index of pip and uv, like https://pypi.example.com/simple"`
 	Go       string            `toml:"go" env:"GO" help:"module proxies of go, like https://goproxy.example.com,direct"`
-	Template map[string]Mirror `toml:"template" env:"-" help:"what sandboxes of single templates have instead: tables [mirrors.template.NAME] with npm, pip and go; - is none"`
+	Template map[string]Mirror `toml:"template" env:"-" help:"overrides for single templates: tables [mirrors.template.NAME] with npm, pip and go; - is none"`
 }
 
-// A Mirror is what one template has instead of what all have. Empty fields
-// are as for all; - is none.
+// A Mirror overrides Mirrors for one template. Empty fields override nothing; - is
+// no mirror.
 type Mirror struct {
 	NPM string `toml:"npm"`
 	Pip string `toml:"pip"`
@@ -262,7 +261,7 @@ func (m Mirrors) Of(template string) Mirror {
 	return Mirror{NPM: or(t.NPM, m.NPM), Pip: or(t.Pip, m.Pip), Go: or(t.Go, m.Go)}
 }
 
-// Env returns the variables by which programs find the mirrors.
+// Env returns the environment variables that make programs use the mirrors.
 func (m Mirror) Env() map[string]string {
 	env := map[string]string{}
 	set := func(value string, names ...string) {
@@ -289,7 +288,7 @@ func (m Mirrors) validate() error {
 			return engi.Errorf(engi.Invalid, "%s has a user or a password, which every program in a sandbox could read", key).
 				WithRemedy("store it as a secret and grant it to the mirror's host; see docs/secrets.md")
 		}
-		return engi.Errorf(engi.Invalid, "%s: %.80q is no address", key, text).WithRemedy("write it like https://mirror.example.com/path")
+		return engi.Errorf(engi.Invalid, "%s: %.80q is not a URL", key, text).WithRemedy("write it like https://mirror.example.com/path")
 	}
 	if err := check("mirrors.apt", m.Apt); err != nil {
 		return err

@@ -6,20 +6,20 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Quotas bound what each owner may have at once.
+// Quotas limit what each owner may have at once.
 type Quotas struct {
-	Sandboxes int              `toml:"sandboxes" env:"SANDBOXES" help:"of one owner, alive, asleep ones included; 0 is no limit"`
+	Sandboxes int              `toml:"sandboxes" env:"SANDBOXES" help:"sandboxes of one owner, hibernated ones included; 0 is no limit"`
 	PerDay    int              `toml:"per_day" env:"PER_DAY" help:"sandboxes of one owner created in 24 hours; 0 is no limit"`
 	VCPUs     float64          `toml:"vcpus" env:"VCPUS" help:"processors' worth of time of one owner's sandboxes that are awake; 0 is no limit"`
 	Memory    Bytes            `toml:"memory" env:"MEMORY" help:"memory of one owner's sandboxes that are awake; 0 is no limit"`
 	Disk      Bytes            `toml:"disk" env:"DISK" help:"disk of one owner's sandboxes, snapshots and volumes; 0 is no limit"`
-	Volumes   int              `toml:"volumes" env:"VOLUMES" help:"of one owner; 0 is no limit"`
-	Snapshots int              `toml:"snapshots" env:"SNAPSHOTS" help:"of one owner; 0 is no limit"`
-	Owner     map[string]Quota `toml:"owner" env:"-" help:"what single owners have instead: tables [quota.owner.NAME] with the same keys; -1 is no limit"`
+	Volumes   int              `toml:"volumes" env:"VOLUMES" help:"volumes of one owner; 0 is no limit"`
+	Snapshots int              `toml:"snapshots" env:"SNAPSHOTS" help:"snapshots of one owner; 0 is no limit"`
+	Owner     map[string]Quota `toml:"owner" env:"-" help:"overrides for single owners: tables [quota.owner.NAME] with the same keys; -1 is no limit"`
 }
 
-// A Quota is what one owner has instead of what all have. Zero fields are as
-// for all; negative ones are no limit.
+// A Quota overrides Quotas for one owner. Zero fields override nothing; negative
+// ones are no limit.
 type Quota struct {
 	Sandboxes int     `toml:"sandboxes"`
 	PerDay    int     `toml:"per_day"`

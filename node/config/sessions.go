@@ -14,25 +14,25 @@ import (
 	"github.com/engi-dev/engi/session/deps"
 )
 
-// Sandbox says what sessions are: the sandboxes that a model's code runs in,
-// with packages installed and files that outlive them. Without the section, or
-// with enabled = false, a node has none.
+// Sessions configures sessions: sandboxes for a model's code, with packages
+// installed and files that outlive them. In files, the section is called sandbox.
+// Without it, or with enabled = false, a node has no sessions.
 type Sessions struct {
-	Enabled          bool         `toml:"enabled" env:"ENABLED" help:"serve sessions; true if a file has the section and does not say so"`
+	Enabled          bool         `toml:"enabled" env:"ENABLED" help:"serve sessions; the default is true if a file has the section"`
 	Provider         string       `toml:"provider" env:"PROVIDER" help:"runtime of sessions' code: deno"`
 	Mode             string       `toml:"mode" env:"MODE" help:"when a session gets its sandbox: lazy, with its first use, or warm, at once"`
-	Region           string       `toml:"region" env:"REGION" help:"accepted for the sake of hosted services' files; a machine of your own has none"`
+	Region           string       `toml:"region" env:"REGION" help:"without effect; accepted because configuration files of hosted services have it"`
 	Template         string       `toml:"template" env:"TEMPLATE" help:"template with Deno that packages are installed on top of"`
-	VolumeTTL        Duration     `toml:"volume_ttl" env:"VOLUME_TTL" help:"how long a session that nobody uses, and its volume, are kept"`
+	VolumeTTL        Duration     `toml:"volume_ttl" env:"VOLUME_TTL" help:"how long an unused session and its volume are kept"`
 	VolumeTTLMinutes int          `toml:"volume_ttl_minutes" env:"VOLUME_TTL_MINUTES" help:"the same in minutes; write one of the two"`
-	VolumeCapacity   Bytes        `toml:"volume_capacity" env:"VOLUME_CAPACITY" help:"of a session's volume, at /workspace inside"`
+	VolumeCapacity   Bytes        `toml:"volume_capacity" env:"VOLUME_CAPACITY" help:"capacity of a session's volume, which is mounted at /workspace"`
 	VolumeCapacityMB int          `toml:"volume_capacity_mb" env:"VOLUME_CAPACITY_MB" help:"the same in MiB; write one of the two"`
 	Timeout          Duration     `toml:"timeout" env:"TIMEOUT" help:"longest run of a piece of code"`
 	TimeoutSeconds   int          `toml:"timeout_seconds" env:"TIMEOUT_SECONDS" help:"the same in seconds; write one of the two"`
-	Memory           Bytes        `toml:"memory" env:"MEMORY" help:"of a session's sandbox"`
+	Memory           Bytes        `toml:"memory" env:"MEMORY" help:"memory of a session's sandbox"`
 	MemoryMB         int          `toml:"memory_mb" env:"MEMORY_MB" help:"the same in MiB; write one of the two"`
-	Dormancy         Duration     `toml:"dormancy" env:"DORMANCY" help:"a sandbox goes after so long without use; its volume stays"`
-	Allow            []string     `toml:"allow" env:"ALLOW" help:"rules of what sessions may reach beside the hosts of packages, like *.example.com:443"`
+	Dormancy         Duration     `toml:"dormancy" env:"DORMANCY" help:"how long an unused sandbox is kept; its volume stays"`
+	Allow            []string     `toml:"allow" env:"ALLOW" help:"rules for what sessions may reach besides the hosts of packages, like *.example.com:443"`
 	Dependencies     []Dependency `toml:"dependencies" env:"-" help:"packages that sessions' code may import"`
 }
 
@@ -41,8 +41,8 @@ type Dependency struct {
 	Package   string   `toml:"package"`
 	Version   string   `toml:"version"`
 	Docs      []string `toml:"docs"`
-	SecretEnv string   `toml:"secret_env"` // variable of the server; inside, a variable of this name holds a placeholder
-	Hosts     []string `toml:"hosts"`      // that the package talks to, and the secret may go to
+	SecretEnv string   `toml:"secret_env"` // variable of the server; in sandboxes, it holds a placeholder
+	Hosts     []string `toml:"hosts"`      // that the package uses and that may get the secret
 }
 
 func defaultSessions() Sessions {
@@ -51,7 +51,7 @@ func defaultSessions() Sessions {
 	}
 }
 
-// What sessions get that the file does not say.
+// Defaults of sessions.
 const (
 	sessionTTL      = 30 * time.Minute
 	sessionCapacity = 300 << 20
@@ -59,7 +59,7 @@ const (
 	sessionMemory   = 1280 << 20
 )
 
-// Session returns the values that may be written in two ways.
+// Values returns the settings that can be written in two ways.
 func (s Sessions) Values() (ttl, timeout time.Duration, capacity, memory int64) {
 	return cmp.Or(time.Duration(s.VolumeTTL), time.Duration(s.VolumeTTLMinutes)*time.Minute, sessionTTL),
 		cmp.Or(time.Duration(s.Timeout), time.Duration(s.TimeoutSeconds)*time.Second, sessionTimeout),
@@ -67,8 +67,7 @@ func (s Sessions) Values() (ttl, timeout time.Duration, capacity, memory int64) 
 		cmp.Or(int64(s.Memory), int64(s.MemoryMB)<<20, sessionMemory)
 }
 
-// Packages returns the dependencies as rooms take them. What is none was
-// refused by Validate.
+// Packages returns the dependencies for package deps. Validate has checked them.
 func (s Sessions) Packages() (all []engi.Dependency) {
 	for _, d := range s.Dependencies {
 		name, version, err := deps.Parse(d.Package)
@@ -80,7 +79,7 @@ func (s Sessions) Packages() (all []engi.Dependency) {
 	return all
 }
 
-// Notes says what of the section does nothing, for people.
+// Notes returns messages about settings without effect.
 func (s Sessions) Notes() (notes []string) {
 	if s.Enabled && s.Region != "" {
 		notes = append(notes, fmt.Sprintf("sandbox.region %q does nothing: sessions run on this machine", s.Region))
@@ -88,8 +87,8 @@ func (s Sessions) Notes() (notes []string) {
 	return notes
 }
 
-// CheckEnvironment reports Invalid, naming the variable, if the value of a
-// dependency's secret is not in the environment.
+// CheckEnvironment reports Invalid, with the name of the variable, if the value of
+// a dependency's secret is missing.
 func (s Sessions) CheckEnvironment(lookup func(string) (string, bool)) error {
 	if !s.Enabled {
 		return nil
@@ -119,7 +118,7 @@ func (s Sessions) validate() error {
 		return engi.Errorf(engi.Invalid, "sandbox.mode is %.40q", s.Mode).WithRemedy("use lazy or warm")
 	}
 	if !recipe.ValidName(s.Template) {
-		return engi.Errorf(engi.Invalid, "sandbox.template %.80q is no name of a template", s.Template).WithRemedy("use base, or a template made from it")
+		return engi.Errorf(engi.Invalid, "sandbox.template %.80q is not the name of a template", s.Template).WithRemedy("use base, or a template made from it")
 	}
 	for _, twice := range []struct {
 		a, b   string
@@ -131,14 +130,14 @@ func (s Sessions) validate() error {
 		{"memory", "memory_mb", int64(s.Memory), int64(s.MemoryMB)},
 	} {
 		if twice.av != 0 && twice.bv != 0 {
-			return engi.Errorf(engi.Invalid, "sandbox.%s and sandbox.%s say the same", twice.a, twice.b).WithRemedy("write one of them")
+			return engi.Errorf(engi.Invalid, "sandbox.%s and sandbox.%s mean the same", twice.a, twice.b).WithRemedy("write one of them")
 		}
 		if min(twice.av, twice.bv) < 0 || max(twice.av, twice.bv) > 1<<53 {
 			return engi.Errorf(engi.Invalid, "sandbox.%s is negative or too large", twice.a)
 		}
 	}
 	if ttl, timeout, capacity, memory := s.Values(); ttl < time.Second || timeout < time.Second || capacity < 16<<20 || memory < 128<<20 {
-		return engi.Errorf(engi.Invalid, "[sandbox] has values that leave no room for code").
+		return engi.Errorf(engi.Invalid, "[sandbox] has values that are too small to run code").
 			WithRemedy("volume_ttl and timeout are at least 1s, volume_capacity 16MiB, memory 128MiB")
 	}
 	if time.Duration(s.Dormancy) < time.Second {
@@ -151,7 +150,7 @@ func (s Sessions) validate() error {
 		}
 		name, _, _ := deps.Parse(d.Package)
 		if seen[name] {
-			return engi.Errorf(engi.Invalid, "sandbox.dependencies[%d]: %s is there twice", i, name)
+			return engi.Errorf(engi.Invalid, "sandbox.dependencies[%d]: %s appears twice", i, name)
 		}
 		seen[name] = true
 	}
@@ -173,20 +172,20 @@ func (d Dependency) validate() error {
 	}
 	for _, doc := range d.Docs {
 		if u, err := url.Parse(doc); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
-			return engi.Errorf(engi.Invalid, "docs of %s: %.100q is no address", d.Package, doc).WithRemedy("write it like https://example.com/sdk.md")
+			return engi.Errorf(engi.Invalid, "docs of %s: %.100q is not a URL", d.Package, doc).WithRemedy("write it like https://example.com/sdk.md")
 		}
 	}
 	if slices.ContainsFunc(d.Hosts, func(h string) bool { return h == "" || len(h) > 253 || strings.ContainsAny(h, " /,\x00") }) {
-		return engi.Errorf(engi.Invalid, "hosts of %s: one of them is no name", d.Package).WithRemedy("write it like api.example.com or *.example.com")
+		return engi.Errorf(engi.Invalid, "hosts of %s: one of them is not a host name", d.Package).WithRemedy("write it like api.example.com or *.example.com")
 	}
 	switch {
 	case d.SecretEnv == "":
 	case !variableForm.MatchString(d.SecretEnv):
-		// The text is not shown: people put values here by mistake.
-		return engi.Errorf(engi.Invalid, "secret_env of %s is no name of a variable", d.Package).
+		// The text is not shown, because people put values here by mistake.
+		return engi.Errorf(engi.Invalid, "secret_env of %s is not the name of a variable", d.Package).
 			WithRemedy("write it like LINEAR_API_KEY; the value itself is never in the configuration")
 	case len(d.Hosts) == 0:
-		return engi.Errorf(engi.Invalid, "the secret of %s may go to no host", d.Package).WithRemedy("name those that need it in hosts")
+		return engi.Errorf(engi.Invalid, "no host may get the secret of %s", d.Package).WithRemedy("name those that need it in hosts")
 	}
 	return nil
 }

@@ -40,8 +40,8 @@ secret_env = "LINEAR_API_KEY"
 hosts = ["api.linear.app"]
 `
 
-// TestS0_1_SandboxSection holds the section of the seed to what it says.
-func TestS0_1_SandboxSection(t *testing.T) {
+// TestSandboxSection reads a full [sandbox] section.
+func TestSandboxSection(t *testing.T) {
 	c, err := load(t, sessionsSection)
 	if err != nil {
 		t.Fatal(err)
@@ -69,9 +69,9 @@ func TestS0_1_SandboxSection(t *testing.T) {
 	}
 }
 
-// TestS0_1_AbsentAndDisabledAreTheSame checks that nothing is served, and that
+// TestAbsentAndDisabledAreTheSame checks that nothing is served, and that
 // nothing in a section that is off stops a node.
-func TestS0_1_AbsentAndDisabledAreTheSame(t *testing.T) {
+func TestAbsentAndDisabledAreTheSame(t *testing.T) {
 	off := strings.Replace(sessionsSection, "enabled = true ", "enabled = false", 1)
 	for name, text := range map[string]string{"absent": "", "disabled": off} {
 		c, err := load(t, text)
@@ -88,7 +88,7 @@ func TestS0_1_AbsentAndDisabledAreTheSame(t *testing.T) {
 	}
 }
 
-func TestS0_1_MissingSecretNamesItsVariable(t *testing.T) {
+func TestMissingSecretNamesItsVariable(t *testing.T) {
 	c, err := load(t, sessionsSection)
 	if err != nil {
 		t.Fatal(err)
@@ -107,26 +107,26 @@ func TestS0_1_MissingSecretNamesItsVariable(t *testing.T) {
 	}
 }
 
-// TestS0_1_SlipsInTheSection checks that each is refused with a word on what is
+// TestMistakesInTheSection checks that each is refused with a message about what is
 // wrong, and that no text that may be a secret is repeated.
-func TestS0_1_SlipsInTheSection(t *testing.T) {
+func TestMistakesInTheSection(t *testing.T) {
 	dependency := func(lines string) string { return "[sandbox]\n[[sandbox.dependencies]]\n" + lines }
 	for name, c := range map[string]struct{ text, want string }{
 		"key":         {"[sandbox]\nvolume_ttl_minuts = 3", "volume_ttl_minutes"},
 		"inner key":   {dependency("pakage = 'a'"), "package"},
 		"provider":    {"[sandbox]\nprovider = 'e2b'", "provider"},
 		"mode":        {"[sandbox]\nmode = 'hot'", "lazy or warm"},
-		"twice":       {"[sandbox]\nmemory = '1GiB'\nmemory_mb = 1024", "say the same"},
+		"twice":       {"[sandbox]\nmemory = '1GiB'\nmemory_mb = 1024", "mean the same"},
 		"negative":    {"[sandbox]\nvolume_ttl_minutes = -3", "negative"},
 		"tiny":        {"[sandbox]\nmemory_mb = 1", "128MiB"},
 		"package":     {dependency("package = '; rm -rf /'"), "not a package"},
 		"version":     {dependency("package = 'a'\nversion = '$(x)'"), "not a version"},
 		"two":         {dependency("package = 'a@1'\nversion = '2'"), "one place"},
-		"same":        {dependency("package = 'a@1'\n[[sandbox.dependencies]]\npackage = 'a@2'"), "there twice"},
-		"docs":        {dependency("package = 'a'\ndocs = ['file:///etc/passwd']"), "no address"},
+		"same":        {dependency("package = 'a@1'\n[[sandbox.dependencies]]\npackage = 'a@2'"), "appears twice"},
+		"docs":        {dependency("package = 'a'\ndocs = ['file:///etc/passwd']"), "not a URL"},
 		"value":       {dependency("package = 'a'\nsecret_env = 'lin_api_s3cret-value'\nhosts = ['h.example']"), "name of a variable"},
 		"no hosts":    {dependency("package = 'a'\nsecret_env = 'KEY'"), "no host"},
-		"odd host":    {dependency("package = 'a'\nhosts = ['https://a.example/']"), "no name"},
+		"odd host":    {dependency("package = 'a'\nhosts = ['https://a.example/']"), "not a host name"},
 		"type of ttl": {"[sandbox]\nvolume_ttl_minutes = 'x'", "volume_ttl_minutes"},
 	} {
 		_, err := load(t, c.text)

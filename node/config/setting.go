@@ -103,13 +103,13 @@ func keys(v reflect.Value, prefix string) []Key {
 	return all
 }
 
-// variable is the name that the environment has for a key.
+// variable returns the environment variable of a key.
 func variable(key string) string {
 	return "ENGI_" + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
 }
 
-// set sets one key to a value as people type it on a command line. Lists have
-// commas between their elements. It reports Invalid.
+// set sets one key to a value from a command line. Elements of lists are separated
+// by commas. It reports Invalid.
 func set(ptr any, key, value string) error {
 	for _, k := range Keys(ptr) {
 		if k.Name != key {
@@ -145,8 +145,8 @@ func set(ptr any, key, value string) error {
 
 func quote(s string) string { return strconv.Quote(s) }
 
-// check reports Invalid for keys in a decoded file that the struct does not
-// have, with the nearest one that it has.
+// check reports Invalid for keys in a decoded file that the struct does not have,
+// and suggests the nearest one.
 func check(file map[string]any, t reflect.Type, prefix string) error {
 	fields := map[string]reflect.Type{}
 	for i := range t.NumField() {
@@ -218,7 +218,7 @@ func flatten(file map[string]any) []string {
 	return all
 }
 
-// explain returns what a TOML error says, with the place.
+// explain returns the message of a TOML error with its position.
 func explain(err error) string {
 	var at *toml.DecodeError
 	if errors.As(err, &at) {
@@ -240,23 +240,23 @@ func remedyIn(err error) string {
 	return ""
 }
 
-// isRoot reports whether root started us. In a user namespace that engi made
-// for itself, which knows one user only, we are root by name, and work with
-// the user's directories.
+// isRoot reports whether the user is root. In the user namespace that engi creates
+// for itself, which maps a single user to root, it is not: the user's directories
+// are used.
 func isRoot() bool {
 	if os.Geteuid() != 0 {
 		return false
 	}
-	var inside, outside, size int64
+	var in, out, size int64
 	if m, err := os.ReadFile("/proc/self/uid_map"); err == nil {
-		if _, err := fmt.Sscan(string(m), &inside, &outside, &size); err == nil {
-			return outside == 0 || size > 1
+		if _, err := fmt.Sscan(string(m), &in, &out, &size); err == nil {
+			return out == 0 || size > 1
 		}
 	}
 	return true
 }
 
-// dataDir is where a node of this user keeps its state.
+// dataDir returns the default data directory of this user.
 func dataDir() string {
 	if isRoot() {
 		return "/var/lib/engi"
@@ -264,7 +264,7 @@ func dataDir() string {
 	return home("XDG_DATA_HOME", ".local/share")
 }
 
-// cacheDir is where nodes of this user keep what can be made again.
+// cacheDir returns the default cache directory of this user.
 func cacheDir() string {
 	if isRoot() {
 		return "/var/cache/engi"

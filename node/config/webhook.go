@@ -11,14 +11,14 @@ import (
 	"github.com/engi-dev/engi/webhook"
 )
 
-// Webhooks says where events may be sent, and where the node's own go.
+// Webhooks configures where webhooks may send events, and the node's own webhooks.
 type Webhooks struct {
-	Hosts   []string           `toml:"hosts" env:"HOSTS" help:"only hosts that webhooks may use: NAME or *.SUFFIX, with :PORT for ports other than 80 and 443; none means all"`
+	Hosts   []string           `toml:"hosts" env:"HOSTS" help:"hosts that webhooks may use: NAME or *.SUFFIX, with :PORT for ports other than 80 and 443; empty means all"`
 	Private []string           `toml:"private" env:"PRIVATE" help:"addresses and networks that webhooks may use although they are not public"`
-	To      map[string]Webhook `toml:"to" env:"-" help:"webhooks of the node: [webhooks.to.NAME] url, types, secret_env (a variable with whsec_ and base64), owner (empty gets the events of all)"`
+	To      map[string]Webhook `toml:"to" env:"-" help:"webhooks of the node: [webhooks.to.NAME] url, types, secret_env (a variable with whsec_ and base64), owner (empty means the events of all owners)"`
 }
 
-// A Webhook is one that the configuration has.
+// A Webhook is a webhook of the node.
 type Webhook struct {
 	URL       string   `toml:"url"`
 	Types     []string `toml:"types"`
@@ -38,7 +38,7 @@ func (w Webhooks) validate() error {
 	return nil
 }
 
-// Client returns the client that reaches what webhooks may.
+// Client returns the HTTP client of webhooks.
 func (w Webhooks) Client() (*http.Client, error) {
 	private, err := fetch.ParseNetworks(w.Private)
 	if err != nil {

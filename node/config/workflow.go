@@ -10,19 +10,19 @@ import (
 	"github.com/engi-dev/engi/workflow/builtin"
 )
 
-// Events says how durable functions run.
+// Events configures durable functions.
 type Events struct {
-	Off       bool              `toml:"off" env:"OFF" help:"take in no events and run no functions"`
+	Off       bool              `toml:"off" env:"OFF" help:"accept no events and run no functions"`
 	Engine    string            `toml:"engine" env:"ENGINE" help:"what executes functions: dbos, in this process and a file of the data directory, or inngest, a server of yours"`
-	MaxRuns   int               `toml:"max_runs" env:"MAX_RUNS" help:"runs of functions that have their turn at once"`
-	MaxQueue  int               `toml:"max_queue" env:"MAX_QUEUE" help:"runs of functions that have not ended; events are refused beyond"`
-	Keep      Duration          `toml:"keep" env:"KEEP" help:"how long ended runs are remembered"`
-	KeepCount int               `toml:"keep_count" env:"KEEP_COUNT" help:"how many ended runs are remembered"`
+	MaxRuns   int               `toml:"max_runs" env:"MAX_RUNS" help:"runs of functions at once"`
+	MaxQueue  int               `toml:"max_queue" env:"MAX_QUEUE" help:"unfinished runs of functions, beyond which events are refused"`
+	Keep      Duration          `toml:"keep" env:"KEEP" help:"how long ended runs are kept"`
+	KeepCount int               `toml:"keep_count" env:"KEEP_COUNT" help:"how many ended runs are kept"`
 	LogKeep   Duration          `toml:"log_keep" env:"LOG_KEEP" help:"how long events stay in the log"`
 	LogCount  int64             `toml:"log_count" env:"LOG_COUNT" help:"how many events of each owner stay in the log"`
 	LogBytes  Bytes             `toml:"log_bytes" env:"LOG_BYTES" help:"how many bytes of each owner's events stay in the log"`
 	Inngest   Inngest           `toml:"inngest" envPrefix:"INNGEST_"`
-	Runtimes  map[string]string `toml:"runtimes" env:"-" help:"template of each runtime that engi/sandbox/create knows, beside node24, node22 and python3.13: [events.runtimes] NAME = \"TEMPLATE\""`
+	Runtimes  map[string]string `toml:"runtimes" env:"-" help:"templates of further runtimes for engi/sandbox/create, besides node24, node22 and python3.13: [events.runtimes] NAME = \"TEMPLATE\""`
 }
 
 // Engines of durable functions.
@@ -36,14 +36,13 @@ func defaultEvents() Events {
 		LogKeep: Duration(30 * 24 * time.Hour), LogCount: 200_000, LogBytes: 128 << 20}
 }
 
-// A Function is a durable function that puts an agent to work or runs a
-// program.
+// A Function is a durable function that runs an agent or a program.
 type Function struct {
 	Name        string   `toml:"name"`
 	Description string   `toml:"description"`
 	Event       string   `toml:"event"` // that starts it
 	Cron        string   `toml:"cron"`  // five fields, in UTC, that start it
-	Owner       string   `toml:"owner"` // in whose name cron starts it; empty means the node
+	Owner       string   `toml:"owner"` // of runs that cron starts; empty means the node
 	Retries     int      `toml:"retries"`
 	Backoff     Duration `toml:"backoff"`     // before the first retry, then twice as long each time; 0 means 1 s
 	Concurrency int      `toml:"concurrency"` // runs at once; 0 means no limit
@@ -51,13 +50,13 @@ type Function struct {
 	Timeout     Duration `toml:"timeout"`     // of a run; 0 means none
 
 	Agent   string  `toml:"agent"`   // name of one of [[agents]]
-	Input   string  `toml:"input"`   // what is said to it: a template of Go's, over .Event.Data
-	Sandbox string  `toml:"sandbox"` // its tools work in: a template, like {{.Event.Data.sandbox_id}}
-	Session string  `toml:"session"` // its tools work in: a template
+	Input   string  `toml:"input"`   // of the agent: a text/template with .Event.Data
+	Sandbox string  `toml:"sandbox"` // that its tools use: a template, like {{.Event.Data.sandbox_id}}
+	Session string  `toml:"session"` // that its tools use: a template
 	Run     Program `toml:"run"`     // instead of an agent: run = {language, code or file, template}
 }
 
-// A Program is one that runs in a sandbox of its own, which is thrown away.
+// A Program runs in a sandbox of its own, which is then destroyed.
 type Program struct {
 	Language string `toml:"language"`
 	Code     string `toml:"code"`
@@ -65,15 +64,14 @@ type Program struct {
 	Template string `toml:"template"` // of the sandbox; empty means the node's
 }
 
-// RuntimeTemplates are the templates of runtimes: those that come with engi and
-// those of the configuration.
+// RuntimeTemplates returns the templates of runtimes, built-in and configured ones.
 func (e Events) RuntimeTemplates() map[string]string {
 	all := builtin.Runtimes()
 	maps.Copy(all, e.Runtimes)
 	return all
 }
 
-// Declared are the functions of c. Read returns the content of a file.
+// DeclaredFunctions returns the functions of c. Read returns the content of a file.
 func (c Config) DeclaredFunctions(read func(path string) ([]byte, error)) ([]builtin.Declared, error) {
 	var all []builtin.Declared
 	for _, f := range c.Functions {
@@ -111,7 +109,7 @@ func (c Config) validateEvents() error {
 	}
 	for name, template := range e.Runtimes {
 		if name == "" || template == "" {
-			return engi.Errorf(engi.Invalid, "events.runtimes: %q = %q names nothing", name, template)
+			return engi.Errorf(engi.Invalid, "events.runtimes: %q = %q is incomplete", name, template)
 		}
 	}
 	seen := map[string]bool{}

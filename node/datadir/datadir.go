@@ -1,6 +1,5 @@
-// Package datadir is a node's data directory as seen by others: who holds it, how
-// to reach the server that does, and how to end it. What is in the directory
-// is the business of the rooms.
+// Package datadir locks a node's data directory, finds the server that holds it, and
+// stops it. What the directory has besides belongs to other packages.
 package datadir
 
 import (
@@ -26,12 +25,12 @@ const (
 	EndpointName  = "server.json"
 	KeyName       = "admin.key"
 	DatabaseName  = "engi.db"
-	FunctionsName = "functions.db" // of what executes durable functions
+	FunctionsName = "functions.db" // state of durable functions
 	LogName       = "engi.log"
 	PrivateName   = "private"
 )
 
-// An Endpoint is how to reach a running server of this machine.
+// An Endpoint says how to reach a running server on this machine.
 type Endpoint struct {
 	URL     string    `json:"url"`
 	PID     int       `json:"pid"`
@@ -58,7 +57,7 @@ func Discover(dataDir string) (Endpoint, string, error) {
 	}
 	e, err := readEndpoint(dataDir)
 	if err != nil || e.URL == "" {
-		// It holds the directory but does not listen yet, or leaves.
+		// The server is starting or stopping.
 		return Endpoint{}, "", none
 	}
 	secret, err := os.ReadFile(e.KeyFile)
@@ -77,7 +76,7 @@ func readEndpoint(dataDir string) (e Endpoint, err error) {
 	return e, json.Unmarshal(data, &e)
 }
 
-// Publish lets Discover find a server.
+// Publish writes the file by which Discover finds a server.
 func Publish(dataDir string, e Endpoint) error {
 	text, err := json.MarshalIndent(e, "", "  ")
 	if err != nil {
@@ -93,9 +92,8 @@ func Publish(dataDir string, e Endpoint) error {
 	return nil
 }
 
-// Hold takes a data directory for this process until release is called or
-// the process is gone, however it went. It reports Conflict, and who holds
-// it, if another process does.
+// Hold locks a data directory until release is called or the process ends, in
+// whatever way. It reports Conflict, with the holder, if another process has it.
 func Hold(dataDir string) (release func(), err error) {
 	defer engi.Annotate(&err, "use data directory %s", dataDir)
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
@@ -154,8 +152,8 @@ func IsHeld(dataDir string) (bool, error) {
 	return who.Type != unix.F_UNLCK, nil
 }
 
-// Stop asks the server that holds dataDir to end and waits until it has let
-// go. It reports NotFound if none runs and Expired if it does not end.
+// Stop asks the server that holds dataDir to stop and waits until it has. It
+// reports NotFound if none runs and Expired if it does not stop in time.
 func Stop(ctx context.Context, dataDir string) (pid int, err error) {
 	held, err := IsHeld(dataDir)
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package listener is a node's doors: the one or two addresses it listens on,
-// with TLS where that was chosen, and the loop that answers requests until the
-// node leaves. It knows nothing of what is answered.
+// Package listener listens on the one or two addresses of a node, with TLS if it
+// is configured, and shuts down gracefully.
 package listener
 
 import (
@@ -17,78 +16,78 @@ import (
 	"github.com/engi-dev/engi/gate/cert"
 )
 
-// patience is how long requests in hand may take to end.
-const patience = 10 * time.Second
+// drainTimeout is how long requests may take to complete at shutdown.
+const drainTimeout = 10 * time.Second
 
-// Options say where to listen.
+// Options configure a [Listener].
 type Options struct {
 	Listen string       // address and port
-	Secure string       // the same for https beside http on the other; empty means one address
-	TLS    bool         // whether https is served
-	Cert   cert.Options // with which certificates; Port is filled in
+	Secure string       // another address, for HTTPS, so that Listen serves plain HTTP; may be empty
+	TLS    bool         // whether HTTPS is served
+	Cert   cert.Options // its ACME.Port is filled in
 	Log    *slog.Logger
 }
 
-// A Front listens. It is safe for concurrent use.
+// A Listener listens on the addresses of a node. It is safe for concurrent use.
 type Listener struct {
-	listeners []net.Listener // the one that was asked for first is the first
+	listeners []net.Listener // Options.Listen, then Options.Secure
 	secure    net.Listener   // one of them; nil without TLS
-	keeper    *cert.Manager  // nil without TLS
+	certs     *cert.Manager  // nil without TLS
 	log       *slog.Logger
 }
 
-// Open listens; nothing is answered before Serve. It reports Conflict for an
-// address that is taken, Invalid for certificates that cannot be used. The
-// caller closes it.
+// Open listens; requests are answered once Serve runs. It reports Conflict for
+// an address in use and Invalid for certificates that cannot be used. The caller
+// must close the listener.
 func Open(ctx context.Context, o Options) (_ *Listener, err error) {
-	f := &Listener{log: o.Log}
+	l := &Listener{log: o.Log}
 	defer func() {
 		if err != nil {
-			f.Close()
+			l.Close()
 		}
 	}()
-	if err := f.listen(ctx, o.Listen, "--listen"); err != nil || !o.TLS {
-		return f, err
+	if err := l.listen(ctx, o.Listen, "--listen"); err != nil || !o.TLS {
+		return l, err
 	}
 	if o.Secure != "" {
-		if err := f.listen(ctx, o.Secure, "--set tls.listen"); err != nil {
+		if err := l.listen(ctx, o.Secure, "--set tls.listen"); err != nil {
 			return nil, err
 		}
 	}
-	last := len(f.listeners) - 1
-	o.Cert.ACME.Port = cert.PortOf(f.listeners[last].Addr())
-	if f.keeper, err = cert.Open(o.Cert); err != nil {
+	last := len(l.listeners) - 1
+	o.Cert.ACME.Port = cert.PortOf(l.listeners[last].Addr())
+	if l.certs, err = cert.Open(o.Cert); err != nil {
 		return nil, err
 	}
-	f.listeners[last] = tls.NewListener(f.listeners[last], f.keeper.Config())
-	f.secure = f.listeners[last]
-	return f, nil
+	l.listeners[last] = tls.NewListener(l.listeners[last], l.certs.Config())
+	l.secure = l.listeners[last]
+	return l, nil
 }
 
-func (f *Listener) listen(ctx context.Context, address, flag string) error {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+func (l *Listener) listen(ctx context.Context, address, flag string) error {
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return engi.Errorf(engi.Conflict, "listen on %s: %v", address, strings.TrimPrefix(err.Error(), "listen tcp ")).
 			WithRemedy("choose another address with %s, like 127.0.0.1:0 for any free port", flag)
 	}
-	f.listeners = append(f.listeners, l)
+	l.listeners = append(l.listeners, ln)
 	return nil
 }
 
 // Close stops listening.
-func (f *Listener) Close() {
-	for _, l := range f.listeners {
-		l.Close()
+func (l *Listener) Close() {
+	for _, ln := range l.listeners {
+		ln.Close()
 	}
 }
 
-// URL is how to reach the node from its own machine.
-func (f *Listener) URL() string {
+// URL returns the base URL of the node for clients on the same machine.
+func (l *Listener) URL() string {
 	scheme := "http"
-	if f.listeners[0] == f.secure {
+	if l.listeners[0] == l.secure {
 		scheme = "https"
 	}
-	addr := f.listeners[0].Addr().String()
+	addr := l.listeners[0].Addr().String()
 	if host, port, err := net.SplitHostPort(addr); err == nil {
 		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 			addr = net.JoinHostPort("127.0.0.1", port)
@@ -97,36 +96,36 @@ func (f *Listener) URL() string {
 	return scheme + "://" + addr
 }
 
-// Outside is the scheme and the port of what others reach: https if it is
+// Public returns the scheme and port for clients elsewhere: HTTPS if it is
 // served.
-func (f *Listener) Outside() (scheme, port string) {
-	scheme, l := "http", f.listeners[0]
-	if f.secure != nil {
-		scheme, l = "https", f.secure
+func (l *Listener) Public() (scheme, port string) {
+	scheme, ln := "http", l.listeners[0]
+	if l.secure != nil {
+		scheme, ln = "https", l.secure
 	}
-	_, port, _ = net.SplitHostPort(l.Addr().String()) // of a TCP listener
+	_, port, _ = net.SplitHostPort(ln.Addr().String()) // of a TCP listener
 	return scheme, port
 }
 
-// Certificates keeps certificates valid until ctx ends.
-func (f *Listener) Certificates(ctx context.Context, ready func()) error {
-	if f.keeper == nil {
+// Certificates renews certificates until ctx ends.
+func (l *Listener) Certificates(ctx context.Context, ready func()) error {
+	if l.certs == nil {
 		ready()
 		<-ctx.Done()
 		return nil
 	}
-	return f.keeper.Run(ctx, ready)
+	return l.certs.Run(ctx, ready)
 }
 
-// Serve answers requests with s until ctx ends, calls leave, which ends what
-// would not end by itself, and then lets those in hand end.
-func (f *Listener) Serve(ctx context.Context, s *http.Server, leave, ready func()) error {
-	failed := make(chan error, len(f.listeners))
-	for _, l := range f.listeners {
-		go func() { failed <- s.Serve(l) }()
+// Serve serves requests with s until ctx ends. It then calls leave, which must end
+// requests that would not end by themselves, and waits for the others.
+func (l *Listener) Serve(ctx context.Context, s *http.Server, leave, ready func()) error {
+	failed := make(chan error, len(l.listeners))
+	for _, ln := range l.listeners {
+		go func() { failed <- s.Serve(ln) }()
 	}
 	ready()
-	waiting := len(f.listeners)
+	waiting := len(l.listeners)
 	var broken error
 	select {
 	case broken = <-failed:
@@ -134,10 +133,10 @@ func (f *Listener) Serve(ctx context.Context, s *http.Server, leave, ready func(
 	case <-ctx.Done():
 	}
 	leave()
-	rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
 	if err := s.Shutdown(rest); err != nil {
-		f.log.Warn("requests were cut off", "err", err)
+		l.log.Warn("requests were cut off", "err", err)
 		s.Close()
 	}
 	for range waiting {

@@ -14,16 +14,16 @@ import (
 func open(t *testing.T, o Options) *Listener {
 	t.Helper()
 	o.Log = slog.New(slog.DiscardHandler)
-	f, err := Open(t.Context(), o)
+	l, err := Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(f.Close)
-	return f
+	t.Cleanup(l.Close)
+	return l
 }
 
 func TestRequestsInHandEnd(t *testing.T) {
-	f := open(t, Options{Listen: "127.0.0.1:0"})
+	l := open(t, Options{Listen: "127.0.0.1:0"})
 	ctx, cancel := context.WithCancel(t.Context())
 	left := make(chan struct{})
 	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -32,12 +32,12 @@ func TestRequestsInHandEnd(t *testing.T) {
 		io.WriteString(w, "whole")
 	})}
 	ready, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- f.Serve(ctx, s, func() { close(left) }, func() { close(ready) }) }()
+	go func() { ended <- l.Serve(ctx, s, func() { close(left) }, func() { close(ready) }) }()
 	<-ready
-	if scheme, port := f.Outside(); f.URL() != scheme+"://127.0.0.1:"+port {
-		t.Errorf("%s, outside %s %s", f.URL(), scheme, port)
+	if scheme, port := l.Public(); l.URL() != scheme+"://127.0.0.1:"+port {
+		t.Errorf("%s, public %s %s", l.URL(), scheme, port)
 	}
-	res, err := http.Get(f.URL())
+	res, err := http.Get(l.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,8 +51,8 @@ func TestRequestsInHandEnd(t *testing.T) {
 }
 
 func TestListenersThatFail(t *testing.T) {
-	f := open(t, Options{Listen: "127.0.0.1:0"})
-	_, err := Open(t.Context(), Options{Listen: strings.TrimPrefix(f.URL(), "http://")})
+	l := open(t, Options{Listen: "127.0.0.1:0"})
+	_, err := Open(t.Context(), Options{Listen: strings.TrimPrefix(l.URL(), "http://")})
 	if engi.KindOf(err) != engi.Conflict || !strings.Contains(engi.RemedyOf(err), "--listen") {
 		t.Errorf("a taken address: %v", err)
 	}
@@ -60,8 +60,8 @@ func TestListenersThatFail(t *testing.T) {
 		t.Errorf("no certificate: %v", err)
 	}
 	left := false
-	f.Close()
-	if err := f.Serve(t.Context(), new(http.Server), func() { left = true }, func() {}); engi.KindOf(err) != engi.Internal || err == nil || !left {
+	l.Close()
+	if err := l.Serve(t.Context(), new(http.Server), func() { left = true }, func() {}); engi.KindOf(err) != engi.Internal || err == nil || !left {
 		t.Errorf("a listener that is gone: %v, left %t", err, left)
 	}
 }

@@ -12,8 +12,8 @@ import (
 // maxAnswer bounds an answer: a value, an error with its stack, warnings.
 const maxAnswer = MaxValue + 1<<18
 
-// A collector takes what a process prints apart: its answer, and what the code
-// printed. Everything in it comes from the code, or may.
+// A collector separates the answer in a process's output from the output of the
+// code. Everything in it may come from the code, so it is not trusted.
 type collector struct {
 	out    func(engi.Chunk) // nil for none
 	offset int64            // bytes given to out
@@ -34,8 +34,8 @@ type capture struct {
 }
 
 func (k *capture) add(data []byte) {
-	if room := MaxOutput - len(k.data); len(data) > room {
-		k.cut, data = true, data[:room]
+	if free := MaxOutput - len(k.data); len(data) > free {
+		k.cut, data = true, data[:free]
 	}
 	k.data = append(k.data, data...)
 }
@@ -46,7 +46,7 @@ func newCollector(mark string, out func(engi.Chunk)) *collector {
 	return &collector{marker: []byte("\x1e" + mark), out: out}
 }
 
-// whole reports whether the answer has come.
+// whole reports whether the answer is complete.
 func (c *collector) complete() bool { return c.done }
 
 func (c *collector) add(chunk engi.Chunk) {
@@ -73,7 +73,7 @@ func (c *collector) add(chunk engi.Chunk) {
 	c.held = bytes.Clone(data[len(data)-n:])
 }
 
-// take adds to the answer; what follows its line is nobody's.
+// take adds to the answer. It ignores what follows the line of the answer.
 func (c *collector) take(data []byte) {
 	if c.done {
 		return
@@ -81,8 +81,8 @@ func (c *collector) take(data []byte) {
 	if i := bytes.IndexByte(data, '\n'); i >= 0 {
 		data, c.done = data[:i], true
 	}
-	if room := maxAnswer - len(c.answer); len(data) > room {
-		data = data[:room] // it will not decode
+	if free := maxAnswer - len(c.answer); len(data) > free {
+		data = data[:free] // it will not decode
 	}
 	c.answer = append(c.answer, data...)
 }
@@ -102,7 +102,7 @@ func (c *collector) emit(s engi.Stream, data []byte) {
 	c.offset += int64(len(data))
 }
 
-// flush lets go of what turned out not to be the mark.
+// flush outputs bytes that turned out not to be the mark.
 func (c *collector) flush() {
 	c.emit(engi.Stdout, c.held)
 	c.held = nil
@@ -127,7 +127,7 @@ func (c *collector) decode(res *engi.CodeResult) {
 		} `json:"error"`
 	}
 	if err := json.Unmarshal(c.answer, &a); err != nil {
-		// Nobody but the code itself can have spoilt it.
+		// Only the code itself can have damaged it.
 		res.Error = &engi.CodeError{Cause: engi.CauseExited, Message: "the code spoilt its own answer"}
 		return
 	}

@@ -1,10 +1,10 @@
-// Package deno runs pieces of TypeScript in the sandbox of a session: each in
-// a Deno process of its own, which is started before the code is known and may
-// do what the session's policy lets it. The value of the last expression comes
-// back as JSON, what the code prints as it is.
+// Package deno runs TypeScript in the sandbox of a session. Each piece of code runs
+// in a Deno process of its own, which is started before the code is known, with
+// the permissions that the session's policy allows. The value of the last
+// expression comes back as JSON, output as it is.
 //
-// It is not what keeps code in its place, that is the sandbox with its wall;
-// Deno's permissions say no earlier, and in better words.
+// Deno's permissions are not the isolation, which is the sandbox and its wall; they
+// only fail earlier and with better messages.
 package deno
 
 import (
@@ -30,8 +30,8 @@ import (
 //go:embed run.mjs
 var program []byte
 
-// programPath names the program inside after its content, so that a newer
-// engi does not mistake an older one's for its own.
+// programPath is the path of the program in sandboxes. It has a hash of the
+// content, so that a newer version of engi does not use an older program.
 var programPath = func() string {
 	sum := sha256.Sum256(program)
 	return "/run/engi/run-" + hex.EncodeToString(sum[:6]) + ".mjs"
@@ -49,19 +49,19 @@ const (
 	// sandbox's other programs are told of; see package session/deps.
 	publicRegistry = "https://registry.npmjs.org/"
 
-	killTimeout = 5 * time.Second // that the guest has to end a process
-	exitTimeout = 2 * time.Second // that a process has to end after its answer
+	killTimeout = 5 * time.Second // for the guest to end a process
+	exitTimeout = 2 * time.Second // for a process to end after its answer
 	tagPrefix   = "engi-code-"
 )
 
-// Options say what a process may do. They are in force from its start on.
+// Options are the permissions and settings of a process.
 type Options struct {
-	Dir     string             // absolute directory that it may read and write, and where relative names start
-	Config  string             // deno.json inside that says what is installed; empty means nothing is
+	Dir     string             // absolute working directory, which it may read and write
+	Config  string             // path of deno.json in the sandbox; empty if no packages are installed
 	Network engi.NetworkPolicy // of the sandbox
 	Env     map[string]string  // added to the sandbox's environment; values may be secret
-	Names   []string           // of further variables that code may read
-	Memory  int64              // bytes of the sandbox; 0 bounds nothing
+	Names   []string           // of other variables that code may read
+	Memory  int64              // of the sandbox, in bytes; 0 means no limit
 }
 
 // A Request is a piece of code.
@@ -71,8 +71,8 @@ type Request struct {
 	Timeout  time.Duration // 0 means none
 }
 
-// Prepare puts what processes need into a sandbox and, unless it is fresh, ends
-// those that an earlier process of the node left there.
+// Prepare writes the files that processes need into a sandbox and, unless it is
+// fresh, ends processes that an earlier node process left there.
 func Prepare(ctx context.Context, g engi.Guest, fresh bool) (err error) {
 	defer engi.Annotate(&err, "prepare the sandbox for code")
 	if !fresh {
@@ -106,14 +106,14 @@ func killLeftovers(ctx context.Context, g engi.Guest) error {
 	return nil
 }
 
-// A Runner is a process that waits for its code. It runs one piece. It belongs
-// to one goroutine.
+// A Runner is a process that waits for one piece of code. It is not safe for
+// concurrent use.
 type Runner struct {
 	process engi.Process
 	marker  string
 }
 
-// Start starts a process in a prepared sandbox. The caller calls Run or Kill.
+// Start starts a process in a prepared sandbox. The caller must call Run or Kill.
 func Start(ctx context.Context, g engi.Guest, o Options) (*Runner, error) {
 	mark := rand.Text()
 	env := map[string]string{"NO_COLOR": "1", "DENO_NO_UPDATE_CHECK": "1", "NPM_CONFIG_REGISTRY": publicRegistry}
@@ -130,11 +130,11 @@ func Start(ctx context.Context, g engi.Guest, o Options) (*Runner, error) {
 	return &Runner{process: p, marker: rand.Text()}, nil
 }
 
-// ErrStale says that a process ended before it got its code: another may run
-// it.
+// ErrStale means that a process ended before it got its code, which another process
+// can run.
 var ErrStale = engi.Errorf(engi.Unavailable, "the process that waited for the code is gone")
 
-// Kill ends the process, whatever it does.
+// Kill ends the process.
 func (r *Runner) Kill(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
@@ -144,9 +144,9 @@ func (r *Runner) Kill(ctx context.Context) error {
 	return nil
 }
 
-// Run runs a piece of code and ends the process. out, if not nil, gets what it
-// prints while it runs. A piece that fails is an answer; Unavailable means
-// that the sandbox died under it, Expired that ctx ended first.
+// Run runs a piece of code and ends the process. out, if not nil, gets its output
+// while it runs. Code that fails is a result; Unavailable means that the sandbox
+// died, Expired that ctx ended.
 func (r *Runner) Run(ctx context.Context, q Request, out func(engi.Chunk)) (res engi.CodeResult, err error) {
 	began := time.Now()
 	line, err := json.Marshal(map[string]any{"code": q.Code, "language": cmp.Or(q.Language, engi.TypeScript), "mark": r.marker, "most": MaxValue})
@@ -177,7 +177,7 @@ func (r *Runner) Run(ctx context.Context, q Request, out func(engi.Chunk)) (res 
 		}
 		return res, err
 	}
-	// A process that has ended meanwhile says why below.
+	// If the process has ended, the reason follows below.
 	_ = r.process.CloseInput(run)
 	for chunk, e := range r.process.Output(run, 0) {
 		if e != nil {
@@ -222,7 +222,7 @@ func isClosed(c chan struct{}) bool {
 
 var neverSettled = regexp.MustCompile(`(?s)error: Top-level await promise never resolved\n([^\n]*)\n.*?(?::(\d+):(\d+)\))?\s*$`)
 
-// explain says why a process ended without an answer.
+// explain returns why a process ended without an answer.
 func explain(res *engi.CodeResult, exit engi.Exit) {
 	e := &engi.CodeError{Cause: exit.Cause}
 	switch m := neverSettled.FindStringSubmatchIndex(res.Stderr); {
@@ -256,12 +256,12 @@ func explain(res *engi.CodeResult, exit engi.Exit) {
 	res.Error = e
 }
 
-// harmless are variables that say nothing about anybody.
+// harmless are variables that every process may read.
 var publicVariables = []string{"HOME", "PATH", "USER", "LANG", "TZ", "NODE_ENV", "NO_COLOR", "ENGI_SANDBOX_ID"}
 
 var variablePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// args is the command line of a process.
+// args returns the command line of a process.
 func args(o Options) []string {
 	a := []string{"deno", "run", "--quiet", "--no-prompt", "--cached-only", "--allow-sys", "--ignore-env", "--allow-write=" + o.Dir}
 	if o.Config == "" {
@@ -282,8 +282,8 @@ func args(o Options) []string {
 		a = append(a, "--allow-net="+strings.Join(hosts, ","))
 	}
 	if mib := o.Memory >> 20; mib > 0 {
-		// So that the code fails and not the sandbox. The rest is for what is
-		// not on V8's heap.
+		// The code should run out of memory before the sandbox does. The rest is
+		// for memory outside of V8's heap.
 		a = append(a, fmt.Sprintf("--v8-flags=--max-old-space-size=%d", max(64, mib*7/10)))
 	}
 	return append(a, programPath, "file://"+o.Dir+"/")
@@ -291,9 +291,9 @@ func args(o Options) []string {
 
 var hostPattern = regexp.MustCompile(`^(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?$`)
 
-// hosts is what a policy lets a process reach, in Deno's words, or that Deno
-// shall leave it to the wall. Its words know no ranges of ports and no
-// protocols: it may say yes where the wall says no.
+// hosts translates a policy to the hosts that Deno allows, or reports that Deno must
+// allow all. Deno knows neither ranges of ports nor protocols, so it may allow what
+// the wall refuses.
 func allowedHosts(p engi.NetworkPolicy) (list []string, all bool) {
 	list = []string{"localhost", "127.0.0.1", "[::1]"}
 	switch {
@@ -323,8 +323,8 @@ func allowedHosts(p engi.NetworkPolicy) (list []string, all bool) {
 	return list, false
 }
 
-// host is the target of a rule with its port, if it has one; false if Deno has
-// no words for it.
+// host returns the target of a rule with its port, if any, or false if Deno cannot
+// express it.
 func denoHost(rule string) (string, bool) {
 	if _, err := netip.ParsePrefix(rule); err == nil {
 		return rule, !strings.Contains(rule, ":")

@@ -172,9 +172,9 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestS0_2_Values runs the program under a real Deno of this machine, for what
+// TestValues runs the program under a real Deno of this machine, for what
 // it makes of code.
-func TestS0_2_Values(t *testing.T) {
+func TestValues(t *testing.T) {
 	deno := os.Getenv("ENGI_TEST_DENO")
 	if deno == "" {
 		if os.Getenv("ENGI_TEST_REQUIRE") == "1" {

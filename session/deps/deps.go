@@ -3,7 +3,7 @@
 // that the node's templates build in a sandbox and keep. Sessions share it read
 // only and need no network for what is in it.
 //
-// It builds nothing itself and knows no session.
+// It does not build templates (package disk) and does not know sessions.
 package deps
 
 import (
@@ -23,7 +23,7 @@ import (
 //go:embed finish.ts
 var finish string
 
-// Dir is where packages are inside, and Config what Deno is told of them.
+// Paths in sandboxes: Dir has the packages, Config is deno.json.
 const (
 	Dir    = "/opt/deps"
 	Config = Dir + "/deno.json"
@@ -52,7 +52,7 @@ func Parse(text string) (name, version string, err error) {
 	return name, version, nil
 }
 
-// sorted returns packages in the order of names, each once.
+// sorted returns packages by name, without duplicates.
 func sorted(all []engi.Dependency) []engi.Dependency {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b engi.Dependency) int {
@@ -61,8 +61,8 @@ func sorted(all []engi.Dependency) []engi.Dependency {
 	return slices.CompactFunc(all, func(a, b engi.Dependency) bool { return a.Package == b.Package })
 }
 
-// Name is the name of the template that has packages on top of base. It is a
-// hash of them, in order, and of how they are installed.
+// Name returns the name of the template with packages on top of base. It has a hash
+// of the sorted packages and of how they are installed.
 func Name(base string, packages []engi.Dependency) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\n%s\n%s\n", base, installScript, finish)
@@ -74,13 +74,13 @@ func Name(base string, packages []engi.Dependency) string {
 
 var registryForm = regexp.MustCompile(`^https?://[A-Za-z0-9._~:/\[\]%-]+$`)
 
-// Definition is the template's definition. registry is npm's, empty means that
-// of the node's environment, or the public one.
+// Definition returns the template's definition. An empty registry means that of the
+// node's environment, or else npm's public one.
 func Definition(base, registry string, packages []engi.Dependency) ([]byte, error) {
 	run := ""
 	if registry != "" {
 		if !registryForm.MatchString(registry) {
-			return nil, engi.Errorf(engi.Invalid, "%.100q is no address of a registry", registry).WithRemedy("write mirrors.npm like https://npm.example.com/")
+			return nil, engi.Errorf(engi.Invalid, "%.100q is not the URL of a registry", registry).WithRemedy("write mirrors.npm like https://npm.example.com/")
 		}
 		run = "NPM_CONFIG_REGISTRY='" + registry + "'\n"
 	}
@@ -106,7 +106,7 @@ func Definition(base, registry string, packages []engi.Dependency) ([]byte, erro
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "encode deno.json: %v", err)
 	}
-	// JSON is YAML, too. Names have no characters that shells know.
+	// JSON is YAML, too. Names have no characters that are special in shells.
 	return json.Marshal(map[string]any{
 		"base": "template:" + base,
 		"files": []map[string]string{
@@ -118,9 +118,8 @@ func Definition(base, registry string, packages []engi.Dependency) ([]byte, erro
 	})
 }
 
-// install downloads packages, then imports each once without network, which
-// fills Deno's caches of what it found out about them. Those it brings up to
-// date later, too, in whatever sandbox; the packages nobody may change.
+// install downloads packages, then imports each once without network, which fills
+// Deno's caches. Sandboxes may update the caches later, but not the packages.
 const installScript = `# install %[2]s
 export DENO_DIR=%[1]s/cache DENO_NO_UPDATE_CHECK=1 NO_COLOR=1
 registry=${NPM_CONFIG_REGISTRY:-${npm_config_registry:-}}

@@ -51,9 +51,9 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestS0_3_NameIsAHash checks that the order does not matter, and everything else
+// TestNameIsAHash checks that the order does not matter, and everything else
 // does.
-func TestS0_3_NameIsAHash(t *testing.T) {
+func TestNameIsAHash(t *testing.T) {
 	a, b := engi.Dependency{Package: "a", Version: "1"}, engi.Dependency{Package: "b", Hosts: []string{"h"}, Secret: "S"}
 	one := Name("base", []engi.Dependency{a, b})
 	if two := Name("base", []engi.Dependency{b, a}); one != two {
@@ -105,7 +105,7 @@ func TestDefinitionIsOne(t *testing.T) {
 	}
 }
 
-// shelf is templates that can be built, or not.
+// fakeTemplates are templates whose builds can be slow or fail.
 type fakeTemplates struct {
 	mu     sync.Mutex
 	built  map[string]engi.Template
@@ -189,9 +189,9 @@ func start(t *testing.T, s *fakeTemplates, file string, packages ...string) (m *
 	}
 }
 
-// TestS0_3_Installing checks when what serves: the first waits, later ones build
+// TestInstalling checks when what serves: the first waits, later ones build
 // beside what serves, failures say why and are tried again.
-func TestS0_3_Installing(t *testing.T) {
+func TestInstalling(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "packages")
 	synctest.Test(t, func(t *testing.T) {
 		s := &fakeTemplates{built: map[string]engi.Template{}, slow: 20 * time.Second}

@@ -21,7 +21,7 @@ type Templates interface {
 	Remove(ctx context.Context, name string) error
 }
 
-// Options say what to install. Templates and Base are needed.
+// Options configure a [Manager]. Templates and Base are required.
 type Options struct {
 	Templates Templates
 	Base      string // template with Deno that packages are installed on top of
@@ -50,7 +50,7 @@ type Manager struct {
 	changed  chan struct{}     // guarded by mu; closed when s changes
 }
 
-// New returns a keeper that serves what is there. Run builds.
+// New returns a manager that serves existing templates. Run builds missing ones.
 func New(ctx context.Context, opt Options) (_ *Manager, err error) {
 	defer engi.Annotate(&err, "session dependencies")
 	if opt.Log == nil {
@@ -90,7 +90,7 @@ func (m *Manager) setTemplate(t engi.Template, state engi.DependencyState) {
 	m.changed = make(chan struct{})
 }
 
-// last is the template that served last; empty if it is not known.
+// last returns the template that served last; empty if it is unknown.
 func (m *Manager) savedTemplate() string {
 	if m.opt.File == "" {
 		return ""
@@ -102,8 +102,8 @@ func (m *Manager) savedTemplate() string {
 	return strings.TrimSpace(string(name))
 }
 
-// remember writes down what serves now. Without it, a node whose configuration
-// changes has nothing to serve until the new packages are there.
+// remember stores the template in use. Without it, a node whose configuration has
+// changed has no template until the new packages are installed.
 func (m *Manager) saveTemplate(ctx context.Context) {
 	if m.opt.File == "" || m.savedTemplate() == m.wanted {
 		return
@@ -118,7 +118,7 @@ func (m *Manager) saveTemplate(ctx context.Context) {
 	}
 }
 
-// Status says how the installation is.
+// Status returns the state of the installation.
 func (m *Manager) Status() engi.Dependencies {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -127,10 +127,9 @@ func (m *Manager) Status() engi.Dependencies {
 	return s
 }
 
-// Template returns the template that sessions get now, by digest, and the
-// path inside of what Deno is told of its packages; empty if it has none. It
-// waits while the first is built, and reports Unavailable, with the reason, if
-// that has failed.
+// Template returns the current template of sessions, by digest, and the path of its
+// deno.json, which is empty if it has no packages. It waits while the first one is
+// built, and reports Unavailable with the reason if that failed.
 func (m *Manager) Template(ctx context.Context) (name, config string, err error) {
 	for {
 		m.mu.Lock()
@@ -155,8 +154,8 @@ func (m *Manager) Template(ctx context.Context) (name, config string, err error)
 	}
 }
 
-// Run builds what is wanted, again if that fails, then removes what was wanted
-// before, until ctx ends.
+// Run builds the wanted template, with retries, and then removes older ones, until
+// ctx ends.
 func (m *Manager) Run(ctx context.Context, ready func()) error {
 	ready()
 	pause := m.opt.Retry
@@ -241,9 +240,9 @@ func (m *Manager) progress(e engi.Progress) {
 	}
 }
 
-// tidy removes templates of packages that were wanted before, but for the last
-// ones: somebody may change back, and nodes may share templates. Those in use
-// stay, until the next time.
+// tidy removes older templates except the last ones, because the configuration may
+// be changed back and nodes may share templates. Templates in use stay until the
+// next time.
 func (m *Manager) removeOld(ctx context.Context) {
 	all, err := m.opt.Templates.List(ctx)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package arch keeps the house in shape: who may import whom, what packages
-// are called and that each says what it is for. The table is the architecture;
-// changing it is a decision that belongs in docs/decisions.
+// Package arch tests the architecture: which package may import which, what
+// packages are called, and that each says what it is for. The table of imports is
+// the architecture; changing it is a decision that belongs in docs/decisions.
 package arch
 
 import (
@@ -59,6 +59,7 @@ var rules = []rule{
 	{"session/...", ". session/...", ""},
 	{"agent/llm/scripted", "", ""},
 	{"agent/agenttest", ". agent", "github.com/google/go-cmp/..."},
+	{"agent/budget", ". agent/llm", ""},
 	{"agent/tool", ". agent/llm guest/fileops", ""},
 	{"agent/remote", ". agent/llm agent/tool", "github.com/modelcontextprotocol/go-sdk/..."},
 	{"agent", ". agent/llm agent/tool outputlog", ""},
@@ -97,14 +98,14 @@ var rules = []rule{
 	{"test/...", "...", "..."},
 }
 
-// junk are names that say where something was put, not what it is for.
+// junk are names that do not say what a package is for.
 const junk = " util utils common helper helpers misc shared base types models core lib pkg impl "
 
 func TestImports(t *testing.T) {
 	for pkg, p := range packages(t) {
 		r := ruleFor(pkg)
 		if r == nil {
-			t.Errorf("%s is in no room: move it, or add a rule and a decision record that says why", pkg)
+			t.Errorf("%s matches no rule: move it, or add a rule and a decision record that says why", pkg)
 			continue
 		}
 		for imp, file := range p.imports {
@@ -134,8 +135,7 @@ func TestNamesAndComments(t *testing.T) {
 	}
 }
 
-// TestRulesAreAlive fails when a rule names a package that is gone, so that
-// the table never promises a house that does not stand.
+// TestRulesAreAlive fails when a rule names a package that does not exist.
 func TestRulesAreAlive(t *testing.T) {
 	ps := packages(t)
 	for _, r := range rules {
@@ -151,8 +151,7 @@ func TestRulesAreAlive(t *testing.T) {
 	}
 }
 
-// TestAllowancesAreUsed fails when a rule allows an import that nobody makes:
-// the table says what is, not what may once be.
+// TestAllowancesAreUsed fails when a rule allows an import that no package makes.
 func TestAllowancesAreUsed(t *testing.T) {
 	used := map[[2]string]bool{} // rule and pattern
 	for pkg, p := range packages(t) {
@@ -183,35 +182,36 @@ func TestAllowancesAreUsed(t *testing.T) {
 	}
 }
 
-// TestNodeStaysSmall keeps assembling free of logic.
+// TestNodeStaysSmall limits node and all packages below it, so that logic can
+// not be hidden in a package of its own there. Nearly half of the lines are
+// settings, in node/config.
 func TestNodeStaysSmall(t *testing.T) {
+	const limit = 5000
 	lines := 0
-	files, err := filepath.Glob(filepath.Join(root, "node", "*.go"))
+	err := filepath.WalkDir(filepath.Join(root, "node"), func(file string, d fs.DirEntry, err error) error {
+		if err != nil || path.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
+			return err
+		}
+		src, err := os.ReadFile(file)
+		lines += strings.Count(string(src), "\n")
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range files {
-		if strings.HasSuffix(f, "_test.go") {
-			continue
-		}
-		src, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		lines += strings.Count(string(src), "\n")
+	if lines > limit {
+		t.Errorf("node/... has %d lines, more than %d: node only assembles, logic belongs in the packages it uses", lines, limit)
 	}
-	if lines > 1400 {
-		t.Errorf("package node has %d lines: logic has leaked into it", lines)
-	}
+	t.Logf("node/... has %d lines", lines)
 }
 
 // TestInterfacesStaySmall allows more than eight methods only by name.
 func TestInterfacesStaySmall(t *testing.T) {
 	wide := map[string]string{
-		"engi.Guest":       "the whole inside of a sandbox; split would only rename it",
+		"engi.Guest":       "everything that the host can do in a sandbox; splitting it would only add names",
 		"engi.VolumeFiles": "the files of a volume; a disk has as many verbs",
 		"engi.Process":     "a handle: its methods are what one can do to a program",
-		"envd.Sandbox":     "what a foreign protocol asks of a sandbox, no more",
+		"envd.Sandbox":     "what E2B's protocol needs of a sandbox, no more",
 		"envd.Process":     "the same of a process",
 	}
 	for pkg, p := range packages(t) {
@@ -224,9 +224,9 @@ func TestInterfacesStaySmall(t *testing.T) {
 	}
 }
 
-var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:agent|api|client|cmd|disk|docs|fleet|outputlog|gate|guest|library|node|operation|provider|script|session|store|test|tools|workflow)/[\w./-]+)\b`)
+var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:agent|api|client|cmd|disk|docs|fleet|outputlog|gate|guest|library|node|operation|provider|script|session|store|test|tools|webhook|workflow)/[\w./-]+)\b`)
 
-// TestTourLinks resolves every name and path the tour mentions.
+// TestTourLinks resolves every name and path in the root package's comment.
 func TestTourLinks(t *testing.T) {
 	src, err := os.ReadFile(filepath.Join(root, "doc.go"))
 	if err != nil {

@@ -49,7 +49,7 @@ type buildStep struct {
 	FilesHash string   `json:"filesHash"`
 }
 
-// stepTypes says how many arguments each type of step has.
+// stepTypes has the number of arguments of each type of step.
 var stepTypes = map[string]struct {
 	kind        engi.StepType
 	least, most int
@@ -79,7 +79,7 @@ func (q *buildRequest) spec(archive func(hash string) string) (engi.BuildSpec, e
 		}
 	}
 	if len(q.Steps) > maxSteps {
-		return spec, engi.Errorf(engi.Invalid, "%d steps are over %d", len(q.Steps), maxSteps)
+		return spec, engi.Errorf(engi.Invalid, "%d steps exceed the limit of %d", len(q.Steps), maxSteps)
 	}
 	for i, st := range q.Steps {
 		t, ok := stepTypes[strings.ToUpper(st.Type)]
@@ -96,7 +96,7 @@ func (q *buildRequest) spec(archive func(hash string) string) (engi.BuildSpec, e
 		out := engi.BuildStep{Type: t.kind, Args: args, Force: st.Force}
 		if t.kind == engi.StepCopy {
 			if !hashPattern.MatchString(st.FilesHash) {
-				return spec, engi.Errorf(engi.Invalid, "step %d copies files, but names no archive", i+1)
+				return spec, engi.Errorf(engi.Invalid, "step %d copies files but does not name an archive", i+1)
 			}
 			if out.Archive = archive(st.FilesHash); out.Archive == "" {
 				return spec, engi.Errorf(engi.Invalid, "the archive of step %d was not uploaded", i+1)
@@ -107,7 +107,7 @@ func (q *buildRequest) spec(archive func(hash string) string) (engi.BuildSpec, e
 	return spec, nil
 }
 
-// startBuild begins a build whose steps have come.
+// startBuild starts a build with the steps of the request.
 func (s *Server) startBuild(w http.ResponseWriter, r *http.Request, who caller) (err error) {
 	var q buildRequest
 	if err := body(w, r, &q); err != nil {
@@ -132,7 +132,8 @@ func (s *Server) startBuild(w http.ResponseWriter, r *http.Request, who caller) 
 			return err
 		}
 	}
-	// Links keep the archives until the build ends, whatever sweep does.
+	// Hard links keep the archives until the build ends, even if sweep removes
+	// them.
 	dir := filepath.Join(s.Dir, "builds", b.ID)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
@@ -174,10 +175,10 @@ func (s *Server) startBuild(w http.ResponseWriter, r *http.Request, who caller) 
 		s.mu.Unlock()
 		cancel()
 	}()
-	return answer(w, http.StatusAccepted, nil)
+	return respond(w, http.StatusAccepted, nil)
 }
 
-// base returns engi's template behind a reference.
+// base returns the template of engi that a reference resolves to.
 func (s *Server) base(ctx context.Context, who caller, ref string) (string, error) {
 	name, tag := reference(ref)
 	t, err := s.Store.Get(ctx, who.viewer, name)
@@ -201,7 +202,7 @@ func (s *Server) base(ctx context.Context, who caller, ref string) (string, erro
 	return name, err
 }
 
-// build makes a build and records how it went.
+// build runs a build and records its result.
 func (s *Server) build(ctx context.Context, t Template, b Build, spec engi.BuildSpec, start, ready string) {
 	log := &buildLog{s: s, template: t.ID, build: b.ID}
 	stop := log.keep()
@@ -245,21 +246,20 @@ func (s *Server) build(ctx context.Context, t Template, b Build, spec engi.Build
 	} else {
 		log.add("info", "finalize", "the template is ready")
 	}
-	stop() // the log is whole before the state says so
+	stop() // the log must be complete before the state changes
 	if err := state(last); err != nil {
 		s.Log.Warn("record a build", "build", b.ID, "err", err)
 		s.discard(context.WithoutCancel(ctx), t.Owner, []Build{b})
 	}
 }
 
-// reason is what people read when a build has failed. They do not know the
-// name that it has here.
+// reason returns the error of a build for users, with the names that they know.
 func reason(err error, template string) string {
 	return strings.TrimPrefix(err.Error(), "build template "+template+": ")
 }
 
-// make builds the template and, if it starts something, keeps a sandbox in
-// which that runs.
+// make builds the template and, if it has a start command, a snapshot of a sandbox
+// in which that runs.
 func (s *Server) make(ctx context.Context, b *Build, spec engi.BuildSpec, start, ready string, log *buildLog) error {
 	if _, err := s.Builder.BuildSteps(ctx, spec, log.progress); err != nil {
 		return err
@@ -268,7 +268,7 @@ func (s *Server) make(ctx context.Context, b *Build, spec engi.BuildSpec, start,
 		return nil
 	}
 	log.at("finalize")
-	box, err := s.Sandboxes.Create(ctx, engi.SandboxSpec{
+	sandbox, err := s.Sandboxes.Create(ctx, engi.SandboxSpec{
 		Owner: spec.Owner, Template: spec.Name, Size: spec.Size, Notes: map[string]string{noteBuild: b.ID},
 		Lifetime: engi.Lifetime{Timeout: readyTime + 5*time.Minute, OnTimeout: engi.EndKill},
 	})
@@ -278,17 +278,17 @@ func (s *Server) make(ctx context.Context, b *Build, spec engi.BuildSpec, start,
 	defer func() {
 		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		if err := s.Sandboxes.Stop(patience, spec.Owner, box.ID); err != nil && !missing(err) {
-			s.Log.Warn("stop the sandbox of a build", "sandbox", box.ID, "err", err)
+		if err := s.Sandboxes.Stop(patience, spec.Owner, sandbox.ID); err != nil && !missing(err) {
+			s.Log.Warn("stop the sandbox of a build", "sandbox", sandbox.ID, "err", err)
 		}
 	}()
-	if err := s.comeUp(ctx, box, start, ready, log); err != nil {
+	if err := s.comeUp(ctx, sandbox, start, ready, log); err != nil {
 		return err
 	}
 	if start == "" {
 		return nil
 	}
-	p, err := s.Lifecycle.Snapshot(ctx, spec.Owner, box.ID, engi.SnapshotSpec{Name: buildSnapshots + b.ID})
+	p, err := s.Lifecycle.Snapshot(ctx, spec.Owner, sandbox.ID, engi.SnapshotSpec{Name: buildSnapshots + b.ID})
 	if err != nil {
 		return err
 	}
@@ -296,14 +296,13 @@ func (s *Server) make(ctx context.Context, b *Build, spec engi.BuildSpec, start,
 	return nil
 }
 
-// waitForPort is what clients' helper of that name makes. Many images have no
-// ss, and would never be ready, but whether somebody listens can be tried.
+// waitForPort matches the command of the clients' helper of that name. It needs ss,
+// which many images lack, so a connection is tried instead.
 var waitForPort = regexp.MustCompile(`^\[ -n "\$\(ss -Htuln sport = :(\d{1,5})\)" \]$`)
 
-// comeUp runs the start command and waits until the ready command says that
-// it is up.
-func (s *Server) comeUp(ctx context.Context, box engi.Sandbox, start, ready string, log *buildLog) error {
-	g, release, err := s.Sandboxes.Enter(ctx, box.Owner, box.ID)
+// comeUp runs the start command and waits until the ready command succeeds.
+func (s *Server) comeUp(ctx context.Context, sandbox engi.Sandbox, start, ready string, log *buildLog) error {
+	g, release, err := s.Sandboxes.Enter(ctx, sandbox.Owner, sandbox.ID)
 	if err != nil {
 		return err
 	}
@@ -342,7 +341,7 @@ func (s *Server) comeUp(ctx context.Context, box engi.Sandbox, start, ready stri
 	log.add("info", "finalize", "ready command: "+ready)
 	listens := 0
 	if m := waitForPort.FindStringSubmatch(ready); m != nil {
-		listens, _ = strconv.Atoi(m[1]) // a few digits
+		listens, _ = strconv.Atoi(m[1]) // cannot fail: a few digits
 	}
 	for {
 		if listens > 0 {
@@ -368,7 +367,7 @@ func (s *Server) comeUp(ctx context.Context, box engi.Sandbox, start, ready stri
 		select {
 		case <-time.After(readyGap):
 		case e := <-ended:
-			// A command that has put itself into the background is fine.
+			// It may have put itself into the background.
 			if err := failed("start command", e, 0); err != nil {
 				return err
 			}
@@ -389,8 +388,8 @@ func failed(what string, e engi.Exit, want int) error {
 	return engi.Errorf(engi.Invalid, "%s failed: %s", what, text)
 }
 
-// recover ends the builds that a crash has ended, and removes what builds
-// have left.
+// recover marks builds that a crash interrupted as failed, and removes what they
+// left.
 func (s *Server) recover(ctx context.Context) error {
 	if err := os.RemoveAll(filepath.Join(s.Dir, "builds")); err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
@@ -418,7 +417,7 @@ func (s *Server) recover(ctx context.Context) error {
 	return nil
 }
 
-// A buildLog collects lines and writes them in bunches. It is safe for
+// A buildLog collects lines and stores them in batches. It is safe for
 // concurrent use.
 type buildLog struct {
 	s               *Server
@@ -430,8 +429,8 @@ type buildLog struct {
 	current string // step
 }
 
-// keep writes lines until the returned function is called, which writes the
-// rest; calling it again does nothing.
+// keep stores lines in the background until the returned function is called, which
+// stores the rest. Calling it again does nothing.
 func (l *buildLog) keep() (stop func()) {
 	end, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -495,8 +494,8 @@ func (l *buildLog) step() string {
 }
 
 func (l *buildLog) progress(e engi.Progress) {
-	// The first step prepares what the others start from, the last one
-	// completes the template: clients call them base and finalize.
+	// Clients call the preparation of the root file system base and the
+	// completion of the template finalize.
 	step := "base"
 	switch {
 	case e.Steps > 0 && e.Step >= e.Steps:
@@ -517,7 +516,7 @@ func (l *buildLog) progress(e engi.Progress) {
 	}
 }
 
-// follow writes a process's output into the log.
+// follow copies a process's output to the log.
 func (l *buildLog) follow(ctx context.Context, p engi.Process) {
 	rest := ""
 	for c, err := range p.Output(ctx, 0) {

@@ -1,12 +1,12 @@
-// Package e2b speaks E2B's protocol, so that programs made for E2B's packages
-// work against engi by configuration only: the control plane (sandboxes,
-// snapshots, templates, volumes, secrets, events, webhooks), and the door to
-// the agent and the code interpreter inside sandboxes.
+// Package e2b implements E2B's protocol, so that programs for E2B's packages work
+// with engi by configuration only: the control plane (sandboxes, snapshots,
+// templates, volumes, secrets, events, webhooks), and a proxy to envd and the code
+// interpreter in sandboxes.
 //
-// It translates. What happens is the doing of the interfaces it is given; the
-// only things of its own are tokens derived from one secret, the archives that
-// clients upload for builds, and the registry of templates, because E2B's have
-// IDs, tags and builds that engi's have not. docs/e2b.md says what is offered.
+// It translates to the services of package engi. Its own are only the tokens, which
+// are derived from one secret, the archives that clients upload for builds, and a
+// registry of templates, because E2B's templates have IDs, tags and builds that
+// engi's do not have. docs/e2b.md says what is supported.
 package e2b
 
 import (
@@ -25,19 +25,18 @@ import (
 	"github.com/engi-dev/engi/api/httpio"
 )
 
-// AgentVersion is what clients decide by which features they use. All that
-// this version has is there.
-const AgentVersion = "0.6.13"
+// EnvdVersion is the version of envd by which clients choose the features that they
+// use. All of this version's are supported.
+const EnvdVersion = "0.6.13"
 
-// Ports that clients expect services of ours on, whatever listens inside.
+// Ports on which clients expect the guest program, whatever listens in the sandbox.
 const (
-	AgentPort       = 49983
+	EnvdPort        = 49983
 	InterpreterPort = 49999
 )
 
-// An Options is what the surface serves. Sandboxes, Templates, Keys, Store,
-// Secret and Dir are needed; a nil one of the rest means that its part
-// answers 501.
+// Options configure a [Server]. Sandboxes, Templates, Keys, Store, Secret and Dir
+// are required; routes of other services that are nil respond with 501.
 type Options struct {
 	Sandboxes engi.Sandboxes
 	Lifecycle engi.Lifecycle
@@ -52,21 +51,21 @@ type Options struct {
 	Store     Store
 
 	Secret []byte // 32 bytes or more; tokens are derived from it
-	Dir    string // for uploads; made if missing, nobody else writes there
-	Domain string // what names of sandboxes end in, maybe with a port; may be empty
+	Dir    string // for uploads; created if missing, and used by this server alone
+	Domain string // of sandboxes' host names, with a port if needed; may be empty
 
-	// Internet is the widest mode of network that sandboxes get, and get
-	// unless they ask for less; empty means none.
+	// Internet is the widest network mode of sandboxes, which they get unless
+	// they ask for less; empty means none.
 	Internet engi.Network
 
 	Log *slog.Logger // nil discards
 
-	// Target says which sandbox and port a request is for; false if it is for
-	// none. Nil means what headers and host names say, see [Target].
+	// Target returns the sandbox and port of a request, or false. Nil means
+	// [Target], which reads host names and headers.
 	Target func(*http.Request) (engi.SandboxID, int, bool)
 
-	// Leave, when it is closed, breaks off what goes on inside sandboxes, which
-	// would otherwise keep a server from shutting down. Nil means never.
+	// Leave ends proxied requests when it is closed, which would otherwise keep
+	// a server from shutting down. Nil means never.
 	Leave <-chan struct{}
 
 	MaxUpload  int64 // bytes of one archive; 0 means 1 GiB
@@ -86,14 +85,13 @@ type Server struct {
 	life   context.Context // of builds; ends with Run
 	end    context.CancelFunc
 	slots  chan struct{} // a build holds one
-	naming sync.Mutex    // held while templates are read to be changed
+	naming sync.Mutex    // held while a template is read, changed and stored
 
-	inner   httpio.Limiter // requests inside
-	watches httpio.Limiter // those that watch directories: they keep nobody from the others
+	requests httpio.Limiter // proxied requests
+	watches  httpio.Limiter // requests that watch directories, which must not block the others
 }
 
-// New returns a surface; only Run starts something. It panics if a needed
-// option is missing.
+// New returns a server. It panics if a required option is missing.
 func New(o Options) *Server {
 	if o.Sandboxes == nil || o.Templates == nil || o.Keys == nil || o.Store == nil || len(o.Secret) < 32 || o.Dir == "" {
 		panic("e2b: something is missing in Options")
@@ -116,7 +114,7 @@ func New(o Options) *Server {
 	s.serveSecrets()
 	s.serveEvents()
 	s.serveWebhooks()
-	s.control.HandleFunc("GET /health", func(w http.ResponseWriter, r *http.Request) { answer(w, http.StatusOK, "engi is here") })
+	s.control.HandleFunc("GET /health", func(w http.ResponseWriter, r *http.Request) { respond(w, http.StatusOK, "engi is here") })
 	s.control.HandleFunc("/files", s.signedFile)
 	s.control.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, engi.Errorf(engi.NotFound, "there is nothing at %.200q", r.URL.Path))
@@ -147,11 +145,11 @@ func Serves(path string) bool {
 	return roots[first]
 }
 
-// Control serves the control plane: the paths that [Serves] knows.
+// Control serves the control plane: the paths for which [Serves] is true.
 func (s *Server) Control() http.Handler { return s.control }
 
-// Run removes old uploads and forgotten builds until ctx ends, then ends the
-// builds that run.
+// Run removes old uploads and forgotten builds until ctx ends, and then cancels
+// running builds.
 func (s *Server) Run(ctx context.Context, ready func()) error {
 	if err := s.recover(ctx); err != nil {
 		return err
@@ -179,12 +177,12 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// A caller is who a request is from.
+// A caller is who sent a request.
 type caller struct {
 	key    string     // ID of its key
-	owner  engi.Owner // of what it makes
+	owner  engi.Owner // of what it creates
 	viewer engi.Owner // whose objects it sees; empty sees all
-	writes bool       // and not only looks: else it gets no tokens
+	writes bool       // its key may do more than read; only then does it get tokens
 }
 
 // handle serves pattern to callers with a key.
@@ -207,7 +205,7 @@ func (s *Server) caller(r *http.Request) (caller, error) {
 		secret, _ = strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	}
 	if secret == "" {
-		return caller{}, engi.Errorf(engi.Anonymous, "this request carries no API key").WithRemedy("set E2B_API_KEY to a key of this engi")
+		return caller{}, engi.Errorf(engi.Anonymous, "the request has no API key").WithRemedy("set E2B_API_KEY to a key of this server")
 	}
 	k, err := s.Keys.Authenticate(r.Context(), plainKey(secret))
 	if err != nil {
@@ -228,7 +226,7 @@ func (s *Server) caller(r *http.Request) (caller, error) {
 	return who, nil
 }
 
-// scopeOf says what a path of the control plane is about.
+// scopeOf returns the scope that a path of the control plane needs.
 func scopeOf(path string) engi.Scope {
 	for element := range strings.SplitSeq(path, "/") {
 		switch element {
@@ -253,8 +251,8 @@ func scopeOf(path string) engi.Scope {
 // maxBody bounds a request of the control plane.
 const maxBody = 4 << 20
 
-// body reads a request's JSON; none at all is like {}. Fields that nobody
-// here knows are ignored, as clients of other versions send them.
+// body decodes a request's JSON; an empty body is like {}. Unknown fields are
+// ignored, because other versions of clients send them.
 func body(w http.ResponseWriter, r *http.Request, v any) error {
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
@@ -267,14 +265,14 @@ func body(w http.ResponseWriter, r *http.Request, v any) error {
 		return nil
 	}
 	if err := json.Unmarshal(b, v); err != nil {
-		return engi.Errorf(engi.Invalid, "the body makes no sense: %v", err)
+		return engi.Errorf(engi.Invalid, "invalid JSON body: %v", err)
 	}
 	return nil
 }
 
-// answer sends v, if it is not nil, with its length: clients take an empty
-// body in chunks for broken JSON.
-func answer(w http.ResponseWriter, status int, v any) error {
+// answer sends v, unless it is nil, with its length: clients fail to parse an
+// empty chunked body.
+func respond(w http.ResponseWriter, status int, v any) error {
 	if v == nil {
 		if status != http.StatusNoContent {
 			w.Header().Set("Content-Length", "0")
@@ -289,12 +287,12 @@ func answer(w http.ResponseWriter, status int, v any) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
 	w.WriteHeader(status)
-	w.Write(b) // a client that left hears nothing
+	w.Write(b) // an error means that the client has gone
 	return nil
 }
 
-// fail says what went wrong as clients expect it: they read the code from the
-// body. They repeat what is Exhausted if told when.
+// fail reports an error as clients expect it, with the status in the body. They
+// retry Exhausted if told when.
 func fail(w http.ResponseWriter, err error) {
 	status := httpio.Statuses[engi.KindOf(err)]
 	if after := engi.RetryOf(err).AfterMillis; after > 0 && status == http.StatusTooManyRequests {
@@ -308,17 +306,17 @@ func fail(w http.ResponseWriter, err error) {
 }
 
 func refuse(w http.ResponseWriter, status int, text string) {
-	answer(w, status, map[string]any{"code": status, "message": text}) // two plain fields always encode
+	respond(w, status, map[string]any{"code": status, "message": text}) // encoding cannot fail
 }
 
-// errNone answers for a part that this node lacks.
+// errNone is the error for a service that this node does not have.
 func errNone(part string) *engi.Error {
-	return engi.Errorf(engi.Unsupported, "this node offers no %s", part)
+	return engi.Errorf(engi.Unsupported, "this node does not support %s", part)
 }
 
-// page cuts one page out of all, which follows token, and tells the client
-// how to get the next.
-func page[T any](w http.ResponseWriter, r *http.Request, all []T, id func(T) string) ([]T, error) {
+// page returns the page of all that follows token, and sets the header with
+// the token of the next.
+func paginate[T any](w http.ResponseWriter, r *http.Request, all []T, id func(T) string) ([]T, error) {
 	limit, err := pageLimit(r)
 	if err != nil {
 		return nil, err

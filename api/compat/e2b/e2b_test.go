@@ -116,7 +116,7 @@ func TestTarget(t *testing.T) {
 		{"3000-" + strings.ToUpper(l) + ".sbx.test", "", "", id, 3000, true},
 		{"49983-" + l + "-engi.sbx.test", "", "", id, 49983, true},
 		{"127.0.0.1:1", l, "49999", id, 49999, true},
-		{"127.0.0.1:1", l + "-engi", "", id, AgentPort, true},
+		{"127.0.0.1:1", l + "-engi", "", id, EnvdPort, true},
 		{"127.0.0.1:1", "nosuch", "80", "nosuch", 80, true},
 		{"127.0.0.1:1", "", "80", "", 0, false},
 		{"127.0.0.1:1", l, "0", "", 0, false},
@@ -166,19 +166,19 @@ func TestWhoMay(t *testing.T) {
 		t.Errorf("got %v", m)
 	}
 	if m := w.want(200, "look", "GET", path, ""); m["envdAccessToken"] != nil {
-		t.Error("a key that only reads gets the token for the inside")
+		t.Error("a key that only reads gets the access token")
 	}
 	if m := w.want(200, "ben", "GET", "/v2/sandboxes", ""); len(m["list"].([]any)) != 0 {
 		t.Errorf("ben sees %v", m)
 	}
 }
 
-func TestInsideTakesNoCredentials(t *testing.T) {
+func TestGuestGetsNoCredentials(t *testing.T) {
 	w := newWorld(t)
 	var mu sync.Mutex
 	var seen http.Header
 	var path string
-	w.boxes.inside = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	w.sandboxes.guest = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
 		seen, path = r.Header.Clone(), r.URL.RequestURI()
@@ -202,21 +202,21 @@ func TestInsideTakesNoCredentials(t *testing.T) {
 	h := in(200, "/envs?a=b%20c", "49983", accessHeader, token, "Cookie", "x=y", "Authorization", "Basic dXNlcjo=", "X-Metadata-A", "b")
 	mu.Lock()
 	if path != "/envs?a=b%20c" || seen.Get("X-Metadata-A") != "b" || seen.Get("Authorization") != "Basic dXNlcjo=" {
-		t.Errorf("inside saw %s %v", path, seen)
+		t.Errorf("the guest saw %s %v", path, seen)
 	}
 	for _, name := range []string{accessHeader, "X-Api-Key", "Cookie", sandboxHeader, portHeader, "X-Forwarded-For"} {
 		if v := seen.Get(name); v != "" {
-			t.Errorf("inside saw %s: %s", name, v)
+			t.Errorf("the guest saw %s: %s", name, v)
 		}
 	}
 	mu.Unlock()
 	if h.Get("Set-Cookie") != "" {
-		t.Error("the inside sets cookies")
+		t.Error("the guest sets cookies")
 	}
 	in(200, "/contexts", "49999", "Authorization", "Bearer secret")
 	mu.Lock()
 	if path != "/interpreter/contexts" || seen.Get("Authorization") != "" {
-		t.Errorf("inside saw %s %v", path, seen)
+		t.Errorf("the guest saw %s %v", path, seen)
 	}
 	mu.Unlock()
 	in(200, "/health", "49983")
@@ -238,28 +238,28 @@ func TestInsideTakesNoCredentials(t *testing.T) {
 
 func TestHealthWakesNobody(t *testing.T) {
 	w := newWorld(t)
-	w.boxes.inside = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { rw.WriteHeader(204) })
+	w.sandboxes.guest = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { rw.WriteHeader(204) })
 	made := w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base","autoPause":true,"autoResume":{"enabled":true}}`)
 	id := made["sandboxID"].(string)
-	w.boxes.mu.Lock()
-	w.boxes.all[0].State = engi.Hibernated
-	w.boxes.mu.Unlock()
+	w.sandboxes.mu.Lock()
+	w.sandboxes.all[0].State = engi.Hibernated
+	w.sandboxes.mu.Unlock()
 	w.want(502, "", "GET", "/health", "", sandboxHeader, id, portHeader, "49983")
 	w.want(204, "", "GET", "/envs", "", sandboxHeader, id, portHeader, "49983", accessHeader, made["envdAccessToken"].(string))
-	w.boxes.mu.Lock()
-	w.boxes.all[0].Disk = true // without memory, only its owner wakes it
-	w.boxes.mu.Unlock()
+	w.sandboxes.mu.Lock()
+	w.sandboxes.all[0].Disk = true // without memory, only its owner wakes it
+	w.sandboxes.mu.Unlock()
 	w.want(502, "", "GET", "/envs", "", sandboxHeader, id, portHeader, "49983", accessHeader, made["envdAccessToken"].(string))
 }
 
-// A body in pieces whose end the server has not seen when the answer begins
-// must not break the answer.
+// A chunked body whose end the server has not read when the response begins must
+// not break the response.
 func TestAnswersBeforeTheEndOfTheBody(t *testing.T) {
 	w := newWorld(t)
 	made := w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base"}`)
 	id, token := made["sandboxID"].(string), made["envdAccessToken"].(string)
-	// A guest that answers at once, over a transport like the real one: it
-	// sends the body while the answer is read already.
+	// The guest responds at once, and the transport still sends the body while
+	// the response is read.
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.WriteHeader(200)
 		http.NewResponseController(rw).Flush()
@@ -269,9 +269,9 @@ func TestAnswersBeforeTheEndOfTheBody(t *testing.T) {
 	srv.Config.Protocols = cleartext()
 	srv.Start()
 	defer srv.Close()
-	w.boxes.mu.Lock()
-	w.boxes.remote = srv.URL
-	w.boxes.mu.Unlock()
+	w.sandboxes.mu.Lock()
+	w.sandboxes.remote = srv.URL
+	w.sandboxes.mu.Unlock()
 	for _, path := range []string{"/process.Process/Start", "/files?path=x"} {
 		for range 50 {
 			body, feed := io.Pipe()
@@ -331,11 +331,11 @@ func TestPolicyKeepsPasswordsToItself(t *testing.T) {
 	if strings.Contains(string(b), "shh") || m["allowInternetAccess"] != false {
 		t.Errorf("got %s", b)
 	}
-	w.boxes.mu.Lock()
-	box := w.boxes.all[0]
-	w.boxes.mu.Unlock()
-	if box.Network.Mode != engi.NetworkRestricted || box.Network.Proxy == nil || box.Network.Proxy.Password != "shh" {
-		t.Errorf("kept %+v %v", box.Network, box.Notes)
+	w.sandboxes.mu.Lock()
+	sandbox := w.sandboxes.all[0]
+	w.sandboxes.mu.Unlock()
+	if sandbox.Network.Mode != engi.NetworkRestricted || sandbox.Network.Proxy == nil || sandbox.Network.Proxy.Password != "shh" {
+		t.Errorf("kept %+v %v", sandbox.Network, sandbox.Notes)
 	}
 	w.want(204, "ann", "PUT", path+"/network", `{}`)
 	m = w.want(200, "ann", "GET", path, "")
@@ -431,9 +431,9 @@ func TestBuild(t *testing.T) {
 	}
 	build = m["buildID"].(string)
 	status = "/templates/" + id + "/builds/" + build + "/status"
-	w.shelf.mu.Lock()
-	w.shelf.fail = engi.Errorf(engi.Invalid, "build template %s: it broke", w.Server.built(id, build))
-	w.shelf.mu.Unlock()
+	w.templates.mu.Lock()
+	w.templates.fail = engi.Errorf(engi.Invalid, "build template %s: it broke", w.Server.built(id, build))
+	w.templates.mu.Unlock()
 	w.want(202, "ann", "POST", "/v2/templates/"+id+"/builds/"+build, `{"steps":[{"type":"RUN","args":["x"]}]}`)
 	end = w.ended(status)
 	if r := end["reason"].(map[string]any); end["status"] != "error" || r["message"] != "it broke" || r["step"] != "1" {
@@ -441,10 +441,10 @@ func TestBuild(t *testing.T) {
 	}
 	w.want(204, "ann", "DELETE", "/templates/"+id, "")
 	w.want(404, "ann", "DELETE", "/templates/"+id, "")
-	w.shelf.mu.Lock()
-	defer w.shelf.mu.Unlock()
-	if len(w.shelf.names) != 1 {
-		t.Errorf("left %v", w.shelf.names)
+	w.templates.mu.Lock()
+	defer w.templates.mu.Unlock()
+	if len(w.templates.names) != 1 {
+		t.Errorf("left %v", w.templates.names)
 	}
 }
 
@@ -539,17 +539,17 @@ func TestSweepTemplates(t *testing.T) {
 	lost, kept, failed := w.Server.built(id, "00000000"), w.Server.built(id, "00000001"), w.Server.built(id, "00000002")
 	others := "e2b-01234567-" + id + "-00000000" // of a node that shares the cache
 	w.Store.Put(t.Context(), Template{ID: id, Name: "x", Builds: []Build{{ID: "1", State: BuildReady, Template: kept}, {ID: "2", State: BuildFailed, Template: failed}}})
-	w.shelf.mu.Lock()
+	w.templates.mu.Lock()
 	for _, name := range []string{lost, kept, failed, others, "e2b-mine"} {
-		w.shelf.names[name] = true
+		w.templates.names[name] = true
 	}
-	w.shelf.mu.Unlock()
+	w.templates.mu.Unlock()
 	if err := w.sweepTemplates(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.shelf.mu.Lock()
-	defer w.shelf.mu.Unlock()
-	if n := w.shelf.names; n[lost] || n[failed] || !n[kept] || !n["base"] || !n[others] || !n["e2b-mine"] {
+	w.templates.mu.Lock()
+	defer w.templates.mu.Unlock()
+	if n := w.templates.names; n[lost] || n[failed] || !n[kept] || !n["base"] || !n[others] || !n["e2b-mine"] {
 		t.Errorf("left %v", n)
 	}
 }

@@ -301,14 +301,14 @@ func (s *Server) serveEvents() {
 		if err != nil {
 			return err
 		}
-		return answer(w, http.StatusOK, list)
+		return respond(w, http.StatusOK, list)
 	}
 	events("GET /events/sandboxes", tell)
 	events("GET /events/sandboxes/{id}", func(w http.ResponseWriter, r *http.Request, who caller, q lifecycleQuery) error {
 		label, _, _ := strings.Cut(r.PathValue("id"), "-")
 		var err error
 		if q.sandbox, err = engi.SandboxOfLabel(label); err != nil {
-			return answer(w, http.StatusOK, []lifecycleEvent{}) // nothing has happened to what cannot be
+			return respond(w, http.StatusOK, []lifecycleEvent{}) // nothing has happened to what cannot be
 		}
 		return tell(w, r, who, q)
 	})

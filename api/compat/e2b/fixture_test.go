@@ -15,38 +15,37 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// ring knows keys by their secrets.
-type ring map[string]engi.Key
+// fakeKeys maps secrets to keys.
+type fakeKeys map[string]engi.Key
 
-func (r ring) Authenticate(_ context.Context, secret string) (engi.Key, error) {
+func (r fakeKeys) Authenticate(_ context.Context, secret string) (engi.Key, error) {
 	if k, ok := r[secret]; ok {
 		return k, nil
 	}
 	return engi.Key{}, engi.Errorf(engi.Anonymous, "unknown key")
 }
-func (ring) Create(context.Context, engi.Key) (engi.Key, string, error) { panic("not used") }
-func (ring) List(context.Context, engi.Owner) ([]engi.Key, error)       { panic("not used") }
-func (ring) Revoke(context.Context, engi.Owner, string) error           { panic("not used") }
+func (fakeKeys) Create(context.Context, engi.Key) (engi.Key, string, error) { panic("not used") }
+func (fakeKeys) List(context.Context, engi.Owner) ([]engi.Key, error)       { panic("not used") }
+func (fakeKeys) Revoke(context.Context, engi.Owner, string) error           { panic("not used") }
 
-// boxes is a front desk with sandboxes that are records only; what is inside
-// them is the handler inside.
-type sandboxList struct {
+// fakeSandboxes keeps records only; guest handles the requests to all of them.
+type fakeSandboxes struct {
 	mu     sync.Mutex
 	all    []engi.Sandbox
-	inside http.Handler
-	remote string // URL of a server that is inside instead
+	guest  http.Handler
+	remote string // URL of a server to use in place of guest
 }
 
-func (b *sandboxList) Create(_ context.Context, s engi.SandboxSpec) (engi.Sandbox, error) {
+func (b *fakeSandboxes) Create(_ context.Context, s engi.SandboxSpec) (engi.Sandbox, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	box := engi.Sandbox{ID: engi.NewSandboxID(), Owner: s.Owner, Template: s.Template, State: engi.Running, Created: time.Now(), Lifetime: s.Lifetime,
+	sandbox := engi.Sandbox{ID: engi.NewSandboxID(), Owner: s.Owner, Template: s.Template, State: engi.Running, Created: time.Now(), Lifetime: s.Lifetime,
 		Metadata: s.Metadata, Network: s.Network, Ports: s.Ports, Notes: s.Notes, Snapshot: s.Snapshot, Deadline: time.Now().Add(s.Lifetime.Timeout)}
-	b.all = append([]engi.Sandbox{box}, b.all...)
-	return box, nil
+	b.all = append([]engi.Sandbox{sandbox}, b.all...)
+	return sandbox, nil
 }
 
-func (b *sandboxList) Get(_ context.Context, owner engi.Owner, id engi.SandboxID) (engi.Sandbox, error) {
+func (b *fakeSandboxes) Get(_ context.Context, owner engi.Owner, id engi.SandboxID) (engi.Sandbox, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, x := range b.all {
@@ -57,7 +56,7 @@ func (b *sandboxList) Get(_ context.Context, owner engi.Owner, id engi.SandboxID
 	return engi.Sandbox{}, engi.Errorf(engi.NotFound, "no such sandbox")
 }
 
-func (b *sandboxList) List(_ context.Context, owner engi.Owner, f engi.SandboxFilter) (list []engi.Sandbox, _ error) {
+func (b *fakeSandboxes) List(_ context.Context, owner engi.Owner, f engi.SandboxFilter) (list []engi.Sandbox, _ error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	seen := f.After == ""
@@ -70,7 +69,7 @@ func (b *sandboxList) List(_ context.Context, owner engi.Owner, f engi.SandboxFi
 	return list, nil
 }
 
-func (b *sandboxList) Update(ctx context.Context, owner engi.Owner, id engi.SandboxID, u engi.SandboxUpdate) (engi.Sandbox, error) {
+func (b *fakeSandboxes) Update(ctx context.Context, owner engi.Owner, id engi.SandboxID, u engi.SandboxUpdate) (engi.Sandbox, error) {
 	if _, err := b.Get(ctx, owner, id); err != nil {
 		return engi.Sandbox{}, err
 	}
@@ -95,7 +94,7 @@ func (b *sandboxList) Update(ctx context.Context, owner engi.Owner, id engi.Sand
 	panic("unreachable")
 }
 
-func (b *sandboxList) Stop(_ context.Context, owner engi.Owner, id engi.SandboxID) error {
+func (b *fakeSandboxes) Stop(_ context.Context, owner engi.Owner, id engi.SandboxID) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := range b.all {
@@ -106,7 +105,7 @@ func (b *sandboxList) Stop(_ context.Context, owner engi.Owner, id engi.SandboxI
 	return nil
 }
 
-type inside struct {
+type fakeGuest struct {
 	engi.Guest
 	h      http.Handler
 	remote string
@@ -121,7 +120,7 @@ func cleartext() *http.Protocols {
 	return p
 }
 
-func (g inside) RoundTrip(r *http.Request) (*http.Response, error) {
+func (g fakeGuest) RoundTrip(r *http.Request) (*http.Response, error) {
 	if g.remote != "" {
 		out := r.Clone(r.Context())
 		out.URL.Host, out.RequestURI = strings.TrimPrefix(g.remote, "http://"), ""
@@ -132,29 +131,29 @@ func (g inside) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-func (b *sandboxList) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
+func (b *fakeSandboxes) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
 	x, err := b.Get(ctx, owner, id)
 	if err != nil {
 		return nil, nil, err
 	}
 	if x.State != engi.Running && !x.Lifetime.AutoResume {
-		return nil, nil, engi.Errorf(engi.Conflict, "it sleeps")
+		return nil, nil, engi.Errorf(engi.Conflict, "it is hibernated")
 	}
-	return inside{h: b.inside, remote: b.remote}, func() {}, nil
+	return fakeGuest{h: b.guest, remote: b.remote}, func() {}, nil
 }
 
-func (b *sandboxList) Samples(context.Context, engi.Owner, engi.SandboxID, time.Time, time.Time) ([]engi.Sample, error) {
+func (b *fakeSandboxes) Samples(context.Context, engi.Owner, engi.SandboxID, time.Time, time.Time) ([]engi.Sample, error) {
 	return []engi.Sample{{Time: time.Now()}}, nil
 }
 
-// shelf has templates of engi's by name.
-type memoryStore struct {
+// fakeTemplates has engi's templates by name.
+type fakeTemplates struct {
 	mu    sync.Mutex
 	names map[string]bool
 	fail  error
 }
 
-func (s *memoryStore) Get(_ context.Context, name string) (engi.Template, error) {
+func (s *fakeTemplates) Get(_ context.Context, name string) (engi.Template, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.names[name] {
@@ -162,7 +161,7 @@ func (s *memoryStore) Get(_ context.Context, name string) (engi.Template, error)
 	}
 	return engi.Template{}, engi.Errorf(engi.NotFound, "no template %q", name)
 }
-func (s *memoryStore) List(context.Context) (list []engi.Template, _ error) {
+func (s *fakeTemplates) List(context.Context) (list []engi.Template, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name := range s.names {
@@ -170,18 +169,18 @@ func (s *memoryStore) List(context.Context) (list []engi.Template, _ error) {
 	}
 	return list, nil
 }
-func (s *memoryStore) Build(context.Context, string, []byte, func(engi.Progress)) (engi.Template, error) {
+func (s *fakeTemplates) Build(context.Context, string, []byte, func(engi.Progress)) (engi.Template, error) {
 	panic("not used")
 }
-func (s *memoryStore) Remove(_ context.Context, name string) error {
+func (s *fakeTemplates) Remove(_ context.Context, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.names, name)
 	return nil
 }
-func (s *memoryStore) Prune(context.Context) (int64, error) { return 0, nil }
+func (s *fakeTemplates) Prune(context.Context) (int64, error) { return 0, nil }
 
-func (s *memoryStore) BuildSteps(_ context.Context, spec engi.BuildSpec, progress func(engi.Progress)) (engi.Template, error) {
+func (s *fakeTemplates) BuildSteps(_ context.Context, spec engi.BuildSpec, progress func(engi.Progress)) (engi.Template, error) {
 	progress(engi.Progress{Step: 1, Steps: 3, Name: "begin"})
 	progress(engi.Progress{Step: 2, Steps: 3, Name: "run it"})
 	for _, st := range spec.Steps {
@@ -202,8 +201,8 @@ func (s *memoryStore) BuildSteps(_ context.Context, spec engi.BuildSpec, progres
 	return engi.Template{Name: spec.Name}, nil
 }
 
-// memory is a Store good enough for this package; package e2btest, which
-// imports this one, has the full one.
+// memory is a Store for the tests of this package. store.E2B cannot be used,
+// because package store imports this one.
 type memory struct {
 	mu    sync.Mutex
 	all   map[string]Template
@@ -262,19 +261,19 @@ func (m *memory) Lines(_ context.Context, build string, skip, limit int) ([]LogL
 
 type fixture struct {
 	*Server
-	t     *testing.T
-	boxes *sandboxList
-	shelf *memoryStore
-	url   string
+	t         *testing.T
+	sandboxes *fakeSandboxes
+	templates *fakeTemplates
+	url       string
 }
 
 func newWorld(t *testing.T, more ...func(*Options)) *fixture {
 	t.Helper()
-	w := &fixture{t: t, boxes: &sandboxList{inside: http.NotFoundHandler()}, shelf: &memoryStore{names: map[string]bool{"base": true}}}
+	w := &fixture{t: t, sandboxes: &fakeSandboxes{guest: http.NotFoundHandler()}, templates: &fakeTemplates{names: map[string]bool{"base": true}}}
 	o := Options{
 		Internet:  engi.NetworkOpen,
-		Sandboxes: w.boxes, Templates: w.shelf, Builder: w.shelf, Store: &memory{all: map[string]Template{}, lines: map[string][]LogLine{}},
-		Keys:   ring{"ann": {Owner: "ann"}, "ben": {Owner: "ben"}, "root": {Admin: true}, "look": {Owner: "ann", Scopes: []engi.Scope{engi.ScopeRead}}},
+		Sandboxes: w.sandboxes, Templates: w.templates, Builder: w.templates, Store: &memory{all: map[string]Template{}, lines: map[string][]LogLine{}},
+		Keys:   fakeKeys{"ann": {Owner: "ann"}, "ben": {Owner: "ben"}, "root": {Admin: true}, "look": {Owner: "ann", Scopes: []engi.Scope{engi.ScopeRead}}},
 		Secret: make([]byte, 32), Dir: t.TempDir(), MaxUpload: 1000, MaxUploads: 1500,
 	}
 	for _, f := range more {
@@ -290,7 +289,7 @@ func newWorld(t *testing.T, more ...func(*Options)) *fixture {
 		}
 	})
 	<-ready
-	control, in := w.Control(), w.Inside()
+	control, in := w.Control(), w.Proxy()
 	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if _, _, ok := Target(r, ""); ok {
 			in.ServeHTTP(rw, r)
@@ -303,7 +302,7 @@ func newWorld(t *testing.T, more ...func(*Options)) *fixture {
 	return w
 }
 
-// call sends a request and decodes the answer.
+// call sends a request and decodes the response.
 func (w *fixture) call(key, method, path, body string, header ...string) (int, http.Header, map[string]any) {
 	w.t.Helper()
 	if !strings.HasPrefix(path, "http") {

@@ -12,7 +12,7 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// everything is what clients write for all traffic.
+// everything is the network for all traffic.
 const everything = "0.0.0.0/0"
 
 type network struct {
@@ -24,7 +24,7 @@ type network struct {
 	Rules              map[string][]rule `json:"rules,omitempty"`
 	HTTPSPorts         []int             `json:"httpsPorts,omitempty"`
 	DNSServers         []string          `json:"dnsServers,omitempty"`
-	Internet           *bool             `json:"allow_internet_access,omitempty"` // of updates only
+	Internet           *bool             `json:"allow_internet_access,omitempty"` // in updates only
 }
 
 type egressProxy struct {
@@ -42,9 +42,9 @@ type transform struct {
 	Headers map[string]string `json:"headers,omitempty"`
 }
 
-// policy translates n into ours, which is no wider than widest, and adds to
-// notes what is spelled in E2B's own words. Sandboxes of E2B have the internet
-// unless something forbids it. It reports Invalid.
+// policy translates n into a policy no wider than widest, and adds the settings
+// that it cannot express to notes. Sandboxes of E2B can reach the internet by
+// default. It reports Invalid.
 func (n *network) policy(internet *bool, widest engi.Network, notes map[string]string) (engi.NetworkPolicy, error) {
 	delete(notes, noteInternet)
 	if internet != nil {
@@ -79,7 +79,7 @@ func (n *network) policy(internet *bool, widest engi.Network, notes map[string]s
 		}
 	}
 	for _, d := range n.DenyOut {
-		// What is allowed wins, and what is not allowed in the first place
+		// Allowed networks win over denied ones, and what is not allowed anyway
 		// need not be denied.
 		if p.Mode == engi.NetworkOpen && !all && !covered(d, n.AllowOut) {
 			p.Deny = append(p.Deny, ruleOf(d))
@@ -100,20 +100,20 @@ func (n *network) policy(internet *bool, widest engi.Network, notes map[string]s
 	return p, nil
 }
 
-// check reports what E2B refuses too.
+// check reports Invalid for what E2B refuses, too.
 func (n *network) check() error {
 	names := false
 	for _, a := range n.AllowOut {
 		if !address(a) {
 			names = true
 			if !hostName(a) {
-				return engi.Errorf(engi.Invalid, "allowOut: %.80q is no address, network or name", a)
+				return engi.Errorf(engi.Invalid, "allowOut: %.80q is not an address, a network or a name", a)
 			}
 		}
 	}
 	for _, a := range n.DenyOut {
 		if !address(a) {
-			return engi.Errorf(engi.Invalid, "denyOut: %.80q is no address or network", a)
+			return engi.Errorf(engi.Invalid, "denyOut: %.80q is not an address or a network", a)
 		}
 	}
 	if names && !slices.Contains(n.DenyOut, everything) {
@@ -125,16 +125,17 @@ func (n *network) check() error {
 			at = e.Address
 		}
 		if host, port, err := net.SplitHostPort(at); err != nil || host == "" || port == "" {
-			return engi.Errorf(engi.Invalid, "egressProxy: %.80q is no address with port", e.Address)
+			return engi.Errorf(engi.Invalid, "egressProxy: %.80q is not an address with a port", e.Address)
 		}
 	}
-	if slices.Contains(n.HTTPSPorts, AgentPort) {
-		return engi.Errorf(engi.Invalid, "httpsPorts: %d is the agent's", AgentPort)
+	if slices.Contains(n.HTTPSPorts, EnvdPort) {
+		return engi.Errorf(engi.Invalid, "httpsPorts: %d is the port of envd", EnvdPort)
 	}
 	return nil
 }
 
-// detail is what of n cannot be told from ours, for those who read it back.
+// detail returns the settings of n that cannot be derived from a policy, for
+// reading them back.
 func (n *network) detail() map[string]any {
 	d := map[string]any{}
 	for name, list := range map[string][]string{"allowOut": n.AllowOut, "denyOut": n.DenyOut, "dnsServers": n.DNSServers} {
@@ -161,13 +162,13 @@ var (
 	identityPlace = regexp.MustCompile(`\$\{e2b\.identity\.[^}]*\}`)
 )
 
-// headers translates rules. Several of one host are one after the other, so
-// that the last wins.
+// headers translates rules. Those of one host keep their order, in which the last
+// wins.
 func (n *network) headers() ([]engi.HeaderRule, error) {
 	var all []engi.HeaderRule
 	for _, host := range slices.Sorted(maps.Keys(n.Rules)) {
 		if !hostName(host) {
-			return nil, engi.Errorf(engi.Invalid, "rules: %.80q is no name", host)
+			return nil, engi.Errorf(engi.Invalid, "rules: %.80q is not a host name", host)
 		}
 		set, secret := map[string]string{}, false
 		for _, r := range n.Rules[host] {
@@ -176,7 +177,7 @@ func (n *network) headers() ([]engi.HeaderRule, error) {
 			}
 			for name, value := range r.Transform.Headers {
 				if identityPlace.MatchString(value) {
-					return nil, engi.Errorf(engi.Invalid, "rules: %s of %s wants an identity token, and nobody issues any here", name, host).
+					return nil, engi.Errorf(engi.Invalid, "rules: %s of %s wants an identity token, which engi does not issue", name, host).
 						WithRemedy("store a token as a secret, and write ${e2b.secrets.NAME}")
 				}
 				secret = secret || secretPlace.MatchString(value)
@@ -185,7 +186,7 @@ func (n *network) headers() ([]engi.HeaderRule, error) {
 		}
 		if len(set) > 0 {
 			all = append(all, engi.HeaderRule{Host: host, Headers: set})
-			if !secret { // those do not go without encryption
+			if !secret { // secrets are not sent unencrypted
 				all = append(all, engi.HeaderRule{Host: "http://" + host, Headers: set})
 			}
 		}
@@ -210,7 +211,7 @@ func covered(d string, allow []string) bool {
 	})
 }
 
-// prefix reads an address or a network; what is neither is not valid.
+// prefix parses an address or a network; otherwise, the result is not valid.
 func prefix(s string) netip.Prefix {
 	if p, err := netip.ParsePrefix(s); err == nil {
 		return p.Masked()
@@ -230,14 +231,14 @@ func hostName(s string) bool {
 	})
 }
 
-// shown is a sandbox's network as its owner wrote it, without passwords.
-func shown(box engi.Sandbox) *network {
-	n := network{MaskRequestHost: box.Ports.Host}
-	public := !box.Ports.Private
+// shown returns a sandbox's network as its owner wrote it, without passwords.
+func shown(sandbox engi.Sandbox) *network {
+	n := network{MaskRequestHost: sandbox.Ports.Host}
+	public := !sandbox.Ports.Private
 	n.AllowPublicTraffic = &public
-	d := box.Network.Detail
-	if d == nil { // not made here
-		n.AllowOut, n.DenyOut = box.Network.Allow, box.Network.Deny
+	d := sandbox.Network.Detail
+	if d == nil { // set by another API
+		n.AllowOut, n.DenyOut = sandbox.Network.Allow, sandbox.Network.Deny
 	}
 	recode(d["allowOut"], &n.AllowOut)
 	recode(d["denyOut"], &n.DenyOut)
@@ -248,7 +249,7 @@ func shown(box engi.Sandbox) *network {
 	return &n
 }
 
-// encode is for values that came from JSON.
+// encode encodes values that were decoded from JSON.
 func encode(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -257,8 +258,8 @@ func encode(v any) string {
 	return string(b)
 }
 
-// recode reads v, which has been through a store, into a typed variable; one
-// of another shape leaves it as it is.
+// recode converts v, which comes from a store, to a typed variable. It leaves the
+// variable as it is if v has another shape.
 func recode(v, into any) {
 	if v != nil {
 		_ = json.Unmarshal([]byte(encode(v)), into)

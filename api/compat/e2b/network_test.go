@@ -10,8 +10,8 @@ import (
 	"github.com/engi-dev/engi/gate/egress/policy"
 )
 
-// TestNetworkBecomesPolicy holds what E2B's words mean here, and that the wall
-// takes every policy which is made of them.
+// TestNetworkBecomesPolicy checks how E2B's settings are translated, and that the
+// gateway accepts every policy made from them.
 func TestNetworkBecomesPolicy(t *testing.T) {
 	const open, restricted, isolated, none = engi.NetworkOpen, engi.NetworkRestricted, engi.NetworkIsolated, engi.NetworkNone
 	for body, want := range map[string]engi.NetworkPolicy{

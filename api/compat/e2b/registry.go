@@ -8,8 +8,8 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Template is E2B's idea of one: a name with builds, and tags that point at
-// some of them. What a build made is a template of engi's, or a snapshot.
+// A Template is a template of E2B: a name with builds, and tags that point at some
+// of them. The result of a build is a template of engi, or a snapshot.
 type Template struct {
 	ID      string // 20 letters and digits
 	Owner   engi.Owner
@@ -20,12 +20,12 @@ type Template struct {
 	Tags    []Tag
 }
 
-// A Build is one attempt to make a template.
+// A Build is one attempt to build a template.
 type Build struct {
-	ID       string // a UUID, as clients insist
+	ID       string // a UUID, because clients require it
 	State    BuildState
-	Template string          // of engi's; unique to this build
-	Snapshot engi.SnapshotID // sandboxes begin as copies of it; empty if from Template
+	Template string          // of engi; unique to this build
+	Snapshot engi.SnapshotID // that sandboxes start from; empty if they start from Template
 	Tags     []string        // that it gets once it is ready
 	Size     engi.Size
 	Reason   string // why it failed
@@ -34,7 +34,7 @@ type Build struct {
 	Updated  time.Time
 }
 
-// A BuildState is where a build stands.
+// A BuildState is the state of a build.
 type BuildState string
 
 const (
@@ -59,16 +59,16 @@ type LogLine struct {
 	Text  string
 }
 
-// A Store is all the memory this room needs. It is safe for concurrent use.
-// Package e2btest holds its promises as tests.
+// A Store keeps templates and logs of builds. It is safe for concurrent use.
+// Package e2btest tests its promises.
 //
 //  1. Put stores a template, new or not; Conflict if another one of its owner
-//     has the name. The logs of builds that it no longer has go.
+//     has the name. It deletes the logs of builds that were removed.
 //  2. Get returns a template of owner's by ID or name, or NotFound. The empty
 //     owner may get any; by name, its own before another's.
 //  3. List returns the templates of owner, or everybody's if owner is empty,
 //     by name.
-//  4. Remove deletes a template and its logs; none is no error.
+//  4. Remove deletes a template and its logs, if it exists.
 //  5. AddLines appends to a build's log; Lines returns up to limit lines that
 //     follow the first skip, in order.
 type Store interface {
@@ -122,7 +122,7 @@ func (t *Template) untag(names []string) {
 	t.Tags = slices.DeleteFunc(t.Tags, func(g Tag) bool { return slices.Contains(names, g.Name) })
 }
 
-// keepBuilds is how many builds a template remembers beside those with tags.
+// keepBuilds is how many builds without tags a template keeps.
 const keepBuilds = 10
 
 // forget drops old builds that no tag points at and returns them.
@@ -143,7 +143,7 @@ func (t *Template) forget() (gone []Build) {
 	return gone
 }
 
-// change reads a template, lets f change it and stores it.
+// change loads a template, changes it with f and stores it.
 func (s *Server) change(ctx context.Context, owner engi.Owner, idOrName string, f func(*Template) error) (Template, error) {
 	s.naming.Lock()
 	defer s.naming.Unlock()
@@ -158,5 +158,5 @@ func (s *Server) change(ctx context.Context, owner engi.Owner, idOrName string, 
 	return t, s.Store.Put(ctx, t)
 }
 
-// now is the time as stores keep it.
+// now returns the time with the precision of stores.
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }

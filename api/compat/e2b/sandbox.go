@@ -12,13 +12,13 @@ import (
 	"github.com/engi-dev/engi/api/httpio"
 )
 
-// Deadlines of sandboxes whose creators name none.
+// Default time until the deadline of a sandbox.
 const (
 	timeoutV1 = 15 * time.Second
 	timeoutV2 = 300 * time.Second
 )
 
-// settles is how long a request waits for a sandbox between two states.
+// settles is how long a request waits for a change of state to complete.
 const settles = 60 * time.Second
 
 func (s *Server) serveSandboxes() {
@@ -28,12 +28,12 @@ func (s *Server) serveSandboxes() {
 	s.handle("GET /v2/sandboxes", s.list)
 	s.handle("GET /sandboxes/metrics", s.manyMetrics)
 	s.handle("GET /teams", func(w http.ResponseWriter, r *http.Request, who caller) error {
-		// E2B's command wants one; keys are not told again.
+		// E2B's CLI needs one, but secrets of keys are not stored.
 		name := team(who.owner)
-		return answer(w, http.StatusOK, []map[string]any{{"teamID": name, "name": name, "apiKey": "", "isDefault": true}})
+		return respond(w, http.StatusOK, []map[string]any{{"teamID": name, "name": name, "apiKey": "", "isDefault": true}})
 	})
-	s.one("GET /sandboxes/{id}", func(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
-		return answer(w, http.StatusOK, s.detail(box, who))
+	s.one("GET /sandboxes/{id}", func(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error {
+		return respond(w, http.StatusOK, s.detail(sandbox, who))
 	})
 	s.handle("DELETE /sandboxes/{id}", s.kill)
 	for _, v := range []string{"", "/v2"} {
@@ -49,14 +49,14 @@ func (s *Server) serveSandboxes() {
 	s.one("GET /sandboxes/{id}/metrics", s.metrics)
 }
 
-// one serves a pattern about one sandbox that is not stopped.
-func (s *Server) one(pattern string, f func(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error) {
+// one handles a pattern about one sandbox that is not stopped.
+func (s *Server) one(pattern string, f func(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error) {
 	s.handle(pattern, func(w http.ResponseWriter, r *http.Request, who caller) error {
-		box, err := s.find(r.Context(), who, r.PathValue("id"))
+		sandbox, err := s.find(r.Context(), who, r.PathValue("id"))
 		if err != nil {
 			return err
 		}
-		return f(w, r, who, box)
+		return f(w, r, who, sandbox)
 	})
 }
 
@@ -70,32 +70,32 @@ func (s *Server) find(ctx context.Context, who caller, label string) (engi.Sandb
 	if err != nil {
 		return engi.Sandbox{}, errLost(label)
 	}
-	box, err := s.Sandboxes.Get(ctx, who.viewer, id)
-	if err == nil && (box.State == engi.Stopped || box.State == engi.Stopping) || engi.KindOf(err) == engi.NotFound && err != nil {
+	sandbox, err := s.Sandboxes.Get(ctx, who.viewer, id)
+	if err == nil && (sandbox.State == engi.Stopped || sandbox.State == engi.Stopping) || engi.KindOf(err) == engi.NotFound && err != nil {
 		return engi.Sandbox{}, errLost(label)
 	}
-	return box, err
+	return sandbox, err
 }
 
-// settled waits until box is between no two states.
-func (s *Server) settled(ctx context.Context, box engi.Sandbox) (engi.Sandbox, error) {
+// settled waits until sandbox is between no two states.
+func (s *Server) settled(ctx context.Context, sandbox engi.Sandbox) (engi.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, settles)
 	defer cancel()
 	for gap := 10 * time.Millisecond; ; gap = min(2*gap, 250*time.Millisecond) {
-		switch box.State {
+		switch sandbox.State {
 		case engi.Running, engi.Paused, engi.Hibernated:
-			return box, nil
+			return sandbox, nil
 		case engi.Stopping, engi.Stopped:
-			return box, errLost(box.ID.Label())
+			return sandbox, errLost(sandbox.ID.Label())
 		}
 		select {
 		case <-time.After(gap):
 		case <-ctx.Done():
-			return box, engi.Errorf(engi.Unavailable, "the sandbox is %s", box.State)
+			return sandbox, engi.Errorf(engi.Unavailable, "the sandbox is %s", sandbox.State)
 		}
 		var err error
-		if box, err = s.Sandboxes.Get(ctx, "", box.ID); err != nil {
-			return box, err
+		if sandbox, err = s.Sandboxes.Get(ctx, "", sandbox.ID); err != nil {
+			return sandbox, err
 		}
 	}
 }
@@ -155,14 +155,14 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, who caller, vers
 	if len(q.IAM) > 0 && string(q.IAM) != "null" {
 		spec.Notes[noteIAM] = string(q.IAM)
 	}
-	box, err := s.Sandboxes.Create(r.Context(), spec)
+	sandbox, err := s.Sandboxes.Create(r.Context(), spec)
 	if err != nil {
 		return err
 	}
-	return answer(w, http.StatusCreated, s.sandbox(box))
+	return respond(w, http.StatusCreated, s.createdView(sandbox))
 }
 
-// filter reads what lists have in common.
+// filter parses the parameters of all lists.
 func filter(r *http.Request) (f engi.SandboxFilter, err error) {
 	f = engi.SandboxFilter{Owned: true}
 	f.Metadata, err = metadataOf(r.URL.Query().Get("metadata"))
@@ -180,21 +180,21 @@ func (s *Server) listV1(w http.ResponseWriter, r *http.Request, who caller) erro
 		return err
 	}
 	f.States, f.Limit = awake, -1
-	boxes, err := s.Sandboxes.List(r.Context(), who.viewer, f)
+	sandboxes, err := s.Sandboxes.List(r.Context(), who.viewer, f)
 	if err != nil {
 		return err
 	}
-	return answer(w, http.StatusOK, listedAll(visible(boxes)))
+	return respond(w, http.StatusOK, listedAll(visible(sandboxes)))
 }
 
-// visible leaves out what belongs to builds.
-func visible(boxes []engi.Sandbox) []engi.Sandbox {
-	return slices.DeleteFunc(boxes, func(b engi.Sandbox) bool { return b.Notes[noteBuild] != "" })
+// visible removes the sandboxes of builds.
+func visible(sandboxes []engi.Sandbox) []engi.Sandbox {
+	return slices.DeleteFunc(sandboxes, func(b engi.Sandbox) bool { return b.Notes[noteBuild] != "" })
 }
 
-func listedAll(boxes []engi.Sandbox) []listedSandbox {
-	all := make([]listedSandbox, len(boxes))
-	for i, b := range boxes {
+func listedAll(sandboxes []engi.Sandbox) []listedSandbox {
+	all := make([]listedSandbox, len(sandboxes))
+	for i, b := range sandboxes {
 		all[i] = listed(b)
 	}
 	return all
@@ -242,40 +242,40 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, who caller) error 
 	if err != nil {
 		return err
 	}
-	// One more tells whether there is another page. Names of templates are
-	// ours only here, so that filter is applied here too.
+	// One more tells whether there is another page. Services do not know E2B's
+	// templates, so their filter is applied here.
 	template := q.Get("template")
-	f.Limit = limit + 1 + s.MaxBuilds // those of builds are left out
+	f.Limit = limit + 1 + s.MaxBuilds // sandboxes of builds are removed below
 	if template != "" {
 		f.Limit = -1
 	}
-	boxes, err := s.Sandboxes.List(r.Context(), who.viewer, f)
+	sandboxes, err := s.Sandboxes.List(r.Context(), who.viewer, f)
 	if err != nil {
 		return err
 	}
-	boxes = visible(boxes)
+	sandboxes = visible(sandboxes)
 	if template != "" {
-		boxes = slices.DeleteFunc(boxes, func(b engi.Sandbox) bool {
+		sandboxes = slices.DeleteFunc(sandboxes, func(b engi.Sandbox) bool {
 			id, alias := templateOf(b)
 			return id != template && alias != template && b.Template != template
 		})
 	}
-	if len(boxes) > limit {
-		boxes = boxes[:limit]
-		w.Header().Set("X-Next-Token", boxes[limit-1].ID.Label())
+	if len(sandboxes) > limit {
+		sandboxes = sandboxes[:limit]
+		w.Header().Set("X-Next-Token", sandboxes[limit-1].ID.Label())
 	}
-	return answer(w, http.StatusOK, listedAll(boxes))
+	return respond(w, http.StatusOK, listedAll(sandboxes))
 }
 
 func (s *Server) kill(w http.ResponseWriter, r *http.Request, who caller) error {
-	box, err := s.find(r.Context(), who, r.PathValue("id"))
+	sandbox, err := s.find(r.Context(), who, r.PathValue("id"))
 	if err != nil {
 		return err
 	}
-	if err := s.Sandboxes.Stop(r.Context(), who.viewer, box.ID); err != nil {
+	if err := s.Sandboxes.Stop(r.Context(), who.viewer, sandbox.ID); err != nil {
 		return err
 	}
-	return answer(w, http.StatusNoContent, nil)
+	return respond(w, http.StatusNoContent, nil)
 }
 
 type wake struct {
@@ -283,52 +283,52 @@ type wake struct {
 	Memory  *bool  `json:"memory"`
 }
 
-// awaken wakes a sandbox, or gives it a later deadline.
-func (s *Server) awaken(r *http.Request, who caller, box engi.Sandbox, q wake, otherwise time.Duration) (_ engi.Sandbox, slept bool, err error) {
+// awaken resumes a sandbox, or extends its deadline if it runs.
+func (s *Server) awaken(r *http.Request, who caller, sandbox engi.Sandbox, q wake, otherwise time.Duration) (_ engi.Sandbox, slept bool, err error) {
 	timeout, err := seconds(q.Timeout, otherwise)
 	if err != nil {
-		return box, false, err
+		return sandbox, false, err
 	}
 	ctx := r.Context()
 	for {
-		if box, err = s.settled(ctx, box); err != nil {
-			return box, slept, err
+		if sandbox, err = s.settled(ctx, sandbox); err != nil {
+			return sandbox, slept, err
 		}
-		if box.State == engi.Running {
+		if sandbox.State == engi.Running {
 			if timeout > 0 {
-				box, err = s.Sandboxes.Update(ctx, who.viewer, box.ID, engi.SandboxUpdate{Extend: &timeout})
+				sandbox, err = s.Sandboxes.Update(ctx, who.viewer, sandbox.ID, engi.SandboxUpdate{Extend: &timeout})
 			}
 		} else {
 			if s.Lifecycle == nil {
-				return box, false, errNone("paused sandboxes")
+				return sandbox, false, errNone("paused sandboxes")
 			}
 			slept = true
-			box, err = s.Lifecycle.Resume(ctx, who.viewer, box.ID, timeout, q.Memory != nil && !*q.Memory)
+			sandbox, err = s.Lifecycle.Resume(ctx, who.viewer, sandbox.ID, timeout, q.Memory != nil && !*q.Memory)
 		}
 		if engi.KindOf(err) != engi.Conflict || err == nil || ctx.Err() != nil {
-			return box, slept, err
+			return sandbox, slept, err
 		}
-		// It moved meanwhile: look where it is now.
+		// Its state has changed meanwhile: look again.
 		refused := err
-		if box, err = s.find(ctx, who, box.ID.Label()); err != nil {
-			return box, slept, err
+		if sandbox, err = s.find(ctx, who, sandbox.ID.Label()); err != nil {
+			return sandbox, slept, err
 		}
-		if box.State == engi.Running || box.State == engi.Paused || box.State == engi.Hibernated {
+		if sandbox.State == engi.Running || sandbox.State == engi.Paused || sandbox.State == engi.Hibernated {
 			select {
 			case <-time.After(50 * time.Millisecond):
 			case <-ctx.Done():
-				return box, slept, refused
+				return sandbox, slept, refused
 			}
 		}
 	}
 }
 
-func (s *Server) connect(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+func (s *Server) connect(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error {
 	var q wake
 	if err := body(w, r, &q); err != nil {
 		return err
 	}
-	box, slept, err := s.awaken(r, who, box, q, timeoutV2)
+	sandbox, slept, err := s.awaken(r, who, sandbox, q, timeoutV2)
 	if err != nil {
 		return err
 	}
@@ -336,10 +336,10 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request, who caller, box
 	if slept {
 		status = http.StatusCreated
 	}
-	return answer(w, status, s.sandbox(box))
+	return respond(w, status, s.createdView(sandbox))
 }
 
-func (s *Server) resume(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+func (s *Server) resume(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error {
 	var q struct {
 		wake
 		AutoPause *bool `json:"autoPause"`
@@ -347,27 +347,27 @@ func (s *Server) resume(w http.ResponseWriter, r *http.Request, who caller, box 
 	if err := body(w, r, &q); err != nil {
 		return err
 	}
-	if stateOf(box.State) == "running" {
-		return engi.Errorf(engi.Conflict, "sandbox %s is running", box.ID.Label())
+	if stateOf(sandbox.State) == "running" {
+		return engi.Errorf(engi.Conflict, "sandbox %s is running", sandbox.ID.Label())
 	}
-	box, _, err := s.awaken(r, who, box, q.wake, timeoutV1)
+	sandbox, _, err := s.awaken(r, who, sandbox, q.wake, timeoutV1)
 	if err != nil {
 		return err
 	}
 	if q.AutoPause != nil {
-		life := box.Lifetime
+		life := sandbox.Lifetime
 		life.OnTimeout = engi.EndKill
 		if *q.AutoPause {
 			life.OnTimeout = engi.EndHibernate
 		}
-		if box, err = s.Sandboxes.Update(r.Context(), who.viewer, box.ID, engi.SandboxUpdate{Lifetime: &life}); err != nil {
+		if sandbox, err = s.Sandboxes.Update(r.Context(), who.viewer, sandbox.ID, engi.SandboxUpdate{Lifetime: &life}); err != nil {
 			return err
 		}
 	}
-	return answer(w, http.StatusCreated, s.sandbox(box))
+	return respond(w, http.StatusCreated, s.createdView(sandbox))
 }
 
-func (s *Server) timeout(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+func (s *Server) timeout(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error {
 	var q struct {
 		Timeout *int64 `json:"timeout"`
 	}
@@ -381,13 +381,13 @@ func (s *Server) timeout(w http.ResponseWriter, r *http.Request, who caller, box
 	if err != nil {
 		return err
 	}
-	if _, err := s.Sandboxes.Update(r.Context(), who.viewer, box.ID, engi.SandboxUpdate{Timeout: &d}); err != nil {
+	if _, err := s.Sandboxes.Update(r.Context(), who.viewer, sandbox.ID, engi.SandboxUpdate{Timeout: &d}); err != nil {
 		return err
 	}
-	return answer(w, http.StatusNoContent, nil)
+	return respond(w, http.StatusNoContent, nil)
 }
 
-func (s *Server) refresh(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+func (s *Server) refresh(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error {
 	var q struct {
 		Duration *int64 `json:"duration"`
 	}
@@ -398,13 +398,13 @@ func (s *Server) refresh(w http.ResponseWriter, r *http.Request, who caller, box
 	if err != nil {
 		return err
 	}
-	if _, err := s.Sandboxes.Update(r.Context(), who.viewer, box.ID, engi.SandboxUpdate{Extend: &d}); err != nil {
+	if _, err := s.Sandboxes.Update(r.Context(), who.viewer, sandbox.ID, engi.SandboxUpdate{Extend: &d}); err != nil {
 		return err
 	}
-	return answer(w, http.StatusNoContent, nil)
+	return respond(w, http.StatusNoContent, nil)
 }
 
-func (s *Server) pause(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+func (s *Server) pause(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error {
 	var q wake
 	if err := body(w, r, &q); err != nil {
 		return err
@@ -412,19 +412,19 @@ func (s *Server) pause(w http.ResponseWriter, r *http.Request, who caller, box e
 	if s.Lifecycle == nil {
 		return errNone("paused sandboxes")
 	}
-	if stateOf(box.State) == "paused" {
-		return engi.Errorf(engi.Conflict, "sandbox %s is paused already", box.ID.Label())
+	if stateOf(sandbox.State) == "paused" {
+		return engi.Errorf(engi.Conflict, "sandbox %s is already paused", sandbox.ID.Label())
 	}
-	if err := s.Lifecycle.Hibernate(r.Context(), who.viewer, box.ID, q.Memory != nil && !*q.Memory); err != nil {
+	if err := s.Lifecycle.Hibernate(r.Context(), who.viewer, sandbox.ID, q.Memory != nil && !*q.Memory); err != nil {
 		return err
 	}
-	return answer(w, http.StatusNoContent, nil)
+	return respond(w, http.StatusNoContent, nil)
 }
 
-// maxForks bounds the copies of one request.
+// maxForks bounds the forks of one request.
 const maxForks = 100
 
-func (s *Server) fork(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+func (s *Server) fork(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error {
 	var q struct {
 		Timeout *int64 `json:"timeout"`
 		Count   *int   `json:"count"`
@@ -446,7 +446,7 @@ func (s *Server) fork(w http.ResponseWriter, r *http.Request, who caller, box en
 	if n < 1 || n > maxForks {
 		return engi.Errorf(engi.Invalid, "count %d is not between 1 and %d", n, maxForks)
 	}
-	copies, err := s.Lifecycle.Fork(r.Context(), who.viewer, box.ID, engi.ForkSpec{Count: n, Timeout: timeout})
+	copies, err := s.Lifecycle.Fork(r.Context(), who.viewer, sandbox.ID, engi.ForkSpec{Count: n, Timeout: timeout})
 	if err != nil {
 		return err
 	}
@@ -455,8 +455,8 @@ func (s *Server) fork(w http.ResponseWriter, r *http.Request, who caller, box en
 		Message string `json:"message"`
 	}
 	type outcome struct {
-		Sandbox *sandbox `json:"sandbox,omitempty"`
-		Error   *refusal `json:"error,omitempty"`
+		Sandbox *createdSandbox `json:"sandbox,omitempty"`
+		Error   *refusal        `json:"error,omitempty"`
 	}
 	all := make([]outcome, len(copies))
 	for i, c := range copies {
@@ -464,30 +464,30 @@ func (s *Server) fork(w http.ResponseWriter, r *http.Request, who caller, box en
 			all[i].Error = &refusal{httpio.Statuses[engi.KindOf(c.Err)], c.Err.Error()}
 			continue
 		}
-		v := s.sandbox(c.Sandbox)
+		v := s.createdView(c.Sandbox)
 		all[i].Sandbox = &v
 	}
-	return answer(w, http.StatusCreated, all)
+	return respond(w, http.StatusCreated, all)
 }
 
-func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error {
 	var q network
 	if err := body(w, r, &q); err != nil {
 		return err
 	}
-	notes := notesOf(box)
+	notes := notesOf(sandbox)
 	if _, said := notes[noteInternet]; said && q.Internet == nil {
-		yes := true // absent means as if never forbidden
+		yes := true // the default of E2B
 		q.Internet = &yes
 	}
 	p, err := q.policy(q.Internet, s.Internet, notes)
 	if err != nil {
 		return err
 	}
-	if _, err := s.Sandboxes.Update(r.Context(), who.viewer, box.ID, engi.SandboxUpdate{Network: &p, Notes: &notes}); err != nil {
+	if _, err := s.Sandboxes.Update(r.Context(), who.viewer, sandbox.ID, engi.SandboxUpdate{Network: &p, Notes: &notes}); err != nil {
 		return err
 	}
-	return answer(w, http.StatusNoContent, nil)
+	return respond(w, http.StatusNoContent, nil)
 }
 
 func unix(text string) (time.Time, error) {
@@ -496,12 +496,12 @@ func unix(text string) (time.Time, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return time.Time{}, engi.Errorf(engi.Invalid, "%.40q is no time in seconds", text)
+		return time.Time{}, engi.Errorf(engi.Invalid, "%.40q is not a time in seconds", text)
 	}
 	return time.Unix(n, 0), nil
 }
 
-func (s *Server) metrics(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+func (s *Server) metrics(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error {
 	from, err := unix(r.URL.Query().Get("start"))
 	if err != nil {
 		return err
@@ -510,7 +510,7 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request, who caller, box
 	if err != nil {
 		return err
 	}
-	samples, err := s.Sandboxes.Samples(r.Context(), who.viewer, box.ID, from, to)
+	samples, err := s.Sandboxes.Samples(r.Context(), who.viewer, sandbox.ID, from, to)
 	if err != nil {
 		return err
 	}
@@ -520,7 +520,7 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request, who caller, box
 			all = append(all, metricOf(m))
 		}
 	}
-	return answer(w, http.StatusOK, all)
+	return respond(w, http.StatusOK, all)
 }
 
 func (s *Server) manyMetrics(w http.ResponseWriter, r *http.Request, who caller) error {
@@ -530,11 +530,11 @@ func (s *Server) manyMetrics(w http.ResponseWriter, r *http.Request, who caller)
 			if len(all) >= 100 {
 				return engi.Errorf(engi.Invalid, "more than 100 sandboxes at once")
 			}
-			box, err := s.find(r.Context(), who, label)
+			sandbox, err := s.find(r.Context(), who, label)
 			if err != nil {
-				continue // what is gone has no metrics
+				continue // it does not exist any more
 			}
-			samples, err := s.Sandboxes.Samples(r.Context(), who.viewer, box.ID, time.Time{}, time.Time{})
+			samples, err := s.Sandboxes.Samples(r.Context(), who.viewer, sandbox.ID, time.Time{}, time.Time{})
 			if err != nil {
 				return err
 			}
@@ -543,11 +543,11 @@ func (s *Server) manyMetrics(w http.ResponseWriter, r *http.Request, who caller)
 			}
 		}
 	}
-	return answer(w, http.StatusOK, map[string]any{"sandboxes": all})
+	return respond(w, http.StatusOK, map[string]any{"sandboxes": all})
 }
 
-// logs tells a sandbox's life, which is all that engi writes down about it.
-func (s *Server) logs(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+// logs returns a sandbox's changes of state, which is all that engi logs of it.
+func (s *Server) logs(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error {
 	type line struct {
 		Timestamp time.Time         `json:"timestamp"`
 		Line      string            `json:"line,omitempty"`
@@ -559,19 +559,19 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request, who caller, box en
 	add := func(at time.Time, text string) {
 		if !at.IsZero() {
 			plain = append(plain, line{Timestamp: at, Line: text})
-			rich = append(rich, line{Timestamp: at, Message: text, Level: "info", Fields: map[string]string{"sandboxID": box.ID.Label()}})
+			rich = append(rich, line{Timestamp: at, Message: text, Level: "info", Fields: map[string]string{"sandboxID": sandbox.ID.Label()}})
 		}
 	}
-	id, _ := templateOf(box)
-	add(box.Created, "created from "+id)
-	if box.Started.After(box.Created) {
-		add(box.Started, "started")
+	id, _ := templateOf(sandbox)
+	add(sandbox.Created, "created from "+id)
+	if sandbox.Started.After(sandbox.Created) {
+		add(sandbox.Started, "started")
 	}
-	if stateOf(box.State) == "paused" {
-		add(box.Active, "paused")
+	if stateOf(sandbox.State) == "paused" {
+		add(sandbox.Active, "paused")
 	}
 	if strings.HasPrefix(r.URL.Path, "/v2/") {
-		return answer(w, http.StatusOK, map[string]any{"logs": rich})
+		return respond(w, http.StatusOK, map[string]any{"logs": rich})
 	}
-	return answer(w, http.StatusOK, map[string]any{"logs": plain, "logEntries": rich})
+	return respond(w, http.StatusOK, map[string]any{"logs": plain, "logEntries": rich})
 }

@@ -31,7 +31,7 @@ type secretRequest struct {
 	Metadata map[string]string `json:"metadata"`
 }
 
-// checkMetadata holds metadata to the bounds that clients know.
+// checkMetadata applies E2B's limits to metadata.
 func checkMetadata(m map[string]string) error {
 	total := 0
 	for k, v := range m {
@@ -54,7 +54,7 @@ func (s *Server) serveSecrets() {
 			}
 			ref := r.PathValue("id")
 			if _, err := engi.ParseSecretID(ref); err != nil {
-				ref = strings.ToLower(ref) // names are
+				ref = strings.ToLower(ref) // like names
 			}
 			return f(w, r, who, ref)
 		})
@@ -74,28 +74,28 @@ func (s *Server) serveSecrets() {
 		if err != nil {
 			return err
 		}
-		return answer(w, http.StatusCreated, secretOf(c))
+		return respond(w, http.StatusCreated, secretOf(c))
 	})
 	secrets("GET /secrets", func(w http.ResponseWriter, r *http.Request, who caller, _ string) error {
 		all, err := s.Secrets.List(r.Context(), who.viewer)
 		if err != nil {
 			return err
 		}
-		if all, err = page(w, r, all, func(c engi.Secret) string { return string(c.ID) }); err != nil {
+		if all, err = paginate(w, r, all, func(c engi.Secret) string { return string(c.ID) }); err != nil {
 			return err
 		}
 		list := make([]secretView, len(all))
 		for i, c := range all {
 			list[i] = secretOf(c)
 		}
-		return answer(w, http.StatusOK, list)
+		return respond(w, http.StatusOK, list)
 	})
 	secrets("GET /secrets/{id}", func(w http.ResponseWriter, r *http.Request, who caller, ref string) error {
 		c, err := s.Secrets.Get(r.Context(), who.viewer, ref)
 		if err != nil {
 			return err
 		}
-		return answer(w, http.StatusOK, secretOf(c))
+		return respond(w, http.StatusOK, secretOf(c))
 	})
 	secrets("POST /secrets/{id}", func(w http.ResponseWriter, r *http.Request, who caller, ref string) error {
 		var q secretRequest
@@ -109,12 +109,12 @@ func (s *Server) serveSecrets() {
 		if err != nil {
 			return err
 		}
-		return answer(w, http.StatusOK, secretOf(c))
+		return respond(w, http.StatusOK, secretOf(c))
 	})
 	secrets("DELETE /secrets/{id}", func(w http.ResponseWriter, r *http.Request, who caller, ref string) error {
 		if err := s.Secrets.Remove(r.Context(), who.viewer, ref); err != nil {
 			return err
 		}
-		return answer(w, http.StatusNoContent, nil)
+		return respond(w, http.StatusNoContent, nil)
 	})
 }

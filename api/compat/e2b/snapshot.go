@@ -20,11 +20,11 @@ func snapshotOf(p engi.Snapshot) snapshot {
 	return v
 }
 
-// buildSnapshots is how names of snapshots begin that belong to templates.
+// buildSnapshots is the prefix of names of snapshots that belong to templates.
 const buildSnapshots = "e2b-template-"
 
 func (s *Server) serveSnapshots() {
-	s.one("POST /sandboxes/{id}/snapshots", func(w http.ResponseWriter, r *http.Request, who caller, box engi.Sandbox) error {
+	s.one("POST /sandboxes/{id}/snapshots", func(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error {
 		var q struct {
 			Name string `json:"name"`
 		}
@@ -35,13 +35,13 @@ func (s *Server) serveSnapshots() {
 			return errNone("snapshots")
 		}
 		if strings.HasPrefix(q.Name, buildSnapshots) {
-			return engi.Errorf(engi.Invalid, "names of snapshots do not begin with %s", buildSnapshots)
+			return engi.Errorf(engi.Invalid, "names of snapshots must not begin with %s", buildSnapshots)
 		}
-		p, err := s.Lifecycle.Snapshot(r.Context(), who.viewer, box.ID, engi.SnapshotSpec{Name: strings.TrimSuffix(q.Name, ":"+defaultTag)})
+		p, err := s.Lifecycle.Snapshot(r.Context(), who.viewer, sandbox.ID, engi.SnapshotSpec{Name: strings.TrimSuffix(q.Name, ":"+defaultTag)})
 		if err != nil {
 			return err
 		}
-		return answer(w, http.StatusCreated, snapshotOf(p))
+		return respond(w, http.StatusCreated, snapshotOf(p))
 	})
 	s.handle("GET /snapshots", func(w http.ResponseWriter, r *http.Request, who caller) error {
 		if s.Snapshots == nil {
@@ -52,7 +52,7 @@ func (s *Server) serveSnapshots() {
 		if label := q.Get("sandboxID"); label != "" {
 			var err error
 			if of, err = engi.SandboxOfLabel(label); err != nil {
-				return answer(w, http.StatusOK, []snapshot{}) // nothing comes from what cannot be
+				return respond(w, http.StatusOK, []snapshot{}) // not an ID, so it has no snapshots
 			}
 		}
 		all, err := s.Snapshots.List(r.Context(), who.viewer, of)
@@ -67,9 +67,9 @@ func (s *Server) serveSnapshots() {
 			}
 			list = append(list, snapshotOf(p))
 		}
-		if list, err = page(w, r, list, func(p snapshot) string { return p.SnapshotID }); err != nil {
+		if list, err = paginate(w, r, list, func(p snapshot) string { return p.SnapshotID }); err != nil {
 			return err
 		}
-		return answer(w, http.StatusOK, list)
+		return respond(w, http.StatusOK, list)
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// defaultTag is meant by a name without a tag.
+// defaultTag is the tag of a name without one.
 const defaultTag = "default"
 
 var (
@@ -46,7 +46,7 @@ func (s *Server) serveTemplates() {
 				list = append(list, builtIn(t))
 			}
 		}
-		return answer(w, http.StatusOK, list)
+		return respond(w, http.StatusOK, list)
 	})
 	s.handle("GET /templates/{id}", s.getTemplate)
 	s.handle("DELETE /templates/{id}", s.removeTemplate)
@@ -77,7 +77,7 @@ func errTemplate(ref string) error {
 
 func missing(err error) bool { return err != nil && engi.KindOf(err) == engi.NotFound }
 
-// resolve says in spec what a sandbox of template ref begins as.
+// resolve sets in spec what a sandbox of template ref starts from.
 func (s *Server) resolve(ctx context.Context, who caller, ref string, spec *engi.SandboxSpec) error {
 	if ref == "" {
 		return engi.Errorf(engi.Invalid, "templateID is missing")
@@ -132,7 +132,7 @@ func (s *Server) ours(ctx context.Context, who caller, ref string) (Template, er
 	return t, err
 }
 
-// newUUID is what clients demand of builds.
+// newUUID returns an ID for a build, which clients require to be a UUID.
 func newUUID() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails
@@ -140,8 +140,8 @@ func newUUID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// built is the name of engi's template that a build makes. Nodes may share
-// their templates, so it says whose it is.
+// built returns the name of engi's template for a build. It has a part that is
+// unique to this node, because nodes may share their templates.
 func (s *Server) built(template, build string) string {
 	return s.builtPrefix() + template + "-" + build[:8]
 }
@@ -203,7 +203,7 @@ func (s *Server) newBuild(w http.ResponseWriter, r *http.Request, who caller) er
 		return err
 	}
 	s.discard(r.Context(), t.Owner, gone)
-	return answer(w, http.StatusAccepted, map[string]any{
+	return respond(w, http.StatusAccepted, map[string]any{
 		"templateID": t.ID, "buildID": b.ID, "public": false, "names": []string{t.Name}, "aliases": []string{t.Name}, "tags": q.Tags,
 	})
 }
@@ -227,7 +227,7 @@ type logEntry struct {
 	Step      string    `json:"step,omitempty"`
 }
 
-// maxLines bounds the log lines of one answer.
+// maxLines bounds the log lines of one response.
 const maxLines = 100
 
 // linesOf returns a page of a build's log, in both forms.
@@ -237,7 +237,7 @@ func (s *Server) linesOf(r *http.Request, build string) ([]string, []logEntry, e
 		if text := r.URL.Query().Get(key); text != "" {
 			var err error
 			if skip, err = strconv.Atoi(text); err != nil || skip < 0 {
-				return nil, nil, engi.Errorf(engi.Invalid, "%s %.20q is no number", key, text)
+				return nil, nil, engi.Errorf(engi.Invalid, "%s %.20q is not a number", key, text)
 			}
 		}
 	}
@@ -281,7 +281,7 @@ func (s *Server) buildStatus(w http.ResponseWriter, r *http.Request, who caller)
 		}
 		v["reason"] = reason
 	}
-	return answer(w, http.StatusOK, v)
+	return respond(w, http.StatusOK, v)
 }
 
 func (s *Server) buildLogs(w http.ResponseWriter, r *http.Request, who caller) error {
@@ -293,15 +293,15 @@ func (s *Server) buildLogs(w http.ResponseWriter, r *http.Request, who caller) e
 	if err != nil {
 		return err
 	}
-	return answer(w, http.StatusOK, map[string]any{"logs": entries})
+	return respond(w, http.StatusOK, map[string]any{"logs": entries})
 }
 
-// view is a template as lists show it.
+// view returns a template as lists show it.
 func view(t Template) map[string]any {
 	v := map[string]any{
 		"templateID": t.ID, "buildID": "", "cpuCount": 1, "memoryMB": 0, "diskSizeMB": 0, "public": false,
 		"aliases": []string{t.Name}, "names": []string{t.Name}, "createdAt": t.Created, "updatedAt": t.Updated,
-		"createdBy": nil, "lastSpawnedAt": nil, "spawnCount": 0, "buildCount": len(t.Builds), "envdVersion": AgentVersion, "buildStatus": BuildWaiting,
+		"createdBy": nil, "lastSpawnedAt": nil, "spawnCount": 0, "buildCount": len(t.Builds), "envdVersion": EnvdVersion, "buildStatus": BuildWaiting,
 	}
 	if len(t.Builds) > 0 {
 		v["buildStatus"] = t.Builds[len(t.Builds)-1].State
@@ -312,12 +312,12 @@ func view(t Template) map[string]any {
 	return v
 }
 
-// builtIn is one of the node's own templates as lists show it.
+// builtIn returns one of the node's templates as lists show it.
 func builtIn(t engi.Template) map[string]any {
 	return map[string]any{
 		"templateID": t.Name, "buildID": "00000000-0000-4000-8000-000000000000", "cpuCount": cpus(t.Size.VCPUs), "memoryMB": t.Size.Memory >> 20,
 		"diskSizeMB": t.Size.Disk >> 20, "public": true, "aliases": []string{t.Name}, "names": []string{t.Name}, "createdAt": t.Built, "updatedAt": t.Built,
-		"createdBy": nil, "lastSpawnedAt": nil, "spawnCount": 0, "buildCount": 1, "envdVersion": AgentVersion, "buildStatus": BuildReady, "isDefault": true,
+		"createdBy": nil, "lastSpawnedAt": nil, "spawnCount": 0, "buildCount": 1, "envdVersion": EnvdVersion, "buildStatus": BuildReady, "isDefault": true,
 	}
 }
 
@@ -326,14 +326,14 @@ func (s *Server) listTemplates(w http.ResponseWriter, r *http.Request, who calle
 	if err != nil {
 		return err
 	}
-	if all, err = page(w, r, all, func(t Template) string { return t.ID }); err != nil {
+	if all, err = paginate(w, r, all, func(t Template) string { return t.ID }); err != nil {
 		return err
 	}
 	list := make([]map[string]any, len(all))
 	for i, t := range all {
 		list[i] = view(t)
 	}
-	return answer(w, http.StatusOK, list)
+	return respond(w, http.StatusOK, list)
 }
 
 func (s *Server) getTemplate(w http.ResponseWriter, r *http.Request, who caller) error {
@@ -345,16 +345,16 @@ func (s *Server) getTemplate(w http.ResponseWriter, r *http.Request, who caller)
 	builds := make([]map[string]any, len(t.Builds))
 	for i, b := range t.Builds {
 		builds[i] = map[string]any{"buildID": b.ID, "status": b.State, "createdAt": b.Created, "updatedAt": b.Updated,
-			"cpuCount": cpus(b.Size.VCPUs), "memoryMB": b.Size.Memory >> 20, "envdVersion": AgentVersion}
+			"cpuCount": cpus(b.Size.VCPUs), "memoryMB": b.Size.Memory >> 20, "envdVersion": EnvdVersion}
 		if b.State == BuildReady || b.State == BuildFailed {
 			builds[i]["finishedAt"] = b.Updated
 		}
 	}
 	v["builds"] = builds
-	return answer(w, http.StatusOK, v)
+	return respond(w, http.StatusOK, v)
 }
 
-// patchTemplate changes nothing: a template is its owner's alone.
+// patchTemplate refuses to publish a template, which engi does not support.
 func (s *Server) patchTemplate(w http.ResponseWriter, r *http.Request, who caller) error {
 	var q struct {
 		Public bool `json:"public"`
@@ -367,19 +367,19 @@ func (s *Server) patchTemplate(w http.ResponseWriter, r *http.Request, who calle
 		return err
 	}
 	if q.Public {
-		return engi.Errorf(engi.Unsupported, "templates are their owner's alone").WithRemedy("build it with the node's own key, as YAML, to share it")
+		return engi.Errorf(engi.Unsupported, "templates cannot be public").WithRemedy("to share a template with all owners, build it from YAML with 'engi template build'")
 	}
-	return answer(w, http.StatusOK, map[string]any{"names": []string{t.Name}})
+	return respond(w, http.StatusOK, map[string]any{"names": []string{t.Name}})
 }
 
-// alias says whether a name is taken: by the caller, or by the node.
+// alias reports whether the caller or the node has a template of a name.
 func (s *Server) alias(w http.ResponseWriter, r *http.Request, who caller, ref string) error {
 	t, err := s.ours(r.Context(), who, ref)
 	if err == nil && (t.latest() == nil || strings.Contains(ref, ":") && t.tagged(ref[strings.Index(ref, ":")+1:]) == nil) {
 		return errTemplate(ref)
 	}
 	if err == nil {
-		return answer(w, http.StatusOK, map[string]any{"templateID": t.ID, "public": false})
+		return respond(w, http.StatusOK, map[string]any{"templateID": t.ID, "public": false})
 	}
 	if !missing(err) {
 		return err
@@ -389,7 +389,7 @@ func (s *Server) alias(w http.ResponseWriter, r *http.Request, who caller, ref s
 	if err != nil || b.Owner != "" || tag != defaultTag {
 		return errTemplate(ref)
 	}
-	return answer(w, http.StatusOK, map[string]any{"templateID": name, "public": true})
+	return respond(w, http.StatusOK, map[string]any{"templateID": name, "public": true})
 }
 
 func (s *Server) tags(w http.ResponseWriter, r *http.Request, who caller, id string) error {
@@ -401,7 +401,7 @@ func (s *Server) tags(w http.ResponseWriter, r *http.Request, who caller, id str
 	for _, g := range t.Tags {
 		list = append(list, map[string]any{"tag": g.Name, "buildID": g.Build, "createdAt": g.Created})
 	}
-	return answer(w, http.StatusOK, list)
+	return respond(w, http.StatusOK, list)
 }
 
 func (s *Server) assignTags(w http.ResponseWriter, r *http.Request, who caller) error {
@@ -435,7 +435,7 @@ func (s *Server) assignTags(w http.ResponseWriter, r *http.Request, who caller) 
 	if err != nil {
 		return err
 	}
-	return answer(w, http.StatusCreated, map[string]any{"buildID": build, "tags": q.Tags})
+	return respond(w, http.StatusCreated, map[string]any{"buildID": build, "tags": q.Tags})
 }
 
 func (s *Server) removeTags(w http.ResponseWriter, r *http.Request, who caller) error {
@@ -459,10 +459,10 @@ func (s *Server) removeTags(w http.ResponseWriter, r *http.Request, who caller) 
 	if err != nil {
 		return err
 	}
-	return answer(w, http.StatusNoContent, nil)
+	return respond(w, http.StatusNoContent, nil)
 }
 
-// removeTemplate removes a template, or a snapshot: they share their IDs.
+// removeTemplate removes a template, or a snapshot, which clients treat alike.
 func (s *Server) removeTemplate(w http.ResponseWriter, r *http.Request, who caller) error {
 	ref := r.PathValue("id")
 	t, err := s.ours(r.Context(), who, ref)
@@ -473,7 +473,7 @@ func (s *Server) removeTemplate(w http.ResponseWriter, r *http.Request, who call
 			if err := s.Snapshots.Remove(r.Context(), who.viewer, id); err != nil {
 				return err
 			}
-			return answer(w, http.StatusNoContent, nil)
+			return respond(w, http.StatusNoContent, nil)
 		}
 	}
 	if err != nil {
@@ -492,11 +492,11 @@ func (s *Server) removeTemplate(w http.ResponseWriter, r *http.Request, who call
 		return err
 	}
 	s.discard(r.Context(), t.Owner, t.Builds)
-	return answer(w, http.StatusNoContent, nil)
+	return respond(w, http.StatusNoContent, nil)
 }
 
-// discard removes what builds have made, as far as it is not used; sweep gets
-// the rest later.
+// discard removes the results of builds that are not in use; sweepTemplates removes
+// the others later.
 func (s *Server) discard(ctx context.Context, owner engi.Owner, builds []Build) {
 	for _, b := range builds {
 		if b.Snapshot != "" && s.Snapshots != nil {
@@ -517,7 +517,7 @@ func (s *Server) sweepTemplates(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// After the list: a build is recorded before it makes anything.
+	// Read after the list of templates: a build is recorded before it creates one.
 	known, err := s.Store.List(ctx, "")
 	if err != nil {
 		return err

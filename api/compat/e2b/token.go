@@ -19,8 +19,8 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// LoadSecret returns the secret in the file at path, which only this user can
-// read, and makes it if it is not there.
+// LoadSecret returns the secret in the file at path, which it creates, readable by
+// this user only, if there is none.
 func LoadSecret(path string) ([]byte, error) {
 	for range 2 {
 		b, err := os.ReadFile(path)
@@ -29,7 +29,7 @@ func LoadSecret(path string) ([]byte, error) {
 		}
 		if err == nil {
 			return nil, engi.Errorf(engi.Invalid, "%s does not hold %d bytes", path, secretSize).
-				WithRemedy("delete it: a new one is made, and clients must connect to their sandboxes again")
+				WithRemedy("delete it: a new one is created, and clients must connect to their sandboxes again")
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			return nil, engi.Errorf(engi.Internal, "%v", err)
@@ -43,7 +43,7 @@ func LoadSecret(path string) ([]byte, error) {
 
 const secretSize = 32
 
-// makeSecret makes the file, whole or not at all; one that is there stays.
+// makeSecret creates the file atomically, unless it exists.
 func makeSecret(path string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".secret-*") // mode 0600
 	if err != nil {
@@ -68,24 +68,24 @@ func makeSecret(path string) error {
 	return nil
 }
 
-// derive makes a token for one purpose and one object. Nothing is stored: the
-// same node derives it again.
+// derive returns the token for a purpose and an object. Tokens are not stored,
+// because the node can derive them again.
 func (s *Server) derive(purpose, object string) string {
 	m := hmac.New(sha256.New, s.Secret)
 	m.Write([]byte(purpose + "\x00" + object))
 	return hex.EncodeToString(m.Sum(nil))
 }
 
-// AccessToken opens the inside of a secure sandbox.
+// AccessToken returns the token for envd in a secure sandbox.
 func (s *Server) AccessToken(id engi.SandboxID) string { return s.derive("envd", string(id)) }
 
-// TrafficToken opens the ports of a sandbox that are not public.
+// TrafficToken returns the token for the private ports of a sandbox.
 func (s *Server) TrafficToken(id engi.SandboxID) string { return s.derive("traffic", string(id)) }
 
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// plainKey undoes the spelling of a key that old clients accept: "e2b_" and
-// the whole key in hexadecimal.
+// plainKey decodes a key in the form that old clients require: "e2b_" and the key
+// in hexadecimal.
 func plainKey(secret string) string {
 	if digits, ok := strings.CutPrefix(secret, "e2b_"); ok {
 		if b, err := hex.DecodeString(digits); err == nil {
@@ -95,10 +95,10 @@ func plainKey(secret string) string {
 	return secret
 }
 
-// A signature is what a URL for one file carries instead of a token.
+// A signature replaces the token in a URL for one file.
 type signature struct{ path, operation, user, value, expires string }
 
-// signatureOf reads the signature of a URL; false if it has none.
+// signatureOf returns the signature of a URL, or false.
 func signatureOf(q url.Values, method string) (signature, bool) {
 	// A plus sign that a client did not escape arrives as a space.
 	g := signature{q.Get("path"), "read", q.Get("username"), strings.ReplaceAll(q.Get("signature"), " ", "+"), q.Get("signature_expiration")}
@@ -122,7 +122,7 @@ func signed(text string) string {
 	return "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])
 }
 
-// check reports Anonymous unless g was made with token and is in force.
+// check reports Anonymous unless g was made with token and has not expired.
 func (g signature) check(token string, now time.Time) error {
 	if !g.made(token) {
 		return engi.Errorf(engi.Anonymous, "invalid signature")

@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	uploadLink = time.Hour          // a link is good for so long
-	uploadKeep = 7 * 24 * time.Hour // after its last use, an archive goes
+	uploadLink = time.Hour          // how long a link is valid
+	uploadKeep = 7 * 24 * time.Hour // how long an archive is kept after its last use
 )
 
 var hashPattern = regexp.MustCompile(`^[A-Za-z0-9]{1,128}$`)
 
-// archive is where an owner's upload lies. The hash is the client's word: it
-// names content for its owner only.
+// archive returns the path of an owner's upload. The hash is what the client claims,
+// so it names the content for this owner only.
 func (s *Server) archive(owner engi.Owner, hash string) string {
 	sum := sha256.Sum256([]byte(owner))
 	return filepath.Join(s.Dir, "files", hex.EncodeToString(sum[:8])+"-"+hash)
@@ -36,7 +36,7 @@ func (s *Server) uploadToken(t Template, hash, expires string) string {
 	return s.derive("upload", t.ID+"/"+hash+"/"+expires)
 }
 
-// fileLink says whether an archive is here, else where to put it.
+// fileLink says whether an archive is present, or else where to upload it.
 func (s *Server) fileLink(w http.ResponseWriter, r *http.Request, who caller) error {
 	t, err := s.ours(r.Context(), who, r.PathValue("id"))
 	if err != nil {
@@ -44,11 +44,11 @@ func (s *Server) fileLink(w http.ResponseWriter, r *http.Request, who caller) er
 	}
 	hash := r.PathValue("hash")
 	if !hashPattern.MatchString(hash) {
-		return engi.Errorf(engi.Invalid, "%.80q is no hash", hash)
+		return engi.Errorf(engi.Invalid, "%.80q is not a hash", hash)
 	}
 	path := s.archive(t.Owner, hash)
 	if err := os.Chtimes(path, time.Time{}, time.Now()); err == nil {
-		return answer(w, http.StatusCreated, map[string]any{"present": true})
+		return respond(w, http.StatusCreated, map[string]any{"present": true})
 	}
 	scheme := "http"
 	if r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https" {
@@ -57,10 +57,10 @@ func (s *Server) fileLink(w http.ResponseWriter, r *http.Request, who caller) er
 	expires := strconv.FormatInt(time.Now().Add(uploadLink).Unix(), 10)
 	link := url.URL{Scheme: scheme, Host: r.Host, Path: "/templates/" + t.ID + "/files/" + hash,
 		RawQuery: url.Values{"expires": {expires}, "signature": {s.uploadToken(t, hash, expires)}}.Encode()}
-	return answer(w, http.StatusCreated, map[string]any{"present": false, "url": link.String()})
+	return respond(w, http.StatusCreated, map[string]any{"present": false, "url": link.String()})
 }
 
-// putFile takes an archive through a link of fileLink.
+// putFile receives an archive at a link of fileLink.
 func (s *Server) putFile(w http.ResponseWriter, r *http.Request) {
 	if err := s.takeFile(w, r); err != nil {
 		fail(w, err)
@@ -75,10 +75,10 @@ func (s *Server) takeFile(w http.ResponseWriter, r *http.Request) (err error) {
 	}
 	until, perr := strconv.ParseInt(q.Get("expires"), 10, 64)
 	if err != nil || perr != nil || !hashPattern.MatchString(hash) || !same(q.Get("signature"), s.uploadToken(t, hash, q.Get("expires"))) || time.Now().Unix() > until {
-		return engi.Errorf(engi.Denied, "this link is not good, or no longer").WithRemedy("ask for a new one")
+		return engi.Errorf(engi.Denied, "this link is invalid or has expired").WithRemedy("ask for a new one")
 	}
 	if r.ContentLength > s.MaxUpload {
-		return engi.Errorf(engi.Invalid, "%d bytes are over %d", r.ContentLength, s.MaxUpload)
+		return engi.Errorf(engi.Invalid, "%d bytes exceed the limit of %d", r.ContentLength, s.MaxUpload)
 	}
 	dir := filepath.Join(s.Dir, "files")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -97,19 +97,19 @@ func (s *Server) takeFile(w http.ResponseWriter, r *http.Request) (err error) {
 		err = cerr
 	}
 	if err != nil {
-		return engi.Errorf(engi.Invalid, "take the archive: %v", err)
+		return engi.Errorf(engi.Invalid, "receive the archive: %v", err)
 	}
 	if r.ContentLength >= 0 && n != r.ContentLength {
-		return engi.Errorf(engi.Invalid, "%d of %d bytes came", n, r.ContentLength)
+		return engi.Errorf(engi.Invalid, "received %d of %d bytes", n, r.ContentLength)
 	}
 	if err := os.Rename(f.Name(), s.archive(t.Owner, hash)); err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
-	return answer(w, http.StatusOK, nil)
+	return respond(w, http.StatusOK, nil)
 }
 
-// sweep removes archives nobody has used for long, and the oldest ones until
-// more bytes fit, and what ended uploads have left.
+// sweep removes archives that have not been used for long, the oldest ones until
+// more bytes fit, and remains of failed uploads.
 func (s *Server) sweep(more int64) error {
 	entries, err := os.ReadDir(filepath.Join(s.Dir, "files"))
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *Server) sweep(more int64) error {
 	for _, e := range entries {
 		info, err := e.Info()
 		if err != nil {
-			continue // it went meanwhile
+			continue // removed meanwhile
 		}
 		files = append(files, info)
 		total += info.Size()

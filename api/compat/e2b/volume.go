@@ -46,7 +46,7 @@ func (s *Server) serveVolumes() {
 		if err != nil {
 			return err
 		}
-		return answer(w, http.StatusCreated, s.volume(v, who))
+		return respond(w, http.StatusCreated, s.volume(v, who))
 	})
 	volumes("GET /volumes", func(w http.ResponseWriter, r *http.Request, who caller) error {
 		all, err := s.Volumes.List(r.Context(), who.viewer)
@@ -57,20 +57,20 @@ func (s *Server) serveVolumes() {
 		for _, v := range all {
 			list = append(list, map[string]any{"volumeID": v.ID, "name": v.Name})
 		}
-		return answer(w, http.StatusOK, list)
+		return respond(w, http.StatusOK, list)
 	})
 	volumes("GET /volumes/{id}", func(w http.ResponseWriter, r *http.Request, who caller) error {
 		v, err := s.Volumes.Get(r.Context(), who.viewer, r.PathValue("id"))
 		if err != nil {
 			return err
 		}
-		return answer(w, http.StatusOK, s.volume(v, who))
+		return respond(w, http.StatusOK, s.volume(v, who))
 	})
 	volumes("DELETE /volumes/{id}", func(w http.ResponseWriter, r *http.Request, who caller) error {
 		if err := s.Volumes.Remove(r.Context(), who.viewer, r.PathValue("id")); err != nil {
 			return err
 		}
-		return answer(w, http.StatusNoContent, nil)
+		return respond(w, http.StatusNoContent, nil)
 	})
 
 	s.content("GET", "dir", func(w http.ResponseWriter, r *http.Request, f engi.VolumeFiles, at string) error {
@@ -86,7 +86,7 @@ func (s *Server) serveVolumes() {
 		for i, e := range entries {
 			list[i] = volumeEntryOf(e)
 		}
-		return answer(w, http.StatusOK, list)
+		return respond(w, http.StatusOK, list)
 	})
 	s.content("POST", "dir", func(w http.ResponseWriter, r *http.Request, f engi.VolumeFiles, at string) error {
 		a, err := attrs(r)
@@ -95,22 +95,22 @@ func (s *Server) serveVolumes() {
 		}
 		fi, err := f.MakeDir(r.Context(), at, a)
 		if err != nil && engi.KindOf(err) == engi.Conflict && r.URL.Query().Get("force") == "true" {
-			// With force, one that is there is fine.
+			// With force, it may exist.
 			if fi, serr := f.Stat(r.Context(), at); serr == nil && fi.Mode.IsDir() {
-				return answer(w, http.StatusCreated, volumeEntryOf(fi))
+				return respond(w, http.StatusCreated, volumeEntryOf(fi))
 			}
 		}
 		if err != nil {
 			return err
 		}
-		return answer(w, http.StatusCreated, volumeEntryOf(fi))
+		return respond(w, http.StatusCreated, volumeEntryOf(fi))
 	})
 	s.content("GET", "path", func(w http.ResponseWriter, r *http.Request, f engi.VolumeFiles, at string) error {
 		fi, err := f.Stat(r.Context(), at)
 		if err != nil {
 			return err
 		}
-		return answer(w, http.StatusOK, volumeEntryOf(fi))
+		return respond(w, http.StatusOK, volumeEntryOf(fi))
 	})
 	s.content("PATCH", "path", func(w http.ResponseWriter, r *http.Request, f engi.VolumeFiles, at string) error {
 		var q struct {
@@ -130,13 +130,13 @@ func (s *Server) serveVolumes() {
 		if err != nil {
 			return err
 		}
-		return answer(w, http.StatusOK, volumeEntryOf(fi))
+		return respond(w, http.StatusOK, volumeEntryOf(fi))
 	})
 	s.content("DELETE", "path", func(w http.ResponseWriter, r *http.Request, f engi.VolumeFiles, at string) error {
 		if err := f.Remove(r.Context(), at); err != nil {
 			return err
 		}
-		return answer(w, http.StatusNoContent, nil)
+		return respond(w, http.StatusNoContent, nil)
 	})
 	s.content("GET", "file", func(w http.ResponseWriter, r *http.Request, f engi.VolumeFiles, at string) error {
 		fi, err := f.Stat(r.Context(), at)
@@ -152,7 +152,7 @@ func (s *Server) serveVolumes() {
 		if fi.Mode.IsRegular() {
 			w.Header().Set("Content-Length", strconv.FormatInt(fi.Size, 10))
 			if n, err := io.Copy(w, io.LimitReader(in, fi.Size)); err != nil || n != fi.Size {
-				panic(http.ErrAbortHandler) // the answer has begun: break it
+				panic(http.ErrAbortHandler) // the response has begun: abort it
 			}
 			return nil
 		}
@@ -170,11 +170,11 @@ func (s *Server) serveVolumes() {
 		if err != nil {
 			return err
 		}
-		return answer(w, http.StatusCreated, volumeEntryOf(fi))
+		return respond(w, http.StatusCreated, volumeEntryOf(fi))
 	})
 }
 
-// content serves what is in volumes, to whoever has a volume's token.
+// content serves the files of volumes to clients with a volume's token.
 func (s *Server) content(method, what string, f func(w http.ResponseWriter, r *http.Request, f engi.VolumeFiles, at string) error) {
 	s.control.HandleFunc(method+" /volumecontent/{id}/"+what, func(w http.ResponseWriter, r *http.Request) {
 		err := func() error {
@@ -184,11 +184,11 @@ func (s *Server) content(method, what string, f func(w http.ResponseWriter, r *h
 			token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 			id, err := engi.ParseVolumeID(r.PathValue("id"))
 			if err != nil || !same(token, s.volumeToken(id)) {
-				return engi.Errorf(engi.Anonymous, "this token does not open the volume")
+				return engi.Errorf(engi.Anonymous, "this token is not valid for the volume")
 			}
 			at := r.URL.Query().Get("path")
 			if at == "" || strings.IndexByte(at, 0) >= 0 {
-				return engi.Errorf(engi.Invalid, "path %.80q cannot be a path", at)
+				return engi.Errorf(engi.Invalid, "path %.80q is not a valid path", at)
 			}
 			files, err := s.Volumes.Files(r.Context(), "", string(id))
 			if err != nil {
@@ -202,12 +202,12 @@ func (s *Server) content(method, what string, f func(w http.ResponseWriter, r *h
 			if engi.KindOf(err) == engi.Exhausted {
 				status = http.StatusInsufficientStorage
 			}
-			answer(w, status, map[string]string{"code": engi.KindOf(err).String(), "message": err.Error()}) // two strings always encode
+			respond(w, status, map[string]string{"code": engi.KindOf(err).String(), "message": err.Error()}) // encoding cannot fail
 		}
 	})
 }
 
-// number reads a number of the query, which may be missing.
+// number parses an optional number of the query.
 func number(r *http.Request, name string, otherwise, most int) (int, error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {
@@ -254,7 +254,7 @@ type volumeEntry struct {
 	Target string    `json:"target,omitempty"`
 }
 
-// volumeEntryOf knows one time of a file and says it three times.
+// volumeEntryOf uses the only time that engi keeps of a file for all three.
 func volumeEntryOf(fi engi.FileInfo) volumeEntry {
 	kind := "unknown"
 	switch {

@@ -158,7 +158,7 @@ func (s *Server) serveWebhooks() {
 		if err != nil {
 			return err
 		}
-		return answer(w, http.StatusCreated, webhookOf(h))
+		return respond(w, http.StatusCreated, webhookOf(h))
 	})
 	webhooks("GET /events/webhooks", func(w http.ResponseWriter, r *http.Request, who caller) error {
 		all, err := s.Webhooks.List(r.Context(), who.viewer)
@@ -171,10 +171,10 @@ func (s *Server) serveWebhooks() {
 				list = append(list, webhookOf(h))
 			}
 		}
-		return answer(w, http.StatusOK, list)
+		return respond(w, http.StatusOK, list)
 	})
 	one("GET /events/webhooks/{id}", func(w http.ResponseWriter, r *http.Request, who caller, h engi.Webhook) error {
-		return answer(w, http.StatusOK, webhookOf(h))
+		return respond(w, http.StatusOK, webhookOf(h))
 	})
 	one("PATCH /events/webhooks/{id}", func(w http.ResponseWriter, r *http.Request, who caller, h engi.Webhook) error {
 		var q webhookRequest
@@ -190,12 +190,12 @@ func (s *Server) serveWebhooks() {
 		if err != nil {
 			return err
 		}
-		return answer(w, http.StatusOK, webhookOf(h))
+		return respond(w, http.StatusOK, webhookOf(h))
 	})
 	one("DELETE /events/webhooks/{id}", func(w http.ResponseWriter, r *http.Request, who caller, h engi.Webhook) error {
 		if err := s.Webhooks.Remove(r.Context(), who.viewer, h.ID); err != nil {
 			return err
 		}
-		return answer(w, http.StatusOK, nil)
+		return respond(w, http.StatusOK, nil)
 	})
 }

@@ -10,20 +10,20 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// What this surface keeps with a sandbox, see [engi.Sandbox.Notes].
+// Keys of [engi.Sandbox.Notes].
 const (
-	noteOpen     = "e2b.open"     // "1": no token for the inside
+	noteOpen     = "e2b.open"     // "1": envd needs no token
 	noteTemplate = "e2b.template" // ID
-	noteAlias    = "e2b.alias"    // name it was asked for by
-	noteInternet = "e2b.internet" // "true" or "false" if that was said
+	noteAlias    = "e2b.alias"    // name by which it was requested
+	noteInternet = "e2b.internet" // "true" or "false" if the client said
 	noteMCP      = "e2b.mcp"      // as JSON
 	noteIAM      = "e2b.iam"      // as JSON
 	noteBuild    = "e2b.build"    // it belongs to this build; owners do not see it
 	noteFrom     = "e2b.from"     // ID of the build of the template that it began from
 )
 
-// EventNotes returns those of a sandbox's notes that its events carry, so that
-// they can be told in E2B's words when the sandbox is gone.
+// EventNotes returns the notes of a sandbox that its events carry, so that they can
+// be translated for E2B's clients after the sandbox is gone.
 func EventNotes(notes map[string]string) map[string]string {
 	var some map[string]string
 	for _, name := range []string{noteTemplate, noteBuild, noteFrom} {
@@ -37,9 +37,9 @@ func EventNotes(notes map[string]string) map[string]string {
 	return some
 }
 
-// secure reports whether the inside of box needs a token. What other surfaces
-// made is secure.
-func secure(box engi.Sandbox) bool { return box.Notes[noteOpen] != "1" }
+// secure reports whether envd needs a token. It does for sandboxes created by
+// other APIs.
+func secure(sandbox engi.Sandbox) bool { return sandbox.Notes[noteOpen] != "1" }
 
 type newSandbox struct {
 	TemplateID      string            `json:"templateID"`
@@ -64,10 +64,10 @@ type volumeMount struct {
 	Path string `json:"path"`
 }
 
-type sandbox struct {
+type createdSandbox struct {
 	SandboxID    string  `json:"sandboxID"`
 	TemplateID   string  `json:"templateID"`
-	ClientID     string  `json:"clientID"` // nobody uses it, but it must be there
+	ClientID     string  `json:"clientID"` // unused, but required
 	EnvdVersion  string  `json:"envdVersion"`
 	Alias        string  `json:"alias,omitempty"`
 	Domain       *string `json:"domain"`
@@ -125,27 +125,27 @@ func (s *Server) domain() *string {
 	return &s.Domain
 }
 
-// clientID is constant: there are no clients in E2B's sense here.
+// clientID is constant, because engi has nothing like E2B's clients.
 const clientID = "engi"
 
-func templateOf(box engi.Sandbox) (id, alias string) {
-	if id = box.Notes[noteTemplate]; id == "" {
-		id = box.Template
-		if box.Snapshot != "" {
-			id = string(box.Snapshot)
+func templateOf(sandbox engi.Sandbox) (id, alias string) {
+	if id = sandbox.Notes[noteTemplate]; id == "" {
+		id = sandbox.Template
+		if sandbox.Snapshot != "" {
+			id = string(sandbox.Snapshot)
 		}
 	}
-	return id, box.Notes[noteAlias]
+	return id, sandbox.Notes[noteAlias]
 }
 
-func (s *Server) sandbox(box engi.Sandbox) sandbox {
-	v := sandbox{SandboxID: box.ID.Label(), ClientID: clientID, EnvdVersion: AgentVersion, Domain: s.domain()}
-	v.TemplateID, v.Alias = templateOf(box)
-	if secure(box) {
-		v.AccessToken = s.AccessToken(box.ID)
+func (s *Server) createdView(sandbox engi.Sandbox) createdSandbox {
+	v := createdSandbox{SandboxID: sandbox.ID.Label(), ClientID: clientID, EnvdVersion: EnvdVersion, Domain: s.domain()}
+	v.TemplateID, v.Alias = templateOf(sandbox)
+	if secure(sandbox) {
+		v.AccessToken = s.AccessToken(sandbox.ID)
 	}
-	if box.Ports.Private {
-		t := s.TrafficToken(box.ID)
+	if sandbox.Ports.Private {
+		t := s.TrafficToken(sandbox.ID)
 		v.TrafficToken = &t
 	}
 	return v
@@ -161,41 +161,41 @@ func stateOf(s engi.State) string {
 
 func cpus(n float64) int { return max(1, int(math.Ceil(n))) }
 
-func listed(box engi.Sandbox) listedSandbox {
+func listed(sandbox engi.Sandbox) listedSandbox {
 	v := listedSandbox{
-		SandboxID: box.ID.Label(), ClientID: clientID, EnvdVersion: AgentVersion, StartedAt: box.Started, EndAt: box.Deadline,
-		State: stateOf(box.State), CPUCount: cpus(box.Size.VCPUs), MemoryMB: box.Size.Memory >> 20, DiskSizeMB: box.Size.Disk >> 20,
-		Metadata: box.Metadata,
+		SandboxID: sandbox.ID.Label(), ClientID: clientID, EnvdVersion: EnvdVersion, StartedAt: sandbox.Started, EndAt: sandbox.Deadline,
+		State: stateOf(sandbox.State), CPUCount: cpus(sandbox.Size.VCPUs), MemoryMB: sandbox.Size.Memory >> 20, DiskSizeMB: sandbox.Size.Disk >> 20,
+		Metadata: sandbox.Metadata,
 	}
-	v.TemplateID, v.Alias = templateOf(box)
+	v.TemplateID, v.Alias = templateOf(sandbox)
 	if v.StartedAt.IsZero() {
-		v.StartedAt = box.Created
+		v.StartedAt = sandbox.Created
 	}
-	if v.EndAt.IsZero() { // it sleeps: nothing ends it
-		v.EndAt = v.StartedAt.Add(box.Lifetime.Timeout)
+	if v.EndAt.IsZero() { // no deadline while hibernated
+		v.EndAt = v.StartedAt.Add(sandbox.Lifetime.Timeout)
 	}
-	for _, m := range box.Volumes {
+	for _, m := range sandbox.Volumes {
 		v.VolumeMounts = append(v.VolumeMounts, volumeMount{m.Volume, m.Path})
 	}
 	return v
 }
 
-func (s *Server) detail(box engi.Sandbox, who caller) sandboxDetail {
-	v := sandboxDetail{listedSandbox: listed(box), Domain: s.domain(), Network: shown(box),
-		Lifecycle: &lifecycle{OnTimeout: "kill", AutoResume: box.Lifetime.AutoResume}}
-	if secure(box) && who.writes {
-		v.AccessToken = s.AccessToken(box.ID)
+func (s *Server) detail(sandbox engi.Sandbox, who caller) sandboxDetail {
+	v := sandboxDetail{listedSandbox: listed(sandbox), Domain: s.domain(), Network: shown(sandbox),
+		Lifecycle: &lifecycle{OnTimeout: "kill", AutoResume: sandbox.Lifetime.AutoResume}}
+	if secure(sandbox) && who.writes {
+		v.AccessToken = s.AccessToken(sandbox.ID)
 	}
-	if said, ok := box.Notes[noteInternet]; ok {
+	if said, ok := sandbox.Notes[noteInternet]; ok {
 		yes := said == "true"
 		v.Internet = &yes
 	}
-	if box.Lifetime.OnTimeout == engi.EndHibernate {
+	if sandbox.Lifetime.OnTimeout == engi.EndHibernate {
 		v.Lifecycle.OnTimeout = "pause"
 	}
-	if v.State == "paused" && box.State != engi.Hibernating {
+	if v.State == "paused" && sandbox.State != engi.Hibernating {
 		v.PauseMode = "full"
-		if box.Disk {
+		if sandbox.Disk {
 			v.PauseMode = "filesystem"
 		}
 	}
@@ -209,9 +209,9 @@ func metricOf(m engi.Sample) metric {
 	}
 }
 
-// metadataOf reads the filter of a list. Clients encode it three times: the
-// pairs, each key and value in them, and the whole as a query's value, which
-// is decoded already.
+// metadataOf parses the metadata filter of a list. Clients encode it three times:
+// each key and value, the pairs, and the whole as a query value, which is already
+// decoded.
 func metadataOf(text string) (map[string]string, error) {
 	if text == "" {
 		return nil, nil
@@ -229,7 +229,7 @@ func metadataOf(text string) (map[string]string, error) {
 	return all, nil
 }
 
-// plain decodes once more; text that was not encoded stays as it is.
+// plain decodes s once more, or returns it if it is not encoded.
 func plain(s string) string {
 	if p, err := url.QueryUnescape(s); err == nil {
 		return p
@@ -237,8 +237,8 @@ func plain(s string) string {
 	return s
 }
 
-func notesOf(box engi.Sandbox) map[string]string {
-	if n := maps.Clone(box.Notes); n != nil {
+func notesOf(sandbox engi.Sandbox) map[string]string {
+	if n := maps.Clone(sandbox.Notes); n != nil {
 		return n
 	}
 	return map[string]string{}

@@ -18,11 +18,11 @@ import (
 	"github.com/engi-dev/engi/agent/llm/scripted"
 )
 
-// An AgentTiming is the answer of the benchmark of agents.
+// An AgentTiming is the result of the benchmark of agents.
 type AgentTiming struct {
 	Bench    string      `json:"bench"`
 	Steps    int         `json:"steps"`
-	Ms       Millis      `json:"ms"`      // from the end of an answer to the model's next request
+	Ms       Millis      `json:"ms"`      // from the end of an answer to the next request to the model
 	Bare     Millis      `json:"bare_ms"` // the same of a client that only reads and asks again
 	Ratio    float64     `json:"ratio"`   // of the medians
 	Search   *SearchTime `json:"search,omitempty"`
@@ -31,7 +31,7 @@ type AgentTiming struct {
 	Host     Host        `json:"host"`
 }
 
-// A SearchTime is how long questions to the library take.
+// A SearchTime is how long searches of the library take.
 type SearchTime struct {
 	Chunks   int    `json:"chunks"`
 	Embedder string `json:"embedder"`
@@ -39,9 +39,9 @@ type SearchTime struct {
 	Ms       Millis `json:"ms"`
 }
 
-// A Model follows a script: it asks for one more tool until the steps of its
-// runs are used up. It measures what passes between its answers and the next
-// request. Close it.
+// A Model follows a script: it requests a tool call until a run has used its steps.
+// It measures the time between an answer and the next request. The caller must
+// close it.
 type Model struct {
 	URL string
 	web *http.Server
@@ -73,7 +73,7 @@ func NewModel() (*Model, error) {
 	return m, nil
 }
 
-// stamped notes when an answer ends: before its last bytes leave, since the
+// stamped records when an answer ends: before its last bytes are sent, because the
 // caller does not wait for the end of the connection.
 type stamped struct {
 	http.ResponseWriter
@@ -94,7 +94,7 @@ func (s *stamped) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 // Close stops the model.
 func (m *Model) Close() { m.web.Close() }
 
-// take returns what was measured, and begins anew.
+// take returns the measured times and resets them.
 func (m *Model) take() []time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -103,7 +103,7 @@ func (m *Model) take() []time.Duration {
 	return gaps
 }
 
-// Agents times n runs of an agent that asks m, one after another.
+// Agents times n runs of an agent with model m, one after another.
 func Agents(ctx context.Context, m *Model, agents engi.Agents, n int) AgentTiming {
 	var t AgentTiming
 	var all []time.Duration
@@ -149,7 +149,7 @@ func follow(ctx context.Context, agents engi.Agents) (r engi.Run, err error) {
 			return *e.Run, nil
 		}
 	}
-	return r, engi.Errorf(engi.Internal, "run %s has no end", r.ID)
+	return r, engi.Errorf(engi.Internal, "run %s did not end", r.ID)
 }
 
 // bare asks the model n times for a stream and reads it.
@@ -186,7 +186,7 @@ func Search(ctx context.Context, l engi.Library, chunks, n int) (*SearchTime, er
 			words[i] += string("bcdfghklmnprstvz"[rnd.IntN(16)]) + string("aeiou"[rnd.IntN(5)])
 		}
 	}
-	// Few words are said often, as in any language.
+	// A few words are frequent, as in any language.
 	word := func() string { return words[int(float64(len(words))*math.Pow(rnd.Float64(), 3))] }
 	sentence := func(n int) string {
 		var b strings.Builder

@@ -1,7 +1,6 @@
-// Package bench measures a node the way its users meet it: whole requests
-// over HTTP on loopback, each in a fresh sandbox. Figures come with the
-// number of samples and a stamp of the machine. It measures and prints
-// nothing itself.
+// Package bench measures a node as its users see it: whole requests over HTTP on
+// loopback, each in a new sandbox. Results have the number of samples and a
+// description of the machine. It prints nothing itself.
 package bench
 
 import (
@@ -23,7 +22,7 @@ type Millis struct {
 	Max float64 `json:"max"`
 }
 
-// A Timing is the answer of a benchmark that times one act again and again.
+// A Timing is the result of a benchmark that repeats one operation.
 type Timing struct {
 	Bench       string `json:"bench"`
 	Lang        string `json:"lang"`
@@ -37,7 +36,7 @@ type Timing struct {
 	Host        Host   `json:"host"`
 }
 
-// A Density is the answer of the benchmark of memory.
+// A Density is the result of the benchmark of memory.
 type Density struct {
 	Bench         string  `json:"bench"`
 	Lang          string  `json:"lang"`
@@ -48,7 +47,7 @@ type Density struct {
 	Host          Host    `json:"host"`
 }
 
-// A Rate is the answer of the benchmark of replenishment.
+// A Rate is the result of the benchmark of replenishment.
 type Rate struct {
 	Bench     string  `json:"bench"`
 	Lang      string  `json:"lang"`
@@ -81,14 +80,14 @@ type Run func(ctx context.Context, req v1.ExecutionRequest) (v1.Execution, error
 type Rig struct {
 	Run   Run        // over HTTP
 	Pools engi.Pools // of the same node
-	Span  Span       // nil if nobody wants to know
+	Span  Span       // may be nil
 }
 
 // A Span is called when a request begins; what it returns, when it has ended.
 // Both are safe for concurrent use.
 type Span func() (ended func())
 
-// Programs say what is run in each language: the same small thing.
+// Programs are equivalent small programs in each language.
 var Programs = map[engi.Language]string{
 	engi.Python:     "print(6*7)",
 	engi.JavaScript: "console.log(6*7)",
@@ -104,7 +103,7 @@ func Request(lang engi.Language, template string) v1.ExecutionRequest {
 	return v1.ExecutionRequest{Language: string(lang), Code: Programs[lang], Template: template}
 }
 
-// once runs the program and checks its answer.
+// once runs the program and checks its output.
 func (r Rig) once(ctx context.Context, req v1.ExecutionRequest) (time.Duration, v1.Execution, error) {
 	ended := func() {}
 	if r.Span != nil {
@@ -115,19 +114,19 @@ func (r Rig) once(ctx context.Context, req v1.ExecutionRequest) (time.Duration, 
 	took := time.Since(began)
 	ended()
 	if err == nil && (x.Result == nil || x.Result.Stdout != answer || x.Result.ExitCode != 0) {
-		err = engi.Errorf(engi.Internal, "the program did not answer %q: %+v", answer, x.Result)
+		err = engi.Errorf(engi.Internal, "the program did not print %q: %+v", answer, x.Result)
 	}
 	return took, x, err
 }
 
 // Exec times n whole requests, concurrency at a time. One at a time it waits
-// before each until the pool is full again, so that each meets a quiet node;
-// with more it never waits.
+// before each until the pool is full again, so that the node is idle; with more it
+// never waits.
 func (r Rig) Exec(ctx context.Context, req v1.ExecutionRequest, n, concurrency int) (t Timing) {
 	return r.sample(ctx, req, n, concurrency, func(took time.Duration, _ v1.Execution) time.Duration { return took })
 }
 
-// Claim times the claims inside n requests.
+// Claim times how long n requests wait for a warm sandbox.
 func (r Rig) Claim(ctx context.Context, req v1.ExecutionRequest, n, concurrency int) Timing {
 	return r.sample(ctx, req, n, concurrency, func(_ time.Duration, x v1.Execution) time.Duration { return x.Result.ClaimTime.Std() })
 }
@@ -209,8 +208,8 @@ func (r Rig) Replenish(ctx context.Context, req v1.ExecutionRequest, n int) Rate
 	return rate
 }
 
-// WaitFull waits until every pool holds as many warm members as it wants and
-// nothing boots.
+// WaitFull waits until every pool has as many warm sandboxes as it wants and none
+// is booting.
 func (r Rig) WaitFull(ctx context.Context) error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

@@ -27,7 +27,7 @@ type Rival struct {
 	Failure string `json:"failure,omitempty"`
 }
 
-// A Comparison is the answer of the comparison.
+// A Comparison is the result of the comparison.
 type Comparison struct {
 	Bench    string  `json:"bench"`
 	Lang     string  `json:"lang"`
@@ -46,12 +46,12 @@ func (c *Comparison) Compare() {
 	}
 }
 
-// FromTiming turns one of engi's own timings into a rival.
+// FromTiming converts one of engi's own timings to a rival.
 func FromTiming(name string, t Timing) Rival {
 	return Rival{Name: name, N: t.N - t.Failures, Ms: t.Ms, Failure: t.Failure}
 }
 
-// commands are how interpreters take code on their command line.
+// commands are the command lines of interpreters that run code.
 var commands = map[engi.Language][]string{
 	engi.Python: {"-c"}, engi.JavaScript: {"-e"}, engi.Bash: {"-c"}, engi.TypeScript: {"eval", "--ext=ts"},
 }
@@ -93,7 +93,7 @@ func command(ctx context.Context, name string, n int, answer string, make func(c
 	return r
 }
 
-// Skip is a rival that is not there.
+// Skip returns a rival that is not available.
 func Skip(name, why string) Rival { return Rival{Name: name, Skipped: why} }
 
 // Bundle writes an OCI bundle in dir that runs args on root, read only, for a

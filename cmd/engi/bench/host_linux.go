@@ -19,7 +19,7 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Host says on what machine and when a figure was taken.
+// A Host describes the machine and the time of a measurement.
 type Host struct {
 	CPU       string    `json:"cpu"`
 	CPUs      int       `json:"cpus"`
@@ -33,7 +33,7 @@ type Host struct {
 	Time      time.Time `json:"time"`
 }
 
-// monotonic is the time of the clock that perf can stamp its samples with.
+// monotonic returns the time of the clock that perf can use for its samples.
 func monotonic() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {

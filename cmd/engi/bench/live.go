@@ -13,8 +13,8 @@ import (
 	"github.com/engi-dev/engi/client"
 )
 
-// A Live is the answer of the benchmark of sandboxes that live: times are of
-// whole requests over HTTP, by what was asked for.
+// A Live is the result of the benchmark of sandboxes. Times are of whole requests
+// over HTTP, by operation.
 type Live struct {
 	Bench    string             `json:"bench"`
 	Template string             `json:"template"`
@@ -23,7 +23,7 @@ type Live struct {
 	Host     Host               `json:"host"`
 }
 
-// Sampled are the times of one act.
+// Sampled are the times of one operation.
 type Sampled struct {
 	N        int    `json:"n"`
 	Ms       Millis `json:"ms"`
@@ -31,7 +31,7 @@ type Sampled struct {
 	Failure  string `json:"failure,omitempty"`
 }
 
-// Moved is how fast bytes came through.
+// Moved is the throughput of transfers.
 type Moved struct {
 	MiB          float64 `json:"mib"`            // of each file
 	MiBPerSecond float64 `json:"mib_per_second"` // of the median
@@ -40,13 +40,13 @@ type Moved struct {
 	Failure      string  `json:"failure,omitempty"`
 }
 
-// Acts in the order of their measuring.
+// Operations in the order in which they are measured.
 var (
 	Acts  = []string{"create", "start /bin/true", startInside, "list files", "pause", "unpause", "hibernate", "resume", "snapshot", "create from snapshot", "fork", "stop"}
 	Moves = []string{"upload", "download"}
 )
 
-// Sandboxes measures sandboxes of a template: n samples of each act, and files
+// Sandboxes measures sandboxes of a template: n samples of each operation, and files
 // of size bytes.
 func Sandboxes(ctx context.Context, c *client.Client, template string, n int, size int64) Live {
 	l := Live{Bench: "sandbox", Template: template, Times: map[string]Sampled{}, Rates: map[string]Moved{}}
@@ -86,29 +86,29 @@ func Sandboxes(ctx context.Context, c *client.Client, template string, n int, si
 			break
 		}
 		stop(create("create", warm))
-		time.Sleep(300 * time.Millisecond) // the pool gets its member back
+		time.Sleep(300 * time.Millisecond) // until the pool is full again
 	}
 
-	box := create("create, other size", plain)
-	if box == "" {
+	sandbox := create("create, other size", plain)
+	if sandbox == "" {
 		return l
 	}
-	defer stop(box)
+	defer stop(sandbox)
 	for i := range 4 * n {
 		q := v1.ProcessRequest{Args: []string{"/bin/true"}}
-		if i < n/4+1 { // the first ones bring the program's pages in
-			_, _ = c.Exec(ctx, box, q)
+		if i < n/4+1 { // the first ones load the program's pages
+			_, _ = c.Exec(ctx, sandbox, q)
 			continue
 		}
-		timed("start /bin/true", func() error { _, err := c.Exec(ctx, box, q); return err })
+		timed("start /bin/true", func() error { _, err := c.Exec(ctx, sandbox, q); return err })
 	}
-	if took := inside(ctx, c, box, 4*n); len(took) > 0 {
+	if took := startInSandbox(ctx, c, sandbox, 4*n); len(took) > 0 {
 		l.Times[startInside], samples[startInside] = Sampled{N: len(took)}, took
 	}
 	for range n {
-		timed("list files", func() error { _, err := c.Files(box).List(ctx, "/etc", 1); return err })
+		timed("list files", func() error { _, err := c.Files(sandbox).List(ctx, "/etc", 1); return err })
 	}
-	// Something that sleeps: an idle Python, as people have it.
+	// An idle Python, so that there is something to freeze.
 	idle := create("create", warm)
 	if _, err := c.StartProcess(ctx, idle, v1.ProcessRequest{Args: []string{"python3", "-c", "import time; print(1, flush=True); time.sleep(1e6)"}, Detach: true}); err != nil {
 		_, _ = c.StartProcess(ctx, idle, v1.ProcessRequest{Args: []string{"sleep", "1000000"}, Detach: true})
@@ -141,7 +141,7 @@ func Sandboxes(ctx context.Context, c *client.Client, template string, n int, si
 	}
 	stop(idle)
 
-	l.move(ctx, c.Files(box), max(3, n/4), size)
+	l.move(ctx, c.Files(sandbox), max(3, n/4), size)
 	for act, s := range l.Times {
 		s.Ms = Summarize(samples[act])
 		l.Times[act] = s
@@ -149,14 +149,14 @@ func Sandboxes(ctx context.Context, c *client.Client, template string, n int, si
 	return l
 }
 
-// startInside is what the sandbox's own kernel needs to start a program, with
-// nothing of ours in between: nobody outside can be faster.
+// startInside is the time that the sandbox's kernel needs to start a program, which
+// is a lower bound for starting one from the host.
 const startInside = "start /bin/true from within"
 
-// inside starts /bin/true from a program in the sandbox, and says how long
-// each took; nothing where there is no Python.
-func inside(ctx context.Context, c *client.Client, box string, n int) (all []time.Duration) {
-	r, err := c.Exec(ctx, box, v1.ProcessRequest{Args: []string{"python3", "-c", `
+// startInSandbox starts /bin/true from a program in the sandbox and returns how long
+// each start took; nothing if there is no Python.
+func startInSandbox(ctx context.Context, c *client.Client, sandbox string, n int) (all []time.Duration) {
+	r, err := c.Exec(ctx, sandbox, v1.ProcessRequest{Args: []string{"python3", "-c", `
 import os, sys, time
 for i in range(int(sys.argv[1]) + 5):
     began = time.perf_counter_ns()
@@ -222,7 +222,7 @@ func (l *Live) move(ctx context.Context, files *client.Files, n int, size int64)
 	}
 }
 
-// again is a block of bytes without end.
+// again reads a block of bytes over and over.
 type again struct {
 	block []byte
 	at    int

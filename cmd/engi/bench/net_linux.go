@@ -23,14 +23,14 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Net is the answer of the benchmark of the network: the same program in a
-// sandbox, through engi's gateway, and in a namespace whose packets the kernel
-// forwards, against the same server.
+// A Net is the result of the benchmark of the network: the same program with the
+// same server, in a sandbox through engi's gateway, and in a namespace whose
+// packets the kernel forwards.
 type Net struct {
 	Bench    string `json:"bench"`
 	Template string `json:"template"`
 	Paths    []Path `json:"paths"`
-	// Of the first path to the second: the same but the gateway.
+	// Of the first path to the second, which differ only in the gateway.
 	RatioUp   float64 `json:"ratio_up,omitempty"`
 	RatioDown float64 `json:"ratio_down,omitempty"`
 	AddedMs   float64 `json:"added_ms,omitempty"` // to the median round trip
@@ -121,7 +121,7 @@ func ParsePath(name, out string) Path {
 	return Path{Name: name, UpMbps: mbps(r.Up), DownMbps: mbps(r.Down), RoundTrip: Summarize(r.Trips), Connect: Summarize(r.Fresh)}
 }
 
-// Addresses of the benchmark, out of a network that is set aside for such.
+// Addresses of the benchmark, from the network that is reserved for benchmarks.
 var (
 	NetServer   = netip.MustParseAddr("198.18.77.2")
 	netToServer = netip.MustParsePrefix("198.18.77.1/30")
@@ -138,7 +138,8 @@ type NetRig struct {
 	work   sync.WaitGroup
 }
 
-// OpenNet makes a rig. It needs root and the program ip. The caller closes it.
+// OpenNet creates a rig. It needs root and the program ip. The caller must close
+// it.
 func OpenNet(ctx context.Context) (_ *NetRig, err error) {
 	if os.Geteuid() != 0 {
 		return nil, engi.Errorf(engi.Unsupported, "network namespaces that the kernel forwards between need root").WithRemedy("run the benchmark as root")
@@ -175,7 +176,7 @@ func OpenNet(ctx context.Context) (_ *NetRig, err error) {
 				return nil, err
 			}
 		}
-		// Only between these two; they go with their namespaces.
+		// Only between these two namespaces, which are deleted afterwards.
 		if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+near+"/forwarding", []byte("1"), 0); err != nil {
 			return nil, engi.Errorf(engi.Unsupported, "forward packets: %v", err)
 		}
@@ -252,7 +253,7 @@ func (r *NetRig) serve() {
 	}
 }
 
-// unmountNull lets the empty network namespace go that runsc keeps in its state.
+// unmountNull unmounts the empty network namespace that runsc keeps in its state.
 func unmountNull(state string) {
 	if points, err := filepath.Glob(filepath.Join(state, "null-netns*")); err == nil {
 		for _, point := range points {

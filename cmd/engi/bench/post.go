@@ -11,8 +11,8 @@ import (
 	v1 "github.com/engi-dev/engi/api/v1"
 )
 
-// Post runs programs by one POST each, which the server answers with the
-// result: the plainest way there is, and the one that is promised to be fast.
+// Post runs programs by one POST each, which responds with the result. This is the
+// request whose performance is promised.
 func Post(url, key string) Run {
 	return post[v1.ExecutionRequest, v1.Execution](url+"/v1/executions", key)
 }

@@ -23,12 +23,12 @@ for (let i = 0; i < n; i++) {
 }
 console.log(JSON.stringify(all));`
 
-// FromScripts turns engi's own timing of scripts into a rival.
+// FromScripts converts engi's own timing of scripts to a rival.
 func FromScripts(name string, t ScriptTiming) Rival {
 	return Rival{Name: name, N: t.N - t.Failures, Ms: t.Ms, PerSecond: t.PerSecond, Failure: t.Failure}
 }
 
-// NodeVM times the program in Node's vm, inside one process.
+// NodeVM times the program in Node's vm, in one process.
 func NodeVM(ctx context.Context, name, node string, n int) Rival {
 	return timed(ctx, name, n, node, "-e", nodeProgram, "--", ScriptProgram)
 }

@@ -90,7 +90,7 @@ func TestRequest(t *testing.T) {
 		"missing":            {Source{Path: at("nothing.py")}, want{err: "no such file"}},
 		"extra":              {Source{Path: at("proj/main.go"), Extra: []string{at("proj/util"), at("proj/go.mod"), at("data.bin")}}, want{"go", "main.go", []string{"main.go", "util/util.go", "go.mod", "data.bin"}, ""}},
 		"extra, named":       {Source{Path: at("one.py"), Extra: []string{at("data.bin") + "=in/x.bin"}}, want{"python", "one.py", []string{"one.py", "in/x.bin"}, ""}},
-		"extra, upwards":     {Source{Path: at("one.py"), Extra: []string{at("data.bin") + "=../x"}}, want{err: "cannot be a name"}},
+		"extra, upwards":     {Source{Path: at("one.py"), Extra: []string{at("data.bin") + "=../x"}}, want{err: "not a valid name"}},
 		"extra, twice":       {Source{Path: at("one.py"), Extra: []string{at("data.bin") + "=one.py"}}, want{err: "two files"}},
 		"code with extra":    {Source{Code: "x", Language: "python", Extra: []string{at("data.bin")}}, want{"python", "", []string{"data.bin"}, ""}},
 		"a device":           {Source{Path: "/dev/null", Language: "python"}, want{err: "not a regular file"}},
@@ -123,18 +123,18 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-func TestBoxKeepsHostileFilesIn(t *testing.T) {
+func TestOutputDirKeepsHostileFilesIn(t *testing.T) {
 	outside := t.TempDir()
 	secret := filepath.Join(outside, "secret")
 	if err := os.WriteFile(secret, []byte("untouched"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "new", "out")
-	box, err := OpenBox(dir)
+	out, err := OpenOutputDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer box.Close()
+	defer out.Close()
 	for link, to := range map[string]string{"up": outside, "file": secret, "loop": "loop"} {
 		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
 			t.Fatal(err)
@@ -153,12 +153,12 @@ func TestBoxKeepsHostileFilesIn(t *testing.T) {
 		"", ".", "..", "../x", "/etc/passwd", "a/../../x", "a//b", "./x", "x/", "up/secret", "up/new/deep", "loop/x", "full",
 		"new\nline", "esc\x1b[31m", "nul\x00", "bad\xff", strings.Repeat("n", 300),
 	} {
-		if err := box.Write(name, 0o644, int64(len(text)), sum, strings.NewReader(text)); err == nil {
+		if err := out.Write(name, 0o644, int64(len(text)), sum, strings.NewReader(text)); err == nil {
 			t.Errorf("%.20q was written", name)
 		}
 	}
 	// A link at the very place is replaced, not followed.
-	if err := box.Write("file", 0o4777, int64(len(text)), sum, strings.NewReader(text)); err != nil {
+	if err := out.Write("file", 0o4777, int64(len(text)), sum, strings.NewReader(text)); err != nil {
 		t.Error(err)
 	}
 	if info, err := os.Lstat(filepath.Join(dir, "file")); err != nil || !info.Mode().IsRegular() || info.Mode()&os.ModeSetuid != 0 {
@@ -177,22 +177,22 @@ func TestBoxKeepsHostileFilesIn(t *testing.T) {
 
 func TestBoxChecksContent(t *testing.T) {
 	dir := t.TempDir()
-	box, err := OpenBox(dir)
+	out, err := OpenOutputDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer box.Close()
+	defer out.Close()
 	h := sha256.Sum256([]byte("right"))
 	sum := hex.EncodeToString(h[:])
 	for name, text := range map[string]string{"other": "wrong", "short": "rig", "long": "right!", "endless": strings.Repeat("right", 1000)} {
-		if err := box.Write(name, 0o644, 5, sum, strings.NewReader(text)); engi.KindOf(err) != engi.Internal || err == nil {
+		if err := out.Write(name, 0o644, 5, sum, strings.NewReader(text)); engi.KindOf(err) != engi.Internal || err == nil {
 			t.Errorf("%s: %v, want kind internal", name, err)
 		}
 	}
 	if entries, _ := os.ReadDir(dir); len(entries) > 0 {
 		t.Errorf("left behind: %v", entries)
 	}
-	if err := box.Write("sub/dir/ok", 0o400, 5, sum, strings.NewReader("right")); err != nil {
+	if err := out.Write("sub/dir/ok", 0o400, 5, sum, strings.NewReader("right")); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(filepath.Join(dir, "sub/dir/ok")); err != nil || string(got) != "right" {

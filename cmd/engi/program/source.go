@@ -1,6 +1,6 @@
 // Package program is what "engi run" reads and writes on the caller's disk:
 // the files of a program, whose language it guesses, and the artifacts that
-// come back, which it lets out of a box no name and no link can leave.
+// come back, which cannot be written outside of their directory.
 package program
 
 import (
@@ -17,8 +17,8 @@ import (
 	v1 "github.com/engi-dev/engi/api/v1"
 )
 
-// Limits on what is read, so that a slip like "engi run /" ends soon. The
-// server has its own.
+// Limits on what is read, so that a mistake like "engi run /" fails soon. The
+// server has limits of its own.
 const (
 	maxFiles = 10_000
 	maxBytes = 256 << 20
@@ -42,8 +42,8 @@ var names = map[string]engi.Language{
 	"ts": engi.TypeScript, "deno": engi.TypeScript, "golang": engi.Go, "sh": engi.Bash, "shell": engi.Bash,
 }
 
-// Guess returns the language of a file by its name, else by its first line,
-// or "" if neither tells.
+// Guess returns the language of a file by its name or its first line, or "" if
+// neither tells.
 func Guess(name string, content []byte) engi.Language {
 	if l, ok := extensions[strings.ToLower(filepath.Ext(name))]; ok {
 		return l
@@ -71,7 +71,7 @@ func Guess(name string, content []byte) engi.Language {
 	return ""
 }
 
-// Language returns the language people mean by a name.
+// Language returns the language of a name, which may be an alias.
 func Language(name string) (engi.Language, error) {
 	l := engi.Language(strings.ToLower(name))
 	if other, ok := names[string(l)]; ok {
@@ -101,8 +101,8 @@ type Source struct {
 	Extra    []string // more files: PATH or PATH=NAME
 }
 
-// Request reads the program into a request. It reports Invalid for what
-// cannot be a program.
+// Request reads the program into a request. It reports Invalid if there is no
+// program to run.
 func (s Source) Request() (req v1.ExecutionRequest, err error) {
 	var lang engi.Language
 	if s.Language != "" {
@@ -169,7 +169,7 @@ func (s Source) read(c *collector, lang engi.Language) (string, engi.Language, e
 	return filepath.Dir(s.Path), lang, nil
 }
 
-// entry returns the file to run; empty if that is for the server to say.
+// entry returns the file to run; empty if the server chooses it.
 func (s Source) entry(c *collector, lang engi.Language) string {
 	if s.Entry != "" {
 		return path.Clean(filepath.ToSlash(s.Entry))
@@ -192,7 +192,7 @@ type collector struct {
 	bytes int64
 }
 
-// guess tells a directory's language by its entry, or by the one language
+// guess returns the language of a directory by its entry, or the only language
 // that has an entry there.
 func (c *collector) guess(entry string) engi.Language {
 	if entry != "" {
@@ -205,7 +205,7 @@ func (c *collector) guess(entry string) engi.Language {
 	for _, l := range engi.Languages() {
 		if slices.ContainsFunc(entries[l], func(name string) bool { return c.seen[name] }) {
 			if found != "" {
-				return "" // two could be meant
+				return "" // ambiguous
 			}
 			found = l
 		}
@@ -221,7 +221,7 @@ func (c *collector) extra(arg, base string) error {
 		if i := strings.LastIndexByte(arg, '='); i > 0 {
 			from, name = arg[:i], filepath.ToSlash(arg[i+1:])
 			if name = path.Clean(name); !fs.ValidPath(name) || name == "." {
-				return engi.Errorf(engi.Invalid, "%.200q cannot be a name inside", arg[i+1:]).WithRemedy("give a relative path without ..")
+				return engi.Errorf(engi.Invalid, "%.200q is not a valid name in the sandbox", arg[i+1:]).WithRemedy("give a relative path without ..")
 			}
 		}
 	}
@@ -280,7 +280,7 @@ func (c *collector) tree(dir, prefix string) error {
 
 func (c *collector) file(from, name string) error {
 	if c.seen[name] {
-		return engi.Errorf(engi.Invalid, "two files would be %.200q inside", name).WithRemedy("give one another name with -f PATH=NAME")
+		return engi.Errorf(engi.Invalid, "two files would be %.200q in the sandbox", name).WithRemedy("give one another name with -f PATH=NAME")
 	}
 	info, err := os.Stat(from)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package e2btest holds the promises of [e2b.Store] as tests.
+// Package e2btest tests the promises of [e2b.Store].
 package e2btest
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/engi-dev/engi/api/compat/e2b"
 )
 
-// Run holds a store to its promises; open returns an empty one.
+// Run tests a store; open returns an empty one.
 func Run(t *testing.T, open func(*testing.T) e2b.Store) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 	one := e2b.Template{ID: "one", Owner: "ann", Name: "app", Created: at, Updated: at,

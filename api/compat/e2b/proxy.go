@@ -16,7 +16,7 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Headers by which clients name a sandbox, and the token for its ports.
+// Headers with the sandbox and port of a request, and with tokens.
 const (
 	sandboxHeader = "E2b-Sandbox-Id"
 	portHeader    = "E2b-Sandbox-Port"
@@ -55,12 +55,12 @@ func target(label, port string) (engi.SandboxID, int, bool) {
 	label, _, _ = strings.Cut(strings.ToLower(label), "-") // clients before version 2 add their clientID
 	id, err := engi.SandboxOfLabel(label)
 	if err != nil {
-		// It names a sandbox that cannot be; whoever serves it says so.
+		// Not an ID: looking it up reports NotFound.
 		id = engi.SandboxID(label)
 	}
 	n, perr := strconv.Atoi(port)
 	if perr != nil && port == "" {
-		n, perr = AgentPort, nil
+		n, perr = EnvdPort, nil
 	}
 	if perr != nil || n < 1 || n > 65535 {
 		return "", 0, false
@@ -68,67 +68,67 @@ func target(label, port string) (engi.SandboxID, int, bool) {
 	return id, n, true
 }
 
-// Inside serves requests to the agent and the code interpreter of sandboxes:
-// those whose target is [AgentPort] or [InterpreterPort].
-func (s *Server) Inside() http.Handler {
+// Proxy serves requests to envd and the code interpreter in sandboxes: those whose
+// target is [EnvdPort] or [InterpreterPort]. The guest program implements both.
+func (s *Server) Proxy() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, port, ok := s.Target(r)
 		if !ok {
-			refuse(w, http.StatusBadRequest, "the request names no sandbox")
+			refuse(w, http.StatusBadRequest, "the request does not name a sandbox")
 			return
 		}
-		s.inside(w, r, id, port)
+		s.proxy(w, r, id, port)
 	})
 }
 
-// lost is what clients take for a sandbox that is not there.
-func lost(w http.ResponseWriter, id engi.SandboxID, text string) {
+// sandboxLost responds as E2B's proxy does for a sandbox that does not exist.
+func sandboxLost(w http.ResponseWriter, id engi.SandboxID, text string) {
 	label := string(id)
 	if _, err := engi.ParseSandboxID(label); err == nil {
 		label = id.Label()
 	}
-	answer(w, http.StatusBadGateway, map[string]any{"sandboxId": label, "message": text, "code": http.StatusBadGateway})
+	respond(w, http.StatusBadGateway, map[string]any{"sandboxId": label, "message": text, "code": http.StatusBadGateway})
 }
 
 const textLost = "The sandbox was not found"
 
-func (s *Server) inside(w http.ResponseWriter, r *http.Request, id engi.SandboxID, port int) {
-	box, err := s.Sandboxes.Get(r.Context(), "", id)
+func (s *Server) proxy(w http.ResponseWriter, r *http.Request, id engi.SandboxID, port int) {
+	sandbox, err := s.Sandboxes.Get(r.Context(), "", id)
 	switch {
 	case err != nil && engi.KindOf(err) != engi.NotFound && engi.KindOf(err) != engi.Invalid:
 		fail(w, err)
 		return
-	case err != nil || box.State == engi.Stopped || box.State == engi.Stopping || box.Execution != "":
-		lost(w, id, textLost)
+	case err != nil || sandbox.State == engi.Stopped || sandbox.State == engi.Stopping || sandbox.Execution != "":
+		sandboxLost(w, id, textLost)
 		return
-	case box.State == engi.Hibernated && box.Disk:
-		// Only its owner boots it again, knowing that the memory is gone.
-		lost(w, id, "The sandbox is paused without its memory: connect to it to start it again")
+	case sandbox.State == engi.Hibernated && sandbox.Disk:
+		// Only an explicit connect boots it, because its memory is gone.
+		sandboxLost(w, id, "The sandbox is paused without its memory: connect to it to start it again")
 		return
 	}
-	if err := s.enters(r, box, port); err != nil {
+	if err := s.authorize(r, sandbox, port); err != nil {
 		fail(w, err)
 		return
 	}
-	if port == AgentPort && r.URL.Path == "/health" && stateOf(box.State) == "paused" {
-		// Clients ask whenever a stream breaks off, as it does in a pause:
-		// that must not wake what has just fallen asleep.
-		lost(w, id, "The sandbox is paused")
+	if port == EnvdPort && r.URL.Path == "/health" && stateOf(sandbox.State) == "paused" {
+		// Clients check health when a stream breaks, as it does when a sandbox
+		// is paused. That must not resume it.
+		sandboxLost(w, id, "The sandbox is paused")
 		return
 	}
-	crowd := &s.inner
+	limiter := &s.requests
 	if r.URL.Path == "/filesystem.Filesystem/WatchDir" {
-		crowd = &s.watches
+		limiter = &s.watches
 	}
-	leave, err := crowd.Join(id)
+	leave, err := limiter.Join(id)
 	if err != nil {
 		fail(w, err)
 		return
 	}
 	defer leave()
-	// What may be long, or comes bit by bit.
+	// These bodies can be long or open-ended.
 	uploads := r.Method == http.MethodPost && (r.URL.Path == "/files" || r.URL.Path == "/process.Process/StreamInput")
-	if r, err = ask(w, r, uploads); err != nil {
+	if r, err = prepareBody(w, r, uploads); err != nil {
 		fail(w, err)
 		return
 	}
@@ -136,20 +136,20 @@ func (s *Server) inside(w http.ResponseWriter, r *http.Request, id engi.SandboxI
 	if err != nil {
 		switch engi.KindOf(err) {
 		case engi.NotFound:
-			lost(w, id, textLost)
+			sandboxLost(w, id, textLost)
 		case engi.Conflict:
-			lost(w, id, "The sandbox is paused: "+err.Error())
+			sandboxLost(w, id, "The sandbox is paused: "+err.Error())
 		case engi.Unavailable:
-			lost(w, id, err.Error())
+			sandboxLost(w, id, err.Error())
 		default:
 			fail(w, err)
 		}
 		return
 	}
 	defer release()
-	agent, ok := g.(engi.GuestHTTP)
+	guest, ok := g.(engi.GuestHTTP)
 	if !ok {
-		fail(w, errNone("agent inside sandboxes"))
+		fail(w, errNone("envd in sandboxes"))
 		return
 	}
 	prefix := ""
@@ -161,12 +161,12 @@ func (s *Server) inside(w http.ResponseWriter, r *http.Request, id engi.SandboxI
 			p.Out.URL.Scheme, p.Out.URL.Host = "http", "guest"
 			p.Out.URL.Path, p.Out.URL.RawPath = prefix+p.In.URL.Path, ""
 			p.Out.URL.RawQuery = p.In.URL.RawQuery
-			clean(p.Out.Header)
+			removeCredentials(p.Out.Header)
 		},
-		Transport:     agent,
-		FlushInterval: -1, // every piece goes out at once
+		Transport:     guest,
+		FlushInterval: -1, // flush at once
 		ModifyResponse: func(resp *http.Response) error {
-			// The guest has no say about other paths of this host.
+			// The guest must not affect other paths of this host.
 			resp.Header.Del("Set-Cookie")
 			resp.Header.Set("Content-Security-Policy", "sandbox")
 			resp.Header.Set("X-Content-Type-Options", "nosniff")
@@ -174,7 +174,7 @@ func (s *Server) inside(w http.ResponseWriter, r *http.Request, id engi.SandboxI
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() == nil {
-				lost(w, id, "The sandbox does not answer: "+err.Error())
+				sandboxLost(w, id, "The sandbox does not answer: "+err.Error())
 			}
 		},
 		ErrorLog: slog.NewLogLogger(s.Log.With("sandbox", id).Handler(), slog.LevelInfo),
@@ -193,17 +193,14 @@ func (s *Server) inside(w http.ResponseWriter, r *http.Request, id engi.SandboxI
 	proxy.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// Bounds of what is read whole on its way in or out.
-const (
-	maxAsk  = 32 << 20 // a message, or code with its context
-	maxHold = 4 << 20
-)
+// maxMessage bounds a request that is read into memory, in bytes.
+const maxMessage = 32 << 20
 
-// ask makes a request ready to be sent on. The server closes the body of a
-// request of HTTP/1 when the answer begins; a sender that still waits for its
-// end would fail then, and break the answer. So messages are read whole
-// before, and for files the close is their end.
-func ask(w http.ResponseWriter, r *http.Request, uploads bool) (*http.Request, error) {
+// prepareBody makes the body of a request safe to forward. The server closes the
+// body of an HTTP/1 request when the response begins; a transport that still sends
+// it would then fail and break the response. So messages are read into memory
+// first, and for uploads a closed body counts as its end.
+func prepareBody(w http.ResponseWriter, r *http.Request, uploads bool) (*http.Request, error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return r, nil
 	}
@@ -212,10 +209,10 @@ func ask(w http.ResponseWriter, r *http.Request, uploads bool) (*http.Request, e
 		out.Body = upload{r.Body}
 		return out, nil
 	}
-	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAsk))
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxMessage))
 	if err != nil {
 		if _, over := errors.AsType[*http.MaxBytesError](err); over {
-			return nil, engi.Errorf(engi.Invalid, "the body is over %d bytes", maxAsk)
+			return nil, engi.Errorf(engi.Invalid, "the body is over %d bytes", maxMessage)
 		}
 		return nil, engi.Errorf(engi.Unavailable, "read the body: %v", err)
 	}
@@ -223,7 +220,7 @@ func ask(w http.ResponseWriter, r *http.Request, uploads bool) (*http.Request, e
 	return out, nil
 }
 
-// upload is a body whose closing is its end.
+// An upload is a body that ends when it is closed.
 type upload struct{ io.ReadCloser }
 
 func (u upload) Read(b []byte) (int, error) {
@@ -234,22 +231,9 @@ func (u upload) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// hold reads a short answer before any of it is sent on.
-func hold(resp *http.Response) error {
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxHold))
-	if err != nil {
-		return err
-	}
-	resp.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(b), resp.Body), resp.Body}
-	return nil
-}
-
-// clean takes out what is for us only. Basic authentication names a user
-// inside and stays.
-func clean(h http.Header) {
+// removeCredentials removes the headers that are meant for this server. Basic
+// authentication names a user of the sandbox and stays.
+func removeCredentials(h http.Header) {
 	for _, name := range []string{accessHeader, trafficHeader, sandboxHeader, portHeader, "X-Api-Key", "Cookie"} {
 		h.Del(name)
 	}
@@ -258,13 +242,13 @@ func clean(h http.Header) {
 	}
 }
 
-// enters reports whether r may go in.
-func (s *Server) enters(r *http.Request, box engi.Sandbox, port int) error {
+// authorize reports Anonymous or Denied if r lacks a token that it needs.
+func (s *Server) authorize(r *http.Request, sandbox engi.Sandbox, port int) error {
 	path := r.URL.Path
 	if port == InterpreterPort {
-		// Clients send the access token with code only.
-		if box.Ports.Private {
-			if err := s.Allow(r, box, port); err != nil {
+		// Clients send the access token only with code.
+		if sandbox.Ports.Private {
+			if err := s.Allow(r, sandbox, port); err != nil {
 				return err
 			}
 		}
@@ -272,50 +256,50 @@ func (s *Server) enters(r *http.Request, box engi.Sandbox, port int) error {
 			return nil
 		}
 	}
-	if !secure(box) || port == AgentPort && path == "/health" {
+	if !secure(sandbox) || port == EnvdPort && path == "/health" {
 		return nil
 	}
 	if got := r.Header.Get(accessHeader); got != "" {
-		if same(got, s.AccessToken(box.ID)) {
+		if same(got, s.AccessToken(sandbox.ID)) {
 			return nil
 		}
 		return engi.Errorf(engi.Anonymous, "invalid access token")
 	}
-	if g, signed := signatureOf(r.URL.Query(), r.Method); signed && port == AgentPort && path == "/files" {
-		return g.check(s.AccessToken(box.ID), time.Now())
+	if g, signed := signatureOf(r.URL.Query(), r.Method); signed && port == EnvdPort && path == "/files" {
+		return g.check(s.AccessToken(sandbox.ID), time.Now())
 	}
 	return engi.Errorf(engi.Anonymous, "missing access token")
 }
 
-// Allow lets a request into the ports of a sandbox that are not public if it
-// carries the token for them; else it reports Denied.
-func (s *Server) Allow(r *http.Request, box engi.Sandbox, port int) error {
-	if same(r.Header.Get(trafficHeader), s.TrafficToken(box.ID)) {
+// Allow reports Denied unless a request has the token for the private ports of a
+// sandbox.
+func (s *Server) Allow(r *http.Request, sandbox engi.Sandbox, port int) error {
+	if same(r.Header.Get(trafficHeader), s.TrafficToken(sandbox.ID)) {
 		return nil
 	}
 	return engi.Errorf(engi.Denied, "the ports of this sandbox are private").
 		WithRemedy("send the header %s", strings.ToLower(trafficHeader))
 }
 
-// maxSigners bounds the sandboxes whose tokens a signature is tried with.
+// maxSigners bounds the sandboxes whose tokens are tried on a signature.
 const maxSigners = 20_000
 
-// signedFile serves URLs for one file that name no sandbox, as clients make
-// them when they know us by a base URL only: the signature tells which.
+// signedFile serves signed URLs of files without a sandbox, which clients make if
+// they are configured with a base URL. The signature tells which sandbox it is.
 func (s *Server) signedFile(w http.ResponseWriter, r *http.Request) {
 	g, signed := signatureOf(r.URL.Query(), r.Method)
 	if !signed {
-		refuse(w, http.StatusBadRequest, "the request names no sandbox")
+		refuse(w, http.StatusBadRequest, "the request does not name a sandbox")
 		return
 	}
-	boxes, err := s.Sandboxes.List(r.Context(), "", engi.SandboxFilter{Owned: true, Limit: maxSigners})
+	sandboxes, err := s.Sandboxes.List(r.Context(), "", engi.SandboxFilter{Owned: true, Limit: maxSigners})
 	if err != nil {
 		fail(w, err)
 		return
 	}
-	for _, box := range boxes {
-		if g.made(s.AccessToken(box.ID)) {
-			s.inside(w, r, box.ID, AgentPort)
+	for _, sandbox := range sandboxes {
+		if g.made(s.AccessToken(sandbox.ID)) {
+			s.proxy(w, r, sandbox.ID, EnvdPort)
 			return
 		}
 	}

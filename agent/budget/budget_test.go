@@ -1,4 +1,4 @@
-package agents
+package budget
 
 import (
 	"context"
@@ -13,32 +13,38 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent/llm"
-	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/store"
 )
 
-// TestLedger spends until it is refused, over days and months, and loses
+// TestTracker spends until it is refused, over days and months, and loses
 // nothing when the database is opened again.
-func TestLedger(t *testing.T) {
+func TestTracker(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
 	now := time.Date(2026, 11, 29, 23, 0, 0, 0, time.UTC)
-	var c config.Config
-	c.Models.Budgets = config.Budgets{Day: 1, MonthTokens: 1000, Owner: map[string]config.Budget{"rich": {Day: -1, MonthTokens: -1}, "thrifty": {DayTokens: 10}}}
+	limit := func(owner engi.Owner) Limit {
+		switch owner {
+		case "rich":
+			return Limit{}
+		case "thrifty":
+			return Limit{Day: 1, DayTokens: 10, MonthTokens: 1000}
+		}
+		return Limit{Day: 1, MonthTokens: 1000}
+	}
 	var db *store.DB
-	open := func() *Ledger {
+	open := func() *Tracker {
 		t.Helper()
 		var err error
 		if db, err = store.Open(t.Context(), path); err != nil {
 			t.Fatal(err)
 		}
-		l := NewLedger(c, db, slog.New(slog.DiscardHandler))
-		l.now = func() time.Time { return now }
-		return l
+		tr := New(Options{Store: store.Spending(db), Limit: limit, Log: slog.New(slog.DiscardHandler)})
+		tr.now = func() time.Time { return now }
+		return tr
 	}
-	l := open()
+	tracker := open()
 	refused := func(owner engi.Owner, words string, wait time.Duration) {
 		t.Helper()
-		err := l.Afford(t.Context(), owner)
+		err := tracker.Check(t.Context(), owner)
 		if words == "" {
 			if err != nil {
 				t.Errorf("%s at %v: %v", owner, now, err)
@@ -53,7 +59,7 @@ func TestLedger(t *testing.T) {
 		}
 	}
 	spend := func(owner engi.Owner, tokens, cost int64) {
-		l.Spend(llm.Call{Owner: owner, Model: "openai:a", Tokens: engi.Tokens{Input: tokens - 1, Output: 1, Cost: cost, Calls: 1}})
+		tracker.Record(llm.Call{Owner: owner, Model: "openai:a", Tokens: engi.Tokens{Input: tokens - 1, Output: 1, Cost: cost, Calls: 1}})
 	}
 	refused("ann", "", 0)
 	spend("ann", 100, 999_999)
@@ -71,13 +77,13 @@ func TestLedger(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	l = open()
+	tracker = open()
 	refused("ann", "1.00 of 1.00", time.Hour)
 	now = now.Add(2 * time.Hour) // the 30th
 	refused("ann", "", 0)
 	spend("ann", 800, 0)
 	refused("ann", "month on models: 1000 of 1000 tokens", 23*time.Hour)
-	got, err := l.ModelUsage(t.Context(), "ann", now.AddDate(0, 0, -30))
+	got, err := tracker.ModelUsage(t.Context(), "ann", now.AddDate(0, 0, -30))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,16 +95,16 @@ func TestLedger(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if all, err := l.ModelUsage(t.Context(), "", date(30)); err != nil || len(all) != 1 {
+	if all, err := tracker.ModelUsage(t.Context(), "", date(30)); err != nil || len(all) != 1 {
 		t.Errorf("%+v %v", all, err)
 	}
-	if all, err := l.ModelUsage(t.Context(), "", date(1)); err != nil || len(all) != 5 {
+	if all, err := tracker.ModelUsage(t.Context(), "", date(1)); err != nil || len(all) != 5 {
 		t.Errorf("%+v %v", all, err)
 	}
 	now = now.Add(24 * time.Hour) // December
 	refused("ann", "", 0)
 
-	// Those who come at once are all counted.
+	// Concurrent calls are all counted.
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() { spend("many", 2, 3) })

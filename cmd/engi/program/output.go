@@ -14,12 +14,13 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A Box is a directory that files of a stranger are written to. No name and
-// no link, made before or meanwhile, leads out of it.
-type Box struct{ root *os.Root }
+// An OutputDir is a directory for files of an untrusted program. No name or link,
+// whenever it was created, leads out of it.
+type OutputDir struct{ root *os.Root }
 
-// OpenBox opens dir, and makes it if it is not there. The caller closes it.
-func OpenBox(dir string) (*Box, error) {
+// OpenOutputDir opens dir and creates it if it does not exist. The caller must
+// close it.
+func OpenOutputDir(dir string) (*OutputDir, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, engi.Errorf(engi.Denied, "%v", err)
 	}
@@ -27,16 +28,16 @@ func OpenBox(dir string) (*Box, error) {
 	if err != nil {
 		return nil, engi.Errorf(engi.Denied, "%v", err)
 	}
-	return &Box{root}, nil
+	return &OutputDir{root}, nil
 }
 
-// Close closes the box.
-func (b *Box) Close() error { return b.root.Close() }
+// Close closes the directory.
+func (b *OutputDir) Close() error { return b.root.Close() }
 
-// Write writes a file whole or not at all: exactly size bytes with the given
-// hash, in hex. It reports Invalid for names that are not plain relative
-// paths, and Internal for content that is not what was promised.
-func (b *Box) Write(name string, mode fs.FileMode, size int64, sum string, r io.Reader) error {
+// Write writes a file atomically: exactly size bytes with the given hash, in hex.
+// It reports Invalid for names that are not plain relative paths, and Internal for
+// other content.
+func (b *OutputDir) Write(name string, mode fs.FileMode, size int64, sum string, r io.Reader) error {
 	if !fs.ValidPath(name) || name == "." || !filepath.IsLocal(filepath.FromSlash(name)) || !printable(name) {
 		return engi.Errorf(engi.Invalid, "this name is not safe to write").WithRemedy("rename the file in the program")
 	}
@@ -55,13 +56,13 @@ func (b *Box) Write(name string, mode fs.FileMode, size int64, sum string, r io.
 	n, err := io.Copy(io.MultiWriter(f, h), io.LimitReader(r, size+1))
 	err = errors.Join(err, f.Close())
 	if err == nil && (n != size || hex.EncodeToString(h.Sum(nil)) != sum) {
-		err = engi.Errorf(engi.Internal, "%d bytes arrived that are not the %d promised ones", n, size).WithRemedy("fetch it again")
+		err = engi.Errorf(engi.Internal, "got %d bytes that do not match the size of %d and the hash", n, size).WithRemedy("fetch it again")
 	} else if err != nil {
 		err = engi.Errorf(engi.Unavailable, "%v", err)
 	}
 	if err == nil {
 		if err = b.root.Rename(tmp, filepath.FromSlash(name)); err != nil {
-			err = engi.Errorf(engi.Conflict, "%v", err).WithRemedy("something else is at that place: choose an empty directory")
+			err = engi.Errorf(engi.Conflict, "%v", err).WithRemedy("something else has this name: choose an empty directory")
 		}
 	}
 	if err != nil {
@@ -70,7 +71,7 @@ func (b *Box) Write(name string, mode fs.FileMode, size int64, sum string, r io.
 	return err
 }
 
-// printable refuses names that would deceive somebody who lists them.
+// printable reports whether a name shows what it is when it is listed.
 func printable(name string) bool {
 	for _, c := range name {
 		if c < ' ' || c == 0x7f || c == 0xfffd {

@@ -1,4 +1,4 @@
-package sessions
+package node
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 	"github.com/engi-dev/engi/node/config"
 )
 
-func section() config.Config {
+func configWithPackages() config.Config {
 	c := config.Defaults()
 	c.Sessions.Enabled = true
 	c.Sessions.Allow = []string{"*.docs.example"}
@@ -20,8 +20,8 @@ func section() config.Config {
 }
 
 func TestNetworkOfSessions(t *testing.T) {
-	c := section()
-	p, g := network(c)
+	c := configWithPackages()
+	p, g := sessionNetwork(c)
 	if p.Mode != engi.NetworkRestricted || len(p.Allow) != 2 || p.Allow[0] != "*.docs.example" || p.Allow[1] != "plain.example" {
 		t.Errorf("%+v", p)
 	}
@@ -29,19 +29,19 @@ func TestNetworkOfSessions(t *testing.T) {
 		t.Errorf("%+v", g)
 	}
 	c.Sessions.Allow, c.Sessions.Dependencies = nil, c.Sessions.Dependencies[2:]
-	if p, _ := network(c); p.Mode != engi.NetworkNone {
+	if p, _ := sessionNetwork(c); p.Mode != engi.NetworkNone {
 		t.Errorf("packages that talk to nobody: %+v", p)
 	}
 }
 
 func TestSecretsOfPackages(t *testing.T) {
 	t.Setenv("ACME_KEY", "value")
-	c := section()
-	if all := Secrets(c); len(all) != 1 || all[0].Variable != "ACME_KEY" || all[0].Value != "value" || len(all[0].Hosts) != 2 {
+	c := configWithPackages()
+	if all := packageSecrets(c); len(all) != 1 || all[0].Variable != "ACME_KEY" || all[0].Value != "value" || len(all[0].Hosts) != 2 {
 		t.Errorf("%+v", all)
 	}
 	c.Sessions.Enabled = false
-	if all := Secrets(c); len(all) != 0 {
+	if all := packageSecrets(c); len(all) != 0 {
 		t.Errorf("without the section: %+v", all)
 	}
 }

@@ -1,0 +1,112 @@
+package node
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent"
+	"github.com/engi-dev/engi/agent/budget"
+	"github.com/engi-dev/engi/agent/llm"
+	"github.com/engi-dev/engi/agent/llm/scripted"
+	"github.com/engi-dev/engi/agent/remote"
+	"github.com/engi-dev/engi/agent/tool"
+	"github.com/engi-dev/engi/api/mcp"
+	"github.com/engi-dev/engi/gate/fetch"
+	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/store"
+)
+
+// mcpPath is where other programs' agents find the tools of this node.
+const mcpPath = "/mcp"
+
+// openAgents opens the services that tools use, the library, the tool servers
+// and, unless they are off, the agents.
+func (n *Node) openAgents(ctx context.Context) (err error) {
+	c, log := n.config, n.log.With("component", "agent")
+	n.services = tool.Services{Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Sessions: n.Sessions()}
+	if n.wall != nil && len(c.Models.Fetch) > 0 {
+		client, err := fetch.ForOwners(n.wall, engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: c.Models.Fetch}, fetch.Options{})
+		if err != nil {
+			return engi.Errorf(engi.KindOf(err), "models.fetch: %w", err)
+		}
+		n.services.Fetch = func(owner engi.Owner) http.RoundTripper { return client(owner).Transport }
+	}
+	n.budget = budget.New(budget.Options{
+		Store: store.Spending(n.db), Log: log,
+		Limit: func(owner engi.Owner) budget.Limit { return budget.Limit(c.Models.Budgets.Of(owner)) },
+	})
+	models, err := n.openModels()
+	if err != nil {
+		return err
+	}
+	if err := n.openLibrary(ctx, models); err != nil {
+		return err
+	}
+	n.services.Library = n.Library()
+	servers, err := c.MCP.ToolServers(os.LookupEnv)
+	if err != nil {
+		return err
+	}
+	n.remote, err = remote.New(remote.Options{
+		Servers: servers, Sandboxes: n.services.Sandboxes, Sessions: n.services.Sessions, Version: n.version, Log: n.log.With("component", "remote"),
+	})
+	if err != nil || models == nil {
+		return err
+	}
+	tools, err := tool.Builtin(n.services)
+	if err != nil {
+		return err
+	}
+	opt := agent.Options{
+		Agents: c.AgentSpecs(), Models: models.Model, Tools: tools, Sources: n.remote.Sources(),
+		Store: store.Agents(n.db), Results: store.AgentResults(n.db), Dir: filepath.Join(c.DataDir, "runs"), Log: log,
+		MaxRuns: c.Models.MaxRuns, CheckTarget: n.services.CheckTarget, CheckBudget: n.budget.Check,
+	}
+	if n.library != nil {
+		opt.OnEnd = n.library.RunEnded
+	}
+	n.agents, err = agent.New(opt)
+	return err
+}
+
+// openModels returns the configured models, and the demo model if there are
+// none; nil if agents are off.
+func (n *Node) openModels() (*llm.Registry, error) {
+	c := n.config
+	if c.Models.Off {
+		return nil, nil
+	}
+	opt, err := c.LLMOptions(os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	opt.Timeout = time.Duration(c.Models.Timeout)
+	opt.OnCall, opt.CheckBudget = n.budget.Record, n.budget.Check
+	if _, taken := opt.Providers[config.Demo]; !taken {
+		demo := &scripted.Server{Play: scripted.Demo}
+		opt.Providers[config.Demo] = llm.Provider{Dialect: llm.OpenAI, URL: "http://demo.invalid/v1", Client: &http.Client{Transport: demo}}
+	}
+	if opt.Default == "" {
+		opt.Default = config.Demo + ":script"
+		n.log.With("component", "agent").Warn("no language model is configured: agents use the demo model, which understands nothing",
+			"remedy", "set models.default and [providers.NAME] with api_key_env")
+	}
+	return llm.New(opt)
+}
+
+// Agents runs agents; nil if there are none.
+func (n *Node) Agents() engi.Agents {
+	if n.agents == nil {
+		return nil
+	}
+	return n.agents
+}
+
+// openMCP returns the MCP server for other programs' agents.
+func (n *Node) openMCP(keys engi.Keys) (*mcp.Server, error) {
+	return mcp.New(mcp.Options{Services: n.services, Keys: keys, Events: store.Events(n.db), URL: n.previews.URL, Hosts: n.hosts(), Version: n.version, Log: n.log.With("component", "mcp")})
+}

@@ -1,0 +1,86 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent"
+	"github.com/engi-dev/engi/agent/llm/scripted"
+	"github.com/engi-dev/engi/node/config"
+)
+
+// TestSwitchProvider changes the provider with one value of the configuration:
+// an agent that uses a tool, streams and answers in a schema does the same with
+// all six.
+func TestSwitchProvider(t *testing.T) {
+	model := &scripted.Server{Play: func(c scripted.Conversation) scripted.Answer {
+		switch {
+		case c.Schema != nil:
+			return scripted.Answer{Object: `{"lines":2}`}
+		case c.Last().Role == "tool":
+			return scripted.Answer{Text: "Two lines."}
+		}
+		return scripted.Answer{Text: "I read on.", Calls: []scripted.Call{{Name: "read_result", Arguments: `{"call":"none"}`}}}
+	}}
+	web := httptest.NewServer(model)
+	defer web.Close()
+	var toml strings.Builder
+	providers := []string{"openai", "anthropic", "gemini", "ollama", "mistral", "groq"}
+	for _, p := range providers {
+		fmt.Fprintf(&toml, "[providers.%s]\nurl = %q\napi_key_env = \"KEY_OF_%s\"\n", p, web.URL+"/"+p, strings.ToUpper(p))
+		t.Setenv("KEY_OF_"+strings.ToUpper(p), "key-of-"+p)
+	}
+	toml.WriteString("[[agents]]\nname = \"zoe\"\ntools = [\"read_result\"]\n[[agents]]\nname = \"al\"\n")
+	file := filepath.Join(t.TempDir(), "config.toml")
+	if err := os.WriteFile(file, []byte(toml.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range providers {
+		t.Run(p, func(t *testing.T) {
+			c, _, err := config.Load(config.From{File: file, Env: []string{"HOME=" + t.TempDir(), "ENGI_MODELS_DEFAULT=" + p + ":m1"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			own, opt := fakeNode(t)
+			own.Models, own.Providers, own.Agents = c.Models, c.Providers, c.Agents
+			n, err := Open(t.Context(), own, opt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			start(t, n)
+			agents := n.Agents()
+			if all := agents.Agents(); len(all) < 2 || all[0].Name != "zoe" {
+				t.Errorf("the default does not come first in %+v", all)
+			}
+			type count struct {
+				Lines int `json:"lines"`
+			}
+			before := len(model.Seen())
+			got, r, err := agent.Ask[count](t.Context(), agents, engi.RunSpec{Owner: "ann", Input: "How many lines?"}, nil)
+			if err != nil || got.Lines != 2 || r.Model != p+":m1" || r.Steps != 3 {
+				t.Fatalf("%+v %+v %v", got, r, err)
+			}
+			text := ""
+			for e, err := range agents.Watch(t.Context(), "ann", r.ID, 0) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				text += e.Text
+			}
+			if !strings.Contains(text, "I read on.") {
+				t.Errorf("the stream has %q", text)
+			}
+			for _, c := range model.Seen()[before:] {
+				if c.Key != "key-of-"+p || c.Model != "m1" || !json.Valid(c.Raw) {
+					t.Errorf("the provider saw %+v", c)
+				}
+			}
+		})
+	}
+}
