@@ -1,5 +1,5 @@
 import { CommandExitError, Sandbox, SandboxError, TimeoutError, InvalidArgumentError, AuthenticationError, NotFoundError, SandboxNotFoundError } from 'e2b'
-import { about, assert, box, fails, run, scenario, shared, sleep, until } from './scenario.mjs'
+import { about, assert, box, fails, run, scenario, shared, until } from './scenario.mjs'
 
 about('Commands')
 const sandbox = shared({ envs: { FROM_SANDBOX: 'yes' } })
@@ -134,7 +134,7 @@ scenario('standard input', async () => {
 scenario('no standard input unless asked for', async () => {
   const s = await sandbox()
   assert.equal((await s.commands.run('wc -c')).stdout.trim(), '0')
-  const h = await s.commands.run('sleep 5', { background: true })
+  const h = await s.commands.run('sleep 1000', { background: true })
   await fails(() => h.sendStdin('x'), SandboxError, /stdin not enabled or closed/)
   await h.kill()
 })
@@ -152,9 +152,10 @@ scenario('no limit', async () => {
 
 scenario('killing the sandbox breaks a running command with the right error', async (t) => {
   const s = await box(t)
-  const running = s.commands.run('sleep 100')
+  let runs = false
+  const running = s.commands.run('echo up; sleep 100', { onStdout: () => { runs = true } })
   running.catch(() => {})
-  await sleep(500)
+  await until(() => runs, 'the command')
   await s.kill()
   await fails(() => running, TimeoutError, /killed|end of life/)
 })
