@@ -193,11 +193,9 @@ func (s *Server) inside(w http.ResponseWriter, r *http.Request, id engi.SandboxI
 	proxy.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// Bounds of what is read whole on its way in or out.
-const (
-	maxAsk  = 32 << 20 // a message, or code with its context
-	maxHold = 4 << 20
-)
+// maxAsk bounds what is read whole on its way in: a message, or code with its
+// context.
+const maxAsk = 32 << 20
 
 // ask makes a request ready to be sent on. The server closes the body of a
 // request of HTTP/1 when the answer begins; a sender that still waits for its
@@ -232,19 +230,6 @@ func (u upload) Read(b []byte) (int, error) {
 		err = io.EOF
 	}
 	return n, err
-}
-
-// hold reads a short answer before any of it is sent on.
-func hold(resp *http.Response) error {
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxHold))
-	if err != nil {
-		return err
-	}
-	resp.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(b), resp.Body), resp.Body}
-	return nil
 }
 
 // clean takes out what is for us only. Basic authentication names a user
