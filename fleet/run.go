@@ -91,10 +91,10 @@ func (r *run) stopCause() engi.Cause {
 }
 
 // look returns the run as it is, and a channel that is closed when it changes.
-func (r *run) look() (rec Record, trouble, err error, changed <-chan struct{}) {
+func (r *run) look() (rec Record, changed <-chan struct{}, trouble, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.rec, r.trouble, r.err, r.changed
+	return r.rec, r.changed, r.trouble, r.err
 }
 
 // set changes the run in f.

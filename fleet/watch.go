@@ -46,7 +46,7 @@ func (e *executions) outputOf(rec Record) (*outputlog.Log, error) {
 // Get implements engi.Executions.
 func (e *executions) Get(ctx context.Context, owner engi.Owner, id engi.ExecutionID) (engi.Execution, error) {
 	if r := e.get(owner, id); r != nil {
-		if rec, _, err, _ := r.look(); err == nil && rec.Ended.IsZero() {
+		if rec, _, _, err := r.look(); err == nil && rec.Ended.IsZero() {
 			return rec.Execution, nil
 		}
 	}
@@ -73,7 +73,7 @@ func (e *executions) Wait(ctx context.Context, owner engi.Owner, id engi.Executi
 		return x, nil
 	}
 	for {
-		rec, trouble, err, changed := r.look()
+		rec, changed, trouble, err := r.look()
 		switch {
 		case err != nil:
 			return rec.Execution, err
@@ -164,7 +164,7 @@ func watchRun(ctx context.Context, r *run, reader *outputlog.Reader, from int64,
 // yielding the error, if that will never be.
 func await(ctx context.Context, r *run, yield func(engi.ExecutionUpdate, error) bool, good func(Record) bool) (Record, bool) {
 	for {
-		rec, trouble, err, changed := r.look()
+		rec, changed, trouble, err := r.look()
 		switch {
 		case err != nil:
 		case rec.Refusal != nil:
@@ -224,7 +224,7 @@ func (e *executions) Cancel(ctx context.Context, owner engi.Owner, id engi.Execu
 	r.stop(engi.CauseCancelled)
 	select {
 	case <-r.ended:
-		_, _, err, _ := r.look()
+		_, _, _, err := r.look()
 		return err
 	case <-ctx.Done():
 		return engi.Errorf(engi.Expired, "cancel execution %s: %v", id, context.Cause(ctx)).

@@ -92,12 +92,14 @@ func good() *sdk.Server {
 	})
 	add("sample", func(ctx context.Context, req *sdk.CallToolRequest, _ textArgs) ([]sdk.Content, error) {
 		var said []string
+		//lint:ignore SA1019 servers of older versions of the protocol use it
 		if _, err := req.Session.CreateMessage(ctx, &sdk.CreateMessageParams{Messages: []*sdk.SamplingMessage{{Role: "user", Content: &sdk.TextContent{Text: "spend money"}}}}); err != nil {
 			said = append(said, "no model")
 		}
 		if _, err := req.Session.Elicit(ctx, &sdk.ElicitParams{Message: "your password?", RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{}}}); err != nil {
 			said = append(said, "no answer")
 		}
+		//lint:ignore SA1019 servers of older versions of the protocol use it
 		if r, err := req.Session.ListRoots(ctx, nil); err != nil || len(r.Roots) == 0 {
 			said = append(said, "no roots")
 		}

@@ -126,7 +126,11 @@ func fileTools(s Services) ([]Tool, error) {
 		if err != nil {
 			return Result{}, err
 		}
-		return Result{Text: fmt.Sprintf("%d replacements in %s, the first in line %d", e.Replaced, e.Path, e.First)}, nil
+		what := "replacements"
+		if e.Replaced == 1 {
+			what = "replacement"
+		}
+		return Result{Text: fmt.Sprintf("%d %s in %s, the first in line %d", e.Replaced, what, e.Path, e.First)}, nil
 	}))
 	add(guestTool(s, true, "list_files", "Lists a directory.", func(ctx context.Context, g engi.Guest, a listFilesArgs) (Result, error) {
 		if a.Depth < 0 || a.Depth > 5 {

@@ -169,7 +169,8 @@ func (c *call) admit() error {
 	if secret == "" {
 		return engi.Errorf(engi.Anonymous, "this request carries no API key")
 	}
-	k, err := c.s.keys.Authenticate(c, secret)
+	// Not with c: somebody may look at it as a context while the actor is added.
+	k, err := c.s.keys.Authenticate(c.Context, secret)
 	if err != nil {
 		return err
 	}

@@ -83,7 +83,12 @@ func (h held) requestFor(pattern string) (method, path, body string) {
 // askSoon is ask for answers that may never end.
 func askSoon(t *testing.T, w *apitest.Fixture, secret, method, path, body string) *httptest.ResponseRecorder {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 80*time.Millisecond)
+	return askWithin(t, w, 80*time.Millisecond, secret, method, path, body)
+}
+
+func askWithin(t *testing.T, w *apitest.Fixture, limit time.Duration, secret, method, path, body string) *httptest.ResponseRecorder {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	r := httptest.NewRequestWithContext(ctx, method, "http://localhost"+path, strings.NewReader(body))
 	r.Header.Set("Authorization", "Bearer "+secret)
@@ -106,7 +111,7 @@ func TestEveryRouteKeepsOwnersApart(t *testing.T) {
 		}
 		tried++
 		method, path, body := mine.requestFor(pattern)
-		rec := askSoon(t, w, w.Other, method, path, body)
+		rec := askWithin(t, w, 10*time.Second, w.Other, method, path, body)
 		if rec.Code == http.StatusUpgradeRequired {
 			continue // a terminal looks for its sandbox when it is one; see TestTerminals
 		}
@@ -120,7 +125,7 @@ func TestEveryRouteKeepsOwnersApart(t *testing.T) {
 		// What never was looks the same.
 		other := held{string(engi.NewExecutionID()), string(engi.NewSandboxID()), "p1", string(engi.NewSnapshotID()), string(engi.NewVolumeID()), string(engi.NewSecretID()), "key_x", string(engi.NewSessionID()), string(engi.NewRunID()), string(engi.NewEventID()), string(engi.NewFunctionRunID()), string(engi.NewDocumentID()), string(engi.NewOperationID()), string(engi.NewWebhookID())}
 		method, path, body = other.requestFor(pattern)
-		if rec := askSoon(t, w, w.User, method, path, body); rec.Code != 404 {
+		if rec := askWithin(t, w, 10*time.Second, w.User, method, path, body); rec.Code != 404 {
 			t.Errorf("%s of what never was: status %d: %s", pattern, rec.Code, rec.Body)
 		}
 	}

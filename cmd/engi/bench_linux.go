@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -258,7 +260,10 @@ func (b *benchDensity) Run(ctx context.Context, g *globals) error {
 	return nil
 }
 
-type benchCompare struct{ benchFlags }
+type benchCompare struct {
+	benchFlags
+	Burst int `help:"Runs at the same moment; 0 for none." default:"100" placeholder:"N"`
+}
 
 // Run implements the command.
 func (b *benchCompare) Run(ctx context.Context, g *globals) error {
@@ -267,11 +272,15 @@ func (b *benchCompare) Run(ctx context.Context, g *globals) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.Limit)
 	defer cancel()
+	if b.Burst < 0 || b.Burst > 10_000 {
+		return engi.Errorf(engi.Invalid, "--burst %d cannot be measured", b.Burst)
+	}
 	rig, p, err := b.rig(ctx, g, 4)
 	if err != nil {
 		return err
 	}
-	defer g.closePrivate(p)
+	closeFirst := sync.OnceFunc(func() { g.closePrivate(p) })
+	defer closeFirst()
 	warm := rig.Exec(ctx, bench.Request(b.lang, b.Template), b.N, 1)
 	c := bench.Comparison{Bench: "compare", Lang: string(b.lang), Template: warm.Template}
 	c.Rivals = append(c.Rivals, bench.FromTiming("engi warm", warm))
@@ -286,55 +295,104 @@ func (b *benchCompare) Run(ctx context.Context, g *globals) error {
 	c.Rivals = append(c.Rivals, bench.FromTiming("engi boot_sync", cold.Exec(ctx, req, b.N, 1)))
 	g.closePrivate(q)
 
-	others, err := b.rivals(ctx, g, p, warm.Template)
+	rivals, err := b.rivals(ctx, g, p, warm.Template)
 	if err != nil {
 		return err
 	}
-	c.Rivals = append(c.Rivals, others...)
+	defer rivals.remove()
+	closeFirst()
+	for _, r := range rivals.all {
+		if r.skipped != "" {
+			c.Rivals = append(c.Rivals, bench.Skip(r.name, r.skipped))
+		} else {
+			c.Rivals = append(c.Rivals, bench.Command(ctx, r.name, b.N, r.command))
+		}
+	}
+	if b.Burst > 0 {
+		if c.Bursts, err = b.bursts(ctx, g, rivals.all); err != nil {
+			return err
+		}
+	}
 	c.Compare()
 	c.Host = bench.Stamp(version)
 	if g.JSON {
 		return g.printJSON(c)
 	}
-	var rows [][]string
-	for _, r := range c.Rivals {
-		remark := orDash(first(r.Skipped, r.Failure))
-		rows = append(rows, []string{r.Name, fmt.Sprint(r.N), ms(r.Ms.P50), ms(r.Ms.P99), fmt.Sprintf("%.2f", r.Ratio), remark})
+	table := func(how string, rivals []bench.Rival) {
+		var rows [][]string
+		for _, r := range rivals {
+			remark := orDash(first(r.Skipped, r.Failure))
+			rows = append(rows, []string{r.Name, fmt.Sprint(r.N), ms(r.Ms.P50), ms(r.Ms.P99), ms(r.Ms.Max), fmt.Sprintf("%.2f", r.Ratio), remark})
+		}
+		g.table(how+"\tN\tP50 ms\tP99\tMAX\tRATIO\tREMARK", rows)
 	}
-	g.table("HOW\tN\tP50 ms\tP99\tRATIO\tREMARK", rows)
+	table("ONE BY ONE", c.Rivals)
+	if len(c.Bursts) > 0 {
+		fmt.Fprintln(g.out)
+		table("ALL AT ONCE", c.Bursts)
+	}
 	printHost(g, c.Host)
 	return nil
 }
 
-// rivals runs the program by other means, on the same root file system if
-// possible.
-func (b *benchCompare) rivals(ctx context.Context, g *globals, p *node.Private, template string) ([]bench.Rival, error) {
-	t, err := p.Templates().Get(ctx, template)
+// bursts times as many runs at the same moment by every means.
+func (b *benchCompare) bursts(ctx context.Context, g *globals, rivals []rival) ([]bench.Rival, error) {
+	rig, p, err := b.rig(ctx, g, b.Burst)
 	if err != nil {
 		return nil, err
+	}
+	all := []bench.Rival{bench.FromTiming("engi warm", rig.Burst(ctx, bench.Request(b.lang, b.Template), b.Burst))}
+	g.closePrivate(p)
+	for _, r := range rivals {
+		if r.skipped == "" {
+			all = append(all, bench.BurstCommand(ctx, r.name, b.Burst, r.command))
+		}
+	}
+	return all, nil
+}
+
+// A rival is a means other than engi to run the program.
+type rival struct {
+	name, skipped string // why it cannot be had
+	command       func(ctx context.Context) *exec.Cmd
+}
+
+type rivals struct {
+	all    []rival
+	remove func() // what they have left
+}
+
+// rivals finds other means to run the program, on the same root file system
+// where they can.
+func (b *benchCompare) rivals(ctx context.Context, g *globals, p *node.Private, template string) (rivals, error) {
+	none := rivals{remove: func() {}}
+	t, err := p.Templates().Get(ctx, template)
+	if err != nil {
+		return none, err
 	}
 	args, err := bench.Args(b.lang, t.Languages[b.lang].Path)
 	if err != nil {
-		return []bench.Rival{bench.Skip("others", err.Error())}, nil
+		none.all = []rival{{name: "others", skipped: err.Error()}}
+		return none, nil
 	}
 	c, _, err := g.config()
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	programs, err := node.FindPrograms(ctx, c)
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	tmp, err := os.MkdirTemp("", "engi-bench-")
 	if err != nil {
-		return nil, engi.Errorf(engi.Unavailable, "%v", err)
+		return none, engi.Errorf(engi.Unavailable, "%v", err)
 	}
-	defer os.RemoveAll(tmp)
 	if err := bench.Bundle(tmp, t.Root, args); err != nil {
-		return nil, err
+		os.RemoveAll(tmp)
+		return none, err
 	}
 	state := filepath.Join(tmp, "state")
-	defer func() {
+	remove := func() {
 		// runsc keeps an empty network namespace here. Mounts in use by a killed
 		// runsc disappear when it has ended.
 		if points, err := filepath.Glob(filepath.Join(state, "null-netns*")); err == nil {
@@ -342,39 +400,39 @@ func (b *benchCompare) rivals(ctx context.Context, g *globals, p *node.Private, 
 				syscall.Unmount(point, syscall.MNT_DETACH)
 			}
 		}
-	}()
-
-	n := 0
-	all := []bench.Rival{bench.Command(ctx, "runsc run", b.N, func(ctx context.Context) *exec.Cmd {
-		n++
-		return exec.CommandContext(ctx, programs[0].Path, "--root", state, "--platform", "systrap", "--network", "none", "run", "--bundle", tmp, fmt.Sprintf("bench%03d", n))
-	})}
-	if path, err := exec.LookPath("podman"); err != nil {
-		all = append(all, bench.Skip("podman run", "not installed"))
-	} else {
-		all = append(all, bench.Command(ctx, "podman run", b.N, func(ctx context.Context) *exec.Cmd {
-			return exec.CommandContext(ctx, path, append([]string{"run", "--rm", "--network", "none", "--rootfs", t.Root + ":O"}, args...)...)
-		}))
+		os.RemoveAll(tmp)
 	}
-	if path, err := exec.LookPath("bwrap"); err != nil {
-		all = append(all, bench.Skip("bwrap", "not installed"))
-	} else {
-		all = append(all, bench.Command(ctx, "bwrap", b.N, func(ctx context.Context) *exec.Cmd {
-			return exec.CommandContext(ctx, path, append([]string{"--unshare-all", "--die-with-parent", "--ro-bind", t.Root, "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"}, args...)...)
-		}))
+
+	installed := func(name, program string, before ...string) rival {
+		path, err := exec.LookPath(program)
+		if err != nil {
+			return rival{name: name, skipped: "not installed"}
+		}
+		return rival{name: name, command: func(ctx context.Context) *exec.Cmd {
+			return exec.CommandContext(ctx, path, append(before[:len(before):len(before)], args...)...)
+		}}
+	}
+	var n atomic.Int64
+	all := []rival{
+		{name: "runsc run", command: func(ctx context.Context) *exec.Cmd {
+			return exec.CommandContext(ctx, programs[0].Path, "--root", state, "--platform", "systrap", "--network", "none", "run", "--bundle", tmp, fmt.Sprintf("bench%03d", n.Add(1)))
+		}},
+		// Root without CAP_SYS_RESOURCE may not raise limits, as podman does
+		// unless it is told some.
+		installed("podman run", "podman", "run", "--rm", "--network", "none", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024", "--rootfs", t.Root+":O"),
+		installed("bwrap", "bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", t.Root, "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"),
 	}
 	// The same interpreter, as far as possible without isolation.
 	path, sys := args[0], &syscall.SysProcAttr{Chroot: t.Root}
 	if os.Geteuid() != 0 {
-		if path, err = exec.LookPath(filepath.Base(args[0])); err != nil {
-			return append(all, bench.Skip("fork+exec", "this machine has no "+filepath.Base(args[0]))), nil
-		}
 		sys = nil
+		if path, err = exec.LookPath(filepath.Base(args[0])); err != nil {
+			return rivals{append(all, rival{name: "fork+exec", skipped: "this machine has no " + filepath.Base(args[0])}), remove}, nil
+		}
 	}
-	all = append(all, bench.Command(ctx, "fork+exec", b.N, func(ctx context.Context) *exec.Cmd {
+	return rivals{append(all, rival{name: "fork+exec", command: func(ctx context.Context) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, path, args[1:]...)
 		cmd.SysProcAttr, cmd.Dir = sys, "/"
 		return cmd
-	}))
-	return all, nil
+	}}), remove}, nil
 }

@@ -3,11 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/node/config"
 )
 
 type psCommand struct {
@@ -96,7 +96,7 @@ func short(d time.Duration) string {
 	case d < time.Minute:
 		return d.Round(100 * time.Millisecond).String()
 	case d < 48*time.Hour:
-		return strings.TrimSuffix(d.Round(time.Second).String(), "0s")
+		return config.Duration(d.Round(time.Second)).String()
 	}
 	return fmt.Sprintf("%d days", d/(24*time.Hour))
 }

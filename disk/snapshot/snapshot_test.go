@@ -352,12 +352,11 @@ func TestKilledAnywhere(t *testing.T) {
 				}
 				r = open(t, dir, real)
 				run(t, r)
-				s, at, release, err := r.Use(t.Context(), "ann", string(id))
-				if err == nil {
+				if s, _, _, err := r.Use(t.Context(), "ann", string(id)); err == nil {
 					t.Fatalf("ann uses what is not hers: %v", s)
 				}
 				if _, err := r.Get(t.Context(), "", string(id)); err == nil {
-					_, at, release, err = r.Use(t.Context(), "", "x")
+					_, at, release, err := r.Use(t.Context(), "", "x")
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -28,7 +28,7 @@ func quiesce(t *testing.T, c *guest.Client) {
 	c.Close()
 }
 
-// count starts a program that counts in the file /count. wantCounting fails the
+// count starts a program that counts in the file tmp/count. wantCounting fails the
 // test if it does not run.
 func (s *suite) count(t *testing.T, c *guest.Client) engi.Process {
 	t.Helper()
@@ -37,12 +37,13 @@ func (s *suite) count(t *testing.T, c *guest.Client) engi.Process {
 	if err != nil {
 		t.Fatal(err)
 	}
+	mustSh(t, c, "until test -e tmp/count; do sleep 0.01; done")
 	return proc
 }
 
 func wantCounting(t *testing.T, c *guest.Client, proc engi.Process) {
 	t.Helper()
-	if got := mustSh(t, c, "a=$(cat tmp/count); sleep 0.3; b=$(cat tmp/count); test $b -gt $a && echo counts"); got != "counts" {
+	if got := mustSh(t, c, "a=$(cat tmp/count); n=0; while test $n -lt 200; do n=$((n+1)); sleep 0.05; test $(cat tmp/count) -gt $a && echo counts && break; done"); got != "counts" {
 		t.Error("a process of before does not run")
 	}
 	if _, err := c.Attach(t.Context(), proc.ID()); err != nil {

@@ -5,10 +5,12 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -197,10 +199,28 @@ func measure(t *testing.T, e library.Embedder, docs []engi.DocumentSpec, qs []qu
 
 var modes = []engi.SearchMode{engi.SearchKeyword, engi.SearchVector, engi.SearchHybrid}
 
-// TestS0_6_SearchFindsTheSection holds the fused search to be at least as good
+// TestQuestionsHaveSections notices headings of this repository's documents
+// that have been renamed.
+func TestQuestionsHaveSections(t *testing.T) {
+	for _, q := range questions(t) {
+		if _, ok := packages[q.document]; ok {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join("../../docs", q.document+".md"))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if !q.answers(engi.SearchHit{Title: q.document, Text: string(text)}) {
+			t.Errorf("%q: %s has no heading like %v", q.text, q.document, slices.Collect(maps.Keys(q.headings)))
+		}
+	}
+}
+
+// TestSearchFindsTheSection holds the fused search to be at least as good
 // as either half, with an embedder that compares words and with one that
 // compares meanings.
-func TestS0_6_SearchFindsTheSection(t *testing.T) {
+func TestSearchFindsTheSection(t *testing.T) {
 	qs := questions(t)
 	if len(qs) < 100 {
 		t.Fatalf("%d questions, want 100 at least", len(qs))

@@ -104,9 +104,27 @@ func TestCommandStopsAtAWrongAnswer(t *testing.T) {
 	}
 }
 
+func TestBurstCommandCountsWhatWorked(t *testing.T) {
+	var n atomic.Int64
+	r := BurstCommand(t.Context(), "some", 8, func(ctx context.Context) *exec.Cmd {
+		if n.Add(1) == 3 {
+			return exec.CommandContext(ctx, "false")
+		}
+		return exec.CommandContext(ctx, "sh", "-c", "sleep 0.2; echo 42")
+	})
+	if r.N != 7 || r.Failure == "" || r.Ms.P50 < 200 {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestRatiosAreToTheFirst(t *testing.T) {
 	c := Comparison{Rivals: []Rival{{Ms: Millis{P50: 10}}, {Ms: Millis{P50: 25}}, {Skipped: "x"}}}
 	c.Compare()
+	c.Bursts = []Rival{{Ms: Millis{P50: 4}}, {Ms: Millis{P50: 2}}}
+	c.Compare()
+	if c.Bursts[1].Ratio != 0.5 {
+		t.Errorf("bursts: %+v", c.Bursts)
+	}
 	if c.Rivals[0].Ratio != 1 || c.Rivals[1].Ratio != 2.5 || c.Rivals[2].Ratio != 0 {
 		t.Errorf("%+v", c.Rivals)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -33,15 +34,18 @@ type Comparison struct {
 	Lang     string  `json:"lang"`
 	Template string  `json:"template,omitempty"`
 	Rivals   []Rival `json:"rivals"`
+	Bursts   []Rival `json:"bursts,omitempty"` // the same, all runs at the same moment
 	Host     Host    `json:"host"`
 }
 
 // Compare adds ratios to the first rival's median.
 func (c *Comparison) Compare() {
-	base := c.Rivals[0].Ms.P50
-	for i := range c.Rivals {
-		if r := &c.Rivals[i]; base > 0 && r.Ms.P50 > 0 {
-			r.Ratio = math.Round(r.Ms.P50/base*100) / 100
+	for _, rivals := range [][]Rival{c.Rivals, c.Bursts} {
+		for i := range rivals {
+			base := rivals[0].Ms.P50
+			if r := &rivals[i]; base > 0 && r.Ms.P50 > 0 {
+				r.Ratio = math.Round(r.Ms.P50/base*100) / 100
+			}
 		}
 	}
 }
@@ -75,22 +79,53 @@ func command(ctx context.Context, name string, n int, answer string, make func(c
 	r := Rival{Name: name}
 	var all []time.Duration
 	for range n {
-		one, cancel := context.WithTimeout(ctx, time.Minute)
-		cmd := make(one)
-		var out, errs bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &out, &errs
-		began := time.Now()
-		err := cmd.Run()
-		took := time.Since(began)
-		cancel()
-		if err != nil || out.String() != answer {
-			r.Failure = fmt.Sprintf("%v: %.300s%.300s", err, out.String(), errs.String())
+		took, err := runCommand(ctx, answer, make)
+		if err != nil {
+			r.Failure = err.Error()
 			break
 		}
 		all = append(all, took)
 	}
 	r.N, r.Ms = len(all), Summarize(all)
 	return r
+}
+
+// BurstCommand times n runs of a command that start at the same moment.
+func BurstCommand(ctx context.Context, name string, n int, make func(ctx context.Context) *exec.Cmd) Rival {
+	r := Rival{Name: name}
+	var mu sync.Mutex
+	var all []time.Duration
+	var runs sync.WaitGroup
+	for range n {
+		runs.Go(func() {
+			took, err := runCommand(ctx, answer, make)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				all = append(all, took)
+			} else if r.Failure == "" {
+				r.Failure = err.Error()
+			}
+		})
+	}
+	runs.Wait()
+	r.N, r.Ms = len(all), Summarize(all)
+	return r
+}
+
+func runCommand(ctx context.Context, answer string, make func(ctx context.Context) *exec.Cmd) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	cmd := make(ctx)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	began := time.Now()
+	err := cmd.Run()
+	took := time.Since(began)
+	if err != nil || out.String() != answer {
+		return 0, fmt.Errorf("%v: %.300s%.300s", err, out.String(), errs.String())
+	}
+	return took, nil
 }
 
 // Skip returns a rival that is not available.

@@ -113,10 +113,9 @@ func (x *exchange) prepare(ctx context.Context, r *http.Request) (int, error) {
 	forms, stripped := map[string][][]byte{}, map[string]bool{}
 	for _, rule := range x.rules {
 		for _, name := range rule.secrets() {
-			value, known := x.values[name]
-			if !known {
-				var err error
-				if value, err = x.i.o.Reveal(ctx, x.sandbox.owner, name); err != nil {
+			if _, known := x.values[name]; !known {
+				value, err := x.i.o.Reveal(ctx, x.sandbox.owner, name)
+				if err != nil {
 					return http.StatusBadGateway, engi.Errorf(engi.KindOf(err), "secret %s cannot be read: %s", name, engi.KindOf(err)).
 						WithRemedy("store a secret under this name")
 				}

@@ -274,7 +274,7 @@ func TestRedirectsStayAsTheyAre(t *testing.T) {
 	}
 	f = newFixture(t, grant(engi.GrantPlaceholder))
 	f.upstream(host, false, func(rw http.ResponseWriter, r *http.Request) {
-		http.Redirect(rw, r, "/next?"+r.URL.RawQuery, 307)
+		http.Redirect(rw, r, "/next?"+r.URL.RawQuery, http.StatusTemporaryRedirect)
 	})
 	p := f.w.Env["API_KEY"]
 	if res, _ := f.get(f.client(false), "https://"+host+"/x?k="+p); res.Header.Get("Location") != "/next?k="+p {

@@ -186,7 +186,7 @@ func TestContinue(t *testing.T) {
 	f := newFixture(t, grant(engi.GrantBearer, token))
 	f.upstream(host, false, func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/no" {
-			http.Error(rw, "too big", 413)
+			http.Error(rw, "too big", http.StatusRequestEntityTooLarge)
 			return
 		}
 		io.Copy(rw, r.Body)

@@ -81,7 +81,7 @@ func TestCrash(t *testing.T) {
 		w.Kill()
 		w.Start()
 		w.over(t, x.ID, box, "All done.", "step-1\nquick\nbegun\nstep-3\n")
-		if !strings.Contains(told, "cut short by a restart") {
+		if !strings.Contains(told, "a restart interrupted the call") {
 			t.Errorf("the model was told %q", told)
 		}
 	})

@@ -339,8 +339,8 @@ func TestInspector(t *testing.T) {
 			}
 			box := "sandbox=" + made.Sandbox
 			use("list_sandboxes", made.Sandbox)
-			use("write_file", "made", box, "path=/workspace/a.txt", "content=one two")
-			use("edit_file", "replaced 1", box, "path=/workspace/a.txt", `edits=[{"old":"two","new":"zwei"}]`)
+			use("write_file", "created", box, "path=/workspace/a.txt", "content=one two")
+			use("edit_file", "1 replacement in", box, "path=/workspace/a.txt", `edits=[{"old":"two","new":"zwei"}]`)
 			use("read_file", "zwei", box, "path=/workspace/a.txt")
 			use("list_files", "a.txt", box, "path=/workspace")
 			use("glob", "a.txt", box, "pattern=**/*.txt", "dir=/workspace")

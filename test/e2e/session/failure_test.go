@@ -10,8 +10,8 @@ import (
 	"github.com/engi-dev/engi/node"
 )
 
-// TestS0_1_MissingSecretStopsTheStart checks that the error names the variable.
-func TestS0_1_MissingSecretStopsTheStart(t *testing.T) {
+// TestMissingSecretStopsTheStart checks that the error names the variable.
+func TestMissingSecretStopsTheStart(t *testing.T) {
 	c := settings(t, newRegistry(t), `
 [sandbox]
 [[sandbox.dependencies]]
@@ -29,10 +29,10 @@ hosts = ["api.acme.test"]
 	}
 }
 
-// TestS0_3_UnreachableRegistry checks that a failing installation says why and
+// TestUnreachableRegistry checks that a failing installation says why and
 // leaves everything else alone: what is not about packages works, sessions get
 // what was installed before, and nothing is lost.
-func TestS0_3_UnreachableRegistry(t *testing.T) {
+func TestUnreachableRegistry(t *testing.T) {
 	r := newRegistry(t)
 	acme(t, r)
 	r.publish(t, "@acme/late", "1.0.0", nil, map[string]string{"index.js": "export const late = true;"})
@@ -104,9 +104,9 @@ func TestS0_3_UnreachableRegistry(t *testing.T) {
 	n.fails(t, fresh.ID, `import { late } from "@acme/late"; late`, "not installed")
 }
 
-// TestS0_4_FullVolume checks that a volume that is full is an error of the code,
+// TestFullVolume checks that a volume that is full is an error of the code,
 // and that nothing in it is lost.
-func TestS0_4_FullVolume(t *testing.T) {
+func TestFullVolume(t *testing.T) {
 	c := settings(t, newRegistry(t), "[sandbox]\nvolume_capacity_mb = 32\n")
 	n := run(t, c)
 	n.installed(t)
@@ -128,9 +128,9 @@ await Deno.writeTextFile("more.txt", "room again")`)
 	}
 }
 
-// TestS0_2_CodeInADenoOfItsOwn checks what a piece of code is, and is not let
+// TestCodeInADenoOfItsOwn checks what a piece of code is, and is not let
 // to do.
-func TestS0_2_CodeInADenoOfItsOwn(t *testing.T) {
+func TestCodeInADenoOfItsOwn(t *testing.T) {
 	c := settings(t, newRegistry(t), "[sandbox]\nmode = \"warm\"\ntimeout_seconds = 60\nmemory_mb = 512\n")
 	n := run(t, c)
 	n.installed(t)
@@ -183,9 +183,9 @@ func TestS0_2_CodeInADenoOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestS0_10_Dormancy checks that a session without use loses its sandbox and
+// TestDormancy checks that a session without use loses its sandbox and
 // keeps its volume, and that one with persistence snapshot keeps everything.
-func TestS0_10_Dormancy(t *testing.T) {
+func TestDormancy(t *testing.T) {
 	c := settings(t, newRegistry(t), "[sandbox]\n")
 	n := run(t, c)
 	n.installed(t)

@@ -9,11 +9,11 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// TestS0_FlowOfTheSeed is the seed from end to end: a dependency with docs,
+// TestFlow is a session from end to end: a dependency with docs,
 // secret and host; its snapshot; a session; code that calls the API through the
 // SDK with a secret that is put in at the wall; a second session from the
 // same snapshot; a volume that survives and then goes.
-func TestS0_FlowOfTheSeed(t *testing.T) {
+func TestFlow(t *testing.T) {
 	r := newRegistry(t)
 	acme(t, r)
 	a := serveAPI(t, "api.acme.test", "evil.test")
@@ -60,7 +60,7 @@ issues.map((i: { title: string }) => i.title)`
 	}
 	t.Logf("first session: sandbox after %v, code in %v", res.BootTime.Round(time.Millisecond), res.Duration.Round(time.Millisecond))
 
-	// S0-5: the value is not inside, and goes nowhere else.
+	// The value is not inside, and goes nowhere else.
 	res = n.code(t, s.ID, `Object.fromEntries(["ACME_API_KEY", "HOME"].map((k) => [k, Deno.env.get(k)]))`)
 	if strings.Contains(string(res.Value), secretValue) || !strings.Contains(string(res.Value), "ACME_API_KEY") {
 		t.Errorf("inside: %s", res.Value)
@@ -95,12 +95,12 @@ issues.map((i: { title: string }) => i.title)`
 	// A second session boots from the same snapshot.
 	second := n.session(t, engi.SessionSpec{Name: "second"})
 	res = n.code(t, second.ID, call)
-	t.Logf("second session: sandbox after %v (the seed wants less than 1s), code in %v", res.BootTime.Round(time.Millisecond), res.Duration.Round(time.Millisecond))
+	t.Logf("second session: sandbox after %v (wanted: less than 1s), code in %v", res.BootTime.Round(time.Millisecond), res.Duration.Round(time.Millisecond))
 	if err := n.Terminate(t.Context(), "", "second"); err != nil {
 		t.Error(err)
 	}
 
-	// S0-4: what is in the volume survives the sandbox; modules in it can be
+	// What is in the volume survives the sandbox; modules in it can be
 	// imported.
 	n.code(t, s.ID, `await Deno.mkdir("lib"); await Deno.writeTextFile("lib/titles.ts", "export const shout = (s: string) => s.toUpperCase() + '!';")`)
 	old := n.code(t, s.ID, `1`).Sandbox

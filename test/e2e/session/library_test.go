@@ -39,10 +39,10 @@ func call(name string, arguments map[string]any) scripted.Answer {
 	return scripted.Answer{Calls: []scripted.Call{{Name: name, Arguments: string(raw)}}}
 }
 
-// TestS0_8_SearchRunSave has an agent do what the seed wants of it: look
+// TestSearchRunSave has an agent do what it is for: look
 // something up, run code, and announce what it has saved, which other sessions
 // find, and use, until nobody has it any more.
-func TestS0_8_SearchRunSave(t *testing.T) {
+func TestSearchRunSave(t *testing.T) {
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, acmeDocs) }))
 	defer web.Close()
 	found := make(chan string, 10)

@@ -34,10 +34,10 @@ package = "@acme/sdk"
 docs = ["https://acme.example/sdk.md"]
 `
 
-// TestS0_3_SnapshotOfPackages checks the life of what is installed: built once,
+// TestSnapshotOfPackages checks the life of what is installed: built once,
 // named by a hash, used by every session and after a restart without asking
 // anybody, and what a session boots from in less than a second.
-func TestS0_3_SnapshotOfPackages(t *testing.T) {
+func TestSnapshotOfPackages(t *testing.T) {
 	r := newRegistry(t)
 	acme(t, r)
 	c := settings(t, r, plain)

@@ -14,9 +14,8 @@ import (
 // refusals returns what the wall refused a sandbox.
 func (b *sandbox) refusals(t *testing.T) []string {
 	t.Helper()
-	time.Sleep(100 * time.Millisecond) // events are written in batches
 	var all []string
-	for _, e := range b.events(t) {
+	for _, e := range b.settledEvents(t) {
 		if !e.Allowed {
 			all = append(all, describe(e))
 		}

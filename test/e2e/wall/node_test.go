@@ -207,6 +207,21 @@ func (b *sandbox) events(t *testing.T) []engi.NetworkRecord {
 	}
 }
 
+// settledEvents returns the events once no more come: they are written in
+// batches.
+func (b *sandbox) settledEvents(t *testing.T) []engi.NetworkRecord {
+	t.Helper()
+	all := b.events(t)
+	for range 50 {
+		time.Sleep(200 * time.Millisecond)
+		before := len(all)
+		if all = b.events(t); len(all) == before {
+			break
+		}
+	}
+	return all
+}
+
 // open puts another policy in force.
 func (b *sandbox) open(t *testing.T, p engi.NetworkPolicy) {
 	t.Helper()

@@ -157,9 +157,8 @@ func TestWall(t *testing.T) {
 			b := newBox(t, "mallory", policies[c.policy])
 			proveAlive(t, b, c.policy)
 			outcomes := attackFrom(t, b, "wall", c.attacks)
-			time.Sleep(100 * time.Millisecond) // events are written in batches
 			var refusals []string
-			for _, e := range b.events(t) {
+			for _, e := range b.settledEvents(t) {
 				if !e.Allowed {
 					refusals = append(refusals, describe(e))
 				}

@@ -1,5 +1,5 @@
 import { CommandExitError, Sandbox, SandboxError, TimeoutError, InvalidArgumentError, AuthenticationError, NotFoundError, SandboxNotFoundError } from 'e2b'
-import { about, assert, box, fails, run, scenario, shared, sleep, until } from './scenario.mjs'
+import { about, assert, box, fails, run, scenario, shared, until } from './scenario.mjs'
 
 about('Commands')
 const sandbox = shared({ envs: { FROM_SANDBOX: 'yes' } })
@@ -98,20 +98,22 @@ scenario('kill what is not there', async () => {
 
 scenario('connect to a running command', async () => {
   const s = await sandbox()
-  const h = await s.commands.run('for i in $(seq 40); do echo $i; sleep 0.05; done; exit 4', { background: true })
+  const h = await s.commands.run('until [ -e /tmp/seen ]; do sleep 0.05; done; for i in $(seq 40); do echo $i; sleep 0.02; done; exit 4', { background: true })
   const c = await s.commands.connect(h.pid)
+  await s.files.write('/tmp/seen', '')
   const err = await fails(() => c.wait(), CommandExitError)
   assert.equal(err.exitCode, 4)
-  assert.match(err.stdout, /39\n40\n$/)
+  assert.match(err.stdout, /^1\n2\n.*39\n40\n$/s)
 })
 
 scenario('it runs on without its client, and can be found again', async () => {
   const s = await sandbox()
-  const h = await s.commands.run('sleep 1; echo late > /tmp/late; sleep 1; echo end', { background: true })
+  const h = await s.commands.run('sleep 1; echo late > /tmp/late; until [ -e /tmp/found ]; do sleep 0.05; done; echo end', { background: true })
   await h.disconnect()
   await until(async () => (await s.files.exists('/tmp/late')), 'the file')
   const again = await Sandbox.connect(s.sandboxId)
-  const c = await again.commands.connect(h.pid)
+  const c = await again.commands.connect(h.pid) // gets what comes from now on
+  await s.files.write('/tmp/found', '')
   assert.equal((await c.wait()).stdout, 'end\n')
 })
 
@@ -132,7 +134,7 @@ scenario('standard input', async () => {
 scenario('no standard input unless asked for', async () => {
   const s = await sandbox()
   assert.equal((await s.commands.run('wc -c')).stdout.trim(), '0')
-  const h = await s.commands.run('sleep 5', { background: true })
+  const h = await s.commands.run('sleep 1000', { background: true })
   await fails(() => h.sendStdin('x'), SandboxError, /stdin not enabled or closed/)
   await h.kill()
 })
@@ -150,9 +152,10 @@ scenario('no limit', async () => {
 
 scenario('killing the sandbox breaks a running command with the right error', async (t) => {
   const s = await box(t)
-  const running = s.commands.run('sleep 100')
+  let runs = false
+  const running = s.commands.run('echo up; sleep 100', { onStdout: () => { runs = true } })
   running.catch(() => {})
-  await sleep(500)
+  await until(() => runs, 'the command')
   await s.kill()
   await fails(() => running, TimeoutError, /killed|end of life/)
 })
@@ -224,12 +227,12 @@ scenario('interrupt with a key', async () => {
   const s = await sandbox()
   const t = text()
   const h = await s.pty.create({ cols: 80, rows: 24, onData: t.onData })
-  await send(s, h.pid, 'sleep 1000\n')
-  await until(() => t.out.includes('sleep 1000'), 'the echo')
-  await sleep(300)
+  // The numbers tell output from the echo of what was typed.
+  await send(s, h.pid, `sh -c 'trap "echo got-$((40+2)); exit 7" INT; echo up-$((40+2)); while :; do sleep 0.1; done'; echo code=$?\n`)
+  await until(() => t.out.includes('up-42'), 'the program')
   await send(s, h.pid, '\x03')
-  await send(s, h.pid, 'echo code=$?\n')
-  await until(() => t.out.includes('code=130'), 'the interrupt')
+  await until(() => t.out.includes('got-42'), 'the interrupt')
+  await until(() => t.out.includes('code=7'), 'the end of the program')
   await s.pty.kill(h.pid)
 })
 

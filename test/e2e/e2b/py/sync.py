@@ -88,9 +88,11 @@ def _(t):
 @scenario("commands: background, list, connect, kill")
 def _(t):
     s = box(t)
-    h = s.commands.run("for i in $(seq 40); do echo $i; sleep 0.05; done", background=True)
+    h = s.commands.run("until [ -e /tmp/seen ]; do sleep 0.05; done; seq 40", background=True)
     assert any(p.pid == h.pid for p in s.commands.list())
-    assert s.commands.connect(h.pid).wait().stdout.endswith("40\n")
+    c = s.commands.connect(h.pid)
+    s.files.write("/tmp/seen", "")
+    assert c.wait().stdout.endswith("40\n")
     k = s.commands.run("sleep 100", background=True)
     assert k.kill() is True
     fails(CommandExitException, k.wait)

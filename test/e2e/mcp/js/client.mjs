@@ -25,8 +25,8 @@ async function use(name, args, want) {
 const listed = (await client.listTools()).tools.map((t) => t.name);
 const { sandbox } = JSON.parse(await use("create_sandbox", { timeout_seconds: 120 }, "sbx_"));
 await use("list_sandboxes", {}, sandbox);
-await use("write_file", { sandbox, path: "/workspace/a.txt", content: "one\ntwo\n" }, "made");
-await use("edit_file", { sandbox, path: "/workspace/a.txt", edits: [{ old: "two", new: "zwei" }] }, "replaced 1");
+await use("write_file", { sandbox, path: "/workspace/a.txt", content: "one\ntwo\n" }, "created");
+await use("edit_file", { sandbox, path: "/workspace/a.txt", edits: [{ old: "two", new: "zwei" }] }, "1 replacement in");
 await use("read_file", { sandbox, path: "/workspace/a.txt" }, "zwei");
 await use("list_files", { sandbox, path: "/workspace" }, "a.txt");
 await use("glob", { sandbox, pattern: "**/*.txt", dir: "/workspace" }, "a.txt");
