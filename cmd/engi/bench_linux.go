@@ -362,8 +362,8 @@ type rivals struct {
 	remove func() // what they have left
 }
 
-// rivals finds other means to run the program, on the same root file system
-// where they can.
+// rivals finds other means to run the program, on the same root file system if
+// possible.
 func (b *benchCompare) rivals(ctx context.Context, g *globals, p *node.Private, template string) (rivals, error) {
 	none := rivals{remove: func() {}}
 	t, err := p.Templates().Get(ctx, template)
