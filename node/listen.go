@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/engi-dev/engi/api/rest"
 	"github.com/engi-dev/engi/gate/cert"
@@ -14,7 +15,9 @@ import (
 // listen opens the addresses of the configuration.
 func (n *Node) listen(ctx context.Context) (err error) {
 	c := n.config
+	most := maxConns()
 	n.listener, err = listener.Open(ctx, listener.Options{
+		Conns: most, ConnsPerHost: most / 4,
 		Listen: c.Listen, Secure: c.TLS.Listen, TLS: c.TLS.On(), Log: n.log.With("component", "http"),
 		Cert: cert.Options{
 			Cert: c.TLS.Cert, Key: c.TLS.Key, Log: n.log.With("component", "tls"),
@@ -25,6 +28,16 @@ func (n *Node) listen(ctx context.Context) (err error) {
 		n.closers.add(n.listener.Close)
 	}
 	return err
+}
+
+// maxConns is how many connections clients may have: half of the descriptors of
+// this process, so that the rest is there for sandboxes and files.
+func maxConns() int {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return 0 // no limit is known
+	}
+	return int(min(limit.Cur/2, 1<<20))
 }
 
 // Endpoint says how to reach the node.

@@ -19,9 +19,13 @@ const (
 	anonymousTime  = 5 * time.Second
 	anonymousBytes = 64 << 20
 
-	shortBody   = 256 << 10 // net/http itself discards what is left of these
 	maxBuffered = 64 << 10  // bytes of an early response whose length is not known
 )
+
+const shortBody = 256 << 10 // net/http itself discards what is left of these
+
+// leftoverTime is how long it may take to do so; tests change it.
+var leftoverTime = 5 * time.Second
 
 // RespondEarly lets HTTP/1 clients of h receive an error while they are still
 // sending a large body. net/http would close the connection, and the response
@@ -30,9 +34,19 @@ const (
 // everything; if its end arrives, the connection can be used again. Clients
 // that sent "Expect: 100-continue" and were not told to continue are not waited
 // for. When ctx ends, so does all waiting.
+//
+// What a handler leaves of a body, net/http discards before the next request,
+// without a deadline of its own: it gets a short one here, or a client that never
+// sends the rest would keep its connection for ever.
 func RespondEarly(h http.Handler, ctx context.Context) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ProtoMajor > 1 || r.Body == nil || r.Body == http.NoBody || r.ContentLength >= 0 && r.ContentLength <= shortBody {
+		if r.ProtoMajor > 1 || r.Body == nil || r.Body == http.NoBody {
+			h.ServeHTTP(w, r)
+			return
+		}
+		// net/http replaces the deadline before it waits for the next request.
+		defer func() { _ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(leftoverTime)) }()
+		if r.ContentLength >= 0 && r.ContentLength <= shortBody {
 			h.ServeHTTP(w, r)
 			return
 		}

@@ -105,3 +105,54 @@ func TestRespondEarly(t *testing.T) {
 		t.Errorf("the server still listens: %v", err)
 	}
 }
+
+// TestStalledBodies sends requests whose bodies never come, to handlers that do
+// not read them. Their connections must not stay.
+func TestStalledBodies(t *testing.T) {
+	before := leftoverTime
+	leftoverTime = 100 * time.Millisecond
+	defer func() { leftoverTime = before }()
+	srv := httptest.NewServer(RespondEarly(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/error" {
+			http.Error(w, "no", http.StatusMethodNotAllowed)
+		}
+	}), t.Context()))
+	defer srv.Close()
+	for _, head := range []string{"Content-Length: 10", "Content-Length: 262144", "Transfer-Encoding: chunked"} {
+		for _, path := range []string{"/healthz", "/error"} {
+			if path == "/error" && head != "Content-Length: 10" && head != "Content-Length: 262144" {
+				continue // a long body that was refused is waited for, with a deadline
+			}
+			for _, sent := range []string{"", "1"} {
+				conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				conn.SetDeadline(time.Now().Add(10 * time.Second))
+				fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n%s", path, head, sent)
+				began := time.Now()
+				if _, err := io.Copy(io.Discard, conn); err != nil {
+					t.Errorf("%s, %s, %q sent: the connection stays: %v after %v", path, head, sent, err, time.Since(began))
+				}
+			}
+		}
+	}
+	// The next request on a connection has all the time that it needs.
+	conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	in := bufio.NewReader(conn)
+	for range 2 {
+		fmt.Fprintf(conn, "POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		time.Sleep(3 * leftoverTime)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -25,7 +26,10 @@ type Options struct {
 	Secure string       // another address, for HTTPS, so that Listen serves plain HTTP; may be empty
 	TLS    bool         // whether HTTPS is served
 	Cert   cert.Options // its ACME.Port is filled in
-	Log    *slog.Logger
+
+	Conns        int // at the same time; more are closed at once; 0 means no limit
+	ConnsPerHost int // the same of one address that is not this machine's
+	Log          *slog.Logger
 }
 
 // A Listener listens on the addresses of a node. It is safe for concurrent use.
@@ -33,6 +37,7 @@ type Listener struct {
 	listeners []net.Listener // Options.Listen, then Options.Secure
 	secure    net.Listener   // one of them; nil without TLS
 	certs     *cert.Manager  // nil without TLS
+	limiter   *limiter
 	log       *slog.Logger
 }
 
@@ -40,7 +45,7 @@ type Listener struct {
 // an address in use and Invalid for certificates that cannot be used. The caller
 // must close the listener.
 func Open(ctx context.Context, o Options) (_ *Listener, err error) {
-	l := &Listener{log: o.Log}
+	l := &Listener{limiter: &limiter{most: o.Conns, each: o.ConnsPerHost, perIP: map[netip.Addr]int{}}, log: o.Log}
 	defer func() {
 		if err != nil {
 			l.Close()
@@ -70,7 +75,7 @@ func (l *Listener) listen(ctx context.Context, address, flag string) error {
 		return engi.Errorf(engi.Conflict, "listen on %s: %v", address, strings.TrimPrefix(err.Error(), "listen tcp ")).
 			WithRemedy("choose another address with %s, like 127.0.0.1:0 for any free port", flag)
 	}
-	l.listeners = append(l.listeners, ln)
+	l.listeners = append(l.listeners, l.limiter.limit(ln))
 	return nil
 }
 
