@@ -2,6 +2,7 @@ package engi
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -23,12 +24,27 @@ type Template struct {
 	Built     time.Time
 	Bytes     int64    // of Root on disk
 	Mounts    []Mount  // shown in sandboxes on top of Root, in this order; only host has any
-	Owner     Owner    // who built it from steps; empty is the node
+	Owner     Owner    // who built it from steps and alone may use it; empty is the node: everybody may
+	Owners    []Owner  // of all names of the build, if it was found by its digest
 	Start     string   // shell command that sandboxes start with; empty if none
 	Ready     string   // shell command that exits with 0 once Start is ready; empty if none
 	Kernels   []string // languages whose default contexts of the code interpreter start at boot
 	Partial   bool     // only the first part of the template of this name; the rest is being built
 }
+
+// VisibleTo reports whether an owner may know and use the template. The empty
+// owner may use all. A build that was found by its digest can be used by those
+// who have a name for it.
+func (t Template) VisibleTo(owner Owner) bool {
+	if owner == "" || t.Name != "" {
+		return owner == "" || t.Owner == "" || t.Owner == owner
+	}
+	return slices.Contains(t.Owners, owner) || slices.Contains(t.Owners, "")
+}
+
+// ErrNoTemplate is the error for a template that there is not, or not for who
+// asks.
+var ErrNoTemplate = Errorf(NotFound, "there is no such template").WithRemedy("'engi template list' shows all; 'engi template build FILE.yaml' builds one")
 
 // A Mount is a file or directory of the node that sandboxes see, read only.
 type Mount struct {

@@ -444,21 +444,38 @@ func (d templateDir) names() ([]string, error) {
 
 // namesOf returns the names that refer to a build.
 func (d templateDir) namesOf(digest string) ([]string, error) {
+	var users []string
+	err := d.eachName(digest, func(name string, _ nameEntry) { users = append(users, name) })
+	return users, err
+}
+
+// ownersOf returns the owners of the names that refer to a build.
+func (d templateDir) ownersOf(digest string) ([]engi.Owner, error) {
+	var owners []engi.Owner
+	err := d.eachName(digest, func(_ string, e nameEntry) {
+		if !slices.Contains(owners, e.Owner) {
+			owners = append(owners, e.Owner)
+		}
+	})
+	return owners, err
+}
+
+// eachName calls f for each name that refers to a build.
+func (d templateDir) eachName(digest string, f func(name string, e nameEntry)) error {
 	names, err := d.names()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var users []string
 	for _, name := range names {
 		e, err := d.readName(name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+			return err
 		}
 		if e.Digest == digest {
-			users = append(users, name)
+			f(name, e)
 		}
 	}
-	return users, nil
+	return nil
 }
 
 // tryLock locks an existing file without waiting. It returns nil if the file

@@ -136,6 +136,9 @@ func (t *Templates) find(name string) (engi.Template, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return tmpl, engi.Errorf(engi.NotFound, "there is no such build").WithRemedy("use the name of a template; 'engi template list' shows them")
 		}
+		if err == nil {
+			tmpl.Owners, err = t.dir.ownersOf(name)
+		}
 		return tmpl, err
 	}
 	if !recipe.ValidName(name) {
@@ -164,9 +167,7 @@ func (t *Templates) find(name string) (engi.Template, error) {
 	return engi.Template{}, engi.Errorf(engi.Unavailable, "it is not built yet").WithRemedy("run 'engi template build %s'", name)
 }
 
-func unknown() error {
-	return engi.Errorf(engi.NotFound, "there is no such template").WithRemedy("'engi template list' shows all; 'engi template build FILE.yaml' builds one")
-}
+func unknown() error { return engi.ErrNoTemplate }
 
 // List implements [engi.Templates], in the order of names.
 func (t *Templates) List(ctx context.Context) (_ []engi.Template, err error) {

@@ -99,6 +99,9 @@ func (t *Templates) BuildSteps(ctx context.Context, spec engi.BuildSpec, progres
 		return tmpl, err
 	}
 	defer release()
+	if from != "" && !s.base.VisibleTo(spec.Owner) {
+		return tmpl, unknown()
+	}
 	if tmpl, err = t.buildSteps(ctx, &s, progress); err != nil {
 		return tmpl, err
 	}

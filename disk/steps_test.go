@@ -180,6 +180,15 @@ func TestSteps(t *testing.T) {
 			t.Error(err)
 		}
 		wantKind(t, buildErr(d, engi.BuildSpec{Name: "mine", Owner: "bob", FromTemplate: "low"}), engi.Conflict)
+		wantKind(t, buildErr(d, engi.BuildSpec{Name: "his", Owner: "bob", FromTemplate: "mine"}), engi.NotFound)
+		hers, err := d.Get(t.Context(), "mine")
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantKind(t, buildErr(d, engi.BuildSpec{Name: "his", Owner: "bob", FromTemplate: hers.Digest}), engi.NotFound)
+		if x, err := d.Get(t.Context(), hers.Digest); err != nil || !x.VisibleTo("ann") || x.VisibleTo("bob") || !x.VisibleTo("") {
+			t.Errorf("by its digest: %+v, %v", x, err)
+		}
 		wantKind(t, buildErr(d, engi.BuildSpec{Name: "base", Owner: "bob", FromTemplate: "low"}), engi.Conflict)
 	})
 }

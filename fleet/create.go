@@ -100,6 +100,9 @@ func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *crea
 		}
 	}
 	c.template, err = s.catalog.get(ctx, name)
+	if err == nil && spec.Snapshot == "" && !c.template.VisibleTo(spec.Owner) {
+		err = engi.ErrNoTemplate
+	}
 	if err == nil && c.template.Partial {
 		// It would lack the rest for as long as it lives.
 		err = s.incomplete(c.template)

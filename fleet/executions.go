@@ -96,6 +96,9 @@ func (e *executions) Start(ctx context.Context, spec engi.ExecutionSpec) (_ engi
 	}
 	spec.Template = cmp.Or(spec.Template, e.opt.Template)
 	t, err := e.catalog.get(ctx, spec.Template)
+	if err == nil && !t.VisibleTo(spec.Owner) {
+		err = engi.ErrNoTemplate
+	}
 	if err != nil {
 		return engi.Execution{}, err
 	}

@@ -213,6 +213,13 @@ func NewTemplates() *Templates {
 	}}
 }
 
+// Add adds a template.
+func (t *Templates) Add(x engi.Template) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.all = append(t.all, x)
+}
+
 // Get returns a built template by name or digest.
 func (t *Templates) Get(ctx context.Context, name string) (engi.Template, error) {
 	t.mu.Lock()

@@ -19,7 +19,7 @@ const (
 	anonymousTime  = 5 * time.Second
 	anonymousBytes = 64 << 20
 
-	maxBuffered = 64 << 10  // bytes of an early response whose length is not known
+	maxBuffered = 64 << 10 // bytes of an early response whose length is not known
 )
 
 const shortBody = 256 << 10 // net/http itself discards what is left of these

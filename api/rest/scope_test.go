@@ -230,3 +230,17 @@ func TestScopesOfKeys(t *testing.T) {
 		t.Errorf("revoked: %s", p.Detail)
 	}
 }
+
+// TestTemplatesOfOthers lists and gets templates, of which one is ann's.
+func TestTemplatesOfOthers(t *testing.T) {
+	w := world(t, nil)
+	w.Templates.Add(engi.Template{Name: "hers", Digest: "sha256:4e25", Owner: "ann", Root: "/", Built: time.Now()})
+	for secret, want := range map[string]bool{w.User: true, w.Other: false, w.Admin: true} {
+		auth := []string{"Authorization", "Bearer " + secret}
+		seen := slices.ContainsFunc(read[v1.List[v1.Template]](t, ask(t, w, "GET", "/v1/templates", "", auth...), 200).Items, func(x v1.Template) bool { return x.Name == "hers" })
+		code := ask(t, w, "GET", "/v1/templates/hers", "", auth...).Code
+		if seen != want || (code == 200) != want || !want && code != 404 {
+			t.Errorf("listed %v, status %d; want %v", seen, code, want)
+		}
+	}
+}

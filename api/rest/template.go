@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"iter"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/engi-dev/engi"
@@ -32,13 +33,17 @@ func Templates(service engi.Templates, operations engi.Operations) Resource {
 	later.headers = map[string]string{"Location": "path of the operation"}
 	return Resource{tag: "templates", about: "root file systems that sandboxes start from", routes: []Route{
 		list(Route{Pattern: "GET " + templatePath, ID: "list-templates", Summary: "List templates", Text: "Definitions that were not built yet are in the list too.", Access: reads(engi.ScopeTemplates), Objects: Shared},
-			func(c *call, _ *none) ([]engi.Template, error) { return t.List(c) }, templateOf),
+			t.list, templateOf),
 		fetch(Route{Pattern: "GET " + one, ID: "get-template", Summary: "Get a template", Access: reads(engi.ScopeTemplates), Objects: Shared},
 			func(c *call, in *aTemplate) (v1.Template, error) {
 				if err := checkTemplateName("path.name", in.Name); err != nil {
 					return v1.Template{}, err
 				}
-				return to(templateOf)(t.Get(c, in.Name))
+				x, err := t.Get(c, in.Name)
+				if err == nil && !x.VisibleTo(c.viewer()) {
+					err = engi.ErrNoTemplate
+				}
+				return to(templateOf)(x, err)
 			}),
 		raw(Route{
 			Pattern: "POST " + templatePath, ID: "build-template", Summary: "Build a template", Access: adminOnly, Objects: Owned,
@@ -73,6 +78,12 @@ func checkTemplateName(field, name string) error {
 		return invalid(field, "this cannot be the name of a template")
 	}
 	return nil
+}
+
+// list returns the node's templates and the caller's.
+func (t *templates) list(c *call, _ *none) ([]engi.Template, error) {
+	all, err := t.List(c)
+	return slices.DeleteFunc(all, func(x engi.Template) bool { return !x.VisibleTo(c.viewer()) }), err
 }
 
 func (t *templates) build(c *call, in *prefer, q v1.TemplateRequest) error {

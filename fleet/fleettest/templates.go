@@ -38,6 +38,14 @@ func (t *Templates) Set(x engi.Template) {
 	t.tell()
 }
 
+// Alias makes name, such as a digest, mean x.
+func (t *Templates) Alias(name string, x engi.Template) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.byName[name] = x
+	t.tell()
+}
+
 // SetQuietly is Set by another process: nobody is told.
 func (t *Templates) SetQuietly(x engi.Template) {
 	t.mu.Lock()
