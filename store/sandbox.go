@@ -37,9 +37,11 @@ func (f fleetStore) putSandbox(ctx context.Context, t *tx, s *fleet.SandboxRecor
 	}
 	var state engi.State
 	var before string
-	row := t.StmtContext(ctx, t.db.prepared[sandboxState]).QueryRowContext(ctx, string(s.ID))
-	if err := row.Scan(&state, &before); err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return fault(ctx, err)
+	if s.Made { // the others have no events
+		row := t.StmtContext(ctx, t.db.prepared[sandboxState]).QueryRowContext(ctx, string(s.ID))
+		if err := row.Scan(&state, &before); err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return fault(ctx, err)
+		}
 	}
 	_, err = t.hot(ctx, putSandbox, s.ID, s.Owner, s.Template, s.Digest, s.Pool, s.Tier, size, s.State, s.End,
 		s.Execution, s.Token, s.Language, fixed, nanos(s.Created), nanos(s.Stopped), s.Made, nullable(s.Idempotency), detail)
@@ -54,14 +56,13 @@ func (f fleetStore) putSandbox(ctx context.Context, t *tx, s *fleet.SandboxRecor
 
 // sandboxEvent is the data of events about sandboxes.
 type sandboxEvent struct {
-	From      engi.State        `json:"from,omitempty"`
-	Template  string            `json:"template,omitempty"`
-	Execution engi.ExecutionID  `json:"execution_id,omitempty"`
-	Cause     engi.Cause        `json:"cause,omitempty"`
-	Metadata  map[string]string `json:"metadata,omitempty"`
-	Deadline  time.Time         `json:"deadline,omitzero"`
-	Changed   []string          `json:"changed,omitempty"`
-	Snapshot  engi.SnapshotID   `json:"snapshot_id,omitempty"` // that was made of it
+	From     engi.State        `json:"from,omitempty"`
+	Template string            `json:"template,omitempty"`
+	Cause    engi.Cause        `json:"cause,omitempty"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	Deadline time.Time         `json:"deadline,omitzero"`
+	Changed  []string          `json:"changed,omitempty"`
+	Snapshot engi.SnapshotID   `json:"snapshot_id,omitempty"` // that was made of it
 
 	// Of sandboxes that owners have created and that have run.
 	Started time.Time         `json:"started,omitzero"`
@@ -71,7 +72,7 @@ type sandboxEvent struct {
 }
 
 func newSandboxEvent(s *fleet.SandboxRecord) sandboxEvent {
-	d := sandboxEvent{Template: s.Template, Execution: s.Execution, Cause: s.End, Metadata: s.Metadata, Deadline: s.Deadline}
+	d := sandboxEvent{Template: s.Template, Cause: s.End, Metadata: s.Metadata, Deadline: s.Deadline}
 	if s.Made && !s.Started.IsZero() {
 		d.Started, d.VCPUs, d.Memory, d.Notes = s.Started, s.Size.VCPUs, s.Size.Memory, e2b.EventNotes(s.Notes)
 	}
@@ -79,13 +80,17 @@ func newSandboxEvent(s *fleet.SandboxRecord) sandboxEvent {
 }
 
 // appendEvent appends the event of s's new state, which was before, or of a change
-// by its owner.
+// by its owner. Instances that wait in pools and those of executions, which have
+// events of their own, are nobody's sandboxes and have none.
 func (f fleetStore) appendEvent(ctx context.Context, t *tx, s *fleet.SandboxRecord, before engi.State, detail string) error {
+	if !s.Made {
+		return nil
+	}
 	d := newSandboxEvent(s)
 	d.From = before
 	kind := engi.EventSandboxPrefix + string(s.State)
 	if s.State == before {
-		if !s.Made || detail == "" {
+		if detail == "" {
 			return nil
 		}
 		var old lifeDetail

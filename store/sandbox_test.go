@@ -57,7 +57,6 @@ func TestSandboxEvents(t *testing.T) {
 	const made = `"template":"base","metadata":{"a":"b"},"started":"2026-01-02T03:04:05Z","vcpus":1.5,"memory":1073741824,` +
 		`"notes":{"e2b.from":"build","e2b.template":"tpl"}`
 	want := []string{
-		`sandbox.ready  {"template":"base"}`,
 		`sandbox.running anna {"from":"ready","deadline":"2026-01-02T03:05:05Z",` + made + `}`,
 		`sandbox.updated anna {"changed":["deadline"],"deadline":"2026-01-02T04:04:05Z",` + made + `}`,
 		`sandbox.snapshotted anna {"snapshot_id":"` + string(snap.ID) + `","deadline":"2026-01-02T04:04:05Z",` + made + `}`,
