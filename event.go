@@ -52,7 +52,7 @@ const (
 	EventExecutionDone    = "execution.done"
 	EventExecutionRefused = "execution.refused"
 
-	EventSandboxPrefix      = "sandbox." // followed by the state that it entered
+	EventSandboxPrefix      = "sandbox." // followed by the state that an owner's sandbox has entered
 	EventSandboxUpdated     = "sandbox.updated"
 	EventSandboxSnapshotted = "sandbox.snapshotted" // a snapshot of it was made; the snapshot has an event of its own
 
