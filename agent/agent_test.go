@@ -27,7 +27,9 @@ import (
 type fixture struct {
 	*agent.Runner
 	model *scripted.Server
-	stop  func() // stops the runner as a node does; may be called again
+	stop  func() // stops everything; may be called again
+
+	stopRunner func() // stops the runner as a node does, which closes the database later
 }
 
 // A runnerSpec says what open opens.
@@ -77,11 +79,14 @@ func (b runnerSpec) open(t *testing.T) *fixture {
 		t.Fatal(err)
 	}
 	f := &fixture{Runner: r, model: s}
-	f.stop = sync.OnceFunc(func() {
+	f.stopRunner = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+	})
+	f.stop = sync.OnceFunc(func() {
+		f.stopRunner()
 		web.Close()
 		if err := db.Close(); err != nil {
 			t.Error(err)
@@ -493,10 +498,11 @@ func TestRestart(t *testing.T) {
 			seen = append(seen, e)
 		}
 	}()
-	f.stop()
+	f.stopRunner()
 	if err := <-watched; engi.KindOf(err) != engi.Unavailable {
 		t.Errorf("a watcher got %v when the runner stopped", err)
 	}
+	f.stop()
 	first.Store(false)
 
 	f = b.open(t)

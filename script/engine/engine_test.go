@@ -253,7 +253,7 @@ func TestHostile(t *testing.T) {
 	} {
 		began := time.Now()
 		done := run(t, engi.JavaScript, code, func(r *wire.Run) { r.Limits.Timeout = int64(300 * time.Millisecond) })
-		if took := time.Since(began); took > time.Minute { // the host's clock is the one that ends it for sure
+		if took := time.Since(began); took > 5*time.Minute { // the host's clock is the one that ends it for sure
 			t.Errorf("%s: took %v", code, took)
 		}
 		if b, err := json.Marshal(done); err != nil || len(b) > wire.MaxFrame {

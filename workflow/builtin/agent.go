@@ -54,11 +54,23 @@ func (s Services) runAgent(ctx context.Context, r *workflow.Run, spec engi.RunSp
 	if err != nil {
 		return nil, err
 	}
-	return workflow.Step(ctx, r, "wait", func(ctx context.Context) (agentOutput, error) { return s.waitForRun(ctx, r, id) })
+	return waitOrCancel(ctx, r, "wait", func(ctx context.Context) (agentOutput, error) { return s.waitForRun(ctx, r, id) },
+		func(ctx context.Context) error { return s.Agents.Cancel(ctx, r.Owner, id) })
 }
 
-// waitForRun waits for the end of an agent's run, and cancels it if r is cancelled
-// or times out.
+// waitOrCancel waits in a step for what an earlier one has started, and cancels
+// that if r is cancelled or times out, be it before the step begins.
+func waitOrCancel[T any](ctx context.Context, r *workflow.Run, step string, wait func(context.Context) (T, error), cancel func(context.Context) error) (T, error) {
+	out, err := workflow.Step(ctx, r, step, wait)
+	if err != nil && giveUp(ctx, r) {
+		if err := cancel(context.WithoutCancel(ctx)); err != nil {
+			return out, err
+		}
+	}
+	return out, err
+}
+
+// waitForRun waits for the end of an agent's run.
 func (s Services) waitForRun(ctx context.Context, r *workflow.Run, id engi.RunID) (agentOutput, error) {
 	watching, stop := untilCancelled(ctx, r)
 	defer stop()
@@ -73,9 +85,6 @@ func (s Services) waitForRun(ctx context.Context, r *workflow.Run, id engi.RunID
 	}
 	if !giveUp(ctx, r) { // the node is stopping: the agent continues in the next process
 		return agentOutput{}, engi.Errorf(engi.Unavailable, "wait for agent run %s: %v", id, context.Cause(ctx))
-	}
-	if err := s.Agents.Cancel(context.WithoutCancel(ctx), r.Owner, id); err != nil {
-		return agentOutput{}, err
 	}
 	return agentOutput{}, workflow.Final(engi.Errorf(engi.Expired, "agent run %s was cancelled", id))
 }

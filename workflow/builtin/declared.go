@@ -168,20 +168,15 @@ func (s Services) runProgram(ctx context.Context, r *workflow.Run, d Declared) (
 	if err != nil {
 		return nil, err
 	}
-	return workflow.Step(ctx, r, fmt.Sprintf("wait %d", r.Attempt), func(ctx context.Context) (programOutput, error) { return s.waitForExecution(ctx, r, id) })
+	return waitOrCancel(ctx, r, fmt.Sprintf("wait %d", r.Attempt), func(ctx context.Context) (programOutput, error) { return s.waitForExecution(ctx, r, id) },
+		func(ctx context.Context) error { return s.Executions.Cancel(ctx, r.Owner, id) })
 }
 
-// waitForExecution waits for the end of an execution, and cancels it if r is
-// cancelled or times out.
+// waitForExecution waits for the end of an execution.
 func (s Services) waitForExecution(ctx context.Context, r *workflow.Run, id engi.ExecutionID) (programOutput, error) {
 	waiting, stop := untilCancelled(ctx, r)
 	defer stop()
 	x, err := s.Executions.Wait(waiting, r.Owner, id)
-	if err != nil && giveUp(ctx, r) {
-		if err := s.Executions.Cancel(context.WithoutCancel(ctx), r.Owner, id); err != nil {
-			return programOutput{}, err
-		}
-	}
 	if err != nil {
 		return programOutput{}, err
 	}
