@@ -219,5 +219,5 @@ func kind(raw jsontext.Value) string {
 	case 't', 'f':
 		return "true or false"
 	}
-	return fmt.Sprintf("the number %.24s", raw)
+	return fmt.Sprintf("the number %.24s", strings.ToValidUTF8(string(raw), "\uFFFD")) // nobody has looked at what follows yet
 }

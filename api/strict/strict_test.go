@@ -112,7 +112,7 @@ func TestLongBodies(t *testing.T) {
 func FuzzUnmarshal(f *testing.F) {
 	for _, s := range []string{
 		`{"language":"go","code":"x","files":[{"path":"a","content":"b","mode":"0644"}],"env":{"A":"b"},"memory":"1MiB"}`,
-		`{"language":"go"}{}`, `[]`, `{"code":"\ud800"}`, `{"x":1}`, `{"files":[{"mode":7}]}`, "{\"code\":\"\xff\"}", `null`, `{"artifacts":null}`,
+		`{"language":"go"}{}`, `[]`, `{"code":"\ud800"}`, `{"x":1}`, `{"files":[{"mode":7}]}`, "{\"code\":\"\xff\"}", `null`, `{"artifacts":null}`, "0\xf9",
 	} {
 		f.Add([]byte(s))
 	}
