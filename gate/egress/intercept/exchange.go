@@ -406,6 +406,9 @@ type responseWriter struct {
 func (a *responseWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 func (a *responseWriter) WriteHeader(status int) {
+	if status == http.StatusContinue {
+		return // the server sends it when the body is read, perhaps before this
+	}
 	if status < 200 {
 		a.x.maskHeaders(a.Header())
 	}
