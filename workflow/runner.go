@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -49,14 +50,17 @@ type Runner struct {
 	wake chan struct{} // a queued run may get a slot
 
 	mu          sync.Mutex
-	queue       []queuedRun // oldest first
+	queues      map[string][]queuedRun // by function, oldest first
+	waiting     int                    // runs in queues
 	slots       map[engi.FunctionRunID]queuedRun
 	active      map[engi.FunctionRunID]*activeRun
-	open        map[string]int    // runs that have not ended, by function
-	dynamic     int               // runs of Source's functions among queue and slots
-	dynamicBusy int               // slots of theirs
-	perFunction map[string]int    // slots in use, by function
-	perOwner    map[[2]string]int // slots in use, by function and owner
+	open        map[string]int                // runs that have not ended, by function
+	places      int64                         // given to runs, in the order in which they were recorded
+	functionOf  map[engi.FunctionRunID]string // of runs in queues
+	dynamic     int                           // runs of Source's functions among queues and slots
+	dynamicBusy int                           // slots of theirs
+	perFunction map[string]int                // slots in use, by function
+	perOwner    map[[2]string]int             // slots in use, by function and owner
 }
 
 // A queuedRun is a run that waits for a slot, or has one.
@@ -65,6 +69,7 @@ type queuedRun struct {
 	function string
 	owner    engi.Owner
 	dynamic  bool // its function is Source's
+	place    int64
 }
 
 // An activeRun is a run that is being executed.
@@ -110,7 +115,7 @@ func New(opt Options) (*Runner, error) {
 	r := &Runner{
 		opt: opt, functions: map[string]Function{}, inputs: map[string]*jsonschema.Resolved{}, schedules: map[string]schedule{},
 		wake: make(chan struct{}, 1), slots: map[engi.FunctionRunID]queuedRun{}, active: map[engi.FunctionRunID]*activeRun{},
-		open: map[string]int{}, perFunction: map[string]int{}, perOwner: map[[2]string]int{},
+		queues: map[string][]queuedRun{}, functionOf: map[engi.FunctionRunID]string{}, open: map[string]int{}, perFunction: map[string]int{}, perOwner: map[[2]string]int{},
 	}
 	for _, f := range opt.Functions {
 		if err := r.add(f); err != nil {
@@ -317,7 +322,7 @@ func newRun(f Function, e engi.Event) Record {
 func (r *Runner) checkQueue(n int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if n > 0 && len(r.queue)+len(r.slots)-r.dynamic+n > r.opt.MaxQueue {
+	if n > 0 && r.waiting+len(r.slots)-r.dynamic+n > r.opt.MaxQueue {
 		return engi.Errorf(engi.Exhausted, "%d runs of functions are queued or active", r.opt.MaxQueue).WithRemedy("wait, or cancel some").WithRetry(engi.Retry{AfterMillis: 5000})
 	}
 	return nil
@@ -330,16 +335,42 @@ func (r *Runner) enqueue(runs ...Record) {
 	}
 	r.mu.Lock()
 	for _, rec := range runs {
-		r.queue = append(r.queue, r.opened(rec))
+		r.queueUp(r.opened(rec))
 	}
 	r.mu.Unlock()
 	r.wakeUp()
 }
 
+// queueUp adds a run to its function's queue. The caller holds mu.
+func (r *Runner) queueUp(q queuedRun) {
+	r.queues[q.function] = append(r.queues[q.function], q)
+	r.functionOf[q.id] = q.function
+	r.waiting++
+}
+
+// unqueue takes the i-th run out of a queue. The caller holds mu.
+func (r *Runner) unqueue(function string, i int) queuedRun {
+	queue := r.queues[function]
+	q := queue[i]
+	if i == 0 {
+		queue[0] = queuedRun{}
+		queue = queue[1:] // without moving the others
+	} else {
+		queue = slices.Delete(queue, i, i+1)
+	}
+	if r.queues[function] = queue; len(queue) == 0 {
+		delete(r.queues, function)
+	}
+	delete(r.functionOf, q.id)
+	r.waiting--
+	return q
+}
+
 // opened counts a run that is recorded and has not ended. The caller holds mu.
 func (r *Runner) opened(rec Record) queuedRun {
 	_, static := r.functions[rec.Function]
-	q := queuedRun{rec.ID, rec.Function, rec.Owner, !static && r.opt.Source != nil}
+	r.places++
+	q := queuedRun{rec.ID, rec.Function, rec.Owner, !static && r.opt.Source != nil, r.places}
 	r.open[q.function]++
 	if q.dynamic {
 		r.dynamic++
@@ -458,9 +489,8 @@ func endRun(r *Record, s engi.FunctionState) {
 func (r *Runner) release(id engi.FunctionRunID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if i := slices.IndexFunc(r.queue, func(q queuedRun) bool { return q.id == id }); i >= 0 {
-		r.ended(r.queue[i])
-		r.queue = slices.Delete(r.queue, i, i+1)
+	if f, ok := r.functionOf[id]; ok {
+		r.ended(r.unqueue(f, slices.IndexFunc(r.queues[f], func(q queuedRun) bool { return q.id == id })))
 	}
 	if q, ok := r.slots[id]; ok {
 		delete(r.slots, id)
@@ -482,27 +512,33 @@ func (r *Runner) count(q queuedRun, n int) {
 	}
 }
 
-// next moves the first run that the limits allow from the queue to a slot.
+// next moves the first run that the limits allow from a queue to a slot. It looks
+// at each function once, and passes over runs of owners at their limit, so that a
+// function at its own limit costs nothing however many of its runs wait.
 func (r *Runner) next() (queuedRun, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	full := len(r.slots)-r.dynamicBusy >= r.opt.MaxRuns
-	if full && r.dynamicBusy == r.dynamic {
-		return queuedRun{}, false
-	}
-	i := slices.IndexFunc(r.queue, func(q queuedRun) bool {
-		if q.dynamic && r.dynamicBusy >= maxDynamic || !q.dynamic && full {
-			return false
+	best, function, at := int64(math.MaxInt64), "", 0
+	for name, queue := range r.queues {
+		if queue[0].place > best || queue[0].dynamic && r.dynamicBusy >= maxDynamic || !queue[0].dynamic && full {
+			continue
 		}
-		f, _ := r.function(q.function) // the run of one that is gone fails at once
-		return (f.Concurrency == 0 || r.perFunction[q.function] < f.Concurrency) &&
-			(f.PerOwner == 0 || r.perOwner[[2]string{q.function, string(q.owner)}] < f.PerOwner)
-	})
-	if i < 0 {
+		f, _ := r.function(name) // the run of one that is gone fails at once
+		if f.Concurrency > 0 && r.perFunction[name] >= f.Concurrency {
+			continue
+		}
+		i := slices.IndexFunc(queue, func(q queuedRun) bool {
+			return f.PerOwner == 0 || r.perOwner[[2]string{name, string(q.owner)}] < f.PerOwner
+		})
+		if i >= 0 && queue[i].place < best {
+			best, function, at = queue[i].place, name, i
+		}
+	}
+	if function == "" {
 		return queuedRun{}, false
 	}
-	q := r.queue[i]
-	r.queue = slices.Delete(r.queue, i, i+1)
+	q := r.unqueue(function, at)
 	r.slots[q.id] = q
 	r.count(q, 1)
 	return q, true

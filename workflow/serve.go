@@ -23,7 +23,7 @@ func (r *Runner) Serve(ctx context.Context, ready func()) error {
 	for _, rec := range open {
 		q := r.opened(rec)
 		if rec.State == engi.FunctionQueued {
-			r.queue = append(r.queue, q)
+			r.queueUp(q)
 			continue
 		}
 		toStart = append(toStart, q)
