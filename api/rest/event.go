@@ -130,6 +130,11 @@ func (e *events) list(c *call, in *listEvents, _ none) error {
 		}
 		return c.reply(http.StatusOK, listOf(all, eventOf))
 	}
+	leave, err := c.s.watches.Join("owner " + string(c.auth.Owner))
+	if err != nil {
+		return err
+	}
+	defer leave()
 	if after < 0 {
 		if after, err = e.log.Last(c); err != nil {
 			return err

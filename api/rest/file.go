@@ -232,7 +232,7 @@ func (f *files) move(c *call, in *aSandbox, q v1.MoveRequest) (v1.FileInfo, erro
 
 func (f *files) watch(c *call, in *watchDir, _ none) error {
 	return f.at(c, in.ID, in.Path, func(g engi.Guest) error {
-		leave, err := c.s.watches.Join(in.ID)
+		leave, err := c.s.watches.Join(string(in.ID))
 		if err != nil {
 			return err
 		}

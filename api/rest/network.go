@@ -288,7 +288,7 @@ func (n *networks) events(c *call, in *getNetworkEvents, _ none) (err error) {
 		return err
 	}
 	if in.Follow || c.form != httpio.JSON {
-		leave, err := c.s.watches.Join(in.ID)
+		leave, err := c.s.watches.Join(string(in.ID))
 		if err != nil {
 			return err
 		}

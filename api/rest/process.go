@@ -214,7 +214,7 @@ func (p *processes) enter(c *call, id engi.SandboxID) (_ engi.Guest, leave func(
 	if err != nil {
 		return nil, nil, err
 	}
-	free, err := c.s.streams.Join(id)
+	free, err := c.s.streams.Join(string(id))
 	if err != nil {
 		release()
 		return nil, nil, err

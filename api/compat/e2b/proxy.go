@@ -120,7 +120,7 @@ func (s *Server) proxy(w http.ResponseWriter, r *http.Request, id engi.SandboxID
 	if r.URL.Path == "/filesystem.Filesystem/WatchDir" {
 		limiter = &s.watches
 	}
-	leave, err := limiter.Join(id)
+	leave, err := limiter.Join(string(id))
 	if err != nil {
 		fail(w, err)
 		return
