@@ -142,6 +142,22 @@ type EventFilter struct {
 	Oldest  bool     // oldest first; else newest
 }
 
+// Check reports Invalid for a filter that nothing can match, or that takes too
+// long to look at for each event.
+func (f EventFilter) Check() error {
+	const most = 50
+	if len(f.Types) > most {
+		return Errorf(Invalid, "types: there are %d, %d at most", len(f.Types), most).WithRemedy("ask for fewer, or for more at once, like sandbox.*")
+	}
+	for _, t := range f.Types {
+		name := strings.TrimSuffix(t, "*")
+		if len(name) > 128 || t == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-") != "" {
+			return Errorf(Invalid, "types: %.140q is not a type of events", t).WithRemedy("use types like sandbox.running, or sandbox.* for all that begin so")
+		}
+	}
+	return nil
+}
+
 // Matches reports whether e is selected, Limit aside.
 func (f EventFilter) Matches(e Event) bool {
 	if e.Seq <= f.After || f.Before != 0 && e.Seq >= f.Before || f.Owner != "" && e.Owner != f.Owner || f.Subject != "" && e.Subject != f.Subject {
@@ -163,7 +179,8 @@ func (f EventFilter) Matches(e Event) bool {
 type Events interface {
 	// Get returns one event, or NotFound.
 	Get(ctx context.Context, owner Owner, id EventID) (Event, error)
-	// List returns the events that f selects.
+	// List returns the events that f selects, fewer than Limit if they are
+	// large together: 8 MiB of data, or one event.
 	List(ctx context.Context, owner Owner, f EventFilter) ([]Event, error)
 	// Follow yields the events that f selects, oldest first, each once, and
 	// then those that come, until ctx ends, which it reports as Expired. Before,

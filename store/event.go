@@ -27,6 +27,7 @@ const (
 	RETURNING seq, prev`
 
 	maxEventData = 256 << 10 // bytes
+	maxEventPage = 8 << 20   // bytes of data in one list
 	eventPage    = 256       // events that a follower reads at a time
 )
 
@@ -137,6 +138,20 @@ func conditions(owner engi.Owner, f engi.EventFilter) (w where) {
 // List returns the events that f selects.
 func (l eventLog) List(ctx context.Context, owner engi.Owner, f engi.EventFilter) (_ []engi.Event, err error) {
 	defer engi.Annotate(&err, "list events")
+	if f.Limit <= 0 {
+		f.Limit = 100
+	}
+	f.Limit = min(f.Limit, 1000)
+	events, _, err := l.read(ctx, owner, f)
+	return events, err
+}
+
+// read returns up to f.Limit events, or fewer if they are large together; all
+// says that there are no more.
+func (l eventLog) read(ctx context.Context, owner engi.Owner, f engi.EventFilter) (events []engi.Event, all bool, err error) {
+	if err := f.Check(); err != nil {
+		return nil, false, err
+	}
 	w := conditions(owner, f)
 	order := "seq"
 	if f.Subject != "" {
@@ -145,10 +160,12 @@ func (l eventLog) List(ctx context.Context, owner engi.Owner, f engi.EventFilter
 	if !f.Oldest {
 		order += " DESC"
 	}
-	if f.Limit <= 0 {
-		f.Limit = 100
-	}
-	return list(ctx, l.db.read, scanEvent, `SELECT `+eventColumns+` FROM events`+w.String()+` ORDER BY `+order+` LIMIT ?`, append(w.args, min(f.Limit, 1000))...)
+	size := 0
+	events, err = listWhile(ctx, l.db.read, scanEvent, func(e engi.Event) bool {
+		size += len(e.Data)
+		return size < maxEventPage
+	}, `SELECT `+eventColumns+` FROM events`+w.String()+` ORDER BY `+order+` LIMIT ?`, append(w.args, f.Limit)...)
+	return events, len(events) < f.Limit && size < maxEventPage, err
 }
 
 // Last returns the Seq of the newest event.
@@ -160,10 +177,14 @@ func (l eventLog) Last(ctx context.Context) (int64, error) {
 func (l eventLog) Follow(ctx context.Context, owner engi.Owner, f engi.EventFilter) iter.Seq2[engi.Event, error] {
 	f.Before, f.Limit, f.Oldest = 0, 0, true
 	if owner != "" && f.Owner != "" && owner != f.Owner {
-		f.Types = []string{""} // selects nothing
+		f.Subject = "none"
 	}
 	f.Owner = cmp.Or(owner, f.Owner)
 	return func(yield func(engi.Event, error) bool) {
+		if err := f.Check(); err != nil {
+			yield(engi.Event{}, err)
+			return
+		}
 		follower, stop := l.db.hub.follow(f)
 		defer stop()
 		if marker, err := l.dropped(ctx, f); err != nil || marker.Type != "" {
@@ -203,14 +224,15 @@ func (l eventLog) Follow(ctx context.Context, owner engi.Owner, f engi.EventFilt
 // Seq up to which none is missing; last is the Seq of the newest published event.
 func (l eventLog) page(ctx context.Context, f engi.EventFilter, last int64) ([]engi.Event, int64, error) {
 	f.Limit = eventPage
-	events, err := l.List(ctx, "", f)
+	events, all, err := l.read(ctx, "", f)
 	if err != nil {
 		return nil, 0, err
 	}
-	if len(events) == eventPage {
-		return events, events[eventPage-1].Seq, nil
-	}
-	if n := len(events); n > 0 {
+	n := len(events)
+	switch {
+	case !all:
+		last = events[n-1].Seq
+	case n > 0:
 		last = max(last, events[n-1].Seq)
 	}
 	return events, last, nil

@@ -21,6 +21,12 @@ type scanner interface{ Scan(dest ...any) error }
 
 // list returns all rows of a query.
 func list[T any](ctx context.Context, q querier, scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
+	return listWhile(ctx, q, scan, func(T) bool { return true }, query, args...)
+}
+
+// listWhile returns the rows of a query, up to the first of which more says that
+// it is enough.
+func listWhile[T any](ctx context.Context, q querier, scan func(scanner) (T, error), more func(T) bool, query string, args ...any) ([]T, error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, fault(ctx, err)
@@ -33,6 +39,9 @@ func list[T any](ctx context.Context, q querier, scan func(scanner) (T, error), 
 			return nil, fault(ctx, err)
 		}
 		all = append(all, v)
+		if !more(v) {
+			return all, nil
+		}
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fault(ctx, err)

@@ -21,7 +21,6 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -35,7 +34,6 @@ import (
 // Limits.
 const (
 	maxPerOwner = 100 // webhooks
-	maxTypes    = 50  // of one
 	maxURL      = 2048
 	maxSecret   = 256
 	maxOpen     = 1000 // deliveries of one webhook that have not ended
@@ -163,10 +161,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 // Bind sets what runs deliveries.
 func (m *Manager) Bind(r Runs) { m.runs = r }
 
-var (
-	typePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9/._-]{0,127}\*?$`)
-	errNone     = engi.Errorf(engi.NotFound, "there is no such webhook").WithRemedy("'engi webhook list' shows yours")
-)
+var errNone = engi.Errorf(engi.NotFound, "there is no such webhook").WithRemedy("'engi webhook list' shows yours")
 
 // check reports Invalid for a webhook that cannot be.
 func (m *Manager) check(w engi.Webhook, secret string) error {
@@ -177,17 +172,13 @@ func (m *Manager) check(w engi.Webhook, secret string) error {
 		return invalid("url: it is not an http or https URL of up to %d bytes without a user", maxURL).WithRemedy("use a URL like https://example.com/hooks/engi")
 	case len(w.Name) > 128, strings.ContainsFunc(w.Name, func(r rune) bool { return !unicode.IsPrint(r) }):
 		return invalid("name: it has more than 128 bytes, or some that cannot be printed")
-	case len(w.Types) > maxTypes:
-		return invalid("types: there are %d, %d at most", len(w.Types), maxTypes)
 	case m.formats[w.Format] == nil:
 		return invalid("format: %.40q is unknown", w.Format).WithRemedy("use %s", strings.Join(slices.Sorted(maps.Keys(m.formats)), " or "))
 	case len(secret) > maxSecret:
 		return invalid("secret: it has more than %d bytes", maxSecret)
 	}
-	for _, t := range w.Types {
-		if !typePattern.MatchString(t) {
-			return invalid("types: %.140q is not a type of events", t).WithRemedy("use types like sandbox.running, or sandbox.* for all that begin so")
-		}
+	if err := (engi.EventFilter{Types: w.Types}).Check(); err != nil {
+		return err
 	}
 	if w.Format == engi.WebhookStandard {
 		if _, err := signingKey(secret); err != nil {

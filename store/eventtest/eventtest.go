@@ -36,7 +36,8 @@ func Run(t *testing.T, open func(t *testing.T) (log Log, again func() Log)) {
 		{"6. Follow yields each event once and in order", follows},
 		{"7. Follow wakes those it concerns", wakes},
 		{"8. what is dropped leaves a marker, and no Seq is used again", drops},
-		{"9. events outlive the process", outlives},
+		{"9. lists are bounded in bytes, and reading on misses nothing", bounded},
+		{"10. events outlive the process", outlives},
 	} {
 		t.Run(p.name, func(t *testing.T) {
 			log, again := open(t)
@@ -203,7 +204,6 @@ func lists(t *testing.T, log Log, _ func() Log) {
 		"subject later":   {"", engi.EventFilter{Subject: "s2", After: all[13].Seq}, func(e engi.Event) bool { return e.Subject == "s2" && e.Seq > all[13].Seq }},
 		"subject before":  {"anna", engi.EventFilter{Subject: "s2", Before: all[22].Seq}, func(e engi.Event) bool { return e.Owner == "anna" && e.Subject == "s2" && e.Seq < all[22].Seq }},
 		"subject earlier": {"", engi.EventFilter{Subject: "s2", After: all[1].Seq, Before: all[23].Seq}, func(e engi.Event) bool { return e.Subject == "s2" && e.Seq > all[1].Seq && e.Seq < all[23].Seq }},
-		"no pattern":      {"", engi.EventFilter{Types: []string{"sandbox[.]*"}}, func(e engi.Event) bool { return false }},
 	} {
 		for _, oldest := range []bool{true, false} {
 			x.f.Oldest = oldest
@@ -375,6 +375,58 @@ func drops(t *testing.T, log Log, again func() Log) {
 	}
 	if e := add(t, log, engi.EventSpec{Owner: "bert", Subject: "c", Type: "x"})[0]; e.Seq <= last {
 		t.Errorf("Seq %d after %d", e.Seq, last)
+	}
+}
+
+func bounded(t *testing.T, log Log, _ func() Log) {
+	const n = 100
+	data := json.RawMessage(`{"a":"` + strings.Repeat("x", 200<<10) + `"}`)
+	for range n {
+		add(t, log, engi.EventSpec{Owner: "ann", Type: "big", Data: data})
+	}
+	add(t, log, engi.EventSpec{Owner: "bob", Type: "other"})
+	got, after := 0, int64(0)
+	for {
+		events, err := log.List(t.Context(), "ann", engi.EventFilter{After: after, Oldest: true, Limit: 1000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(events) == 0 {
+			break
+		}
+		if len(events)*len(data) > 9<<20 {
+			t.Errorf("%d events of %d bytes at once", len(events), len(data))
+		}
+		got, after = got+len(events), events[len(events)-1].Seq
+	}
+	if got != n {
+		t.Errorf("%d of %d events were listed", got, n)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	got = 0
+	for _, err := range log.Follow(ctx, "ann", engi.EventFilter{}) {
+		if err != nil {
+			break
+		}
+		if got++; got == n {
+			cancel()
+		}
+	}
+	if got != n {
+		t.Errorf("%d of %d events were followed", got, n)
+	}
+	for _, types := range [][]string{{""}, {"a b"}, {"a*b"}, {"sandbox[.]*"}, {strings.Repeat("x", 200)}, make([]string, 51)} {
+		f := engi.EventFilter{Types: types}
+		if _, err := log.List(t.Context(), "ann", f); engi.KindOf(err) != engi.Invalid {
+			t.Errorf("types %.40q: %v", types, err)
+		}
+		for _, err := range log.Follow(t.Context(), "ann", f) {
+			if engi.KindOf(err) != engi.Invalid {
+				t.Errorf("follow types %.40q: %v", types, err)
+			}
+			break
+		}
 	}
 }
 
