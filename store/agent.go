@@ -330,7 +330,7 @@ func (s agentStore) Forget(ctx context.Context, before time.Time) error {
 			`DELETE FROM agent_messages WHERE run IN ` + old,
 			`DELETE FROM agent_runs WHERE ended <> 0 AND ended < ?`,
 		} {
-			if _, err := t.ExecContext(ctx, q, nanos(before)); err != nil {
+			if _, err := t.run(ctx, q, nanos(before)); err != nil {
 				return err
 			}
 		}

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -24,7 +25,7 @@ func typesAndData(t *testing.T, db *store.DB) (all []string) {
 }
 
 func TestAnnounce(t *testing.T) {
-	db, err := store.Open(t.Context(), store.Memory)
+	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func TestAnnounce(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	db, err := store.Open(t.Context(), store.Memory)
+	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
 	if err != nil {
 		t.Fatal(err)
 	}

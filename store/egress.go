@@ -59,7 +59,7 @@ func (s egressStore) Append(ctx context.Context, events []engi.NetworkRecord) (e
 	seqs := make([]int64, len(events)) // records get theirs when they are stored
 	err = s.db.tx(ctx, func(t *tx) error {
 		last := map[engi.SandboxID]int64{}
-		insert, err := t.PrepareContext(ctx, `INSERT INTO network_events (`+egressColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`)
+		insert, err := t.prepare(ctx, `INSERT INTO network_events (`+egressColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`)
 		if err != nil {
 			return fault(ctx, err)
 		}
@@ -67,7 +67,7 @@ func (s egressStore) Append(ctx context.Context, events []engi.NetworkRecord) (e
 		for i, e := range events {
 			n, ok := last[e.Sandbox]
 			if !ok {
-				err := t.QueryRowContext(ctx, `SELECT last FROM network_logs WHERE sandbox = ?`, string(e.Sandbox)).Scan(&n)
+				err := t.row(ctx, `SELECT last FROM network_logs WHERE sandbox = ?`, string(e.Sandbox)).Scan(&n)
 				if err != nil && !errors.Is(err, sql.ErrNoRows) {
 					return fault(ctx, err)
 				}
@@ -152,7 +152,7 @@ func (s egressStore) sweep(ctx context.Context, t *tx) error {
 	if at := s.swept.Load(); now.Sub(time.Unix(0, at)) < sweepEvery || !s.swept.CompareAndSwap(at, now.UnixNano()) {
 		return nil
 	}
-	_, err := t.ExecContext(ctx, `DELETE FROM network_events WHERE (sandbox, seq) IN
+	_, err := t.run(ctx, `DELETE FROM network_events WHERE (sandbox, seq) IN
 		(SELECT sandbox, seq FROM network_events WHERE time < ? ORDER BY time LIMIT ?)`, nanos(now.Add(-s.age)), sweepMost)
 	if err != nil {
 		return fault(ctx, err)

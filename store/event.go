@@ -53,7 +53,7 @@ func (t *tx) append(ctx context.Context, s engi.EventSpec) (e engi.Event, err er
 	case len(e.Data) > maxEventData:
 		return e, engi.Errorf(engi.Invalid, "the data has %d bytes, the limit is %d", len(e.Data), maxEventData).WithRemedy("put it into a file or a volume and send its path")
 	}
-	row := t.StmtContext(ctx, t.db.prepared[appendEvent]).QueryRowContext(ctx, string(e.ID), string(e.Owner), e.Subject, e.Type,
+	row := t.row(ctx, appendEvent, string(e.ID), string(e.Owner), e.Subject, e.Type,
 		nanos(e.Time), e.Actor, string(e.Replay), s.Idempotency, string(e.Data))
 	if err := row.Scan(&e.Seq, &e.Prev); err != nil {
 		return e, fault(ctx, err)
@@ -269,7 +269,8 @@ const eventBytes = `sum(150 + length(type) + length(subject) + length(actor) + l
 const dropMost = 5000
 
 // TrimEvents drops the oldest events of owners that exceed b, except those that an
-// unfinished function run needs, and returns how many it dropped.
+// unfinished function run needs and the newest of all, and returns how many it
+// dropped.
 func TrimEvents(ctx context.Context, db *DB, b EventBounds) (dropped int64, err error) {
 	defer engi.Annotate(&err, "trim the log of events")
 	b.Age, b.Count, b.Bytes = cmp.Or(b.Age, 30*24*time.Hour), cmp.Or(b.Count, 200_000), cmp.Or(b.Bytes, 128<<20)
@@ -308,7 +309,7 @@ func TrimEvents(ctx context.Context, db *DB, b EventBounds) (dropped int64, err 
 func trim(ctx context.Context, db *DB, owner engi.Owner, b EventBounds) (n int64, err error) {
 	err = db.tx(ctx, func(t *tx) error {
 		var count, size int64
-		if err := t.QueryRowContext(ctx, `SELECT count, bytes FROM event_totals WHERE owner = ?`, string(owner)).Scan(&count, &size); err != nil {
+		if err := t.row(ctx, `SELECT count, bytes FROM event_totals WHERE owner = ?`, string(owner)).Scan(&count, &size); err != nil {
 			return fault(ctx, err)
 		}
 		most := int64(dropMost)
@@ -319,6 +320,7 @@ func trim(ctx context.Context, db *DB, owner engi.Owner, b EventBounds) (n int64
 		}
 		ids, err := list(ctx, t, value[int64], `SELECT seq FROM events e WHERE owner = ?1
 			AND (time < ?2 OR seq <= coalesce((SELECT seq FROM events WHERE owner = ?1 ORDER BY seq LIMIT 1 OFFSET ?3 - 1), 0) AND ?3 > 0)
+			AND seq < (SELECT max(seq) FROM events)
 			AND NOT EXISTS (SELECT 1 FROM workflow_runs r WHERE r.event = e.id AND r.ended = 0)
 			ORDER BY seq LIMIT ?4`, string(owner), oldest, min(excess, most), most)
 		if err != nil || len(ids) == 0 {

@@ -33,7 +33,7 @@ func open(t *testing.T, target string) (*store.DB, eventtest.Log) {
 	return db, trimmed{store.Events(db), db}
 }
 
-func TestEventsInAFile(t *testing.T) {
+func TestEvents(t *testing.T) {
 	eventtest.Run(t, func(t *testing.T) (eventtest.Log, func() eventtest.Log) {
 		file := filepath.Join(t.TempDir(), "engi.db")
 		db, log := open(t, file)
@@ -46,14 +46,6 @@ func TestEventsInAFile(t *testing.T) {
 			db, log = open(t, file)
 			return log
 		}
-	})
-}
-
-func TestEventsInMemory(t *testing.T) {
-	eventtest.Run(t, func(t *testing.T) (eventtest.Log, func() eventtest.Log) {
-		db, log := open(t, store.Memory)
-		t.Cleanup(func() { db.Close() })
-		return log, nil
 	})
 }
 

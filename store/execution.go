@@ -91,7 +91,7 @@ func (f fleetStore) Create(ctx context.Context, r fleet.Record, s *fleet.Sandbox
 	}
 	repeated := false
 	err = f.db.tx(ctx, func(t *tx) error {
-		n, err := t.hot(ctx, insertExecution, r.ID, r.Owner, r.State, r.Language, r.Template, r.Sandbox,
+		n, err := t.exec(ctx, insertExecution, r.ID, r.Owner, r.State, r.Language, r.Template, r.Sandbox,
 			nanos(r.Created), nanos(r.Started), nanos(r.Ended), nullable(r.Idempotency), r.Fingerprint, r.OutputFile, detail, r.Output)
 		if repeated = n == 0; err != nil || repeated {
 			return err
@@ -117,7 +117,7 @@ func (f fleetStore) Update(ctx context.Context, from engi.ExecutionState, r flee
 		return err
 	}
 	return f.db.tx(ctx, func(t *tx) error {
-		n, err := t.hot(ctx, updateExecution, r.State, r.Sandbox, nanos(r.Started), nanos(r.Ended), r.OutputFile, detail, r.Output, r.ID, from)
+		n, err := t.exec(ctx, updateExecution, r.State, r.Sandbox, nanos(r.Started), nanos(r.Ended), r.OutputFile, detail, r.Output, r.ID, from)
 		if err != nil {
 			return err
 		}

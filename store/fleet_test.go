@@ -74,7 +74,7 @@ func TestOpenRefusesANewerSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.write.Exec(`INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, 1)`); err != nil {
+	if _, err := db.exec(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, 1)`); err != nil {
 		t.Fatal(err)
 	}
 	db.Close()
@@ -100,7 +100,8 @@ func TestRunEnds(t *testing.T) {
 // BenchmarkExecution is what the store costs one warm execution.
 func BenchmarkExecution(b *testing.B) {
 	s := openFleet(b)
-	ctx := context.Background()
+	ctx, cancel := context.WithCancel(context.Background()) // like those of requests
+	defer cancel()
 	for b.Loop() {
 		r, sandbox := fleettest.Record("alice", engi.ExecutionRunning), fleettest.Sandbox("alice", engi.Running)
 		if _, err := s.Create(ctx, r, &sandbox); err != nil {

@@ -60,7 +60,7 @@ func (f libraryStore) Put(ctx context.Context, r library.Record, pieces []librar
 	defer engi.Annotate(&err, "record document %s", r.ID)
 	err = f.db.tx(ctx, func(t *tx) error {
 		var seq int64
-		err := t.QueryRowContext(ctx, `SELECT seq, id FROM library_records WHERE shelf = ? AND package = ? AND place = ?`, r.Collection, r.Package, r.Key).Scan(&seq, &r.ID)
+		err := t.row(ctx, `SELECT seq, id FROM library_records WHERE shelf = ? AND package = ? AND place = ?`, r.Collection, r.Package, r.Key).Scan(&seq, &r.ID)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return fault(ctx, err)
 		}
@@ -73,7 +73,7 @@ func (f libraryStore) Put(ctx context.Context, r library.Record, pieces []librar
 		}
 		values := []any{string(r.ID), r.Collection, r.Package, r.Key, r.Title, r.Bytes, r.Module != nil, detail}
 		if seq == 0 {
-			res, err := t.ExecContext(ctx, `INSERT INTO library_records (`+libraryColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, values...)
+			res, err := t.run(ctx, `INSERT INTO library_records (`+libraryColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, values...)
 			if err != nil {
 				return fault(ctx, err)
 			}
@@ -102,7 +102,7 @@ func withinQuota(ctx context.Context, t *tx, r library.Record, quota library.Quo
 	}
 	var n int
 	var bytes int64
-	err := t.QueryRowContext(ctx, `SELECT count(*), coalesce(sum(bytes), 0) FROM library_records WHERE shelf = ? AND NOT (package = ? AND place = ?)`,
+	err := t.row(ctx, `SELECT count(*), coalesce(sum(bytes), 0) FROM library_records WHERE shelf = ? AND NOT (package = ? AND place = ?)`,
 		r.Collection, r.Package, r.Key).Scan(&n, &bytes)
 	if err != nil {
 		return fault(ctx, err)
@@ -130,12 +130,12 @@ func clearPieces(ctx context.Context, t *tx, record int64) error {
 }
 
 func insertPieces(ctx context.Context, t *tx, record int64, r library.Record, pieces []library.Chunk) error {
-	put, err := t.PrepareContext(ctx, `INSERT INTO library_pieces (record, hash, headings, anchor, body, embedder, vector) VALUES (?, ?, ?, ?, ?, ?, ?)`)
+	put, err := t.prepare(ctx, `INSERT INTO library_pieces (record, hash, headings, anchor, body, embedder, vector) VALUES (?, ?, ?, ?, ?, ?, ?)`)
 	if err != nil {
 		return fault(ctx, err)
 	}
 	defer put.Close()
-	words, err := t.PrepareContext(ctx, `INSERT INTO library_words (rowid, headings, body, names, places) VALUES (?, ?, ?, ?, ?)`)
+	words, err := t.prepare(ctx, `INSERT INTO library_words (rowid, headings, body, names, places) VALUES (?, ?, ?, ?, ?)`)
 	if err != nil {
 		return fault(ctx, err)
 	}

@@ -101,8 +101,12 @@ func (s operationStore) Running(ctx context.Context) ([]engi.Operation, error) {
 
 func (s operationStore) Forget(ctx context.Context, keep int, before time.Time) (gone []engi.OperationID, err error) {
 	defer engi.Annotate(&err, "forget operations")
-	return list(ctx, s.db.write, value[engi.OperationID], `DELETE FROM operations WHERE ended > 0 AND
-		(ended < ? OR seq <= (SELECT seq FROM operations WHERE ended > 0 ORDER BY seq DESC LIMIT 1 OFFSET ?)) RETURNING id`, nanos(before), keep)
+	err = s.db.tx(ctx, func(t *tx) error {
+		gone, err = list(ctx, t, value[engi.OperationID], `DELETE FROM operations WHERE ended > 0 AND
+			(ended < ? OR seq <= (SELECT seq FROM operations WHERE ended > 0 ORDER BY seq DESC LIMIT 1 OFFSET ?)) RETURNING id`, nanos(before), keep)
+		return err
+	})
+	return gone, err
 }
 
 func operationError(e *engi.Error) (string, error) {

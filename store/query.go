@@ -80,68 +80,6 @@ func named[T any](ctx context.Context, q querier, noun string, missing error, ow
 // value scans a row with one column.
 func value[T any](row scanner) (v T, err error) { return v, row.Scan(&v) }
 
-// exec runs a statement in a transaction of its own and returns how many rows
-// it changed.
-func (db *DB) exec(ctx context.Context, query string, args ...any) (int64, error) {
-	return changed(ctx)(db.write.ExecContext(ctx, query, args...))
-}
-
-// A tx is a write transaction and the events that it appends.
-type tx struct {
-	*sql.Tx
-	db     *DB
-	events []engi.Event
-}
-
-// exec runs a statement and returns how many rows it changed.
-func (t *tx) exec(ctx context.Context, query string, args ...any) (int64, error) {
-	return changed(ctx)(t.ExecContext(ctx, query, args...))
-}
-
-// hot runs one of hotQueries and returns how many rows it changed.
-func (t *tx) hot(ctx context.Context, query string, args ...any) (int64, error) {
-	return changed(ctx)(t.StmtContext(ctx, t.db.prepared[query]).ExecContext(ctx, args...))
-}
-
-func changed(ctx context.Context) func(sql.Result, error) (int64, error) {
-	return func(res sql.Result, err error) (int64, error) {
-		if err != nil {
-			return 0, fault(ctx, err)
-		}
-		n, err := res.RowsAffected()
-		if err != nil {
-			return 0, fault(ctx, err)
-		}
-		return n, nil
-	}
-}
-
-// tx runs f in one write transaction and publishes its events once they are
-// committed. If f fails, the transaction is rolled back and its error is returned.
-func (db *DB) tx(ctx context.Context, f func(*tx) error) error {
-	// Holding the only connection until the events are published keeps
-	// followers in the order of the commits.
-	conn, err := db.write.Conn(ctx)
-	if err != nil {
-		return fault(ctx, err)
-	}
-	defer conn.Close()
-	raw, err := conn.BeginTx(ctx, nil)
-	if err != nil {
-		return fault(ctx, err)
-	}
-	defer raw.Rollback() //nolint:errcheck // no effect after a commit, and nothing to do about a failure
-	t := &tx{Tx: raw, db: db}
-	if err := f(t); err != nil {
-		return err
-	}
-	if err := t.Commit(); err != nil {
-		return fault(ctx, err)
-	}
-	db.hub.publish(t.events)
-	return nil
-}
-
 // fault turns an error of the driver into an [engi.Error]. It returns others
 // unchanged.
 func fault(ctx context.Context, err error) error {

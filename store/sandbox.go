@@ -38,12 +38,12 @@ func (f fleetStore) putSandbox(ctx context.Context, t *tx, s *fleet.SandboxRecor
 	var state engi.State
 	var before string
 	if s.Made { // the others have no events
-		row := t.StmtContext(ctx, t.db.prepared[sandboxState]).QueryRowContext(ctx, string(s.ID))
+		row := t.row(ctx, sandboxState, string(s.ID))
 		if err := row.Scan(&state, &before); err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return fault(ctx, err)
 		}
 	}
-	_, err = t.hot(ctx, putSandbox, s.ID, s.Owner, s.Template, s.Digest, s.Pool, s.Tier, size, s.State, s.End,
+	_, err = t.exec(ctx, putSandbox, s.ID, s.Owner, s.Template, s.Digest, s.Pool, s.Tier, size, s.State, s.End,
 		s.Execution, s.Token, s.Language, fixed, nanos(s.Created), nanos(s.Stopped), s.Made, nullable(s.Idempotency), detail)
 	if err != nil {
 		if engi.KindOf(err) == engi.Conflict {

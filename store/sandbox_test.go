@@ -3,6 +3,7 @@ package store_test
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ import (
 // TestSandboxEvents follows a sandbox through its life and looks at what its
 // events say.
 func TestSandboxEvents(t *testing.T) {
-	db, log := open(t, store.Memory)
+	db, log := open(t, filepath.Join(t.TempDir(), "engi.db"))
 	t.Cleanup(func() { db.Close() })
 	boxes, snapshots := store.Fleet(db), store.Snapshots(db)
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

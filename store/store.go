@@ -53,10 +53,9 @@ const checkpointEvery = 5 * time.Second
 
 // A DB is an open database. It is safe for concurrent use.
 type DB struct {
-	read     *sql.DB
-	write    *sql.DB
-	prepared map[string]*sql.Stmt // of write, by text; immutable after Open
-	hub      *hub                 // tells followers of new events
+	read  *sql.DB
+	write *writer
+	hub   *hub // tells followers of new events
 
 	// Keep bounds the log of events of each owner, and Log is told what Run
 	// cannot do; nil discards it. Set both before Run.
@@ -64,15 +63,8 @@ type DB struct {
 	Log  *slog.Logger
 }
 
-// hotQueries run often in transactions, so they are prepared when the database
-// opens.
-var hotQueries = []string{insertExecution, updateExecution, putSandbox, sandboxState, appendEvent}
-
-// Memory is the target of a database in memory, for tests.
-const Memory = ":memory:"
-
-// Open opens the database at target, an absolute path, a URL "sqlite:PATH", or
-// [Memory]. It creates the database if there is none, and migrates its schema. It
+// Open opens the database at target, an absolute path or a URL "sqlite:PATH".
+// It creates the database if there is none, and migrates its schema. It
 // reports Unsupported for other kinds of URL and Conflict for a database of a
 // newer version of engi. The caller closes it.
 func Open(ctx context.Context, target string) (_ *DB, err error) {
@@ -80,9 +72,6 @@ func Open(ctx context.Context, target string) (_ *DB, err error) {
 	if kind, _, ok := strings.Cut(path, "://"); ok {
 		return nil, engi.Errorf(engi.Unsupported, "open store: %s databases are not supported", kind).
 			WithRemedy("use the path of a file, or sqlite:PATH")
-	}
-	if path == Memory {
-		return open(ctx, path)
 	}
 	if !filepath.IsAbs(path) {
 		return nil, engi.Errorf(engi.Invalid, "open store %.80q: not an absolute path", target)
@@ -102,29 +91,35 @@ func Open(ctx context.Context, target string) (_ *DB, err error) {
 }
 
 func open(ctx context.Context, path string) (_ *DB, err error) {
-	db := &DB{prepared: map[string]*sql.Stmt{}}
-	if db.write, err = connect(path, "rw", 1); err != nil {
+	pool, err := connect(path, "rw", 1)
+	if err != nil {
 		return nil, err
 	}
-	if err := migrate(ctx, db.write); err != nil {
-		db.write.Close()
-		return nil, err
-	}
-	for _, q := range hotQueries {
-		if db.prepared[q], err = db.write.PrepareContext(ctx, q); err != nil {
-			db.write.Close()
-			return nil, fault(ctx, err)
+	db := &DB{}
+	defer func() {
+		if err == nil {
+			return
 		}
+		if db.read != nil {
+			err = errors.Join(err, db.read.Close())
+		}
+		if db.write != nil {
+			err = errors.Join(err, db.write.conn.Close())
+		}
+		err = errors.Join(err, pool.Close())
+	}()
+	if err := migrate(ctx, pool); err != nil {
+		return nil, err
 	}
-	if path == Memory {
-		db.read = db.write // each connection to a database in memory has its own
-	} else if db.read, err = connect(path, "ro", readers); err != nil {
-		db.write.Close()
+	if db.write, err = newWriter(ctx, pool); err != nil {
+		return nil, err
+	}
+	if db.read, err = connect(path, "ro", readers); err != nil {
 		return nil, err
 	}
 	last, err := Events(db).Last(ctx)
 	if err != nil {
-		return nil, errors.Join(err, db.Close())
+		return nil, err
 	}
 	db.hub = newHub(last)
 	return db, nil
@@ -150,10 +145,6 @@ func connect(path, mode string, conns int) (*sql.DB, error) {
 		q["_pragma"] = []string{"busy_timeout(5000)", "query_only(1)", "cache_size(-4096)"}
 	}
 	name := (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
-	if path == Memory {
-		q.Set("mode", "memory")
-		name = "file:" + path + "?" + q.Encode()
-	}
 	db, err := sql.Open("sqlite", name)
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "%v", err)
@@ -206,7 +197,7 @@ func (db *DB) Run(ctx context.Context, ready func()) error {
 		case <-tick.C:
 			// A passive checkpoint waits for nobody. What it cannot move now, it
 			// moves next time.
-			_, _ = db.write.ExecContext(ctx, `PRAGMA wal_checkpoint(PASSIVE)`)
+			_, _ = db.exec(ctx, `PRAGMA wal_checkpoint(PASSIVE)`)
 		}
 	}
 }

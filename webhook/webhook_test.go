@@ -203,7 +203,7 @@ func serve(t *testing.T, db *store.DB, o webhook.Options) (fx *fixture, stop fun
 
 func open(t *testing.T) *store.DB {
 	t.Helper()
-	db, err := store.Open(t.Context(), store.Memory)
+	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,11 @@
 -- +goose Up
 
--- The log of what has happened. seq is the order of the commits and never
--- reused; prev is the seq of the event before it about the same subject, 0 for
--- the first, so that of two appends that expect the same one fails.
+-- The log of what has happened. seq is the order of the commits, and never
+-- reused, since the newest event is never dropped; prev is the seq of the event
+-- before it about the same subject, 0 for the first, so that of two appends that
+-- expect the same one fails.
 CREATE TABLE events (
-    seq         INTEGER PRIMARY KEY AUTOINCREMENT,
+    seq         INTEGER PRIMARY KEY,
     id          TEXT    NOT NULL UNIQUE,
     owner       TEXT    NOT NULL,
     subject     TEXT    NOT NULL,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -45,7 +46,7 @@ func get(t testing.TB, s *e2b.Server, owner, path string) (list []map[string]any
 
 // TestStoredEvents has the store write a sandbox's life.
 func TestStoredEvents(t *testing.T) {
-	db, err := store.Open(t.Context(), store.Memory)
+	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +105,7 @@ func TestStoredEvents(t *testing.T) {
 // BenchmarkEvents reads pages of a log in which each of 1000 owners' sandboxes
 // has 100 events, and one 100,000.
 func BenchmarkEvents(b *testing.B) {
-	db, err := store.Open(b.Context(), store.Memory)
+	db, err := store.Open(b.Context(), filepath.Join(b.TempDir(), "engi.db"))
 	if err != nil {
 		b.Fatal(err)
 	}
