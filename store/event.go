@@ -22,9 +22,11 @@ func Events(db *DB) engi.EventLog { return eventLog{db} }
 
 const (
 	eventColumns = `seq, id, owner, subject, prev, type, time, actor, replay, data`
-	appendEvent  = `INSERT INTO events (id, owner, subject, prev, type, time, actor, replay, idempotency, data)
-	VALUES (?1, ?2, ?3, coalesce((SELECT seq FROM events WHERE subject = ?3 ORDER BY prev DESC LIMIT 1), 0), ?4, ?5, ?6, ?7, ?8, ?9)
+	appendEvent  = `INSERT INTO events (id, owner, subject, type, time, actor, replay, idempotency, data, prev)
+	VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, coalesce((SELECT seq FROM events WHERE subject = ?3 ORDER BY prev DESC LIMIT 1), 0))
 	RETURNING seq, prev`
+	appendFirstEvent = `INSERT INTO events (id, owner, subject, type, time, actor, replay, idempotency, data, prev)
+	VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0)`
 
 	maxEventData = 256 << 10 // bytes
 	maxEventPage = 8 << 20   // bytes of data in one list
@@ -36,26 +38,64 @@ var eventType = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9/._-]{0,127}$`)
 // append adds an event in the transaction.
 func (t *tx) append(ctx context.Context, s engi.EventSpec) (e engi.Event, err error) {
 	defer engi.Annotate(&err, "append event %.140s", s.Type)
-	e = engi.Event{
+	if !eventType.MatchString(s.Type) {
+		return e, engi.Errorf(engi.Invalid, "%.140q is not a type of event", s.Type).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
+	}
+	return t.add(ctx, s, false)
+}
+
+// A recorder is record or recordFirst.
+type recorder = func(ctx context.Context, owner engi.Owner, subject, kind string, data any) error
+
+// record appends an event about a change of a record.
+func (t *tx) record(ctx context.Context, owner engi.Owner, subject, kind string, data any) error {
+	return t.recordOf(ctx, owner, subject, kind, data, false)
+}
+
+// recordFirst appends the first event about a record that is made in this
+// transaction, which is faster than record.
+func (t *tx) recordFirst(ctx context.Context, owner engi.Owner, subject, kind string, data any) error {
+	return t.recordOf(ctx, owner, subject, kind, data, true)
+}
+
+func (t *tx) recordOf(ctx context.Context, owner engi.Owner, subject, kind string, data any, first bool) (err error) {
+	defer engi.Annotate(&err, "append event %s", kind)
+	raw, err := encode("event", data)
+	if err != nil {
+		return err
+	}
+	_, err = t.add(ctx, engi.EventSpec{Owner: owner, Subject: subject, Type: kind, Data: json.RawMessage(raw)}, first)
+	return err
+}
+
+// add inserts an event; first says that there is none about its subject.
+func (t *tx) add(ctx context.Context, s engi.EventSpec, first bool) (_ engi.Event, err error) {
+	e := engi.Event{
 		ID: s.ID, Owner: s.Owner, Subject: s.Subject, Type: s.Type, Time: time.Now().UTC(),
 		Actor: cmp.Or(s.Actor, engi.ActorOf(ctx)), Replay: s.Replay, Data: s.Data,
 	}
 	if e.ID == "" {
 		e.ID = engi.NewEventID()
 	}
-	e.Subject = cmp.Or(e.Subject, string(e.ID))
+	if e.Subject == "" {
+		e.Subject, first = string(e.ID), s.Expect <= 0
+	}
 	if e.Data == nil {
 		e.Data = json.RawMessage("{}")
 	}
-	switch {
-	case !eventType.MatchString(e.Type):
-		return e, engi.Errorf(engi.Invalid, "%.140q is not a type of event", e.Type).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
-	case len(e.Data) > maxEventData:
+	if len(e.Data) > maxEventData {
 		return e, engi.Errorf(engi.Invalid, "the data has %d bytes, the limit is %d", len(e.Data), maxEventData).WithRemedy("put it into a file or a volume and send its path")
 	}
-	row := t.row(ctx, appendEvent, string(e.ID), string(e.Owner), e.Subject, e.Type,
-		nanos(e.Time), e.Actor, string(e.Replay), s.Idempotency, string(e.Data))
-	if err := row.Scan(&e.Seq, &e.Prev); err != nil {
+	args := []any{string(e.ID), string(e.Owner), e.Subject, e.Type, nanos(e.Time), e.Actor, string(e.Replay), s.Idempotency, string(e.Data)}
+	if first {
+		res, err := t.run(ctx, appendFirstEvent, args...)
+		if err != nil {
+			return e, fault(ctx, err)
+		}
+		if e.Seq, err = res.LastInsertId(); err != nil {
+			return e, fault(ctx, err)
+		}
+	} else if err := t.row(ctx, appendEvent, args...).Scan(&e.Seq, &e.Prev); err != nil {
 		return e, fault(ctx, err)
 	}
 	if s.Expect != 0 && e.Prev != max(s.Expect, 0) {
@@ -63,16 +103,6 @@ func (t *tx) append(ctx context.Context, s engi.EventSpec) (e engi.Event, err er
 	}
 	t.events = append(t.events, e)
 	return e, nil
-}
-
-// record appends an event about a change of a record.
-func (t *tx) record(ctx context.Context, owner engi.Owner, subject, kind string, data any) error {
-	raw, err := encode("event", data)
-	if err != nil {
-		return err
-	}
-	_, err = t.append(ctx, engi.EventSpec{Owner: owner, Subject: subject, Type: kind, Data: json.RawMessage(raw)})
-	return err
 }
 
 // Append adds events.

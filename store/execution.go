@@ -96,7 +96,7 @@ func (f fleetStore) Create(ctx context.Context, r fleet.Record, s *fleet.Sandbox
 		if repeated = n == 0; err != nil || repeated {
 			return err
 		}
-		if err := f.executionEvent(ctx, t, r); err != nil {
+		if err := f.executionEvent(ctx, t.recordFirst, r); err != nil {
 			return err
 		}
 		return f.putSandbox(ctx, t, s)
@@ -129,7 +129,7 @@ func (f fleetStore) Update(ctx context.Context, from engi.ExecutionState, r flee
 			return engi.Errorf(engi.Conflict, "it is %s, not %s", state, from)
 		}
 		if r.State != from {
-			if err := f.executionEvent(ctx, t, r); err != nil {
+			if err := f.executionEvent(ctx, t.record, r); err != nil {
 				return err
 			}
 		}
@@ -137,8 +137,8 @@ func (f fleetStore) Update(ctx context.Context, from engi.ExecutionState, r flee
 	})
 }
 
-// executionEvent appends the event of r's state.
-func (f fleetStore) executionEvent(ctx context.Context, t *tx, r fleet.Record) error {
+// executionEvent appends the event of r's state by record.
+func (f fleetStore) executionEvent(ctx context.Context, record recorder, r fleet.Record) error {
 	data := struct {
 		Language engi.Language  `json:"language"`
 		Template string         `json:"template,omitempty"`
@@ -157,7 +157,7 @@ func (f fleetStore) executionEvent(ctx context.Context, t *tx, r fleet.Record) e
 	if r.Refusal != nil {
 		data.Kind, data.Error = r.Refusal.Kind.String(), r.Refusal.Text
 	}
-	return t.record(ctx, r.Owner, string(r.ID), "execution."+string(r.State), data)
+	return record(ctx, r.Owner, string(r.ID), "execution."+string(r.State), data)
 }
 
 var errNoExecution = engi.Errorf(engi.NotFound, "no such execution")

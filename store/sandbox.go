@@ -102,7 +102,11 @@ func (f fleetStore) appendEvent(ctx context.Context, t *tx, s *fleet.SandboxReco
 		}
 		d.From, kind = "", engi.EventSandboxUpdated
 	}
-	return t.record(ctx, s.Owner, string(s.ID), kind, d)
+	record := t.record
+	if before == "" {
+		record = t.recordFirst
+	}
+	return record(ctx, s.Owner, string(s.ID), kind, d)
 }
 
 // changedFields returns the names of the fields that an owner has changed.

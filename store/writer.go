@@ -10,7 +10,7 @@ import (
 
 // hotQueries run often in transactions, so they are prepared when the database
 // opens.
-var hotQueries = []string{begin, commit, insertExecution, updateExecution, putSandbox, sandboxState, appendEvent}
+var hotQueries = []string{begin, commit, insertExecution, updateExecution, putSandbox, sandboxState, appendEvent, appendFirstEvent}
 
 const (
 	begin    = `BEGIN IMMEDIATE`
