@@ -205,10 +205,10 @@ func (f fleetStore) Expire(ctx context.Context, before time.Time, keep, limit in
 	}
 	err = f.db.tx(ctx, func(t *tx) error {
 		for _, id := range gone {
-			if _, err := t.exec(ctx, `DELETE FROM executions WHERE id = ?`, id); err != nil {
+			if _, err := t.exec(ctx, `DELETE FROM sandboxes WHERE id = (SELECT sandbox FROM executions WHERE id = ?1) AND execution = ?1 AND state = 'stopped'`, id); err != nil {
 				return err
 			}
-			if _, err := t.exec(ctx, `DELETE FROM sandboxes WHERE execution = ? AND execution <> '' AND state = 'stopped'`, id); err != nil {
+			if _, err := t.exec(ctx, `DELETE FROM executions WHERE id = ?`, id); err != nil {
 				return err
 			}
 		}
