@@ -58,7 +58,7 @@ func (n *Node) diskParts() []part {
 }
 
 // announceEvery is how often templates that other processes built are noticed.
-const announceEvery = 10 * time.Second
+const announceEvery = time.Minute
 
 // announceTemplates tells the log of events what changes about templates.
 func (n *Node) announceTemplates(ctx context.Context, ready func()) error {

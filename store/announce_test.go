@@ -41,11 +41,14 @@ func TestAnnounce(t *testing.T) {
 	announce(base)
 	base.Digest = "sha256:2"
 	announce(base)
-	announce()
+	private := engi.Template{Name: "private", Owner: "ann", Digest: "sha256:3", Bytes: 8}
+	announce(base, private)
+	announce(private)
 	announce()
 	want := []string{
 		`template.built  {"bytes":7,"digest":"sha256:1","name":"base"}`, `template.built  {"bytes":7,"digest":"sha256:2","name":"base"}`,
-		`template.removed  {"digest":"sha256:2","name":"base"}`,
+		`template.built ann {"bytes":8,"digest":"sha256:3","name":"private"}`,
+		`template.removed  {"digest":"sha256:2","name":"base"}`, `template.removed ann {"digest":"sha256:3","name":"private"}`,
 	}
 	if got := typesAndData(t, db); !slices.Equal(got, want) {
 		t.Errorf("%s", strings.Join(got, "\n"))

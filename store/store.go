@@ -30,6 +30,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/pressly/goose/v3"
@@ -44,8 +45,12 @@ var migrations embed.FS
 // readers is the number of connections for reading.
 const readers = 4
 
-// trimEvery is how often Run drops events beyond their bounds.
-const trimEvery = time.Minute
+// Run drops events beyond their bounds every trimEvery, and once trimBytes of data
+// were appended since the last time.
+const (
+	trimEvery = time.Minute
+	trimBytes = 32 << 20
+)
 
 // checkpointEvery is how often Run moves the write-ahead log into the
 // database, so that no caller's commit has to.
@@ -56,6 +61,8 @@ type DB struct {
 	read  *sql.DB
 	write *writer
 	hub   *hub // tells followers of new events
+
+	appended atomic.Int64 // bytes of events' data since Run trimmed the log
 
 	// Keep bounds the log of events of each owner, and Log is told what Run
 	// cannot do; nil discards it. Set both before Run.
@@ -184,17 +191,19 @@ func (db *DB) Run(ctx context.Context, ready func()) error {
 	ready()
 	tick := time.NewTicker(checkpointEvery)
 	defer tick.Stop()
-	trim := time.NewTicker(trimEvery)
-	defer trim.Stop()
+	trimmed := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-trim.C:
-			if _, err := TrimEvents(ctx, db, db.Keep); err != nil && ctx.Err() == nil {
-				log.WarnContext(ctx, "trim the log of events; it is tried again", "error", err)
-			}
 		case <-tick.C:
+			if time.Since(trimmed) >= trimEvery || db.appended.Load() > trimBytes {
+				trimmed = time.Now()
+				db.appended.Store(0)
+				if _, err := TrimEvents(ctx, db, db.Keep); err != nil && ctx.Err() == nil {
+					log.WarnContext(ctx, "trim the log of events; it is tried again", "error", err)
+				}
+			}
 			// A passive checkpoint waits for nobody. What it cannot move now, it
 			// moves next time.
 			_, _ = db.exec(ctx, `PRAGMA wal_checkpoint(PASSIVE)`)

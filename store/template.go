@@ -10,39 +10,67 @@ import (
 // time. Templates are directories that any process may build or remove, so the
 // log follows them instead of changing with them.
 func Announce(ctx context.Context, db *DB, templates []engi.Template) error {
+	known, err := list(ctx, db.read, scanTemplateName, selectTemplateNames)
+	if err != nil {
+		return err
+	}
+	if built, gone := compareTemplates(known, templates); len(built)+len(gone) == 0 {
+		return nil
+	}
 	return db.tx(ctx, func(t *tx) error {
-		type known struct{ name, digest string }
-		all, err := list(ctx, t, func(row scanner) (k known, err error) { return k, row.Scan(&k.name, &k.digest) }, `SELECT name, digest FROM templates`)
+		known, err := list(ctx, t, scanTemplateName, selectTemplateNames)
 		if err != nil {
 			return err
 		}
-		before := map[string]string{}
-		for _, k := range all {
-			before[k.name] = k.digest
-		}
-		for _, x := range templates {
-			if x.Digest == "" || before[x.Name] == x.Digest {
-				if x.Digest != "" {
-					delete(before, x.Name)
-				}
-				continue
-			}
-			delete(before, x.Name)
-			if _, err := t.exec(ctx, `INSERT INTO templates (name, digest) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET digest = excluded.digest`, x.Name, x.Digest); err != nil {
+		built, gone := compareTemplates(known, templates)
+		for _, x := range built {
+			if _, err := t.exec(ctx, `INSERT INTO templates (name, owner, digest) VALUES (?, ?, ?)
+				ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, digest = excluded.digest`, x.Name, string(x.Owner), x.Digest); err != nil {
 				return err
 			}
-			if err := t.record(ctx, "", "template:"+x.Name, engi.EventTemplateBuilt, map[string]any{"name": x.Name, "digest": x.Digest, "bytes": x.Bytes}); err != nil {
+			data := map[string]any{"name": x.Name, "digest": x.Digest, "bytes": x.Bytes}
+			if err := t.record(ctx, x.Owner, "template:"+x.Name, engi.EventTemplateBuilt, data); err != nil {
 				return err
 			}
 		}
-		for name, digest := range before {
-			if _, err := t.exec(ctx, `DELETE FROM templates WHERE name = ?`, name); err != nil {
+		for _, x := range gone {
+			if _, err := t.exec(ctx, `DELETE FROM templates WHERE name = ?`, x.Name); err != nil {
 				return err
 			}
-			if err := t.record(ctx, "", "template:"+name, engi.EventTemplateRemoved, map[string]any{"name": name, "digest": digest}); err != nil {
+			if err := t.record(ctx, x.Owner, "template:"+x.Name, engi.EventTemplateRemoved, map[string]any{"name": x.Name, "digest": x.Digest}); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+const selectTemplateNames = `SELECT name, owner, digest FROM templates ORDER BY name`
+
+func scanTemplateName(row scanner) (t engi.Template, err error) {
+	return t, row.Scan(&t.Name, &t.Owner, &t.Digest)
+}
+
+// compareTemplates returns the templates that are not as they were known, and the
+// known ones that are no more.
+func compareTemplates(known, templates []engi.Template) (built, gone []engi.Template) {
+	before := map[string]engi.Template{}
+	for _, k := range known {
+		before[k.Name] = k
+	}
+	for _, x := range templates {
+		if x.Digest == "" { // not built
+			continue
+		}
+		if k := before[x.Name]; k.Digest != x.Digest || k.Owner != x.Owner {
+			built = append(built, x)
+		}
+		delete(before, x.Name)
+	}
+	for _, k := range known {
+		if _, ok := before[k.Name]; ok {
+			gone = append(gone, k)
+		}
+	}
+	return built, gone
 }

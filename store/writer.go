@@ -144,6 +144,9 @@ func (db *DB) tx(ctx context.Context, f func(*tx) error) error {
 		return fault(ctx, err)
 	}
 	committed = true
+	for _, e := range t.events {
+		db.appended.Add(int64(len(e.Data)))
+	}
 	db.hub.publish(t.events)
 	return nil
 }

@@ -105,8 +105,9 @@ type Manager struct {
 	runs    Runs // set by Bind
 
 	mu      sync.Mutex
-	all     map[engi.WebhookID]*hook // guarded by mu
-	changes sync.Mutex               // held while a change is stored
+	all     map[engi.WebhookID]*hook                // guarded by mu
+	byOwner map[engi.Owner]map[engi.WebhookID]*hook // guarded by mu
+	changes sync.Mutex                              // held while a change is stored
 }
 
 // A hook is a webhook that is in use.
@@ -130,7 +131,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	}
 	client := *o.Client
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	m := &Manager{o: o, client: &client, formats: map[string]engi.WebhookFormat{engi.WebhookStandard: standard{}}, all: map[engi.WebhookID]*hook{}}
+	m := &Manager{o: o, client: &client, formats: map[string]engi.WebhookFormat{engi.WebhookStandard: standard{}}, all: map[engi.WebhookID]*hook{}, byOwner: map[engi.Owner]map[engi.WebhookID]*hook{}}
 	maps.Copy(m.formats, o.Formats)
 	all, err := o.Store.All(ctx)
 	if err != nil {
@@ -142,7 +143,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 			o.Log.WarnContext(ctx, "a webhook is disabled", "webhook", r.ID, "error", err)
 			r.Enabled, r.Reason = false, "its secret cannot be decrypted: set a new one"
 		}
-		m.all[r.ID] = &hook{Record: r, secret: secret}
+		m.set(&hook{Record: r, secret: secret})
 	}
 	now := time.Now().UTC()
 	for _, f := range o.Fixed {
@@ -153,7 +154,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 		if m.all[f.ID] != nil {
 			return nil, engi.Errorf(engi.Invalid, "there are two webhooks %q in the configuration", f.Name)
 		}
-		m.all[f.ID] = &hook{Record: Record{Webhook: f.Webhook}, secret: f.Secret, fixed: true}
+		m.set(&hook{Record: Record{Webhook: f.Webhook}, secret: f.Secret, fixed: true})
 	}
 	return m, nil
 }
@@ -267,7 +268,8 @@ func (m *Manager) Remove(ctx context.Context, owner engi.Owner, id engi.WebhookI
 	defer engi.Annotate(&err, "remove webhook %s", id)
 	m.changes.Lock()
 	defer m.changes.Unlock()
-	if _, err := m.changeable(owner, id); err != nil {
+	h, err := m.changeable(owner, id)
+	if err != nil {
 		return err
 	}
 	if err := m.o.Store.Remove(ctx, id); err != nil {
@@ -276,6 +278,7 @@ func (m *Manager) Remove(ctx context.Context, owner engi.Owner, id engi.WebhookI
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.all, id)
+	delete(m.byOwner[h.Owner], id)
 	return nil
 }
 
@@ -319,6 +322,10 @@ func (m *Manager) set(h *hook) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.all[h.ID] = h
+	if m.byOwner[h.Owner] == nil {
+		m.byOwner[h.Owner] = map[engi.WebhookID]*hook{}
+	}
+	m.byOwner[h.Owner][h.ID] = h
 }
 
 // find returns a copy of a webhook.
@@ -404,9 +411,15 @@ func (m *Manager) Bound(e engi.Event) (all []workflow.Function) {
 	if len(m.all) == 0 || aboutWebhooks(e) {
 		return nil
 	}
-	for _, h := range m.all {
-		if h.Enabled && (h.Owner == "" || h.Owner == e.Owner) && !e.Time.Before(h.Created) && m.formats[h.Format] != nil && m.formats[h.Format].Wants(h.Webhook, e) {
-			all = append(all, m.function(h))
+	owners := []engi.Owner{""}
+	if e.Owner != "" {
+		owners = append(owners, e.Owner)
+	}
+	for _, owner := range owners {
+		for _, h := range m.byOwner[owner] {
+			if h.Enabled && !e.Time.Before(h.Created) && m.formats[h.Format] != nil && m.formats[h.Format].Wants(h.Webhook, e) {
+				all = append(all, m.function(h))
+			}
 		}
 	}
 	return all
@@ -416,7 +429,7 @@ func (m *Manager) Bound(e engi.Event) (all []workflow.Function) {
 // would cause the next one, and so on.
 func aboutWebhooks(e engi.Event) bool {
 	switch {
-	case strings.HasPrefix(e.Type, "webhook."):
+	case engi.WebhookID(e.Subject).Check() == nil:
 		return true
 	case strings.HasPrefix(e.Type, engi.EventFunctionPrefix):
 		var data struct{ Function string }

@@ -275,8 +275,8 @@ func TestNoLoops(t *testing.T) {
 	fx.append(t, "ann", "one")
 	r.want(t, "one")
 	fx.delivery(t, w, 0)
-	fx.append(t, "ann", "two")
-	r.want(t, "two")
+	fx.append(t, "ann", "webhook.two") // of the user's
+	r.want(t, "webhook.two")
 	fx.delivery(t, w, 1)
 	r.wantNothing(t)
 }

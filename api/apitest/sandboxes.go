@@ -67,7 +67,7 @@ type sandbox struct {
 	once   sync.Once
 }
 
-func newRoom(ctx context.Context, env map[string]string) (*sandbox, error) {
+func newSandbox(ctx context.Context, env map[string]string) (*sandbox, error) {
 	dir, err := os.MkdirTemp("", "engi-apitest-")
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "%v", err)
@@ -150,7 +150,7 @@ func (s *Sandboxes) create(ctx context.Context, id engi.SandboxID, spec engi.San
 	if full {
 		return engi.Sandbox{}, engi.Errorf(engi.Exhausted, "there are %d sandboxes already", s.limit).WithRetry(engi.Retry{AfterMillis: 1000})
 	}
-	r, err := newRoom(ctx, spec.Env)
+	r, err := newSandbox(ctx, spec.Env)
 	if err != nil {
 		return engi.Sandbox{}, err
 	}

@@ -12,6 +12,7 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -304,7 +305,7 @@ func (s *Server) record(ctx context.Context, env tool.Env, name string, failed b
 		return
 	}
 	data, err := json.Marshal(map[string]any{
-		"tool": name, "failed": failed, "duration_ms": took.Milliseconds(), "sandbox_id": env.Sandbox, "session": env.Session, "client": "mcp",
+		"tool": name, "failed": failed, "duration_ms": took.Milliseconds(), "sandbox_id": env.Sandbox, "session": fmt.Sprintf("%.128s", env.Session), "client": "mcp",
 	})
 	if err == nil {
 		_, err = s.opt.Events.Append(context.WithoutCancel(ctx), engi.EventSpec{Owner: env.Owner, Subject: engi.ActorOf(ctx), Type: engi.EventToolResult, Data: data})

@@ -222,7 +222,7 @@ Examples:
 // Run implements the command.
 func (e *eventsList) Run(ctx context.Context, g *globals) error {
 	events := table[v1.Event]{"SEQ\tEVENT\tTYPE\tSUBJECT\tACTOR\tTIME", func(x v1.Event) []any {
-		return []any{x.Seq, x.ID, printable(x.Type), x.Subject, x.Actor, ago(x.CreatedAt)}
+		return []any{x.Seq, x.ID, printable(x.Type), printable(x.Subject), printable(x.Actor), ago(x.CreatedAt)}
 	}, nil}
 	return events.list(ctx, g, false, func(d *connection) ([]v1.Event, error) {
 		f := e.filter()
@@ -262,7 +262,7 @@ func (e *eventsFollow) Run(ctx context.Context, g *globals) error {
 				}
 				fmt.Fprintf(g.out, "%s\n", line)
 			default:
-				fmt.Fprintf(g.out, "%d  %s  %s  %s  %s\n", x.Seq, x.CreatedAt.Local().Format(time.TimeOnly), printable(x.Type), x.Subject, x.Data)
+				fmt.Fprintf(g.out, "%d  %s  %s  %s  %s\n", x.Seq, x.CreatedAt.Local().Format(time.TimeOnly), printable(x.Type), printable(x.Subject), printable(string(x.Data)))
 			}
 		}
 		return nil
