@@ -40,13 +40,19 @@ func (r *Runner) launch(rec Record, messages []engi.Message, resume bool) (*acti
 	switch {
 	case r.closed:
 		return nil, errStopping
-	case !resume && len(r.active) >= r.opt.MaxRuns:
-		return nil, engi.Errorf(engi.Exhausted, "%d runs of agents are active", len(r.active)).WithRetry(engi.Retry{AfterMillis: 1000})
 	case r.conversations[rec.Conversation]:
 		return nil, engi.Errorf(engi.Conflict, "another run of conversation %s is active", rec.Conversation).WithRemedy("wait for it, or cancel it")
 	}
+	if !resume && !r.slots.Take(rec.Owner, 1) {
+		return nil, engi.Errorf(engi.Exhausted, "%d runs of agents are active, %d of them yours", len(r.active), r.slots.Of(rec.Owner)).
+			WithRemedy("wait for one, or cancel one").WithRetry(engi.Retry{AfterMillis: 1000})
+	}
+	if resume {
+		r.slots.Add(rec.Owner, 1)
+	}
 	events, err := outputlog.Continue(r.eventFile(rec.ID))
 	if err != nil {
+		r.slots.Give(rec.Owner, 1)
 		return nil, err
 	}
 	a := &activeRun{runner: r, rec: rec, messages: messages, saved: len(messages), recorded: make(chan struct{}), done: make(chan struct{}), events: events}
@@ -126,6 +132,7 @@ func (a *activeRun) finish() {
 	a.runner.mu.Lock()
 	delete(a.runner.conversations, a.rec.Conversation)
 	delete(a.runner.active, a.rec.ID)
+	a.runner.slots.Give(a.rec.Owner, 1)
 	a.runner.mu.Unlock()
 	close(a.done)
 	a.events.Close()

@@ -109,6 +109,7 @@ type Runner struct {
 	wg   sync.WaitGroup // active runs
 
 	mu            sync.Mutex
+	slots         *engi.Shares // for active runs
 	active        map[engi.RunID]*activeRun
 	conversations map[engi.ConversationID]bool // that have an active run
 	closed        bool
@@ -135,7 +136,7 @@ func New(opt Options) (*Runner, error) {
 		opt.Retention = 30 * 24 * time.Hour
 	}
 	r := &Runner{opt: opt, agents: map[string]engi.AgentSpec{}, tools: map[string]tool.Tool{}, schemas: map[string]*llm.Schema{},
-		active: map[engi.RunID]*activeRun{}, conversations: map[engi.ConversationID]bool{}}
+		slots: engi.NewShares(int64(opt.MaxRuns)), active: map[engi.RunID]*activeRun{}, conversations: map[engi.ConversationID]bool{}}
 	r.base, r.stop = context.WithCancelCause(context.Background())
 	for _, t := range opt.Tools {
 		if _, ok := r.tools[t.Name]; ok {

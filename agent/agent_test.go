@@ -357,6 +357,20 @@ func TestLimits(t *testing.T) {
 			t.Errorf("after one ended: %v", err)
 		}
 	})
+	t.Run("runs of one owner at once", func(t *testing.T) {
+		f := runnerSpec{runs: 8, play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "x", Delay: time.Hour} }}.open(t)
+		fill := func(owner engi.Owner) (n int) {
+			for {
+				if _, err := f.Start(t.Context(), engi.RunSpec{Owner: owner, Input: "x"}); err != nil {
+					return n
+				}
+				n++
+			}
+		}
+		if hog, ann := fill("hog"), fill("ann"); hog != 6 || ann != 2 {
+			t.Errorf("one owner has %d runs, the next one %d", hog, ann)
+		}
+	})
 	t.Run("bad specs", func(t *testing.T) {
 		f := runnerSpec{play: forever}.open(t)
 		for name, c := range map[string]struct {

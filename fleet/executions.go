@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -24,7 +23,8 @@ const maxQueuedBytes = 1 << 30
 type executions struct {
 	*shared
 	pools       *pools
-	queuedBytes atomic.Int64 // of the programs of executions that wait
+	sandboxes   *sandboxes   // book what executions use of quotas
+	queuedBytes *engi.Shares // of the programs of executions that wait
 
 	mu   sync.Mutex
 	runs map[engi.ExecutionID]*run // not ended; guarded by mu
@@ -32,8 +32,8 @@ type executions struct {
 
 var _ engi.Executions = (*executions)(nil)
 
-func newExecutions(all *shared, p *pools) *executions {
-	return &executions{shared: all, pools: p, runs: map[engi.ExecutionID]*run{}}
+func newExecutions(all *shared, p *pools, s *sandboxes) *executions {
+	return &executions{shared: all, pools: p, sandboxes: s, queuedBytes: engi.NewShares(maxQueuedBytes), runs: map[engi.ExecutionID]*run{}}
 }
 
 // get returns owner's run, nil if there is none going on.
@@ -48,6 +48,9 @@ func (e *executions) get(owner engi.Owner, id engi.ExecutionID) *run {
 }
 
 func (e *executions) insert(r *run) {
+	if r.booking == nil {
+		r.booking = e.sandboxes.rebook(r.owner, r.rec.Limits.Size)
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.runs[r.id] = r
@@ -115,6 +118,11 @@ func (e *executions) Start(ctx context.Context, spec engi.ExecutionSpec) (_ engi
 			return engi.Execution{}, err
 		}
 	}
+	if j.booking, err = e.sandboxes.bookRun(ctx, j.owner, j.size); err != nil {
+		e.metrics.refused.WithLabelValues(engi.KindOf(err).String()).Inc()
+		return engi.Execution{}, err
+	}
+	defer func() { e.sandboxes.unbook(j.booking) }() // unless there is a run, which has it then
 	rec := Record{
 		Execution: engi.Execution{
 			ID:       engi.NewExecutionID(),
@@ -163,6 +171,7 @@ func (e *executions) startNow(ctx context.Context, rec Record, j *job, inst *ins
 	took := time.Since(began)
 	e.metrics.claims.WithLabelValues("ready").Observe(took.Seconds())
 	program, size := j.program, j.size
+	r.booking, j.booking = j.booking, nil
 	if !e.drive(r, func() { e.execute(r, inst, program, claim{took: took}, size) }) {
 		// The node is stopping. The record says running, and the next node
 		// will find that nothing ran.
@@ -202,12 +211,11 @@ func (e *executions) queue(ctx context.Context, rec Record, j *job) (engi.Execut
 	var u undo
 	defer u.run()
 	size := programSize(&j.program)
-	total := e.queuedBytes.Add(size)
-	u.add(func() { e.queuedBytes.Add(-size) })
-	if total > maxQueuedBytes {
-		return engi.Execution{}, engi.Errorf(engi.Exhausted, "the programs that wait for a sandbox have %d bytes already", total-size).
+	if !e.queuedBytes.Take(j.owner, size) {
+		return engi.Execution{}, engi.Errorf(engi.Exhausted, "your programs that wait for a sandbox have %d bytes already", e.queuedBytes.Of(j.owner)).
 			WithRemedy("wait and try again").WithRetry(e.pools.sched.Retry(1))
 	}
+	u.add(func() { e.queuedBytes.Give(j.owner, size) })
 	joined := time.Now()
 	ticket, err := e.pools.sched.Join(j.key, cfg, j.template.Digest, j.owner, joined)
 	if err != nil {
@@ -227,6 +235,7 @@ func (e *executions) queue(ctx context.Context, rec Record, j *job) (engi.Execut
 	}
 	u.keep()
 	r := e.newRun(rec)
+	r.booking, j.booking = j.booking, nil
 	if !e.drive(r, func() { e.waitForInstance(r, ticket, size, patience, joined) }) {
 		e.leave(ticket) // the next node queues it again
 	}
@@ -259,7 +268,7 @@ func programSize(p *wire.Run) (n int64) {
 func (e *executions) waitForInstance(r *run, ticket *pool.Ticket[*instance], size int64, patience time.Duration, joined time.Time) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
-	dequeued := sync.OnceFunc(func() { e.queuedBytes.Add(-size) })
+	dequeued := sync.OnceFunc(func() { e.queuedBytes.Give(r.owner, size) })
 	defer dequeued()
 	var h pool.Handover[*instance]
 	select {

@@ -71,8 +71,8 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	if m.pools, err = newPools(all); err != nil {
 		return nil, err
 	}
-	m.executions = newExecutions(all, m.pools)
 	m.sandboxes = newSandboxes(all, m.pools)
+	m.executions = newExecutions(all, m.pools, m.sandboxes)
 	if o.Metrics != nil {
 		if err := m.metrics.register(o.Metrics, m); err != nil {
 			return nil, err

@@ -7,8 +7,8 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A booking counts a sandbox that is being created or resumed against its
-// owner's quota.
+// A booking counts a sandbox that is being created or resumed, or an execution
+// that has not ended, against its owner's quota.
 type booking struct {
 	owner  engi.Owner
 	size   engi.Size
@@ -52,17 +52,31 @@ func (s *sandboxes) bookResume(owner engi.Owner, size engi.Size) (*booking, erro
 	return s.bookWithin(s.quota(owner), &booking{owner: owner, size: size, resume: true}, 0)
 }
 
-func (s *sandboxes) bookWithin(q engi.Quota, b *booking, stored int64) (*booking, error) {
-	var used usage
-	limited := q != (engi.Quota{})
-	if limited {
-		used = s.executing(b.owner)
+// bookRun makes sure that an owner may have one more execution, and counts it
+// until unbook.
+func (s *sandboxes) bookRun(ctx context.Context, owner engi.Owner, size engi.Size) (*booking, error) {
+	q := s.quota(owner)
+	stored, err := s.storedBytes(ctx, owner, q)
+	if err != nil {
+		return nil, err
 	}
+	return s.bookWithin(q, &booking{owner: owner, size: size}, stored)
+}
+
+// rebook counts an execution that was accepted by an earlier process.
+func (s *sandboxes) rebook(owner engi.Owner, size engi.Size) *booking {
+	b := &booking{owner: owner, size: size}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if limited {
-		s.addUsageLocked(&used, b.owner)
-		if quota, err := checkQuota(q, used, b, stored); err != nil {
+	s.bookings[b] = true
+	return b
+}
+
+func (s *sandboxes) bookWithin(q engi.Quota, b *booking, stored int64) (*booking, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if q != (engi.Quota{}) {
+		if quota, err := checkQuota(q, s.usageLocked(b.owner), b, stored); err != nil {
 			s.refused(b.owner, quota)
 			return nil, err
 		}
@@ -97,19 +111,9 @@ func (u *usage) addInstance(size engi.Size) {
 	u.memory += size.Memory
 }
 
-// executing adds up the sandboxes of an owner's executions.
-func (s *sandboxes) executing(owner engi.Owner) (u usage) {
-	s.pools.each(func(rec SandboxRecord) {
-		if rec.Owner == owner && rec.Execution != "" {
-			u.add(rec.Size)
-			u.addInstance(rec.Size)
-		}
-	})
-	return u
-}
-
-// addUsageLocked adds an owner's sandboxes, and those being created or resumed.
-func (s *sandboxes) addUsageLocked(u *usage, owner engi.Owner) {
+// usageLocked adds up an owner's sandboxes, those being created or resumed, and
+// executions.
+func (s *sandboxes) usageLocked(owner engi.Owner) (u usage) {
 	for b := range s.bookings {
 		if b.owner == owner {
 			u.addInstance(b.size)
@@ -127,6 +131,7 @@ func (s *sandboxes) addUsageLocked(u *usage, owner engi.Owner) {
 			}
 		}
 	}
+	return u
 }
 
 // refused tells that a quota has refused something.
@@ -141,7 +146,7 @@ func (s *sandboxes) refused(owner engi.Owner, quota string) {
 func checkQuota(q engi.Quota, used usage, b *booking, stored int64) (quota string, err error) {
 	refuse := func(what string, have, more, most any) (string, error) {
 		return what, engi.Errorf(engi.Exhausted, "the quota of %s is %v: %v are in use and %v more are wanted", what, most, have, more).
-			WithRemedy("stop or hibernate a sandbox, ask for less, or ask the node's administrator for a larger quota").
+			WithRemedy("stop or hibernate a sandbox, wait for an execution, ask for less, or ask the node's administrator for a larger quota").
 			WithRetry(engi.Retry{AfterMillis: (30 * time.Second).Milliseconds()})
 	}
 	switch {

@@ -127,7 +127,7 @@ func (e *executions) rejoin(ctx context.Context, r *run, q queuedProgram) error 
 		return err
 	}
 	size := programSize(&q.Program)
-	e.queuedBytes.Add(size)
+	e.queuedBytes.Add(r.owner, size)
 	e.work.Go(func() { e.waitForInstance(r, ticket, size, q.Patience, now) })
 	return nil
 }

@@ -52,6 +52,7 @@ type run struct {
 	why      engi.Cause    // set before stopped is closed
 
 	network engi.NetworkPolicy // set before an instance is assigned; then immutable
+	booking *booking           // set before the run is known; then immutable
 
 	mu      sync.Mutex
 	rec     Record        // guarded by mu
@@ -543,6 +544,7 @@ func (e *executions) abandon(r *run) {
 
 // closeRun makes a run's last change and forgets it.
 func (e *executions) closeRun(r *run, last func()) {
+	e.sandboxes.unbook(r.booking) // first: whoever has seen the end may start another one
 	r.set(last)
 	close(r.ended)
 	e.remove(r)

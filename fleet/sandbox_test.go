@@ -426,6 +426,48 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
+// TestQuotasBindExecutions starts executions that run, that wait for an instance,
+// and that an earlier process has accepted.
+func TestQuotasBindExecutions(t *testing.T) {
+	fx := newFixture(t)
+	options := func(o *fleet.Options) {
+		o.Pools = []fleet.PoolConfig{{Language: engi.Bash, Target: 1, Max: 1}}
+		o.Quota = func(owner engi.Owner) engi.Quota {
+			if owner == "alice" {
+				return engi.Quota{Sandboxes: 2}
+			}
+			return engi.Quota{}
+		}
+	}
+	n := fx.start(options).warm()
+	long, short := script("echo 1; sleep 30"), script(":")
+	running := n.start(long)
+	n.printed(running.ID, 2)
+	n.start(long)
+	refused := func() {
+		t.Helper()
+		_, err := n.x.Start(t.Context(), short)
+		wantKind(t, "an execution beyond the quota", err, engi.Exhausted)
+		_, err = n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "alice"})
+		wantKind(t, "a sandbox beyond the quota", err, engi.Exhausted)
+	}
+	refused()
+	other := short
+	other.Owner = "bert"
+	n.start(other)
+	n.kill()
+	n = fx.start(options)
+	refused()
+	for range 3 {
+		if err := n.x.Cancel(t.Context(), "alice", running.ID); err != nil {
+			t.Fatal(err)
+		}
+		n.wait(running.ID)
+		running = n.start(long)
+		refused()
+	}
+}
+
 func TestFullNodeRefuses(t *testing.T) {
 	fx := newFixture(t)
 	n := fx.start(func(o *fleet.Options) {

@@ -25,6 +25,7 @@ type job struct {
 	fingerprint string // empty without idempotency
 	outputDir   string
 	network     engi.NetworkPolicy
+	booking     *booking // nil once a run has it
 }
 
 // job completes a spec without faults for a sandbox of template t, or says why

@@ -57,6 +57,7 @@ type Runner struct {
 	open        map[string]int                // runs that have not ended, by function
 	places      int64                         // given to runs, in the order in which they were recorded
 	functionOf  map[engi.FunctionRunID]string // of runs in queues
+	shares      *engi.Shares                  // of the queue, of the other runs
 	dynamic     int                           // runs of Source's functions among queues and slots
 	dynamicBusy int                           // slots of theirs
 	perFunction map[string]int                // slots in use, by function
@@ -115,7 +116,7 @@ func New(opt Options) (*Runner, error) {
 	r := &Runner{
 		opt: opt, functions: map[string]Function{}, inputs: map[string]*jsonschema.Resolved{}, schedules: map[string]schedule{},
 		wake: make(chan struct{}, 1), slots: map[engi.FunctionRunID]queuedRun{}, active: map[engi.FunctionRunID]*activeRun{},
-		queues: map[string][]queuedRun{}, functionOf: map[engi.FunctionRunID]string{}, open: map[string]int{}, perFunction: map[string]int{}, perOwner: map[[2]string]int{},
+		queues: map[string][]queuedRun{}, functionOf: map[engi.FunctionRunID]string{}, shares: engi.NewShares(int64(opt.MaxQueue)), open: map[string]int{}, perFunction: map[string]int{}, perOwner: map[[2]string]int{},
 	}
 	for _, f := range opt.Functions {
 		if err := r.add(f); err != nil {
@@ -257,7 +258,7 @@ func (r *Runner) send(ctx context.Context, spec engi.EventSpec, functions []Func
 			return e, nil, engi.Errorf(engi.Denied, "the event was sent by a chain of %d functions that started each other", len(causes)).WithRemedy("make sure that functions do not start each other endlessly")
 		}
 	}
-	if err := r.checkQueue(len(functions)); err != nil {
+	if err := r.checkShare(spec.Owner, len(functions)); err != nil {
 		return e, nil, err
 	}
 	spec.ID = engi.NewEventID()
@@ -318,6 +319,15 @@ func newRun(f Function, e engi.Event) Record {
 	}}
 }
 
+// checkShare reports Exhausted if the queue has no room for n more runs, or the
+// owner has its share of it.
+func (r *Runner) checkShare(owner engi.Owner, n int) error {
+	if n > 0 && !r.shares.Fits(owner, int64(n)) {
+		return engi.Errorf(engi.Exhausted, "%d runs of your functions are queued or active", r.shares.Of(owner)).WithRemedy("wait, or cancel some").WithRetry(engi.Retry{AfterMillis: 5000})
+	}
+	return r.checkQueue(n)
+}
+
 // checkQueue reports Exhausted if the queue has no room for n more runs.
 func (r *Runner) checkQueue(n int) error {
 	r.mu.Lock()
@@ -374,6 +384,8 @@ func (r *Runner) opened(rec Record) queuedRun {
 	r.open[q.function]++
 	if q.dynamic {
 		r.dynamic++
+	} else {
+		r.shares.Add(q.owner, 1)
 	}
 	return q
 }
@@ -385,6 +397,8 @@ func (r *Runner) ended(q queuedRun) {
 	}
 	if q.dynamic {
 		r.dynamic--
+	} else {
+		r.shares.Give(q.owner, 1)
 	}
 }
 

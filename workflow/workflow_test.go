@@ -112,6 +112,38 @@ func TestQueueIsBounded(t *testing.T) {
 	}
 }
 
+// TestQueueIsShared fills the queue by one owner.
+func TestQueueIsShared(t *testing.T) {
+	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	r, err := workflow.New(workflow.Options{Functions: []workflow.Function{workflowtest.On("f", 0, nothing)}, Store: store.Workflow(db), Events: store.Events(db), Engine: &memory.Engine{}, MaxQueue: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill := func(owner engi.Owner) (runs []engi.FunctionRunID) {
+		for { // nothing runs without Serve
+			_, more, err := r.Send(t.Context(), engi.EventSpec{Owner: owner, Type: "f"})
+			if err != nil {
+				return runs
+			}
+			runs = append(runs, more...)
+		}
+	}
+	runs := fill("hog")
+	if n := len(fill("anna")); len(runs) != 12 || n != 3 {
+		t.Errorf("one owner got %d places, the next one %d", len(runs), n)
+	}
+	if err := r.Cancel(t.Context(), "hog", runs[0]); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(fill("bert")); n != 2 {
+		t.Errorf("a third one got %d", n)
+	}
+}
+
 // TestSchedule lets days pass.
 func TestSchedule(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "engi.db")

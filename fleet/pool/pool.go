@@ -75,6 +75,7 @@ type Scheduler[I comparable] struct {
 	alive      int // instances in any state, boots, teardowns and reserved places included
 	booting    int
 	waiting    int
+	shares     *engi.Shares // of the queue's places
 	tearing    int
 	retired    []retired[I]  // waiting for their teardown, oldest first
 	lastActive time.Time     // of the last claim or release
@@ -149,7 +150,7 @@ type Plan[I any] struct {
 
 // New returns a scheduler without pools.
 func New[I comparable](o Options) *Scheduler[I] {
-	return &Scheduler[I]{opt: o, wake: make(chan struct{}, 1), pools: map[Key]*pool[I]{}}
+	return &Scheduler[I]{opt: o, wake: make(chan struct{}, 1), pools: map[Key]*pool[I]{}, shares: engi.NewShares(int64(o.MaxQueue))}
 }
 
 // Wake returns a channel that receives when the last plan may be out of date.
@@ -251,7 +252,7 @@ func (s *Scheduler[I]) Return(key Key, inst I, digest string) {
 }
 
 // Join queues for an instance of key's pool, which it creates like Ensure. It
-// reports Exhausted when the queue is full, and Unavailable while the pool's
+// reports Exhausted when the queue is full or the owner has its share of it, and Unavailable while the pool's
 // boots fail.
 func (s *Scheduler[I]) Join(key Key, cfg Config, digest string, owner engi.Owner, now time.Time) (*Ticket[I], error) {
 	s.mu.Lock()
@@ -260,8 +261,8 @@ func (s *Scheduler[I]) Join(key Key, cfg Config, digest string, owner engi.Owner
 	if p.fails >= giveUp && now.Before(p.retryAt) {
 		return nil, p.refusal(now)
 	}
-	if s.waiting >= s.opt.MaxQueue {
-		return nil, engi.Errorf(engi.Exhausted, "%d executions wait for a sandbox already", s.waiting).
+	if !s.shares.Take(owner, 1) {
+		return nil, engi.Errorf(engi.Exhausted, "%d executions wait for a sandbox already, %d of them yours", s.waiting, s.shares.Of(owner)).
 			WithRemedy("wait and try again, or let the node's administrator raise the queue's limit or the pool").
 			WithRetry(s.retryLocked(len(p.queue) + 1))
 	}
@@ -295,6 +296,7 @@ func (s *Scheduler[I]) Leave(t *Ticket[I]) (h Handover[I], served bool) {
 	if i := slices.Index(t.pool.queue, t); i >= 0 {
 		t.pool.queue = slices.Delete(t.pool.queue, i, i+1)
 		s.waiting--
+		s.shares.Give(t.owner, 1)
 		s.forgetRoundsLocked(t.pool)
 		s.signal()
 		return h, false
@@ -413,6 +415,7 @@ func (s *Scheduler[I]) serveLocked(p *pool[I], h Handover[I]) {
 	p.queue = slices.Delete(p.queue, 0, 1)
 	p.round = t.round
 	s.waiting--
+	s.shares.Give(t.owner, 1)
 	s.forgetRoundsLocked(p)
 	t.got <- h
 }

@@ -291,6 +291,45 @@ func TestTheQueueIsBounded(t *testing.T) {
 	}
 }
 
+// TestNobodyTakesTheWholeQueue fills the queue by one owner, by leaving and by
+// being served.
+func TestNobodyTakesTheWholeQueue(t *testing.T) {
+	f := newFixture(t, options()) // 20 places
+	var tickets []*Ticket[int]
+	fill := func() {
+		for {
+			tk, err := f.s.Join(python, Config{Demand: true}, "d1", "hog", f.now)
+			if err != nil {
+				return
+			}
+			tickets = append(tickets, tk)
+		}
+	}
+	others := func(n int) {
+		t.Helper()
+		for range n {
+			tk, err := f.s.Join(python, Config{Demand: true}, "d1", "alice", f.now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.s.Leave(tk)
+		}
+	}
+	fill()
+	others(3)
+	for _, tk := range tickets[10:] {
+		f.s.Leave(tk)
+	}
+	fill()
+	others(3)
+	for _, o := range f.s.Plan(f.now).Boots {
+		f.next++
+		f.s.Booted(o, f.next, "d1", f.now)
+	}
+	fill()
+	others(3)
+}
+
 func TestLeavingMovesTheQueueUp(t *testing.T) {
 	f := newFixture(t, options())
 	a, _ := f.s.Join(python, Config{Demand: true}, "d1", "alice", f.now)
