@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -11,17 +12,19 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent/remote"
+	"github.com/engi-dev/engi/gate/fetch"
 )
 
 // MCP configures the servers whose tools agents get.
 type MCP struct {
-	Servers []MCPServer `toml:"servers" env:"-" help:"tool servers: name, url and headers, or command and env, template, network, where, tools, timeout"`
+	Servers []MCPServer `toml:"servers" env:"-" help:"tool servers: name, url, private and headers, or command and env, template, network, where, tools, timeout"`
 }
 
 // An MCPServer is a tool server: one on the network, or a program.
 type MCPServer struct {
 	Name     string            `toml:"name"` // prefix of the names of its tools
 	URL      string            `toml:"url"`
+	Private  bool              `toml:"private"`     // URL may be on this host or its network
 	KeyEnv   string            `toml:"api_key_env"` // variable of the server whose value is sent as bearer token
 	Headers  map[string]string `toml:"headers"`     // env:NAME is the value of a variable of the server
 	Command  []string          `toml:"command"`
@@ -40,6 +43,19 @@ const (
 	fromEnv    = "env:"
 	fromSecret = "secret:"
 )
+
+// Client returns the client for servers with URLs. It reaches public addresses
+// only, except those of the servers that may be private. A call has its own limits
+// of time and size, and a stream may last.
+func (m MCP) Client() *http.Client {
+	o := fetch.Options{Timeout: 24 * time.Hour, MaxBody: 1 << 50, Remedy: "set private = true for the server in mcp.servers if it may be on this host or its network"}
+	for _, s := range m.Servers {
+		if u, err := url.Parse(s.URL); err == nil && s.Private {
+			o.Trusted = append(o.Trusted, u.Host)
+		}
+	}
+	return fetch.New(o)
+}
 
 // ToolServers returns the servers for package remote. Lookup reads the environment.
 func (m MCP) ToolServers(lookup func(string) (string, bool)) ([]remote.Server, error) {
@@ -127,6 +143,8 @@ func (m MCP) validate() error {
 		}
 		grants := len(servers[i].Network.Grants)
 		switch {
+		case s.Private && s.URL == "":
+			return bad("private is for URLs").WithRemedy("name private hosts of a command in network")
 		case s.Where != "" && s.Where != whereOwn && s.Where != whereRun:
 			return bad("where is %q", s.Where).WithRemedy("use %s or %s", whereOwn, whereRun)
 		case s.Where == whereRun && (s.Template != "" || len(s.Network) > 0 || grants > 0):

@@ -1,6 +1,8 @@
 package config_test
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -42,6 +44,7 @@ func TestMCPServersThatCannotBe(t *testing.T) {
 		"secret in a run":   {Name: "x", Command: cmd, Where: "run", Env: map[string]string{"A": "secret:b"}},
 		"secret nowhere":    {Name: "x", Command: cmd, Env: map[string]string{"A": "secret:b"}},
 		"key of command":    {Name: "x", Command: cmd, KeyEnv: "A"},
+		"private command":   {Name: "x", Command: cmd, Private: true},
 		"timeout":           {Name: "x", Command: cmd, Timeout: -1},
 	} {
 		c := config.Defaults()
@@ -54,5 +57,27 @@ func TestMCPServersThatCannotBe(t *testing.T) {
 	c.MCP.Servers = []config.MCPServer{{Name: "x", Command: cmd, Where: "run"}, {Name: "y", URL: "http://127.0.0.1:1/mcp"}}
 	if err := c.Validate(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestMCPServersAreJudged asks a server on this host, by address and by redirect.
+func TestMCPServersAreJudged(t *testing.T) {
+	asked := 0
+	here := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked++ }))
+	defer here.Close()
+	for _, private := range []bool{false, true} {
+		client := config.MCP{Servers: []config.MCPServer{
+			{Name: "x", URL: here.URL + "/mcp", Private: private}, {Name: "y", URL: "https://mcp.example.com", Private: !private},
+		}}.Client()
+		resp, err := client.Get(here.URL + "/mcp")
+		if err == nil {
+			resp.Body.Close()
+		}
+		if private != (err == nil) || !private && (engi.KindOf(err) != engi.Denied || !strings.Contains(engi.RemedyOf(err), "private = true")) {
+			t.Errorf("private %v: %v", private, err)
+		}
+	}
+	if asked != 1 {
+		t.Errorf("the server was asked %d times", asked)
 	}
 }

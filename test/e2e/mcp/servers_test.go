@@ -134,7 +134,7 @@ func TestServersOfOthers(t *testing.T) {
 		{Name: "files", Command: []string{"node", at + "server-filesystem/dist/index.js", "/workspace"}, Where: "run", Tools: []string{"read_text_file", "write_file", "list_directory"}},
 		{Name: "every", Command: []string{"node", at + "server-everything/dist/index.js"}, Where: "run"},
 		{Name: "own", Command: []string{"node", "-e", string(small)}, Env: map[string]string{"CANARY": canary}},
-		{Name: "web", URL: web.URL, KeyEnv: "ENGI_TEST_MCP_KEY"},
+		{Name: "web", URL: web.URL, Private: true, KeyEnv: "ENGI_TEST_MCP_KEY"},
 	}
 	n := env.Run(t, c)
 	box, err := n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "ann"})
