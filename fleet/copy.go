@@ -32,9 +32,11 @@ func (s *sandboxes) Snapshot(ctx context.Context, owner engi.Owner, id engi.Sand
 	if err != nil {
 		return engi.Snapshot{}, err
 	}
-	if err := s.checkSnapshotQuota(ctx, sb.owner); err != nil {
+	release, err := s.reserveSnapshot(ctx, sb.owner)
+	if err != nil {
 		return engi.Snapshot{}, err
 	}
+	defer release()
 	var snap engi.Snapshot
 	err = s.transition(ctx, sb, func(ctx context.Context) (err error) {
 		defer s.timed("snapshot", time.Now(), &err)

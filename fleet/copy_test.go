@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,6 +72,41 @@ func (v *volumes) Holders(ctx context.Context) (all []engi.SandboxID, err error)
 		all = append(all, id)
 	}
 	return all, nil
+}
+
+// TestSnapshotQuota makes more snapshots at once than an owner may have.
+func TestSnapshotQuota(t *testing.T) {
+	for name, q := range map[string]engi.Quota{"snapshots": {Snapshots: 3}, "disk": {Disk: 4*(512<<20) + 1}} {
+		t.Run(name, func(t *testing.T) {
+			fx := newFixture(t)
+			n := fx.start(func(o *fleet.Options) {
+				o.Snapshots = openSnapshots(t)
+				o.Quota = func(engi.Owner) engi.Quota { return q }
+			})
+			var made atomic.Int32
+			var wg sync.WaitGroup
+			var all []engi.Sandbox
+			for range 4 {
+				all = append(all, n.create(engi.SandboxSpec{Size: engi.Size{Disk: 512 << 20}}))
+			}
+			for _, s := range all {
+				for range 3 {
+					wg.Go(func() {
+						_, err := n.Lifecycle().Snapshot(t.Context(), "alice", s.ID, engi.SnapshotSpec{})
+						if err == nil {
+							made.Add(1)
+						} else if engi.KindOf(err) != engi.Exhausted {
+							t.Error(err)
+						}
+					})
+				}
+			}
+			wg.Wait()
+			if want := map[string]int32{"snapshots": 3, "disk": 1}[name]; made.Load() != want {
+				t.Errorf("%d snapshots were made, want %d", made.Load(), want)
+			}
+		})
+	}
 }
 
 func TestSnapshots(t *testing.T) {

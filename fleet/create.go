@@ -219,7 +219,7 @@ func (s *sandboxes) lockKey(ctx context.Context, owner engi.Owner, key string) (
 		select {
 		case <-busy:
 		case <-ctx.Done():
-			return nil, engi.Errorf(engi.Expired, "create sandbox: %v", context.Cause(ctx))
+			return nil, engi.Errorf(engi.Expired, "wait for another request: %v", context.Cause(ctx))
 		}
 	}
 }

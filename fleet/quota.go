@@ -189,22 +189,47 @@ func (s *sandboxes) storedBytes(ctx context.Context, owner engi.Owner, q engi.Qu
 	return n, nil
 }
 
-// checkSnapshotQuota reports Exhausted if an owner may not have another
-// snapshot.
-func (s *sandboxes) checkSnapshotQuota(ctx context.Context, owner engi.Owner) error {
+// snapshotsKey is no idempotency key, which are printable.
+const snapshotsKey = "\x00snapshots"
+
+// reserveSnapshot reports Exhausted if an owner may not have another snapshot.
+// Until release is called nobody else reserves one for an owner with a quota, so
+// that the next one is counted with this one.
+func (s *sandboxes) reserveSnapshot(ctx context.Context, owner engi.Owner) (release func(), err error) {
 	q := s.quota(owner)
 	snapshots, ok := s.opt.Snapshots.(engi.Snapshots)
-	if !ok || q.Snapshots == 0 {
-		return nil
+	if !ok || q.Snapshots == 0 && q.Disk == 0 {
+		return func() {}, nil
 	}
+	unlock, err := s.lockKey(ctx, owner, snapshotsKey)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			unlock()
+		}
+	}()
 	all, err := snapshots.List(ctx, owner, "")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if len(all) >= q.Snapshots {
+	if q.Snapshots > 0 && len(all) >= q.Snapshots {
 		s.refused(owner, "snapshots")
-		return engi.Errorf(engi.Exhausted, "the quota of snapshots is %d, and there are %d", q.Snapshots, len(all)).
+		return nil, engi.Errorf(engi.Exhausted, "the quota of snapshots is %d, and there are %d", q.Snapshots, len(all)).
 			WithRemedy("remove a snapshot, or ask the node's administrator for a larger quota")
 	}
-	return nil
+	stored, err := s.storedBytes(ctx, owner, q)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	used := s.usageLocked(owner).disk + stored
+	s.mu.Unlock()
+	if q.Disk > 0 && used >= q.Disk {
+		s.refused(owner, "disk bytes")
+		return nil, engi.Errorf(engi.Exhausted, "the quota of disk bytes is %d, and %d are in use", q.Disk, used).
+			WithRemedy("remove a snapshot, a volume or a sandbox, or ask the node's administrator for a larger quota")
+	}
+	return unlock, nil
 }
