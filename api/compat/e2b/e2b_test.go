@@ -487,11 +487,28 @@ func TestBuildRefuses(t *testing.T) {
 }
 
 func TestUploadsAreBounded(t *testing.T) {
+	for name, body := range map[string]func(string) io.Reader{
+		"with a length": func(s string) io.Reader { return strings.NewReader(s) },
+		"chunked":       func(s string) io.Reader { return io.MultiReader(strings.NewReader(s)) },
+	} {
+		t.Run(name, func(t *testing.T) { uploadsAreBounded(t, body) })
+	}
+}
+
+func uploadsAreBounded(t *testing.T, body func(string) io.Reader) {
 	w := newWorld(t)
 	id := w.want(202, "ann", "POST", "/v3/templates", `{"name":"x"}`)["templateID"].(string)
 	for _, hash := range []string{"one", "two", "three"} {
 		link := w.want(201, "ann", "GET", "/templates/"+id+"/files/"+hash, "")["url"].(string)
-		w.want(200, "", "PUT", link, strings.Repeat("x", 700))
+		r, err := http.NewRequestWithContext(t.Context(), "PUT", link, body(strings.Repeat("x", 700)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil || resp.StatusCode != 200 {
+			t.Fatal(resp, err)
+		}
+		resp.Body.Close()
 		time.Sleep(5 * time.Millisecond) // apart in the file system's clock
 	}
 	var total int64

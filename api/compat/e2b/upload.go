@@ -102,6 +102,11 @@ func (s *Server) takeFile(w http.ResponseWriter, r *http.Request) (err error) {
 	if r.ContentLength >= 0 && n != r.ContentLength {
 		return engi.Errorf(engi.Invalid, "received %d of %d bytes", n, r.ContentLength)
 	}
+	if r.ContentLength < 0 { // only now it is known what must fit
+		if err := s.sweep(0); err != nil {
+			return err
+		}
+	}
 	if err := os.Rename(f.Name(), s.archive(t.Owner, hash)); err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
