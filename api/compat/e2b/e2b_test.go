@@ -213,13 +213,13 @@ func TestGuestGetsNoCredentials(t *testing.T) {
 	if h.Get("Set-Cookie") != "" {
 		t.Error("the guest sets cookies")
 	}
-	in(200, "/contexts", "49999", "Authorization", "Bearer secret")
+	in(200, "/contexts", "49999", "Authorization", "Bearer secret", trafficHeader, made["trafficAccessToken"].(string))
 	mu.Lock()
 	if path != "/interpreter/contexts" || seen.Get("Authorization") != "" {
 		t.Errorf("the guest saw %s %v", path, seen)
 	}
 	mu.Unlock()
-	in(200, "/health", "49983")
+	in(200, "/health", "49983", accessHeader, token)
 	in(200, "/execute", "49999", accessHeader, token)
 
 	// A URL that is signed needs no name of the sandbox.

@@ -34,6 +34,7 @@ type fakeSandboxes struct {
 	all    []engi.Sandbox
 	guest  http.Handler
 	remote string // URL of a server to use in place of guest
+	enters int
 }
 
 func (b *fakeSandboxes) Create(_ context.Context, s engi.SandboxSpec) (engi.Sandbox, error) {
@@ -139,6 +140,9 @@ func (b *fakeSandboxes) Enter(ctx context.Context, owner engi.Owner, id engi.San
 	if x.State != engi.Running && !x.Lifetime.AutoResume {
 		return nil, nil, engi.Errorf(engi.Conflict, "it is hibernated")
 	}
+	b.mu.Lock()
+	b.enters++
+	b.mu.Unlock()
 	return fakeGuest{h: b.guest, remote: b.remote}, func() {}, nil
 }
 
