@@ -5,9 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +20,7 @@ const (
 	tokenParameter = "engi_token"     // of a signed link
 	tokenCookie    = "engi_preview"   // set by a signed link
 	keyPrefix      = "engi_"          // of the secret of any key
+	accessHeader   = "X-Access-Token" // of E2B's clients
 	hexPrefix      = "e2b_656e67695f" // the same in the form that E2B's older clients require
 
 	// LongestLink is how long a signed link may be valid.
@@ -181,12 +184,12 @@ func secretOf(h http.Header) string {
 // stripCredentials removes credentials for engi from h, and nothing else.
 func stripCredentials(h http.Header, byHeader bool) {
 	for _, name := range []string{"Authorization", "X-Api-Key"} {
-		for _, v := range h[name] {
-			if containsKey(v) {
-				h.Del(name)
-				break
-			}
+		if slices.ContainsFunc(h[name], containsKey) {
+			h.Del(name)
 		}
+	}
+	if slices.ContainsFunc(h[accessHeader], accessToken) {
+		h.Del(accessHeader)
 	}
 	h.Del("E2b-Traffic-Access-Token")
 	h.Del(protocolHeader)
@@ -208,6 +211,13 @@ func stripCredentials(h http.Header, byHeader bool) {
 			h.Set("Cookie", strings.Join(kept, "; "))
 		}
 	}
+}
+
+// accessToken reports whether the value of a header has the form of a token for
+// envd. Services may have tokens of their own in the same header.
+func accessToken(v string) bool {
+	b, err := hex.DecodeString(v)
+	return err == nil && len(b) == sha256.Size
 }
 
 // containsKey reports whether the value of a header contains the secret of a key,
