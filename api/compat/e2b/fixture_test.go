@@ -225,13 +225,19 @@ func (m *memory) Put(_ context.Context, t Template) error {
 func (m *memory) Get(_ context.Context, owner engi.Owner, ref string) (Template, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, t := range m.all {
-		if (t.ID == ref || t.Name == ref) && (owner == "" || t.Owner == owner) {
-			b, _ := json.Marshal(t)
-			var c Template
-			json.Unmarshal(b, &c)
-			return c, nil
+	found, ok := m.all[ref]
+	if ok = ok && (owner == "" || found.Owner == owner); !ok {
+		for _, t := range m.all {
+			if t.Name == ref && (owner == "" || t.Owner == owner) && (!ok || t.Owner < found.Owner) {
+				found, ok = t, true
+			}
 		}
+	}
+	if ok {
+		b, _ := json.Marshal(found)
+		var c Template
+		json.Unmarshal(b, &c)
+		return c, nil
 	}
 	return Template{}, engi.Errorf(engi.NotFound, "no such template")
 }
