@@ -104,7 +104,7 @@ func (p *Proxy) authorize(w http.ResponseWriter, r *http.Request, t target, s en
 	}
 	tried := 0
 	for _, c := range r.CookiesNamed(tokenCookie) {
-		if tried++; tried > maxCookies || !p.ownOrigin(r, t) {
+		if tried++; tried > maxCookies || !p.ownPage(r, t) {
 			break
 		}
 		if _, ok := p.checkToken(c.Value, t.id, t.port); ok {
@@ -125,20 +125,32 @@ func (p *Proxy) authorize(w http.ResponseWriter, r *http.Request, t target, s en
 	return true
 }
 
-// ownOrigin reports whether a request was made by a page of the same sandbox, or
-// by no page. Browsers send cookies with requests from pages of other sandboxes,
-// too, since they are on the same site.
-func (p *Proxy) ownOrigin(r *http.Request, t target) bool {
-	origin := r.Header.Get("Origin")
-	if origin == "" || sameHost(origin, r.Host) {
-		return true
+// ownPage reports whether a request was made by a page of the same sandbox, by no
+// page, or by one that only shows this one. Browsers send cookies with requests
+// from pages of other sandboxes, too, since they are on the same site. Over plain
+// HTTP, unless to localhost, they do not say that a page made a simple request.
+func (p *Proxy) ownPage(r *http.Request, t target) bool {
+	page, shows := r.Header.Get("Origin"), false
+	if page == "" {
+		switch site := r.Header.Get("Sec-Fetch-Site"); {
+		case site == "" || site == "none" || site == "same-origin":
+			return true
+		case navigation(r) && r.Header.Get("Sec-Fetch-Dest") == "document":
+			return true // somebody followed a link
+		}
+		page, shows = r.Referer(), navigation(r)
 	}
-	u, err := url.Parse(origin)
-	if err != nil {
+	u, err := url.Parse(page)
+	if err != nil || u.Host == "" {
 		return false
 	}
-	from, ok := p.byName(plainHost(u.Host))
-	return ok && from.id == t.id
+	if strings.EqualFold(u.Host, r.Host) {
+		return true
+	}
+	if from, ok := p.byName(plainHost(u.Host)); ok {
+		return from.id == t.id
+	}
+	return shows // in a frame, for example of an editor
 }
 
 // setTokenCookie moves a token from the URL, where it could be seen, copied and
@@ -151,7 +163,7 @@ func (p *Proxy) setTokenCookie(w http.ResponseWriter, r *http.Request, t target,
 	})
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
-	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Referrer-Policy", "strict-origin") // see ownPage; it never names this URL
 	h.Set("Location", localRef(r.URL.EscapedPath(), withoutToken(r.URL.RawQuery)))
 	w.WriteHeader(http.StatusSeeOther)
 }
