@@ -10,6 +10,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -84,7 +85,9 @@ func New(opt Options) (*Server, error) {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d, err := s.admit(r)
 	if err == nil {
-		d.ServeHTTP(w, r)
+		ctx, release := s.opt.Keys.Valid(r.Context(), secretOf(r))
+		defer release()
+		d.ServeHTTP(w, r.WithContext(ctx))
 		return
 	}
 	p := httpio.Describe(err, "")
@@ -106,15 +109,17 @@ func (s *Server) admit(r *http.Request) (http.Handler, error) {
 	if err := httpio.CheckOrigin(r, s.opt.Hosts); err != nil {
 		return nil, err
 	}
-	secret, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if secret == "" {
-		secret = r.Header.Get("X-API-Key")
-	}
-	key, err := s.opt.Keys.Authenticate(r.Context(), secret)
+	key, err := s.opt.Keys.Authenticate(r.Context(), secretOf(r))
 	if err != nil {
 		return nil, err
 	}
 	return s.keyHandler(key)
+}
+
+// secretOf returns the key that r carries; empty if none.
+func secretOf(r *http.Request) string {
+	secret, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return cmp.Or(secret, r.Header.Get("X-API-Key"))
 }
 
 func (s *Server) keyHandler(key engi.Key) (http.Handler, error) {

@@ -190,7 +190,7 @@ func (a *agents) end(c *call, x engi.Run) (engi.Run, error) {
 	for e, err := range a.service.Watch(ctx, x.Owner, x.ID, 0) {
 		switch {
 		case err != nil:
-			return x, orLeaving(ctx, err)
+			return x, orEnded(ctx, err)
 		case e.Kind != engi.RunEnd:
 		case e.Run.State == engi.RunFailed:
 			return *e.Run, e.Run.Error

@@ -1,6 +1,8 @@
 package preview
 
 import (
+	"context"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -61,6 +63,38 @@ func TestPrivate(t *testing.T) {
 	f.proxy.o.Private = true
 	if res, _ := do(t, b.request("GET", "/", nil)); res.StatusCode != 403 {
 		t.Errorf("private by default: %d", res.StatusCode)
+	}
+}
+
+func TestRequestsEndWithTheirKey(t *testing.T) {
+	f := newFixture(t, func(o *Options) { o.Private = true })
+	b := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, "begin")
+		http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	k, secret, err := f.keys.Create(t.Context(), engi.Key{Owner: "ann"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	r := b.request("GET", "/", nil).WithContext(ctx)
+	r.Header.Set("Authorization", "Bearer "+secret)
+	res, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	begin := make([]byte, 5)
+	if _, err := io.ReadFull(res.Body, begin); err != nil || res.StatusCode != 200 {
+		t.Fatal(res.StatusCode, err)
+	}
+	if err := f.keys.Revoke(ctx, "ann", k.ID); err != nil {
+		t.Fatal(err)
+	}
+	if rest, err := io.ReadAll(res.Body); err == nil || ctx.Err() != nil {
+		t.Errorf("the response goes on with %q, %v", rest, err)
 	}
 }
 
