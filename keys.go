@@ -29,7 +29,7 @@ const (
 	ScopeVolumes    Scope = "volumes"
 	ScopeSecrets    Scope = "secrets"
 	ScopeKeys       Scope = "keys"
-	ScopeAgents     Scope = "agents" // models cost money
+	ScopeAgents     Scope = "agents" // models cost money; what tools do needs its own scopes
 	ScopeDocs       Scope = "docs"   // add documents that agents read
 	ScopeEvents     Scope = "events" // includes whatever functions do on events
 	ScopeRead       Scope = "read"   // read everything, change nothing

@@ -174,16 +174,12 @@ func (s *Server) server(key engi.Key) *sdk.Server {
 // changes anything.
 func scope(t tool.Tool) (engi.Scope, bool) {
 	switch t.Name {
-	case "execute_code":
-		return engi.ScopeExecutions, true
-	case "read_file", "list_files", "glob", "grep", "list_sandboxes", "list_sessions":
+	case "list_sandboxes", "list_sessions":
 		return engi.ScopeSandboxes, false
-	case "search_docs", "save_module":
-		return engi.ScopeDocs, t.Name == "save_module"
-	case "fetch_url":
+	case "fetch_url": // of no scope
 		return "", true
 	}
-	return engi.ScopeSandboxes, true
+	return t.Scope()
 }
 
 // A location is where a tool works. Clients give it as additional arguments.
