@@ -36,6 +36,7 @@ type RunSpec struct {
 	Sandbox      SandboxID       // the tools work in it; empty for none
 	Session      string          // the tools work in it; ID or name; empty for none
 	Output       json.RawMessage // JSON schema of the answer, overrides the agent's; nil for prose
+	Scopes       []Scope         `json:",omitempty"` // of the caller's key, which limit the tools; empty means no limit
 	Idempotency  string          // a repeated key of the same owner returns the first run
 }
 

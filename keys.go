@@ -29,7 +29,7 @@ const (
 	ScopeVolumes    Scope = "volumes"
 	ScopeSecrets    Scope = "secrets"
 	ScopeKeys       Scope = "keys"
-	ScopeAgents     Scope = "agents" // models cost money
+	ScopeAgents     Scope = "agents" // models cost money; what tools do needs its own scopes
 	ScopeDocs       Scope = "docs"   // add documents that agents read
 	ScopeEvents     Scope = "events" // includes whatever functions do on events
 	ScopeRead       Scope = "read"   // read everything, change nothing
@@ -62,6 +62,10 @@ type Keys interface {
 	// Authenticate returns the key with this secret. It reports Anonymous for
 	// an unknown, expired or revoked one; the text says which.
 	Authenticate(ctx context.Context, secret string) (Key, error)
+	// Valid returns a copy of ctx for what takes long: it ends when the key with
+	// this secret is revoked or expires, and its cause is then what Authenticate
+	// reports.
+	Valid(ctx context.Context, secret string) (context.Context, context.CancelFunc)
 	// Create stores a new key and returns its secret, "engi_" and 52
 	// characters.
 	Create(ctx context.Context, key Key) (Key, string, error)

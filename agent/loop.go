@@ -135,6 +135,9 @@ func (a *activeRun) tools(ctx context.Context, spec engi.AgentSpec) (all []tool.
 	env := a.env()
 	wants := func(name string) bool { return slices.Contains(spec.Tools, "*") || slices.Contains(spec.Tools, name) }
 	for _, t := range a.runner.tools {
+		if env.May(t.Scope()) != nil {
+			continue // whoever began the run could not do it either
+		}
 		if (wants(t.Name) || t.Name == "read_result" && len(spec.Tools) > 0) && env.Has(t.Needs) && (t.Available == nil || t.Available(ctx, env)) {
 			all = append(all, t)
 		}
@@ -167,7 +170,7 @@ func (a *activeRun) tools(ctx context.Context, spec engi.AgentSpec) (all []tool.
 }
 
 func (a *activeRun) env() tool.Env {
-	return tool.Env{Owner: a.rec.Owner, Run: a.rec.ID, Sandbox: a.rec.Sandbox, Session: a.rec.Session, Deps: a.deps,
+	return tool.Env{Owner: a.rec.Owner, Run: a.rec.ID, Sandbox: a.rec.Sandbox, Session: a.rec.Session, Scopes: a.rec.Spec.Scopes, Deps: a.deps,
 		FullResult: func(ctx context.Context, call string) ([]byte, error) {
 			return a.runner.opt.Results.GetResult(ctx, a.rec.ID, call)
 		}}

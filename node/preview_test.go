@@ -85,6 +85,9 @@ func TestNamesAndTLS(t *testing.T) {
 		{"https://1-iabc.sbx.test/", "", 502, "The sandbox was not found"},
 		{"https://49983-" + label + ".sbx.test/health", "", 204, ""},
 		{plain + "/v1/node", "Authorization: Bearer " + n.AdminKey(), 200, `"version":"test"`},
+		{plain + "/v1/node", "Host: evil.test", 403, "host name"},
+		{plain + "/sandboxes", "Host: evil.test", 403, "host name"},
+		{plain + "/mcp", "Host: evil.test", 403, "host name"},
 		{plain + "/", "E2b-Sandbox-Id: " + label + " " + servicePort, 200, "http"},
 		{plain + "/preview/" + s.ID + "/" + servicePort + "/", "", 404, ""},
 	} {
@@ -97,7 +100,9 @@ func TestNamesAndTLS(t *testing.T) {
 				r.Header.Set("E2b-Sandbox-Port", port)
 				v = id
 			}
-			r.Header.Set(k, v)
+			if r.Header.Set(k, v); k == "Host" {
+				r.Host = v
+			}
 		}
 		res, err := h.Do(r)
 		if err != nil {

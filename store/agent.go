@@ -30,6 +30,7 @@ type agentDetail struct {
 	Shape       json.RawMessage `json:"shape,omitempty"`
 	Sandbox     string          `json:"sandbox,omitempty"`
 	Session     string          `json:"session,omitempty"`
+	Scopes      []engi.Scope    `json:"scopes,omitempty"`
 	Reason      string          `json:"reason,omitempty"`
 	Text        string          `json:"text,omitempty"`
 	Output      json.RawMessage `json:"output,omitempty"`
@@ -82,7 +83,7 @@ type agentResult struct {
 func agentValues(r agent.Record) ([]any, error) {
 	d := agentDetail{
 		Agent: r.Agent, Model: r.Model, System: r.Spec.System, Input: r.Spec.Input, Shape: r.Spec.Output,
-		Sandbox: string(r.Sandbox), Session: r.Session, Reason: r.Reason, Text: r.Text, Output: r.Output,
+		Sandbox: string(r.Sandbox), Session: r.Session, Scopes: r.Spec.Scopes, Reason: r.Reason, Text: r.Text, Output: r.Output,
 		Steps: r.Steps, Tokens: agentTokens(r.Tokens), Fingerprint: r.Fingerprint, Seq: r.Seq,
 	}
 	d.Error = keepError(r.Error)
@@ -109,7 +110,7 @@ func scanAgent(row scanner) (r agent.Record, err error) {
 	r.Fingerprint, r.Seq = d.Fingerprint, d.Seq
 	r.Error = d.Error.decode()
 	r.Spec.Owner, r.Spec.Agent, r.Spec.System, r.Spec.Input, r.Spec.Output = r.Owner, d.Agent, d.System, d.Input, d.Shape
-	r.Spec.Sandbox, r.Spec.Session = r.Sandbox, r.Session
+	r.Spec.Sandbox, r.Spec.Session, r.Spec.Scopes = r.Sandbox, r.Session, d.Scopes
 	return r, nil
 }
 

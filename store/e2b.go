@@ -79,7 +79,7 @@ const e2bColumns = `id, owner, name, detail, created, updated`
 
 func (s e2bStore) Get(ctx context.Context, owner engi.Owner, idOrName string) (e2b.Template, error) {
 	return first(ctx, s.db.read, errNoTemplate, scanE2B, `SELECT `+e2bColumns+` FROM e2b_templates
-		WHERE (id = ? OR name = ?) AND (? = '' OR owner = ?) ORDER BY owner LIMIT 1`, idOrName, idOrName, owner, owner)
+		WHERE (id = ? OR name = ?) AND (? = '' OR owner = ?) ORDER BY id = ? DESC, owner LIMIT 1`, idOrName, idOrName, owner, owner, idOrName)
 }
 
 var errNoTemplate = engi.Errorf(engi.NotFound, "no such template")

@@ -20,7 +20,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 			ID: engi.NewRunID(), Owner: owner, Agent: "coder", Model: "openai:a", Conversation: engi.NewConversationID(),
 			Sandbox: engi.NewSandboxID(), Session: "s", State: engi.RunRunning, Created: time.Unix(100, 5).UTC(),
 		}}
-		r.Spec = engi.RunSpec{Owner: owner, Agent: "coder", System: "sys", Input: "in", Output: []byte(`{"type":"object"}`), Sandbox: r.Sandbox, Session: "s", Idempotency: key}
+		r.Spec = engi.RunSpec{Owner: owner, Agent: "coder", System: "sys", Input: "in", Output: []byte(`{"type":"object"}`), Sandbox: r.Sandbox, Session: "s", Scopes: []engi.Scope{engi.ScopeAgents}, Idempotency: key}
 		return r
 	}
 	messages := []engi.Message{

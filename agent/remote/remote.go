@@ -164,7 +164,7 @@ func (s *source) Name() string { return s.server.Name }
 // Open implements [tool.Source]. If the list of tools is cached, the server is
 // not contacted before one of them is called.
 func (s *source) Open(ctx context.Context, e tool.Env) ([]tool.Tool, func(), error) {
-	if s.server.InRunSandbox && !e.Has(tool.NeedGuest) {
+	if s.server.InRunSandbox && (!e.Has(tool.NeedGuest) || e.May(engi.ScopeSandboxes, true) != nil) {
 		return nil, func() {}, nil // like built-in tools that need a sandbox
 	}
 	r := &session{source: s, env: e}

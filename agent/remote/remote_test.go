@@ -240,6 +240,13 @@ func TestInRunSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.env.Sandbox = sandbox.ID
+	b.env.Scopes = []engi.Scope{engi.ScopeAgents, engi.ScopeRead}
+	if list, release, err := b.Sources()[0].Open(t.Context(), b.env); err != nil || len(list) != 0 {
+		t.Errorf("with a key that may not run it: %v %v", list, err)
+	} else {
+		release()
+	}
+	b.env.Scopes = nil
 	list, release, err := b.Sources()[0].Open(t.Context(), b.env)
 	if err != nil || len(list) == 0 {
 		t.Fatalf("%v %v", list, err)

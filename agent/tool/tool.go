@@ -55,6 +55,7 @@ type Env struct {
 	Run        engi.RunID
 	Sandbox    engi.SandboxID // empty for none
 	Session    string         // empty for none
+	Scopes     []engi.Scope   // of the key that began the run; empty means all
 	Deps       any            // the run's dependencies; hidden from the model
 	FullResult func(ctx context.Context, call string) ([]byte, error)
 }
@@ -68,6 +69,26 @@ func (e Env) Has(n Need) bool {
 		return e.Session != ""
 	}
 	return true
+}
+
+// May reports Denied unless the key that began the run has a scope, see
+// [engi.Key.May].
+func (e Env) May(s engi.Scope, write bool) error { return engi.Key{Scopes: e.Scopes}.May(s, write) }
+
+// Scope returns the scope that callers need for what a tool does, and whether it
+// changes anything.
+func (t Tool) Scope() (s engi.Scope, write bool) {
+	switch t.Name {
+	case "execute_code":
+		return engi.ScopeExecutions, true
+	case "read_file", "list_files", "glob", "grep":
+		return engi.ScopeSandboxes, false
+	case "search_docs", "save_module":
+		return engi.ScopeDocs, t.Name == "save_module"
+	case "fetch_url", "read_result":
+		return engi.ScopeAgents, false
+	}
+	return engi.ScopeSandboxes, true
 }
 
 // A Call is one use of a tool.

@@ -35,12 +35,15 @@ func (h *Handler) Terminal(p engi.Process, v TerminalOptions) error {
 	// The context of a hijacked connection does not end when the client
 	// disconnects; reading does.
 	ctx, cancel := context.WithCancel(h.Ctx)
+	// Ending a read closes the connection, over which the client is told why.
+	reads, stop := context.WithCancel(context.WithoutCancel(h.Ctx))
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		defer cancel()
-		h.listen(ctx, ws, p, v.ReadOnly)
+		h.listen(ctx, reads, ws, p, v.ReadOnly)
 	})
 	defer reading.Wait()
+	defer stop()
 	defer cancel()
 
 	source := httpio.Pull(p.Output(ctx, v.From))
@@ -52,7 +55,7 @@ func (h *Handler) Terminal(p engi.Process, v TerminalOptions) error {
 	for {
 		select {
 		case <-ctx.Done():
-			if h.Ctx.Err() != nil && h.R.Context().Err() == nil { // the server shuts down
+			if h.Ctx.Err() != nil && h.R.Context().Err() == nil { // the server shuts down, or the key has ended
 				problem := h.Describe(context.Cause(h.Ctx))
 				h.bye(ws, v1.TerminalControl{Type: v1.EventError, Error: &problem})
 			}
@@ -98,9 +101,9 @@ func (h *Handler) Terminal(p engi.Process, v TerminalOptions) error {
 }
 
 // listen passes input and resizing to the process until the client disconnects.
-func (h *Handler) listen(ctx context.Context, ws *websocket.Conn, p engi.Process, readOnly bool) {
+func (h *Handler) listen(ctx, reads context.Context, ws *websocket.Conn, p engi.Process, readOnly bool) {
 	for {
-		kind, data, err := ws.Read(ctx)
+		kind, data, err := ws.Read(reads)
 		if err != nil {
 			return
 		}

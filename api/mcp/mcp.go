@@ -10,6 +10,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -85,7 +86,9 @@ func New(opt Options) (*Server, error) {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d, err := s.admit(r)
 	if err == nil {
-		d.ServeHTTP(w, r)
+		ctx, release := s.opt.Keys.Valid(r.Context(), secretOf(r))
+		defer release()
+		d.ServeHTTP(w, r.WithContext(ctx))
 		return
 	}
 	p := httpio.Describe(err, "")
@@ -107,15 +110,17 @@ func (s *Server) admit(r *http.Request) (http.Handler, error) {
 	if err := httpio.CheckOrigin(r, s.opt.Hosts); err != nil {
 		return nil, err
 	}
-	secret, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if secret == "" {
-		secret = r.Header.Get("X-API-Key")
-	}
-	key, err := s.opt.Keys.Authenticate(r.Context(), secret)
+	key, err := s.opt.Keys.Authenticate(r.Context(), secretOf(r))
 	if err != nil {
 		return nil, err
 	}
 	return s.keyHandler(key)
+}
+
+// secretOf returns the key that r carries; empty if none.
+func secretOf(r *http.Request) string {
+	secret, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return cmp.Or(secret, r.Header.Get("X-API-Key"))
 }
 
 func (s *Server) keyHandler(key engi.Key) (http.Handler, error) {
@@ -170,16 +175,12 @@ func (s *Server) server(key engi.Key) *sdk.Server {
 // changes anything.
 func scope(t tool.Tool) (engi.Scope, bool) {
 	switch t.Name {
-	case "execute_code":
-		return engi.ScopeExecutions, true
-	case "read_file", "list_files", "glob", "grep", "list_sandboxes", "list_sessions":
+	case "list_sandboxes", "list_sessions":
 		return engi.ScopeSandboxes, false
-	case "search_docs", "save_module":
-		return engi.ScopeDocs, t.Name == "save_module"
-	case "fetch_url":
+	case "fetch_url": // of no scope
 		return "", true
 	}
-	return engi.ScopeSandboxes, true
+	return t.Scope()
 }
 
 // A location is where a tool works. Clients give it as additional arguments.

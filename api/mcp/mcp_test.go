@@ -396,3 +396,47 @@ func TestBrokenRequests(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+func TestStreamsEndWithTheirKey(t *testing.T) {
+	w, url := serve(t)
+	k, secret, err := w.Keys.Create(t.Context(), engi.Key{Owner: "ann"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	session := ""
+	send := func(method, body string) *http.Response {
+		t.Helper()
+		req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k, v := range map[string]string{"Authorization": "Bearer " + secret, "Content-Type": "application/json", "Accept": "application/json, text/event-stream"} {
+			req.Header.Set(k, v)
+		}
+		if session != "" {
+			req.Header.Set("Mcp-Session-Id", session)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode >= 400 {
+			t.Fatalf("%s: %s", method, resp.Status)
+		}
+		return resp
+	}
+	resp := send("POST", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	resp.Body.Close()
+	session = resp.Header.Get("Mcp-Session-Id")
+	send("POST", `{"jsonrpc":"2.0","method":"notifications/initialized"}`).Body.Close()
+	stream := send("GET", "")
+	defer stream.Body.Close()
+	if err := w.Keys.Revoke(ctx, "ann", k.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, stream.Body); ctx.Err() != nil {
+		t.Errorf("the stream of a revoked key stays open: %v", err)
+	}
+}

@@ -105,8 +105,8 @@ func ToolServers(service engi.ToolServers) Resource {
 func (a *agents) spec(c *call, agent string, q v1.RunRequest) (engi.RunSpec, error) {
 	var check checker
 	spec := engi.RunSpec{
-		Owner: c.owner(), Agent: agent, Model: q.Model, System: q.System, Input: q.Input, Images: imagesFrom(q.Images),
-		Session: q.Session, Output: q.Output, Idempotency: c.key,
+		Agent: agent, Model: q.Model, System: q.System, Input: q.Input, Images: imagesFrom(q.Images),
+		Session: q.Session, Output: q.Output,
 	}
 	if q.Input == "" && len(q.Images) == 0 {
 		check.addf("input", "it is missing")
@@ -143,19 +143,22 @@ func (a *agents) start(c *call, in *startRun, q v1.RunRequest) error {
 	if err != nil {
 		return err
 	}
+	c.location(runPath, string(x.ID))
 	if c.form != httpio.JSON {
 		return a.stream(c, x.ID, 0)
 	}
 	return c.reply(http.StatusAccepted, runOf(x))
 }
 
-// launch begins a run.
+// launch begins a run, whose tools do no more than the caller may.
 func (a *agents) launch(c *call, spec engi.RunSpec) (engi.Run, error) {
-	x, err := a.service.Start(c, spec)
-	if err == nil {
-		c.location(runPath, string(x.ID))
+	if spec.Sandbox != "" || spec.Session != "" {
+		if err := c.auth.May(engi.ScopeSandboxes, true); err != nil {
+			return engi.Run{}, err
+		}
 	}
-	return x, err
+	spec.Owner, spec.Scopes, spec.Idempotency = c.owner(), c.auth.Scopes, c.key
+	return a.service.Start(c, spec)
 }
 
 func (a *agents) chat(c *call, _ *none, q v1.ChatRequest) error {
@@ -173,6 +176,7 @@ func (a *agents) chat(c *call, _ *none, q v1.ChatRequest) error {
 	if err != nil {
 		return err
 	}
+	c.location(runPath, string(x.ID))
 	if c.form != httpio.JSON {
 		return a.stream(c, x.ID, 0)
 	}
@@ -190,7 +194,7 @@ func (a *agents) end(c *call, x engi.Run) (engi.Run, error) {
 	for e, err := range a.service.Watch(ctx, x.Owner, x.ID, 0) {
 		switch {
 		case err != nil:
-			return x, orLeaving(ctx, err)
+			return x, orEnded(ctx, err)
 		case e.Kind != engi.RunEnd:
 		case e.Run.State == engi.RunFailed:
 			return *e.Run, e.Run.Error

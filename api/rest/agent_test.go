@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -293,5 +295,90 @@ func TestCompletions(t *testing.T) {
 	}
 	if rec := ask(t, w, "GET", "/v1/models", ""); !strings.Contains(rec.Body.String(), `"coder"`) {
 		t.Errorf("%s", rec.Body)
+	}
+}
+
+// TestRunsMayDoWhatTheirKeyMay begins runs with keys of several scopes, on every
+// route that begins some, and looks at what the model is offered and can do.
+func TestRunsMayDoWhatTheirKeyMay(t *testing.T) {
+	var mu sync.Mutex
+	var offered []string
+	w, _ := agentWorld(t, func(c scripted.Conversation) scripted.Answer {
+		mu.Lock()
+		defer mu.Unlock()
+		offered = c.Tools
+		if c.Last().Role == "tool" {
+			return scripted.Answer{Text: "done"}
+		}
+		return scripted.Answer{Calls: []scripted.Call{ // whether it is offered or not
+			{ID: "c1", Name: "execute_code", Arguments: `{"language":"bash","code":"echo hello"}`},
+			{ID: "c2", Name: "run_command", Arguments: `{"command":"echo hello"}`},
+			{ID: "c3", Name: "write_file", Arguments: `{"path":"/workspace/f","content":"x"}`},
+		}}
+	})
+	sandbox := strings.TrimPrefix(aSandbox(t, w), "/v1/sandboxes/")
+	for _, c := range []struct {
+		scopes []engi.Scope
+		runs   bool // may run code in sandboxes of their own
+		enters bool // may name a sandbox
+	}{
+		{nil, true, true},
+		{[]engi.Scope{engi.ScopeAgents}, false, false},
+		{[]engi.Scope{engi.ScopeAgents, engi.ScopeRead}, false, false},
+		{[]engi.Scope{engi.ScopeAgents, engi.ScopeExecutions}, true, false},
+		{[]engi.Scope{engi.ScopeAgents, engi.ScopeSandboxes}, false, true},
+	} {
+		_, secret, err := w.Keys.Create(t.Context(), engi.Key{Owner: "ann", Scopes: c.scopes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		count := func() int {
+			all, err := w.Executions.List(t.Context(), "ann", engi.ExecutionFilter{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(all)
+		}
+		for path, body := range map[string]string{
+			"/v1/chat":              `{"message":"go"}`,
+			"/v1/agents/coder/runs": `{"input":"go"}`,
+			"/v1/chat/completions":  `{"model":"coder","messages":[{"role":"user","content":"go"}]}`,
+		} {
+			before := count()
+			rec := ask(t, w, "POST", path, body, "Authorization", "Bearer "+secret)
+			if rec.Code >= 300 {
+				t.Fatalf("%v %s: %d %s", c.scopes, path, rec.Code, rec.Body)
+			}
+			if rec.Code == 202 {
+				ask(t, w, "GET", "/v1/runs/"+read[v1.AgentRun](t, rec, 202).ID+"/events", "") // to its end
+			}
+			mu.Lock()
+			if got := slices.Contains(offered, "execute_code"); got != c.runs || slices.Contains(offered, "run_command") {
+				t.Errorf("%v %s: offered %v", c.scopes, path, offered)
+			}
+			mu.Unlock()
+			if ran := count() > before; ran != c.runs {
+				t.Errorf("%v %s: ran code: %t", c.scopes, path, ran)
+			}
+		}
+		for path, body := range map[string]string{
+			"/v1/chat":               `{"message":"go","sandbox_id":"` + sandbox + `"}`,
+			"/v1/agents/coder/runs":  `{"input":"go","sandbox_id":"` + sandbox + `"}`,
+			"/v1/agents/coder/runs#": `{"input":"go","session":"any"}`,
+		} {
+			path, named, _ := strings.Cut(path, "#")
+			rec := ask(t, w, "POST", path, body, "Authorization", "Bearer "+secret)
+			if denied := rec.Code == 403; denied == c.enters || !denied && named == "" && path != "/v1/chat" && rec.Code != 202 {
+				t.Errorf("%v %s %s: %d %s", c.scopes, path, body, rec.Code, rec.Body)
+			}
+			if rec.Code == 202 {
+				ask(t, w, "GET", "/v1/runs/"+read[v1.AgentRun](t, rec, 202).ID+"/events", "")
+			}
+			mu.Lock()
+			if rec.Code < 300 && !(slices.Contains(offered, "run_command") && slices.Contains(offered, "write_file") && slices.Contains(offered, "execute_code") == c.runs) {
+				t.Errorf("%v %s: offered %v", c.scopes, path, offered)
+			}
+			mu.Unlock()
+		}
 	}
 }

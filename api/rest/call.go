@@ -31,6 +31,8 @@ type call struct {
 	form  httpio.Format // of the answer, on routes that stream
 	key   string        // the Idempotency-Key; empty if there is none, or the route takes none
 
+	waits context.Context // from waiting; nil before
+
 	status int   // of the answer; 0 before it begins
 	bytes  int64 // of the answer's body
 	wrote  bool  // the answer has begun
@@ -203,22 +205,27 @@ func (c *call) gone() bool {
 func (s *Server) leaving() bool { return s.leave.Err() != nil }
 
 // waiting returns a context for waits on the caller's behalf: it ends when the
-// caller leaves, and when the server does.
+// caller leaves, when its key is no longer valid, and when the server leaves.
 func (c *call) waiting() (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(c.Context)
+	parent, done := c.Context, func() {}
+	if !c.route.Access.Open {
+		parent, done = c.s.keys.Valid(c.Context, secretOf(c.r))
+	}
+	ctx, cancel := context.WithCancelCause(parent)
+	c.waits = ctx
 	stop := context.AfterFunc(c.s.leave, func() { cancel(errLeaving) })
-	return ctx, func() { stop(); cancel(nil) }
+	return ctx, func() { stop(); cancel(nil); done() }
 }
 
 var errLeaving = engi.Errorf(engi.Unavailable, "this server is going away").
 	WithRemedy("try again: runs go on, and the next server takes them over").
 	WithRetry(engi.Retry{AfterMillis: 1000})
 
-// orLeaving returns errLeaving if err came about because the server leaves,
-// which ended ctx; else err.
-func orLeaving(ctx context.Context, err error) error {
-	if err != nil && errors.Is(context.Cause(ctx), errLeaving) {
-		return errLeaving
+// orEnded returns why ctx, which is from waiting, has ended if err came about by
+// that: the server leaves, or the key is no longer valid; else err.
+func orEnded(ctx context.Context, err error) error {
+	if cause, ok := errors.AsType[*engi.Error](context.Cause(ctx)); ok && err != nil {
+		return cause
 	}
 	return err
 }
@@ -233,8 +240,8 @@ func (c *call) guest() (*guesthttp.Handler, context.CancelFunc) {
 // describe returns what the caller is told of an error after its answer has
 // begun, and logs what it is not told.
 func (c *call) describe(err error) v1.Problem {
-	if c.s.leaving() {
-		err = errLeaving
+	if c.waits != nil {
+		err = orEnded(c.waits, err)
 	}
 	c.logInternal(err)
 	return httpio.Describe(err, c.id)

@@ -95,8 +95,7 @@ func (a *agents) complete(c *call) error {
 	if err != nil {
 		return err
 	}
-	spec.Owner, spec.Idempotency = c.owner(), c.key
-	x, err := a.service.Start(c, spec)
+	x, err := a.launch(c, spec)
 	if err != nil {
 		return err
 	}

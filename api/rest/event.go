@@ -226,7 +226,7 @@ func (e *events) run(c *call, in *getFunctionRun) (v1.FunctionRun, error) {
 	if engi.KindOf(err) == engi.Expired && waiting.Err() == nil {
 		x, err = e.functions.Run(c, c.owner(), in.ID) // the time is over: as it is
 	}
-	return functionRunOf(x), orLeaving(waiting, err)
+	return functionRunOf(x), orEnded(waiting, err)
 }
 
 func eventOf(x engi.Event) v1.Event {

@@ -191,7 +191,7 @@ func (x *executions) await(c *call, id engi.ExecutionID) error {
 				return engi.Errorf(engi.Internal, "cancel %s, whose caller left: %w", id, err)
 			}
 		}
-		return orLeaving(ctx, err)
+		return orEnded(ctx, err)
 	}
 	return c.reply(http.StatusOK, x.whole(c, done))
 }
@@ -254,7 +254,7 @@ func (x *executions) get(c *call, in *getExecution) (v1.Execution, error) {
 		defer cancel()
 		// A refusal is the record's to tell; anything else Get reports again.
 		if _, err := x.Wait(ctx, c.owner(), in.ID); err != nil && waiting.Err() != nil {
-			return v1.Execution{}, orLeaving(waiting, err)
+			return v1.Execution{}, orEnded(waiting, err)
 		}
 	}
 	found, err := x.Get(c, c.owner(), in.ID)

@@ -200,7 +200,7 @@ func (f *files) put(c *call, in *putFile, _ none) (v1.Written, error) {
 		x, err := d.Upload(in.Path, func(body io.Reader) error {
 			return g.Write(d.Ctx, in.Path, body, engi.WriteOptions{Mode: mode, User: in.User})
 		})
-		return x, orLeaving(d.Ctx, err)
+		return x, orEnded(d.Ctx, err)
 	})
 }
 
@@ -243,7 +243,7 @@ func (f *files) watch(c *call, in *watchDir, _ none) error {
 		if c.gone() {
 			return nil
 		}
-		return orLeaving(d.Ctx, err)
+		return orEnded(d.Ctx, err)
 	})
 }
 
@@ -264,6 +264,6 @@ func (f *files) unpack(c *call, in *aFile, _ none) error {
 	return f.at(c, in.ID, in.Path, func(g engi.Guest) error {
 		d, cancel := c.guest()
 		defer cancel()
-		return orLeaving(d.Ctx, d.Unpack(func(body io.Reader) error { return g.Unpack(d.Ctx, in.Path, body) }))
+		return orEnded(d.Ctx, d.Unpack(func(body io.Reader) error { return g.Unpack(d.Ctx, in.Path, body) }))
 	})
 }

@@ -486,3 +486,109 @@ func TestOutputFromAnywhere(t *testing.T) {
 		t.Errorf("a terminal without a WebSocket: %d", rec.Code)
 	}
 }
+
+// TestStreamsEndWithTheirKey opens everything that stays open, and revokes the key.
+func TestStreamsEndWithTheirKey(t *testing.T) {
+	w, srv := apitest.Serve(t, nil)
+	b := aSandbox(t, w)
+	read[v1.FileInfo](t, ask(t, w, "POST", b+"/files/mkdir", `{"path":"/workspace/w"}`), 201)
+	proc := read[v1.Process](t, ask(t, w, "POST", b+"/processes", `{"args":["/bin/sh","-c","echo begin; sleep 60"],"terminal":{"cols":80,"rows":24},"detach":true}`), 201)
+	run := read[v1.Execution](t, ask(t, w, "POST", "/v1/executions", `{"language":"python","code":"echo begin; sleep 60s","async":true}`), 202)
+	mine, secret, err := w.Keys.Create(t.Context(), engi.Key{Owner: "ann"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	type end struct{ name, text string }
+	begun, ends := make(chan string, 20), make(chan end, 20)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	n := 0
+	open := func(name, key, accept, method, path, body string) {
+		n++
+		all.Go(func() {
+			r, err := http.NewRequestWithContext(ctx, method, srv.URL+path, strings.NewReader(body))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			r.Header.Set("Authorization", "Bearer "+key)
+			r.Header.Set("Accept", accept)
+			if accept == "application/json" { // its header comes at the end
+				begun <- name
+			}
+			res, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				return
+			}
+			defer res.Body.Close()
+			if accept != "application/json" {
+				begun <- name
+			}
+			text, _ := io.ReadAll(res.Body)
+			ends <- end{name, string(text)}
+		})
+	}
+	for _, form := range []string{"application/x-ndjson", "text/event-stream"} {
+		for _, c := range [][3]string{
+			{"GET", "/v1/events"},
+			{"GET", b + "/network/events?follow=true"},
+			{"GET", b + "/files/watch?path=/workspace/w"},
+			{"GET", b + "/processes/" + proc.ID + "/events"},
+			{"POST", b + "/processes", `{"args":["/bin/sleep","60"]}`},
+			{"POST", "/v1/executions", program("sleep 60s")},
+			{"GET", "/v1/executions/" + run.ID + "/events"},
+		} {
+			open(c[0]+" "+c[1]+" "+form, secret, form, c[0], c[1], c[2])
+		}
+	}
+	open("wait", secret, "application/json", "GET", "/v1/executions/"+run.ID+"?wait=60s", "")
+	n++
+	ws, _, err := websocket.Dial(ctx, srv.URL+b+"/processes/"+proc.ID+"/terminal", &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + secret}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
+	begun <- "terminal"
+	all.Go(func() {
+		text := ""
+		for {
+			_, data, err := ws.Read(ctx)
+			if err != nil {
+				ends <- end{"terminal", text}
+				return
+			}
+			text += string(data)
+		}
+	})
+	for range n {
+		select {
+		case <-begun:
+		case <-ctx.Done():
+			t.Fatal("not all begin")
+		}
+	}
+	open("another key's", w.User, "application/x-ndjson", "GET", "/v1/events", "")
+	<-begun
+	if err := w.Keys.Revoke(ctx, "ann", mine.ID); err != nil {
+		t.Fatal(err)
+	}
+	for i := 1; i < n; i++ {
+		select {
+		case e := <-ends:
+			if !strings.Contains(e.text, mine.ID+" was revoked") || !strings.Contains(e.text, `"kind":"anonymous"`) || e.name == "another key's" {
+				t.Errorf("%s ends with %q", e.name, e.text)
+			}
+		case <-ctx.Done():
+			t.Fatalf("%d of %d have ended", i-1, n-1)
+		}
+	}
+	select {
+	case e := <-ends:
+		t.Errorf("%s ends, too: %q", e.name, e.text)
+	default:
+	}
+}

@@ -306,7 +306,7 @@ func (n *networks) events(c *call, in *getNetworkEvents, _ none) (err error) {
 	}
 	all, err := n.log.Events(ctx, c.owner(), in.ID, in.After, in.Limit, in.Follow)
 	if err != nil {
-		return orLeaving(ctx, err)
+		return orEnded(ctx, err)
 	}
 	return c.reply(200, listOf(all, networkEventOf))
 }

@@ -73,7 +73,7 @@ func (o *operations) get(c *call, in *getOperation) (v1.Operation, error) {
 		defer cancel()
 		// Anything else than the end of waiting Get reports again.
 		if _, err := o.Wait(ctx, c.owner(), in.ID); err != nil && waiting.Err() != nil {
-			return v1.Operation{}, orLeaving(waiting, err)
+			return v1.Operation{}, orEnded(waiting, err)
 		}
 	}
 	return to(operationOf)(o.Get(c, c.owner(), in.ID))

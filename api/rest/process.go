@@ -203,7 +203,7 @@ func (p *processes) start(c *call, in *aSandbox, q v1.ProcessRequest) error {
 				return engi.Errorf(engi.Internal, "kill %s in %s, whose caller left: %w", about.ID, in.ID, err)
 			}
 		}
-		return orLeaving(d.Ctx, err)
+		return orEnded(d.Ctx, err)
 	}
 	return c.reply(http.StatusOK, res)
 }

@@ -119,7 +119,7 @@ func (s *sessions) run(c *call, in *aSession, q v1.CodeRequest) error {
 	defer cancel()
 	x, err := s.RunCode(ctx, c.owner(), in.ID, spec, nil)
 	if err != nil {
-		return orLeaving(ctx, err)
+		return orEnded(ctx, err)
 	}
 	return c.reply(http.StatusOK, codeOf(x))
 }

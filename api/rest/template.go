@@ -120,7 +120,7 @@ func (t *templates) build(c *call, in *prefer, q v1.TemplateRequest) error {
 	ctx, cancel := c.waiting()
 	defer cancel()
 	if op, err = t.operations.Wait(ctx, c.viewer(), op.ID); err != nil {
-		return orLeaving(ctx, err)
+		return orEnded(ctx, err)
 	}
 	x, err := t.result(c, op)
 	if err != nil {
@@ -172,7 +172,7 @@ func (t *templates) events(ctx context.Context, c *call, id engi.OperationID) it
 			last := v1.BuildUpdate{Type: v1.EventResult}
 			switch {
 			case err != nil:
-				yield(last, orLeaving(ctx, err))
+				yield(last, orEnded(ctx, err))
 				return
 			case e.Operation != nil:
 				x, err := t.result(c, *e.Operation)

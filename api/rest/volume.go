@@ -119,7 +119,7 @@ func (v *volumes) put(c *call, in *putVolumeFile, _ none) (v1.Written, error) {
 			_, err := f.Write(d.Ctx, in.Path, body, attr)
 			return err
 		})
-		return x, orLeaving(d.Ctx, err)
+		return x, orEnded(d.Ctx, err)
 	})
 }
 

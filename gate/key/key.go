@@ -66,6 +66,7 @@ type Keyring struct {
 	mu      sync.RWMutex
 	cache   map[Hash]cached // guarded by mu
 	revoked int             // revocations so far; guarded by mu
+	inUse   map[Hash]*use   // keys with contexts of Valid; guarded by mu
 }
 
 // A cached key is as the store had it at that time.
@@ -77,7 +78,9 @@ type cached struct {
 var _ engi.Keys = (*Keyring)(nil)
 
 // New returns the keys in store. Nothing else in this process may write to it.
-func New(store Store) *Keyring { return &Keyring{store: store, cache: map[Hash]cached{}} }
+func New(store Store) *Keyring {
+	return &Keyring{store: store, cache: map[Hash]cached{}, inUse: map[Hash]*use{}}
+}
 
 // Authenticate returns the key with this secret. It reports Anonymous for an
 // unknown, expired or revoked one; the text says which.
@@ -85,7 +88,11 @@ func (r *Keyring) Authenticate(ctx context.Context, secret string) (engi.Key, er
 	if !wellFormed(secret) {
 		return engi.Key{}, engi.Errorf(engi.Anonymous, "this is not an engi key")
 	}
-	k, err := r.find(ctx, sha256.Sum256([]byte(secret)))
+	return r.authenticate(ctx, sha256.Sum256([]byte(secret)))
+}
+
+func (r *Keyring) authenticate(ctx context.Context, h Hash) (engi.Key, error) {
+	k, err := r.find(ctx, h)
 	if err != nil {
 		return engi.Key{}, err
 	}
@@ -226,6 +233,9 @@ func (r *Keyring) Revoke(ctx context.Context, owner engi.Owner, id string) (err 
 		if c.key.ID == id {
 			delete(r.cache, h)
 		}
+	}
+	for _, u := range r.inUse {
+		u.timer.Reset(0)
 	}
 	return nil
 }

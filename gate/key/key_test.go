@@ -1,6 +1,7 @@
 package key_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"os"
 	"path/filepath"
@@ -234,4 +235,71 @@ func BenchmarkAuthenticate(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// TestContextsEndWithTheirKey ends keys in each way, while contexts of them are used.
+func TestContextsEndWithTheirKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := empty(t)
+		r, elsewhere := key.New(store), key.New(store)
+		a, secretA := create(t, r, engi.Key{Owner: "ann"})
+		b, secretB := create(t, r, engi.Key{Owner: "ann"})
+		_, short := create(t, r, engi.Key{Owner: "ann", Expires: time.Now().Add(time.Minute)})
+		_, kept := create(t, r, engi.Key{Owner: "ann"})
+		caller, leave := context.WithCancel(t.Context())
+		var held []context.Context
+		for _, secret := range []string{secretA, secretA, secretB, short, kept} {
+			ctx, done := r.Valid(t.Context(), secret)
+			defer done()
+			held = append(held, ctx)
+		}
+		left, done := r.Valid(caller, kept)
+		defer done()
+		over, done := r.Valid(t.Context(), secretA)
+		done()
+		done()
+		ended := func(when, want string) {
+			t.Helper()
+			synctest.Wait()
+			got := ""
+			for _, ctx := range held {
+				switch {
+				case ctx.Err() == nil:
+					got += "-"
+				case engi.KindOf(context.Cause(ctx)) == engi.Anonymous:
+					got += "x"
+				default:
+					t.Errorf("%s: %v", when, context.Cause(ctx))
+				}
+			}
+			if got != want {
+				t.Errorf("%s: ended %s, want %s", when, got, want)
+			}
+		}
+		time.Sleep(12 * time.Second)
+		ended("at first", "-----")
+		if context.Cause(over) != context.Canceled {
+			t.Errorf("one that is given back: %v", context.Cause(over))
+		}
+		if err := r.Revoke(t.Context(), "ann", a.ID); err != nil {
+			t.Fatal(err)
+		}
+		ended("when it is revoked", "xx---")
+		if err := elsewhere.Revoke(t.Context(), "ann", b.ID); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		ended("a while after it is revoked elsewhere", "xxx--")
+		time.Sleep(time.Minute)
+		ended("when it has expired", "xxxx-")
+		leave()
+		synctest.Wait()
+		if context.Cause(left) != context.Canceled {
+			t.Errorf("the caller has left: %v", context.Cause(left))
+		}
+		late, done := r.Valid(t.Context(), secretA)
+		defer done()
+		held = []context.Context{late}
+		ended("one that is asked for too late", "x")
+	})
 }

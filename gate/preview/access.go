@@ -5,9 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +20,7 @@ const (
 	tokenParameter = "engi_token"     // of a signed link
 	tokenCookie    = "engi_preview"   // set by a signed link
 	keyPrefix      = "engi_"          // of the secret of any key
+	accessHeader   = "X-Access-Token" // of E2B's clients
 	hexPrefix      = "e2b_656e67695f" // the same in the form that E2B's older clients require
 
 	// LongestLink is how long a signed link may be valid.
@@ -101,7 +104,7 @@ func (p *Proxy) authorize(w http.ResponseWriter, r *http.Request, t target, s en
 	}
 	tried := 0
 	for _, c := range r.CookiesNamed(tokenCookie) {
-		if tried++; tried > maxCookies || !p.ownOrigin(r, t) {
+		if tried++; tried > maxCookies || !p.ownPage(r, t) {
 			break
 		}
 		if _, ok := p.checkToken(c.Value, t.id, t.port); ok {
@@ -122,20 +125,32 @@ func (p *Proxy) authorize(w http.ResponseWriter, r *http.Request, t target, s en
 	return true
 }
 
-// ownOrigin reports whether a request was made by a page of the same sandbox, or
-// by no page. Browsers send cookies with requests from pages of other sandboxes,
-// too, since they are on the same site.
-func (p *Proxy) ownOrigin(r *http.Request, t target) bool {
-	origin := r.Header.Get("Origin")
-	if origin == "" || sameHost(origin, r.Host) {
-		return true
+// ownPage reports whether a request was made by a page of the same sandbox, by no
+// page, or by one that only shows this one. Browsers send cookies with requests
+// from pages of other sandboxes, too, since they are on the same site. Over plain
+// HTTP, unless to localhost, they do not say that a page made a simple request.
+func (p *Proxy) ownPage(r *http.Request, t target) bool {
+	page, shows := r.Header.Get("Origin"), false
+	if page == "" {
+		switch site := r.Header.Get("Sec-Fetch-Site"); {
+		case site == "" || site == "none" || site == "same-origin":
+			return true
+		case navigation(r) && r.Header.Get("Sec-Fetch-Dest") == "document":
+			return true // somebody followed a link
+		}
+		page, shows = r.Referer(), navigation(r)
 	}
-	u, err := url.Parse(origin)
-	if err != nil {
+	u, err := url.Parse(page)
+	if err != nil || u.Host == "" {
 		return false
 	}
-	from, ok := p.byName(plainHost(u.Host))
-	return ok && from.id == t.id
+	if strings.EqualFold(u.Host, r.Host) {
+		return true
+	}
+	if from, ok := p.byName(plainHost(u.Host)); ok {
+		return from.id == t.id
+	}
+	return shows // in a frame, for example of an editor
 }
 
 // setTokenCookie moves a token from the URL, where it could be seen, copied and
@@ -148,7 +163,7 @@ func (p *Proxy) setTokenCookie(w http.ResponseWriter, r *http.Request, t target,
 	})
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
-	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Referrer-Policy", "strict-origin") // see ownPage; it never names this URL
 	h.Set("Location", localRef(r.URL.EscapedPath(), withoutToken(r.URL.RawQuery)))
 	w.WriteHeader(http.StatusSeeOther)
 }
@@ -181,12 +196,12 @@ func secretOf(h http.Header) string {
 // stripCredentials removes credentials for engi from h, and nothing else.
 func stripCredentials(h http.Header, byHeader bool) {
 	for _, name := range []string{"Authorization", "X-Api-Key"} {
-		for _, v := range h[name] {
-			if containsKey(v) {
-				h.Del(name)
-				break
-			}
+		if slices.ContainsFunc(h[name], containsKey) {
+			h.Del(name)
 		}
+	}
+	if slices.ContainsFunc(h[accessHeader], accessToken) {
+		h.Del(accessHeader)
 	}
 	h.Del("E2b-Traffic-Access-Token")
 	h.Del(protocolHeader)
@@ -208,6 +223,13 @@ func stripCredentials(h http.Header, byHeader bool) {
 			h.Set("Cookie", strings.Join(kept, "; "))
 		}
 	}
+}
+
+// accessToken reports whether the value of a header has the form of a token for
+// envd. Services may have tokens of their own in the same header.
+func accessToken(v string) bool {
+	b, err := hex.DecodeString(v)
+	return err == nil && len(b) == sha256.Size
 }
 
 // containsKey reports whether the value of a header contains the secret of a key,

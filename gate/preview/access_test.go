@@ -1,6 +1,8 @@
 package preview
 
 import (
+	"context"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -64,6 +66,38 @@ func TestPrivate(t *testing.T) {
 	}
 }
 
+func TestRequestsEndWithTheirKey(t *testing.T) {
+	f := newFixture(t, func(o *Options) { o.Private = true })
+	b := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, "begin")
+		http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	k, secret, err := f.keys.Create(t.Context(), engi.Key{Owner: "ann"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	r := b.request("GET", "/", nil).WithContext(ctx)
+	r.Header.Set("Authorization", "Bearer "+secret)
+	res, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	begin := make([]byte, 5)
+	if _, err := io.ReadFull(res.Body, begin); err != nil || res.StatusCode != 200 {
+		t.Fatal(res.StatusCode, err)
+	}
+	if err := f.keys.Revoke(ctx, "ann", k.ID); err != nil {
+		t.Fatal(err)
+	}
+	if rest, err := io.ReadAll(res.Body); err == nil || ctx.Err() != nil {
+		t.Errorf("the response goes on with %q, %v", rest, err)
+	}
+}
+
 func TestSignedLinks(t *testing.T) {
 	f := newFixture(t, func(o *Options) { o.Private = true })
 	b, other := f.sandbox(echo), f.sandbox(echo)
@@ -86,7 +120,7 @@ func TestSignedLinks(t *testing.T) {
 	r := b.request("GET", "//evil.test/p?"+u.RawQuery+"&a=1", nil)
 	r.Header.Set("Accept", "text/html")
 	res, _ := do(t, r)
-	if res.StatusCode != 303 || res.Header.Get("Location") != "/.//evil.test/p?a=1" || res.Header.Get("Referrer-Policy") != "no-referrer" {
+	if res.StatusCode != 303 || res.Header.Get("Location") != "/.//evil.test/p?a=1" || res.Header.Get("Referrer-Policy") != "strict-origin" {
 		t.Errorf("%d %v", res.StatusCode, res.Header)
 	}
 	cookies := res.Cookies()
@@ -109,6 +143,46 @@ func TestSignedLinks(t *testing.T) {
 		r.Header.Set("Origin", origin)
 		if res, body := do(t, r); res.StatusCode != want {
 			t.Errorf("a page of %s with the cookie: %d %s", origin, res.StatusCode, body)
+		}
+	}
+
+	// Pages of other sandboxes are on the same site, so their requests have the cookie.
+	own, sibling, app := "http://"+b.host(3001)+"/", "http://"+other.host(3000)+"/", "https://app.sbx.test/"
+	for _, dest := range []string{"document", "iframe", "frame", "embed", "object", "script", "style", "image", "font", "audio", "video", "track", "worker",
+		"serviceworker", "manifest", "empty", "report", "xslt", "json", ""} {
+		mode := "no-cors"
+		switch dest {
+		case "document", "iframe", "frame", "embed", "object":
+			mode = "navigate"
+		}
+		for _, c := range []struct {
+			method, site, from string
+			want               bool
+		}{
+			{"GET", "none", "", true},
+			{"GET", "same-origin", "", true},
+			{"POST", "same-origin", "", true},
+			{"GET", "same-site", own, true},
+			{"GET", "same-site", sibling, dest == "document"},
+			{"POST", "same-site", sibling, false},
+			{"GET", "same-site", "", dest == "document"},
+			{"POST", "same-site", "", false},
+			{"GET", "cross-site", "", dest == "document"},
+			{"GET", "same-site", "https://3000-" + other.record.ID.Label() + "-engi.sbx.test./", dest == "document"},
+			{"GET", "same-site", "http://3000-nosuch.localhost/", dest == "document"},
+			{"GET", "same-site", app, mode == "navigate"},
+			{"POST", "same-site", app, false},
+		} {
+			r := b.request(c.method, "/", nil)
+			r.AddCookie(cookies[0])
+			for name, v := range map[string]string{"Sec-Fetch-Site": c.site, "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": dest, "Referer": c.from, "Accept": "text/html,*/*"} {
+				if v != "" {
+					r.Header.Set(name, v)
+				}
+			}
+			if res, body := do(t, r); c.want != (res.StatusCode == 200) || !c.want && res.StatusCode != 403 {
+				t.Errorf("%+v for %q with the cookie: %d %s", c, dest, res.StatusCode, body)
+			}
 		}
 	}
 

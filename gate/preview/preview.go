@@ -206,6 +206,11 @@ func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 	if done := p.authorize(w, r, t, s); done {
 		return
 	}
+	if secret := secretOf(r.Header); secret != "" && (p.o.Private || s.Ports.Private) {
+		ctx, release := p.o.Keys.Valid(r.Context(), secret)
+		defer release()
+		r = r.WithContext(ctx)
+	}
 	leave, conns, err := p.acquire(s, t.port)
 	if err != nil {
 		p.respondError(w, r, t, err)

@@ -138,7 +138,7 @@ func TestWhatServicesSee(t *testing.T) {
 	b := f.sandbox(echo)
 	r := b.request("POST", "/a%2Fb//c;d?x=1;y=%zz&&engi_token=abc&q", strings.NewReader("hi"))
 	for k, v := range map[string]string{
-		"Authorization": "Bearer engi_secret", "X-Api-Key": "engi_other", "E2b-Traffic-Access-Token": "tok",
+		"Authorization": "Bearer engi_secret", "X-Api-Key": "engi_other", "E2b-Traffic-Access-Token": "tok", "X-Access-Token": strings.Repeat("0a", 32),
 		"Cookie": "a=1; engi_preview=zzz;b=\"2 3\"", "Origin": "https://" + b.host(3000), "Referer": "http://" + b.host(3000) + "/p?engi_token=1&z=2",
 		"X-Forwarded-For": "6.6.6.6", "X-Forwarded-Host": "evil", "X-Forwarded-Prefix": "/evil", "Forwarded": "for=6.6.6.6",
 		"Connection": "X-Hop", "X-Hop": "1", "Proxy-Authorization": "engi_x", "X-Mine": "kept", "E2b-Sandbox-Id": "kept-by-host-routes",
@@ -150,7 +150,7 @@ func TestWhatServicesSee(t *testing.T) {
 		t.Errorf("saw %s %s of %s", s.Method, s.URI, s.Host)
 	}
 	want := map[string]string{
-		"Authorization": "", "X-Api-Key": "", "E2b-Traffic-Access-Token": "", "Cookie": `a=1; b="2 3"`, "Origin": "http://localhost:3000",
+		"Authorization": "", "X-Api-Key": "", "E2b-Traffic-Access-Token": "", "X-Access-Token": "", "Cookie": `a=1; b="2 3"`, "Origin": "http://localhost:3000",
 		"Referer": "http://localhost:3000/p?z=2", "X-Forwarded-For": "127.0.0.1", "X-Forwarded-Host": "localhost:3000", "X-Forwarded-Proto": "http",
 		"X-Forwarded-Prefix": "", "Forwarded": "", "X-Hop": "", "Proxy-Authorization": "", "X-Mine": "kept", "E2b-Sandbox-Id": "kept-by-host-routes",
 	}
@@ -172,9 +172,10 @@ func TestWhatServicesSee(t *testing.T) {
 	r = b.request("GET", "/", nil)
 	r.Header.Set("Authorization", "Bearer sk-123")
 	r.Header.Set("X-Api-Key", "theirs")
+	r.Header.Set("X-Access-Token", "theirs")
 	r.Header.Set("Origin", "https://else.where")
 	s = look(t, r)
-	if s.Header.Get("Authorization") != "Bearer sk-123" || s.Header.Get("X-Api-Key") != "theirs" || s.Header.Get("Origin") != "https://else.where" ||
+	if s.Header.Get("Authorization") != "Bearer sk-123" || s.Header.Get("X-Api-Key") != "theirs" || s.Header.Get("X-Access-Token") != "theirs" || s.Header.Get("Origin") != "https://else.where" ||
 		s.Header.Get("X-Forwarded-Host") != b.host(3000) {
 		t.Errorf("headers %v", s.Header)
 	}

@@ -219,9 +219,12 @@ func (s *Server) routes(mux *http.ServeMux) {
 	}
 	s.fileRoutes(mux)
 	s.e2b = envd.New(&e2bSandbox{Server: s})
-	mux.Handle("/", s.e2b)
 	s.kernels = kernel.New(kernelSandbox{s})
-	mux.Handle(kernel.Prefix, s.kernels.Handler())
+	for _, routes := range []map[string]http.HandlerFunc{s.e2b.Routes(), s.kernels.Routes()} {
+		for pattern, f := range routes {
+			mux.Handle(pattern, f)
+		}
+	}
 }
 
 // path maps an absolute path in the sandbox to one that this program can open.

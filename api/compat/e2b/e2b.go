@@ -54,6 +54,10 @@ type Options struct {
 	Dir    string // for uploads; created if missing, and used by this server alone
 	Domain string // of sandboxes' host names, with a port if needed; may be empty
 
+	// Hosts are the names besides loopback ones that the control plane answers
+	// to, without port; "*" accepts any.
+	Hosts []string
+
 	// Internet is the widest network mode of sandboxes, which they get unless
 	// they ask for less; empty means none.
 	Internet engi.Network
@@ -145,8 +149,17 @@ func Serves(path string) bool {
 	return roots[first]
 }
 
-// Control serves the control plane: the paths for which [Serves] is true.
-func (s *Server) Control() http.Handler { return s.control }
+// Control serves the control plane: the paths for which [Serves] is true, by the
+// names that are served.
+func (s *Server) Control() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := httpio.CheckHost(r, s.Hosts); err != nil {
+			fail(w, err)
+			return
+		}
+		s.control.ServeHTTP(w, r)
+	})
+}
 
 // Run removes old uploads and forgotten builds until ctx ends, and then cancels
 // running builds.

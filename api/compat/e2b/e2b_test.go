@@ -173,6 +173,28 @@ func TestWhoMay(t *testing.T) {
 	}
 }
 
+// A web page can make a name of its own resolve to this server.
+func TestControlNames(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Hosts = []string{"api.sbx.test"} })
+	link := "/templates/x/files/abc?expires=1&signature=x"
+	for root := range roots {
+		for _, path := range []string{"/" + root, "/" + root + "/x", "/v2/" + root, "/v3/" + root, link} {
+			for _, method := range []string{"GET", "POST", "PUT", "DELETE"} {
+				for host, served := range map[string]bool{"evil.test": false, "evil.test:80": false, "api.sbx.test.evil.test": false, "API.sbx.test:8443": true, "localhost": true, "127.0.0.1:7777": true} {
+					r := httptest.NewRequest(method, path, strings.NewReader("{}"))
+					r.Host = host
+					r.Header.Set("X-API-KEY", "root")
+					rec := httptest.NewRecorder()
+					w.Control().ServeHTTP(rec, r)
+					if refused := rec.Code == 403 && strings.Contains(rec.Body.String(), "host name"); refused == served {
+						t.Errorf("%s %s at %s: %d %s", method, path, host, rec.Code, rec.Body)
+					}
+				}
+			}
+		}
+	}
+}
+
 func TestGuestGetsNoCredentials(t *testing.T) {
 	w := newWorld(t)
 	var mu sync.Mutex
@@ -213,13 +235,13 @@ func TestGuestGetsNoCredentials(t *testing.T) {
 	if h.Get("Set-Cookie") != "" {
 		t.Error("the guest sets cookies")
 	}
-	in(200, "/contexts", "49999", "Authorization", "Bearer secret")
+	in(200, "/contexts", "49999", "Authorization", "Bearer secret", trafficHeader, made["trafficAccessToken"].(string))
 	mu.Lock()
 	if path != "/interpreter/contexts" || seen.Get("Authorization") != "" {
 		t.Errorf("the guest saw %s %v", path, seen)
 	}
 	mu.Unlock()
-	in(200, "/health", "49983")
+	in(200, "/health", "49983", accessHeader, token)
 	in(200, "/execute", "49999", accessHeader, token)
 
 	// A URL that is signed needs no name of the sandbox.

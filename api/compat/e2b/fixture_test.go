@@ -24,6 +24,9 @@ func (r fakeKeys) Authenticate(_ context.Context, secret string) (engi.Key, erro
 	}
 	return engi.Key{}, engi.Errorf(engi.Anonymous, "unknown key")
 }
+func (fakeKeys) Valid(context.Context, string) (context.Context, context.CancelFunc) {
+	panic("not used")
+}
 func (fakeKeys) Create(context.Context, engi.Key) (engi.Key, string, error) { panic("not used") }
 func (fakeKeys) List(context.Context, engi.Owner) ([]engi.Key, error)       { panic("not used") }
 func (fakeKeys) Revoke(context.Context, engi.Owner, string) error           { panic("not used") }
@@ -34,6 +37,7 @@ type fakeSandboxes struct {
 	all    []engi.Sandbox
 	guest  http.Handler
 	remote string // URL of a server to use in place of guest
+	enters int
 }
 
 func (b *fakeSandboxes) Create(_ context.Context, s engi.SandboxSpec) (engi.Sandbox, error) {
@@ -139,6 +143,9 @@ func (b *fakeSandboxes) Enter(ctx context.Context, owner engi.Owner, id engi.San
 	if x.State != engi.Running && !x.Lifetime.AutoResume {
 		return nil, nil, engi.Errorf(engi.Conflict, "it is hibernated")
 	}
+	b.mu.Lock()
+	b.enters++
+	b.mu.Unlock()
 	return fakeGuest{h: b.guest, remote: b.remote}, func() {}, nil
 }
 
@@ -221,13 +228,19 @@ func (m *memory) Put(_ context.Context, t Template) error {
 func (m *memory) Get(_ context.Context, owner engi.Owner, ref string) (Template, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, t := range m.all {
-		if (t.ID == ref || t.Name == ref) && (owner == "" || t.Owner == owner) {
-			b, _ := json.Marshal(t)
-			var c Template
-			json.Unmarshal(b, &c)
-			return c, nil
+	found, ok := m.all[ref]
+	if ok = ok && (owner == "" || found.Owner == owner); !ok {
+		for _, t := range m.all {
+			if t.Name == ref && (owner == "" || t.Owner == owner) && (!ok || t.Owner < found.Owner) {
+				found, ok = t, true
+			}
 		}
+	}
+	if ok {
+		b, _ := json.Marshal(found)
+		var c Template
+		json.Unmarshal(b, &c)
+		return c, nil
 	}
 	return Template{}, engi.Errorf(engi.NotFound, "no such template")
 }

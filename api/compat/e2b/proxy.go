@@ -106,14 +106,20 @@ func (s *Server) proxy(w http.ResponseWriter, r *http.Request, id engi.SandboxID
 		sandboxLost(w, id, "The sandbox is paused without its memory: connect to it to start it again")
 		return
 	}
-	if err := s.authorize(r, sandbox, port); err != nil {
-		fail(w, err)
-		return
-	}
-	if port == EnvdPort && r.URL.Path == "/health" && stateOf(sandbox.State) == "paused" {
+	health := port == EnvdPort && r.URL.Path == "/health" && (r.Method == http.MethodGet || r.Method == http.MethodHead)
+	if health && stateOf(sandbox.State) == "paused" {
 		// Clients check health when a stream breaks, as it does when a sandbox
 		// is paused. That must not resume it.
 		sandboxLost(w, id, "The sandbox is paused")
+		return
+	}
+	if err := s.authorize(r, sandbox, port); err != nil {
+		if health && r.Header.Get(accessHeader) == "" {
+			// Who only asks must not keep it from being idle.
+			respond(w, http.StatusNoContent, nil)
+			return
+		}
+		fail(w, err)
 		return
 	}
 	limiter := &s.requests
@@ -242,21 +248,16 @@ func removeCredentials(h http.Header) {
 	}
 }
 
-// authorize reports Anonymous or Denied if r lacks a token that it needs.
+// authorize reports Anonymous or Denied if r lacks a token that it needs, on any
+// path.
 func (s *Server) authorize(r *http.Request, sandbox engi.Sandbox, port int) error {
 	path := r.URL.Path
-	if port == InterpreterPort {
-		// Clients send the access token only with code.
-		if sandbox.Ports.Private {
-			if err := s.Allow(r, sandbox, port); err != nil {
-				return err
-			}
-		}
-		if path != "/execute" {
-			return nil
+	if port == InterpreterPort && sandbox.Ports.Private {
+		if err := s.Allow(r, sandbox, port); err != nil {
+			return err
 		}
 	}
-	if !secure(sandbox) || port == EnvdPort && path == "/health" {
+	if !secure(sandbox) {
 		return nil
 	}
 	if got := r.Header.Get(accessHeader); got != "" {
@@ -265,14 +266,21 @@ func (s *Server) authorize(r *http.Request, sandbox engi.Sandbox, port int) erro
 		}
 		return engi.Errorf(engi.Anonymous, "invalid access token")
 	}
+	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	if port == InterpreterPort && first == "contexts" && s.Allow(r, sandbox, port) == nil {
+		// Clients send the access token only with code, but the traffic token
+		// also with requests for contexts.
+		return nil
+	}
 	if g, signed := signatureOf(r.URL.Query(), r.Method); signed && port == EnvdPort && path == "/files" {
 		return g.check(s.AccessToken(sandbox.ID), time.Now())
 	}
-	return engi.Errorf(engi.Anonymous, "missing access token")
+	return engi.Errorf(engi.Anonymous, "missing access token").
+		WithRemedy("send the header %s with the token that creating or connecting to the sandbox has answered", strings.ToLower(accessHeader))
 }
 
-// Allow reports Denied unless a request has the token for the private ports of a
-// sandbox.
+// Allow reports Denied unless a request has the token for the private ports and the
+// contexts of a sandbox.
 func (s *Server) Allow(r *http.Request, sandbox engi.Sandbox, port int) error {
 	if same(r.Header.Get(trafficHeader), s.TrafficToken(sandbox.ID)) {
 		return nil

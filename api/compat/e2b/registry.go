@@ -64,8 +64,9 @@ type LogLine struct {
 //
 //  1. Put stores a template, new or not; Conflict if another one of its owner
 //     has the name. It deletes the logs of builds that were removed.
-//  2. Get returns a template of owner's by ID or name, or NotFound. The empty
-//     owner may get any; by name, its own before another's.
+//  2. Get returns a template of owner's by ID or name, or NotFound; the one
+//     that has the ID before one that is named like it. The empty owner may get
+//     any; by name, its own before another's.
 //  3. List returns the templates of owner, or everybody's if owner is empty,
 //     by name.
 //  4. Remove deletes a template and its logs, if it exists.

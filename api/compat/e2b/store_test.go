@@ -29,6 +29,7 @@ func eventServer(t testing.TB, log engi.Events) *e2b.Server {
 	return e2b.New(e2b.Options{
 		Sandboxes: struct{ engi.Sandboxes }{}, Templates: struct{ engi.Templates }{}, Keys: oneKey{}, Store: struct{ e2b.Store }{},
 		Secret: make([]byte, 32), Dir: t.TempDir(), Events: log,
+		Hosts: []string{"example.com"}, // httptest's
 	})
 }
 

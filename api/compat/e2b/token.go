@@ -79,7 +79,8 @@ func (s *Server) derive(purpose, object string) string {
 // AccessToken returns the token for envd in a secure sandbox.
 func (s *Server) AccessToken(id engi.SandboxID) string { return s.derive("envd", string(id)) }
 
-// TrafficToken returns the token for the private ports of a sandbox.
+// TrafficToken returns the token for the private ports of a sandbox and for the
+// contexts of its code interpreter.
 func (s *Server) TrafficToken(id engi.SandboxID) string { return s.derive("traffic", string(id)) }
 
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }

@@ -144,7 +144,7 @@ func (s *Server) createdView(sandbox engi.Sandbox) createdSandbox {
 	if secure(sandbox) {
 		v.AccessToken = s.AccessToken(sandbox.ID)
 	}
-	if sandbox.Ports.Private {
+	if secure(sandbox) || sandbox.Ports.Private {
 		t := s.TrafficToken(sandbox.ID)
 		v.TrafficToken = &t
 	}

@@ -1,6 +1,7 @@
 package intercept
 
 import (
+	"bytes"
 	"compress/gzip"
 	"context"
 	"crypto/tls"
@@ -313,27 +314,36 @@ func (x *exchange) modifyResponse(r *http.Response) error {
 		}
 	}
 	x.maskHeaders(r.Header)
-	r.Header.Del("Alt-Svc") // it could lead to HTTP/3, which is not supported
+	x.maskHeaders(r.Trailer) // so far, only names
+	r.Header.Del("Alt-Svc")  // it could lead to HTTP/3, which is not supported
 	if len(x.stripForms) > 0 && r.Body != nil && r.Body != http.NoBody {
 		if err := x.stripBody(r); err != nil {
 			return err
 		}
+	} else {
+		x.log(r.StatusCode, "")
 	}
 	if r.StatusCode != http.StatusSwitchingProtocols {
 		r.Body = &trailerBody{ReadCloser: r.Body, x: x, of: r}
 	}
-	x.log(r.StatusCode, "")
 	return nil
 }
 
-// maskHeaders masks values in headers.
+// maskHeaders masks values in headers, and removes headers whose names contain one.
 func (x *exchange) maskHeaders(h http.Header) {
+	if len(x.allForms) == 0 {
+		return
+	}
 	for name, values := range h {
-		if name == "Content-Length" || name == "Date" {
-			continue // contains digits that may match by chance
-		}
 		for n, v := range values {
-			values[n] = mask(v, x.allForms)
+			if values[n] = mask(v, x.allForms); values[n] != v && name == "Content-Length" {
+				delete(h, name) // digits that are not the length would break the response
+			}
+		}
+		// Names have lost their case.
+		low := []byte(strings.ToLower(name))
+		if slices.ContainsFunc(x.allForms, func(f []byte) bool { return len(f) <= len(low) && bytes.Contains(low, bytes.ToLower(f)) }) {
+			delete(h, name)
 		}
 	}
 }
@@ -351,13 +361,80 @@ func (x *exchange) stripBody(r *http.Response) error {
 		return engi.Errorf(engi.Unsupported, "the response of %s is encoded as %s, which cannot be searched for secrets", x.target.Host, printable(enc, 40)).
 			WithRemedy("grant the secret without strip")
 	}
-	masked := newMaskReader(r.Body, x.stripForms)
 	if w, ok := r.Body.(io.Writer); ok { // an upgraded connection
-		r.Body = &maskedConn{maskReader: masked, Writer: w}
+		r.Body = &maskedConn{maskReader: newMaskReader(r.Body, x.stripForms), Writer: w}
+		x.log(r.StatusCode, "")
 		return nil
 	}
-	r.Body = masked
+	r.Body = newMaskReader(&sniffedBody{ReadCloser: r.Body, x: x, status: r.StatusCode}, x.stripForms)
 	return nil
+}
+
+// A sniffedBody fails if the body is compressed without saying so. It reads nothing
+// before the first Read, because the header of a stream must not wait for it, and
+// holds back no more than tells.
+type sniffedBody struct {
+	io.ReadCloser
+	x      *exchange
+	status int
+	head   []byte // read, but not returned
+	err    error  // that came with the end of head
+	plain  bool
+}
+
+func (b *sniffedBody) Read(p []byte) (int, error) {
+	for !b.plain {
+		part := make([]byte, sniffSize-len(b.head))
+		var n int
+		n, b.err = b.ReadCloser.Read(part)
+		b.head = append(b.head, part[:n]...)
+		how, more := compression(b.head)
+		if how != "" {
+			b.head = nil
+			err := engi.Errorf(engi.Unsupported, "the response of %s is compressed as %s and does not say so: it cannot be searched for secrets", b.x.target.Host, how).
+				WithRemedy("grant the secret without strip")
+			b.x.log(b.status, err.Error())
+			return 0, err
+		}
+		b.plain = !more || b.err != nil
+	}
+	b.x.log(b.status, "")
+	if len(b.head) > 0 {
+		n := copy(p, b.head)
+		b.head = b.head[n:]
+		return n, nil
+	}
+	if b.err != nil {
+		return 0, b.err
+	}
+	return b.ReadCloser.Read(p)
+}
+
+// Close implements io.Closer.
+func (b *sniffedBody) Close() error {
+	b.x.log(b.status, "") // if nothing was read
+	return b.ReadCloser.Close()
+}
+
+// sniffSize is the number of bytes that tell compressed data from text.
+const sniffSize = 32
+
+// compression returns how a body that begins with head is compressed; more says
+// that it takes more of the head to know. Brotli and deflate without zlib's header
+// cannot be recognized.
+func compression(head []byte) (how string, more bool) {
+	for _, c := range []struct{ how, magic string }{{"gzip", "\x1f\x8b"}, {"zstd", "\x28\xb5\x2f\xfd"}, {"deflate", "x\x01"}, {"deflate", "x\x9c"}, {"deflate", "x\xda"}, {"deflate", "x^"}} {
+		switch {
+		case bytes.HasPrefix(head, []byte(c.magic)):
+			if c.magic != "x^" || slices.ContainsFunc(head, func(b byte) bool { return b >= 0x80 || b < ' ' && !bytes.ContainsRune([]byte("\t\r\n"), rune(b)) }) {
+				return c.how, false
+			}
+			return "", len(head) < sniffSize // it may be text
+		case bytes.HasPrefix([]byte(c.magic), head):
+			more = true
+		}
+	}
+	return "", more
 }
 
 type maskedConn struct {

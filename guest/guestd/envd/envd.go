@@ -77,7 +77,6 @@ type Metrics struct {
 // Handler serves the API.
 type Handler struct {
 	sandbox Sandbox
-	mux     *http.ServeMux
 
 	mu       sync.Mutex
 	watchers map[string]*watcher
@@ -85,46 +84,48 @@ type Handler struct {
 
 // New returns a handler. Close it.
 func New(sandbox Sandbox) *Handler {
-	h := &Handler{sandbox: sandbox, mux: http.NewServeMux(), watchers: map[string]*watcher{}}
-	h.mux.HandleFunc("GET /health", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) })
-	h.rest("GET /files", h.download)
-	h.rest("POST /files", h.upload)
-	h.rest("GET /envs", func(w http.ResponseWriter, r *http.Request) error { return wire.WriteJSON(w, sandbox.Env()) })
-	h.rest("GET /metrics", h.metrics)
-	const p, f = "POST /process.Process/", "POST /filesystem.Filesystem/"
-	h.mux.HandleFunc(p+"Start", stream(h.start))
-	h.mux.HandleFunc(p+"Connect", stream(h.connect))
-	h.mux.HandleFunc(p+"StreamInput", h.streamInput)
-	h.mux.HandleFunc(p+"List", unary(h.list))
-	h.mux.HandleFunc(p+"SendInput", unary(h.sendInput))
-	h.mux.HandleFunc(p+"CloseStdin", unary(h.closeStdin))
-	h.mux.HandleFunc(p+"SendSignal", unary(h.sendSignal))
-	h.mux.HandleFunc(p+"Update", unary(h.update))
-	h.mux.HandleFunc(f+"Stat", unary(h.stat))
-	h.mux.HandleFunc(f+"MakeDir", unary(h.makeDir))
-	h.mux.HandleFunc(f+"Move", unary(h.move))
-	h.mux.HandleFunc(f+"ListDir", unary(h.listDir))
-	h.mux.HandleFunc(f+"Remove", unary(h.remove))
-	h.mux.HandleFunc(f+"WatchDir", stream(h.watchDir))
-	h.mux.HandleFunc(f+"CreateWatcher", unary(h.createWatcher))
-	h.mux.HandleFunc(f+"GetWatcherEvents", unary(h.watcherEvents))
-	h.mux.HandleFunc(f+"RemoveWatcher", unary(h.removeWatcher))
-	return h
+	return &Handler{sandbox: sandbox, watchers: map[string]*watcher{}}
 }
 
-// ServeHTTP implements http.Handler.
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.ServeHTTP(w, r) }
+// Routes returns all of the API by patterns of [http.ServeMux].
+func (h *Handler) Routes() map[string]http.HandlerFunc {
+	const p, f = "POST /process.Process/", "POST /filesystem.Filesystem/"
+	return map[string]http.HandlerFunc{
+		"GET /health":          func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) },
+		"GET /files":           rest(h.download),
+		"POST /files":          rest(h.upload),
+		"GET /envs":            rest(func(w http.ResponseWriter, r *http.Request) error { return wire.WriteJSON(w, h.sandbox.Env()) }),
+		"GET /metrics":         rest(h.metrics),
+		p + "Start":            stream(h.start),
+		p + "Connect":          stream(h.connect),
+		p + "StreamInput":      h.streamInput,
+		p + "List":             unary(h.list),
+		p + "SendInput":        unary(h.sendInput),
+		p + "CloseStdin":       unary(h.closeStdin),
+		p + "SendSignal":       unary(h.sendSignal),
+		p + "Update":           unary(h.update),
+		f + "Stat":             unary(h.stat),
+		f + "MakeDir":          unary(h.makeDir),
+		f + "Move":             unary(h.move),
+		f + "ListDir":          unary(h.listDir),
+		f + "Remove":           unary(h.remove),
+		f + "WatchDir":         stream(h.watchDir),
+		f + "CreateWatcher":    unary(h.createWatcher),
+		f + "GetWatcherEvents": unary(h.watcherEvents),
+		f + "RemoveWatcher":    unary(h.removeWatcher),
+	}
+}
 
-// rest registers a REST path, whose errors are {code, message} with a status.
-func (h *Handler) rest(pattern string, f func(http.ResponseWriter, *http.Request) error) {
-	h.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+// rest serves a REST path, whose errors are {code, message} with a status.
+func rest(f func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		if err := f(w, r); err != nil {
 			status := restStatus(err)
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(status)
 			json.NewEncoder(w).Encode(map[string]any{"code": status, "message": err.Error()}) // fails if the client has left
 		}
-	})
+	}
 }
 
 // restStatus is the status that E2B's clients expect, which differs for a full

@@ -18,24 +18,24 @@ const Prefix = "/interpreter/"
 // maxBody bounds a request, in bytes.
 const maxBody = 16 << 20
 
-// Handler serves the API.
-func (k *Kernels) Handler() http.Handler {
-	mux := http.NewServeMux()
-	for pattern, f := range map[string]func(http.ResponseWriter, *http.Request) error{
-		"GET " + Prefix + "health":                 k.health,
-		"POST " + Prefix + "execute":               k.execute,
-		"GET " + Prefix + "contexts":               k.listContexts,
-		"POST " + Prefix + "contexts":              k.createContext,
-		"DELETE " + Prefix + "contexts/{id}":       k.removeContext,
-		"POST " + Prefix + "contexts/{id}/restart": k.restartContext,
-	} {
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			if err := f(w, r); err != nil {
-				writeError(w, err)
-			}
-		})
+// Routes returns all of the API by patterns of [http.ServeMux].
+func (k *Kernels) Routes() map[string]http.HandlerFunc {
+	return map[string]http.HandlerFunc{
+		"GET " + Prefix + "health":                 route(k.health),
+		"POST " + Prefix + "execute":               route(k.execute),
+		"GET " + Prefix + "contexts":               route(k.listContexts),
+		"POST " + Prefix + "contexts":              route(k.createContext),
+		"DELETE " + Prefix + "contexts/{id}":       route(k.removeContext),
+		"POST " + Prefix + "contexts/{id}/restart": route(k.restartContext),
 	}
-	return mux
+}
+
+func route(f func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := f(w, r); err != nil {
+			writeError(w, err)
+		}
+	}
 }
 
 // writeError answers with the text of an error, which clients show.

@@ -76,6 +76,18 @@ func Run(t *testing.T, open func(*testing.T) e2b.Store) {
 		}
 		kind(t, s.Put(t.Context(), e2b.Template{ID: "three", Owner: "ann", Name: "app"}), engi.Conflict)
 	})
+	t.Run("an ID goes before a name", func(t *testing.T) {
+		s := open(t)
+		put(t, s, e2b.Template{ID: "a", Owner: "aaa", Name: "one"}, e2b.Template{ID: "b", Name: "one"}, one, e2b.Template{ID: "c", Owner: "ann", Name: "one"})
+		for _, owner := range []engi.Owner{"", "ann"} {
+			if got, err := s.Get(t.Context(), owner, "one"); err != nil || got.ID != "one" {
+				t.Errorf("%q gets %+v, %v", owner, got, err)
+			}
+		}
+		if got, err := s.Get(t.Context(), "aaa", "one"); err != nil || got.ID != "a" {
+			t.Errorf("by its name, an owner's own: got %+v, %v", got, err)
+		}
+	})
 	t.Run("logs", func(t *testing.T) {
 		s := open(t)
 		put(t, s, one)

@@ -1,0 +1,3 @@
+package intercept
+
+var FormsOf = formsOf
