@@ -22,6 +22,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/egress/policy"
+	"github.com/engi-dev/engi/gate/mask"
 )
 
 // maxRewritten is how many bytes the header and the query of a request may have
@@ -131,7 +132,7 @@ func (x *exchange) prepare(ctx context.Context, r *http.Request) (int, error) {
 		if rule.placeholder != "" {
 			value := x.values[rule.grant.Secret]
 			for _, form := range []string{value, url.QueryEscape(value), url.PathEscape(value)} {
-				if len(form) >= minFormLength {
+				if len(form) >= mask.MinLength {
 					pairs = append(pairs, form, rule.placeholder)
 				}
 			}
@@ -333,7 +334,7 @@ func (x *exchange) maskHeaders(h http.Header) {
 			continue // contains digits that may match by chance
 		}
 		for n, v := range values {
-			values[n] = mask(v, x.allForms)
+			values[n] = mask.Text(v, x.allForms)
 		}
 	}
 }
@@ -351,9 +352,9 @@ func (x *exchange) stripBody(r *http.Response) error {
 		return engi.Errorf(engi.Unsupported, "the response of %s is encoded as %s, which cannot be searched for secrets", x.target.Host, printable(enc, 40)).
 			WithRemedy("grant the secret without strip")
 	}
-	masked := newMaskReader(r.Body, x.stripForms)
+	masked := mask.NewReader(r.Body, x.stripForms)
 	if w, ok := r.Body.(io.Writer); ok { // an upgraded connection
-		r.Body = &maskedConn{maskReader: masked, Writer: w}
+		r.Body = &maskedConn{Reader: masked, Writer: w}
 		return nil
 	}
 	r.Body = masked
@@ -361,7 +362,7 @@ func (x *exchange) stripBody(r *http.Response) error {
 }
 
 type maskedConn struct {
-	*maskReader
+	*mask.Reader
 	io.Writer
 }
 
@@ -460,7 +461,7 @@ func untrustedReason(err error) string {
 
 // refuse responds in place of the host and says why.
 func (x *exchange) refuse(w http.ResponseWriter, status int, err error) {
-	text := mask(printable(err.Error(), 300), x.allForms)
+	text := mask.Text(printable(err.Error(), 300), x.allForms)
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -468,7 +469,7 @@ func (x *exchange) refuse(w http.ResponseWriter, status int, err error) {
 	x.log(status, text)
 	w.WriteHeader(status)
 	if remedy := engi.RemedyOf(err); remedy != "" {
-		text += "\n" + mask(printable(remedy, 300), x.allForms)
+		text += "\n" + mask.Text(printable(remedy, 300), x.allForms)
 	}
 	_, _ = io.WriteString(w, "engi: "+text+"\n") // the client may be gone
 }
@@ -481,7 +482,7 @@ func (x *exchange) log(status int, refused string) {
 		}
 		e := x.i.event(x.sandbox, x.target, engi.NetworkRequest)
 		e.Allowed = refused == ""
-		line := mask(printable(x.requestLine, 200), x.allForms)
+		line := mask.Text(printable(x.requestLine, 200), x.allForms)
 		var names []string
 		for _, r := range x.rules {
 			e.Rule = r.describe() // the most exact one is last
