@@ -29,6 +29,9 @@ func refused(model string, status int, header http.Header, body []byte) error {
 	text := line(said(body))
 	retry := engi.Retry{AfterMillis: retryAfter(header).Milliseconds()}
 	switch {
+	case status >= 300 && status < 400:
+		return engi.Errorf(engi.Invalid, "ask %s: the provider redirects (%d), which is not followed", model, status).
+			WithRemedy("set the provider's url in the configuration to where it answers itself")
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		return engi.Errorf(engi.Denied, "ask %s: the provider does not take the key (%d)", model, status).
 			WithRemedy("check the provider's api_key_env in the configuration and that variable")
