@@ -2,9 +2,14 @@ package llm_test
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,7 +20,9 @@ import (
 // ways are all ways to ask a provider: each returns what it shows of the answer
 // or of the failure.
 var ways = map[string]func(ctx context.Context, r *llm.Registry, ref string) (shown string, err error){
-	"whole": func(ctx context.Context, r *llm.Registry, ref string) (string, error) { return generate(ctx, r, ref, nil, nil) },
+	"whole": func(ctx context.Context, r *llm.Registry, ref string) (string, error) {
+		return generate(ctx, r, ref, nil, nil)
+	},
 	"streamed": func(ctx context.Context, r *llm.Registry, ref string) (shown string, err error) {
 		text, err := generate(ctx, r, ref, nil, func(d llm.Delta) error { shown += fmt.Sprintf("%+v", d); return nil })
 		return shown + text, err
@@ -118,6 +125,89 @@ func TestRedirectsAreRefused(t *testing.T) {
 					if engi.KindOf(err) != engi.Invalid || engi.RemedyOf(err) == "" {
 						t.Errorf("%d to %s: %v", status, target, err)
 					}
+				}
+			}
+		}
+	})
+}
+
+// TestKeysAreMasked has providers repeat the keys that they were sent in
+// whatever enters errors.
+func TestKeysAreMasked(t *testing.T) {
+	const key, other = `sk-live/0123+456789&abcdef`, "another-secret-of-the-operator"
+	forms := []string{key, other, url.QueryEscape(key), url.PathEscape(key), base64.StdEncoding.EncodeToString([]byte(key)), hex.EncodeToString([]byte(key))}
+	echo := strings.Join(forms, " ")
+	message := func(text string) string {
+		raw, err := json.Marshal(map[string]any{"type": "error", "error": map[string]any{"message": text}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	raw := func(response string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			conn, out, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			out.WriteString(response) //nolint:errcheck // the client may have left
+			out.Flush()               //nolint:errcheck // the client may have left
+		}
+	}
+	says := map[string]http.HandlerFunc{
+		"a broken response":    raw(echo + "\r\n\r\n"),
+		"a broken status":      raw("HTTP/1.1 " + echo + "\r\n\r\n"),
+		"a broken header":      raw("HTTP/1.1 200 OK\r\n" + echo + "\r\n\r\n"),
+		"a broken trailer":     raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + echo + "\r\n\r\n"),
+		"a broken redirection": raw("HTTP/1.1 302 Found\r\nLocation: http://%zz/" + echo + "\r\nContent-Length: 0\r\n\r\n"),
+		"a redirection":        raw("HTTP/1.1 302 Found\r\nLocation: http://other.invalid/" + key + "\r\nContent-Length: 0\r\n\r\n"),
+	}
+	for _, status := range []int{400, 401, 404, 409, 413, 429, 500, 503} {
+		says[fmt.Sprint("an error ", status)] = func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Echo", echo)
+			w.Header().Set("Retry-After", key)
+			w.WriteHeader(status)
+			fmt.Fprint(w, message("you sent "+echo))
+		}
+	}
+	for name, body := range map[string]string{
+		"no JSON":        "you sent " + echo,
+		"an inner error": message("you sent " + echo),
+		"lines":          message("you sent\n" + strings.ReplaceAll(echo, "s", "\x00s\x07")),
+		"an event":       "data: " + message("you sent "+echo) + "\n\n",
+		"a broken event": "data: {you sent " + echo + "\n\n",
+	} {
+		says[name] = func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, body) }
+		says[name+" 400"] = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(400); fmt.Fprint(w, body) }
+	}
+	for at := range 30 { // a part of a key is not shown either
+		says[fmt.Sprint("the end of a line ", at)] = func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(400)
+			fmt.Fprint(w, message(strings.Repeat("x", 300-at)+key+strings.Repeat(key, 20)))
+		}
+	}
+	var answer http.HandlerFunc
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { answer(w, r) }))
+	defer web.Close()
+	eachWay(t, web.URL, key, func(t *testing.T, opt llm.Options, ask func(llm.Options) (string, error)) {
+		for name, p := range opt.Providers {
+			p.Headers = map[string]string{"X-Other": "Token " + other}
+			opt.Providers[name] = p
+		}
+		var calls []llm.Call
+		opt.OnCall = func(c llm.Call) { calls = append(calls, c) }
+		for name, say := range says {
+			calls, answer = nil, say
+			shown, err := ask(opt)
+			if err == nil {
+				t.Errorf("%s: no error", name)
+			}
+			all := fmt.Sprint(shown, err, engi.RemedyOf(err), calls)
+			for _, form := range append(forms, key[:9], other[:9]) {
+				if strings.Contains(all, form) {
+					t.Errorf("%s shows %q: %s", name, form, all)
 				}
 			}
 		}

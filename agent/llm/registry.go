@@ -189,7 +189,7 @@ func (r *Registry) single(ref string) (Model, error) {
 	if len(r.made) >= maxMade {
 		clear(r.made)
 	}
-	made := &remote{name: ref, model: model, provider: p, client: r.clientOf(p), format: formats[p.Dialect], quiet: r.opt.IdleTimeout, native: p.Dialect == Gemini}
+	made := &remote{source: p.source(ref), model: model, provider: p, client: r.clientOf(p), format: formats[p.Dialect], quiet: r.opt.IdleTimeout, native: p.Dialect == Gemini}
 	r.made[ref] = made
 	return made, nil
 }

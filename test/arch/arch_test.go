@@ -64,7 +64,7 @@ var rules = []rule{
 	{"agent/tool", ". agent/llm guest/fileops", ""},
 	{"agent/remote", ". agent/llm agent/tool", "github.com/modelcontextprotocol/go-sdk/..."},
 	{"agent", ". agent/llm agent/tool outputlog", ""},
-	{"agent/llm", ".", "github.com/google/jsonschema-go/..."},
+	{"agent/llm", ". gate/mask", "github.com/google/jsonschema-go/..."},
 
 	{"library/librarytest", ". library", "github.com/google/go-cmp/..."},
 	{"library/...", ".", "github.com/yuin/goldmark/..."},
