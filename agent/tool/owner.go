@@ -92,6 +92,13 @@ func (o ownExecutions) Artifact(ctx context.Context, owner engi.Owner, id engi.E
 	return o.all.Artifact(ctx, owner, id, path)
 }
 
+func (o ownExecutions) Artifacts(ctx context.Context, owner engi.Owner, id engi.ExecutionID, limit int64) ([][]byte, error) {
+	if err := o.find(ctx, owner, id); err != nil {
+		return nil, err
+	}
+	return o.all.Artifacts(ctx, owner, id, limit)
+}
+
 // ownOf returns the objects of a list that are owner's own.
 func ownOf[T any](list []T, owner engi.Owner, of func(T) engi.Owner) []T {
 	if owner != "" {
