@@ -60,7 +60,8 @@
 // gives each sandbox a network namespace with one link, which ends in a TCP/IP
 // stack in this process, so that each DNS query and connection is a function call
 // that gate/egress/policy decides; gate/egress/intercept puts secrets into
-// requests on their way. gate/fetch makes HTTP clients for URLs that users name.
+// requests on their way. gate/fetch makes HTTP clients for URLs that users name,
+// and gate/mask overwrites secrets in what others answer.
 // gate/preview proxies requests to services in sandboxes, gate/cert has the
 // server's certificates. See docs/decisions/0008-the-wall.md.
 //

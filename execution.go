@@ -234,4 +234,8 @@ type Executions interface {
 	List(ctx context.Context, owner Owner, f ExecutionFilter) ([]Execution, error)
 	// Artifact opens a file that the execution left. The caller closes it.
 	Artifact(ctx context.Context, owner Owner, id ExecutionID, path string) (io.ReadCloser, error)
+	// Artifacts returns the contents of the files that the execution left, in
+	// the order of its result: each one that fits into what is left of limit
+	// bytes, and nil for the others and for those that cannot be read.
+	Artifacts(ctx context.Context, owner Owner, id ExecutionID, limit int64) ([][]byte, error)
 }

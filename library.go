@@ -52,6 +52,7 @@ type CodeModule struct {
 	Source      string // a copy, of ModuleUser only
 	Session     SessionID
 	Saved       time.Time
+	Owner       Owner // of the session
 }
 
 // A ModuleScope says who finds a module.
@@ -74,6 +75,7 @@ const (
 // A SearchSpec is a search of the library.
 type SearchSpec struct {
 	Owner   Owner
+	Own     bool   // for the empty owner: only what is the node's, not what is everybody's
 	Session string // ID or name: its modules are searched too; empty for none
 	Text    string
 	Package string     // search only what documents or uses it; empty for everything

@@ -4,7 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -40,6 +44,9 @@ type runnerSpec struct {
 	path  string // of the database
 	runs  int
 	price int64
+	web   http.Handler // the provider instead of play
+	key   string
+	log   *slog.Logger
 
 	inject func(context.Context, engi.Run) (any, error)
 }
@@ -54,8 +61,12 @@ func (b runnerSpec) open(t *testing.T) *fixture {
 		t.Fatal(err)
 	}
 	s := &scripted.Server{Play: b.play}
-	web := httptest.NewServer(s)
-	reg, err := llm.New(llm.Options{Providers: map[string]llm.Provider{"openai": {URL: web.URL}}, Default: "openai:demo", Client: web.Client(), Backoff: time.Millisecond,
+	var provider http.Handler = s
+	if b.web != nil {
+		provider = b.web
+	}
+	web := httptest.NewServer(provider)
+	reg, err := llm.New(llm.Options{Providers: map[string]llm.Provider{"openai": {URL: web.URL, Key: b.key}}, Default: "openai:demo", Client: web.Client(), Backoff: time.Millisecond,
 		Prices: map[string]llm.Price{"openai:*": {Input: float64(b.price)}}})
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +77,7 @@ func (b runnerSpec) open(t *testing.T) *fixture {
 	if b.agent.Tools == nil {
 		b.agent.Tools = []string{"*"}
 	}
-	r, err := agent.New(agent.Options{Agents: []engi.AgentSpec{b.agent}, Models: reg.Model, Tools: b.tools, Store: store.Agents(db), Results: store.AgentResults(db), Dir: b.path + ".runs", MaxRuns: b.runs, Deps: b.inject})
+	r, err := agent.New(agent.Options{Agents: []engi.AgentSpec{b.agent}, Models: reg.Model, Tools: b.tools, Store: store.Agents(db), Results: store.AgentResults(db), Dir: b.path + ".runs", MaxRuns: b.runs, Deps: b.inject, Log: b.log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,6 +138,47 @@ func (f *fixture) follow(t *testing.T, id engi.RunID) (engi.Run, []engi.RunUpdat
 	}
 	t.Fatalf("no end of run %s after %+v", id, all)
 	return engi.Run{}, nil
+}
+
+// TestKeysStayOutOfRuns has a provider repeat its key in errors, and looks for it
+// in all that a run shows, stores and logs.
+func TestKeysStayOutOfRuns(t *testing.T) {
+	const key = "sk-live-0123456789"
+	for name, answer := range map[string]http.HandlerFunc{
+		"refused": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "you sent "+key, http.StatusBadRequest) },
+		"failed":  func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "you sent "+key, http.StatusBadGateway) },
+		"streamed": func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, "data: {\"error\":{\"message\":\"you sent %s\"}}\n\n", key)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			var log strings.Builder
+			f := runnerSpec{web: answer, key: key, path: filepath.Join(dir, "db"), log: slog.New(slog.NewTextHandler(&log, nil))}.open(t)
+			run, events := f.finish(t, engi.RunSpec{Input: "hello"})
+			if run.State != engi.RunFailed || !strings.Contains(run.Error.Text, "you sent ***") {
+				t.Errorf("the run ended as %s: %v", run.State, run.Error)
+			}
+			f.stop()
+			shown := map[string]string{"run": fmt.Sprintf("%+v %v", run, run.Error), "events": fmt.Sprintf("%+v", events), "log": log.String()}
+			err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+				if err != nil || d.IsDir() {
+					return err
+				}
+				raw, err := os.ReadFile(path)
+				shown[path] = string(raw)
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for where, text := range shown {
+				if strings.Contains(text, key) {
+					t.Errorf("the key is in %s", where)
+				}
+			}
+		})
+	}
 }
 
 type adding struct {
@@ -248,7 +300,8 @@ func TestOwners(t *testing.T) {
 	}
 	_, e4 := f.FullResult(ctx, "bob", r.ID, "x")
 	_, e5 := f.Start(ctx, engi.RunSpec{Owner: "bob", Input: "x", Conversation: r.Conversation})
-	for i, err := range []error{e1, e2, e3, e4, e5, f.Cancel(ctx, "bob", r.ID)} {
+	_, e6 := f.Start(ctx, engi.RunSpec{Input: "x", Conversation: r.Conversation}) // agents of the node itself, too, act as one owner
+	for i, err := range []error{e1, e2, e3, e4, e5, e6, f.Cancel(ctx, "bob", r.ID)} {
 		if engi.KindOf(err) != engi.NotFound {
 			t.Errorf("%d: %v", i, err)
 		}

@@ -121,7 +121,7 @@ func (r *Runner) history(ctx context.Context, owner engi.Owner, id engi.Conversa
 	if err != nil {
 		return nil, err
 	}
-	if len(runs) == 0 {
+	if len(runs) == 0 || runs[0].Owner != owner { // the empty owner would see all
 		return nil, engi.Errorf(engi.NotFound, "there is no conversation %.60s", id).WithRemedy("leave it out to start a new one")
 	}
 	last := runs[0]

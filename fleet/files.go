@@ -198,3 +198,17 @@ func (f files) saveArtifact(name string, in io.Reader, size int64) (sum string, 
 	}
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
+
+// readArtifact returns the n-th artifact of an execution, whole.
+func (f files) readArtifact(id engi.ExecutionID, n int, a engi.Artifact) ([]byte, error) {
+	in, err := os.Open(f.artifact(id, n))
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "open artifact %d of %s: %v", n, id, err)
+	}
+	defer in.Close()
+	data, err := io.ReadAll(io.LimitReader(in, a.Size+1))
+	if sum := sha256.Sum256(data); err != nil || int64(len(data)) != a.Size || hex.EncodeToString(sum[:]) != a.SHA256 {
+		return nil, engi.Errorf(engi.Internal, "artifact %d of %s is not what was saved: %v", n, id, err)
+	}
+	return data, nil
+}

@@ -418,6 +418,13 @@ type faultyStore struct {
 
 	mu    sync.Mutex
 	fault func(act string) error // guarded by mu; nil for none
+
+	gets atomic.Int32 // of executions
+}
+
+func (s *faultyStore) Get(ctx context.Context, owner engi.Owner, id engi.ExecutionID) (fleet.Record, error) {
+	s.gets.Add(1)
+	return s.Store.Get(ctx, owner, id)
 }
 
 // openStore opens the database in dir until the test ends.

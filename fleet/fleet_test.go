@@ -353,6 +353,22 @@ func TestArtifacts(t *testing.T) {
 		wantKind(t, "artifact "+path, err, engi.NotFound)
 	}
 
+	before := fx.store.gets.Load()
+	all, err := n.x.Artifacts(t.Context(), "alice", x.ID, 50_000)
+	if err != nil || len(all) != 2 {
+		t.Fatalf("%d contents, %v", len(all), err)
+	}
+	for i, a := range x.Result.Artifacts {
+		if want := map[string]string{"a/b/one": "one"}[a.Path]; string(all[i]) != want {
+			t.Errorf("%s has %q, want %q", a.Path, all[i], want) // zeros does not fit
+		}
+	}
+	if got := fx.store.gets.Load() - before; got != 1 {
+		t.Errorf("the record was read %d times", got)
+	}
+	_, err = n.x.Artifacts(t.Context(), "bob", x.ID, 50_000)
+	wantKind(t, "another's artifacts", err, engi.NotFound)
+
 	spec = script("for i in 1 2 3 4 5; do echo $i > f$i; done")
 	spec.Limits.ArtifactCount = 2
 	x = n.execute(spec)

@@ -245,8 +245,8 @@ func (e *executions) List(ctx context.Context, owner engi.Owner, f engi.Executio
 	return list, nil
 }
 
-// Artifact implements engi.Executions.
-func (e *executions) Artifact(ctx context.Context, owner engi.Owner, id engi.ExecutionID, path string) (io.ReadCloser, error) {
+// artifacts returns what an execution left, or NotFound before it is done.
+func (e *executions) artifacts(ctx context.Context, owner engi.Owner, id engi.ExecutionID) ([]engi.Artifact, error) {
 	rec, err := e.opt.Store.Get(ctx, owner, id)
 	if err != nil {
 		return nil, err
@@ -254,7 +254,16 @@ func (e *executions) Artifact(ctx context.Context, owner engi.Owner, id engi.Exe
 	if rec.Result == nil {
 		return nil, engi.Errorf(engi.NotFound, "execution %s is %s and has no artifacts", id, rec.State)
 	}
-	n := slices.IndexFunc(rec.Result.Artifacts, func(a engi.Artifact) bool { return a.Path == path })
+	return rec.Result.Artifacts, nil
+}
+
+// Artifact implements engi.Executions.
+func (e *executions) Artifact(ctx context.Context, owner engi.Owner, id engi.ExecutionID, path string) (io.ReadCloser, error) {
+	all, err := e.artifacts(ctx, owner, id)
+	if err != nil {
+		return nil, err
+	}
+	n := slices.IndexFunc(all, func(a engi.Artifact) bool { return a.Path == path })
 	if n < 0 {
 		return nil, engi.Errorf(engi.NotFound, "execution %s has no artifact %.200q", id, path)
 	}
@@ -263,4 +272,26 @@ func (e *executions) Artifact(ctx context.Context, owner engi.Owner, id engi.Exe
 		return nil, engi.Errorf(engi.Internal, "open artifact %d of %s: %v", n, id, err)
 	}
 	return f, nil
+}
+
+// Artifacts implements engi.Executions.
+func (e *executions) Artifacts(ctx context.Context, owner engi.Owner, id engi.ExecutionID, limit int64) ([][]byte, error) {
+	all, err := e.artifacts(ctx, owner, id)
+	if err != nil {
+		return nil, err
+	}
+	contents := make([][]byte, len(all))
+	for i, a := range all {
+		if a.Size > limit {
+			continue
+		}
+		if ctx.Err() != nil {
+			return nil, engi.Errorf(engi.Expired, "read the artifacts of %s: %v", id, context.Cause(ctx))
+		}
+		if data, err := e.files.readArtifact(id, i, a); err == nil {
+			contents[i] = data
+			limit -= a.Size
+		}
+	}
+	return contents, nil
 }

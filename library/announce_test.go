@@ -46,12 +46,14 @@ func TestAnnouncedModulesAreSaved(t *testing.T) {
 		go func() { done <- l.Run(ctx, func() {}) }()
 
 		failed := endedRun("s", announcing("failed.ts"))
+		nodes := endedRun("s", announcing("failed.ts")) // its agent named a session of ann
+		nodes.Owner = ""
 		failed.State = engi.RunFailed
 		for _, r := range []engi.Run{
 			endedRun("s", announcing("lib/a.ts", "missing.ts", "lib/b.ts")), // one of them was never written
 			endedRun("", announcing("nowhere.ts")),
 			endedRun("s", "no modules\n{\"type\":\"code_modules\",\"modules\":[{}]}\n{\"type\":\"patches\"}"),
-			failed,
+			failed, nodes,
 		} {
 			l.RunEnded(ctx, r)
 		}

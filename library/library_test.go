@@ -283,6 +283,11 @@ func TestOwnersAreKeptApart(t *testing.T) {
 			t.Errorf("%q finds %+v", owner, f.Hits)
 		}
 	}
+	for _, mode := range []engi.SearchMode{engi.SearchHybrid, engi.SearchVector, engi.SearchKeyword} {
+		if f := find(t, l, engi.SearchSpec{Own: true, Text: "apples", Mode: mode}); len(f.Hits) != 1 || f.Hits[0].Document != node.ID {
+			t.Errorf("the node finds by %s %+v", mode, f.Hits)
+		}
+	}
 	for _, c := range []struct {
 		owner engi.Owner
 		id    engi.DocumentID

@@ -260,7 +260,9 @@ func (l *Library) Modules(ctx context.Context, owner engi.Owner, session string)
 	var list []engi.CodeModule
 	for _, r := range records {
 		if r.Module != nil && (!IsSessionCollection(r.Collection) || r.Collection == collection) {
-			list = append(list, *r.Module)
+			m := *r.Module
+			m.Owner = r.Owner
+			list = append(list, m)
 		}
 	}
 	return list, nil

@@ -94,7 +94,7 @@ type candidate struct {
 func (l *Library) candidates(ctx context.Context, spec engi.SearchSpec, session string, q []float32) (list []candidate, missing int, err error) {
 	l.dataMu.RLock()
 	defer l.dataMu.RUnlock()
-	named, all := l.visible(spec.Owner, session)
+	named, all := l.visible(spec, session)
 	n := max(maxCandidates, spec.Limit)
 	byWords, byVector := make(chan error, 1), make(chan error, 1)
 	var words, similar []int64
@@ -161,10 +161,10 @@ func (l *Library) withRecords(ctx context.Context, ids []int64, found []Chunk, m
 	return list, missing, nil
 }
 
-// visible returns the collections that owner may search: as they are named in a
+// visible returns the collections that spec searches: as they are named in a
 // query, where Everywhere may stand for them, and each by name.
-func (l *Library) visible(owner engi.Owner, session string) (named, all []string) {
-	if owner == "" {
+func (l *Library) visible(spec engi.SearchSpec, session string) (named, all []string) {
+	if spec.Owner == "" && !spec.Own {
 		named = []string{Everywhere}
 		l.mu.Lock()
 		for s := range l.collections {
@@ -174,7 +174,10 @@ func (l *Library) visible(owner engi.Owner, session string) (named, all []string
 		}
 		l.mu.Unlock()
 	} else {
-		named = []string{documentCollection(owner), documentCollection(""), userCollection(owner)}
+		named = []string{documentCollection(""), userCollection(spec.Owner)}
+		if spec.Owner != "" {
+			named = append(named, documentCollection(spec.Owner))
+		}
 		all = slices.Clone(named)
 	}
 	if session != "" {

@@ -47,6 +47,7 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 		return err
 	}
 	n.services.Library = n.Library()
+	n.services = n.services.OfOneOwner()
 	servers, err := c.MCP.ToolServers(os.LookupEnv)
 	if err != nil {
 		return err

@@ -136,12 +136,16 @@ var anthropicStops = map[string]Stop{
 
 func (anthropicFormat) whole(raw []byte, a *answer) error {
 	var o struct {
+		Type       string
 		Content    []anthropicBlock
 		StopReason string `json:"stop_reason"`
 		Usage      anthropicUsage
 	}
 	if err := json.Unmarshal(raw, &o); err != nil {
-		return unreadable(a.name, err)
+		return a.unreadable(err)
+	}
+	if o.Type == "error" {
+		return a.failed(raw)
 	}
 	o.Usage.add(&a.tokens)
 	a.stop = stopOf(anthropicStops, o.StopReason)
@@ -187,7 +191,7 @@ func (anthropicFormat) event(raw []byte, a *answer) error {
 		Usage anthropicUsage
 	}
 	if err := json.Unmarshal(raw, &e); err != nil {
-		return unreadable(a.name, err)
+		return a.unreadable(err)
 	}
 	e.Message.Usage.add(&a.tokens)
 	e.Usage.add(&a.tokens)
@@ -205,7 +209,7 @@ func (anthropicFormat) event(raw []byte, a *answer) error {
 			a.stop = StopOther
 		}
 	case "error":
-		return failed(a.name, raw)
+		return a.failed(raw)
 	}
 	return nil
 }

@@ -75,7 +75,7 @@ func withRetries[T any](ctx context.Context, r *Registry, owner engi.Owner, name
 			select {
 			case <-time.After(min(max(pause, time.Duration(engi.RetryOf(err).AfterMillis)*time.Millisecond), maxWait)):
 			case <-ctx.Done():
-				return answer, classify(name, ctx.Err())
+				return answer, source{name: name}.classify(ctx.Err())
 			}
 			pause *= 2
 		}

@@ -6,44 +6,70 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/mask"
 )
 
+// A source is a model as errors name it. What its provider says enters errors,
+// and thereby logs and records, by its methods only.
+type source struct {
+	name   string   // provider:model
+	secret [][]byte // forms of the keys that its provider was sent
+}
+
+// source returns the source of the errors of a model of p.
+func (p Provider) source(name string) source {
+	s := source{name, mask.Forms(p.Key)}
+	for _, value := range p.Headers {
+		s.secret = append(s.secret, mask.Forms(value)...)
+		if at := strings.LastIndexByte(value, ' '); at >= 0 { // after Bearer and the like
+			s.secret = append(s.secret, mask.Forms(value[at+1:])...)
+		}
+	}
+	return s
+}
+
 // classify gives an error that is not a provider's answer its kind.
-func classify(model string, err error) error {
+func (s source) classify(err error) error {
 	if _, ok := errors.AsType[*engi.Error](err); ok {
 		return err
 	}
 	if engi.KindOf(err) == engi.Expired {
-		return engi.Errorf(engi.Expired, "ask %s: %v", model, err)
+		return engi.Errorf(engi.Expired, "ask %s: %s", s.name, s.line(err.Error()))
 	}
-	return engi.Errorf(engi.Unavailable, "ask %s: %s", model, line(err.Error())).
+	return engi.Errorf(engi.Unavailable, "ask %s: %s", s.name, s.line(err.Error())).
 		WithRemedy("check the provider's address in the configuration, and whether it runs")
 }
 
 // refused gives a refusal of a provider its kind. What the provider said is
-// shown in one line at most: it is not ours and may quote what was sent.
-func refused(model string, status int, header http.Header, body []byte) error {
-	text := line(said(body))
+// shown in one line at most, without keys: it is not ours and may quote what was
+// sent.
+func (s source) refused(status int, header http.Header, body []byte) error {
+	text := s.line(said(body))
 	retry := engi.Retry{AfterMillis: retryAfter(header).Milliseconds()}
 	switch {
+	case status >= 300 && status < 400:
+		return engi.Errorf(engi.Invalid, "ask %s: the provider redirects (%d), which is not followed", s.name, status).
+			WithRemedy("set the provider's url in the configuration to where it answers itself")
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
-		return engi.Errorf(engi.Denied, "ask %s: the provider does not take the key (%d)", model, status).
+		return engi.Errorf(engi.Denied, "ask %s: the provider does not take the key (%d)", s.name, status).
 			WithRemedy("check the provider's api_key_env in the configuration and that variable")
 	case contextTooLong.MatchString(text) || status == http.StatusRequestEntityTooLarge:
-		return engi.Errorf(engi.Invalid, "ask %s: the conversation is too long for the model: %s", model, text).
+		return engi.Errorf(engi.Invalid, "ask %s: the conversation is too long for the model: %s", s.name, text).
 			WithRemedy("begin a new conversation, or choose a model that reads more")
 	case status == http.StatusNotFound:
-		return engi.Errorf(engi.Invalid, "ask %s: the provider does not know this model: %s", model, text).
+		return engi.Errorf(engi.Invalid, "ask %s: the provider does not know this model: %s", s.name, text).
 			WithRemedy("check the name of the model in the configuration or the request")
 	case status == http.StatusTooManyRequests:
-		return engi.Errorf(engi.Exhausted, "ask %s: the provider's rate is reached: %s", model, text).WithRetry(retry)
+		return engi.Errorf(engi.Exhausted, "ask %s: the provider's rate is reached: %s", s.name, text).WithRetry(retry)
 	case status >= 500 || status == http.StatusRequestTimeout || status == http.StatusConflict || header.Get("X-Should-Retry") == "true":
-		return engi.Errorf(engi.Unavailable, "ask %s: %s", model, text).WithRetry(retry)
+		return engi.Errorf(engi.Unavailable, "ask %s: %s", s.name, text).WithRetry(retry)
 	}
-	return engi.Errorf(engi.Invalid, "ask %s: the provider refused (%d): %s", model, status, text)
+	return engi.Errorf(engi.Invalid, "ask %s: the provider refused (%d): %s", s.name, status, text)
 }
 
 // contextTooLong matches what providers say to a conversation that does not
@@ -52,22 +78,22 @@ var contextTooLong = regexp.MustCompile(`maximum context length (is|of) \d|Range
 
 // failed is an error that a provider reports in the middle of a stream. They
 // are nearly always about a moment of overload.
-func failed(model string, event []byte) error {
-	text := line(said(event))
+func (s source) failed(event []byte) error {
+	text := s.line(said(event))
 	if contextTooLong.MatchString(text) {
-		return refused(model, http.StatusRequestEntityTooLarge, nil, event)
+		return s.refused(http.StatusRequestEntityTooLarge, nil, event)
 	}
-	return engi.Errorf(engi.Unavailable, "ask %s: %s", model, text)
+	return engi.Errorf(engi.Unavailable, "ask %s: %s", s.name, text)
 }
 
 // brokenOff is the error of an answer without an end.
-func brokenOff(model string) error {
-	return engi.Errorf(engi.Unavailable, "ask %s: the answer broke off", model)
+func (s source) brokenOff() error {
+	return engi.Errorf(engi.Unavailable, "ask %s: the answer broke off", s.name)
 }
 
 // unreadable is the error of an answer that is not what the format says.
-func unreadable(model string, err error) error {
-	return engi.Errorf(engi.Unavailable, "ask %s: the answer cannot be read: %s", model, line(err.Error())).
+func (s source) unreadable(err error) error {
+	return engi.Errorf(engi.Unavailable, "ask %s: the answer cannot be read: %s", s.name, s.line(err.Error())).
 		WithRemedy("check the provider's url and dialect in the configuration")
 }
 
@@ -96,12 +122,26 @@ const (
 	maxSaid       = 300 // bytes of a provider's text in ours
 )
 
-// line is the beginning of text, printable and on one line.
-func line(text string) string {
+// line is the beginning of text, printable, on one line and without secrets. It
+// masks before it cuts, because nothing recognizes a part of a key.
+func (s source) line(text string) string {
+	limit := maxSaid
+	for _, f := range s.secret {
+		limit = max(limit, maxSaid+len(f))
+	}
+	return cut(mask.Text(printable(text, limit), s.secret), maxSaid)
+}
+
+// line is the beginning of text that quotes no provider.
+func line(text string) string { return source{}.line(text) }
+
+// printable returns the beginning of text, on one line and at most some bytes
+// longer than limit.
+func printable(text string, limit int) string {
 	var b []byte
 	for _, r := range text {
-		if len(b) >= maxSaid {
-			return string(b) + "…"
+		if len(b) > limit {
+			break
 		}
 		switch {
 		case r == '\n' || r == '\r' || r == '\t':
@@ -109,7 +149,17 @@ func line(text string) string {
 		case r < ' ' || r == 0x7f || r == '\ufffd':
 			continue
 		}
-		b = append(b, string(r)...)
+		b = utf8.AppendRune(b, r)
 	}
 	return string(b)
+}
+
+func cut(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	for limit > 0 && !utf8.RuneStart(text[limit]) {
+		limit--
+	}
+	return text[:limit] + "…"
 }

@@ -96,9 +96,9 @@ func object(arguments string) string {
 
 // An answer collects what a format reads, and passes it on to out.
 type answer struct {
-	name string            // of the model, for errors
-	out  func(Delta) error // nil if nobody follows
-	ids  string            // prefix of call IDs if the provider gives none
+	source
+	out func(Delta) error // nil if nobody follows
+	ids string            // prefix of call IDs if the provider gives none
 
 	text, thought strings.Builder
 	calls         []*callSoFar
@@ -187,7 +187,7 @@ func (a *answer) reply() (Reply, error) {
 	switch r.Stop {
 	case "":
 		if !a.unsaid || !complete {
-			return Reply{}, brokenOff(a.name)
+			return Reply{}, a.brokenOff()
 		}
 		r.Stop = StopTools
 	case StopLength, StopFilter, stopFailed:

@@ -23,7 +23,7 @@ func FuzzAnswers(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		for dialect, format := range formats {
 			told := 0
-			a := &answer{name: "m", ids: "call_", out: func(d Delta) error {
+			a := &answer{source: source{name: "m"}, ids: "call_", out: func(d Delta) error {
 				told += len(d.Text) + len(d.Thought) + len(d.Arguments)
 				return nil
 			}}
@@ -41,7 +41,7 @@ func FuzzAnswers(f *testing.F) {
 					}
 				}
 			}
-			if err := format.whole(raw, &answer{name: "m"}); err != nil {
+			if err := format.whole(raw, &answer{source: source{name: "m"}}); err != nil {
 				continue
 			}
 		}

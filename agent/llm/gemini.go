@@ -196,10 +196,10 @@ func (f geminiFormat) whole(raw []byte, a *answer) error {
 func (geminiFormat) event(raw []byte, a *answer) error {
 	var o geminiAnswer
 	if err := json.Unmarshal(raw, &o); err != nil {
-		return unreadable(a.name, err)
+		return a.unreadable(err)
 	}
 	if len(o.Error) > 0 {
-		return failed(a.name, raw)
+		return a.failed(raw)
 	}
 	// Each event counts from the beginning.
 	if u := o.UsageMetadata; u != nil {

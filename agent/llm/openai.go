@@ -185,10 +185,10 @@ var openaiStops = map[string]Stop{
 func (f openaiFormat) whole(raw []byte, a *answer) error {
 	var o openaiAnswer
 	if err := json.Unmarshal(raw, &o); err != nil {
-		return unreadable(a.name, err)
+		return a.unreadable(err)
 	}
 	if len(o.Choices) == 0 {
-		return failed(a.name, raw)
+		return a.failed(raw)
 	}
 	if o.Choices[0].FinishReason == "" {
 		o.Choices[0].FinishReason = "stop"
@@ -204,10 +204,10 @@ func (f openaiFormat) event(raw []byte, a *answer) error {
 	}
 	var o openaiAnswer
 	if err := json.Unmarshal(raw, &o); err != nil {
-		return unreadable(a.name, err)
+		return a.unreadable(err)
 	}
 	if len(o.Error) > 0 && string(o.Error) != "null" {
-		return failed(a.name, raw)
+		return a.failed(raw)
 	}
 	return f.read(o, a)
 }

@@ -59,7 +59,8 @@ type Options struct {
 	IdleTimeout time.Duration // longest pause within a streamed answer; 0 means 60 s
 	Backoff     time.Duration // before the second attempt, doubled before each later one; 0 means 500 ms
 
-	// Client makes the requests; nil means one with the system's proxy.
+	// Client makes the requests; nil means one with the system's proxy. Its
+	// CheckRedirect does not apply: no redirect is followed.
 	Client *http.Client
 	// OnCall, if not nil, is called after every attempt, failed ones included.
 	// It must return quickly.
@@ -188,7 +189,7 @@ func (r *Registry) single(ref string) (Model, error) {
 	if len(r.made) >= maxMade {
 		clear(r.made)
 	}
-	made := &remote{name: ref, model: model, provider: p, client: r.clientOf(p), format: formats[p.Dialect], quiet: r.opt.IdleTimeout, native: p.Dialect == Gemini}
+	made := &remote{source: p.source(ref), model: model, provider: p, client: r.clientOf(p), format: formats[p.Dialect], quiet: r.opt.IdleTimeout, native: p.Dialect == Gemini}
 	r.made[ref] = made
 	return made, nil
 }
@@ -196,12 +197,13 @@ func (r *Registry) single(ref string) (Model, error) {
 // maxMade bounds the models kept: their names come from callers.
 const maxMade = 256
 
-// clientOf returns the client for requests to a provider.
+// clientOf returns the client for requests to a provider. It follows no
+// redirects: keys in headers of a provider's own and the conversation would go
+// along to wherever they lead.
 func (r *Registry) clientOf(p Provider) *http.Client {
-	if p.Client != nil {
-		return p.Client
-	}
-	return r.opt.Client
+	c := *cmp.Or(p.Client, r.opt.Client)
+	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &c
 }
 
 var formats = map[Dialect]format{OpenAI: openaiFormat{}, Compatible: openaiFormat{}, Anthropic: anthropicFormat{}, Gemini: geminiFormat{}}

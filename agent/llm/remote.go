@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -16,7 +15,7 @@ import (
 
 // remote is the Model of a provider.
 type remote struct {
-	name     string // provider:model
+	source
 	model    string
 	provider Provider
 	client   *http.Client
@@ -50,7 +49,7 @@ func (m *remote) Generate(ctx context.Context, q Request, out func(Delta) error)
 		if cause := context.Cause(ctx); ctx.Err() != nil && cause != context.Canceled {
 			err = cause
 		}
-		return Reply{}, classify(m.name, err)
+		return Reply{}, m.classify(err)
 	}
 	r.Model = m.name
 	r.Message.Role = engi.RoleAssistant
@@ -66,12 +65,12 @@ func (m *remote) ask(ctx context.Context, q Request, object map[string]any, aliv
 	}
 	c.object = object
 	path, body := m.format.request(c, out != nil)
-	resp, err := send(ctx, m.client, m.name, m.provider.URL+path, body, func(h http.Header) { m.provider.headers(m.format, h) })
+	resp, err := send(ctx, m.client, m.source, m.provider.URL+path, body, func(h http.Header) { m.provider.headers(m.format, h) })
 	if err != nil {
 		return Reply{}, err
 	}
 	defer resp.Body.Close()
-	a := &answer{name: m.name, out: out, ids: fmt.Sprintf("call_%d_", len(q.Messages))}
+	a := &answer{source: m.source, out: out, ids: fmt.Sprintf("call_%d_", len(q.Messages))}
 	if out == nil {
 		raw, err := io.ReadAll(io.LimitReader(resp.Body, maxPiece+1))
 		if err != nil {
@@ -234,21 +233,21 @@ func (p Provider) headers(f format, h http.Header) {
 
 // send posts body as JSON and returns the response of a request that was
 // accepted; the caller closes its body. The error has its kind.
-func send(ctx context.Context, client *http.Client, name, url string, body any, header func(http.Header)) (*http.Response, error) {
+func send(ctx context.Context, client *http.Client, s source, url string, body any, header func(http.Header)) (*http.Response, error) {
 	raw, err := json.Marshal(body)
 	if err != nil {
-		return nil, engi.Errorf(engi.Internal, "ask %s: %v", name, err)
+		return nil, engi.Errorf(engi.Internal, "ask %s: %v", s.name, err)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(raw))
 	if err != nil {
-		return nil, engi.Errorf(engi.Invalid, "ask %s: its URL cannot be used", name).WithRemedy("check the provider's url in the configuration")
+		return nil, engi.Errorf(engi.Invalid, "ask %s: its URL cannot be used", s.name).WithRemedy("check the provider's url in the configuration")
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "engi")
 	header(req.Header)
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, classify(name, err)
+		return nil, s.classify(err)
 	}
 	if resp.StatusCode >= 200 && resp.StatusCode < 300 {
 		return resp, nil
@@ -258,7 +257,7 @@ func send(ctx context.Context, client *http.Client, name, url string, body any, 
 	if err != nil {
 		raw = nil // the status says enough
 	}
-	return nil, refused(name, resp.StatusCode, resp.Header, raw)
+	return nil, s.refused(resp.StatusCode, resp.Header, raw)
 }
 
 // said returns what an error of a provider says, in any of the usual forms.
@@ -272,7 +271,7 @@ func said(raw []byte) string {
 		raw = list[0] // Gemini's answers to streams
 	}
 	if json.Unmarshal(raw, &e) != nil {
-		return strings.ToValidUTF8(string(raw[:min(len(raw), 4*maxSaid)]), "")
+		return string(raw)
 	}
 	var inner struct{ Message any }
 	var text string
@@ -286,5 +285,5 @@ func said(raw []byte) string {
 	case e.Detail != "":
 		return e.Detail
 	}
-	return strings.ToValidUTF8(string(raw[:min(len(raw), 4*maxSaid)]), "")
+	return string(raw)
 }

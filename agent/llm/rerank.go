@@ -103,16 +103,17 @@ func (e *reranker) ask(ctx context.Context, query string, texts []string) ([]flo
 // post sends a request that has no format of its own, and returns the answer,
 // limit bytes at most.
 func (r *Registry) post(ctx context.Context, name string, p Provider, url string, limit int64, request any) ([]byte, error) {
+	s := p.source(name)
 	ctx, cancel := context.WithTimeout(ctx, r.opt.Timeout)
 	defer cancel()
-	resp, err := send(ctx, r.clientOf(p), name, url, request, func(h http.Header) { p.headers(openaiFormat{}, h) })
+	resp, err := send(ctx, r.clientOf(p), s, url, request, func(h http.Header) { p.headers(openaiFormat{}, h) })
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	if err != nil {
-		return nil, classify(name, err)
+		return nil, s.classify(err)
 	}
 	if int64(len(raw)) > limit {
 		return nil, tooLong(name)

@@ -45,7 +45,7 @@ func (m *retryingModel) Generate(ctx context.Context, q Request, out func(Delta)
 				select {
 				case <-time.After(wait):
 				case <-ctx.Done():
-					return Reply{}, classify(model.Name(), ctx.Err())
+					return Reply{}, source{name: model.Name()}.classify(ctx.Err())
 				}
 			}
 			if partial {

@@ -130,8 +130,9 @@ func (s Services) executionResult(ctx context.Context, c *Call, x engi.Execution
 	if r.Error != "" {
 		out.Text += "\nerror: " + r.Error
 	}
+	var files strings.Builder
 	for _, f := range r.Artifacts {
-		out.Text += fmt.Sprintf("\nfile: %s (%d bytes)", f.Path, f.Size)
+		fmt.Fprintf(&files, "\nfile: %s (%d bytes)", f.Path, f.Size)
 		kind, _, _ := strings.Cut(mime.TypeByExtension(path.Ext(f.Path)), ";")
 		if len(out.Images) == maxImages || f.Size > maxImage || !slices.Contains(engi.ImageTypes(), kind) {
 			continue
@@ -142,6 +143,7 @@ func (s Services) executionResult(ctx context.Context, c *Call, x engi.Execution
 		}
 		out.Images = append(out.Images, engi.Image{MediaType: kind, Data: data})
 	}
+	out.Text += files.String()
 	return out, nil
 }
 

@@ -170,8 +170,8 @@ func (t Tool) Run(ctx context.Context, c *Call, arguments string) (Result, error
 	return r, nil
 }
 
-// Services are what the built-in tools use. Tools whose service is nil are left
-// out.
+// Services are what the built-in tools use, as of one owner. Tools whose service
+// is nil are left out.
 type Services struct {
 	Executions engi.Executions
 	Sandboxes  engi.Sandboxes
@@ -185,6 +185,7 @@ type Services struct {
 // CheckTarget reports NotFound for a sandbox or session that owner does not
 // have, and Unsupported for a session on a node without any.
 func (s Services) CheckTarget(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, session string) error {
+	s = s.OfOneOwner()
 	if sandbox != "" {
 		if _, err := s.Sandboxes.Get(ctx, owner, sandbox); err != nil {
 			return err
@@ -224,6 +225,7 @@ func (s Services) enterGuest(ctx context.Context, c *Call) (engi.Guest, func(), 
 
 // Builtin returns the built-in tools for which s has the services.
 func Builtin(s Services) ([]Tool, error) {
+	s = s.OfOneOwner()
 	var all []Tool
 	for _, group := range []func(Services) ([]Tool, error){codeTools, docsTools, fileTools, fetchTools} {
 		tools, err := group(s)

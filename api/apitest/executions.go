@@ -384,3 +384,20 @@ func (x *Executions) Artifact(ctx context.Context, owner engi.Owner, id engi.Exe
 	}
 	return nil, engi.Errorf(engi.NotFound, "%s left no %q", id, path)
 }
+
+// Artifacts returns the contents of small artifacts.
+func (x *Executions) Artifacts(_ context.Context, owner engi.Owner, id engi.ExecutionID, limit int64) ([][]byte, error) {
+	r, err := x.find(owner, id)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	contents := make([][]byte, len(r.files))
+	for i, f := range r.files {
+		if n := int64(len(f.data)); n <= limit {
+			contents[i], limit = f.data, limit-n
+		}
+	}
+	return contents, nil
+}

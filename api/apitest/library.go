@@ -139,7 +139,7 @@ func (l *Library) Search(ctx context.Context, spec engi.SearchSpec) (f engi.Sear
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, d := range l.all {
-		if !visible(spec.Owner, d.Owner) || spec.Package != "" && d.Package != spec.Package {
+		if !visible(spec.Owner, d.Owner) || spec.Own && d.Owner != spec.Owner && d.Owner != "" || spec.Package != "" && d.Package != spec.Package {
 			continue
 		}
 		for _, p := range pieces(d.text) {
@@ -150,6 +150,9 @@ func (l *Library) Search(ctx context.Context, spec engi.SearchSpec) (f engi.Sear
 		}
 	}
 	for _, m := range modules {
+		if spec.Own && m.Owner != spec.Owner {
+			continue
+		}
 		if n := count(m.Description); n > 0 && spec.Package == "" {
 			f.Hits = append(f.Hits, engi.SearchHit{Text: m.Description, Module: &m, Score: n})
 		}
@@ -237,6 +240,7 @@ func (l *Library) Modules(ctx context.Context, owner engi.Owner, session string)
 	defer l.mu.Unlock()
 	for _, m := range l.modules {
 		if (owner == "" || m.owner == owner) && (m.Scope == engi.ModuleUser || m.Session == id) {
+			m.Owner = m.owner
 			all = append(all, m.CodeModule)
 		}
 	}

@@ -4,7 +4,8 @@
 // of engi's own agents (package agent/tool) and some that create and delete
 // sandboxes and sessions.
 //
-// Requests act for the owner of their API key. For clients that use standard
+// Requests act for the owner of their API key, and those of an administrator for
+// the node itself, not for everybody. For clients that use standard
 // input and output there is the command engi mcp, which forwards messages to
 // this server.
 package mcp
@@ -64,6 +65,7 @@ func New(opt Options) (*Server, error) {
 	if opt.Idle == 0 {
 		opt.Idle = time.Hour
 	}
+	opt.Services = opt.Services.OfOneOwner()
 	builtin, err := tool.Builtin(opt.Services)
 	if err != nil {
 		return nil, err

@@ -31,11 +31,19 @@ func (c carrying) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func serve(t *testing.T) (*apitest.Fixture, string) {
 	t.Helper()
+	w, _, url := serveAll(t)
+	return w, url
+}
+
+// serveAll also returns the services, which take the empty owner for everybody.
+func serveAll(t *testing.T) (*apitest.Fixture, tool.Services, string) {
+	t.Helper()
 	w := apitest.New(nil)
 	t.Cleanup(w.Close)
 	sessions := &apitest.Sessions{}
+	services := tool.Services{Executions: w.Executions, Sandboxes: w.Sandboxes, Sessions: sessions, Library: &apitest.Library{Sessions: sessions}}
 	s, err := mcp.New(mcp.Options{
-		Services: tool.Services{Executions: w.Executions, Sandboxes: w.Sandboxes, Sessions: sessions, Library: &apitest.Library{Sessions: sessions}}, Keys: w.Keys, Version: "1",
+		Services: services, Keys: w.Keys, Version: "1",
 		URL: func(id engi.SandboxID, port int) string { return fmt.Sprintf("http://%d-%s.test", port, id.Label()) },
 	})
 	if err != nil {
@@ -43,7 +51,7 @@ func serve(t *testing.T) (*apitest.Fixture, string) {
 	}
 	web := httptest.NewServer(s)
 	t.Cleanup(web.Close)
-	return w, web.URL
+	return w, services, web.URL
 }
 
 func connect(t *testing.T, url, secret string, o *sdk.ClientOptions) *sdk.ClientSession {

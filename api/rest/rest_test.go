@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -80,6 +81,44 @@ func refused(t *testing.T, rec *httptest.ResponseRecorder, status int, kind engi
 		t.Errorf("problem %+v, want status %d and kind %s, and every field", p, status, kind)
 	}
 	return p
+}
+
+// reading counts how often artifacts of executions are read.
+type reading struct {
+	engi.Executions
+	reads atomic.Int32
+}
+
+func (r *reading) Get(ctx context.Context, owner engi.Owner, id engi.ExecutionID) (engi.Execution, error) {
+	r.reads.Add(1)
+	return r.Executions.Get(ctx, owner, id)
+}
+
+func (r *reading) Artifact(ctx context.Context, owner engi.Owner, id engi.ExecutionID, path string) (io.ReadCloser, error) {
+	r.reads.Add(1)
+	return r.Executions.Artifact(ctx, owner, id, path)
+}
+
+// TestManyArtifacts checks that records are not read again for each artifact of
+// an answer, which would take time by the square of their number.
+func TestManyArtifacts(t *testing.T) {
+	counted := &reading{}
+	w := world(t, func(o *apitest.Options) { counted.Executions, o.Executions = o.Executions, counted })
+	for _, n := range []int{1, 500} {
+		var code strings.Builder
+		for i := range n {
+			fmt.Fprintf(&code, "save f%d.txt x;", i)
+		}
+		counted.reads.Store(0)
+		x := read[v1.Execution](t, ask(t, w, "POST", "/v1/executions", program(code.String())), 200)
+		x = read[v1.Execution](t, ask(t, w, "GET", "/v1/executions/"+x.ID, ""), 200)
+		if len(x.Result.Artifacts) != n || string(x.Result.Artifacts[n-1].ContentBase64) != "x" {
+			t.Fatalf("%d artifacts, want %d with their contents", len(x.Result.Artifacts), n)
+		}
+		if got := counted.reads.Load(); got > 2 {
+			t.Errorf("the record with %d artifacts was read %d times for two answers", n, got)
+		}
+	}
 }
 
 func TestAnswerIsTheResult(t *testing.T) {

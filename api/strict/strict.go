@@ -74,10 +74,10 @@ func Unmarshal(body []byte, v any) error {
 	if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		return malformed(body, syntax)
 	}
-	if faults := explain(nil, "", body, reflect.TypeOf(v).Elem()); len(faults) > 0 {
+	if faults := explain(body, reflect.TypeOf(v).Elem()); len(faults) > 0 {
 		return &Error{Faults: faults}
 	}
-	return &Error{Faults: []v1.Fault{{Detail: err.Error()}}}
+	return &Error{Faults: []v1.Fault{{Detail: shown(err.Error())}}}
 }
 
 // halfPair matches what the decoder says of a \u escape without its other half.
@@ -95,13 +95,13 @@ func malformed(body []byte, e *jsontext.SyntacticError) *Error {
 	case halfPair.MatchString(text):
 		return refuse("send bytes that are not UTF-8 in a field that ends in _base64", "the text at %s has half of a surrogate pair, which is no character", at)
 	case errors.Is(e.Err, jsontext.ErrDuplicateName):
-		return refuse("send each field once", "the field %q comes twice, again at %s", e.JSONPointer.LastToken(), at)
+		return refuse("send each field once", "the field %q comes twice, again at %s", shown(e.JSONPointer.LastToken()), at)
 	case strings.HasSuffix(text, "after top-level value"):
 		return refuse("send one JSON object and nothing after it", "there is more after the JSON value, at %s", at)
 	case errors.Is(e.Err, io.ErrUnexpectedEOF):
 		return refuse("correct the JSON", "the body is not JSON: it ends too early, at %s", at)
 	}
-	return refuse("correct the JSON", "the body is not JSON: %s at %s", text, at)
+	return refuse("correct the JSON", "the body is not JSON: %s at %s", shown(text), at)
 }
 
 // position returns where people find the byte at an offset.
@@ -115,97 +115,183 @@ func position(body []byte, at int) string {
 // MaxFaults is how many faults of one request are told.
 const MaxFaults = 20
 
-// explain returns every fault of raw, which is valid JSON, as a value of type
-// t. It follows what the decoder does, which reports the first fault only.
-func explain(faults []v1.Fault, path string, raw jsontext.Value, t reflect.Type) []v1.Fault {
-	if len(faults) >= MaxFaults || raw.Kind() == 'n' {
-		return faults
+// maxShown is how many bytes of a name or an explanation a fault shows.
+const maxShown = 200
+
+// explain returns the faults of body as a value of type t, in their order and
+// MaxFaults at most. It follows what the decoder does, which reports the first
+// fault only, in one pass that ends with the last fault that is told: the work
+// is linear, and bounded for a body that is nothing but faults.
+func explain(body []byte, t reflect.Type) []v1.Fault {
+	x := explainer{
+		// The decoder refuses names that come twice; to look for them here would
+		// take memory for each name.
+		dec:    jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true)),
+		fields: map[reflect.Type]fields{},
 	}
-	add := func(format string, args ...any) []v1.Fault {
-		return append(faults, v1.Fault{Field: path, Detail: fmt.Sprintf(format, args...)})
+	x.value("", t)
+	return x.faults
+}
+
+type explainer struct {
+	dec    *jsontext.Decoder
+	fields map[reflect.Type]fields
+	faults []v1.Fault
+}
+
+// fields are those of a struct.
+type fields struct {
+	types map[string]reflect.Type
+	names []string
+}
+
+func (x *explainer) fieldsOf(t reflect.Type) fields {
+	if f, ok := x.fields[t]; ok {
+		return f
+	}
+	f := fields{types: map[string]reflect.Type{}}
+	for _, field := range reflect.VisibleFields(t) {
+		if field.Anonymous {
+			continue // its fields are there too
+		}
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		f.types[name] = field.Type
+	}
+	f.names = slices.Sorted(maps.Keys(f.types))
+	x.fields[t] = f
+	return f
+}
+
+// add adds a fault and reports whether there may be more.
+func (x *explainer) add(path, format string, args ...any) bool {
+	x.faults = append(x.faults, v1.Fault{Field: path, Detail: shown(fmt.Sprintf(format, args...))})
+	return len(x.faults) < MaxFaults
+}
+
+// shown returns the beginning of text that is sent back.
+func shown(text string) string {
+	if len(text) <= maxShown {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxShown], "") + "…"
+}
+
+// value explains the next value as one of type t. It reports whether there is
+// anything left to explain: not after the last fault that is told, and not in
+// JSON that is broken.
+func (x *explainer) value(path string, t reflect.Type) bool {
+	next := x.dec.PeekKind()
+	if next == 'n' {
+		return x.dec.SkipValue() == nil
 	}
 	// An object for a type that has a shorter form too has fields like others.
-	if reflect.PointerTo(t).Implements(unmarshalerType) && !(t.Kind() == reflect.Struct && raw.Kind() == '{') {
+	if reflect.PointerTo(t).Implements(unmarshalerType) && !(t.Kind() == reflect.Struct && next == '{') {
+		raw, err := x.dec.ReadValue()
+		if err != nil {
+			return false
+		}
 		if err := json.Unmarshal(raw, reflect.New(t).Interface()); err != nil {
 			if e, ok := errors.AsType[*json.SemanticError](err); ok {
 				err = e.Err
 			}
-			return add("%s", err)
+			return x.add(path, "%s", err)
 		}
-		return faults
+		return true
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
-		return explain(faults, path, raw, t.Elem())
-	case reflect.Struct:
-		var fields map[string]jsontext.Value
-		if json.Unmarshal(raw, &fields) != nil {
-			return add("want an object, not %s", kind(raw))
+		return x.value(path, t.Elem())
+	case reflect.Struct, reflect.Map:
+		if next != '{' {
+			return x.other(path, "want an object, not %s")
 		}
-		types := map[string]reflect.Type{}
-		for _, f := range reflect.VisibleFields(t) {
-			if f.Anonymous {
-				continue // its fields are there too
-			}
-			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			types[name] = f.Type
-		}
-		for _, name := range slices.Sorted(maps.Keys(fields)) {
-			if ft, ok := types[name]; ok {
-				faults = explain(faults, join(path, name), fields[name], ft)
-			} else {
-				detail := "there is no such field"
-				if near := spelling.Nearest(name, slices.Sorted(maps.Keys(types))); near != "" {
-					detail += fmt.Sprintf("; did you mean %q?", near)
-				}
-				faults = append(faults, v1.Fault{Field: join(path, name), Detail: detail})
-			}
-		}
-	case reflect.Map:
-		var values map[string]jsontext.Value
-		if json.Unmarshal(raw, &values) != nil {
-			return add("want an object, not %s", kind(raw))
-		}
-		for _, name := range slices.Sorted(maps.Keys(values)) {
-			faults = explain(faults, join(path, name), values[name], t.Elem())
-		}
+		return x.members(path, t)
 	case reflect.Slice:
-		if t.Elem().Kind() == reflect.Uint8 {
-			if raw.Kind() != '"' {
-				return add("want base64 in a string, not %s", kind(raw))
+		switch {
+		case t.Elem().Kind() == reflect.Uint8 && next != '"':
+			return x.other(path, "want base64 in a string, not %s")
+		case t.Elem().Kind() == reflect.Uint8:
+			raw, err := x.dec.ReadValue()
+			if err == nil && json.Unmarshal(raw, &[]byte{}) != nil {
+				return x.add(path, "this is not base64")
 			}
-			if json.Unmarshal(raw, &[]byte{}) != nil {
-				return add("this is not base64")
+			return err == nil
+		case next != '[':
+			return x.other(path, "want a list, not %s")
+		}
+		if _, err := x.dec.ReadToken(); err != nil {
+			return false
+		}
+		for i := 0; x.dec.PeekKind() != ']'; i++ {
+			if !x.value(path+"["+strconv.Itoa(i)+"]", t.Elem()) {
+				return false
 			}
-			return faults
 		}
-		var values []jsontext.Value
-		if json.Unmarshal(raw, &values) != nil {
-			return add("want a list, not %s", kind(raw))
+		_, err := x.dec.ReadToken()
+		return err == nil
+	}
+	raw, err := x.dec.ReadValue()
+	if err != nil {
+		return false
+	}
+	if json.Unmarshal(raw, reflect.New(t).Interface()) != nil {
+		want := map[reflect.Kind]string{reflect.String: "a string", reflect.Bool: "true or false", reflect.Float64: "a number"}[t.Kind()]
+		if want == "" {
+			want = "a whole number"
 		}
-		for i, value := range values {
-			faults = explain(faults, path+"["+strconv.Itoa(i)+"]", value, t.Elem())
+		return x.add(path, "want %s, not %s", want, kind(raw))
+	}
+	return true
+}
+
+// members explains an object as a struct or a map.
+func (x *explainer) members(path string, t reflect.Type) bool {
+	if _, err := x.dec.ReadToken(); err != nil {
+		return false
+	}
+	for x.dec.PeekKind() != '}' {
+		token, err := x.dec.ReadToken()
+		if err != nil {
+			return false
 		}
-	default:
-		if json.Unmarshal(raw, reflect.New(t).Interface()) != nil {
-			want := map[reflect.Kind]string{reflect.String: "a string", reflect.Bool: "true or false", reflect.Float64: "a number"}[t.Kind()]
-			if want == "" {
-				want = "a whole number"
+		name := token.String()
+		at := shown(name)
+		if path != "" {
+			at = path + "." + at
+		}
+		if t.Kind() == reflect.Map {
+			if !x.value(at, t.Elem()) {
+				return false
 			}
-			return add("want %s, not %s", want, kind(raw))
+			continue
+		}
+		of := x.fieldsOf(t)
+		if ft, ok := of.types[name]; ok {
+			if !x.value(at, ft) {
+				return false
+			}
+			continue
+		}
+		detail := "there is no such field"
+		if near := spelling.Nearest(name, of.names); near != "" {
+			detail += fmt.Sprintf("; did you mean %q?", near)
+		}
+		if !x.add(at, "%s", detail) || x.dec.SkipValue() != nil {
+			return false
 		}
 	}
-	return faults
+	_, err := x.dec.ReadToken()
+	return err == nil
+}
+
+// other adds that the next value is of the wrong kind; format says what it is
+// instead.
+func (x *explainer) other(path, format string) bool {
+	raw, err := x.dec.ReadValue()
+	return err == nil && x.add(path, format, kind(raw))
 }
 
 var unmarshalerType = reflect.TypeFor[json.Unmarshaler]()
-
-func join(path, name string) string {
-	if path == "" {
-		return name
-	}
-	return path + "." + name
-}
 
 // kind says what kind of JSON value raw is.
 func kind(raw jsontext.Value) string {

@@ -3,6 +3,8 @@ package strict
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -49,7 +51,7 @@ func TestWhatIsWrongWithABody(t *testing.T) {
 		`{"files":[{"pth":"x"}]}`:  `files[0].pth: there is no such field; did you mean "path"?`,
 		`{"stdin_base64":"%"}`:     "stdin_base64: this is not base64",
 		`{"stdin_base64":7}`:       "stdin_base64: want base64 in a string, not the number 7",
-		`{"code":1,"files":[{"mode":644},{"path":2}],"artifacts":{"max_count":"x"}}`: "artifacts.max_count: want a whole number, not a string (and 3 more)",
+		`{"code":1,"files":[{"mode":644},{"path":2}],"artifacts":{"max_count":"x"}}`: "code: want a string, not the number 1 (and 3 more)",
 	} {
 		var q v1.ExecutionRequest
 		err := Unmarshal([]byte(body), &q)
@@ -69,6 +71,55 @@ func TestFaultsAreBounded(t *testing.T) {
 	e, ok := errors.AsType[*Error](err)
 	if !ok || len(e.Faults) != MaxFaults {
 		t.Errorf("%v, want %d faults", err, MaxFaults)
+	}
+}
+
+// TestFaultsTakeBoundedWork checks that what is allocated to refuse a body grows
+// no faster than the body, and what is said about it not at all.
+func TestFaultsTakeBoundedWork(t *testing.T) {
+	fields := func(n int, member string) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, member, i)
+		}
+		return strings.TrimSuffix(b.String(), ",")
+	}
+	for name, body := range map[string]func(n int) string{
+		"unknown fields":         func(n int) string { return `{` + fields(n, `"f%d":0,`) + `}` },
+		"unknown fields, nested": func(n int) string { return `{"files":[{` + fields(n, `"f%d":0,`) + `}]}` },
+		"an unknown object":      func(n int) string { return `{"x":{` + fields(n, `"f%d":0,`) + `}}` },
+		"a long name":            func(n int) string { return `{"` + strings.Repeat("x", 8*n) + `":0}` },
+		"a long name of a value": func(n int) string { return `{"env":{"` + strings.Repeat("x", 8*n) + `":0}}` },
+		"a long name, twice":     func(n int) string { return fmt.Sprintf(`{"env":{%[1]q:"","a":"",%[1]q:""}}`, strings.Repeat("x", 4*n)) },
+		"a long value":           func(n int) string { return `{"memory":"` + strings.Repeat("x", 8*n) + `"}` },
+		"faults after much":      func(n int) string { return `{"args":[` + strings.Repeat(`"",`, n) + `1],"x":1}` },
+		"faults after structs":   func(n int) string { return `{"files":[` + strings.Repeat(`{"path":"a"},`, n) + `{"x":1}]}` },
+		"faults":                 func(n int) string { return `{"args":[1` + strings.Repeat(`,1`, n) + `]}` },
+	} {
+		work := func(n int) (perByte float64) {
+			text := []byte(body(n))
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			var q v1.ExecutionRequest
+			err := Unmarshal(text, &q)
+			runtime.ReadMemStats(&after)
+			e, ok := errors.AsType[*Error](err)
+			if !ok {
+				t.Fatalf("%s: %v", name, err)
+			}
+			said := len(e.Text) + len(e.Remedy)
+			for _, f := range e.Faults {
+				said += len(f.Field) + len(f.Detail)
+			}
+			if len(e.Faults) > MaxFaults || said > MaxFaults*1000 || !utf8.ValidString(err.Error()) {
+				t.Errorf("%s: %d faults in %d bytes", name, len(e.Faults), said)
+			}
+			return float64(after.TotalAlloc-before.TotalAlloc) / float64(len(text))
+		}
+		small, large := work(10_000), work(300_000)
+		if large > 2*small+8 || large > 64 {
+			t.Errorf("%s: %.1f bytes are allocated for each of a small body, %.1f of a large one", name, small, large)
+		}
 	}
 }
 

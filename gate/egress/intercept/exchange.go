@@ -23,6 +23,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/egress/policy"
+	"github.com/engi-dev/engi/gate/mask"
 )
 
 // maxRewritten is how many bytes the header and the query of a request may have
@@ -132,7 +133,7 @@ func (x *exchange) prepare(ctx context.Context, r *http.Request) (int, error) {
 		if rule.placeholder != "" {
 			value := x.values[rule.grant.Secret]
 			for _, form := range []string{value, url.QueryEscape(value), url.PathEscape(value)} {
-				if len(form) >= minFormLength {
+				if len(form) >= mask.MinLength {
 					pairs = append(pairs, form, rule.placeholder)
 				}
 			}
@@ -336,7 +337,7 @@ func (x *exchange) maskHeaders(h http.Header) {
 	}
 	for name, values := range h {
 		for n, v := range values {
-			if values[n] = mask(v, x.allForms); values[n] != v && name == "Content-Length" {
+			if values[n] = mask.Text(v, x.allForms); values[n] != v && name == "Content-Length" {
 				delete(h, name) // digits that are not the length would break the response
 			}
 		}
@@ -362,11 +363,11 @@ func (x *exchange) stripBody(r *http.Response) error {
 			WithRemedy("grant the secret without strip")
 	}
 	if w, ok := r.Body.(io.Writer); ok { // an upgraded connection
-		r.Body = &maskedConn{maskReader: newMaskReader(r.Body, x.stripForms), Writer: w}
+		r.Body = &maskedConn{Reader: mask.NewReader(r.Body, x.stripForms), Writer: w}
 		x.log(r.StatusCode, "")
 		return nil
 	}
-	r.Body = newMaskReader(&sniffedBody{ReadCloser: r.Body, x: x, status: r.StatusCode}, x.stripForms)
+	r.Body = mask.NewReader(&sniffedBody{ReadCloser: r.Body, x: x, status: r.StatusCode}, x.stripForms)
 	return nil
 }
 
@@ -438,7 +439,7 @@ func compression(head []byte) (how string, more bool) {
 }
 
 type maskedConn struct {
-	*maskReader
+	*mask.Reader
 	io.Writer
 }
 
@@ -537,7 +538,7 @@ func untrustedReason(err error) string {
 
 // refuse responds in place of the host and says why.
 func (x *exchange) refuse(w http.ResponseWriter, status int, err error) {
-	text := mask(printable(err.Error(), 300), x.allForms)
+	text := mask.Text(printable(err.Error(), 300), x.allForms)
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -545,7 +546,7 @@ func (x *exchange) refuse(w http.ResponseWriter, status int, err error) {
 	x.log(status, text)
 	w.WriteHeader(status)
 	if remedy := engi.RemedyOf(err); remedy != "" {
-		text += "\n" + mask(printable(remedy, 300), x.allForms)
+		text += "\n" + mask.Text(printable(remedy, 300), x.allForms)
 	}
 	_, _ = io.WriteString(w, "engi: "+text+"\n") // the client may be gone
 }
@@ -558,7 +559,7 @@ func (x *exchange) log(status int, refused string) {
 		}
 		e := x.i.event(x.sandbox, x.target, engi.NetworkRequest)
 		e.Allowed = refused == ""
-		line := mask(printable(x.requestLine, 200), x.allForms)
+		line := mask.Text(printable(x.requestLine, 200), x.allForms)
 		var names []string
 		for _, r := range x.rules {
 			e.Rule = r.describe() // the most exact one is last

@@ -16,7 +16,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/gate/egress/intercept"
+	"github.com/engi-dev/engi/gate/mask"
 )
 
 // raw starts a server for host that answers each connection's first request with
@@ -135,7 +135,7 @@ func TestEveryPlaceOfAResponse(t *testing.T) {
 		f := newFixture(t, grant(engi.GrantQuery, strip, func(g *engi.Grant) { g.Name = "k" }))
 		f.secrets[secret] = v
 		var forms []string
-		for _, form := range intercept.FormsOf(v) {
+		for _, form := range mask.Forms(v) {
 			forms = append(forms, string(form))
 		}
 		if len(forms) < 5 {

@@ -244,17 +244,19 @@ func printable(text string, size int) string {
 	}, text)
 }
 
+const copySize = 32 << 10
+
 // buffers is a pool for copying bodies.
 type buffers struct{ pool sync.Pool }
 
 func (b *buffers) Get() []byte {
-	if p, ok := b.pool.Get().(*[readSize]byte); ok {
+	if p, ok := b.pool.Get().(*[copySize]byte); ok {
 		return p[:]
 	}
-	return make([]byte, readSize)
+	return make([]byte, copySize)
 }
 
 func (b *buffers) Put(p []byte) {
 	clear(p) // it may contain secrets
-	b.pool.Put((*[readSize]byte)(p))
+	b.pool.Put((*[copySize]byte)(p))
 }

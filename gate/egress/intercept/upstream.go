@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/mask"
 )
 
 const (
@@ -45,7 +46,7 @@ func (u *upstream) formsOf(name, value string) [][]byte {
 	defer u.mu.Unlock()
 	k, ok := u.forms[name]
 	if !ok || k.value != value {
-		k = secretForms{value, formsOf(value)}
+		k = secretForms{value, mask.Forms(value)}
 		if len(u.forms) >= maxForms {
 			clear(u.forms)
 		}

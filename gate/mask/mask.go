@@ -1,4 +1,7 @@
-package intercept
+// Package mask overwrites secret values in text and streams: as they are and in
+// the encodings in which others repeat them. It does not know which values are
+// secret (package secret, and whoever holds a key).
+package mask
 
 import (
 	"bytes"
@@ -13,16 +16,16 @@ import (
 )
 
 const (
-	// minFormLength is the minimum length of masked text. Shorter values would
+	// MinLength is the minimum length of masked text. Shorter values would
 	// match everywhere.
-	minFormLength = 6
-	maskByte      = '*'
+	MinLength = 6
+	maskByte  = '*'
 )
 
-// formsOf returns the encodings in which a value may appear in a response: as it
+// Forms returns the encodings in which a value may appear in a response: as it
 // is, escaped for URLs, JSON and HTML, in hexadecimal and in base64, also as part
-// of something longer.
-func formsOf(value string) [][]byte {
+// of something longer. A value that is too short has none.
+func Forms(value string) [][]byte {
 	lower := func(s string) string { // lowers percent escapes only
 		b := []byte(s)
 		for i := 0; i+2 < len(b); i++ {
@@ -64,7 +67,7 @@ func formsOf(value string) [][]byte {
 	var forms [][]byte
 	slices.Sort(texts)
 	for _, t := range slices.Compact(texts) {
-		if len(t) >= minFormLength && len(value) >= minFormLength {
+		if len(t) >= MinLength && len(value) >= MinLength {
 			forms = append(forms, []byte(t))
 		}
 	}
@@ -156,8 +159,8 @@ func releasable(hold int, forms [][]byte, tail []byte) int {
 	return hold
 }
 
-// mask masks a complete text.
-func mask(text string, forms [][]byte) string {
+// Text masks a complete text.
+func Text(text string, forms [][]byte) string {
 	if len(forms) == 0 {
 		return text
 	}
@@ -165,8 +168,8 @@ func mask(text string, forms [][]byte) string {
 	return string(m.next([]byte(text), true))
 }
 
-// A maskReader masks what it reads.
-type maskReader struct {
+// A Reader masks what it reads.
+type Reader struct {
 	from io.ReadCloser
 	mask masker
 	buf  []byte
@@ -176,11 +179,13 @@ type maskReader struct {
 
 const readSize = 32 << 10
 
-func newMaskReader(from io.ReadCloser, forms [][]byte) *maskReader {
-	return &maskReader{from: from, mask: masker{forms: forms}}
+// NewReader returns a Reader that masks forms in what from has.
+func NewReader(from io.ReadCloser, forms [][]byte) *Reader {
+	return &Reader{from: from, mask: masker{forms: forms}}
 }
 
-func (r *maskReader) Read(p []byte) (int, error) {
+// Read implements [io.Reader].
+func (r *Reader) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
@@ -201,4 +206,5 @@ func (r *maskReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (r *maskReader) Close() error { return r.from.Close() }
+// Close closes what r reads from.
+func (r *Reader) Close() error { return r.from.Close() }

@@ -1,4 +1,4 @@
-package intercept
+package mask
 
 import (
 	"bytes"
@@ -8,9 +8,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/gate/egress/policy"
 )
 
 // pieces is a body that arrives in parts of the sizes in cuts.
@@ -58,8 +55,8 @@ func FuzzMask(f *testing.F) {
 		if len(data) > 1<<12 || len(a)+len(b) > 1<<8 {
 			t.Skip()
 		}
-		forms := append(formsOf(a), formsOf(b)...)
-		got, err := io.ReadAll(newMaskReader(&pieces{data, cuts}, forms))
+		forms := append(Forms(a), Forms(b)...)
+		got, err := io.ReadAll(NewReader(&pieces{data, cuts}, forms))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +85,7 @@ func FuzzMask(f *testing.F) {
 }
 
 func TestMaskHoldsNothingBackForLong(t *testing.T) {
-	m := masker{forms: formsOf("data-secret-value")}
+	m := masker{forms: Forms("data-secret-value")}
 	for _, part := range []string{"data: x\n\nda", "dat", "end d"} {
 		if got := string(m.next([]byte(part), false)); got != part {
 			t.Errorf("%q of %q goes on", got, part)
@@ -112,63 +109,20 @@ func TestForms(t *testing.T) {
 		"base64": base64.StdEncoding.EncodeToString([]byte(v)), "url": base64.RawURLEncoding.EncodeToString([]byte("u" + v)),
 		"json": `p/s+s\"w<ö>rd&é`, "json of browsers": `p\/s+s\"w<ö>rd&é`, "json of go": `p/s+s\"w\u003cö\u003erd\u0026é`, "html": "p/s+s&#34;w&lt;ö&gt;rd&amp;é",
 	} {
-		if got := mask("x"+text+"y", formsOf(v)); strings.Count(got, "*") < len(text)-4 {
+		if got := Text("x"+text+"y", Forms(v)); strings.Count(got, "*") < len(text)-4 {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
-	if forms := formsOf("short"); len(forms) != 0 {
+	if forms := Forms("short"); len(forms) != 0 {
 		t.Errorf("%q is looked for", forms)
 	}
 }
 
-func FuzzReplace(f *testing.F) {
-	const holder = "engi-secret-0123456789abcdef0123456789abcdef"
-	f.Add("a="+holder+"&b=1", "Bearer "+holder, "value", "k")
-	f.Add("k=1&k=%6b&;&&=", "Basic "+base64.StdEncoding.EncodeToString([]byte("u:"+holder)), "a b&c=d\r\n", "k")
-	f.Add("%zz", "basic !!", "x", "%")
-	f.Fuzz(func(t *testing.T, query, header, value, name string) {
-		if strings.Contains(value, holder) || len(query)+len(header)+len(value) > 1<<12 {
-			t.Skip()
-		}
-		x := &exchange{header: map[string][]string{"Authorization": {header}}, query: query}
-		if err := x.replace(holder, value); err != nil {
-			return // too long
-		}
-		if strings.Contains(x.query, holder) || strings.Contains(x.header["Authorization"][0], holder) {
-			t.Fatal("a placeholder is left")
-		}
-		if pair, ok := basicPair(x.header["Authorization"][0]); ok && strings.Contains(pair, holder) {
-			t.Fatal("a placeholder is left in credentials")
-		}
-		if strings.Count(x.query, "&") != strings.Count(query, "&") || strings.ContainsAny(strings.ReplaceAll(x.query, query, ""), "\r\n") && !strings.ContainsAny(query, "\r\n") {
-			t.Fatalf("%q became %q", query, x.query)
-		}
-		if name == "" {
-			return
-		}
-		got, _ := url.ParseQuery(setQuery(query, name, value))
-		if all := got[name]; len(all) != 1 || all[0] != value {
-			t.Fatalf("%q has %q", setQuery(query, name, value), all)
-		}
-	})
-}
-
 func BenchmarkMask(b *testing.B) {
-	m := masker{forms: formsOf("sk-live-0123456789abcdefghijklmnopqrstuv")}
+	m := masker{forms: Forms("sk-live-0123456789abcdefghijklmnopqrstuv")}
 	part := bytes.Repeat([]byte("the quick brown fox jumps over the lazy dog. "), 1<<10)[:readSize]
 	b.SetBytes(readSize)
 	for b.Loop() {
 		m.next(part, false)
-	}
-}
-
-// TestTrustVariablesAreReserved checks that no placeholder can replace the
-// variables that make programs trust the authority.
-func TestTrustVariablesAreReserved(t *testing.T) {
-	for name := range trustEnv {
-		_, err := policy.Compile(engi.NetworkPolicy{Mode: engi.NetworkRestricted, Grants: []engi.Grant{{Secret: "a", Hosts: []string{"a.example"}, Env: name}}}, policy.Node{})
-		if err == nil || engi.KindOf(err) != engi.Invalid {
-			t.Errorf("%s: %v", name, err)
-		}
 	}
 }

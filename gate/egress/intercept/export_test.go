@@ -1,3 +1,0 @@
-package intercept
-
-var FormsOf = formsOf
