@@ -16,10 +16,12 @@ package disk
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,9 +43,19 @@ type Options struct {
 	Env     []string     // environment with the node's settings (proxies, mirrors, PATH); nil means os.Environ
 	Sources []string     // directories with files that definitions may read; nil means Dir/sources only
 
+	Owners OwnerBuilds // what owners' builds from steps may use
+
 	Aliases map[string]string // image references to templates that are used instead, in addition to the default ones
 	Mirror  string            // Debian archive for definitions that name none; empty means the node's own sources
 	Grace   time.Duration     // after which Run removes builds without a name; 0 means a day, negative never
+}
+
+// OwnerBuilds says what builds from steps may use that belong to an owner. They
+// get nothing of the node's own: neither its environment nor its logins.
+type OwnerBuilds struct {
+	// Registry returns what pulls their images, and trusts these authorities,
+	// nil being the system's. Nil refuses images.
+	Registry func(*x509.CertPool) http.RoundTripper
 }
 
 // A BuildRunner opens sandboxes for build steps.

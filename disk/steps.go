@@ -90,7 +90,7 @@ func (t *Templates) BuildSteps(ctx context.Context, spec engi.BuildSpec, progres
 	before := firstStep(progress, len(spec.Steps)+2)
 	if image != "" {
 		s.name = image
-		s.base, release, err = t.baseImage(ctx, image, spec.Login, before)
+		s.base, release, err = t.baseImage(ctx, image, spec.Owner, spec.Login, before)
 	} else {
 		s.name = from
 		s.base, release, err = t.baseTemplate(ctx, from, before, []string{spec.Name})
@@ -174,7 +174,7 @@ func (t *Templates) baseTemplate(ctx context.Context, from string, progress func
 
 // baseImage returns an image as an unnamed template. The caller calls the function
 // to release it.
-func (t *Templates) baseImage(ctx context.Context, ref string, login engi.RegistryLogin, progress func(engi.Progress)) (engi.Template, func(), error) {
+func (t *Templates) baseImage(ctx context.Context, ref string, owner engi.Owner, login engi.RegistryLogin, progress func(engi.Progress)) (engi.Template, func(), error) {
 	def := recipe.Definition{Base: "oci:" + ref, User: "user", WorkDir: "/home/user", Files: []recipe.File{
 		{Path: "/etc/sudoers.d/engi-user", Content: "user ALL=(ALL:ALL) NOPASSWD:ALL\n", Mode: 0o440},
 	}}
@@ -192,7 +192,7 @@ func (t *Templates) baseImage(ctx context.Context, ref string, login engi.Regist
 			return engi.Template{}, nil, err
 		}
 	}
-	src, err := t.imageSource(ctx, ref, login)
+	src, err := t.imageSource(ctx, ref, owner, login)
 	if err != nil {
 		return engi.Template{}, nil, err
 	}

@@ -55,6 +55,7 @@ type Config struct {
 	Max       Limits    `toml:"max" envPrefix:"MAX_"`
 	Admission Admission `toml:"admission" envPrefix:"ADMISSION_"`
 	Templates Templates `toml:"templates" envPrefix:"TEMPLATES_"`
+	Builds    Builds    `toml:"builds" envPrefix:"BUILDS_"`
 	Volumes   Volumes   `toml:"volumes" envPrefix:"VOLUMES_"`
 	Sandboxes Sandboxes `toml:"sandboxes" envPrefix:"SANDBOXES_"`
 	Keep      Keep      `toml:"keep" envPrefix:"KEEP_"`
@@ -519,7 +520,7 @@ func (c Config) Validate() error {
 	if c.Volumes.Capacity < 0 {
 		return engi.Errorf(engi.Invalid, "volumes.capacity is negative")
 	}
-	for _, check := range []func() error{c.Quota.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Sessions.validate, c.MCP.validate, c.Docs.validate, c.validateEvents, c.Webhooks.validate} {
+	for _, check := range []func() error{c.Quota.validate, c.Builds.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Sessions.validate, c.MCP.validate, c.Docs.validate, c.validateEvents, c.Webhooks.validate} {
 		if err := check(); err != nil {
 			return err
 		}
