@@ -51,15 +51,16 @@ type image struct {
 
 // A job is one build. It belongs to one goroutine.
 type job struct {
-	t        *Templates
-	def      recipe.Definition
-	src      source
-	inputs   []string // what the digest covers
-	dir      string   // of this build, in tmp
-	tree     *tree.Tree
-	report   *report
-	image    *image
-	finished bool // nothing changes the root any more
+	t          *Templates
+	buildOwner engi.Owner // whose steps run; empty is the node
+	def        recipe.Definition
+	src        source
+	inputs     []string // what the digest covers
+	dir        string   // of this build, in tmp
+	tree       *tree.Tree
+	report     *report
+	image      *image
+	finished   bool // nothing changes the root any more
 }
 
 // root returns the directory of the root file system.

@@ -56,6 +56,8 @@ type OwnerBuilds struct {
 	// Registry returns what pulls their images, and trusts these authorities,
 	// nil being the system's. Nil refuses images.
 	Registry func(*x509.CertPool) http.RoundTripper
+
+	Env map[string]string // of commands, whose authors can read it
 }
 
 // A BuildRunner opens sandboxes for build steps.

@@ -1,9 +1,11 @@
 package disk
 
 import (
+	"context"
 	"crypto/x509"
 	"encoding/base64"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -144,5 +146,46 @@ func TestOwnersPullWithoutTheNodesLogins(t *testing.T) {
 	wantKind(t, buildErr(d, engi.BuildSpec{Name: "mine", Owner: "ann", FromImage: host + "/x"}), engi.Denied)
 	if withLogin.Load() > 0 {
 		t.Error("an owner's build used the node's login")
+	}
+}
+
+func TestOwnersBuildsSeeNothingOfTheNode(t *testing.T) {
+	var ran []engi.Command
+	var hosts string
+	w := &fakeRunner{run: func(_ context.Context, dir string, c engi.Command, _ io.Writer) engi.Exit {
+		ran = append(ran, c)
+		data, err := os.ReadFile(filepath.Join(dir, "etc/hosts"))
+		if err != nil {
+			t.Error(err)
+		}
+		hosts = string(data)
+		return engi.Exit{Cause: engi.CauseExited}
+	}}
+	d := openTemplates(t, Options{
+		Runner: w, Env: []string{"PIP_EXTRA_INDEX_URL=https://ann:password@pypi.example.com", "https_proxy=http://user:password@proxy"},
+		Owners: OwnerBuilds{Env: map[string]string{"PIP_INDEX_URL": "https://mirror.example.com"}},
+	}, map[string][]byte{"root.tar": tinyRoot(t)})
+	build(t, d, "low", "base: tar:root.tar")
+	steps := []engi.BuildStep{run("env > /env")}
+	if err := buildErr(d, engi.BuildSpec{Name: "nodes", FromTemplate: "low", Steps: steps}); err != nil {
+		t.Fatal(err)
+	}
+	if env := ran[0].Env; env["PIP_EXTRA_INDEX_URL"] == "" || env["https_proxy"] == "" || env["PIP_INDEX_URL"] != "" || hosts == "" || hosts == localHosts {
+		t.Errorf("the node's own build has %v and the hosts %q", env, hosts)
+	}
+	// The same step is not taken from the cache.
+	if err := buildErr(d, engi.BuildSpec{Name: "mine", Owner: "ann", FromTemplate: "low", Steps: steps}); err != nil {
+		t.Fatal(err)
+	}
+	if len(ran) != 2 {
+		t.Fatalf("%d commands ran", len(ran))
+	}
+	for k, v := range ran[1].Env {
+		if strings.Contains(v, "password") {
+			t.Errorf("an owner's build has %s=%s", k, v)
+		}
+	}
+	if ran[1].Env["PIP_INDEX_URL"] != "https://mirror.example.com" || hosts != localHosts {
+		t.Errorf("an owner's build has %v and the hosts %q", ran[1].Env, hosts)
 	}
 }

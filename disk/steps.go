@@ -32,6 +32,7 @@ var defaultAliases = map[string]string{"e2bdev/base": "base", "e2bdev/code-inter
 
 // A stepBuild is a build from steps.
 type stepBuild struct {
+	owner  engi.Owner        // empty is the node
 	def    recipe.Definition // steps included
 	base   engi.Template     // what it starts from, in use
 	name   string            // of base, for people
@@ -59,7 +60,7 @@ func (t *Templates) BuildSteps(ctx context.Context, spec engi.BuildSpec, progres
 	if err := t.mayBuild(spec.Name, spec.Owner); err != nil {
 		return tmpl, err
 	}
-	s := stepBuild{force: spec.Force, def: recipe.Definition{Size: spec.Size, Start: spec.Start, Ready: spec.Ready}}
+	s := stepBuild{owner: spec.Owner, force: spec.Force, def: recipe.Definition{Size: spec.Size, Start: spec.Start, Ready: spec.Ready}}
 	if err := spec.Size.Validate(); err != nil {
 		return tmpl, err
 	}
@@ -247,7 +248,7 @@ func (t *Templates) buildUnnamed(ctx context.Context, def recipe.Definition, src
 // buildSteps runs the steps that are not cached and completes the template.
 func (t *Templates) buildSteps(ctx context.Context, s *stepBuild, progress func(engi.Progress)) (engi.Template, error) {
 	seed := sha256.New()
-	fmt.Fprintf(seed, "steps %d on %s\n", recipeVersion, s.base.Digest)
+	fmt.Fprintf(seed, "steps %d on %s for %q\n", recipeVersion, s.base.Digest, s.owner)
 	s.hashes = make([]string, len(s.def.Steps))
 	for i, st := range s.def.Steps {
 		if st.Archive != "" {
@@ -293,6 +294,11 @@ func (t *Templates) runSteps(ctx context.Context, s *stepBuild, rep *report) (tm
 	rep.step(1, steps, "start from "+s.name)
 	state := stepState{
 		id: s.base.Digest, layers: []string{s.base.Root}, user: s.base.User, workDir: s.base.WorkDir, env: maps.Clone(s.base.Env),
+	}
+	if s.owner != "" {
+		// What a step of the node's own build made of its network and
+		// environment must not come out of the cache.
+		state.id = "owners " + state.id
 	}
 	if s.def.User != "" {
 		state.user = s.def.User
@@ -419,7 +425,7 @@ func (l layerEntry) apply(state *stepState, dir string) {
 
 // applyStep executes a step in a workspace.
 func (t *Templates) applyStep(ctx context.Context, s *stepBuild, st recipe.Step, state *stepState, root *workspace, rep *report, i int) error {
-	j := &job{t: t, def: s.def, dir: root.dir, tree: root.tree, report: rep, image: &image{}}
+	j := &job{t: t, buildOwner: s.owner, def: s.def, dir: root.dir, tree: root.tree, report: rep, image: &image{}}
 	switch st.Type {
 	case engi.StepRun:
 		return j.runStep(ctx, st, state, s.base.Shell, i+1)

@@ -25,7 +25,7 @@ func (n *Node) openDisk(ctx context.Context) (err error) {
 	n.templates, err = disk.Open(ctx, disk.Options{
 		Dir: templatesDir(c), Log: log, Runner: n.runner,
 		Sources: c.Templates.Sources, CA: c.Templates.CA, Aliases: aliases, Grace: time.Duration(c.Templates.Grace), Mirror: c.Mirrors.Apt,
-		Owners: disk.OwnerBuilds{Registry: c.Builds.Transport},
+		Owners: disk.OwnerBuilds{Registry: c.Builds.Registry, Env: c.Builds.Env},
 	})
 	if err != nil {
 		return err

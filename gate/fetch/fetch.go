@@ -25,6 +25,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -179,6 +180,17 @@ func (o Options) check(u *url.URL) error {
 		return engi.Errorf(engi.Denied, "a URL must not carry a user")
 	case len(o.Hosts) > 0 && !slices.ContainsFunc(o.Hosts, func(h string) bool { return covers(h, u) }):
 		return engi.Errorf(engi.Denied, "host %.100q is not among those that may be asked", u.Host)
+	}
+	return nil
+}
+
+// CheckTrusted reports Invalid for what is not HOST:PORT.
+func CheckTrusted(hosts []string) error {
+	for _, h := range hosts {
+		host, port, err := net.SplitHostPort(h)
+		if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || n == 0 || host == "" {
+			return engi.Errorf(engi.Invalid, "%.80q is not a host and a port", h).WithRemedy("write it like registry.internal:5000")
+		}
 	}
 	return nil
 }

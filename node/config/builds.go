@@ -2,38 +2,32 @@ package config
 
 import (
 	"crypto/x509"
-	"net"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/recipe"
 	"github.com/engi-dev/engi/gate/fetch"
 )
 
 // Builds configures what the builds of owners may use. Those of administrators have
 // the network, the environment and the logins of the machine.
 type Builds struct {
-	Registries []string `toml:"registries" env:"REGISTRIES" help:"registries, as HOST:PORT, that owners' builds may pull images from although they are not public or are reached by the machine's proxy"`
+	Registries []string          `toml:"registries" env:"REGISTRIES" help:"registries, as HOST:PORT, that owners' builds may pull images from although they are not public or are reached by the machine's proxy"`
+	Env        map[string]string `toml:"env" env:"-" help:"variables of the commands of owners' builds, who can read them: [builds.env] with proxies and mirrors without passwords, like PIP_INDEX_URL"`
 }
 
-// maxImage bounds one blob of an image, and maxPull how long one may take.
-const (
-	maxImage = 64 << 30
-	maxPull  = time.Hour
-)
-
-// Transport returns what pulls images for owners.
-func (b Builds) Transport(roots *x509.CertPool) http.RoundTripper {
-	return fetch.New(fetch.Options{Trusted: b.Registries, Roots: roots, Timeout: maxPull, MaxBody: maxImage}).Transport
+// Registry returns what pulls images for owners.
+func (b Builds) Registry(roots *x509.CertPool) http.RoundTripper {
+	return fetch.New(fetch.Options{Trusted: b.Registries, Roots: roots, Timeout: time.Hour, MaxBody: 64 << 30}).Transport
 }
 
-func (b Builds) validate() error {
-	for _, r := range b.Registries {
-		host, port, err := net.SplitHostPort(r)
-		if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || n == 0 || host == "" {
-			return engi.Errorf(engi.Invalid, "builds.registries: %.80q is not a host and a port", r).WithRemedy("write it like registry.internal:5000")
+func (b Builds) validate() (err error) {
+	defer engi.Annotate(&err, "[builds]")
+	for k, v := range b.Env {
+		if !recipe.ValidVariable(k, v) {
+			return engi.Errorf(engi.Invalid, "env: %.80q is not a variable with a value", k).WithRemedy("write it like PIP_INDEX_URL = \"https://pypi.example.com/simple\"")
 		}
 	}
-	return nil
+	return fetch.CheckTrusted(b.Registries)
 }
