@@ -62,11 +62,12 @@ type OwnerBuilds struct {
 
 // A BuildRunner opens sandboxes for build steps.
 type BuildRunner interface {
-	// Open boots a sandbox with the node's network whose root file system is
-	// dir, which it writes to directly, and returns its guest. The caller
-	// calls the function once: it destroys the sandbox and waits until it is
-	// gone.
-	Open(ctx context.Context, dir string) (engi.Guest, func() error, error)
+	// Open boots a sandbox whose root file system is dir, which it writes to
+	// directly, and returns its guest. An empty owner is the node, whose
+	// network the sandbox has; others have at most what owners may reach.
+	// The caller calls the function once: it destroys the sandbox and waits
+	// until it is gone.
+	Open(ctx context.Context, dir string, owner engi.Owner) (engi.Guest, func() error, error)
 }
 
 // Templates builds, finds and removes templates. It implements

@@ -177,7 +177,7 @@ func TestOwnersBuildsSeeNothingOfTheNode(t *testing.T) {
 	if err := buildErr(d, engi.BuildSpec{Name: "mine", Owner: "ann", FromTemplate: "low", Steps: steps}); err != nil {
 		t.Fatal(err)
 	}
-	if len(ran) != 2 {
+	if len(ran) != 2 || w.owner != "ann" {
 		t.Fatalf("%d commands ran", len(ran))
 	}
 	for k, v := range ran[1].Env {

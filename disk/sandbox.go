@@ -94,7 +94,7 @@ func (j *job) openSandbox(ctx context.Context, tmpl engi.Template) (_ *sandbox, 
 			return nil, err
 		}
 	}
-	if b.guest, b.destroy, err = j.t.o.Runner.Open(ctx, j.root()); err != nil {
+	if b.guest, b.destroy, err = j.t.o.Runner.Open(ctx, j.root(), j.buildOwner); err != nil {
 		return nil, err
 	}
 	return b, nil

@@ -498,8 +498,12 @@ func (j *job) runStep(ctx context.Context, st recipe.Step, state *stepState, she
 	case exit.Signal != "":
 		return invalid("failed to run command '%s': signal %s", command, exit.Signal)
 	case exit.Code != 0 && networkTrouble.MatchString(j.report.text()):
+		remedy := "check this machine's network, proxy and mirrors, then build again"
+		if j.buildOwner != "" {
+			remedy = "builds reach the package registries that the operator allows with builds.allow, and no private address; get files from elsewhere before, and copy them"
+		}
 		return engi.Errorf(engi.Unavailable, "failed to run command '%s': exit status %d: it could not reach the network", command, exit.Code).
-			WithRemedy("check this machine's network, proxy and mirrors, then build again")
+			WithRemedy("%s", remedy)
 	case exit.Code != 0:
 		return invalid("failed to run command '%s': exit status %d", command, exit.Code).WithRemedy("correct the command; the error contains the end of its output")
 	}

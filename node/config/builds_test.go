@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/fleet"
 )
 
 func TestBuildsSection(t *testing.T) {
@@ -19,6 +20,9 @@ PIP_INDEX_URL = "https://pypi.example.com/simple"
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(map[string]string{"PIP_INDEX_URL": "https://pypi.example.com/simple"}, c.Builds.Env); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff(fleet.DefaultBuildHosts(), c.Builds.Allow); d != "" {
 		t.Error(d)
 	}
 	for _, file := range []string{

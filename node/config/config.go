@@ -262,6 +262,7 @@ func Defaults() Config {
 			Limits: NetworkLimits{Connections: 512, NewConnections: 100, Lookups: 50},
 			Events: 10_000, KeepAge: Duration(7 * 24 * time.Hour),
 		},
+		Builds:   Builds{Allow: fleet.DefaultBuildHosts()},
 		Sessions: defaultSessions(),
 		Docs:     defaultDocs(),
 		Events:   defaultEvents(),

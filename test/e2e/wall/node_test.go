@@ -35,6 +35,7 @@ var (
 		c.Network.Limits = config.NetworkLimits{Connections: 2000, NewConnections: 2000, Lookups: 2000}
 		c.Network.Max = string(engi.NetworkOpen)
 		c.Network.Events = 20_000
+		c.Builds.Allow = []string{"packages.test"}
 	}}
 )
 
@@ -93,6 +94,7 @@ func prepare() (err error) {
 	}
 	os.Setenv("SSL_CERT_FILE", roots)
 	os.Setenv("SSL_CERT_DIR", shared.Dir)
+	os.Setenv("PIP_EXTRA_INDEX_URL", "https://ann:password@pypi.example.com/simple") // which only the node's own builds may see
 	l, err := net.Listen("tcp", fmt.Sprintf(":%d", canaryPort))
 	if err != nil {
 		return err
