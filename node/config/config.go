@@ -262,7 +262,7 @@ func Defaults() Config {
 			Limits: NetworkLimits{Connections: 512, NewConnections: 100, Lookups: 50},
 			Events: 10_000, KeepAge: Duration(7 * 24 * time.Hour),
 		},
-		Builds:   Builds{Allow: fleet.DefaultBuildHosts()},
+		Builds:   Builds{Allow: fleet.DefaultBuildHosts(), Timeout: Duration(2 * time.Hour)},
 		Sessions: defaultSessions(),
 		Docs:     defaultDocs(),
 		Events:   defaultEvents(),
