@@ -58,6 +58,12 @@ type OwnerBuilds struct {
 	Registry func(*x509.CertPool) http.RoundTripper
 
 	Env map[string]string // of commands, whose authors can read it
+
+	// Room returns the bytes of disk that an owner's quota leaves for templates
+	// and cached steps, [math.MaxInt64] without a quota. Nil means none has one.
+	Room func(context.Context, engi.Owner) (int64, error)
+	// Refused is told of each build that Room has ended; may be nil.
+	Refused func(owner engi.Owner, quota string)
 }
 
 // A BuildRunner opens sandboxes for build steps.

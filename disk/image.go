@@ -223,7 +223,7 @@ func (j *job) flatten(ctx context.Context, ref string, img v1.Image, explain fun
 		total += d.Size
 	}
 	progress := &meter{rep: j.report, total: total}
-	budget := newBudget()
+	budget := j.room.budget()
 	for i, layer := range layers {
 		j.report.log(fmt.Sprintf("layer %d of %d: %s", i+1, len(layers), manifest.Layers[i].Digest))
 		if err := j.apply(ctx, layer, config.RootFS.DiffIDs[i], budget, progress); err != nil {

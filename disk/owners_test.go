@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -188,4 +189,125 @@ func TestOwnersBuildsSeeNothingOfTheNode(t *testing.T) {
 	if ran[1].Env["PIP_INDEX_URL"] != "https://mirror.example.com" || hosts != localHosts {
 		t.Errorf("an owner's build has %v and the hosts %q", ran[1].Env, hosts)
 	}
+}
+
+// TestOwnersBuildsFitTheirQuota: whatever writes more than the quota leaves ends, and
+// leaves nothing.
+func TestOwnersBuildsFitTheirQuota(t *testing.T) {
+	for _, overlays := range []bool{true, false} {
+		t.Run(map[bool]string{true: "overlay", false: "copy"}[overlays], func(t *testing.T) {
+			r := newRegistry(t)
+			r.push(t, "app:1", imageOf(t, v1.Config{}, tinyRoot(t), tarOf(t, file("big", strings.Repeat("x", 6<<20)))))
+			var ended bool
+			w := &fakeRunner{run: func(ctx context.Context, dir string, c engi.Command, _ io.Writer) engi.Exit {
+				var size int
+				var then string
+				if _, err := fmt.Sscan(c.Args[2], &size, &then); err != nil {
+					t.Error(err)
+				}
+				if err := os.WriteFile(filepath.Join(dir, fmt.Sprint("file", size)), make([]byte, size<<20), 0o644); err != nil {
+					t.Error(err)
+				}
+				if then == "wait" {
+					<-ctx.Done()
+					ended = true
+				}
+				return engi.Exit{Cause: engi.CauseExited}
+			}}
+			var refused int
+			owners := pulling(r.host)
+			owners.Room = func(_ context.Context, owner engi.Owner) (int64, error) {
+				return map[engi.Owner]int64{"ann": 5 << 20, "rich": math.MaxInt64}[owner], nil
+			}
+			owners.Refused = func(owner engi.Owner, quota string) { refused++ }
+			d := openTemplates(t, Options{Runner: w, Owners: owners}, map[string][]byte{"root.tar": tinyRoot(t)})
+			if overlays {
+				need(t, d.overlayWorks(), "overlay mounts")
+			} else {
+				d.overlayProbe.Do(func() {})
+			}
+			build(t, d, "low", "base: tar:root.tar")
+			archive := filepath.Join(t.TempDir(), "a.tar")
+			if err := os.WriteFile(archive, packed(t, true, map[string]string{"big": strings.Repeat("x", 6<<20)}), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			spec := func(name string, owner engi.Owner, steps ...engi.BuildStep) engi.BuildSpec {
+				return engi.BuildSpec{Name: name, Owner: owner, FromTemplate: "low", Steps: steps}
+			}
+			fails := func(what string, s engi.BuildSpec) {
+				t.Helper()
+				before, err := d.dir.usedBy(s.Owner)
+				if err != nil {
+					t.Fatal(err)
+				}
+				wantKind(t, buildErr(d, s), engi.Exhausted)
+				if after, err := d.dir.usedBy(s.Owner); after > before || err != nil {
+					t.Errorf("%s: %d bytes more are used, %v", what, after-before, err)
+				}
+				noMounts(t, d)
+			}
+			fails("a command that goes on", spec("a", "ann", run("6 wait")))
+			if !ended {
+				t.Error("the command went on")
+			}
+			fails("a command that ends", spec("a", "ann", run("6 end")))
+			fails("a copy", spec("a", "ann", engi.BuildStep{Type: engi.StepCopy, Args: []string{"big", "/big"}, Archive: archive}))
+			fails("an image", engi.BuildSpec{Name: "a", Owner: "ann", FromImage: r.host + "/app:1"})
+			fails("nothing is left", engi.BuildSpec{Name: "b", Owner: "poor", FromTemplate: "low"})
+			if refused < 3 {
+				t.Errorf("%d refusals were told of", refused)
+			}
+			for _, owner := range []engi.Owner{"", "rich"} {
+				if err := buildErr(d, spec("free"+string(owner), owner, run("6 end"))); err != nil {
+					t.Errorf("a build of %q: %v", owner, err)
+				}
+			}
+
+			// Templates count together, until they are removed.
+			if err := buildErr(d, spec("a", "ann", run("3 end"))); err != nil {
+				t.Fatal(err)
+			}
+			if used, err := d.dir.usedBy("ann"); used < 3<<20 || used > 4<<20 || err != nil {
+				t.Errorf("%d bytes are used, %v", used, err)
+			}
+			fails("another template", spec("b", "ann", run("4 end")))
+			names := []string{"a"}
+			if overlays { // it takes the step from the cache
+				if err := buildErr(d, spec("a2", "ann", run("3 end"))); err != nil {
+					t.Errorf("the same template once more: %v", err)
+				}
+				names = append(names, "a2")
+			}
+			for _, name := range names {
+				if err := d.Remove(t.Context(), name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := buildErr(d, spec("b", "ann", run("4 end"))); err != nil {
+				t.Errorf("in the room of a removed template: %v", err)
+			}
+		})
+	}
+}
+
+// TestMeasureOfHostileTrees: links lead nowhere, and depth has an end.
+func TestMeasureOfHostileTrees(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink("/", filepath.Join(dir, "root")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "one"), make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(filepath.Join(dir, "one"), filepath.Join(dir, "two")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := measure(t.Context(), dir); n < 1<<20 || n > 1<<20+1<<16 || err != nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, strings.Repeat("d/", maxDepth+1)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, err := measure(t.Context(), dir)
+	wantKind(t, err, engi.Exhausted)
 }

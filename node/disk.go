@@ -25,7 +25,10 @@ func (n *Node) openDisk(ctx context.Context) (err error) {
 	n.templates, err = disk.Open(ctx, disk.Options{
 		Dir: templatesDir(c), Log: log, Runner: n.runner,
 		Sources: c.Templates.Sources, CA: c.Templates.CA, Aliases: aliases, Grace: time.Duration(c.Templates.Grace), Mirror: c.Mirrors.Apt,
-		Owners: disk.OwnerBuilds{Registry: c.Builds.Registry, Env: c.Builds.Env},
+		Owners: disk.OwnerBuilds{
+			Registry: c.Builds.Registry, Env: c.Builds.Env, Refused: n.refusals.Add,
+			Room: func(ctx context.Context, owner engi.Owner) (int64, error) { return n.fleet.DiskLeft(ctx, owner) },
+		},
 	})
 	if err != nil {
 		return err

@@ -72,6 +72,35 @@ for to in sys.argv[1:]:
 	}
 }
 
+// TestBuildsOfOwnersEndWhenTheDiskIsFull: a real command does not get far beyond the
+// quota, in files or in /tmp.
+func TestBuildsOfOwnersEndWhenTheDiskIsFull(t *testing.T) {
+	world(t)
+	builder, ok := sharedNode(t).Templates().(engi.TemplateBuilder)
+	if !ok {
+		t.Fatal("the node builds no templates")
+	}
+	var last string
+	_, err := builder.BuildSteps(t.Context(), engi.BuildSpec{
+		Name: "small", Owner: "small", FromTemplate: "base",
+		Steps: []engi.BuildStep{{Type: engi.StepRun, Args: []string{"cat /proc/mounts; for i in $(seq 1000); do head -c 20M /dev/zero > /big$i || exit; echo wrote $i; sleep 0.1; done", "root"}}},
+	}, func(p engi.Progress) {
+		if strings.HasPrefix(p.Log, "wrote ") {
+			last = p.Log
+		}
+		if strings.Contains(p.Log, " /tmp ") && !strings.Contains(p.Log, " tmpfs ") {
+			t.Errorf("/tmp has no limit: %s", p.Log)
+		}
+	})
+	if engi.KindOf(err) != engi.Exhausted || engi.RemedyOf(err) == "" || last == "" {
+		t.Errorf("after %q: %v", last, err)
+	}
+	var n int
+	if _, err := fmt.Sscanf(last, "wrote %d", &n); err != nil || n > 500 {
+		t.Errorf("%q, %v", last, err)
+	}
+}
+
 // list is a list of Python.
 func list(targets map[string]string) string {
 	var b strings.Builder

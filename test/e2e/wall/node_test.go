@@ -36,6 +36,7 @@ var (
 		c.Network.Max = string(engi.NetworkOpen)
 		c.Network.Events = 20_000
 		c.Builds.Allow = []string{"packages.test"}
+		c.Quota.Owner = map[string]config.Quota{"small": {Disk: 200 << 20}}
 	}}
 )
 
