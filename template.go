@@ -81,9 +81,9 @@ type Templates interface {
 // say the same with 'steps'.
 type BuildSpec struct {
 	Name         string        // of the template, by the rules of definitions
-	Owner        Owner         // who may rebuild it; empty is the node
+	Owner        Owner         // who may rebuild it; empty is the node, whose network and settings the steps have
 	FromImage    string        // reference of an image, or one of the node's aliases for templates
-	Login        RegistryLogin // for FromImage; zero means the node's
+	Login        RegistryLogin // for FromImage; zero means the node's, and none for an owner
 	FromTemplate string        // name or digest; excludes FromImage; both empty means base
 	Steps        []BuildStep
 	Start        string // command that sandboxes of the template start with; the build does not run it

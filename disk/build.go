@@ -51,15 +51,17 @@ type image struct {
 
 // A job is one build. It belongs to one goroutine.
 type job struct {
-	t        *Templates
-	def      recipe.Definition
-	src      source
-	inputs   []string // what the digest covers
-	dir      string   // of this build, in tmp
-	tree     *tree.Tree
-	report   *report
-	image    *image
-	finished bool // nothing changes the root any more
+	t          *Templates
+	buildOwner engi.Owner // whose steps run; empty is the node
+	room       *room
+	def        recipe.Definition
+	src        source
+	inputs     []string // what the digest covers
+	dir        string   // of this build, in tmp
+	tree       *tree.Tree
+	report     *report
+	image      *image
+	finished   bool // nothing changes the root any more
 }
 
 // root returns the directory of the root file system.
@@ -120,7 +122,7 @@ func (t *Templates) build(ctx context.Context, name string, text []byte, progres
 	}
 	if tmpl, err = t.dir.load(strings.TrimPrefix(digest, digestPrefix)); errors.Is(err, fs.ErrNotExist) {
 		tmpl, err = t.buildOnce(ctx, digest, progress, func(rep *report) (engi.Template, error) {
-			return t.buildRoot(ctx, def, src, digest, inputs, rep)
+			return t.buildRoot(ctx, def, src, digest, inputs, &room{}, rep)
 		})
 	}
 	if err != nil {
@@ -147,7 +149,7 @@ func (t *Templates) publishName(ctx context.Context, name string, entry nameEntr
 // buildDefined builds a definition with steps: first what comes before them, as an
 // unnamed template unless it is a template, then the steps.
 func (t *Templates) buildDefined(ctx context.Context, name string, def recipe.Definition, progress func(engi.Progress), above []string) (tmpl engi.Template, err error) {
-	s := stepBuild{def: def, name: def.Base, open: t.openContext}
+	s := stepBuild{room: &room{}, def: def, name: def.Base, open: t.openContext}
 	before := firstStep(progress, len(def.Steps)+2)
 	var release func()
 	if from, ok := strings.CutPrefix(def.Base, "template:"); ok && len(def.Packages)+len(def.Files)+len(def.Commands) == 0 && def.Go == nil {
@@ -160,7 +162,7 @@ func (t *Templates) buildDefined(ctx context.Context, name string, def recipe.De
 		bare.Steps, bare.Start, bare.Ready, bare.Kernels, bare.Languages, bare.Warm = nil, "", "", nil, nil, nil
 		var src source
 		if src, err = t.resolve(ctx, bare, before, append(above, name)); err == nil {
-			s.base, release, err = t.buildUnnamed(ctx, bare, src, before)
+			s.base, release, err = t.buildUnnamed(ctx, bare, src, &room{}, before)
 		}
 	}
 	if err != nil {
@@ -251,8 +253,9 @@ func (t *Templates) buildOnce(ctx context.Context, digest string, progress func(
 	}
 }
 
-// buildRoot builds in a temporary directory and publishes it.
-func (t *Templates) buildRoot(ctx context.Context, def recipe.Definition, src source, digest string, inputs []string, rep *report) (_ engi.Template, err error) {
+// buildRoot builds in a temporary directory and publishes it. It counts for the
+// owner who needs it first.
+func (t *Templates) buildRoot(ctx context.Context, def recipe.Definition, src source, digest string, inputs []string, r *room, rep *report) (_ engi.Template, err error) {
 	var w *workspace
 	if src.base == "" {
 		w, err = t.emptyWorkspace()
@@ -268,10 +271,11 @@ func (t *Templates) buildRoot(ctx context.Context, def recipe.Definition, src so
 		return engi.Template{}, err
 	}
 	defer t.discard(w)
-	j := &job{t: t, def: def, src: src, inputs: inputs, dir: w.dir, tree: w.tree, report: rep, image: &src.image}
+	j := &job{t: t, room: r, def: def, src: src, inputs: inputs, dir: w.dir, tree: w.tree, report: rep, image: &src.image}
 
 	tmpl := engi.Template{Digest: digest, Mounts: src.mounts, Size: def.Size}
 	if err := j.run(ctx, &tmpl); err != nil {
+		err = r.explain(err)
 		if ctx.Err() != nil {
 			return engi.Template{}, engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
 		}
@@ -287,7 +291,14 @@ func (t *Templates) buildRoot(ctx context.Context, def recipe.Definition, src so
 		return engi.Template{}, err
 	}
 	tmpl.Built = now()
-	return t.dir.publish(w.dir, entryOf(tmpl, inputs))
+	e := entryOf(tmpl, inputs)
+	if r.owner != "" {
+		e.Owner, e.Layers = r.owner, map[string]int64{digest: tmpl.Bytes}
+		if err := r.take(tmpl.Bytes); err != nil {
+			return engi.Template{}, err
+		}
+	}
+	return t.dir.publish(w.dir, e)
 }
 
 // emptyWorkspace returns a workspace with an empty root.

@@ -113,7 +113,7 @@ func (j *job) unpackContext(ctx context.Context, archive string, s *stepBuild) (
 		return nil, err
 	}
 	defer plain.Close()
-	skipped, err := t.Extract(ctx, plain, tree.ExtractOptions{Budget: newBudget()})
+	skipped, err := t.Extract(ctx, plain, tree.ExtractOptions{Budget: j.room.budget()})
 	if err != nil {
 		return nil, err
 	}

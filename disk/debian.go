@@ -239,7 +239,7 @@ func (j *job) bootstrap(ctx context.Context, program, suite, apt string) error {
 		if err := cmd.Start(); err != nil {
 			return engi.Errorf(engi.Internal, "start mmdebstrap: %v", err)
 		}
-		_, unpackErr = j.tree.Extract(ctx, bufio.NewReaderSize(out, 1<<20), tree.ExtractOptions{Budget: newBudget()})
+		_, unpackErr = j.tree.Extract(ctx, bufio.NewReaderSize(out, 1<<20), tree.ExtractOptions{Budget: j.room.budget()})
 		if unpackErr == nil {
 			_, unpackErr = io.Copy(io.Discard, out) // what follows the archive
 		} else if err := cmd.Cancel(); err != nil {

@@ -73,6 +73,9 @@ type buildEntry struct {
 	Start     string                             `json:"start,omitempty"`
 	Ready     string                             `json:"ready,omitempty"`
 	Kernels   []string                           `json:"kernels,omitempty"`
+
+	Owner  engi.Owner       `json:"owner,omitempty"`  // whose build has added it; empty is the node
+	Layers map[string]int64 `json:"layers,omitempty"` // bytes that builds of owners have added, by what has added them
 }
 
 type sizeEntry struct {
@@ -223,14 +226,18 @@ var hexPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // load reads the entry of a build. It returns fs.ErrNotExist if there is none.
 func (d templateDir) load(hex string) (engi.Template, error) {
-	if !hexPattern.MatchString(hex) {
-		return engi.Template{}, fs.ErrNotExist
-	}
-	var e buildEntry
-	if err := readJSON(filepath.Join(d.buildDir(hex), "index.json"), &e); err != nil {
+	e, err := d.entry(hex)
+	if err != nil {
 		return engi.Template{}, err
 	}
 	return e.template(filepath.Join(d.buildDir(hex), "root")), nil
+}
+
+func (d templateDir) entry(hex string) (e buildEntry, err error) {
+	if !hexPattern.MatchString(hex) {
+		return e, fs.ErrNotExist
+	}
+	return e, readJSON(filepath.Join(d.buildDir(hex), "index.json"), &e)
 }
 
 // lockShared takes the shared lock of a build, so that it is not removed. It

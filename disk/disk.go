@@ -16,10 +16,12 @@ package disk
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,18 +43,37 @@ type Options struct {
 	Env     []string     // environment with the node's settings (proxies, mirrors, PATH); nil means os.Environ
 	Sources []string     // directories with files that definitions may read; nil means Dir/sources only
 
+	Owners OwnerBuilds // what owners' builds from steps may use
+
 	Aliases map[string]string // image references to templates that are used instead, in addition to the default ones
 	Mirror  string            // Debian archive for definitions that name none; empty means the node's own sources
 	Grace   time.Duration     // after which Run removes builds without a name; 0 means a day, negative never
 }
 
+// OwnerBuilds says what builds from steps may use that belong to an owner. They
+// get nothing of the node's own: neither its environment nor its logins.
+type OwnerBuilds struct {
+	// Registry returns what pulls their images, and trusts these authorities,
+	// nil being the system's. Nil refuses images.
+	Registry func(*x509.CertPool) http.RoundTripper
+
+	Env map[string]string // of commands, whose authors can read it
+
+	// Room returns the bytes of disk that an owner's quota leaves for templates
+	// and cached steps, [math.MaxInt64] without a quota. Nil means none has one.
+	Room func(context.Context, engi.Owner) (int64, error)
+	// Refused is told of each build that Room has ended; may be nil.
+	Refused func(owner engi.Owner, quota string)
+}
+
 // A BuildRunner opens sandboxes for build steps.
 type BuildRunner interface {
-	// Open boots a sandbox with the node's network whose root file system is
-	// dir, which it writes to directly, and returns its guest. The caller
-	// calls the function once: it destroys the sandbox and waits until it is
-	// gone.
-	Open(ctx context.Context, dir string) (engi.Guest, func() error, error)
+	// Open boots a sandbox whose root file system is dir, which it writes to
+	// directly, and returns its guest. An empty owner is the node, whose
+	// network the sandbox has; others have at most what owners may reach.
+	// The caller calls the function once: it destroys the sandbox and waits
+	// until it is gone.
+	Open(ctx context.Context, dir string, owner engi.Owner) (engi.Guest, func() error, error)
 }
 
 // Templates builds, finds and removes templates. It implements

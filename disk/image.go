@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -36,45 +37,68 @@ const (
 
 // imageSource returns an image in a registry. It resolves tags now, so that the
 // digest identifies the image.
-func (t *Templates) imageSource(ctx context.Context, ref string, login engi.RegistryLogin) (source, error) {
+func (t *Templates) imageSource(ctx context.Context, ref string, owner engi.Owner, login engi.RegistryLogin) (source, error) {
 	r, err := name.ParseReference(ref)
 	if err != nil {
 		return source{}, invalid("%q is neither a known base nor an image reference: %v", ref, err).
 			WithRemedy("write the base as debian:SUITE, ubuntu:SUITE, oci:IMAGE, oci-archive:PATH, docker-archive:PATH, tar:PATH, template:NAME or host")
 	}
-	client, err := t.client()
-	if err != nil {
-		return source{}, err
+	explain, auth := registryError, remote.WithAuthFromKeychain(authn.DefaultKeychain)
+	if owner != "" {
+		// The node's logins are not for owners.
+		explain, auth = ownersRegistryError, remote.WithAuth(authn.Anonymous)
 	}
-	auth := remote.WithAuthFromKeychain(authn.DefaultKeychain)
 	if login != (engi.RegistryLogin{}) {
 		auth = remote.WithAuth(&authn.Basic{Username: login.User, Password: login.Password})
 	}
+	transport, err := t.registryTransport(owner)
+	if err != nil {
+		return source{}, err
+	}
 	options := []remote.Option{
-		remote.WithContext(ctx), remote.WithTransport(limitedTransport{client.Transport}), auth, remote.WithPlatform(platform()),
+		remote.WithContext(ctx), remote.WithTransport(limitedTransport{transport}), auth, remote.WithPlatform(platform()),
 	}
 	desc, err := remote.Get(r, options...)
 	if err != nil {
-		return source{}, registryError(ref, err)
+		return source{}, explain(ref, err)
 	}
 	img, err := desc.Image()
 	if err != nil {
-		return source{}, registryError(ref, err)
+		return source{}, explain(ref, err)
 	}
 	digest, err := img.Digest()
 	if err != nil {
-		return source{}, registryError(ref, err)
+		return source{}, explain(ref, err)
 	}
 	src := source{inputs: []string{"image " + digest.String()}, step: "pull " + ref}
 	src.unpack = func(ctx context.Context, j *job) error {
 		// By digest, since the tag may have changed, and with this context.
 		again, err := remote.Image(r.Context().Digest(digest.String()), append(slices.Clone(options), remote.WithContext(ctx))...)
 		if err != nil {
-			return registryError(ref, err)
+			return explain(ref, err)
 		}
-		return j.flatten(ctx, ref, again)
+		return j.flatten(ctx, ref, again, explain)
 	}
 	return src, nil
+}
+
+// registryTransport returns what pulls images for an owner, or for the node.
+func (t *Templates) registryTransport(owner engi.Owner) (http.RoundTripper, error) {
+	if owner == "" {
+		client, err := t.client()
+		if err != nil {
+			return nil, err
+		}
+		return client.Transport, nil
+	}
+	if t.o.Owners.Registry == nil {
+		return nil, engi.Errorf(engi.Unsupported, "this node pulls no images for owners").WithRemedy("start from a template")
+	}
+	roots, err := t.roots()
+	if err != nil {
+		return nil, err
+	}
+	return t.o.Owners.Registry(roots), nil
 }
 
 // archiveSource returns an image in a file: a tar of an OCI layout, or the output of
@@ -91,13 +115,13 @@ func (t *Templates) archiveSource(ctx context.Context, kind, file string) (sourc
 			if err != nil {
 				return invalid("%s is not an archive of docker save: %v", file, err)
 			}
-			return j.flatten(ctx, file, img)
+			return j.flatten(ctx, file, img, registryError)
 		}
 		img, err := t.layoutImage(ctx, j, file)
 		if err != nil {
 			return err
 		}
-		err = j.flatten(ctx, file, img)
+		err = j.flatten(ctx, file, img, registryError)
 		return errors.Join(err, removeTree(filepath.Join(j.dir, "layout")))
 	}
 	return src, nil
@@ -168,25 +192,25 @@ func (t *Templates) layoutImage(ctx context.Context, j *job, file string) (v1.Im
 }
 
 // flatten applies the layers of an image to the root, lowest first, and reads the
-// configuration.
-func (j *job) flatten(ctx context.Context, ref string, img v1.Image) error {
+// configuration. It passes errors of the image's source through explain.
+func (j *job) flatten(ctx context.Context, ref string, img v1.Image, explain func(ref string, err error) error) error {
 	manifest, err := img.Manifest()
 	if err != nil {
-		return registryError(ref, err)
+		return explain(ref, err)
 	}
 	if manifest.Config.Size > maxManifest {
 		return invalid("the configuration of %s has %d bytes", ref, manifest.Config.Size)
 	}
 	config, err := img.ConfigFile()
 	if err != nil {
-		return registryError(ref, err)
+		return explain(ref, err)
 	}
 	if config.OS != "" && config.OS != "linux" || config.Architecture != "" && config.Architecture != runtime.GOARCH {
 		return invalid("%s is for %s/%s, this machine is linux/%s", ref, config.OS, config.Architecture, runtime.GOARCH)
 	}
 	layers, err := img.Layers()
 	if err != nil {
-		return registryError(ref, err)
+		return explain(ref, err)
 	}
 	if len(layers) > maxLayers {
 		return invalid("%s has %d layers", ref, len(layers))
@@ -199,11 +223,11 @@ func (j *job) flatten(ctx context.Context, ref string, img v1.Image) error {
 		total += d.Size
 	}
 	progress := &meter{rep: j.report, total: total}
-	budget := newBudget()
+	budget := j.room.budget()
 	for i, layer := range layers {
 		j.report.log(fmt.Sprintf("layer %d of %d: %s", i+1, len(layers), manifest.Layers[i].Digest))
 		if err := j.apply(ctx, layer, config.RootFS.DiffIDs[i], budget, progress); err != nil {
-			return registryError(ref, err)
+			return explain(ref, err)
 		}
 	}
 	j.image.env = map[string]string{}
@@ -311,6 +335,35 @@ func registryError(ref string, err error) error {
 		}
 	}
 	return engi.Errorf(engi.Unavailable, "pull %s: %v", ref, err).WithRemedy("check this machine's network, proxy and registry, then build again")
+}
+
+// ownersRegistryError is registryError for builds of owners. It repeats nothing
+// that a server has answered, since the reference may lead anywhere.
+func ownersRegistryError(ref string, err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return engi.Errorf(engi.Expired, "pull %s: it was cancelled, or took too long", ref)
+	}
+	if e, ok := errors.AsType[*transport.Error](err); ok {
+		kind := engi.Invalid
+		switch code := e.StatusCode; {
+		case code == http.StatusUnauthorized || code == http.StatusForbidden:
+			kind = engi.Denied
+		case code >= 500 || code == http.StatusTooManyRequests:
+			kind = engi.Unavailable
+		}
+		return engi.Errorf(kind, "pull %s: the registry answers with status %d", ref, e.StatusCode).
+			WithRemedy("correct the reference, or give the login for the registry with the build")
+	}
+	ours, ok := errors.AsType[*engi.Error](err)
+	if _, way := errors.AsType[*url.Error](err); ok && !way {
+		return err
+	}
+	if ok && ours.Kind == engi.Denied {
+		return engi.Errorf(engi.Denied, "pull %s: its registry is not at a public address, or refers to one that is not", ref).
+			WithRemedy("use a public registry, or have the operator add HOST:PORT to builds.registries")
+	}
+	return engi.Errorf(engi.Unavailable, "pull %s: the registry does not answer as registries do, or with something else than the image", ref).
+		WithRemedy("check the reference, then build again")
 }
 
 // A limitedTransport bounds responses that the client reads at once: all except

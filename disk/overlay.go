@@ -325,6 +325,14 @@ func (t *Templates) newWorkspace(ctx context.Context, lower []string) (_ *worksp
 	return w, tree.Copy(ctx, w.tree, from, nil)
 }
 
+// written returns the directory with what was written.
+func (w *workspace) written() string {
+	if w.lower != nil {
+		return filepath.Join(w.dir, "tree")
+	}
+	return filepath.Join(w.dir, "root")
+}
+
 // flatten makes dir/root an ordinary directory.
 func (w *workspace) flatten(ctx context.Context) error {
 	if err := w.tree.Close(); err != nil {

@@ -67,7 +67,7 @@ func (w *runscRunner) cmd(ctx context.Context, args ...string) *exec.Cmd {
 	}, args...)...)
 }
 
-func (w *runscRunner) Open(ctx context.Context, dir string) (engi.Guest, func() error, error) {
+func (w *runscRunner) Open(ctx context.Context, dir string, _ engi.Owner) (engi.Guest, func() error, error) {
 	bundle, err := os.MkdirTemp(w.dir, "bundle-")
 	if err != nil {
 		return nil, nil, err

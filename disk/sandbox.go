@@ -27,10 +27,12 @@ const (
 	buildCAAll = "/usr/local/share/engi-build-ca.pem"              // for programs that need the complete trust store
 	systemCA   = "/etc/ssl/certs/ca-certificates.crt"
 	maxCA      = 8 << 20
+
+	localHosts = "127.0.0.1\tlocalhost\n::1\tlocalhost\n" // of owners' builds
 )
 
 // passedVariables are settings of the node for package managers. They are passed
-// to commands and never stored.
+// to commands of the node's own builds and never stored.
 var passedVariables = []string{
 	"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy",
 	"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY", "NO_PROXY",
@@ -63,8 +65,8 @@ type savedFile struct {
 	exists bool
 }
 
-// openSandbox boots a sandbox in the root, with the node's resolver, certificates
-// and proxies.
+// openSandbox boots a sandbox in the root, with the node's certificates, and for
+// its own builds with its resolver, proxies and mirrors.
 func (j *job) openSandbox(ctx context.Context, tmpl engi.Template) (_ *sandbox, err error) {
 	if j.t.o.Runner == nil {
 		return nil, engi.Errorf(engi.Unsupported, "commands of definitions cannot run, because there are no sandboxes").WithRemedy("run 'engi doctor' to see why sandboxes do not work here")
@@ -73,10 +75,8 @@ func (j *job) openSandbox(ctx context.Context, tmpl engi.Template) (_ *sandbox, 
 		"DEBIAN_FRONTEND": "noninteractive", "PIP_ROOT_USER_ACTION": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 		"npm_config_update_notifier": "false", "npm_config_fund": "false", "npm_config_audit": "false",
 	}}
-	for _, key := range passedVariables {
-		if v := j.t.env(key); v != "" {
-			b.env[key] = v
-		}
+	for k, v := range j.settings() {
+		b.env[k] = v
 	}
 	for k, v := range tmpl.Env {
 		b.env[k] = v
@@ -84,19 +84,34 @@ func (j *job) openSandbox(ctx context.Context, tmpl engi.Template) (_ *sandbox, 
 	if err := b.trust(); err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"/etc/resolv.conf", "/etc/hosts"} {
-		data, err := os.ReadFile(name)
-		if err != nil {
-			continue // the node does not have it
+	for name, data := range map[string][]byte{"/etc/resolv.conf": nil, "/etc/hosts": []byte(localHosts)} {
+		if j.buildOwner == "" {
+			if data, err = os.ReadFile(name); err != nil {
+				continue // the node does not have it
+			}
 		}
 		if err := b.replace(name, data); err != nil {
 			return nil, err
 		}
 	}
-	if b.guest, b.destroy, err = j.t.o.Runner.Open(ctx, j.root()); err != nil {
+	if b.guest, b.destroy, err = j.t.o.Runner.Open(ctx, j.root(), j.buildOwner); err != nil {
 		return nil, err
 	}
 	return b, nil
+}
+
+// settings returns variables for package managers.
+func (j *job) settings() map[string]string {
+	if j.buildOwner != "" {
+		return j.t.o.Owners.Env
+	}
+	env := map[string]string{}
+	for _, key := range passedVariables {
+		if v := j.t.env(key); v != "" {
+			env[key] = v
+		}
+	}
+	return env
 }
 
 // trust makes programs trust the certificates that the node trusts in addition to

@@ -53,14 +53,14 @@ func (t *Templates) resolve(ctx context.Context, def recipe.Definition, progress
 	case "tar":
 		return t.tarSource(rest)
 	case "oci":
-		return t.imageSource(ctx, rest, engi.RegistryLogin{})
+		return t.imageSource(ctx, rest, "", engi.RegistryLogin{})
 	case "oci-archive", "docker-archive":
 		return t.archiveSource(ctx, kind, rest)
 	}
 	if _, ok := distributions[kind]; ok && rest != "" {
 		return t.debianSource(def, kind, rest)
 	}
-	return t.imageSource(ctx, base, engi.RegistryLogin{})
+	return t.imageSource(ctx, base, "", engi.RegistryLogin{})
 }
 
 // templateSource returns another template, which it builds if needed.
@@ -293,20 +293,30 @@ func (t *Templates) sumSource(name string) (string, error) {
 
 // client returns an HTTP client with the node's proxies and certificates.
 func (t *Templates) client() (*http.Client, error) {
-	tr := http.DefaultTransport.(*http.Transport).Clone()
-	if len(t.o.CA) > 0 {
-		pool, err := x509.SystemCertPool()
-		if err != nil {
-			pool = x509.NewCertPool()
-		}
-		pem, err := t.nodeCA()
-		if err != nil {
-			return nil, err
-		}
-		pool.AppendCertsFromPEM(pem)
-		tr.TLSClientConfig = &tls.Config{RootCAs: pool}
+	roots, err := t.roots()
+	if err != nil {
+		return nil, err
 	}
+	tr := http.DefaultTransport.(*http.Transport).Clone()
+	tr.TLSClientConfig = &tls.Config{RootCAs: roots}
 	return &http.Client{Transport: tr}, nil
+}
+
+// roots returns the authorities that the node trusts; nil means the system's.
+func (t *Templates) roots() (*x509.CertPool, error) {
+	if len(t.o.CA) == 0 {
+		return nil, nil
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool()
+	}
+	pem, err := t.nodeCA()
+	if err != nil {
+		return nil, err
+	}
+	pool.AppendCertsFromPEM(pem)
+	return pool, nil
 }
 
 var privileged = os.Geteuid() == 0

@@ -32,6 +32,9 @@ var defaultAliases = map[string]string{"e2bdev/base": "base", "e2bdev/code-inter
 
 // A stepBuild is a build from steps.
 type stepBuild struct {
+	owner  engi.Owner // empty is the node
+	room   *room
+	layers map[string]int64  // of an owner's build: what it consists of, as in buildEntry
 	def    recipe.Definition // steps included
 	base   engi.Template     // what it starts from, in use
 	name   string            // of base, for people
@@ -59,7 +62,7 @@ func (t *Templates) BuildSteps(ctx context.Context, spec engi.BuildSpec, progres
 	if err := t.mayBuild(spec.Name, spec.Owner); err != nil {
 		return tmpl, err
 	}
-	s := stepBuild{force: spec.Force, def: recipe.Definition{Size: spec.Size, Start: spec.Start, Ready: spec.Ready}}
+	s := stepBuild{owner: spec.Owner, force: spec.Force, def: recipe.Definition{Size: spec.Size, Start: spec.Start, Ready: spec.Ready}}
 	if err := spec.Size.Validate(); err != nil {
 		return tmpl, err
 	}
@@ -86,11 +89,14 @@ func (t *Templates) BuildSteps(ctx context.Context, spec engi.BuildSpec, progres
 	if from == "" && image == "" {
 		from = "base"
 	}
+	if s.room, err = t.room(ctx, spec.Owner); err != nil {
+		return tmpl, err
+	}
 	var release func()
 	before := firstStep(progress, len(spec.Steps)+2)
 	if image != "" {
 		s.name = image
-		s.base, release, err = t.baseImage(ctx, image, spec.Login, before)
+		s.base, release, err = t.baseImage(ctx, image, spec.Login, s.room, before)
 	} else {
 		s.name = from
 		s.base, release, err = t.baseTemplate(ctx, from, before, []string{spec.Name})
@@ -174,7 +180,7 @@ func (t *Templates) baseTemplate(ctx context.Context, from string, progress func
 
 // baseImage returns an image as an unnamed template. The caller calls the function
 // to release it.
-func (t *Templates) baseImage(ctx context.Context, ref string, login engi.RegistryLogin, progress func(engi.Progress)) (engi.Template, func(), error) {
+func (t *Templates) baseImage(ctx context.Context, ref string, login engi.RegistryLogin, r *room, progress func(engi.Progress)) (engi.Template, func(), error) {
 	def := recipe.Definition{Base: "oci:" + ref, User: "user", WorkDir: "/home/user", Files: []recipe.File{
 		{Path: "/etc/sudoers.d/engi-user", Content: "user ALL=(ALL:ALL) NOPASSWD:ALL\n", Mode: 0o440},
 	}}
@@ -186,17 +192,17 @@ func (t *Templates) baseImage(ctx context.Context, ref string, login engi.Regist
 		distro, release, _ := strings.Cut(suite, ":")
 		src, err := t.debianSource(local, distro, release)
 		if err == nil {
-			return t.buildUnnamed(ctx, local, src, progress)
+			return t.buildUnnamed(ctx, local, src, r, progress)
 		}
 		if engi.KindOf(err) != engi.Unsupported {
 			return engi.Template{}, nil, err
 		}
 	}
-	src, err := t.imageSource(ctx, ref, login)
+	src, err := t.imageSource(ctx, ref, r.owner, login)
 	if err != nil {
 		return engi.Template{}, nil, err
 	}
-	return t.buildUnnamed(ctx, def, src, progress)
+	return t.buildUnnamed(ctx, def, src, r, progress)
 }
 
 // officialSuite returns the suite of an official image of Debian or Ubuntu.
@@ -221,15 +227,19 @@ func officialSuite(image string) (string, bool) {
 
 // buildUnnamed builds a definition without steps under no name. The caller calls the
 // function to release it.
-func (t *Templates) buildUnnamed(ctx context.Context, def recipe.Definition, src source, progress func(engi.Progress)) (engi.Template, func(), error) {
+func (t *Templates) buildUnnamed(ctx context.Context, def recipe.Definition, src source, r *room, progress func(engi.Progress)) (engi.Template, func(), error) {
 	digest, inputs, err := t.digest(def, src)
 	if err != nil {
 		return engi.Template{}, nil, err
 	}
 	hex := strings.TrimPrefix(digest, digestPrefix)
 	if _, err := t.dir.load(hex); errors.Is(err, fs.ErrNotExist) {
-		_, err = t.buildOnce(ctx, digest, progress, func(rep *report) (engi.Template, error) {
-			return t.buildRoot(ctx, def, src, digest, inputs, rep)
+		key := digest
+		if r.owner != "" {
+			key += " for " + string(r.owner) // it does not end with another's room
+		}
+		_, err = t.buildOnce(ctx, key, progress, func(rep *report) (engi.Template, error) {
+			return t.buildRoot(ctx, def, src, digest, inputs, r, rep)
 		})
 		if err != nil {
 			return engi.Template{}, nil, err
@@ -247,7 +257,7 @@ func (t *Templates) buildUnnamed(ctx context.Context, def recipe.Definition, src
 // buildSteps runs the steps that are not cached and completes the template.
 func (t *Templates) buildSteps(ctx context.Context, s *stepBuild, progress func(engi.Progress)) (engi.Template, error) {
 	seed := sha256.New()
-	fmt.Fprintf(seed, "steps %d on %s\n", recipeVersion, s.base.Digest)
+	fmt.Fprintf(seed, "steps %d on %s for %q\n", recipeVersion, s.base.Digest, s.owner)
 	s.hashes = make([]string, len(s.def.Steps))
 	for i, st := range s.def.Steps {
 		if st.Archive != "" {
@@ -294,6 +304,11 @@ func (t *Templates) runSteps(ctx context.Context, s *stepBuild, rep *report) (tm
 	state := stepState{
 		id: s.base.Digest, layers: []string{s.base.Root}, user: s.base.User, workDir: s.base.WorkDir, env: maps.Clone(s.base.Env),
 	}
+	if s.owner != "" {
+		// What a step of the node's own build made of its network and
+		// environment must not come out of the cache.
+		state.id = "owners " + state.id
+	}
 	if s.def.User != "" {
 		state.user = s.def.User
 	}
@@ -302,6 +317,14 @@ func (t *Templates) runSteps(ctx context.Context, s *stepBuild, rep *report) (tm
 	}
 	maps.Copy(state.env, s.def.Env)
 
+	if s.owner != "" {
+		base, err := t.dir.entry(strings.TrimPrefix(s.base.Digest, digestPrefix))
+		if err != nil {
+			return tmpl, fileError(err)
+		}
+		s.layers = map[string]int64{}
+		maps.Copy(s.layers, base.Layers)
+	}
 	var shares []*os.File // layers in use
 	defer func() {
 		for _, l := range shares {
@@ -310,11 +333,22 @@ func (t *Templates) runSteps(ctx context.Context, s *stepBuild, rep *report) (tm
 	}()
 	// Without overlays, all steps run in one copy, and none is cached.
 	var copied *workspace
+	copyID := "copy " + rand.Text()
 	if !t.overlayWorks() {
 		if copied, err = t.newWorkspace(ctx, state.layers); err != nil {
 			return tmpl, rep.explain("start from "+s.name, err)
 		}
 		defer t.discard(copied)
+		if s.owner != "" {
+			bytes, err := measure(ctx, copied.written())
+			if err == nil {
+				s.layers[copyID] = bytes
+				err = s.room.take(bytes)
+			}
+			if err != nil {
+				return tmpl, rep.explain("start from "+s.name, err)
+			}
+		}
 	}
 	force := s.force
 	for i, st := range s.def.Steps {
@@ -329,9 +363,11 @@ func (t *Templates) runSteps(ctx context.Context, s *stepBuild, rep *report) (tm
 			continue
 		}
 		if copied != nil {
-			if err := t.applyStep(ctx, s, st, &state, copied, rep, i); err != nil {
+			grown, err := t.applyWithin(ctx, s, &state, copied, rep, i)
+			if err != nil {
 				return tmpl, rep.explain(st.String(), err)
 			}
+			s.consistOf(layerEntry{ID: copyID, Bytes: s.layers[copyID] + grown})
 			state.id = key
 			continue
 		}
@@ -373,6 +409,7 @@ func (t *Templates) cachedStep(ctx context.Context, s *stepBuild, i int, key str
 		if lock != nil {
 			rep.log("cached")
 			layer.apply(state, t.dir.layerDir(layer.ID))
+			s.consistOf(layer)
 			return lock, nil
 		}
 	}
@@ -382,7 +419,8 @@ func (t *Templates) cachedStep(ctx context.Context, s *stepBuild, i int, key str
 	}
 	defer t.discard(w)
 	next := *state
-	if err := t.applyStep(ctx, s, st, &next, w, rep, i); err != nil {
+	grown, err := t.applyWithin(ctx, s, &next, w, rep, i)
+	if err != nil {
 		return nil, err
 	}
 	if err := w.tree.Close(); err != nil {
@@ -392,7 +430,7 @@ func (t *Templates) cachedStep(ctx context.Context, s *stepBuild, i int, key str
 	if err := unmountOverlay(w.dir); err != nil {
 		return nil, err
 	}
-	layer := layerEntry{ID: key, User: next.user, WorkDir: next.workDir, Step: st.String(), Made: now()}
+	layer := layerEntry{ID: key, User: next.user, WorkDir: next.workDir, Step: st.String(), Made: now(), Owner: s.owner, Bytes: grown}
 	if force {
 		sum := sha256.Sum256([]byte(key + rand.Text()))
 		layer.ID = hex.EncodeToString(sum[:])
@@ -408,7 +446,23 @@ func (t *Templates) cachedStep(ctx context.Context, s *stepBuild, i int, key str
 		return nil, engi.Errorf(engi.Unavailable, "the result of the step was removed at once").WithRemedy("build again")
 	}
 	layer.apply(state, t.dir.layerDir(layer.ID))
+	s.consistOf(layer)
 	return lock, nil
+}
+
+// consistOf notes that the template of an owner has a layer.
+func (s *stepBuild) consistOf(l layerEntry) {
+	if s.owner != "" {
+		s.layers[l.ID] = l.Bytes
+	}
+}
+
+// applyWithin is applyStep within the room of the build. It returns how much the
+// workspace has grown.
+func (t *Templates) applyWithin(ctx context.Context, s *stepBuild, state *stepState, w *workspace, rep *report, i int) (int64, error) {
+	return s.room.during(ctx, w.written(), func(ctx context.Context) error {
+		return t.applyStep(ctx, s, s.def.Steps[i], state, w, rep, i)
+	})
 }
 
 // apply updates the state with a layer.
@@ -419,7 +473,7 @@ func (l layerEntry) apply(state *stepState, dir string) {
 
 // applyStep executes a step in a workspace.
 func (t *Templates) applyStep(ctx context.Context, s *stepBuild, st recipe.Step, state *stepState, root *workspace, rep *report, i int) error {
-	j := &job{t: t, def: s.def, dir: root.dir, tree: root.tree, report: rep, image: &image{}}
+	j := &job{t: t, buildOwner: s.owner, room: s.room, def: s.def, dir: root.dir, tree: root.tree, report: rep, image: &image{}}
 	switch st.Type {
 	case engi.StepRun:
 		return j.runStep(ctx, st, state, s.base.Shell, i+1)
@@ -492,8 +546,12 @@ func (j *job) runStep(ctx context.Context, st recipe.Step, state *stepState, she
 	case exit.Signal != "":
 		return invalid("failed to run command '%s': signal %s", command, exit.Signal)
 	case exit.Code != 0 && networkTrouble.MatchString(j.report.text()):
+		remedy := "check this machine's network, proxy and mirrors, then build again"
+		if j.buildOwner != "" {
+			remedy = "builds reach the package registries that the operator allows with builds.allow, and no private address; get files from elsewhere before, and copy them"
+		}
 		return engi.Errorf(engi.Unavailable, "failed to run command '%s': exit status %d: it could not reach the network", command, exit.Code).
-			WithRemedy("check this machine's network, proxy and mirrors, then build again")
+			WithRemedy("%s", remedy)
 	case exit.Code != 0:
 		return invalid("failed to run command '%s': exit status %d", command, exit.Code).WithRemedy("correct the command; the error contains the end of its output")
 	}
@@ -560,7 +618,9 @@ func (t *Templates) complete(ctx context.Context, s *stepBuild, state stepState,
 		return tmpl, err
 	}
 	tmpl.Built = now()
-	return t.dir.publish(copied.dir, entryOf(tmpl, inputs))
+	e := entryOf(tmpl, inputs)
+	e.Owner, e.Layers = s.owner, s.layers
+	return t.dir.publish(copied.dir, e)
 }
 
 // A layerEntry is the content of the index file of a layer.
@@ -570,6 +630,9 @@ type layerEntry struct {
 	WorkDir string    `json:"work_dir"`       // after the step
 	Step    string    `json:"step"`           // for people
 	Made    time.Time `json:"made"`
+
+	Owner engi.Owner `json:"owner,omitempty"` // whose build has added it; empty is the node
+	Bytes int64      `json:"bytes,omitempty"` // if it is an owner's
 }
 
 func (d templateDir) layerDir(id string) string { return filepath.Join(d.dir, "layers", id) }
@@ -639,6 +702,29 @@ func (d templateDir) touch(file string) {
 	_ = os.Chtimes(file, at, at) // at worst it is built again
 }
 
+// pruneLayer removes a layer that is not in use and was not used for at least
+// grace.
+func (d templateDir) pruneLayer(ctx context.Context, id string, grace time.Duration) (freed int64, err error) {
+	dir := d.layerDir(id)
+	st, err := os.Stat(filepath.Join(dir, "lock"))
+	if err != nil || time.Since(st.ModTime()) < grace {
+		return 0, nil // gone, or used recently
+	}
+	lock, err := tryLock(filepath.Join(dir, "lock"), unix.LOCK_EX)
+	if lock == nil || err != nil {
+		return 0, err
+	}
+	defer lock.Close()
+	if freed, err = usage(ctx, filepath.Join(dir, "tree")); err != nil {
+		return 0, err
+	}
+	away := filepath.Join(d.dir, "tmp", "gone-"+rand.Text())
+	if err := os.Rename(dir, away); err != nil {
+		return 0, fileError(err)
+	}
+	return freed, removeTree(away)
+}
+
 // pruneLayers removes layers that are not in use and were not used for at least
 // grace.
 func (d templateDir) pruneLayers(ctx context.Context, grace time.Duration) (freed int64, err error) {
@@ -650,27 +736,8 @@ func (d templateDir) pruneLayers(ctx context.Context, grace time.Duration) (free
 		if ctx.Err() != nil {
 			return freed, engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
 		}
-		dir := d.layerDir(e.Name())
-		st, err := os.Stat(filepath.Join(dir, "lock"))
-		if err != nil || time.Since(st.ModTime()) < grace {
-			continue // gone, or used recently
-		}
-		lock, err := tryLock(filepath.Join(dir, "lock"), unix.LOCK_EX)
-		if err != nil {
-			return freed, err
-		}
-		if lock == nil {
-			continue
-		}
-		bytes, err := usage(ctx, filepath.Join(dir, "tree"))
-		if err == nil {
-			away := filepath.Join(d.dir, "tmp", "gone-"+rand.Text())
-			if err = fileError(os.Rename(dir, away)); err == nil {
-				err = removeTree(away)
-				freed += bytes
-			}
-		}
-		lock.Close()
+		bytes, err := d.pruneLayer(ctx, e.Name(), grace)
+		freed += bytes
 		if err != nil {
 			return freed, err
 		}

@@ -428,11 +428,13 @@ type fakeRunner struct {
 	run   func(ctx context.Context, dir string, c engi.Command, out io.Writer) engi.Exit
 	open  atomic.Int32
 	total atomic.Int32
+	owner engi.Owner // of the sandbox opened last
 }
 
-func (w *fakeRunner) Open(ctx context.Context, dir string) (engi.Guest, func() error, error) {
+func (w *fakeRunner) Open(ctx context.Context, dir string, owner engi.Owner) (engi.Guest, func() error, error) {
 	w.open.Add(1)
 	w.total.Add(1)
+	w.owner = owner
 	return fakeGuest{w: w, dir: dir}, func() error { w.open.Add(-1); return nil }, nil
 }
 

@@ -2,7 +2,10 @@ package fleet
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/engi-dev/engi"
@@ -11,20 +14,48 @@ import (
 	"github.com/engi-dev/engi/provider"
 )
 
-// A BuildRunner opens sandboxes for the build steps of templates: they write
-// their root file system in place and see the host's network. It is what
-// package disk calls a BuildRunner, and safe for concurrent use.
+// A BuildRunner opens sandboxes for the build steps of templates, which write
+// their root file system in place. It is what package disk calls a BuildRunner,
+// and safe for concurrent use.
 type BuildRunner struct {
 	provider provider.Provider
 	size     engi.Size
+	wall     Wall // nil if owners' builds have no network
+	policy   engi.NetworkPolicy
 
 	mu   sync.Mutex
 	open map[engi.SandboxID]bool
 }
 
+// DefaultBuildHosts are where package managers usually get packages from.
+func DefaultBuildHosts() []string {
+	return []string{
+		"registry.npmjs.org", "registry.yarnpkg.com", "nodejs.org", "jsr.io", "npm.jsr.io", "deno.land", "dl.deno.land",
+		"pypi.org", "files.pythonhosted.org", "conda.anaconda.org", "repo.anaconda.com",
+		"proxy.golang.org", "sum.golang.org", "storage.googleapis.com", "go.dev", "dl.google.com", // the proxy redirects to its storage
+		"crates.io", "index.crates.io", "static.crates.io", "static.rust-lang.org",
+		"deb.debian.org", "security.debian.org", "archive.ubuntu.com", "*.archive.ubuntu.com", "security.ubuntu.com", "ports.ubuntu.com", "deb.nodesource.com",
+		"dl-cdn.alpinelinux.org",
+		"repo.maven.apache.org", "repo1.maven.org", "plugins.gradle.org", "services.gradle.org",
+		"rubygems.org", "index.rubygems.org", "api.nuget.org", "packagist.org", "repo.packagist.org",
+		"github.com", "api.github.com", "codeload.github.com", "*.githubusercontent.com",
+	}
+}
+
 // NewBuildRunner returns a BuildRunner whose sandboxes p starts. Zero fields of
-// size mean what a build usually needs.
-func NewBuildRunner(p provider.Provider, size engi.Size) *BuildRunner {
+// size mean what a build usually needs. Those of owners reach what the rules allow,
+// through w; nothing if w is nil or networks may not be as wide as restricted. It
+// reports what is wrong with the rules.
+func NewBuildRunner(p provider.Provider, size engi.Size, w Wall, widest engi.Network, allow []string) (*BuildRunner, error) {
+	policy := engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: allow}
+	if all := engi.Networks(); slices.Index(all, widest) < slices.Index(all, policy.Mode) {
+		w = nil
+	}
+	if w != nil {
+		if err := w.Check(policy); err != nil {
+			return nil, fmt.Errorf("builds.allow: %w", err)
+		}
+	}
 	size = size.Or(engi.Size{
 		VCPUs:     float64(runtime.NumCPU()),
 		Memory:    4 << 30,
@@ -33,13 +64,14 @@ func NewBuildRunner(p provider.Provider, size engi.Size) *BuildRunner {
 		Processes: 4096,
 		OpenFiles: 1 << 16,
 	})
-	return &BuildRunner{provider: p, size: size, open: map[engi.SandboxID]bool{}}
+	return &BuildRunner{provider: p, size: size, wall: w, policy: policy, open: map[engi.SandboxID]bool{}}, nil
 }
 
-// Open boots a sandbox on dir, whose root file system it changes in place, with
-// the network of the host. Call the returned function once to destroy the
-// sandbox; it returns when the sandbox is gone.
-func (b *BuildRunner) Open(ctx context.Context, dir string) (_ engi.Guest, _ func() error, err error) {
+// Open boots a sandbox on dir, whose root file system it changes in place. It has
+// the network of the host, or if it is an owner's, what the policy allows. Call
+// the returned function once to destroy the sandbox; it returns when the sandbox
+// is gone.
+func (b *BuildRunner) Open(ctx context.Context, dir string, owner engi.Owner) (_ engi.Guest, _ func() error, err error) {
 	id := engi.NewSandboxID()
 	defer engi.Annotate(&err, "open build sandbox %s", id)
 	var u undo
@@ -49,6 +81,17 @@ func (b *BuildRunner) Open(ctx context.Context, dir string) (_ engi.Guest, _ fun
 	b.mu.Unlock()
 	u.add(func() { b.forget(id) })
 
+	network, netns := provider.Host, ""
+	if owner != "" {
+		network = provider.Loopback
+	}
+	walled := owner != "" && b.wall != nil
+	if walled {
+		if netns, err = b.wall.Attach(ctx, id); err != nil {
+			return nil, nil, err
+		}
+		u.add(func() { _ = b.detach(id) }) // the error that led here says more
+	}
 	token := newToken()
 	machine, err := b.provider.Start(ctx, provider.Spec{
 		ID:       id,
@@ -57,7 +100,8 @@ func (b *BuildRunner) Open(ctx context.Context, dir string) (_ engi.Guest, _ fun
 		Size:     b.size,
 		Hostname: hostname,
 		Token:    token,
-		Network:  provider.Host,
+		Network:  network,
+		Netns:    netns,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -68,21 +112,39 @@ func (b *BuildRunner) Open(ctx context.Context, dir string) (_ engi.Guest, _ fun
 		return nil, nil, err
 	}
 	u.add(func() { g.Close() })
-	err = g.Setup(ctx, wire.Setup{
+	setup := wire.Setup{
 		Home:      "/root",
 		WorkDir:   "/root",
 		Processes: b.size.Processes,
 		OpenFiles: b.size.OpenFiles,
-	})
-	if err != nil {
+	}
+	if walled {
+		w, err := b.wall.Open(ctx, id, owner, b.policy)
+		if err != nil {
+			return nil, nil, err
+		}
+		setup.Network = wireNetwork(w)
+	}
+	if err := g.Setup(ctx, setup); err != nil {
 		return nil, nil, err
 	}
 	u.keep()
 	return g, func() error {
 		defer b.forget(id)
 		g.Close()
-		return machine.Close()
+		err := machine.Close()
+		if walled {
+			err = errors.Join(err, b.detach(id))
+		}
+		return err
 	}, nil
+}
+
+// detach removes the link of a sandbox that is gone.
+func (b *BuildRunner) detach(id engi.SandboxID) error {
+	ctx, cancel := context.WithTimeout(context.Background(), networkTime)
+	defer cancel()
+	return b.wall.Detach(ctx, id)
 }
 
 func (b *BuildRunner) forget(id engi.SandboxID) {

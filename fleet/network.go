@@ -82,11 +82,15 @@ func (h *shared) openNetwork(ctx context.Context, id engi.SandboxID, owner engi.
 	if err != nil {
 		return nil, err
 	}
+	return wireNetwork(w), nil
+}
+
+func wireNetwork(w engi.NetworkSetup) *wire.NetworkSetup {
 	setup := &wire.NetworkSetup{Search: w.Search, Authority: w.Authority, Env: w.Env}
 	if w.Resolver.IsValid() {
 		setup.Resolver = w.Resolver.String()
 	}
-	return setup, nil
+	return setup
 }
 
 // applyNetwork puts a sandbox's changed policy in force, and reports whether it

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -160,6 +161,23 @@ func checkQuota(q engi.Quota, used usage, b *booking, stored int64) (quota strin
 		return refuse("disk bytes", used.disk+stored, b.size.Disk, q.Disk)
 	}
 	return "", nil
+}
+
+// DiskLeft returns the bytes of disk that an owner's sandboxes, snapshots and volumes
+// leave of its quota; [math.MaxInt64] if there is none.
+func (m *Manager) DiskLeft(ctx context.Context, owner engi.Owner) (int64, error) {
+	s := m.sandboxes
+	q := s.quota(owner)
+	if q.Disk == 0 {
+		return math.MaxInt64, nil
+	}
+	stored, err := s.storedBytes(ctx, owner, q)
+	if err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return q.Disk - s.usageLocked(owner).disk - stored, nil
 }
 
 // storedBytes is what an owner's snapshots and volumes may take, if the quota

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -422,6 +423,21 @@ func TestQuotas(t *testing.T) {
 			wantKind(t, "a third one on a day", err, engi.Exhausted)
 		} else if err != nil {
 			t.Errorf("%s: after one has stopped: %v", owner, err)
+		}
+	}
+	for owner, quota := range map[engi.Owner]int64{"disk": 512 << 20, "free": math.MaxInt64} {
+		all, err := n.Sandboxes().List(t.Context(), owner, engi.SandboxFilter{Owned: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := quota
+		for _, s := range all {
+			if owner == "disk" {
+				want -= s.Size.Disk
+			}
+		}
+		if left, err := n.DiskLeft(t.Context(), owner); left != want || err != nil {
+			t.Errorf("%s has %d bytes left, %v; want %d", owner, left, err, want)
 		}
 	}
 }

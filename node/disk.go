@@ -25,6 +25,10 @@ func (n *Node) openDisk(ctx context.Context) (err error) {
 	n.templates, err = disk.Open(ctx, disk.Options{
 		Dir: templatesDir(c), Log: log, Runner: n.runner,
 		Sources: c.Templates.Sources, CA: c.Templates.CA, Aliases: aliases, Grace: time.Duration(c.Templates.Grace), Mirror: c.Mirrors.Apt,
+		Owners: disk.OwnerBuilds{
+			Registry: c.Builds.Registry, Env: c.Builds.Env, Refused: n.refusals.Add,
+			Room: func(ctx context.Context, owner engi.Owner) (int64, error) { return n.fleet.DiskLeft(ctx, owner) },
+		},
 	})
 	if err != nil {
 		return err
@@ -51,34 +55,8 @@ func (n *Node) openDisk(ctx context.Context) (err error) {
 func (n *Node) diskParts() []part {
 	return []part{
 		{"templates", n.templates.Run, 10 * time.Second},
-		{"template events", n.announceTemplates, 10 * time.Second},
+		{"template events", store.NewAnnouncer(n.db, n.templates).Run, 10 * time.Second},
 		{"snapshots", n.snapshots.Run, 10 * time.Second},
 		{"volumes", n.volumes.Run, 10 * time.Second},
-	}
-}
-
-// announceEvery is how often templates that other processes built are noticed.
-const announceEvery = time.Minute
-
-// announceTemplates tells the log of events what changes about templates.
-func (n *Node) announceTemplates(ctx context.Context, ready func()) error {
-	ready()
-	tick := time.NewTicker(announceEvery)
-	defer tick.Stop()
-	for {
-		changed := n.templates.Changed()
-		all, err := n.templates.List(ctx)
-		if err == nil {
-			err = store.Announce(ctx, n.db, all)
-		}
-		if err != nil && ctx.Err() == nil {
-			n.log.Warn("tell the log of events about templates; it is tried again", "error", err)
-		}
-		select {
-		case <-changed:
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
 	}
 }

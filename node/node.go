@@ -160,21 +160,22 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if n.secret, err = key.Bootstrap(ctx, keys, filepath.Join(c.DataDir, datadir.KeyName)); err != nil {
 		return nil, err
 	}
-	n.runner = fleet.NewBuildRunner(n.provider, engi.Size{})
-	if err := n.openDisk(ctx); err != nil {
-		return nil, err
-	}
-
 	if err := n.openSecrets(ctx); err != nil {
 		return nil, err
 	}
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	name, err := n.defaultTemplate(ctx)
-	if err != nil {
+	if err := n.openWall(ctx, metrics); err != nil {
 		return nil, err
 	}
-	if err := n.openWall(ctx, metrics); err != nil {
+	if n.runner, err = fleet.NewBuildRunner(n.provider, engi.Size{}, n.fleetWall(), engi.Network(c.Network.Max), c.Builds.Allow); err != nil {
+		return nil, err
+	}
+	if err := n.openDisk(ctx); err != nil {
+		return nil, err
+	}
+	name, err := n.defaultTemplate(ctx)
+	if err != nil {
 		return nil, err
 	}
 	if n.fleet, err = fleet.Open(ctx, n.fleetOptions(o, metrics, name)); err != nil {

@@ -2,9 +2,52 @@ package store
 
 import (
 	"context"
+	"time"
 
 	"github.com/engi-dev/engi"
 )
+
+// announceEvery is how often templates that other processes built are noticed.
+const announceEvery = time.Minute
+
+// ChangingTemplates are templates that tell when they change.
+type ChangingTemplates interface {
+	// Changed returns a channel that is closed when this process next changes one.
+	Changed() <-chan struct{}
+	List(ctx context.Context) ([]engi.Template, error)
+}
+
+// An Announcer tells the log of events what changes about templates.
+type Announcer struct {
+	db        *DB
+	templates ChangingTemplates
+}
+
+// NewAnnouncer returns an announcer, which works while it runs.
+func NewAnnouncer(db *DB, t ChangingTemplates) *Announcer { return &Announcer{db, t} }
+
+// Run announces changes until ctx ends.
+func (a *Announcer) Run(ctx context.Context, ready func()) error {
+	ready()
+	tick := time.NewTicker(announceEvery)
+	defer tick.Stop()
+	for {
+		changed := a.templates.Changed()
+		all, err := a.templates.List(ctx)
+		if err == nil {
+			err = Announce(ctx, a.db, all)
+		}
+		if err != nil && ctx.Err() == nil && a.db.Log != nil {
+			a.db.Log.WarnContext(ctx, "tell the log of events about templates; it is tried again", "error", err)
+		}
+		select {
+		case <-changed:
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
 
 // Announce appends events for what has changed about templates since the last
 // time. Templates are directories that any process may build or remove, so the

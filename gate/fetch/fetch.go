@@ -17,12 +17,15 @@ package fetch
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -41,7 +44,7 @@ type Options struct {
 	Hosts []string
 	// Private are networks that may be connected to although they are not public.
 	Private []netip.Prefix
-	// Trusted are hosts, written as in URLs, whose addresses the operator vouches
+	// Trusted are hosts, as HOST:PORT or written as in URLs, whose addresses the operator vouches
 	// for: they may be private, and are asked by way of the environment's proxy.
 	// A redirect that leaves them is judged like any other request.
 	Trusted []string
@@ -50,7 +53,8 @@ type Options struct {
 	MaxBody int64         // bytes of a response body, decompressed; 0 means 32 MiB
 	Remedy  string        // added to what is denied; empty adds none
 
-	Resolver *net.Resolver // nil means the system's
+	Resolver *net.Resolver  // nil means the system's
+	Roots    *x509.CertPool // authorities that are trusted; nil means the system's
 }
 
 // New returns a client for fetching from this host. It reports Denied for
@@ -60,11 +64,13 @@ func New(o Options) *http.Client {
 	t := &transport{o: o, public: &http.Transport{
 		DialContext: (&net.Dialer{Timeout: 5 * time.Second, Resolver: o.Resolver, ControlContext: o.control}).DialContext,
 		// No Proxy: see the package comment.
-		ForceAttemptHTTP2: true, TLSHandshakeTimeout: 5 * time.Second, MaxResponseHeaderBytes: 64 << 10,
+		TLSClientConfig: &tls.Config{RootCAs: o.Roots}, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 5 * time.Second, MaxResponseHeaderBytes: 64 << 10,
 		MaxIdleConns: 64, MaxIdleConnsPerHost: 4, MaxConnsPerHost: 16, IdleConnTimeout: 30 * time.Second,
 	}}
 	if len(o.Trusted) > 0 {
-		t.trusted = http.DefaultTransport.(*http.Transport).Clone()
+		trusted := http.DefaultTransport.(*http.Transport).Clone()
+		trusted.TLSClientConfig = &tls.Config{RootCAs: o.Roots}
+		t.trusted = trusted
 	}
 	return client(t)
 }
@@ -133,7 +139,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, t.denied(err)
 	}
 	next := t.public
-	if slices.Contains(t.o.Trusted, r.URL.Host) {
+	if t.o.trusts(r.URL) {
 		next = t.trusted
 	} else if from := r.Response; from != nil && from.Request.URL.Scheme == "https" && r.URL.Scheme == "http" {
 		return nil, t.denied(engi.Errorf(engi.Denied, "%.100s redirects from https to http", from.Request.URL.Host))
@@ -176,6 +182,23 @@ func (o Options) check(u *url.URL) error {
 		return engi.Errorf(engi.Denied, "host %.100q is not among those that may be asked", u.Host)
 	}
 	return nil
+}
+
+// CheckTrusted reports Invalid for what is not HOST:PORT.
+func CheckTrusted(hosts []string) error {
+	for _, h := range hosts {
+		host, port, err := net.SplitHostPort(h)
+		if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || n == 0 || host == "" {
+			return engi.Errorf(engi.Invalid, "%.80q is not a host and a port", h).WithRemedy("write it like registry.internal:5000")
+		}
+	}
+	return nil
+}
+
+// trusts reports whether the host of u is among Trusted.
+func (o Options) trusts(u *url.URL) bool {
+	port := cmp.Or(u.Port(), map[string]string{"https": "443", "http": "80"}[u.Scheme])
+	return slices.Contains(o.Trusted, u.Host) || slices.Contains(o.Trusted, net.JoinHostPort(u.Hostname(), port))
 }
 
 // covers reports whether an entry of Hosts means the host of u.

@@ -55,6 +55,7 @@ type Config struct {
 	Max       Limits    `toml:"max" envPrefix:"MAX_"`
 	Admission Admission `toml:"admission" envPrefix:"ADMISSION_"`
 	Templates Templates `toml:"templates" envPrefix:"TEMPLATES_"`
+	Builds    Builds    `toml:"builds" envPrefix:"BUILDS_"`
 	Volumes   Volumes   `toml:"volumes" envPrefix:"VOLUMES_"`
 	Sandboxes Sandboxes `toml:"sandboxes" envPrefix:"SANDBOXES_"`
 	Keep      Keep      `toml:"keep" envPrefix:"KEEP_"`
@@ -261,6 +262,7 @@ func Defaults() Config {
 			Limits: NetworkLimits{Connections: 512, NewConnections: 100, Lookups: 50},
 			Events: 10_000, KeepAge: Duration(7 * 24 * time.Hour),
 		},
+		Builds:   Builds{Allow: fleet.DefaultBuildHosts(), Timeout: Duration(2 * time.Hour)},
 		Sessions: defaultSessions(),
 		Docs:     defaultDocs(),
 		Events:   defaultEvents(),
@@ -519,7 +521,7 @@ func (c Config) Validate() error {
 	if c.Volumes.Capacity < 0 {
 		return engi.Errorf(engi.Invalid, "volumes.capacity is negative")
 	}
-	for _, check := range []func() error{c.Quota.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Sessions.validate, c.MCP.validate, c.Docs.validate, c.validateEvents, c.Webhooks.validate} {
+	for _, check := range []func() error{c.Quota.validate, c.Builds.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Sessions.validate, c.MCP.validate, c.Docs.validate, c.validateEvents, c.Webhooks.validate} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -12,7 +12,7 @@ type Quotas struct {
 	PerDay    int              `toml:"per_day" env:"PER_DAY" help:"sandboxes of one owner created in 24 hours; 0 is no limit"`
 	VCPUs     float64          `toml:"vcpus" env:"VCPUS" help:"processors' worth of time of one owner's sandboxes that are awake; 0 is no limit"`
 	Memory    Bytes            `toml:"memory" env:"MEMORY" help:"memory of one owner's sandboxes that are awake; 0 is no limit"`
-	Disk      Bytes            `toml:"disk" env:"DISK" help:"disk of one owner's sandboxes, snapshots and volumes; 0 is no limit"`
+	Disk      Bytes            `toml:"disk" env:"DISK" help:"disk of one owner's sandboxes, snapshots and volumes, and of templates when the owner builds another; 0 is no limit"`
 	Volumes   int              `toml:"volumes" env:"VOLUMES" help:"volumes of one owner; 0 is no limit"`
 	Snapshots int              `toml:"snapshots" env:"SNAPSHOTS" help:"snapshots of one owner; 0 is no limit"`
 	Owner     map[string]Quota `toml:"owner" env:"-" help:"overrides for single owners: tables [quota.owner.NAME] with the same keys; -1 is no limit"`

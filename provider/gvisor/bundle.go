@@ -107,12 +107,13 @@ func addSystemMounts(cfg *specs.Spec, d machineDir, spec provider.Spec) {
 		bindMount(d.path("chan"), wire.Dir, "ro", "nosuid", "nodev"),
 	)
 	switch {
-	case spec.Writable:
+	case spec.Writable && spec.Network == provider.Host:
 		// What a build writes to /tmp is not part of the template.
 		cfg.Mounts = append(cfg.Mounts, bindMount(d.path("tmp"), "/tmp", "rw"))
-	case emptyDir(filepath.Join(spec.Root, "tmp")):
+	case spec.Writable || emptyDir(filepath.Join(spec.Root, "tmp")):
 		// The sandbox's kernel would mount a tmpfs without a limit here. If /tmp
-		// is not empty, it is part of the root and counts as disk.
+		// is not empty, it is part of the root and counts as disk, unless that
+		// has no limit itself.
 		limit := min(size.Disk, size.Memory/2)
 		cfg.Mounts = append(cfg.Mounts, specs.Mount{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{
 			"mode=1777", fmt.Sprintf("size=%d", limit)}})

@@ -250,6 +250,15 @@ func TestWritable(t *testing.T) {
 	}
 }
 
+// TestTemporaryFilesOfWritableMachines: they take no disk of the host without a limit,
+// unless the machine may use the host's network and is the node's own.
+func TestTemporaryFilesOfWritableMachines(t *testing.T) {
+	for network, want := range map[provider.HostNetwork]string{provider.Loopback: "tmpfs", provider.Host: "9p"} {
+		b := boot(t, func(s *provider.Spec) { s.Writable, s.Network = true, network })
+		b.want("while read -r d m type rest; do [ $m = /tmp ] && echo $type; done < /proc/mounts", want)
+	}
+}
+
 func TestHostNetwork(t *testing.T) {
 	b := boot(t, func(s *provider.Spec) { s.Network = provider.Host })
 	for _, file := range []string{"/etc/hosts", "/etc/resolv.conf"} {

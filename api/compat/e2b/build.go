@@ -21,7 +21,6 @@ const (
 	maxSteps    = 1000
 	maxLogLines = 20_000
 	maxLogLine  = 4 << 10
-	buildTime   = 2 * time.Hour
 	readyTime   = 5 * time.Minute // for the ready command to succeed
 	readyGap    = 500 * time.Millisecond
 	settleTime  = 5 * time.Second // for a start command without a ready command
@@ -163,7 +162,7 @@ func (s *Server) startBuild(w http.ResponseWriter, r *http.Request, who caller) 
 	if s.builds[b.ID] != nil {
 		return engi.Errorf(engi.Conflict, "build %s is running", b.ID)
 	}
-	ctx, cancel := context.WithTimeout(s.life, buildTime)
+	ctx, cancel := context.WithCancel(s.life)
 	s.builds[b.ID] = cancel
 	s.work.Add(1)
 	go func() {
@@ -229,13 +228,7 @@ func (s *Server) build(ctx context.Context, t Template, b Build, spec engi.Build
 	}
 	err := state(BuildBuilding)
 	if err == nil {
-		select {
-		case s.slots <- struct{}{}:
-			err = s.make(ctx, &b, spec, start, ready, log)
-			<-s.slots
-		case <-ctx.Done():
-			err = engi.Errorf(engi.Expired, "the build was cancelled")
-		}
+		err = s.inTurn(ctx, t.Owner, func(ctx context.Context) error { return s.make(ctx, &b, spec, start, ready, log) })
 	}
 	last := BuildReady
 	if err != nil {
@@ -252,6 +245,58 @@ func (s *Server) build(ctx context.Context, t Template, b Build, spec engi.Build
 		s.discard(context.WithoutCancel(ctx), t.Owner, []Build{b})
 	}
 }
+
+// A line is of builds of one owner, of which the first one runs.
+type line struct {
+	turn  chan struct{} // the first one holds it; the others wait for it in their order
+	count int           // guarded by mu of the server
+}
+
+// inTurn calls f once all earlier builds of the owner have ended and one of the
+// node's slots is free. So an owner waits for one slot at a time, behind at most one
+// build of each other owner. Those of the node itself wait for slots only. The
+// context of f ends with the time for one build.
+func (s *Server) inTurn(ctx context.Context, owner engi.Owner, f func(context.Context) error) error {
+	if owner != "" {
+		s.mu.Lock()
+		l := s.lines[owner]
+		if l == nil {
+			l = &line{turn: make(chan struct{}, 1)}
+			s.lines[owner] = l
+		}
+		l.count++
+		s.mu.Unlock()
+		defer func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if l.count--; l.count == 0 {
+				delete(s.lines, owner)
+			}
+		}()
+		select {
+		case l.turn <- struct{}{}:
+			defer func() { <-l.turn }()
+		case <-ctx.Done():
+			return errCancelled
+		}
+	}
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	case <-ctx.Done():
+		return errCancelled
+	}
+	work, cancel := context.WithTimeout(ctx, s.BuildTime)
+	defer cancel()
+	err := f(work)
+	if err != nil && work.Err() != nil && ctx.Err() == nil {
+		return engi.Errorf(engi.Expired, "the build took longer than %s", s.BuildTime).
+			WithRemedy("build on a template of yours that has the slow steps, or have the operator raise builds.timeout")
+	}
+	return err
+}
+
+var errCancelled = engi.Errorf(engi.Expired, "the build was cancelled")
 
 // reason returns the error of a build for users, with the names that they know.
 func reason(err error, template string) string {

@@ -75,6 +75,8 @@ type Options struct {
 	MaxUpload  int64 // bytes of one archive; 0 means 1 GiB
 	MaxUploads int64 // bytes of all archives kept; 0 means 8 GiB
 	MaxBuilds  int   // at the same time; 0 means 2
+
+	BuildTime time.Duration // of one build, from when it begins to run; 0 means 2 hours
 }
 
 // A Server serves the protocol. It is safe for concurrent use.
@@ -88,8 +90,9 @@ type Server struct {
 	work   sync.WaitGroup
 	life   context.Context // of builds; ends with Run
 	end    context.CancelFunc
-	slots  chan struct{} // a build holds one
-	naming sync.Mutex    // held while a template is read, changed and stored
+	lines  map[engi.Owner]*line // guarded by mu
+	slots  chan struct{}        // a build holds one
+	naming sync.Mutex           // held while a template is read, changed and stored
 
 	requests httpio.Limiter // proxied requests
 	watches  httpio.Limiter // requests that watch directories, which must not block the others
@@ -109,7 +112,10 @@ func New(o Options) *Server {
 	def(&o.MaxUpload, 1<<30)
 	def(&o.MaxUploads, 8<<30)
 	def(&o.MaxBuilds, 2)
-	s := &Server{Options: o, control: http.NewServeMux(), builds: map[string]context.CancelFunc{}, slots: make(chan struct{}, o.MaxBuilds)}
+	if o.BuildTime <= 0 {
+		o.BuildTime = 2 * time.Hour
+	}
+	s := &Server{Options: o, control: http.NewServeMux(), builds: map[string]context.CancelFunc{}, lines: map[engi.Owner]*line{}, slots: make(chan struct{}, o.MaxBuilds)}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.serveSandboxes()
 	s.serveSnapshots()

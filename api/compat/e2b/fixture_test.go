@@ -158,6 +158,8 @@ type fakeTemplates struct {
 	mu    sync.Mutex
 	names map[string]bool
 	fail  error
+
+	during func(context.Context, engi.BuildSpec) // each build; nil is nothing
 }
 
 func (s *fakeTemplates) Get(_ context.Context, name string) (engi.Template, error) {
@@ -187,7 +189,13 @@ func (s *fakeTemplates) Remove(_ context.Context, name string) error {
 }
 func (s *fakeTemplates) Prune(context.Context) (int64, error) { return 0, nil }
 
-func (s *fakeTemplates) BuildSteps(_ context.Context, spec engi.BuildSpec, progress func(engi.Progress)) (engi.Template, error) {
+func (s *fakeTemplates) BuildSteps(ctx context.Context, spec engi.BuildSpec, progress func(engi.Progress)) (engi.Template, error) {
+	if s.during != nil {
+		s.during(ctx, spec)
+		if ctx.Err() != nil {
+			return engi.Template{}, engi.Errorf(engi.Expired, "%v", ctx.Err())
+		}
+	}
 	progress(engi.Progress{Step: 1, Steps: 3, Name: "begin"})
 	progress(engi.Progress{Step: 2, Steps: 3, Name: "run it"})
 	for _, st := range spec.Steps {

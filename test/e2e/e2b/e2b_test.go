@@ -83,9 +83,9 @@ func needPackages(t *testing.T) {
 }
 
 // start starts an engi that ends with the test.
-func start(t *testing.T) *server {
+func start(t *testing.T, vars ...string) *server {
 	t.Helper()
-	return startIn(t, nil)
+	return startIn(t, nil, vars...)
 }
 
 // startIn starts an engi in a namespace; nil is here.
@@ -199,7 +199,7 @@ func TestE2B(t *testing.T) {
 	env.Machine(t, "ENGI_RUNSC", "ENGI_GUEST", "ENGI_BIN")
 	needPackages(t)
 	image := pushImage(t)
-	s, outer := start(t), startOutside(t)
+	s, outer := start(t, "ENGI_BUILDS_REGISTRIES="+registryOf(t, image)), startOutside(t)
 	list := scenarios(t)
 
 	var mu sync.Mutex

@@ -57,6 +57,16 @@ func pushImage(t *testing.T) string {
 	return ref.String()
 }
 
+// registryOf returns the registry of an image as HOST:PORT.
+func registryOf(t *testing.T, image string) string {
+	t.Helper()
+	ref, err := name.ParseReference(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ref.Context().RegistryStr()
+}
+
 // smallLinux is a root file system as a tar: a shell, a few tools, and the
 // libraries that they need.
 func smallLinux(t *testing.T) []byte {

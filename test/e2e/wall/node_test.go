@@ -35,6 +35,8 @@ var (
 		c.Network.Limits = config.NetworkLimits{Connections: 2000, NewConnections: 2000, Lookups: 2000}
 		c.Network.Max = string(engi.NetworkOpen)
 		c.Network.Events = 20_000
+		c.Builds.Allow = []string{"packages.test"}
+		c.Quota.Owner = map[string]config.Quota{"small": {Disk: 200 << 20}}
 	}}
 )
 
@@ -93,6 +95,7 @@ func prepare() (err error) {
 	}
 	os.Setenv("SSL_CERT_FILE", roots)
 	os.Setenv("SSL_CERT_DIR", shared.Dir)
+	os.Setenv("PIP_EXTRA_INDEX_URL", "https://ann:password@pypi.example.com/simple") // which only the node's own builds may see
 	l, err := net.Listen("tcp", fmt.Sprintf(":%d", canaryPort))
 	if err != nil {
 		return err
