@@ -11,8 +11,10 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -53,7 +55,11 @@ type keyServer struct {
 	used    time.Time
 }
 
-const maxKeys = 1024 // that are served at a time
+const (
+	maxKeys  = 1024 // that are served at a time
+	maxBatch = 100  // messages of one request
+	maxBody  = 16 << 20
+)
 
 // New returns a server.
 func New(opt Options) (*Server, error) {
@@ -84,9 +90,12 @@ func New(opt Options) (*Server, error) {
 
 // ServeHTTP serves one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	d, err := s.admit(r)
+	h, err := s.admit(r)
 	if err == nil {
-		d.ServeHTTP(w, r)
+		err = checkBatch(r)
+	}
+	if err == nil {
+		h.ServeHTTP(w, r)
 		return
 	}
 	p := httpio.Describe(err, "")
@@ -119,6 +128,35 @@ func (s *Server) admit(r *http.Request) (http.Handler, error) {
 	return s.keyHandler(key)
 }
 
+// checkBatch refuses a batch of too many messages. It reads no further than
+// that: the protocol's library reads all of them into memory before it answers
+// any, and allocates a thousand times their size. What is no batch, or no
+// JSON, is the library's to read.
+func checkBatch(r *http.Request) error {
+	if r.Method != http.MethodPost || r.Body == nil {
+		return nil
+	}
+	body, seen := r.Body, &bytes.Buffer{}
+	r.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(seen, body), body}
+	in := json.NewDecoder(io.TeeReader(io.LimitReader(body, maxBody), seen))
+	if first, err := in.Token(); err != nil || first != json.Delim('[') {
+		return nil
+	}
+	for n := 0; in.More(); n++ {
+		var message json.RawMessage
+		if n == maxBatch {
+			return engi.Errorf(engi.Invalid, "a batch of more than %d messages", maxBatch).WithRemedy("send fewer at once")
+		}
+		if in.Decode(&message) != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
 func (s *Server) keyHandler(key engi.Key) (http.Handler, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +180,7 @@ func (s *Server) keyHandler(key engi.Key) (http.Handler, error) {
 		SessionTimeout: s.opt.Idle,
 		// admit has checked the host name.
 		DisableLocalhostProtection:   true,
-		MaxRequestBodyBytes:          16 << 20,
+		MaxRequestBodyBytes:          maxBody,
 		PropagateRequestCancellation: true,
 	})
 	s.keys[key.ID] = &keyServer{h, now}
