@@ -66,3 +66,40 @@ func TestBatchesAreBounded(t *testing.T) {
 		t.Errorf("%d %s", got.Code, got.Body)
 	}
 }
+
+// TestSessionsAreBounded opens sessions with one key until no more are taken.
+func TestSessionsAreBounded(t *testing.T) {
+	s, keys := open(t)
+	var sessions []string
+	var last *httptest.ResponseRecorder
+	for range 1000 {
+		if last = post(t, s, keys[0], "", initialize); last.Code != http.StatusOK {
+			break
+		}
+		sessions = append(sessions, last.Header().Get("Mcp-Session-Id"))
+	}
+	if last.Code != http.StatusTooManyRequests || len(sessions) < 10 {
+		t.Fatalf("%d sessions, then %d %.200s", len(sessions), last.Code, last.Body)
+	}
+	// Sessions that there are go on, and those of another key begin.
+	const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
+	if got := post(t, s, keys[0], sessions[0], ping); got.Code != http.StatusOK {
+		t.Errorf("a session: %d %s", got.Code, got.Body)
+	}
+	if got := post(t, s, keys[1], "", initialize); got.Code != http.StatusOK {
+		t.Errorf("another key: %d %s", got.Code, got.Body)
+	}
+	// What begins none does not count for ever, and one that ends makes room.
+	for range 3 {
+		end := httptest.NewRequestWithContext(t.Context(), "DELETE", "http://localhost/mcp", nil)
+		end.Header.Set("Authorization", "Bearer "+keys[0])
+		end.Header.Set("Mcp-Session-Id", sessions[len(sessions)-1])
+		s.ServeHTTP(httptest.NewRecorder(), end)
+		post(t, s, keys[0], "", ping)
+		got := post(t, s, keys[0], "", initialize)
+		if got.Code != http.StatusOK {
+			t.Fatalf("after one has ended: %d %s", got.Code, got.Body)
+		}
+		sessions[len(sessions)-1] = got.Header().Get("Mcp-Session-Id")
+	}
+}

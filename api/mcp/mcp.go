@@ -52,13 +52,42 @@ type Server struct {
 // A keyServer serves one key: MCP sessions of other keys do not exist for it.
 type keyServer struct {
 	handler http.Handler
-	used    time.Time
+	server  *sdk.Server
+	used    time.Time // guarded by mu of the Server
+
+	mu       sync.Mutex
+	starting int // requests that may begin a session; guarded by mu
+}
+
+// begin counts r if it may begin a session, until release is called. It reports
+// Exhausted if the key has too many: the library keeps each until it is idle.
+func (k *keyServer) begin(r *http.Request) (release func(), err error) {
+	if r.Method != http.MethodPost || r.Header.Get("Mcp-Session-Id") != "" {
+		return func() {}, nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	open := k.starting
+	for range k.server.Sessions() {
+		open++
+	}
+	if open >= maxSessions {
+		return nil, engi.Errorf(engi.Exhausted, "clients of this key have %d sessions already", open).
+			WithRemedy("end sessions that are no longer used with DELETE, or give each client a key").WithRetry(engi.Retry{AfterMillis: 60_000})
+	}
+	k.starting++
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.starting--
+	}, nil
 }
 
 const (
-	maxKeys  = 1024 // that are served at a time
-	maxBatch = 100  // messages of one request
-	maxBody  = 16 << 20
+	maxKeys     = 1024 // that are served at a time
+	maxSessions = 128  // of one key
+	maxBatch    = 100  // messages of one request
+	maxBody     = 16 << 20
 )
 
 // New returns a server.
@@ -90,13 +119,17 @@ func New(opt Options) (*Server, error) {
 
 // ServeHTTP serves one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	h, err := s.admit(r)
+	k, err := s.admit(r)
 	if err == nil {
 		err = checkBatch(r)
 	}
 	if err == nil {
-		h.ServeHTTP(w, r)
-		return
+		var release func()
+		if release, err = k.begin(r); err == nil {
+			defer release()
+			k.handler.ServeHTTP(w, r)
+			return
+		}
 	}
 	p := httpio.Describe(err, "")
 	if p.Status == http.StatusUnauthorized {
@@ -109,8 +142,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// admit authenticates a request and returns the handler for its key.
-func (s *Server) admit(r *http.Request) (http.Handler, error) {
+// admit authenticates a request and returns what serves its key.
+func (s *Server) admit(r *http.Request) (*keyServer, error) {
 	if err := httpio.CheckHost(r, s.opt.Hosts); err != nil {
 		return nil, err
 	}
@@ -125,7 +158,7 @@ func (s *Server) admit(r *http.Request) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.keyHandler(key)
+	return s.keyServer(key)
 }
 
 // checkBatch refuses a batch of too many messages. It reads no further than
@@ -157,13 +190,13 @@ func checkBatch(r *http.Request) error {
 	return nil
 }
 
-func (s *Server) keyHandler(key engi.Key) (http.Handler, error) {
+func (s *Server) keyServer(key engi.Key) (*keyServer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	if k := s.keys[key.ID]; k != nil {
 		k.used = now
-		return k.handler, nil
+		return k, nil
 	}
 	if len(s.keys) >= maxKeys {
 		for id, k := range s.keys {
@@ -183,8 +216,9 @@ func (s *Server) keyHandler(key engi.Key) (http.Handler, error) {
 		MaxRequestBodyBytes:          maxBody,
 		PropagateRequestCancellation: true,
 	})
-	s.keys[key.ID] = &keyServer{h, now}
-	return h, nil
+	k := &keyServer{handler: h, server: server, used: now}
+	s.keys[key.ID] = k
+	return k, nil
 }
 
 const instructions = `engi runs code in sandboxes.
