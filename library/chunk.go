@@ -14,10 +14,14 @@ import (
 	"github.com/yuin/goldmark/parser"
 	"github.com/yuin/goldmark/text"
 	"github.com/yuin/goldmark/util"
+
+	"github.com/engi-dev/engi"
 )
 
 const (
 	maxText      = 8 << 20 // bytes of a document
+	maxLines     = 400_000 // of a document, without empty ones
+	maxHeadings  = 40_000  // of a document
 	maxChunks    = 20_000  // of a document
 	chunkSize    = 2000    // bytes of a chunk, approximately
 	maxCodeChunk = 4000    // bytes of one block of code
@@ -36,6 +40,33 @@ var blocks = parser.NewParser(parser.WithBlockParsers(
 	util.Prioritized(parser.NewHTMLBlockParser(), 900),
 	util.Prioritized(parser.NewParagraphParser(), 1000),
 ))
+
+// checkSize reports Invalid for a text of more lines or headings than are worth
+// to search. The parser takes up to 500 bytes for a line and 1300 for a heading,
+// however short they are, so they are counted before, and roughly: what only
+// looks like a heading may count as one.
+func checkSize(src string) error {
+	lines, headings, fenced := 0, 0, false
+	for line := range strings.Lines(src) {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "":
+			continue
+		case strings.HasPrefix(line, "```") || strings.HasPrefix(line, "~~~"):
+			fenced = !fenced
+		case !fenced && (line[0] == '#' || strings.Trim(line, "=") == "" || strings.Trim(line, "-") == ""):
+			headings++
+		}
+		lines++
+		switch {
+		case lines > maxLines:
+			return engi.Errorf(engi.Invalid, "it has more than %d lines", maxLines).WithRemedy("split it into several documents")
+		case headings > maxHeadings:
+			return engi.Errorf(engi.Invalid, "it has more than %d headings", maxHeadings).WithRemedy("split it into several documents")
+		}
+	}
+	return nil
+}
 
 // A section is the text between two headings.
 type section struct {

@@ -127,7 +127,7 @@ func checkText(text string) error {
 	case isHTML(text):
 		return engi.Errorf(engi.Invalid, "it is HTML").WithRemedy("%s", markdownRemedy)
 	}
-	return nil
+	return checkSize(text)
 }
 
 // markdownRemedy is what to do about a page of HTML.

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -259,6 +260,32 @@ func TestAddRefuses(t *testing.T) {
 type roundTripFunc func(*http.Request) (*http.Response, error)
 
 func (f roundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestTextsTakeBoundedMemory adds documents of many short lines and counts what is
+// allocated for them, whether they are accepted or not.
+func TestTextsTakeBoundedMemory(t *testing.T) {
+	l := open(t, library.Options{})
+	for _, line := range []string{"# a\n", "a\n=\n", "## x\ny\n", "a\n", "a\n\n", "***\n", "```\n", "<!---->\n", "    a\n\n", "- a\n", "> a\n", "```a`b\n# a\n"} {
+		for _, size := range []int{1 << 20, 8 << 20} {
+			text := strings.Repeat(line, size/len(line))
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := l.Add(t.Context(), engi.DocumentSpec{Owner: "ann", Title: "many lines", Text: text})
+			runtime.ReadMemStats(&after)
+			if used := after.TotalAlloc - before.TotalAlloc; used > 400<<20 {
+				t.Errorf("%d bytes of %q: %d MiB are allocated, %v", len(text), line, used>>20, err)
+			}
+			if size == 8<<20 && (engi.KindOf(err) != engi.Invalid || engi.RemedyOf(err) == "") {
+				t.Errorf("%d bytes of %q: %v", len(text), line, err)
+			}
+		}
+	}
+	// A long document of ordinary lines is taken.
+	text := strings.Repeat("## A heading\n\n"+strings.Repeat("A sentence of some words that is a line.\n", 12)+"\n```sh\n# no heading\n```\n\n", 2000)
+	if d, err := l.Add(t.Context(), engi.DocumentSpec{Owner: "ann", Title: "long", Text: text}); err != nil || d.Chunks < 2000 {
+		t.Errorf("%d bytes: %d chunks, %v", len(text), d.Chunks, err)
+	}
+}
 
 func TestOwnersAreKeptApart(t *testing.T) {
 	l := open(t, library.Options{})

@@ -11,10 +11,12 @@
 package mcp
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -52,10 +54,43 @@ type Server struct {
 // A keyServer serves one key: MCP sessions of other keys do not exist for it.
 type keyServer struct {
 	handler http.Handler
-	used    time.Time
+	server  *sdk.Server
+	used    time.Time // guarded by mu of the Server
+
+	mu       sync.Mutex
+	starting int // requests that may begin a session; guarded by mu
 }
 
-const maxKeys = 1024 // that are served at a time
+// begin counts r if it may begin a session, until release is called. It reports
+// Exhausted if the key has too many: the library keeps each until it is idle.
+func (k *keyServer) begin(r *http.Request) (release func(), err error) {
+	if r.Method != http.MethodPost || r.Header.Get("Mcp-Session-Id") != "" {
+		return func() {}, nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	open := k.starting
+	for range k.server.Sessions() {
+		open++
+	}
+	if open >= maxSessions {
+		return nil, engi.Errorf(engi.Exhausted, "clients of this key have %d sessions already", open).
+			WithRemedy("end sessions that are no longer used with DELETE, or give each client a key").WithRetry(engi.Retry{AfterMillis: 60_000})
+	}
+	k.starting++
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.starting--
+	}, nil
+}
+
+const (
+	maxKeys     = 1024 // that are served at a time
+	maxSessions = 128  // of one key
+	maxBatch    = 100  // messages of one request
+	maxBody     = 16 << 20
+)
 
 // New returns a server.
 func New(opt Options) (*Server, error) {
@@ -86,12 +121,19 @@ func New(opt Options) (*Server, error) {
 
 // ServeHTTP serves one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	d, err := s.admit(r)
+	k, err := s.admit(r)
 	if err == nil {
-		ctx, release := s.opt.Keys.Valid(r.Context(), secretOf(r))
-		defer release()
-		d.ServeHTTP(w, r.WithContext(ctx))
-		return
+		err = checkBatch(r)
+	}
+	if err == nil {
+		var end func()
+		if end, err = k.begin(r); err == nil {
+			defer end()
+			ctx, release := s.opt.Keys.Valid(r.Context(), secretOf(r))
+			defer release()
+			k.handler.ServeHTTP(w, r.WithContext(ctx))
+			return
+		}
 	}
 	p := httpio.Describe(err, "")
 	if p.Status == http.StatusUnauthorized {
@@ -104,8 +146,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// admit authenticates a request and returns the handler for its key.
-func (s *Server) admit(r *http.Request) (http.Handler, error) {
+// admit authenticates a request and returns what serves its key.
+func (s *Server) admit(r *http.Request) (*keyServer, error) {
 	if err := httpio.CheckHost(r, s.opt.Hosts); err != nil {
 		return nil, err
 	}
@@ -116,7 +158,7 @@ func (s *Server) admit(r *http.Request) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.keyHandler(key)
+	return s.keyServer(key)
 }
 
 // secretOf returns the key that r carries; empty if none.
@@ -125,13 +167,42 @@ func secretOf(r *http.Request) string {
 	return cmp.Or(secret, r.Header.Get("X-API-Key"))
 }
 
-func (s *Server) keyHandler(key engi.Key) (http.Handler, error) {
+// checkBatch refuses a batch of too many messages. It reads no further than
+// that: the protocol's library reads all of them into memory before it answers
+// any, and allocates a thousand times their size. What is no batch, or no
+// JSON, is the library's to read.
+func checkBatch(r *http.Request) error {
+	if r.Method != http.MethodPost || r.Body == nil {
+		return nil
+	}
+	body, seen := r.Body, &bytes.Buffer{}
+	r.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(seen, body), body}
+	in := json.NewDecoder(io.TeeReader(io.LimitReader(body, maxBody), seen))
+	if first, err := in.Token(); err != nil || first != json.Delim('[') {
+		return nil
+	}
+	for n := 0; in.More(); n++ {
+		var message json.RawMessage
+		if n == maxBatch {
+			return engi.Errorf(engi.Invalid, "a batch of more than %d messages", maxBatch).WithRemedy("send fewer at once")
+		}
+		if in.Decode(&message) != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (s *Server) keyServer(key engi.Key) (*keyServer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	if k := s.keys[key.ID]; k != nil {
 		k.used = now
-		return k.handler, nil
+		return k, nil
 	}
 	if len(s.keys) >= maxKeys {
 		for id, k := range s.keys {
@@ -148,11 +219,12 @@ func (s *Server) keyHandler(key engi.Key) (http.Handler, error) {
 		SessionTimeout: s.opt.Idle,
 		// admit has checked the host name.
 		DisableLocalhostProtection:   true,
-		MaxRequestBodyBytes:          16 << 20,
+		MaxRequestBodyBytes:          maxBody,
 		PropagateRequestCancellation: true,
 	})
-	s.keys[key.ID] = &keyServer{h, now}
-	return h, nil
+	k := &keyServer{handler: h, server: server, used: now}
+	s.keys[key.ID] = k
+	return k, nil
 }
 
 const instructions = `engi runs code in sandboxes.
