@@ -261,9 +261,14 @@ type roundTripFunc func(*http.Request) (*http.Response, error)
 
 func (f roundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
+var raceDetector bool // set by race_test.go
+
 // TestTextsTakeBoundedMemory adds documents of many short lines and counts what is
 // allocated for them, whether they are accepted or not.
 func TestTextsTakeBoundedMemory(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates, too")
+	}
 	l := open(t, library.Options{})
 	for _, line := range []string{"# a\n", "a\n=\n", "## x\ny\n", "a\n", "a\n\n", "***\n", "```\n", "<!---->\n", "    a\n\n", "- a\n", "> a\n", "```a`b\n# a\n"} {
 		for _, size := range []int{1 << 20, 8 << 20} {

@@ -1,0 +1,5 @@
+//go:build race
+
+package strict
+
+func init() { raceDetector = true }

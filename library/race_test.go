@@ -1,0 +1,5 @@
+//go:build race
+
+package library_test
+
+func init() { raceDetector = true }
