@@ -237,8 +237,7 @@ func Parse(name string, text []byte) (Definition, error) {
 	return raw.check()
 }
 
-func parseDocument(text []byte) (rawDefinition, error) {
-	var doc rawDefinition
+func parseDocument(text []byte) (doc rawDefinition, err error) {
 	if len(text) > maxDefinition {
 		return doc, invalid("the definition has %d bytes; %d are allowed", len(text), maxDefinition)
 	}
@@ -248,7 +247,14 @@ func parseDocument(text []byte) (rawDefinition, error) {
 			return doc, invalid("line %d: aliases are not supported: write the value out", t.Position.Line)
 		}
 	}
-	err := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(&doc)
+	// The decoder does not expect every tree that its parser makes: a tag without a
+	// value, for example. Nothing of this process is touched by then.
+	defer func() {
+		if recover() != nil {
+			err = invalid("the definition is not YAML that can be read").WithRemedy("remove tags, like !name, and values that are left out")
+		}
+	}()
+	err = yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(&doc)
 	if errors.Is(err, io.EOF) {
 		return doc, invalid("the definition is empty").WithRemedy("write at least 'base: debian:bookworm'")
 	}

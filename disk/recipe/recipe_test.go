@@ -169,6 +169,7 @@ func FuzzDefinition(f *testing.F) {
 	}
 	f.Add([]byte("templates:\n  x: {base: a, go: {version: 1.2}, languages: {python: ''}}\n"))
 	f.Add([]byte("base: &a x\nname: *a\n"))
+	f.Add([]byte("base: x\nfiles:\n !# a tag without a value"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		d, err := Parse("x", text)
 		if err != nil && engi.KindOf(err) != engi.Invalid {
