@@ -3,7 +3,6 @@ package tree
 import (
 	"encoding/binary"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 
@@ -210,7 +209,7 @@ func (h *hub) parse(b []byte) {
 		}
 		// Skip events of the directory itself, which its parent reports, and of
 		// temporary files.
-		if e.mask&unix.IN_IGNORED == 0 && (e.name == "" || filepath.Base(e.name) != e.name || e.name == "." || e.name == ".." || strings.HasPrefix(e.name, tempPrefix)) {
+		if e.mask&unix.IN_IGNORED == 0 && (e.name == "" || strings.Contains(e.name, "/") || e.name == "." || e.name == ".." || strings.HasPrefix(e.name, tempPrefix)) {
 			continue
 		}
 		for w := range h.dirs[e.wd] {

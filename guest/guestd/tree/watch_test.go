@@ -272,6 +272,7 @@ func TestWatchWithoutInstances(t *testing.T) {
 func FuzzWatchParse(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 'a', 0, 0, 0})
 	f.Add([]byte{1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, '.', 0, 0, 0})
+	f.Add([]byte{1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, '/', 0, 0, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, w := newHub(nil), newWatch("/nowhere", false)
 		w.hub, w.dirs[1] = h, "/nowhere"
