@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -33,9 +34,27 @@ func open(t *testing.T, target string) (*store.DB, eventtest.Log) {
 	return db, trimmed{store.Events(db), db}
 }
 
-func TestEvents(t *testing.T) {
+func TestEvents(t *testing.T) { testEvents(t, func(t *testing.T) string { return t.TempDir() }) }
+
+// TestEventsInMemory has the database in a file system that is in memory.
+func TestEventsInMemory(t *testing.T) {
+	testEvents(t, func(t *testing.T) string {
+		dir, err := os.MkdirTemp("/dev/shm", "engi-events-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Error(err)
+			}
+		})
+		return dir
+	})
+}
+
+func testEvents(t *testing.T, dir func(*testing.T) string) {
 	eventtest.Run(t, func(t *testing.T) (eventtest.Log, func() eventtest.Log) {
-		file := filepath.Join(t.TempDir(), "engi.db")
+		file := filepath.Join(dir(t), "engi.db")
 		db, log := open(t, file)
 		t.Cleanup(func() { db.Close() })
 		return log, func() eventtest.Log {
