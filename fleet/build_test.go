@@ -9,15 +9,15 @@ import (
 	"github.com/engi-dev/engi/provider"
 )
 
-// A specKeeper starts nothing, and keeps what it was asked for.
-type specKeeper struct {
+// A specRecorder starts nothing, and records what it was asked for.
+type specRecorder struct {
 	provider.Provider
 	links *links
 	spec  provider.Spec
 	had   []engi.SandboxID // links at that time
 }
 
-func (p *specKeeper) Start(_ context.Context, spec provider.Spec) (provider.Machine, error) {
+func (p *specRecorder) Start(_ context.Context, spec provider.Spec) (provider.Machine, error) {
 	p.spec, p.had = spec, p.links.have()
 	return nil, engi.Errorf(engi.Unavailable, "it starts nothing")
 }
@@ -37,7 +37,7 @@ func TestOwnersBuildsAreBehindTheWall(t *testing.T) {
 		"of an owner, without a wall":        {nil, engi.NetworkOpen, "ann", provider.Loopback, false},
 		"of an owner where all are isolated": {l.wall(), engi.NetworkIsolated, "ann", provider.Loopback, false},
 	} {
-		p := &specKeeper{links: l}
+		p := &specRecorder{links: l}
 		b, err := fleet.NewBuildRunner(p, engi.Size{}, test.wall, test.widest, []string{"registry.example.com"})
 		if err != nil {
 			t.Fatal(err)

@@ -252,8 +252,8 @@ func (s *Scheduler[I]) Return(key Key, inst I, digest string) {
 }
 
 // Join queues for an instance of key's pool, which it creates like Ensure. It
-// reports Exhausted when the queue is full or the owner has its share of it, and Unavailable while the pool's
-// boots fail.
+// reports Exhausted when the queue is full or the owner has its share of it, and
+// Unavailable while the pool's boots fail.
 func (s *Scheduler[I]) Join(key Key, cfg Config, digest string, owner engi.Owner, now time.Time) (*Ticket[I], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

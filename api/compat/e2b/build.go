@@ -19,6 +19,7 @@ import (
 // Bounds of one build.
 const (
 	maxSteps    = 1000
+	maxWaiting  = 256 // builds that run or wait, shared by owners
 	maxLogLines = 20_000
 	maxLogLine  = 4 << 10
 	readyTime   = 5 * time.Minute // for the ready command to succeed
@@ -162,6 +163,10 @@ func (s *Server) startBuild(w http.ResponseWriter, r *http.Request, who caller) 
 	if s.builds[b.ID] != nil {
 		return engi.Errorf(engi.Conflict, "build %s is running", b.ID)
 	}
+	if !s.waiting.Take(t.Owner, 1) {
+		return engi.Errorf(engi.Exhausted, "%d of your builds run or wait already", s.waiting.Of(t.Owner)).
+			WithRemedy("wait for one to end").WithRetry(engi.Retry{AfterMillis: 30_000})
+	}
 	ctx, cancel := context.WithCancel(s.life)
 	s.builds[b.ID] = cancel
 	s.work.Add(1)
@@ -172,6 +177,7 @@ func (s *Server) startBuild(w http.ResponseWriter, r *http.Request, who caller) 
 		s.mu.Lock()
 		delete(s.builds, b.ID)
 		s.mu.Unlock()
+		s.waiting.Give(t.Owner, 1)
 		cancel()
 	}()
 	return respond(w, http.StatusAccepted, nil)

@@ -84,15 +84,16 @@ type Server struct {
 	Options
 	control *http.ServeMux
 
-	mu     sync.Mutex
-	builds map[string]context.CancelFunc // running ones by ID; guarded by mu
-	closed bool                          // guarded by mu
-	work   sync.WaitGroup
-	life   context.Context // of builds; ends with Run
-	end    context.CancelFunc
-	lines  map[engi.Owner]*line // guarded by mu
-	slots  chan struct{}        // a build holds one
-	naming sync.Mutex           // held while a template is read, changed and stored
+	mu      sync.Mutex
+	builds  map[string]context.CancelFunc // running ones by ID; guarded by mu
+	closed  bool                          // guarded by mu
+	work    sync.WaitGroup
+	life    context.Context // of builds; ends with Run
+	end     context.CancelFunc
+	lines   map[engi.Owner]*line // guarded by mu
+	waiting *engi.Shares         // of the places for builds that run or wait
+	slots   chan struct{}        // a build holds one
+	naming  sync.Mutex           // held while a template is read, changed and stored
 
 	requests httpio.Limiter // proxied requests
 	watches  httpio.Limiter // requests that watch directories, which must not block the others
@@ -115,7 +116,7 @@ func New(o Options) *Server {
 	if o.BuildTime <= 0 {
 		o.BuildTime = 2 * time.Hour
 	}
-	s := &Server{Options: o, control: http.NewServeMux(), builds: map[string]context.CancelFunc{}, lines: map[engi.Owner]*line{}, slots: make(chan struct{}, o.MaxBuilds)}
+	s := &Server{Options: o, control: http.NewServeMux(), builds: map[string]context.CancelFunc{}, lines: map[engi.Owner]*line{}, waiting: engi.NewShares(maxWaiting), slots: make(chan struct{}, o.MaxBuilds)}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.serveSandboxes()
 	s.serveSnapshots()

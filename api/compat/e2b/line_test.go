@@ -55,6 +55,25 @@ func TestBuildsOfOneOwnerWaitForEachOther(t *testing.T) {
 	}
 }
 
+// TestWaitingBuildsAreBounded leaves room for another owner's.
+func TestWaitingBuildsAreBounded(t *testing.T) {
+	w := newWorld(t)
+	w.Server.waiting = engi.NewShares(4)
+	goOn := make(chan struct{})
+	w.templates.during = func(context.Context, engi.BuildSpec) { <-goOn }
+	anns := w.startBuilds("ann", 3)
+	made := w.want(202, "ann", "POST", "/v3/templates", `{"name":"one-more"}`)
+	more := fmt.Sprintf("/v2/templates/%s/builds/%s", made["templateID"], made["buildID"])
+	w.want(429, "ann", "POST", more, `{}`)
+	w.startBuilds("ben", 1)
+	close(goOn)
+	for _, s := range anns {
+		w.ended(s)
+	}
+	w.Server.work.Wait()
+	w.want(202, "ann", "POST", more, `{}`)
+}
+
 func TestBuildsEndInTime(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.BuildTime = 50 * time.Millisecond })
 	w.templates.during = func(ctx context.Context, _ engi.BuildSpec) { <-ctx.Done() }
