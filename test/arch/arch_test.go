@@ -187,7 +187,7 @@ func TestAllowancesAreUsed(t *testing.T) {
 // not be hidden in a package of its own there. Nearly half of the lines are
 // settings, in node/config.
 func TestNodeStaysSmall(t *testing.T) {
-	const limit = 5000
+	const limit = 5300
 	lines := 0
 	err := filepath.WalkDir(filepath.Join(root, "node"), func(file string, d fs.DirEntry, err error) error {
 		if err != nil || path.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
