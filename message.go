@@ -11,6 +11,24 @@ type Message struct {
 	Images  []Image      // of RoleUser only
 	Calls   []ToolCall   // of RoleAssistant only
 	Results []ToolResult // of RoleTool only
+	Signed  *SignedParts // of RoleAssistant only; nil if the provider signed nothing
+}
+
+// SignedParts is an answer in the order in which its model wrote it, with what
+// the provider wants back when the conversation goes on: signatures and
+// encrypted thoughts. It is of use to the same model only.
+type SignedParts struct {
+	Model string // provider:model
+	Parts []MessagePart
+}
+
+// A MessagePart is a piece of text, a thought or a call.
+type MessagePart struct {
+	Text      string
+	Thought   string
+	Call      string // ID of one of the message's calls
+	Data      string // the provider's form of a thought, unreadable to others
+	Signature string // the provider's, of this part
 }
 
 // A Role is the author of a message.

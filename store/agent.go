@@ -59,6 +59,20 @@ type agentMessage struct {
 	Images  []agentImage  `json:"images,omitempty"`
 	Calls   []agentCall   `json:"calls,omitempty"`
 	Results []agentResult `json:"results,omitempty"`
+	Signed  *agentSigned  `json:"signed,omitempty"`
+}
+
+type agentSigned struct {
+	Model string      `json:"model"`
+	Parts []agentPart `json:"parts"`
+}
+
+type agentPart struct {
+	Text      string `json:"text,omitempty"`
+	Thought   string `json:"thought,omitempty"`
+	Call      string `json:"call,omitempty"`
+	Data      string `json:"data,omitempty"`
+	Signature string `json:"signature,omitempty"`
 }
 
 type agentImage struct {
@@ -136,6 +150,12 @@ func encodeMessage(m engi.Message) (string, error) {
 	for _, r := range m.Results {
 		d.Results = append(d.Results, agentResult{r.Call, r.Name, r.Text, encodeImages(r.Images), r.Failed})
 	}
+	if m.Signed != nil {
+		d.Signed = &agentSigned{Model: m.Signed.Model}
+		for _, p := range m.Signed.Parts {
+			d.Signed.Parts = append(d.Signed.Parts, agentPart(p))
+		}
+	}
 	return encode("message", d)
 }
 
@@ -150,6 +170,12 @@ func decodeMessage(text string) (engi.Message, error) {
 	}
 	for _, r := range d.Results {
 		m.Results = append(m.Results, engi.ToolResult{Call: r.Call, Name: r.Name, Text: r.Text, Images: decodeImages(r.Images), Failed: r.Failed})
+	}
+	if d.Signed != nil {
+		m.Signed = &engi.SignedParts{Model: d.Signed.Model}
+		for _, p := range d.Signed.Parts {
+			m.Signed.Parts = append(m.Signed.Parts, engi.MessagePart(p))
+		}
 	}
 	return m, nil
 }

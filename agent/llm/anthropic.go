@@ -61,14 +61,21 @@ func (anthropicFormat) request(c *call, stream bool) (string, any) {
 			flush()
 			role = next
 		}
-		if m.Text != "" {
-			blocks = append(blocks, obj{"type": "text", "text": m.Text})
+		for _, p := range parts(m) {
+			switch {
+			case p.Data != "":
+				blocks = append(blocks, obj{"type": "redacted_thinking", "data": p.Data})
+			case p.Thought != "" || p.Signature != "":
+				blocks = append(blocks, obj{"type": "thinking", "thinking": p.Thought, "signature": p.Signature})
+			case strings.TrimSpace(p.Text) != "": // others are refused
+				blocks = append(blocks, obj{"type": "text", "text": p.Text})
+			case p.Call != "":
+				t := callOf(m, p.Call)
+				blocks = append(blocks, obj{"type": "tool_use", "id": t.ID, "name": t.Name, "input": json.RawMessage(t.Arguments)})
+			}
 		}
 		for _, img := range m.Images {
 			blocks = append(blocks, obj{"type": "image", "source": obj{"type": "base64", "media_type": img.MediaType, "data": encode(img.Data)}})
-		}
-		for _, t := range m.Calls {
-			blocks = append(blocks, obj{"type": "tool_use", "id": t.ID, "name": t.Name, "input": json.RawMessage(t.Arguments)})
 		}
 		for _, r := range m.Results {
 			o := obj{"type": "tool_result", "tool_use_id": r.Call}
@@ -110,9 +117,9 @@ func (anthropicFormat) request(c *call, stream bool) (string, any) {
 }
 
 type anthropicBlock struct {
-	Type, Text, Thinking, ID, Name string
-	Input                          json.RawMessage
-	PartialJSON                    string `json:"partial_json"`
+	Type, Text, Thinking, Signature, Data, ID, Name string
+	Input                                           json.RawMessage
+	PartialJSON                                     string `json:"partial_json"`
 }
 
 type anthropicUsage struct {
@@ -148,7 +155,7 @@ func (anthropicFormat) whole(raw []byte, a *answer) error {
 		return a.failed(raw)
 	}
 	o.Usage.add(&a.tokens)
-	a.stop = stopOf(anthropicStops, o.StopReason)
+	a.end(anthropicStops, o.StopReason)
 	for i, b := range o.Content {
 		if err := b.read(i, a); err != nil {
 			return err
@@ -163,7 +170,14 @@ func (b anthropicBlock) read(number int, a *answer) error {
 	case "text", "text_delta":
 		return a.say(b.Text)
 	case "thinking", "thinking_delta":
-		return a.think(b.Thinking)
+		if err := a.think(b.Thinking); err != nil {
+			return err
+		}
+		return a.sign(thoughtPart, b.Signature)
+	case "signature_delta":
+		return a.sign(thoughtPart, b.Signature)
+	case "redacted_thinking":
+		return a.hide(b.Data, "")
 	case "tool_use":
 		input := string(b.Input)
 		if input == "{}" || input == "null" {
@@ -202,12 +216,10 @@ func (anthropicFormat) event(raw []byte, a *answer) error {
 		return e.Delta.read(e.Index, a)
 	case "message_delta":
 		// Counted only with the end, which a stream that is cut off lacks.
-		a.pending = stopOf(anthropicStops, e.Delta.StopReason)
+		a.pending = e.Delta.StopReason
 	case "message_stop":
-		a.stop, a.done = a.pending, true
-		if a.stop == "" {
-			a.stop = StopOther
-		}
+		a.end(anthropicStops, a.pending)
+		a.done = true
 	case "error":
 		return a.failed(raw)
 	}

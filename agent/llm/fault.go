@@ -114,7 +114,16 @@ func retryAfter(h http.Header) time.Duration {
 		}
 		return time.Duration(min(n*float64(unit), float64(maxRetryAfter)))
 	}
-	return cmp.Or(wait("Retry-After-Ms", time.Millisecond), wait("Retry-After", time.Second))
+	d := cmp.Or(wait("Retry-After-Ms", time.Millisecond), wait("Retry-After", time.Second))
+	if at, err := http.ParseTime(h.Get("Retry-After")); d == 0 && err == nil {
+		// By the provider's clock, which need not agree with this one.
+		now, err := http.ParseTime(h.Get("Date"))
+		if err != nil {
+			now = time.Now()
+		}
+		d = min(max(at.Sub(now), 0), maxRetryAfter)
+	}
+	return d
 }
 
 const (

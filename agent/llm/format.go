@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,7 +28,8 @@ type format interface {
 type call struct {
 	model    string // without the provider
 	q        Request
-	messages []engi.Message // images of results are in user messages; arguments are objects
+	messages []engi.Message // images of results are in user messages; arguments are objects; signed by this model or not at all
+	turn     int            // index of the first message after the user's last, or one of a result's images
 	tools    []toolSpec
 	object   map[string]any // JSON schema of the answer, for formats that have a place for it; nil for prose
 }
@@ -38,12 +40,15 @@ type toolSpec struct {
 	input             map[string]any
 }
 
-func newCall(model string, q Request) (*call, error) {
+// newCall prepares a request to a model, whose name is without the provider,
+// and with it in signer.
+func newCall(model, signer string, q Request) (*call, error) {
 	c := &call{model: model, q: q}
 	for i, m := range q.Messages {
 		switch m.Role {
 		case engi.RoleUser:
 			c.messages = append(c.messages, m)
+			c.turn = len(c.messages)
 		case engi.RoleAssistant:
 			if m.Text == "" && len(m.Calls) == 0 {
 				continue // nothing a provider would take
@@ -54,6 +59,9 @@ func newCall(model string, q Request) (*call, error) {
 				calls[i] = t
 			}
 			m.Calls = calls
+			if !signedBy(signer, m) {
+				m.Signed = nil
+			}
 			c.messages = append(c.messages, m)
 		case engi.RoleTool:
 			if len(m.Results) > 0 {
@@ -84,6 +92,45 @@ func newCall(model string, q Request) (*call, error) {
 	return c, nil
 }
 
+// signedBy reports whether the model wrote m, and m still has exactly the calls
+// that it had then.
+func signedBy(model string, m engi.Message) bool {
+	if m.Signed == nil || m.Signed.Model != model {
+		return false
+	}
+	calls := m.Calls
+	for _, p := range m.Signed.Parts {
+		if p.Call == "" {
+			continue
+		}
+		if len(calls) == 0 || calls[0].ID != p.Call {
+			return false
+		}
+		calls = calls[1:]
+	}
+	return len(calls) == 0
+}
+
+// parts returns a message of the model in pieces: those that were signed, or
+// its text and its calls.
+func parts(m engi.Message) (all []engi.MessagePart) {
+	if m.Signed != nil {
+		return m.Signed.Parts
+	}
+	if m.Text != "" {
+		all = append(all, engi.MessagePart{Text: m.Text})
+	}
+	for _, c := range m.Calls {
+		all = append(all, engi.MessagePart{Call: c.ID})
+	}
+	return all
+}
+
+// callOf returns the call of a part.
+func callOf(m engi.Message, id string) engi.ToolCall {
+	return m.Calls[slices.IndexFunc(m.Calls, func(c engi.ToolCall) bool { return c.ID == id })]
+}
+
 // object returns arguments as providers accept them back: they would refuse
 // the conversation for ever if a model once wrote something else.
 func object(arguments string) string {
@@ -100,25 +147,42 @@ type answer struct {
 	out func(Delta) error // nil if nobody follows
 	ids string            // prefix of call IDs if the provider gives none
 
-	text, thought strings.Builder
-	calls         []*callSoFar
-	size          int
-	tokens        engi.Tokens
-	stop          Stop // empty until the provider says why it ends
-	pending       Stop // becomes stop when the end comes
-	done          bool // nothing more will come
-	unsaid        bool // a stream may end without the reason, if its calls are complete
+	parts   []*partSoFar
+	keep    bool // thoughts go back to the provider although nothing is signed
+	size    int
+	tokens  engi.Tokens
+	gemini  geminiUsage // that tokens were made of
+	stop    Stop        // empty until the provider says why it ends
+	pending string      // becomes reason when the end comes
+	reason  string      // the provider's words for stop
+	refused bool        // the model says that it will not do this
+	done    bool        // nothing more will come
+	unsaid  bool        // a stream may end without the reason, if its calls are complete
 }
 
-type callSoFar struct {
-	number    int // of the provider
-	id, name  string
-	arguments strings.Builder
+// A partSoFar is a part of an answer that is being read.
+type partSoFar struct {
+	kind            partKind
+	closed          bool            // what follows is another part
+	text            strings.Builder // for calls, the arguments
+	data, signature string
+
+	number   int // of a call, by the provider
+	id, name string
 }
+
+type partKind int
 
 const (
-	maxAnswer = 8 << 20 // bytes of text and arguments
+	textPart partKind = iota
+	thoughtPart
+	callPart
+)
+
+const (
+	maxAnswer = 8 << 20 // bytes of all that is in it
 	maxCalls  = 1000
+	maxParts  = 10_000
 )
 
 func tooLong(model string) error {
@@ -126,8 +190,8 @@ func tooLong(model string) error {
 }
 
 func (a *answer) tell(d Delta) error {
-	if a.size += len(d.Text) + len(d.Thought) + len(d.Arguments); a.size > maxAnswer {
-		return tooLong(a.name)
+	if err := a.count(len(d.Text) + len(d.Thought) + len(d.Arguments)); err != nil {
+		return err
 	}
 	if a.out == nil || d == (Delta{}) {
 		return nil
@@ -135,14 +199,76 @@ func (a *answer) tell(d Delta) error {
 	return a.out(d)
 }
 
-func (a *answer) say(text string) error {
-	a.text.WriteString(text)
-	return a.tell(Delta{Text: text})
+func (a *answer) count(n int) error {
+	if a.size += n; a.size > maxAnswer {
+		return tooLong(a.name)
+	}
+	return nil
 }
 
-func (a *answer) think(text string) error {
-	a.thought.WriteString(text)
-	return a.tell(Delta{Thought: text})
+func (a *answer) add(p *partSoFar) error {
+	if len(a.parts) == maxParts {
+		return tooLong(a.name)
+	}
+	a.parts = append(a.parts, p)
+	return nil
+}
+
+// open returns the last part if it is of this kind and nothing has ended it,
+// else a new one.
+func (a *answer) open(kind partKind) (*partSoFar, error) {
+	if n := len(a.parts); n > 0 {
+		if p := a.parts[n-1]; p.kind == kind && !p.closed && p.signature == "" && p.data == "" {
+			return p, nil
+		}
+	}
+	p := &partSoFar{kind: kind}
+	return p, a.add(p)
+}
+
+// closePart has what follows begin a part of its own.
+func (a *answer) closePart() {
+	if n := len(a.parts); n > 0 {
+		a.parts[n-1].closed = true
+	}
+}
+
+func (a *answer) say(text string) error { return a.write(textPart, text, Delta{Text: text}) }
+
+func (a *answer) think(text string) error { return a.write(thoughtPart, text, Delta{Thought: text}) }
+
+func (a *answer) write(kind partKind, text string, d Delta) error {
+	if text == "" {
+		return nil
+	}
+	p, err := a.open(kind)
+	if err != nil {
+		return err
+	}
+	p.text.WriteString(text)
+	return a.tell(d)
+}
+
+// sign ends the last part, which must be of this kind, with a signature of the
+// provider's. One of nothing is that of an empty part.
+func (a *answer) sign(kind partKind, signature string) error {
+	if signature == "" {
+		return nil
+	}
+	p, err := a.open(kind)
+	if err != nil {
+		return err
+	}
+	p.signature = signature
+	return a.count(len(signature))
+}
+
+// hide adds a thought that only the provider can read.
+func (a *answer) hide(data, signature string) error {
+	if err := a.add(&partSoFar{kind: thoughtPart, data: data, signature: signature}); err != nil {
+		return err
+	}
+	return a.count(len(data) + len(signature))
 }
 
 // call adds to the call of a tool that has the provider's number; the first
@@ -150,62 +276,117 @@ func (a *answer) think(text string) error {
 func (a *answer) call(number int, id, name, arguments string) error {
 	c := a.find(number)
 	if c == nil {
-		if len(a.calls) == maxCalls {
-			return tooLong(a.name)
-		}
-		c = &callSoFar{number: number, id: cmp.Or(id, a.ids+strconv.Itoa(len(a.calls))), name: name}
-		a.calls = append(a.calls, c)
-		if err := a.tell(Delta{Call: c.id, Name: name}); err != nil {
+		var err error
+		if c, err = a.begin(number, id, name); err != nil {
 			return err
 		}
 	}
-	if arguments == "" {
-		return nil
-	}
-	c.arguments.WriteString(arguments)
-	return a.tell(Delta{Call: c.id, Arguments: arguments})
+	return a.argue(c, arguments)
 }
 
-func (a *answer) find(number int) *callSoFar {
-	for _, c := range a.calls {
-		if c.number == number {
+// begin begins a call. If the number is taken, what has it from now on is the
+// new one.
+func (a *answer) begin(number int, id, name string) (*partSoFar, error) {
+	n := a.calls()
+	if n == maxCalls {
+		return nil, tooLong(a.name)
+	}
+	c := &partSoFar{kind: callPart, number: number, id: cmp.Or(id, a.ids+strconv.Itoa(n)), name: name}
+	if err := a.add(c); err != nil {
+		return nil, err
+	}
+	return c, a.tell(Delta{Call: c.id, Name: name})
+}
+
+// argue adds a piece to the arguments of a call.
+func (a *answer) argue(c *partSoFar, piece string) error {
+	if piece == "" {
+		return nil
+	}
+	c.text.WriteString(piece)
+	return a.tell(Delta{Call: c.id, Arguments: piece})
+}
+
+// find returns the latest call with the number; nil if there is none.
+func (a *answer) find(number int) *partSoFar {
+	return a.lastCall(func(c *partSoFar) bool { return c.number == number })
+}
+
+func (a *answer) lastCall(is func(*partSoFar) bool) *partSoFar {
+	for _, c := range slices.Backward(a.parts) {
+		if c.kind == callPart && is(c) {
 			return c
 		}
 	}
 	return nil
 }
 
-// reply returns the complete answer.
+// calls returns how many calls there are.
+func (a *answer) calls() (n int) {
+	for _, p := range a.parts {
+		if p.kind == callPart {
+			n++
+		}
+	}
+	return n
+}
+
+// end takes over why the answer ended, in the provider's words.
+func (a *answer) end(reasons map[string]Stop, reason string) {
+	a.stop, a.reason = stopOf(reasons, reason), reason
+}
+
+// reply returns the complete answer. With an error, it has what the answer
+// cost so far.
 func (a *answer) reply() (Reply, error) {
-	r := Reply{Stop: a.stop, Tokens: a.tokens, Message: engi.Message{Text: a.text.String(), Thought: a.thought.String()}}
-	complete := len(a.calls) > 0
-	for _, c := range a.calls {
-		arguments := c.arguments.String()
-		complete = complete && json.Valid([]byte(arguments))
-		r.Message.Calls = append(r.Message.Calls, engi.ToolCall{ID: c.id, Name: c.name, Arguments: cmp.Or(arguments, "{}")})
+	r := Reply{Stop: a.stop, Tokens: a.tokens}
+	signed := engi.SignedParts{Parts: make([]engi.MessagePart, len(a.parts))}
+	var text, thought strings.Builder
+	complete, keep := true, false
+	for i, p := range a.parts {
+		part := engi.MessagePart{Data: p.data, Signature: p.signature}
+		keep = keep || p.data != "" || p.signature != ""
+		switch p.kind {
+		case textPart:
+			part.Text = p.text.String()
+			text.WriteString(part.Text)
+		case thoughtPart:
+			part.Thought = p.text.String()
+			thought.WriteString(part.Thought)
+		case callPart:
+			part.Call = p.id
+			arguments := p.text.String()
+			complete = complete && json.Valid([]byte(arguments))
+			r.Message.Calls = append(r.Message.Calls, engi.ToolCall{ID: p.id, Name: p.name, Arguments: cmp.Or(arguments, "{}")})
+		}
+		signed.Parts[i] = part
+	}
+	r.Message.Text, r.Message.Thought = text.String(), thought.String()
+	calls := len(r.Message.Calls)
+	if keep || a.keep && calls > 0 {
+		r.Message.Signed = &signed
 	}
 	switch r.Stop {
 	case "":
-		if !a.unsaid || !complete {
-			return Reply{}, a.brokenOff()
+		if !a.unsaid || !complete || calls == 0 {
+			return Reply{Tokens: r.Tokens}, a.brokenOff()
 		}
 		r.Stop = StopTools
-	case StopLength, StopFilter, stopFailed:
+	case StopLength, StopFilter, StopMalformed:
 		// The arguments may lack their end: nobody may act on them.
-		r.Message.Calls = nil
-		if r.Stop == stopFailed {
-			r.Stop = StopOther
-		}
+		r.Dropped = calls
+		r.Message.Calls, r.Message.Signed = nil, nil
 	default:
-		if len(a.calls) > 0 {
+		if calls > 0 {
 			r.Stop = StopTools
 		}
 	}
+	switch r.Stop {
+	case StopFilter, StopMalformed, StopOther:
+		r.Reason = a.line(a.reason)
+	}
 	return r, nil
 }
-
-// stopFailed is the stop of an answer that the provider could not complete.
-const stopFailed Stop = "failed"
 
 // stopOf translates a provider's reason; one it does not know is StopOther.
 func stopOf(reasons map[string]Stop, reason string) Stop {

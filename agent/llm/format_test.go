@@ -14,6 +14,16 @@ import (
 	"github.com/engi-dev/engi/agent/llm"
 )
 
+// pieces is a stream of deltas with one call each.
+func pieces(calls ...string) (body string) {
+	for _, c := range calls {
+		body += `data: {"choices":[{"delta":{"tool_calls":[` + c + `]}}]}` + "\n\n"
+	}
+	return body + `data: {"choices":[{"delta":{},"finish_reason":"tool_calls"}]}` + "\n\ndata: [DONE]\n\n"
+}
+
+var bonnAndKöln = llm.Reply{Stop: llm.StopTools, Message: engi.Message{Calls: []engi.ToolCall{{ID: "a", Name: "weather", Arguments: `{"city":"Bonn"}`}, {ID: "b", Name: "weather", Arguments: `{"city":"Köln"}`}}}}
+
 // TestAnswers reads what providers send beside the ordinary.
 func TestAnswers(t *testing.T) {
 	call := `{"index":0,"id":"c","type":"function","function":{"name":"weather","arguments":"{\"city\":"}}`
@@ -28,16 +38,41 @@ func TestAnswers(t *testing.T) {
 		{name: "thoughts beside", provider: "groq", body: `{"choices":[{"message":{"content":"yes","reasoning":"hm"},"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":4},"completion_tokens_details":{"reasoning_tokens":5}}}`,
 			want: llm.Reply{Stop: llm.StopEnd, Message: engi.Message{Text: "yes", Thought: "hm"}, Tokens: engi.Tokens{Input: 6, CacheRead: 4, Output: 7, Reasoning: 5}}},
 		{name: "cut calls", provider: "openai", stream: true, body: "data: {\"choices\":[{\"delta\":{\"tool_calls\":[" + call + "]},\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n",
-			want: llm.Reply{Stop: llm.StopLength}},
+			want: llm.Reply{Stop: llm.StopLength, Dropped: 1}},
 		{name: "no reason, whole call", provider: "ollama", stream: true, body: `data: {"choices":[{"delta":{"tool_calls":[{"id":"c","function":{"name":"weather","arguments":{"city":"Bonn"}}}]}}]}` + "\n\n",
 			want: llm.Reply{Stop: llm.StopTools, Message: engi.Message{Calls: []engi.ToolCall{{ID: "c", Name: "weather", Arguments: `{"city":"Bonn"}`}}}}},
 		{name: "no reason, half a call", provider: "ollama", stream: true, body: "data: {\"choices\":[{\"delta\":{\"tool_calls\":[" + call + "]}}]}\n\n", kind: engi.Unavailable},
+		{name: "calls without index", provider: "groq", stream: true, body: pieces(`{"id":"a","function":{"name":"weather","arguments":"{\"city\":"}}`, `{"function":{"arguments":"\"Bonn\"}"}}`,
+			`{"id":"b","function":{"name":"weather","arguments":"{\"city\":"}}`, `{"id":"b","function":{"name":"weather","arguments":"\"Köln\"}"}}`), want: bonnAndKöln},
+		{name: "all calls with index 0", provider: "groq", stream: true, body: pieces(`{"index":0,"id":"a","function":{"name":"weather","arguments":""}}`, `{"index":0,"function":{"arguments":"{\"city\":\"Bonn\"}"}}`,
+			`{"index":0,"id":"b","function":{"name":"weather","arguments":"{\"city\":"}}`, `{"index":0,"function":{"arguments":"\"Köln\"}"}}`), want: bonnAndKöln},
+		{name: "pieces of two calls in turns", provider: "groq", stream: true, body: pieces(`{"index":0,"id":"a","function":{"name":"weather","arguments":"{\"city\":"}}`, `{"index":0,"id":"b","function":{"name":"weather","arguments":"{\"city\":"}}`,
+			`{"index":0,"id":"a","function":{"arguments":"\"Bonn\"}"}}`, `{"index":0,"id":"b","function":{"arguments":"\"Köln\"}"}}`), want: bonnAndKöln},
+		{name: "calls without index and ID", provider: "groq", stream: true, body: pieces(`{"function":{"name":"weather","arguments":"{\"city\":\"Bonn\"}"}}`, `{"function":{"name":"weather","arguments":"{\"city\":\"Köln\"}"}}`),
+			want: llm.Reply{Stop: llm.StopTools, Message: engi.Message{Calls: []engi.ToolCall{{ID: "call_1_0", Name: "weather", Arguments: `{"city":"Bonn"}`}, {ID: "call_1_1", Name: "weather", Arguments: `{"city":"Köln"}`}}}}},
+		{name: "whole calls without index", provider: "groq", body: `{"choices":[{"message":{"tool_calls":[{"id":"a","function":{"name":"weather","arguments":"{\"city\":\"Bonn\"}"}},{"id":"b","function":{"name":"weather","arguments":"{\"city\":\"Köln\"}"}}]},"finish_reason":"tool_calls"}]}`, want: bonnAndKöln},
+		{name: "a refusal", provider: "openai", stream: true, body: `data: {"choices":[{"delta":{"refusal":"I can't "}}]}` + "\n\n" + `data: {"choices":[{"delta":{"refusal":"do that."},"finish_reason":"stop"}]}` + "\n\ndata: [DONE]\n\n",
+			want: llm.Reply{Stop: llm.StopFilter, Reason: "refusal", Message: engi.Message{Text: "I can't do that."}}},
+		{name: "a refusal", provider: "anthropic", body: `{"content":[],"stop_reason":"refusal","usage":{"input_tokens":3}}`, want: llm.Reply{Stop: llm.StopFilter, Reason: "refusal", Tokens: engi.Tokens{Input: 3}}},
+		{name: "a call that is cut", provider: "anthropic", body: `{"content":[{"type":"text","text":"so"},{"type":"tool_use","id":"c","name":"write","input":{}}],"stop_reason":"max_tokens"}`,
+			want: llm.Reply{Stop: llm.StopLength, Dropped: 1, Message: engi.Message{Text: "so"}}},
+		{name: "a malformed call", provider: "gemini", body: `{"candidates":[{"content":{},"finishReason":"MALFORMED_FUNCTION_CALL","finishMessage":"Malformed function call: print(default_api.weather("}]}`,
+			want: llm.Reply{Stop: llm.StopMalformed, Reason: "MALFORMED_FUNCTION_CALL: Malformed function call: print(default_api.weather("}},
+		{name: "recitation", provider: "gemini", stream: true, body: "data: {\"candidates\":[{\"finishReason\":\"RECITATION\"}]}\n\n", want: llm.Reply{Stop: llm.StopFilter, Reason: "RECITATION"}},
+		{name: "counts that come late", provider: "gemini", stream: true, body: `data: {"usageMetadata":{"promptTokenCount":100}}` + "\n\n" +
+			`data: {"candidates":[{"content":{"parts":[{"text":"yes"}]},"finishReason":"STOP"}],"usageMetadata":{"promptTokenCount":100,"cachedContentTokenCount":80,"thoughtsTokenCount":3,"candidatesTokenCount":1,"toolUsePromptTokenCount":5}}` + "\n\n",
+			want: llm.Reply{Stop: llm.StopEnd, Message: engi.Message{Text: "yes"}, Tokens: engi.Tokens{Input: 25, CacheRead: 80, Output: 4, Reasoning: 3}}},
+		{name: "thoughts counted apart", provider: "groq", body: `{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":7,"total_tokens":37,"completion_tokens_details":{"reasoning_tokens":20}}}`,
+			want: llm.Reply{Stop: llm.StopEnd, Message: engi.Message{Text: "yes"}, Tokens: engi.Tokens{Input: 10, Output: 27, Reasoning: 20}}},
+		{name: "cache hits", provider: "groq", body: `{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":7,"prompt_cache_hit_tokens":6}}`,
+			want: llm.Reply{Stop: llm.StopEnd, Message: engi.Message{Text: "yes"}, Tokens: engi.Tokens{Input: 4, CacheRead: 6, Output: 7}}},
 		{name: "no choices", provider: "openai", body: `{"choices":[]}`, kind: engi.Unavailable},
 		{name: "no JSON", provider: "openai", body: `<html>`, kind: engi.Unavailable},
 		{name: "an error in a stream", provider: "openai", stream: true, body: "data: {\"error\":{\"message\":\"overloaded\"}}\n\n", kind: engi.Unavailable},
 		{name: "too long in a stream", provider: "openai", stream: true, body: "data: {\"error\":{\"message\":\"maximum context length is 8192 tokens\"}}\n\n", kind: engi.Invalid},
 		{name: "thoughts and caches", provider: "anthropic", body: `{"content":[{"type":"thinking","thinking":"hm","signature":"s"},{"type":"redacted_thinking","data":"d"},{"type":"text","text":"yes"}],"stop_reason":"end_turn","usage":{"input_tokens":3,"output_tokens":4,"cache_read_input_tokens":5,"cache_creation_input_tokens":6}}`,
-			want: llm.Reply{Stop: llm.StopEnd, Message: engi.Message{Text: "yes", Thought: "hm"}, Tokens: engi.Tokens{Input: 3, Output: 4, CacheRead: 5, CacheWrite: 6}}},
+			want: llm.Reply{Stop: llm.StopEnd, Message: engi.Message{Text: "yes", Thought: "hm", Signed: &engi.SignedParts{Model: "anthropic:m", Parts: []engi.MessagePart{{Thought: "hm", Signature: "s"}, {Data: "d"}, {Text: "yes"}}}},
+				Tokens: engi.Tokens{Input: 3, Output: 4, CacheRead: 5, CacheWrite: 6}}},
 		{name: "a call without arguments", provider: "anthropic", body: `{"content":[{"type":"tool_use","id":"c","name":"now","input":{}}],"stop_reason":"tool_use"}`,
 			want: llm.Reply{Stop: llm.StopTools, Message: engi.Message{Calls: []engi.ToolCall{{ID: "c", Name: "now", Arguments: "{}"}}}}},
 		{name: "cut off before the end", provider: "anthropic", stream: true, body: "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n", kind: engi.Unavailable},
@@ -45,7 +80,7 @@ func TestAnswers(t *testing.T) {
 		{name: "thoughts", provider: "gemini", stream: true, body: `data: {"candidates":[{"content":{"parts":[{"text":"hm","thought":true}]}}],"usageMetadata":{"promptTokenCount":9,"cachedContentTokenCount":2,"thoughtsTokenCount":3}}` + "\r\n\r\n" +
 			`data: {"candidates":[{"content":{"parts":[{"text":"yes"}]},"finishReason":"STOP"}],"usageMetadata":{"promptTokenCount":9,"cachedContentTokenCount":2,"thoughtsTokenCount":3,"candidatesTokenCount":1}}` + "\r\n\r\n",
 			want: llm.Reply{Stop: llm.StopEnd, Message: engi.Message{Text: "yes", Thought: "hm"}, Tokens: engi.Tokens{Input: 7, CacheRead: 2, Output: 4, Reasoning: 3}}},
-		{name: "blocked", provider: "gemini", body: `{"promptFeedback":{"blockReason":"SAFETY"}}`, want: llm.Reply{Stop: llm.StopFilter}},
+		{name: "blocked", provider: "gemini", body: `{"promptFeedback":{"blockReason":"SAFETY"}}`, want: llm.Reply{Stop: llm.StopFilter, Reason: "SAFETY"}},
 		{name: "cut off", provider: "gemini", stream: true, body: `data: {"candidates":[{"content":{"parts":[{"text":"yes"}]}}]}` + "\n\n", kind: engi.Unavailable},
 	} {
 		t.Run(test.provider+" "+test.name, func(t *testing.T) {
@@ -111,6 +146,37 @@ func TestRefusals(t *testing.T) {
 		}
 		if strings.Contains(test.body, "token") && !strings.Contains(err.Error(), "too long") {
 			t.Errorf("%d: %v", test.status, err)
+		}
+	}
+}
+
+// TestRetryAfter reads how long to wait in each form that HTTP has.
+func TestRetryAfter(t *testing.T) {
+	for _, test := range []struct {
+		header map[string]string
+		millis int64
+	}{
+		{map[string]string{"Retry-After": "2.5"}, 2500},
+		{map[string]string{"Retry-After-Ms": "40", "Retry-After": "1"}, 40},
+		{map[string]string{"Date": "Sun, 22 Nov 2026 10:00:00 GMT", "Retry-After": "Sun, 22 Nov 2026 10:00:09 GMT"}, 9000},
+		{map[string]string{"Date": "Sun, 22 Nov 2026 10:00:00 GMT", "Retry-After": "Sun, 22 Nov 2026 09:00:00 GMT"}, 0},
+		{map[string]string{"Date": "Sun, 22 Nov 2026 10:00:00 GMT", "Retry-After": "Mon, 23 Nov 2026 10:00:00 GMT"}, 3600_000},
+		{map[string]string{"Retry-After": "soon"}, 0},
+	} {
+		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			for name, v := range test.header {
+				w.Header().Set(name, v)
+			}
+			w.WriteHeader(http.StatusTooManyRequests)
+		}))
+		r, err := llm.New(llm.Options{Attempts: 1, Providers: map[string]llm.Provider{"openai": {URL: web.URL}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = model(t, r, "openai:m").Generate(t.Context(), llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "?"}}}, nil)
+		web.Close()
+		if got := engi.RetryOf(err).AfterMillis; got != test.millis {
+			t.Errorf("%v: %d ms", test.header, got)
 		}
 	}
 }

@@ -2,6 +2,8 @@ package llm
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -19,32 +21,50 @@ func (geminiFormat) authorize(h http.Header, key string) {
 }
 
 func (geminiFormat) request(c *call, stream bool) (string, any) {
-	names := map[string]string{} // of tools, by call
 	contents := []obj{}
-	for _, m := range c.messages {
-		role, parts := "user", []obj{}
+	made := map[string]obj{} // calls
+	for i, m := range c.messages {
+		role, content := "user", []obj{}
 		if m.Role == engi.RoleAssistant {
 			role = "model"
 		}
-		if m.Text != "" {
-			parts = append(parts, obj{"text": m.Text})
+		first := true // of the calls
+		for _, p := range parts(m) {
+			o := obj{}
+			switch {
+			case p.Call != "":
+				t := callOf(m, p.Call)
+				made[t.ID] = obj{"id": t.ID, "name": t.Name}
+				o["functionCall"] = obj{"id": t.ID, "name": t.Name, "args": json.RawMessage(t.Arguments)}
+				if first && i >= c.turn && m.Signed == nil && geminiSigns(c.model) {
+					// The answer is another model's. Without any signature it
+					// would be refused.
+					p.Signature = geminiUnsigned
+				}
+				first = false
+			case p.Thought != "":
+				o["text"], o["thought"] = p.Thought, true
+			default:
+				o["text"] = p.Text
+			}
+			if p.Signature != "" {
+				o["thoughtSignature"] = p.Signature
+			}
+			content = append(content, o)
 		}
 		for _, img := range m.Images {
-			parts = append(parts, obj{"inlineData": obj{"mimeType": img.MediaType, "data": encode(img.Data)}})
-		}
-		for _, t := range m.Calls {
-			names[t.ID] = t.Name
-			parts = append(parts, obj{"functionCall": obj{"id": t.ID, "name": t.Name, "args": json.RawMessage(t.Arguments)}})
+			content = append(content, obj{"inlineData": obj{"mimeType": img.MediaType, "data": encode(img.Data)}})
 		}
 		for _, r := range m.Results {
-			name := r.Name
-			if n, ok := names[r.Call]; ok {
-				name = n
+			o := obj{"response": obj{"result": r.Text}, "id": r.Call, "name": r.Name}
+			if r.Failed {
+				o["response"] = obj{"error": r.Text}
 			}
-			parts = append(parts, obj{"functionResponse": obj{"id": r.Call, "name": name, "response": obj{"result": r.Text}}})
+			maps.Copy(o, made[r.Call])
+			content = append(content, obj{"functionResponse": o})
 		}
-		if len(parts) > 0 {
-			contents = append(contents, obj{"role": role, "parts": parts})
+		if len(content) > 0 {
+			contents = append(contents, obj{"role": role, "parts": content})
 		}
 	}
 	body := obj{"contents": contents}
@@ -100,6 +120,19 @@ func (geminiFormat) request(c *call, stream bool) (string, any) {
 		return path + c.model + ":streamGenerateContent?alt=sse", body
 	}
 	return path + c.model + ":generateContent", body
+}
+
+// geminiUnsigned is what Gemini documents as the signature of calls that it did
+// not write itself.
+const geminiUnsigned = "skip_thought_signature_validator"
+
+// geminiSigns reports whether a model refuses calls of the current turn that
+// have no signature.
+func geminiSigns(model string) bool {
+	version := 0.0
+	_, name, _ := strings.Cut(strings.ToLower(model), "gemini-")
+	n, err := fmt.Sscanf(name, "%f", &version)
+	return n == 1 && err == nil && version >= 3
 }
 
 // What Gemini understands of JSON schemas, of arguments and of answers.
@@ -160,27 +193,50 @@ type geminiAnswer struct {
 			Parts []struct {
 				Text         string
 				Thought      bool
+				Signature    string `json:"thoughtSignature"`
 				FunctionCall *struct {
 					ID, Name string
 					Args     json.RawMessage
 				}
 			}
 		}
-		FinishReason string
+		FinishReason, FinishMessage string
 	}
-	PromptFeedback struct{ BlockReason string }
-	UsageMetadata  *struct {
-		Prompt     int64 `json:"promptTokenCount"`
-		Candidates int64 `json:"candidatesTokenCount"`
-		Thoughts   int64 `json:"thoughtsTokenCount"`
-		Cached     int64 `json:"cachedContentTokenCount"`
+	PromptFeedback struct{ BlockReason, BlockReasonMessage string }
+	UsageMetadata  *geminiUsage
+}
+
+type geminiUsage struct {
+	Prompt     int64 `json:"promptTokenCount"` // with Cached
+	Candidates int64 `json:"candidatesTokenCount"`
+	Thoughts   int64 `json:"thoughtsTokenCount"`
+	Cached     int64 `json:"cachedContentTokenCount"`
+	ToolUse    int64 `json:"toolUsePromptTokenCount"`
+}
+
+// add takes over what a later event counts.
+func (u *geminiUsage) add(o *geminiUsage) {
+	for to, n := range map[*int64]int64{&u.Prompt: o.Prompt, &u.Candidates: o.Candidates, &u.Thoughts: o.Thoughts, &u.Cached: o.Cached, &u.ToolUse: o.ToolUse} {
+		if n > 0 {
+			*to = n
+		}
 	}
+}
+
+// join puts a code and its explanation together.
+func join(code, text string) string {
+	if text == "" {
+		return code
+	}
+	return code + ": " + text
 }
 
 var geminiStops = map[string]Stop{
 	"STOP": StopEnd, "MAX_TOKENS": StopLength,
 	"SAFETY": StopFilter, "BLOCKLIST": StopFilter, "PROHIBITED_CONTENT": StopFilter, "SPII": StopFilter, "IMAGE_SAFETY": StopFilter,
-	"RECITATION": stopFailed, "LANGUAGE": stopFailed, "MALFORMED_FUNCTION_CALL": stopFailed,
+	"RECITATION": StopFilter, "LANGUAGE": StopFilter, "IMAGE_PROHIBITED_CONTENT": StopFilter, "IMAGE_RECITATION": StopFilter,
+	"MALFORMED_FUNCTION_CALL": StopMalformed, "UNEXPECTED_TOOL_CALL": StopMalformed, "TOO_MANY_TOOL_CALLS": StopMalformed,
+	"MALFORMED_RESPONSE": StopMalformed, "MISSING_THOUGHT_SIGNATURE": StopMalformed,
 }
 
 func (f geminiFormat) whole(raw []byte, a *answer) error {
@@ -201,41 +257,54 @@ func (geminiFormat) event(raw []byte, a *answer) error {
 	if len(o.Error) > 0 {
 		return a.failed(raw)
 	}
-	// Each event counts from the beginning.
+	// Each event counts from the beginning, but may lack what another has.
 	if u := o.UsageMetadata; u != nil {
-		t := &a.tokens
-		t.CacheRead = max(t.CacheRead, u.Cached)
-		t.Input = max(t.Input, u.Prompt-u.Cached)
-		t.Reasoning = max(t.Reasoning, u.Thoughts)
-		t.Output = max(t.Output, u.Candidates+u.Thoughts)
+		a.gemini.add(u)
+		u = &a.gemini
+		a.tokens = engi.Tokens{Input: max(u.Prompt+u.ToolUse-u.Cached, 0), CacheRead: u.Cached, Reasoning: u.Thoughts, Output: u.Candidates + u.Thoughts}
 	}
-	if o.PromptFeedback.BlockReason != "" {
-		a.stop = StopFilter
+	if b := o.PromptFeedback; b.BlockReason != "" {
+		a.stop, a.reason = StopFilter, join(b.BlockReason, b.BlockReasonMessage)
 	}
 	if len(o.Candidates) == 0 {
 		return nil
 	}
 	for _, p := range o.Candidates[0].Content.Parts {
+		kind := textPart
+		if p.Thought {
+			kind = thoughtPart
+		}
+		if p.Signature != "" {
+			a.closePart() // what was signed is this part alone
+		}
 		var err error
 		switch {
 		case p.FunctionCall != nil:
+			kind = callPart
 			c := p.FunctionCall
 			args := string(c.Args)
 			if args == "null" {
 				args = ""
 			}
-			err = a.call(len(a.calls), c.ID, c.Name, args)
+			var made *partSoFar
+			if made, err = a.begin(a.calls(), c.ID, c.Name); err == nil {
+				err = a.argue(made, args)
+			}
 		case p.Thought:
 			err = a.think(p.Text)
 		default:
 			err = a.say(p.Text)
 		}
+		if err == nil {
+			err = a.sign(kind, p.Signature)
+		}
 		if err != nil {
 			return err
 		}
 	}
-	if reason := o.Candidates[0].FinishReason; reason != "" {
-		a.stop = stopOf(geminiStops, reason)
+	if c := o.Candidates[0]; c.FinishReason != "" {
+		a.end(geminiStops, c.FinishReason)
+		a.reason = join(c.FinishReason, c.FinishMessage)
 	}
 	return nil
 }

@@ -76,6 +76,8 @@ type Reply struct {
 	Model   string // that answered, provider:model
 	Message engi.Message
 	Stop    Stop
+	Reason  string // for StopFilter, StopMalformed and StopOther, in the provider's words; may be empty
+	Dropped int    // calls left out because Stop says that they may lack their end
 	Tokens  engi.Tokens
 	Took    time.Duration // including failed attempts
 }
@@ -84,11 +86,12 @@ type Reply struct {
 type Stop string
 
 const (
-	StopEnd    Stop = "end"    // it is complete
-	StopTools  Stop = "tools"  // it calls tools
-	StopLength Stop = "length" // it reached MaxTokens
-	StopFilter Stop = "filter" // the provider withheld it
-	StopOther  Stop = "other"
+	StopEnd       Stop = "end"       // it is complete
+	StopTools     Stop = "tools"     // it calls tools
+	StopLength    Stop = "length"    // it reached MaxTokens
+	StopFilter    Stop = "filter"    // the provider withheld it, or the model refuses; Reason may say why
+	StopMalformed Stop = "malformed" // the model wrote what the provider could not read, such as a broken call
+	StopOther     Stop = "other"
 )
 
 // An Embedder turns texts into vectors. It is safe for concurrent use.

@@ -41,7 +41,7 @@ func (openaiFormat) request(c *call, stream bool) (string, any) {
 	if strings.TrimSpace(c.q.System) != "" {
 		messages = append(messages, obj{"role": "system", "content": c.q.System})
 	}
-	for _, m := range c.messages {
+	for i, m := range c.messages {
 		switch m.Role {
 		case engi.RoleUser:
 			messages = append(messages, obj{"role": "user", "content": openaiContent(m)})
@@ -51,11 +51,35 @@ func (openaiFormat) request(c *call, stream bool) (string, any) {
 				o["content"] = m.Text
 			}
 			var calls []obj
-			for _, t := range m.Calls {
-				calls = append(calls, obj{"id": t.ID, "type": "function", "function": obj{"name": t.Name, "arguments": t.Arguments}})
+			var thought strings.Builder
+			var details []json.RawMessage
+			for _, p := range parts(m) {
+				thought.WriteString(p.Thought)
+				if p.Data != "" {
+					details = append(details, json.RawMessage(p.Data))
+				}
+				if p.Call == "" {
+					continue
+				}
+				t := callOf(m, p.Call)
+				call := obj{"id": t.ID, "type": "function", "function": obj{"name": t.Name, "arguments": t.Arguments}}
+				if p.Signature != "" {
+					call["extra_content"] = json.RawMessage(p.Signature)
+				}
+				calls = append(calls, call)
 			}
 			if calls != nil {
 				o["tool_calls"] = calls
+				// Models that think between calls want the thoughts of the
+				// current turn back; some refuse those of earlier ones.
+				if i >= c.turn {
+					if thought.Len() > 0 {
+						o["reasoning_content"] = thought.String()
+					}
+					if details != nil {
+						o["reasoning_details"] = details
+					}
+				}
 			}
 			messages = append(messages, o)
 		case engi.RoleTool:
@@ -123,6 +147,9 @@ type openaiAnswer struct {
 		PromptDetails struct {
 			Cached int64 `json:"cached_tokens"`
 		} `json:"prompt_tokens_details"`
+		Cached            int64 `json:"cached_tokens"`           // Moonshot
+		CacheHits         int64 `json:"prompt_cache_hit_tokens"` // DeepSeek
+		Total             int64 `json:"total_tokens"`
 		CompletionDetails struct {
 			Reasoning int64 `json:"reasoning_tokens"`
 		} `json:"completion_tokens_details"`
@@ -131,16 +158,21 @@ type openaiAnswer struct {
 
 type openaiMessage struct {
 	Content          openaiText
+	Refusal          string
 	Reasoning        openaiText
-	ReasoningContent openaiText `json:"reasoning_content"`
-	ToolCalls        []struct {
-		Index    *int
-		ID       string
-		Function struct {
-			Name      string
-			Arguments openaiText
-		}
-	} `json:"tool_calls"`
+	ReasoningContent openaiText        `json:"reasoning_content"`
+	Details          []json.RawMessage `json:"reasoning_details"`
+	ToolCalls        []openaiCall      `json:"tool_calls"`
+}
+
+type openaiCall struct {
+	Index    *int
+	ID       string
+	Function struct {
+		Name      string
+		Arguments openaiText
+	}
+	Extra json.RawMessage `json:"extra_content"` // Gemini's signatures
 }
 
 // openaiText is a text, or what others send in its place: parts with texts and
@@ -179,7 +211,8 @@ func (p *openaiParts) UnmarshalJSON(raw []byte) error {
 
 var openaiStops = map[string]Stop{
 	"stop": StopEnd, "length": StopLength, "content_filter": StopFilter, "tool_calls": StopTools, "function_call": StopTools,
-	"insufficient_system_resource": stopFailed, "error": stopFailed,
+	"refusal":                      StopFilter,
+	"insufficient_system_resource": StopOther, "error": StopMalformed, "malformed_function_call": StopMalformed,
 }
 
 func (f openaiFormat) whole(raw []byte, a *answer) error {
@@ -214,10 +247,11 @@ func (f openaiFormat) event(raw []byte, a *answer) error {
 
 func (openaiFormat) read(o openaiAnswer, a *answer) error {
 	if u := o.Usage; u != nil && u.Prompt+u.Completion > 0 {
-		cached := max(u.PromptDetails.Cached, 0)
-		a.tokens = engi.Tokens{
-			Input: max(u.Prompt-cached, 0), Output: max(u.Completion, 0),
-			Reasoning: max(u.CompletionDetails.Reasoning, 0), CacheRead: cached,
+		cached := max(u.PromptDetails.Cached, u.Cached, u.CacheHits, 0)
+		thoughts := max(u.CompletionDetails.Reasoning, 0)
+		a.tokens = engi.Tokens{Input: max(u.Prompt-cached, 0), Output: max(u.Completion, 0), Reasoning: thoughts, CacheRead: cached}
+		if thoughts > 0 && u.Total == u.Prompt+u.Completion+thoughts {
+			a.tokens.Output += thoughts // xAI counts them apart
 		}
 	}
 	if len(o.Choices) == 0 {
@@ -226,30 +260,72 @@ func (openaiFormat) read(o openaiAnswer, a *answer) error {
 	choice := o.Choices[0]
 	for _, m := range []openaiMessage{choice.Message, choice.Delta} {
 		thought := m.ReasoningContent.text
+		a.keep = a.keep || thought != ""
 		if thought == "" {
 			thought = m.Reasoning.text
 		}
 		if err := a.think(thought + m.Content.thought); err != nil {
 			return err
 		}
-		if err := a.say(m.Content.text); err != nil {
+		for _, d := range m.Details {
+			if err := a.hide(string(d), ""); err != nil {
+				return err
+			}
+		}
+		if err := a.say(m.Content.text + m.Refusal); err != nil {
 			return err
 		}
+		a.refused = a.refused || m.Refusal != ""
 		for i, t := range m.ToolCalls {
-			number := i
-			if t.Index != nil {
-				number = *t.Index
-			}
-			if a.find(number) == nil && t.Function.Name == "" {
-				continue // Ollama sends empty ones
-			}
-			if err := a.call(number, t.ID, t.Function.Name, t.Function.Arguments.text); err != nil {
+			if err := t.read(i, a); err != nil {
 				return err
 			}
 		}
 	}
 	if choice.FinishReason != "" {
-		a.stop = stopOf(openaiStops, choice.FinishReason)
+		a.end(openaiStops, choice.FinishReason)
+		if a.refused {
+			a.stop, a.reason = StopFilter, "refusal"
+		}
 	}
 	return nil
+}
+
+// read takes a call, or a piece of one. By the format, pieces have the index of
+// their call. Not all servers give one, some give 0 to all calls, and some
+// repeat ID and name with each piece.
+func (t openaiCall) read(position int, a *answer) error {
+	number, name := position, t.Function.Name
+	if t.Index != nil {
+		number = *t.Index
+	}
+	c := a.find(number)
+	switch {
+	case t.ID != "" && (c == nil || c.id != t.ID):
+		known := a.lastCall(func(c *partSoFar) bool { return c.id == t.ID })
+		if known != nil || name != "" {
+			c = known
+		}
+	case t.ID != "":
+	case name == "" && t.Index == nil:
+		c = a.lastCall(func(*partSoFar) bool { return true })
+	case name != "" && c != nil && (name != c.name || json.Valid([]byte(c.text.String()))):
+		c = nil // that one is complete
+	}
+	if c == nil {
+		if name == "" {
+			return nil // Ollama sends empty ones
+		}
+		var err error
+		if c, err = a.begin(number, t.ID, name); err != nil {
+			return err
+		}
+	}
+	if len(t.Extra) > 0 && string(t.Extra) != "null" {
+		c.signature = string(t.Extra)
+		if err := a.count(len(t.Extra)); err != nil {
+			return err
+		}
+	}
+	return a.argue(c, t.Function.Arguments.text)
 }

@@ -49,17 +49,20 @@ func (m *remote) Generate(ctx context.Context, q Request, out func(Delta) error)
 		if cause := context.Cause(ctx); ctx.Err() != nil && cause != context.Canceled {
 			err = cause
 		}
-		return Reply{}, m.classify(err)
+		return Reply{Tokens: r.Tokens}, m.classify(err)
 	}
 	r.Model = m.name
 	r.Message.Role = engi.RoleAssistant
 	r.Tokens.Calls = 1
+	if r.Message.Signed != nil {
+		r.Message.Signed.Model = m.name
+	}
 	return r, nil
 }
 
 // ask sends a request and reads the answer, as a stream if out is not nil.
 func (m *remote) ask(ctx context.Context, q Request, object map[string]any, alive func(), out func(Delta) error) (Reply, error) {
-	c, err := newCall(m.model, q)
+	c, err := newCall(m.model, m.name, q)
 	if err != nil {
 		return Reply{}, err
 	}
@@ -80,7 +83,7 @@ func (m *remote) ask(ctx context.Context, q Request, object map[string]any, aliv
 			return Reply{}, tooLong(m.name)
 		}
 		if err := m.format.whole(raw, a); err != nil {
-			return Reply{}, err
+			return Reply{Tokens: a.tokens}, err
 		}
 		return a.reply()
 	}
@@ -90,7 +93,7 @@ func (m *remote) ask(ctx context.Context, q Request, object map[string]any, aliv
 		return a.done, err
 	})
 	if err != nil {
-		return Reply{}, err
+		return Reply{Tokens: a.tokens}, err
 	}
 	return a.reply()
 }
@@ -101,13 +104,17 @@ const maxPiece = 32 << 20
 
 // events calls f with the data of each event of a stream until f says that it
 // was the last, or the stream ends.
+// (https://html.spec.whatwg.org/multipage/server-sent-events.html)
 func events(body io.Reader, f func(data []byte) (last bool, err error)) error {
-	lines := bufio.NewReaderSize(body, 64<<10)
+	lines := lineReader{r: bufio.NewReaderSize(body, 64<<10)}
 	var data []byte
-	for {
-		line, err := readLine(lines)
+	for first := true; ; first = false {
+		line, err := lines.next()
 		if err != nil && err != io.EOF {
 			return err
+		}
+		if first {
+			line = bytes.TrimPrefix(line, []byte("\ufeff"))
 		}
 		if piece, ok := bytes.CutPrefix(line, []byte("data:")); ok {
 			if len(data) > 0 {
@@ -131,20 +138,47 @@ func events(body io.Reader, f func(data []byte) (last bool, err error)) error {
 	}
 }
 
-func readLine(r *bufio.Reader) (line []byte, err error) {
+// A lineReader reads lines that end with CR, LF or CRLF, in any mixture.
+type lineReader struct {
+	r  *bufio.Reader
+	cr bool // the last line ended with CR: an LF that follows belongs to it
+}
+
+// next returns the next line, which is valid until the following call, or the
+// last one with the error that ended it. It does not wait for what follows a CR.
+func (l *lineReader) next() (line []byte, err error) {
 	for {
-		part, err := r.ReadSlice('\n')
-		if len(line)+len(part) > maxPiece {
+		_, err := l.r.Peek(1)
+		part, _ := l.r.Peek(l.r.Buffered())
+		if l.cr && len(part) > 0 {
+			l.cr = false
+			if part[0] == '\n' {
+				l.discard(1)
+				continue
+			}
+		}
+		end := bytes.IndexAny(part, "\r\n")
+		if end < 0 {
+			if line = append(line, part...); err != nil {
+				return line, err
+			}
+			l.discard(len(part))
+		} else {
+			line = append(line, part[:end]...)
+			l.cr = part[end] == '\r'
+			l.discard(end + 1)
+		}
+		if len(line) > maxPiece {
 			return nil, tooBig()
 		}
-		if err == nil && line == nil {
-			return bytes.TrimRight(part, "\r\n"), nil
-		}
-		if line = append(line, part...); err != bufio.ErrBufferFull {
-			return bytes.TrimRight(line, "\r\n"), err
+		if end >= 0 {
+			return line, nil
 		}
 	}
 }
+
+// discard skips n bytes that are in the buffer.
+func (l *lineReader) discard(n int) { _, _ = l.r.Discard(n) }
 
 func tooBig() error {
 	return engi.Errorf(engi.Unavailable, "a piece of the answer has more than %d bytes", maxPiece)
@@ -188,7 +222,7 @@ func (m *remote) object(ctx context.Context, q Request, alive func(), out func(D
 			r.Stop = StopEnd
 		}
 	}
-	r.Message.Text, r.Message.Calls = unwrap(text, wrapped), nil
+	r.Message.Text, r.Message.Calls, r.Message.Signed = unwrap(text, wrapped), nil, nil
 	return r, nil
 }
 

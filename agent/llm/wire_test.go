@@ -1,10 +1,14 @@
 package llm_test
 
 import (
+	"encoding/json"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,6 +49,10 @@ func TestWire(t *testing.T) {
 				}
 				reply.Took = 0
 				if len(reply.Message.Calls) == 1 && provider == "gemini" {
+					if s := reply.Message.Signed; s == nil || s.Parts[len(s.Parts)-1].Signature == "" {
+						t.Errorf("the signature of the call is lost: %+v", s)
+					}
+					reply.Message.Signed = nil
 					reply.Message.Calls[0].ID = "call_abc123" // the format has none
 				}
 				want := llm.Reply{Model: provider + ":m", Stop: llm.StopTools, Tokens: engi.Tokens{Input: 82, Output: 17, Calls: 1}, Message: engi.Message{
@@ -57,5 +65,142 @@ func TestWire(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestLineEnds streams answers with every end of line that the standard for
+// event streams allows, in pieces of every kind. What is read must not depend
+// on either.
+func TestLineEnds(t *testing.T) {
+	for _, provider := range six {
+		answer, err := os.ReadFile(filepath.Join("testdata", "wire", provider+".sse"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain := strings.ReplaceAll(string(answer), "\r\n", "\n")
+		n := 0
+		mixed := func() string {
+			var b strings.Builder
+			for _, line := range strings.SplitAfter(plain, "\n") {
+				text, ended := strings.CutSuffix(line, "\n")
+				b.WriteString(text)
+				if ended {
+					b.WriteString([]string{"\r", "\r\n", "\n"}[n%3])
+					n++
+				}
+			}
+			return b.String()
+		}
+		for name, text := range map[string]string{
+			"LF": plain, "CRLF": strings.ReplaceAll(plain, "\n", "\r\n"), "CR": strings.ReplaceAll(plain, "\n", "\r"), "mixed": mixed(), "BOM": "\ufeff" + plain,
+			"comments": strings.ReplaceAll(plain, "data:", ": keep-alive\ndata:"), "no last line": strings.TrimRight(plain, "\n"),
+		} {
+			for _, size := range []int{1, 2, 7, len(text)} {
+				t.Run(fmt.Sprint(provider, name, size), func(t *testing.T) {
+					t.Parallel()
+					web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						w.Header().Set("Content-Type", "text/event-stream")
+						out := http.NewResponseController(w)
+						for piece := range slices.Chunk([]byte(text), size) {
+							if _, err := w.Write(piece); err != nil {
+								return
+							}
+							out.Flush()
+						}
+					}))
+					defer web.Close()
+					r, err := llm.New(llm.Options{Attempts: 1, Providers: map[string]llm.Provider{provider: {URL: web.URL}}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					var streamed strings.Builder
+					q := llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "How is it in Köln?"}}}
+					reply, err := model(t, r, provider+":m").Generate(t.Context(), q, func(d llm.Delta) error {
+						streamed.WriteString(d.Text + d.Arguments)
+						return nil
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if reply.Stop != llm.StopTools || reply.Tokens.Input != 82 || reply.Tokens.Output != 17 || streamed.String() != `Let me see.{"city":"Köln"}` {
+						t.Errorf("%+v, streamed %q", reply, streamed.String())
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestSignatures has a model sign its answer in each way that providers have,
+// and looks at what goes back with the results of its calls: to the same model
+// everything as it was, to another one nothing.
+func TestSignatures(t *testing.T) {
+	for _, test := range []struct {
+		name, ref, answer string
+		back              string // in the next request; the answer's part of the conversation
+		other             string // to another model of the provider
+	}{
+		{"Anthropic", "anthropic:claude",
+			`{"content":[{"type":"thinking","thinking":"hm","signature":"s1"},{"type":"redacted_thinking","data":"d"},{"type":"text","text":"So."},{"type":"tool_use","id":"c","name":"weather","input":{"city":"Bonn"}}],"stop_reason":"tool_use"}`,
+			`{"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"s1"},{"type":"redacted_thinking","data":"d"},{"type":"text","text":"So."},{"type":"tool_use","id":"c","name":"weather","input":{"city":"Bonn"}}]}`,
+			`{"role":"assistant","content":[{"type":"text","text":"So."},{"type":"tool_use","id":"c","name":"weather","input":{"city":"Bonn"}}]}`},
+		{"Gemini", "gemini:gemini-3-pro",
+			`{"candidates":[{"content":{"parts":[{"text":"hm","thought":true},{"text":"So."},{"functionCall":{"id":"c","name":"weather","args":{"city":"Bonn"}},"thoughtSignature":"s1"},{"functionCall":{"id":"e","name":"weather","args":{"city":"Ulm"}}},{"text":"","thoughtSignature":"s2"}]},"finishReason":"STOP"}]}`,
+			`{"role":"model","parts":[{"text":"hm","thought":true},{"text":"So."},{"functionCall":{"id":"c","name":"weather","args":{"city":"Bonn"}},"thoughtSignature":"s1"},{"functionCall":{"id":"e","name":"weather","args":{"city":"Ulm"}}},{"text":"","thoughtSignature":"s2"}]}`,
+			`{"role":"model","parts":[{"text":"So."},{"functionCall":{"id":"c","name":"weather","args":{"city":"Bonn"}},"thoughtSignature":"skip_thought_signature_validator"},{"functionCall":{"id":"e","name":"weather","args":{"city":"Ulm"}}}]}`},
+		{"reasoning_content", "groq:kimi",
+			`{"choices":[{"message":{"content":"So.","reasoning_content":"hm","tool_calls":[{"id":"c","type":"function","function":{"name":"weather","arguments":"{\"city\":\"Bonn\"}"}}]},"finish_reason":"tool_calls"}]}`,
+			`{"role":"assistant","content":"So.","reasoning_content":"hm","tool_calls":[{"id":"c","type":"function","function":{"name":"weather","arguments":"{\"city\":\"Bonn\"}"}}]}`,
+			`{"role":"assistant","content":"So.","tool_calls":[{"id":"c","type":"function","function":{"name":"weather","arguments":"{\"city\":\"Bonn\"}"}}]}`},
+		{"reasoning_details", "groq:minimax",
+			`{"choices":[{"message":{"content":"So.","reasoning_details":[{"type":"reasoning.encrypted","data":"d"}],"tool_calls":[{"id":"c","type":"function","function":{"name":"weather","arguments":"{\"city\":\"Bonn\"}"},"extra_content":{"google":{"thought_signature":"s"}}}]},"finish_reason":"tool_calls"}]}`,
+			`{"role":"assistant","content":"So.","reasoning_details":[{"type":"reasoning.encrypted","data":"d"}],"tool_calls":[{"id":"c","type":"function","function":{"name":"weather","arguments":"{\"city\":\"Bonn\"}"},"extra_content":{"google":{"thought_signature":"s"}}}]}`,
+			`{"role":"assistant","content":"So.","tool_calls":[{"id":"c","type":"function","function":{"name":"weather","arguments":"{\"city\":\"Bonn\"}"}}]}`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var sent map[string]json.RawMessage
+			web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if err := json.NewDecoder(r.Body).Decode(&sent); err != nil {
+					t.Error(err)
+				}
+				io.WriteString(w, test.answer)
+			}))
+			defer web.Close()
+			provider, _, _ := strings.Cut(test.ref, ":")
+			r, err := llm.New(llm.Options{Attempts: 1, Providers: map[string]llm.Provider{provider: {URL: web.URL}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			q := llm.Request{Tools: []engi.Tool{weather}, Messages: []engi.Message{{Role: engi.RoleUser, Text: "?"}}}
+			reply, err := model(t, r, test.ref).Generate(t.Context(), q, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			results := engi.Message{Role: engi.RoleTool}
+			for _, c := range reply.Message.Calls {
+				results.Results = append(results.Results, engi.ToolResult{Call: c.ID, Name: c.Name, Text: "rain"})
+			}
+			q.Messages = append(q.Messages, reply.Message, results)
+			for ref, want := range map[string]string{test.ref: test.back, test.ref + "-2": test.other} {
+				if _, err := model(t, r, ref).Generate(t.Context(), q, nil); err != nil {
+					t.Fatal(err)
+				}
+				var turns []any
+				raw := sent["messages"]
+				if raw == nil {
+					raw = sent["contents"]
+				}
+				if err := json.Unmarshal(raw, &turns); err != nil {
+					t.Fatal(err)
+				}
+				var wanted any
+				if err := json.Unmarshal([]byte(want), &wanted); err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(wanted, turns[1]); diff != "" {
+					t.Errorf("to %s: %s", ref, diff)
+				}
+			}
+		})
 	}
 }
