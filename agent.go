@@ -20,7 +20,21 @@ type AgentSpec struct {
 	Output      json.RawMessage
 	MaxTokens   int
 	Temperature *float64
+	Effort      Effort // of reasoning; empty means the provider's
 }
+
+// An Effort is how much a model reasons before it answers.
+type Effort string
+
+const (
+	EffortNone   Effort = "none" // as little as the model can
+	EffortLow    Effort = "low"
+	EffortMedium Effort = "medium"
+	EffortHigh   Effort = "high"
+)
+
+// Efforts returns every effort, the least first.
+func Efforts() []Effort { return []Effort{EffortNone, EffortLow, EffortMedium, EffortHigh} }
 
 // A RunSpec asks an agent to work.
 type RunSpec struct {
@@ -69,10 +83,10 @@ type Run struct {
 	Sandbox      SandboxID
 	Session      string
 	State        RunState
-	Reason       string // steps, budget, length or filter, if stopped
+	Reason       string // steps, budget, length, filter or malformed, if stopped
 	Text         string // the model's last message
 	Output       json.RawMessage
-	Error        *Error // of a failed run
+	Error        *Error // of a failed run; for the reason filter, what the provider said
 	Steps        int
 	Tokens       Tokens
 	Created      time.Time

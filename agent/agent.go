@@ -160,6 +160,8 @@ func (r *Runner) addAgent(a engi.AgentSpec) (err error) {
 		return engi.Errorf(engi.Invalid, "there are two agents named %s", a.Name)
 	case a.Steps < 0 || a.Steps > maxSteps:
 		return engi.Errorf(engi.Invalid, "agent %s: %d steps are not between 1 and %d", a.Name, a.Steps, maxSteps)
+	case a.Effort != "" && !slices.Contains(engi.Efforts(), a.Effort):
+		return engi.Errorf(engi.Invalid, "agent %s: there is no effort %.40q", a.Name, a.Effort).WithRemedy("use none, low, medium or high")
 	}
 	for _, name := range a.Tools {
 		if _, ok := r.tools[name]; !ok && name != "*" && !r.hasSource(name) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net/http"
@@ -472,6 +473,71 @@ func TestOutputs(t *testing.T) {
 	messages, err := f.Messages(t.Context(), "ann", r.ID)
 	if err != nil || messages[len(messages)-1].Text != `{"sum":3}` || len(messages) != 4 {
 		t.Errorf("%+v %v", messages, err)
+	}
+}
+
+// TestOutputsAtOnce has a model give its last answer in the form that the prompt
+// asks for: it is not asked again.
+func TestOutputsAtOnce(t *testing.T) {
+	f := runnerSpec{tools: []tool.Tool{add(t)}, play: func(c scripted.Conversation) scripted.Answer {
+		if !strings.Contains(c.System, `"sum"`) {
+			return scripted.Answer{Status: 400, Text: "the prompt has no schema"}
+		}
+		if c.Last().Role == "tool" {
+			return scripted.Answer{Text: "Done:\n```json\n{\"sum\":3}\n```"}
+		}
+		return scripted.Answer{Calls: calls(`{"a":1,"b":2}`)}
+	}}.open(t)
+	r, _ := f.finish(t, engi.RunSpec{Input: "1+2", Output: json.RawMessage(`{"type":"object","properties":{"sum":{"type":"integer"}},"required":["sum"]}`)})
+	if r.State != engi.RunDone || string(r.Output) != `{"sum":3}` || r.Tokens.Calls != 2 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestCutCalls has answers end in the middle of a call, and calls that the
+// provider cannot read. None is made, the model is told, and that has an end.
+func TestCutCalls(t *testing.T) {
+	for name, test := range map[string]struct {
+		answer, tells string
+		times         int
+		reason        string
+	}{
+		"cut":             {`{"choices":[{"message":{"tool_calls":[{"id":"c","function":{"name":"add","arguments":"{\"a\":1"}}]},"finish_reason":"length"}]}`, "too long", 2, ""},
+		"cut for ever":    {`{"choices":[{"message":{"tool_calls":[{"id":"c","function":{"name":"add","arguments":"{\"a\":1"}}]},"finish_reason":"length"}]}`, "too long", 100, "length"},
+		"broken":          {`{"choices":[{"message":{},"finish_reason":"malformed_function_call"}]}`, "could not be read", 1, ""},
+		"broken for ever": {`{"choices":[{"message":{},"finish_reason":"malformed_function_call"}]}`, "could not be read", 100, "malformed"},
+		"refused":         {`{"choices":[{"message":{"refusal":"No."},"finish_reason":"stop"}]}`, "", 1, "filter"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := 0
+			f := runnerSpec{tools: []tool.Tool{add(t)}, web: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, err := io.ReadAll(r.Body)
+				if err != nil {
+					t.Error(err)
+				}
+				if asked++; asked > 1 && !strings.Contains(string(body), test.tells) {
+					t.Errorf("request %d does not tell: %s", asked, body)
+				}
+				answer := `{"choices":[{"message":{"content":"fine"},"finish_reason":"stop"}]}`
+				if asked <= test.times {
+					answer = test.answer
+				}
+				answer = strings.ReplaceAll(answer, `"message"`, `"delta"`)
+				fmt.Fprintf(w, "data: %s\n\ndata: [DONE]\n\n", answer)
+			})}.open(t)
+			r, events := f.finish(t, engi.RunSpec{Input: "x"})
+			for _, e := range events {
+				if e.Kind == engi.RunCall {
+					t.Errorf("call %+v was made", e.Call)
+				}
+			}
+			switch {
+			case test.reason == "" && (r.State != engi.RunDone || r.Text != "fine" || asked != test.times+1),
+				test.reason != "" && (r.State != engi.RunStopped || r.Reason != test.reason || asked > 4),
+				test.reason == "filter" && (r.Text != "No." || engi.KindOf(r.Error) != engi.Denied || !strings.Contains(r.Error.Error(), "refusal")):
+				t.Errorf("after %d requests: %+v, %v", asked, r, r.Error)
+			}
+		})
 	}
 }
 

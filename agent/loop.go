@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -41,10 +42,16 @@ func (a *activeRun) loop(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	q := llm.Request{Owner: a.rec.Owner, System: a.system(ctx, spec, tools), MaxTokens: spec.MaxTokens, Temperature: spec.Temperature}
+	system := a.system(ctx, spec, tools)
+	if schema != nil && len(tools) > 0 {
+		// Asking for it apart would cost a call more.
+		system += "\n\nWhen the work is done, give the final answer as JSON that conforms to this schema, and nothing else:\n" + string(schema.JSON())
+	}
+	q := llm.Request{Owner: a.rec.Owner, System: system, MaxTokens: spec.MaxTokens, Temperature: spec.Temperature, Effort: spec.Effort}
 	for _, t := range tools {
 		q.Tools = append(q.Tools, t.Tool)
 	}
+	faults := 0 // answers in a row that the model was asked to correct
 	for {
 		if calls := pendingCalls(a.messages); len(calls) > 0 {
 			if err := a.callTools(ctx, tools, calls); err != nil {
@@ -52,6 +59,9 @@ func (a *activeRun) loop(ctx context.Context) error {
 			}
 		}
 		if n := len(a.messages); schema != nil && n > 0 && a.messages[n-1].Role == engi.RoleAssistant {
+			if value, err := schema.Check(a.messages[n-1].Text); err == nil {
+				return a.finishOutput(value) // it took the form at once
+			}
 			q.Messages = append(slices.Clone(a.messages), engi.Message{Role: engi.RoleUser, Text: "Now give the final answer in the form that is asked for."})
 			return a.generateOutput(ctx, model, q, schema)
 		}
@@ -73,6 +83,15 @@ func (a *activeRun) loop(ctx context.Context) error {
 		a.messages = append(a.messages, uniqueCallIDs(reply.Message, a.messages))
 		a.rec.Steps++
 		a.rec.Text = reply.Message.Text
+		if again := correction(reply); again != "" && faults < maxFaults {
+			faults++
+			a.messages = append(a.messages, engi.Message{Role: engi.RoleUser, Text: again})
+			if err := a.save(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		faults = 0
 		if len(reply.Message.Calls) == 0 {
 			// The last answer is stored together with the end of the run: after
 			// a crash in between, the model would be asked again.
@@ -80,7 +99,9 @@ func (a *activeRun) loop(ctx context.Context) error {
 			case reply.Stop == llm.StopLength:
 				return a.end(engi.RunStopped, "length")
 			case reply.Stop == llm.StopFilter:
-				return a.end(engi.RunStopped, "filter")
+				return a.withheld(reply)
+			case reply.Stop == llm.StopMalformed:
+				return a.end(engi.RunStopped, "malformed")
 			case schema == nil:
 				return a.end(engi.RunDone, "")
 			}
@@ -89,6 +110,30 @@ func (a *activeRun) loop(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// maxFaults is how often in a row a model is asked to correct an answer.
+const maxFaults = 3
+
+// correction returns what to tell a model whose calls nobody can make, because
+// they are cut off or broken: without a word, it would make the same ones again
+// for ever. It is empty if there is nothing to correct.
+func correction(r llm.Reply) string {
+	switch {
+	case r.Stop == llm.StopLength && r.Dropped > 0:
+		return "(Your answer became too long in the middle of a tool call, which was not made. Write less at once, for example in several calls.)"
+	case r.Stop == llm.StopMalformed:
+		return "(Your answer could not be read: " + r.Reason + ". No tool was called. Answer again, with valid calls.)"
+	}
+	return ""
+}
+
+// withheld ends the run because the provider withheld the answer, or the model
+// refused to give it.
+func (a *activeRun) withheld(r llm.Reply) error {
+	a.rec.Error = engi.Errorf(engi.Denied, "%s withheld the answer: %s", r.Model, cmp.Or(r.Reason, "no reason given")).
+		WithRemedy("change the input, or choose another model")
+	return a.end(engi.RunStopped, "filter")
 }
 
 func (a *activeRun) end(s engi.RunState, reason string) error {
@@ -101,13 +146,27 @@ func (a *activeRun) generateOutput(ctx context.Context, model llm.Model, q llm.R
 	q.Tools = nil
 	value, reply, err := llm.GenerateJSON(ctx, model, q, schema, a.emitDelta)
 	a.rec.Tokens = a.rec.Tokens.Add(reply.Tokens)
-	if err != nil {
+	switch {
+	case err == nil:
+	case reply.Stop == llm.StopFilter:
+		a.rec.Text = reply.Message.Text
+		return a.withheld(reply)
+	case reply.Stop == llm.StopLength:
+		a.rec.Text = reply.Message.Text
+		return a.end(engi.RunStopped, "length")
+	default:
 		return err
 	}
-	a.rec.Output, a.rec.Text = value, string(value)
 	a.rec.Steps++
+	return a.finishOutput(value)
+}
+
+// finishOutput ends the run with the answer in the form that was asked for.
+func (a *activeRun) finishOutput(value json.RawMessage) error {
+	a.rec.Output, a.rec.Text = value, string(value)
 	if n := len(a.messages); n > 0 && a.messages[n-1].Role == engi.RoleAssistant {
-		a.messages[n-1].Text = string(value) // replaces the prose that led to it
+		// It replaces the prose that led to it.
+		a.messages[n-1].Text, a.messages[n-1].Signed = string(value), nil
 		a.saved = min(a.saved, n-1)
 	} else {
 		a.messages = append(a.messages, engi.Message{Role: engi.RoleAssistant, Text: string(value)})

@@ -1,9 +1,12 @@
 package llm
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/engi-dev/engi"
@@ -12,9 +15,63 @@ import (
 // anthropicFormat is Anthropic's messages.
 type anthropicFormat struct{}
 
-// anthropicTokens is the longest answer when the caller names none; the format
-// demands a number.
-const anthropicTokens = 4096
+// anthropicLimit is the longest answer of a model when the caller names none:
+// the format demands a number. Newer models write more than the last one, but
+// there are servers that speak the format for models that do not; see
+// [anthropicTooMany].
+func anthropicLimit(model string) int {
+	model = strings.ToLower(model)
+	for _, old := range []string{"claude-2", "claude-instant", "claude-3-opus", "claude-3-sonnet", "claude-3-haiku"} {
+		if strings.Contains(model, old) {
+			return 4096
+		}
+	}
+	if strings.Contains(model, "claude-3-5") {
+		return 8192
+	}
+	return 32_000
+}
+
+// anthropicTooMany matches the refusal of a limit that is too high for the
+// model, and the highest one.
+var anthropicTooMany = regexp.MustCompile(`max_tokens: \d+ > (\d{1,9})\b`)
+
+// anthropicVersion returns the version of a Claude, 4.6 for claude-opus-4-6;
+// 0 if the name says none.
+func anthropicVersion(model string) float64 {
+	m := anthropicName.FindStringSubmatch(strings.ToLower(model))
+	if m == nil {
+		return 0
+	}
+	v, err := strconv.ParseFloat(m[1]+"."+cmp.Or(m[2], "0"), 64)
+	if err != nil {
+		return 0
+	}
+	return v
+}
+
+var anthropicName = regexp.MustCompile(`claude-[a-z]+-(\d{1,2})(?:[-.](\d{1,2})(?:\D|$))?`)
+
+// think adds how much the model shall reason. A model that must call a tool
+// cannot reason before.
+func (anthropicFormat) think(c *call, body obj) {
+	version := anthropicVersion(c.model)
+	budget := map[engi.Effort]int{engi.EffortLow: 2048, engi.EffortMedium: 8192, engi.EffortHigh: 24_576}[c.q.Effort]
+	forced := c.q.Choice != "" && c.q.Choice != ChoiceAuto && c.q.Choice != ChoiceNone
+	if budget == 0 || forced || version < 4 && !strings.Contains(c.model, "claude-3-7") {
+		return
+	}
+	if version >= 4.6 {
+		body["thinking"], body["output_config"] = obj{"type": "adaptive"}, obj{"effort": c.q.Effort}
+	} else {
+		// It counts for the limit of the answer.
+		if budget = min(budget, body["max_tokens"].(int)/2); budget < 1024 {
+			return
+		}
+		body["thinking"] = obj{"type": "enabled", "budget_tokens": budget}
+	}
+	delete(body, "temperature")
+}
 
 func encode(data []byte) string { return base64.StdEncoding.EncodeToString(data) }
 
@@ -26,7 +83,7 @@ func (anthropicFormat) authorize(h http.Header, key string) {
 }
 
 func (anthropicFormat) request(c *call, stream bool) (string, any) {
-	body := obj{"model": c.model, "max_tokens": anthropicTokens}
+	body := obj{"model": c.model, "max_tokens": anthropicLimit(c.model)}
 	if stream {
 		body["stream"] = true
 	}
@@ -36,11 +93,9 @@ func (anthropicFormat) request(c *call, stream bool) (string, any) {
 	if c.q.Temperature != nil {
 		body["temperature"] = *c.q.Temperature
 	}
+	anthropicFormat{}.think(c, body)
 	if c.q.System != "" {
 		body["system"] = []obj{{"type": "text", "text": c.q.System}}
-	}
-	if strings.Contains(strings.ToLower(c.model), "claude-mythos-preview") {
-		body["thinking"] = obj{"type": "adaptive", "display": "summarized"}
 	}
 	// Roles take turns, and results are the user's.
 	messages := []obj{}
@@ -102,6 +157,18 @@ func (anthropicFormat) request(c *call, stream bool) (string, any) {
 		tools = append(tools, obj{"name": t.name, "description": t.description, "input_schema": input})
 	}
 	if tools != nil {
+		// The conversation will be sent again with the results. Up to the end
+		// of the prompt it stays the same between runs, up to the last message
+		// between steps.
+		prefix := tools
+		if system, ok := body["system"].([]obj); ok {
+			prefix = system
+		}
+		prefix[len(prefix)-1]["cache_control"] = obj{"type": "ephemeral"}
+		if n := len(messages); n > 0 {
+			content := messages[n-1]["content"].([]obj)
+			content[len(content)-1]["cache_control"] = obj{"type": "ephemeral"}
+		}
 		body["tools"] = tools
 		switch choice := c.q.Choice; choice {
 		case "":

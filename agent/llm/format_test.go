@@ -219,3 +219,130 @@ func TestRequests(t *testing.T) {
 		}
 	}
 }
+
+// TestEfforts looks at what each generation of models is told about reasoning.
+func TestEfforts(t *testing.T) {
+	tool := []engi.Tool{weather}
+	for _, test := range []struct {
+		ref  string
+		q    llm.Request
+		want string // a part of the request, as JSON
+	}{
+		{"openai:o3", llm.Request{Effort: engi.EffortHigh}, `{"reasoning_effort":"high"}`},
+		{"openai:gpt-5", llm.Request{Effort: engi.EffortNone}, `{"reasoning_effort":"minimal"}`},
+		{"openai:gpt-5.1", llm.Request{Effort: engi.EffortNone}, `{"reasoning_effort":"none"}`},
+		{"openai:gpt-4o", llm.Request{Effort: engi.EffortHigh}, `{"reasoning_effort":null}`},
+		{"groq:qwen", llm.Request{Effort: engi.EffortLow}, `{"reasoning_effort":"low"}`},
+		{"anthropic:claude-3-5-haiku-latest", llm.Request{Effort: engi.EffortHigh}, `{"thinking":null,"max_tokens":8192}`},
+		{"anthropic:claude-3-haiku-20240307", llm.Request{}, `{"thinking":null,"max_tokens":4096}`},
+		{"anthropic:claude-sonnet-4-5", llm.Request{Effort: engi.EffortHigh, Temperature: new(0.5)}, `{"thinking":{"type":"enabled","budget_tokens":16000},"max_tokens":32000,"temperature":null}`},
+		{"anthropic:claude-sonnet-4-5", llm.Request{Effort: engi.EffortLow, MaxTokens: 1000}, `{"thinking":null,"max_tokens":1000}`},
+		{"anthropic:claude-sonnet-4-5", llm.Request{Effort: engi.EffortLow, Tools: tool, Choice: llm.ChoiceRequired}, `{"thinking":null}`},
+		{"anthropic:claude-opus-4-20250514", llm.Request{Effort: engi.EffortMedium}, `{"thinking":{"type":"enabled","budget_tokens":8192}}`},
+		{"anthropic:claude-opus-4-6", llm.Request{Effort: engi.EffortMedium}, `{"thinking":{"type":"adaptive"},"output_config":{"effort":"medium"}}`},
+		{"gemini:gemini-2.0-flash", llm.Request{Effort: engi.EffortHigh}, `{"generationConfig":null}`},
+		{"gemini:gemini-2.5-flash", llm.Request{Effort: engi.EffortNone}, `{"generationConfig":{"thinkingConfig":{"thinkingBudget":0,"includeThoughts":false}}}`},
+		{"gemini:gemini-2.5-pro", llm.Request{Effort: engi.EffortNone}, `{"generationConfig":{"thinkingConfig":{"thinkingBudget":128,"includeThoughts":true}}}`},
+		{"gemini:gemini-3-pro-preview", llm.Request{Effort: engi.EffortMedium}, `{"generationConfig":{"thinkingConfig":{"thinkingLevel":"high","includeThoughts":true}}}`},
+		{"gemini:gemini-3-flash", llm.Request{Effort: engi.EffortNone}, `{"generationConfig":{"thinkingConfig":{"thinkingLevel":"minimal"}}}`},
+		// What stays the same is marked for the provider's cache.
+		{"anthropic:claude", llm.Request{System: "s"}, `{"system":[{"type":"text","text":"s"}]}`},
+		{"anthropic:claude", llm.Request{System: "s", Tools: tool}, `{"system":[{"type":"text","text":"s","cache_control":{"type":"ephemeral"}}],
+			"messages":[{"role":"user","content":[{"type":"text","text":"?","cache_control":{"type":"ephemeral"}}]}]}`},
+	} {
+		var body map[string]any
+		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+				t.Error(err)
+			}
+			w.WriteHeader(400)
+		}))
+		name, _, _ := strings.Cut(test.ref, ":")
+		r, err := llm.New(llm.Options{Attempts: 1, Providers: map[string]llm.Provider{name: {URL: web.URL}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		test.q.Messages = []engi.Message{{Role: engi.RoleUser, Text: "?"}}
+		if _, err := model(t, r, test.ref).Generate(t.Context(), test.q, nil); engi.KindOf(err) != engi.Invalid {
+			t.Errorf("%s: %v", test.ref, err)
+		}
+		web.Close()
+		var want map[string]any
+		if err := json.Unmarshal([]byte(test.want), &want); err != nil {
+			t.Fatal(err)
+		}
+		for key, v := range want {
+			if diff := cmp.Diff(v, body[key]); diff != "" {
+				t.Errorf("%s %+v: %s: %s", test.ref, test.q, key, diff)
+			}
+		}
+	}
+}
+
+// TestLimitsOfModels has a server of Anthropic's format whose model writes less
+// than others: the limit that it names is taken, and remembered.
+func TestLimitsOfModels(t *testing.T) {
+	var asked []int
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var q struct {
+			MaxTokens int `json:"max_tokens"`
+		}
+		if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+			t.Error(err)
+		}
+		if asked = append(asked, q.MaxTokens); q.MaxTokens > 6000 {
+			w.WriteHeader(400)
+			io.WriteString(w, `{"type":"error","error":{"type":"invalid_request_error","message":"max_tokens: 32000 > 6000, which is the maximum allowed number of output tokens for small"}}`)
+			return
+		}
+		io.WriteString(w, `{"content":[{"type":"text","text":"yes"}],"stop_reason":"end_turn"}`)
+	}))
+	defer web.Close()
+	r, err := llm.New(llm.Options{Attempts: 1, Providers: map[string]llm.Provider{"anthropic": {URL: web.URL}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "?"}}}
+	for range 2 {
+		if _, err := model(t, r, "anthropic:small").Generate(t.Context(), q, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q.MaxTokens = 9000 // the caller's own limit is not changed
+	if _, err := model(t, r, "anthropic:small").Generate(t.Context(), q, nil); engi.KindOf(err) != engi.Invalid {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]int{32_000, 6000, 6000, 9000}, asked); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestProse finds the value of an answer in what models write around it.
+func TestProse(t *testing.T) {
+	schema, err := llm.ParseSchema([]byte(`{"type":"object","properties":{"sum":{"type":"integer"}},"required":["sum"],"additionalProperties":false}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{
+		`{"sum":3}`, " {\"sum\":3}\n", "```json\n{\"sum\":3}\n```", "```\n{\"sum\":3}\n```",
+		"The sum is three:\n\n```json\n{\"sum\":3}\n```\nAnything else?", `Here you are: {"sum":3}. Done.`,
+		"I tried {this} and [that], and `{\"sum\":\"3\"}`, but it is {\"sum\":3}", "```python\nprint({1})\n```\n```json\n{\"sum\":3}\n```",
+	} {
+		if v, err := schema.Check(text); err != nil || string(v) != `{"sum":3}` {
+			t.Errorf("%q: %s, %v", text, v, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"It is three.": "not JSON", `{"sum":"3"}`: "does not conform", `The sum: {"sum":3.5}`: "does not conform", `{"sum":3`: "not JSON", "": "not JSON",
+		`{"sum":3} {"sum":4,`: "", // the first that conforms
+	} {
+		_, err := schema.Check(text)
+		if want == "" && err != nil || want != "" && (engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	// It takes no longer than it should.
+	if _, err := schema.Check(strings.Repeat("[{", 4<<20)); err == nil {
+		t.Error("brackets conform")
+	}
+}

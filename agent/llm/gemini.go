@@ -36,7 +36,7 @@ func (geminiFormat) request(c *call, stream bool) (string, any) {
 				t := callOf(m, p.Call)
 				made[t.ID] = obj{"id": t.ID, "name": t.Name}
 				o["functionCall"] = obj{"id": t.ID, "name": t.Name, "args": json.RawMessage(t.Arguments)}
-				if first && i >= c.turn && m.Signed == nil && geminiSigns(c.model) {
+				if first && i >= c.turn && m.Signed == nil && geminiVersion(c.model) >= 3 {
 					// The answer is another model's. Without any signature it
 					// would be refused.
 					p.Signature = geminiUnsigned
@@ -83,6 +83,9 @@ func (geminiFormat) request(c *call, stream bool) (string, any) {
 	if c.q.Temperature != nil {
 		options["temperature"] = *c.q.Temperature
 	}
+	if thinking := geminiThinking(c.model, c.q.Effort); thinking != nil {
+		options["thinkingConfig"] = thinking
+	}
 	if c.object != nil {
 		options["responseMimeType"] = "application/json"
 		options["responseJsonSchema"] = geminiSchema(c.object, geminiAnswers, func(t string) string { return t })
@@ -126,13 +129,37 @@ func (geminiFormat) request(c *call, stream bool) (string, any) {
 // not write itself.
 const geminiUnsigned = "skip_thought_signature_validator"
 
-// geminiSigns reports whether a model refuses calls of the current turn that
-// have no signature.
-func geminiSigns(model string) bool {
-	version := 0.0
+// geminiVersion returns the version of a Gemini, 2.5 for gemini-2.5-pro; 0 if
+// the name says none.
+func geminiVersion(model string) (version float64) {
 	_, name, _ := strings.Cut(strings.ToLower(model), "gemini-")
-	n, err := fmt.Sscanf(name, "%f", &version)
-	return n == 1 && err == nil && version >= 3
+	if n, err := fmt.Sscanf(name, "%f", &version); n != 1 || err != nil {
+		return 0
+	}
+	return version
+}
+
+// geminiThinking returns how much the model shall reason; nil for its own
+// measure.
+func geminiThinking(model string, effort engi.Effort) obj {
+	flash := strings.Contains(model, "flash")
+	switch version := geminiVersion(model); {
+	case effort == "" || version < 2.5:
+		return nil
+	case version < 3:
+		budget := map[engi.Effort]int{engi.EffortNone: 0, engi.EffortLow: 1024, engi.EffortMedium: 8192, engi.EffortHigh: 24_576}[effort]
+		if !flash {
+			budget = max(budget, 128) // no less is accepted
+		}
+		return obj{"thinkingBudget": budget, "includeThoughts": budget > 0}
+	case effort == engi.EffortNone && flash:
+		return obj{"thinkingLevel": "minimal"}
+	case effort == engi.EffortNone:
+		effort = engi.EffortLow
+	case effort == engi.EffortMedium && !flash && version < 3.1:
+		effort = engi.EffortHigh // there is none between
+	}
+	return obj{"thinkingLevel": effort, "includeThoughts": true}
 }
 
 // What Gemini understands of JSON schemas, of arguments and of answers.

@@ -43,8 +43,9 @@ type Request struct {
 	Object     json.RawMessage
 	ObjectName string // of the schema, for the model; empty means answer
 
-	MaxTokens   int      // of the answer; 0 means the provider's
-	Temperature *float64 // nil means the provider's
+	MaxTokens   int         // of the answer; 0 means the model's, as far as it is known
+	Temperature *float64    // nil means the provider's
+	Effort      engi.Effort // ignored by models that do not reason; empty means the provider's
 }
 
 // A Choice says whether the model must call tools: auto, none, required, or the

@@ -1,8 +1,10 @@
 package llm
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"iter"
 	"reflect"
 	"strings"
 
@@ -67,36 +69,74 @@ func resolve(s *jsonschema.Schema) (*Schema, error) {
 // JSON returns the schema. It must not be changed.
 func (s *Schema) JSON() json.RawMessage { return s.raw }
 
-// Check returns the JSON value in text, without the code fence that models like
-// to put around it. It reports Invalid in words that help the model to correct
-// itself.
+// Check returns the JSON value in text that conforms to the schema. Models like
+// to put a code fence around it, or prose. It reports Invalid in words that help
+// the model to correct itself.
 func (s *Schema) Check(text string) (json.RawMessage, error) {
-	text = stripFence(text)
-	var v any
-	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		return nil, engi.Errorf(engi.Invalid, "this is not JSON: %s", line(err.Error()))
+	text = strings.TrimSpace(text)
+	var fault error
+	for value := range candidates(text) {
+		var v any
+		err := json.Unmarshal([]byte(value), &v)
+		if err != nil {
+			err = engi.Errorf(engi.Invalid, "this is not JSON: %s", line(err.Error()))
+		} else if err = s.resolved.Validate(v); err != nil {
+			err = engi.Errorf(engi.Invalid, "this does not conform to the schema: %s", line(err.Error()))
+		}
+		if err == nil {
+			return json.RawMessage(value), nil
+		}
+		if fault == nil || value != text && json.Valid([]byte(value)) {
+			fault = err // of the whole text, or of the last value in it
+		}
 	}
-	if err := s.resolved.Validate(v); err != nil {
-		return nil, engi.Errorf(engi.Invalid, "this does not conform to the schema: %s", line(err.Error()))
-	}
-	return json.RawMessage(text), nil
+	return nil, fault
 }
 
-func stripFence(text string) string {
-	text = strings.TrimSpace(text)
-	inner, ok := strings.CutPrefix(text, "```")
-	if !ok {
-		return text
+// candidates yields what in text may be its JSON value: all of it, what is in
+// its code fences, and the objects and lists in its prose. Their number is
+// bounded, so that a text of nothing but brackets takes no longer than it should.
+func candidates(text string) iter.Seq[string] {
+	const most = 32
+	return func(yield func(string) bool) {
+		if !yield(text) || json.Valid([]byte(text)) {
+			return
+		}
+		rest := text
+		for range most {
+			_, after, ok := strings.Cut(rest, "```")
+			if !ok {
+				break
+			}
+			_, body, ok := strings.Cut(after, "\n")
+			inner, outside, closed := strings.Cut(body, "```")
+			if !ok || !closed {
+				break
+			}
+			if !yield(strings.TrimSpace(inner)) {
+				return
+			}
+			rest = outside
+		}
+		rest = text
+		for range most {
+			at := strings.IndexAny(rest, "{[")
+			if at < 0 {
+				return
+			}
+			rest = rest[at:]
+			var value json.RawMessage
+			d := json.NewDecoder(strings.NewReader(rest))
+			if d.Decode(&value) != nil {
+				rest = rest[1:]
+				continue
+			}
+			if !yield(string(value)) {
+				return
+			}
+			rest = rest[len(value):]
+		}
 	}
-	_, inner, ok = strings.Cut(inner, "\n")
-	if !ok {
-		return text
-	}
-	inner, ok = strings.CutSuffix(strings.TrimSpace(inner), "```")
-	if !ok {
-		return text
-	}
-	return strings.TrimSpace(inner)
 }
 
 // maxRepairs is how often a model is asked to correct an answer.
@@ -104,7 +144,9 @@ const maxRepairs = 3
 
 // GenerateJSON asks m for a value that conforms to schema. If the value does
 // not, it tells the model why and asks again, a few times, and then reports
-// Unavailable. The reply's tokens are those of all attempts.
+// Unavailable. It reports Denied for an answer that was withheld, and Exhausted
+// for one that became too long; the reply's Stop says so, too. The reply's
+// tokens are those of all attempts.
 func GenerateJSON(ctx context.Context, m Model, q Request, schema *Schema, out func(Delta) error) (json.RawMessage, Reply, error) {
 	q.Object = schema.JSON()
 	var spent engi.Tokens
@@ -114,6 +156,14 @@ func GenerateJSON(ctx context.Context, m Model, q Request, schema *Schema, out f
 		r.Tokens = spent
 		if err != nil {
 			return nil, r, err
+		}
+		switch r.Stop {
+		case StopFilter:
+			return nil, r, engi.Errorf(engi.Denied, "%s withheld the answer: %s", m.Name(), cmp.Or(r.Reason, "no reason given")).
+				WithRemedy("change the request, or choose another model")
+		case StopLength:
+			return nil, r, engi.Errorf(engi.Exhausted, "the answer of %s became too long before it was complete", m.Name()).
+				WithRemedy("allow more tokens, or ask for less")
 		}
 		value, err := schema.Check(r.Message.Text)
 		if err == nil {

@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -12,7 +13,9 @@ import (
 type obj = map[string]any
 
 // openaiFormat is OpenAI's chat completions, as others offer them too.
-type openaiFormat struct{}
+type openaiFormat struct {
+	compatible bool // of another provider, whose models may have any name
+}
 
 func (openaiFormat) authorize(h http.Header, key string) {
 	if key != "" {
@@ -20,7 +23,7 @@ func (openaiFormat) authorize(h http.Header, key string) {
 	}
 }
 
-func (openaiFormat) request(c *call, stream bool) (string, any) {
+func (f openaiFormat) request(c *call, stream bool) (string, any) {
 	body := obj{"model": c.model}
 	if stream {
 		body["stream"] = true
@@ -36,6 +39,15 @@ func (openaiFormat) request(c *call, stream bool) (string, any) {
 	}
 	if c.q.Temperature != nil && !reasons && !strings.Contains(c.model, "search-preview") {
 		body["temperature"] = *c.q.Temperature
+	}
+	if c.q.Effort != "" && (reasons || f.compatible) {
+		body["reasoning_effort"] = c.q.Effort
+		if c.q.Effort == engi.EffortNone && reasons {
+			body["reasoning_effort"] = openaiLeast(c.model)
+		}
+	}
+	if c.object != nil {
+		body["response_format"] = obj{"type": "json_schema", "json_schema": obj{"name": cmp.Or(c.q.ObjectName, "answer"), "schema": c.object, "strict": false}}
 	}
 	messages := []obj{}
 	if strings.TrimSpace(c.q.System) != "" {
@@ -118,6 +130,24 @@ func openaiReasons(model string) bool {
 		}
 	}
 	return strings.Contains(model, "gpt-5")
+}
+
+// openaiObjects reports whether a model takes a schema for its answer.
+func openaiObjects(model string) bool {
+	model = strings.ToLower(model)
+	return !strings.HasPrefix(model, "gpt-3.5") && !strings.HasPrefix(model, "gpt-4-") && model != "gpt-4"
+}
+
+// openaiLeast returns the smallest effort that a model of OpenAI's accepts.
+func openaiLeast(model string) string {
+	_, version, _ := strings.Cut(strings.ToLower(model), "gpt-5")
+	switch {
+	case strings.HasPrefix(version, "."):
+		return "none"
+	case strings.Contains(strings.ToLower(model), "gpt-5"):
+		return "minimal"
+	}
+	return "low"
 }
 
 func openaiContent(m engi.Message) any {
@@ -301,12 +331,12 @@ func (t openaiCall) read(position int, a *answer) error {
 	}
 	c := a.find(number)
 	switch {
-	case t.ID != "" && (c == nil || c.id != t.ID):
+	case t.ID != "" && c != nil && c.id != t.ID:
 		known := a.lastCall(func(c *partSoFar) bool { return c.id == t.ID })
 		if known != nil || name != "" {
 			c = known
 		}
-	case t.ID != "":
+	case t.ID != "": // some servers give several calls the same
 	case name == "" && t.Index == nil:
 		c = a.lastCall(func(*partSoFar) bool { return true })
 	case name != "" && c != nil && (name != c.name || json.Valid([]byte(c.text.String()))):

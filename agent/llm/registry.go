@@ -189,9 +189,23 @@ func (r *Registry) single(ref string) (Model, error) {
 	if len(r.made) >= maxMade {
 		clear(r.made)
 	}
-	made := &remote{source: p.source(ref), model: model, provider: p, client: r.clientOf(p), format: formats[p.Dialect], quiet: r.opt.IdleTimeout, native: p.Dialect == Gemini}
+	made := &remote{source: p.source(ref), model: model, provider: p, client: r.clientOf(p), format: formats[p.Dialect], quiet: r.opt.IdleTimeout, native: p.native(ref)}
 	r.made[ref] = made
 	return made, nil
+}
+
+// native reports whether a model takes the schema of an object as a field of the
+// request. It is then not asked for as the arguments of a call, which not all
+// servers can force.
+func (p Provider) native(ref string) bool {
+	name, model, _ := strings.Cut(ref, ":")
+	switch p.Dialect {
+	case Gemini:
+		return true
+	case OpenAI:
+		return openaiObjects(model)
+	}
+	return name == "ollama" || name == "mistral"
 }
 
 // maxMade bounds the models kept: their names come from callers.
@@ -206,7 +220,7 @@ func (r *Registry) clientOf(p Provider) *http.Client {
 	return &c
 }
 
-var formats = map[Dialect]format{OpenAI: openaiFormat{}, Compatible: openaiFormat{}, Anthropic: anthropicFormat{}, Gemini: geminiFormat{}}
+var formats = map[Dialect]format{OpenAI: openaiFormat{}, Compatible: openaiFormat{compatible: true}, Anthropic: anthropicFormat{}, Gemini: geminiFormat{}}
 
 // price returns what tokens of a model cost, in millionths.
 func (r *Registry) price(ref string, t engi.Tokens) int64 {

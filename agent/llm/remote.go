@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -22,7 +24,8 @@ type remote struct {
 	format   format
 	quiet    time.Duration // longest silence of an answer that is on its way
 
-	native bool // the format asks for objects of any schema by a field of the request
+	native bool         // objects are asked for by a field of the request
+	limit  atomic.Int64 // longest answer, as the provider said when a request allowed more; 0 if it never did
 }
 
 func (m *remote) Name() string { return m.name }
@@ -62,6 +65,9 @@ func (m *remote) Generate(ctx context.Context, q Request, out func(Delta) error)
 
 // ask sends a request and reads the answer, as a stream if out is not nil.
 func (m *remote) ask(ctx context.Context, q Request, object map[string]any, alive func(), out func(Delta) error) (Reply, error) {
+	if limit := int(m.limit.Load()); q.MaxTokens == 0 && limit > 0 {
+		q.MaxTokens = limit
+	}
 	c, err := newCall(m.model, m.name, q)
 	if err != nil {
 		return Reply{}, err
@@ -70,6 +76,12 @@ func (m *remote) ask(ctx context.Context, q Request, object map[string]any, aliv
 	path, body := m.format.request(c, out != nil)
 	resp, err := send(ctx, m.client, m.source, m.provider.URL+path, body, func(h http.Header) { m.provider.headers(m.format, h) })
 	if err != nil {
+		if most := anthropicTooMany.FindStringSubmatch(err.Error()); most != nil && q.MaxTokens == 0 {
+			if q.MaxTokens, _ = strconv.Atoi(most[1]); q.MaxTokens > 0 { // at most nine digits
+				m.limit.Store(int64(q.MaxTokens))
+				return m.ask(ctx, q, object, alive, out)
+			}
+		}
 		return Reply{}, err
 	}
 	defer resp.Body.Close()
@@ -192,13 +204,15 @@ func (m *remote) object(ctx context.Context, q Request, alive func(), out func(D
 		return Reply{}, engi.Errorf(engi.Invalid, "describe the object: %w", err)
 	}
 	q.Tools, q.Choice = nil, ""
+	schema, wrapped := wrap(schema)
 	if m.native {
 		if out != nil {
-			out = partial(false, out)
+			out = partial(wrapped, out)
 		}
-		return m.ask(ctx, q, schema, alive, out)
+		r, err := m.ask(ctx, q, schema, alive, out)
+		r.Message.Text, r.Message.Signed = unwrap(r.Message.Text, wrapped), nil
+		return r, err
 	}
-	schema, wrapped := wrap(schema)
 	raw, err := json.Marshal(schema)
 	if err != nil {
 		return Reply{}, engi.Errorf(engi.Internal, "describe the object: %v", err)

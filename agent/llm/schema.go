@@ -82,9 +82,11 @@ func unwrap(text string, wrapped bool) string {
 	if !wrapped {
 		return text
 	}
-	var o map[string]json.RawMessage
-	if json.Unmarshal([]byte(stripFence(text)), &o) == nil && o[wrapping] != nil {
-		return string(o[wrapping])
+	for value := range candidates(text) {
+		var o map[string]json.RawMessage
+		if json.Unmarshal([]byte(value), &o) == nil && o[wrapping] != nil {
+			return string(o[wrapping])
+		}
 	}
 	return text
 }

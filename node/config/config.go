@@ -46,7 +46,7 @@ type Config struct {
 
 	// Tables, which only a file can have. TOML wants them after plain keys.
 	Providers map[string]Provider `toml:"providers" env:"-" help:"services that run language models: [providers.NAME] with api_key_env, and url and dialect unless NAME is openai, anthropic, gemini, ollama, mistral or groq"`
-	Agents    []Agent             `toml:"agents" env:"-" help:"models with instructions and tools: name, description, model, system, tools, steps, budget, output, max_tokens, temperature"`
+	Agents    []Agent             `toml:"agents" env:"-" help:"models with instructions and tools: name, description, model, system, tools, steps, budget, output, max_tokens, temperature, effort"`
 	Functions []Function          `toml:"functions" env:"-" help:"durable functions: name, event or cron, retries, backoff, concurrency, per_owner, timeout, owner, and agent with input (and sandbox or session), or run = {language, code or file, template}"`
 
 	TLS       TLS       `toml:"tls" envPrefix:"TLS_"`

@@ -81,6 +81,7 @@ type Agent struct {
 	Output      string   `toml:"output"` // JSON schema
 	MaxTokens   int      `toml:"max_tokens"`
 	Temperature *float64 `toml:"temperature"`
+	Effort      string   `toml:"effort"` // of reasoning: none, low, medium or high
 }
 
 // Demo is the name of the provider whose model follows a script.
@@ -109,8 +110,7 @@ func (c Config) LLMOptions(lookup func(string) (string, bool)) (llm.Options, err
 	return o, nil
 }
 
-// usual are the built-in agents, which configured ones of the same names replace.
-// The last two are for durable functions.
+// defaultAgents are built in; configured ones of the same names replace them.
 var defaultAgents = []engi.AgentSpec{{
 	Name: "coder", Description: "Writes programs and runs them in sandboxes.", Tools: []string{"*"},
 	System: "You help with programming. When you write code, run it with your tools before you say that it works, and show what it printed.",
@@ -124,24 +124,21 @@ var defaultAgents = []engi.AgentSpec{{
 	System: "You work on the files of a sandbox. Read before you change something, and run what you have changed before you say that it works.",
 }}
 
-// Specs are the configured agents; one that runs code comes first if there are
-// none.
+// AgentSpecs returns the configured agents, the first of which is the default,
+// and then the built-in ones.
 func (c Config) AgentSpecs() []engi.AgentSpec {
-	if len(c.Agents) == 0 {
-		return slices.Clone(defaultAgents)
-	}
 	var all []engi.AgentSpec
 	for _, a := range c.Agents {
 		s := engi.AgentSpec{
 			Name: a.Name, Description: a.Description, Model: a.Model, System: a.System, Tools: a.Tools, Steps: a.Steps, Budget: int64(a.Budget * 1e6),
-			MaxTokens: a.MaxTokens, Temperature: a.Temperature,
+			MaxTokens: a.MaxTokens, Temperature: a.Temperature, Effort: engi.Effort(a.Effort),
 		}
 		if a.Output != "" {
 			s.Output = []byte(a.Output)
 		}
 		all = append(all, s)
 	}
-	for _, s := range defaultAgents[1:] {
+	for _, s := range defaultAgents {
 		if !slices.ContainsFunc(all, func(a engi.AgentSpec) bool { return a.Name == s.Name }) {
 			all = append(all, s)
 		}
