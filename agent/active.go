@@ -27,6 +27,7 @@ type activeRun struct {
 	messages []engi.Message
 	saved    int // messages that are in the store
 	deps     any // of tools
+	resumed  bool
 
 	emitMu sync.Mutex
 	events *outputlog.Log // one line of JSON per event
@@ -55,7 +56,7 @@ func (r *Runner) launch(rec Record, messages []engi.Message, resume bool) (*acti
 		r.slots.Give(rec.Owner, 1)
 		return nil, err
 	}
-	a := &activeRun{runner: r, rec: rec, messages: messages, saved: len(messages), recorded: make(chan struct{}), done: make(chan struct{}), events: events}
+	a := &activeRun{runner: r, rec: rec, messages: messages, saved: len(messages), recorded: make(chan struct{}), done: make(chan struct{}), events: events, resumed: resume}
 	a.ctx, a.cancel = context.WithCancelCause(r.base)
 	r.active[rec.ID] = a
 	r.conversations[rec.Conversation] = true

@@ -51,6 +51,8 @@ func (a *activeRun) loop(ctx context.Context) error {
 	for _, t := range tools {
 		q.Tools = append(q.Tools, t.Tool)
 	}
+	// What a run waits for, if not for its tools, is the model.
+	q.Interrupted = a.resumed && len(pendingCalls(a.messages)) == 0
 	faults := 0 // answers in a row that the model was asked to correct
 	for {
 		if calls := pendingCalls(a.messages); len(calls) > 0 {
@@ -76,6 +78,7 @@ func (a *activeRun) loop(ctx context.Context) error {
 			return a.generateOutput(ctx, model, q, schema)
 		}
 		reply, err := model.Generate(ctx, q, a.emitDelta)
+		q.Interrupted = false
 		a.rec.Tokens = a.rec.Tokens.Add(reply.Tokens)
 		if err != nil {
 			return err

@@ -144,8 +144,9 @@ func object(arguments string) string {
 // An answer collects what a format reads, and passes it on to out.
 type answer struct {
 	source
-	out func(Delta) error // nil if nobody follows
-	ids string            // prefix of call IDs if the provider gives none
+	out   func(Delta) error // nil if nobody follows
+	alive func()            // called with each event of a stream
+	ids   string            // prefix of call IDs if the provider gives none
 
 	parts   []*partSoFar
 	keep    bool // thoughts go back to the provider although nothing is signed
@@ -336,8 +337,7 @@ func (a *answer) end(reasons map[string]Stop, reason string) {
 	a.stop, a.reason = stopOf(reasons, reason), reason
 }
 
-// reply returns the complete answer. With an error, it has what the answer
-// cost so far.
+// reply returns the complete answer.
 func (a *answer) reply() (Reply, error) {
 	r := Reply{Stop: a.stop, Tokens: a.tokens}
 	signed := engi.SignedParts{Parts: make([]engi.MessagePart, len(a.parts))}
@@ -369,7 +369,7 @@ func (a *answer) reply() (Reply, error) {
 	switch r.Stop {
 	case "":
 		if !a.unsaid || !complete || calls == 0 {
-			return Reply{Tokens: r.Tokens}, a.brokenOff()
+			return Reply{}, a.brokenOff()
 		}
 		r.Stop = StopTools
 	case StopLength, StopFilter, StopMalformed:

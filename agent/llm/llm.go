@@ -25,7 +25,9 @@ type Model interface {
 	// it from the calling goroutine; an error of out ends the answer and is
 	// returned. It reports Invalid for a request that the provider refuses,
 	// Exhausted for rate limits and budgets, Unavailable for what may work
-	// later, Denied for a key that the provider does not accept.
+	// later, Denied for a key that the provider does not accept. With an error,
+	// the reply has nothing but tokens: what the attempts cost, as the provider
+	// counts it, or estimated where it has not.
 	Generate(ctx context.Context, q Request, out func(Delta) error) (Reply, error)
 }
 
@@ -46,6 +48,10 @@ type Request struct {
 	MaxTokens   int         // of the answer; 0 means the model's, as far as it is known
 	Temperature *float64    // nil means the provider's
 	Effort      engi.Effort // ignored by models that do not reason; empty means the provider's
+
+	// Interrupted says that the same request may have been under way when the
+	// node stopped: its cost is estimated and charged as that of an attempt.
+	Interrupted bool
 }
 
 // A Choice says whether the model must call tools: auto, none, required, or the

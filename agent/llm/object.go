@@ -152,6 +152,7 @@ func GenerateJSON(ctx context.Context, m Model, q Request, schema *Schema, out f
 	var spent engi.Tokens
 	for attempt := 0; ; attempt++ {
 		r, err := m.Generate(ctx, q, out)
+		q.Interrupted = false
 		spent = spent.Add(r.Tokens)
 		r.Tokens = spent
 		if err != nil {

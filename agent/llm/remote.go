@@ -82,30 +82,69 @@ func (m *remote) ask(ctx context.Context, q Request, object map[string]any, aliv
 				return m.ask(ctx, q, object, alive, out)
 			}
 		}
+		if ctx.Err() != nil {
+			return Reply{Tokens: estimate(q, 0, engi.Tokens{})}, err // it may be at work
+		}
 		return Reply{}, err
 	}
 	defer resp.Body.Close()
-	a := &answer{source: m.source, out: out, ids: fmt.Sprintf("call_%d_", len(q.Messages))}
-	if out == nil {
-		raw, err := io.ReadAll(io.LimitReader(resp.Body, maxPiece+1))
+	a := &answer{source: m.source, out: out, alive: alive, ids: fmt.Sprintf("call_%d_", len(q.Messages))}
+	r, err := m.read(resp.Body, a)
+	if err != nil {
+		return Reply{Tokens: estimate(q, a.size, a.tokens)}, err
+	}
+	return r, nil
+}
+
+// estimate completes what a provider has counted of an answer that did not come
+// to its end, from the size of the request and that of what came. Such answers
+// are on the provider's bill, too.
+func estimate(q Request, written int, t engi.Tokens) engi.Tokens {
+	const bytesPerToken, imageTokens = 4, 1000
+	if t.Input+t.CacheRead+t.CacheWrite == 0 {
+		n := len(q.System) + len(q.Object)
+		for _, tool := range q.Tools {
+			n += len(tool.Name) + len(tool.Description) + len(tool.Schema)
+		}
+		for _, m := range q.Messages {
+			n += len(m.Text)
+			t.Input += int64(len(m.Images)) * imageTokens
+			for _, c := range m.Calls {
+				n += len(c.Arguments)
+			}
+			for _, r := range m.Results {
+				n += len(r.Text)
+				t.Input += int64(len(r.Images)) * imageTokens
+			}
+		}
+		t.Input += int64(n / bytesPerToken)
+	}
+	t.Output = max(t.Output, int64(written/bytesPerToken))
+	return t
+}
+
+// read reads an answer, as a stream if somebody follows it.
+func (m *remote) read(body io.Reader, a *answer) (Reply, error) {
+	if a.out != nil {
+		err := events(body, func(data []byte) (bool, error) {
+			a.alive()
+			err := m.format.event(data, a)
+			return a.done, err
+		})
 		if err != nil {
 			return Reply{}, err
 		}
-		if len(raw) > maxPiece {
-			return Reply{}, tooLong(m.name)
-		}
-		if err := m.format.whole(raw, a); err != nil {
-			return Reply{Tokens: a.tokens}, err
-		}
 		return a.reply()
 	}
-	err = events(resp.Body, func(data []byte) (bool, error) {
-		alive()
-		err := m.format.event(data, a)
-		return a.done, err
-	})
+	raw, err := io.ReadAll(io.LimitReader(body, maxPiece+1))
 	if err != nil {
-		return Reply{Tokens: a.tokens}, err
+		return Reply{}, err
+	}
+	if len(raw) > maxPiece {
+		return Reply{}, tooLong(m.name)
+	}
+	if err := m.format.whole(raw, a); err != nil {
+		return Reply{}, err
 	}
 	return a.reply()
 }

@@ -22,6 +22,9 @@ func (m *retryingModel) Generate(ctx context.Context, q Request, out func(Delta)
 	}
 	began := time.Now()
 	var spent engi.Tokens
+	if q.Interrupted {
+		spent = m.charge(q.Owner, m.models[0].Name(), estimate(q, 0, engi.Tokens{}), 0, engi.Errorf(engi.Unavailable, "the node stopped before the answer came"))
+	}
 	var last error
 	partial := false // out has received parts of a failed attempt
 	var outErr error
@@ -45,12 +48,12 @@ func (m *retryingModel) Generate(ctx context.Context, q Request, out func(Delta)
 				select {
 				case <-time.After(wait):
 				case <-ctx.Done():
-					return Reply{}, source{name: model.Name()}.classify(ctx.Err())
+					return Reply{Tokens: spent}, source{name: model.Name()}.classify(ctx.Err())
 				}
 			}
 			if partial {
 				if err := out(Delta{Reset: true}); err != nil {
-					return Reply{}, err
+					return Reply{Tokens: spent}, err
 				}
 			}
 			partial = false
@@ -61,7 +64,7 @@ func (m *retryingModel) Generate(ctx context.Context, q Request, out func(Delta)
 				return r, nil
 			}
 			if outErr != nil {
-				return Reply{}, outErr
+				return Reply{Tokens: spent}, outErr
 			}
 			last = err
 			if !temporary(err) || ctx.Err() != nil {
@@ -85,12 +88,18 @@ func (m *retryingModel) attempt(ctx context.Context, model Model, q Request, out
 		engi.Errorf(engi.Unavailable, "ask %s: the answer was not complete within %v", model.Name(), m.registry.opt.Timeout))
 	defer cancel()
 	r, err := model.Generate(ctx, q, out)
-	r.Tokens.Calls = 1
-	r.Tokens.Cost = m.registry.price(model.Name(), r.Tokens)
-	if m.registry.opt.OnCall != nil {
-		m.registry.opt.OnCall(Call{Owner: q.Owner, Model: model.Name(), Tokens: r.Tokens, Took: time.Since(began), Err: err})
-	}
+	r.Tokens = m.charge(q.Owner, model.Name(), r.Tokens, time.Since(began), err)
 	return r, err
+}
+
+// charge reports an attempt, and returns its tokens with what they cost.
+func (m *retryingModel) charge(owner engi.Owner, model string, t engi.Tokens, took time.Duration, err error) engi.Tokens {
+	t.Calls = 1
+	t.Cost = m.registry.price(model, t)
+	if m.registry.opt.OnCall != nil {
+		m.registry.opt.OnCall(Call{Owner: owner, Model: model, Tokens: t, Took: took, Err: err})
+	}
+	return t
 }
 
 func (r *Registry) checkBudget(ctx context.Context, owner engi.Owner) error {
