@@ -272,6 +272,16 @@ func (a *answer) hide(data, signature string) error {
 	return a.count(len(data) + len(signature))
 }
 
+// seal ends a thought with the form of it that only the provider can read.
+func (a *answer) seal(data, signature string) error {
+	p, err := a.open(thoughtPart)
+	if err != nil {
+		return err
+	}
+	p.data, p.signature = data, signature
+	return a.count(len(data) + len(signature))
+}
+
 // call adds to the call of a tool that has the provider's number; the first
 // time, it begins one.
 func (a *answer) call(number int, id, name, arguments string) error {

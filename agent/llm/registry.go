@@ -18,6 +18,7 @@ type Dialect string
 
 const (
 	OpenAI     Dialect = "openai"     // chat completions, with JSON schemas of their own
+	Responses  Dialect = "responses"  // OpenAI's responses
 	Compatible Dialect = "compatible" // chat completions as others offer them
 	Anthropic  Dialect = "anthropic"
 	Gemini     Dialect = "gemini"
@@ -107,7 +108,7 @@ func New(opt Options) (*Registry, error) {
 		switch {
 		case formats[p.Dialect] == nil:
 			return nil, engi.Errorf(engi.Invalid, "provider %s has the unknown dialect %.40q", name, p.Dialect).
-				WithRemedy("use openai, compatible, anthropic or gemini")
+				WithRemedy("use openai, responses, compatible, anthropic or gemini")
 		case p.URL == "":
 			return nil, engi.Errorf(engi.Invalid, "provider %s has no URL", name).WithRemedy("set its url")
 		case !strings.HasPrefix(p.URL, "https://") && !strings.HasPrefix(p.URL, "http://"):
@@ -202,7 +203,7 @@ func (p Provider) native(ref string) bool {
 	switch p.Dialect {
 	case Gemini:
 		return true
-	case OpenAI:
+	case OpenAI, Responses:
 		return openaiObjects(model)
 	}
 	return name == "ollama" || name == "mistral"
@@ -220,7 +221,7 @@ func (r *Registry) clientOf(p Provider) *http.Client {
 	return &c
 }
 
-var formats = map[Dialect]format{OpenAI: openaiFormat{}, Compatible: openaiFormat{compatible: true}, Anthropic: anthropicFormat{}, Gemini: geminiFormat{}}
+var formats = map[Dialect]format{OpenAI: openaiFormat{}, Responses: responsesFormat{}, Compatible: openaiFormat{compatible: true}, Anthropic: anthropicFormat{}, Gemini: geminiFormat{}}
 
 // price returns what tokens of a model cost, in millionths.
 func (r *Registry) price(ref string, t engi.Tokens) int64 {

@@ -156,6 +156,10 @@ func TestSignatures(t *testing.T) {
 			`{"choices":[{"message":{"content":"So.","reasoning_details":[{"type":"reasoning.encrypted","data":"d"}],"tool_calls":[{"id":"c","type":"function","function":{"name":"weather","arguments":"{\"city\":\"Bonn\"}"},"extra_content":{"google":{"thought_signature":"s"}}}]},"finish_reason":"tool_calls"}]}`,
 			`{"role":"assistant","content":"So.","reasoning_details":[{"type":"reasoning.encrypted","data":"d"}],"tool_calls":[{"id":"c","type":"function","function":{"name":"weather","arguments":"{\"city\":\"Bonn\"}"},"extra_content":{"google":{"thought_signature":"s"}}}]}`,
 			`{"role":"assistant","content":"So.","tool_calls":[{"id":"c","type":"function","function":{"name":"weather","arguments":"{\"city\":\"Bonn\"}"}}]}`},
+		{"Responses", "openai:o4-mini",
+			`{"status":"completed","output":[{"type":"reasoning","id":"rs_1","summary":[{"type":"summary_text","text":"hm"}],"encrypted_content":"e"},{"type":"message","role":"assistant","content":[{"type":"output_text","text":"So."}]},{"type":"function_call","id":"fc_1","call_id":"c","name":"weather","arguments":"{\"city\":\"Bonn\"}"}]}`,
+			`{"type":"reasoning","id":"rs_1","summary":[{"type":"summary_text","text":"hm"}],"encrypted_content":"e"}`,
+			`{"type":"message","role":"assistant","content":[{"type":"output_text","text":"So."}]}`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var sent map[string]json.RawMessage
@@ -167,7 +171,7 @@ func TestSignatures(t *testing.T) {
 			}))
 			defer web.Close()
 			provider, _, _ := strings.Cut(test.ref, ":")
-			r, err := llm.New(llm.Options{Attempts: 1, Providers: map[string]llm.Provider{provider: {URL: web.URL}}})
+			r, err := llm.New(llm.Options{Attempts: 1, Providers: map[string]llm.Provider{provider: {URL: web.URL, Dialect: map[string]llm.Dialect{"Responses": llm.Responses}[test.name]}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -187,8 +191,10 @@ func TestSignatures(t *testing.T) {
 				}
 				var turns []any
 				raw := sent["messages"]
-				if raw == nil {
-					raw = sent["contents"]
+				for _, other := range []string{"contents", "input"} {
+					if raw == nil {
+						raw = sent[other]
+					}
 				}
 				if err := json.Unmarshal(raw, &turns); err != nil {
 					t.Fatal(err)
@@ -203,4 +209,78 @@ func TestSignatures(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestResponses reads OpenAI's responses, whole and streamed.
+func TestResponses(t *testing.T) {
+	usage := `"usage":{"input_tokens":100,"input_tokens_details":{"cached_tokens":60},"output_tokens":30,"output_tokens_details":{"reasoning_tokens":20}}`
+	tokens := engi.Tokens{Input: 40, CacheRead: 60, Output: 30, Reasoning: 20, Calls: 1}
+	text := `{"type":"message","id":"msg_1","role":"assistant","content":[{"type":"output_text","text":"Let me see.","annotations":[]}]}`
+	fn := `{"type":"function_call","id":"fc_1","call_id":"call_1","name":"weather","arguments":"{\"city\":\"Köln\"}","status":"completed"}`
+	thought := `{"type":"reasoning","id":"rs_1","summary":[{"type":"summary_text","text":"hm"}],"encrypted_content":"e"}`
+	full := llm.Reply{Model: "openai:o3", Stop: llm.StopTools, Tokens: tokens, Message: engi.Message{Role: engi.RoleAssistant, Text: "Let me see.", Thought: "hm",
+		Calls:  []engi.ToolCall{{ID: "call_1", Name: "weather", Arguments: `{"city":"Köln"}`}},
+		Signed: &engi.SignedParts{Model: "openai:o3", Parts: []engi.MessagePart{{Thought: "hm", Data: "e", Signature: "rs_1"}, {Text: "Let me see."}, {Call: "call_1"}}}}}
+	for _, test := range []struct {
+		name, body string
+		want       llm.Reply
+		kind       engi.Kind
+	}{
+		{"whole", `{"status":"completed","output":[` + thought + "," + text + "," + fn + `],` + usage + `}`, full, 0},
+		{"streamed", stream(`{"type":"response.created","response":{"status":"in_progress"}}`,
+			`{"type":"response.output_item.added","output_index":0,"item":{"type":"reasoning","id":"rs_1","summary":[]}}`,
+			`{"type":"response.reasoning_summary_part.added","output_index":0}`, `{"type":"response.reasoning_summary_text.delta","output_index":0,"delta":"hm"}`,
+			`{"type":"response.output_item.done","output_index":0,"item":`+thought+`}`,
+			`{"type":"response.output_item.added","output_index":1,"item":{"type":"message","role":"assistant","content":[]}}`,
+			`{"type":"response.output_text.delta","output_index":1,"delta":"Let me "}`, `{"type":"response.output_text.delta","output_index":1,"delta":"see."}`,
+			`{"type":"response.output_item.done","output_index":1,"item":`+text+`}`,
+			`{"type":"response.output_item.added","output_index":2,"item":{"type":"function_call","id":"fc_1","call_id":"call_1","name":"weather","arguments":""}}`,
+			`{"type":"response.function_call_arguments.delta","output_index":2,"delta":"{\"city\":"}`, `{"type":"response.function_call_arguments.delta","output_index":2,"delta":"\"Köln\"}"}`,
+			`{"type":"response.output_item.done","output_index":2,"item":`+fn+`}`, `{"type":"response.completed","response":{"status":"completed","output":[],`+usage+`}}`), full, 0},
+		{"cut", `{"status":"incomplete","incomplete_details":{"reason":"max_output_tokens"},"output":[` + fn + `]}`, llm.Reply{Model: "openai:o3", Stop: llm.StopLength, Dropped: 1, Tokens: engi.Tokens{Calls: 1}, Message: engi.Message{Role: engi.RoleAssistant}}, 0},
+		{"refused", stream(`{"type":"response.refusal.delta","delta":"No."}`, `{"type":"response.completed","response":{"status":"completed"}}`),
+			llm.Reply{Model: "openai:o3", Stop: llm.StopFilter, Reason: "refusal", Tokens: engi.Tokens{Calls: 1}, Message: engi.Message{Role: engi.RoleAssistant, Text: "No."}}, 0},
+		{"broken off", stream(`{"type":"response.output_text.delta","delta":"Let"}`), llm.Reply{}, engi.Unavailable},
+		{"failed", stream(`{"type":"response.failed","response":{"status":"failed","error":{"code":"server_error","message":"overloaded"}}}`), llm.Reply{}, engi.Unavailable},
+		{"error", stream(`{"type":"error","message":"overloaded"}`), llm.Reply{}, engi.Unavailable},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, test.body) }))
+			defer web.Close()
+			r, err := llm.New(llm.Options{Attempts: 1, Providers: map[string]llm.Provider{"openai": {URL: web.URL, Dialect: llm.Responses}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out func(llm.Delta) error
+			var told strings.Builder
+			if strings.HasPrefix(test.body, "data:") {
+				out = func(d llm.Delta) error { told.WriteString(d.Thought + d.Text + d.Arguments); return nil }
+			}
+			reply, err := model(t, r, "openai:o3").Generate(t.Context(), llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "?"}}}, out)
+			if test.kind != 0 {
+				if engi.KindOf(err) != test.kind || test.name != "broken off" && !strings.Contains(err.Error(), "overloaded") {
+					t.Error(err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			reply.Took = 0
+			if diff := cmp.Diff(test.want, reply); diff != "" {
+				t.Error(diff)
+			}
+			if want := test.want.Message.Text; out != nil && !strings.Contains(told.String(), want) {
+				t.Errorf("told %q", told.String())
+			}
+		})
+	}
+}
+
+// stream returns events as they are sent.
+func stream(events ...string) (body string) {
+	for _, e := range events {
+		body += "data: " + e + "\n\n"
+	}
+	return body
 }

@@ -112,7 +112,7 @@ type AgentRun struct {
 	SandboxID      string          `json:"sandbox_id,omitempty"`
 	Session        string          `json:"session,omitempty"`
 	State          string          `json:"state" enum:"running,done,stopped,failed,cancelled"`
-	Reason         string          `json:"reason,omitempty" enum:"steps,budget,length,filter" doc:"the limit that ended it"`
+	Reason         string          `json:"reason,omitempty" enum:"steps,budget,length,filter,malformed" doc:"the limit that ended it"`
 	Text           string          `json:"text,omitempty" doc:"the last text of the model"`
 	Output         json.RawMessage `json:"output,omitempty"`
 	Error          *Problem        `json:"error,omitempty" doc:"why it failed"`

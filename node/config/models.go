@@ -63,7 +63,7 @@ type Price struct {
 
 // A Provider is a service that runs language models.
 type Provider struct {
-	Dialect string            `toml:"dialect"`     // openai, compatible, anthropic or gemini; empty means that of the name
+	Dialect string            `toml:"dialect"`     // openai, responses, compatible, anthropic or gemini; empty means that of the name
 	URL     string            `toml:"url"`         // empty means that of the name
 	KeyEnv  string            `toml:"api_key_env"` // variable of the server that holds the key
 	Headers map[string]string `toml:"headers"`
