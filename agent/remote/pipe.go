@@ -179,8 +179,21 @@ func (p *pipe) Write(ctx context.Context, m jsonrpc.Message) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(p.ctx, func() { cancel(context.Cause(p.ctx)) })()
-	return p.process.Input(ctx, append(line, '\n'))
+	if err = p.process.Input(ctx, append(line, '\n')); err != nil {
+		// A program that has ended says why on its standard error, which the
+		// caller will want to read.
+		select {
+		case <-p.ctx.Done():
+		case <-ctx.Done():
+		case <-time.After(lastWords):
+		}
+	}
+	return err
 }
+
+// lastWords is how long the output of a program that takes no input any more is
+// waited for.
+const lastWords = time.Second
 
 // Close implements sdk.Connection.
 func (p *pipe) Close() error {
