@@ -50,8 +50,23 @@ type RunSpec struct {
 	Sandbox      SandboxID       // the tools work in it; empty for none
 	Session      string          // the tools work in it; ID or name; empty for none
 	Output       json.RawMessage // JSON schema of the answer, overrides the agent's; nil for prose
+	Tools        []Tool          `json:",omitempty"` // the caller's own, beside the agent's; a run that calls some ends with them in Calls
+	Choice       string          `json:",omitempty"` // of the tools of the first answer: auto, none, required or a name; none is for all answers; empty means auto
+	Results      []ToolResult    `json:",omitempty"` // of all Calls of the last run of Conversation; instead of Input, as is a last message with results
+	Sampling     Sampling        `json:",omitzero"`  // overrides the agent's
 	Scopes       []Scope         `json:",omitempty"` // of the caller's key, which limit the tools; empty means no limit
 	Idempotency  string          // a repeated key of the same owner returns the first run
+}
+
+// Sampling says how a model writes. Zero fields mean the agent's, and then the
+// provider's.
+type Sampling struct {
+	MaxTokens   int      `json:"max_tokens,omitempty"` // of one answer
+	Temperature *float64 `json:"temperature,omitempty"`
+	TopP        *float64 `json:"top_p,omitempty"`
+	Stop        []string `json:"stop,omitempty"` // texts that end an answer, without being in it
+	Effort      Effort   `json:"effort,omitempty"`
+	OneCall     bool     `json:"one_call,omitempty"` // an answer calls one tool at most
 }
 
 // A ContextPart is background for a run. The model reads one line "[NAME] text"
@@ -86,7 +101,8 @@ type Run struct {
 	Reason       string // steps, budget, length, filter or malformed, if stopped
 	Text         string // the model's last message
 	Output       json.RawMessage
-	Error        *Error // of a failed run; for the reason filter, what the provider said
+	Calls        []ToolCall // of the caller's tools; the conversation goes on with their results
+	Error        *Error     // of a failed run; for the reason filter, what the provider said
 	Steps        int
 	Tokens       Tokens
 	Created      time.Time

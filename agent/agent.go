@@ -324,6 +324,9 @@ func (r *Runner) prepare(ctx context.Context, spec engi.RunSpec) (rec Record, me
 			return rec, nil, err
 		}
 	}
+	if err := checkTools(spec); err != nil {
+		return rec, nil, err
+	}
 	messages = slices.Clone(spec.Messages)
 	conversation := spec.Conversation
 	if conversation == "" {
@@ -331,7 +334,20 @@ func (r *Runner) prepare(ctx context.Context, spec engi.RunSpec) (rec Record, me
 	} else if messages, err = r.history(ctx, spec.Owner, conversation); err != nil {
 		return rec, nil, err
 	}
-	messages = append(messages, engi.Message{Role: engi.RoleUser, Text: userText(spec.Context, spec.Input), Images: spec.Images})
+	switch {
+	case len(spec.Results) > 0:
+		if messages, err = withResults(messages, spec.Results); err != nil {
+			return rec, nil, err
+		}
+	case spec.Conversation != "":
+		messages = withoutPendingCalls(messages)
+	}
+	if left := pendingCalls(messages); len(left) > 0 {
+		return rec, nil, engi.Errorf(engi.Invalid, "call %.80q of %.80s has no result", left[0].ID, left[0].Name).WithRemedy("send the results of all calls, with the error for those that failed")
+	}
+	if spec.Input != "" || len(spec.Images) > 0 {
+		messages = append(messages, engi.Message{Role: engi.RoleUser, Text: userText(spec.Context, spec.Input), Images: spec.Images})
+	}
 
 	raw, err := json.Marshal(spec)
 	if err != nil {
@@ -341,7 +357,7 @@ func (r *Runner) prepare(ctx context.Context, spec engi.RunSpec) (rec Record, me
 		ID: engi.NewRunID(), Owner: spec.Owner, Agent: name, Model: m.Name(), Conversation: conversation,
 		Sandbox: spec.Sandbox, Session: spec.Session, State: engi.RunRunning, Created: time.Now().UTC(),
 	}}
-	rec.Spec.Messages, rec.Spec.Images, rec.Spec.Context = nil, nil, nil
+	rec.Spec.Messages, rec.Spec.Images, rec.Spec.Context, rec.Spec.Results = nil, nil, nil, nil
 	return rec, messages, nil
 }
 

@@ -3,12 +3,14 @@ package agent
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent/llm"
 )
 
 const (
@@ -18,6 +20,7 @@ const (
 	maxImage    = 8 << 20
 	maxHistory  = 4 << 20 // bytes of earlier messages
 	maxMessages = 1000
+	maxTools    = 128
 )
 
 // userText returns the text of the user's message. Parts without text are left
@@ -62,11 +65,24 @@ func checkInput(spec engi.RunSpec) error {
 	size += len(spec.Input) + len(spec.System)
 	images := spec.Images
 	switch {
-	case spec.Input == "" && len(images) == 0:
+	case spec.Input == "" && len(images) == 0 && len(spec.Results) == 0 && !endsWithResults(spec.Messages):
 		return engi.Errorf(engi.Invalid, "the input is empty").WithRemedy("give the agent an input or an image")
 	case size > maxInput:
 		return engi.Errorf(engi.Invalid, "the input has %d bytes, %d at most", size, maxInput).WithRemedy("put long texts into files of a sandbox")
-	case len(images) > maxImages:
+	}
+	for _, r := range spec.Results {
+		images = append(images[:len(images):len(images)], r.Images...)
+	}
+	return checkImages(images)
+}
+
+// endsWithResults reports whether messages go on without a word of the user.
+func endsWithResults(messages []engi.Message) bool {
+	return len(messages) > 0 && messages[len(messages)-1].Role == engi.RoleTool
+}
+
+func checkImages(images []engi.Image) error {
+	if len(images) > maxImages {
 		return engi.Errorf(engi.Invalid, "%d images, %d at most", len(images), maxImages)
 	}
 	for i, img := range images {
@@ -85,9 +101,22 @@ func checkHistory(messages []engi.Message) error {
 		return engi.Errorf(engi.Invalid, "%d messages, %d at most", len(messages), maxMessages)
 	}
 	size := 0
+	open := map[string]bool{} // calls without results: providers refuse them, and results without calls
 	for i, m := range messages {
 		if !slices.Contains(engi.Roles(), m.Role) {
 			return engi.Errorf(engi.Invalid, "message %d has the unknown role %.40q", i, m.Role).WithRemedy("use user, assistant or tool")
+		}
+		for _, r := range m.Results {
+			if !open[r.Call] {
+				return engi.Errorf(engi.Invalid, "message %d has the result of a call %.80q that was not made, or has one", i, r.Call).WithRemedy("send the assistant's message with the call before it")
+			}
+			delete(open, r.Call)
+		}
+		if m.Role != engi.RoleTool && len(open) > 0 {
+			return engi.Errorf(engi.Invalid, "a call before message %d has no result", i).WithRemedy("send the results of all calls, with the error for those that failed")
+		}
+		for _, c := range m.Calls {
+			open[c.ID] = true
 		}
 		if size += messageSize(m); size > maxHistory {
 			return engi.Errorf(engi.Invalid, "the messages have more than %d bytes", maxHistory).WithRemedy("leave the oldest out")
@@ -132,7 +161,6 @@ func (r *Runner) history(ctx context.Context, owner engi.Owner, id engi.Conversa
 	if err != nil {
 		return nil, err
 	}
-	messages = withoutPendingCalls(messages)
 	size := 0
 	for i, m := range slices.Backward(messages) {
 		if size += messageSize(m); size > maxHistory {
@@ -143,6 +171,79 @@ func (r *Runner) history(ctx context.Context, owner engi.Owner, id engi.Conversa
 		}
 	}
 	return messages, nil
+}
+
+var (
+	toolName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+	choices  = []llm.Choice{"", llm.ChoiceAuto, llm.ChoiceNone, llm.ChoiceRequired}
+)
+
+// checkTools checks what the caller wants of tools and sampling.
+func checkTools(spec engi.RunSpec) error {
+	if len(spec.Tools) > maxTools {
+		return engi.Errorf(engi.Invalid, "%d tools, %d at most", len(spec.Tools), maxTools)
+	}
+	size := 0
+	for i, t := range spec.Tools {
+		if !toolName.MatchString(t.Name) {
+			return engi.Errorf(engi.Invalid, "tool %d has the name %.80q", i, t.Name).WithRemedy("use 1 to 64 letters, digits, underscores and dashes")
+		}
+		if isNamed(spec.Tools[:i], t.Name) {
+			return engi.Errorf(engi.Invalid, "two tools are named %s", t.Name)
+		}
+		if size += len(t.Description) + len(t.Schema); size > maxInput {
+			return engi.Errorf(engi.Invalid, "the tools have more than %d bytes", maxInput)
+		}
+		if _, err := llm.ParseSchema(t.Schema); err != nil {
+			return engi.Errorf(engi.Invalid, "tool %s: %w", t.Name, err)
+		}
+	}
+	if c := llm.Choice(spec.Choice); !slices.Contains(choices, c) && !isNamed(spec.Tools, spec.Choice) {
+		return engi.Errorf(engi.Invalid, "the tool to call, %.80q, is not among the request's", spec.Choice).WithRemedy("use auto, none, required, or the name of one of them")
+	}
+	s := spec.Sampling
+	switch {
+	case s.MaxTokens < 0:
+		return engi.Errorf(engi.Invalid, "an answer cannot have %d tokens", s.MaxTokens)
+	case s.Temperature != nil && !(*s.Temperature >= 0 && *s.Temperature <= 2):
+		return engi.Errorf(engi.Invalid, "a temperature of %g is not between 0 and 2", *s.Temperature)
+	case s.TopP != nil && !(*s.TopP > 0 && *s.TopP <= 1):
+		return engi.Errorf(engi.Invalid, "a top_p of %g is not between 0 and 1", *s.TopP)
+	case len(s.Stop) > 4:
+		return engi.Errorf(engi.Invalid, "%d texts that end an answer, 4 at most", len(s.Stop))
+	case slices.ContainsFunc(s.Stop, func(t string) bool { return t == "" || len(t) > 1000 }):
+		return engi.Errorf(engi.Invalid, "a text that ends an answer has 1 to 1000 bytes")
+	case s.Effort != "" && !slices.Contains(engi.Efforts(), s.Effort):
+		return engi.Errorf(engi.Invalid, "there is no effort %.40q", s.Effort).WithRemedy("use none, low, medium or high")
+	}
+	return nil
+}
+
+// withResults returns a copy of messages with results of calls that are pending.
+func withResults(messages []engi.Message, results []engi.ToolResult) ([]engi.Message, error) {
+	pending := pendingCalls(messages)
+	named := make([]engi.ToolResult, len(results))
+	size := 0
+	for i, r := range results {
+		at := slices.IndexFunc(pending, func(c engi.ToolCall) bool { return c.ID == r.Call })
+		if at < 0 {
+			return nil, engi.Errorf(engi.Invalid, "there is no call %.80q that waits for its result", r.Call).WithRemedy("send one result for each of the last run's calls, with its ID")
+		}
+		if size += len(r.Text); size > maxInput {
+			return nil, engi.Errorf(engi.Invalid, "the results have more than %d bytes", maxInput).WithRemedy("shorten them")
+		}
+		r.Name = pending[at].Name
+		named[i] = r
+		pending = slices.Delete(slices.Clone(pending), at, at+1)
+	}
+	messages = slices.Clone(messages)
+	if n := len(messages) - 1; messages[n].Role == engi.RoleTool { // of the agent's own tools
+		m := messages[n]
+		m.Results = append(slices.Clone(m.Results), named...)
+		messages[n] = m
+		return messages, nil
+	}
+	return append(messages, engi.Message{Role: engi.RoleTool, Results: named}), nil
 }
 
 // withoutPendingCalls returns a copy of messages without a last answer whose

@@ -43,21 +43,34 @@ func (a *activeRun) loop(ctx context.Context) error {
 	}
 	defer release()
 	system := a.system(ctx, spec, tools)
-	if schema != nil && len(tools) > 0 {
+	if schema != nil && len(tools)+len(a.rec.Spec.Tools) > 0 {
 		// Asking for it apart would cost a call more.
 		system += "\n\nWhen the work is done, give the final answer as JSON that conforms to this schema, and nothing else:\n" + string(schema.JSON())
 	}
-	q := llm.Request{Owner: a.rec.Owner, System: system, MaxTokens: spec.MaxTokens, Temperature: spec.Temperature, Effort: spec.Effort}
+	theirs := a.rec.Spec.Tools
+	tools = slices.DeleteFunc(tools, func(t tool.Tool) bool { return isNamed(theirs, t.Name) })
+	s := a.rec.Spec.Sampling
+	q := llm.Request{
+		Owner: a.rec.Owner, System: system, MaxTokens: cmp.Or(s.MaxTokens, spec.MaxTokens), Temperature: cmp.Or(s.Temperature, spec.Temperature),
+		TopP: s.TopP, Stop: s.Stop, OneCall: s.OneCall, Effort: cmp.Or(s.Effort, spec.Effort),
+	}
 	for _, t := range tools {
 		q.Tools = append(q.Tools, t.Tool)
 	}
+	q.Tools = append(q.Tools, theirs...)
 	// What a run waits for, if not for its tools, is the model.
 	q.Interrupted = a.resumed && len(pendingCalls(a.messages)) == 0
 	faults := 0 // answers in a row that the model was asked to correct
 	for {
 		if calls := pendingCalls(a.messages); len(calls) > 0 {
-			if err := a.callTools(ctx, tools, calls); err != nil {
-				return err
+			own := slices.DeleteFunc(slices.Clone(calls), func(c engi.ToolCall) bool { return isNamed(theirs, c.Name) })
+			if len(own) > 0 {
+				if err := a.callTools(ctx, tools, own); err != nil {
+					return err
+				}
+			}
+			if len(own) < len(calls) {
+				return a.handOver(pendingCalls(a.messages))
 			}
 		}
 		if n := len(a.messages); schema != nil && n > 0 && a.messages[n-1].Role == engi.RoleAssistant {
@@ -74,7 +87,11 @@ func (a *activeRun) loop(ctx context.Context) error {
 			return a.end(engi.RunStopped, "budget")
 		}
 		q.Messages = a.messages
-		if schema != nil && len(tools) == 0 {
+		q.Choice = llm.Choice(a.rec.Spec.Choice)
+		if a.rec.Steps > 0 && q.Choice != llm.ChoiceNone {
+			q.Choice = "" // else it would call tools for ever
+		}
+		if schema != nil && len(q.Tools) == 0 {
 			return a.generateOutput(ctx, model, q, schema)
 		}
 		reply, err := model.Generate(ctx, q, a.emitDelta)
@@ -113,6 +130,19 @@ func (a *activeRun) loop(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+func isNamed(tools []engi.Tool, name string) bool {
+	return slices.ContainsFunc(tools, func(t engi.Tool) bool { return t.Name == name })
+}
+
+// handOver ends the run with calls of the caller's tools.
+func (a *activeRun) handOver(calls []engi.ToolCall) error {
+	for _, c := range calls {
+		a.emit(engi.RunUpdate{Kind: engi.RunCall, Call: &c})
+	}
+	a.rec.Calls = calls
+	return a.end(engi.RunDone, "")
 }
 
 // maxFaults is how often in a row a model is asked to correct an answer.

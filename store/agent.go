@@ -31,6 +31,10 @@ type agentDetail struct {
 	Sandbox     string          `json:"sandbox,omitempty"`
 	Session     string          `json:"session,omitempty"`
 	Scopes      []engi.Scope    `json:"scopes,omitempty"`
+	Tools       []agentTool     `json:"tools,omitempty"`
+	Choice      string          `json:"choice,omitempty"`
+	Sampling    engi.Sampling   `json:"sampling,omitzero"`
+	Calls       []agentCall     `json:"calls,omitempty"`
 	Reason      string          `json:"reason,omitempty"`
 	Text        string          `json:"text,omitempty"`
 	Output      json.RawMessage `json:"output,omitempty"`
@@ -49,6 +53,12 @@ type agentTokens struct {
 	CacheWrite int64 `json:"cache_write,omitempty"`
 	Cost       int64 `json:"cost,omitempty"`
 	Calls      int   `json:"calls"`
+}
+
+type agentTool struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description,omitempty"`
+	Schema      json.RawMessage `json:"schema"`
 }
 
 // agentMessage is a message in the database.
@@ -100,6 +110,13 @@ func agentValues(r agent.Record) ([]any, error) {
 		Sandbox: string(r.Sandbox), Session: r.Session, Scopes: r.Spec.Scopes, Reason: r.Reason, Text: r.Text, Output: r.Output,
 		Steps: r.Steps, Tokens: agentTokens(r.Tokens), Fingerprint: r.Fingerprint, Seq: r.Seq,
 	}
+	d.Choice, d.Sampling = r.Spec.Choice, r.Spec.Sampling
+	for _, t := range r.Spec.Tools {
+		d.Tools = append(d.Tools, agentTool(t))
+	}
+	for _, c := range r.Calls {
+		d.Calls = append(d.Calls, agentCall(c))
+	}
 	d.Error = keepError(r.Error)
 	text, err := encode("run", d)
 	if err != nil {
@@ -122,6 +139,13 @@ func scanAgent(row scanner) (r agent.Record, err error) {
 	r.Agent, r.Model, r.Sandbox, r.Session = d.Agent, d.Model, engi.SandboxID(d.Sandbox), d.Session
 	r.Reason, r.Text, r.Output, r.Steps, r.Tokens = d.Reason, d.Text, d.Output, d.Steps, engi.Tokens(d.Tokens)
 	r.Fingerprint, r.Seq = d.Fingerprint, d.Seq
+	r.Spec.Choice, r.Spec.Sampling = d.Choice, d.Sampling
+	for _, t := range d.Tools {
+		r.Spec.Tools = append(r.Spec.Tools, engi.Tool(t))
+	}
+	for _, c := range d.Calls {
+		r.Calls = append(r.Calls, engi.ToolCall(c))
+	}
 	r.Error = d.Error.decode()
 	r.Spec.Owner, r.Spec.Agent, r.Spec.System, r.Spec.Input, r.Spec.Output = r.Owner, d.Agent, d.System, d.Input, d.Shape
 	r.Spec.Sandbox, r.Spec.Session, r.Spec.Scopes = r.Sandbox, r.Session, d.Scopes

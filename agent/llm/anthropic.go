@@ -71,6 +71,7 @@ func (anthropicFormat) think(c *call, body obj) {
 		body["thinking"] = obj{"type": "enabled", "budget_tokens": budget}
 	}
 	delete(body, "temperature")
+	delete(body, "top_p")
 }
 
 func encode(data []byte) string { return base64.StdEncoding.EncodeToString(data) }
@@ -92,6 +93,12 @@ func (anthropicFormat) request(c *call, stream bool) (string, any) {
 	}
 	if c.q.Temperature != nil {
 		body["temperature"] = *c.q.Temperature
+	}
+	if c.q.TopP != nil && c.q.Temperature == nil { // both at once are refused
+		body["top_p"] = *c.q.TopP
+	}
+	if c.q.Stop != nil {
+		body["stop_sequences"] = c.q.Stop
 	}
 	anthropicFormat{}.think(c, body)
 	if c.q.System != "" {

@@ -83,6 +83,12 @@ func (geminiFormat) request(c *call, stream bool) (string, any) {
 	if c.q.Temperature != nil {
 		options["temperature"] = *c.q.Temperature
 	}
+	if c.q.TopP != nil {
+		options["topP"] = *c.q.TopP
+	}
+	if c.q.Stop != nil {
+		options["stopSequences"] = c.q.Stop
+	}
 	if thinking := geminiThinking(c.model, c.q.Effort); thinking != nil {
 		options["thinkingConfig"] = thinking
 	}

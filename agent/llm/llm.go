@@ -38,6 +38,7 @@ type Request struct {
 	Messages []engi.Message
 	Tools    []engi.Tool
 	Choice   Choice // empty means auto
+	OneCall  bool   // the answer calls one tool at most
 
 	// Object asks for a JSON value of this schema instead of prose, and without
 	// Tools. The reply's text is the value, which may break the schema; see
@@ -47,6 +48,8 @@ type Request struct {
 
 	MaxTokens   int         // of the answer; 0 means the model's, as far as it is known
 	Temperature *float64    // nil means the provider's
+	TopP        *float64    // nil means the provider's
+	Stop        []string    // texts that end the answer
 	Effort      engi.Effort // ignored by models that do not reason; empty means the provider's
 
 	// Interrupted says that the same request may have been under way when the

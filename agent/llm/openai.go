@@ -40,6 +40,12 @@ func (f openaiFormat) request(c *call, stream bool) (string, any) {
 	if c.q.Temperature != nil && !reasons && !strings.Contains(c.model, "search-preview") {
 		body["temperature"] = *c.q.Temperature
 	}
+	if c.q.TopP != nil && !reasons {
+		body["top_p"] = *c.q.TopP
+	}
+	if c.q.Stop != nil {
+		body["stop"] = c.q.Stop
+	}
 	if c.q.Effort != "" && (reasons || f.compatible) {
 		body["reasoning_effort"] = c.q.Effort
 		if c.q.Effort == engi.EffortNone && reasons {
@@ -109,6 +115,9 @@ func (f openaiFormat) request(c *call, stream bool) (string, any) {
 	}
 	if tools != nil {
 		body["tools"] = tools
+		if c.q.OneCall {
+			body["parallel_tool_calls"] = false
+		}
 		switch choice := c.q.Choice; choice {
 		case "":
 		case ChoiceAuto, ChoiceNone, ChoiceRequired:

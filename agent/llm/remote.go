@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,10 @@ type remote struct {
 func (m *remote) Name() string { return m.name }
 
 func (m *remote) Generate(ctx context.Context, q Request, out func(Delta) error) (Reply, error) {
+	if m.provider.Dialect == Responses && q.Stop != nil {
+		return Reply{}, engi.Errorf(engi.Invalid, "ask %s: texts that end an answer are not a part of the responses format", m.name).
+			WithRemedy("leave them out, or use the provider's chat completions")
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// A provider that falls silent would hold the caller until its own
@@ -57,10 +62,21 @@ func (m *remote) Generate(ctx context.Context, q Request, out func(Delta) error)
 	r.Model = m.name
 	r.Message.Role = engi.RoleAssistant
 	r.Tokens.Calls = 1
+	if q.OneCall && len(r.Message.Calls) > 1 {
+		onlyFirst(&r.Message) // not all formats can ask for it
+	}
 	if r.Message.Signed != nil {
 		r.Message.Signed.Model = m.name
 	}
 	return r, nil
+}
+
+// onlyFirst leaves the first call of an answer.
+func onlyFirst(m *engi.Message) {
+	m.Calls = m.Calls[:1]
+	if m.Signed != nil {
+		m.Signed.Parts = slices.DeleteFunc(m.Signed.Parts, func(p engi.MessagePart) bool { return p.Call != "" && p.Call != m.Calls[0].ID })
+	}
 }
 
 // ask sends a request and reads the answer, as a stream if out is not nil.

@@ -71,8 +71,13 @@ func (responsesFormat) request(c *call, stream bool) (string, any) {
 			reasoning["effort"] = c.q.Effort
 		}
 		body["reasoning"] = reasoning
-	} else if c.q.Temperature != nil {
-		body["temperature"] = *c.q.Temperature
+	} else {
+		if c.q.Temperature != nil {
+			body["temperature"] = *c.q.Temperature
+		}
+		if c.q.TopP != nil {
+			body["top_p"] = *c.q.TopP
+		}
 	}
 	if c.object != nil {
 		body["text"] = obj{"format": obj{"type": "json_schema", "name": cmp.Or(c.q.ObjectName, "answer"), "schema": c.object, "strict": false}}
@@ -83,6 +88,9 @@ func (responsesFormat) request(c *call, stream bool) (string, any) {
 	}
 	if tools != nil {
 		body["tools"] = tools
+		if c.q.OneCall {
+			body["parallel_tool_calls"] = false
+		}
 		switch choice := c.q.Choice; choice {
 		case "":
 		case ChoiceAuto, ChoiceNone, ChoiceRequired:

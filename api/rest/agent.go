@@ -106,9 +106,13 @@ func (a *agents) spec(c *call, agent string, q v1.RunRequest) (engi.RunSpec, err
 	var check checker
 	spec := engi.RunSpec{
 		Agent: agent, Model: q.Model, System: q.System, Input: q.Input, Images: imagesFrom(q.Images),
-		Session: q.Session, Output: q.Output,
+		Session: q.Session, Output: q.Output, Choice: q.ToolChoice, Results: resultsFrom(q.Results),
+		Sampling: engi.Sampling{MaxTokens: q.MaxTokens, Temperature: q.Temperature, TopP: q.TopP, Stop: q.Stop, Effort: engi.Effort(q.Effort)},
 	}
-	if q.Input == "" && len(q.Images) == 0 {
+	for _, t := range q.Tools {
+		spec.Tools = append(spec.Tools, engi.Tool(t))
+	}
+	if n := len(q.Messages); q.Input == "" && len(q.Images) == 0 && len(q.Results) == 0 && (n == 0 || q.Messages[n-1].Role != string(engi.RoleTool)) {
 		check.addf("input", "it is missing")
 	}
 	if q.SandboxID != "" {
@@ -257,6 +261,9 @@ func runOf(x engi.Run) v1.AgentRun {
 		State: string(x.State), Reason: x.Reason, Text: x.Text, Output: x.Output, Steps: x.Steps, CreatedAt: x.Created, EndedAt: moment(x.Ended),
 		Usage: tokensOf(x.Tokens), Error: problemOf(x.Error),
 	}
+	for _, c := range x.Calls {
+		out.Calls = append(out.Calls, v1.ToolCall(c))
+	}
 	return out
 }
 
@@ -304,10 +311,15 @@ func messageFrom(m v1.Message) engi.Message {
 	for _, c := range m.Calls {
 		out.Calls = append(out.Calls, engi.ToolCall(c))
 	}
-	for _, r := range m.Results {
-		out.Results = append(out.Results, engi.ToolResult{Call: r.CallID, Name: r.Name, Text: r.Text, Images: imagesFrom(r.Images), Failed: r.Failed})
-	}
+	out.Results = resultsFrom(m.Results)
 	return out
+}
+
+func resultsFrom(results []v1.ToolResult) (all []engi.ToolResult) {
+	for _, r := range results {
+		all = append(all, engi.ToolResult{Call: r.CallID, Name: r.Name, Text: r.Text, Images: imagesFrom(r.Images), Failed: r.Failed})
+	}
+	return all
 }
 
 func imagesOf(images []engi.Image) (all []v1.Image) {

@@ -1,49 +1,90 @@
 package rest
 
 import (
+	"cmp"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/httpio"
+	"github.com/engi-dev/engi/api/v1"
 )
 
 // The wire format of OpenAI's chat completions, in front of agents: model is
-// an agent's name, and what its tools do happens here and is not seen. Clients
-// send fields that we do not know; they are ignored, as theirs ignore ours.
+// an agent's name. What the agent's own tools do happens here and is not seen;
+// calls of the request's tools are the client's. A field that cannot be
+// honoured is refused, never ignored.
 
 // completions are the routes of that format.
 func completions(a *agents) []Route {
 	return []Route{
 		raw(Route{
 			Pattern: "POST /v1/chat/completions", ID: "create-chat-completion", Summary: "Complete a chat, as OpenAI's clients ask for it", Access: writes(engi.ScopeAgents), Objects: Owned,
-			Text:    "model is the name of an agent. What its tools do happens here; the answer has its words only. Point a chat program's base URL at /v1 and its key at yours.",
+			Text: "model is the name of an agent. What its own tools do happens here; calls of the request's tools are yours to make. sandbox and session say where the agent's tools work. " +
+				"A client that leaves ends the run, unless background is true or it sent an Idempotency-Key. Point a chat program's base URL at /v1 and its key at yours.",
 			Creates: "a repeated key returns the first answer instead of asking again",
-			Answers: []answer{jsonOf[map[string]any](http.StatusOK, nil)},
-		}, a.completion),
+			Answers: []answer{jsonOf[map[string]any](http.StatusOK, nil)}, Error: completionError,
+		}, a.complete),
 		fetch(Route{
-			Pattern: "GET /v1/models", ID: "list-models", Summary: "List agents, as OpenAI's clients ask for models", Text: "See /v1/agents.", Access: reads(engi.ScopeAgents), Objects: Shared,
+			Pattern: "GET /v1/models", ID: "list-models", Summary: "List agents, as OpenAI's clients ask for models", Text: "See /v1/agents.", Access: reads(engi.ScopeAgents), Objects: Shared, Error: completionError,
 		}, func(c *call, _ *none) (map[string]any, error) {
 			all := []any{}
 			for _, x := range a.service.Agents() {
-				all = append(all, map[string]any{"id": x.Name, "object": "model", "created": c.s.started.Unix(), "owned_by": "engi"})
+				all = append(all, modelOf(c, x))
 			}
 			return map[string]any{"object": "list", "data": all}, nil
+		}),
+		fetch(Route{
+			Pattern: "GET /v1/models/{name}", ID: "get-model", Summary: "Get an agent, as OpenAI's clients ask for a model", Access: reads(engi.ScopeAgents), Objects: Shared, Error: completionError,
+		}, func(c *call, in *startRun) (map[string]any, error) {
+			for _, x := range a.service.Agents() {
+				if x.Name == in.Name {
+					return modelOf(c, x), nil
+				}
+			}
+			return nil, engi.Errorf(engi.NotFound, "there is no agent %s", in.Name).WithRemedy("GET /v1/models lists them")
 		}),
 	}
 }
 
+func modelOf(c *call, x engi.AgentSpec) map[string]any {
+	return map[string]any{"id": x.Name, "object": "model", "created": c.s.started.Unix(), "owned_by": "engi"}
+}
+
+// completionError is an error as OpenAI's clients read it.
+func completionError(p v1.Problem) any {
+	kind, code := "invalid_request_error", any(nil)
+	switch p.Kind {
+	case v1.Anonymous:
+		code = "invalid_api_key"
+	case v1.NotFound:
+		code = "model_not_found"
+	case v1.Exhausted:
+		kind, code = "rate_limit_error", "rate_limit_exceeded"
+	case v1.Denied:
+		kind, code = "permission_error", "permission_denied"
+	case v1.Internal, v1.Unavailable, v1.Expired:
+		kind = "server_error"
+	}
+	text := p.Detail
+	if p.Remedy != "" {
+		text += " (" + p.Remedy + ")"
+	}
+	return map[string]any{"message": text, "type": kind, "code": code, "param": nil}
+}
+
 type completionRequest struct {
-	Model    string `json:"model"`
-	Stream   bool   `json:"stream"`
-	Messages []struct {
-		Role    string          `json:"role"`
-		Content json.RawMessage `json:"content"`
-	} `json:"messages"`
+	Model          string              `json:"model"`
+	Stream         bool                `json:"stream"`
+	Messages       []completionMessage `json:"messages"`
 	ResponseFormat struct {
 		Type       string `json:"type"`
 		JSONSchema struct {
@@ -53,6 +94,317 @@ type completionRequest struct {
 	StreamOptions struct {
 		IncludeUsage bool `json:"include_usage"`
 	} `json:"stream_options"`
+	Tools []struct {
+		Type     string `json:"type"`
+		Function struct {
+			Name        string          `json:"name"`
+			Description string          `json:"description"`
+			Parameters  json.RawMessage `json:"parameters"`
+		} `json:"function"`
+	} `json:"tools"`
+	ToolChoice    json.RawMessage `json:"tool_choice"`
+	ParallelCalls *bool           `json:"parallel_tool_calls"`
+	MaxTokens     int             `json:"max_tokens"`
+	MaxCompletion int             `json:"max_completion_tokens"`
+	Temperature   *float64        `json:"temperature"`
+	TopP          *float64        `json:"top_p"`
+	Stop          json.RawMessage `json:"stop"`
+	N             int             `json:"n"`
+	Effort        string          `json:"reasoning_effort"`
+	Sandbox       string          `json:"sandbox"`
+	Session       string          `json:"session"`
+	Background    bool            `json:"background"`
+}
+
+type completionMessage struct {
+	Role      string          `json:"role"`
+	Content   json.RawMessage `json:"content"`
+	ToolCalls []struct {
+		ID       string `json:"id"`
+		Function struct {
+			Name      string `json:"name"`
+			Arguments string `json:"arguments"`
+		} `json:"function"`
+	} `json:"tool_calls"`
+	ToolCallID string `json:"tool_call_id"`
+}
+
+// completionValues are the values of fields that ask for nothing we could not
+// do; a field without values may have any.
+var completionValues = map[string][]string{
+	"frequency_penalty": {"0", "0.0"}, "presence_penalty": {"0", "0.0"}, "logprobs": {"false"}, "top_logprobs": {"0"}, "logit_bias": {"{}"}, "modalities": {`["text"]`},
+	"store": {"false"}, "verbosity": {`"medium"`}, "functions": {"[]"}, "service_tier": {`"auto"`, `"default"`},
+	// About the client, or for caches that providers keep by themselves.
+	"user": nil, "metadata": nil, "safety_identifier": nil, "prompt_cache_key": nil, "prompt_cache_retention": nil,
+}
+
+var completionFields = fieldsOf(reflect.TypeFor[completionRequest]())
+
+func fieldsOf(t reflect.Type) map[string]bool {
+	all := map[string]bool{}
+	for i := range t.NumField() {
+		all[t.Field(i).Tag.Get("json")] = true
+	}
+	return all
+}
+
+// checkFields refuses fields of a request that are neither known nor have one
+// of the values that ask for nothing.
+func checkFields(body []byte, known map[string]bool, values map[string][]string) error {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(body, &fields); err != nil {
+		return engi.Errorf(engi.Invalid, "the body is not a JSON object: %v", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		value := string(fields[name])
+		allowed, neutral := values[name]
+		if known[name] || value == "null" || neutral && (allowed == nil || slices.Contains(allowed, value)) {
+			continue
+		}
+		e := engi.Errorf(engi.Invalid, "%.60s: this cannot be honoured here", name)
+		if neutral {
+			return e.WithRemedy("leave it out, or send %s", allowed[0])
+		}
+		return e.WithRemedy("leave it out")
+	}
+	return nil
+}
+
+// maxChoices bounds n.
+const maxChoices = 8
+
+func (a *agents) complete(c *call, _ *none, _ none) error {
+	body, err := c.readBody()
+	if err != nil {
+		return err
+	}
+	defer c.s.held.Add(-int64(len(body)))
+	var q completionRequest
+	if err := checkFields(body, completionFields, completionValues); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, &q); err != nil {
+		return engi.Errorf(engi.Invalid, "the body is no request for a completion: %v", err)
+	}
+	if q.N = max(q.N, 1); q.N > maxChoices {
+		return engi.Errorf(engi.Invalid, "n: %d answers, %d at most", q.N, maxChoices)
+	}
+	spec, err := a.completionSpec(c, q)
+	if err != nil {
+		return err
+	}
+	keep := q.Background || c.key != ""
+	runs := make([]engi.Run, q.N)
+	key := c.key
+	for i := range runs {
+		if i > 0 && key != "" {
+			c.key = fmt.Sprintf("%s #%d", key, i) // they are different runs
+		}
+		if runs[i], err = a.launch(c, spec); err != nil {
+			a.abandon(c, runs[:i])
+			return err
+		}
+	}
+	if !keep {
+		defer func() {
+			if c.gone() {
+				a.abandon(c, runs)
+			}
+		}()
+	}
+	if q.Stream {
+		return a.streamCompletion(c, q, runs)
+	}
+	choices, tokens := make([]any, len(runs)), engi.Tokens{}
+	for i, x := range runs {
+		if x, err = a.end(c, x); err != nil {
+			return err
+		}
+		message := map[string]any{"role": "assistant", "content": x.Text}
+		if len(x.Calls) > 0 {
+			message["tool_calls"] = completionCalls(x, false)
+			if x.Text == "" {
+				message["content"] = nil
+			}
+		}
+		if completionStop(x) == "content_filter" {
+			message["refusal"] = cmp.Or(x.Text, "the provider withheld the answer")
+		}
+		choices[i] = map[string]any{"index": i, "finish_reason": completionStop(x), "message": message, "logprobs": nil}
+		tokens = tokens.Add(x.Tokens)
+	}
+	return c.reply(http.StatusOK, map[string]any{
+		"id": string(runs[0].ID), "object": "chat.completion", "created": runs[0].Created.Unix(), "model": q.Model, "usage": completionUsage(tokens), "choices": choices,
+	})
+}
+
+// abandon ends runs that nobody waits for.
+func (a *agents) abandon(c *call, runs []engi.Run) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context), 10*time.Second)
+	defer cancel()
+	for _, x := range runs {
+		if err := a.service.Cancel(ctx, x.Owner, x.ID); err != nil {
+			c.s.log.ErrorContext(ctx, "end a run that was left", "run", x.ID, "error", err)
+		}
+	}
+}
+
+// completionSpec translates a request: the last thing its user says, or the
+// results of calls, are the input; the rest came before.
+func (a *agents) completionSpec(c *call, q completionRequest) (spec engi.RunSpec, err error) {
+	spec.Agent, spec.Session = q.Model, q.Session
+	spec.Sampling = engi.Sampling{
+		MaxTokens: cmp.Or(q.MaxCompletion, q.MaxTokens), Temperature: q.Temperature, TopP: q.TopP,
+		OneCall: q.ParallelCalls != nil && !*q.ParallelCalls,
+	}
+	if spec.Sampling.Effort = engi.Effort(q.Effort); q.Effort == "minimal" {
+		spec.Sampling.Effort = engi.EffortNone
+	}
+	if q.Sandbox != "" {
+		if spec.Sandbox, err = engi.ParseSandboxID(q.Sandbox); err != nil {
+			return spec, err
+		}
+	}
+	if spec.Sampling.Stop, err = textOrTexts("stop", q.Stop); err != nil {
+		return spec, err
+	}
+	switch q.ResponseFormat.Type {
+	case "", "text":
+	case "json_object":
+		spec.Output = json.RawMessage(`{"type":"object"}`)
+	case "json_schema":
+		spec.Output = q.ResponseFormat.JSONSchema.Schema
+	default:
+		return spec, engi.Errorf(engi.Invalid, "response_format: there is no type %.40q", q.ResponseFormat.Type).WithRemedy("use text, json_object or json_schema")
+	}
+	for i, t := range q.Tools {
+		if t.Type != "function" {
+			return spec, engi.Errorf(engi.Invalid, "tools[%d]: a tool of type %.40q cannot be called here", i, t.Type).WithRemedy("use functions")
+		}
+		schema := t.Function.Parameters
+		if len(schema) == 0 || string(schema) == "null" {
+			schema = json.RawMessage(`{"type":"object","properties":{}}`)
+		}
+		spec.Tools = append(spec.Tools, engi.Tool{Name: t.Function.Name, Description: t.Function.Description, Schema: schema})
+	}
+	var named struct{ Function struct{ Name string } }
+	switch {
+	case len(q.ToolChoice) == 0 || string(q.ToolChoice) == "null" || json.Unmarshal(q.ToolChoice, &spec.Choice) == nil:
+	case json.Unmarshal(q.ToolChoice, &named) == nil && named.Function.Name != "":
+		spec.Choice = named.Function.Name
+	default:
+		return spec, engi.Errorf(engi.Invalid, "tool_choice: this cannot be honoured here").WithRemedy("use none, auto, required or a function")
+	}
+	for i, m := range q.Messages {
+		if err := completionMessageTo(&spec, m); err != nil {
+			return spec, engi.Errorf(engi.Invalid, "messages[%d]: %w", i, err)
+		}
+	}
+	return spec, a.continueRun(c, &spec)
+}
+
+// textOrTexts reads a field that is a text or a list of some.
+func textOrTexts(name string, raw json.RawMessage) (all []string, err error) {
+	var one string
+	switch {
+	case len(raw) == 0 || string(raw) == "null":
+		return nil, nil
+	case json.Unmarshal(raw, &one) == nil:
+		return []string{one}, nil
+	case json.Unmarshal(raw, &all) == nil:
+		return all, nil
+	}
+	return nil, engi.Errorf(engi.Invalid, "%s: this is neither a text nor a list of texts", name)
+}
+
+func completionMessageTo(spec *engi.RunSpec, m completionMessage) error {
+	text, images, err := completionContent(m.Content)
+	if err != nil {
+		return err
+	}
+	switch m.Role {
+	case "system", "developer":
+		spec.System = strings.TrimSpace(spec.System + "\n\n" + text)
+	case "user":
+		spec.Messages = append(spec.Messages, engi.Message{Role: engi.RoleUser, Text: text, Images: images})
+	case "assistant":
+		out := engi.Message{Role: engi.RoleAssistant, Text: text}
+		for _, t := range m.ToolCalls {
+			out.Calls = append(out.Calls, engi.ToolCall{ID: t.ID, Name: t.Function.Name, Arguments: t.Function.Arguments})
+		}
+		spec.Messages = append(spec.Messages, out)
+	case "tool":
+		addResult(spec, engi.ToolResult{Call: m.ToolCallID, Text: text, Images: images})
+	default:
+		return engi.Errorf(engi.Invalid, "there is no role %.40q", m.Role).WithRemedy("send system, user, assistant and tool messages")
+	}
+	return nil
+}
+
+// addResult adds a result to the last message, if that has some, or in a new one.
+func addResult(spec *engi.RunSpec, r engi.ToolResult) {
+	if n := len(spec.Messages); n > 0 && spec.Messages[n-1].Role == engi.RoleTool {
+		spec.Messages[n-1].Results = append(spec.Messages[n-1].Results, r)
+		return
+	}
+	spec.Messages = append(spec.Messages, engi.Message{Role: engi.RoleTool, Results: []engi.ToolResult{r}})
+}
+
+// callID is the ID under which a client sees a call: it says which run's it is.
+func callID(x engi.Run, n int) string { return fmt.Sprintf("%s_%d", x.ID, n) }
+
+// continueRun makes the last of spec.Messages its input, unless that has the
+// results of calls. If there are results of calls that a run of ours made, the messages up to these are
+// the run's own, with what its agent's tools did, which the client has not seen.
+func (a *agents) continueRun(c *call, spec *engi.RunSpec) error {
+	all := spec.Messages
+	for i, m := range slices.Backward(all) {
+		if m.Role != engi.RoleAssistant || len(m.Calls) == 0 {
+			continue
+		}
+		at := strings.LastIndexByte(m.Calls[0].ID, '_')
+		id, err := engi.ParseRunID(m.Calls[0].ID[:max(at, 0)])
+		if err != nil {
+			break // another server's
+		}
+		x, err := a.service.Get(c, c.owner(), id)
+		if engi.KindOf(err) == engi.NotFound {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		before, err := a.service.Messages(c, c.owner(), id)
+		if err != nil {
+			return err
+		}
+		later := all[i+1:]
+		for _, m := range later {
+			for j := range m.Results {
+				for n, made := range x.Calls {
+					if m.Results[j].Call == callID(x, n) {
+						m.Results[j].Call = made.ID
+					}
+				}
+			}
+		}
+		// The agent's own tools may have been called in the same answer.
+		if n := len(before); n > 0 && before[n-1].Role == engi.RoleTool && len(later) > 0 && later[0].Role == engi.RoleTool {
+			before[n-1].Results = append(slices.Clone(before[n-1].Results), later[0].Results...)
+			later = later[1:]
+		}
+		all = append(before, later...)
+		break
+	}
+	spec.Messages = all
+	last := len(all) - 1
+	switch {
+	case last >= 0 && all[last].Role == engi.RoleUser:
+		spec.Input, spec.Images, spec.Messages = all[last].Text, all[last].Images, all[:last]
+	case last < 0 || all[last].Role != engi.RoleTool:
+		return engi.Errorf(engi.Invalid, "messages: the last one is neither the user's nor the result of a call")
+	}
+	return nil
 }
 
 type completionPart struct {
@@ -61,85 +413,6 @@ type completionPart struct {
 	ImageURL struct {
 		URL string `json:"url"`
 	} `json:"image_url"`
-}
-
-// completion answers in the other format, errors included.
-func (a *agents) completion(c *call, _ *none, _ none) error {
-	err := a.complete(c)
-	if err == nil {
-		return nil
-	}
-	p := c.describe(err)
-	kind := "invalid_request_error"
-	if p.Status >= 500 {
-		kind = "server_error"
-	}
-	text := p.Detail
-	if p.Remedy != "" {
-		text += " (" + p.Remedy + ")"
-	}
-	return c.reply(p.Status, map[string]any{"error": map[string]any{"message": text, "type": kind, "code": p.Kind, "param": nil}})
-}
-
-func (a *agents) complete(c *call) error {
-	body, err := c.readBody()
-	if err != nil {
-		return err
-	}
-	defer c.s.held.Add(-int64(len(body)))
-	var q completionRequest
-	if err := json.Unmarshal(body, &q); err != nil {
-		return engi.Errorf(engi.Invalid, "the body is no request for a completion: %v", err)
-	}
-	spec, err := completionSpec(q)
-	if err != nil {
-		return err
-	}
-	x, err := a.launch(c, spec)
-	if err != nil {
-		return err
-	}
-	if q.Stream {
-		return a.streamCompletion(c, q, x)
-	}
-	if x, err = a.end(c, x); err != nil {
-		return err
-	}
-	return c.reply(http.StatusOK, map[string]any{
-		"id": string(x.ID), "object": "chat.completion", "created": x.Created.Unix(), "model": q.Model, "usage": completionUsage(x),
-		"choices": []any{map[string]any{"index": 0, "finish_reason": completionStop(x), "message": map[string]any{"role": "assistant", "content": x.Text}}},
-	})
-}
-
-// completionSpec translates a request: the last thing its user says is the
-// input, the rest came before.
-func completionSpec(q completionRequest) (spec engi.RunSpec, err error) {
-	spec.Agent = q.Model
-	if q.ResponseFormat.Type == "json_schema" {
-		spec.Output = q.ResponseFormat.JSONSchema.Schema
-	}
-	for i, m := range q.Messages {
-		text, images, err := completionContent(m.Content)
-		if err != nil {
-			return spec, engi.Errorf(engi.Invalid, "messages[%d]: %w", i, err)
-		}
-		switch m.Role {
-		case "system", "developer":
-			spec.System = strings.TrimSpace(spec.System + "\n\n" + text)
-		case "user":
-			spec.Messages = append(spec.Messages, engi.Message{Role: engi.RoleUser, Text: text, Images: images})
-		case "assistant":
-			spec.Messages = append(spec.Messages, engi.Message{Role: engi.RoleAssistant, Text: text})
-		default:
-			return spec, engi.Errorf(engi.Invalid, "messages[%d] is by %.40q", i, m.Role).WithRemedy("send system, user and assistant messages; agents use their own tools")
-		}
-	}
-	last := len(spec.Messages) - 1
-	if last < 0 || spec.Messages[last].Role != engi.RoleUser {
-		return spec, engi.Errorf(engi.Invalid, "the last message is not by the user")
-	}
-	spec.Input, spec.Images, spec.Messages = spec.Messages[last].Text, spec.Messages[last].Images, spec.Messages[:last]
-	return spec, nil
 }
 
 func completionContent(raw json.RawMessage) (text string, images []engi.Image, err error) {
@@ -171,98 +444,158 @@ func completionContent(raw json.RawMessage) (text string, images []engi.Image, e
 	return text, images, nil
 }
 
-func completionUsage(x engi.Run) map[string]any {
-	in := x.Tokens.Input + x.Tokens.CacheRead + x.Tokens.CacheWrite
-	return map[string]any{"prompt_tokens": in, "completion_tokens": x.Tokens.Output, "total_tokens": in + x.Tokens.Output}
+func completionUsage(t engi.Tokens) map[string]any {
+	in := t.Input + t.CacheRead + t.CacheWrite
+	return map[string]any{
+		"prompt_tokens": in, "completion_tokens": t.Output, "total_tokens": in + t.Output,
+		"prompt_tokens_details": map[string]any{"cached_tokens": t.CacheRead}, "completion_tokens_details": map[string]any{"reasoning_tokens": t.Reasoning},
+	}
+}
+
+// completionCalls are the calls of a run's end, for a message or for a delta.
+func completionCalls(x engi.Run, numbered bool) []any {
+	all := make([]any, len(x.Calls))
+	for i, t := range x.Calls {
+		o := map[string]any{"id": callID(x, i), "type": "function", "function": map[string]any{"name": t.Name, "arguments": t.Arguments}}
+		if numbered {
+			o["index"] = i
+		}
+		all[i] = o
+	}
+	return all
 }
 
 func completionStop(x engi.Run) string {
-	switch x.Reason {
-	case "":
+	switch {
+	case len(x.Calls) > 0:
+		return "tool_calls"
+	case x.Reason == "":
 		return "stop"
-	case "filter":
+	case x.Reason == "filter":
 		return "content_filter"
 	}
 	return "length"
 }
 
-// streamCompletion answers with chunks, which have no names and no IDs.
-func (a *agents) streamCompletion(c *call, q completionRequest, x engi.Run) error {
-	ctx, cancel := c.waiting()
-	source := httpio.Pull(a.service.Watch(ctx, x.Owner, x.ID, 0))
-	defer source.Stop()
-	defer cancel()
-	defer c.gone()
+// streamCompletion answers with chunks, which have no names and no IDs; those
+// of one run after those of the other.
+func (a *agents) streamCompletion(c *call, q completionRequest, runs []engi.Run) error {
+	out := a.dialectStream(c)
+	chunk := func(x engi.Run, delta map[string]any, finish any) map[string]any {
+		return map[string]any{"id": string(runs[0].ID), "object": "chat.completion.chunk", "created": runs[0].Created.Unix(), "model": q.Model,
+			"choices": []any{map[string]any{"index": slices.IndexFunc(runs, func(r engi.Run) bool { return r.ID == x.ID }), "delta": delta, "finish_reason": finish}}}
+	}
+	var tokens engi.Tokens
+	for _, x := range runs {
+		if !out.send("", chunk(x, map[string]any{"role": "assistant", "content": ""}, nil)) {
+			return nil
+		}
+		end, ok := out.follow(x, func(e engi.RunUpdate) bool {
+			switch e.Kind {
+			case engi.RunText:
+				return out.send("", chunk(x, map[string]any{"content": e.Text}, nil))
+			case engi.RunThought:
+				return out.send("", chunk(x, map[string]any{"reasoning_content": e.Text}, nil))
+			}
+			return true
+		}, func(p v1.Problem) (string, any) { return "", map[string]any{"error": completionError(p)} })
+		if !ok {
+			return nil
+		}
+		delta := map[string]any{}
+		if end.Output != nil {
+			delta["content"] = string(end.Output)
+		}
+		if len(end.Calls) > 0 {
+			delta["tool_calls"] = completionCalls(end, true)
+		}
+		if len(delta) > 0 && !out.send("", chunk(x, delta, nil)) || !out.send("", chunk(x, map[string]any{}, completionStop(end))) {
+			return nil
+		}
+		tokens = tokens.Add(end.Tokens)
+	}
+	if q.StreamOptions.IncludeUsage {
+		last := chunk(runs[0], nil, nil)
+		last["choices"], last["usage"] = []any{}, completionUsage(tokens)
+		if !out.send("", last) {
+			return nil
+		}
+	}
+	out.write("data: [DONE]\n\n")
+	return nil
+}
+
+// A dialectStream writes a stream of another server's format.
+type dialectStream struct {
+	a  *agents
+	c  *call
+	rc *http.ResponseController
+}
+
+func (a *agents) dialectStream(c *call) *dialectStream {
 	c.Header().Set("Content-Type", "text/event-stream")
 	c.Header().Set("Cache-Control", "no-cache")
-	rc := http.NewResponseController(c)
-	write := func(text string) bool {
-		_, err := httpio.DeadlineWriter{W: c}.Write([]byte(text))
-		return err == nil && rc.Flush() == nil
+	return &dialectStream{a, c, http.NewResponseController(c)}
+}
+
+func (d *dialectStream) write(text string) bool {
+	_, err := httpio.DeadlineWriter{W: d.c}.Write([]byte(text))
+	return err == nil && d.rc.Flush() == nil
+}
+
+// send writes an event, which has a name in some formats.
+func (d *dialectStream) send(name string, v any) bool {
+	raw, err := httpio.Marshal(v)
+	if err != nil {
+		d.c.logInternal(err)
+		return false
 	}
-	send := func(v any) bool {
-		raw, err := httpio.Marshal(v)
-		if err != nil {
-			c.logInternal(err)
-			return false
-		}
-		return write(fmt.Sprintf("data: %s\n\n", raw))
+	if name != "" {
+		name = "event: " + name + "\n"
 	}
-	chunk := func(delta map[string]any, finish any) map[string]any {
-		return map[string]any{"id": string(x.ID), "object": "chat.completion.chunk", "created": x.Created.Unix(), "model": q.Model,
-			"choices": []any{map[string]any{"index": 0, "delta": delta, "finish_reason": finish}}}
-	}
+	return d.write(fmt.Sprintf("%sdata: %s\n\n", name, raw))
+}
+
+// follow calls f with what happens in a run, until it ends or f returns false.
+// An error is sent in the form of the format.
+func (d *dialectStream) follow(x engi.Run, f func(engi.RunUpdate) bool, form func(v1.Problem) (name string, v any)) (end engi.Run, ok bool) {
+	ctx, cancel := d.c.waiting()
+	source := httpio.Pull(d.a.service.Watch(ctx, x.Owner, x.ID, 0))
+	defer source.Stop()
+	defer cancel()
+	defer d.c.gone()
 	failed := func(err error) {
-		if p, ok := c.tell(err); ok {
-			send(map[string]any{"error": map[string]any{"message": p.Detail, "type": "server_error", "code": p.Kind}})
+		if p, ok := d.c.tell(err); ok {
+			d.send(form(p))
 		}
 	}
-	if !send(chunk(map[string]any{"role": "assistant", "content": ""}, nil)) {
-		return nil
-	}
-	beat := time.NewTicker(c.s.beat)
+	beat := time.NewTicker(d.c.s.beat)
 	defer beat.Stop()
 	for {
 		select {
 		case <-beat.C:
-			if !write(": alive\n\n") {
-				return nil
+			if !d.write(": alive\n\n") {
+				return end, false
 			}
-		case e, ok := <-source.Events:
-			if !ok {
-				return nil
+		case e, more := <-source.Events:
+			if !more {
+				return end, false
 			}
 			if e.Err != nil {
 				failed(e.Err)
-				return nil
+				return end, false
 			}
 			event := e.Event
 			source.Release()
-			switch event.Kind {
-			case engi.RunText:
-				if !send(chunk(map[string]any{"content": event.Text}, nil)) {
-					return nil
-				}
-			case engi.RunEnd:
+			if event.Kind == engi.RunEnd {
 				if event.Run.State == engi.RunFailed {
 					failed(event.Run.Error)
-					return nil
+					return end, false
 				}
-				if event.Run.Output != nil && !send(chunk(map[string]any{"content": string(event.Run.Output)}, nil)) {
-					return nil
-				}
-				if !send(chunk(map[string]any{}, completionStop(*event.Run))) {
-					return nil
-				}
-				if q.StreamOptions.IncludeUsage {
-					last := chunk(nil, nil)
-					last["choices"], last["usage"] = []any{}, completionUsage(*event.Run)
-					if !send(last) {
-						return nil
-					}
-				}
-				write("data: [DONE]\n\n")
-				return nil
+				return *event.Run, true
+			}
+			if !f(event) {
+				return end, false
 			}
 		}
 	}

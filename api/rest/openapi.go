@@ -83,9 +83,13 @@ func (d *description) add(r *Route) {
 	for _, a := range r.Answers {
 		d.answer(op, a)
 	}
+	problem := reflect.TypeFor[v1.Problem]()
+	if r.Error != nil {
+		problem = reflect.TypeFor[v1.DialectProblem]()
+	}
 	op.Responses["default"] = &huma.Response{
 		Description: "why the request was not answered",
-		Content:     map[string]*huma.MediaType{"application/problem+json": {Schema: d.schema(reflect.TypeFor[v1.Problem]())}},
+		Content:     map[string]*huma.MediaType{"application/problem+json": {Schema: d.schema(problem)}},
 	}
 	switch {
 	case r.body != nil:

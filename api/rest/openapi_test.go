@@ -345,6 +345,7 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	}
 	do("POST", "/v1/chat/completions", `{"model":"echo","messages":[{"role":"user","content":"hello"}]}`)
 	do("GET", "/v1/models", "")
+	do("GET", "/v1/models/echo", "")
 	run := "/v1/runs/" + read[v1.List[v1.AgentRun]](t, do("GET", "/v1/runs", ""), 200).Items[0].ID
 	do("GET", run, "")
 	do("GET", run+"/messages", "")

@@ -39,7 +39,11 @@ func (c *call) fail(err error) {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		h.Set("Retry-After", retryAfter(p.RetryAfter))
 	}
-	_ = httpio.WriteJSON(c, p.Status, "application/problem+json", p) // unreachable: a problem can be written
+	var answer any = p
+	if c.route != nil && c.route.Error != nil {
+		answer = v1.DialectProblem{Problem: p, Error: c.route.Error(p)}
+	}
+	_ = httpio.WriteJSON(c, p.Status, "application/problem+json", answer) // unreachable: a problem can be written
 }
 
 // logInternal logs what the caller is not told.

@@ -47,6 +47,10 @@ type Route struct {
 	Uploads  []string // media types of a body that is not JSON
 	Quiet    bool     // successes are logged for debugging only
 
+	// Error is what clients of the dialect that the route speaks look for in an
+	// error, as its member error; nil for none.
+	Error func(v1.Problem) any
+
 	missing error // why the node cannot serve it; nil if it can
 	params  reflect.Type
 	body    reflect.Type // nil if there is none, or it is not JSON

@@ -55,7 +55,7 @@ func (h held) requestFor(pattern string) (method, path, body string) {
 	method, path, _ = strings.Cut(pattern, " ")
 	noun := strings.Split(path, "/")[min(2, strings.Count(path, "/"))]
 	id := map[string]string{"executions": h.execution, "sandboxes": h.sandbox, "keys": h.key, "sessions": h.session, "runs": h.run, "events": h.event, "functions": h.functionRun, "docs": h.document, "operations": h.operation, "webhooks": h.webhook}[noun]
-	name := map[string]string{"volumes": h.volume, "secrets": h.secret, "snapshots": h.snapshot, "templates": "base", "agents": "echo"}[noun]
+	name := map[string]string{"volumes": h.volume, "secrets": h.secret, "snapshots": h.snapshot, "templates": "base", "agents": "echo", "models": "echo"}[noun]
 	path = strings.NewReplacer("{id}", id, "{name}", name, "{process}", h.process, "{port}", "8080", "{path...}", "f.txt", "{call}", "c1").Replace(path)
 	switch {
 	case strings.HasSuffix(path, "/files"), strings.HasSuffix(path, "/stat"):

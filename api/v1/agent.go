@@ -85,6 +85,21 @@ type RunRequest struct {
 	SandboxID      string          `json:"sandbox_id,omitempty" doc:"its tools work in this sandbox"`
 	Session        string          `json:"session,omitempty" doc:"its tools work in this session, by ID or name"`
 	Output         json.RawMessage `json:"output,omitempty" doc:"JSON schema of the answer; absent means the agent's, or text"`
+	Tools          []Tool          `json:"tools,omitempty" maxItems:"128" doc:"your own, beside the agent's: a run that calls some ends, with the calls; go on with their results"`
+	ToolChoice     string          `json:"tool_choice,omitempty" doc:"auto, none, required, or the name of one of tools that the first answer must call"`
+	Results        []ToolResult    `json:"results,omitempty" doc:"of all calls of the last run of conversation_id, instead of input"`
+	MaxTokens      int             `json:"max_tokens,omitempty" minimum:"0" doc:"of each answer of the model; absent means the agent's"`
+	Temperature    *float64        `json:"temperature,omitempty" minimum:"0" maximum:"2"`
+	TopP           *float64        `json:"top_p,omitempty" minimum:"0" maximum:"1"`
+	Stop           []string        `json:"stop,omitempty" maxItems:"4" doc:"texts that end an answer"`
+	Effort         string          `json:"effort,omitempty" enum:"none,low,medium,high" doc:"of reasoning, for models that do"`
+}
+
+// A Tool is a function that a model may ask its caller to call.
+type Tool struct {
+	Name        string          `json:"name" minLength:"1" maxLength:"64"`
+	Description string          `json:"description,omitempty"`
+	Schema      json.RawMessage `json:"schema" doc:"JSON schema of the arguments, an object"`
 }
 
 // A ChatRequest sends a message to an agent and waits for its answer.
@@ -115,7 +130,8 @@ type AgentRun struct {
 	Reason         string          `json:"reason,omitempty" enum:"steps,budget,length,filter,malformed" doc:"the limit that ended it"`
 	Text           string          `json:"text,omitempty" doc:"the last text of the model"`
 	Output         json.RawMessage `json:"output,omitempty"`
-	Error          *Problem        `json:"error,omitempty" doc:"why it failed"`
+	Calls          []ToolCall      `json:"calls,omitempty" doc:"of the request's tools: the conversation goes on with their results"`
+	Error          *Problem        `json:"error,omitempty" doc:"why it failed; with the reason filter, what the provider said"`
 	Steps          int             `json:"steps"`
 	Usage          TokenUsage      `json:"usage"`
 	CreatedAt      time.Time       `json:"created_at"`

@@ -25,6 +25,12 @@ type Problem struct {
 	Faults        []Fault  `json:"faults,omitempty" doc:"every fault of an invalid request, when there are several"`
 }
 
+// A DialectProblem is a problem on a route that speaks another API's format.
+type DialectProblem struct {
+	Problem
+	Error any `json:"error" doc:"the same, as clients of that API read it"`
+}
+
 // Kinds of problems. The set is closed.
 const (
 	Internal    = "internal"    // the server's fault; report it
