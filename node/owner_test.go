@@ -223,7 +223,7 @@ func TestEveryFieldKeepsOwnersApart(t *testing.T) {
 		"list-sandboxes ?cursor": "made by the server; it holds a time",
 		"create-webhook secret":  "a value", "update-webhook secret": "a value",
 		"create-key owner":           "owners make keys for themselves only; see below",
-		"save-modules modules.usage": "a text",
+		"save-modules modules.usage": "a text", "chat message": "a text",
 	}
 	// These need what a node with fake sandboxes does not have: a wall, a script engine.
 	elsewhere := map[string]string{

@@ -83,7 +83,7 @@ func Agents(service engi.Agents) Resource {
 			Text:    "A result of a tool that was too long for the model to see at once.",
 			Answers: []answer{bytesOf(http.StatusOK, "application/octet-stream", nil)},
 		}, a.result),
-	}, completions(a)...)}
+	}, append(completions(a), anthropicMessages(a)...)...)}
 }
 
 // ToolServers lists the MCP servers that agents may use; service may be nil.

@@ -344,6 +344,8 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		do("POST", "/v1/chat", `{"message":"hello"}`, "Accept", form)
 	}
 	do("POST", "/v1/chat/completions", `{"model":"echo","messages":[{"role":"user","content":"hello"}]}`)
+	do("POST", "/v1/messages", `{"model":"echo","max_tokens":9,"messages":[{"role":"user","content":"hello"}]}`)
+	do("POST", "/v1/messages/count_tokens", `{"model":"echo","messages":[]}`)
 	do("GET", "/v1/models", "")
 	do("GET", "/v1/models/echo", "")
 	run := "/v1/runs/" + read[v1.List[v1.AgentRun]](t, do("GET", "/v1/runs", ""), 200).Items[0].ID
