@@ -127,7 +127,7 @@ func streamOf[T any](example any, forms ...httpio.Format) (all []answer) {
 }
 
 // An example is a request that works; tests send it.
-type example struct{ name, summary, body string }
+type example struct{ name, summary, Body string }
 
 // none is the type of parameters, bodies and answers that are not there.
 type none struct{}

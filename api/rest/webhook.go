@@ -34,7 +34,7 @@ func Webhooks(service engi.Webhooks) Resource {
 				"24 times over about 8 hours; 410 disables the webhook. The answer has the secret, for the only time.",
 			Creates:  "a repeated key returns the first webhook, without its secret, instead of making another",
 			Location: "path of the webhook",
-			Bodies:   []example{{"sandboxes", "what happens to sandboxes", `{"url": "https://example.com/hooks/engi", "types": ["sandbox.*"]}`}},
+			Bodies:   []example{{"keys", "keys that end", `{"url": "https://example.com/hooks/engi", "types": ["key.revoked"]}`}},
 		}, engi.NewWebhookID, w.create, func(c *call, id engi.WebhookID) (v1.Webhook, error) {
 			return to(webhookOf)(w.Get(c, c.owner(), id))
 		}, func(x v1.Webhook) v1.Webhook { return x }),
