@@ -94,11 +94,9 @@ func scanSecret(row scanner) (engi.Secret, error) { return scanSecretWith(row) }
 
 // scanSecretWith reads secretColumns and then more.
 func scanSecretWith(row scanner, more ...any) (s engi.Secret, err error) {
-	var created, updated int64
 	var metadata string
-	if err := row.Scan(append([]any{&s.ID, &s.Owner, &s.Name, &s.Version, &metadata, &created, &updated}, more...)...); err != nil {
+	if err := row.Scan(append([]any{&s.ID, &s.Owner, &s.Name, &s.Version, &metadata, (*stamp)(&s.Created), (*stamp)(&s.Updated)}, more...)...); err != nil {
 		return s, err
 	}
-	s.Created, s.Updated = moment(created), moment(updated)
 	return s, decode("secret "+string(s.ID), metadata, &s.Metadata)
 }

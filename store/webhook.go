@@ -66,10 +66,8 @@ func (s webhookStore) All(ctx context.Context) ([]webhook.Record, error) {
 
 func scanWebhook(row scanner) (r webhook.Record, err error) {
 	var types string
-	var created, updated int64
-	if err := row.Scan(&r.ID, &r.Owner, &r.Name, &r.URL, &types, &r.Format, &r.Sealed, &r.Enabled, &r.Reason, &created, &updated); err != nil {
+	if err := row.Scan(&r.ID, &r.Owner, &r.Name, &r.URL, &types, &r.Format, &r.Sealed, &r.Enabled, &r.Reason, (*stamp)(&r.Created), (*stamp)(&r.Updated)); err != nil {
 		return r, err
 	}
-	r.Created, r.Updated = moment(created), moment(updated)
 	return r, decode("types of webhook "+string(r.ID), types, &r.Types)
 }
