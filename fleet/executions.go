@@ -159,7 +159,7 @@ func (e *executions) startNow(ctx context.Context, rec Record, j *job, inst *ins
 		e.pools.retire(inst, true)
 		return engi.Execution{}, err
 	}
-	older, err := e.opt.Store.Create(ctx, rec, &used)
+	older, err := e.opt.Store.Create(ctx, rec, recordOfUse(used))
 	if err != nil {
 		inst.unassign()
 		e.pools.giveBack(inst)
@@ -277,7 +277,7 @@ func (e *executions) waitForInstance(r *run, ticket *pool.Ticket[*instance], siz
 		place := e.pools.sched.Position(ticket)
 		var served bool
 		if h, served = e.pools.sched.Leave(ticket); !served {
-			e.refuse(r, engi.Errorf(engi.Exhausted, "no sandbox became free within %v", patience).
+			e.refuse(r, nil, engi.Errorf(engi.Exhausted, "no sandbox became free within %v", patience).
 				WithRemedy("try again, wait longer, or let the node's administrator raise the pool").
 				WithRetry(e.pools.sched.Retry(place)))
 			return
@@ -298,7 +298,7 @@ func (e *executions) waitForInstance(r *run, ticket *pool.Ticket[*instance], siz
 			e.abandon(r)
 			return
 		}
-		e.refuse(r, h.Err)
+		e.refuse(r, nil, h.Err)
 		return
 	}
 	dequeued()
@@ -326,7 +326,7 @@ func (e *executions) startQueued(r *run, h pool.Handover[*instance], joined time
 			e.abandon(r)
 			return
 		}
-		e.refuse(r, err)
+		e.refuse(r, nil, err)
 		return
 	}
 	e.files.dropQueued(r.id)

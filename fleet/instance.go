@@ -120,6 +120,26 @@ func (i *instance) assign(r *run, rec Record) (SandboxRecord, error) {
 	})
 }
 
+// recordOfUse returns what to record of an instance that was assigned to a run
+// before its program starts: nothing if the execution's record, which names it, says
+// all. That keeps claims fast; the instance's own record follows with the end of the
+// run. A network, which is nowhere else, is recorded.
+func recordOfUse(s SandboxRecord) *SandboxRecord {
+	if opens(s.Network) {
+		return &s
+	}
+	return nil
+}
+
+// usedBy completes the record of an instance by that of the running execution that
+// names it; see recordOfUse.
+func (s SandboxRecord) usedBy(rec Record) SandboxRecord {
+	if s.State == engi.Ready {
+		s.State, s.Owner, s.Execution = engi.Running, rec.Owner, rec.ID
+	}
+	return s
+}
+
 // unassign takes back assign if nothing has run.
 func (i *instance) unassign() {
 	i.mu.Lock()

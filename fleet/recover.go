@@ -75,6 +75,9 @@ func (m *Manager) recover(ctx context.Context) error {
 	for _, s := range wanted {
 		rec, used := users[s.ID]
 		delete(users, s.ID)
+		if used {
+			s = s.usedBy(rec)
+		}
 		do(func() {
 			switch {
 			case s.Made:
@@ -163,29 +166,41 @@ func (m *Manager) reconcile(ctx context.Context) {
 			m.sandboxes.removeLeftover(ctx, p, id)
 		}
 	}
+	running, err := m.opt.Store.List(ctx, "", inState(engi.ExecutionRunning))
+	if err != nil {
+		m.log.Error("list executions", "error", err)
+		return
+	}
+	users := map[engi.SandboxID]Record{}
+	for _, rec := range running {
+		users[rec.Sandbox] = rec
+	}
 	recorded, err := m.opt.Store.ListSandboxes(ctx, "")
 	if err != nil {
 		m.log.Error("list sandboxes", "error", err)
 		return
 	}
+	used := map[engi.SandboxID]*SandboxRecord{}
 	for _, s := range recorded {
+		rec, running := users[s.ID]
+		if running {
+			s = s.usedBy(rec)
+		}
 		switch {
 		case m.knows(s.ID):
+			if running {
+				used[s.ID] = &s
+			}
 		case s.Made:
 			m.sandboxes.endLost(ctx, s)
 		default:
 			m.pools.removeRecorded(ctx, s)
 		}
 	}
-	running, err := m.opt.Store.List(ctx, "", inState(engi.ExecutionRunning))
-	if err != nil {
-		m.log.Error("list executions", "error", err)
-		return
-	}
 	for _, rec := range running {
 		// A record is written a moment before its run is known.
 		if m.executions.get("", rec.ID) == nil && time.Since(rec.Started) > reconcileEvery {
-			m.executions.endLost(ctx, rec, nil, "nobody follows it")
+			m.executions.endLost(ctx, rec, used[rec.Sandbox], "nobody follows it")
 		}
 	}
 }

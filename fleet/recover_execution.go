@@ -62,7 +62,8 @@ func (e *executions) resume(r *run, inst *instance, g *guest.Run) {
 	e.follow(r, inst, g, result, false, watch)
 }
 
-// endLost ends the record of an execution whose sandbox is gone.
+// endLost ends the record of an execution whose sandbox is gone, and says in that of
+// the sandbox, if there is one, that it was used.
 func (e *executions) endLost(ctx context.Context, rec Record, s *SandboxRecord, why string) {
 	rec.State, rec.Ended = engi.ExecutionDone, time.Now().UTC()
 	rec.Result = &engi.Result{
@@ -72,12 +73,15 @@ func (e *executions) endLost(ctx context.Context, rec Record, s *SandboxRecord, 
 	}
 	if s != nil {
 		rec.Result.Tier = s.Tier
+		used := *s
+		used.State = engi.Stopping
+		s = &used
 	}
 	// The record keeps no output, so no file of it may be left either.
 	if err := e.files.drop(rec.ID); err != nil {
 		e.log.Error("remove files of lost execution", "execution", rec.ID, "error", err)
 	}
-	if err := e.opt.Store.Update(ctx, engi.ExecutionRunning, rec, nil); err != nil {
+	if err := e.opt.Store.Update(ctx, engi.ExecutionRunning, rec, s); err != nil {
 		if engi.KindOf(err) != engi.Conflict {
 			e.log.Error("record lost execution", "execution", rec.ID, "error", err)
 		}
@@ -104,7 +108,7 @@ func (e *executions) requeue(ctx context.Context) error {
 		}
 		if err != nil {
 			e.work.Go(func() {
-				e.refuse(r, engi.Errorf(engi.Unavailable, "the node was restarted before the program could start: %w", err).
+				e.refuse(r, nil, engi.Errorf(engi.Unavailable, "the node was restarted before the program could start: %w", err).
 					WithRemedy("send it again: nothing of it has run"))
 			})
 			continue

@@ -196,6 +196,89 @@ func TestRunsWhoseSandboxIsGone(t *testing.T) {
 	}
 }
 
+// TestUsedInstancesNeverComeBack dies after the end of an execution is recorded and
+// before anything else is, so that the instance's machine lives on: no pool may take
+// it back, though claims do not write its record.
+func TestUsedInstancesNeverComeBack(t *testing.T) {
+	end := func(t *testing.T, fx *fixture, n *node, spec engi.ExecutionSpec) engi.ExecutionID {
+		fx.store.Fail(func(act string) error {
+			if n.dead.Load() {
+				return errDead
+			}
+			n.dead.Store(act == "Update") // which is the last to go through
+			return nil
+		})
+		x, err := n.x.Start(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.eventually("its end is recorded", n.dead.Load)
+		n.kill()
+		fx.store.Fail(nil)
+		return x.ID
+	}
+	for want, spec := range map[engi.ExecutionState]func() engi.ExecutionSpec{
+		engi.ExecutionDone: func() engi.ExecutionSpec { return script("echo used") },
+		engi.ExecutionRefused: func() engi.ExecutionSpec {
+			spec := script("echo used")
+			spec.Program.Language = engi.Python
+			return spec
+		},
+	} {
+		t.Run(string(want), func(t *testing.T) {
+			fx := newFixture(t)
+			tmpl := base(t, "d1")
+			tmpl.Languages[engi.Python] = engi.Interpreter{Path: "/does/not/exist"}
+			fx.fakes.Set(tmpl)
+			both := pools(warmBash, fleet.PoolConfig{Language: engi.Python, Target: 1})
+			n := fx.start(both).warm()
+			id := end(t, fx, n, spec())
+			n = fx.start(both).warm()
+			x, err := n.x.Get(t.Context(), "alice", id)
+			if err != nil || x.State != want || x.Sandbox == "" {
+				t.Fatalf("%+v, %v, want it %s in a sandbox", x, err, want)
+			}
+			if slices.Contains(fx.machines(), x.Sandbox) {
+				t.Error("its machine is back in a pool")
+			}
+		})
+	}
+	t.Run("lost", func(t *testing.T) {
+		fx := newFixture(t)
+		n := fx.start(pools(warmBash)).warm()
+		recs, err := fx.store.ListSandboxes(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.kill()
+		r := fleettest.Record("alice", engi.ExecutionRunning)
+		r.Sandbox, r.Started = recs[0].ID, time.Now().UTC()
+		if _, err := fx.store.Create(t.Context(), r, nil); err != nil {
+			t.Fatal(err)
+		}
+		written := make(chan struct{})
+		fx.store.Fail(func(act string) error {
+			select {
+			case <-written:
+				return errDead
+			default:
+			}
+			if act == "Update" {
+				close(written)
+			}
+			return nil
+		})
+		n = fx.start(pools(warmBash))
+		n.kill()
+		<-written
+		fx.store.Fail(nil)
+		s, err := fx.store.GetSandbox(t.Context(), "", r.Sandbox)
+		if err != nil || s.State == engi.Ready || s.Execution != r.ID {
+			t.Errorf("its sandbox: %+v, %v", s, err)
+		}
+	})
+}
+
 // TestRecordedRunThatNeverStarted dies between the record and the program.
 func TestRecordedRunThatNeverStarted(t *testing.T) {
 	fx := newFixture(t)

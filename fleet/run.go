@@ -137,7 +137,7 @@ func (e *executions) recordStart(ctx context.Context, r *run, inst *instance) er
 	if err != nil {
 		return err
 	}
-	if err := e.opt.Store.Update(ctx, from, rec, &used); err != nil {
+	if err := e.opt.Store.Update(ctx, from, rec, recordOfUse(used)); err != nil {
 		return err
 	}
 	r.set(func() { r.rec = rec })
@@ -167,7 +167,7 @@ func (e *executions) execute(r *run, inst *instance, program wire.Run, c claim, 
 		e.settle(r, inst, result)
 		return
 	case engi.KindOf(err) == engi.Invalid:
-		e.refuse(r, err)
+		e.refuse(r, inst, err)
 		e.pools.retire(inst, false)
 		return
 	default:
@@ -179,7 +179,7 @@ func (e *executions) execute(r *run, inst *instance, program wire.Run, c claim, 
 			e.settleLost(r, inst, result, err)
 			return
 		}
-		e.refuse(r, err)
+		e.refuse(r, inst, err)
 		e.pools.retire(inst, false)
 		return
 	}
@@ -194,7 +194,7 @@ func (e *executions) execute(r *run, inst *instance, program wire.Run, c claim, 
 	}
 	switch engi.KindOf(err) {
 	case engi.Invalid, engi.Unsupported, engi.NotFound, engi.Denied:
-		e.refuse(r, err)
+		e.refuse(r, inst, err)
 		e.pools.retire(inst, false)
 	case engi.Exhausted:
 		result.Exit = engi.Exit{Code: -1, Cause: engi.CauseDisk}
@@ -466,14 +466,14 @@ func (e *executions) settle(r *run, inst *instance, result engi.Result) {
 	}
 }
 
-// refuse ends a run whose program did not start.
-func (e *executions) refuse(r *run, err error) {
+// refuse ends a run whose program did not start; inst is nil if it has none.
+func (e *executions) refuse(r *run, inst *instance, err error) {
 	refusal, ok := errors.AsType[*engi.Error](err)
 	if !ok {
 		refusal = engi.Errorf(engi.KindOf(err), "%s", err.Error())
 	}
 	r.output.End()
-	e.finish(r, nil, engi.ExecutionRefused, func(rec *Record) { rec.Refusal = refusal })
+	e.finish(r, inst, engi.ExecutionRefused, func(rec *Record) { rec.Refusal = refusal })
 }
 
 // finish stores a run's end and makes it known. While the store fails it tries
@@ -517,6 +517,11 @@ func (e *executions) finish(r *run, inst *instance, state engi.ExecutionState, e
 		if kind := engi.KindOf(err); kind == engi.NotFound || kind == engi.Conflict {
 			// Somebody else has ended or removed the record, which counts.
 			e.log.Error("record end of execution", "execution", r.id, "error", err)
+			if used != nil {
+				if err := e.opt.Store.PutSandbox(e.life, *used); err != nil {
+					e.log.Error("record use of sandbox", "sandbox", used.ID, "error", err)
+				}
+			}
 			e.closeRun(r, func() { r.err = err })
 			return
 		}

@@ -61,6 +61,9 @@ func (s *sandboxes) find(ctx context.Context, owner engi.Owner, id engi.SandboxI
 	if sb := s.get(owner, id); sb != nil {
 		return sb, nil
 	}
+	if s.pools.get(owner, id) != nil {
+		return nil, notYours(id)
+	}
 	rec, err := s.opt.Store.GetSandbox(ctx, owner, id)
 	switch {
 	case err != nil:
@@ -70,7 +73,11 @@ func (s *sandboxes) find(ctx context.Context, owner engi.Owner, id engi.SandboxI
 	case rec.Made:
 		return nil, errNotServing
 	}
-	return nil, engi.Errorf(engi.Conflict, "sandbox %s belongs to a pool or an execution", id).WithRemedy("create a sandbox of your own")
+	return nil, notYours(id)
+}
+
+func notYours(id engi.SandboxID) error {
+	return engi.Errorf(engi.Conflict, "sandbox %s belongs to a pool or an execution", id).WithRemedy("create a sandbox of your own")
 }
 
 // all returns the sandboxes that live.

@@ -126,16 +126,14 @@ func agentValues(r agent.Record) ([]any, error) {
 }
 
 func scanAgent(row scanner) (r agent.Record, err error) {
-	var created, ended int64
 	var text string
-	if err := row.Scan(&r.ID, &r.Owner, &r.Conversation, &r.State, &created, &ended, &r.Spec.Idempotency, &text); err != nil {
+	if err := row.Scan(&r.ID, &r.Owner, &r.Conversation, &r.State, (*stamp)(&r.Created), (*stamp)(&r.Ended), &r.Spec.Idempotency, &text); err != nil {
 		return r, err
 	}
 	var d agentDetail
 	if err := decode("run "+string(r.ID), text, &d); err != nil {
 		return r, err
 	}
-	r.Created, r.Ended = moment(created), moment(ended)
 	r.Agent, r.Model, r.Sandbox, r.Session = d.Agent, d.Model, engi.SandboxID(d.Sandbox), d.Session
 	r.Reason, r.Text, r.Output, r.Steps, r.Tokens = d.Reason, d.Text, d.Output, d.Steps, engi.Tokens(d.Tokens)
 	r.Fingerprint, r.Seq = d.Fingerprint, d.Seq

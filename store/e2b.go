@@ -90,15 +90,13 @@ func (s e2bStore) List(ctx context.Context, owner engi.Owner) ([]e2b.Template, e
 
 func scanE2B(row scanner) (t e2b.Template, err error) {
 	var detail string
-	var created, updated int64
-	if err := row.Scan(&t.ID, &t.Owner, &t.Name, &detail, &created, &updated); err != nil {
+	if err := row.Scan(&t.ID, &t.Owner, &t.Name, &detail, (*stamp)(&t.Created), (*stamp)(&t.Updated)); err != nil {
 		return t, err
 	}
 	var d e2bDetail
 	if err := decode("template "+t.ID, detail, &d); err != nil {
 		return t, err
 	}
-	t.Created, t.Updated = moment(created), moment(updated)
 	for _, b := range d.Builds {
 		t.Builds = append(t.Builds, e2b.Build{ID: b.ID, State: e2b.BuildState(b.State), Template: b.Template, Snapshot: engi.SnapshotID(b.Snapshot),
 			Tags: b.Tags, Size: engi.Size(b.Size), Reason: b.Reason, Step: b.Step, Created: moment(b.Created), Updated: moment(b.Updated)})
@@ -133,9 +131,7 @@ func (s e2bStore) AddLines(ctx context.Context, template, build string, lines []
 
 func (s e2bStore) Lines(ctx context.Context, build string, skip, limit int) ([]e2b.LogLine, error) {
 	return list(ctx, s.db.read, func(row scanner) (l e2b.LogLine, err error) {
-		var at int64
-		err = row.Scan(&at, &l.Level, &l.Step, &l.Text)
-		l.Time = moment(at)
+		err = row.Scan((*stamp)(&l.Time), &l.Level, &l.Step, &l.Text)
 		return l, err
 	}, `SELECT time, level, step, text FROM e2b_lines WHERE build = ? ORDER BY seq LIMIT ? OFFSET ?`, build, limit, skip)
 }

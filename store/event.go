@@ -120,10 +120,9 @@ func (l eventLog) Append(ctx context.Context, specs ...engi.EventSpec) (all []en
 }
 
 func scanEvent(row scanner) (e engi.Event, err error) {
-	var at int64
 	var data string
-	err = row.Scan(&e.Seq, &e.ID, &e.Owner, &e.Subject, &e.Prev, &e.Type, &at, &e.Actor, &e.Replay, &data)
-	e.Time, e.Data = moment(at), json.RawMessage(data)
+	err = row.Scan(&e.Seq, &e.ID, &e.Owner, &e.Subject, &e.Prev, &e.Type, (*stamp)(&e.Time), &e.Actor, &e.Replay, &data)
+	e.Data = json.RawMessage(data)
 	return e, err
 }
 

@@ -225,9 +225,8 @@ func (f fleetStore) Expire(ctx context.Context, before time.Time, keep, limit in
 // scanExecution reads executionColumns, and the output if it is selected too.
 func scanExecution(output bool) func(scanner) (fleet.Record, error) {
 	return func(row scanner) (r fleet.Record, err error) {
-		var created, started, ended int64
 		var detail string
-		dest := []any{&r.ID, &r.Owner, &r.State, &r.Language, &r.Template, &r.Sandbox, &created, &started, &ended,
+		dest := []any{&r.ID, &r.Owner, &r.State, &r.Language, &r.Template, &r.Sandbox, (*stamp)(&r.Created), (*stamp)(&r.Started), (*stamp)(&r.Ended),
 			&r.Idempotency, &r.Fingerprint, &r.OutputFile, &detail}
 		if output {
 			dest = append(dest, &r.Output)
@@ -235,7 +234,6 @@ func scanExecution(output bool) func(scanner) (fleet.Record, error) {
 		if err := row.Scan(dest...); err != nil {
 			return r, err
 		}
-		r.Created, r.Started, r.Ended = moment(created), moment(started), moment(ended)
 		return r, decodeDetail(detail, &r)
 	}
 }

@@ -55,13 +55,11 @@ func (s keyStore) Revoke(ctx context.Context, owner engi.Owner, id string, at ti
 
 func scanKey(row scanner) (engi.Key, error) {
 	var k engi.Key
-	var created, expires, revoked int64
 	var scopes string
-	err := row.Scan(&k.ID, &k.Owner, &k.Name, &k.Admin, &created, &expires, &revoked, &scopes)
+	err := row.Scan(&k.ID, &k.Owner, &k.Name, &k.Admin, (*stamp)(&k.Created), (*stamp)(&k.Expires), (*stamp)(&k.Revoked), &scopes)
 	for s := range strings.FieldsSeq(scopes) {
 		k.Scopes = append(k.Scopes, engi.Scope(s))
 	}
-	k.Created, k.Expires, k.Revoked = moment(created), moment(expires), moment(revoked)
 	return k, err
 }
 

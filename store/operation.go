@@ -126,12 +126,10 @@ func scanOperationInput(row scanner) (op engi.Operation, err error) {
 }
 
 func scanOperationTo(row scanner, op *engi.Operation, more ...any) error {
-	var created, ended int64
 	var text string
-	if err := row.Scan(append([]any{&op.ID, &op.Owner, &op.Type, &op.Subject, &op.State, &op.Attempt, &created, &ended, &text}, more...)...); err != nil {
+	if err := row.Scan(append([]any{&op.ID, &op.Owner, &op.Type, &op.Subject, &op.State, &op.Attempt, (*stamp)(&op.Created), (*stamp)(&op.Ended), &text}, more...)...); err != nil {
 		return err
 	}
-	op.Created, op.Ended = moment(created), moment(ended)
 	if text == "" {
 		return nil
 	}

@@ -146,6 +146,19 @@ func moment(n int64) time.Time {
 	return time.Unix(0, n).UTC()
 }
 
+// A stamp is a time to scan that nanos returned: Scan((*stamp)(&x.Created)).
+type stamp time.Time
+
+// Scan implements [sql.Scanner].
+func (s *stamp) Scan(v any) error {
+	n, ok := v.(int64)
+	if !ok {
+		return engi.Errorf(engi.Internal, "a time is stored as %T", v)
+	}
+	*s = stamp(moment(n))
+	return nil
+}
+
 func nullable(s string) any {
 	if s == "" {
 		return nil

@@ -170,13 +170,11 @@ func (f fleetStore) ForgetSandbox(ctx context.Context, id engi.SandboxID) (err e
 }
 
 func scanSandbox(row scanner) (s fleet.SandboxRecord, err error) {
-	var created, stopped int64
 	var size, fixed, detail string
 	if err := row.Scan(&s.ID, &s.Owner, &s.Template, &s.Digest, &s.Pool, &s.Tier, &size, &s.State, &s.End,
-		&s.Execution, &s.Token, &s.Language, &fixed, &created, &stopped, &s.Made, &s.Idempotency, &detail); err != nil {
+		&s.Execution, &s.Token, &s.Language, &fixed, (*stamp)(&s.Created), (*stamp)(&s.Stopped), &s.Made, &s.Idempotency, &detail); err != nil {
 		return s, err
 	}
-	s.Created, s.Stopped = moment(created), moment(stopped)
 	if s.Size, err = decodeSize(size); err != nil {
 		return s, err
 	}

@@ -81,13 +81,9 @@ func (s secretStore) Replace(ctx context.Context, sec engi.Secret, v secret.Seal
 }
 
 func (s secretStore) Remove(ctx context.Context, id engi.SecretID) error {
-	return s.db.tx(ctx, func(t *tx) error {
-		sec, err := first(ctx, t, errNoSecret, scanSecret, `DELETE FROM secrets WHERE id = ? RETURNING `+secretColumns, id)
-		if err != nil {
-			return err
-		}
-		return t.record(ctx, sec.Owner, string(sec.ID), engi.EventSecretRemoved, map[string]any{"name": sec.Name})
-	})
+	return change(ctx, s.db, errNoSecret, scanSecret, func(t *tx, sec engi.Secret) error {
+		return t.record(ctx, sec.Owner, string(id), engi.EventSecretRemoved, map[string]any{"name": sec.Name})
+	}, `DELETE FROM secrets WHERE id = ? RETURNING `+secretColumns, id)
 }
 
 func (s secretStore) Keys(ctx context.Context) ([]string, error) {
@@ -98,11 +94,9 @@ func scanSecret(row scanner) (engi.Secret, error) { return scanSecretWith(row) }
 
 // scanSecretWith reads secretColumns and then more.
 func scanSecretWith(row scanner, more ...any) (s engi.Secret, err error) {
-	var created, updated int64
 	var metadata string
-	if err := row.Scan(append([]any{&s.ID, &s.Owner, &s.Name, &s.Version, &metadata, &created, &updated}, more...)...); err != nil {
+	if err := row.Scan(append([]any{&s.ID, &s.Owner, &s.Name, &s.Version, &metadata, (*stamp)(&s.Created), (*stamp)(&s.Updated)}, more...)...); err != nil {
 		return s, err
 	}
-	s.Created, s.Updated = moment(created), moment(updated)
 	return s, decode("secret "+string(s.ID), metadata, &s.Metadata)
 }

@@ -117,17 +117,16 @@ func (f sessionStore) Forget(ctx context.Context, id engi.SessionID) error {
 }
 
 func scanSession(row scanner) (r session.Record, err error) {
-	var created, used, ended int64
 	var detail string
-	if err := row.Scan(&r.ID, &r.Owner, &r.Name, &r.Volume, &r.Sandbox, &created, &used, &ended, &r.Idempotency, &r.Fingerprint, &detail); err != nil {
+	if err := row.Scan(&r.ID, &r.Owner, &r.Name, &r.Volume, &r.Sandbox, (*stamp)(&r.Created), (*stamp)(&r.Used), (*stamp)(&r.Ended), &r.Idempotency, &r.Fingerprint, &detail); err != nil {
 		return r, err
 	}
 	var d sessionDetail
 	if err := decode("session "+string(r.ID), detail, &d); err != nil {
 		return r, err
 	}
-	r.Created, r.Used, r.Ended, r.State = moment(created), moment(used), moment(ended), engi.SessionIdle
-	if ended != 0 {
+	r.State = engi.SessionIdle
+	if !r.Ended.IsZero() {
 		r.State = engi.SessionTerminated
 	}
 	r.Mode, r.Persistence, r.Template, r.Size, r.Capacity, r.TTL, r.Dormancy = d.Mode, d.Persistence, d.Template, d.Size, d.Capacity, d.TTL, d.Dormancy

@@ -120,11 +120,9 @@ func (f snapshotStore) Forget(ctx context.Context, id engi.SnapshotID) error {
 
 func scanSnapshot(row scanner) (s engi.Snapshot, err error) {
 	var size, env string
-	var created, used, expires int64
-	if err := row.Scan(&s.ID, &s.Owner, &s.Name, &s.Sandbox, &s.Template, &s.Digest, &s.Tier, &size, &env, &s.Disk, &s.Bytes, &created, &used, &expires); err != nil {
+	if err := row.Scan(&s.ID, &s.Owner, &s.Name, &s.Sandbox, &s.Template, &s.Digest, &s.Tier, &size, &env, &s.Disk, &s.Bytes, (*stamp)(&s.Created), (*stamp)(&s.Used), (*stamp)(&s.Expires)); err != nil {
 		return s, err
 	}
-	s.Created, s.Used, s.Expires = moment(created), moment(used), moment(expires)
 	if s.Size, err = decodeSize(size); err != nil {
 		return s, err
 	}

@@ -104,8 +104,6 @@ func (f volumeStore) Forget(ctx context.Context, id engi.VolumeID) error {
 }
 
 func scanVolume(row scanner) (r volume.Record, err error) {
-	var created, accessed, ttl int64
-	err = row.Scan(&r.ID, &r.Owner, &r.Name, &r.Capacity, &r.Used, &r.Holder, &r.Image, &created, &accessed, &ttl)
-	r.Created, r.Accessed, r.TTL = moment(created), moment(accessed), time.Duration(ttl)
+	err = row.Scan(&r.ID, &r.Owner, &r.Name, &r.Capacity, &r.Used, &r.Holder, &r.Image, (*stamp)(&r.Created), (*stamp)(&r.Accessed), &r.TTL)
 	return r, err
 }

@@ -53,13 +53,9 @@ func (s webhookStore) Update(ctx context.Context, r webhook.Record) error {
 }
 
 func (s webhookStore) Remove(ctx context.Context, id engi.WebhookID) error {
-	return s.db.tx(ctx, func(t *tx) error {
-		r, err := first(ctx, t, errNoWebhook, scanWebhook, `DELETE FROM webhooks WHERE id = ? RETURNING `+webhookColumns, id)
-		if err != nil {
-			return err
-		}
+	return change(ctx, s.db, errNoWebhook, scanWebhook, func(t *tx, r webhook.Record) error {
 		return t.record(ctx, r.Owner, string(id), engi.EventWebhookRemoved, webhookEvent{r.Name, r.Types, r.Format, r.Enabled, r.Reason})
-	})
+	}, `DELETE FROM webhooks WHERE id = ? RETURNING `+webhookColumns, id)
 }
 
 const webhookColumns = `id, owner, name, url, types, format, secret, enabled, reason, created, updated`
@@ -70,10 +66,8 @@ func (s webhookStore) All(ctx context.Context) ([]webhook.Record, error) {
 
 func scanWebhook(row scanner) (r webhook.Record, err error) {
 	var types string
-	var created, updated int64
-	if err := row.Scan(&r.ID, &r.Owner, &r.Name, &r.URL, &types, &r.Format, &r.Sealed, &r.Enabled, &r.Reason, &created, &updated); err != nil {
+	if err := row.Scan(&r.ID, &r.Owner, &r.Name, &r.URL, &types, &r.Format, &r.Sealed, &r.Enabled, &r.Reason, (*stamp)(&r.Created), (*stamp)(&r.Updated)); err != nil {
 		return r, err
 	}
-	r.Created, r.Updated = moment(created), moment(updated)
 	return r, decode("types of webhook "+string(r.ID), types, &r.Types)
 }

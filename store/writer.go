@@ -151,6 +151,18 @@ func (db *DB) tx(ctx context.Context, f func(*tx) error) error {
 	return nil
 }
 
+// change runs a statement that returns the row that it changes or removes, and appends
+// its event in the same transaction.
+func change[T any](ctx context.Context, db *DB, missing error, scan func(scanner) (T, error), event func(*tx, T) error, query string, args ...any) error {
+	return db.tx(ctx, func(t *tx) error {
+		x, err := first(ctx, t, missing, scan, query, args...)
+		if err != nil {
+			return err
+		}
+		return event(t, x)
+	})
+}
+
 func changed(ctx context.Context) func(sql.Result, error) (int64, error) {
 	return func(res sql.Result, err error) (int64, error) {
 		if err != nil {

@@ -15,9 +15,7 @@ const runPath = "/v1/runs"
 
 type agents struct{ service engi.Agents }
 
-type aRun struct {
-	ID engi.RunID `path:"id" doc:"of the run"`
-}
+type aRun = byID[engi.RunID]
 
 type watchRun struct {
 	aRun
@@ -67,10 +65,9 @@ func Agents(service engi.Agents) Resource {
 		}, a.chat),
 		list(Route{Pattern: "GET " + runPath, ID: "list-runs", Summary: "List runs of agents", Text: "The newest come first.", Access: look},
 			func(c *call, in *listRuns) ([]engi.Run, error) { return service.List(c, c.owner(), in.Limit) }, runOf),
-		fetch(Route{Pattern: "GET " + runPath + "/{id}", ID: "get-run", Summary: "Get a run", Text: "As it is now.", Access: look},
-			func(c *call, in *aRun) (v1.AgentRun, error) { return to(runOf)(service.Get(c, c.owner(), in.ID)) }),
+		fetch(Route{Pattern: "GET " + runPath + "/{id}", ID: "get-run", Summary: "Get a run", Text: "As it is now.", Access: look}, getting(service, engi.Agents.Get, runOf)),
 		act(Route{Pattern: "DELETE " + runPath + "/{id}", ID: "cancel-run", Summary: "Cancel a run", Text: "What its tools started ends, too. Cancelling twice is no error.", Access: change},
-			func(c *call, in *aRun, _ none) error { return service.Cancel(c, c.owner(), in.ID) }),
+			ending(service, engi.Agents.Cancel)),
 		list(Route{Pattern: "GET " + runPath + "/{id}/messages", ID: "get-run-messages", Summary: "Read a transcript", Text: "All that was said, from the beginning of the conversation.", Access: look},
 			func(c *call, in *aRun) ([]engi.Message, error) { return service.Messages(c, c.owner(), in.ID) }, messageOf),
 		raw(Route{

@@ -23,9 +23,7 @@ type events struct {
 	functions engi.Functions
 }
 
-type anEvent struct {
-	ID engi.EventID `path:"id" doc:"of the event"`
-}
+type anEvent = byID[engi.EventID]
 
 type listEvents struct {
 	Type      string `query:"type" maxLength:"1000" doc:"only events of these types, separated by commas; sandbox.* stands for all that begin so"`
@@ -37,9 +35,7 @@ type listEvents struct {
 	Limit     int    `query:"limit" minimum:"0" maximum:"1000" doc:"how many at most; 0 means 100 in a list, and a stream without end"`
 }
 
-type aFunctionRun struct {
-	ID engi.FunctionRunID `path:"id" doc:"of the run"`
-}
+type aFunctionRun = byID[engi.FunctionRunID]
 
 type listFunctionRuns struct {
 	Function string       `query:"function" maxLength:"128" doc:"only runs of this one"`
@@ -105,7 +101,7 @@ func Functions(log engi.Events, service engi.Functions) Resource {
 		act(Route{
 			Pattern: "DELETE " + functionPath + "/runs/{id}", ID: "cancel-function-run", Summary: "Cancel a run of a function", Access: change,
 			Text: "It ends after the step it is in. Cancelling a run that has ended changes nothing and is no error.",
-		}, func(c *call, in *aFunctionRun, _ none) error { return service.Cancel(c, c.owner(), in.ID) }),
+		}, ending(service, engi.Functions.Cancel)),
 	}}
 }
 

@@ -38,9 +38,7 @@ type executions struct {
 	limits ExecutionLimits
 }
 
-type anExecution struct {
-	ID engi.ExecutionID `path:"id" doc:"of the execution"`
-}
+type anExecution = byID[engi.ExecutionID]
 
 type createExecution struct {
 	LastEvent string `header:"Last-Event-ID" doc:"with a stream and a repeated Idempotency-Key: the offset to come back to"`
@@ -108,7 +106,7 @@ func Executions(service engi.Executions, limits ExecutionLimits) Resource {
 		act(Route{
 			Pattern: "DELETE " + path + "/{id}", ID: "cancel-execution", Summary: "Cancel an execution", Access: writes(engi.ScopeExecutions),
 			Text: "Ends the run with cause cancelled. The record stays. Cancelling a run that has ended changes nothing and is no error.",
-		}, func(c *call, in *anExecution, _ none) error { return x.Cancel(c, c.owner(), in.ID) }),
+		}, ending(service, engi.Executions.Cancel)),
 		raw(Route{
 			Pattern: "GET " + path + "/{id}/events", ID: "watch-execution", Summary: "Watch an execution", Access: reads(engi.ScopeExecutions),
 			Text: "Streams the run's events from an offset on: started when the offset is 0, then output as it comes, and the result, which is the last. " +

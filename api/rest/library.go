@@ -13,9 +13,7 @@ const documentPath = "/v1/docs"
 
 type library struct{ engi.Library }
 
-type aDocument struct {
-	ID engi.DocumentID `path:"id" doc:"of the document"`
-}
+type aDocument = byID[engi.DocumentID]
 
 type searchDocuments struct {
 	Query   string `query:"query" required:"true" minLength:"1" maxLength:"4096" doc:"what you want to do or know"`
@@ -43,7 +41,7 @@ func Library(service engi.Library) Resource {
 			Status:  http.StatusCreated, Location: "address of the document",
 		}, l.add),
 		list(Route{Pattern: "GET " + documentPath, ID: "list-documents", Summary: "List documents", Text: "By package and title: the caller's and the node's.", Access: look},
-			func(c *call, _ *none) ([]engi.Document, error) { return l.Documents(c, c.owner()) }, documentOf),
+			listing(service, engi.Library.Documents), documentOf),
 		fetch(Route{
 			Pattern: "GET " + documentPath + "/search", ID: "search-documents", Summary: "Search documents and modules", Access: look,
 			Text: "Pieces of documents, by meaning and by words, and modules that were saved. The answer names the embedder that compared meanings.",
@@ -54,7 +52,7 @@ func Library(service engi.Library) Resource {
 			return v1.Finding{Hits: listOf(x.Hits, hitOf).Items, Embedder: x.Embedder, Note: x.Note}, err
 		}),
 		list(Route{Pattern: "GET " + documentPath + "/packages", ID: "list-document-packages", Summary: "List packages", Text: "What documents are about, by name.", Access: look},
-			func(c *call, _ *none) ([]engi.DocumentPackage, error) { return l.Packages(c, c.owner()) },
+			listing(service, engi.Library.Packages),
 			func(x engi.DocumentPackage) v1.DocumentPackage { return v1.DocumentPackage(x) }),
 		list(Route{
 			Pattern: "POST " + documentPath + "/refresh", ID: "refresh-documents", Summary: "Refresh documents", Access: change,
@@ -82,7 +80,7 @@ func Library(service engi.Library) Resource {
 		act(Route{
 			Pattern: "DELETE " + documentPath + "/{id}", ID: "remove-document", Summary: "Remove a document", Access: change,
 			Text: "It is found no more. The node's documents are for admins to remove.",
-		}, func(c *call, in *aDocument, _ none) error { return l.Remove(c, c.owner(), in.ID) }),
+		}, ending(service, engi.Library.Remove)),
 		send(Route{
 			Pattern: "POST " + sessionPath + "/{id}/modules", ID: "save-modules", Summary: "Save modules of a session", Access: change,
 			Text: "Says what files below /workspace are good for, so that searches find them. The volume keeps the source; with scope user a copy is kept for the owner's other sessions. " +

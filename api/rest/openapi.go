@@ -98,7 +98,7 @@ func (d *description) add(r *Route) {
 			if media.Examples == nil {
 				media.Examples = map[string]*huma.Example{}
 			}
-			media.Examples[e.name] = &huma.Example{Summary: e.summary, Value: json.RawMessage(e.body)}
+			media.Examples[e.name] = &huma.Example{Summary: e.summary, Value: json.RawMessage(e.Body)}
 		}
 		op.RequestBody = &huma.RequestBody{Required: !r.Optional, Content: map[string]*huma.MediaType{string(httpio.JSON): media}}
 		d.close(media.Schema)

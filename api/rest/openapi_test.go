@@ -383,6 +383,12 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	do("POST", hook+"/deliveries", `{"event_id":"`+sent.ID+`"}`)
 	do("GET", hook+"/deliveries", "")
 	do("DELETE", hook, "")
+	for noun, o := range simple(w) {
+		one := "/v1/" + noun + "/" + read[struct{ ID string }](t, do("POST", "/v1/"+noun, o.body), 201).ID
+		do("GET", "/v1/"+noun, "")
+		do("GET", one, "")
+		do("DELETE", one, "")
+	}
 	do("GET", "/v1/functions", "")
 	do("GET", "/v1/functions/runs?state=failed", "")
 	do("GET", "/v1/functions/runs/"+sent.RunIDs[0]+"?wait=1s", "")

@@ -14,9 +14,7 @@ const operationPath = "/v1/operations"
 
 type operations struct{ engi.Operations }
 
-type anOperation struct {
-	ID engi.OperationID `path:"id" doc:"of the operation"`
-}
+type anOperation = byID[engi.OperationID]
 
 type listOperations struct {
 	Type  string `query:"type" maxLength:"64" doc:"only these"`
@@ -57,7 +55,7 @@ func Operations(service engi.Operations) Resource {
 		act(Route{
 			Pattern: "DELETE " + one, ID: "cancel-operation", Summary: "Cancel an operation", Access: writes(""),
 			Text: "Answers when it has ended. Cancelling one that has ended changes nothing and is no error.",
-		}, func(c *call, in *anOperation, _ none) error { return o.Cancel(c, c.owner(), in.ID) }),
+		}, ending(service, engi.Operations.Cancel)),
 	}}
 }
 

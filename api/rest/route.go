@@ -2,6 +2,7 @@ package rest
 
 import (
 	"cmp"
+	"context"
 	"net/http"
 	"reflect"
 	"slices"
@@ -130,7 +131,7 @@ func streamOf[T any](example any, forms ...httpio.Format) (all []answer) {
 }
 
 // An example is a request that works; tests send it.
-type example struct{ name, summary, body string }
+type example struct{ name, summary, Body string }
 
 // none is the type of parameters, bodies and answers that are not there.
 type none struct{}
@@ -236,6 +237,26 @@ func list[P, X, T any](r Route, h func(*call, *P) ([]X, error), as func(X) T) Ro
 		xs, err := h(c, p)
 		return listOf(xs, as), err
 	})
+}
+
+// byID are the parameters of a route about one object.
+type byID[ID ~string] struct {
+	ID ID `path:"id" doc:"its ID"`
+}
+
+// listing, getting and ending are the functions of routes that list, get and end
+// objects of the caller: list(…, listing(service, engi.Volumes.List), volumeOf). The
+// service may be nil.
+func listing[S, X any](service S, of func(S, context.Context, engi.Owner) ([]X, error)) func(*call, *none) ([]X, error) {
+	return func(c *call, _ *none) ([]X, error) { return of(service, c, c.owner()) }
+}
+
+func getting[S, X, T any, ID ~string](service S, get func(S, context.Context, engi.Owner, ID) (X, error), as func(X) T) func(*call, *byID[ID]) (T, error) {
+	return func(c *call, in *byID[ID]) (T, error) { return to(as)(get(service, c, c.owner(), in.ID)) }
+}
+
+func ending[S any, ID ~string](service S, end func(S, context.Context, engi.Owner, ID) error) func(*call, *byID[ID], none) error {
+	return func(c *call, in *byID[ID], _ none) error { return end(service, c, c.owner(), in.ID) }
 }
 
 // act is a route that takes a B in JSON, or nothing if B is none, and answers

@@ -19,9 +19,7 @@ type sandboxes struct {
 	snapshots engi.Snapshots
 }
 
-type aSandbox struct {
-	ID engi.SandboxID `path:"id" doc:"of the sandbox"`
-}
+type aSandbox = byID[engi.SandboxID]
 
 type listSandboxes struct {
 	State    []string `query:"state" doc:"only these states, with commas between; absent means all but stopped"`
@@ -76,7 +74,7 @@ func Sandboxes(service engi.Sandboxes, lifecycle engi.Lifecycle, snapshots engi.
 		act(Route{
 			Pattern: "DELETE " + sandboxPath + "/{id}", ID: "stop-sandbox", Summary: "Stop a sandbox", Access: change,
 			Text: "Destroys it and answers when it is gone. Stopping it twice is no error.",
-		}, func(c *call, in *aSandbox, _ none) error { return s.Stop(c, c.owner(), in.ID) }),
+		}, ending(service, engi.Sandboxes.Stop)),
 		fetch(Route{
 			Pattern: "POST " + sandboxPath + "/{id}/pause", ID: "pause-sandbox", Summary: "Freeze a sandbox in memory", Access: change, missing: sleep,
 			Text: "Nothing in it runs until it is resumed. Pausing it twice is no error.",

@@ -1,8 +1,10 @@
 package rest_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -18,7 +20,31 @@ import (
 )
 
 // held is one object of each kind that belongs to one owner.
-type held struct{ execution, sandbox, process, snapshot, volume, secret, key, session, run, event, functionRun, document, operation, webhook string }
+type held struct {
+	execution, sandbox, process, snapshot, volume, secret, key, session, run, event, functionRun, document, operation string
+	more                                                                                                              map[string]object // by nouns, see simple
+}
+
+// An object is an ID, and the request that made it.
+type object struct{ id, body string }
+
+// simple returns the nouns of objects that a test can make, list, get and remove by
+// their routes and the example of the first, without a line of its own.
+func simple(w *apitest.Fixture) map[string]object {
+	routes, all := map[string]*rest.Route{}, map[string]object{}
+	for _, r := range w.Handler.Routes() {
+		routes[r.Pattern] = r
+	}
+	for pattern, r := range routes {
+		noun, ok := strings.CutPrefix(pattern, "POST /v1/")
+		_, listed := routes["GET /v1/"+noun]
+		_, removed := routes["DELETE /v1/"+noun+"/{id}"]
+		if ok && listed && removed && len(r.Bodies) > 0 && !slices.Contains([]string{"keys", "sandboxes", "sessions", "executions"}, noun) {
+			all[noun] = object{body: r.Bodies[0].Body}
+		}
+	}
+	return all
+}
 
 // hold makes one of each for the owner of the world's User.
 func hold(t *testing.T, w *apitest.Fixture) held {
@@ -37,13 +63,16 @@ func hold(t *testing.T, w *apitest.Fixture) held {
 	h.run = read[v1.AgentRun](t, ask(t, w, "POST", "/v1/agents/echo/runs", `{"input":"wait"}`), 202).ID
 	sent := read[v1.Event](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/wait"}`), 202)
 	h.event, h.functionRun = sent.ID, sent.RunIDs[0]
-	h.webhook = read[v1.Webhook](t, ask(t, w, "POST", "/v1/webhooks", `{"url":"http://127.0.0.1:1/","types":["never"]}`), 201).ID
 	h.document = read[v1.Document](t, ask(t, w, "POST", "/v1/docs", `{"title":"mine","text":"# mine"}`), 201).ID
 	build, err := w.Operations.Start(t.Context(), engi.OperationSpec{Owner: "ann", Type: engi.OperationBuildTemplate, Subject: "slow", Input: json.RawMessage(`{"definition":"slow"}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h.operation = string(build.ID)
+	h.more = simple(w)
+	for noun, o := range h.more {
+		h.more[noun] = object{read[struct{ ID string }](t, ask(t, w, "POST", "/v1/"+noun, o.body), 201).ID, o.body}
+	}
 	for _, k := range read[v1.List[v1.Key]](t, ask(t, w, "GET", "/v1/keys", ""), 200).Items {
 		h.key = k.ID
 	}
@@ -54,7 +83,8 @@ func hold(t *testing.T, w *apitest.Fixture) held {
 func (h held) requestFor(pattern string) (method, path, body string) {
 	method, path, _ = strings.Cut(pattern, " ")
 	noun := strings.Split(path, "/")[min(2, strings.Count(path, "/"))]
-	id := map[string]string{"executions": h.execution, "sandboxes": h.sandbox, "keys": h.key, "sessions": h.session, "runs": h.run, "events": h.event, "functions": h.functionRun, "docs": h.document, "operations": h.operation, "webhooks": h.webhook}[noun]
+	id := map[string]string{"executions": h.execution, "sandboxes": h.sandbox, "keys": h.key, "sessions": h.session, "runs": h.run, "events": h.event, "functions": h.functionRun, "docs": h.document, "operations": h.operation}[noun]
+	id = cmp.Or(id, h.more[noun].id)
 	name := map[string]string{"volumes": h.volume, "secrets": h.secret, "snapshots": h.snapshot, "templates": "base", "agents": "echo", "models": "echo"}[noun]
 	path = strings.NewReplacer("{id}", id, "{name}", name, "{process}", h.process, "{port}", "8080", "{path...}", "f.txt", "{call}", "c1").Replace(path)
 	switch {
@@ -74,8 +104,11 @@ func (h held) requestFor(pattern string) (method, path, body string) {
 			"mkdir": `{"path":"/workspace/new"}`, "move": `{"from":"/workspace/f","to":"/workspace/g"}`, "signal": `{"signal":"KILL"}`, "resize": `{"cols":1,"rows":1}`,
 			"extend": `{"timeout":"1m"}`, "network": `{"mode":"none"}`, "processes": `{"args":["true"]}`, "executions": program("echo"), "sandboxes": `{}`, "keys": `{}`,
 			"secrets": `{"name":"other","value":"x"}`, "volumes": `{"name":"other"}`, "templates": `{"name":"mine","definition":"good"}`,
-			"scripts": `{"language":"javascript","code":"1"}`, "files": "content", "sessions": `{}`, "events": `{"name":"x"}`, "replay": `{}`, "docs": `{"text":"x"}`, "modules": `{"modules":[{"path":"a.ts","description":"x"}]}`, "run_code": `{"code":"1"}`, "runs": `{"input":"x"}`, "chat": `{"message":"x"}`, "completions": `{"model":"echo","messages":[{"role":"user","content":"x"}]}`, "webhooks": `{"url":"http://127.0.0.1:1/"}`, "deliveries": `{"event_id":"` + h.event + `"}`, h.webhook: `{"name":"x"}`, h.secret: `{"value":"x"}`, h.sandbox: `{"metadata":{}}`,
+			"scripts": `{"language":"javascript","code":"1"}`, "files": "content", "sessions": `{}`, "events": `{"name":"x"}`, "replay": `{}`, "docs": `{"text":"x"}`, "modules": `{"modules":[{"path":"a.ts","description":"x"}]}`, "run_code": `{"code":"1"}`, "runs": `{"input":"x"}`, "chat": `{"message":"x"}`, "completions": `{"model":"echo","messages":[{"role":"user","content":"x"}]}`, "deliveries": `{"event_id":"` + h.event + `"}`, h.more["webhooks"].id: `{"name":"x"}`, h.secret: `{"value":"x"}`, h.sandbox: `{"metadata":{}}`,
 		}[strings.SplitN(path[strings.LastIndex(strings.SplitN(path, "?", 2)[0], "/")+1:], "?", 2)[0]]
+	}
+	if method == "POST" && body == "" {
+		body = h.more[noun].body
 	}
 	return method, path, body
 }
@@ -123,7 +156,11 @@ func TestEveryRouteKeepsOwnersApart(t *testing.T) {
 			t.Errorf("%s as somebody else: %s", pattern, rec.Body)
 		}
 		// What never was looks the same.
-		other := held{string(engi.NewExecutionID()), string(engi.NewSandboxID()), "p1", string(engi.NewSnapshotID()), string(engi.NewVolumeID()), string(engi.NewSecretID()), "key_x", string(engi.NewSessionID()), string(engi.NewRunID()), string(engi.NewEventID()), string(engi.NewFunctionRunID()), string(engi.NewDocumentID()), string(engi.NewOperationID()), string(engi.NewWebhookID())}
+		never := map[string]object{}
+		for noun, o := range mine.more {
+			never[noun] = object{o.id[:4] + strings.Repeat("a", len(o.id)-4), o.body}
+		}
+		other := held{string(engi.NewExecutionID()), string(engi.NewSandboxID()), "p1", string(engi.NewSnapshotID()), string(engi.NewVolumeID()), string(engi.NewSecretID()), "key_x", string(engi.NewSessionID()), string(engi.NewRunID()), string(engi.NewEventID()), string(engi.NewFunctionRunID()), string(engi.NewDocumentID()), string(engi.NewOperationID()), never}
 		method, path, body = other.requestFor(pattern)
 		if rec := askWithin(t, w, 10*time.Second, w.User, method, path, body); rec.Code != 404 {
 			t.Errorf("%s of what never was: status %d: %s", pattern, rec.Code, rec.Body)
@@ -132,7 +169,7 @@ func TestEveryRouteKeepsOwnersApart(t *testing.T) {
 	if tried < 40 {
 		t.Errorf("only %d routes", tried)
 	}
-	for _, list := range []string{"executions", "sandboxes", "snapshots", "volumes", "secrets", "sessions", "runs", "docs", "modules", "events", "functions/runs", "operations", "webhooks", "sandboxes?state=stopped"} {
+	for _, list := range slices.AppendSeq([]string{"executions", "sandboxes", "snapshots", "volumes", "secrets", "sessions", "runs", "docs", "modules", "events", "functions/runs", "operations", "sandboxes?state=stopped"}, maps.Keys(mine.more)) {
 		items := read[v1.List[map[string]any]](t, ask(t, w, "GET", "/v1/"+list, "", "Authorization", "Bearer "+w.Other), 200).Items
 		items = slices.DeleteFunc(items, func(x map[string]any) bool { return x["owner"] == "bob" }) // the event of the key
 		if len(items) != 0 {

@@ -37,7 +37,7 @@ func Sessions(service engi.Sessions) Resource {
 			Status:  http.StatusCreated, Location: "address of the session", Optional: true,
 		}, s.create),
 		list(Route{Pattern: "GET " + sessionPath, ID: "list-sessions", Summary: "List sessions", Text: "The newest come first; those that are over are left out.", Access: look},
-			func(c *call, _ *none) ([]engi.Session, error) { return s.List(c, c.owner()) }, sessionOf),
+			listing(service, engi.Sessions.List), sessionOf),
 		fetch(Route{Pattern: "GET " + sessionPath + "/{id}", ID: "get-session", Summary: "Get a session", Text: "One that is over is remembered for a day.", Access: look},
 			func(c *call, in *aSession) (v1.Session, error) { return to(sessionOf)(s.Get(c, c.owner(), in.ID)) }),
 		act(Route{

@@ -11,9 +11,7 @@ const webhookPath = "/v1/webhooks"
 
 type webhooks struct{ engi.Webhooks }
 
-type aWebhook struct {
-	ID engi.WebhookID `path:"id" doc:"of the webhook"`
-}
+type aWebhook = byID[engi.WebhookID]
 
 type listDeliveries struct {
 	aWebhook
@@ -36,21 +34,19 @@ func Webhooks(service engi.Webhooks) Resource {
 				"24 times over about 8 hours; 410 disables the webhook. The answer has the secret, for the only time.",
 			Creates:  "a repeated key returns the first webhook, without its secret, instead of making another",
 			Location: "path of the webhook",
-			Bodies:   []example{{"sandboxes", "what happens to sandboxes", `{"url": "https://example.com/hooks/engi", "types": ["sandbox.*"]}`}},
+			Bodies:   []example{{"keys", "keys that end", `{"url": "https://example.com/hooks/engi", "types": ["key.revoked"]}`}},
 		}, engi.NewWebhookID, w.create, func(c *call, id engi.WebhookID) (v1.Webhook, error) {
 			return to(webhookOf)(w.Get(c, c.owner(), id))
 		}, func(x v1.Webhook) v1.Webhook { return x }),
-		list(Route{Pattern: "GET " + webhookPath, ID: "list-webhooks", Summary: "List webhooks", Text: "The oldest come first.", Access: look},
-			func(c *call, _ *none) ([]engi.Webhook, error) { return w.List(c, c.owner()) }, webhookOf),
-		fetch(Route{Pattern: "GET " + one, ID: "get-webhook", Summary: "Get a webhook", Access: look},
-			func(c *call, in *aWebhook) (v1.Webhook, error) { return to(webhookOf)(w.Get(c, c.owner(), in.ID)) }),
+		list(Route{Pattern: "GET " + webhookPath, ID: "list-webhooks", Summary: "List webhooks", Text: "The oldest come first.", Access: look}, listing(service, engi.Webhooks.List), webhookOf),
+		fetch(Route{Pattern: "GET " + one, ID: "get-webhook", Summary: "Get a webhook", Access: look}, getting(service, engi.Webhooks.Get, webhookOf)),
 		send(Route{Pattern: "PATCH " + one, ID: "update-webhook", Summary: "Change a webhook", Text: "What is absent stays. Enabling one begins with the events from then on.", Access: change},
 			func(c *call, in *aWebhook, q v1.WebhookUpdate) (v1.Webhook, error) {
 				x, secret, err := w.Update(c, c.owner(), in.ID, engi.WebhookUpdate(q))
 				return withSecret(x, secret), err
 			}),
 		act(Route{Pattern: "DELETE " + one, ID: "remove-webhook", Summary: "Delete a webhook", Text: "What is not delivered yet is given up.", Access: change},
-			func(c *call, in *aWebhook, _ none) error { return w.Remove(c, c.owner(), in.ID) }),
+			ending(service, engi.Webhooks.Remove)),
 		list(Route{Pattern: "GET " + one + "/deliveries", ID: "list-webhook-deliveries", Summary: "List deliveries of a webhook", Text: "The newest come first.", Access: look},
 			func(c *call, in *listDeliveries) ([]engi.WebhookDelivery, error) {
 				return w.Deliveries(c, c.owner(), in.ID, in.Limit)

@@ -8,14 +8,21 @@ import (
 	"time"
 
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
 )
 
 type agentCommand struct {
-	List   agentList   `cmd:"" aliases:"ls" help:"List agents."`
-	Runs   agentRuns   `cmd:"" help:"List runs of agents."`
-	Show   agentShow   `cmd:"" help:"Print the transcript of a run."`
-	Cancel agentCancel `cmd:"" help:"Cancel runs."`
-	Usage  agentUsage  `cmd:"" help:"Show what was spent on models."`
+	List   agentList     `cmd:"" aliases:"ls" help:"List agents."`
+	Runs   agentRuns     `cmd:"" help:"List runs of agents."`
+	Show   agentShow     `cmd:"" help:"Print the transcript of a run."`
+	Cancel removeCommand `cmd:"" help:"Cancel runs."`
+	Usage  agentUsage    `cmd:"" help:"Show what was spent on models."`
+}
+
+var agentCommands = agentCommand{
+	Cancel: removes(`What their tools started ends, too.
+
+`+example("engi agent cancel run_u2dmwmlezjgprkqrgppgcz2mgu"), "cancelled", (*client.Client).CancelRun),
 }
 
 type agentList struct{}
@@ -89,22 +96,6 @@ func (a *agentShow) Run(ctx context.Context, g *globals) error {
 		}
 		return nil
 	})
-}
-
-type agentCancel struct {
-	Runs []string `arg:"" help:"IDs of runs." placeholder:"RUN"`
-}
-
-func (agentCancel) Help() string {
-	return `What their tools started ends, too.
-
-Examples:
-  engi agent cancel run_u2dmwmlezjgprkqrgppgcz2mgu`
-}
-
-// Run implements the command.
-func (a *agentCancel) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "cancelled", a.Runs, func(d *connection, id string) error { return d.CancelRun(ctx, id) })
 }
 
 type agentUsage struct{}

@@ -16,16 +16,22 @@ import (
 
 	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
 )
 
 type docsCommand struct {
-	Add      docsAdd      `cmd:"" help:"Add documents to the library."`
-	List     docsList     `cmd:"" aliases:"ls" help:"List documents."`
-	Search   docsSearch   `cmd:"" help:"Search documents, and modules that sessions have saved."`
-	Packages docsPackages `cmd:"" help:"List the packages that documents are about."`
-	Refresh  docsRefresh  `cmd:"" help:"Fetch documents again that have changed at their source."`
-	Remove   docsRemove   `cmd:"" aliases:"rm" help:"Remove documents from the library."`
-	Modules  docsModules  `cmd:"" help:"List modules that sessions have saved."`
+	Add      docsAdd       `cmd:"" help:"Add documents to the library."`
+	List     docsList      `cmd:"" aliases:"ls" help:"List documents."`
+	Search   docsSearch    `cmd:"" help:"Search documents, and modules that sessions have saved."`
+	Packages listCommand   `cmd:"" help:"List the packages that documents are about."`
+	Refresh  docsRefresh   `cmd:"" help:"Fetch documents again that have changed at their source."`
+	Remove   removeCommand `cmd:"" aliases:"rm" help:"Remove documents from the library."`
+	Modules  docsModules   `cmd:"" help:"List modules that sessions have saved."`
+}
+
+var docsCommands = docsCommand{
+	Packages: lists(example("engi docs packages"), table[v1.DocumentPackage]{"PACKAGE\tDOCUMENTS\tPIECES", func(x v1.DocumentPackage) []any { return []any{x.Name, x.Documents, x.Chunks} }, nil}, (*client.Client).DocumentPackages),
+	Remove:   removes(example("engi docs remove $id", "engi docs remove $(engi docs list -q)"), "removed", (*client.Client).RemoveDocument),
 }
 
 const (
@@ -351,19 +357,6 @@ func (g *globals) snippet(text string, lines int) {
 	}
 }
 
-type docsPackages struct{}
-
-func (docsPackages) Help() string {
-	return `Examples:
-  engi docs packages`
-}
-
-// Run implements the command.
-func (docsPackages) Run(ctx context.Context, g *globals) error {
-	packages := table[v1.DocumentPackage]{"PACKAGE\tDOCUMENTS\tPIECES", func(x v1.DocumentPackage) []any { return []any{x.Name, x.Documents, x.Chunks} }, nil}
-	return packages.list(ctx, g, false, func(d *connection) ([]v1.DocumentPackage, error) { return d.DocumentPackages(ctx) })
-}
-
 type docsRefresh struct {
 	IDs []string `arg:"" optional:"" name:"id" help:"Documents; else all of yours, or of the node with the admin key." placeholder:"ID"`
 }
@@ -399,21 +392,6 @@ func (r *docsRefresh) Run(ctx context.Context, g *globals) error {
 		}
 		return g.several(errs)
 	})
-}
-
-type docsRemove struct {
-	IDs []string `arg:"" name:"id" help:"Documents." placeholder:"ID"`
-}
-
-func (docsRemove) Help() string {
-	return `Examples:
-  engi docs remove $id
-  engi docs remove $(engi docs list -q)`
-}
-
-// Run implements the command.
-func (r *docsRemove) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "removed", r.IDs, func(d *connection, id string) error { return d.RemoveDocument(ctx, id) })
 }
 
 type docsModules struct {

@@ -15,14 +15,25 @@ import (
 )
 
 type eventsCommand struct {
-	Send      eventsSend      `cmd:"" help:"Send an event, which starts the functions that are bound to it."`
-	List      eventsList      `cmd:"" aliases:"ls" help:"List events."`
-	Follow    eventsFollow    `cmd:"" help:"Follow events as they happen."`
-	Show      eventsShow      `cmd:"" aliases:"get" help:"Show an event and its runs, or a run with its steps."`
-	Replay    eventsReplay    `cmd:"" help:"Send an event again."`
-	Functions eventsFunctions `cmd:"" help:"List functions."`
-	Runs      eventsRuns      `cmd:"" help:"List runs of functions."`
-	Cancel    eventsCancel    `cmd:"" help:"Cancel runs."`
+	Send      eventsSend    `cmd:"" help:"Send an event, which starts the functions that are bound to it."`
+	List      eventsList    `cmd:"" aliases:"ls" help:"List events."`
+	Follow    eventsFollow  `cmd:"" help:"Follow events as they happen."`
+	Show      eventsShow    `cmd:"" aliases:"get" help:"Show an event and its runs, or a run with its steps."`
+	Replay    eventsReplay  `cmd:"" help:"Send an event again."`
+	Functions listCommand   `cmd:"" help:"List functions."`
+	Runs      eventsRuns    `cmd:"" help:"List runs of functions."`
+	Cancel    removeCommand `cmd:"" help:"Cancel runs."`
+}
+
+var eventsCommands = eventsCommand{
+	Functions: lists(`Those that are built in, and those of [[functions]] in the configuration.
+
+`+example("engi events functions", "engi events functions --json"), table[v1.Function]{"FUNCTION\tEVENT\tCRON\tRETRIES\tDESCRIPTION", func(f v1.Function) []any {
+		return []any{f.Name, f.Event, f.Cron, f.Retries, f.Description}
+	}, nil}, (*client.Client).Functions),
+	Cancel: removes(`A run ends after the step it is in.
+
+`+example("engi events cancel fnr_u2dmwmlezjgprkqrgppgcz2mgu"), "cancelled", (*client.Client).CancelFunctionRun),
 }
 
 // maxData is more than an event may have, for which the server has a better error.
@@ -367,24 +378,6 @@ func (e *eventsReplay) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-type eventsFunctions struct{}
-
-func (eventsFunctions) Help() string {
-	return `Those that are built in, and those of [[functions]] in the configuration.
-
-Examples:
-  engi events functions
-  engi events functions --json`
-}
-
-// Run implements the command.
-func (eventsFunctions) Run(ctx context.Context, g *globals) error {
-	functions := table[v1.Function]{"FUNCTION\tEVENT\tCRON\tRETRIES\tDESCRIPTION", func(f v1.Function) []any {
-		return []any{f.Name, f.Event, f.Cron, f.Retries, f.Description}
-	}, nil}
-	return functions.list(ctx, g, false, func(d *connection) ([]v1.Function, error) { return d.Functions(ctx) })
-}
-
 type eventsRuns struct {
 	Function string `help:"Only runs of this function." placeholder:"NAME"`
 	Event    string `help:"Only runs that this event started." placeholder:"ID"`
@@ -412,20 +405,4 @@ func (e *eventsRuns) Run(ctx context.Context, g *globals) error {
 	return runs.list(ctx, g, false, func(d *connection) ([]v1.FunctionRun, error) {
 		return d.FunctionRuns(ctx, client.FunctionFilter{Function: e.Function, Event: e.Event, State: e.State, Limit: e.Limit})
 	})
-}
-
-type eventsCancel struct {
-	Runs []string `arg:"" help:"IDs of runs." placeholder:"RUN"`
-}
-
-func (eventsCancel) Help() string {
-	return `A run ends after the step it is in.
-
-Examples:
-  engi events cancel fnr_u2dmwmlezjgprkqrgppgcz2mgu`
-}
-
-// Run implements the command.
-func (e *eventsCancel) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "cancelled", e.Runs, func(d *connection, id string) error { return d.CancelFunctionRun(ctx, id) })
 }

@@ -7,12 +7,33 @@ import (
 	"time"
 
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
 )
 
 type keyCommand struct {
-	Create keyCreate `cmd:"" help:"Create a key; its secret is printed only once."`
-	List   keyList   `cmd:"" help:"List keys."`
-	Revoke keyRevoke `cmd:"" help:"Revoke keys."`
+	Create keyCreate     `cmd:"" help:"Create a key; its secret is printed only once."`
+	List   listCommand   `cmd:"" help:"List keys."`
+	Revoke removeCommand `cmd:"" help:"Revoke keys."`
+}
+
+var keyCommands = keyCommand{
+	List: lists(example("engi key list"), table[v1.Key]{"ID\tNAME\tOWNER\tSCOPES\tSTATE\tCREATED", func(k v1.Key) []any {
+		state := "in force"
+		switch {
+		case k.RevokedAt != nil:
+			state = "revoked " + ago(*k.RevokedAt)
+		case k.ExpiresAt != nil && time.Now().After(*k.ExpiresAt):
+			state = "expired " + ago(*k.ExpiresAt)
+		case k.ExpiresAt != nil:
+			state = "until " + k.ExpiresAt.Format(time.DateTime)
+		}
+		who := orDash(k.Owner)
+		if k.Admin {
+			who += " (admin)"
+		}
+		return []any{k.ID, k.Name, who, strings.Join(k.Scopes, " "), state, ago(k.CreatedAt)}
+	}, nil}, (*client.Client).Keys),
+	Revoke: removes(example("engi key revoke key_u2dmwmlezjgprkqrgppgcz2mgu"), "revoked", (*client.Client).RevokeKey),
 }
 
 type keyCreate struct {
@@ -48,46 +69,4 @@ func (k *keyCreate) Run(ctx context.Context, g *globals) error {
 		g.note("made %s for %s; it %s; the secret is not shown again", made.ID, orDash(made.Owner), until)
 		fmt.Fprintln(g.out, made.Secret)
 	})
-}
-
-type keyList struct{}
-
-func (keyList) Help() string {
-	return `Examples:
-  engi key list`
-}
-
-// Run implements the command.
-func (keyList) Run(ctx context.Context, g *globals) error {
-	keys := table[v1.Key]{"ID\tNAME\tOWNER\tSCOPES\tSTATE\tCREATED", func(k v1.Key) []any {
-		state := "in force"
-		switch {
-		case k.RevokedAt != nil:
-			state = "revoked " + ago(*k.RevokedAt)
-		case k.ExpiresAt != nil && time.Now().After(*k.ExpiresAt):
-			state = "expired " + ago(*k.ExpiresAt)
-		case k.ExpiresAt != nil:
-			state = "until " + k.ExpiresAt.Format(time.DateTime)
-		}
-		who := orDash(k.Owner)
-		if k.Admin {
-			who += " (admin)"
-		}
-		return []any{k.ID, k.Name, who, strings.Join(k.Scopes, " "), state, ago(k.CreatedAt)}
-	}, nil}
-	return keys.list(ctx, g, false, func(d *connection) ([]v1.Key, error) { return d.Keys(ctx) })
-}
-
-type keyRevoke struct {
-	IDs []string `arg:"" help:"Keys." placeholder:"ID"`
-}
-
-func (keyRevoke) Help() string {
-	return `Examples:
-  engi key revoke key_u2dmwmlezjgprkqrgppgcz2mgu`
-}
-
-// Run implements the command.
-func (k *keyRevoke) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "revoked", k.IDs, func(d *connection, id string) error { return d.RevokeKey(ctx, id) })
 }

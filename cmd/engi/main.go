@@ -157,6 +157,9 @@ func engiMain(args []string, in *os.File, out, errOut io.Writer) int {
 }
 
 func newParser(c *commands, out, errOut io.Writer, exit func(int)) (*kong.Kong, error) {
+	// These have functions in their fields.
+	c.Agent, c.Docs, c.Events, c.Key, c.Mcp, c.Operation = agentCommands, docsCommands, eventsCommands, keyCommands, mcpCommands, operationCommands
+	c.Sandbox, c.Secret, c.Session, c.Snapshot, c.Volume, c.Webhook = sandboxCommands, secretCommands, sessionCommands, snapshotCommands, volumeCommands, webhookCommands
 	return kong.New(c, kong.Name("engi"),
 		kong.Description("engi runs the code that language models write, in sandboxes on your own machine."),
 		kong.Writers(out, errOut), kong.Exit(exit), kong.ShortUsageOnError(),

@@ -10,11 +10,21 @@ import (
 
 	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
 )
 
 type mcpCommand struct {
-	Serve   mcpServe   `cmd:"" default:"withargs" help:"Offer sandboxes to agents of other programs on standard input and output."`
-	Servers mcpServers `cmd:"" help:"List the MCP servers that agents of this node may use."`
+	Serve   mcpServe    `cmd:"" default:"withargs" help:"Offer sandboxes to agents of other programs on standard input and output."`
+	Servers listCommand `cmd:"" help:"List the MCP servers that agents of this node may use."`
+}
+
+var mcpCommands = mcpCommand{
+	Servers: lists(`They come from [[mcp.servers]] in the configuration. What is known about each is from the
+last time that an agent used it.
+
+`+example("engi mcp servers", "engi mcp servers --json"), table[v1.ToolServer]{"NAME\tKIND\tSTATE\tTOOLS", func(s v1.ToolServer) []any {
+		return []any{s.Name, s.Kind, s.State, cmp.Or(s.Error, strings.Join(s.Tools, ","))}
+	}, nil}, (*client.Client).ToolServers),
 }
 
 type mcpServe struct{}
@@ -105,23 +115,4 @@ func passOn(ctx context.Context, url, secret string, near sdk.Transport) error {
 		<-ended
 	}
 	return nil
-}
-
-type mcpServers struct{}
-
-func (mcpServers) Help() string {
-	return `They come from [[mcp.servers]] in the configuration. What is known about each is from the
-last time that an agent used it.
-
-Examples:
-  engi mcp servers
-  engi mcp servers --json`
-}
-
-// Run implements the command.
-func (mcpServers) Run(ctx context.Context, g *globals) error {
-	servers := table[v1.ToolServer]{"NAME\tKIND\tSTATE\tTOOLS", func(s v1.ToolServer) []any {
-		return []any{s.Name, s.Kind, s.State, cmp.Or(s.Error, strings.Join(s.Tools, ","))}
-	}, nil}
-	return servers.list(ctx, g, false, func(d *connection) ([]v1.ToolServer, error) { return d.ToolServers(ctx) })
 }

@@ -9,10 +9,15 @@ import (
 )
 
 type operationCommand struct {
-	List   operationList   `cmd:"" aliases:"ls" help:"List operations."`
-	Show   operationShow   `cmd:"" aliases:"get" help:"Show an operation."`
-	Watch  operationWatch  `cmd:"" help:"Show what an operation does, until it ends."`
-	Cancel operationCancel `cmd:"" help:"Cancel operations."`
+	List   operationList  `cmd:"" aliases:"ls" help:"List operations."`
+	Show   showCommand    `cmd:"" aliases:"get" help:"Show an operation."`
+	Watch  operationWatch `cmd:"" help:"Show what an operation does, until it ends."`
+	Cancel removeCommand  `cmd:"" help:"Cancel operations."`
+}
+
+var operationCommands = operationCommand{
+	Show:   shows(example("engi operation show opn_u2dmwmlezjgprkqrgppgcz2mgu"), (*globals).showOperation, (*client.Client).Operation),
+	Cancel: removes(example("engi operation cancel opn_u2dmwmlezjgprkqrgppgcz2mgu"), "cancelled", (*client.Client).CancelOperation),
 }
 
 type operationList struct {
@@ -39,35 +44,6 @@ func (o *operationList) Run(ctx context.Context, g *globals) error {
 	}, nil}
 	return operations.list(ctx, g, false, func(d *connection) ([]v1.Operation, error) {
 		return d.Operations(ctx, client.OperationFilter{State: o.State, Limit: o.Limit})
-	})
-}
-
-type operationShow struct {
-	ID string `arg:"" help:"Operation." placeholder:"ID"`
-}
-
-func (operationShow) Help() string {
-	return `Examples:
-  engi operation show opn_u2dmwmlezjgprkqrgppgcz2mgu`
-}
-
-// Run implements the command.
-func (o *operationShow) Run(ctx context.Context, g *globals) error {
-	return show(ctx, g, func(d *connection) (v1.Operation, error) { return d.Operation(ctx, o.ID) }, func(x v1.Operation) {
-		var f facts
-		f.add("operation", "%s", x.ID)
-		f.add("type", "%s", x.Type)
-		f.add("subject", "%s", x.Subject)
-		f.add("state", "%s, attempt %d, created %s", x.State, x.Attempt, ago(x.CreatedAt))
-		if x.EndedAt != nil {
-			f.add("took", "%s", short(x.EndedAt.Sub(x.CreatedAt)))
-		}
-		f.add("result", "%s", x.Result)
-		if x.Error != nil {
-			f.add("error", "%s", x.Error.Detail)
-			f.add("remedy", "%s", x.Error.Remedy)
-		}
-		f.print(g)
 	})
 }
 
@@ -117,16 +93,19 @@ func (o *operationWatch) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-type operationCancel struct {
-	IDs []string `arg:"" name:"id" help:"Operations." placeholder:"ID"`
-}
-
-func (operationCancel) Help() string {
-	return `Examples:
-  engi operation cancel opn_u2dmwmlezjgprkqrgppgcz2mgu`
-}
-
-// Run implements the command.
-func (o *operationCancel) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "cancelled", o.IDs, func(d *connection, id string) error { return d.CancelOperation(ctx, id) })
+func (g *globals) showOperation(x v1.Operation) {
+	var f facts
+	f.add("operation", "%s", x.ID)
+	f.add("type", "%s", x.Type)
+	f.add("subject", "%s", x.Subject)
+	f.add("state", "%s, attempt %d, created %s", x.State, x.Attempt, ago(x.CreatedAt))
+	if x.EndedAt != nil {
+		f.add("took", "%s", short(x.EndedAt.Sub(x.CreatedAt)))
+	}
+	f.add("result", "%s", x.Result)
+	if x.Error != nil {
+		f.add("error", "%s", x.Error.Detail)
+		f.add("remedy", "%s", x.Error.Remedy)
+	}
+	f.print(g)
 }

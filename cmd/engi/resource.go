@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/engi-dev/engi/client"
 )
 
 // These helpers implement the commands that are alike for all kinds of objects:
@@ -51,9 +53,68 @@ func (t table[T]) listAt(ctx context.Context, g *globals, w where, quiet bool, f
 	})
 }
 
-// get shows one object as a table of one row.
-func (t table[T]) get(ctx context.Context, g *globals, from func(*connection) (T, error)) error {
-	return show(ctx, g, from, func(x T) { g.columns(t.head, [][]any{t.row(x)}) })
+// show shows one object as a table of one row.
+func (t table[T]) show(g *globals, x T) { g.columns(t.head, [][]any{t.row(x)}) }
+
+// example is the end of a help text.
+func example(lines ...string) string { return "Examples:\n  " + strings.Join(lines, "\n  ") }
+
+// A listCommand lists objects. It, a showCommand and a removeCommand are values,
+// which have their functions from lists, shows and removes.
+type listCommand struct {
+	help string
+	run  func(context.Context, *globals) error
+}
+
+// lists is the command that lists what from returns.
+func lists[T any](help string, t table[T], from func(*client.Client, context.Context) ([]T, error)) listCommand {
+	return listCommand{help, func(ctx context.Context, g *globals) error {
+		return t.list(ctx, g, false, func(d *connection) ([]T, error) { return from(d.Client, ctx) })
+	}}
+}
+
+func (l listCommand) Help() string { return l.help }
+
+// Run implements the command.
+func (l listCommand) Run(ctx context.Context, g *globals) error { return l.run(ctx, g) }
+
+// A showCommand shows one object.
+type showCommand struct {
+	Name string `arg:"" name:"id" help:"ID, or name if there is one." placeholder:"ID"`
+	help string
+	run  func(ctx context.Context, g *globals, name string) error
+}
+
+// shows is the command that shows what from returns, as print does.
+func shows[T any](help string, print func(*globals, T), from func(*client.Client, context.Context, string) (T, error)) showCommand {
+	return showCommand{help: help, run: func(ctx context.Context, g *globals, name string) error {
+		return show(ctx, g, func(d *connection) (T, error) { return from(d.Client, ctx, name) }, func(x T) { print(g, x) })
+	}}
+}
+
+func (s showCommand) Help() string { return s.help }
+
+// Run implements the command.
+func (s showCommand) Run(ctx context.Context, g *globals) error { return s.run(ctx, g, s.Name) }
+
+// A removeCommand removes objects, or ends them.
+type removeCommand struct {
+	Names  []string `arg:"" name:"id" help:"IDs, or names if there are some." placeholder:"ID"`
+	help   string
+	done   string
+	remove func(*client.Client, context.Context, string) error
+}
+
+// removes is the command that removes objects and prints which, under the key done.
+func removes(help, done string, remove func(*client.Client, context.Context, string) error) removeCommand {
+	return removeCommand{help: help, done: done, remove: remove}
+}
+
+func (r removeCommand) Help() string { return r.help }
+
+// Run implements the command.
+func (r removeCommand) Run(ctx context.Context, g *globals) error {
+	return g.removeAll(ctx, r.done, r.Names, func(d *connection, name string) error { return r.remove(d.Client, ctx, name) })
 }
 
 // show prints one object: as JSON, or as print does.

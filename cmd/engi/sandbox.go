@@ -16,7 +16,7 @@ import (
 type sandboxCommand struct {
 	Create    sandboxCreate    `cmd:"" help:"Create a sandbox and print its ID."`
 	List      sandboxList      `cmd:"" aliases:"ls" help:"List sandboxes."`
-	Get       sandboxGet       `cmd:"" help:"Show a sandbox."`
+	Get       showCommand      `cmd:"" help:"Show a sandbox."`
 	Exec      sandboxExec      `cmd:"" help:"Run a program in a sandbox."`
 	Shell     sandboxShell     `cmd:"" help:"Open a terminal in a sandbox, or come back to one."`
 	Cp        sandboxCopy      `cmd:"" name:"cp" help:"Copy files and directories into a sandbox or out of it."`
@@ -31,6 +31,10 @@ type sandboxCommand struct {
 	Fork      sandboxFork      `cmd:"" help:"Start copies of a sandbox."`
 	Extend    sandboxExtend    `cmd:"" help:"Extend the deadline of sandboxes."`
 	Kill      sandboxKill      `cmd:"" aliases:"rm" help:"Destroy sandboxes."`
+}
+
+var sandboxCommands = sandboxCommand{
+	Get: shows(example("engi sandbox get sbx_u2dmwmlezjgprkqrgppgcz2mgu --json"), (*globals).showSandbox, (*client.Client).Sandbox),
 }
 
 // sandboxFlags are the settings of a new sandbox.
@@ -172,20 +176,6 @@ func words(m map[string]string) string {
 		all = append(all, k+"="+v)
 	}
 	return orDash(strings.Join(sorted(all), " "))
-}
-
-type sandboxGet struct {
-	ID string `arg:"" help:"Sandbox." placeholder:"ID"`
-}
-
-func (sandboxGet) Help() string {
-	return `Examples:
-  engi sandbox get sbx_u2dmwmlezjgprkqrgppgcz2mgu --json`
-}
-
-// Run implements the command.
-func (s *sandboxGet) Run(ctx context.Context, g *globals) error {
-	return show(ctx, g, func(d *connection) (v1.Sandbox, error) { return d.Sandbox(ctx, s.ID) }, g.showSandbox)
 }
 
 func (g *globals) showSandbox(x v1.Sandbox) {

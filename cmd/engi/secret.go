@@ -13,11 +13,19 @@ import (
 )
 
 type secretCommand struct {
-	Set    secretSet    `cmd:"" help:"Store a secret, or replace its value."`
-	Get    secretGet    `cmd:"" help:"Show a secret; never its value."`
-	List   secretList   `cmd:"" aliases:"ls" help:"List secrets; never their values."`
-	Remove secretRemove `cmd:"" aliases:"rm" help:"Delete secrets."`
-	Rekey  secretRekey  `cmd:"" help:"Encrypt all secrets with a new key."`
+	Set    secretSet     `cmd:"" help:"Store a secret, or replace its value."`
+	Get    showCommand   `cmd:"" help:"Show a secret; never its value."`
+	List   listCommand   `cmd:"" aliases:"ls" help:"List secrets; never their values."`
+	Remove removeCommand `cmd:"" aliases:"rm" help:"Delete secrets."`
+	Rekey  secretRekey   `cmd:"" help:"Encrypt all secrets with a new key."`
+}
+
+var secretCommands = secretCommand{
+	List: lists(example("engi secret list"), table[v1.Secret]{"NAME\tID\tVERSION\tWORDS\tUPDATED", func(x v1.Secret) []any {
+		return []any{x.Name, x.ID, x.Version, words(x.Metadata), ago(x.UpdatedAt)}
+	}, nil}, (*client.Client).Secrets),
+	Get:    shows(example("engi secret get github"), (*globals).showSecret, (*client.Client).Secret),
+	Remove: removes(example("engi secret remove github"), "removed", (*client.Client).RemoveSecret),
 }
 
 type secretSet struct {
@@ -80,56 +88,15 @@ func (g *globals) secretValue(name string) (string, error) {
 	return text, nil
 }
 
-type secretList struct{}
-
-func (secretList) Help() string {
-	return `Examples:
-  engi secret list`
-}
-
-// Run implements the command.
-func (secretList) Run(ctx context.Context, g *globals) error {
-	secrets := table[v1.Secret]{"NAME\tID\tVERSION\tWORDS\tUPDATED", func(x v1.Secret) []any {
-		return []any{x.Name, x.ID, x.Version, words(x.Metadata), ago(x.UpdatedAt)}
-	}, nil}
-	return secrets.list(ctx, g, false, func(d *connection) ([]v1.Secret, error) { return d.Secrets(ctx) })
-}
-
-type secretGet struct {
-	Name string `arg:"" help:"Its name or ID." placeholder:"NAME"`
-}
-
-func (secretGet) Help() string {
-	return `Examples:
-  engi secret get github`
-}
-
-// Run implements the command.
-func (s *secretGet) Run(ctx context.Context, g *globals) error {
-	return show(ctx, g, func(d *connection) (v1.Secret, error) { return d.Secret(ctx, s.Name) }, func(x v1.Secret) {
-		var f facts
-		f.add("name", "%s", x.Name)
-		f.add("id", "%s", x.ID)
-		f.add("version", "%d", x.Version)
-		f.add("created", "%s", ago(x.CreatedAt))
-		f.add("updated", "%s", ago(x.UpdatedAt))
-		if len(x.Metadata) > 0 {
-			f.add("words", "%s", words(x.Metadata))
-		}
-		f.print(g)
-	})
-}
-
-type secretRemove struct {
-	Names []string `arg:"" name:"name" help:"Secrets." placeholder:"NAME"`
-}
-
-func (secretRemove) Help() string {
-	return `Examples:
-  engi secret remove github`
-}
-
-// Run implements the command.
-func (s *secretRemove) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "removed", s.Names, func(d *connection, name string) error { return d.RemoveSecret(ctx, name) })
+func (g *globals) showSecret(x v1.Secret) {
+	var f facts
+	f.add("name", "%s", x.Name)
+	f.add("id", "%s", x.ID)
+	f.add("version", "%d", x.Version)
+	f.add("created", "%s", ago(x.CreatedAt))
+	f.add("updated", "%s", ago(x.UpdatedAt))
+	if len(x.Metadata) > 0 {
+		f.add("words", "%s", words(x.Metadata))
+	}
+	f.print(g)
 }

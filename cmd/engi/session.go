@@ -12,16 +12,21 @@ import (
 
 	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
 )
 
 type sessionCommand struct {
 	Create  sessionCreate  `cmd:"" help:"Create a session."`
 	List    sessionList    `cmd:"" aliases:"ls" help:"List sessions."`
-	Show    sessionShow    `cmd:"" aliases:"get" help:"Show a session."`
+	Show    showCommand    `cmd:"" aliases:"get" help:"Show a session."`
 	Run     sessionRun     `cmd:"" help:"Run TypeScript in a session."`
 	Release sessionRelease `cmd:"" help:"Stop the sandboxes of sessions; their volumes stay."`
 	Kill    sessionKill    `cmd:"" aliases:"rm,terminate" help:"End sessions, with their volumes."`
 	Deps    sessionDeps    `cmd:"" help:"Show the packages that code in sessions may import, and whether they are installed."`
+}
+
+var sessionCommands = sessionCommand{
+	Show: shows(example("engi session show chat", "engi session show chat --json"), (*globals).showSession, (*client.Client).Session),
 }
 
 type sessionCreate struct {
@@ -92,40 +97,6 @@ func (s *sessionList) Run(ctx context.Context, g *globals) error {
 		return []any{x.Name, x.ID, x.State, x.SandboxID, ago(x.UsedAt), short(time.Until(x.ExpiresAt))}
 	}, func(x v1.Session) string { return x.ID }}
 	return sessions.list(ctx, g, s.Quiet, func(d *connection) ([]v1.Session, error) { return d.Sessions(ctx) })
-}
-
-type sessionShow struct {
-	ID string `arg:"" help:"Session." placeholder:"SESSION"`
-}
-
-func (sessionShow) Help() string {
-	return `Examples:
-  engi session show chat
-  engi session show chat --json`
-}
-
-// Run implements the command.
-func (s *sessionShow) Run(ctx context.Context, g *globals) error {
-	return show(ctx, g, func(d *connection) (v1.Session, error) { return d.Session(ctx, s.ID) }, func(x v1.Session) {
-		var f facts
-		f.add("session", "%s", x.ID)
-		f.add("name", "%s", x.Name)
-		f.add("state", "%s, mode %s, persistence %s", x.State, x.Mode, x.Persistence)
-		f.add("sandbox", "%s", orDash(x.SandboxID))
-		f.add("volume", "%s, %s", orDash(x.VolumeID), x.Capacity)
-		f.add("memory", "%s", x.Size.Memory)
-		if x.Network != nil {
-			f.add("network", "%s %s", x.Network.Mode, strings.Join(x.Network.Allow, " "))
-		}
-		f.add("used", "%s", ago(x.UsedAt))
-		if x.State != string(engi.SessionTerminated) {
-			f.add("ends in", "%s without use", short(time.Until(x.ExpiresAt)))
-		}
-		if len(x.Metadata) > 0 {
-			f.add("words", "%s", words(x.Metadata))
-		}
-		f.print(g)
-	})
 }
 
 type sessionRun struct {
@@ -314,4 +285,25 @@ func (g *globals) showDependencies(x v1.Dependencies) error {
 		fmt.Fprintln(g.err, "remedy:", x.Remedy)
 	}
 	return nil
+}
+
+func (g *globals) showSession(x v1.Session) {
+	var f facts
+	f.add("session", "%s", x.ID)
+	f.add("name", "%s", x.Name)
+	f.add("state", "%s, mode %s, persistence %s", x.State, x.Mode, x.Persistence)
+	f.add("sandbox", "%s", orDash(x.SandboxID))
+	f.add("volume", "%s, %s", orDash(x.VolumeID), x.Capacity)
+	f.add("memory", "%s", x.Size.Memory)
+	if x.Network != nil {
+		f.add("network", "%s %s", x.Network.Mode, strings.Join(x.Network.Allow, " "))
+	}
+	f.add("used", "%s", ago(x.UsedAt))
+	if x.State != string(engi.SessionTerminated) {
+		f.add("ends in", "%s without use", short(time.Until(x.ExpiresAt)))
+	}
+	if len(x.Metadata) > 0 {
+		f.add("words", "%s", words(x.Metadata))
+	}
+	f.print(g)
 }

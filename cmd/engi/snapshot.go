@@ -6,12 +6,18 @@ import (
 	"time"
 
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
 )
 
 type snapshotCommand struct {
-	List   snapshotList   `cmd:"" aliases:"ls" help:"List snapshots."`
-	Get    snapshotGet    `cmd:"" help:"Show a snapshot."`
-	Remove snapshotRemove `cmd:"" aliases:"rm" help:"Remove snapshots."`
+	List   snapshotList  `cmd:"" aliases:"ls" help:"List snapshots."`
+	Get    showCommand   `cmd:"" help:"Show a snapshot."`
+	Remove removeCommand `cmd:"" aliases:"rm" help:"Remove snapshots."`
+}
+
+var snapshotCommands = snapshotCommand{
+	Get:    shows(example("engi snapshot get ready --json"), snapshots.show, (*client.Client).Snapshot),
+	Remove: removes(example("engi snapshot remove ready"), "removed", (*client.Client).RemoveSnapshot),
 }
 
 var snapshots = table[v1.Snapshot]{"ID\tNAME\tHOLDS\tTEMPLATE\tSIZE\tEXPIRES\tCREATED", func(x v1.Snapshot) []any {
@@ -37,32 +43,4 @@ func (snapshotList) Help() string {
 // Run implements the command.
 func (s *snapshotList) Run(ctx context.Context, g *globals) error {
 	return snapshots.list(ctx, g, false, func(d *connection) ([]v1.Snapshot, error) { return d.Snapshots(ctx, s.Sandbox) })
-}
-
-type snapshotGet struct {
-	Name string `arg:"" help:"ID or name." placeholder:"NAME"`
-}
-
-func (snapshotGet) Help() string {
-	return `Examples:
-  engi snapshot get ready --json`
-}
-
-// Run implements the command.
-func (s *snapshotGet) Run(ctx context.Context, g *globals) error {
-	return snapshots.get(ctx, g, func(d *connection) (v1.Snapshot, error) { return d.Snapshot(ctx, s.Name) })
-}
-
-type snapshotRemove struct {
-	Names []string `arg:"" name:"name" help:"IDs or names." placeholder:"NAME"`
-}
-
-func (snapshotRemove) Help() string {
-	return `Examples:
-  engi snapshot remove ready`
-}
-
-// Run implements the command.
-func (s *snapshotRemove) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "removed", s.Names, func(d *connection, name string) error { return d.RemoveSnapshot(ctx, name) })
 }

@@ -6,14 +6,21 @@ import (
 	"slices"
 
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
 )
 
 type volumeCommand struct {
-	Create volumeCreate `cmd:"" help:"Create a volume."`
-	List   volumeList   `cmd:"" aliases:"ls" help:"List volumes."`
-	Get    volumeGet    `cmd:"" help:"Show a volume."`
-	Remove volumeRemove `cmd:"" aliases:"rm" help:"Delete volumes and their files."`
-	Cp     volumeCopy   `cmd:"" name:"cp" help:"Copy files and directories into a volume or out of it."`
+	Create volumeCreate  `cmd:"" help:"Create a volume."`
+	List   listCommand   `cmd:"" aliases:"ls" help:"List volumes."`
+	Get    showCommand   `cmd:"" help:"Show a volume."`
+	Remove removeCommand `cmd:"" aliases:"rm" help:"Delete volumes and their files."`
+	Cp     volumeCopy    `cmd:"" name:"cp" help:"Copy files and directories into a volume or out of it."`
+}
+
+var volumeCommands = volumeCommand{
+	List:   lists(example("engi volume list"), volumes, (*client.Client).Volumes),
+	Get:    shows(example("engi volume get data --json"), volumes.show, (*client.Client).Volume),
+	Remove: removes(example("engi volume remove data"), "removed", (*client.Client).RemoveVolume),
 }
 
 var volumes = table[v1.Volume]{"NAME\tID\tUSED\tMOUNTED IN\tCREATED", func(x v1.Volume) []any {
@@ -50,46 +57,6 @@ func (v *volumeCreate) Run(ctx context.Context, g *globals) error {
 	return create(ctx, g, func(d *connection) (v1.Volume, error) {
 		return d.CreateVolume(ctx, v1.VolumeRequest{Name: v.Name, Capacity: capacity, TTL: ttl})
 	}, func(x v1.Volume) string { return x.ID })
-}
-
-type volumeList struct{}
-
-func (volumeList) Help() string {
-	return `Examples:
-  engi volume list`
-}
-
-// Run implements the command.
-func (volumeList) Run(ctx context.Context, g *globals) error {
-	return volumes.list(ctx, g, false, func(d *connection) ([]v1.Volume, error) { return d.Volumes(ctx) })
-}
-
-type volumeGet struct {
-	Name string `arg:"" help:"Volume." placeholder:"NAME"`
-}
-
-func (volumeGet) Help() string {
-	return `Examples:
-  engi volume get data --json`
-}
-
-// Run implements the command.
-func (v *volumeGet) Run(ctx context.Context, g *globals) error {
-	return volumes.get(ctx, g, func(d *connection) (v1.Volume, error) { return d.Volume(ctx, v.Name) })
-}
-
-type volumeRemove struct {
-	Names []string `arg:"" name:"name" help:"Volumes." placeholder:"NAME"`
-}
-
-func (volumeRemove) Help() string {
-	return `Examples:
-  engi volume remove data`
-}
-
-// Run implements the command.
-func (v *volumeRemove) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "removed", v.Names, func(d *connection, name string) error { return d.RemoveVolume(ctx, name) })
 }
 
 type volumeCopy struct {

@@ -5,16 +5,25 @@ import (
 	"strings"
 
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
 )
 
 type webhookCommand struct {
 	Create     webhookCreate     `cmd:"" help:"Send events to a URL."`
-	List       webhookList       `cmd:"" aliases:"ls" help:"List webhooks."`
-	Show       webhookShow       `cmd:"" aliases:"get" help:"Show a webhook."`
+	List       listCommand       `cmd:"" aliases:"ls" help:"List webhooks."`
+	Show       showCommand       `cmd:"" aliases:"get" help:"Show a webhook."`
 	Update     webhookUpdate     `cmd:"" help:"Change, enable or disable a webhook."`
-	Remove     webhookRemove     `cmd:"" aliases:"rm" help:"Delete webhooks."`
+	Remove     removeCommand     `cmd:"" aliases:"rm" help:"Delete webhooks."`
 	Deliveries webhookDeliveries `cmd:"" help:"List deliveries and their results."`
 	Redeliver  webhookRedeliver  `cmd:"" help:"Send an event again."`
+}
+
+var webhookCommands = webhookCommand{
+	List: lists(example("engi webhook list"), table[v1.Webhook]{"WEBHOOK\tNAME\tURL\tTYPES\tSTATE\tCREATED", func(x v1.Webhook) []any {
+		return []any{x.ID, printable(x.Name), printable(x.URL), strings.Join(x.Types, " "), webhookState(x), ago(x.CreatedAt)}
+	}, nil}, (*client.Client).Webhooks),
+	Show:   shows(example("engi webhook show whk_u2dmwmlezjgprkqrgppgcz2mgu"), (*globals).showWebhook, (*client.Client).Webhook),
+	Remove: removes(example("engi webhook remove whk_u2dmwmlezjgprkqrgppgcz2mgu"), "removed", (*client.Client).RemoveWebhook),
 }
 
 type webhookCreate struct {
@@ -62,35 +71,6 @@ func webhookState(x v1.Webhook) string {
 	return "disabled"
 }
 
-type webhookList struct{}
-
-func (webhookList) Help() string {
-	return `Examples:
-  engi webhook list`
-}
-
-// Run implements the command.
-func (webhookList) Run(ctx context.Context, g *globals) error {
-	webhooks := table[v1.Webhook]{"WEBHOOK\tNAME\tURL\tTYPES\tSTATE\tCREATED", func(x v1.Webhook) []any {
-		return []any{x.ID, printable(x.Name), printable(x.URL), strings.Join(x.Types, " "), webhookState(x), ago(x.CreatedAt)}
-	}, nil}
-	return webhooks.list(ctx, g, false, func(d *connection) ([]v1.Webhook, error) { return d.Webhooks(ctx) })
-}
-
-type webhookShow struct {
-	ID string `arg:"" help:"Webhook." placeholder:"ID"`
-}
-
-func (webhookShow) Help() string {
-	return `Examples:
-  engi webhook show whk_u2dmwmlezjgprkqrgppgcz2mgu`
-}
-
-// Run implements the command.
-func (w *webhookShow) Run(ctx context.Context, g *globals) error {
-	return show(ctx, g, func(d *connection) (v1.Webhook, error) { return d.Webhook(ctx, w.ID) }, g.showWebhook)
-}
-
 type webhookUpdate struct {
 	ID      string    `arg:"" help:"Webhook." placeholder:"ID"`
 	To      *string   `help:"URL to send to." placeholder:"URL"`
@@ -117,20 +97,6 @@ func (w *webhookUpdate) Run(ctx context.Context, g *globals) error {
 		u.Secret = new("")
 	}
 	return show(ctx, g, func(d *connection) (v1.Webhook, error) { return d.UpdateWebhook(ctx, w.ID, u) }, g.showWebhook)
-}
-
-type webhookRemove struct {
-	IDs []string `arg:"" name:"id" help:"Webhooks." placeholder:"ID"`
-}
-
-func (webhookRemove) Help() string {
-	return `Examples:
-  engi webhook remove whk_u2dmwmlezjgprkqrgppgcz2mgu`
-}
-
-// Run implements the command.
-func (w *webhookRemove) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "removed", w.IDs, func(d *connection, id string) error { return d.RemoveWebhook(ctx, id) })
 }
 
 type webhookDeliveries struct {
