@@ -17,10 +17,15 @@ import (
 
 const (
 	maxCondition = 4 << 10
-	maxValues    = 200 // of a list in a condition
-	maxSteps     = 16  // of a path
-	maxDepth     = 100 // of a body
+	maxValues    = 200     // of a list in a condition
+	maxSteps     = 16      // of a path
+	maxDepth     = 100     // of a body
+	maxMembers   = 10_000  // of one object of a body, since all its keys are remembered
+	maxWork      = 4 << 20 // comparisons of values with conditions, in pieces of 64 bytes
 )
+
+// evaluating bounds how many long bodies are judged at once, for their memory.
+var evaluating = make(chan struct{}, 2)
 
 // Operators of conditions.
 const (
@@ -218,6 +223,10 @@ func (s *Set) why(c int32, b breach) string {
 // evaluate returns for each condition whether a body breaks it. It reports Denied
 // for what is not JSON or what servers could read differently.
 func (s *Set) evaluate(body []byte) ([]breach, error) {
+	if len(body) > 64<<10 {
+		evaluating <- struct{}{}
+		defer func() { <-evaluating }()
+	}
 	e := evaluation{set: s, dec: jsontext.NewDecoder(bytes.NewBuffer(body)), broken: make([]breach, len(s.conditions))}
 	for i := range s.conditions {
 		e.broken[i].is = s.conditions[i].op == present
@@ -228,6 +237,9 @@ func (s *Set) evaluate(body []byte) ([]breach, error) {
 		err = faulty("is neither an object nor an array")
 	} else {
 		err = e.value([]*node{s.root}, 0)
+	}
+	if e.work > maxWork {
+		err = errWork
 	}
 	if err == nil {
 		if _, end := e.dec.ReadToken(); end != io.EOF {
@@ -243,6 +255,8 @@ func (s *Set) evaluate(body []byte) ([]breach, error) {
 	return e.broken, nil
 }
 
+var errWork = faulty("is too much work to be judged")
+
 func faulty(problem string) error {
 	return engi.Errorf(engi.Denied, "the body %s", problem).WithRemedy("send one value of JSON in UTF-8, with each key once")
 }
@@ -251,10 +265,20 @@ type evaluation struct {
 	set    *Set
 	dec    *jsontext.Decoder
 	broken []breach
+	failed map[*node]bool // whose conditions are all broken
+	work   int
 }
 
-func (e *evaluation) fail(conditions []int32, detail string) {
-	for _, c := range conditions {
+// fail breaks all conditions on the values of a node, and within them.
+func (e *evaluation) fail(n *node, detail string) {
+	if e.failed[n] {
+		return
+	}
+	if e.failed == nil {
+		e.failed = map[*node]bool{}
+	}
+	e.failed[n] = true
+	for _, c := range n.all {
 		e.broken[c] = breach{true, detail}
 	}
 }
@@ -277,6 +301,10 @@ func (e *evaluation) value(nodes []*node, depth int) error {
 		v, scalar := scalarOf(t)
 		for _, n := range nodes {
 			for _, c := range n.here {
+				e.work += 1 + len(e.set.conditions[c].values)*(1+len(v.text)/64)
+				if e.work > maxWork {
+					break
+				}
 				e.judge(c, v, scalar)
 			}
 		}
@@ -294,13 +322,16 @@ func (e *evaluation) array(nodes []*node, depth int) error {
 	var within []*node
 	for _, n := range nodes {
 		for _, child := range n.keys { // some servers take [x] for x
-			e.fail(child.all, ", with an array in place of an object")
+			e.fail(child, ", with an array in place of an object")
 		}
 		if n.each != nil {
 			within = append(within, n.each)
 		}
 	}
 	for e.dec.PeekKind() != ']' {
+		if e.work > maxWork {
+			return errWork
+		}
 		if err := e.value(within, depth+1); err != nil {
 			return err
 		}
@@ -312,11 +343,14 @@ func (e *evaluation) array(nodes []*node, depth int) error {
 func (e *evaluation) object(nodes []*node, depth int) error {
 	for _, n := range nodes {
 		if n.each != nil { // some servers take {"0": x} for [x]
-			e.fail(n.each.all, ", with an object in place of an array")
+			e.fail(n.each, ", with an object in place of an array")
 		}
 	}
 	var buffer [8]*node
-	for e.dec.PeekKind() != '}' {
+	for members := 1; e.dec.PeekKind() != '}'; members++ {
+		if members > maxMembers || e.work > maxWork {
+			return errWork
+		}
 		key, err := e.dec.ReadValue()
 		if err != nil {
 			return err
@@ -344,7 +378,11 @@ func (e *evaluation) object(nodes []*node, depth int) error {
 // value if there is one.
 func (e *evaluation) member(within []*node, n *node, key []byte) []*node {
 	for _, c := range n.here {
-		if k := &e.set.conditions[c]; k.op == keys && !slices.ContainsFunc(k.values, func(v scalar) bool { return v.text == string(key) }) {
+		k := &e.set.conditions[c]
+		if e.work += 1 + len(k.values); e.work > maxWork {
+			break
+		}
+		if k.op == keys && !slices.ContainsFunc(k.values, func(v scalar) bool { return v.text == string(key) }) {
 			e.broken[c] = breach{true, fmt.Sprintf(", with the key %q", truncate(string(key)))}
 		}
 	}
@@ -356,8 +394,8 @@ func (e *evaluation) member(within []*node, n *node, key []byte) []*node {
 	}
 	if folded := fold(key); n.folded[string(folded)] {
 		for name, child := range n.keys {
-			if bytes.Equal(fold([]byte(name)), folded) {
-				e.fail(child.all, fmt.Sprintf(", with the key %q, which servers could take for %q", truncate(string(key)), name))
+			if !e.failed[child] && bytes.Equal(fold([]byte(name)), folded) {
+				e.fail(child, fmt.Sprintf(", with the key %q, which servers could take for %q", truncate(string(key)), name))
 			}
 		}
 	}

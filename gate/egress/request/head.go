@@ -28,7 +28,7 @@ func Read(r *http.Request) (Request, error) {
 	deny := func(remedy, format string, args ...any) (Request, error) {
 		return q, engi.Errorf(engi.Denied, format, args...).WithRemedy("%s", remedy)
 	}
-	if !plainMethod(r.Method) {
+	if !plainMethod(r.Method) || r.Method == WebSocket {
 		return deny("write the method in upper case", "servers could read the method %q as another", truncate(r.Method))
 	}
 	for name, values := range r.Header {

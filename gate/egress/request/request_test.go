@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -148,6 +149,46 @@ func TestConditionsOfManyRules(t *testing.T) {
 		}
 		if err != nil || got != want || got == "-" && j.Missed() == "" {
 			t.Errorf("%s matches %s: %v %q", body, got, err, j.Missed())
+		}
+	}
+}
+
+// TestBodiesTakeBoundedWork judges bodies that are made to cost more than their
+// size by a thousand conditions: they are refused, or cost memory like others.
+func TestBodiesTakeBoundedWork(t *testing.T) {
+	var s Set
+	for i := range 1000 {
+		if err := s.Add(engi.RequestRule{Body: []string{fmt.Sprintf(`a[*].b not_in ["%d*x"]`, i), fmt.Sprintf("c.d.e max %d", i), fmt.Sprintf("**.long_key.f max %d", i)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	many := func(each string, n int) string { return strings.TrimSuffix(strings.Repeat(each+",", n), ",") }
+	unique := func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, `"%d":0,`, i)
+		}
+		return `{` + b.String() + `"z":0}`
+	}
+	for name, c := range map[string]struct{ body, err string }{
+		"arrays in place of objects":  {`{"c":[` + many("[]", 100_000) + `]}`, ""},
+		"objects in place of arrays":  {`{"x":[` + many(`{"a":{}}`, 50_000) + `]}`, ""},
+		"keys in other letters":       {`[` + many(`{"longKey":0}`, 50_000) + `]`, ""},
+		"values":                      {`{"a":[` + many(`{"b":"x"}`, 50_000) + `]}`, "too much work"},
+		"one long value":              {`{"a":[{"b":"` + strings.Repeat("0", 1<<20) + `"}]}`, "too much work"},
+		"too much at the end":         {`{"a":[` + many(`{"b":"x"}`, 2100) + `]}`, "too much work"},
+		"a lot of members":            {unique(10_000), "too much work"},
+		"a lot of members further in": {`{"y":[` + many(unique(9_000), 5) + `]}`, ""},
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := s.evaluate([]byte(c.body))
+		runtime.ReadMemStats(&after)
+		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if used := after.TotalAlloc - before.TotalAlloc; used > 40*uint64(len(c.body))+1<<20 {
+			t.Errorf("%s: a body of %d bytes takes %d", name, len(c.body), used)
 		}
 	}
 }
