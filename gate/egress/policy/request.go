@@ -18,6 +18,10 @@ type requestRules struct {
 	limits []bool     // by grant: has rules
 }
 
+// maxRequestHosts bounds the hosts of all rules, those of a grant counted for each
+// of its rules.
+const maxRequestHosts = 20_000
+
 // CheckRequest validates a request rule by itself, of a grant or of a policy.
 func CheckRequest(r engi.RequestRule, ofGrant bool) error {
 	if err := checkRequestHost(r, ofGrant); err != nil {
@@ -44,6 +48,7 @@ func (p *Policy) addRequests() *engi.Error {
 	q := &p.requests
 	q.judged, q.opened, q.limits = newHostIndex(), newHostIndex(), make([]bool, len(p.source.Grants))
 	var hosts [][]Host // of each rule
+	sum := 0
 	add := func(grant int, number int, r engi.RequestRule, texts []string) *engi.Error {
 		err := checkRequestHost(r, grant >= 0)
 		if err == nil {
@@ -55,6 +60,9 @@ func (p *Policy) addRequests() *engi.Error {
 				where = "of the grant of " + p.source.Grants[grant].Secret
 			}
 			return engi.Errorf(err.Kind, "%s, number %d %s", err.Text, number+1, where).WithRemedy("%s", err.Remedy)
+		}
+		if sum += len(texts); sum > maxRequestHosts {
+			return engi.Errorf(engi.Invalid, "the request rules of grants are for more than %d hosts in all", maxRequestHosts).WithRemedy("use *.SUFFIX instead of names, or fewer rules")
 		}
 		n := len(q.grants)
 		var at []Host
@@ -87,8 +95,14 @@ func (p *Policy) addRequests() *engi.Error {
 			}
 		}
 	}
+	var useful []Host // where grants let something pass
+	for i, g := range p.source.Grants {
+		if n := slices.IndexFunc(g.Requests, func(r engi.RequestRule) bool { return r.Action != engi.RequestDeny }); n >= 0 {
+			useful = append(useful, hosts[slices.Index(q.grants, int32(i))]...)
+		}
+	}
 	for i := range hosts {
-		if err := p.checkReach(hosts, i); err != nil {
+		if err := p.checkReach(hosts, useful, i); err != nil {
 			return err
 		}
 	}
@@ -97,19 +111,22 @@ func (p *Policy) addRequests() *engi.Error {
 
 // checkReach reports a rule that no request reaches, and one that denies where
 // nothing is allowed.
-func (p *Policy) checkReach(hosts [][]Host, i int) *engi.Error {
-	q := &p.requests
-	r, useful := q.set.Rule(i), q.set.Rule(i).Action != engi.RequestDeny
+func (p *Policy) checkReach(hosts [][]Host, granted []Host, i int) *engi.Error {
+	q, h := &p.requests, hosts[i][0]
+	meets := func(o Host) bool { return h.includes(o) || o.includes(h) }
+	r, useful := q.set.Rule(i), q.grants[i] < 0 && slices.ContainsFunc(granted, meets)
 	for j := range hosts {
-		if q.grants[j] == q.grants[i] && j < i && hosts[j][0].includes(hosts[i][0]) && q.set.Rule(j).Covers(r) {
-			return engi.Errorf(engi.Invalid, "request rule %q is never reached: %q before it has all its requests", r, q.set.Rule(j)).
+		if q.grants[j] != q.grants[i] {
+			continue
+		}
+		o := q.set.Rule(j)
+		if j < i && hosts[j][0].includes(h) && o.Covers(r) {
+			return engi.Errorf(engi.Invalid, "request rule %q is never reached: %q before it has all its requests", r, o).
 				WithRemedy("the first rule that matches decides: put the narrower one first, or remove one of the two")
 		}
-		useful = useful || q.set.Rule(j).Action != engi.RequestDeny && slices.ContainsFunc(hosts[j], func(h Host) bool {
-			return slices.ContainsFunc(hosts[i], func(o Host) bool { return h.includes(o) || o.includes(h) })
-		})
+		useful = useful || o.Action != engi.RequestDeny && meets(hosts[j][0])
 	}
-	if !useful {
+	if !useful && r.Action == engi.RequestDeny {
 		return engi.Errorf(engi.Invalid, "request rule %q denies at a host where no rule allows anything", r).
 			WithRemedy("add a rule for the other requests after it, such as %q", "* "+cmp.Or(r.Host, "HOST")+"/**")
 	}

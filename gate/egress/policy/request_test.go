@@ -130,6 +130,19 @@ func TestBadRequests(t *testing.T) {
 	if _, err := Compile(many, testNode); engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), "more than 1000") {
 		t.Error(err)
 	}
+	wide := restricted()
+	for i := range 500 {
+		grant.Hosts = append(grant.Hosts, fmt.Sprintf("api%d.example.com", i))
+		grant.Requests = append(grant.Requests, engi.RequestRule{Path: fmt.Sprintf("/%d", i)})
+	}
+	wide.Grants = []engi.Grant{grant}
+	if _, err := Compile(wide, testNode); engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), "20000 hosts") {
+		t.Error(err)
+	}
+	granted := restricted()
+	granted.Requests = rules("deny DELETE *.example.com/locked")
+	granted.Grants = []engi.Grant{{Secret: "key", Hosts: []string{"api.example.com"}, Requests: []engi.RequestRule{{Path: "/a"}}}}
+	must(t, granted)
 }
 
 // TestJudgedHosts holds that rules that allow or ask make a host reachable over TLS
