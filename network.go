@@ -35,13 +35,17 @@ type NetworkPolicy struct {
 	Mode    Network // empty means the node's default
 	Allow   []string
 	Deny    []string
-	Grants  []Grant        // secrets, and where they may go
-	Headers []HeaderRule   // set in outgoing requests
-	Proxy   *UpstreamProxy // for everything that leaves; nil for none
-	Group   string         // sandboxes of one owner and group reach each other; empty for none
-	Name    string         // in its group: NAME.GROUP.internal; empty means the sandbox's label
-	Limits  NetworkLimits  // zero fields mean the node's
-	Detail  map[string]any // what an API dialect keeps of its own form of the policy, as JSON values
+	Grants  []Grant      // secrets, and where they may go
+	Headers []HeaderRule // set in outgoing requests
+	// Requests judge every HTTP request to their hosts, the first that matches
+	// decides, and what matches none is refused. Those that allow or ask make
+	// their hosts reachable as grants do.
+	Requests []RequestRule
+	Proxy    *UpstreamProxy // for everything that leaves; nil for none
+	Group    string         // sandboxes of one owner and group reach each other; empty for none
+	Name     string         // in its group: NAME.GROUP.internal; empty means the sandbox's label
+	Limits   NetworkLimits  // zero fields mean the node's
+	Detail   map[string]any // what an API dialect keeps of its own form of the policy, as JSON values
 }
 
 // A Grant has the wall put a secret into requests to some hosts. The value never
@@ -54,7 +58,37 @@ type Grant struct {
 	Format string   // of the header's value, with {} for the secret; empty means {}
 	Env    string   // environment variable in the sandbox that holds a placeholder; empty for none
 	Strip  bool     // mask the value in responses that echo it
+	// Requests that the secret goes with, at the hosts of the grant; their Host
+	// is empty. Others go without it if Requests of the policy allow them, else
+	// they are refused. None means every request.
+	Requests []RequestRule
 }
+
+// A RequestRule judges HTTP requests by method, path and body. It matches if all
+// of its parts do.
+type RequestRule struct {
+	Host    string   // written as in grants: name or *.SUFFIX, with http:// for plain HTTP
+	Methods []string // in upper case, WEBSOCKET for the opening of one; empty means every method but WEBSOCKET
+	// Path is a pattern for the path without the query: * is any text within a
+	// segment, and /** at the end everything below. Empty means /**.
+	Path string
+	// Body has conditions for a JSON body, all of which must hold:
+	// "mcp_servers absent", `model in ["a", "b-*"]`. docs/network-rules.md has
+	// the syntax. A body that cannot be judged by them is refused.
+	Body    []string
+	MaxBody int64         // bytes of a body that is judged or asked about; 0 means 1 MiB
+	Action  RequestAction // empty means allow
+	Reason  string        // told to the program when the rule refuses, and to whoever is asked
+}
+
+// A RequestAction is what becomes of a request.
+type RequestAction string
+
+const (
+	RequestAllow RequestAction = "allow"
+	RequestDeny  RequestAction = "deny"
+	RequestAsk   RequestAction = "ask" // it waits for the decision of an [Approver]
+)
 
 // A GrantUse is how a secret is applied.
 type GrantUse string

@@ -44,12 +44,14 @@ func ExampleClient_SetNetwork() {
 		Allow: []string{"registry.example.com", "*.example.com:443"},
 		// The value of the secret never enters the sandbox.
 		Grants: []v1.Grant{{Secret: "github", Hosts: []string{"api.github.com"}, As: "bearer"}},
+		// Nothing else passes to that host.
+		Requests: []v1.RequestRule{{Host: "api.github.com", Methods: []string{"GET"}, Path: "/repos/**"}},
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(p.Mode, p.Allow, p.Grants[0].Hosts)
-	// Output: restricted [registry.example.com *.example.com:443] [api.github.com]
+	fmt.Println(p.Mode, p.Allow, p.Grants[0].Hosts, p.Requests[0].Path)
+	// Output: restricted [registry.example.com *.example.com:443] [api.github.com] /repos/**
 }
 
 func ExampleClient_Network() {

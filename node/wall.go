@@ -110,7 +110,7 @@ func (w *wall) complete(p engi.NetworkPolicy) (engi.NetworkPolicy, error) {
 // Check implements [fleet.Wall].
 func (w *wall) Check(p engi.NetworkPolicy) error {
 	p, err := w.complete(p)
-	if err != nil || p.Mode == engi.NetworkNone && len(p.Allow)+len(p.Deny)+len(p.Grants)+len(p.Headers) == 0 && p.Proxy == nil && p.Group == "" {
+	if err != nil || p.Mode == engi.NetworkNone && len(p.Allow)+len(p.Deny)+len(p.Grants)+len(p.Headers)+len(p.Requests) == 0 && p.Proxy == nil && p.Group == "" {
 		return err
 	}
 	return w.Gateway.Check(p)

@@ -288,7 +288,7 @@ func (m *Manager) policy(p engi.NetworkPolicy) engi.NetworkPolicy {
 }
 
 func isZero(p engi.NetworkPolicy) bool {
-	return p.Mode == "" && len(p.Allow)+len(p.Deny)+len(p.Grants)+len(p.Headers)+len(p.Detail) == 0 && p.Proxy == nil && p.Group == "" && p.Limits == engi.NetworkLimits{}
+	return p.Mode == "" && len(p.Allow)+len(p.Deny)+len(p.Grants)+len(p.Headers)+len(p.Requests)+len(p.Detail) == 0 && p.Proxy == nil && p.Group == "" && p.Limits == engi.NetworkLimits{}
 }
 
 func fingerprint(spec engi.SessionSpec) string {

@@ -230,26 +230,38 @@ type lifeVolume struct {
 }
 
 type lifeNetwork struct {
-	Mode    string             `json:"mode,omitempty"`
-	Allow   []string           `json:"allow,omitempty"`
-	Deny    []string           `json:"deny,omitempty"`
-	Grants  []lifeGrant        `json:"grants,omitempty"`
-	Headers []lifeHeaders      `json:"headers,omitempty"`
-	Proxy   *lifeProxy         `json:"proxy,omitempty"`
-	Group   string             `json:"group,omitempty"`
-	Name    string             `json:"name,omitempty"`
-	Limits  *lifeNetworkLimits `json:"limits,omitempty"`
-	Detail  map[string]any     `json:"detail,omitempty"`
+	Mode     string             `json:"mode,omitempty"`
+	Allow    []string           `json:"allow,omitempty"`
+	Deny     []string           `json:"deny,omitempty"`
+	Grants   []lifeGrant        `json:"grants,omitempty"`
+	Headers  []lifeHeaders      `json:"headers,omitempty"`
+	Requests []lifeRequest      `json:"requests,omitempty"`
+	Proxy    *lifeProxy         `json:"proxy,omitempty"`
+	Group    string             `json:"group,omitempty"`
+	Name     string             `json:"name,omitempty"`
+	Limits   *lifeNetworkLimits `json:"limits,omitempty"`
+	Detail   map[string]any     `json:"detail,omitempty"`
 }
 
 type lifeGrant struct {
-	Secret string   `json:"secret"`
-	Hosts  []string `json:"hosts"`
-	As     string   `json:"as,omitempty"`
-	Name   string   `json:"name,omitempty"`
-	Format string   `json:"format,omitempty"`
-	Env    string   `json:"env,omitempty"`
-	Strip  bool     `json:"strip,omitempty"`
+	Secret   string        `json:"secret"`
+	Hosts    []string      `json:"hosts"`
+	As       string        `json:"as,omitempty"`
+	Name     string        `json:"name,omitempty"`
+	Format   string        `json:"format,omitempty"`
+	Env      string        `json:"env,omitempty"`
+	Strip    bool          `json:"strip,omitempty"`
+	Requests []lifeRequest `json:"requests,omitempty"`
+}
+
+type lifeRequest struct {
+	Host    string             `json:"host,omitempty"`
+	Methods []string           `json:"methods,omitempty"`
+	Path    string             `json:"path,omitempty"`
+	Body    []string           `json:"body,omitempty"`
+	MaxBody int64              `json:"max_body,omitempty"`
+	Action  engi.RequestAction `json:"action,omitempty"`
+	Reason  string             `json:"reason,omitempty"`
 }
 
 type lifeHeaders struct {
@@ -272,10 +284,24 @@ type lifeNetworkLimits struct {
 	Total          int64 `json:"total,omitempty"`
 }
 
+func encodeRequests(rules []engi.RequestRule) (list []lifeRequest) {
+	for _, r := range rules {
+		list = append(list, lifeRequest(r))
+	}
+	return list
+}
+
+func decodeRequests(list []lifeRequest) (rules []engi.RequestRule) {
+	for _, r := range list {
+		rules = append(rules, engi.RequestRule(r))
+	}
+	return rules
+}
+
 func encodeNetwork(n engi.NetworkPolicy) lifeNetwork {
-	d := lifeNetwork{Mode: string(n.Mode), Allow: n.Allow, Deny: n.Deny, Proxy: (*lifeProxy)(n.Proxy), Group: n.Group, Name: n.Name, Detail: n.Detail}
+	d := lifeNetwork{Mode: string(n.Mode), Allow: n.Allow, Deny: n.Deny, Requests: encodeRequests(n.Requests), Proxy: (*lifeProxy)(n.Proxy), Group: n.Group, Name: n.Name, Detail: n.Detail}
 	for _, g := range n.Grants {
-		d.Grants = append(d.Grants, lifeGrant{g.Secret, g.Hosts, string(g.As), g.Name, g.Format, g.Env, g.Strip})
+		d.Grants = append(d.Grants, lifeGrant{g.Secret, g.Hosts, string(g.As), g.Name, g.Format, g.Env, g.Strip, encodeRequests(g.Requests)})
 	}
 	for _, h := range n.Headers {
 		d.Headers = append(d.Headers, lifeHeaders(h))
@@ -287,9 +313,10 @@ func encodeNetwork(n engi.NetworkPolicy) lifeNetwork {
 }
 
 func decodeNetwork(d lifeNetwork) engi.NetworkPolicy {
-	n := engi.NetworkPolicy{Mode: engi.Network(d.Mode), Allow: d.Allow, Deny: d.Deny, Proxy: (*engi.UpstreamProxy)(d.Proxy), Group: d.Group, Name: d.Name, Detail: d.Detail}
+	n := engi.NetworkPolicy{Mode: engi.Network(d.Mode), Allow: d.Allow, Deny: d.Deny, Requests: decodeRequests(d.Requests), Proxy: (*engi.UpstreamProxy)(d.Proxy), Group: d.Group, Name: d.Name, Detail: d.Detail}
 	for _, g := range d.Grants {
-		n.Grants = append(n.Grants, engi.Grant{Secret: g.Secret, Hosts: g.Hosts, As: engi.GrantUse(g.As), Name: g.Name, Format: g.Format, Env: g.Env, Strip: g.Strip})
+		n.Grants = append(n.Grants, engi.Grant{Secret: g.Secret, Hosts: g.Hosts, As: engi.GrantUse(g.As), Name: g.Name, Format: g.Format, Env: g.Env, Strip: g.Strip,
+			Requests: decodeRequests(g.Requests)})
 	}
 	for _, h := range d.Headers {
 		n.Headers = append(n.Headers, engi.HeaderRule(h))

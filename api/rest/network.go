@@ -14,6 +14,7 @@ import (
 	"github.com/engi-dev/engi/api/httpio"
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/gate/egress/policy"
+	"github.com/engi-dev/engi/gate/egress/request"
 )
 
 // Bounds on what one policy may list.
@@ -61,6 +62,9 @@ func Networks(sandboxes engi.Sandboxes, log engi.NetworkLog) Resource {
 				{"packages", "two registries and nothing else", `{"mode": "restricted", "allow": ["registry.example.com", "*.packages.example.com:443", "packages.example.com"]}`},
 				{"secret", "a secret that never enters the sandbox", `{
 		"mode": "restricted", "grants": [{"secret": "github", "hosts": ["api.github.com"], "as": "bearer", "strip": true}]}`},
+				{"request", "one request with a secret, and nothing else", `{
+		"mode": "restricted", "grants": [{"secret": "model", "hosts": ["api.example.com"], "as": "header", "name": "X-Api-Key",
+			"requests": [{"methods": ["POST"], "path": "/v1/messages", "body": ["mcp_servers absent", "max_tokens max 4096"]}]}]}`},
 				{"open", "the internet, but for one network", `{"mode": "open", "deny": ["203.0.113.0/24"], "limits": {"down": "10MiB", "total": "1GiB"}}`},
 				{"group", "a sandbox that its group finds as db.shop.internal", `{"mode": "isolated", "group": "shop", "name": "db"}`},
 			},
@@ -121,8 +125,10 @@ func networkOf(c *checker, field string, q *v1.NetworkPolicy) engi.NetworkPolicy
 		if g.Format != "" && !strings.Contains(g.Format, "{}") {
 			c.addf(here+".format", "it has no {}, where the secret would be")
 		}
-		p.Grants = append(p.Grants, engi.Grant{Secret: g.Secret, Hosts: g.Hosts, As: as, Name: g.Name, Format: g.Format, Env: g.Env, Strip: g.Strip})
+		p.Grants = append(p.Grants, engi.Grant{Secret: g.Secret, Hosts: g.Hosts, As: as, Name: g.Name, Format: g.Format, Env: g.Env, Strip: g.Strip,
+			Requests: c.requests(here+".requests", g.Requests, true)})
 	}
+	p.Requests = c.requests(at("requests"), q.Requests, false)
 	for i, h := range q.Headers {
 		here := fmt.Sprintf("%s[%d]", at("headers"), i)
 		if h.Host == "" {
@@ -150,13 +156,36 @@ func networkOf(c *checker, field string, q *v1.NetworkPolicy) engi.NetworkPolicy
 			Up: int64(l.Up), Down: int64(l.Down), Connections: l.Connections, NewConnections: l.NewConnections, Lookups: l.Lookups, Total: int64(l.Total),
 		}
 	}
-	if p.Mode == "" && len(p.Allow)+len(p.Grants) > 0 {
+	if p.Mode == "" && len(p.Allow)+len(p.Grants)+len(p.Requests) > 0 {
 		p.Mode = engi.NetworkRestricted
 	}
 	if len(c.Faults) == before {
 		c.rules(at, field, p)
 	}
 	return p
+}
+
+// requests translates request rules, which stand in field.
+func (c *checker) requests(field string, list []v1.RequestRule, ofGrant bool) (rules []engi.RequestRule) {
+	if len(list) > request.MaxRules {
+		c.addf(field, "there are more than %d", request.MaxRules)
+		return nil
+	}
+	for i, q := range list {
+		r := engi.RequestRule{Host: q.Host, Methods: q.Methods, Path: q.Path, Body: q.Body, MaxBody: int64(q.MaxBody), Action: engi.RequestAction(q.Action), Reason: q.Reason}
+		if err := policy.CheckRequest(r, ofGrant); err != nil {
+			c.addf(fmt.Sprintf("%s[%d]", field, i), "%s", reasonOf(err))
+		}
+		rules = append(rules, r)
+	}
+	return rules
+}
+
+func requestsOf(rules []engi.RequestRule) (list []v1.RequestRule) {
+	for _, r := range rules {
+		list = append(list, v1.RequestRule{Host: r.Host, Methods: r.Methods, Path: r.Path, Body: r.Body, MaxBody: v1.Bytes(r.MaxBody), Action: string(r.Action), Reason: r.Reason})
+	}
+	return list
 }
 
 // anywhere is a node that opens everything: whether this one does is the
@@ -194,6 +223,9 @@ func (c *checker) rules(at func(string) string, field string, p engi.NetworkPoli
 	if p.Proxy != nil {
 		try(at("proxy"), engi.NetworkPolicy{Mode: engi.NetworkOpen, Proxy: p.Proxy})
 	}
+	if len(c.Faults) == before && len(p.Requests) > 0 {
+		try(at("requests"), engi.NetworkPolicy{Grants: p.Grants, Requests: p.Requests})
+	}
 	if len(c.Faults) == before { // the parts are good, but not together
 		c.addf(field, "%s", reasonOf(err))
 	}
@@ -210,9 +242,10 @@ func reasonOf(err error) string {
 
 // policyOf translates back. Passwords stay here.
 func policyOf(n engi.NetworkPolicy) v1.NetworkPolicy {
-	p := v1.NetworkPolicy{Mode: string(n.Mode), Allow: n.Allow, Deny: n.Deny, Group: n.Group, Name: n.Name}
+	p := v1.NetworkPolicy{Mode: string(n.Mode), Allow: n.Allow, Deny: n.Deny, Requests: requestsOf(n.Requests), Group: n.Group, Name: n.Name}
 	for _, g := range n.Grants {
-		p.Grants = append(p.Grants, v1.Grant{Secret: g.Secret, Hosts: g.Hosts, As: string(g.As), Name: g.Name, Format: g.Format, Env: g.Env, Strip: g.Strip})
+		p.Grants = append(p.Grants, v1.Grant{Secret: g.Secret, Hosts: g.Hosts, As: string(g.As), Name: g.Name, Format: g.Format, Env: g.Env, Strip: g.Strip,
+			Requests: requestsOf(g.Requests)})
 	}
 	for _, h := range n.Headers {
 		p.Headers = append(p.Headers, v1.HeaderRule{Host: h.Host, Headers: maps.Clone(h.Headers)})
@@ -231,7 +264,7 @@ func policyOf(n engi.NetworkPolicy) v1.NetworkPolicy {
 
 // emptyNetwork reports whether p says nothing.
 func emptyNetwork(p engi.NetworkPolicy) bool {
-	return p.Mode == "" && len(p.Allow)+len(p.Deny)+len(p.Grants)+len(p.Headers) == 0 && p.Proxy == nil && p.Group == "" && p.Name == "" &&
+	return p.Mode == "" && len(p.Allow)+len(p.Deny)+len(p.Grants)+len(p.Headers)+len(p.Requests) == 0 && p.Proxy == nil && p.Group == "" && p.Name == "" &&
 		p.Limits == (engi.NetworkLimits{})
 }
 

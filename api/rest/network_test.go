@@ -21,9 +21,12 @@ import (
 
 const wholePolicy = `{
 	"mode": "restricted", "allow": ["api.example.com", "*.example.org:443", "tcp://93.184.216.0/24:1-1024"], "deny": ["x.example.org"],
-	"grants": [{"secret": "s", "hosts": ["api.example.com"], "as": "header", "name": "X-Key", "format": "key {}", "strip": true},
+	"grants": [{"secret": "s", "hosts": ["api.example.com"], "as": "header", "name": "X-Key", "format": "key {}", "strip": true,
+			"requests": [{"methods": ["POST"], "path": "/v1/messages", "body": ["mcp_servers absent", "model in [\"small-*\"]"]}, {"methods": ["GET"], "path": "/v1/**"}]},
 		{"secret": "t", "hosts": ["*.example.org"], "env": "TOKEN"}],
 	"headers": [{"host": "api.example.com", "headers": {"X-Team": "${secrets.team}"}}],
+	"requests": [{"host": "api.example.com", "path": "/v1/admin/**", "action": "deny", "reason": "for people only"},
+		{"host": "*.example.org", "methods": ["GET", "PUT"], "path": "/files/*", "action": "ask", "max_body": "2MiB", "body": ["size max 10"]}, {"host": "http://api.example.com"}],
 	"proxy": {"address": "socks5://p.example.com:1080", "user": "u", "password": "hunter2"},
 	"group": "shop", "name": "db", "limits": {"up": "1MiB", "down": 2000, "connections": 3, "new_connections": 4, "lookups": 5, "total": "1GiB"}}`
 
@@ -32,11 +35,14 @@ func TestPoliciesComeBackWhole(t *testing.T) {
 	w := world(t, nil)
 	want := engi.NetworkPolicy{
 		Mode: engi.NetworkRestricted, Allow: []string{"api.example.com", "*.example.org:443", "tcp://93.184.216.0/24:1-1024"}, Deny: []string{"x.example.org"},
-		Grants: []engi.Grant{{Secret: "s", Hosts: []string{"api.example.com"}, As: engi.GrantHeader, Name: "X-Key", Format: "key {}", Strip: true},
+		Grants: []engi.Grant{{Secret: "s", Hosts: []string{"api.example.com"}, As: engi.GrantHeader, Name: "X-Key", Format: "key {}", Strip: true, Requests: []engi.RequestRule{
+			{Methods: []string{"POST"}, Path: "/v1/messages", Body: []string{"mcp_servers absent", `model in ["small-*"]`}}, {Methods: []string{"GET"}, Path: "/v1/**"}}},
 			{Secret: "t", Hosts: []string{"*.example.org"}, Env: "TOKEN"}},
 		Headers: []engi.HeaderRule{{Host: "api.example.com", Headers: map[string]string{"X-Team": "${secrets.team}"}}},
-		Proxy:   &engi.UpstreamProxy{Address: "socks5://p.example.com:1080", User: "u", Password: "hunter2"},
-		Group:   "shop", Name: "db",
+		Requests: []engi.RequestRule{{Host: "api.example.com", Path: "/v1/admin/**", Action: engi.RequestDeny, Reason: "for people only"},
+			{Host: "*.example.org", Methods: []string{"GET", "PUT"}, Path: "/files/*", Action: engi.RequestAsk, MaxBody: 2 << 20, Body: []string{"size max 10"}}, {Host: "http://api.example.com"}},
+		Proxy: &engi.UpstreamProxy{Address: "socks5://p.example.com:1080", User: "u", Password: "hunter2"},
+		Group: "shop", Name: "db",
 		Limits: engi.NetworkLimits{Up: 1 << 20, Down: 2000, Connections: 3, NewConnections: 4, Lookups: 5, Total: 1 << 30},
 	}
 	kept := func(how, id string) {
@@ -118,15 +124,24 @@ func TestBadPoliciesNameTheField(t *testing.T) {
 		`{"grants":[{"secret":"s","hosts":["a.example.com"],"as":"placeholder"}]}`: "grants[0].env",
 		`{"grants":[{"secret":"s","hosts":["a.example.com"],"format":"x"}]}`:       "grants[0].format",
 		`{"grants":[{"secret":"s","hosts":["a.example.com"]},{"secret":"s","hosts":["10.0.0.0/8"]}]}`: "grants[1]",
-		`{"headers":[{"headers":{"A":"b"}}]}`:                                            "headers[0].host",
-		`{"headers":[{"host":"a.example.com"}]}`:                                         "headers[0].headers",
-		`{"mode":"open","headers":[{"host":"a.example.com","headers":{"A b":"c"}}]}`:     "headers[0]",
-		`{"mode":"open","headers":[{"host":"a.example.com","headers":{"A":"b\nC: d"}}]}`: "headers[0]",
-		`{"mode":"open","proxy":{"user":"u"}}`:                                           "proxy.address",
-		`{"mode":"open","proxy":{"address":"h:1","password":"p"}}`:                       "proxy.user",
-		`{"mode":"open","proxy":{"address":"ftp://h:1"}}`:                                "proxy",
-		`{"limits":{"connections":-1}}`:                                                  "limits.connections",
-		`{"limits":{"up":"x"}}`:                                                          "limits.up",
+		`{"requests":[{"path":"/a"}]}`: "requests[0]",
+		`{"requests":[{"host":"a.example.com"},{"host":"a.example.com","methods":["get"]}]}`:            "requests[1]",
+		`{"requests":[{"host":"a.example.com","action":"drop"}]}`:                                       "requests[0]",
+		`{"requests":[{"host":"a.example.com","body":["a is b"]}]}`:                                     "requests[0]",
+		`{"requests":[{"host":"a.example.com","verb":"GET"}]}`:                                          "requests[0].verb",
+		`{"requests":[{"host":"a.example.com","max_body":"1GiB"}]}`:                                     "requests[0]",
+		`{"requests":[{"host":"*.example.com"},{"host":"a.example.com","methods":["GET"]}]}`:            "requests",
+		`{"mode":"open","requests":[{"host":"a.example.com","action":"deny"}]}`:                         "requests",
+		`{"grants":[{"secret":"s","hosts":["a.example.com"],"requests":[{"path":"/a"},{"path":"b"}]}]}`: "grants[0].requests[1]",
+		`{"headers":[{"headers":{"A":"b"}}]}`:                                                           "headers[0].host",
+		`{"headers":[{"host":"a.example.com"}]}`:                                                        "headers[0].headers",
+		`{"mode":"open","headers":[{"host":"a.example.com","headers":{"A b":"c"}}]}`:                    "headers[0]",
+		`{"mode":"open","headers":[{"host":"a.example.com","headers":{"A":"b\nC: d"}}]}`:                "headers[0]",
+		`{"mode":"open","proxy":{"user":"u"}}`:                                                          "proxy.address",
+		`{"mode":"open","proxy":{"address":"h:1","password":"p"}}`:                                      "proxy.user",
+		`{"mode":"open","proxy":{"address":"ftp://h:1"}}`:                                               "proxy",
+		`{"limits":{"connections":-1}}`:                                                                 "limits.connections",
+		`{"limits":{"up":"x"}}`:                                                                         "limits.up",
 	} {
 		for name, try := range map[string]struct{ method, path, body, prefix string }{
 			"PUT":       {"PUT", "/v1/sandboxes/" + id + "/network", body, ""},

@@ -18,15 +18,16 @@ const (
 // A NetworkPolicy says what a sandbox may reach. docs/network.md describes
 // the rules.
 type NetworkPolicy struct {
-	Mode    string         `json:"mode,omitempty" enum:"none,isolated,restricted,open" doc:"absent means the node's default; restricted if there is allow or grants"`
-	Allow   []string       `json:"allow,omitempty" doc:"rules [PROTOCOL://]TARGET[:PORT[-PORT]]: names, *.SUFFIX, addresses, networks; allow wins over deny" example:"[\"api.example.com\",\"*.example.org:443\",\"1.1.1.0/24\"]"`
-	Deny    []string       `json:"deny,omitempty" doc:"rules of the same form" example:"[\"203.0.113.0/24\"]"`
-	Grants  []Grant        `json:"grants,omitempty" doc:"secrets that are put into outgoing requests and never enter the sandbox"`
-	Headers []HeaderRule   `json:"headers,omitempty" doc:"headers that are set in outgoing requests"`
-	Proxy   *UpstreamProxy `json:"proxy,omitempty" doc:"all traffic goes through it"`
-	Group   string         `json:"group,omitempty" maxLength:"63" doc:"sandboxes of one owner and group can reach each other" example:"shop"`
-	Name    string         `json:"name,omitempty" maxLength:"63" doc:"in its group, where it is found as NAME.GROUP.internal" example:"db"`
-	Limits  *NetworkLimits `json:"limits,omitempty" doc:"of its traffic; absent means the node's"`
+	Mode     string         `json:"mode,omitempty" enum:"none,isolated,restricted,open" doc:"absent means the node's default; restricted if there is allow, grants or requests"`
+	Allow    []string       `json:"allow,omitempty" doc:"rules [PROTOCOL://]TARGET[:PORT[-PORT]]: names, *.SUFFIX, addresses, networks; allow wins over deny" example:"[\"api.example.com\",\"*.example.org:443\",\"1.1.1.0/24\"]"`
+	Deny     []string       `json:"deny,omitempty" doc:"rules of the same form" example:"[\"203.0.113.0/24\"]"`
+	Grants   []Grant        `json:"grants,omitempty" doc:"secrets that are put into outgoing requests and never enter the sandbox"`
+	Headers  []HeaderRule   `json:"headers,omitempty" doc:"headers that are set in outgoing requests"`
+	Requests []RequestRule  `json:"requests,omitempty" doc:"judge each HTTP request to their hosts; the first that matches decides, and what matches none is refused"`
+	Proxy    *UpstreamProxy `json:"proxy,omitempty" doc:"all traffic goes through it"`
+	Group    string         `json:"group,omitempty" maxLength:"63" doc:"sandboxes of one owner and group can reach each other" example:"shop"`
+	Name     string         `json:"name,omitempty" maxLength:"63" doc:"in its group, where it is found as NAME.GROUP.internal" example:"db"`
+	Limits   *NetworkLimits `json:"limits,omitempty" doc:"of its traffic; absent means the node's"`
 }
 
 // A NetworkChoice is the policy of an execution: in JSON an object, or just the
@@ -59,13 +60,26 @@ func (n *NetworkChoice) UnmarshalJSON(data []byte) error {
 
 // A Grant puts a secret into requests to some hosts.
 type Grant struct {
-	Secret string   `json:"secret" minLength:"1" maxLength:"128" doc:"ID or name" example:"github"`
-	Hosts  []string `json:"hosts" doc:"names and *.SUFFIX, with :PORT if others are not meant, and http:// in front if the secret may go without encryption; reachable over TLS although allow does not name them" example:"[\"api.github.com\"]"`
-	As     string   `json:"as,omitempty" enum:"header,bearer,basic,query,placeholder" doc:"how it is applied; absent means placeholder if there is env, else bearer"`
-	Name   string   `json:"name,omitempty" maxLength:"256" doc:"of the header or the query parameter; the user for basic" example:"X-API-Key"`
-	Format string   `json:"format,omitempty" maxLength:"1024" doc:"of the header's value, {} being the secret" example:"token {}"`
-	Env    string   `json:"env,omitempty" maxLength:"256" doc:"environment variable in the sandbox that is set to a placeholder for the secret" example:"GITHUB_TOKEN"`
-	Strip  bool     `json:"strip,omitempty" doc:"the value is removed from responses that contain it"`
+	Secret   string        `json:"secret" minLength:"1" maxLength:"128" doc:"ID or name" example:"github"`
+	Hosts    []string      `json:"hosts" doc:"names and *.SUFFIX, with :PORT if others are not meant, and http:// in front if the secret may go without encryption; reachable over TLS although allow does not name them" example:"[\"api.github.com\"]"`
+	As       string        `json:"as,omitempty" enum:"header,bearer,basic,query,placeholder" doc:"how it is applied; absent means placeholder if there is env, else bearer"`
+	Name     string        `json:"name,omitempty" maxLength:"256" doc:"of the header or the query parameter; the user for basic" example:"X-API-Key"`
+	Format   string        `json:"format,omitempty" maxLength:"1024" doc:"of the header's value, {} being the secret" example:"token {}"`
+	Env      string        `json:"env,omitempty" maxLength:"256" doc:"environment variable in the sandbox that is set to a placeholder for the secret" example:"GITHUB_TOKEN"`
+	Strip    bool          `json:"strip,omitempty" doc:"the value is removed from responses that contain it"`
+	Requests []RequestRule `json:"requests,omitempty" doc:"the requests that it goes with, without host; others go without it if requests of the policy allow them, else they are refused; absent means every request"`
+}
+
+// A RequestRule judges HTTP requests by method, path and body. It matches if
+// all of its parts do. docs/network-rules.md describes them.
+type RequestRule struct {
+	Host    string   `json:"host,omitempty" maxLength:"300" doc:"name or *.SUFFIX, written as in grants; absent in a grant" example:"api.example.com"`
+	Methods []string `json:"methods,omitempty" doc:"in upper case, WEBSOCKET for the opening of one; absent means every method but WEBSOCKET" example:"[\"POST\"]"`
+	Path    string   `json:"path,omitempty" maxLength:"1024" doc:"decoded and without the query; * is any text within a segment, /** at the end everything below; absent means /**" example:"/v1/messages"`
+	Body    []string `json:"body,omitempty" doc:"conditions that a JSON body must all fulfil: PATH absent, present, in LIST, not_in LIST, max NUMBER or keys LIST" example:"[\"mcp_servers absent\",\"model in [\\\"small-*\\\"]\"]"`
+	MaxBody Bytes    `json:"max_body,omitempty" doc:"of a body that is judged or asked about; absent means 1MiB"`
+	Action  string   `json:"action,omitempty" enum:"allow,deny,ask" doc:"ask has the request wait for a decision; absent means allow"`
+	Reason  string   `json:"reason,omitempty" maxLength:"300" doc:"told to the program when the rule refuses, and to whoever is asked"`
 }
 
 // A HeaderRule sets headers in requests to a host.

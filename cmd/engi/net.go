@@ -20,17 +20,18 @@ type netCommand struct {
 
 // networkFlags say what a sandbox may reach.
 type networkFlags struct {
-	Net    string   `aliases:"mode" help:"What it may reach: none, isolated, restricted or open; with --allow or --secret restricted, else the node's default." placeholder:"MODE"`
-	Allow  []string `help:"Let it reach a name, *.SUFFIX, address or network, maybe with :PORT; may be repeated." placeholder:"RULE" sep:"none"`
-	Deny   []string `help:"Forbid one, unless --allow has it; may be repeated." placeholder:"RULE" sep:"none"`
-	Secret []string `aliases:"grant" help:"Put a secret into its requests to hosts; it never enters the sandbox. HOW is bearer, header=NAME, basic=USER, query=NAME or env=VARIABLE, then maybe :strip; may be repeated." placeholder:"NAME@HOST[,HOST][:HOW]" sep:"none"`
-	Group  string   `help:"Group of sandboxes that can reach each other." placeholder:"GROUP"`
-	As     string   `help:"Name in the group: NAME.GROUP.internal." placeholder:"NAME"`
+	Net     string   `aliases:"mode" help:"What it may reach: none, isolated, restricted or open; with --allow, --secret or --request restricted, else the node's default." placeholder:"MODE"`
+	Allow   []string `help:"Let it reach a name, *.SUFFIX, address or network, maybe with :PORT; may be repeated." placeholder:"RULE" sep:"none"`
+	Deny    []string `help:"Forbid one, unless --allow has it; may be repeated." placeholder:"RULE" sep:"none"`
+	Secret  []string `aliases:"grant" help:"Put a secret into its requests to hosts; it never enters the sandbox. HOW is bearer, header=NAME, basic=USER, query=NAME or env=VARIABLE, then maybe :strip; may be repeated." placeholder:"NAME@HOST[,HOST][:HOW]" sep:"none"`
+	Request []string `help:"Let only such HTTP requests pass to a host, the first that matches; METHOD may be a list or *, PATH end in /**, and conditions for a JSON body follow 'where'; may be repeated." placeholder:"[deny|ask] METHOD HOST/PATH" sep:"none"`
+	Group   string   `help:"Group of sandboxes that can reach each other." placeholder:"GROUP"`
+	As      string   `help:"Name in the group: NAME.GROUP.internal." placeholder:"NAME"`
 }
 
 // given reports whether any flag is set.
 func (f *networkFlags) given() bool {
-	return f.Net != "" || len(f.Allow)+len(f.Deny)+len(f.Secret) > 0 || f.Group != "" || f.As != ""
+	return f.Net != "" || len(f.Allow)+len(f.Deny)+len(f.Secret)+len(f.Request) > 0 || f.Group != "" || f.As != ""
 }
 
 // apply changes p to what the flags ask for.
@@ -54,9 +55,19 @@ func (f *networkFlags) apply(p *v1.NetworkPolicy) error {
 			p.Grants = append(p.Grants, g)
 		}
 	}
+	if len(f.Request) > 0 {
+		p.Requests = nil
+		for _, text := range rulesOf(f.Request) {
+			r, err := requestOf(text)
+			if err != nil {
+				return err
+			}
+			p.Requests = append(p.Requests, r)
+		}
+	}
 	if f.Group != "" {
 		p.Group = f.Group
-		if p.Mode == "" && len(p.Allow)+len(p.Grants) == 0 {
+		if p.Mode == "" && len(p.Allow)+len(p.Grants)+len(p.Requests) == 0 {
 			p.Mode = v1.NetworkIsolated
 		}
 	}
@@ -138,6 +149,53 @@ func grantOf(text string) (g v1.Grant, err error) {
 	return g, nil
 }
 
+// requestOf reads [allow|deny|ask] METHOD[,METHOD]|* HOST[/PATH] [where CONDITION{; CONDITION}],
+// where a host may have a scheme and a port.
+func requestOf(text string) (r v1.RequestRule, err error) {
+	head, conditions, conditional := strings.Cut(text, " where ")
+	words := strings.Fields(head)
+	if len(words) == 3 && slices.Contains([]string{"allow", "deny", "ask"}, words[0]) {
+		r.Action, words = words[0], words[1:]
+	}
+	if len(words) != 2 {
+		return r, engi.Errorf(engi.Invalid, "--request %.200q is not a method and a host", text).
+			WithRemedy("write it like 'POST api.example.com/v1/messages', 'deny * api.example.com/admin/**' or 'POST api.example.com/v1/messages where mcp_servers absent; max_tokens max 4096'")
+	}
+	if words[0] != "*" {
+		r.Methods = strings.Split(words[0], ",")
+	}
+	start := 0
+	if _, after, ok := strings.Cut(words[1], "://"); ok {
+		start = len(words[1]) - len(after)
+	}
+	r.Host = words[1]
+	if slash := strings.IndexByte(words[1][start:], '/'); slash >= 0 {
+		r.Host, r.Path = words[1][:start+slash], words[1][start+slash:]
+	}
+	if conditional {
+		for c := range strings.SplitSeq(conditions, "; ") {
+			r.Body = append(r.Body, strings.TrimSpace(c))
+		}
+	}
+	return r, nil
+}
+
+// requestText returns a rule as requestOf reads it.
+func requestText(r v1.RequestRule) string {
+	text := strings.Join(r.Methods, ",")
+	if text == "" {
+		text = "*"
+	}
+	text += " " + r.Host + r.Path
+	if r.Action != "" {
+		text = r.Action + " " + text
+	}
+	if len(r.Body) > 0 {
+		text += " where " + strings.Join(r.Body, "; ")
+	}
+	return text
+}
+
 type netShow struct {
 	ID string `arg:"" help:"Sandbox." placeholder:"SANDBOX"`
 }
@@ -198,6 +256,12 @@ func (g *globals) showNetwork(p v1.NetworkPolicy) error {
 			how += ", cut out of answers"
 		}
 		row("secret", "%s to %s: %s", x.Secret, strings.Join(x.Hosts, ", "), how)
+		for _, r := range x.Requests {
+			row("", "  with %s", requestText(r))
+		}
+	}
+	for _, r := range p.Requests {
+		row("request", "%s", requestText(r))
 	}
 	for _, h := range p.Headers {
 		row("headers", "%s: %s", h.Host, strings.Join(sorted(keysOf(h.Headers)), ", "))
@@ -247,13 +311,14 @@ Examples:
   engi net set sbx_u2dmwmlezjgprkqrgppgcz2mgu --mode open --deny 203.0.113.0/24
   engi net set sbx_u2dmwmlezjgprkqrgppgcz2mgu --grant github@api.github.com,uploads.github.com
   engi net set sbx_u2dmwmlezjgprkqrgppgcz2mgu --grant key@api.example.com:header=X-API-Key:strip
+  engi net set sbx_u2dmwmlezjgprkqrgppgcz2mgu --grant key@api.example.com --request 'POST api.example.com/v1/messages'
   engi net set sbx_u2dmwmlezjgprkqrgppgcz2mgu --replace --mode isolated --group shop --as db`
 }
 
 // Run implements the command.
 func (n *netSet) Run(ctx context.Context, g *globals) error {
 	if !n.given() && !n.Replace {
-		return engi.Errorf(engi.Invalid, "nothing to change").WithRemedy("give --mode, --allow, --deny, --grant or --group; 'engi net show' prints the current policy")
+		return engi.Errorf(engi.Invalid, "nothing to change").WithRemedy("give --mode, --allow, --deny, --grant, --request or --group; 'engi net show' prints the current policy")
 	}
 	return g.atServer(ctx, func(d *connection) error {
 		var p v1.NetworkPolicy
@@ -263,7 +328,7 @@ func (n *netSet) Run(ctx context.Context, g *globals) error {
 				return err
 			}
 		}
-		if n.Net == "" && p.Mode == v1.NetworkNone && len(n.Allow)+len(n.Secret) > 0 {
+		if n.Net == "" && p.Mode == v1.NetworkNone && len(n.Allow)+len(n.Secret)+len(n.Request) > 0 {
 			p.Mode = v1.NetworkRestricted
 		}
 		if err := n.apply(&p); err != nil {

@@ -36,6 +36,34 @@ func TestGrantsOnTheCommandLine(t *testing.T) {
 	}
 }
 
+func TestRequestsOnTheCommandLine(t *testing.T) {
+	for text, want := range map[string]v1.RequestRule{
+		"POST api.example.com/v1/messages":                                   {Host: "api.example.com", Methods: []string{"POST"}, Path: "/v1/messages"},
+		"GET,HEAD *.example.com":                                             {Host: "*.example.com", Methods: []string{"GET", "HEAD"}},
+		"deny * api.example.com/admin/**":                                    {Action: "deny", Host: "api.example.com", Path: "/admin/**"},
+		"ask DELETE http://a.example.com:8080/x":                             {Action: "ask", Methods: []string{"DELETE"}, Host: "http://a.example.com:8080", Path: "/x"},
+		"POST https://a.example.com":                                         {Methods: []string{"POST"}, Host: "https://a.example.com"},
+		`POST a.example.com/m where mcp_servers absent; model in ["a", "b"]`: {Methods: []string{"POST"}, Host: "a.example.com", Path: "/m", Body: []string{"mcp_servers absent", `model in ["a", "b"]`}},
+	} {
+		got, err := requestOf(text)
+		if d := cmp.Diff(want, got); err != nil || d != "" {
+			t.Errorf("%s: %v (-want +got):\n%s", text, err, d)
+		}
+		if back := requestText(got); back != text {
+			t.Errorf("%s is printed as %s", text, back)
+		}
+	}
+	for _, text := range []string{"", "api.example.com", "drop POST a.example.com", "POST a.example.com /v1", "where a absent"} {
+		if r, err := requestOf(text); engi.KindOf(err) != engi.Invalid || engi.RemedyOf(err) == "" {
+			t.Errorf("%q is %+v, %v", text, r, err)
+		}
+	}
+	f := networkFlags{Request: []string{"GET a.example.com"}}
+	if p, err := f.policy(); err != nil || len(p.Requests) != 1 {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
+
 func TestNetworkFlagsChangeWhatTheyName(t *testing.T) {
 	p := v1.NetworkPolicy{Mode: v1.NetworkRestricted, Allow: []string{"a.com"}, Deny: []string{"b.com"}, Group: "g"}
 	f := networkFlags{Allow: []string{"none"}, Secret: []string{"k@a.com"}, As: "db"}

@@ -100,8 +100,10 @@ func Owned(owner engi.Owner, state engi.State) fleet.SandboxRecord {
 	s.Env = map[string]string{"KEY": "value"}
 	s.Volumes = []engi.VolumeMount{{Volume: "data", Path: "/data"}}
 	s.Network = engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"a"}, Deny: []string{"0.0.0.0/0"}, Detail: map[string]any{"x": "y"},
-		Grants:  []engi.Grant{{Secret: "s", Hosts: []string{"a"}, As: engi.GrantHeader, Name: "X", Format: "k {}", Env: "S", Strip: true}},
-		Headers: []engi.HeaderRule{{Host: "a", Headers: map[string]string{"k": "v"}}}, Proxy: &engi.UpstreamProxy{Address: "a:1", User: "u", Password: "p"},
+		Grants: []engi.Grant{{Secret: "s", Hosts: []string{"a"}, As: engi.GrantHeader, Name: "X", Format: "k {}", Env: "S", Strip: true,
+			Requests: []engi.RequestRule{{Methods: []string{"GET"}, Path: "/a"}}}},
+		Requests: []engi.RequestRule{{Host: "a", Methods: []string{"POST"}, Path: "/b", Body: []string{"c absent"}, MaxBody: 7, Action: engi.RequestAsk, Reason: "r"}},
+		Headers:  []engi.HeaderRule{{Host: "a", Headers: map[string]string{"k": "v"}}}, Proxy: &engi.UpstreamProxy{Address: "a:1", User: "u", Password: "p"},
 		Group: "g", Name: "n", Limits: engi.NetworkLimits{Up: 1, Down: 2, Connections: 3, NewConnections: 4, Lookups: 5, Total: 6}}
 	s.Ports = engi.PortPolicy{Private: true, Host: "h"}
 	s.Disk = true

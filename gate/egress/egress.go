@@ -87,6 +87,9 @@ type Options struct {
 	// Reveal returns the value of an owner's secret by ID or name. Nil means
 	// that there are no secrets: policies with grants are refused.
 	Reveal func(ctx context.Context, owner engi.Owner, idOrName string) (string, error)
+	// Approver decides where request rules ask. Nil means that nobody does:
+	// policies that ask are refused.
+	Approver engi.Approver
 	// Key is what the authorities of intercepted connections and placeholders
 	// are derived from, 32 bytes that survive restarts. Nil means random ones.
 	Key []byte

@@ -59,7 +59,7 @@ func New(o Options) (*Gateway, error) {
 	if o.Reveal != nil {
 		var err error
 		if g.interceptor, err = intercept.New(intercept.Options{
-			Key: o.Key, Reveal: o.Reveal, Dial: g.dialHost, Events: g.intercepted, Roots: o.Roots, IdleTimeout: o.IdleTimeout, Log: o.Log,
+			Key: o.Key, Reveal: o.Reveal, Approver: o.Approver, Dial: g.dialHost, Events: g.intercepted, Roots: o.Roots, IdleTimeout: o.IdleTimeout, Log: o.Log,
 		}); err != nil {
 			return nil, err
 		}
@@ -111,8 +111,13 @@ func (g *Gateway) Check(p engi.NetworkPolicy) error {
 }
 
 func (g *Gateway) compile(p engi.NetworkPolicy) (*policy.Policy, error) {
-	if len(p.Grants)+len(p.Headers) > 0 && g.interceptor == nil {
-		return nil, engi.Errorf(engi.Unsupported, "this node has no secrets to grant").WithRemedy("leave out grants and header rules")
+	if len(p.Grants)+len(p.Headers)+len(p.Requests) > 0 && g.interceptor == nil {
+		return nil, engi.Errorf(engi.Unsupported, "this node has no secrets to grant").WithRemedy("leave out grants, header rules and request rules")
+	}
+	asks := func(r engi.RequestRule) bool { return r.Action == engi.RequestAsk }
+	if g.o.Approver == nil && (slices.ContainsFunc(p.Requests, asks) ||
+		slices.ContainsFunc(p.Grants, func(g engi.Grant) bool { return slices.ContainsFunc(g.Requests, asks) })) {
+		return nil, engi.Errorf(engi.Unsupported, "a request rule asks, but nobody decides about requests on this node").WithRemedy("let the rule allow or deny")
 	}
 	return policy.Compile(p, g.node())
 }

@@ -555,6 +555,15 @@ func TestTransport(t *testing.T) {
 	if string(b) != "hello" {
 		t.Errorf("%q", b)
 	}
+	judged := restricted("web.test")
+	judged.Requests = []engi.RequestRule{{Host: "http://web.test"}}
+	rt, err = f.g.Transport(owner, judged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := (&http.Client{Transport: rt}).Get("http://web.test:" + port); engi.KindOf(err) != engi.Denied {
+		t.Errorf("what request rules judge is answered %v, %v", resp, err)
+	}
 	for _, to := range []string{"http://127.0.0.1:" + port, "http://169.254.169.254/", "http://[::1]/", "http://other.test/"} {
 		resp, err := client.Get("http://web.test:" + port + "/?to=" + to)
 		if err == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -204,6 +205,10 @@ func (s *sandbox) stillAllowed(now *rules, c *conn) bool {
 	v := now.policy.Connect(c.protocol, c.address, c.names)
 	if !v.Allowed {
 		return false
+	}
+	judged := func(n string) bool { return now.policy.Judges(n) && !c.rules.policy.Judges(n) }
+	if c.protocol == "tcp" && (judged(c.host) || slices.ContainsFunc(c.names, judged)) {
+		return false // its requests could not be judged
 	}
 	if v.Check == policy.CheckNone {
 		return true

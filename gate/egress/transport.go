@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -15,15 +16,15 @@ import (
 
 // Transport returns a transport for requests on an owner's behalf, which reach
 // what the policy lets a sandbox reach: each connection is judged by name and
-// address. Decisions are logged without a sandbox. Grants are not applied. It
-// reports what Check does.
+// address. Decisions are logged without a sandbox. Grants are not applied, and
+// requests to hosts with request rules are refused. It reports what Check does.
 func (g *Gateway) Transport(owner engi.Owner, p engi.NetworkPolicy) (http.RoundTripper, error) {
 	compiled, err := policy.Compile(p, g.node())
 	if err != nil {
 		return nil, err
 	}
 	log := g.journal.NewLog()
-	return &http.Transport{
+	return &transport{policy: compiled, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 			host, text, err := net.SplitHostPort(address)
 			if err != nil {
@@ -53,5 +54,24 @@ func (g *Gateway) Transport(owner engi.Owner, p engi.NetworkPolicy) (http.RoundT
 		ResponseHeaderTimeout: time.Minute,
 		IdleConnTimeout:       time.Minute,
 		MaxIdleConns:          32,
-	}, nil
+	}}, nil
+}
+
+// A transport refuses requests that only an interceptor could judge.
+type transport struct {
+	*http.Transport
+	policy *policy.Policy
+}
+
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	for _, host := range []string{r.URL.Hostname(), (&url.URL{Host: r.Host}).Hostname()} {
+		if t.policy.Judges(host) {
+			if r.Body != nil {
+				r.Body.Close()
+			}
+			return nil, engi.Errorf(engi.Denied, "request rules judge what goes to %s, and only sandboxes' requests are judged", printable(host)).
+				WithRemedy("send the request from a program in a sandbox")
+		}
+	}
+	return t.Transport.RoundTrip(r)
 }

@@ -308,6 +308,9 @@ func allowedHosts(p engi.NetworkPolicy) (list []string, all bool) {
 	for _, g := range p.Grants {
 		rules = append(rules, g.Hosts...)
 	}
+	for _, r := range p.Requests {
+		rules = append(rules, r.Host)
+	}
 	for _, rule := range rules {
 		if _, rest, ok := strings.Cut(rule, "://"); ok {
 			rule = rest

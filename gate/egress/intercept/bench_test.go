@@ -3,6 +3,7 @@ package intercept_test
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,9 +13,15 @@ import (
 )
 
 // BenchmarkRequest measures what interception costs: the same request directly to
-// the host, intercepted, and intercepted with the response masked.
+// the host, intercepted, intercepted with the response masked, and judged by 300
+// request rules of which the last allows it.
 func BenchmarkRequest(b *testing.B) {
-	for name, p := range map[string]engi.NetworkPolicy{"straight": {}, "granted": grant(engi.GrantBearer, token), "stripped": grant(engi.GrantBearer, token, strip)} {
+	judged := grant(engi.GrantBearer, token)
+	for i := range 299 {
+		judged.Requests = append(judged.Requests, engi.RequestRule{Host: host, Methods: []string{"GET", "POST"}, Path: fmt.Sprintf("/v1/*/%d/**", i)})
+	}
+	judged.Requests = append(judged.Requests, engi.RequestRule{Host: host, Methods: []string{"GET"}, Path: "/"})
+	for name, p := range map[string]engi.NetworkPolicy{"straight": {}, "granted": grant(engi.GrantBearer, token), "stripped": grant(engi.GrantBearer, token, strip), "judged": judged} {
 		b.Run(name, func(b *testing.B) {
 			f := newFixture(b, p)
 			s := f.upstream(host, true, func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, "fine") })

@@ -43,6 +43,12 @@ type exchange struct {
 	header       http.Header       // of the request to the host
 	query        string            // of the request to the host
 	requestLine  string            // method and path, for events
+	judged       bool              // request rules judge it
+	verdict      policy.RequestVerdict
+	approved     bool   // somebody was asked
+	held         bool   // the body was read into body
+	body         []byte // nil once it was sent
+	releasing    sync.Mutex
 	logged       sync.Once
 }
 
@@ -74,6 +80,11 @@ func (i *Interceptor) serve(w http.ResponseWriter, r *http.Request, proxy http.H
 			WithRemedy("read the responses, or send fewer requests at once"))
 		return
 	}
+	defer x.letGo()
+	if status, err := x.judge(w, r); err != nil {
+		x.refuse(w, status, err)
+		return
+	}
 	ctx := context.WithValue(r.Context(), exchangeKey{}, x)
 	if status, err := x.prepare(ctx, r); err != nil {
 		x.refuse(w, status, err)
@@ -89,7 +100,7 @@ func (i *Interceptor) serve(w http.ResponseWriter, r *http.Request, proxy http.H
 
 // check reports what is wrong with a request, and the status to respond with.
 func (x *exchange) check(r *http.Request) (int, error) {
-	if x.sandbox == nil || x.target.TLS && len(x.rules) == 0 {
+	if x.sandbox == nil || x.target.TLS && len(x.rules) == 0 && !x.sandbox.judges(x.target.Host) {
 		return http.StatusForbidden, engi.Errorf(engi.Denied, "nothing is granted to %s any more", x.target.Host).WithRemedy("connect again")
 	}
 	if r.Method == http.MethodConnect {
@@ -141,6 +152,9 @@ func (x *exchange) prepare(ctx context.Context, r *http.Request) (int, error) {
 	}
 	x.placeholders = strings.NewReplacer(pairs...)
 	x.header, x.query = endToEndHeaders(r.Header), r.URL.RawQuery
+	if x.held {
+		x.header.Del("Expect")
+	}
 	for _, rule := range x.rules {
 		if err := x.apply(rule); err != nil {
 			return http.StatusBadGateway, err
@@ -280,6 +294,9 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	out.URL.User = nil
 	out.Host = p.In.Host
 	out.Trailer = p.In.Trailer // filled while the body is read
+	if x.judged {
+		out.Trailer = nil // servers may take trailers for headers, and these were not judged
+	}
 	// From the proxy, keep only what upgrades and trailers need, and nothing
 	// that proxies add about themselves.
 	for _, name := range []string{"Connection", "Upgrade", "Te"} {
@@ -539,15 +556,18 @@ func untrustedReason(err error) string {
 // refuse responds in place of the host and says why.
 func (x *exchange) refuse(w http.ResponseWriter, status int, err error) {
 	text := mask.Text(printable(err.Error(), 300), x.allForms)
+	x.log(status, text)
+	header := text
+	if remedy := engi.RemedyOf(err); remedy != "" {
+		remedy = mask.Text(printable(remedy, 300), x.allForms)
+		header += "; " + remedy
+		text += "\n" + remedy
+	}
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("X-Engi-Error", text)
-	x.log(status, text)
+	h.Set("X-Engi-Error", header)
 	w.WriteHeader(status)
-	if remedy := engi.RemedyOf(err); remedy != "" {
-		text += "\n" + mask.Text(printable(remedy, 300), x.allForms)
-	}
 	_, _ = io.WriteString(w, "engi: "+text+"\n") // the client may be gone
 }
 
@@ -569,7 +589,19 @@ func (x *exchange) log(status int, refused string) {
 				}
 			}
 		}
+		if x.judged {
+			e.Rule = ""
+			if r := x.verdict.Rule; r != nil {
+				e.Rule = r.String()
+				if x.verdict.Grant != "" {
+					e.Rule = "grant " + x.verdict.Grant + ": " + e.Rule
+				}
+			}
+		}
 		e.Reason = fmt.Sprintf("%s: %d", line, status)
+		if x.approved {
+			e.Reason += ", approved"
+		}
 		switch {
 		case refused != "":
 			e.Reason += ", " + refused

@@ -5,7 +5,11 @@
 // it on over TLS of its own. HTTP/1.1 and HTTP/2 on both sides, streams, trailers
 // and upgrades are supported.
 //
-// Only TLS to the hosts of grants and header rules is intercepted. Over plain
+// Where the policy has request rules, a request leaves only if they allow it. What
+// they judge is what leaves: bodies that they look at are held until they are
+// complete, because a server may act on a part of one, and trailers are left out.
+//
+// Only TLS to the hosts of grants, header rules and request rules is intercepted. Over plain
 // HTTP, secrets are sent only to hosts that are written with http://, and only
 // if the policy lets the sandbox connect there anyway: grants make hosts
 // reachable over TLS alone.
@@ -53,6 +57,8 @@ type Options struct {
 	Reveal func(ctx context.Context, owner engi.Owner, idOrName string) (string, error)
 	// Dial connects to a host as the sandbox's policy allows, without TLS.
 	Dial func(ctx context.Context, id engi.SandboxID, host string, port uint16) (net.Conn, error)
+	// Approver decides where request rules ask. Nil refuses such requests.
+	Approver engi.Approver
 	// Events is called with one event per request, without Seq. It must not
 	// block. Nil discards.
 	Events func(engi.NetworkRecord)
@@ -85,6 +91,7 @@ type Interceptor struct {
 
 	mu        sync.Mutex
 	sandboxes map[engi.SandboxID]*sandbox // guarded by mu
+	held      heldBytes
 }
 
 // A sandbox has the rules of one sandbox. It is immutable; another policy is
@@ -92,6 +99,7 @@ type Interceptor struct {
 type sandbox struct {
 	id        engi.SandboxID
 	owner     engi.Owner
+	policy    *policy.Policy
 	rules     []rule
 	authority *authority // nil if no TLS is intercepted
 	upstream  *upstream
@@ -128,7 +136,7 @@ func New(o Options) (*Interceptor, error) {
 	return i, nil
 }
 
-// Open puts the grants and header rules of a policy in force instead of the
+// Open puts the grants, header rules and request rules of a policy in force instead of the
 // previous ones, also for existing connections. Of what the sandbox needs, it
 // returns Env and Authority, which is nil if nothing is intercepted. Authority
 // belongs in the files [AuthorityPath] and [BundlePath].
@@ -148,14 +156,14 @@ func (i *Interceptor) Open(id engi.SandboxID, owner engi.Owner, p *policy.Policy
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	old := i.sandboxes[id]
-	s := &sandbox{id: id, owner: owner, rules: rules}
+	s := &sandbox{id: id, owner: owner, policy: p, rules: rules}
 	if old != nil && old.owner == owner {
 		s.authority, s.upstream = old.authority, old.upstream
 	} else {
 		old.closeIdle()
 		s.upstream = i.newUpstream(id)
 	}
-	if slices.ContainsFunc(rules, func(r rule) bool { return r.host.TLS }) {
+	if p.HasRequests() || slices.ContainsFunc(rules, func(r rule) bool { return r.host.TLS }) {
 		if s.authority == nil || time.Until(s.authority.cert.NotAfter) < authorityLeft {
 			if s.authority, err = i.newAuthority(id); err != nil {
 				return engi.NetworkSetup{}, err
@@ -180,7 +188,8 @@ func (i *Interceptor) Shut(id engi.SandboxID) {
 // Intercepts reports whether there are rules for a connection of a sandbox to a
 // host that its client claimed. TLS without rules is not to be terminated.
 func (i *Interceptor) Intercepts(id engi.SandboxID, host string, port uint16, tls bool) bool {
-	return len(i.sandbox(id).rulesFor(host, port, tls)) > 0
+	s := i.sandbox(id)
+	return s.judges(host) || len(s.rulesFor(host, port, tls)) > 0
 }
 
 // Close closes all connections. It does not wait for calls of Serve, which return
@@ -204,6 +213,9 @@ func (i *Interceptor) sandbox(id engi.SandboxID) *sandbox {
 	defer i.mu.Unlock()
 	return i.sandboxes[id]
 }
+
+// judges reports whether request rules judge what goes to a host; s may be nil.
+func (s *sandbox) judges(host string) bool { return s != nil && s.policy.Judges(host) }
 
 // rulesFor returns the rules for a host; s may be nil.
 func (s *sandbox) rulesFor(host string, port uint16, tls bool) []rule {

@@ -11,6 +11,7 @@ import (
 // A rule is a grant or a header rule for one of its hosts.
 type rule struct {
 	host        policy.Host
+	number      int               // of the grant in the policy
 	grant       engi.Grant        // Secret is empty for a header rule
 	headers     map[string]string // of a header rule
 	placeholder string            // of the grant; empty if it has none
@@ -26,10 +27,10 @@ func rulesOf(p *policy.Policy) ([]rule, error) {
 		return err
 	}
 	source := p.Source()
-	for _, g := range source.Grants {
+	for n, g := range source.Grants {
 		g.As, g.Format = policy.GrantUse(g), cmp.Or(g.Format, "{}")
 		for _, host := range g.Hosts {
-			if err := add(host, rule{grant: g}); err != nil {
+			if err := add(host, rule{number: n, grant: g}); err != nil {
 				return nil, err
 			}
 		}

@@ -157,13 +157,13 @@ func (x *hostIndex) applies(name string) bool {
 }
 
 // Intercepts reports whether connections to host are intercepted because of a
-// grant or a header rule.
+// grant, a header rule or a request rule.
 func (p *Policy) Intercepts(host string) bool {
 	name, problem := canonical(host)
 	if problem != "" {
 		return false
 	}
-	return p.grants.applies(name) || p.headers.applies(name)
+	return p.grants.applies(name) || p.headers.applies(name) || p.requests.judged.applies(name)
 }
 
 // Bounds of the grants and header rules of one policy.

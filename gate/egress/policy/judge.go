@@ -19,7 +19,7 @@ func (p *Policy) Claim(host string, ap netip.AddrPort, names []string) Verdict {
 // any port.
 func (p *Policy) ClaimTLS(h Hello, ap netip.AddrPort, names []string) Verdict {
 	v := p.claim(h.ServerName, ap, names, true)
-	if !v.Allowed || p.allowedByAddr(ap) {
+	if !v.Allowed || p.allowedByAddr(ap) && !p.anyJudged(names) {
 		return v
 	}
 	if h.ECH && !p.Intercepts(h.ServerName) {
@@ -35,7 +35,7 @@ func (p *Policy) ClaimTLS(h Hello, ap netip.AddrPort, names []string) Verdict {
 // the Host header that is not ap's, and hosts that only a grant allows.
 func (p *Policy) ClaimHTTP(r Request, ap netip.AddrPort, names []string) Verdict {
 	v := p.claim(r.Host, ap, names, false)
-	if !v.Allowed || p.allowedByAddr(ap) {
+	if !v.Allowed || p.allowedByAddr(ap) && !p.anyJudged(names) {
 		return v
 	}
 	if r.Method == "CONNECT" {
@@ -70,8 +70,11 @@ func (p *Policy) claim(host string, ap netip.AddrPort, names []string, tls bool)
 		open = p.open(a, tcp, port, nil, false)
 	}
 	literal := isLiteral(host)
+	judged := p.anyJudged(names)
 	if host == "" || literal {
 		switch {
+		case judged:
+			return Verdict{Reason: reasonJudged}
 		case byAddr != nil:
 			return allowed(byAddr)
 		case open.Allowed:
@@ -90,18 +93,18 @@ func (p *Policy) claim(host string, ap netip.AddrPort, names []string, tls bool)
 		n, problem := canonical(n)
 		return problem == "" && n == name
 	})
-	if !bound && p.Intercepts(name) {
+	if !bound && (judged || p.Intercepts(name)) {
 		return Verdict{Reason: reasonUnbound}
 	}
 	rule := p.allow.byName(name, tcp, port)
-	grant, granted := p.grants.granting(name, port)
+	grant, granted := p.granting(name, port)
 	granted = granted && port != portDNS && port != portDoT
 	if bound && (!closed || p.networks.isStatic(name, a)) {
 		switch {
 		case rule != nil:
 			return allowed(rule)
 		case granted && tls:
-			return Verdict{Allowed: true, Rule: grant, Reason: "allowed by a grant"}
+			return grant
 		}
 	}
 	if byAddr != nil {
@@ -119,9 +122,9 @@ func (p *Policy) claim(host string, ap netip.AddrPort, names []string, tls bool)
 	case rule != nil:
 		return refused(rule, reasonUnbound)
 	case granted && bound:
-		return Verdict{Rule: grant, Reason: "a grant allows TLS only"}
+		return Verdict{Rule: grant.Rule, Reason: "a grant allows TLS only"}
 	case granted:
-		return Verdict{Rule: grant, Reason: reasonUnbound}
+		return Verdict{Rule: grant.Rule, Reason: reasonUnbound}
 	default:
 		return Verdict{Reason: "the client names a host that no rule opens"}
 	}
@@ -136,5 +139,7 @@ func isLiteral(host string) bool {
 	_, err := netip.ParseAddr(host)
 	return err == nil
 }
+
+const reasonJudged = "the client names no host, and request rules judge the one that the address was given out for"
 
 const reasonUnbound = "the address was not given out for the name that the client claims"

@@ -17,6 +17,7 @@ type Policy struct {
 	deny     *table
 	grants   *hostIndex
 	headers  *hostIndex
+	requests requestRules
 	proxy    *Proxy
 	denies   bool // some names are denied, so clients must show theirs
 }
@@ -62,8 +63,8 @@ func (p *Policy) Lookup(name string) Verdict {
 		}
 		return allowed(r)
 	}
-	if g, ok := p.grants.granting(name, 0); ok {
-		return Verdict{Allowed: true, Rule: g, Reason: "allowed by a grant"}
+	if v, ok := p.granting(name, 0); ok {
+		return v
 	}
 	var open *rule
 	if p.mode != engi.NetworkOpen {
@@ -137,13 +138,19 @@ func (p *Policy) Connect(proto string, ap netip.AddrPort, names []string) Verdic
 	case port == 0 && pr != icmp:
 		return Verdict{Reason: "no port"}
 	}
+	if pr == udp && p.anyJudged(names) {
+		return Verdict{Reason: "request rules judge the host, and udp carries no requests that can be judged; programs that tried QUIC fall back to TCP"}
+	}
 	c, closed := p.networks.closedRange(a)
 	intercepted := p.anyIntercepted(names)
 
 	r := p.byAddr(a, c, closed, pr, port)
 	if r != nil && !(r.all && p.hidesHost(pr, port, intercepted)) {
 		v := allowed(r)
-		if pr == tcp && intercepted {
+		switch {
+		case pr == tcp && p.anyJudged(names):
+			v.Check = CheckWeb
+		case pr == tcp && intercepted:
 			v.Check = CheckAny
 		}
 		return v
@@ -179,7 +186,10 @@ func (p *Policy) open(a netip.Addr, pr proto, port uint16, names []string, inter
 		return Verdict{Reason: reasonQUIC}
 	}
 	v := Verdict{Allowed: true, Reason: "mode open"}
-	if pr == tcp && (p.denies || intercepted) {
+	switch {
+	case pr == tcp && p.anyJudged(names):
+		v.Check = CheckWeb
+	case pr == tcp && (p.denies || intercepted):
 		v.Check = CheckAny
 	}
 	return v
@@ -225,7 +235,7 @@ func (p *Policy) byNames(a netip.Addr, closed bool, pr proto, port uint16, names
 			switch {
 			case pr != tcp:
 				return v
-			case r.hasPorts && port != portHTTP && port != portHTTPS:
+			case r.hasPorts && port != portHTTP && port != portHTTPS && !p.Judges(n):
 				v.Check = CheckAny
 			default:
 				v.Check = CheckWeb
@@ -237,8 +247,9 @@ func (p *Policy) byNames(a netip.Addr, closed bool, pr proto, port uint16, names
 		if best.Allowed || pr != tcp || port == portDNS || port == portDoT {
 			continue
 		}
-		if g, ok := p.grants.granting(n, port); ok {
-			best = Verdict{Allowed: true, Check: CheckTLS, Rule: g, Reason: "allowed by a grant"}
+		if v, ok := p.granting(n, port); ok {
+			best = v
+			best.Check = CheckTLS
 		}
 	}
 	return best
@@ -277,7 +288,7 @@ func (p *Policy) hidesHost(pr proto, port uint16, intercepted bool) bool {
 
 // anyIntercepted reports whether one of names is intercepted.
 func (p *Policy) anyIntercepted(names []string) bool {
-	if p.grants.empty() && p.headers.empty() {
+	if p.grants.empty() && p.headers.empty() && p.requests.judged.empty() {
 		return false
 	}
 	for _, n := range names {

@@ -137,6 +137,9 @@ func compile(p engi.NetworkPolicy, n Node) (*Policy, *engi.Error) {
 	if err := c.addHeaders(p.Headers); err != nil {
 		return nil, err
 	}
+	if err := c.addRequests(); err != nil {
+		return nil, err
+	}
 	if p.Proxy != nil {
 		if c.proxy, err = parseProxy(p.Proxy); err != nil {
 			return nil, err
@@ -178,7 +181,7 @@ func (p *Policy) checkMode() *engi.Error {
 		for _, part := range []struct {
 			set  bool
 			what string
-		}{{len(s.Allow) > 0, "rules in allow"}, {len(s.Grants) > 0, "grants"}, {len(s.Headers) > 0, "header rules"}, {s.Proxy != nil, "an upstream proxy"}} {
+		}{{len(s.Allow) > 0, "rules in allow"}, {len(s.Grants) > 0, "grants"}, {len(s.Headers) > 0, "header rules"}, {len(s.Requests) > 0, "request rules"}, {s.Proxy != nil, "an upstream proxy"}} {
 			if part.set {
 				return engi.Errorf(engi.Invalid, "network mode %s with %s, which it can never use", p.mode, part.what).
 					WithRemedy("choose mode restricted, or leave them out")
