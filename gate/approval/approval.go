@@ -284,7 +284,7 @@ func (m *Manager) join(r engi.HeldRequest, sum string) (h *held, fresh bool, d *
 	}{{r.Sandbox, maxPerSandbox, "of this sandbox"}, {r.Owner, maxPerOwner, "of this owner"}, {nil, maxWaiting, "of this node"}} {
 		if m.waiting[bound.of] >= bound.most {
 			return nil, false, nil, engi.Errorf(engi.Exhausted, "%d requests %s wait for a decision already", bound.most, bound.what).
-				WithRemedy("'engi approvals' shows them; decide, or have the program ask for less at a time")
+				WithRemedy("'engi approvals list' shows them; decide, or have the program ask for less at a time")
 		}
 	}
 	if h = m.alike[sum]; h == nil {
