@@ -240,6 +240,7 @@ func TestThousandWait(t *testing.T) {
 		r.Sandbox = engi.SandboxID(fmt.Sprintf("sbx_%d", i/100))
 		answers = append(answers, ask(t.Context(), m, r))
 	}
+	waiting(t, m, 1000)
 	all := pending(t, m, 1000)
 	r := request("/more")
 	r.Sandbox = "sbx_0"
@@ -264,10 +265,16 @@ func TestThousandWait(t *testing.T) {
 	}
 }
 
+// forgetful is a store that records nothing.
+type forgetful struct{ approval.Store }
+
+func (forgetful) Put(_ context.Context, a engi.Approval) (engi.Approval, error) { return a, nil }
+func (forgetful) End(context.Context, engi.Approval) error                      { return nil }
+
 // TestAskingOnAndOn: a program that asks and leaves, again and again, cannot fill
 // the log.
 func TestAskingOnAndOn(t *testing.T) {
-	m, _ := fresh(t, time.Hour)
+	m := open(t, forgetful{store.Approvals(storetest.Open(t))}, time.Hour)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for i := range 5000 {
