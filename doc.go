@@ -61,7 +61,8 @@
 // stack in this process, so that each DNS query and connection is a function call
 // that gate/egress/policy decides; gate/egress/intercept puts secrets into
 // requests on their way. gate/fetch makes HTTP clients for URLs that users name,
-// and gate/mask overwrites secrets in what others answer.
+// and gate/mask overwrites secrets in what others answer. gate/approval holds
+// requests that somebody must decide on ([Approver], [Approvals]).
 // gate/preview proxies requests to services in sandboxes, gate/cert has the
 // server's certificates. See docs/decisions/0008-the-wall.md.
 //

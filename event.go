@@ -104,6 +104,12 @@ const (
 	EventWebhookRemoved = "webhook.removed"
 	EventWebhookDropped = "webhook.dropped" // events are not sent, because too many wait to be
 
+	EventApprovalRequested = "approval.requested"
+	EventApprovalDecided   = "approval.decided"
+	EventApprovalExpired   = "approval.expired"
+	EventApprovalAbandoned = "approval.abandoned"
+	EventApprovalForgotten = "approval.forgotten" // the decision is not for later requests any more
+
 	// EventsDropped stands where older events were dropped to keep the log
 	// within its bounds; its data says up to which Seq and how many.
 	EventsDropped = "events.dropped"
@@ -128,7 +134,8 @@ func EventTypes() []string {
 		types = append(types, EventFunctionPrefix+string(s))
 	}
 	return append(types, EventFunctionStepDone, EventFunctionStepFailed, EventFunctionLoop,
-		EventWebhookCreated, EventWebhookUpdated, EventWebhookRemoved, EventWebhookDropped, EventsDropped)
+		EventWebhookCreated, EventWebhookUpdated, EventWebhookRemoved, EventWebhookDropped,
+		EventApprovalRequested, EventApprovalDecided, EventApprovalExpired, EventApprovalAbandoned, EventApprovalForgotten, EventsDropped)
 }
 
 // An EventFilter selects events. Zero fields select all.

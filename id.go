@@ -38,6 +38,8 @@ type (
 	OperationID string
 	// A WebhookID names one webhook for ever.
 	WebhookID string
+	// An ApprovalID names one approval for ever.
+	ApprovalID string
 	// A RequestID names one request to a surface, for logs and errors.
 	RequestID string
 )
@@ -59,6 +61,7 @@ const (
 	functionPrefix  = "fnr_"
 	operationPrefix = "opn_"
 	webhookPrefix   = "whk_"
+	approvalPrefix  = "apv_"
 	requestPrefix   = "req_"
 )
 
@@ -221,3 +224,12 @@ func ParseOperationID(s string) (OperationID, error) { return parse[OperationID]
 
 // Check reports Invalid unless the ID is well-formed.
 func (id OperationID) Check() error { return checkID(operationPrefix, "an operation", string(id)) }
+
+// NewApprovalID returns a fresh, unguessable ID.
+func NewApprovalID() ApprovalID { return ApprovalID(newID(approvalPrefix)) }
+
+// ParseApprovalID is the only way in from outside. It reports Invalid.
+func ParseApprovalID(s string) (ApprovalID, error) { return parse[ApprovalID](s) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id ApprovalID) Check() error { return checkID(approvalPrefix, "an approval", string(id)) }

@@ -13,7 +13,7 @@ type Key struct {
 	Owner   Owner
 	Name    string  // for people
 	Admin   bool    // may see and do everything on the node
-	Scopes  []Scope // what it is for; empty means everything but administration
+	Scopes  []Scope // what it is for; empty means everything but administration and deciding on approvals
 	Created time.Time
 	Expires time.Time // zero means never
 	Revoked time.Time // zero means never
@@ -29,15 +29,16 @@ const (
 	ScopeVolumes    Scope = "volumes"
 	ScopeSecrets    Scope = "secrets"
 	ScopeKeys       Scope = "keys"
-	ScopeAgents     Scope = "agents" // models cost money; what tools do needs its own scopes
-	ScopeDocs       Scope = "docs"   // add documents that agents read
-	ScopeEvents     Scope = "events" // includes whatever functions do on events
-	ScopeRead       Scope = "read"   // read everything, change nothing
+	ScopeAgents     Scope = "agents"    // models cost money; what tools do needs its own scopes
+	ScopeDocs       Scope = "docs"      // add documents that agents read
+	ScopeEvents     Scope = "events"    // includes whatever functions do on events
+	ScopeApprovals  Scope = "approvals" // decide on held requests; only keys that name it, so that no agent approves what it asks for
+	ScopeRead       Scope = "read"      // read everything, change nothing
 )
 
 // Scopes returns every scope.
 func Scopes() []Scope {
-	return []Scope{ScopeExecutions, ScopeSandboxes, ScopeTemplates, ScopeVolumes, ScopeSecrets, ScopeKeys, ScopeAgents, ScopeDocs, ScopeEvents, ScopeRead}
+	return []Scope{ScopeExecutions, ScopeSandboxes, ScopeTemplates, ScopeVolumes, ScopeSecrets, ScopeKeys, ScopeAgents, ScopeDocs, ScopeEvents, ScopeApprovals, ScopeRead}
 }
 
 // May reports Denied unless the key's scopes allow an operation on objects of s;
@@ -45,7 +46,7 @@ func Scopes() []Scope {
 // what every key may do. May does not check who owns the objects.
 func (k Key) May(s Scope, write bool) error {
 	switch {
-	case k.Admin || len(k.Scopes) == 0 || slices.Contains(k.Scopes, s):
+	case k.Admin || slices.Contains(k.Scopes, s), len(k.Scopes) == 0 && (s != ScopeApprovals || !write):
 		return nil
 	case !write && (s == "" || slices.Contains(k.Scopes, ScopeRead)):
 		return nil

@@ -58,9 +58,13 @@ func (c *Client) Events(ctx context.Context, f EventFilter) ([]v1.Event, error) 
 // that happen, also after the connection broke or the server was restarted. A
 // negative seq means from now on. It ends with ctx or an error.
 func (c *Client) FollowEvents(ctx context.Context, after int64, f EventFilter) iter.Seq2[v1.Event, error] {
+	return c.followEvents(ctx, eventPath, after, f)
+}
+
+func (c *Client) followEvents(ctx context.Context, path string, after int64, f EventFilter) iter.Seq2[v1.Event, error] {
 	return func(yield func(v1.Event, error) bool) {
 		if after < 0 { // the seq to come back to if the first connection breaks
-			newest, err := c.Events(ctx, EventFilter{Limit: 1})
+			newest, err := list[v1.Event](ctx, c, path, set("limit", "1"))
 			if err != nil {
 				yield(v1.Event{}, err)
 				return
@@ -73,7 +77,7 @@ func (c *Client) FollowEvents(ctx context.Context, after int64, f EventFilter) i
 		query := f.query()
 		next := func() *call {
 			query.Set("after", strconv.FormatInt(after, 10))
-			return &call{method: http.MethodGet, path: eventPath, query: query, header: ndjson()}
+			return &call{method: http.MethodGet, path: path, query: query, header: ndjson()}
 		}
 		read := func(e v1.Event) (string, *v1.Problem) {
 			if e.ID != "" {

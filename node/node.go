@@ -28,6 +28,7 @@ import (
 	"github.com/engi-dev/engi/disk/snapshot"
 	"github.com/engi-dev/engi/disk/volume"
 	"github.com/engi-dev/engi/fleet"
+	"github.com/engi-dev/engi/gate/approval"
 	"github.com/engi-dev/engi/gate/key"
 	"github.com/engi-dev/engi/gate/preview"
 	"github.com/engi-dev/engi/gate/secret"
@@ -83,6 +84,7 @@ type Node struct {
 	operations *operation.Manager
 	listener   *listener.Listener
 	secrets    *secret.Service
+	approvals  *approval.Manager
 	wall       *wall // nil if sandboxes have no network
 	previews   *preview.Proxy
 	e2b        *e2b.Server
@@ -161,6 +163,9 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	if err := n.openSecrets(ctx); err != nil {
+		return nil, err
+	}
+	if n.approvals, err = approval.Open(ctx, c.Approvals.Options(store.Approvals(n.db), n.secrets.Derive("signatures of approvals"), n.log)); err != nil {
 		return nil, err
 	}
 	metrics := prometheus.NewRegistry()
@@ -245,6 +250,7 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) http.Handler {
 		rest.Events(n.Events(), n.Functions()),
 		rest.Functions(n.Events(), n.Functions()),
 		rest.Webhooks(n.Webhooks()),
+		rest.Approvals(n.approvals, n.Events()),
 		rest.Templates(n.templates, n.operations),
 		rest.Operations(n.operations),
 		rest.Node(about),
@@ -336,6 +342,7 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 	}
 	parts = append(parts, n.diskParts()...)
 	parts = append(parts, part{"quotas", n.refusals.Run, 10 * time.Second})
+	parts = append(parts, part{"approvals", n.approvals.Run, 10 * time.Second})
 	parts = append(parts, part{"operations", n.operations.Run, 60 * time.Second})
 	if n.sessions != nil {
 		parts = append(parts, part{"sessions", n.sessions.Run, 60 * time.Second})

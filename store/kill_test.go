@@ -16,6 +16,7 @@ import (
 	"github.com/engi-dev/engi/agent"
 	"github.com/engi-dev/engi/disk/volume"
 	"github.com/engi-dev/engi/fleet"
+	"github.com/engi-dev/engi/gate/approval/approvaltest"
 	"github.com/engi-dev/engi/gate/key"
 	"github.com/engi-dev/engi/gate/secret"
 	"github.com/engi-dev/engi/session"
@@ -45,7 +46,7 @@ func change(file string) error {
 		return err
 	}
 	failed := make(chan error)
-	for _, f := range []func(context.Context, *store.DB) error{changeExecution, changeSandbox, changeVolume, changeSession, changeKey, changeSecret, changeSnapshot, changeRun, changeFunction} {
+	for _, f := range []func(context.Context, *store.DB) error{changeExecution, changeSandbox, changeVolume, changeSession, changeKey, changeSecret, changeApproval, changeSnapshot, changeRun, changeFunction} {
 		go func() {
 			for {
 				if err := f(ctx, db); err != nil {
@@ -150,6 +151,20 @@ func changeSecret(ctx context.Context, db *store.DB) error {
 			return s.Replace(ctx, sec, secret.Sealed{Key: "k", Data: []byte("x")}, 1)
 		},
 		func() error { return s.Remove(ctx, id) },
+	)
+}
+
+func changeApproval(ctx context.Context, db *store.DB) error {
+	s := store.Approvals(db)
+	a, b := approvaltest.Of("carl"), approvaltest.Of("carl")
+	return each(
+		func() error { _, err := s.Put(ctx, a); return err },
+		func() error { _, err := s.Put(ctx, b); return err },
+		func() error {
+			a.State, a.Ended = engi.ApprovalAllowed, time.Now().UTC()
+			return s.End(ctx, a)
+		},
+		func() error { _, err := s.Abandon(ctx, time.Now().UTC()); return err },
 	)
 }
 
@@ -372,6 +387,12 @@ func stateOf(t *testing.T, db *store.DB, subject string) string {
 			return engi.EventSecretUpdated
 		}
 		return engi.EventSecretCreated
+	case "apv_":
+		a, err := store.Approvals(db).Get(ctx, "", engi.ApprovalID(subject))
+		fail(err)
+		return map[engi.ApprovalState]string{
+			engi.ApprovalPending: engi.EventApprovalRequested, engi.ApprovalAllowed: engi.EventApprovalDecided, engi.ApprovalAbandoned: engi.EventApprovalAbandoned,
+		}[a.State]
 	case "snp_":
 		if _, err := store.Snapshots(db).Find(ctx, "", subject, time.Now()); gone(err) {
 			return engi.EventSnapshotRemoved

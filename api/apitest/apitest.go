@@ -17,6 +17,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/rest"
+	"github.com/engi-dev/engi/gate/approval"
 	"github.com/engi-dev/engi/gate/key"
 	"github.com/engi-dev/engi/operation"
 	"github.com/engi-dev/engi/store"
@@ -32,6 +33,7 @@ type Fixture struct {
 	Volumes    *Volumes
 	Networks   *Networks
 	Operations *operation.Manager
+	Approvals  *approval.Manager
 	Keys       *key.Keyring
 
 	Handler *rest.Server
@@ -40,8 +42,10 @@ type Fixture struct {
 	Other   string // secret of a key of owner "bob"
 
 	db   *store.DB
-	dir  string // of db and Operations
-	stop func() // stops Operations
+	dir  string          // of db and Operations
+	stop func()          // stops Operations
+	life context.Context // of requests that Hold has made
+	held sync.WaitGroup
 }
 
 // Options are the options and services of the server, for tests to change.
@@ -69,6 +73,7 @@ type Options struct {
 	Events      engi.Events
 	Functions   engi.Functions
 	Webhooks    engi.Webhooks
+	Approvals   engi.Approvals
 	Quota       func(engi.Owner) engi.Quota
 	Metrics     prometheus.Gatherer
 }
@@ -93,6 +98,7 @@ func (o *Options) Serve() *rest.Server {
 		rest.Events(o.Events, o.Functions),
 		rest.Functions(o.Events, o.Functions),
 		rest.Webhooks(o.Webhooks),
+		rest.Approvals(o.Approvals, o.Events),
 		rest.Templates(o.Templates, o.Operations),
 		rest.Operations(o.Operations),
 		rest.Node(rest.NodeInfo{Pools: o.Pools, Sessions: o.Sessions, Metrics: o.Metrics, Tier: engi.TierMemory, NotEnforced: []string{"memory"}}),
@@ -119,6 +125,9 @@ func New(change func(*Options)) *Fixture {
 	}
 	w.Keys = key.New(store.Keys(w.db))
 	functions, webhooks, stopFunctions := functions(w.db)
+	if w.Approvals, err = approval.Open(context.Background(), approval.Options{Store: store.Approvals(w.db), Seed: make([]byte, 32)}); err != nil {
+		panic(err)
+	}
 	w.Sandboxes = NewSandboxes(w.Executions)
 	w.Volumes, w.Networks = &Volumes{}, NewNetworks(w.Sandboxes)
 	reg := prometheus.NewRegistry()
@@ -126,7 +135,7 @@ func New(change func(*Options)) *Fixture {
 		Options:    rest.Options{Keys: w.Keys, Idempotency: store.Idempotency(w.db), Secret: []byte("of fingerprints"), Register: reg, Version: "0.0.0-test", Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
 		Executions: w.Executions, Sandboxes: w.Sandboxes, Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes,
 		Secrets: &Secrets{}, Templates: w.Templates, Pools: w.Pools, Ports: ports{w.Sandboxes}, Networks: w.Networks, Scripts: scripts{}, Sessions: &Sessions{},
-		Agents: &Agents{}, ToolServers: &Agents{}, Library: &Library{}, Events: store.Events(w.db), Functions: functions, Webhooks: webhooks, Metrics: reg,
+		Agents: &Agents{}, ToolServers: &Agents{}, Library: &Library{}, Events: store.Events(w.db), Functions: functions, Webhooks: webhooks, Approvals: w.Approvals, Metrics: reg,
 		Quota: func(engi.Owner) engi.Quota { return engi.Quota{Sandboxes: 100, Volumes: 10} },
 	}
 	if change != nil {
@@ -140,6 +149,7 @@ func New(change func(*Options)) *Fixture {
 		o.Operations = w.Operations
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	w.life = ctx
 	var running sync.WaitGroup
 	running.Go(func() {
 		if err := w.Operations.Run(ctx, func() {}); err != nil {
@@ -148,6 +158,7 @@ func New(change func(*Options)) *Fixture {
 	})
 	w.stop = func() {
 		cancel()
+		w.held.Wait()
 		running.Wait()
 		stopFunctions()
 	}

@@ -389,6 +389,18 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		do("GET", one, "")
 		do("DELETE", one, "")
 	}
+	waits, _ := w.Hold("ann", "/v1/x")
+	held := "/v1/approvals/" + string(waits.ID)
+	do("GET", "/v1/approvals?state=pending", "")
+	do("GET", held, "")
+	do("GET", "/v1/approvals/key", "")
+	do("GET", "/v1/approvals/events", "")
+	for _, form := range []string{sse, ndjson} {
+		do("GET", "/v1/approvals/events?after=0&limit=1", "", "Accept", form)
+	}
+	root := []string{"Authorization", "Bearer " + w.Admin}
+	do("POST", held+"/decision", `{"allow":true,"remember":{"for":"1h"}}`, root...)
+	do("DELETE", held+"/remembered", "", root...)
 	do("GET", "/v1/functions", "")
 	do("GET", "/v1/functions/runs?state=failed", "")
 	do("GET", "/v1/functions/runs/"+sent.RunIDs[0]+"?wait=1s", "")
@@ -444,6 +456,10 @@ func TestExamplesAreTrue(t *testing.T) {
 				id := string(box.ID)
 				if strings.HasPrefix(path, "/v1/sessions/") {
 					id = session.ID
+				}
+				if strings.HasPrefix(path, "/v1/approvals/") {
+					waits, _ := w.Hold("ann", "/v1/x")
+					id = string(waits.ID)
 				}
 				path := strings.Replace(path, "{id}", id, 1)
 				if rec := ask(t, w, strings.ToUpper(method), path, string(value), "Authorization", "Bearer "+w.Admin); rec.Code >= 300 {

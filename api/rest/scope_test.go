@@ -21,8 +21,8 @@ import (
 
 // held is one object of each kind that belongs to one owner.
 type held struct {
-	execution, sandbox, process, snapshot, volume, secret, key, session, run, event, functionRun, document, operation string
-	more                                                                                                              map[string]object // by nouns, see simple
+	execution, sandbox, process, snapshot, volume, secret, key, session, run, event, functionRun, document, operation, approval string
+	more                                                                                                                        map[string]object // by nouns, see simple
 }
 
 // An object is an ID, and the request that made it.
@@ -63,6 +63,8 @@ func hold(t *testing.T, w *apitest.Fixture) held {
 	h.run = read[v1.AgentRun](t, ask(t, w, "POST", "/v1/agents/echo/runs", `{"input":"wait"}`), 202).ID
 	sent := read[v1.Event](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/wait"}`), 202)
 	h.event, h.functionRun = sent.ID, sent.RunIDs[0]
+	waits, _ := w.Hold("ann", "/v1/x")
+	h.approval = string(waits.ID)
 	h.document = read[v1.Document](t, ask(t, w, "POST", "/v1/docs", `{"title":"mine","text":"# mine"}`), 201).ID
 	build, err := w.Operations.Start(t.Context(), engi.OperationSpec{Owner: "ann", Type: engi.OperationBuildTemplate, Subject: "slow", Input: json.RawMessage(`{"definition":"slow"}`)})
 	if err != nil {
@@ -83,7 +85,7 @@ func hold(t *testing.T, w *apitest.Fixture) held {
 func (h held) requestFor(pattern string) (method, path, body string) {
 	method, path, _ = strings.Cut(pattern, " ")
 	noun := strings.Split(path, "/")[min(2, strings.Count(path, "/"))]
-	id := map[string]string{"executions": h.execution, "sandboxes": h.sandbox, "keys": h.key, "sessions": h.session, "runs": h.run, "events": h.event, "functions": h.functionRun, "docs": h.document, "operations": h.operation}[noun]
+	id := map[string]string{"executions": h.execution, "sandboxes": h.sandbox, "keys": h.key, "sessions": h.session, "runs": h.run, "events": h.event, "functions": h.functionRun, "docs": h.document, "operations": h.operation, "approvals": h.approval}[noun]
 	id = cmp.Or(id, h.more[noun].id)
 	name := map[string]string{"volumes": h.volume, "secrets": h.secret, "snapshots": h.snapshot, "templates": "base", "agents": "echo", "models": "echo"}[noun]
 	path = strings.NewReplacer("{id}", id, "{name}", name, "{process}", h.process, "{port}", "8080", "{path...}", "f.txt", "{call}", "c1").Replace(path)
@@ -104,7 +106,7 @@ func (h held) requestFor(pattern string) (method, path, body string) {
 			"mkdir": `{"path":"/workspace/new"}`, "move": `{"from":"/workspace/f","to":"/workspace/g"}`, "signal": `{"signal":"KILL"}`, "resize": `{"cols":1,"rows":1}`,
 			"extend": `{"timeout":"1m"}`, "network": `{"mode":"none"}`, "processes": `{"args":["true"]}`, "executions": program("echo"), "sandboxes": `{}`, "keys": `{}`,
 			"secrets": `{"name":"other","value":"x"}`, "volumes": `{"name":"other"}`, "templates": `{"name":"mine","definition":"good"}`,
-			"scripts": `{"language":"javascript","code":"1"}`, "files": "content", "sessions": `{}`, "events": `{"name":"x"}`, "replay": `{}`, "docs": `{"text":"x"}`, "modules": `{"modules":[{"path":"a.ts","description":"x"}]}`, "run_code": `{"code":"1"}`, "runs": `{"input":"x"}`, "chat": `{"message":"x"}`, "completions": `{"model":"echo","messages":[{"role":"user","content":"x"}]}`, "deliveries": `{"event_id":"` + h.event + `"}`, h.more["webhooks"].id: `{"name":"x"}`, h.secret: `{"value":"x"}`, h.sandbox: `{"metadata":{}}`,
+			"scripts": `{"language":"javascript","code":"1"}`, "files": "content", "sessions": `{}`, "events": `{"name":"x"}`, "replay": `{}`, "docs": `{"text":"x"}`, "modules": `{"modules":[{"path":"a.ts","description":"x"}]}`, "run_code": `{"code":"1"}`, "runs": `{"input":"x"}`, "chat": `{"message":"x"}`, "decision": `{"allow":false}`, "completions": `{"model":"echo","messages":[{"role":"user","content":"x"}]}`, "deliveries": `{"event_id":"` + h.event + `"}`, h.more["webhooks"].id: `{"name":"x"}`, h.secret: `{"value":"x"}`, h.sandbox: `{"metadata":{}}`,
 		}[strings.SplitN(path[strings.LastIndex(strings.SplitN(path, "?", 2)[0], "/")+1:], "?", 2)[0]]
 	}
 	if method == "POST" && body == "" {
@@ -135,6 +137,14 @@ func askWithin(t *testing.T, w *apitest.Fixture, limit time.Duration, secret, me
 func TestEveryRouteKeepsOwnersApart(t *testing.T) {
 	w := world(t, nil)
 	mine := hold(t, w)
+	deciders := map[engi.Owner]string{}
+	for _, owner := range []engi.Owner{"ann", "bob"} {
+		_, secret, err := w.Keys.Create(t.Context(), engi.Key{Owner: owner, Scopes: []engi.Scope{engi.ScopeApprovals}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		deciders[owner] = secret
+	}
 	named := regexp.MustCompile(`\{(id|name)\}`)
 	tried := 0
 	for _, route := range w.Handler.Routes() {
@@ -143,8 +153,12 @@ func TestEveryRouteKeepsOwnersApart(t *testing.T) {
 			continue // agents are everybody's, but their runs are not
 		}
 		tried++
+		user, other := w.User, w.Other
+		if route.Access.Scope == engi.ScopeApprovals {
+			user, other = deciders["ann"], deciders["bob"]
+		}
 		method, path, body := mine.requestFor(pattern)
-		rec := askWithin(t, w, 10*time.Second, w.Other, method, path, body)
+		rec := askWithin(t, w, 10*time.Second, other, method, path, body)
 		if rec.Code == http.StatusUpgradeRequired {
 			continue // a terminal looks for its sandbox when it is one; see TestTerminals
 		}
@@ -160,16 +174,16 @@ func TestEveryRouteKeepsOwnersApart(t *testing.T) {
 		for noun, o := range mine.more {
 			never[noun] = object{o.id[:4] + strings.Repeat("a", len(o.id)-4), o.body}
 		}
-		other := held{string(engi.NewExecutionID()), string(engi.NewSandboxID()), "p1", string(engi.NewSnapshotID()), string(engi.NewVolumeID()), string(engi.NewSecretID()), "key_x", string(engi.NewSessionID()), string(engi.NewRunID()), string(engi.NewEventID()), string(engi.NewFunctionRunID()), string(engi.NewDocumentID()), string(engi.NewOperationID()), never}
-		method, path, body = other.requestFor(pattern)
-		if rec := askWithin(t, w, 10*time.Second, w.User, method, path, body); rec.Code != 404 {
+		absent := held{string(engi.NewExecutionID()), string(engi.NewSandboxID()), "p1", string(engi.NewSnapshotID()), string(engi.NewVolumeID()), string(engi.NewSecretID()), "key_x", string(engi.NewSessionID()), string(engi.NewRunID()), string(engi.NewEventID()), string(engi.NewFunctionRunID()), string(engi.NewDocumentID()), string(engi.NewOperationID()), string(engi.NewApprovalID()), never}
+		method, path, body = absent.requestFor(pattern)
+		if rec := askWithin(t, w, 10*time.Second, user, method, path, body); rec.Code != 404 {
 			t.Errorf("%s of what never was: status %d: %s", pattern, rec.Code, rec.Body)
 		}
 	}
 	if tried < 40 {
 		t.Errorf("only %d routes", tried)
 	}
-	for _, list := range slices.AppendSeq([]string{"executions", "sandboxes", "snapshots", "volumes", "secrets", "sessions", "runs", "docs", "modules", "events", "functions/runs", "operations", "sandboxes?state=stopped"}, maps.Keys(mine.more)) {
+	for _, list := range slices.AppendSeq([]string{"executions", "sandboxes", "snapshots", "volumes", "secrets", "sessions", "runs", "docs", "modules", "events", "functions/runs", "operations", "approvals", "approvals/events", "sandboxes?state=stopped"}, maps.Keys(mine.more)) {
 		items := read[v1.List[map[string]any]](t, ask(t, w, "GET", "/v1/"+list, "", "Authorization", "Bearer "+w.Other), 200).Items
 		items = slices.DeleteFunc(items, func(x map[string]any) bool { return x["owner"] == "bob" }) // the event of the key
 		if len(items) != 0 {

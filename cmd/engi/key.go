@@ -40,7 +40,7 @@ type keyCreate struct {
 	Name    string   `arg:"" optional:"" help:"What it is for." placeholder:"NAME"`
 	Owner   string   `help:"Owner that callers with this key act for." placeholder:"OWNER"`
 	Admin   bool     `help:"Make it an admin key, which may do everything."`
-	Scope   []string `help:"What it is for: executions, sandboxes, templates, volumes, secrets, keys, or read for looking at everything; else everything but administration. May be repeated." placeholder:"SCOPE"`
+	Scope   []string `help:"What it is for: executions, sandboxes, templates, volumes, secrets, keys, agents, docs, events, approvals, or read for looking at everything; else everything but administration and deciding on approvals. May be repeated." placeholder:"SCOPE"`
 	Expires string   `help:"How long it is valid, like 30d; else forever." placeholder:"D"`
 }
 

@@ -77,6 +77,7 @@ type commands struct {
 	Agent     agentCommand     `cmd:"" help:"Look at agents and their runs."`
 	Events    eventsCommand    `cmd:"" help:"Look at what happens, send events, and look at the durable functions that they start."`
 	Webhook   webhookCommand   `cmd:"" aliases:"webhooks" help:"Send events to URLs."`
+	Approvals approvalsCommand `cmd:"" aliases:"approval" help:"Decide on requests of sandboxes that wait for it."`
 	Mcp       mcpCommand       `cmd:"" name:"mcp" help:"Offer sandboxes to agents of other programs (MCP), or list the MCP servers that agents here use."`
 	Docs      docsCommand      `cmd:"" help:"Manage documentation that agents search."`
 	Volume    volumeCommand    `cmd:"" help:"Create and fill directories that outlive sandboxes."`

@@ -70,6 +70,7 @@ type Config struct {
 	Docs      Docs      `toml:"docs" envPrefix:"DOCS_"`
 	Events    Events    `toml:"events" envPrefix:"EVENTS_"`
 	Webhooks  Webhooks  `toml:"webhooks" envPrefix:"WEBHOOKS_"`
+	Approvals Approvals `toml:"approvals" envPrefix:"APPROVALS_"`
 
 	Pools []Pool `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
 }
@@ -262,10 +263,11 @@ func Defaults() Config {
 			Limits: NetworkLimits{Connections: 512, NewConnections: 100, Lookups: 50},
 			Events: 10_000, KeepAge: Duration(7 * 24 * time.Hour),
 		},
-		Builds:   Builds{Allow: fleet.DefaultBuildHosts(), Timeout: Duration(2 * time.Hour)},
-		Sessions: defaultSessions(),
-		Docs:     defaultDocs(),
-		Events:   defaultEvents(),
+		Builds:    Builds{Allow: fleet.DefaultBuildHosts(), Timeout: Duration(2 * time.Hour)},
+		Sessions:  defaultSessions(),
+		Docs:      defaultDocs(),
+		Approvals: defaultApprovals(),
+		Events:    defaultEvents(),
 		Script: Script{
 			Code: sl.Code, Timeout: Duration(sl.Timeout), MinTimeout: Duration(sl.MinTimeout), MaxTimeout: Duration(sl.MaxTimeout),
 			Memory: Bytes(sl.Memory), Helpers: max(8, 4*cpus()),
@@ -521,7 +523,7 @@ func (c Config) Validate() error {
 	if c.Volumes.Capacity < 0 {
 		return engi.Errorf(engi.Invalid, "volumes.capacity is negative")
 	}
-	for _, check := range []func() error{c.Quota.validate, c.Builds.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Sessions.validate, c.MCP.validate, c.Docs.validate, c.validateEvents, c.Webhooks.validate} {
+	for _, check := range []func() error{c.Quota.validate, c.Builds.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Sessions.validate, c.MCP.validate, c.Docs.validate, c.validateEvents, c.Webhooks.validate, c.Approvals.validate} {
 		if err := check(); err != nil {
 			return err
 		}

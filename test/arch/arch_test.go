@@ -46,6 +46,7 @@ var rules = []rule{
 	{"disk/...", ". disk/... spelling", "github.com/google/go-containerregistry/... github.com/goccy/go-yaml/... github.com/klauspost/compress/... golang.org/x/sys/..."},
 	{"gate/key/keytest", ". gate/key", "github.com/google/go-cmp/..."},
 	{"gate/secret/secrettest", ". gate/secret", "github.com/google/go-cmp/..."},
+	{"gate/approval/approvaltest", ". gate/approval", "github.com/google/go-cmp/..."},
 	{"gate/egress/egresstest", ". gate/egress", "github.com/google/go-cmp/..."},
 	{"gate/egress/request", ".", "github.com/go-json-experiment/json/jsontext golang.org/x/text/unicode/norm"},
 	{"gate/egress/policy", ". gate/egress/request", "golang.org/x/net/..."},
