@@ -74,6 +74,10 @@ func (i *Interceptor) serve(w http.ResponseWriter, r *http.Request, proxy http.H
 			WithRemedy("read the responses, or send fewer requests at once"))
 		return
 	}
+	if x.target.Handler != nil {
+		x.target.Handler.ServeHTTP(w, r)
+		return
+	}
 	ctx := context.WithValue(r.Context(), exchangeKey{}, x)
 	if status, err := x.prepare(ctx, r); err != nil {
 		x.refuse(w, status, err)
@@ -89,7 +93,7 @@ func (i *Interceptor) serve(w http.ResponseWriter, r *http.Request, proxy http.H
 
 // check reports what is wrong with a request, and the status to respond with.
 func (x *exchange) check(r *http.Request) (int, error) {
-	if x.sandbox == nil || x.target.TLS && len(x.rules) == 0 {
+	if x.sandbox == nil || x.target.TLS && x.target.Handler == nil && len(x.rules) == 0 {
 		return http.StatusForbidden, engi.Errorf(engi.Denied, "nothing is granted to %s any more", x.target.Host).WithRemedy("connect again")
 	}
 	if r.Method == http.MethodConnect {
