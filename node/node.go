@@ -29,6 +29,7 @@ import (
 	"github.com/engi-dev/engi/disk/volume"
 	"github.com/engi-dev/engi/fleet"
 	"github.com/engi-dev/engi/gate/key"
+	"github.com/engi-dev/engi/gate/packages"
 	"github.com/engi-dev/engi/gate/preview"
 	"github.com/engi-dev/engi/gate/secret"
 	"github.com/engi-dev/engi/library"
@@ -84,6 +85,7 @@ type Node struct {
 	listener   *listener.Listener
 	secrets    *secret.Service
 	wall       *wall // nil if sandboxes have no network
+	packages   *packages.Broker
 	previews   *preview.Proxy
 	e2b        *e2b.Server
 	handler    http.Handler
