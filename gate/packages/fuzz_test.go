@@ -3,6 +3,7 @@ package packages
 import (
 	"bytes"
 	"io"
+	"net/url"
 	"strings"
 	"testing"
 )
@@ -37,6 +38,35 @@ func FuzzPaths(f *testing.F) {
 			}
 			if !below || strings.Contains(it.url, "/../") || strings.HasSuffix(it.url, "/..") || strings.ContainsAny(it.url, "?# ") {
 				t.Errorf("%s%s leads to %s", host, path, it.url)
+			}
+		}
+	})
+}
+
+// FuzzLockFiles: whatever a lock file says, what is wanted is at registries.
+func FuzzLockFiles(f *testing.F) {
+	b, err := New(Options{Dir: f.TempDir(), Offline: true})
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer b.Close()
+	names := []string{"package-lock.json", "pnpm-lock.yaml", "yarn.lock", "go.sum", "Cargo.lock", "requirements.txt"}
+	f.Add([]byte(`{"packages":{"node_modules/a":{"version":"1.0.0"}}}`))
+	f.Add([]byte("a v1.0.0 h1:x=\n"))
+	f.Add([]byte("a==1 --hash=sha256:00\n"))
+	f.Add([]byte("name = \"a\"\nversion = \"1.0.0\"\nsource = \"registry+x\"\n"))
+	f.Add([]byte("  '@a/b@1.0.0':\n"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		for _, name := range names {
+			all, err := b.Read(name, raw)
+			if err != nil {
+				continue
+			}
+			for _, w := range all {
+				u, err := url.Parse(w.URL)
+				if w.URL != "" && (err != nil || b.hosts[u.Host] == nil) || w.URL == "" && !pypiProject.MatchString(w.project) {
+					t.Errorf("%s wants %q", name, w)
+				}
 			}
 		}
 	})

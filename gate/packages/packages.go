@@ -377,9 +377,9 @@ func line(text string) string {
 	}, text)
 }
 
-// Fetch brings what a URL of a registry stands for into the cache, if it is not
+// fetch brings what a URL of a registry stands for into the cache, if it is not
 // there. It returns its size.
-func (b *Broker) Fetch(ctx context.Context, address string) (int64, error) {
+func (b *Broker) fetch(ctx context.Context, address string) (int64, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return 0, engi.Errorf(engi.Invalid, "%.100q is not a URL", address)

@@ -433,9 +433,11 @@ func TestHostileUpstreams(t *testing.T) {
 		"a file in the file system":   {"/a/-/a-1.0.0.tgz", "", func(u *upstream) { manifest(u, "file:///etc/passwd") }},
 		"a file with a password":      {"/a/-/a-1.0.0.tgz", "", func(u *upstream) { manifest(u, "http://a:b@example.com/") }},
 		"no hash":                     {"/a/-/a-1.0.0.tgz", "no hash", func(u *upstream) { u.put("/npm/a/1.0.0", []byte(`{"version":"1.0.0","dist":{"tarball":"x"}}`)) }},
-		"a short hash":                {"/a/-/a-1.0.0.tgz", "no hash", func(u *upstream) { u.put("/npm/a/1.0.0", []byte(`{"version":"1.0.0","dist":{"integrity":"sha512-AAAA"}}`)) }},
-		"no JSON":                     {"/a", "metadata cannot be used", func(u *upstream) { u.put("/npm/a", []byte(`<html>log in</html>`)) }},
-		"a server error":              {"/a", "answers 500", func(u *upstream) { u.serve = func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(500) } }},
+		"a short hash": {"/a/-/a-1.0.0.tgz", "no hash", func(u *upstream) {
+			u.put("/npm/a/1.0.0", []byte(`{"version":"1.0.0","dist":{"integrity":"sha512-AAAA"}}`))
+		}},
+		"no JSON":        {"/a", "metadata cannot be used", func(u *upstream) { u.put("/npm/a", []byte(`<html>log in</html>`)) }},
+		"a server error": {"/a", "answers 500", func(u *upstream) { u.serve = func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(500) } }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			u := newUpstream(t)
