@@ -239,6 +239,7 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) http.Handler {
 		rest.Snapshots(n.snapshots, lifecycle),
 		rest.Volumes(n.volumes),
 		rest.Secrets(n.secrets),
+		rest.Mirror(n.packages),
 		rest.Scripts(n.Scripts()),
 		rest.Sessions(n.Sessions()),
 		rest.Agents(n.Agents()),
