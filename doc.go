@@ -62,6 +62,7 @@
 // that gate/egress/policy decides; gate/egress/intercept puts secrets into
 // requests on their way. gate/fetch makes HTTP clients for URLs that users name,
 // and gate/mask overwrites secrets in what others answer.
+// gate/packages serves the public registries of packages to sandboxes, from a cache.
 // gate/preview proxies requests to services in sandboxes, gate/cert has the
 // server's certificates. See docs/decisions/0008-the-wall.md.
 //

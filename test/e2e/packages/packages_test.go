@@ -5,7 +5,11 @@ package packages
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -207,6 +211,50 @@ func (b *sandbox) log(t *testing.T) {
 	for _, e := range b.events(t) {
 		if !e.Allowed {
 			t.Logf("%s %s %s: %s", e.Kind, e.Host, e.Address, e.Reason)
+		}
+	}
+}
+
+// TestBuilds: builds of owners install packages through the broker, and their
+// templates do not trust it afterwards.
+func TestBuilds(t *testing.T) {
+	c := env.Config(t, "")
+	reachable(t)
+	c.Network.Max = string(engi.NetworkRestricted)
+	n := env.Run(t, c)
+	builder, ok := n.Templates().(engi.TemplateBuilder)
+	if !ok {
+		t.Fatal("the node builds no templates")
+	}
+	var said strings.Builder
+	const name = "packages-test-build"
+	x, err := builder.BuildSteps(t.Context(), engi.BuildSpec{Name: name, Owner: "ann", FromTemplate: "base", Force: true, Steps: []engi.BuildStep{
+		{Type: engi.StepRun, Args: []string{"pip install -q --break-system-packages six==1.16.0 && mkdir /npm && cd /npm && npm install --silent semver@7.6.3 && apt-get -qq update && apt-get install -y -qq hello && update-ca-certificates", "root"}},
+		{Type: engi.StepRun, Args: []string{"curl -sS --max-time 10 https://example.com/ && exit 1 || true", "root"}},
+	}}, func(p engi.Progress) { said.WriteString(p.Log + "\n") })
+	t.Cleanup(func() {
+		if err := n.Templates().Remove(context.WithoutCancel(t.Context()), name); err != nil && engi.KindOf(err) != engi.NotFound {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, said.String())
+	}
+	for _, path := range []string{"usr/bin/hello", "npm/node_modules/semver/package.json"} {
+		if _, err := os.Stat(filepath.Join(x.Root, path)); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(x.Root, "usr/local/share/ca-certificates/engi-*")); len(left) != 0 {
+		t.Errorf("%q are left", left)
+	}
+	bundle, err := os.ReadFile(filepath.Join(x.Root, "etc/ssl/certs/ca-certificates.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for block, rest := pem.Decode(bundle); block != nil; block, rest = pem.Decode(rest) {
+		if cert, err := x509.ParseCertificate(block.Bytes); err == nil && strings.Contains(cert.Subject.String(), "engi") {
+			t.Errorf("the template trusts %s", cert.Subject)
 		}
 	}
 }
