@@ -26,10 +26,11 @@ type cache struct {
 	dir  string
 	size int64
 
-	mu    sync.Mutex
-	files map[string]*list.Element // of *cached, by file name; guarded by mu
-	used  *list.List               // most recently used first; guarded by mu
-	bytes int64                    // guarded by mu
+	mu     sync.Mutex
+	files  map[string]*list.Element // of *cached, by file name; guarded by mu
+	used   *list.List               // most recently used first; guarded by mu
+	bytes  int64                    // guarded by mu
+	coming int64                    // bytes of files that are being written; guarded by mu
 }
 
 type cached struct {
@@ -213,11 +214,39 @@ func (c *cache) put(f *os.File, h head) error {
 // evict removes the files that were not used for the longest time. The caller
 // holds c.mu.
 func (c *cache) evict() {
-	for c.bytes > c.size && c.used.Len() > 0 {
+	for c.bytes+c.coming > c.size && c.used.Len() > 0 {
 		name := c.used.Back().Value.(*cached).name
 		c.drop(name)
 		os.Remove(filepath.Join(c.dir, name))
 	}
+}
+
+// A reservation makes room for a file as it is written.
+type reservation struct {
+	cache *cache
+	bytes int64
+}
+
+// Write implements [io.Writer]. It reports Exhausted if files that are being
+// written would take the whole cache.
+func (r *reservation) Write(p []byte) (int, error) {
+	c := r.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.coming+int64(len(p)) > c.size {
+		return 0, engi.Errorf(engi.Exhausted, "the package cache is too small for what is being fetched").WithRemedy("try again; the operator may raise packages.size")
+	}
+	c.coming += int64(len(p))
+	r.bytes += int64(len(p))
+	c.evict()
+	return len(p), nil
+}
+
+func (r *reservation) release() {
+	r.cache.mu.Lock()
+	defer r.cache.mu.Unlock()
+	r.cache.coming -= r.bytes
+	r.bytes = 0
 }
 
 // drop forgets a file. The caller holds c.mu.

@@ -34,6 +34,7 @@ const (
 	maxSuites  = 32
 	maxIndexes = 8         // in memory
 	maxIndex   = 512 << 20 // bytes of one, decompressed
+	maxListed  = 500_000   // packages of one
 )
 
 func newDebian(b *Broker) *debian {
@@ -233,7 +234,7 @@ func readPackages(in io.Reader) (map[string]hash, error) {
 		}
 		path, sum = "", ""
 	}
-	for lines.Scan() {
+	for len(all) <= maxListed && lines.Scan() {
 		switch line := lines.Text(); {
 		case line == "":
 			add()
@@ -244,7 +245,7 @@ func readPackages(in io.Reader) (map[string]hash, error) {
 		}
 	}
 	add()
-	if err := lines.Err(); err != nil || limited.N == 0 {
+	if err := lines.Err(); err != nil || limited.N == 0 || len(all) > maxListed {
 		return nil, engi.Errorf(engi.Conflict, "it is too long or broken: %v", err)
 	}
 	return all, nil

@@ -269,6 +269,7 @@ func (b *Broker) stream(w http.ResponseWriter, r *http.Request, it *item, f *fli
 		f.mu.Unlock()
 		if ended {
 			if f.err != nil {
+				w.Header().Set("X-Engi-Error", line(f.err.Error())) // for the log; the client sees the connection break
 				panic(http.ErrAbortHandler)
 			}
 		} else {
@@ -376,6 +377,9 @@ func (b *Broker) ask(ctx context.Context, it *item, address string, before *entr
 		}
 		if ctx.Err() == nil || engi.KindOf(context.Cause(ctx)) == engi.Unavailable {
 			b.mu.Lock()
+			if len(b.down) >= maxDown {
+				clear(b.down) // metadata names hosts, too
+			}
 			b.down[r.URL.Host] = time.Now().Add(downTime)
 			b.mu.Unlock()
 		}
@@ -430,7 +434,9 @@ func (b *Broker) receive(ctx context.Context, it *item, f *flight, resp *http.Re
 	if theirs != nil {
 		sums = io.MultiWriter(own, theirs)
 	}
-	n, err := io.Copy(io.MultiWriter(file, sums, (*growing)(f)), io.LimitReader(resp.Body, most+1))
+	room := &reservation{cache: b.cache}
+	defer room.release()
+	n, err := io.Copy(io.MultiWriter(room, file, sums, (*growing)(f)), io.LimitReader(resp.Body, most+1))
 	switch known, ok := errors.AsType[*engi.Error](err); {
 	case ok:
 		return engi.Errorf(known.Kind, "%s: %s", it.key, known.Text)
@@ -452,6 +458,7 @@ func (b *Broker) receive(ctx context.Context, it *item, f *flight, resp *http.Re
 	}
 	h := head{Key: it.key, Status: http.StatusOK, Media: it.media, ETag: short(resp.Header.Get("ETag")), Modified: short(resp.Header.Get("Last-Modified")),
 		Fetched: time.Now(), Size: n, SHA256: hex.EncodeToString(own.Sum(nil))}
+	room.release()
 	if it.rewrite == nil {
 		if err := b.cache.put(file, h); err != nil {
 			return err

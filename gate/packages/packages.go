@@ -80,9 +80,10 @@ var (
 )
 
 const (
-	perOwner   = 64 // requests of one owner served at once; further ones wait
-	perNode    = 64 // requests to upstreams at once
-	parsers    = 2  // of metadata, at once: they hold it in memory
+	perOwner   = 32  // requests of one owner served at once; further ones wait
+	perNode    = 256 // requests to upstreams at once, so that a few owners cannot take all
+	maxDown    = 1000
+	parsers    = 2 // of metadata, at once: they hold it in memory
 	withheld   = 64 << 10
 	maxURLPath = 1 << 10
 )

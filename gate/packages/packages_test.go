@@ -560,6 +560,11 @@ func TestStreams(t *testing.T) {
 			}
 			front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				r.Host = "static.crates.io"
+				defer func() {
+					if why := w.Header().Get("X-Engi-Error"); right != (why == "") {
+						t.Errorf("the log is told %q", why)
+					}
+				}()
 				b.Serve("ann", w, r)
 			}))
 			defer front.Close()
@@ -646,6 +651,18 @@ func TestCacheOnDisk(t *testing.T) {
 	if n := u.count("/npm/p0"); n != 1 {
 		t.Errorf("what was always used was fetched %d times", n)
 	}
+	// What is being written counts, too.
+	room := &reservation{cache: b.cache}
+	if _, err := room.Write(make([]byte, 40<<10)); err != nil {
+		t.Fatal(err)
+	}
+	if x := b.Status(); x.Bytes > o.Size-40<<10 {
+		t.Errorf("%d bytes beside 40 KiB that come", x.Bytes)
+	}
+	if _, err := room.Write(make([]byte, 40<<10)); engi.KindOf(err) != engi.Exhausted {
+		t.Errorf("more than the cache: %v", err)
+	}
+	room.release()
 	if err := b.Clear(); err != nil {
 		t.Fatal(err)
 	}
@@ -705,11 +722,17 @@ func TestOwnersShare(t *testing.T) {
 			b.Serve("eve", httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", fmt.Sprintf("https://registry.npmjs.org/slow%d", i), nil))
 		})
 	}
-	for len(b.fetching) < perNode {
+	for len(b.fetching) < perOwner {
 		time.Sleep(time.Millisecond)
 	}
-	if w := get(b, "https://registry.npmjs.org/b"); w.Code != 200 {
-		t.Errorf("%d %s", w.Code, w.Body)
+	u.put("/npm/new", []byte(`{"name":"new","versions":{}}`))
+	for _, name := range []string{"b", "new"} {
+		if w := get(b, "https://registry.npmjs.org/"+name); w.Code != 200 {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	}
+	if n := len(b.fetching); n > perOwner {
+		t.Errorf("one owner has %d downloads", n)
 	}
 	cancel()
 	all.Wait()
