@@ -424,10 +424,10 @@ func TestHostileUpstreams(t *testing.T) {
 			}
 		}},
 		"a redirect to a private address": {"/a", "resolves to", func(u *upstream) {
-			u.serve = func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, inside.URL+"/secret", 302) }
+			u.serve = func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, inside.URL+"/secret", http.StatusFound) }
 		}},
 		"redirects without end": {"/a", "redirects", func(u *upstream) {
-			u.serve = func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, 302) }
+			u.serve = func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, http.StatusFound) }
 		}},
 		"a file at a private address": {"/a/-/a-1.0.0.tgz", "resolves to", func(u *upstream) { manifest(u, inside.URL+"/secret") }},
 		"a file in the file system":   {"/a/-/a-1.0.0.tgz", "", func(u *upstream) { manifest(u, "file:///etc/passwd") }},
