@@ -424,7 +424,9 @@ func TestHostileUpstreams(t *testing.T) {
 			}
 		}},
 		"a redirect to a private address": {"/a", "resolves to", func(u *upstream) {
-			u.serve = func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, inside.URL+"/secret", http.StatusFound) }
+			u.serve = func(w http.ResponseWriter, r *http.Request) {
+				http.Redirect(w, r, inside.URL+"/secret", http.StatusFound)
+			}
 		}},
 		"redirects without end": {"/a", "redirects", func(u *upstream) {
 			u.serve = func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, http.StatusFound) }
