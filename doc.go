@@ -63,6 +63,7 @@
 // requests on their way. gate/fetch makes HTTP clients for URLs that users name,
 // and gate/mask overwrites secrets in what others answer. gate/approval holds
 // requests that somebody must decide on ([Approver], [Approvals]).
+// gate/packages serves the public registries of packages to sandboxes, from a cache.
 // gate/preview proxies requests to services in sandboxes, gate/cert has the
 // server's certificates. See docs/decisions/0008-the-wall.md.
 //

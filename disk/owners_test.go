@@ -1,9 +1,12 @@
 package disk
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"math"
@@ -188,6 +191,68 @@ func TestOwnersBuildsSeeNothingOfTheNode(t *testing.T) {
 	}
 	if ran[1].Env["PIP_INDEX_URL"] != "https://mirror.example.com" || hosts != localHosts {
 		t.Errorf("an owner's build has %v and the hosts %q", ran[1].Env, hosts)
+	}
+}
+
+// walledRunner writes the wall's authority into the root, as guests do.
+type walledRunner struct {
+	*fakeRunner
+	authority []byte
+}
+
+func (w walledRunner) Open(ctx context.Context, dir string, owner engi.Owner) (engi.Guest, func() error, error) {
+	for name, link := range map[string]bool{wallCA: false, systemCA: false, "/etc/ssl/certs/engi-wall.pem": true} {
+		at := filepath.Join(dir, name)
+		err := os.MkdirAll(filepath.Dir(at), 0o755)
+		if err == nil && link {
+			err = os.Symlink(wallCA, at)
+		} else if err == nil {
+			var file *os.File
+			if file, err = os.OpenFile(at, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644); err == nil {
+				_, err = file.Write(w.authority)
+				file.Close()
+			}
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	return w.fakeRunner.Open(ctx, dir, owner)
+}
+
+// TestOwnersBuildsTrustTheWall: commands trust the wall, which serves them
+// packages, besides what the node trusts; the template does not.
+func TestOwnersBuildsTrustTheWall(t *testing.T) {
+	srv := httptest.NewTLSServer(http.NotFoundHandler())
+	srv.Close()
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
+	ran := 0
+	w := walledRunner{&fakeRunner{run: func(_ context.Context, dir string, c engi.Command, _ io.Writer) engi.Exit {
+		ran++
+		ca, err := os.ReadFile("testdata/ca.pem")
+		bundle, err2 := os.ReadFile(filepath.Join(dir, c.Env["SSL_CERT_FILE"]))
+		if err := cmp.Or(err, err2); err != nil || !bytes.Contains(bundle, bytes.TrimSpace(ca)) || !bytes.Contains(bundle, authority) {
+			t.Errorf("commands trust %s, %v", bundle, err)
+		}
+		return engi.Exit{Cause: engi.CauseExited}
+	}}, authority}
+	d := openTemplates(t, Options{Runner: w, CA: []string{"testdata/ca.pem"}, Owners: OwnerBuilds{}}, map[string][]byte{"root.tar": tinyRoot(t)})
+	build(t, d, "low", "base: tar:root.tar")
+	if err := buildErr(d, engi.BuildSpec{Name: "mine", Owner: "ann", FromTemplate: "low", Steps: []engi.BuildStep{run("x")}}); err != nil {
+		t.Fatal(err)
+	}
+	tmpl, release, err := d.Use(t.Context(), "mine")
+	if err != nil || ran != 1 {
+		t.Fatal(ran, err)
+	}
+	defer release()
+	for _, name := range []string{wallCA, buildCA, buildCAAll, "/etc/ssl/certs/engi-wall.pem"} {
+		if _, err := os.Lstat(filepath.Join(tmpl.Root, name)); !os.IsNotExist(err) {
+			t.Errorf("%s is left: %v", name, err)
+		}
+	}
+	if bundle, err := os.ReadFile(filepath.Join(tmpl.Root, systemCA)); err != nil || bytes.Contains(bundle, authority) {
+		t.Errorf("the template trusts %s, %v", bundle, err)
 	}
 }
 

@@ -1,8 +1,10 @@
 package disk
 
 import (
+	"cmp"
 	"context"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -25,6 +27,7 @@ const (
 
 	buildCA    = "/usr/local/share/ca-certificates/engi-build.crt" // where update-ca-certificates also finds it
 	buildCAAll = "/usr/local/share/engi-build-ca.pem"              // for programs that need the complete trust store
+	wallCA     = "/usr/local/share/ca-certificates/engi-wall.crt"  // of the wall, in owners' builds; the guest writes it
 	systemCA   = "/etc/ssl/certs/ca-certificates.crt"
 	maxCA      = 8 << 20
 
@@ -97,7 +100,25 @@ func (j *job) openSandbox(ctx context.Context, tmpl engi.Template) (_ *sandbox, 
 	if b.guest, b.destroy, err = j.t.o.Runner.Open(ctx, j.root(), j.buildOwner); err != nil {
 		return nil, err
 	}
+	if err := b.trustWall(); err != nil {
+		return nil, errors.Join(err, b.destroy())
+	}
 	return b, nil
+}
+
+// trustWall adds the authority of the wall, with which owners' builds are served
+// packages, to the trust store that commands are told of.
+func (b *sandbox) trustWall() error {
+	t := b.j.tree
+	wall, err := t.ReadFile(wallCA, maxCA)
+	if engi.KindOf(err) == engi.NotFound && err != nil || b.j.buildOwner == "" || b.env["SSL_CERT_FILE"] != buildCAAll {
+		return nil
+	}
+	all, err2 := t.ReadFile(buildCAAll, maxCA)
+	if err := cmp.Or(err, err2); err != nil {
+		return err
+	}
+	return t.WriteFile(buildCAAll, slices.Concat(all, []byte("\n"), wall), 0o644, tree.Owner{})
 }
 
 // settings returns variables for package managers.
@@ -151,20 +172,25 @@ func (b *sandbox) trust() error {
 	return t.WriteFile(systemCA, all, 0o644, tree.Owner{})
 }
 
-// removeTrust removes the node's certificates.
+// removeTrust removes the certificates of the node and of the wall.
 func (b *sandbox) removeTrust() error {
+	if err := b.j.tree.RemoveAll(buildCAAll); err != nil {
+		return err
+	}
+	return cmp.Or(b.removeAuthority(buildCA), b.removeAuthority(wallCA))
+}
+
+// removeAuthority removes the certificates in a file, and the file.
+func (b *sandbox) removeAuthority(file string) error {
 	t := b.j.tree
-	extra, err := t.ReadFile(buildCA, maxCA)
+	extra, err := t.ReadFile(file, maxCA)
 	if err != nil {
 		if engi.KindOf(err) == engi.NotFound {
 			return nil
 		}
 		return err
 	}
-	if err := t.RemoveAll(buildCAAll); err != nil {
-		return err
-	}
-	if err := t.RemoveAll(buildCA); err != nil {
+	if err := t.RemoveAll(file); err != nil {
 		return err
 	}
 	if all, err := t.ReadFile(systemCA, maxCA); err == nil {
@@ -176,10 +202,10 @@ func (b *sandbox) removeTrust() error {
 	if err != nil {
 		return nil // there are none
 	}
-	ours := "engi-build.pem"
+	ours := strings.TrimSuffix(path.Base(file), ".crt") + ".pem"
 	for _, name := range names {
 		at := path.Join("/etc/ssl/certs", name)
-		if target, err := t.Readlink(at); err == nil && (target == buildCA || path.Base(target) == ours) {
+		if target, err := t.Readlink(at); err == nil && (target == file || path.Base(target) == ours) {
 			if err := t.RemoveAll(at); err != nil {
 				return err
 			}

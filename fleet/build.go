@@ -30,13 +30,12 @@ type BuildRunner struct {
 // DefaultBuildHosts are where package managers usually get packages from.
 func DefaultBuildHosts() []string {
 	return []string{
-		"registry.npmjs.org", "registry.yarnpkg.com", "nodejs.org", "jsr.io", "npm.jsr.io", "deno.land", "dl.deno.land",
-		"pypi.org", "files.pythonhosted.org", "conda.anaconda.org", "repo.anaconda.com",
-		"proxy.golang.org", "sum.golang.org", "storage.googleapis.com", "go.dev", "dl.google.com", // the proxy redirects to its storage
-		"crates.io", "index.crates.io", "static.crates.io", "static.rust-lang.org",
-		"deb.debian.org", "security.debian.org", "archive.ubuntu.com", "*.archive.ubuntu.com", "security.ubuntu.com", "ports.ubuntu.com", "deb.nodesource.com",
+		"packages", // the registries that the node serves itself
+		"nodejs.org", "jsr.io", "npm.jsr.io", "deno.land", "dl.deno.land", "conda.anaconda.org", "repo.anaconda.com",
+		"go.dev", "dl.google.com", "static.rust-lang.org",
+		"archive.ubuntu.com", "*.archive.ubuntu.com", "security.ubuntu.com", "ports.ubuntu.com", "deb.nodesource.com",
 		"dl-cdn.alpinelinux.org",
-		"repo.maven.apache.org", "repo1.maven.org", "plugins.gradle.org", "services.gradle.org",
+		"plugins.gradle.org", "services.gradle.org",
 		"rubygems.org", "index.rubygems.org", "api.nuget.org", "packagist.org", "repo.packagist.org",
 		"github.com", "api.github.com", "codeload.github.com", "*.githubusercontent.com",
 	}

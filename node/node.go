@@ -30,6 +30,7 @@ import (
 	"github.com/engi-dev/engi/fleet"
 	"github.com/engi-dev/engi/gate/approval"
 	"github.com/engi-dev/engi/gate/key"
+	"github.com/engi-dev/engi/gate/packages"
 	"github.com/engi-dev/engi/gate/preview"
 	"github.com/engi-dev/engi/gate/secret"
 	"github.com/engi-dev/engi/library"
@@ -86,6 +87,7 @@ type Node struct {
 	secrets    *secret.Service
 	approvals  *approval.Manager
 	wall       *wall // nil if sandboxes have no network
+	packages   *packages.Broker
 	previews   *preview.Proxy
 	e2b        *e2b.Server
 	handler    http.Handler
@@ -242,6 +244,7 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) http.Handler {
 		rest.Snapshots(n.snapshots, lifecycle),
 		rest.Volumes(n.volumes),
 		rest.Secrets(n.secrets),
+		rest.Mirror(n.packages),
 		rest.Scripts(n.Scripts()),
 		rest.Sessions(n.Sessions()),
 		rest.Agents(n.Agents()),

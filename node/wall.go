@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/engi-dev/engi/fleet"
 	"github.com/engi-dev/engi/gate/egress"
 	"github.com/engi-dev/engi/gate/egress/link"
+	"github.com/engi-dev/engi/gate/packages"
 	"github.com/engi-dev/engi/gate/secret"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/provider"
@@ -62,12 +64,18 @@ func (n *Node) newWall(ctx context.Context, metrics prometheus.Registerer) (_ *w
 	}
 	c, log := n.config.Network, n.log.With("component", "egress")
 	w := &wall{secrets: n.secrets, config: c, opened: map[engi.SandboxID]bool{}}
+	broker := n.config.Packages.Options()
+	broker.Dir, broker.Log = filepath.Join(n.config.DataDir, "packages"), n.log.With("component", "packages")
+	if n.packages, err = packages.New(broker); err != nil {
+		return nil, err
+	}
+	n.closers.add(n.packages.Close)
 	if w.links, err = link.Open(ctx, link.Options{Spare: c.Spare, Locate: networked.Netns, Log: log}); err != nil {
 		return nil, err
 	}
 	w.Gateway, err = egress.New(egress.Options{
 		Links: w.links, Store: store.Egress(n.db, c.Events, time.Duration(c.KeepAge)), Private: c.PrivatePrefixes(), Hosts: c.StaticHosts(), Resolver: c.Resolvers(),
-		Limits: c.Limits.Limits(), Reveal: n.secrets.Reveal, Key: n.secrets.Derive("certificates and placeholders"),
+		Limits: c.Limits.Limits(), Packages: n.packages, Reveal: n.secrets.Reveal, Key: n.secrets.Derive("certificates and placeholders"),
 		Metrics: metrics, Log: log,
 	})
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/engi-dev/engi/api/rest"
 	"github.com/engi-dev/engi/gate/approval"
 	"github.com/engi-dev/engi/gate/key"
+	"github.com/engi-dev/engi/gate/packages"
 	"github.com/engi-dev/engi/operation"
 	"github.com/engi-dev/engi/store"
 	"github.com/engi-dev/engi/store/storetest"
@@ -75,6 +76,7 @@ type Options struct {
 	Webhooks    engi.Webhooks
 	Approvals   engi.Approvals
 	Quota       func(engi.Owner) engi.Quota
+	Mirror      *packages.Broker
 	Metrics     prometheus.Gatherer
 }
 
@@ -90,6 +92,7 @@ func (o *Options) Serve() *rest.Server {
 		rest.Snapshots(o.Snapshots, o.Lifecycle),
 		rest.Volumes(o.Volumes),
 		rest.Secrets(o.Secrets),
+		rest.Mirror(o.Mirror),
 		rest.Scripts(o.Scripts),
 		rest.Sessions(o.Sessions),
 		rest.Agents(o.Agents),
@@ -130,12 +133,16 @@ func New(change func(*Options)) *Fixture {
 	}
 	w.Sandboxes = NewSandboxes(w.Executions)
 	w.Volumes, w.Networks = &Volumes{}, NewNetworks(w.Sandboxes)
+	mirror, err := packages.New(packages.Options{Dir: filepath.Join(w.dir, "packages"), Offline: true})
+	if err != nil {
+		panic(err)
+	}
 	reg := prometheus.NewRegistry()
 	o := Options{
 		Options:    rest.Options{Keys: w.Keys, Idempotency: store.Idempotency(w.db), Secret: []byte("of fingerprints"), Register: reg, Version: "0.0.0-test", Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
 		Executions: w.Executions, Sandboxes: w.Sandboxes, Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes,
 		Secrets: &Secrets{}, Templates: w.Templates, Pools: w.Pools, Ports: ports{w.Sandboxes}, Networks: w.Networks, Scripts: scripts{}, Sessions: &Sessions{},
-		Agents: &Agents{}, ToolServers: &Agents{}, Library: &Library{}, Events: store.Events(w.db), Functions: functions, Webhooks: webhooks, Approvals: w.Approvals, Metrics: reg,
+		Agents: &Agents{}, ToolServers: &Agents{}, Library: &Library{}, Events: store.Events(w.db), Functions: functions, Webhooks: webhooks, Approvals: w.Approvals, Mirror: mirror, Metrics: reg,
 		Quota: func(engi.Owner) engi.Quota { return engi.Quota{Sandboxes: 100, Volumes: 10} },
 	}
 	if change != nil {
@@ -161,6 +168,7 @@ func New(change func(*Options)) *Fixture {
 		w.held.Wait()
 		running.Wait()
 		stopFunctions()
+		mirror.Close()
 	}
 	if l, ok := o.Library.(*Library); ok && l.Sessions == nil {
 		l.Sessions = o.Sessions

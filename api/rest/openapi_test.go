@@ -368,6 +368,12 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	do("POST", "/v1/docs/refresh", "")
 	do("DELETE", document, "")
 
+	do("GET", "/v1/mirror", "")
+	for _, form := range []string{sse, ndjson} {
+		do("POST", "/v1/mirror/warm", `{"files":[{"name":"requirements.txt","content":"six==1.16.0"}]}`, "Accept", form)
+	}
+	do("DELETE", "/v1/mirror", "")
+
 	sent := read[v1.Event](t, do("POST", "/v1/events", `{"name":"engi/debug/echo","data":{"a":1}}`), 202)
 	do("POST", "/v1/events", `{"name":"engi/debug/fail"}`)
 	do("GET", "/v1/events", "")

@@ -72,6 +72,7 @@ type commands struct {
 	Shell     shellCommand     `cmd:"" help:"Open a terminal in a new sandbox."`
 	Sandbox   sandboxCommand   `cmd:"" aliases:"box" help:"Create and use sandboxes."`
 	Net       netCommand       `cmd:"" help:"Configure and log what sandboxes reach on the network."`
+	Mirror    mirrorCommand    `cmd:"" help:"Keep packages of public registries for sandboxes."`
 	Session   sessionCommand   `cmd:"" help:"Run code in long-lived contexts, with packages and files that stay."`
 	Chat      chatCommand      `cmd:"" help:"Talk to an agent that runs code."`
 	Agent     agentCommand     `cmd:"" help:"Look at agents and their runs."`

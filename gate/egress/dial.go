@@ -269,6 +269,9 @@ func (g *Gateway) dialName(ctx context.Context, p *policy.Policy, host string, p
 		if err != nil {
 			return nil, err
 		}
+		if rule, ok := p.Packages(name); ok {
+			return nil, engi.Errorf(engi.Denied, "%s: the rule %q is for programs in sandboxes", name, rule).WithRemedy("name the host in the policy")
+		}
 		if addrs, err = g.resolveAllowed(ctx, p, name); err != nil {
 			return nil, err
 		}

@@ -256,6 +256,13 @@ func (s *sandbox) lookup(ctx context.Context, set *rules, q *query) (dnsmessage.
 		}
 		return dnsmessage.RCodeSuccess, nil
 	}
+	if _, ok := set.policy.Packages(name); ok {
+		s.logEvent(set, e)
+		if q.question.Type != dnsmessage.TypeA {
+			return dnsmessage.RCodeSuccess, nil
+		}
+		return dnsmessage.RCodeSuccess, []record{{time.Minute, &dnsmessage.AResource{A: Gateway4.As4()}}}
+	}
 	began := time.Now()
 	answer, err := s.resolve(ctx, set, name, q.question.Type)
 	if err != nil {

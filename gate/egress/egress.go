@@ -18,6 +18,7 @@ import (
 	"context"
 	"crypto/x509"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"time"
 
@@ -72,6 +73,15 @@ type Store interface {
 	Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int) ([]engi.NetworkRecord, error)
 }
 
+// Packages serves package registries to sandboxes. It is safe for concurrent use.
+// Package gate/packages implements it.
+type Packages interface {
+	// Hosts returns the registries' names by ecosystem.
+	Hosts() map[string][]string
+	// Serve answers a request of an owner's sandbox to one of the hosts.
+	Serve(owner engi.Owner, w http.ResponseWriter, r *http.Request)
+}
+
 // Options configure a Gateway. Links and Store are required; everything else has
 // a useful zero value.
 type Options struct {
@@ -96,6 +106,10 @@ type Options struct {
 	// Roots are trusted by intercepted requests and by Transport. Nil means
 	// the system's.
 	Roots *x509.CertPool
+
+	// Packages answers for package registries. Nil means that policies have no
+	// rules for packages; so it is without Reveal.
+	Packages Packages
 
 	DialTimeout     time.Duration // for connecting to a destination; 0 means 15 s
 	IdleTimeout     time.Duration // without traffic, after which a connection is closed; 0 means 15 minutes

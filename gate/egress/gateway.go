@@ -101,6 +101,9 @@ func (g *Gateway) node() policy.Node {
 		g.log.Warn("read the addresses of this host", "error", err)
 	}
 	n.Own, n.Near = policy.HostNetworks(addrs)
+	if g.o.Packages != nil && g.interceptor != nil {
+		n.Packages = g.o.Packages.Hosts()
+	}
 	return n
 }
 

@@ -199,6 +199,10 @@ func (s *sandbox) stillAllowed(now *rules, c *conn) bool {
 		to, _, _ := s.g.groups.peer(s, c.address.Addr())
 		return to != nil
 	}
+	if isGateway(c.address.Addr()) {
+		_, ok := now.policy.Packages(c.host)
+		return ok || c.host == ""
+	}
 	if a, b := c.rules.policy.Proxy(), now.policy.Proxy(); (a == nil) != (b == nil) || a != nil && *a != *b {
 		return false
 	}

@@ -48,6 +48,8 @@ func (s *sandbox) handleTCP(n *netstack, q *tcp.ForwarderRequest) {
 			defer in.abort()
 			s.serveDNSConn(ctx, set, in)
 		}
+	case to.Addr() == Gateway4 && set.policy.HasPackages() && (to.Port() == 80 || to.Port() == 443):
+		s.handlePackages(ctx, q, c)
 	case isGateway(to.Addr()):
 		q.Complete(true)
 		s.logEvent(set, engi.NetworkRecord{Kind: engi.NetworkConnect, Protocol: "tcp", Address: to, Reason: "the gateway serves nothing but DNS"})

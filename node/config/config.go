@@ -63,6 +63,7 @@ type Config struct {
 	Network   Network   `toml:"network" envPrefix:"NETWORK_"`
 	Secrets   Secrets   `toml:"secrets" envPrefix:"SECRETS_"`
 	Mirrors   Mirrors   `toml:"mirrors" envPrefix:"MIRRORS_"`
+	Packages  Packages  `toml:"packages" envPrefix:"PACKAGES_"`
 	Script    Script    `toml:"script" envPrefix:"SCRIPT_"`
 	Sessions  Sessions  `toml:"sandbox" envPrefix:"SANDBOX_"`
 	Models    Models    `toml:"models" envPrefix:"MODELS_"`
@@ -264,6 +265,7 @@ func Defaults() Config {
 			Events: 10_000, KeepAge: Duration(7 * 24 * time.Hour),
 		},
 		Builds:    Builds{Allow: fleet.DefaultBuildHosts(), Timeout: Duration(2 * time.Hour)},
+		Packages:  Packages{Size: 20 << 30, Fresh: Duration(5 * time.Minute)},
 		Sessions:  defaultSessions(),
 		Docs:      defaultDocs(),
 		Approvals: defaultApprovals(),
@@ -523,7 +525,7 @@ func (c Config) Validate() error {
 	if c.Volumes.Capacity < 0 {
 		return engi.Errorf(engi.Invalid, "volumes.capacity is negative")
 	}
-	for _, check := range []func() error{c.Quota.validate, c.Builds.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Sessions.validate, c.MCP.validate, c.Docs.validate, c.validateEvents, c.Webhooks.validate, c.Approvals.validate} {
+	for _, check := range []func() error{c.Quota.validate, c.Builds.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Packages.validate, c.Sessions.validate, c.MCP.validate, c.Docs.validate, c.validateEvents, c.Webhooks.validate, c.Approvals.validate} {
 		if err := check(); err != nil {
 			return err
 		}

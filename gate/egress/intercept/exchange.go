@@ -80,6 +80,10 @@ func (i *Interceptor) serve(w http.ResponseWriter, r *http.Request, proxy http.H
 			WithRemedy("read the responses, or send fewer requests at once"))
 		return
 	}
+	if x.target.Handler != nil {
+		x.target.Handler.ServeHTTP(w, r)
+		return
+	}
 	defer x.letGo()
 	if status, err := x.judge(w, r); err != nil {
 		x.refuse(w, status, err)
@@ -100,7 +104,7 @@ func (i *Interceptor) serve(w http.ResponseWriter, r *http.Request, proxy http.H
 
 // check reports what is wrong with a request, and the status to respond with.
 func (x *exchange) check(r *http.Request) (int, error) {
-	if x.sandbox == nil || x.target.TLS && len(x.rules) == 0 && !x.sandbox.judges(x.target.Host) {
+	if x.sandbox == nil || x.target.TLS && x.target.Handler == nil && len(x.rules) == 0 && !x.sandbox.judges(x.target.Host) {
 		return http.StatusForbidden, engi.Errorf(engi.Denied, "nothing is granted to %s any more", x.target.Host).WithRemedy("connect again")
 	}
 	if r.Method == http.MethodConnect {

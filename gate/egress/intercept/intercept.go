@@ -80,6 +80,7 @@ type Target struct {
 	Port    uint16         // that the client connected to
 	TLS     bool           // the connection begins with a ClientHello, else with a request
 	Address netip.AddrPort // that the client connected to, for events
+	Handler http.Handler   // serves the requests in place of the host; nil means the host
 }
 
 // An Interceptor has the authorities and rules of a node's sandboxes. It is safe
@@ -163,7 +164,7 @@ func (i *Interceptor) Open(id engi.SandboxID, owner engi.Owner, p *policy.Policy
 		old.closeIdle()
 		s.upstream = i.newUpstream(id)
 	}
-	if p.HasRequests() || slices.ContainsFunc(rules, func(r rule) bool { return r.host.TLS }) {
+	if p.HasRequests() || p.HasPackages() || slices.ContainsFunc(rules, func(r rule) bool { return r.host.TLS }) {
 		if s.authority == nil || time.Until(s.authority.cert.NotAfter) < authorityLeft {
 			if s.authority, err = i.newAuthority(id); err != nil {
 				return engi.NetworkSetup{}, err

@@ -161,7 +161,7 @@ func (i *Interceptor) Serve(ctx context.Context, conn net.Conn, t Target) (err e
 	defer stop()
 
 	s := i.sandbox(t.Sandbox)
-	if s == nil || t.TLS && !s.judges(t.Host) && len(s.rulesFor(t.Host, t.Port, true)) == 0 {
+	if s == nil || t.TLS && (s.authority == nil || t.Handler == nil && !s.judges(t.Host) && len(s.rulesFor(t.Host, t.Port, true)) == 0) {
 		return engi.Errorf(engi.Conflict, "nothing is granted there").WithRemedy("connect again: the policy has changed")
 	}
 	served := net.Conn(c)

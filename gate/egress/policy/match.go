@@ -19,7 +19,8 @@ type Policy struct {
 	headers  *hostIndex
 	requests requestRules
 	proxy    *Proxy
-	denies   bool // some names are denied, so clients must show theirs
+	denies   bool              // some names are denied, so clients must show theirs
+	packages map[string]string // rules by host of a registry that the node serves itself
 }
 
 // Mode returns the mode, which is never empty.

@@ -53,6 +53,10 @@ type Node struct {
 	// belong to its neighbours, as with IPv6 at home, and are closed like
 	// private ones.
 	Near []netip.Prefix
+	// Packages are the hosts of package registries by ecosystem, which the
+	// rules packages and packages:ECOSYSTEM stand for. The node serves them
+	// itself. Empty means that it does not.
+	Packages map[string][]string
 }
 
 // A Verdict is the answer to one question.
@@ -117,9 +121,17 @@ func compile(p engi.NetworkPolicy, n Node) (*Policy, *engi.Error) {
 	if err != nil {
 		return nil, err
 	}
+	if allow, err = c.addPackages(allow, n.Packages); err != nil {
+		return nil, err
+	}
 	deny, err := parseRules("deny", p.Deny)
 	if err != nil {
 		return nil, err
+	}
+	for _, r := range deny {
+		if r.packages != "" {
+			return nil, engi.Errorf(engi.Invalid, "network rule %q of deny: packages can be allowed only", truncate(r.text)).WithRemedy("name the hosts of registries instead")
+		}
 	}
 	for i := range allow {
 		if err := c.networks.checkAllowed(&allow[i]); err != nil {
@@ -140,6 +152,7 @@ func compile(p engi.NetworkPolicy, n Node) (*Policy, *engi.Error) {
 	if err := c.addRequests(); err != nil {
 		return nil, err
 	}
+	maps.DeleteFunc(c.packages, func(host, _ string) bool { return c.Intercepts(host) })
 	if p.Proxy != nil {
 		if c.proxy, err = parseProxy(p.Proxy); err != nil {
 			return nil, err

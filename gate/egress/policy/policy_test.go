@@ -37,6 +37,63 @@ func open(deny ...string) engi.NetworkPolicy {
 	return engi.NetworkPolicy{Mode: engi.NetworkOpen, Deny: deny}
 }
 
+// TestPackages: rules for packages open exactly the hosts of registries, which the
+// node answers for unless another rule or a grant names them.
+func TestPackages(t *testing.T) {
+	node := testNode
+	node.Packages = map[string][]string{"npm": {"registry.example.com", "other.example.com"}, "go": {"go.example.com"}}
+	compiled := func(p engi.NetworkPolicy) *Policy {
+		t.Helper()
+		c, err := Compile(p, node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	granted := restricted("packages")
+	granted.Grants = []engi.Grant{{Secret: "key", Hosts: []string{"registry.example.com"}}}
+	openToo := open()
+	openToo.Allow = []string{"packages:go"}
+	for _, c := range []struct {
+		policy *Policy
+		host   string
+		rule   string // empty: the node does not answer
+		lookup bool
+	}{
+		{compiled(restricted("packages")), "Registry.example.com.", "packages", true},
+		{compiled(restricted("packages")), "go.example.com", "packages", true},
+		{compiled(restricted("packages")), "x.registry.example.com", "", false},
+		{compiled(restricted("packages")), "example.com", "", false},
+		{compiled(restricted("packages")), "packages", "", false},
+		{compiled(restricted("packages:npm")), "registry.example.com", "packages:npm", true},
+		{compiled(restricted("packages:npm")), "go.example.com", "", false},
+		{compiled(restricted("packages", "go.example.com")), "go.example.com", "", true},
+		{compiled(restricted("go.example.com", "packages:npm")), "other.example.com", "packages:npm", true},
+		{compiled(restricted("packages", "*.example.com")), "go.example.com", "packages", true},
+		{compiled(granted), "registry.example.com", "", true},
+		{compiled(granted), "other.example.com", "packages", true},
+		{compiled(openToo), "go.example.com", "packages:go", true},
+		{compiled(openToo), "registry.example.com", "", true},
+		{compiled(restricted("example.org")), "go.example.com", "", false},
+	} {
+		rule, ok := c.policy.Packages(c.host)
+		if rule != c.rule || ok != (c.rule != "") {
+			t.Errorf("%v: Packages(%s) = %q, %v", c.policy.Source(), c.host, rule, ok)
+		}
+		if v := c.policy.Lookup(c.host); v.Allowed != c.lookup {
+			t.Errorf("%v: Lookup(%s) = %+v", c.policy.Source(), c.host, v)
+		}
+	}
+	for text, n := range map[string]Node{"packages:x": node, "packages:": node, "packages:443": node, "packages": {}, "packages:npm": {}} {
+		if _, err := Compile(restricted(text), n); err == nil || engi.RemedyOf(err) == "" || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if _, err := Compile(engi.NetworkPolicy{Mode: engi.NetworkOpen, Deny: []string{"packages"}}, node); engi.KindOf(err) != engi.Invalid {
+		t.Errorf("packages denied: %v", err)
+	}
+}
+
 func TestConnect(t *testing.T) {
 	grants := restricted("plain.example.com")
 	grants.Grants = []engi.Grant{{Secret: "key", Hosts: []string{"api.example.com", "*.deep.example.com"}}}

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"math/bits"
 	"net/netip"
 	"strconv"
@@ -44,6 +45,7 @@ type rule struct {
 	all        bool
 	lo, hi     uint16 // 0 to 65535 if the rule names no ports
 	hasPorts   bool
+	packages   string // ecosystem of a rule for packages, or all
 }
 
 func (r *rule) isName() bool { return r.host != "" || r.suffix != "" }
@@ -86,6 +88,13 @@ func parseRule(text string) (rule, *engi.Error) {
 		return rule{}, bad("contains spaces or control characters").WithRemedy("one rule is one string; " + forms)
 	}
 	r := rule{text: text, proto: tcp | udp, hi: 65535}
+	if text == packagesRule {
+		r.packages = allEcosystems
+		return r, nil
+	} else if ecosystem, ok := strings.CutPrefix(text, packagesRule+":"); ok {
+		r.packages = cmp.Or(ecosystem, "none")
+		return r, nil
+	}
 	target := text
 	if name, rest, ok := strings.Cut(text, "://"); ok {
 		if r.proto = protoNamed(name); r.proto == 0 {
