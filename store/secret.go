@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
+	"slices"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/secret"
@@ -91,7 +92,18 @@ func (s secretStore) Remove(ctx context.Context, id engi.SecretID) error {
 }
 
 func (s secretStore) Keys(ctx context.Context) ([]string, error) {
-	return list(ctx, s.db.read, value[string], `SELECT DISTINCT key FROM secrets`)
+	keys, err := list(ctx, s.db.read, value[string], `SELECT DISTINCT key FROM secrets`)
+	if err != nil {
+		return nil, err
+	}
+	more, err := s.db.sealKeys(ctx)
+	slices.Sort(more)
+	for _, k := range slices.Compact(more) {
+		if !slices.Contains(keys, k) {
+			keys = append(keys, k)
+		}
+	}
+	return keys, err
 }
 
 func scanSecret(row scanner) (engi.Secret, error) { return scanSecretWith(row) }
