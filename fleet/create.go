@@ -43,7 +43,7 @@ func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *crea
 	if err := spec.Faults(s.bounds).Err(); err != nil {
 		return nil, err
 	}
-	if err := s.checkNetwork(spec.Network); err != nil {
+	if err := s.checkNetwork(ctx, spec.Owner, spec.Network); err != nil {
 		return nil, err
 	}
 	if len(spec.Volumes) > 0 && s.opt.Volumes == nil {

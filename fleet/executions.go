@@ -105,7 +105,7 @@ func (e *executions) Start(ctx context.Context, spec engi.ExecutionSpec) (_ engi
 	if err != nil {
 		return engi.Execution{}, err
 	}
-	j, err := e.job(spec, t)
+	j, err := e.job(ctx, spec, t)
 	if err != nil {
 		return engi.Execution{}, err
 	}

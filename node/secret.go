@@ -28,7 +28,7 @@ func (n *Node) openSecrets(ctx context.Context) (err error) {
 		Path: filepath.Join(n.config.DataDir, secretKeyName), Key: os.Getenv(secretKeyVariable), Log: n.log.With("component", "secret"),
 	}
 	for _, s := range n.config.Secrets.List() {
-		o.Environment = append(o.Environment, secret.EnvSecret{Owner: s.Owner, Name: s.Name, Variable: s.Variable, Value: os.Getenv(s.Variable)})
+		o.Environment = append(o.Environment, secret.EnvSecret{Owner: s.Owner, Name: s.Name, Variable: s.Variable, Hosts: s.HostList(), Value: os.Getenv(s.Variable)})
 	}
 	o.Packages = packageSecrets(n.config)
 	if n.secrets, err = secret.Open(ctx, store.Secrets(n.db), o); err != nil {

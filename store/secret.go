@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/secret"
@@ -17,7 +18,7 @@ var _ secret.Store = secretStore{}
 // Secrets returns the store of secrets.
 func Secrets(db *DB) secret.Store { return secretStore{db} }
 
-const secretColumns = `id, owner, name, version, metadata, created, updated`
+const secretColumns = `id, owner, name, version, metadata, created, updated, hosts`
 
 func (s secretStore) Put(ctx context.Context, sec engi.Secret, v secret.Sealed) (err error) {
 	defer engi.Annotate(&err, "put secret %s", sec.ID)
@@ -26,8 +27,8 @@ func (s secretStore) Put(ctx context.Context, sec engi.Secret, v secret.Sealed) 
 		return err
 	}
 	return s.db.tx(ctx, func(t *tx) error {
-		_, err := t.exec(ctx, `INSERT INTO secrets (`+secretColumns+`, key, value) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-			sec.ID, sec.Owner, sec.Name, sec.Version, metadata, nanos(sec.Created), nanos(sec.Updated), v.Key, append([]byte{}, v.Data...))
+		_, err := t.exec(ctx, `INSERT INTO secrets (`+secretColumns+`, key, value) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			sec.ID, sec.Owner, sec.Name, sec.Version, metadata, nanos(sec.Created), nanos(sec.Updated), strings.Join(sec.Hosts, " "), v.Key, append([]byte{}, v.Data...))
 		if engi.KindOf(err) == engi.Conflict {
 			return engi.Errorf(engi.Conflict, "a secret with that name exists").WithRemedy("update it, or choose another name")
 		}
@@ -70,8 +71,8 @@ func (s secretStore) Replace(ctx context.Context, sec engi.Secret, v secret.Seal
 		if version != was {
 			return engi.Errorf(engi.Conflict, "it has been changed since")
 		}
-		if _, err := t.exec(ctx, `UPDATE secrets SET version = ?, metadata = ?, updated = ?, key = ?, value = ? WHERE id = ?`,
-			sec.Version, metadata, nanos(sec.Updated), v.Key, v.Data, sec.ID); err != nil {
+		if _, err := t.exec(ctx, `UPDATE secrets SET version = ?, metadata = ?, updated = ?, hosts = ?, key = ?, value = ? WHERE id = ?`,
+			sec.Version, metadata, nanos(sec.Updated), strings.Join(sec.Hosts, " "), v.Key, v.Data, sec.ID); err != nil {
 			return err
 		}
 		if sec.Version == was { // encrypted with another key
@@ -111,10 +112,13 @@ func scanSecret(row scanner) (engi.Secret, error) { return scanSecretWith(row) }
 // scanSecretWith reads secretColumns and then more.
 func scanSecretWith(row scanner, more ...any) (s engi.Secret, err error) {
 	var created, updated int64
-	var metadata string
-	if err := row.Scan(append([]any{&s.ID, &s.Owner, &s.Name, &s.Version, &metadata, &created, &updated}, more...)...); err != nil {
+	var metadata, hosts string
+	if err := row.Scan(append([]any{&s.ID, &s.Owner, &s.Name, &s.Version, &metadata, &created, &updated, &hosts}, more...)...); err != nil {
 		return s, err
 	}
 	s.Created, s.Updated = moment(created), moment(updated)
+	if hosts != "" {
+		s.Hosts = strings.Split(hosts, " ")
+	}
 	return s, decode("secret "+string(s.ID), metadata, &s.Metadata)
 }

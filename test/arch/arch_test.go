@@ -51,6 +51,7 @@ var rules = []rule{
 	{"gate/egress/...", ". gate/egress/... gate/mask", "gvisor.dev/gvisor/pkg/... golang.org/x/net/... golang.org/x/time/... golang.org/x/sys/... github.com/vishvananda/netlink github.com/prometheus/client_golang/..."},
 	{"gate/mask", "", ""},
 	{"gate/fetch", ". gate/egress/policy", ""},
+	{"gate/secret", ". gate/egress/policy", ""},
 	{"gate/...", ".", "golang.org/x/time/... github.com/caddyserver/certmagic go.uber.org/zap"},
 
 	{"script/wire", ".", ""},
