@@ -13,6 +13,7 @@ type Secret struct {
 	Name     string // unique per owner: letters, digits, dashes, dots and underscores, 128 at most
 	Version  int    // 1, incremented with each change of the value
 	Metadata map[string]string
+	Hosts    []string // names and *.SUFFIX: it may be sent to these and nowhere else, whatever grants it; empty means anywhere
 	Created  time.Time
 	Updated  time.Time
 }
@@ -27,8 +28,10 @@ type Secrets interface {
 	Get(ctx context.Context, owner Owner, idOrName string) (Secret, error)
 	// List returns secrets by name.
 	List(ctx context.Context, owner Owner) ([]Secret, error)
-	// Update replaces the value, and the metadata if it is not nil.
-	Update(ctx context.Context, owner Owner, idOrName, value string, metadata map[string]string) (Secret, error)
+	// Update replaces the value, and metadata and hosts unless they are nil.
+	// Hosts change with the value only, so that who does not know a value cannot
+	// have it sent anywhere else.
+	Update(ctx context.Context, owner Owner, idOrName, value string, metadata map[string]string, hosts *[]string) (Secret, error)
 	// Remove deletes a secret.
 	Remove(ctx context.Context, owner Owner, idOrName string) error
 	// Reveal returns the value. Only the wall may call it, never an API.

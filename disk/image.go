@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -367,12 +368,16 @@ func ownersRegistryError(ref string, err error) error {
 }
 
 // A limitedTransport bounds responses that the client reads at once: all except
-// layers.
+// layers, wherever the registry has them.
 type limitedTransport struct{ next http.RoundTripper }
 
 func (l limitedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := l.next.RoundTrip(req)
-	if err == nil && !strings.Contains(req.URL.Path, "/blobs/") {
+	first := req
+	for first.Response != nil && first.Response.Request != nil {
+		first = first.Response.Request // which was redirected
+	}
+	if err == nil && path.Base(path.Dir(first.URL.Path)) != "blobs" {
 		resp.Body = struct {
 			io.Reader
 			io.Closer

@@ -4,11 +4,14 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -195,6 +198,57 @@ func TestImagesAreFlattened(t *testing.T) {
 		t.Fatal(err)
 	}
 	build(t, d, "pinned", "base: "+r.host+"/team/other@"+digest.String())
+}
+
+// TestRedirectedImages pulls from registries that have layers, or manifests, at
+// other paths: a layer of any size is read, and a manifest is bounded.
+func TestRedirectedImages(t *testing.T) {
+	const size = maxManifest + 1<<20
+	big := make([]byte, size)
+	rand.Read(big) // so that it stays large
+	r := newRegistry(t)
+	r.push(t, "app:1", imageOf(t, v1.Config{}, tinyRoot(t), tarOf(t, file("big", string(big)))))
+	layers := true // are elsewhere, else manifests
+	var sent atomic.Int64
+	inner, err := url.Parse("http://" + r.host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(inner)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		switch path := req.URL.Path; {
+		case strings.HasPrefix(path, "/cdn"):
+			req.URL.Path = strings.Replace(path[len("/cdn"):], "/layers/", "/blobs/", 1)
+			proxy.ServeHTTP(w, req)
+		case layers && strings.Contains(path, "/blobs/"):
+			http.Redirect(w, req, "/cdn"+strings.Replace(path, "/blobs/", "/layers/", 1), http.StatusTemporaryRedirect)
+		case !layers && strings.Contains(path, "/manifests/"):
+			http.Redirect(w, req, "/endless/blobs/x", http.StatusTemporaryRedirect)
+		case strings.HasPrefix(path, "/endless"):
+			for n, err := 0, error(nil); err == nil && sent.Load() < 8*maxManifest; sent.Add(int64(n)) {
+				n, err = w.Write(make([]byte, 64<<10))
+			}
+		default:
+			proxy.ServeHTTP(w, req)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	host := strings.TrimPrefix(srv.URL, "http://")
+	d := openTemplates(t, Options{}, nil)
+	tmpl, err := d.Build(t.Context(), "app", []byte("base: oci:"+host+"/app:1\n"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fi, err := os.Stat(filepath.Join(tmpl.Root, "big")); err != nil || fi.Size() != size {
+		t.Errorf("the file of a large layer: %v, %v", fi, err)
+	}
+	layers = false
+	if _, err := d.Build(t.Context(), "other", []byte("base: oci:"+host+"/app:2\n"), nil); err == nil {
+		t.Error("an endless manifest was accepted")
+	}
+	if n := sent.Load(); n == 0 || n >= 8*maxManifest {
+		t.Errorf("%d bytes of an endless manifest were read", n)
+	}
 }
 
 func TestImageOfManyPlatforms(t *testing.T) {

@@ -201,7 +201,7 @@ func (s *sandboxes) forkOne(ctx context.Context, id engi.SandboxID, rec SandboxR
 		c.image, c.imageSize = dir, rec.Size
 	}
 	c.rec.State, c.rec.Disk, c.rec.Idempotency, c.rec.Fingerprint, c.rec.Pool = engi.Starting, false, "", "", ""
-	if c.booking, err = s.book(ctx, rec.Owner, rec.Size); err != nil {
+	if c.booking, err = s.book(ctx, &booking{owner: rec.Owner, size: rec.Size}); err != nil {
 		return engi.Sandbox{}, err
 	}
 	defer s.unbook(c.booking)

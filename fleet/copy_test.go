@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/disk/snapshot"
+	"github.com/engi-dev/engi/disk/volume"
 	"github.com/engi-dev/engi/fleet"
 	"github.com/engi-dev/engi/store"
 )
@@ -302,5 +304,71 @@ func TestStartCommands(t *testing.T) {
 	wantKind(t, "a service that does not come up", err, engi.Invalid)
 	if err != nil && !strings.Contains(err.Error(), "I give up") {
 		t.Errorf("the error does not say why: %v", err)
+	}
+}
+
+// TestDiskQuotaIsOne makes sandboxes and volumes at once, which may not take more
+// than one quota together.
+func TestDiskQuotaIsOne(t *testing.T) {
+	const each, room = 512 << 20, 5
+	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	quota := func(engi.Owner) engi.Quota { return engi.Quota{Disk: room * each} }
+	var n *node
+	v, err := volume.Open(t.Context(), volume.Options{
+		Dir: filepath.Join(t.TempDir(), "volumes"), Store: store.Volumes(db), Plain: true, Quota: quota,
+		Book: func(ctx context.Context, owner engi.Owner, capacity int64) (func(func() error) error, func(), error) {
+			return n.BookVolume(ctx, owner, capacity)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n = newFixture(t).start(func(o *fleet.Options) { o.Volumes, o.Quota = v, quota })
+	for range 4 {
+		var wg sync.WaitGroup
+		var made atomic.Int32
+		count := func(err error) {
+			if err == nil {
+				made.Add(1)
+			} else if engi.KindOf(err) != engi.Exhausted {
+				t.Error(err)
+			}
+		}
+		for i := range room {
+			wg.Go(func() {
+				_, err := n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "alice"})
+				count(err)
+			})
+			wg.Go(func() {
+				_, err := v.Create(t.Context(), engi.VolumeSpec{Owner: "alice", Name: fmt.Sprint("v", i), Capacity: each})
+				count(err)
+			})
+		}
+		wg.Wait()
+		if made.Load() != room {
+			t.Fatalf("%d were made, want %d", made.Load(), room)
+		}
+		vols, err := v.List(t.Context(), "alice")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range vols {
+			if err := v.Remove(t.Context(), "alice", x.Name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all, err := n.Sandboxes().List(t.Context(), "alice", engi.SandboxFilter{Owned: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range all {
+			if err := n.Sandboxes().Stop(t.Context(), "alice", s.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }

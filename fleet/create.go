@@ -43,7 +43,7 @@ func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *crea
 	if err := spec.Faults(s.bounds).Err(); err != nil {
 		return nil, err
 	}
-	if err := s.checkNetwork(spec.Network); err != nil {
+	if err := s.checkNetwork(ctx, spec.Owner, spec.Network); err != nil {
 		return nil, err
 	}
 	if len(spec.Volumes) > 0 && s.opt.Volumes == nil {
@@ -166,7 +166,7 @@ func (s *sandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (_ engi.S
 			return engi.Sandbox{}, err
 		}
 	}
-	if c.booking, err = s.book(ctx, spec.Owner, c.rec.Size); err != nil {
+	if c.booking, err = s.book(ctx, &booking{owner: spec.Owner, size: c.rec.Size}); err != nil {
 		return engi.Sandbox{}, err
 	}
 	defer s.unbook(c.booking)
@@ -281,10 +281,13 @@ func (s *sandboxes) createOn(ctx context.Context, c *creation, inst *instance) (
 	sb.setInstance(inst)
 	s.insert(sb)
 	u.add(func() { s.remove(sb) })
-	if err := s.opt.Store.PutSandbox(ctx, rec); err != nil {
+	if err := s.store(ctx, c.booking, func() error { return s.opt.Store.PutSandbox(ctx, rec) }); err != nil {
 		return nil, err
 	}
-	u.add(func() { s.forgetRecord(sb.id) })
+	u.add(func() {
+		s.setStored(c.booking, false)
+		s.forgetRecord(sb.id)
+	})
 	if rec.Size.VCPUs != old.Size.VCPUs || rec.Size.Memory != old.Size.Memory {
 		switch err := provider.Resize(ctx, inst.machine, rec.Size); {
 		case engi.KindOf(err) == engi.Unsupported && err != nil:
@@ -382,9 +385,12 @@ func (s *sandboxes) createFresh(ctx context.Context, c *creation, id engi.Sandbo
 			return nil, err
 		}
 	}
-	_, err = s.setState(ctx, sb, engi.Running, func(r *SandboxRecord) {
-		r.Size = rec.Size
-		startClock(r, c.timeout)
+	err = s.store(ctx, c.booking, func() error {
+		_, err := s.setState(ctx, sb, engi.Running, func(r *SandboxRecord) {
+			r.Size = rec.Size
+			startClock(r, c.timeout)
+		})
+		return err
 	})
 	if err != nil {
 		return nil, err

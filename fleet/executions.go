@@ -105,7 +105,7 @@ func (e *executions) Start(ctx context.Context, spec engi.ExecutionSpec) (_ engi
 	if err != nil {
 		return engi.Execution{}, err
 	}
-	j, err := e.job(spec, t)
+	j, err := e.job(ctx, spec, t)
 	if err != nil {
 		return engi.Execution{}, err
 	}
@@ -118,7 +118,7 @@ func (e *executions) Start(ctx context.Context, spec engi.ExecutionSpec) (_ engi
 			return engi.Execution{}, err
 		}
 	}
-	if j.booking, err = e.sandboxes.bookRun(ctx, j.owner, j.size); err != nil {
+	if j.booking, err = e.sandboxes.book(ctx, &booking{owner: j.owner, size: j.size, of: anExecution}); err != nil {
 		e.metrics.refused.WithLabelValues(engi.KindOf(err).String()).Inc()
 		return engi.Execution{}, err
 	}

@@ -307,7 +307,7 @@ func (s *sandboxes) resumePaused(ctx context.Context, sb *sandbox, timeout time.
 // store says that the sandbox runs, so that it can be tried again.
 func (s *sandboxes) resumeHibernated(ctx context.Context, sb *sandbox, timeout time.Duration, cold bool) (err error) {
 	rec := sb.record()
-	booking, err := s.bookResume(sb.owner, rec.Size)
+	booking, err := s.book(ctx, &booking{owner: sb.owner, size: rec.Size, of: aResumption})
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,9 @@ type Wall interface {
 	// Check reports Invalid for a policy that makes no sense, and Denied for
 	// one that asks for more than the node's operator allows.
 	Check(p engi.NetworkPolicy) error
+	// Permit is Check for an owner's sandbox: it reports Denied for a policy
+	// that sends secrets where they may not go.
+	Permit(ctx context.Context, owner engi.Owner, p engi.NetworkPolicy) error
 	// Attach makes a network link for a machine that is about to start, and
 	// returns the network namespace that has the machine's end. Nothing is
 	// reachable yet.
@@ -35,9 +38,9 @@ type Wall interface {
 const networkTime = 10 * time.Second
 
 // checkNetwork reports why this node does not accept a policy.
-func (h *shared) checkNetwork(p engi.NetworkPolicy) error {
+func (h *shared) checkNetwork(ctx context.Context, owner engi.Owner, p engi.NetworkPolicy) error {
 	if h.opt.Wall != nil {
-		return h.opt.Wall.Check(p)
+		return h.opt.Wall.Permit(ctx, owner, p)
 	}
 	if opens(p) {
 		return engi.Errorf(engi.Unsupported, "this node has no gateway for network mode %s", p.Mode).

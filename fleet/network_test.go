@@ -44,6 +44,11 @@ func (w *fakeWall) fail(what string, err error) {
 	w.refuse[what] = err
 }
 
+// Permit implements fleet.Wall.
+func (w *fakeWall) Permit(_ context.Context, _ engi.Owner, p engi.NetworkPolicy) error {
+	return w.Check(p)
+}
+
 func (w *fakeWall) Check(p engi.NetworkPolicy) error {
 	if slices.Contains(p.Allow, "forbidden") {
 		return engi.Errorf(engi.Denied, "forbidden")

@@ -8,13 +8,24 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// A booking counts a sandbox that is being created or resumed, or an execution
-// that has not ended, against its owner's quota.
+// A booking counts what is being made, or an execution that has not ended, against
+// its owner's quota.
 type booking struct {
 	owner  engi.Owner
 	size   engi.Size
-	resume bool // the sandbox is counted already, except for what only running ones use
+	of     booked
+	stored bool // guarded by sandboxes.mu; what it is for is counted as stored
 }
+
+// booked is what a booking is for.
+type booked int
+
+const (
+	aSandbox booked = iota
+	anExecution
+	aResumption // of a sandbox, which is counted already but for what only running ones use
+	aVolume     // of which only the disk counts
+)
 
 // quota returns the bounds of an owner; the node itself has none.
 func (s *sandboxes) quota(owner engi.Owner) engi.Quota {
@@ -24,66 +35,100 @@ func (s *sandboxes) quota(owner engi.Owner) engi.Quota {
 	return s.opt.Quota(owner)
 }
 
-// book makes sure that an owner may have one more sandbox, and counts it until
-// unbook.
-func (s *sandboxes) book(ctx context.Context, owner engi.Owner, size engi.Size) (*booking, error) {
-	q := s.quota(owner)
-	if q.PerDay > 0 {
-		n, err := s.opt.Store.CountSandboxes(ctx, owner, time.Now().Add(-24*time.Hour))
+// No idempotency keys, which are printable.
+const (
+	quotaKey     = "\x00quota"
+	snapshotsKey = "\x00snapshots"
+)
+
+// book makes sure that an owner may have what is to be made or run, and counts it
+// until unbook. What the store counts is counted and booked under one lock, so
+// that everybody's is counted once: stored under the same lock, or booked.
+func (s *sandboxes) book(ctx context.Context, b *booking) (*booking, error) {
+	q := s.quota(b.owner)
+	if q == (engi.Quota{}) {
+		return b, s.add(q, b, 0, 0)
+	}
+	var day int
+	var stored int64
+	if b.of != aResumption && (q.PerDay > 0 || q.Disk > 0) {
+		unlock, err := s.lockKey(ctx, b.owner, quotaKey)
 		if err != nil {
 			return nil, err
 		}
-		if n >= q.PerDay {
-			s.refused(owner, "sandboxes per day")
-			return nil, engi.Errorf(engi.Exhausted, "%d sandboxes were created in the last 24 hours, %d are allowed", n, q.PerDay).
-				WithRemedy("use the sandboxes you have for longer, wait, or ask the node's administrator for a larger quota").
-				WithRetry(engi.Retry{AfterMillis: time.Hour.Milliseconds()})
+		defer unlock()
+		if q.PerDay > 0 && b.of == aSandbox {
+			if day, err = s.opt.Store.CountSandboxes(ctx, b.owner, time.Now().Add(-24*time.Hour)); err != nil {
+				return nil, err
+			}
+		}
+		if stored, err = s.storedBytes(ctx, b.owner, q); err != nil {
+			return nil, err
 		}
 	}
-	stored, err := s.storedBytes(ctx, owner, q)
-	if err != nil {
-		return nil, err
-	}
-	return s.bookWithin(q, &booking{owner: owner, size: size}, stored)
+	return b, s.add(q, b, day, stored)
 }
 
-// bookResume makes sure that an owner may resume a sandbox, and counts it until
-// unbook.
-func (s *sandboxes) bookResume(owner engi.Owner, size engi.Size) (*booking, error) {
-	return s.bookWithin(s.quota(owner), &booking{owner: owner, size: size, resume: true}, 0)
+// store calls put, which stores what b is for, so that it is counted there from
+// then on.
+func (s *sandboxes) store(ctx context.Context, b *booking, put func() error) error {
+	if q := s.quota(b.owner); q.PerDay == 0 && q.Disk == 0 {
+		return put()
+	}
+	unlock, err := s.lockKey(ctx, b.owner, quotaKey)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := put(); err != nil {
+		return err
+	}
+	s.setStored(b, true)
+	return nil
 }
 
-// bookRun makes sure that an owner may have one more execution, and counts it
-// until unbook.
-func (s *sandboxes) bookRun(ctx context.Context, owner engi.Owner, size engi.Size) (*booking, error) {
-	q := s.quota(owner)
-	stored, err := s.storedBytes(ctx, owner, q)
+func (s *sandboxes) setStored(b *booking, stored bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b.stored = stored
+}
+
+// BookVolume counts a new volume against its owner's quota until release is called.
+// store calls put, which stores the volume, so that it is counted once.
+func (m *Manager) BookVolume(ctx context.Context, owner engi.Owner, capacity int64) (store func(put func() error) error, release func(), err error) {
+	s := m.sandboxes
+	b, err := s.book(ctx, &booking{owner: owner, size: engi.Size{Disk: capacity}, of: aVolume})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return s.bookWithin(q, &booking{owner: owner, size: size}, stored)
+	return func(put func() error) error { return s.store(ctx, b, put) }, func() { s.unbook(b) }, nil
 }
 
 // rebook counts an execution that was accepted by an earlier process.
 func (s *sandboxes) rebook(owner engi.Owner, size engi.Size) *booking {
-	b := &booking{owner: owner, size: size}
+	b := &booking{owner: owner, size: size, of: anExecution}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.bookings[b] = true
 	return b
 }
 
-func (s *sandboxes) bookWithin(q engi.Quota, b *booking, stored int64) (*booking, error) {
+// add books b unless that is too much beside the bookings, the sandboxes, day
+// sandboxes of the day and stored bytes.
+func (s *sandboxes) add(q engi.Quota, b *booking, day int, stored int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if q != (engi.Quota{}) {
-		if quota, err := checkQuota(q, s.usageLocked(b.owner), b, stored); err != nil {
+		used := s.usageLocked(b.owner)
+		used.day += day
+		used.disk += stored
+		if quota, err := checkQuota(q, used, b); err != nil {
 			s.refused(b.owner, quota)
-			return nil, err
+			return err
 		}
 	}
 	s.bookings[b] = true
-	return b, nil
+	return nil
 }
 
 func (s *sandboxes) unbook(b *booking) {
@@ -95,6 +140,7 @@ func (s *sandboxes) unbook(b *booking) {
 // usage is what an owner's sandboxes use of a quota.
 type usage struct {
 	sandboxes int
+	day       int // of the last 24 hours
 	disk      int64
 	vcpus     float64 // of those with an instance
 	memory    int64   // of those with an instance
@@ -116,10 +162,17 @@ func (u *usage) addInstance(size engi.Size) {
 // executions.
 func (s *sandboxes) usageLocked(owner engi.Owner) (u usage) {
 	for b := range s.bookings {
-		if b.owner == owner {
+		switch {
+		case b.owner != owner || b.of == aVolume && b.stored:
+		case b.of == aVolume:
+			u.disk += b.size.Disk
+		default:
 			u.addInstance(b.size)
-			if !b.resume {
+			if b.of != aResumption {
 				u.add(b.size)
+			}
+			if b.of == aSandbox && !b.stored {
+				u.day++
 			}
 		}
 	}
@@ -144,21 +197,27 @@ func (s *sandboxes) refused(owner engi.Owner, quota string) {
 
 // checkQuota reports Exhausted if b is too much for q, and the name of what has
 // refused it.
-func checkQuota(q engi.Quota, used usage, b *booking, stored int64) (quota string, err error) {
-	refuse := func(what string, have, more, most any) (string, error) {
+func checkQuota(q engi.Quota, used usage, b *booking) (quota string, err error) {
+	refuse := func(what string, have, more, most any, remedy string) (string, error) {
 		return what, engi.Errorf(engi.Exhausted, "the quota of %s is %v: %v are in use and %v more are wanted", what, most, have, more).
-			WithRemedy("stop or hibernate a sandbox, wait for an execution, ask for less, or ask the node's administrator for a larger quota").
+			WithRemedy("%s, ask for less, or ask the node's administrator for a larger quota", remedy).
 			WithRetry(engi.Retry{AfterMillis: (30 * time.Second).Milliseconds()})
 	}
+	const wait = "stop or hibernate a sandbox, wait for an execution"
+	stays, boots := b.of != aResumption, b.of != aVolume
 	switch {
-	case !b.resume && q.Sandboxes > 0 && used.sandboxes+1 > q.Sandboxes:
-		return refuse("sandboxes", used.sandboxes, 1, q.Sandboxes)
-	case q.VCPUs > 0 && used.vcpus+b.size.VCPUs > q.VCPUs:
-		return refuse("vcpus", used.vcpus, b.size.VCPUs, q.VCPUs)
-	case q.Memory > 0 && used.memory+b.size.Memory > q.Memory:
-		return refuse("memory bytes", used.memory, b.size.Memory, q.Memory)
-	case !b.resume && q.Disk > 0 && used.disk+stored+b.size.Disk > q.Disk:
-		return refuse("disk bytes", used.disk+stored, b.size.Disk, q.Disk)
+	case b.of == aSandbox && q.PerDay > 0 && used.day >= q.PerDay:
+		return "sandboxes per day", engi.Errorf(engi.Exhausted, "%d sandboxes were created in the last 24 hours, %d are allowed", used.day, q.PerDay).
+			WithRemedy("use the sandboxes you have for longer, wait, or ask the node's administrator for a larger quota").
+			WithRetry(engi.Retry{AfterMillis: time.Hour.Milliseconds()})
+	case stays && boots && q.Sandboxes > 0 && used.sandboxes+1 > q.Sandboxes:
+		return refuse("sandboxes", used.sandboxes, 1, q.Sandboxes, wait)
+	case boots && q.VCPUs > 0 && used.vcpus+b.size.VCPUs > q.VCPUs:
+		return refuse("vcpus", used.vcpus, b.size.VCPUs, q.VCPUs, wait)
+	case boots && q.Memory > 0 && used.memory+b.size.Memory > q.Memory:
+		return refuse("memory bytes", used.memory, b.size.Memory, q.Memory, wait)
+	case stays && q.Disk > 0 && used.disk+b.size.Disk > q.Disk:
+		return refuse("disk bytes", used.disk, b.size.Disk, q.Disk, "stop a sandbox, remove a volume or a snapshot")
 	}
 	return "", nil
 }
@@ -186,13 +245,11 @@ func (s *sandboxes) storedBytes(ctx context.Context, owner engi.Owner, q engi.Qu
 	if q.Disk == 0 {
 		return 0, nil
 	}
-	if snapshots, ok := s.opt.Snapshots.(engi.Snapshots); ok {
-		all, err := snapshots.List(ctx, owner, "")
-		if err != nil {
+	if snapshots, ok := s.opt.Snapshots.(interface {
+		Usage(ctx context.Context, owner engi.Owner) (count int, bytes int64, err error)
+	}); ok {
+		if _, n, err = snapshots.Usage(ctx, owner); err != nil {
 			return 0, err
-		}
-		for _, snap := range all {
-			n += snap.Bytes
 		}
 	}
 	if volumes, ok := s.opt.Volumes.(engi.Volumes); ok {
@@ -206,9 +263,6 @@ func (s *sandboxes) storedBytes(ctx context.Context, owner engi.Owner, q engi.Qu
 	}
 	return n, nil
 }
-
-// snapshotsKey is no idempotency key, which are printable.
-const snapshotsKey = "\x00snapshots"
 
 // reserveSnapshot reports Exhausted if an owner may not have another snapshot.
 // Until release is called nobody else reserves one for an owner with a quota, so

@@ -228,7 +228,7 @@ func (s *sandboxes) Update(ctx context.Context, owner engi.Owner, id engi.Sandbo
 	}
 	if u.Network == nil {
 		_, err = s.edit(ctx, sb, func(r *SandboxRecord) error { return s.apply(r, u) })
-	} else if err = s.checkNetwork(*u.Network); err == nil {
+	} else if err = s.checkNetwork(ctx, sb.owner, *u.Network); err == nil {
 		err = s.transition(ctx, sb, func(ctx context.Context) error { return s.updateNetwork(ctx, sb, u) })
 	}
 	if err != nil {

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -30,7 +31,7 @@ type job struct {
 
 // job completes a spec without faults for a sandbox of template t, or says why
 // this node does not accept it.
-func (e *executions) job(spec engi.ExecutionSpec, t engi.Template) (*job, error) {
+func (e *executions) job(ctx context.Context, spec engi.ExecutionSpec, t engi.Template) (*job, error) {
 	p := spec.Program
 	interp, ok := t.Languages[p.Language]
 	if !ok && t.Partial {
@@ -44,7 +45,7 @@ func (e *executions) job(spec engi.ExecutionSpec, t engi.Template) (*job, error)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.checkNetwork(spec.Network); err != nil {
+	if err := e.checkNetwork(ctx, spec.Owner, spec.Network); err != nil {
 		return nil, err
 	}
 	limits := spec.Limits

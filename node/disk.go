@@ -42,9 +42,8 @@ func (n *Node) openDisk(ctx context.Context) (err error) {
 	n.volumes, err = volume.Open(ctx, volume.Options{
 		Dir: filepath.Join(c.DataDir, "volumes"), Store: store.Volumes(n.db), Log: log,
 		Capacity: int64(c.Volumes.Capacity), Plain: c.Volumes.Plain, Quota: c.Quota.Of, Refused: n.refusals.Add,
-		Disk: func(ctx context.Context, owner engi.Owner) (int64, error) {
-			_, bytes, err := n.snapshots.Usage(ctx, owner)
-			return bytes, err
+		Book: func(ctx context.Context, owner engi.Owner, capacity int64) (func(func() error) error, func(), error) {
+			return n.fleet.BookVolume(ctx, owner, capacity)
 		},
 	})
 	return err

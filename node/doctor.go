@@ -256,11 +256,7 @@ func wanted(ctx context.Context, c config.Config) (ids []engi.SandboxID, err err
 		return nil, err
 	}
 	defer db.Close()
-	records, err := store.Fleet(db).ListSandboxes(ctx, "")
-	for _, r := range records {
-		ids = append(ids, r.ID)
-	}
-	return ids, err
+	return store.LiveSandboxes(ctx, db)
 }
 
 // HasTemplate reports whether a template is built.

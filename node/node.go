@@ -232,7 +232,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 }
 
 // api returns the HTTP API, with one line for each resource.
-func (n *Node) api(o rest.Options, about rest.NodeInfo) http.Handler {
+func (n *Node) api(o rest.Options, about rest.NodeInfo) *rest.Server {
 	sandboxes, lifecycle, limits := n.fleet.Sandboxes(), n.fleet.Lifecycle(), n.config.Admission
 	return rest.New(o,
 		rest.Executions(n.fleet.Executions(), rest.ExecutionLimits{MaxCode: int64(limits.MaxCode), MaxInput: int64(limits.MaxInput)}),

@@ -28,11 +28,14 @@ func (n *Node) openSecrets(ctx context.Context) (err error) {
 		Path: filepath.Join(n.config.DataDir, secretKeyName), Key: os.Getenv(secretKeyVariable), Log: n.log.With("component", "secret"),
 	}
 	for _, s := range n.config.Secrets.List() {
-		o.Environment = append(o.Environment, secret.EnvSecret{Owner: s.Owner, Name: s.Name, Variable: s.Variable, Value: os.Getenv(s.Variable)})
+		o.Environment = append(o.Environment, secret.EnvSecret{Owner: s.Owner, Name: s.Name, Variable: s.Variable, Hosts: s.HostList(), Value: os.Getenv(s.Variable)})
 	}
 	o.Packages = packageSecrets(n.config)
-	n.secrets, err = secret.Open(ctx, store.Secrets(n.db), o)
-	return err
+	if n.secrets, err = secret.Open(ctx, store.Secrets(n.db), o); err != nil {
+		return err
+	}
+	n.db.Sealer = n.secrets
+	return n.db.SealStored(ctx)
 }
 
 // RotateSecrets replaces the key of a data directory's secrets and returns how
@@ -50,7 +53,13 @@ func RotateSecrets(ctx context.Context, dataDir string, log *slog.Logger) (int, 
 	n, err := secret.Rotate(ctx, store.Secrets(db), secret.Options{
 		Path: filepath.Join(dataDir, secretKeyName), Key: os.Getenv(secretKeyVariable), Log: log,
 		Reseal: func(ctx context.Context, s *secret.Service) (int, error) {
-			return webhook.Reseal(ctx, store.Webhooks(db), s)
+			db.Sealer = s
+			n, err := webhook.Reseal(ctx, store.Webhooks(db), s)
+			if err != nil {
+				return n, err
+			}
+			more, err := db.Reseal(ctx)
+			return n + more, err
 		},
 	})
 	return n, cmp.Or(err, db.Close())

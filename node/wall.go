@@ -75,7 +75,7 @@ func (n *Node) newWall(ctx context.Context, metrics prometheus.Registerer) (_ *w
 	}
 	w.Gateway, err = egress.New(egress.Options{
 		Links: w.links, Store: store.Egress(n.db, c.Events, time.Duration(c.KeepAge)), Private: c.PrivatePrefixes(), Hosts: c.StaticHosts(), Resolver: c.Resolvers(),
-		Limits: c.Limits.Limits(), Packages: n.packages, Reveal: n.secrets.Reveal, Key: n.secrets.Derive("certificates and placeholders"),
+		Limits: c.Limits.Limits(), Packages: n.packages, Reveal: n.secrets.Reveal, Use: n.secrets.Use, Approver: n.approvals, Key: n.secrets.Derive("certificates and placeholders"),
 		Metrics: metrics, Log: log,
 	})
 	if err != nil {
@@ -122,6 +122,11 @@ func (w *wall) Check(p engi.NetworkPolicy) error {
 		return err
 	}
 	return w.Gateway.Check(p)
+}
+
+// Permit implements [fleet.Wall].
+func (w *wall) Permit(ctx context.Context, owner engi.Owner, p engi.NetworkPolicy) error {
+	return cmp.Or(w.Check(p), w.secrets.Permit(ctx, owner, p))
 }
 
 // Open implements [fleet.Wall].

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"maps"
 	"reflect"
@@ -31,7 +32,7 @@ func (f fleetStore) putSandbox(ctx context.Context, t *tx, s *fleet.SandboxRecor
 	if err != nil {
 		return err
 	}
-	detail, err := encodeLife(s)
+	detail, err := f.db.encodeLife(s)
 	if err != nil {
 		return err
 	}
@@ -93,9 +94,12 @@ func (f fleetStore) appendEvent(ctx context.Context, t *tx, s *fleet.SandboxReco
 		if detail == "" {
 			return nil
 		}
-		var old lifeDetail
-		if err := decode("sandbox "+string(s.ID), detail, &old); err != nil {
+		old, lost, err := f.db.openLife(string(s.ID), s.Owner, detail)
+		if err != nil {
 			return err
+		}
+		if lost {
+			old.Network = encodeNetwork(lostNetwork)
 		}
 		if d.Changed = changedFields(s, old); len(d.Changed) == 0 {
 			return nil
@@ -139,18 +143,23 @@ var errNoSandbox = engi.Errorf(engi.NotFound, "no such sandbox")
 
 func (f fleetStore) GetSandbox(ctx context.Context, owner engi.Owner, id engi.SandboxID) (_ fleet.SandboxRecord, err error) {
 	defer engi.Annotate(&err, "get sandbox %s", id)
-	return first(ctx, f.db.read, errNoSandbox, scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE id = ? AND (? = '' OR owner = ?)`, id, owner, owner)
+	return first(ctx, f.db.read, errNoSandbox, f.db.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE id = ? AND (? = '' OR owner = ?)`, id, owner, owner)
 }
 
 func (f fleetStore) ListSandboxes(ctx context.Context, owner engi.Owner) (_ []fleet.SandboxRecord, err error) {
 	defer engi.Annotate(&err, "list sandboxes")
-	return list(ctx, f.db.read, scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE state <> 'stopped' AND (? = '' OR owner = ?) ORDER BY seq DESC`, owner, owner)
+	return list(ctx, f.db.read, f.db.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE state <> 'stopped' AND (? = '' OR owner = ?) ORDER BY seq DESC`, owner, owner)
+}
+
+// LiveSandboxes returns the sandboxes that are not stopped.
+func LiveSandboxes(ctx context.Context, db *DB) ([]engi.SandboxID, error) {
+	return list(ctx, db.read, value[engi.SandboxID], `SELECT id FROM sandboxes WHERE state <> 'stopped'`)
 }
 
 func (f fleetStore) ForgetSandbox(ctx context.Context, id engi.SandboxID) (err error) {
 	defer engi.Annotate(&err, "forget sandbox %s", id)
 	return f.db.tx(ctx, func(t *tx) error {
-		s, err := first(ctx, t, errNoSandbox, scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE id = ?`, id)
+		s, err := first(ctx, t, errNoSandbox, f.db.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE id = ?`, id)
 		if engi.KindOf(err) == engi.NotFound && err != nil {
 			return nil
 		}
@@ -169,7 +178,7 @@ func (f fleetStore) ForgetSandbox(ctx context.Context, id engi.SandboxID) (err e
 	})
 }
 
-func scanSandbox(row scanner) (s fleet.SandboxRecord, err error) {
+func (db *DB) scanSandbox(row scanner) (s fleet.SandboxRecord, err error) {
 	var size, fixed, detail string
 	if err := row.Scan(&s.ID, &s.Owner, &s.Template, &s.Digest, &s.Pool, &s.Tier, &size, &s.State, &s.End,
 		&s.Execution, &s.Token, &s.Language, &fixed, (*stamp)(&s.Created), (*stamp)(&s.Stopped), &s.Made, &s.Idempotency, &detail); err != nil {
@@ -181,7 +190,7 @@ func scanSandbox(row scanner) (s fleet.SandboxRecord, err error) {
 	if s.Fixed, err = decodeSize(fixed); err != nil {
 		return s, err
 	}
-	return s, decodeLife(detail, &s)
+	return s, db.decodeLife(detail, &s)
 }
 
 // encodeSize returns the JSON of a size, "" for the zero one.
@@ -222,6 +231,7 @@ type lifeDetail struct {
 	Host        string            `json:"host,omitempty"`
 	Disk        bool              `json:"disk,omitempty"`
 	Notes       map[string]string `json:"notes,omitempty"`
+	Sealed      []byte            `json:"sealed,omitempty"` // instead of Env, Notes and Network, unless none of these may be secret
 }
 
 type lifeVolume struct {
@@ -329,13 +339,13 @@ func decodeNetwork(d lifeNetwork) engi.NetworkPolicy {
 
 // encodeLife returns the detail of an owner's sandbox, "" for that of a pool or
 // an execution.
-func encodeLife(s *fleet.SandboxRecord) (string, error) {
+func (db *DB) encodeLife(s *fleet.SandboxRecord) (string, error) {
 	network := encodeNetwork(s.Network)
 	if !s.Made { // that of an execution has at most a network
 		if s.Network.Mode == "" {
 			return "", nil
 		}
-		return encode("sandbox", lifeDetail{Network: network})
+		return db.closeLife(string(s.ID), s.Owner, lifeDetail{Network: network})
 	}
 	d := lifeDetail{
 		Fingerprint: s.Fingerprint,
@@ -360,19 +370,54 @@ func encodeLife(s *fleet.SandboxRecord) (string, error) {
 	for _, v := range s.Volumes {
 		d.Volumes = append(d.Volumes, lifeVolume(v))
 	}
-	return encode("sandbox", d)
+	return db.closeLife(string(s.ID), s.Owner, d)
 }
 
-func decodeLife(text string, s *fleet.SandboxRecord) error {
+func (db *DB) decodeLife(text string, s *fleet.SandboxRecord) error {
 	if !s.Made && text == "" {
 		return nil
 	}
-	var d lifeDetail
-	if err := decode("sandbox "+string(s.ID), text, &d); err != nil {
+	d, lost, err := db.openLife(string(s.ID), s.Owner, text)
+	if err != nil {
 		return err
+	}
+	if lost {
+		d.Network = encodeNetwork(lostNetwork)
 	}
 	d.restore(s)
 	return nil
+}
+
+// closeLife returns the JSON of d, sealed where it may be secret.
+func (db *DB) closeLife(id string, owner engi.Owner, d lifeDetail) (string, error) {
+	if db.Sealer != nil && (len(d.Env)+len(d.Notes) > 0 || hasSecrets(decodeNetwork(d.Network))) {
+		network, err := json.Marshal(d.Network)
+		if err != nil {
+			return "", engi.Errorf(engi.Invalid, "encode sandbox: %v", err)
+		}
+		if d.Sealed, err = db.seal("sandboxes", id, owner, sealedPart{d.Env, d.Notes, network}); err != nil {
+			return "", err
+		}
+		d.Env, d.Notes, d.Network = nil, nil, lifeNetwork{}
+	}
+	return encode("sandbox", d)
+}
+
+// openLife reads what closeLife wrote, or an earlier version. lost says that the
+// key for what is sealed was given up.
+func (db *DB) openLife(id string, owner engi.Owner, text string) (d lifeDetail, lost bool, err error) {
+	if text == "" {
+		return d, false, nil
+	}
+	if err := decode("sandbox "+id, text, &d); err != nil || d.Sealed == nil {
+		return d, false, err
+	}
+	p, ok, err := db.unseal("sandboxes", id, owner, d.Sealed)
+	if err != nil || !ok {
+		return d, true, err
+	}
+	d.Sealed, d.Env, d.Notes = nil, p.Env, p.Notes
+	return d, false, decode("sandbox "+id, string(p.Network), &d.Network)
 }
 
 // restore sets the fields of s that d has.
@@ -401,12 +446,12 @@ func (d lifeDetail) restore(s *fleet.SandboxRecord) {
 
 func (f fleetStore) RepeatedSandbox(ctx context.Context, owner engi.Owner, key string) (_ fleet.SandboxRecord, err error) {
 	defer engi.Annotate(&err, "get sandbox by idempotency key")
-	return first(ctx, f.db.read, errNoSandbox, scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE owner = ? AND idempotency = ?`, owner, key)
+	return first(ctx, f.db.read, errNoSandbox, f.db.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE owner = ? AND idempotency = ?`, owner, key)
 }
 
 func (f fleetStore) EndedSandboxes(ctx context.Context, owner engi.Owner, limit int) (_ []fleet.SandboxRecord, err error) {
 	defer engi.Annotate(&err, "list stopped sandboxes")
-	return list(ctx, f.db.read, scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes
+	return list(ctx, f.db.read, f.db.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes
 		WHERE state = 'stopped' AND (? = '' OR owner = ?) ORDER BY created DESC, seq DESC LIMIT ?`, owner, owner, limit)
 }
 

@@ -3,6 +3,8 @@ package store
 import (
 	"cmp"
 	"context"
+	"slices"
+	"strings"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/secret"
@@ -16,7 +18,7 @@ var _ secret.Store = secretStore{}
 // Secrets returns the store of secrets.
 func Secrets(db *DB) secret.Store { return secretStore{db} }
 
-const secretColumns = `id, owner, name, version, metadata, created, updated`
+const secretColumns = `id, owner, name, version, metadata, created, updated, hosts`
 
 func (s secretStore) Put(ctx context.Context, sec engi.Secret, v secret.Sealed) (err error) {
 	defer engi.Annotate(&err, "put secret %s", sec.ID)
@@ -25,8 +27,8 @@ func (s secretStore) Put(ctx context.Context, sec engi.Secret, v secret.Sealed) 
 		return err
 	}
 	return s.db.tx(ctx, func(t *tx) error {
-		_, err := t.exec(ctx, `INSERT INTO secrets (`+secretColumns+`, key, value) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-			sec.ID, sec.Owner, sec.Name, sec.Version, metadata, nanos(sec.Created), nanos(sec.Updated), v.Key, append([]byte{}, v.Data...))
+		_, err := t.exec(ctx, `INSERT INTO secrets (`+secretColumns+`, key, value) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			sec.ID, sec.Owner, sec.Name, sec.Version, metadata, nanos(sec.Created), nanos(sec.Updated), strings.Join(sec.Hosts, " "), v.Key, append([]byte{}, v.Data...))
 		if engi.KindOf(err) == engi.Conflict {
 			return engi.Errorf(engi.Conflict, "a secret with that name exists").WithRemedy("update it, or choose another name")
 		}
@@ -69,8 +71,8 @@ func (s secretStore) Replace(ctx context.Context, sec engi.Secret, v secret.Seal
 		if version != was {
 			return engi.Errorf(engi.Conflict, "it has been changed since")
 		}
-		if _, err := t.exec(ctx, `UPDATE secrets SET version = ?, metadata = ?, updated = ?, key = ?, value = ? WHERE id = ?`,
-			sec.Version, metadata, nanos(sec.Updated), v.Key, v.Data, sec.ID); err != nil {
+		if _, err := t.exec(ctx, `UPDATE secrets SET version = ?, metadata = ?, updated = ?, hosts = ?, key = ?, value = ? WHERE id = ?`,
+			sec.Version, metadata, nanos(sec.Updated), strings.Join(sec.Hosts, " "), v.Key, v.Data, sec.ID); err != nil {
 			return err
 		}
 		if sec.Version == was { // encrypted with another key
@@ -87,16 +89,30 @@ func (s secretStore) Remove(ctx context.Context, id engi.SecretID) error {
 }
 
 func (s secretStore) Keys(ctx context.Context) ([]string, error) {
-	return list(ctx, s.db.read, value[string], `SELECT DISTINCT key FROM secrets`)
+	keys, err := list(ctx, s.db.read, value[string], `SELECT DISTINCT key FROM secrets`)
+	if err != nil {
+		return nil, err
+	}
+	more, err := s.db.sealKeys(ctx)
+	slices.Sort(more)
+	for _, k := range slices.Compact(more) {
+		if !slices.Contains(keys, k) {
+			keys = append(keys, k)
+		}
+	}
+	return keys, err
 }
 
 func scanSecret(row scanner) (engi.Secret, error) { return scanSecretWith(row) }
 
 // scanSecretWith reads secretColumns and then more.
 func scanSecretWith(row scanner, more ...any) (s engi.Secret, err error) {
-	var metadata string
-	if err := row.Scan(append([]any{&s.ID, &s.Owner, &s.Name, &s.Version, &metadata, (*stamp)(&s.Created), (*stamp)(&s.Updated)}, more...)...); err != nil {
+	var metadata, hosts string
+	if err := row.Scan(append([]any{&s.ID, &s.Owner, &s.Name, &s.Version, &metadata, (*stamp)(&s.Created), (*stamp)(&s.Updated), &hosts}, more...)...); err != nil {
 		return s, err
+	}
+	if hosts != "" {
+		s.Hosts = strings.Split(hosts, " ")
 	}
 	return s, decode("secret "+string(s.ID), metadata, &s.Metadata)
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -33,12 +34,13 @@ type sessionDetail struct {
 	Boots       int                `json:"boots"`
 	Why         string             `json:"why,omitempty"`
 	Cleared     bool               `json:"cleared,omitempty"`
+	Sealed      []byte             `json:"sealed,omitempty"` // instead of Env and Network, unless neither may be secret
 }
 
 // sessionValues are the values of sessionColumns.
-func sessionValues(r session.Record) ([]any, error) {
-	detail, err := encode("session", sessionDetail{
-		r.Mode, r.Persistence, r.Template, r.Size, r.Capacity, r.TTL, r.Dormancy, r.Network, r.Metadata, r.Env, r.Boots, r.EndReason, r.Cleared,
+func (db *DB) sessionValues(r session.Record) ([]any, error) {
+	detail, err := db.closeSession(string(r.ID), r.Owner, sessionDetail{
+		r.Mode, r.Persistence, r.Template, r.Size, r.Capacity, r.TTL, r.Dormancy, r.Network, r.Metadata, r.Env, r.Boots, r.EndReason, r.Cleared, nil,
 	})
 	if err != nil {
 		return nil, err
@@ -51,7 +53,7 @@ func sessionValues(r session.Record) ([]any, error) {
 
 func (f sessionStore) Put(ctx context.Context, r session.Record) (err error) {
 	defer engi.Annotate(&err, "record session %s", r.ID)
-	values, err := sessionValues(r)
+	values, err := f.db.sessionValues(r)
 	if err != nil {
 		return err
 	}
@@ -71,12 +73,12 @@ func (f sessionStore) Put(ctx context.Context, r session.Record) (err error) {
 
 func (f sessionStore) Save(ctx context.Context, r session.Record) (err error) {
 	defer engi.Annotate(&err, "record session %s", r.ID)
-	values, err := sessionValues(r)
+	values, err := f.db.sessionValues(r)
 	if err != nil {
 		return err
 	}
 	return f.db.tx(ctx, func(t *tx) error {
-		before, err := first(ctx, t, errNoSession, scanSession, `SELECT `+sessionColumns+` FROM sessions WHERE id = ?`, r.ID)
+		before, err := first(ctx, t, errNoSession, f.db.scanSession, `SELECT `+sessionColumns+` FROM sessions WHERE id = ?`, r.ID)
 		if err != nil {
 			return err
 		}
@@ -98,17 +100,17 @@ func (f sessionStore) Save(ctx context.Context, r session.Record) (err error) {
 var errNoSession = engi.Errorf(engi.NotFound, "there is no such session").WithRemedy("'engi session list' shows yours")
 
 func (f sessionStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (session.Record, error) {
-	return named(ctx, f.db.read, "session", errNoSession, func(r session.Record) engi.Owner { return r.Owner }, scanSession,
+	return named(ctx, f.db.read, "session", errNoSession, func(r session.Record) engi.Owner { return r.Owner }, f.db.scanSession,
 		`SELECT `+sessionColumns+` FROM sessions WHERE (id = ? OR name = ? AND ended = 0 AND name <> '') AND (? = '' OR owner = ?) ORDER BY owner = '' DESC LIMIT 2`,
 		idOrName, idOrName, owner, owner)
 }
 
 func (f sessionStore) All(ctx context.Context) ([]session.Record, error) {
-	return list(ctx, f.db.read, scanSession, `SELECT `+sessionColumns+` FROM sessions ORDER BY seq DESC`)
+	return list(ctx, f.db.read, f.db.scanSession, `SELECT `+sessionColumns+` FROM sessions ORDER BY seq DESC`)
 }
 
 func (f sessionStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (session.Record, error) {
-	return first(ctx, f.db.read, errNoSession, scanSession, `SELECT `+sessionColumns+` FROM sessions WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
+	return first(ctx, f.db.read, errNoSession, f.db.scanSession, `SELECT `+sessionColumns+` FROM sessions WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
 }
 
 func (f sessionStore) Forget(ctx context.Context, id engi.SessionID) error {
@@ -116,14 +118,17 @@ func (f sessionStore) Forget(ctx context.Context, id engi.SessionID) error {
 	return err
 }
 
-func scanSession(row scanner) (r session.Record, err error) {
+func (db *DB) scanSession(row scanner) (r session.Record, err error) {
 	var detail string
 	if err := row.Scan(&r.ID, &r.Owner, &r.Name, &r.Volume, &r.Sandbox, (*stamp)(&r.Created), (*stamp)(&r.Used), (*stamp)(&r.Ended), &r.Idempotency, &r.Fingerprint, &detail); err != nil {
 		return r, err
 	}
-	var d sessionDetail
-	if err := decode("session "+string(r.ID), detail, &d); err != nil {
+	d, lost, err := db.openSession(string(r.ID), r.Owner, detail)
+	if err != nil {
 		return r, err
+	}
+	if lost {
+		d.Network = lostNetwork
 	}
 	r.State = engi.SessionIdle
 	if !r.Ended.IsZero() {
@@ -132,4 +137,33 @@ func scanSession(row scanner) (r session.Record, err error) {
 	r.Mode, r.Persistence, r.Template, r.Size, r.Capacity, r.TTL, r.Dormancy = d.Mode, d.Persistence, d.Template, d.Size, d.Capacity, d.TTL, d.Dormancy
 	r.Network, r.Metadata, r.Env, r.Boots, r.EndReason, r.Cleared = d.Network, d.Metadata, d.Env, d.Boots, d.Why, d.Cleared
 	return r, nil
+}
+
+// closeSession returns the JSON of d, sealed where it may be secret.
+func (db *DB) closeSession(id string, owner engi.Owner, d sessionDetail) (string, error) {
+	if db.Sealer != nil && (len(d.Env) > 0 || hasSecrets(d.Network)) {
+		network, err := json.Marshal(d.Network)
+		if err != nil {
+			return "", engi.Errorf(engi.Invalid, "encode session: %v", err)
+		}
+		if d.Sealed, err = db.seal("sessions", id, owner, sealedPart{Env: d.Env, Network: network}); err != nil {
+			return "", err
+		}
+		d.Env, d.Network = nil, engi.NetworkPolicy{}
+	}
+	return encode("session", d)
+}
+
+// openSession reads what closeSession wrote, or an earlier version. lost says that
+// the key for what is sealed was given up.
+func (db *DB) openSession(id string, owner engi.Owner, text string) (d sessionDetail, lost bool, err error) {
+	if err := decode("session "+id, text, &d); err != nil || d.Sealed == nil {
+		return d, false, err
+	}
+	p, ok, err := db.unseal("sessions", id, owner, d.Sealed)
+	if err != nil || !ok {
+		return d, true, err
+	}
+	d.Sealed, d.Env = nil, p.Env
+	return d, false, decode("session "+id, string(p.Network), &d.Network)
 }

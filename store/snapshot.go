@@ -27,7 +27,7 @@ func (f snapshotStore) Put(ctx context.Context, s engi.Snapshot) (err error) {
 	if err != nil {
 		return err
 	}
-	env, err := encodeEnv(s.Env)
+	env, err := f.db.encodeEnv(string(s.ID), s.Owner, s.Env)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (f snapshotStore) Put(ctx context.Context, s engi.Snapshot) (err error) {
 		}); err != nil {
 			return err
 		}
-		box, err := first(ctx, t, errNoSandbox, scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE id = ?`, s.Sandbox)
+		box, err := first(ctx, t, errNoSandbox, f.db.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE id = ?`, s.Sandbox)
 		if engi.KindOf(err) == engi.NotFound && err != nil {
 			return nil
 		}
@@ -64,7 +64,7 @@ func (f snapshotStore) Find(ctx context.Context, owner engi.Owner, idOrName stri
 	if idOrName == "" {
 		return engi.Snapshot{}, errNoSnapshot
 	}
-	return named(ctx, f.db.read, "snapshot", errNoSnapshot, func(s engi.Snapshot) engi.Owner { return s.Owner }, scanSnapshot,
+	return named(ctx, f.db.read, "snapshot", errNoSnapshot, func(s engi.Snapshot) engi.Owner { return s.Owner }, f.db.scanSnapshot,
 		`SELECT `+snapshotColumns+` FROM snapshots WHERE (id = ? OR name = ?) AND `+snapshotSeen+` ORDER BY owner = '' DESC LIMIT 2`,
 		idOrName, idOrName, owner, owner, nanos(now))
 }
@@ -72,7 +72,7 @@ func (f snapshotStore) Find(ctx context.Context, owner engi.Owner, idOrName stri
 var errNoSnapshot = engi.Errorf(engi.NotFound, "there is no such snapshot").WithRemedy("'engi snapshot list' shows yours")
 
 func (f snapshotStore) List(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, now time.Time) ([]engi.Snapshot, error) {
-	return list(ctx, f.db.read, scanSnapshot, `SELECT `+snapshotColumns+` FROM snapshots WHERE (? = '' OR sandbox = ?) AND `+snapshotSeen+` ORDER BY seq DESC`,
+	return list(ctx, f.db.read, f.db.scanSnapshot, `SELECT `+snapshotColumns+` FROM snapshots WHERE (? = '' OR sandbox = ?) AND `+snapshotSeen+` ORDER BY seq DESC`,
 		sandbox, sandbox, owner, owner, nanos(now))
 }
 
@@ -93,7 +93,7 @@ func (f snapshotStore) Expire(ctx context.Context, now time.Time) error {
 // if there are none.
 func (f snapshotStore) remove(ctx context.Context, missing error, why, condition string, arg any) error {
 	return f.db.tx(ctx, func(t *tx) error {
-		gone, err := list(ctx, t, scanSnapshot, `UPDATE snapshots SET removed = 1, name = '' WHERE removed = 0 AND `+condition+` RETURNING `+snapshotColumns, arg)
+		gone, err := list(ctx, t, f.db.scanSnapshot, `UPDATE snapshots SET removed = 1, name = '' WHERE removed = 0 AND `+condition+` RETURNING `+snapshotColumns, arg)
 		if err != nil {
 			return err
 		}
@@ -110,7 +110,7 @@ func (f snapshotStore) remove(ctx context.Context, missing error, why, condition
 }
 
 func (f snapshotStore) Removed(ctx context.Context) ([]engi.Snapshot, error) {
-	return list(ctx, f.db.read, scanSnapshot, `SELECT `+snapshotColumns+` FROM snapshots WHERE removed = 1 ORDER BY seq`)
+	return list(ctx, f.db.read, f.db.scanSnapshot, `SELECT `+snapshotColumns+` FROM snapshots WHERE removed = 1 ORDER BY seq`)
 }
 
 func (f snapshotStore) Forget(ctx context.Context, id engi.SnapshotID) error {
@@ -118,7 +118,7 @@ func (f snapshotStore) Forget(ctx context.Context, id engi.SnapshotID) error {
 	return err
 }
 
-func scanSnapshot(row scanner) (s engi.Snapshot, err error) {
+func (db *DB) scanSnapshot(row scanner) (s engi.Snapshot, err error) {
 	var size, env string
 	if err := row.Scan(&s.ID, &s.Owner, &s.Name, &s.Sandbox, &s.Template, &s.Digest, &s.Tier, &size, &env, &s.Disk, &s.Bytes, (*stamp)(&s.Created), (*stamp)(&s.Used), (*stamp)(&s.Expires)); err != nil {
 		return s, err
@@ -126,21 +126,6 @@ func scanSnapshot(row scanner) (s engi.Snapshot, err error) {
 	if s.Size, err = decodeSize(size); err != nil {
 		return s, err
 	}
-	s.Env, err = decodeEnv(env)
+	s.Env, _, err = db.decodeEnv(string(s.ID), s.Owner, env)
 	return s, err
-}
-
-// encodeEnv returns an environment as JSON, "" for none.
-func encodeEnv(env map[string]string) (string, error) {
-	if len(env) == 0 {
-		return "", nil
-	}
-	return encode("environment", env)
-}
-
-func decodeEnv(text string) (env map[string]string, err error) {
-	if text == "" {
-		return nil, nil
-	}
-	return env, decode("environment", text, &env)
 }

@@ -68,6 +68,11 @@ type DB struct {
 	// cannot do; nil discards it. Set both before Run.
 	Keep EventBounds
 	Log  *slog.Logger
+
+	// Sealer encrypts what may be secret in records of sandboxes, sessions and
+	// snapshots: environments, headers, proxies. Set it before those are used;
+	// without it they are stored as they are, and sealed ones are not read.
+	Sealer Sealer
 }
 
 // Open opens the database at target, an absolute path or a URL "sqlite:PATH".

@@ -268,7 +268,7 @@ func (s *Secrets) List(ctx context.Context, owner engi.Owner) ([]engi.Secret, er
 }
 
 // Update increments the version.
-func (s *Secrets) Update(ctx context.Context, owner engi.Owner, name, value string, metadata map[string]string) (engi.Secret, error) {
+func (s *Secrets) Update(ctx context.Context, owner engi.Owner, name, value string, metadata map[string]string, hosts *[]string) (engi.Secret, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i, err := s.at(owner, name)
@@ -279,6 +279,9 @@ func (s *Secrets) Update(ctx context.Context, owner engi.Owner, name, value stri
 	s.all[i].Updated = time.Now().UTC()
 	if metadata != nil {
 		s.all[i].Metadata = metadata
+	}
+	if hosts != nil {
+		s.all[i].Hosts = *hosts
 	}
 	return s.all[i], nil
 }

@@ -67,7 +67,7 @@ func full() map[string]any {
 			ID: "vol_1", Owner: "ann", Name: "n", Capacity: 2, Used: 1, Holder: "sbx_1", Created: at(0), Accessed: at(1), Expires: at(2),
 		}),
 		"secret": secretOn(engi.Secret{
-			ID: "sec_1", Owner: "ann", Name: "n", Version: 2, Metadata: map[string]string{"a": "b"}, Created: at(0), Updated: at(1),
+			ID: "sec_1", Owner: "ann", Name: "n", Version: 2, Metadata: map[string]string{"a": "b"}, Hosts: []string{"h"}, Created: at(0), Updated: at(1),
 		}),
 		"network event": networkEventOf(engi.NetworkRecord{
 			Seq: 1, Time: at(0), Sandbox: "sbx_1", Owner: "ann", Kind: engi.NetworkClose, Allowed: true, Protocol: "tcp", Host: "h\xff",

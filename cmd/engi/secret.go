@@ -30,6 +30,7 @@ var secretCommands = secretCommand{
 
 type secretSet struct {
 	Name string            `arg:"" help:"Its name." placeholder:"NAME"`
+	Host []string          `help:"Where it may be sent, and nowhere else: a name or *.SUFFIX, maybe with :PORT; none is as before, or anywhere; may be repeated." placeholder:"HOST"`
 	Meta map[string]string `short:"m" help:"Label; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
 }
 
@@ -38,7 +39,7 @@ func (secretSet) Help() string {
 lines are seen by others.
 
 Examples:
-  engi secret set github
+  engi secret set github --host api.github.com
   pass show github | engi secret set github -m for=ci`
 }
 
@@ -52,13 +53,16 @@ func (s *secretSet) Run(ctx context.Context, g *globals) error {
 		return err
 	}
 	return show(ctx, g, func(d *connection) (v1.Secret, error) {
-		x, err := d.CreateSecret(ctx, v1.SecretRequest{Name: s.Name, Value: value, Metadata: s.Meta})
+		x, err := d.CreateSecret(ctx, v1.SecretRequest{Name: s.Name, Value: value, Metadata: s.Meta, Hosts: s.Host})
 		if !client.IsKind(err, v1.Conflict) {
 			return x, err
 		}
 		u := v1.SecretUpdate{Value: value}
 		if s.Meta != nil {
 			u.Metadata = &s.Meta
+		}
+		if s.Host != nil {
+			u.Hosts = &s.Host
 		}
 		return d.UpdateSecret(ctx, s.Name, u)
 	}, func(x v1.Secret) { g.note("%s is stored, version %d", x.Name, x.Version) })

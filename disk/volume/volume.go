@@ -63,12 +63,16 @@ type Store interface {
 type Options struct {
 	Dir      string // private directory of the manager; created if missing
 	Store    Store
-	Log      *slog.Logger                                     // nil discards
-	Capacity int64                                            // default for volumes; 0 means 1 GiB
-	Quota    func(engi.Owner) engi.Quota                      // of which Volumes and Disk are enforced; nil means no limits
-	Refused  func(engi.Owner, string)                         // is told of each refusal of Quota, by name; may be nil; must be quick
-	Disk     func(context.Context, engi.Owner) (int64, error) // bytes that count for Quota beside volumes; nil means none
-	Plain    bool                                             // use directories even where images work
+	Log      *slog.Logger                // nil discards
+	Capacity int64                       // default for volumes; 0 means 1 GiB
+	Quota    func(engi.Owner) engi.Quota // of which Volumes is enforced; nil means no limits
+	Refused  func(engi.Owner, string)    // is told of each refusal of Quota, by name; may be nil; must be quick
+	Plain    bool                        // use directories even where images work
+
+	// Book counts a new volume's capacity against its owner's quota of disk until
+	// release is called, or reports Exhausted. store calls put, which stores the
+	// volume, so that it is counted once. Nil means no limits.
+	Book func(ctx context.Context, owner engi.Owner, capacity int64) (store func(put func() error) error, release func(), err error)
 }
 
 const (
@@ -251,6 +255,15 @@ func (m *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volu
 	if err := m.checkSpace(ctx, spec); err != nil {
 		return engi.Volume{}, err
 	}
+	store := func(put func() error) error { return put() }
+	if m.o.Book != nil {
+		book, release, err := m.o.Book(ctx, spec.Owner, spec.Capacity)
+		if err != nil {
+			return engi.Volume{}, err
+		}
+		defer release()
+		store = book
+	}
 	now := m.now().UTC().Truncate(time.Millisecond)
 	r := Record{TTL: spec.TTL, Image: m.mkfs != "", Volume: engi.Volume{
 		ID: cmp.Or(spec.ID, engi.NewVolumeID()), Owner: spec.Owner, Name: spec.Name, Capacity: spec.Capacity, Created: now, Accessed: now,
@@ -267,7 +280,7 @@ func (m *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volu
 	if err := m.create(ctx, r); err != nil {
 		return engi.Volume{}, err
 	}
-	if err := m.o.Store.Put(ctx, r); err != nil {
+	if err := store(func() error { return m.o.Store.Put(ctx, r) }); err != nil {
 		// It may have been stored in spite of the error. Then its files must exist.
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
@@ -283,7 +296,7 @@ func (m *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volu
 	return r.public(), nil
 }
 
-// checkSpace reports Exhausted if spec exceeds its owner's quota, or the space that
+// checkSpace reports Exhausted if spec exceeds its owner's number of volumes, or the space that
 // is left on the disk when every volume is full.
 func (m *Manager) checkSpace(ctx context.Context, spec engi.VolumeSpec) error {
 	all, err := m.o.Store.List(ctx, "")
@@ -291,38 +304,19 @@ func (m *Manager) checkSpace(ctx context.Context, spec engi.VolumeSpec) error {
 		return err
 	}
 	var count int
-	var disk, promised int64
+	var promised int64
 	for _, r := range all {
 		if r.Owner == spec.Owner {
 			count++
-			disk += r.Capacity
 		}
 		promised += max(0, r.Capacity-m.allocated(r))
 	}
 	if m.o.Quota != nil {
-		q := m.o.Quota(spec.Owner)
-		refused := func(quota string) {
+		if q := m.o.Quota(spec.Owner); q.Volumes > 0 && count >= q.Volumes {
 			if m.o.Refused != nil {
-				m.o.Refused(spec.Owner, quota)
+				m.o.Refused(spec.Owner, "volumes")
 			}
-		}
-		if q.Volumes > 0 && count >= q.Volumes {
-			refused("volumes")
 			return engi.Errorf(engi.Exhausted, "the owner has %d volumes, which is the quota", count).WithRemedy("remove one, or raise the quota")
-		}
-		if q.Disk > 0 {
-			if m.o.Disk != nil {
-				more, err := m.o.Disk(ctx, spec.Owner)
-				if err != nil {
-					return err
-				}
-				disk += more
-			}
-			if disk+spec.Capacity > q.Disk {
-				refused("disk bytes")
-				return engi.Errorf(engi.Exhausted, "%d bytes more than the %d in use exceed the owner's quota of %d", spec.Capacity, disk, q.Disk).
-					WithRemedy("ask for a smaller capacity, remove volumes or snapshots, or raise the quota")
-			}
 		}
 	}
 	free, err := freeBytes(m.o.Dir)

@@ -280,13 +280,21 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 }
 
 func TestQuotas(t *testing.T) {
-	others := int64(0)
+	others, stored := int64(0), map[engi.Owner]int64{}
 	h := open(t, volume.Options{
 		Plain: true,
 		Quota: func(o engi.Owner) engi.Quota {
-			return map[engi.Owner]engi.Quota{"ann": {Volumes: 2}, "bob": {Disk: 100 << 20}}[o]
+			return map[engi.Owner]engi.Quota{"ann": {Volumes: 2}}[o]
 		},
-		Disk: func(context.Context, engi.Owner) (int64, error) { return others, nil },
+		Book: func(_ context.Context, o engi.Owner, capacity int64) (func(func() error) error, func(), error) {
+			if o == "bob" && others+stored[o]+capacity > 100<<20 {
+				return nil, nil, engi.Errorf(engi.Exhausted, "too much")
+			}
+			return func(put func() error) error {
+				stored[o] += capacity
+				return put()
+			}, func() {}, nil
+		},
 	})
 	h.create(engi.VolumeSpec{Owner: "ann", Name: "a"})
 	h.create(engi.VolumeSpec{Owner: "ann", Name: "b"})

@@ -97,6 +97,8 @@ type Options struct {
 	// Reveal returns the value of an owner's secret by ID or name. Nil means
 	// that there are no secrets: policies with grants are refused.
 	Reveal func(ctx context.Context, owner engi.Owner, idOrName string) (string, error)
+	// Use is as in [intercept.Options]; nil means that no secret is pinned.
+	Use func(ctx context.Context, owner engi.Owner, idOrName string) (value string, hosts []string, strip bool, err error)
 	// Approver decides where request rules ask. Nil means that nobody does:
 	// policies that ask are refused.
 	Approver engi.Approver

@@ -59,7 +59,7 @@ func New(o Options) (*Gateway, error) {
 	if o.Reveal != nil {
 		var err error
 		if g.interceptor, err = intercept.New(intercept.Options{
-			Key: o.Key, Reveal: o.Reveal, Approver: o.Approver, Dial: g.dialHost, Events: g.intercepted, Roots: o.Roots, IdleTimeout: o.IdleTimeout, Log: o.Log,
+			Key: o.Key, Reveal: o.Reveal, Use: o.Use, Approver: o.Approver, Dial: g.dialHost, Events: g.intercepted, Roots: o.Roots, IdleTimeout: o.IdleTimeout, Log: o.Log,
 		}); err != nil {
 			return nil, err
 		}

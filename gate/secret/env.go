@@ -14,7 +14,8 @@ import (
 type EnvSecret struct {
 	Owner    engi.Owner // who may use it; empty means everybody
 	Name     string
-	Variable string // of the environment, for messages
+	Variable string   // of the environment, for messages
+	Hosts    []string // as in [engi.Secret]
 	Value    string
 }
 
@@ -45,6 +46,9 @@ func loadEnv(all []EnvSecret) ([]envSecret, error) {
 		if err := check(f.Value, nil); err != nil {
 			return nil, engi.Errorf(engi.KindOf(err), "secret %s from the environment: %w", f.Name, err).WithRemedy("%s", engi.RemedyOf(err))
 		}
+		if _, err := parseHosts(f.Hosts); err != nil {
+			return nil, engi.Errorf(engi.KindOf(err), "secret %s from the environment: %w", f.Name, err).WithRemedy("%s", engi.RemedyOf(err))
+		}
 		key := [2]string{string(f.Owner), f.Name}
 		if seen[key] {
 			return nil, engi.Errorf(engi.Invalid, "secret %s from the environment is configured twice", f.Name).WithRemedy("remove one of them")
@@ -55,7 +59,7 @@ func loadEnv(all []EnvSecret) ([]envSecret, error) {
 			Secret: engi.Secret{
 				// The same after a restart. It reveals nothing of the value.
 				ID:    engi.SecretID(idPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:26])),
-				Owner: f.Owner, Name: f.Name, Version: 1, Metadata: map[string]string{"environment": f.Variable},
+				Owner: f.Owner, Name: f.Name, Version: 1, Metadata: map[string]string{"environment": f.Variable}, Hosts: f.Hosts,
 				Created: began, Updated: began,
 			},
 			value: func() string { return f.Value },

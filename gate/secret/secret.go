@@ -5,8 +5,9 @@
 // owners to use ([EnvSecret]) and those of installed packages ([Package]).
 //
 // Each value is sealed with AES-256-GCM under a key from a file, bound to the
-// secret's ID, owner and version: a row that was moved to another owner or
-// restored from an older version cannot be decrypted. There is no protection
+// secret's ID, owner, version and hosts: a row that was moved to another owner or
+// restored from an older version cannot be decrypted, nor one whose hosts were
+// changed. There is no protection
 // against somebody who can read the key file as well.
 package secret
 
@@ -258,7 +259,11 @@ func Rotate(ctx context.Context, store Store, o Options) (n int, err error) {
 
 // additionalData is what a sealed value is bound to.
 func additionalData(s engi.Secret) []byte {
-	return fmt.Appendf(nil, "engi secret\x00%s\x00%s\x00%d", s.ID, s.Owner, s.Version)
+	bound := fmt.Appendf(nil, "engi secret\x00%s\x00%s\x00%d", s.ID, s.Owner, s.Version)
+	for _, h := range s.Hosts {
+		bound = append(append(bound, 0), h...)
+	}
+	return bound
 }
 
 func (s *Service) seal(of engi.Secret, value string) Sealed {
@@ -324,6 +329,9 @@ func (s *Service) Create(ctx context.Context, sec engi.Secret, value string) (_ 
 	if err := check(value, sec.Metadata); err != nil {
 		return engi.Secret{}, err
 	}
+	if sec.Hosts, err = parseHosts(sec.Hosts); err != nil {
+		return engi.Secret{}, err
+	}
 	if _, ok := s.findEnv(sec.Owner, sec.Name); ok {
 		return engi.Secret{}, errFromEnv
 	}
@@ -369,8 +377,8 @@ func (s *Service) List(ctx context.Context, owner engi.Owner) ([]engi.Secret, er
 	return all, nil
 }
 
-// Update replaces the value, and the metadata if it is not nil.
-func (s *Service) Update(ctx context.Context, owner engi.Owner, idOrName, value string, metadata map[string]string) (_ engi.Secret, err error) {
+// Update implements [engi.Secrets].
+func (s *Service) Update(ctx context.Context, owner engi.Owner, idOrName, value string, metadata map[string]string, hosts *[]string) (_ engi.Secret, err error) {
 	defer engi.Annotate(&err, "update secret %.40q", idOrName)
 	if err := check(value, metadata); err != nil {
 		return engi.Secret{}, err
@@ -385,6 +393,11 @@ func (s *Service) Update(ctx context.Context, owner engi.Owner, idOrName, value 
 		sec.Updated = now()
 		if metadata != nil {
 			sec.Metadata = maps.Clone(metadata)
+		}
+		if hosts != nil {
+			if sec.Hosts, err = parseHosts(*hosts); err != nil {
+				return engi.Secret{}, err
+			}
 		}
 		err = s.store.Replace(ctx, sec, s.seal(sec, value), was)
 		if err == nil || engi.KindOf(err) != engi.Conflict || attempt == maxAttempts {
@@ -403,21 +416,30 @@ func (s *Service) Remove(ctx context.Context, owner engi.Owner, idOrName string)
 	return s.store.Remove(ctx, sec.ID)
 }
 
-// Reveal returns a value. It reports Conflict for one whose key is lost. It
-// returns secrets of packages to every owner; see [Service.Check].
-func (s *Service) Reveal(ctx context.Context, owner engi.Owner, idOrName string) (_ string, err error) {
+// Reveal returns a value. It reports Conflict for one whose key is lost.
+func (s *Service) Reveal(ctx context.Context, owner engi.Owner, idOrName string) (string, error) {
+	value, _, _, err := s.Use(ctx, owner, idOrName)
+	return value, err
+}
+
+// Use returns a value for the wall, the hosts that it is pinned to, if any, and
+// whether it must be masked in responses: the owner may use it and must not learn
+// it. It reports Conflict for one whose key is lost. It returns secrets of
+// packages to every owner; see [Service.Check].
+func (s *Service) Use(ctx context.Context, owner engi.Owner, idOrName string) (value string, hosts []string, strip bool, err error) {
 	defer engi.Annotate(&err, "reveal secret %.40q", idOrName)
 	if v, ok := s.packageValue(idOrName); ok {
-		return v, nil
+		return v, nil, false, nil
 	}
 	sec, v, err := s.store.Find(ctx, owner, idOrName)
 	if f, ok := s.findEnv(owner, idOrName); ok && engi.KindOf(err) == engi.NotFound {
-		return f.value(), nil
+		return f.value(), f.Hosts, len(f.Hosts) > 0, nil
 	}
 	if err != nil {
-		return "", err
+		return "", nil, false, err
 	}
-	return s.unseal(sec, v)
+	value, err = s.unseal(sec, v)
+	return value, sec.Hosts, false, err
 }
 
 // check checks a value and metadata. Its errors do not contain them.

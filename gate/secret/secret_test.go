@@ -57,14 +57,14 @@ func TestLifeOfASecret(t *testing.T) {
 		if _, err := s.Reveal(t.Context(), owner, "API_KEY"); engi.KindOf(err) != engi.NotFound {
 			t.Errorf("%s reveals: %v", owner, err)
 		}
-		if _, err := s.Update(t.Context(), owner, string(made.ID), "x", nil); engi.KindOf(err) != engi.NotFound {
+		if _, err := s.Update(t.Context(), owner, string(made.ID), "x", nil, nil); engi.KindOf(err) != engi.NotFound {
 			t.Errorf("%s updates: %v", owner, err)
 		}
 		if err := s.Remove(t.Context(), owner, string(made.ID)); engi.KindOf(err) != engi.NotFound {
 			t.Errorf("%s removes: %v", owner, err)
 		}
 	}
-	up, err := s.Update(t.Context(), "ann", "API_KEY", "second", nil)
+	up, err := s.Update(t.Context(), "ann", "API_KEY", "second", nil, nil)
 	if err != nil || up.Version != 2 || up.Metadata["a"] != "b" || up.ID != made.ID {
 		t.Errorf("%+v, %v", up, err)
 	}
@@ -90,7 +90,7 @@ func TestUpdatesDoNotGetLost(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
-			if _, err := s.Update(t.Context(), "ann", "x", fmt.Sprint(i), nil); err != nil {
+			if _, err := s.Update(t.Context(), "ann", "x", fmt.Sprint(i), nil, nil); err != nil {
 				t.Error(err)
 			}
 		})
@@ -238,7 +238,7 @@ func TestKeyFile(t *testing.T) {
 			t.Errorf("%q, %v", got, err)
 		}
 	}
-	if _, err := s.Update(t.Context(), "ann", "old", "again", nil); err != nil {
+	if _, err := s.Update(t.Context(), "ann", "old", "again", nil, nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -345,7 +345,7 @@ func TestSecretsOfTheEnvironment(t *testing.T) {
 		if again, err := s.Get(t.Context(), c.owner, string(sec.ID)); err != nil || again.Name != c.name {
 			t.Errorf("by ID: %+v, %v", again, err)
 		}
-		if _, err := s.Update(t.Context(), c.owner, c.name, "new", nil); engi.KindOf(err) != engi.Denied || engi.RemedyOf(err) == "" {
+		if _, err := s.Update(t.Context(), c.owner, c.name, "new", nil, nil); engi.KindOf(err) != engi.Denied || engi.RemedyOf(err) == "" {
 			t.Errorf("update %s: %v", c.name, err)
 		}
 		if err := s.Remove(t.Context(), c.owner, c.name); engi.KindOf(err) != engi.Denied {

@@ -177,7 +177,7 @@ func (n Network) validate() error {
 
 // Secrets configures the operator's secrets for requests of sandboxes.
 type Secrets struct {
-	Environment []string `toml:"environment" env:"ENVIRONMENT" help:"variables of the server that grants may use as secrets, like github=GITHUB_TOKEN for every owner or ann/npm=NPM_TOKEN for one"`
+	Environment []string `toml:"environment" env:"ENVIRONMENT" help:"variables of the server that grants may use as secrets, like github=GITHUB_TOKEN for every owner or ann/npm=NPM_TOKEN for one; with @HOST[+HOST] they may be sent to these hosts and nowhere else"`
 }
 
 // An EnvSecret is a secret whose value is in the environment of the server.
@@ -185,6 +185,12 @@ type EnvSecret struct {
 	Owner    engi.Owner // who may use it; empty means everybody
 	Name     string     // in grants
 	Variable string     // of the environment
+	Hosts    string     // with + between; as in [engi.Secret]
+}
+
+// HostList returns Hosts one by one.
+func (x EnvSecret) HostList() []string {
+	return strings.FieldsFunc(x.Hosts, func(r rune) bool { return r == '+' || r == ' ' })
 }
 
 // List returns the secrets whose values are in the environment.
@@ -204,8 +210,9 @@ func parseSecret(text string) (x EnvSecret, ok bool) {
 		x.Owner, name = engi.Owner(strings.TrimSpace(owner)), rest
 		ok = ok && x.Owner != ""
 	}
-	x.Name, x.Variable = strings.TrimSpace(name), strings.TrimSpace(variable)
-	return x, ok && x.Name != "" && len(x.Name) <= 128 && x.Variable != "" && !strings.ContainsFunc(x.Name, func(r rune) bool {
+	variable, hosts, pinned := strings.Cut(variable, "@")
+	x.Name, x.Variable, x.Hosts = strings.TrimSpace(name), strings.TrimSpace(variable), strings.TrimSpace(hosts)
+	return x, ok && pinned == (x.Hosts != "") && x.Name != "" && len(x.Name) <= 128 && x.Variable != "" && !strings.ContainsFunc(x.Name, func(r rune) bool {
 		return r != '-' && r != '.' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 	})
 }
@@ -216,10 +223,10 @@ func (s Secrets) validate() error {
 		x, ok := parseSecret(text)
 		if !ok {
 			// The text is not shown, because people put values here by mistake.
-			return engi.Errorf(engi.Invalid, "secrets.environment: one of the entries is not NAME=VARIABLE or OWNER/NAME=VARIABLE").
+			return engi.Errorf(engi.Invalid, "secrets.environment: one of the entries is not NAME=VARIABLE or OWNER/NAME=VARIABLE, each with @HOST[+HOST] or without").
 				WithRemedy("write it like github=GITHUB_TOKEN; the value itself is never in the configuration")
 		}
-		x.Variable = ""
+		x.Variable, x.Hosts = "", ""
 		if seen[x] {
 			return engi.Errorf(engi.Invalid, "secrets.environment has %s twice", x.Name)
 		}

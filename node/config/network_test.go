@@ -21,7 +21,7 @@ resolver = ["10.1.2.1", "[fd00::1]:5353", "fd00::2"]
 [network.limits]
 up = "10MB"
 [secrets]
-environment = ["github=GITHUB_TOKEN", "ann/npm=NPM_TOKEN"]
+environment = ["github=GITHUB_TOKEN@api.github.com+*.ghe.example", "ann/npm=NPM_TOKEN"]
 [mirrors]
 npm = "https://npm.example.com/"
 go = "https://go.example.com,direct"
@@ -61,7 +61,7 @@ npm = "-"
 	if n.Allows(engi.NetworkOpen) || !n.Allows(engi.NetworkNone) || !n.Allows(engi.NetworkRestricted) {
 		t.Error("network.max does not bound the modes")
 	}
-	if d := cmp.Diff([]EnvSecret{{"", "github", "GITHUB_TOKEN"}, {"ann", "npm", "NPM_TOKEN"}}, c.Secrets.List()); d != "" {
+	if d := cmp.Diff([]EnvSecret{{"", "github", "GITHUB_TOKEN", "api.github.com+*.ghe.example"}, {"ann", "npm", "NPM_TOKEN", ""}}, c.Secrets.List()); d != "" {
 		t.Error(d)
 	}
 	py, other := c.Mirrors.Of("py").Env(), c.Mirrors.Of("base").Env()

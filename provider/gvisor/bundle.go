@@ -43,8 +43,13 @@ const (
 )
 
 // bundle writes the OCI bundle of the machine.
-func (d machineDir) bundle(spec provider.Spec) error {
+func (p *Provider) bundle(d machineDir, spec provider.Spec) error {
 	cfg := ociSpec(d, spec)
+	if p.mapIDs(spec, cfg) {
+		if err := os.WriteFile(d.path(mappedName), nil, 0o600); err != nil {
+			return err
+		}
+	}
 	raw, err := json.Marshal(cfg)
 	if err != nil {
 		return fmt.Errorf("encode the bundle: %v", err)
@@ -205,6 +210,8 @@ func (p *Provider) flags(d machineDir, spec record) []string {
 		"--file-access-mounts=exclusive",
 		"--panic-log=" + d.path("panic.log"),
 		"--traceback=single",
+		// Machines of earlier versions were saved with other users.
+		"--restore-spec-validation=warning",
 	}
 	if ns := p.emptyNetwork(); ns != "" {
 		flags = append(flags, "--gofer-network-namespace="+ns)

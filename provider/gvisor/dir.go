@@ -31,6 +31,7 @@ import (
 //	machine.json  a record
 //	run.json      a processRecord
 //	panic.log     the panic of the sandbox's kernel, if any
+//	mapped        exists if its users are mapped
 //	still         exists while the sandbox's kernel may be stopped
 type machineDir string
 
@@ -69,7 +70,7 @@ type processRecord struct {
 
 // create creates the directory with everything but the socket of the channel. It
 // reports Conflict if the machine exists.
-func (d machineDir) create(spec provider.Spec, guest string) error {
+func (p *Provider) create(d machineDir, spec provider.Spec, guest string) error {
 	if err := os.Mkdir(string(d), 0o700); err != nil {
 		if errors.Is(err, fs.ErrExist) {
 			return engi.Errorf(engi.Conflict, "the machine exists already")
@@ -109,7 +110,7 @@ func (d machineDir) create(spec provider.Spec, guest string) error {
 			return fmt.Errorf("create a mount point: %v", err)
 		}
 	}
-	return d.bundle(spec)
+	return p.bundle(d, spec)
 }
 
 // mountsName is the directory of mount points below chan.

@@ -48,3 +48,12 @@ func (p *Provider) MarkStopped(t testing.TB, id engi.SandboxID) {
 func (p *Provider) WriteMemory(m provider.Machine, dir string) error {
 	return m.(*machine).writeMemory(context.Background(), dir)
 }
+
+// The users of machines on the host.
+const (
+	FirstID = firstID
+	IDCount = idCount
+)
+
+// NoIDs makes machines run as earlier versions did.
+func (p *Provider) NoIDs() { p.ids = func() *idMap { return nil } }

@@ -58,6 +58,8 @@ type Provider struct {
 	missing  []string      // controllers the host lacks
 	boots    chan struct{} // holds a token for each machine that is booting
 	features func() string // of runsc; see askFeatures
+	ids      func() *idMap // nil if users cannot be mapped
+	mapped   sync.Map      // of devices: whether owners of files on them can be
 
 	networkMu sync.Mutex
 	network   *os.File // an empty network namespace for file servers; nil before the first start
@@ -97,6 +99,7 @@ func New(o Options) (*Provider, error) {
 		p.log = slog.New(slog.DiscardHandler)
 	}
 	p.features = sync.OnceValue(p.askFeatures)
+	p.ids = sync.OnceValue(p.openIDMap)
 	if err := os.MkdirAll(filepath.Join(o.Dir, "m"), 0o700); err != nil {
 		return nil, engi.Errorf(engi.Internal, "gvisor: %v", err)
 	}

@@ -117,10 +117,10 @@ func TestBundle(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := p.dir(spec.ID)
-	if err := d.create(spec, guest); err != nil {
+	if err := p.create(d, spec, guest); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.create(spec, guest); engi.KindOf(err) != engi.Conflict {
+	if err := p.create(d, spec, guest); engi.KindOf(err) != engi.Conflict {
 		t.Errorf("made twice: %v, want kind conflict", err)
 	}
 	raw, err := os.ReadFile(d.path("bundle", "config.json"))

@@ -23,7 +23,7 @@ const diskWanted = 2 << 30 // bytes that should be free
 // Probe boots a machine from root and reports what works.
 func (p *Provider) Probe(ctx context.Context, root string) (provider.Report, error) {
 	r := provider.Report{Tier: engi.TierGVisor, NotEnforced: p.NotEnforced()}
-	r.Checks = []provider.Check{p.checkRunsc(), p.checkGuest(), checkUser(), p.checkGroups(), p.checkDisk(), checkClock()}
+	r.Checks = []provider.Check{p.checkRunsc(), p.checkGuest(), checkUser(), p.checkIDs(root), p.checkGroups(), p.checkDisk(), checkClock()}
 	for _, c := range r.Checks[:2] {
 		if !c.OK {
 			return r, nil // cannot boot without them
@@ -72,6 +72,14 @@ func (p *Provider) checkGuest() provider.Check {
 		return c
 	}
 	c.Fix = "build it with 'make build', or unpack the release again"
+	return c
+}
+
+func (p *Provider) checkIDs(root string) provider.Check {
+	c := provider.Check{Name: "users of sandboxes", OK: true, Detail: "the host has none of them"}
+	if ids := p.ids(); ids == nil || !p.mappable(ids, root) || !p.mappable(ids, p.opt.Dir) {
+		c.Detail = "sandboxes run as the user of engi, without its rights: only root can map users, on file systems that can map owners of files"
+	}
 	return c
 }
 

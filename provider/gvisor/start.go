@@ -68,7 +68,7 @@ func (p *Provider) boot(ctx context.Context, spec provider.Spec, image string) (
 
 func (p *Provider) build(ctx context.Context, spec provider.Spec, image, guest string) (*machine, error) {
 	d := p.dir(spec.ID)
-	if err := d.create(spec, guest); err != nil {
+	if err := p.create(d, spec, guest); err != nil {
 		if engi.KindOf(err) == engi.Conflict {
 			return nil, err
 		}
@@ -168,6 +168,9 @@ func (b *bootAttempt) start() error {
 	}
 	args = append(args, "--bundle", b.d.path("bundle"), string(b.spec.ID))
 	cmd := b.p.runsc(args...)
+	if _, err := os.Stat(b.d.path(mappedName)); err == nil {
+		b.p.withIDs(cmd)
+	}
 	cmd.Stdout, cmd.Stderr = b.console.file, b.console.file
 	var err error
 	if b.group != nil {

@@ -54,6 +54,7 @@ var rules = []rule{
 	{"gate/mask", "", ""},
 	{"gate/fetch", ". gate/egress/policy", ""},
 	{"gate/packages", ". gate/fetch", "golang.org/x/mod/... golang.org/x/net/html"},
+	{"gate/secret", ". gate/egress/policy", ""},
 	{"gate/...", ".", "golang.org/x/time/... github.com/caddyserver/certmagic go.uber.org/zap"},
 
 	{"script/wire", ".", ""},

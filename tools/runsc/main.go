@@ -6,11 +6,13 @@
 // that saves a fifth of a start. And annotations of the spec tell the sandbox
 // how much memory and how many processors it has and how many files it may
 // create, since engi makes control groups itself, and where mounts are to be
-// for which the root has no place.
+// for which the root has no place. And machines may run as users that the host
+// does not have, see ids.go.
 package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"runtime/debug"
 	"strings"
@@ -24,12 +26,20 @@ import (
 
 // features is what engi asks for with "runsc engi-features", to know whether
 // a runsc from elsewhere can enforce the same limits.
-const features = "total-memory cpus inodes mounts pause"
+const features = "total-memory cpus inodes mounts pause ids"
 
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == "engi-features" {
 		fmt.Println(features)
 		return
+	}
+	if len(os.Args) == 2 && os.Args[1] == "engi-wait" { // for the caller to see its namespaces
+		io.Copy(io.Discard, os.Stdin)
+		return
+	}
+	if err := mapIDs(); err != nil {
+		fmt.Fprintln(os.Stderr, "map users:", err)
+		os.Exit(1)
 	}
 	if len(os.Args) == 2 && strings.TrimLeft(os.Args[1], "-") == "version" {
 		version = pinned()

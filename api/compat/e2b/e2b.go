@@ -95,6 +95,8 @@ type Server struct {
 	slots   chan struct{}        // a build holds one
 	naming  sync.Mutex           // held while a template is read, changed and stored
 
+	patterns []string // of the control plane's operations; immutable once serving
+
 	requests httpio.Limiter // proxied requests
 	watches  httpio.Limiter // requests that watch directories, which must not block the others
 }
@@ -207,6 +209,7 @@ type caller struct {
 
 // handle serves pattern to callers with a key.
 func (s *Server) handle(pattern string, f func(w http.ResponseWriter, r *http.Request, who caller) error) {
+	s.patterns = append(s.patterns, pattern)
 	s.control.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		who, err := s.caller(r)
 		if err == nil {
@@ -246,13 +249,18 @@ func (s *Server) caller(r *http.Request) (caller, error) {
 	return who, nil
 }
 
+// Patterns returns the operations of the control plane that need a key.
+func (s *Server) Patterns() []string { return s.patterns }
+
 // scopeOf returns the scope that a path of the control plane needs.
 func scopeOf(path string) engi.Scope {
 	for element := range strings.SplitSeq(path, "/") {
 		switch element {
+		case "events": // /events/sandboxes, /events/webhooks
+			return engi.ScopeEvents
 		case "sandboxes", "snapshots":
 			return engi.ScopeSandboxes
-		case "templates":
+		case "templates", "default-templates":
 			if strings.HasPrefix(path, "/templates/snp_") {
 				return engi.ScopeSandboxes
 			}

@@ -105,7 +105,7 @@ func (s *Server) serveSecrets() {
 		if err := checkMetadata(q.Metadata); err != nil {
 			return err
 		}
-		c, err := s.Secrets.Update(r.Context(), who.viewer, ref, q.Value, q.Metadata)
+		c, err := s.Secrets.Update(r.Context(), who.viewer, ref, q.Value, q.Metadata, nil)
 		if err != nil {
 			return err
 		}

@@ -37,6 +37,7 @@ type exchange struct {
 	target       Target
 	rules        []rule
 	values       map[string]string
+	forced       map[string]bool   // names of secrets that are masked in the body whatever the grant says
 	placeholders *strings.Replacer // replaces values by their placeholders in redirects
 	allForms     [][]byte          // of all values; masked in headers of the response
 	stripForms   [][]byte          // of those that are masked in the body, too
@@ -66,7 +67,7 @@ func (i *Interceptor) serve(w http.ResponseWriter, r *http.Request, proxy http.H
 	s := i.sandbox(c.target.Sandbox)
 	x := &exchange{
 		i: i, sandbox: s, target: c.target, rules: s.rulesFor(c.target.Host, c.target.Port, c.target.TLS),
-		values: map[string]string{}, requestLine: r.Method + " " + r.URL.EscapedPath(),
+		values: map[string]string{}, forced: map[string]bool{}, requestLine: r.Method + " " + r.URL.EscapedPath(),
 	}
 	if status, err := x.check(r); err != nil {
 		w.Header().Set("Connection", "close")
@@ -131,7 +132,11 @@ func (x *exchange) prepare(ctx context.Context, r *http.Request) (int, error) {
 	for _, rule := range x.rules {
 		for _, name := range rule.secrets() {
 			if _, known := x.values[name]; !known {
-				value, err := x.i.o.Reveal(ctx, x.sandbox.owner, name)
+				value, hosts, strip, err := x.i.o.Use(ctx, x.sandbox.owner, name)
+				if err == nil && !x.target.pinned(hosts) {
+					return http.StatusForbidden, engi.Errorf(engi.Denied, "secret %s may not go to %s", name, x.target.Host).
+						WithRemedy("it is pinned to %s", strings.Join(hosts, ", "))
+				}
 				if err != nil {
 					return http.StatusBadGateway, engi.Errorf(engi.KindOf(err), "secret %s cannot be read: %s", name, engi.KindOf(err)).
 						WithRemedy("store a secret under this name")
@@ -139,8 +144,9 @@ func (x *exchange) prepare(ctx context.Context, r *http.Request) (int, error) {
 				x.values[name] = value
 				forms[name] = x.sandbox.upstream.formsOf(name, value)
 				x.allForms = append(x.allForms, forms[name]...)
+				x.forced[name] = strip
 			}
-			if rule.grant.Strip && !stripped[name] {
+			if (rule.grant.Strip || x.forced[name]) && !stripped[name] {
 				stripped[name] = true
 				x.stripForms = append(x.stripForms, forms[name]...)
 			}
@@ -203,7 +209,7 @@ func (x *exchange) apply(r rule) error {
 		pair := base64.StdEncoding.EncodeToString([]byte(g.Name + ":" + value))
 		x.header.Set("Authorization", "Basic "+pair)
 		x.allForms = append(x.allForms, []byte(pair))
-		if g.Strip {
+		if g.Strip || x.forced[g.Secret] {
 			x.stripForms = append(x.stripForms, []byte(pair))
 		}
 	case engi.GrantQuery:

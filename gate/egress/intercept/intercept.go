@@ -55,6 +55,10 @@ type Options struct {
 	// Reveal returns the value of an owner's secret by ID or name. It is
 	// called for each request.
 	Reveal func(ctx context.Context, owner engi.Owner, idOrName string) (string, error)
+	// Use, if set, is used instead of Reveal where secrets may be pinned: it
+	// returns the only hosts that one may be sent to, if there are some, and
+	// whether it is masked in bodies whatever the grant says.
+	Use func(ctx context.Context, owner engi.Owner, idOrName string) (value string, hosts []string, strip bool, err error)
 	// Dial connects to a host as the sandbox's policy allows, without TLS.
 	Dial func(ctx context.Context, id engi.SandboxID, host string, port uint16) (net.Conn, error)
 	// Approver decides where request rules ask. Nil refuses such requests.
@@ -110,6 +114,12 @@ type sandbox struct {
 func New(o Options) (*Interceptor, error) {
 	if o.Reveal == nil || o.Dial == nil {
 		return nil, engi.Errorf(engi.Invalid, "an interceptor needs Reveal and Dial")
+	}
+	if o.Use == nil {
+		o.Use = func(ctx context.Context, owner engi.Owner, idOrName string) (string, []string, bool, error) {
+			value, err := o.Reveal(ctx, owner, idOrName)
+			return value, nil, false, err
+		}
 	}
 	if o.Key == nil {
 		o.Key = make([]byte, 32)

@@ -16,7 +16,6 @@ import (
 const (
 	maxHeld        = 128 << 20 // bytes of bodies that are held at once
 	maxHeldByOwner = 48 << 20
-	maxShown       = 64 << 10 // of a body, to whoever is asked
 )
 
 // heldBytes counts the bytes of bodies that are held.
@@ -197,7 +196,7 @@ func (x *exchange) ask(w http.ResponseWriter, r *http.Request) error {
 	}
 	q := engi.HeldRequest{
 		Owner: x.sandbox.owner, Sandbox: x.sandbox.id, Host: x.target.Host, Port: x.target.Port, Method: r.Method, Path: r.URL.EscapedPath(),
-		Rule: rule.String(), Body: bytes.Clone(body[:min(len(body), maxShown)]),
+		Query: r.URL.RawQuery, Rule: rule.String(), Body: body, // which nobody changes while it waits
 	}
 	for _, r := range x.rules {
 		for _, name := range r.secrets() {

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/gate/egress/policy"
 	"github.com/engi-dev/engi/gate/mask"
 )
 
@@ -111,6 +113,15 @@ func (t Target) urlHost() string {
 		return t.Host
 	}
 	return t.Host + ":" + strconv.Itoa(int(t.Port))
+}
+
+// pinned reports whether a secret that is pinned to hosts may go to t. Without
+// hosts it may.
+func (t Target) pinned(hosts []string) bool {
+	return len(hosts) == 0 || slices.ContainsFunc(hosts, func(text string) bool {
+		h, err := policy.ParseHost(text)
+		return err == nil && h.Covers(t.Host, t.Port, t.TLS)
+	})
 }
 
 // matches reports whether the host of a request, as written by the client, is t.

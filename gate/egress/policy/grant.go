@@ -76,6 +76,14 @@ func (h Host) Covers(name string, port uint16, tls bool) bool {
 	return len(name) > len(h.Name)+1 && isBelow(name, h.Name)
 }
 
+// Includes reports whether h covers everything that other does.
+func (h Host) Includes(other Host) bool {
+	if !other.Below {
+		return h.Covers(other.Name, other.Port, other.TLS)
+	}
+	return h.Below && h.TLS == other.TLS && (h.Port == 0 || h.Port == other.Port) && (h.Name == other.Name || isBelow(other.Name, h.Name))
+}
+
 // String returns the name or *.SUFFIX.
 func (h Host) String() string {
 	if h.Below {

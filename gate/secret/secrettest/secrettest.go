@@ -16,7 +16,7 @@ import (
 func Run(t *testing.T, open func(*testing.T) secret.Store) {
 	at := time.Date(2026, 11, 20, 23, 0, 0, 123456000, time.UTC)
 	of := func(owner engi.Owner, name string) engi.Secret {
-		return engi.Secret{ID: engi.NewSecretID(), Owner: owner, Name: name, Version: 1, Metadata: map[string]string{"k": "v"}, Created: at, Updated: at}
+		return engi.Secret{ID: engi.NewSecretID(), Owner: owner, Name: name, Version: 1, Metadata: map[string]string{"k": "v"}, Hosts: []string{"a.example", "*.b.example:8443"}, Created: at, Updated: at}
 	}
 	put := func(t *testing.T, s secret.Store, sec engi.Secret, key string) engi.Secret {
 		t.Helper()
@@ -45,7 +45,7 @@ func Run(t *testing.T, open func(*testing.T) secret.Store) {
 		s := open(t)
 		a, b := put(t, s, of("ann", "x"), "k"), put(t, s, of("bob", "x"), "k")
 		only := of("bob", "only")
-		only.Metadata = nil
+		only.Metadata, only.Hosts = nil, nil
 		put(t, s, only, "k2")
 		for _, c := range []struct {
 			owner engi.Owner
@@ -81,6 +81,7 @@ func Run(t *testing.T, open func(*testing.T) secret.Store) {
 		s := open(t)
 		a := put(t, s, of("ann", "x"), "k")
 		a.Version, a.Metadata, a.Updated = 2, map[string]string{"z": "1"}, at.Add(time.Hour)
+		a.Hosts = []string{"c.example"}
 		if err := s.Replace(t.Context(), a, secret.Sealed{Key: "k9", Data: []byte("new")}, 1); err != nil {
 			t.Fatal(err)
 		}
