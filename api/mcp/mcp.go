@@ -121,6 +121,8 @@ func New(opt Options) (*Server, error) {
 
 // ServeHTTP serves one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	r, stop := httpio.TimedBody(w, r)
+	defer stop()
 	k, err := s.admit(r)
 	if err == nil {
 		err = checkBatch(r)

@@ -82,7 +82,7 @@ type Options struct {
 // A Server serves the protocol. It is safe for concurrent use.
 type Server struct {
 	Options
-	control *http.ServeMux
+	control recordingMux
 
 	mu      sync.Mutex
 	builds  map[string]context.CancelFunc // running ones by ID; guarded by mu
@@ -116,7 +116,7 @@ func New(o Options) *Server {
 	if o.BuildTime <= 0 {
 		o.BuildTime = 2 * time.Hour
 	}
-	s := &Server{Options: o, control: http.NewServeMux(), builds: map[string]context.CancelFunc{}, lines: map[engi.Owner]*line{}, waiting: engi.NewShares(maxWaiting), slots: make(chan struct{}, o.MaxBuilds)}
+	s := &Server{Options: o, control: recordingMux{ServeMux: http.NewServeMux()}, builds: map[string]context.CancelFunc{}, lines: map[engi.Owner]*line{}, waiting: engi.NewShares(maxWaiting), slots: make(chan struct{}, o.MaxBuilds)}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.serveSandboxes()
 	s.serveSnapshots()
@@ -156,6 +156,21 @@ func Serves(path string) bool {
 	return roots[first]
 }
 
+// A recordingMux knows its patterns.
+type recordingMux struct {
+	*http.ServeMux
+	patterns []string
+}
+
+// HandleFunc adds a pattern.
+func (m *recordingMux) HandleFunc(pattern string, f http.HandlerFunc) {
+	m.patterns = append(m.patterns, pattern)
+	m.ServeMux.HandleFunc(pattern, f)
+}
+
+// Routes returns the patterns of the control plane, for tests that try them all.
+func (s *Server) Routes() []string { return s.control.patterns }
+
 // Control serves the control plane: the paths for which [Serves] is true, by the
 // names that are served.
 func (s *Server) Control() http.Handler {
@@ -164,6 +179,8 @@ func (s *Server) Control() http.Handler {
 			fail(w, err)
 			return
 		}
+		r, stop := httpio.TimedBody(w, r)
+		defer stop()
 		s.control.ServeHTTP(w, r)
 	})
 }
