@@ -291,8 +291,11 @@ const maxBody = 4 << 20
 // body decodes a request's JSON; an empty body is like {}. Unknown fields are
 // ignored, because other versions of clients send them.
 func body(w http.ResponseWriter, r *http.Request, v any) error {
-	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	b, err := io.ReadAll(httpio.LimitValues(http.MaxBytesReader(w, r.Body, maxBody)))
 	if err != nil {
+		if engi.KindOf(err) == engi.Invalid {
+			return err
+		}
 		if _, over := errors.AsType[*http.MaxBytesError](err); over {
 			return engi.Errorf(engi.Invalid, "the body is over %d bytes", maxBody)
 		}
