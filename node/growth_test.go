@@ -171,7 +171,8 @@ func (s schemaWalker) grow(schema map[string]any, depth int) (all []growth) {
 // faster, and so do answers.
 func TestEveryInputCostsByItsSize(t *testing.T) {
 	c, o := fakeNode(t)
-	c.Sessions.Enabled = true
+	c.Sessions.Enabled, c.Sessions.Template = true, "host"
+	c.Quota.Sandboxes = 1 // requests that are right end when they have been read
 	n, err := Open(t.Context(), c, o)
 	if err != nil {
 		t.Fatal(err)
@@ -287,28 +288,14 @@ func TestEveryInputCostsByItsSize(t *testing.T) {
 	worst := map[string]float64{}
 	began := time.Now()
 	for _, x := range all {
-		var sizes, costs []float64
-		for _, size := range []int{10, 1000, 10_000, 100_000} {
-			body := x.body.make(size)
-			bytes, answered := n.allocated(x.method, x.path, body, session...)
-			if limit := 4*len(body) + 64<<10; answered > limit {
-				t.Errorf("%s: %d bytes are answered with %d", x.name, len(body), answered)
-			}
-			sizes, costs = append(sizes, float64(len(body))), append(costs, bytes)
-			// What clearly costs little is not tried with more.
-			if size == 10_000 && bytes < 8*float64(len(body))+1<<18 {
+		var fault string
+		for range 3 { // the node does other things, too: the least of three is the request's
+			if worst[x.name], fault = n.grown(t, x.method, x.path, x.body.make, session); fault == "" {
 				break
 			}
 		}
-		last := len(sizes) - 1
-		worst[x.name] = costs[last] / sizes[last]
-		grown := math.Log(costs[last]/costs[0]) / math.Log(sizes[last]/sizes[0])
-		// Buffers that double may cost twice as much for each byte; squares cost ten times.
-		if grown > 1.1 || costs[last]/sizes[last] > 2*costs[last-1]/sizes[last-1]+8 {
-			t.Errorf("%s: allocations grow with the power %.2f of the size: %.0f for %.0f bytes", x.name, grown, costs, sizes)
-		}
-		if costs[last] > 64*sizes[last]+64<<20 {
-			t.Errorf("%s: %.0f bytes are allocated for each, %.0f MiB in all", x.name, costs[last]/sizes[last], costs[last]/(1<<20))
+		if fault != "" {
+			t.Errorf("%s: %s", x.name, fault)
 		}
 	}
 	order := slices.SortedFunc(maps.Keys(worst), func(a, b string) int { return int(worst[b]*1000) - int(worst[a]*1000) })
@@ -316,6 +303,36 @@ func TestEveryInputCostsByItsSize(t *testing.T) {
 		t.Logf("%s: %.1f bytes for each", name, worst[name])
 	}
 	t.Logf("%d inputs of REST, %d of E2B, %d of MCP in %s", rest, e2b-rest, len(all)-e2b, time.Since(began).Round(time.Second))
+}
+
+// grown sends larger and larger bodies. It returns what each byte of the last one
+// costs, and what is wrong with how that grows.
+func (n *Node) grown(t *testing.T, method, path string, body func(n int) string, header []string) (perByte float64, fault string) {
+	t.Helper()
+	var sizes, costs []float64
+	for _, size := range []int{10, 1000, 10_000, 100_000} {
+		text := body(size)
+		bytes, answered := n.allocated(method, path, text, header...)
+		if limit := 4*len(text) + 64<<10; answered > limit {
+			return 0, fmt.Sprintf("%d bytes are answered with %d", len(text), answered)
+		}
+		sizes, costs = append(sizes, float64(len(text))), append(costs, bytes)
+		// What clearly costs little is not tried with more.
+		if size == 10_000 && bytes < 8*float64(len(text))+1<<18 {
+			break
+		}
+	}
+	last := len(sizes) - 1
+	perByte = costs[last] / sizes[last]
+	// Buffers that double may cost twice as much for each byte; squares cost ten times.
+	power := math.Log(costs[last]/costs[0]) / math.Log(sizes[last]/sizes[0])
+	if power > 1.1 || perByte > 2*costs[last-1]/sizes[last-1]+8 {
+		return perByte, fmt.Sprintf("allocations grow with the power %.2f of the size: %.0f for %.0f bytes", power, costs, sizes)
+	}
+	if costs[last] > 64*sizes[last]+64<<20 {
+		return perByte, fmt.Sprintf("%.0f bytes are allocated for each, %.0f MiB in all", perByte, costs[last]/(1<<20))
+	}
+	return perByte, ""
 }
 
 // answer sends a request to the node's handler.

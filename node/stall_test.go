@@ -199,7 +199,7 @@ var stalls = []struct{ name, send string }{
 // the connection by its deadline, and keeps nothing of it.
 func TestEveryRouteEndsStalledConnections(t *testing.T) {
 	c, o := fakeNode(t)
-	c.Sessions.Enabled = true
+	c.Sessions.Enabled, c.Sessions.Template = true, "host"
 	n, err := Open(t.Context(), c, o)
 	if err != nil {
 		t.Fatal(err)
@@ -285,7 +285,7 @@ func TestEveryRouteEndsStalledConnections(t *testing.T) {
 	all.Wait()
 	t.Logf("%d routes, %d stalled connections in %s", len(routes), len(todo), time.Since(began).Round(100*time.Millisecond))
 
-	for range 100 {
+	for range 600 { // streams notice it with their next heartbeat
 		s.mu.Lock()
 		open := false
 		for _, x := range s.open {
@@ -315,7 +315,7 @@ func (s *stallServer) stall(at, send string, secure bool) string {
 		conn = tls.Client(raw, &tls.Config{InsecureSkipVerify: true})
 	}
 	_, _ = io.WriteString(conn, send) // it may be over already
-	until := time.Now().Add(20 * time.Second)
+	until := time.Now().Add(time.Minute)
 	for !time.Now().After(until) {
 		if s.ended(raw) {
 			return ""

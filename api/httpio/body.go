@@ -69,7 +69,7 @@ func (b *Body) Read(p []byte) (int, error) {
 	b.left -= int64(n)
 	if err != nil {
 		b.err = err
-		if !b.done {
+		if !b.done && errors.Is(err, io.EOF) {
 			// The server keeps reading to notice a disconnect.
 			_ = b.rc.SetReadDeadline(time.Time{})
 		}
