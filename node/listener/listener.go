@@ -35,7 +35,7 @@ type Options struct {
 	TLS    bool         // whether HTTPS is served
 	Cert   cert.Options // its ACME.Port is filled in
 
-	Conns        int // at the same time; more are closed at once; 0 means no limit
+	Conns        int // at the same time; with more, idle ones are closed; 0 means no limit
 	ConnsPerHost int // the same of one address that is not this machine's
 	Log          *slog.Logger
 
@@ -143,6 +143,7 @@ func (l *Listener) Certificates(ctx context.Context, ready func()) error {
 // Serve serves requests with s until ctx ends. It then calls leave, which must end
 // requests that would not end by themselves, and waits for the others.
 func (l *Listener) Serve(ctx context.Context, s *http.Server, leave, ready func()) error {
+	watch(s)
 	failed := make(chan error, len(l.listeners))
 	for _, ln := range l.listeners {
 		go func() { failed <- s.Serve(ln) }()
@@ -162,6 +163,7 @@ func (l *Listener) Serve(ctx context.Context, s *http.Server, leave, ready func(
 		l.log.Warn("requests were cut off", "err", err)
 		s.Close()
 	}
+	l.limiter.closing.Wait()
 	for range waiting {
 		if err := <-failed; broken == nil && !errors.Is(err, http.ErrServerClosed) {
 			broken = err
