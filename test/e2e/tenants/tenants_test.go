@@ -324,7 +324,7 @@ func processor(t *testing.T, pid int) time.Duration {
 // mallory's, and the node stays within its bounds.
 func TestTwoTenants(t *testing.T) {
 	env.Machine(t, "ENGI_RUNSC", "ENGI_GUEST", "ENGI_BIN")
-	lasts, err := time.ParseDuration(cmp.Or(os.Getenv("ENGI_TENANTS_TIME"), "30s"))
+	lasts, err := time.ParseDuration(cmp.Or(os.Getenv("ENGI_TENANTS_TIME"), "15s"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,7 +352,7 @@ func TestTwoTenants(t *testing.T) {
 	_, key := owner("mallory")
 	pid := s.PID()
 
-	const quiet = 100
+	const quiet = 60
 	for i := range quiet + 5 {
 		a.once(t, i)
 	}
