@@ -91,9 +91,10 @@ fuzz: ## fuzz what reads bytes that others wrote; TIME=15s each
 	@.ci/fuzz $${TIME:-15s} ./...
 
 .PHONY: soak
-soak: template ## hours of fuzzing and random faults; TIME=10m each, FAULTS=10000
+soak: template ## hours of fuzzing, random faults and a hostile tenant; TIME=10m each, FAULTS=10000, TENANTS=30m
 	@.ci/fuzz $${TIME:-10m} ./...
 	@$(MAKE) --no-print-directory chaos FAULTS=$${FAULTS:-10000}
+	@$(TESTENV) ENGI_TEST_REQUIRE=1 ENGI_TENANTS_TIME=$${TENANTS:-30m} $(GOTEST) -count=1 -timeout 120m -v ./test/e2e/tenants
 
 .PHONY: check
 check: $(BIN)/staticcheck ## format, modules, vet, staticcheck, pinned versions, vulnerabilities and the race detector

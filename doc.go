@@ -88,7 +88,7 @@
 // made from the services that it needs. api/mcp serves tools to other programs'
 // agents, api/compat/e2b speaks E2B's protocol, so that its unmodified clients
 // work. What these three share is in api/httpio. package client is the Go SDK,
-// which uses the wire types alone.
+// which uses the wire types alone; package attack attacks a node with it.
 //
 // Assembly. package node makes a server of all this from a configuration
 // (node/config) and has no logic of its own; cmd/engi is the command line.

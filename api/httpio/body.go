@@ -30,6 +30,21 @@ func NewBody(w http.ResponseWriter, r *http.Request) *Body {
 	return &Body{r: r.Body, rc: http.NewResponseController(w), wake: r.ProtoMajor > 1}
 }
 
+// TimedBody returns a copy of r that reads its body through a [Body], for handlers
+// that know nothing of deadlines. The caller must call stop.
+func TimedBody(w http.ResponseWriter, r *http.Request) (timed *http.Request, stop func()) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return r, func() {}
+	}
+	b := NewBody(w, r)
+	timed = r.WithContext(r.Context()) // r belongs to the server
+	timed.Body = struct {
+		io.Reader
+		io.Closer
+	}{b, r.Body}
+	return timed, b.Stop
+}
+
 // Read implements io.Reader. Only one goroutine may use it.
 func (b *Body) Read(p []byte) (int, error) {
 	ended := make(chan struct{})
@@ -54,7 +69,7 @@ func (b *Body) Read(p []byte) (int, error) {
 	b.left -= int64(n)
 	if err != nil {
 		b.err = err
-		if !b.done {
+		if !b.done && errors.Is(err, io.EOF) {
 			// The server keeps reading to notice a disconnect.
 			_ = b.rc.SetReadDeadline(time.Time{})
 		}

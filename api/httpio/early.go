@@ -22,9 +22,9 @@ const (
 	maxBuffered = 64 << 10 // bytes of an early response whose length is not known
 )
 
-const shortBody = 256 << 10 // net/http itself discards what is left of these
+const shortBody = 256 << 10 // what is left of these is discarded before a response
 
-// leftoverTime is how long it may take to do so; tests change it.
+// leftoverTime is how long that may take; tests change it.
 var leftoverTime = 5 * time.Second
 
 // RespondEarly lets HTTP/1 clients of h receive an error while they are still
@@ -35,9 +35,9 @@ var leftoverTime = 5 * time.Second
 // that sent "Expect: 100-continue" and were not told to continue are not waited
 // for. When ctx ends, so does all waiting.
 //
-// What a handler leaves of a body, net/http discards before the next request,
-// without a deadline of its own: it gets a short one here, or a client that never
-// sends the rest would keep its connection for ever.
+// What a handler leaves of a body, net/http discards before it sends a response,
+// and before the next request, without a deadline of its own: it gets a short one
+// here, or a client that never sends the rest would keep its connection for ever.
 func RespondEarly(h http.Handler, ctx context.Context) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor > 1 || r.Body == nil || r.Body == http.NoBody {
@@ -46,25 +46,22 @@ func RespondEarly(h http.Handler, ctx context.Context) http.Handler {
 		}
 		// net/http replaces the deadline before it waits for the next request.
 		defer func() { _ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(leftoverTime)) }()
-		if r.ContentLength >= 0 && r.ContentLength <= shortBody {
-			h.ServeHTTP(w, r)
-			return
-		}
-		in := &countedBody{ReadCloser: r.Body, left: r.ContentLength}
+		in := &countedBody{ReadCloser: r.Body}
+		in.left.Store(r.ContentLength)
 		if r.Header.Get("Expect") == "" {
 			in.begun.Store(true)
 		}
-		out := &earlyWriter{ResponseWriter: w, in: in}
+		out := &earlyWriter{ResponseWriter: w, in: in, short: r.ContentLength >= 0 && r.ContentLength <= shortBody}
 		counted := *r // r belongs to the server
 		counted.Body = in
 		h.ServeHTTP(out, &counted)
 		out.end()
-		switch {
-		case !out.early:
+		switch rc := http.NewResponseController(w); {
+		case !out.early || rc.Flush() != nil:
 		case out.status == http.StatusUnauthorized:
-			in.discard(ctx, http.NewResponseController(w), anonymousTime, anonymousBytes)
+			in.discard(ctx, rc, anonymousTime, anonymousBytes)
 		default:
-			in.discard(ctx, http.NewResponseController(w), discardTime, discardBytes)
+			in.discard(ctx, rc, discardTime, discardBytes)
 		}
 	})
 }
@@ -74,6 +71,8 @@ func RespondEarly(h http.Handler, ctx context.Context) http.Handler {
 type earlyWriter struct {
 	http.ResponseWriter
 	in     *countedBody
+	short  bool // the body is
+	duplex bool // the handler reads on while it responds
 	status int
 	early  bool
 	buffer *bytes.Buffer // an early response without Content-Length; nil otherwise
@@ -83,13 +82,15 @@ type earlyWriter struct {
 func (w *earlyWriter) WriteHeader(status int) {
 	if status >= 200 && w.status == 0 {
 		w.status = status
-		if w.early = status >= 400 && !w.in.over.Load(); w.early {
+		if w.early = status >= 400 && !w.short && !w.in.over.Load(); w.early {
 			// Otherwise net/http reads the body before it responds.
 			_ = http.NewResponseController(w.ResponseWriter).EnableFullDuplex()
 			if w.Header().Get("Content-Length") == "" {
 				w.buffer = &bytes.Buffer{} // a chunked response would end only after the request
 				return
 			}
+		} else if !w.duplex && !w.in.over.Load() {
+			w.in.finish(http.NewResponseController(w.ResponseWriter))
 		}
 	}
 	if w.buffer == nil {
@@ -141,14 +142,20 @@ func (w *earlyWriter) end() {
 	}
 }
 
+// EnableFullDuplex implements the method of http.ResponseController.
+func (w *earlyWriter) EnableFullDuplex() error {
+	w.duplex = true
+	return http.NewResponseController(w.ResponseWriter).EnableFullDuplex()
+}
+
 // Unwrap gives http.ResponseController access to the connection.
 func (w *earlyWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// A countedBody is a body that knows how far it was read. Only one goroutine may
-// read at a time.
+// A countedBody is a body that knows how far it was read. net/http serializes
+// reads.
 type countedBody struct {
 	io.ReadCloser
-	left  int64 // bytes; negative if unknown
+	left  atomic.Int64 // bytes; negative if unknown
 	begun atomic.Bool
 	over  atomic.Bool
 }
@@ -157,18 +164,27 @@ type countedBody struct {
 func (in *countedBody) Read(p []byte) (int, error) {
 	in.begun.Store(true) // reading sends 100 Continue
 	n, err := in.ReadCloser.Read(p)
-	if in.left >= 0 {
-		in.left -= int64(n)
-	}
-	if err == io.EOF || in.left == 0 {
+	known := in.left.Load() >= 0
+	if err == io.EOF || known && in.left.Add(-int64(n)) <= 0 {
 		in.over.Store(true)
 	}
 	return n, err
 }
 
+// finish does what net/http does before a response, but with a deadline: it
+// discards what is left of a short body, so that the connection can be used again.
+func (in *countedBody) finish(rc *http.ResponseController) {
+	if !in.begun.Load() {
+		return
+	}
+	_ = rc.SetReadDeadline(time.Now().Add(leftoverTime)) // fails only for writers of tests
+	_ = in.Close()                                       // discards; what it did not find, the server no longer waits for
+	_ = rc.SetReadDeadline(time.Time{})
+}
+
 // discard reads the rest of the body, for a time and up to a number of bytes.
 func (in *countedBody) discard(ctx context.Context, rc *http.ResponseController, timeout time.Duration, most int64) {
-	if rc.Flush() != nil || !in.begun.Load() {
+	if !in.begun.Load() {
 		return
 	}
 	_ = rc.SetReadDeadline(time.Now().Add(timeout)) // fails only for writers of tests
@@ -178,6 +194,6 @@ func (in *countedBody) discard(ctx context.Context, rc *http.ResponseController,
 			_ = rc.SetReadDeadline(time.Time{})
 		}
 	}()
-	// net/http serializes reads: this waits for one that the handler abandoned.
+	// This waits for a read that the handler abandoned.
 	_, _ = io.CopyN(io.Discard, in.ReadCloser, most)
 }

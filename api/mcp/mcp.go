@@ -121,6 +121,8 @@ func New(opt Options) (*Server, error) {
 
 // ServeHTTP serves one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	r, stop := httpio.TimedBody(w, r)
+	defer stop()
 	k, err := s.admit(r)
 	if err == nil {
 		err = checkBatch(r)
@@ -175,11 +177,11 @@ func checkBatch(r *http.Request) error {
 	if r.Method != http.MethodPost || r.Body == nil {
 		return nil
 	}
-	body, seen := r.Body, &bytes.Buffer{}
+	body, seen := httpio.LimitValues(r.Body), &bytes.Buffer{}
 	r.Body = struct {
 		io.Reader
 		io.Closer
-	}{io.MultiReader(seen, body), body}
+	}{io.MultiReader(seen, body), r.Body}
 	in := json.NewDecoder(io.TeeReader(io.LimitReader(body, maxBody), seen))
 	if first, err := in.Token(); err != nil || first != json.Delim('[') {
 		return nil

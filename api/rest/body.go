@@ -27,6 +27,9 @@ func (c *call) decode(v any) error {
 		return err
 	}
 	defer c.s.held.Add(-int64(len(body)))
+	if _, err := io.Copy(io.Discard, httpio.LimitValues(bytes.NewReader(body))); err != nil {
+		return err
+	}
 	if typed != nil && !bytes.HasPrefix(bytes.TrimSpace(body), []byte("{")) {
 		return typed
 	}

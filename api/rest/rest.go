@@ -159,7 +159,9 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 		Protocols:         protocols,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
+		// HTTP/2 has no deadlines of its own for frames that do not end.
+		HTTP2:          &http.HTTP2Config{SendPingTimeout: time.Minute, PingTimeout: 15 * time.Second, WriteByteTimeout: 2 * time.Minute},
+		MaxHeaderBytes: 64 << 10,
 	}
 	srv.RegisterOnShutdown(left)
 	if log != nil {

@@ -89,6 +89,7 @@ type commands struct {
 	Key       keyCommand       `cmd:"" name:"key" help:"Create, list and revoke API keys."`
 	TLS       tlsCommand       `cmd:"" name:"tls" help:"Create certificates for HTTPS."`
 	Doctor    doctorCommand    `cmd:"" help:"Check whether this machine can run sandboxes."`
+	Attack    attackCommand    `cmd:"" help:"Attack a node as hostile programs and tenants would, and say what held."`
 	Bench     benchCommand     `cmd:"" help:"Run benchmarks."`
 	Config    configCommand    `cmd:"" name:"config" help:"Show and check the configuration."`
 	Version   versionCommand   `cmd:"" help:"Print versions and digests."`

@@ -199,6 +199,8 @@ func TestHostileNamesAreRefusedOrHarmless(t *testing.T) {
 		want    string    // listing if it works
 	}{
 		{"dots", []entry{{name: "../secret", text: "pwned"}}, engi.Invalid, ""},
+		{"a hard link to a device", []entry{{name: "sda", kind: tar.TypeBlock}, {name: "hard", kind: tar.TypeLink, link: "sda"}}, engi.Invalid, ""},
+		{"a device over a file, and a link to it", []entry{{name: "a", text: "x"}, {name: "a", kind: tar.TypeChar}, {name: "b", kind: tar.TypeSymlink, link: "a"}}, 0, "a b"},
 		{"dots inside", []entry{{name: "a/../../secret", text: "pwned"}}, engi.Invalid, ""},
 		{"dots at the end", []entry{{name: "a/..", kind: tar.TypeDir}}, engi.Invalid, ""},
 		{"absolute", []entry{{name: "/etc/passwd", text: "inside"}}, 0, "etc etc/passwd"},

@@ -377,9 +377,6 @@ func (u *uploadBody) finish(ctx context.Context, rc *http.ResponseController, wa
 	// The server cannot do this: if it finds the end of a body after the
 	// handler returned in full duplex, it reads the next request twice at the
 	// same time and panics (seen with Go 1.26.8).
-	if n, err := u.ReadCloser.Read(make([]byte, 1)); n == 0 && err == io.EOF {
-		return
-	}
 	_ = rc.Flush()
 	_ = rc.SetReadDeadline(time.Now().Add(uploadGrace))
 	if _, err := io.Copy(io.Discard, u.ReadCloser); err != nil || ctx.Err() != nil {

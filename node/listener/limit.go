@@ -1,45 +1,127 @@
 package listener
 
 import (
+	"container/list"
+	"context"
+	"crypto/tls"
 	"net"
+	"net/http"
 	"net/netip"
 	"sync"
 )
 
-// A limiter closes connections beyond a number of all, or of one address, at
-// once: whoever takes all descriptors would take them from the node's own work.
-// It is shared by the listeners of a node, and safe for concurrent use.
+// A limiter keeps a number of connections open, of all and of one address: whoever
+// takes all descriptors would take them from the node's own work. If there are too
+// many, it closes the one that has been without a request for longest, so that those
+// who stall keep nobody out. It is shared by the listeners of a node, and safe for
+// concurrent use.
 type limiter struct {
 	most, each int // 0 means no limit
+	closing    sync.WaitGroup
 
 	mu    sync.Mutex
 	all   int
 	perIP map[netip.Addr]int
+	idle  list.List // of *counted that serve no request, the longest first
 }
 
 // limit returns ln with the limits of l.
 func (l *limiter) limit(ln net.Listener) net.Listener { return limited{ln, l} }
 
 // enter counts a connection, or reports false if there are too many.
-func (l *limiter) enter(from netip.Addr) bool {
+func (l *limiter) enter(c *counted) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	// Everything on this machine, proxies among it, has the same address.
-	if l.most > 0 && l.all >= l.most || l.each > 0 && !from.IsLoopback() && l.perIP[from] >= l.each {
+	if l.each > 0 && !c.from.IsLoopback() && l.perIP[c.from] >= l.each {
 		return false
 	}
+	if l.most > 0 && l.all >= l.most {
+		first := l.idle.Front()
+		if first == nil {
+			return false
+		}
+		old := first.Value.(*counted)
+		l.leaveLocked(old)
+		l.closing.Go(func() { old.conn.Close() }) // waits for who reads it
+	}
 	l.all++
-	l.perIP[from]++
+	l.perIP[c.from]++
+	c.place = l.idle.PushBack(c)
 	return true
 }
 
-func (l *limiter) leave(from netip.Addr) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all--
-	if l.perIP[from]--; l.perIP[from] == 0 {
-		delete(l.perIP, from)
+func (l *limiter) leaveLocked(c *counted) {
+	if c.left {
+		return
 	}
+	c.left = true
+	if c.place != nil {
+		l.idle.Remove(c.place)
+	}
+	l.all--
+	if l.perIP[c.from]--; l.perIP[c.from] == 0 {
+		delete(l.perIP, c.from)
+	}
+}
+
+// A counted is what a limiter knows of a connection. Its fields below conn are
+// guarded by mu of the limiter.
+type counted struct {
+	l    *limiter
+	from netip.Addr
+	conn net.Conn
+
+	requests int           // that are being served
+	place    *list.Element // in idle; nil if there are requests
+	left     bool
+}
+
+func (c *counted) leave() {
+	c.l.mu.Lock()
+	defer c.l.mu.Unlock()
+	c.l.leaveLocked(c)
+}
+
+// serve counts a request, or the end of one.
+func (c *counted) serve(n int) {
+	c.l.mu.Lock()
+	defer c.l.mu.Unlock()
+	c.requests += n
+	switch {
+	case c.left:
+	case c.requests == 0:
+		c.place = c.l.idle.PushBack(c)
+	case c.place != nil:
+		c.l.idle.Remove(c.place)
+		c.place = nil
+	}
+}
+
+type connKey struct{}
+
+// watch has s tell which connections serve requests.
+func watch(s *http.Server) {
+	h := s.Handler
+	s.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		if t, ok := conn.(*tls.Conn); ok {
+			conn = t.NetConn()
+		}
+		switch c := conn.(type) {
+		case *countedTCP:
+			return context.WithValue(ctx, connKey{}, c.counted)
+		case *countedConn:
+			return context.WithValue(ctx, connKey{}, c.counted)
+		}
+		return ctx
+	}
+	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c, ok := r.Context().Value(connKey{}).(*counted); ok {
+			c.serve(1)
+			defer c.serve(-1)
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 type limited struct {
@@ -54,42 +136,41 @@ func (ln limited) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		var from netip.Addr
+		c := &counted{l: ln.l, conn: conn}
 		if at, err := netip.ParseAddrPort(conn.RemoteAddr().String()); err == nil {
-			from = at.Addr().Unmap().WithZone("")
+			c.from = at.Addr().Unmap().WithZone("")
 		}
-		if !ln.l.enter(from) {
+		if !ln.l.enter(c) {
 			conn.Close()
 			continue
 		}
-		leave := sync.OnceFunc(func() { ln.l.leave(from) })
 		if tcp, ok := conn.(*net.TCPConn); ok {
-			return &countedTCP{tcp, leave}, nil // its ReadFrom sends files without copying them
+			return &countedTCP{tcp, c}, nil // its ReadFrom sends files without copying them
 		}
-		return &countedConn{conn, leave}, nil
+		return &countedConn{conn, c}, nil
 	}
 }
 
 // A countedTCP is a countedConn with the methods of TCP.
 type countedTCP struct {
 	*net.TCPConn
-	leave func()
+	counted *counted
 }
 
 // Close implements net.Conn.
 func (c *countedTCP) Close() error {
-	defer c.leave()
+	defer c.counted.leave()
 	return c.TCPConn.Close()
 }
 
 // A countedConn leaves its limiter when it is closed.
 type countedConn struct {
 	net.Conn
-	leave func()
+	counted *counted
 }
 
 // Close implements net.Conn.
 func (c *countedConn) Close() error {
-	defer c.leave()
+	defer c.counted.leave()
 	return c.Conn.Close()
 }

@@ -3,6 +3,7 @@
 package listener
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -11,7 +12,10 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/cert"
@@ -20,6 +24,10 @@ import (
 // drainTimeout is how long requests may take to complete at shutdown.
 const drainTimeout = 10 * time.Second
 
+// patience is how long a client may leave unread what it was sent. Whoever writes
+// without a deadline would else wait for ever for one who reads nothing.
+const patience = 2 * time.Minute
+
 // Options configure a [Listener].
 type Options struct {
 	Listen string       // address and port
@@ -27,9 +35,11 @@ type Options struct {
 	TLS    bool         // whether HTTPS is served
 	Cert   cert.Options // its ACME.Port is filled in
 
-	Conns        int // at the same time; more are closed at once; 0 means no limit
+	Conns        int // at the same time; with more, idle ones are closed; 0 means no limit
 	ConnsPerHost int // the same of one address that is not this machine's
 	Log          *slog.Logger
+
+	patience time.Duration // for tests; 0 means patience
 }
 
 // A Listener listens on the addresses of a node. It is safe for concurrent use.
@@ -38,6 +48,7 @@ type Listener struct {
 	secure    net.Listener   // one of them; nil without TLS
 	certs     *cert.Manager  // nil without TLS
 	limiter   *limiter
+	patience  time.Duration
 	log       *slog.Logger
 }
 
@@ -45,7 +56,7 @@ type Listener struct {
 // an address in use and Invalid for certificates that cannot be used. The caller
 // must close the listener.
 func Open(ctx context.Context, o Options) (_ *Listener, err error) {
-	l := &Listener{limiter: &limiter{most: o.Conns, each: o.ConnsPerHost, perIP: map[netip.Addr]int{}}, log: o.Log}
+	l := &Listener{limiter: &limiter{most: o.Conns, each: o.ConnsPerHost, perIP: map[netip.Addr]int{}}, patience: cmp.Or(o.patience, patience), log: o.Log}
 	defer func() {
 		if err != nil {
 			l.Close()
@@ -70,7 +81,14 @@ func Open(ctx context.Context, o Options) (_ *Listener, err error) {
 }
 
 func (l *Listener) listen(ctx context.Context, address, flag string) error {
-	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	ln, err := (&net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		if cerr := c.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(l.patience.Milliseconds()))
+		}); cerr != nil {
+			return cerr
+		}
+		return err
+	}}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return engi.Errorf(engi.Conflict, "listen on %s: %v", address, strings.TrimPrefix(err.Error(), "listen tcp ")).
 			WithRemedy("choose another address with %s, like 127.0.0.1:0 for any free port", flag)
@@ -125,6 +143,7 @@ func (l *Listener) Certificates(ctx context.Context, ready func()) error {
 // Serve serves requests with s until ctx ends. It then calls leave, which must end
 // requests that would not end by themselves, and waits for the others.
 func (l *Listener) Serve(ctx context.Context, s *http.Server, leave, ready func()) error {
+	watch(s)
 	failed := make(chan error, len(l.listeners))
 	for _, ln := range l.listeners {
 		go func() { failed <- s.Serve(ln) }()
@@ -144,6 +163,7 @@ func (l *Listener) Serve(ctx context.Context, s *http.Server, leave, ready func(
 		l.log.Warn("requests were cut off", "err", err)
 		s.Close()
 	}
+	l.limiter.closing.Wait()
 	for range waiting {
 		if err := <-failed; broken == nil && !errors.Is(err, http.ErrServerClosed) {
 			broken = err

@@ -4,9 +4,11 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/engi-dev/engi"
 )
@@ -63,5 +65,41 @@ func TestListenersThatFail(t *testing.T) {
 	l.Close()
 	if err := l.Serve(t.Context(), new(http.Server), func() { left = true }, func() {}); engi.KindOf(err) != engi.Internal || err == nil || !left {
 		t.Errorf("a listener that is gone: %v, left %t", err, left)
+	}
+}
+
+// TestStalledReaders sends requests and reads no answer. The server must not wait
+// for ever until there is room for more of them.
+func TestStalledReaders(t *testing.T) {
+	l := open(t, Options{Listen: "127.0.0.1:0", patience: 300 * time.Millisecond})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	closed := make(chan struct{}, 10)
+	s := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, strings.Repeat("x", 1<<20)) }),
+		ConnState: func(_ net.Conn, state http.ConnState) {
+			if state == http.StateClosed {
+				closed <- struct{}{}
+			}
+		},
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- l.Serve(ctx, s, func() {}, func() {}) }()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(l.URL(), "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, strings.Repeat("GET / HTTP/1.1\r\nHost: x\r\n\r\n", 100)); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-closed:
+	case <-time.After(30 * time.Second):
+		t.Error("the server still waits for a client that does not read")
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

@@ -94,12 +94,13 @@ var rules = []rule{
 	{"api/compat/e2b", ". api/httpio", ""},
 	{"api/...", ". api/... gate/... spelling", "github.com/danielgtaylor/huma/v2/... github.com/go-json-experiment/json/... github.com/prometheus/client_golang/... github.com/coder/websocket"},
 	{"client", "api/v1", "github.com/coder/websocket"},
+	{"attack", "api/v1 client", ""},
 
 	{"node/bundle/...", ". node/bundle", "github.com/klauspost/compress/... golang.org/x/sys/..."},
 	{"node/...", "...", "github.com/prometheus/client_golang/... github.com/pelletier/go-toml/v2 github.com/caarlos0/env/v11 golang.org/x/sys/..."},
 	{"cmd/engi-js", ". script/engine script/wire", "golang.org/x/sys/unix"},
 	{"cmd/engi-guest", "guest/guestd", "golang.org/x/sys/unix"},
-	{"cmd/...", ". node node/... client api/v1 agent/llm/scripted cmd/engi/...", "github.com/alecthomas/kong github.com/modelcontextprotocol/go-sdk/mcp github.com/vbauerster/mpb/v8/... golang.org/x/term golang.org/x/sys/..."},
+	{"cmd/...", ". node node/... client attack api/v1 agent/llm/scripted cmd/engi/...", "github.com/alecthomas/kong github.com/modelcontextprotocol/go-sdk/mcp github.com/vbauerster/mpb/v8/... golang.org/x/term golang.org/x/sys/..."},
 	{"test/...", "...", "..."},
 }
 

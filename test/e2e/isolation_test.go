@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/engi-dev/engi"
+	programs "github.com/engi-dev/engi/attack"
 )
 
 // An attack is a program that tries to break out of, wear down or confuse its
@@ -44,46 +45,9 @@ func held(t *testing.T, x engi.Execution) {
 	}
 }
 
-// root runs a Bash script as root inside; the templates allow sudo.
-func root(script string) string {
-	return "cat > /tmp/attack.sh <<'ATTACK'\n" + script + "\nATTACK\nsudo -n bash /tmp/attack.sh\n"
-}
-
-// try turns Python statements that must raise into a verdict.
-func try(what string) string {
-	var b strings.Builder
-	b.WriteString("def attack():\n")
-	for line := range strings.SplitSeq(strings.TrimSpace(what), "\n") {
-		b.WriteString("    " + line + "\n")
-	}
-	b.WriteString("try:\n    r = attack()\nexcept BaseException as e:\n    print('DENIED', type(e).__name__, e)\nelse:\n    print('DENIED' if r is None else 'ESCAPED %r' % (r,))\n")
-	return b.String()
-}
-
 const small = 64 << 20
 
 var attacks = []attack{
-	{name: "host files are not there", lang: engi.Python, want: engi.CauseExited, check: held, code: try(`
-import os
-found = []
-for p in ['` + canaryPath + `', '/work', '/root/.ssh/id_rsa', '/var/run/docker.sock', '/run/docker.sock', '/etc/shadow-', '/var/log/dpkg.log.host']:
-    if os.path.exists(p) and os.access(p, os.R_OK): found.append(p)
-for p in ['/proc/1/root` + canaryPath + `', '/proc/self/root` + canaryPath + `', '/../../../..` + canaryPath + `']:
-    if os.path.exists(p): found.append(p)
-return found or None`)},
-
-	{name: "host files are not there for root", lang: engi.Bash, want: engi.CauseExited, check: held, code: root(`
-for p in ` + canaryPath + ` /proc/1/root` + canaryPath + ` /.engi/../../..` + canaryPath + `; do
-  [ -e "$p" ] && echo ESCAPED $p
-done
-echo DENIED`)},
-
-	{name: "the host's processes are not there", lang: engi.Python, want: engi.CauseExited, check: held, code: try(`
-import os
-pids = [int(p) for p in os.listdir('/proc') if p.isdigit()]
-cmd = [open('/proc/%d/cmdline' % p).read() for p in pids]
-return [c for c in cmd if 'runsc' in c or 'engi\0serve' in c or '` + canaryName + `' in c] or None`)},
-
 	{name: "the host's kernel is not shown", lang: engi.Bash, want: engi.CauseExited, check: func(t *testing.T, x engi.Execution) {
 		host, err := os.ReadFile("/proc/version")
 		if err != nil {
@@ -94,22 +58,7 @@ return [c for c in cmd if 'runsc' in c or 'engi\0serve' in c or '` + canaryName 
 		}
 	}, code: `cat /proc/version; uname -a; cat /proc/cmdline`},
 
-	{name: "sysfs and sysctl cannot be written", lang: engi.Bash, want: engi.CauseExited, check: held, code: root(`
-echo 1 > /proc/sys/kernel/panic 2>/dev/null && [ "$(cat /proc/sys/kernel/panic)" = 1 ] && echo ESCAPED
-echo c > /proc/sysrq-trigger 2>/dev/null && echo ESCAPED
-echo '|/tmp/x' > /proc/sys/kernel/core_pattern 2>/dev/null && echo ESCAPED
-for f in /sys/kernel/uevent_helper /sys/power/state /sys/class/net/eth0/mtu; do
-  echo 1 > $f 2>/dev/null && echo ESCAPED $f
-done
-echo DENIED`)},
-
-	{name: "ptrace reaches no other user", lang: engi.Python, want: engi.CauseExited, check: held, code: try(`
-import ctypes
-libc = ctypes.CDLL(None, use_errno=True)
-PTRACE_ATTACH = 16
-return 'attached' if libc.ptrace(PTRACE_ATTACH, 1, None, None) == 0 else None`)},
-
-	{name: "raw and packet sockets are refused", lang: engi.Bash, want: engi.CauseExited, check: held, code: root(`
+	{name: "raw and packet sockets are refused", lang: engi.Bash, want: engi.CauseExited, check: held, code: programs.AsRoot(`
 python3 - <<'PY'
 import socket
 for args in [(socket.AF_INET, socket.SOCK_RAW, 1), (socket.AF_INET, socket.SOCK_RAW, 6), (socket.AF_PACKET, socket.SOCK_RAW, 0x300)]:
@@ -120,7 +69,7 @@ for args in [(socket.AF_INET, socket.SOCK_RAW, 1), (socket.AF_INET, socket.SOCK_
         print('DENIED', e)
 PY`)},
 
-	{name: "there is no network", lang: engi.Python, want: engi.CauseExited, check: held, code: try(`
+	{name: "there is no network", lang: engi.Python, want: engi.CauseExited, check: held, code: programs.Try(`
 import socket
 reached = []
 for addr in [('1.1.1.1', 53), ('169.254.169.254', 80), ('10.0.0.1', 80), ('127.0.0.1', ` + canaryPort + `)]:
@@ -143,37 +92,6 @@ l = socket.create_server(('127.0.0.1', 0))
 c = socket.create_connection(l.getsockname())
 s, _ = l.accept()
 c.sendall(b'hello'); print(s.recv(5).decode())`},
-
-	{name: "mounting the host is impossible", lang: engi.Bash, want: engi.CauseExited, check: held, code: root(`
-mkdir -p /tmp/m
-for dev in /dev/vda /dev/sda /dev/nvme0n1 /dev/mem /dev/kmem /dev/kvm; do
-  [ -e $dev ] && head -c1 $dev >/dev/null 2>&1 && echo ESCAPED $dev
-done
-mknod /tmp/vda b 254 0 2>/dev/null && head -c1 /tmp/vda >/dev/null 2>&1 && echo ESCAPED mknod
-mount -t ext4 /dev/vda /tmp/m 2>/dev/null && echo ESCAPED mount
-mount --bind /.engi /tmp/m 2>/dev/null; touch /tmp/m/x 2>/dev/null && [ -e /.engi/x ] && echo ESCAPED channel
-mount -o remount,rw /.engi 2>/dev/null; touch /.engi/x 2>/dev/null && echo ESCAPED remount
-echo DENIED`)},
-
-	{name: "the channel directory cannot be written", lang: engi.Bash, want: engi.CauseExited, check: held, code: root(`
-for act in "touch /.engi/x" "mkdir /.engi/d" "rm -f /.engi/sock" "mv /.engi/guest.json /.engi/y" "chmod 777 /.engi" "ln -s / /.engi/l" "sh -c 'echo x >> /.engi/engi-guest'" "mknod /.engi/n p"; do
-  $act 2>/dev/null && echo ESCAPED $act
-done
-echo DENIED`)},
-
-	{name: "the token is root's alone", lang: engi.Python, want: engi.CauseExited, check: held, code: try(`
-return open('/.engi/guest.json').read()`)},
-
-	{name: "kernel modules and kexec are refused", lang: engi.Bash, want: engi.CauseExited, check: held, code: root(`
-python3 - <<'PY'
-import ctypes
-libc = ctypes.CDLL(None, use_errno=True)
-for name, nr in [('init_module', 175), ('finit_module', 313), ('kexec_load', 246), ('reboot', 169), ('swapon', 167), ('bpf', 321)]:
-    if libc.syscall(nr, 0, 0, 0, 0, 0) == 0:
-        print('ESCAPED', name)
-    else:
-        print('DENIED', name, ctypes.get_errno())
-PY`)},
 
 	{name: "fork bomb", lang: engi.Bash, want: engi.CauseProcesses, allow: []engi.Cause{engi.CauseTimeout},
 		limits: engi.Limits{Timeout: 5 * time.Second, Size: engi.Size{Processes: 64}},
@@ -279,12 +197,9 @@ mkdir -p a/b; echo inner > a/b/c; ln -s a/b via; printf x > $'new\nline'; printf
 			}
 		}},
 
-	{name: "killing the guest program as a user", lang: engi.Bash, want: engi.CauseExited, code: `kill -9 1 2>/dev/null && echo ESCAPED; kill -9 -1 2>/dev/null; echo DENIED`,
-		allow: []engi.Cause{engi.CauseExited}},
-
 	{name: "killing the guest program as root", lang: engi.Bash, want: engi.CauseSandboxLost, allow: []engi.Cause{engi.CauseExited, engi.CauseTimeout},
 		limits: engi.Limits{Timeout: 5 * time.Second},
-		code:   root(`kill -9 1; kill -SEGV 1; kill -STOP 1; sleep 1; echo still here`)},
+		code:   programs.AsRoot(`kill -9 1; kill -SEGV 1; kill -STOP 1; sleep 1; echo still here`)},
 
 	{name: "flooding the guest's channel", lang: engi.Python, want: engi.CauseExited, allow: []engi.Cause{engi.CauseTimeout, engi.CauseSandboxLost},
 		limits: engi.Limits{Timeout: 10 * time.Second},
@@ -304,7 +219,7 @@ print('flooded')`},
 
 	{name: "posing as the guest", lang: engi.Bash, want: engi.CauseExited, allow: []engi.Cause{engi.CauseSandboxLost, engi.CauseTimeout},
 		limits: engi.Limits{Timeout: 10 * time.Second},
-		code: root(`python3 - <<'PY'
+		code: programs.AsRoot(`python3 - <<'PY'
 import socket
 s = socket.socket(socket.AF_UNIX); s.connect('/.engi/sock')
 s.settimeout(2)
@@ -319,12 +234,16 @@ PY`)},
 	{name: "a program that stops itself", lang: engi.Bash, want: engi.CauseTimeout, limits: engi.Limits{Timeout: 2 * time.Second}, code: `kill -STOP $$`},
 
 	{name: "open files", lang: engi.Python, want: engi.CauseExited, limits: engi.Limits{Size: engi.Size{OpenFiles: 100}},
-		code: try("fs = []\nfor i in range(100000): fs.append(open('/dev/null'))\nreturn len(fs)"), check: held},
+		code: programs.Try("fs = []\nfor i in range(100000): fs.append(open('/dev/null'))\nreturn len(fs)"), check: held},
 }
 
 func TestIsolation(t *testing.T) {
 	n := sharedNode(t)
-	for _, a := range attacks {
+	all := attacks
+	for _, p := range programs.Escapes(canaryPath) {
+		all = append(all, attack{name: p.Name, lang: engi.Language(p.Language), code: p.Code, want: engi.CauseExited, check: held})
+	}
+	for _, a := range all {
 		t.Run(a.name, func(t *testing.T) {
 			spec := program(a.lang, a.code)
 			spec.Limits = a.limits

@@ -166,6 +166,9 @@ func (s *Server) Start() {
 	s.Client = client.New(s.URL, s.Key)
 }
 
+// PID returns the ID of the server's process.
+func (s *Server) PID() int { return s.cmd.Process.Pid }
+
 // Kill ends the server as a power cut does.
 func (s *Server) Kill() {
 	s.cmd.Process.Kill() // it may have ended

@@ -82,7 +82,7 @@ type Options struct {
 // A Server serves the protocol. It is safe for concurrent use.
 type Server struct {
 	Options
-	control *http.ServeMux
+	control recordingMux
 
 	mu      sync.Mutex
 	builds  map[string]context.CancelFunc // running ones by ID; guarded by mu
@@ -118,7 +118,7 @@ func New(o Options) *Server {
 	if o.BuildTime <= 0 {
 		o.BuildTime = 2 * time.Hour
 	}
-	s := &Server{Options: o, control: http.NewServeMux(), builds: map[string]context.CancelFunc{}, lines: map[engi.Owner]*line{}, waiting: engi.NewShares(maxWaiting), slots: make(chan struct{}, o.MaxBuilds)}
+	s := &Server{Options: o, control: recordingMux{ServeMux: http.NewServeMux()}, builds: map[string]context.CancelFunc{}, lines: map[engi.Owner]*line{}, waiting: engi.NewShares(maxWaiting), slots: make(chan struct{}, o.MaxBuilds)}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.serveSandboxes()
 	s.serveSnapshots()
@@ -158,6 +158,21 @@ func Serves(path string) bool {
 	return roots[first]
 }
 
+// A recordingMux knows its patterns.
+type recordingMux struct {
+	*http.ServeMux
+	patterns []string
+}
+
+// HandleFunc adds a pattern.
+func (m *recordingMux) HandleFunc(pattern string, f http.HandlerFunc) {
+	m.patterns = append(m.patterns, pattern)
+	m.ServeMux.HandleFunc(pattern, f)
+}
+
+// Routes returns the patterns of the control plane, for tests that try them all.
+func (s *Server) Routes() []string { return s.control.patterns }
+
 // Control serves the control plane: the paths for which [Serves] is true, by the
 // names that are served.
 func (s *Server) Control() http.Handler {
@@ -166,6 +181,8 @@ func (s *Server) Control() http.Handler {
 			fail(w, err)
 			return
 		}
+		r, stop := httpio.TimedBody(w, r)
+		defer stop()
 		s.control.ServeHTTP(w, r)
 	})
 }
@@ -282,8 +299,11 @@ const maxBody = 4 << 20
 // body decodes a request's JSON; an empty body is like {}. Unknown fields are
 // ignored, because other versions of clients send them.
 func body(w http.ResponseWriter, r *http.Request, v any) error {
-	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	b, err := io.ReadAll(httpio.LimitValues(http.MaxBytesReader(w, r.Body, maxBody)))
 	if err != nil {
+		if engi.KindOf(err) == engi.Invalid {
+			return err
+		}
 		if _, over := errors.AsType[*http.MaxBytesError](err); over {
 			return engi.Errorf(engi.Invalid, "the body is over %d bytes", maxBody)
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/httpio"
 )
 
 // Headers with the sandbox and port of a request, and with tokens.
@@ -133,7 +134,13 @@ func (s *Server) proxy(w http.ResponseWriter, r *http.Request, id engi.SandboxID
 	}
 	defer leave()
 	// These bodies can be long or open-ended.
-	uploads := r.Method == http.MethodPost && (r.URL.Path == "/files" || r.URL.Path == "/process.Process/StreamInput")
+	input := r.URL.Path == "/process.Process/StreamInput" // which may pause
+	uploads := r.Method == http.MethodPost && (r.URL.Path == "/files" || input)
+	if !input {
+		timed, stop := httpio.TimedBody(w, r)
+		defer stop()
+		r = timed
+	}
 	if r, err = prepareBody(w, r, uploads); err != nil {
 		fail(w, err)
 		return

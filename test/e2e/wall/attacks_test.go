@@ -3,7 +3,7 @@ package wall
 // An attack is a program that tries to get out of a sandbox with a token.
 type attack struct {
 	name string
-	code string // body of a Python function of the token; see testdata/tricks.py. What it returns, it got
+	code string // body of a Python function of the token; see tricks.py in package attack. What it returns, it got
 	// event is a regular expression that an event of a refusal must match:
 	// "KIND PROTOCOL HOST ADDRESS | RULE | REASON".
 	event string

@@ -1,7 +1,6 @@
 package wall
 
 import (
-	_ "embed"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -13,10 +12,10 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	programs "github.com/engi-dev/engi/attack"
 )
 
-//go:embed testdata/tricks.py
-var tricks string
+var tricks = programs.Tricks
 
 // furnish gives the internet the names that attacks use.
 func furnish(w *internet) {

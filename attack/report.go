@@ -1,0 +1,151 @@
+package attack
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+// A Report says what was tried on which node, and what came of it.
+type Report struct {
+	Date    time.Time         `json:"date"`
+	URL     string            `json:"url"`
+	Node    v1.Node           `json:"node"`
+	Kernel  string            `json:"kernel,omitempty"` // of the node's host; empty if it is another machine
+	Pins    []Pin             `json:"pins,omitempty"`   // of what isolates, in the engi that attacked; the node's if the versions are the same
+	Client  string            `json:"client"`           // version of the engi that attacked
+	Policy  *v1.NetworkPolicy `json:"policy,omitempty"` // that sandboxes get if nobody says anything
+	Results []Result          `json:"results"`
+	Counts  map[string]int    `json:"counts"` // by outcome
+}
+
+// A Pin is a module at a version, and how old that was.
+type Pin struct {
+	Module  string `json:"module"`
+	Version string `json:"version"`
+	Days    int    `json:"days"`
+}
+
+// Age returns the days between a version of a module that names a commit's time
+// and now; -1 if it names none.
+func Age(version string, now time.Time) int {
+	// v0.0.0-20260905035102-160fafc42237
+	parts := bytes.Split([]byte(version), []byte("-"))
+	if len(parts) < 3 {
+		return -1
+	}
+	stamp := parts[len(parts)-2]
+	if dot := bytes.LastIndexByte(stamp, '.'); dot >= 0 {
+		stamp = stamp[dot+1:]
+	}
+	at, err := time.Parse("20060102150405", string(stamp))
+	if err != nil {
+		return -1
+	}
+	return int(now.Sub(at) / (24 * time.Hour))
+}
+
+// A Signed is a report with the signature of who made it, over the report's bytes.
+type Signed struct {
+	Report    json.RawMessage   `json:"report"`
+	PublicKey ed25519.PublicKey `json:"public_key"`
+	Signature []byte            `json:"signature"`
+}
+
+const reportContext = "engi attack report 1\n" // keeps signatures of other things from being taken for these
+
+// Sign signs a report.
+func Sign(r Report, key ed25519.PrivateKey) (Signed, error) {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return Signed{}, fmt.Errorf("write the report: %w", err)
+	}
+	return Signed{b, key.Public().(ed25519.PublicKey), ed25519.Sign(key, append([]byte(reportContext), b...))}, nil
+}
+
+// Verify returns the report in a file if it is what the owner of the key in it has
+// signed. Whose key that is, is for the caller to know: see [Fingerprint].
+func Verify(file []byte) (Report, ed25519.PublicKey, error) {
+	var s Signed
+	if err := json.Unmarshal(file, &s); err != nil {
+		return Report{}, nil, fmt.Errorf("this is no signed report: %w", err)
+	}
+	if len(s.PublicKey) != ed25519.PublicKeySize {
+		return Report{}, nil, errors.New("this is no signed report: it has no public key")
+	}
+	var b bytes.Buffer // files may be indented
+	if err := json.Compact(&b, s.Report); err != nil {
+		return Report{}, nil, fmt.Errorf("this is no signed report: %w", err)
+	}
+	if !ed25519.Verify(s.PublicKey, append([]byte(reportContext), b.Bytes()...), s.Signature) {
+		return Report{}, nil, errors.New("the signature is not that of this report: it was changed")
+	}
+	var r Report
+	if err := json.Unmarshal(b.Bytes(), &r); err != nil {
+		return Report{}, nil, fmt.Errorf("read the report: %w", err)
+	}
+	return r, s.PublicKey, nil
+}
+
+// Fingerprint names a public key, for people to compare.
+func Fingerprint(key ed25519.PublicKey) string {
+	sum := sha256.Sum256(key)
+	return "ed25519:" + hex.EncodeToString(sum[:16])
+}
+
+// LoadKey returns the key in a file, which is made if it does not exist.
+func LoadKey(path string) (ed25519.PrivateKey, error) {
+	const kind = "ENGI ATTACK KEY"
+	b, err := os.ReadFile(path)
+	if err == nil {
+		block, _ := pem.Decode(b)
+		if block == nil || block.Type != kind || len(block.Bytes) != ed25519.SeedSize {
+			return nil, fmt.Errorf("%s is no key for reports", path)
+		}
+		return ed25519.NewKeyFromSeed(block.Bytes), nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := pem.Encode(f, &pem.Block{Type: kind, Bytes: key.Seed()}); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return key, f.Close()
+}
+
+// Public is a public key as files have it.
+func Public(key ed25519.PublicKey) string { return base64.StdEncoding.EncodeToString(key) }
+
+// Count counts results by outcome.
+func Count(results []Result) map[string]int {
+	n := map[string]int{Held: 0, Broke: 0, Skipped: 0}
+	for _, r := range results {
+		n[r.Outcome]++
+	}
+	return n
+}

@@ -1,0 +1,34 @@
+package e2e
+
+import (
+	"testing"
+
+	programs "github.com/engi-dev/engi/attack"
+	"github.com/engi-dev/engi/client"
+)
+
+// TestGauntlet attacks a node by its API, as its users may. Everything holds that
+// could be tried; ways around the wall need the Internet for their controls.
+func TestGauntlet(t *testing.T) {
+	n := sharedNode(t).private
+	url := n.Endpoint().URL
+	as := func(key string) *client.Client { return client.New(url, key) }
+	results, err := programs.Run(t.Context(), programs.Options{Client: as(n.AdminKey()), As: as, Canary: canaryPath})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried := map[string]int{}
+	for _, r := range results {
+		switch {
+		case r.Outcome == programs.Broke:
+			t.Errorf("%s, %s broke: %s", r.Group, r.Name, r.Why)
+		case r.Outcome == programs.Skipped && r.Group != "wall" && r.Group != "secrets":
+			t.Errorf("%s, %s was skipped: %s", r.Group, r.Name, r.Why)
+		case r.Outcome == programs.Skipped:
+			t.Logf("%s, %s was skipped: %s", r.Group, r.Name, r.Why)
+		default:
+			tried[r.Group]++
+		}
+	}
+	t.Logf("held: %v", tried)
+}
