@@ -142,7 +142,7 @@ func stallRoutes(t *testing.T, n *Node, names map[string]string, box, token, vol
 		all = append(all, stallRoute{method, path + "?path=/tmp/f", "Host: localhost\r\n" + head})
 	}
 	bearer := "Authorization: Bearer " + n.AdminKey() + "\r\n"
-	for _, r := range n.api(rest.Options{Keys: key.New(store.Keys(n.db))}, rest.NodeInfo{}).(*rest.Server).Routes() {
+	for _, r := range n.api(rest.Options{Keys: key.New(store.Keys(n.db))}, rest.NodeInfo{}).Routes() {
 		add(r.Pattern, "", bearer)
 	}
 	for _, pattern := range n.e2b.Routes() {
