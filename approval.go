@@ -20,7 +20,7 @@ type HeldRequest struct {
 	Query   string   // escaped; never shown or kept, since it may hold values
 	Secrets []string // names of the secrets it would be sent with, from the policy
 	Rule    string   // that asks, as the policy writes it
-	Body    []byte   // its first bytes, as far as the rule looked; for people to judge by
+	Body    []byte   // all of it, for people to judge by; valid and unchanged until Ask returns
 }
 
 // An ApprovalDecision is the answer to a [HeldRequest].

@@ -467,6 +467,7 @@ type judge struct {
 }
 
 func (j *judge) Ask(ctx context.Context, r engi.HeldRequest) (engi.ApprovalDecision, error) {
+	r.Body = bytes.Clone(r.Body[:min(len(r.Body), 1000)]) // it is not ours to keep
 	j.mu.Lock()
 	j.asked = append(j.asked, r)
 	j.mu.Unlock()
