@@ -16,8 +16,7 @@ type HeldRequest struct {
 	Host    string    // judged by the wall
 	Port    uint16
 	Method  string
-	Path    string   // escaped, without the query
-	Query   string   // escaped; never shown or kept, since it may hold values
+	Path    string   // escaped, with the query
 	Secrets []string // names of the secrets it would be sent with, from the policy
 	Rule    string   // that asks, as the policy writes it
 	Body    []byte   // all of it, for people to judge by; valid and unchanged until Ask returns
@@ -42,10 +41,10 @@ type Approver interface {
 // wait together. It is a value.
 type Approval struct {
 	ID          ApprovalID
-	HeldRequest // with the first 4 KiB of Body and without Query
+	HeldRequest // with the first 4 KiB of Body
 
 	BodySize int    // of what the rule looked at
-	Digest   string // SHA-256 in hex of all of the request, Query and Body too
+	Digest   string // SHA-256 in hex of all of the request, with the whole Body
 	Maker    string // who caused the sandbox: a key or a run by ID; empty if that is not known
 	State    ApprovalState
 	Created  time.Time

@@ -22,14 +22,14 @@ type Approval struct {
 	Host      string   `json:"host" example:"api.example.com"`
 	Port      int      `json:"port" example:"443"`
 	Method    string   `json:"method" example:"POST"`
-	Path      string   `json:"path" doc:"without the query, which may hold values" example:"/v1/payments"`
+	Path      string   `json:"path" doc:"with the query" example:"/v1/payments?currency=EUR"`
 	Secrets   []string `json:"secrets" doc:"names of those that would be sent with it" example:"[\"bank\"]"`
 	Rule      string   `json:"rule" doc:"of the network policy, that asks"`
 
 	Body       string `json:"body,omitempty" doc:"the first 4 KiB, if they are text"`
 	BodyBase64 []byte `json:"body_base64,omitempty" doc:"the same, if they are not"`
 	BodySize   int    `json:"body_size" doc:"bytes of the body that the rule looked at"`
-	Digest     string `json:"digest" doc:"SHA-256 of the whole request, its query and what the rule looked at of its body too: requests with the same one wait together"`
+	Digest     string `json:"digest" doc:"SHA-256 of the whole request, with its body: requests with the same one wait together"`
 
 	CreatedAt time.Time  `json:"created_at"`
 	ExpiresAt time.Time  `json:"expires_at" doc:"when it is refused if nobody decides"`

@@ -188,7 +188,7 @@ func (m *Manager) PublicKey() []byte { return slices.Clone(m.key.Public().(ed255
 // digest identifies a request: requests with the same one are alike.
 func digest(r engi.HeldRequest) (string, error) {
 	body := sha256.Sum256(r.Body) // which may be large
-	text, err := json.Marshal([]any{r.Owner, r.Sandbox, r.Host, r.Port, r.Method, r.Path, r.Query, r.Secrets, r.Rule, body[:]})
+	text, err := json.Marshal([]any{r.Owner, r.Sandbox, r.Host, r.Port, r.Method, r.Path, r.Secrets, r.Rule, body[:]})
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:]), err
 }
@@ -208,8 +208,13 @@ func unclear(r engi.HeldRequest) string {
 	return ""
 }
 
-// Ask implements [engi.Approver]. Requests that are alike to the last byte that
-// the rule looked at wait for one approval.
+func withoutQuery(path string) string {
+	path, _, _ = strings.Cut(path, "?")
+	return path
+}
+
+// Ask implements [engi.Approver]. Requests that are alike to the last byte
+// wait for one approval.
 func (m *Manager) Ask(ctx context.Context, r engi.HeldRequest) (_ engi.ApprovalDecision, err error) {
 	defer engi.Annotate(&err, "ask about a request of sandbox %s", r.Sandbox)
 	if why := unclear(r); why != "" {
@@ -296,7 +301,7 @@ func (m *Manager) join(r engi.HeldRequest, sum string) (h *held, fresh bool, d *
 			return nil, false, nil, engi.Errorf(engi.Exhausted, "this owner's sandboxes ask too often").WithRetry(engi.Retry{AfterMillis: 1000})
 		}
 		size := len(r.Body)
-		r.Body, r.Query = bytes.Clone(r.Body[:min(size, maxBody)]), ""
+		r.Body = bytes.Clone(r.Body[:min(size, maxBody)])
 		h = &held{stored: make(chan struct{}), done: make(chan struct{}), approval: engi.Approval{
 			ID: engi.NewApprovalID(), HeldRequest: r, BodySize: size, Digest: sum, State: engi.ApprovalPending, Created: now, Expires: now.Add(m.o.Wait),
 		}}
@@ -319,7 +324,7 @@ func (m *Manager) count(r engi.HeldRequest, n int) {
 // matches reports whether a remembered decision is for r.
 func matches(a engi.Approval, r engi.HeldRequest) bool {
 	return a.Owner == r.Owner && a.Rule == r.Rule && slices.Equal(a.Secrets, r.Secrets) && (a.Memory.AllSandboxes || a.Sandbox == r.Sandbox) &&
-		(a.Memory.WholeRule || a.Host == r.Host && a.Port == r.Port && a.Method == r.Method && a.Path == r.Path)
+		(a.Memory.WholeRule || a.Host == r.Host && a.Port == r.Port && a.Method == r.Method && withoutQuery(a.Path) == withoutQuery(r.Path))
 }
 
 // recall returns what is remembered for r: a refusal, if there is one. Callers

@@ -195,8 +195,8 @@ func (x *exchange) ask(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	q := engi.HeldRequest{
-		Owner: x.sandbox.owner, Sandbox: x.sandbox.id, Host: x.target.Host, Port: x.target.Port, Method: r.Method, Path: r.URL.EscapedPath(),
-		Query: r.URL.RawQuery, Rule: rule.String(), Body: body, // which nobody changes while it waits
+		Owner: x.sandbox.owner, Sandbox: x.sandbox.id, Host: x.target.Host, Port: x.target.Port, Method: r.Method, Path: r.URL.RequestURI(),
+		Rule: rule.String(), Body: body, // which nobody changes while it waits
 	}
 	for _, r := range x.rules {
 		for _, name := range r.secrets() {

@@ -502,7 +502,7 @@ func TestHeldRequests(t *testing.T) {
 		t.Errorf("approved: %s %q", res.Status, text)
 	}
 	q := j.asked[0]
-	if q.Sandbox != f.id || q.Owner != "ann" || q.Host != host || q.Port != 443 || q.Method != "POST" || q.Path != "/pay" || fmt.Sprint(q.Secrets) != "[TOKEN]" ||
+	if q.Sandbox != f.id || q.Owner != "ann" || q.Host != host || q.Port != 443 || q.Method != "POST" || q.Path != "/pay?a=1" || fmt.Sprint(q.Secrets) != "[TOKEN]" ||
 		string(q.Body) != `{"amount":5}` || !strings.HasPrefix(q.Rule, "ask POST "+host+"/pay") {
 		t.Errorf("asked about %+v", q)
 	}
