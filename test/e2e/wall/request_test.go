@@ -6,10 +6,13 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
 )
 
 // TestRequestRules has a program's requests judged by method, path and body, over
@@ -53,5 +56,62 @@ func TestRequestRules(t *testing.T) {
 	b.open(t, engi.NetworkPolicy{Mode: engi.NetworkRestricted, Requests: []engi.RequestRule{{Host: "model.test", Methods: []string{"GET"}, Path: "/v1/files"}}})
 	if out, _ := b.run(t, time.Minute, "curl", "-sS", "https://model.test/v1/files"); !strings.Contains(out, "answered") {
 		t.Errorf("after a change: %s", out)
+	}
+}
+
+// TestHeldRequests has requests of a program wait until somebody decides over the
+// API: once, with a reason, and for later requests, too.
+func TestHeldRequests(t *testing.T) {
+	w := world(t)
+	var got atomic.Int64
+	w.name("bank.test", "93.184.218.61")
+	w.site("bank.test", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		got.Add(1)
+		fmt.Fprint(rw, "answered")
+	}))
+	b := newBox(t, "mallory", engi.NetworkPolicy{Mode: engi.NetworkRestricted, Requests: []engi.RequestRule{{Host: "bank.test", Methods: []string{"POST"}, Path: "/pay", Action: engi.RequestAsk}}})
+	admin := client.New(b.node.Endpoint().URL, b.node.AdminKey())
+	pay := func(amount string, decide func(v1.Approval)) string {
+		t.Helper()
+		out := make(chan string, 1)
+		go func() {
+			text, _ := b.run(t, time.Minute, "curl", "-sS", "https://bank.test/pay?to=ann", "--json", `{"amount":`+amount+`}`)
+			out <- text
+		}()
+		if decide != nil {
+			for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+				all, err := admin.Approvals(t.Context(), client.ApprovalFilter{State: v1.ApprovalPending})
+				if err != nil || time.Now().After(deadline) {
+					t.Fatalf("%d requests wait, %v", len(all), err)
+				}
+				if len(all) == 1 {
+					decide(all[0])
+					break
+				}
+			}
+		}
+		return <-out
+	}
+	answer := func(q v1.ApprovalDecision) func(v1.Approval) {
+		return func(a v1.Approval) {
+			if a.Method != "POST" || a.Host != "bank.test" || a.Path != "/pay?to=ann" || !strings.Contains(string(a.Body), `{"amount":`) || a.SandboxID != string(b.id) || a.Owner != "mallory" {
+				t.Errorf("asked about %+v", a)
+			}
+			if _, err := admin.DecideApproval(t.Context(), a.ID, q); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if text := pay("5", answer(v1.ApprovalDecision{Allow: new(false), Reason: "not on a Sunday"})); !strings.Contains(text, "not on a Sunday") || got.Load() != 0 {
+		t.Errorf("refused: %s", text)
+	}
+	if text := pay("6", answer(v1.ApprovalDecision{Allow: new(true)})); text != "answered" || got.Load() != 1 {
+		t.Errorf("allowed once: %s", text)
+	}
+	if text := pay("7", answer(v1.ApprovalDecision{Allow: new(true), Remember: &v1.ApprovalRemember{For: v1.Duration(time.Hour)}})); text != "answered" {
+		t.Errorf("allowed for an hour: %s", text)
+	}
+	if text := pay("8", nil); text != "answered" || got.Load() != 3 {
+		t.Errorf("remembered: %s", text)
 	}
 }
