@@ -45,6 +45,7 @@ type proc struct {
 	log     *child.Log
 	output  []stream     // the guest's ends; immutable
 	read    atomic.Int64 // bytes that pumps have moved into the log
+	moving  atomic.Int32 // pumps that may hold bytes, which are neither in the pipe nor in the log
 	pumps   atomic.Int32
 	drained chan struct{} // closed when all pumps are done
 	stop    chan struct{} // closed to release pumps that wait for readers
@@ -202,13 +203,34 @@ func pump(p *proc, o stream) {
 	}
 	buf := pumpBuffers.Get().(*[32 << 10]byte)
 	defer pumpBuffers.Put(buf)
+	raw, err := o.file.SyscallConn()
+	if err != nil {
+		return
+	}
 	for {
-		n, err := o.file.Read(buf[:])
+		n := 0
+		var failed error
+		err := raw.Read(func(fd uintptr) bool {
+			p.moving.Add(1)
+			for {
+				if n, failed = unix.Read(int(fd), buf[:]); failed != unix.EINTR {
+					break
+				}
+			}
+			if failed == unix.EAGAIN {
+				p.moving.Add(-1)
+			}
+			return failed != unix.EAGAIN
+		})
+		if err != nil {
+			return // the file is closed
+		}
 		if n > 0 {
 			p.log.Append(o.name, buf[:n], p.stop)
 			p.read.Add(int64(n))
 		}
-		if err != nil {
+		p.moving.Add(-1)
+		if n <= 0 {
 			return // end of file, or EIO from a terminal that no process has open
 		}
 	}
@@ -236,13 +258,24 @@ func (p *proc) waitDrained(limit time.Duration) bool {
 		case <-t.C:
 		}
 		if due < 0 {
-			due = p.read.Load() + p.unread()
+			due = p.written()
 		}
-		if p.read.Load() >= due {
+		if due >= 0 && p.read.Load() >= due {
 			return false
 		}
 	}
 	return false
+}
+
+// written is the number of bytes that were written so far; negative if that
+// cannot be told while a pump moves some.
+func (p *proc) written() int64 {
+	read := p.read.Load()
+	n := read + p.unread()
+	if p.moving.Load() > 0 || p.read.Load() != read {
+		return -1
+	}
+	return n
 }
 
 // unread is the number of bytes of output in the pipes.
