@@ -65,7 +65,7 @@ func (n *Node) newWall(ctx context.Context, metrics prometheus.Registerer) (_ *w
 	c, log := n.config.Network, n.log.With("component", "egress")
 	w := &wall{secrets: n.secrets, config: c, opened: map[engi.SandboxID]bool{}}
 	broker := n.config.Packages.Options()
-	broker.Dir, broker.Log = filepath.Join(n.config.DataDir, "packages"), n.log.With("component", "packages")
+	broker.Dir, broker.Log = filepath.Join(n.config.DataDir, "mirror"), n.log.With("component", "packages")
 	if n.packages, err = packages.New(broker); err != nil {
 		return nil, err
 	}

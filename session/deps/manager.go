@@ -66,6 +66,7 @@ func New(ctx context.Context, opt Options) (_ *Manager, err error) {
 	t, err := opt.Templates.Get(ctx, m.wanted)
 	if err == nil {
 		m.setTemplate(t, engi.DependenciesReady)
+		m.saveTemplate(ctx) // it serves from now on, however long Run looks at it
 		return m, nil
 	}
 	if kind := engi.KindOf(err); kind != engi.NotFound && kind != engi.Unavailable {

@@ -437,8 +437,14 @@ func TestBuild(t *testing.T) {
 		t.Errorf("logs %s", logs)
 	}
 	w.want(409, "ann", "POST", "/v2/templates/"+id+"/builds/"+build, steps)
-	if left, _ := filepath.Glob(filepath.Join(w.Dir, "builds", "*")); len(left) != 0 {
-		t.Errorf("a build has left %v", left)
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		left, err := filepath.Glob(filepath.Join(w.Dir, "builds", "*"))
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("a build has left %v, %v", left, err)
+		}
+		if len(left) == 0 {
+			break // it is removed after the end was told
+		}
 	}
 	w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"app:v1"}`)
 	w.want(404, "ann", "POST", "/v2/sandboxes", `{"templateID":"app:v2"}`)
