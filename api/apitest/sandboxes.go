@@ -63,8 +63,11 @@ type sandbox struct {
 	server *guestd.Server
 	guest  *guest.Client
 	cancel context.CancelFunc
-	work   sync.WaitGroup
 	once   sync.Once
+
+	dialing sync.Mutex
+	closed  bool // guarded by dialing: clients may still dial
+	work    sync.WaitGroup
 }
 
 func newSandbox(ctx context.Context, env map[string]string) (*sandbox, error) {
@@ -76,6 +79,11 @@ func newSandbox(ctx context.Context, env map[string]string) (*sandbox, error) {
 	long, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r.cancel = cancel
 	r.guest, err = guest.Open(ctx, func(context.Context) (net.Conn, error) {
+		r.dialing.Lock()
+		defer r.dialing.Unlock()
+		if r.closed {
+			return nil, net.ErrClosed
+		}
 		ours, theirs := net.Pipe()
 		r.work.Go(func() { r.server.Serve(long, theirs) })
 		return ours, nil
@@ -99,6 +107,9 @@ func (r *sandbox) close() {
 			r.guest.Close()
 		}
 		r.cancel()
+		r.dialing.Lock()
+		r.closed = true
+		r.dialing.Unlock()
 		r.work.Wait()
 		r.server.Close()
 		os.RemoveAll(r.dir)
