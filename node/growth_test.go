@@ -230,6 +230,31 @@ func TestEveryInputCostsByItsSize(t *testing.T) {
 			}
 		}
 	}
+	// The description does not have bodies of other servers' formats.
+	agent := n.Agents().Agents()[0].Name
+	message := func(content string) string { return `[{"role":"user","content":` + content + `}]` }
+	for _, path := range []string{"/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"} {
+		for _, g := range append([]growth{
+			{"empty objects", list("[", "]", func(int) string { return "{}" })},
+			{"messages", list("[", "]", func(int) string { return `{"role":"user","content":"x"}` })},
+			{"parts", func(n int) string {
+				return message(list("[", "]", func(int) string { return `{"type":"text","text":"x"}` })(n))
+			}},
+			{"results", func(n int) string {
+				return message(list("[", "]", func(int) string { return `{"type":"tool_result","tool_use_id":"x","content":"x"}` })(n))
+			}},
+			{"calls", func(n int) string {
+				return `[{"role":"assistant","tool_calls":` + list("[", "]", func(int) string { return `{"id":"x","function":{"name":"x"}}` })(n) + `}]`
+			}},
+		}, anything...) {
+			all = append(all, input{"POST " + path + " " + g.name, "POST", path, g})
+			for _, field := range []string{"messages", "tools", "tool_choice", "stop", "stop_sequences", "system", "response_format", "output_config", "metadata", "model", "x"} {
+				all = append(all, input{"POST " + path + " " + field + "." + g.name, "POST", path, growth{g.name, func(n int) string {
+					return fmt.Sprintf(`{"model":%q,"max_tokens":9,"messages":[{"role":"user","content":"x"}],%q:%s}`, agent, field, g.make(n))
+				}}})
+			}
+		}
+	}
 	rest := len(all)
 	for _, pattern := range n.e2b.Routes() {
 		method, path, ok := strings.Cut(pattern, " ")

@@ -241,6 +241,15 @@ func TestEveryFieldKeepsOwnersApart(t *testing.T) {
 			t.Errorf("there is no field %q", f)
 		}
 	}
+	// The description does not have bodies of other servers' formats.
+	for format, request := range map[string]string{
+		"create-chat-completion": `POST /v1/chat/completions {"model":"AGENT","messages":[{"role":"user","content":"x"}],`,
+		"create-message":         `POST /v1/messages {"model":"AGENT","max_tokens":9,"messages":[{"role":"user","content":"x"}],`,
+	} {
+		asked[format+" sandbox"] = request + `"sandbox":"SANDBOX"}`
+		asked[format+" session"] = request + `"session":"SESSION"}`
+		fields = append(fields, format+" sandbox", format+" session")
+	}
 	for _, f := range fields {
 		request, ok := asked[f]
 		if why := shared[f]; !ok && why == "" {

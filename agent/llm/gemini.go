@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -249,11 +250,11 @@ type geminiUsage struct {
 
 // add takes over what a later event counts.
 func (u *geminiUsage) add(o *geminiUsage) {
-	for to, n := range map[*int64]int64{&u.Prompt: o.Prompt, &u.Candidates: o.Candidates, &u.Thoughts: o.Thoughts, &u.Cached: o.Cached, &u.ToolUse: o.ToolUse} {
-		if n > 0 {
-			*to = n
-		}
-	}
+	u.Prompt = cmp.Or(max(o.Prompt, 0), u.Prompt)
+	u.Candidates = cmp.Or(max(o.Candidates, 0), u.Candidates)
+	u.Thoughts = cmp.Or(max(o.Thoughts, 0), u.Thoughts)
+	u.Cached = cmp.Or(max(o.Cached, 0), u.Cached)
+	u.ToolUse = cmp.Or(max(o.ToolUse, 0), u.ToolUse)
 }
 
 // join puts a code and its explanation together.

@@ -118,15 +118,20 @@ func (f openaiFormat) request(c *call, stream bool) (string, any) {
 		if c.q.OneCall {
 			body["parallel_tool_calls"] = false
 		}
-		switch choice := c.q.Choice; choice {
-		case "":
-		case ChoiceAuto, ChoiceNone, ChoiceRequired:
-			body["tool_choice"] = choice
-		default:
-			body["tool_choice"] = obj{"type": "function", "function": obj{"name": choice}}
-		}
+		openaiChoice(body, c.q.Choice, func(name string) obj { return obj{"type": "function", "function": obj{"name": name}} })
 	}
 	return "/chat/completions", body
+}
+
+// openaiChoice adds which tool is to be called, if any; function names one.
+func openaiChoice(body obj, choice string, function func(name string) obj) {
+	switch choice {
+	case "":
+	case ChoiceAuto, ChoiceNone, ChoiceRequired:
+		body["tool_choice"] = choice
+	default:
+		body["tool_choice"] = function(choice)
+	}
 }
 
 // openaiReasons reports whether a model thinks before it answers: such models

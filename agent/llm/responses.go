@@ -91,13 +91,7 @@ func (responsesFormat) request(c *call, stream bool) (string, any) {
 		if c.q.OneCall {
 			body["parallel_tool_calls"] = false
 		}
-		switch choice := c.q.Choice; choice {
-		case "":
-		case ChoiceAuto, ChoiceNone, ChoiceRequired:
-			body["tool_choice"] = choice
-		default:
-			body["tool_choice"] = obj{"type": "function", "name": choice}
-		}
+		openaiChoice(body, c.q.Choice, func(name string) obj { return obj{"type": "function", "name": name} })
 	}
 	return "/responses", body
 }

@@ -392,9 +392,11 @@ func TestClientsTools(t *testing.T) {
 			t.Errorf("offered %v", last.Tools)
 		}
 		// Whoever is not their owner cannot go on from a run's calls, nor see that there are some.
-		rec = ask(t, w, "POST", "/v1/chat/completions", next, "Authorization", "Bearer "+w.Other)
-		if rec.Code != 200 || len(heard[len(heard)-1].Last().Results) != 1 {
-			t.Errorf("another owner: %d %s, the model was told %+v", rec.Code, rec.Body, heard[len(heard)-1].Last())
+		for who, key := range map[string]string{"another owner": w.Other, "an administrator": w.Admin} {
+			rec = ask(t, w, "POST", "/v1/chat/completions", next, "Authorization", "Bearer "+key)
+			if rec.Code != 200 || len(heard[len(heard)-1].Last().Results) != 1 {
+				t.Errorf("%s: %d %s, the model was told %+v", who, rec.Code, rec.Body, heard[len(heard)-1].Last())
+			}
 		}
 		// A call without a result.
 		missing := strings.Replace(next, `{"role":"tool","tool_call_id":"`+id+`","content":"rain"}`, `{"role":"user","content":"Well?"}`, 1)

@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
-	"reflect"
 	"strings"
 
 	"github.com/engi-dev/engi"
@@ -49,11 +48,7 @@ func anthropicError(p v1.Problem) any {
 	if !ok {
 		kind = "invalid_request_error"
 	}
-	text := p.Detail
-	if p.Remedy != "" {
-		text += " (" + p.Remedy + ")"
-	}
-	return map[string]any{"type": kind, "message": text}
+	return map[string]any{"type": kind, "message": withRemedy(p)}
 }
 
 type anthropicRequest struct {
@@ -94,13 +89,10 @@ type anthropicRequest struct {
 	Session string `json:"session"`
 }
 
-var (
-	anthropicFields = fieldsOf(reflect.TypeFor[anthropicRequest]())
-	anthropicValues = map[string][]string{
-		"service_tier": {`"auto"`, `"standard_only"`}, "mcp_servers": {"[]"},
-		"metadata": nil, "context_management": nil, "cache_control": nil, // savings that are left to the node
-	}
-)
+var anthropicValues = map[string][]string{
+	"service_tier": {`"auto"`, `"standard_only"`}, "mcp_servers": {"[]"},
+	"metadata": nil, "context_management": nil, "cache_control": nil, // savings that are left to the node
+}
 
 type anthropicBlock struct {
 	Type      string          `json:"type"`
@@ -137,6 +129,13 @@ func anthropicContent(raw json.RawMessage) (text string, images []engi.Image, er
 	if err != nil {
 		return "", nil, err
 	}
+	return readBlocks(blocks, func(b anthropicBlock) error {
+		return engi.Errorf(engi.Invalid, "a block of type %.40q cannot be read", b.Type).WithRemedy("send text and images")
+	})
+}
+
+// readBlocks reads texts and images, and has other read the other blocks.
+func readBlocks(blocks []anthropicBlock, other func(anthropicBlock) error) (text string, images []engi.Image, err error) {
 	var texts []string
 	for _, b := range blocks {
 		switch b.Type {
@@ -149,7 +148,9 @@ func anthropicContent(raw json.RawMessage) (text string, images []engi.Image, er
 			}
 			images = append(images, img)
 		default:
-			return "", nil, engi.Errorf(engi.Invalid, "a block of type %.40q cannot be read", b.Type).WithRemedy("send text and images")
+			if err := other(b); err != nil {
+				return "", nil, err
+			}
 		}
 	}
 	return strings.Join(texts, "\n"), images, nil
@@ -167,17 +168,9 @@ func (b anthropicBlock) image() (engi.Image, error) {
 }
 
 func (a *agents) message(c *call, _ *none, _ none) error {
-	body, err := c.readBody()
-	if err != nil {
-		return err
-	}
-	defer c.s.held.Add(-int64(len(body)))
-	if err := checkFields(body, anthropicFields, anthropicValues); err != nil {
-		return err
-	}
 	var q anthropicRequest
-	if err := json.Unmarshal(body, &q); err != nil {
-		return engi.Errorf(engi.Invalid, "the body is no request for a message: %v", err)
+	if err := c.decodeForeign(&q, anthropicValues); err != nil {
+		return err
 	}
 	spec, err := a.anthropicSpec(c, q)
 	if err != nil {
@@ -306,17 +299,9 @@ func addBlocks(spec *engi.RunSpec, role string, blocks []anthropicBlock) error {
 	if role != "user" && role != "assistant" {
 		return engi.Errorf(engi.Invalid, "there is no role %.40q", role).WithRemedy("use user and assistant")
 	}
-	var texts []string
-	for _, b := range blocks {
+	var err error
+	m.Text, m.Images, err = readBlocks(blocks, func(b anthropicBlock) error {
 		switch b.Type {
-		case "text":
-			texts = append(texts, b.Text)
-		case "image":
-			img, err := b.image()
-			if err != nil {
-				return err
-			}
-			m.Images = append(m.Images, img)
 		case "tool_use":
 			m.Calls = append(m.Calls, engi.ToolCall{ID: b.ID, Name: b.Name, Arguments: string(b.Input)})
 		case "tool_result":
@@ -330,11 +315,12 @@ func addBlocks(spec *engi.RunSpec, role string, blocks []anthropicBlock) error {
 		default:
 			return engi.Errorf(engi.Invalid, "a block of type %.40q cannot be read", b.Type).WithRemedy("send text, images, calls and results")
 		}
-	}
-	if m.Text = strings.Join(texts, "\n"); m.Text != "" || m.Images != nil || m.Calls != nil {
+		return nil
+	})
+	if m.Text != "" || m.Images != nil || m.Calls != nil {
 		spec.Messages = append(spec.Messages, m)
 	}
-	return nil
+	return err
 }
 
 // streamMessage answers with events. Texts of all steps are one block.

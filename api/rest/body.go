@@ -2,10 +2,14 @@ package rest
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,18 +26,51 @@ func (c *call) decode(v any) error {
 	if typed != nil && c.r.Header.Get("Content-Type") != curlType {
 		return typed
 	}
-	body, err := c.readBody()
+	body, err := c.readJSON()
 	if err != nil {
 		return err
 	}
 	defer c.s.held.Add(-int64(len(body)))
-	if _, err := io.Copy(io.Discard, httpio.LimitValues(bytes.NewReader(body))); err != nil {
-		return err
-	}
 	if typed != nil && !bytes.HasPrefix(bytes.TrimSpace(body), []byte("{")) {
 		return typed
 	}
 	return wrong(strict.Unmarshal(body, v))
+}
+
+// decodeForeign reads the body, which has another server's format, into v, a pointer
+// to a struct. Of the body's own members, those that v does not have need one of
+// their values; null is one of each. Members inside them may be unknown, because
+// clients send back what servers add to their answers.
+func (c *call) decodeForeign(v any, values map[string][]string) error {
+	body, err := c.readJSON()
+	if err != nil {
+		return err
+	}
+	defer c.s.held.Add(-int64(len(body)))
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(body, &fields); err != nil {
+		return engi.Errorf(engi.Invalid, "the body is not a JSON object: %v", err)
+	}
+	known := map[string]bool{}
+	for f := range reflect.TypeOf(v).Elem().Fields() {
+		known[f.Tag.Get("json")] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		value := string(fields[name])
+		allowed, neutral := values[name]
+		if known[name] || value == "null" || neutral && (allowed == nil || slices.Contains(allowed, value)) {
+			continue
+		}
+		e := engi.Errorf(engi.Invalid, "%.60s: this cannot be honoured here", name)
+		if neutral {
+			return e.WithRemedy("leave it out, or send %s", allowed[0])
+		}
+		return e.WithRemedy("leave it out")
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return engi.Errorf(engi.Invalid, "the body is no request of this kind: %v", err)
+	}
+	return nil
 }
 
 // emptyBody reports whether there is no body.
@@ -72,6 +109,19 @@ func checkContentType(r *http.Request) error {
 		return httpio.Errorf(http.StatusUnsupportedMediaType, "send JSON in UTF-8", "a body in %.40q cannot be read", cs)
 	}
 	return nil
+}
+
+// readJSON is readBody for JSON, whose values it bounds.
+func (c *call) readJSON() ([]byte, error) {
+	body, err := c.readBody()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := io.Copy(io.Discard, httpio.LimitValues(bytes.NewReader(body))); err != nil {
+		c.s.held.Add(-int64(len(body)))
+		return nil, err
+	}
+	return body, nil
 }
 
 // readBody returns the body, which counts as held until the caller says

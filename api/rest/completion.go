@@ -6,9 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -74,11 +72,15 @@ func completionError(p v1.Problem) any {
 	case v1.Internal, v1.Unavailable, v1.Expired:
 		kind = "server_error"
 	}
-	text := p.Detail
-	if p.Remedy != "" {
-		text += " (" + p.Remedy + ")"
+	return map[string]any{"message": withRemedy(p), "type": kind, "code": code, "param": nil}
+}
+
+// withRemedy is a problem in the one text that other servers' errors have.
+func withRemedy(p v1.Problem) string {
+	if p.Remedy == "" {
+		return p.Detail
 	}
-	return map[string]any{"message": text, "type": kind, "code": code, "param": nil}
+	return p.Detail + " (" + p.Remedy + ")"
 }
 
 type completionRequest struct {
@@ -138,53 +140,13 @@ var completionValues = map[string][]string{
 	"user": nil, "metadata": nil, "safety_identifier": nil, "prompt_cache_key": nil, "prompt_cache_retention": nil,
 }
 
-var completionFields = fieldsOf(reflect.TypeFor[completionRequest]())
-
-func fieldsOf(t reflect.Type) map[string]bool {
-	all := map[string]bool{}
-	for i := range t.NumField() {
-		all[t.Field(i).Tag.Get("json")] = true
-	}
-	return all
-}
-
-// checkFields refuses fields of a request that are neither known nor have one
-// of the values that ask for nothing.
-func checkFields(body []byte, known map[string]bool, values map[string][]string) error {
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(body, &fields); err != nil {
-		return engi.Errorf(engi.Invalid, "the body is not a JSON object: %v", err)
-	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		value := string(fields[name])
-		allowed, neutral := values[name]
-		if known[name] || value == "null" || neutral && (allowed == nil || slices.Contains(allowed, value)) {
-			continue
-		}
-		e := engi.Errorf(engi.Invalid, "%.60s: this cannot be honoured here", name)
-		if neutral {
-			return e.WithRemedy("leave it out, or send %s", allowed[0])
-		}
-		return e.WithRemedy("leave it out")
-	}
-	return nil
-}
-
 // maxChoices bounds n.
 const maxChoices = 8
 
 func (a *agents) complete(c *call, _ *none, _ none) error {
-	body, err := c.readBody()
-	if err != nil {
-		return err
-	}
-	defer c.s.held.Add(-int64(len(body)))
 	var q completionRequest
-	if err := checkFields(body, completionFields, completionValues); err != nil {
+	if err := c.decodeForeign(&q, completionValues); err != nil {
 		return err
-	}
-	if err := json.Unmarshal(body, &q); err != nil {
-		return engi.Errorf(engi.Invalid, "the body is no request for a completion: %v", err)
 	}
 	if q.N = max(q.N, 1); q.N > maxChoices {
 		return engi.Errorf(engi.Invalid, "n: %d answers, %d at most", q.N, maxChoices)
@@ -368,8 +330,8 @@ func (a *agents) continueRun(c *call, spec *engi.RunSpec) error {
 			break // another server's
 		}
 		x, err := a.service.Get(c, c.owner(), id)
-		if engi.KindOf(err) == engi.NotFound {
-			break
+		if engi.KindOf(err) == engi.NotFound || err == nil && x.Owner != c.owner() {
+			break // an administrator sees those of others, and continues only its own
 		}
 		if err != nil {
 			return err
