@@ -118,13 +118,13 @@ func (f openaiFormat) request(c *call, stream bool) (string, any) {
 		if c.q.OneCall {
 			body["parallel_tool_calls"] = false
 		}
-		openaiChoice(body, c.q.Choice, func(name string) obj { return obj{"type": "function", "function": obj{"name": name}} })
+		openaiChoice(body, c.q.Choice, func(name Choice) obj { return obj{"type": "function", "function": obj{"name": name}} })
 	}
 	return "/chat/completions", body
 }
 
 // openaiChoice adds which tool is to be called, if any; function names one.
-func openaiChoice(body obj, choice string, function func(name string) obj) {
+func openaiChoice(body obj, choice Choice, function func(name Choice) obj) {
 	switch choice {
 	case "":
 	case ChoiceAuto, ChoiceNone, ChoiceRequired:

@@ -91,7 +91,7 @@ func (responsesFormat) request(c *call, stream bool) (string, any) {
 		if c.q.OneCall {
 			body["parallel_tool_calls"] = false
 		}
-		openaiChoice(body, c.q.Choice, func(name string) obj { return obj{"type": "function", "name": name} })
+		openaiChoice(body, c.q.Choice, func(name Choice) obj { return obj{"type": "function", "name": name} })
 	}
 	return "/responses", body
 }
