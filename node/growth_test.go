@@ -248,6 +248,9 @@ func TestEveryInputCostsByItsSize(t *testing.T) {
 			}},
 		}, anything...) {
 			all = append(all, input{"POST " + path + " " + g.name, "POST", path, g})
+			if !slices.Contains([]string{"empty objects", "a long string", "a list", "members", "nested objects"}, g.name) {
+				continue
+			}
 			for _, field := range []string{"messages", "tools", "tool_choice", "stop", "stop_sequences", "system", "response_format", "output_config", "metadata", "model", "x"} {
 				all = append(all, input{"POST " + path + " " + field + "." + g.name, "POST", path, growth{g.name, func(n int) string {
 					return fmt.Sprintf(`{"model":%q,"max_tokens":9,"messages":[{"role":"user","content":"x"}],%q:%s}`, agent, field, g.make(n))

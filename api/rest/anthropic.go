@@ -117,8 +117,10 @@ func anthropicBlocks(raw json.RawMessage) (blocks []anthropicBlock, err error) {
 	case len(raw) == 0 || string(raw) == "null":
 	case json.Unmarshal(raw, &text) == nil:
 		blocks = []anthropicBlock{{Type: "text", Text: text}}
-	case json.Unmarshal(raw, &blocks) != nil:
-		return nil, engi.Errorf(engi.Invalid, "its content is neither a text nor a list of blocks")
+	default:
+		if blocks, err = elements[anthropicBlock](raw); err != nil {
+			return nil, engi.Errorf(engi.Invalid, "its content is neither a text nor a list of blocks")
+		}
 	}
 	return blocks, nil
 }

@@ -73,6 +73,23 @@ func (c *call) decodeForeign(v any, values map[string][]string) error {
 	return nil
 }
 
+// elements decodes a JSON list, whose elements may be large, up to the first that is
+// wrong: Unmarshal would allocate the others, too.
+func elements[T any](raw []byte) (all []T, err error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	if t, err := d.Token(); err != nil || t != json.Delim('[') {
+		return nil, engi.Errorf(engi.Invalid, "it is not a list")
+	}
+	for d.More() {
+		var x T
+		if err := d.Decode(&x); err != nil {
+			return nil, err
+		}
+		all = append(all, x)
+	}
+	return all, nil
+}
+
 // emptyBody reports whether there is no body.
 func (c *call) emptyBody() bool {
 	return c.r.ContentLength == 0 || c.r.Body == nil || c.r.Body == http.NoBody

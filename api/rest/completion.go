@@ -381,8 +381,8 @@ func completionContent(raw json.RawMessage) (text string, images []engi.Image, e
 	if len(raw) == 0 || string(raw) == "null" || json.Unmarshal(raw, &text) == nil {
 		return text, nil, nil
 	}
-	var parts []completionPart
-	if err := json.Unmarshal(raw, &parts); err != nil {
+	parts, err := elements[completionPart](raw)
+	if err != nil {
 		return "", nil, engi.Errorf(engi.Invalid, "its content is neither text nor a list of parts")
 	}
 	for _, p := range parts {
