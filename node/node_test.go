@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -36,25 +37,28 @@ func fakeNode(t *testing.T) (config.Config, Options) {
 	return c, Options{Version: "test", Provider: memory.New(memory.NewHost(t.TempDir()))}
 }
 
-// start runs a node until the test ends.
-func start(t *testing.T, n *Node) {
+// start runs a node until stop is called, at the latest when the test ends.
+func start(t *testing.T, n *Node) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() { done <- n.Run(ctx, func() { close(ready) }) }()
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run: %v", err)
 		}
 	})
+	t.Cleanup(stop)
 	select {
 	case <-ready:
 	case err := <-done:
+		done <- nil
 		t.Fatalf("Run: %v", err)
 	case <-time.After(time.Minute):
 		t.Fatal("the node is never ready")
 	}
+	return stop
 }
 
 func get(t *testing.T, h *http.Client, url, key string) (int, string, *http.Response) {
