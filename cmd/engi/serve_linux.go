@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -55,6 +56,11 @@ func (s *serveCommand) flags() (all []config.Flag) {
 	return all
 }
 
+// softMemory is where the server begins to collect garbage more often instead of
+// growing. What a busy node needs at once is far less; what clients can make it need
+// is bounded elsewhere.
+const softMemory = 448 << 20
+
 // Run implements the command.
 func (s *serveCommand) Run(ctx context.Context, g *globals) error {
 	c, from, err := g.config(s.flags()...)
@@ -73,6 +79,9 @@ func (s *serveCommand) Run(ctx context.Context, g *globals) error {
 	// of services in sandboxes.
 	slog.SetLogLoggerLevel(slog.LevelDebug)
 	log.Info("engi starts", "version", version, "data_dir", c.DataDir, "chosen", from)
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(softMemory)
+	}
 	n, err := node.Open(ctx, c, g.options(log))
 	if err != nil {
 		return err

@@ -59,17 +59,15 @@ const (
 	each    = 5_500  // of one process, which must not need more descriptors than it may have
 	deaf    = 1_000  // readers
 	maxRSS  = 600 << 20
+	judged  = 5 * time.Minute // how long it must last for the slowest hundredth to mean much
 )
 
-// role is set in processes of mallory's: stall or ask. They have what processor
-// nobody else needs, as if they were on another machine.
+// role is set in processes of mallory's: stall or ask. All of their threads have what
+// processor nobody else needs, as if they were on another machine.
 const role = "ENGI_TEST_TENANTS_ROLE"
 
 // attack attacks until standard input ends, and prints how often it did what.
 func attack() error {
-	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, 19); err != nil {
-		return err
-	}
 	m := &mallory{url: os.Getenv("ENGI_URL"), key: os.Getenv("ENGI_KEY"), did: map[string]int{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
@@ -97,11 +95,15 @@ func attack() error {
 // start starts mallory's processes, and returns what ends them and tells what they did.
 func start(t *testing.T, url, key string) (end func() map[string]int) {
 	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
 	var all []*exec.Cmd
 	var ends []io.Closer
 	var said []*bytes.Buffer
 	for i := range stalled/each + 1 {
-		cmd := exec.Command("/proc/self/exe")
+		cmd := exec.Command("chrt", "--idle", "0", exe)
 		cmd.Env = append(os.Environ(), "ENGI_URL="+url, "ENGI_KEY="+key, role+"="+[]string{"ask", "stall"}[min(i, 1)])
 		in, err := cmd.StdinPipe()
 		if err != nil {
@@ -352,7 +354,10 @@ func TestTwoTenants(t *testing.T) {
 	_, key := owner("mallory")
 	pid := s.PID()
 
-	const quiet = 60
+	quiet := 60
+	if lasts >= judged {
+		quiet = 300
+	}
 	for i := range quiet + 5 {
 		a.once(t, i)
 	}
@@ -389,8 +394,7 @@ func TestTwoTenants(t *testing.T) {
 		quantile(before, 0.99).Round(100*time.Microsecond), quantile(a.times, 0.99).Round(100*time.Microsecond), ratio(0.99))
 	t.Logf("the server: %d MiB, %d of %d descriptors, %s of processor time for %s", mostRSS>>20, mostFiles, descriptors,
 		(processor(t, pid) - used).Round(time.Second), time.Since(began).Round(time.Second))
-	// The short form tells it only: few programs have no hundredth that means much.
-	if r := ratio(0.99); r > 3 && lasts >= 5*time.Minute {
+	if r := ratio(0.99); r > 3 && lasts >= judged {
 		t.Errorf("p99 is %.1f times that of quiet times", r)
 	}
 	if mostRSS > maxRSS {
