@@ -25,6 +25,13 @@ type Webhook struct {
 // HMAC-SHA256.
 const WebhookStandard = "standard"
 
+// WebhookApproval is the format of webhooks that decide on approvals: a request is
+// that of [WebhookStandard] for an event [EventApprovalRequested], with all that the
+// [Approval] has of what is asked. The answer may be a decision, in JSON as in the
+// HTTP API, and Webhook.ID is who has decided. Such a webhook has no Types, and https
+// unless it is on this host.
+const WebhookApproval = "approval"
+
 // A WebhookSpec asks for a webhook.
 type WebhookSpec struct {
 	ID       WebhookID // empty means a fresh one
@@ -89,5 +96,13 @@ type WebhookFormat interface {
 	// Request returns the body and the headers of an attempt to send an event.
 	// secret is what [Webhooks.Create] returned or was given; delivery is the
 	// same in all attempts.
-	Request(w Webhook, secret string, delivery FunctionRunID, e Event, at time.Time) (body []byte, header map[string]string, err error)
+	Request(ctx context.Context, w Webhook, secret string, delivery FunctionRunID, e Event, at time.Time) (body []byte, header map[string]string, err error)
+}
+
+// WebhookAnswers is what a [WebhookFormat] has, too, if receivers say something by
+// what they answer.
+type WebhookAnswers interface {
+	// Answered takes over the body, up to 64 KiB of it, of an answer with a status
+	// of 2xx. An error fails the attempt.
+	Answered(ctx context.Context, w Webhook, e Event, body []byte) error
 }

@@ -32,7 +32,7 @@ func (n *Node) openWorkflows(ctx context.Context) error {
 	}
 	n.webhooks, err = webhook.Open(ctx, webhook.Options{
 		Store: store.Webhooks(n.db), Events: store.Events(n.db), Client: client, Seal: n.secrets, Fixed: c.Webhooks.Fixed(),
-		Formats: map[string]engi.WebhookFormat{e2b.WebhookFormat: e2b.NewWebhookFormat()},
+		Formats: map[string]engi.WebhookFormat{e2b.WebhookFormat: e2b.NewWebhookFormat(), engi.WebhookApproval: webhook.NewApprovalFormat(n.approvals)},
 		Log:     n.log.With("component", "webhook"),
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base32"
@@ -50,7 +51,7 @@ type payload struct {
 
 // Request implements [engi.WebhookFormat]. The event's ID is the message's, so
 // that a receiver recognizes what it got before.
-func (standard) Request(_ engi.Webhook, secret string, _ engi.FunctionRunID, e engi.Event, at time.Time) ([]byte, map[string]string, error) {
+func (standard) Request(_ context.Context, _ engi.Webhook, secret string, _ engi.FunctionRunID, e engi.Event, at time.Time) ([]byte, map[string]string, error) {
 	key, err := signingKey(secret)
 	if err != nil {
 		return nil, nil, err

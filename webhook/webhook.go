@@ -19,6 +19,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -36,9 +37,10 @@ const (
 	maxPerOwner = 100 // webhooks
 	maxURL      = 2048
 	maxSecret   = 256
-	maxOpen     = 1000 // deliveries of one webhook that have not ended
-	concurrent  = 8    // of one webhook
-	retries     = 24   // over about 8 hours
+	maxAnswer   = 64 << 10 // bytes of an answer that are read
+	maxOpen     = 1000     // deliveries of one webhook that have not ended
+	concurrent  = 8        // of one webhook
+	retries     = 24       // over about 8 hours
 	maxBackoff  = 30 * time.Minute
 	droppedBeat = time.Minute // between two events that tell of dropped ones
 )
@@ -181,12 +183,19 @@ func (m *Manager) check(w engi.Webhook, secret string) error {
 	if err := (engi.EventFilter{Types: w.Types}).Check(); err != nil {
 		return err
 	}
-	if w.Format == engi.WebhookStandard {
-		if _, err := signingKey(secret); err != nil {
-			return err
+	if w.Format == engi.WebhookApproval {
+		ip := net.ParseIP(u.Hostname())
+		switch {
+		case len(w.Types) > 0:
+			return invalid("types: a webhook that decides has none").WithRemedy("leave them out; make another webhook for other events")
+		case u.Scheme != "https" && u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()):
+			return invalid("url: decisions are not taken from an unencrypted answer").WithRemedy("use https")
 		}
 	}
-	return nil
+	if w.Format == engi.WebhookStandard || w.Format == engi.WebhookApproval {
+		_, err = signingKey(secret)
+	}
+	return err
 }
 
 // Create implements [engi.Webhooks].
@@ -501,7 +510,7 @@ var errGone = engi.Errorf(engi.Conflict, "the URL has answered 410 Gone: the web
 
 // send makes one attempt.
 func (m *Manager) send(ctx context.Context, h hook, delivery engi.FunctionRunID, e engi.Event) (result, error) {
-	body, header, err := m.formats[h.Format].Request(h.Webhook, h.secret, delivery, e, time.Now())
+	body, header, err := m.formats[h.Format].Request(ctx, h.Webhook, h.secret, delivery, e, time.Now())
 	if err != nil {
 		return result{}, err
 	}
@@ -527,11 +536,18 @@ func (m *Manager) send(ctx context.Context, h hook, delivery engi.FunctionRunID,
 		return result{}, engi.Errorf(engi.Unavailable, "send to %s: %v", req.URL.Host, err)
 	}
 	defer resp.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection can be used again
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // all of it, so that the connection can be used again
 	out := result{resp.StatusCode, float64(time.Since(began).Microseconds()) / 1000}
 	switch {
 	case resp.StatusCode/100 == 2:
-		return out, nil
+		listens, ok := m.formats[h.Format].(engi.WebhookAnswers)
+		if !ok {
+			return out, nil
+		}
+		if err != nil {
+			return out, engi.Errorf(engi.Unavailable, "read the answer of %s: %v", req.URL.Host, err)
+		}
+		return out, listens.Answered(ctx, h.Webhook, e, answer)
 	case resp.StatusCode == http.StatusGone:
 		return out, errGone
 	}

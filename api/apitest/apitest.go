@@ -127,10 +127,10 @@ func New(change func(*Options)) *Fixture {
 		panic(err)
 	}
 	w.Keys = key.New(store.Keys(w.db))
-	functions, webhooks, stopFunctions := functions(w.db)
 	if w.Approvals, err = approval.Open(context.Background(), approval.Options{Store: store.Approvals(w.db), Seed: make([]byte, 32)}); err != nil {
 		panic(err)
 	}
+	functions, webhooks, stopFunctions := functions(w.db, w.Approvals)
 	w.Sandboxes = NewSandboxes(w.Executions)
 	w.Volumes, w.Networks = &Volumes{}, NewNetworks(w.Sandboxes)
 	mirror, err := packages.New(packages.Options{Dir: filepath.Join(w.dir, "packages"), Offline: true})

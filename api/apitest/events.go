@@ -17,8 +17,11 @@ import (
 // returns the event's data in one step; fail, on engi/debug/fail, fails; wait, on
 // engi/debug/wait, lasts until it is cancelled. Webhooks are real too, and may go
 // anywhere. The caller must call stop.
-func functions(db *store.DB) (f engi.Functions, w engi.Webhooks, stop func()) {
-	hooks, err := webhook.Open(context.Background(), webhook.Options{Store: store.Webhooks(db), Events: store.Events(db), Client: &http.Client{}, Seal: plain{}})
+func functions(db *store.DB, approvals engi.Approvals) (f engi.Functions, w engi.Webhooks, stop func()) {
+	hooks, err := webhook.Open(context.Background(), webhook.Options{
+		Store: store.Webhooks(db), Events: store.Events(db), Client: &http.Client{}, Seal: plain{},
+		Formats: map[string]engi.WebhookFormat{engi.WebhookApproval: webhook.NewApprovalFormat(approvals)},
+	})
 	if err != nil {
 		panic(err)
 	}

@@ -107,3 +107,28 @@ func TestBadDecisions(t *testing.T) {
 		refused(t, ask(t, w, "POST", "/v1/approvals/"+string(waits.ID)+"/decision", body, "Authorization", "Bearer "+w.Admin), 400, engi.Invalid)
 	}
 }
+
+// TestWhoMayHaveWebhooksDecide checks that a webhook whose answers decide needs
+// the same key as a decision.
+func TestWhoMayHaveWebhooksDecide(t *testing.T) {
+	w := world(t, nil)
+	_, secret, err := w.Keys.Create(t.Context(), engi.Key{Owner: "ann", Scopes: []engi.Scope{engi.ScopeApprovals, engi.ScopeEvents}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	decider := []string{"Authorization", "Bearer " + secret}
+	const body = `{"url":"https://decide.example/","format":"approval"}`
+	refused(t, ask(t, w, "POST", "/v1/webhooks", body), 403, engi.Denied)
+	hook := read[v1.Webhook](t, ask(t, w, "POST", "/v1/webhooks", body, decider...), 201)
+	if hook.Format != engi.WebhookApproval || hook.Owner != "ann" {
+		t.Errorf("%+v", hook)
+	}
+	for _, change := range []string{`{"url":"https://evil.example/"}`, `{"secret":""}`, `{"enabled":true}`} {
+		refused(t, ask(t, w, "PATCH", "/v1/webhooks/"+hook.ID, change), 403, engi.Denied)
+	}
+	read[v1.Webhook](t, ask(t, w, "PATCH", "/v1/webhooks/"+hook.ID, `{"name":"x"}`, decider...), 200)
+	refused(t, ask(t, w, "PATCH", "/v1/webhooks/"+hook.ID, `{"url":"http://decide.example/"}`, decider...), 400, engi.Invalid)
+	if rec := ask(t, w, "DELETE", "/v1/webhooks/"+hook.ID, ""); rec.Code != 204 {
+		t.Errorf("its owner cannot stop it: %d %s", rec.Code, rec.Body)
+	}
+}

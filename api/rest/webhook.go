@@ -40,11 +40,7 @@ func Webhooks(service engi.Webhooks) Resource {
 		}, func(x v1.Webhook) v1.Webhook { return x }),
 		list(Route{Pattern: "GET " + webhookPath, ID: "list-webhooks", Summary: "List webhooks", Text: "The oldest come first.", Access: look}, listing(service, engi.Webhooks.List), webhookOf),
 		fetch(Route{Pattern: "GET " + one, ID: "get-webhook", Summary: "Get a webhook", Access: look}, getting(service, engi.Webhooks.Get, webhookOf)),
-		send(Route{Pattern: "PATCH " + one, ID: "update-webhook", Summary: "Change a webhook", Text: "What is absent stays. Enabling one begins with the events from then on.", Access: change},
-			func(c *call, in *aWebhook, q v1.WebhookUpdate) (v1.Webhook, error) {
-				x, secret, err := w.Update(c, c.owner(), in.ID, engi.WebhookUpdate(q))
-				return withSecret(x, secret), err
-			}),
+		send(Route{Pattern: "PATCH " + one, ID: "update-webhook", Summary: "Change a webhook", Text: "What is absent stays. Enabling one begins with the events from then on.", Access: change}, w.update),
 		act(Route{Pattern: "DELETE " + one, ID: "remove-webhook", Summary: "Delete a webhook", Text: "What is not delivered yet is given up.", Access: change},
 			ending(service, engi.Webhooks.Remove)),
 		list(Route{Pattern: "GET " + one + "/deliveries", ID: "list-webhook-deliveries", Summary: "List deliveries of a webhook", Text: "The newest come first.", Access: look},
@@ -59,8 +55,32 @@ func Webhooks(service engi.Webhooks) Resource {
 	}}
 }
 
+// mayDecide reports Denied if the caller makes or changes a webhook whose answers
+// decide what the caller may not.
+func mayDecide(c *call, format string) error {
+	if format != engi.WebhookApproval {
+		return nil
+	}
+	return c.auth.May(engi.ScopeApprovals, true)
+}
+
+func (w *webhooks) update(c *call, in *aWebhook, q v1.WebhookUpdate) (v1.Webhook, error) {
+	x, err := w.Get(c, c.owner(), in.ID)
+	if err != nil {
+		return v1.Webhook{}, err
+	}
+	if err := mayDecide(c, x.Format); err != nil {
+		return v1.Webhook{}, err
+	}
+	x, secret, err := w.Update(c, c.owner(), in.ID, engi.WebhookUpdate(q))
+	return withSecret(x, secret), err
+}
+
 func (w *webhooks) create(c *call, _ *none, id engi.WebhookID, q v1.WebhookRequest) (v1.Webhook, error) {
-	x, secret, err := w.Create(c, engi.WebhookSpec{ID: id, Owner: c.owner(), Name: q.Name, URL: q.URL, Types: q.Types, Secret: q.Secret, Disabled: q.Disabled})
+	if err := mayDecide(c, q.Format); err != nil {
+		return v1.Webhook{}, err
+	}
+	x, secret, err := w.Create(c, engi.WebhookSpec{ID: id, Owner: c.owner(), Name: q.Name, URL: q.URL, Types: q.Types, Format: q.Format, Secret: q.Secret, Disabled: q.Disabled})
 	return withSecret(x, secret), err
 }
 

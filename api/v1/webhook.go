@@ -8,6 +8,7 @@ type WebhookRequest struct {
 	Name     string   `json:"name,omitempty" example:"deploys"`
 	Types    []string `json:"types,omitempty" doc:"of events; sandbox.* stands for all that begin so; absent means all" example:"[\"sandbox.*\",\"execution.done\"]"`
 	Secret   string   `json:"secret,omitempty" doc:"that requests are signed with: whsec_ and 24 to 64 bytes in base64; absent means a fresh one"`
+	Format   string   `json:"format,omitempty" enum:"standard,approval" doc:"approval sends requests of sandboxes that wait for somebody to decide, and its answers decide; it has no types, and needs a key that may decide"`
 	Disabled bool     `json:"disabled,omitempty"`
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 
+	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
 )
@@ -30,6 +31,7 @@ type webhookCreate struct {
 	URL      string   `arg:"" help:"URL to send to." placeholder:"URL"`
 	Type     []string `help:"Only events of these types; sandbox.* means all with this prefix." placeholder:"TYPE"`
 	Name     string   `help:"A name for people." placeholder:"NAME"`
+	Decide   bool     `help:"Send requests that wait for a decision; its answers decide. Needs a key that may."`
 	Disabled bool     `help:"Send nothing yet."`
 }
 
@@ -39,13 +41,18 @@ not shown again. Private addresses get nothing unless webhooks.private in the co
 
 Examples:
   engi webhook create https://example.com/hooks/engi --type 'sandbox.*' --type execution.done
-  engi webhook create https://example.com/hooks/engi --json`
+  engi webhook create https://example.com/hooks/engi --json
+  engi webhook create https://example.com/decide --decide`
 }
 
 // Run implements the command.
 func (w *webhookCreate) Run(ctx context.Context, g *globals) error {
+	format := ""
+	if w.Decide {
+		format = engi.WebhookApproval
+	}
 	return show(ctx, g, func(d *connection) (v1.Webhook, error) {
-		return d.CreateWebhook(ctx, v1.WebhookRequest{URL: w.URL, Name: w.Name, Types: w.Type, Disabled: w.Disabled})
+		return d.CreateWebhook(ctx, v1.WebhookRequest{URL: w.URL, Name: w.Name, Types: w.Type, Format: format, Disabled: w.Disabled})
 	}, g.showWebhook)
 }
 
@@ -54,6 +61,7 @@ func (g *globals) showWebhook(x v1.Webhook) {
 	f.add("webhook", "%s", x.ID)
 	f.add("name", "%s", printable(x.Name))
 	f.add("url", "%s", printable(x.URL))
+	f.add("format", "%s", x.Format)
 	f.add("types", "%s", strings.Join(x.Types, " "))
 	f.add("state", "%s", webhookState(x))
 	f.add("secret", "%s", x.Secret)

@@ -15,7 +15,7 @@ import (
 type Webhooks struct {
 	Hosts   []string           `toml:"hosts" env:"HOSTS" help:"hosts that webhooks may use: NAME or *.SUFFIX, with :PORT for ports other than 80 and 443; empty means all"`
 	Private []string           `toml:"private" env:"PRIVATE" help:"addresses and networks that webhooks may use although they are not public"`
-	To      map[string]Webhook `toml:"to" env:"-" help:"webhooks of the node: [webhooks.to.NAME] url, types, secret_env (a variable with whsec_ and base64), owner (empty means the events of all owners)"`
+	To      map[string]Webhook `toml:"to" env:"-" help:"webhooks of the node: [webhooks.to.NAME] url, types, secret_env (a variable with whsec_ and base64), owner (empty means the events of all owners), format (approval for one whose answers decide)"`
 }
 
 // A Webhook is a webhook of the node.
@@ -24,6 +24,7 @@ type Webhook struct {
 	Types     []string `toml:"types"`
 	SecretEnv string   `toml:"secret_env"`
 	Owner     string   `toml:"owner"`
+	Format    string   `toml:"format"`
 }
 
 func (w Webhooks) validate() error {
@@ -55,7 +56,7 @@ func (w Webhooks) Fixed() (all []webhook.Fixed) {
 	for _, name := range slices.Sorted(maps.Keys(w.To)) {
 		to := w.To[name]
 		all = append(all, webhook.Fixed{
-			Webhook: engi.Webhook{Name: name, URL: to.URL, Types: to.Types, Owner: engi.Owner(to.Owner)}, Secret: os.Getenv(to.SecretEnv),
+			Webhook: engi.Webhook{Name: name, URL: to.URL, Types: to.Types, Owner: engi.Owner(to.Owner), Format: to.Format}, Secret: os.Getenv(to.SecretEnv),
 		})
 	}
 	return all

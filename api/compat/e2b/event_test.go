@@ -549,7 +549,7 @@ func TestWebhookFormat(t *testing.T) {
 	}
 
 	hook, delivery := engi.Webhook{ID: engi.NewWebhookID()}, engi.NewFunctionRunID()
-	body, header, err := f.Request(hook, "hush", delivery, created, time.Now())
+	body, header, err := f.Request(t.Context(), hook, "hush", delivery, created, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -567,11 +567,11 @@ func TestWebhookFormat(t *testing.T) {
 	if d := cmp.Diff(v, got); d != "" {
 		t.Error(d)
 	}
-	again, _, err := f.Request(hook, "hush", delivery, created, time.Now().Add(time.Hour))
+	again, _, err := f.Request(t.Context(), hook, "hush", delivery, created, time.Now().Add(time.Hour))
 	if err != nil || string(again) != string(body) {
 		t.Errorf("another attempt sends %s (%v)", again, err)
 	}
-	if _, _, err := f.Request(hook, "hush", delivery, nothing, time.Now()); err == nil || engi.KindOf(err) != engi.Invalid {
+	if _, _, err := f.Request(t.Context(), hook, "hush", delivery, nothing, time.Now()); err == nil || engi.KindOf(err) != engi.Invalid {
 		t.Errorf("%v, want Invalid", err)
 	}
 	// printf 'secret{"a":1}' | openssl dgst -sha256 -binary | base64

@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
@@ -28,7 +29,7 @@ func (webhookFormat) Wants(w engi.Webhook, e engi.Event) bool {
 
 // Request implements engi.WebhookFormat. It reports Invalid for an event that
 // E2B has none like.
-func (webhookFormat) Request(w engi.Webhook, secret string, delivery engi.FunctionRunID, e engi.Event, _ time.Time) ([]byte, map[string]string, error) {
+func (webhookFormat) Request(_ context.Context, w engi.Webhook, secret string, delivery engi.FunctionRunID, e engi.Event, _ time.Time) ([]byte, map[string]string, error) {
 	v, ok := lifecycleOf(e)
 	if !ok {
 		return nil, nil, engi.Errorf(engi.Invalid, "event %s of type %.140s is none of a sandbox's life", e.ID, e.Type).
