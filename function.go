@@ -14,6 +14,7 @@ type Function struct {
 	Description string
 	Event       string          // an event of this type starts a run; empty for none
 	Cron        string          // five fields, in UTC; empty for none
+	Scopes      []Scope         // that a key needs, with write access, to send the event: what runs do with it needs no key
 	Input       json.RawMessage // JSON schema of the event's data; nil accepts any
 	Retries     int             // after the first attempt
 	Concurrency int             // runs at once; 0 means no limit

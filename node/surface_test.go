@@ -1,7 +1,10 @@
 package node
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -86,8 +89,21 @@ var toolOperations = map[string]string{
 	"search_docs": "GET /v1/docs/search", "read_result": "GET /v1/runs/{id}", "fetch_url": "POST /v1/agents/{name}/runs", "save_module": "POST /v1/sessions/{id}/modules",
 }
 
-// TestWhatRESTDeniesAllDeny tries every operation of E2B's control plane, and looks
-// at every tool of agents, with a key for each scope: what REST denies, they deny.
+// mcpOperations says the same of MCP's tools, where they are others.
+var mcpOperations = map[string]string{
+	"create_sandbox": "POST /v1/sandboxes", "stop_sandbox": "DELETE /v1/sandboxes/{id}", "list_sandboxes": "GET /v1/sandboxes", "list_sessions": "GET /v1/sessions",
+	"get_port_url": "POST /v1/sandboxes/{id}/ports/{port}/link", "create_session": "POST /v1/sessions", "end_session": "DELETE /v1/sessions/{id}",
+}
+
+// functionOperations says for each function which route of REST does the same.
+var functionOperations = map[string]string{
+	"engi/debug/echo": "POST /v1/events", "engi/sandbox/create": "POST /v1/sandboxes", "engi/sandbox/stop": "DELETE /v1/sandboxes/{id}",
+	"engi/agents/explore": "POST /v1/agents/{name}/runs", "engi/agents/code": "POST /v1/agents/{name}/runs",
+}
+
+// TestWhatRESTDeniesAllDeny tries every operation of E2B's control plane, every tool
+// of MCP's and every function, and looks at every tool of agents, with a key for each
+// scope: what REST denies, they deny.
 func TestWhatRESTDeniesAllDeny(t *testing.T) {
 	c, o := fakeNode(t)
 	p, err := OpenPrivate(t.Context(), c, o)
@@ -106,6 +122,22 @@ func TestWhatRESTDeniesAllDeny(t *testing.T) {
 		routes[r.Pattern] = r
 	}
 	control := n.e2b.Control()
+	mcp := func(key, method, params string) string {
+		header := []string{"Authorization", "Bearer " + key}
+		begun := n.answer("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`, header...)
+		header = append(header, "Mcp-Session-Id", begun.Header().Get("Mcp-Session-Id"))
+		n.answer("POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, header...)
+		answer := n.answer("POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":%s}`, method, params), header...).Body.String()
+		n.answer("DELETE", "/mcp", "", header...)
+		_, data, _ := strings.Cut(answer, "data: ")
+		return cmp.Or(data, answer)
+	}
+	var offered struct {
+		Result struct{ Tools []struct{ Name string } }
+	}
+	if err := json.Unmarshal([]byte(mcp(n.AdminKey(), "tools/list", "{}")), &offered); err != nil || len(offered.Result.Tools) < 8 {
+		t.Fatal(offered, err)
+	}
 	tried := map[string]bool{}
 	for _, scope := range engi.Scopes() {
 		k, secret, err := keys.Create(t.Context(), engi.Key{Owner: "ann", Scopes: []engi.Scope{scope}})
@@ -134,6 +166,27 @@ func TestWhatRESTDeniesAllDeny(t *testing.T) {
 				t.Errorf("scope %s: REST denies %s, E2B's %s answers %d %s", scope, route.Pattern, pattern, rec.Code, rec.Body)
 			}
 			tried[pattern] = true
+		}
+		for _, x := range offered.Result.Tools {
+			route := routes[cmp.Or(mcpOperations[x.Name], toolOperations[x.Name])]
+			if route == nil {
+				t.Errorf("MCP's tool %s has no route of REST that does the same", x.Name)
+				continue
+			}
+			answer := mcp(secret, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":{}}`, x.Name))
+			if denied := strings.Contains(answer, "does not have the scope") || strings.Contains(answer, "may only read") || strings.Contains(answer, "unknown tool"); route.Allows(k) != nil && !denied {
+				t.Errorf("scope %s: REST denies %s, MCP's %s answers %s", scope, route.Pattern, x.Name, answer)
+			}
+		}
+		if scope == engi.ScopeEvents || k.May(engi.ScopeEvents, true) == nil {
+			for _, f := range n.Functions().Functions() {
+				route := routes[functionOperations[f.Name]]
+				if route == nil {
+					t.Errorf("the function %s has no route of REST that does the same", f.Name)
+				} else if answer := n.answer("POST", "/v1/events", fmt.Sprintf(`{"type":%q}`, f.Event), "Authorization", "Bearer "+secret); route.Allows(k) != nil && answer.Code != http.StatusForbidden {
+					t.Errorf("scope %s: REST denies %s, the function %s answers %d %s", scope, route.Pattern, f.Name, answer.Code, answer.Body)
+				}
+			}
 		}
 		for _, x := range tools {
 			route := routes[toolOperations[x.Name]]

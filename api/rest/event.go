@@ -177,6 +177,9 @@ func (e *events) send(c *call, _ *none, q v1.EventRequest) (v1.Event, error) {
 	case q.Name != "" && q.Name != kind:
 		return v1.Event{}, invalid("name", "it says something else than type; send one of the two")
 	}
+	if err := e.mayStart(c, kind); err != nil {
+		return v1.Event{}, err
+	}
 	// The service remembers the key, but not what came with it.
 	x, err := once(c, q, creation[engi.Event]{work: func([]string) (engi.Event, error) {
 		x, _, err := e.functions.Send(c, engi.EventSpec{Owner: c.owner(), Type: kind, Data: q.Data, Idempotency: c.key})
@@ -185,7 +188,27 @@ func (e *events) send(c *call, _ *none, q v1.EventRequest) (v1.Event, error) {
 	return e.sent(c, x, err)
 }
 
+// mayStart reports Denied if an event of this type starts a function that does
+// what the caller may not.
+func (e *events) mayStart(c *call, kind string) error {
+	for _, f := range e.functions.Functions() {
+		for _, s := range f.Scopes {
+			if err := c.auth.May(s, true); f.Event == kind && err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 func (e *events) replay(c *call, in *anEvent, q v1.ReplayRequest) (v1.Event, error) {
+	old, err := e.log.Get(c, c.owner(), in.ID)
+	if err != nil {
+		return v1.Event{}, err
+	}
+	if err := e.mayStart(c, old.Type); err != nil {
+		return v1.Event{}, err
+	}
 	x, err := once(c, q, creation[engi.Event]{
 		work: func([]string) (engi.Event, error) {
 			x, _, err := e.functions.Replay(c, c.owner(), in.ID, q.Function)
@@ -234,7 +257,7 @@ func eventOf(x engi.Event) v1.Event {
 
 func functionOf(f engi.Function) v1.Function {
 	return v1.Function{
-		Name: f.Name, Description: f.Description, Event: f.Event, Cron: f.Cron, Input: f.Input,
+		Name: f.Name, Description: f.Description, Event: f.Event, Cron: f.Cron, Scopes: words(f.Scopes...), Input: f.Input,
 		Retries: f.Retries, Concurrency: f.Concurrency, PerOwner: f.PerOwner, Timeout: v1.Duration(f.Timeout),
 	}
 }

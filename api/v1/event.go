@@ -50,6 +50,7 @@ type Function struct {
 	Description string          `json:"description,omitempty"`
 	Event       string          `json:"event,omitempty" doc:"type of the events that start it" example:"engi/sandbox/create"`
 	Cron        string          `json:"cron,omitempty" doc:"five fields, in UTC" example:"0 4 * * *"`
+	Scopes      []string        `json:"scopes,omitempty" doc:"that a key with scopes needs beside events to send such an event"`
 	Input       json.RawMessage `json:"input,omitempty" doc:"JSON schema of the event's data; absent means any object"`
 	Retries     int             `json:"retries" doc:"after the first attempt"`
 	Concurrency int             `json:"concurrency,omitempty" doc:"concurrent runs; absent means no limit"`

@@ -28,8 +28,8 @@ type eventsCommand struct {
 var eventsCommands = eventsCommand{
 	Functions: lists(`Those that are built in, and those of [[functions]] in the configuration.
 
-`+example("engi events functions", "engi events functions --json"), table[v1.Function]{"FUNCTION\tEVENT\tCRON\tRETRIES\tDESCRIPTION", func(f v1.Function) []any {
-		return []any{f.Name, f.Event, f.Cron, f.Retries, f.Description}
+`+example("engi events functions", "engi events functions --json"), table[v1.Function]{"FUNCTION\tEVENT\tCRON\tRETRIES\tSCOPES\tDESCRIPTION", func(f v1.Function) []any {
+		return []any{f.Name, f.Event, f.Cron, f.Retries, strings.Join(f.Scopes, " "), f.Description}
 	}, nil}, (*client.Client).Functions),
 	Cancel: removes(`A run ends after the step it is in.
 

@@ -55,7 +55,7 @@ func TestEventsCommand(t *testing.T) {
 		{[]string{"send", "x", "--data", "@" + file + ".none"}, 1, "", "no such file"},
 		{[]string{"send", "x", "--data", "[]"}, 1, "", "is not a JSON object"},
 		{[]string{"list", "--name", "nobody/cares"}, 0, "  nobody/cares  evt_", ""},
-		{[]string{"functions"}, 0, "engi/debug/echo  -          3        says it again", ""},
+		{[]string{"functions"}, 0, "engi/debug/echo  -          3        -       says it again", ""},
 		{[]string{"runs", "--state", "failed"}, 0, "there is no sandbox", ""},
 		{[]string{"show", "evt_x"}, 1, "", "is not an event ID"},
 	} {

@@ -22,7 +22,7 @@ func (s Services) agent(name string) func(context.Context, *workflow.Run) (any, 
 		if err != nil {
 			return nil, err
 		}
-		return s.runAgent(ctx, r, engi.RunSpec{Agent: name, Input: data.Prompt, Sandbox: id})
+		return s.runAgent(ctx, r, engi.RunSpec{Agent: name, Input: data.Prompt, Sandbox: id, Scopes: agentScopes()})
 	}
 }
 

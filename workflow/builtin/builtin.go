@@ -54,14 +54,14 @@ func Functions(r Services) []workflow.Function {
 	if r.Sandboxes != nil && r.Templates != nil {
 		all = append(all, workflow.Function{
 			Function: engi.Function{
-				Name: SandboxCreate, Event: SandboxCreate, Retries: 4, Timeout: 15 * time.Minute,
+				Name: SandboxCreate, Event: SandboxCreate, Scopes: []engi.Scope{engi.ScopeSandboxes}, Retries: 4, Timeout: 15 * time.Minute,
 				Description: "Creates a sandbox, describes it in " + DebugEcho + ", and returns its ID.",
 				Input:       createInput(r.Runtimes),
 			},
 			Run: r.create,
 		}, workflow.Function{
 			Function: engi.Function{
-				Name: SandboxStop, Event: SandboxStop, Retries: 4, Timeout: 15 * time.Minute,
+				Name: SandboxStop, Event: SandboxStop, Scopes: []engi.Scope{engi.ScopeSandboxes}, Retries: 4, Timeout: 15 * time.Minute,
 				Description: "Stops a sandbox and describes its last state in " + DebugEcho + ".",
 				Input:       json.RawMessage(`{"type":"object","required":["sandbox_id"],"properties":{"sandbox_id":{"type":"string","minLength":1,"maxLength":100,"description":"sandbox to stop"}},"additionalProperties":false}`),
 			},
@@ -75,7 +75,7 @@ func Functions(r Services) []workflow.Function {
 		} {
 			all = append(all, workflow.Function{
 				Function: engi.Function{
-					Name: f.name, Event: f.name, Retries: 4, Description: f.does,
+					Name: f.name, Event: f.name, Scopes: agentScopes(), Retries: 4, Description: f.does,
 					Input: json.RawMessage(`{"type":"object","required":["prompt","sandbox_id"],"properties":{"prompt":{"type":"string","minLength":1,"description":"what the agent is to do"},"sandbox_id":{"type":"string","minLength":1,"maxLength":100,"description":"an existing sandbox"}},"additionalProperties":false}`),
 				},
 				Run: r.agent(f.agent),
@@ -84,6 +84,10 @@ func Functions(r Services) []workflow.Function {
 	}
 	return all
 }
+
+// agentScopes are what the agents of these functions may do, and so what a key needs
+// that starts them.
+func agentScopes() []engi.Scope { return []engi.Scope{engi.ScopeAgents, engi.ScopeSandboxes} }
 
 func createInput(runtimes map[string]string) json.RawMessage {
 	names, err := json.Marshal(slices.Sorted(maps.Keys(runtimes)))
