@@ -43,13 +43,18 @@ const (
 // Roles returns every role.
 func Roles() []Role { return []Role{RoleUser, RoleAssistant, RoleTool} }
 
-// An Image is a picture that models can see.
+// An Image is a picture that models can see, or a document in PDF, which some of
+// them see as a picture of each page.
 type Image struct {
-	MediaType string // one of ImageTypes
+	MediaType string // one of ImageTypes, or PDF
 	Data      []byte
+	Name      string `json:",omitempty"` // of a document's file; may be empty
 }
 
-// ImageTypes returns the media types of images that models can see.
+// PDF is the media type of documents.
+const PDF = "application/pdf"
+
+// ImageTypes returns the media types of pictures that models can see.
 func ImageTypes() []string { return []string{"image/png", "image/jpeg", "image/webp", "image/gif"} }
 
 // A ToolCall is a model's request to use a tool. All of it is hostile input:

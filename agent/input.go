@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"regexp"
@@ -18,6 +19,7 @@ const (
 	maxParts    = 32      // of context
 	maxImages   = 16
 	maxImage    = 8 << 20
+	maxName     = 255     // bytes of the name of a document
 	maxHistory  = 4 << 20 // bytes of earlier messages
 	maxMessages = 1000
 	maxTools    = 128
@@ -86,11 +88,17 @@ func checkImages(images []engi.Image) error {
 		return engi.Errorf(engi.Invalid, "%d images, %d at most", len(images), maxImages)
 	}
 	for i, img := range images {
-		if !slices.Contains(engi.ImageTypes(), img.MediaType) {
-			return engi.Errorf(engi.Invalid, "image %d is of type %.40q", i, img.MediaType).WithRemedy("use PNG, JPEG, WebP or GIF")
+		if img.MediaType != engi.PDF && !slices.Contains(engi.ImageTypes(), img.MediaType) {
+			return engi.Errorf(engi.Invalid, "image %d is of type %.40q", i, img.MediaType).WithRemedy("use PNG, JPEG, WebP, GIF or PDF")
 		}
 		if len(img.Data) == 0 || len(img.Data) > maxImage {
 			return engi.Errorf(engi.Invalid, "image %d has %d bytes, not 1 to %d", i, len(img.Data), maxImage)
+		}
+		if img.MediaType == engi.PDF && !bytes.Contains(img.Data[:min(len(img.Data), 1024)], []byte("%PDF-")) {
+			return engi.Errorf(engi.Invalid, "image %d is no PDF", i).WithRemedy("send the bytes of the file in base64")
+		}
+		if len(img.Name) > maxName || !utf8.ValidString(img.Name) {
+			return engi.Errorf(engi.Invalid, "image %d has a name of more than %d bytes, or one that is not UTF-8", i, maxName)
 		}
 	}
 	return nil

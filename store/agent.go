@@ -88,6 +88,7 @@ type agentPart struct {
 type agentImage struct {
 	MediaType string `json:"media_type"`
 	Data      []byte `json:"data"`
+	Name      string `json:"name,omitempty"`
 }
 
 type agentCall struct {

@@ -24,7 +24,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 		return r
 	}
 	messages := []engi.Message{
-		{Role: engi.RoleUser, Text: "look", Images: []engi.Image{{MediaType: "image/png", Data: []byte{0, 255}}}},
+		{Role: engi.RoleUser, Text: "look", Images: []engi.Image{{MediaType: engi.PDF, Data: []byte{0, 255}, Name: "a.pdf"}}},
 		{Role: engi.RoleAssistant, Text: "well", Thought: "hm", Calls: []engi.ToolCall{{ID: "1", Name: "t", Arguments: `{"broken`}}},
 		{Role: engi.RoleTool, Results: []engi.ToolResult{{Call: "1", Name: "t", Text: "no", Failed: true, Images: []engi.Image{{MediaType: "image/gif", Data: []byte("GIF")}}}}},
 	}

@@ -137,7 +137,14 @@ func (anthropicFormat) request(c *call, stream bool) (string, any) {
 			}
 		}
 		for _, img := range m.Images {
-			blocks = append(blocks, obj{"type": "image", "source": obj{"type": "base64", "media_type": img.MediaType, "data": encode(img.Data)}})
+			block := obj{"type": "image", "source": obj{"type": "base64", "media_type": img.MediaType, "data": encode(img.Data)}}
+			if img.MediaType == engi.PDF {
+				block["type"] = "document"
+				if img.Name != "" {
+					block["title"] = img.Name
+				}
+			}
+			blocks = append(blocks, block)
 		}
 		for _, r := range m.Results {
 			o := obj{"type": "tool_result", "tool_use_id": r.Call}

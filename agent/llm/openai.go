@@ -173,10 +173,19 @@ func openaiContent(m engi.Message) any {
 		parts = append(parts, obj{"type": "text", "text": m.Text})
 	}
 	for _, img := range m.Images {
-		parts = append(parts, obj{"type": "image_url", "image_url": obj{"url": "data:" + img.MediaType + ";base64," + encode(img.Data)}})
+		if img.MediaType == engi.PDF {
+			parts = append(parts, obj{"type": "file", "file": obj{"filename": fileName(img), "file_data": dataURL(img)}})
+			continue
+		}
+		parts = append(parts, obj{"type": "image_url", "image_url": obj{"url": dataURL(img)}})
 	}
 	return parts
 }
+
+func dataURL(img engi.Image) string { return "data:" + img.MediaType + ";base64," + encode(img.Data) }
+
+// fileName is the name of a document, without which OpenAI refuses it.
+func fileName(img engi.Image) string { return cmp.Or(img.Name, "document.pdf") }
 
 // openaiAnswer is a whole answer, or an event of a stream.
 type openaiAnswer struct {

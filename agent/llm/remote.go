@@ -89,6 +89,9 @@ func (m *remote) ask(ctx context.Context, q Request, object map[string]any, aliv
 		return Reply{}, err
 	}
 	c.object = object
+	if m.provider.Dialect == Compatible && slices.ContainsFunc(c.messages, hasDocument) {
+		return Reply{}, engi.Errorf(engi.Invalid, "%s takes no PDF", m.name).WithRemedy("send its text, or choose a model of OpenAI, Anthropic or Gemini")
+	}
 	path, body := m.format.request(c, out != nil)
 	resp, err := send(ctx, m.client, m.source, m.provider.URL+path, body, func(h http.Header) { m.provider.headers(m.format, h) })
 	if err != nil {
@@ -110,6 +113,10 @@ func (m *remote) ask(ctx context.Context, q Request, object map[string]any, aliv
 		return Reply{Tokens: estimate(q, a.size, a.tokens)}, err
 	}
 	return r, nil
+}
+
+func hasDocument(m engi.Message) bool {
+	return slices.ContainsFunc(m.Images, func(img engi.Image) bool { return img.MediaType == engi.PDF })
 }
 
 // estimate completes what a provider has counted of an answer that did not come

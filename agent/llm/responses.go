@@ -25,7 +25,11 @@ func (responsesFormat) request(c *call, stream bool) (string, any) {
 				content = append(content, obj{"type": "input_text", "text": m.Text})
 			}
 			for _, img := range m.Images {
-				content = append(content, obj{"type": "input_image", "image_url": "data:" + img.MediaType + ";base64," + encode(img.Data)})
+				if img.MediaType == engi.PDF {
+					content = append(content, obj{"type": "input_file", "filename": fileName(img), "file_data": dataURL(img)})
+					continue
+				}
+				content = append(content, obj{"type": "input_image", "image_url": dataURL(img)})
 			}
 			items = append(items, obj{"type": "message", "role": "user", "content": content})
 		case engi.RoleAssistant:

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/engi-dev/engi"
@@ -108,6 +109,11 @@ type anthropicBlock struct {
 		MediaType string `json:"media_type"`
 		Data      string `json:"data"`
 	} `json:"source"`
+	Title     string `json:"title"`
+	Context   string `json:"context"`
+	Citations struct {
+		Enabled bool `json:"enabled"`
+	} `json:"citations"`
 }
 
 // anthropicBlocks reads a content, which is a text or a list of blocks.
@@ -132,7 +138,7 @@ func anthropicContent(raw json.RawMessage) (text string, images []engi.Image, er
 		return "", nil, err
 	}
 	return readBlocks(blocks, func(b anthropicBlock) error {
-		return engi.Errorf(engi.Invalid, "a block of type %.40q cannot be read", b.Type).WithRemedy("send text and images")
+		return engi.Errorf(engi.Invalid, "a block of type %.40q cannot be read", b.Type).WithRemedy("send text, images and documents")
 	})
 }
 
@@ -149,6 +155,25 @@ func readBlocks(blocks []anthropicBlock, other func(anthropicBlock) error) (text
 				return "", nil, err
 			}
 			images = append(images, img)
+		case "document":
+			switch {
+			case b.Citations.Enabled:
+				return "", nil, engi.Errorf(engi.Invalid, "citations cannot be given here").WithRemedy("leave them out")
+			case b.Source.Type == "text":
+				texts = append(texts, join(b.Title, b.Context, b.Source.Data))
+				continue
+			case b.Source.Type == "base64" && b.Source.MediaType != engi.PDF:
+				return "", nil, engi.Errorf(engi.Invalid, "a document of type %.80q cannot be read", b.Source.MediaType).WithRemedy("send PDFs and texts")
+			}
+			doc, err := b.image()
+			if err != nil {
+				return "", nil, err
+			}
+			doc.Name = b.Title
+			images = append(images, doc)
+			if b.Context != "" {
+				texts = append(texts, b.Context)
+			}
 		default:
 			if err := other(b); err != nil {
 				return "", nil, err
@@ -158,13 +183,18 @@ func readBlocks(blocks []anthropicBlock, other func(anthropicBlock) error) (text
 	return strings.Join(texts, "\n"), images, nil
 }
 
+// join puts lines below each other.
+func join(lines ...string) string {
+	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return l == "" }), "\n")
+}
+
 func (b anthropicBlock) image() (engi.Image, error) {
 	if b.Source.Type != "base64" {
-		return engi.Image{}, engi.Errorf(engi.Invalid, "an image is not part of the request").WithRemedy("send it in base64; nothing is fetched for you")
+		return engi.Image{}, engi.Errorf(engi.Invalid, "an image or a document is not part of the request").WithRemedy("send it in base64; nothing is fetched for you")
 	}
 	raw, err := base64.StdEncoding.DecodeString(b.Source.Data)
 	if err != nil {
-		return engi.Image{}, engi.Errorf(engi.Invalid, "an image is no base64")
+		return engi.Image{}, engi.Errorf(engi.Invalid, "an image or a document is no base64")
 	}
 	return engi.Image{MediaType: b.Source.MediaType, Data: raw}, nil
 }
@@ -315,7 +345,7 @@ func addBlocks(spec *engi.RunSpec, role string, blocks []anthropicBlock) error {
 		case "thinking", "redacted_thinking":
 			// The run that they are of still has them.
 		default:
-			return engi.Errorf(engi.Invalid, "a block of type %.40q cannot be read", b.Type).WithRemedy("send text, images, calls and results")
+			return engi.Errorf(engi.Invalid, "a block of type %.40q cannot be read", b.Type).WithRemedy("send text, images, documents, calls and results")
 		}
 		return nil
 	})

@@ -375,6 +375,44 @@ type completionPart struct {
 	ImageURL struct {
 		URL string `json:"url"`
 	} `json:"image_url"`
+	File foreignFile `json:"file"`
+}
+
+// A foreignFile is a document in one of OpenAI's formats.
+type foreignFile struct {
+	Data string `json:"file_data"`
+	ID   string `json:"file_id"`
+	URL  string `json:"file_url"`
+	Name string `json:"filename"`
+}
+
+// document returns the document, which must be part of the request.
+func (f foreignFile) document() (engi.Image, error) {
+	if f.Data == "" {
+		return engi.Image{}, engi.Errorf(engi.Invalid, "a file is not part of the request").WithRemedy("send it as file_data, in base64; nothing is fetched or kept for you")
+	}
+	if !strings.HasPrefix(f.Data, "data:") {
+		f.Data = "data:" + engi.PDF + ";base64," + f.Data
+	}
+	img, err := fromDataURL(f.Data)
+	img.Name = f.Name
+	if err == nil && img.MediaType != engi.PDF {
+		err = engi.Errorf(engi.Invalid, "a file of type %.80q cannot be read", img.MediaType).WithRemedy("send PDFs as files, and what is in others as text")
+	}
+	return img, err
+}
+
+// fromDataURL reads an image that is a URL.
+func fromDataURL(url string) (engi.Image, error) {
+	head, data, ok := strings.Cut(strings.TrimPrefix(url, "data:"), ";base64,")
+	if !ok || !strings.HasPrefix(url, "data:") {
+		return engi.Image{}, engi.Errorf(engi.Invalid, "an image is not part of the request").WithRemedy("send it as a data: URL in base64; nothing is fetched for you")
+	}
+	raw, err := base64.StdEncoding.DecodeString(data)
+	if err != nil {
+		return engi.Image{}, engi.Errorf(engi.Invalid, "an image or a file is no base64")
+	}
+	return engi.Image{MediaType: head, Data: raw}, nil
 }
 
 func completionContent(raw json.RawMessage) (text string, images []engi.Image, err error) {
@@ -390,17 +428,19 @@ func completionContent(raw json.RawMessage) (text string, images []engi.Image, e
 		case "text":
 			text += p.Text
 		case "image_url":
-			head, data, ok := strings.Cut(strings.TrimPrefix(p.ImageURL.URL, "data:"), ";base64,")
-			if !ok || !strings.HasPrefix(p.ImageURL.URL, "data:") {
-				return "", nil, engi.Errorf(engi.Invalid, "an image is not part of the request").WithRemedy("send it as a data: URL in base64; nothing is fetched for you")
-			}
-			raw, err := base64.StdEncoding.DecodeString(data)
+			img, err := fromDataURL(p.ImageURL.URL)
 			if err != nil {
-				return "", nil, engi.Errorf(engi.Invalid, "an image is no base64")
+				return "", nil, err
 			}
-			images = append(images, engi.Image{MediaType: head, Data: raw})
+			images = append(images, img)
+		case "file":
+			doc, err := p.File.document()
+			if err != nil {
+				return "", nil, err
+			}
+			images = append(images, doc)
 		default:
-			return "", nil, engi.Errorf(engi.Invalid, "a part of type %.40q cannot be read", p.Type).WithRemedy("send text and image_url")
+			return "", nil, engi.Errorf(engi.Invalid, "a part of type %.40q cannot be read", p.Type).WithRemedy("send text, image_url and file")
 		}
 	}
 	return text, images, nil

@@ -35,10 +35,11 @@ type ToolServer struct {
 	CheckedAt *time.Time `json:"checked_at,omitempty"`
 }
 
-// An Image is an image in a message.
+// An Image is an image or a document in a message.
 type Image struct {
-	MediaType string `json:"media_type" enum:"image/png,image/jpeg,image/webp,image/gif"`
+	MediaType string `json:"media_type" enum:"image/png,image/jpeg,image/webp,image/gif,application/pdf" doc:"documents in PDF are for models of OpenAI, Anthropic and Gemini"`
 	Data      []byte `json:"data" doc:"base64"`
+	Name      string `json:"name,omitempty" maxLength:"255" doc:"of a document's file"`
 }
 
 // A Message is one turn of a conversation.

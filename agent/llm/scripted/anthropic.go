@@ -43,7 +43,7 @@ func (anthropic) parse(body []byte) (Conversation, error) {
 			switch b.Type {
 			case "text":
 				t.Text += b.Text
-			case "image":
+			case "image", "document":
 				t.Images++
 			case "tool_use":
 				t.Calls = append(t.Calls, Call{b.ID, b.Name, string(b.Input)})

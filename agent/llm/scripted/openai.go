@@ -78,7 +78,7 @@ func openaiContent(raw json.RawMessage) (text string, images int) {
 		return "", 0
 	}
 	for _, p := range parts {
-		if p.Type == "image_url" {
+		if p.Type == "image_url" || p.Type == "file" {
 			images++
 		}
 		text += p.Text
