@@ -47,6 +47,7 @@ type RunSpec struct {
 	Images       []Image
 	Messages     []Message       // earlier messages, if the caller keeps them; excludes Conversation
 	Conversation ConversationID  // continue this one; empty starts a new one
+	After        RunID           `json:",omitempty"` // continue its conversation from its end, with Messages after what was said; excludes Conversation
 	Sandbox      SandboxID       // the tools work in it; empty for none
 	Session      string          // the tools work in it; ID or name; empty for none
 	Output       json.RawMessage // JSON schema of the answer, overrides the agent's; nil for prose
@@ -55,6 +56,7 @@ type RunSpec struct {
 	Results      []ToolResult    `json:",omitempty"` // of all Calls of the last run of Conversation; instead of Input, as is a last message with results
 	Sampling     Sampling        `json:",omitzero"`  // overrides the agent's
 	Scopes       []Scope         `json:",omitempty"` // of the caller's key, which limit the tools; empty means no limit
+	Note         json.RawMessage `json:",omitempty"` // kept with the run, for whoever began it
 	Idempotency  string          // a repeated key of the same owner returns the first run
 }
 
@@ -101,8 +103,9 @@ type Run struct {
 	Reason       string // steps, budget, length, filter or malformed, if stopped
 	Text         string // the model's last message
 	Output       json.RawMessage
-	Calls        []ToolCall // of the caller's tools; the conversation goes on with their results
-	Error        *Error     // of a failed run; for the reason filter, what the provider said
+	Calls        []ToolCall      // of the caller's tools; the conversation goes on with their results
+	Error        *Error          // of a failed run; for the reason filter, what the provider said
+	Note         json.RawMessage // of whoever began it
 	Steps        int
 	Tokens       Tokens
 	Created      time.Time
@@ -181,4 +184,11 @@ type Agents interface {
 	// Cancel ends a run and waits for its end. It does nothing to a run that
 	// has ended.
 	Cancel(ctx context.Context, owner Owner, id RunID) error
+}
+
+// A RunDeleter is [Agents] that can delete runs. It is safe for concurrent use.
+type RunDeleter interface {
+	// Delete cancels a run if it is active, and deletes it with its messages,
+	// results and events. What is in the log of events stays.
+	Delete(ctx context.Context, owner Owner, id RunID) error
 }

@@ -11,8 +11,11 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -46,6 +49,9 @@ type Store interface {
 	List(ctx context.Context, owner engi.Owner, f Filter) ([]Record, error)
 	// Messages returns the messages of a run.
 	Messages(ctx context.Context, id engi.RunID) ([]engi.Message, error)
+	// Delete deletes a run with its messages and results. It does nothing if
+	// there is none.
+	Delete(ctx context.Context, id engi.RunID) error
 	// Forget deletes runs that ended before a time, with their messages and
 	// results.
 	Forget(ctx context.Context, before time.Time) error
@@ -115,7 +121,10 @@ type Runner struct {
 	closed        bool
 }
 
-var _ engi.Agents = (*Runner)(nil)
+var (
+	_ engi.Agents     = (*Runner)(nil)
+	_ engi.RunDeleter = (*Runner)(nil)
+)
 
 // New returns a Runner; call Run. It reports Invalid for agents that cannot
 // work.
@@ -313,11 +322,8 @@ func (r *Runner) prepare(ctx context.Context, spec engi.RunSpec) (rec Record, me
 			return rec, nil, err
 		}
 	}
-	if spec.Conversation != "" && len(spec.Messages) > 0 {
+	if spec.Conversation != "" && (len(spec.Messages) > 0 || spec.After != "") {
 		return rec, nil, engi.Errorf(engi.Invalid, "a run continues a conversation or has messages, not both")
-	}
-	if err := checkHistory(spec.Messages); err != nil {
-		return rec, nil, err
 	}
 	if r.opt.CheckTarget != nil && (spec.Sandbox != "" || spec.Session != "") {
 		if err := r.opt.CheckTarget(ctx, spec.Owner, spec.Sandbox, spec.Session); err != nil {
@@ -327,12 +333,27 @@ func (r *Runner) prepare(ctx context.Context, spec engi.RunSpec) (rec Record, me
 	if err := checkTools(spec); err != nil {
 		return rec, nil, err
 	}
+	if err := checkMessages(spec.Messages); err != nil {
+		return rec, nil, err
+	}
 	messages = slices.Clone(spec.Messages)
 	conversation := spec.Conversation
-	if conversation == "" {
+	switch {
+	case spec.After != "":
+		if conversation, messages, err = r.after(ctx, spec); err != nil {
+			return rec, nil, err
+		}
+	case conversation == "":
 		conversation = engi.NewConversationID()
-	} else if messages, err = r.history(ctx, spec.Owner, conversation); err != nil {
-		return rec, nil, err
+	default:
+		if messages, err = r.history(ctx, spec.Owner, conversation); err != nil {
+			return rec, nil, err
+		}
+	}
+	if spec.Conversation == "" {
+		if err := checkCalls(messages); err != nil {
+			return rec, nil, err
+		}
 	}
 	switch {
 	case len(spec.Results) > 0:
@@ -355,9 +376,9 @@ func (r *Runner) prepare(ctx context.Context, spec engi.RunSpec) (rec Record, me
 	}
 	rec = Record{Fingerprint: fingerprint(raw), Spec: spec, Run: engi.Run{
 		ID: engi.NewRunID(), Owner: spec.Owner, Agent: name, Model: m.Name(), Conversation: conversation,
-		Sandbox: spec.Sandbox, Session: spec.Session, State: engi.RunRunning, Created: time.Now().UTC(),
+		Sandbox: spec.Sandbox, Session: spec.Session, State: engi.RunRunning, Created: time.Now().UTC(), Note: spec.Note,
 	}}
-	rec.Spec.Messages, rec.Spec.Images, rec.Spec.Context, rec.Spec.Results = nil, nil, nil, nil
+	rec.Spec.Messages, rec.Spec.Images, rec.Spec.Context, rec.Spec.Results, rec.Spec.Note = nil, nil, nil, nil, nil
 	return rec, messages, nil
 }
 
@@ -417,4 +438,18 @@ func (r *Runner) Cancel(ctx context.Context, owner engi.Owner, id engi.RunID) er
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// Delete implements [engi.RunDeleter].
+func (r *Runner) Delete(ctx context.Context, owner engi.Owner, id engi.RunID) error {
+	if err := r.Cancel(ctx, owner, id); err != nil {
+		return err
+	}
+	if err := r.opt.Store.Delete(ctx, id); err != nil {
+		return err
+	}
+	if err := os.Remove(r.eventFile(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return engi.Errorf(engi.Internal, "delete the events of run %s: %v", id, err) // removeOldEvents tries again
+	}
+	return nil
 }

@@ -69,6 +69,8 @@ func checkInput(spec engi.RunSpec) error {
 	switch {
 	case spec.Input == "" && len(images) == 0 && len(spec.Results) == 0 && !endsWithResults(spec.Messages):
 		return engi.Errorf(engi.Invalid, "the input is empty").WithRemedy("give the agent an input or an image")
+	case len(spec.Note) > maxInput:
+		return engi.Errorf(engi.Invalid, "what is kept with the run has %d bytes, %d at most", len(spec.Note), maxInput).WithRemedy("shorten it")
 	case size > maxInput:
 		return engi.Errorf(engi.Invalid, "the input has %d bytes, %d at most", size, maxInput).WithRemedy("put long texts into files of a sandbox")
 	}
@@ -104,16 +106,31 @@ func checkImages(images []engi.Image) error {
 	return nil
 }
 
-func checkHistory(messages []engi.Message) error {
+// checkMessages checks earlier messages one by one.
+func checkMessages(messages []engi.Message) error {
 	if len(messages) > maxMessages {
 		return engi.Errorf(engi.Invalid, "%d messages, %d at most", len(messages), maxMessages)
 	}
 	size := 0
-	open := map[string]bool{} // calls without results: providers refuse them, and results without calls
 	for i, m := range messages {
 		if !slices.Contains(engi.Roles(), m.Role) {
 			return engi.Errorf(engi.Invalid, "message %d has the unknown role %.40q", i, m.Role).WithRemedy("use user, assistant or tool")
 		}
+		if err := checkImages(m.Images); err != nil {
+			return engi.Errorf(engi.KindOf(err), "message %d: %w", i, err)
+		}
+		if size += messageSize(m); size > maxHistory {
+			return engi.Errorf(engi.Invalid, "the messages have more than %d bytes", maxHistory).WithRemedy("leave the oldest out")
+		}
+	}
+	return nil
+}
+
+// checkCalls checks that calls have results, and results calls: providers refuse
+// others.
+func checkCalls(messages []engi.Message) error {
+	open := map[string]bool{} // calls without results
+	for i, m := range messages {
 		for _, r := range m.Results {
 			if !open[r.Call] {
 				return engi.Errorf(engi.Invalid, "message %d has the result of a call %.80q that was not made, or has one", i, r.Call).WithRemedy("send the assistant's message with the call before it")
@@ -125,9 +142,6 @@ func checkHistory(messages []engi.Message) error {
 		}
 		for _, c := range m.Calls {
 			open[c.ID] = true
-		}
-		if size += messageSize(m); size > maxHistory {
-			return engi.Errorf(engi.Invalid, "the messages have more than %d bytes", maxHistory).WithRemedy("leave the oldest out")
 		}
 	}
 	return nil
@@ -169,16 +183,63 @@ func (r *Runner) history(ctx context.Context, owner engi.Owner, id engi.Conversa
 	if err != nil {
 		return nil, err
 	}
+	return latest(messages, maxHistory), nil
+}
+
+// latest returns the last messages, of so many bytes at most. If some are left out,
+// the first is the user's.
+func latest(messages []engi.Message, bytes int) []engi.Message {
 	size := 0
 	for i, m := range slices.Backward(messages) {
-		if size += messageSize(m); size > maxHistory {
-			// Drop the oldest messages, up to the next one of the user.
+		if size += messageSize(m); size > bytes {
 			for i++; i < len(messages) && messages[i].Role != engi.RoleUser; i++ {
 			}
-			return messages[i:], nil
+			return messages[i:]
 		}
 	}
-	return messages, nil
+	return messages
+}
+
+// after returns what was said up to the end of run spec.After, with the messages of
+// spec after that, and the conversation that goes on: the run's, unless that went on
+// already.
+func (r *Runner) after(ctx context.Context, spec engi.RunSpec) (conversation engi.ConversationID, messages []engi.Message, err error) {
+	rec, err := r.opt.Store.Get(ctx, spec.Owner, spec.After)
+	switch {
+	case err != nil:
+		return "", nil, err
+	case rec.Owner != spec.Owner: // the empty owner would see all
+		return "", nil, engi.Errorf(engi.NotFound, "there is no run %s", spec.After)
+	case rec.State == engi.RunRunning:
+		return "", nil, engi.Errorf(engi.Conflict, "run %s is still active", rec.ID).WithRemedy("wait for it, or cancel it")
+	}
+	if messages, err = r.opt.Store.Messages(ctx, rec.ID); err != nil {
+		return "", nil, err
+	}
+	size, later := 0, spec.Messages
+	for _, m := range later {
+		size += messageSize(m)
+	}
+	messages = slices.Clone(latest(messages, maxHistory-size))
+	if rec.State != engi.RunDone {
+		messages = withoutPendingCalls(messages)
+	}
+	// The agent's own tools may have been called in the same answer.
+	if n := len(messages) - 1; n >= 0 && messages[n].Role == engi.RoleTool && len(later) > 0 && later[0].Role == engi.RoleTool {
+		messages[n].Results = append(slices.Clone(messages[n].Results), later[0].Results...)
+		later = later[1:]
+	}
+	runs, err := r.opt.Store.List(ctx, spec.Owner, Filter{Conversation: rec.Conversation, Limit: 1})
+	if err != nil {
+		return "", nil, err
+	}
+	conversation = rec.Conversation
+	r.mu.Lock()
+	if len(runs) == 0 || runs[0].ID != rec.ID || r.conversations[conversation] {
+		conversation = engi.NewConversationID()
+	}
+	r.mu.Unlock()
+	return conversation, append(messages, later...), nil
 }
 
 var (

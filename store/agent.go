@@ -41,6 +41,7 @@ type agentDetail struct {
 	Error       *keptError      `json:"error,omitempty"`
 	Steps       int             `json:"steps"`
 	Tokens      agentTokens     `json:"tokens"`
+	Note        json.RawMessage `json:"note,omitempty"`
 	Fingerprint string          `json:"fingerprint"`
 	Seq         int64           `json:"seq"`
 }
@@ -111,7 +112,7 @@ func agentValues(r agent.Record) ([]any, error) {
 		Sandbox: string(r.Sandbox), Session: r.Session, Scopes: r.Spec.Scopes, Reason: r.Reason, Text: r.Text, Output: r.Output,
 		Steps: r.Steps, Tokens: agentTokens(r.Tokens), Fingerprint: r.Fingerprint, Seq: r.Seq,
 	}
-	d.Choice, d.Sampling = r.Spec.Choice, r.Spec.Sampling
+	d.Choice, d.Sampling, d.Note = r.Spec.Choice, r.Spec.Sampling, r.Note
 	for _, t := range r.Spec.Tools {
 		d.Tools = append(d.Tools, agentTool(t))
 	}
@@ -138,7 +139,7 @@ func scanAgent(row scanner) (r agent.Record, err error) {
 	r.Agent, r.Model, r.Sandbox, r.Session = d.Agent, d.Model, engi.SandboxID(d.Sandbox), d.Session
 	r.Reason, r.Text, r.Output, r.Steps, r.Tokens = d.Reason, d.Text, d.Output, d.Steps, engi.Tokens(d.Tokens)
 	r.Fingerprint, r.Seq = d.Fingerprint, d.Seq
-	r.Spec.Choice, r.Spec.Sampling = d.Choice, d.Sampling
+	r.Spec.Choice, r.Spec.Sampling, r.Note = d.Choice, d.Sampling, d.Note
 	for _, t := range d.Tools {
 		r.Spec.Tools = append(r.Spec.Tools, engi.Tool(t))
 	}
@@ -372,15 +373,23 @@ func (s agentStore) GetResult(ctx context.Context, id engi.RunID, call string) (
 	return first(ctx, s.db.read, missing, value[[]byte], `SELECT data FROM agent_results WHERE run = ? AND call = ?`, id, call)
 }
 
+func (s agentStore) Delete(ctx context.Context, id engi.RunID) (err error) {
+	defer engi.Annotate(&err, "delete run %s", id)
+	return s.deleteWhere(ctx, `id = ?`, id)
+}
+
 func (s agentStore) Forget(ctx context.Context, before time.Time) error {
+	return s.deleteWhere(ctx, `ended <> 0 AND ended < ?`, nanos(before))
+}
+
+func (s agentStore) deleteWhere(ctx context.Context, which string, arg any) error {
 	return s.db.tx(ctx, func(t *tx) error {
-		const old = `(SELECT id FROM agent_runs WHERE ended <> 0 AND ended < ?)`
 		for _, q := range []string{
-			`DELETE FROM agent_results WHERE run IN ` + old,
-			`DELETE FROM agent_messages WHERE run IN ` + old,
-			`DELETE FROM agent_runs WHERE ended <> 0 AND ended < ?`,
+			`DELETE FROM agent_results WHERE run IN (SELECT id FROM agent_runs WHERE ` + which + `)`,
+			`DELETE FROM agent_messages WHERE run IN (SELECT id FROM agent_runs WHERE ` + which + `)`,
+			`DELETE FROM agent_runs WHERE ` + which,
 		} {
-			if _, err := t.run(ctx, q, nanos(before)); err != nil {
+			if _, err := t.run(ctx, q, arg); err != nil {
 				return err
 			}
 		}

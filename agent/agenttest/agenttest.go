@@ -18,7 +18,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 	record := func(owner engi.Owner, key string) agent.Record {
 		r := agent.Record{Fingerprint: "f", Seq: 3, Run: engi.Run{
 			ID: engi.NewRunID(), Owner: owner, Agent: "coder", Model: "openai:a", Conversation: engi.NewConversationID(),
-			Sandbox: engi.NewSandboxID(), Session: "s", State: engi.RunRunning, Created: time.Unix(100, 5).UTC(),
+			Sandbox: engi.NewSandboxID(), Session: "s", State: engi.RunRunning, Created: time.Unix(100, 5).UTC(), Note: []byte(`{"n":1}`),
 		}}
 		r.Spec = engi.RunSpec{Owner: owner, Agent: "coder", System: "sys", Input: "in", Output: []byte(`{"type":"object"}`), Sandbox: r.Sandbox, Session: "s", Scopes: []engi.Scope{engi.ScopeAgents}, Idempotency: key}
 		return r
@@ -67,6 +67,34 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 		}
 		if said, err := s.Messages(ctx, r.ID); err != nil || len(said) != 1 {
 			t.Errorf("%d messages, %v", len(said), err)
+		}
+	})
+	t.Run("what is deleted is gone", func(t *testing.T) {
+		s, results := fresh(t)
+		ctx := t.Context()
+		r, other := record("ann", "k"), record("ann", "l")
+		for _, r := range []agent.Record{r, other} {
+			if err := s.Put(ctx, r, messages); err != nil {
+				t.Fatal(err)
+			}
+			if err := results.PutResult(ctx, r.ID, "1", []byte("no")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			if err := s.Delete(ctx, r.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for want, id := range map[int]engi.RunID{0: r.ID, len(messages): other.ID} {
+			_, err := s.Get(ctx, "ann", id)
+			_, e := results.GetResult(ctx, id, "1")
+			if said, err := s.Messages(ctx, id); err != nil || len(said) != want {
+				t.Errorf("%d messages, %v", len(said), err)
+			}
+			if gone := want == 0; gone != (engi.KindOf(err) == engi.NotFound) || gone != (engi.KindOf(e) == engi.NotFound) {
+				t.Errorf("%v, %v", err, e)
+			}
 		}
 	})
 	t.Run("owners are kept apart", func(t *testing.T) {
