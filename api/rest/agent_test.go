@@ -698,3 +698,39 @@ func TestRunsMayDoWhatTheirKeyMay(t *testing.T) {
 		}
 	}
 }
+
+// TestTypedAnswersAreNothingElse streams typed answers of agents with tools, whose
+// models say more than that.
+func TestTypedAnswersAreNothingElse(t *testing.T) {
+	w, _ := agentWorld(t, func(c scripted.Conversation) scripted.Answer {
+		if len(c.Last().Results) > 0 {
+			return scripted.Answer{Text: `{"city":"Bonn"}`}
+		}
+		return scripted.Answer{Text: "I look.", Calls: []scripted.Call{{ID: "c", Name: "execute_code", Arguments: `{"language":"bash","code":"echo hello"}`}}}
+	})
+	const schema = `{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}`
+	for path, body := range map[string]string{
+		"/v1/chat/completions": `{"model":"coder","stream":true,"messages":[{"role":"user","content":"where?"}],"response_format":{"type":"json_schema","json_schema":{"name":"place","schema":` + schema + `}}}`,
+		"/v1/messages":         `{"model":"coder","stream":true,"max_tokens":100,"messages":[{"role":"user","content":"where?"}],"output_config":{"format":{"type":"json_schema","schema":` + schema + `}}}`,
+	} {
+		text := ""
+		for line := range strings.SplitSeq(ask(t, w, "POST", path, body).Body.String(), "\n") {
+			var e struct {
+				Choices []struct{ Delta struct{ Content string } }
+				Delta   struct{ Text string }
+			}
+			if data, ok := strings.CutPrefix(line, "data: "); ok && data != "[DONE]" {
+				if err := json.Unmarshal([]byte(data), &e); err != nil {
+					t.Fatalf("%v in %s", err, data)
+				}
+				text += e.Delta.Text
+				for _, c := range e.Choices {
+					text += c.Delta.Content
+				}
+			}
+		}
+		if text != `{"city":"Bonn"}` {
+			t.Errorf("%s streams %q", path, text)
+		}
+	}
+}

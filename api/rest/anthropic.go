@@ -220,7 +220,7 @@ func (a *agents) message(c *call, _ *none, _ none) error {
 		}()
 	}
 	if q.Stream {
-		return a.streamMessage(c, q, x)
+		return a.streamMessage(c, q, x, a.typed(spec))
 	}
 	end, err := a.end(c, x)
 	if err != nil {
@@ -356,7 +356,7 @@ func addBlocks(spec *engi.RunSpec, role string, blocks []anthropicBlock) error {
 }
 
 // streamMessage answers with events. Texts of all steps are one block.
-func (a *agents) streamMessage(c *call, q anthropicRequest, x engi.Run) error {
+func (a *agents) streamMessage(c *call, q anthropicRequest, x engi.Run, typed bool) error {
 	out := a.dialectStream(c)
 	send := func(kind string, fields map[string]any) bool {
 		fields["type"] = kind
@@ -395,7 +395,7 @@ func (a *agents) streamMessage(c *call, q anthropicRequest, x engi.Run) error {
 	thinks := q.Thinking.Type == "enabled" || q.Thinking.Type == "adaptive"
 	end, ok := out.follow(x, func(e engi.RunUpdate) bool {
 		switch {
-		case e.Kind == engi.RunText:
+		case e.Kind == engi.RunText && !typed:
 			return say(e.Text)
 		case e.Kind == engi.RunThought && thinks:
 			return start("thinking", map[string]any{"thinking": "", "signature": ""}) && delta(map[string]any{"type": "thinking_delta", "thinking": e.Text})
@@ -404,7 +404,7 @@ func (a *agents) streamMessage(c *call, q anthropicRequest, x engi.Run) error {
 	}, func(p v1.Problem) (string, any) {
 		return "error", map[string]any{"type": "error", "error": anthropicError(p)}
 	})
-	if !ok || end.Output != nil && !say(string(end.Output)) {
+	if !ok || typed && end.Text != "" && !say(end.Text) {
 		return nil
 	}
 	for i, t := range end.Calls {

@@ -175,7 +175,7 @@ func (a *agents) complete(c *call, _ *none, _ none) error {
 		}()
 	}
 	if q.Stream {
-		return a.streamCompletion(c, q, runs)
+		return a.streamCompletion(c, q, runs, a.typed(spec))
 	}
 	choices, tokens := make([]any, len(runs)), engi.Tokens{}
 	for i, x := range runs {
@@ -198,6 +198,12 @@ func (a *agents) complete(c *call, _ *none, _ none) error {
 	return c.reply(http.StatusOK, map[string]any{
 		"id": string(runs[0].ID), "object": "chat.completion", "created": runs[0].Created.Unix(), "model": q.Model, "usage": completionUsage(tokens), "choices": choices,
 	})
+}
+
+// typed reports whether the answer is JSON. What a model says before it is then no
+// part of the answer.
+func (a *agents) typed(spec engi.RunSpec) bool {
+	return spec.Output != nil || slices.ContainsFunc(a.service.Agents(), func(x engi.AgentSpec) bool { return x.Name == spec.Agent && x.Output != nil })
 }
 
 // abandon ends runs that nobody waits for.
@@ -481,7 +487,7 @@ func completionStop(x engi.Run) string {
 
 // streamCompletion answers with chunks, which have no names and no IDs; those
 // of one run after those of the other.
-func (a *agents) streamCompletion(c *call, q completionRequest, runs []engi.Run) error {
+func (a *agents) streamCompletion(c *call, q completionRequest, runs []engi.Run, typed bool) error {
 	out := a.dialectStream(c)
 	chunk := func(x engi.Run, delta map[string]any, finish any) map[string]any {
 		return map[string]any{"id": string(runs[0].ID), "object": "chat.completion.chunk", "created": runs[0].Created.Unix(), "model": q.Model,
@@ -493,10 +499,10 @@ func (a *agents) streamCompletion(c *call, q completionRequest, runs []engi.Run)
 			return nil
 		}
 		end, ok := out.follow(x, func(e engi.RunUpdate) bool {
-			switch e.Kind {
-			case engi.RunText:
+			switch {
+			case e.Kind == engi.RunText && !typed:
 				return out.send("", chunk(x, map[string]any{"content": e.Text}, nil))
-			case engi.RunThought:
+			case e.Kind == engi.RunThought:
 				return out.send("", chunk(x, map[string]any{"reasoning_content": e.Text}, nil))
 			}
 			return true
@@ -505,8 +511,8 @@ func (a *agents) streamCompletion(c *call, q completionRequest, runs []engi.Run)
 			return nil
 		}
 		delta := map[string]any{}
-		if end.Output != nil {
-			delta["content"] = string(end.Output)
+		if typed && end.Text != "" {
+			delta["content"] = end.Text
 		}
 		if len(end.Calls) > 0 {
 			delta["tool_calls"] = completionCalls(end, true)
