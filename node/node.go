@@ -222,7 +222,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.handler = n.dispatch(leave, n.api(rest.Options{
-		Keys: keys, Idempotency: store.Idempotency(n.db), Secret: n.secrets.Derive("fingerprints of requests"), Version: o.Version, Started: n.started, Register: metrics, Log: n.log.With("component", "api"), Leave: leave, Hosts: n.hosts(),
+		Keys: keys, Idempotency: store.Idempotency(n.db), Secret: n.secrets.Derive("fingerprints of requests"), Version: o.Version, Started: n.started, Register: metrics, Log: n.log.With("component", "api"), Leave: leave, Hosts: n.hosts(), Origins: c.CORS.Origins,
 		// Base64 in JSON makes the input a third longer.
 		MaxBody: int64(c.Admission.MaxInput)*3/2 + 1<<20,
 	}, rest.NodeInfo{

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -161,5 +162,34 @@ func TestAddressesBehindAProxy(t *testing.T) {
 	defer m.Close()
 	if got := m.domain(); got != "localhost:8443" {
 		t.Errorf("domain %s", got)
+	}
+}
+
+// TestPagesReachOnlyTheAPI has a page of an origin that may use the API ask what else
+// there is.
+func TestPagesReachOnlyTheAPI(t *testing.T) {
+	c, o := fakeNode(t)
+	c.CORS.Origins = []string{"https://app.example", "http://localhost:3000"}
+	n, err := Open(t.Context(), c, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, n)
+	for _, origin := range c.CORS.Origins {
+		for target, allowed := range map[string]bool{
+			"localhost/v1/responses": true, "localhost/sandboxes": false, "localhost/mcp": false, "localhost/docs": false, "localhost/healthz": false,
+			"8080-sbx-aaaaaaaaaaaaaaaaaaaaaaaaaa.localhost/v1/responses": false, "49983-sbx-aaaaaaaaaaaaaaaaaaaaaaaaaa.localhost/v1/responses": false,
+		} {
+			for _, method := range []string{"OPTIONS", "GET"} {
+				r := httptest.NewRequestWithContext(t.Context(), method, "http://"+target, nil)
+				r.Header.Set("Origin", origin)
+				r.Header.Set("Access-Control-Request-Method", "POST")
+				w := httptest.NewRecorder()
+				n.handler.ServeHTTP(w, r)
+				if got := w.Header().Get("Access-Control-Allow-Origin"); (got == origin) != allowed || method == "OPTIONS" && allowed != (w.Code == 204) {
+					t.Errorf("%s %s from %s: %d %v", method, target, origin, w.Code, w.Header())
+				}
+			}
+		}
 	}
 }

@@ -107,6 +107,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.fail(err)
 		return
 	}
+	if strings.HasPrefix(r.URL.Path, "/v1/") && httpio.AllowOrigin(c, r, s.origins) {
+		return
+	}
 	s.mux.ServeHTTP(c, r)
 }
 

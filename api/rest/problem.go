@@ -3,6 +3,7 @@ package rest
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"strconv"
 	"time"
@@ -21,11 +22,14 @@ func (c *call) fail(err error) {
 	}
 	p := httpio.Describe(err, c.id)
 	h := c.Header()
-	location := h["Location"] // of what exists in spite of err
-	clear(h)
-	if location != nil {
-		h["Location"] = location
+	kept := http.Header{}
+	for _, name := range []string{"Location", "Vary", "Access-Control-Allow-Origin", "Access-Control-Expose-Headers"} { // Location is of what exists in spite of err
+		if values := h[name]; values != nil {
+			kept[name] = values
+		}
 	}
+	clear(h)
+	maps.Copy(h, kept)
 	h.Set("X-Request-Id", c.id)
 	h.Set("Cache-Control", "no-store")
 	if ours, ok := errors.AsType[*httpio.Error](err); ok {

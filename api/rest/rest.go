@@ -37,6 +37,7 @@ type Options struct {
 	MaxBody  int64                 // bytes of one request body; 0 means 16 MiB
 	MaxHeld  int64                 // bytes of all bodies being read; 0 means 4 times MaxBody
 	Hosts    []string              // names besides loopback ones that Host may have, without port; "*" accepts any
+	Origins  []string              // of pages that may use /v1 from browsers, see [httpio.CheckAllowedOrigin]
 	Beat     time.Duration         // silence before a stream says it is alive; 0 means 15 s
 
 	// Leave, when it ends, ends open streams and waits so that clients come
@@ -59,6 +60,7 @@ type Server struct {
 	log     *slog.Logger
 	meter   *meter
 	hosts   []string
+	origins []string
 	beat    time.Duration
 	leave   context.Context
 	streams httpio.Limiter // of processes
@@ -78,7 +80,7 @@ func New(o Options, resources ...Resource) *Server {
 		panic("rest: Keys is missing in Options")
 	}
 	s := &Server{
-		keys: o.Keys, idempotency: o.Idempotency, secret: o.Secret, version: o.Version, started: o.Started, log: o.Log, meter: newMeter(o.Register), beat: o.Beat, leave: o.Leave,
+		keys: o.Keys, idempotency: o.Idempotency, secret: o.Secret, version: o.Version, started: o.Started, log: o.Log, meter: newMeter(o.Register), origins: o.Origins, beat: o.Beat, leave: o.Leave,
 		maxBody: o.MaxBody, maxHeld: o.MaxHeld, mux: http.NewServeMux(),
 	}
 	for _, h := range o.Hosts {

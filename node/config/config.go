@@ -23,6 +23,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/disk/recipe"
 	"github.com/engi-dev/engi/fleet"
 	"github.com/engi-dev/engi/gate/cert"
@@ -50,6 +51,7 @@ type Config struct {
 	Functions []Function          `toml:"functions" env:"-" help:"durable functions: name, event or cron, retries, backoff, concurrency, per_owner, timeout, owner, and agent with input (and sandbox or session), or run = {language, code or file, template}"`
 
 	TLS       TLS       `toml:"tls" envPrefix:"TLS_"`
+	CORS      CORS      `toml:"cors" envPrefix:"CORS_"`
 	Preview   Preview   `toml:"preview" envPrefix:"PREVIEW_"`
 	Limits    Limits    `toml:"limits" envPrefix:"LIMITS_"`
 	Max       Limits    `toml:"max" envPrefix:"MAX_"`
@@ -88,6 +90,20 @@ type TLS struct {
 
 // On reports whether HTTPS is served.
 func (t TLS) On() bool { return t.Cert != "" || len(t.ACMENames) > 0 }
+
+// CORS configures which pages may use the API from browsers.
+type CORS struct {
+	Origins []string `toml:"origins" env:"ORIGINS" help:"origins of pages that may use /v1 from browsers, like https://app.example; cookies never count; none switches it off"`
+}
+
+func (c CORS) validate() error {
+	for _, o := range c.Origins {
+		if err := httpio.CheckAllowedOrigin(o); err != nil {
+			return engi.Errorf(engi.Invalid, "cors.origins: %w", err)
+		}
+	}
+	return nil
+}
 
 // Preview configures how ports of sandboxes are reached.
 type Preview struct {
@@ -483,6 +499,9 @@ func (c Config) Validate() error {
 		return err
 	}
 	if err := cert.CheckNames(c.TLS.ACMENames); err != nil {
+		return err
+	}
+	if err := c.CORS.validate(); err != nil {
 		return err
 	}
 	if err := c.Preview.validate(); err != nil {
