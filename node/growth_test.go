@@ -233,13 +233,32 @@ func TestEveryInputCostsByItsSize(t *testing.T) {
 	// The description does not have bodies of other servers' formats.
 	agent := n.Agents().Agents()[0].Name
 	message := func(content string) string { return `[{"role":"user","content":` + content + `}]` }
-	for _, path := range []string{"/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"} {
+	for _, path := range []string{"/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"} {
 		for _, g := range append([]growth{
 			{"empty objects", list("[", "]", func(int) string { return "{}" })},
 			{"messages", list("[", "]", func(int) string { return `{"role":"user","content":"x"}` })},
 			{"parts", func(n int) string {
 				return message(list("[", "]", func(int) string { return `{"type":"text","text":"x"}` })(n))
 			}},
+			{"documents", func(n int) string {
+				return message(list("[", "]", func(int) string {
+					return `{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"eA=="}}`
+				})(n))
+			}},
+			{"files", func(n int) string {
+				return message(list("[", "]", func(int) string { return `{"type":"file","file":{"file_data":"eA=="}}` })(n))
+			}},
+			{"input files", func(n int) string {
+				return message(list("[", "]", func(int) string { return `{"type":"input_file","file_data":"eA=="}` })(n))
+			}},
+			{"input parts", func(n int) string {
+				return message(list("[", "]", func(int) string { return `{"type":"input_text","text":"x"}` })(n))
+			}},
+			{"items", list("[", "]", func(int) string { return `{"type":"function_call","call_id":"x","name":"x","arguments":"{}"}` })},
+			{"outputs", list("[", "]", func(int) string { return `{"type":"function_call_output","call_id":"x","output":"x"}` })},
+			{"functions", list("[", "]", func(i int) string {
+				return fmt.Sprintf(`{"type":"function","name":"f%d","parameters":{"type":"object"}}`, i)
+			})},
 			{"results", func(n int) string {
 				return message(list("[", "]", func(int) string { return `{"type":"tool_result","tool_use_id":"x","content":"x"}` })(n))
 			}},
@@ -248,11 +267,14 @@ func TestEveryInputCostsByItsSize(t *testing.T) {
 			}},
 		}, anything...) {
 			all = append(all, input{"POST " + path + " " + g.name, "POST", path, g})
-			if !slices.Contains([]string{"empty objects", "a long string", "a list", "members", "nested objects"}, g.name) {
+			if !slices.Contains([]string{"empty objects", "items", "outputs", "functions", "a long string", "a list", "members", "nested objects"}, g.name) {
 				continue
 			}
-			for _, field := range []string{"messages", "tools", "tool_choice", "stop", "stop_sequences", "system", "response_format", "output_config", "metadata", "model", "x"} {
+			for _, field := range []string{"messages", "tools", "tool_choice", "stop", "stop_sequences", "system", "response_format", "output_config", "metadata", "model", "input", "instructions", "text", "reasoning", "include", "previous_response_id", "x"} {
 				all = append(all, input{"POST " + path + " " + field + "." + g.name, "POST", path, growth{g.name, func(n int) string {
+					if path == "/v1/responses" {
+						return fmt.Sprintf(`{"model":%q,"input":"x",%q:%s}`, agent, field, g.make(n))
+					}
 					return fmt.Sprintf(`{"model":%q,"max_tokens":9,"messages":[{"role":"user","content":"x"}],%q:%s}`, agent, field, g.make(n))
 				}}})
 			}

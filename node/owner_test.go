@@ -176,6 +176,7 @@ func TestEveryFieldKeepsOwnersApart(t *testing.T) {
 		"EVT-bob":  bob.make("/v1/events", `{"name":"engi/debug/echo","data":{}}`, "id"),
 	}
 	ids["SBX-ann"], ids["SES-ann"], ids["EVT-ann"] = ids["SANDBOX"], ids["SESSION"], ids["EVENT"]
+	ids["RESPONSE"] = ann.make("/v1/responses", `{"model":"`+n.Agents().Agents()[0].Name+`","input":"x"}`, "id")
 	ids["SNAPSHOT"] = ann.make("/v1/sandboxes/"+ids["SANDBOX"]+"/snapshot", "", "id")
 
 	const program = `"language":"bash","code":":"`
@@ -244,12 +245,15 @@ func TestEveryFieldKeepsOwnersApart(t *testing.T) {
 	// The description does not have bodies of other servers' formats.
 	for format, request := range map[string]string{
 		"create-chat-completion": `POST /v1/chat/completions {"model":"AGENT","messages":[{"role":"user","content":"x"}],`,
+		"create-response":        `POST /v1/responses {"model":"AGENT","input":"x",`,
 		"create-message":         `POST /v1/messages {"model":"AGENT","max_tokens":9,"messages":[{"role":"user","content":"x"}],`,
 	} {
 		asked[format+" sandbox"] = request + `"sandbox":"SANDBOX"}`
 		asked[format+" session"] = request + `"session":"SESSION"}`
 		fields = append(fields, format+" sandbox", format+" session")
 	}
+	asked["create-response previous_response_id"] = `POST /v1/responses {"model":"AGENT","input":"x","previous_response_id":"RESPONSE"}`
+	fields = append(fields, "create-response previous_response_id")
 	for _, f := range fields {
 		request, ok := asked[f]
 		if why := shared[f]; !ok && why == "" {

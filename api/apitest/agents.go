@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"iter"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -61,7 +62,7 @@ func (a *Agents) Start(_ context.Context, spec engi.RunSpec) (engi.Run, error) {
 	}
 	r := &agentRun{input: spec.Input, spec: spec, done: make(chan struct{}), Run: engi.Run{
 		ID: engi.NewRunID(), Owner: spec.Owner, Agent: "echo", Model: "demo:script", Conversation: conversation, Sandbox: spec.Sandbox, Session: spec.Session,
-		State: engi.RunRunning, Created: now,
+		State: engi.RunRunning, Created: now, Note: spec.Note,
 	}}
 	if spec.Input != "wait" {
 		r.State, r.Text, r.Steps, r.Ended = engi.RunDone, spec.Input, 2, now.Add(time.Second)
@@ -200,4 +201,27 @@ func (a *Agents) Cancel(_ context.Context, owner engi.Owner, id engi.RunID) erro
 		close(r.done)
 	}
 	return nil
+}
+
+// Delete implements engi.RunDeleter.
+func (a *Agents) Delete(ctx context.Context, owner engi.Owner, id engi.RunID) error {
+	if err := a.Cancel(ctx, owner, id); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all = slices.DeleteFunc(a.all, func(r *agentRun) bool { return r.ID == id })
+	return nil
+}
+
+// embedder is a fake whose vectors have the length of the text and nothing else.
+type embedder struct{}
+
+func (embedder) Name() string { return "demo:lengths" }
+
+func (embedder) Embed(_ context.Context, _ engi.Owner, texts []string) (all [][]float32, _ error) {
+	for _, t := range texts {
+		all = append(all, []float32{float32(len(t)), 0.5})
+	}
+	return all, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/engi-dev/engi"
@@ -80,7 +81,7 @@ func Agents(service engi.Agents) Resource {
 			Text:    "A result of a tool that was too long for the model to see at once.",
 			Answers: []answer{bytesOf(http.StatusOK, "application/octet-stream", nil)},
 		}, a.result),
-	}, append(completions(a), anthropicMessages(a)...)...)}
+	}, slices.Concat(completions(a), responses(a), anthropicMessages(a))...)}
 }
 
 // ToolServers lists the MCP servers that agents may use; service may be nil.
@@ -190,6 +191,11 @@ func (a *agents) chat(c *call, _ *none, q v1.ChatRequest) error {
 // end waits for the end of a run, which goes on if the caller leaves. The error
 // of a run that has failed is the caller's.
 func (a *agents) end(c *call, x engi.Run) (engi.Run, error) {
+	return a.endSeen(c, x, func(engi.RunUpdate) {})
+}
+
+// endSeen is end for who wants to see what happens before.
+func (a *agents) endSeen(c *call, x engi.Run, see func(engi.RunUpdate)) (engi.Run, error) {
 	ctx, cancel := c.waiting()
 	defer cancel()
 	for e, err := range a.service.Watch(ctx, x.Owner, x.ID, 0) {
@@ -197,6 +203,7 @@ func (a *agents) end(c *call, x engi.Run) (engi.Run, error) {
 		case err != nil:
 			return x, orEnded(ctx, err)
 		case e.Kind != engi.RunEnd:
+			see(e)
 		case e.Run.State == engi.RunFailed:
 			return *e.Run, e.Run.Error
 		default:

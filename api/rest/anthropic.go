@@ -322,7 +322,7 @@ func (a *agents) anthropicSpec(c *call, q anthropicRequest) (spec engi.RunSpec, 
 			return spec, engi.Errorf(engi.Invalid, "messages[%d]: %w", i, err)
 		}
 	}
-	return spec, a.continueRun(c, &spec)
+	return spec, a.continueRun(c, &spec, "messages")
 }
 
 // addBlocks adds a message. The user's may have results before its own words.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -57,14 +58,22 @@ func modelOf(c *call, x engi.AgentSpec) map[string]any {
 	return map[string]any{"id": x.Name, "object": "model", "created": c.s.started.Unix(), "owned_by": "engi"}
 }
 
+// paramName matches the field that an error is about.
+var paramName = regexp.MustCompile(`^([a-z_]+(?:\[\d+\])?): `)
+
 // completionError is an error as OpenAI's clients read it.
 func completionError(p v1.Problem) any {
-	kind, code := "invalid_request_error", any(nil)
+	kind, code, param := "invalid_request_error", any(nil), any(nil)
+	if m := paramName.FindStringSubmatch(p.Detail); m != nil {
+		param = m[1]
+	}
 	switch p.Kind {
 	case v1.Anonymous:
 		code = "invalid_api_key"
 	case v1.NotFound:
-		code = "model_not_found"
+		if code = "model_not_found"; param == "previous_response_id" {
+			code = "previous_response_not_found"
+		}
 	case v1.Exhausted:
 		kind, code = "rate_limit_error", "rate_limit_exceeded"
 	case v1.Denied:
@@ -72,7 +81,7 @@ func completionError(p v1.Problem) any {
 	case v1.Internal, v1.Unavailable, v1.Expired:
 		kind = "server_error"
 	}
-	return map[string]any{"message": withRemedy(p), "type": kind, "code": code, "param": nil}
+	return map[string]any{"message": withRemedy(p), "type": kind, "code": code, "param": param}
 }
 
 // withRemedy is a problem in the one text that other servers' errors have.
@@ -268,7 +277,7 @@ func (a *agents) completionSpec(c *call, q completionRequest) (spec engi.RunSpec
 			return spec, engi.Errorf(engi.Invalid, "messages[%d]: %w", i, err)
 		}
 	}
-	return spec, a.continueRun(c, &spec)
+	return spec, a.continueRun(c, &spec, "messages")
 }
 
 // textOrTexts reads a field that is a text or a list of some.
@@ -324,7 +333,7 @@ func callID(x engi.Run, n int) string { return fmt.Sprintf("%s_%d", x.ID, n) }
 // continueRun makes the last of spec.Messages its input, unless that has the
 // results of calls. If there are results of calls that a run of ours made, the messages up to these are
 // the run's own, with what its agent's tools did, which the client has not seen.
-func (a *agents) continueRun(c *call, spec *engi.RunSpec) error {
+func (a *agents) continueRun(c *call, spec *engi.RunSpec, field string) error {
 	all := spec.Messages
 	for i, m := range slices.Backward(all) {
 		if m.Role != engi.RoleAssistant || len(m.Calls) == 0 {
@@ -347,15 +356,7 @@ func (a *agents) continueRun(c *call, spec *engi.RunSpec) error {
 			return err
 		}
 		later := all[i+1:]
-		for _, m := range later {
-			for j := range m.Results {
-				for n, made := range x.Calls {
-					if m.Results[j].Call == callID(x, n) {
-						m.Results[j].Call = made.ID
-					}
-				}
-			}
-		}
+		nameCalls(x, later)
 		// The agent's own tools may have been called in the same answer.
 		if n := len(before); n > 0 && before[n-1].Role == engi.RoleTool && len(later) > 0 && later[0].Role == engi.RoleTool {
 			before[n-1].Results = append(slices.Clone(before[n-1].Results), later[0].Results...)
@@ -365,12 +366,33 @@ func (a *agents) continueRun(c *call, spec *engi.RunSpec) error {
 		break
 	}
 	spec.Messages = all
+	return lastIsInput(spec, field)
+}
+
+// nameCalls gives calls of a run, in results from a client, the IDs that they have
+// here.
+func nameCalls(x engi.Run, messages []engi.Message) {
+	for _, m := range messages {
+		for j := range m.Results {
+			for n, made := range x.Calls {
+				if m.Results[j].Call == callID(x, n) {
+					m.Results[j].Call = made.ID
+				}
+			}
+		}
+	}
+}
+
+// lastIsInput makes the last message the input, unless that has the results of calls.
+// field is where the messages come from.
+func lastIsInput(spec *engi.RunSpec, field string) error {
+	all := spec.Messages
 	last := len(all) - 1
 	switch {
 	case last >= 0 && all[last].Role == engi.RoleUser:
 		spec.Input, spec.Images, spec.Messages = all[last].Text, all[last].Images, all[:last]
 	case last < 0 || all[last].Role != engi.RoleTool:
-		return engi.Errorf(engi.Invalid, "messages: the last one is neither the user's nor the result of a call")
+		return engi.Errorf(engi.Invalid, "%s: the last message is neither the user's nor the result of a call", field)
 	}
 	return nil
 }
@@ -535,15 +557,16 @@ func (a *agents) streamCompletion(c *call, q completionRequest, runs []engi.Run,
 
 // A dialectStream writes a stream of another server's format.
 type dialectStream struct {
-	a  *agents
-	c  *call
-	rc *http.ResponseController
+	a        *agents
+	c        *call
+	rc       *http.ResponseController
+	failures bool // the format has a form for runs that failed, other than that of errors
 }
 
 func (a *agents) dialectStream(c *call) *dialectStream {
 	c.Header().Set("Content-Type", "text/event-stream")
 	c.Header().Set("Cache-Control", "no-cache")
-	return &dialectStream{a, c, http.NewResponseController(c)}
+	return &dialectStream{a: a, c: c, rc: http.NewResponseController(c)}
 }
 
 func (d *dialectStream) write(text string) bool {
@@ -596,7 +619,7 @@ func (d *dialectStream) follow(x engi.Run, f func(engi.RunUpdate) bool, form fun
 			event := e.Event
 			source.Release()
 			if event.Kind == engi.RunEnd {
-				if event.Run.State == engi.RunFailed {
+				if event.Run.State == engi.RunFailed && !d.failures {
 					failed(event.Run.Error)
 					return end, false
 				}

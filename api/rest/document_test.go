@@ -23,6 +23,9 @@ func TestPDFs(t *testing.T) {
 	message := func(block string) (string, string) {
 		return "/v1/messages", `{"model":"quiet","max_tokens":9,"messages":[{"role":"user","content":[{"type":"text","text":"read"},` + block + `]}]}`
 	}
+	response := func(part string) (string, string) {
+		return "/v1/responses", `{"model":"quiet","input":[{"role":"user","content":[{"type":"input_text","text":"read"},` + part + `]}]}`
+	}
 	sent := func(name string) string { return `"file":{"file_data":"` + url + `","filename":"` + name + `"}` }
 	for _, c := range []struct {
 		form func(string) (string, string)
@@ -40,6 +43,8 @@ func TestPDFs(t *testing.T) {
 		{message, `{"type":"document","source":{"type":"base64","media_type":"text/html","data":"YQ=="}}`, "!a document of type"},
 		{message, `{"type":"document","source":{"type":"url","url":"http://x.example/a.pdf"}}`, "!is not part of the request"},
 		{message, `{"type":"document","citations":{"enabled":true},"source":{"type":"base64","media_type":"application/pdf","data":"` + pdf + `"}}`, "!citations"},
+		{response, `{"type":"input_file","filename":"a.pdf","file_data":"` + url + `"}`, sent("a.pdf")},
+		{response, `{"type":"input_file","file_url":"http://x.example/a.pdf"}`, "!is not part of the request"},
 	} {
 		path, body := c.form(c.file)
 		rec := ask(t, w, "POST", path, body)

@@ -28,6 +28,7 @@ var twice = map[string][2]string{
 	"POST /v1/agents/{name}/runs":       {`{"input":"x"}`, `{"input":"y"}`},
 	"POST /v1/chat":                     {`{"message":"x"}`, `{"message":"y"}`},
 	"POST /v1/chat/completions":         {`{"model":"echo","messages":[{"role":"user","content":"x"}]}`, `{"model":"echo","messages":[{"role":"user","content":"y"}]}`},
+	"POST /v1/responses":                {`{"model":"echo","input":"x","background":true}`, `{"model":"echo","input":"y","background":true}`},
 	"POST /v1/messages":                 {`{"model":"echo","max_tokens":9,"messages":[{"role":"user","content":"x"}]}`, `{"model":"echo","max_tokens":9,"messages":[{"role":"user","content":"y"}]}`},
 	"POST /v1/events":                   {`{"name":"a"}`, `{"name":"b"}`},
 	"POST /v1/events/{id}/replay":       {``, `{"function":"wait"}`},

@@ -346,6 +346,10 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	do("POST", "/v1/chat/completions", `{"model":"echo","messages":[{"role":"user","content":"hello"}]}`)
 	do("POST", "/v1/messages", `{"model":"echo","max_tokens":9,"messages":[{"role":"user","content":"hello"}]}`)
 	do("POST", "/v1/messages/count_tokens", `{"model":"echo","messages":[]}`)
+	answered := "/v1/responses/" + read[response](t, do("POST", "/v1/responses", `{"model":"echo","input":"hello","background":true}`), 200).ID
+	do("GET", answered, "")
+	do("POST", answered+"/cancel", "")
+	do("DELETE", answered, "")
 	do("GET", "/v1/models", "")
 	do("GET", "/v1/models/echo", "")
 	run := "/v1/runs/" + read[v1.List[v1.AgentRun]](t, do("GET", "/v1/runs", ""), 200).Items[0].ID
