@@ -280,6 +280,16 @@ func TestEveryInputCostsByItsSize(t *testing.T) {
 			}
 		}
 	}
+	for _, g := range append([]growth{{"empty texts", list("[", "]", func(int) string { return `""` })}}, anything...) {
+		for _, field := range []string{"input", "model", "dimensions", "x"} {
+			all = append(all, input{"POST /v1/embeddings " + field + "." + g.name, "POST", "/v1/embeddings", growth{g.name, func(n int) string {
+				return fmt.Sprintf(`{"model":"built-in:words-1","input":"x",%q:%s}`, field, g.make(n))
+			}}})
+		}
+	}
+	all = append(all, input{"POST /v1/embeddings texts", "POST", "/v1/embeddings", growth{"texts", func(n int) string {
+		return `{"model":"built-in:words-1","encoding_format":"base64","input":` + list("[", "]", func(int) string { return `"` + strings.Repeat("word ", 200) + `"` })(n) + "}"
+	}}})
 	rest := len(all)
 	for _, pattern := range n.e2b.Routes() {
 		method, path, ok := strings.Cut(pattern, " ")

@@ -17,13 +17,19 @@ import (
 // means that it uses its built-in embedder.
 func (n *Node) openLibrary(ctx context.Context, models *llm.Registry) (err error) {
 	c := n.config.Docs
+	n.embedder = library.BuiltIn()
+	if models != nil && n.config.Models.Embedding != "" {
+		if n.embedder, err = models.Embedder(); err != nil {
+			return err
+		}
+	}
 	if c.Off {
 		return nil
 	}
 	log := n.log.With("component", "library")
 	opt := library.Options{
 		Store: store.Library(n.db), Quota: library.Quota{Documents: c.Documents, Bytes: int64(c.Bytes)},
-		MaxAge: time.Duration(c.Refresh), Log: log,
+		MaxAge: time.Duration(c.Refresh), Log: log, Embedder: n.embedder,
 	}
 	opt.Sources, opt.Files = n.config.Documents()
 	opt.NodeTransport = fetch.New(fetch.Options{
@@ -44,11 +50,6 @@ func (n *Node) openLibrary(ctx context.Context, models *llm.Registry) (err error
 			return engi.Errorf(engi.KindOf(err), "docs.hosts: %w", err)
 		}
 		opt.OwnerTransport = func(owner engi.Owner) http.RoundTripper { return client(owner).Transport }
-	}
-	if models != nil && n.config.Models.Embedding != "" {
-		if opt.Embedder, err = models.Embedder(); err != nil {
-			return err
-		}
 	}
 	if models != nil && n.config.Models.Rerank != "" {
 		if opt.Reranker, err = models.Reranker(); err != nil {

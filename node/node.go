@@ -74,7 +74,8 @@ type Node struct {
 	script     *script.Runner   // nil if scripts are not served
 	sessions   *sessions        // nil if they are not enabled
 	library    *library.Library // nil if it is off
-	agents     *agent.Runner    // nil if they are off
+	embedder   library.Embedder
+	agents     *agent.Runner // nil if they are off
 	budget     *budget.Tracker
 	workflows  *workflow.Runner // nil if they are off
 	inngest    *inngest.Engine  // nil if it does not execute them
@@ -247,7 +248,7 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) *rest.Server {
 		rest.Mirror(n.packages),
 		rest.Scripts(n.Scripts()),
 		rest.Sessions(n.Sessions()),
-		rest.Agents(n.Agents()),
+		rest.Agents(n.Agents(), n.embedder),
 		rest.ToolServers(n.remote),
 		rest.Library(n.Library()),
 		rest.Events(n.Events(), n.Functions()),

@@ -68,6 +68,7 @@ type Options struct {
 	Scripts     engi.Scripts
 	Sessions    engi.Sessions
 	Agents      engi.Agents
+	Embedder    rest.Embedder
 	ToolServers engi.ToolServers
 	Spending    engi.UsageReporter
 	Library     engi.Library
@@ -95,7 +96,7 @@ func (o *Options) Serve() *rest.Server {
 		rest.Mirror(o.Mirror),
 		rest.Scripts(o.Scripts),
 		rest.Sessions(o.Sessions),
-		rest.Agents(o.Agents),
+		rest.Agents(o.Agents, o.Embedder),
 		rest.ToolServers(o.ToolServers),
 		rest.Library(o.Library),
 		rest.Events(o.Events, o.Functions),
@@ -142,7 +143,7 @@ func New(change func(*Options)) *Fixture {
 		Options:    rest.Options{Keys: w.Keys, Idempotency: store.Idempotency(w.db), Secret: []byte("of fingerprints"), Register: reg, Version: "0.0.0-test", Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
 		Executions: w.Executions, Sandboxes: w.Sandboxes, Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes,
 		Secrets: &Secrets{}, Templates: w.Templates, Pools: w.Pools, Ports: ports{w.Sandboxes}, Networks: w.Networks, Scripts: scripts{}, Sessions: &Sessions{},
-		Agents: &Agents{}, ToolServers: &Agents{}, Library: &Library{}, Events: store.Events(w.db), Functions: functions, Webhooks: webhooks, Approvals: w.Approvals, Mirror: mirror, Metrics: reg,
+		Agents: &Agents{}, Embedder: embedder{}, ToolServers: &Agents{}, Library: &Library{}, Events: store.Events(w.db), Functions: functions, Webhooks: webhooks, Approvals: w.Approvals, Mirror: mirror, Metrics: reg,
 		Quota: func(engi.Owner) engi.Quota { return engi.Quota{Sandboxes: 100, Volumes: 10} },
 	}
 	if change != nil {

@@ -14,7 +14,10 @@ import (
 
 const runPath = "/v1/runs"
 
-type agents struct{ service engi.Agents }
+type agents struct {
+	service  engi.Agents
+	embedder Embedder // nil if there is none
+}
 
 type aRun = byID[engi.RunID]
 
@@ -37,9 +40,9 @@ type listRuns struct {
 	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
-// Agents puts language models to work; service may be nil.
-func Agents(service engi.Agents) Resource {
-	a := &agents{service}
+// Agents puts language models to work; service and embedder may be nil.
+func Agents(service engi.Agents, embedder Embedder) Resource {
+	a := &agents{service, embedder}
 	var absent error
 	if service == nil {
 		absent = engi.Errorf(engi.Unsupported, "this node has no agents").WithRemedy("switch them on in its configuration, section [models]")
@@ -81,7 +84,7 @@ func Agents(service engi.Agents) Resource {
 			Text:    "A result of a tool that was too long for the model to see at once.",
 			Answers: []answer{bytesOf(http.StatusOK, "application/octet-stream", nil)},
 		}, a.result),
-	}, slices.Concat(completions(a), responses(a), anthropicMessages(a))...)}
+	}, slices.Concat(completions(a), responses(a), anthropicMessages(a), embeddings(a))...)}
 }
 
 // ToolServers lists the MCP servers that agents may use; service may be nil.

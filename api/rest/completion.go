@@ -33,29 +33,38 @@ func completions(a *agents) []Route {
 			Answers: []answer{jsonOf[map[string]any](http.StatusOK, nil)}, Error: completionError,
 		}, a.complete),
 		fetch(Route{
-			Pattern: "GET /v1/models", ID: "list-models", Summary: "List agents, as OpenAI's clients ask for models", Text: "See /v1/agents.", Access: reads(engi.ScopeAgents), Objects: Shared, Error: completionError,
+			Pattern: "GET /v1/models", ID: "list-models", Summary: "List agents, as OpenAI's clients ask for models", Text: "Agents, see /v1/agents, and last the embedder of /v1/embeddings, if there is one.", Access: reads(engi.ScopeAgents), Objects: Shared, Error: completionError,
 		}, func(c *call, _ *none) (map[string]any, error) {
 			all := []any{}
-			for _, x := range a.service.Agents() {
-				all = append(all, modelOf(c, x))
+			for _, name := range a.models() {
+				all = append(all, modelOf(c, name))
 			}
 			return map[string]any{"object": "list", "data": all}, nil
 		}),
 		fetch(Route{
 			Pattern: "GET /v1/models/{name}", ID: "get-model", Summary: "Get an agent, as OpenAI's clients ask for a model", Access: reads(engi.ScopeAgents), Objects: Shared, Error: completionError,
 		}, func(c *call, in *startRun) (map[string]any, error) {
-			for _, x := range a.service.Agents() {
-				if x.Name == in.Name {
-					return modelOf(c, x), nil
-				}
+			if slices.Contains(a.models(), in.Name) {
+				return modelOf(c, in.Name), nil
 			}
 			return nil, engi.Errorf(engi.NotFound, "there is no agent %s", in.Name).WithRemedy("GET /v1/models lists them")
 		}),
 	}
 }
 
-func modelOf(c *call, x engi.AgentSpec) map[string]any {
-	return map[string]any{"id": x.Name, "object": "model", "created": c.s.started.Unix(), "owned_by": "engi"}
+// models are the names of what OpenAI's clients use as models.
+func (a *agents) models() (names []string) {
+	for _, x := range a.service.Agents() {
+		names = append(names, x.Name)
+	}
+	if a.embedder != nil {
+		names = append(names, a.embedder.Name())
+	}
+	return names
+}
+
+func modelOf(c *call, name string) map[string]any {
+	return map[string]any{"id": name, "object": "model", "created": c.s.started.Unix(), "owned_by": "engi"}
 }
 
 // paramName matches the field that an error is about.

@@ -350,6 +350,7 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	do("GET", answered, "")
 	do("POST", answered+"/cancel", "")
 	do("DELETE", answered, "")
+	do("POST", "/v1/embeddings", `{"model":"demo:lengths","input":"hello"}`)
 	do("GET", "/v1/models", "")
 	do("GET", "/v1/models/echo", "")
 	run := "/v1/runs/" + read[v1.List[v1.AgentRun]](t, do("GET", "/v1/runs", ""), 200).Items[0].ID
