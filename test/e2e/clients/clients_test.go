@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -25,6 +26,12 @@ import (
 // play is a model that calls the client's tool once, if there is one.
 func play(c scripted.Conversation) scripted.Answer {
 	switch {
+	case c.Last().Text == "Wait.":
+		return scripted.Answer{Text: strings.Repeat("so ", 1000), Pace: 100 * time.Millisecond}
+	case slices.Contains(c.Tools, "final_answer") && strings.Contains(c.Last().Text, "rain"): // smolagents tells results as a user
+		return scripted.Answer{Calls: []scripted.Call{{Name: "final_answer", Arguments: `{"answer":"It is rain."}`}}}
+	case c.Last().Text == "Read.":
+		return scripted.Answer{Text: fmt.Sprintf("%d document", c.Last().Images)}
 	case c.Schema != nil:
 		return scripted.Answer{Object: `{"city":"Bonn"}`}
 	case len(c.Last().Results) > 0:
@@ -85,19 +92,36 @@ const bonn = `{"city":"Bonn"}`
 
 func TestJavaScript(t *testing.T) {
 	run(t, settings(t, "js/node_modules/openai"), map[string]any{
-		"models": []any{"coder", "plain", "explore", "code"}, "model": "coder",
+		"models": []any{"coder", "plain", "explore", "code", "built-in:words-1"}, "model": "coder",
 		"openaiTools": "It is rain.", "openaiStream": "get_weather" + bonn, "openaiUsage": true, "openaiParse": map[string]any{"city": "Bonn"},
 		"openai_refused": "400 null invalid_request_error", "openai_missing": "404 model_not_found invalid_request_error", "openai_key": "AuthenticationError invalid_api_key",
 		"anthropicTools": "It is rain.", "anthropicStream": "get_weather" + bonn, "anthropicStop": "tool_use", "anthropicCount": true, "anthropic_missing": "404 NotFoundError",
-		"aiText": "It is rain.", "aiStream": "Let me see.It is rain.",
-		"asked": []any{"Bonn", "Bonn", "Bonn", "Bonn"},
+		"responsesTools": "It is rain.", "responsesItems": "It is rain.", "responsesStream": []any{"Let me see.", "get_weather" + bonn}, "responsesAgain": true,
+		"responsesEvents": []any{"response.created", "response.in_progress", "response.output_item.added", "response.content_part.added", "response.output_text.delta", "response.output_text.done",
+			"response.content_part.done", "response.output_item.done", "response.output_item.added", "response.function_call_arguments.delta", "response.function_call_arguments.done",
+			"response.output_item.done", "response.completed"},
+		"responsesParse": map[string]any{"city": "Bonn"}, "responsesGet": "It is rain.", "responsesGone": 404., "responsesCancel": []any{"in_progress", "cancelled"}, "responsesRefused": "400 truncation",
+		"embeddings": []any{384., 384.},
+		"aiText":     "It is rain.", "aiStream": "Let me see.It is rain.",
+		"asked": []any{"Bonn", "Bonn", "Bonn", "Bonn", "Bonn"},
 	}, "node", "js/client.mjs")
 }
 
 func TestPython(t *testing.T) {
 	run(t, settings(t, "py/.venv/bin/python"), map[string]any{
 		"openai_tools": "It is rain.", "openai_parse": "Bonn", "openai_stream": bonn, "openai_key": "invalid_api_key", "anthropic_tools": "It is rain.",
+		"responses_tools": "It is rain.", "responses_parse": "Bonn", "responses_stream": bonn, "responses_pdf": "1 document", "embeddings": []any{384., 384.},
+		"openai_agents_responses": "It is rain.", "pydantic_ai_responses": "It is rain.",
 		"openai_agents": "It is rain.", "pydantic_ai_openai": "It is rain.", "pydantic_ai_anthropic": "It is rain.",
-		"asked": []any{"Bonn", "Bonn", "Bonn", "Bonn", "Bonn"},
+		"asked": []any{"Bonn", "Bonn", "Bonn", "Bonn", "Bonn", "Bonn", "Bonn", "Bonn"},
 	}, "py/.venv/bin/python", "py/client.py")
+}
+
+// TestFrameworks has those that want an older openai.
+func TestFrameworks(t *testing.T) {
+	run(t, settings(t, "frameworks/.venv/bin/python"), map[string]any{
+		"langchain": "It is rain.", "langchain_responses": "It is rain.", "langchain_stream": "Let me see.", "langchain_typed": "Bonn", "langchain_embeddings": []any{384., 384.},
+		"instructor": "Bonn", "litellm": "It is rain.", "litellm_responses": "It is rain.", "smolagents": "It is rain.",
+		"asked": []any{"Bonn", "Bonn", "Bonn", "Bonn", "Bonn"},
+	}, "frameworks/.venv/bin/python", "frameworks/client.py")
 }

@@ -4,6 +4,8 @@ import Anthropic from "@anthropic-ai/sdk";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
 import OpenAI from "openai";
+import { zodTextFormat } from "openai/helpers/zod";
+import { z } from "zod";
 
 const [url, key] = process.argv.slice(2);
 const city = { type: "object", properties: { city: { type: "string" } }, required: ["city"] };
@@ -32,6 +34,27 @@ for (const [name, options] of Object.entries({ refused: { seed: 1 }, missing: { 
   await openai.chat.completions.create({ model: "coder", messages: question, ...options }).catch((e) => { out["openai_" + name] = `${e.status} ${e.code} ${e.type}`; });
 }
 await new OpenAI({ baseURL: url + "/v1", apiKey: "wrong", maxRetries: 0 }).models.list().catch((e) => { out.openai_key = `${e.constructor.name} ${e.code}`; });
+
+const said = { model: "coder", input: "How is the weather in Bonn?", tools: [{ type: "function", name: "get_weather", parameters: city, strict: false }] };
+const asks = await openai.responses.create(said);
+const outputs = asks.output.filter((o) => o.type === "function_call").map((o) => ({ type: "function_call_output", call_id: o.call_id, output: weather(JSON.parse(o.arguments)) }));
+const told = await openai.responses.create({ ...said, input: outputs, previous_response_id: asks.id });
+out.responsesTools = told.output_text;
+out.responsesItems = (await openai.responses.create({ ...said, store: false, input: [{ role: "user", content: said.input }, ...asks.output, ...outputs] })).output_text;
+const events = [];
+const following = openai.responses.stream(said).on("event", (e) => { if (events.at(-1) !== e.type) events.push(e.type); });
+const finished = await following.finalResponse();
+out.responsesStream = finished.output.map((o) => o.type === "message" ? o.content[0].text : o.name + o.arguments);
+out.responsesEvents = events;
+out.responsesAgain = (await openai.responses.stream({ response_id: finished.id, starting_after: 3 }).finalResponse()).id === finished.id;
+out.responsesParse = (await openai.responses.parse({ model: "plain", input: "Where?", text: { format: zodTextFormat(z.object({ city: z.string() }), "place") } })).output_parsed;
+out.responsesGet = (await openai.responses.retrieve(told.id)).output_text;
+await openai.responses.delete(told.id);
+await openai.responses.retrieve(told.id).catch((e) => { out.responsesGone = e.status; });
+const slow = await openai.responses.create({ model: "plain", input: "Wait.", background: true });
+out.responsesCancel = [slow.status, (await openai.responses.cancel(slow.id)).status];
+await openai.responses.create({ model: "coder", input: "x", truncation: "auto" }).catch((e) => { out.responsesRefused = `${e.status} ${e.param}`; });
+out.embeddings = (await openai.embeddings.create({ model: out.models.at(-1), input: ["rain in Bonn", "sun"] })).data.map((d) => d.embedding.length);
 
 const anthropic = new Anthropic({ baseURL: url, apiKey: key, maxRetries: 0 });
 const tools = [{ name: "get_weather", description: "Tells the weather.", input_schema: city }];
