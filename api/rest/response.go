@@ -346,9 +346,14 @@ func (a *agents) responseSpec(c *call, q responseRequest) (spec engi.RunSpec, no
 		q.Metadata = map[string]string{}
 	}
 	q.Text.Verbosity = "medium"
-	if q.Previous != "" {
-		err = a.continueResponse(c, &spec, q.Previous)
-	} else {
+	switch {
+	case q.Previous != "" && spec.After != "":
+		err = engi.Errorf(engi.Invalid, "previous_response_id: the input refers to a response, too").WithRemedy("leave one of the two out")
+	case q.Previous != "":
+		err = a.continueResponse(c, &spec, q.Previous, "previous_response_id")
+	case spec.After != "":
+		err = a.continueResponse(c, &spec, responsePrefix+suffixOf(spec.After), "input")
+	default:
 		err = a.continueRun(c, &spec, "input")
 	}
 	if err != nil {
@@ -375,14 +380,15 @@ func orNull(text string) any {
 	return text
 }
 
-// continueResponse has a run go on where a response ends.
-func (a *agents) continueResponse(c *call, spec *engi.RunSpec, previous string) error {
+// continueResponse has a run go on where a response ends, which a field of the request
+// names.
+func (a *agents) continueResponse(c *call, spec *engi.RunSpec, previous, field string) error {
 	x, _, err := a.responseRun(c, previous)
 	if err == nil && x.Owner != c.owner() {
 		err = noResponse(previous) // an administrator sees those of others, and continues only its own
 	}
 	if err != nil {
-		return engi.Errorf(engi.KindOf(err), "previous_response_id: %w", err)
+		return engi.Errorf(engi.KindOf(err), "%s: %w", field, err)
 	}
 	nameCalls(x, spec.Messages)
 	spec.After = x.ID
@@ -391,6 +397,7 @@ func (a *agents) continueResponse(c *call, spec *engi.RunSpec, previous string) 
 
 type responseItem struct {
 	Type      string          `json:"type"`
+	ID        string          `json:"id"`
 	Role      string          `json:"role"`
 	Content   json.RawMessage `json:"content"`
 	CallID    string          `json:"call_id"`
@@ -418,8 +425,35 @@ func addItems(spec *engi.RunSpec, input json.RawMessage) error {
 	return nil
 }
 
+// madeBy returns the run that made an item, going by the item's ID; empty if that is
+// of another server.
+func (item responseItem) madeBy() engi.RunID {
+	parts := strings.Split(item.ID, "_")
+	if item.Type == "function_call" {
+		parts = strings.Split(item.CallID, "_")
+	}
+	if len(parts) != 3 {
+		return ""
+	}
+	id, err := engi.ParseRunID("run_" + parts[1])
+	if err != nil {
+		return ""
+	}
+	return id
+}
+
 func (item responseItem) add(spec *engi.RunSpec) error {
+	run := item.madeBy()
+	if run != "" && run == spec.After {
+		return nil // it is known
+	}
 	switch item.Type {
+	case "item_reference":
+		if run == "" {
+			return engi.Errorf(engi.Invalid, "there is no item %.80q", item.ID).WithRemedy("send the item itself")
+		}
+		// Its run knows what was said before, with what the agent's tools did.
+		spec.After, spec.Messages = run, nil
 	case "", "message":
 		text, images, err := responseContent(item.Content)
 		if err != nil {

@@ -195,6 +195,21 @@ func TestResponses(t *testing.T) {
 	if items.said() != "message(final_answer) It rains in Bonn." || len(heard[len(heard)-1].Last().Results) != 2 {
 		t.Errorf("%+v", items)
 	}
+	// So it does by references to items, as clients send them that know what is stored.
+	referred := read[response](t, ask(t, w, "POST", "/v1/responses", fmt.Sprintf(`{"input":[{"role":"user","content":"How is it?"},{"type":"item_reference","id":%q},{"type":"item_reference","id":%q},
+		{"type":"function_call","id":%q,"call_id":%q,"name":"get_weather","arguments":"{}"},%s],`, whole.Output[0].ID, whole.Output[1].ID, whole.Output[2].ID, call, output)+rest+`}`), 200)
+	if referred.said() != "message(final_answer) It rains in Bonn." || len(heard[len(heard)-1].Last().Results) != 2 {
+		t.Errorf("%+v", referred)
+	}
+	for key, code := range map[string]int{w.Other: 404, w.User: 400} {
+		body := `{"input":[{"type":"item_reference","id":"` + whole.Output[0].ID + `"},{"role":"user","content":"x"}],`
+		if key == w.User {
+			body += `"previous_response_id":"` + whole.ID + `",`
+		}
+		if rec := ask(t, w, "POST", "/v1/responses", body+rest+`}`, "Authorization", "Bearer "+key); rec.Code != code {
+			t.Errorf("%d %s", rec.Code, rec.Body)
+		}
+	}
 	// A response can go on more than once.
 	for range 2 {
 		fork := read[response](t, ask(t, w, "POST", "/v1/responses", `{"previous_response_id":"`+next.ID+`","input":"And Cologne?",`+rest+`}`), 200)
