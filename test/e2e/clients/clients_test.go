@@ -102,8 +102,8 @@ func TestJavaScript(t *testing.T) {
 			"response.output_item.done", "response.completed"},
 		"responsesParse": map[string]any{"city": "Bonn"}, "responsesGet": "It is rain.", "responsesGone": 404., "responsesCancel": []any{"in_progress", "cancelled"}, "responsesRefused": "400 truncation",
 		"embeddings": []any{384., 384.},
-		"aiText":     "It is rain.", "aiStream": "Let me see.It is rain.",
-		"asked": []any{"Bonn", "Bonn", "Bonn", "Bonn", "Bonn"},
+		"aiText":     "It is rain.", "aiStream": "Let me see.It is rain.", "aiResponses": "It is rain.", "aiResponsesStream": "Let me see.It is rain.",
+		"asked": []any{"Bonn", "Bonn", "Bonn", "Bonn", "Bonn", "Bonn", "Bonn"},
 	}, "node", "js/client.mjs")
 }
 

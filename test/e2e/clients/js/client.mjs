@@ -1,6 +1,7 @@
 // Uses agents by the clients of others, each with a tool of its own, and
 // prints what came of it as one JSON object.
 import Anthropic from "@anthropic-ai/sdk";
+import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
 import OpenAI from "openai";
@@ -77,6 +78,12 @@ out.aiText = (await generateText({ model: compatible("coder"), messages: questio
 const text = streamText({ model: compatible("coder"), messages: question, tools: set, stopWhen: stepCountIs(5) });
 out.aiStream = "";
 for await (const part of text.textStream) out.aiStream += part;
+
+const responses = createOpenAI({ baseURL: url + "/v1", apiKey: key });
+out.aiResponses = (await generateText({ model: responses("coder"), messages: question, tools: set, stopWhen: stepCountIs(5) })).text;
+const spoken = streamText({ model: responses("coder"), messages: question, tools: set, stopWhen: stepCountIs(5) });
+out.aiResponsesStream = "";
+for await (const part of spoken.textStream) out.aiResponsesStream += part;
 
 out.asked = asked;
 console.log(JSON.stringify(out));
