@@ -205,7 +205,7 @@ func (a *agents) respond(c *call, _ *none, _ none) error {
 	}
 	b := a.responseBuilder(x, note)
 	switch {
-	case q.Background && !q.Stream:
+	case q.Background && !q.Stream && x.State == engi.RunRunning:
 		return c.reply(http.StatusOK, b.response())
 	case !q.Background && c.key == "":
 		defer func() {

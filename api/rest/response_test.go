@@ -295,6 +295,14 @@ func TestResponsesInTheBackground(t *testing.T) {
 	}
 	quick := read[response](t, ask(t, w, "POST", "/v1/responses", `{"model":"quiet","input":"hi"}`), 200)
 	refused(t, ask(t, w, "POST", "/v1/responses/"+quick.ID+"/cancel", ""), 400, engi.Invalid)
+	// A repeated key gets what came of it.
+	for _, want := range []string{"in_progress", "completed"} {
+		got := read[response](t, ask(t, w, "POST", "/v1/responses", `{"model":"quiet","background":true,"input":"hi"}`, "Idempotency-Key", "k"), 200)
+		if got.Status != want || (want == "completed") != (got.said() == "message(final_answer) yes") {
+			t.Errorf("%s: %+v", want, got)
+		}
+		ask(t, w, "GET", "/v1/responses/"+got.ID+"?stream=true", "") // to its end
+	}
 	// A client that leaves one in the foreground ends it.
 	ctx, leave := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer leave()
