@@ -630,3 +630,17 @@ func TestSecretFile(t *testing.T) {
 		t.Errorf("a damaged file: %v", err)
 	}
 }
+
+func TestListByStart(t *testing.T) {
+	w := newWorld(t)
+	w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base"}`)
+	id := w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base"}`)["sandboxID"]
+	now := time.Now()
+	w.sandboxes.mu.Lock()
+	w.sandboxes.all[0].Started = now.Add(time.Hour) // it was resumed
+	w.sandboxes.mu.Unlock()
+	list := w.want(200, "ann", "GET", "/v2/sandboxes?startedAfter="+now.Add(time.Minute).UTC().Format(time.RFC3339), "")["list"].([]any)
+	if len(list) != 1 || list[0].(map[string]any)["sandboxID"] != id {
+		t.Errorf("listed %v", list)
+	}
+}

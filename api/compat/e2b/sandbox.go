@@ -229,7 +229,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, who caller) error 
 		return engi.Errorf(engi.Invalid, "order %.40q is neither asc nor desc", q.Get("order"))
 	}
 	if since := q.Get("startedAfter"); since != "" {
-		if f.Since, err = time.Parse(time.RFC3339, since); err != nil {
+		if f.Started, err = time.Parse(time.RFC3339, since); err != nil {
 			return engi.Errorf(engi.Invalid, "startedAfter: %v", err)
 		}
 	}
