@@ -644,3 +644,13 @@ func TestListByStart(t *testing.T) {
 		t.Errorf("listed %v", list)
 	}
 }
+
+// Users of E2B's clients have none of the commands and settings that remedies name.
+func TestRemediesAreApart(t *testing.T) {
+	w := httptest.NewRecorder()
+	fail(w, engi.Errorf(engi.Denied, "not this").WithRemedy("run 'engi allow this'"))
+	var m map[string]any
+	if err := json.Unmarshal(w.Body.Bytes(), &m); err != nil || m["message"] != "not this" || m["remedy"] != "run 'engi allow this'" || m["code"] != 403.0 {
+		t.Errorf("%s, %v", w.Body, err)
+	}
+}

@@ -177,8 +177,7 @@ func (n *network) headers() ([]engi.HeaderRule, error) {
 			}
 			for name, value := range r.Transform.Headers {
 				if identityPlace.MatchString(value) {
-					return nil, engi.Errorf(engi.Invalid, "rules: %s of %s wants an identity token, which engi does not issue", name, host).
-						WithRemedy("store a token as a secret, and write ${e2b.secrets.NAME}")
+					return nil, engi.Errorf(engi.Invalid, "rules: %s of %s wants an identity token, which engi does not issue: store a token as a secret, and write ${e2b.secrets.NAME}", name, host)
 				}
 				secret = secret || secretPlace.MatchString(value)
 				set[name] = secretPlace.ReplaceAllString(value, "$${secrets.$1}")
