@@ -62,6 +62,10 @@ type Options struct {
 	// they ask for less; empty means none.
 	Internet engi.Network
 
+	// Rules say what sandboxes reach by default if Internet is
+	// restricted.
+	Rules []string
+
 	Log *slog.Logger // nil discards
 
 	// Target returns the sandbox and port of a request, or false. Nil means

@@ -140,7 +140,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, who caller, vers
 	if q.Secure == nil && version == 1 || q.Secure != nil && !*q.Secure {
 		spec.Notes[noteOpen] = "1"
 	}
-	if spec.Network, err = q.Network.policy(q.Internet, s.Internet, spec.Notes); err != nil {
+	if spec.Network, err = q.Network.policy(q.Internet, s.Internet, s.Rules, spec.Notes); err != nil {
 		return err
 	}
 	if n := q.Network; n != nil {
@@ -480,7 +480,7 @@ func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request, who caller, 
 		yes := true // the default of E2B
 		q.Internet = &yes
 	}
-	p, err := q.policy(q.Internet, s.Internet, notes)
+	p, err := q.policy(q.Internet, s.Internet, s.Rules, notes)
 	if err != nil {
 		return err
 	}
