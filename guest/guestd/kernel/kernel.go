@@ -81,6 +81,7 @@ type Kernels struct {
 	contexts []*codeContext          // in order of creation
 	defaults map[string]*codeContext // by language
 	live     map[*process]bool
+	begun    bool // the initial contexts have been added
 	closed   bool
 	work     sync.WaitGroup
 }
@@ -119,14 +120,25 @@ func language(name string) (string, error) {
 // initialContexts are the languages of the contexts that exist from the start.
 var initialContexts = []string{"python", "javascript"}
 
-// list returns all contexts.
+// list returns all contexts, oldest first.
 func (k *Kernels) list() []*codeContext {
-	for _, l := range initialContexts {
-		k.defaultContext(l)
-	}
+	dir := k.defaultDir()
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.beginLocked(dir)
 	return slices.Clone(k.contexts)
+}
+
+// beginLocked adds the initial contexts unless they have been. Clients find a
+// context that they have created at the end of a listing.
+func (k *Kernels) beginLocked(dir string) {
+	if k.begun || k.closed {
+		return
+	}
+	k.begun = true
+	for _, l := range initialContexts {
+		k.defaults[l], _ = k.addLocked(l, dir) // they are the first
+	}
 }
 
 // defaultContext returns the default context of a language, which it creates if
@@ -135,6 +147,7 @@ func (k *Kernels) defaultContext(l string) (*codeContext, error) {
 	dir := k.defaultDir()
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.beginLocked(dir)
 	if s := k.defaults[l]; s != nil {
 		return s, nil
 	}
@@ -157,8 +170,10 @@ func (k *Kernels) defaultDir() string {
 }
 
 func (k *Kernels) add(l, dir string) (*codeContext, error) {
+	initial := k.defaultDir()
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.beginLocked(initial)
 	return k.addLocked(l, dir)
 }
 
