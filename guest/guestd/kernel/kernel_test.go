@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -53,6 +54,36 @@ func TestResult(t *testing.T) {
 	}
 	if r := resultMessage(event{Data: map[string]json.RawMessage{"text/html": raw("null")}}); r != nil {
 		t.Errorf("nothing became %v", r)
+	}
+}
+
+func TestLocalIsNotForWebPages(t *testing.T) {
+	h := New(nil).Local()
+	for _, c := range []struct {
+		host   string
+		header [2]string
+		status int
+	}{
+		{"localhost:49999", [2]string{}, 200},
+		{"127.0.0.1:49999", [2]string{}, 200},
+		{"0.0.0.0:49999", [2]string{}, 200},
+		{"[::1]:49999", [2]string{}, 200},
+		{"localhost", [2]string{"Sec-Fetch-Site", "none"}, 200},
+		{"localhost:49999", [2]string{"Origin", "https://example.com"}, 403},
+		{"localhost:49999", [2]string{"Origin", "null"}, 403},
+		{"localhost:49999", [2]string{"Sec-Fetch-Site", "cross-site"}, 403},
+		{"rebound.example.com:49999", [2]string{}, 403},
+		{"93.184.216.34:49999", [2]string{}, 403},
+		{"", [2]string{}, 403},
+	} {
+		r := httptest.NewRequest("GET", "/health", nil)
+		if r.Host = c.host; c.header[0] != "" {
+			r.Header.Set(c.header[0], c.header[1])
+		}
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); w.Code != c.status {
+			t.Errorf("%q with %v: status %d, want %d: %s", c.host, c.header, w.Code, c.status, w.Body)
+		}
 	}
 }
 
