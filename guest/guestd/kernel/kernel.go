@@ -3,7 +3,7 @@
 // code one after the other and remembers what they defined.
 //
 // Kernels are scripts, embedded here, that run in a template's own python3, deno,
-// node or bash. They receive code through a named pipe and send events through
+// node, bash, Rscript or java. They receive code through a named pipe and send events through
 // another, both unlinked once they are open, so that neither appears in arguments
 // or standard streams.
 //
@@ -108,13 +108,14 @@ var languages = map[string]string{
 	"javascript": "javascript", "js": "javascript",
 	"typescript": "typescript", "ts": "typescript", "deno": "typescript",
 	"bash": "bash", "sh": "bash",
+	"r": "r", "java": "java",
 }
 
 func language(name string) (string, error) {
 	if l := languages[strings.ToLower(name)]; l != "" {
 		return l, nil
 	}
-	return "", engi.Errorf(engi.Invalid, "there is no kernel for language %.40q", name).WithRemedy("use python, javascript, typescript or bash")
+	return "", engi.Errorf(engi.Invalid, "there is no kernel for language %.40q: use python, javascript, typescript, bash, r or java", name)
 }
 
 // initialContexts are the languages of the contexts that exist from the start.

@@ -140,3 +140,25 @@ func TestEventOverTheBound(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestRMessage(t *testing.T) {
+	one := "a\"b\\\n"
+	got := string(rMessage(command{ID: 7, Code: "x <- 'é😀'\x00", Env: map[string]*string{"A B": &one}, Own: map[string]string{"O": ""}}))
+	if want := `run(7,"x <- '\U000000e9\U0001f600'",c("A B"="a\"b\\\U0000000a"),c(),c("O"=""))` + "\n"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got, want := string(rMessage(command{ID: 8, Env: map[string]*string{"A": nil}})), `run(8,"",c(),c("A"),c())`+"\n"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestJavaMessage(t *testing.T) {
+	one := "1"
+	got := string(javaMessage(command{ID: 7, Code: "é\n", Own: map[string]string{"O": ""}, Env: map[string]*string{"A": &one}}))
+	if want := "7 w6kK +QQ==:MQ== =Tw==:\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got, want := string(javaMessage(command{ID: 8, Env: map[string]*string{"A": nil}})), "8  -QQ==\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
