@@ -99,5 +99,5 @@ func TestRAndJava(t *testing.T) {
 		t.Skip("takes minutes")
 	}
 	packages(t)
-	scenarios(t, 11, append(serve(t, languages), "SCENARIO_TEMPLATE="+languages), "node", "js/run.mjs")
+	scenarios(t, 12, append(serve(t, languages), "SCENARIO_TEMPLATE="+languages), "node", "js/run.mjs")
 }

@@ -527,6 +527,15 @@ special('Java: interruption and exit', async () => {
   assert.equal((await java('1 + 1')).text, '2')
 })
 
+special('R and Java: large results, and those that are too large', async () => {
+  assert.equal((await r('strrep("x", 3e6)')).text.length, 3e6 + '[1] ""'.length)
+  assert.equal((await java('"x".repeat(3000000)')).text.length, 3e6)
+  for (const x of [await r('strrep("x", 13e6)'), await java('"x".repeat(13000000)')]) {
+    assert.equal(x.results.length, 0)
+    assert.match(err(x), /left out/)
+  }
+})
+
 special('R and Java sleep and wake with their sandbox', async () => {
   await r('kept <- 6')
   await java('int woken = 7')
